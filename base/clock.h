@@ -1,0 +1,16 @@
+/* clock.h - time, read only at the edges; everyone else is handed `now`.
+ *
+ * Owns    nothing.
+ * Thread  any.
+ * Errors  none.
+ * Units   nanoseconds; clock_now_ns() is CLOCK_MONOTONIC, clock_unix_*() since 1970 UTC. */
+#ifndef TARN_BASE_CLOCK_H
+#define TARN_BASE_CLOCK_H
+
+#include <stdint.h>
+
+uint64_t clock_now_ns(void);
+uint64_t clock_unix_ns(void);
+void clock_sleep_ns(uint64_t ns);
+
+#endif

@@ -1,0 +1,100 @@
+#include "base/hash.h"
+
+#include <sodium.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <nmmintrin.h>
+#endif
+
+#include "base/check.h"
+
+_Static_assert(sizeof(struct hash_state) >= sizeof(crypto_generichash_state),
+               "hash_state must hold libsodium's");
+
+enum status hash_init(void)
+{
+    return sodium_init() < 0 ? ERR_INTERNAL : OK;
+}
+
+void hash_blake2b(uint8_t *out, size_t out_len, const void *data, size_t len, const void *key,
+                  size_t key_len)
+{
+    ASSERT(crypto_generichash(out, out_len, data, len, key, key_len) == 0);
+}
+
+void hash_begin(struct hash_state *h, size_t out_len, const void *key, size_t key_len)
+{
+    ASSERT(crypto_generichash_init((crypto_generichash_state *)(void *)h->opaque, key, key_len,
+                                   out_len) == 0);
+}
+
+void hash_add(struct hash_state *h, const void *data, size_t len)
+{
+    ASSERT(crypto_generichash_update((crypto_generichash_state *)(void *)h->opaque, data, len) ==
+           0);
+}
+
+void hash_end(struct hash_state *h, uint8_t *out, size_t out_len)
+{
+    ASSERT(crypto_generichash_final((crypto_generichash_state *)(void *)h->opaque, out, out_len) ==
+           0);
+}
+
+/* One byte at a time through a table made on the stack of the first caller would need a lock;
+ * four bits at a time needs only these sixteen constants (reflected polynomial 0x82F63B78). */
+static uint32_t crc32c_portable(uint32_t crc, const unsigned char *p, size_t n)
+{
+    static const uint32_t nibble[16] = {
+        0x00000000, 0x105EC76F, 0x20BD8EDE, 0x30E349B1, 0x417B1DBC, 0x5125DAD3,
+        0x61C69362, 0x7198540D, 0x82F63B78, 0x92A8FC17, 0xA24BB5A6, 0xB21572C9,
+        0xC38D26C4, 0xD3D3E1AB, 0xE330A81A, 0xF36E6F75};
+
+    for (size_t i = 0; i < n; i++) {
+        crc ^= p[i];
+        crc = (crc >> 4) ^ nibble[crc & 15];
+        crc = (crc >> 4) ^ nibble[crc & 15];
+    }
+    return crc;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("sse4.2"))) static uint32_t crc32c_sse42(uint32_t crc,
+                                                               const unsigned char *p, size_t n)
+{
+    uint64_t c = crc;
+
+    for (; n >= 8; p += 8, n -= 8) {
+        uint64_t v;
+        memcpy(&v, p, 8);
+        c = _mm_crc32_u64(c, v);
+    }
+    for (; n; p++, n--)
+        c = _mm_crc32_u8((uint32_t)c, *p);
+    return (uint32_t)c;
+}
+#endif
+
+uint32_t hash_crc32c(uint32_t crc, const void *p, size_t n)
+{
+    crc = ~crc;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("sse4.2"))
+        return ~crc32c_sse42(crc, p, n);
+#endif
+    return ~crc32c_portable(crc, p, n);
+}
+
+void hash_random(void *out, size_t n)
+{
+    randombytes_buf(out, n);
+}
+
+bool hash_equal_secret(const void *a, const void *b, size_t n)
+{
+    return sodium_memcmp(a, b, n) == 0;
+}
+
+void hash_hex(char *out, const uint8_t *bytes, size_t n)
+{
+    sodium_bin2hex(out, 2 * n + 1, bytes, n);
+}

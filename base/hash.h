@@ -1,0 +1,42 @@
+/* hash.h - keyed BLAKE2b for identity, CRC32C for stored bytes, random bytes.
+ *
+ * ONLY module that includes libsodium.
+ *
+ * Owns    nothing.
+ * Thread  any, once hash_init() has run on the main thread (idempotent).
+ * Errors  hash_init(): ERR_INTERNAL when libsodium cannot start.
+ * Units   bytes. */
+#ifndef TARN_BASE_HASH_H
+#define TARN_BASE_HASH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+NODISCARD enum status hash_init(void);
+
+/* BLAKE2b of data[0..len) into out[0..out_len), out_len 16 to 64; key may be NULL (key_len 0) or
+ * 16 to 64 bytes. */
+void hash_blake2b(uint8_t *out, size_t out_len, const void *data, size_t len, const void *key,
+                  size_t key_len);
+
+/* The same over pieces. */
+struct hash_state {
+    _Alignas(64) unsigned char opaque[384];
+};
+void hash_begin(struct hash_state *h, size_t out_len, const void *key, size_t key_len);
+void hash_add(struct hash_state *h, const void *data, size_t len);
+void hash_end(struct hash_state *h, uint8_t *out, size_t out_len);
+
+/* CRC32C (Castagnoli) of p[0..n), going on from `crc` (0 at the start). */
+uint32_t hash_crc32c(uint32_t crc, const void *p, size_t n);
+
+void hash_random(void *out, size_t n);
+/* Takes the same time wherever the two differ. */
+bool hash_equal_secret(const void *a, const void *b, size_t n);
+/* 2 n + 1 characters into out, NUL included. */
+void hash_hex(char *out, const uint8_t *bytes, size_t n);
+
+#endif

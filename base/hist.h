@@ -1,0 +1,34 @@
+/* hist.h - a histogram with fixed upper bounds, as Prometheus exports them.
+ *
+ * Owns    nothing; plain data, copied by assignment.
+ * Thread  one writer at a time.
+ * Errors  none; a NaN is not counted.
+ * Units   whatever the caller observes (seconds, tokens). */
+#ifndef TARN_BASE_HIST_H
+#define TARN_BASE_HIST_H
+
+#include <stdint.h>
+
+#define HIST_N_BOUNDS_MAX 32
+
+struct hist {
+    const double *bounds; /* [n_bounds] ascending, inclusive upper bounds; static storage */
+    uint32_t n_bounds;
+    uint64_t counts[HIST_N_BOUNDS_MAX + 1]; /* per bucket, not cumulative; the last is +Inf */
+    uint64_t n;
+    double sum;
+};
+
+void hist_init(struct hist *h, const double *bounds, uint32_t n_bounds);
+void hist_add(struct hist *h, double value);
+/* Estimate by linear interpolation in the bucket; 0 when empty. q in [0, 1]. */
+double hist_quantile(const struct hist *h, double q);
+
+/* The bounds of vLLM's histograms, so that dashboards made for them fit. */
+extern const double hist_bounds_ttft_s[22];
+extern const double hist_bounds_itl_s[19];
+extern const double hist_bounds_e2e_s[21];
+extern const double hist_bounds_tokens[20]; /* 1 2 5 10 ... */
+extern const double hist_bounds_step_tokens[15];
+
+#endif

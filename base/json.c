@@ -1,0 +1,431 @@
+#include "base/json.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+
+#define DEPTH_MAX 512
+
+/* struct json is json_t under another name: no wrapper objects, no second tree. */
+static json_t *in(const struct json *j)
+{
+    return (json_t *)(uintptr_t)j;
+}
+
+static struct json *out_of(json_t *j)
+{
+    return (struct json *)j;
+}
+
+/* Nesting is checked on the text, before the parser builds anything. */
+static bool too_deep(const char *text, size_t len)
+{
+    bool in_string = false;
+    int depth = 0;
+
+    for (size_t i = 0; i < len; i++) {
+        char c = text[i];
+        if (in_string) {
+            if (c == '\\')
+                i++;
+            else if (c == '"')
+                in_string = false;
+        } else if (c == '"') {
+            in_string = true;
+        } else if (c == '[' || c == '{') {
+            if (++depth > DEPTH_MAX)
+                return true;
+        } else if (c == ']' || c == '}') {
+            depth--;
+        }
+    }
+    return false;
+}
+
+enum status js_parse(struct json **out, const char *text, size_t len, struct buf *why)
+{
+    json_error_t error;
+
+    *out = NULL;
+    if (too_deep(text, len))
+        return buf_why(why, ERR_INVALID, "JSON is nested deeper than %d levels", DEPTH_MAX);
+    json_t *j = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL,
+                           &error);
+    if (!j) {
+        if (json_error_code(&error) == json_error_out_of_memory)
+            return buf_why(why, ERR_NOMEM, "out of memory while parsing JSON");
+        return buf_why(why, ERR_INVALID, "malformed JSON at line %d, column %d: %s", error.line,
+                       error.column, error.text);
+    }
+    *out = out_of(j);
+    return OK;
+}
+
+static enum status read_file(struct buf *text, const char *path, struct buf *why)
+{
+    char chunk[65536];
+    size_t n;
+    enum status s = OK;
+    FILE *f = fopen(path, "rb");
+
+    if (!f)
+        return buf_why(why, ERR_NOT_FOUND, "cannot open %s", path);
+    while (s == OK && (n = fread(chunk, 1, sizeof chunk, f)) > 0)
+        s = buf_append(text, chunk, n);
+    if (s == OK && ferror(f))
+        s = buf_why(why, ERR_IO, "cannot read %s", path);
+    else if (s == ERR_TOO_LARGE)
+        buf_why(why, s, "%s is larger than %zu bytes", path, text->max);
+    else if (s == ERR_NOMEM)
+        buf_why(why, s, "out of memory while reading %s", path);
+    fclose(f);
+    return s;
+}
+
+enum status js_parse_file(struct json **out, const char *path, size_t max_bytes, struct buf *why)
+{
+    struct buf text, inner;
+
+    *out = NULL;
+    buf_init(&text, max_bytes);
+    buf_init(&inner, BUF_WHY_MAX / 2);
+    enum status s = read_file(&text, path, why);
+    if (s == OK) {
+        s = js_parse(out, buf_str(&text), text.len, &inner);
+        if (s != OK)
+            buf_why(why, s, "%s: %s", path, buf_str(&inner));
+    }
+    buf_fini(&inner);
+    buf_fini(&text);
+    return s;
+}
+
+
+struct json *js_ref(struct json *j)
+{
+    return out_of(json_incref(in(j)));
+}
+
+void js_unref(struct json *j)
+{
+    json_decref(in(j));
+}
+
+enum js_type js_typeof(const struct json *j)
+{
+    if (!j)
+        return JS_NULL;
+    switch (json_typeof(in(j))) {
+    case JSON_OBJECT: return JS_OBJECT;
+    case JSON_ARRAY: return JS_ARRAY;
+    case JSON_STRING: return JS_STRING;
+    case JSON_INTEGER: return JS_INT;
+    case JSON_REAL: return JS_REAL;
+    case JSON_TRUE:
+    case JSON_FALSE: return JS_BOOL;
+    case JSON_NULL: break;
+    }
+    return JS_NULL;
+}
+
+const char *js_type_name(enum js_type t)
+{
+    switch (t) {
+    case JS_NULL: return "null";
+    case JS_BOOL: return "a boolean";
+    case JS_INT: return "an integer";
+    case JS_REAL: return "a number";
+    case JS_STRING: return "a string";
+    case JS_ARRAY: return "an array";
+    case JS_OBJECT: return "an object";
+    }
+    return "a value";
+}
+
+bool js_bool(const struct json *j)
+{
+    ASSERT(js_is(j, JS_BOOL));
+    return json_is_true(in(j));
+}
+
+int64_t js_int(const struct json *j)
+{
+    ASSERT(js_is(j, JS_INT));
+    return json_integer_value(in(j));
+}
+
+double js_number(const struct json *j)
+{
+    ASSERT(js_is(j, JS_INT) || js_is(j, JS_REAL));
+    return json_number_value(in(j));
+}
+
+const char *js_string(const struct json *j, size_t *len_out)
+{
+    ASSERT(js_is(j, JS_STRING));
+    if (len_out)
+        *len_out = json_string_length(in(j));
+    return json_string_value(in(j));
+}
+
+size_t js_len(const struct json *j)
+{
+    if (js_is(j, JS_ARRAY))
+        return json_array_size(in(j));
+    return js_is(j, JS_OBJECT) ? json_object_size(in(j)) : 0;
+}
+
+struct json *js_at(const struct json *j, size_t i)
+{
+    return js_is(j, JS_ARRAY) ? out_of(json_array_get(in(j), i)) : NULL;
+}
+
+struct json *js_get(const struct json *j, const char *key)
+{
+    return js_is(j, JS_OBJECT) ? out_of(json_object_get(in(j), key)) : NULL;
+}
+
+struct json *js_get_set(const struct json *j, const char *key)
+{
+    struct json *value = js_get(j, key);
+
+    return js_is(value, JS_NULL) ? NULL : value;
+}
+
+void *js_first(const struct json *j)
+{
+    return js_is(j, JS_OBJECT) ? json_object_iter(in(j)) : NULL;
+}
+
+void *js_next(const struct json *j, void *it)
+{
+    return json_object_iter_next(in(j), it);
+}
+
+const char *js_it_key(void *it)
+{
+    return json_object_iter_key(it);
+}
+
+struct json *js_it_value(void *it)
+{
+    return out_of(json_object_iter_value(it));
+}
+
+static enum status wrong_type(const char *key, const char *wanted, const struct json *got,
+                              struct buf *why)
+{
+    return buf_why(why, ERR_INVALID, "%s: expected %s, got %s", key, wanted,
+                   js_type_name(js_typeof(got)));
+}
+
+enum status js_get_bool(const struct json *obj, const char *key, bool *out, struct buf *why)
+{
+    const struct json *v = js_get_set(obj, key);
+
+    if (!v)
+        return OK;
+    if (!js_is(v, JS_BOOL))
+        return wrong_type(key, "a boolean", v, why);
+    *out = js_bool(v);
+    return OK;
+}
+
+enum status js_get_i64(const struct json *obj, const char *key, int64_t min, int64_t max,
+                       int64_t *out, struct buf *why)
+{
+    const struct json *v = js_get_set(obj, key);
+
+    if (!v)
+        return OK;
+    int64_t n;
+    if (js_is(v, JS_INT)) {
+        n = js_int(v);
+    } else if (js_is(v, JS_REAL) && js_number(v) == floor(js_number(v)) &&
+               fabs(js_number(v)) < 9e15) {
+        n = (int64_t)js_number(v); /* some clients write 5.0 */
+    } else {
+        return wrong_type(key, "an integer", v, why);
+    }
+    if (n < min || n > max)
+        return buf_why(why, ERR_INVALID, "%s: %lld is outside of [%lld, %lld]", key, (long long)n,
+                       (long long)min, (long long)max);
+    *out = n;
+    return OK;
+}
+
+enum status js_get_f64(const struct json *obj, const char *key, double min, double max,
+                       double *out, struct buf *why)
+{
+    const struct json *v = js_get_set(obj, key);
+
+    if (!v)
+        return OK;
+    if (!js_is(v, JS_INT) && !js_is(v, JS_REAL))
+        return wrong_type(key, "a number", v, why);
+    double x = js_number(v);
+    if (!(x >= min && x <= max))
+        return buf_why(why, ERR_INVALID, "%s: %g is outside of [%g, %g]", key, x, min, max);
+    *out = x;
+    return OK;
+}
+
+enum status js_get_str(const struct json *obj, const char *key, const char **out, size_t *len_out,
+                       struct buf *why)
+{
+    const struct json *v = js_get_set(obj, key);
+
+    if (!v)
+        return OK;
+    if (!js_is(v, JS_STRING))
+        return wrong_type(key, "a string", v, why);
+    *out = js_string(v, len_out);
+    return OK;
+}
+
+struct json *js_new_object(void)
+{
+    return out_of(json_object());
+}
+
+struct json *js_new_array(void)
+{
+    return out_of(json_array());
+}
+
+struct json *js_new_string(const char *s, size_t len)
+{
+    return out_of(json_stringn(s, len));
+}
+
+struct json *js_new_int(int64_t v)
+{
+    return out_of(json_integer(v));
+}
+
+struct json *js_new_real(double v)
+{
+    return out_of(json_real(v));
+}
+
+struct json *js_new_bool(bool v)
+{
+    return out_of(json_boolean(v));
+}
+
+struct json *js_new_null(void)
+{
+    return out_of(json_null());
+}
+
+enum status js_set(struct json *obj, const char *key, struct json *value)
+{
+    ASSERT(js_is(obj, JS_OBJECT));
+    /* jansson takes the reference even when it fails. */
+    return json_object_set_new(in(obj), key, in(value)) == 0 ? OK : ERR_NOMEM;
+}
+
+enum status js_push(struct json *arr, struct json *value)
+{
+    ASSERT(js_is(arr, JS_ARRAY));
+    return json_array_append_new(in(arr), in(value)) == 0 ? OK : ERR_NOMEM;
+}
+
+enum status js_remove(struct json *obj, const char *key)
+{
+    return json_object_del(in(obj), key) == 0 ? OK : ERR_NOT_FOUND;
+}
+
+struct json *js_copy_deep(const struct json *j)
+{
+    return out_of(json_deep_copy(in(j)));
+}
+
+static int dump_to_buf(const char *bytes, size_t n, void *arg)
+{
+    return buf_append(arg, bytes, n) == OK ? 0 : -1;
+}
+
+enum status js_write(struct buf *out, const struct json *j)
+{
+    size_t len_before = out->len;
+
+    if (json_dump_callback(in(j), dump_to_buf, out, JSON_COMPACT | JSON_ENCODE_ANY) == 0)
+        return OK;
+    out->len = len_before;
+    return ERR_TOO_LARGE;
+}
+
+/* Length of the UTF-8 character at s (1 to 4), or 0 when the bytes are no valid character. */
+static size_t utf8_len(const unsigned char *s, size_t n)
+{
+    static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t want = s[0] < 0x80 ? 1 : (s[0] >> 5) == 6 ? 2 : (s[0] >> 4) == 14 ? 3 :
+                  (s[0] >> 3) == 30 ? 4 : 0;
+
+    if (want < 2 || want > n)
+        return want == 1 ? 1 : 0;
+    uint32_t c = s[0] & (0x7fu >> want);
+    for (size_t i = 1; i < want; i++) {
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+        c = (c << 6) | (s[i] & 0x3f);
+    }
+    if (c < least[want] || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff))
+        return 0;
+    return want;
+}
+
+static enum status write_escape(struct buf *out, unsigned char c)
+{
+    switch (c) {
+    case '"': return buf_append(out, "\\\"", 2);
+    case '\\': return buf_append(out, "\\\\", 2);
+    case '\n': return buf_append(out, "\\n", 2);
+    case '\r': return buf_append(out, "\\r", 2);
+    case '\t': return buf_append(out, "\\t", 2);
+    default: return buf_printf(out, "\\u%04x", c);
+    }
+}
+
+enum status js_write_string(struct buf *out, const char *text, size_t len)
+{
+    const unsigned char *s = (const unsigned char *)text;
+    size_t plain = 0; /* start of the run that needs no escape */
+    enum status st = buf_putc(out, '"');
+
+    for (size_t i = 0; st == OK && i < len;) {
+        size_t n = utf8_len(s + i, len - i);
+        bool fine = n > 1 || (n == 1 && s[i] >= 0x20 && s[i] != '"' && s[i] != '\\');
+        if (fine) {
+            i += n;
+            continue;
+        }
+        st = buf_append(out, text + plain, i - plain);
+        if (st == OK)
+            st = n == 0 ? buf_puts(out, "\xef\xbf\xbd") : write_escape(out, s[i]);
+        i++;
+        plain = i;
+    }
+    if (st == OK)
+        st = buf_append(out, text + plain, len - plain);
+    return st == OK ? buf_putc(out, '"') : st;
+}
+
+enum status js_write_number(struct buf *out, double v)
+{
+    char text[40];
+
+    if (!isfinite(v))
+        return buf_puts(out, "null");
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, v);
+        if (strtod(text, NULL) == v)
+            break;
+    }
+    return buf_puts(out, text);
+}

@@ -1,0 +1,100 @@
+/* json.h - JSON: parse hostile text, read typed fields by name, write into a buf.
+ *
+ * ONLY module that includes jansson (whose names begin with json_, ours with js_). A `struct json` is one value of a parsed or built document.
+ *
+ * Owns    js_parse(), js_new_*() hand over one reference: js_unref(). Values reached
+ *         through a getter are borrowed and live as long as their root.
+ * Thread  a document belongs to one thread at a time; distinct documents are independent.
+ * Errors  ERR_INVALID with words in `why` that name the field, e.g. "messages[2].role: expected
+ *         a string"; ERR_NOMEM.
+ * Units   lengths in bytes; text is UTF-8 and may hold NUL only where a length is returned. */
+#ifndef TARN_BASE_JSON_H
+#define TARN_BASE_JSON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+
+struct json;
+
+enum js_type {
+    JS_NULL,
+    JS_BOOL,
+    JS_INT,
+    JS_REAL,
+    JS_STRING,
+    JS_ARRAY,
+    JS_OBJECT,
+};
+
+/* Duplicate keys are an error; nesting deeper than 512 is an error (jansson is built with 2048,
+ * checked here). U+0000 in strings is allowed: always use the length. */
+NODISCARD enum status js_parse(struct json **out, const char *text, size_t len, struct buf *why);
+NODISCARD enum status js_parse_file(struct json **out, const char *path, size_t max_bytes,
+                                      struct buf *why);
+struct json *js_ref(struct json *j);
+void js_unref(struct json *j); /* NULL is fine */
+
+enum js_type js_typeof(const struct json *j); /* NULL counts as JS_NULL */
+const char *js_type_name(enum js_type t);     /* "a string", "an object", ... */
+static inline bool js_is(const struct json *j, enum js_type t)
+{
+    return js_typeof(j) == t;
+}
+
+/* Values; each asserts the type. js_number takes INT and REAL. */
+bool js_bool(const struct json *j);
+int64_t js_int(const struct json *j);
+double js_number(const struct json *j);
+const char *js_string(const struct json *j, size_t *len_out /* may be NULL */);
+
+/* Arrays: 0 and NULL for anything that is no array or out of range. */
+size_t js_len(const struct json *j); /* of an array or object */
+struct json *js_at(const struct json *j, size_t i);
+
+/* Objects. js_get: NULL when absent or not an object. */
+struct json *js_get(const struct json *j, const char *key);
+/* Like js_get, but an explicit null counts as absent. */
+struct json *js_get_set(const struct json *j, const char *key);
+/* Members in document order: for (it = js_first(o); it; it = js_next(o, it)). */
+void *js_first(const struct json *j);
+void *js_next(const struct json *j, void *it);
+const char *js_it_key(void *it);
+struct json *js_it_value(void *it);
+
+/* Typed getters. Absent or null: OK and *out is left as it was (so preset the default).
+ * Wrong type or out of range: ERR_INVALID and the words name the key. */
+NODISCARD enum status js_get_bool(const struct json *obj, const char *key, bool *out,
+                                    struct buf *why);
+NODISCARD enum status js_get_i64(const struct json *obj, const char *key, int64_t min,
+                                   int64_t max, int64_t *out, struct buf *why);
+NODISCARD enum status js_get_f64(const struct json *obj, const char *key, double min, double max,
+                                   double *out, struct buf *why);
+/* *out is borrowed. */
+NODISCARD enum status js_get_str(const struct json *obj, const char *key, const char **out,
+                                   size_t *len_out /* may be NULL */, struct buf *why);
+
+/* Build. js_new_* return NULL without memory; the setters take over `value` in every case and
+ * say ERR_NOMEM when value is NULL. */
+struct json *js_new_object(void);
+struct json *js_new_array(void);
+struct json *js_new_string(const char *s, size_t len); /* invalid UTF-8 -> NULL */
+struct json *js_new_int(int64_t v);
+struct json *js_new_real(double v);
+struct json *js_new_bool(bool v);
+struct json *js_new_null(void);
+NODISCARD enum status js_set(struct json *obj, const char *key, struct json *value);
+NODISCARD enum status js_push(struct json *arr, struct json *value);
+NODISCARD enum status js_remove(struct json *obj, const char *key);
+struct json *js_copy_deep(const struct json *j);
+
+/* Write. Compact; keys in document order. */
+NODISCARD enum status js_write(struct buf *out, const struct json *j);
+/* `"text"` with quotes and escapes; bytes that are no UTF-8 become U+FFFD. */
+NODISCARD enum status js_write_string(struct buf *out, const char *s, size_t len);
+/* A number that parses back to the same double ("%.17g" shortened); non-finite becomes null. */
+NODISCARD enum status js_write_number(struct buf *out, double v);
+
+#endif

@@ -1,0 +1,41 @@
+#include "base/mapfile.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum status mapfile_open(struct mapfile *m, const char *path, struct buf *why)
+{
+    struct stat st;
+    enum status s = OK;
+
+    *m = (struct mapfile){0};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return buf_why(why, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "cannot open %s: %s", path,
+                       strerror(errno));
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        s = buf_why(why, ERR_IO, "%s is no regular file", path);
+    } else if (st.st_size > 0) {
+        void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (p == MAP_FAILED)
+            s = buf_why(why, ERR_IO, "cannot map %s: %s", path, strerror(errno));
+        else
+            *m = (struct mapfile){p, (size_t)st.st_size, (uint64_t)st.st_dev,
+                                  (uint64_t)st.st_ino,
+                                  (uint64_t)st.st_mtim.tv_sec * 1000000000u +
+                                      (uint64_t)st.st_mtim.tv_nsec};
+    }
+    close(fd);
+    return s;
+}
+
+void mapfile_close(struct mapfile *m)
+{
+    if (m->data)
+        munmap((void *)(uintptr_t)m->data, m->n_bytes);
+    *m = (struct mapfile){0};
+}

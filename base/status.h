@@ -1,0 +1,48 @@
+/* status.h - the one result enum of the project, its names and its HTTP mapping.
+ *
+ * Owns    nothing.
+ * Thread  any.
+ * Errors  a code says what the caller can do; the words go into a `struct buf *why`.
+ * Units   status_http() gives an HTTP status code. */
+#ifndef TARN_BASE_STATUS_H
+#define TARN_BASE_STATUS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define NODISCARD __attribute__((warn_unused_result))
+
+enum status {
+    OK = 0,
+    ERR_INVALID,      /* the input is wrong: say which field, do not retry */
+    ERR_UNAUTHORIZED, /* no valid key */
+    ERR_FORBIDDEN,    /* a valid key that may not do this */
+    ERR_NOT_FOUND,    /* no such file, model, route or id */
+    ERR_TOO_LARGE,    /* over a stated limit */
+    ERR_UNSUPPORTED,  /* well-formed, but not something Tarn does */
+    ERR_BUSY,         /* a bounded queue is full: retry later */
+    ERR_UNAVAILABLE,  /* draining, or not ready yet: retry elsewhere */
+    ERR_CANCELLED,    /* the client left */
+    ERR_TIMEOUT,      /* a deadline passed */
+    ERR_NO_BLOCKS,    /* the KV pool has no free block: evict, preempt and retry */
+    ERR_NOMEM,        /* malloc said no */
+    ERR_IO,           /* a system call failed */
+    ERR_CORRUPT,      /* stored bytes do not pass their checks */
+    ERR_INTERNAL,     /* a bug of ours that did not warrant an abort */
+    STATUS_COUNT
+};
+
+/* "ok", "invalid", ...: the word used in logs. Never NULL. */
+const char *status_name(enum status s);
+
+/* HTTP status code that a failed request gets, e.g. ERR_BUSY -> 429. OK -> 200. */
+int status_http(enum status s);
+
+/* The `type` of the OpenAI-style error object, e.g. "invalid_request_error". Never NULL. */
+const char *status_error_type(enum status s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,154 @@
+#include "tests/unit/test.h"
+
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/hist.h"
+#include "base/map.h"
+#include "base/rng.h"
+#include "base/status.h"
+
+static void blake2b_gives_the_published_value(void **state)
+{
+    uint8_t out[64];
+    char hex[129];
+
+    (void)state;
+    /* RFC 7693, appendix A: BLAKE2b-512 of "abc". */
+    hash_blake2b(out, 64, "abc", 3, NULL, 0);
+    hash_hex(hex, out, 64);
+    assert_memory_equal(hex, "ba80a53f981c4d0d6a2797b69f12f6e94c212f14685ac4b74b12bb6fdbffa2d1", 64);
+}
+
+static void hashing_in_pieces_is_hashing_whole(void **state)
+{
+    struct hash_state h;
+    uint8_t whole[32], pieces[32];
+    const char key[32] = "a key of thirty-two bytes.......";
+
+    (void)state;
+    hash_blake2b(whole, 32, "hello world", 11, key, 32);
+    hash_begin(&h, 32, key, 32);
+    hash_add(&h, "hello", 5);
+    hash_add(&h, " ", 1);
+    hash_add(&h, "world", 5);
+    hash_end(&h, pieces, 32);
+    assert_memory_equal(whole, pieces, 32);
+}
+
+static void crc32c_gives_the_published_values(void **state)
+{
+    uint8_t zeros[32] = {0};
+
+    (void)state;
+    assert_int_equal(hash_crc32c(0, "123456789", 9), 0xE3069283u);
+    assert_int_equal(hash_crc32c(0, zeros, 32), 0x8A9136AAu); /* RFC 3720, B.4 */
+    assert_int_equal(hash_crc32c(hash_crc32c(0, "1234", 4), "56789", 5), 0xE3069283u);
+}
+
+static void philox_gives_the_published_values(void **state)
+{
+    uint32_t out[4];
+
+    (void)state;
+    /* Known answers of the Random123 distribution, philox4x32 with 10 rounds. */
+    rng_philox(0, 0, 0, out);
+    assert_int_equal(out[0], 0x6627e8d5u);
+    assert_int_equal(out[1], 0xe169c58du);
+    assert_int_equal(out[2], 0xbc57ac4cu);
+    assert_int_equal(out[3], 0x9b00dbd8u);
+    rng_philox(UINT64_MAX, UINT64_MAX, UINT64_MAX, out);
+    assert_int_equal(out[0], 0x408f276du);
+}
+
+static void uniform_numbers_are_below_one_and_spread(void **state)
+{
+    double sum = 0;
+
+    (void)state;
+    for (uint64_t i = 0; i < 10000; i++) {
+        float u = rng_uniform(7, i);
+        assert_true(u >= 0 && u < 1);
+        sum += u;
+    }
+    assert_true(sum > 4800 && sum < 5200);
+}
+
+static void map_agrees_with_an_array(void **state)
+{
+    enum { N_KEYS = 500, N_STEPS = 50000 };
+    static uint32_t naive[N_KEYS]; /* 0: absent */
+    struct map m;
+    uint32_t n = 0, v;
+
+    (void)state;
+    assert_ok(map_init(&m, N_KEYS));
+    for (uint64_t i = 0; i < N_STEPS; i++) {
+        uint32_t r = rng_u32(1, i), k = r % N_KEYS;
+        uint64_t key = (uint64_t)k << (k % 40); /* clustered on purpose */
+        key |= (uint64_t)k << 50;
+        if (r >> 31) {
+            n += naive[k] == 0;
+            naive[k] = (r >> 16 & 0xff) + 1;
+            map_put(&m, key, naive[k]);
+        } else {
+            assert_int_equal(map_remove(&m, key), naive[k] != 0);
+            n -= naive[k] != 0;
+            naive[k] = 0;
+        }
+        assert_int_equal(m.n, n);
+        uint32_t other = rng_u32(2, i) % N_KEYS;
+        uint64_t other_key = (uint64_t)other << (other % 40) | (uint64_t)other << 50;
+        assert_int_equal(map_get(&m, other_key, &v), naive[other] != 0);
+        if (naive[other])
+            assert_int_equal(v, naive[other]);
+    }
+    map_fini(&m);
+}
+
+static void histogram_counts_each_value_once(void **state)
+{
+    struct hist h;
+    uint64_t n = 0;
+
+    (void)state;
+    hist_init(&h, hist_bounds_ttft_s, 22);
+    for (int i = 0; i < 1000; i++)
+        hist_add(&h, i * 0.001);
+    hist_add(&h, 1e9);
+    hist_add(&h, 0.0 / 0.0 * (h.n ? 1 : 0));
+    for (uint32_t i = 0; i <= h.n_bounds; i++)
+        n += h.counts[i];
+    assert_int_equal(n, h.n);
+    assert_int_equal(h.n, 1001);
+    assert_int_equal(h.counts[22], 1);
+    assert_true(hist_quantile(&h, 0.5) > 0.4 && hist_quantile(&h, 0.5) < 0.6);
+}
+
+static void every_status_has_a_name_and_an_http_code(void **state)
+{
+    (void)state;
+    for (int s = OK; s < STATUS_COUNT; s++) {
+        assert_non_null(status_name((enum status)s));
+        assert_true(status_http((enum status)s) >= 200 && status_http((enum status)s) < 600);
+        assert_non_null(status_error_type((enum status)s));
+    }
+    assert_string_equal(status_name((enum status)999), "internal");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(blake2b_gives_the_published_value),
+        cmocka_unit_test(hashing_in_pieces_is_hashing_whole),
+        cmocka_unit_test(crc32c_gives_the_published_values),
+        cmocka_unit_test(philox_gives_the_published_values),
+        cmocka_unit_test(uniform_numbers_are_below_one_and_spread),
+        cmocka_unit_test(map_agrees_with_an_array),
+        cmocka_unit_test(histogram_counts_each_value_once),
+        cmocka_unit_test(every_status_has_a_name_and_an_http_code),
+    };
+    if (hash_init() != OK)
+        return 1;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
