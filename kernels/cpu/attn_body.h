@@ -1,0 +1,417 @@
+/* attn_body.h - causal attention over tiles that are segments; compiled once per variant.
+ *
+ * A query is one head of one row; the queries of the heads that share a KV head are taken together,
+ * so that a key read once serves all of them. A task walks the segments with up to
+ * CPU_ATTN_QUERIES_MAX queries in register groups:
+ *
+ *   score[r][j] = q[r] . k[j]          a chain over d, 32 keys in lanes        (chain.h)
+ *   max, exp, sum over the tile        lane l takes keys l, l + VW, ...
+ *   tile[r][i] = sum_j p[r][j] v[j][i] a chain over visible keys, d in lanes   (chain.h)
+ *   out = merge(out, tile)             log-sum-exp, segments in order
+ *
+ * Why a row's bits do not depend on who else is in the batch (design P1): all four treat each query
+ * by itself; a key's lane is its index in the tile; a key that the row does not see is replaced by
+ * -inf before the maximum and by 0 after exp, whatever its slot holds (it may be unwritten), and
+ * the sum over V stops at the last visible key instead of multiplying by 0, for 0 * inf is NaN. */
+#ifndef TARN_KERNELS_CPU_ATTN_BODY_H
+#define TARN_KERNELS_CPU_ATTN_BODY_H
+
+#include "base/check.h"
+#include "kernels/cpu/chain.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/pool.h"
+
+/* Multiply-adds below which waking the pool does not pay. */
+#define ATTN_ALONE_MAX (64u << 10)
+
+/* What does not change over the call. */
+struct attn_job {
+    const struct attention_params *p;
+    struct cpu *cpu;
+    uint32_t n_shared;   /* query heads per KV head */
+    uint32_t dim;
+    uint32_t dim_padded; /* to whole panels */
+    uint32_t n_tasks;
+};
+
+/* One task: queries [query0, query0 + n_queries) of one sequence and KV head. Query i is head
+ * i % n_shared (of this KV head's) of row i / n_shared. */
+struct attn_task {
+    const struct attn_job *job;
+    const struct attn_seq *seq;
+    const struct cpu_attn_scratch *mem;
+    uint32_t kv_head;
+    uint32_t query0;
+    uint32_t n_queries;
+};
+
+/* One group of queries on one segment. */
+struct attn_group {
+    const struct attn_task *task;
+    const struct attn_segment *seg;
+    const float *q;                       /* [d][rows] */
+    uint32_t first;                       /* of the task's queries */
+    uint32_t n_common;                    /* keys that every row sees */
+    uint32_t n_any;                       /* keys that some row sees */
+    uint32_t n_keys[CPU_ATTN_ROWS_MAX];   /* keys that each row sees */
+};
+
+static const unsigned char *attn_block(const struct attn_group *g, int v, uint32_t i)
+{
+    const struct attention_params *p = g->task->job->p;
+
+    return kv_at(&p->pool, p->blocks[g->seg->block0 + i], p->layer, v, g->task->kv_head);
+}
+
+/* From block i to the next one that will be read, for prefetching: blocks lie anywhere. */
+static inline ptrdiff_t attn_ahead(const struct attn_group *g, int v, uint32_t i, uint32_t n_keys)
+{
+    if ((i + 1) * KV_BLOCK_TOKENS >= n_keys)
+        return 0;
+    return attn_block(g, v, i + 1) - attn_block(g, v, i);
+}
+
+ALWAYS_INLINE void attn_scores(const struct attn_group *g, enum dtype t, int n_rows)
+{
+    const int nc = chain_cols(n_rows);
+    struct chain c = {
+        .a = g->q,
+        .a_k = (size_t)n_rows,
+        .a_row = 1,
+        .w_k = KV_BLOCK_TOKENS * dtype_bytes(t),
+        .n_k = g->task->job->dim,
+    };
+
+    for (uint32_t j0 = 0; j0 < g->n_any; j0 += KV_BLOCK_TOKENS) {
+        const unsigned char *k = attn_block(g, 0, j0 / KV_BLOCK_TOKENS);
+
+        c.ahead = attn_ahead(g, 0, j0 / KV_BLOCK_TOKENS, g->n_any);
+        for (uint32_t col = 0; col < KV_BLOCK_TOKENS; col += (uint32_t)nc * VW) {
+            vf acc[ACC_MAX];
+
+            UNROLL
+            for (int i = 0; i < n_rows * nc; i++)
+                acc[i] = v_set1(0);
+            c.w = k + col * dtype_bytes(t);
+            chain_plain(acc, n_rows, nc, t, false, &c);
+            UNROLL
+            for (int i = 0; i < n_rows * nc; i++)
+                v_store(g->task->mem->score + i / nc * KV_SEGMENT_TOKENS_MAX + j0 + col +
+                            i % nc * VW,
+                        acc[i]);
+        }
+    }
+}
+
+/* Scores of one row to exp(score - max), 0 where the row does not see the key. */
+static void attn_softmax(float *score, uint32_t n_keys, float *max_out, float *sum_out)
+{
+    vf max = v_set1(-INFINITY), sum = v_set1(0);
+
+    for (uint32_t j = 0; j < n_keys; j += VW)
+        max = v_max(max, v_select(v_below((int32_t)(n_keys - j)), v_load(score + j),
+                                  v_set1(-INFINITY)));
+    *max_out = v_largest(max);
+    max = v_set1(*max_out);
+    for (uint32_t j = 0; j < n_keys; j += VW) {
+        vf e = v_select(v_below((int32_t)(n_keys - j)), v_exp(v_load(score + j) - max),
+                        v_set1(0));
+
+        v_store(score + j, e);
+        sum += e;
+    }
+    *sum_out = v_sum(sum);
+}
+
+/* Rows [row, row + n_rows) of the group: continue their chains over keys [begin, end) for the
+ * columns from `col` on. */
+ALWAYS_INLINE void attn_values_cols(const struct attn_group *g, enum dtype t, bool part, int row,
+                                    int n_rows, uint32_t begin, uint32_t end, uint32_t col)
+{
+    const int nc = chain_cols(n_rows);
+    const struct attn_job *job = g->task->job;
+    float *tile = g->task->mem->tile + (size_t)row * job->dim_padded + col;
+    const float *p = g->task->mem->score + (size_t)row * KV_SEGMENT_TOKENS_MAX;
+    vf acc[ACC_MAX];
+    struct chain c = {
+        .a_k = 1,
+        .a_row = KV_SEGMENT_TOKENS_MAX,
+        .w_k = job->dim * dtype_bytes(t),
+        .n_cols = job->dim - col,
+    };
+
+    UNROLL
+    for (int i = 0; i < n_rows * nc; i++)
+        acc[i] = begin == 0 ? v_set1(0)
+                            : v_load(tile + (size_t)(i / nc) * job->dim_padded + i % nc * VW);
+    for (uint32_t j = begin; j < end; j += c.n_k) {
+        uint32_t off = j % KV_BLOCK_TOKENS;
+
+        c.a = p + j;
+        c.w = attn_block(g, 1, j / KV_BLOCK_TOKENS) + off * c.w_k + col * dtype_bytes(t);
+        c.n_k = min_u32(end - j, KV_BLOCK_TOKENS - off);
+        c.ahead = attn_ahead(g, 1, j / KV_BLOCK_TOKENS, end);
+        chain_plain(acc, n_rows, nc, t, part, &c);
+    }
+    UNROLL
+    for (int i = 0; i < n_rows * nc; i++)
+        v_store(tile + (size_t)(i / nc) * job->dim_padded + i % nc * VW, acc[i]);
+}
+
+ALWAYS_INLINE void attn_values(const struct attn_group *g, enum dtype t, int row, int n_rows,
+                               uint32_t begin, uint32_t end)
+{
+    uint32_t width = (uint32_t)chain_cols(n_rows) * VW;
+    uint32_t dim = g->task->job->dim;
+    uint32_t col = 0;
+
+    for (; col + width <= dim; col += width)
+        attn_values_cols(g, t, false, row, n_rows, begin, end, col);
+    if (col < dim)
+        attn_values_cols(g, t, true, row, n_rows, begin, end, col);
+}
+
+/* The keys that this row sees and some other row of its group does not. An instance of its own, as
+ * few keys are concerned: those on the diagonal. */
+static __attribute__((noinline)) void attn_values_row(const struct attn_group *g, int row)
+{
+    enum dtype t = g->task->job->p->pool.dtype;
+
+    if (t == DTYPE_F32)
+        attn_values(g, DTYPE_F32, row, 1, g->n_common, g->n_keys[row]);
+    else if (t == DTYPE_F16)
+        attn_values(g, DTYPE_F16, row, 1, g->n_common, g->n_keys[row]);
+    else
+        attn_values(g, DTYPE_BF16, row, 1, g->n_common, g->n_keys[row]);
+}
+
+/* Log-sum-exp merge of the tile into the row's running result. */
+static void attn_merge(const struct attn_task *task, uint32_t query, const float *tile,
+                       float tile_max, float tile_sum)
+{
+    uint32_t n = task->job->dim_padded;
+    float *out = task->mem->out + (size_t)query * n;
+    float *max = &task->mem->max[query];
+    float *sum = &task->mem->sum[query];
+
+    if (*sum == 0) { /* the first tile; afterwards the sum is at least 1, or NaN */
+        for (uint32_t i = 0; i < n; i += VW)
+            v_store(out + i, v_load(tile + i));
+        *max = tile_max;
+        *sum = tile_sum;
+        return;
+    }
+    float both = *max > tile_max ? *max : tile_max;
+    vf old_scale = v_exp(v_set1(*max - both));
+    vf new_scale = v_exp(v_set1(tile_max - both));
+
+    for (uint32_t i = 0; i < n; i += VW)
+        v_store(out + i, v_fma(v_load(tile + i), new_scale, v_load(out + i) * old_scale));
+    *sum = *sum * old_scale[0] + tile_sum * new_scale[0];
+    *max = both;
+}
+
+/* The kernel of a group: n_rows and t are constants in every instance. */
+ALWAYS_INLINE void attn_group(const struct attn_group *g, enum dtype t, int n_rows)
+{
+    const struct attn_task *task = g->task;
+    float max[CPU_ATTN_ROWS_MAX], sum[CPU_ATTN_ROWS_MAX];
+
+    attn_scores(g, t, n_rows);
+    for (int r = 0; r < n_rows; r++)
+        attn_softmax(task->mem->score + (size_t)r * KV_SEGMENT_TOKENS_MAX, g->n_keys[r], &max[r],
+                     &sum[r]);
+    attn_values(g, t, 0, n_rows, 0, g->n_common);
+    for (int r = 0; r < n_rows; r++) {
+        if (g->n_keys[r] == 0)
+            continue;
+        if (n_rows > 1 && g->n_keys[r] > g->n_common)
+            attn_values_row(g, r);
+        attn_merge(task, g->first + (uint32_t)r,
+                   task->mem->tile + (size_t)r * task->job->dim_padded, max[r], sum[r]);
+    }
+}
+
+#define ATTN_GROUPS(rows)                                                                          \
+    static void attn_f32_##rows(const struct attn_group *g)                                        \
+    {                                                                                              \
+        attn_group(g, DTYPE_F32, rows);                                                            \
+    }                                                                                              \
+    static void attn_f16_##rows(const struct attn_group *g)                                        \
+    {                                                                                              \
+        attn_group(g, DTYPE_F16, rows);                                                            \
+    }                                                                                              \
+    static void attn_bf16_##rows(const struct attn_group *g)                                       \
+    {                                                                                              \
+        attn_group(g, DTYPE_BF16, rows);                                                           \
+    }
+#define ATTN_ROW(rows) [rows - 1] = {attn_f32_##rows, attn_f16_##rows, attn_bf16_##rows}
+
+/* Group sizes with an instance: usual numbers of query heads per KV head, and the largest. */
+ATTN_GROUPS(1)
+ATTN_GROUPS(2)
+ATTN_GROUPS(3)
+ATTN_GROUPS(4)
+#if ROWS_MAX >= 6
+ATTN_GROUPS(6)
+#endif
+#if ROWS_MAX >= 12
+ATTN_GROUPS(8)
+ATTN_GROUPS(12)
+#endif
+
+static void (*const attn_groups[ROWS_MAX][DTYPE_COUNT])(const struct attn_group *) = {
+    ATTN_ROW(1), ATTN_ROW(2), ATTN_ROW(3), ATTN_ROW(4),
+#if ROWS_MAX >= 6
+    ATTN_ROW(6),
+#endif
+#if ROWS_MAX >= 12
+    ATTN_ROW(8), ATTN_ROW(12),
+#endif
+};
+
+/* Largest group with an instance that n queries fill. */
+static uint32_t attn_group_rows(uint32_t n)
+{
+    uint32_t rows = min_u32(n, ROWS_MAX);
+
+    while (!attn_groups[rows - 1][0])
+        rows--;
+    return rows;
+}
+
+/* Queries scaled and packed [d][rows], group after group. */
+static void attn_pack(const struct attn_task *task)
+{
+    const struct attention_params *p = task->job->p;
+    uint32_t dim = task->job->dim;
+    uint32_t rows;
+
+    for (uint32_t first = 0; first < task->n_queries; first += rows) {
+        float *dst = task->mem->q + (size_t)first * dim;
+
+        rows = attn_group_rows(task->n_queries - first);
+        for (uint32_t r = 0; r < rows; r++) {
+            uint32_t query = task->query0 + first + r;
+            uint32_t head = task->kv_head * task->job->n_shared + query % task->job->n_shared;
+            const float *q = p->q +
+                             (task->seq->row0 + query / task->job->n_shared) * p->q_stride +
+                             (size_t)head * dim;
+
+            for (uint32_t i = 0; i < dim; i++)
+                dst[(size_t)i * rows + r] = q[i] * p->scale;
+        }
+    }
+}
+
+/* Keys of the segment that the row of this query sees. */
+static uint32_t attn_visible(const struct attn_task *task, const struct attn_segment *seg,
+                             uint32_t query)
+{
+    uint32_t pos = task->seq->pos0 + query / task->job->n_shared;
+
+    return pos < seg->pos0 ? 0 : min_u32(pos - seg->pos0 + 1, seg->n_tokens);
+}
+
+static void attn_segment(const struct attn_task *task, const struct attn_segment *seg)
+{
+    struct attn_group g = {.task = task, .seg = seg};
+    uint32_t rows;
+
+    ASSERT(seg->n_tokens <= KV_SEGMENT_TOKENS_MAX);
+    for (g.first = 0; g.first < task->n_queries; g.first += rows) {
+        rows = attn_group_rows(task->n_queries - g.first);
+        for (uint32_t r = 0; r < rows; r++)
+            g.n_keys[r] = attn_visible(task, seg, task->query0 + g.first + r);
+        g.n_common = g.n_keys[0]; /* later rows see more */
+        g.n_any = g.n_keys[rows - 1];
+        g.q = task->mem->q + (size_t)g.first * task->job->dim;
+        if (g.n_any > 0)
+            attn_groups[rows - 1][task->job->p->pool.dtype](&g);
+    }
+}
+
+static void attn_write(const struct attn_task *task)
+{
+    const struct attn_job *job = task->job;
+
+    for (uint32_t i = 0; i < task->n_queries; i++) {
+        uint32_t query = task->query0 + i;
+        uint32_t head = task->kv_head * job->n_shared + query % job->n_shared;
+        size_t row = task->seq->row0 + query / job->n_shared;
+        float *out = job->p->out + (row * job->p->n_heads + head) * job->dim;
+        const float *src = task->mem->out + (size_t)i * job->dim_padded;
+        vf inv = v_set1(1.0f / task->mem->sum[i]);
+
+        for (uint32_t k = 0; k < job->dim; k += VW)
+            v_store_n(out + k, v_load(src + k) * inv, min_u32(job->dim - k, VW));
+    }
+}
+
+static uint32_t attn_seq_tasks(const struct attn_job *job, const struct attn_seq *seq)
+{
+    uint64_t n_queries = (uint64_t)seq->n_rows * job->n_shared;
+
+    return (uint32_t)((n_queries + CPU_ATTN_QUERIES_MAX - 1) / CPU_ATTN_QUERIES_MAX) *
+           job->p->pool.n_kv_heads;
+}
+
+/* Which sequence, KV head and queries task number i is. */
+static void attn_task_find(const struct attn_job *job, uint32_t i, struct attn_task *task)
+{
+    const struct attn_seq *seq = job->p->seqs;
+    uint32_t n_heads = job->p->pool.n_kv_heads;
+
+    for (uint32_t n; i >= (n = attn_seq_tasks(job, seq)); seq++)
+        i -= n;
+    task->seq = seq;
+    task->kv_head = i % n_heads;
+    task->query0 = i / n_heads * CPU_ATTN_QUERIES_MAX;
+    task->n_queries = min_u32(seq->n_rows * job->n_shared - task->query0, CPU_ATTN_QUERIES_MAX);
+}
+
+static void attn_tasks(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
+{
+    const struct attn_job *job = arg;
+    struct attn_task task = {.job = job, .mem = &job->cpu->attn[thread]};
+
+    for (uint32_t i = begin; i < end; i++) {
+        /* Last rows first: they see the most keys, and a long task at the end leaves the other
+         * threads idle. */
+        attn_task_find(job, job->n_tasks - 1 - i, &task);
+        for (uint32_t q = 0; q < task.n_queries; q++)
+            task.mem->sum[q] = 0;
+        attn_pack(&task);
+        for (uint32_t s = 0; s < task.seq->n_segs; s++)
+            attn_segment(&task, &job->p->segments[task.seq->seg0 + s]);
+        attn_write(&task);
+    }
+}
+
+static enum status attention(struct device *d, struct stream *s, const struct attention_params *p)
+{
+    struct cpu *c = device_cpu(d);
+    uint32_t dim = p->pool.head_dim;
+    uint64_t macs = 0;
+    struct attn_job job = {
+        .p = p,
+        .cpu = c,
+        .n_shared = p->n_heads / p->pool.n_kv_heads,
+        .dim = dim,
+        .dim_padded = (dim + PANEL_COLS - 1) / PANEL_COLS * PANEL_COLS,
+    };
+
+    (void)s;
+    ASSERT(p->n_heads % p->pool.n_kv_heads == 0 && p->pool.dtype < DTYPE_COUNT);
+    ASSERT(dim > 0 && dim <= c->max_head_dim && p->layer < p->pool.n_layers);
+    for (uint32_t i = 0; i < p->n_seqs; i++) {
+        const struct attn_seq *seq = &p->seqs[i];
+
+        job.n_tasks += attn_seq_tasks(&job, seq);
+        macs += (uint64_t)seq->n_rows * (seq->pos0 + seq->n_rows) * p->n_heads * dim * 2;
+    }
+    pool_run(c->pool, job.n_tasks, macs > ATTN_ALONE_MAX ? 1 : job.n_tasks + 1, attn_tasks, &job);
+    return OK;
+}
+
+#endif

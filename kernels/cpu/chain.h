@@ -1,0 +1,119 @@
+/* chain.h - the one inner loop of products and attention: R rows times NC vectors of columns.
+ *
+ * acc[r][j] = fma(a[r][k], w[k][j], acc[r][j]) for k ascending: each lane of each accumulator is one
+ * chain of fused multiply-adds over k, whatever R and NC are. That is all of promise P1 for
+ * products: instances for 1 and for 12 rows differ in what they do beside an output, never in what
+ * they do to it. Accumulators may be stored as float and loaded again between two calls; that does
+ * not change the chain either.
+ *
+ * Everything is inlined with constant R, NC, dtype and layout, so that acc lives in registers. */
+#ifndef TARN_KERNELS_CPU_CHAIN_H
+#define TARN_KERNELS_CPU_CHAIN_H
+
+#include <stdbool.h>
+
+#include "kernels/cpu/vec.h"
+
+/* Where the operands lie. Element k of row r is a[k * a_k + r * a_row]; row k of the columns is
+ * w + k * w_k bytes (with pairs: elements 2i and 2i+1 of all columns at w + i * w_k). */
+struct chain {
+    const float *a;
+    size_t a_k;
+    size_t a_row;
+    const unsigned char *w;
+    size_t w_k;
+    uint32_t n_k;
+    ptrdiff_t ahead; /* bytes from w to what is fetched into the cache meanwhile */
+    uint32_t n_cols; /* read only where `part` is set: columns that exist */
+};
+
+/* Most vectors of columns that R rows leave accumulators for: a power of two, at most a panel. */
+ALWAYS_INLINE int chain_cols(int n_rows)
+{
+    int nc = PANEL_COLS / VW;
+
+    while (nc * n_rows > ACC_MAX)
+        nc /= 2;
+    return nc;
+}
+
+ALWAYS_INLINE vf chain_load(enum dtype t, bool part, const struct chain *c, const unsigned char *w,
+                            int j)
+{
+    uint32_t col = (uint32_t)j * VW;
+
+    w += col * dtype_bytes(t);
+    if (!part || c->n_cols >= col + VW)
+        return v_load_as(t, w);
+    return c->n_cols <= col ? v_set1(0) : v_load_as_n(t, w, c->n_cols - col);
+}
+
+/* One k for all rows: w holds the NC vectors of this k. */
+ALWAYS_INLINE void chain_step(vf *acc, int n_rows, int nc, const float *a, size_t a_row, const vf *w)
+{
+    UNROLL
+    for (int r = 0; r < n_rows; r++) {
+        vf b = v_set1(a[(size_t)r * a_row]);
+
+        UNROLL
+        for (int j = 0; j < nc; j++)
+            acc[r * nc + j] = v_fma(b, w[j], acc[r * nc + j]);
+    }
+}
+
+/* For panels, fetching a fixed distance ahead is what lets one row stream weights at the speed of
+ * memory: the hardware's own prefetchers stop at every 4 KB page. */
+#define PANEL_AHEAD 4096
+
+ALWAYS_INLINE void chain_fetch(const unsigned char *w, size_t n_bytes, ptrdiff_t ahead)
+{
+    UNROLL
+    for (size_t i = 0; i < n_bytes; i += 64)
+        __builtin_prefetch(w + ahead + i);
+}
+
+/* Rows of w one after the other, as in f32 and f16 panels and in KV blocks. */
+ALWAYS_INLINE void chain_plain(vf *acc, int n_rows, int nc, enum dtype t, bool part,
+                               const struct chain *c)
+{
+    const unsigned char *w = c->w;
+    const float *a = c->a;
+
+    for (uint32_t k = 0; k < c->n_k; k++, w += c->w_k, a += c->a_k) {
+        vf wv[PANEL_COLS / VW];
+
+        chain_fetch(w, (size_t)nc * VW * dtype_bytes(t), c->ahead);
+        UNROLL
+        for (int j = 0; j < nc; j++)
+            wv[j] = chain_load(t, part, c, w, j);
+        chain_step(acc, n_rows, nc, a, c->a_row, wv);
+    }
+}
+
+/* bf16 panels: pairs along k in 32-bit lanes. The even element is the lower half; shifting it up,
+ * or masking the odd one, gives the float. */
+ALWAYS_INLINE void chain_pairs(vf *acc, int n_rows, int nc, const struct chain *c)
+{
+    const unsigned char *w = c->w;
+    const float *a = c->a;
+    vu pair[PANEL_COLS / VW];
+    vf wv[PANEL_COLS / VW];
+
+    for (uint32_t k = 0; k < c->n_k; k += 2, w += c->w_k, a += 2 * c->a_k) {
+        chain_fetch(w, (size_t)nc * VW * 4, c->ahead);
+        UNROLL
+        for (int j = 0; j < nc; j++) {
+            pair[j] = (vu)v_load((const float *)(const void *)(w + (size_t)j * VW * 4));
+            wv[j] = (vf)(pair[j] << 16);
+        }
+        chain_step(acc, n_rows, nc, a, c->a_row, wv);
+        if (k + 1 == c->n_k)
+            break;
+        UNROLL
+        for (int j = 0; j < nc; j++)
+            wv[j] = (vf)(pair[j] & 0xffff0000u);
+        chain_step(acc, n_rows, nc, a + c->a_k, c->a_row, wv);
+    }
+}
+
+#endif

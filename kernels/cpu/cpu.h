@@ -1,0 +1,59 @@
+/* cpu.h - what the CPU kernels need of their device, and the tables of the variants.
+ *
+ * Owns    scratch memory and the pool, from cpu_init() to cpu_fini().
+ * Thread  as ops.h; a worker touches only its own part of the scratch memory and its outputs.
+ * Errors  ERR_NOMEM.
+ * Units   scratch in floats unless the name says otherwise. */
+#ifndef TARN_KERNELS_CPU_CPU_H
+#define TARN_KERNELS_CPU_CPU_H
+
+#include <stdbool.h>
+
+#include "kernels/ops.h"
+
+struct pool;
+struct device_config;
+
+/* Rows whose activations are packed at once; a longer step is cut (that changes no bit). */
+#define CPU_PACK_ROWS_MAX 768
+/* Queries (rows x heads that share a KV head) that walk the segments together. */
+#define CPU_ATTN_QUERIES_MAX 48
+/* Queries of one register tile, at most, in any variant. */
+#define CPU_ATTN_ROWS_MAX 12
+
+/* Attention's memory of one thread; d is the head size, rounded up to PANEL_COLS. */
+struct cpu_attn_scratch {
+    float *q;      /* [CPU_ATTN_QUERIES_MAX * d], scaled, packed [d][rows] group by group */
+    float *score;  /* [CPU_ATTN_ROWS_MAX][KV_SEGMENT_TOKENS_MAX] */
+    float *tile;   /* [CPU_ATTN_ROWS_MAX][d] */
+    float *out;    /* [CPU_ATTN_QUERIES_MAX][d] */
+    float *max;    /* [CPU_ATTN_QUERIES_MAX] */
+    float *sum;    /* [CPU_ATTN_QUERIES_MAX]; 0: no key seen yet */
+};
+
+struct cpu {
+    struct pool *pool;
+    float *packed;              /* [packed_rows * max_k] */
+    uint32_t packed_rows;
+    uint32_t max_k;
+    uint32_t max_head_dim;
+    struct cpu_attn_scratch *attn; /* [n_threads] */
+    float *attn_memory;
+};
+
+NODISCARD enum status cpu_init(struct cpu *c, const struct device_config *config,
+                               uint32_t n_threads);
+void cpu_fini(struct cpu *c); /* also fine on a zeroed struct */
+
+/* The CPU side of a device; implemented by device.c. */
+struct cpu *device_cpu(struct device *d);
+
+/* A variant: its table, and whether this machine can run it. In order of preference. */
+struct cpu_variant {
+    const char *name;
+    const struct ops *ops;
+    bool (*supported)(void);
+};
+const struct cpu_variant *cpu_variants(uint32_t *n_out);
+
+#endif

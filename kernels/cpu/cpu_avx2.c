@@ -1,0 +1,4 @@
+/* cpu_avx2.c - the CPU kernels compiled for AVX2 (kernels/CMakeLists.txt gives the flags). */
+#include "kernels/cpu/vec_avx2.h"
+
+#include "kernels/cpu/ops_body.h"

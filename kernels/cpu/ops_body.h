@@ -1,0 +1,21 @@
+/* ops_body.h - one variant, whole: the kernel bodies and their table.
+ *
+ * A cpu_<variant>.c includes its vec_<variant>.h, then this; everything but the table is static, so
+ * that no code compiled for one instruction set is ever shared with another. */
+#include "kernels/cpu/attn_body.h"
+#include "kernels/cpu/gemm_body.h"
+#include "kernels/cpu/small_body.h"
+
+extern const struct ops CPU_OPS;
+
+const struct ops CPU_OPS = {
+    .name = CPU_NAME,
+    .version = 1,
+    .embed = embed,
+    .rmsnorm = rmsnorm,
+    .gemm = gemm,
+    .rope_kv = rope_kv,
+    .attention = attention,
+    .silu_mul = silu_mul,
+    .gather = gather,
+};

@@ -1,0 +1,237 @@
+/* small_body.h - embed, rmsnorm, rope_kv, silu_mul, gather; compiled once per variant.
+ *
+ * Each works row by row, threads share rows. Elementwise loops in plain C are left to the compiler:
+ * the build forbids contraction, so the vector and the scalar part of a loop give equal bits. */
+#ifndef TARN_KERNELS_CPU_SMALL_BODY_H
+#define TARN_KERNELS_CPU_SMALL_BODY_H
+
+#include <string.h>
+
+#include "base/check.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/pool.h"
+#include "kernels/cpu/vec.h"
+
+/* Elements below which one thread is quicker than waking another. */
+#define ROWS_ALONE_MAX (32u << 10)
+
+/* Run fn over rows, each of about row_elems elements of work. */
+static void over_rows(struct device *d, uint32_t n_rows, size_t row_elems,
+                      void (*fn)(void *arg, uint32_t begin, uint32_t end, uint32_t thread),
+                      const void *params)
+{
+    struct cpu *c = device_cpu(d);
+    uint32_t chunk = n_rows;
+
+    if (n_rows == 0)
+        return;
+    if (n_rows * row_elems > ROWS_ALONE_MAX)
+        chunk = n_rows / (4 * pool_n_threads(c->pool)) + 1;
+    pool_run(c->pool, n_rows, chunk, fn, (void *)(uintptr_t)params);
+}
+
+static void embed_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
+{
+    const struct embed_params *p = arg;
+    size_t es = dtype_bytes(p->dtype);
+
+    (void)thread;
+    for (uint32_t t = begin; t < end; t++) {
+        const char *src = (const char *)p->table + (size_t)p->ids[t] * p->dim * es;
+        float *out = p->out + (size_t)t * p->dim;
+
+        ASSERT(p->ids[t] < p->n_vocab);
+        if (p->dtype == DTYPE_F32) {
+            memcpy(out, src, p->dim * sizeof(*out));
+            continue;
+        }
+        for (uint32_t i = 0; i < p->dim; i += VW) {
+            uint32_t n = min_u32(p->dim - i, VW);
+
+            v_store_n(out + i, v_load_as_n(p->dtype, src + i * es, n), n);
+        }
+    }
+}
+
+static enum status embed(struct device *d, struct stream *s, const struct embed_params *p)
+{
+    (void)s;
+    over_rows(d, p->n_rows, p->dim, embed_rows, p);
+    return OK;
+}
+
+/* Sum of squares in four vectors, added as a fixed tree: a function of the row alone. */
+static float sum_squares(const float *x, uint32_t n)
+{
+    vf acc[4] = {v_set1(0), v_set1(0), v_set1(0), v_set1(0)};
+    uint32_t i = 0;
+
+    for (; i + 4 * VW <= n; i += 4 * VW) {
+        UNROLL
+        for (uint32_t j = 0; j < 4; j++) {
+            vf v = v_load(x + i + j * VW);
+
+            acc[j] = v_fma(v, v, acc[j]);
+        }
+    }
+    for (uint32_t j = 0; i < n; i += VW, j++) {
+        vf v = v_load_n(x + i, min_u32(n - i, VW));
+
+        acc[j] = v_fma(v, v, acc[j]);
+    }
+    return v_sum((acc[0] + acc[2]) + (acc[1] + acc[3]));
+}
+
+static void rmsnorm_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
+{
+    const struct rmsnorm_params *p = arg;
+
+    (void)thread;
+    for (uint32_t t = begin; t < end; t++) {
+        const float *x = p->x + (size_t)t * p->dim;
+        float *out = p->out + (size_t)t * p->dim;
+        float scale = 1.0f / sqrtf(sum_squares(x, p->dim) / (float)p->dim + p->eps);
+
+        for (uint32_t i = 0; i < p->dim; i++)
+            out[i] = x[i] * scale * p->w[i];
+    }
+}
+
+static enum status rmsnorm(struct device *d, struct stream *s, const struct rmsnorm_params *p)
+{
+    (void)s;
+    over_rows(d, p->n_rows, 2 * (size_t)p->dim, rmsnorm_rows, p);
+    return OK;
+}
+
+/* out may be x. */
+static void rotate(float *out, const float *x, const float *cos_sin, uint32_t half)
+{
+    const float *cosv = cos_sin;
+    const float *sinv = cos_sin + half;
+
+    for (uint32_t i = 0; i < half; i++) {
+        float lo = x[i] * cosv[i] - x[i + half] * sinv[i];
+        float hi = x[i + half] * cosv[i] + x[i] * sinv[i];
+
+        out[i] = lo;
+        out[i + half] = hi;
+    }
+}
+
+/* A head's K into column `offset` of [d][KV_BLOCK_TOKENS]: one element per 32, so it is converted
+ * in vectors first. */
+static void store_k(enum dtype t, void *k, uint32_t offset, const float *x, uint32_t dim)
+{
+    unsigned char tmp[VW * sizeof(float)];
+    size_t es = dtype_bytes(t);
+    unsigned char *dst = (unsigned char *)k + offset * es;
+
+    for (uint32_t i = 0; i < dim; i += VW) {
+        uint32_t n = min_u32(dim - i, VW);
+
+        v_store_as_n(t, tmp, v_load_n(x + i, n), n);
+        for (uint32_t j = 0; j < n; j++, dst += KV_BLOCK_TOKENS * es)
+            memcpy(dst, tmp + j * es, es);
+    }
+}
+
+static void store_v(enum dtype t, void *v, uint32_t offset, const float *x, uint32_t dim)
+{
+    size_t es = dtype_bytes(t);
+    unsigned char *dst = (unsigned char *)v + (size_t)offset * dim * es;
+
+    for (uint32_t i = 0; i < dim; i += VW) {
+        uint32_t n = min_u32(dim - i, VW);
+
+        v_store_as_n(t, dst + i * es, v_load_n(x + i, n), n);
+    }
+}
+
+/* Largest head size that rope_kv takes; attention's bound is the device's max_head_dim. */
+#define ROPE_DIM_MAX 1024
+
+static void rope_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
+{
+    const struct rope_kv_params *p = arg;
+    uint32_t dim = p->pool.head_dim;
+    uint32_t half = p->rot_dim / 2;
+    float head[ROPE_DIM_MAX];
+
+    (void)thread;
+    for (uint32_t t = begin; t < end; t++) {
+        const float *cos_sin = p->cos_sin + (size_t)p->pos[t] * p->rot_dim;
+        float *q = p->q + t * p->qkv_stride;
+
+        ASSERT(p->pos[t] < p->n_pos && p->slot_block[t] < p->pool.n_blocks &&
+               p->slot_offset[t] < KV_BLOCK_TOKENS);
+        for (uint32_t h = 0; h < p->n_heads; h++)
+            rotate(q + (size_t)h * dim, q + (size_t)h * dim, cos_sin, half);
+        for (uint32_t g = 0; g < p->pool.n_kv_heads; g++) {
+            size_t at = t * p->qkv_stride + (size_t)g * dim;
+
+            rotate(head, p->k + at, cos_sin, half);
+            memcpy(head + 2 * half, p->k + at + 2 * half, (dim - 2 * half) * sizeof(*head));
+            store_k(p->pool.dtype, kv_at(&p->pool, p->slot_block[t], p->layer, 0, g),
+                    p->slot_offset[t], head, dim);
+            store_v(p->pool.dtype, kv_at(&p->pool, p->slot_block[t], p->layer, 1, g),
+                    p->slot_offset[t], p->v + at, dim);
+        }
+    }
+}
+
+static enum status rope_kv(struct device *d, struct stream *s, const struct rope_kv_params *p)
+{
+    (void)s;
+    ASSERT(p->pool.head_dim <= ROPE_DIM_MAX && p->rot_dim <= p->pool.head_dim &&
+           p->rot_dim % 2 == 0 && p->layer < p->pool.n_layers);
+    over_rows(d, p->n_rows, (size_t)(p->n_heads + 2 * p->pool.n_kv_heads) * p->pool.head_dim,
+              rope_rows, p);
+    return OK;
+}
+
+/* In vectors with a masked tail: a scalar tail would need an exp with equal bits. */
+static void silu_mul_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
+{
+    const struct silu_mul_params *p = arg;
+
+    (void)thread;
+    for (uint32_t t = begin; t < end; t++) {
+        const float *gate = p->gate_up + (size_t)t * 2 * p->dim;
+        float *out = p->out + (size_t)t * p->dim;
+
+        for (uint32_t i = 0; i < p->dim; i += VW) {
+            uint32_t n = min_u32(p->dim - i, VW);
+            vf g = v_load_n(gate + i, n);
+            vf u = v_load_n(gate + p->dim + i, n);
+
+            v_store_n(out + i, g / (v_exp(-g) + 1.0f) * u, n);
+        }
+    }
+}
+
+static enum status silu_mul(struct device *d, struct stream *s, const struct silu_mul_params *p)
+{
+    (void)s;
+    over_rows(d, p->n_rows, 4 * (size_t)p->dim, silu_mul_rows, p);
+    return OK;
+}
+
+static void gather_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
+{
+    const struct gather_params *p = arg;
+
+    (void)thread;
+    for (uint32_t i = begin; i < end; i++)
+        memcpy(p->out + (size_t)i * p->dim, p->x + (size_t)p->rows[i] * p->dim,
+               p->dim * sizeof(float));
+}
+
+static enum status gather(struct device *d, struct stream *s, const struct gather_params *p)
+{
+    (void)s;
+    over_rows(d, p->n_rows, p->dim, gather_rows, p);
+    return OK;
+}
+
+#endif

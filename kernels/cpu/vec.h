@@ -1,0 +1,129 @@
+/* vec.h - what all variants share above their vec_<variant>.h: conversions, reductions, exp.
+ *
+ * Every function here is a fixed sequence of operations per lane; nothing depends on how many
+ * lanes or rows are in use (design P1). */
+#ifndef TARN_KERNELS_CPU_VEC_H
+#define TARN_KERNELS_CPU_VEC_H
+
+#include <math.h>
+
+#include "kernels/params.h"
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+/* Kernel bodies are written as loops over constants; all of them are to be unrolled. */
+#define UNROLL _Pragma("GCC unroll 32")
+
+static inline uint32_t min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Lane by lane: a where the mask is all ones, b where it is 0. */
+static inline vf v_select(vi mask, vf a, vf b)
+{
+    return (vf)(((vi)a & mask) | ((vi)b & ~mask));
+}
+
+static inline vi v_lanes(void)
+{
+#if VW == 16
+    return (vi){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#elif VW == 8
+    return (vi){0, 1, 2, 3, 4, 5, 6, 7};
+#else
+    return (vi){0, 1, 2, 3};
+#endif
+}
+
+/* All ones in the lanes below n (any n). */
+static inline vi v_below(int32_t n)
+{
+    return v_lanes() < n;
+}
+
+static inline vf v_from_bf16(vh h)
+{
+    return (vf)(v_widen(h) << 16);
+}
+
+static inline vh v_to_bf16(vf v)
+{
+    vu u = (vu)v;
+    vu nan = (vu)((u & 0x7fffffffu) > 0x7f800000u);
+    vu rounded = (u + 0x7fffu + (u >> 16 & 1)) >> 16;
+
+    return __builtin_convertvector((rounded & ~nan) | ((u >> 16 | 0x40u) & nan), vh);
+}
+
+/* VW elements of any dtype as floats. `t` is a constant wherever speed matters. */
+ALWAYS_INLINE vf v_load_as(enum dtype t, const void *p)
+{
+    if (t == DTYPE_F32)
+        return v_load(p);
+    return t == DTYPE_F16 ? v_from_f16(h_load(p)) : v_from_bf16(h_load(p));
+}
+
+/* As v_load_as, the first n <= VW elements only. */
+ALWAYS_INLINE vf v_load_as_n(enum dtype t, const void *p, uint32_t n)
+{
+    if (t == DTYPE_F32)
+        return v_load_n(p, n);
+    return t == DTYPE_F16 ? v_from_f16(h_load_n(p, n)) : v_from_bf16(h_load_n(p, n));
+}
+
+ALWAYS_INLINE void v_store_as_n(enum dtype t, void *p, vf v, uint32_t n)
+{
+    if (t == DTYPE_F32)
+        v_store_n(p, v, n);
+    else
+        h_store_n(p, t == DTYPE_F16 ? v_to_f16(v) : v_to_bf16(v), n);
+}
+
+/* Sum of all lanes, always as the same tree. */
+static inline float v_sum(vf v)
+{
+    float t[VW];
+
+    v_store(t, v);
+    for (int half = VW / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            t[i] += t[i + half];
+    return t[0];
+}
+
+/* Largest lane; NaN if any is NaN. */
+static inline float v_largest(vf v)
+{
+    float t[VW];
+
+    v_store(t, v);
+    for (int i = 1; i < VW; i++)
+        t[0] = t[0] > t[i] || t[0] != t[0] ? t[0] : t[i];
+    return t[0];
+}
+
+/* e^x within 2 units in the last place; exactly 0 below -87.33 (where floats become subnormal), inf
+ * above 88.37, NaN for NaN. Cody-Waite reduction to [-ln2/2, ln2/2], then a polynomial (Cephes). */
+static inline vf v_exp(vf x)
+{
+    const vf magic = v_set1(0x1.8p23f); /* adding it rounds to an integer, seen in the low bits */
+    vf t = v_fma(x, v_set1(1.44269504088896341f), magic);
+    vf n = t - magic;
+    vf r = v_fma(n, v_set1(-0.693359375f), x);
+
+    r = v_fma(n, v_set1(2.12194440e-4f), r);
+    vf p = v_set1(1.9875691500e-4f);
+    p = v_fma(p, r, v_set1(1.3981999507e-3f));
+    p = v_fma(p, r, v_set1(8.3334519073e-3f));
+    p = v_fma(p, r, v_set1(4.1665795894e-2f));
+    p = v_fma(p, r, v_set1(1.6666665459e-1f));
+    p = v_fma(p, r, v_set1(5.0000001201e-1f));
+    p = v_fma(p, r * r, r) + v_set1(1.0f);
+    vf y = p * (vf)(((vu)t - (vu)magic + 127u) << 23);
+
+    y = v_select(x < -87.33f, v_set1(0), y);
+    y = v_select(x > 88.37f, v_set1(INFINITY), y);
+    return v_select(x == x, y, x);
+}
+
+#endif

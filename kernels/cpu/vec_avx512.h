@@ -1,0 +1,86 @@
+/* vec_avx512.h - the vector layer for AVX-512 (F, BW, VL, DQ): 16 lanes, 32 registers.
+ *
+ * Included by cpu_avx512.c only, which is compiled with the flags for it. Everything that a variant
+ * must say itself is here; vec.h adds what GCC's vector extensions express for all of them. */
+#include <immintrin.h>
+#include <stdint.h>
+
+#define VW 16         /* lanes of a vector */
+#define ACC_MAX 24    /* accumulators that fit beside weights and a broadcast value */
+#define ROWS_MAX 12   /* most rows of one tile */
+#define CPU_NAME "cpu-avx512"
+#define CPU_OPS cpu_ops_avx512
+
+typedef float vf __attribute__((vector_size(64)));
+typedef uint32_t vu __attribute__((vector_size(64)));
+typedef int32_t vi __attribute__((vector_size(64)));
+typedef uint16_t vh __attribute__((vector_size(32)));
+
+static inline vf v_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+
+static inline void v_store(float *p, vf v)
+{
+    _mm512_storeu_ps(p, v);
+}
+
+static inline vf v_set1(float f)
+{
+    return _mm512_set1_ps(f);
+}
+
+/* a * b + c, rounded once */
+static inline vf v_fma(vf a, vf b, vf c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+
+/* The larger lane; NaN where b is NaN. */
+static inline vf v_max(vf a, vf b)
+{
+    return _mm512_max_ps(a, b);
+}
+
+/* The first n lanes, 0 behind them; reads nothing behind. n is 0 .. VW. */
+static inline vf v_load_n(const float *p, uint32_t n)
+{
+    return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+}
+
+static inline void v_store_n(float *p, vf v, uint32_t n)
+{
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), v);
+}
+
+static inline vh h_load(const uint16_t *p)
+{
+    return (vh)_mm256_loadu_si256((const __m256i *)p);
+}
+
+static inline vh h_load_n(const uint16_t *p, uint32_t n)
+{
+    return (vh)_mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1), p);
+}
+
+static inline void h_store_n(uint16_t *p, vh v, uint32_t n)
+{
+    _mm256_mask_storeu_epi16(p, (__mmask16)((1u << n) - 1), (__m256i)v);
+}
+
+/* 16 bits to 32 with zeros on top. GCC 12 makes four instructions of __builtin_convertvector. */
+static inline vu v_widen(vh h)
+{
+    return (vu)_mm512_cvtepu16_epi32((__m256i)h);
+}
+
+static inline vf v_from_f16(vh h)
+{
+    return _mm512_cvtph_ps((__m256i)h);
+}
+
+static inline vh v_to_f16(vf v)
+{
+    return (vh)_mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}

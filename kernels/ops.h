@@ -1,0 +1,40 @@
+/* ops.h - the kernel ABI: a table of launchers, one per op. forward.c is written once against it.
+ *
+ * Common subset of C11 and C++.
+ *
+ * Owns    nothing; the table is constant and belongs to the device that handed it out.
+ * Thread  one caller at a time per device (the engine thread); a CPU device spreads the work over
+ *         its own pool and returns when it is done, a GPU device only enqueues on the stream.
+ * Errors  launchers validate nothing that the caller computed itself (ASSERT guards shapes);
+ *         they return ERR_NOMEM or ERR_INTERNAL from a device that failed. n_rows == 0 is OK and
+ *         does nothing.
+ * Units   as params.h. */
+#ifndef TARN_KERNELS_OPS_H
+#define TARN_KERNELS_OPS_H
+
+#include "base/status.h"
+#include "kernels/params.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct device;
+struct stream; /* NULL is the device's default stream; the CPU has no other */
+
+struct ops {
+    const char *name;     /* "ref", "cpu-avx512", "cpu-avx2", "cpu-portable", ... */
+    uint32_t version;     /* numeric path: counts up when any op may give other bits */
+    enum status (*embed)(struct device *, struct stream *, const struct embed_params *);
+    enum status (*rmsnorm)(struct device *, struct stream *, const struct rmsnorm_params *);
+    enum status (*gemm)(struct device *, struct stream *, const struct gemm_params *);
+    enum status (*rope_kv)(struct device *, struct stream *, const struct rope_kv_params *);
+    enum status (*attention)(struct device *, struct stream *, const struct attention_params *);
+    enum status (*silu_mul)(struct device *, struct stream *, const struct silu_mul_params *);
+    enum status (*gather)(struct device *, struct stream *, const struct gather_params *);
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif

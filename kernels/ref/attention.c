@@ -1,0 +1,87 @@
+/* attention.c - reference: a plain softmax in double over all visible keys. It knows no tiles, so
+ * it also judges the merge of the fast kernels. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "kernels/pack.h"
+#include "kernels/ref/ref.h"
+
+/* Where the key at `pos` lies: its block and the offset inside. Segments cover all positions. */
+static uint32_t find_block(const struct attention_params *p, const struct attn_seq *seq,
+                           uint32_t pos, uint32_t *offset)
+{
+    for (uint32_t i = 0; i < seq->n_segs; i++) {
+        const struct attn_segment *seg = &p->segments[seq->seg0 + i];
+
+        if (pos < seg->pos0 || pos - seg->pos0 >= seg->n_tokens)
+            continue;
+        *offset = (pos - seg->pos0) % KV_BLOCK_TOKENS;
+        return p->blocks[seg->block0 + (pos - seg->pos0) / KV_BLOCK_TOKENS];
+    }
+    ASSERT(!"no segment holds this position");
+    return 0;
+}
+
+static double dot_key(const struct attention_params *p, const float *q, const void *k,
+                      uint32_t offset)
+{
+    double sum = 0;
+
+    for (uint32_t i = 0; i < p->pool.head_dim; i++)
+        sum += (double)q[i] * dtype_load(p->pool.dtype, k, (size_t)i * KV_BLOCK_TOKENS + offset);
+    return sum * p->scale;
+}
+
+static void one_head(const struct attention_params *p, const struct attn_seq *seq, uint32_t row,
+                     uint32_t h, double *score /* [n_keys] */)
+{
+    uint32_t dim = p->pool.head_dim;
+    uint32_t g = h / (p->n_heads / p->pool.n_kv_heads);
+    uint32_t n_keys = seq->pos0 + row + 1;
+    const float *q = p->q + (seq->row0 + row) * p->q_stride + (size_t)h * dim;
+    float *out = p->out + ((size_t)(seq->row0 + row) * p->n_heads + h) * dim;
+    double max = -INFINITY, total = 0;
+    uint32_t off;
+
+    for (uint32_t j = 0; j < n_keys; j++) {
+        uint32_t block = find_block(p, seq, j, &off);
+
+        score[j] = dot_key(p, q, kv_at(&p->pool, block, p->layer, 0, g), off);
+        max = score[j] > max ? score[j] : max;
+    }
+    for (uint32_t j = 0; j < n_keys; j++) {
+        score[j] = exp(score[j] - max);
+        total += score[j];
+    }
+    for (uint32_t i = 0; i < dim; i++) {
+        double sum = 0;
+
+        for (uint32_t j = 0; j < n_keys; j++) {
+            uint32_t block = find_block(p, seq, j, &off);
+            const void *v = kv_at(&p->pool, block, p->layer, 1, g);
+
+            sum += score[j] * dtype_load(p->pool.dtype, v, (size_t)off * dim + i);
+        }
+        out[i] = (float)(sum / total);
+    }
+}
+
+enum status ref_attention(struct device *d, struct stream *s, const struct attention_params *p)
+{
+    (void)d;
+    (void)s;
+    ASSERT(p->n_heads % p->pool.n_kv_heads == 0);
+    for (uint32_t i = 0; i < p->n_seqs; i++) {
+        const struct attn_seq *seq = &p->seqs[i];
+        double *score = malloc(((size_t)seq->pos0 + seq->n_rows + 1) * sizeof(*score));
+
+        if (!score)
+            return ERR_NOMEM;
+        for (uint32_t row = 0; row < seq->n_rows; row++)
+            for (uint32_t h = 0; h < p->n_heads; h++)
+                one_head(p, seq, row, h, score);
+        free(score);
+    }
+    return OK;
+}

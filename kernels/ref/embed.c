@@ -1,0 +1,17 @@
+/* embed.c - reference: token ids to rows of the embedding table. */
+#include "base/check.h"
+#include "kernels/pack.h"
+#include "kernels/ref/ref.h"
+
+enum status ref_embed(struct device *d, struct stream *s, const struct embed_params *p)
+{
+    (void)d;
+    (void)s;
+    for (uint32_t t = 0; t < p->n_rows; t++) {
+        ASSERT(p->ids[t] < p->n_vocab);
+        for (uint32_t i = 0; i < p->dim; i++)
+            p->out[(size_t)t * p->dim + i] =
+                dtype_load(p->dtype, p->table, (size_t)p->ids[t] * p->dim + i);
+    }
+    return OK;
+}

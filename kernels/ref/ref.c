@@ -1,0 +1,14 @@
+/* ref.c - the table of the reference kernels. */
+#include "kernels/ref/ref.h"
+
+const struct ops ref_ops = {
+    .name = "ref",
+    .version = 1,
+    .embed = ref_embed,
+    .rmsnorm = ref_rmsnorm,
+    .gemm = ref_gemm,
+    .rope_kv = ref_rope_kv,
+    .attention = ref_attention,
+    .silu_mul = ref_silu_mul,
+    .gather = ref_gather,
+};

@@ -1,0 +1,24 @@
+/* ref.h - the reference kernels: plain C, double accumulation, one thread. The truth of the tests.
+ *
+ * Owns    nothing.
+ * Thread  any; they keep no state and ignore device and stream (both may be NULL).
+ * Errors  as ops.h; only attention allocates (ERR_NOMEM).
+ * Units   as params.h. */
+#ifndef TARN_KERNELS_REF_REF_H
+#define TARN_KERNELS_REF_REF_H
+
+#include "kernels/ops.h"
+
+extern const struct ops ref_ops;
+
+NODISCARD enum status ref_embed(struct device *, struct stream *, const struct embed_params *);
+NODISCARD enum status ref_rmsnorm(struct device *, struct stream *, const struct rmsnorm_params *);
+NODISCARD enum status ref_gemm(struct device *, struct stream *, const struct gemm_params *);
+NODISCARD enum status ref_rope_kv(struct device *, struct stream *, const struct rope_kv_params *);
+NODISCARD enum status ref_attention(struct device *, struct stream *,
+                                    const struct attention_params *);
+NODISCARD enum status ref_silu_mul(struct device *, struct stream *,
+                                   const struct silu_mul_params *);
+NODISCARD enum status ref_gather(struct device *, struct stream *, const struct gather_params *);
+
+#endif

@@ -1,0 +1,147 @@
+/* kernel_test.h - what the kernel tests share: random numbers, devices, comparison.
+ *
+ * A comparison with the reference wants three things at once: inf and NaN in the same places, every
+ * element within an absolute or a relative tolerance, and the two vectors pointing the same way. */
+#ifndef TARN_TESTS_KERNEL_TEST_H
+#define TARN_TESTS_KERNEL_TEST_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+#include "kernels/device.h"
+#include "kernels/pack.h"
+
+#define UNUSED __attribute__((unused))
+
+static const char *const variant_names[] = {"avx512", "avx2", "portable"};
+
+static uint64_t rng_state = 0x9e3779b97f4a7c15u;
+
+static UNUSED void rng_seed(uint64_t seed)
+{
+    rng_state = seed * 0x9e3779b97f4a7c15u + 1;
+}
+
+static UNUSED uint32_t rng_u32(void)
+{
+    rng_state ^= rng_state << 13;
+    rng_state ^= rng_state >> 7;
+    rng_state ^= rng_state << 17;
+    return (uint32_t)(rng_state >> 16);
+}
+
+static UNUSED uint32_t rng_below(uint32_t n)
+{
+    return rng_u32() % n;
+}
+
+/* In (-1, 1), now and then ten times as much: an outlier keeps a softmax from being flat. */
+static UNUSED float rng_float(void)
+{
+    float f = (float)(int32_t)rng_u32() * 0x1p-31f;
+
+    return rng_below(61) == 0 ? 10 * f : f;
+}
+
+static UNUSED void *test_alloc(size_t n_bytes)
+{
+    void *p = calloc(1, n_bytes ? n_bytes : 1);
+
+    assert_non_null(p);
+    return p;
+}
+
+static UNUSED float *random_floats(size_t n)
+{
+    float *f = test_alloc(n * sizeof(*f));
+
+    for (size_t i = 0; i < n; i++)
+        f[i] = rng_float();
+    return f;
+}
+
+/* n random elements of any dtype. */
+static UNUSED void *random_elements(enum dtype t, size_t n)
+{
+    void *p = test_alloc(n * dtype_bytes(t));
+
+    for (size_t i = 0; i < n; i++)
+        dtype_store(t, p, i, rng_float());
+    return p;
+}
+
+static UNUSED struct device *open_device(enum device_kind kind, const char *variant,
+                                         uint32_t n_threads)
+{
+    struct device_config config = {
+        .kind = kind,
+        .cpu_variant = variant,
+        .n_threads = n_threads,
+        .max_rows = 100, /* below some tests' rows: long steps are cut */
+        .max_k = 1200,
+        .max_heads = 64,
+        .max_head_dim = 256,
+    };
+    struct device *d = NULL;
+
+    return device_open(&d, &config, NULL) == OK ? d : NULL;
+}
+
+/* Call fn(device) on every variant that this machine has, with n_threads. */
+static UNUSED void each_variant(uint32_t n_threads, void (*fn)(struct device *d))
+{
+    for (size_t i = 0; i < ARRAY_SIZE(variant_names); i++) {
+        struct device *d = open_device(DEVICE_CPU, variant_names[i], n_threads);
+
+        if (!d)
+            continue;
+        rng_seed(1);
+        fn(d);
+        device_close(d);
+    }
+}
+
+static UNUSED void check_close(const char *what, const float *got, const float *want, size_t n,
+                               double abs_tol, double rel_tol)
+{
+    double dot = 0, got2 = 0, want2 = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        if (isnan(want[i]) || isinf(want[i])) {
+            if (isnan(want[i]) ? !isnan(got[i]) : got[i] != want[i])
+                fail_msg("%s: [%zu] is %g, want %g", what, i, got[i], want[i]);
+            continue;
+        }
+        double diff = fabs((double)got[i] - want[i]);
+
+        if (!(diff <= abs_tol || diff <= rel_tol * fabs(want[i])))
+            fail_msg("%s: [%zu] is %.9g, want %.9g", what, i, got[i], want[i]);
+        dot += (double)got[i] * want[i];
+        got2 += (double)got[i] * got[i];
+        want2 += (double)want[i] * want[i];
+    }
+    if (want2 > 0 && !(dot / sqrt(got2 * want2) > 1 - 1e-6))
+        fail_msg("%s: cosine %.9f", what, dot / sqrt(got2 * want2));
+}
+
+/* Bit for bit, with the first coordinate that differs. Two NaNs are the same: which payload survives
+ * depends on the order of an instruction's operands, which no kernel controls. */
+static UNUSED void check_same(const char *what, const float *got, const float *want, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(&got[i], &want[i], sizeof(*got)) != 0 && !(isnan(got[i]) && isnan(want[i])))
+            fail_msg("%s: bits differ first at [%zu]: %.9g and %.9g", what, i, got[i], want[i]);
+}
+
+#endif

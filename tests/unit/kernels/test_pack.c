@@ -1,0 +1,167 @@
+/* test_pack.c - packed weights and scalar conversions. */
+#include "tests/unit/kernels/kernel_test.h"
+
+static float float_of(uint32_t u)
+{
+    float f;
+
+    memcpy(&f, &u, sizeof(f));
+    return f;
+}
+
+/* What a 16-bit pattern means, from its fields. */
+static double value_of_f16(uint16_t h)
+{
+    int exponent = h >> 10 & 31, mantissa = h & 1023;
+    double v = exponent == 0    ? ldexp(mantissa, -24)
+               : exponent == 31 ? (mantissa ? (double)NAN : (double)INFINITY)
+                                : ldexp(1024 + mantissa, exponent - 25);
+
+    return h & 0x8000 ? -v : v;
+}
+
+static void f16_loads_every_pattern(void **state)
+{
+    (void)state;
+    for (uint32_t u = 0; u < 65536; u++) {
+        uint16_t h = (uint16_t)u;
+        float f = dtype_load(DTYPE_F16, &h, 0);
+        double want = value_of_f16(h);
+
+        if (isnan(want)) {
+            assert_true(isnan(f));
+            continue;
+        }
+        assert_true(f == want && !signbit(f) == !signbit(want));
+    }
+}
+
+static void f16_and_bf16_survive_the_round_trip(void **state)
+{
+    (void)state;
+    for (int t = DTYPE_F16; t <= DTYPE_BF16; t++) {
+        for (uint32_t u = 0; u < 65536; u++) {
+            uint16_t in = (uint16_t)u, out = 0;
+            float f = dtype_load((enum dtype)t, &in, 0);
+
+            dtype_store((enum dtype)t, &out, 0, f);
+            if (isnan(f))
+                assert_true(isnan(dtype_load((enum dtype)t, &out, 0)));
+            else
+                assert_int_equal(in, out);
+        }
+    }
+}
+
+/* Between each two neighbours: just below the middle, the middle, just above it. */
+static void check_rounding(enum dtype t, uint32_t last_finite)
+{
+    for (uint32_t u = 0; u < last_finite; u++) {
+        uint16_t lo = (uint16_t)u, hi = (uint16_t)(u + 1), got;
+        float a = dtype_load(t, &lo, 0), b = dtype_load(t, &hi, 0);
+        float mid = (float)(((double)a + b) / 2); /* exact: one more bit than a 16-bit float */
+        float at[3] = {nextafterf(mid, a), mid, nextafterf(mid, b)};
+        uint16_t want[3] = {lo, u % 2 == 0 ? lo : hi, hi};
+
+        for (int i = 0; i < 3; i++) {
+            dtype_store(t, &got, 0, at[i]);
+            assert_int_equal(got, want[i]);
+            dtype_store(t, &got, 0, -at[i]);
+            assert_int_equal(got, want[i] | 0x8000);
+        }
+    }
+}
+
+static void stores_round_to_nearest_even(void **state)
+{
+    (void)state;
+    check_rounding(DTYPE_F16, 0x7bff);
+    check_rounding(DTYPE_BF16, 0x7f7f);
+}
+
+static void stores_overflow_to_inf_and_keep_nan(void **state)
+{
+    uint16_t h;
+
+    (void)state;
+    dtype_store(DTYPE_F16, &h, 0, 65519.99f);
+    assert_int_equal(h, 0x7bff);
+    dtype_store(DTYPE_F16, &h, 0, 65520.0f);
+    assert_int_equal(h, 0x7c00);
+    dtype_store(DTYPE_F16, &h, 0, -1e30f);
+    assert_int_equal(h, 0xfc00);
+    dtype_store(DTYPE_BF16, &h, 0, float_of(0x7f7fffff));
+    assert_int_equal(h, 0x7f80);
+    for (uint32_t low = 1; low < 0x800000; low = low * 2 + 1) { /* NaNs whose payload is low down */
+        for (int t = DTYPE_F16; t <= DTYPE_BF16; t++) {
+            dtype_store((enum dtype)t, &h, 0, float_of(0xff800000u | low));
+            assert_true(isnan(dtype_load((enum dtype)t, &h, 0)));
+        }
+    }
+}
+
+static void check_pack(enum dtype t, uint32_t n, uint32_t k)
+{
+    size_t es = dtype_bytes(t);
+    char *src = random_elements(t, (size_t)n * k);
+    void *packed = test_alloc(pack_bytes(t, n, k));
+    struct weight w = {.dtype = t, .n = n, .k = k, .data = packed};
+    uint32_t cut1 = n / 3, cut2 = n - n / 4;
+
+    /* In three parts, the last first, from a source that is only aligned to its element. */
+    char *shifted = test_alloc((size_t)n * k * es + es);
+    memcpy(shifted + es, src, (size_t)n * k * es);
+    pack_rows(&w, cut2, shifted + es + (size_t)cut2 * k * es, n - cut2);
+    pack_rows(&w, 0, shifted + es, cut1);
+    pack_rows(&w, cut1, shifted + es + (size_t)cut1 * k * es, cut2 - cut1);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t j = 0; j < k; j++)
+            assert_true(pack_at(&w, i, j) == dtype_load(t, src, (size_t)i * k + j));
+
+    /* What no element took is still zero: the sum over all is the sum over the elements. */
+    size_t n_slots = pack_bytes(t, n, k) / es, n_set = 0, n_src = 0;
+    for (size_t i = 0; i < n_slots; i++)
+        n_set += dtype_load(t, packed, i) != 0;
+    for (size_t i = 0; i < (size_t)n * k; i++)
+        n_src += dtype_load(t, src, i) != 0;
+    assert_int_equal(n_set, n_src);
+    free(shifted);
+    free(packed);
+    free(src);
+}
+
+static void pack_rows_puts_each_element_where_pack_at_reads_it(void **state)
+{
+    static const uint32_t sizes[][2] = {{1, 1},  {1, 2},    {31, 3},  {32, 4},   {33, 127},
+                                        {96, 5}, {65, 128}, {7, 129}, {100, 257}};
+
+    (void)state;
+    for (int t = 0; t < DTYPE_COUNT; t++)
+        for (size_t i = 0; i < ARRAY_SIZE(sizes); i++)
+            check_pack((enum dtype)t, sizes[i][0], sizes[i][1]);
+}
+
+static void sizes_are_whole_panels(void **state)
+{
+    (void)state;
+    assert_int_equal(pack_bytes(DTYPE_F32, 33, 5), 2 * 5 * 32 * 4);
+    assert_int_equal(pack_bytes(DTYPE_F16, 32, 5), 5 * 32 * 2);
+    assert_int_equal(pack_bytes(DTYPE_BF16, 1, 5), 6 * 32 * 2);
+    assert_int_equal(pack_bytes(DTYPE_BF16, 0, 5), 0);
+    /* More than 4 GB must not wrap. */
+    assert_true(pack_bytes(DTYPE_F32, 1u << 20, 1u << 16) == (size_t)1 << 38);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(f16_loads_every_pattern),
+        cmocka_unit_test(f16_and_bf16_survive_the_round_trip),
+        cmocka_unit_test(stores_round_to_nearest_even),
+        cmocka_unit_test(stores_overflow_to_inf_and_keep_nan),
+        cmocka_unit_test(pack_rows_puts_each_element_where_pack_at_reads_it),
+        cmocka_unit_test(sizes_are_whole_panels),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
