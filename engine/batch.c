@@ -1,0 +1,75 @@
+#include "engine/batch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+
+enum status batch_create(struct batch *b, uint32_t n_rows_max, uint32_t n_seqs_max,
+                         uint32_t n_out_max, uint32_t n_blocks_max)
+{
+    *b = (struct batch){.n_rows_max = n_rows_max, .n_seqs_max = n_seqs_max,
+                        .n_out_max = n_out_max, .n_segments_max = n_blocks_max,
+                        .n_blocks_max = n_blocks_max};
+    b->ids = calloc(n_rows_max, sizeof *b->ids);
+    b->pos = calloc(n_rows_max, sizeof *b->pos);
+    b->slot_block = calloc(n_rows_max, sizeof *b->slot_block);
+    b->slot_offset = calloc(n_rows_max, sizeof *b->slot_offset);
+    b->seqs = calloc(n_seqs_max, sizeof *b->seqs);
+    b->segments = calloc(n_blocks_max, sizeof *b->segments);
+    b->blocks = calloc(n_blocks_max, sizeof *b->blocks);
+    b->out_rows = calloc(n_out_max, sizeof *b->out_rows);
+    if (b->ids && b->pos && b->slot_block && b->slot_offset && b->seqs && b->segments &&
+        b->blocks && b->out_rows)
+        return OK;
+    batch_destroy(b);
+    return ERR_NOMEM;
+}
+
+void batch_destroy(struct batch *b)
+{
+    free(b->ids);
+    free(b->pos);
+    free(b->slot_block);
+    free(b->slot_offset);
+    free(b->seqs);
+    free(b->segments);
+    free(b->blocks);
+    free(b->out_rows);
+    *b = (struct batch){0};
+}
+
+void batch_reset(struct batch *b)
+{
+    b->n_rows = b->n_seqs = b->n_segments = b->n_blocks = b->n_out = 0;
+}
+
+void batch_add(struct batch *b, const struct cache_seq *seq, const uint32_t *ids, uint32_t pos0,
+               uint32_t n, uint32_t n_out)
+{
+    struct cache_view view;
+
+    cache_seq_view(seq, &view);
+    ASSERT(n >= 1 && pos0 + n == view.n_slots && n_out <= n);
+    ASSERT(b->n_rows + n <= b->n_rows_max && b->n_seqs < b->n_seqs_max);
+    ASSERT(b->n_segments + view.n_segments <= b->n_segments_max);
+    ASSERT(b->n_blocks + view.n_blocks <= b->n_blocks_max && b->n_out + n_out <= b->n_out_max);
+
+    b->seqs[b->n_seqs++] =
+        (struct attn_seq){b->n_rows, n, pos0, b->n_segments, view.n_segments};
+    for (uint32_t i = 0; i < view.n_segments; i++) {
+        struct attn_segment s = view.segments[i];
+        s.block0 += b->n_blocks;
+        b->segments[b->n_segments++] = s;
+    }
+    memcpy(b->blocks + b->n_blocks, view.blocks, view.n_blocks * sizeof *b->blocks);
+    b->n_blocks += view.n_blocks;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t row = b->n_rows++;
+        b->ids[row] = ids[i];
+        b->pos[row] = pos0 + i;
+        cache_seq_slot(seq, pos0 + i, &b->slot_block[row], &b->slot_offset[row]);
+        if (i >= n - n_out)
+            b->out_rows[b->n_out++] = row;
+    }
+}

@@ -1,0 +1,43 @@
+/* batch.h - the flat arrays of one step: which tokens run, where their KV goes, who wants logits.
+ *
+ * Owns    its arrays, sized once.
+ * Thread  engine thread only.
+ * Errors  batch_create(): ERR_NOMEM. Adding more than the capacity is a bug (ASSERT): the
+ *         scheduler's plan keeps to it.
+ * Units   rows (one token each). */
+#ifndef TARN_ENGINE_BATCH_H
+#define TARN_ENGINE_BATCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cache/cache.h"
+
+struct batch {
+    uint32_t n_rows, n_rows_max;
+    uint32_t *ids;              /* [n_rows] */
+    uint32_t *pos;              /* [n_rows] */
+    uint32_t *slot_block;       /* [n_rows] */
+    uint32_t *slot_offset;      /* [n_rows] */
+    uint32_t n_seqs, n_seqs_max;
+    struct attn_seq *seqs;      /* [n_seqs] */
+    uint32_t n_segments, n_segments_max;
+    struct attn_segment *segments;
+    uint32_t n_blocks, n_blocks_max;
+    uint32_t *blocks;
+    uint32_t n_out, n_out_max;
+    uint32_t *out_rows;         /* [n_out] rows whose logits are wanted */
+};
+
+/* n_blocks_max bounds the blocks of all sequences of a step together. */
+NODISCARD enum status batch_create(struct batch *b, uint32_t n_rows_max, uint32_t n_seqs_max,
+                                   uint32_t n_out_max, uint32_t n_blocks_max);
+void batch_destroy(struct batch *b);
+void batch_reset(struct batch *b);
+
+/* Rows for the ids at positions [pos0, pos0 + n) of a sequence whose slots are grown that far. The
+ * logits of the last n_out of them are wanted. */
+void batch_add(struct batch *b, const struct cache_seq *seq, const uint32_t *ids, uint32_t pos0,
+               uint32_t n, uint32_t n_out);
+
+#endif

@@ -1,0 +1,127 @@
+#include "engine/chat_template.h"
+
+#include <stdlib.h>
+
+#include "engine/jinja_eval.h"
+#include "engine/jinja_lexer.h"
+#include "engine/jinja_parser.h"
+
+/* Real templates are 1 to 20 KB and take about 100 times as much as a tree. */
+#define SOURCE_MAX_BYTES ((size_t)1 << 20)
+#define TREE_MAX_BYTES   ((size_t)256 << 20)
+/* Values of one render: structure and the texts made on the way; strings of the context are
+ * borrowed. Bounds what a hostile template can take from an http thread. */
+#define RENDER_MAX_BYTES ((size_t)128 << 20)
+
+struct chat_template {
+    struct arena arena;
+    struct jinja_node *root;
+    struct jinja_tokens tokens;
+};
+
+/* Newlines become \n, and the last one goes: jinja2's keep_trailing_newline=False. */
+static enum status normalize(struct jinja_run *r, const char *source, size_t len,
+                             struct jinja_str *out)
+{
+    char *p;
+    size_t n = 0;
+
+    TRY(jinja_alloc(r, len + 1, &p));
+    for (size_t i = 0; i < len; i++) {
+        if (source[i] == '\r' && i + 1 < len && source[i + 1] == '\n')
+            continue;
+        p[n++] = source[i] == '\r' ? '\n' : source[i];
+    }
+    if (n && p[n - 1] == '\n')
+        n--;
+    *out = (struct jinja_str){p, n};
+    return OK;
+}
+
+static enum status parse(struct jinja_run *r, struct chat_template *t, const char *source,
+                         size_t len)
+{
+    struct jinja_str text;
+
+    if (len > SOURCE_MAX_BYTES)
+        return jinja_fail(r, ERR_TOO_LARGE, "the source is longer than %zu bytes",
+                          SOURCE_MAX_BYTES);
+    if (!jinja_utf8_valid(source, len))
+        return jinja_fail(r, ERR_INVALID, "the source is not UTF-8");
+    TRY(normalize(r, source, len, &text));
+    TRY(jinja_lex(r, text.p, text.len, &t->tokens));
+    return jinja_parse(r, &t->tokens, &t->root);
+}
+
+enum status chat_template_create(struct chat_template **out, const char *source, size_t len,
+                                 struct buf *why)
+{
+    struct chat_template *t = calloc(1, sizeof *t);
+
+    *out = NULL;
+    if (!t)
+        return buf_why(why, ERR_NOMEM, "out of memory for a chat template");
+    arena_init(&t->arena, TREE_MAX_BYTES);
+    struct jinja_run r = {
+        .arena = &t->arena, .why = why, .line = 1, .out_max_bytes = SOURCE_MAX_BYTES};
+    enum status s = parse(&r, t, source, len);
+    if (s != OK) {
+        chat_template_destroy(t);
+        return s;
+    }
+    *out = t;
+    return OK;
+}
+
+void chat_template_destroy(struct chat_template *t)
+{
+    if (!t)
+        return;
+    arena_fini(&t->arena);
+    free(t);
+}
+
+static enum status render(struct jinja_run *r, const struct chat_template *t,
+                          const struct json *context, struct buf *out)
+{
+    struct jinja_value variables;
+    struct jinja_scope *scope;
+    struct jinja_out text = {0};
+    enum jinja_flow flow;
+
+    TRY(jinja_from_json(r, context, &variables));
+    if (variables.type != JINJA_DICT)
+        return jinja_fail(r, ERR_INVALID, "the context must be an object");
+    r->context = variables.dict;
+    TRY(jinja_scope_new(r, NULL, &scope));
+    TRY(jinja_exec(r, scope, t->root, &text, &flow));
+    enum status s = buf_append(out, text.p, text.len);
+    return s == OK ? OK : jinja_fail(r, s, "no room for %zu bytes of output", text.len);
+}
+
+enum status chat_template_render(const struct chat_template *t, const struct json *context,
+                                 int64_t now_s, struct buf *out, struct buf *why)
+{
+    struct arena arena;
+
+    arena_init(&arena, RENDER_MAX_BYTES);
+    struct jinja_run r = {.arena = &arena,
+                          .why = why,
+                          .now_s = now_s,
+                          .line = 1,
+                          .out_max_bytes = out->max - out->len};
+    enum status s = render(&r, t, context, out);
+    arena_fini(&arena);
+    return s;
+}
+
+bool chat_template_uses(const struct chat_template *t, const char *variable)
+{
+    for (size_t i = 0; i < t->tokens.n; i++) {
+        const struct jinja_token *token = &t->tokens.items[i];
+        bool attribute = i > 0 && t->tokens.items[i - 1].type == TOK_DOT;
+        if (token->type == TOK_NAME && !attribute && jinja_str_is(token->text, variable))
+            return true;
+    }
+    return false;
+}

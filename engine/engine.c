@@ -1,0 +1,482 @@
+#include "engine/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/sysinfo.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "engine/engine_internal.h"
+#include "kernels/device.h"
+
+#define TEMPLATE_BYTES_MAX ((size_t)1 << 20)
+
+void engine_config_init(struct engine_config *c)
+{
+    *c = (struct engine_config){.device = "auto", .dtype = "auto", .kv_dtype = "auto",
+                                .load_format = "auto", .policy = "fcfs", .max_num_seqs = 64,
+                                .max_batched_tokens = 512, .max_queued = 1024,
+                                .segment_tokens = KV_SEGMENT_TOKENS_MAX, .prefix_caching = true};
+}
+
+const uint8_t *engine_fingerprint(const struct engine *e)
+{
+    return e->fingerprint;
+}
+
+uint32_t engine_segment_tokens(const struct engine *e)
+{
+    return e->config.segment_tokens;
+}
+
+/* --- opening: model, device, weights --- */
+
+static enum status parse_dtype(const char *flag, const char *name, enum dtype if_auto,
+                               enum dtype *out, struct buf *why)
+{
+    static const struct {
+        const char *name;
+        enum dtype dtype;
+    } names[] = {{"f32", DTYPE_F32},   {"float32", DTYPE_F32},   {"float", DTYPE_F32},
+                 {"f16", DTYPE_F16},   {"float16", DTYPE_F16},   {"half", DTYPE_F16},
+                 {"bf16", DTYPE_BF16}, {"bfloat16", DTYPE_BF16}};
+
+    *out = if_auto;
+    if (!strcmp(name, "auto"))
+        return OK;
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (!strcmp(names[i].name, name)) {
+            *out = names[i].dtype;
+            return OK;
+        }
+    return buf_why(why, ERR_INVALID, "%s %s is unknown; auto, f32, f16 and bf16 are known", flag,
+                   name);
+}
+
+static enum status open_device(struct engine *e, struct buf *why)
+{
+    const struct engine_config *c = &e->config;
+    const struct model_config *m = &e->model;
+    struct device_config d = {.cpu_variant = c->cpu_variant, .n_threads = c->n_threads,
+                              .max_rows = c->max_batched_tokens > c->max_num_seqs
+                                              ? c->max_batched_tokens
+                                              : c->max_num_seqs,
+                              .max_heads = m->n_heads, .max_head_dim = m->head_dim};
+
+    d.max_k = m->dim;
+    if (m->ffn_dim > d.max_k)
+        d.max_k = m->ffn_dim;
+    if (m->n_heads * m->head_dim > d.max_k)
+        d.max_k = m->n_heads * m->head_dim;
+    if (!strcmp(c->device, "auto"))
+        d.kind = DEVICE_AUTO;
+    else if (!strcmp(c->device, "cpu"))
+        d.kind = DEVICE_CPU;
+    else if (!strcmp(c->device, "ref"))
+        d.kind = DEVICE_REF;
+    else
+        return buf_why(why, ERR_UNSUPPORTED, "--device %s is not in this build; auto, cpu and ref "
+                       "are", c->device);
+    return device_open(&e->device, &d, why);
+}
+
+static enum status load_weights(struct engine *e, struct buf *why)
+{
+    struct weights_config w = {.device = e->device, .dir = e->model_dir, .model = &e->model,
+                               .seed = e->config.seed};
+    enum dtype stored = e->model.stored_dtype;
+    enum status s = OK;
+
+    if (!strcmp(e->config.load_format, "dummy"))
+        w.dummy = true;
+    else if (strcmp(e->config.load_format, "auto") && strcmp(e->config.load_format, "safetensors"))
+        return buf_why(why, ERR_INVALID, "--load-format %s is unknown; auto, safetensors and dummy "
+                       "are known", e->config.load_format);
+    if (!w.dummy)
+        s = weights_stored_dtype(e->model_dir, &stored, why);
+    if (s == OK)
+        s = parse_dtype("--dtype", e->config.dtype, stored, &w.dtype, why);
+    return s == OK ? weights_load(&e->weights, &w, why) : s;
+}
+
+static enum status load_chat_template(struct engine *e, struct buf *why)
+{
+    const char *source = e->tokenizer ? tokenizer_chat_template(e->tokenizer) : NULL;
+    struct buf file;
+    enum status s = OK;
+
+    if (!e->config.chat_template_file)
+        return source ? chat_template_create(&e->chat_template, source, strlen(source), why) : OK;
+    FILE *f = fopen(e->config.chat_template_file, "rb");
+    if (!f)
+        return buf_why(why, ERR_NOT_FOUND, "cannot open --chat-template %s",
+                       e->config.chat_template_file);
+    buf_init(&file, TEMPLATE_BYTES_MAX);
+    s = buf_reserve(&file, TEMPLATE_BYTES_MAX);
+    if (s == OK) {
+        file.len = fread(file.data, 1, TEMPLATE_BYTES_MAX, f);
+        s = chat_template_create(&e->chat_template, file.data, file.len, why);
+    }
+    buf_fini(&file);
+    fclose(f);
+    return s;
+}
+
+static enum status load_tokenizer(struct engine *e, struct buf *why)
+{
+    enum status s = tokenizer_load(&e->tokenizer, e->model_dir, why);
+
+    if (s == ERR_NOT_FOUND && e->weights.file == NULL)
+        return OK; /* random weights have nothing to say: token ids in, token ids out */
+    if (s != OK)
+        return s;
+    s = load_chat_template(e, why);
+    /* A model without eos in its config may still have one in its tokenizer. */
+    uint32_t eos = tokenizer_eos(e->tokenizer);
+    if (e->model.n_eos_ids == 0 && eos != TOKEN_NONE && eos < e->model.n_vocab)
+        e->model.eos_ids[e->model.n_eos_ids++] = eos;
+    return s;
+}
+
+/* --- opening: the KV pool --- */
+
+static uint64_t default_kv_bytes(uint64_t wanted)
+{
+    struct sysinfo si;
+
+    if (sysinfo(&si) != 0)
+        return wanted;
+    uint64_t quarter = (uint64_t)si.totalram * si.mem_unit / 4;
+    return wanted < quarter ? wanted : quarter;
+}
+
+static enum status size_pool(struct engine *e, struct kv_pool *pool, struct buf *why)
+{
+    struct engine_config *c = &e->config;
+    uint32_t len = c->max_model_len ? c->max_model_len : e->model.max_pos;
+    enum status s;
+
+    *pool = (struct kv_pool){.n_layers = e->model.n_layers, .n_kv_heads = e->model.n_kv_heads,
+                             .head_dim = e->model.head_dim};
+    s = parse_dtype("--kv-cache-dtype", c->kv_dtype, e->weights.dtype, &pool->dtype, why);
+    if (s != OK)
+        return s;
+    if (len > e->model.max_pos)
+        return buf_why(why, ERR_INVALID, "--max-model-len %u is above the model's "
+                       "max_position_embeddings %u", len, e->model.max_pos);
+    uint64_t block = kv_block_bytes(pool);
+    uint64_t per_seq = cache_blocks_max(len, 0, 0);
+    uint64_t bytes = c->kv_bytes ? c->kv_bytes
+                                 : default_kv_bytes(per_seq * block * c->max_num_seqs);
+    uint64_t n = bytes / block;
+    if (n > UINT32_MAX / 2)
+        n = UINT32_MAX / 2;
+    if (n < 2)
+        return buf_why(why, ERR_INVALID, "--kv-device-bytes holds fewer than 2 KV blocks of %llu "
+                       "bytes", (unsigned long long)block);
+    if (per_seq > n) {
+        if (c->max_model_len)
+            return buf_why(why, ERR_INVALID, "the KV pool of %llu blocks cannot hold "
+                           "--max-model-len %u; raise --kv-device-bytes to %llu",
+                           (unsigned long long)n, len, (unsigned long long)(per_seq * block));
+        len = (uint32_t)(n - 1) * KV_BLOCK_TOKENS;
+        log_event(LOG_WARN, "max_model_len cut to what the KV pool holds", "max_model_len=%u",
+                  len);
+    }
+    c->max_model_len = len;
+    pool->n_blocks = (uint32_t)n;
+    return OK;
+}
+
+/* design.md section 5: all that a stored block's bytes depend on. */
+static void make_fingerprint(struct engine *e, const struct kv_pool *pool)
+{
+    const struct model_config *m = &e->model;
+    const struct ops *ops = device_ops(e->device);
+    double freqs[128];
+    const uint32_t numbers[] = {KV_FORMAT_VERSION, m->n_layers, m->dim, m->n_heads, m->n_kv_heads,
+                                m->head_dim, m->ffn_dim, m->n_vocab, m->tied, m->attention_bias,
+                                m->mlp_bias, e->weights.dtype, pool->dtype,
+                                e->config.segment_tokens, ops->version};
+    struct hash_state h;
+
+    model_rope_freqs(m, freqs);
+    hash_begin(&h, KV_FINGERPRINT_BYTES, NULL, 0);
+    hash_add(&h, "tarn-kv", 8);
+    hash_add(&h, numbers, sizeof numbers);
+    hash_add(&h, &m->rms_eps, sizeof m->rms_eps);
+    hash_add(&h, freqs, m->head_dim / 2 * sizeof *freqs);
+    hash_add(&h, ops->name, strlen(ops->name) + 1);
+    hash_add(&h, e->weights.content_hash, sizeof e->weights.content_hash);
+    hash_end(&h, e->fingerprint, KV_FINGERPRINT_BYTES);
+    hash_hex(e->info.fingerprint_hex, e->fingerprint, KV_FINGERPRINT_BYTES);
+}
+
+/* --- opening: what the loop needs --- */
+
+static enum status create_loop_state(struct engine *e, const struct kv_pool *pool, struct buf *why)
+{
+    const struct engine_config *c = &e->config;
+    uint32_t n_seqs = c->max_num_seqs;
+    uint64_t n_blocks = (uint64_t)n_seqs * cache_blocks_max(c->max_model_len, REQUEST_N_SPANS_MAX,
+                                                            0);
+    struct cache_config cache = {e->device, *pool, c->segment_tokens, c->prefix_caching};
+    struct forward_config fwd = {e->device, &e->model, &e->weights, c->max_batched_tokens, n_seqs,
+                                 c->max_model_len, n_seqs, (uint32_t)n_blocks};
+    struct scheduler_config sched = {c->policy, e->n_slots, n_seqs, c->max_batched_tokens};
+    size_t n_logits = (size_t)n_seqs * e->model.n_vocab;
+    enum status s;
+
+    if (n_blocks > UINT32_MAX)
+        return buf_why(why, ERR_INVALID, "--max-num-seqs times --max-model-len is too large");
+    if ((s = cache_create(&e->cache, &cache, why)) != OK)
+        return s;
+    if ((s = scheduler_create(&e->scheduler, &sched, why)) != OK)
+        return s;
+    if ((s = forward_create(&e->forward, &fwd)) != OK ||
+        (s = batch_create(&e->batch, c->max_batched_tokens, n_seqs, n_seqs,
+                          (uint32_t)n_blocks)) != OK ||
+        (s = ring_init(&e->submitted, e->n_slots)) != OK)
+        return buf_why(why, s, "out of memory for the step buffers");
+    e->seqs = calloc(e->n_slots, sizeof *e->seqs);
+    e->free_slots = calloc(e->n_slots, sizeof *e->free_slots);
+    e->intake = calloc(e->n_slots, sizeof *e->intake);
+    e->candidates = calloc(n_logits, sizeof *e->candidates);
+    e->raw_logits = calloc(n_logits, sizeof *e->raw_logits);
+    if (!e->seqs || !e->free_slots || !e->intake || !e->candidates || !e->raw_logits)
+        return buf_why(why, ERR_NOMEM, "out of memory for the sequence table");
+    while (e->n_free_slots < e->n_slots) {
+        e->free_slots[e->n_free_slots] = e->n_slots - 1 - e->n_free_slots;
+        e->n_free_slots++;
+    }
+    return OK;
+}
+
+static void init_stats(struct engine_stats *st)
+{
+    hist_init(&st->ttft_s, hist_bounds_ttft_s, ARRAY_SIZE(hist_bounds_ttft_s));
+    hist_init(&st->itl_s, hist_bounds_itl_s, ARRAY_SIZE(hist_bounds_itl_s));
+    hist_init(&st->tpot_s, hist_bounds_itl_s, ARRAY_SIZE(hist_bounds_itl_s));
+    struct hist *long_ones[] = {&st->e2e_s, &st->queue_s, &st->prefill_s, &st->decode_s};
+    for (size_t i = 0; i < ARRAY_SIZE(long_ones); i++)
+        hist_init(long_ones[i], hist_bounds_e2e_s, ARRAY_SIZE(hist_bounds_e2e_s));
+    hist_init(&st->prompt_tokens, hist_bounds_tokens, ARRAY_SIZE(hist_bounds_tokens));
+    hist_init(&st->generation_tokens, hist_bounds_tokens, ARRAY_SIZE(hist_bounds_tokens));
+    hist_init(&st->step_tokens, hist_bounds_step_tokens, ARRAY_SIZE(hist_bounds_step_tokens));
+}
+
+static void fill_info(struct engine *e, const struct kv_pool *pool, uint64_t t0)
+{
+    const struct model_config *m = &e->model;
+    const struct engine_config *c = &e->config;
+    struct engine_info *i = &e->info;
+
+    i->model_dir = e->model_dir;
+    i->ops_name = device_ops(e->device)->name;
+    i->n_vocab = m->n_vocab;
+    i->max_model_len = c->max_model_len;
+    i->n_layers = m->n_layers;
+    i->dim = m->dim;
+    i->n_heads = m->n_heads;
+    i->n_kv_heads = m->n_kv_heads;
+    i->head_dim = m->head_dim;
+    i->n_params = e->weights.n_params;
+    i->weight_bytes = e->weights.n_bytes;
+    i->kv_bytes = kv_block_bytes(pool) * pool->n_blocks;
+    i->n_kv_blocks = pool->n_blocks;
+    i->n_threads = device_n_threads(e->device);
+    i->max_num_seqs = c->max_num_seqs;
+    i->max_batched_tokens = c->max_batched_tokens;
+    i->max_queued = c->max_queued;
+    i->eos_ids = m->eos_ids;
+    i->n_eos_ids = m->n_eos_ids;
+    i->default_temperature = m->temperature;
+    i->default_top_p = m->top_p;
+    i->default_min_p = m->min_p;
+    i->default_top_k = m->top_k;
+    i->default_repetition_penalty = m->repetition_penalty;
+    i->load_ns = clock_now_ns() - t0;
+}
+
+static enum status check_config(const struct engine_config *c, struct buf *why)
+{
+    if (!c->model_dir)
+        return buf_why(why, ERR_INVALID, "no model given; use --model DIR");
+    if (c->max_num_seqs == 0 || c->max_batched_tokens == 0)
+        return buf_why(why, ERR_INVALID, "--max-num-seqs and --max-num-batched-tokens must be at "
+                       "least 1");
+    if (c->segment_tokens < KV_BLOCK_TOKENS || c->segment_tokens > KV_SEGMENT_TOKENS_MAX ||
+        c->segment_tokens % KV_BLOCK_TOKENS)
+        return buf_why(why, ERR_INVALID, "--kv-segment-tokens must be a multiple of %d, at most "
+                       "%d", KV_BLOCK_TOKENS, KV_SEGMENT_TOKENS_MAX);
+    return OK;
+}
+
+enum status engine_open(struct engine **out, const struct engine_config *config, struct buf *why)
+{
+    uint64_t t0 = clock_now_ns();
+    struct kv_pool pool = {0};
+    enum status s = check_config(config, why);
+
+    *out = NULL;
+    if (s != OK)
+        return s;
+    if ((s = hash_init()) != OK)
+        return buf_why(why, s, "libsodium cannot start");
+    struct engine *e = calloc(1, sizeof *e);
+    if (!e)
+        return buf_why(why, ERR_NOMEM, "out of memory");
+    pthread_mutex_init(&e->stats_lock, NULL);
+    buf_init(&e->text, (size_t)1 << 16);
+    init_stats(&e->live);
+    e->shared = e->live;
+    e->config = *config;
+    e->n_slots = config->max_queued + 2 * config->max_num_seqs;
+    e->model_dir = strdup(config->model_dir);
+    if (!e->model_dir)
+        s = buf_why(why, ERR_NOMEM, "out of memory");
+    if (s == OK)
+        s = model_config_load(&e->model, e->model_dir, why);
+    if (s == OK)
+        s = open_device(e, why);
+    if (s == OK)
+        s = load_weights(e, why);
+    if (s == OK)
+        s = load_tokenizer(e, why);
+    if (s == OK)
+        s = size_pool(e, &pool, why);
+    if (s == OK)
+        s = create_loop_state(e, &pool, why);
+    if (s != OK) {
+        engine_close(e);
+        return s;
+    }
+    make_fingerprint(e, &pool);
+    fill_info(e, &pool, t0);
+    engine_publish_stats(e);
+    *out = e;
+    return OK;
+}
+
+/* --- running --- */
+
+enum status engine_start(struct engine *e)
+{
+    ASSERT(!e->thread_runs);
+    if (pthread_create(&e->thread, NULL, engine_loop, e) != 0)
+        return ERR_NOMEM;
+    e->thread_runs = true;
+    return OK;
+}
+
+void engine_drain_begin(struct engine *e)
+{
+    atomic_store(&e->draining, true);
+}
+
+bool engine_drained(const struct engine *e)
+{
+    return atomic_load(&e->draining) && atomic_load(&e->n_inside) == 0;
+}
+
+void engine_close(struct engine *e)
+{
+    if (!e)
+        return;
+    if (e->thread_runs) {
+        atomic_store(&e->draining, true);
+        atomic_store(&e->stopping, true);
+        ring_poke(&e->submitted);
+        pthread_join(e->thread, NULL);
+    }
+    forward_destroy(e->forward);
+    scheduler_destroy(e->scheduler);
+    cache_destroy(e->cache);
+    batch_destroy(&e->batch);
+    ring_fini(&e->submitted);
+    chat_template_destroy(e->chat_template);
+    tokenizer_destroy(e->tokenizer);
+    weights_free(&e->weights);
+    device_close(e->device);
+    free(e->seqs);
+    free(e->free_slots);
+    free(e->intake);
+    free(e->candidates);
+    free(e->raw_logits);
+    buf_fini(&e->text);
+    pthread_mutex_destroy(&e->stats_lock);
+    free(e->model_dir);
+    free(e);
+}
+
+static enum status enter(struct engine *e, struct buf *why)
+{
+    if (atomic_load(&e->draining))
+        return buf_why(why, ERR_UNAVAILABLE, "the server is shutting down");
+    if (atomic_fetch_add(&e->n_queued, 1) >= e->config.max_queued) {
+        atomic_fetch_sub(&e->n_queued, 1);
+        atomic_fetch_add(&e->n_rejected, 1);
+        return buf_why(why, ERR_BUSY, "%u requests are waiting already (--max-num-queued-reqs); "
+                       "try again later", e->config.max_queued);
+    }
+    if (atomic_fetch_add(&e->n_inside, 1) >= e->n_slots) {
+        atomic_fetch_sub(&e->n_inside, 1);
+        atomic_fetch_sub(&e->n_queued, 1);
+        atomic_fetch_add(&e->n_rejected, 1);
+        return buf_why(why, ERR_BUSY, "all %u request slots are taken; try again later",
+                       e->n_slots);
+    }
+    return OK;
+}
+
+enum status engine_submit(struct engine *e, struct request *r, struct buf *why)
+{
+    const struct cache_prompt *p = &r->prompt;
+    uint32_t n_blocks = cache_blocks_max(p->n_ids, p->n_span_ends, r->stopping.max_tokens);
+    enum status s;
+
+    /* What could never run alone must not wait forever. */
+    if (n_blocks > e->info.n_kv_blocks)
+        return buf_why(why, ERR_TOO_LARGE, "prompt and max_tokens need up to %u KV blocks, the "
+                       "pool has %u; lower max_tokens", n_blocks, e->info.n_kv_blocks);
+    s = enter(e, why);
+    if (s != OK)
+        return s;
+    atomic_store(&r->t_submit, clock_now_ns());
+    request_ref(r);
+    s = ring_push(&e->submitted, r);
+    if (s != OK) {
+        atomic_fetch_sub(&e->n_inside, 1);
+        atomic_fetch_sub(&e->n_queued, 1);
+        request_unref(r);
+        return buf_why(why, s, s == ERR_BUSY ? "too many requests are waiting; try again later"
+                                             : "the server is shutting down");
+    }
+    return OK;
+}
+
+const struct engine_info *engine_info(const struct engine *e)
+{
+    return &e->info;
+}
+
+const struct tokenizer *engine_tokenizer(const struct engine *e)
+{
+    return e->tokenizer;
+}
+
+const struct chat_template *engine_chat_template(const struct engine *e)
+{
+    return e->chat_template;
+}
+
+void engine_stats(struct engine *e, struct engine_stats *out)
+{
+    pthread_mutex_lock(&e->stats_lock);
+    *out = e->shared;
+    pthread_mutex_unlock(&e->stats_lock);
+    out->n_rejected = atomic_load(&e->n_rejected);
+}

@@ -1,0 +1,97 @@
+/* engine.h - what runs: a loaded model, its tokenizer, and the thread that steps it.
+ *
+ * Owns    model, weights, tokenizer, chat template, device, cache, scheduler, the engine thread.
+ * Thread  engine_open/start/drain/close: main. engine_submit, engine_stats and the const getters:
+ *         any thread. Everything inside the step: the engine thread alone.
+ * Errors  engine_open(): words that name the file and what is wrong with it.
+ *         engine_submit(): ERR_BUSY when --max-num-queued-reqs are waiting, ERR_UNAVAILABLE while
+ *         draining, ERR_TOO_LARGE when the request could never fit the KV pool.
+ * Units   bytes, tokens, nanoseconds. */
+#ifndef TARN_ENGINE_ENGINE_H
+#define TARN_ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/hist.h"
+#include "cache/cache.h"
+#include "engine/chat_template.h"
+#include "engine/request.h"
+#include "engine/tokenizer.h"
+
+struct engine;
+
+struct engine_config {
+    const char *model_dir;        /* Hugging Face layout */
+    const char *device;           /* "auto", "cpu", "ref" */
+    const char *cpu_variant;      /* NULL = best of the machine */
+    const char *dtype;            /* of weights: "auto" (as stored), "f32", "bf16", "f16" */
+    const char *kv_dtype;         /* "auto" (the weights'), "f32", "bf16", "f16" */
+    const char *load_format;      /* "auto" or "dummy" (random weights, config.json only needed) */
+    const char *policy;           /* "fcfs" */
+    uint32_t n_threads;           /* 0 = all cores of this process */
+    uint32_t max_model_len;       /* 0 = the model's, cut to what the KV pool holds */
+    uint32_t max_num_seqs;
+    uint32_t max_batched_tokens;
+    uint32_t max_queued;
+    uint64_t kv_bytes;            /* 0 = chosen from free memory */
+    uint32_t segment_tokens;
+    bool prefix_caching;
+    uint64_t seed;                /* of dummy weights */
+    const char *chat_template_file; /* NULL = the model's own */
+};
+/* The defaults that --help prints. */
+void engine_config_init(struct engine_config *c);
+
+NODISCARD enum status engine_open(struct engine **out, const struct engine_config *config,
+                                  struct buf *why);
+NODISCARD enum status engine_start(struct engine *e); /* starts the engine thread */
+/* Stop taking requests; those inside finish. True when all are out. */
+void engine_drain_begin(struct engine *e);
+bool engine_drained(const struct engine *e);
+/* Cancels what is left, joins the thread, frees all. NULL is fine. */
+void engine_close(struct engine *e);
+
+/* Takes a reference of its own on OK. */
+NODISCARD enum status engine_submit(struct engine *e, struct request *r, struct buf *why);
+
+/* Constant after open. */
+struct engine_info {
+    const char *model_dir;
+    const char *ops_name;         /* kernel set */
+    uint32_t n_vocab;             /* rows of the output layer: ids below it are valid */
+    uint32_t max_model_len;
+    uint32_t n_layers, dim, n_heads, n_kv_heads, head_dim;
+    uint64_t n_params;
+    uint64_t weight_bytes;
+    uint64_t kv_bytes;
+    uint32_t n_threads;
+    uint32_t max_num_seqs, max_batched_tokens, max_queued;
+    uint32_t n_kv_blocks;
+    uint64_t load_ns;
+    const uint32_t *eos_ids;      /* [n_eos_ids] from generation_config.json, else config.json,
+                                     else the tokenizer */
+    uint32_t n_eos_ids;
+    /* generation_config.json: what a request gets when it says nothing. */
+    float default_temperature, default_top_p, default_min_p, default_repetition_penalty;
+    uint32_t default_top_k;
+    char fingerprint_hex[65];
+};
+const struct engine_info *engine_info(const struct engine *e);
+const struct tokenizer *engine_tokenizer(const struct engine *e); /* NULL: dummy without one */
+const struct chat_template *engine_chat_template(const struct engine *e); /* may be NULL */
+
+/* A consistent snapshot, taken after the latest step. */
+struct engine_stats {
+    struct cache_stats cache;
+    uint32_t n_running, n_waiting;
+    uint64_t n_steps, n_prompt_tokens, n_prompt_tokens_cached, n_generation_tokens;
+    uint64_t n_preemptions, n_rejected;
+    uint64_t n_finished[FINISH_ERROR + 1];
+    struct hist ttft_s, itl_s, e2e_s, queue_s, prefill_s, decode_s, tpot_s;
+    struct hist prompt_tokens, generation_tokens, step_tokens;
+};
+void engine_stats(struct engine *e, struct engine_stats *out);
+
+#endif

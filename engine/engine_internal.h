@@ -1,0 +1,85 @@
+/* engine_internal.h - the engine's state, shared by engine.c (lifecycle) and step.c (the loop).
+ *
+ * Owns    as engine.h.
+ * Thread  fields are grouped by who may touch them.
+ * Errors  as engine.h.
+ * Units   as engine.h. */
+#ifndef TARN_ENGINE_INTERNAL_H
+#define TARN_ENGINE_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/ring.h"
+#include "engine/batch.h"
+#include "engine/engine.h"
+#include "engine/forward.h"
+#include "engine/model.h"
+#include "engine/sampler.h"
+#include "engine/scheduler.h"
+#include "engine/weights.h"
+
+/* A request inside the engine: its tokens and its block table. */
+struct sequence {
+    struct request *req;         /* NULL: the slot is free */
+    struct cache_seq *kv;
+    uint32_t n_known;            /* ids: the prompt's and the generated ones */
+    uint32_t n_computed;         /* of them in the cache */
+    bool admitted;               /* ran a step already: no longer counted as queued */
+    bool watches_text;           /* has stop strings, so it detokenizes */
+    struct detok detok;
+    struct sampler_state sampler;
+    uint64_t t_last_token;
+};
+
+struct engine {
+    /* Set by engine_open(), constant after. */
+    struct engine_config config;
+    struct engine_info info;
+    struct model_config model;
+    struct weights weights;
+    struct device *device;
+    struct tokenizer *tokenizer;
+    struct chat_template *chat_template;
+    char *model_dir;
+    uint8_t fingerprint[KV_FINGERPRINT_BYTES];
+    uint32_t n_slots;
+
+    /* Any thread. */
+    struct ring submitted;       /* struct request *, one reference each */
+    atomic_uint n_inside;        /* submitted and not finished */
+    atomic_uint n_queued;        /* of them, never admitted */
+    atomic_uint n_rejected;
+    atomic_bool draining;
+    atomic_bool stopping;
+
+    /* Under stats_lock. */
+    pthread_mutex_t stats_lock;
+    struct engine_stats shared;
+
+    /* Engine thread. */
+    pthread_t thread;
+    bool thread_runs;
+    struct cache *cache;
+    struct forward *forward;
+    struct scheduler *scheduler;
+    struct batch batch;
+    struct sequence *seqs;       /* [n_slots] */
+    uint32_t *free_slots;        /* stack */
+    uint32_t n_free_slots;
+    void **intake;               /* [n_slots] */
+    struct sampler_candidate *candidates; /* [max_num_seqs, V] */
+    float *raw_logits;                    /* [max_num_seqs, V] */
+    struct buf text;             /* scratch of the stop-string watch */
+    struct engine_stats live;
+};
+
+const uint8_t *engine_fingerprint(const struct engine *e); /* [KV_FINGERPRINT_BYTES] */
+uint32_t engine_segment_tokens(const struct engine *e);
+
+/* step.c: the engine thread's main function, arg = struct engine *. */
+void *engine_loop(void *arg);
+/* Publish a snapshot of the statistics. */
+void engine_publish_stats(struct engine *e);
+
+#endif

@@ -1,0 +1,255 @@
+#include "engine/forward.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/check.h"
+
+/* Device copies of a batch's arrays; on a device that reads host memory the batch's own. */
+struct step_arrays {
+    const uint32_t *ids, *pos, *slot_block, *slot_offset, *blocks, *out_rows;
+    const struct attn_seq *seqs;
+    const struct attn_segment *segments;
+};
+
+struct forward {
+    struct forward_config c;
+    const struct ops *ops;
+    float *x;        /* [T, D] residual stream */
+    float *xn;       /* [T, D] normed */
+    float *qkv;      /* [T, (H + 2 G) d] */
+    float *attn;     /* [T, H d] */
+    float *gate_up;  /* [T, 2 F] */
+    float *act;      /* [T, F] */
+    float *out_x;    /* [R, D] rows that want logits */
+    float *logits;   /* [R, V] */
+    float *cos_sin;  /* [n_pos, d] */
+    float *host_logits;
+    void *staged[8]; /* device arrays behind step_arrays, NULL when the host's are read in place */
+};
+
+static void *alloc_floats(struct forward *f, uint64_t rows, uint64_t cols)
+{
+    return device_alloc(f->c.device, rows * cols * sizeof(float));
+}
+
+static enum status make_cos_sin(struct forward *f)
+{
+    uint32_t half = f->c.model->head_dim / 2;
+    double freqs[128];
+    size_t n = (size_t)f->c.n_pos * half * 2;
+    float *table = malloc(n * sizeof *table);
+
+    if (!table)
+        return ERR_NOMEM;
+    ASSERT(half <= ARRAY_SIZE(freqs));
+    model_rope_freqs(f->c.model, freqs);
+    for (uint32_t p = 0; p < f->c.n_pos; p++)
+        for (uint32_t i = 0; i < half; i++) {
+            table[(size_t)p * 2 * half + i] = (float)cos(p * freqs[i]);
+            table[(size_t)p * 2 * half + half + i] = (float)sin(p * freqs[i]);
+        }
+    enum status s = device_upload(f->c.device, f->cos_sin, table, n * sizeof *table);
+    free(table);
+    return s;
+}
+
+static size_t staged_bytes(const struct forward *f, int i)
+{
+    size_t rows = f->c.n_rows_max, blocks = f->c.n_blocks_max;
+    const size_t bytes[8] = {rows * 4, rows * 4, rows * 4, rows * 4, blocks * 4,
+                             f->c.n_out_max * (size_t)4,
+                             f->c.n_seqs_max * sizeof(struct attn_seq),
+                             blocks * sizeof(struct attn_segment)};
+    return bytes[i];
+}
+
+enum status forward_create(struct forward **out, const struct forward_config *config)
+{
+    const struct model_config *m = config->model;
+    struct forward *f = calloc(1, sizeof *f);
+    uint64_t rows = config->n_rows_max;
+    enum status s = ERR_NOMEM;
+
+    *out = NULL;
+    if (!f)
+        return ERR_NOMEM;
+    f->c = *config;
+    f->ops = device_ops(config->device);
+    f->x = alloc_floats(f, rows, m->dim);
+    f->xn = alloc_floats(f, rows, m->dim);
+    f->qkv = alloc_floats(f, rows, (uint64_t)(m->n_heads + 2 * m->n_kv_heads) * m->head_dim);
+    f->attn = alloc_floats(f, rows, (uint64_t)m->n_heads * m->head_dim);
+    f->gate_up = alloc_floats(f, rows, 2 * (uint64_t)m->ffn_dim);
+    f->act = alloc_floats(f, rows, m->ffn_dim);
+    f->out_x = alloc_floats(f, config->n_out_max, m->dim);
+    f->logits = alloc_floats(f, config->n_out_max, m->n_vocab);
+    f->cos_sin = alloc_floats(f, config->n_pos, m->head_dim);
+    if (!f->x || !f->xn || !f->qkv || !f->attn || !f->gate_up || !f->act || !f->out_x ||
+        !f->logits || !f->cos_sin)
+        goto done;
+    if (!device_is_host(config->device)) {
+        f->host_logits = malloc((size_t)config->n_out_max * m->n_vocab * sizeof(float));
+        if (!f->host_logits)
+            goto done;
+        for (int i = 0; i < 8; i++)
+            if (!(f->staged[i] = device_alloc(config->device, staged_bytes(f, i))))
+                goto done;
+    }
+    s = make_cos_sin(f);
+done:
+    if (s != OK) {
+        forward_destroy(f);
+        return s;
+    }
+    *out = f;
+    return OK;
+}
+
+void forward_destroy(struct forward *f)
+{
+    if (!f)
+        return;
+    void *all[] = {f->x, f->xn, f->qkv, f->attn, f->gate_up, f->act, f->out_x, f->logits,
+                   f->cos_sin};
+    for (size_t i = 0; i < ARRAY_SIZE(all); i++)
+        device_free(f->c.device, all[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(f->staged); i++)
+        device_free(f->c.device, f->staged[i]);
+    free(f->host_logits);
+    free(f);
+}
+
+static enum status stage_batch(struct forward *f, const struct batch *b, struct step_arrays *a)
+{
+    *a = (struct step_arrays){b->ids,    b->pos,      b->slot_block, b->slot_offset,
+                              b->blocks, b->out_rows, b->seqs,       b->segments};
+    if (device_is_host(f->c.device))
+        return OK;
+
+    const void *from[8] = {b->ids,    b->pos,      b->slot_block, b->slot_offset,
+                           b->blocks, b->out_rows, b->seqs,       b->segments};
+    const size_t n[8] = {b->n_rows * 4ul,   b->n_rows * 4ul, b->n_rows * 4ul,
+                         b->n_rows * 4ul,   b->n_blocks * 4ul, b->n_out * 4ul,
+                         b->n_seqs * sizeof *b->seqs, b->n_segments * sizeof *b->segments};
+    for (int i = 0; i < 8; i++) {
+        enum status s = device_upload(f->c.device, f->staged[i], from[i], n[i]);
+        if (s != OK)
+            return s;
+    }
+    *a = (struct step_arrays){f->staged[0], f->staged[1], f->staged[2], f->staged[3],
+                              f->staged[4], f->staged[5], f->staged[6], f->staged[7]};
+    return OK;
+}
+
+static enum status embed(struct forward *f, const struct batch *b, const struct step_arrays *a)
+{
+    struct embed_params p = {.n_rows = b->n_rows, .dim = f->c.model->dim,
+                             .n_vocab = f->c.model->n_vocab, .dtype = f->c.weights->dtype,
+                             .table = f->c.weights->embed, .ids = a->ids, .out = f->x};
+    return f->ops->embed(f->c.device, NULL, &p);
+}
+
+static enum status norm(struct forward *f, uint32_t n_rows, const float *x, const float *w,
+                        float *out)
+{
+    struct rmsnorm_params p = {.n_rows = n_rows, .dim = f->c.model->dim,
+                               .eps = f->c.model->rms_eps, .x = x, .w = w, .out = out};
+    return f->ops->rmsnorm(f->c.device, NULL, &p);
+}
+
+static enum status product(struct forward *f, uint32_t n_rows, const float *a,
+                           const struct weight *w, const float *bias, bool accumulate, float *out)
+{
+    struct gemm_params p = {.n_rows = n_rows, .a = a, .a_stride = w->k, .w = *w, .bias = bias,
+                            .accumulate = accumulate, .out = out, .out_stride = w->n};
+    return f->ops->gemm(f->c.device, NULL, &p);
+}
+
+static enum status rope_kv(struct forward *f, const struct batch *b, const struct step_arrays *a,
+                           const struct kv_pool *pool, uint32_t layer)
+{
+    const struct model_config *m = f->c.model;
+    size_t q = (size_t)m->n_heads * m->head_dim, kv = (size_t)m->n_kv_heads * m->head_dim;
+    struct rope_kv_params p = {.n_rows = b->n_rows, .n_heads = m->n_heads, .rot_dim = m->head_dim,
+                               .layer = layer, .q = f->qkv, .k = f->qkv + q,
+                               .v = f->qkv + q + kv, .qkv_stride = q + 2 * kv, .pos = a->pos,
+                               .cos_sin = f->cos_sin, .n_pos = f->c.n_pos,
+                               .slot_block = a->slot_block, .slot_offset = a->slot_offset,
+                               .pool = *pool};
+    return f->ops->rope_kv(f->c.device, NULL, &p);
+}
+
+static enum status attention(struct forward *f, const struct batch *b, const struct step_arrays *a,
+                             const struct kv_pool *pool, uint32_t layer)
+{
+    const struct model_config *m = f->c.model;
+    struct attention_params p = {.n_seqs = b->n_seqs, .n_heads = m->n_heads, .layer = layer,
+                                 .scale = 1.0f / sqrtf((float)m->head_dim), .q = f->qkv,
+                                 .q_stride = (size_t)(m->n_heads + 2 * m->n_kv_heads) *
+                                             m->head_dim,
+                                 .out = f->attn, .seqs = a->seqs, .segments = a->segments,
+                                 .blocks = a->blocks, .pool = *pool};
+    return f->ops->attention(f->c.device, NULL, &p);
+}
+
+static enum status silu_mul(struct forward *f, uint32_t n_rows)
+{
+    struct silu_mul_params p = {.n_rows = n_rows, .dim = f->c.model->ffn_dim,
+                                .gate_up = f->gate_up, .out = f->act};
+    return f->ops->silu_mul(f->c.device, NULL, &p);
+}
+
+static enum status run_layer(struct forward *f, const struct batch *b, const struct step_arrays *a,
+                             const struct kv_pool *pool, uint32_t layer)
+{
+    const struct layer_weights *w = &f->c.weights->layers[layer];
+    uint32_t n = b->n_rows;
+    enum status s;
+
+    if ((s = norm(f, n, f->x, w->attn_norm, f->xn)) != OK ||
+        (s = product(f, n, f->xn, &w->qkv, w->qkv_bias, false, f->qkv)) != OK ||
+        (s = rope_kv(f, b, a, pool, layer)) != OK ||
+        (s = attention(f, b, a, pool, layer)) != OK ||
+        (s = product(f, n, f->attn, &w->o, w->o_bias, true, f->x)) != OK ||
+        (s = norm(f, n, f->x, w->ffn_norm, f->xn)) != OK ||
+        (s = product(f, n, f->xn, &w->gate_up, w->gate_up_bias, false, f->gate_up)) != OK ||
+        (s = silu_mul(f, n)) != OK)
+        return s;
+    return product(f, n, f->act, &w->down, w->down_bias, true, f->x);
+}
+
+static enum status run_output(struct forward *f, const struct batch *b,
+                              const struct step_arrays *a, float **logits)
+{
+    const struct model_config *m = f->c.model;
+    struct gather_params p = {.n_rows = b->n_out, .dim = m->dim, .x = f->x, .rows = a->out_rows,
+                              .out = f->out_x};
+    enum status s;
+
+    *logits = device_is_host(f->c.device) ? f->logits : f->host_logits;
+    if (b->n_out == 0)
+        return OK;
+    if ((s = f->ops->gather(f->c.device, NULL, &p)) != OK ||
+        (s = norm(f, b->n_out, f->out_x, f->c.weights->final_norm, f->out_x)) != OK ||
+        (s = product(f, b->n_out, f->out_x, &f->c.weights->output, NULL, false, f->logits)) != OK)
+        return s;
+    if (*logits == f->logits)
+        return OK;
+    return device_download(f->c.device, *logits, f->logits,
+                           (size_t)b->n_out * m->n_vocab * sizeof(float));
+}
+
+enum status forward_run(struct forward *f, const struct batch *b, const struct kv_pool *pool,
+                        float **logits)
+{
+    struct step_arrays a;
+    enum status s = stage_batch(f, b, &a);
+
+    ASSERT(b->n_rows <= f->c.n_rows_max && b->n_out <= f->c.n_out_max);
+    if (s == OK)
+        s = embed(f, b, &a);
+    for (uint32_t layer = 0; s == OK && layer < f->c.model->n_layers; layer++)
+        s = run_layer(f, b, &a, pool, layer);
+    return s == OK ? run_output(f, b, &a, logits) : s;
+}

@@ -1,0 +1,39 @@
+/* forward.h - the layer loop: one batch through the model.
+ *
+ * Written once against kernels/ops.h; reads like the paper (Touvron et al., "LLaMA"): embedding, then
+ * per layer norm, QKV, rotary, attention, residual, norm, gated feed-forward, residual, then the
+ * final norm and the output layer for the rows that want logits.
+ *
+ * Owns    its activations, sized once for max_rows and max_out; borrows model, weights, device.
+ * Thread  engine thread only.
+ * Errors  forward_create(): ERR_NOMEM. forward_run(): what the device answers.
+ * Units   rows, elements. */
+#ifndef TARN_ENGINE_FORWARD_H
+#define TARN_ENGINE_FORWARD_H
+
+#include "engine/batch.h"
+#include "engine/model.h"
+#include "engine/weights.h"
+
+struct forward;
+
+struct forward_config {
+    struct device *device;
+    const struct model_config *model;
+    const struct weights *weights;
+    uint32_t n_rows_max;
+    uint32_t n_out_max;
+    uint32_t n_pos;              /* positions that rotary tables are made for */
+    uint32_t n_seqs_max;
+    uint32_t n_blocks_max;       /* as in batch_create() */
+};
+
+NODISCARD enum status forward_create(struct forward **out, const struct forward_config *config);
+void forward_destroy(struct forward *f); /* NULL is fine */
+
+/* Run the batch; *logits is host memory [batch->n_out, V], valid until the next run; the caller may
+ * change it. */
+NODISCARD enum status forward_run(struct forward *f, const struct batch *batch,
+                                  const struct kv_pool *pool, float **logits);
+
+#endif

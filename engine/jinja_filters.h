@@ -1,0 +1,27 @@
+/* jinja_filters.h - the filters of jinja2 that chat templates use, by name.
+ *
+ * Owns    nothing: static tables.
+ * Thread  any.
+ * Errors  ERR_INVALID with jinja2's words; ERR_UNSUPPORTED for what a filter cannot do here.
+ * Units   lengths in code points. */
+#ifndef TARN_ENGINE_JINJA_FILTERS_H
+#define TARN_ENGINE_JINJA_FILTERS_H
+
+#include "engine/jinja_value.h"
+
+struct jinja_filter {
+    const char *name;
+    enum status (*apply)(struct jinja_run *r, const struct jinja_value *in,
+                         const struct jinja_args *args, struct jinja_value *out);
+};
+
+/* NULL when there is no filter of that name. */
+const struct jinja_filter *jinja_filter_find(const char *name);
+
+/* The two halves of the table. */
+extern const struct jinja_filter jinja_filters_text[];
+extern const size_t jinja_n_filters_text;
+extern const struct jinja_filter jinja_filters_seq[];
+extern const size_t jinja_n_filters_seq;
+
+#endif

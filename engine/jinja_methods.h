@@ -1,0 +1,22 @@
+/* jinja_methods.h - what jinja_methods.c and jinja_methods_str.c share: one row per method.
+ *
+ * Owns    nothing: static tables.
+ * Thread  any.
+ * Errors  those of the methods.
+ * Units   none. */
+#ifndef TARN_ENGINE_JINJA_METHODS_H
+#define TARN_ENGINE_JINJA_METHODS_H
+
+#include "engine/jinja_value.h"
+
+/* call is NULL for a method that Python has and we do not: ERR_UNSUPPORTED, not a wrong answer. */
+struct jinja_method_row {
+    const char *name;
+    enum status (*call)(struct jinja_run *r, const struct jinja_value *self,
+                        const struct jinja_args *args, struct jinja_value *out);
+};
+
+/* Methods of str; the last row has no name. */
+extern const struct jinja_method_row jinja_str_methods[];
+
+#endif

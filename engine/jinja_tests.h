@@ -1,0 +1,21 @@
+/* jinja_tests.h - what stands behind `is`.
+ *
+ * Owns    nothing: a static table.
+ * Thread  any.
+ * Errors  ERR_INVALID for wrong arguments and for comparisons Python refuses.
+ * Units   none. */
+#ifndef TARN_ENGINE_JINJA_TESTS_H
+#define TARN_ENGINE_JINJA_TESTS_H
+
+#include "engine/jinja_value.h"
+
+struct jinja_test {
+    const char *name;
+    enum status (*check)(struct jinja_run *r, const struct jinja_value *in,
+                         const struct jinja_args *args, bool *out);
+};
+
+/* NULL when there is no test of that name. */
+const struct jinja_test *jinja_test_find(const char *name);
+
+#endif

@@ -1,0 +1,299 @@
+#include "engine/model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/json.h"
+
+#define CONFIG_BYTES_MAX ((size_t)4 << 20)
+#define PI 3.14159265358979323846
+
+static enum status get_u32(const struct json *j, const char *key, int64_t min, int64_t max,
+                           uint32_t *out, struct buf *why)
+{
+    int64_t v = *out;
+    enum status s = js_get_i64(j, key, min, max, &v, why);
+
+    *out = (uint32_t)v;
+    return s;
+}
+
+static enum status require_u32(const struct json *j, const char *key, int64_t min, int64_t max,
+                               uint32_t *out, struct buf *why)
+{
+    if (!js_get_set(j, key))
+        return buf_why(why, ERR_INVALID, "%s is missing", key);
+    return get_u32(j, key, min, max, out, why);
+}
+
+static enum status check_architecture(const struct json *j, struct buf *why)
+{
+    const struct json *list = js_get_set(j, "architectures");
+    const struct json *first = js_at(list, 0);
+    const char *act = "silu", *name;
+    size_t window = 0;
+
+    if (first && js_is(first, JS_STRING)) {
+        name = js_string(first, NULL);
+        if (strcmp(name, "LlamaForCausalLM") && strcmp(name, "MistralForCausalLM"))
+            return buf_why(why, ERR_UNSUPPORTED, "architecture %s is not supported; "
+                           "LlamaForCausalLM and MistralForCausalLM are", name);
+    } else {
+        const char *type = NULL;
+        enum status s = js_get_str(j, "model_type", &type, NULL, why);
+        if (s != OK)
+            return s;
+        if (!type || (strcmp(type, "llama") && strcmp(type, "mistral")))
+            return buf_why(why, ERR_UNSUPPORTED, "architectures is missing and model_type is "
+                           "%s, not llama", type ? type : "missing, too");
+    }
+    const struct json *sliding = js_get_set(j, "sliding_window");
+    if (sliding && js_is(sliding, JS_INT))
+        window = (size_t)js_int(sliding);
+    if (window > 0)
+        return buf_why(why, ERR_UNSUPPORTED, "sliding_window attention is not supported");
+    enum status s = js_get_str(j, "hidden_act", &act, NULL, why);
+    if (s == OK && strcmp(act, "silu"))
+        s = buf_why(why, ERR_UNSUPPORTED, "hidden_act %s is not supported; silu is", act);
+    return s;
+}
+
+static enum status read_dtype(const struct json *j, enum dtype *out, struct buf *why)
+{
+    const char *name = NULL;
+    enum status s = js_get_str(j, js_get_set(j, "torch_dtype") ? "torch_dtype" : "dtype", &name,
+                               NULL, why);
+
+    if (s != OK)
+        return s;
+    if (!name || !strcmp(name, "float32"))
+        *out = DTYPE_F32;
+    else if (!strcmp(name, "bfloat16"))
+        *out = DTYPE_BF16;
+    else if (!strcmp(name, "float16"))
+        *out = DTYPE_F16;
+    else
+        s = buf_why(why, ERR_UNSUPPORTED, "torch_dtype %s is not supported", name);
+    return s;
+}
+
+static enum status read_llama3(const struct json *r, struct rope_config *rope, struct buf *why)
+{
+    enum status s;
+
+    rope->low_freq_factor = 1;
+    rope->high_freq_factor = 4;
+    rope->original_max_pos = 8192;
+    s = js_get_f64(r, "low_freq_factor", 1e-3, 1e6, &rope->low_freq_factor, why);
+    if (s == OK)
+        s = js_get_f64(r, "high_freq_factor", 1e-3, 1e6, &rope->high_freq_factor, why);
+    if (s == OK)
+        s = js_get_f64(r, "original_max_position_embeddings", 1, 1e9, &rope->original_max_pos,
+                       why);
+    if (s == OK && rope->high_freq_factor <= rope->low_freq_factor)
+        s = buf_why(why, ERR_INVALID, "rope_scaling.high_freq_factor must be above "
+                    "low_freq_factor");
+    return s;
+}
+
+static enum status read_rope(const struct json *j, struct rope_config *rope, struct buf *why)
+{
+    /* Newer files keep everything in rope_parameters, older ones have rope_theta beside
+     * rope_scaling. */
+    const struct json *params = js_get_set(j, "rope_parameters");
+    const struct json *r = params ? params : js_get_set(j, "rope_scaling");
+    const char *kind = "default";
+    enum status s;
+
+    *rope = (struct rope_config){.kind = ROPE_PLAIN, .theta = 10000, .factor = 1};
+    s = js_get_f64(j, "rope_theta", 1, 1e12, &rope->theta, why);
+    if (s == OK && params)
+        s = js_get_f64(params, "rope_theta", 1, 1e12, &rope->theta, why);
+    if (s != OK || !r)
+        return s;
+    if (!js_is(r, JS_OBJECT))
+        return buf_why(why, ERR_INVALID, "rope_scaling: expected an object");
+    s = js_get_str(r, js_get_set(r, "rope_type") ? "rope_type" : "type", &kind, NULL, why);
+    if (s == OK)
+        s = js_get_f64(r, "factor", 1e-3, 1e6, &rope->factor, why);
+    if (s != OK || !strcmp(kind, "default"))
+        return s;
+    if (!strcmp(kind, "linear")) {
+        rope->kind = ROPE_LINEAR;
+        return OK;
+    }
+    if (!strcmp(kind, "llama3")) {
+        rope->kind = ROPE_LLAMA3;
+        return read_llama3(r, rope, why);
+    }
+    return buf_why(why, ERR_UNSUPPORTED, "rope_scaling type %s is not supported; default, linear "
+                   "and llama3 are", kind);
+}
+
+static enum status read_shapes(const struct json *j, struct model_config *m, struct buf *why)
+{
+    double eps = 1e-6;
+    enum status s = require_u32(j, "num_hidden_layers", 1, 1000, &m->n_layers, why);
+
+    if (s == OK)
+        s = require_u32(j, "hidden_size", 1, 1 << 17, &m->dim, why);
+    if (s == OK)
+        s = require_u32(j, "num_attention_heads", 1, 4096, &m->n_heads, why);
+    m->n_kv_heads = m->n_heads;
+    if (s == OK)
+        s = get_u32(j, "num_key_value_heads", 1, 4096, &m->n_kv_heads, why);
+    if (s == OK)
+        s = require_u32(j, "intermediate_size", 1, 1 << 20, &m->ffn_dim, why);
+    if (s == OK)
+        s = require_u32(j, "vocab_size", 1, 4 << 20, &m->n_vocab, why);
+    m->max_pos = 2048;
+    if (s == OK)
+        s = get_u32(j, "max_position_embeddings", 1, 1 << 26, &m->max_pos, why);
+    if (s == OK)
+        m->head_dim = m->dim / m->n_heads;
+    if (s == OK)
+        s = get_u32(j, "head_dim", 2, 256, &m->head_dim, why);
+    if (s == OK)
+        s = js_get_f64(j, "rms_norm_eps", 0, 1, &eps, why);
+    m->rms_eps = (float)eps;
+    if (s == OK)
+        s = js_get_bool(j, "tie_word_embeddings", &m->tied, why);
+    if (s == OK)
+        s = js_get_bool(j, "attention_bias", &m->attention_bias, why);
+    if (s == OK)
+        s = js_get_bool(j, "mlp_bias", &m->mlp_bias, why);
+    if (s != OK)
+        return s;
+    if (m->n_heads % m->n_kv_heads)
+        return buf_why(why, ERR_INVALID, "num_attention_heads %u is no multiple of "
+                       "num_key_value_heads %u", m->n_heads, m->n_kv_heads);
+    if (m->head_dim < 2 || m->head_dim > 256 || m->head_dim % 2)
+        return buf_why(why, ERR_UNSUPPORTED, "head_dim %u is not supported (even, 2 to 256)",
+                       m->head_dim);
+    return OK;
+}
+
+/* eos_token_id: a number or a list of them. Replaces what is there when present. */
+static enum status read_eos(const struct json *j, struct model_config *m, struct buf *why)
+{
+    const struct json *v = js_get_set(j, "eos_token_id");
+    size_t n = js_is(v, JS_ARRAY) ? js_len(v) : v ? 1 : 0;
+
+    if (n == 0)
+        return OK;
+    if (n > MODEL_N_EOS_MAX)
+        return buf_why(why, ERR_INVALID, "eos_token_id: more than %d ids", MODEL_N_EOS_MAX);
+    m->n_eos_ids = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct json *id = js_is(v, JS_ARRAY) ? js_at(v, i) : v;
+        if (!js_is(id, JS_INT) || js_int(id) < 0 || js_int(id) >= (int64_t)m->n_vocab)
+            return buf_why(why, ERR_INVALID, "eos_token_id: not an id below vocab_size");
+        m->eos_ids[m->n_eos_ids++] = (uint32_t)js_int(id);
+    }
+    return OK;
+}
+
+static enum status read_config(const struct json *j, struct model_config *m, struct buf *why)
+{
+    enum status s;
+
+    if (!js_is(j, JS_OBJECT))
+        return buf_why(why, ERR_INVALID, "not a JSON object");
+    s = check_architecture(j, why);
+    if (s == OK)
+        s = read_shapes(j, m, why);
+    if (s == OK)
+        s = read_rope(j, &m->rope, why);
+    if (s == OK)
+        s = read_dtype(j, &m->stored_dtype, why);
+    return s == OK ? read_eos(j, m, why) : s;
+}
+
+static enum status read_generation(const struct json *j, struct model_config *m, struct buf *why)
+{
+    double temperature = 1, top_p = 1, min_p = 0, penalty = 1;
+    bool do_sample = true;
+    enum status s = read_eos(j, m, why);
+
+    if (s == OK)
+        s = js_get_bool(j, "do_sample", &do_sample, why);
+    if (s == OK)
+        s = js_get_f64(j, "temperature", 0, 100, &temperature, why);
+    if (s == OK)
+        s = js_get_f64(j, "top_p", 0, 1, &top_p, why);
+    if (s == OK)
+        s = js_get_f64(j, "min_p", 0, 1, &min_p, why);
+    if (s == OK)
+        s = js_get_f64(j, "repetition_penalty", 1e-3, 100, &penalty, why);
+    if (s == OK)
+        s = get_u32(j, "top_k", 0, 4 << 20, &m->top_k, why);
+    m->temperature = do_sample ? (float)temperature : 0;
+    m->top_p = top_p > 0 ? (float)top_p : 1;
+    m->min_p = (float)min_p;
+    m->repetition_penalty = (float)penalty;
+    return s;
+}
+
+
+
+/* Parse DIR/NAME and read it; an error gets the path in front. */
+static enum status read_json_file(struct model_config *m, const char *dir, const char *name,
+                                  enum status (*read)(const struct json *, struct model_config *,
+                                                      struct buf *),
+                                  struct buf *why)
+{
+    char path[4096];
+    struct json *j = NULL;
+    struct buf inner;
+
+    if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
+        return buf_why(why, ERR_INVALID, "model path is too long");
+    enum status s = js_parse_file(&j, path, CONFIG_BYTES_MAX, why);
+    if (s != OK)
+        return s;
+    buf_init(&inner, BUF_WHY_MAX / 2);
+    s = read(j, m, &inner);
+    if (s != OK)
+        buf_why(why, s, "%s: %s", path, buf_str(&inner));
+    buf_fini(&inner);
+    js_unref(j);
+    return s;
+}
+
+enum status model_config_load(struct model_config *m, const char *dir, struct buf *why)
+{
+    enum status s;
+
+    *m = (struct model_config){.temperature = 1, .top_p = 1, .repetition_penalty = 1};
+    s = read_json_file(m, dir, "config.json", read_config, why);
+    if (s != OK)
+        return s;
+    s = read_json_file(m, dir, "generation_config.json", read_generation, why);
+    return s == ERR_NOT_FOUND ? OK : s;
+}
+
+static double llama3_freq(const struct rope_config *r, double f)
+{
+    double wavelength = 2 * PI / f;
+
+    if (wavelength < r->original_max_pos / r->high_freq_factor)
+        return f;
+    if (wavelength > r->original_max_pos / r->low_freq_factor)
+        return f / r->factor;
+    double smooth = (r->original_max_pos / wavelength - r->low_freq_factor) /
+                    (r->high_freq_factor - r->low_freq_factor);
+    return (1 - smooth) * f / r->factor + smooth * f;
+}
+
+void model_rope_freqs(const struct model_config *m, double *out)
+{
+    for (uint32_t i = 0; i < m->head_dim / 2; i++) {
+        double f = pow(m->rope.theta, -2.0 * i / m->head_dim);
+        if (m->rope.kind == ROPE_LINEAR)
+            f /= m->rope.factor;
+        else if (m->rope.kind == ROPE_LLAMA3)
+            f = llama3_freq(&m->rope, f);
+        out[i] = f;
+    }
+}

@@ -1,0 +1,60 @@
+/* model.h - what config.json and generation_config.json say.
+ *
+ * Owns    nothing; plain data.
+ * Thread  read-only after model_config_load().
+ * Errors  ERR_NOT_FOUND, ERR_INVALID (a field out of range, named), ERR_UNSUPPORTED (another
+ *         architecture, activation or RoPE kind, named).
+ * Units   elements, tokens. */
+#ifndef TARN_ENGINE_MODEL_H
+#define TARN_ENGINE_MODEL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "kernels/params.h"
+
+#define MODEL_N_EOS_MAX 16
+
+enum rope_kind { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
+
+struct rope_config {
+    enum rope_kind kind;
+    double theta;
+    double factor;            /* linear, llama3 */
+    double low_freq_factor;   /* llama3 */
+    double high_freq_factor;  /* llama3 */
+    double original_max_pos;  /* llama3 */
+};
+
+struct model_config {
+    uint32_t n_layers;
+    uint32_t dim;             /* D */
+    uint32_t n_heads;         /* H */
+    uint32_t n_kv_heads;      /* G */
+    uint32_t head_dim;        /* d */
+    uint32_t ffn_dim;         /* F */
+    uint32_t n_vocab;         /* V */
+    uint32_t max_pos;
+    float rms_eps;
+    struct rope_config rope;
+    bool tied;                /* the output layer is the embedding */
+    bool attention_bias;      /* on Q, K, V and O */
+    bool mlp_bias;
+    enum dtype stored_dtype;  /* torch_dtype; F32 when absent */
+    uint32_t eos_ids[MODEL_N_EOS_MAX];
+    uint32_t n_eos_ids;
+    /* generation_config.json, with the usual values where it is silent */
+    float temperature, top_p, min_p, repetition_penalty;
+    uint32_t top_k;
+};
+
+/* Reads DIR/config.json and, if there, DIR/generation_config.json. */
+NODISCARD enum status model_config_load(struct model_config *m, const char *dir, struct buf *why);
+
+/* Inverse frequencies of the rotary pairs, out [head_dim / 2], in radians per position.
+ * Plain: Su et al., "RoFormer"; linear: Chen et al., "Position interpolation"; llama3: the wavelength
+ * bands of the Llama 3.1 release. */
+void model_rope_freqs(const struct model_config *m, double *out);
+
+#endif

@@ -1,0 +1,207 @@
+#include "engine/request.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "engine/engine.h"
+#include "engine/engine_internal.h"
+
+const char *finish_reason_name(enum finish_reason r)
+{
+    switch (r) {
+    case FINISH_NONE: return "none";
+    case FINISH_STOP: return "stop";
+    case FINISH_LENGTH: return "length";
+    case FINISH_CANCELLED: return "abort";
+    case FINISH_ERROR: return "error";
+    }
+    return "error";
+}
+
+static enum status check_ids(const struct engine_info *info, const uint32_t *ids, uint32_t n_ids,
+                             struct buf *why)
+{
+    if (n_ids == 0)
+        return buf_why(why, ERR_INVALID, "the prompt is empty");
+    if (n_ids >= info->max_model_len)
+        return buf_why(why, ERR_INVALID, "This model's maximum context length is %u tokens. "
+                       "The prompt has %u tokens and at least one must be generated; shorten the "
+                       "prompt", info->max_model_len, n_ids);
+    for (uint32_t i = 0; i < n_ids; i++)
+        if (ids[i] >= info->n_vocab)
+            return buf_why(why, ERR_INVALID, "token id %u is outside of the vocabulary (%u)",
+                           ids[i], info->n_vocab);
+    return OK;
+}
+
+static enum status check_spans(uint32_t n_ids, const uint32_t *ends, uint32_t n, struct buf *why)
+{
+    if (n > REQUEST_N_SPANS_MAX)
+        return buf_why(why, ERR_INVALID, "more than %d spans", REQUEST_N_SPANS_MAX);
+    for (uint32_t i = 0; i < n; i++)
+        if (ends[i] == 0 || ends[i] > n_ids || (i > 0 && ends[i] <= ends[i - 1]))
+            return buf_why(why, ERR_INVALID, "span ends must ascend and lie within the prompt");
+    return OK;
+}
+
+/* Copies into r's one allocation; *next moves on. */
+static void *carve(unsigned char **next, size_t n_bytes, const void *from)
+{
+    void *at = *next;
+
+    if (from && n_bytes)
+        memcpy(at, from, n_bytes);
+    *next += (n_bytes + 15) & ~(size_t)15;
+    return at;
+}
+
+static size_t stops_bytes(const struct stopping *stopping)
+{
+    size_t n = 0;
+
+    for (uint32_t i = 0; i < stopping->n_stops; i++)
+        n += (stopping->stops[i].len + 15u) & ~(size_t)15;
+    return n;
+}
+
+static void copy_stops(struct request *r, unsigned char **next, const struct stopping *stopping)
+{
+    struct detok_stop *stops = carve(next, stopping->n_stops * sizeof *stops, stopping->stops);
+
+    for (uint32_t i = 0; i < stopping->n_stops; i++)
+        stops[i].text = carve(next, stops[i].len, stopping->stops[i].text);
+    r->stopping.stops = stops;
+    r->stopping.stop_ids = carve(next, stopping->n_stop_ids * sizeof(uint32_t),
+                                 stopping->stop_ids);
+}
+
+static enum status check_params(const struct engine_info *info, const struct sampling *sp,
+                                const struct stopping *stopping, struct buf *why)
+{
+    if (sp->n_logprobs > REQUEST_N_LOGPROBS_MAX)
+        return buf_why(why, ERR_INVALID, "at most %d logprobs", REQUEST_N_LOGPROBS_MAX);
+    if (sp->n_logit_bias > REQUEST_N_LOGIT_BIAS_MAX)
+        return buf_why(why, ERR_INVALID, "logit_bias: at most %d entries",
+                       REQUEST_N_LOGIT_BIAS_MAX);
+    for (uint32_t i = 0; i < sp->n_logit_bias; i++)
+        if (sp->logit_bias[i].id >= info->n_vocab)
+            return buf_why(why, ERR_INVALID, "logit_bias: token id %u is outside of the "
+                           "vocabulary (%u)", sp->logit_bias[i].id, info->n_vocab);
+    if (stopping->n_stops > DETOK_N_STOPS_MAX || stopping->n_stop_ids > REQUEST_N_STOP_IDS_MAX)
+        return buf_why(why, ERR_INVALID, "at most %d stop strings and %d stop_token_ids",
+                       DETOK_N_STOPS_MAX, REQUEST_N_STOP_IDS_MAX);
+    for (uint32_t i = 0; i < stopping->n_stops; i++)
+        if (stopping->stops[i].len == 0 || stopping->stops[i].len > DETOK_STOP_BYTES_MAX)
+            return buf_why(why, ERR_INVALID, "stop: a string must have 1 to %d bytes",
+                           DETOK_STOP_BYTES_MAX);
+    return OK;
+}
+
+static void hash_prompt(struct request *r, const struct engine *e, const struct kv_scope *scope,
+                        struct kv_key *keys)
+{
+    struct cache_prompt *p = &r->prompt;
+
+    kv_chain_init(&p->chain, engine_fingerprint(e), scope, engine_segment_tokens(e));
+    p->n_keys = kv_chain_prompt(&p->chain, p->ids, p->n_ids, p->span_ends, p->n_span_ends, keys);
+    p->keys = keys;
+}
+
+enum status request_create(struct request **out, const struct engine *e, const uint32_t *ids,
+                           uint32_t n_ids, const uint32_t *span_ends, uint32_t n_span_ends,
+                           const struct kv_scope *scope, const struct sampling *sampling,
+                           const struct stopping *stopping, struct buf *why)
+{
+    const struct engine_info *info = engine_info(e);
+    enum status s = check_ids(info, ids, n_ids, why);
+
+    *out = NULL;
+    if (s == OK)
+        s = check_spans(n_ids, span_ends, n_span_ends, why);
+    if (s == OK)
+        s = check_params(info, sampling, stopping, why);
+    if (s != OK)
+        return s;
+
+    uint32_t room = info->max_model_len - n_ids;
+    uint32_t n_out = stopping->max_tokens < room ? stopping->max_tokens : room;
+    n_out = n_out ? n_out : 1;
+    uint32_t n_keys_max = cache_blocks_max(n_ids, n_span_ends, 0);
+    size_t bytes = sizeof(struct request) + n_span_ends * sizeof(uint32_t) + n_keys_max * sizeof(struct kv_key) +
+                   sampling->n_logit_bias * sizeof(struct logit_bias) +
+                   stopping->n_stop_ids * sizeof(uint32_t) +
+                   stopping->n_stops * sizeof(struct detok_stop) + stops_bytes(stopping) + 8 * 16;
+    struct request *r = calloc(1, bytes);
+    /* calloc of a large array is not touched until tokens are written: a generous max_tokens costs
+     * address space, not memory. */
+    uint32_t *all_ids = calloc((size_t)n_ids + n_out, sizeof *all_ids);
+    struct out_token *tokens = calloc(n_out, sizeof *tokens);
+    struct out_top *tops = sampling->n_logprobs
+                               ? calloc((size_t)n_out * sampling->n_logprobs, sizeof *tops)
+                               : NULL;
+    if (!r || !all_ids || !tokens || (sampling->n_logprobs && !tops)) {
+        free(r);
+        free(all_ids);
+        free(tokens);
+        free(tops);
+        return buf_why(why, ERR_NOMEM, "out of memory for this request");
+    }
+    unsigned char *next = (unsigned char *)r + ((sizeof *r + 15) & ~(size_t)15);
+    r->sampling = *sampling;
+    r->stopping = *stopping;
+    r->stopping.max_tokens = n_out;
+    r->out = tokens;
+    r->out_top = tops;
+    r->stop_id = -1;
+    r->prompt.n_ids = n_ids;
+    r->prompt.n_span_ends = n_span_ends;
+    memcpy(all_ids, ids, n_ids * sizeof *ids);
+    r->ids = all_ids;
+    r->prompt.ids = all_ids;
+    r->prompt.span_ends = carve(&next, n_span_ends * sizeof(uint32_t), span_ends);
+    r->sampling.logit_bias = carve(&next, sampling->n_logit_bias * sizeof(struct logit_bias),
+                                   sampling->logit_bias);
+    copy_stops(r, &next, stopping);
+    hash_prompt(r, e, scope, carve(&next, n_keys_max * sizeof(struct kv_key), NULL));
+    atomic_init(&r->refs, 1);
+    *out = r;
+    return OK;
+}
+
+void request_ref(struct request *r)
+{
+    atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);
+}
+
+void request_unref(struct request *r)
+{
+    if (!r || atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) > 1)
+        return;
+    free(r->ids);
+    free(r->out);
+    free(r->out_top);
+    free(r);
+}
+
+void request_poll(struct request *r)
+{
+    /* Sequentially consistent with the engine's exchange in publish(): either this poll comes
+     * first and the engine wakes again, or the tokens are visible to the reads that follow. */
+    atomic_store(&r->woken, false);
+}
+
+void request_cancel(struct request *r)
+{
+    atomic_store(&r->cancel, true);
+}
+
+uint32_t request_n_out(const struct request *r)
+{
+    return atomic_load(&r->n_out);
+}
+
+enum finish_reason request_finish(const struct request *r)
+{
+    return (enum finish_reason)atomic_load(&r->finish);
+}

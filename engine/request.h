@@ -1,0 +1,142 @@
+/* request.h - what a client asked for, and the tokens it gets.
+ *
+ * Two threads share a request: the one that submitted it (an HTTP thread) reads tokens, the engine
+ * thread writes them. Tokens go through `out`, an array with room for every token that the request
+ * may produce, so publishing one never blocks and never fails.
+ *
+ * Owns    its arrays; counted references: the submitter holds one, the engine one while it works
+ *         on it. request_unref() frees at zero.
+ * Thread  fields before "engine thread" are set before engine_submit() and constant after it;
+ *         the atomics may be read by both.
+ * Errors  request_create(): ERR_NOMEM, ERR_INVALID with words.
+ * Units   times are CLOCK_MONOTONIC nanoseconds (base/clock.h); 0 = not yet. */
+#ifndef TARN_ENGINE_REQUEST_H
+#define TARN_ENGINE_REQUEST_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "cache/cache.h"
+#include "engine/detokenize.h"
+
+#define REQUEST_ID_BYTES 64
+#define REQUEST_N_LOGPROBS_MAX 20
+#define REQUEST_N_SPANS_MAX 1024
+#define REQUEST_N_STOP_IDS_MAX 32
+#define REQUEST_N_LOGIT_BIAS_MAX 1024
+
+enum finish_reason {
+    FINISH_NONE = 0,   /* still running */
+    FINISH_STOP,       /* end-of-sequence token, stop string or stop id */
+    FINISH_LENGTH,     /* max_tokens, or the model's context is full */
+    FINISH_CANCELLED,  /* the client left or the server was told to stop */
+    FINISH_ERROR,      /* `error` says why; this request only (design P4) */
+};
+const char *finish_reason_name(enum finish_reason r); /* "stop", "length", "abort", "error" */
+
+struct logit_bias {
+    uint32_t id;
+    float bias;
+};
+
+/* How the next token is chosen. Zero temperature is greedy. */
+struct sampling {
+    float temperature;         /* 0 = greedy */
+    float top_p;               /* (0, 1]; 1 = off */
+    uint32_t top_k;            /* 0 = off */
+    float min_p;               /* [0, 1]; 0 = off */
+    float repetition_penalty;  /* > 0; 1 = off; over prompt and output, as in vLLM */
+    float presence_penalty;    /* over the output */
+    float frequency_penalty;   /* over the output */
+    uint64_t seed;             /* always set: drawn by the server when the client gives none */
+    uint32_t n_logprobs;       /* top alternatives kept per token, at most REQUEST_N_LOGPROBS_MAX */
+    bool want_logprob;         /* keep the chosen token's logprob */
+    uint32_t n_logit_bias;
+    const struct logit_bias *logit_bias; /* [n_logit_bias]; request_create() copies it */
+};
+
+/* When to stop. */
+struct stopping {
+    uint32_t max_tokens;       /* at least 1; cut to what the context leaves */
+    uint32_t min_tokens;       /* neither end-of-sequence nor a stop id comes before */
+    bool ignore_eos;
+    bool include_stop;         /* include_stop_str_in_output */
+    bool show_special;         /* skip_special_tokens = false */
+    uint32_t n_stop_ids;
+    const uint32_t *stop_ids;          /* copied by request_create() */
+    uint32_t n_stops;
+    const struct detok_stop *stops;    /* copied by request_create() */
+};
+
+struct out_token {
+    uint32_t id;
+    float logprob;             /* of the chosen token, if asked for */
+};
+
+struct out_top {               /* n_logprobs of these per token, best first */
+    uint32_t id;
+    float logprob;
+};
+
+struct engine;
+
+struct request {
+    /* Set before engine_submit(), constant after. */
+    char id[REQUEST_ID_BYTES];
+    int32_t priority;                  /* lower is sooner; 0 is usual */
+    struct sampling sampling;
+    struct stopping stopping;
+    struct cache_prompt prompt;        /* ids, span ends, keys: owned by the request */
+    bool text_continues;               /* generated text continues the prompt (completions) */
+    void (*wake)(void *arg);           /* engine thread: tokens or the end are there; must not
+                                          block. Called at most once until request_poll() */
+    void *wake_arg;
+
+    /* Written by the engine thread, read by the submitter. */
+    struct out_token *out;             /* [stopping.max_tokens] */
+    struct out_top *out_top;           /* [stopping.max_tokens * n_logprobs]; NULL when 0 */
+    _Atomic uint32_t n_out;
+    _Atomic int finish;                /* enum finish_reason */
+    enum status error;                 /* valid after finish == FINISH_ERROR */
+    const char *error_words;           /* constant text; may be NULL */
+    int32_t stop_id;                   /* stop_token_ids member that ended it, or -1 */
+    _Atomic uint32_t n_cached;         /* prompt tokens not computed again */
+    _Atomic uint32_t n_prefilled;      /* prompt tokens whose KV is there: progress */
+    _Atomic uint64_t t_submit, t_first_step, t_first_token, t_finish;
+
+    /* Both. */
+    atomic_bool cancel;                /* set by request_cancel() */
+    atomic_bool woken;                 /* wake() was called and not yet answered by a poll */
+    atomic_uint refs;
+
+    /* Engine thread. */
+    uint32_t *ids;                     /* the prompt's, then the generated ones */
+    uint32_t slot;                     /* of the engine's sequence table */
+};
+
+/* Everything pointed to is copied. span_ends may be NULL. Computes the block keys (hashing runs
+ * here, on the caller's thread). Cuts max_tokens to the context; ERR_INVALID for a prompt that leaves
+ * room for no token, is empty, or holds an id outside of the vocabulary.
+ * On OK *out has one reference, the caller's. */
+NODISCARD enum status request_create(struct request **out, const struct engine *e,
+                                     const uint32_t *ids, uint32_t n_ids,
+                                     const uint32_t *span_ends, uint32_t n_span_ends,
+                                     const struct kv_scope *scope,
+                                     const struct sampling *sampling,
+                                     const struct stopping *stopping, struct buf *why);
+void request_ref(struct request *r);
+void request_unref(struct request *r); /* NULL is fine */
+
+/* The submitter has drained everything it saw: the next token or end calls wake() again. Call it
+ * BEFORE reading n_out and finish, so that nothing published in between is missed. */
+void request_poll(struct request *r);
+/* Any thread; idempotent. The engine lets go of everything by the next step (design P2). */
+void request_cancel(struct request *r);
+
+/* Token counts and times for usage and logs. */
+uint32_t request_n_out(const struct request *r);             /* acquire */
+enum finish_reason request_finish(const struct request *r);  /* acquire */
+
+#endif

@@ -1,0 +1,43 @@
+/* safetensors.h - the tensors of a checkpoint: one file or many, mapped, never copied.
+ *
+ * File format (huggingface/safetensors): u64 little-endian n; n bytes of JSON, an object of
+ * name -> {"dtype", "shape", "data_offsets": [begin, end)}, offsets counting from 8 + n; then data.
+ *
+ * Owns    the mappings until safetensors_close().
+ * Thread  read-only after open: any.
+ * Errors  ERR_NOT_FOUND no checkpoint in the directory; ERR_INVALID a header that does not hold
+ *         together (words name file and tensor). Every offset is checked against the file before
+ *         anything is handed out.
+ * Units   bytes, elements. */
+#ifndef TARN_ENGINE_SAFETENSORS_H
+#define TARN_ENGINE_SAFETENSORS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "kernels/params.h"
+
+#define TENSOR_N_DIMS_MAX 4
+
+struct tensor {
+    const char *name;
+    enum dtype dtype;
+    int dtype_known;          /* 0: a dtype we do not load (its name is in dtype_name) */
+    char dtype_name[16];
+    uint32_t n_dims;
+    uint64_t shape[TENSOR_N_DIMS_MAX];
+    const void *data;         /* no alignment is promised by the format */
+    uint64_t n_bytes;
+};
+
+struct safetensors;
+
+/* DIR/model.safetensors, or the shards that DIR/model.safetensors.index.json lists. */
+NODISCARD enum status safetensors_open(struct safetensors **out, const char *dir,
+                                       struct buf *why);
+void safetensors_close(struct safetensors *st); /* NULL is fine */
+/* NULL when there is none of that name. */
+const struct tensor *safetensors_find(const struct safetensors *st, const char *name);
+
+#endif

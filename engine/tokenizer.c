@@ -1,0 +1,306 @@
+/* tokenizer.c - the public face: load, encode, ask. */
+#include "engine/tokenizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/tokenizer_internal.h"
+#include "engine/tokenizer_utf8.h"
+
+/* ---- load ---- */
+
+enum status tok_node_type(const struct json *node, const char *where, const char **type,
+                          struct buf *why)
+{
+    const struct json *t = js_get(node, "type");
+
+    if (!js_is(node, JS_OBJECT) || !js_is(t, JS_STRING))
+        return buf_why(why, ERR_INVALID, "%s: expected an object with a string \"type\"", where);
+    *type = js_string(t, NULL);
+    return OK;
+}
+
+static enum status check_model(const struct json *root, struct buf *why)
+{
+    const struct json *model = js_get(root, "model");
+    const char *type = "BPE"; /* what files before 2021 leave out */
+
+    if (!js_is(root, JS_OBJECT) || !js_is(model, JS_OBJECT))
+        return buf_why(why, ERR_INVALID, "tokenizer.json: model: expected an object, got %s",
+                       js_type_name(js_typeof(model)));
+    enum status s = js_get_str(model, "type", &type, NULL, why);
+    if (s == OK && strcmp(type, "BPE") != 0)
+        s = buf_why(why, ERR_UNSUPPORTED, "tokenizer.json: model.type %s is not supported", type);
+    return s;
+}
+
+static enum status load_parts(struct tokenizer *t, const struct json *root, struct buf *why)
+{
+    const struct json *model = js_get(root, "model"), *added = js_get(root, "added_tokens");
+    enum status s = check_model(root, why);
+
+    if (s == OK)
+        s = tok_vocab_load(&t->vocab, model, added, why);
+    if (s == OK)
+        s = tok_normalizer_load(&t->normalizer, js_get(root, "normalizer"), why);
+    if (s == OK)
+        s = tok_pretok_load(&t->pretok, js_get(root, "pre_tokenizer"), why);
+    if (s == OK)
+        s = tok_bpe_load(&t->bpe, &t->vocab, tok_pretok_is_byte_level(t->pretok), model, why);
+    if (s == OK)
+        s = tok_added_load(&t->added, &t->added_normalized, &t->vocab, t->normalizer, added, why);
+    if (s == OK)
+        s = tok_decoder_load(t, js_get(root, "decoder"), why);
+    if (s == OK)
+        s = tok_processor_load(t, js_get(root, "post_processor"), why);
+    return s;
+}
+
+static enum status load_file(struct tokenizer *t, const char *dir, struct buf *why)
+{
+    struct json *root = NULL;
+    struct buf path;
+
+    buf_init(&path, 65536);
+    enum status s = buf_printf(&path, "%s/tokenizer.json", dir);
+    if (s == OK)
+        s = js_parse_file(&root, buf_str(&path), TOK_FILE_BYTES_MAX, why);
+    buf_fini(&path);
+    if (s == OK)
+        s = load_parts(t, root, why);
+    js_unref(root);
+    return s;
+}
+
+enum status tokenizer_load(struct tokenizer **out, const char *dir, struct buf *why)
+{
+    struct tokenizer *t = calloc(1, sizeof *t);
+
+    *out = NULL;
+    if (!t)
+        return buf_why(why, ERR_NOMEM, "out of memory");
+    t->bos_id = t->eos_id = TOKEN_NONE;
+    enum status s = load_file(t, dir, why);
+    if (s == OK)
+        s = tok_config_load(t, dir, why);
+    if (s == OK)
+        *out = t;
+    else
+        tokenizer_destroy(t);
+    if (s == ERR_NOMEM)
+        buf_why(why, s, "out of memory while loading %s/tokenizer.json", dir);
+    return s;
+}
+
+void tokenizer_destroy(struct tokenizer *t)
+{
+    if (!t)
+        return;
+    tok_trie_fini(&t->added);
+    tok_trie_fini(&t->added_normalized);
+    tok_vec_fini(&t->before);
+    tok_vec_fini(&t->after);
+    tok_bpe_fini(&t->bpe);
+    tok_pretok_destroy(t->pretok);
+    tok_normalizer_destroy(t->normalizer);
+    tok_vocab_fini(&t->vocab);
+    free(t->bos_text);
+    free(t->eos_text);
+    free(t->chat_template);
+    free(t);
+}
+
+/* ---- encode ---- */
+
+struct encoder {
+    const struct tokenizer *t;
+    struct tok_scratch scratch;
+    struct tok_pieces pieces;
+    struct buf normal; /* the section after normalization */
+    size_t n_ids_max;
+    unsigned flags;
+};
+
+static enum status encode_pieces(struct encoder *e, const char *text, size_t len, bool at_start)
+{
+    bool no_prefix = at_start && (e->flags & TOKENIZE_CONTINUES);
+    enum status s = tok_pretok_run(e->t->pretok, &e->pieces, text, len, at_start, no_prefix);
+
+    for (size_t i = 0; i < e->pieces.spans.n && s == OK; i += 2) {
+        const uint32_t *span = e->pieces.spans.v + i;
+        s = tok_bpe_piece(&e->t->bpe, &e->scratch, e->pieces.text + span[0], span[1] - span[0]);
+        if (s == OK && e->scratch.out.n > e->n_ids_max)
+            s = ERR_TOO_LARGE;
+    }
+    return s;
+}
+
+/* Hand what lies between added tokens to `section`, and write the tokens' own ids. */
+static enum status cut_at_added(struct encoder *e, const struct tok_trie *trie, const char *text,
+                                size_t len, bool at_start,
+                                enum status (*section)(struct encoder *e, const char *text,
+                                                       size_t len, bool at_start))
+{
+    bool special = e->flags & TOKENIZE_PARSE_SPECIAL;
+    struct tok_added_match m;
+    size_t done = 0;
+
+    for (;;) {
+        enum status s = tok_trie_find(trie, text, len, done, special, &m);
+        if (s == ERR_NOT_FOUND)
+            break;
+        if (s == OK && m.start > done)
+            s = section(e, text + done, m.start - done, at_start && done == 0);
+        if (s == OK)
+            s = tok_push(&e->scratch.out, m.id);
+        if (s != OK)
+            return s;
+        done = m.end;
+    }
+    return done < len ? section(e, text + done, len - done, at_start && done == 0) : OK;
+}
+
+static enum status encode_section(struct encoder *e, const char *text, size_t len, bool at_start)
+{
+    bool no_prefix = at_start && (e->flags & TOKENIZE_CONTINUES);
+
+    if (e->t->normalizer) {
+        buf_reset(&e->normal);
+        enum status s = buf_append(&e->normal, text, len);
+        if (s == OK)
+            s = tok_normalize(e->t->normalizer, &e->normal, no_prefix);
+        if (s != OK)
+            return s;
+        text = buf_str(&e->normal);
+        len = e->normal.len;
+    }
+    return cut_at_added(e, &e->t->added_normalized, text, len, at_start, encode_pieces);
+}
+
+static enum status push_all(struct tok_vec *out, const struct tok_vec *ids)
+{
+    enum status s = OK;
+
+    for (size_t i = 0; i < ids->n && s == OK; i++)
+        s = tok_push(out, ids->v[i]);
+    return s;
+}
+
+static enum status encode_all(struct encoder *e, const char *text, size_t len, struct buf *ids)
+{
+    const struct tokenizer *t = e->t;
+    bool add = e->flags & TOKENIZE_ADD_SPECIAL;
+    enum status s = add ? push_all(&e->scratch.out, &t->before) : OK;
+
+    if (s == OK)
+        s = cut_at_added(e, &t->added, text, len, true, encode_section);
+    if (s == OK && add)
+        s = push_all(&e->scratch.out, &t->after);
+    if (s == OK)
+        s = buf_append(ids, e->scratch.out.v, e->scratch.out.n * sizeof(uint32_t));
+    return s;
+}
+
+static enum status encode_repaired(struct encoder *e, const char *text, size_t len,
+                                   struct buf *ids)
+{
+    struct buf repaired;
+
+    if (utf8_is_valid(text, len))
+        return encode_all(e, text, len, ids);
+    buf_init(&repaired, (size_t)TOK_TEXT_BYTES_MAX * 3);
+    enum status s = utf8_repair(&repaired, text, len);
+    if (s == OK)
+        s = encode_all(e, buf_str(&repaired), repaired.len, ids);
+    buf_fini(&repaired);
+    return s;
+}
+
+enum status tok_encode_counted(const struct tokenizer *t, const char *text, size_t len,
+                               unsigned flags, struct buf *ids, uint64_t *n_steps_out)
+{
+    struct encoder e = {.t = t, .flags = flags};
+
+    if (len > TOK_TEXT_BYTES_MAX)
+        return ERR_TOO_LARGE;
+    e.n_ids_max = (ids->max - ids->len) / sizeof(uint32_t);
+    tok_pieces_init(&e.pieces);
+    buf_init(&e.normal, (size_t)TOK_TEXT_BYTES_MAX * 4);
+    enum status s = encode_repaired(&e, text, len, ids);
+    *n_steps_out = e.scratch.n_steps;
+    buf_fini(&e.normal);
+    tok_pieces_fini(&e.pieces);
+    tok_scratch_fini(&e.scratch);
+    return s;
+}
+
+enum status tokenizer_encode(const struct tokenizer *t, const char *text, size_t len,
+                             unsigned flags, struct buf *ids)
+{
+    uint64_t n_steps;
+
+    return tok_encode_counted(t, text, len, flags, ids, &n_steps);
+}
+
+/* ---- ask ---- */
+
+uint32_t tokenizer_n_vocab(const struct tokenizer *t)
+{
+    return t->vocab.n_tokens;
+}
+
+const char *tokenizer_bytes(const struct tokenizer *t, uint32_t id, size_t *len_out)
+{
+    bool known = id < t->vocab.n_tokens && t->vocab.tokens[id].piece;
+
+    *len_out = known ? t->vocab.tokens[id].bytes_len : 0;
+    return known ? t->vocab.tokens[id].bytes : "";
+}
+
+const char *tokenizer_piece(const struct tokenizer *t, uint32_t id, size_t *len_out)
+{
+    bool known = id < t->vocab.n_tokens && t->vocab.tokens[id].piece;
+
+    *len_out = known ? t->vocab.tokens[id].piece_len : 0;
+    return known ? t->vocab.tokens[id].piece : NULL;
+}
+
+bool tokenizer_is_special(const struct tokenizer *t, uint32_t id)
+{
+    return id < t->vocab.n_tokens && (t->vocab.tokens[id].flags & TOK_SPECIAL);
+}
+
+bool tokenizer_strips_first_space(const struct tokenizer *t)
+{
+    return t->strips_first_space;
+}
+
+uint32_t tokenizer_find(const struct tokenizer *t, const char *piece, size_t len)
+{
+    return tok_vocab_find(&t->vocab, piece, len);
+}
+
+uint32_t tokenizer_bos(const struct tokenizer *t)
+{
+    return t->bos_id;
+}
+
+uint32_t tokenizer_eos(const struct tokenizer *t)
+{
+    return t->eos_id;
+}
+
+const char *tokenizer_bos_text(const struct tokenizer *t)
+{
+    return t->bos_text;
+}
+
+const char *tokenizer_eos_text(const struct tokenizer *t)
+{
+    return t->eos_text;
+}
+
+const char *tokenizer_chat_template(const struct tokenizer *t)
+{
+    return t->chat_template;
+}

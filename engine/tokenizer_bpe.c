@@ -1,0 +1,554 @@
+/* tokenizer_bpe.c - byte pair encoding: the merge table, and the merging of one piece.
+ *
+ * The rule: of all neighbours that the table knows, join the pair of the lowest rank, the leftmost
+ * of equals, until none is left. Three ways to the same result, by length:
+ *
+ *   any piece     is first cut where no merge can ever join the two symbols (TOK_JOIN_BITS). Old
+ *                 SentencePiece-style files hand over a whole text as one piece; this cuts it
+ *                 back into words.
+ *   short runs    scan an array of ranks for the lowest: quadratic, but without a heap
+ *   long runs     a linked list and a heap of (rank, position): O(n log n) */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "engine/tokenizer_internal.h"
+#include "engine/tokenizer_utf8.h"
+
+#define SHORT_RUN 32
+#define NO_RANK UINT32_MAX
+
+/* ---- the table ---- */
+
+static uint64_t pair_key(uint32_t left, uint32_t right)
+{
+    return (uint64_t)left << 32 | right;
+}
+
+static uint64_t mix(uint64_t pair)
+{
+    return (pair ^ pair >> 29) * 0x9e3779b97f4a7c15u;
+}
+
+static struct tok_merge_slot *merge_slot(const struct tok_bpe *b, uint64_t pair)
+{
+    for (uint32_t i = (uint32_t)(mix(pair) >> b->merge_shift);; i = (i + 1) & b->merge_mask) {
+        struct tok_merge_slot *slot = &b->merges[i];
+        if (slot->rank == NO_RANK || slot->pair == pair)
+            return slot;
+    }
+}
+
+static uint32_t join_bit(uint32_t left, uint32_t right)
+{
+    return (uint32_t)(mix(pair_key(left, right)) >> (64 - TOK_JOIN_BITS));
+}
+
+static bool may_join(const struct tok_bpe *b, uint32_t left, uint32_t right)
+{
+    uint32_t bit = join_bit(left, right);
+
+    return b->joins[bit / 64] >> (bit % 64) & 1;
+}
+
+static enum status make_tables(struct tok_bpe *b, size_t n_merges)
+{
+    unsigned log2 = 4;
+
+    while (((size_t)1 << log2) < n_merges * 2)
+        log2++;
+    size_t n_slots = (size_t)1 << log2;
+    b->merge_shift = 64 - log2;
+    b->merge_mask = (uint32_t)(n_slots - 1);
+    b->merges = malloc(n_slots * sizeof *b->merges);
+    b->joins = calloc((1u << TOK_JOIN_BITS) / 64, sizeof *b->joins);
+    if (!b->merges || !b->joins)
+        return ERR_NOMEM;
+    for (size_t i = 0; i < n_slots; i++)
+        b->merges[i] = (struct tok_merge_slot){.rank = NO_RANK};
+    return OK;
+}
+
+/* ---- loading ---- */
+
+/* The symbols a piece may begin (or end) with before any merge: its first (last) character, and
+ * itself when it is a byte token, which enters merging whole. */
+struct edge {
+    uint32_t ids[2];
+};
+
+static struct edge first_edge(const struct tok_bpe *b, uint32_t id)
+{
+    const struct tok_token *t = &b->vocab->tokens[id];
+    size_t n = t->piece_len ? utf8_size(t->piece[0]) : 0;
+
+    return (struct edge){{tok_vocab_find(b->vocab, t->piece, n), id}};
+}
+
+static struct edge last_edge(const struct tok_bpe *b, uint32_t id)
+{
+    const struct tok_token *t = &b->vocab->tokens[id];
+    size_t at = t->piece_len ? t->piece_len - 1u : 0;
+
+    while (at > 0 && ((unsigned char)t->piece[at] & 0xc0) == 0x80)
+        at--;
+    return (struct edge){{tok_vocab_find(b->vocab, t->piece + at, t->piece_len - at), id}};
+}
+
+static bool is_whole_symbol(const struct tok_bpe *b, uint32_t id)
+{
+    return id == b->unk_id || (b->vocab->tokens[id].flags & TOK_BYTE);
+}
+
+static void mark_join(struct tok_bpe *b, uint32_t left, uint32_t right)
+{
+    struct edge l = last_edge(b, left), r = first_edge(b, right);
+    int n_l = is_whole_symbol(b, left) ? 2 : 1, n_r = is_whole_symbol(b, right) ? 2 : 1;
+
+    for (int i = 0; i < n_l; i++) {
+        for (int j = 0; j < n_r; j++) {
+            uint32_t bit = join_bit(l.ids[i], r.ids[j]);
+            b->joins[bit / 64] |= (uint64_t)1 << (bit % 64);
+        }
+    }
+}
+
+struct merge_text {
+    const char *left, *right;
+    size_t left_len, right_len;
+};
+
+static enum status read_merge(const struct json *entry, size_t i, struct merge_text *m,
+                              struct buf *why)
+{
+    if (js_is(entry, JS_STRING)) {
+        size_t len;
+        const char *s = js_string(entry, &len);
+        const char *space = memchr(s, ' ', len);
+        if (space && !memchr(space + 1, ' ', (size_t)(s + len - space - 1))) {
+            *m = (struct merge_text){s, space + 1, (size_t)(space - s),
+                                     (size_t)(s + len - space - 1)};
+            return OK;
+        }
+    } else if (js_len(entry) == 2 && js_is(js_at(entry, 0), JS_STRING) &&
+               js_is(js_at(entry, 1), JS_STRING)) {
+        m->left = js_string(js_at(entry, 0), &m->left_len);
+        m->right = js_string(js_at(entry, 1), &m->right_len);
+        return OK;
+    }
+    return buf_why(why, ERR_INVALID, "tokenizer.json: model.merges[%zu]: expected \"a b\" or "
+                   "[\"a\", \"b\"]", i);
+}
+
+static enum status add_merge(struct tok_bpe *b, size_t i, const struct merge_text *m,
+                             struct buf *name, struct buf *why)
+{
+    buf_reset(name);
+    enum status s = buf_append(name, m->left, m->left_len);
+    if (s == OK)
+        s = buf_append(name, m->right, m->right_len);
+    if (s != OK)
+        return s;
+    uint32_t left = tok_vocab_find(b->vocab, m->left, m->left_len);
+    uint32_t right = tok_vocab_find(b->vocab, m->right, m->right_len);
+    uint32_t joined = tok_vocab_find(b->vocab, buf_str(name), name->len);
+    if (left == TOKEN_NONE || right == TOKEN_NONE || joined == TOKEN_NONE)
+        return buf_why(why, ERR_INVALID, "tokenizer.json: model.merges[%zu]: \"%.80s\" is not "
+                       "in the vocabulary", i,
+                       left == TOKEN_NONE ? m->left : right == TOKEN_NONE ? m->right
+                                                                          : buf_str(name));
+    *merge_slot(b, pair_key(left, right)) = (struct tok_merge_slot){
+        .pair = pair_key(left, right), .rank = (uint32_t)i, .new_id = joined};
+    mark_join(b, left, right);
+    return OK;
+}
+
+static enum status load_merges(struct tok_bpe *b, const struct json *merges, struct buf *why)
+{
+    struct merge_text m;
+    struct buf name;
+
+    if (!js_is(merges, JS_ARRAY))
+        return buf_why(why, ERR_INVALID, "tokenizer.json: model.merges: expected an array");
+    if (js_len(merges) > TOK_N_VOCAB_MAX * 2)
+        return buf_why(why, ERR_INVALID, "tokenizer.json: model.merges: too many");
+    enum status s = make_tables(b, js_len(merges));
+    buf_init(&name, TOK_FILE_BYTES_MAX);
+    for (size_t i = 0; i < js_len(merges) && s == OK; i++) {
+        s = read_merge(js_at(merges, i), i, &m, why);
+        if (s == OK)
+            s = add_merge(b, i, &m, &name, why);
+    }
+    buf_fini(&name);
+    return s;
+}
+
+static enum status refuse_set(const struct json *model, const char *key, struct buf *why)
+{
+    const struct json *v = js_get_set(model, key);
+
+    if (!v || (js_is(v, JS_STRING) && js_string(v, NULL)[0] == '\0') ||
+        ((js_is(v, JS_REAL) || js_is(v, JS_INT)) && js_number(v) == 0))
+        return OK;
+    return buf_why(why, ERR_UNSUPPORTED, "tokenizer.json: model.%s is not supported", key);
+}
+
+static enum status load_unk(struct tok_bpe *b, const struct json *model, struct buf *why)
+{
+    const char *unk = NULL;
+    size_t len = 0;
+    enum status s = js_get_str(model, "unk_token", &unk, &len, why);
+
+    b->unk_id = TOKEN_NONE;
+    if (s != OK || !unk)
+        return s;
+    b->unk_id = tok_vocab_find(b->vocab, unk, len);
+    if (b->unk_id == TOKEN_NONE)
+        return buf_why(why, ERR_INVALID, "tokenizer.json: model.unk_token: \"%.80s\" is not in "
+                       "the vocabulary", unk);
+    return OK;
+}
+
+static void fill_byte_tables(struct tok_bpe *b)
+{
+    char name[8];
+
+    for (uint32_t c = 0; c < 512; c++)
+        b->letter_ids[c] = tok_vocab_find(b->vocab, name, utf8_put(name, c));
+    for (unsigned byte = 0; byte < 256; byte++) {
+        static const char hex[] = "0123456789ABCDEF";
+        char fallback[6] = {'<', '0', 'x', hex[byte >> 4], hex[byte & 15], '>'};
+        b->byte_ids[byte] = b->letter_ids[tok_byte_letter((unsigned char)byte)];
+        b->fallback_ids[byte] = tok_vocab_find(b->vocab, fallback, sizeof fallback);
+        if (b->fallback_ids[byte] != TOKEN_NONE)
+            b->vocab->tokens[b->fallback_ids[byte]].flags |= TOK_BYTE;
+    }
+}
+
+enum status tok_bpe_load(struct tok_bpe *b, const struct tok_vocab *v, bool byte_level,
+                         const struct json *model, struct buf *why)
+{
+    static const char *const unknown[] = {"dropout", "continuing_subword_prefix",
+                                          "end_of_word_suffix"};
+    enum status s = OK;
+
+    b->vocab = v;
+    b->byte_level = byte_level;
+    for (size_t i = 0; i < ARRAY_SIZE(unknown) && s == OK; i++)
+        s = refuse_set(model, unknown[i], why);
+    if (s == OK)
+        s = js_get_bool(model, "fuse_unk", &b->fuse_unk, why);
+    if (s == OK)
+        s = js_get_bool(model, "byte_fallback", &b->byte_fallback, why);
+    if (s == OK)
+        s = js_get_bool(model, "ignore_merges", &b->ignore_merges, why);
+    if (s == OK)
+        s = load_unk(b, model, why);
+    if (s != OK)
+        return s;
+    fill_byte_tables(b);
+    return load_merges(b, js_get(model, "merges"), why);
+}
+
+void tok_bpe_fini(struct tok_bpe *b)
+{
+    free(b->merges);
+    free(b->joins);
+    *b = (struct tok_bpe){0};
+}
+
+void tok_scratch_fini(struct tok_scratch *s)
+{
+    tok_vec_fini(&s->out);
+    tok_vec_fini(&s->symbols);
+    tok_vec_fini(&s->node);
+    buf_fini(&s->name);
+    free(s->heap);
+    *s = (struct tok_scratch){0};
+}
+
+/* ---- from a piece to symbols ---- */
+
+/* An unknown character becomes <0xXX> tokens when all of them exist, else one unk, which fuse_unk
+ * joins with the one before. As in Hugging Face, a pending unk waits for the next known
+ * character, also past byte tokens. */
+static enum status push_unknown(const struct tok_bpe *b, struct tok_scratch *s, const char *c,
+                                size_t n, bool *unk_waits)
+{
+    bool all = b->byte_fallback;
+    enum status st = OK;
+
+    for (size_t i = 0; i < n && all; i++)
+        all = b->fallback_ids[(unsigned char)c[i]] != TOKEN_NONE;
+    if (all) {
+        for (size_t i = 0; i < n && st == OK; i++)
+            st = tok_push(&s->symbols, b->fallback_ids[(unsigned char)c[i]]);
+        return st;
+    }
+    if (b->unk_id == TOKEN_NONE)
+        return OK;
+    if (*unk_waits && !b->fuse_unk)
+        st = tok_push(&s->symbols, b->unk_id);
+    *unk_waits = true;
+    return st;
+}
+
+static enum status push_known(const struct tok_bpe *b, struct tok_scratch *s, uint32_t id,
+                              bool *unk_waits)
+{
+    enum status st = *unk_waits ? tok_push(&s->symbols, b->unk_id) : OK;
+
+    *unk_waits = false;
+    return st == OK ? tok_push(&s->symbols, id) : st;
+}
+
+static enum status symbols_of_bytes(const struct tok_bpe *b, struct tok_scratch *s,
+                                    const char *piece, size_t len)
+{
+    bool unk_waits = false;
+    enum status st = tok_vec_reserve(&s->symbols, len);
+
+    for (size_t i = 0; i < len && st == OK; i++) {
+        uint32_t id = b->byte_ids[(unsigned char)piece[i]];
+        char letter[4];
+        if (id != TOKEN_NONE)
+            st = push_known(b, s, id, &unk_waits);
+        else
+            st = push_unknown(b, s, letter,
+                              utf8_put(letter, tok_byte_letter((unsigned char)piece[i])),
+                              &unk_waits);
+    }
+    return st == OK && unk_waits ? tok_push(&s->symbols, b->unk_id) : st;
+}
+
+static enum status symbols_of_chars(const struct tok_bpe *b, struct tok_scratch *s,
+                                    const char *piece, size_t len)
+{
+    bool unk_waits = false;
+    enum status st = OK;
+
+    for (const char *p = piece, *end = piece + len; p < end && st == OK;) {
+        const char *start = p;
+        uint32_t c = utf8_next(&p);
+        size_t n = (size_t)(p - start);
+        uint32_t id = c < 512 ? b->letter_ids[c] : tok_vocab_find(b->vocab, start, n);
+        if (id != TOKEN_NONE)
+            st = push_known(b, s, id, &unk_waits);
+        else
+            st = push_unknown(b, s, start, n, &unk_waits);
+    }
+    return st == OK && unk_waits ? tok_push(&s->symbols, b->unk_id) : st;
+}
+
+/* ---- merging short runs ---- */
+
+static enum status merge_short(const struct tok_bpe *b, struct tok_scratch *s,
+                               const uint32_t *symbols, size_t n)
+{
+    uint32_t ids[SHORT_RUN];
+    const struct tok_merge_slot *pairs[SHORT_RUN]; /* [i]: of ids[i] and ids[i + 1] */
+
+    memcpy(ids, symbols, n * sizeof *ids);
+    for (size_t i = 0; i + 1 < n; i++)
+        pairs[i] = merge_slot(b, pair_key(ids[i], ids[i + 1]));
+    s->n_steps += n;
+    for (;;) {
+        uint32_t best = NO_RANK;
+        size_t at = 0;
+        for (size_t i = 0; i + 1 < n; i++) {
+            if (pairs[i]->rank < best) {
+                best = pairs[i]->rank;
+                at = i;
+            }
+        }
+        if (best == NO_RANK)
+            break;
+        ids[at] = pairs[at]->new_id;
+        n--;
+        for (size_t i = at + 1; i < n; i++) {
+            ids[i] = ids[i + 1];
+            pairs[i - 1] = pairs[i];
+        }
+        if (at + 1 < n)
+            pairs[at] = merge_slot(b, pair_key(ids[at], ids[at + 1]));
+        if (at > 0)
+            pairs[at - 1] = merge_slot(b, pair_key(ids[at - 1], ids[at]));
+        s->n_steps += 3;
+    }
+    enum status st = tok_vec_reserve(&s->out, s->out.n + n);
+    if (st != OK)
+        return st;
+    memcpy(s->out.v + s->out.n, ids, n * sizeof *ids);
+    s->out.n += n;
+    return OK;
+}
+
+/* ---- merging long runs ---- */
+
+/* Four arrays of n in one vector; a position stays where its symbol began. */
+struct run {
+    uint32_t *id;    /* [n] */
+    uint32_t *prev;  /* [n]; n: none */
+    uint32_t *next;  /* [n]; n: none */
+    uint32_t *rank;  /* [n] of the pair (this, next); NO_RANK: none, or swallowed */
+    uint32_t n;
+};
+
+static enum status heap_push(struct tok_scratch *s, uint32_t rank, uint32_t pos)
+{
+    if (s->heap_n == s->heap_cap) {
+        size_t cap = s->heap_cap ? s->heap_cap * 2 : 1024;
+        uint64_t *heap = realloc(s->heap, cap * sizeof *heap);
+        if (!heap)
+            return ERR_NOMEM;
+        s->heap = heap;
+        s->heap_cap = cap;
+    }
+    uint64_t key = (uint64_t)rank << 32 | pos;
+    size_t i = s->heap_n++;
+    while (i > 0 && s->heap[(i - 1) / 2] > key) {
+        s->heap[i] = s->heap[(i - 1) / 2];
+        i = (i - 1) / 2;
+        s->n_steps++;
+    }
+    s->heap[i] = key;
+    s->n_steps++;
+    return OK;
+}
+
+static uint64_t heap_pop(struct tok_scratch *s)
+{
+    uint64_t top = s->heap[0], key = s->heap[--s->heap_n];
+    size_t i = 0, child;
+
+    while ((child = 2 * i + 1) < s->heap_n) {
+        if (child + 1 < s->heap_n && s->heap[child + 1] < s->heap[child])
+            child++;
+        if (s->heap[child] >= key)
+            break;
+        s->heap[i] = s->heap[child];
+        i = child;
+        s->n_steps++;
+    }
+    s->heap[i] = key;
+    s->n_steps++;
+    return top;
+}
+
+/* Look the pair (pos, next) up again, after one of the two has changed. */
+static enum status refresh_pair(const struct tok_bpe *b, struct tok_scratch *s, struct run *r,
+                                uint32_t pos)
+{
+    r->rank[pos] = NO_RANK;
+    if (r->next[pos] == r->n)
+        return OK;
+    r->rank[pos] = merge_slot(b, pair_key(r->id[pos], r->id[r->next[pos]]))->rank;
+    s->n_steps++;
+    return r->rank[pos] == NO_RANK ? OK : heap_push(s, r->rank[pos], pos);
+}
+
+static enum status join_at(const struct tok_bpe *b, struct tok_scratch *s, struct run *r,
+                           uint32_t pos)
+{
+    uint32_t right = r->next[pos], after = r->next[right];
+
+    r->id[pos] = merge_slot(b, pair_key(r->id[pos], r->id[right]))->new_id;
+    r->rank[right] = NO_RANK;
+    r->next[pos] = after;
+    if (after != r->n)
+        r->prev[after] = pos;
+    enum status st = r->prev[pos] == r->n ? OK : refresh_pair(b, s, r, r->prev[pos]);
+    return st == OK ? refresh_pair(b, s, r, pos) : st;
+}
+
+static enum status merge_long(const struct tok_bpe *b, struct tok_scratch *s,
+                              const uint32_t *symbols, size_t n)
+{
+    enum status st = tok_vec_reserve(&s->node, 4 * n);
+
+    if (st != OK)
+        return st;
+    struct run r = {s->node.v, s->node.v + n, s->node.v + 2 * n, s->node.v + 3 * n, (uint32_t)n};
+    memcpy(r.id, symbols, n * sizeof *symbols);
+    for (uint32_t i = 0; i < r.n; i++) {
+        r.prev[i] = i == 0 ? r.n : i - 1;
+        r.next[i] = i + 1;
+    }
+    s->heap_n = 0;
+    for (uint32_t i = 0; i < r.n && st == OK; i++)
+        st = refresh_pair(b, s, &r, i);
+    while (s->heap_n > 0 && st == OK) {
+        uint64_t top = heap_pop(s);
+        uint32_t pos = (uint32_t)top;
+        if (r.rank[pos] == top >> 32) /* else the pair has changed since */
+            st = join_at(b, s, &r, pos);
+    }
+    for (uint32_t i = 0; i < r.n && st == OK; i = r.next[i])
+        st = tok_push(&s->out, r.id[i]);
+    return st;
+}
+
+/* ---- one piece ---- */
+
+static enum status merge_symbols(const struct tok_bpe *b, struct tok_scratch *s)
+{
+    const uint32_t *v = s->symbols.v;
+    size_t n = s->symbols.n, start = 0;
+    enum status st = OK;
+
+    if (n <= SHORT_RUN)
+        return merge_short(b, s, v, n);
+    for (size_t i = 1; i <= n && st == OK; i++) {
+        if (i < n && may_join(b, v[i - 1], v[i]))
+            continue;
+        if (i - start <= SHORT_RUN)
+            st = merge_short(b, s, v + start, i - start);
+        else
+            st = merge_long(b, s, v + start, i - start);
+        start = i;
+    }
+    return st;
+}
+
+/* ignore_merges (Llama 3): a piece that is a token as it stands is that token. */
+static enum status find_whole(const struct tok_bpe *b, struct tok_scratch *s, const char *piece,
+                              size_t len, uint32_t *id)
+{
+    enum status st = OK;
+
+    *id = TOKEN_NONE;
+    if (len > b->vocab->piece_len_max)
+        return OK;
+    if (!b->byte_level) {
+        *id = tok_vocab_find(b->vocab, piece, len);
+        return OK;
+    }
+    s->name.max = TOK_FILE_BYTES_MAX;
+    buf_reset(&s->name);
+    st = buf_reserve(&s->name, 2 * len);
+    for (size_t i = 0; i < len && st == OK; i++)
+        s->name.len += utf8_put(s->name.data + s->name.len,
+                                tok_byte_letter((unsigned char)piece[i]));
+    if (st == OK)
+        *id = tok_vocab_find(b->vocab, s->name.data, s->name.len);
+    return st;
+}
+
+enum status tok_bpe_piece(const struct tok_bpe *b, struct tok_scratch *s, const char *piece,
+                          size_t len)
+{
+    uint32_t whole;
+
+    if (b->ignore_merges) {
+        enum status st = find_whole(b, s, piece, len, &whole);
+        if (st != OK)
+            return st;
+        if (whole != TOKEN_NONE)
+            return tok_push(&s->out, whole);
+    }
+    s->symbols.n = 0;
+    s->n_steps += len;
+    enum status st = b->byte_level ? symbols_of_bytes(b, s, piece, len)
+                                   : symbols_of_chars(b, s, piece, len);
+    return st == OK ? merge_symbols(b, s) : st;
+}

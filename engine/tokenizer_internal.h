@@ -1,0 +1,282 @@
+/* tokenizer_internal.h - what the files engine/tokenizer*.c share. Not for other modules.
+ *
+ * The way of a text:
+ *
+ *   repair UTF-8 -> cut at added tokens -> normalize each section -> cut at added tokens that are
+ *   written normalized -> pre-tokenize (split into pieces) -> BPE on each piece -> ids
+ *
+ * which is the order, and with it the quirks, of Hugging Face `tokenizers`.
+ *
+ * Owns    see each struct.
+ * Thread  what load built is read-only; a struct tok_scratch belongs to one encode call.
+ * Errors  as tokenizer.h.
+ * Units   offsets are uint32_t bytes: texts are at most TOK_TEXT_BYTES_MAX. */
+#ifndef TARN_ENGINE_TOKENIZER_INTERNAL_H
+#define TARN_ENGINE_TOKENIZER_INTERNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/buf.h"
+#include "base/json.h"
+#include "engine/tokenizer.h"
+
+/* The largest vocabularies known have 262,144 entries. */
+#define TOK_N_VOCAB_MAX (4u << 20)
+/* One text; the steps below hold a few copies of it, each of which may be larger. */
+#define TOK_TEXT_BYTES_MAX (256u << 20)
+#define TOK_FILE_BYTES_MAX (256u << 20)
+#define TOK_N_STEPS_MAX 64
+
+/* ---- a vector of uint32_t ---- */
+
+struct tok_vec {
+    uint32_t *v;
+    size_t n, cap;
+};
+
+NODISCARD enum status tok_vec_reserve(struct tok_vec *x, size_t n);
+void tok_vec_fini(struct tok_vec *x);
+
+static inline NODISCARD enum status tok_push(struct tok_vec *x, uint32_t v)
+{
+    if (x->n == x->cap) {
+        enum status s = tok_vec_reserve(x, x->n + 1);
+        if (s != OK)
+            return s;
+    }
+    x->v[x->n++] = v;
+    return OK;
+}
+
+/* ---- patterns (tokenizer_regex.c) ---- */
+
+struct tok_regex;
+
+/* `pattern` is in the Ruby syntax of Oniguruma, or plain text when `literal`. `where` names the
+ * field in error words. */
+NODISCARD enum status tok_regex_create(struct tok_regex **out, const char *pattern, size_t len,
+                                       bool literal, const char *where, struct buf *why);
+/* A {"String": "..."} or {"Regex": "..."} object. */
+NODISCARD enum status tok_regex_from_json(struct tok_regex **out, const struct json *pattern,
+                                          const char *where, struct buf *why);
+void tok_regex_destroy(struct tok_regex *re);
+
+/* One walk over the matches of one subject. */
+struct tok_find {
+    const struct tok_regex *re;
+    void *match_data;
+    void *jit_stack; /* made when the default stack was too small */
+    void *match_ctx;
+};
+
+NODISCARD enum status tok_find_init(struct tok_find *f, const struct tok_regex *re);
+void tok_find_fini(struct tok_find *f);
+/* First match in text[from..len). ERR_NOT_FOUND is the normal end; ERR_INVALID: the pattern went
+ * past its match limit on this text. */
+NODISCARD enum status tok_find_next(struct tok_find *f, const char *text, size_t len, size_t from,
+                                    size_t *start, size_t *end);
+
+/* ---- normalizers (tokenizer_normalize.c) ---- */
+
+struct tok_normalizer;
+
+/* *out is NULL when the file has none. */
+NODISCARD enum status tok_normalizer_load(struct tok_normalizer **out, const struct json *node,
+                                          struct buf *why);
+void tok_normalizer_destroy(struct tok_normalizer *n);
+/* Replaces the content of *text. no_prefix leaves out Prepend. `n` may be NULL. */
+NODISCARD enum status tok_normalize(const struct tok_normalizer *n, struct buf *text,
+                                    bool no_prefix);
+
+/* ---- pre-tokenizers (tokenizer_pretok.c) ---- */
+
+struct tok_pretok;
+
+NODISCARD enum status tok_pretok_load(struct tok_pretok **out, const struct json *node,
+                                      struct buf *why);
+void tok_pretok_destroy(struct tok_pretok *p);
+/* True when the last step writes bytes as byte-level letters: the pieces are then handed over as
+ * plain bytes, and BPE starts from bytes. */
+bool tok_pretok_is_byte_level(const struct tok_pretok *p);
+/* True when byte-level letters are written anywhere. */
+bool tok_pretok_has_byte_level(const struct tok_pretok *p);
+
+/* A section on its way through the steps: a text and the pieces in it. */
+struct tok_pieces {
+    const char *text;      /* borrowed, or one of own[] */
+    size_t len;
+    struct buf own[2];
+    struct tok_vec spans;  /* start, end, start, end, ... */
+    struct tok_vec spare;
+};
+
+void tok_pieces_init(struct tok_pieces *p);
+void tok_pieces_fini(struct tok_pieces *p);
+/* at_start: the section begins at position 0 of the text. no_prefix: its first piece gets no
+ * space in front. `pt` may be NULL: one piece. */
+NODISCARD enum status tok_pretok_run(const struct tok_pretok *pt, struct tok_pieces *p,
+                                     const char *text, size_t len, bool at_start, bool no_prefix);
+
+enum tok_prepend { TOK_PREPEND_ALWAYS, TOK_PREPEND_FIRST, TOK_PREPEND_NEVER };
+
+/* prepend_scheme of a Metaspace node, or what the older add_prefix_space says. */
+NODISCARD enum status tok_metaspace_prepend(const struct json *node, enum tok_prepend *out,
+                                            struct buf *why);
+
+/* The byte-level letter of a byte, and back (-1 when c is none). */
+uint32_t tok_byte_letter(unsigned char byte);
+int tok_letter_byte(uint32_t c);
+
+/* ---- vocabulary and merges (tokenizer_vocab.c) ---- */
+
+enum tok_token_flags {
+    TOK_ADDED = 1,
+    TOK_SPECIAL = 2,
+    TOK_BYTE = 4, /* <0x41> */
+};
+
+struct tok_token {
+    const char *piece; /* NULL: no such id */
+    const char *bytes; /* what it stands for in output */
+    uint32_t piece_len;
+    uint32_t bytes_len;
+    uint32_t flags;
+};
+
+/* Open addressing, linear probing; an id of TOKEN_NONE is a free slot. */
+struct tok_name_slot {
+    uint32_t hash;
+    uint32_t id;
+};
+
+struct tok_merge_slot {
+    uint64_t pair; /* left << 32 | right */
+    uint32_t rank; /* UINT32_MAX: a free slot */
+    uint32_t new_id;
+};
+
+struct tok_vocab {
+    struct arena strings;
+    struct tok_token *tokens; /* [n_tokens] */
+    uint32_t n_tokens;        /* largest id + 1 */
+    struct tok_name_slot *names;
+    uint32_t name_mask;
+    uint32_t piece_len_max;
+};
+
+NODISCARD enum status tok_vocab_load(struct tok_vocab *v, const struct json *model,
+                                     const struct json *added, struct buf *why);
+void tok_vocab_fini(struct tok_vocab *v);
+uint32_t tok_vocab_find(const struct tok_vocab *v, const char *s, size_t len);
+
+/* ---- BPE (tokenizer_bpe.c) ---- */
+
+/* Pairs of initial symbols that some merge may ever join. A bit that is 0 is a place where any
+ * piece can be cut without changing the result; long pieces are cut there first. */
+#define TOK_JOIN_BITS 18
+
+struct tok_bpe {
+    const struct tok_vocab *vocab;
+    struct tok_merge_slot *merges;
+    uint64_t *joins;
+    unsigned merge_shift;     /* 64 - log2(slots) */
+    uint32_t merge_mask;
+    uint32_t unk_id;          /* TOKEN_NONE: unknown characters vanish */
+    uint32_t letter_ids[512]; /* id of a one-letter token with a code point below 512 */
+    uint32_t byte_ids[256];   /* id of the token for a byte, in byte-level text */
+    uint32_t fallback_ids[256]; /* <0xXX> */
+    bool fuse_unk, byte_fallback, ignore_merges, byte_level;
+};
+
+struct tok_scratch {
+    struct tok_vec out;      /* ids */
+    struct tok_vec symbols;  /* of one piece, before merging */
+    struct tok_vec node;     /* the linked list of a long run */
+    struct buf name;
+    uint64_t *heap;
+    size_t heap_n, heap_cap;
+    uint64_t n_steps;        /* table look-ups and heap moves: tests check that it grows linearly */
+};
+
+NODISCARD enum status tok_bpe_load(struct tok_bpe *b, const struct tok_vocab *v, bool byte_level,
+                                   const struct json *model, struct buf *why);
+void tok_bpe_fini(struct tok_bpe *b);
+void tok_scratch_fini(struct tok_scratch *s);
+/* Ids of one piece are appended to s->out. */
+NODISCARD enum status tok_bpe_piece(const struct tok_bpe *b, struct tok_scratch *s,
+                                    const char *piece, size_t len);
+
+/* ---- added tokens in text (tokenizer_added.c) ---- */
+
+struct tok_added {
+    const char *content; /* as matched: normalized for some */
+    uint32_t len;
+    uint32_t id;
+    bool special, lstrip, rstrip, single_word;
+};
+
+struct tok_trie_node {
+    uint32_t child, sibling; /* 0: none */
+    uint32_t token;          /* index + 1 into tokens, 0: none */
+    unsigned char byte;
+};
+
+struct tok_trie {
+    struct tok_added *tokens;
+    uint32_t n_tokens;
+    struct tok_trie_node *nodes;
+    uint32_t n_nodes, cap_nodes;
+    uint32_t roots[256]; /* first byte -> node, 0: none */
+    struct tok_regex *word; /* \w, when a token asks for whole words */
+};
+
+struct tok_added_match {
+    size_t start, end; /* with the space that lstrip and rstrip swallow */
+    uint32_t id;
+};
+
+NODISCARD enum status tok_trie_add(struct tok_trie *t, const struct tok_added *token);
+void tok_trie_fini(struct tok_trie *t);
+/* The leftmost longest added token that begins at or after *from; `floor` is the end of the one
+ * before. ERR_NOT_FOUND: no further one. */
+NODISCARD enum status tok_trie_find(const struct tok_trie *t, const char *text, size_t len,
+                                    size_t floor, bool with_special, struct tok_added_match *m);
+/* Both tries from the file's added_tokens. */
+NODISCARD enum status tok_added_load(struct tok_trie *plain, struct tok_trie *normalized,
+                                     struct tok_vocab *v, const struct tok_normalizer *n,
+                                     const struct json *added, struct buf *why);
+
+/* ---- the tokenizer (tokenizer.c, tokenizer_load.c) ---- */
+
+struct tokenizer {
+    struct tok_vocab vocab;
+    struct tok_bpe bpe;
+    struct tok_normalizer *normalizer;
+    struct tok_pretok *pretok;
+    struct tok_trie added;            /* matched in the raw text */
+    struct tok_trie added_normalized; /* matched after normalization */
+    struct tok_vec before, after;     /* ids that the post-processor puts around a text */
+    char *bos_text, *eos_text, *chat_template;
+    uint32_t bos_id, eos_id;
+    bool strips_first_space;
+};
+
+/* Fill tokens[].bytes as the file's decoder says, and strips_first_space. */
+NODISCARD enum status tok_decoder_load(struct tokenizer *t, const struct json *node,
+                                       struct buf *why);
+NODISCARD enum status tok_processor_load(struct tokenizer *t, const struct json *node,
+                                         struct buf *why);
+NODISCARD enum status tok_config_load(struct tokenizer *t, const char *dir, struct buf *why);
+
+/* tokenizer_encode(), and how much work it was (n_steps of tok_scratch). */
+NODISCARD enum status tok_encode_counted(const struct tokenizer *t, const char *text, size_t len,
+                                         unsigned flags, struct buf *ids, uint64_t *n_steps_out);
+
+/* "type" of a node such as {"type": "NFC"}; ERR_INVALID when it has none. */
+NODISCARD enum status tok_node_type(const struct json *node, const char *where, const char **type,
+                                    struct buf *why);
+
+#endif

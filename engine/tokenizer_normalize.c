@@ -1,0 +1,449 @@
+/* tokenizer_normalize.c - the normalizers of tokenizer.json. ONLY file that includes utf8proc.
+ *
+ * Sequences are flattened into one list of steps. Unicode normalization is put together from
+ * utf8proc's decomposition and composition with a sort of our own between them: utf8proc's sort of
+ * combining marks is quadratic, and a text can consist of nothing else. */
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include "base/check.h"
+#include "engine/tokenizer_internal.h"
+#include "engine/tokenizer_utf8.h"
+
+enum step_kind { STEP_PREPEND, STEP_REPLACE, STEP_UNICODE, STEP_STRIP, STEP_LOWERCASE };
+
+struct step {
+    enum step_kind kind;
+    char *text; /* what to prepend, what to put in */
+    size_t text_len;
+    struct tok_regex *pattern;
+    int options; /* of utf8proc */
+    bool left, right;
+};
+
+struct tok_normalizer {
+    struct step steps[TOK_N_STEPS_MAX];
+    size_t n_steps;
+};
+
+/* ---- loading ---- */
+
+static enum status take_text(struct step *step, const struct json *node, const char *key,
+                             const char *where, struct buf *why)
+{
+    const struct json *text = js_get_set(node, key);
+
+    if (!text || !js_is(text, JS_STRING))
+        return buf_why(why, ERR_INVALID, "%s.%s: expected a string", where, key);
+    const char *s = js_string(text, &step->text_len);
+    step->text = malloc(step->text_len + 1);
+    if (!step->text)
+        return ERR_NOMEM;
+    memcpy(step->text, s, step->text_len + 1);
+    return OK;
+}
+
+static enum status load_replace(struct step *step, const struct json *node, const char *where,
+                                struct buf *why)
+{
+    step->kind = STEP_REPLACE;
+    enum status s = take_text(step, node, "content", where, why);
+    if (s != OK)
+        return s;
+    return tok_regex_from_json(&step->pattern, js_get(node, "pattern"), where, why);
+}
+
+static enum status load_strip(struct step *step, const struct json *node, struct buf *why)
+{
+    *step = (struct step){.kind = STEP_STRIP, .left = true, .right = true};
+    enum status s = js_get_bool(node, "strip_left", &step->left, why);
+    return s == OK ? js_get_bool(node, "strip_right", &step->right, why) : s;
+}
+
+static int unicode_options(const char *type)
+{
+    static const struct {
+        const char *name;
+        int options;
+    } forms[] = {
+        {"NFC", UTF8PROC_STABLE | UTF8PROC_COMPOSE},
+        {"NFD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE},
+        {"NFKC", UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT},
+        {"NFKD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(forms); i++)
+        if (strcmp(type, forms[i].name) == 0)
+            return forms[i].options;
+    return 0;
+}
+
+static enum status load_step(struct step *step, const char *type, const struct json *node,
+                             struct buf *why)
+{
+    const char *where = "normalizer";
+
+    step->options = unicode_options(type);
+    if (step->options) {
+        step->kind = STEP_UNICODE;
+        return OK;
+    }
+    if (strcmp(type, "Prepend") == 0) {
+        step->kind = STEP_PREPEND;
+        return take_text(step, node, "prepend", where, why);
+    }
+    if (strcmp(type, "Replace") == 0)
+        return load_replace(step, node, where, why);
+    if (strcmp(type, "Strip") == 0)
+        return load_strip(step, node, why);
+    if (strcmp(type, "Lowercase") == 0) {
+        step->kind = STEP_LOWERCASE;
+        return OK;
+    }
+    return buf_why(why, ERR_UNSUPPORTED, "normalizer: type %s is not supported", type);
+}
+
+/* Recursion is bounded by the nesting that json.h allows. */
+static enum status load_node(struct tok_normalizer *n, const struct json *node, struct buf *why)
+{
+    const char *type;
+    enum status s = tok_node_type(node, "normalizer", &type, why);
+
+    if (s != OK)
+        return s;
+    if (strcmp(type, "Sequence") == 0) {
+        const struct json *list = js_get(node, "normalizers");
+        if (!js_is(list, JS_ARRAY))
+            return buf_why(why, ERR_INVALID, "normalizer.normalizers: expected an array");
+        for (size_t i = 0; i < js_len(list) && s == OK; i++)
+            s = load_node(n, js_at(list, i), why);
+        return s;
+    }
+    if (n->n_steps == TOK_N_STEPS_MAX)
+        return buf_why(why, ERR_UNSUPPORTED, "normalizer: more than %d steps", TOK_N_STEPS_MAX);
+    return load_step(&n->steps[n->n_steps++], type, node, why);
+}
+
+enum status tok_normalizer_load(struct tok_normalizer **out, const struct json *node,
+                                struct buf *why)
+{
+    *out = NULL;
+    if (js_is(node, JS_NULL))
+        return OK;
+    struct tok_normalizer *n = calloc(1, sizeof *n);
+    if (!n)
+        return ERR_NOMEM;
+    enum status s = load_node(n, node, why);
+    if (s == OK)
+        *out = n;
+    else
+        tok_normalizer_destroy(n);
+    return s;
+}
+
+void tok_normalizer_destroy(struct tok_normalizer *n)
+{
+    if (!n)
+        return;
+    for (size_t i = 0; i < n->n_steps; i++) {
+        free(n->steps[i].text);
+        tok_regex_destroy(n->steps[i].pattern);
+    }
+    free(n);
+}
+
+/* ---- Unicode forms ---- */
+
+/* Nothing below U+0300 is changed by NFC, and the lead byte of U+0300 is 0xCC. */
+static bool is_surely_nfc(const struct buf *text)
+{
+    for (size_t i = 0; i < text->len; i++)
+        if ((unsigned char)text->data[i] >= 0xcc)
+            return false;
+    return true;
+}
+
+static bool is_ascii(const struct buf *text)
+{
+    for (size_t i = 0; i < text->len; i++)
+        if ((unsigned char)text->data[i] & 0x80)
+            return false;
+    return true;
+}
+
+/* Hugging Face normalizes by the tables of Unicode 9, utf8proc 2.8 by those of Unicode 14. What
+ * came to have a combining class or a decomposition in between, in order: models were trained with
+ * these left alone. */
+static const uint32_t newer_than_unicode9[][2] = {
+    {0x7fd, 0x7fd}, {0x898, 0x89f}, {0x8ca, 0x8d3}, {0x9fe, 0x9fe}, {0xc3c, 0xc3c},
+    {0xd3b, 0xd3c}, {0xeba, 0xeba}, {0x1715, 0x1715}, {0x1abf, 0x1ace}, {0x1df6, 0x1dfa},
+    {0x32ff, 0x32ff}, {0xa7f2, 0xa7f4}, {0xa82c, 0xa82c}, {0xab69, 0xab69}, {0x10781, 0x10785},
+    {0x10787, 0x107b0}, {0x107b2, 0x107ba}, {0x10d24, 0x10d27}, {0x10eab, 0x10eac},
+    {0x10f46, 0x10f50}, {0x10f82, 0x10f85}, {0x11070, 0x11070}, {0x1133b, 0x1133b},
+    {0x1145e, 0x1145e}, {0x11839, 0x1183a}, {0x11938, 0x11938}, {0x1193d, 0x1193e},
+    {0x11943, 0x11943}, {0x119e0, 0x119e0}, {0x11a34, 0x11a34}, {0x11a47, 0x11a47},
+    {0x11a99, 0x11a99}, {0x11d42, 0x11d42}, {0x11d44, 0x11d45}, {0x11d97, 0x11d97},
+    {0x16ff0, 0x16ff1}, {0x1e130, 0x1e136}, {0x1e2ae, 0x1e2ae}, {0x1e2ec, 0x1e2ef},
+    {0x1f16c, 0x1f16c}, {0x1fbf0, 0x1fbf9},
+};
+
+static bool is_left_alone(uint32_t c)
+{
+    size_t low = 0, high = ARRAY_SIZE(newer_than_unicode9);
+
+    if (c < newer_than_unicode9[0][0])
+        return false;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (c > newer_than_unicode9[mid][1])
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < ARRAY_SIZE(newer_than_unicode9) && c >= newer_than_unicode9[low][0];
+}
+
+static enum status decompose(struct tok_vec *out, const struct buf *text, int options)
+{
+    const char *s = text->data, *end = text->data + text->len;
+    utf8proc_int32_t part[64]; /* the longest decomposition known has 18 */
+    int boundary = 0;
+
+    while (s < end) {
+        utf8proc_int32_t c = (utf8proc_int32_t)utf8_next(&s);
+        utf8proc_ssize_t n = 1;
+        if (is_left_alone((uint32_t)c))
+            part[0] = c;
+        else
+            n = utf8proc_decompose_char(c, part, 64, (utf8proc_option_t)options, &boundary);
+        if (n < 0 || n > 64)
+            return ERR_INTERNAL;
+        for (utf8proc_ssize_t i = 0; i < n; i++) {
+            enum status st = tok_push(out, (uint32_t)part[i]);
+            if (st != OK)
+                return st;
+        }
+    }
+    return OK;
+}
+
+static unsigned combining_class(uint32_t c)
+{
+    if (c < 0x300 || is_left_alone(c))
+        return 0;
+    return (unsigned)utf8proc_get_property((utf8proc_int32_t)c)->combining_class;
+}
+
+/* A stable counting sort of marks[0..n) by combining class. */
+static void sort_marks(uint32_t *marks, uint32_t *spare, size_t n)
+{
+    size_t first[257] = {0};
+
+    for (size_t i = 0; i < n; i++)
+        first[(combining_class(marks[i]) & 0xff) + 1]++;
+    for (size_t c = 0; c < 256; c++)
+        first[c + 1] += first[c];
+    for (size_t i = 0; i < n; i++)
+        spare[first[combining_class(marks[i]) & 0xff]++] = marks[i];
+    memcpy(marks, spare, n * sizeof *marks);
+}
+
+static void insert_marks(uint32_t *marks, size_t n)
+{
+    for (size_t i = 1; i < n; i++) {
+        uint32_t c = marks[i];
+        size_t j = i;
+        for (; j > 0 && combining_class(marks[j - 1]) > combining_class(c); j--)
+            marks[j] = marks[j - 1];
+        marks[j] = c;
+    }
+}
+
+/* Canonical order: within each run of marks (class not 0), by class. */
+static enum status order_marks(struct tok_vec *text)
+{
+    uint32_t *spare = NULL;
+    enum status s = OK;
+
+    for (size_t i = 0; i < text->n && s == OK; i++) {
+        size_t run = i;
+        while (run < text->n && combining_class(text->v[run]) != 0)
+            run++;
+        if (run - i > 1 && run - i <= 16) {
+            insert_marks(text->v + i, run - i);
+        } else if (run - i > 16) {
+            spare = spare ? spare : malloc(text->n * sizeof *spare);
+            if (spare)
+                sort_marks(text->v + i, spare, run - i);
+            else
+                s = ERR_NOMEM;
+        }
+        i = run;
+    }
+    free(spare);
+    return s;
+}
+
+static enum status write_text(struct buf *text, const uint32_t *v, size_t n)
+{
+    buf_reset(text);
+    enum status s = buf_reserve(text, n);
+    for (size_t i = 0; i < n && s == OK; i++) {
+        char utf8[4];
+        s = buf_append(text, utf8, utf8_put(utf8, v[i]));
+    }
+    return s;
+}
+
+static enum status run_unicode(const struct step *step, struct buf *text)
+{
+    struct tok_vec chars = {0};
+    bool composes = step->options & UTF8PROC_COMPOSE, compat = step->options & UTF8PROC_COMPAT;
+
+    if (is_ascii(text) || (composes && !compat && is_surely_nfc(text)))
+        return OK;
+    enum status s = decompose(&chars, text, step->options);
+    if (s == OK)
+        s = order_marks(&chars);
+    if (s == OK && composes) {
+        utf8proc_ssize_t n = utf8proc_normalize_utf32((utf8proc_int32_t *)chars.v,
+                                                      (utf8proc_ssize_t)chars.n,
+                                                      (utf8proc_option_t)step->options);
+        if (n < 0)
+            s = ERR_INTERNAL;
+        else
+            chars.n = (size_t)n;
+    }
+    if (s == OK)
+        s = write_text(text, chars.v, chars.n);
+    tok_vec_fini(&chars);
+    return s;
+}
+
+/* ---- the other steps ---- */
+
+static enum status run_prepend(const struct step *step, struct buf *text)
+{
+    if (text->len == 0)
+        return OK;
+    enum status s = buf_reserve(text, step->text_len);
+    if (s != OK)
+        return s;
+    memmove(text->data + step->text_len, text->data, text->len + 1);
+    memcpy(text->data, step->text, step->text_len);
+    text->len += step->text_len;
+    return OK;
+}
+
+static enum status replace_all(const struct step *step, struct tok_find *find,
+                               const struct buf *text, struct buf *out)
+{
+    size_t copied = 0, from = 0, start, end;
+    enum status s = OK;
+
+    while (s == OK && from <= text->len) {
+        s = tok_find_next(find, buf_str(text), text->len, from, &start, &end);
+        if (s == ERR_NOT_FOUND)
+            break;
+        if (s == OK)
+            s = buf_append(out, text->data + copied, start - copied);
+        if (s == OK)
+            s = buf_append(out, step->text, step->text_len);
+        if (s != OK)
+            return s;
+        copied = end;
+        from = end;
+        if (start == end) /* an empty match: step over one character */
+            from = end < text->len ? end + utf8_size(text->data[end]) : text->len + 1;
+    }
+    if (s != OK && s != ERR_NOT_FOUND)
+        return s;
+    return buf_append(out, text->data + copied, text->len - copied);
+}
+
+static enum status run_replace(const struct step *step, struct buf *text)
+{
+    struct tok_find find;
+    struct buf out;
+
+    if (text->len == 0)
+        return OK;
+    enum status s = tok_find_init(&find, step->pattern);
+    if (s != OK)
+        return s;
+    buf_init(&out, text->max);
+    s = buf_reserve(&out, text->len);
+    if (s == OK)
+        s = replace_all(step, &find, text, &out);
+    tok_find_fini(&find);
+    if (s != OK) {
+        buf_fini(&out);
+        return s;
+    }
+    buf_fini(text);
+    *text = out;
+    return OK;
+}
+
+static void run_strip(const struct step *step, struct buf *text)
+{
+    const char *s = buf_str(text), *end = s + text->len, *stop = s;
+    size_t left = 0;
+
+    for (const char *p = s; step->left && p < end;) {
+        if (!utf8_is_space(utf8_next(&p)))
+            break;
+        left = (size_t)(p - s);
+    }
+    buf_consume(text, left);
+    if (!step->right || text->len == 0)
+        return;
+    s = stop = text->data;
+    for (const char *p = s; p < s + text->len;)
+        if (!utf8_is_space(utf8_next(&p)))
+            stop = p;
+    text->len = (size_t)(stop - s);
+    text->data[text->len] = '\0';
+}
+
+static enum status run_lowercase(struct buf *text)
+{
+    struct tok_vec chars = {0};
+    enum status s = OK;
+
+    for (const char *p = buf_str(text), *end = p + text->len; p < end && s == OK;) {
+        uint32_t c = utf8_next(&p);
+        s = tok_push(&chars, (uint32_t)utf8proc_tolower((utf8proc_int32_t)c));
+        /* The one character whose full lower case is two: i and a dot above. */
+        if (c == 0x130 && s == OK) {
+            chars.v[chars.n - 1] = 'i';
+            s = tok_push(&chars, 0x307);
+        }
+    }
+    if (s == OK)
+        s = write_text(text, chars.v, chars.n);
+    tok_vec_fini(&chars);
+    return s;
+}
+
+static enum status run_step(const struct step *step, struct buf *text, bool no_prefix)
+{
+    switch (step->kind) {
+    case STEP_PREPEND: return no_prefix ? OK : run_prepend(step, text);
+    case STEP_REPLACE: return run_replace(step, text);
+    case STEP_UNICODE: return run_unicode(step, text);
+    case STEP_STRIP: run_strip(step, text); return OK;
+    case STEP_LOWERCASE: return run_lowercase(text);
+    }
+    return ERR_INTERNAL;
+}
+
+enum status tok_normalize(const struct tok_normalizer *n, struct buf *text, bool no_prefix)
+{
+    enum status s = OK;
+
+    for (size_t i = 0; n && i < n->n_steps && s == OK; i++)
+        s = run_step(&n->steps[i], text, no_prefix);
+    return s;
+}

@@ -1,0 +1,216 @@
+/* tokenizer_vocab.c - ids, their pieces, and the table from piece to id. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "engine/tokenizer_internal.h"
+
+#define STRING_BYTES_MAX ((size_t)1 << 30)
+
+enum status tok_vec_reserve(struct tok_vec *x, size_t n)
+{
+    if (n <= x->cap)
+        return OK;
+    size_t cap = x->cap ? x->cap * 2 : 64;
+    if (cap < n)
+        cap = n;
+    uint32_t *v = realloc(x->v, cap * sizeof *v);
+    if (!v)
+        return ERR_NOMEM;
+    x->v = v;
+    x->cap = cap;
+    return OK;
+}
+
+void tok_vec_fini(struct tok_vec *x)
+{
+    free(x->v);
+    *x = (struct tok_vec){0};
+}
+
+static uint32_t hash_name(const char *s, size_t len)
+{
+    uint64_t h = 0x9e3779b97f4a7c15u ^ len, w;
+
+    for (; len >= 8; s += 8, len -= 8) {
+        memcpy(&w, s, 8);
+        h = (h ^ w) * 0xff51afd7ed558ccdu;
+        h ^= h >> 32;
+    }
+    w = 0;
+    memcpy(&w, s, len);
+    h = (h ^ w) * 0xc4ceb9fe1a85ec53u;
+    return (uint32_t)(h ^ h >> 32);
+}
+
+/* The slot that holds this name, or the free one where it belongs. */
+static struct tok_name_slot *name_slot(const struct tok_vocab *v, const char *s, size_t len,
+                                       uint32_t hash)
+{
+    for (uint32_t i = hash & v->name_mask;; i = (i + 1) & v->name_mask) {
+        struct tok_name_slot *slot = &v->names[i];
+        if (slot->id == TOKEN_NONE)
+            return slot;
+        const struct tok_token *t = &v->tokens[slot->id];
+        if (slot->hash == hash && t->piece_len == len && memcmp(t->piece, s, len) == 0)
+            return slot;
+    }
+}
+
+uint32_t tok_vocab_find(const struct tok_vocab *v, const char *s, size_t len)
+{
+    if (!v->names || len > v->piece_len_max)
+        return TOKEN_NONE;
+    return name_slot(v, s, len, hash_name(s, len))->id;
+}
+
+static enum status read_id(const struct json *value, const char *where, const char *name,
+                           uint32_t *id, struct buf *why)
+{
+    if (!js_is(value, JS_INT))
+        return buf_why(why, ERR_INVALID, "tokenizer.json: %s: id of \"%.80s\": expected an "
+                       "integer, got %s", where, name, js_type_name(js_typeof(value)));
+    if (js_int(value) < 0 || js_int(value) >= TOK_N_VOCAB_MAX)
+        return buf_why(why, ERR_INVALID, "tokenizer.json: %s: id %lld of \"%.80s\" is outside of "
+                       "[0, %u)", where, (long long)js_int(value), name, TOK_N_VOCAB_MAX);
+    *id = (uint32_t)js_int(value);
+    return OK;
+}
+
+static enum status added_entry(const struct json *entry, const char **content, size_t *len,
+                               uint32_t *id, struct buf *why)
+{
+    const struct json *text = js_get(entry, "content");
+
+    if (!js_is(entry, JS_OBJECT) || !js_is(text, JS_STRING))
+        return buf_why(why, ERR_INVALID, "tokenizer.json: added_tokens: expected objects with a "
+                       "string \"content\"");
+    *content = js_string(text, len);
+    return read_id(js_get(entry, "id"), "added_tokens", *content, id, why);
+}
+
+/* One more than the largest id in the file. */
+static enum status count_ids(struct tok_vocab *v, const struct json *vocab,
+                             const struct json *added, struct buf *why)
+{
+    uint32_t id = 0, n = 0;
+    const char *content;
+    size_t len;
+    enum status s = OK;
+
+    for (void *it = js_first(vocab); it && s == OK; it = js_next(vocab, it)) {
+        s = read_id(js_it_value(it), "model.vocab", js_it_key(it), &id, why);
+        n = id >= n ? id + 1 : n;
+    }
+    for (size_t i = 0; i < js_len(added) && s == OK; i++) {
+        s = added_entry(js_at(added, i), &content, &len, &id, why);
+        n = id >= n ? id + 1 : n;
+    }
+    if (s == OK && n == 0)
+        s = buf_why(why, ERR_INVALID, "tokenizer.json: model.vocab: empty");
+    v->n_tokens = n;
+    return s;
+}
+
+static enum status make_tables(struct tok_vocab *v, size_t n_names)
+{
+    size_t n_slots = 16;
+
+    while (n_slots < n_names * 2)
+        n_slots *= 2;
+    v->tokens = calloc(v->n_tokens, sizeof *v->tokens);
+    v->names = malloc(n_slots * sizeof *v->names);
+    if (!v->tokens || !v->names)
+        return ERR_NOMEM;
+    for (size_t i = 0; i < n_slots; i++)
+        v->names[i] = (struct tok_name_slot){.id = TOKEN_NONE};
+    v->name_mask = (uint32_t)(n_slots - 1);
+    return OK;
+}
+
+/* A name that is there already keeps its id; the same name or the same id twice with different
+ * partners is a contradiction. */
+static enum status put_name(struct tok_vocab *v, const char *s, size_t len, uint32_t id,
+                            struct buf *why)
+{
+    uint32_t hash = hash_name(s, len);
+    struct tok_name_slot *slot = name_slot(v, s, len, hash);
+    struct tok_token *t = &v->tokens[id];
+
+    if (slot->id == id)
+        return OK;
+    if (slot->id != TOKEN_NONE)
+        return buf_why(why, ERR_INVALID, "tokenizer.json: \"%.80s\" has two ids, %u and %u", s,
+                       slot->id, id);
+    if (t->piece)
+        return buf_why(why, ERR_INVALID, "tokenizer.json: id %u is both \"%.80s\" and \"%.80s\"",
+                       id, t->piece, s);
+    t->piece = arena_dup(&v->strings, s, len);
+    if (!t->piece)
+        return ERR_NOMEM;
+    t->piece_len = (uint32_t)len;
+    *slot = (struct tok_name_slot){.hash = hash, .id = id};
+    if (len > v->piece_len_max)
+        v->piece_len_max = (uint32_t)len;
+    return OK;
+}
+
+static enum status mark_added(struct tok_vocab *v, const struct json *entry, struct buf *why)
+{
+    const char *content;
+    size_t len;
+    uint32_t id;
+    bool special = false;
+    enum status s = added_entry(entry, &content, &len, &id, why);
+
+    if (s == OK && len == 0)
+        return OK; /* Hugging Face leaves these out, too */
+    if (s == OK && len > UINT16_MAX)
+        s = buf_why(why, ERR_INVALID, "tokenizer.json: added_tokens: a content of %zu bytes", len);
+    if (s == OK)
+        s = put_name(v, content, len, id, why);
+    if (s == OK)
+        s = js_get_bool(entry, "special", &special, why);
+    if (s == OK)
+        v->tokens[id].flags |= TOK_ADDED | (special ? TOK_SPECIAL : 0u);
+    return s;
+}
+
+static enum status fill(struct tok_vocab *v, const struct json *vocab, const struct json *added,
+                        struct buf *why)
+{
+    enum status s = OK;
+
+    for (void *it = js_first(vocab); it && s == OK; it = js_next(vocab, it)) {
+        const char *name = js_it_key(it);
+        s = put_name(v, name, strlen(name), (uint32_t)js_int(js_it_value(it)), why);
+    }
+    for (size_t i = 0; i < js_len(added) && s == OK; i++)
+        s = mark_added(v, js_at(added, i), why);
+    return s;
+}
+
+enum status tok_vocab_load(struct tok_vocab *v, const struct json *model, const struct json *added,
+                           struct buf *why)
+{
+    const struct json *vocab = js_get(model, "vocab");
+
+    arena_init(&v->strings, STRING_BYTES_MAX);
+    if (!js_is(vocab, JS_OBJECT))
+        return buf_why(why, ERR_INVALID, "tokenizer.json: model.vocab: expected an object, got %s",
+                       js_type_name(js_typeof(vocab)));
+    if (!js_is(added, JS_NULL) && !js_is(added, JS_ARRAY))
+        return buf_why(why, ERR_INVALID, "tokenizer.json: added_tokens: expected an array");
+    enum status s = count_ids(v, vocab, added, why);
+    if (s == OK)
+        s = make_tables(v, js_len(vocab) + js_len(added));
+    return s == OK ? fill(v, vocab, added, why) : s;
+}
+
+void tok_vocab_fini(struct tok_vocab *v)
+{
+    free(v->tokens);
+    free(v->names);
+    arena_fini(&v->strings);
+    *v = (struct tok_vocab){0};
+}

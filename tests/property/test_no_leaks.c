@@ -1,0 +1,209 @@
+/* P2: nothing leaks. 10,000 random submit, cancel and finish events on a small pool; the states of
+ * the blocks add up after every step that we look at, and at rest nothing is in use. */
+#include "tests/unit/test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "tests/engine_test.h"
+
+#define N_EVENTS 10000
+#define N_LIVE 40
+#define N_VOCAB 300
+
+static void assert_adds_up(const struct cache_stats *c)
+{
+    assert_int_equal(c->n_leaked, 0);
+    assert_int_equal(c->n_free + c->n_cached + c->n_in_use + c->n_in_transfer, c->n_blocks);
+}
+
+static struct request *submit_random(struct engine_test *t, uint64_t e)
+{
+    static uint32_t ids[600];
+    struct sampling sp;
+    struct stopping st;
+    uint32_t n = 1 + rng_u32(1, e) % 400, family = rng_u32(2, e) % 5, n_spans = 0, ends[2];
+
+    for (uint32_t i = 0; i < n; i++) /* families share prefixes */
+        ids[i] = rng_u32(family + 50, i) % N_VOCAB;
+    if (n > 100 && e % 3 == 0) {
+        ends[n_spans++] = 33;
+        ends[n_spans++] = n;
+    }
+    engine_test_params(&sp, &st, 1 + rng_u32(3, e) % 30);
+    sp.n_logprobs = 0;
+    sp.temperature = e % 2 ? 1 : 0;
+    sp.presence_penalty = e % 7 == 0 ? 0.5f : 0;
+    return engine_test_submit(t, ids, n, ends, n_spans, &sp, &st);
+}
+
+static void ten_thousand_random_events_leak_nothing(void **state)
+{
+    struct request *live[N_LIVE] = {0};
+    uint32_t n_cancelled = 0, n_finished = 0, n_submitted = 0;
+    struct engine_config c;
+    struct engine_test t;
+    struct engine_stats st;
+
+    (void)state;
+    engine_config_init(&c);
+    c.max_num_seqs = 12;
+    c.max_batched_tokens = 200;
+    c.max_model_len = 500;
+    c.kv_bytes = (uint64_t)60 * (2 * 2 * 2 * 12 * 32 * 2); /* 60 blocks: always short of them */
+    engine_test_open(&t, NULL, &c);
+    for (uint64_t e = 0; e < N_EVENTS; e++) {
+        uint32_t r = rng_u32(9, e), i = r % N_LIVE;
+        if (!live[i]) {
+            live[i] = submit_random(&t, e);
+            n_submitted++;
+        } else if ((r >> 10) % 8 == 0) {
+            request_cancel(live[i]);
+            request_unref(live[i]); /* the submitter forgets it at once: the engine must not */
+            live[i] = NULL;
+            n_cancelled++;
+        } else if ((r >> 14) % 4 == 0) { /* on a machine of any speed some come to their end */
+            engine_test_wait(live[i]);
+            assert_int_equal(request_finish(live[i]), FINISH_LENGTH);
+            request_unref(live[i]);
+            live[i] = NULL;
+            n_finished++;
+        }
+        engine_stats(t.engine, &st);
+        assert_adds_up(&st.cache);
+    }
+    for (uint32_t i = 0; i < N_LIVE; i++)
+        if (live[i])
+            request_cancel(live[i]);
+    engine_test_idle(&t, &st);
+    assert_adds_up(&st.cache);
+    assert_int_equal(st.cache.n_in_use, 0);
+    for (uint32_t i = 0; i < N_LIVE; i++)
+        request_unref(live[i]);
+    printf("%u submitted, %u cancelled, %u finished, %llu preemptions, %llu evictions\n",
+           n_submitted, n_cancelled, n_finished, (unsigned long long)st.n_preemptions,
+           (unsigned long long)st.cache.n_evicted);
+    assert_true(n_finished > 100 && n_cancelled > 100);
+    assert_true(st.n_preemptions > 0 && st.cache.n_evicted > 0);
+    engine_test_close(&t);
+}
+
+static void a_cancelled_request_holds_nothing_after_the_next_step(void **state)
+{
+    struct engine_config c;
+    struct engine_test t;
+    struct engine_stats before, after;
+    static uint32_t ids[7000];
+    struct sampling sp;
+    struct stopping stop;
+
+    (void)state;
+    engine_config_init(&c);
+    c.max_batched_tokens = 64;
+    engine_test_open(&t, NULL, &c);
+    for (uint32_t i = 0; i < 7000; i++)
+        ids[i] = i % N_VOCAB;
+    engine_test_params(&sp, &stop, 500);
+    struct request *r = engine_test_submit(&t, ids, 7000, NULL, 0, &sp, &stop);
+    do { /* cancel in the middle of its prefill */
+        engine_stats(t.engine, &before);
+    } while (before.n_steps < 3);
+    request_cancel(r);
+    engine_test_wait(r);
+    engine_stats(t.engine, &after);
+    assert_int_equal(request_finish(r), FINISH_CANCELLED);
+    engine_test_idle(&t, &after);
+    assert_int_equal(after.cache.n_in_use, 0);
+    assert_true(after.n_steps < 7000 / 64);
+    request_unref(r);
+    engine_test_close(&t);
+}
+
+static void a_full_queue_is_said_and_never_grows(void **state)
+{
+    struct engine_config c;
+    struct engine_test t;
+    struct request *r[64];
+    uint32_t ids[40] = {0}, n_busy = 0, n_in = 0;
+    struct kv_scope scope = {{0}};
+    struct engine_stats st;
+    struct sampling sp;
+    struct stopping stop;
+    struct buf why;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    engine_config_init(&c);
+    c.max_num_seqs = 2;
+    c.max_queued = 8;
+    engine_test_open(&t, NULL, &c);
+    engine_test_params(&sp, &stop, 400);
+    for (int i = 0; i < 64; i++) {
+        assert_ok(request_create(&r[i], t.engine, ids, 40, NULL, 0, &scope, &sp, &stop, &why));
+        enum status s = engine_submit(t.engine, r[i], &why);
+        assert_true(s == OK || s == ERR_BUSY);
+        n_busy += s == ERR_BUSY;
+        n_in += s == OK;
+    }
+    assert_true(n_in >= 8 && n_busy > 0);
+    engine_drain_begin(t.engine);
+    assert_int_equal(engine_submit(t.engine, r[63], &why), ERR_UNAVAILABLE);
+    for (int i = 0; i < 64; i++)
+        request_cancel(r[i]);
+    engine_test_idle(&t, &st);
+    assert_int_equal(st.n_rejected, n_busy);
+    assert_true(engine_drained(t.engine));
+    for (int i = 0; i < 64; i++)
+        request_unref(r[i]);
+    engine_test_close(&t);
+    buf_fini(&why);
+}
+
+static void what_can_never_run_is_refused_at_once(void **state)
+{
+    struct engine_config c;
+    struct engine_test t;
+    uint32_t ids[200] = {0}, ends[150];
+    struct kv_scope scope = {{0}};
+    struct sampling sp;
+    struct stopping stop;
+    struct request *r;
+    struct buf why;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    engine_config_init(&c);
+    c.max_model_len = 300;
+    c.kv_bytes = (uint64_t)16 * (2 * 2 * 2 * 12 * 32 * 2);
+    engine_test_open(&t, NULL, &c);
+    engine_test_params(&sp, &stop, 50);
+    for (uint32_t i = 0; i < 150; i++) /* 150 spans of one token take 150 blocks */
+        ends[i] = i + 1;
+    assert_ok(request_create(&r, t.engine, ids, 200, ends, 150, &scope, &sp, &stop, &why));
+    assert_int_equal(engine_submit(t.engine, r, &why), ERR_TOO_LARGE);
+    request_unref(r);
+    ids[3] = 300;
+    assert_int_equal(request_create(&r, t.engine, ids, 200, NULL, 0, &scope, &sp, &stop, &why),
+                     ERR_INVALID);
+    assert_non_null(strstr(buf_str(&why), "token id 300"));
+    assert_int_equal(request_create(&r, t.engine, ids, 0, NULL, 0, &scope, &sp, &stop, &why),
+                     ERR_INVALID);
+    static uint32_t many[300];
+    assert_int_equal(request_create(&r, t.engine, many, 300, NULL, 0, &scope, &sp, &stop, &why),
+                     ERR_INVALID);
+    assert_non_null(strstr(buf_str(&why), "maximum context length is 300"));
+    engine_test_close(&t);
+    buf_fini(&why);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ten_thousand_random_events_leak_nothing),
+        cmocka_unit_test(a_cancelled_request_holds_nothing_after_the_next_step),
+        cmocka_unit_test(a_full_queue_is_said_and_never_grows),
+        cmocka_unit_test(what_can_never_run_is_refused_at_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

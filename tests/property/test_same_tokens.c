@@ -1,0 +1,273 @@
+/* P1: the same tokens, always. Logits must be bit for bit a function of model, prompt, parameters and
+ * seed: whatever the batch, the chunks, the threads, the cache and the preemptions. Token ids and the
+ * bits of 21 log-probabilities per token stand for the logits. */
+#include "tests/unit/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "tests/engine_test.h"
+
+#define N_PROMPT 5003
+#define N_OUT 12
+#define N_BATCH 32
+#define N_VOCAB 300
+
+struct answer {
+    struct out_token tokens[N_OUT];
+    struct out_top tops[N_OUT * REQUEST_N_LOGPROBS_MAX];
+};
+
+static uint32_t ids[N_BATCH][N_PROMPT + 64];
+static const uint32_t span_ends[] = {17, 250, 251, 2000};
+static struct answer alone;
+
+static void fill_prompts(void)
+{
+    for (uint32_t b = 0; b < N_BATCH; b++)
+        for (uint32_t i = 0; i < N_PROMPT + 64; i++)
+            ids[b][i] = rng_u32(b + 100, i) % N_VOCAB;
+}
+
+static struct request *submit(struct engine_test *t, uint32_t b, uint32_t n, bool sampled)
+{
+    struct sampling sp;
+    struct stopping st;
+
+    engine_test_params(&sp, &st, N_OUT);
+    if (sampled) {
+        sp.temperature = 0.9f;
+        sp.top_p = 0.95f;
+        sp.seed = 1234;
+    }
+    return engine_test_submit(t, ids[b], n, span_ends, n > 2000 ? 4 : 3, &sp, &st);
+}
+
+static void keep(struct answer *a, struct request *r)
+{
+    engine_test_wait(r);
+    assert_int_equal(request_finish(r), FINISH_LENGTH);
+    assert_int_equal(request_n_out(r), N_OUT);
+    memcpy(a->tokens, r->out, sizeof a->tokens);
+    memcpy(a->tops, r->out_top, sizeof a->tops);
+    request_unref(r);
+}
+
+static void assert_same(const struct answer *a, const char *how)
+{
+    for (int i = 0; i < N_OUT; i++)
+        if (memcmp(&a->tokens[i], &alone.tokens[i], sizeof a->tokens[i]))
+            fail_msg("%s: token %d is %u (%a), alone it is %u (%a)", how, i, a->tokens[i].id,
+                     (double)a->tokens[i].logprob, alone.tokens[i].id,
+                     (double)alone.tokens[i].logprob);
+    if (memcmp(a->tops, alone.tops, sizeof a->tops))
+        fail_msg("%s: the alternatives' bits differ", how);
+}
+
+static void config(struct engine_config *c, uint32_t chunk, uint32_t threads)
+{
+    engine_config_init(c);
+    c->max_batched_tokens = chunk;
+    c->n_threads = threads;
+    c->max_num_seqs = N_BATCH + 1;
+    c->kv_bytes = (uint64_t)96 << 20;
+}
+
+static void answer_with(uint32_t chunk, uint32_t threads, const char *kv, struct answer *a)
+{
+    struct engine_config c;
+    struct engine_test t;
+
+    config(&c, chunk, threads);
+    c.kv_dtype = kv;
+    engine_test_open(&t, NULL, &c);
+    keep(a, submit(&t, 0, N_PROMPT, false));
+    engine_test_close(&t);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    fill_prompts();
+    answer_with(512, 2, "auto", &alone);
+    return 0;
+}
+
+static void chunks_do_not_change_a_bit(void **state)
+{
+    const uint32_t chunks[] = {1, 7, 64, 4096};
+    struct answer a;
+    char how[40];
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        snprintf(how, sizeof how, "chunks of %u", chunks[i]);
+        answer_with(chunks[i], 2, "auto", &a);
+        assert_same(&a, how);
+    }
+}
+
+static void threads_do_not_change_a_bit(void **state)
+{
+    struct answer a;
+
+    (void)state;
+    answer_with(512, 1, "auto", &a);
+    assert_same(&a, "one thread");
+    answer_with(64, 3, "auto", &a);
+    assert_same(&a, "three threads");
+}
+
+/* What the comparison could miss if it compared nothing: another KV dtype must show. */
+static void another_kv_dtype_does_change_bits(void **state)
+{
+    struct answer a;
+
+    (void)state;
+    answer_with(512, 2, "f32", &a);
+    assert_memory_not_equal(a.tops, alone.tops, sizeof a.tops);
+}
+
+static void a_batch_of_32_does_not_change_a_bit(void **state)
+{
+    struct request *r[N_BATCH];
+    struct engine_config c;
+    struct engine_test t;
+    struct answer a;
+
+    (void)state;
+    config(&c, 1024, 2);
+    engine_test_open(&t, NULL, &c);
+    for (uint32_t b = 0; b < N_BATCH; b++) /* the one under test arrives in the middle */
+        r[b] = submit(&t, (b + N_BATCH / 2) % N_BATCH, N_PROMPT, false);
+    keep(&a, r[N_BATCH / 2]);
+    assert_same(&a, "in a batch of 32");
+    for (uint32_t b = 0; b < N_BATCH; b++)
+        if (b != N_BATCH / 2) {
+            engine_test_wait(r[b]);
+            request_unref(r[b]);
+        }
+    engine_test_close(&t);
+}
+
+static void a_cache_hit_does_not_change_a_bit(void **state)
+{
+    struct engine_config c;
+    struct engine_test t;
+    struct request *r;
+    struct answer a;
+
+    (void)state;
+    config(&c, 512, 2);
+    engine_test_open(&t, NULL, &c);
+    for (uint32_t n = 2050; n < N_PROMPT; n += 1000) { /* prefixes first, for partial hits */
+        r = submit(&t, 0, n, true);
+        engine_test_wait(r);
+        request_unref(r);
+    }
+    for (int round = 0; round < 2; round++) {
+        r = submit(&t, 0, N_PROMPT, false);
+        engine_test_wait(r);
+        assert_true(atomic_load(&r->n_cached) >= (round ? N_PROMPT - 40u : 4000u));
+        keep(&a, r);
+        assert_same(&a, "after a cache hit");
+    }
+    engine_test_close(&t);
+}
+
+/* A pool that holds about two of the three prompts: somebody is always preempted and comes back. */
+static void preemptions_do_not_change_a_bit(void **state)
+{
+    enum { N_LONG = 3, N_LATE = 700 };
+    struct request *r[N_LONG];
+    struct engine_config c;
+    struct engine_test t;
+    struct engine_stats st;
+    struct sampling sp;
+    struct stopping stop;
+    struct answer a;
+
+    (void)state;
+    for (int caching = 0; caching < 2; caching++) {
+        config(&c, 256, 2);
+        c.prefix_caching = caching;
+        c.max_model_len = N_PROMPT + 2000;
+        /* blocks of 2 layers * 2 * 2 heads * 12 * 32 * 2 bytes */
+        c.kv_bytes = (uint64_t)(2 * (N_PROMPT + N_LATE) / 32 - 4) * (2 * 2 * 2 * 12 * 32 * 2);
+        engine_test_open(&t, NULL, &c);
+        engine_test_params(&sp, &stop, N_LATE);
+        r[0] = engine_test_submit(&t, ids[1], N_PROMPT - 300, NULL, 0, &sp, &stop);
+        stop.max_tokens = N_OUT;
+        r[1] = submit(&t, 0, N_PROMPT, false);
+        stop.max_tokens = N_LATE;
+        r[2] = engine_test_submit(&t, ids[2], N_PROMPT - 1500, NULL, 0, &sp, &stop);
+        keep(&a, r[1]);
+        assert_same(&a, "beside others in a small pool");
+        engine_test_wait(r[0]);
+        engine_test_wait(r[2]);
+        request_unref(r[0]);
+        request_unref(r[2]);
+        /* Two that both fit at first and outgrow the pool while they decode. */
+        uint32_t n_half = (uint32_t)(c.kv_bytes / (2 * 2 * 2 * 12 * 32 * 2)) * 32 / 2 - 200;
+        struct request *first, *second;
+        static struct out_token want[N_LATE];
+        stop.max_tokens = N_LATE;
+        first = engine_test_submit(&t, ids[3], n_half, NULL, 0, &sp, &stop);
+        engine_test_wait(first);
+        assert_int_equal(request_n_out(first), N_LATE);
+        memcpy(want, first->out, sizeof want);
+        request_unref(first);
+        engine_stats(t.engine, &st);
+        uint64_t n_before = st.n_preemptions;
+        first = engine_test_submit(&t, ids[4], n_half, NULL, 0, &sp, &stop);
+        second = engine_test_submit(&t, ids[3], n_half, NULL, 0, &sp, &stop);
+        engine_test_wait(first);
+        engine_test_wait(second);
+        engine_stats(t.engine, &st);
+        assert_true(st.n_preemptions > n_before);
+        assert_memory_equal(want, second->out, sizeof want);
+        request_unref(first);
+        request_unref(second);
+        engine_test_close(&t);
+    }
+}
+
+static void a_seed_draws_the_same_tokens_in_any_company(void **state)
+{
+    struct request *r[8];
+    struct out_token want[N_OUT];
+    struct engine_config c;
+    struct engine_test t;
+
+    (void)state;
+    config(&c, 128, 2);
+    engine_test_open(&t, NULL, &c);
+    r[0] = submit(&t, 5, 500, true);
+    engine_test_wait(r[0]);
+    memcpy(want, r[0]->out, sizeof want);
+    request_unref(r[0]);
+    for (int i = 0; i < 8; i++)
+        r[i] = submit(&t, i == 3 ? 5 : 9, i == 3 ? 500 : 300 + (uint32_t)i, true);
+    for (int i = 0; i < 8; i++)
+        engine_test_wait(r[i]);
+    assert_memory_equal(want, r[3]->out, sizeof want);
+    for (int i = 0; i < 8; i++)
+        request_unref(r[i]);
+    engine_test_close(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunks_do_not_change_a_bit),
+        cmocka_unit_test(threads_do_not_change_a_bit),
+        cmocka_unit_test(another_kv_dtype_does_change_bits),
+        cmocka_unit_test(a_batch_of_32_does_not_change_a_bit),
+        cmocka_unit_test(a_cache_hit_does_not_change_a_bit),
+        cmocka_unit_test(preemptions_do_not_change_a_bit),
+        cmocka_unit_test(a_seed_draws_the_same_tokens_in_any_company),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}

@@ -1,0 +1,261 @@
+/* config.json and safetensors from outside are hostile until checked: each damage gets a clear error
+ * and no crash (run under ASan and UBSan). */
+#include "tests/unit/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/rng.h"
+#include "engine/model.h"
+#include "engine/safetensors.h"
+#include "engine/weights.h"
+
+static char dir[64];
+
+static void write_file(const char *name, const void *bytes, size_t n)
+{
+    char path[128];
+
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, n, f), n);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void remove_file(const char *name)
+{
+    char path[128];
+
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    unlink(path);
+}
+
+static const char good_config[] =
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":8,\"num_hidden_layers\":1,"
+    "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"intermediate_size\":6,"
+    "\"vocab_size\":5,\"max_position_embeddings\":64,\"eos_token_id\":[1,2]}";
+
+/* The config with `from` replaced by `to` must fail with these words. */
+static void refuse(const char *from, const char *to, enum status want, const char *words)
+{
+    char text[1024];
+    const char *at = strstr(good_config, from);
+    struct model_config m;
+    struct buf why;
+
+    assert_non_null(at);
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - good_config), good_config, to,
+             at + strlen(from));
+    write_file("config.json", text, strlen(text));
+    buf_init(&why, BUF_WHY_MAX);
+    assert_int_equal(model_config_load(&m, dir, &why), want);
+    if (!strstr(buf_str(&why), words) || !strstr(buf_str(&why), dir))
+        fail_msg("\"%s\" names neither \"%s\" nor the file", buf_str(&why), words);
+    buf_fini(&why);
+}
+
+static void a_bad_config_is_named_by_field(void **state)
+{
+    (void)state;
+    refuse("LlamaForCausalLM", "BertModel", ERR_UNSUPPORTED, "BertModel");
+    refuse("\"hidden_size\":8", "\"hidden_size\":\"8\"", ERR_INVALID, "hidden_size");
+    refuse("\"hidden_size\":8,", "", ERR_INVALID, "hidden_size is missing");
+    refuse("\"num_hidden_layers\":1", "\"num_hidden_layers\":0", ERR_INVALID, "num_hidden_layers");
+    refuse("\"num_key_value_heads\":1", "\"num_key_value_heads\":3", ERR_INVALID, "multiple");
+    refuse("\"vocab_size\":5", "\"vocab_size\":-5", ERR_INVALID, "vocab_size");
+    refuse("\"vocab_size\":5", "\"vocab_size\":1e18", ERR_INVALID, "vocab_size");
+    refuse("[1,2]", "[1,77]", ERR_INVALID, "eos_token_id");
+    refuse("[1,2]", "[1,2],\"rope_scaling\":{\"rope_type\":\"dynamic\"}", ERR_UNSUPPORTED,
+           "dynamic");
+    refuse("[1,2]", "[1,2],\"hidden_act\":\"gelu\"", ERR_UNSUPPORTED, "gelu");
+    refuse("[1,2]", "[1,2],\"sliding_window\":4096", ERR_UNSUPPORTED, "sliding_window");
+    refuse("[1,2]", "[1,2],\"torch_dtype\":\"int8\"", ERR_UNSUPPORTED, "int8");
+    refuse("[1,2]", "[1,2],\"head_dim\":300", ERR_INVALID, "head_dim");
+    refuse("[1,2]}", "[1,2]", ERR_INVALID, "malformed JSON");
+    remove_file("config.json");
+    struct model_config m;
+    assert_int_equal(model_config_load(&m, dir, NULL), ERR_NOT_FOUND);
+}
+
+static void a_good_config_is_read(void **state)
+{
+    const char generation[] = "{\"eos_token_id\":3,\"temperature\":0.6,\"top_p\":0.9,\"top_k\":40,"
+                              "\"do_sample\":true}";
+    struct model_config m;
+
+    (void)state;
+    write_file("config.json", good_config, sizeof good_config - 1);
+    assert_ok(model_config_load(&m, dir, NULL));
+    assert_int_equal(m.head_dim, 4);
+    assert_int_equal(m.n_eos_ids, 2);
+    assert_true(m.temperature == 1 && m.top_p == 1);
+    write_file("generation_config.json", generation, sizeof generation - 1);
+    assert_ok(model_config_load(&m, dir, NULL));
+    assert_int_equal(m.n_eos_ids, 1); /* generation_config.json wins */
+    assert_int_equal(m.eos_ids[0], 3);
+    assert_true(m.temperature == 0.6f && m.top_p == 0.9f && m.top_k == 40);
+    remove_file("generation_config.json");
+}
+
+/* A file with this header text and n_data bytes behind it. */
+static size_t make_file(unsigned char *out, const char *header, size_t n_data)
+{
+    uint64_t n = strlen(header);
+
+    memcpy(out, &n, 8);
+    memcpy(out + 8, header, n);
+    memset(out + 8 + n, 0, n_data);
+    return 8 + n + n_data;
+}
+
+static void refuse_header(const char *header, size_t n_data, const char *words)
+{
+    static unsigned char file[4096];
+    struct safetensors *st;
+    struct buf why;
+
+    buf_init(&why, BUF_WHY_MAX);
+    write_file("model.safetensors", file, make_file(file, header, n_data));
+    assert_int_equal(safetensors_open(&st, dir, &why), ERR_INVALID);
+    assert_null(st);
+    if (!strstr(buf_str(&why), words))
+        fail_msg("\"%s\" does not mention \"%s\"", buf_str(&why), words);
+    buf_fini(&why);
+}
+
+static void a_damaged_header_is_refused(void **state)
+{
+    (void)state;
+    refuse_header("{\"t\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]}}", 15,
+                  "cut short");
+    refuse_header("{\"t\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,16]}}", 16,
+                  "disagree");
+    refuse_header("{\"t\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[16,0]}}", 16,
+                  "data_offsets");
+    refuse_header("{\"t\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[-1,15]}}", 16,
+                  "data_offsets");
+    refuse_header("{\"t\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],"
+                  "\"data_offsets\":[0,0]}}", 16, "too many");
+    refuse_header("{\"t\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,0]}}", 16,
+                  "shape[0]");
+    refuse_header("{\"t\":{\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,4]}}", 16, "dtype");
+    refuse_header("{\"t\":5}", 16, "tensor t");
+    refuse_header("[]", 16, "no object");
+    refuse_header("{\"t\":", 16, "malformed");
+}
+
+static void a_length_behind_the_end_is_refused(void **state)
+{
+    static unsigned char file[64];
+    struct safetensors *st;
+
+    (void)state;
+    for (size_t n = 0; n <= 16; n++) {
+        memset(file, 0xff, sizeof file);
+        write_file("model.safetensors", file, n);
+        assert_int_equal(safetensors_open(&st, dir, NULL), ERR_INVALID);
+    }
+    remove_file("model.safetensors");
+    assert_int_equal(safetensors_open(&st, dir, NULL), ERR_NOT_FOUND);
+}
+
+static void an_index_cannot_reach_out_of_its_directory(void **state)
+{
+    const char index[] = "{\"weight_map\":{\"a\":\"../../etc/passwd\"}}";
+    struct safetensors *st;
+    struct buf why;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    write_file("model.safetensors.index.json", index, sizeof index - 1);
+    assert_int_equal(safetensors_open(&st, dir, &why), ERR_INVALID);
+    assert_non_null(strstr(buf_str(&why), "file name"));
+    remove_file("model.safetensors.index.json");
+    buf_fini(&why);
+}
+
+static void random_damage_never_crashes(void **state)
+{
+    static unsigned char good[4096], bad[4096];
+    const char header[] =
+        "{\"model.embed_tokens.weight\":{\"dtype\":\"BF16\",\"shape\":[5,8],"
+        "\"data_offsets\":[0,80]},\"lm_head.weight\":{\"dtype\":\"F16\",\"shape\":[5,8],"
+        "\"data_offsets\":[80,160]},\"__metadata__\":{\"format\":\"pt\"}}";
+    size_t n = make_file(good, header, 160);
+    enum dtype dtype;
+    uint32_t n_ok = 0;
+
+    (void)state;
+    for (uint64_t round = 0; round < 3000; round++) {
+        uint32_t r = rng_u32(1, round);
+        size_t len = r % 4 == 0 ? rng_u32(2, round) % n : n;
+        memcpy(bad, good, n);
+        for (uint32_t i = 0; i < r % 3 + 1; i++)
+            bad[rng_u32(3 + i, round) % (r % 5 ? n - 160 : 16)] = (unsigned char)(r >> (8 * i));
+        write_file("model.safetensors", bad, len);
+        n_ok += weights_stored_dtype(dir, &dtype, NULL) == OK;
+    }
+    assert_true(n_ok < 3000);
+    write_file("model.safetensors", good, n);
+    assert_ok(weights_stored_dtype(dir, &dtype, NULL));
+    assert_int_equal(dtype, DTYPE_BF16);
+    remove_file("model.safetensors");
+}
+
+static void a_missing_or_misshapen_tensor_is_named(void **state)
+{
+    static unsigned char file[4096];
+    const char header[] = "{\"model.embed_tokens.weight\":{\"dtype\":\"F32\",\"shape\":[5,8],"
+                          "\"data_offsets\":[0,160]},\"model.layers.0.input_layernorm.weight\":"
+                          "{\"dtype\":\"F32\",\"shape\":[7],\"data_offsets\":[0,28]}}";
+    struct device_config dc = {.kind = DEVICE_REF, .n_threads = 1, .max_rows = 1, .max_k = 8,
+                               .max_heads = 2, .max_head_dim = 4};
+    struct model_config m;
+    struct device *device;
+    struct weights w;
+    struct buf why;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    assert_ok(device_open(&device, &dc, NULL));
+    write_file("config.json", good_config, sizeof good_config - 1);
+    write_file("model.safetensors", file, make_file(file, header, 160));
+    assert_ok(model_config_load(&m, dir, NULL));
+    struct weights_config wc = {.device = device, .dir = dir, .model = &m, .dtype = DTYPE_F32};
+    assert_int_equal(weights_load(&w, &wc, &why), ERR_INVALID);
+    assert_non_null(strstr(buf_str(&why), "input_layernorm"));
+    assert_non_null(strstr(buf_str(&why), "[8]"));
+    m.n_vocab = 6;
+    assert_int_equal(weights_load(&w, &wc, &why), ERR_INVALID);
+    assert_non_null(strstr(buf_str(&why), "[6, 8]"));
+    wc.dummy = true;
+    assert_ok(weights_load(&w, &wc, &why));
+    weights_free(&w);
+    device_close(device);
+    remove_file("config.json");
+    remove_file("model.safetensors");
+    buf_fini(&why);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_bad_config_is_named_by_field),
+        cmocka_unit_test(a_good_config_is_read),
+        cmocka_unit_test(a_damaged_header_is_refused),
+        cmocka_unit_test(a_length_behind_the_end_is_refused),
+        cmocka_unit_test(an_index_cannot_reach_out_of_its_directory),
+        cmocka_unit_test(random_damage_never_crashes),
+        cmocka_unit_test(a_missing_or_misshapen_tensor_is_named),
+    };
+    strcpy(dir, "/tmp/tarn-files-XXXXXX");
+    if (!mkdtemp(dir))
+        return 1;
+    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    remove_file("config.json");
+    rmdir(dir);
+    return rc;
+}

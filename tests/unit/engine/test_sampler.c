@@ -1,0 +1,246 @@
+#include "tests/unit/test.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "engine/sampler.h"
+
+#define V 1000
+
+static float logits[V], raw[V];
+static struct sampler_candidate scratch[V];
+static struct sampler_state no_state;
+
+static struct sampling params(float temperature)
+{
+    return (struct sampling){.temperature = temperature, .top_p = 1, .repetition_penalty = 1,
+                             .seed = 99, .want_logprob = true};
+}
+
+static void fill(uint64_t seed)
+{
+    for (uint32_t i = 0; i < V; i++)
+        logits[i] = 8 * rng_uniform(seed, i) - 4;
+}
+
+/* Picks the n-th token over a fresh copy of the logits. */
+static struct out_token pick(const struct sampling *sp, const struct sampler_state *st, uint32_t n,
+                             struct out_top *top)
+{
+    static float copy[V];
+    struct sampler_row row = {.sampling = sp, .state = st ? st : &no_state, .n = n,
+                              .logits = copy, .n_vocab = V, .scratch = scratch, .raw = raw};
+    struct out_token out;
+
+    memcpy(copy, logits, sizeof copy);
+    sampler_pick(&row, &out, top);
+    return out;
+}
+
+static void greedy_takes_the_largest_and_the_lowest_id_of_equals(void **state)
+{
+    struct sampling sp = params(0);
+
+    (void)state;
+    fill(1);
+    logits[700] = logits[300] = 50;
+    assert_int_equal(pick(&sp, NULL, 0, NULL).id, 300);
+    logits[0] = NAN; /* a broken row still gives a token */
+    assert_int_equal(pick(&sp, NULL, 0, NULL).id, 300);
+}
+
+static void logprobs_are_those_of_the_raw_logits(void **state)
+{
+    struct sampling sp = params(0.5f);
+    struct out_top top[5];
+    double sum = 0;
+
+    (void)state;
+    fill(2);
+    sp.n_logprobs = 5;
+    for (uint32_t i = 0; i < V; i++)
+        sum += exp(logits[i]);
+    struct out_token t = pick(&sp, NULL, 3, top);
+    assert_true(fabs(t.logprob - (logits[t.id] - log(sum))) < 1e-5);
+    for (int i = 0; i < 5; i++) {
+        assert_true(fabs(top[i].logprob - (logits[top[i].id] - log(sum))) < 1e-5);
+        assert_true(i == 0 || top[i].logprob <= top[i - 1].logprob);
+    }
+}
+
+static void a_draw_depends_on_seed_and_index_only(void **state)
+{
+    struct sampling sp = params(1);
+    uint32_t first[50], n_other = 0;
+
+    (void)state;
+    fill(3);
+    for (uint32_t n = 0; n < 50; n++)
+        first[n] = pick(&sp, NULL, n, NULL).id;
+    for (uint32_t n = 50; n-- > 0;)
+        assert_int_equal(pick(&sp, NULL, n, NULL).id, first[n]);
+    sp.seed++;
+    for (uint32_t n = 0; n < 50; n++)
+        n_other += pick(&sp, NULL, n, NULL).id != first[n];
+    assert_true(n_other > 40);
+}
+
+/* The frequencies of many draws against the softmax that they should follow. */
+static void draws_follow_the_distribution(void **state)
+{
+    enum { N = 40000 };
+    static uint32_t counts[V];
+    double p[V], sum = 0, worst = 0;
+
+    (void)state;
+    for (int filtered = 0; filtered < 2; filtered++) {
+        struct sampling sp = params(0.7f);
+        memset(counts, 0, sizeof counts);
+        for (uint32_t i = 0; i < V; i++)
+            logits[i] = i < 6 ? (float)i * 0.4f : -30;
+        sp.top_p = filtered ? 0.999f : 1;
+        for (uint32_t n = 0; n < N; n++)
+            counts[pick(&sp, NULL, n, NULL).id]++;
+        sum = worst = 0;
+        for (uint32_t i = 0; i < 6; i++)
+            sum += p[i] = exp(logits[i] / 0.7);
+        for (uint32_t i = 0; i < 6; i++) {
+            double sigma = sqrt(N * p[i] / sum * (1 - p[i] / sum));
+            double z = fabs(counts[i] - N * p[i] / sum) / sigma;
+            worst = z > worst ? z : worst;
+        }
+        assert_true(worst < 4.5);
+    }
+}
+
+static void top_k_keeps_the_k_best(void **state)
+{
+    struct sampling sp = params(2);
+    struct sampling greedy = params(0);
+    struct out_top best[20];
+
+    (void)state;
+    fill(5);
+    sp.top_k = 20;
+    greedy.n_logprobs = 20;
+    pick(&greedy, NULL, 0, best);
+    bool seen[20] = {0};
+    for (uint32_t n = 0; n < 3000; n++) {
+        uint32_t id = pick(&sp, NULL, n, NULL).id, i = 0;
+        while (i < 20 && best[i].id != id)
+            i++;
+        assert_true(i < 20);
+        seen[i] = true;
+    }
+    for (int i = 0; i < 20; i++)
+        assert_true(seen[i]);
+    sp.top_k = 1;
+    assert_int_equal(pick(&sp, NULL, 7, NULL).id, best[0].id);
+    sp.top_k = 5000; /* more than there are */
+    pick(&sp, NULL, 7, NULL);
+}
+
+static void top_p_keeps_the_smallest_set_that_reaches_it(void **state)
+{
+    struct sampling sp = params(1);
+
+    (void)state;
+    for (uint32_t i = 0; i < V; i++)
+        logits[i] = -40;
+    logits[10] = logf(0.5f);
+    logits[20] = logf(0.3f);
+    logits[30] = logf(0.15f);
+    logits[40] = logf(0.05f);
+    sp.top_p = 0.79f;
+    for (uint32_t n = 0; n < 500; n++) {
+        uint32_t id = pick(&sp, NULL, n, NULL).id;
+        assert_true(id == 10 || id == 20);
+    }
+    sp.top_p = 0.01f; /* the best one always stays */
+    assert_int_equal(pick(&sp, NULL, 1, NULL).id, 10);
+    sp.top_p = 1;
+    sp.min_p = 0.25f; /* of the largest: 0.125 and above */
+    uint32_t n30 = 0;
+    for (uint32_t n = 0; n < 500; n++) {
+        uint32_t id = pick(&sp, NULL, n, NULL).id;
+        assert_true(id == 10 || id == 20 || id == 30);
+        n30 += id == 30;
+    }
+    assert_true(n30 > 30);
+}
+
+static void penalties_follow_their_formulas(void **state)
+{
+    struct sampling sp = params(0);
+    struct sampler_state st;
+    const uint32_t prompt[] = {7};
+
+    (void)state;
+    for (uint32_t i = 0; i < V; i++)
+        logits[i] = 0;
+    logits[7] = 3;
+    logits[8] = 2;
+    sp.repetition_penalty = 2; /* 3 / 2 < 2: the prompt's token loses */
+    assert_ok(sampler_state_init(&st, &sp, V, prompt, 1));
+    assert_int_equal(pick(&sp, &st, 0, NULL).id, 8);
+    sampler_state_fini(&st);
+
+    sp.repetition_penalty = 1;
+    sp.presence_penalty = 0.4f;
+    sp.frequency_penalty = 0.3f;
+    assert_ok(sampler_state_init(&st, &sp, V, prompt, 1));
+    assert_int_equal(pick(&sp, &st, 0, NULL).id, 7); /* a prompt token is not penalized */
+    sampler_state_count(&st, 7);                     /* 3 - 0.4 - 0.3 = 2.3 */
+    assert_int_equal(pick(&sp, &st, 1, NULL).id, 7);
+    sampler_state_count(&st, 7); /* 3 - 0.4 - 0.6 = 2.0: equal, the lower id wins */
+    sampler_state_count(&st, 7); /* 1.7 */
+    assert_int_equal(pick(&sp, &st, 2, NULL).id, 8);
+    sampler_state_fini(&st);
+}
+
+static void logit_bias_moves_the_choice(void **state)
+{
+    const struct logit_bias bias[] = {{123, 100}, {5, -100}};
+    struct sampling sp = params(1);
+
+    (void)state;
+    fill(6);
+    sp.logit_bias = bias;
+    sp.n_logit_bias = 2;
+    for (uint32_t n = 0; n < 20; n++)
+        assert_int_equal(pick(&sp, NULL, n, NULL).id, 123);
+}
+
+static void banned_ids_never_come(void **state)
+{
+    struct sampling sp = params(0);
+    uint32_t banned[] = {4};
+    float copy[V];
+    struct out_token out;
+
+    (void)state;
+    fill(7);
+    logits[4] = 90;
+    memcpy(copy, logits, sizeof copy);
+    struct sampler_row row = {.sampling = &sp, .state = &no_state, .banned = banned, .n_banned = 1,
+                              .logits = copy, .n_vocab = V, .scratch = scratch, .raw = raw};
+    sampler_pick(&row, &out, NULL);
+    assert_int_not_equal(out.id, 4);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(greedy_takes_the_largest_and_the_lowest_id_of_equals),
+        cmocka_unit_test(logprobs_are_those_of_the_raw_logits),
+        cmocka_unit_test(a_draw_depends_on_seed_and_index_only),
+        cmocka_unit_test(draws_follow_the_distribution),
+        cmocka_unit_test(top_k_keeps_the_k_best),
+        cmocka_unit_test(top_p_keeps_the_smallest_set_that_reaches_it),
+        cmocka_unit_test(penalties_follow_their_formulas),
+        cmocka_unit_test(logit_bias_moves_the_choice),
+        cmocka_unit_test(banned_ids_never_come),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,145 @@
+/* Every allocation of load, encode and decode fails once: a status comes back, nothing else breaks.
+ * While loading any error will do, for jansson and fopen() do not always say that it was memory.
+ *
+ * malloc is replaced for this binary; under a sanitizer, which replaces it too, the test is
+ * skipped. */
+#include "engine/detokenize.h"
+#include "tests/unit/engine/tokenizer_test.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+
+int main(void)
+{
+    return 77;
+}
+
+#else
+
+extern void *__libc_malloc(size_t n);
+extern void *__libc_calloc(size_t n, size_t size);
+extern void *__libc_realloc(void *p, size_t n);
+
+void *malloc(size_t n);
+void *calloc(size_t n, size_t size);
+void *realloc(void *p, size_t n);
+
+static long fail_in; /* 1: the next one fails; 0: none does */
+
+static bool fails(void)
+{
+    return fail_in > 0 && --fail_in == 0;
+}
+
+void *malloc(size_t n)
+{
+    return fails() ? NULL : __libc_malloc(n);
+}
+
+void *calloc(size_t n, size_t size)
+{
+    return fails() ? NULL : __libc_calloc(n, size);
+}
+
+void *realloc(void *p, size_t n)
+{
+    return fails() ? NULL : __libc_realloc(p, n);
+}
+
+static const struct recipe all_parts = {
+    .byte_letters = true,
+    .normalizer = "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},"
+                  "{\"type\":\"Lowercase\"},"
+                  "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"x+\"},\"content\":\"y\"},"
+                  "{\"type\":\"Strip\"},{\"type\":\"Prepend\",\"prepend\":\" \"}]}",
+    .pretok = "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\"},"
+              "{\"type\":\"ByteLevel\"}]}",
+    .decoder = BYTE_LEVEL,
+    .options = "\"ignore_merges\":true,",
+    .vocab = "\"he\":256,\"ll\":257",
+    .merges = "\"h e\",\"l l\"",
+    .added = "[{\"id\":258,\"content\":\"<s>\",\"special\":true},"
+             "{\"id\":259,\"content\":\"<W>\",\"single_word\":true}]",
+};
+
+/* Everything with allocation k failing; the status of the first call that noticed. */
+static enum status run_with_fault(long k, bool *loaded)
+{
+    static const char text[] = "Hello <s> e\314\201 xx <w> 12 "
+                               "hehehehehehehehehehehehehehehehehehe\377";
+    const struct detok_stop stop = {"zz", 2};
+    struct tokenizer *t = NULL;
+    struct buf ids, out, why;
+    struct detok d;
+
+    buf_init(&ids, 1 << 16);
+    buf_init(&out, 1 << 16);
+    buf_init(&why, BUF_WHY_MAX);
+    fail_in = k;
+    enum status s = tokenizer_load(&t, temp_dir, &why);
+    if (s == OK)
+        s = tokenizer_encode(t, text, sizeof text - 1, TOKENIZE_PARSE_SPECIAL, &ids);
+    *loaded = s == OK;
+    if (s == OK)
+        assert_string_equal(tokenizer_chat_template(t), "x"); /* no file was left out silently */
+    detok_init(&d, t, &stop, 1, false, false, false);
+    for (size_t i = 0; i < ids.len / 4 && s == OK; i++) {
+        uint32_t id;
+        memcpy(&id, ids.data + 4 * i, 4);
+        s = detok_feed(&d, id, &out);
+    }
+    if (s == OK)
+        s = detok_finish(&d, &out);
+    fail_in = 0;
+    detok_fini(&d);
+    buf_fini(&ids);
+    buf_fini(&out);
+    buf_fini(&why);
+    tokenizer_destroy(t);
+    return s;
+}
+
+static void every_failed_allocation_is_reported(void **state)
+{
+    long k = 1;
+    int n_failed = 0;
+    bool loaded;
+
+    (void)state;
+    tokenizer_destroy(load_recipe(&all_parts));
+    write_temp("tokenizer_config.json", "{\"bos_token\":\"<s>\",\"chat_template\":\"x\"}", 39);
+    assert_ok(run_with_fault(0, &loaded));
+    for (int quiet = 0; quiet < 50; k++) {
+        enum status s = run_with_fault(k, &loaded);
+        if (loaded && s != OK && s != ERR_NOMEM)
+            fail_msg("allocation %ld: status %s", k, status_name(s));
+        n_failed += s != OK;
+        quiet = s == OK ? quiet + 1 : 0;
+    }
+    print_message("%d of %ld failed allocations reported\n", n_failed, k - 50);
+    assert_true(n_failed > 100);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    make_temp_dir();
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    remove_temp_dir();
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(every_failed_allocation_is_reported, set_up, tear_down),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#endif
