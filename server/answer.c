@@ -1,0 +1,238 @@
+#include "server/answer.h"
+
+#include <inttypes.h>
+
+#include "server/call.h"
+#include "server/error.h"
+#include "server/server.h"
+#include "server/writer.h"
+
+static bool is_chat(const struct call *call)
+{
+    return call->kind == PARAMS_CHAT;
+}
+
+/* --- pieces --- */
+
+static void write_head(struct writer *w, const struct call *call, const char *object)
+{
+    write_puts(w, "{\"id\":");
+    write_json(w, call->id, strlen(call->id));
+    write_format(w, ",\"object\":\"%s\",\"created\":%" PRId64 ",\"model\":", object,
+                 call->created_s);
+    write_json(w, call->params.model, strlen(call->params.model));
+    write_format(w, ",\"system_fingerprint\":\"%s\",\"choices\":[", call->srv->system_fingerprint);
+}
+
+static void write_usage(struct writer *w, const struct call *call)
+{
+    uint64_t n_prompt = 0, n_cached = 0, n_out = 0;
+
+    for (uint32_t i = 0; i < call->n_choices; i++) {
+        const struct choice *c = &call->choices[i];
+        n_out += c->n_taken;
+        if (i % call->params.n != 0)
+            continue; /* a prompt counts once, however many answers it gets */
+        n_prompt += c->request->prompt.n_ids;
+        n_cached += atomic_load(&c->request->n_cached);
+    }
+    write_format(w,
+                 "\"usage\":{\"prompt_tokens\":%" PRIu64 ",\"completion_tokens\":%" PRIu64
+                 ",\"total_tokens\":%" PRIu64 ",\"prompt_tokens_details\":{\"cached_tokens\":%"
+                 PRIu64 "}}", n_prompt, n_out, n_prompt + n_out, n_cached);
+}
+
+static void write_logprobs(struct writer *w, const struct call *call, const struct choice *c)
+{
+    if (!call->params.logprobs || c->lp[LP_TOKENS].len == 0) {
+        write_puts(w, ",\"logprobs\":null");
+        return;
+    }
+    if (is_chat(call)) {
+        write_puts(w, ",\"logprobs\":{\"content\":[");
+        write_buf(w, &c->lp[LP_CONTENT]);
+        write_puts(w, "],\"refusal\":null}");
+        return;
+    }
+    write_puts(w, ",\"logprobs\":{\"tokens\":[");
+    write_buf(w, &c->lp[LP_TOKENS]);
+    write_puts(w, "],\"token_logprobs\":[");
+    write_buf(w, &c->lp[LP_VALUES]);
+    write_puts(w, "],\"top_logprobs\":[");
+    write_buf(w, &c->lp[LP_TOPS]);
+    write_puts(w, "],\"text_offset\":[");
+    write_buf(w, &c->lp[LP_OFFSETS]);
+    write_puts(w, "]}");
+}
+
+static void write_ids(struct writer *w, const char *key, const uint32_t *ids, uint32_t n)
+{
+    write_format(w, ",\"%s\":[", key);
+    for (uint32_t i = 0; i < n; i++)
+        write_format(w, "%s%u", i ? "," : "", ids[i]);
+    write_puts(w, "]");
+}
+
+static void write_prompt_ids(struct writer *w, const struct choice *c)
+{
+    write_ids(w, "prompt_token_ids", c->request->prompt.ids, c->request->prompt.n_ids);
+}
+
+static void write_token_ids(struct writer *w, const struct call *call, const struct choice *c)
+{
+    if (!call->params.return_token_ids)
+        return;
+    write_puts(w, ",\"token_ids\":[");
+    write_buf(w, &c->ids);
+    write_puts(w, "]");
+}
+
+static void write_finish(struct writer *w, const struct choice *c)
+{
+    const struct stopping *st = &c->request->stopping;
+
+    write_format(w, ",\"finish_reason\":\"%s\",\"stop_reason\":", finish_reason_name(c->finish));
+    if (c->finish == FINISH_STOP && c->has_detok && c->detok.stopped_by >= 0) {
+        const struct detok_stop *stop = &st->stops[c->detok.stopped_by];
+        write_json(w, stop->text, stop->len);
+    } else if (c->finish == FINISH_STOP && c->request->stop_id >= 0) {
+        write_format(w, "%d", c->request->stop_id);
+    } else {
+        write_puts(w, "null");
+    }
+}
+
+/* --- a whole answer --- */
+
+static void write_choice(struct writer *w, const struct call *call, const struct choice *c)
+{
+    write_format(w, "{\"index\":%u,", c->index);
+    if (is_chat(call)) {
+        write_puts(w, "\"message\":{\"role\":\"assistant\",\"content\":");
+        write_json(w, buf_str(&c->text), c->text.len);
+        write_puts(w, ",\"refusal\":null}");
+    } else {
+        write_puts(w, "\"text\":");
+        write_json(w, buf_str(&c->text), c->text.len);
+    }
+    write_logprobs(w, call, c);
+    write_finish(w, c);
+    write_token_ids(w, call, c);
+    if (!is_chat(call) && call->params.return_token_ids)
+        write_prompt_ids(w, c);
+    write_puts(w, "}");
+}
+
+enum status answer_write(const struct call *call, struct buf *out)
+{
+    struct writer w = {out, OK};
+
+    write_head(&w, call, is_chat(call) ? "chat.completion" : "text_completion");
+    for (uint32_t i = 0; i < call->n_choices; i++) {
+        write_puts(&w, i ? "," : "");
+        write_choice(&w, call, &call->choices[i]);
+    }
+    write_puts(&w, "],");
+    write_usage(&w, call);
+    if (is_chat(call) && call->params.return_token_ids)
+        write_prompt_ids(&w, &call->choices[0]);
+    write_puts(&w, "}");
+    return w.status;
+}
+
+/* --- frames --- */
+
+enum status frame_make_head(const struct call *call, struct buf *head)
+{
+    struct writer w = {head, OK};
+
+    write_puts(&w, "data: ");
+    write_head(&w, call, is_chat(call) ? "chat.completion.chunk" : "text_completion");
+    return w.status;
+}
+
+static void begin_frame(struct writer *w, const struct call *call, const struct choice *c)
+{
+    write_buf(w, &call->frame_head);
+    write_format(w, "{\"index\":%u", c->index);
+}
+
+static void end_frame(struct writer *w, const struct call *call)
+{
+    /* Where usage was asked for, OpenAI writes the key in every frame. */
+    write_puts(w, call->params.include_usage ? ",\"usage\":null}\n\n" : "}\n\n");
+}
+
+enum status frame_write_begin(const struct call *call, const struct choice *c, struct buf *out)
+{
+    struct writer w = {out, OK};
+    const struct prompt *prompt = &call->prompts[c->prompt_index];
+
+    if (is_chat(call)) {
+        begin_frame(&w, call, c);
+        write_puts(&w, ",\"delta\":{\"role\":\"assistant\",\"content\":\"\",\"refusal\":null},"
+                       "\"logprobs\":null,\"finish_reason\":null}]");
+        if (call->params.return_token_ids && c->index == 0)
+            write_prompt_ids(&w, c);
+        end_frame(&w, call);
+    } else if (prompt->text.len > 0 || call->params.return_token_ids) {
+        begin_frame(&w, call, c);
+        write_puts(&w, ",\"text\":");
+        write_json(&w, buf_str(&prompt->text), prompt->text.len);
+        write_puts(&w, ",\"logprobs\":null,\"finish_reason\":null");
+        if (call->params.return_token_ids)
+            write_prompt_ids(&w, c);
+        write_puts(&w, "}]");
+        end_frame(&w, call);
+    }
+    return w.status;
+}
+
+enum status frame_write_delta(const struct call *call, const struct choice *c, struct buf *out)
+{
+    struct writer w = {out, OK};
+
+    begin_frame(&w, call, c);
+    write_puts(&w, is_chat(call) ? ",\"delta\":{\"content\":" : ",\"text\":");
+    write_json(&w, buf_str(&c->text), c->text.len);
+    write_puts(&w, is_chat(call) ? "}" : "");
+    write_logprobs(&w, call, c);
+    write_puts(&w, ",\"finish_reason\":null");
+    write_token_ids(&w, call, c);
+    write_puts(&w, "}]");
+    end_frame(&w, call);
+    return w.status;
+}
+
+enum status frame_write_end(const struct call *call, const struct choice *c, struct buf *out)
+{
+    struct writer w = {out, OK};
+
+    begin_frame(&w, call, c);
+    write_puts(&w, is_chat(call) ? ",\"delta\":{},\"logprobs\":null"
+                                 : ",\"text\":\"\",\"logprobs\":null");
+    write_finish(&w, c);
+    write_puts(&w, "}]");
+    end_frame(&w, call);
+    return w.status;
+}
+
+enum status frame_write_usage(const struct call *call, struct buf *out)
+{
+    struct writer w = {out, OK};
+
+    write_buf(&w, &call->frame_head);
+    write_puts(&w, "],");
+    write_usage(&w, call);
+    write_puts(&w, "}\n\n");
+    return w.status;
+}
+
+enum status frame_write_error(struct buf *out, enum status s, const char *words)
+{
+    enum status st = buf_puts(out, "data: ");
+
+    if (st == OK)
+        st = error_write(out, s, NULL, words);
+    return st == OK ? buf_puts(out, "\n\n") : st;
+}

@@ -1,0 +1,29 @@
+/* api_health.c - /health/live: the process answers. /health/ready and /health: it takes work. */
+#include "server/api.h"
+#include "server/error.h"
+#include "server/http.h"
+#include "server/server.h"
+
+static void reply_status(struct http_exchange *x, const char *json)
+{
+    struct buf body;
+
+    buf_init(&body, 256);
+    enum status s = buf_puts(&body, json);
+    http_reply(x, 200, "application/json", s == OK ? &body : NULL);
+    buf_fini(&body);
+}
+
+void api_health_live(struct server *srv, struct http_exchange *x)
+{
+    (void)srv;
+    reply_status(x, "{\"status\":\"live\"}");
+}
+
+void api_health_ready(struct server *srv, struct http_exchange *x)
+{
+    if (atomic_load(&srv->draining))
+        error_reply(x, ERR_UNAVAILABLE, "draining", "the server is shutting down");
+    else
+        reply_status(x, "{\"status\":\"ready\"}");
+}

@@ -1,0 +1,59 @@
+/* api_models.c - GET /v1/models, GET /v1/models/{id}. */
+#include <inttypes.h>
+
+#include "server/api.h"
+#include "server/error.h"
+#include "server/http.h"
+#include "server/server.h"
+#include "server/writer.h"
+
+#define BODY_BYTES_MAX (1u << 20)
+
+static void write_model(struct writer *w, const struct server *srv, const char *name)
+{
+    write_puts(w, "{\"id\":");
+    write_json(w, name, strlen(name));
+    write_format(w, ",\"object\":\"model\",\"created\":%" PRId64 ",\"owned_by\":\"tarn\",\"root\":",
+                 srv->created_s);
+    write_json(w, srv->config->model, strlen(srv->config->model));
+    write_format(w, ",\"parent\":null,\"max_model_len\":%u}", srv->info->max_model_len);
+}
+
+static void reply(struct http_exchange *x, struct writer *w)
+{
+    if (w->status == OK)
+        http_reply(x, 200, "application/json", w->out);
+    else
+        error_reply(x, w->status, NULL, "out of memory");
+    buf_fini(w->out);
+}
+
+void api_models(struct server *srv, struct http_exchange *x)
+{
+    struct buf body;
+    struct writer w = {&body, OK};
+
+    buf_init(&body, BODY_BYTES_MAX);
+    write_puts(&w, "{\"object\":\"list\",\"data\":[");
+    for (uint32_t i = 0; i < srv->n_model_names; i++) {
+        write_puts(&w, i ? "," : "");
+        write_model(&w, srv, srv->model_names[i]);
+    }
+    write_puts(&w, "]}");
+    reply(x, &w);
+}
+
+void api_model(struct server *srv, struct http_exchange *x)
+{
+    const char *name = server_find_model(srv, http_path(x) + strlen("/v1/models/"));
+    struct buf body;
+    struct writer w = {&body, OK};
+
+    if (!name) {
+        error_reply(x, ERR_NOT_FOUND, "model_not_found", "model: no such model is served here");
+        return;
+    }
+    buf_init(&body, BODY_BYTES_MAX);
+    write_model(&w, srv, name);
+    reply(x, &w);
+}

@@ -1,0 +1,341 @@
+#include "server/call.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "server/answer.h"
+#include "server/error.h"
+#include "server/server.h"
+
+#define KEEP_ALIVE_NS UINT64_C(1000000000)
+/* One turn of a stream: enough to catch up, little enough to stay within HTTP_OUT_BYTES_MAX. */
+#define N_TOKENS_PER_TURN 64
+#define TURN_BYTES (1u << 20)
+#define ANSWER_BYTES_MAX (1u << 30)
+#define FRAME_HEAD_BYTES_MAX 8192
+
+/* --- lifecycle --- */
+
+struct call *call_create(struct server *srv, struct http_exchange *x, enum params_kind kind)
+{
+    struct call *call = calloc(1, sizeof *call);
+
+    if (!call)
+        return NULL;
+    call->srv = srv;
+    call->kind = kind;
+    call->http_id = http_id(x);
+    call->created_s = (int64_t)(clock_unix_ns() / 1000000000u);
+    snprintf(call->id, sizeof call->id, "%s-%s", kind == PARAMS_CHAT ? "chatcmpl" : "cmpl",
+             call->http_id);
+    buf_init(&call->frame_head, FRAME_HEAD_BYTES_MAX);
+    return call;
+}
+
+void call_free(struct call *call)
+{
+    if (!call)
+        return;
+    for (uint32_t i = 0; i < call->n_choices; i++)
+        choice_fini(&call->choices[i]);
+    free(call->choices);
+    prompt_list_free(call->prompts, call->n_prompts);
+    buf_fini(&call->frame_head);
+    params_fini(&call->params);
+    free(call);
+}
+
+static void cancel_all(struct call *call)
+{
+    for (uint32_t i = 0; i < call->n_choices; i++)
+        request_cancel(call->choices[i].request);
+}
+
+static void on_gone(void *ctx)
+{
+    cancel_all(ctx);
+}
+
+static uint64_t us_between(uint64_t from_ns, uint64_t to_ns)
+{
+    return from_ns && to_ns > from_ns ? (to_ns - from_ns) / 1000 : 0;
+}
+
+static void log_choice(const struct call *call, const struct choice *c, int status)
+{
+    const struct request *r = c->request;
+    uint64_t submit = atomic_load(&r->t_submit), first_step = atomic_load(&r->t_first_step);
+    uint64_t first_token = atomic_load(&r->t_first_token), finish = atomic_load(&r->t_finish);
+
+    log_event(LOG_INFO, "request",
+              "id=%s api=%s status=%d choice=%u stream=%s queue_us=%" PRIu64 " prefill_us=%" PRIu64
+              " ttft_us=%" PRIu64 " e2e_us=%" PRIu64 " n_prompt=%u n_hit=%u n_out=%u finish=%s",
+              call->http_id, call->kind == PARAMS_CHAT ? "chat" : "completions", status, c->index,
+              call->params.stream ? "true" : "false", us_between(submit, first_step),
+              us_between(first_step, first_token), us_between(submit, first_token),
+              us_between(submit, finish), r->prompt.n_ids, atomic_load(&r->n_cached),
+              request_n_out(r),
+              /* What the client saw: an answer it did not take to its end was cancelled. */
+              c->finish == FINISH_NONE ? "abort" : finish_reason_name(c->finish));
+}
+
+static void on_close(void *ctx, int status)
+{
+    struct call *call = ctx;
+
+    cancel_all(call); /* what is finished does not mind */
+    if (log_enabled(LOG_INFO))
+        for (uint32_t i = 0; i < call->n_choices; i++)
+            log_choice(call, &call->choices[i], status);
+    call_free(call);
+}
+
+/* --- answering --- */
+
+static bool failed(const struct choice *c)
+{
+    return c->finish == FINISH_ERROR || c->finish == FINISH_CANCELLED;
+}
+
+static enum status failure_of(const struct choice *c, const char **words)
+{
+    if (c->finish == FINISH_CANCELLED) {
+        *words = "the server is shutting down";
+        return ERR_UNAVAILABLE;
+    }
+    *words = c->request->error_words ? c->request->error_words : "the request failed";
+    return c->request->error == OK ? ERR_INTERNAL : c->request->error;
+}
+
+/* An echoed prompt stands before the answer's own text. */
+static enum status prepend_echo(struct call *call)
+{
+    enum status s = OK;
+
+    for (uint32_t i = 0; s == OK && i < call->n_choices; i++) {
+        const struct buf *echo = &call->prompts[call->choices[i].prompt_index].text;
+        struct buf *text = &call->choices[i].text, joined;
+        if (echo->len == 0)
+            continue;
+        buf_init(&joined, text->max);
+        s = buf_append(&joined, echo->data, echo->len);
+        if (s == OK)
+            s = buf_append(&joined, buf_str(text), text->len);
+        buf_fini(text);
+        *text = joined;
+    }
+    return s;
+}
+
+static enum http_next reply_whole(struct call *call, struct http_exchange *x)
+{
+    struct buf body;
+
+    buf_init(&body, ANSWER_BYTES_MAX);
+    enum status s = prepend_echo(call);
+    if (s == OK)
+        s = answer_write(call, &body);
+    if (s == OK)
+        http_reply(x, 200, "application/json", &body);
+    else
+        error_reply(x, s, NULL, "the answer does not fit into memory");
+    buf_fini(&body);
+    return HTTP_DONE;
+}
+
+static enum http_next on_step(void *ctx, struct http_exchange *x)
+{
+    struct call *call = ctx;
+    bool all_done = true;
+    const char *words;
+
+    if (call->params.stream)
+        return HTTP_STREAM;
+    for (uint32_t i = 0; i < call->n_choices; i++) {
+        struct choice *c = &call->choices[i];
+        enum status s = choice_take(c, call->srv, &call->params, call->kind, UINT32_MAX);
+        if (s != OK || failed(c)) {
+            words = "the answer does not fit into memory";
+            s = s != OK ? s : failure_of(c, &words);
+            cancel_all(call);
+            error_reply(x, s, NULL, words);
+            return HTTP_DONE;
+        }
+        all_done &= c->finish != FINISH_NONE;
+    }
+    return all_done ? reply_whole(call, x) : HTTP_WAIT;
+}
+
+/* Frames for what choice c has new. */
+static enum status fill_choice(struct call *call, struct choice *c, struct buf *out)
+{
+    enum status s = choice_take(c, call->srv, &call->params, call->kind, N_TOKENS_PER_TURN);
+
+    if (s != OK || failed(c))
+        return s;
+    /* The first frame goes out with the first token: clients take its time for the TTFT. */
+    if (!c->began && (c->n_taken > 0 || c->finish != FINISH_NONE)) {
+        s = frame_write_begin(call, c, out);
+        c->began = true;
+    }
+    if (s == OK && choice_has_delta(c)) {
+        s = frame_write_delta(call, c, out);
+        choice_reset_delta(c);
+    }
+    if (s == OK && c->finish != FINISH_NONE) {
+        s = frame_write_end(call, c, out);
+        c->ended = true;
+    }
+    return s;
+}
+
+static enum http_next end_with_error(struct call *call, const struct choice *c, struct buf *out)
+{
+    const char *words;
+    enum status failure = failure_of(c, &words);
+
+    cancel_all(call);
+    enum status s = frame_write_error(out, failure, words);
+    if (s == OK)
+        s = buf_puts(out, FRAME_DONE);
+    return s == OK ? HTTP_DONE : HTTP_ABORT;
+}
+
+static enum http_next on_fill(void *ctx, struct buf *out, uint64_t idle_ns)
+{
+    struct call *call = ctx;
+    enum status s = OK;
+    bool all_ended = true;
+
+    for (uint32_t i = 0; s == OK && i < call->n_choices; i++) {
+        struct choice *c = &call->choices[i];
+        if (!c->ended && out->len < TURN_BYTES)
+            s = fill_choice(call, c, out);
+        if (s == OK && failed(c))
+            return end_with_error(call, c, out);
+        all_ended &= c->ended;
+    }
+    if (s == OK && all_ended) {
+        if (call->params.include_usage)
+            s = frame_write_usage(call, out);
+        if (s == OK)
+            s = buf_puts(out, FRAME_DONE);
+        return s == OK ? HTTP_DONE : HTTP_ABORT;
+    }
+    if (s == OK && out->len == 0 && idle_ns >= KEEP_ALIVE_NS)
+        s = buf_puts(out, FRAME_KEEP_ALIVE);
+    return s == OK ? HTTP_WAIT : HTTP_ABORT;
+}
+
+static const struct http_async async = {
+    .step = on_step, .fill = on_fill, .gone = on_gone, .close = on_close};
+
+/* --- submission --- */
+
+static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_t k,
+                               struct buf *why)
+{
+    const struct prompt *prompt = &call->prompts[prompt_index];
+    struct sampling sampling = call->params.sampling;
+    struct request *r = NULL;
+
+    sampling.seed += k;
+    enum status s = request_create(&r, call->srv->engine, prompt_ids(prompt), prompt_n_ids(prompt),
+                                   NULL, 0, &call->params.scope, &sampling, &call->params.stopping,
+                                   why);
+    if (s != OK)
+        return s;
+    if (call->n_prompts * call->params.n == 1)
+        snprintf(r->id, sizeof r->id, "%s", call->http_id);
+    else
+        snprintf(r->id, sizeof r->id, "%.55s-%u", call->http_id, call->n_choices);
+    r->priority = call->params.priority;
+    r->text_continues = call->kind == PARAMS_COMPLETION;
+    struct choice *c = &call->choices[call->n_choices];
+    choice_init(c, r, call->srv->tokenizer);
+    c->index = call->n_choices++;
+    c->prompt_index = prompt_index;
+    return OK;
+}
+
+/* True when an error was answered. */
+static bool refuse_too_long(const struct call *call, struct http_exchange *x)
+{
+    char words[160];
+
+    for (uint32_t i = 0; i < call->n_prompts; i++) {
+        uint32_t n = prompt_n_ids(&call->prompts[i]), max = call->srv->info->max_model_len;
+        if (n < max)
+            continue;
+        snprintf(words, sizeof words, "This model's maximum context length is %u tokens, but the "
+                 "prompt has %u and at least one must be generated.", max, n);
+        error_reply_too_long(x, words);
+        return true;
+    }
+    return false;
+}
+
+static enum status make_choices(struct call *call, struct buf *why)
+{
+    enum status s = OK;
+
+    call->choices = calloc((size_t)call->n_prompts * call->params.n, sizeof *call->choices);
+    if (!call->choices)
+        return buf_why(why, ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; s == OK && i < call->n_prompts; i++) {
+        for (uint32_t k = 0; s == OK && k < call->params.n; k++)
+            s = make_choice(call, i, k, why);
+        buf_fini(&call->prompts[i].ids); /* the requests have them now */
+    }
+    return s == OK && call->params.stream ? frame_make_head(call, &call->frame_head) : s;
+}
+
+/* The exchange owns the call by now: whatever happens, on_close() comes. */
+static void submit_all(struct call *call, struct http_exchange *x, struct buf *why)
+{
+    enum status s = OK;
+
+    for (uint32_t i = 0; s == OK && i < call->n_choices; i++) {
+        struct request *r = call->choices[i].request;
+        r->wake = http_wake;
+        r->wake_arg = http_waker(x);
+        s = engine_submit(call->srv->engine, r, why);
+    }
+    if (s == OK)
+        return;
+    cancel_all(call);
+    if (s == ERR_TOO_LARGE)
+        error_reply_too_long(x, buf_str(why));
+    else
+        error_reply(x, s, NULL, buf_str(why));
+}
+
+void call_start(struct call *call, struct http_exchange *x)
+{
+    struct buf why;
+
+    buf_init(&why, BUF_WHY_MAX);
+    if (call->n_prompts * call->params.n > PARAMS_N_REQUESTS_MAX) {
+        buf_why(&why, ERR_INVALID, "n: %u answers for %u prompts are more than %d in one call",
+                call->params.n, call->n_prompts, PARAMS_N_REQUESTS_MAX);
+        error_reply(x, ERR_INVALID, NULL, buf_str(&why));
+    }
+    if (!http_replied(x) && !refuse_too_long(call, x)) {
+        enum status s = make_choices(call, &why);
+        if (s == OK)
+            s = http_defer(x, &async, call);
+        if (s == ERR_TOO_LARGE)
+            error_reply_too_long(x, buf_str(&why));
+        else if (s != OK)
+            error_reply(x, s, NULL, buf_str(&why));
+        if (s == OK) {
+            submit_all(call, x, &why);
+            call = NULL;
+        }
+    }
+    call_free(call);
+    buf_fini(&why);
+}

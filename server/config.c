@@ -1,0 +1,614 @@
+#include "server/config.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/log.h"
+
+#define NAME_BYTES_MAX 64
+#define FILE_LINE_BYTES_MAX 4096
+
+enum kind {
+    KIND_TEXT,
+    KIND_CHOICE, /* one of `choices`; `a=b` there means that a is another word for b */
+    KIND_COUNT,
+    KIND_SIZE,
+    KIND_BOOL,
+};
+
+struct option {
+    const char *group; /* starts a group of --help when not NULL */
+    const char *name;
+    enum kind kind;
+    size_t offset; /* in struct config */
+    uint64_t min, max;
+    const char *preset;  /* the default, written as a user would */
+    const char *choices; /* KIND_CHOICE */
+    const char *value;   /* what --help calls it */
+    const char *help;
+    bool secret;
+};
+
+#define AT(field) offsetof(struct config, field)
+#define U32_MAX UINT64_C(0xffffffff)
+#define TEXT(group, name, field, preset, value, help) \
+    {group, name, KIND_TEXT, AT(field), 0, 0, preset, NULL, value, help, false}
+#define SECRET(group, name, field, value, help) \
+    {group, name, KIND_TEXT, AT(field), 0, 0, "", NULL, value, help, true}
+#define CHOICE(group, name, field, preset, choices, help) \
+    {group, name, KIND_CHOICE, AT(field), 0, 0, preset, choices, NULL, help, false}
+#define COUNT(group, name, field, min, max, preset, help) \
+    {group, name, KIND_COUNT, AT(field), min, max, preset, NULL, "N", help, false}
+#define SIZE(group, name, field, min, max, preset, help) \
+    {group, name, KIND_SIZE, AT(field), min, max, preset, NULL, "SIZE", help, false}
+#define BOOL(group, name, field, preset, help) \
+    {group, name, KIND_BOOL, AT(field), 0, 1, preset, NULL, NULL, help, false}
+
+#define DTYPES "auto|f32|bf16|f16|float32=f32|float=f32|bfloat16=bf16|float16=f16|half=f16"
+
+static const struct option options[] = {
+    TEXT("Model", "model", model, "", "MODEL",
+         "directory in Hugging Face layout, or org/name[@rev] in the local Hugging Face cache"),
+    TEXT(NULL, "served-model-name", served_model_name, "", "NAMES",
+         "names that requests may give, separated by commas; default: the value of --model"),
+    TEXT(NULL, "chat-template", chat_template, "", "FILE",
+         "Jinja template to use instead of the model's own"),
+    CHOICE(NULL, "load-format", load_format, "auto", "auto|dummy",
+           "dummy: random weights for any config.json"),
+    CHOICE(NULL, "dtype", dtype, "auto", DTYPES, "type of the weights; auto: as stored"),
+    CHOICE(NULL, "kv-cache-dtype", kv_cache_dtype, "auto", DTYPES,
+           "type of cached K and V; auto: that of the weights"),
+    COUNT(NULL, "max-model-len", max_model_len, 0, U32_MAX, "0",
+          "longest prompt plus answer in tokens; 0: the model's, cut to what the KV pool holds"),
+
+    TEXT("HTTP", "host", host, "127.0.0.1", "ADDRESS", "address to listen on"),
+    COUNT(NULL, "port", port, 0, 65535, "8000", "port; 0: any free one, printed at start"),
+    SECRET(NULL, "api-key", api_key, "KEYS",
+           "key (or several, separated by commas) that every route but /health/* then needs"),
+    COUNT(NULL, "http-threads", http_threads, 1, 64, "4", "threads that talk to clients"),
+    COUNT(NULL, "max-connections", max_connections, 1, 65536, "4096",
+          "connections kept open at once"),
+    SIZE(NULL, "max-body-bytes", max_body_bytes, 1024, UINT64_C(1) << 30, "32M",
+         "largest request body"),
+    COUNT(NULL, "drain-timeout", drain_timeout_s, 0, 86400, "30",
+          "seconds that running requests get to finish after SIGTERM"),
+
+    CHOICE("Machine", "device", device, "auto", "auto|cpu|ref",
+           "where to compute; ref: plain C, slow, the truth"),
+    CHOICE(NULL, "cpu-variant", cpu_variant, "auto", "auto|avx512|avx2|portable",
+           "instruction set; auto: the best of this machine"),
+    COUNT(NULL, "threads", threads, 0, 1024, "0", "compute threads; 0: all cores of this process"),
+    COUNT(NULL, "seed", seed, 0, UINT64_MAX, "0", "seed of dummy weights"),
+
+    COUNT("Scheduling", "max-num-seqs", max_num_seqs, 1, 4096, "64",
+          "sequences that run at once"),
+    COUNT(NULL, "max-num-batched-tokens", max_num_batched_tokens, 1, 1 << 20, "512",
+          "tokens of one step; longer prompts are computed in chunks"),
+    COUNT(NULL, "max-num-queued-reqs", max_num_queued_reqs, 1, 1 << 20, "1024",
+          "waiting requests; one more gets 429"),
+    CHOICE(NULL, "scheduling-policy", scheduling_policy, "fcfs", "fcfs", "order of requests"),
+
+    SIZE("KV cache", "kv-device-bytes", kv_device_bytes, 0, UINT64_C(1) << 50, "0",
+         "size of the KV pool; 0: chosen from free memory"),
+    COUNT(NULL, "kv-segment-tokens", kv_segment_tokens, 32, 256, "256",
+          "tokens of a segment, a multiple of 32"),
+    BOOL(NULL, "prefix-caching", prefix_caching, "true",
+         "find computed prompts again; --no-prefix-caching switches it off"),
+
+    CHOICE("Logs", "log-level", log_level, "info", "debug|info|warn|error|warning=warn",
+           "least level that is written"),
+    CHOICE(NULL, "log-format", log_format, "text", "text|json", "key=value text or JSON lines"),
+};
+
+/* Options that are no table rows because they end the program or say where to read rows from. */
+static const char *const other_names[] = {"config", "help", "version"};
+
+static const struct option *find(const char *name)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(options); i++)
+        if (strcmp(options[i].name, name) == 0)
+            return &options[i];
+    return NULL;
+}
+
+/* --- nearest name --- */
+
+/* Insertions, deletions and changes of one letter that turn a into b. */
+static unsigned distance(const char *a, const char *b)
+{
+    unsigned row[NAME_BYTES_MAX + 1];
+    size_t n_a = strlen(a), n_b = strlen(b);
+
+    if (n_a > NAME_BYTES_MAX || n_b > NAME_BYTES_MAX)
+        return UINT32_MAX;
+    for (size_t j = 0; j <= n_b; j++)
+        row[j] = (unsigned)j;
+    for (size_t i = 1; i <= n_a; i++) {
+        unsigned diagonal = row[0];
+        row[0] = (unsigned)i;
+        for (size_t j = 1; j <= n_b; j++) {
+            unsigned change = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            unsigned least = row[j] < row[j - 1] ? row[j] : row[j - 1];
+            row[j] = least + 1 < change ? least + 1 : change;
+        }
+    }
+    return row[n_b];
+}
+
+struct nearest {
+    const char *word;
+    unsigned distance;
+};
+
+static void consider(struct nearest *best, const char *word, const char *given)
+{
+    unsigned d = distance(word, given);
+
+    /* Half the letters wrong is no longer a slip. */
+    if (d < best->distance && d * 2 <= strlen(given)) {
+        best->distance = d;
+        best->word = word;
+    }
+}
+
+const char *config_nearest(const char *name)
+{
+    struct nearest best = {NULL, UINT32_MAX};
+
+    for (size_t i = 0; i < ARRAY_SIZE(options); i++)
+        consider(&best, options[i].name, name);
+    for (size_t i = 0; i < ARRAY_SIZE(other_names); i++)
+        consider(&best, other_names[i], name);
+    return best.word;
+}
+
+/* --- values --- */
+
+static enum status parse_count(const char *text, uint64_t *out)
+{
+    char *end;
+
+    if (!isdigit((unsigned char)text[0]))
+        return ERR_INVALID;
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    return errno == 0 && *end == '\0' ? OK : ERR_INVALID;
+}
+
+enum status config_parse_size(const char *text, uint64_t *out)
+{
+    static const char suffixes[] = "KMGT";
+    char digits[32];
+    size_t n = strlen(text);
+    unsigned shift = 0;
+    uint64_t value;
+
+    if (n == 0 || n >= sizeof digits)
+        return ERR_INVALID;
+    const char *at = strchr(suffixes, toupper((unsigned char)text[n - 1]));
+    if (at) {
+        shift = 10 * (unsigned)(at - suffixes + 1);
+        n--;
+    }
+    memcpy(digits, text, n);
+    digits[n] = '\0';
+    if (parse_count(digits, &value) != OK || value > UINT64_MAX >> shift)
+        return ERR_INVALID;
+    *out = value << shift;
+    return OK;
+}
+
+static enum status parse_bool(const char *text, bool *out)
+{
+    static const char *const yes[] = {"true", "1", "on", "yes"};
+    static const char *const no[] = {"false", "0", "off", "no"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(yes); i++) {
+        if (strcasecmp(text, yes[i]) == 0 || strcasecmp(text, no[i]) == 0) {
+            *out = strcasecmp(text, yes[i]) == 0;
+            return OK;
+        }
+    }
+    return ERR_INVALID;
+}
+
+/* The word of `choices` that `text` stands for, copied to word[NAME_BYTES_MAX]; false when there is
+ * none, then the nearest one is there, or "". */
+static bool choose(const char *choices, const char *text, char *word)
+{
+    struct nearest best = {NULL, UINT32_MAX};
+    char one[NAME_BYTES_MAX], best_word[NAME_BYTES_MAX] = "";
+
+    for (const char *p = choices; *p;) {
+        size_t n = strcspn(p, "|");
+        snprintf(one, sizeof one, "%.*s", (int)n, p);
+        char *equals = strchr(one, '=');
+        if (equals)
+            *equals++ = '\0';
+        if (strcmp(one, text) == 0) {
+            snprintf(word, NAME_BYTES_MAX, "%s", equals ? equals : one);
+            return true;
+        }
+        unsigned before = best.distance;
+        consider(&best, one, text);
+        if (best.distance < before)
+            snprintf(best_word, sizeof best_word, "%s", one);
+        p += n + (p[n] == '|');
+    }
+    snprintf(word, NAME_BYTES_MAX, "%s", best_word);
+    return false;
+}
+
+static enum status set_text(char **at, const char *text)
+{
+    char *copy = strdup(text);
+
+    if (!copy)
+        return ERR_NOMEM;
+    free(*at);
+    *at = copy;
+    return OK;
+}
+
+/* "auto, f32, bf16": without the other words for the same. */
+static void list_choices(const char *choices, char *out, size_t n_out, const char *separator)
+{
+    size_t used = 0;
+
+    out[0] = '\0';
+    for (const char *p = choices; *p;) {
+        size_t n = strcspn(p, "|");
+        if (!memchr(p, '=', n) && used < n_out)
+            used += (size_t)snprintf(out + used, n_out - used, "%s%.*s", used ? separator : "",
+                                     (int)n, p);
+        p += n + (p[n] == '|');
+    }
+}
+
+static enum status set_choice(struct config *c, const struct option *o, const char *text,
+                              const char *source, struct buf *why)
+{
+    char word[NAME_BYTES_MAX], all[256];
+
+    if (choose(o->choices, text, word))
+        return set_text((char **)((char *)c + o->offset), word);
+    list_choices(o->choices, all, sizeof all, ", ");
+    if (word[0])
+        return buf_why(why, ERR_INVALID, "%s: \"%s\" is not known, did you mean \"%s\"? (one of %s)",
+                       source, text, word, all);
+    return buf_why(why, ERR_INVALID, "%s: \"%s\" is not known (one of %s)", source, text, all);
+}
+
+/* `source` is how the user wrote the option's name: "--port", "TARN_PORT", "FILE:3: port". */
+static enum status set(struct config *c, const struct option *o, const char *text,
+                       const char *source, struct buf *why)
+{
+    void *at = (char *)c + o->offset;
+    uint64_t value = 0;
+
+    switch (o->kind) {
+    case KIND_TEXT: return set_text(at, text);
+    case KIND_CHOICE: return set_choice(c, o, text, source, why);
+    case KIND_BOOL:
+        if (parse_bool(text, at) != OK)
+            return buf_why(why, ERR_INVALID, "%s: expected true or false, got \"%s\"", source,
+                           text);
+        return OK;
+    case KIND_COUNT:
+        if (parse_count(text, &value) != OK)
+            return buf_why(why, ERR_INVALID, "%s: expected a whole number, got \"%s\"", source,
+                           text);
+        break;
+    case KIND_SIZE:
+        if (config_parse_size(text, &value) != OK)
+            return buf_why(why, ERR_INVALID, "%s: expected a size such as 512M or 2G, got \"%s\"",
+                           source, text);
+        break;
+    }
+    if (value < o->min || value > o->max)
+        return buf_why(why, ERR_INVALID, "%s: %s is outside of [%llu, %llu]", source, text,
+                       (unsigned long long)o->min, (unsigned long long)o->max);
+    *(uint64_t *)at = value;
+    return OK;
+}
+
+static enum status unknown(const char *source, const char *name, struct buf *why)
+{
+    const char *near = config_nearest(name);
+
+    if (near)
+        return buf_why(why, ERR_INVALID, "%s: unknown option, did you mean --%s?", source, near);
+    return buf_why(why, ERR_INVALID, "%s: unknown option, see --help", source);
+}
+
+/* --- sources --- */
+
+/* "no-prefix-caching" and vLLM's "[no-]enable-prefix-caching". NULL when it is no such word. */
+static const struct option *find_switch(const char *name, bool *on)
+{
+    const struct option *o;
+
+    *on = strncmp(name, "no-", 3) != 0;
+    if (!*on)
+        name += 3;
+    if (strncmp(name, "enable-", 7) == 0)
+        name += 7;
+    o = find(name);
+    return o && o->kind == KIND_BOOL ? o : NULL;
+}
+
+static enum status read_flag(struct config *c, int argc, char **argv, int *i, bool only_config,
+                             struct buf *why)
+{
+    const char *arg = argv[*i];
+    char name[NAME_BYTES_MAX], source[NAME_BYTES_MAX + 2];
+    bool on;
+
+    if (strcmp(arg, "-h") == 0)
+        arg = "--help";
+    if (strncmp(arg, "--", 2) != 0)
+        return buf_why(why, ERR_INVALID, "\"%s\": expected an option, see --help", arg);
+    size_t n = strcspn(arg + 2, "=");
+    if (n >= sizeof name)
+        return unknown("a very long name", "", why);
+    snprintf(name, sizeof name, "%.*s", (int)n, arg + 2);
+    snprintf(source, sizeof source, "--%s", name);
+    const char *value = arg[2 + n] == '=' ? arg + 3 + n : NULL;
+    if (strcmp(name, "help") == 0 || strcmp(name, "version") == 0) {
+        *(name[0] == 'h' ? &c->want_help : &c->want_version) = true;
+        return OK;
+    }
+    const struct option *o = find_switch(name, &on);
+    if (o && !value)
+        return only_config ? OK : set(c, o, on ? "true" : "false", source, why);
+    if (!o || !on)
+        o = find(name);
+    bool is_config = strcmp(name, "config") == 0;
+    if (!o && !is_config)
+        return unknown(source, name, why);
+    if (!value) {
+        if (*i + 1 >= argc)
+            return buf_why(why, ERR_INVALID, "%s: needs a value", source);
+        value = argv[++*i];
+    }
+    if (is_config)
+        return only_config ? set_text(&c->config_file, value) : OK;
+    return only_config ? OK : set(c, o, value, source, why);
+}
+
+static enum status read_flags(struct config *c, int argc, char **argv, bool only_config,
+                              struct buf *why)
+{
+    enum status s = OK;
+
+    for (int i = 1; s == OK && i < argc; i++)
+        s = read_flag(c, argc, argv, &i, only_config, why);
+    return s;
+}
+
+/* TARN_MAX_NUM_SEQS -> max-num-seqs */
+static void name_of_variable(const char *variable, size_t n, char name[NAME_BYTES_MAX])
+{
+    size_t i;
+
+    for (i = 0; i < n && i + 1 < NAME_BYTES_MAX; i++)
+        name[i] = variable[i] == '_' ? '-' : (char)tolower((unsigned char)variable[i]);
+    name[i] = '\0';
+}
+
+static enum status read_environment(struct config *c, char **env, bool only_config,
+                                    struct buf *why)
+{
+    static const char prefix[] = "TARN_";
+    char name[NAME_BYTES_MAX], source[NAME_BYTES_MAX + sizeof prefix];
+    enum status s = OK;
+
+    for (; s == OK && *env; env++) {
+        const char *equals = strchr(*env, '=');
+        if (!equals || strncmp(*env, prefix, sizeof prefix - 1) != 0)
+            continue;
+        const char *start = *env + sizeof prefix - 1;
+        name_of_variable(start, (size_t)(equals - start), name);
+        snprintf(source, sizeof source, "%.*s", (int)(equals - *env), *env);
+        /* The test suite speaks to itself through these. */
+        if (strncmp(name, "test-", 5) == 0)
+            continue;
+        const struct option *o = find(name);
+        if (strcmp(name, "config") == 0)
+            s = only_config && !c->config_file ? set_text(&c->config_file, equals + 1) : OK;
+        else if (!o && only_config) /* no error: Kubernetes makes such names for a service "tarn" */
+            log_event(LOG_WARN, "unknown variable ignored", "name=\"%s\"", source);
+        else if (o && !only_config)
+            s = set(c, o, equals + 1, source, why);
+    }
+    return s;
+}
+
+static char *trim(char *s)
+{
+    while (isspace((unsigned char)*s))
+        s++;
+    size_t n = strlen(s);
+    while (n > 0 && isspace((unsigned char)s[n - 1]))
+        s[--n] = '\0';
+    return s;
+}
+
+static enum status read_line(struct config *c, char *line, const char *where, struct buf *why)
+{
+    char source[256];
+    char *text = trim(line);
+    char *equals = strchr(text, '=');
+
+    if (text[0] == '\0' || text[0] == '#')
+        return OK;
+    if (!equals)
+        return buf_why(why, ERR_INVALID, "%s: expected name = value", where);
+    *equals = '\0';
+    const char *name = trim(text), *value = trim(equals + 1);
+    snprintf(source, sizeof source, "%s: %s", where, name);
+    const struct option *o = find(name);
+    return o ? set(c, o, value, source, why) : unknown(source, name, why);
+}
+
+static enum status read_file(struct config *c, struct buf *why)
+{
+    char line[FILE_LINE_BYTES_MAX], where[192];
+    enum status s = OK;
+    unsigned n = 0;
+
+    if (!c->config_file)
+        return OK;
+    FILE *f = fopen(c->config_file, "r");
+    if (!f)
+        return buf_why(why, ERR_NOT_FOUND, "--config: cannot open %s: %s", c->config_file,
+                       strerror(errno));
+    while (s == OK && fgets(line, sizeof line, f)) {
+        snprintf(where, sizeof where, "%.160s:%u", c->config_file, ++n);
+        if (strlen(line) + 1 == sizeof line)
+            s = buf_why(why, ERR_INVALID, "%s: a line is longer than %zu bytes", where,
+                        sizeof line - 2);
+        else
+            s = read_line(c, line, where, why);
+    }
+    fclose(f);
+    return s;
+}
+
+static enum status check_together(const struct config *c, struct buf *why)
+{
+    if (c->kv_segment_tokens % 32 != 0)
+        return buf_why(why, ERR_INVALID, "--kv-segment-tokens: %llu is no multiple of 32",
+                       (unsigned long long)c->kv_segment_tokens);
+    if (c->model[0] == '\0')
+        return buf_why(why, ERR_INVALID,
+                       "--model: which model? a directory, or org/name from the Hugging Face cache");
+    return OK;
+}
+
+enum status config_load(struct config *c, int argc, char **argv, char **env, struct buf *why)
+{
+    enum status s = OK;
+
+    memset(c, 0, sizeof *c);
+    for (size_t i = 0; s == OK && i < ARRAY_SIZE(options); i++)
+        s = set(c, &options[i], options[i].preset, options[i].name, why);
+    /* First only to learn which file to read, then in the order of who wins. */
+    if (s == OK)
+        s = read_flags(c, argc, argv, true, why);
+    if (s != OK || c->want_help || c->want_version)
+        return s;
+    s = read_environment(c, env, true, why);
+    if (s == OK)
+        s = read_file(c, why);
+    if (s == OK)
+        s = read_environment(c, env, false, why);
+    if (s == OK)
+        s = read_flags(c, argc, argv, false, why);
+    return s == OK ? check_together(c, why) : s;
+}
+
+void config_fini(struct config *c)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(options); i++)
+        if (options[i].kind == KIND_TEXT || options[i].kind == KIND_CHOICE)
+            free(*(char **)((char *)c + options[i].offset));
+    free(c->config_file);
+    memset(c, 0, sizeof *c);
+}
+
+/* --- output --- */
+
+#define HELP_INDENT 30
+#define HELP_COLUMNS 98
+
+/* Words of `text` from column HELP_INDENT on, wrapped. */
+static void print_wrapped(FILE *f, const char *text, int column)
+{
+    for (const char *p = text; *p;) {
+        int n = (int)strcspn(p, " ");
+        if (column + 1 + n > HELP_COLUMNS) {
+            fprintf(f, "\n%*s", HELP_INDENT, "");
+            column = HELP_INDENT;
+        } else if (p != text) {
+            fputc(' ', f);
+            column++;
+        }
+        fprintf(f, "%.*s", n, p);
+        column += n;
+        p += n + (p[n] == ' ');
+    }
+    fputc('\n', f);
+}
+
+static void print_option(FILE *f, const struct option *o)
+{
+    char left[256], all[128] = "", text[512];
+
+    if (o->kind == KIND_CHOICE)
+        list_choices(o->choices, all, sizeof all, "|");
+    if (o->kind == KIND_BOOL)
+        snprintf(left, sizeof left, "--[no-]%s", o->name);
+    else
+        snprintf(left, sizeof left, "--%s %s", o->name, o->value ? o->value : all);
+    if (o->preset[0])
+        snprintf(text, sizeof text, "%s [%s]", o->help, o->preset);
+    else
+        snprintf(text, sizeof text, "%s", o->help);
+    int n = fprintf(f, "  %s", left);
+    if (n >= HELP_INDENT)
+        fprintf(f, "\n%*s", HELP_INDENT, "");
+    else
+        fprintf(f, "%*s", HELP_INDENT - n, "");
+    print_wrapped(f, text, HELP_INDENT);
+}
+
+void config_print_help(FILE *f)
+{
+    fputs("tarn-server --model DIR [options]\n\n"
+          "Serves a language model over an OpenAI-style HTTP API.\n"
+          "Every option --some-name V is also --some-name=V, the variable TARN_SOME_NAME=V, and a\n"
+          "line `some-name = V` of the file given by --config. A flag wins over a variable, a\n"
+          "variable over the file. Sizes take K, M, G (powers of 1024). Defaults are in [ ].\n",
+          f);
+    for (size_t i = 0; i < ARRAY_SIZE(options); i++) {
+        if (options[i].group)
+            fprintf(f, "\n%s\n", options[i].group);
+        print_option(f, &options[i]);
+    }
+    fprintf(f, "\nOther\n  %-*s%s\n", HELP_INDENT - 2, "--config FILE", "read options from FILE");
+    fprintf(f, "  %-*s%s\n", HELP_INDENT - 2, "--help, --version", "print and exit");
+}
+
+static enum status describe_one(const struct config *c, const struct option *o, struct buf *out)
+{
+    const void *at = (const char *)c + o->offset;
+
+    switch (o->kind) {
+    case KIND_BOOL: return buf_printf(out, "%s=%s", o->name, *(const bool *)at ? "true" : "false");
+    case KIND_COUNT:
+    case KIND_SIZE:
+        return buf_printf(out, "%s=%llu", o->name, (unsigned long long)*(const uint64_t *)at);
+    case KIND_TEXT:
+    case KIND_CHOICE: break;
+    }
+    const char *text = *(char *const *)at;
+    return buf_printf(out, "%s=\"%s\"", o->name, o->secret && text[0] ? "***" : text);
+}
+
+void config_describe(const struct config *c, struct buf *out)
+{
+    enum status s = OK;
+
+    for (size_t i = 0; s == OK && i < ARRAY_SIZE(options); i++) {
+        if (i)
+            s = buf_putc(out, ' ');
+        if (s == OK)
+            s = describe_one(c, &options[i], out);
+    }
+}

@@ -1,0 +1,80 @@
+/* config.h - the options of tarn-server, from one table.
+ *
+ * A row gives name, type, limits, default and help. The flag --some-name, the variable
+ * TARN_SOME_NAME and the line `some-name = value` of a --config file all come from it. A flag wins
+ * over a variable, a variable over the file.
+ *
+ * The file is plain text, one `name = value` per line; empty lines and lines that begin with # are
+ * skipped. Names are those of the flags without the two dashes; no quoting, a value ends at the end
+ * of its line.
+ *
+ * Owns    copies of every text value: config_fini().
+ * Thread  filled on the main thread, read-only after.
+ * Errors  ERR_INVALID with words that name the option, its source and, for a name nobody knows,
+ *         the nearest one; ERR_NOT_FOUND for a --config file that is not there. An unknown TARN_*
+ *         variable is only logged: Kubernetes sets some of its own for a service called "tarn".
+ * Units   sizes in bytes (K, M, G are powers of 1024), times in seconds. */
+#ifndef TARN_SERVER_CONFIG_H
+#define TARN_SERVER_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/buf.h"
+
+struct config {
+    /* what to serve */
+    char *model;
+    char *served_model_name; /* comma list; empty: the name given to --model */
+    char *chat_template;     /* file; empty: the model's own */
+    /* where */
+    char *host;
+    uint64_t port;
+    char *api_key; /* comma list; empty: none needed */
+    uint64_t http_threads;
+    uint64_t max_connections;
+    uint64_t max_body_bytes;
+    uint64_t drain_timeout_s;
+    /* how it computes */
+    char *device;
+    char *cpu_variant; /* "auto" or a name */
+    char *dtype;
+    char *kv_cache_dtype;
+    char *load_format;
+    uint64_t threads;
+    uint64_t seed;
+    /* limits and memory */
+    uint64_t max_model_len;
+    uint64_t max_num_seqs;
+    uint64_t max_num_batched_tokens;
+    uint64_t max_num_queued_reqs;
+    char *scheduling_policy;
+    uint64_t kv_device_bytes;
+    uint64_t kv_segment_tokens;
+    bool prefix_caching;
+    /* logs */
+    char *log_level;
+    char *log_format;
+    /* not options of the table */
+    char *config_file;
+    bool want_help, want_version;
+};
+
+/* argv[1..argc) and the environment `env` (as environ: "NAME=value", NULL-terminated). On any
+ * result *c can be given to config_fini(). */
+NODISCARD enum status config_load(struct config *c, int argc, char **argv, char **env,
+                                  struct buf *why);
+void config_fini(struct config *c);
+
+/* --help: grouped, at most 100 columns. */
+void config_print_help(FILE *f);
+/* The effective values, `name=value` separated by spaces; secrets are masked. */
+void config_describe(const struct config *c, struct buf *out);
+
+/* The known option name nearest to `name`, or NULL when nothing is near. */
+const char *config_nearest(const char *name);
+/* "64M" -> 67108864. ERR_INVALID for anything else than digits and one optional suffix. */
+NODISCARD enum status config_parse_size(const char *text, uint64_t *out);
+
+#endif

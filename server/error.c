@@ -1,0 +1,81 @@
+#include "server/error.h"
+
+#include <string.h>
+
+#include "base/json.h"
+#include "server/http.h"
+
+#define ERROR_BYTES_MAX 16384
+
+/* OpenAI's words where it has one. */
+static const char *code_of(enum status s)
+{
+    switch (s) {
+    case ERR_INVALID: return "invalid_value";
+    case ERR_UNAUTHORIZED: return "invalid_api_key";
+    case ERR_FORBIDDEN: return "forbidden";
+    case ERR_NOT_FOUND: return "not_found";
+    case ERR_TOO_LARGE: return "too_large";
+    case ERR_UNSUPPORTED: return "unsupported_parameter";
+    case ERR_BUSY: return "rate_limit_exceeded";
+    case ERR_UNAVAILABLE:
+    case ERR_NO_BLOCKS:
+    case ERR_NOMEM: return "unavailable";
+    case ERR_CANCELLED: return "cancelled";
+    case ERR_TIMEOUT: return "timeout";
+    default: return "internal_error";
+    }
+}
+
+/* Length of a leading "name[2].key" that a colon and a space follow; 0 without one. */
+static size_t param_len(const char *words)
+{
+    size_t n = strspn(words, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.[]");
+
+    return n > 0 && words[n] == ':' && words[n + 1] == ' ' ? n : 0;
+}
+
+enum status error_write(struct buf *out, enum status s, const char *code, const char *words)
+{
+    size_t n_param = param_len(words);
+    enum status st = buf_puts(out, "{\"error\":{\"message\":");
+
+    if (st == OK)
+        st = js_write_string(out, words, strlen(words));
+    if (st == OK)
+        st = buf_printf(out, ",\"type\":\"%s\",\"param\":", status_error_type(s));
+    if (st == OK)
+        st = n_param ? js_write_string(out, words, n_param) : buf_puts(out, "null");
+    if (st == OK)
+        st = buf_printf(out, ",\"code\":\"%s\"}}", code ? code : code_of(s));
+    return st;
+}
+
+void error_reply_as(struct http_exchange *x, int http, enum status s, const char *code,
+                    const char *words)
+{
+    struct buf body;
+
+    buf_init(&body, ERROR_BYTES_MAX);
+    enum status st = error_write(&body, s, code, words && words[0] ? words : status_name(s));
+    if (!http_replied(x)) {
+        if (http == 429)
+            http_add_header(x, "Retry-After", "1");
+        else if (http == 503)
+            http_add_header(x, "Retry-After", "5");
+        else if (http == 401)
+            http_add_header(x, "WWW-Authenticate", "Bearer");
+    }
+    http_reply(x, http, "application/json", st == OK ? &body : NULL);
+    buf_fini(&body);
+}
+
+void error_reply(struct http_exchange *x, enum status s, const char *code, const char *words)
+{
+    error_reply_as(x, status_http(s), s, code, words);
+}
+
+void error_reply_too_long(struct http_exchange *x, const char *words)
+{
+    error_reply_as(x, 400, ERR_INVALID, "context_length_exceeded", words);
+}

@@ -1,0 +1,104 @@
+/* http.h - HTTP/1.1 in front of handlers that must never block.
+ *
+ * ONLY module that includes libmicrohttpd (MHD). MHD runs n_threads epoll loops; everything that
+ * a handler cannot answer at once is deferred: the connection is suspended and waits for
+ * http_wake(). Facts that shape this file (tried with 0.9.75):
+ *   - resuming a connection that is not suspended is undefined, so "nothing to do: suspend" and
+ *     "something came: resume" happen under one lock per request, in its slot;
+ *   - a suspended connection does not notice that its client left: watcher.h does;
+ *   - everything must be resumed before the daemon is stopped.
+ *
+ * A slot is memory that is never given back while the server lives, so a late http_wake() from the
+ * engine thread (a request's end may be seen before its wake() returns) is at worst a wake-up for
+ * nothing, never a use after free. Handlers therefore take wake-ups as hints.
+ *
+ * Owns    the listening socket, MHD's threads, one slot per possible connection, every exchange.
+ * Thread  http_create/stop/destroy: main. early/handle/step/fill/close: the HTTP thread of that
+ *         connection, never two at once. gone: any thread. http_wake(): any thread, does not block.
+ * Errors  http_create(): words for an address that cannot be had.
+ *         http_defer(): ERR_UNAVAILABLE when every slot is taken or the server stops.
+ * Units   bytes, seconds, nanoseconds. */
+#ifndef TARN_SERVER_HTTP_H
+#define TARN_SERVER_HTTP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+
+struct http_server;
+struct http_exchange; /* one request and its answer */
+
+#define HTTP_ID_BYTES 64 /* NUL included */
+/* What one call of fill() may append. */
+#define HTTP_OUT_BYTES_MAX (8u << 20)
+
+enum http_next {
+    HTTP_WAIT,   /* nothing now: call again after http_wake() */
+    HTTP_DONE,   /* step: http_reply() was called; fill: this was the end */
+    HTTP_STREAM, /* step only: send the headers now, then ask fill() */
+    HTTP_ABORT,  /* close the connection without a proper end */
+};
+
+/* A deferred answer. */
+struct http_async {
+    enum http_next (*step)(void *ctx, struct http_exchange *x);
+    /* Append to *out what can be sent now. idle_ns: how long nothing was sent. It is called at
+     * least once a second. May be NULL when step() never says HTTP_STREAM. */
+    enum http_next (*fill)(void *ctx, struct buf *out, uint64_t idle_ns);
+    /* The client left, or the server wants this to end: set flags, do not block or free. */
+    void (*gone)(void *ctx);
+    /* The exchange is over, `status` was sent (0: nothing); ctx is the handler's to free. */
+    void (*close)(void *ctx, int status);
+};
+
+struct http_config {
+    const char *host;
+    uint16_t port; /* 0: any free one, see http_port() */
+    uint32_t n_threads;
+    uint32_t n_connections_max;
+    size_t body_bytes_max;
+    uint32_t idle_timeout_s; /* a connection that neither sends nor takes anything is closed */
+    /* The header is read, the body is not: may http_reply() to refuse. May be NULL. */
+    void (*early)(void *arg, struct http_exchange *x);
+    /* The body is there: must http_reply() or http_defer(). */
+    void (*handle)(void *arg, struct http_exchange *x);
+    void *arg;
+};
+
+NODISCARD enum status http_create(struct http_server **out, const struct http_config *config,
+                                  struct buf *why);
+uint16_t http_port(const struct http_server *h);
+/* Deferred answers that are not finished. */
+uint32_t http_n_in_flight(struct http_server *h);
+/* Calls gone() of every deferred answer; those still send their end. */
+void http_cancel_all(struct http_server *h);
+/* Takes no more, cuts what is in flight, joins MHD's threads. Wake-ups may still come. */
+void http_stop(struct http_server *h);
+/* After the last possible wake-up. NULL is fine; stops first if need be. */
+void http_destroy(struct http_server *h);
+
+/* What was asked; valid as long as the exchange, the body only until handle() returns. */
+const char *http_id(const struct http_exchange *x); /* the client's X-Request-Id, or a new one */
+const char *http_method(const struct http_exchange *x);
+const char *http_path(const struct http_exchange *x);
+const char *http_header(const struct http_exchange *x, const char *name); /* NULL when absent */
+const struct buf *http_body(const struct http_exchange *x);
+
+/* The answer. *body is taken over and left empty; NULL for none. content_type: static text. Only
+ * the first reply counts. */
+void http_reply(struct http_exchange *x, int status, const char *content_type, struct buf *body);
+/* An extra header of the answer, at most four; name: static text. */
+void http_add_header(struct http_exchange *x, const char *name, const char *value);
+bool http_replied(const struct http_exchange *x);
+
+/* Answer later. On OK close(ctx) will be called once, whatever happens, on this thread or later.
+ * http_reply() right after it (a refused submission, say) is fine too. */
+NODISCARD enum status http_defer(struct http_exchange *x, const struct http_async *async,
+                                 void *ctx);
+/* The argument of http_wake() for this exchange; after http_defer(). */
+void *http_waker(struct http_exchange *x);
+void http_wake(void *waker);
+
+#endif

@@ -1,0 +1,298 @@
+/* main.c - tarn-server: build top to bottom, serve, drain, tear down in reverse.
+ *
+ * The first SIGTERM or SIGINT drains: readiness goes off, new requests get 503, running ones
+ * finish, for at most --drain-timeout seconds. A second one ends at once. Both exit with 0. */
+#include <errno.h>
+#include <inttypes.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "engine/engine.h"
+#include "engine/hub.h"
+#include "server/config.h"
+#include "server/http.h"
+#include "server/route.h"
+#include "server/server.h"
+
+#define IDLE_TIMEOUT_S 75
+#define DRAIN_POLL_NS 20000000L
+#define END_POLL_NS UINT64_C(5000000)
+#define END_WAIT_NS UINT64_C(5000000000)
+#define SUMMARY_S 10
+#define N_FILES_SPARE 256 /* descriptors beside connections: epoll, eventfd, model files, ... */
+
+extern char **environ;
+
+/* --- before anything is built --- */
+
+/* Signals are taken by sigtimedwait() on this thread; every thread made later inherits the mask. */
+static void block_signals(sigset_t *set)
+{
+    sigemptyset(set);
+    sigaddset(set, SIGTERM);
+    sigaddset(set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, set, NULL);
+    signal(SIGPIPE, SIG_IGN); /* a client that left is an error of one write */
+}
+
+/* Each connection is a descriptor; the usual soft limit of 1024 is less than our default. */
+static void raise_file_limit(uint64_t n_connections)
+{
+    struct rlimit limit;
+    rlim_t wanted = n_connections + N_FILES_SPARE;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted)
+        return;
+    limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted)
+        log_event(LOG_WARN, "too few file descriptors", "wanted=%llu limit=%llu",
+                  (unsigned long long)wanted, (unsigned long long)limit.rlim_cur);
+}
+
+static void start_log(const struct config *c)
+{
+    static const char *const names[] = {"debug", "info", "warn", "error"};
+    enum log_level level = LOG_INFO;
+
+    for (int i = 0; i < 4; i++)
+        if (strcmp(c->log_level, names[i]) == 0)
+            level = (enum log_level)i;
+    log_init(level, strcmp(c->log_format, "json") == 0);
+}
+
+static void log_config(const struct config *c)
+{
+    struct buf text;
+
+    buf_init(&text, LOG_LINE_BYTES_MAX / 2);
+    config_describe(c, &text);
+    log_event(LOG_INFO, "configuration", "%s", buf_str(&text));
+    buf_fini(&text);
+}
+
+/* --- the engine --- */
+
+static const char *null_if(const char *text, const char *word)
+{
+    return strcmp(text, word) == 0 ? NULL : text;
+}
+
+static enum status open_engine(struct engine **out, const struct config *c, const char *model_dir,
+                               struct buf *why)
+{
+    struct engine_config e;
+
+    engine_config_init(&e);
+    e.model_dir = model_dir;
+    e.device = c->device;
+    e.cpu_variant = null_if(c->cpu_variant, "auto");
+    e.dtype = c->dtype;
+    e.kv_dtype = c->kv_cache_dtype;
+    e.load_format = c->load_format;
+    e.policy = c->scheduling_policy;
+    e.n_threads = (uint32_t)c->threads;
+    e.max_model_len = (uint32_t)c->max_model_len;
+    e.max_num_seqs = (uint32_t)c->max_num_seqs;
+    e.max_batched_tokens = (uint32_t)c->max_num_batched_tokens;
+    e.max_queued = (uint32_t)c->max_num_queued_reqs;
+    e.kv_bytes = c->kv_device_bytes;
+    e.segment_tokens = (uint32_t)c->kv_segment_tokens;
+    e.prefix_caching = c->prefix_caching;
+    e.seed = c->seed;
+    e.chat_template_file = null_if(c->chat_template, "");
+    enum status s = engine_open(out, &e, why);
+    if (s != OK)
+        return s;
+    s = engine_start(*out);
+    if (s != OK) {
+        buf_why(why, s, "cannot start the engine thread");
+        engine_close(*out);
+        *out = NULL;
+    }
+    return s;
+}
+
+/* --- what the user sees --- */
+
+static void print_banner(const struct server *srv, uint16_t port)
+{
+    const struct engine_info *info = srv->info;
+    const char *host = srv->config->host;
+    uint64_t n_tokens = (uint64_t)info->n_kv_blocks * KV_BLOCK_TOKENS;
+    bool is_v6 = strchr(host, ':') != NULL;
+    char url[320];
+
+    snprintf(url, sizeof url, "http://%s%.200s%s:%u", is_v6 ? "[" : "", host, is_v6 ? "]" : "",
+             port);
+    printf("KV cache size: %" PRIu64 " tokens\n", n_tokens);
+    printf("Maximum concurrency for %u tokens per request: %.2fx\n", info->max_model_len,
+           info->max_model_len ? (double)n_tokens / info->max_model_len : 0);
+    printf("Loaded in %.2f s: %.1f M parameters, %s, %u threads\n", (double)info->load_ns * 1e-9,
+           (double)info->n_params * 1e-6, info->ops_name, info->n_threads);
+    printf("Tarn " TARN_VERSION " serves %s at %s/v1\n\n", srv->model_names[0], url);
+    printf("  curl %s/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", "
+           "\"content\": \"Hello!\"}]}'\n\n", url);
+    fflush(stdout);
+}
+
+/* Every SUMMARY_S seconds in which something ran: one line, as vLLM's users know it, and freed
+ * memory goes back to the system (glibc keeps holes in the arenas of the HTTP threads, where
+ * prompts and answers come and go, for ever otherwise). */
+static void summarize(const struct server *srv, struct engine_stats *last)
+{
+    struct engine_stats now;
+    const struct cache_stats *c = &now.cache;
+
+    engine_stats(srv->engine, &now);
+    if (now.n_steps == last->n_steps)
+        return;
+    uint64_t n_query = c->n_query_tokens - last->cache.n_query_tokens;
+    uint64_t n_hit = c->n_hit_tokens - last->cache.n_hit_tokens;
+    log_event(LOG_INFO, "engine",
+              "prompt_tokens_per_s=%.1f generation_tokens_per_s=%.1f running=%u waiting=%u "
+              "kv_usage_perc=%.1f prefix_hit_perc=%.1f",
+              (double)(now.n_prompt_tokens - last->n_prompt_tokens) / SUMMARY_S,
+              (double)(now.n_generation_tokens - last->n_generation_tokens) / SUMMARY_S,
+              now.n_running, now.n_waiting,
+              c->n_blocks ? 100.0 * c->n_in_use / c->n_blocks : 0,
+              n_query ? 100.0 * (double)n_hit / (double)n_query : 0);
+    malloc_trim(0);
+    *last = now;
+}
+
+/* --- serving --- */
+
+/* Until the first signal. */
+static void wait_for_signal(const struct server *srv, const sigset_t *set)
+{
+    const struct timespec period = {.tv_sec = SUMMARY_S};
+    struct engine_stats last;
+
+    engine_stats(srv->engine, &last);
+    for (;;) {
+        if (sigtimedwait(set, NULL, &period) > 0)
+            return;
+        if (errno == EAGAIN)
+            summarize(srv, &last);
+    }
+}
+
+/* True when another signal came. */
+static bool wait_signal(const sigset_t *set, long timeout_ns)
+{
+    struct timespec timeout = {.tv_nsec = timeout_ns};
+
+    return sigtimedwait(set, NULL, &timeout) > 0;
+}
+
+static void drain(struct server *srv, struct http_server *http, const sigset_t *set)
+{
+    uint64_t end_ns = clock_now_ns() + srv->config->drain_timeout_s * UINT64_C(1000000000);
+
+    atomic_store(&srv->draining, true);
+    engine_drain_begin(srv->engine);
+    log_event(LOG_INFO, "draining", "in_flight=%u timeout_s=%" PRIu64, http_n_in_flight(http),
+              srv->config->drain_timeout_s);
+    while (http_n_in_flight(http) > 0 || !engine_drained(srv->engine)) {
+        if (wait_signal(set, DRAIN_POLL_NS)) {
+            log_event(LOG_WARN, "second signal", "in_flight=%u", http_n_in_flight(http));
+            break;
+        }
+        if (clock_now_ns() >= end_ns) {
+            log_event(LOG_WARN, "drain timed out", "in_flight=%u", http_n_in_flight(http));
+            break;
+        }
+    }
+    /* What is left is cancelled, and its clients are told so. */
+    end_ns = clock_now_ns() + END_WAIT_NS;
+    while (http_n_in_flight(http) > 0 && clock_now_ns() < end_ns) {
+        http_cancel_all(http);
+        clock_sleep_ns(END_POLL_NS);
+    }
+}
+
+static enum status serve(struct server *srv, const sigset_t *set, struct buf *why)
+{
+    const struct config *c = srv->config;
+    struct http_config config = {.host = c->host, .port = (uint16_t)c->port,
+                                 .n_threads = (uint32_t)c->http_threads,
+                                 .n_connections_max = (uint32_t)c->max_connections,
+                                 .body_bytes_max = c->max_body_bytes,
+                                 .idle_timeout_s = IDLE_TIMEOUT_S,
+                                 .early = route_early, .handle = route_handle, .arg = srv};
+    struct http_server *http;
+    enum status s = http_create(&http, &config, why);
+
+    if (s != OK)
+        return s;
+    print_banner(srv, http_port(http));
+    wait_for_signal(srv, set);
+    drain(srv, http, set);
+    http_stop(http);
+    engine_close(srv->engine); /* after this no wake-up can come */
+    srv->engine = NULL;
+    http_destroy(http);
+    log_event(LOG_INFO, "stopped", "%s", "");
+    return OK;
+}
+
+static enum status run(const struct config *c, const sigset_t *set, struct buf *why)
+{
+    struct engine *engine = NULL;
+    struct server srv;
+    struct buf model_dir;
+
+    buf_init(&model_dir, 8192);
+    enum status s = hub_resolve(c->model, &model_dir, why);
+    if (s == OK)
+        s = open_engine(&engine, c, buf_str(&model_dir), why);
+    if (s == OK) {
+        s = server_init(&srv, c, engine);
+        if (s == OK) {
+            s = serve(&srv, set, why);
+            engine = srv.engine;
+            server_fini(&srv);
+        }
+    }
+    engine_close(engine);
+    buf_fini(&model_dir);
+    return s;
+}
+
+int main(int argc, char **argv)
+{
+    struct config config;
+    struct buf why;
+    sigset_t set;
+
+    buf_init(&why, BUF_WHY_MAX);
+    enum status s = config_load(&config, argc, argv, environ, &why);
+    if (s == OK && (config.want_help || config.want_version)) {
+        if (config.want_help)
+            config_print_help(stdout);
+        else
+            puts("tarn-server " TARN_VERSION);
+    } else if (s == OK) {
+        block_signals(&set);
+        start_log(&config);
+        log_config(&config);
+        raise_file_limit(config.max_connections);
+        s = hash_init();
+        if (s == OK)
+            s = run(&config, &set, &why);
+    }
+    if (s != OK)
+        fprintf(stderr, "tarn-server: %s\n", why.len ? buf_str(&why) : status_name(s));
+    config_fini(&config);
+    buf_fini(&why);
+    return s == OK ? EXIT_SUCCESS : EXIT_FAILURE;
+}

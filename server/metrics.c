@@ -1,0 +1,193 @@
+/* metrics.c - GET /metrics: Prometheus text, vLLM's names for what vLLM has, ours under tarn:. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "server/api.h"
+#include "server/error.h"
+#include "server/http.h"
+#include "server/server.h"
+#include "server/writer.h"
+
+#define BODY_BYTES_MAX (4u << 20)
+#define LABELS_BYTES 512
+
+struct page {
+    struct writer w;
+    char labels[LABELS_BYTES]; /* model_name="...",engine="0" */
+};
+
+/* Label values escape backslash, quote and newline. */
+static void make_labels(struct page *p, const char *model)
+{
+    size_t n = (size_t)snprintf(p->labels, sizeof p->labels, "model_name=\"");
+
+    for (; *model && n + 32 < sizeof p->labels; model++) {
+        if (*model == '\\' || *model == '"' || *model == '\n')
+            p->labels[n++] = '\\';
+        p->labels[n++] = *model == '\n' ? 'n' : *model;
+    }
+    snprintf(p->labels + n, sizeof p->labels - n, "\",engine=\"0\"");
+}
+
+static void head(struct page *p, const char *name, const char *type, const char *help)
+{
+    write_format(&p->w, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+/* more: further labels with a leading comma, or "". */
+static void sample(struct page *p, const char *name, const char *more, double value)
+{
+    write_format(&p->w, "%s{%s%s} ", name, p->labels, more);
+    if (value == floor(value) && fabs(value) < 1e15)
+        write_format(&p->w, "%.0f\n", value);
+    else
+        write_format(&p->w, "%.9g\n", value);
+}
+
+static void gauge(struct page *p, const char *name, const char *help, double value)
+{
+    head(p, name, "gauge", help);
+    sample(p, name, "", value);
+}
+
+static void counter(struct page *p, const char *name, const char *help, uint64_t value)
+{
+    head(p, name, "counter", help);
+    sample(p, name, "", (double)value);
+}
+
+static void histogram(struct page *p, const char *name, const char *help, const struct hist *h)
+{
+    char full[96], bound[48];
+    uint64_t n = 0;
+
+    head(p, name, "histogram", help);
+    snprintf(full, sizeof full, "%s_bucket", name);
+    for (uint32_t i = 0; i < h->n_bounds; i++) {
+        n += h->counts[i];
+        snprintf(bound, sizeof bound, ",le=\"%g\"", h->bounds[i]);
+        sample(p, full, bound, (double)n);
+    }
+    sample(p, full, ",le=\"+Inf\"", (double)h->n);
+    snprintf(full, sizeof full, "%s_sum", name);
+    sample(p, full, "", h->sum);
+    snprintf(full, sizeof full, "%s_count", name);
+    sample(p, full, "", (double)h->n);
+}
+
+static uint64_t resident_bytes(void)
+{
+    unsigned long long n_pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+
+    if (!f)
+        return 0;
+    if (fscanf(f, "%*u %llu", &n_pages) != 1)
+        n_pages = 0;
+    fclose(f);
+    return n_pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static void write_gauges(struct page *p, const struct engine_stats *st)
+{
+    const struct cache_stats *c = &st->cache;
+
+    gauge(p, "vllm:num_requests_running", "Requests in the running batch.", st->n_running);
+    gauge(p, "vllm:num_requests_waiting", "Requests that wait for their first step.",
+          st->n_waiting);
+    gauge(p, "vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.",
+          c->n_blocks ? (double)c->n_in_use / c->n_blocks : 0);
+}
+
+static void write_counters(struct page *p, const struct engine_stats *st)
+{
+    const struct cache_stats *c = &st->cache;
+
+    counter(p, "vllm:prompt_tokens_total", "Prompt tokens of requests.", st->n_prompt_tokens);
+    counter(p, "vllm:prompt_tokens_cached_total", "Prompt tokens whose KV was found.",
+            st->n_prompt_tokens_cached);
+    counter(p, "vllm:generation_tokens_total", "Tokens generated.", st->n_generation_tokens);
+    counter(p, "vllm:num_preemptions_total", "Running requests put back.", st->n_preemptions);
+    counter(p, "vllm:prefix_cache_queries_total", "Prompt tokens looked up.", c->n_query_tokens);
+    counter(p, "vllm:prefix_cache_hits_total", "Prompt tokens found.", c->n_hit_tokens);
+    counter(p, "vllm:admission_rejections_total", "Requests refused because the queue was full.",
+            st->n_rejected);
+    head(p, "vllm:request_success_total", "counter", "Requests that ended, by reason.");
+    for (int r = FINISH_STOP; r <= FINISH_ERROR; r++) {
+        char more[64];
+        snprintf(more, sizeof more, ",finished_reason=\"%s\"",
+                 finish_reason_name((enum finish_reason)r));
+        sample(p, "vllm:request_success_total", more, (double)st->n_finished[r]);
+    }
+}
+
+static void write_histograms(struct page *p, const struct engine_stats *st)
+{
+    histogram(p, "vllm:time_to_first_token_seconds", "From submission to the first token.",
+              &st->ttft_s);
+    histogram(p, "vllm:inter_token_latency_seconds", "Between two tokens of a request.",
+              &st->itl_s);
+    histogram(p, "vllm:request_time_per_output_token_seconds",
+              "Mean gap after the first token, by request.", &st->tpot_s);
+    histogram(p, "vllm:e2e_request_latency_seconds", "From submission to the end.", &st->e2e_s);
+    histogram(p, "vllm:request_queue_time_seconds", "From submission to the first step.",
+              &st->queue_s);
+    histogram(p, "vllm:request_prefill_time_seconds", "From the first step to the first token.",
+              &st->prefill_s);
+    histogram(p, "vllm:request_decode_time_seconds", "From the first token to the end.",
+              &st->decode_s);
+    histogram(p, "vllm:request_prompt_tokens", "Prompt tokens by request.", &st->prompt_tokens);
+    histogram(p, "vllm:request_generation_tokens", "Generated tokens by request.",
+              &st->generation_tokens);
+    histogram(p, "vllm:iteration_tokens_total", "Tokens of a step.", &st->step_tokens);
+}
+
+static void write_ours(struct page *p, const struct server *srv, const struct engine_stats *st)
+{
+    const struct cache_stats *c = &st->cache;
+    const struct {
+        const char *labels;
+        uint32_t n;
+    } states[] = {
+        {",state=\"free\"", c->n_free},
+        {",state=\"cached\"", c->n_cached},
+        {",state=\"in_use\"", c->n_in_use},
+        {",state=\"in_transfer\"", c->n_in_transfer},
+    };
+
+    head(p, "tarn:kv_blocks", "gauge", "KV blocks by state; the sum is constant.");
+    for (size_t i = 0; i < ARRAY_SIZE(states); i++)
+        sample(p, "tarn:kv_blocks", states[i].labels, states[i].n);
+    gauge(p, "tarn:kv_blocks_leaked", "KV blocks in no state: 0, or there is a bug.",
+          c->n_leaked);
+    counter(p, "tarn:kv_blocks_evicted_total", "Cached KV blocks given up for others.",
+            c->n_evicted);
+    counter(p, "tarn:steps_total", "Batches run through the model.", st->n_steps);
+    gauge(p, "tarn:process_resident_bytes", "Resident memory of the server.",
+          (double)resident_bytes());
+    gauge(p, "tarn:draining", "1 while the server is shutting down.",
+          atomic_load(&srv->draining));
+}
+
+void api_metrics(struct server *srv, struct http_exchange *x)
+{
+    struct engine_stats st;
+    struct buf body;
+    struct page p = {.w = {&body, OK}};
+
+    buf_init(&body, BODY_BYTES_MAX);
+    engine_stats(srv->engine, &st);
+    make_labels(&p, srv->model_names[0]);
+    write_gauges(&p, &st);
+    write_counters(&p, &st);
+    write_histograms(&p, &st);
+    write_ours(&p, srv, &st);
+    if (p.w.status == OK)
+        http_reply(x, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
+    else
+        error_reply(x, p.w.status, NULL, "out of memory");
+    buf_fini(&body);
+}

@@ -1,0 +1,472 @@
+#include "server/params.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "server/server.h"
+
+#define CACHE_SALT_BYTES_MAX 1024
+
+/* --- what is refused, what is known --- */
+
+enum rule {
+    FINE,         /* read elsewhere, or means nothing to us and changes no token */
+    NOT_SET,      /* refused unless null, false, 0, "" or empty */
+    NOT_OTHER,    /* refused unless it is the string `fine` */
+};
+
+struct field {
+    const char *name;
+    enum rule rule;
+    const char *fine;
+};
+
+static const struct field fields[] = {
+    {"model", FINE, NULL}, {"messages", FINE, NULL}, {"prompt", FINE, NULL},
+    {"stream", FINE, NULL}, {"stream_options", FINE, NULL}, {"max_tokens", FINE, NULL},
+    {"max_completion_tokens", FINE, NULL}, {"temperature", FINE, NULL}, {"top_p", FINE, NULL},
+    {"top_k", FINE, NULL}, {"min_p", FINE, NULL}, {"repetition_penalty", FINE, NULL},
+    {"presence_penalty", FINE, NULL}, {"frequency_penalty", FINE, NULL},
+    {"logit_bias", FINE, NULL}, {"logprobs", FINE, NULL}, {"top_logprobs", FINE, NULL},
+    {"n", FINE, NULL}, {"seed", FINE, NULL}, {"stop", FINE, NULL}, {"stop_token_ids", FINE, NULL},
+    {"min_tokens", FINE, NULL}, {"ignore_eos", FINE, NULL}, {"skip_special_tokens", FINE, NULL},
+    {"include_stop_str_in_output", FINE, NULL}, {"return_token_ids", FINE, NULL},
+    {"priority", FINE, NULL}, {"user", FINE, NULL}, {"cache_salt", FINE, NULL},
+    {"chat_template_kwargs", FINE, NULL}, {"add_generation_prompt", FINE, NULL},
+    {"continue_final_message", FINE, NULL}, {"documents", FINE, NULL},
+    {"documents_placement", FINE, NULL}, {"echo", FINE, NULL},
+    {"add_special_tokens", FINE, NULL},
+    /* Hints about billing, abuse and routing. */
+    {"metadata", FINE, NULL}, {"safety_identifier", FINE, NULL}, {"prompt_cache_key", FINE, NULL},
+    {"prompt_cache_retention", FINE, NULL}, {"service_tier", FINE, NULL},
+    {"parallel_tool_calls", FINE, NULL}, {"request_id", FINE, NULL}, {"session_id", FINE, NULL},
+
+    {"tools", NOT_SET, NULL}, {"tool_choice", NOT_OTHER, "none"}, {"functions", NOT_SET, NULL},
+    {"function_call", NOT_OTHER, "none"}, {"response_format", NOT_OTHER, "text"},
+    {"modalities", NOT_OTHER, "text"}, {"audio", NOT_SET, NULL}, {"prediction", NOT_SET, NULL},
+    {"web_search_options", NOT_SET, NULL}, {"store", NOT_SET, NULL},
+    {"reasoning_effort", NOT_OTHER, "none"}, {"verbosity", NOT_OTHER, "medium"},
+    {"suffix", NOT_SET, NULL}, {"best_of", NOT_SET, NULL}, {"prompt_logprobs", NOT_SET, NULL},
+    {"guided_json", NOT_SET, NULL}, {"guided_regex", NOT_SET, NULL},
+    {"guided_choice", NOT_SET, NULL}, {"guided_grammar", NOT_SET, NULL},
+    {"structured_outputs", NOT_SET, NULL}, {"grammar", NOT_SET, NULL},
+    {"json_schema", NOT_SET, NULL}, {"bad_words", NOT_SET, NULL},
+    {"allowed_token_ids", NOT_SET, NULL}, {"use_beam_search", NOT_SET, NULL},
+    {"truncate_prompt_tokens", NOT_SET, NULL}, {"chat_template", NOT_SET, NULL},
+    {"retrieval", NOT_SET, NULL}, {"kv_transfer_params", NOT_SET, NULL},
+    {"prompt_embeds", NOT_SET, NULL},
+};
+
+static bool is_set(const struct json *v)
+{
+    size_t len;
+
+    switch (js_typeof(v)) {
+    case JS_NULL: return false;
+    case JS_BOOL: return js_bool(v);
+    case JS_INT:
+    case JS_REAL: return js_number(v) != 0;
+    case JS_STRING: js_string(v, &len); return len > 0;
+    case JS_ARRAY:
+    case JS_OBJECT: return js_len(v) > 0;
+    }
+    return true;
+}
+
+/* "text", {"type": "text"} and ["text"] all say text. */
+static bool says(const struct json *v, const char *word)
+{
+    if (js_is(v, JS_OBJECT))
+        v = js_get(v, "type");
+    else if (js_is(v, JS_ARRAY) && js_len(v) == 1)
+        v = js_at(v, 0);
+    return js_is(v, JS_STRING) && strcmp(js_string(v, NULL), word) == 0;
+}
+
+static enum status check_field(const char *name, const struct json *v, struct buf *why)
+{
+    const struct field *f = NULL;
+
+    for (size_t i = 0; i < ARRAY_SIZE(fields) && !f; i++)
+        if (strcmp(fields[i].name, name) == 0)
+            f = &fields[i];
+    if (!f) {
+        if (log_enabled(LOG_DEBUG))
+            log_event(LOG_DEBUG, "unknown field ignored", "name=\"%.64s\"", name);
+        return OK;
+    }
+    if (f->rule == FINE || js_is(v, JS_NULL))
+        return OK;
+    if (f->rule == NOT_SET ? !is_set(v) : says(v, f->fine))
+        return OK;
+    /* best_of 1 is what everybody gets. */
+    if (strcmp(name, "best_of") == 0 && js_is(v, JS_INT) && js_int(v) == 1)
+        return OK;
+    if (f->rule == NOT_OTHER)
+        return buf_why(why, ERR_UNSUPPORTED, "%s: only \"%s\" is supported", name, f->fine);
+    return buf_why(why, ERR_UNSUPPORTED, "%s: not supported", name);
+}
+
+static enum status check_fields(const struct json *body, struct buf *why)
+{
+    enum status s = OK;
+
+    for (void *it = js_first(body); s == OK && it; it = js_next(body, it))
+        s = check_field(js_it_key(it), js_it_value(it), why);
+    return s;
+}
+
+enum status params_get_model(const struct server *srv, const struct json *body,
+                             const char **name, struct buf *why)
+{
+    const char *given = NULL;
+    enum status s = js_get_str(body, "model", &given, NULL, why);
+
+    *name = given && given[0] ? server_find_model(srv, given) : srv->model_names[0];
+    if (s != OK || *name)
+        return s;
+    return buf_why(why, ERR_NOT_FOUND, "model: \"%.200s\" is not served here, but \"%s\" is", given,
+                   srv->model_names[0]);
+}
+
+/* --- sampling --- */
+
+static enum status get_f32(const struct json *body, const char *key, double min, double max,
+                           float *out, struct buf *why)
+{
+    double v = *out;
+    enum status s = js_get_f64(body, key, min, max, &v, why);
+
+    *out = (float)v;
+    return s;
+}
+
+static enum status get_u32(const struct json *body, const char *key, int64_t min, int64_t max,
+                           uint32_t *out, struct buf *why)
+{
+    int64_t v = *out;
+    enum status s = js_get_i64(body, key, min, max, &v, why);
+
+    if (s == OK)
+        *out = (uint32_t)v;
+    return s;
+}
+
+static enum status get_top_k(const struct json *body, uint32_t *out, struct buf *why)
+{
+    int64_t v = *out;
+    enum status s = js_get_i64(body, "top_k", -1, INT32_MAX, &v, why);
+
+    if (s == OK)
+        *out = v < 0 ? 0 : (uint32_t)v; /* vLLM writes "all" as -1 */
+    return s;
+}
+
+static enum status get_seed(const struct json *body, uint64_t *out, struct buf *why)
+{
+    int64_t v;
+
+    hash_random(out, sizeof *out);
+    if (!js_get_set(body, "seed"))
+        return OK;
+    v = 0;
+    enum status s = js_get_i64(body, "seed", INT64_MIN, INT64_MAX, &v, why);
+    if (s == OK)
+        *out = (uint64_t)v;
+    return s;
+}
+
+static enum status parse_sampling(struct params *p, const struct server *srv,
+                                  const struct json *body, struct buf *why)
+{
+    const struct engine_info *info = srv->info;
+    struct sampling *sm = &p->sampling;
+
+    *sm = (struct sampling){.temperature = info->default_temperature,
+                            .top_p = info->default_top_p, .top_k = info->default_top_k,
+                            .min_p = info->default_min_p,
+                            .repetition_penalty = info->default_repetition_penalty};
+    enum status s = get_f32(body, "temperature", 0, 100, &sm->temperature, why);
+    if (s == OK)
+        s = get_f32(body, "top_p", 0, 1, &sm->top_p, why);
+    if (s == OK && sm->top_p <= 0)
+        s = buf_why(why, ERR_INVALID, "top_p: must be above 0");
+    if (s == OK)
+        s = get_top_k(body, &sm->top_k, why);
+    if (s == OK)
+        s = get_f32(body, "min_p", 0, 1, &sm->min_p, why);
+    if (s == OK)
+        s = get_f32(body, "repetition_penalty", 0, 100, &sm->repetition_penalty, why);
+    if (s == OK && sm->repetition_penalty <= 0)
+        s = buf_why(why, ERR_INVALID, "repetition_penalty: must be above 0");
+    if (s == OK)
+        s = get_f32(body, "presence_penalty", -2, 2, &sm->presence_penalty, why);
+    if (s == OK)
+        s = get_f32(body, "frequency_penalty", -2, 2, &sm->frequency_penalty, why);
+    return s == OK ? get_seed(body, &sm->seed, why) : s;
+}
+
+static enum status parse_bias(const char *key, const struct json *value, uint32_t n_vocab,
+                              struct logit_bias *out, struct buf *why)
+{
+    char *end;
+
+    unsigned long id = strtoul(key, &end, 10);
+    if (key[0] < '0' || key[0] > '9' || *end != '\0')
+        return buf_why(why, ERR_INVALID, "logit_bias: \"%.32s\" is no token id", key);
+    if (id >= n_vocab)
+        return buf_why(why, ERR_INVALID, "logit_bias: token id %.20s is outside of the vocabulary",
+                       key);
+    if (!js_is(value, JS_INT) && !js_is(value, JS_REAL))
+        return buf_why(why, ERR_INVALID, "logit_bias: expected a number for token %lu, got %s", id,
+                       js_type_name(js_typeof(value)));
+    double bias = js_number(value);
+    if (!(bias >= -100 && bias <= 100))
+        return buf_why(why, ERR_INVALID, "logit_bias: %g for token %lu is outside of [-100, 100]",
+                       bias, id);
+    *out = (struct logit_bias){.id = (uint32_t)id, .bias = (float)bias};
+    return OK;
+}
+
+static enum status parse_logit_bias(struct params *p, const struct server *srv,
+                                    const struct json *body, struct buf *why)
+{
+    const struct json *o = js_get_set(body, "logit_bias");
+    size_t n = js_len(o);
+    enum status s = OK;
+
+    if (!o)
+        return OK;
+    if (!js_is(o, JS_OBJECT))
+        return buf_why(why, ERR_INVALID, "logit_bias: expected an object, got %s",
+                       js_type_name(js_typeof(o)));
+    if (n > REQUEST_N_LOGIT_BIAS_MAX)
+        return buf_why(why, ERR_INVALID, "logit_bias: %zu entries, at most %d are taken", n,
+                       REQUEST_N_LOGIT_BIAS_MAX);
+    if (n == 0)
+        return OK;
+    p->logit_bias = calloc(n, sizeof *p->logit_bias);
+    if (!p->logit_bias)
+        return buf_why(why, ERR_NOMEM, "out of memory");
+    for (void *it = js_first(o); s == OK && it; it = js_next(o, it)) {
+        s = parse_bias(js_it_key(it), js_it_value(it), srv->info->n_vocab,
+                       &p->logit_bias[p->sampling.n_logit_bias], why);
+        if (s == OK)
+            p->sampling.n_logit_bias++;
+    }
+    p->sampling.logit_bias = p->logit_bias;
+    return s;
+}
+
+static enum status parse_logprobs(struct params *p, const struct json *body,
+                                  enum params_kind kind, struct buf *why)
+{
+    struct sampling *sm = &p->sampling;
+    enum status s;
+
+    if (kind == PARAMS_COMPLETION) {
+        p->logprobs = js_get_set(body, "logprobs") != NULL;
+        s = get_u32(body, "logprobs", 0, REQUEST_N_LOGPROBS_MAX, &sm->n_logprobs, why);
+    } else {
+        s = js_get_bool(body, "logprobs", &p->logprobs, why);
+        if (s == OK)
+            s = get_u32(body, "top_logprobs", 0, REQUEST_N_LOGPROBS_MAX, &sm->n_logprobs, why);
+        if (s == OK && sm->n_logprobs > 0 && !p->logprobs)
+            s = buf_why(why, ERR_INVALID, "top_logprobs: needs logprobs to be true");
+    }
+    sm->want_logprob = p->logprobs;
+    return s;
+}
+
+/* --- stopping --- */
+
+static enum status add_stop(struct params *p, const struct json *v, const char *name,
+                            struct buf *why)
+{
+    size_t len;
+
+    if (!js_is(v, JS_STRING))
+        return buf_why(why, ERR_INVALID, "%s: expected a string, got %s", name,
+                       js_type_name(js_typeof(v)));
+    const char *text = js_string(v, &len);
+    if (len == 0)
+        return buf_why(why, ERR_INVALID, "%s: must not be empty", name);
+    if (len > DETOK_STOP_BYTES_MAX)
+        return buf_why(why, ERR_INVALID, "%s: longer than %d bytes", name, DETOK_STOP_BYTES_MAX);
+    p->stops[p->stopping.n_stops++] = (struct detok_stop){.text = text, .len = (uint32_t)len};
+    return OK;
+}
+
+static enum status parse_stop(struct params *p, const struct json *body, struct buf *why)
+{
+    const struct json *v = js_get_set(body, "stop");
+    char name[32];
+    enum status s = OK;
+
+    p->stopping.stops = p->stops;
+    if (!v)
+        return OK;
+    if (js_is(v, JS_STRING))
+        return add_stop(p, v, "stop", why);
+    if (!js_is(v, JS_ARRAY))
+        return buf_why(why, ERR_INVALID, "stop: expected a string or an array, got %s",
+                       js_type_name(js_typeof(v)));
+    if (js_len(v) > DETOK_N_STOPS_MAX)
+        return buf_why(why, ERR_INVALID, "stop: %zu entries, at most %d are taken", js_len(v),
+                       DETOK_N_STOPS_MAX);
+    for (size_t i = 0; s == OK && i < js_len(v); i++) {
+        snprintf(name, sizeof name, "stop[%zu]", i);
+        s = add_stop(p, js_at(v, i), name, why);
+    }
+    return s;
+}
+
+static enum status parse_stop_ids(struct params *p, const struct server *srv,
+                                  const struct json *body, struct buf *why)
+{
+    const struct json *v = js_get_set(body, "stop_token_ids");
+
+    p->stopping.stop_ids = p->stop_ids;
+    if (!v)
+        return OK;
+    if (!js_is(v, JS_ARRAY))
+        return buf_why(why, ERR_INVALID, "stop_token_ids: expected an array, got %s",
+                       js_type_name(js_typeof(v)));
+    if (js_len(v) > REQUEST_N_STOP_IDS_MAX)
+        return buf_why(why, ERR_INVALID, "stop_token_ids: %zu entries, at most %d are taken",
+                       js_len(v), REQUEST_N_STOP_IDS_MAX);
+    for (size_t i = 0; i < js_len(v); i++) {
+        const struct json *id = js_at(v, i);
+        if (!js_is(id, JS_INT) || js_int(id) < 0 || js_int(id) >= srv->info->n_vocab)
+            return buf_why(why, ERR_INVALID, "stop_token_ids[%zu]: expected a token id below %u",
+                           i, srv->info->n_vocab);
+        p->stop_ids[p->stopping.n_stop_ids++] = (uint32_t)js_int(id);
+    }
+    return OK;
+}
+
+static enum status parse_stopping(struct params *p, const struct server *srv,
+                                  const struct json *body, enum params_kind kind, struct buf *why)
+{
+    struct stopping *st = &p->stopping;
+    bool skip_special = true;
+
+    /* OpenAI's default for text completions is 16; a chat may use what the context leaves. */
+    *st = (struct stopping){
+        .max_tokens = kind == PARAMS_COMPLETION ? 16 : srv->info->max_model_len};
+    enum status s = get_u32(body, "max_tokens", 1, UINT32_MAX, &st->max_tokens, why);
+    if (s == OK)
+        s = get_u32(body, "max_completion_tokens", 1, UINT32_MAX, &st->max_tokens, why);
+    if (st->max_tokens > srv->info->max_model_len)
+        st->max_tokens = srv->info->max_model_len;
+    if (s == OK)
+        s = get_u32(body, "min_tokens", 0, UINT32_MAX, &st->min_tokens, why);
+    if (s == OK && st->min_tokens > st->max_tokens)
+        s = buf_why(why, ERR_INVALID, "min_tokens: %u is more than max_tokens %u", st->min_tokens,
+                    st->max_tokens);
+    if (s == OK)
+        s = js_get_bool(body, "ignore_eos", &st->ignore_eos, why);
+    if (s == OK)
+        s = js_get_bool(body, "include_stop_str_in_output", &st->include_stop, why);
+    if (s == OK)
+        s = js_get_bool(body, "skip_special_tokens", &skip_special, why);
+    st->show_special = !skip_special;
+    if (s == OK)
+        s = parse_stop(p, body, why);
+    return s == OK ? parse_stop_ids(p, srv, body, why) : s;
+}
+
+/* --- the rest --- */
+
+static enum status parse_stream(struct params *p, const struct json *body, struct buf *why)
+{
+    const struct json *options = js_get_set(body, "stream_options");
+    struct buf inner;
+    enum status s = js_get_bool(body, "stream", &p->stream, why);
+
+    if (s != OK || !options)
+        return s;
+    if (!js_is(options, JS_OBJECT))
+        return buf_why(why, ERR_INVALID, "stream_options: expected an object, got %s",
+                       js_type_name(js_typeof(options)));
+    if (!p->stream)
+        return buf_why(why, ERR_INVALID, "stream_options: needs stream to be true");
+    buf_init(&inner, BUF_WHY_MAX / 2);
+    s = js_get_bool(options, "include_usage", &p->include_usage, &inner);
+    if (s != OK)
+        buf_why(why, s, "stream_options.%s", buf_str(&inner));
+    buf_fini(&inner);
+    return s;
+}
+
+static enum status parse_salt(struct params *p, const struct json *body, struct buf *why)
+{
+    const char *salt = NULL;
+    size_t len = 0;
+    enum status s = js_get_str(body, "cache_salt", &salt, &len, why);
+
+    if (s != OK || !salt)
+        return s;
+    if (len == 0 || len > CACHE_SALT_BYTES_MAX)
+        return buf_why(why, ERR_INVALID, "cache_salt: expected 1 to %d bytes, got %zu",
+                       CACHE_SALT_BYTES_MAX, len);
+    hash_blake2b(p->scope.bytes, sizeof p->scope.bytes, salt, len, NULL, 0);
+    return OK;
+}
+
+static enum status parse_flags(struct params *p, const struct json *body, enum params_kind kind,
+                               struct buf *why)
+{
+    const char *user = NULL;
+    int64_t priority = 0;
+    enum status s = get_u32(body, "n", 1, PARAMS_N_MAX, &p->n, why);
+
+    if (s == OK)
+        s = js_get_i64(body, "priority", INT32_MIN, INT32_MAX, &priority, why);
+    p->priority = (int32_t)priority;
+    if (s == OK)
+        s = js_get_bool(body, "return_token_ids", &p->return_token_ids, why);
+    if (s == OK)
+        s = js_get_bool(body, "add_special_tokens", &p->add_special, why);
+    if (s == OK && kind == PARAMS_COMPLETION)
+        s = js_get_bool(body, "echo", &p->echo, why);
+    if (s == OK)
+        s = js_get_str(body, "user", &user, NULL, why);
+    if (s == OK && p->echo && p->logprobs)
+        s = buf_why(why, ERR_UNSUPPORTED, "echo: not supported together with logprobs");
+    return s;
+}
+
+enum status params_parse(struct params *p, const struct server *srv, const struct json *body,
+                         enum params_kind kind, struct buf *why)
+{
+    memset(p, 0, sizeof *p);
+    p->n = 1;
+    p->add_special = kind == PARAMS_COMPLETION;
+    enum status s = params_get_model(srv, body, &p->model, why);
+    if (s == OK)
+        s = check_fields(body, why);
+    if (s == OK)
+        s = parse_sampling(p, srv, body, why);
+    if (s == OK)
+        s = parse_logit_bias(p, srv, body, why);
+    if (s == OK)
+        s = parse_logprobs(p, body, kind, why);
+    if (s == OK)
+        s = parse_stopping(p, srv, body, kind, why);
+    if (s == OK)
+        s = parse_stream(p, body, why);
+    if (s == OK)
+        s = parse_salt(p, body, why);
+    return s == OK ? parse_flags(p, body, kind, why) : s;
+}
+
+void params_fini(struct params *p)
+{
+    free(p->logit_bias);
+    p->logit_bias = NULL;
+}

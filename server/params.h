@@ -1,0 +1,57 @@
+/* params.h - the parameters that chat and text completions share: JSON to typed values.
+ *
+ * What a request does not say comes from the model's generation_config.json, as in vLLM. What Tarn
+ * does not do is refused by name; what nobody knows is ignored and logged at debug level.
+ *
+ * Owns    the logit_bias array: params_fini(). Stop strings are borrowed from the JSON document.
+ * Thread  one at a time.
+ * Errors  ERR_INVALID, ERR_UNSUPPORTED, ERR_NOT_FOUND (model), each with words that begin with the
+ *         name of the field.
+ * Units   tokens. */
+#ifndef TARN_SERVER_PARAMS_H
+#define TARN_SERVER_PARAMS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/json.h"
+#include "cache/cache.h"
+#include "engine/request.h"
+
+struct server;
+
+#define PARAMS_N_MAX 16           /* answers per prompt */
+#define PARAMS_N_REQUESTS_MAX 128 /* answers per call: n times the prompts */
+
+enum params_kind { PARAMS_CHAT, PARAMS_COMPLETION };
+
+/* Not to be moved once parsed: sampling and stopping point into it. */
+struct params {
+    struct sampling sampling; /* seed is that of choice 0 */
+    struct stopping stopping;
+    const char *model;        /* as the client calls it; the server's string */
+    struct kv_scope scope;    /* of cache_salt; all zero without */
+    uint32_t n;
+    int32_t priority;
+    bool stream;
+    bool include_usage;
+    bool logprobs;            /* sampling.n_logprobs alternatives beside the token's own */
+    bool return_token_ids;
+    bool echo;                /* completions */
+    bool add_special;         /* add_special_tokens: completions true, chat false */
+    /* storage */
+    uint32_t stop_ids[REQUEST_N_STOP_IDS_MAX];
+    struct detok_stop stops[DETOK_N_STOPS_MAX];
+    struct logit_bias *logit_bias;
+};
+
+NODISCARD enum status params_parse(struct params *p, const struct server *srv,
+                                   const struct json *body, enum params_kind kind,
+                                   struct buf *why);
+void params_fini(struct params *p);
+
+/* *name: which of our names the field "model" gives; the first one when it is absent. */
+NODISCARD enum status params_get_model(const struct server *srv, const struct json *body,
+                                       const char **name, struct buf *why);
+
+#endif

@@ -1,0 +1,589 @@
+#include "server/prompt.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "engine/detokenize.h"
+#include "server/params.h"
+#include "server/server.h"
+
+#define N_MESSAGES_MAX 4096
+#define N_PARTS_MAX 1024
+#define N_DOCUMENTS_MAX 1024
+#define TEXT_BYTES_MAX (256u << 20)
+
+/* --- ids --- */
+
+void prompt_init(struct prompt *p, uint32_t n_ids_max)
+{
+    buf_init(&p->ids, (size_t)n_ids_max * sizeof(uint32_t));
+    buf_init(&p->text, TEXT_BYTES_MAX);
+}
+
+void prompt_fini(struct prompt *p)
+{
+    buf_fini(&p->ids);
+    buf_fini(&p->text);
+}
+
+uint32_t prompt_n_ids(const struct prompt *p)
+{
+    return (uint32_t)(p->ids.len / sizeof(uint32_t));
+}
+
+const uint32_t *prompt_ids(const struct prompt *p)
+{
+    return (const uint32_t *)(const void *)p->ids.data;
+}
+
+enum status prompt_from_text(struct prompt *p, const struct server *srv, const char *text,
+                             size_t len, bool add_special, struct buf *why)
+{
+    unsigned flags = TOKENIZE_PARSE_SPECIAL | (add_special ? TOKENIZE_ADD_SPECIAL : 0);
+
+    if (!srv->tokenizer)
+        return buf_why(why, ERR_UNSUPPORTED, "prompt: this model has no tokenizer, send token ids");
+    enum status s = tokenizer_encode(srv->tokenizer, text, len, flags, &p->ids);
+    if (s == ERR_TOO_LARGE)
+        return buf_why(why, s, "the prompt has more than %zu tokens, the longest this server takes",
+                       p->ids.max / sizeof(uint32_t));
+    return s == OK ? OK : buf_why(why, s, "the prompt cannot be tokenized: %s", status_name(s));
+}
+
+enum status prompt_from_ids(struct prompt *p, const struct server *srv, const struct json *ids,
+                            const char *name, struct buf *why)
+{
+    size_t n = js_len(ids);
+
+    if (!js_is(ids, JS_ARRAY))
+        return buf_why(why, ERR_INVALID, "%s: expected an array of token ids, got %s", name,
+                       js_type_name(js_typeof(ids)));
+    if (n > p->ids.max / sizeof(uint32_t))
+        return buf_why(why, ERR_TOO_LARGE,
+                       "the prompt has %zu tokens, more than %zu, the most this server takes", n,
+                       p->ids.max / sizeof(uint32_t));
+    enum status s = buf_reserve(&p->ids, n * sizeof(uint32_t));
+    for (size_t i = 0; s == OK && i < n; i++) {
+        const struct json *id = js_at(ids, i);
+        if (!js_is(id, JS_INT))
+            return buf_why(why, ERR_INVALID, "%s[%zu]: expected a token id, got %s", name, i,
+                           js_type_name(js_typeof(id)));
+        if (js_int(id) < 0 || js_int(id) >= srv->info->n_vocab)
+            return buf_why(why, ERR_INVALID, "%s[%zu]: token id %lld is outside of [0, %u)", name,
+                           i, (long long)js_int(id), srv->info->n_vocab);
+        s = buf_u32(&p->ids, (uint32_t)js_int(id));
+    }
+    return s == OK ? OK : buf_why(why, s, "out of memory");
+}
+
+enum status prompt_decode(const struct server *srv, const uint32_t *ids, uint32_t n,
+                          struct buf *out)
+{
+    struct detok d;
+    enum status s = OK;
+
+    if (!srv->tokenizer)
+        return ERR_UNSUPPORTED;
+    detok_init(&d, srv->tokenizer, NULL, 0, true, false, false);
+    for (uint32_t i = 0; s == OK && i < n; i++)
+        s = detok_feed(&d, ids[i], out);
+    if (s == OK)
+        s = detok_finish(&d, out);
+    detok_fini(&d);
+    return s;
+}
+
+/* --- messages --- */
+
+static enum status check_role(const struct json *message, size_t i, const char **role,
+                              struct buf *why)
+{
+    static const char *const roles[] = {"system", "user", "assistant", "tool", "developer"};
+    const struct json *v = js_get_set(message, "role");
+
+    if (!js_is(v, JS_STRING))
+        return buf_why(why, ERR_INVALID, "messages[%zu].role: expected a string, got %s", i,
+                       js_type_name(js_typeof(v)));
+    *role = js_string(v, NULL);
+    for (size_t k = 0; k < ARRAY_SIZE(roles); k++)
+        if (strcmp(*role, roles[k]) == 0)
+            return OK;
+    return buf_why(why, ERR_INVALID,
+                   "messages[%zu].role: \"%.40s\" is none of system, user, assistant, tool, "
+                   "developer", i, *role);
+}
+
+static enum status append_part(struct buf *out, const struct json *part, size_t i, size_t k,
+                               struct buf *why)
+{
+    const struct json *type = js_get(part, "type"), *text = js_get(part, "text");
+    size_t len;
+
+    if (!js_is(type, JS_STRING))
+        return buf_why(why, ERR_INVALID, "messages[%zu].content[%zu].type: expected a string", i,
+                       k);
+    if (strcmp(js_string(type, NULL), "text") != 0)
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "messages[%zu].content[%zu].type: \"%.40s\" parts are not supported, only "
+                       "\"text\"", i, k, js_string(type, NULL));
+    if (!js_is(text, JS_STRING))
+        return buf_why(why, ERR_INVALID,
+                       "messages[%zu].content[%zu].text: expected a string, got %s", i, k,
+                       js_type_name(js_typeof(text)));
+    const char *bytes = js_string(text, &len);
+    enum status s = k > 0 ? buf_putc(out, '\n') : OK; /* joined as vLLM and llama.cpp do */
+    return s == OK ? buf_append(out, bytes, len) : s;
+}
+
+/* The content as one text. Absent or null is fine for an assistant that only called tools. */
+static enum status read_content(struct buf *out, bool *is_null, const struct json *message,
+                                const char *role, size_t i, struct buf *why)
+{
+    const struct json *v = js_get_set(message, "content");
+    size_t len;
+    enum status s = OK;
+
+    *is_null = !v;
+    if (!v && strcmp(role, "assistant") == 0)
+        return OK;
+    if (js_is(v, JS_STRING)) {
+        const char *bytes = js_string(v, &len);
+        return buf_append(out, bytes, len);
+    }
+    if (!js_is(v, JS_ARRAY))
+        return buf_why(why, ERR_INVALID,
+                       "messages[%zu].content: expected a string or an array of parts, got %s", i,
+                       js_type_name(js_typeof(v)));
+    if (js_len(v) > N_PARTS_MAX)
+        return buf_why(why, ERR_INVALID, "messages[%zu].content: %zu parts, at most %d are taken",
+                       i, js_len(v), N_PARTS_MAX);
+    for (size_t k = 0; s == OK && k < js_len(v); k++)
+        s = append_part(out, js_at(v, k), i, k, why);
+    return s;
+}
+
+static enum status set_text(struct json *obj, const char *key, const char *text, size_t len)
+{
+    return js_set(obj, key, js_new_string(text, len));
+}
+
+/* A message for the template: its members as they are, but one text as content. */
+static enum status make_message(struct json **out, const struct json *message, const char *role,
+                                const struct buf *content, bool content_is_null)
+{
+    struct json *m = js_new_object();
+    enum status s = m ? OK : ERR_NOMEM;
+
+    for (void *it = js_first(message); s == OK && it; it = js_next(message, it))
+        s = js_set(m, js_it_key(it), js_ref(js_it_value(it)));
+    /* Templates know no "developer"; it is OpenAI's newer word for system. */
+    if (s == OK && strcmp(role, "developer") == 0)
+        s = set_text(m, "role", "system", 6);
+    if (s == OK)
+        s = js_set(m, "content", content_is_null ? js_new_null()
+                                                 : js_new_string(buf_str(content), content->len));
+    if (s == OK)
+        *out = m;
+    else
+        js_unref(m);
+    return s;
+}
+
+static enum status push_system(struct json *messages, const char *text, size_t len)
+{
+    struct json *m = js_new_object();
+    enum status s = m ? set_text(m, "role", "system", 6) : ERR_NOMEM;
+
+    if (s == OK)
+        s = set_text(m, "content", text, len);
+    if (s == OK)
+        return js_push(messages, m);
+    js_unref(m);
+    return s;
+}
+
+/* `documents`: text to put at the end of the system message; empty for none. */
+static enum status push_message(struct json *messages, const struct json *message, size_t i,
+                                const struct buf *documents, struct buf *why)
+{
+    struct buf content;
+    const char *role = NULL;
+    struct json *made = NULL;
+    bool is_null = false;
+
+    if (!js_is(message, JS_OBJECT))
+        return buf_why(why, ERR_INVALID, "messages[%zu]: expected an object, got %s", i,
+                       js_type_name(js_typeof(message)));
+    buf_init(&content, TEXT_BYTES_MAX);
+    enum status s = check_role(message, i, &role, why);
+    if (s == OK)
+        s = read_content(&content, &is_null, message, role, i, why);
+    if (s == OK && i == 0 && documents->len > 0) {
+        if (strcmp(role, "system") == 0 || strcmp(role, "developer") == 0) {
+            s = content.len ? buf_puts(&content, "\n\n") : OK;
+            if (s == OK)
+                s = buf_append(&content, documents->data, documents->len);
+        } else {
+            s = push_system(messages, documents->data, documents->len);
+        }
+    }
+    if (s == OK)
+        s = make_message(&made, message, role, &content, is_null);
+    if (s == OK)
+        s = js_push(messages, made);
+    buf_fini(&content);
+    return s;
+}
+
+static enum status make_messages(struct json **out, const struct json *body,
+                                 const struct buf *documents, struct buf *why)
+{
+    const struct json *given = js_get_set(body, "messages");
+    size_t n = js_len(given);
+
+    if (!given)
+        return buf_why(why, ERR_INVALID, "messages: is required");
+    if (!js_is(given, JS_ARRAY))
+        return buf_why(why, ERR_INVALID, "messages: expected an array, got %s",
+                       js_type_name(js_typeof(given)));
+    if (n == 0 || n > N_MESSAGES_MAX)
+        return buf_why(why, ERR_INVALID, "messages: expected 1 to %d of them, got %zu",
+                       N_MESSAGES_MAX, n);
+    struct json *messages = js_new_array();
+    enum status s = messages ? OK : ERR_NOMEM;
+    for (size_t i = 0; s == OK && i < n; i++)
+        s = push_message(messages, js_at(given, i), i, documents, why);
+    if (s == OK)
+        *out = messages;
+    else
+        js_unref(messages);
+    return s;
+}
+
+/* --- documents --- */
+
+static enum status check_document(const struct json *d, size_t i, struct buf *why)
+{
+    static const char *const keys[] = {"title", "text"};
+
+    if (!js_is(d, JS_OBJECT))
+        return buf_why(why, ERR_INVALID, "documents[%zu]: expected an object, got %s", i,
+                       js_type_name(js_typeof(d)));
+    for (size_t k = 0; k < ARRAY_SIZE(keys); k++) {
+        const struct json *v = js_get_set(d, keys[k]);
+        if ((v || k == 1) && !js_is(v, JS_STRING))
+            return buf_why(why, ERR_INVALID, "documents[%zu].%s: expected a string, got %s", i,
+                           keys[k], js_type_name(js_typeof(v)));
+    }
+    return OK;
+}
+
+static enum status append_document(struct buf *out, const struct json *d)
+{
+    const struct json *title = js_get_set(d, "title");
+    size_t n_title = 0, n_text;
+    const char *name = title ? js_string(title, &n_title) : NULL;
+    const char *text = js_string(js_get(d, "text"), &n_text);
+    enum status s = buf_puts(out, n_title ? "### " : "###");
+
+    if (s == OK)
+        s = buf_append(out, name, n_title);
+    if (s == OK)
+        s = buf_putc(out, '\n');
+    if (s == OK)
+        s = buf_append(out, text, n_text);
+    if (s == OK && (n_text == 0 || text[n_text - 1] != '\n'))
+        s = buf_putc(out, '\n');
+    return s;
+}
+
+/* A document for the template: with a title in any case, since templates join it to text. */
+static enum status push_document(struct json *list, const struct json *d)
+{
+    struct json *copy = js_copy_deep(d);
+    enum status s = copy ? OK : ERR_NOMEM;
+
+    if (s == OK && !js_get_set(copy, "title"))
+        s = set_text(copy, "title", "", 0);
+    if (s == OK)
+        return js_push(list, copy);
+    js_unref(copy);
+    return s;
+}
+
+static enum status choose_place(const struct server *srv, const struct json *body,
+                                bool *in_template, struct buf *why)
+{
+    const char *place = NULL;
+    bool known = chat_template_uses(srv->template, "documents");
+    enum status s = js_get_str(body, "documents_placement", &place, NULL, why);
+
+    *in_template = known;
+    if (s != OK || !place)
+        return s;
+    *in_template = strcmp(place, "template") == 0;
+    if (!*in_template && strcmp(place, "system") != 0)
+        return buf_why(why, ERR_INVALID,
+                       "documents_placement: expected \"system\" or \"template\", got \"%.40s\"",
+                       place);
+    if (*in_template && !known)
+        return buf_why(why, ERR_INVALID,
+                       "documents_placement: the chat template of this model knows no documents");
+    return OK;
+}
+
+/* Fills *list for the template, or *text for the system message. */
+static enum status read_documents(const struct server *srv, const struct json *body,
+                                  struct json **list, struct buf *text, struct buf *why)
+{
+    const struct json *given = js_get_set(body, "documents");
+    size_t n = js_len(given);
+    bool in_template;
+    enum status s = choose_place(srv, body, &in_template, why);
+
+    if (s != OK || !given)
+        return s;
+    if (!js_is(given, JS_ARRAY))
+        return buf_why(why, ERR_INVALID, "documents: expected an array, got %s",
+                       js_type_name(js_typeof(given)));
+    if (n > N_DOCUMENTS_MAX)
+        return buf_why(why, ERR_INVALID, "documents: %zu of them, at most %d are taken", n,
+                       N_DOCUMENTS_MAX);
+    for (size_t i = 0; s == OK && i < n; i++)
+        s = check_document(js_at(given, i), i, why);
+    if (s != OK || n == 0)
+        return s;
+    if (in_template)
+        s = (*list = js_new_array()) ? OK : ERR_NOMEM;
+    else
+        s = buf_puts(text, "Documents:\n");
+    for (size_t i = 0; s == OK && i < n; i++)
+        s = in_template ? push_document(*list, js_at(given, i))
+                        : append_document(text, js_at(given, i));
+    return s;
+}
+
+/* --- rendering --- */
+
+struct chat_flags {
+    bool add_generation_prompt;
+    bool continue_final_message;
+};
+
+static enum status read_flags(struct chat_flags *f, const struct json *body, struct buf *why)
+{
+    enum status s = js_get_bool(body, "continue_final_message", &f->continue_final_message, why);
+
+    f->add_generation_prompt = !f->continue_final_message;
+    if (s == OK)
+        s = js_get_bool(body, "add_generation_prompt", &f->add_generation_prompt, why);
+    if (s == OK && f->add_generation_prompt && f->continue_final_message)
+        s = buf_why(why, ERR_INVALID,
+                    "continue_final_message: needs add_generation_prompt to be false");
+    return s;
+}
+
+static enum status set_optional(struct json *context, const char *key, const char *text)
+{
+    return text ? set_text(context, key, text, strlen(text)) : OK;
+}
+
+/* messages and documents are taken over. */
+static enum status make_context(struct json **out, const struct server *srv,
+                                const struct json *body, const struct chat_flags *flags,
+                                struct json *messages, struct json *documents, struct buf *why)
+{
+    const struct json *extra = js_get_set(body, "chat_template_kwargs");
+    struct json *c = js_new_object();
+    enum status s = c ? OK : ERR_NOMEM;
+
+    if (s == OK && extra && !js_is(extra, JS_OBJECT))
+        s = buf_why(why, ERR_INVALID, "chat_template_kwargs: expected an object, got %s",
+                    js_type_name(js_typeof(extra)));
+    for (void *it = js_first(extra); s == OK && it; it = js_next(extra, it))
+        s = js_set(c, js_it_key(it), js_ref(js_it_value(it)));
+    if (s == OK && srv->tokenizer)
+        s = set_optional(c, "bos_token", tokenizer_bos_text(srv->tokenizer));
+    if (s == OK && srv->tokenizer)
+        s = set_optional(c, "eos_token", tokenizer_eos_text(srv->tokenizer));
+    if (s == OK)
+        s = js_set(c, "add_generation_prompt", js_new_bool(flags->add_generation_prompt));
+    /* As Hugging Face does, absent ones are defined, and null. */
+    if (s == OK)
+        s = js_set(c, "tools", js_new_null());
+    if (s == OK) {
+        s = js_set(c, "documents", documents ? documents : js_new_null());
+        documents = NULL;
+    }
+    if (s == OK) {
+        s = js_set(c, "messages", messages);
+        messages = NULL;
+    }
+    js_unref(messages);
+    js_unref(documents);
+    if (s == OK)
+        *out = c;
+    else
+        js_unref(c);
+    return s;
+}
+
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
+/* Cut the text from `start` on after the last place where the final message stands, as Hugging
+ * Face does: templates may strip a message, so the search is for the stripped one. */
+static enum status cut_after_final(struct buf *text, size_t start, const struct json *messages,
+                                   struct buf *why)
+{
+    const struct json *content = js_get(js_at(messages, js_len(messages) - 1), "content");
+    size_t len = 0, skip = 0;
+
+    if (!js_is(content, JS_STRING))
+        return buf_why(why, ERR_INVALID, "continue_final_message: the final message has no text");
+    const char *s = js_string(content, &len);
+    while (skip < len && is_space(s[skip]))
+        skip++;
+    s += skip;
+    len -= skip;
+    size_t stripped = len;
+    while (stripped > 0 && is_space(s[stripped - 1]))
+        stripped--;
+    for (size_t at = text->len + 1; stripped > 0 && at-- > start;) {
+        if (text->len - at < stripped || memcmp(text->data + at, s, stripped) != 0)
+            continue;
+        bool whole = text->len - at >= len && memcmp(text->data + at, s, len) == 0;
+        text->len = at + (whole ? len : stripped);
+        text->data[text->len] = '\0';
+        return OK;
+    }
+    return buf_why(why, ERR_INVALID,
+                   "continue_final_message: the final message is not in the rendered prompt");
+}
+
+enum status prompt_render_chat(const struct server *srv, const struct json *body, struct buf *out,
+                               struct buf *why)
+{
+    struct chat_flags flags;
+    struct json *messages = NULL, *documents = NULL, *context = NULL;
+    struct buf system_text, inner;
+    size_t start = out->len;
+
+    if (!srv->template)
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "messages: this model has no chat template; start the server with "
+                       "--chat-template or use /v1/completions");
+    buf_init(&system_text, TEXT_BYTES_MAX);
+    buf_init(&inner, BUF_WHY_MAX / 2);
+    enum status s = read_flags(&flags, body, why);
+    if (s == OK)
+        s = read_documents(srv, body, &documents, &system_text, why);
+    if (s == OK)
+        s = make_messages(&messages, body, &system_text, why);
+    if (s == OK) {
+        s = make_context(&context, srv, body, &flags, messages, documents, why);
+        messages = documents = NULL;
+    }
+    if (s == OK) {
+        s = chat_template_render(srv->template, context, (int64_t)(clock_unix_ns() / 1000000000u),
+                                 out, &inner);
+        if (s != OK)
+            buf_why(why, s, "messages: the chat template refused: %s", buf_str(&inner));
+    }
+    if (s == OK && flags.continue_final_message)
+        s = cut_after_final(out, start, js_get(context, "messages"), why);
+    if (s != OK && why->len == 0)
+        buf_why(why, s, "messages: %s", status_name(s));
+    js_unref(context);
+    js_unref(messages);
+    js_unref(documents);
+    buf_fini(&system_text);
+    buf_fini(&inner);
+    return s;
+}
+
+enum status prompt_from_chat(struct prompt *p, const struct server *srv, const struct json *body,
+                             bool add_special, struct buf *why)
+{
+    struct buf text;
+
+    buf_init(&text, TEXT_BYTES_MAX);
+    enum status s = prompt_render_chat(srv, body, &text, why);
+    if (s == OK)
+        s = prompt_from_text(p, srv, buf_str(&text), text.len, add_special, why);
+    buf_fini(&text);
+    return s;
+}
+
+/* --- completions --- */
+
+/* One of the two kinds that a list may hold. */
+static enum status parse_one(struct prompt *p, const struct server *srv, const struct json *v,
+                             const char *name, bool add_special, bool want_text, struct buf *why)
+{
+    size_t len;
+    enum status s;
+
+    if (js_is(v, JS_STRING)) {
+        const char *text = js_string(v, &len);
+        s = prompt_from_text(p, srv, text, len, add_special, why);
+        if (s == OK && want_text)
+            s = buf_append(&p->text, text, len);
+        return s;
+    }
+    if (!js_is(v, JS_ARRAY))
+        return buf_why(why, ERR_INVALID, "%s: expected a string or an array of token ids, got %s",
+                       name, js_type_name(js_typeof(v)));
+    s = prompt_from_ids(p, srv, v, name, why);
+    if (s == OK && want_text && srv->tokenizer)
+        s = prompt_decode(srv, prompt_ids(p), prompt_n_ids(p), &p->text);
+    return s;
+}
+
+enum status prompt_list_parse(struct prompt **out, uint32_t *n_out, const struct server *srv,
+                              const struct json *body, bool add_special, bool want_text,
+                              struct buf *why)
+{
+    const struct json *v = js_get_set(body, "prompt");
+    bool is_list = js_is(v, JS_ARRAY) && !js_is(js_at(v, 0), JS_INT);
+    size_t n = is_list ? js_len(v) : 1;
+    char name[32] = "prompt";
+    enum status s = OK;
+
+    *out = NULL;
+    *n_out = 0;
+    if (!v)
+        return buf_why(why, ERR_INVALID, "prompt: is required");
+    if (js_is(v, JS_ARRAY) && js_len(v) == 0)
+        return buf_why(why, ERR_INVALID, "prompt: must not be empty");
+    if (n > PARAMS_N_REQUESTS_MAX)
+        return buf_why(why, ERR_INVALID, "prompt: %zu of them, at most %d are taken", n,
+                       PARAMS_N_REQUESTS_MAX);
+    struct prompt *list = calloc(n, sizeof *list);
+    if (!list)
+        return buf_why(why, ERR_NOMEM, "out of memory");
+    for (size_t i = 0; s == OK && i < n; i++) {
+        prompt_init(&list[i], srv->info->max_model_len);
+        if (is_list)
+            snprintf(name, sizeof name, "prompt[%zu]", i);
+        s = parse_one(&list[i], srv, is_list ? js_at(v, i) : v, name, add_special, want_text, why);
+    }
+    if (s == OK) {
+        *out = list;
+        *n_out = (uint32_t)n;
+    } else {
+        prompt_list_free(list, (uint32_t)n);
+    }
+    return s;
+}
+
+void prompt_list_free(struct prompt *list, uint32_t n)
+{
+    for (uint32_t i = 0; list && i < n; i++)
+        prompt_fini(&list[i]);
+    free(list);
+}

@@ -1,0 +1,69 @@
+/* prompt.h - what a client says to the ids that the engine gets.
+ *
+ * Chat: messages and documents are checked, made the context of the model's template, rendered,
+ * tokenized. Completions: strings are tokenized, ids are taken as they are.
+ *
+ * Documents go where the template puts them, if it knows `documents`. Otherwise they stand at the
+ * end of the system message (which is made if there is none):
+ *
+ *     {system message}
+ *     (empty line)
+ *     Documents:
+ *     ### {title of the first}
+ *     {its text}
+ *     ### {title of the second}
+ *     ...
+ *
+ * Every document begins on a new line and ends with a newline; without a title its first line is
+ * "###". `documents_placement` "system" or "template" chooses one of the two.
+ *
+ * Owns    struct prompt: prompt_fini().
+ * Thread  any; reads only what is constant after start.
+ * Errors  ERR_INVALID with words that name the field; ERR_UNSUPPORTED; ERR_TOO_LARGE when the ids
+ *         would pass the model's context; ERR_NOMEM.
+ * Units   tokens; bytes of UTF-8. */
+#ifndef TARN_SERVER_PROMPT_H
+#define TARN_SERVER_PROMPT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/json.h"
+
+struct server;
+
+struct prompt {
+    struct buf ids;  /* of u32 */
+    struct buf text; /* what `echo` gives back; empty unless wanted */
+};
+
+void prompt_init(struct prompt *p, uint32_t n_ids_max);
+void prompt_fini(struct prompt *p);
+uint32_t prompt_n_ids(const struct prompt *p);
+const uint32_t *prompt_ids(const struct prompt *p);
+
+/* `body`: an object with messages and so on. The text is appended to *out. */
+NODISCARD enum status prompt_render_chat(const struct server *srv, const struct json *body,
+                                         struct buf *out, struct buf *why);
+NODISCARD enum status prompt_from_chat(struct prompt *p, const struct server *srv,
+                                       const struct json *body, bool add_special,
+                                       struct buf *why);
+NODISCARD enum status prompt_from_text(struct prompt *p, const struct server *srv,
+                                       const char *text, size_t len, bool add_special,
+                                       struct buf *why);
+/* `name`: what the field is called in errors, "prompt" or "tokens". */
+NODISCARD enum status prompt_from_ids(struct prompt *p, const struct server *srv,
+                                      const struct json *ids, const char *name, struct buf *why);
+
+/* The prompts of a text completion: string, [string], [ids] or [[ids]]. *out is an array of
+ * *n_out made by malloc; the caller finishes and frees them. want_text: keep each one's text. */
+NODISCARD enum status prompt_list_parse(struct prompt **out, uint32_t *n_out,
+                                        const struct server *srv, const struct json *body,
+                                        bool add_special, bool want_text, struct buf *why);
+void prompt_list_free(struct prompt *list, uint32_t n);
+
+/* The text of ids, special tokens written out. */
+NODISCARD enum status prompt_decode(const struct server *srv, const uint32_t *ids, uint32_t n,
+                                    struct buf *out);
+
+#endif

@@ -1,0 +1,123 @@
+#include "server/route.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/json.h"
+#include "server/api.h"
+#include "server/auth.h"
+#include "server/error.h"
+#include "server/http.h"
+#include "server/server.h"
+
+struct route {
+    const char *method; /* GET also answers HEAD */
+    const char *path;
+    bool is_prefix;     /* something must follow */
+    bool open;          /* needs no key */
+    bool generates;     /* refused while draining */
+    void (*handle)(struct server *srv, struct http_exchange *x);
+};
+
+static const struct route routes[] = {
+    {"POST", "/v1/chat/completions", false, false, true, api_chat},
+    {"POST", "/v1/completions", false, false, true, api_completions},
+    {"GET", "/v1/models", false, false, false, api_models},
+    {"GET", "/v1/models/", true, false, false, api_model},
+    {"POST", "/tokenize", false, false, false, api_tokenize},
+    {"POST", "/detokenize", false, false, false, api_detokenize},
+    {"GET", "/health", false, true, false, api_health_ready},
+    {"GET", "/health/live", false, true, false, api_health_live},
+    {"GET", "/health/ready", false, true, false, api_health_ready},
+    {"GET", "/metrics", false, false, false, api_metrics},
+};
+
+static const struct route *find(const char *path)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(routes); i++) {
+        const struct route *r = &routes[i];
+        size_t n = strlen(r->path);
+        if (r->is_prefix ? strncmp(path, r->path, n) == 0 && path[n] : strcmp(path, r->path) == 0)
+            return r;
+    }
+    return NULL;
+}
+
+static bool method_fits(const struct route *r, const char *method)
+{
+    return strcmp(r->method, method) == 0 ||
+           (strcmp(method, "HEAD") == 0 && strcmp(r->method, "GET") == 0);
+}
+
+static const char *allowed(const struct route *r)
+{
+    return r->method[0] == 'G' ? "GET, HEAD, OPTIONS" : "POST, OPTIONS";
+}
+
+static bool check_key(const struct server *srv, struct http_exchange *x)
+{
+    struct buf why;
+
+    buf_init(&why, BUF_WHY_MAX);
+    enum status s = auth_check(srv, http_header(x, "Authorization"), http_header(x, "x-api-key"),
+                               &why);
+    if (s != OK)
+        error_reply(x, s, NULL, buf_str(&why));
+    buf_fini(&why);
+    return s == OK;
+}
+
+void route_early(void *arg, struct http_exchange *x)
+{
+    struct server *srv = arg;
+    const struct route *r = find(http_path(x));
+    char words[192];
+
+    /* The key first: without one, nobody learns what paths there are. */
+    if (!(r && r->open) && !check_key(srv, x))
+        return;
+    if (!r) {
+        snprintf(words, sizeof words, "there is no %.16s %.120s here", http_method(x),
+                 http_path(x));
+        error_reply(x, ERR_NOT_FOUND, NULL, words);
+    } else if (strcmp(http_method(x), "OPTIONS") == 0) {
+        http_add_header(x, "Allow", allowed(r));
+        http_reply(x, 204, NULL, NULL);
+    } else if (!method_fits(r, http_method(x))) {
+        snprintf(words, sizeof words, "%.16s is not allowed here, use %s", http_method(x),
+                 r->method);
+        http_add_header(x, "Allow", allowed(r));
+        error_reply_as(x, 405, ERR_INVALID, "method_not_allowed", words);
+    } else if (r->generates && atomic_load(&srv->draining)) {
+        error_reply(x, ERR_UNAVAILABLE, "draining", "the server is shutting down");
+    }
+}
+
+void route_handle(void *arg, struct http_exchange *x)
+{
+    const struct route *r = find(http_path(x));
+
+    ASSERT(r); /* route_early() answered otherwise */
+    r->handle(arg, x);
+}
+
+struct json *api_read_body(struct http_exchange *x)
+{
+    const struct buf *text = http_body(x);
+    struct json *body = NULL;
+    struct buf why;
+
+    buf_init(&why, BUF_WHY_MAX);
+    enum status s = js_parse(&body, buf_str(text), text->len, &why);
+    if (s == OK && !js_is(body, JS_OBJECT)) {
+        s = buf_why(&why, ERR_INVALID, "the body must be a JSON object, not %s",
+                    js_type_name(js_typeof(body)));
+        js_unref(body);
+        body = NULL;
+    }
+    if (s != OK)
+        error_reply(x, s, s == ERR_INVALID ? "malformed_json" : NULL, buf_str(&why));
+    buf_fini(&why);
+    return body;
+}

@@ -1,0 +1,71 @@
+#include "server/server.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "server/auth.h"
+
+#define N_MODEL_NAMES_MAX 64
+
+static enum status add_name(struct server *srv, const char *name, size_t n)
+{
+    if (n == 0 || srv->n_model_names == N_MODEL_NAMES_MAX)
+        return OK;
+    char *copy = strndup(name, n);
+    if (!copy)
+        return ERR_NOMEM;
+    srv->model_names[srv->n_model_names++] = copy;
+    return OK;
+}
+
+static enum status split_names(struct server *srv, const char *list)
+{
+    enum status s = OK;
+
+    while (s == OK && *list) {
+        size_t n = strcspn(list, ",");
+        s = add_name(srv, list, n);
+        list += n + (list[n] == ',');
+    }
+    return s;
+}
+
+enum status server_init(struct server *srv, const struct config *config, struct engine *engine)
+{
+    const char *names = config->served_model_name[0] ? config->served_model_name : config->model;
+
+    *srv = (struct server){.config = config, .engine = engine, .info = engine_info(engine),
+                           .tokenizer = engine_tokenizer(engine),
+                           .template = engine_chat_template(engine),
+                           .created_s = (int64_t)(clock_unix_ns() / 1000000000u)};
+    snprintf(srv->system_fingerprint, sizeof srv->system_fingerprint, "tarn-%.8s",
+             srv->info->fingerprint_hex);
+    srv->model_names = calloc(N_MODEL_NAMES_MAX, sizeof *srv->model_names);
+    enum status s = srv->model_names ? split_names(srv, names) : ERR_NOMEM;
+    if (s == OK)
+        s = auth_init(srv, config->api_key);
+    if (s != OK)
+        server_fini(srv);
+    return s;
+}
+
+void server_fini(struct server *srv)
+{
+    for (uint32_t i = 0; i < srv->n_model_names; i++)
+        free(srv->model_names[i]);
+    free(srv->model_names);
+    free(srv->key_hashes);
+    srv->model_names = NULL;
+    srv->key_hashes = NULL;
+    srv->n_model_names = srv->n_keys = 0;
+}
+
+const char *server_find_model(const struct server *srv, const char *name)
+{
+    for (uint32_t i = 0; i < srv->n_model_names; i++)
+        if (strcmp(srv->model_names[i], name) == 0)
+            return srv->model_names[i];
+    return NULL;
+}

@@ -1,0 +1,44 @@
+/* server.h - what every handler needs: configuration, engine, names, state.
+ *
+ * Owns    nothing but the two lists; main owns config, engine and http.
+ * Thread  constant after server_init(), but for `draining` (set by main, read by all).
+ * Errors  server_init(): ERR_NOMEM.
+ * Units   created_s: Unix seconds. */
+#ifndef TARN_SERVER_SERVER_H
+#define TARN_SERVER_SERVER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/engine.h"
+#include "server/config.h"
+
+struct http_server;
+
+#define SERVER_KEY_HASH_BYTES 32
+
+struct server {
+    const struct config *config;
+    struct engine *engine;
+    const struct engine_info *info;
+    const struct tokenizer *tokenizer;    /* may be NULL: dummy weights without one */
+    const struct chat_template *template; /* may be NULL */
+    char **model_names;                   /* [n_model_names], the first one is used in answers */
+    uint32_t n_model_names;
+    uint8_t (*key_hashes)[SERVER_KEY_HASH_BYTES]; /* [n_keys]; see auth.h */
+    uint32_t n_keys;
+    int64_t created_s;
+    char system_fingerprint[32];
+    atomic_bool draining;
+};
+
+/* `engine` is open; both are borrowed. */
+NODISCARD enum status server_init(struct server *srv, const struct config *config,
+                                  struct engine *engine);
+void server_fini(struct server *srv);
+
+/* Our copy of a name by which a request may call the model; NULL when it is none. */
+const char *server_find_model(const struct server *srv, const char *name);
+
+#endif

@@ -1,0 +1,403 @@
+#include "tests/unit/server/fake_engine.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+
+#define N_INSIDE_MAX 1024
+#define IDLE_NS 200000
+
+_Atomic uint64_t fake_step_ns;
+_Atomic uint64_t fake_prefill_ns;
+atomic_uint fake_n_max = N_INSIDE_MAX;
+atomic_uint fake_n_inside;
+atomic_int fake_fail_at = -1;
+atomic_bool fake_uses_documents;
+
+struct tokenizer {
+    char bytes[256];
+};
+
+struct chat_template {
+    int unused;
+};
+
+struct inside {
+    struct request *r;
+    struct detok detok;
+    uint64_t t_next;
+};
+
+struct engine {
+    struct engine_info info;
+    struct tokenizer tokenizer;
+    struct chat_template template;
+    uint32_t eos;
+    pthread_t thread;
+    atomic_bool stopping, draining;
+    pthread_mutex_t lock;
+    struct inside inside[N_INSIDE_MAX]; /* under lock */
+    uint32_t n_inside;
+    uint64_t n_tokens;
+};
+
+/* --- tokenizer, detokenizer, template --- */
+
+enum status tokenizer_encode(const struct tokenizer *t, const char *text, size_t len,
+                             unsigned flags, struct buf *ids)
+{
+    enum status s = flags & TOKENIZE_ADD_SPECIAL ? buf_u32(ids, FAKE_BOS) : OK;
+
+    (void)t;
+    for (size_t i = 0; s == OK && i < len; i++)
+        s = buf_u32(ids, (unsigned char)text[i]);
+    return s;
+}
+
+const char *tokenizer_bytes(const struct tokenizer *t, uint32_t id, size_t *len)
+{
+    *len = id < 256 ? 1 : id < FAKE_N_VOCAB ? (id == FAKE_BOS ? 3 : 4) : 0;
+    return id < 256 ? &t->bytes[id] : id == FAKE_BOS ? "<s>" : "</s>";
+}
+
+const char *tokenizer_piece(const struct tokenizer *t, uint32_t id, size_t *len)
+{
+    return tokenizer_bytes(t, id, len);
+}
+
+const char *tokenizer_bos_text(const struct tokenizer *t)
+{
+    (void)t;
+    return "<s>";
+}
+
+const char *tokenizer_eos_text(const struct tokenizer *t)
+{
+    (void)t;
+    return "</s>";
+}
+
+void detok_init(struct detok *d, const struct tokenizer *tok, const struct detok_stop *stops,
+                uint32_t n_stops, bool show_special, bool continues, bool include_stop)
+{
+    memset(d, 0, sizeof *d);
+    d->tok = tok;
+    d->stops = stops;
+    d->n_stops = n_stops;
+    d->show_special = show_special;
+    d->continues = continues;
+    d->include_stop = include_stop;
+    d->stopped_by = -1;
+    buf_init(&d->held, 1 << 20);
+}
+
+void detok_fini(struct detok *d)
+{
+    buf_fini(&d->held);
+}
+
+/* Holds everything back while there are stop strings: simple, and still right at the end. */
+enum status detok_feed(struct detok *d, uint32_t id, struct buf *out)
+{
+    size_t len;
+    const char *bytes = tokenizer_bytes(d->tok, id, &len);
+
+    if (d->stopped_by >= 0 || (id >= 256 && !d->show_special))
+        return OK;
+    if (d->n_stops == 0)
+        return buf_append(out, bytes, len);
+    enum status s = buf_append(&d->held, bytes, len);
+    for (uint32_t i = 0; s == OK && i < d->n_stops; i++) {
+        uint32_t n = d->stops[i].len;
+        if (d->held.len < n || memcmp(d->held.data + d->held.len - n, d->stops[i].text, n) != 0)
+            continue;
+        d->stopped_by = (int)i;
+        d->held.len -= d->include_stop ? 0 : n;
+        s = buf_append(out, d->held.data, d->held.len);
+        buf_reset(&d->held);
+        break;
+    }
+    return s;
+}
+
+enum status detok_finish(struct detok *d, struct buf *out)
+{
+    enum status s = d->held.len ? buf_append(out, d->held.data, d->held.len) : OK;
+
+    buf_reset(&d->held);
+    return s;
+}
+
+static const char *text_of(const struct json *v)
+{
+    return js_is(v, JS_STRING) ? js_string(v, NULL) : "";
+}
+
+enum status chat_template_render(const struct chat_template *t, const struct json *context,
+                                 int64_t now_s, struct buf *out, struct buf *why)
+{
+    const struct json *messages = js_get(context, "messages");
+    const struct json *documents = js_get(context, "documents");
+    enum status s = buf_puts(out, text_of(js_get(context, "bos_token")));
+
+    (void)t;
+    (void)now_s;
+    if (js_get(context, "raise"))
+        return buf_why(why, ERR_INVALID, "raised");
+    for (size_t i = 0; s == OK && i < js_len(documents); i++)
+        s = buf_printf(out, "[%s|%s]", text_of(js_get(js_at(documents, i), "title")),
+                       text_of(js_get(js_at(documents, i), "text")));
+    for (size_t i = 0; s == OK && i < js_len(messages); i++)
+        s = buf_printf(out, "%s: %s\n", text_of(js_get(js_at(messages, i), "role")),
+                       text_of(js_get(js_at(messages, i), "content")));
+    if (s == OK && js_bool(js_get(context, "add_generation_prompt")))
+        s = buf_puts(out, "assistant: ");
+    return s;
+}
+
+bool chat_template_uses(const struct chat_template *t, const char *variable)
+{
+    (void)t;
+    return strcmp(variable, "documents") == 0 && atomic_load(&fake_uses_documents);
+}
+
+/* --- requests --- */
+
+const char *finish_reason_name(enum finish_reason r)
+{
+    static const char *const names[] = {"none", "stop", "length", "abort", "error"};
+
+    return names[r];
+}
+
+enum status request_create(struct request **out, const struct engine *e, const uint32_t *ids,
+                           uint32_t n_ids, const uint32_t *span_ends, uint32_t n_span_ends,
+                           const struct kv_scope *scope, const struct sampling *sampling,
+                           const struct stopping *stopping, struct buf *why)
+{
+    (void)span_ends;
+    (void)n_span_ends;
+    (void)scope;
+    if (n_ids == 0)
+        return buf_why(why, ERR_INVALID, "the prompt is empty");
+    struct request *r = calloc(1, sizeof *r);
+    ASSERT(r);
+    r->sampling = *sampling;
+    r->stopping = *stopping;
+    if (r->stopping.max_tokens > e->info.max_model_len - n_ids)
+        r->stopping.max_tokens = e->info.max_model_len - n_ids;
+    struct detok_stop *stops = calloc(stopping->n_stops + 1, sizeof *stops);
+    for (uint32_t i = 0; i < stopping->n_stops; i++)
+        stops[i] = (struct detok_stop){strndup(stopping->stops[i].text, stopping->stops[i].len),
+                                       stopping->stops[i].len};
+    r->stopping.stops = stops;
+    uint32_t *copy = malloc(n_ids * sizeof *copy);
+    ASSERT(copy);
+    memcpy(copy, ids, n_ids * sizeof *copy);
+    r->prompt.ids = copy;
+    r->prompt.n_ids = n_ids;
+    r->out = calloc(r->stopping.max_tokens, sizeof *r->out);
+    r->out_top = calloc((size_t)r->stopping.max_tokens * (sampling->n_logprobs + 1),
+                        sizeof *r->out_top);
+    r->stop_id = -1;
+    atomic_init(&r->refs, 1);
+    *out = r;
+    return OK;
+}
+
+void request_unref(struct request *r)
+{
+    if (!r || atomic_fetch_sub(&r->refs, 1) != 1)
+        return;
+    for (uint32_t i = 0; i < r->stopping.n_stops; i++)
+        free((void *)(uintptr_t)r->stopping.stops[i].text);
+    free((void *)(uintptr_t)r->stopping.stops);
+    free((void *)(uintptr_t)r->prompt.ids);
+    free(r->out);
+    free(r->out_top);
+    free(r);
+}
+
+void request_poll(struct request *r)
+{
+    atomic_store(&r->woken, false);
+}
+
+void request_cancel(struct request *r)
+{
+    atomic_store(&r->cancel, true);
+}
+
+uint32_t request_n_out(const struct request *r)
+{
+    return atomic_load(&r->n_out);
+}
+
+enum finish_reason request_finish(const struct request *r)
+{
+    return (enum finish_reason)atomic_load(&r->finish);
+}
+
+/* --- engine --- */
+
+static void wake(struct request *r)
+{
+    if (!atomic_exchange(&r->woken, true))
+        r->wake(r->wake_arg);
+}
+
+/* One token, or the end. True when the request is out. */
+static bool step(struct engine *e, struct inside *in)
+{
+    struct request *r = in->r;
+    struct buf text;
+    uint32_t n = request_n_out(r);
+    enum finish_reason finish = FINISH_NONE;
+
+    if (atomic_load(&r->cancel) || atomic_load(&e->stopping)) {
+        finish = FINISH_CANCELLED;
+    } else if (clock_now_ns() < in->t_next) {
+        return false;
+    } else if ((int)n == atomic_load(&fake_fail_at)) {
+        r->error = ERR_INTERNAL;
+        r->error_words = "the fake engine was told to fail";
+        finish = FINISH_ERROR;
+    } else {
+        uint32_t id = 'a' + n % 26;
+        r->out[n] = (struct out_token){.id = id, .logprob = -0.5f};
+        for (uint32_t k = 0; k < r->sampling.n_logprobs; k++)
+            r->out_top[n * r->sampling.n_logprobs + k] =
+                (struct out_top){.id = id + k, .logprob = -0.5f - (float)k};
+        if (n == 0)
+            atomic_store(&r->t_first_token, clock_now_ns());
+        atomic_store(&r->n_out, n + 1);
+        e->n_tokens++;
+        in->t_next = clock_now_ns() + atomic_load(&fake_step_ns);
+        buf_init(&text, 4096);
+        ASSERT(detok_feed(&in->detok, id, &text) == OK);
+        buf_fini(&text);
+        if (in->detok.stopped_by >= 0)
+            finish = FINISH_STOP;
+        else if (n + 1 == r->stopping.max_tokens)
+            finish = FINISH_LENGTH;
+    }
+    if (finish != FINISH_NONE) {
+        detok_fini(&in->detok);
+        atomic_store(&r->t_finish, clock_now_ns());
+        atomic_store(&r->finish, (int)finish);
+    }
+    wake(r);
+    if (finish != FINISH_NONE)
+        request_unref(r);
+    return finish != FINISH_NONE;
+}
+
+static void *loop(void *arg)
+{
+    struct engine *e = arg;
+
+    for (;;) {
+        pthread_mutex_lock(&e->lock);
+        for (uint32_t i = 0; i < e->n_inside;) {
+            if (step(e, &e->inside[i]))
+                e->inside[i] = e->inside[--e->n_inside];
+            else
+                i++;
+        }
+        atomic_store(&fake_n_inside, e->n_inside);
+        bool end = atomic_load(&e->stopping) && e->n_inside == 0;
+        pthread_mutex_unlock(&e->lock);
+        if (end)
+            return NULL;
+        clock_sleep_ns(IDLE_NS);
+    }
+}
+
+struct engine *fake_engine_create(uint32_t max_model_len)
+{
+    struct engine *e = calloc(1, sizeof *e);
+
+    ASSERT(e);
+    e->eos = FAKE_EOS;
+    e->info = (struct engine_info){
+        .model_dir = "fake", .ops_name = "fake", .n_vocab = FAKE_N_VOCAB,
+        .max_model_len = max_model_len, .eos_ids = &e->eos, .n_eos_ids = 1,
+        .default_temperature = 0.75f, .default_top_p = 0.9f, .default_repetition_penalty = 1,
+        .default_top_k = 7, .n_kv_blocks = 100, .fingerprint_hex = "0123456789abcdef"};
+    for (int i = 0; i < 256; i++)
+        e->tokenizer.bytes[i] = (char)i;
+    pthread_mutex_init(&e->lock, NULL);
+    ASSERT(pthread_create(&e->thread, NULL, loop, e) == 0);
+    return e;
+}
+
+void engine_close(struct engine *e)
+{
+    if (!e)
+        return;
+    atomic_store(&e->stopping, true);
+    pthread_join(e->thread, NULL);
+    pthread_mutex_destroy(&e->lock);
+    free(e);
+}
+
+void engine_drain_begin(struct engine *e)
+{
+    atomic_store(&e->draining, true);
+}
+
+bool engine_drained(const struct engine *e)
+{
+    (void)e;
+    return atomic_load(&fake_n_inside) == 0;
+}
+
+enum status engine_submit(struct engine *e, struct request *r, struct buf *why)
+{
+    if (atomic_load(&e->draining))
+        return buf_why(why, ERR_UNAVAILABLE, "draining");
+    pthread_mutex_lock(&e->lock);
+    bool full = e->n_inside >= atomic_load(&fake_n_max);
+    if (!full) {
+        struct inside *in = &e->inside[e->n_inside++];
+        in->r = r;
+        in->t_next = clock_now_ns() + atomic_load(&fake_prefill_ns);
+        detok_init(&in->detok, &e->tokenizer, r->stopping.stops, r->stopping.n_stops,
+                   r->stopping.show_special, r->text_continues, r->stopping.include_stop);
+        atomic_fetch_add(&r->refs, 1);
+        atomic_store(&r->t_submit, clock_now_ns());
+        atomic_store(&fake_n_inside, e->n_inside);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return full ? buf_why(why, ERR_BUSY, "the queue is full") : OK;
+}
+
+const struct engine_info *engine_info(const struct engine *e)
+{
+    return &e->info;
+}
+
+const struct tokenizer *engine_tokenizer(const struct engine *e)
+{
+    return &e->tokenizer;
+}
+
+const struct chat_template *engine_chat_template(const struct engine *e)
+{
+    return &e->template;
+}
+
+void engine_stats(struct engine *e, struct engine_stats *out)
+{
+    memset(out, 0, sizeof *out);
+    pthread_mutex_lock(&e->lock);
+    out->cache.n_blocks = 100;
+    out->cache.n_in_use = out->n_running = e->n_inside;
+    out->cache.n_free = 100 - e->n_inside;
+    out->n_generation_tokens = e->n_tokens;
+    pthread_mutex_unlock(&e->lock);
+    hist_init(&out->ttft_s, hist_bounds_ttft_s, 22);
+}

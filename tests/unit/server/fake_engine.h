@@ -1,0 +1,30 @@
+/* fake_engine.h - a test double of engine/: no model, one letter per step.
+ *
+ * Tokens are bytes (0 to 255), 256 is <s>, 257 is </s>. Answers are "abcdef..." over and over, until
+ * max_tokens, a stop string or a cancel. The template writes "role: content\n" per message.
+ *
+ * Owns    its thread, and a reference to each request inside.
+ * Thread  as engine.h; the knobs are atomics.
+ * Errors  as engine.h.
+ * Units   nanoseconds. */
+#ifndef TARN_TESTS_FAKE_ENGINE_H
+#define TARN_TESTS_FAKE_ENGINE_H
+
+#include <stdatomic.h>
+
+#include "engine/engine.h"
+
+#define FAKE_N_VOCAB 258
+#define FAKE_BOS 256
+#define FAKE_EOS 257
+
+extern _Atomic uint64_t fake_step_ns;    /* pause before each token of a request */
+extern _Atomic uint64_t fake_prefill_ns; /* pause before the first one */
+extern atomic_uint fake_n_max;           /* requests inside; one more is ERR_BUSY */
+extern atomic_uint fake_n_inside;
+extern atomic_int fake_fail_at;          /* token at which a request fails; -1: never */
+extern atomic_bool fake_uses_documents;  /* what the template says */
+
+struct engine *fake_engine_create(uint32_t max_model_len);
+
+#endif

@@ -1,0 +1,225 @@
+/* test_config.c - flags, variables and file: who wins, what is refused, how sizes are read. */
+#include "tests/unit/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "server/config.h"
+
+#define N_ARGS_MAX 16
+
+static char *no_env[] = {NULL};
+
+/* `line`: arguments separated by spaces. */
+static enum status load(struct config *c, const char *line, char **env, struct buf *why)
+{
+    static char text[1024];
+    char *argv[N_ARGS_MAX] = {(char *)(uintptr_t) "tarn-server"};
+    int argc = 1;
+
+    snprintf(text, sizeof text, "%s", line);
+    for (char *p = strtok(text, " "); p && argc < N_ARGS_MAX; p = strtok(NULL, " "))
+        argv[argc++] = p;
+    buf_reset(why);
+    return config_load(c, argc, argv, env, why);
+}
+
+static void refuses(const char *line, char **env, const char *words)
+{
+    struct config c;
+    struct buf why;
+
+    buf_init(&why, BUF_WHY_MAX);
+    assert_int_not_equal(load(&c, line, env, &why), OK);
+    if (!strstr(buf_str(&why), words))
+        fail_msg("\"%s\" said \"%s\" instead of \"%s\"", line, buf_str(&why), words);
+    config_fini(&c);
+    buf_fini(&why);
+}
+
+static void defaults_are_those_of_the_table(void **state)
+{
+    struct config c;
+    struct buf why;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    assert_ok(load(&c, "--model m", no_env, &why));
+    assert_string_equal(c.model, "m");
+    assert_string_equal(c.host, "127.0.0.1");
+    assert_int_equal(c.port, 8000);
+    assert_int_equal(c.max_body_bytes, 32u << 20);
+    assert_true(c.prefix_caching);
+    assert_string_equal(c.scheduling_policy, "fcfs");
+    config_fini(&c);
+    buf_fini(&why);
+}
+
+static void flag_wins_over_variable_wins_over_file(void **state)
+{
+    char path[] = "/tmp/tarn-test-config-XXXXXX", line[256];
+    char *env[] = {(char *)(uintptr_t) "TARN_PORT=2", (char *)(uintptr_t) "TARN_HOST=env",
+                   (char *)(uintptr_t) "PORT=9", NULL};
+    struct config c;
+    struct buf why;
+    int fd = mkstemp(path);
+    FILE *f = fdopen(fd, "w");
+
+    (void)state;
+    assert_non_null(f);
+    fputs("# a comment\n\n  port = 1\nhost = file\nthreads=7\nmodel = some where \n", f);
+    fclose(f);
+    buf_init(&why, BUF_WHY_MAX);
+    snprintf(line, sizeof line, "--port 3 --config %s", path);
+    assert_ok(load(&c, line, env, &why));
+    assert_int_equal(c.port, 3);
+    assert_string_equal(c.host, "env");
+    assert_int_equal(c.threads, 7);
+    assert_string_equal(c.model, "some where");
+    config_fini(&c);
+    unlink(path);
+    buf_fini(&why);
+}
+
+static void every_spelling_of_a_switch_is_read(void **state)
+{
+    static const struct {
+        const char *line;
+        bool on;
+    } cases[] = {
+        {"--model m --no-prefix-caching", false},
+        {"--model m --no-enable-prefix-caching", false},
+        {"--model m --enable-prefix-caching", true},
+        {"--model m --prefix-caching=false", false},
+        {"--model m --no-prefix-caching --prefix-caching", true},
+    };
+    struct config c;
+    struct buf why;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_ok(load(&c, cases[i].line, no_env, &why));
+        assert_int_equal(c.prefix_caching, cases[i].on);
+        config_fini(&c);
+    }
+    buf_fini(&why);
+}
+
+static void sizes_are_powers_of_1024(void **state)
+{
+    static const char *const bad[] = {"", "K", "-1", "1.5G", "1KB", "99999999999G", "0x10", " 1"};
+    uint64_t n;
+
+    (void)state;
+    assert_ok(config_parse_size("0", &n));
+    assert_int_equal(n, 0);
+    assert_ok(config_parse_size("3", &n));
+    assert_int_equal(n, 3);
+    assert_ok(config_parse_size("2K", &n));
+    assert_int_equal(n, 2048);
+    assert_ok(config_parse_size("5m", &n));
+    assert_int_equal(n, 5u << 20);
+    assert_ok(config_parse_size("8G", &n));
+    assert_int_equal(n, UINT64_C(8) << 30);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_equal(config_parse_size(bad[i], &n), ERR_INVALID);
+}
+
+static void other_words_for_a_choice_become_ours(void **state)
+{
+    struct config c;
+    struct buf why;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    assert_ok(load(&c, "--model m --dtype bfloat16 --kv-cache-dtype half", no_env, &why));
+    assert_string_equal(c.dtype, "bf16");
+    assert_string_equal(c.kv_cache_dtype, "f16");
+    config_fini(&c);
+    buf_fini(&why);
+}
+
+static void an_unknown_name_gets_the_nearest_one(void **state)
+{
+    (void)state;
+    assert_string_equal(config_nearest("modle"), "model");
+    assert_string_equal(config_nearest("max-num-seq"), "max-num-seqs");
+    assert_string_equal(config_nearest("hepl"), "help");
+    assert_null(config_nearest("zzzzzzzz"));
+    refuses("--modle m", no_env, "--modle: unknown option, did you mean --model?");
+    refuses("--model m --max-num-seq=3", no_env, "did you mean --max-num-seqs?");
+    refuses("--model m --tensor-parallel-size 2", no_env, "--tensor-parallel-size: unknown");
+}
+
+static void a_bad_value_names_its_option(void **state)
+{
+    char *env[] = {(char *)(uintptr_t) "TARN_PORT=x", NULL};
+
+    (void)state;
+    refuses("--model m --port 70000", no_env, "--port: 70000 is outside of [0, 65535]");
+    refuses("--model m --port -1", no_env, "--port: expected a whole number");
+    refuses("--model m --port", no_env, "--port: needs a value");
+    refuses("--model m", env, "TARN_PORT: expected a whole number");
+    refuses("--model m --dtype bf61", no_env, "did you mean \"bf16\"?");
+    refuses("--model m --log-level loud", no_env, "one of debug, info, warn, error");
+    refuses("--model m --max-body-bytes 1Q", no_env, "expected a size");
+    refuses("--model m --kv-segment-tokens 33", no_env, "no multiple of 32");
+    refuses("--model m --prefix-caching=maybe", no_env, "expected true or false");
+    refuses("--port 1", no_env, "--model: which model?");
+    refuses("model", no_env, "expected an option");
+    refuses("--config /nowhere/at/all --model m", no_env, "cannot open /nowhere/at/all");
+}
+
+static void secrets_are_not_described(void **state)
+{
+    struct config c;
+    struct buf why, text;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    buf_init(&text, 8192);
+    assert_ok(load(&c, "--model m --api-key very-secret", no_env, &why));
+    config_describe(&c, &text);
+    assert_non_null(strstr(buf_str(&text), "api-key=\"***\""));
+    assert_null(strstr(buf_str(&text), "very-secret"));
+    assert_non_null(strstr(buf_str(&text), "max-num-seqs=64"));
+    config_fini(&c);
+    buf_fini(&text);
+    buf_fini(&why);
+}
+
+static void help_fits_100_columns(void **state)
+{
+    char *text = NULL;
+    size_t n = 0, column = 0;
+    FILE *f = open_memstream(&text, &n);
+
+    (void)state;
+    config_print_help(f);
+    fclose(f);
+    assert_non_null(strstr(text, "--max-num-batched-tokens N"));
+    for (size_t i = 0; i < n; i++) {
+        column = text[i] == '\n' ? 0 : column + 1;
+        assert_true(column <= 100);
+    }
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_are_those_of_the_table),
+        cmocka_unit_test(flag_wins_over_variable_wins_over_file),
+        cmocka_unit_test(every_spelling_of_a_switch_is_read),
+        cmocka_unit_test(sizes_are_powers_of_1024),
+        cmocka_unit_test(other_words_for_a_choice_become_ours),
+        cmocka_unit_test(an_unknown_name_gets_the_nearest_one),
+        cmocka_unit_test(a_bad_value_names_its_option),
+        cmocka_unit_test(secrets_are_not_described),
+        cmocka_unit_test(help_fits_100_columns),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,222 @@
+/* test_params.c - request parameters: every wrong one is named, the rest is read as meant. */
+#include "tests/unit/server/server_test.h"
+
+#include "server/params.h"
+
+static struct server_test t;
+
+static void refuses(enum params_kind kind, const char *json, enum status s, const char *words)
+{
+    struct json *body = json_of(json);
+    struct params p;
+    struct buf why;
+
+    buf_init(&why, BUF_WHY_MAX);
+    enum status got = params_parse(&p, &t.srv, body, kind, &why);
+    if (got != s || strncmp(buf_str(&why), words, strlen(words)) != 0)
+        fail_msg("%s: %s \"%s\" instead of %s \"%s\"", json, status_name(got), buf_str(&why),
+                 status_name(s), words);
+    params_fini(&p);
+    js_unref(body);
+    buf_fini(&why);
+}
+
+/* The body is not needed after: stop strings are looked at by the callers that keep it. */
+static void takes(struct params *p, enum params_kind kind, struct json *body)
+{
+    struct buf why;
+
+    buf_init(&why, BUF_WHY_MAX);
+    if (params_parse(p, &t.srv, body, kind, &why) != OK)
+        fail_msg("%s", buf_str(&why));
+    buf_fini(&why);
+}
+
+static void a_wrong_type_names_the_field(void **state)
+{
+    static const char *const numbers[] = {"temperature", "top_p", "min_p", "repetition_penalty",
+                                          "presence_penalty", "frequency_penalty"};
+    static const char *const integers[] = {"top_k", "max_tokens", "max_completion_tokens", "n",
+                                           "seed", "min_tokens", "priority", "top_logprobs"};
+    static const char *const booleans[] = {"stream", "ignore_eos", "skip_special_tokens",
+                                           "include_stop_str_in_output", "return_token_ids",
+                                           "logprobs", "add_special_tokens"};
+    char json[256], words[256];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        snprintf(json, sizeof json, "{'%s':'x'}", numbers[i]);
+        snprintf(words, sizeof words, "%s: expected a number, got a string", numbers[i]);
+        refuses(PARAMS_CHAT, json, ERR_INVALID, words);
+    }
+    for (size_t i = 0; i < sizeof integers / sizeof *integers; i++) {
+        snprintf(json, sizeof json, "{'%s':1.5}", integers[i]);
+        snprintf(words, sizeof words, "%s: expected an integer", integers[i]);
+        refuses(PARAMS_CHAT, json, ERR_INVALID, words);
+    }
+    for (size_t i = 0; i < sizeof booleans / sizeof *booleans; i++) {
+        snprintf(json, sizeof json, "{'%s':[]}", booleans[i]);
+        snprintf(words, sizeof words, "%s: expected a boolean, got an array", booleans[i]);
+        refuses(PARAMS_CHAT, json, ERR_INVALID, words);
+    }
+    refuses(PARAMS_CHAT, "{'model':3}", ERR_INVALID, "model: expected a string");
+    refuses(PARAMS_CHAT, "{'user':3}", ERR_INVALID, "user: expected a string");
+    refuses(PARAMS_CHAT, "{'cache_salt':3}", ERR_INVALID, "cache_salt: expected a string");
+    refuses(PARAMS_CHAT, "{'stop':3}", ERR_INVALID, "stop: expected a string or an array");
+    refuses(PARAMS_CHAT, "{'stop':['a',1]}", ERR_INVALID, "stop[1]: expected a string");
+    refuses(PARAMS_CHAT, "{'stop_token_ids':'a'}", ERR_INVALID, "stop_token_ids: expected an array");
+    refuses(PARAMS_CHAT, "{'stop_token_ids':[1,'a']}", ERR_INVALID, "stop_token_ids[1]: expected");
+    refuses(PARAMS_CHAT, "{'logit_bias':[1]}", ERR_INVALID, "logit_bias: expected an object");
+    refuses(PARAMS_CHAT, "{'logit_bias':{'1':'a'}}", ERR_INVALID, "logit_bias: expected a number");
+    refuses(PARAMS_CHAT, "{'logit_bias':{'x':1}}", ERR_INVALID, "logit_bias: \"x\" is no token id");
+    refuses(PARAMS_CHAT, "{'stream':true,'stream_options':3}", ERR_INVALID, "stream_options: ");
+    refuses(PARAMS_CHAT, "{'stream':true,'stream_options':{'include_usage':3}}", ERR_INVALID,
+            "stream_options.include_usage: expected a boolean");
+    refuses(PARAMS_COMPLETION, "{'logprobs':true}", ERR_INVALID, "logprobs: expected an integer");
+    refuses(PARAMS_COMPLETION, "{'echo':1}", ERR_INVALID, "echo: expected a boolean");
+}
+
+static void a_value_out_of_range_names_the_field(void **state)
+{
+    (void)state;
+    refuses(PARAMS_CHAT, "{'temperature':-0.1}", ERR_INVALID, "temperature: ");
+    refuses(PARAMS_CHAT, "{'top_p':0}", ERR_INVALID, "top_p: ");
+    refuses(PARAMS_CHAT, "{'top_p':1.01}", ERR_INVALID, "top_p: ");
+    refuses(PARAMS_CHAT, "{'top_k':-2}", ERR_INVALID, "top_k: ");
+    refuses(PARAMS_CHAT, "{'min_p':2}", ERR_INVALID, "min_p: ");
+    refuses(PARAMS_CHAT, "{'repetition_penalty':0}", ERR_INVALID, "repetition_penalty: ");
+    refuses(PARAMS_CHAT, "{'presence_penalty':3}", ERR_INVALID, "presence_penalty: ");
+    refuses(PARAMS_CHAT, "{'n':0}", ERR_INVALID, "n: ");
+    refuses(PARAMS_CHAT, "{'n':17}", ERR_INVALID, "n: ");
+    refuses(PARAMS_CHAT, "{'max_tokens':0}", ERR_INVALID, "max_tokens: ");
+    refuses(PARAMS_CHAT, "{'max_tokens':3,'min_tokens':4}", ERR_INVALID, "min_tokens: ");
+    refuses(PARAMS_CHAT, "{'top_logprobs':21,'logprobs':true}", ERR_INVALID, "top_logprobs: ");
+    refuses(PARAMS_CHAT, "{'top_logprobs':2}", ERR_INVALID, "top_logprobs: needs logprobs");
+    refuses(PARAMS_CHAT, "{'stop':''}", ERR_INVALID, "stop: must not be empty");
+    refuses(PARAMS_CHAT, "{'stop_token_ids':[258]}", ERR_INVALID, "stop_token_ids[0]: ");
+    refuses(PARAMS_CHAT, "{'logit_bias':{'258':1}}", ERR_INVALID, "logit_bias: token id 258");
+    refuses(PARAMS_CHAT, "{'logit_bias':{'1':101}}", ERR_INVALID, "logit_bias: 101");
+    refuses(PARAMS_CHAT, "{'cache_salt':''}", ERR_INVALID, "cache_salt: ");
+    refuses(PARAMS_CHAT, "{'stream_options':{}}", ERR_INVALID, "stream_options: needs stream");
+}
+
+static void what_is_not_there_is_refused_by_name(void **state)
+{
+    (void)state;
+    refuses(PARAMS_CHAT, "{'tools':[{}]}", ERR_UNSUPPORTED, "tools: not supported");
+    refuses(PARAMS_CHAT, "{'tool_choice':'auto'}", ERR_UNSUPPORTED, "tool_choice: only");
+    refuses(PARAMS_CHAT, "{'response_format':{'type':'json_object'}}", ERR_UNSUPPORTED,
+            "response_format: only \"text\"");
+    refuses(PARAMS_CHAT, "{'modalities':['text','audio']}", ERR_UNSUPPORTED, "modalities: ");
+    refuses(PARAMS_COMPLETION, "{'suffix':'x'}", ERR_UNSUPPORTED, "suffix: ");
+    refuses(PARAMS_COMPLETION, "{'best_of':2}", ERR_UNSUPPORTED, "best_of: ");
+    refuses(PARAMS_COMPLETION, "{'echo':true,'logprobs':1}", ERR_UNSUPPORTED, "echo: ");
+    refuses(PARAMS_CHAT, "{'model':'three'}", ERR_NOT_FOUND, "model: \"three\" is not served");
+}
+
+static void harmless_forms_of_it_are_taken(void **state)
+{
+    struct json *body = json_of(
+        "{'model':'two','tools':[],'tool_choice':'none','response_format':{'type':'text'},"
+        "'modalities':['text'],'best_of':1,'suffix':null,'never_heard_of':{'a':1},'store':false,"
+        "'metadata':{'a':'b'},'user':'me','stream':null,'temperature':null}");
+    struct params p;
+
+    (void)state;
+    takes(&p, PARAMS_CHAT, body);
+    assert_string_equal(p.model, "two");
+    assert_false(p.stream);
+    params_fini(&p);
+    js_unref(body);
+}
+
+static void nothing_said_means_the_models_defaults(void **state)
+{
+    struct json *body = json_of("{}");
+    struct params p, q;
+    static const uint8_t zero[KV_SCOPE_BYTES];
+
+    (void)state;
+    takes(&p, PARAMS_CHAT, body);
+    assert_float_equal(p.sampling.temperature, 0.75, 0);
+    assert_float_equal(p.sampling.top_p, 0.9f, 0);
+    assert_int_equal(p.sampling.top_k, 7);
+    assert_int_equal(p.n, 1);
+    assert_string_equal(p.model, "one");
+    assert_int_equal(p.stopping.max_tokens, 100);
+    assert_false(p.stopping.show_special);
+    assert_memory_equal(p.scope.bytes, zero, sizeof zero);
+    takes(&q, PARAMS_COMPLETION, body);
+    assert_int_equal(q.stopping.max_tokens, 16);
+    assert_true(q.add_special);
+    assert_true(p.sampling.seed != q.sampling.seed); /* drawn */
+    params_fini(&p);
+    params_fini(&q);
+    js_unref(body);
+}
+
+static void everything_said_is_read(void **state)
+{
+    struct json *body = json_of(
+        "{'temperature':0,'top_p':0.5,'top_k':-1,'min_p':0.1,'repetition_penalty':1.5,"
+        "'presence_penalty':-1,'frequency_penalty':2,'seed':-7,'n':3,'max_tokens':9,"
+        "'max_completion_tokens':8,'min_tokens':2,'stop':['a','bc'],'stop_token_ids':[1,2],"
+        "'logit_bias':{'5':-100,'6':1.5},'logprobs':true,'top_logprobs':4,'ignore_eos':true,"
+        "'skip_special_tokens':false,'include_stop_str_in_output':true,'priority':-3,"
+        "'return_token_ids':true,'stream':true,'stream_options':{'include_usage':true},"
+        "'cache_salt':'pepper'}");
+    struct params p;
+
+    (void)state;
+    takes(&p, PARAMS_CHAT, body);
+    assert_float_equal(p.sampling.temperature, 0, 0);
+    assert_int_equal(p.sampling.top_k, 0);
+    assert_float_equal(p.sampling.repetition_penalty, 1.5, 0);
+    assert_true(p.sampling.seed == (uint64_t)-7);
+    assert_int_equal(p.sampling.n_logprobs, 4);
+    assert_true(p.sampling.want_logprob);
+    assert_int_equal(p.sampling.n_logit_bias, 2);
+    assert_int_equal(p.sampling.logit_bias[1].id, 6);
+    assert_int_equal(p.stopping.max_tokens, 8);
+    assert_int_equal(p.stopping.min_tokens, 2);
+    assert_int_equal(p.stopping.n_stops, 2);
+    assert_int_equal(p.stopping.stops[1].len, 2);
+    assert_int_equal(p.stopping.n_stop_ids, 2);
+    assert_true(p.stopping.ignore_eos && p.stopping.show_special && p.stopping.include_stop);
+    assert_int_equal(p.n, 3);
+    assert_int_equal(p.priority, -3);
+    assert_true(p.stream && p.include_usage && p.return_token_ids && p.logprobs);
+    uint8_t sum = 0;
+    for (int i = 0; i < KV_SCOPE_BYTES; i++)
+        sum |= p.scope.bytes[i];
+    assert_int_not_equal(sum, 0);
+    params_fini(&p);
+    js_unref(body);
+}
+
+static int open_server(void **state)
+{
+    (void)state;
+    server_test_open(&t, "");
+    return 0;
+}
+
+static int close_server(void **state)
+{
+    (void)state;
+    server_test_close(&t);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_wrong_type_names_the_field),
+        cmocka_unit_test(a_value_out_of_range_names_the_field),
+        cmocka_unit_test(what_is_not_there_is_refused_by_name),
+        cmocka_unit_test(harmless_forms_of_it_are_taken),
+        cmocka_unit_test(nothing_said_means_the_models_defaults),
+        cmocka_unit_test(everything_said_is_read),
+    };
+    return cmocka_run_group_tests(tests, open_server, close_server);
+}

@@ -1,0 +1,228 @@
+/* test_prompt.c - messages, documents and prompts to text and ids. */
+#include "tests/unit/server/server_test.h"
+
+#include <stdlib.h>
+
+#include "server/prompt.h"
+
+static struct server_test t;
+
+static void renders(const char *json, const char *text)
+{
+    struct json *body = json_of(json);
+    struct buf out, why;
+
+    buf_init(&out, 1 << 20);
+    buf_init(&why, BUF_WHY_MAX);
+    if (prompt_render_chat(&t.srv, body, &out, &why) != OK)
+        fail_msg("%s: %s", json, buf_str(&why));
+    assert_string_equal(buf_str(&out), text);
+    js_unref(body);
+    buf_fini(&out);
+    buf_fini(&why);
+}
+
+static void refuses(const char *json, enum status s, const char *words)
+{
+    struct json *body = json_of(json);
+    struct buf out, why;
+
+    buf_init(&out, 1 << 20);
+    buf_init(&why, BUF_WHY_MAX);
+    enum status got = prompt_render_chat(&t.srv, body, &out, &why);
+    if (got != s || strncmp(buf_str(&why), words, strlen(words)) != 0)
+        fail_msg("%s: %s \"%s\" instead of %s \"%s\"", json, status_name(got), buf_str(&why),
+                 status_name(s), words);
+    js_unref(body);
+    buf_fini(&out);
+    buf_fini(&why);
+}
+
+static void messages_go_through_the_template(void **state)
+{
+    (void)state;
+    renders("{'messages':[{'role':'user','content':'hi'}]}", "<s>user: hi\nassistant: ");
+    renders("{'messages':[{'role':'developer','content':'d'},{'role':'user','content':"
+            "[{'type':'text','text':'a'},{'type':'text','text':'b'}]}]}",
+            "<s>system: d\nuser: a\nb\nassistant: ");
+    renders("{'messages':[{'role':'user','content':'q'},{'role':'assistant','content':null}],"
+            "'add_generation_prompt':false}", "<s>user: q\nassistant: \n");
+}
+
+static void kwargs_do_not_replace_what_was_said(void **state)
+{
+    (void)state;
+    renders("{'messages':[{'role':'user','content':'hi'}],'chat_template_kwargs':{'messages':[],"
+            "'bos_token':'no','other':1}}", "<s>user: hi\nassistant: ");
+}
+
+static void a_final_message_can_be_continued(void **state)
+{
+    (void)state;
+    renders("{'messages':[{'role':'user','content':'q'},{'role':'assistant','content':'so '}],"
+            "'continue_final_message':true}", "<s>user: q\nassistant: so ");
+    refuses("{'messages':[{'role':'user','content':'q'}],'continue_final_message':true,"
+            "'add_generation_prompt':true}", ERR_INVALID, "continue_final_message: ");
+}
+
+static void documents_stand_at_the_end_of_the_system_message(void **state)
+{
+    (void)state;
+    atomic_store(&fake_uses_documents, false);
+    renders("{'messages':[{'role':'system','content':'S'},{'role':'user','content':'q'}],"
+            "'documents':[{'title':'T','text':'x'},{'text':'y\\n'}]}",
+            "<s>system: S\n\nDocuments:\n### T\nx\n###\ny\n\nuser: q\nassistant: ");
+    renders("{'messages':[{'role':'user','content':'q'}],'documents':[{'text':'x'}]}",
+            "<s>system: Documents:\n###\nx\n\nuser: q\nassistant: ");
+    renders("{'messages':[{'role':'user','content':'q'}],'documents':[]}",
+            "<s>user: q\nassistant: ");
+    refuses("{'messages':[{'role':'user','content':'q'}],'documents':[{'text':'x'}],"
+            "'documents_placement':'template'}", ERR_INVALID, "documents_placement: ");
+}
+
+static void a_template_that_knows_documents_gets_them(void **state)
+{
+    (void)state;
+    atomic_store(&fake_uses_documents, true);
+    renders("{'messages':[{'role':'user','content':'q'}],'documents':[{'title':'T','text':'x'},"
+            "{'text':'y'}]}", "<s>[T|x][|y]user: q\nassistant: ");
+    renders("{'messages':[{'role':'user','content':'q'}],'documents':[{'text':'x'}],"
+            "'documents_placement':'system'}",
+            "<s>system: Documents:\n###\nx\n\nuser: q\nassistant: ");
+    atomic_store(&fake_uses_documents, false);
+}
+
+static void a_bad_message_is_named(void **state)
+{
+    (void)state;
+    refuses("{}", ERR_INVALID, "messages: is required");
+    refuses("{'messages':{}}", ERR_INVALID, "messages: expected an array, got an object");
+    refuses("{'messages':[]}", ERR_INVALID, "messages: expected 1 to");
+    refuses("{'messages':[3]}", ERR_INVALID, "messages[0]: expected an object");
+    refuses("{'messages':[{'content':'x'}]}", ERR_INVALID, "messages[0].role: expected a string");
+    refuses("{'messages':[{'role':'user','content':'x'},{'role':'boss','content':'x'}]}",
+            ERR_INVALID, "messages[1].role: \"boss\" is none of");
+    refuses("{'messages':[{'role':'user'}]}", ERR_INVALID, "messages[0].content: expected");
+    refuses("{'messages':[{'role':'user','content':[{'type':'image_url'}]}]}", ERR_UNSUPPORTED,
+            "messages[0].content[0].type: \"image_url\" parts");
+    refuses("{'messages':[{'role':'user','content':[{'type':'text','text':1}]}]}", ERR_INVALID,
+            "messages[0].content[0].text: expected a string");
+    refuses("{'messages':[{'role':'user','content':'x'}],'documents':{}}", ERR_INVALID,
+            "documents: expected an array");
+    refuses("{'messages':[{'role':'user','content':'x'}],'documents':[{'text':'a'},{}]}",
+            ERR_INVALID, "documents[1].text: expected a string");
+    refuses("{'messages':[{'role':'user','content':'x'}],'documents':[{'title':1,'text':'a'}]}",
+            ERR_INVALID, "documents[0].title: expected a string");
+    refuses("{'messages':[{'role':'user','content':'x'}],'documents_placement':'top'}",
+            ERR_INVALID, "documents_placement: expected");
+    refuses("{'messages':[{'role':'user','content':'x'}],'chat_template_kwargs':[]}", ERR_INVALID,
+            "chat_template_kwargs: expected an object");
+    refuses("{'messages':[{'role':'user','content':'x'}],'chat_template_kwargs':{'raise':1}}",
+            ERR_INVALID, "messages: the chat template refused: raised");
+}
+
+static void prompts_of_every_form_are_read(void **state)
+{
+    static const struct {
+        const char *json;
+        uint32_t n_prompts, n_ids_of_last;
+    } cases[] = {
+        {"{'prompt':'ab'}", 1, 3},          {"{'prompt':['ab','c']}", 2, 2},
+        {"{'prompt':[1,2,3]}", 1, 3},       {"{'prompt':[[1,2],[3,4,5,6]]}", 2, 4},
+        {"{'prompt':['ab',[7]]}", 2, 1},
+    };
+    struct prompt *list;
+    struct buf why;
+    uint32_t n;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct json *body = json_of(cases[i].json);
+        assert_ok(prompt_list_parse(&list, &n, &t.srv, body, true, true, &why));
+        assert_int_equal(n, cases[i].n_prompts);
+        assert_int_equal(prompt_n_ids(&list[n - 1]), cases[i].n_ids_of_last);
+        prompt_list_free(list, n);
+        js_unref(body);
+    }
+    buf_fini(&why);
+}
+
+static void a_bad_prompt_is_named(void **state)
+{
+    static const struct {
+        const char *json;
+        enum status status;
+        const char *words;
+    } cases[] = {
+        {"{}", ERR_INVALID, "prompt: is required"},
+        {"{'prompt':[]}", ERR_INVALID, "prompt: must not be empty"},
+        {"{'prompt':3}", ERR_INVALID, "prompt: expected a string or an array"},
+        {"{'prompt':['a',true]}", ERR_INVALID, "prompt[1]: expected"},
+        {"{'prompt':[1,'a']}", ERR_INVALID, "prompt[1]: expected a token id"},
+        {"{'prompt':[[1],[999]]}", ERR_INVALID, "prompt[1][0]: token id 999 is outside"},
+        {"{'prompt':[-1]}", ERR_INVALID, "prompt[0]: token id -1"},
+    };
+    struct prompt *list;
+    struct buf why;
+    uint32_t n;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct json *body = json_of(cases[i].json);
+        assert_int_equal(prompt_list_parse(&list, &n, &t.srv, body, true, false, &why),
+                         cases[i].status);
+        if (strncmp(buf_str(&why), cases[i].words, strlen(cases[i].words)) != 0)
+            fail_msg("%s: \"%s\" instead of \"%s\"", cases[i].json, buf_str(&why),
+                     cases[i].words);
+        js_unref(body);
+    }
+    buf_fini(&why);
+}
+
+static void a_prompt_longer_than_the_context_stops_early(void **state)
+{
+    char text[201];
+    struct prompt p;
+    struct buf why;
+
+    (void)state;
+    memset(text, 'a', 200);
+    buf_init(&why, BUF_WHY_MAX);
+    prompt_init(&p, t.srv.info->max_model_len);
+    assert_int_equal(prompt_from_text(&p, &t.srv, text, 200, false, &why), ERR_TOO_LARGE);
+    assert_true(prompt_n_ids(&p) <= 100);
+    prompt_fini(&p);
+    buf_fini(&why);
+}
+
+static int open_server(void **state)
+{
+    (void)state;
+    server_test_open(&t, "");
+    return 0;
+}
+
+static int close_server(void **state)
+{
+    (void)state;
+    server_test_close(&t);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(messages_go_through_the_template),
+        cmocka_unit_test(kwargs_do_not_replace_what_was_said),
+        cmocka_unit_test(a_final_message_can_be_continued),
+        cmocka_unit_test(documents_stand_at_the_end_of_the_system_message),
+        cmocka_unit_test(a_template_that_knows_documents_gets_them),
+        cmocka_unit_test(a_bad_message_is_named),
+        cmocka_unit_test(prompts_of_every_form_are_read),
+        cmocka_unit_test(a_bad_prompt_is_named),
+        cmocka_unit_test(a_prompt_longer_than_the_context_stops_early),
+    };
+    return cmocka_run_group_tests(tests, open_server, close_server);
+}
