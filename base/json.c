@@ -1,5 +1,6 @@
 #include "base/json.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -73,7 +74,8 @@ static enum status read_file(struct buf *text, const char *path, struct buf *why
     FILE *f = fopen(path, "rb");
 
     if (!f)
-        return buf_why(why, ERR_NOT_FOUND, "cannot open %s", path);
+        return buf_why(why, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "cannot open %s: %s", path,
+                       strerror(errno));
     while (s == OK && (n = fread(chunk, 1, sizeof chunk, f)) > 0)
         s = buf_append(text, chunk, n);
     if (s == OK && ferror(f))

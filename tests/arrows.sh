@@ -1,0 +1,210 @@
+#!/usr/bin/env bash
+# arrows.sh - checks that includes point down only and that each library has one home.
+#
+#   tests/arrows.sh [ROOT]        check the tree (default: this repository); exit 1 on a violation
+#   tests/arrows.sh --self-test   plant violations in a copy and see that each is found
+#
+# Includes are written from the root ("cache/cache.h"), so grep sees every arrow:
+# server -> engine -> cache -> kernels -> base. A header in <> is the C library's, the system's or
+# a third party's; a third party's may be included by one module only.
+set -euo pipefail
+
+REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+FOLDERS=(base kernels cache engine server clients loadgen tests deploy)
+
+# Which file (regex) may include which of ours (regex). The first row that matches a file counts.
+arrows_table() {
+    cat <<'TABLE'
+^base/             ^base/
+^kernels/          ^(base|kernels)/
+^cache/            ^(base|cache)/|^kernels/(ops|params|device|pack)\.h$
+^engine/           ^(base|engine)/|^cache/cache\.h$|^kernels/(ops|params|device|pack)\.h$
+^server/           ^(base|engine|server)/|^cache/cache\.h$
+^clients/          ^(base|clients)/
+^loadgen/sim       ^(base|clients|loadgen)/|^engine/(scheduler|cost_model|fairness)|^cache/replace
+^loadgen/bench     ^(base|clients|loadgen|engine|kernels)/|^cache/cache\.h$
+^loadgen/          ^(base|clients|loadgen)/
+^tests/            .
+^deploy/           ^(base|clients|deploy)/
+TABLE
+}
+
+# Which third-party header (regex) may be included by which files (regex).
+libraries_table() {
+    cat <<'TABLE'
+^microhttpd\.h$              ^server/http[._]
+^jansson\.h$                 ^base/json\.
+^sodium\.h$|^sodium/         ^base/hash\.
+^sqlite3\.h$                 ^base/store\.
+^liburing\.h$|^liburing/     ^base/aio\.
+^curl/                       ^base/http\.
+^pcre2\.h$                   ^engine/tokenizer
+^utf8proc\.h$                ^engine/tokenizer
+^faiss/                      ^engine/(retrieval|faiss_shim)
+^nccl\.h$                    ^kernels/cuda/collective
+^(cuda|cublas|cooperative_)  ^kernels/cuda/|^tests/(gpu|cuda_emulation)/
+^uc[pst]/                    ^cache/transport_ucx
+^hiredis/                    ^cache/directory_redis
+^cmocka\.h$                  ^tests/
+^gnu/libc-version\.h$        ^tests/
+TABLE
+}
+
+# The C library's and the system's: free for all.
+SYSTEM_HEADERS='^(assert|complex|ctype|errno|fenv|float|inttypes|iso646|limits|locale|math|setjmp|signal|stdalign|stdarg|stdatomic|stdbool|stddef|stdint|stdio|stdlib|stdnoreturn|string|tgmath|threads|time|uchar|wchar|wctype|alloca|byteswap|dirent|dlfcn|endian|execinfo|fcntl|fnmatch|ftw|getopt|glob|grp|ifaddrs|libgen|malloc|netdb|poll|pthread|pwd|regex|sched|semaphore|spawn|strings|syslog|termios|ucontext|unistd|utime|[a-z]*mmintrin|x86intrin|cpuid|arm_neon|omp)\.h$|^(sys|linux|asm|arpa|net|netinet|sanitizer)/'
+
+# Lines "file include" of every include in ROOT; quotes stay so that "x" and <x> can be told apart.
+list_includes() {
+    local root=$1 folder
+    local present=()
+    for folder in "${FOLDERS[@]}"; do
+        if [[ -d $root/$folder ]]; then
+            present+=("$folder")
+        fi
+    done
+    cd "$root" || return 1
+    { grep -rHE --include='*.c' --include='*.h' --include='*.cc' --include='*.cu' \
+        --include='*.cuh' '^[[:space:]]*#[[:space:]]*include[[:space:]]*["<]' "${present[@]}" ||
+        [[ $? == 1 ]]; } |
+        sed -E 's/^([^:]+):[[:space:]]*#[[:space:]]*include[[:space:]]*(["<][^">]*[">]).*/\1 \2/'
+}
+
+# Prints one line per violation; exit status 1 if there is any.
+check_tree() {
+    local root=$1
+    (list_includes "$root") | awk -v system_headers="$SYSTEM_HEADERS" \
+        -v arrows="$(arrows_table)" -v libraries="$(libraries_table)" '
+        function bad(why) { print $1 ": " $2 ": " why; n_bad++ }
+        function home_of(header,   i) {
+            for (i = 1; i <= n_lib; i++)
+                if (header ~ lib_header[i])
+                    return lib_home[i]
+            return ""
+        }
+        function check_ours(file, header,   i) {
+            if (header ~ /\.c$/)
+                return bad("a source file is never included")
+            if (header !~ /\//)
+                return bad("write the path from the root, as in \"base/buf.h\"")
+            for (i = 1; i <= n_arrow; i++)
+                if (file ~ arrow_from[i]) {
+                    if (header !~ arrow_to[i])
+                        bad("this folder may include only " arrow_to[i])
+                    return
+                }
+            bad("this file lies in no known folder")
+        }
+        function check_library(file, header,   home) {
+            if (header ~ system_headers)
+                return
+            home = home_of(header)
+            if (home == "")
+                bad("a library that tests/arrows.sh does not know: give it one home there")
+            else if (file !~ home)
+                bad("only " home " may include this library")
+        }
+        BEGIN {
+            n = split(arrows, rows, "\n")
+            for (i = 1; i <= n; i++) {
+                split(rows[i], f, " ")
+                arrow_from[++n_arrow] = f[1]; arrow_to[n_arrow] = f[2]
+            }
+            n = split(libraries, rows, "\n")
+            for (i = 1; i <= n; i++) {
+                split(rows[i], f, " ")
+                lib_header[++n_lib] = f[1]; lib_home[n_lib] = f[2]
+            }
+        }
+        {
+            n_seen++
+            header = substr($2, 2, length($2) - 2)
+            if ($2 ~ /^</)
+                check_library($1, header)
+            else if (home_of(header) != "")
+                check_library($1, header)
+            else
+                check_ours($1, header)
+        }
+        END {
+            if (n_bad > 0) { print n_bad " violations in " n_seen " includes"; exit 1 }
+            if (n_seen == 0) { print "no include found: wrong folder?"; exit 1 }
+            print "arrows: " n_seen " includes, all point down; every library has one home"
+        }'
+}
+
+# plant FILE INCLUDE: the copy must be refused, and the words must name the file and the include.
+plant() {
+    local copy=$1 file=$2 include=$3 out status=0
+    mkdir -p "$copy/$(dirname "$file")"
+    printf '#include %s\n' "$include" >"$copy/$file"
+    out=$(check_tree "$copy") || status=$?
+    if [[ $status == 0 ]]; then
+        echo "self-test: NOT found: $file includes $include"
+        return 1
+    fi
+    if ! grep -qF "$file: $include:" <<<"$out"; then
+        echo "self-test: found, but not named: $file includes $include"
+        return 1
+    fi
+    rm "$copy/$file"
+    n_planted=$((n_planted + 1))
+}
+
+self_test() {
+    local copy failed=0 file folder include
+    n_planted=0
+    copy=$(mktemp -d)
+    # shellcheck disable=SC2064  # expand now: the variable is local
+    trap "rm -rf '$copy'" EXIT
+    # One good file per folder stands for the tree: the test does not hang on the tree's own state.
+    for folder in "${FOLDERS[@]}"; do
+        mkdir -p "$copy/$folder"
+        printf '#include <stdio.h>\n#include "base/status.h"\n' >"$copy/$folder/good.c"
+    done
+    check_tree "$copy" || { echo "self-test: a clean tree is refused"; return 1; }
+    while read -r file include; do
+        plant "$copy" "$file" "$include" || failed=1
+    done <<'PLANTS'
+base/planted.c "kernels/ops.h"
+base/planted.h "engine/engine.h"
+kernels/planted.c "cache/cache.h"
+kernels/cpu/planted.c "server/http.h"
+cache/planted.c "engine/request.h"
+cache/planted.c "kernels/cpu/pool.h"
+engine/planted.c "server/http.h"
+engine/planted.c "cache/block_pool.h"
+engine/planted.c "kernels/cpu/pool.h"
+server/planted.c "cache/block_pool.h"
+server/planted.c "kernels/ops.h"
+server/planted.c "tests/tools/x.h"
+engine/planted.c "engine.h"
+tests/unit/base/planted.c "base/buf.c"
+base/buf_planted.c <jansson.h>
+base/planted.c <sodium.h>
+server/planted.c <microhttpd.h>
+server/planted.c <jansson.h>
+engine/planted.c <pcre2.h>
+engine/chat_planted.c <utf8proc.h>
+engine/planted.c "pcre2.h"
+kernels/planted.c <cuda_runtime.h>
+cache/planted.c <hiredis/hiredis.h>
+cache/planted.c <ucp/api/ucp.h>
+base/planted.c <cmocka.h>
+engine/planted.c <sqlite3.h>
+base/planted.c <zlib.h>
+PLANTS
+    # Spelling must not hide an include.
+    printf '  #  include   "engine/engine.h"  /* words */\n' >"$copy/base/planted.c"
+    if check_tree "$copy" >/dev/null; then
+        echo "self-test: NOT found: an include written with blanks"
+        failed=1
+    fi
+    echo "self-test: $n_planted planted violations found"
+    return "$failed"
+}
+
+case ${1:-} in
+--self-test) self_test ;;
+-*) echo "usage: $0 [ROOT | --self-test]" >&2; exit 2 ;;
+*) check_tree "${1:-$REPO}" ;;
+esac

@@ -1,0 +1,154 @@
+#!/usr/bin/env bash
+# chroot.sh - runs both commands in a bare Debian 12: it alone shows a missing install line.
+#
+#   tests/chroot.sh [--worktree] [--shared] [--keep] [--dir DIR] [--quick]
+#
+#   --worktree  take the working tree as it is (tracked and new files) instead of a clone of HEAD
+#   --shared    put a copy of ../shared beside the clone (without it those tests are skipped)
+#   --keep      leave the chroot behind (its path is printed)
+#   --dir DIR   where to put it (default: a new folder under ${TMPDIR:-/tmp}; 2 GB are needed)
+#   --quick     deploy/quickstart only
+#
+# Needs root, debootstrap, a network for Debian's packages and PyPI. Not part of CI. This machine's
+# package sources, proxy settings and certificates are taken over, nothing else; only /proc is
+# mounted, in a mount namespace of its own.
+set -euo pipefail
+
+REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+SUITE=bookworm
+DEFAULT_MIRROR=http://deb.debian.org/debian
+DIR=''
+KEEP=false
+WORKTREE=false
+SHARED=false
+QUICK=false
+# A bare Debian as an installer leaves it has these; debootstrap's minbase does not.
+BASE_PACKAGES=ca-certificates
+
+die() {
+    echo "chroot.sh: $1" >&2
+    exit 1
+}
+
+parse_arguments() {
+    while (($# > 0)); do
+        case $1 in
+        --worktree) WORKTREE=true ;;
+        --shared) SHARED=true ;;
+        --keep) KEEP=true ;;
+        --quick) QUICK=true ;;
+        --dir) DIR=${2:?--dir needs a folder}; shift ;;
+        *) die "unknown argument $1; see the top of $0" ;;
+        esac
+        shift
+    done
+    ((EUID == 0)) || die "needs root"
+    command -v debootstrap >/dev/null || die "needs debootstrap: apt-get install debootstrap"
+}
+
+# The first Debian archive that apt uses here.
+mirror() {
+    local uri
+    uri=$({ grep -rhoE '^(deb |URIs:).*' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null ||
+        true; } | grep -oE 'https?://[^ ]+/debian/?( |$)' | head -n 1 | tr -d ' ')
+    echo "${uri:-$DEFAULT_MIRROR}"
+}
+
+copy_if_there() {
+    local file
+    for file in "$@"; do
+        if [[ -e $file ]]; then
+            mkdir -p "$DIR$(dirname "$file")"
+            cp -aL "$file" "$DIR$(dirname "$file")/"
+        fi
+    done
+}
+
+# How this machine reaches its registries, and only Debian's own sources.
+take_over_network() {
+    local file
+    copy_if_there /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/ssl/certs/ca-certificates.crt
+    grep -rlE '^[^#]*(Proxy|Verify-Peer|CaInfo|Check-Date|Check-Valid-Until)' /etc/apt/apt.conf.d \
+        2>/dev/null | while read -r file; do
+        copy_if_there "$file"
+    done
+    cat >"$DIR/etc/apt/sources.list" <<LIST
+deb $(mirror) $SUITE main
+deb $(mirror) $SUITE-updates main
+LIST
+}
+
+# The variables that package clients read; everything else of this shell stays out.
+client_environment() {
+    env | grep -E '^(https?_proxy|no_proxy|HTTPS?_PROXY|NO_PROXY|PIP_(CERT|INDEX_URL|DEFAULT_TIMEOUT)|SSL_CERT_FILE)=' ||
+        true
+}
+
+put_clone() {
+    local target=$DIR/root/tarn
+    mkdir -p "$target"
+    if $WORKTREE; then
+        (cd "$REPO" && tar --exclude=./build --exclude=./.git --exclude=__pycache__ -cf - .) |
+            tar -C "$target" -xf -
+    else
+        git clone -q --no-hardlinks "$REPO" "$target"
+    fi
+    if $SHARED; then
+        cp -a "$REPO/../shared" "$DIR/root/shared"
+    fi
+}
+
+# inside WORDS COMMAND: runs it in the chroot, keeps the output and the time.
+inside() {
+    local words=$1 command=$2 begin=$SECONDS status=0
+    local -a environment
+    mapfile -t environment < <(client_environment)
+    echo "== $words"
+    # shellcheck disable=SC2016  # the inner shell expands its arguments
+    unshare --mount --pid --fork --kill-child bash -c '
+        mount -t proc proc "$1/proc" || exit 1
+        dir=$1; shift
+        exec chroot "$dir" /usr/bin/env -i "$@"' bash "$DIR" \
+        PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 "${environment[@]}" \
+        bash -c "cd /root/tarn && $command" </dev/null >"$DIR/root/$words.log" 2>&1 || status=$?
+    tail -n 25 "$DIR/root/$words.log" | sed 's/^/   | /'
+    SUMMARY+=("$(printf '%-12s exit %d after %4d s   %s' "$words" "$status" $((SECONDS - begin)) \
+        "$(tail -n 1 "$DIR/root/$words.log")")")
+    return "$status"
+}
+
+clean_up() {
+    if $KEEP; then
+        echo "left behind: $DIR"
+    elif [[ -n $DIR ]]; then
+        rm -rf --one-file-system "$DIR"
+    fi
+}
+
+main() {
+    local failed=0 begin
+    SUMMARY=()
+    parse_arguments "$@"
+    if [[ -z $DIR ]]; then
+        DIR=$(mktemp -d "${TMPDIR:-/tmp}/tarn-chroot.XXXXXX")
+    fi
+    trap clean_up EXIT
+    begin=$SECONDS
+    echo "== debootstrap $SUITE from $(mirror) into $DIR"
+    debootstrap --variant=minbase --include="$BASE_PACKAGES" "$SUITE" "$DIR" "$(mirror)" \
+        >"$DIR.log" 2>&1 || { tail -n 20 "$DIR.log" >&2; die "debootstrap failed: $DIR.log"; }
+    rm -f "$DIR.log"
+    take_over_network
+    put_clone
+    SUMMARY+=("$(printf '%-12s ready after %4d s' chroot $((SECONDS - begin)))")
+    inside quickstart "deploy/quickstart --once" || failed=1
+    inside again "deploy/quickstart --once" || failed=1
+    if ! $QUICK; then
+        inside test "deploy/test" || failed=1
+    fi
+    echo "== summary"
+    printf '%s\n' "${SUMMARY[@]}"
+    return "$failed"
+}
+
+main "$@"

@@ -1,0 +1,176 @@
+/* tarn-logits - the forward pass without server, scheduler and sampler: logits of every position.
+ *
+ *   tarn-logits MODEL_DIR IDS_FILE OUT_FILE [--dtype T] [--kv-dtype T] [--chunk N] [--threads N]
+ *               [--device ref|cpu] [--cpu-variant V] [--span-ends A,B,...]
+ *
+ * IDS_FILE holds token ids separated by white space; OUT_FILE gets raw little-endian float32
+ * [n_ids, vocab]. A test program: references in other languages are compared with it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "engine/forward.h"
+#include "kernels/device.h"
+
+struct options {
+    const char *dir, *ids_file, *out_file;
+    const char *dtype, *kv_dtype, *variant;
+    enum device_kind kind;
+    uint32_t chunk, threads;
+    uint32_t span_ends[64], n_span_ends;
+};
+
+static void die(const char *what, const char *detail)
+{
+    fprintf(stderr, "tarn-logits: %s %s\n", what, detail);
+    exit(1);
+}
+
+static enum dtype dtype_of(const char *name, enum dtype otherwise)
+{
+    if (!name)
+        return otherwise;
+    return !strcmp(name, "bf16") ? DTYPE_BF16 : !strcmp(name, "f16") ? DTYPE_F16 : DTYPE_F32;
+}
+
+static void parse(struct options *o, int argc, char **argv)
+{
+    if (argc < 4)
+        die("usage:", "tarn-logits MODEL_DIR IDS_FILE OUT_FILE [options]");
+    *o = (struct options){.dir = argv[1], .ids_file = argv[2], .out_file = argv[3],
+                          .kind = DEVICE_CPU, .chunk = 64};
+    for (int i = 4; i + 1 < argc; i += 2) {
+        const char *v = argv[i + 1];
+        if (!strcmp(argv[i], "--dtype"))
+            o->dtype = v;
+        else if (!strcmp(argv[i], "--kv-dtype"))
+            o->kv_dtype = v;
+        else if (!strcmp(argv[i], "--cpu-variant"))
+            o->variant = v;
+        else if (!strcmp(argv[i], "--chunk"))
+            o->chunk = (uint32_t)atoi(v);
+        else if (!strcmp(argv[i], "--threads"))
+            o->threads = (uint32_t)atoi(v);
+        else if (!strcmp(argv[i], "--device"))
+            o->kind = !strcmp(v, "ref") ? DEVICE_REF : DEVICE_CPU;
+        else if (!strcmp(argv[i], "--span-ends"))
+            for (char *p = (char *)v; *p && o->n_span_ends < 64; p += *p == ',')
+                o->span_ends[o->n_span_ends++] = (uint32_t)strtoul(p, &p, 10);
+        else
+            die("unknown option", argv[i]);
+    }
+}
+
+static uint32_t *read_ids(const char *path, uint32_t *n)
+{
+    FILE *f = fopen(path, "r");
+    uint32_t *ids = NULL, cap = 0;
+    unsigned v;
+
+    *n = 0;
+    if (!f)
+        die("cannot open", path);
+    while (fscanf(f, "%u", &v) == 1) {
+        if (*n == cap)
+            ids = realloc(ids, (cap = cap ? cap * 2 : 1024) * sizeof *ids);
+        if (!ids)
+            die("out of memory", "");
+        ids[(*n)++] = v;
+    }
+    fclose(f);
+    return ids;
+}
+
+static void check(enum status s, const struct buf *why)
+{
+    if (s != OK)
+        die(status_name(s), buf_str(why));
+}
+
+static void run(const struct options *o, struct forward *f, struct cache *cache, uint32_t n_vocab,
+                const uint32_t *ids, uint32_t n, struct buf *why)
+{
+    uint8_t fingerprint[KV_FINGERPRINT_BYTES] = {0};
+    struct kv_scope scope = {{0}};
+    struct cache_prompt prompt = {.ids = ids, .n_ids = n, .span_ends = o->span_ends,
+                                  .n_span_ends = o->n_span_ends};
+    struct kv_key *keys = calloc(cache_blocks_max(n, o->n_span_ends, 0), sizeof *keys);
+    struct cache_seq *seq;
+    struct batch batch;
+    FILE *out = fopen(o->out_file, "wb");
+
+    if (!keys || !out)
+        die("cannot write", o->out_file);
+    kv_chain_init(&prompt.chain, fingerprint, &scope, KV_SEGMENT_TOKENS_MAX);
+    prompt.n_keys = kv_chain_prompt(&prompt.chain, ids, n, o->span_ends, o->n_span_ends, keys);
+    prompt.keys = keys;
+    check(cache_seq_open(cache, &prompt, n, &seq), why);
+    check(batch_create(&batch, o->chunk, 1, o->chunk, cache_blocks_max(n, 64, 0)), why);
+    for (uint32_t pos = 0; pos < n; pos += o->chunk) {
+        uint32_t c = n - pos < o->chunk ? n - pos : o->chunk;
+        float *logits;
+        check(cache_seq_grow(seq, c), why);
+        batch_reset(&batch);
+        batch_add(&batch, seq, ids + pos, pos, c, c);
+        check(forward_run(f, &batch, cache_pool(cache), &logits), why);
+        cache_seq_commit(seq, c);
+        if (fwrite(logits, sizeof(float) * n_vocab, c, out) != c)
+            die("cannot write", o->out_file);
+    }
+    if (fclose(out) != 0)
+        die("cannot write", o->out_file);
+    cache_seq_close(seq);
+    cache_check(cache);
+    batch_destroy(&batch);
+    free(keys);
+}
+
+static uint32_t max3(uint32_t a, uint32_t b, uint32_t c)
+{
+    return a > b ? (a > c ? a : c) : (b > c ? b : c);
+}
+
+int main(int argc, char **argv)
+{
+    struct options o;
+    struct model_config m;
+    struct device *device;
+    struct weights weights;
+    struct forward *forward;
+    struct cache *cache;
+    struct buf why;
+    enum dtype stored;
+    uint32_t n;
+
+    buf_init(&why, BUF_WHY_MAX);
+    parse(&o, argc, argv);
+    check(hash_init(), &why);
+    uint32_t *ids = read_ids(o.ids_file, &n);
+    check(model_config_load(&m, o.dir, &why), &why);
+    check(weights_stored_dtype(o.dir, &stored, &why), &why);
+    struct device_config dc = {o.kind, o.variant, o.threads, o.chunk,
+                               max3(m.dim, m.ffn_dim, m.n_heads * m.head_dim), m.n_heads,
+                               m.head_dim};
+    check(device_open(&device, &dc, &why), &why);
+    struct weights_config wc = {.device = device, .dir = o.dir, .model = &m,
+                                .dtype = dtype_of(o.dtype, stored)};
+    check(weights_load(&weights, &wc, &why), &why);
+    struct cache_config cc = {device,
+                              {.dtype = dtype_of(o.kv_dtype, wc.dtype),
+                               .n_blocks = cache_blocks_max(n, 64, 0), .n_layers = m.n_layers,
+                               .n_kv_heads = m.n_kv_heads, .head_dim = m.head_dim},
+                              KV_SEGMENT_TOKENS_MAX, true};
+    check(cache_create(&cache, &cc, &why), &why);
+    struct forward_config fc = {device, &m, &weights, o.chunk, o.chunk, n, 1,
+                                cache_blocks_max(n, 64, 0)};
+    check(forward_create(&forward, &fc), &why);
+    run(&o, forward, cache, m.n_vocab, ids, n, &why);
+    forward_destroy(forward);
+    cache_destroy(cache);
+    weights_free(&weights);
+    device_close(device);
+    free(ids);
+    buf_fini(&why);
+    return 0;
+}

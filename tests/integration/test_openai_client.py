@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""The official openai package talks to tarn-server: chat, streaming, completions, models, errors.
+
+The package comes from build/venv (deploy/test makes it); a venv is made here when there is none.
+Skipped where the package cannot be had.
+"""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+
+from http_helpers import Server, make_model, run_tests, tarn_server, tarn_test
+
+VENV = tarn_test.build_dir() / "venv"
+VENV_PYTHON = VENV / "bin" / "python3"
+INSTALL_SECONDS = 240
+
+
+def have_openai(python: str) -> bool:
+    return subprocess.run([python, "-c", "import openai"], capture_output=True).returncode == 0
+
+
+def wanted() -> str:
+    """The line of tests/tools/requirements.txt that pins the version."""
+    for line in (tarn_test.TOOLS / "requirements.txt").read_text().splitlines():
+        if line.startswith("openai"):
+            return line
+    return "openai"
+
+
+def use_venv() -> None:
+    """Goes on in a Python that has the package, or skips."""
+    if have_openai(sys.executable):
+        return
+    if os.environ.get("TARN_TEST_IN_VENV"):
+        tarn_test.skip("the openai package does not import")
+    if not VENV_PYTHON.exists():
+        subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", str(VENV)],
+                       check=False)
+    if not have_openai(str(VENV_PYTHON)):
+        try:
+            done = subprocess.run([str(VENV_PYTHON), "-m", "pip", "install", "-q", wanted()],
+                                  capture_output=True, text=True, timeout=INSTALL_SECONDS)
+        except (OSError, subprocess.TimeoutExpired):
+            tarn_test.skip("the openai package cannot be installed")
+        if done.returncode:
+            tarn_test.skip(f"the openai package cannot be had: {done.stderr.strip()[-200:]}")
+    # The model maker needs NumPy, which the venv need not have: make the model with this Python.
+    with tempfile.TemporaryDirectory() as folder:
+        env = {**os.environ, "TARN_TEST_IN_VENV": "1", "TARN_TEST_MODEL": str(make_model(folder))}
+        sys.exit(subprocess.run([str(VENV_PYTHON), *sys.argv], env=env).returncode)
+
+
+use_venv()
+import openai  # noqa: E402
+
+SERVER: Server
+CLIENT: openai.OpenAI
+
+
+def messages(text: str) -> list[dict[str, str]]:
+    return [{"role": "system", "content": "Be short."}, {"role": "user", "content": text}]
+
+
+def chat_answers() -> None:
+    answer = CLIENT.chat.completions.create(model="tiny", messages=messages("hi"), max_tokens=12,
+                                            temperature=0)
+    assert answer.choices[0].message.role == "assistant"
+    assert answer.choices[0].finish_reason in ("stop", "length")
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+    assert answer.usage.prompt_tokens_details.cached_tokens >= 0
+
+
+def chat_streams() -> None:
+    whole = CLIENT.chat.completions.create(model="tiny", messages=messages("hi"), max_tokens=20,
+                                           temperature=0)
+    stream = CLIENT.chat.completions.create(model="tiny", messages=messages("hi"), max_tokens=20,
+                                            temperature=0, stream=True,
+                                            stream_options={"include_usage": True})
+    text, usage = "", None
+    for chunk in stream:
+        usage = chunk.usage or usage
+        text += "".join(c.delta.content or "" for c in chunk.choices)
+    assert text == whole.choices[0].message.content
+    assert usage.completion_tokens == whole.usage.completion_tokens
+
+
+def logprobs_and_n_are_read() -> None:
+    answer = CLIENT.chat.completions.create(model="tiny", messages=messages("hi"), max_tokens=4,
+                                            n=3, logprobs=True, top_logprobs=2, seed=1,
+                                            extra_body={"ignore_eos": True})
+    assert len(answer.choices) == 3
+    assert len(answer.choices[2].logprobs.content[3].top_logprobs) == 2
+
+
+def a_stream_can_be_left() -> None:
+    stream = CLIENT.chat.completions.create(model="tiny", messages=messages("hi"),
+                                            max_tokens=1500, stream=True,
+                                            extra_body={"ignore_eos": True})
+    next(iter(stream))
+    stream.close()
+    SERVER.wait_blocks(lambda n: n == 0, 1)
+
+
+def completions_answer_and_stream() -> None:
+    answer = CLIENT.completions.create(model="tiny", prompt=["a", "b"], max_tokens=5, temperature=0)
+    assert len(answer.choices) == 2
+    text = "".join(c.choices[0].text for c in CLIENT.completions.create(
+        model="tiny", prompt="a", max_tokens=5, temperature=0, stream=True))
+    assert text == answer.choices[0].text
+
+
+def models_are_listed() -> None:
+    assert [m.id for m in CLIENT.models.list()] == ["tiny"]
+    assert CLIENT.models.retrieve("tiny").id == "tiny"
+
+
+def errors_become_exceptions() -> None:
+    for kind, call in (
+            (openai.NotFoundError, lambda: CLIENT.chat.completions.create(
+                model="none", messages=messages("x"))),
+            (openai.BadRequestError, lambda: CLIENT.chat.completions.create(
+                model="tiny", messages=messages("x"), temperature=-1)),
+            (openai.UnprocessableEntityError, lambda: CLIENT.chat.completions.create(
+                model="tiny", messages=messages("x"), response_format={"type": "json_object"})),
+            (openai.AuthenticationError, lambda: CLIENT.with_options(
+                api_key="wrong").models.list())):
+        try:
+            call()
+        except kind as error:
+            assert isinstance(error.code, str), error
+        else:
+            raise AssertionError(f"no {kind.__name__}")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as scratch:
+        model = make_model(scratch)
+        with tarn_server(model, "--served-model-name", "tiny",
+                         env={"TARN_API_KEY": "sesame"}) as SERVER:
+            # /metrics needs the key too.
+            plain = SERVER.request
+            SERVER.request = lambda m, p, b=None, h=None: plain(  # type: ignore[method-assign]
+                m, p, b, {"x-api-key": "sesame", **(h or {})})
+            CLIENT = openai.OpenAI(base_url=SERVER.url + "/v1", api_key="sesame", max_retries=0)
+            sys.exit(run_tests([chat_answers, chat_streams, logprobs_and_n_are_read,
+                                a_stream_can_be_left, completions_answer_and_stream,
+                                models_are_listed, errors_become_exceptions]))

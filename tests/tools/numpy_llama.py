@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""An independent Llama forward pass in NumPy, float64, whole sequence at once.
+
+    numpy_llama.py MODEL_DIR IDS_FILE [OUT.f32] [--kv-dtype f32|f16|bf16] [--print N]
+
+Reads a Hugging Face directory (config.json, *.safetensors) and writes raw little-endian float32
+logits [n_ids, vocab]. It shares no code with the C engine, and nothing is clever here: it is what
+the engine is compared with.
+
+  h = embedding[ids]
+  each layer: h += Wo attention(rope(Wq norm(h)), rope(Wk norm(h)), Wv norm(h))
+              h += Wdown (silu(Wgate norm(h)) * (Wup norm(h)))
+  logits = Whead norm(h)
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from hf_files import Tensors, load_weights, round_to  # noqa: E402
+
+
+def rmsnorm(x: np.ndarray, w: np.ndarray, eps: float) -> np.ndarray:
+    return w * x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps)
+
+
+def llama3_frequencies(freq: np.ndarray, s: dict) -> np.ndarray:
+    """Llama 3.1: low frequencies are divided by `factor`, high ones kept, a smooth band between."""
+    low, high = s["low_freq_factor"], s["high_freq_factor"]
+    old_len = s["original_max_position_embeddings"]
+    wavelength = 2 * math.pi / freq
+    smooth = (old_len / wavelength - low) / (high - low)
+    between = (1 - smooth) * freq / s["factor"] + smooth * freq
+    out = np.where(wavelength > old_len / low, freq / s["factor"], freq)
+    is_between = (wavelength <= old_len / low) & (wavelength >= old_len / high)
+    return np.where(is_between, between, out)
+
+
+def rope_frequencies(config: dict, head_dim: int) -> np.ndarray:
+    """[head_dim / 2]"""
+    scaling = dict(config.get("rope_scaling") or {})
+    scaling.update(config.get("rope_parameters") or {})
+    theta = scaling.get("rope_theta", config.get("rope_theta", 10000.0))
+    freq = 1.0 / theta ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind == "default":
+        return freq
+    if kind == "linear":
+        return freq / scaling["factor"]
+    if kind == "llama3":
+        return llama3_frequencies(freq, scaling)
+    raise ValueError(f"rope_scaling of type {kind}")
+
+
+def rope(x: np.ndarray, freq: np.ndarray) -> np.ndarray:
+    """x [T, heads, d] at positions 0..T-1; pairs are (i, i + d/2)."""
+    angle = np.arange(x.shape[0], dtype=np.float64)[:, None] * freq  # [T, d/2]
+    cos, sin = np.cos(angle)[:, None, :], np.sin(angle)[:, None, :]
+    a, b = np.split(x, 2, axis=-1)
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+
+def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """q [T, H, d], k and v [T, G, d] -> [T, H * d]; causal; head h uses KV head h // (H / G)."""
+    n_rows, n_heads, d = q.shape
+    group = n_heads // k.shape[1]
+    mask = np.tril(np.ones((n_rows, n_rows), dtype=bool))
+    out = np.empty_like(q)
+    for h in range(n_heads):
+        scores = np.where(mask, q[:, h] @ k[:, h // group].T / math.sqrt(d), -np.inf)
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights /= weights.sum(axis=-1, keepdims=True)
+        out[:, h] = weights @ v[:, h // group]
+    return out.reshape(n_rows, n_heads * d)
+
+
+class NumpyLlama:
+    """kv_dtype: K and V are rounded to it before any row attends to them, as a cache does."""
+
+    def __init__(self, config: dict, weights: Tensors, kv_dtype: str | None = None) -> None:
+        self.config = config
+        self.weights = weights
+        self.kv_dtype = kv_dtype
+        self.n_heads = config["num_attention_heads"]
+        self.n_kv_heads = config.get("num_key_value_heads") or self.n_heads
+        self.head_dim = config.get("head_dim") or config["hidden_size"] // self.n_heads
+        self.freq = rope_frequencies(config, self.head_dim)
+
+    @staticmethod
+    def load(model_dir: Path, kv_dtype: str | None = None) -> NumpyLlama:
+        config = json.loads((model_dir / "config.json").read_text())
+        return NumpyLlama(config, load_weights(model_dir), kv_dtype)
+
+    def linear(self, x: np.ndarray, name: str) -> np.ndarray:
+        y = x @ self.weights[name + ".weight"].astype(np.float64).T
+        bias = self.weights.get(name + ".bias")
+        return y if bias is None else y + bias.astype(np.float64)
+
+    def norm(self, x: np.ndarray, name: str) -> np.ndarray:
+        w = self.weights[name + ".weight"].astype(np.float64)
+        return rmsnorm(x, w, self.config.get("rms_norm_eps", 1e-6))
+
+    def heads(self, x: np.ndarray, n: int) -> np.ndarray:
+        return x.reshape(x.shape[0], n, self.head_dim)
+
+    def attend(self, x: np.ndarray, p: str) -> np.ndarray:
+        q = rope(self.heads(self.linear(x, p + "q_proj"), self.n_heads), self.freq)
+        k = rope(self.heads(self.linear(x, p + "k_proj"), self.n_kv_heads), self.freq)
+        v = self.heads(self.linear(x, p + "v_proj"), self.n_kv_heads)
+        if self.kv_dtype:
+            k, v = round_to(k, self.kv_dtype), round_to(v, self.kv_dtype)
+        return self.linear(attention(q, k, v), p + "o_proj")
+
+    def feed_forward(self, x: np.ndarray, p: str) -> np.ndarray:
+        gate = self.linear(x, p + "gate_proj")
+        silu = gate / (1.0 + np.exp(-gate))
+        return self.linear(silu * self.linear(x, p + "up_proj"), p + "down_proj")
+
+    def logits(self, ids: list[int]) -> np.ndarray:
+        """float64 [n_ids, vocab]; row t predicts the token after ids[t]."""
+        embedding = self.weights["model.embed_tokens.weight"]
+        h = embedding[np.asarray(ids)].astype(np.float64)
+        for i in range(self.config["num_hidden_layers"]):
+            p = f"model.layers.{i}."
+            h = h + self.attend(self.norm(h, p + "input_layernorm"), p + "self_attn.")
+            h = h + self.feed_forward(self.norm(h, p + "post_attention_layernorm"), p + "mlp.")
+        h = self.norm(h, "model.norm")
+        if self.config.get("tie_word_embeddings"):
+            return h @ embedding.astype(np.float64).T
+        return self.linear(h, "lm_head")
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("model", type=Path)
+    p.add_argument("ids", type=Path, help="token ids, separated by white space")
+    p.add_argument("out", type=Path, nargs="?", help="raw float32 [n_ids, vocab]")
+    p.add_argument("--kv-dtype", choices=["f32", "f16", "bf16"])
+    p.add_argument("--print", type=int, default=0, metavar="N", dest="n_print",
+                   help="print the best N ids and logits of each position")
+    args = p.parse_args()
+    ids = [int(word) for word in args.ids.read_text().split()]
+    logits = NumpyLlama.load(args.model, args.kv_dtype).logits(ids)
+    if args.out:
+        args.out.write_bytes(logits.astype("<f4").tobytes())
+    for pos, row in enumerate(logits if args.n_print else []):
+        best = np.argsort(-row)[:args.n_print]
+        print(pos, ids[pos], " ".join(f"{i}:{row[i]:.6f}" for i in best))
+
+
+if __name__ == "__main__":
+    main()
