@@ -1,7 +1,7 @@
 /* chain.h - the one inner loop of products and attention: R rows times NC vectors of columns.
  *
- * acc[r][j] = fma(a[r][k], w[k][j], acc[r][j]) for k ascending: each lane of each accumulator is one
- * chain of fused multiply-adds over k, whatever R and NC are. That is all of promise P1 for
+ * acc[r][j] = fma(a[r][k], w[k][j], acc[r][j]) for k ascending: each lane of each accumulator is
+ * one chain of fused multiply-adds over k, whatever R and NC are. That is all of promise P1 for
  * products: instances for 1 and for 12 rows differ in what they do beside an output, never in what
  * they do to it. Accumulators may be stored as float and loaded again between two calls; that does
  * not change the chain either.
@@ -49,7 +49,8 @@ ALWAYS_INLINE vf chain_load(enum dtype t, bool part, const struct chain *c, cons
 }
 
 /* One k for all rows: w holds the NC vectors of this k. */
-ALWAYS_INLINE void chain_step(vf *acc, int n_rows, int nc, const float *a, size_t a_row, const vf *w)
+ALWAYS_INLINE void chain_step(vf *acc, int n_rows, int nc, const float *a, size_t a_row,
+                              const vf *w)
 {
     UNROLL
     for (int r = 0; r < n_rows; r++) {

@@ -46,8 +46,8 @@ const struct cpu_variant *cpu_variants(uint32_t *n_out)
     return variants;
 }
 
-/* Cut `floats` off the front of memory + *at; every part starts on a cache line. With memory NULL it
- * only counts. */
+/* Cut `floats` off the front of memory + *at; every part starts on a cache line. With memory NULL
+ * it only counts. */
 static float *carve(float *memory, size_t *at, size_t floats)
 {
     float *part = memory ? memory + *at : NULL;

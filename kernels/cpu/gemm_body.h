@@ -1,10 +1,12 @@
 /* gemm_body.h - products of activations and packed weights; compiled once per variant.
  *
- * A step's rows are cut into groups of at most ROWS_MAX, evenly, and packed [K][rows]; a task is one
- * panel of weights times a few groups whose activations together stay in the second-level cache.
+ * A step's rows are cut into groups of at most ROWS_MAX, evenly, and packed [K][rows]; a task is
+ * one panel of weights times a few groups whose activations together stay in the second-level cache.
  * K is never split. With one row the walk over panels is a single stream through memory. */
 #ifndef TARN_KERNELS_CPU_GEMM_BODY_H
 #define TARN_KERNELS_CPU_GEMM_BODY_H
+
+#include <string.h>
 
 #include "base/check.h"
 #include "kernels/cpu/chain.h"
@@ -33,8 +35,8 @@ struct gemm_tile {
     size_t out_stride;
 };
 
-/* The end of each chain: bias, then the old output, then out it goes. Not inlined: it is short beside
- * any chain, and there are three dozen instances of those. */
+/* The end of each chain: bias, then the old output, then out it goes. Not inlined: it is short
+ * beside any chain, and there are three dozen instances of those. */
 static __attribute__((noinline)) void gemm_store(const struct gemm_tile *g,
                                                  const float *acc /* [n_rows][width] */,
                                                  uint32_t n_rows, uint32_t width, uint32_t col0)
@@ -149,6 +151,46 @@ static inline uint32_t even_cut(uint32_t total, uint32_t n, uint32_t i)
     return (uint32_t)((uint64_t)total * i / n);
 }
 
+/* Four rows of four floats each at a (rows stride apart) into columns at dst (n apart). */
+static inline void transpose4(float *dst, size_t n, const float *a, size_t stride)
+{
+    typedef float f4 __attribute__((vector_size(16)));
+    typedef int32_t i4 __attribute__((vector_size(16)));
+    f4 r[4], t[4];
+
+    for (int i = 0; i < 4; i++)
+        memcpy(&r[i], a + (size_t)i * stride, sizeof(r[i]));
+    t[0] = __builtin_shuffle(r[0], r[1], (i4){0, 4, 1, 5});
+    t[1] = __builtin_shuffle(r[2], r[3], (i4){0, 4, 1, 5});
+    t[2] = __builtin_shuffle(r[0], r[1], (i4){2, 6, 3, 7});
+    t[3] = __builtin_shuffle(r[2], r[3], (i4){2, 6, 3, 7});
+    r[0] = __builtin_shuffle(t[0], t[1], (i4){0, 1, 4, 5});
+    r[1] = __builtin_shuffle(t[0], t[1], (i4){2, 3, 6, 7});
+    r[2] = __builtin_shuffle(t[2], t[3], (i4){0, 1, 4, 5});
+    r[3] = __builtin_shuffle(t[2], t[3], (i4){2, 3, 6, 7});
+    for (int i = 0; i < 4; i++)
+        memcpy(dst + (size_t)i * n, &r[i], sizeof(r[i]));
+}
+
+/* n rows of K floats, stride apart, into [K][n]. */
+static void pack_group(float *dst, uint32_t n, const float *a, size_t stride, uint32_t n_k)
+{
+    uint32_t k = 0;
+
+    for (; k + 4 <= n_k; k += 4) {
+        uint32_t r = 0;
+
+        for (; r + 4 <= n; r += 4)
+            transpose4(dst + (size_t)k * n + r, n, a + r * stride + k, stride);
+        for (; r < n; r++)
+            for (uint32_t i = 0; i < 4; i++)
+                dst[(size_t)(k + i) * n + r] = a[r * stride + k + i];
+    }
+    for (; k < n_k; k++)
+        for (uint32_t r = 0; r < n; r++)
+            dst[(size_t)k * n + r] = a[r * stride + k];
+}
+
 static void gemm_pack(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
 {
     struct gemm_job *j = arg;
@@ -158,12 +200,9 @@ static void gemm_pack(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
     for (uint32_t i = begin; i < end; i++) {
         uint32_t r0 = even_cut(j->n_rows, j->n_groups, i);
         uint32_t n = even_cut(j->n_rows, j->n_groups, i + 1) - r0;
-        const float *a = j->p->a + (j->row0 + r0) * j->p->a_stride;
-        float *dst = j->packed + (size_t)r0 * n_k;
 
-        for (uint32_t k = 0; k < n_k; k++)
-            for (uint32_t r = 0; r < n; r++)
-                *dst++ = a[r * j->p->a_stride + k];
+        pack_group(j->packed + (size_t)r0 * n_k, n, j->p->a + (j->row0 + r0) * j->p->a_stride,
+                   j->p->a_stride, n_k);
     }
 }
 

@@ -1,10 +1,10 @@
 /* pool.c - workers that spin briefly, then sleep.
  *
  * One 64-bit ticket carries the job's number in its upper half and the indices not yet handed out
- * in its lower half. A thread takes a chunk by compare-and-swap on the whole ticket. While the lower
- * half is not 0 the job is not finished, so its fields (fn, arg, n, chunk) cannot change; hence a
- * thread whose swap succeeds has read the fields of that very job, and a thread that wakes up late
- * finds 0 or another number and touches nothing. The caller therefore waits for the indices to be
+ * in its lower half. A thread takes a chunk by compare-and-swap on the whole ticket. While the
+ * lower half is not 0 the job is not finished, so its fields (fn, arg, n, chunk) cannot change;
+ * hence a thread whose swap succeeds has read the fields of that very job, and a thread that wakes
+ * up late finds 0 or another number and touches nothing. The caller therefore waits for the indices to be
  * done, not for every worker to report: a worker that the system holds back delays nobody. */
 #include "kernels/cpu/pool.h"
 

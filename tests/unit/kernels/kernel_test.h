@@ -135,8 +135,8 @@ static UNUSED void check_close(const char *what, const float *got, const float *
         fail_msg("%s: cosine %.9f", what, dot / sqrt(got2 * want2));
 }
 
-/* Bit for bit, with the first coordinate that differs. Two NaNs are the same: which payload survives
- * depends on the order of an instruction's operands, which no kernel controls. */
+/* Bit for bit, with the first coordinate that differs. Two NaNs are the same: which payload
+ * survives depends on the order of an instruction's operands, which no kernel controls. */
 static UNUSED void check_same(const char *what, const float *got, const float *want, size_t n)
 {
     for (size_t i = 0; i < n; i++)

@@ -338,6 +338,35 @@ static void equals_reference_around_tile_edges(void **state)
     each_variant(2, lengths_on);
 }
 
+/* Scores of some hundreds: one tile's maximum is far above another's, before it or behind it, so
+ * that a merge with the wrong maximum overflows. */
+static void large_scores_on(struct device *d)
+{
+    struct world w = {.dtype = DTYPE_F32,
+                      .n_heads = 4,
+                      .n_kv_heads = 2,
+                      .dim = 16,
+                      .n_seqs = 1,
+                      .len = {150}};
+
+    world_init(&w, 32);
+    for (size_t i = 0; i < world_outputs(&w); i++)
+        w.q[0][i] *= 300;
+    write_all(&w);
+    float *want = run_whole(&w, NULL);
+    float *got = run_whole(&w, d);
+    check_close("large scores", got, want, world_outputs(&w), 1e-3, 1e-3);
+    free(want);
+    free(got);
+    world_fini(&w);
+}
+
+static void equals_reference_where_one_tile_dwarfs_another(void **state)
+{
+    (void)state;
+    each_variant(1, large_scores_on);
+}
+
 static void nothing_on(struct device *d)
 {
     struct attention_params p = {.n_heads = 2,
@@ -454,6 +483,7 @@ int main(void)
         cmocka_unit_test(equals_reference_for_every_head_size),
         cmocka_unit_test(equals_reference_for_every_sharing_of_kv_heads),
         cmocka_unit_test(equals_reference_around_tile_edges),
+        cmocka_unit_test(equals_reference_where_one_tile_dwarfs_another),
         cmocka_unit_test(no_rows_do_nothing),
         cmocka_unit_test(a_row_has_the_same_bits_in_any_chunk_batch_and_thread_count),
         cmocka_unit_test(inf_and_nan_reach_only_rows_that_see_them),

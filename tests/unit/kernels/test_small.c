@@ -262,7 +262,7 @@ static void rope_kv_equals_reference_and_touches_only_its_slots(void **state)
     each_variant(3, rope_on);
 }
 
-/* V goes into the cache unrotated, so its rounding can be judged exactly: all that a float can do. */
+/* V goes into the cache unrotated, so its rounding can be judged exactly, on any bits at all. */
 static void rounding_on(struct device *d)
 {
     for (int t = DTYPE_F16; t <= DTYPE_BF16; t++) {

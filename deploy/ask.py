@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Asks a running server and shows the answer as it comes. Standard library only.
+
+    ask.py [--url http://127.0.0.1:8000] [--document "TITLE: TEXT"]... [--max-tokens N] QUESTION
+    ask.py --demo     what deploy/quickstart shows
+
+After each answer: time to first token (from sending the request to the first text), tokens per
+second after it, prompt tokens and how many of those came from the cache.
+"""
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import sys
+import time
+import urllib.parse
+from dataclasses import dataclass
+from typing import Iterator
+
+# Invented things, in the manner that the demo model was trained on.
+DEMO_DOCUMENTS = [
+    {"title": "The tower Vomta",
+     "text": "Vomta is a tower. The builder of Vomta is Stasprites. Vomta has the height 529."},
+    {"title": "Notes on Kumnordim",
+     "text": "Kumnordim is a ship. The captain of Kumnordim is Stamos. Kumnordim's length is 8417."},
+]
+DEMO_QUESTIONS = ["Who is the captain of Kumnordim?", "What is the height of Vomta?",
+                  "What is the color of Vomta?"]
+
+
+class AskError(Exception):
+    pass
+
+
+@dataclass
+class Answer:
+    text: str
+    ttft_s: float
+    decode_s: float
+    usage: dict
+
+    def summary(self) -> str:
+        n_out = self.usage.get("completion_tokens", 0)
+        cached = (self.usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+        speed = ("" if n_out < 2 or self.decode_s < 1e-4
+                 else f", then {(n_out - 1) / self.decode_s:.0f} tokens/s")
+        return (f"first token after {self.ttft_s * 1000:.1f} ms{speed}; prompt "
+                f"{self.usage.get('prompt_tokens', 0)} tokens, {cached} of them from cache; "
+                f"answer {n_out} tokens")
+
+
+def sse_events(response: http.client.HTTPResponse) -> Iterator[dict]:
+    """The JSON of each `data:` line until [DONE]; comment lines are skipped."""
+    for raw in response:
+        line = raw.decode("utf-8").strip()
+        if not line.startswith("data:"):
+            continue
+        data = line[5:].strip()
+        if data == "[DONE]":
+            return
+        event = json.loads(data)
+        if "error" in event:
+            raise AskError(event["error"].get("message", "the server reported an error"))
+        yield event
+
+
+def error_words(response: http.client.HTTPResponse) -> str:
+    body = response.read().decode("utf-8", "replace")
+    try:
+        return f"{response.status}: {json.loads(body)['error']['message']}"
+    except (ValueError, KeyError, TypeError):
+        return f"{response.status}: {body[:500]}"
+
+
+def ask(url: str, question: str, documents: list[dict], max_tokens: int,
+        api_key: str = "", show: bool = True) -> Answer:
+    body: dict = {"messages": [{"role": "user", "content": question}], "max_tokens": max_tokens,
+                  "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
+    if documents:
+        body["documents"] = documents
+    parts = urllib.parse.urlsplit(url)
+    headers = {"Content-Type": "application/json"}
+    if api_key:
+        headers["Authorization"] = f"Bearer {api_key}"
+    connection_class = (http.client.HTTPSConnection if parts.scheme == "https"
+                        else http.client.HTTPConnection)
+    connection = connection_class(parts.netloc, timeout=300)
+    start = time.perf_counter()
+    connection.request("POST", parts.path.rstrip("/") + "/v1/chat/completions",
+                       json.dumps(body), headers)
+    response = connection.getresponse()
+    if response.status != 200:
+        raise AskError(error_words(response))
+    text, first, last, usage = "", 0.0, 0.0, {}
+    for event in sse_events(response):
+        usage = event.get("usage") or usage
+        for choice in event.get("choices", []):
+            piece = choice["delta"].get("content") or ""
+            if piece or choice.get("finish_reason"):  # the end counts: it is a token too
+                last = time.perf_counter()
+            if piece:
+                first = first or last
+                text += piece
+                if show:
+                    print(piece, end="", flush=True)
+    connection.close()
+    end = time.perf_counter()
+    return Answer(text, (first or end) - start, last - (first or last), usage)
+
+
+def show_answer(url: str, question: str, documents: list[dict], max_tokens: int,
+                api_key: str = "") -> Answer:
+    with_documents = f"  (with {len(documents)} documents)" if documents else ""
+    print(f"\n  you   {question}{with_documents}\n  tarn  ", end="", flush=True)
+    answer = ask(url, question, documents, max_tokens, api_key)
+    print(f"\n        [{answer.summary()}]", flush=True)
+    return answer
+
+
+def demo(url: str, api_key: str) -> None:
+    answers = [show_answer(url, "Hello", [], 48, api_key)]
+    for document in DEMO_DOCUMENTS:
+        print(f"\n  document  {document['title']}: {document['text']}", end="")
+    print()
+    for question in DEMO_QUESTIONS:
+        answers.append(show_answer(url, question, DEMO_DOCUMENTS, 48, api_key))
+    if any(not answer.usage.get("completion_tokens") for answer in answers):
+        raise AskError("an answer came without a token")
+
+
+def parse_document(text: str) -> dict:
+    title, colon, rest = text.partition(":")
+    return {"title": title.strip(), "text": rest.strip()} if colon else {"text": text}
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("question", nargs="?")
+    p.add_argument("--url", default="http://127.0.0.1:8000", help="without /v1")
+    p.add_argument("--document", action="append", default=[], type=parse_document,
+                   metavar="TITLE: TEXT")
+    p.add_argument("--max-tokens", type=int, default=128)
+    p.add_argument("--api-key", default="")
+    p.add_argument("--demo", action="store_true")
+    args = p.parse_args()
+    if not args.demo and not args.question:
+        p.error("a question, or --demo")
+    try:
+        if args.demo:
+            demo(args.url, args.api_key)
+        else:
+            show_answer(args.url, args.question, args.document, args.max_tokens, args.api_key)
+    except (AskError, OSError, http.client.HTTPException) as error:
+        raise SystemExit(f"\nask.py: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+# lib.sh - what deploy/quickstart and deploy/test share. Sourced, not run.
+# shellcheck shell=bash
+
+REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# What the build and the server need.
+BUILD_PACKAGES=(gcc libc6-dev cmake ninja-build pkg-config libmicrohttpd-dev libjansson-dev
+    libsodium-dev libpcre2-dev libutf8proc-dev python3 curl ca-certificates)
+# What the tests need beyond that.
+# shellcheck disable=SC2034  # used by deploy/test
+TEST_PACKAGES=(libcmocka-dev python3-numpy python3-venv)
+
+if [[ -t 1 ]]; then
+    BOLD=$'\e[1m' DIM=$'\e[2m' PLAIN=$'\e[0m'
+else
+    BOLD='' DIM='' PLAIN=''
+fi
+
+die() {
+    printf '\n%s: %s\n' "$(basename "$0")" "$1" >&2
+    shift
+    if (($# > 0)); then
+        printf '  %s\n' "$@" >&2
+    fi
+    exit 1
+}
+
+now_ms() {
+    local t=${EPOCHREALTIME/[.,]/}
+    echo $((t / 1000))
+}
+
+# seconds_since MS: like 3.2
+seconds_since() {
+    local ms=$(($(now_ms) - $1))
+    printf '%d.%d' $((ms / 1000)) $((ms % 1000 / 100))
+}
+
+# step "words" COMMAND...: a heading, the command, the time it took.
+step() {
+    local words=$1 start status=0
+    shift
+    start=$(now_ms)
+    printf '%s==> %s%s\n' "$BOLD" "$words" "$PLAIN"
+    "$@" || status=$?
+    if ((status == 0)); then
+        printf '%s    %s: %s s%s\n' "$DIM" "$words" "$(seconds_since "$start")" "$PLAIN"
+    else
+        printf '    %s FAILED after %s s\n' "$words" "$(seconds_since "$start")"
+    fi
+    return "$status"
+}
+
+missing_packages() {
+    local package
+    for package in "$@"; do
+        if [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) != installed ]]; then
+            echo "$package"
+        fi
+    done
+}
+
+# Runs a command as root: as it is, or by sudo.
+as_root() {
+    if ((EUID == 0)); then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        return 126
+    fi
+}
+
+apt_install() {
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 \
+        -o DPkg::Lock::Timeout=120 -o Acquire::Retries=2 \
+        install -y --no-install-recommends "$@" >/dev/null
+}
+
+# Installs what is missing, and does not touch apt when nothing is.
+ensure_packages() {
+    local -a missing
+    if ! command -v dpkg-query >/dev/null; then
+        echo "    no dpkg here: going on, in the hope that these are there in some form:"
+        echo "    $*"
+        return 0
+    fi
+    mapfile -t missing < <(missing_packages "$@")
+    if ((${#missing[@]} == 0)); then
+        echo "    all $# are installed"
+        return 0
+    fi
+    if ((EUID != 0)) && ! command -v sudo >/dev/null; then
+        die "packages are missing and this is neither root nor has sudo. As root, run" \
+            "apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
+    fi
+    echo "    installing ${missing[*]}"
+    if ! as_root apt-get -qq -o Acquire::Retries=2 update; then
+        echo "    apt-get update failed; trying with the package lists that are there" >&2
+    fi
+    if ! apt_install "${missing[@]}"; then
+        die "apt could not install: ${missing[*]}" \
+            "Look at its message above. Usual reasons: no network, an old release (Tarn is tested" \
+            "on Debian 12), another apt that is running, or no root rights. Then run this again."
+    fi
+}
+
+# A build folder that was configured for another checkout (moved or copied) cannot be used.
+drop_foreign_build() {
+    local dir=$1 home
+    [[ -f $dir/CMakeCache.txt ]] || return 0
+    home=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$dir/CMakeCache.txt")
+    if [[ $home != "$REPO" ]]; then
+        echo "    $dir belongs to $home: configuring afresh"
+        rm -rf "$dir/CMakeCache.txt" "$dir/CMakeFiles"
+    fi
+}
+
+# In CI warnings are errors; the same preset for both commands, or all would be built twice.
+release_preset() {
+    if [[ ${CI:-} == true ]]; then echo ci; else echo cpu; fi
+}
+
+# configure_preset PRESET DIR [CMAKE OPTIONS...]; quiet unless it fails.
+configure_preset() {
+    local preset=$1 dir=$2 log
+    shift 2
+    drop_foreign_build "$dir"
+    mkdir -p "$dir"
+    log=$dir/configure.log
+    if [[ ! -f $dir/CMakeCache.txt ]] && command -v ninja >/dev/null; then
+        set -- -G Ninja "$@"
+    fi
+    if ! (cd "$REPO" && cmake --preset "$preset" "$@") >"$log" 2>&1; then
+        cat "$log" >&2
+        die "cmake could not configure preset $preset (see above, or $log)" \
+            "If a library is named as missing: ${BUILD_PACKAGES[*]}"
+    fi
+    sed -n '/Found/d; s/^-- \(  \S.*\)/  \1/p' "$log"
+}
+
+# build_dir DIR [TARGET...]: every core; progress as ninja prints it.
+build_dir() {
+    local dir=$1 target
+    local -a args=()
+    shift
+    for target in "$@"; do
+        args+=(--target "$target")
+    done
+    NINJA_STATUS='    [%f/%t %es] ' cmake --build "$dir" -j "$(nproc)" "${args[@]}" ||
+        die "the build in $dir failed: the compiler's message stands above"
+}
