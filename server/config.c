@@ -279,8 +279,9 @@ static enum status set_choice(struct config *c, const struct option *o, const ch
         return set_text((char **)((char *)c + o->offset), word);
     list_choices(o->choices, all, sizeof all, ", ");
     if (word[0])
-        return buf_why(why, ERR_INVALID, "%s: \"%s\" is not known, did you mean \"%s\"? (one of %s)",
-                       source, text, word, all);
+        return buf_why(why, ERR_INVALID,
+                       "%s: \"%s\" is not known, did you mean \"%s\"? (one of %s)", source, text,
+                       word, all);
     return buf_why(why, ERR_INVALID, "%s: \"%s\" is not known (one of %s)", source, text, all);
 }
 
@@ -487,7 +488,8 @@ static enum status check_together(const struct config *c, struct buf *why)
                        (unsigned long long)c->kv_segment_tokens);
     if (c->model[0] == '\0')
         return buf_why(why, ERR_INVALID,
-                       "--model: which model? a directory, or org/name from the Hugging Face cache");
+                       "--model: which model? a directory, or org/name from the Hugging Face "
+                       "cache");
     return OK;
 }
 

@@ -44,6 +44,13 @@ static void block_signals(sigset_t *set)
     signal(SIGPIPE, SIG_IGN); /* a client that left is an error of one write */
 }
 
+/* One heap for all threads: with an arena each, every thread keeps its own high-water mark of
+ * prompts and answers. What the step and the streams do per token does not allocate. */
+static void share_heap(void)
+{
+    mallopt(M_ARENA_MAX, 1);
+}
+
 /* Each connection is a descriptor; the usual soft limit of 1024 is less than our default. */
 static void raise_file_limit(uint64_t n_connections)
 {
@@ -145,8 +152,8 @@ static void print_banner(const struct server *srv, uint16_t port)
 }
 
 /* Every SUMMARY_S seconds in which something ran: one line, as vLLM's users know it, and freed
- * memory goes back to the system (glibc keeps holes in the arenas of the HTTP threads, where
- * prompts and answers come and go, for ever otherwise). */
+ * memory goes back to the system (glibc keeps the holes that prompts and answers leave for ever
+ * otherwise). */
 static void summarize(const struct server *srv, struct engine_stats *last)
 {
     struct engine_stats now;
@@ -274,6 +281,7 @@ int main(int argc, char **argv)
     struct buf why;
     sigset_t set;
 
+    share_heap();
     buf_init(&why, BUF_WHY_MAX);
     enum status s = config_load(&config, argc, argv, environ, &why);
     if (s == OK && (config.want_help || config.want_version)) {

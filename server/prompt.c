@@ -468,7 +468,7 @@ static enum status cut_after_final(struct buf *text, size_t start, const struct 
 enum status prompt_render_chat(const struct server *srv, const struct json *body, struct buf *out,
                                struct buf *why)
 {
-    struct chat_flags flags;
+    struct chat_flags flags = {0};
     struct json *messages = NULL, *documents = NULL, *context = NULL;
     struct buf system_text, inner;
     size_t start = out->len;

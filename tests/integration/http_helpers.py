@@ -116,7 +116,8 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-            raise AssertionError(f"did not stop in {seconds} s: {self.log_text()[-2000:]}") from None
+            log = self.log_text()[-2000:]
+            raise AssertionError(f"did not stop in {seconds} s: {log}") from None
 
     def __enter__(self) -> "Server":
         return self

@@ -1,7 +1,7 @@
 /* fake_engine.h - a test double of engine/: no model, one letter per step.
  *
- * Tokens are bytes (0 to 255), 256 is <s>, 257 is </s>. Answers are "abcdef..." over and over, until
- * max_tokens, a stop string or a cancel. The template writes "role: content\n" per message.
+ * Tokens are bytes (0 to 255), 256 is <s>, 257 is </s>. Answers are "abcdef..." over and over,
+ * until max_tokens, a stop string or a cancel. The template writes "role: content\n" per message.
  *
  * Owns    its thread, and a reference to each request inside.
  * Thread  as engine.h; the knobs are atomics.

@@ -64,7 +64,8 @@ static void a_wrong_type_names_the_field(void **state)
     refuses(PARAMS_CHAT, "{'cache_salt':3}", ERR_INVALID, "cache_salt: expected a string");
     refuses(PARAMS_CHAT, "{'stop':3}", ERR_INVALID, "stop: expected a string or an array");
     refuses(PARAMS_CHAT, "{'stop':['a',1]}", ERR_INVALID, "stop[1]: expected a string");
-    refuses(PARAMS_CHAT, "{'stop_token_ids':'a'}", ERR_INVALID, "stop_token_ids: expected an array");
+    refuses(PARAMS_CHAT, "{'stop_token_ids':'a'}", ERR_INVALID,
+            "stop_token_ids: expected an array");
     refuses(PARAMS_CHAT, "{'stop_token_ids':[1,'a']}", ERR_INVALID, "stop_token_ids[1]: expected");
     refuses(PARAMS_CHAT, "{'logit_bias':[1]}", ERR_INVALID, "logit_bias: expected an object");
     refuses(PARAMS_CHAT, "{'logit_bias':{'1':'a'}}", ERR_INVALID, "logit_bias: expected a number");
