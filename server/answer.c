@@ -102,6 +102,23 @@ static void write_finish(struct writer *w, const struct choice *c)
     }
 }
 
+/* Where documents stood and how many spans they became; an extension of ours. */
+static void write_documents(struct writer *w, const struct call *call)
+{
+    const struct prompt *p = &call->prompts[0];
+
+    if (!is_chat(call) || p->n_documents == 0)
+        return;
+    write_format(w, ",\"documents\":{\"placement\":\"%s\",\"n_documents\":%u,\"n_spans\":%u,"
+                 "\"note\":", p->documents_in_template ? "template" : "system", p->n_documents,
+                 prompt_n_span_ends(p) + 1);
+    if (p->documents_note[0])
+        write_json(w, p->documents_note, strlen(p->documents_note));
+    else
+        write_puts(w, "null");
+    write_puts(w, "}");
+}
+
 /* --- a whole answer --- */
 
 static void write_choice(struct writer *w, const struct call *call, const struct choice *c)
@@ -134,6 +151,7 @@ enum status answer_write(const struct call *call, struct buf *out)
     }
     write_puts(&w, "],");
     write_usage(&w, call);
+    write_documents(&w, call);
     if (is_chat(call) && call->params.return_token_ids)
         write_prompt_ids(&w, &call->choices[0]);
     write_puts(&w, "}");
@@ -174,6 +192,8 @@ enum status frame_write_begin(const struct call *call, const struct choice *c, s
                        "\"logprobs\":null,\"finish_reason\":null}]");
         if (call->params.return_token_ids && c->index == 0)
             write_prompt_ids(&w, c);
+        if (c->index == 0)
+            write_documents(&w, call);
         end_frame(&w, call);
     } else if (prompt->text.len > 0 || call->params.return_token_ids) {
         begin_frame(&w, call, c);

@@ -244,7 +244,8 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
 
     sampling.seed += k;
     enum status s = request_create(&r, call->srv->engine, prompt_ids(prompt), prompt_n_ids(prompt),
-                                   NULL, 0, &call->params.scope, &sampling, &call->params.stopping,
+                                   prompt_span_ends(prompt), prompt_n_span_ends(prompt),
+                                   &call->params.scope, &sampling, &call->params.stopping,
                                    why);
     if (s != OK)
         return s;

@@ -1,17 +1,19 @@
 #include "server/prompt.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "engine/detokenize.h"
+#include "engine/spans.h"
+#include "server/documents.h"
 #include "server/params.h"
 #include "server/server.h"
 
 #define N_MESSAGES_MAX 4096
 #define N_PARTS_MAX 1024
-#define N_DOCUMENTS_MAX 1024
 #define TEXT_BYTES_MAX (256u << 20)
 
 /* --- ids --- */
@@ -20,17 +22,32 @@ void prompt_init(struct prompt *p, uint32_t n_ids_max)
 {
     buf_init(&p->ids, (size_t)n_ids_max * sizeof(uint32_t));
     buf_init(&p->text, TEXT_BYTES_MAX);
+    buf_init(&p->span_ends, REQUEST_N_SPANS_MAX * sizeof(uint32_t));
+    p->n_documents = 0;
+    p->documents_in_template = false;
+    p->documents_note[0] = '\0';
 }
 
 void prompt_fini(struct prompt *p)
 {
     buf_fini(&p->ids);
     buf_fini(&p->text);
+    buf_fini(&p->span_ends);
 }
 
 uint32_t prompt_n_ids(const struct prompt *p)
 {
     return (uint32_t)(p->ids.len / sizeof(uint32_t));
+}
+
+uint32_t prompt_n_span_ends(const struct prompt *p)
+{
+    return (uint32_t)(p->span_ends.len / sizeof(uint32_t));
+}
+
+const uint32_t *prompt_span_ends(const struct prompt *p)
+{
+    return (const uint32_t *)(const void *)p->span_ends.data;
 }
 
 const uint32_t *prompt_ids(const struct prompt *p)
@@ -262,109 +279,6 @@ static enum status make_messages(struct json **out, const struct json *body,
     return s;
 }
 
-/* --- documents --- */
-
-static enum status check_document(const struct json *d, size_t i, struct buf *why)
-{
-    static const char *const keys[] = {"title", "text"};
-
-    if (!js_is(d, JS_OBJECT))
-        return buf_why(why, ERR_INVALID, "documents[%zu]: expected an object, got %s", i,
-                       js_type_name(js_typeof(d)));
-    for (size_t k = 0; k < ARRAY_SIZE(keys); k++) {
-        const struct json *v = js_get_set(d, keys[k]);
-        if ((v || k == 1) && !js_is(v, JS_STRING))
-            return buf_why(why, ERR_INVALID, "documents[%zu].%s: expected a string, got %s", i,
-                           keys[k], js_type_name(js_typeof(v)));
-    }
-    return OK;
-}
-
-static enum status append_document(struct buf *out, const struct json *d)
-{
-    const struct json *title = js_get_set(d, "title");
-    size_t n_title = 0, n_text;
-    const char *name = title ? js_string(title, &n_title) : NULL;
-    const char *text = js_string(js_get(d, "text"), &n_text);
-    enum status s = buf_puts(out, n_title ? "### " : "###");
-
-    if (s == OK)
-        s = buf_append(out, name, n_title);
-    if (s == OK)
-        s = buf_putc(out, '\n');
-    if (s == OK)
-        s = buf_append(out, text, n_text);
-    if (s == OK && (n_text == 0 || text[n_text - 1] != '\n'))
-        s = buf_putc(out, '\n');
-    return s;
-}
-
-/* A document for the template: with a title in any case, since templates join it to text. */
-static enum status push_document(struct json *list, const struct json *d)
-{
-    struct json *copy = js_copy_deep(d);
-    enum status s = copy ? OK : ERR_NOMEM;
-
-    if (s == OK && !js_get_set(copy, "title"))
-        s = set_text(copy, "title", "", 0);
-    if (s == OK)
-        return js_push(list, copy);
-    js_unref(copy);
-    return s;
-}
-
-static enum status choose_place(const struct server *srv, const struct json *body,
-                                bool *in_template, struct buf *why)
-{
-    const char *place = NULL;
-    bool known = chat_template_uses(srv->template, "documents");
-    enum status s = js_get_str(body, "documents_placement", &place, NULL, why);
-
-    *in_template = known;
-    if (s != OK || !place)
-        return s;
-    *in_template = strcmp(place, "template") == 0;
-    if (!*in_template && strcmp(place, "system") != 0)
-        return buf_why(why, ERR_INVALID,
-                       "documents_placement: expected \"system\" or \"template\", got \"%.40s\"",
-                       place);
-    if (*in_template && !known)
-        return buf_why(why, ERR_INVALID,
-                       "documents_placement: the chat template of this model knows no documents");
-    return OK;
-}
-
-/* Fills *list for the template, or *text for the system message. */
-static enum status read_documents(const struct server *srv, const struct json *body,
-                                  struct json **list, struct buf *text, struct buf *why)
-{
-    const struct json *given = js_get_set(body, "documents");
-    size_t n = js_len(given);
-    bool in_template;
-    enum status s = choose_place(srv, body, &in_template, why);
-
-    if (s != OK || !given)
-        return s;
-    if (!js_is(given, JS_ARRAY))
-        return buf_why(why, ERR_INVALID, "documents: expected an array, got %s",
-                       js_type_name(js_typeof(given)));
-    if (n > N_DOCUMENTS_MAX)
-        return buf_why(why, ERR_INVALID, "documents: %zu of them, at most %d are taken", n,
-                       N_DOCUMENTS_MAX);
-    for (size_t i = 0; s == OK && i < n; i++)
-        s = check_document(js_at(given, i), i, why);
-    if (s != OK || n == 0)
-        return s;
-    if (in_template)
-        s = (*list = js_new_array()) ? OK : ERR_NOMEM;
-    else
-        s = buf_puts(text, "Documents:\n");
-    for (size_t i = 0; s == OK && i < n; i++)
-        s = in_template ? push_document(*list, js_at(given, i))
-                        : append_document(text, js_at(given, i));
-    return s;
-}
-
 /* --- rendering --- */
 
 struct chat_flags {
@@ -435,10 +349,10 @@ static bool is_space(char c)
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
-/* Cut the text from `start` on after the last place where the final message stands, as Hugging
- * Face does: templates may strip a message, so the search is for the stripped one. */
-static enum status cut_after_final(struct buf *text, size_t start, const struct json *messages,
-                                   struct buf *why)
+/* Where the text from `start` on is to be cut: after the last place where the final message stands,
+ * as Hugging Face does. Templates may strip a message, so the search is for the stripped one. */
+static enum status find_final(const struct buf *text, size_t start, const struct json *messages,
+                              size_t *n_kept, struct buf *why)
 {
     const struct json *content = js_get(js_at(messages, js_len(messages) - 1), "content");
     size_t len = 0, skip = 0;
@@ -457,64 +371,153 @@ static enum status cut_after_final(struct buf *text, size_t start, const struct 
         if (text->len - at < stripped || memcmp(text->data + at, s, stripped) != 0)
             continue;
         bool whole = text->len - at >= len && memcmp(text->data + at, s, len) == 0;
-        text->len = at + (whole ? len : stripped);
-        text->data[text->len] = '\0';
+        *n_kept = at + (whole ? len : stripped);
         return OK;
     }
     return buf_why(why, ERR_INVALID,
                    "continue_final_message: the final message is not in the rendered prompt");
 }
 
-enum status prompt_render_chat(const struct server *srv, const struct json *body, struct buf *out,
-                               struct buf *why)
+/* All that a rendering needs but the documents. */
+struct chat {
+    const struct server *srv;
+    const struct json *body;
+    struct chat_flags flags;
+    bool in_template;
+    struct buf *why;
+    size_t n_kept;      /* of the text, after continue_final_message cut it */
+};
+
+/* Render with these documents (NULL: none); what continue_final_message cuts off is only counted. */
+static enum status render(struct chat *chat, struct json *documents, struct buf *out)
 {
-    struct chat_flags flags = {0};
-    struct json *messages = NULL, *documents = NULL, *context = NULL;
+    struct json *messages = NULL, *context = NULL;
     struct buf system_text, inner;
     size_t start = out->len;
+    enum status s = OK;
 
+    buf_init(&system_text, TEXT_BYTES_MAX);
+    buf_init(&inner, BUF_WHY_MAX / 2);
+    if (documents && !chat->in_template)
+        s = documents_write(documents, &system_text);
+    if (s == OK)
+        s = make_messages(&messages, chat->body, &system_text, chat->why);
+    if (s == OK)
+        s = make_context(&context, chat->srv, chat->body, &chat->flags, messages,
+                         documents && chat->in_template ? js_ref(documents) : NULL, chat->why);
+    if (s == OK) {
+        s = chat_template_render(chat->srv->template, context,
+                                 (int64_t)(clock_unix_ns() / 1000000000u), out, &inner);
+        if (s != OK)
+            buf_why(chat->why, s, "messages: the chat template refused: %s", buf_str(&inner));
+    }
+    chat->n_kept = out->len;
+    if (s == OK && chat->flags.continue_final_message)
+        s = find_final(out, start, js_get(context, "messages"), &chat->n_kept, chat->why);
+    if (s != OK && chat->why->len == 0)
+        buf_why(chat->why, s, "messages: %s", status_name(s));
+    js_unref(context);
+    buf_fini(&system_text);
+    buf_fini(&inner);
+    return s;
+}
+
+static enum status render_documents(void *arg, struct json *documents, struct buf *out)
+{
+    return render(arg, documents, out);
+}
+
+/* What the client is told about the place of its documents. */
+static void note_documents(struct prompt *p, const struct chat *chat, const struct spans *spans,
+                           uint32_t n_documents)
+{
+    p->n_documents = n_documents;
+    p->documents_in_template = chat->in_template;
+    snprintf(p->documents_note, sizeof p->documents_note, "%s", spans->reason);
+    if (chat->in_template && !chat->srv->documents_lead && !spans->reason[0])
+        snprintf(p->documents_note, sizeof p->documents_note,
+                 "the template puts documents behind the request's own text, so nothing of them "
+                 "can be reused");
+}
+
+/* Text to ids: document by document where it can be cut, else whole. */
+static enum status tokenize_chat(struct prompt *p, struct chat *chat, const struct json *documents,
+                                 const struct buf *text, bool add_special)
+{
+    struct spans_render how = {render_documents, chat};
+    struct spans spans;
+    size_t n_kept = chat->n_kept;
+    enum status s = OK;
+
+    spans_init(&spans);
+    if (documents && add_special)
+        snprintf(spans.reason, sizeof spans.reason, "add_special_tokens asks for one text");
+    else if (documents && chat->srv->tokenizer)
+        s = spans_find(&spans, chat->srv->span_marks, documents, buf_str(text), text->len, &how);
+    while (spans_n_ends(&spans) > 0 && spans_end(&spans, spans_n_ends(&spans) - 1) > n_kept)
+        spans.ends.len -= sizeof(size_t); /* behind what continue_final_message left */
+    if (s == OK && spans_n_ends(&spans) > 0) {
+        s = spans_tokenize(&spans, chat->srv->tokenizer, buf_str(text), n_kept, &p->ids,
+                           &p->span_ends);
+        if (s == ERR_TOO_LARGE)
+            buf_why(chat->why, s, "the prompt has more than %zu tokens, the longest this server "
+                    "takes", p->ids.max / sizeof(uint32_t));
+        else if (s != OK)
+            buf_why(chat->why, s, "the prompt cannot be tokenized: %s", status_name(s));
+    } else if (s == OK) {
+        s = prompt_from_text(p, chat->srv, buf_str(text), n_kept, add_special, chat->why);
+    }
+    if (s == OK && documents)
+        note_documents(p, chat, &spans, (uint32_t)js_len(documents));
+    spans_fini(&spans);
+    return s;
+}
+
+static enum status open_chat(struct chat *chat, struct documents *documents,
+                             const struct server *srv, const struct json *body, struct buf *why)
+{
+    *chat = (struct chat){.srv = srv, .body = body, .why = why};
+    *documents = (struct documents){0};
     if (!srv->template)
         return buf_why(why, ERR_UNSUPPORTED,
                        "messages: this model has no chat template; start the server with "
                        "--chat-template or use /v1/completions");
-    buf_init(&system_text, TEXT_BYTES_MAX);
-    buf_init(&inner, BUF_WHY_MAX / 2);
-    enum status s = read_flags(&flags, body, why);
+    enum status s = documents_read(documents, srv, body, why);
+    chat->in_template = documents->in_template;
+    return s == OK ? read_flags(&chat->flags, body, why) : s;
+}
+
+enum status prompt_render_chat(const struct server *srv, const struct json *body, struct buf *out,
+                               struct buf *why)
+{
+    struct documents documents;
+    struct chat chat;
+    enum status s = open_chat(&chat, &documents, srv, body, why);
+
     if (s == OK)
-        s = read_documents(srv, body, &documents, &system_text, why);
-    if (s == OK)
-        s = make_messages(&messages, body, &system_text, why);
+        s = render(&chat, documents.list, out);
     if (s == OK) {
-        s = make_context(&context, srv, body, &flags, messages, documents, why);
-        messages = documents = NULL;
+        out->len = chat.n_kept;
+        out->data[out->len] = '\0';
     }
-    if (s == OK) {
-        s = chat_template_render(srv->template, context, (int64_t)(clock_unix_ns() / 1000000000u),
-                                 out, &inner);
-        if (s != OK)
-            buf_why(why, s, "messages: the chat template refused: %s", buf_str(&inner));
-    }
-    if (s == OK && flags.continue_final_message)
-        s = cut_after_final(out, start, js_get(context, "messages"), why);
-    if (s != OK && why->len == 0)
-        buf_why(why, s, "messages: %s", status_name(s));
-    js_unref(context);
-    js_unref(messages);
-    js_unref(documents);
-    buf_fini(&system_text);
-    buf_fini(&inner);
+    documents_fini(&documents);
     return s;
 }
 
 enum status prompt_from_chat(struct prompt *p, const struct server *srv, const struct json *body,
                              bool add_special, struct buf *why)
 {
+    struct documents documents;
+    struct chat chat;
     struct buf text;
+    enum status s = open_chat(&chat, &documents, srv, body, why);
 
     buf_init(&text, TEXT_BYTES_MAX);
-    enum status s = prompt_render_chat(srv, body, &text, why);
     if (s == OK)
-        s = prompt_from_text(p, srv, buf_str(&text), text.len, add_special, why);
+        s = render(&chat, documents.list, &text);
+    if (s == OK)
+        s = tokenize_chat(p, &chat, documents.list, &text, add_special);
+    documents_fini(&documents);
     buf_fini(&text);
     return s;
 }

@@ -3,19 +3,7 @@
  * Chat: messages and documents are checked, made the context of the model's template, rendered,
  * tokenized. Completions: strings are tokenized, ids are taken as they are.
  *
- * Documents go where the template puts them, if it knows `documents`. Otherwise they stand at the
- * end of the system message (which is made if there is none):
- *
- *     {system message}
- *     (empty line)
- *     Documents:
- *     ### {title of the first}
- *     {its text}
- *     ### {title of the second}
- *     ...
- *
- * Every document begins on a new line and ends with a newline; without a title its first line is
- * "###". `documents_placement` "system" or "template" chooses one of the two.
+ * Documents (documents.h) become spans of their own where the rendered text can be cut.
  *
  * Owns    struct prompt: prompt_fini().
  * Thread  any; reads only what is constant after start.
@@ -35,14 +23,20 @@ struct server;
 struct prompt {
     struct buf ids;  /* of u32 */
     struct buf text; /* what `echo` gives back; empty unless wanted */
+    struct buf span_ends; /* of u32: positions before which a span ends; empty: one span */
+    uint32_t n_documents;
+    bool documents_in_template; /* else at the end of the system message */
+    char documents_note[160];   /* why they are not spans, or cannot be reused; else "" */
 };
 
 void prompt_init(struct prompt *p, uint32_t n_ids_max);
 void prompt_fini(struct prompt *p);
 uint32_t prompt_n_ids(const struct prompt *p);
 const uint32_t *prompt_ids(const struct prompt *p);
+uint32_t prompt_n_span_ends(const struct prompt *p);
+const uint32_t *prompt_span_ends(const struct prompt *p);
 
-/* `body`: an object with messages and so on. The text is appended to *out. */
+/* `body`: an object with messages and so on. The text alone is appended to *out. */
 NODISCARD enum status prompt_render_chat(const struct server *srv, const struct json *body,
                                          struct buf *out, struct buf *why);
 NODISCARD enum status prompt_from_chat(struct prompt *p, const struct server *srv,

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "server/auth.h"
+#include "server/documents.h"
 
 #define N_MODEL_NAMES_MAX 64
 
@@ -45,6 +46,9 @@ enum status server_init(struct server *srv, const struct config *config, struct 
     srv->model_names = calloc(N_MODEL_NAMES_MAX, sizeof *srv->model_names);
     enum status s = srv->model_names ? split_names(srv, names) : ERR_NOMEM;
     if (s == OK)
+        s = span_marks_create(&srv->span_marks, srv->tokenizer);
+    srv->documents_lead = documents_lead(srv->template);
+    if (s == OK)
         s = auth_init(srv, config->api_key);
     if (s != OK)
         server_fini(srv);
@@ -57,6 +61,8 @@ void server_fini(struct server *srv)
         free(srv->model_names[i]);
     free(srv->model_names);
     free(srv->key_hashes);
+    span_marks_destroy(srv->span_marks);
+    srv->span_marks = NULL;
     srv->model_names = NULL;
     srv->key_hashes = NULL;
     srv->n_model_names = srv->n_keys = 0;

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "engine/engine.h"
+#include "engine/spans.h"
 #include "server/config.h"
 
 struct http_server;
@@ -24,6 +25,8 @@ struct server {
     const struct engine_info *info;
     const struct tokenizer *tokenizer;    /* may be NULL: dummy weights without one */
     const struct chat_template *template; /* may be NULL */
+    struct span_marks *span_marks;        /* where documents may be cut */
+    bool documents_lead;                  /* see documents.h */
     char **model_names;                   /* [n_model_names], the first one is used in answers */
     uint32_t n_model_names;
     uint8_t (*key_hashes)[SERVER_KEY_HASH_BYTES]; /* [n_keys]; see auth.h */

@@ -68,6 +68,19 @@ const char *tokenizer_piece(const struct tokenizer *t, uint32_t id, size_t *len)
     return tokenizer_bytes(t, id, len);
 }
 
+uint32_t tokenizer_n_vocab(const struct tokenizer *t)
+{
+    (void)t;
+    return 256;
+}
+
+bool tokenizer_is_special(const struct tokenizer *t, uint32_t id)
+{
+    (void)t;
+    (void)id;
+    return false;
+}
+
 const char *tokenizer_bos_text(const struct tokenizer *t)
 {
     (void)t;

@@ -70,10 +70,12 @@ static void documents_stand_at_the_end_of_the_system_message(void **state)
     (void)state;
     atomic_store(&fake_uses_documents, false);
     renders("{'messages':[{'role':'system','content':'S'},{'role':'user','content':'q'}],"
-            "'documents':[{'title':'T','text':'x'},{'text':'y\\n'}]}",
-            "<s>system: S\n\nDocuments:\n### T\nx\n###\ny\n\nuser: q\nassistant: ");
+            "'documents':[{'title':'T','text':'x'},{'text':'y'}]}",
+            "<s>system: S\n\nDocuments:\n### T\nx\n### Document\ny\n### End of documents\n\n"
+            "user: q\nassistant: ");
     renders("{'messages':[{'role':'user','content':'q'}],'documents':[{'text':'x'}]}",
-            "<s>system: Documents:\n###\nx\n\nuser: q\nassistant: ");
+            "<s>system: Documents:\n### Document\nx\n### End of documents\n\n"
+            "user: q\nassistant: ");
     renders("{'messages':[{'role':'user','content':'q'}],'documents':[]}",
             "<s>user: q\nassistant: ");
     refuses("{'messages':[{'role':'user','content':'q'}],'documents':[{'text':'x'}],"
@@ -84,11 +86,55 @@ static void a_template_that_knows_documents_gets_them(void **state)
 {
     (void)state;
     atomic_store(&fake_uses_documents, true);
+    t.srv.documents_lead = true;
     renders("{'messages':[{'role':'user','content':'q'}],'documents':[{'title':'T','text':'x'},"
             "{'text':'y'}]}", "<s>[T|x][|y]user: q\nassistant: ");
     renders("{'messages':[{'role':'user','content':'q'}],'documents':[{'text':'x'}],"
             "'documents_placement':'system'}",
-            "<s>system: Documents:\n###\nx\n\nuser: q\nassistant: ");
+            "<s>system: Documents:\n### Document\nx\n### End of documents\n\n"
+            "user: q\nassistant: ");
+    t.srv.documents_lead = false; /* what documents_lead() finds: they stand behind the question */
+    renders("{'messages':[{'role':'user','content':'q'}],'documents':[{'text':'x'}]}",
+            "<s>system: Documents:\n### Document\nx\n### End of documents\n\n"
+            "user: q\nassistant: ");
+    atomic_store(&fake_uses_documents, false);
+}
+
+/* Ids and span ends of a chat; the note must hold `note`. */
+static void cuts(const char *json, uint32_t n_ends, const char *note)
+{
+    struct json *body = json_of(json);
+    struct prompt p;
+    struct buf why;
+
+    buf_init(&why, BUF_WHY_MAX);
+    prompt_init(&p, 1000);
+    if (prompt_from_chat(&p, &t.srv, body, false, &why) != OK)
+        fail_msg("%s: %s", json, buf_str(&why));
+    assert_int_equal(prompt_n_span_ends(&p), n_ends);
+    for (uint32_t i = 0; i < n_ends; i++)
+        assert_true(prompt_span_ends(&p)[i] > (i ? prompt_span_ends(&p)[i - 1] : 0));
+    if (n_ends > 0)
+        assert_true(prompt_span_ends(&p)[n_ends - 1] < prompt_n_ids(&p));
+    if (note[0] ? !strstr(p.documents_note, note) : p.documents_note[0] != '\0')
+        fail_msg("%s: \"%s\"", json, p.documents_note);
+    js_unref(body);
+    prompt_fini(&p);
+    buf_fini(&why);
+}
+
+static void documents_become_spans_or_the_answer_says_why_not(void **state)
+{
+    (void)state;
+    cuts("{'messages':[{'role':'user','content':'q'}]}", 0, "");
+    cuts("{'messages':[{'role':'user','content':'q'}],'documents':[{'text':'x'}]}", 2, "");
+    cuts("{'messages':[{'role':'system','content':'S'},{'role':'user','content':'q'}],"
+         "'documents':[{'text':'x'},{'text':'y'},{'title':'T','text':'z'}]}", 4, "");
+    cuts("{'messages':[{'role':'user','content':'q'},{'role':'assistant','content':'The'}],"
+         "'continue_final_message':true,'documents':[{'text':'x'}]}", 2, "");
+    atomic_store(&fake_uses_documents, true);
+    cuts("{'messages':[{'role':'user','content':'q'}],'documents_placement':'template',"
+         "'documents':[{'title':'T','text':'x'}]}", 0, "no newline or special token");
     atomic_store(&fake_uses_documents, false);
 }
 
@@ -219,6 +265,7 @@ int main(void)
         cmocka_unit_test(a_final_message_can_be_continued),
         cmocka_unit_test(documents_stand_at_the_end_of_the_system_message),
         cmocka_unit_test(a_template_that_knows_documents_gets_them),
+        cmocka_unit_test(documents_become_spans_or_the_answer_says_why_not),
         cmocka_unit_test(a_bad_message_is_named),
         cmocka_unit_test(prompts_of_every_form_are_read),
         cmocka_unit_test(a_bad_prompt_is_named),

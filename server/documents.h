@@ -1,0 +1,50 @@
+/* documents.h - the `documents` of a chat request: what they are and where they stand.
+ *
+ * Most chat templates know no documents, and some put them behind the first user message, where
+ * nothing in front of them ever repeats. So by default the template's own place is used only if
+ * nothing request-specific stands before it; else documents go to the end of the system message
+ * (which is made if there is none):
+ *
+ *     {system message}
+ *     (empty line)
+ *     Documents:
+ *     ### {title of the first, or "Document"}
+ *     {its text}
+ *     ### {title of the second}
+ *     ...
+ *     ### End of documents
+ *
+ * Each begins on a new line and ends with a newline, so that it can be a span (engine/spans.h).
+ * `documents_placement` "system" or "template" overrides.
+ *
+ * Owns    struct documents: documents_fini().
+ * Thread  any; reads only what is constant after start.
+ * Errors  ERR_INVALID with words that name the field; ERR_NOMEM.
+ * Units   bytes of UTF-8. */
+#ifndef TARN_SERVER_DOCUMENTS_H
+#define TARN_SERVER_DOCUMENTS_H
+
+#include <stdbool.h>
+
+#include "base/json.h"
+#include "engine/chat_template.h"
+
+struct server;
+
+struct documents {
+    struct json *list;  /* array of {"title", "text", ...}; NULL when there are none */
+    bool in_template;   /* else at the end of the system message */
+};
+
+NODISCARD enum status documents_read(struct documents *d, const struct server *srv,
+                                     const struct json *body, struct buf *why);
+void documents_fini(struct documents *d);
+
+/* The stated format above, from "Documents:" on. */
+NODISCARD enum status documents_write(const struct json *list, struct buf *out);
+
+/* Whether the template puts documents before anything that a request says: tried once at start with
+ * made-up messages. False when it knows no documents. template may be NULL. */
+bool documents_lead(const struct chat_template *template);
+
+#endif
