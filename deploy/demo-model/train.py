@@ -90,7 +90,8 @@ def initialize(model, seed):
 class Muon:
     """Momentum whose update is made orthogonal (Newton-Schulz), for the matrices of the layers; AdamW for the rest."""
 
-    def __init__(self, model, betas=(0.9, 0.95)):
+    def __init__(self, model, dtype, betas=(0.9, 0.95)):
+        self.dtype = dtype
         self.matrices = [p for n, p in model.named_parameters() if p.dim() == 2 and "embed" not in n]
         rest = [p for n, p in model.named_parameters() if not (p.dim() == 2 and "embed" not in n)]
         self.momentum = [torch.zeros_like(p) for p in self.matrices]
@@ -110,7 +111,7 @@ class Muon:
                 u = p.grad + 0.95 * m
                 updates.append(u if p.shape[0] <= p.shape[1] else u.t())
             x = torch.stack(updates)
-            x = (x / (x.flatten(1).norm(dim=1)[:, None, None] + 1e-7)).bfloat16()
+            x = (x / (x.flatten(1).norm(dim=1)[:, None, None] + 1e-7)).to(self.dtype)
             for _ in range(5):
                 y = x @ x.transpose(1, 2)
                 x = 3.4445 * x + (-4.7750 * y + 2.0315 * (y @ y)) @ x
@@ -216,9 +217,10 @@ def main():
     parser.add_argument("--adam-lr", type=float, default=0.003, help="rate of embeddings and norms")
     parser.add_argument("--other", type=float, default=0.1, help="weight of tokens that are not answers")
     parser.add_argument("--guide", type=float, default=0.3, help="weight of the hint where to look")
+    parser.add_argument("--wild", type=float, default=0.15, help="share of names made of rare syllables")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2, help="at most so many")
-    parser.add_argument("--float32", action="store_true", help="no bfloat16 autocast")
+    parser.add_argument("--float32", action="store_true", help="no bfloat16")
     parser.add_argument("--compile", action="store_true", help="torch.compile, needs torch 2 and g++")
     parser.add_argument("--plain-init", action="store_true", help="ordinary random weights, for comparison")
     parser.add_argument("--save-seconds", type=float, default=120)
@@ -236,7 +238,7 @@ def main():
                 torch.nn.init.normal_(p, std=0.02)
     else:
         initialize(model, args.seed)
-    opt = Muon(model)
+    opt = Muon(model, torch.float32 if args.float32 else torch.bfloat16)
     state = {"step": 0, "tokens": 0, "seconds": 0.0, "stage": 0, "stage_tokens": 0, "restarts": 0}
     if os.path.exists(args.checkpoint):
         saved = torch.load(args.checkpoint, map_location="cpu")
@@ -246,7 +248,7 @@ def main():
         state["restarts"] += 1
     # A resumed run draws new samples rather than the first ones again.
     rng = random.Random(args.seed * 1000 + state["restarts"])
-    writer = Writer(args.seed * 1000 + 500 + state["restarts"])
+    writer = Writer(args.seed * 1000 + 500 + state["restarts"], wild=args.wild)
     print(sum(p.numel() for p in model.parameters()), "parameters, torch", torch.__version__, state, flush=True)
     source = batches(tok, writer, state["stage"], rng, args.batch)
     hits = {"answer": None, "unknown": None, "talk": None}
