@@ -217,6 +217,14 @@ static void make_fingerprint(struct engine *e, const struct kv_pool *pool)
 
 /* --- opening: what the loop needs --- */
 
+/* Have the pages behind fresh memory now, so that a server's size does not creep up with the first
+ * wide batches. (A plain memset of calloc'ed memory may be left out by the compiler.) */
+static void touch(void *p, size_t n_bytes)
+{
+    for (size_t i = 0; i < n_bytes; i += 4096)
+        ((volatile char *)p)[i] = 0;
+}
+
 static enum status create_loop_state(struct engine *e, const struct kv_pool *pool, struct buf *why)
 {
     const struct engine_config *c = &e->config;
@@ -248,6 +256,8 @@ static enum status create_loop_state(struct engine *e, const struct kv_pool *poo
     e->raw_logits = calloc(n_logits, sizeof *e->raw_logits);
     if (!e->seqs || !e->free_slots || !e->intake || !e->candidates || !e->raw_logits)
         return buf_why(why, ERR_NOMEM, "out of memory for the sequence table");
+    touch(e->candidates, n_logits * sizeof *e->candidates);
+    touch(e->raw_logits, n_logits * sizeof *e->raw_logits);
     while (e->n_free_slots < e->n_slots) {
         e->free_slots[e->n_free_slots] = e->n_slots - 1 - e->n_free_slots;
         e->n_free_slots++;
@@ -456,6 +466,12 @@ enum status engine_submit(struct engine *e, struct request *r, struct buf *why)
                                              : "the server is shutting down");
     }
     return OK;
+}
+
+void engine_reset_cache(struct engine *e)
+{
+    atomic_store(&e->reset_wanted, true);
+    ring_poke(&e->submitted);
 }
 
 const struct engine_info *engine_info(const struct engine *e)

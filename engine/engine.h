@@ -1,8 +1,8 @@
 /* engine.h - what runs: a loaded model, its tokenizer, and the thread that steps it.
  *
  * Owns    model, weights, tokenizer, chat template, device, cache, scheduler, the engine thread.
- * Thread  engine_open/start/drain/close: main. engine_submit, engine_stats and the const getters:
- *         any thread. Everything inside the step: the engine thread alone.
+ * Thread  engine_open/start/drain/close: main. engine_submit, engine_reset_cache, engine_stats and the
+ *         const getters: any thread. Everything inside the step: the engine thread alone.
  * Errors  engine_open(): words that name the file and what is wrong with it.
  *         engine_submit(): ERR_BUSY when --max-num-queued-reqs are waiting, ERR_UNAVAILABLE while
  *         draining, ERR_TOO_LARGE when the request could never fit the KV pool.
@@ -55,6 +55,10 @@ void engine_close(struct engine *e);
 
 /* Takes a reference of its own on OK. */
 NODISCARD enum status engine_submit(struct engine *e, struct request *r, struct buf *why);
+
+/* Forget all cached KV but what running requests hold. The engine thread does it between two steps:
+ * a request that is submitted after this call finds nothing of it. */
+void engine_reset_cache(struct engine *e);
 
 /* Constant after open. */
 struct engine_info {

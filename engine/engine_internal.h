@@ -52,6 +52,7 @@ struct engine {
     atomic_uint n_rejected;
     atomic_bool draining;
     atomic_bool stopping;
+    atomic_bool reset_wanted;    /* engine_reset_cache() */
 
     /* Under stats_lock. */
     pthread_mutex_t stats_lock;

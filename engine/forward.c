@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/check.h"
 
@@ -88,6 +89,9 @@ enum status forward_create(struct forward **out, const struct forward_config *co
     if (!f->x || !f->xn || !f->qkv || !f->attn || !f->gate_up || !f->act || !f->out_x ||
         !f->logits || !f->cos_sin)
         goto done;
+    if (device_is_host(config->device))
+        /* The pages now, not when the batch first is that wide: see touch() in engine.c. */
+        memset(f->logits, 0, (size_t)config->n_out_max * m->n_vocab * sizeof(float));
     if (!device_is_host(config->device)) {
         f->host_logits = malloc((size_t)config->n_out_max * m->n_vocab * sizeof(float));
         if (!f->host_logits)

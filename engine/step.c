@@ -387,6 +387,9 @@ void *engine_loop(void *arg)
         struct plan plan;
         take_submitted(e, now);
         drop_cancelled(e);
+        /* After the intake: what was submitted after the wish cannot have attached before it. */
+        if (atomic_exchange(&e->reset_wanted, false))
+            cache_reset(e->cache);
         struct sched_view view = {e, cache_n_available(e->cache), view_match, view_need,
                                   view_reclaimable};
         scheduler_plan(e->scheduler, now, &view, &plan);

@@ -1,0 +1,195 @@
+/* Whatever engine_open() is given, it opens or says what is wrong and leaves nothing behind (under
+ * ASan a leak is a failure). */
+#include "tests/unit/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/engine.h"
+
+static char dir[64];
+
+static const char config_json[] =
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":16,\"num_hidden_layers\":2,"
+    "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"intermediate_size\":24,"
+    "\"vocab_size\":40,\"max_position_embeddings\":512,\"tie_word_embeddings\":true,"
+    "\"torch_dtype\":\"float16\"}";
+
+static void write_file(const char *name, const char *text)
+{
+    char path[128];
+
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void remove_file(const char *name)
+{
+    char path[128];
+
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    unlink(path);
+}
+
+static struct engine_config small(void)
+{
+    struct engine_config c;
+
+    engine_config_init(&c);
+    c.model_dir = dir;
+    c.load_format = "dummy";
+    c.n_threads = 1;
+    c.max_num_seqs = 4;
+    c.kv_bytes = 1 << 20;
+    return c;
+}
+
+static void refuse(const struct engine_config *c, enum status want, const char *words)
+{
+    struct engine *e = (struct engine *)1;
+    struct buf why;
+
+    buf_init(&why, BUF_WHY_MAX);
+    enum status got = engine_open(&e, c, &why);
+    if (got != want || !strstr(buf_str(&why), words))
+        fail_msg("%s \"%s\" instead of %s \"%s\"", status_name(got), buf_str(&why),
+                 status_name(want), words);
+    assert_null(e);
+    buf_fini(&why);
+}
+
+static void every_wrong_option_is_named(void **state)
+{
+    struct engine_config c;
+
+    (void)state;
+    c = small();
+    c.model_dir = NULL;
+    refuse(&c, ERR_INVALID, "--model");
+    c = small();
+    c.model_dir = "/nonexistent/model";
+    refuse(&c, ERR_NOT_FOUND, "/nonexistent/model/config.json");
+    c = small();
+    c.device = "tpu";
+    refuse(&c, ERR_UNSUPPORTED, "tpu");
+    c = small();
+    c.cpu_variant = "sse9";
+    refuse(&c, ERR_UNSUPPORTED, "sse9");
+    c = small();
+    c.dtype = "int3";
+    refuse(&c, ERR_INVALID, "--dtype int3");
+    c = small();
+    c.kv_dtype = "int3";
+    refuse(&c, ERR_INVALID, "--kv-cache-dtype int3");
+    c = small();
+    c.load_format = "zip";
+    refuse(&c, ERR_INVALID, "--load-format zip");
+    c = small();
+    c.policy = "lifo";
+    refuse(&c, ERR_INVALID, "lifo");
+    c = small();
+    c.max_model_len = 513;
+    refuse(&c, ERR_INVALID, "max_position_embeddings 512");
+    c = small();
+    c.kv_bytes = 1000;
+    refuse(&c, ERR_INVALID, "--kv-device-bytes");
+    c = small();
+    c.kv_bytes = 10 * 2048;
+    c.max_model_len = 512;
+    refuse(&c, ERR_INVALID, "raise --kv-device-bytes");
+    c = small();
+    c.segment_tokens = 100;
+    refuse(&c, ERR_INVALID, "--kv-segment-tokens");
+    c = small();
+    c.max_num_seqs = 0;
+    refuse(&c, ERR_INVALID, "--max-num-seqs");
+    c = small();
+    c.load_format = "auto";
+    refuse(&c, ERR_NOT_FOUND, "model.safetensors");
+}
+
+static void damaged_side_files_are_errors_not_crashes(void **state)
+{
+    struct engine_config c = small();
+
+    (void)state;
+    write_file("tokenizer.json", "{\"model\":");
+    refuse(&c, ERR_INVALID, "tokenizer.json");
+    remove_file("tokenizer.json");
+    write_file("generation_config.json", "{\"temperature\":\"hot\"}");
+    refuse(&c, ERR_INVALID, "temperature");
+    remove_file("generation_config.json");
+}
+
+static void a_small_pool_cuts_the_context(void **state)
+{
+    struct engine_config c = small();
+    struct engine *e;
+
+    (void)state;
+    c.kv_bytes = 40000; /* blocks of 2 layers * 2 * 1 head * 8 * 32 * 2 bytes = 2 KiB: 19 of them */
+    assert_ok(engine_open(&e, &c, NULL));
+    assert_int_equal(engine_info(e)->max_model_len, 512);
+    engine_close(e);
+    c.kv_bytes = 5 * 2048;
+    assert_ok(engine_open(&e, &c, NULL));
+    assert_int_equal(engine_info(e)->n_kv_blocks, 5);
+    assert_int_equal(engine_info(e)->max_model_len, 4 * 32);
+    engine_close(e);
+}
+
+static void the_fingerprint_tells_models_and_settings_apart(void **state)
+{
+    struct engine_config c = small();
+    char first[65], again[65], other[65];
+    struct engine *e;
+
+    (void)state;
+    assert_ok(engine_open(&e, &c, NULL));
+    strcpy(first, engine_info(e)->fingerprint_hex);
+    engine_close(e);
+    assert_ok(engine_open(&e, &c, NULL));
+    strcpy(again, engine_info(e)->fingerprint_hex);
+    engine_close(e);
+    assert_string_equal(first, again);
+    for (int k = 0; k < 5; k++) {
+        c = small();
+        if (k == 0)
+            c.seed = 7; /* other weights */
+        else if (k == 1)
+            c.kv_dtype = "f32";
+        else if (k == 2)
+            c.segment_tokens = 128;
+        else if (k == 3)
+            c.dtype = "bf16";
+        else
+            c.device = "ref";
+        assert_ok(engine_open(&e, &c, NULL));
+        strcpy(other, engine_info(e)->fingerprint_hex);
+        engine_close(e);
+        assert_string_not_equal(first, other);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_wrong_option_is_named),
+        cmocka_unit_test(damaged_side_files_are_errors_not_crashes),
+        cmocka_unit_test(a_small_pool_cuts_the_context),
+        cmocka_unit_test(the_fingerprint_tells_models_and_settings_apart),
+    };
+    strcpy(dir, "/tmp/tarn-open-XXXXXX");
+    if (!mkdtemp(dir))
+        return 1;
+    write_file("config.json", config_json);
+    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    remove_file("config.json");
+    rmdir(dir);
+    return rc;
+}
