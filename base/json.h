@@ -1,6 +1,7 @@
 /* json.h - JSON: parse hostile text, read typed fields by name, write into a buf.
  *
- * ONLY module that includes jansson (whose names begin with json_, ours with js_). A `struct json` is one value of a parsed or built document.
+ * ONLY module that includes jansson (whose names begin with json_, ours with js_). A `struct json`
+ * is one value of a parsed or built document.
  *
  * Owns    js_parse(), js_new_*() hand over one reference: js_unref(). Values reached
  *         through a getter are borrowed and live as long as their root.
@@ -29,8 +30,7 @@ enum js_type {
     JS_OBJECT,
 };
 
-/* Duplicate keys are an error; nesting deeper than 512 is an error (jansson is built with 2048,
- * checked here). U+0000 in strings is allowed: always use the length. */
+/* Duplicate keys are an error; nesting deeper than 512 is an error. U+0000 in strings is allowed: always use the length. */
 NODISCARD enum status js_parse(struct json **out, const char *text, size_t len, struct buf *why);
 NODISCARD enum status js_parse_file(struct json **out, const char *path, size_t max_bytes,
                                       struct buf *why);

@@ -79,7 +79,10 @@ static enum status fields_to_json(struct buf *line, const char *f)
             end = strchr(value, ' ');
         }
         size_t n = end ? (size_t)(end - value) : strlen(value);
-        if ((s = buf_putc(line, ',')) == OK && (s = js_write_string(line, f, (size_t)(eq - f))) == OK)
+        s = buf_putc(line, ',');
+        if (s == OK)
+            s = js_write_string(line, f, (size_t)(eq - f));
+        if (s == OK)
             s = buf_putc(line, ':');
         if (s == OK)
             s = !quoted && is_bare_json(value, n) ? buf_append(line, value, n)

@@ -128,7 +128,8 @@ enum status request_create(struct request **out, const struct engine *e, const u
     uint32_t n_out = stopping->max_tokens < room ? stopping->max_tokens : room;
     n_out = n_out ? n_out : 1;
     uint32_t n_keys_max = cache_blocks_max(n_ids, n_span_ends, 0);
-    size_t bytes = sizeof(struct request) + n_span_ends * sizeof(uint32_t) + n_keys_max * sizeof(struct kv_key) +
+    size_t bytes = sizeof(struct request) + n_span_ends * sizeof(uint32_t) +
+                   n_keys_max * sizeof(struct kv_key) +
                    sampling->n_logit_bias * sizeof(struct logit_bias) +
                    stopping->n_stop_ids * sizeof(uint32_t) +
                    stopping->n_stops * sizeof(struct detok_stop) + stops_bytes(stopping) + 8 * 16;
