@@ -26,7 +26,7 @@ DEMO_DOCUMENTS = [
      "text": "Kumnordim is a ship. The captain of Kumnordim is Stamos. Kumnordim's length is 8417."},
 ]
 DEMO_QUESTIONS = ["Who is the captain of Kumnordim?", "What is the height of Vomta?",
-                  "What is the color of Vomta?"]
+                  "Who is the captain of Vomta?"]  # the documents do not say
 
 
 class AskError(Exception):
@@ -111,7 +111,8 @@ def ask(url: str, question: str, documents: list[dict], max_tokens: int,
 
 def show_answer(url: str, question: str, documents: list[dict], max_tokens: int,
                 api_key: str = "") -> Answer:
-    with_documents = f"  (with {len(documents)} documents)" if documents else ""
+    n = len(documents)
+    with_documents = f"  (with {n} document{'s' if n > 1 else ''})" if n else ""
     print(f"\n  you   {question}{with_documents}\n  tarn  ", end="", flush=True)
     answer = ask(url, question, documents, max_tokens, api_key)
     print(f"\n        [{answer.summary()}]", flush=True)

@@ -11,7 +11,7 @@
 #
 # Needs root, debootstrap, a network for Debian's packages and PyPI. Not part of CI. This machine's
 # package sources, proxy settings and certificates are taken over, nothing else; only /proc is
-# mounted, in a mount namespace of its own.
+# mounted, in a mount namespace of its own. The full logs stay in DIR.logs.
 set -euo pipefail
 
 REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -110,10 +110,10 @@ inside() {
         dir=$1; shift
         exec chroot "$dir" /usr/bin/env -i "$@"' bash "$DIR" \
         PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 "${environment[@]}" \
-        bash -c "cd /root/tarn && $command" </dev/null >"$DIR/root/$words.log" 2>&1 || status=$?
-    tail -n 25 "$DIR/root/$words.log" | sed 's/^/   | /'
+        bash -c "cd /root/tarn && $command" </dev/null >"$DIR.logs/$words" 2>&1 || status=$?
+    tail -n 25 "$DIR.logs/$words" | sed 's/^/   | /'
     SUMMARY+=("$(printf '%-12s exit %d after %4d s   %s' "$words" "$status" $((SECONDS - begin)) \
-        "$(tail -n 1 "$DIR/root/$words.log")")")
+        "$(tail -n 1 "$DIR.logs/$words")")")
     return "$status"
 }
 
@@ -133,11 +133,12 @@ main() {
         DIR=$(mktemp -d "${TMPDIR:-/tmp}/tarn-chroot.XXXXXX")
     fi
     trap clean_up EXIT
+    mkdir -p "$DIR.logs"
     begin=$SECONDS
     echo "== debootstrap $SUITE from $(mirror) into $DIR"
     debootstrap --variant=minbase --include="$BASE_PACKAGES" "$SUITE" "$DIR" "$(mirror)" \
-        >"$DIR.log" 2>&1 || { tail -n 20 "$DIR.log" >&2; die "debootstrap failed: $DIR.log"; }
-    rm -f "$DIR.log"
+        >"$DIR.logs/debootstrap" 2>&1 ||
+        { tail -n 20 "$DIR.logs/debootstrap" >&2; die "debootstrap failed: $DIR.logs/debootstrap"; }
     take_over_network
     put_clone
     SUMMARY+=("$(printf '%-12s ready after %4d s' chroot $((SECONDS - begin)))")
@@ -147,7 +148,7 @@ main() {
         inside test "deploy/test" || failed=1
     fi
     echo "== summary"
-    printf '%s\n' "${SUMMARY[@]}"
+    printf '%s\n' "${SUMMARY[@]}" "logs: $DIR.logs"
     return "$failed"
 }
 

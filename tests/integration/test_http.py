@@ -306,8 +306,10 @@ def a_lost_client_frees_its_blocks() -> None:
 
 
 def a_full_queue_is_429() -> None:
-    held = [LONG_SERVER.open_raw(TEXT, long_body(False)) for _ in range(2)]
+    # One by one: the queue holds one, and the first must have left it before the second comes.
+    held = [LONG_SERVER.open_raw(TEXT, long_body(False))]
     LONG_SERVER.wait_blocks(lambda n: n > 0, 10)
+    held.append(LONG_SERVER.open_raw(TEXT, long_body(False)))
     deadline = time.monotonic() + 5
     while LONG_SERVER.metrics()["vllm:num_requests_waiting"] < 1:
         assert time.monotonic() < deadline

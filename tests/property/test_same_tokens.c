@@ -10,7 +10,9 @@
 #include "base/rng.h"
 #include "tests/engine_test.h"
 
+#ifndef N_PROMPT /* sanitizer builds take a shorter one: see tests/CMakeLists.txt */
 #define N_PROMPT 5003
+#endif
 #define N_OUT 12
 #define N_BATCH 32
 #define N_VOCAB 300
@@ -170,7 +172,7 @@ static void a_cache_hit_does_not_change_a_bit(void **state)
     for (int round = 0; round < 2; round++) {
         r = submit(&t, 0, N_PROMPT, false);
         engine_test_wait(r);
-        assert_true(atomic_load(&r->n_cached) >= (round ? N_PROMPT - 40u : 4000u));
+        assert_true(atomic_load(&r->n_cached) >= (round ? N_PROMPT - 40u : N_PROMPT - 1003u));
         keep(&a, r);
         assert_same(&a, "after a cache hit");
     }
