@@ -166,17 +166,18 @@ static enum status take_bytes(struct detok *d, const char *bytes, size_t len)
 
 enum status detok_feed(struct detok *d, uint32_t id, struct buf *out)
 {
-    size_t len, from = d->held.len;
+    size_t len, first_len, from = d->held.len;
 
     d->n_ids++;
     if (d->stopped_by >= 0 || (!d->show_special && tokenizer_is_special(d->tok, id)))
         return OK;
     const char *bytes = tokenizer_bytes(d->tok, id, &len);
-    if (len == 0)
+    const char *first = tokenizer_first_bytes(d->tok, id, &first_len);
+    if (len == 0 && first_len == 0)
         return OK;
-    if (!d->begun && !d->continues && tokenizer_strips_first_space(d->tok) && bytes[0] == ' ') {
-        bytes++;
-        len--;
+    if (!d->begun && !d->continues) {
+        bytes = first;
+        len = first_len;
     }
     d->begun = true;
     enum status s = make_fail_tables(d);

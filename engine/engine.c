@@ -270,11 +270,14 @@ static void init_stats(struct engine_stats *st)
     hist_init(&st->ttft_s, hist_bounds_ttft_s, ARRAY_SIZE(hist_bounds_ttft_s));
     hist_init(&st->itl_s, hist_bounds_itl_s, ARRAY_SIZE(hist_bounds_itl_s));
     hist_init(&st->tpot_s, hist_bounds_itl_s, ARRAY_SIZE(hist_bounds_itl_s));
-    struct hist *long_ones[] = {&st->e2e_s, &st->queue_s, &st->prefill_s, &st->decode_s};
+    struct hist *long_ones[] = {&st->e2e_s, &st->queue_s, &st->prefill_s, &st->decode_s,
+                                &st->inference_s};
+    struct hist *of_tokens[] = {&st->prompt_tokens, &st->generation_tokens, &st->computed_tokens,
+                                &st->max_tokens};
     for (size_t i = 0; i < ARRAY_SIZE(long_ones); i++)
         hist_init(long_ones[i], hist_bounds_e2e_s, ARRAY_SIZE(hist_bounds_e2e_s));
-    hist_init(&st->prompt_tokens, hist_bounds_tokens, ARRAY_SIZE(hist_bounds_tokens));
-    hist_init(&st->generation_tokens, hist_bounds_tokens, ARRAY_SIZE(hist_bounds_tokens));
+    for (size_t i = 0; i < ARRAY_SIZE(of_tokens); i++)
+        hist_init(of_tokens[i], hist_bounds_tokens, ARRAY_SIZE(hist_bounds_tokens));
     hist_init(&st->step_tokens, hist_bounds_step_tokens, ARRAY_SIZE(hist_bounds_step_tokens));
 }
 

@@ -1,8 +1,8 @@
 /* engine.h - what runs: a loaded model, its tokenizer, and the thread that steps it.
  *
  * Owns    model, weights, tokenizer, chat template, device, cache, scheduler, the engine thread.
- * Thread  engine_open/start/drain/close: main. engine_submit, engine_reset_cache, engine_stats and the
- *         const getters: any thread. Everything inside the step: the engine thread alone.
+ * Thread  engine_open/start/drain/close: main. engine_submit, engine_reset_cache, engine_stats and
+ *         the const getters: any thread. Everything inside the step: the engine thread alone.
  * Errors  engine_open(): words that name the file and what is wrong with it.
  *         engine_submit(): ERR_BUSY when --max-num-queued-reqs are waiting, ERR_UNAVAILABLE while
  *         draining, ERR_TOO_LARGE when the request could never fit the KV pool.
@@ -93,8 +93,10 @@ struct engine_stats {
     uint64_t n_steps, n_prompt_tokens, n_prompt_tokens_cached, n_generation_tokens;
     uint64_t n_preemptions, n_rejected;
     uint64_t n_finished[FINISH_ERROR + 1];
-    struct hist ttft_s, itl_s, e2e_s, queue_s, prefill_s, decode_s, tpot_s;
+    struct hist ttft_s, itl_s, e2e_s, queue_s, prefill_s, decode_s, inference_s, tpot_s;
     struct hist prompt_tokens, generation_tokens, step_tokens;
+    struct hist computed_tokens;   /* of a prompt, not found in the cache */
+    struct hist max_tokens;        /* what a request may generate at most */
 };
 void engine_stats(struct engine *e, struct engine_stats *out);
 

@@ -93,6 +93,7 @@ struct request {
     void (*wake)(void *arg);           /* engine thread: tokens or the end are there; must not
                                           block. Called at most once until request_poll() */
     void *wake_arg;
+    bool wake_at_end;                  /* nobody looks before: wake() for the end only */
 
     /* Written by the engine thread, read by the submitter. */
     struct out_token *out;             /* [stopping.max_tokens] */

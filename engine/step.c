@@ -37,9 +37,12 @@ static void count_finish(struct engine *e, const struct request *r, enum finish_
     hist_add(&st->queue_s, seconds(t0, t1));
     hist_add(&st->prefill_s, seconds(t1, t2));
     hist_add(&st->decode_s, seconds(t2, t3));
+    hist_add(&st->inference_s, seconds(t1, t3));
     if (n_out > 1)
         hist_add(&st->tpot_s, seconds(t2, t3) / (n_out - 1));
     hist_add(&st->prompt_tokens, r->prompt.n_ids);
+    hist_add(&st->computed_tokens, r->prompt.n_ids - atomic_load(&r->n_cached));
+    hist_add(&st->max_tokens, r->stopping.max_tokens);
     hist_add(&st->generation_tokens, n_out);
 }
 
@@ -306,7 +309,8 @@ static void give_token(struct engine *e, uint32_t slot, struct out_token token, 
 
     enum finish_reason reason = check_stop(e, q, token.id);
     if (reason == FINISH_NONE) {
-        wake(r);
+        if (!r->wake_at_end)
+            wake(r);
         return;
     }
     scheduler_on_finish(e->scheduler, slot);

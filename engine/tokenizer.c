@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "engine/tokenizer_internal.h"
 #include "engine/tokenizer_utf8.h"
 
@@ -20,33 +21,59 @@ enum status tok_node_type(const struct json *node, const char *where, const char
     return OK;
 }
 
-static enum status check_model(const struct json *root, struct buf *why)
+/* Files before 2021 do not say the type: it shows in the fields. */
+static const char *guess_type(const struct json *model)
 {
+    if (js_is(js_get(model, "vocab"), JS_ARRAY))
+        return "Unigram";
+    return js_get(model, "max_input_chars_per_word") ? "WordPiece" : "BPE";
+}
+
+static enum status check_model(struct tokenizer *t, const struct json *root, struct buf *why)
+{
+    static const char *const names[] = {"BPE", "Unigram", "WordPiece"}; /* enum tok_model */
     const struct json *model = js_get(root, "model");
-    const char *type = "BPE"; /* what files before 2021 leave out */
 
     if (!js_is(root, JS_OBJECT) || !js_is(model, JS_OBJECT))
         return buf_why(why, ERR_INVALID, "tokenizer.json: model: expected an object, got %s",
                        js_type_name(js_typeof(model)));
+    const char *type = guess_type(model);
     enum status s = js_get_str(model, "type", &type, NULL, why);
-    if (s == OK && strcmp(type, "BPE") != 0)
-        s = buf_why(why, ERR_UNSUPPORTED, "tokenizer.json: model.type %s is not supported", type);
-    return s;
+    if (s != OK)
+        return s;
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        if (strcmp(type, names[i]) == 0) {
+            t->model = (enum tok_model)i;
+            return OK;
+        }
+    }
+    return buf_why(why, ERR_UNSUPPORTED, "tokenizer.json: model.type %s is not supported", type);
+}
+
+static enum status load_model(struct tokenizer *t, const struct json *model, struct buf *why)
+{
+    switch (t->model) {
+    case TOK_BPE:
+        return tok_bpe_load(&t->bpe, &t->vocab, tok_pretok_is_byte_level(t->pretok), model, why);
+    case TOK_UNIGRAM: return tok_unigram_load(&t->unigram, &t->vocab, model, why);
+    case TOK_WORDPIECE: return tok_wordpiece_load(&t->wordpiece, model, why);
+    }
+    return ERR_INTERNAL;
 }
 
 static enum status load_parts(struct tokenizer *t, const struct json *root, struct buf *why)
 {
     const struct json *model = js_get(root, "model"), *added = js_get(root, "added_tokens");
-    enum status s = check_model(root, why);
+    enum status s = check_model(t, root, why);
 
     if (s == OK)
-        s = tok_vocab_load(&t->vocab, model, added, why);
+        s = tok_vocab_load(&t->vocab, model, t->model == TOK_UNIGRAM, added, why);
     if (s == OK)
         s = tok_normalizer_load(&t->normalizer, js_get(root, "normalizer"), why);
     if (s == OK)
-        s = tok_pretok_load(&t->pretok, js_get(root, "pre_tokenizer"), why);
+        s = tok_pretok_load(&t->pretok, js_get(root, "pre_tokenizer"), t->model == TOK_BPE, why);
     if (s == OK)
-        s = tok_bpe_load(&t->bpe, &t->vocab, tok_pretok_is_byte_level(t->pretok), model, why);
+        s = load_model(t, model, why);
     if (s == OK)
         s = tok_added_load(&t->added, &t->added_normalized, &t->vocab, t->normalizer, added, why);
     if (s == OK)
@@ -72,14 +99,41 @@ static enum status load_file(struct tokenizer *t, const char *dir, struct buf *w
     return s;
 }
 
-enum status tokenizer_load(struct tokenizer **out, const char *dir, struct buf *why)
+static struct tokenizer *new_tokenizer(void)
 {
     struct tokenizer *t = calloc(1, sizeof *t);
+
+    if (t)
+        t->bos_id = t->eos_id = TOKEN_NONE;
+    return t;
+}
+
+enum status tok_load_text(struct tokenizer **out, const char *text, size_t len, struct buf *why)
+{
+    struct tokenizer *t = new_tokenizer();
+    struct json *root = NULL;
+
+    *out = NULL;
+    if (!t)
+        return ERR_NOMEM;
+    enum status s = js_parse(&root, text, len, why);
+    if (s == OK)
+        s = load_parts(t, root, why);
+    js_unref(root);
+    if (s == OK)
+        *out = t;
+    else
+        tokenizer_destroy(t);
+    return s;
+}
+
+enum status tokenizer_load(struct tokenizer **out, const char *dir, struct buf *why)
+{
+    struct tokenizer *t = new_tokenizer();
 
     *out = NULL;
     if (!t)
         return buf_why(why, ERR_NOMEM, "out of memory");
-    t->bos_id = t->eos_id = TOKEN_NONE;
     enum status s = load_file(t, dir, why);
     if (s == OK)
         s = tok_config_load(t, dir, why);
@@ -101,6 +155,8 @@ void tokenizer_destroy(struct tokenizer *t)
     tok_vec_fini(&t->before);
     tok_vec_fini(&t->after);
     tok_bpe_fini(&t->bpe);
+    tok_unigram_fini(&t->unigram);
+    tok_wordpiece_fini(&t->wordpiece);
     tok_pretok_destroy(t->pretok);
     tok_normalizer_destroy(t->normalizer);
     tok_vocab_fini(&t->vocab);
@@ -121,6 +177,16 @@ struct encoder {
     unsigned flags;
 };
 
+static enum status encode_piece(struct encoder *e, const char *piece, size_t len)
+{
+    switch (e->t->model) {
+    case TOK_BPE: return tok_bpe_piece(&e->t->bpe, &e->scratch, piece, len);
+    case TOK_UNIGRAM: return tok_unigram_piece(&e->t->unigram, &e->scratch, piece, len);
+    case TOK_WORDPIECE: return tok_wordpiece_piece(&e->t->wordpiece, &e->scratch, piece, len);
+    }
+    return ERR_INTERNAL;
+}
+
 static enum status encode_pieces(struct encoder *e, const char *text, size_t len, bool at_start)
 {
     bool no_prefix = at_start && (e->flags & TOKENIZE_CONTINUES);
@@ -128,7 +194,7 @@ static enum status encode_pieces(struct encoder *e, const char *text, size_t len
 
     for (size_t i = 0; i < e->pieces.spans.n && s == OK; i += 2) {
         const uint32_t *span = e->pieces.spans.v + i;
-        s = tok_bpe_piece(&e->t->bpe, &e->scratch, e->pieces.text + span[0], span[1] - span[0]);
+        s = encode_piece(e, e->pieces.text + span[0], span[1] - span[0]);
         if (s == OK && e->scratch.out.n > e->n_ids_max)
             s = ERR_TOO_LARGE;
     }
@@ -227,7 +293,7 @@ enum status tok_encode_counted(const struct tokenizer *t, const char *text, size
     tok_pieces_init(&e.pieces);
     buf_init(&e.normal, (size_t)TOK_TEXT_BYTES_MAX * 4);
     enum status s = encode_repaired(&e, text, len, ids);
-    *n_steps_out = e.scratch.n_steps;
+    *n_steps_out = e.scratch.n_steps + e.scratch.queue.n_steps;
     buf_fini(&e.normal);
     tok_pieces_fini(&e.pieces);
     tok_scratch_fini(&e.scratch);
@@ -270,9 +336,19 @@ bool tokenizer_is_special(const struct tokenizer *t, uint32_t id)
     return id < t->vocab.n_tokens && (t->vocab.tokens[id].flags & TOK_SPECIAL);
 }
 
-bool tokenizer_strips_first_space(const struct tokenizer *t)
+const char *tokenizer_first_bytes(const struct tokenizer *t, uint32_t id, size_t *len_out)
 {
-    return t->strips_first_space;
+    const char *bytes = tokenizer_bytes(t, id, len_out);
+
+    if (id < t->vocab.n_tokens && t->vocab.tokens[id].first) {
+        bytes = t->vocab.tokens[id].first;
+        *len_out = t->vocab.tokens[id].first_len;
+    }
+    if (t->strips_first_space && *len_out > 0 && bytes[0] == ' ') {
+        bytes++;
+        (*len_out)--;
+    }
+    return bytes;
 }
 
 uint32_t tokenizer_find(const struct tokenizer *t, const char *piece, size_t len)

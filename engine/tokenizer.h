@@ -1,7 +1,8 @@
 /* tokenizer.h - text to token ids and back, from a Hugging Face tokenizer.json.
  *
- * ONLY module that includes PCRE2 and utf8proc. Knows byte-level BPE (GPT-2, Llama 3, Qwen) and
- * SentencePiece-style BPE (Llama 2, Mistral: U+2581 for spaces, byte fallback, dummy prefix).
+ * ONLY module that includes PCRE2 and utf8proc. Knows byte-level BPE (GPT-2, Llama 3, Qwen),
+ * SentencePiece-style BPE (Llama 2, Mistral: U+2581 for spaces, byte fallback, dummy prefix),
+ * Unigram (T5, XLM-RoBERTa) and WordPiece (BERT).
  *
  * Owns    everything it loaded; tokenizer_destroy() frees it.
  * Thread  read-only after load: any thread, no locks.
@@ -32,7 +33,8 @@ NODISCARD enum status tokenizer_load(struct tokenizer **out, const char *dir, st
 void tokenizer_destroy(struct tokenizer *t); /* NULL is fine */
 
 /* Ids of text are appended to *ids. Text that is no UTF-8 is tokenized with U+FFFD in place of
- * each bad byte sequence. ERR_TOO_LARGE when ids->max would be passed. */
+ * each bad byte sequence. ERR_TOO_LARGE when ids->max would be passed. ERR_INVALID: unknown text,
+ * and the vocabulary (Unigram, WordPiece) names no token for it. */
 NODISCARD enum status tokenizer_encode(const struct tokenizer *t, const char *text, size_t len,
                                        unsigned flags, struct buf *ids);
 
@@ -42,12 +44,13 @@ uint32_t tokenizer_n_vocab(const struct tokenizer *t);
  * space, <0x41> as the byte; an added token is its own content. May be half a UTF-8 character.
  * An unknown id gives "" and length 0. */
 const char *tokenizer_bytes(const struct tokenizer *t, uint32_t id, size_t *len_out);
+/* The same for the first token of a text: without SentencePiece's dummy space, or the space that
+ * WordPiece has between words. */
+const char *tokenizer_first_bytes(const struct tokenizer *t, uint32_t id, size_t *len_out);
 /* The token as the vocabulary writes it (for logs and logprobs); NULL for an unknown id. */
 const char *tokenizer_piece(const struct tokenizer *t, uint32_t id, size_t *len_out);
 /* True for added tokens marked special: left out of output text unless asked for. */
 bool tokenizer_is_special(const struct tokenizer *t, uint32_t id);
-/* Whether the first token of a text loses one leading space when decoded (SentencePiece). */
-bool tokenizer_strips_first_space(const struct tokenizer *t);
 /* TOKEN_NONE when absent. */
 uint32_t tokenizer_find(const struct tokenizer *t, const char *piece, size_t len);
 

@@ -7,7 +7,8 @@
  *                 SentencePiece-style files hand over a whole text as one piece; this cuts it
  *                 back into words.
  *   short runs    scan an array of ranks for the lowest: quadratic, but without a heap
- *   long runs     a linked list and a heap of (rank, position): O(n log n) */
+ *   long runs     a linked list and a queue of (rank, position): O(n log n), and O(n) for the worst
+ *                 texts there are, one character a million times */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,8 @@
 
 #define SHORT_RUN 32
 #define NO_RANK UINT32_MAX
+#define QUEUE_END UINT32_MAX
+#define QUEUE_N_OPEN 1024
 
 /* ---- the table ---- */
 
@@ -211,18 +214,13 @@ static enum status load_unk(struct tok_bpe *b, const struct json *model, struct 
 
 static void fill_byte_tables(struct tok_bpe *b)
 {
-    char name[8];
+    char name[4];
 
     for (uint32_t c = 0; c < 512; c++)
         b->letter_ids[c] = tok_vocab_find(b->vocab, name, utf8_put(name, c));
-    for (unsigned byte = 0; byte < 256; byte++) {
-        static const char hex[] = "0123456789ABCDEF";
-        char fallback[6] = {'<', '0', 'x', hex[byte >> 4], hex[byte & 15], '>'};
+    for (unsigned byte = 0; byte < 256; byte++)
         b->byte_ids[byte] = b->letter_ids[tok_byte_letter((unsigned char)byte)];
-        b->fallback_ids[byte] = tok_vocab_find(b->vocab, fallback, sizeof fallback);
-        if (b->fallback_ids[byte] != TOKEN_NONE)
-            b->vocab->tokens[b->fallback_ids[byte]].flags |= TOK_BYTE;
-    }
+    tok_vocab_byte_tokens(b->vocab, b->fallback_ids);
 }
 
 enum status tok_bpe_load(struct tok_bpe *b, const struct tok_vocab *v, bool byte_level,
@@ -255,16 +253,6 @@ void tok_bpe_fini(struct tok_bpe *b)
     free(b->merges);
     free(b->joins);
     *b = (struct tok_bpe){0};
-}
-
-void tok_scratch_fini(struct tok_scratch *s)
-{
-    tok_vec_fini(&s->out);
-    tok_vec_fini(&s->symbols);
-    tok_vec_fini(&s->node);
-    buf_fini(&s->name);
-    free(s->heap);
-    *s = (struct tok_scratch){0};
 }
 
 /* ---- from a piece to symbols ---- */
@@ -394,45 +382,126 @@ struct run {
     uint32_t n;
 };
 
-static enum status heap_push(struct tok_scratch *s, uint32_t rank, uint32_t pos)
+/* The queue gives out (rank, position) in ascending order. Positions of one rank mostly come in
+ * ascending order, too, so they are kept in lists, and the heap holds only the first of each. A
+ * list is found by its rank in a small table where newer ranks push out older ones; a position
+ * that finds no list to be the end of begins a new one. */
+static enum status new_item(struct tok_queue *q, uint32_t pos, uint32_t *out)
 {
-    if (s->heap_n == s->heap_cap) {
-        size_t cap = s->heap_cap ? s->heap_cap * 2 : 1024;
-        uint64_t *heap = realloc(s->heap, cap * sizeof *heap);
-        if (!heap)
-            return ERR_NOMEM;
-        s->heap = heap;
-        s->heap_cap = cap;
+    if (q->free != QUEUE_END) {
+        *out = q->free;
+        q->free = q->items[q->free].next;
+    } else {
+        if (q->n_items == q->cap_items) {
+            uint32_t cap = q->cap_items ? q->cap_items * 2 : 1024;
+            struct tok_queue_item *items = realloc(q->items, cap * sizeof *items);
+            if (!items)
+                return ERR_NOMEM;
+            q->items = items;
+            q->cap_items = cap;
+        }
+        *out = q->n_items++;
     }
-    uint64_t key = (uint64_t)rank << 32 | pos;
-    size_t i = s->heap_n++;
-    while (i > 0 && s->heap[(i - 1) / 2] > key) {
-        s->heap[i] = s->heap[(i - 1) / 2];
-        i = (i - 1) / 2;
-        s->n_steps++;
-    }
-    s->heap[i] = key;
-    s->n_steps++;
+    q->items[*out] = (struct tok_queue_item){.pos = pos, .next = QUEUE_END};
     return OK;
 }
 
-static uint64_t heap_pop(struct tok_scratch *s)
+static enum status new_list(struct tok_queue *q, uint64_t key, uint32_t item)
 {
-    uint64_t top = s->heap[0], key = s->heap[--s->heap_n];
+    if (q->n_lists == q->cap_lists) {
+        size_t cap = q->cap_lists ? q->cap_lists * 2 : 1024;
+        struct tok_queue_list *lists = realloc(q->lists, cap * sizeof *lists);
+        if (!lists)
+            return ERR_NOMEM;
+        q->lists = lists;
+        q->cap_lists = cap;
+    }
+    size_t i = q->n_lists++;
+    while (i > 0 && q->lists[(i - 1) / 2].key > key) {
+        q->lists[i] = q->lists[(i - 1) / 2];
+        i = (i - 1) / 2;
+        q->n_steps++;
+    }
+    q->lists[i] = (struct tok_queue_list){.key = key, .first = item};
+    return OK;
+}
+
+static enum status queue_push(struct tok_queue *q, uint32_t rank, uint32_t pos)
+{
+    struct tok_queue_open *open = &q->open[rank % QUEUE_N_OPEN];
+    uint32_t item;
+    enum status st = new_item(q, pos, &item);
+
+    q->n_steps++;
+    if (st != OK)
+        return st;
+    if (open->rank == rank && q->items[open->last].pos < pos) {
+        q->items[open->last].next = item;
+        open->last = item;
+        return OK;
+    }
+    *open = (struct tok_queue_open){.rank = rank, .last = item};
+    return new_list(q, (uint64_t)rank << 32 | pos, item);
+}
+
+/* Let this list sink from the top of the heap to its place. */
+static void sink(struct tok_queue *q, struct tok_queue_list list)
+{
     size_t i = 0, child;
 
-    while ((child = 2 * i + 1) < s->heap_n) {
-        if (child + 1 < s->heap_n && s->heap[child + 1] < s->heap[child])
+    while ((child = 2 * i + 1) < q->n_lists) {
+        if (child + 1 < q->n_lists && q->lists[child + 1].key < q->lists[child].key)
             child++;
-        if (s->heap[child] >= key)
+        if (q->lists[child].key >= list.key)
             break;
-        s->heap[i] = s->heap[child];
+        q->lists[i] = q->lists[child];
         i = child;
-        s->n_steps++;
+        q->n_steps++;
     }
-    s->heap[i] = key;
-    s->n_steps++;
-    return top;
+    q->lists[i] = list;
+}
+
+static uint64_t queue_pop(struct tok_queue *q)
+{
+    struct tok_queue_list top = q->lists[0];
+    uint32_t rank = (uint32_t)(top.key >> 32), item = top.first, next = q->items[item].next;
+
+    q->n_steps++;
+    q->items[item].next = q->free;
+    q->free = item;
+    if (next != QUEUE_END) {
+        sink(q, (struct tok_queue_list){.key = (uint64_t)rank << 32 | q->items[next].pos,
+                                        .first = next});
+        return top.key;
+    }
+    struct tok_queue_open *open = &q->open[rank % QUEUE_N_OPEN];
+    if (open->rank == rank && open->last == item)
+        open->rank = NO_RANK;
+    if (--q->n_lists > 0)
+        sink(q, q->lists[q->n_lists]);
+    return top.key;
+}
+
+static enum status queue_start(struct tok_queue *q)
+{
+    if (!q->open) {
+        q->open = malloc(QUEUE_N_OPEN * sizeof *q->open);
+        if (!q->open)
+            return ERR_NOMEM;
+        for (size_t i = 0; i < QUEUE_N_OPEN; i++)
+            q->open[i].rank = NO_RANK;
+    }
+    ASSERT(q->n_lists == 0); /* and so no list is open: the last call has emptied it */
+    q->n_items = 0;
+    q->free = QUEUE_END;
+    return OK;
+}
+
+static void queue_fini(struct tok_queue *q)
+{
+    free(q->items);
+    free(q->lists);
+    free(q->open);
 }
 
 /* Look the pair (pos, next) up again, after one of the two has changed. */
@@ -444,7 +513,7 @@ static enum status refresh_pair(const struct tok_bpe *b, struct tok_scratch *s, 
         return OK;
     r->rank[pos] = merge_slot(b, pair_key(r->id[pos], r->id[r->next[pos]]))->rank;
     s->n_steps++;
-    return r->rank[pos] == NO_RANK ? OK : heap_push(s, r->rank[pos], pos);
+    return r->rank[pos] == NO_RANK ? OK : queue_push(&s->queue, r->rank[pos], pos);
 }
 
 static enum status join_at(const struct tok_bpe *b, struct tok_scratch *s, struct run *r,
@@ -466,6 +535,8 @@ static enum status merge_long(const struct tok_bpe *b, struct tok_scratch *s,
 {
     enum status st = tok_vec_reserve(&s->node, 4 * n);
 
+    if (st == OK)
+        st = queue_start(&s->queue);
     if (st != OK)
         return st;
     struct run r = {s->node.v, s->node.v + n, s->node.v + 2 * n, s->node.v + 3 * n, (uint32_t)n};
@@ -474,11 +545,10 @@ static enum status merge_long(const struct tok_bpe *b, struct tok_scratch *s,
         r.prev[i] = i == 0 ? r.n : i - 1;
         r.next[i] = i + 1;
     }
-    s->heap_n = 0;
     for (uint32_t i = 0; i < r.n && st == OK; i++)
         st = refresh_pair(b, s, &r, i);
-    while (s->heap_n > 0 && st == OK) {
-        uint64_t top = heap_pop(s);
+    while (s->queue.n_lists > 0 && st == OK) {
+        uint64_t top = queue_pop(&s->queue);
         uint32_t pos = (uint32_t)top;
         if (r.rank[pos] == top >> 32) /* else the pair has changed since */
             st = join_at(b, s, &r, pos);
@@ -490,12 +560,25 @@ static enum status merge_long(const struct tok_bpe *b, struct tok_scratch *s,
 
 /* ---- one piece ---- */
 
+void tok_scratch_fini(struct tok_scratch *s)
+{
+    tok_vec_fini(&s->out);
+    tok_vec_fini(&s->symbols);
+    tok_vec_fini(&s->node);
+    buf_fini(&s->name);
+    queue_fini(&s->queue);
+    free(s->best);
+    *s = (struct tok_scratch){0};
+}
+
 static enum status merge_symbols(const struct tok_bpe *b, struct tok_scratch *s)
 {
     const uint32_t *v = s->symbols.v;
     size_t n = s->symbols.n, start = 0;
     enum status st = OK;
 
+    if (n == 0) /* only unknown characters, and no token for them */
+        return OK;
     if (n <= SHORT_RUN)
         return merge_short(b, s, v, n);
     for (size_t i = 1; i <= n && st == OK; i++) {

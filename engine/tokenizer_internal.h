@@ -3,7 +3,7 @@
  * The way of a text:
  *
  *   repair UTF-8 -> cut at added tokens -> normalize each section -> cut at added tokens that are
- *   written normalized -> pre-tokenize (split into pieces) -> BPE on each piece -> ids
+ *   written normalized -> pre-tokenize (split into pieces) -> the model on each piece -> ids
  *
  * which is the order, and with it the quirks, of Hugging Face `tokenizers`.
  *
@@ -91,15 +91,51 @@ void tok_normalizer_destroy(struct tok_normalizer *n);
 NODISCARD enum status tok_normalize(const struct tok_normalizer *n, struct buf *text,
                                     bool no_prefix);
 
+/* ---- characters as Hugging Face's tables see them (tokenizer_chars.c) ---- */
+
+/* Each tok_map_* says what a step makes of one character: writes at most TOK_MAP_N_MAX to out and
+ * returns how many. Their UTF-8 is never more than twice as long. */
+#define TOK_MAP_N_MAX 3
+
+/* BertNormalizer's clean_text: control characters vanish, white space becomes a blank. */
+unsigned tok_map_clean(uint32_t c, uint32_t *out);
+/* handle_chinese_chars: a blank on both sides of a CJK ideograph. */
+unsigned tok_map_chinese(uint32_t c, uint32_t *out);
+/* strip_accents after NFD: nonspacing marks vanish; StripAccents: all combining marks. */
+unsigned tok_map_no_accent(uint32_t c, uint32_t *out);
+unsigned tok_map_no_mark(uint32_t c, uint32_t *out);
+/* Nmt, SentencePiece's clean-up of white space and controls. */
+unsigned tok_map_nmt(uint32_t c, uint32_t *out);
+unsigned tok_map_lowercase(uint32_t c, uint32_t *out);
+/* The text that patterns are matched against: *out is `text`, or a copy in *own in which characters
+ * that PCRE2 does not know yet are replaced by others of the same size. */
+NODISCARD enum status tok_pattern_subject(const char *text, size_t len, struct buf *own,
+                                          const char **out);
+/* End of the extended grapheme cluster that begins at s < end. */
+const char *tok_grapheme_end(const char *s, const char *end);
+
+/* ---- SentencePiece's compiled character map (tokenizer_charsmap.c) ---- */
+
+struct tok_charsmap;
+
+/* `base64` is what stands in "precompiled_charsmap". */
+NODISCARD enum status tok_charsmap_create(struct tok_charsmap **out, const char *base64,
+                                          size_t len, struct buf *why);
+void tok_charsmap_destroy(struct tok_charsmap *m);
+/* Replaces the content of *text. */
+NODISCARD enum status tok_charsmap_run(const struct tok_charsmap *m, struct buf *text);
+
 /* ---- pre-tokenizers (tokenizer_pretok.c) ---- */
 
 struct tok_pretok;
 
+/* bytes_to_model: the model can start from bytes (BPE), so that byte-level letters need not be
+ * written by the last step. */
 NODISCARD enum status tok_pretok_load(struct tok_pretok **out, const struct json *node,
-                                      struct buf *why);
+                                      bool bytes_to_model, struct buf *why);
 void tok_pretok_destroy(struct tok_pretok *p);
-/* True when the last step writes bytes as byte-level letters: the pieces are then handed over as
- * plain bytes, and BPE starts from bytes. */
+/* True when the last step would write bytes as byte-level letters and leaves that out: the pieces
+ * are then handed over as plain bytes, and BPE starts from bytes. */
 bool tok_pretok_is_byte_level(const struct tok_pretok *p);
 /* True when byte-level letters are written anywhere. */
 bool tok_pretok_has_byte_level(const struct tok_pretok *p);
@@ -107,8 +143,9 @@ bool tok_pretok_has_byte_level(const struct tok_pretok *p);
 /* A section on its way through the steps: a text and the pieces in it. */
 struct tok_pieces {
     const char *text;      /* borrowed, or one of own[] */
+    const char *subject;   /* the same as patterns see it; see tok_pattern_subject() */
     size_t len;
-    struct buf own[2];
+    struct buf own[2], own_subject;
     struct tok_vec spans;  /* start, end, start, end, ... */
     struct tok_vec spare;
 };
@@ -141,8 +178,10 @@ enum tok_token_flags {
 struct tok_token {
     const char *piece; /* NULL: no such id */
     const char *bytes; /* what it stands for in output */
+    const char *first; /* the same for the first token of a text; NULL: no different */
     uint32_t piece_len;
     uint32_t bytes_len;
+    uint32_t first_len;
     uint32_t flags;
 };
 
@@ -167,10 +206,47 @@ struct tok_vocab {
     uint32_t piece_len_max;
 };
 
-NODISCARD enum status tok_vocab_load(struct tok_vocab *v, const struct json *model,
+/* scored: the vocabulary is Unigram's list of pieces and scores. */
+NODISCARD enum status tok_vocab_load(struct tok_vocab *v, const struct json *model, bool scored,
                                      const struct json *added, struct buf *why);
 void tok_vocab_fini(struct tok_vocab *v);
 uint32_t tok_vocab_find(const struct tok_vocab *v, const char *s, size_t len);
+
+/* ---- all pieces of a vocabulary by their bytes (tokenizer_prefix.c) ---- */
+
+/* A trie whose edges lie in one hash table: node 0 is the root, an edge leads to a new node. */
+struct tok_prefix_slot {
+    uint64_t key;   /* (node << 8 | byte) + 1; 0: a free slot */
+    uint32_t child;
+    uint32_t id;    /* of the piece that ends here; TOKEN_NONE: none does */
+};
+
+struct tok_prefix {
+    struct tok_prefix_slot *slots;
+    uint32_t mask;
+    unsigned shift; /* 64 - log2(slots) */
+    uint32_t n_nodes;
+};
+
+/* Of a piece that is added twice the last id counts; an empty one is never met. */
+NODISCARD enum status tok_prefix_add(struct tok_prefix *p, const char *s, size_t len, uint32_t id);
+void tok_prefix_fini(struct tok_prefix *p);
+/* TOKEN_NONE when absent. */
+uint32_t tok_prefix_find(const struct tok_prefix *p, const char *s, size_t len);
+
+/* The edge from a node; NULL: none. */
+static inline const struct tok_prefix_slot *tok_prefix_step(const struct tok_prefix *p,
+                                                            uint32_t node, char byte)
+{
+    uint64_t key = ((uint64_t)node << 8 | (unsigned char)byte) + 1;
+
+    for (uint32_t i = (uint32_t)(key * 0x9e3779b97f4a7c15u >> p->shift);; i = (i + 1) & p->mask) {
+        if (p->slots[i].key == key)
+            return &p->slots[i];
+        if (p->slots[i].key == 0)
+            return NULL;
+    }
+}
 
 /* ---- BPE (tokenizer_bpe.c) ---- */
 
@@ -191,14 +267,39 @@ struct tok_bpe {
     bool fuse_unk, byte_fallback, ignore_merges, byte_level;
 };
 
+/* Unigram: the best way to cut the text up to here. */
+struct tok_best {
+    double score;
+    uint32_t from; /* where its last token begins; UINT32_MAX: no way leads here */
+    uint32_t id;   /* of that token */
+};
+
+/* BPE: (rank, position) of joins in ascending order; see tokenizer_bpe.c. */
+struct tok_queue {
+    struct tok_queue_item {
+        uint32_t pos, next;
+    } *items;
+    struct tok_queue_list {
+        uint64_t key; /* rank << 32 | position of the first item */
+        uint32_t first;
+    } *lists;         /* a heap by key */
+    struct tok_queue_open {
+        uint32_t rank, last;
+    } *open;          /* lists that can grow, at rank % size */
+    uint32_t n_items, cap_items, free;
+    size_t n_lists, cap_lists;
+    uint64_t n_steps;
+};
+
 struct tok_scratch {
     struct tok_vec out;      /* ids */
-    struct tok_vec symbols;  /* of one piece, before merging */
+    struct tok_vec symbols;  /* of one piece, before merging; Unigram: ids and ends, backwards */
     struct tok_vec node;     /* the linked list of a long run */
     struct buf name;
-    uint64_t *heap;
-    size_t heap_n, heap_cap;
-    uint64_t n_steps;        /* table look-ups and heap moves: tests check that it grows linearly */
+    struct tok_queue queue;  /* of joins, for a long run */
+    struct tok_best *best;   /* [best_cap] */
+    size_t best_cap;
+    uint64_t n_steps;        /* table look-ups; with queue.n_steps: is the work linear? */
 };
 
 NODISCARD enum status tok_bpe_load(struct tok_bpe *b, const struct tok_vocab *v, bool byte_level,
@@ -208,6 +309,44 @@ void tok_scratch_fini(struct tok_scratch *s);
 /* Ids of one piece are appended to s->out. */
 NODISCARD enum status tok_bpe_piece(const struct tok_bpe *b, struct tok_scratch *s,
                                     const char *piece, size_t len);
+
+/* Ids of the byte tokens <0x00> to <0xFF> (TOKEN_NONE: not there), which are marked TOK_BYTE. */
+void tok_vocab_byte_tokens(const struct tok_vocab *v, uint32_t ids[256]);
+
+/* ---- Unigram (tokenizer_unigram.c) ---- */
+
+struct tok_unigram {
+    struct tok_prefix pieces;
+    double *scores; /* [n_tokens] */
+    double unk_score;
+    uint32_t unk_id; /* TOKEN_NONE: a text with an unknown character is refused */
+    uint32_t fallback_ids[256];
+    bool byte_fallback;
+};
+
+NODISCARD enum status tok_unigram_load(struct tok_unigram *u, const struct tok_vocab *v,
+                                       const struct json *model, struct buf *why);
+void tok_unigram_fini(struct tok_unigram *u);
+/* Ids of one piece are appended to s->out. */
+NODISCARD enum status tok_unigram_piece(const struct tok_unigram *u, struct tok_scratch *s,
+                                        const char *piece, size_t len);
+
+/* ---- WordPiece (tokenizer_wordpiece.c) ---- */
+
+struct tok_wordpiece {
+    struct tok_prefix pieces;
+    uint32_t inside;    /* the node that pieces inside of a word continue from: behind "##" */
+    bool has_inside;
+    uint32_t unk_id;    /* TOKEN_NONE: a text with an unknown word is refused */
+    size_t n_chars_max; /* a longer word is unknown */
+};
+
+NODISCARD enum status tok_wordpiece_load(struct tok_wordpiece *w, const struct json *model,
+                                         struct buf *why);
+void tok_wordpiece_fini(struct tok_wordpiece *w);
+/* Ids of one piece are appended to s->out. */
+NODISCARD enum status tok_wordpiece_piece(const struct tok_wordpiece *w, struct tok_scratch *s,
+                                          const char *piece, size_t len);
 
 /* ---- added tokens in text (tokenizer_added.c) ---- */
 
@@ -251,9 +390,14 @@ NODISCARD enum status tok_added_load(struct tok_trie *plain, struct tok_trie *no
 
 /* ---- the tokenizer (tokenizer.c, tokenizer_load.c) ---- */
 
+enum tok_model { TOK_BPE, TOK_UNIGRAM, TOK_WORDPIECE };
+
 struct tokenizer {
     struct tok_vocab vocab;
+    enum tok_model model; /* which of the three is filled */
     struct tok_bpe bpe;
+    struct tok_unigram unigram;
+    struct tok_wordpiece wordpiece;
     struct tok_normalizer *normalizer;
     struct tok_pretok *pretok;
     struct tok_trie added;            /* matched in the raw text */
@@ -261,10 +405,14 @@ struct tokenizer {
     struct tok_vec before, after;     /* ids that the post-processor puts around a text */
     char *bos_text, *eos_text, *chat_template;
     uint32_t bos_id, eos_id;
-    bool strips_first_space;
+    bool strips_first_space; /* in output the first token loses one leading space */
 };
 
-/* Fill tokens[].bytes as the file's decoder says, and strips_first_space. */
+/* tokenizer_load() from memory and without tokenizer_config.json. */
+NODISCARD enum status tok_load_text(struct tokenizer **out, const char *text, size_t len,
+                                    struct buf *why);
+
+/* Fill tokens[].bytes and .first as the file's decoder says, and strips_first_space. */
 NODISCARD enum status tok_decoder_load(struct tokenizer *t, const struct json *node,
                                        struct buf *why);
 NODISCARD enum status tok_processor_load(struct tokenizer *t, const struct json *node,

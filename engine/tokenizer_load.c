@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "engine/tokenizer_internal.h"
 #include "engine/tokenizer_utf8.h"
 
@@ -11,8 +12,8 @@
 
 /* ---- decoder ---- */
 
-/* A decoder is understood as: rewrite each token for itself, then perhaps drop one space at the
- * very start. What does not fit that is refused. */
+/* A decoder is understood as: rewrite each token for itself, with another form for the first token
+ * of a text, then perhaps drop one space at the very start. What does not fit that is refused. */
 static enum status set_bytes(struct tok_vocab *v, struct tok_token *t, const struct buf *bytes)
 {
     if (bytes->len == t->bytes_len && memcmp(buf_str(bytes), t->bytes, bytes->len) == 0)
@@ -22,16 +23,30 @@ static enum status set_bytes(struct tok_vocab *v, struct tok_token *t, const str
     return t->bytes ? OK : ERR_NOMEM;
 }
 
+/* Call when bytes have their final form: the two often share their memory. */
+static enum status set_first(struct tok_vocab *v, struct tok_token *t, const struct buf *first)
+{
+    size_t skipped = t->bytes_len - first->len;
+
+    t->first = NULL;
+    t->first_len = (uint32_t)first->len;
+    if (first->len <= t->bytes_len && memcmp(buf_str(first), t->bytes + skipped, first->len) == 0)
+        t->first = skipped ? t->bytes + skipped : NULL;
+    else if (!(t->first = arena_dup(&v->strings, buf_str(first), first->len)))
+        return ERR_NOMEM;
+    return OK;
+}
+
 /* Byte-level letters to bytes; a token with any other letter stays as it is. */
-static enum status decode_letters(const struct tok_token *t, struct buf *out)
+static enum status decode_letters(const char *text, size_t len, struct buf *out)
 {
     enum status s = OK;
 
-    for (const char *p = t->bytes, *end = p + t->bytes_len; p < end && s == OK;) {
+    for (const char *p = text, *end = p + len; p < end && s == OK;) {
         int byte = tok_letter_byte(utf8_next(&p));
         if (byte < 0) {
             buf_reset(out);
-            return buf_append(out, t->bytes, t->bytes_len);
+            return buf_append(out, text, len);
         }
         s = buf_putc(out, (char)byte);
     }
@@ -44,7 +59,7 @@ struct replacement {
     size_t len;
 };
 
-static enum status decode_replace(const struct replacement *r, const struct tok_token *t,
+static enum status decode_replace(const struct replacement *r, const char *text, size_t len,
                                   struct buf *out)
 {
     struct tok_find find;
@@ -52,18 +67,39 @@ static enum status decode_replace(const struct replacement *r, const struct tok_
     enum status s = tok_find_init(&find, r->pattern);
 
     while (s == OK) {
-        s = tok_find_next(&find, t->bytes, t->bytes_len, done, &start, &end);
+        s = tok_find_next(&find, text, len, done, &start, &end);
         if (s == OK && start == end)
             s = ERR_NOT_FOUND; /* an empty match replaces nothing that a decoder could mean */
         if (s == OK)
-            s = buf_append(out, t->bytes + done, start - done);
+            s = buf_append(out, text + done, start - done);
         if (s == OK)
             s = buf_append(out, r->content, r->len);
         if (s == OK)
             done = end;
     }
     tok_find_fini(&find);
-    return s == ERR_NOT_FOUND ? buf_append(out, t->bytes + done, t->bytes_len - done) : s;
+    return s == ERR_NOT_FOUND ? buf_append(out, text + done, len - done) : s;
+}
+
+/* Byte-level letters (r is NULL), or a replacement. */
+static enum status rewrite(const struct replacement *r, const char *text, size_t len,
+                           struct buf *out)
+{
+    buf_reset(out);
+    return r ? decode_replace(r, text, len, out) : decode_letters(text, len, out);
+}
+
+static enum status rewrite_token(struct tok_vocab *v, const struct replacement *r,
+                                 struct tok_token *t, struct buf *out)
+{
+    const char *first = t->first;
+    enum status s = rewrite(r, t->bytes, t->bytes_len, out);
+
+    if (s == OK)
+        s = set_bytes(v, t, out);
+    if (s == OK && first)
+        s = rewrite(r, first, t->first_len, out);
+    return s == OK && first ? set_first(v, t, out) : s;
 }
 
 /* An added token is its own content, whatever the decoder. */
@@ -75,12 +111,8 @@ static enum status rewrite_all(struct tokenizer *t, const struct replacement *r)
     buf_init(&out, (size_t)TOK_FILE_BYTES_MAX * 4);
     for (uint32_t i = 0; i < t->vocab.n_tokens && s == OK; i++) {
         struct tok_token *token = &t->vocab.tokens[i];
-        if (!token->piece || (token->flags & TOK_ADDED))
-            continue;
-        buf_reset(&out);
-        s = r ? decode_replace(r, token, &out) : decode_letters(token, &out);
-        if (s == OK)
-            s = set_bytes(&t->vocab, token, &out);
+        if (token->piece && !(token->flags & TOK_ADDED))
+            s = rewrite_token(&t->vocab, r, token, &out);
     }
     buf_fini(&out);
     return s;
@@ -88,18 +120,19 @@ static enum status rewrite_all(struct tokenizer *t, const struct replacement *r)
 
 static enum status decode_byte_tokens(struct tokenizer *t)
 {
+    uint32_t ids[256];
     enum status s = OK;
     struct buf byte;
 
+    tok_vocab_byte_tokens(&t->vocab, ids);
     buf_init(&byte, 8);
     for (unsigned b = 0; b < 256 && s == OK; b++) {
-        uint32_t id = t->bpe.fallback_ids[b];
-        if (id == TOKEN_NONE || (t->vocab.tokens[id].flags & TOK_ADDED))
+        if (ids[b] == TOKEN_NONE || (t->vocab.tokens[ids[b]].flags & TOK_ADDED))
             continue;
         buf_reset(&byte);
         s = buf_putc(&byte, (char)b);
         if (s == OK)
-            s = set_bytes(&t->vocab, &t->vocab.tokens[id], &byte);
+            s = set_bytes(&t->vocab, &t->vocab.tokens[ids[b]], &byte);
     }
     buf_fini(&byte);
     return s;
@@ -120,14 +153,29 @@ static enum status load_replace(struct tokenizer *t, const struct json *node, st
     return s;
 }
 
-static enum status replace_meta(struct tokenizer *t, const char *meta, size_t len)
+/* Every U+2581 becomes a space; in the first token of a text it vanishes. */
+static enum status rewrite_meta(struct tokenizer *t, const struct replacement *space,
+                                bool strips_first)
 {
-    struct replacement r = {.content = " ", .len = 1};
-    enum status s = tok_regex_create(&r.pattern, meta, len, true, "decoder", NULL);
+    const struct replacement nothing = {.pattern = space->pattern, .content = ""};
+    struct buf first;
+    enum status s = OK;
 
-    if (s == OK)
-        s = rewrite_all(t, &r);
-    tok_regex_destroy(r.pattern);
+    buf_init(&first, (size_t)TOK_FILE_BYTES_MAX * 4);
+    for (uint32_t i = 0; i < t->vocab.n_tokens && s == OK; i++) {
+        struct tok_token *token = &t->vocab.tokens[i];
+        if (!token->piece || (token->flags & TOK_ADDED))
+            continue;
+        const char *bytes = token->bytes;
+        size_t len = token->bytes_len;
+        token->first = NULL;
+        s = rewrite_token(&t->vocab, space, token, &first);
+        if (s == OK && strips_first && token->bytes != bytes)
+            s = rewrite(&nothing, bytes, len, &first);
+        if (s == OK && strips_first && token->bytes != bytes)
+            s = set_first(&t->vocab, token, &first);
+    }
+    buf_fini(&first);
     return s;
 }
 
@@ -136,14 +184,98 @@ static enum status load_metaspace(struct tokenizer *t, const struct json *node, 
     const char *meta = "\xe2\x96\x81";
     size_t len = 3;
     enum tok_prepend prepend = TOK_PREPEND_ALWAYS;
+    struct replacement space = {.content = " ", .len = 1};
     enum status s = js_get_str(node, "replacement", &meta, &len, why);
 
     if (s == OK)
         s = tok_metaspace_prepend(node, &prepend, why);
-    if (s != OK)
-        return s;
-    t->strips_first_space = prepend != TOK_PREPEND_NEVER;
-    return replace_meta(t, meta, len);
+    if (s == OK)
+        s = tok_regex_create(&space.pattern, meta, len, true, "decoder", why);
+    if (s == OK)
+        s = rewrite_meta(t, &space, prepend != TOK_PREPEND_NEVER);
+    tok_regex_destroy(space.pattern);
+    return s;
+}
+
+/* What WordPiece's cleanup replaces in each token, one after the other. */
+static enum status clean_up(struct buf *text, struct buf *spare)
+{
+    static const char *const pairs[][2] = {
+        {" .", "."},     {" ?", "?"},   {" !", "!"},           {" ,", ","},   {" ' ", "'"},
+        {" n't", "n't"}, {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"},
+        {" 're", "'re"},
+    };
+    enum status s = OK;
+
+    for (size_t i = 0; i < ARRAY_SIZE(pairs) && s == OK; i++) {
+        const char *from = buf_str(text), *end = from + text->len, *found;
+        size_t len = strlen(pairs[i][0]);
+        if (!memmem(from, text->len, pairs[i][0], len))
+            continue;
+        buf_reset(spare);
+        for (; s == OK && (found = memmem(from, (size_t)(end - from), pairs[i][0], len));
+             from = found + len) {
+            s = buf_append(spare, from, (size_t)(found - from));
+            if (s == OK)
+                s = buf_puts(spare, pairs[i][1]);
+        }
+        if (s == OK)
+            s = buf_append(spare, from, (size_t)(end - from));
+        struct buf swap = *text;
+        *text = *spare;
+        *spare = swap;
+    }
+    return s;
+}
+
+struct wordpiece_decoder {
+    const char *prefix;
+    size_t prefix_len;
+    bool cleanup;
+    struct buf text, spare;
+};
+
+/* A token that continues a word loses its prefix, any other gets a space in front; the first token
+ * of a text stays. Added tokens are no exception here. */
+static enum status join_words(struct tok_vocab *v, struct wordpiece_decoder *d,
+                              struct tok_token *t)
+{
+    const char *bytes = t->bytes;
+    size_t len = t->bytes_len;
+    bool inside = len >= d->prefix_len && memcmp(bytes, d->prefix, d->prefix_len) == 0;
+
+    buf_reset(&d->text);
+    enum status s = inside ? OK : buf_putc(&d->text, ' ');
+    if (s == OK)
+        s = buf_append(&d->text, bytes + (inside ? d->prefix_len : 0),
+                       len - (inside ? d->prefix_len : 0));
+    if (s == OK && d->cleanup)
+        s = clean_up(&d->text, &d->spare);
+    if (s == OK)
+        s = set_bytes(v, t, &d->text);
+    buf_reset(&d->text);
+    if (s == OK)
+        s = buf_append(&d->text, bytes, len);
+    if (s == OK && d->cleanup)
+        s = clean_up(&d->text, &d->spare);
+    return s == OK ? set_first(v, t, &d->text) : s;
+}
+
+static enum status load_wordpiece(struct tokenizer *t, const struct json *node, struct buf *why)
+{
+    struct wordpiece_decoder d = {.prefix = "##", .prefix_len = 2, .cleanup = true};
+    enum status s = js_get_str(node, "prefix", &d.prefix, &d.prefix_len, why);
+
+    if (s == OK)
+        s = js_get_bool(node, "cleanup", &d.cleanup, why);
+    buf_init(&d.text, (size_t)TOK_FILE_BYTES_MAX * 2);
+    buf_init(&d.spare, (size_t)TOK_FILE_BYTES_MAX * 2);
+    for (uint32_t i = 0; i < t->vocab.n_tokens && s == OK; i++)
+        if (t->vocab.tokens[i].piece)
+            s = join_words(&t->vocab, &d, &t->vocab.tokens[i]);
+    buf_fini(&d.text);
+    buf_fini(&d.spare);
+    return s;
 }
 
 /* Only what SentencePiece conversions have: one space off the start, after Fuse. */
@@ -193,6 +325,8 @@ static enum status load_decoder(struct tokenizer *t, const struct json *node, bo
         return load_strip(t, node, *fused, why);
     if (strcmp(type, "Metaspace") == 0)
         return load_metaspace(t, node, why);
+    if (strcmp(type, "WordPiece") == 0)
+        return load_wordpiece(t, node, why);
     if (strcmp(type, "Fuse") != 0)
         return buf_why(why, ERR_UNSUPPORTED, "decoder: type %s is not supported", type);
     *fused = true;

@@ -1,8 +1,8 @@
-/* tokenizer_normalize.c - the normalizers of tokenizer.json. ONLY file that includes utf8proc.
+/* tokenizer_normalize.c - the normalizers of tokenizer.json.
  *
- * Sequences are flattened into one list of steps. Unicode normalization is put together from
- * utf8proc's decomposition and composition with a sort of our own between them: utf8proc's sort of
- * combining marks is quadratic, and a text can consist of nothing else. */
+ * Sequences are flattened into one list of steps, and so is BertNormalizer. Unicode normalization
+ * is put together from utf8proc's decomposition and composition with a sort of our own between
+ * them: utf8proc's sort of combining marks is quadratic, and a text can consist of nothing else. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -11,7 +11,8 @@
 #include "engine/tokenizer_internal.h"
 #include "engine/tokenizer_utf8.h"
 
-enum step_kind { STEP_PREPEND, STEP_REPLACE, STEP_UNICODE, STEP_STRIP, STEP_LOWERCASE };
+enum step_kind { STEP_PREPEND, STEP_REPLACE, STEP_UNICODE, STEP_STRIP, STEP_MAP, STEP_CHARSMAP };
+
 
 struct step {
     enum step_kind kind;
@@ -20,6 +21,8 @@ struct step {
     struct tok_regex *pattern;
     int options; /* of utf8proc */
     bool left, right;
+    unsigned (*map)(uint32_t c, uint32_t *out); /* one of tok_map_* */
+    struct tok_charsmap *charsmap;
 };
 
 struct tok_normalizer {
@@ -79,29 +82,121 @@ static int unicode_options(const char *type)
     return 0;
 }
 
-static enum status load_step(struct step *step, const char *type, const struct json *node,
-                             struct buf *why)
+static enum status add_step(struct tok_normalizer *n, struct step **out, enum step_kind kind,
+                            struct buf *why)
 {
-    const char *where = "normalizer";
+    if (n->n_steps == TOK_N_STEPS_MAX)
+        return buf_why(why, ERR_UNSUPPORTED, "normalizer: more than %d steps", TOK_N_STEPS_MAX);
+    *out = &n->steps[n->n_steps++];
+    (*out)->kind = kind;
+    return OK;
+}
 
-    step->options = unicode_options(type);
-    if (step->options) {
-        step->kind = STEP_UNICODE;
-        return OK;
-    }
-    if (strcmp(type, "Prepend") == 0) {
-        step->kind = STEP_PREPEND;
-        return take_text(step, node, "prepend", where, why);
-    }
-    if (strcmp(type, "Replace") == 0)
-        return load_replace(step, node, where, why);
-    if (strcmp(type, "Strip") == 0)
-        return load_strip(step, node, why);
-    if (strcmp(type, "Lowercase") == 0) {
-        step->kind = STEP_LOWERCASE;
-        return OK;
+static enum status add_map(struct tok_normalizer *n, unsigned (*map)(uint32_t, uint32_t *),
+                           struct buf *why)
+{
+    struct step *step = NULL;
+    enum status s = add_step(n, &step, STEP_MAP, why);
+
+    if (s == OK)
+        step->map = map;
+    return s;
+}
+
+static enum status add_unicode(struct tok_normalizer *n, const char *form, struct buf *why)
+{
+    struct step *step = NULL;
+    enum status s = add_step(n, &step, STEP_UNICODE, why);
+
+    if (s == OK)
+        step->options = unicode_options(form);
+    return s;
+}
+
+/* strip_accents null: accents go when the case goes. */
+static enum status load_bert(struct tok_normalizer *n, const struct json *node, struct buf *why)
+{
+    bool clean = true, chinese = true, lowercase = true;
+    enum status s = js_get_bool(node, "clean_text", &clean, why);
+
+    if (s == OK)
+        s = js_get_bool(node, "handle_chinese_chars", &chinese, why);
+    if (s == OK)
+        s = js_get_bool(node, "lowercase", &lowercase, why);
+    bool strip = lowercase;
+    if (s == OK)
+        s = js_get_bool(node, "strip_accents", &strip, why);
+    if (s == OK && clean)
+        s = add_map(n, tok_map_clean, why);
+    if (s == OK && chinese)
+        s = add_map(n, tok_map_chinese, why);
+    if (s == OK && strip)
+        s = add_unicode(n, "NFD", why);
+    if (s == OK && strip)
+        s = add_map(n, tok_map_no_accent, why);
+    return s == OK && lowercase ? add_map(n, tok_map_lowercase, why) : s;
+}
+
+static enum status load_charsmap(struct tok_normalizer *n, const struct json *node,
+                                 struct buf *why)
+{
+    const char *base64 = NULL;
+    size_t len = 0;
+    struct step *step = NULL;
+    enum status s = js_get_str(node, "precompiled_charsmap", &base64, &len, why);
+
+    if (s == OK && !base64)
+        s = buf_why(why, ERR_INVALID, "normalizer.precompiled_charsmap: expected a string");
+    if (s == OK)
+        s = add_step(n, &step, STEP_CHARSMAP, why);
+    return s == OK ? tok_charsmap_create(&step->charsmap, base64, len, why) : s;
+}
+
+/* The kinds that are one step with something to read. */
+static enum status load_with_fields(struct tok_normalizer *n, const char *type,
+                                    const struct json *node, struct buf *why)
+{
+    static const struct {
+        const char *name;
+        enum step_kind kind;
+    } kinds[] = {{"Prepend", STEP_PREPEND}, {"Replace", STEP_REPLACE}, {"Strip", STEP_STRIP}};
+    struct step *step = NULL;
+
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+        if (strcmp(type, kinds[i].name) != 0)
+            continue;
+        enum status s = add_step(n, &step, kinds[i].kind, why);
+        if (s != OK)
+            return s;
+        switch (kinds[i].kind) {
+        case STEP_PREPEND: return take_text(step, node, "prepend", "normalizer", why);
+        case STEP_REPLACE: return load_replace(step, node, "normalizer", why);
+        default: return load_strip(step, node, why);
+        }
     }
     return buf_why(why, ERR_UNSUPPORTED, "normalizer: type %s is not supported", type);
+}
+
+static enum status load_step(struct tok_normalizer *n, const char *type, const struct json *node,
+                             struct buf *why)
+{
+    static const struct {
+        const char *name;
+        unsigned (*map)(uint32_t c, uint32_t *out);
+    } maps[] = {{"Lowercase", tok_map_lowercase},
+                {"StripAccents", tok_map_no_mark},
+                {"Nmt", tok_map_nmt}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(maps); i++)
+        if (strcmp(type, maps[i].name) == 0)
+            return add_map(n, maps[i].map, why);
+    if (unicode_options(type))
+        return add_unicode(n, type, why);
+    if (strcmp(type, "BertNormalizer") == 0)
+        return load_bert(n, node, why);
+    if (strcmp(type, "Precompiled") == 0)
+        return load_charsmap(n, node, why);
+    return load_with_fields(n, type, node, why);
 }
 
 /* Recursion is bounded by the nesting that json.h allows. */
@@ -120,9 +215,7 @@ static enum status load_node(struct tok_normalizer *n, const struct json *node, 
             s = load_node(n, js_at(list, i), why);
         return s;
     }
-    if (n->n_steps == TOK_N_STEPS_MAX)
-        return buf_why(why, ERR_UNSUPPORTED, "normalizer: more than %d steps", TOK_N_STEPS_MAX);
-    return load_step(&n->steps[n->n_steps++], type, node, why);
+    return load_step(n, type, node, why);
 }
 
 enum status tok_normalizer_load(struct tok_normalizer **out, const struct json *node,
@@ -149,6 +242,7 @@ void tok_normalizer_destroy(struct tok_normalizer *n)
     for (size_t i = 0; i < n->n_steps; i++) {
         free(n->steps[i].text);
         tok_regex_destroy(n->steps[i].pattern);
+        tok_charsmap_destroy(n->steps[i].charsmap);
     }
     free(n);
 }
@@ -407,23 +501,24 @@ static void run_strip(const struct step *step, struct buf *text)
     text->data[text->len] = '\0';
 }
 
-static enum status run_lowercase(struct buf *text)
+static enum status run_map(const struct step *step, struct buf *text)
 {
-    struct tok_vec chars = {0};
-    enum status s = OK;
+    struct buf out;
 
-    for (const char *p = buf_str(text), *end = p + text->len; p < end && s == OK;) {
-        uint32_t c = utf8_next(&p);
-        s = tok_push(&chars, (uint32_t)utf8proc_tolower((utf8proc_int32_t)c));
-        /* The one character whose full lower case is two: i and a dot above. */
-        if (c == 0x130 && s == OK) {
-            chars.v[chars.n - 1] = 'i';
-            s = tok_push(&chars, 0x307);
-        }
+    buf_init(&out, 2 * text->max + 1);
+    enum status s = buf_reserve(&out, 2 * text->len);
+    if (s != OK)
+        return s;
+    for (const char *p = buf_str(text), *end = p + text->len; p < end;) {
+        uint32_t chars[TOK_MAP_N_MAX];
+        unsigned n = step->map(utf8_next(&p), chars);
+        for (unsigned i = 0; i < n; i++)
+            out.len += utf8_put(out.data + out.len, chars[i]);
     }
-    if (s == OK)
-        s = write_text(text, chars.v, chars.n);
-    tok_vec_fini(&chars);
+    ASSERT(out.len <= 2 * text->len);
+    buf_reset(text);
+    s = buf_append(text, buf_str(&out), out.len);
+    buf_fini(&out);
     return s;
 }
 
@@ -434,7 +529,8 @@ static enum status run_step(const struct step *step, struct buf *text, bool no_p
     case STEP_REPLACE: return run_replace(step, text);
     case STEP_UNICODE: return run_unicode(step, text);
     case STEP_STRIP: run_strip(step, text); return OK;
-    case STEP_LOWERCASE: return run_lowercase(text);
+    case STEP_MAP: return run_map(step, text);
+    case STEP_CHARSMAP: return tok_charsmap_run(step->charsmap, text);
     }
     return ERR_INTERNAL;
 }

@@ -5,7 +5,8 @@
  *   PREFIX  a space in front of each piece that has none
  *   META    spaces become U+2581, with one in front, cut before each
  *   LETTERS each byte becomes its byte-level letter
- * LETTERS as the last step is not carried out: BPE then starts from bytes, which says the same. */
+ * LETTERS as the last step before BPE is not carried out: BPE then starts from bytes, which says
+ * the same. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +23,7 @@ struct step {
     enum behavior behavior;
     struct tok_regex *pattern; /* SPLIT; META: the replacement, to cut at */
     bool invert;
+    bool old_unicode;          /* SPLIT: the pattern says itself what newer characters are */
     bool splits;               /* META */
     enum tok_prepend prepend;  /* META */
     char meta[8];              /* META: UTF-8 of the replacement */
@@ -162,13 +164,29 @@ static enum status load_digits(struct tok_pretok *p, const struct json *node, st
     return s == OK ? add_split(p, individual ? "\\p{N}" : "\\p{N}+", ISOLATED, false, why) : s;
 }
 
+static enum status add_punctuation(struct tok_pretok *p, enum behavior behavior, struct buf *why)
+{
+    enum status s = add_split(p, punctuation_pattern, behavior, false, why);
+
+    if (s == OK)
+        p->steps[p->n_steps - 1].old_unicode = true;
+    return s;
+}
+
 static enum status load_punctuation(struct tok_pretok *p, const struct json *node,
                                     struct buf *why)
 {
     enum behavior behavior = ISOLATED;
     enum status s = get_behavior(node, &behavior, why);
 
-    return s == OK ? add_split(p, punctuation_pattern, behavior, false, why) : s;
+    return s == OK ? add_punctuation(p, behavior, why) : s;
+}
+
+static enum status load_bert(struct tok_pretok *p, struct buf *why)
+{
+    enum status s = add_split(p, "\\s+", REMOVED, false, why);
+
+    return s == OK ? add_punctuation(p, ISOLATED, why) : s;
 }
 
 enum status tok_metaspace_prepend(const struct json *node, enum tok_prepend *out,
@@ -238,6 +256,8 @@ static enum status load_step(struct tok_pretok *p, const char *type, const struc
         return load_punctuation(p, node, why);
     if (strcmp(type, "WhitespaceSplit") == 0)
         return add_split(p, "\\s+", REMOVED, false, why);
+    if (strcmp(type, "BertPreTokenizer") == 0)
+        return load_bert(p, why);
     if (strcmp(type, "Whitespace") == 0) /* Rust's \w has the joiners, Oniguruma's has not */
         return add_split(p, "[\\w\\x{200c}\\x{200d}]+|[^\\w\\x{200c}\\x{200d}\\s]+", REMOVED, true,
                          why);
@@ -261,17 +281,18 @@ static enum status load_node(struct tok_pretok *p, const struct json *node, stru
     return s;
 }
 
-static void leave_last_letters_to_bpe(struct tok_pretok *p)
+static void leave_last_letters_to_bpe(struct tok_pretok *p, bool bytes_to_model)
 {
     for (size_t i = 0; i < p->n_steps; i++)
         p->has_byte_level |= p->steps[i].kind == STEP_LETTERS;
-    if (p->n_steps > 0 && p->steps[p->n_steps - 1].kind == STEP_LETTERS) {
+    if (bytes_to_model && p->n_steps > 0 && p->steps[p->n_steps - 1].kind == STEP_LETTERS) {
         p->byte_level = true;
         p->n_steps--;
     }
 }
 
-enum status tok_pretok_load(struct tok_pretok **out, const struct json *node, struct buf *why)
+enum status tok_pretok_load(struct tok_pretok **out, const struct json *node,
+                            bool bytes_to_model, struct buf *why)
 {
     *out = NULL;
     if (js_is(node, JS_NULL))
@@ -284,7 +305,7 @@ enum status tok_pretok_load(struct tok_pretok **out, const struct json *node, st
         tok_pretok_destroy(p);
         return s;
     }
-    leave_last_letters_to_bpe(p);
+    leave_last_letters_to_bpe(p, bytes_to_model);
     *out = p;
     return OK;
 }
@@ -315,12 +336,14 @@ void tok_pieces_init(struct tok_pieces *p)
     *p = (struct tok_pieces){0};
     buf_init(&p->own[0], (size_t)TOK_TEXT_BYTES_MAX * 4);
     buf_init(&p->own[1], (size_t)TOK_TEXT_BYTES_MAX * 4);
+    buf_init(&p->own_subject, (size_t)TOK_TEXT_BYTES_MAX * 4);
 }
 
 void tok_pieces_fini(struct tok_pieces *p)
 {
     buf_fini(&p->own[0]);
     buf_fini(&p->own[1]);
+    buf_fini(&p->own_subject);
     tok_vec_fini(&p->spans);
     tok_vec_fini(&p->spare);
 }
@@ -406,13 +429,14 @@ static enum status cut_piece(const struct step *step, struct tok_find *find, str
 static enum status run_split(const struct step *step, struct tok_pieces *p)
 {
     struct tok_find find;
+    const char *subject = step->old_unicode ? p->text : p->subject;
     enum status s = tok_find_init(&find, step->pattern);
 
     if (s != OK)
         return s;
     p->spare.n = 0;
     for (size_t i = 0; i < p->spans.n && s == OK; i += 2)
-        s = cut_piece(step, &find, &p->spare, p->text, p->spans.v[i],
+        s = cut_piece(step, &find, &p->spare, subject, p->spans.v[i],
                       p->spans.v[i + 1] - p->spans.v[i]);
     tok_find_fini(&find);
     struct tok_vec done = p->spare;
@@ -475,6 +499,13 @@ static enum status write_letters(const struct tok_pieces *p, size_t i, struct bu
     return s;
 }
 
+static enum status take_text(struct tok_pieces *p, const char *text, size_t len)
+{
+    p->text = text;
+    p->len = len;
+    return tok_pattern_subject(text, len, &p->own_subject, &p->subject);
+}
+
 /* Steps that change the text write every piece anew, one behind the other. */
 static enum status run_rewrite(const struct step *step, struct tok_pieces *p, bool at_start,
                                bool no_prefix)
@@ -493,8 +524,8 @@ static enum status run_rewrite(const struct step *step, struct tok_pieces *p, bo
         p->spans.v[i] = (uint32_t)start;
         p->spans.v[i + 1] = (uint32_t)out->len;
     }
-    p->text = buf_str(out);
-    p->len = out->len;
+    if (s == OK)
+        s = take_text(p, buf_str(out), out->len);
     if (s == OK && step->kind == STEP_META && step->splits)
         s = run_split(step, p);
     return s;
@@ -503,10 +534,11 @@ static enum status run_rewrite(const struct step *step, struct tok_pieces *p, bo
 enum status tok_pretok_run(const struct tok_pretok *pt, struct tok_pieces *p, const char *text,
                            size_t len, bool at_start, bool no_prefix)
 {
-    p->text = text;
-    p->len = len;
+    enum status s = take_text(p, text, len);
+
     p->spans.n = 0;
-    enum status s = push_span(&p->spans, 0, len);
+    if (s == OK)
+        s = push_span(&p->spans, 0, len);
     for (size_t i = 0; pt && i < pt->n_steps && s == OK; i++) {
         const struct step *step = &pt->steps[i];
         if (step->kind == STEP_SPLIT)

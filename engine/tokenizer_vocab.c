@@ -89,14 +89,29 @@ static enum status added_entry(const struct json *entry, const char **content, s
     return read_id(js_get(entry, "id"), "added_tokens", *content, id, why);
 }
 
+/* Unigram: [["piece", score], ...], the id is the index. */
+static enum status check_scored(const struct json *vocab, struct buf *why)
+{
+    for (size_t i = 0; i < js_len(vocab) && js_is(vocab, JS_ARRAY); i++) {
+        const struct json *piece = js_at(js_at(vocab, i), 0), *score = js_at(js_at(vocab, i), 1);
+        if (!js_is(piece, JS_STRING) || (!js_is(score, JS_REAL) && !js_is(score, JS_INT)))
+            return buf_why(why, ERR_INVALID, "tokenizer.json: model.vocab[%zu]: expected "
+                           "[string, number]", i);
+    }
+    if (js_is(vocab, JS_ARRAY) && js_len(vocab) > TOK_N_VOCAB_MAX)
+        return buf_why(why, ERR_INVALID, "tokenizer.json: model.vocab: more than %u pieces",
+                       TOK_N_VOCAB_MAX);
+    return OK;
+}
+
 /* One more than the largest id in the file. */
 static enum status count_ids(struct tok_vocab *v, const struct json *vocab,
                              const struct json *added, struct buf *why)
 {
-    uint32_t id = 0, n = 0;
+    uint32_t id = 0, n = js_is(vocab, JS_ARRAY) ? (uint32_t)js_len(vocab) : 0;
     const char *content;
     size_t len;
-    enum status s = OK;
+    enum status s = check_scored(vocab, why);
 
     for (void *it = js_first(vocab); it && s == OK; it = js_next(vocab, it)) {
         s = read_id(js_it_value(it), "model.vocab", js_it_key(it), &id, why);
@@ -155,6 +170,27 @@ static enum status put_name(struct tok_vocab *v, const char *s, size_t len, uint
     return OK;
 }
 
+/* Unlike the other models, Unigram may have a piece twice: it is found by its last id. */
+static enum status put_scored(struct tok_vocab *v, const struct json *entry, uint32_t id)
+{
+    size_t len;
+    const char *piece = js_string(js_at(entry, 0), &len);
+    uint32_t hash = hash_name(piece, len);
+    struct tok_name_slot *slot = name_slot(v, piece, len, hash);
+    struct tok_token *t = &v->tokens[id];
+
+    if (len > UINT32_MAX)
+        return ERR_TOO_LARGE;
+    t->piece = arena_dup(&v->strings, piece, len);
+    if (!t->piece)
+        return ERR_NOMEM;
+    t->piece_len = (uint32_t)len;
+    *slot = (struct tok_name_slot){.hash = hash, .id = id};
+    if (len > v->piece_len_max)
+        v->piece_len_max = (uint32_t)len;
+    return OK;
+}
+
 static enum status mark_added(struct tok_vocab *v, const struct json *entry, struct buf *why)
 {
     const char *content;
@@ -185,19 +221,22 @@ static enum status fill(struct tok_vocab *v, const struct json *vocab, const str
         const char *name = js_it_key(it);
         s = put_name(v, name, strlen(name), (uint32_t)js_int(js_it_value(it)), why);
     }
+    for (size_t i = 0; js_is(vocab, JS_ARRAY) && i < js_len(vocab) && s == OK; i++)
+        s = put_scored(v, js_at(vocab, i), (uint32_t)i);
     for (size_t i = 0; i < js_len(added) && s == OK; i++)
         s = mark_added(v, js_at(added, i), why);
     return s;
 }
 
-enum status tok_vocab_load(struct tok_vocab *v, const struct json *model, const struct json *added,
-                           struct buf *why)
+enum status tok_vocab_load(struct tok_vocab *v, const struct json *model, bool scored,
+                           const struct json *added, struct buf *why)
 {
     const struct json *vocab = js_get(model, "vocab");
 
     arena_init(&v->strings, STRING_BYTES_MAX);
-    if (!js_is(vocab, JS_OBJECT))
-        return buf_why(why, ERR_INVALID, "tokenizer.json: model.vocab: expected an object, got %s",
+    if (!js_is(vocab, scored ? JS_ARRAY : JS_OBJECT))
+        return buf_why(why, ERR_INVALID, "tokenizer.json: model.vocab: expected %s, got %s",
+                       js_type_name(scored ? JS_ARRAY : JS_OBJECT),
                        js_type_name(js_typeof(vocab)));
     if (!js_is(added, JS_NULL) && !js_is(added, JS_ARRAY))
         return buf_why(why, ERR_INVALID, "tokenizer.json: added_tokens: expected an array");
@@ -205,6 +244,18 @@ enum status tok_vocab_load(struct tok_vocab *v, const struct json *model, const 
     if (s == OK)
         s = make_tables(v, js_len(vocab) + js_len(added));
     return s == OK ? fill(v, vocab, added, why) : s;
+}
+
+void tok_vocab_byte_tokens(const struct tok_vocab *v, uint32_t ids[256])
+{
+    static const char hex[] = "0123456789ABCDEF";
+
+    for (unsigned byte = 0; byte < 256; byte++) {
+        char name[6] = {'<', '0', 'x', hex[byte >> 4], hex[byte & 15], '>'};
+        ids[byte] = tok_vocab_find(v, name, sizeof name);
+        if (ids[byte] != TOKEN_NONE)
+            v->tokens[ids[byte]].flags |= TOK_BYTE;
+    }
 }
 
 void tok_vocab_fini(struct tok_vocab *v)

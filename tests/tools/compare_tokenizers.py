@@ -32,6 +32,7 @@ class Tarn:
     def __init__(self, lib, path):
         self.lib = ctypes.CDLL(lib)
         self.lib.tokenizer_bytes.restype = ctypes.c_void_p
+        self.lib.tokenizer_first_bytes.restype = ctypes.c_void_p
         self.tok, why = ctypes.c_void_p(), Buf(max=1024)
         status = self.lib.tokenizer_load(ctypes.byref(self.tok), path.encode(), ctypes.byref(why))
         if status:
@@ -52,13 +53,16 @@ class Tarn:
     def decode(self, ids, show_special):
         out = b""
         n = ctypes.c_size_t()
+        begun = False
         for i in ids:
             if not show_special and self.lib.tokenizer_is_special(self.tok, i) & 1:
                 continue
-            p = self.lib.tokenizer_bytes(self.tok, i, ctypes.byref(n))
-            out += ctypes.string_at(p, n.value)
-        if self.lib.tokenizer_strips_first_space(self.tok) & 1 and out[:1] == b" ":
-            out = out[1:]
+            piece = ctypes.string_at(self.lib.tokenizer_bytes(self.tok, i, ctypes.byref(n)),
+                                     n.value)
+            first = ctypes.string_at(self.lib.tokenizer_first_bytes(self.tok, i, ctypes.byref(n)),
+                                     n.value)
+            out += piece if begun else first
+            begun = begun or bool(piece or first)
         return out.decode("utf-8", "replace")
 
 

@@ -6,7 +6,7 @@ from other forms of a vocabulary, so that tests can load real ones:
   merges.txt      byte-level BPE without a vocab.json (ids as tok-qwen2 in shared data describes)
   encoder.json    with vocab.bpe beside it (GPT-2)
   X.bin           llama2.c tokenizer (tok512.bin)
-  X.model*        SentencePiece model of type BPE
+  X.model*        SentencePiece model of type BPE or Unigram
 
 usage: gguf_vocab_to_hf.py INPUT OUTDIR [--family NAME] [--metaspace] [--pair-merges]
 
@@ -14,6 +14,7 @@ Python standard library only. What each family's pre-tokenizer is, is public kno
 models' own tokenizer.json files."""
 
 import argparse
+import base64
 import json
 import os
 import struct
@@ -62,6 +63,8 @@ class Vocab:
         self.added = []   # (id, special)
         self.unk = self.bos = self.eos = None  # ids
         self.add_bos = False
+        self.scores = None    # of a Unigram model
+        self.charsmap = b""   # SentencePiece's normalization
 
 
 # ---- readers ----
@@ -241,9 +244,22 @@ def read_sentencepiece(path, family):
             kinds.append(piece.get(3, 1))
         elif number == 2:
             model_type = dict(protobuf_fields(value)).get(3, 1)
+        elif number == 3:
+            v.charsmap = dict(protobuf_fields(value)).get(2, b"")
+    if model_type == 1:
+        return set_unigram(v, scores, kinds)
     if model_type != 2:
-        sys.exit(f"{path}: a SentencePiece model of type {model_type}; only BPE (2) is converted")
+        sys.exit(f"{path}: a SentencePiece model of type {model_type}; only Unigram (1) and BPE (2) "
+                 "are converted")
     return set_spm(v, scores, kinds)
+
+
+def set_unigram(v, scores, kinds):
+    v.family, v.scores = "unigram", scores
+    v.unk = kinds.index(2)
+    v.eos = v.tokens.index("</s>")
+    v.added = [(i, k != 4) for i, k in enumerate(kinds) if k in (2, 3, 4)]
+    return v
 
 
 # ---- writer ----
@@ -278,7 +294,35 @@ def template(v):
             "special_tokens": {bos: {"id": bos, "ids": [v.bos], "tokens": [bos]}}}
 
 
+def unigram_json(v):
+    """As Hugging Face converts T5."""
+    meta = {"type": "Metaspace", "replacement": META, "prepend_scheme": "always", "split": True}
+    eos = v.tokens[v.eos]
+    special = {"SpecialToken": {"id": eos, "type_id": 0}}
+    steps = [{"type": "Strip", "strip_left": False, "strip_right": True},
+             {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": META}]
+    if v.charsmap:
+        steps.insert(0, {"type": "Precompiled",
+                         "precompiled_charsmap": base64.b64encode(v.charsmap).decode()})
+    return {
+        "version": "1.0", "truncation": None, "padding": None,
+        "added_tokens": [added_token(v, i, special) for i, special in v.added],
+        "normalizer": {"type": "Sequence", "normalizers": steps},
+        "pre_tokenizer": meta,
+        "post_processor": {"type": "TemplateProcessing",
+                           "single": [{"Sequence": {"id": "A", "type_id": 0}}, special],
+                           "pair": [{"Sequence": {"id": "A", "type_id": 0}}, special,
+                                    {"Sequence": {"id": "B", "type_id": 0}}, special],
+                           "special_tokens": {eos: {"id": eos, "ids": [v.eos], "tokens": [eos]}}},
+        "decoder": meta,
+        "model": {"type": "Unigram", "unk_id": v.unk, "byte_fallback": False,
+                  "vocab": [list(p) for p in zip(v.tokens, v.scores)]},
+    }
+
+
 def tokenizer_json(v, metaspace, pair_merges):
+    if v.scores:
+        return unigram_json(v)
     spm = v.family == "llama-spm"
     if spm:
         normalizer, pre, decoder = spm_parts(v, metaspace)

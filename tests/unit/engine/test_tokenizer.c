@@ -125,7 +125,10 @@ static void sentencepiece_text_gets_its_dummy_space_unless_it_continues(void **s
     assert_ids(t, " a", TOKENIZE_CONTINUES, "5");
     assert_ids(t, "<s>a", SPECIALS | TOKENIZE_CONTINUES, "1 5"); /* each section, as upstream */
     assert_ids(t, "", 0, "");
-    assert_true(tokenizer_strips_first_space(t));
+    size_t n;
+    assert_string_equal(tokenizer_bytes(t, 5, &n), " a");
+    assert_string_equal(tokenizer_first_bytes(t, 5, &n), "a");
+    assert_int_equal(n, 1);
     tokenizer_destroy(t);
 }
 
@@ -410,9 +413,9 @@ static void a_wrong_file_is_refused_by_field(void **state)
         {"", "tokenizer.json", ERR_INVALID},
         {"[]", "model", ERR_INVALID},
         {"{}", "model", ERR_INVALID},
-        {"{\"model\":{\"type\":\"Unigram\"}}", "Unigram", ERR_UNSUPPORTED},
-        {"{\"model\":{\"type\":\"WordPiece\"}}", "WordPiece", ERR_UNSUPPORTED},
+        {"{\"model\":{\"type\":\"WordLevel\"}}", "WordLevel", ERR_UNSUPPORTED},
         {"{\"model\":{\"vocab\":[]}}", "model.vocab", ERR_INVALID},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":[]}}", "model.vocab", ERR_INVALID},
         {"{\"model\":{\"vocab\":{}}}", "model.vocab", ERR_INVALID},
         {"{\"model\":{\"vocab\":{\"a\":-1}}}", "-1", ERR_INVALID},
         {"{\"model\":{\"vocab\":{\"a\":4194304}}}", "4194304", ERR_INVALID},

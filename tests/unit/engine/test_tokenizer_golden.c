@@ -68,6 +68,7 @@ static void decode_streaming(const struct tokenizer *t, const struct buf *ids, s
 static void decode_whole(const struct tokenizer *t, const struct buf *ids, struct buf *out)
 {
     struct buf bytes;
+    bool begun = false;
 
     buf_init(&bytes, 1 << 24);
     for (size_t i = 0; i < ids->len / 4; i++) {
@@ -75,11 +76,13 @@ static void decode_whole(const struct tokenizer *t, const struct buf *ids, struc
         size_t len;
         memcpy(&id, ids->data + 4 * i, 4);
         const char *piece = tokenizer_bytes(t, id, &len);
-        if (!tokenizer_is_special(t, id))
-            assert_ok(buf_append(&bytes, piece, len));
+        if (tokenizer_is_special(t, id) || len == 0)
+            continue;
+        if (!begun)
+            piece = tokenizer_first_bytes(t, id, &len);
+        begun = true;
+        assert_ok(buf_append(&bytes, piece, len));
     }
-    if (tokenizer_strips_first_space(t) && buf_str(&bytes)[0] == ' ')
-        buf_consume(&bytes, 1);
     buf_reset(out);
     assert_ok(utf8_repair(out, buf_str(&bytes), bytes.len));
     buf_fini(&bytes);

@@ -195,7 +195,7 @@ static void check_pretok(const struct step_case *c, bool no_prefix, const char *
 
     buf_init(&shown, 4096);
     tok_pieces_init(&pieces);
-    assert_ok(tok_pretok_load(&pt, j, NULL));
+    assert_ok(tok_pretok_load(&pt, j, true, NULL));
     assert_ok(tok_pretok_run(pt, &pieces, c->text, strlen(c->text), true, no_prefix));
     show_pieces(&shown, pt, &pieces);
     assert_string_equal(buf_str(&shown), want);
@@ -285,7 +285,8 @@ static void refused(const char *json, enum status want, const char *word, bool p
     struct buf why;
 
     buf_init(&why, BUF_WHY_MAX);
-    enum status s = pretok ? tok_pretok_load(&pt, j, &why) : tok_normalizer_load(&n, j, &why);
+    enum status s = pretok ? tok_pretok_load(&pt, j, true, &why)
+                           : tok_normalizer_load(&n, j, &why);
     assert_int_equal(s, want);
     assert_non_null(strstr(buf_str(&why), word));
     assert_null(pt);
@@ -311,7 +312,7 @@ static void what_is_not_known_is_refused_by_name(void **state)
     refused("{\"type\":\"Metaspace\",\"prepend_scheme\":\"x\"}", ERR_INVALID, "prepend_scheme",
             true);
     refused("{\"type\":\"Metaspace\",\"replacement\":\"ab\"}", ERR_INVALID, "replacement", true);
-    refused("{\"type\":\"Nmt\"}", ERR_UNSUPPORTED, "Nmt", false);
+    refused("{\"type\":\"Odd\"}", ERR_UNSUPPORTED, "Odd", false);
     refused("{\"type\":\"Prepend\"}", ERR_INVALID, "prepend", false);
     refused("{\"type\":\"Replace\",\"content\":\"\",\"pattern\":{\"String\":\"\"}}", ERR_INVALID,
             "empty", false);
@@ -327,7 +328,7 @@ static void a_pattern_that_backtracks_for_ever_is_an_error(void **state)
     (void)state;
     memset(text, 'a', sizeof text);
     tok_pieces_init(&pieces);
-    assert_ok(tok_pretok_load(&pt, j, NULL));
+    assert_ok(tok_pretok_load(&pt, j, true, NULL));
     assert_int_equal(tok_pretok_run(pt, &pieces, text, sizeof text, true, false), ERR_INVALID);
     tok_pieces_fini(&pieces);
     tok_pretok_destroy(pt);

@@ -1,0 +1,230 @@
+/* fuzz_http_body.c - any bytes as the body of a request, through route, handler, answer, stream.
+ *
+ * The input is the path, a line of "=====", and the body. In place of http.c and libmicrohttpd
+ * stands a double that runs a deferred answer on this thread; behind is the fake engine.
+ *
+ * Beyond not crashing: every error is JSON with a message, none is a 500, every whole answer is
+ * JSON, every stream ends with [DONE], close() comes exactly once. */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "server/http.h"
+#include "server/route.h"
+#include "server/server.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/unit/server/fake_engine.h"
+
+#define MODEL_LEN 512
+#define N_TURNS_BEFORE_LEAVING 20
+#define N_TURNS_MAX 10000
+#define TURN_NS 100000
+
+struct http_exchange {
+    char path[128];
+    const char *method;
+    struct buf body;
+    bool replied;
+    int status;
+    const char *content_type;
+    struct buf reply;
+    const struct http_async *async;
+    void *ctx;
+    atomic_bool woken;
+};
+
+/* --- http.h --- */
+
+const char *http_id(const struct http_exchange *x)
+{
+    (void)x;
+    return "fuzz";
+}
+
+const char *http_method(const struct http_exchange *x)
+{
+    return x->method;
+}
+
+const char *http_path(const struct http_exchange *x)
+{
+    return x->path;
+}
+
+const char *http_header(const struct http_exchange *x, const char *name)
+{
+    (void)x;
+    (void)name;
+    return NULL;
+}
+
+const struct buf *http_body(const struct http_exchange *x)
+{
+    return &x->body;
+}
+
+bool http_replied(const struct http_exchange *x)
+{
+    return x->replied;
+}
+
+void http_add_header(struct http_exchange *x, const char *name, const char *value)
+{
+    (void)x;
+    ASSERT(name && value);
+}
+
+void http_reply(struct http_exchange *x, int status, const char *content_type, struct buf *body)
+{
+    if (x->replied) {
+        if (body)
+            buf_fini(body);
+        return;
+    }
+    x->replied = true;
+    x->status = status;
+    x->content_type = content_type;
+    if (body) {
+        x->reply = *body;
+        *body = (struct buf){.max = body->max};
+    }
+}
+
+enum status http_defer(struct http_exchange *x, const struct http_async *async, void *ctx)
+{
+    ASSERT(!x->async && !x->replied);
+    x->async = async;
+    x->ctx = ctx;
+    return OK;
+}
+
+/* Not the exchange, which does not live as long as a late wake-up. */
+static atomic_bool woken;
+
+void *http_waker(struct http_exchange *x)
+{
+    ASSERT(x->async);
+    return &woken;
+}
+
+void http_wake(void *waker)
+{
+    atomic_store((atomic_bool *)waker, true);
+}
+
+/* --- one request --- */
+
+static void check_json(const struct http_exchange *x)
+{
+    struct json *answer = NULL;
+
+    ASSERT(js_parse(&answer, buf_str(&x->reply), x->reply.len, NULL) == OK);
+    if (x->status >= 400)
+        ASSERT(js_is(js_get(js_get(answer, "error"), "message"), JS_STRING));
+    js_unref(answer);
+}
+
+static void check_reply(const struct http_exchange *x)
+{
+    ASSERT(x->status >= 200 && x->status < 600 && x->status != 500);
+    if (x->status >= 400)
+        ASSERT(x->content_type && strcmp(x->content_type, "application/json") == 0);
+    if (x->content_type && strcmp(x->content_type, "application/json") == 0)
+        check_json(x);
+}
+
+static void take_stream(struct http_exchange *x, struct buf *all)
+{
+    static const char done[] = "data: [DONE]\n\n";
+    enum http_next next = HTTP_WAIT;
+    struct buf out;
+
+    buf_init(&out, HTTP_OUT_BYTES_MAX);
+    for (int i = 0; next == HTTP_WAIT && i < N_TURNS_MAX; i++) {
+        if (i == N_TURNS_BEFORE_LEAVING)
+            x->async->gone(x->ctx);
+        buf_reset(&out);
+        next = x->async->fill(x->ctx, &out, 0);
+        ASSERT(buf_append(all, buf_str(&out), out.len) == OK);
+        if (next == HTTP_WAIT && out.len == 0)
+            clock_sleep_ns(TURN_NS);
+    }
+    ASSERT(next == HTTP_DONE);
+    ASSERT(all->len >= sizeof done - 1 &&
+           memcmp(all->data + all->len - (sizeof done - 1), done, sizeof done - 1) == 0);
+    buf_fini(&out);
+}
+
+static void run_deferred(struct http_exchange *x)
+{
+    enum http_next next = x->replied ? HTTP_DONE : HTTP_WAIT;
+    struct buf all;
+
+    buf_init(&all, 1u << 30);
+    for (int i = 0; next == HTTP_WAIT && i < N_TURNS_MAX; i++) {
+        if (i == N_TURNS_BEFORE_LEAVING)
+            x->async->gone(x->ctx);
+        next = x->async->step(x->ctx, x);
+        if (next == HTTP_WAIT)
+            clock_sleep_ns(TURN_NS);
+    }
+    if (next == HTTP_STREAM)
+        take_stream(x, &all);
+    else
+        ASSERT(next == HTTP_DONE && x->replied);
+    x->async->close(x->ctx, next == HTTP_STREAM ? 200 : x->status);
+    buf_fini(&all);
+}
+
+static struct server *the_server(void)
+{
+    static char program[] = "fuzz", flag[] = "--model", model[] = "fake";
+    static struct server srv;
+    static struct config config;
+    static bool ready;
+    char *args[] = {program, flag, model}, *env[] = {NULL};
+
+    if (!ready) {
+        ready = true;
+        log_init(LOG_ERROR, false);
+        ASSERT(hash_init() == OK);
+        ASSERT(config_load(&config, 3, args, env, NULL) == OK);
+        ASSERT(server_init(&srv, &config, fake_engine_create(MODEL_LEN)) == OK);
+    }
+    return &srv;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct fuzz_input in = fuzz_split(data, size);
+    struct http_exchange x = {.method = "POST"};
+
+    if (!in.second) { /* all of it is a body */
+        in.second = in.first;
+        in.second_len = in.first_len;
+        in.first = "/v1/chat/completions";
+        in.first_len = strlen(in.first);
+    }
+    snprintf(x.path, sizeof x.path, "%.*s", (int)(in.first_len < 100 ? in.first_len : 100),
+             in.first);
+    buf_init(&x.body, 1u << 20);
+    if (buf_append(&x.body, in.second, in.second_len) != OK)
+        return 0;
+    route_early(the_server(), &x);
+    if (!x.replied)
+        route_handle(the_server(), &x);
+    if (x.async)
+        run_deferred(&x);
+    else
+        ASSERT(x.replied);
+    if (x.replied)
+        check_reply(&x);
+    buf_fini(&x.body);
+    buf_fini(&x.reply);
+    return 0;
+}
