@@ -6,7 +6,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "server/admission.h"
 #include "server/answer.h"
+#include "server/auth.h"
 #include "server/error.h"
 #include "server/server.h"
 
@@ -16,6 +18,7 @@
 #define TURN_BYTES (1u << 20)
 #define ANSWER_BYTES_MAX (1u << 30)
 #define FRAME_HEAD_BYTES_MAX 8192
+#define LOG_PROMPT_BYTES_MAX (1u << 20)
 
 /* --- lifecycle --- */
 
@@ -26,6 +29,9 @@ struct call *call_create(struct server *srv, struct http_exchange *x, enum param
     if (!call)
         return NULL;
     call->srv = srv;
+    if (auth_find(srv->auth, http_header(x, "Authorization"), http_header(x, "x-api-key"),
+                  &call->account, NULL) != OK)
+        call->account = NULL; /* call_start() says so */
     call->kind = kind;
     call->http_id = http_id(x);
     call->created_s = (int64_t)(clock_unix_ns() / 1000000000u);
@@ -45,6 +51,7 @@ void call_free(struct call *call)
     prompt_list_free(call->prompts, call->n_prompts);
     buf_fini(&call->frame_head);
     params_fini(&call->params);
+    account_unref(call->account);
     free(call);
 }
 
@@ -59,6 +66,24 @@ static void on_gone(void *ctx)
     cancel_all(ctx);
 }
 
+/* What the answers cost, whoever ended them. A prompt counts once, as in `usage`. */
+static void charge(const struct call *call)
+{
+    struct tenant *t = call->account->tenant;
+    uint64_t n_out = 0;
+
+    for (uint32_t i = 0; i < call->n_choices; i++) {
+        const struct request *r = call->choices[i].request;
+        n_out += request_n_out(r);
+        if (i % call->params.n != 0)
+            continue;
+        atomic_fetch_add(&t->n_prompt_tokens, r->prompt.n_ids);
+        atomic_fetch_add(&t->n_cached_tokens, atomic_load(&r->n_cached));
+    }
+    admission_generated(call->account, n_out);
+    atomic_fetch_add(&t->n_generation_tokens, n_out);
+}
+
 static uint64_t us_between(uint64_t from_ns, uint64_t to_ns)
 {
     return from_ns && to_ns > from_ns ? (to_ns - from_ns) / 1000 : 0;
@@ -71,9 +96,11 @@ static void log_choice(const struct call *call, const struct choice *c, int stat
     uint64_t first_token = atomic_load(&r->t_first_token), finish = atomic_load(&r->t_finish);
 
     log_event(LOG_INFO, "request",
-              "id=%s api=%s status=%d choice=%u stream=%s queue_us=%" PRIu64 " prefill_us=%" PRIu64
-              " ttft_us=%" PRIu64 " e2e_us=%" PRIu64 " n_prompt=%u n_hit=%u n_out=%u finish=%s",
-              call->http_id, call->kind == PARAMS_CHAT ? "chat" : "completions", status, c->index,
+              "id=%s key=%s tenant=%s api=%s status=%d choice=%u stream=%s queue_us=%" PRIu64
+              " prefill_us=%" PRIu64 " ttft_us=%" PRIu64 " e2e_us=%" PRIu64
+              " n_prompt=%u n_hit=%u n_out=%u finish=%s",
+              call->http_id, call->account->name, call->account->tenant_name,
+              call->kind == PARAMS_CHAT ? "chat" : "completions", status, c->index,
               call->params.stream ? "true" : "false", us_between(submit, first_step),
               us_between(first_step, first_token), us_between(submit, first_token),
               us_between(submit, finish), r->prompt.n_ids, atomic_load(&r->n_cached),
@@ -87,6 +114,7 @@ static void on_close(void *ctx, int status)
     struct call *call = ctx;
 
     cancel_all(call); /* what is finished does not mind */
+    charge(call);
     if (log_enabled(LOG_INFO))
         for (uint32_t i = 0; i < call->n_choices; i++)
             log_choice(call, &call->choices[i], status);
@@ -303,6 +331,7 @@ static void submit_all(struct call *call, struct http_exchange *x, struct buf *w
         struct request *r = call->choices[i].request;
         r->wake = http_wake;
         r->wake_arg = http_waker(x);
+        r->wake_at_end = !call->params.stream;
         s = engine_submit(call->srv->engine, r, why);
     }
     if (s == OK)
@@ -312,6 +341,43 @@ static void submit_all(struct call *call, struct http_exchange *x, struct buf *w
         error_reply_too_long(x, buf_str(why));
     else
         error_reply(x, s, NULL, buf_str(why));
+}
+
+/* Only with --log-prompts, and then at level debug. */
+static void log_prompts(const struct call *call)
+{
+    struct buf text;
+
+    if (!call->srv->config->log_prompts || !log_enabled(LOG_DEBUG))
+        return;
+    for (uint32_t i = 0; i < call->n_prompts; i++) {
+        buf_init(&text, LOG_PROMPT_BYTES_MAX);
+        const struct prompt *p = &call->prompts[i];
+        /* What does not fit is cut; the words say how long it was. */
+        enum status s = prompt_decode(call->srv, prompt_ids(p), prompt_n_ids(p), &text);
+        for (size_t k = 0; k < text.len; k++) /* a quote would end the value */
+            text.data[k] = text.data[k] == '"' ? '\'' : text.data[k];
+        log_event(LOG_DEBUG, "prompt", "id=%s index=%u n_tokens=%u cut=%s text=\"%.3000s\"",
+                  call->http_id, i, prompt_n_ids(p),
+                  s != OK || text.len > 3000 ? "true" : "false", buf_str(&text));
+        buf_fini(&text);
+    }
+}
+
+/* Whether the caller may, and as whom; true when an error was answered. */
+static bool refuse_caller(struct call *call, struct http_exchange *x)
+{
+    const struct kv_scope salt = call->params.scope;
+    uint64_t n_tokens = 0;
+
+    if (!call->account) {
+        error_reply(x, ERR_UNAUTHORIZED, NULL, "the API key is not valid any more");
+        return true;
+    }
+    account_scope(call->account, &salt, &call->params.scope);
+    for (uint32_t i = 0; i < call->n_prompts; i++)
+        n_tokens += prompt_n_ids(&call->prompts[i]);
+    return !admission_prompt(call->account, x, n_tokens);
 }
 
 void call_start(struct call *call, struct http_exchange *x)
@@ -324,7 +390,8 @@ void call_start(struct call *call, struct http_exchange *x)
                 call->params.n, call->n_prompts, PARAMS_N_REQUESTS_MAX);
         error_reply(x, ERR_INVALID, NULL, buf_str(&why));
     }
-    if (!http_replied(x) && !refuse_too_long(call, x)) {
+    if (!http_replied(x) && !refuse_too_long(call, x) && !refuse_caller(call, x)) {
+        log_prompts(call);
         enum status s = make_choices(call, &why);
         if (s == OK)
             s = http_defer(x, &async, call);
@@ -333,6 +400,7 @@ void call_start(struct call *call, struct http_exchange *x)
         else if (s != OK)
             error_reply(x, s, NULL, buf_str(&why));
         if (s == OK) {
+            atomic_fetch_add(&call->account->tenant->n_requests, 1);
             submit_all(call, x, &why);
             call = NULL;
         }

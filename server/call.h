@@ -24,6 +24,7 @@ struct server;
 
 struct call {
     struct server *srv;
+    struct account *account;  /* who asks; NULL when the key was taken away a moment ago */
     enum params_kind kind;
     struct params params;
     char id[CALL_ID_BYTES];

@@ -69,11 +69,31 @@ static const struct option options[] = {
     COUNT(NULL, "port", port, 0, 65535, "8000", "port; 0: any free one, printed at start"),
     SECRET(NULL, "api-key", api_key, "KEYS",
            "key (or several, separated by commas) that every route but /health/* then needs"),
+    TEXT(NULL, "api-key-file", api_key_file, "", "FILE",
+         "JSON file with keys, their tenants and limits; read again on SIGHUP"),
+    SECRET(NULL, "admin-api-key", admin_api_key, "KEYS",
+           "key (or several) for /cache and other admin routes; opens all others too"),
     COUNT(NULL, "http-threads", http_threads, 1, 64, "4", "threads that talk to clients"),
     COUNT(NULL, "max-connections", max_connections, 1, 65536, "4096",
           "connections kept open at once"),
+    COUNT(NULL, "max-connections-per-ip", max_connections_per_ip, 0, 65536, "0",
+          "connections of one client address; 0: no limit"),
     SIZE(NULL, "max-body-bytes", max_body_bytes, 1024, UINT64_C(1) << 30, "32M",
          "largest request body"),
+    COUNT(NULL, "header-timeout", header_timeout_s, 0, 86400, "10",
+          "seconds from a request's first byte to the end of its header; 0: no limit"),
+    COUNT(NULL, "body-timeout", body_timeout_s, 0, 86400, "30",
+          "seconds for a request's body, and one more per 16K of it; 0: no limit"),
+    COUNT(NULL, "write-timeout", write_timeout_s, 0, 86400, "30",
+          "seconds that a client may leave a piece of its answer untaken; 0: no limit"),
+    COUNT(NULL, "idle-timeout", idle_timeout_s, 0, 86400, "75",
+          "seconds that a connection may stay open between requests; 0: no limit"),
+    TEXT(NULL, "uds", uds, "", "PATH", "listen on a Unix socket instead of --host and --port"),
+    TEXT(NULL, "uds-mode", uds_mode, "0600", "MODE", "permissions of the Unix socket, octal"),
+    TEXT(NULL, "tls-cert", tls_cert, "", "FILE", "certificate chain (PEM): serve HTTPS"),
+    TEXT(NULL, "tls-key", tls_key, "", "FILE", "its private key (PEM)"),
+    TEXT(NULL, "allowed-origins", allowed_origins, "", "ORIGINS",
+         "origins whose pages a browser may let read answers (CORS), separated by commas; *: all"),
     COUNT(NULL, "drain-timeout", drain_timeout_s, 0, 86400, "30",
           "seconds that running requests get to finish after SIGTERM"),
 
@@ -98,10 +118,14 @@ static const struct option options[] = {
           "tokens of a segment, a multiple of 32"),
     BOOL(NULL, "prefix-caching", prefix_caching, "true",
          "find computed prompts again; --no-prefix-caching switches it off"),
+    TEXT(NULL, "cache-dir", cache_dir, "", "DIR",
+         "what outlives the process (now: the secret that keeps tenants apart); default: "
+         "$XDG_CACHE_HOME/tarn or ~/.cache/tarn"),
 
     CHOICE("Logs", "log-level", log_level, "info", "debug|info|warn|error|warning=warn",
            "least level that is written"),
     CHOICE(NULL, "log-format", log_format, "text", "text|json", "key=value text or JSON lines"),
+    BOOL(NULL, "log-prompts", log_prompts, "false", "write prompts to the log, at level debug"),
 };
 
 /* Options that are no table rows because they end the program or say where to read rows from. */
@@ -164,6 +188,15 @@ const char *config_nearest(const char *name)
         consider(&best, options[i].name, name);
     for (size_t i = 0; i < ARRAY_SIZE(other_names); i++)
         consider(&best, other_names[i], name);
+    return best.word;
+}
+
+const char *config_nearest_word(const char *name, const char *const *words, size_t n)
+{
+    struct nearest best = {NULL, UINT32_MAX};
+
+    for (size_t i = 0; i < n; i++)
+        consider(&best, words[i], name);
     return best.word;
 }
 
@@ -481,6 +514,25 @@ static enum status read_file(struct config *c, struct buf *why)
     return s;
 }
 
+/* Permissions: one to four octal digits. */
+static bool is_mode(const char *text)
+{
+    size_t n = strspn(text, "01234567");
+
+    return n > 0 && text[n] == '\0' && strtoul(text, NULL, 8) <= 0777;
+}
+
+static enum status check_network(const struct config *c, struct buf *why)
+{
+    if (!is_mode(c->uds_mode))
+        return buf_why(why, ERR_INVALID,
+                       "--uds-mode: expected permissions such as 0600, got \"%s\"", c->uds_mode);
+    if ((c->tls_cert[0] == '\0') != (c->tls_key[0] == '\0'))
+        return buf_why(why, ERR_INVALID, "--tls-%s: needs --tls-%s as well",
+                       c->tls_cert[0] ? "cert" : "key", c->tls_cert[0] ? "key" : "cert");
+    return OK;
+}
+
 static enum status check_together(const struct config *c, struct buf *why)
 {
     if (c->kv_segment_tokens % 32 != 0)
@@ -490,7 +542,7 @@ static enum status check_together(const struct config *c, struct buf *why)
         return buf_why(why, ERR_INVALID,
                        "--model: which model? a directory, or org/name from the Hugging Face "
                        "cache");
-    return OK;
+    return check_network(c, why);
 }
 
 enum status config_load(struct config *c, int argc, char **argv, char **env, struct buf *why)
@@ -522,6 +574,15 @@ void config_fini(struct config *c)
             free(*(char **)((char *)c + options[i].offset));
     free(c->config_file);
     memset(c, 0, sizeof *c);
+}
+
+void config_forget_secrets(struct config *c)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(options); i++) {
+        char *text = options[i].secret ? *(char **)((char *)c + options[i].offset) : NULL;
+        if (text && text[0])
+            explicit_bzero(text, strlen(text));
+    }
 }
 
 /* --- output --- */

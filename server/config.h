@@ -32,9 +32,21 @@ struct config {
     char *host;
     uint64_t port;
     char *api_key; /* comma list; empty: none needed */
+    char *api_key_file;
+    char *admin_api_key; /* comma list */
     uint64_t http_threads;
     uint64_t max_connections;
+    uint64_t max_connections_per_ip; /* 0: no limit */
     uint64_t max_body_bytes;
+    uint64_t header_timeout_s; /* 0: no limit, as the next three */
+    uint64_t body_timeout_s;
+    uint64_t write_timeout_s;
+    uint64_t idle_timeout_s;
+    char *uds;      /* path; empty: host and port */
+    char *uds_mode; /* octal */
+    char *tls_cert; /* files; both or none */
+    char *tls_key;
+    char *allowed_origins; /* comma list; empty: CORS is off */
     uint64_t drain_timeout_s;
     /* how it computes */
     char *device;
@@ -53,9 +65,11 @@ struct config {
     uint64_t kv_device_bytes;
     uint64_t kv_segment_tokens;
     bool prefix_caching;
+    char *cache_dir; /* empty: the user's */
     /* logs */
     char *log_level;
     char *log_format;
+    bool log_prompts;
     /* not options of the table */
     char *config_file;
     bool want_help, want_version;
@@ -67,6 +81,9 @@ NODISCARD enum status config_load(struct config *c, int argc, char **argv, char 
                                   struct buf *why);
 void config_fini(struct config *c);
 
+/* Overwrites the secrets with zeros, once nobody reads them any more. */
+void config_forget_secrets(struct config *c);
+
 /* --help: grouped, at most 100 columns. */
 void config_print_help(FILE *f);
 /* The effective values, `name=value` separated by spaces; secrets are masked. */
@@ -74,6 +91,8 @@ void config_describe(const struct config *c, struct buf *out);
 
 /* The known option name nearest to `name`, or NULL when nothing is near. */
 const char *config_nearest(const char *name);
+/* The same among words[0..n). */
+const char *config_nearest_word(const char *name, const char *const *words, size_t n);
 /* "64M" -> 67108864. ERR_INVALID for anything else than digits and one optional suffix. */
 NODISCARD enum status config_parse_size(const char *text, uint64_t *out);
 

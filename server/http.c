@@ -1,9 +1,6 @@
 #include "server/http.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <microhttpd.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
@@ -18,47 +15,39 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "server/watcher.h"
+#include "server/cors.h"
+#include "server/error.h"
+#include "server/http_listen.h"
+#include "server/http_slot.h"
+#include "server/work_pool.h"
 
-#define LISTEN_BACKLOG 1024
-#define N_EXTRA_HEADERS 4
+#define N_EXTRA_HEADERS 16
 #define HEADER_VALUE_BYTES 128
 #define CONNECTION_MEMORY_BYTES (32u << 10) /* bounds the request line and header: 431 beyond */
 #define STREAM_BLOCK_BYTES (16u << 10)
-#define TICK_IDLE_NS UINT64_C(1000000000)
 #define STOP_TURN_NS UINT64_C(2000000)
 #define N_STOP_TURNS 1000
+#define SECOND_NS UINT64_C(1000000000)
 /* How much of a refused body is read and dropped, so that its sender gets to see our answer
  * instead of a reset connection. */
 #define DISCARD_BYTES_MAX (256u << 20)
-
-/* Where a deferred exchange meets its wake-ups. See the header for why it is never freed early. */
-struct slot {
-    pthread_mutex_t lock;
-    /* Under lock. */
-    struct MHD_Connection *connection; /* NULL: free */
-    bool suspended;
-    bool pending; /* a wake-up came while the connection was running */
-    /* Set under lock or before the watcher knows the slot. */
-    struct http_exchange *exchange;
-    atomic_bool lost;
-    atomic_bool streaming;
-    _Atomic uint64_t t_last_sent;
-    uint32_t index;
-    struct slot *next_free; /* under the server's lock */
-};
+/* Two, so that a short one need not wait for a very long one; a few more that wait, since each
+ * holds its body. */
+#define N_WORK_THREADS 2
+#define N_WORK_QUEUED_MAX 64
+#define TLS_PRIORITIES "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
 
 struct http_server {
     struct http_config config;
     struct MHD_Daemon *daemon;
-    struct watcher *watcher;
-    struct slot *slots; /* [n_connections_max] */
+    struct slots *slots;
+    struct work_pool *pool;
     int listen_fd;
     uint16_t port;
-    atomic_bool stopping;
+    struct buf cert, key; /* PEM; MHD wants the bytes as long as the daemon lives */
+    _Atomic size_t bodies_bytes;
     pthread_mutex_t lock;
-    struct slot *free; /* under lock */
-    uint32_t n_in_flight; /* under lock */
+    char mhd_words[256]; /* what MHD said last; under lock */
 };
 
 struct extra_header {
@@ -69,14 +58,15 @@ struct extra_header {
 struct http_exchange {
     struct http_server *server;
     struct MHD_Connection *connection;
-    struct slot *slot; /* NULL until deferred */
+    struct slot *slot; /* the connection's */
     const char *method;
     char *path;
     char id[HTTP_ID_BYTES];
     struct buf body;
-    size_t n_discarded;
+    size_t n_body; /* bytes that came */
+    size_t n_body_counted; /* in bodies_bytes */
+    enum status body_status; /* ERR_TOO_LARGE, ERR_UNAVAILABLE: dropped, to be refused */
     bool handled;
-    bool body_too_large;
     /* the answer */
     bool replied;
     bool queued;
@@ -86,90 +76,12 @@ struct http_exchange {
     struct extra_header extra[N_EXTRA_HEADERS];
     uint32_t n_extra;
     /* deferred */
-    const struct http_async *async;
+    const struct http_async *async; /* NULL until then */
     void *ctx;
     struct buf out;
     size_t n_out_sent;
     enum http_next stream_end; /* HTTP_WAIT while it goes on */
 };
-
-/* --- slots --- */
-
-static struct slot *slot_take(struct http_server *h)
-{
-    pthread_mutex_lock(&h->lock);
-    struct slot *slot = h->free;
-    if (slot) {
-        h->free = slot->next_free;
-        h->n_in_flight++;
-    }
-    pthread_mutex_unlock(&h->lock);
-    return slot;
-}
-
-static void slot_give(struct http_server *h, struct slot *slot)
-{
-    pthread_mutex_lock(&h->lock);
-    slot->next_free = h->free;
-    h->free = slot;
-    h->n_in_flight--;
-    pthread_mutex_unlock(&h->lock);
-}
-
-/* True: the connection is suspended. False: a wake-up came in between, so look again. */
-static bool slot_suspend(struct slot *slot)
-{
-    pthread_mutex_lock(&slot->lock);
-    bool again = slot->pending || atomic_load(&slot->lost);
-    slot->pending = false;
-    if (!again) {
-        slot->suspended = true;
-        MHD_suspend_connection(slot->connection);
-    }
-    pthread_mutex_unlock(&slot->lock);
-    return !again;
-}
-
-void http_wake(void *waker)
-{
-    struct slot *slot = waker;
-
-    pthread_mutex_lock(&slot->lock);
-    if (slot->suspended) {
-        slot->suspended = false;
-        MHD_resume_connection(slot->connection);
-    } else if (slot->connection) {
-        slot->pending = true;
-    }
-    pthread_mutex_unlock(&slot->lock);
-}
-
-static void slot_lost(void *arg)
-{
-    struct slot *slot = arg;
-
-    atomic_store(&slot->lost, true);
-    slot->exchange->async->gone(slot->exchange->ctx);
-    http_wake(slot);
-}
-
-static void slot_cancel(void *arg)
-{
-    struct slot *slot = arg;
-
-    slot->exchange->async->gone(slot->exchange->ctx);
-    http_wake(slot);
-}
-
-static void slot_tick(void *arg, uint64_t now_ns)
-{
-    struct slot *slot = arg;
-
-    /* t_last_sent may be newer than now_ns, which was read before. */
-    if (atomic_load(&slot->streaming) &&
-        (int64_t)(now_ns - atomic_load(&slot->t_last_sent)) >= (int64_t)TICK_IDLE_NS)
-        http_wake(slot);
-}
 
 /* --- what handlers see --- */
 
@@ -229,54 +141,33 @@ void http_add_header(struct http_exchange *x, const char *name, const char *valu
 
 void *http_waker(struct http_exchange *x)
 {
-    ASSERT(x->slot);
     return x->slot;
 }
 
-static void slot_detach(struct http_exchange *x)
+void http_wake(void *waker)
 {
-    struct slot *slot = x->slot;
-
-    pthread_mutex_lock(&slot->lock);
-    slot->connection = NULL;
-    slot->suspended = slot->pending = false;
-    pthread_mutex_unlock(&slot->lock);
-    x->slot = NULL;
-    slot_give(x->server, slot);
+    slot_wake(waker);
 }
 
 enum status http_defer(struct http_exchange *x, const struct http_async *async, void *ctx)
 {
-    struct http_server *h = x->server;
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-
-    ASSERT(!x->slot && !x->replied);
-    if (!info || atomic_load(&h->stopping))
-        return ERR_UNAVAILABLE;
-    struct slot *slot = slot_take(h);
-    if (!slot)
-        return ERR_UNAVAILABLE;
-    x->slot = slot;
+    ASSERT(!x->async && !x->replied);
+    enum status s = slot_defer(x->slot, async->gone, ctx);
+    if (s != OK)
+        return s;
     x->async = async;
     x->ctx = ctx;
-    atomic_store(&slot->lost, false);
-    atomic_store(&slot->streaming, false);
-    atomic_store(&slot->t_last_sent, clock_now_ns());
-    slot->exchange = x;
-    pthread_mutex_lock(&slot->lock);
-    slot->connection = x->connection;
-    slot->suspended = slot->pending = false;
-    pthread_mutex_unlock(&slot->lock);
-    if (watcher_add(h->watcher, slot->index, info->connect_fd, slot) != OK) {
-        slot_detach(x);
-        x->async = NULL;
-        return ERR_UNAVAILABLE;
-    }
     return OK;
 }
 
 /* --- answers --- */
+
+static bool is_allowed_origin(const struct http_exchange *x)
+{
+    const char *list = x->server->config.allowed_origins;
+
+    return list && list[0] && cors_allows(list, http_header(x, "Origin"));
+}
 
 static void add_headers(const struct http_exchange *x, struct MHD_Response *response)
 {
@@ -285,6 +176,12 @@ static void add_headers(const struct http_exchange *x, struct MHD_Response *resp
         MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, x->content_type);
     for (uint32_t i = 0; i < x->n_extra; i++)
         MHD_add_response_header(response, x->extra[i].name, x->extra[i].value);
+    if (is_allowed_origin(x)) {
+        MHD_add_response_header(response, "Access-Control-Allow-Origin", http_header(x, "Origin"));
+        MHD_add_response_header(response, "Access-Control-Expose-Headers",
+                                "X-Request-Id, Retry-After");
+        MHD_add_response_header(response, "Vary", "Origin");
+    }
 }
 
 static enum MHD_Result queue(struct http_exchange *x, struct MHD_Response *response)
@@ -292,18 +189,33 @@ static enum MHD_Result queue(struct http_exchange *x, struct MHD_Response *respo
     if (!response)
         return MHD_NO;
     add_headers(x, response);
-    enum MHD_Result result =
-        MHD_queue_response(x->connection, (unsigned)x->status, response);
+    enum MHD_Result result = MHD_NO;
+    if (slot_enter(x->slot, SLOT_SEND))
+        result = MHD_queue_response(x->connection, (unsigned)x->status, response);
     MHD_destroy_response(response);
     x->queued = result == MHD_YES;
     return result;
+}
+
+/* A long answer goes out block by block, for the write deadline to see each of them taken. */
+static ssize_t on_read_reply(void *arg, uint64_t pos, char *bytes, size_t n_max)
+{
+    struct http_exchange *x = arg;
+    size_t n = x->reply.len - (size_t)pos < n_max ? x->reply.len - (size_t)pos : n_max;
+
+    memcpy(bytes, x->reply.data + pos, n);
+    slot_sending(x->slot);
+    return (ssize_t)n;
 }
 
 static enum MHD_Result queue_reply(struct http_exchange *x)
 {
     struct MHD_Response *response;
 
-    if (x->reply.data) {
+    if (x->reply.len > STREAM_BLOCK_BYTES) {
+        response = MHD_create_response_from_callback(x->reply.len, STREAM_BLOCK_BYTES,
+                                                     on_read_reply, x, NULL);
+    } else if (x->reply.data) {
         response = MHD_create_response_from_buffer(x->reply.len, x->reply.data,
                                                    MHD_RESPMEM_MUST_FREE);
         if (response)
@@ -327,17 +239,16 @@ static ssize_t on_read(void *arg, uint64_t pos, char *bytes, size_t n_max)
                 n = n_max;
             memcpy(bytes, x->out.data + x->n_out_sent, n);
             x->n_out_sent += n;
-            atomic_store(&x->slot->t_last_sent, clock_now_ns());
+            slot_sending(x->slot);
             return (ssize_t)n;
         }
         if (x->stream_end == HTTP_DONE)
             return MHD_CONTENT_READER_END_OF_STREAM;
-        if (x->stream_end == HTTP_ABORT || atomic_load(&x->slot->lost))
+        if (x->stream_end == HTTP_ABORT || slot_lost(x->slot))
             return MHD_CONTENT_READER_END_WITH_ERROR;
         buf_reset(&x->out);
         x->n_out_sent = 0;
-        uint64_t idle_ns = clock_now_ns() - atomic_load(&x->slot->t_last_sent);
-        enum http_next next = x->async->fill(x->ctx, &x->out, idle_ns);
+        enum http_next next = x->async->fill(x->ctx, &x->out, slot_idle_ns(x->slot));
         if (next == HTTP_DONE || next == HTTP_ABORT)
             x->stream_end = next;
         else if (x->out.len == 0 && slot_suspend(x->slot))
@@ -350,7 +261,7 @@ static enum MHD_Result queue_stream(struct http_exchange *x)
     x->status = 200;
     x->content_type = "text/event-stream; charset=utf-8";
     http_add_header(x, "Cache-Control", "no-cache");
-    atomic_store(&x->slot->streaming, true);
+    slot_set_streaming(x->slot);
     return queue(x, MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES,
                                                       on_read, x, NULL));
 }
@@ -361,9 +272,9 @@ static enum MHD_Result advance(struct http_exchange *x)
     for (;;) {
         if (x->replied)
             return queue_reply(x);
-        ASSERT(x->slot); /* handle() neither replied nor deferred */
-        if (atomic_load(&x->slot->lost))
+        if (slot_lost(x->slot))
             return MHD_NO;
+        ASSERT(x->async); /* handle() neither replied nor deferred */
         switch (x->async->step(x->ctx, x)) {
         case HTTP_WAIT:
             if (slot_suspend(x->slot))
@@ -400,18 +311,29 @@ static void set_id(struct http_exchange *x)
     }
 }
 
-static void reply_too_large(struct http_exchange *x)
+static void refuse_body(struct http_exchange *x)
 {
-    struct buf body;
+    char words[96];
 
-    buf_init(&body, 512);
-    enum status s = buf_printf(&body,
-                               "{\"error\":{\"message\":\"the body is larger than %zu bytes\","
-                               "\"type\":\"invalid_request_error\",\"param\":null,"
-                               "\"code\":\"body_too_large\"}}",
-                               x->server->config.body_bytes_max);
-    http_reply(x, 413, "application/json", s == OK ? &body : NULL);
-    buf_fini(&body);
+    if (x->body_status == ERR_TOO_LARGE) {
+        snprintf(words, sizeof words, "the body is larger than %zu bytes",
+                 x->server->config.body_bytes_max);
+        error_reply_as(x, 413, ERR_INVALID, "body_too_large", words);
+    } else {
+        error_reply(x, x->body_status, NULL, "too many long requests at once");
+    }
+}
+
+/* A browser asks what another origin's page may do; without a key, which it never sends here. */
+static void answer_preflight(struct http_exchange *x)
+{
+    if (strcmp(x->method, "OPTIONS") != 0 || !http_header(x, "Access-Control-Request-Method") ||
+        !is_allowed_origin(x))
+        return;
+    http_add_header(x, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+    http_add_header(x, "Access-Control-Allow-Headers", "*, Authorization");
+    http_add_header(x, "Access-Control-Max-Age", "600");
+    http_reply(x, 204, NULL, NULL);
 }
 
 /* The header is read. */
@@ -421,10 +343,16 @@ static enum MHD_Result begin(struct http_server *h, struct http_exchange *x)
     uint64_t n_bytes = length ? strtoull(length, NULL, 10) : 0;
 
     set_id(x);
-    if (n_bytes > h->config.body_bytes_max)
-        reply_too_large(x);
-    else if (h->config.early)
+    if (!slot_enter(x->slot, SLOT_BODY))
+        return MHD_NO;
+    answer_preflight(x);
+    /* Keys first: without one, nobody learns our limits. */
+    if (!x->replied && h->config.early)
         h->config.early(h->config.arg, x);
+    if (!x->replied && n_bytes > h->config.body_bytes_max) {
+        x->body_status = ERR_TOO_LARGE;
+        refuse_body(x);
+    }
     /* A client that waits for "100 Continue" or would send for long is told at once; MHD then
      * closes the connection. A small body is read first, so the connection stays usable. */
     if (x->replied &&
@@ -433,19 +361,38 @@ static enum MHD_Result begin(struct http_server *h, struct http_exchange *x)
     return MHD_YES;
 }
 
+static void drop_body(struct http_exchange *x)
+{
+    buf_fini(&x->body);
+    atomic_fetch_sub(&x->server->bodies_bytes, x->n_body_counted);
+    x->n_body_counted = 0;
+}
+
+/* Under one roof with all other bodies. */
+static enum status keep_body(struct http_exchange *x, const char *bytes, size_t n)
+{
+    struct http_server *h = x->server;
+    enum status s = buf_append(&x->body, bytes, n);
+
+    if (s != OK)
+        return s;
+    size_t grown = x->body.cap - x->n_body_counted;
+    x->n_body_counted = x->body.cap;
+    size_t total = atomic_fetch_add(&h->bodies_bytes, grown) + grown;
+    return h->config.bodies_bytes_max && total > h->config.bodies_bytes_max ? ERR_UNAVAILABLE : OK;
+}
+
 static enum MHD_Result take_body(struct http_exchange *x, const char *bytes, size_t n)
 {
-    if (!x->replied && !x->body_too_large) {
-        enum status s = buf_append(&x->body, bytes, n);
-        if (s == OK)
+    x->n_body += n;
+    slot_body_came(x->slot, x->n_body);
+    if (!x->replied && x->body_status == OK) {
+        x->body_status = keep_body(x, bytes, n);
+        if (x->body_status == OK)
             return MHD_YES;
-        if (s != ERR_TOO_LARGE)
-            return MHD_NO;
-        x->body_too_large = true;
-        buf_fini(&x->body);
+        drop_body(x);
     }
-    x->n_discarded += n;
-    return x->n_discarded <= DISCARD_BYTES_MAX ? MHD_YES : MHD_NO;
+    return x->n_body <= DISCARD_BYTES_MAX ? MHD_YES : MHD_NO;
 }
 
 static struct http_exchange *exchange_create(struct http_server *h, struct MHD_Connection *c,
@@ -455,25 +402,74 @@ static struct http_exchange *exchange_create(struct http_server *h, struct MHD_C
 
     if (!x)
         return NULL;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    x->slot = info ? info->socket_context : NULL;
     x->server = h;
     x->connection = c;
     x->method = method; /* lives as long as MHD's view of the request */
     x->path = strdup(path);
     buf_init(&x->body, h->config.body_bytes_max);
     buf_init(&x->out, HTTP_OUT_BYTES_MAX);
-    if (x->path)
+    if (x->path && x->slot)
         return x;
+    free(x->path);
     free(x);
     return NULL;
 }
 
 static void exchange_free(struct http_exchange *x)
 {
-    buf_fini(&x->body);
+    drop_body(x);
     buf_fini(&x->out);
     buf_fini(&x->reply);
     free(x->path);
     free(x);
+}
+
+static void run_handler(struct http_exchange *x)
+{
+    if (!x->replied && !slot_lost(x->slot))
+        x->server->config.handle(x->server->config.arg, x);
+    drop_body(x); /* a long prompt is not kept while its answer is made */
+}
+
+/* On a work thread. */
+static void work(void *item)
+{
+    struct http_exchange *x = item;
+
+    run_handler(x);
+    slot_offload_end(x->slot); /* from here on x is the HTTP thread's */
+}
+
+/* Suspended first: a work thread may be done before we return. */
+static void offload(struct http_exchange *x)
+{
+    slot_offload_begin(x->slot);
+    enum status s = work_pool_push(x->server->pool, x);
+    if (s == OK)
+        return;
+    error_reply(x, s, NULL, "too many long requests at once");
+    slot_offload_end(x->slot);
+}
+
+/* The body is there. */
+static enum MHD_Result handle(struct http_exchange *x)
+{
+    size_t long_bytes = x->server->config.long_body_bytes;
+
+    x->handled = true;
+    if (!slot_enter(x->slot, SLOT_WORK))
+        return MHD_NO;
+    if (x->body_status != OK)
+        refuse_body(x);
+    if (!x->replied && long_bytes && x->body.len > long_bytes) {
+        offload(x);
+        return MHD_YES;
+    }
+    run_handler(x);
+    return advance(x);
 }
 
 static enum MHD_Result on_access(void *arg, struct MHD_Connection *connection, const char *url,
@@ -498,15 +494,7 @@ static enum MHD_Result on_access(void *arg, struct MHD_Connection *connection, c
     }
     if (x->queued)
         return MHD_YES;
-    if (!x->handled) {
-        x->handled = true;
-        if (x->body_too_large)
-            reply_too_large(x);
-        if (!x->replied)
-            h->config.handle(h->config.arg, x);
-        buf_fini(&x->body); /* a long prompt is not kept while its answer is made */
-    }
-    return advance(x);
+    return x->handled ? advance(x) : handle(x);
 }
 
 static void on_completed(void *arg, struct MHD_Connection *connection, void **memory,
@@ -520,140 +508,143 @@ static void on_completed(void *arg, struct MHD_Connection *connection, void **me
     if (!x)
         return;
     *memory = NULL;
-    if (x->slot) {
-        /* In this order: then nobody can call gone(), then nobody can resume, then the handler
-         * may free what both would touch. */
-        watcher_remove(x->server->watcher, x->slot->index);
-        void (*close_fn)(void *, int) = x->async->close;
-        slot_detach(x);
-        close_fn(x->ctx, x->queued ? x->status : 0);
-    }
+    slot_finish(x->slot); /* then the handler may free what gone() would touch */
+    if (x->async)
+        x->async->close(x->ctx, x->queued ? x->status : 0);
     exchange_free(x);
 }
 
 static void on_connection(void *arg, struct MHD_Connection *connection, void **memory,
                           enum MHD_ConnectionNotificationCode what)
 {
-    const union MHD_ConnectionInfo *info;
+    struct http_server *h = arg;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     int on = 1;
 
-    (void)arg;
-    (void)memory;
-    if (what != MHD_CONNECTION_NOTIFY_STARTED)
-        return;
-    info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    if (info) /* a token must not wait for the acknowledgement of the one before */
+    if (what != MHD_CONNECTION_NOTIFY_STARTED) {
+        if (*memory)
+            slot_close(*memory);
+        *memory = NULL;
+    } else if (info) {
+        /* A token must not wait for the acknowledgement of the one before. */
         setsockopt(info->connect_fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        *memory = slot_open(h->slots, connection, info->connect_fd);
+        if (!*memory) /* nobody would watch over it */
+            shutdown(info->connect_fd, SHUT_RDWR);
+    }
 }
 
 static void on_mhd_log(void *arg, const char *format, va_list ap)
 {
+    struct http_server *h = arg;
     char text[512];
 
-    (void)arg;
     vsnprintf(text, sizeof text, format, ap);
     for (char *p = text; *p; p++) /* one event is one line, and quotes end a value */
         if (*p == '\n' || *p == '"')
             *p = ' ';
     log_event(LOG_DEBUG, "http library", "text=\"%s\"", text);
+    pthread_mutex_lock(&h->lock);
+    snprintf(h->mhd_words, sizeof h->mhd_words, "%.255s", text);
+    pthread_mutex_unlock(&h->lock);
 }
 
 /* --- lifecycle --- */
 
-static int listen_at(const struct addrinfo *a)
+static bool is_set(const char *text)
 {
-    int on = 1;
-    int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-
-    if (fd < 0)
-        return -1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, LISTEN_BACKLOG) == 0)
-        return fd;
-    int saved = errno;
-    close(fd);
-    errno = saved;
-    return -1;
+    return text && text[0];
 }
 
-static enum status listen_on(struct http_server *h, struct buf *why)
+static enum status listen_somewhere(struct http_server *h, struct buf *why)
 {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM,
-                             .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
-    struct addrinfo *list = NULL;
-    struct sockaddr_storage bound;
-    socklen_t n_bound = sizeof bound;
-    char port[8];
+    const struct http_config *c = &h->config;
 
-    snprintf(port, sizeof port, "%u", h->config.port);
-    int rc = getaddrinfo(h->config.host, port, &hints, &list);
-    if (rc != 0)
-        return buf_why(why, ERR_INVALID, "host: cannot resolve \"%s\": %s", h->config.host,
-                       gai_strerror(rc));
-    for (struct addrinfo *a = list; a && h->listen_fd < 0; a = a->ai_next)
-        h->listen_fd = listen_at(a);
-    freeaddrinfo(list);
-    if (h->listen_fd < 0)
-        return buf_why(why, ERR_IO, "cannot listen on %s port %s: %s", h->config.host, port,
-                       strerror(errno));
-    if (getsockname(h->listen_fd, (struct sockaddr *)&bound, &n_bound) != 0)
-        return buf_why(why, ERR_IO, "getsockname: %s", strerror(errno));
-    h->port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
-                                                : ((struct sockaddr_in *)&bound)->sin_port);
-    return OK;
+    if (is_set(c->uds_path))
+        return listen_unix(&h->listen_fd, c->uds_path, c->uds_mode, why);
+    return listen_tcp(&h->listen_fd, c->host, c->port, &h->port, why);
+}
+
+static enum status read_tls_files(struct http_server *h, struct buf *why)
+{
+    const struct http_config *c = &h->config;
+
+    if (!is_set(c->tls_cert) && !is_set(c->tls_key))
+        return OK;
+    if (!is_set(c->tls_cert) || !is_set(c->tls_key))
+        return buf_why(why, ERR_INVALID, "tls-cert and tls-key: one needs the other");
+    if (MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES)
+        return buf_why(why, ERR_UNSUPPORTED, "tls-cert: this libmicrohttpd was built without TLS");
+    enum status s = listen_read_pem(&h->cert, "tls-cert", c->tls_cert, "BEGIN CERTIFICATE", why);
+    if (s == OK)
+        s = listen_read_pem(&h->key, "tls-key", c->tls_key, "PRIVATE KEY", why);
+    return s;
 }
 
 static enum status start_daemon(struct http_server *h, struct buf *why)
 {
     const struct http_config *c = &h->config;
-    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
+    bool tls = h->cert.len > 0;
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
+                     (tls ? MHD_USE_TLS : 0u);
     /* MHD wants no pool of one. */
     unsigned n_pool = c->n_threads > 1 ? c->n_threads : 0;
+    struct MHD_OptionItem tls_options[] = {
+        {MHD_OPTION_HTTPS_MEM_CERT, 0, h->cert.data},
+        {MHD_OPTION_HTTPS_MEM_KEY, 0, h->key.data},
+        {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t)TLS_PRIORITIES},
+        {MHD_OPTION_END, 0, NULL}};
+    const struct MHD_OptionItem *extra = tls ? tls_options : &tls_options[3];
 
     h->daemon = MHD_start_daemon(
-        flags, 0, NULL, NULL, on_access, h, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, NULL,
+        flags, 0, NULL, NULL, on_access, h, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, h,
         MHD_OPTION_LISTEN_SOCKET, h->listen_fd, MHD_OPTION_THREAD_POOL_SIZE, n_pool,
         MHD_OPTION_CONNECTION_LIMIT, (unsigned)c->n_connections_max,
+        MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)c->n_connections_per_ip_max,
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)c->idle_timeout_s,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY_BYTES,
         MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL, MHD_OPTION_NOTIFY_CONNECTION,
-        on_connection, NULL, MHD_OPTION_END);
-    return h->daemon ? OK : buf_why(why, ERR_IO, "cannot start the HTTP threads");
+        on_connection, h, MHD_OPTION_ARRAY, extra, MHD_OPTION_END);
+    if (h->daemon)
+        return OK;
+    if (!tls)
+        return buf_why(why, ERR_IO, "cannot start the HTTP threads: %s", h->mhd_words);
+    return buf_why(why, ERR_INVALID,
+                   "tls-cert, tls-key: %s and %s cannot be used together, is the key that of the "
+                   "certificate? (%s)", c->tls_cert, c->tls_key, h->mhd_words);
 }
 
 static enum status make_slots(struct http_server *h)
 {
-    uint32_t n = h->config.n_connections_max;
+    const struct http_config *c = &h->config;
+    struct slots_config config = {.n_max = c->n_connections_max, .plain = h->cert.len == 0,
+                                  .header_timeout_ns = c->header_timeout_s * SECOND_NS,
+                                  .body_timeout_ns = c->body_timeout_s * SECOND_NS,
+                                  .write_timeout_ns = c->write_timeout_s * SECOND_NS};
 
-    h->slots = calloc(n, sizeof *h->slots);
-    if (!h->slots)
-        return ERR_NOMEM;
-    for (uint32_t i = n; i-- > 0;) {
-        pthread_mutex_init(&h->slots[i].lock, NULL);
-        h->slots[i].index = i;
-        h->slots[i].next_free = h->free;
-        h->free = &h->slots[i];
-    }
-    return OK;
+    return slots_create(&h->slots, &config);
 }
 
 enum status http_create(struct http_server **out, const struct http_config *config,
                         struct buf *why)
 {
-    static const struct watcher_callbacks callbacks = {.lost = slot_lost, .tick = slot_tick};
     struct http_server *h = calloc(1, sizeof *h);
 
     *out = NULL;
     if (!h)
         return ERR_NOMEM;
     h->config = *config;
+    h->config.n_connections_max = listen_fit_files(config->n_connections_max);
     h->listen_fd = -1;
     pthread_mutex_init(&h->lock, NULL);
-    enum status s = make_slots(h);
+    enum status s = read_tls_files(h, why);
     if (s == OK)
-        s = listen_on(h, why);
+        s = make_slots(h);
     if (s == OK)
-        s = watcher_create(&h->watcher, config->n_connections_max, &callbacks);
+        s = work_pool_create(&h->pool, N_WORK_THREADS, N_WORK_QUEUED_MAX, work);
+    if (s == OK)
+        s = listen_somewhere(h, why);
     if (s == OK)
         s = start_daemon(h, why);
     if (s != OK) {
@@ -669,39 +660,57 @@ uint16_t http_port(const struct http_server *h)
     return h->port;
 }
 
+uint32_t http_n_connections_max(const struct http_server *h)
+{
+    return h->config.n_connections_max;
+}
+
+uint64_t http_n_cut(const struct http_server *h)
+{
+    return slots_n_cut(h->slots);
+}
+
 uint32_t http_n_in_flight(struct http_server *h)
 {
-    pthread_mutex_lock(&h->lock);
-    uint32_t n = h->n_in_flight;
-    pthread_mutex_unlock(&h->lock);
-    return n;
+    return slots_n_in_flight(h->slots);
 }
 
 void http_cancel_all(struct http_server *h)
 {
-    watcher_for_each(h->watcher, slot_cancel);
+    slots_cancel(h->slots, false);
+}
+
+/* New clients are refused; MHD's threads may still look at the descriptor. */
+static void stop_listening(struct http_server *h)
+{
+    if (h->listen_fd < 0)
+        return;
+    if (is_set(h->config.uds_path))
+        listen_unix_remove(h->listen_fd, h->config.uds_path);
+    else
+        shutdown(h->listen_fd, SHUT_RDWR);
 }
 
 void http_stop(struct http_server *h)
 {
     if (!h->daemon)
         return;
-    atomic_store(&h->stopping, true);
-    int fd = MHD_quiesce_daemon(h->daemon);
-    if (fd >= 0)
-        close(fd);
-    h->listen_fd = -1;
+    slots_stop(h->slots);
+    MHD_quiesce_daemon(h->daemon); /* gives the listening socket back */
+    stop_listening(h);
+    slots_cancel(h->slots, true); /* what waits for a work thread is skipped */
+    work_pool_close(h->pool);
     /* Everything suspended must run again before MHD may be stopped. One that was deferred while
      * we looked is found on the next turn. What then still stands is a client that reads nothing:
      * not suspended, so MHD may cut it. */
     for (int i = 0; i < N_STOP_TURNS && http_n_in_flight(h) > 0; i++) {
-        watcher_for_each(h->watcher, NULL);
+        slots_cancel(h->slots, true);
         clock_sleep_ns(STOP_TURN_NS);
     }
     MHD_stop_daemon(h->daemon);
     h->daemon = NULL;
-    watcher_destroy(h->watcher);
-    h->watcher = NULL;
+    close(h->listen_fd);
+    h->listen_fd = -1;
 }
 
 void http_destroy(struct http_server *h)
@@ -709,12 +718,13 @@ void http_destroy(struct http_server *h)
     if (!h)
         return;
     http_stop(h);
-    watcher_destroy(h->watcher);
+    stop_listening(h); /* it never came to serve */
     if (h->listen_fd >= 0)
         close(h->listen_fd);
-    for (uint32_t i = 0; h->slots && i < h->config.n_connections_max; i++)
-        pthread_mutex_destroy(&h->slots[i].lock);
+    work_pool_destroy(h->pool);
+    slots_destroy(h->slots);
     pthread_mutex_destroy(&h->lock);
-    free(h->slots);
+    buf_fini(&h->cert);
+    buf_fini(&h->key);
     free(h);
 }

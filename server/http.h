@@ -1,22 +1,22 @@
 /* http.h - HTTP/1.1 in front of handlers that must never block.
  *
- * ONLY module that includes libmicrohttpd (MHD). MHD runs n_threads epoll loops; everything that
- * a handler cannot answer at once is deferred: the connection is suspended and waits for
- * http_wake(). Facts that shape this file (tried with 0.9.75):
- *   - resuming a connection that is not suspended is undefined, so "nothing to do: suspend" and
- *     "something came: resume" happen under one lock per request, in its slot;
- *   - a suspended connection does not notice that its client left: watcher.h does;
- *   - everything must be resumed before the daemon is stopped.
+ * ONLY module that includes libmicrohttpd (MHD): http.c, and http_slot.c for suspending. MHD runs
+ * n_threads epoll loops; everything that a handler cannot answer at once is deferred: the
+ * connection is suspended and waits for http_wake(). A request with a long body has its handler
+ * run on a work thread, so that parsing and tokenizing it holds up nobody; the handler does not
+ * notice. Deadlines and lost clients: http_slot.h.
  *
- * A slot is memory that is never given back while the server lives, so a late http_wake() from the
- * engine thread (a request's end may be seen before its wake() returns) is at worst a wake-up for
- * nothing, never a use after free. Handlers therefore take wake-ups as hints.
+ * What MHD itself refuses (a request line or header that is malformed or longer than its buffer) it
+ * answers with a page of its own, 400, 414 or 431 in HTML; 0.9.75 has no way to change that.
  *
- * Owns    the listening socket, MHD's threads, one slot per possible connection, every exchange.
- * Thread  http_create/stop/destroy: main. early/handle/step/fill/close: the HTTP thread of that
- *         connection, never two at once. gone: any thread. http_wake(): any thread, does not block.
- * Errors  http_create(): words for an address that cannot be had.
- *         http_defer(): ERR_UNAVAILABLE when every slot is taken or the server stops.
+ * Handlers take wake-ups as hints: one may come late or for nothing.
+ *
+ * Owns    the listening socket, MHD's threads, the work threads, every exchange.
+ * Thread  http_create/stop/destroy: main. early/step/fill/close: the HTTP thread of that
+ *         connection; handle: that or a work thread; never two at once. gone: any thread.
+ *         http_wake(): any thread, does not block.
+ * Errors  http_create(): words for an address or a file that cannot be had.
+ *         http_defer(): ERR_UNAVAILABLE when the server stops.
  * Units   bytes, seconds, nanoseconds. */
 #ifndef TARN_SERVER_HTTP_H
 #define TARN_SERVER_HTTP_H
@@ -56,10 +56,22 @@ struct http_async {
 struct http_config {
     const char *host;
     uint16_t port; /* 0: any free one, see http_port() */
+    const char *uds_path; /* a Unix socket instead of host and port; NULL or "": none */
+    uint32_t uds_mode;
+    const char *tls_cert; /* PEM files, both or none (NULL or "") */
+    const char *tls_key;
+    const char *allowed_origins; /* cors.h; NULL or "": none */
     uint32_t n_threads;
-    uint32_t n_connections_max;
+    uint32_t n_connections_max;        /* cut to what the limit on descriptors allows */
+    uint32_t n_connections_per_ip_max; /* 0: no limit */
     size_t body_bytes_max;
-    uint32_t idle_timeout_s; /* a connection that neither sends nor takes anything is closed */
+    size_t bodies_bytes_max; /* all request bodies that are in memory at once; 0: no limit */
+    size_t long_body_bytes;  /* a longer body is handled on a work thread; 0: none is */
+    /* Seconds, 0: no limit. http_slot.h says what they count; idle: between requests. */
+    uint32_t header_timeout_s;
+    uint32_t body_timeout_s;
+    uint32_t write_timeout_s;
+    uint32_t idle_timeout_s;
     /* The header is read, the body is not: may http_reply() to refuse. May be NULL. */
     void (*early)(void *arg, struct http_exchange *x);
     /* The body is there: must http_reply() or http_defer(). */
@@ -69,7 +81,10 @@ struct http_config {
 
 NODISCARD enum status http_create(struct http_server **out, const struct http_config *config,
                                   struct buf *why);
-uint16_t http_port(const struct http_server *h);
+uint16_t http_port(const struct http_server *h); /* 0 for a Unix socket */
+uint32_t http_n_connections_max(const struct http_server *h);
+/* Connections cut because they missed a deadline, since the start. */
+uint64_t http_n_cut(const struct http_server *h);
 /* Deferred answers that are not finished. */
 uint32_t http_n_in_flight(struct http_server *h);
 /* Calls gone() of every deferred answer; those still send their end. */
@@ -89,11 +104,11 @@ const struct buf *http_body(const struct http_exchange *x);
 /* The answer. *body is taken over and left empty; NULL for none. content_type: static text. Only
  * the first reply counts. */
 void http_reply(struct http_exchange *x, int status, const char *content_type, struct buf *body);
-/* An extra header of the answer, at most four; name: static text. */
+/* An extra header of the answer, at most 16; name: static text. */
 void http_add_header(struct http_exchange *x, const char *name, const char *value);
 bool http_replied(const struct http_exchange *x);
 
-/* Answer later. On OK close(ctx) will be called once, whatever happens, on this thread or later.
+/* Answer later. On OK close(ctx) will be called once, whatever happens, on an HTTP thread.
  * http_reply() right after it (a refused submission, say) is fine too. */
 NODISCARD enum status http_defer(struct http_exchange *x, const struct http_async *async,
                                  void *ctx);

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -18,17 +17,16 @@
 #include "base/log.h"
 #include "engine/engine.h"
 #include "engine/hub.h"
+#include "server/auth.h"
 #include "server/config.h"
 #include "server/http.h"
-#include "server/route.h"
+#include "server/http_flags.h"
 #include "server/server.h"
 
-#define IDLE_TIMEOUT_S 75
 #define DRAIN_POLL_NS 20000000L
 #define END_POLL_NS UINT64_C(5000000)
 #define END_WAIT_NS UINT64_C(5000000000)
 #define SUMMARY_S 10
-#define N_FILES_SPARE 256 /* descriptors beside connections: epoll, eventfd, model files, ... */
 
 extern char **environ;
 
@@ -40,6 +38,7 @@ static void block_signals(sigset_t *set)
     sigemptyset(set);
     sigaddset(set, SIGTERM);
     sigaddset(set, SIGINT);
+    sigaddset(set, SIGHUP);
     pthread_sigmask(SIG_BLOCK, set, NULL);
     signal(SIGPIPE, SIG_IGN); /* a client that left is an error of one write */
 }
@@ -49,20 +48,6 @@ static void block_signals(sigset_t *set)
 static void share_heap(void)
 {
     mallopt(M_ARENA_MAX, 1);
-}
-
-/* Each connection is a descriptor; the usual soft limit of 1024 is less than our default. */
-static void raise_file_limit(uint64_t n_connections)
-{
-    struct rlimit limit;
-    rlim_t wanted = n_connections + N_FILES_SPARE;
-
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted)
-        return;
-    limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted)
-        log_event(LOG_WARN, "too few file descriptors", "wanted=%llu limit=%llu",
-                  (unsigned long long)wanted, (unsigned long long)limit.rlim_cur);
 }
 
 static void start_log(const struct config *c)
@@ -130,75 +115,124 @@ static enum status open_engine(struct engine **out, const struct config *c, cons
 
 /* --- what the user sees --- */
 
+/* How a client gets here: what curl needs before the URL, and the URL. */
+static void write_address(const struct config *c, uint16_t port, char *curl, char *url, size_t n)
+{
+    const char *scheme = c->tls_cert[0] ? "https" : "http";
+    bool is_v6 = strchr(c->host, ':') != NULL;
+
+    curl[0] = '\0';
+    if (c->uds[0]) {
+        snprintf(curl, n, "--unix-socket %.200s ", c->uds);
+        snprintf(url, n, "%s://localhost", scheme);
+    } else {
+        snprintf(url, n, "%s://%s%.200s%s:%u", scheme, is_v6 ? "[" : "", c->host,
+                 is_v6 ? "]" : "", port);
+    }
+}
+
 static void print_banner(const struct server *srv, uint16_t port)
 {
     const struct engine_info *info = srv->info;
-    const char *host = srv->config->host;
     uint64_t n_tokens = (uint64_t)info->n_kv_blocks * KV_BLOCK_TOKENS;
-    bool is_v6 = strchr(host, ':') != NULL;
-    char url[320];
+    char curl[320], url[320];
 
-    snprintf(url, sizeof url, "http://%s%.200s%s:%u", is_v6 ? "[" : "", host, is_v6 ? "]" : "",
-             port);
+    write_address(srv->config, port, curl, url, sizeof url);
     printf("KV cache size: %" PRIu64 " tokens\n", n_tokens);
     printf("Maximum concurrency for %u tokens per request: %.2fx\n", info->max_model_len,
            info->max_model_len ? (double)n_tokens / info->max_model_len : 0);
     printf("Loaded in %.2f s: %.1f M parameters, %s, %u threads\n", (double)info->load_ns * 1e-9,
            (double)info->n_params * 1e-6, info->ops_name, info->n_threads);
     printf("Tarn " TARN_VERSION " serves %s at %s/v1\n\n", srv->model_names[0], url);
-    printf("  curl %s/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", "
-           "\"content\": \"Hello!\"}]}'\n\n", url);
+    if (srv->config->uds[0])
+        printf("  on the Unix socket %s\n", srv->config->uds);
+    printf("  curl %s%s/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", "
+           "\"content\": \"Hello!\"}]}'\n\n", curl, url);
     fflush(stdout);
 }
 
-/* Every SUMMARY_S seconds in which something ran: one line, as vLLM's users know it, and freed
- * memory goes back to the system (glibc keeps the holes that prompts and answers leave for ever
- * otherwise). */
-static void summarize(const struct server *srv, struct engine_stats *last)
+/* What is reported next begins here. */
+struct summary {
+    struct engine_stats last;
+    uint64_t t_ns;
+};
+
+/* Every SUMMARY_S seconds in which something ran: one line, in the words that vLLM's users look
+ * for (numbers by name with --log-format json), and freed memory goes back to the system (glibc
+ * keeps the holes that prompts and answers leave for ever otherwise). */
+static void summarize(const struct server *srv, struct summary *summary)
 {
+    const struct engine_stats *last = &summary->last;
+    double seconds = (double)(clock_now_ns() - summary->t_ns) * 1e-9;
     struct engine_stats now;
     const struct cache_stats *c = &now.cache;
 
     engine_stats(srv->engine, &now);
+    summary->t_ns = clock_now_ns();
     if (now.n_steps == last->n_steps)
         return;
     uint64_t n_query = c->n_query_tokens - last->cache.n_query_tokens;
     uint64_t n_hit = c->n_hit_tokens - last->cache.n_hit_tokens;
-    log_event(LOG_INFO, "engine",
-              "prompt_tokens_per_s=%.1f generation_tokens_per_s=%.1f running=%u waiting=%u "
-              "kv_usage_perc=%.1f prefix_hit_perc=%.1f",
-              (double)(now.n_prompt_tokens - last->n_prompt_tokens) / SUMMARY_S,
-              (double)(now.n_generation_tokens - last->n_generation_tokens) / SUMMARY_S,
-              now.n_running, now.n_waiting,
-              c->n_blocks ? 100.0 * c->n_in_use / c->n_blocks : 0,
-              n_query ? 100.0 * (double)n_hit / (double)n_query : 0);
+    double prompt = (double)(now.n_prompt_tokens - last->n_prompt_tokens) / seconds;
+    double generation = (double)(now.n_generation_tokens - last->n_generation_tokens) / seconds;
+    double usage = c->n_blocks ? 100.0 * c->n_in_use / c->n_blocks : 0;
+    double hits = n_query ? 100.0 * (double)n_hit / (double)n_query : 0;
+    if (strcmp(srv->config->log_format, "json") == 0) {
+        log_event(LOG_INFO, "engine",
+                  "prompt_tokens_per_s=%.1f generation_tokens_per_s=%.1f running=%u waiting=%u "
+                  "kv_usage_perc=%.1f prefix_hit_perc=%.1f",
+                  prompt, generation, now.n_running, now.n_waiting, usage, hits);
+    } else {
+        char words[256];
+        snprintf(words, sizeof words,
+                 "Engine 000: Avg prompt throughput: %.1f tokens/s, Avg generation throughput: "
+                 "%.1f tokens/s, Running: %u reqs, Waiting: %u reqs, KV cache usage: %.1f%%, "
+                 "Prefix cache hit rate: %.1f%%",
+                 prompt, generation, now.n_running, now.n_waiting, usage, hits);
+        log_event(LOG_INFO, words, "%s", "");
+    }
     malloc_trim(0);
-    *last = now;
+    summary->last = now;
 }
 
 /* --- serving --- */
 
-/* Until the first signal. */
+static void reload(const struct server *srv)
+{
+    struct buf why;
+
+    buf_init(&why, BUF_WHY_MAX);
+    if (!srv->config->api_key_file[0])
+        log_event(LOG_WARN, "SIGHUP: nothing to read again", "%s", "");
+    else if (auth_reload(srv->auth, &why) != OK)
+        log_event(LOG_ERROR, "keys not loaded, the old ones stay", "why=\"%s\"", buf_str(&why));
+    buf_fini(&why);
+}
+
+/* Until the first signal that ends the server. */
 static void wait_for_signal(const struct server *srv, const sigset_t *set)
 {
     const struct timespec period = {.tv_sec = SUMMARY_S};
-    struct engine_stats last;
+    struct summary summary = {.t_ns = clock_now_ns()}; /* from zero: some may have asked already */
 
-    engine_stats(srv->engine, &last);
     for (;;) {
-        if (sigtimedwait(set, NULL, &period) > 0)
+        int number = sigtimedwait(set, NULL, &period);
+        if (number == SIGHUP)
+            reload(srv);
+        else if (number > 0)
             return;
-        if (errno == EAGAIN)
-            summarize(srv, &last);
+        else if (errno == EAGAIN)
+            summarize(srv, &summary);
     }
 }
 
-/* True when another signal came. */
+/* True when another signal to end came. */
 static bool wait_signal(const sigset_t *set, long timeout_ns)
 {
     struct timespec timeout = {.tv_nsec = timeout_ns};
 
-    return sigtimedwait(set, NULL, &timeout) > 0;
+    int number = sigtimedwait(set, NULL, &timeout);
+    return number > 0 && number != SIGHUP;
 }
 
 static void drain(struct server *srv, struct http_server *http, const sigset_t *set)
@@ -230,13 +264,10 @@ static void drain(struct server *srv, struct http_server *http, const sigset_t *
 static enum status serve(struct server *srv, const sigset_t *set, struct buf *why)
 {
     const struct config *c = srv->config;
-    struct http_config config = {.host = c->host, .port = (uint16_t)c->port,
-                                 .n_threads = (uint32_t)c->http_threads,
-                                 .n_connections_max = (uint32_t)c->max_connections,
-                                 .body_bytes_max = c->max_body_bytes,
-                                 .idle_timeout_s = IDLE_TIMEOUT_S,
-                                 .early = route_early, .handle = route_handle, .arg = srv};
+    struct http_config config;
     struct http_server *http;
+
+    http_flags_apply(&config, c, srv);
     enum status s = http_create(&http, &config, why);
 
     if (s != OK)
@@ -252,18 +283,21 @@ static enum status serve(struct server *srv, const sigset_t *set, struct buf *wh
     return OK;
 }
 
-static enum status run(const struct config *c, const sigset_t *set, struct buf *why)
+static enum status run(struct config *c, const sigset_t *set, struct buf *why)
 {
     struct engine *engine = NULL;
     struct server srv;
     struct buf model_dir;
 
     buf_init(&model_dir, 8192);
-    enum status s = hub_resolve(c->model, &model_dir, why);
+    enum status s = auth_check_config(c, why); /* before minutes of loading */
+    if (s == OK)
+        s = hub_resolve(c->model, &model_dir, why);
     if (s == OK)
         s = open_engine(&engine, c, buf_str(&model_dir), why);
     if (s == OK) {
         s = server_init(&srv, c, engine);
+        config_forget_secrets(c);
         if (s == OK) {
             s = serve(&srv, set, why);
             engine = srv.engine;
@@ -293,7 +327,6 @@ int main(int argc, char **argv)
         block_signals(&set);
         start_log(&config);
         log_config(&config);
-        raise_file_limit(config.max_connections);
         s = hash_init();
         if (s == OK)
             s = run(&config, &set, &why);

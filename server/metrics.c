@@ -1,11 +1,13 @@
 /* metrics.c - GET /metrics: Prometheus text, vLLM's names for what vLLM has, ours under tarn:. */
 #include <inttypes.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <unistd.h>
 
 #include "base/check.h"
 #include "server/api.h"
+#include "server/auth.h"
 #include "server/error.h"
 #include "server/http.h"
 #include "server/server.h"
@@ -13,6 +15,7 @@
 
 #define BODY_BYTES_MAX (4u << 20)
 #define LABELS_BYTES 512
+#define N_KEY_LABELS_MAX 100 /* keys named in each family */
 
 struct page {
     struct writer w;
@@ -91,15 +94,23 @@ static uint64_t resident_bytes(void)
     return n_pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-static void write_gauges(struct page *p, const struct engine_stats *st)
+static void write_gauges(struct page *p, const struct server *srv, const struct engine_stats *st)
 {
     const struct cache_stats *c = &st->cache;
+    char more[192];
 
     gauge(p, "vllm:num_requests_running", "Requests in the running batch.", st->n_running);
     gauge(p, "vllm:num_requests_waiting", "Requests that wait for their first step.",
           st->n_waiting);
     gauge(p, "vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.",
           c->n_blocks ? (double)c->n_in_use / c->n_blocks : 0);
+    /* Routers read the capacity from these labels. */
+    head(p, "vllm:cache_config_info", "gauge", "The cache, in labels.");
+    snprintf(more, sizeof more,
+             ",block_size=\"%d\",num_gpu_blocks=\"%u\",enable_prefix_caching=\"%s\"",
+             KV_BLOCK_TOKENS, srv->info->n_kv_blocks,
+             srv->config->prefix_caching ? "True" : "False");
+    sample(p, "vllm:cache_config_info", more, 1);
 }
 
 static void write_counters(struct page *p, const struct engine_stats *st)
@@ -109,6 +120,12 @@ static void write_counters(struct page *p, const struct engine_stats *st)
     counter(p, "vllm:prompt_tokens_total", "Prompt tokens of requests.", st->n_prompt_tokens);
     counter(p, "vllm:prompt_tokens_cached_total", "Prompt tokens whose KV was found.",
             st->n_prompt_tokens_cached);
+    head(p, "vllm:prompt_tokens_by_source_total", "counter",
+         "Prompt tokens by where KV came from.");
+    sample(p, "vllm:prompt_tokens_by_source_total", ",source=\"local_compute\"",
+           (double)(st->n_prompt_tokens - st->n_prompt_tokens_cached));
+    sample(p, "vllm:prompt_tokens_by_source_total", ",source=\"local_cache_hit\"",
+           (double)st->n_prompt_tokens_cached);
     counter(p, "vllm:generation_tokens_total", "Tokens generated.", st->n_generation_tokens);
     counter(p, "vllm:num_preemptions_total", "Running requests put back.", st->n_preemptions);
     counter(p, "vllm:prefix_cache_queries_total", "Prompt tokens looked up.", c->n_query_tokens);
@@ -139,9 +156,14 @@ static void write_histograms(struct page *p, const struct engine_stats *st)
               &st->prefill_s);
     histogram(p, "vllm:request_decode_time_seconds", "From the first token to the end.",
               &st->decode_s);
+    histogram(p, "vllm:request_inference_time_seconds", "From the first step to the end.",
+              &st->inference_s);
     histogram(p, "vllm:request_prompt_tokens", "Prompt tokens by request.", &st->prompt_tokens);
     histogram(p, "vllm:request_generation_tokens", "Generated tokens by request.",
               &st->generation_tokens);
+    histogram(p, "vllm:request_prefill_kv_computed_tokens",
+              "Prompt tokens by request whose KV was not found.", &st->computed_tokens);
+    histogram(p, "vllm:request_params_max_tokens", "max_tokens by request.", &st->max_tokens);
     histogram(p, "vllm:iteration_tokens_total", "Tokens of a step.", &st->step_tokens);
 }
 
@@ -172,8 +194,122 @@ static void write_ours(struct page *p, const struct server *srv, const struct en
           atomic_load(&srv->draining));
 }
 
+/* --- tenants and keys: everybody sees his own, an admin (or anybody, without keys) all --- */
+
+struct who {
+    struct page *p;
+    const struct account *asks; /* NULL: whose key was taken away a moment ago */
+    bool sees_all;
+    const char *name;
+    size_t offset;              /* of the number in struct tenant or struct account */
+    uint32_t n_keys;
+};
+
+static void write_tenant(void *arg, const struct tenant *t)
+{
+    const struct who *w = arg;
+    char more[KEY_NAME_BYTES + 16];
+
+    if (!w->sees_all && !(w->asks && w->asks->tenant == t))
+        return;
+    snprintf(more, sizeof more, ",tenant=\"%s\"", t->name); /* names need no escapes: keys.h */
+    sample(w->p, w->name, more,
+           (double)atomic_load((_Atomic uint64_t *)(uintptr_t)((const char *)t + w->offset)));
+}
+
+static void write_tenants(struct who *w, struct auth *auth)
+{
+    static const struct {
+        const char *name, *help;
+        size_t offset;
+    } rows[] = {
+        {"tarn:tenant_requests_total", "Calls that were let in.",
+         offsetof(struct tenant, n_requests)},
+        {"tarn:tenant_rate_limited_total", "Calls refused for a limit of their key.",
+         offsetof(struct tenant, n_rate_limited)},
+        {"tarn:tenant_prompt_tokens_total", "Prompt tokens of ended calls.",
+         offsetof(struct tenant, n_prompt_tokens)},
+        {"tarn:tenant_prompt_tokens_cached_total", "Of those, found in the cache.",
+         offsetof(struct tenant, n_cached_tokens)},
+        {"tarn:tenant_generation_tokens_total", "Tokens generated by ended calls.",
+         offsetof(struct tenant, n_generation_tokens)},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        w->name = rows[i].name;
+        w->offset = rows[i].offset;
+        head(w->p, w->name, "counter", rows[i].help);
+        auth_each_tenant(auth, write_tenant, w);
+    }
+}
+
+enum key_number { KEY_WEIGHT, KEY_KV_BYTES, KEY_REQUESTS, KEY_TOKENS };
+
+static double key_number(struct account *a, size_t which)
+{
+    double value = 0;
+
+    pthread_mutex_lock(&a->lock);
+    switch ((enum key_number)which) {
+    case KEY_WEIGHT: value = a->weight; break;
+    case KEY_KV_BYTES: value = (double)a->kv_bytes; break;
+    case KEY_REQUESTS: value = (double)a->limiter.requests.limit; break;
+    case KEY_TOKENS: value = (double)a->limiter.tokens.limit; break;
+    }
+    pthread_mutex_unlock(&a->lock);
+    return value;
+}
+
+static void write_key(void *arg, struct account *a)
+{
+    struct who *w = arg;
+    char more[2 * KEY_NAME_BYTES + 32];
+
+    if (!(w->sees_all || w->asks == a) || w->n_keys++ >= N_KEY_LABELS_MAX)
+        return;
+    snprintf(more, sizeof more, ",key=\"%s\",tenant=\"%s\"", a->name, a->tenant_name);
+    sample(w->p, w->name, more, key_number(a, w->offset));
+}
+
+static void write_keys(struct who *w, struct auth *auth)
+{
+    static const struct {
+        const char *name, *help;
+        enum key_number number;
+    } rows[] = {
+        {"tarn:key_weight", "Share of the machine; not enforced yet.", KEY_WEIGHT},
+        {"tarn:key_kv_bytes", "Limit of cached KV, 0: none; not enforced yet.", KEY_KV_BYTES},
+        {"tarn:key_requests_per_minute", "Limit, 0: none.", KEY_REQUESTS},
+        {"tarn:key_tokens_per_minute", "Limit, 0: none.", KEY_TOKENS},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        w->name = rows[i].name;
+        w->offset = rows[i].number;
+        w->n_keys = 0;
+        head(w->p, w->name, "gauge", rows[i].help);
+        auth_each_account(auth, write_key, w);
+    }
+}
+
+static void write_who(struct page *p, const struct server *srv, const struct account *asks)
+{
+    struct who w = {.p = p, .asks = asks};
+
+    w.sees_all = !auth_needs_key(srv->auth) || (asks && asks->admin);
+    write_tenants(&w, srv->auth);
+    if (!auth_needs_key(srv->auth))
+        return;
+    write_keys(&w, srv->auth);
+    head(p, "tarn:key_reloads_total", "counter", "Times that SIGHUP read the key file again.");
+    sample(p, "tarn:key_reloads_total", ",result=\"ok\"", (double)auth_n_reloads(srv->auth, false));
+    sample(p, "tarn:key_reloads_total", ",result=\"failed\"",
+           (double)auth_n_reloads(srv->auth, true));
+}
+
 void api_metrics(struct server *srv, struct http_exchange *x)
 {
+    struct account *asks;
     struct engine_stats st;
     struct buf body;
     struct page p = {.w = {&body, OK}};
@@ -181,10 +317,15 @@ void api_metrics(struct server *srv, struct http_exchange *x)
     buf_init(&body, BODY_BYTES_MAX);
     engine_stats(srv->engine, &st);
     make_labels(&p, srv->model_names[0]);
-    write_gauges(&p, &st);
+    write_gauges(&p, srv, &st);
     write_counters(&p, &st);
     write_histograms(&p, &st);
     write_ours(&p, srv, &st);
+    if (auth_find(srv->auth, http_header(x, "Authorization"), http_header(x, "x-api-key"), &asks,
+                  NULL) != OK)
+        asks = NULL;
+    write_who(&p, srv, asks);
+    account_unref(asks);
     if (p.w.status == OK)
         http_reply(x, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
     else

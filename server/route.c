@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/json.h"
+#include "server/admission.h"
 #include "server/api.h"
 #include "server/auth.h"
 #include "server/error.h"
@@ -17,20 +18,23 @@ struct route {
     bool is_prefix;     /* something must follow */
     bool open;          /* needs no key */
     bool generates;     /* refused while draining */
+    bool admin;         /* needs an admin key */
     void (*handle)(struct server *srv, struct http_exchange *x);
 };
 
 static const struct route routes[] = {
-    {"POST", "/v1/chat/completions", false, false, true, api_chat},
-    {"POST", "/v1/completions", false, false, true, api_completions},
-    {"GET", "/v1/models", false, false, false, api_models},
-    {"GET", "/v1/models/", true, false, false, api_model},
-    {"POST", "/tokenize", false, false, false, api_tokenize},
-    {"POST", "/detokenize", false, false, false, api_detokenize},
-    {"GET", "/health", false, true, false, api_health_ready},
-    {"GET", "/health/live", false, true, false, api_health_live},
-    {"GET", "/health/ready", false, true, false, api_health_ready},
-    {"GET", "/metrics", false, false, false, api_metrics},
+    {"POST", "/v1/chat/completions", false, false, true, false, api_chat},
+    {"POST", "/v1/completions", false, false, true, false, api_completions},
+    {"GET", "/v1/models", false, false, false, false, api_models},
+    {"GET", "/v1/models/", true, false, false, false, api_model},
+    {"POST", "/tokenize", false, false, false, false, api_tokenize},
+    {"POST", "/detokenize", false, false, false, false, api_detokenize},
+    {"GET", "/health", false, true, false, false, api_health_ready},
+    {"GET", "/health/live", false, true, false, false, api_health_live},
+    {"GET", "/health/ready", false, true, false, false, api_health_ready},
+    {"GET", "/metrics", false, false, false, false, api_metrics},
+    {"GET", "/cache", false, false, false, true, api_cache},
+    {"POST", "/cache/reset", false, false, false, true, api_cache_reset},
 };
 
 static const struct route *find(const char *path)
@@ -55,28 +59,55 @@ static const char *allowed(const struct route *r)
     return r->method[0] == 'G' ? "GET, HEAD, OPTIONS" : "POST, OPTIONS";
 }
 
-static bool check_key(const struct server *srv, struct http_exchange *x)
+/* Only processes of this machine reach us. */
+static bool is_local(const struct config *c)
 {
+    const char *host = c->host;
+
+    return (c->uds && c->uds[0]) || !host || strncmp(host, "127.", 4) == 0 ||
+           strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
+}
+
+/* Without any key the machine's own users may do everything, others nothing an admin does. */
+static enum status check_admin(const struct server *srv, const struct account *a, struct buf *why)
+{
+    if (a->admin || (!auth_needs_key(srv->auth) && is_local(srv->config)))
+        return OK;
+    if (!auth_needs_key(srv->auth))
+        return buf_why(why, ERR_FORBIDDEN, "this needs an admin key (--admin-api-key) on a server "
+                       "that listens to other machines");
+    if (!auth_has_admin_key(srv->auth))
+        return buf_why(why, ERR_FORBIDDEN, "this needs an admin key, and the server has none: "
+                       "start it with --admin-api-key");
+    return buf_why(why, ERR_FORBIDDEN, "this needs an admin key (--admin-api-key)");
+}
+
+/* NULL when a refusal was answered. r may be NULL: no such path. */
+static struct account *check_key(struct server *srv, struct http_exchange *x,
+                                 const struct route *r)
+{
+    struct account *a;
     struct buf why;
 
     buf_init(&why, BUF_WHY_MAX);
-    enum status s = auth_check(srv, http_header(x, "Authorization"), http_header(x, "x-api-key"),
-                               &why);
-    if (s != OK)
+    enum status s = auth_find(srv->auth, http_header(x, "Authorization"),
+                              http_header(x, "x-api-key"), &a, &why);
+    if (s == OK && r && r->admin)
+        s = check_admin(srv, a, &why);
+    if (s != OK) {
         error_reply(x, s, NULL, buf_str(&why));
+        account_unref(a);
+        a = NULL;
+    }
     buf_fini(&why);
-    return s == OK;
+    return a;
 }
 
-void route_early(void *arg, struct http_exchange *x)
+/* Path, method, state: answers what does not fit. */
+static void check_request(const struct server *srv, struct http_exchange *x, const struct route *r)
 {
-    struct server *srv = arg;
-    const struct route *r = find(http_path(x));
     char words[192];
 
-    /* The key first: without one, nobody learns what paths there are. */
-    if (!(r && r->open) && !check_key(srv, x))
-        return;
     if (!r) {
         snprintf(words, sizeof words, "there is no %.16s %.120s here", http_method(x),
                  http_path(x));
@@ -92,6 +123,21 @@ void route_early(void *arg, struct http_exchange *x)
     } else if (r->generates && atomic_load(&srv->draining)) {
         error_reply(x, ERR_UNAVAILABLE, "draining", "the server is shutting down");
     }
+}
+
+void route_early(void *arg, struct http_exchange *x)
+{
+    struct server *srv = arg;
+    const struct route *r = find(http_path(x));
+    struct account *a = NULL;
+
+    /* The key first: without one, nobody learns what paths there are. */
+    if (!(r && r->open) && !(a = check_key(srv, x, r)))
+        return;
+    check_request(srv, x, r);
+    if (!http_replied(x) && a && !r->admin && r->method[0] == 'P')
+        (void)admission_request(a, x); /* answers when it says no */
+    account_unref(a);
 }
 
 void route_handle(void *arg, struct http_exchange *x)

@@ -49,7 +49,7 @@ enum status server_init(struct server *srv, const struct config *config, struct 
         s = span_marks_create(&srv->span_marks, srv->tokenizer);
     srv->documents_lead = documents_lead(srv->template);
     if (s == OK)
-        s = auth_init(srv, config->api_key);
+        s = auth_create(&srv->auth, config, NULL);
     if (s != OK)
         server_fini(srv);
     return s;
@@ -60,12 +60,12 @@ void server_fini(struct server *srv)
     for (uint32_t i = 0; i < srv->n_model_names; i++)
         free(srv->model_names[i]);
     free(srv->model_names);
-    free(srv->key_hashes);
+    auth_destroy(srv->auth);
+    srv->auth = NULL;
     span_marks_destroy(srv->span_marks);
     srv->span_marks = NULL;
     srv->model_names = NULL;
-    srv->key_hashes = NULL;
-    srv->n_model_names = srv->n_keys = 0;
+    srv->n_model_names = 0;
 }
 
 const char *server_find_model(const struct server *srv, const char *name)

@@ -15,9 +15,8 @@
 #include "engine/spans.h"
 #include "server/config.h"
 
+struct auth;
 struct http_server;
-
-#define SERVER_KEY_HASH_BYTES 32
 
 struct server {
     const struct config *config;
@@ -29,8 +28,7 @@ struct server {
     bool documents_lead;                  /* see documents.h */
     char **model_names;                   /* [n_model_names], the first one is used in answers */
     uint32_t n_model_names;
-    uint8_t (*key_hashes)[SERVER_KEY_HASH_BYTES]; /* [n_keys]; see auth.h */
-    uint32_t n_keys;
+    struct auth *auth;
     int64_t created_s;
     char system_fingerprint[32];
     atomic_bool draining;

@@ -21,6 +21,7 @@ struct entry {
     void *arg;
     int fd;
     uint32_t generation; /* an event of an earlier use of this entry carries an older one */
+    enum watch_kind kind;
     bool active;
 };
 
@@ -41,7 +42,7 @@ static void on_event(struct watcher *w, uint64_t data)
     pthread_mutex_lock(&w->lock);
     struct entry *e = &w->entries[index];
     if (e->active && e->generation == generation)
-        w->callbacks.lost(e->arg);
+        (e->kind == WATCH_INPUT ? w->callbacks.input : w->callbacks.lost)(e->arg);
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -134,27 +135,50 @@ void watcher_destroy(struct watcher *w)
     free_all(w);
 }
 
+/* One shot: what is watched for lasts, and seeing it once is enough. Hang-up and error come even
+ * though they are not asked for. Under lock. */
+static enum status arm(struct watcher *w, uint32_t index, int operation, enum watch_kind kind)
+{
+    struct entry *e = &w->entries[index];
+
+    e->generation++;
+    e->kind = kind;
+    struct epoll_event event = {
+        .events = EPOLLONESHOT | EPOLLRDHUP | (kind == WATCH_INPUT ? EPOLLIN : 0u),
+        .data.u64 = (uint64_t)e->generation << 32 | index,
+    };
+    return epoll_ctl(w->epoll_fd, operation, e->fd, &event) == 0 ? OK : ERR_IO;
+}
+
 enum status watcher_add(struct watcher *w, uint32_t index, int fd, void *arg)
 {
     ASSERT(index < w->n_max);
     pthread_mutex_lock(&w->lock);
     struct entry *e = &w->entries[index];
     ASSERT(!e->active);
-    e->generation++;
-    /* One shot: the condition lasts, and seeing it once is enough. Hang-up and error come even
-     * though they are not asked for. */
-    struct epoll_event event = {
-        .events = EPOLLRDHUP | EPOLLONESHOT,
-        .data.u64 = (uint64_t)e->generation << 32 | index,
-    };
-    bool added = epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
-    if (added) {
-        e->arg = arg;
-        e->fd = fd;
-        e->active = true;
-    }
+    e->arg = arg;
+    e->fd = fd;
+    enum status s = arm(w, index, EPOLL_CTL_ADD, WATCH_INPUT);
+    e->active = s == OK;
     pthread_mutex_unlock(&w->lock);
-    return added ? OK : ERR_IO;
+    return s;
+}
+
+void watcher_watch(struct watcher *w, uint32_t index, enum watch_kind kind)
+{
+    ASSERT(index < w->n_max);
+    pthread_mutex_lock(&w->lock);
+    if (w->entries[index].active && arm(w, index, EPOLL_CTL_MOD, kind) != OK)
+        log_event(LOG_ERROR, "watcher cannot watch", "errno=%d", errno);
+    pthread_mutex_unlock(&w->lock);
+}
+
+void watcher_mute(struct watcher *w, uint32_t index)
+{
+    ASSERT(index < w->n_max);
+    pthread_mutex_lock(&w->lock);
+    w->entries[index].generation++; /* the event may come, nobody knows it */
+    pthread_mutex_unlock(&w->lock);
 }
 
 void watcher_remove(struct watcher *w, uint32_t index)

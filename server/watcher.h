@@ -1,12 +1,14 @@
-/* watcher.h - one thread that sees clients leave.
+/* watcher.h - one thread that sees what happens on client sockets while nobody else looks.
  *
- * Every client socket with an answer under way is in its epoll set with EPOLLRDHUP, so a client
- * that closes, resets or shuts down its sending side is noticed at once, in every phase and
- * without anything being sent to it. The thread also ticks a few times a second, for streams that
- * owe their client a sign of life.
+ * Every client socket is in its epoll set for as long as the connection lives. What is watched for
+ * changes with what the connection does: the first byte of a request (deadlines start there), or
+ * a client that leaves while its answer is made. The latter comes at once, in every phase and
+ * without anything being sent to the client. The thread also ticks a few times a second, for
+ * deadlines and for streams that owe their client a sign of life.
  *
  * Owns    the thread, the epoll set, a table of entries; not the sockets.
- * Thread  any. After watcher_remove() returns, no callback of that entry runs or will run.
+ * Thread  any. After watcher_remove() returns, no callback of that entry runs or will run; after
+ *         watcher_mute(), no input() or lost() of what was watched for before.
  *         Callbacks run on the watcher thread under its lock: they must not block and must not
  *         call back into the watcher.
  * Errors  ERR_IO, ERR_NOMEM.
@@ -20,8 +22,14 @@
 
 struct watcher;
 
+enum watch_kind {
+    WATCH_INPUT, /* something to read, or the end */
+    WATCH_LEAVE, /* closed, reset, or its sending side shut down */
+};
+
 struct watcher_callbacks {
-    void (*lost)(void *arg);                 /* once per entry */
+    void (*input)(void *arg);                /* once per watcher_watch() */
+    void (*lost)(void *arg);                 /* once per watcher_watch() */
     void (*tick)(void *arg, uint64_t now_ns);
 };
 
@@ -30,7 +38,12 @@ NODISCARD enum status watcher_create(struct watcher **out, uint32_t n_max,
                                      const struct watcher_callbacks *callbacks);
 void watcher_destroy(struct watcher *w); /* NULL is fine */
 
+/* Watches for input. */
 NODISCARD enum status watcher_add(struct watcher *w, uint32_t index, int fd, void *arg);
+/* From now on for this, once; what was watched for before no longer counts. */
+void watcher_watch(struct watcher *w, uint32_t index, enum watch_kind kind);
+/* For nothing; ticks go on. */
+void watcher_mute(struct watcher *w, uint32_t index);
 void watcher_remove(struct watcher *w, uint32_t index);
 /* As if every client had left; `fn` instead of lost() when not NULL. */
 void watcher_for_each(struct watcher *w, void (*fn)(void *arg));

@@ -1,31 +1,75 @@
 /* fake_server.c - the HTTP side of tarn-server over the fake engine, for the integration tests to
  * talk to under sanitizers, without a model:
  *
- *     fake_server PORT STEP_US PREFILL_US QUEUE_MAX [API_KEY]
+ *     fake_server PORT STEP_US PREFILL_US QUEUE_MAX [API_KEY] [--FLAG VALUE]...
  *
- * Serves until SIGTERM, then drains and exits 0. */
+ * The flags are those of tarn-server. Serves until SIGTERM, then drains and exits 0. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "tests/unit/server/fake_engine.h"
 #include "server/http.h"
-#include "server/route.h"
+#include "server/http_flags.h"
 #include "server/server.h"
+
+#define N_FIXED 4
+#define N_ARGS_MAX 64
+
+static enum status read_config(struct config *c, int argc, char **argv, struct buf *why)
+{
+    static const char *const preset[] = {
+        "fake", "--model", "fake", "--http-threads", "2", "--max-connections", "512",
+        "--max-body-bytes", "1M", "--idle-timeout", "10", "--port"};
+    char *env[] = {NULL};
+    char *args[N_ARGS_MAX];
+    int n = 0, at = N_FIXED + 1;
+
+    for (size_t i = 0; i < sizeof preset / sizeof *preset; i++)
+        args[n++] = (char *)(uintptr_t)preset[i];
+    args[n++] = argv[1];
+    if (at < argc && strncmp(argv[at], "--", 2) != 0) {
+        args[n++] = (char *)(uintptr_t) "--api-key";
+        args[n++] = argv[at++];
+    }
+    while (at < argc && n < N_ARGS_MAX)
+        args[n++] = argv[at++];
+    return config_load(c, n, args, env, why);
+}
+
+static void serve(struct server *srv, struct http_server *http, const sigset_t *set)
+{
+    const struct config *c = srv->config;
+    int number;
+
+    if (c->uds[0])
+        printf("serves at unix:%s\n", c->uds);
+    else
+        printf("serves at %s://127.0.0.1:%u/v1\n", c->tls_cert[0] ? "https" : "http",
+               http_port(http));
+    fflush(stdout);
+    sigwait(set, &number);
+    atomic_store(&srv->draining, true);
+    engine_drain_begin(srv->engine);
+    for (int i = 0; i < 1000 && http_n_in_flight(http) > 0; i++)
+        clock_sleep_ns(10000000);
+    http_stop(http);
+}
 
 int main(int argc, char **argv)
 {
-    struct config config = {0};
+    struct config config;
+    struct http_config hc;
     struct server srv;
     struct http_server *http;
     struct buf why;
     sigset_t set;
-    int number;
 
-    if (argc < 5)
+    if (argc <= N_FIXED)
         return 2;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
@@ -33,34 +77,30 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     buf_init(&why, BUF_WHY_MAX);
     log_init(LOG_WARN, false);
-    config.model = (char *)(uintptr_t) "fake";
-    config.served_model_name = (char *)(uintptr_t) "";
-    config.api_key = argc > 5 ? argv[5] : (char *)(uintptr_t) "";
-    config.max_body_bytes = 1u << 20;
     atomic_store(&fake_step_ns, strtoull(argv[2], NULL, 10) * 1000);
     atomic_store(&fake_prefill_ns, strtoull(argv[3], NULL, 10) * 1000);
     atomic_store(&fake_n_max, (unsigned)atoi(argv[4]));
     struct engine *engine = fake_engine_create(4096);
-    struct http_config hc = {.host = "127.0.0.1", .port = (uint16_t)atoi(argv[1]),
-                             .n_threads = 2, .n_connections_max = 512,
-                             .body_bytes_max = config.max_body_bytes, .idle_timeout_s = 10,
-                             .early = route_early, .handle = route_handle, .arg = &srv};
-    if (hash_init() != OK || server_init(&srv, &config, engine) != OK ||
-        http_create(&http, &hc, &why) != OK) {
-        fprintf(stderr, "%s\n", buf_str(&why));
-        return 1;
+    enum status s = read_config(&config, argc, argv, &why);
+    if (s == OK)
+        s = hash_init();
+    if (s == OK)
+        s = server_init(&srv, &config, engine);
+    if (s == OK) {
+        http_flags_apply(&hc, &config, &srv);
+        s = http_create(&http, &hc, &why);
+        if (s == OK)
+            serve(&srv, http, &set);
+        engine_close(engine);
+        engine = NULL;
+        if (s == OK)
+            http_destroy(http);
+        server_fini(&srv);
     }
-    printf("serves at http://127.0.0.1:%u/v1\n", http_port(http));
-    fflush(stdout);
-    sigwait(&set, &number);
-    atomic_store(&srv.draining, true);
-    engine_drain_begin(engine);
-    for (int i = 0; i < 1000 && http_n_in_flight(http) > 0; i++)
-        clock_sleep_ns(10000000);
-    http_stop(http);
     engine_close(engine);
-    http_destroy(http);
-    server_fini(&srv);
+    if (s != OK)
+        fprintf(stderr, "%s\n", buf_str(&why));
+    config_fini(&config);
     buf_fini(&why);
-    return 0;
+    return s == OK ? 0 : 1;
 }

@@ -1,0 +1,464 @@
+#include "server/http_slot.h"
+
+#include <linux/tcp.h>
+#include <microhttpd.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "server/watcher.h"
+
+#define NO_DEADLINE UINT64_MAX
+#define SECOND_NS UINT64_C(1000000000)
+
+static const char late_answer[] =
+    "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    "Content-Length: 127\r\n\r\n"
+    "{\"error\":{\"message\":\"the request did not arrive in time\",\"type\":"
+    "\"invalid_request_error\",\"param\":null,\"code\":\"request_timeout\"}}";
+
+struct slot {
+    struct slots *slots;
+    uint32_t index;
+    int fd;
+    struct slot *next_free; /* under the lock of slots */
+    pthread_mutex_t lock;
+    /* Under lock. */
+    struct MHD_Connection *connection; /* NULL: free */
+    enum slot_phase phase;
+    bool cut;
+    bool suspended;
+    bool offloaded; /* suspended, and only slot_offload_end() resumes */
+    bool pending;   /* a wake-up came while the connection was running */
+    uint64_t n_received; /* bytes from the client when it became idle */
+    void (*gone)(void *arg); /* NULL: not deferred */
+    void *gone_arg;
+    uint64_t t_checked; /* the watcher's */
+    /* Written by whoever has the request. */
+    bool in_flight; /* counted */
+    uint64_t t_phase;
+    atomic_bool lost;
+    atomic_bool streaming;
+    _Atomic uint64_t deadline_ns;
+    _Atomic uint64_t t_last_sent;
+};
+
+struct slots {
+    struct slots_config config;
+    struct watcher *watcher;
+    struct slot *slots; /* [n_max] */
+    atomic_uint n_in_flight;
+    atomic_bool stopping;
+    _Atomic uint64_t n_cut;
+    pthread_mutex_t lock;
+    struct slot *free; /* under lock */
+};
+
+static uint64_t deadline_after(uint64_t now_ns, uint64_t timeout_ns)
+{
+    return timeout_ns ? now_ns + timeout_ns : NO_DEADLINE;
+}
+
+/* --- wake-ups --- */
+
+bool slot_suspend(struct slot *slot)
+{
+    pthread_mutex_lock(&slot->lock);
+    bool again = slot->pending || atomic_load(&slot->lost);
+    slot->pending = false;
+    if (!again) {
+        atomic_store(&slot->deadline_ns, NO_DEADLINE); /* it waits for us now */
+        slot->suspended = true;
+        MHD_suspend_connection(slot->connection);
+    }
+    pthread_mutex_unlock(&slot->lock);
+    return !again;
+}
+
+void slot_wake(void *arg)
+{
+    struct slot *slot = arg;
+
+    pthread_mutex_lock(&slot->lock);
+    if (slot->suspended && !slot->offloaded) {
+        slot->suspended = false;
+        MHD_resume_connection(slot->connection);
+    } else if (slot->connection) {
+        slot->pending = true;
+    }
+    pthread_mutex_unlock(&slot->lock);
+}
+
+bool slot_lost(const struct slot *slot)
+{
+    return atomic_load(&slot->lost);
+}
+
+void slot_set_streaming(struct slot *slot)
+{
+    atomic_store(&slot->t_last_sent, clock_now_ns());
+    atomic_store(&slot->streaming, true);
+}
+
+uint64_t slot_idle_ns(const struct slot *slot)
+{
+    return clock_now_ns() - atomic_load(&slot->t_last_sent);
+}
+
+/* --- what the watcher calls, under its lock --- */
+
+/* Under lock. MHD's thread finds the socket shut, gives the connection up and tells us. */
+static void cut(struct slot *slot)
+{
+    static const char *const names[] = {"idle", "header", "body", "work", "send"};
+    bool answer = slot->phase == SLOT_HEADER || slot->phase == SLOT_BODY;
+
+    slot->cut = true;
+    atomic_store(&slot->deadline_ns, NO_DEADLINE);
+    atomic_fetch_add(&slot->slots->n_cut, 1);
+    if (answer && slot->slots->config.plain &&
+        send(slot->fd, late_answer, sizeof late_answer - 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+        answer = false; /* it is only a courtesy */
+    shutdown(slot->fd, SHUT_RDWR);
+    log_event(LOG_DEBUG, "connection was late", "phase=%s answered=%d", names[slot->phase], answer);
+}
+
+/* Bytes from the client since the connection began; 0 for a Unix socket, which does not count. */
+static uint64_t n_received(const struct slot *slot)
+{
+    struct tcp_info info = {0};
+    socklen_t n = sizeof info;
+
+    return getsockopt(slot->fd, IPPROTO_TCP, TCP_INFO, &info, &n) == 0 ? info.tcpi_bytes_received
+                                                                      : 0;
+}
+
+/* Under lock: a request begins. MHD may have been quicker and be in the body already. */
+static void begin_header(struct slot *slot, uint64_t now_ns)
+{
+    if (slot->phase != SLOT_IDLE)
+        return;
+    slot->phase = SLOT_HEADER;
+    atomic_store(&slot->deadline_ns,
+                 deadline_after(now_ns, slot->slots->config.header_timeout_ns));
+}
+
+static void on_input(void *arg)
+{
+    struct slot *slot = arg;
+
+    pthread_mutex_lock(&slot->lock);
+    begin_header(slot, clock_now_ns());
+    pthread_mutex_unlock(&slot->lock);
+}
+
+/* epoll does not tell of input that MHD has taken before the watcher's thread ran, so what came is
+ * counted as well, once a second. */
+static void check_input(struct slot *slot, uint64_t now_ns)
+{
+    pthread_mutex_lock(&slot->lock);
+    if (slot->phase == SLOT_IDLE && n_received(slot) != slot->n_received)
+        begin_header(slot, now_ns);
+    pthread_mutex_unlock(&slot->lock);
+}
+
+static void cancel(struct slot *slot, bool lose)
+{
+    pthread_mutex_lock(&slot->lock);
+    void (*gone)(void *) = slot->gone;
+    void *arg = slot->gone_arg;
+    if (lose)
+        atomic_store(&slot->lost, true);
+    pthread_mutex_unlock(&slot->lock);
+    if (gone)
+        gone(arg); /* slot_finish() waits for us */
+    slot_wake(slot);
+}
+
+static void on_lost(void *arg)
+{
+    cancel(arg, true);
+}
+
+/* Neither idle nor between bytes: somebody works for it. */
+static bool is_in_work(struct slot *slot)
+{
+    pthread_mutex_lock(&slot->lock);
+    bool yes = slot->gone || slot->offloaded;
+    pthread_mutex_unlock(&slot->lock);
+    return yes;
+}
+
+static void on_each_cancel(void *arg)
+{
+    if (is_in_work(arg))
+        cancel(arg, false);
+}
+
+static void on_each_lose(void *arg)
+{
+    if (is_in_work(arg))
+        cancel(arg, true);
+}
+
+/* Under lock. Bytes that the HTTP thread has not come to read: then it is not the client who is
+ * late. */
+static bool is_ours_to_read(const struct slot *slot)
+{
+    int n = 0;
+
+    return (slot->phase == SLOT_HEADER || slot->phase == SLOT_BODY) &&
+           ioctl(slot->fd, FIONREAD, &n) == 0 && n > 0;
+}
+
+static void check_deadline(struct slot *slot, uint64_t now_ns)
+{
+    pthread_mutex_lock(&slot->lock);
+    if (atomic_load(&slot->deadline_ns) <= now_ns) {
+        if (is_ours_to_read(slot))
+            atomic_store(&slot->deadline_ns, now_ns + SECOND_NS);
+        else
+            cut(slot);
+    }
+    pthread_mutex_unlock(&slot->lock);
+}
+
+static void on_tick(void *arg, uint64_t now_ns)
+{
+    struct slot *slot = arg;
+
+    if (atomic_load(&slot->deadline_ns) <= now_ns)
+        check_deadline(slot, now_ns);
+    if (now_ns - slot->t_checked >= SECOND_NS) {
+        slot->t_checked = now_ns;
+        check_input(slot, now_ns);
+    }
+    /* t_last_sent may be newer than now_ns, which was read before. */
+    if (atomic_load(&slot->streaming) &&
+        (int64_t)(now_ns - atomic_load(&slot->t_last_sent)) >= (int64_t)SECOND_NS)
+        slot_wake(slot);
+}
+
+/* --- a connection --- */
+
+static struct slot *take(struct slots *s)
+{
+    pthread_mutex_lock(&s->lock);
+    struct slot *slot = s->free;
+    if (slot)
+        s->free = slot->next_free;
+    pthread_mutex_unlock(&s->lock);
+    return slot;
+}
+
+static void give(struct slots *s, struct slot *slot)
+{
+    pthread_mutex_lock(&s->lock);
+    slot->next_free = s->free;
+    s->free = slot;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void reset(struct slot *slot, struct MHD_Connection *connection)
+{
+    pthread_mutex_lock(&slot->lock);
+    slot->connection = connection;
+    slot->phase = SLOT_IDLE;
+    slot->n_received = 0;
+    slot->cut = slot->suspended = slot->offloaded = slot->pending = false;
+    slot->gone = NULL;
+    atomic_store(&slot->deadline_ns, NO_DEADLINE);
+    atomic_store(&slot->lost, false);
+    atomic_store(&slot->streaming, false);
+    pthread_mutex_unlock(&slot->lock);
+}
+
+struct slot *slot_open(struct slots *s, struct MHD_Connection *connection, int fd)
+{
+    struct slot *slot = take(s);
+
+    if (!slot)
+        return NULL;
+    slot->fd = fd;
+    slot->in_flight = false;
+    reset(slot, connection);
+    if (watcher_add(s->watcher, slot->index, fd, slot) == OK)
+        return slot;
+    reset(slot, NULL);
+    give(s, slot);
+    return NULL;
+}
+
+void slot_close(struct slot *slot)
+{
+    watcher_remove(slot->slots->watcher, slot->index);
+    reset(slot, NULL);
+    give(slot->slots, slot);
+}
+
+bool slot_enter(struct slot *slot, enum slot_phase phase)
+{
+    const struct slots_config *c = &slot->slots->config;
+    uint64_t deadline_ns = NO_DEADLINE;
+
+    slot->t_phase = clock_now_ns();
+    if (phase == SLOT_BODY)
+        deadline_ns = deadline_after(slot->t_phase, c->body_timeout_ns);
+    else if (phase == SLOT_SEND)
+        deadline_ns = deadline_after(slot->t_phase, c->write_timeout_ns);
+    pthread_mutex_lock(&slot->lock);
+    bool alive = !slot->cut;
+    if (alive) {
+        slot->phase = phase;
+        if (phase == SLOT_IDLE)
+            slot->n_received = n_received(slot);
+        atomic_store(&slot->deadline_ns, deadline_ns);
+    }
+    pthread_mutex_unlock(&slot->lock);
+    return alive;
+}
+
+void slot_body_came(struct slot *slot, uint64_t n_bytes)
+{
+    uint64_t timeout_ns = slot->slots->config.body_timeout_ns;
+
+    if (timeout_ns)
+        atomic_store(&slot->deadline_ns, slot->t_phase + timeout_ns +
+                                             n_bytes * (SECOND_NS / SLOT_BODY_RATE_MIN));
+}
+
+void slot_sending(struct slot *slot)
+{
+    uint64_t now_ns = clock_now_ns();
+
+    atomic_store(&slot->t_last_sent, now_ns);
+    atomic_store(&slot->deadline_ns,
+                 deadline_after(now_ns, slot->slots->config.write_timeout_ns));
+}
+
+static void count_in(struct slot *slot)
+{
+    if (!slot->in_flight)
+        atomic_fetch_add(&slot->slots->n_in_flight, 1);
+    slot->in_flight = true;
+}
+
+/* In this order: then nobody new calls gone(), then nobody still does, then only input counts. */
+void slot_finish(struct slot *slot)
+{
+    pthread_mutex_lock(&slot->lock);
+    slot->gone = NULL;
+    slot->suspended = slot->pending = false;
+    atomic_store(&slot->streaming, false);
+    atomic_store(&slot->deadline_ns, NO_DEADLINE);
+    pthread_mutex_unlock(&slot->lock);
+    watcher_mute(slot->slots->watcher, slot->index);
+    atomic_store(&slot->lost, false);
+    if (slot->in_flight)
+        atomic_fetch_sub(&slot->slots->n_in_flight, 1);
+    slot->in_flight = false;
+    if (slot_enter(slot, SLOT_IDLE))
+        watcher_watch(slot->slots->watcher, slot->index, WATCH_INPUT);
+}
+
+enum status slot_defer(struct slot *slot, void (*gone)(void *arg), void *arg)
+{
+    if (atomic_load(&slot->slots->stopping))
+        return ERR_UNAVAILABLE;
+    count_in(slot);
+    atomic_store(&slot->t_last_sent, clock_now_ns());
+    pthread_mutex_lock(&slot->lock);
+    slot->gone = gone;
+    slot->gone_arg = arg;
+    pthread_mutex_unlock(&slot->lock);
+    /* Who left before this is found now. */
+    watcher_watch(slot->slots->watcher, slot->index, WATCH_LEAVE);
+    return OK;
+}
+
+void slot_offload_begin(struct slot *slot)
+{
+    count_in(slot);
+    pthread_mutex_lock(&slot->lock);
+    slot->suspended = slot->offloaded = true;
+    MHD_suspend_connection(slot->connection);
+    pthread_mutex_unlock(&slot->lock);
+    watcher_watch(slot->slots->watcher, slot->index, WATCH_LEAVE);
+}
+
+void slot_offload_end(struct slot *slot)
+{
+    pthread_mutex_lock(&slot->lock);
+    slot->suspended = slot->offloaded = slot->pending = false;
+    MHD_resume_connection(slot->connection);
+    pthread_mutex_unlock(&slot->lock);
+}
+
+/* --- all of them --- */
+
+enum status slots_create(struct slots **out, const struct slots_config *config)
+{
+    static const struct watcher_callbacks callbacks = {
+        .input = on_input, .lost = on_lost, .tick = on_tick};
+    struct slots *s = calloc(1, sizeof *s);
+
+    *out = NULL;
+    if (!s)
+        return ERR_NOMEM;
+    s->config = *config;
+    pthread_mutex_init(&s->lock, NULL);
+    s->slots = calloc(config->n_max, sizeof *s->slots);
+    for (uint32_t i = config->n_max; s->slots && i-- > 0;) {
+        struct slot *slot = &s->slots[i];
+        pthread_mutex_init(&slot->lock, NULL);
+        slot->slots = s;
+        slot->index = i;
+        atomic_init(&slot->deadline_ns, NO_DEADLINE);
+        slot->next_free = s->free;
+        s->free = slot;
+    }
+    enum status st = s->slots ? watcher_create(&s->watcher, config->n_max, &callbacks) : ERR_NOMEM;
+    if (st != OK) {
+        slots_destroy(s);
+        return st;
+    }
+    *out = s;
+    return OK;
+}
+
+void slots_destroy(struct slots *s)
+{
+    if (!s)
+        return;
+    watcher_destroy(s->watcher);
+    for (uint32_t i = 0; s->slots && i < s->config.n_max; i++)
+        pthread_mutex_destroy(&s->slots[i].lock);
+    pthread_mutex_destroy(&s->lock);
+    free(s->slots);
+    free(s);
+}
+
+uint32_t slots_n_in_flight(const struct slots *s)
+{
+    return atomic_load(&s->n_in_flight);
+}
+
+uint64_t slots_n_cut(const struct slots *s)
+{
+    return atomic_load(&s->n_cut);
+}
+
+void slots_cancel(struct slots *s, bool lose)
+{
+    watcher_for_each(s->watcher, lose ? on_each_lose : on_each_cancel);
+}
+
+void slots_stop(struct slots *s)
+{
+    atomic_store(&s->stopping, true);
+}

@@ -1,0 +1,135 @@
+#include "server/secret.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "base/log.h"
+
+#define FILE_NAME "installation-secret"
+#define LINE_BYTES (2 * SECRET_BYTES + 1)
+
+static bool default_dir(char out[PATH_MAX])
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int n = 0;
+
+    /* The XDG base directory specification: a relative path is to be ignored. */
+    if (cache && cache[0] == '/')
+        n = snprintf(out, PATH_MAX, "%s/tarn", cache);
+    else if (home && home[0] == '/')
+        n = snprintf(out, PATH_MAX, "%s/.cache/tarn", home);
+    return n > 0 && n < PATH_MAX;
+}
+
+/* mkdir -p; false with errno. */
+static bool make_dir(const char *dir)
+{
+    char path[PATH_MAX];
+
+    snprintf(path, sizeof path, "%s", dir);
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        if (mkdir(path, 0700) != 0 && errno != EEXIST)
+            return false;
+        *slash = '/';
+    }
+    return mkdir(path, 0700) == 0 || errno == EEXIST;
+}
+
+static int hex_digit(char c)
+{
+    const char *digits = "0123456789abcdef", *at = c ? strchr(digits, c) : NULL;
+
+    return at ? (int)(at - digits) : -1;
+}
+
+static bool parse(const char line[LINE_BYTES], uint8_t out[SECRET_BYTES])
+{
+    for (int i = 0; i < SECRET_BYTES; i++) {
+        int high = hex_digit(line[2 * i]), low = hex_digit(line[2 * i + 1]);
+        if (high < 0 || low < 0)
+            return false;
+        out[i] = (uint8_t)(16 * high + low);
+    }
+    return line[LINE_BYTES - 1] == '\n';
+}
+
+/* NULL, or what is wrong. "" when there is no such file. */
+static const char *read_secret(const char *path, uint8_t out[SECRET_BYTES])
+{
+    char line[LINE_BYTES + 1];
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+
+    if (fd < 0)
+        return errno == ENOENT ? "" : strerror(errno);
+    ssize_t n = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? read(fd, line, sizeof line) : -1;
+    close(fd);
+    bool good = n == LINE_BYTES && parse(line, out);
+    explicit_bzero(line, sizeof line);
+    if (!good)
+        return "it does not hold 64 hex digits and a newline";
+    if (st.st_mode & (S_IRWXG | S_IRWXO))
+        log_event(LOG_WARN, "the installation secret may be read by others", "path=\"%s\"", path);
+    return NULL;
+}
+
+/* A whole file under another name, then link(): whoever comes second finds the first one's. */
+static const char *make_secret(const char *path)
+{
+    uint8_t bytes[SECRET_BYTES];
+    char line[LINE_BYTES + 1], temporary[PATH_MAX];
+    const char *wrong = NULL;
+
+    if (snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid()) >= PATH_MAX)
+        return "the path is too long";
+    hash_random(bytes, sizeof bytes);
+    hash_hex(line, bytes, sizeof bytes);
+    line[LINE_BYTES - 1] = '\n';
+    unlink(temporary); /* of a process that had our number and died here */
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return strerror(errno);
+    if (write(fd, line, LINE_BYTES) != LINE_BYTES || fsync(fd) != 0)
+        wrong = strerror(errno);
+    close(fd);
+    if (!wrong && link(temporary, path) != 0 && errno != EEXIST)
+        wrong = strerror(errno);
+    unlink(temporary);
+    explicit_bzero(line, sizeof line);
+    explicit_bzero(bytes, sizeof bytes);
+    return wrong;
+}
+
+void secret_load(uint8_t out[SECRET_BYTES], const char *dir)
+{
+    char own_dir[PATH_MAX], path[PATH_MAX];
+    const char *wrong = "neither XDG_CACHE_HOME nor HOME is set";
+
+    if (dir && !dir[0])
+        dir = default_dir(own_dir) ? own_dir : dir;
+    if (dir && dir[0]) {
+        wrong = "the path is too long";
+        if (snprintf(path, sizeof path, "%s/" FILE_NAME, dir) < PATH_MAX) {
+            wrong = read_secret(path, out);
+            if (wrong && !wrong[0])
+                wrong = make_dir(dir) ? make_secret(path) : strerror(errno);
+            if (!wrong)
+                wrong = read_secret(path, out);
+        }
+    }
+    if (dir && !wrong)
+        return;
+    if (dir)
+        log_event(LOG_WARN, "no installation secret, this process takes one of its own",
+                  "dir=\"%s\" why=\"%s\"", dir, wrong);
+    hash_random(out, SECRET_BYTES);
+}

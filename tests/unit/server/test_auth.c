@@ -1,0 +1,346 @@
+/* Who is asking: keys to accounts, reloading, scopes, the installation's secret. */
+#include "tests/unit/server/server_test.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "server/auth.h"
+#include "server/secret.h"
+
+static char dir[] = "/tmp/tarn-test-auth-XXXXXX";
+static char file[64];
+
+static void write_keys(const char *text)
+{
+    char temporary[80];
+
+    snprintf(temporary, sizeof temporary, "%s.new", file);
+    FILE *f = fopen(temporary, "w");
+    assert_non_null(f);
+    for (const char *c = text; *c; c++)
+        fputc(*c == '\'' ? '"' : *c, f);
+    fclose(f);
+    assert_int_equal(chmod(temporary, 0600), 0);
+    assert_int_equal(rename(temporary, file), 0);
+}
+
+static struct auth *create(const char *keys, const char *key_file, const char *admin)
+{
+    struct config config = {.api_key = (char *)(uintptr_t)keys,
+                            .api_key_file = (char *)(uintptr_t)key_file,
+                            .admin_api_key = (char *)(uintptr_t)admin, .cache_dir = dir};
+    struct auth *auth;
+    struct buf why;
+
+    buf_init(&why, BUF_WHY_MAX);
+    if (auth_create(&auth, &config, &why) != OK)
+        fail_msg("%s", buf_str(&why));
+    buf_fini(&why);
+    return auth;
+}
+
+/* NULL when the key is refused. */
+static struct account *find(struct auth *auth, const char *key)
+{
+    struct account *a;
+
+    assert_true((auth_find(auth, NULL, key, &a, NULL) == OK) == (a != NULL));
+    return a;
+}
+
+static void scope_of(struct auth *auth, const char *key, const char *salt, struct kv_scope *out)
+{
+    struct account *a = find(auth, key);
+    struct kv_scope narrow = {{0}};
+
+    assert_non_null(a);
+    if (salt)
+        hash_blake2b(narrow.bytes, sizeof narrow.bytes, salt, strlen(salt), NULL, 0);
+    account_scope(a, salt ? &narrow : NULL, out);
+    account_unref(a);
+}
+
+static bool same_scope(struct auth *x, const char *key_x, const char *salt_x, struct auth *y,
+                       const char *key_y, const char *salt_y)
+{
+    struct kv_scope a, b, none = {{0}};
+
+    scope_of(x, key_x, salt_x, &a);
+    scope_of(y, key_y, salt_y, &b);
+    assert_memory_not_equal(&a, &none, sizeof a); /* that would be the public one */
+    return memcmp(&a, &b, sizeof a) == 0;
+}
+
+static const char two_teams[] =
+    "{'keys': [{'name': 'a', 'key': 'sk-aaaaaaaa', 'tenant': 'red'},"
+    "{'name': 'b', 'key': 'sk-bbbbbbbb', 'tenant': 'blue'},"
+    "{'name': 'c', 'key': 'sk-cccccccc', 'tenant': 'red'},"
+    "{'name': 'd', 'key': 'sk-dddddddd'}, {'name': 'e', 'key': 'sk-eeeeeeee'}]}";
+
+static void tenants_have_scopes_of_their_own(void **state)
+{
+    (void)state;
+    write_keys(two_teams);
+    struct auth *x = create("flag-one,flag-two", file, "boss");
+    struct auth *y = create("flag-two", file, ""); /* after a restart */
+    static const char *const apart[] = {"sk-aaaaaaaa", "sk-bbbbbbbb", "sk-dddddddd",
+                                        "sk-eeeeeeee", "flag-one", "flag-two", "boss"};
+    for (size_t i = 0; i < 7; i++)
+        for (size_t k = 0; k < 7; k++)
+            assert_int_equal(same_scope(x, apart[i], NULL, x, apart[k], NULL), i == k);
+    assert_true(same_scope(x, "sk-aaaaaaaa", NULL, x, "sk-cccccccc", NULL));
+    /* A salt narrows, and only inside the tenant. */
+    assert_false(same_scope(x, "sk-aaaaaaaa", "s", x, "sk-aaaaaaaa", NULL));
+    assert_false(same_scope(x, "sk-aaaaaaaa", "s", x, "sk-aaaaaaaa", "t"));
+    assert_true(same_scope(x, "sk-aaaaaaaa", "s", x, "sk-cccccccc", "s"));
+    assert_false(same_scope(x, "sk-aaaaaaaa", "s", x, "sk-bbbbbbbb", "s"));
+    /* The same installation: the same scopes, whatever the order of the flags. */
+    for (size_t i = 0; i < 4; i++)
+        assert_true(same_scope(x, apart[i], NULL, y, apart[i], NULL));
+    assert_true(same_scope(x, "flag-two", NULL, y, "flag-two", NULL));
+    auth_destroy(x);
+    auth_destroy(y);
+}
+
+static void another_installation_has_other_scopes(void **state)
+{
+    struct config config = {.api_key = (char *)(uintptr_t) ""};
+    struct auth *x, *y;
+
+    (void)state;
+    assert_ok(auth_create(&x, &config, NULL)); /* no cache_dir: a secret of its own */
+    assert_ok(auth_create(&y, &config, NULL));
+    assert_false(same_scope(x, NULL, NULL, y, NULL, NULL));
+    assert_true(same_scope(x, NULL, NULL, x, "whatever", NULL)); /* no keys: one tenant */
+    auth_destroy(x);
+    auth_destroy(y);
+}
+
+static void admins_are_told_apart(void **state)
+{
+    (void)state;
+    struct auth *auth = create("plain", "", "boss");
+    struct account *plain = find(auth, "plain"), *boss = find(auth, "boss");
+    assert_false(plain->admin);
+    assert_true(boss->admin);
+    assert_null(find(auth, "bosss"));
+    assert_null(find(auth, ""));
+    assert_null(find(auth, NULL));
+    account_unref(plain);
+    account_unref(boss);
+    auth_destroy(auth);
+    auth = create("", "", "boss"); /* one key is enough to close the rest */
+    assert_true(auth_needs_key(auth));
+    assert_null(find(auth, NULL));
+    auth_destroy(auth);
+}
+
+static void a_reload_is_all_or_nothing(void **state)
+{
+    struct buf why;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    write_keys("{'keys': [{'name': 'a', 'key': 'sk-aaaaaaaa', 'tokens_per_minute': 100},"
+               "{'name': 'b', 'key': 'sk-bbbbbbbb'}]}");
+    struct auth *auth = create("flag-one", file, "");
+    struct account *a = find(auth, "sk-aaaaaaaa");
+    uint64_t wait;
+    assert_int_equal(bucket_take(&a->limiter.tokens, 100, clock_now_ns(), &wait), VERDICT_YES);
+    /* Bad: b is gone and c is new, but nothing of it counts. */
+    write_keys("{'keys': [{'name': 'c', 'key': 'sk-cccccccc'}, {'name': 'd'}]}");
+    assert_int_equal(auth_reload(auth, &why), ERR_INVALID);
+    assert_non_null(strstr(why.data, "keys[1].key: is missing"));
+    assert_null(find(auth, "sk-cccccccc"));
+    account_unref(find(auth, "sk-bbbbbbbb"));
+    assert_int_equal(auth_n_reloads(auth, true), 1);
+    /* Good: the key of a changed, what it used did not. */
+    write_keys("{'keys': [{'name': 'a', 'key': 'sk-new-aaaaaaaa', 'tokens_per_minute': 150,"
+               "'weight': 3}, {'name': 'c', 'key': 'sk-cccccccc'}]}");
+    assert_ok(auth_reload(auth, &why));
+    assert_null(find(auth, "sk-aaaaaaaa"));
+    assert_null(find(auth, "sk-bbbbbbbb"));
+    struct account *again = find(auth, "sk-new-aaaaaaaa");
+    assert_ptr_equal(a, again);
+    assert_float_equal(a->weight, 3, 0);
+    assert_in_range(bucket_look(&a->limiter.tokens, clock_now_ns()).remaining, 50, 60);
+    account_unref(again);
+    again = find(auth, "flag-one"); /* those of the command line stay */
+    assert_non_null(again);
+    account_unref(again);
+    /* Another tenant is another account, and the old one lives as long as it is held. */
+    write_keys("{'keys': [{'name': 'a', 'key': 'sk-new-aaaaaaaa', 'tenant': 'red'}]}");
+    assert_ok(auth_reload(auth, &why));
+    again = find(auth, "sk-new-aaaaaaaa");
+    assert_ptr_not_equal(a, again);
+    assert_string_equal(a->tenant_name, "a");
+    assert_string_equal(again->tenant_name, "red");
+    account_unref(again);
+    account_unref(a);
+    unlink(file);
+    assert_int_equal(auth_reload(auth, &why), ERR_NOT_FOUND);
+    auth_destroy(auth);
+    buf_fini(&why);
+}
+
+struct race {
+    struct auth *auth;
+    atomic_bool stop;
+};
+
+static void *look_up(void *arg)
+{
+    struct race *race = arg;
+
+    while (!atomic_load(&race->stop)) {
+        struct account *a = find(race->auth, "sk-aaaaaaaa"), *b = find(race->auth, "sk-xxxxxxxx");
+        assert_non_null(a); /* in every file */
+        assert_string_equal(a->name, "a");
+        account_unref(a);
+        account_unref(b);
+    }
+    return NULL;
+}
+
+static void reloading_while_asking_is_safe(void **state)
+{
+    struct race race = {.auth = NULL};
+    pthread_t threads[3];
+
+    (void)state;
+    write_keys("{'keys': [{'name': 'a', 'key': 'sk-aaaaaaaa'}]}");
+    race.auth = create("", file, "");
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, look_up, &race), 0);
+    for (int i = 0; i < 100; i++) {
+        write_keys(i % 2 ? "{'keys': [{'name': 'a', 'key': 'sk-aaaaaaaa'}]}"
+                         : "{'keys': [{'name': 'x', 'key': 'sk-xxxxxxxx'},"
+                           "{'name': 'a', 'key': 'sk-aaaaaaaa', 'tenant': 'other'}]}");
+        assert_ok(auth_reload(race.auth, NULL));
+    }
+    atomic_store(&race.stop, true);
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+    auth_destroy(race.auth);
+}
+
+static void count_one(void *arg, const struct tenant *t)
+{
+    (void)t;
+    ++*(unsigned *)arg;
+}
+
+static void tenants_in_metrics_are_bounded(void **state)
+{
+    struct buf text;
+    unsigned n = 0;
+
+    (void)state;
+    buf_init(&text, 1 << 20);
+    assert_ok(buf_puts(&text, "{'keys': ["));
+    for (int i = 0; i < 200; i++)
+        assert_ok(buf_printf(&text, "%s{'name': 'n%d', 'key': 'sk-%08d'}", i ? "," : "", i, i));
+    assert_ok(buf_puts(&text, "]}"));
+    write_keys(text.data);
+    struct auth *auth = create("", file, "");
+    auth_each_tenant(auth, count_one, &n);
+    assert_int_equal(n, AUTH_N_TENANTS_MAX + 1);
+    struct account *last = find(auth, "sk-00000199");
+    assert_string_equal(last->tenant->name, "_other");
+    assert_string_equal(last->tenant_name, "n199");
+    account_unref(last);
+    auth_destroy(auth);
+    buf_fini(&text);
+}
+
+/* --- the installation's secret --- */
+
+static void the_secret_is_kept_and_private(void **state)
+{
+    char deep[96], path[160];
+    uint8_t one[SECRET_BYTES], two[SECRET_BYTES];
+    struct stat st;
+
+    (void)state;
+    snprintf(deep, sizeof deep, "%s/not/there/yet", dir);
+    snprintf(path, sizeof path, "%s/installation-secret", deep);
+    secret_load(one, deep);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0600);
+    assert_int_equal(st.st_size, 65);
+    assert_int_equal(stat(deep, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0700);
+    secret_load(two, deep);
+    assert_memory_equal(one, two, SECRET_BYTES);
+    secret_load(two, NULL);
+    assert_memory_not_equal(one, two, SECRET_BYTES);
+    /* One that is damaged is neither used nor overwritten. */
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs("damaged", f);
+    fclose(f);
+    secret_load(one, deep);
+    secret_load(two, deep);
+    assert_memory_not_equal(one, two, SECRET_BYTES);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_size, 7);
+    /* A place where nothing can be made. */
+    secret_load(one, "/proc/no/such/place");
+    secret_load(two, "/proc/no/such/place");
+    assert_memory_not_equal(one, two, SECRET_BYTES);
+}
+
+static void default_places_follow_xdg(void **state)
+{
+    char cache[96], path[160];
+    uint8_t one[SECRET_BYTES], two[SECRET_BYTES];
+
+    (void)state;
+    snprintf(cache, sizeof cache, "%s/xdg", dir);
+    setenv("XDG_CACHE_HOME", cache, 1);
+    secret_load(one, "");
+    snprintf(path, sizeof path, "%s/tarn/installation-secret", cache);
+    assert_int_equal(access(path, R_OK), 0);
+    setenv("XDG_CACHE_HOME", "relative", 1);
+    setenv("HOME", dir, 1);
+    secret_load(two, "");
+    snprintf(path, sizeof path, "%s/.cache/tarn/installation-secret", dir);
+    assert_int_equal(access(path, R_OK), 0);
+    assert_memory_not_equal(one, two, SECRET_BYTES);
+}
+
+static int start(void **state)
+{
+    (void)state;
+    if (!mkdtemp(dir) || hash_init() != OK)
+        return 1;
+    snprintf(file, sizeof file, "%s/keys.json", dir);
+    return 0;
+}
+
+static int end(void **state)
+{
+    char command[128];
+
+    (void)state;
+    snprintf(command, sizeof command, "rm -rf '%s'", dir);
+    return system(command);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tenants_have_scopes_of_their_own),
+        cmocka_unit_test(another_installation_has_other_scopes),
+        cmocka_unit_test(admins_are_told_apart),
+        cmocka_unit_test(a_reload_is_all_or_nothing),
+        cmocka_unit_test(reloading_while_asking_is_safe),
+        cmocka_unit_test(tenants_in_metrics_are_bounded),
+        cmocka_unit_test(the_secret_is_kept_and_private),
+        cmocka_unit_test(default_places_follow_xdg),
+    };
+    return cmocka_run_group_tests(tests, start, end);
+}
