@@ -196,6 +196,7 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(width, self.kv_heads * self.dim, bias=False)
         self.v_proj = nn.Linear(width, self.kv_heads * self.dim, bias=False)
         self.o_proj = nn.Linear(self.heads * self.dim, width, bias=False)
+        self.kv_dtype = None  # K and V that are kept are rounded to this type, as a server's cache does
 
     def forward(self, x, cos, sin, past=None, watch=None):
         b, t, _ = x.shape
@@ -203,6 +204,8 @@ class Attention(nn.Module):
         k = rotate(self.k_proj(x).view(b, t, self.kv_heads, self.dim).transpose(1, 2), cos, sin)
         v = self.v_proj(x).view(b, t, self.kv_heads, self.dim).transpose(1, 2)
         if past is not None:
+            if self.kv_dtype is not None:
+                k, v = k.to(self.kv_dtype).to(x.dtype), v.to(self.kv_dtype).to(x.dtype)
             if past:
                 k, v = torch.cat((past[0], k), 2), torch.cat((past[1], v), 2)
             past[:] = [k, v]
