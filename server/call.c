@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "server/admission.h"
 #include "server/answer.h"
+#include "server/api.h"
 #include "server/auth.h"
 #include "server/error.h"
 #include "server/server.h"
@@ -22,7 +23,7 @@
 
 /* --- lifecycle --- */
 
-struct call *call_create(struct server *srv, struct http_exchange *x, enum params_kind kind)
+static struct call *call_create(struct server *srv, struct http_exchange *x, enum params_kind kind)
 {
     struct call *call = calloc(1, sizeof *call);
 
@@ -41,7 +42,7 @@ struct call *call_create(struct server *srv, struct http_exchange *x, enum param
     return call;
 }
 
-void call_free(struct call *call)
+static void call_free(struct call *call)
 {
     if (!call)
         return;
@@ -380,7 +381,8 @@ static bool refuse_caller(struct call *call, struct http_exchange *x)
     return !admission_prompt(call->account, x, n_tokens);
 }
 
-void call_start(struct call *call, struct http_exchange *x)
+/* params and prompts are there: submit, and answer when it is done. Takes the call over. */
+static void call_start(struct call *call, struct http_exchange *x)
 {
     struct buf why;
 
@@ -406,5 +408,29 @@ void call_start(struct call *call, struct http_exchange *x)
         }
     }
     call_free(call);
+    buf_fini(&why);
+}
+
+void call_serve(struct server *srv, struct http_exchange *x, enum params_kind kind,
+                enum status (*read)(struct call *call, const struct json *body, struct buf *why))
+{
+    struct json *body = api_read_body(x);
+    struct call *call = body ? call_create(srv, x, kind) : NULL;
+    struct buf why;
+
+    if (!body)
+        return; /* api_read_body() has answered */
+    buf_init(&why, BUF_WHY_MAX);
+    enum status s = call ? read(call, body, &why) : ERR_NOMEM;
+    if (s == OK) {
+        call_start(call, x);
+        call = NULL;
+    } else if (s == ERR_TOO_LARGE) {
+        error_reply_too_long(x, buf_str(&why));
+    } else {
+        error_reply(x, s, s == ERR_NOT_FOUND ? "model_not_found" : NULL, buf_str(&why));
+    }
+    call_free(call);
+    js_unref(body);
     buf_fini(&why);
 }

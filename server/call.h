@@ -37,11 +37,10 @@ struct call {
     struct buf frame_head;    /* streaming: what every frame begins with */
 };
 
-/* An empty call; NULL without memory. */
-struct call *call_create(struct server *srv, struct http_exchange *x, enum params_kind kind);
-void call_free(struct call *call); /* NULL is fine */
-
-/* params and prompts are there: submit, and answer when it is done. Takes the call over. */
-void call_start(struct call *call, struct http_exchange *x);
+/* Serve one POST: read the body, have `read` fill params and prompts from it (words in `why`), submit,
+ * and answer when it is done; or answer with the error. */
+void call_serve(struct server *srv, struct http_exchange *x, enum params_kind kind,
+                enum status (*read)(struct call *call, const struct json *body,
+                                    struct buf *why));
 
 #endif

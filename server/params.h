@@ -30,7 +30,7 @@ struct params {
     struct sampling sampling; /* seed is that of choice 0 */
     struct stopping stopping;
     const char *model;        /* as the client calls it; the server's string */
-    struct kv_scope scope;    /* of cache_salt, all zero without; call_start() makes it the
+    struct kv_scope scope;    /* of cache_salt, all zero without; call_serve() makes it the
                                  tenant's, narrowed by that */
     uint32_t n;
     int32_t priority;

@@ -16,7 +16,6 @@ set -euo pipefail
 
 REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 SUITE=bookworm
-DEFAULT_MIRROR=http://deb.debian.org/debian
 DIR=''
 KEEP=false
 WORKTREE=false
@@ -51,7 +50,9 @@ mirror() {
     local uri
     uri=$({ grep -rhoE '^(deb |URIs:).*' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null ||
         true; } | grep -oE 'https?://[^ ]+/debian/?( |$)' | head -n 1 | tr -d ' ')
-    echo "${uri:-$DEFAULT_MIRROR}"
+    uri=${MIRROR:-$uri}
+    [[ -n $uri ]] || die "apt here uses no Debian archive; name one: MIRROR=URL $0"
+    echo "$uri"
 }
 
 copy_if_there() {
