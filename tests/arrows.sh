@@ -37,7 +37,7 @@ libraries_table() {
 ^sodium\.h$|^sodium/         ^base/hash\.
 ^sqlite3\.h$                 ^base/store\.
 ^liburing\.h$|^liburing/     ^base/aio\.
-^curl/                       ^base/http\.
+^curl/                       ^base/http[._]
 ^pcre2\.h$                   ^engine/tokenizer
 ^utf8proc\.h$                ^engine/tokenizer
 ^faiss/                      ^engine/(retrieval|faiss_shim)
@@ -183,6 +183,10 @@ engine/planted.c "engine.h"
 tests/unit/base/planted.c "base/buf.c"
 base/buf_planted.c <jansson.h>
 base/planted.c <sodium.h>
+clients/planted.c <curl/curl.h>
+clients/planted.c "engine/engine.h"
+loadgen/planted.c "engine/engine.h"
+loadgen/planted.c "server/config.h"
 server/planted.c <microhttpd.h>
 server/planted.c <jansson.h>
 engine/planted.c <pcre2.h>

@@ -1,0 +1,88 @@
+/* http_inner.h - what http.c (the loop) and http_call.c (a call) know of each other; for no one
+ * else.
+ *
+ * Owns    see http.h.
+ * Thread  the loop's.
+ * Errors  see http.h.
+ * Units   see http.h. */
+#ifndef TARN_BASE_HTTP_INNER_H
+#define TARN_BASE_HTTP_INNER_H
+
+#include <curl/curl.h>
+#include <stdatomic.h>
+
+#include "base/http.h"
+#include "base/http_timer.h"
+
+#define NS_PER_MS 1000000ull
+#define NS_PER_S 1000000000ull
+
+/* Two lists go through each call: of all calls, and of those with a chore. */
+struct link {
+    struct link *prev, *next;
+};
+
+struct http_loop {
+    unsigned owner; /* thread */
+    CURLM *multi;
+    int epoll_fd, timer_fd, stop_fd;
+    atomic_bool stop;
+    bool in_step;
+    uint64_t now_ns;   /* last look at the clock */
+    uint64_t curl_ns;  /* when libcurl wants to be called; UINT64_MAX: never */
+    uint64_t armed_ns; /* what timer_fd is set to; UINT64_MAX: not set */
+    struct timer_heap timers;
+    struct link calls, chores;
+    uint32_t n_reusing_max;
+    uint32_t n_idle; /* connections that may wait for reuse, at most: 0 spares libcurl the search */
+    struct http_loop_stats stats;
+};
+
+struct http_call {
+    struct link all, chore;
+    struct http_loop *loop;
+    CURL *easy;
+    struct curl_slist *headers;
+    struct http_handlers handlers;
+    void *arg;
+    struct http_done done;
+    struct buf head;          /* the answer's header lines, each with a NUL */
+    size_t n_header_bytes, header_bytes_max;
+    uint64_t body_bytes_max;
+    uint64_t total_ns, idle_ns; /* 0: no such limit */
+    uint64_t last_byte_ns;
+    struct http_timer deadline;
+    enum http_end verdict; /* ours, while libcurl only knows that a callback refused; OK: none */
+    bool added, cancelled, ended, head_done;
+    bool want_pause, is_paused;
+    bool keeps; /* its connection may be used again */
+    char words[160];
+    char error[CURL_ERROR_SIZE];
+};
+
+static inline void link_init(struct link *l)
+{
+    l->prev = l->next = l;
+}
+
+static inline void link_append(struct link *list, struct link *l)
+{
+    l->prev = list->prev;
+    l->next = list;
+    list->prev->next = l;
+    list->prev = l;
+}
+
+static inline void link_remove(struct link *l) /* fine if it is in none */
+{
+    l->prev->next = l->next;
+    l->next->prev = l->prev;
+    link_init(l);
+}
+
+/* http_call.c, for the loop. Each may end the call and with it `c`. */
+void http_call_do_chore(struct http_call *c);
+void http_call_finish(struct http_call *c, CURLcode code);
+void http_call_free(struct http_call *c); /* without on_end */
+
+#endif
