@@ -1,0 +1,51 @@
+/* arrival.h - when requests arrive.
+ *
+ * Open loops: gaps are drawn whatever the server does. Gamma has the shape `burstiness` (1:
+ * Poisson, below 1: in bursts, above: more even) and the mean 1 / rate, as vLLM's --burstiness.
+ * A ramp is the same with a rate that grows from one value to another, linearly or
+ * exponentially, and then stays. Closed loop: no times at all, a request is sent when an earlier
+ * one has ended. A trace brings its own times.
+ *
+ * Owns    nothing; plain data.
+ * Thread  one at a time.
+ * Errors  none; arrival_check() says ERR_INVALID with words.
+ * Units   seconds from the start, requests per second. */
+#ifndef TARN_LOADGEN_ARRIVAL_H
+#define TARN_LOADGEN_ARRIVAL_H
+
+#include <stdbool.h>
+
+#include "base/buf.h"
+#include "loadgen/draw.h"
+
+enum arrival_kind {
+    ARRIVAL_GAMMA,    /* Poisson with burstiness 1 */
+    ARRIVAL_CONSTANT, /* evenly spaced, the first at 0 */
+    ARRIVAL_AT_ONCE,  /* rate inf: all at 0 */
+    ARRIVAL_CLOSED,   /* no times */
+    ARRIVAL_TRACE,    /* times of the data */
+};
+
+struct arrival_config {
+    enum arrival_kind kind;
+    double rate;
+    double burstiness;
+    bool ramp;
+    bool ramp_exponential;
+    double ramp_start, ramp_end; /* requests per second */
+    double ramp_s;               /* how long it grows */
+};
+
+struct arrival {
+    struct arrival_config config;
+    struct draw draw;
+    double sum; /* of gaps with mean 1, drawn so far */
+    uint64_t n;
+};
+
+NODISCARD enum status arrival_check(const struct arrival_config *config, struct buf *why);
+void arrival_init(struct arrival *a, const struct arrival_config *config, uint64_t seed);
+/* Times of one process never go back. 0 for AT_ONCE, CLOSED and TRACE. */
+double arrival_next_s(struct arrival *a);
+
+#endif

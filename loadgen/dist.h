@@ -1,0 +1,37 @@
+/* dist.h - distributions of lengths, written as users write them.
+ *
+ *     N  constant:N  uniform:A:B  lognormal:MEAN:CV
+ *
+ * uniform has both ends; lognormal is given by the mean and the coefficient of variation (standard
+ * deviation / mean) of the lengths themselves, not of their logarithms.
+ *
+ * Owns    nothing; plain data.
+ * Thread  any.
+ * Errors  ERR_INVALID with words.
+ * Units   tokens (or whatever is counted), at least 1, at most DIST_MAX: a draw outside is
+ *         clamped, which a lognormal with a large CV feels in its mean. */
+#ifndef TARN_LOADGEN_DIST_H
+#define TARN_LOADGEN_DIST_H
+
+#include "base/buf.h"
+#include "loadgen/draw.h"
+
+#define DIST_MAX 10000000u
+
+enum dist_kind { DIST_CONSTANT, DIST_UNIFORM, DIST_LOGNORMAL };
+
+struct dist {
+    enum dist_kind kind;
+    double a, b; /* N; A, B; mean, CV */
+};
+
+NODISCARD enum status dist_parse(struct dist *d, const char *text, struct buf *why);
+uint32_t dist_draw(const struct dist *d, struct draw *draw);
+double dist_mean(const struct dist *d); /* before clamping */
+/* The same distribution, every length times `factor`. */
+struct dist dist_scaled(const struct dist *d, double factor);
+
+/* A whole or real number and nothing else; ERR_INVALID otherwise, also for nan and inf. */
+NODISCARD enum status dist_parse_number(const char *text, double *out);
+
+#endif

@@ -1,0 +1,92 @@
+/* metrics.h - from outcomes to numbers. Definitions are vLLM's where vLLM has them:
+ *
+ *   ttft      first token - intended send time
+ *   e2el      last token - intended send time
+ *   tpot      (e2el - ttft) / (output tokens - 1), of requests with two or more
+ *   itl       each gap between two pieces of text
+ *   normalized_latency   e2el / output tokens
+ *   ttft_from_send, e2el_from_send   the same from the time it was really sent
+ *   send_lag  really sent - (intended, or when --concurrency allowed it): the generator's own
+ *             delay
+ *
+ * Counted are requests of the measured part that ended well; slow readers and those that hung up
+ * on purpose have counts of their own and no latencies.
+ *
+ * Owns    groups: metrics_fini().
+ * Thread  one at a time.
+ * Errors  ERR_NOMEM.
+ * Units   seconds inside, milliseconds in reports. */
+#ifndef TARN_LOADGEN_METRICS_H
+#define TARN_LOADGEN_METRICS_H
+
+#include "loadgen/outcome.h"
+#include "loadgen/stats.h"
+
+enum metric {
+    METRIC_TTFT,
+    METRIC_TPOT,
+    METRIC_ITL,
+    METRIC_E2EL,
+    METRIC_NORMALIZED,
+    METRIC_TTFT_SEND,
+    METRIC_E2EL_SEND,
+    METRIC_LAG,
+    N_METRICS
+};
+
+#define N_PERCENTS_MAX 16
+
+struct percents {
+    double p[N_PERCENTS_MAX]; /* [n] */
+    uint32_t n;
+};
+
+struct summary {
+    size_t n;
+    double mean, median, std, max; /* s */
+    double at[N_PERCENTS_MAX];     /* one per percent asked for */
+};
+
+struct group {
+    char name[80]; /* "" for all */
+    uint64_t n_completed, n_failed, n_disconnected, n_unfinished, n_slow;
+    uint64_t n_good;      /* met their SLO */
+    uint64_t n_with_slo;
+    uint64_t prompt_tokens, output_tokens;
+    uint64_t cached_tokens, n_said_cached; /* requests whose answer said it */
+    uint64_t cached_by_tier[TARN_N_TIERS], n_said_tiers;
+    struct summary of[N_METRICS];
+};
+
+struct metrics {
+    struct group all;
+    struct group *tenants; /* [n_tenants] */
+    uint32_t n_tenants;
+    struct group *priorities; /* [n_priorities] ascending; none when all have one */
+    uint32_t n_priorities;
+    struct percents percents;
+    double duration_s;    /* start of the measured part to its last end, or to until_ns */
+    uint64_t peak_output_tokens_per_s; /* most tokens in one second since the start */
+    uint64_t peak_concurrent;          /* most requests seen in one second */
+    uint64_t n_errors[TARN_N_ERRORS];
+};
+
+struct metrics_options {
+    struct percents percents;
+    uint64_t start_ns;    /* of the measured part */
+    uint64_t until_ns;    /* arrivals went on until then: the duration is no shorter; 0: not said */
+    const char *const *tenant_names; /* [n_tenants] */
+    uint32_t n_tenants;
+};
+
+NODISCARD enum status metrics_compute(struct metrics *m, const struct outcome *outcomes, size_t n,
+                                      const struct metrics_options *options);
+/* What was asked for, then 50, 90, 95 and, always the last, 99. */
+void metrics_add_usual_percents(struct percents *p);
+void metrics_fini(struct metrics *m); /* also fine on a zeroed struct */
+const char *metric_name(enum metric m);
+
+/* One request's own: seconds; *has is false where it has none. */
+double metric_of(const struct outcome *o, enum metric m, bool *has);
+
+#endif

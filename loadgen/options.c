@@ -1,0 +1,506 @@
+#include "loadgen/options.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "loadgen/options_inner.h"
+
+enum kind { KIND_TEXT, KIND_CHOICE, KIND_COUNT, KIND_REAL, KIND_BOOL, KIND_LIST };
+
+struct option {
+    const char *group; /* starts a group of --help when not NULL */
+    const char *name;
+    enum kind kind;
+    size_t offset;
+    double min, max;
+    const char *preset;
+    const char *value; /* what --help calls it; of a CHOICE its words, `a|b` */
+    const char *help;
+};
+
+#define AT(field) offsetof(struct options, field)
+#define TEXT(group, name, field, preset, value, help) \
+    {group, name, KIND_TEXT, AT(field), 0, 0, preset, value, help}
+#define CHOICE(group, name, field, preset, words, help) \
+    {group, name, KIND_CHOICE, AT(field), 0, 0, preset, words, help}
+#define COUNT(group, name, field, min, max, preset, help) \
+    {group, name, KIND_COUNT, AT(field), min, max, preset, "N", help}
+#define REAL(group, name, field, min, max, preset, value, help) \
+    {group, name, KIND_REAL, AT(field), min, max, preset, value, help}
+#define BOOL(group, name, field, preset, help) \
+    {group, name, KIND_BOOL, AT(field), 0, 1, preset, NULL, help}
+#define LIST(group, name, field, value, help) \
+    {group, name, KIND_LIST, AT(field), 0, 0, "", value, help}
+
+static const struct option options[] = {
+    TEXT("Server", "url", url, "", "URL", "http(s)://host:port, with or without /v1"),
+    TEXT(NULL, "host", host, "127.0.0.1", "HOST", "with --port, instead of --url"),
+    COUNT(NULL, "port", port, 1, 65535, "8000", "see --host"),
+    TEXT(NULL, "uds", unix_path, "", "PATH", "Unix socket of the server"),
+    TEXT(NULL, "model", model, "", "NAME", "default: the first of /v1/models"),
+    CHOICE(NULL, "endpoint", endpoint, "", "chat|completions",
+           "what is asked; default: chat, completions with token ids"),
+    TEXT(NULL, "api-key", api_key, "", "KEY", "default: $OPENAI_API_KEY"),
+    TEXT(NULL, "admin-api-key", admin_api_key, "", "KEY", "for /cache/reset; default: --api-key"),
+    LIST(NULL, "header", headers, "'NAME: VALUE'", "one more header of every request"),
+    TEXT(NULL, "ca-file", ca_file, "", "FILE", "authorities for https (PEM)"),
+    BOOL(NULL, "insecure", insecure, "false", "accept any certificate"),
+    BOOL(NULL, "fresh-connections", fresh_connections, "false", "a new connection per request"),
+    REAL(NULL, "ready-timeout", ready_timeout_s, 0, 86400, "10", "S",
+         "wait so long for the server to answer"),
+    REAL(NULL, "request-timeout", request_timeout_s, 0, 86400, "21600", "S",
+         "give up a request after so long; 0: never"),
+
+    CHOICE("Workload", "workload", workload, "random",
+           "random|lengths|prefix|multiturn|rag|mix|trace|file", "what is asked"),
+    TEXT(NULL, "input-len", input_len, "", "DIST",
+         "tokens of a prompt (or of a turn, a question): N, constant:N, uniform:A:B, "
+         "lognormal:MEAN:CV; default 1024, multiturn 128, rag 32"),
+    TEXT(NULL, "output-len", output_len, "", "DIST", "tokens to generate; default 128"),
+    REAL(NULL, "range-ratio", range_ratio, 0, 1, "0", "R",
+         "constant lengths become uniform in [N(1-R), N(1+R)]"),
+    TEXT(NULL, "data", data, "", "PATH", "file or directory of lengths, rag, trace, file"),
+    TEXT(NULL, "prefix-len", prefix_len, "", "DIST",
+         "prefix: tokens of a shared prefix (256); random: one prefix for all"),
+    COUNT(NULL, "num-prefixes", n_prefixes, 1, 1e7, "10", "prefix: how many"),
+    TEXT(NULL, "turns", turns, "uniform:2:6", "DIST", "multiturn: turns of a conversation"),
+    REAL(NULL, "think-time", think_s, 0, 86400, "1", "S",
+         "multiturn: mean pause before the next turn (exponential)"),
+    CHOICE(NULL, "history", history, "made", "made|real",
+           "multiturn: earlier answers in later turns; made ones keep runs identical"),
+    TEXT(NULL, "system-len", system_len, "", "DIST", "multiturn, rag: a shared system prompt"),
+    COUNT(NULL, "num-documents", n_documents, 0, 1e7, "0",
+          "rag: of the data, the first so many (0: all); without data 1000 made ones"),
+    TEXT(NULL, "document-len", document_len, "256", "DIST", "rag without data: their tokens"),
+    COUNT(NULL, "docs-per-request", n_retrieved, 1, 64, "2", "rag: documents of a request"),
+    CHOICE(NULL, "retrieval", retrieval, "list", "list|draw",
+           "rag: take the data's lists, or draw documents one by one"),
+    CHOICE(NULL, "popularity", popularity, "measured", "measured|zipf",
+           "rag: as in the data, or by --zipf"),
+    REAL(NULL, "zipf", zipf, 0, 10, "", "A",
+         "exponent of popularity; default: rag 1, prefix 0 (all equal)"),
+    CHOICE(NULL, "document-order", document_order, "kept", "kept|shuffled",
+           "rag: as retrieved, or shuffled per request"),
+    CHOICE(NULL, "documents-as", documents_as, "", "field|text",
+           "our `documents` field, or plain text in the same order; default: field on chat"),
+    CHOICE(NULL, "trace-format", trace_format, "auto",
+           "auto|mooncake|azure|ragpulse|timed_trace|csv", "trace: how to read --data"),
+    REAL(NULL, "trace-speed", trace_speed, 1e-6, 1e6, "1", "X", "trace: so many times faster"),
+    COUNT(NULL, "trace-block", trace_block, 1, 1e6, "512", "trace: tokens that a hash id names"),
+    CHOICE(NULL, "trace-order", trace_order, "given", "given|reuse",
+           "ragpulse: reuse moves the per-request third of the system prompt behind the passages"),
+    LIST(NULL, "tenant", tenants, "SPEC",
+         "a class of clients: name=N,share=0.7,priority=0,input=DIST,output=DIST and limits in ms "
+         "(ttft=, tpot=, e2el=, normalized=), key=KEY"),
+    COUNT(NULL, "max-input-len", max_input_len, 0, DIST_MAX, "0", "cut longer; 0: no limit"),
+    COUNT(NULL, "max-output-len", max_output_len, 0, DIST_MAX, "0", "cut longer; 0: no limit"),
+    REAL(NULL, "scale-input", scale_input, 1e-6, 1e6, "1", "X", "all input lengths times X"),
+    REAL(NULL, "scale-output", scale_output, 1e-6, 1e6, "1", "X", "all output lengths times X"),
+    REAL(NULL, "disconnect-rate", disconnect_rate, 0, 1, "0", "SHARE",
+         "so many clients hang up somewhere in their answer"),
+    REAL(NULL, "slow-rate", slow_rate, 0, 1, "0", "SHARE", "so many clients read slowly"),
+    REAL(NULL, "slow-pause", slow_pause_s, 0.001, 3600, "1", "S",
+         "a slow reader waits so long after each piece"),
+    TEXT(NULL, "seed", seed, "", "N", "equal seeds make equal requests; default: another each run"),
+
+    TEXT("Arrivals and length", "rate", rate, "", "R",
+         "requests (or conversations) per second, open loop; inf: all at once"),
+    CHOICE(NULL, "arrival", arrival, "", "poisson|gamma|constant|trace|closed",
+           "default: the data's times for trace, poisson with --rate, closed with --concurrency"),
+    REAL(NULL, "burstiness", burstiness, 1e-6, 1e6, "1", "B",
+         "shape of the gaps: 1 Poisson, below 1 in bursts, above 1 more even"),
+    CHOICE(NULL, "ramp-up-strategy", ramp, "", "linear|exponential",
+           "the rate goes from --ramp-up-start-rps to --ramp-up-end-rps"),
+    REAL(NULL, "ramp-up-start-rps", ramp_start, 0, 1e6, "0", "R", "see --ramp-up-strategy"),
+    REAL(NULL, "ramp-up-end-rps", ramp_end, 0, 1e6, "0", "R", "see --ramp-up-strategy"),
+    REAL(NULL, "ramp-up-time", ramp_s, 0, 1e9, "0", "S",
+         "how long the ramp takes; default: --warmup and --duration"),
+    COUNT(NULL, "concurrency", concurrency, 0, 1e6, "0",
+          "closed loop: requests (or conversations) at any time; with --rate a limit"),
+    COUNT(NULL, "count", count, 0, 1e12, "0",
+          "measured requests; default 1000 without --duration, or all of the data"),
+    REAL(NULL, "duration", duration_s, 0, 1e9, "0", "S", "seconds in which requests are sent"),
+    REAL(NULL, "warmup", warmup_s, 0, 1e9, "0", "S",
+         "requests of the first S seconds do not count"),
+    REAL(NULL, "drain", drain_s, 0, 1e9, "0", "S",
+         "seconds for what is in flight at the end; 0: until all is answered"),
+
+    CHOICE("Requests", "prompt-format", prompt_format, "text", "text|ids",
+           "prompts as text, or as token ids (completions)"),
+    TEXT(NULL, "token-ids", token_ids, "300:500", "LO:HI", "ids are drawn from [LO, HI)"),
+    CHOICE(NULL, "calibrate", calibrate, "auto", "auto|off",
+           "learn how many tokens a word is: from /tokenize, else from two requests"),
+    BOOL(NULL, "ignore-eos", ignore_eos, "false", "generate all of --output-len"),
+    TEXT(NULL, "temperature", temperature, "0", "T", "none: not sent"),
+    TEXT(NULL, "top-p", top_p, "none", "P", "none: not sent"),
+    TEXT(NULL, "sampling-seed", sampling_seed, "none", "N", "seed of each request; none: not sent"),
+    BOOL(NULL, "send-session-id", send_session, "false", "send session_id (an extension)"),
+    TEXT(NULL, "extra-body", extra_body, "", "JSON", "members added to each request"),
+
+    LIST("Checks and reports", "goodput", slo, "METRIC:MS...",
+         "limits that a good request keeps: ttft, tpot, e2el, normalized; also --slo"),
+    REAL(NULL, "verify", verify, 0, 1, "0", "SHARE",
+         "send this share again alone, cold and warm, and compare the texts (temperature 0)"),
+    TEXT(NULL, "percentile-metrics", percentile_metrics, "ttft,tpot,itl", "LIST",
+         "in the table: ttft, tpot, itl, e2el"),
+    TEXT(NULL, "metric-percentiles", metric_percentiles, "99", "LIST", "in the table"),
+    TEXT(NULL, "json", json_file, "", "FILE", "the result, with vLLM's field names; - is stdout"),
+    TEXT(NULL, "csv", csv_file, "", "FILE", "the same in one line (and a header, when it is new)"),
+    TEXT(NULL, "raw", raw_file, "", "FILE", "each request with the time of each token, JSON lines"),
+    BOOL(NULL, "save-detailed", save_detailed, "false", "per-request lists in --json, as vLLM's"),
+    BOOL(NULL, "append-result", append_result, "false", "--json adds a line"),
+    TEXT(NULL, "label", label, "", "TEXT", "goes into the result"),
+    LIST(NULL, "metadata", metadata, "K=V", "goes into the result"),
+    BOOL(NULL, "progress", progress, "true", "a line on a terminal while it runs"),
+    BOOL(NULL, "quiet", quiet, "false", "no table"),
+
+    TEXT("tarn-loadgen compare", "a", url_a, "", "URL", "the first server"),
+    TEXT(NULL, "b", url_b, "", "URL", "the second; ratios are B / A"),
+    TEXT(NULL, "name-a", name_a, "A", "NAME", "what the table calls it"),
+    TEXT(NULL, "name-b", name_b, "B", "NAME", "what the table calls it"),
+    TEXT(NULL, "api-key-b", api_key_b, "", "KEY", "of the second; default: --api-key"),
+    CHOICE(NULL, "documents-as-b", documents_as_b, "text", "field|text",
+           "of the second (compare's default for the first is text too)"),
+    COUNT(NULL, "block", block, 0, 1e9, "0",
+          "so many requests go to one server, then the same to the other, in alternating order; "
+          "default: --concurrency, or a fourth of --count at a rate"),
+};
+
+/* Other words for the same. */
+static const char *const aliases[][2] = {
+    {"base-url", "url"}, {"num-prompts", "count"}, {"request-rate", "rate"},
+    {"max-concurrency", "concurrency"}, {"random-input-len", "input-len"},
+    {"random-output-len", "output-len"}, {"random-range-ratio", "range-ratio"},
+    {"random-prefix-len", "prefix-len"}, {"prefix-repetition-prefix-len", "prefix-len"},
+    {"prefix-repetition-suffix-len", "input-len"},
+    {"prefix-repetition-num-prefixes", "num-prefixes"},
+    {"prefix-repetition-output-len", "output-len"}, {"dataset-path", "data"},
+    {"ready-check-timeout-sec", "ready-timeout"}, {"slo", "goodput"}, {"out", "json"},
+};
+
+static const struct option *find(const char *name)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(aliases); i++)
+        if (strcmp(aliases[i][0], name) == 0)
+            name = aliases[i][1];
+    for (size_t i = 0; i < ARRAY_SIZE(options); i++)
+        if (strcmp(options[i].name, name) == 0)
+            return &options[i];
+    return NULL;
+}
+
+/* --- the nearest name --- */
+
+#define NAME_BYTES_MAX 64
+
+static unsigned distance(const char *a, const char *b)
+{
+    unsigned row[NAME_BYTES_MAX + 1];
+    size_t n = strlen(b);
+
+    if (n > NAME_BYTES_MAX)
+        return UINT32_MAX;
+    for (size_t j = 0; j <= n; j++)
+        row[j] = (unsigned)j;
+    for (size_t i = 0; a[i]; i++) {
+        unsigned corner = row[0];
+        row[0] = (unsigned)i + 1;
+        for (size_t j = 0; j < n; j++) {
+            unsigned best = corner + (a[i] != b[j]);
+            best = row[j] + 1 < best ? row[j] + 1 : best;
+            best = row[j + 1] + 1 < best ? row[j + 1] + 1 : best;
+            corner = row[j + 1];
+            row[j + 1] = best;
+        }
+    }
+    return row[n];
+}
+
+static const char *nearest(const char *name)
+{
+    unsigned best = UINT32_MAX;
+    const char *word = NULL;
+
+    for (size_t i = 0; i < ARRAY_SIZE(options) + ARRAY_SIZE(aliases); i++) {
+        const char *known = i < ARRAY_SIZE(options) ? options[i].name
+                                                    : aliases[i - ARRAY_SIZE(options)][0];
+        unsigned d = distance(known, name);
+        /* Half the letters wrong is no longer a slip. */
+        if (d < best && d * 2 <= strlen(name)) {
+            best = d;
+            word = known;
+        }
+    }
+    return word;
+}
+
+/* --- values --- */
+
+static enum status set_text(char **at, const char *text)
+{
+    char *copy = strdup(text);
+
+    if (!copy)
+        return ERR_NOMEM;
+    free(*at);
+    *at = copy;
+    return OK;
+}
+
+static bool is_one_of(const char *words, const char *text)
+{
+    size_t n = strlen(text);
+
+    for (const char *p = words; *p;) {
+        size_t len = strcspn(p, "|");
+        if (len == n && strncmp(p, text, n) == 0)
+            return true;
+        p += len + (p[len] == '|');
+    }
+    return false;
+}
+
+static enum status set_number(struct options *o, const struct option *opt, const char *text,
+                              struct buf *why)
+{
+    void *at = (char *)o + opt->offset;
+    double v;
+
+    if (dist_parse_number(text, &v) != OK)
+        return buf_why(why, ERR_INVALID, "--%s: expected a number, got \"%s\"", opt->name, text);
+    if (v < opt->min || v > opt->max)
+        return buf_why(why, ERR_INVALID, "--%s: %s is outside of [%g, %g]", opt->name, text,
+                       opt->min, opt->max);
+    if (opt->kind == KIND_REAL) {
+        *(double *)at = v;
+        return OK;
+    }
+    if (v != (double)(uint64_t)v)
+        return buf_why(why, ERR_INVALID, "--%s: expected a whole number, got \"%s\"", opt->name,
+                       text);
+    *(uint64_t *)at = (uint64_t)v;
+    return OK;
+}
+
+static enum status add_text(struct texts *list, const char *text)
+{
+    if (list->n == N_TEXTS_MAX)
+        return ERR_TOO_LARGE;
+    list->v[list->n] = strdup(text);
+    return list->v[list->n] ? (list->n++, OK) : ERR_NOMEM;
+}
+
+static enum status set(struct options *o, const struct option *opt, const char *text,
+                       struct buf *why)
+{
+    void *at = (char *)o + opt->offset;
+
+    switch (opt->kind) {
+    case KIND_TEXT: return set_text(at, text);
+    case KIND_CHOICE:
+        if (text[0] && !is_one_of(opt->value, text))
+            return buf_why(why, ERR_INVALID, "--%s: \"%s\" is none of %s", opt->name, text,
+                           opt->value);
+        return set_text(at, text);
+    case KIND_COUNT:
+    case KIND_REAL: return set_number(o, opt, text, why);
+    case KIND_BOOL: *(bool *)at = strcmp(text, "true") == 0; return OK;
+    case KIND_LIST: break;
+    }
+    enum status s = text[0] ? add_text(at, text) : OK;
+    return s == OK ? OK : buf_why(why, s, "--%s: given more than %d times", opt->name,
+                                  N_TEXTS_MAX);
+}
+
+/* --- the command line --- */
+
+static enum status unknown(const char *name, struct buf *why)
+{
+    const char *near = nearest(name);
+
+    if (near)
+        return buf_why(why, ERR_INVALID, "--%s: unknown option, did you mean --%s?", name, near);
+    return buf_why(why, ERR_INVALID, "--%s: unknown option, see --help", name);
+}
+
+/* vLLM's way: --goodput ttft:200 tpot:50, --metadata A=1 B=2. */
+static enum status read_more(struct options *o, const struct option *opt, int argc, char **argv,
+                             int *i, struct buf *why)
+{
+    enum status s = OK;
+
+    while (s == OK && *i + 1 < argc && argv[*i + 1][0] != '-')
+        s = set(o, opt, argv[++*i], why);
+    return s;
+}
+
+static enum status read_switch(struct options *o, const char *name, const char *value, bool *found,
+                               struct buf *why)
+{
+    bool on = strncmp(name, "no-", 3) != 0;
+    const struct option *opt = find(on ? name : name + 3);
+
+    *found = opt && opt->kind == KIND_BOOL;
+    if (!*found)
+        return OK;
+    if (value && strcmp(value, "true") != 0 && strcmp(value, "false") != 0)
+        return buf_why(why, ERR_INVALID, "--%s: expected true or false", name);
+    bool is_true = value ? strcmp(value, "true") == 0 : true;
+    return set(o, opt, is_true == on ? "true" : "false", why);
+}
+
+static enum status read_flag(struct options *o, int argc, char **argv, int *i, struct buf *why)
+{
+    const char *arg = strcmp(argv[*i], "-h") == 0 ? "--help" : argv[*i];
+    char name[NAME_BYTES_MAX];
+    bool found;
+
+    if (strncmp(arg, "--", 2) != 0)
+        return buf_why(why, ERR_INVALID, "\"%s\": expected an option, see --help", arg);
+    size_t n = strcspn(arg + 2, "=");
+    if (n >= sizeof name)
+        return buf_why(why, ERR_INVALID, "a name of %zu letters is no option, see --help", n);
+    memcpy(name, arg + 2, n);
+    name[n] = '\0';
+    const char *value = arg[2 + n] == '=' ? arg + 3 + n : NULL;
+    if (strcmp(name, "help") == 0 || strcmp(name, "version") == 0) {
+        *(name[0] == 'h' ? &o->want_help : &o->want_version) = true;
+        return OK;
+    }
+    enum status s = read_switch(o, name, value, &found, why);
+    if (s != OK || found)
+        return s;
+    const struct option *opt = find(name);
+    if (!opt)
+        return strcmp(name, "backend") == 0 ? options_read_backend(o, argc, argv, i, value, why)
+                                            : unknown(name, why);
+    if (!value) {
+        if (*i + 1 >= argc)
+            return buf_why(why, ERR_INVALID, "--%s: needs a value", name);
+        value = argv[++*i];
+    }
+    s = set(o, opt, value, why);
+    return s == OK && opt->kind == KIND_LIST && strcmp(opt->value, "SPEC") != 0
+               ? read_more(o, opt, argc, argv, i, why) : s;
+}
+
+/* vLLM's name for the endpoint. */
+enum status options_read_backend(struct options *o, int argc, char **argv, int *i,
+                                 const char *value, struct buf *why)
+{
+    if (!value && *i + 1 < argc)
+        value = argv[++*i];
+    if (value && strcmp(value, "openai-chat") == 0)
+        return set_text(&o->endpoint, "chat");
+    if (value && (strcmp(value, "openai") == 0 || strcmp(value, "vllm") == 0))
+        return set_text(&o->endpoint, "completions");
+    return buf_why(why, ERR_INVALID, "--backend: expected openai, openai-chat or vllm");
+}
+
+enum status options_load(struct options *o, int argc, char **argv, struct buf *why)
+{
+    enum status s = OK;
+    int i = 1;
+
+    memset(o, 0, sizeof *o);
+    o->zipf = -1;
+    for (size_t k = 0; s == OK && k < ARRAY_SIZE(options); k++)
+        s = options[k].preset[0] || options[k].kind == KIND_TEXT || options[k].kind == KIND_CHOICE
+                ? set(o, &options[k], options[k].preset, why) : OK;
+    if (i < argc && strcmp(argv[i], "compare") == 0) {
+        o->compare = true;
+        i++;
+    } else if (i < argc && strcmp(argv[i], "run") == 0) {
+        i++;
+    }
+    for (; s == OK && i < argc; i++)
+        s = read_flag(o, argc, argv, &i, why);
+    if (s != OK || o->want_help || o->want_version)
+        return s;
+    return options_resolve(o, why);
+}
+
+void options_fini(struct options *o)
+{
+    for (size_t k = 0; k < ARRAY_SIZE(options); k++) {
+        void *at = (char *)o + options[k].offset;
+        struct texts *list = at;
+        if (options[k].kind == KIND_TEXT || options[k].kind == KIND_CHOICE)
+            free(*(char **)at);
+        for (uint32_t i = 0; options[k].kind == KIND_LIST && i < list->n; i++)
+            free(list->v[i]);
+    }
+    memset(o, 0, sizeof *o);
+}
+
+/* --- help --- */
+
+#define HELP_INDENT 30
+#define HELP_COLUMNS 98
+
+static void print_wrapped(FILE *f, const char *text)
+{
+    int column = HELP_INDENT;
+
+    for (const char *p = text; *p;) {
+        int n = (int)strcspn(p, " ");
+        if (column + 1 + n > HELP_COLUMNS) {
+            fprintf(f, "\n%*s", HELP_INDENT, "");
+            column = HELP_INDENT;
+        } else if (p != text) {
+            fputc(' ', f);
+            column++;
+        }
+        fprintf(f, "%.*s", n, p);
+        column += n;
+        p += n + (p[n] == ' ');
+    }
+    fputc('\n', f);
+}
+
+static void print_option(FILE *f, const struct option *opt)
+{
+    char left[256], text[512];
+
+    if (opt->kind == KIND_BOOL)
+        snprintf(left, sizeof left, "--[no-]%s", opt->name);
+    else
+        snprintf(left, sizeof left, "--%s %s", opt->name, opt->value);
+    snprintf(text, sizeof text, opt->preset[0] ? "%s [%s]" : "%s", opt->help, opt->preset);
+    int n = fprintf(f, "  %s", left);
+    if (n >= HELP_INDENT)
+        fprintf(f, "\n%*s", HELP_INDENT, "");
+    else
+        fprintf(f, "%*s", HELP_INDENT - n, "");
+    print_wrapped(f, text);
+}
+
+void options_print_help(FILE *f)
+{
+    fputs("tarn-loadgen --url URL [options]\n"
+          "tarn-loadgen compare --a URL --b URL [options]\n\n"
+          "Asks an OpenAI-style server many things at once and measures how long it takes.\n"
+          "  tarn-loadgen --url http://127.0.0.1:8000 --rate 5 --duration 60 --warmup 10\n"
+          "  tarn-loadgen --concurrency 16 --count 500 --input-len lognormal:300:1\n"
+          "  tarn-loadgen --workload rag --data data/rag-derived-squad2dev --rate 2 --count 200\n"
+          "Latencies count from the time at which a request should have been sent. Flags of\n"
+          "vllm bench serve work too. Every --name V is also --name=V. Defaults are in [ ].\n"
+          "Exit status: 0, 1 when it could not run or no request succeeded, 2 for a wrong option,\n"
+          "3 when --verify found other texts.\n",
+          f);
+    for (size_t i = 0; i < ARRAY_SIZE(options); i++) {
+        if (options[i].group)
+            fprintf(f, "\n%s\n", options[i].group);
+        print_option(f, &options[i]);
+    }
+    fprintf(f, "\nOther\n  %-*s%s\n", HELP_INDENT - 2, "--help, --version", "print and exit");
+    fputs("\nOther words: ", f);
+    for (size_t i = 0; i < ARRAY_SIZE(aliases); i++)
+        fprintf(f, "%s--%s = --%s", i == 0 ? "" : i % 2 ? ", " : ",\n  ", aliases[i][0],
+                aliases[i][1]);
+    fputc('\n', f);
+}

@@ -1,0 +1,82 @@
+/* options.h - the command line of tarn-loadgen, from one table.
+ *
+ * Names that vllm bench serve has mean here what they mean there; where ours is another word,
+ * theirs is an alias (--num-prompts is --count, --request-rate is --rate, ...).
+ *
+ * Owns    copies of all texts: options_fini().
+ * Thread  filled on the main thread, read-only after.
+ * Errors  ERR_INVALID with words that name the option and, for a name nobody knows, the nearest
+ *         one.
+ * Units   seconds, tokens, requests per second. */
+#ifndef TARN_LOADGEN_OPTIONS_H
+#define TARN_LOADGEN_OPTIONS_H
+
+#include <stdio.h>
+
+#include "loadgen/metrics.h"
+#include "loadgen/workload.h"
+
+#define N_TEXTS_MAX 64
+
+struct texts {
+    char *v[N_TEXTS_MAX]; /* [n] */
+    uint32_t n;
+};
+
+struct options {
+    /* where */
+    char *url, *url_a, *url_b, *host, *unix_path;
+    uint64_t port;
+    char *api_key, *admin_api_key, *model, *endpoint, *backend;
+    char *ca_file;
+    bool insecure, fresh_connections;
+    struct texts headers;
+    double ready_timeout_s, request_timeout_s;
+    /* how much, when */
+    char *workload, *rate, *arrival, *ramp;
+    double burstiness, ramp_start, ramp_end, ramp_s;
+    uint64_t concurrency, count;
+    double duration_s, warmup_s, drain_s;
+    char *seed;
+    /* what */
+    char *input_len, *output_len, *prefix_len, *system_len, *document_len, *turns;
+    double range_ratio;
+    uint64_t max_input_len, max_output_len;
+    double scale_input, scale_output;
+    char *data, *trace_format, *trace_order;
+    uint64_t trace_block;
+    double trace_speed;
+    uint64_t n_prefixes, n_documents, n_retrieved;
+    double think_s, zipf;
+    char *history, *popularity, *retrieval, *document_order, *documents_as;
+    struct texts tenants;
+    double disconnect_rate, slow_rate, slow_pause_s;
+    /* how it is asked */
+    char *prompt_format, *token_ids, *calibrate, *extra_body, *temperature, *top_p;
+    bool ignore_eos, send_session;
+    char *sampling_seed;
+    /* checks and reports */
+    struct texts slo;
+    double verify;
+    char *percentile_metrics, *metric_percentiles;
+    char *json_file, *csv_file, *raw_file, *label;
+    struct texts metadata;
+    bool save_detailed, append_result, progress, quiet;
+    /* compare */
+    uint64_t block;
+    char *name_a, *name_b, *api_key_b, *documents_as_b;
+
+    bool compare;      /* the subcommand */
+    bool want_help, want_version;
+
+    /* made of the above by options_load() */
+    struct workload_config config;
+    bool closed;
+    struct percents percents;
+};
+
+NODISCARD enum status options_load(struct options *o, int argc, char **argv, struct buf *why);
+void options_fini(struct options *o);
+void options_print_help(FILE *f);
+
+#endif

@@ -1,0 +1,46 @@
+/* report.h - what a run found: as a table, JSON, CSV and raw JSON lines.
+ *
+ * The table's first half is that of `vllm bench serve`, line for line, because scripts parse it;
+ * ours stands behind it. JSON has the field names of vLLM's result file, and ours in the same
+ * manner; loadgen/README.md documents them.
+ *
+ * Owns    nothing.
+ * Thread  one.
+ * Errors  ERR_IO with words, ERR_NOMEM.
+ * Units   milliseconds where a name says so; vLLM's per-request lists are in seconds. */
+#ifndef TARN_LOADGEN_REPORT_H
+#define TARN_LOADGEN_REPORT_H
+
+#include <stdio.h>
+
+#include "base/http.h"
+#include "base/json.h"
+#include "loadgen/metrics.h"
+#include "loadgen/options.h"
+#include "loadgen/target.h"
+#include "loadgen/verify.h"
+
+struct report {
+    const struct options *options;
+    const struct target *target;
+    const struct metrics *metrics;
+    const struct outcome_list *outcomes;
+    const struct verify_result *verify; /* NULL: not asked for */
+    const struct http_loop_stats *loop;
+    uint64_t start_ns;  /* of the first arrivals */
+    bool interrupted;
+};
+
+/* The generator's own lag was large enough to be seen in the results. */
+bool report_is_late(const struct report *r);
+void report_print(FILE *f, const struct report *r);
+/* js_unref(); NULL without memory. */
+struct json *report_json(const struct report *r);
+/* All files that the options ask for. */
+NODISCARD enum status report_write_files(const struct report *r, struct buf *why);
+
+/* Shared with compare's report. */
+NODISCARD enum status report_write_json(const struct json *j, const struct options *o,
+                                        struct buf *why);
+
+#endif

@@ -1,0 +1,22 @@
+/* report_json.h - building JSON objects without asking after each member.
+ *
+ * Owns    nothing; a put's object is the caller's.
+ * Thread  one.
+ * Errors  the first one stays in `status`; what follows does nothing.
+ * Units   none. */
+#ifndef TARN_LOADGEN_REPORT_JSON_H
+#define TARN_LOADGEN_REPORT_JSON_H
+
+#include "base/json.h"
+
+struct put {
+    struct json *o;
+    enum status status;
+};
+
+void put(struct put *p, const char *key, struct json *value); /* takes value over */
+void put_count(struct put *p, const char *key, uint64_t v);
+void put_real(struct put *p, const char *key, double v);
+void put_text(struct put *p, const char *key, const char *text); /* NULL: null */
+
+#endif

@@ -1,0 +1,710 @@
+#include "loadgen/run.h"
+
+#include <ctype.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+
+#define NS_PER_S 1e9
+#define STEP_NS UINT64_C(100000000)
+#define TEXT_BYTES_MAX (16u << 20)
+/* So many requests are sent in one turn of the loop before sockets are looked at again: sending a
+ * burst must not make the tokens of others look late. */
+#define N_SENDS_PER_TURN 16
+
+/* A conversation: the turns that were generated and not sent yet, and the answers so far. */
+struct chain {
+    struct load_request *turns; /* [n] turns[0] is the first that follows */
+    uint32_t n, next;
+    struct tarn_text *answers;  /* [n_answers] */
+    uint32_t n_answers;
+};
+
+struct flight {
+    struct run *run;
+    struct load_request request;
+    struct chain *chain; /* NULL: a single request */
+    struct tarn_body body;
+    struct outcome outcome;
+    struct buf text;
+    struct tarn_call *call;
+    struct http_timer *timer; /* think time, disconnect, or a slow reader's pause */
+    bool hangs_up;            /* on purpose */
+    bool keeps_text;
+    struct flight *prev, *next; /* in `active`, or `next` in `waiting` */
+};
+
+struct run {
+    struct run_config config;
+    struct outcome_list outcomes;
+    uint64_t start_ns, measured_ns, stop_ns;
+    struct flight *prepared;    /* the next to send, its body built */
+    struct http_timer *send_timer, *stop_timer;
+    struct flight active;       /* head of the ring of those sent */
+    struct flight thinking;     /* of those whose user thinks */
+    struct flight *waiting, **waiting_tail; /* for a place, or for the one before them */
+    uint32_t n_active, n_waiting, n_thinking;
+    uint64_t n_admitted;        /* measured requests that will be sent */
+    uint64_t n_started, n_ended, n_errors, n_tokens;
+    uint64_t progress_ns;
+    bool no_more;               /* nothing more is generated */
+    bool draining;
+    enum status status;
+    struct buf *why;
+    atomic_bool interrupted;
+};
+
+static void send_due(void *arg, uint64_t due_ns);
+static void schedule(struct run *run);
+
+/* --- flights and chains --- */
+
+static void chain_free(struct chain *c)
+{
+    if (!c)
+        return;
+    for (uint32_t i = c->next; i < c->n; i++)
+        load_request_fini(&c->turns[i]);
+    for (uint32_t i = 0; i < c->n_answers; i++)
+        free((char *)(uintptr_t)c->answers[i].data);
+    free(c->turns);
+    free(c->answers);
+    free(c);
+}
+
+static void flight_free(struct flight *f)
+{
+    if (!f)
+        return;
+    http_timer_cancel(f->run->config.loop, f->timer);
+    load_request_fini(&f->request);
+    chain_free(f->chain);
+    tarn_body_fini(&f->body);
+    outcome_fini(&f->outcome);
+    buf_fini(&f->text);
+    free(f);
+}
+
+static void fail(struct run *run, enum status s)
+{
+    if (run->status == OK)
+        run->status = s;
+    run->no_more = true;
+}
+
+/* Takes the request over, also on failure. */
+static struct flight *flight_create(struct run *run, struct load_request *r)
+{
+    struct flight *f = calloc(1, sizeof *f);
+
+    if (!f) {
+        load_request_fini(r);
+        buf_why(run->why, ERR_NOMEM, "out of memory");
+        fail(run, ERR_NOMEM);
+        return NULL;
+    }
+    f->run = run;
+    f->request = *r;
+    outcome_init(&f->outcome, r);
+    buf_init(&f->text, TEXT_BYTES_MAX);
+    f->keeps_text = run->config.keep_text || r->verify || run->config.real_history;
+    return f;
+}
+
+static enum status flight_build(struct flight *f)
+{
+    struct run *run = f->run;
+    struct prompt_answers answers = {f->chain ? f->chain->answers : NULL,
+                                     f->chain ? f->chain->n_answers : 0};
+    enum status s = prompt_build(&f->body, run->config.style, &f->request, &answers, run->why);
+
+    if (s != OK)
+        fail(run, s);
+    return s;
+}
+
+/* --- generating --- */
+
+static enum status chain_add(struct chain *c, const struct load_request *r)
+{
+    struct load_request *turns = realloc(c->turns, (c->n + 1u) * sizeof *turns);
+
+    if (!turns)
+        return ERR_NOMEM;
+    c->turns = turns;
+    c->turns[c->n++] = *r;
+    return OK;
+}
+
+/* The turns that follow come from the source right behind the first. Those beyond the count are
+ * generated too, so that the source stays in step, and dropped. */
+static enum status pull_chain(struct run *run, struct flight *f)
+{
+    bool more = f->request.leads;
+    enum status s = OK;
+
+    if (!more)
+        return OK;
+    f->chain = calloc(1, sizeof *f->chain);
+    if (!f->chain)
+        return ERR_NOMEM;
+    while (s == OK && more) {
+        struct load_request r;
+        s = run->config.source.next(run->config.source.arg, &r);
+        if (s != OK)
+            break;
+        more = r.leads;
+        s = chain_add(f->chain, &r);
+        if (s != OK)
+            load_request_fini(&r);
+    }
+    return s == ERR_NOT_FOUND ? OK : s;
+}
+
+static uint64_t after_s(uint64_t from_ns, double s)
+{
+    return from_ns + (uint64_t)(s * NS_PER_S);
+}
+
+static uint64_t intended_of(const struct run *run, const struct load_request *r)
+{
+    double s = r->arrival_s - run->config.arrival_offset_s;
+
+    return after_s(run->start_ns, s > 0 ? s : 0);
+}
+
+/* Makes run->prepared, or finds that there is no more. */
+static void prepare(struct run *run)
+{
+    const struct run_config *c = &run->config;
+    struct load_request r;
+
+    if (run->prepared || run->no_more)
+        return;
+    if (c->count && run->n_admitted >= c->count) {
+        run->no_more = true;
+        return;
+    }
+    enum status s = c->source.next(c->source.arg, &r);
+    if (s == ERR_NOT_FOUND) {
+        run->no_more = true;
+        return;
+    }
+    if (s != OK) {
+        buf_why(run->why, s, "the workload failed: %s", status_name(s));
+        fail(run, s);
+        return;
+    }
+    struct flight *f = flight_create(run, &r);
+    if (!f)
+        return;
+    s = pull_chain(run, f);
+    if (s != OK)
+        fail(run, s);
+    if (s == OK && !c->closed) {
+        f->outcome.intended_ns = intended_of(run, &f->request);
+        if (c->duration_s > 0 && f->outcome.intended_ns >= run->stop_ns)
+            run->no_more = true;
+    }
+    if (run->no_more || flight_build(f) != OK) {
+        flight_free(f);
+        return;
+    }
+    run->prepared = f;
+}
+
+/* --- sending --- */
+
+static void end_flight(struct flight *f);
+
+static void enter(struct flight *ring, struct flight *f)
+{
+    f->prev = ring->prev;
+    f->next = ring;
+    f->prev->next = f;
+    ring->prev = f;
+}
+
+static void leave(struct flight *f)
+{
+    f->prev->next = f->next;
+    f->next->prev = f->prev;
+    f->prev = f->next = NULL;
+}
+
+static void keep_message(struct outcome *o, const char *words)
+{
+    o->message = words[0] ? strdup(words) : NULL; /* without memory there are only fewer words */
+    /* They may be the server's, and go to a terminal. */
+    for (char *c = o->message; c && *c; c++)
+        if (iscntrl((unsigned char)*c))
+            *c = ' ';
+}
+
+static void hang_up_due(void *arg, uint64_t due_ns)
+{
+    struct flight *f = arg;
+
+    (void)due_ns;
+    f->timer = NULL;
+    f->hangs_up = true;
+    tarn_call_cancel(f->call);
+}
+
+static void resume_due(void *arg, uint64_t due_ns)
+{
+    struct flight *f = arg;
+
+    (void)due_ns;
+    f->timer = NULL;
+    tarn_call_pause(f->call, false);
+}
+
+static void on_chunk(void *arg, struct tarn_call *call, const struct tarn_chunk *c)
+{
+    struct flight *f = arg;
+    struct run *run = f->run;
+    struct outcome *o = &f->outcome;
+
+    if (!c->has_delta || c->index != 0)
+        return;
+    run->n_tokens++;
+    if (outcome_token(o, c->time_ns) != OK ||
+        (f->keeps_text && buf_append(&f->text, c->text, c->text_len) != OK)) {
+        buf_why(run->why, ERR_NOMEM, "out of memory");
+        fail(run, ERR_NOMEM);
+    }
+    if (o->n_tokens >= f->request.disconnect_after && !f->hangs_up) {
+        f->hangs_up = true;
+        tarn_call_cancel(call);
+    } else if (f->request.slow_reader && !f->timer) {
+        tarn_call_pause(call, true);
+        uint64_t due_ns = after_s(c->time_ns, run->config.slow_pause_s);
+        if (http_timer_start(&f->timer, run->config.loop, due_ns, resume_due, f) != OK)
+            tarn_call_pause(call, false);
+    }
+}
+
+static enum outcome_end end_of(const struct flight *f, const struct tarn_result *r)
+{
+    if (r->error == TARN_OK)
+        return OUTCOME_OK;
+    if (r->error != TARN_ERR_CANCELLED)
+        return OUTCOME_FAILED;
+    return f->hangs_up ? OUTCOME_DISCONNECTED : OUTCOME_UNFINISHED;
+}
+
+static void on_end(void *arg, struct tarn_call *call, const struct tarn_result *r)
+{
+    struct flight *f = arg;
+    struct outcome *o = &f->outcome;
+
+    (void)call;
+    f->call = NULL;
+    o->end = end_of(f, r);
+    o->error = r->error;
+    o->http_status = r->http_status;
+    o->usage = r->usage;
+    o->end_ns = r->end_ns;
+    /* An answer without text (the first token ended it) has its end for both. */
+    o->first_ns = o->n_tokens ? o->token_ns[0] : r->end_ns;
+    o->last_ns = o->n_tokens ? o->token_ns[o->n_tokens - 1] : r->end_ns;
+    memcpy(o->finish_reason, r->finish_reason, sizeof o->finish_reason);
+    if (o->end == OUTCOME_FAILED)
+        keep_message(o, r->message);
+    end_flight(f);
+}
+
+static void start(struct flight *f)
+{
+    static const struct tarn_handlers handlers = {NULL, on_chunk, on_end};
+    struct run *run = f->run;
+    struct outcome *o = &f->outcome;
+    const struct load_request *r = &f->request;
+
+    enter(&run->active, f);
+    run->n_active++;
+    run->n_started++;
+    o->sent_ns = clock_now_ns();
+    uint32_t client = r->tenant < run->config.n_clients ? r->tenant : 0;
+    enum tarn_error e = tarn_call_start(&f->call, run->config.loop, run->config.clients[client],
+                                        &f->body, &handlers, f);
+    if (e != TARN_OK) {
+        o->end = OUTCOME_FAILED;
+        o->error = e;
+        o->end_ns = clock_now_ns();
+        end_flight(f);
+        return;
+    }
+    if (r->disconnect_after == 0 &&
+        http_timer_start(&f->timer, run->config.loop, after_s(o->sent_ns, r->disconnect_s),
+                         hang_up_due, f) != OK)
+        fail(run, ERR_NOMEM);
+}
+
+/* --- after the end --- */
+
+/* Keeps the answer where later turns will look for it; their place is given by the turn. */
+static enum status keep_answer(struct chain *c, uint32_t turn, struct buf *text)
+{
+    if (turn >= c->n_answers) {
+        struct tarn_text *answers = realloc(c->answers, (turn + 1u) * sizeof *answers);
+        if (!answers)
+            return ERR_NOMEM;
+        memset(answers + c->n_answers, 0, (turn + 1u - c->n_answers) * sizeof *answers);
+        c->answers = answers;
+        c->n_answers = turn + 1;
+    }
+    c->answers[turn] = (struct tarn_text){text->data, text->len};
+    memset(text, 0, sizeof *text); /* its bytes are the chain's now */
+    return OK;
+}
+
+static void think_over(void *arg, uint64_t due_ns)
+{
+    struct flight *f = arg;
+    struct run *run = f->run;
+
+    leave(f);
+    run->n_thinking--;
+    f->timer = NULL;
+    f->outcome.free_ns = due_ns;
+    start(f);
+}
+
+/* The next turn of the conversation, if there is one and time for it. */
+static void follow(struct run *run, struct chain *chain, const struct outcome *before)
+{
+    bool is_over = chain && (chain->next >= chain->n || run->draining || run->status != OK ||
+                             before->end != OUTCOME_OK ||
+                             (run->config.count && run->n_admitted >= run->config.count));
+    if (is_over)
+        chain_free(chain);
+    if (!chain || is_over)
+        return;
+    struct flight *f = flight_create(run, &chain->turns[chain->next++]);
+    if (!f) {
+        chain_free(chain);
+        return;
+    }
+    f->chain = chain;
+    uint64_t due_ns = after_s(before->end_ns, f->request.think_s);
+    f->outcome.intended_ns = due_ns;
+    f->outcome.measured = before->measured;
+    bool late = run->stop_ns && due_ns >= run->stop_ns;
+    if (late || flight_build(f) != OK ||
+        http_timer_start(&f->timer, run->config.loop, due_ns, think_over, f) != OK) {
+        flight_free(f);
+        return;
+    }
+    run->n_admitted += f->outcome.measured;
+    enter(&run->thinking, f);
+    run->n_thinking++;
+}
+
+static void end_flight(struct flight *f)
+{
+    struct run *run = f->run;
+    struct outcome *o = &f->outcome;
+    struct chain *chain = f->chain;
+
+    leave(f);
+    run->n_active--;
+    run->n_ended++;
+    run->n_errors += o->end == OUTCOME_FAILED;
+    http_timer_cancel(run->config.loop, f->timer);
+    f->timer = NULL;
+    f->chain = NULL;
+    if (run->config.keep_text || o->verify) {
+        o->text = f->text.data ? strdup(f->text.data) : NULL;
+        o->text_len = f->text.len;
+    }
+    if (o->verify) {
+        o->body = f->body;
+        memset(&f->body, 0, sizeof f->body);
+    }
+    if (chain && run->config.real_history && o->end == OUTCOME_OK &&
+        keep_answer(chain, o->turn, &f->text) != OK)
+        fail(run, ERR_NOMEM);
+    follow(run, chain, o);
+    if (outcome_list_push(&run->outcomes, o) == OK)
+        memset(o, 0, sizeof *o);
+    else
+        fail(run, ERR_NOMEM);
+    flight_free(f);
+    schedule(run);
+}
+
+/* --- who is next --- */
+
+static bool has_place(const struct run *run)
+{
+    uint32_t limit = run->config.concurrency;
+
+    /* A conversation keeps its place while its user thinks: places are users. */
+    return limit == 0 || run->n_active + run->n_thinking < limit;
+}
+
+static void admit(struct run *run, struct flight *f, uint64_t now_ns)
+{
+    struct outcome *o = &f->outcome;
+
+    if (run->config.closed)
+        o->intended_ns = now_ns;
+    o->measured = o->intended_ns >= run->measured_ns;
+    run->n_admitted += o->measured;
+}
+
+static void enqueue(struct run *run, struct flight *f)
+{
+    f->next = NULL;
+    *run->waiting_tail = f;
+    run->waiting_tail = &f->next;
+    run->n_waiting++;
+}
+
+static struct flight *dequeue(struct run *run)
+{
+    struct flight *f = run->waiting;
+
+    run->waiting = f->next;
+    if (!run->waiting)
+        run->waiting_tail = &run->waiting;
+    f->next = NULL;
+    run->n_waiting--;
+    return f;
+}
+
+/* Since the next request was prepared the run's time, or its count, may have come to an end: later
+ * turns of conversations count too. */
+static bool is_too_late(const struct run *run, uint64_t now_ns)
+{
+    const struct run_config *c = &run->config;
+
+    return (c->count && run->n_admitted >= c->count) ||
+           (c->closed && run->stop_ns && now_ns >= run->stop_ns);
+}
+
+/* Sends at most one; false when nothing can be sent now. */
+static bool send_one(struct run *run, uint64_t now_ns)
+{
+    struct flight *f;
+
+    if (run->waiting && has_place(run)) {
+        f = dequeue(run);
+        f->outcome.free_ns = now_ns;
+        start(f);
+        return true;
+    }
+    prepare(run);
+    f = run->prepared;
+    if (!f || (run->config.closed && !has_place(run)))
+        return false;
+    if (!run->config.closed && f->outcome.intended_ns > now_ns)
+        return false;
+    run->prepared = NULL;
+    if (is_too_late(run, now_ns)) {
+        flight_free(f);
+        run->no_more = true;
+        return false;
+    }
+    admit(run, f, now_ns);
+    f->outcome.free_ns = f->outcome.intended_ns;
+    if (has_place(run))
+        start(f);
+    else
+        enqueue(run, f);
+    return true;
+}
+
+/* Sees to it that send_due() is called when the next request can go. */
+static void schedule(struct run *run)
+{
+    uint64_t due_ns = UINT64_MAX;
+
+    if (run->send_timer || run->draining)
+        return;
+    prepare(run);
+    /* 0 has passed: at once. A closed loop begins at the start of the run, not before. */
+    if (run->waiting && has_place(run))
+        due_ns = 0;
+    else if (run->prepared && run->config.closed)
+        due_ns = has_place(run) ? run->start_ns : UINT64_MAX;
+    else if (run->prepared)
+        due_ns = run->prepared->outcome.intended_ns;
+    if (due_ns == UINT64_MAX)
+        return;
+    if (http_timer_start(&run->send_timer, run->config.loop, due_ns, send_due, run) != OK)
+        fail(run, ERR_NOMEM);
+}
+
+static void send_due(void *arg, uint64_t due_ns)
+{
+    struct run *run = arg;
+
+    (void)due_ns;
+    /* Kept set meanwhile, so that a request that fails at once does not schedule another. */
+    for (int i = 0; i < N_SENDS_PER_TURN && run->status == OK && !run->draining; i++)
+        if (!send_one(run, clock_now_ns()))
+            break;
+    run->send_timer = NULL;
+    schedule(run);
+}
+
+/* --- the whole run --- */
+
+/* A request whose time had come but which never got a place: left out, an overload would look like
+ * fewer requests. */
+static void give_up(struct run *run, struct flight *f)
+{
+    f->outcome.end = OUTCOME_UNFINISHED;
+    if (outcome_list_push(&run->outcomes, &f->outcome) == OK)
+        memset(&f->outcome, 0, sizeof f->outcome);
+    else
+        fail(run, ERR_NOMEM);
+    flight_free(f);
+}
+
+static void cancel_all(struct run *run)
+{
+    run->no_more = true;
+    run->draining = true;
+    flight_free(run->prepared);
+    run->prepared = NULL;
+    while (run->waiting)
+        give_up(run, dequeue(run));
+    while (run->thinking.next != &run->thinking) {
+        struct flight *f = run->thinking.next;
+        leave(f);
+        run->n_thinking--;
+        flight_free(f);
+    }
+    for (struct flight *f = run->active.next; f != &run->active; f = f->next)
+        tarn_call_cancel(f->call);
+}
+
+static void stop_due(void *arg, uint64_t due_ns)
+{
+    struct run *run = arg;
+
+    (void)due_ns;
+    run->stop_timer = NULL;
+    cancel_all(run);
+}
+
+static void report_progress(struct run *run, uint64_t now_ns)
+{
+    const struct run_config *c = &run->config;
+
+    if (!c->progress || now_ns < run->progress_ns)
+        return;
+    run->progress_ns = now_ns + c->progress_ns;
+    struct run_progress p = {
+        .elapsed_s = (double)(int64_t)(now_ns - run->start_ns) / NS_PER_S,
+        .of_s = c->duration_s > 0 ? c->warmup_s + c->duration_s : 0,
+        .n_started = run->n_started, .n_ended = run->n_ended, .n_errors = run->n_errors,
+        .of_n = c->count, .n_tokens = run->n_tokens,
+        .n_active = run->n_active, .n_waiting = run->n_waiting,
+    };
+    c->progress(c->progress_arg, &p);
+}
+
+static bool is_over(const struct run *run)
+{
+    return run->n_active == 0 && run->n_thinking == 0 && !run->prepared && !run->waiting &&
+           run->no_more;
+}
+
+enum status run_create(struct run **out, const struct run_config *config)
+{
+    struct run *run = calloc(1, sizeof *run);
+
+    *out = run;
+    if (!run)
+        return ERR_NOMEM;
+    ASSERT(config->n_clients > 0 && (!config->closed || config->concurrency > 0));
+    run->config = *config;
+    run->active.prev = run->active.next = &run->active;
+    run->thinking.prev = run->thinking.next = &run->thinking;
+    run->waiting_tail = &run->waiting;
+    return OK;
+}
+
+/* After the last arrival, what is in flight or waits gets so long; then it is hung up. */
+static void watch_drain(struct run *run)
+{
+    if (!run->no_more || run->stop_timer || run->draining || run->prepared)
+        return;
+    if (run->config.drain_s <= 0)
+        return;
+    if (http_timer_start(&run->stop_timer, run->config.loop,
+                         after_s(clock_now_ns(), run->config.drain_s), stop_due, run) != OK)
+        fail(run, ERR_NOMEM);
+}
+
+enum status run_go(struct run *run, struct buf *why)
+{
+    const struct run_config *c = &run->config;
+    enum status s = OK;
+
+    run->why = why;
+    /* A little ahead, so that the first request's body is built before its time. */
+    run->start_ns = clock_now_ns() + UINT64_C(2000000);
+    run->measured_ns = after_s(run->start_ns, c->warmup_s);
+    run->stop_ns = c->duration_s > 0 ? after_s(run->measured_ns, c->duration_s) : 0;
+    schedule(run);
+    while (s == OK && !is_over(run)) {
+        if ((run->status != OK || atomic_load(&run->interrupted)) && !run->draining)
+            cancel_all(run);
+        watch_drain(run);
+        s = http_loop_step(c->loop, STEP_NS);
+        report_progress(run, clock_now_ns());
+    }
+    http_timer_cancel(c->loop, run->stop_timer);
+    http_timer_cancel(c->loop, run->send_timer);
+    run->stop_timer = run->send_timer = NULL;
+    if (s != OK)
+        return buf_why(why, s, "the connections cannot be driven: %s", status_name(s));
+    return run->status;
+}
+
+void run_interrupt(struct run *run)
+{
+    atomic_store(&run->interrupted, true);
+    http_loop_stop(run->config.loop);
+}
+
+bool run_was_interrupted(const struct run *run)
+{
+    return atomic_load(&run->interrupted);
+}
+
+void run_take(struct run *run, struct outcome_list *out)
+{
+    *out = run->outcomes;
+    memset(&run->outcomes, 0, sizeof run->outcomes);
+}
+
+uint64_t run_start_ns(const struct run *run)
+{
+    return run->start_ns;
+}
+
+uint64_t run_measured_ns(const struct run *run)
+{
+    return run->measured_ns;
+}
+
+void run_destroy(struct run *run)
+{
+    if (!run)
+        return;
+    flight_free(run->prepared);
+    while (run->waiting)
+        flight_free(dequeue(run));
+    outcome_list_fini(&run->outcomes);
+    free(run);
+}

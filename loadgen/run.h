@@ -1,0 +1,69 @@
+/* run.h - sends generated requests to one server and writes down what becomes of them.
+ *
+ * One thread drives all connections through the loop of base/http.h. Open loop: each request has
+ * an intended time, whatever the server does; with a limit on concurrency it waits for a place,
+ * and that wait counts in its latency. Closed loop: a request goes out when a place is free. The
+ * next body is built while nothing else is due, so that at the intended time only bytes go out.
+ *
+ * Owns    its requests in flight; the outcomes are handed over by run_take().
+ * Thread  one; run_interrupt() also from a signal handler.
+ * Errors  ERR_NOMEM, ERR_INVALID with words: the run cannot go on. What happens to one request is
+ *         in its outcome.
+ * Units   ns of the loop's clock, seconds where named so. */
+#ifndef TARN_LOADGEN_RUN_H
+#define TARN_LOADGEN_RUN_H
+
+#include "base/http.h"
+#include "loadgen/outcome.h"
+#include "loadgen/prompt.h"
+
+struct run;
+
+/* Where requests come from. ERR_NOT_FOUND: there are no more. */
+struct run_source {
+    enum status (*next)(void *arg, struct load_request *out);
+    void *arg;
+};
+
+struct run_progress {
+    double elapsed_s, of_s; /* of_s 0: not known */
+    uint64_t n_started, n_ended, n_errors, of_n; /* of_n 0: not known */
+    uint64_t n_tokens;
+    uint32_t n_active, n_waiting;
+};
+
+struct run_config {
+    struct http_loop *loop;
+    const struct tarn_client *const *clients; /* [n_clients] one per tenant */
+    uint32_t n_clients;
+    const struct prompt_style *style;
+    struct run_source source;
+
+    bool closed;             /* no arrival times: `concurrency` requests at any time */
+    uint32_t concurrency;    /* 0: no limit (open loop only) */
+    uint64_t count;          /* measured requests; 0: no limit */
+    double warmup_s, duration_s; /* duration 0: no limit */
+    double drain_s;          /* for what is in flight when nothing more is sent */
+    double arrival_offset_s; /* subtracted from arrival times */
+    double slow_pause_s;     /* what a slow reader waits after each piece */
+    bool keep_text;          /* of all; else only of those to verify */
+    bool real_history;       /* answers stand in later turns as they came */
+
+    void (*progress)(void *arg, const struct run_progress *p); /* may be NULL */
+    void *progress_arg;
+    uint64_t progress_ns;    /* how often */
+};
+
+/* Runs to the end. On OK *out holds the outcomes: run_destroy(). */
+NODISCARD enum status run_create(struct run **out, const struct run_config *config);
+NODISCARD enum status run_go(struct run *run, struct buf *why);
+/* Nothing more is sent, what is in flight is hung up. Async-signal-safe. */
+void run_interrupt(struct run *run);
+bool run_was_interrupted(const struct run *run);
+/* The outcomes become the caller's. */
+void run_take(struct run *run, struct outcome_list *out);
+uint64_t run_start_ns(const struct run *run);    /* of the first arrivals */
+uint64_t run_measured_ns(const struct run *run); /* end of the warm-up */
+void run_destroy(struct run *run); /* NULL is fine */
+
+#endif

@@ -1,0 +1,65 @@
+/* workload_inner.h - what the files of the workload module share.
+ *
+ * Owns    as workload.h.
+ * Thread  as workload.h.
+ * Errors  as workload.h.
+ * Units   as workload.h. */
+#ifndef TARN_LOADGEN_WORKLOAD_INNER_H
+#define TARN_LOADGEN_WORKLOAD_INNER_H
+
+#include "base/json.h"
+#include "loadgen/corpus.h"
+#include "loadgen/weighted.h"
+#include "loadgen/workload.h"
+
+/* Kinds of names of parts, so that a document's is never a prefix's. */
+enum id_space { ID_OWN = 1, ID_PREFIX, ID_SYSTEM, ID_DOCUMENT, ID_QUESTION, ID_TURN, ID_LINE };
+
+struct file_row {
+    struct json *o;  /* the line */
+    char *extra;     /* JSON object, or NULL */
+    double at_s;
+    uint32_t n_output;
+    uint32_t tenant;
+    uint64_t line;
+};
+
+struct workload {
+    struct workload_config config;
+    struct arrival arrival;
+    struct weighted shares;   /* of tenants */
+    uint64_t n_made;
+    bool failed;
+
+    struct trace trace;       /* lengths, trace */
+    struct weighted popularity; /* of prefixes, documents or questions */
+    struct corpus corpus;
+    uint32_t *order;          /* [n_order] questions in the order they are asked */
+    uint32_t n_order;
+    struct file_row *rows;    /* [n_rows] */
+    size_t n_rows, cap_rows;
+
+    /* multiturn: the conversation that goes on */
+    uint64_t n_sessions;
+    uint32_t turn, n_turns;
+    uint32_t session_tenant;
+    double session_arrival_s;
+};
+
+/* The name of a part that only this seed has. */
+uint64_t workload_id(const struct workload *w, enum id_space space, uint64_t number);
+/* Lengths with tenant, scale and limits applied. */
+uint32_t workload_draw_input(const struct workload *w, const struct load_request *r,
+                             struct draw *d);
+uint32_t workload_draw_output(const struct workload *w, const struct load_request *r,
+                              struct draw *d);
+NODISCARD enum status workload_add(struct load_request *r, enum part_role role, uint64_t id,
+                                   uint32_t n_tokens);
+
+NODISCARD enum status workload_rag_open(struct workload *w, struct buf *why);
+NODISCARD enum status workload_rag_fill(struct workload *w, struct load_request *r);
+NODISCARD enum status workload_file_open(struct workload *w, struct buf *why);
+NODISCARD enum status workload_file_fill(struct workload *w, struct load_request *r);
+void workload_file_close(struct workload *w);
+
+#endif

@@ -1,0 +1,164 @@
+#include "tests/unit/loadgen/loadgen_test.h"
+
+#include "loadgen/options.h"
+
+static struct buf why;
+
+/* Words separated by blanks. */
+static enum status load(struct options *o, const char *line)
+{
+    char copy[1024];
+    char *argv[64] = {(char *)"tarn-loadgen"}, *save = NULL;
+    int argc = 1;
+
+    snprintf(copy, sizeof copy, "%s", line);
+    for (char *w = strtok_r(copy, " ", &save); w; w = strtok_r(NULL, " ", &save))
+        argv[argc++] = w;
+    buf_reset(&why);
+    return options_load(o, argc, argv, &why);
+}
+
+static void defaults_are_vllms(void **state)
+{
+    struct options o;
+
+    (void)state;
+    assert_ok(load(&o, ""));
+    assert_int_equal(o.config.kind, WORKLOAD_RANDOM);
+    assert_int_equal(o.count, 1000);
+    assert_int_equal(o.config.arrival.kind, ARRIVAL_AT_ONCE);
+    assert_near(dist_mean(&o.config.input), 1024, 0);
+    assert_near(dist_mean(&o.config.output), 128, 0);
+    assert_false(o.closed);
+    options_fini(&o);
+}
+
+static void vllms_flags_are_known(void **state)
+{
+    struct options o;
+
+    (void)state;
+    assert_ok(load(&o, "--backend openai --base-url http://h:1 --num-prompts 7 --request-rate 2.5 "
+                       "--burstiness 0.5 --max-concurrency 3 --random-input-len 100 "
+                       "--random-output-len 10 --random-range-ratio 0.5 --goodput ttft:200 tpot:50 "
+                       "--percentile-metrics ttft,e2el --metric-percentiles 50,99.9 --seed 4 "
+                       "--ignore-eos --metadata a=1 b=2 --random-prefix-len 0"));
+    assert_string_equal(o.url, "http://h:1");
+    assert_string_equal(o.endpoint, "completions");
+    assert_int_equal(o.count, 7);
+    assert_near(o.config.arrival.rate, 2.5, 0);
+    assert_near(o.config.arrival.burstiness, 0.5, 0);
+    assert_int_equal(o.concurrency, 3);
+    assert_false(o.closed); /* with a rate it is a limit */
+    assert_int_equal(o.config.input.kind, DIST_UNIFORM);
+    assert_near(o.config.input.a, 50, 0);
+    assert_near(o.config.input.b, 150, 0);
+    assert_near(o.config.slo.limit_ms[SLO_TPOT], 50, 0);
+    assert_int_equal(o.percents.n, 2);
+    assert_near(o.percents.p[1], 99.9, 0);
+    assert_int_equal(o.config.seed, 4);
+    assert_true(o.ignore_eos);
+    assert_int_equal(o.metadata.n, 2);
+    assert_false(o.config.has_prefix);
+    options_fini(&o);
+}
+
+static void concurrency_alone_is_a_closed_loop(void **state)
+{
+    struct options o;
+
+    (void)state;
+    assert_ok(load(&o, "--concurrency 8 --duration 5"));
+    assert_true(o.closed);
+    assert_int_equal(o.count, 0);
+    options_fini(&o);
+    assert_ok(load(&o, "--rate inf --concurrency 8"));
+    assert_true(o.closed);
+    options_fini(&o);
+    assert_ok(load(&o, "--workload=trace --data=x.jsonl"));
+    assert_int_equal(o.config.arrival.kind, ARRIVAL_TRACE);
+    options_fini(&o);
+}
+
+static void seeds_differ_unless_given(void **state)
+{
+    struct options a, b;
+
+    (void)state;
+    assert_ok(load(&a, ""));
+    usleep(10);
+    assert_ok(load(&b, ""));
+    assert_true(a.config.seed != b.config.seed);
+    options_fini(&a);
+    options_fini(&b);
+}
+
+static void wrong_lines_are_refused_with_words(void **state)
+{
+    static const char *const wrong[][2] = {
+        {"--ratee 5", "--ratee: unknown option, did you mean --rate?"},
+        {"--zzzzzzzz 5", "--zzzzzzzz: unknown option, see --help"},
+        {"--rate", "--rate: needs a value"},
+        {"--rate x", "--rate: expected a number above 0, or inf"},
+        {"--rate 0", "--rate: expected a number above 0, or inf"},
+        {"--count -5", "--count: -5 is outside of [0, 1e+12]"},
+        {"--count 1.5", "--count: expected a whole number, got \"1.5\""},
+        {"--workload foo", "--workload: \"foo\" is none of random|lengths|prefix|multiturn|rag|mix|"
+                           "trace|file"},
+        {"--input-len 0", "--input-len: \"0\": lengths are whole numbers in [1, 10000000]"},
+        {"--prompt-format ids --endpoint chat",
+         "--prompt-format ids: only /v1/completions takes ids"},
+        {"--duration 5", "--duration: give a --rate or a --concurrency with it"},
+        {"--seed x", "--seed: expected a whole number"},
+        {"--goodput ttft", "--goodput: \"ttft\": expected METRIC:MS, as in ttft:200"},
+        {"compare --a http://x --count 5", "compare: needs --a URL and --b URL"},
+        {"--a http://x", "--a, --b: belong to `tarn-loadgen compare`"},
+        {"stray", "\"stray\": expected an option, see --help"},
+        {"--no-rate 5", "--no-rate: unknown option, did you mean --slow-rate?"},
+        {"--ignore-eos=maybe", "--ignore-eos: expected true or false"},
+        {"--arrival closed --rate 5", "--rate: --arrival closed has no rate"},
+        {"--verify 2", "--verify: 2 is outside of [0, 1]"},
+        {"--tenant share=1", "--tenant: a tenant needs name=NAME"},
+        {"--metric-percentiles 101",
+         "--metric-percentiles: expected at most 12 numbers in [0, 100]"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        struct options o;
+        assert_int_equal(load(&o, wrong[i][0]), ERR_INVALID);
+        assert_string_equal(buf_str(&why), wrong[i][1]);
+        options_fini(&o);
+    }
+}
+
+static void help_fits_into_100_columns_and_names_all(void **state)
+{
+    char *text = NULL;
+    size_t size = 0;
+
+    (void)state;
+    FILE *f = open_memstream(&text, &size);
+    assert_non_null(f);
+    options_print_help(f);
+    fclose(f);
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
+        assert_true(strlen(line) <= 100);
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_are_vllms),
+        cmocka_unit_test(vllms_flags_are_known),
+        cmocka_unit_test(concurrency_alone_is_a_closed_loop),
+        cmocka_unit_test(seeds_differ_unless_given),
+        cmocka_unit_test(wrong_lines_are_refused_with_words),
+        cmocka_unit_test(help_fits_into_100_columns_and_names_all),
+    };
+    buf_init(&why, BUF_WHY_MAX);
+    int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    buf_fini(&why);
+    return n_failed;
+}
