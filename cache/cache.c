@@ -152,7 +152,8 @@ enum status cache_seq_open(struct cache *c, const struct cache_prompt *prompt,
     s->blocks = (uint32_t *)(s->segments + n);
     s->block_pos0 = s->blocks + n;
     s->keys = (struct kv_key *)(s->block_pos0 + n);
-    memcpy(s->keys, prompt->keys, prompt->n_keys * sizeof *s->keys);
+    if (prompt->n_keys)
+        memcpy(s->keys, prompt->keys, prompt->n_keys * sizeof *s->keys);
     s->n_keys = prompt->n_keys;
     c->n_seqs++;
     *out = s;

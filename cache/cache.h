@@ -30,7 +30,7 @@ struct cache;
 struct cache_seq;
 
 /* Counts up when keys, cuts or the layout of a block change; part of every fingerprint. */
-#define KV_FORMAT_VERSION 1
+#define KV_FORMAT_VERSION 2
 
 #define KV_KEY_BYTES 32
 #define KV_FINGERPRINT_BYTES 32

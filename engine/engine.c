@@ -17,6 +17,7 @@
 void engine_config_init(struct engine_config *c)
 {
     *c = (struct engine_config){.device = "auto", .dtype = "auto", .kv_dtype = "auto",
+                                .quantization = "none",
                                 .load_format = "auto", .policy = "fcfs", .max_num_seqs = 64,
                                 .max_batched_tokens = 512, .max_queued = 1024,
                                 .segment_tokens = KV_SEGMENT_TOKENS_MAX, .prefix_caching = true};
@@ -99,6 +100,9 @@ static enum status load_weights(struct engine *e, struct buf *why)
         s = weights_stored_dtype(e->model_dir, &stored, why);
     if (s == OK)
         s = parse_dtype("--dtype", e->config.dtype, stored, &w.dtype, why);
+    if (s == OK)
+        s = quantization_parse(&w.quantization, e->config.quantization,
+                               e->config.quantization_group, why);
     return s == OK ? weights_load(&e->weights, &w, why) : s;
 }
 
@@ -129,7 +133,7 @@ static enum status load_tokenizer(struct engine *e, struct buf *why)
 {
     enum status s = tokenizer_load(&e->tokenizer, e->model_dir, why);
 
-    if (s == ERR_NOT_FOUND && e->weights.file == NULL)
+    if (s == ERR_NOT_FOUND && !strcmp(e->config.load_format, "dummy"))
         return OK; /* random weights have nothing to say: token ids in, token ids out */
     if (s != OK)
         return s;
@@ -199,7 +203,8 @@ static void make_fingerprint(struct engine *e, const struct kv_pool *pool)
     double freqs[128];
     const uint32_t numbers[] = {KV_FORMAT_VERSION, m->n_layers, m->dim, m->n_heads, m->n_kv_heads,
                                 m->head_dim, m->ffn_dim, m->n_vocab, m->tied, m->attention_bias,
-                                m->mlp_bias, e->weights.dtype, pool->dtype,
+                                m->mlp_bias, e->weights.dtype, e->weights.quantization.dtype,
+                                e->weights.quantization.group, pool->dtype,
                                 e->config.segment_tokens, ops->version};
     struct hash_state h;
 
@@ -232,8 +237,10 @@ static enum status create_loop_state(struct engine *e, const struct kv_pool *poo
     uint64_t n_blocks = (uint64_t)n_seqs * cache_blocks_max(c->max_model_len, REQUEST_N_SPANS_MAX,
                                                             0);
     struct cache_config cache = {e->device, *pool, c->segment_tokens, c->prefix_caching};
-    struct forward_config fwd = {e->device, &e->model, &e->weights, c->max_batched_tokens, n_seqs,
-                                 c->max_model_len, n_seqs, (uint32_t)n_blocks};
+    struct forward_config fwd = {.device = e->device, .model = &e->model, .weights = &e->weights,
+                                 .n_rows_max = c->max_batched_tokens, .n_out_max = n_seqs,
+                                 .n_pos = c->max_model_len, .n_seqs_max = n_seqs,
+                                 .n_blocks_max = (uint32_t)n_blocks};
     struct scheduler_config sched = {c->policy, e->n_slots, n_seqs, c->max_batched_tokens};
     size_t n_logits = (size_t)n_seqs * e->model.n_vocab;
     enum status s;
@@ -281,6 +288,16 @@ static void init_stats(struct engine_stats *st)
     hist_init(&st->step_tokens, hist_bounds_step_tokens, ARRAY_SIZE(hist_bounds_step_tokens));
 }
 
+static const char *weights_name(const struct weights *w)
+{
+    static const char *const floats[] = {"f32", "f16", "bf16"};
+    static const char *const ints[2][2] = {{"int8 (groups of 32)", "int8 (groups of 128)"},
+                                           {"int4 (groups of 32)", "int4 (groups of 128)"}};
+    const struct quantization *q = &w->quantization;
+
+    return q->group ? ints[q->dtype == DTYPE_I4][q->group == 128] : floats[w->dtype];
+}
+
 static void fill_info(struct engine *e, const struct kv_pool *pool, uint64_t t0)
 {
     const struct model_config *m = &e->model;
@@ -289,6 +306,7 @@ static void fill_info(struct engine *e, const struct kv_pool *pool, uint64_t t0)
 
     i->model_dir = e->model_dir;
     i->ops_name = device_ops(e->device)->name;
+    i->weights_name = weights_name(&e->weights);
     i->n_vocab = m->n_vocab;
     i->max_model_len = c->max_model_len;
     i->n_layers = m->n_layers;

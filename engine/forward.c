@@ -76,7 +76,7 @@ enum status forward_create(struct forward **out, const struct forward_config *co
     if (!f)
         return ERR_NOMEM;
     f->c = *config;
-    f->ops = device_ops(config->device);
+    f->ops = config->ops ? config->ops : device_ops(config->device);
     f->x = alloc_floats(f, rows, m->dim);
     f->xn = alloc_floats(f, rows, m->dim);
     f->qkv = alloc_floats(f, rows, (uint64_t)(m->n_heads + 2 * m->n_kv_heads) * m->head_dim);
@@ -148,9 +148,10 @@ static enum status stage_batch(struct forward *f, const struct batch *b, struct 
 
 static enum status embed(struct forward *f, const struct batch *b, const struct step_arrays *a)
 {
+    const struct weight *w = &f->c.weights->embedding;
     struct embed_params p = {.n_rows = b->n_rows, .dim = f->c.model->dim,
-                             .n_vocab = f->c.model->n_vocab, .dtype = f->c.weights->dtype,
-                             .table = f->c.weights->embed, .ids = a->ids, .out = f->x};
+                             .n_vocab = f->c.model->n_vocab, .dtype = w->dtype,
+                             .group = w->group, .table = w->data, .ids = a->ids, .out = f->x};
     return f->ops->embed(f->c.device, NULL, &p);
 }
 
@@ -163,10 +164,12 @@ static enum status norm(struct forward *f, uint32_t n_rows, const float *x, cons
 }
 
 static enum status product(struct forward *f, uint32_t n_rows, const float *a,
-                           const struct weight *w, const float *bias, bool accumulate, float *out)
+                           const struct weight *w, const struct weight *next, const float *bias,
+                           bool accumulate, float *out)
 {
-    struct gemm_params p = {.n_rows = n_rows, .a = a, .a_stride = w->k, .w = *w, .bias = bias,
-                            .accumulate = accumulate, .out = out, .out_stride = w->n};
+    struct gemm_params p = {.n_rows = n_rows, .a = a, .a_stride = w->k, .w = *w, .next = next,
+                            .bias = bias, .accumulate = accumulate, .out = out,
+                            .out_stride = w->n};
     return f->ops->gemm(f->c.device, NULL, &p);
 }
 
@@ -208,19 +211,22 @@ static enum status run_layer(struct forward *f, const struct batch *b, const str
                              const struct kv_pool *pool, uint32_t layer)
 {
     const struct layer_weights *w = &f->c.weights->layers[layer];
+    const struct weight *after =
+        layer + 1 < f->c.model->n_layers ? &w[1].qkv : &f->c.weights->output;
     uint32_t n = b->n_rows;
     enum status s;
 
     if ((s = norm(f, n, f->x, w->attn_norm, f->xn)) != OK ||
-        (s = product(f, n, f->xn, &w->qkv, w->qkv_bias, false, f->qkv)) != OK ||
+        (s = product(f, n, f->xn, &w->qkv, &w->o, w->qkv_bias, false, f->qkv)) != OK ||
         (s = rope_kv(f, b, a, pool, layer)) != OK ||
         (s = attention(f, b, a, pool, layer)) != OK ||
-        (s = product(f, n, f->attn, &w->o, w->o_bias, true, f->x)) != OK ||
+        (s = product(f, n, f->attn, &w->o, &w->gate_up, w->o_bias, true, f->x)) != OK ||
         (s = norm(f, n, f->x, w->ffn_norm, f->xn)) != OK ||
-        (s = product(f, n, f->xn, &w->gate_up, w->gate_up_bias, false, f->gate_up)) != OK ||
+        (s = product(f, n, f->xn, &w->gate_up, &w->down, w->gate_up_bias, false,
+                     f->gate_up)) != OK ||
         (s = silu_mul(f, n)) != OK)
         return s;
-    return product(f, n, f->act, &w->down, w->down_bias, true, f->x);
+    return product(f, n, f->act, &w->down, after, w->down_bias, true, f->x);
 }
 
 static enum status run_output(struct forward *f, const struct batch *b,
@@ -236,7 +242,8 @@ static enum status run_output(struct forward *f, const struct batch *b,
         return OK;
     if ((s = f->ops->gather(f->c.device, NULL, &p)) != OK ||
         (s = norm(f, b->n_out, f->out_x, f->c.weights->final_norm, f->out_x)) != OK ||
-        (s = product(f, b->n_out, f->out_x, &f->c.weights->output, NULL, false, f->logits)) != OK)
+        (s = product(f, b->n_out, f->out_x, &f->c.weights->output, &f->c.weights->layers[0].qkv,
+                     NULL, false, f->logits)) != OK)
         return s;
     if (*logits == f->logits)
         return OK;

@@ -26,6 +26,7 @@ struct forward_config {
     uint32_t n_pos;              /* positions that rotary tables are made for */
     uint32_t n_seqs_max;
     uint32_t n_blocks_max;       /* as in batch_create() */
+    const struct ops *ops;       /* NULL: the device's own; else launchers around them (profiles) */
 };
 
 NODISCARD enum status forward_create(struct forward **out, const struct forward_config *config);

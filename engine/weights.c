@@ -14,6 +14,9 @@
 /* Rows that one task converts, sums and packs: fixed, because the list of their CRCs is hashed. */
 #define CHUNK_ROWS 64
 #define N_OWNED_PER_LAYER 10
+/* Elements that share a scale, when the user does not say: see ARCHITECTURE.md for the figures. */
+#define GROUP_I8 128
+#define GROUP_I4 32
 
 /* One source tensor on its way into a weight (w) or a vector of floats (vec). */
 struct job {
@@ -21,7 +24,7 @@ struct job {
     struct weight *w;
     void *table;                 /* row-major copy in w_dtype instead of packing (embedding) */
     float *vec;
-    enum dtype dtype;            /* of w or table */
+    enum dtype dtype;            /* of table, and of w unless that is quantized */
     uint32_t n0, n_rows, k;
     uint64_t seed;
     float scale;                 /* dummy: standard deviation; 0: all ones (norms) or zeros */
@@ -93,10 +96,14 @@ static enum status add_job(struct loader *l, struct job job)
     return OK;
 }
 
-static enum status alloc_weight(struct loader *l, struct weight *w, uint32_t n, uint32_t k)
+/* A weight in `quantized` where quantization is asked for, else in the float type. */
+static enum status alloc_weight(struct loader *l, struct weight *w, uint32_t n, uint32_t k,
+                                enum dtype quantized)
 {
-    *w = (struct weight){l->config->dtype, n, k, NULL};
-    w->data = own(l, pack_bytes(w->dtype, n, k));
+    uint32_t group = l->config->quantization.group;
+
+    *w = (struct weight){group ? quantized : l->config->dtype, n, k, group, NULL};
+    w->data = own(l, pack_bytes(w->dtype, n, k, group));
     return w->data ? OK : buf_why(l->why, ERR_NOMEM, "out of memory for the weights");
 }
 
@@ -104,7 +111,7 @@ static enum status alloc_weight(struct loader *l, struct weight *w, uint32_t n, 
 static enum status add_rows(struct loader *l, struct weight *w, uint32_t n0, uint32_t rows,
                             const char *name)
 {
-    struct job job = {.w = w, .dtype = w->dtype, .n0 = n0, .n_rows = rows, .k = w->k};
+    struct job job = {.w = w, .dtype = l->config->dtype, .n0 = n0, .n_rows = rows, .k = w->k};
     enum status s = find_tensor(l, name, rows, w->k, &job.tensor);
 
     job.scale = 1.0f / sqrtf((float)w->k);
@@ -140,7 +147,7 @@ static enum status add_fused(struct loader *l, uint32_t layer, struct weight *w,
 
     for (uint32_t i = 0; i < n_parts; i++)
         n += parts[i].rows;
-    s = alloc_weight(l, w, n, k);
+    s = alloc_weight(l, w, n, k, l->config->quantization.dtype);
     if (s == OK && has_bias)
         s = alloc_vec(l, bias, n);
     for (uint32_t i = 0; s == OK && i < n_parts; i++) {
@@ -192,19 +199,33 @@ static enum status add_layer(struct loader *l, uint32_t i)
     return s;
 }
 
-/* The embedding is read row by row where it lies, unless it must be converted or made up. */
+/* The embedding as a packed weight of 8 bits, the output layer's if they are tied. */
+static enum status add_quantized_embedding(struct loader *l, struct job job)
+{
+    struct weight *w = l->config->model->tied ? &l->w->output : &l->w->embedding;
+    enum status s = alloc_weight(l, w, job.n_rows, job.k, DTYPE_I8);
+
+    l->w->embedding = *w;
+    job.w = w;
+    return s == OK ? add_job(l, job) : s;
+}
+
+/* The embedding is read row by row where it lies, unless it is quantized, converted or made up. */
 static enum status add_embedding(struct loader *l)
 {
     const struct model_config *m = l->config->model;
     enum dtype t = l->config->dtype;
+    struct weight *embedding = &l->w->embedding;
     struct job job = {.dtype = t, .n_rows = m->n_vocab, .k = m->dim, .scale = 1};
     enum status s = find_tensor(l, "model.embed_tokens.weight", m->n_vocab, m->dim, &job.tensor);
 
     if (s != OK)
         return s;
+    if (l->config->quantization.group)
+        return add_quantized_embedding(l, job);
     if (job.tensor && job.tensor->dtype == t &&
         (uintptr_t)job.tensor->data % dtype_bytes(t) == 0) {
-        l->w->embed = job.tensor->data;
+        *embedding = (struct weight){t, m->n_vocab, m->dim, 0, job.tensor->data};
         if (m->tied) /* the output layer's job reads and sums the same tensor */
             return OK;
         job.table = NULL;
@@ -212,7 +233,7 @@ static enum status add_embedding(struct loader *l)
         job.table = own(l, (size_t)m->n_vocab * m->dim * dtype_bytes(t));
         if (!job.table)
             return buf_why(l->why, ERR_NOMEM, "out of memory for the embedding table");
-        l->w->embed = job.table;
+        *embedding = (struct weight){t, m->n_vocab, m->dim, 0, job.table};
     }
     return add_job(l, job);
 }
@@ -223,8 +244,10 @@ static enum status add_output(struct loader *l)
     struct weights *w = l->w;
     enum status s = add_norm(l, &w->final_norm, m->dim, "model.norm.weight");
 
+    if (s == OK && m->tied && l->config->quantization.group)
+        return OK; /* add_quantized_embedding() made it */
     if (s == OK)
-        s = alloc_weight(l, &w->output, m->n_vocab, m->dim);
+        s = alloc_weight(l, &w->output, m->n_vocab, m->dim, DTYPE_I8);
     if (s != OK)
         return s;
     if (m->tied && l->config->dummy) {
@@ -290,9 +313,12 @@ static enum status run_matrix(const struct job *job, uint32_t row, uint32_t n_ro
                               const unsigned char *src)
 {
     size_t row_bytes = (size_t)job->k * dtype_bytes(job->dtype);
-    /* The format promises no alignment; what is not aligned is copied like another dtype. */
-    bool as_is = job->tensor && job->tensor->dtype == job->dtype &&
-                 (uintptr_t)src % dtype_bytes(job->dtype) == 0;
+    bool quantized = job->w && job->w->group;
+    /* The format promises no alignment; what is not aligned is copied like another dtype. The
+     * quantizer reads any. */
+    bool as_is = job->tensor &&
+                 (quantized || (job->tensor->dtype == job->dtype &&
+                                (uintptr_t)src % dtype_bytes(job->dtype) == 0));
     unsigned char *to = NULL, *scratch = NULL;
 
     if (!job->table && !job->w)
@@ -305,7 +331,10 @@ static enum status run_matrix(const struct job *job, uint32_t row, uint32_t n_ro
         make_rows(job, row, n_rows, to);
     else if (to)
         convert_rows(job, src, n_rows, to);
-    if (job->w)
+    if (quantized)
+        pack_quantize_rows(job->w, job->n0 + row, to ? job->dtype : job->tensor->dtype,
+                           to ? to : src, n_rows);
+    else if (job->w)
         pack_rows(job->w, job->n0 + row, to ? to : src, n_rows);
     free(scratch);
     return OK;
@@ -345,7 +374,7 @@ static void pack_tied_dummy(struct loader *l)
 {
     const struct model_config *m = l->config->model;
 
-    pack_rows(&l->w->output, 0, l->w->embed, m->n_vocab);
+    pack_rows(&l->w->output, 0, l->w->embedding.data, m->n_vocab);
 }
 
 /* Names, shapes, dtypes and sums of everything loaded, in the order of the jobs. */
@@ -388,7 +417,8 @@ enum status weights_load(struct weights *w, const struct weights_config *config,
     struct loader l = {.config = config, .w = w, .why = why};
     enum status s = OK;
 
-    *w = (struct weights){.device = config->device, .dtype = config->dtype};
+    *w = (struct weights){.device = config->device, .dtype = config->dtype,
+                          .quantization = config->quantization};
     if (!config->dummy)
         s = safetensors_open(&w->file, config->dir, why);
     if (s == OK)
@@ -403,15 +433,36 @@ enum status weights_load(struct weights *w, const struct weights_config *config,
         if (s != OK)
             buf_why(why, s, "out of memory while packing the weights");
     }
-    if (s == OK && config->dummy && config->model->tied)
+    if (s == OK && config->dummy && config->model->tied && !config->quantization.group)
         pack_tied_dummy(&l);
     if (s == OK)
         hash_content(&l);
+    if (s == OK && config->quantization.group) { /* all of it is packed: let its pages go */
+        safetensors_close(w->file);
+        w->file = NULL;
+    }
     free(l.crcs);
     free(l.jobs);
     if (s != OK)
         weights_free(w);
     return s;
+}
+
+enum status quantization_parse(struct quantization *out, const char *name, uint32_t group,
+                               struct buf *why)
+{
+    *out = (struct quantization){0};
+    if (group != 0 && group != 32 && group != 128)
+        return buf_why(why, ERR_INVALID, "--quantization-group %u is unknown; 32 and 128 are known",
+                       group);
+    if (!strcmp(name, "int8"))
+        *out = (struct quantization){DTYPE_I8, group ? group : GROUP_I8};
+    else if (!strcmp(name, "int4"))
+        *out = (struct quantization){DTYPE_I4, group ? group : GROUP_I4};
+    else if (strcmp(name, "none") != 0)
+        return buf_why(why, ERR_INVALID, "--quantization %s is unknown; none, int8 and int4 are "
+                       "known", name);
+    return OK;
 }
 
 enum status weights_stored_dtype(const char *dir, enum dtype *out, struct buf *why)

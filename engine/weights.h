@@ -1,9 +1,11 @@
-/* weights.h - a checkpoint on the device: packed, fused, fingerprinted.
+/* weights.h - a checkpoint on the device: packed, fused, fingerprinted, quantized if so asked.
  *
- * Q, K and V become one weight, gate and up another, so that a layer is four products. The embedding
- * table stays where it is (the mapped file) unless the dtype changes.
+ * Q, K and V become one weight, gate and up another, so that a layer is four products. The
+ * embedding table stays where it is (the mapped file) unless the dtype changes. When weights are
+ * quantized, the layers' products get the type asked for, the embedding and the output layer always
+ * 8 bits: a tied model has both in one packed weight. Norms and biases stay f32.
  *
- * Owns    device memory of every packed weight, and the mapped checkpoint.
+ * Owns    device memory of every packed weight; the mapped checkpoint while `file` is not NULL.
  * Thread  load: one caller, spreads over the device's host threads. Read-only after.
  * Errors  ERR_INVALID a tensor is missing or has another shape than config.json says;
  *         ERR_UNSUPPORTED a dtype; ERR_NOMEM.
@@ -17,6 +19,12 @@
 #include "cache/cache.h"
 #include "engine/model.h"
 #include "kernels/device.h"
+
+/* How weights are made smaller while they are loaded. */
+struct quantization {
+    enum dtype dtype;             /* of the layers' products: DTYPE_I8 or DTYPE_I4 */
+    uint32_t group;               /* 32 or 128; 0: not quantized, dtype counts for nothing */
+};
 
 struct layer_weights {
     float *attn_norm;       /* [D] */
@@ -34,15 +42,17 @@ struct layer_weights {
 struct weights {
     struct device *device;
     struct layer_weights *layers; /* [n_layers] */
-    const void *embed;            /* [V, D] row-major */
-    enum dtype dtype;             /* of embed and of every packed weight */
+    struct weight embedding;      /* [V, D]: floats row-major, not packed; I8 packed, and the same
+                                     memory as output when the model is tied */
+    enum dtype dtype;             /* the float type: of every packed weight unless quantized */
+    struct quantization quantization;
     float *final_norm;            /* [D] */
     struct weight output;         /* [V, D] */
     uint64_t n_params;
     uint64_t n_bytes;             /* device memory taken */
     uint8_t content_hash[32];     /* over names, shapes, dtypes and CRC32C of what was loaded */
 
-    struct safetensors *file;     /* NULL for dummy weights */
+    struct safetensors *file;     /* NULL when nothing refers to it */
     void **owned;                 /* every device allocation, for weights_free() */
     uint32_t n_owned;
 };
@@ -51,7 +61,8 @@ struct weights_config {
     struct device *device;
     const char *dir;
     const struct model_config *model;
-    enum dtype dtype;
+    enum dtype dtype;             /* a float type */
+    struct quantization quantization;
     bool dummy;                   /* random weights from `seed`, no checkpoint needed */
     uint64_t seed;
 };
@@ -61,6 +72,9 @@ NODISCARD enum status weights_load(struct weights *w, const struct weights_confi
                                    struct buf *why);
 /* The dtype that the checkpoint's embedding table is stored in. */
 NODISCARD enum status weights_stored_dtype(const char *dir, enum dtype *out, struct buf *why);
+/* "none", "int8" or "int4"; group 32, 128, or 0 for the best of that type. */
+NODISCARD enum status quantization_parse(struct quantization *out, const char *name,
+                                         uint32_t group, struct buf *why);
 void weights_free(struct weights *w); /* also fine on a zeroed struct */
 
 #endif

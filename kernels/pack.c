@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "kernels/quantize.h"
 
 /* Elements of K copied at once for all rows of a panel: what is written (BLOCK_K * 64 or 128
  * bytes) then stays in the first-level cache until its lines are full. */
@@ -99,16 +100,26 @@ void dtype_store(enum dtype t, void *base, size_t i, float v)
     memcpy((char *)base + 2 * i, &h, sizeof(h));
 }
 
-size_t pack_panel_bytes(enum dtype t, uint32_t k)
+size_t pack_group_bytes(enum dtype t, uint32_t n_k)
+{
+    size_t per_quad = t == DTYPE_I8 ? 4 : 8; /* elements in 4 bytes */
+
+    return PANEL_COLS * (2 + (n_k + per_quad - 1) / per_quad * 4);
+}
+
+size_t pack_panel_bytes(enum dtype t, uint32_t k, uint32_t group)
 {
     size_t k_stored = t == DTYPE_BF16 ? ((size_t)k + 1) / 2 * 2 : k;
 
-    return k_stored * PANEL_COLS * dtype_bytes(t);
+    if (t < DTYPE_FLOATS)
+        return k_stored * PANEL_COLS * dtype_bytes(t);
+    return k / group * pack_group_bytes(t, group) +
+           (k % group ? pack_group_bytes(t, k % group) : 0);
 }
 
-size_t pack_bytes(enum dtype t, uint32_t n, uint32_t k)
+size_t pack_bytes(enum dtype t, uint32_t n, uint32_t k, uint32_t group)
 {
-    return ((size_t)n + PANEL_COLS - 1) / PANEL_COLS * pack_panel_bytes(t, k);
+    return ((size_t)n + PANEL_COLS - 1) / PANEL_COLS * pack_panel_bytes(t, k, group);
 }
 
 /* Copy src[0..n) (elements k0.. of one output) into column `col` of a panel of 4-byte elements. */
@@ -143,9 +154,10 @@ static void put_bf16(unsigned char *panel, uint32_t col, uint32_t k0, const char
 void pack_rows(const struct weight *w, uint32_t n0, const void *src, uint32_t n_rows)
 {
     size_t es = dtype_bytes(w->dtype);
-    size_t panel_bytes = pack_panel_bytes(w->dtype, w->k);
+    size_t panel_bytes = pack_panel_bytes(w->dtype, w->k, 0);
     uint32_t end;
 
+    ASSERT(w->dtype < DTYPE_FLOATS);
     ASSERT(n_rows <= w->n && n0 <= w->n - n_rows);
     for (uint32_t first = n0; first < n0 + n_rows; first = end) { /* one panel's share at a time */
         unsigned char *panel = (unsigned char *)w->data + first / PANEL_COLS * panel_bytes;
@@ -169,13 +181,40 @@ void pack_rows(const struct weight *w, uint32_t n0, const void *src, uint32_t n_
     }
 }
 
+unsigned char *pack_group_of(const struct weight *w, uint32_t n, uint32_t k)
+{
+    return (unsigned char *)w->data + n / PANEL_COLS * pack_panel_bytes(w->dtype, w->k, w->group) +
+           k / w->group * pack_group_bytes(w->dtype, w->group);
+}
+
+float pack_scale_at(const struct weight *w, uint32_t n, uint32_t k)
+{
+    ASSERT(w->dtype >= DTYPE_FLOATS && n < w->n && k < w->k);
+    return dtype_load(DTYPE_BF16, pack_group_of(w, n, k), n % PANEL_COLS);
+}
+
+int pack_int_at(const struct weight *w, uint32_t n, uint32_t k)
+{
+    ASSERT(w->dtype >= DTYPE_FLOATS && n < w->n && k < w->k);
+    const unsigned char *quads = pack_group_of(w, n, k) + PANEL_COLS * 2;
+    uint32_t i = k % w->group, col = n % PANEL_COLS;
+
+    if (w->dtype == DTYPE_I8)
+        return quads[((size_t)(i / 4) * PANEL_COLS + col) * 4 + i % 4] - 128;
+    unsigned byte = quads[((size_t)(i / 8) * PANEL_COLS + col) * 4 + i % 4];
+    return (int)(i % 8 < 4 ? byte & 15 : byte >> 4) - 8;
+}
+
 float pack_at(const struct weight *w, uint32_t n, uint32_t k)
 {
+    ASSERT(n < w->n && k < w->k);
+    if (w->dtype >= DTYPE_FLOATS)
+        return (float)pack_int_at(w, n, k) * pack_scale_at(w, n, k);
+
     const unsigned char *panel =
-        (const unsigned char *)w->data + n / PANEL_COLS * pack_panel_bytes(w->dtype, w->k);
+        (const unsigned char *)w->data + n / PANEL_COLS * pack_panel_bytes(w->dtype, w->k, 0);
     size_t col = n % PANEL_COLS;
 
-    ASSERT(n < w->n && k < w->k);
     if (w->dtype == DTYPE_BF16)
         return dtype_load(DTYPE_BF16, panel, ((size_t)(k / 2) * PANEL_COLS + col) * 2 + k % 2);
     return dtype_load(w->dtype, panel, (size_t)k * PANEL_COLS + col);

@@ -3,8 +3,15 @@
  * A weight [N, K] is cut into panels of PANEL_COLS outputs, zero-padded to a whole panel:
  *   f32:        panel[k][32]                one output per lane
  *   f16:        panel[k][32]
- *   bf16:       panel[ceil(K/2)][32][2]     pairs along K, as vdpbf16ps wants them; an odd K is
- *                                           padded with one zero
+ *   bf16:       panel[ceil(K/2)][32][2]     pairs along K, as vdpbf16ps and AMX want them; an odd K
+ *                                           is padded with one zero
+ *   i8, i4:     groups of `group` elements of K (the last may be short), one after the other, each
+ *               a row of scales, then the quantized elements as unsigned numbers:
+ *     scale[32]                             bf16; the weight is (u - 128) * scale or (u - 8) * scale
+ *     i8: u[ceil(g/4)][32][4]               quads along K, as vpdpbusd and AMX want them; 1 .. 255
+ *     i4: u[ceil(g/8)][32][4]               byte j of quad i has element 8i + j in its lower half
+ *                                           and element 8i + 4 + j in its upper half; 0 .. 15
+ *               where K or N ends inside, padding is 0 bytes: kernels meet it with activations 0.
  * A kernel walks one panel from k = 0 to K for as many rows as it has accumulators; whether it has
  * one row or twelve, each output sees the same operations in the same order.
  *
@@ -21,18 +28,34 @@
 extern "C" {
 #endif
 
-size_t pack_panel_bytes(enum dtype t, uint32_t k);
-size_t pack_bytes(enum dtype t, uint32_t n, uint32_t k);
+/* `group` is struct weight's and ignored for floats. */
+size_t pack_panel_bytes(enum dtype t, uint32_t k, uint32_t group);
+size_t pack_bytes(enum dtype t, uint32_t n, uint32_t k, uint32_t group);
 
-/* Copy the row-major src [n_rows, K] of w->dtype into rows [n0, n0 + n_rows) of w. Rows may be
- * given in any order and split as one likes (Q, K and V go into one weight); padding must be zero
- * beforehand (device_alloc gives zeroed memory). src needs only the alignment of its element. */
+/* Bytes of one whole group of a panel, scales included (i8, i4), for n_k elements of K. */
+size_t pack_group_bytes(enum dtype t, uint32_t n_k);
+
+/* Copy the row-major src [n_rows, K] of w->dtype (a float type) into rows [n0, n0 + n_rows) of w.
+ * Rows may be given in any order and split as one likes (Q, K and V go into one weight); padding
+ * must be zero beforehand (device_alloc gives zeroed memory). src needs only the alignment of its
+ * element. */
 void pack_rows(const struct weight *w, uint32_t n0, const void *src, uint32_t n_rows);
 
-/* One element as float: for the reference kernels and tests. */
-float pack_at(const struct weight *w, uint32_t n, uint32_t k);
+/* The same for an i8 or i4 weight: quantize the float rows src [n_rows, K] of dtype `from` (any
+ * alignment of its element). Each group of each row by itself, symmetric, against its scale as
+ * rounded to bf16 (2^-126 at least): i8 takes the one of max|x| / 124 .. 127 whose rounding keeps
+ * the largest element best; i4 the best in squared error of a few scales near max|x| / 8, with its
+ * sign. A group that holds NaN or inf gets scale NaN. Padding must be zero beforehand. */
+void pack_quantize_rows(const struct weight *w, uint32_t n0, enum dtype from, const void *src,
+                        uint32_t n_rows);
 
-/* Scalar conversions, round to nearest even, NaN stays NaN. */
+/* One element as float, dequantized where it is quantized: for reference kernels and tests. */
+float pack_at(const struct weight *w, uint32_t n, uint32_t k);
+/* i8, i4: the scale and the signed integer behind it. */
+float pack_scale_at(const struct weight *w, uint32_t n, uint32_t k);
+int pack_int_at(const struct weight *w, uint32_t n, uint32_t k);
+
+/* Scalar conversions of float types, round to nearest even, NaN stays NaN. */
 float dtype_load(enum dtype t, const void *base, size_t i);
 void dtype_store(enum dtype t, void *base, size_t i, float v);
 

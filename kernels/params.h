@@ -26,19 +26,26 @@ enum dtype {
     DTYPE_F32 = 0,
     DTYPE_F16 = 1,
     DTYPE_BF16 = 2,
+    DTYPE_FLOATS, /* those above are numbers by themselves; the rest are weights with scales */
+    DTYPE_I8 = DTYPE_FLOATS,
+    DTYPE_I4,
     DTYPE_COUNT
 };
 
-static inline size_t dtype_bytes(enum dtype t)
+static inline size_t dtype_bytes(enum dtype t) /* of a float type */
 {
     return t == DTYPE_F32 ? 4 : 2;
 }
+
+/* Rows of activations whose largest magnitude is below this are quantized to zeros. */
+#define QUANT_ROW_MIN 1e-30f
 
 /* A weight [N, K] (N outputs), packed as pack.h says. */
 struct weight {
     enum dtype dtype;
     uint32_t n;
     uint32_t k;
+    uint32_t group;   /* elements of K that share a scale (I8, I4): 32 or 128; 0 for floats */
     const void *data; /* [ceil(N / PANEL_COLS)] panels, see pack.h */
 };
 
@@ -47,9 +54,11 @@ struct embed_params {
     uint32_t n_rows;       /* T */
     uint32_t dim;          /* D */
     uint32_t n_vocab;      /* V; every id is below it (checked by the caller) */
-    enum dtype dtype;      /* of table */
-    const void *table;     /* [V, D] row-major, not packed; may lie in a mapped file, any alignment
-                              of 2 (bf16, f16) or 4 (f32) */
+    enum dtype dtype;      /* of table: F32, F16, BF16 or I8 */
+    uint32_t group;        /* I8: as in struct weight */
+    const void *table;     /* floats: [V, D] row-major, not packed; may lie in a mapped file, any
+                              alignment of 2 (bf16, f16) or 4 (f32). I8: the packed panels of a
+                              weight [V, D], which may be the output layer's */
     const uint32_t *ids;   /* [T] */
     float *out;            /* [T, D] */
 };
@@ -66,12 +75,21 @@ struct rmsnorm_params {
 
 /* out = a * w^T + bias, or out += a * w^T + bias when accumulate is set. Each output is one chain
  * over K in ascending order, started at 0 and the same for any number of rows and threads; the
- * bias, then the old out, are added once at its end (design P1). */
+ * bias, then the old out, are added once at its end (design P1).
+ *
+ * With BF16 weights a device may round `a` to bf16 (nearest even) first: that is what the matrix
+ * instructions take. With I8 and I4 each row of `a` is quantized by itself, to
+ *   q[k] = round(a[k] * (127 / max|a|)), nearest even, in -127 .. 127, scale s = max|a| / 127
+ * and the chain runs over groups, the sums inside a group being exact integers:
+ *   sum = fma((float)(sum over the group of q[k] * w[n, k]), group's scale of n, sum)
+ * then out = sum * s. A row with a NaN or an infinity gives NaN in all its outputs; a row with
+ * max|a| < QUANT_ROW_MIN counts as zeros. */
 struct gemm_params {
     uint32_t n_rows;       /* T */
     const float *a;        /* [T, K], row stride a_stride */
     size_t a_stride;
     struct weight w;       /* [N, K] */
+    const struct weight *next; /* of the product after this one, to be fetched early; may be NULL */
     const float *bias;     /* [N]; may be NULL */
     int accumulate;
     float *out;            /* [T, N], row stride out_stride; never overlaps a */
@@ -80,7 +98,10 @@ struct gemm_params {
 
 /* The KV pool: [n_blocks][n_layers][2: K then V][G][...], contiguous per block. Inside one
  * (block, layer): K of a head is [d][KV_BLOCK_TOKENS], so that the scores of 32 keys fill vector
- * lanes; V of a head is [KV_BLOCK_TOKENS][d], so that a weighted sum of rows does. */
+ * lanes; V of a head is [KV_BLOCK_TOKENS][d], so that a weighted sum of rows does. In BF16 both are
+ * in pairs along the dimension that the product sums over, as matrix instructions want them: K
+ * [ceil(d/2)][KV_BLOCK_TOKENS][2], V [KV_BLOCK_TOKENS/2][d][2]; kv_k_index() and kv_v_index() say
+ * it in one place. */
 struct kv_pool {
     void *base;
     enum dtype dtype;
@@ -90,9 +111,31 @@ struct kv_pool {
     uint32_t head_dim;     /* d */
 };
 
+static inline size_t kv_head_bytes(const struct kv_pool *p) /* K (or V) of a block, layer, head */
+{
+    size_t dim = p->dtype == DTYPE_BF16 ? ((size_t)p->head_dim + 1) / 2 * 2 : p->head_dim;
+
+    return dim * KV_BLOCK_TOKENS * dtype_bytes(p->dtype);
+}
+
 static inline size_t kv_half_bytes(const struct kv_pool *p) /* K (or V) of one block and layer */
 {
-    return (size_t)p->n_kv_heads * p->head_dim * KV_BLOCK_TOKENS * dtype_bytes(p->dtype);
+    return p->n_kv_heads * kv_head_bytes(p);
+}
+
+/* Which element of a head's K (V) is dimension i of the token at offset t of the block. */
+static inline size_t kv_k_index(const struct kv_pool *p, uint32_t i, uint32_t t)
+{
+    if (p->dtype == DTYPE_BF16)
+        return ((size_t)(i / 2) * KV_BLOCK_TOKENS + t) * 2 + i % 2;
+    return (size_t)i * KV_BLOCK_TOKENS + t;
+}
+
+static inline size_t kv_v_index(const struct kv_pool *p, uint32_t i, uint32_t t)
+{
+    if (p->dtype == DTYPE_BF16)
+        return ((size_t)(t / 2) * p->head_dim + i) * 2 + t % 2;
+    return (size_t)t * p->head_dim + i;
 }
 
 static inline size_t kv_block_bytes(const struct kv_pool *p)
@@ -105,8 +148,7 @@ static inline unsigned char *kv_at(const struct kv_pool *p, uint32_t block, uint
                                    uint32_t head)
 {
     return (unsigned char *)p->base + (size_t)block * kv_block_bytes(p) +
-           kv_half_bytes(p) * (2 * (size_t)layer + (v ? 1 : 0)) +
-           (size_t)head * p->head_dim * KV_BLOCK_TOKENS * dtype_bytes(p->dtype);
+           kv_half_bytes(p) * (2 * (size_t)layer + (v ? 1 : 0)) + head * kv_head_bytes(p);
 }
 
 /* Rotate Q in place and K on its way into the cache, write V into the cache. K and V are rounded

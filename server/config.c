@@ -60,8 +60,12 @@ static const struct option options[] = {
     CHOICE(NULL, "load-format", load_format, "auto", "auto|dummy",
            "dummy: random weights for any config.json"),
     CHOICE(NULL, "dtype", dtype, "auto", DTYPES, "type of the weights; auto: as stored"),
+    CHOICE(NULL, "quantization", quantization, "none", "none|int8|int4",
+           "make weights smaller while they load; embedding and output layer keep 8 bits"),
+    CHOICE(NULL, "quantization-group", quantization_group, "auto", "auto|32|128",
+           "weights that share a scale; auto: 128 for int8, 32 for int4"),
     CHOICE(NULL, "kv-cache-dtype", kv_cache_dtype, "auto", DTYPES,
-           "type of cached K and V; auto: that of the weights"),
+           "type of cached K and V; auto: that of --dtype"),
     COUNT(NULL, "max-model-len", max_model_len, 0, U32_MAX, "0",
           "longest prompt plus answer in tokens; 0: the model's, cut to what the KV pool holds"),
 

@@ -52,6 +52,8 @@ struct config {
     char *device;
     char *cpu_variant; /* "auto" or a name */
     char *dtype;
+    char *quantization;
+    char *quantization_group; /* "auto" or a number */
     char *kv_cache_dtype;
     char *load_format;
     uint64_t threads;

@@ -88,6 +88,8 @@ static enum status open_engine(struct engine **out, const struct config *c, cons
     e.device = c->device;
     e.cpu_variant = null_if(c->cpu_variant, "auto");
     e.dtype = c->dtype;
+    e.quantization = c->quantization;
+    e.quantization_group = (uint32_t)strtoul(c->quantization_group, NULL, 10); /* 0 for "auto" */
     e.kv_dtype = c->kv_cache_dtype;
     e.load_format = c->load_format;
     e.policy = c->scheduling_policy;
@@ -141,8 +143,10 @@ static void print_banner(const struct server *srv, uint16_t port)
     printf("KV cache size: %" PRIu64 " tokens\n", n_tokens);
     printf("Maximum concurrency for %u tokens per request: %.2fx\n", info->max_model_len,
            info->max_model_len ? (double)n_tokens / info->max_model_len : 0);
-    printf("Loaded in %.2f s: %.1f M parameters, %s, %u threads\n", (double)info->load_ns * 1e-9,
-           (double)info->n_params * 1e-6, info->ops_name, info->n_threads);
+    printf("Loaded in %.2f s: %.1f M parameters, %.1f MB as %s, %s, %u threads\n",
+           (double)info->load_ns * 1e-9, (double)info->n_params * 1e-6,
+           (double)info->weight_bytes * 1e-6, info->weights_name, info->ops_name,
+           info->n_threads);
     printf("Tarn " TARN_VERSION " serves %s at %s/v1\n\n", srv->model_names[0], url);
     if (srv->config->uds[0])
         printf("  on the Unix socket %s\n", srv->config->uds);

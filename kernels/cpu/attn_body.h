@@ -1,8 +1,6 @@
 /* attn_body.h - causal attention over tiles that are segments; compiled once per variant.
  *
- * A query is one head of one row; the queries of the heads that share a KV head are taken together,
- * so that a key read once serves all of them. A task walks the segments with up to
- * CPU_ATTN_QUERIES_MAX queries in register groups:
+ * A task (attn.h) walks the segments with up to ATTN_QUERIES queries in register groups:
  *
  *   score[r][j] = q[r] . k[j]          a chain over d, 32 keys in lanes        (chain.h)
  *   max, exp, sum over the tile        lane l takes keys l, l + VW, ...
@@ -16,34 +14,15 @@
 #ifndef TARN_KERNELS_CPU_ATTN_BODY_H
 #define TARN_KERNELS_CPU_ATTN_BODY_H
 
-#include "base/check.h"
-#include "kernels/cpu/chain.h"
-#include "kernels/cpu/cpu.h"
-#include "kernels/cpu/pool.h"
+#include "kernels/cpu/attn.h"
+#ifdef HAVE_AMX
+#include "kernels/cpu/attn_amx.h"
+#endif
 
 /* Multiply-adds below which waking the pool does not pay. */
 #define ATTN_ALONE_MAX (64u << 10)
-
-/* What does not change over the call. */
-struct attn_job {
-    const struct attention_params *p;
-    struct cpu *cpu;
-    uint32_t n_shared;   /* query heads per KV head */
-    uint32_t dim;
-    uint32_t dim_padded; /* to whole panels */
-    uint32_t n_tasks;
-};
-
-/* One task: queries [query0, query0 + n_queries) of one sequence and KV head. Query i is head
- * i % n_shared (of this KV head's) of row i / n_shared. */
-struct attn_task {
-    const struct attn_job *job;
-    const struct attn_seq *seq;
-    const struct cpu_attn_scratch *mem;
-    uint32_t kv_head;
-    uint32_t query0;
-    uint32_t n_queries;
-};
+/* Queries that walk the segments together. */
+#define ATTN_QUERIES 48
 
 /* One group of queries on one segment. */
 struct attn_group {
@@ -53,7 +32,7 @@ struct attn_group {
     uint32_t first;                       /* of the task's queries */
     uint32_t n_common;                    /* keys that every row sees */
     uint32_t n_any;                       /* keys that some row sees */
-    uint32_t n_keys[CPU_ATTN_ROWS_MAX];   /* keys that each row sees */
+    uint32_t n_keys[ROWS_MAX];   /* keys that each row sees */
 };
 
 static const unsigned char *attn_block(const struct attn_group *g, int v, uint32_t i)
@@ -71,6 +50,12 @@ static inline ptrdiff_t attn_ahead(const struct attn_group *g, int v, uint32_t i
     return attn_block(g, v, i + 1) - attn_block(g, v, i);
 }
 
+/* One element of a row of K or V in memory; in bf16 a row is one of pairs. */
+ALWAYS_INLINE size_t attn_col_bytes(enum dtype t)
+{
+    return t == DTYPE_F16 ? 2 : 4;
+}
+
 ALWAYS_INLINE void attn_scores(const struct attn_group *g, enum dtype t, int n_rows)
 {
     const int nc = chain_cols(n_rows);
@@ -78,7 +63,7 @@ ALWAYS_INLINE void attn_scores(const struct attn_group *g, enum dtype t, int n_r
         .a = g->q,
         .a_k = (size_t)n_rows,
         .a_row = 1,
-        .w_k = KV_BLOCK_TOKENS * dtype_bytes(t),
+        .w_k = KV_BLOCK_TOKENS * attn_col_bytes(t),
         .n_k = g->task->job->dim,
     };
 
@@ -92,8 +77,11 @@ ALWAYS_INLINE void attn_scores(const struct attn_group *g, enum dtype t, int n_r
             UNROLL
             for (int i = 0; i < n_rows * nc; i++)
                 acc[i] = v_set1(0);
-            c.w = k + col * dtype_bytes(t);
-            chain_plain(acc, n_rows, nc, t, false, &c);
+            c.w = k + col * attn_col_bytes(t);
+            if (t == DTYPE_BF16)
+                chain_pairs(acc, n_rows, nc, false, &c);
+            else
+                chain_plain(acc, n_rows, nc, t, false, &c);
             UNROLL
             for (int i = 0; i < n_rows * nc; i++)
                 v_store(g->task->mem->score + i / nc * KV_SEGMENT_TOKENS_MAX + j0 + col +
@@ -136,7 +124,7 @@ ALWAYS_INLINE void attn_values_cols(const struct attn_group *g, enum dtype t, bo
     struct chain c = {
         .a_k = 1,
         .a_row = KV_SEGMENT_TOKENS_MAX,
-        .w_k = job->dim * dtype_bytes(t),
+        .w_k = job->dim * attn_col_bytes(t),
         .n_cols = job->dim - col,
     };
 
@@ -148,10 +136,18 @@ ALWAYS_INLINE void attn_values_cols(const struct attn_group *g, enum dtype t, bo
         uint32_t off = j % KV_BLOCK_TOKENS;
 
         c.a = p + j;
-        c.w = attn_block(g, 1, j / KV_BLOCK_TOKENS) + off * c.w_k + col * dtype_bytes(t);
+        c.w = attn_block(g, 1, j / KV_BLOCK_TOKENS) + col * attn_col_bytes(t) +
+              (t == DTYPE_BF16 ? off / 2 : off) * c.w_k;
         c.n_k = min_u32(end - j, KV_BLOCK_TOKENS - off);
         c.ahead = attn_ahead(g, 1, j / KV_BLOCK_TOKENS, end);
-        chain_plain(acc, n_rows, nc, t, part, &c);
+        if (t != DTYPE_BF16) {
+            chain_plain(acc, n_rows, nc, t, part, &c);
+        } else if (off % 2) { /* only ever the first key: blocks begin with a pair */
+            chain_odd(acc, n_rows, nc, part, &c);
+            c.n_k = 1;
+        } else {
+            chain_pairs(acc, n_rows, nc, part, &c);
+        }
     }
     UNROLL
     for (int i = 0; i < n_rows * nc; i++)
@@ -215,7 +211,7 @@ static void attn_merge(const struct attn_task *task, uint32_t query, const float
 ALWAYS_INLINE void attn_group(const struct attn_group *g, enum dtype t, int n_rows)
 {
     const struct attn_task *task = g->task;
-    float max[CPU_ATTN_ROWS_MAX], sum[CPU_ATTN_ROWS_MAX];
+    float max[ROWS_MAX], sum[ROWS_MAX];
 
     attn_scores(g, t, n_rows);
     for (int r = 0; r < n_rows; r++)
@@ -260,7 +256,7 @@ ATTN_GROUPS(8)
 ATTN_GROUPS(12)
 #endif
 
-static void (*const attn_groups[ROWS_MAX][DTYPE_COUNT])(const struct attn_group *) = {
+static void (*const attn_groups[ROWS_MAX][DTYPE_FLOATS])(const struct attn_group *) = {
     ATTN_ROW(1), ATTN_ROW(2), ATTN_ROW(3), ATTN_ROW(4),
 #if ROWS_MAX >= 6
     ATTN_ROW(6),
@@ -292,25 +288,12 @@ static void attn_pack(const struct attn_task *task)
 
         rows = attn_group_rows(task->n_queries - first);
         for (uint32_t r = 0; r < rows; r++) {
-            uint32_t query = task->query0 + first + r;
-            uint32_t head = task->kv_head * task->job->n_shared + query % task->job->n_shared;
-            const float *q = p->q +
-                             (task->seq->row0 + query / task->job->n_shared) * p->q_stride +
-                             (size_t)head * dim;
+            const float *q = attn_query(task, first + r);
 
             for (uint32_t i = 0; i < dim; i++)
                 dst[(size_t)i * rows + r] = q[i] * p->scale;
         }
     }
-}
-
-/* Keys of the segment that the row of this query sees. */
-static uint32_t attn_visible(const struct attn_task *task, const struct attn_segment *seg,
-                             uint32_t query)
-{
-    uint32_t pos = task->seq->pos0 + query / task->job->n_shared;
-
-    return pos < seg->pos0 ? 0 : min_u32(pos - seg->pos0 + 1, seg->n_tokens);
 }
 
 static void attn_segment(const struct attn_task *task, const struct attn_segment *seg)
@@ -331,28 +314,11 @@ static void attn_segment(const struct attn_task *task, const struct attn_segment
     }
 }
 
-static void attn_write(const struct attn_task *task)
-{
-    const struct attn_job *job = task->job;
-
-    for (uint32_t i = 0; i < task->n_queries; i++) {
-        uint32_t query = task->query0 + i;
-        uint32_t head = task->kv_head * job->n_shared + query % job->n_shared;
-        size_t row = task->seq->row0 + query / job->n_shared;
-        float *out = job->p->out + (row * job->p->n_heads + head) * job->dim;
-        const float *src = task->mem->out + (size_t)i * job->dim_padded;
-        vf inv = v_set1(1.0f / task->mem->sum[i]);
-
-        for (uint32_t k = 0; k < job->dim; k += VW)
-            v_store_n(out + k, v_load(src + k) * inv, min_u32(job->dim - k, VW));
-    }
-}
-
 static uint32_t attn_seq_tasks(const struct attn_job *job, const struct attn_seq *seq)
 {
     uint64_t n_queries = (uint64_t)seq->n_rows * job->n_shared;
 
-    return (uint32_t)((n_queries + CPU_ATTN_QUERIES_MAX - 1) / CPU_ATTN_QUERIES_MAX) *
+    return (uint32_t)((n_queries + job->task_queries - 1) / job->task_queries) *
            job->p->pool.n_kv_heads;
 }
 
@@ -366,8 +332,21 @@ static void attn_task_find(const struct attn_job *job, uint32_t i, struct attn_t
         i -= n;
     task->seq = seq;
     task->kv_head = i % n_heads;
-    task->query0 = i / n_heads * CPU_ATTN_QUERIES_MAX;
-    task->n_queries = min_u32(seq->n_rows * job->n_shared - task->query0, CPU_ATTN_QUERIES_MAX);
+    task->query0 = i / n_heads * job->task_queries;
+    task->n_queries = min_u32(seq->n_rows * job->n_shared - task->query0, job->task_queries);
+}
+
+static void attn_task_run(const struct attn_task *task)
+{
+#ifdef HAVE_AMX
+    if (attn_amx_fits(&task->job->p->pool)) {
+        attn_amx_task(task);
+        return;
+    }
+#endif
+    attn_pack(task);
+    for (uint32_t s = 0; s < task->seq->n_segs; s++)
+        attn_segment(task, &task->job->p->segments[task->seq->seg0 + s]);
 }
 
 static void attn_tasks(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
@@ -381,9 +360,7 @@ static void attn_tasks(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
         attn_task_find(job, job->n_tasks - 1 - i, &task);
         for (uint32_t q = 0; q < task.n_queries; q++)
             task.mem->sum[q] = 0;
-        attn_pack(&task);
-        for (uint32_t s = 0; s < task.seq->n_segs; s++)
-            attn_segment(&task, &job->p->segments[task.seq->seg0 + s]);
+        attn_task_run(&task);
         attn_write(&task);
     }
 }
@@ -399,11 +376,16 @@ static enum status attention(struct device *d, struct stream *s, const struct at
         .n_shared = p->n_heads / p->pool.n_kv_heads,
         .dim = dim,
         .dim_padded = (dim + PANEL_COLS - 1) / PANEL_COLS * PANEL_COLS,
+        .task_queries = ATTN_QUERIES,
     };
 
     (void)s;
-    ASSERT(p->n_heads % p->pool.n_kv_heads == 0 && p->pool.dtype < DTYPE_COUNT);
+    ASSERT(p->n_heads % p->pool.n_kv_heads == 0 && p->pool.dtype < DTYPE_FLOATS);
     ASSERT(dim > 0 && dim <= c->max_head_dim && p->layer < p->pool.n_layers);
+#ifdef HAVE_AMX
+    if (attn_amx_fits(&p->pool))
+        job.task_queries = ATTN_AMX_QUERIES;
+#endif
     for (uint32_t i = 0; i < p->n_seqs; i++) {
         const struct attn_seq *seq = &p->seqs[i];
 

@@ -23,7 +23,9 @@ struct chain {
     const unsigned char *w;
     size_t w_k;
     uint32_t n_k;
-    ptrdiff_t ahead; /* bytes from w to what is fetched into the cache meanwhile */
+    /* Fetched into the cache meanwhile: what lies so many bytes behind w, or these streams. */
+    ptrdiff_t ahead;                 /* 0: nothing */
+    const struct chain_fetch *fetch; /* NULL: nothing */
     uint32_t n_cols; /* read only where `part` is set: columns that exist */
 };
 
@@ -62,11 +64,33 @@ ALWAYS_INLINE void chain_step(vf *acc, int n_rows, int nc, const float *a, size_
     }
 }
 
-/* For panels, fetching a fixed distance ahead is what lets one row stream weights at the speed of
- * memory: the hardware's own prefetchers stop at every 4 KB page. */
-#define PANEL_AHEAD 4096
+/* What a walk over a panel fetches meanwhile: four streams, a quarter of a panel each. One stream is
+ * bounded by the few misses that a core's first cache can have under way; what follows the four into
+ * the second-level cache is fetched by hardware, which watches them page by page. */
+struct chain_fetch {
+    const unsigned char *from[4];
+};
 
-ALWAYS_INLINE void chain_fetch(const unsigned char *w, size_t n_bytes, ptrdiff_t ahead)
+/* The share of step i of the walk, a step being a row of 128 bytes: two lines. */
+ALWAYS_INLINE void chain_fetch_step(const struct chain_fetch *f, uint32_t i)
+{
+    const unsigned char *const *from = f->from + i % 2 * 2;
+    size_t at = (size_t)(i / 2) * 64;
+
+    __builtin_prefetch(from[0] + at, 0, 2);
+    __builtin_prefetch(from[1] + at, 0, 2);
+}
+
+/* n_bytes from w on, no nearer than the second-level cache. */
+ALWAYS_INLINE void fetch_lines_l2(const unsigned char *w, size_t n_bytes)
+{
+    UNROLL
+    for (size_t i = 0; i < n_bytes; i += 64)
+        __builtin_prefetch(w + i, 0, 2);
+}
+
+/* n_bytes from w + ahead on. */
+ALWAYS_INLINE void fetch_lines(const unsigned char *w, size_t n_bytes, ptrdiff_t ahead)
 {
     UNROLL
     for (size_t i = 0; i < n_bytes; i += 64)
@@ -83,7 +107,10 @@ ALWAYS_INLINE void chain_plain(vf *acc, int n_rows, int nc, enum dtype t, bool p
     for (uint32_t k = 0; k < c->n_k; k++, w += c->w_k, a += c->a_k) {
         vf wv[PANEL_COLS / VW];
 
-        chain_fetch(w, (size_t)nc * VW * dtype_bytes(t), c->ahead);
+        if (c->ahead)
+            fetch_lines(w, (size_t)nc * VW * dtype_bytes(t), c->ahead);
+        if (c->fetch && (t == DTYPE_F32 || k % 2 == 0))
+            chain_fetch_step(c->fetch, t == DTYPE_F32 ? k : k / 2);
         UNROLL
         for (int j = 0; j < nc; j++)
             wv[j] = chain_load(t, part, c, w, j);
@@ -91,9 +118,20 @@ ALWAYS_INLINE void chain_plain(vf *acc, int n_rows, int nc, enum dtype t, bool p
     }
 }
 
-/* bf16 panels: pairs along k in 32-bit lanes. The even element is the lower half; shifting it up,
- * or masking the odd one, gives the float. */
-ALWAYS_INLINE void chain_pairs(vf *acc, int n_rows, int nc, const struct chain *c)
+/* One vector of pairs along k, in 32-bit lanes. */
+ALWAYS_INLINE vu chain_load_pairs(bool part, const struct chain *c, const unsigned char *w, int j)
+{
+    uint32_t col = (uint32_t)j * VW;
+    const float *p = (const float *)(const void *)(w + (size_t)col * 4);
+
+    if (!part || c->n_cols >= col + VW)
+        return (vu)v_load(p);
+    return c->n_cols <= col ? (vu)v_set1(0) : (vu)v_load_n(p, c->n_cols - col);
+}
+
+/* bf16: pairs along k in 32-bit lanes. The even element is the lower half; shifting it up, or masking
+ * the odd one, gives the float. */
+ALWAYS_INLINE void chain_pairs(vf *acc, int n_rows, int nc, bool part, const struct chain *c)
 {
     const unsigned char *w = c->w;
     const float *a = c->a;
@@ -101,10 +139,13 @@ ALWAYS_INLINE void chain_pairs(vf *acc, int n_rows, int nc, const struct chain *
     vf wv[PANEL_COLS / VW];
 
     for (uint32_t k = 0; k < c->n_k; k += 2, w += c->w_k, a += 2 * c->a_k) {
-        chain_fetch(w, (size_t)nc * VW * 4, c->ahead);
+        if (c->ahead)
+            fetch_lines(w, (size_t)nc * VW * 4, c->ahead);
+        if (c->fetch)
+            chain_fetch_step(c->fetch, k / 2);
         UNROLL
         for (int j = 0; j < nc; j++) {
-            pair[j] = (vu)v_load((const float *)(const void *)(w + (size_t)j * VW * 4));
+            pair[j] = chain_load_pairs(part, c, w, j);
             wv[j] = (vf)(pair[j] << 16);
         }
         chain_step(acc, n_rows, nc, a, c->a_row, wv);
@@ -115,6 +156,17 @@ ALWAYS_INLINE void chain_pairs(vf *acc, int n_rows, int nc, const struct chain *
             wv[j] = (vf)(pair[j] & 0xffff0000u);
         chain_step(acc, n_rows, nc, a + c->a_k, c->a_row, wv);
     }
+}
+
+/* The odd element of the pairs at w alone: a chain that begins in the middle of a pair. */
+ALWAYS_INLINE void chain_odd(vf *acc, int n_rows, int nc, bool part, const struct chain *c)
+{
+    vf wv[PANEL_COLS / VW];
+
+    UNROLL
+    for (int j = 0; j < nc; j++)
+        wv[j] = (vf)(chain_load_pairs(part, c, c->w, j) & 0xffff0000u);
+    chain_step(acc, n_rows, nc, c->a, c->a_row, wv);
 }
 
 #endif

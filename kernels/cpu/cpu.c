@@ -3,6 +3,12 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "base/check.h"
 #include "kernels/cpu/pool.h"
@@ -10,6 +16,8 @@
 
 extern const struct ops cpu_ops_portable;
 #if defined(__x86_64__)
+extern const struct ops cpu_ops_amx;
+extern const struct ops cpu_ops_avx512bf16;
 extern const struct ops cpu_ops_avx512;
 extern const struct ops cpu_ops_avx2;
 
@@ -23,7 +31,27 @@ static bool avx512_supported(void)
 {
     return avx2_supported() && __builtin_cpu_supports("avx512f") &&
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512dq");
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
+}
+
+static bool avx512bf16_supported(void)
+{
+    return avx512_supported() && __builtin_cpu_supports("avx512bf16");
+}
+
+/* Linux gives a process the tiles' 8 KB of state only when it asks; threads inherit the answer. The
+ * pool is created after this. */
+static bool amx_supported(void)
+{
+    enum { REQUEST_STATE = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+    enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25 };
+    unsigned a, b, c, d;
+
+    if (!avx512bf16_supported() || !__get_cpuid_count(7, 0, &a, &b, &c, &d))
+        return false;
+    if ((d & AMX_BF16) == 0 || (d & AMX_TILE) == 0 || (d & AMX_INT8) == 0)
+        return false;
+    return syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0;
 }
 #endif
 
@@ -34,6 +62,8 @@ static bool always(void)
 
 static const struct cpu_variant variants[] = {
 #if defined(__x86_64__)
+    {"amx", &cpu_ops_amx, amx_supported},
+    {"avx512bf16", &cpu_ops_avx512bf16, avx512bf16_supported},
     {"avx512", &cpu_ops_avx512, avx512_supported},
     {"avx2", &cpu_ops_avx2, avx2_supported},
 #endif
@@ -60,6 +90,8 @@ static void carve_attn(struct cpu_attn_scratch *a, float *memory, size_t *at, si
 {
     a->q = carve(memory, at, CPU_ATTN_QUERIES_MAX * dim);
     a->score = carve(memory, at, CPU_ATTN_ROWS_MAX * KV_SEGMENT_TOKENS_MAX);
+    a->p = (unsigned char *)carve(memory, at, CPU_ATTN_ROWS_MAX * KV_SEGMENT_TOKENS_MAX / 2);
+    a->v = (unsigned char *)carve(memory, at, KV_BLOCK_TOKENS * dim / 2);
     a->tile = carve(memory, at, CPU_ATTN_ROWS_MAX * dim);
     a->out = carve(memory, at, CPU_ATTN_QUERIES_MAX * dim);
     a->max = carve(memory, at, CPU_ATTN_QUERIES_MAX);
@@ -84,17 +116,44 @@ static enum status init_attn(struct cpu *c, uint32_t n_threads)
     return OK;
 }
 
+static enum status init_tiles(struct cpu *c, uint32_t n_threads)
+{
+    size_t w_floats = ((size_t)c->max_k + 127) / 128 * 128 * PANEL_COLS / sizeof(float);
+    size_t c_floats = (size_t)CPU_TILE_ROWS * PANEL_COLS;
+
+    c->tile_scratch = calloc(n_threads, sizeof(*c->tile_scratch));
+    c->tile_memory = aligned_alloc(64, n_threads * (w_floats + c_floats) * sizeof(float));
+    c->ranges = aligned_alloc(64, n_threads * sizeof(*c->ranges));
+    if (!c->tile_scratch || !c->tile_memory || !c->ranges)
+        return ERR_NOMEM;
+    memset(c->ranges, 0, n_threads * sizeof(*c->ranges));
+    for (uint32_t i = 0; i < n_threads; i++) {
+        float *memory = c->tile_memory + i * (w_floats + c_floats);
+
+        c->tile_scratch[i] = (struct cpu_tile_scratch){
+            .c = memory, .w = (unsigned char *)(memory + c_floats)};
+    }
+    return OK;
+}
+
+/* A row takes at most 4 bytes per element of K, and its share of a slot's head and ends. */
+static size_t packed_bytes(const struct cpu *c)
+{
+    size_t row = (size_t)c->max_k * sizeof(float) + 512;
+
+    return row * (c->packed_rows + 32); /* slots of unequal groups are of the larger's size */
+}
+
 enum status cpu_init(struct cpu *c, const struct device_config *config, uint32_t n_threads)
 {
-    size_t bytes;
-
     *c = (struct cpu){.max_k = config->max_k, .max_head_dim = config->max_head_dim};
     c->packed_rows = config->max_rows < CPU_PACK_ROWS_MAX ? config->max_rows : CPU_PACK_ROWS_MAX;
     c->packed_rows = c->packed_rows ? c->packed_rows : 1;
-    bytes = (size_t)c->packed_rows * c->max_k * sizeof(float);
+    c->packed_bytes = packed_bytes(c) / 64 * 64;
     /* Not touched here: a server that never sees a long step never pays for these pages. */
-    c->packed = aligned_alloc(64, (bytes + 127) / 64 * 64);
-    if (!c->packed || init_attn(c, n_threads) != OK || pool_create(&c->pool, n_threads) != OK) {
+    c->packed = aligned_alloc(64, c->packed_bytes);
+    if (!c->packed || init_attn(c, n_threads) != OK || init_tiles(c, n_threads) != OK ||
+        pool_create(&c->pool, n_threads) != OK) {
         cpu_fini(c);
         return ERR_NOMEM;
     }
@@ -107,5 +166,8 @@ void cpu_fini(struct cpu *c)
     free(c->packed);
     free(c->attn);
     free(c->attn_memory);
+    free(c->tile_scratch);
+    free(c->tile_memory);
+    free(c->ranges);
     *c = (struct cpu){0};
 }

@@ -7,6 +7,7 @@
 #ifndef TARN_KERNELS_CPU_CPU_H
 #define TARN_KERNELS_CPU_CPU_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "kernels/ops.h"
@@ -16,29 +17,48 @@ struct device_config;
 
 /* Rows whose activations are packed at once; a longer step is cut (that changes no bit). */
 #define CPU_PACK_ROWS_MAX 768
-/* Queries (rows x heads that share a KV head) that walk the segments together. */
-#define CPU_ATTN_QUERIES_MAX 48
-/* Queries of one register tile, at most, in any variant. */
-#define CPU_ATTN_ROWS_MAX 12
+/* Queries (rows x heads that share a KV head) of one task, at most, in any kernel. */
+#define CPU_ATTN_QUERIES_MAX 128
+/* Queries of one register tile or pair of row blocks, at most, in any kernel. */
+#define CPU_ATTN_ROWS_MAX 32
 
 /* Attention's memory of one thread; d is the head size, rounded up to PANEL_COLS. */
 struct cpu_attn_scratch {
-    float *q;      /* [CPU_ATTN_QUERIES_MAX * d], scaled, packed [d][rows] group by group */
-    float *score;  /* [CPU_ATTN_ROWS_MAX][KV_SEGMENT_TOKENS_MAX] */
-    float *tile;   /* [CPU_ATTN_ROWS_MAX][d] */
+    float *q;      /* [CPU_ATTN_QUERIES_MAX * d], scaled, packed as the kernel wants them */
+    float *score;  /* [CPU_ATTN_ROWS_MAX * KV_SEGMENT_TOKENS_MAX] */
+    unsigned char *p; /* as score, in bf16 */
+    unsigned char *v; /* [KV_BLOCK_TOKENS * d] in bf16: a block of V that is not full */
+    float *tile;   /* [CPU_ATTN_ROWS_MAX * d] */
     float *out;    /* [CPU_ATTN_QUERIES_MAX][d] */
     float *max;    /* [CPU_ATTN_QUERIES_MAX] */
     float *sum;    /* [CPU_ATTN_QUERIES_MAX]; 0: no key seen yet */
 };
 
+/* Rows by 32 columns of all groups of a task, and a panel of int4 weights as bytes: of one thread. */
+struct cpu_tile_scratch {
+    float *c;                /* [CPU_TILE_ROWS][PANEL_COLS] */
+    unsigned char *w;        /* [max_k][PANEL_COLS] */
+};
+#define CPU_TILE_ROWS (CPU_PACK_ROWS_MAX + 32)
+
+/* Panels of a product that one thread walks before it helps the others. */
+struct cpu_range {
+    _Alignas(64) _Atomic uint32_t next;
+    uint32_t end;
+};
+
 struct cpu {
     struct pool *pool;
-    float *packed;              /* [packed_rows * max_k] */
+    unsigned char *packed;      /* activations of packed_rows rows, as their kernel wants them */
+    size_t packed_bytes;
     uint32_t packed_rows;
     uint32_t max_k;
     uint32_t max_head_dim;
     struct cpu_attn_scratch *attn; /* [n_threads] */
     float *attn_memory;
+    struct cpu_tile_scratch *tile_scratch; /* [n_threads] */
+    float *tile_memory;
+    struct cpu_range *ranges;   /* [n_threads] */
 };
 
 NODISCARD enum status cpu_init(struct cpu *c, const struct device_config *config,

@@ -1,4 +1,7 @@
-/* cpu_avx512.c - the CPU kernels compiled for AVX512 (kernels/CMakeLists.txt gives the flags). */
+/* cpu_avx512.c - the CPU kernels compiled for AVX-512 with VNNI (kernels/CMakeLists.txt gives the
+ * flags). */
+#define CPU_NAME "cpu-avx512"
+#define CPU_OPS cpu_ops_avx512
 #include "kernels/cpu/vec_avx512.h"
 
 #include "kernels/cpu/ops_body.h"

@@ -10,7 +10,7 @@ extern const struct ops CPU_OPS;
 
 const struct ops CPU_OPS = {
     .name = CPU_NAME,
-    .version = 1,
+    .version = 2,
     .embed = embed,
     .rmsnorm = rmsnorm,
     .gemm = gemm,

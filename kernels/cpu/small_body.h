@@ -11,6 +11,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/cpu/vec.h"
+#include "kernels/pack.h"
 
 /* Elements below which one thread is quicker than waking another. */
 #define ROWS_ALONE_MAX (32u << 10)
@@ -30,10 +31,29 @@ static void over_rows(struct device *d, uint32_t n_rows, size_t row_elems,
     pool_run(c->pool, n_rows, chunk, fn, (void *)(uintptr_t)params);
 }
 
+/* A column of a packed weight: quads 128 bytes apart under the scale of their group. */
+static void embed_packed(const struct embed_params *p, uint32_t id, float *out)
+{
+    const unsigned char *w =
+        (const unsigned char *)p->table +
+        (size_t)(id / PANEL_COLS) * pack_panel_bytes(DTYPE_I8, p->dim, p->group);
+    uint32_t col = id % PANEL_COLS;
+
+    for (uint32_t k = 0; k < p->dim; k += p->group) {
+        uint32_t n = min_u32(p->dim - k, p->group);
+        float scale = dtype_load(DTYPE_BF16, w, col);
+        const unsigned char *quad = w + PANEL_COLS * 2 + col * 4;
+
+        for (uint32_t i = 0; i < n; i++)
+            out[k + i] = (float)((int)quad[i / 4 * PANEL_COLS * 4 + i % 4] - 128) * scale;
+        w += pack_group_bytes(DTYPE_I8, n);
+    }
+}
+
 static void embed_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
 {
     const struct embed_params *p = arg;
-    size_t es = dtype_bytes(p->dtype);
+    size_t es = dtype_bytes(p->dtype); /* meaningless for I8 and not used there */
 
     (void)thread;
     for (uint32_t t = begin; t < end; t++) {
@@ -41,6 +61,10 @@ static void embed_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
         float *out = p->out + (size_t)t * p->dim;
 
         ASSERT(p->ids[t] < p->n_vocab);
+        if (p->dtype == DTYPE_I8) {
+            embed_packed(p, p->ids[t], out);
+            continue;
+        }
         if (p->dtype == DTYPE_F32) {
             memcpy(out, src, p->dim * sizeof(*out));
             continue;
@@ -119,37 +143,75 @@ static void rotate(float *out, const float *x, const float *cos_sin, uint32_t ha
     }
 }
 
-/* A head's K into column `offset` of [d][KV_BLOCK_TOKENS]: one element per 32, so it is converted
- * in vectors first. */
+/* A head's K into column `offset` of its block: one element (in bf16: one pair) per row of the
+ * block, so it is converted in vectors first. */
 static void store_k(enum dtype t, void *k, uint32_t offset, const float *x, uint32_t dim)
 {
-    unsigned char tmp[VW * sizeof(float)];
-    size_t es = dtype_bytes(t);
-    unsigned char *dst = (unsigned char *)k + offset * es;
+    unsigned char tmp[2 * VW * sizeof(float)];
+    size_t cell = t == DTYPE_F16 ? 2 : 4;
+    uint32_t per_vec = t == DTYPE_BF16 ? 2 * VW : VW;
+    unsigned char *dst = (unsigned char *)k + offset * cell;
 
-    for (uint32_t i = 0; i < dim; i += VW) {
-        uint32_t n = min_u32(dim - i, VW);
+    for (uint32_t i = 0; i < dim; i += per_vec) {
+        uint32_t n = min_u32(dim - i, per_vec);
 
-        v_store_as_n(t, tmp, v_load_n(x + i, n), n);
-        for (uint32_t j = 0; j < n; j++, dst += KV_BLOCK_TOKENS * es)
-            memcpy(dst, tmp + j * es, es);
+        if (t == DTYPE_BF16) {
+            bf16_pairs(tmp, x + i, n, false);
+            n = (n + 1) / 2;
+        } else {
+            v_store_as_n(t, tmp, v_load_n(x + i, n), n);
+        }
+        for (uint32_t j = 0; j < n; j++, dst += KV_BLOCK_TOKENS * cell)
+            memcpy(dst, tmp + j * cell, cell);
     }
 }
 
+/* One token's V into its row; in bf16 into every other element of the pair's row. The other half
+ * may be another thread's row of the batch, so nothing of it is touched. */
 static void store_v(enum dtype t, void *v, uint32_t offset, const float *x, uint32_t dim)
 {
     size_t es = dtype_bytes(t);
     unsigned char *dst = (unsigned char *)v + (size_t)offset * dim * es;
+    uint16_t *half = (uint16_t *)v + (size_t)(offset / 2) * dim * 2 + offset % 2;
 
     for (uint32_t i = 0; i < dim; i += VW) {
         uint32_t n = min_u32(dim - i, VW);
 
-        v_store_as_n(t, dst + i * es, v_load_n(x + i, n), n);
+        if (t != DTYPE_BF16) {
+            v_store_as_n(t, dst + i * es, v_load_n(x + i, n), n);
+            continue;
+        }
+        vh h = v_to_bf16(v_load_n(x + i, n));
+
+        for (uint32_t j = 0; j < n; j++)
+            half[2 * (i + j)] = h[j];
+    }
+}
+
+/* Both tokens of a pair. */
+static void store_v_pair(void *v, uint32_t offset, const float *x, const float *next, uint32_t dim)
+{
+    float *dst = (float *)v + (size_t)(offset / 2) * dim;
+
+    for (uint32_t i = 0; i < dim; i += VW) {
+        uint32_t n = min_u32(dim - i, VW);
+        vu lo = v_widen(v_to_bf16(v_load_n(x + i, n)));
+        vu hi = v_widen(v_to_bf16(v_load_n(next + i, n)));
+
+        v_store_n(dst + i, (vf)(lo | hi << 16), n);
     }
 }
 
 /* Largest head size that rope_kv takes; attention's bound is the device's max_head_dim. */
 #define ROPE_DIM_MAX 1024
+
+/* Whether rows t and t + 1 fill one pair of V. */
+static bool rope_is_pair(const struct rope_kv_params *p, uint32_t t, uint32_t end)
+{
+    return p->pool.dtype == DTYPE_BF16 && t + 1 < end && p->slot_offset[t] % 2 == 0 &&
+           p->slot_block[t + 1] == p->slot_block[t] &&
+           p->slot_offset[t + 1] == p->slot_offset[t] + 1;
+}
 
 static void rope_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
 {
@@ -174,8 +236,18 @@ static void rope_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
             memcpy(head + 2 * half, p->k + at + 2 * half, (dim - 2 * half) * sizeof(*head));
             store_k(p->pool.dtype, kv_at(&p->pool, p->slot_block[t], p->layer, 0, g),
                     p->slot_offset[t], head, dim);
-            store_v(p->pool.dtype, kv_at(&p->pool, p->slot_block[t], p->layer, 1, g),
-                    p->slot_offset[t], p->v + at, dim);
+        }
+    }
+    for (uint32_t t = begin, n; t < end; t += n) {
+        n = rope_is_pair(p, t, end) ? 2 : 1;
+        for (uint32_t g = 0; g < p->pool.n_kv_heads; g++) {
+            const float *v = p->v + t * p->qkv_stride + (size_t)g * dim;
+            void *to = kv_at(&p->pool, p->slot_block[t], p->layer, 1, g);
+
+            if (n == 2)
+                store_v_pair(to, p->slot_offset[t], v, v + p->qkv_stride, dim);
+            else
+                store_v(p->pool.dtype, to, p->slot_offset[t], v, dim);
         }
     }
 }

@@ -6,6 +6,8 @@
 #define TARN_KERNELS_CPU_VEC_H
 
 #include <math.h>
+#include <stdbool.h>
+#include <string.h>
 
 #include "kernels/params.h"
 
@@ -35,6 +37,21 @@ static inline vi v_lanes(void)
 #endif
 }
 
+static inline vi v_set1_i32(int32_t i)
+{
+    return (vi)((vu){0} + (uint32_t)i);
+}
+
+static inline vb b_load(const void *p)
+{
+    return (vb)v_load(p);
+}
+
+static inline void b_store(void *p, vb b)
+{
+    v_store(p, (vf)b);
+}
+
 /* All ones in the lanes below n (any n). */
 static inline vi v_below(int32_t n)
 {
@@ -53,6 +70,29 @@ static inline vh v_to_bf16(vf v)
     vu rounded = (u + 0x7fffu + (u >> 16 & 1)) >> 16;
 
     return __builtin_convertvector((rounded & ~nan) | ((u >> 16 | 0x40u) & nan), vh);
+}
+
+/* n <= 2 VW floats to bf16, nearest even, with zeros up to 2 VW behind them: pairs along K. For
+ * products also numbers below 2^-126 may become 0: the instructions take them as such anyway. */
+ALWAYS_INLINE void bf16_pairs(void *out, const float *x, uint32_t n, bool product)
+{
+    bool whole = n == 2 * VW;
+    vf lo = whole ? v_load(x) : v_load_n(x, min_u32(n, VW));
+    vf hi = whole ? v_load(x + VW) : n > VW ? v_load_n(x + VW, n - VW) : v_set1(0);
+    vh h[2];
+
+#ifdef HAVE_BF16_DOT
+    if (product) {
+        h[0] = v_to_bf16_product(lo);
+        h[1] = v_to_bf16_product(hi);
+        memcpy(out, h, sizeof(h));
+        return;
+    }
+#endif
+    (void)product;
+    h[0] = v_to_bf16(lo);
+    h[1] = v_to_bf16(hi);
+    memcpy(out, h, sizeof(h));
 }
 
 /* VW elements of any dtype as floats. `t` is a constant wherever speed matters. */

@@ -8,13 +8,14 @@
 #define VW 8
 #define ACC_MAX 12
 #define ROWS_MAX 6
-#define CPU_NAME "cpu-avx2"
-#define CPU_OPS cpu_ops_avx2
+#define INT_ACC_MAX 4
+#define I8_OFFSET 0 /* v_dot_i8 takes the offset of 128 out itself */
 
 typedef float vf __attribute__((vector_size(32)));
 typedef uint32_t vu __attribute__((vector_size(32)));
 typedef int32_t vi __attribute__((vector_size(32)));
 typedef uint16_t vh __attribute__((vector_size(16)));
+typedef uint8_t vb __attribute__((vector_size(32)));
 
 static inline vf v_load(const float *p)
 {
@@ -59,6 +60,25 @@ static inline vf v_from_f16(vh h)
 static inline vh v_to_f16(vf v)
 {
     return (vh)_mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+/* acc + sum of the four products in each 32-bit lane of w in 0 .. 15 with a in -127 .. 127; exact:
+ * pairs of products stay below 2^15. */
+static inline vi v_dot_i4(vi acc, vb w, vi a)
+{
+    __m256i pairs = _mm256_maddubs_epi16((__m256i)w, (__m256i)a);
+
+    return acc + (vi)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+}
+
+/* The same for (w - 128). Its sign moves to `a`, for unsigned bytes up to 255 would overflow the
+ * pairs; |w - 128| <= 127 does not. */
+static inline vi v_dot_i8(vi acc, vb w, vi a)
+{
+    __m256i signed_w = (__m256i)(w ^ 0x80);
+
+    return v_dot_i4(acc, (vb)_mm256_abs_epi8(signed_w),
+                    (vi)_mm256_sign_epi8((__m256i)a, signed_w));
 }
 
 #include "kernels/cpu/vec_partial.h"

@@ -1,20 +1,22 @@
-/* vec_avx512.h - the vector layer for AVX-512 (F, BW, VL, DQ): 16 lanes, 32 registers.
+/* vec_avx512.h - the vector layer for AVX-512 (F, BW, VL, DQ, VNNI): 16 lanes, 32 registers.
  *
- * Included by cpu_avx512.c only, which is compiled with the flags for it. Everything that a variant
- * must say itself is here; vec.h adds what GCC's vector extensions express for all of them. */
+ * Included by the variants with AVX-512 (cpu_avx512.c, cpu_avx512bf16.c, cpu_amx.c), which are
+ * compiled with the flags for it. Everything that a variant must say itself is here; vec.h adds what
+ * GCC's vector extensions express for all of them. */
 #include <immintrin.h>
 #include <stdint.h>
 
 #define VW 16         /* lanes of a vector */
 #define ACC_MAX 24    /* accumulators that fit beside weights and a broadcast value */
 #define ROWS_MAX 12   /* most rows of one tile */
-#define CPU_NAME "cpu-avx512"
-#define CPU_OPS cpu_ops_avx512
+#define INT_ACC_MAX 24 /* accumulators of integer products; their sums in floats are in memory */
+#define I8_OFFSET 128  /* v_dot_i8 multiplies with the stored, unsigned weight */
 
 typedef float vf __attribute__((vector_size(64)));
 typedef uint32_t vu __attribute__((vector_size(64)));
 typedef int32_t vi __attribute__((vector_size(64)));
 typedef uint16_t vh __attribute__((vector_size(32)));
+typedef uint8_t vb __attribute__((vector_size(64)));
 
 static inline vf v_load(const float *p)
 {
@@ -84,3 +86,30 @@ static inline vh v_to_f16(vf v)
 {
     return (vh)_mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
+
+/* acc + sum of the four products in each 32-bit lane, w unsigned, a signed; exact. */
+static inline vi v_dot_i8(vi acc, vb w, vi a)
+{
+    return (vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, (__m512i)a);
+}
+
+/* The same for w in 0 .. 15. */
+static inline vi v_dot_i4(vi acc, vb w, vi a)
+{
+    return v_dot_i8(acc, w, a);
+}
+
+#ifdef __AVX512BF16__
+#define HAVE_BF16_DOT 1
+/* acc + the two products of bf16 numbers in each 32-bit lane */
+static inline vf v_dot_bf16(vf acc, vf a, vf w)
+{
+    return (vf)_mm512_dpbf16_ps((__m512)acc, (__m512bh)a, (__m512bh)w);
+}
+
+/* Nearest even; numbers below 2^-126 become 0. */
+static inline vh v_to_bf16_product(vf v)
+{
+    return (vh)_mm512_cvtneps_pbh((__m512)v);
+}
+#endif

@@ -10,13 +10,14 @@
 #define VW 4
 #define ACC_MAX 8
 #define ROWS_MAX 4
-#define CPU_NAME "cpu-portable"
-#define CPU_OPS cpu_ops_portable
+#define INT_ACC_MAX 4
+#define I8_OFFSET 128
 
 typedef float vf __attribute__((vector_size(16)));
 typedef uint32_t vu __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));
 typedef uint16_t vh __attribute__((vector_size(8)));
+typedef uint8_t vb __attribute__((vector_size(16)));
 
 static inline vf v_load(const float *p)
 {
@@ -84,6 +85,21 @@ static inline vh v_to_f16(vf v)
         h[i] = bits;
     }
     return h;
+}
+
+/* acc + sum of the four products in each 32-bit lane, w unsigned, a signed; exact. */
+static inline vi v_dot_i8(vi acc, vb w, vi a)
+{
+    vu bytes = (vu)w;
+
+    for (int i = 0; i < 4; i++)
+        acc += (vi)(bytes >> 8 * i & 0xff) * (a << (24 - 8 * i) >> 24);
+    return acc;
+}
+
+static inline vi v_dot_i4(vi acc, vb w, vi a)
+{
+    return v_dot_i8(acc, w, a);
 }
 
 #include "kernels/cpu/vec_partial.h"

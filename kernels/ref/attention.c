@@ -29,7 +29,7 @@ static double dot_key(const struct attention_params *p, const float *q, const vo
     double sum = 0;
 
     for (uint32_t i = 0; i < p->pool.head_dim; i++)
-        sum += (double)q[i] * dtype_load(p->pool.dtype, k, (size_t)i * KV_BLOCK_TOKENS + offset);
+        sum += (double)q[i] * dtype_load(p->pool.dtype, k, kv_k_index(&p->pool, i, offset));
     return sum * p->scale;
 }
 
@@ -61,7 +61,7 @@ static void one_head(const struct attention_params *p, const struct attn_seq *se
             uint32_t block = find_block(p, seq, j, &off);
             const void *v = kv_at(&p->pool, block, p->layer, 1, g);
 
-            sum += score[j] * dtype_load(p->pool.dtype, v, (size_t)off * dim + i);
+            sum += score[j] * dtype_load(p->pool.dtype, v, kv_v_index(&p->pool, i, off));
         }
         out[i] = (float)(sum / total);
     }

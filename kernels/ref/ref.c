@@ -3,7 +3,7 @@
 
 const struct ops ref_ops = {
     .name = "ref",
-    .version = 1,
+    .version = 2,
     .embed = ref_embed,
     .rmsnorm = ref_rmsnorm,
     .gemm = ref_gemm,

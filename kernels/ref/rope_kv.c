@@ -42,9 +42,9 @@ static void store_kv(const struct rope_kv_params *p, uint32_t t, const float *co
         void *v_out = kv_at(&p->pool, block, p->layer, 1, g);
 
         for (uint32_t i = 0; i < dim; i++) {
-            dtype_store(p->pool.dtype, k_out, (size_t)i * KV_BLOCK_TOKENS + off,
+            dtype_store(p->pool.dtype, k_out, kv_k_index(&p->pool, i, off),
                         rotated(k, i, p->rot_dim, cos_sin));
-            dtype_store(p->pool.dtype, v_out, (size_t)off * dim + i, v[i]);
+            dtype_store(p->pool.dtype, v_out, kv_v_index(&p->pool, i, off), v[i]);
         }
     }
 }

@@ -2,6 +2,7 @@
  *
  *   tarn-logits MODEL_DIR IDS_FILE OUT_FILE [--dtype T] [--kv-dtype T] [--chunk N] [--threads N]
  *               [--device ref|cpu] [--cpu-variant V] [--span-ends A,B,...]
+ *               [--quantization none|int8|int4] [--quantization-group N]
  *
  * IDS_FILE holds token ids separated by white space; OUT_FILE gets raw little-endian float32
  * [n_ids, vocab]. A test program: references in other languages are compared with it. */
@@ -15,7 +16,8 @@
 
 struct options {
     const char *dir, *ids_file, *out_file;
-    const char *dtype, *kv_dtype, *variant;
+    const char *dtype, *kv_dtype, *variant, *quantization;
+    uint32_t quantization_group;
     enum device_kind kind;
     uint32_t chunk, threads;
     uint32_t span_ends[64], n_span_ends;
@@ -39,13 +41,17 @@ static void parse(struct options *o, int argc, char **argv)
     if (argc < 4)
         die("usage:", "tarn-logits MODEL_DIR IDS_FILE OUT_FILE [options]");
     *o = (struct options){.dir = argv[1], .ids_file = argv[2], .out_file = argv[3],
-                          .kind = DEVICE_CPU, .chunk = 64};
+                          .kind = DEVICE_CPU, .chunk = 64, .quantization = "none"};
     for (int i = 4; i + 1 < argc; i += 2) {
         const char *v = argv[i + 1];
         if (!strcmp(argv[i], "--dtype"))
             o->dtype = v;
         else if (!strcmp(argv[i], "--kv-dtype"))
             o->kv_dtype = v;
+        else if (!strcmp(argv[i], "--quantization"))
+            o->quantization = v;
+        else if (!strcmp(argv[i], "--quantization-group"))
+            o->quantization_group = (uint32_t)atoi(v);
         else if (!strcmp(argv[i], "--cpu-variant"))
             o->variant = v;
         else if (!strcmp(argv[i], "--chunk"))
@@ -155,6 +161,7 @@ int main(int argc, char **argv)
     check(device_open(&device, &dc, &why), &why);
     struct weights_config wc = {.device = device, .dir = o.dir, .model = &m,
                                 .dtype = dtype_of(o.dtype, stored)};
+    check(quantization_parse(&wc.quantization, o.quantization, o.quantization_group, &why), &why);
     check(weights_load(&weights, &wc, &why), &why);
     struct cache_config cc = {device,
                               {.dtype = dtype_of(o.kv_dtype, wc.dtype),
@@ -162,8 +169,9 @@ int main(int argc, char **argv)
                                .n_kv_heads = m.n_kv_heads, .head_dim = m.head_dim},
                               KV_SEGMENT_TOKENS_MAX, true};
     check(cache_create(&cache, &cc, &why), &why);
-    struct forward_config fc = {device, &m, &weights, o.chunk, o.chunk, n, 1,
-                                cache_blocks_max(n, 64, 0)};
+    struct forward_config fc = {.device = device, .model = &m, .weights = &weights,
+                                .n_rows_max = o.chunk, .n_out_max = o.chunk, .n_pos = n,
+                                .n_seqs_max = 1, .n_blocks_max = cache_blocks_max(n, 64, 0)};
     check(forward_create(&forward, &fc), &why);
     run(&o, forward, cache, m.n_vocab, ids, n, &why);
     forward_destroy(forward);

@@ -91,6 +91,7 @@ class NumpyLlama:
         self.n_kv_heads = config.get("num_key_value_heads") or self.n_heads
         self.head_dim = config.get("head_dim") or config["hidden_size"] // self.n_heads
         self.freq = rope_frequencies(config, self.head_dim)
+        self.tied = bool(config.get("tie_word_embeddings"))
 
     @staticmethod
     def load(model_dir: Path, kv_dtype: str | None = None) -> NumpyLlama:
@@ -130,9 +131,11 @@ class NumpyLlama:
             p = f"model.layers.{i}."
             h = h + self.attend(self.norm(h, p + "input_layernorm"), p + "self_attn.")
             h = h + self.feed_forward(self.norm(h, p + "post_attention_layernorm"), p + "mlp.")
-        h = self.norm(h, "model.norm")
-        if self.config.get("tie_word_embeddings"):
-            return h @ embedding.astype(np.float64).T
+        return self.output(self.norm(h, "model.norm"))
+
+    def output(self, h: np.ndarray) -> np.ndarray:
+        if self.tied:
+            return h @ self.weights["model.embed_tokens.weight"].astype(np.float64).T
         return self.linear(h, "lm_head")
 
 

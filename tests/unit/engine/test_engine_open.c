@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "engine/engine.h"
 
 static char dir[64];
@@ -87,6 +88,13 @@ static void every_wrong_option_is_named(void **state)
     c.kv_dtype = "int3";
     refuse(&c, ERR_INVALID, "--kv-cache-dtype int3");
     c = small();
+    c.quantization = "int3";
+    refuse(&c, ERR_INVALID, "--quantization int3");
+    c = small();
+    c.quantization = "int4";
+    c.quantization_group = 64;
+    refuse(&c, ERR_INVALID, "--quantization-group 64");
+    c = small();
     c.load_format = "zip";
     refuse(&c, ERR_INVALID, "--load-format zip");
     c = small();
@@ -157,7 +165,7 @@ static void the_fingerprint_tells_models_and_settings_apart(void **state)
     strcpy(again, engine_info(e)->fingerprint_hex);
     engine_close(e);
     assert_string_equal(first, again);
-    for (int k = 0; k < 5; k++) {
+    for (int k = 0; k < 6; k++) {
         c = small();
         if (k == 0)
             c.seed = 7; /* other weights */
@@ -167,6 +175,8 @@ static void the_fingerprint_tells_models_and_settings_apart(void **state)
             c.segment_tokens = 128;
         else if (k == 3)
             c.dtype = "bf16";
+        else if (k == 4)
+            c.quantization = "int8";
         else
             c.device = "ref";
         assert_ok(engine_open(&e, &c, NULL));
@@ -176,6 +186,39 @@ static void the_fingerprint_tells_models_and_settings_apart(void **state)
     }
 }
 
+static void each_quantization_has_a_fingerprint_of_its_own(void **state)
+{
+    static const struct {
+        const char *name;
+        uint32_t group;
+        const char *shown;
+    } kinds[] = {{"none", 0, "f16"},
+                 {"int8", 32, "int8 (groups of 32)"},
+                 {"int8", 128, "int8 (groups of 128)"},
+                 {"int4", 32, "int4 (groups of 32)"},
+                 {"int4", 128, "int4 (groups of 128)"}};
+    char seen[ARRAY_SIZE(kinds)][65];
+    uint64_t bytes[ARRAY_SIZE(kinds)];
+    struct engine *e;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+        struct engine_config c = small();
+        c.quantization = kinds[i].name;
+        c.quantization_group = kinds[i].group;
+        assert_ok(engine_open(&e, &c, NULL));
+        strcpy(seen[i], engine_info(e)->fingerprint_hex);
+        bytes[i] = engine_info(e)->weight_bytes;
+        assert_string_equal(engine_info(e)->weights_name, kinds[i].shown);
+        /* "auto" is the float type of the model, quantized or not: 2 KiB a block. */
+        assert_int_equal(engine_info(e)->kv_bytes / engine_info(e)->n_kv_blocks, 2048);
+        engine_close(e);
+        for (size_t j = 0; j < i; j++)
+            assert_string_not_equal(seen[i], seen[j]);
+    }
+    assert_true(bytes[1] < bytes[0] && bytes[3] < bytes[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -183,6 +226,7 @@ int main(void)
         cmocka_unit_test(damaged_side_files_are_errors_not_crashes),
         cmocka_unit_test(a_small_pool_cuts_the_context),
         cmocka_unit_test(the_fingerprint_tells_models_and_settings_apart),
+        cmocka_unit_test(each_quantization_has_a_fingerprint_of_its_own),
     };
     strcpy(dir, "/tmp/tarn-open-XXXXXX");
     if (!mkdtemp(dir))

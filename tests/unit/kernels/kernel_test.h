@@ -24,7 +24,7 @@
 
 #define UNUSED __attribute__((unused))
 
-static const char *const variant_names[] = {"avx512", "avx2", "portable"};
+static const char *const variant_names[] = {"amx", "avx512bf16", "avx512", "avx2", "portable"};
 
 static uint64_t rng_state = 0x9e3779b97f4a7c15u;
 
@@ -112,8 +112,8 @@ static UNUSED void each_variant(uint32_t n_threads, void (*fn)(struct device *d)
     }
 }
 
-static UNUSED void check_close(const char *what, const float *got, const float *want, size_t n,
-                               double abs_tol, double rel_tol)
+static UNUSED void check_near(const char *what, const float *got, const float *want, size_t n,
+                              double abs_tol, double rel_tol, double cos_tol)
 {
     double dot = 0, got2 = 0, want2 = 0;
 
@@ -131,8 +131,14 @@ static UNUSED void check_close(const char *what, const float *got, const float *
         got2 += (double)got[i] * got[i];
         want2 += (double)want[i] * want[i];
     }
-    if (want2 > 0 && !(dot / sqrt(got2 * want2) > 1 - 1e-6))
+    if (want2 > 0 && !(dot / sqrt(got2 * want2) > 1 - cos_tol))
         fail_msg("%s: cosine %.9f", what, dot / sqrt(got2 * want2));
+}
+
+static UNUSED void check_close(const char *what, const float *got, const float *want, size_t n,
+                               double abs_tol, double rel_tol)
+{
+    check_near(what, got, want, n, abs_tol, rel_tol, 1e-6);
 }
 
 /* Bit for bit, with the first coordinate that differs. Two NaNs are the same: which payload

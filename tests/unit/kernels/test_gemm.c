@@ -5,6 +5,13 @@
 
 #define PAD 3 /* floats between rows, which nobody may touch */
 
+/* What is tested: every type of weight, the quantized ones with both sizes of groups. */
+static const struct kind {
+    enum dtype t;
+    uint32_t group;
+} kinds[] = {{DTYPE_F32, 0}, {DTYPE_F16, 0},  {DTYPE_BF16, 0}, {DTYPE_I8, 32},
+             {DTYPE_I8, 128}, {DTYPE_I4, 32}, {DTYPE_I4, 128}};
+
 struct problem {
     struct weight w;
     void *packed;
@@ -16,15 +23,30 @@ struct problem {
     float *old; /* what out holds before */
 };
 
-static void problem_init(struct problem *p, enum dtype t, uint32_t n_rows, uint32_t n, uint32_t k)
+/* Activations of a product with bf16 weights are bf16 numbers here: kernels may round them. */
+static void problem_init(struct problem *p, struct kind kind, uint32_t n_rows, uint32_t n,
+                         uint32_t k)
 {
-    void *src = random_elements(t, (size_t)n * k);
+    bool quantized = kind.t >= DTYPE_FLOATS;
+    void *src = random_elements(quantized ? DTYPE_F32 : kind.t, (size_t)n * k);
 
     *p = (struct problem){.n_rows = n_rows, .a_stride = k + PAD, .out_stride = n + PAD};
-    p->packed = test_alloc(pack_bytes(t, n, k) + 64);
-    p->w = (struct weight){.dtype = t, .n = n, .k = k, .data = p->packed};
-    pack_rows(&p->w, 0, src, n);
+    p->packed = aligned_alloc(64, (pack_bytes(kind.t, n, k, kind.group) + 127) / 64 * 64);
+    assert_non_null(p->packed);
+    memset(p->packed, 0, pack_bytes(kind.t, n, k, kind.group));
+    p->w = (struct weight){
+        .dtype = kind.t, .n = n, .k = k, .group = kind.group, .data = p->packed};
+    if (quantized)
+        pack_quantize_rows(&p->w, 0, DTYPE_F32, src, n);
+    else
+        pack_rows(&p->w, 0, src, n);
     p->a = random_floats(n_rows * p->a_stride);
+    for (size_t i = 0; kind.t == DTYPE_BF16 && i < n_rows * p->a_stride; i++) {
+        uint16_t h;
+
+        dtype_store(DTYPE_BF16, &h, 0, p->a[i]);
+        p->a[i] = dtype_load(DTYPE_BF16, &h, 0);
+    }
     p->bias = random_floats(n);
     p->old = random_floats(n_rows * p->out_stride);
     free(src);
@@ -63,20 +85,30 @@ static float *run_gemm(struct device *d, const struct problem *p, uint32_t row0,
     return out;
 }
 
-static void check_against_ref(struct device *d, enum dtype t, uint32_t n_rows, uint32_t n,
+/* Quantized products are integers and a fixed chain of fused multiply-adds, so they equal the
+ * reference bit for bit; but not without an instruction for the latter. */
+static bool is_exact(struct device *d, enum dtype t)
+{
+    return t >= DTYPE_FLOATS && strcmp(device_ops(d)->name, "cpu-portable") != 0;
+}
+
+static void check_against_ref(struct device *d, struct kind kind, uint32_t n_rows, uint32_t n,
                               uint32_t k)
 {
     struct problem p;
     char what[96];
 
-    problem_init(&p, t, n_rows, n, k);
+    problem_init(&p, kind, n_rows, n, k);
     for (int flags = 0; flags < 4; flags++) {
         float *want = run_gemm(NULL, &p, 0, n_rows, flags & 1, flags & 2);
         float *got = run_gemm(d, &p, 0, n_rows, flags & 1, flags & 2);
 
-        snprintf(what, sizeof(what), "%s dtype %d rows %u n %u k %u flags %d",
-                 device_ops(d)->name, t, n_rows, n, k, flags);
-        check_close(what, got, want, n_rows * p.out_stride, 2e-6 * k + 1e-6, 1e-5);
+        snprintf(what, sizeof(what), "%s dtype %d group %u rows %u n %u k %u flags %d",
+                 device_ops(d)->name, kind.t, kind.group, n_rows, n, k, flags);
+        if (is_exact(d, kind.t))
+            check_same(what, got, want, n_rows * p.out_stride);
+        else
+            check_close(what, got, want, n_rows * p.out_stride, 2e-6 * k + 1e-6, 1e-5);
         free(want);
         free(got);
     }
@@ -88,13 +120,16 @@ static void sizes_on(struct device *d)
     static const uint32_t shapes[][2] = {{1, 1},   {2, 2},   {31, 3},  {32, 16},
                                          {33, 17}, {50, 64}, {96, 65}, {257, 129}};
 
-    for (int t = 0; t < DTYPE_COUNT; t++)
+    for (size_t t = 0; t < ARRAY_SIZE(kinds); t++) {
         for (uint32_t n_rows = 0; n_rows <= 14; n_rows++)
             for (size_t i = 0; i < ARRAY_SIZE(shapes); i++)
-                check_against_ref(d, (enum dtype)t, n_rows, shapes[i][0], shapes[i][1]);
-    for (int t = 0; t < DTYPE_COUNT; t++) {
-        check_against_ref(d, (enum dtype)t, 1, 70, 1199);
-        check_against_ref(d, (enum dtype)t, 131, 40, 33); /* longer than max_rows */
+                check_against_ref(d, kinds[t], n_rows, shapes[i][0], shapes[i][1]);
+        for (uint32_t n_rows = 15; n_rows <= 66; n_rows += 3) /* one, two and more tiles */
+            check_against_ref(d, kinds[t], n_rows, 37, n_rows % 2 ? 256 : 96);
+        check_against_ref(d, kinds[t], 1, 70, 1199);
+        check_against_ref(d, kinds[t], 33, 70, 1199);
+        check_against_ref(d, kinds[t], 131, 40, 33); /* longer than max_rows */
+        check_against_ref(d, kinds[t], 100, 65, 1152);
     }
 }
 
@@ -107,20 +142,51 @@ static void equals_reference_on_odd_sizes(void **state)
 
 static void nan_and_inf_on(struct device *d)
 {
-    for (int t = 0; t < DTYPE_COUNT; t++) {
+    for (size_t t = 0; t < ARRAY_SIZE(kinds); t++) {
         struct problem p;
 
-        problem_init(&p, (enum dtype)t, 13, 40, 21);
+        problem_init(&p, kinds[t], 33, 40, 128);
         p.a[2 * p.a_stride + 5] = NAN;
         p.a[7 * p.a_stride + 20] = INFINITY;
-        dtype_store((enum dtype)t, p.packed, 3, -INFINITY);
-        float *want = run_gemm(NULL, &p, 0, 13, true, true);
-        float *got = run_gemm(d, &p, 0, 13, true, true);
-        check_close("nan and inf", got, want, 13 * p.out_stride, 1e-4, 1e-5);
+        p.a[30 * p.a_stride + 127] = -INFINITY;
+        if (kinds[t].t < DTYPE_FLOATS)
+            dtype_store(kinds[t].t, p.packed, 3, -INFINITY);
+        else
+            dtype_store(DTYPE_BF16, p.packed, 3, NAN); /* the scale of a group of output 3 */
+        float *want = run_gemm(NULL, &p, 0, 33, true, true);
+        float *got = run_gemm(d, &p, 0, 33, true, true);
+        check_close("nan and inf", got, want, 33 * p.out_stride, 1e-3, 1e-5);
         free(want);
         free(got);
         problem_fini(&p);
     }
+}
+
+/* Rows of zeros, of the smallest numbers, and of one number among zeros. */
+static void extreme_rows_on(struct device *d)
+{
+    for (size_t t = 0; t < ARRAY_SIZE(kinds); t++) {
+        struct problem p;
+
+        problem_init(&p, kinds[t], 12, 33, 256);
+        for (uint32_t i = 0; i < 256; i++) {
+            p.a[i] = 0;
+            p.a[3 * p.a_stride + i] = i % 2 ? 1e-40f : -1e-36f;
+            p.a[5 * p.a_stride + i] = i == 77 ? -0x1p100f : 0;
+        }
+        float *want = run_gemm(NULL, &p, 0, 12, true, false);
+        float *got = run_gemm(d, &p, 0, 12, true, false);
+        check_close("extreme rows", got, want, 12 * p.out_stride, 1e-3, 1e-5);
+        free(want);
+        free(got);
+        problem_fini(&p);
+    }
+}
+
+static void zero_tiny_and_lonely_values_are_right(void **state)
+{
+    (void)state;
+    each_variant(1, extreme_rows_on);
 }
 
 static void nan_and_inf_stay_in_their_row_and_column(void **state)
@@ -133,7 +199,7 @@ static void nan_and_inf_stay_in_their_row_and_column(void **state)
  * fewer companies with several threads, where calls are slow under a sanitizer. */
 static void check_rows(struct device *d, const struct problem *p, const float *all)
 {
-    static const uint32_t batches[] = {1, 2, 3, 5, 6, 11, 12, 13, 24, 29, 37};
+    static const uint32_t batches[] = {1, 2, 3, 5, 6, 11, 12, 13, 24, 29, 37, 64};
 
     for (size_t b = 0; b < ARRAY_SIZE(batches); b += device_n_threads(d) > 1 ? 5 : 1) {
         uint32_t n = batches[b];
@@ -149,31 +215,29 @@ static void check_rows(struct device *d, const struct problem *p, const float *a
     }
 }
 
-static void batch_invariance_of(const char *variant)
+static void batch_invariance_of(const char *variant, struct kind kind, uint32_t k)
 {
-    for (int t = 0; t < DTYPE_COUNT; t++) {
-        struct problem p;
-        float *first = NULL;
+    struct problem p;
+    float *first = NULL;
 
-        problem_init(&p, (enum dtype)t, 131, 205, 301);
-        for (uint32_t n_threads = 1; n_threads <= 3; n_threads++) {
-            struct device *d = open_device(DEVICE_CPU, variant, n_threads);
+    problem_init(&p, kind, 131, 205, k);
+    for (uint32_t n_threads = 1; n_threads <= 3; n_threads++) {
+        struct device *d = open_device(DEVICE_CPU, variant, n_threads);
 
-            if (!d)
-                break;
-            float *all = run_gemm(d, &p, 0, p.n_rows, true, true);
-            if (first)
-                check_same("threads", all, first, p.n_rows * p.out_stride);
-            check_rows(d, &p, all);
-            device_close(d);
-            if (first)
-                free(all);
-            else
-                first = all;
-        }
-        free(first);
-        problem_fini(&p);
+        if (!d)
+            break;
+        float *all = run_gemm(d, &p, 0, p.n_rows, true, true);
+        if (first)
+            check_same("threads", all, first, p.n_rows * p.out_stride);
+        check_rows(d, &p, all);
+        device_close(d);
+        if (first)
+            free(all);
+        else
+            first = all;
     }
+    free(first);
+    problem_fini(&p);
 }
 
 static void a_row_has_the_same_bits_in_any_batch_position_and_thread_count(void **state)
@@ -181,7 +245,10 @@ static void a_row_has_the_same_bits_in_any_batch_position_and_thread_count(void 
     (void)state;
     rng_seed(7);
     for (size_t i = 0; i < ARRAY_SIZE(variant_names); i++)
-        batch_invariance_of(variant_names[i]);
+        for (size_t t = 0; t < ARRAY_SIZE(kinds); t++) {
+            batch_invariance_of(variant_names[i], kinds[t], 301);
+            batch_invariance_of(variant_names[i], kinds[t], 384);
+        }
 }
 
 int main(void)
@@ -189,6 +256,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equals_reference_on_odd_sizes),
         cmocka_unit_test(nan_and_inf_stay_in_their_row_and_column),
+        cmocka_unit_test(zero_tiny_and_lonely_values_are_right),
         cmocka_unit_test(a_row_has_the_same_bits_in_any_batch_position_and_thread_count),
     };
 

@@ -104,7 +104,7 @@ static void check_pack(enum dtype t, uint32_t n, uint32_t k)
 {
     size_t es = dtype_bytes(t);
     char *src = random_elements(t, (size_t)n * k);
-    void *packed = test_alloc(pack_bytes(t, n, k));
+    void *packed = test_alloc(pack_bytes(t, n, k, 0));
     struct weight w = {.dtype = t, .n = n, .k = k, .data = packed};
     uint32_t cut1 = n / 3, cut2 = n - n / 4;
 
@@ -119,7 +119,7 @@ static void check_pack(enum dtype t, uint32_t n, uint32_t k)
             assert_true(pack_at(&w, i, j) == dtype_load(t, src, (size_t)i * k + j));
 
     /* What no element took is still zero: the sum over all is the sum over the elements. */
-    size_t n_slots = pack_bytes(t, n, k) / es, n_set = 0, n_src = 0;
+    size_t n_slots = pack_bytes(t, n, k, 0) / es, n_set = 0, n_src = 0;
     for (size_t i = 0; i < n_slots; i++)
         n_set += dtype_load(t, packed, i) != 0;
     for (size_t i = 0; i < (size_t)n * k; i++)
@@ -136,7 +136,7 @@ static void pack_rows_puts_each_element_where_pack_at_reads_it(void **state)
                                         {96, 5}, {65, 128}, {7, 129}, {100, 257}};
 
     (void)state;
-    for (int t = 0; t < DTYPE_COUNT; t++)
+    for (int t = 0; t < DTYPE_FLOATS; t++)
         for (size_t i = 0; i < ARRAY_SIZE(sizes); i++)
             check_pack((enum dtype)t, sizes[i][0], sizes[i][1]);
 }
@@ -144,12 +144,12 @@ static void pack_rows_puts_each_element_where_pack_at_reads_it(void **state)
 static void sizes_are_whole_panels(void **state)
 {
     (void)state;
-    assert_int_equal(pack_bytes(DTYPE_F32, 33, 5), 2 * 5 * 32 * 4);
-    assert_int_equal(pack_bytes(DTYPE_F16, 32, 5), 5 * 32 * 2);
-    assert_int_equal(pack_bytes(DTYPE_BF16, 1, 5), 6 * 32 * 2);
-    assert_int_equal(pack_bytes(DTYPE_BF16, 0, 5), 0);
+    assert_int_equal(pack_bytes(DTYPE_F32, 33, 5, 0), 2 * 5 * 32 * 4);
+    assert_int_equal(pack_bytes(DTYPE_F16, 32, 5, 0), 5 * 32 * 2);
+    assert_int_equal(pack_bytes(DTYPE_BF16, 1, 5, 0), 6 * 32 * 2);
+    assert_int_equal(pack_bytes(DTYPE_BF16, 0, 5, 0), 0);
     /* More than 4 GB must not wrap. */
-    assert_true(pack_bytes(DTYPE_F32, 1u << 20, 1u << 16) == (size_t)1 << 38);
+    assert_true(pack_bytes(DTYPE_F32, 1u << 20, 1u << 16, 0) == (size_t)1 << 38);
 }
 
 int main(void)

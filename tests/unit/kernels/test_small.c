@@ -9,7 +9,7 @@ static const uint32_t dims[] = {1, 3, 4, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 
 
 static void embed_on(struct device *d)
 {
-    for (int t = 0; t < DTYPE_COUNT; t++)
+    for (int t = 0; t < DTYPE_FLOATS; t++)
         for (size_t i = 0; i < ARRAY_SIZE(dims); i++) {
             uint32_t ids[N_ROWS], n_vocab = 19, dim = dims[i];
             size_t n = (size_t)N_ROWS * dim;
@@ -233,9 +233,9 @@ static void rope_on(struct device *d)
     static const uint32_t shapes[][2] = {{2, 2},   {8, 8},   {16, 4},  {20, 20}, {34, 0},
                                          {64, 64}, {80, 32}, {96, 96}, {128, 128}, {256, 256}};
     /* One unit in the last place of the cache dtype: the reference rounds from double. */
-    static const double ulp[DTYPE_COUNT] = {1e-6, 0x1p-10, 0x1p-7};
+    static const double ulp[DTYPE_FLOATS] = {1e-6, 0x1p-10, 0x1p-7};
 
-    for (int t = 0; t < DTYPE_COUNT; t++)
+    for (int t = 0; t < DTYPE_FLOATS; t++)
         for (size_t i = 0; i < ARRAY_SIZE(shapes); i++) {
             struct rope r;
 

@@ -1,0 +1,79 @@
+/* attn.h - what both attention kernels share: the job, its tasks, and their ends.
+ *
+ * A query is one head of one row; the queries of the heads that share a KV head are taken together,
+ * so that a key read once serves all of them. A task is some of them with one KV head.
+ *
+ * Owns    nothing; results lie in the thread's scratch memory until attn_write().
+ * Thread  a task runs on one thread of the pool.
+ * Errors  none.
+ * Units   queries, keys, elements. */
+#ifndef TARN_KERNELS_CPU_ATTN_H
+#define TARN_KERNELS_CPU_ATTN_H
+
+#include "base/check.h"
+#include "kernels/cpu/chain.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/pool.h"
+
+/* What does not change over the call. */
+struct attn_job {
+    const struct attention_params *p;
+    struct cpu *cpu;
+    uint32_t n_shared;   /* query heads per KV head */
+    uint32_t dim;
+    uint32_t dim_padded; /* to whole panels; the stride of a task's results */
+    uint32_t n_tasks;
+    uint32_t task_queries; /* queries of a task, at most */
+};
+
+/* One task: queries [query0, query0 + n_queries) of one sequence and KV head. Query i is head
+ * i % n_shared (of this KV head's) of row i / n_shared. */
+struct attn_task {
+    const struct attn_job *job;
+    const struct attn_seq *seq;
+    const struct cpu_attn_scratch *mem;
+    uint32_t kv_head;
+    uint32_t query0;
+    uint32_t n_queries;
+};
+
+static inline uint32_t attn_head(const struct attn_task *task, uint32_t query)
+{
+    return task->kv_head * task->job->n_shared + query % task->job->n_shared;
+}
+
+static inline const float *attn_query(const struct attn_task *task, uint32_t i)
+{
+    const struct attention_params *p = task->job->p;
+    uint32_t query = task->query0 + i;
+
+    return p->q + (task->seq->row0 + query / task->job->n_shared) * p->q_stride +
+           (size_t)attn_head(task, query) * task->job->dim;
+}
+
+/* Keys of the segment that the row of this query sees. */
+static uint32_t attn_visible(const struct attn_task *task, const struct attn_segment *seg,
+                             uint32_t query)
+{
+    uint32_t pos = task->seq->pos0 + query / task->job->n_shared;
+
+    return pos < seg->pos0 ? 0 : min_u32(pos - seg->pos0 + 1, seg->n_tokens);
+}
+
+static void attn_write(const struct attn_task *task)
+{
+    const struct attn_job *job = task->job;
+
+    for (uint32_t i = 0; i < task->n_queries; i++) {
+        uint32_t query = task->query0 + i;
+        size_t row = task->seq->row0 + query / job->n_shared;
+        float *out = job->p->out + (row * job->p->n_heads + attn_head(task, query)) * job->dim;
+        const float *src = task->mem->out + (size_t)i * job->dim_padded;
+        vf inv = v_set1(1.0f / task->mem->sum[i]);
+
+        for (uint32_t k = 0; k < job->dim; k += VW)
+            v_store_n(out + k, v_load(src + k) * inv, min_u32(job->dim - k, VW));
+    }
+}
+
+#endif

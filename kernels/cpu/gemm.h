@@ -1,0 +1,132 @@
+/* gemm.h - the frame that all products share: rows in groups, activations packed, panels as tasks.
+ *
+ * A step's rows are cut into groups, whose activations are packed as their kernel wants them; a
+ * task is one panel of weights times a few groups that together stay in the second-level cache. K is
+ * never split between tasks. With one row the walk over panels is a single stream through memory.
+ * Which kernel takes a weight is a function of its type and shape and, where two kernels give equal
+ * bits, of the number of rows (gemm_body.h).
+ *
+ * Owns    nothing; packed activations lie in the device's scratch memory.
+ * Thread  gemm_pack and gemm_tasks run on the pool.
+ * Errors  none.
+ * Units   elements unless the name says bytes. */
+#ifndef TARN_KERNELS_CPU_GEMM_H
+#define TARN_KERNELS_CPU_GEMM_H
+
+#include <string.h>
+
+#include "base/check.h"
+#include "kernels/cpu/chain.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/pool.h"
+#include "kernels/pack.h"
+
+struct gemm_job;
+
+/* One task: groups [begin, end) of rows times one panel. */
+struct gemm_panel {
+    uint32_t panel;
+    uint32_t begin, end;
+    uint32_t thread;
+    struct chain_fetch fetch;  /* what its first group fetches; the others find it done */
+};
+
+/* How one kind of weight is multiplied. */
+struct gemm_kernel {
+    uint32_t rows_max;   /* most rows of a group */
+    bool even;           /* groups of even size instead of full ones and a rest */
+    /* Bytes of one group's packed activations, a multiple of 64. */
+    size_t (*slot_bytes)(const struct weight *w, uint32_t n_rows);
+    /* The rows of one group, from a on. */
+    void (*pack)(const struct gemm_job *j, uint32_t group, const float *a, uint32_t n_rows);
+    void (*panel)(const struct gemm_job *j, const struct gemm_panel *b);
+};
+
+/* Rows [row0, row0 + n_rows) of a product. */
+struct gemm_job {
+    const struct gemm_params *p;
+    const struct gemm_kernel *kernel;
+    struct cpu *cpu;
+    uint32_t row0;
+    uint32_t n_rows;
+    uint32_t n_groups;
+    uint32_t n_blocks;         /* of groups */
+    uint32_t n_panels;
+    size_t panel_bytes;
+    size_t slot_bytes;
+    unsigned char *packed;     /* [n_groups] slots, or as the kernel lays them out */
+    const struct weight *next; /* what is multiplied after this, to be fetched; or NULL */
+    uint32_t n_threads;
+};
+
+/* The end of a group's chains for one panel. */
+struct gemm_end {
+    uint32_t n_cols;           /* outputs of this panel that exist, 1..PANEL_COLS */
+    const float *bias;         /* [n_cols] or NULL */
+    bool accumulate;
+    float *out;                /* [rows][n_cols] */
+    size_t out_stride;
+};
+
+/* i-th of n even cuts of [0, total]. */
+static inline uint32_t even_cut(uint32_t total, uint32_t n, uint32_t i)
+{
+    return (uint32_t)((uint64_t)total * i / n);
+}
+
+/* First row of group i; for i == n_groups the number of rows. */
+static inline uint32_t gemm_group_row(const struct gemm_job *j, uint32_t i)
+{
+    return j->kernel->even ? even_cut(j->n_rows, j->n_groups, i)
+                           : min_u32(i * j->kernel->rows_max, j->n_rows);
+}
+
+static inline unsigned char *gemm_slot(const struct gemm_job *j, uint32_t group)
+{
+    return j->packed + group * j->slot_bytes;
+}
+
+static inline const unsigned char *gemm_panel_data(const struct gemm_job *j, uint32_t panel)
+{
+    return (const unsigned char *)j->p->w.data + panel * j->panel_bytes;
+}
+
+static inline struct gemm_end gemm_end_of(const struct gemm_job *j, uint32_t panel, uint32_t group)
+{
+    const struct gemm_params *p = j->p;
+    uint32_t n0 = panel * PANEL_COLS;
+
+    return (struct gemm_end){
+        .n_cols = min_u32(p->w.n - n0, PANEL_COLS),
+        .bias = p->bias ? p->bias + n0 : NULL,
+        .accumulate = p->accumulate != 0,
+        .out = p->out + (j->row0 + gemm_group_row(j, group)) * p->out_stride + n0,
+        .out_stride = p->out_stride,
+    };
+}
+
+/* The end of each chain: bias, then the old output, then out it goes. Not inlined: it is short
+ * beside any chain, and there are dozens of instances of those. */
+static __attribute__((noinline)) void gemm_store(const struct gemm_end *e,
+                                                 const float *acc /* [n_rows][width] */,
+                                                 uint32_t n_rows, uint32_t width, uint32_t col0)
+{
+    for (uint32_t j = 0; j < width && col0 + j < e->n_cols; j += VW) {
+        uint32_t col = col0 + j;
+        uint32_t n = min_u32(e->n_cols - col, VW);
+        vf bias = e->bias ? v_load_n(e->bias + col, n) : v_set1(0);
+
+        for (uint32_t r = 0; r < n_rows; r++) {
+            float *out = e->out + r * e->out_stride + col;
+            vf v = v_load(acc + r * width + j);
+
+            if (e->bias)
+                v += bias;
+            if (e->accumulate)
+                v += v_load_n(out, n);
+            v_store_n(out, v, n);
+        }
+    }
+}
+
+#endif

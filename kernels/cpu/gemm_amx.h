@@ -1,0 +1,381 @@
+/* gemm_amx.h - products with bf16, int8 and int4 weights on AMX tiles.
+ *
+ * A group is two row blocks of at most 16. Its activations are packed in the order in which tiles
+ * take them: block after block, [step][rows][64 bytes], a step being 32 bf16 or 64 int8 elements of
+ * K. The tile instruction treats every row of A by itself, in an order along K that its shape alone
+ * gives, so a row's bits do not depend on its company (P1); integer products are exact anyhow, and
+ * equal those of gemm_int.h. */
+#ifndef TARN_KERNELS_CPU_GEMM_AMX_H
+#define TARN_KERNELS_CPU_GEMM_AMX_H
+
+#include "kernels/cpu/amx.h"
+#include "kernels/cpu/gemm_quant.h"
+
+/* Rows from which tiles are quicker than vpdpbusd. */
+#define AMX_INT_ROWS_MIN 9
+/* Steps of B that stay in the first-level cache while all groups pass over them. */
+#define AMX_BF16_STEPS 8
+
+/* --- bf16 --- */
+
+static uint32_t amx_bf16_steps(const struct weight *w)
+{
+    return (w->k + 31) / 32;
+}
+
+/* Activations lie span after span, so that a span of all groups is one stream through memory:
+ * [span][group][row block][step of the span][rows][64 bytes]. */
+#define AMX_SPAN_BYTES (AMX_BF16_STEPS * AMX_GROUP_ROWS * AMX_ROW_BYTES) /* of a group */
+
+static size_t amx_bf16_slot_bytes(const struct weight *w, uint32_t n_rows)
+{
+    (void)n_rows;
+    return (size_t)((amx_bf16_steps(w) + AMX_BF16_STEPS - 1) / AMX_BF16_STEPS) * AMX_SPAN_BYTES;
+}
+
+static unsigned char *amx_bf16_at(const struct gemm_job *j, uint32_t group, uint32_t span)
+{
+    return j->packed + ((size_t)span * j->n_groups + group) * AMX_SPAN_BYTES;
+}
+
+static void amx_bf16_pack_row(const struct gemm_job *j, uint32_t group, uint32_t r, uint32_t n_rows,
+                              const float *x)
+{
+    uint32_t m0 = min_u32(n_rows, AMX_ROWS), n_k = j->p->w.k;
+    size_t m = r < m0 ? m0 : n_rows - m0, block = r < m0 ? 0 : m0 * AMX_BF16_STEPS;
+    size_t step = m * AMX_ROW_BYTES;
+
+    for (uint32_t span = 0, k = 0; k < n_k; span++) {
+        unsigned char *dst =
+            amx_bf16_at(j, group, span) + (block + r % AMX_ROWS) * AMX_ROW_BYTES;
+
+        for (uint32_t s = 0; s < AMX_BF16_STEPS && k < n_k; s++, k += 32, dst += step)
+            bf16_pairs(dst, x + k, min_u32(n_k - k, 32), true);
+    }
+}
+
+static void amx_bf16_pack(const struct gemm_job *j, uint32_t group, const float *a, uint32_t n_rows)
+{
+    for (uint32_t r = 0; r < n_rows; r++)
+        amx_bf16_pack_row(j, group, r, n_rows, a + r * j->p->a_stride);
+}
+
+struct amx_bf16_span {          /* of steps, for one panel */
+    const unsigned char *w;     /* first step of the span */
+    const unsigned char *tail;  /* the last step of the panel when it is short: padded with zeros */
+    uint32_t begin, end;        /* steps; the tail is end - 1 when tail is set */
+    /* The span behind it, to be in the first-level cache in time: a tile load waits for each line
+     * that is not. So much of it in each step of each group. */
+    const unsigned char *next;
+    uint32_t next_bytes;
+    /* What the panel is to fetch from memory, so many rows of it in each step of each group. */
+    const struct chain_fetch *fetch;
+    uint32_t fetch_row, fetch_rows;
+};
+
+/* One group over the n whole steps of a span. */
+ALWAYS_INLINE void amx_bf16_steps_of(bool two, struct amx_bf16_span *b, const unsigned char *a0,
+                                     const unsigned char *a1, size_t m0, size_t m1, uint32_t n)
+{
+    const unsigned char *w = b->w, *next = b->next;
+
+    for (uint32_t s = 0; s < n; s++) {
+        for (uint32_t i = 0; i < b->fetch_rows; i++)
+            chain_fetch_step(b->fetch, b->fetch_row++);
+        for (uint32_t i = 0; i < b->next_bytes; i += 64)
+            __builtin_prefetch(next + i);
+        amx_step(two, a0, a1, w, AMX_B_STRIDE);
+        a0 += m0 * AMX_ROW_BYTES;
+        a1 += m1 * AMX_ROW_BYTES;
+        w += AMX_STEP_BYTES;
+        next += b->next_bytes;
+    }
+    b->next = next;
+}
+
+static void amx_bf16_group(struct amx_bf16_span *b, const unsigned char *a0, uint32_t n_rows,
+                           float *c)
+{
+    size_t m0 = min_u32(n_rows, AMX_ROWS), m1 = n_rows - m0;
+    const unsigned char *a1 = a0 + AMX_BF16_STEPS * m0 * AMX_ROW_BYTES;
+    uint32_t n = b->end - b->begin - (b->tail ? 1 : 0);
+    bool two = m1 > 0;
+
+    if (b->begin == 0)
+        amx_zero(two);
+    else
+        amx_load_c(c, two);
+    if (!two)
+        amx_bf16_steps_of(false, b, a0, a0, m0, 0, n);
+    else
+        amx_bf16_steps_of(true, b, a0, a1, m0, m1, n);
+    if (b->tail)
+        amx_step(two, a0 + n * m0 * AMX_ROW_BYTES, a1 + n * m1 * AMX_ROW_BYTES, b->tail,
+                 AMX_B_STRIDE);
+    amx_store_c(c, two);
+}
+
+static void amx_bf16_panel(const struct gemm_job *j, const struct gemm_panel *p)
+{
+    const struct weight *w = &j->p->w;
+    const unsigned char *data = gemm_panel_data(j, p->panel);
+    _Alignas(64) unsigned char tail[AMX_STEP_BYTES];
+    uint32_t shape = 0, n_steps = amx_bf16_steps(w), n_groups = p->end - p->begin;
+    size_t whole = (size_t)(w->k / 32) * AMX_STEP_BYTES;
+    float *c = j->cpu->tile_scratch[p->thread].c;
+
+    if (w->k % 32) {
+        memset(tail, 0, sizeof(tail));
+        memcpy(tail, data + whole, j->panel_bytes - whole);
+    }
+    for (uint32_t s = 0; s < n_steps; s += AMX_BF16_STEPS) {
+        struct amx_bf16_span b = {.w = data + (size_t)s * AMX_STEP_BYTES,
+                                  .begin = s,
+                                  .end = min_u32(s + AMX_BF16_STEPS, n_steps),
+                                  .next = data + (s + AMX_BF16_STEPS) * (size_t)AMX_STEP_BYTES,
+                                  .next_bytes = (AMX_STEP_BYTES / n_groups + 63) / 64 * 64,
+                                  .fetch = &p->fetch,
+                                  .fetch_row = s * AMX_ROWS,
+                                  .fetch_rows = (AMX_ROWS + n_groups - 1) / n_groups};
+
+        if (b.end == n_steps && w->k % 32)
+            b.tail = tail;
+        for (uint32_t i = p->begin; i < p->end; i++) {
+            uint32_t n_rows = gemm_group_row(j, i + 1) - gemm_group_row(j, i);
+            float *ci = c + (size_t)(i - p->begin) * AMX_GROUP_ROWS * PANEL_COLS;
+
+            if (n_rows != shape)
+                amx_shape(shape = n_rows, AMX_ROW_BYTES);
+            amx_bf16_group(&b, amx_bf16_at(j, i, s / AMX_BF16_STEPS), n_rows, ci);
+            if (b.end == n_steps) {
+                struct gemm_end e = gemm_end_of(j, p->panel, i);
+
+                gemm_store(&e, ci, n_rows, PANEL_COLS, 0);
+            }
+        }
+    }
+    amx_done();
+}
+
+static const struct gemm_kernel amx_bf16_kernel = {AMX_GROUP_ROWS, false, amx_bf16_slot_bytes,
+                                                   amx_bf16_pack, amx_bf16_panel};
+
+/* --- int8 and int4 ---
+ *
+ * A group's slot: scale[32], then the row blocks. A panel is first unpacked to signed bytes,
+ * [column block][K/4][16][4], which all rows then read from the nearer caches. One pair of blocks
+ * at a time: its 16 rows of sums stay in vector registers while a tile takes each group of K in
+ * turn. */
+
+#define AMX_INT_HEAD (AMX_GROUP_ROWS * sizeof(float))
+
+static uint32_t amx_int_steps(const struct weight *w)
+{
+    return (w->k + 63) / 64;
+}
+
+static size_t amx_int_slot_bytes(const struct weight *w, uint32_t n_rows)
+{
+    return AMX_INT_HEAD + (size_t)amx_int_steps(w) * n_rows * AMX_ROW_BYTES;
+}
+
+static void amx_int_pack(const struct gemm_job *j, uint32_t group, const float *a, uint32_t n_rows)
+{
+    const struct weight *w = &j->p->w;
+    unsigned char *slot = gemm_slot(j, group);
+    float *scale = (float *)(void *)slot;
+    int8_t *block = (int8_t *)slot + AMX_INT_HEAD;
+
+    for (uint32_t r0 = 0; r0 < n_rows; r0 += AMX_ROWS) {
+        uint32_t m = min_u32(n_rows - r0, AMX_ROWS);
+        size_t step = (size_t)m * AMX_ROW_BYTES;
+
+        for (uint32_t r = 0; r < m; r++) {
+            const float *x = a + (r0 + r) * j->p->a_stride;
+            struct quant_row row = quant_row_of(x, w->k);
+
+            scale[r0 + r] = row.scale;
+            for (uint32_t k = 0; k < w->k; k += QUANT_CHUNK)
+                quant_chunk(block + k / 64 * step + r * AMX_ROW_BYTES + k % 64, x + k, QUANT_CHUNK,
+                            row.inverse);
+        }
+        block += amx_int_steps(w) * step;
+    }
+}
+
+/* A panel as signed bytes; meanwhile the fetches. */
+ALWAYS_INLINE void amx_unpack(enum dtype t, const struct weight *w, const unsigned char *panel,
+                              unsigned char *out, const struct chain_fetch *fetch)
+{
+    const uint32_t n_rows = w->group / (t == DTYPE_I4 ? 8 : 4); /* of 128 bytes in a group */
+    size_t half = (size_t)w->k * AMX_ROWS;
+    uint32_t step = 0;
+
+    for (uint32_t k = 0; k < w->k; k += w->group) {
+        panel += PANEL_COLS * 2;
+        for (uint32_t i = 0; i < n_rows; i++, panel += AMX_B_STRIDE) {
+            chain_fetch_step(fetch, step++);
+            for (int j = 0; j < 2; j++) {
+                vu u = (vu)b_load(panel + j * 64);
+                unsigned char *to = out + j * half;
+
+                if (t == DTYPE_I4) {
+                    b_store(to, (vb)(u & 0x0f0f0f0fu) - 8);
+                    b_store(to + 64, (vb)(u >> 4 & 0x0f0f0f0fu) - 8);
+                } else {
+                    b_store(to, (vb)(u ^ 0x80808080u));
+                }
+            }
+            out += t == DTYPE_I4 ? 128 : 64;
+        }
+    }
+}
+
+/* sum[r] += (float)c[r] * scale: rows beyond those in use hold what they may. */
+ALWAYS_INLINE void amx_int_scale(vf *sum, const int32_t *c, const unsigned char *scales)
+{
+    vf s = v_load_as(DTYPE_BF16, scales);
+
+    UNROLL
+    for (int r = 0; r < AMX_ROWS; r++)
+        sum[r] = v_fma(__builtin_convertvector((vi)b_load(c + r * VW), vf), s, sum[r]);
+}
+
+/* One group of K of a pair of blocks into C tile 0 .. 3: exact sums. */
+#define AMX_INT_DOT(tile, ta, tb)                                                                  \
+    do {                                                                                           \
+        AMX_ZERO(tile);                                                                            \
+        for (uint32_t i = 0; i < group; i += k_bytes) {                                            \
+            AMX_LOAD(ta, a + i / 64 * m * AMX_ROW_BYTES, AMX_ROW_BYTES);                           \
+            AMX_LOAD(tb, b + i * AMX_ROWS, AMX_ROW_BYTES);                                         \
+            AMX_I8(tile, ta, tb);                                                                  \
+        }                                                                                          \
+    } while (0)
+
+ALWAYS_INLINE void amx_int_dot(uint32_t group, const unsigned char *a, size_t m,
+                               const unsigned char *b, uint32_t tile)
+{
+    const uint32_t k_bytes = group < 64 ? group : 64;
+
+    if (tile == 0)
+        AMX_INT_DOT(0, 4, 6);
+    else if (tile == 1)
+        AMX_INT_DOT(1, 5, 7);
+    else if (tile == 2)
+        AMX_INT_DOT(2, 4, 6);
+    else
+        AMX_INT_DOT(3, 5, 7);
+}
+
+ALWAYS_INLINE void amx_int_take(uint32_t tile, int32_t *c)
+{
+    if (tile == 0)
+        AMX_STORE(0, c, AMX_ROW_BYTES);
+    else if (tile == 1)
+        AMX_STORE(1, c, AMX_ROW_BYTES);
+    else if (tile == 2)
+        AMX_STORE(2, c, AMX_ROW_BYTES);
+    else
+        AMX_STORE(3, c, AMX_ROW_BYTES);
+}
+
+/* Groups of K between the product, the store and the scaling of a tile. A store that directly
+ * follows its product holds up all that is behind it until the product is through. */
+#define AMX_INT_STORE_LAG 1
+#define AMX_INT_SCALE_LAG 3
+
+/* A row block of m rows times a column block, all of K, into out [16][16]. */
+ALWAYS_INLINE void amx_int_block(uint32_t group, uint32_t n_groups, const unsigned char *a,
+                                 size_t m, const unsigned char *b, const unsigned char *scales,
+                                 size_t scales_step, const float *row_scale, float *out)
+{
+    _Alignas(64) int32_t c[4][AMX_ROWS * VW];
+    vf sum[AMX_ROWS];
+
+    UNROLL
+    for (int r = 0; r < AMX_ROWS; r++)
+        sum[r] = v_set1(0);
+    for (uint32_t g0 = 0; g0 < n_groups + AMX_INT_SCALE_LAG; g0 += 4)
+        UNROLL
+        for (uint32_t t = 0; t < 4; t++) {
+            uint32_t g = g0 + t, k = g * group, store = (t + 4 - AMX_INT_STORE_LAG) % 4;
+            uint32_t scale = (t + 4 - AMX_INT_SCALE_LAG) % 4;
+
+            if (g < n_groups)
+                amx_int_dot(group, a + k / 64 * m * AMX_ROW_BYTES + k % 64, m,
+                            b + (size_t)k * AMX_ROWS, t);
+            if (g >= AMX_INT_STORE_LAG && g - AMX_INT_STORE_LAG < n_groups)
+                amx_int_take(store, c[store]);
+            if (g >= AMX_INT_SCALE_LAG && g - AMX_INT_SCALE_LAG < n_groups) {
+                amx_int_scale(sum, c[scale], scales);
+                scales += scales_step;
+            }
+        }
+    UNROLL
+    for (int r = 0; r < AMX_ROWS; r++)
+        v_store(out + r * VW, sum[r] * v_set1(row_scale[r]));
+}
+
+/* All groups of rows times the column block at b. */
+ALWAYS_INLINE void amx_int_cols(const struct gemm_job *j, const struct gemm_panel *p,
+                                uint32_t group, uint32_t cols, const unsigned char *b,
+                                const unsigned char *scales)
+{
+    const struct weight *w = &j->p->w;
+    size_t step = pack_group_bytes(w->dtype, group);
+    _Alignas(64) float out[AMX_ROWS * VW];
+
+    for (uint32_t i = p->begin; i < p->end; i++) {
+        const unsigned char *slot = gemm_slot(j, i);
+        const unsigned char *a = slot + AMX_INT_HEAD;
+        uint32_t n_rows = gemm_group_row(j, i + 1) - gemm_group_row(j, i);
+        struct gemm_end e = gemm_end_of(j, p->panel, i);
+
+        for (uint32_t r = 0; r < n_rows; r += AMX_ROWS) {
+            uint32_t m = min_u32(n_rows - r, AMX_ROWS);
+
+            if (m < AMX_ROWS)
+                amx_shape_of(m, m, min_u32(group, AMX_ROW_BYTES));
+            amx_int_block(group, w->k / group, a, m, b, scales, step,
+                          (const float *)(const void *)slot + r, out);
+            gemm_store(&e, out, m, VW, cols);
+            e.out += AMX_ROWS * e.out_stride;
+            a += (size_t)amx_int_steps(w) * m * AMX_ROW_BYTES;
+        }
+    }
+}
+
+ALWAYS_INLINE void amx_int_panel(const struct gemm_job *j, const struct gemm_panel *p,
+                                 uint32_t group)
+{
+    const struct weight *w = &j->p->w;
+    unsigned char *b = j->cpu->tile_scratch[p->thread].w;
+    const unsigned char *data = gemm_panel_data(j, p->panel);
+
+    if (w->dtype == DTYPE_I4)
+        amx_unpack(DTYPE_I4, w, data, b, &p->fetch);
+    else
+        amx_unpack(DTYPE_I8, w, data, b, &p->fetch);
+    for (uint32_t cols = 0; cols < PANEL_COLS; cols += VW) {
+        amx_shape_of(AMX_ROWS, AMX_ROWS, min_u32(group, AMX_ROW_BYTES));
+        amx_int_cols(j, p, group, cols, b + (size_t)cols * w->k, data + cols * 2);
+    }
+    amx_done();
+}
+
+static void amx_g32_panel(const struct gemm_job *j, const struct gemm_panel *p)
+{
+    amx_int_panel(j, p, 32);
+}
+
+static void amx_g128_panel(const struct gemm_job *j, const struct gemm_panel *p)
+{
+    amx_int_panel(j, p, 128);
+}
+
+static const struct gemm_kernel amx_g32_kernel = {AMX_GROUP_ROWS, false, amx_int_slot_bytes,
+                                                  amx_int_pack, amx_g32_panel};
+static const struct gemm_kernel amx_g128_kernel = {AMX_GROUP_ROWS, false, amx_int_slot_bytes,
+                                                   amx_int_pack, amx_g128_panel};
+
+#endif

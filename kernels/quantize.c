@@ -1,0 +1,356 @@
+/* quantize.c - float rows into int8 and int4 panels.
+ *
+ * A checkpoint passes through here whole while a user waits, so the loops are written for the
+ * compiler's vectorizer: one output per lane, no early exits, sums in one order whatever the width
+ * of a register. They are compiled once per instruction set, all giving the same bytes. */
+#include "kernels/quantize.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/check.h"
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+/* Outputs worked on at once, one per lane: half a panel. */
+#define LANES 16
+/* Elements of K done at once: a multiple of every group. */
+#define BLOCK_K 128
+/* The least scale: below it 1 / scale would overflow. A group that is smaller still is rounded to
+ * multiples of it, which is within half a scale all the same. */
+#define SCALE_MIN 0x1p-126f
+/* 1.5 * 2^23: added to |x| < 2^22 it rounds x to the nearest integer, ties to even, and leaves that
+ * integer in the low bits. */
+#define ROUNDER 12582912.0f
+#define ROUNDER_BITS 0x4b400000
+#define INF_BITS 0x7f800000u
+#define NAN_BITS 0x7fc00000u
+
+/* Scales tried for int4, as shares of the group's element of largest magnitude m: that the largest
+ * becomes -8 (m / -8), that it fits in without the sign's help (m / -7), and between and beyond. */
+static const float i4_shares[] = {-1 / 8.0f, -1 / 7.5f, -1 / 8.5f, -1 / 7.0f, -1 / 9.0f};
+
+/* The least number of steps that int8 gives to the largest element of a group. */
+#define I8_STEPS_MIN 124
+
+/* LANES outputs times one block of K, turned so that lanes are adjacent. */
+struct strip {
+    _Alignas(64) float x[BLOCK_K][LANES];
+    uint32_t col0;         /* column of lane 0 in its panel */
+    uint32_t lane0, lane1; /* lanes that hold rows of this call; only theirs may be written */
+};
+
+ALWAYS_INLINE uint32_t bits_of(float f)
+{
+    uint32_t u;
+
+    memcpy(&u, &f, sizeof(u));
+    return u;
+}
+
+ALWAYS_INLINE float float_of(uint32_t u)
+{
+    float f;
+
+    memcpy(&f, &u, sizeof(f));
+    return f;
+}
+
+/* --- reading --- */
+
+/* As dtype_load(), but inlined, and without a branch for f16: the 15 bits land in the exponent and
+ * mantissa of a float that is 2^112 too small. Inf and NaN need only stay at least inf here. */
+ALWAYS_INLINE float load_one(enum dtype from, const char *src)
+{
+    uint16_t h;
+    float f;
+
+    if (from == DTYPE_F32) {
+        memcpy(&f, src, sizeof(f));
+        return f;
+    }
+    memcpy(&h, src, sizeof(h));
+    if (from == DTYPE_BF16)
+        return float_of((uint32_t)h << 16);
+    uint32_t mag = h & 0x7fffu, sign = (uint32_t)(h & 0x8000u) << 16;
+    return float_of(sign | bits_of(float_of(mag << 13) * 0x1p112f) |
+                    (mag >= 0x7c00 ? INF_BITS : 0));
+}
+
+/* n elements of one row into lane `lane`. */
+ALWAYS_INLINE void load_row(struct strip *s, uint32_t lane, enum dtype from, const char *src,
+                            uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        s->x[i][lane] = load_one(from, src + i * dtype_bytes(from));
+}
+
+/* --- scales --- */
+
+/* Each lane's largest magnitude, as bits: they order as the numbers do, NaN above inf above all
+ * others. `sign` gets the sign bit of an element that has it. */
+ALWAYS_INLINE void largest(uint32_t *mag, uint32_t *sign, const float (*x)[LANES], uint32_t n)
+{
+    uint32_t pos[LANES] = {0}, neg[LANES] = {0};
+
+    for (uint32_t i = 0; i < n; i++)
+        for (int j = 0; j < LANES; j++) {
+            int32_t up = (int32_t)bits_of(x[i][j]), down = up ^ INT32_MIN;
+
+            /* As signed integers the numbers of one sign order among themselves, above all of the
+             * other. */
+            pos[j] = up > (int32_t)pos[j] ? (uint32_t)up : pos[j];
+            neg[j] = down > (int32_t)neg[j] ? (uint32_t)down : neg[j];
+        }
+    for (int j = 0; j < LANES; j++) {
+        mag[j] = pos[j] > neg[j] ? pos[j] : neg[j];
+        sign[j] = pos[j] > neg[j] ? 0 : 0x80000000u;
+    }
+}
+
+ALWAYS_INLINE float bf16_nearest(float s) /* finite */
+{
+    uint32_t u = bits_of(s);
+
+    return float_of((u + 0x7fffu + (u >> 16 & 1)) & 0xffff0000u);
+}
+
+/* Away from zero to SCALE_MIN at least. */
+ALWAYS_INLINE float not_too_small(float s)
+{
+    uint32_t u = bits_of(s), mag = u & 0x7fffffffu, min = bits_of(SCALE_MIN);
+
+    return float_of((u & 0x80000000u) | (mag > min ? mag : min));
+}
+
+/* The integer nearest to t, |t| < 2^22, within [low, high], as ROUNDER_BITS + itself. */
+ALWAYS_INLINE int32_t rounded(float t, int32_t low, int32_t high)
+{
+    int32_t r = (int32_t)bits_of(t + ROUNDER);
+
+    r = r > ROUNDER_BITS + low ? r : ROUNDER_BITS + low;
+    return r < ROUNDER_BITS + high ? r : ROUNDER_BITS + high;
+}
+
+/* Squared error of a group of int4 with these inverse scales, in units of scale^2. */
+ALWAYS_INLINE void errors_i4(float *out, const float *inverse, const float (*x)[LANES], uint32_t n)
+{
+    float sum[LANES] = {0};
+
+    for (uint32_t i = 0; i < n; i++)
+        for (int j = 0; j < LANES; j++) {
+            float t = x[i][j] * inverse[j];
+            float e = t - (float_of((uint32_t)rounded(t, -8, 7)) - ROUNDER);
+
+            sum[j] += e * e;
+        }
+    memcpy(out, sum, sizeof(sum));
+}
+
+/* Errors are compared in units of the first scale's square, so that none overflows. */
+ALWAYS_INLINE void scales_i4(float *scale, const uint32_t *mag, const uint32_t *sign,
+                             const float (*x)[LANES], uint32_t n)
+{
+    float least[LANES], first[LANES];
+
+    for (size_t c = 0; c < ARRAY_SIZE(i4_shares); c++) {
+        float s[LANES], inverse[LANES], error[LANES];
+
+        for (int j = 0; j < LANES; j++) {
+            float m = mag[j] < INF_BITS ? float_of(mag[j] | sign[j]) : 1;
+
+            s[j] = not_too_small(bf16_nearest(m * i4_shares[c]));
+            inverse[j] = 1 / s[j];
+        }
+        errors_i4(error, inverse, x, n);
+        for (int j = 0; j < LANES; j++) {
+            if (c == 0)
+                first[j] = s[j];
+            float ratio = s[j] / first[j];
+            float e = error[j] * (ratio * ratio);
+            bool better = c == 0 || e < least[j];
+
+            least[j] = better ? e : least[j];
+            scale[j] = better ? s[j] : scale[j];
+        }
+    }
+}
+
+/* The largest becomes I8_STEPS_MIN .. 127 steps, whichever the rounding of the scale to bf16 hits
+ * best: it weighs most in a product, and with 127 alone it would be off by up to half a step. (It
+ * still is off by less than that: half a unit in bf16's last place is 1/256.) */
+ALWAYS_INLINE void scales_i8(float *scale, const uint32_t *mag)
+{
+    float least[LANES];
+
+    for (int steps = 127; steps >= I8_STEPS_MIN; steps--)
+        for (int j = 0; j < LANES; j++) {
+            float m = mag[j] < INF_BITS ? float_of(mag[j]) : 1;
+            float s = not_too_small(bf16_nearest(m / (float)steps));
+            float e = m - s * (float)steps;
+            bool better;
+
+            e = e < 0 ? -e : e;
+            better = steps == 127 || e < least[j];
+            least[j] = better ? e : least[j];
+            scale[j] = better ? s : scale[j];
+        }
+}
+
+/* --- into the panel --- */
+
+/* One 4-byte piece per lane. */
+ALWAYS_INLINE void put_quads(unsigned char *dst, const struct strip *s, const uint32_t *quad)
+{
+    if (s->lane0 == 0 && s->lane1 == LANES)
+        memcpy(dst + 4 * (size_t)s->col0, quad, 4 * LANES);
+    else
+        memcpy(dst + 4 * (size_t)(s->col0 + s->lane0), quad + s->lane0,
+               4 * (size_t)(s->lane1 - s->lane0));
+}
+
+/* Where element i of `per_quad` lies inside its 4 bytes. */
+ALWAYS_INLINE unsigned quad_shift(enum dtype to, uint32_t i)
+{
+    return to == DTYPE_I8 ? 8 * i : 8 * (i % 4) + 4 * (i / 4);
+}
+
+ALWAYS_INLINE void put_group(unsigned char *dst, const struct strip *s, enum dtype to,
+                             const float *inverse, const float (*x)[LANES], uint32_t n)
+{
+    const uint32_t per_quad = to == DTYPE_I8 ? 4 : 8;
+    const int32_t low = to == DTYPE_I8 ? -127 : -8, high = to == DTYPE_I8 ? 127 : 7;
+    const int32_t zero = to == DTYPE_I8 ? 128 : 8;
+    uint32_t quad[LANES];
+
+    for (uint32_t i0 = 0; i0 < n; i0 += per_quad, dst += PANEL_COLS * 4) {
+        uint32_t n_i = n - i0 < per_quad ? n - i0 : per_quad;
+
+        memset(quad, 0, sizeof(quad));
+        for (uint32_t i = 0; i < n_i; i++)
+            for (int j = 0; j < LANES; j++)
+                quad[j] |= (uint32_t)(rounded(x[i0 + i][j] * inverse[j], low, high) -
+                                      ROUNDER_BITS + zero) << quad_shift(to, i);
+        put_quads(dst, s, quad);
+    }
+}
+
+ALWAYS_INLINE void quantize_group(unsigned char *dst, const struct strip *s, enum dtype to,
+                                  const float (*x)[LANES], uint32_t n)
+{
+    uint32_t mag[LANES], sign[LANES];
+    float scale[LANES], inverse[LANES];
+    uint16_t h[LANES];
+
+    largest(mag, sign, x, n);
+    if (to == DTYPE_I8)
+        scales_i8(scale, mag);
+    else
+        scales_i4(scale, mag, sign, x, n);
+    for (int j = 0; j < LANES; j++) {
+        inverse[j] = 1 / scale[j];
+        h[j] = (uint16_t)((mag[j] < INF_BITS ? bits_of(scale[j]) : NAN_BITS) >> 16);
+    }
+    memcpy(dst + 2 * (size_t)(s->col0 + s->lane0), h + s->lane0,
+           2 * (size_t)(s->lane1 - s->lane0));
+    put_group(dst + PANEL_COLS * 2, s, to, inverse, x, n);
+}
+
+/* Rows [first, end) of w, all in one strip. */
+ALWAYS_INLINE void quantize_strip(const struct weight *w, enum dtype to, enum dtype from,
+                                  const char *src, uint32_t first, uint32_t end)
+{
+    size_t row_bytes = w->k * dtype_bytes(from);
+    struct strip s;
+
+    s.lane0 = first % LANES;
+    s.lane1 = s.lane0 + end - first;
+    s.col0 = first % PANEL_COLS - s.lane0;
+    memset(s.x, 0, sizeof(s.x));
+    for (uint32_t k0 = 0; k0 < w->k; k0 += BLOCK_K) {
+        uint32_t n_k = w->k - k0 < BLOCK_K ? w->k - k0 : BLOCK_K;
+
+        for (uint32_t lane = s.lane0; lane < s.lane1; lane++)
+            load_row(&s, lane, from,
+                     src + (lane - s.lane0) * row_bytes + k0 * dtype_bytes(from), n_k);
+        for (uint32_t k = 0; k < n_k; k += w->group)
+            quantize_group(pack_group_of(w, first, k0 + k), &s, to, s.x + k,
+                           w->group < n_k - k ? w->group : n_k - k);
+    }
+}
+
+ALWAYS_INLINE void quantize_all(const struct weight *w, enum dtype to, uint32_t n0,
+                                enum dtype from, const char *src, uint32_t n_rows)
+{
+    uint32_t end;
+
+    for (uint32_t first = n0; first < n0 + n_rows; first = end) {
+        end = (first / LANES + 1) * LANES;
+        end = end < n0 + n_rows ? end : n0 + n_rows;
+        quantize_strip(w, to, from, src + (size_t)(first - n0) * w->k * dtype_bytes(from), first,
+                       end);
+    }
+}
+
+/* Type by type, so that every loop above is compiled for its own. */
+#define PATH(name, attribute)                                                                      \
+    attribute static void quantize_##name(const struct weight *w, uint32_t n0, enum dtype from,    \
+                                          const char *src, uint32_t n_rows)                        \
+    {                                                                                              \
+        if (w->dtype == DTYPE_I8 && from == DTYPE_F32)                                             \
+            quantize_all(w, DTYPE_I8, n0, DTYPE_F32, src, n_rows);                                 \
+        else if (w->dtype == DTYPE_I8 && from == DTYPE_F16)                                        \
+            quantize_all(w, DTYPE_I8, n0, DTYPE_F16, src, n_rows);                                 \
+        else if (w->dtype == DTYPE_I8)                                                             \
+            quantize_all(w, DTYPE_I8, n0, DTYPE_BF16, src, n_rows);                                \
+        else if (from == DTYPE_F32)                                                                \
+            quantize_all(w, DTYPE_I4, n0, DTYPE_F32, src, n_rows);                                 \
+        else if (from == DTYPE_F16)                                                                \
+            quantize_all(w, DTYPE_I4, n0, DTYPE_F16, src, n_rows);                                 \
+        else                                                                                       \
+            quantize_all(w, DTYPE_I4, n0, DTYPE_BF16, src, n_rows);                                \
+    }
+
+PATH(plain, )
+#if defined(__x86_64__)
+PATH(avx2, __attribute__((target("avx2"))))
+PATH(avx512, __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))))
+#endif
+
+uint32_t quantize_n_paths(void)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        return 3;
+    if (__builtin_cpu_supports("avx2"))
+        return 2;
+#endif
+    return 1;
+}
+
+void quantize_rows_on(uint32_t path, const struct weight *w, uint32_t n0, enum dtype from,
+                      const void *src, uint32_t n_rows)
+{
+    ASSERT(n_rows <= w->n && n0 <= w->n - n_rows);
+    ASSERT(w->dtype == DTYPE_I8 || w->dtype == DTYPE_I4);
+    ASSERT(w->group == 32 || w->group == 128);
+    ASSERT(from < DTYPE_FLOATS && path < quantize_n_paths());
+#if defined(__x86_64__)
+    if (path == 2) {
+        quantize_avx512(w, n0, from, src, n_rows);
+        return;
+    }
+    if (path == 1) {
+        quantize_avx2(w, n0, from, src, n_rows);
+        return;
+    }
+#endif
+    quantize_plain(w, n0, from, src, n_rows);
+}
+
+void pack_quantize_rows(const struct weight *w, uint32_t n0, enum dtype from, const void *src,
+                        uint32_t n_rows)
+{
+    quantize_rows_on(quantize_n_paths() - 1, w, n0, from, src, n_rows);
+}

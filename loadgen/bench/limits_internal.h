@@ -1,0 +1,34 @@
+/* limits_internal.h - between limits.c and limits_read.c: threads, and reading memory.
+ *
+ * Owns    read_create(): the buffers, until read_destroy().
+ * Thread  one caller.
+ * Errors  ERR_NOMEM; ERR_INTERNAL when no thread can be started.
+ * Units   bytes per second; cpu_share from 0 to 1. */
+#ifndef TARN_LOADGEN_BENCH_LIMITS_INTERNAL_H
+#define TARN_LOADGEN_BENCH_LIMITS_INTERNAL_H
+
+#include <stdint.h>
+
+#include "base/buf.h"
+
+/* Run fn(arg, i) for i in [0, n) on n threads of their own, each on one core if there are enough;
+ * all of them are there before the first one starts. */
+NODISCARD enum status threads_run(uint32_t n, void (*fn)(void *arg, uint32_t i), void *arg);
+uint32_t threads_usable_cores(void);
+
+struct read_meter;
+
+NODISCARD enum status read_create(struct read_meter **out, uint32_t n_threads, struct buf *why);
+void read_destroy(struct read_meter *m); /* NULL is fine */
+/* What all threads read, and how much of the time they had their cores. */
+struct read_figure {
+    double bytes_per_s;
+    double cpu_share;
+};
+/* Below it somebody else had the cores: the figure is void. */
+#define READ_CPU_SHARE_MIN 0.90
+
+/* The best of several passes; the first call also finds the best pattern of access. */
+NODISCARD enum status read_measure(struct read_meter *m, struct read_figure *out);
+
+#endif

@@ -1,0 +1,44 @@
+/* limits_loops.h - the loops in registers behind limits.h, each also with a chain that tells the
+ * clock.
+ *
+ * A loop has as many independent accumulators as registers allow: 24 or 12 cover the latency of two
+ * instructions per cycle (4 to 6 cycles each), four tiles that of AMX (4 x 16 cycles against 52).
+ *
+ * The clock depends on what a core runs (wide vectors lower it), so it must be told under the same
+ * load: a turn of a paced loop has the same instructions and, among them, a chain of integer
+ * multiplications and additions, each waiting for the one before, whose cycles are known (three and
+ * one). Is the chain a little longer than the instructions take, the turn lasts exactly as many
+ * cycles as the chain. There are three, for two, one and half an instruction per cycle; which of
+ * them the chain still paces says how many instructions a cycle takes.
+ *
+ * Owns    nothing.
+ * Thread  any; begin() and end() on the thread that runs the loop.
+ * Errors  none: a loop whose supported() is false must not run.
+ * Units   operations (a multiply-add is two), cycles. */
+#ifndef TARN_LOADGEN_BENCH_LIMITS_LOOPS_H
+#define TARN_LOADGEN_BENCH_LIMITS_LOOPS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "loadgen/bench/limits.h"
+
+#define LIMITS_N_PACES 3
+
+struct limit_loop {
+    enum limit_kind kind;
+    uint32_t ops_per_turn;     /* operations of one turn, paced or not */
+    bool (*supported)(void);
+    void (*begin)(void);       /* may be NULL; so may end */
+    void (*run)(uint64_t n_turns);
+    void (*end)(void);
+    struct {
+        void (*run)(uint64_t n_turns);
+        uint32_t chain_cycles; /* of one turn */
+        uint32_t turn_cycles;  /* what the unpaced turn takes where this is the right pace */
+    } paces[LIMITS_N_PACES];   /* fastest first */
+};
+
+const struct limit_loop *limits_loops(uint32_t *n_out);
+
+#endif

@@ -1,0 +1,15 @@
+/* median.h - the median, nothing else.
+ *
+ * Owns    nothing.
+ * Thread  any.
+ * Errors  none; n >= 1 is asserted.
+ * Units   the values'. */
+#ifndef TARN_LOADGEN_BENCH_MEDIAN_H
+#define TARN_LOADGEN_BENCH_MEDIAN_H
+
+#include <stdint.h>
+
+/* Sorts the n values, ascending, and returns their median. */
+double median_of(double *values, uint32_t n);
+
+#endif

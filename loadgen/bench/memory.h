@@ -1,0 +1,15 @@
+/* memory.h - how much memory this process may still take.
+ *
+ * Owns    nothing.
+ * Thread  any.
+ * Errors  none: what cannot be read does not limit.
+ * Units   bytes. */
+#ifndef TARN_LOADGEN_BENCH_MEMORY_H
+#define TARN_LOADGEN_BENCH_MEMORY_H
+
+#include <stdint.h>
+
+/* The machine's available memory, or what is left of the control group's if that is less. */
+uint64_t memory_available(void);
+
+#endif

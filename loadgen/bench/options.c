@@ -1,0 +1,250 @@
+#include "loadgen/bench/options.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+
+#define HELP_INDENT 30
+#define HELP_COLUMNS 98
+
+enum kind { KIND_TEXT, KIND_CHOICE, KIND_COUNT, KIND_SIZE, KIND_SWITCH, KIND_CASE };
+
+struct option {
+    const char *group; /* starts a group of --help when not NULL */
+    const char *name;
+    enum kind kind;
+    size_t offset;
+    uint64_t min, max;
+    const char *preset;
+    const char *value; /* what --help calls it; KIND_CHOICE: the choices, separated by | */
+    const char *help;
+};
+
+#define AT(field) offsetof(struct bench_options, field)
+#define DTYPES "auto|f32|bf16|f16"
+
+static const struct option options[] = {
+    {"Model", "model", KIND_TEXT, AT(model), 0, 0, "", "DIR",
+     "directory in Hugging Face layout; config.json is enough for dummy weights"},
+    {NULL, "load-format", KIND_CHOICE, AT(load_format), 0, 0, "auto", "auto|dummy",
+     "dummy: random weights"},
+    {NULL, "dtype", KIND_CHOICE, AT(dtype), 0, 0, "auto", DTYPES,
+     "type of the weights; auto: as stored"},
+    {NULL, "quantization", KIND_CHOICE, AT(quantization), 0, 0, "none", "none|int8|int4",
+     "quantize the weights at load"},
+    {NULL, "quantization-group", KIND_COUNT, AT(quantization_group), 0, 128, "0", "N",
+     "weights that share a scale, 32 or 128; 0: the best of the type"},
+    {NULL, "kv-cache-dtype", KIND_CHOICE, AT(kv_cache_dtype), 0, 0, "auto", DTYPES,
+     "type of cached K and V; auto: that of --dtype"},
+
+    {"Machine", "device", KIND_CHOICE, AT(device), 0, 0, "auto", "auto|cpu|ref",
+     "where to compute"},
+    {NULL, "cpu-variant", KIND_TEXT, AT(cpu_variant), 0, 0, "auto", "NAME",
+     "instruction set; auto: the best of this machine"},
+    {NULL, "threads", KIND_COUNT, AT(threads), 0, 1024, "0", "N",
+     "compute threads, also of the limits; 0: all cores of this process"},
+
+    {"Cases", "case", KIND_CASE, 0, 0, 0, "", "CASE",
+     "prefill:512, prefill:512@8192 (behind a context of 8192) or decode:BATCH:CONTEXT; may be "
+     "given many times; default: prefill of 128, 512, 2048, 4096 and decode of 1, 4, 16, 64 "
+     "sequences at context 0, 1024, 8192"},
+    {NULL, "repetitions", KIND_COUNT, AT(repetitions), 1, 1000, "5", "N",
+     "rounds through all cases; medians are reported"},
+    {NULL, "max-seconds", KIND_COUNT, AT(max_seconds), 0, 1000000, "0", "N",
+     "start no new round after so many seconds (the first is always finished); 0: no limit"},
+    {NULL, "max-num-batched-tokens", KIND_COUNT, AT(chunk), 1, 1 << 20, "512", "N",
+     "tokens of one step; longer prompts are computed in chunks"},
+    {NULL, "kv-device-bytes", KIND_SIZE, AT(kv_bytes_max), 0, UINT64_C(1) << 50, "0", "SIZE",
+     "largest KV pool, cases that need more are skipped; 0: three quarters of free memory"},
+    {NULL, "no-limits", KIND_SWITCH, AT(no_limits), 0, 1, "", NULL,
+     "do not measure the machine's limits"},
+    {NULL, "profile", KIND_SWITCH, AT(profile), 0, 1, "", NULL, "time of each op in each case"},
+
+    {"Output", "json", KIND_SWITCH, AT(json), 0, 1, "", NULL, "JSON instead of a table"},
+};
+
+static const struct option *find(const char *name, size_t n)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(options); i++)
+        if (strlen(options[i].name) == n && memcmp(options[i].name, name, n) == 0)
+            return &options[i];
+    return NULL;
+}
+
+static bool is_choice(const char *choices, const char *text)
+{
+    size_t n = strlen(text);
+
+    for (const char *p = choices; *p;) {
+        size_t one = strcspn(p, "|");
+        if (one == n && memcmp(p, text, n) == 0)
+            return true;
+        p += one + (p[one] == '|');
+    }
+    return false;
+}
+
+static enum status parse_number(const struct option *o, const char *text, uint64_t *out,
+                                struct buf *why)
+{
+    static const char suffixes[] = "KMGT";
+    char *end;
+
+    errno = 0;
+    uint64_t value = strtoull(text, &end, 10);
+    unsigned shift = 0;
+    const char *at = o->kind == KIND_SIZE && *end ? strchr(suffixes, toupper((unsigned char)*end))
+                                                  : NULL;
+    if (at) {
+        shift = 10 * (unsigned)(at - suffixes + 1);
+        end++;
+    }
+    if (!isdigit((unsigned char)text[0]) || *end || errno || value > UINT64_MAX >> shift)
+        return buf_why(why, ERR_INVALID, "--%s: expected a %s, got \"%s\"", o->name,
+                       o->kind == KIND_SIZE ? "size such as 512M or 2G" : "whole number", text);
+    value <<= shift;
+    if (value < o->min || value > o->max)
+        return buf_why(why, ERR_INVALID, "--%s: %s is outside of [%llu, %llu]", o->name, text,
+                       (unsigned long long)o->min, (unsigned long long)o->max);
+    *out = value;
+    return OK;
+}
+
+static enum status add_case(struct bench_options *b, const char *text, struct buf *why)
+{
+    if (b->n_cases == BENCH_CASES_MAX)
+        return buf_why(why, ERR_TOO_LARGE, "--case: at most %d", BENCH_CASES_MAX);
+    return case_parse(&b->cases[b->n_cases++], text, why);
+}
+
+static enum status set(struct bench_options *b, const struct option *o, const char *text,
+                       struct buf *why)
+{
+    void *at = (char *)b + o->offset;
+
+    switch (o->kind) {
+    case KIND_CASE: return add_case(b, text, why);
+    case KIND_SWITCH: *(bool *)at = true; return OK;
+    case KIND_COUNT:
+    case KIND_SIZE: return parse_number(o, text, at, why);
+    case KIND_CHOICE:
+        if (!is_choice(o->value, text))
+            return buf_why(why, ERR_INVALID, "--%s: \"%s\" is not known (one of %s)", o->name,
+                           text, o->value);
+        break;
+    case KIND_TEXT: break;
+    }
+    *(const char **)at = text;
+    return OK;
+}
+
+/* argv[*i], which starts with "--", and its value. */
+static enum status read_flag(struct bench_options *b, int argc, char **argv, int *i,
+                             struct buf *why)
+{
+    const char *name = argv[*i] + 2;
+    size_t n = strcspn(name, "=");
+    const struct option *o = find(name, n);
+
+    if (!o)
+        return buf_why(why, ERR_INVALID, "%s: unknown option, see --help", argv[*i]);
+    if (o->kind == KIND_SWITCH)
+        return name[n] ? buf_why(why, ERR_INVALID, "--%s takes no value", o->name)
+                       : set(b, o, "", why);
+    if (name[n])
+        return set(b, o, name + n + 1, why);
+    if (*i + 1 >= argc)
+        return buf_why(why, ERR_INVALID, "--%s: a value is missing", o->name);
+    return set(b, o, argv[++*i], why);
+}
+
+static enum status set_presets(struct bench_options *b, struct buf *why)
+{
+    enum status s = OK;
+
+    *b = (struct bench_options){0};
+    for (size_t i = 0; s == OK && i < ARRAY_SIZE(options); i++)
+        if (options[i].kind != KIND_SWITCH && options[i].kind != KIND_CASE)
+            s = set(b, &options[i], options[i].preset, why);
+    return s;
+}
+
+enum status options_parse(struct bench_options *b, int argc, char **argv, struct buf *why)
+{
+    enum status s = set_presets(b, why);
+
+    for (int i = 1; s == OK && i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0)
+            b->want_help = true;
+        else if (strcmp(argv[i], "--version") == 0)
+            b->want_version = true;
+        else if (strcmp(argv[i], "limits") == 0 && i == 1)
+            b->only_limits = true;
+        else if (strncmp(argv[i], "--", 2) == 0)
+            s = read_flag(b, argc, argv, &i, why);
+        else
+            s = buf_why(why, ERR_INVALID, "\"%s\" is no option, see --help", argv[i]);
+    }
+    if (s != OK || b->want_help || b->want_version || b->only_limits)
+        return s;
+    if (b->model[0] == '\0')
+        return buf_why(why, ERR_INVALID, "--model: which model? a directory with config.json");
+    if (b->n_cases == 0)
+        b->n_cases = case_defaults(b->cases);
+    return OK;
+}
+
+/* Words of `text` from column HELP_INDENT on, wrapped. */
+static void print_wrapped(FILE *f, const char *text)
+{
+    int column = HELP_INDENT;
+
+    for (const char *p = text; *p;) {
+        int n = (int)strcspn(p, " ");
+        if (column + 1 + n > HELP_COLUMNS) {
+            fprintf(f, "\n%*s", HELP_INDENT, "");
+            column = HELP_INDENT;
+        } else if (p != text) {
+            fputc(' ', f);
+            column++;
+        }
+        fprintf(f, "%.*s", n, p);
+        column += n;
+        p += n + (p[n] == ' ');
+    }
+    fputc('\n', f);
+}
+
+static void print_option(FILE *f, const struct option *o)
+{
+    char text[512];
+    int n = fprintf(f, "  --%s%s%s", o->name, o->value ? " " : "", o->value ? o->value : "");
+
+    snprintf(text, sizeof text, "%s%s%s%s", o->help, o->preset[0] ? " [" : "", o->preset,
+             o->preset[0] ? "]" : "");
+    if (n >= HELP_INDENT)
+        fprintf(f, "\n%*s", HELP_INDENT, "");
+    else
+        fprintf(f, "%*s", HELP_INDENT - n, "");
+    print_wrapped(f, text);
+}
+
+void options_print_help(FILE *f)
+{
+    fputs("tarn-bench --model DIR [options]\n"
+          "tarn-bench limits [--threads N] [--json]\n\n"
+          "Measures the engine's forward pass without HTTP, beside what the machine can do at\n"
+          "most; `limits` measures only that. --some-name V is also --some-name=V. Sizes take K,\n"
+          "M, G (powers of 1024). Defaults are in [ ].\n",
+          f);
+    for (size_t i = 0; i < ARRAY_SIZE(options); i++) {
+        if (options[i].group)
+            fprintf(f, "\n%s\n", options[i].group);
+        print_option(f, &options[i]);
+    }
+    fprintf(f, "\nOther\n  %-*s%s\n", HELP_INDENT - 2, "--help, --version", "print and exit");
+}

@@ -1,0 +1,44 @@
+/* options.h - tarn-bench's command line.
+ *
+ * Owns    nothing: texts point into argv.
+ * Thread  main.
+ * Errors  ERR_INVALID with words that name the option.
+ * Units   seconds, bytes, tokens. */
+#ifndef TARN_LOADGEN_BENCH_OPTIONS_H
+#define TARN_LOADGEN_BENCH_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "loadgen/bench/cases.h"
+
+struct bench_options {
+    const char *model;
+    const char *load_format;     /* "auto", "dummy" */
+    const char *dtype;           /* "auto", "f32", "bf16", "f16" */
+    const char *quantization;    /* "none", "int8", "int4" */
+    const char *kv_cache_dtype;
+    const char *cpu_variant;     /* "auto", ... */
+    const char *device;          /* "auto", "cpu", "ref" */
+    uint64_t quantization_group; /* 32, 128; 0: the best of the type */
+    uint64_t threads;
+    uint64_t chunk;              /* rows of one step at most */
+    uint64_t kv_bytes_max;       /* 0: from free memory */
+    uint64_t repetitions;
+    uint64_t max_seconds;        /* 0: no limit */
+    bool json;
+    bool no_limits;
+    bool profile;
+    bool want_help;
+    bool want_version;
+    bool only_limits;            /* `tarn-bench limits` */
+    struct bench_case cases[BENCH_CASES_MAX];
+    uint32_t n_cases;
+};
+
+NODISCARD enum status options_parse(struct bench_options *o, int argc, char **argv,
+                                    struct buf *why);
+void options_print_help(FILE *f);
+
+#endif

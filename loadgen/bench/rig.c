@@ -1,0 +1,378 @@
+#include "loadgen/bench/rig.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/rng.h"
+#include "engine/forward.h"
+#include "kernels/pack.h"
+#include "loadgen/bench/memory.h"
+#include "loadgen/bench/profile.h"
+
+/* Random numbers that the pool is filled with, again and again: odd, so that no two heads' keys are
+ * alike. */
+#define NOISE_COUNT 1000003u
+#define SEED 1
+/* What one task of filling writes. */
+#define FILL_BYTES ((uint64_t)4 << 20)
+
+struct rig {
+    struct rig_info info;
+    struct model_config model;
+    struct device *device;
+    struct weights weights;
+    struct cache *cache;
+    struct forward *forward;
+    struct batch batch;
+    uint64_t n_blocks_max;   /* what memory allows */
+    uint32_t *ids;           /* [n_ids]; sequence i starts at ids + i, so no two are equal */
+    uint32_t n_ids;
+    struct cache_seq **seqs; /* [n_seqs] of the running case */
+    uint32_t n_seqs;
+    struct bench_case c;     /* the running case */
+};
+
+/* --- model, device, weights --- */
+
+static enum dtype dtype_of(const char *name, enum dtype if_auto)
+{
+    if (strcmp(name, "f32") == 0)
+        return DTYPE_F32;
+    if (strcmp(name, "f16") == 0)
+        return DTYPE_F16;
+    return strcmp(name, "bf16") == 0 ? DTYPE_BF16 : if_auto;
+}
+
+static uint32_t largest_batch(const struct bench_options *o)
+{
+    uint32_t n = 1;
+
+    for (uint32_t i = 0; i < o->n_cases; i++)
+        n = o->cases[i].batch > n ? o->cases[i].batch : n;
+    return n;
+}
+
+static uint32_t rows_max(const struct rig *r, const struct bench_options *o)
+{
+    uint32_t batch = largest_batch(o);
+
+    return r->info.chunk > batch ? r->info.chunk : batch;
+}
+
+static enum status open_device(struct rig *r, const struct bench_options *o, struct buf *why)
+{
+    const struct model_config *m = &r->model;
+    struct device_config d = {.kind = DEVICE_AUTO, .n_threads = (uint32_t)o->threads,
+                              .max_rows = rows_max(r, o), .max_k = m->n_heads * m->head_dim,
+                              .max_heads = m->n_heads, .max_head_dim = m->head_dim};
+
+    if (m->dim > d.max_k)
+        d.max_k = m->dim;
+    if (m->ffn_dim > d.max_k)
+        d.max_k = m->ffn_dim;
+    if (strcmp(o->cpu_variant, "auto") != 0)
+        d.cpu_variant = o->cpu_variant;
+    if (strcmp(o->device, "ref") == 0)
+        d.kind = DEVICE_REF;
+    else if (strcmp(o->device, "cpu") == 0)
+        d.kind = DEVICE_CPU;
+    return device_open(&r->device, &d, why);
+}
+
+static enum status load_weights(struct rig *r, const struct bench_options *o, struct buf *why)
+{
+    struct weights_config w = {.device = r->device, .dir = o->model, .model = &r->model,
+                               .dummy = strcmp(o->load_format, "dummy") == 0};
+    enum dtype stored = r->model.stored_dtype;
+    enum status s;
+
+    s = quantization_parse(&w.quantization, o->quantization, (uint32_t)o->quantization_group, why);
+    if (s == OK && !w.dummy)
+        s = weights_stored_dtype(o->model, &stored, why);
+    w.dtype = dtype_of(o->dtype, stored);
+    if (s == OK)
+        s = weights_load(&r->weights, &w, why);
+    if (s != OK)
+        return s;
+    r->info.shape.kv = dtype_of(o->kv_cache_dtype, w.dtype);
+    return OK;
+}
+
+static void fill_info(struct rig *r, uint64_t t0)
+{
+    const struct model_config *m = &r->model;
+    const struct weight *layer = &r->weights.layers[0].qkv, *output = &r->weights.output;
+    struct rig_info *i = &r->info;
+
+    i->ops_name = device_ops(r->device)->name;
+    i->n_threads = device_n_threads(r->device);
+    i->n_params = r->weights.n_params;
+    i->weight_bytes = r->weights.n_bytes;
+    i->load_seconds = (double)(clock_now_ns() - t0) * 1e-9;
+    i->shape = (struct bench_shape){
+        .n_layers = m->n_layers, .dim = m->dim, .n_heads = m->n_heads,
+        .n_kv_heads = m->n_kv_heads, .head_dim = m->head_dim, .ffn_dim = m->ffn_dim,
+        .n_vocab = m->n_vocab, .layers = layer->dtype, .layers_group = layer->group,
+        .output = output->dtype, .output_group = output->group, .kv = i->shape.kv};
+}
+
+/* --- the KV pool --- */
+
+static struct kv_pool pool_shape(const struct rig *r)
+{
+    return (struct kv_pool){.dtype = r->info.shape.kv, .n_layers = r->model.n_layers,
+                            .n_kv_heads = r->model.n_kv_heads, .head_dim = r->model.head_dim};
+}
+
+enum status rig_case_fits(const struct rig *r, const struct bench_case *c, struct buf *why)
+{
+    uint64_t n_tokens = (uint64_t)c->context + case_rows_per_seq(c);
+    struct kv_pool pool = pool_shape(r);
+
+    if (n_tokens > r->model.max_pos)
+        return buf_why(why, ERR_TOO_LARGE, "%llu tokens are beyond the model's "
+                       "max_position_embeddings of %u", (unsigned long long)n_tokens,
+                       r->model.max_pos);
+    if (case_blocks(c) > r->n_blocks_max)
+        return buf_why(why, ERR_TOO_LARGE, "its KV takes %.1f GiB, there is room for %.1f GiB",
+                       (double)(case_blocks(c) * kv_block_bytes(&pool)) / (1 << 30),
+                       (double)(r->n_blocks_max * kv_block_bytes(&pool)) / (1 << 30));
+    return OK;
+}
+
+struct fill {
+    unsigned char *to;
+    uint64_t n_bytes;
+    const unsigned char *noise;
+    uint64_t noise_bytes;
+};
+
+static void fill_part(void *arg, uint32_t i)
+{
+    const struct fill *f = arg;
+    uint64_t at = i * FILL_BYTES, end = at + FILL_BYTES, n;
+
+    for (end = end < f->n_bytes ? end : f->n_bytes; at < end; at += n) {
+        uint64_t from = at % f->noise_bytes;
+        n = f->noise_bytes - from < end - at ? f->noise_bytes - from : end - at;
+        memcpy(f->to + at, f->noise + from, n);
+    }
+}
+
+/* Numbers in [-1, 1) all over the pool: about the size of keys and values, nothing denormal to slow
+ * the kernels down. It also has the pages there before anything is timed. */
+static enum status fill_pool(struct rig *r)
+{
+    const struct kv_pool *pool = cache_pool(r->cache);
+    struct fill f = {pool->base, kv_block_bytes(pool) * pool->n_blocks, NULL,
+                     (uint64_t)NOISE_COUNT * dtype_bytes(pool->dtype)};
+    unsigned char *noise = malloc(f.noise_bytes);
+
+    if (!noise)
+        return ERR_NOMEM;
+    for (uint32_t i = 0; i < NOISE_COUNT; i++)
+        dtype_store(pool->dtype, noise, i, 2 * rng_uniform(SEED, i) - 1);
+    f.noise = noise;
+    device_parallel(r->device, (uint32_t)((f.n_bytes + FILL_BYTES - 1) / FILL_BYTES), fill_part,
+                    &f);
+    free(noise);
+    return OK;
+}
+
+static enum status create_cache(struct rig *r, uint64_t n_blocks, struct buf *why)
+{
+    struct cache_config c = {.device = r->device, .pool = pool_shape(r),
+                             .segment_tokens = KV_SEGMENT_TOKENS_MAX};
+
+    c.pool.n_blocks = (uint32_t)n_blocks;
+    r->info.kv_bytes = kv_block_bytes(&c.pool) * n_blocks;
+    enum status s = cache_create(&r->cache, &c, why);
+    if (s != OK)
+        return s;
+    s = fill_pool(r);
+    return s == OK ? OK : buf_why(why, s, "out of memory for the KV cache");
+}
+
+/* --- what the cases that fit need together --- */
+
+struct needs {
+    uint64_t n_blocks;  /* the most of one case */
+    uint32_t n_tokens;  /* of one sequence */
+    uint32_t batch;
+};
+
+static void measure_needs(const struct rig *r, const struct bench_options *o, struct needs *out)
+{
+    *out = (struct needs){2, 1, 1}; /* nothing fits: a small pool that no case uses */
+    for (uint32_t i = 0; i < o->n_cases; i++) {
+        const struct bench_case *c = &o->cases[i];
+        uint32_t n_tokens = c->context + case_rows_per_seq(c);
+
+        if (rig_case_fits(r, c, NULL) != OK)
+            continue;
+        out->n_blocks = case_blocks(c) > out->n_blocks ? case_blocks(c) : out->n_blocks;
+        out->n_tokens = n_tokens > out->n_tokens ? n_tokens : out->n_tokens;
+        out->batch = c->batch > out->batch ? c->batch : out->batch;
+    }
+}
+
+static enum status make_ids(struct rig *r, const struct needs *n)
+{
+    r->n_ids = n->n_tokens + n->batch;
+    r->ids = malloc(r->n_ids * sizeof *r->ids);
+    r->seqs = calloc(n->batch, sizeof *r->seqs);
+    if (!r->ids || !r->seqs)
+        return ERR_NOMEM;
+    for (uint32_t i = 0; i < r->n_ids; i++)
+        r->ids[i] = rng_u32(SEED, i) % r->model.n_vocab;
+    return OK;
+}
+
+static enum status create_step(struct rig *r, const struct bench_options *o, struct buf *why)
+{
+    uint64_t room = o->kv_bytes_max ? o->kv_bytes_max : memory_available() / 4 * 3;
+    struct kv_pool pool = pool_shape(r);
+    struct needs n;
+    enum status s;
+
+    r->n_blocks_max = room / kv_block_bytes(&pool);
+    if (r->n_blocks_max > UINT32_MAX / 2)
+        r->n_blocks_max = UINT32_MAX / 2;
+    measure_needs(r, o, &n);
+    s = create_cache(r, n.n_blocks, why);
+    if (s != OK)
+        return s;
+    uint32_t rows = r->info.chunk > n.batch ? r->info.chunk : n.batch;
+    struct forward_config f = {
+        .device = r->device, .model = &r->model, .weights = &r->weights, .n_rows_max = rows,
+        .n_out_max = n.batch, .n_pos = n.n_tokens, .n_seqs_max = n.batch,
+        .n_blocks_max = (uint32_t)n.n_blocks};
+    if (o->profile)
+        f.ops = profile_ops(device_ops(r->device), &r->weights, r->model.n_layers);
+    if ((s = forward_create(&r->forward, &f)) != OK ||
+        (s = batch_create(&r->batch, rows, n.batch, n.batch, (uint32_t)n.n_blocks)) != OK ||
+        (s = make_ids(r, &n)) != OK)
+        return buf_why(why, s, "out of memory for the step buffers");
+    return OK;
+}
+
+enum status rig_open(struct rig **out, const struct bench_options *o, struct buf *why)
+{
+    uint64_t t0 = clock_now_ns();
+    struct rig *r = calloc(1, sizeof *r);
+
+    *out = NULL;
+    if (!r)
+        return buf_why(why, ERR_NOMEM, "out of memory");
+    r->info.chunk = (uint32_t)o->chunk;
+    enum status s = model_config_load(&r->model, o->model, why);
+    if (s == OK)
+        s = open_device(r, o, why);
+    if (s == OK)
+        s = load_weights(r, o, why);
+    if (s == OK) {
+        fill_info(r, t0);
+        s = create_step(r, o, why);
+    }
+    if (s != OK) {
+        rig_close(r);
+        return s;
+    }
+    *out = r;
+    return OK;
+}
+
+void rig_close(struct rig *r)
+{
+    if (!r)
+        return;
+    rig_case_end(r);
+    batch_destroy(&r->batch);
+    forward_destroy(r->forward);
+    cache_destroy(r->cache);
+    weights_free(&r->weights);
+    device_close(r->device);
+    free(r->seqs);
+    free(r->ids);
+    free(r);
+}
+
+const struct rig_info *rig_info(const struct rig *r)
+{
+    return &r->info;
+}
+
+/* --- cases --- */
+
+static enum status open_seq(struct rig *r, uint32_t i)
+{
+    uint32_t n_tokens = r->c.context + case_rows_per_seq(&r->c);
+    static const uint8_t fingerprint[KV_FINGERPRINT_BYTES];
+    static const struct kv_scope scope;
+    static const struct kv_key no_key; /* nothing is found again, so no block needs a name */
+    struct cache_prompt prompt = {.ids = r->ids + i, .n_ids = n_tokens, .keys = &no_key};
+    enum status s;
+
+    kv_chain_init(&prompt.chain, fingerprint, &scope, KV_SEGMENT_TOKENS_MAX);
+    s = cache_seq_open(r->cache, &prompt, n_tokens, &r->seqs[i]);
+    if (s != OK)
+        return s;
+    r->n_seqs = i + 1;
+    if (r->c.context == 0)
+        return OK;
+    s = cache_seq_grow(r->seqs[i], r->c.context);
+    if (s == OK)
+        cache_seq_commit(r->seqs[i], r->c.context);
+    return s;
+}
+
+enum status rig_case_begin(struct rig *r, const struct bench_case *c)
+{
+    enum status s = OK;
+
+    ASSERT(r->n_seqs == 0);
+    r->c = *c;
+    for (uint32_t i = 0; s == OK && i < c->batch; i++)
+        s = open_seq(r, i);
+    return s;
+}
+
+/* The next n tokens of every sequence, of which `done` behind the context are computed. */
+static enum status run_step(struct rig *r, uint32_t done, uint32_t n, uint32_t n_out)
+{
+    uint32_t pos0 = r->c.context + done;
+    enum status s = OK;
+    float *logits;
+
+    batch_reset(&r->batch);
+    for (uint32_t i = 0; s == OK && i < r->n_seqs; i++) {
+        s = cache_seq_grow(r->seqs[i], n);
+        if (s == OK)
+            batch_add(&r->batch, r->seqs[i], r->ids + i + pos0, pos0, n, n_out);
+    }
+    return s == OK ? forward_run(r->forward, &r->batch, cache_pool(r->cache), &logits) : s;
+}
+
+enum status rig_case_pass(struct rig *r)
+{
+    uint32_t rows = case_rows_per_seq(&r->c), n;
+    enum status s = OK;
+
+    for (uint32_t done = 0; s == OK && done < rows; done += n) {
+        n = rows - done < r->info.chunk ? rows - done : r->info.chunk;
+        s = run_step(r, done, n, done + n == rows);
+    }
+    for (uint32_t i = 0; i < r->n_seqs; i++)
+        cache_seq_shrink(r->seqs[i]);
+    return s;
+}
+
+void rig_case_end(struct rig *r)
+{
+    for (uint32_t i = 0; i < r->n_seqs; i++)
+        cache_seq_close(r->seqs[i]);
+    r->n_seqs = 0;
+}

@@ -1,0 +1,40 @@
+/* runner.h - rounds through limits and cases, so that the machine's drift hits all of them alike.
+ *
+ * A case's first pass warms it up and says how many passes make one repetition long enough to time.
+ * What is reported of a case is the median over the rounds; of the limits as well.
+ *
+ * Owns    runner_run() fills a struct runner_result that runner_fini() frees.
+ * Thread  one.
+ * Errors  what the device answers; a case that does not fit is no error but a skipped row.
+ * Units   seconds. */
+#ifndef TARN_LOADGEN_BENCH_RUNNER_H
+#define TARN_LOADGEN_BENCH_RUNNER_H
+
+#include "loadgen/bench/profile.h"
+#include "loadgen/bench/rig.h"
+
+struct runner_row {
+    struct bench_case c;
+    char skipped[160];        /* why; "" when it ran */
+    double *seconds;          /* [n_done] of one pass, ascending in the end */
+    uint32_t n_done;
+    uint32_t n_passes;        /* in one repetition */
+    uint64_t n_profiled;      /* passes in `profile` */
+    struct profile profile;
+    struct bench_floor floor;
+    double median;            /* seconds of a pass */
+};
+
+struct runner_result {
+    struct runner_row *rows;  /* [n_rows] */
+    uint32_t n_rows;
+    uint32_t n_rounds;
+    bool has_limits;
+    struct limits limits;
+};
+
+NODISCARD enum status runner_run(struct runner_result *out, struct rig *rig,
+                                 const struct bench_options *o, struct buf *why);
+void runner_fini(struct runner_result *r);
+
+#endif

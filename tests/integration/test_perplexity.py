@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""What quantization costs: the perplexity of a real model on real text, against f32.
+
+stories260K reads windows of War and Peace, spread over the whole book; the mean negative
+log-likelihood of the tokens gives a perplexity for each type of weights. It must not grow by more
+than BOUNDS says. All runs see the same windows, so that few are enough: the differences between
+windows cancel.
+
+    test_perplexity.py [--windows N] [--all] [tarn-logits options]
+
+--all also measures the group sizes that have no bound. Options such as `--device ref` or
+`--cpu-variant avx2` go to every run with quantized weights.
+"""
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPO / "tests" / "tools"))
+import tarn_test  # noqa: E402
+
+MODEL = tarn_test.shared_data("model-stories260K")
+BOOK = tarn_test.shared_data("text-war-and-peace")
+tarn_test.need_numpy()
+import numpy as np  # noqa: E402
+import stories_to_hf  # noqa: E402
+
+VOCAB = 512
+WINDOW_TOKENS = 512    # the model's context
+WINDOW_CHARS = 2000    # more than enough text for them
+F32 = ["--dtype", "f32", "--kv-dtype", "f32"]
+# Growth of the perplexity, as a share. int8 is near enough to f32 for its sign to be chance.
+BOUNDS = {("int8", 32): 0.003, ("int8", 128): 0.003, ("int4", 32): 0.04}
+UNBOUND = [("int4", 128)]
+
+
+def read_windows(model: Path, n: int) -> list[list[int]]:
+    text = next(BOOK.glob("*.txt")).read_text(encoding="utf-8", errors="replace")
+    step = (len(text) - WINDOW_CHARS) // n
+    windows = []
+    with tarn_test.server(model, "--served-model-name", "stories") as url:
+        for i in range(n):
+            piece = text[i * step:i * step + WINDOW_CHARS]
+            ids = tarn_test.post(url + "/tokenize", {"prompt": piece})["tokens"]
+            windows.append(ids[:WINDOW_TOKENS])
+    if any(len(ids) < WINDOW_TOKENS for ids in windows):
+        raise SystemExit(f"a window of {WINDOW_CHARS} characters has too few tokens")
+    return windows
+
+
+def likelihoods(model: Path, ids: list[int], options: list[str]) -> np.ndarray:
+    """Negative log-likelihood of each token but the first."""
+    raw = tarn_test.run_logits(model, ids, *F32, *options)
+    logits = np.frombuffer(raw, dtype=np.float32).reshape(len(ids), VOCAB).astype(np.float64)
+    top = logits.max(axis=1, keepdims=True)
+    log_sum = np.log(np.exp(logits - top).sum(axis=1)) + top[:, 0]
+    return (log_sum[:-1] - logits[np.arange(len(ids) - 1), ids[1:]])
+
+
+def mean_nll(model: Path, windows: list[list[int]], options: list[str]) -> float:
+    return float(np.mean([likelihoods(model, ids, options) for ids in windows]))
+
+
+def check(kind: str, group: int, nll: float, nll_f32: float) -> bool:
+    growth = float(np.exp(nll - nll_f32)) - 1
+    bound = BOUNDS.get((kind, group))
+    # False for NaN. The lower end: what is much better than f32 measures something else.
+    good = bound is None or -bound <= growth <= bound
+    limit = "no bound" if bound is None else f"bound {100 * bound:.1f} %"
+    print(f"{'ok  ' if good else 'FAIL'} {kind} group {group:3}: perplexity {np.exp(nll):.4f}, "
+          f"{100 * growth:+.3f} % ({limit})", flush=True)
+    return good
+
+
+def main() -> None:
+    p = argparse.ArgumentParser()
+    p.add_argument("--windows", type=int, default=64)
+    p.add_argument("--all", action="store_true")
+    args, options = p.parse_known_args()
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder) / "model"
+        stories_to_hf.convert(MODEL, model)
+        windows = read_windows(model, args.windows)
+        nll_f32 = mean_nll(model, windows, [])
+        print(f"f32: perplexity {np.exp(nll_f32):.4f} of {args.windows * (WINDOW_TOKENS - 1)} "
+              f"tokens", flush=True)
+        good = True
+        for kind, group in [*BOUNDS, *(UNBOUND if args.all else [])]:
+            nll = mean_nll(model, windows, ["--quantization", kind, "--quantization-group",
+                                            str(group), *options])
+            good = check(kind, group, nll, nll_f32) and good
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()
