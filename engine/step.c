@@ -386,6 +386,7 @@ void *engine_loop(void *arg)
 {
     struct engine *e = arg;
 
+    device_adopt_thread(e->device);
     while (!atomic_load(&e->stopping)) {
         uint64_t now = clock_now_ns();
         struct plan plan;

@@ -129,6 +129,12 @@ uint32_t device_n_threads(const struct device *d)
     return d->cpu.pool ? pool_n_threads(d->cpu.pool) : 1;
 }
 
+void device_adopt_thread(struct device *d)
+{
+    if (d->cpu.pool)
+        pool_pin_caller(d->cpu.pool);
+}
+
 /* A mapping whose memory starts on a huge page, with the header just before it. */
 static struct block *map_block(size_t n_bytes)
 {

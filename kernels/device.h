@@ -40,6 +40,9 @@ void device_close(struct device *d); /* NULL is fine */
 
 const struct ops *device_ops(const struct device *d);
 uint32_t device_n_threads(const struct device *d);
+/* The calling thread is the one that will run ops from now on: it may be bound to a core for good.
+ * Threads that it starts later inherit that. */
+void device_adopt_thread(struct device *d);
 /* Whether its memory can be read and written in place by the host (true for every CPU backend). */
 int device_is_host(const struct device *d);
 

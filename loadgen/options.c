@@ -1,12 +1,11 @@
 #include "loadgen/options.h"
 
-#include <ctype.h>
-#include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
+#include "base/flags.h"
 #include "loadgen/options_inner.h"
 
 enum kind { KIND_TEXT, KIND_CHOICE, KIND_COUNT, KIND_REAL, KIND_BOOL, KIND_LIST };
@@ -195,74 +194,18 @@ static const struct option *find(const char *name)
 
 /* --- the nearest name --- */
 
-#define NAME_BYTES_MAX 64
-
-static unsigned distance(const char *a, const char *b)
-{
-    unsigned row[NAME_BYTES_MAX + 1];
-    size_t n = strlen(b);
-
-    if (n > NAME_BYTES_MAX)
-        return UINT32_MAX;
-    for (size_t j = 0; j <= n; j++)
-        row[j] = (unsigned)j;
-    for (size_t i = 0; a[i]; i++) {
-        unsigned corner = row[0];
-        row[0] = (unsigned)i + 1;
-        for (size_t j = 0; j < n; j++) {
-            unsigned best = corner + (a[i] != b[j]);
-            best = row[j] + 1 < best ? row[j] + 1 : best;
-            best = row[j + 1] + 1 < best ? row[j + 1] + 1 : best;
-            corner = row[j + 1];
-            row[j + 1] = best;
-        }
-    }
-    return row[n];
-}
-
 static const char *nearest(const char *name)
 {
-    unsigned best = UINT32_MAX;
-    const char *word = NULL;
+    struct flag_near best = {0};
 
-    for (size_t i = 0; i < ARRAY_SIZE(options) + ARRAY_SIZE(aliases); i++) {
-        const char *known = i < ARRAY_SIZE(options) ? options[i].name
-                                                    : aliases[i - ARRAY_SIZE(options)][0];
-        unsigned d = distance(known, name);
-        /* Half the letters wrong is no longer a slip. */
-        if (d < best && d * 2 <= strlen(name)) {
-            best = d;
-            word = known;
-        }
-    }
-    return word;
+    for (size_t i = 0; i < ARRAY_SIZE(options); i++)
+        flag_consider(&best, options[i].name, name);
+    for (size_t i = 0; i < ARRAY_SIZE(aliases); i++)
+        flag_consider(&best, aliases[i][0], name);
+    return best.word;
 }
 
 /* --- values --- */
-
-static enum status set_text(char **at, const char *text)
-{
-    char *copy = strdup(text);
-
-    if (!copy)
-        return ERR_NOMEM;
-    free(*at);
-    *at = copy;
-    return OK;
-}
-
-static bool is_one_of(const char *words, const char *text)
-{
-    size_t n = strlen(text);
-
-    for (const char *p = words; *p;) {
-        size_t len = strcspn(p, "|");
-        if (len == n && strncmp(p, text, n) == 0)
-            return true;
-        p += len + (p[len] == '|');
-    }
-    return false;
-}
 
 static enum status set_number(struct options *o, const struct option *opt, const char *text,
                               struct buf *why)
@@ -300,12 +243,12 @@ static enum status set(struct options *o, const struct option *opt, const char *
     void *at = (char *)o + opt->offset;
 
     switch (opt->kind) {
-    case KIND_TEXT: return set_text(at, text);
+    case KIND_TEXT: return flag_set_text(at, text);
     case KIND_CHOICE:
-        if (text[0] && !is_one_of(opt->value, text))
+        if (text[0] && !flag_is_choice(opt->value, text))
             return buf_why(why, ERR_INVALID, "--%s: \"%s\" is none of %s", opt->name, text,
                            opt->value);
-        return set_text(at, text);
+        return flag_set_text(at, text);
     case KIND_COUNT:
     case KIND_REAL: return set_number(o, opt, text, why);
     case KIND_BOOL: *(bool *)at = strcmp(text, "true") == 0; return OK;
@@ -356,7 +299,7 @@ static enum status read_switch(struct options *o, const char *name, const char *
 static enum status read_flag(struct options *o, int argc, char **argv, int *i, struct buf *why)
 {
     const char *arg = strcmp(argv[*i], "-h") == 0 ? "--help" : argv[*i];
-    char name[NAME_BYTES_MAX];
+    char name[FLAG_NAME_BYTES_MAX];
     bool found;
 
     if (strncmp(arg, "--", 2) != 0)
@@ -395,9 +338,9 @@ enum status options_read_backend(struct options *o, int argc, char **argv, int *
     if (!value && *i + 1 < argc)
         value = argv[++*i];
     if (value && strcmp(value, "openai-chat") == 0)
-        return set_text(&o->endpoint, "chat");
+        return flag_set_text(&o->endpoint, "chat");
     if (value && (strcmp(value, "openai") == 0 || strcmp(value, "vllm") == 0))
-        return set_text(&o->endpoint, "completions");
+        return flag_set_text(&o->endpoint, "completions");
     return buf_why(why, ERR_INVALID, "--backend: expected openai, openai-chat or vllm");
 }
 
@@ -439,44 +382,10 @@ void options_fini(struct options *o)
 
 /* --- help --- */
 
-#define HELP_INDENT 30
-#define HELP_COLUMNS 98
-
-static void print_wrapped(FILE *f, const char *text)
-{
-    int column = HELP_INDENT;
-
-    for (const char *p = text; *p;) {
-        int n = (int)strcspn(p, " ");
-        if (column + 1 + n > HELP_COLUMNS) {
-            fprintf(f, "\n%*s", HELP_INDENT, "");
-            column = HELP_INDENT;
-        } else if (p != text) {
-            fputc(' ', f);
-            column++;
-        }
-        fprintf(f, "%.*s", n, p);
-        column += n;
-        p += n + (p[n] == ' ');
-    }
-    fputc('\n', f);
-}
-
 static void print_option(FILE *f, const struct option *opt)
 {
-    char left[256], text[512];
-
-    if (opt->kind == KIND_BOOL)
-        snprintf(left, sizeof left, "--[no-]%s", opt->name);
-    else
-        snprintf(left, sizeof left, "--%s %s", opt->name, opt->value);
-    snprintf(text, sizeof text, opt->preset[0] ? "%s [%s]" : "%s", opt->help, opt->preset);
-    int n = fprintf(f, "  %s", left);
-    if (n >= HELP_INDENT)
-        fprintf(f, "\n%*s", HELP_INDENT, "");
-    else
-        fprintf(f, "%*s", HELP_INDENT - n, "");
-    print_wrapped(f, text);
+    flag_print(f, &(struct flag_row){opt->group, opt->name, opt->kind == KIND_BOOL, opt->value,
+                                     opt->help, opt->preset});
 }
 
 void options_print_help(FILE *f)
@@ -492,12 +401,10 @@ void options_print_help(FILE *f)
           "Exit status: 0, 1 when it could not run or no request succeeded, 2 for a wrong option,\n"
           "3 when --verify found other texts.\n",
           f);
-    for (size_t i = 0; i < ARRAY_SIZE(options); i++) {
-        if (options[i].group)
-            fprintf(f, "\n%s\n", options[i].group);
+    for (size_t i = 0; i < ARRAY_SIZE(options); i++)
         print_option(f, &options[i]);
-    }
-    fprintf(f, "\nOther\n  %-*s%s\n", HELP_INDENT - 2, "--help, --version", "print and exit");
+    flag_print(f, &(struct flag_row){"Other", "help, --version", false, NULL, "print and exit",
+                                     ""});
     fputs("\nOther words: ", f);
     for (size_t i = 0; i < ARRAY_SIZE(aliases); i++)
         fprintf(f, "%s--%s = --%s", i == 0 ? "" : i % 2 ? ", " : ",\n  ", aliases[i][0],

@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/flags.h"
 #include "base/log.h"
 
-#define NAME_BYTES_MAX 64
 #define FILE_LINE_BYTES_MAX 4096
 
 enum kind {
@@ -103,7 +103,7 @@ static const struct option options[] = {
 
     CHOICE("Machine", "device", device, "auto", "auto|cpu|ref",
            "where to compute; ref: plain C, slow, the truth"),
-    CHOICE(NULL, "cpu-variant", cpu_variant, "auto", "auto|avx512|avx2|portable",
+    CHOICE(NULL, "cpu-variant", cpu_variant, "auto", "auto|amx|avx512bf16|avx512|avx2|portable",
            "instruction set; auto: the best of this machine"),
     COUNT(NULL, "threads", threads, 0, 1024, "0", "compute threads; 0: all cores of this process"),
     COUNT(NULL, "seed", seed, 0, UINT64_MAX, "0", "seed of dummy weights"),
@@ -145,100 +145,18 @@ static const struct option *find(const char *name)
 
 /* --- nearest name --- */
 
-/* Insertions, deletions and changes of one letter that turn a into b. */
-static unsigned distance(const char *a, const char *b)
-{
-    unsigned row[NAME_BYTES_MAX + 1];
-    size_t n_a = strlen(a), n_b = strlen(b);
-
-    if (n_a > NAME_BYTES_MAX || n_b > NAME_BYTES_MAX)
-        return UINT32_MAX;
-    for (size_t j = 0; j <= n_b; j++)
-        row[j] = (unsigned)j;
-    for (size_t i = 1; i <= n_a; i++) {
-        unsigned diagonal = row[0];
-        row[0] = (unsigned)i;
-        for (size_t j = 1; j <= n_b; j++) {
-            unsigned change = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            unsigned least = row[j] < row[j - 1] ? row[j] : row[j - 1];
-            row[j] = least + 1 < change ? least + 1 : change;
-        }
-    }
-    return row[n_b];
-}
-
-struct nearest {
-    const char *word;
-    unsigned distance;
-};
-
-static void consider(struct nearest *best, const char *word, const char *given)
-{
-    unsigned d = distance(word, given);
-
-    /* Half the letters wrong is no longer a slip. */
-    if (d < best->distance && d * 2 <= strlen(given)) {
-        best->distance = d;
-        best->word = word;
-    }
-}
-
 const char *config_nearest(const char *name)
 {
-    struct nearest best = {NULL, UINT32_MAX};
+    struct flag_near best = {0};
 
     for (size_t i = 0; i < ARRAY_SIZE(options); i++)
-        consider(&best, options[i].name, name);
+        flag_consider(&best, options[i].name, name);
     for (size_t i = 0; i < ARRAY_SIZE(other_names); i++)
-        consider(&best, other_names[i], name);
-    return best.word;
-}
-
-const char *config_nearest_word(const char *name, const char *const *words, size_t n)
-{
-    struct nearest best = {NULL, UINT32_MAX};
-
-    for (size_t i = 0; i < n; i++)
-        consider(&best, words[i], name);
+        flag_consider(&best, other_names[i], name);
     return best.word;
 }
 
 /* --- values --- */
-
-static enum status parse_count(const char *text, uint64_t *out)
-{
-    char *end;
-
-    if (!isdigit((unsigned char)text[0]))
-        return ERR_INVALID;
-    errno = 0;
-    *out = strtoull(text, &end, 10);
-    return errno == 0 && *end == '\0' ? OK : ERR_INVALID;
-}
-
-enum status config_parse_size(const char *text, uint64_t *out)
-{
-    static const char suffixes[] = "KMGT";
-    char digits[32];
-    size_t n = strlen(text);
-    unsigned shift = 0;
-    uint64_t value;
-
-    if (n == 0 || n >= sizeof digits)
-        return ERR_INVALID;
-    const char *at = strchr(suffixes, toupper((unsigned char)text[n - 1]));
-    if (at) {
-        shift = 10 * (unsigned)(at - suffixes + 1);
-        n--;
-    }
-    memcpy(digits, text, n);
-    digits[n] = '\0';
-    if (parse_count(digits, &value) != OK || value > UINT64_MAX >> shift)
-        return ERR_INVALID;
-    *out = value << shift;
-    return OK;
-}
 
 static enum status parse_bool(const char *text, bool *out)
 {
@@ -254,12 +172,12 @@ static enum status parse_bool(const char *text, bool *out)
     return ERR_INVALID;
 }
 
-/* The word of `choices` that `text` stands for, copied to word[NAME_BYTES_MAX]; false when there is
- * none, then the nearest one is there, or "". */
+/* The word of `choices` that `text` stands for, copied to word[FLAG_NAME_BYTES_MAX]; false when
+ * there is none, then the nearest one is there, or "". */
 static bool choose(const char *choices, const char *text, char *word)
 {
-    struct nearest best = {NULL, UINT32_MAX};
-    char one[NAME_BYTES_MAX], best_word[NAME_BYTES_MAX] = "";
+    struct flag_near best = {0}; /* only its distance is read: `one` is written again */
+    char one[FLAG_NAME_BYTES_MAX], best_word[FLAG_NAME_BYTES_MAX] = "";
 
     for (const char *p = choices; *p;) {
         size_t n = strcspn(p, "|");
@@ -268,28 +186,15 @@ static bool choose(const char *choices, const char *text, char *word)
         if (equals)
             *equals++ = '\0';
         if (strcmp(one, text) == 0) {
-            snprintf(word, NAME_BYTES_MAX, "%s", equals ? equals : one);
+            snprintf(word, FLAG_NAME_BYTES_MAX, "%s", equals ? equals : one);
             return true;
         }
-        unsigned before = best.distance;
-        consider(&best, one, text);
-        if (best.distance < before)
+        if (flag_consider(&best, one, text))
             snprintf(best_word, sizeof best_word, "%s", one);
         p += n + (p[n] == '|');
     }
-    snprintf(word, NAME_BYTES_MAX, "%s", best_word);
+    snprintf(word, FLAG_NAME_BYTES_MAX, "%s", best_word);
     return false;
-}
-
-static enum status set_text(char **at, const char *text)
-{
-    char *copy = strdup(text);
-
-    if (!copy)
-        return ERR_NOMEM;
-    free(*at);
-    *at = copy;
-    return OK;
 }
 
 /* "auto, f32, bf16": without the other words for the same. */
@@ -310,10 +215,10 @@ static void list_choices(const char *choices, char *out, size_t n_out, const cha
 static enum status set_choice(struct config *c, const struct option *o, const char *text,
                               const char *source, struct buf *why)
 {
-    char word[NAME_BYTES_MAX], all[256];
+    char word[FLAG_NAME_BYTES_MAX], all[256];
 
     if (choose(o->choices, text, word))
-        return set_text((char **)((char *)c + o->offset), word);
+        return flag_set_text((char **)((char *)c + o->offset), word);
     list_choices(o->choices, all, sizeof all, ", ");
     if (word[0])
         return buf_why(why, ERR_INVALID,
@@ -327,10 +232,9 @@ static enum status set(struct config *c, const struct option *o, const char *tex
                        const char *source, struct buf *why)
 {
     void *at = (char *)c + o->offset;
-    uint64_t value = 0;
 
     switch (o->kind) {
-    case KIND_TEXT: return set_text(at, text);
+    case KIND_TEXT: return flag_set_text(at, text);
     case KIND_CHOICE: return set_choice(c, o, text, source, why);
     case KIND_BOOL:
         if (parse_bool(text, at) != OK)
@@ -338,21 +242,10 @@ static enum status set(struct config *c, const struct option *o, const char *tex
                            text);
         return OK;
     case KIND_COUNT:
-        if (parse_count(text, &value) != OK)
-            return buf_why(why, ERR_INVALID, "%s: expected a whole number, got \"%s\"", source,
-                           text);
-        break;
-    case KIND_SIZE:
-        if (config_parse_size(text, &value) != OK)
-            return buf_why(why, ERR_INVALID, "%s: expected a size such as 512M or 2G, got \"%s\"",
-                           source, text);
-        break;
+    case KIND_SIZE: break;
     }
-    if (value < o->min || value > o->max)
-        return buf_why(why, ERR_INVALID, "%s: %s is outside of [%llu, %llu]", source, text,
-                       (unsigned long long)o->min, (unsigned long long)o->max);
-    *(uint64_t *)at = value;
-    return OK;
+    return flag_parse(o->kind == KIND_SIZE ? FLAG_SIZE : FLAG_COUNT, source, text, o->min, o->max,
+                      at, why);
 }
 
 static enum status unknown(const char *source, const char *name, struct buf *why)
@@ -384,7 +277,7 @@ static enum status read_flag(struct config *c, int argc, char **argv, int *i, bo
                              struct buf *why)
 {
     const char *arg = argv[*i];
-    char name[NAME_BYTES_MAX], source[NAME_BYTES_MAX + 2];
+    char name[FLAG_NAME_BYTES_MAX], source[FLAG_NAME_BYTES_MAX + 2];
     bool on;
 
     if (strcmp(arg, "-h") == 0)
@@ -415,7 +308,7 @@ static enum status read_flag(struct config *c, int argc, char **argv, int *i, bo
         value = argv[++*i];
     }
     if (is_config)
-        return only_config ? set_text(&c->config_file, value) : OK;
+        return only_config ? flag_set_text(&c->config_file, value) : OK;
     return only_config ? OK : set(c, o, value, source, why);
 }
 
@@ -430,11 +323,11 @@ static enum status read_flags(struct config *c, int argc, char **argv, bool only
 }
 
 /* TARN_MAX_NUM_SEQS -> max-num-seqs */
-static void name_of_variable(const char *variable, size_t n, char name[NAME_BYTES_MAX])
+static void name_of_variable(const char *variable, size_t n, char name[FLAG_NAME_BYTES_MAX])
 {
     size_t i;
 
-    for (i = 0; i < n && i + 1 < NAME_BYTES_MAX; i++)
+    for (i = 0; i < n && i + 1 < FLAG_NAME_BYTES_MAX; i++)
         name[i] = variable[i] == '_' ? '-' : (char)tolower((unsigned char)variable[i]);
     name[i] = '\0';
 }
@@ -443,7 +336,7 @@ static enum status read_environment(struct config *c, char **env, bool only_conf
                                     struct buf *why)
 {
     static const char prefix[] = "TARN_";
-    char name[NAME_BYTES_MAX], source[NAME_BYTES_MAX + sizeof prefix];
+    char name[FLAG_NAME_BYTES_MAX], source[FLAG_NAME_BYTES_MAX + sizeof prefix];
     enum status s = OK;
 
     for (; s == OK && *env; env++) {
@@ -458,7 +351,7 @@ static enum status read_environment(struct config *c, char **env, bool only_conf
             continue;
         const struct option *o = find(name);
         if (strcmp(name, "config") == 0)
-            s = only_config && !c->config_file ? set_text(&c->config_file, equals + 1) : OK;
+            s = only_config && !c->config_file ? flag_set_text(&c->config_file, equals + 1) : OK;
         else if (!o && only_config) /* no error: Kubernetes makes such names for a service "tarn" */
             log_event(LOG_WARN, "unknown variable ignored", "name=\"%s\"", source);
         else if (o && !only_config)
@@ -591,48 +484,14 @@ void config_forget_secrets(struct config *c)
 
 /* --- output --- */
 
-#define HELP_INDENT 30
-#define HELP_COLUMNS 98
-
-/* Words of `text` from column HELP_INDENT on, wrapped. */
-static void print_wrapped(FILE *f, const char *text, int column)
-{
-    for (const char *p = text; *p;) {
-        int n = (int)strcspn(p, " ");
-        if (column + 1 + n > HELP_COLUMNS) {
-            fprintf(f, "\n%*s", HELP_INDENT, "");
-            column = HELP_INDENT;
-        } else if (p != text) {
-            fputc(' ', f);
-            column++;
-        }
-        fprintf(f, "%.*s", n, p);
-        column += n;
-        p += n + (p[n] == ' ');
-    }
-    fputc('\n', f);
-}
-
 static void print_option(FILE *f, const struct option *o)
 {
-    char left[256], all[128] = "", text[512];
+    char all[128];
 
     if (o->kind == KIND_CHOICE)
         list_choices(o->choices, all, sizeof all, "|");
-    if (o->kind == KIND_BOOL)
-        snprintf(left, sizeof left, "--[no-]%s", o->name);
-    else
-        snprintf(left, sizeof left, "--%s %s", o->name, o->value ? o->value : all);
-    if (o->preset[0])
-        snprintf(text, sizeof text, "%s [%s]", o->help, o->preset);
-    else
-        snprintf(text, sizeof text, "%s", o->help);
-    int n = fprintf(f, "  %s", left);
-    if (n >= HELP_INDENT)
-        fprintf(f, "\n%*s", HELP_INDENT, "");
-    else
-        fprintf(f, "%*s", HELP_INDENT - n, "");
-    print_wrapped(f, text, HELP_INDENT);
+    flag_print(f, &(struct flag_row){o->group, o->name, o->kind == KIND_BOOL,
+                                     o->kind == KIND_CHOICE ? all : o->value, o->help, o->preset});
 }
 
 void config_print_help(FILE *f)
@@ -643,13 +502,11 @@ void config_print_help(FILE *f)
           "line `some-name = V` of the file given by --config. A flag wins over a variable, a\n"
           "variable over the file. Sizes take K, M, G (powers of 1024). Defaults are in [ ].\n",
           f);
-    for (size_t i = 0; i < ARRAY_SIZE(options); i++) {
-        if (options[i].group)
-            fprintf(f, "\n%s\n", options[i].group);
+    for (size_t i = 0; i < ARRAY_SIZE(options); i++)
         print_option(f, &options[i]);
-    }
-    fprintf(f, "\nOther\n  %-*s%s\n", HELP_INDENT - 2, "--config FILE", "read options from FILE");
-    fprintf(f, "  %-*s%s\n", HELP_INDENT - 2, "--help, --version", "print and exit");
+    flag_print(f, &(struct flag_row){"Other", "config", false, "FILE", "read options from FILE",
+                                     ""});
+    flag_print(f, &(struct flag_row){NULL, "help, --version", false, NULL, "print and exit", ""});
 }
 
 static enum status describe_one(const struct config *c, const struct option *o, struct buf *out)

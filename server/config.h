@@ -93,9 +93,5 @@ void config_describe(const struct config *c, struct buf *out);
 
 /* The known option name nearest to `name`, or NULL when nothing is near. */
 const char *config_nearest(const char *name);
-/* The same among words[0..n). */
-const char *config_nearest_word(const char *name, const char *const *words, size_t n);
-/* "64M" -> 67108864. ERR_INVALID for anything else than digits and one optional suffix. */
-NODISCARD enum status config_parse_size(const char *text, uint64_t *out);
 
 #endif

@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/flags.h"
 #include "base/hash.h"
 #include "base/json.h"
-#include "server/config.h"
 #include "server/ratelimit.h"
 
 #define KEY_BYTES_MIN 8
@@ -185,7 +185,7 @@ static void check_field_names(struct reader *r)
         const char *name = js_it_key(it);
         if (is_one_of(name, fields, ARRAY_SIZE(fields)))
             continue;
-        const char *near = config_nearest_word(name, fields, ARRAY_SIZE(fields));
+        const char *near = flag_nearest(name, fields, ARRAY_SIZE(fields));
         mistake(r, "keys[%u]: unknown field \"%s\"%s%s%s", r->index, printable_name(name),
                 near ? ", did you mean \"" : "", near ? near : "", near ? "\"?" : "");
     }
@@ -367,7 +367,7 @@ static void read_kv_bytes(struct reader *r)
 
     if (!js_is(v, JS_STRING))
         read_count(r, "kv_bytes", INT64_MAX, &r->spec->kv_bytes);
-    else if (config_parse_size(js_string(v, NULL), &bytes) != OK || bytes == 0)
+    else if (flag_parse_size(js_string(v, NULL), &bytes) != OK || bytes == 0)
         key_mistake(r, "kv_bytes", "%s", "expected a size such as 512M or 2G");
     else
         r->spec->kv_bytes = bytes;
@@ -423,7 +423,7 @@ static void read_document(struct reader *r, const struct json *document)
     for (void *it = js_first(document); it; it = js_next(document, it))
         if (!is_one_of(js_it_key(it), known, 1))
             mistake(r, "unknown field \"%s\"%s", printable_name(js_it_key(it)),
-                    config_nearest_word(js_it_key(it), known, 1) ? ", did you mean \"keys\"?" : "");
+                    flag_nearest(js_it_key(it), known, 1) ? ", did you mean \"keys\"?" : "");
     if (!js_is(array, JS_ARRAY))
         mistake(r, "keys: %s%s", array ? "expected an array, got " : "is missing",
                 array ? js_type_name(js_typeof(array)) : "");

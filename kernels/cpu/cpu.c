@@ -139,7 +139,7 @@ static enum status init_tiles(struct cpu *c, uint32_t n_threads)
 /* A row takes at most 4 bytes per element of K, and its share of a slot's head and ends. */
 static size_t packed_bytes(const struct cpu *c)
 {
-    size_t row = (size_t)c->max_k * sizeof(float) + 512;
+    size_t row = (size_t)c->max_k * sizeof(float) + CPU_PACK_ROW_EXTRA;
 
     return row * (c->packed_rows + 32); /* slots of unequal groups are of the larger's size */
 }

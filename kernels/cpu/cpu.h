@@ -40,6 +40,8 @@ struct cpu_tile_scratch {
     unsigned char *w;        /* [max_k][PANEL_COLS] */
 };
 #define CPU_TILE_ROWS (CPU_PACK_ROWS_MAX + 32)
+/* Bytes that a packed row may take beyond 4 per element of K: scales, sums, padding. */
+#define CPU_PACK_ROW_EXTRA 512
 
 /* Panels of a product that one thread walks before it helps the others. */
 struct cpu_range {

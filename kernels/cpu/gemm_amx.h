@@ -25,6 +25,7 @@ static uint32_t amx_bf16_steps(const struct weight *w)
 
 /* Activations lie span after span, so that a span of all groups is one stream through memory:
  * [span][group][row block][step of the span][rows][64 bytes]. */
+_Static_assert(AMX_BF16_STEPS * AMX_ROW_BYTES <= CPU_PACK_ROW_EXTRA, "a span is padded");
 #define AMX_SPAN_BYTES (AMX_BF16_STEPS * AMX_GROUP_ROWS * AMX_ROW_BYTES) /* of a group */
 
 static size_t amx_bf16_slot_bytes(const struct weight *w, uint32_t n_rows)

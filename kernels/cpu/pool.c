@@ -10,6 +10,7 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -40,6 +41,8 @@ struct pool {
 
     uint32_t spin_turns;
     uint32_t n_threads;
+    bool pinned;
+    cpu_set_t cpus;       /* that the process may use, when pinned */
     uint32_t n_started;
     pthread_t *threads; /* [n_threads - 1] */
     struct pool_worker {
@@ -183,6 +186,29 @@ void pool_run(struct pool *p, uint32_t n, uint32_t chunk,
     wait_done(p, n);
 }
 
+/* Thread i on the i-th core that the process may use. Left to itself the scheduler at times keeps a
+ * worker on its caller's core for seconds when the other cores have some small load. */
+static void pin(const struct pool *p, pthread_t thread, uint32_t i)
+{
+    cpu_set_t one;
+
+    if (!p->pinned)
+        return;
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &p->cpus) || i-- > 0)
+            continue;
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        (void)pthread_setaffinity_np(thread, sizeof(one), &one); /* only a wish */
+        return;
+    }
+}
+
+void pool_pin_caller(struct pool *p)
+{
+    pin(p, pthread_self(), 0);
+}
+
 static enum status start_threads(struct pool *p)
 {
     p->threads = calloc(p->n_threads - 1, sizeof(*p->threads));
@@ -193,6 +219,7 @@ static enum status start_threads(struct pool *p)
         p->workers[i] = (struct pool_worker){.pool = p, .thread = i + 1};
         if (pthread_create(&p->threads[i], NULL, worker_main, &p->workers[i]) != 0)
             return ERR_NOMEM;
+        pin(p, p->threads[i], i + 1);
         p->n_started++;
     }
     return OK;
@@ -209,6 +236,9 @@ enum status pool_create(struct pool **out, uint32_t n_threads)
     *p = (struct pool){.n_threads = n_threads};
     /* With more threads than cores a spinning thread only keeps a working one from running. */
     p->spin_turns = n_cpus > 0 && n_threads <= (unsigned long)n_cpus ? SPIN_TURNS : 0;
+    /* Only with all cores: with fewer, which ones would be a guess that another process may share. */
+    p->pinned = n_threads > 1 && sched_getaffinity(0, sizeof(p->cpus), &p->cpus) == 0 &&
+                CPU_COUNT(&p->cpus) == (int)n_threads;
     if (n_threads > 1 && start_threads(p) != OK) {
         pool_destroy(p);
         return ERR_NOMEM;

@@ -17,6 +17,9 @@ struct pool;
 NODISCARD enum status pool_create(struct pool **out, uint32_t n_threads);
 void pool_destroy(struct pool *p); /* NULL is fine */
 uint32_t pool_n_threads(const struct pool *p);
+/* Workers are pinned to a core each when there are as many threads as cores; the calling thread gets
+ * the remaining one for good. For a thread that does little but call pool_run(). */
+void pool_pin_caller(struct pool *p);
 
 /* Call fn(arg, begin, end, thread) until every index of [0, n) was in exactly one [begin, end),
  * at most `chunk` long, then return; what the calls wrote is visible to the caller. Chunks are

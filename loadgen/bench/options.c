@@ -1,15 +1,10 @@
 #include "loadgen/bench/options.h"
 
-#include <ctype.h>
-#include <errno.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
-
-#define HELP_INDENT 30
-#define HELP_COLUMNS 98
+#include "base/flags.h"
 
 enum kind { KIND_TEXT, KIND_CHOICE, KIND_COUNT, KIND_SIZE, KIND_SWITCH, KIND_CASE };
 
@@ -75,45 +70,6 @@ static const struct option *find(const char *name, size_t n)
     return NULL;
 }
 
-static bool is_choice(const char *choices, const char *text)
-{
-    size_t n = strlen(text);
-
-    for (const char *p = choices; *p;) {
-        size_t one = strcspn(p, "|");
-        if (one == n && memcmp(p, text, n) == 0)
-            return true;
-        p += one + (p[one] == '|');
-    }
-    return false;
-}
-
-static enum status parse_number(const struct option *o, const char *text, uint64_t *out,
-                                struct buf *why)
-{
-    static const char suffixes[] = "KMGT";
-    char *end;
-
-    errno = 0;
-    uint64_t value = strtoull(text, &end, 10);
-    unsigned shift = 0;
-    const char *at = o->kind == KIND_SIZE && *end ? strchr(suffixes, toupper((unsigned char)*end))
-                                                  : NULL;
-    if (at) {
-        shift = 10 * (unsigned)(at - suffixes + 1);
-        end++;
-    }
-    if (!isdigit((unsigned char)text[0]) || *end || errno || value > UINT64_MAX >> shift)
-        return buf_why(why, ERR_INVALID, "--%s: expected a %s, got \"%s\"", o->name,
-                       o->kind == KIND_SIZE ? "size such as 512M or 2G" : "whole number", text);
-    value <<= shift;
-    if (value < o->min || value > o->max)
-        return buf_why(why, ERR_INVALID, "--%s: %s is outside of [%llu, %llu]", o->name, text,
-                       (unsigned long long)o->min, (unsigned long long)o->max);
-    *out = value;
-    return OK;
-}
-
 static enum status add_case(struct bench_options *b, const char *text, struct buf *why)
 {
     if (b->n_cases == BENCH_CASES_MAX)
@@ -125,16 +81,18 @@ static enum status set(struct bench_options *b, const struct option *o, const ch
                        struct buf *why)
 {
     void *at = (char *)b + o->offset;
+    char source[FLAG_NAME_BYTES_MAX];
 
+    snprintf(source, sizeof source, "--%s", o->name);
     switch (o->kind) {
     case KIND_CASE: return add_case(b, text, why);
     case KIND_SWITCH: *(bool *)at = true; return OK;
-    case KIND_COUNT:
-    case KIND_SIZE: return parse_number(o, text, at, why);
+    case KIND_COUNT: return flag_parse(FLAG_COUNT, source, text, o->min, o->max, at, why);
+    case KIND_SIZE: return flag_parse(FLAG_SIZE, source, text, o->min, o->max, at, why);
     case KIND_CHOICE:
-        if (!is_choice(o->value, text))
-            return buf_why(why, ERR_INVALID, "--%s: \"%s\" is not known (one of %s)", o->name,
-                           text, o->value);
+        if (!flag_is_choice(o->value, text))
+            return buf_why(why, ERR_INVALID, "%s: \"%s\" is not known (one of %s)", source, text,
+                           o->value);
         break;
     case KIND_TEXT: break;
     }
@@ -198,39 +156,9 @@ enum status options_parse(struct bench_options *b, int argc, char **argv, struct
     return OK;
 }
 
-/* Words of `text` from column HELP_INDENT on, wrapped. */
-static void print_wrapped(FILE *f, const char *text)
-{
-    int column = HELP_INDENT;
-
-    for (const char *p = text; *p;) {
-        int n = (int)strcspn(p, " ");
-        if (column + 1 + n > HELP_COLUMNS) {
-            fprintf(f, "\n%*s", HELP_INDENT, "");
-            column = HELP_INDENT;
-        } else if (p != text) {
-            fputc(' ', f);
-            column++;
-        }
-        fprintf(f, "%.*s", n, p);
-        column += n;
-        p += n + (p[n] == ' ');
-    }
-    fputc('\n', f);
-}
-
 static void print_option(FILE *f, const struct option *o)
 {
-    char text[512];
-    int n = fprintf(f, "  --%s%s%s", o->name, o->value ? " " : "", o->value ? o->value : "");
-
-    snprintf(text, sizeof text, "%s%s%s%s", o->help, o->preset[0] ? " [" : "", o->preset,
-             o->preset[0] ? "]" : "");
-    if (n >= HELP_INDENT)
-        fprintf(f, "\n%*s", HELP_INDENT, "");
-    else
-        fprintf(f, "%*s", HELP_INDENT - n, "");
-    print_wrapped(f, text);
+    flag_print(f, &(struct flag_row){o->group, o->name, false, o->value, o->help, o->preset});
 }
 
 void options_print_help(FILE *f)
@@ -241,10 +169,8 @@ void options_print_help(FILE *f)
           "most; `limits` measures only that. --some-name V is also --some-name=V. Sizes take K,\n"
           "M, G (powers of 1024). Defaults are in [ ].\n",
           f);
-    for (size_t i = 0; i < ARRAY_SIZE(options); i++) {
-        if (options[i].group)
-            fprintf(f, "\n%s\n", options[i].group);
+    for (size_t i = 0; i < ARRAY_SIZE(options); i++)
         print_option(f, &options[i]);
-    }
-    fprintf(f, "\nOther\n  %-*s%s\n", HELP_INDENT - 2, "--help, --version", "print and exit");
+    flag_print(f, &(struct flag_row){"Other", "help, --version", false, NULL, "print and exit",
+                                     ""});
 }

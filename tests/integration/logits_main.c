@@ -5,7 +5,8 @@
  *               [--quantization none|int8|int4] [--quantization-group N]
  *
  * IDS_FILE holds token ids separated by white space; OUT_FILE gets raw little-endian float32
- * [n_ids, vocab]. A test program: references in other languages are compared with it. */
+ * [n_ids, vocab]; the name of the kernel set goes to stdout. A test program: references in other
+ * languages are compared with it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -159,6 +160,7 @@ int main(int argc, char **argv)
                                max3(m.dim, m.ffn_dim, m.n_heads * m.head_dim), m.n_heads,
                                m.head_dim};
     check(device_open(&device, &dc, &why), &why);
+    puts(device_ops(device)->name);
     struct weights_config wc = {.device = device, .dir = o.dir, .model = &m,
                                 .dtype = dtype_of(o.dtype, stored)};
     check(quantization_parse(&wc.quantization, o.quantization, o.quantization_group, &why), &why);

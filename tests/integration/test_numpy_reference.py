@@ -11,6 +11,19 @@ one for the median row.
            for the worst row, 1.8e-4 for the median row. A cache that does not round, or rounds
            another way, has a median above 2e-3, which is what the second bound is for.
   f16 KV   the same; measured 5.5e-4 and 5e-5, and 3e-4 without rounding.
+
+Kernel sets with matrix instructions also round activations to bf16, and so does the reference where
+numpy_llama.ROUNDING says so. A value that is rounded apart now moves many that are rounded later:
+rows are either EXACT or as far off as a few steps of bf16 make them. Over 4 seeds:
+
+  attention alone (weights f32, KV bf16): 4.7e-3 and 9.8e-4. Its powers of two are within 2^-18, so
+           that one weight in a thousand is rounded apart. With the rounding left out of the
+           reference the median is 2.2e-3 at least.
+  products 1.1e-2 and 4.5e-3, and 4.2e-3 and more with the rounding left out: a median row says
+           little. But about a third of the rows of all cases of a type are EXACT, and none with the
+           rounding left out.
+
+Such cases also run on the next lesser kernel sets of the machine, down to one that rounds nothing.
 """
 from __future__ import annotations
 
@@ -32,8 +45,14 @@ N_IDS = 300  # more than one segment of 256 tokens, and no multiple of a block
 VOCAB = 300
 # (weights, KV) -> bounds of the worst and of the median row; see the comment on top.
 BOUNDS = {("f32", "f32"): (1e-4, 1e-4), ("bf16", "f32"): (1e-4, 1e-4),
-          ("f16", "f32"): (1e-4, 1e-4), ("bf16", "bf16"): (2e-2, 8e-4),
-          ("f16", "f16"): (2e-3, 1.5e-4)}
+          ("f16", "f32"): (1e-4, 1e-4), ("f32", "bf16"): (2e-2, 8e-4),
+          ("bf16", "bf16"): (2e-2, 8e-4), ("f16", "f16"): (2e-3, 1.5e-4)}
+ATTENTION_BOUNDS = (2e-2, 1.8e-3)  # attention in bf16, products not
+PRODUCT_BOUNDS = (3e-2, 1e-2)
+EXACT = 1e-5
+SHARE_EXACT = 0.1  # of all rows with products in bf16, for each (weights, KV) and kernel set
+# What else this machine can run, to the first that rounds nothing.
+LESSER = {"cpu-amx": ("avx512bf16", "avx512"), "cpu-avx512bf16": ("avx512",)}
 
 
 @dataclass
@@ -71,52 +90,83 @@ def make_model(folder: Path, options: str, dtype: str, seed: int) -> Path:
     return folder
 
 
-def measure(case: Case, index: int, weights: str, kv: str, seed: int) -> tuple[float, float]:
-    """Errors of the worst and of the median row."""
-    ids = np.random.default_rng(seed + index).integers(0, VOCAB, N_IDS).tolist()
-    with tempfile.TemporaryDirectory() as folder:
-        model = make_model(Path(folder), case.options, weights, seed + index)
-        expected = NumpyLlama.load(model, kv).logits(ids)
-        raw = tarn_test.run_logits(model, ids, "--dtype", weights, "--kv-dtype", kv,
-                                   *case.run.split())
+@dataclass
+class Run:
+    types: tuple[str, str]  # weights, KV
+    kernels: str
+    errors: np.ndarray      # of each row
+    reference: NumpyLlama
+
+    def bounds(self) -> tuple[float, float]:
+        if self.reference.products_in_bf16:
+            return PRODUCT_BOUNDS
+        return ATTENTION_BOUNDS if self.reference.attention_in_bf16 else BOUNDS[self.types]
+
+    def largest(self) -> float:
+        return float(self.errors.max())
+
+    def median(self) -> float:
+        return float(np.median(self.errors))
+
+    def is_good(self) -> bool:
+        worst, median = self.bounds()
+        return self.largest() <= worst and self.median() <= median  # False for NaN
+
+
+def run_once(model: Path, ids: list[int], types: tuple[str, str], options: list[str]) -> Run:
+    weights, kv = types
+    raw, kernels = tarn_test.run_logits_and_kernels(model, ids, "--dtype", weights,
+                                                    "--kv-dtype", kv, *options)
+    reference = NumpyLlama.load(model, kv, kernels)
+    expected = reference.logits(ids)
     ours = np.frombuffer(raw, dtype=np.float32)
     if ours.size != expected.size:
-        raise SystemExit(f"{case.options}: {ours.size} logits, expected {expected.size}")
+        raise SystemExit(f"{model}: {ours.size} logits, expected {expected.size}")
     difference = np.abs(ours.reshape(expected.shape) - expected).max(axis=1)
-    errors = difference / np.abs(expected).max(axis=1)
-    return float(errors.max()), float(np.median(errors))
+    return Run(types, kernels, difference / np.abs(expected).max(axis=1), reference)
 
 
-Worst = dict[tuple[str, str], tuple[float, float]]
+def run_case(case: Case, types: tuple[str, str], seed: int) -> list[Run]:
+    """On the best kernel set; where that one rounds activations, on lesser ones too."""
+    ids = np.random.default_rng(seed).integers(0, VOCAB, N_IDS).tolist()
+    with tempfile.TemporaryDirectory() as folder:
+        model = make_model(Path(folder), case.options, types[0], seed)
+        runs = [run_once(model, ids, types, case.run.split())]
+        for variant in LESSER.get(runs[0].kernels, ()):
+            last = runs[-1].reference
+            if not (last.products_in_bf16 or last.attention_in_bf16):
+                break
+            runs.append(run_once(model, ids, types, [*case.run.split(), "--cpu-variant", variant]))
+    for run in runs:
+        print(f"{'ok  ' if run.is_good() else 'FAIL'} {types[0]:>4} kv {types[1]:>4} "
+              f"{run.kernels:14} {run.largest():.2e} {run.median():.2e}  {case.options} {case.run}",
+              flush=True)
+    return runs
 
 
-def run_case(case: Case, index: int, seed: int, worst: Worst) -> bool:
+def summary(runs: list[Run]) -> bool:
+    """What all runs with the same types, kernel set and bounds have in common."""
     good = True
-    for weights, kv in case.dtypes:
-        largest, median = measure(case, index, weights, kv, seed)
-        bounds = BOUNDS[weights, kv]
-        within = largest <= bounds[0] and median <= bounds[1]  # False for NaN
+    for key in dict.fromkeys((run.types, run.kernels, run.bounds()) for run in runs):
+        some = [run for run in runs if (run.types, run.kernels, run.bounds()) == key]
+        (weights, kv), kernels, bounds = key
+        share = float(np.mean([run.errors <= EXACT for run in some]))
+        within = bounds != PRODUCT_BOUNDS or share >= SHARE_EXACT
         good = good and within
-        before = worst.get((weights, kv), (0.0, 0.0))
-        worst[weights, kv] = max(before[0], largest), max(before[1], median)
-        print(f"{'ok  ' if within else 'FAIL'} {weights:>4} kv {kv:>4} {largest:.2e} {median:.2e}  "
-              f"{case.options} {case.run}", flush=True)
+        print(f"{'ok  ' if within else 'FAIL'} weights {weights}, kv {kv}, {kernels}: "
+              f"worst row {max(run.largest() for run in some):.1e} (bound {bounds[0]:.0e}), "
+              f"median row {max(run.median() for run in some):.1e} (bound {bounds[1]:.1e}), "
+              f"{100 * share:.0f} % exact")
     return good
 
 
 def main() -> None:
     # --seeds N: repeat with N seeds, to measure what the bounds should be.
     n_seeds = int(sys.argv[2]) if sys.argv[1:2] == ["--seeds"] else 1
-    worst: Worst = {}
-    good = True
-    for round_ in range(n_seeds):
-        for i, case in enumerate(CASES):
-            good = run_case(case, i, 100 + 1000 * round_, worst) and good
-    for (weights, kv), errors in worst.items():
-        bounds = BOUNDS[weights, kv]
-        print(f"weights {weights}, kv {kv}: worst row {errors[0]:.1e} (bound {bounds[0]:.0e}), "
-              f"median row {errors[1]:.1e} (bound {bounds[1]:.1e})")
-    sys.exit(0 if good else 1)
+    runs = [run for round_ in range(n_seeds) for i, case in enumerate(CASES)
+            for types in case.dtypes for run in run_case(case, types, 100 + 1000 * round_ + i)]
+    good = summary(runs)
+    sys.exit(0 if good and all(run.is_good() for run in runs) else 1)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,18 @@
 /* P1: the same tokens, always. Logits must be bit for bit a function of model, prompt, parameters and
  * seed: whatever the batch, the chunks, the threads, the cache and the preemptions. Token ids and the
- * bits of 21 log-probabilities per token stand for the logits. */
+ * bits of 21 log-probabilities per token stand for the logits.
+ *
+ * Most tests run on the best kernels with bf16 weights and a long prompt; the one at the end takes all
+ * kernels and weight types with a short one. */
 #include "tests/unit/test.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/rng.h"
+#include "kernels/cpu/cpu.h"
 #include "tests/engine_test.h"
 
 #ifndef N_PROMPT /* sanitizer builds take a shorter one: see tests/CMakeLists.txt */
@@ -57,15 +62,20 @@ static void keep(struct answer *a, struct request *r)
     request_unref(r);
 }
 
-static void assert_same(const struct answer *a, const char *how)
+static void assert_equal(const struct answer *a, const struct answer *b, const char *how)
 {
     for (int i = 0; i < N_OUT; i++)
-        if (memcmp(&a->tokens[i], &alone.tokens[i], sizeof a->tokens[i]))
+        if (memcmp(&a->tokens[i], &b->tokens[i], sizeof a->tokens[i]))
             fail_msg("%s: token %d is %u (%a), alone it is %u (%a)", how, i, a->tokens[i].id,
-                     (double)a->tokens[i].logprob, alone.tokens[i].id,
-                     (double)alone.tokens[i].logprob);
-    if (memcmp(a->tops, alone.tops, sizeof a->tops))
+                     (double)a->tokens[i].logprob, b->tokens[i].id,
+                     (double)b->tokens[i].logprob);
+    if (memcmp(a->tops, b->tops, sizeof a->tops))
         fail_msg("%s: the alternatives' bits differ", how);
+}
+
+static void assert_same(const struct answer *a, const char *how)
+{
+    assert_equal(a, &alone, how);
 }
 
 static void config(struct engine_config *c, uint32_t chunk, uint32_t threads)
@@ -260,6 +270,125 @@ static void a_seed_draws_the_same_tokens_in_any_company(void **state)
     engine_test_close(&t);
 }
 
+/* --- every kernel set, weight type and kind of head --- */
+
+#ifndef N_SHORT /* as N_PROMPT */
+#define N_SHORT 600 /* four segments and no multiple of a block */
+#endif
+#define N_SHORT_CACHED 270
+#ifndef N_VARIANTS_MAX /* as N_PROMPT */
+#define N_VARIANTS_MAX 99
+#endif
+
+struct kind {
+    const char *variant;
+    const char *head;    /* the name of its shape */
+    const char *model;
+    const char *dtype, *quantization;
+    uint32_t group;
+};
+
+/* Groups of 32 and 128 fill K here, so that int8 and int4 use tiles where there are any; attention
+ * with bf16 KV uses them for heads of a multiple of 32. */
+static const char whole_tiles[] =
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":128,\"num_hidden_layers\":2,"
+    "\"num_attention_heads\":6,\"num_key_value_heads\":2,\"head_dim\":64,"
+    "\"intermediate_size\":256,\"vocab_size\":300,\"max_position_embeddings\":1024,"
+    "\"rms_norm_eps\":1e-5,\"rope_theta\":10000,\"tie_word_embeddings\":false,"
+    "\"torch_dtype\":\"bfloat16\"}";
+
+/* NULL is the model of engine_test.h: its heads have 12 dimensions, its K ends inside groups. */
+static const struct {
+    const char *name, *model;
+} shapes[] = {{"head of 64", whole_tiles}, {"head of 12", NULL}};
+
+static const struct {
+    const char *dtype, *quantization;
+    uint32_t group;
+} types[] = {{"f32", "none", 0},   {"bf16", "none", 0},  {"bf16", "int8", 32},
+             {"bf16", "int8", 128}, {"bf16", "int4", 32}};
+
+static void open_kind(struct engine_test *t, const struct kind *k, uint32_t chunk, uint32_t threads)
+{
+    struct engine_config c;
+
+    config(&c, chunk, threads);
+    c.cpu_variant = k->variant;
+    c.dtype = k->dtype;
+    c.quantization = k->quantization;
+    c.quantization_group = k->group;
+    c.kv_dtype = "bf16";
+    c.kv_bytes = (uint64_t)16 << 20;
+    engine_test_open(t, k->model, &c);
+}
+
+static void answer_of_kind(const struct kind *k, uint32_t chunk, uint32_t threads, struct answer *a)
+{
+    struct engine_test t;
+
+    open_kind(&t, k, chunk, threads);
+    keep(a, submit(&t, 0, N_SHORT, false));
+    engine_test_close(&t);
+}
+
+/* A part of the prompt from the cache, the rest among others of all lengths. */
+static void answer_in_company(const struct kind *k, struct answer *a)
+{
+    enum { N_COMPANY = 11 };
+    struct request *r[N_COMPANY];
+    struct engine_test t;
+
+    open_kind(&t, k, 300, 2);
+    r[0] = submit(&t, 0, N_SHORT_CACHED, false);
+    engine_test_wait(r[0]);
+    request_unref(r[0]);
+    for (uint32_t b = 0; b < N_COMPANY; b++)
+        r[b] = b == 5 ? submit(&t, 0, N_SHORT, false) : submit(&t, b + 1, 255 + 7 * b, false);
+    for (uint32_t b = 0; b < N_COMPANY; b++)
+        engine_test_wait(r[b]);
+    assert_true(atomic_load(&r[5]->n_cached) >= N_SHORT_CACHED - KV_BLOCK_TOKENS);
+    keep(a, r[5]);
+    for (uint32_t b = 0; b < N_COMPANY; b++)
+        if (b != 5)
+            request_unref(r[b]);
+    engine_test_close(&t);
+}
+
+static void check_kind(const struct kind *k)
+{
+    const uint32_t chunks[][2] = {{7, 1}, {41, 3}, {1, 2}}; /* rows, threads */
+    static struct answer want, got;
+    char how[120];
+
+    answer_of_kind(k, 512, 2, &want);
+    for (uint32_t i = 0; i < ARRAY_SIZE(chunks); i++) {
+        snprintf(how, sizeof how, "%s, %s, %s %s %u: chunks of %u, %u threads", k->variant, k->head,
+                 k->dtype, k->quantization, k->group, chunks[i][0], chunks[i][1]);
+        answer_of_kind(k, chunks[i][0], chunks[i][1], &got);
+        assert_equal(&got, &want, how);
+    }
+    snprintf(how, sizeof how, "%s, %s, %s %s %u: in company", k->variant, k->head, k->dtype,
+             k->quantization, k->group);
+    answer_in_company(k, &got);
+    assert_equal(&got, &want, how);
+}
+
+static void all_kernels_and_weight_types_keep_their_bits(void **state)
+{
+    uint32_t n_variants;
+    const struct cpu_variant *variants = cpu_variants(&n_variants);
+
+    (void)state;
+    for (uint32_t v = 0; v < n_variants && v < N_VARIANTS_MAX; v++)
+        for (uint32_t s = 0; variants[v].supported() && s < ARRAY_SIZE(shapes); s++)
+            for (uint32_t i = 0; i < ARRAY_SIZE(types); i++) {
+                struct kind k = {variants[v].name, shapes[s].name,      shapes[s].model,
+                                 types[i].dtype,   types[i].quantization, types[i].group};
+
+                check_kind(&k);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -270,6 +399,7 @@ int main(void)
         cmocka_unit_test(a_cache_hit_does_not_change_a_bit),
         cmocka_unit_test(preemptions_do_not_change_a_bit),
         cmocka_unit_test(a_seed_draws_the_same_tokens_in_any_company),
+        cmocka_unit_test(all_kernels_and_weight_types_keep_their_bits),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

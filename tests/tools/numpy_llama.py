@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """An independent Llama forward pass in NumPy, float64, whole sequence at once.
 
-    numpy_llama.py MODEL_DIR IDS_FILE [OUT.f32] [--kv-dtype f32|f16|bf16] [--print N]
+    numpy_llama.py MODEL_DIR IDS_FILE [OUT.f32] [--kv-dtype f32|f16|bf16] [--kernels NAME]
+                   [--print N]
 
 Reads a Hugging Face directory (config.json, *.safetensors) and writes raw little-endian float32
 logits [n_ids, vocab]. It shares no code with the C engine, and nothing is clever here: it is what
@@ -11,6 +12,11 @@ the engine is compared with.
   each layer: h += Wo attention(rope(Wq norm(h)), rope(Wk norm(h)), Wv norm(h))
               h += Wdown (silu(Wgate norm(h)) * (Wup norm(h)))
   logits = Whead norm(h)
+
+Matrix instructions take both factors in bf16. ROUNDING says what a kernel set therefore rounds:
+  products   activations, where weights are bf16
+  attention  with KV in bf16 and whole tiles of dimensions: queries, scaled for a power of two, and
+             the unnormalized weights of each segment (the sum they are divided by stays exact)
 """
 from __future__ import annotations
 
@@ -24,6 +30,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from hf_files import Tensors, load_weights, round_to  # noqa: E402
+
+ROUNDING = {"cpu-avx512bf16": {"products"}, "cpu-amx": {"products", "attention"}}
+SEGMENT_TOKENS = 256
+TILE_DIMS = 32
 
 
 def rmsnorm(x: np.ndarray, w: np.ndarray, eps: float) -> np.ndarray:
@@ -66,24 +76,45 @@ def rope(x: np.ndarray, freq: np.ndarray) -> np.ndarray:
     return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 
 
-def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+def softmax(scores: np.ndarray) -> np.ndarray:
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def softmax_in_bf16(scores: np.ndarray) -> np.ndarray:
+    """Scores are in base 2. Each segment's weights are at most 1 and rounded before the merge."""
+    top = scores.max(axis=-1, keepdims=True)
+    out = np.empty_like(scores)
+    total = np.zeros_like(top)
+    for begin in range(0, scores.shape[1], SEGMENT_TOKENS):
+        part = scores[:, begin:begin + SEGMENT_TOKENS]
+        part_top = np.maximum(part.max(axis=-1, keepdims=True), top - 1e4)  # -inf: no key is seen
+        weights, scale = np.exp2(part - part_top), np.exp2(part_top - top)
+        out[:, begin:begin + SEGMENT_TOKENS] = round_to(weights, "bf16") * scale
+        total += weights.sum(axis=-1, keepdims=True) * scale
+    return out / total
+
+
+def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, in_bf16: bool = False) -> np.ndarray:
     """q [T, H, d], k and v [T, G, d] -> [T, H * d]; causal; head h uses KV head h // (H / G)."""
     n_rows, n_heads, d = q.shape
     group = n_heads // k.shape[1]
     mask = np.tril(np.ones((n_rows, n_rows), dtype=bool))
     out = np.empty_like(q)
+    q = round_to(q * math.log2(math.e) / math.sqrt(d), "bf16") if in_bf16 else q / math.sqrt(d)
     for h in range(n_heads):
-        scores = np.where(mask, q[:, h] @ k[:, h // group].T / math.sqrt(d), -np.inf)
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        weights /= weights.sum(axis=-1, keepdims=True)
+        scores = np.where(mask, q[:, h] @ k[:, h // group].T, -np.inf)
+        weights = softmax_in_bf16(scores) if in_bf16 else softmax(scores)
         out[:, h] = weights @ v[:, h // group]
     return out.reshape(n_rows, n_heads * d)
 
 
 class NumpyLlama:
-    """kv_dtype: K and V are rounded to it before any row attends to them, as a cache does."""
+    """kv_dtype: K and V are rounded to it before any row attends to them, as a cache does.
+    kernels: the name of a kernel set; what ROUNDING says of it is rounded too."""
 
-    def __init__(self, config: dict, weights: Tensors, kv_dtype: str | None = None) -> None:
+    def __init__(self, config: dict, weights: Tensors, kv_dtype: str | None = None,
+                 kernels: str = "") -> None:
         self.config = config
         self.weights = weights
         self.kv_dtype = kv_dtype
@@ -92,14 +123,22 @@ class NumpyLlama:
         self.head_dim = config.get("head_dim") or config["hidden_size"] // self.n_heads
         self.freq = rope_frequencies(config, self.head_dim)
         self.tied = bool(config.get("tie_word_embeddings"))
+        rounded = ROUNDING.get(kernels, set())
+        self.products_in_bf16 = "products" in rounded and config.get("torch_dtype") == "bfloat16"
+        self.attention_in_bf16 = ("attention" in rounded and kv_dtype == "bf16"
+                                  and self.head_dim % TILE_DIMS == 0)
 
     @staticmethod
-    def load(model_dir: Path, kv_dtype: str | None = None) -> NumpyLlama:
+    def load(model_dir: Path, kv_dtype: str | None = None, kernels: str = "") -> NumpyLlama:
         config = json.loads((model_dir / "config.json").read_text())
-        return NumpyLlama(config, load_weights(model_dir), kv_dtype)
+        return NumpyLlama(config, load_weights(model_dir), kv_dtype, kernels)
+
+    def product(self, x: np.ndarray, name: str) -> np.ndarray:
+        x = round_to(x, "bf16") if self.products_in_bf16 else x
+        return x @ self.weights[name + ".weight"].astype(np.float64).T
 
     def linear(self, x: np.ndarray, name: str) -> np.ndarray:
-        y = x @ self.weights[name + ".weight"].astype(np.float64).T
+        y = self.product(x, name)
         bias = self.weights.get(name + ".bias")
         return y if bias is None else y + bias.astype(np.float64)
 
@@ -116,7 +155,7 @@ class NumpyLlama:
         v = self.heads(self.linear(x, p + "v_proj"), self.n_kv_heads)
         if self.kv_dtype:
             k, v = round_to(k, self.kv_dtype), round_to(v, self.kv_dtype)
-        return self.linear(attention(q, k, v), p + "o_proj")
+        return self.linear(attention(q, k, v, self.attention_in_bf16), p + "o_proj")
 
     def feed_forward(self, x: np.ndarray, p: str) -> np.ndarray:
         gate = self.linear(x, p + "gate_proj")
@@ -135,7 +174,7 @@ class NumpyLlama:
 
     def output(self, h: np.ndarray) -> np.ndarray:
         if self.tied:
-            return h @ self.weights["model.embed_tokens.weight"].astype(np.float64).T
+            return self.product(h, "model.embed_tokens")
         return self.linear(h, "lm_head")
 
 
@@ -145,11 +184,13 @@ def main() -> None:
     p.add_argument("ids", type=Path, help="token ids, separated by white space")
     p.add_argument("out", type=Path, nargs="?", help="raw float32 [n_ids, vocab]")
     p.add_argument("--kv-dtype", choices=["f32", "f16", "bf16"])
+    p.add_argument("--kernels", choices=sorted(ROUNDING), default="",
+                   help="round as this kernel set does")
     p.add_argument("--print", type=int, default=0, metavar="N", dest="n_print",
                    help="print the best N ids and logits of each position")
     args = p.parse_args()
     ids = [int(word) for word in args.ids.read_text().split()]
-    logits = NumpyLlama.load(args.model, args.kv_dtype).logits(ids)
+    logits = NumpyLlama.load(args.model, args.kv_dtype, args.kernels).logits(ids)
     if args.out:
         args.out.write_bytes(logits.astype("<f4").tobytes())
     for pos, row in enumerate(logits if args.n_print else []):

@@ -59,6 +59,11 @@ def program(name: str) -> Path:
 
 def run_logits(model: Path, ids: list[int], *options: str) -> array.array:
     """Raw float32 logits [n_ids, vocab] as tarn-logits computes them."""
+    return run_logits_and_kernels(model, ids, *options)[0]
+
+
+def run_logits_and_kernels(model: Path, ids: list[int], *options: str) -> tuple[array.array, str]:
+    """The logits, and the name of the kernel set that computed them."""
     with tempfile.TemporaryDirectory() as folder:
         ids_file, out_file = Path(folder) / "ids.txt", Path(folder) / "out.f32"
         ids_file.write_text(" ".join(map(str, ids)) + "\n")
@@ -71,7 +76,7 @@ def run_logits(model: Path, ids: list[int], *options: str) -> array.array:
         logits.frombytes(out_file.read_bytes())
     if sys.byteorder == "big":
         logits.byteswap()
-    return logits
+    return logits, done.stdout.strip()
 
 
 def free_port() -> int:

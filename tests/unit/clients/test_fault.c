@@ -5,14 +5,13 @@
  * skipped. */
 #include "tests/unit/test.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/http.h"
 #include "clients/c/tarn_client.h"
 #include "tests/unit/clients/canned_server.h"
+#include "tests/unit/fault.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 
@@ -29,47 +28,6 @@ int main(void)
     "data: {\"choices\":[{\"delta\":{\"content\":\"Hello \"},\"token_ids\":[1,2,3]}]}\n\n"    \
     "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":3}}\n\n"      \
     "data: [DONE]\n\n"
-
-extern void *__libc_malloc(size_t n);
-extern void *__libc_calloc(size_t n, size_t size);
-extern void *__libc_realloc(void *p, size_t n);
-
-void *malloc(size_t n);
-void *calloc(size_t n, size_t size);
-void *realloc(void *p, size_t n);
-
-/* Only on the thread of the test: the canned server is to go on. */
-static __thread long fail_in; /* 1: the next one fails; 0: none does */
-
-static bool fails(void)
-{
-    if (fail_in == 0 || --fail_in != 0)
-        return false;
-    errno = ENOMEM;
-    return true;
-}
-
-/* The lexer of jansson 2.14 does not look whether its buffer of 16 bytes could grow (to 32, 64,
- * ...), and runs past its end if not: nothing that we could report. */
-static bool is_jansson_buffer(size_t n)
-{
-    return n == 32 || n == 64;
-}
-
-void *malloc(size_t n)
-{
-    return !is_jansson_buffer(n) && fails() ? NULL : __libc_malloc(n);
-}
-
-void *calloc(size_t n, size_t size)
-{
-    return fails() ? NULL : __libc_calloc(n, size);
-}
-
-void *realloc(void *p, size_t n)
-{
-    return fails() ? NULL : __libc_realloc(p, n);
-}
 
 struct seen {
     int n_ends, n_chunks;

@@ -5,6 +5,7 @@
  * skipped. */
 #include "engine/detokenize.h"
 #include "tests/unit/engine/tokenizer_test.h"
+#include "tests/unit/fault.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 
@@ -14,43 +15,6 @@ int main(void)
 }
 
 #else
-
-extern void *__libc_malloc(size_t n);
-extern void *__libc_calloc(size_t n, size_t size);
-extern void *__libc_realloc(void *p, size_t n);
-
-void *malloc(size_t n);
-void *calloc(size_t n, size_t size);
-void *realloc(void *p, size_t n);
-
-static long fail_in; /* 1: the next one fails; 0: none does */
-
-static bool fails(void)
-{
-    return fail_in > 0 && --fail_in == 0;
-}
-
-/* The lexer of jansson 2.14 does not look whether its buffer of 16 bytes could grow (to 32, 64,
- * ...), and runs past its end if not: nothing that we could report. */
-static bool is_jansson_buffer(size_t n)
-{
-    return n == 32 || n == 64;
-}
-
-void *malloc(size_t n)
-{
-    return !is_jansson_buffer(n) && fails() ? NULL : __libc_malloc(n);
-}
-
-void *calloc(size_t n, size_t size)
-{
-    return fails() ? NULL : __libc_calloc(n, size);
-}
-
-void *realloc(void *p, size_t n)
-{
-    return fails() ? NULL : __libc_realloc(p, n);
-}
 
 static const struct recipe all_parts = {
     .byte_letters = true,

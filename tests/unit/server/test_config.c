@@ -108,26 +108,6 @@ static void every_spelling_of_a_switch_is_read(void **state)
     buf_fini(&why);
 }
 
-static void sizes_are_powers_of_1024(void **state)
-{
-    static const char *const bad[] = {"", "K", "-1", "1.5G", "1KB", "99999999999G", "0x10", " 1"};
-    uint64_t n;
-
-    (void)state;
-    assert_ok(config_parse_size("0", &n));
-    assert_int_equal(n, 0);
-    assert_ok(config_parse_size("3", &n));
-    assert_int_equal(n, 3);
-    assert_ok(config_parse_size("2K", &n));
-    assert_int_equal(n, 2048);
-    assert_ok(config_parse_size("5m", &n));
-    assert_int_equal(n, 5u << 20);
-    assert_ok(config_parse_size("8G", &n));
-    assert_int_equal(n, UINT64_C(8) << 30);
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        assert_int_equal(config_parse_size(bad[i], &n), ERR_INVALID);
-}
-
 static void other_words_for_a_choice_become_ours(void **state)
 {
     struct config c;
@@ -214,7 +194,6 @@ int main(void)
         cmocka_unit_test(defaults_are_those_of_the_table),
         cmocka_unit_test(flag_wins_over_variable_wins_over_file),
         cmocka_unit_test(every_spelling_of_a_switch_is_read),
-        cmocka_unit_test(sizes_are_powers_of_1024),
         cmocka_unit_test(other_words_for_a_choice_become_ours),
         cmocka_unit_test(an_unknown_name_gets_the_nearest_one),
         cmocka_unit_test(a_bad_value_names_its_option),

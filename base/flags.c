@@ -1,0 +1,169 @@
+#include "base/flags.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HELP_INDENT 30
+#define HELP_COLUMNS 98
+
+/* --- help --- */
+
+/* Words of `text` from column HELP_INDENT on, wrapped. */
+static void print_wrapped(FILE *f, const char *text)
+{
+    int column = HELP_INDENT;
+
+    for (const char *p = text; *p;) {
+        int n = (int)strcspn(p, " ");
+        if (column + 1 + n > HELP_COLUMNS) {
+            fprintf(f, "\n%*s", HELP_INDENT, "");
+            column = HELP_INDENT;
+        } else if (p != text) {
+            fputc(' ', f);
+            column++;
+        }
+        fprintf(f, "%.*s", n, p);
+        column += n;
+        p += n + (p[n] == ' ');
+    }
+    fputc('\n', f);
+}
+
+void flag_print(FILE *f, const struct flag_row *row)
+{
+    char text[512];
+
+    if (row->group)
+        fprintf(f, "\n%s\n", row->group);
+    int n = fprintf(f, "  --%s%s%s%s", row->is_switch ? "[no-]" : "", row->name,
+                    row->value ? " " : "", row->value ? row->value : "");
+    if (n >= HELP_INDENT)
+        fprintf(f, "\n%*s", HELP_INDENT, "");
+    else
+        fprintf(f, "%*s", HELP_INDENT - n, "");
+    snprintf(text, sizeof text, row->preset[0] ? "%s [%s]" : "%s", row->help, row->preset);
+    print_wrapped(f, text);
+}
+
+/* --- the nearest name --- */
+
+/* Insertions, deletions and changes of one letter that turn a into b. */
+static unsigned distance(const char *a, const char *b)
+{
+    unsigned row[FLAG_NAME_BYTES_MAX + 1];
+    size_t n_a = strlen(a), n_b = strlen(b);
+
+    if (n_a > FLAG_NAME_BYTES_MAX || n_b > FLAG_NAME_BYTES_MAX)
+        return UINT32_MAX;
+    for (size_t j = 0; j <= n_b; j++)
+        row[j] = (unsigned)j;
+    for (size_t i = 1; i <= n_a; i++) {
+        unsigned diagonal = row[0];
+        row[0] = (unsigned)i;
+        for (size_t j = 1; j <= n_b; j++) {
+            unsigned change = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            unsigned least = row[j] < row[j - 1] ? row[j] : row[j - 1];
+            row[j] = least + 1 < change ? least + 1 : change;
+        }
+    }
+    return row[n_b];
+}
+
+bool flag_consider(struct flag_near *best, const char *word, const char *given)
+{
+    unsigned d = distance(word, given);
+
+    /* Half the letters wrong is no longer a slip. */
+    if ((best->word && d >= best->distance) || d > strlen(given) / 2)
+        return false;
+    *best = (struct flag_near){word, d};
+    return true;
+}
+
+const char *flag_nearest(const char *given, const char *const *words, size_t n)
+{
+    struct flag_near best = {0};
+
+    for (size_t i = 0; i < n; i++)
+        flag_consider(&best, words[i], given);
+    return best.word;
+}
+
+/* --- values --- */
+
+static enum status parse_count(const char *text, uint64_t *out)
+{
+    char *end;
+
+    if (!isdigit((unsigned char)text[0]))
+        return ERR_INVALID;
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    return errno == 0 && *end == '\0' ? OK : ERR_INVALID;
+}
+
+enum status flag_parse_size(const char *text, uint64_t *out)
+{
+    static const char suffixes[] = "KMGT";
+    char digits[32];
+    size_t n = strlen(text);
+    unsigned shift = 0;
+    uint64_t value;
+
+    if (n == 0 || n >= sizeof digits)
+        return ERR_INVALID;
+    const char *at = strchr(suffixes, toupper((unsigned char)text[n - 1]));
+    if (at) {
+        shift = 10 * (unsigned)(at - suffixes + 1);
+        n--;
+    }
+    memcpy(digits, text, n);
+    digits[n] = '\0';
+    if (parse_count(digits, &value) != OK || value > UINT64_MAX >> shift)
+        return ERR_INVALID;
+    *out = value << shift;
+    return OK;
+}
+
+enum status flag_parse(enum flag_number kind, const char *source, const char *text, uint64_t min,
+                       uint64_t max, uint64_t *out, struct buf *why)
+{
+    bool is_size = kind == FLAG_SIZE;
+    uint64_t value;
+
+    if ((is_size ? flag_parse_size(text, &value) : parse_count(text, &value)) != OK)
+        return buf_why(why, ERR_INVALID, "%s: expected a %s, got \"%s\"", source,
+                       is_size ? "size such as 512M or 2G" : "whole number", text);
+    if (value < min || value > max)
+        return buf_why(why, ERR_INVALID, "%s: %s is outside of [%llu, %llu]", source, text,
+                       (unsigned long long)min, (unsigned long long)max);
+    *out = value;
+    return OK;
+}
+
+bool flag_is_choice(const char *words, const char *text)
+{
+    size_t n = strlen(text);
+
+    for (const char *p = words; *p;) {
+        size_t one = strcspn(p, "|");
+        if (one == n && memcmp(p, text, n) == 0)
+            return true;
+        p += one + (p[one] == '|');
+    }
+    return false;
+}
+
+enum status flag_set_text(char **at, const char *text)
+{
+    char *copy = strdup(text);
+
+    if (!copy)
+        return ERR_NOMEM;
+    free(*at);
+    *at = copy;
+    return OK;
+}

@@ -1,0 +1,56 @@
+/* fault.h - malloc(), calloc() and realloc() of this binary, of which one call fails when asked.
+ *
+ * Include it once. A sanitizer replaces them too: the whole program is to skip itself then. */
+#ifndef TARN_TESTS_UNIT_FAULT_H
+#define TARN_TESTS_UNIT_FAULT_H
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+extern void *__libc_malloc(size_t n);
+extern void *__libc_calloc(size_t n, size_t size);
+extern void *__libc_realloc(void *p, size_t n);
+
+void *malloc(size_t n);
+void *calloc(size_t n, size_t size);
+void *realloc(void *p, size_t n);
+
+/* Only on the thread that sets it: a test's server is to go on. */
+static __thread long fail_in; /* 1: the next one fails; 0: none does */
+
+static bool fails(void)
+{
+    if (fail_in == 0 || --fail_in != 0)
+        return false;
+    errno = ENOMEM;
+    return true;
+}
+
+/* The lexer of jansson 2.14 does not look whether its buffer of 16 bytes could grow (to 32, 64,
+ * ...), and runs past its end if not: nothing that we could report. */
+static bool is_jansson_buffer(size_t n)
+{
+    return n == 32 || n == 64;
+}
+
+void *malloc(size_t n)
+{
+    return !is_jansson_buffer(n) && fails() ? NULL : __libc_malloc(n);
+}
+
+void *calloc(size_t n, size_t size)
+{
+    return fails() ? NULL : __libc_calloc(n, size);
+}
+
+void *realloc(void *p, size_t n)
+{
+    return fails() ? NULL : __libc_realloc(p, n);
+}
+
+#endif
+
+#endif
