@@ -46,8 +46,7 @@ static inline vf attn_exp2(vf x)
 struct attn_amx_group {
     const struct attn_task *task;
     const struct attn_segment *seg;
-    const struct attn_task *next_task;    /* what is read after this: its K and V are fetched */
-    const struct attn_segment *next_seg;  /* meanwhile by the first group; NULL: nothing */
+    const struct attn_segment *next;  /* the one behind it, to fetch; or NULL */
     uint32_t first;                   /* of the task's queries */
     uint32_t n_rows;
     uint32_t n_any;                   /* keys that the last row sees, and so some row */
@@ -71,83 +70,33 @@ static const unsigned char *attn_amx_block(const struct attn_task *task,
     return kv_at(&p->pool, p->blocks[seg->block0 + i], p->layer, v, task->kv_head);
 }
 
-/* What a step on block i fetches of the next segment, into the second-level cache: step t of the 2 * d
- * / 32 on each block takes its share of a block of K and of one of V, as four streams, the halves of
- * both, line by line in turns (see struct chain_fetch). */
-struct attn_amx_ahead {
-    const unsigned char *k, *v; /* NULL: nothing */
-    size_t half;
-};
-
-static struct attn_amx_ahead attn_amx_ahead_of(const struct attn_amx_group *g, uint32_t i,
-                                               uint32_t t)
+/* What the product with block i may fetch meanwhile: the next K, and this block's V. */
+static const unsigned char *attn_amx_next_k(const struct attn_amx_group *g, uint32_t i)
 {
-    struct attn_amx_ahead a = {.half = (size_t)g->task->job->dim * 32};
-
-    if (g->next_seg && i * KV_BLOCK_TOKENS < g->next_seg->n_tokens) {
-        a.k = attn_amx_block(g->next_task, g->next_seg, 0, i) + (size_t)t * 512;
-        a.v = attn_amx_block(g->next_task, g->next_seg, 1, i) + (size_t)t * 512;
-    }
-    return a;
-}
-
-/* A quarter of a step's share. Fetches in a bunch would only wait for each other; between tile
- * instructions they go unnoticed. */
-ALWAYS_INLINE void attn_amx_fetch(const struct attn_amx_ahead *a, int quarter)
-{
-    UNROLL
-    for (int i = 0; i < 2; i++) {
-        size_t at = (size_t)(2 * quarter + i) * 64;
-
-        __builtin_prefetch(a->k + at, 0, 2);
-        __builtin_prefetch(a->k + at + a->half, 0, 2);
-        __builtin_prefetch(a->v + at, 0, 2);
-        __builtin_prefetch(a->v + at + a->half, 0, 2);
-    }
-}
-
-/* As amx_step(), and the fetches. */
-ALWAYS_INLINE void attn_amx_step(bool two, const void *a0, const void *a1, const unsigned char *b,
-                                 size_t b_stride, const struct attn_amx_ahead *ahead)
-{
-    if (!ahead->k) {
-        amx_step(two, a0, a1, b, b_stride);
-        return;
-    }
-    AMX_LOAD(6, b, b_stride);
-    attn_amx_fetch(ahead, 0);
-    AMX_LOAD(4, a0, AMX_ROW_BYTES);
-    AMX_LOAD(7, b + 64, b_stride);
-    attn_amx_fetch(ahead, 1);
-    AMX_BF16(0, 4, 6);
-    attn_amx_fetch(ahead, 2);
-    AMX_BF16(1, 4, 7);
-    attn_amx_fetch(ahead, 3);
-    if (!two)
-        return;
-    AMX_LOAD(5, a1, AMX_ROW_BYTES);
-    AMX_BF16(2, 5, 6);
-    AMX_BF16(3, 5, 7);
+    if (i + 1 < g->n_blocks)
+        return attn_amx_block(g->task, g->seg, 0, i + 1);
+    return g->next ? attn_amx_block(g->task, g->next, 0, 0) : NULL;
 }
 
 ALWAYS_INLINE void attn_amx_scores(const struct attn_amx_group *g, bool two)
 {
     uint32_t n_steps = g->task->job->dim / 32;
+    bool first = g->first == 0; /* the other groups find it in the second-level cache */
 
     for (uint32_t i = 0; i < g->n_blocks; i++) {
         const unsigned char *k = attn_amx_block(g->task, g->seg, 0, i);
-        const unsigned char *next =
-            i + 1 < g->n_blocks ? attn_amx_block(g->task, g->seg, 0, i + 1) : NULL;
+        const unsigned char *v = first ? attn_amx_block(g->task, g->seg, 1, i) : NULL;
+        const unsigned char *next = attn_amx_next_k(g, i);
         const unsigned char *a0 = attn_amx_q(g->task, g->first);
         const unsigned char *a1 = a0 + n_steps * ATTN_AMX_Q_STEP;
 
         amx_zero(two);
         for (uint32_t s = 0; s < n_steps; s++, k += AMX_STEP_BYTES) {
-            struct attn_amx_ahead ahead = attn_amx_ahead_of(g, i, s);
-
-            if (next && two) /* few rows wait for memory anyway */
+            if (next)
                 fetch_lines(next + s * AMX_STEP_BYTES, AMX_STEP_BYTES, 0);
-            attn_amx_step(two, a0, a1, k, AMX_B_STRIDE, &ahead);
+            if (v)
+                fetch_lines_l2(v + s * AMX_STEP_BYTES, AMX_STEP_BYTES);
+            amx_step(two, a0, a1, k, AMX_B_STRIDE);
             a0 += ATTN_AMX_Q_STEP;
             a1 += ATTN_AMX_Q_STEP;
         }
@@ -256,13 +205,9 @@ ALWAYS_INLINE void attn_amx_values(const struct attn_amx_group *g, bool two)
         for (uint32_t i = 0; i < g->n_blocks; i++) {
             const unsigned char *a = p + (size_t)i * ATTN_AMX_P_STEP;
 
-            struct attn_amx_ahead ahead = attn_amx_ahead_of(g, i, dim / 32 + c);
-
-            if (two)
-                attn_amx_fetch_v(i + 1 < g->n_blocks ? v[i + 1] + c * 128 : v[0] + (c + 1) * 128,
-                                 (size_t)dim * 4);
-            attn_amx_step(two, a, a + AMX_ROWS * AMX_ROW_BYTES, v[i] + c * 128, (size_t)dim * 4,
-                          &ahead);
+            attn_amx_fetch_v(i + 1 < g->n_blocks ? v[i + 1] + c * 128 : v[0] + (c + 1) * 128,
+                             (size_t)dim * 4);
+            amx_step(two, a, a + AMX_ROWS * AMX_ROW_BYTES, v[i] + c * 128, (size_t)dim * 4);
         }
         amx_store_c(g->task->mem->tile + (size_t)c * AMX_GROUP_ROWS * 32, two);
     }
@@ -379,34 +324,24 @@ static void attn_amx_run(struct attn_amx_group *g, uint32_t *shape)
 }
 
 static void attn_amx_segment(const struct attn_task *task, const struct attn_segment *seg,
-                             const struct attn_task *next_task,
-                             const struct attn_segment *next_seg, uint32_t *shape)
+                             const struct attn_segment *next, uint32_t *shape)
 {
     for (uint32_t first = 0; first < task->n_queries; first += AMX_GROUP_ROWS) {
-        struct attn_amx_group g = {.task = task, .seg = seg, .first = first};
+        struct attn_amx_group g = {.task = task, .seg = seg, .next = next, .first = first};
 
-        if (first == 0) {
-            g.next_task = next_task;
-            g.next_seg = next_seg;
-        }
         g.n_rows = min_u32(task->n_queries - first, AMX_GROUP_ROWS);
         attn_amx_run(&g, shape);
     }
 }
 
-/* `next` is the thread's task after this one, or NULL. */
-static void attn_amx_task(const struct attn_task *task, const struct attn_task *next)
+static void attn_amx_task(const struct attn_task *task)
 {
-    const struct attn_segment *segs = task->job->p->segments;
-    uint32_t shape = 0, end = task->seq->seg0 + task->seq->n_segs;
+    const struct attn_segment *segs = task->job->p->segments + task->seq->seg0;
+    uint32_t shape = 0, n = task->seq->n_segs;
 
     attn_amx_pack(task);
-    for (uint32_t s = task->seq->seg0; s < end; s++) {
-        if (s + 1 < end)
-            attn_amx_segment(task, &segs[s], task, &segs[s + 1], &shape);
-        else
-            attn_amx_segment(task, &segs[s], next, next ? &segs[next->seq->seg0] : NULL, &shape);
-    }
+    for (uint32_t s = 0; s < n; s++)
+        attn_amx_segment(task, &segs[s], s + 1 < n ? &segs[s + 1] : NULL, &shape);
     amx_done();
 }
 

@@ -336,15 +336,14 @@ static void attn_task_find(const struct attn_job *job, uint32_t i, struct attn_t
     task->n_queries = min_u32(seq->n_rows * job->n_shared - task->query0, job->task_queries);
 }
 
-static void attn_task_run(const struct attn_task *task, const struct attn_task *next)
+static void attn_task_run(const struct attn_task *task)
 {
 #ifdef HAVE_AMX
     if (attn_amx_fits(&task->job->p->pool)) {
-        attn_amx_task(task, next);
+        attn_amx_task(task);
         return;
     }
 #endif
-    (void)next;
     attn_pack(task);
     for (uint32_t s = 0; s < task->seq->n_segs; s++)
         attn_segment(task, &task->job->p->segments[task->seq->seg0 + s]);
@@ -353,28 +352,17 @@ static void attn_task_run(const struct attn_task *task, const struct attn_task *
 static void attn_tasks(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
 {
     const struct attn_job *job = arg;
-    struct attn_task task = {.job = job, .mem = &job->cpu->attn[thread]}, next = task;
+    struct attn_task task = {.job = job, .mem = &job->cpu->attn[thread]};
 
-    /* Last rows first: they see the most keys, and a long task at the end leaves the other threads
-     * idle. */
-    attn_task_find(job, job->n_tasks - 1 - begin, &next);
     for (uint32_t i = begin; i < end; i++) {
-        task = next;
-        if (i + 1 < end)
-            attn_task_find(job, job->n_tasks - 2 - i, &next);
+        /* Last rows first: they see the most keys, and a long task at the end leaves the other
+         * threads idle. */
+        attn_task_find(job, job->n_tasks - 1 - i, &task);
         for (uint32_t q = 0; q < task.n_queries; q++)
             task.mem->sum[q] = 0;
-        attn_task_run(&task, i + 1 < end ? &next : NULL);
+        attn_task_run(&task);
         attn_write(&task);
     }
-}
-
-/* Tasks of one turn at the queue: each thread gets some eight turns. */
-static uint32_t attn_chunk(const struct attn_job *job, uint64_t macs)
-{
-    if (macs <= ATTN_ALONE_MAX)
-        return job->n_tasks + 1;
-    return job->n_tasks / (8 * pool_n_threads(job->cpu->pool)) + 1;
 }
 
 static enum status attention(struct device *d, struct stream *s, const struct attention_params *p)
@@ -404,7 +392,7 @@ static enum status attention(struct device *d, struct stream *s, const struct at
         job.n_tasks += attn_seq_tasks(&job, seq);
         macs += (uint64_t)seq->n_rows * (seq->pos0 + seq->n_rows) * p->n_heads * dim * 2;
     }
-    pool_run(c->pool, job.n_tasks, attn_chunk(&job, macs), attn_tasks, &job);
+    pool_run(c->pool, job.n_tasks, macs > ATTN_ALONE_MAX ? 1 : job.n_tasks + 1, attn_tasks, &job);
     return OK;
 }
 

@@ -34,7 +34,8 @@ struct cpu_attn_scratch {
     float *sum;    /* [CPU_ATTN_QUERIES_MAX]; 0: no key seen yet */
 };
 
-/* Rows by 32 columns of all groups of a task, and a panel of int4 weights as bytes: of one thread. */
+/* Of one thread: rows by 32 columns of all groups of a task, and a panel of int8 or int4 weights
+ * unpacked. */
 struct cpu_tile_scratch {
     float *c;                /* [CPU_TILE_ROWS][PANEL_COLS] */
     unsigned char *w;        /* [max_k][PANEL_COLS] */

@@ -7,7 +7,7 @@
  * bits, of the number of rows (gemm_body.h).
  *
  * Owns    nothing; packed activations lie in the device's scratch memory.
- * Thread  gemm_pack and gemm_tasks run on the pool.
+ * Thread  one product at a time per device; packing and panels run on its pool.
  * Errors  none.
  * Units   elements unless the name says bytes. */
 #ifndef TARN_KERNELS_CPU_GEMM_H
