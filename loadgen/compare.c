@@ -11,12 +11,16 @@
 
 #define N_SIDES 2
 #define PROGRESS_NS UINT64_C(250000000)
+/* Who is second of two at the same time: the loop keeps to the order of times. */
+#define BEHIND_S 1e-6
 
 struct side {
     struct target target;
     struct outcome_list outcomes;
     double busy_s; /* sum of its blocks */
     struct progress progress;
+    struct comparison *comparison;
+    uint32_t n_given; /* of the block, to the run that goes on */
 };
 
 struct comparison {
@@ -26,7 +30,7 @@ struct comparison {
     struct side sides[N_SIDES];
     struct load_request *block; /* [n_block] */
     uint32_t n_block, cap_block;
-    uint32_t n_given;           /* of the block, to the run that goes on */
+    bool together;              /* each request to both at once */
     bool interrupted;
 };
 
@@ -37,18 +41,21 @@ static const enum metric compared[] = {METRIC_TTFT, METRIC_TPOT, METRIC_E2EL, ME
 /* A copy of the block's next request: the run frees what it gets, and the other server needs it. */
 static enum status give(void *arg, struct load_request *out)
 {
-    struct comparison *c = arg;
+    struct side *side = arg;
+    const struct comparison *c = side->comparison;
 
-    if (c->n_given == c->n_block)
+    if (side->n_given == c->n_block)
         return ERR_NOT_FOUND;
-    const struct load_request *r = &c->block[c->n_given];
+    const struct load_request *r = &c->block[side->n_given];
     *out = *r;
+    if (c->together && (side->n_given + (side == &c->sides[1])) % 2)
+        out->arrival_s += BEHIND_S;
     out->parts = malloc((r->n_parts ? r->n_parts : 1) * sizeof *out->parts);
     if (!out->parts)
         return ERR_NOMEM;
     memcpy(out->parts, r->parts, r->n_parts * sizeof *out->parts);
     out->cap_parts = r->n_parts;
-    c->n_given++;
+    side->n_given++;
     return OK;
 }
 
@@ -74,46 +81,63 @@ static double span_of(const struct outcome_list *l, uint64_t start_ns)
     return (double)(end_ns - start_ns) / 1e9;
 }
 
-static enum status send_block(struct comparison *c, struct side *side,
-                              void (*set_current)(struct run *), struct buf *why)
+static enum status create_run(struct run **out, struct comparison *c, struct side *side)
 {
     const struct options *o = c->o;
-    struct outcome_list outcomes = {0};
-    struct run *run = NULL;
+    bool is_shown = progress_is_wanted(o->progress) && !(c->together && side == &c->sides[1]);
     struct run_config config = {
         .loop = c->loop,
         .clients = (const struct tarn_client *const *)side->target.clients,
         .n_clients = side->target.n_clients,
         .style = &side->target.style,
-        .source = {give, c},
+        .source = {give, side},
         .closed = o->closed,
         .concurrency = (uint32_t)o->concurrency,
         .arrival_offset_s = c->block[0].arrival_s,
         .slow_pause_s = o->slow_pause_s,
-        .progress = progress_is_wanted(o->progress) ? progress_show : NULL,
+        .progress = is_shown ? progress_show : NULL,
         .progress_arg = &side->progress,
         .progress_ns = PROGRESS_NS,
     };
 
-    c->n_given = 0;
-    enum status s = run_create(&run, &config);
-    if (s != OK)
-        return buf_why(why, s, "out of memory");
-    set_current(run);
-    s = run_go(run, why);
-    set_current(NULL);
+    side->n_given = 0;
+    return run_create(out, &config);
+}
+
+static enum status keep_outcomes(struct comparison *c, struct side *side, struct run *run)
+{
+    struct outcome_list outcomes;
+
     c->interrupted |= run_was_interrupted(run);
     run_take(run, &outcomes);
     side->busy_s += span_of(&outcomes, run_start_ns(run));
-    run_destroy(run);
     progress_clear(&side->progress);
     side->progress.last_s = 0;
     side->progress.last_tokens = 0;
-    if (s != OK) {
-        outcome_list_fini(&outcomes);
-        return s;
-    }
     return append(&side->outcomes, &outcomes);
+}
+
+/* To sides[0..n) at the same time. */
+static enum status send_block(struct comparison *c, struct side *sides, uint32_t n,
+                              void (*set_current)(struct run *), struct buf *why)
+{
+    struct run *runs[N_SIDES] = {NULL};
+    enum status s = OK;
+
+    for (uint32_t i = 0; s == OK && i < n; i++)
+        s = create_run(&runs[i], c, &sides[i]);
+    if (s != OK)
+        buf_why(why, s, "out of memory");
+    if (s == OK) {
+        set_current(runs[0]);
+        s = run_go_together(runs, n, why);
+        set_current(NULL);
+    }
+    for (uint32_t i = 0; s == OK && i < n; i++)
+        s = keep_outcomes(c, &sides[i], runs[i]);
+    for (uint32_t i = 0; i < n; i++)
+        run_destroy(runs[i]);
+    return s;
 }
 
 static void drop_block(struct comparison *c)
@@ -149,8 +173,10 @@ static enum status send_all(struct comparison *c, void (*set_current)(struct run
         if (s != OK || c->n_block == 0)
             break;
         left -= c->n_block;
-        for (uint32_t k = 0; s == OK && k < N_SIDES && !c->interrupted; k++)
-            s = send_block(c, &c->sides[(block + k) % N_SIDES], set_current, why);
+        if (c->together)
+            s = send_block(c, c->sides, N_SIDES, set_current, why);
+        for (uint32_t k = 0; s == OK && !c->together && k < N_SIDES && !c->interrupted; k++)
+            s = send_block(c, &c->sides[(block + k) % N_SIDES], 1, set_current, why);
     }
     return s;
 }
@@ -328,8 +354,11 @@ static void print_head(const struct comparison *c)
     for (int k = 0; k < N_SIDES; k++)
         printf("%-12.12s %s, model %s\n", k ? o->name_b : o->name_a, c->sides[k].target.url,
                c->sides[k].target.model);
-    printf("Workload %s, seed %" PRIu64 ", blocks of %u, %s\n", workload_kind_name(o->config.kind),
-           o->config.seed, c->cap_block, o->closed ? "closed loop" : "open loop");
+    printf("Workload %s, seed %" PRIu64, workload_kind_name(o->config.kind), o->config.seed);
+    if (c->together)
+        puts(", each request to both at once, open loop");
+    else
+        printf(", blocks of %u, %s\n", c->cap_block, o->closed ? "closed loop" : "open loop");
     if (c->interrupted)
         puts("Interrupted: only what both had answered is compared.");
     printf("%-30s %11.11s %11.11s %9s   %s\n", "", o->name_a, o->name_b, "B / A",
@@ -355,6 +384,7 @@ static enum status report(struct comparison *c, bool *failed, struct buf *why)
     put_text(&out, "model_b", c->sides[1].target.model);
     put_text(&out, "workload", workload_kind_name(c->o->config.kind));
     put_count(&out, "seed", c->o->config.seed);
+    put_text(&out, "interleave", c->o->interleave);
     put_count(&out, "block", c->cap_block);
     report_totals(c, t, &out);
     for (size_t i = 0; s == OK && i < sizeof compared / sizeof compared[0]; i++)
@@ -379,6 +409,9 @@ static enum status open_all(struct comparison *c, struct buf *why)
     uint64_t block = o->block;
     enum status s = OK;
 
+    c->together = strcmp(o->interleave, "requests") == 0;
+    if (c->together)
+        block = o->count;
     if (block == 0)
         block = o->closed ? o->concurrency : (o->count + 3) / 4;
     c->cap_block = (uint32_t)(block > 1000000 ? 1000000 : block ? block : 1);
@@ -386,6 +419,7 @@ static enum status open_all(struct comparison *c, struct buf *why)
     if (!c->block)
         return buf_why(why, ERR_NOMEM, "out of memory");
     for (int k = 0; s == OK && k < N_SIDES; k++) {
+        c->sides[k].comparison = c;
         s = target_open(&c->sides[k].target, o, k == 1, why);
         c->sides[k].progress.name = k ? "B " : "A ";
     }

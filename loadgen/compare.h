@@ -3,7 +3,8 @@
  * Requests are cut into blocks. A block goes to one server; when all of it is answered, the same
  * block goes to the other; the order alternates (AB BA AB ...), so what drifts on the machine
  * hits both alike, and two servers on one machine never compute at the same time. In a closed
- * loop with one request at a time that is pairs.
+ * loop with one request at a time that is pairs. Or, for servers that do not share a machine, each
+ * request goes to both at its time; who is asked first alternates.
  *
  * Owns    nothing.
  * Thread  one.

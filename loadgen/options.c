@@ -89,7 +89,10 @@ static const struct option options[] = {
     CHOICE(NULL, "trace-format", trace_format, "auto",
            "auto|mooncake|azure|ragpulse|timed_trace|csv", "trace: how to read --data"),
     REAL(NULL, "trace-speed", trace_speed, 1e-6, 1e6, "1", "X", "trace: so many times faster"),
-    COUNT(NULL, "trace-block", trace_block, 1, 1e6, "512", "trace: tokens that a hash id names"),
+    COUNT(NULL, "trace-block", trace_block, 0, 1e6, "0",
+          "trace: tokens that a hash id names; default: 512, of timed_trace 16"),
+    REAL(NULL, "trace-time-unit", trace_unit_s, 0, 1e6, "0", "S",
+         "trace: seconds that 1 in a timestamp is; default: 0.001, of timed_trace 1"),
     CHOICE(NULL, "trace-order", trace_order, "given", "given|reuse",
            "ragpulse: reuse moves the per-request third of the system prompt behind the passages"),
     LIST(NULL, "tenant", tenants, "SPEC",
@@ -167,6 +170,8 @@ static const struct option options[] = {
     COUNT(NULL, "block", block, 0, 1e9, "0",
           "so many requests go to one server, then the same to the other, in alternating order; "
           "default: --concurrency, or a fourth of --count at a rate"),
+    CHOICE(NULL, "interleave", interleave, "blocks", "blocks|requests",
+           "blocks in turn, or (at a rate, servers that share no machine) each request to both"),
 };
 
 /* Other words for the same. */
@@ -179,6 +184,8 @@ static const char *const aliases[][2] = {
     {"prefix-repetition-num-prefixes", "num-prefixes"},
     {"prefix-repetition-output-len", "output-len"}, {"dataset-path", "data"},
     {"ready-check-timeout-sec", "ready-timeout"}, {"slo", "goodput"}, {"out", "json"},
+    {"timed-trace-chunk-hash-size", "trace-block"},
+    {"timed-trace-sec-multiplier", "trace-time-unit"},
 };
 
 static const struct option *find(const char *name)

@@ -45,7 +45,7 @@ struct options {
     double scale_input, scale_output;
     char *data, *trace_format, *trace_order;
     uint64_t trace_block;
-    double trace_speed;
+    double trace_speed, trace_unit_s;
     uint64_t n_prefixes, n_documents, n_retrieved;
     double think_s, zipf;
     char *history, *popularity, *retrieval, *document_order, *documents_as;
@@ -64,6 +64,7 @@ struct options {
     bool save_detailed, append_result, progress, quiet;
     /* compare */
     uint64_t block;
+    char *interleave;
     char *name_a, *name_b, *api_key_b, *documents_as_b;
 
     bool compare;      /* the subcommand */

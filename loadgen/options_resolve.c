@@ -168,6 +168,7 @@ static void resolve_rest(struct options *o)
         c->trace.format = TRACE_CSV;
     c->trace.order = is(o->trace_order, "reuse") ? TRACE_ORDER_REUSE : TRACE_ORDER_GIVEN;
     c->trace.block_tokens = (uint32_t)o->trace_block;
+    c->trace.time_unit_s = o->trace_unit_s;
     c->trace_speed = o->trace_speed;
     c->disconnect_share = o->disconnect_rate;
     c->slow_share = o->slow_rate;
@@ -212,6 +213,9 @@ static enum status check_together(const struct options *o, struct buf *why)
         return buf_why(why, ERR_INVALID, "--a, --b: belong to `tarn-loadgen compare`");
     if (o->compare && (o->config.kind == WORKLOAD_MULTITURN || o->verify > 0))
         return buf_why(why, ERR_INVALID, "compare: knows neither multiturn nor --verify");
+    if (o->compare && is(o->interleave, "requests") && (o->closed || o->block > 0))
+        return buf_why(why, ERR_INVALID, "--interleave requests: needs a --rate (or times) and "
+                       "no --block; --concurrency 1 sends pairs, one after the other");
     if (o->compare && o->count == 0)
         return buf_why(why, ERR_INVALID, "compare: needs a --count");
     return OK;

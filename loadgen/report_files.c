@@ -13,6 +13,8 @@
 
 void put(struct put *p, const char *key, struct json *value)
 {
+    if (p->status == OK && !p->o)
+        p->status = ERR_NOMEM;
     if (p->status == OK)
         p->status = js_set(p->o, key, value);
     else
@@ -138,6 +140,8 @@ static void put_groups(struct put *p, const char *key, const char *name_key,
 {
     struct json *list = js_new_array();
 
+    if (!list && p->status == OK)
+        p->status = ERR_NOMEM;
     for (uint32_t i = 0; p->status == OK && i < n; i++) {
         struct put one = {js_new_object(), OK};
         put_text(&one, name_key, groups[i].name);
@@ -253,6 +257,7 @@ static void put_details(struct put *p, const struct report *r)
 
     for (int d = 0; d < N_DETAILS && p->status == OK; d++) {
         struct json *list = js_new_array();
+        p->status = list ? OK : ERR_NOMEM;
         for (size_t i = 0; p->status == OK && i < r->outcomes->n; i++)
             if (r->outcomes->v[i].measured)
                 p->status = js_push(list, detail_of(&r->outcomes->v[i], (enum detail)d,
@@ -306,7 +311,7 @@ enum status report_write_json(const struct json *j, const struct options *o, str
     if (s == OK)
         s = buf_putc(&text, '\n');
     s = s == OK ? write_all(o->json_file, o->append_result ? "a" : "w", &text, why)
-                : buf_why(why, s, "%s: the result is too large", o->json_file);
+                : buf_why(why, s, "%s: the result does not fit into memory", o->json_file);
     buf_fini(&text);
     return s;
 }

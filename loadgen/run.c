@@ -645,30 +645,61 @@ static void watch_drain(struct run *run)
         fail(run, ERR_NOMEM);
 }
 
-enum status run_go(struct run *run, struct buf *why)
+static void begin(struct run *run, uint64_t start_ns, struct buf *why)
 {
     const struct run_config *c = &run->config;
-    enum status s = OK;
 
     run->why = why;
-    /* A little ahead, so that the first request's body is built before its time. */
-    run->start_ns = clock_now_ns() + UINT64_C(2000000);
+    run->start_ns = start_ns;
     run->measured_ns = after_s(run->start_ns, c->warmup_s);
     run->stop_ns = c->duration_s > 0 ? after_s(run->measured_ns, c->duration_s) : 0;
     schedule(run);
-    while (s == OK && !is_over(run)) {
-        if ((run->status != OK || atomic_load(&run->interrupted)) && !run->draining)
-            cancel_all(run);
-        watch_drain(run);
-        s = http_loop_step(c->loop, STEP_NS);
-        report_progress(run, clock_now_ns());
+}
+
+/* Whether one of them is still under way. What stops one stops all. */
+static bool look_after(struct run *const *runs, uint32_t n)
+{
+    bool stops = false, goes_on = false;
+
+    for (uint32_t i = 0; i < n; i++)
+        stops |= runs[i]->status != OK || atomic_load(&runs[i]->interrupted);
+    for (uint32_t i = 0; i < n; i++) {
+        if (stops && !runs[i]->draining)
+            cancel_all(runs[i]);
+        watch_drain(runs[i]);
+        goes_on |= !is_over(runs[i]);
     }
-    http_timer_cancel(c->loop, run->stop_timer);
-    http_timer_cancel(c->loop, run->send_timer);
-    run->stop_timer = run->send_timer = NULL;
+    return goes_on;
+}
+
+enum status run_go_together(struct run *const *runs, uint32_t n, struct buf *why)
+{
+    struct http_loop *loop = runs[0]->config.loop;
+    enum status s = OK;
+
+    /* A little ahead, so that the first request's body is built before its time. */
+    uint64_t start_ns = clock_now_ns() + UINT64_C(2000000);
+    for (uint32_t i = 0; i < n; i++)
+        begin(runs[i], start_ns, why);
+    while (s == OK && look_after(runs, n)) {
+        s = http_loop_step(loop, STEP_NS);
+        for (uint32_t i = 0; i < n; i++)
+            report_progress(runs[i], clock_now_ns());
+    }
     if (s != OK)
-        return buf_why(why, s, "the connections cannot be driven: %s", status_name(s));
-    return run->status;
+        buf_why(why, s, "the connections cannot be driven: %s", status_name(s));
+    for (uint32_t i = 0; i < n; i++) {
+        http_timer_cancel(loop, runs[i]->stop_timer);
+        http_timer_cancel(loop, runs[i]->send_timer);
+        runs[i]->stop_timer = runs[i]->send_timer = NULL;
+        s = s == OK ? runs[i]->status : s;
+    }
+    return s;
+}
+
+enum status run_go(struct run *run, struct buf *why)
+{
+    return run_go_together(&run, 1, why);
 }
 
 void run_interrupt(struct run *run)

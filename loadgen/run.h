@@ -57,6 +57,8 @@ struct run_config {
 /* Runs to the end. On OK *out holds the outcomes: run_destroy(). */
 NODISCARD enum status run_create(struct run **out, const struct run_config *config);
 NODISCARD enum status run_go(struct run *run, struct buf *why);
+/* Several of one loop, from one start. What ends one early ends all. */
+NODISCARD enum status run_go_together(struct run *const *runs, uint32_t n, struct buf *why);
 /* Nothing more is sent, what is in flight is hung up. Async-signal-safe. */
 void run_interrupt(struct run *run);
 bool run_was_interrupted(const struct run *run);

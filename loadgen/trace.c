@@ -164,8 +164,8 @@ static enum status add_blocks(struct trace *t, const struct lines *l, const stru
     return s;
 }
 
-static enum status read_blocks_line(struct trace *t, const struct lines *l, uint32_t block,
-                                    struct buf *why)
+static enum status read_blocks_line(struct trace *t, const struct lines *l,
+                                    const struct trace_options *options, struct buf *why)
 {
     struct trace_row row = {0};
     struct json *o = NULL;
@@ -173,19 +173,22 @@ static enum status read_blocks_line(struct trace *t, const struct lines *l, uint
 
     if (s == OK)
         s = get_row(l, o, &row, why);
-    row.at_s /= 1000;
+    row.at_s *= options->time_unit_s;
+    if (s == OK && row.at_s > TRACE_S_MAX)
+        s = lines_why(l, why, ERR_INVALID, "timestamp: more than %g s", TRACE_S_MAX);
     const struct json *ids = js_get_set(o, "hash_ids");
     if (s == OK && ids && !js_is(ids, JS_ARRAY))
         s = lines_why(l, why, ERR_INVALID, "hash_ids: expected an array");
     if (s == OK)
-        s = add_blocks(t, l, ids, block, &row, why);
+        s = add_blocks(t, l, ids, options->block_tokens, &row, why);
     if (s == OK)
         s = add_row(t, &row);
     js_unref(o);
     return s;
 }
 
-static enum status load_blocks(struct trace *t, const char *path, uint32_t block, struct buf *why)
+static enum status load_blocks(struct trace *t, const char *path,
+                               const struct trace_options *options, struct buf *why)
 {
     struct lines l;
     bool more = true;
@@ -196,7 +199,7 @@ static enum status load_blocks(struct trace *t, const char *path, uint32_t block
     while (s == OK && more) {
         s = lines_next(&l, &more, why);
         if (s == OK && more)
-            s = read_blocks_line(t, &l, block, why);
+            s = read_blocks_line(t, &l, options, why);
     }
     lines_close(&l);
     t->has_times = true;
@@ -463,16 +466,21 @@ enum status trace_load(struct trace *t, const char *path, const struct trace_opt
                        struct buf *why)
 {
     enum trace_format format = options->format == TRACE_AUTO ? guess(path) : options->format;
-    uint32_t block = options->block_tokens ? options->block_tokens : 512;
+    bool is_timed = format == TRACE_TIMED;
+    struct trace_options blocks = *options;
     enum status s;
 
+    if (blocks.block_tokens == 0)
+        blocks.block_tokens = is_timed ? 16 : 512;
+    if (blocks.time_unit_s == 0)
+        blocks.time_unit_s = is_timed ? 1 : 0.001;
     memset(t, 0, sizeof *t);
     if (format == TRACE_RAGPULSE)
         s = load_ragpulse(t, path, options->order, why);
     else if (format == TRACE_CSV)
         s = load_csv(t, path, why);
     else
-        s = load_blocks(t, path, block, why);
+        s = load_blocks(t, path, &blocks, why);
     if (s == ERR_NOMEM)
         buf_why(why, s, "%s: out of memory, or more rows than are supported", path);
     if (s == OK && t->n_rows == 0)

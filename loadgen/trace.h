@@ -3,8 +3,11 @@
  * Formats (of shared data/INDEX.md, section 1):
  *   mooncake      JSON lines {timestamp (ms), input_length, output_length, hash_ids}; an id
  *                 names a block of 512 tokens, equal leading ids are an equal prefix
- *   timed_trace   the same fields as vLLM's replay reads them; hash_ids may be absent, and the
- *                 block size is an option
+ *   timed_trace   the same fields as `vllm bench serve --dataset-name timed_trace` reads them
+ *                 (vLLM 0.23, pull request 39795): timestamps are seconds unless a multiplier
+ *                 says otherwise, a block has 16 tokens unless told. Alibaba's Qwen traces are
+ *                 such files as they are. vLLM ends a prompt where hash_ids end; here what is
+ *                 missing of input_length is the row's own text, so hash_ids may be absent
  *   ragpulse      a directory: 0_trace.jsonl and the lengths of its parts
  *   csv           a header and whole numbers: Azure's (TIMESTAMP, ContextTokens,
  *                 GeneratedTokens), and the lengths-* files (with start_offset_ns, or without
@@ -56,7 +59,9 @@ struct trace {
 struct trace_options {
     enum trace_format format;
     enum trace_order order;
-    uint32_t block_tokens; /* of mooncake and timed_trace; 0: 512 */
+    /* Of mooncake and timed_trace: */
+    uint32_t block_tokens; /* 0: 512, of timed_trace 16 */
+    double time_unit_s;    /* what 1 in a timestamp is; 0: 0.001, of timed_trace 1 */
 };
 
 NODISCARD enum status trace_load(struct trace *t, const char *path,

@@ -128,7 +128,9 @@ def equal_seeds_send_equal_requests(server):
                   ["--workload", "prefix", "--concurrency", 5, "--count", 40, "--zipf", 1],
                   ["--workload", "rag", "--rate", 80, "--count", 40, "--document-order",
                    "shuffled"],
-                  ["--workload", "multiturn", "--rate", 30, "--count", 40, "--think-time", 0.01],
+                  # One by one: else it is the server that says whose turns are the first 40.
+                  ["--workload", "multiturn", "--concurrency", 1, "--count", 40, "--think-time",
+                   0.01],
                   ["--workload", "random", "--prompt-format", "ids", "--rate", 80, "--count", 40]):
         runs = []
         for seed in (11, 11, 12):
@@ -140,7 +142,7 @@ def equal_seeds_send_equal_requests(server):
             runs.append((sorted(bodies_of(log_of(server))), schedule))
         assert len(runs[0][0]) >= 40
         assert runs[0][0] == runs[1][0] and runs[0][0] != runs[2][0], flags
-        if "--rate" in flags: # the schedule of conversations' later turns is the server's
+        if "--rate" in flags:
             assert runs[0][1] == runs[1][1] and runs[0][1] != runs[2][1], flags
 
 
@@ -362,9 +364,27 @@ def compare_finds_the_ratio(_server):
                 for metric, ratio in (("ttft", 2.0), ("tpot", 1.5), ("e2el", 210 / 120)):
                     for name in ("mean", "median", "pairwise"):
                         key = f"{name}_{metric}_ratio"
-                        assert abs(seen.json[key] / ratio - 1) < 0.1, (key, seen.json[key], ratio)
+                        assert abs(seen.json[key] / ratio - 1) < 0.2, (key, seen.json[key], ratio)
                         assert seen.json[key + "_low"] <= seen.json[key] <= seen.json[key + "_high"]
                         assert seen.json[key + "_low"] > 1.2
+            each_request_goes_to_both(a, b)
+
+
+def each_request_goes_to_both(a, b):
+    """At its time, and who is asked first alternates."""
+    reset(a)
+    reset(b)
+    seen = loadgen(None, "--a", a.url, "--b", b.url, "--count", 16, "--output-len", 4,
+                   "--input-len", 12, "--calibrate", "off", "--rate", 10, "--arrival", "constant",
+                   "--interleave", "requests", first=["compare"])
+    assert seen.json["interleave"] == "requests" and seen.json["completed_b"] == 16
+    logs = [sorted(log_of(s), key=lambda r: r["arrived_ns"]) for s in (a, b)]
+    assert bodies_of(logs[0]) == bodies_of(logs[1])
+    apart = [(y["arrived_ns"] - x["arrived_ns"]) / MS for x, y in zip(*logs)]
+    assert max(map(abs, apart)) < LATE_MS, apart
+    # Two processes look at their sockets when they like, so not all see the order of sending; if
+    # one were always asked first, it would be seen.
+    assert 3 <= sum(d > 0 for d in apart) <= 13, apart
 
 
 VLLM_TABLE = [

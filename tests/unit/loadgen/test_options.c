@@ -80,6 +80,19 @@ static void concurrency_alone_is_a_closed_loop(void **state)
     options_fini(&o);
 }
 
+static void a_timed_trace_has_vllms_flags(void **state)
+{
+    struct options o;
+
+    (void)state;
+    assert_ok(load(&o, "--workload trace --data x --trace-format timed_trace "
+                       "--timed-trace-chunk-hash-size 512 --timed-trace-sec-multiplier 0.001"));
+    assert_int_equal(o.config.trace.format, TRACE_TIMED);
+    assert_int_equal(o.config.trace.block_tokens, 512);
+    assert_near(o.config.trace.time_unit_s, 0.001, 0);
+    options_fini(&o);
+}
+
 static void seeds_differ_unless_given(void **state)
 {
     struct options a, b;
@@ -112,6 +125,9 @@ static void wrong_lines_are_refused_with_words(void **state)
         {"--seed x", "--seed: expected a whole number"},
         {"--goodput ttft", "--goodput: \"ttft\": expected METRIC:MS, as in ttft:200"},
         {"compare --a http://x --count 5", "compare: needs --a URL and --b URL"},
+        {"compare --a http://x --b http://y --count 5 --concurrency 2 --interleave requests",
+         "--interleave requests: needs a --rate (or times) and no --block; --concurrency 1 sends "
+         "pairs, one after the other"},
         {"--a http://x", "--a, --b: belong to `tarn-loadgen compare`"},
         {"stray", "\"stray\": expected an option, see --help"},
         {"--no-rate 5", "--no-rate: unknown option, did you mean --slow-rate?"},
@@ -153,6 +169,7 @@ int main(void)
         cmocka_unit_test(defaults_are_vllms),
         cmocka_unit_test(vllms_flags_are_known),
         cmocka_unit_test(concurrency_alone_is_a_closed_loop),
+        cmocka_unit_test(a_timed_trace_has_vllms_flags),
         cmocka_unit_test(seeds_differ_unless_given),
         cmocka_unit_test(wrong_lines_are_refused_with_words),
         cmocka_unit_test(help_fits_into_100_columns_and_names_all),

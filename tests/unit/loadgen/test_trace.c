@@ -40,7 +40,7 @@ static void mooncake_blocks_become_parts(void **state)
 
 static void a_block_size_can_be_given(void **state)
 {
-    const struct trace_options small = {.format = TRACE_TIMED, .block_tokens = 16};
+    const struct trace_options small = {.format = TRACE_MOONCAKE, .block_tokens = 16};
     struct scratch x;
     struct trace t;
 
@@ -54,6 +54,47 @@ static void a_block_size_can_be_given(void **state)
     assert_int_equal(t.rows[0].n_parts, 3);
     assert_int_equal(t.parts[2].n_tokens, 18);
     trace_fini(&t);
+    scratch_fini(&x);
+}
+
+/* As `vllm bench serve --dataset-name timed_trace` has it: seconds, 16 tokens an id. */
+static void a_timed_trace_counts_in_seconds(void **state)
+{
+    struct trace_options o = {.format = TRACE_TIMED};
+    struct scratch x;
+    struct trace t;
+
+    (void)state;
+    scratch_init(&x);
+    scratch_write(&x, "t.jsonl",
+                  "{\"chat_id\": 159, \"parent_chat_id\": -1, \"timestamp\": 61.114, "
+                  "\"input_length\": 40, \"output_length\": 9, \"type\": \"text\", "
+                  "\"turn\": 1, \"hash_ids\": [1089, 1090, 4611686018427387904]}\n"
+                  "{\"timestamp\": 62, \"input_length\": 48, \"output_length\": 2, "
+                  "\"hash_ids\": [1089, 7]}\n"
+                  "{\"timestamp\": 63, \"input_length\": 20, \"output_length\": 2, "
+                  "\"hash_ids\": []}\n");
+    assert_ok(trace_load(&t, x.path, &o, NULL));
+    assert_near(t.rows[1].at_s, 62 - 61.114, 1e-9);
+    assert_int_equal(t.rows[0].n_parts, 3);
+    assert_int_equal(t.parts[1].n_tokens, 16);
+    assert_int_equal(t.parts[2].n_tokens, 8);
+    assert_true(t.parts[0].id == t.parts[3].id);
+    /* What hash ids do not name is the row's own. */
+    assert_int_equal(t.rows[1].n_parts, 3);
+    assert_int_equal(t.parts[5].n_tokens, 16);
+    assert_int_equal(t.rows[2].n_parts, 0);
+    assert_int_equal(t.rows[2].input_len, 20);
+    trace_fini(&t);
+    o.time_unit_s = 0.5; /* --timed-trace-sec-multiplier */
+    assert_ok(trace_load(&t, x.path, &o, NULL));
+    assert_near(t.rows[1].at_s, 0.5 * (62 - 61.114), 1e-9);
+    trace_fini(&t);
+    o.time_unit_s = 1e6; /* 62e6 s are as good as never, but a time */
+    assert_ok(trace_load(&t, x.path, &o, NULL));
+    trace_fini(&t);
+    o.time_unit_s = 1e9;
+    assert_int_equal(trace_load(&t, x.path, &o, NULL), ERR_INVALID);
     scratch_fini(&x);
 }
 
@@ -256,6 +297,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mooncake_blocks_become_parts),
         cmocka_unit_test(a_block_size_can_be_given),
+        cmocka_unit_test(a_timed_trace_counts_in_seconds),
         cmocka_unit_test(csv_files_of_three_kinds_are_read),
         cmocka_unit_test(ragpulse_parts_stand_in_order),
         cmocka_unit_test(hostile_lines_are_named),
