@@ -15,6 +15,10 @@
 
 #include "base/status.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct buf {
     char *data;
     size_t len;
@@ -44,8 +48,12 @@ NODISCARD enum status buf_vprintf(struct buf *b, const char *fmt, va_list ap);
 void buf_consume(struct buf *b, size_t n);
 
 /* Words for a human about an error: replaces the content, cuts at the maximum, never fails.
- * `why` may be NULL. Returns `s`, so that a caller can write: return buf_why(why, ERR_INVALID, ...). */
+ * `why` may be NULL. Returns `s`, so that a caller can write: return buf_why(why, ERR_INVALID,
+ * ...). */
 enum status buf_why(struct buf *why, enum status s, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -12,6 +12,10 @@
 
 #define LOG_LINE_BYTES_MAX 4096
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
 
 void log_init(enum log_level least, bool json);
@@ -24,4 +28,7 @@ bool log_enabled(enum log_level level);
 void log_event(enum log_level level, const char *event, const char *fields, ...)
     __attribute__((format(printf, 3, 4)));
 
+#ifdef __cplusplus
+}
+#endif
 #endif

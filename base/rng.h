@@ -13,7 +13,13 @@
 
 #include <stdint.h>
 
-static inline void rng_philox_round(uint32_t c[4], const uint32_t k[2])
+#ifdef __CUDACC__ /* nvcc: for kernels too */
+#define RNG_FUNCTION static __host__ __device__ inline
+#else
+#define RNG_FUNCTION static inline
+#endif
+
+RNG_FUNCTION void rng_philox_round(uint32_t c[4], const uint32_t k[2])
 {
     uint64_t p0 = (uint64_t)0xD2511F53u * c[0], p1 = (uint64_t)0xCD9E8D57u * c[2];
     uint32_t a = (uint32_t)(p1 >> 32) ^ c[1] ^ k[0], b = (uint32_t)(p0 >> 32) ^ c[3] ^ k[1];
@@ -25,7 +31,7 @@ static inline void rng_philox_round(uint32_t c[4], const uint32_t k[2])
 }
 
 /* Four 32-bit numbers of counter (hi, lo). */
-static inline void rng_philox(uint64_t seed, uint64_t lo, uint64_t hi, uint32_t out[4])
+RNG_FUNCTION void rng_philox(uint64_t seed, uint64_t lo, uint64_t hi, uint32_t out[4])
 {
     uint32_t k[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
 
@@ -40,7 +46,7 @@ static inline void rng_philox(uint64_t seed, uint64_t lo, uint64_t hi, uint32_t 
     }
 }
 
-static inline uint32_t rng_u32(uint64_t seed, uint64_t n)
+RNG_FUNCTION uint32_t rng_u32(uint64_t seed, uint64_t n)
 {
     uint32_t out[4];
 
@@ -49,7 +55,7 @@ static inline uint32_t rng_u32(uint64_t seed, uint64_t n)
 }
 
 /* 24 random bits as a float in [0, 1). */
-static inline float rng_uniform(uint64_t seed, uint64_t n)
+RNG_FUNCTION float rng_uniform(uint64_t seed, uint64_t n)
 {
     return (float)(rng_u32(seed, n) >> 8) * 0x1p-24f;
 }

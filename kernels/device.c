@@ -1,39 +1,46 @@
-/* device.c - open a backend, and memory for it. */
+/* device.c - open a backend, and pass its calls on; a host device answers them here. */
 #include "kernels/device.h"
 
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/buf.h"
 #include "base/check.h"
+#include "base/log.h"
+#include "kernels/backend.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/pool.h"
+#include "kernels/device_host.h"
 #include "kernels/ref/ref.h"
 
 #define THREADS_MAX 1024
-#define HUGE_PAGE_BYTES ((size_t)2 << 20)
-/* From here on an allocation is a mapping of its own, aligned so that huge pages can back it. */
-#define MAP_BYTES_MIN (2 * HUGE_PAGE_BYTES)
+/* A synchronous copy goes through two pinned pieces of this size: while one is on its way the host
+ * fills or empties the other. Large enough that a piece takes far longer than its launch. */
+#define STAGING_BYTES ((size_t)4 << 20)
 
-/* In front of every allocation. */
-struct block {
-    _Alignas(64) struct block *next;
-    struct block *prev;
-    void *mapping;    /* NULL: from malloc, freed as a whole */
-    size_t map_bytes;
+struct staging {
+    unsigned char *memory;          /* pinned, STAGING_BYTES */
+    struct device_event *done;      /* its copy */
 };
 
 struct device {
     const struct ops *ops;
-    struct cpu cpu;        /* cpu.pool is NULL on the reference device */
-    struct block *blocks;  /* everything handed out */
+    struct cpu cpu;                 /* a GPU has only its pool, the reference nothing */
+    struct host_memory host;
+    const struct device_backend *backend; /* NULL: a host device */
+    void *state;                    /* the backend's */
+    struct staging staging[2];
 };
 
 struct cpu *device_cpu(struct device *d)
 {
     return &d->cpu;
+}
+
+void *device_backend_state(struct device *d)
+{
+    return d->state;
 }
 
 static uint32_t usable_cores(void)
@@ -68,20 +75,88 @@ static const struct cpu_variant *find_variant(const char *name, struct buf *why)
     return NULL;
 }
 
+static enum status count_threads(uint32_t *out, const struct device_config *config,
+                                 struct buf *why)
+{
+    *out = config->n_threads ? config->n_threads : usable_cores();
+    if (*out > THREADS_MAX)
+        return buf_why(why, ERR_INVALID, "%u threads: at most %d", *out, THREADS_MAX);
+    return OK;
+}
+
 static enum status open_cpu(struct device *d, const struct device_config *config, struct buf *why)
 {
     const struct cpu_variant *v = find_variant(config->cpu_variant, why);
-    uint32_t n_threads = config->n_threads ? config->n_threads : usable_cores();
+    uint32_t n_threads;
 
     if (!v)
         return ERR_UNSUPPORTED;
-    if (n_threads > THREADS_MAX)
-        return buf_why(why, ERR_INVALID, "%u threads: at most %d", n_threads, THREADS_MAX);
+    enum status s = count_threads(&n_threads, config, why);
+    if (s != OK)
+        return s;
     d->ops = v->ops;
     if (cpu_init(&d->cpu, config, n_threads) != OK)
         return buf_why(why, ERR_NOMEM, "no memory for %u compute threads and their scratch",
                        n_threads);
     return OK;
+}
+
+static enum status open_staging(struct device *d, struct buf *why)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(d->staging); i++) {
+        enum status s = d->backend->event_create(d->state, &d->staging[i].done);
+
+        if (s != OK)
+            return buf_why(why, s, "the GPU gave no event");
+        d->staging[i].memory = d->backend->alloc_pinned(d->state, STAGING_BYTES);
+        if (!d->staging[i].memory)
+            return buf_why(why, ERR_NOMEM, "no pinned host memory for copies to the GPU");
+    }
+    return OK;
+}
+
+/* The host pool of a GPU device packs weights; the CPU kernels' scratch memory it does not need. */
+static enum status open_cuda(struct device *d, const struct device_config *config, struct buf *why)
+{
+    uint32_t n_threads;
+
+    if (!&tarn_cuda_backend)
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "this build has no CUDA: build with -DTARN_CUDA=ON, or use the CPU");
+    enum status s = count_threads(&n_threads, config, why);
+    if (s != OK)
+        return s;
+    s = tarn_cuda_backend.open(&d->state, config, why);
+    if (s != OK)
+        return s;
+    d->backend = &tarn_cuda_backend;
+    d->ops = d->backend->ops(d->state);
+    s = open_staging(d, why);
+    if (s == OK && pool_create(&d->cpu.pool, n_threads) != OK)
+        s = buf_why(why, ERR_NOMEM, "no memory for %u host threads", n_threads);
+    return s;
+}
+
+/* A GPU if this build can drive one and the machine has one that works; who names a CPU variant
+ * means the CPU. */
+static enum status open_auto(struct device *d, const struct device_config *config, struct buf *why)
+{
+    struct buf reason;
+
+    if (!&tarn_cuda_backend || config->cpu_variant)
+        return open_cpu(d, config, why);
+    buf_init(&reason, BUF_WHY_MAX);
+    enum status s = open_cuda(d, config, &reason);
+    if (s == ERR_UNSUPPORTED) {
+        s = open_cpu(d, config, why);
+        if (s == OK)
+            log_event(LOG_WARN, "no GPU, computing on the CPU", "reason=\"%s\" kernels=%s",
+                      buf_str(&reason), d->ops->name);
+    } else if (s != OK) {
+        buf_why(why, s, "%s", buf_str(&reason));
+    }
+    buf_fini(&reason);
+    return s;
 }
 
 enum status device_open(struct device **out, const struct device_config *config, struct buf *why)
@@ -91,12 +166,23 @@ enum status device_open(struct device **out, const struct device_config *config,
 
     if (!d)
         return buf_why(why, ERR_NOMEM, "no memory for a device");
-    if (config->kind == DEVICE_REF)
+    host_memory_init(&d->host);
+    switch (config->kind) {
+    case DEVICE_REF:
         d->ops = &ref_ops;
-    else
+        break;
+    case DEVICE_CPU:
         s = open_cpu(d, config, why);
+        break;
+    case DEVICE_CUDA:
+        s = open_cuda(d, config, why);
+        break;
+    case DEVICE_AUTO:
+        s = open_auto(d, config, why);
+        break;
+    }
     if (s != OK) {
-        free(d);
+        device_close(d);
         return s;
     }
     *out = d;
@@ -107,9 +193,10 @@ void device_close(struct device *d)
 {
     if (!d)
         return;
-    while (d->blocks)
-        device_free(d, d->blocks + 1);
     cpu_fini(&d->cpu);
+    if (d->backend)
+        d->backend->close(d->state); /* the staging memory too */
+    host_memory_fini(&d->host);
     free(d);
 }
 
@@ -120,8 +207,22 @@ const struct ops *device_ops(const struct device *d)
 
 int device_is_host(const struct device *d)
 {
-    (void)d; /* every backend of this build computes in host memory */
-    return 1;
+    return d->backend == NULL;
+}
+
+enum weight_layout device_weight_layout(const struct device *d)
+{
+    return d->backend ? WEIGHT_ROWS : WEIGHT_PANELS;
+}
+
+const char *device_failure(const struct device *d)
+{
+    return d->backend ? d->backend->failure(d->state) : NULL;
+}
+
+enum status device_memory(struct device *d, size_t *n_free, size_t *n_total)
+{
+    return d->backend ? d->backend->memory(d->state, n_free, n_total) : ERR_UNSUPPORTED;
 }
 
 uint32_t device_n_threads(const struct device *d)
@@ -129,86 +230,174 @@ uint32_t device_n_threads(const struct device *d)
     return d->cpu.pool ? pool_n_threads(d->cpu.pool) : 1;
 }
 
+/* With a GPU the calling thread mostly waits, and its pool only works while weights are loaded: it
+ * stays free to run where the system likes. */
 void device_adopt_thread(struct device *d)
 {
-    if (d->cpu.pool)
+    if (d->cpu.pool && !d->backend)
         pool_pin_caller(d->cpu.pool);
-}
-
-/* A mapping whose memory starts on a huge page, with the header just before it. */
-static struct block *map_block(size_t n_bytes)
-{
-    size_t map_bytes = n_bytes + 2 * HUGE_PAGE_BYTES;
-    char *map =
-        mmap(NULL, map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-    if (map == MAP_FAILED)
-        return NULL;
-    uintptr_t start = ((uintptr_t)map + sizeof(struct block) + HUGE_PAGE_BYTES - 1) &
-                      ~(uintptr_t)(HUGE_PAGE_BYTES - 1);
-    struct block *b = (struct block *)start - 1;
-
-    (void)madvise((void *)start, n_bytes, MADV_HUGEPAGE); /* only a wish */
-    b->mapping = map;
-    b->map_bytes = map_bytes;
-    return b;
 }
 
 void *device_alloc(struct device *d, size_t n_bytes)
 {
-    struct block *b = NULL;
-    void *p;
-
-    if (n_bytes > SIZE_MAX / 2)
-        return NULL;
-    if (n_bytes >= MAP_BYTES_MIN) {
-        b = map_block(n_bytes);
-    } else if (posix_memalign(&p, 64, sizeof(*b) + n_bytes) == 0) {
-        b = p;
-        memset(b, 0, sizeof(*b) + n_bytes);
-    }
-    if (!b)
-        return NULL;
-    b->prev = NULL;
-    b->next = d->blocks;
-    if (b->next)
-        b->next->prev = b;
-    d->blocks = b;
-    return b + 1;
+    return d->backend ? d->backend->alloc(d->state, n_bytes) : host_memory_alloc(&d->host, n_bytes);
 }
 
 void device_free(struct device *d, void *p)
 {
     if (!p)
         return;
-    struct block *b = (struct block *)p - 1;
+    if (d->backend)
+        d->backend->free(d->state, p);
+    else
+        host_memory_free(&d->host, p);
+}
 
-    if (b->prev)
-        b->prev->next = b->next;
+void *device_alloc_pinned(struct device *d, size_t n_bytes)
+{
+    return d->backend ? d->backend->alloc_pinned(d->state, n_bytes)
+                      : host_memory_alloc(&d->host, n_bytes);
+}
+
+void device_free_pinned(struct device *d, void *p)
+{
+    if (!p)
+        return;
+    if (d->backend)
+        d->backend->free_pinned(d->state, p);
     else
-        d->blocks = b->next;
-    if (b->next)
-        b->next->prev = b->prev;
-    if (b->mapping)
-        munmap(b->mapping, b->map_bytes);
-    else
-        free(b);
+        host_memory_free(&d->host, p);
+}
+
+struct stream *device_stream(struct device *d, enum device_stream which)
+{
+    return d->backend ? d->backend->stream(d->state, which) : NULL;
+}
+
+static enum status copy_on_host(void *dst, const void *src, size_t n_bytes)
+{
+    if (n_bytes)
+        memcpy(dst, src, n_bytes);
+    return OK;
+}
+
+enum status device_upload_async(struct device *d, struct stream *s, void *dst, const void *src,
+                                size_t n_bytes)
+{
+    return d->backend ? d->backend->upload(d->state, s, dst, src, n_bytes)
+                      : copy_on_host(dst, src, n_bytes);
+}
+
+enum status device_download_async(struct device *d, struct stream *s, void *dst, const void *src,
+                                  size_t n_bytes)
+{
+    return d->backend ? d->backend->download(d->state, s, dst, src, n_bytes)
+                      : copy_on_host(dst, src, n_bytes);
+}
+
+enum status device_stream_wait(struct device *d, struct stream *s)
+{
+    return d->backend ? d->backend->stream_wait(d->state, s) : OK;
+}
+
+/* On a host device every point is reached when it is recorded, so one event serves all. */
+enum status device_event_create(struct device *d, struct device_event **out)
+{
+    if (d->backend)
+        return d->backend->event_create(d->state, out);
+    *out = (struct device_event *)d;
+    return OK;
+}
+
+void device_event_destroy(struct device *d, struct device_event *e)
+{
+    if (e && d->backend)
+        d->backend->event_destroy(d->state, e);
+}
+
+enum status device_event_record(struct device *d, struct device_event *e, struct stream *s)
+{
+    return d->backend ? d->backend->event_record(d->state, e, s) : OK;
+}
+
+enum status device_event_order(struct device *d, struct device_event *e, struct stream *s)
+{
+    return d->backend ? d->backend->event_order(d->state, e, s) : OK;
+}
+
+enum status device_event_query(struct device *d, struct device_event *e, bool *done)
+{
+    if (d->backend)
+        return d->backend->event_query(d->state, e, done);
+    *done = true;
+    return OK;
+}
+
+enum status device_event_wait(struct device *d, struct device_event *e)
+{
+    return d->backend ? d->backend->event_wait(d->state, e) : OK;
+}
+
+static size_t piece_bytes(size_t n_bytes, size_t at)
+{
+    return n_bytes - at < STAGING_BYTES ? n_bytes - at : STAGING_BYTES;
+}
+
+static enum status upload_piece(struct device *d, struct staging *g, unsigned char *dst,
+                                const unsigned char *src, size_t n)
+{
+    enum status s = device_event_wait(d, g->done); /* the piece before the last is out of it */
+
+    if (s != OK)
+        return s;
+    memcpy(g->memory, src, n);
+    s = device_upload_async(d, NULL, dst, g->memory, n);
+    return s == OK ? device_event_record(d, g->done, NULL) : s;
 }
 
 enum status device_upload(struct device *d, void *dst, const void *src, size_t n_bytes)
 {
-    (void)d;
-    if (n_bytes)
-        memcpy(dst, src, n_bytes);
-    return OK;
+    if (!d->backend)
+        return copy_on_host(dst, src, n_bytes);
+    for (size_t i = 0, at = 0; at < n_bytes; i++, at += STAGING_BYTES) {
+        enum status s = upload_piece(d, &d->staging[i % 2], (unsigned char *)dst + at,
+                                     (const unsigned char *)src + at, piece_bytes(n_bytes, at));
+        if (s != OK)
+            return s;
+    }
+    return device_stream_wait(d, NULL);
 }
 
+static enum status download_piece(struct device *d, struct staging *g, const unsigned char *src,
+                                  size_t n)
+{
+    enum status s = device_download_async(d, NULL, g->memory, src, n);
+
+    return s == OK ? device_event_record(d, g->done, NULL) : s;
+}
+
+/* One piece is under way while the one before it is copied out. */
 enum status device_download(struct device *d, void *dst, const void *src, size_t n_bytes)
 {
-    (void)d;
+    enum status s = OK;
+
+    if (!d->backend)
+        return copy_on_host(dst, src, n_bytes);
     if (n_bytes)
-        memcpy(dst, src, n_bytes);
-    return OK;
+        s = download_piece(d, &d->staging[0], src, piece_bytes(n_bytes, 0));
+    for (size_t i = 0, at = 0; at < n_bytes && s == OK; i++, at += STAGING_BYTES) {
+        struct staging *g = &d->staging[i % 2];
+        size_t next = at + STAGING_BYTES;
+
+        if (next < n_bytes)
+            s = download_piece(d, &d->staging[(i + 1) % 2], (const unsigned char *)src + next,
+                               piece_bytes(n_bytes, next));
+        if (s == OK)
+            s = device_event_wait(d, g->done);
+        if (s == OK)
+            memcpy((unsigned char *)dst + at, g->memory, piece_bytes(n_bytes, at));
+    }
+    return s;
 }
 
 struct parallel_job {

@@ -23,7 +23,7 @@ struct device;
 struct stream; /* NULL is the device's default stream; the CPU has no other */
 
 struct ops {
-    const char *name;     /* "ref", "cpu-avx512", "cpu-avx2", "cpu-portable", ... */
+    const char *name;     /* "ref", "cpu-avx512", "cpu-portable", "cuda", ... */
     uint32_t version;     /* numeric path: counts up when any op may give other bits */
     enum status (*embed)(struct device *, struct stream *, const struct embed_params *);
     enum status (*rmsnorm)(struct device *, struct stream *, const struct rmsnorm_params *);
@@ -32,6 +32,11 @@ struct ops {
     enum status (*attention)(struct device *, struct stream *, const struct attention_params *);
     enum status (*silu_mul)(struct device *, struct stream *, const struct silu_mul_params *);
     enum status (*gather)(struct device *, struct stream *, const struct gather_params *);
+    enum status (*merge)(struct device *, struct stream *, const struct merge_params *);
+    enum status (*kv_gather)(struct device *, struct stream *, const struct kv_copy_params *);
+    enum status (*kv_scatter)(struct device *, struct stream *, const struct kv_copy_params *);
+    /* NULL where logits lie in host memory: engine/sampler.c picks there. */
+    enum status (*sample)(struct device *, struct stream *, const struct sample_params *);
 };
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* pack.c - weights into panels, and the scalar conversions between dtypes. */
+/* pack.c - where weights lie in both layouts, and the scalar conversions between dtypes. */
 #include "kernels/pack.h"
 
 #include <string.h>
@@ -9,6 +9,10 @@
 /* Elements of K copied at once for all rows of a panel: what is written (BLOCK_K * 64 or 128
  * bytes) then stays in the first-level cache until its lines are full. */
 #define BLOCK_K 128
+/* WEIGHT_ROWS: rows are padded to whole groups of any size and to whole tiles of the kernels. */
+#define ROW_ALIGN 128
+/* WEIGHT_ROWS: the scales begin at a multiple of this many bytes. */
+#define SCALES_ALIGN 256
 
 static float f32_from_bits(uint32_t u)
 {
@@ -122,6 +126,52 @@ size_t pack_bytes(enum dtype t, uint32_t n, uint32_t k, uint32_t group)
     return ((size_t)n + PANEL_COLS - 1) / PANEL_COLS * pack_panel_bytes(t, k, group);
 }
 
+uint32_t pack_row_stride(uint32_t k)
+{
+    return (k + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
+}
+
+/* WEIGHT_ROWS: bytes of elements of one row, and of its scales. */
+static size_t row_bytes(const struct weight *w)
+{
+    return w->dtype < DTYPE_FLOATS ? w->stride * dtype_bytes(w->dtype)
+           : w->dtype == DTYPE_I8  ? w->stride
+                                   : w->stride / 2;
+}
+
+static size_t row_scale_bytes(const struct weight *w)
+{
+    return w->dtype < DTYPE_FLOATS ? 0 : w->stride / w->group * sizeof(uint16_t);
+}
+
+/* WEIGHT_ROWS: where the scales begin. */
+static size_t scales_offset(const struct weight *w)
+{
+    return (w->n * row_bytes(w) + SCALES_ALIGN - 1) / SCALES_ALIGN * SCALES_ALIGN;
+}
+
+size_t pack_weight_bytes(const struct weight *w)
+{
+    if (w->layout == WEIGHT_PANELS)
+        return pack_bytes(w->dtype, w->n, w->k, w->group);
+    if (w->dtype < DTYPE_FLOATS)
+        return w->n * row_bytes(w);
+    return scales_offset(w) + w->n * row_scale_bytes(w);
+}
+
+uint32_t pack_row_ranges(const struct weight *w, uint32_t n0, uint32_t n_rows,
+                         struct pack_range ranges[2])
+{
+    ASSERT(w->layout == WEIGHT_ROWS);
+    ASSERT(n_rows <= w->n && n0 <= w->n - n_rows);
+    ranges[0] = (struct pack_range){n0 * row_bytes(w), n_rows * row_bytes(w)};
+    if (w->dtype < DTYPE_FLOATS)
+        return 1;
+    ranges[1] = (struct pack_range){scales_offset(w) + n0 * row_scale_bytes(w),
+                                    n_rows * row_scale_bytes(w)};
+    return 2;
+}
+
 /* Copy src[0..n) (elements k0.. of one output) into column `col` of a panel of 4-byte elements. */
 static void put_f32(unsigned char *panel, uint32_t col, uint32_t k0, const char *src, uint32_t n)
 {
@@ -151,14 +201,12 @@ static void put_bf16(unsigned char *panel, uint32_t col, uint32_t k0, const char
         memcpy(dst, src + 2 * k, 2);
 }
 
-void pack_rows(const struct weight *w, uint32_t n0, const void *src, uint32_t n_rows)
+static void pack_panel_rows(const struct weight *w, uint32_t n0, const void *src, uint32_t n_rows)
 {
     size_t es = dtype_bytes(w->dtype);
     size_t panel_bytes = pack_panel_bytes(w->dtype, w->k, 0);
     uint32_t end;
 
-    ASSERT(w->dtype < DTYPE_FLOATS);
-    ASSERT(n_rows <= w->n && n0 <= w->n - n_rows);
     for (uint32_t first = n0; first < n0 + n_rows; first = end) { /* one panel's share at a time */
         unsigned char *panel = (unsigned char *)w->data + first / PANEL_COLS * panel_bytes;
 
@@ -181,28 +229,59 @@ void pack_rows(const struct weight *w, uint32_t n0, const void *src, uint32_t n_
     }
 }
 
-unsigned char *pack_group_of(const struct weight *w, uint32_t n, uint32_t k)
+void pack_rows(const struct weight *w, uint32_t n0, const void *src, uint32_t n_rows)
 {
-    return (unsigned char *)w->data + n / PANEL_COLS * pack_panel_bytes(w->dtype, w->k, w->group) +
-           k / w->group * pack_group_bytes(w->dtype, w->group);
+    size_t src_bytes = w->k * dtype_bytes(w->dtype);
+
+    ASSERT(w->dtype < DTYPE_FLOATS);
+    ASSERT(n_rows <= w->n && n0 <= w->n - n_rows);
+    if (w->layout == WEIGHT_PANELS) {
+        pack_panel_rows(w, n0, src, n_rows);
+        return;
+    }
+    ASSERT(w->stride >= w->k);
+    for (uint32_t n = 0; n < n_rows; n++)
+        memcpy((char *)w->data + ((size_t)n0 + n) * row_bytes(w),
+               (const char *)src + n * src_bytes, src_bytes);
+}
+
+struct pack_group pack_group_of(const struct weight *w, uint32_t n, uint32_t k)
+{
+    unsigned char *data = (unsigned char *)w->data;
+    uint32_t group = k / w->group;
+
+    if (w->layout == WEIGHT_ROWS) {
+        size_t group_bytes = w->dtype == DTYPE_I8 ? w->group : w->group / 2;
+
+        ASSERT(w->stride == pack_row_stride(w->k));
+        return (struct pack_group){
+            data + scales_offset(w) + n * row_scale_bytes(w) + group * sizeof(uint16_t),
+            row_scale_bytes(w), data + n * row_bytes(w) + group * group_bytes, 4, row_bytes(w)};
+    }
+    data += n / PANEL_COLS * pack_panel_bytes(w->dtype, w->k, w->group) +
+            group * pack_group_bytes(w->dtype, w->group);
+    n %= PANEL_COLS;
+    return (struct pack_group){data + n * sizeof(uint16_t), sizeof(uint16_t),
+                               data + PANEL_COLS * 2 + n * (size_t)4, PANEL_COLS * 4, 4};
 }
 
 float pack_scale_at(const struct weight *w, uint32_t n, uint32_t k)
 {
     ASSERT(w->dtype >= DTYPE_FLOATS && n < w->n && k < w->k);
-    return dtype_load(DTYPE_BF16, pack_group_of(w, n, k), n % PANEL_COLS);
+    return dtype_load(DTYPE_BF16, pack_group_of(w, n, k).scale, 0);
 }
 
 int pack_int_at(const struct weight *w, uint32_t n, uint32_t k)
 {
     ASSERT(w->dtype >= DTYPE_FLOATS && n < w->n && k < w->k);
-    const unsigned char *quads = pack_group_of(w, n, k) + PANEL_COLS * 2;
-    uint32_t i = k % w->group, col = n % PANEL_COLS;
+    struct pack_group g = pack_group_of(w, n, k);
+    uint32_t i = k % w->group;
+    unsigned half; /* which half-byte of an i4's four bytes */
 
     if (w->dtype == DTYPE_I8)
-        return quads[((size_t)(i / 4) * PANEL_COLS + col) * 4 + i % 4] - 128;
-    unsigned byte = quads[((size_t)(i / 8) * PANEL_COLS + col) * 4 + i % 4];
-    return (int)(i % 8 < 4 ? byte & 15 : byte >> 4) - 8;
+        return g.quad[i / 4 * g.quad_step + i % 4] - 128;
+    half = w->layout == WEIGHT_ROWS ? i % 8 / 2 + 4 * (i % 2) : 2 * (i % 4) + i % 8 / 4;
+    return (g.quad[i / 8 * g.quad_step + half / 2] >> 4 * (half % 2) & 15) - 8;
 }
 
 float pack_at(const struct weight *w, uint32_t n, uint32_t k)
@@ -210,6 +289,8 @@ float pack_at(const struct weight *w, uint32_t n, uint32_t k)
     ASSERT(n < w->n && k < w->k);
     if (w->dtype >= DTYPE_FLOATS)
         return (float)pack_int_at(w, n, k) * pack_scale_at(w, n, k);
+    if (w->layout == WEIGHT_ROWS)
+        return dtype_load(w->dtype, w->data, (size_t)n * w->stride + k);
 
     const unsigned char *panel =
         (const unsigned char *)w->data + n / PANEL_COLS * pack_panel_bytes(w->dtype, w->k, 0);

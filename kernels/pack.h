@@ -1,19 +1,30 @@
-/* pack.h - the weight layout that one-row and many-row kernels share (design P1).
+/* pack.h - the two layouts of weights; each is shared by one-row and many-row kernels (design P1).
  *
- * A weight [N, K] is cut into panels of PANEL_COLS outputs, zero-padded to a whole panel:
+ * WEIGHT_PANELS, for CPU kernels. A weight [N, K] is cut into panels of PANEL_COLS outputs,
+ * zero-padded to a whole panel:
  *   f32:        panel[k][32]                one output per lane
  *   f16:        panel[k][32]
  *   bf16:       panel[ceil(K/2)][32][2]     pairs along K, as vdpbf16ps and AMX want them; an odd K
  *                                           is padded with one zero
  *   i8, i4:     groups of `group` elements of K (the last may be short), one after the other, each
  *               a row of scales, then the quantized elements as unsigned numbers:
- *     scale[32]                             bf16; the weight is (u - 128) * scale or (u - 8) * scale
+ *     scale[32]                             bf16; a weight is (u - 128) * scale or (u - 8) * scale
  *     i8: u[ceil(g/4)][32][4]               quads along K, as vpdpbusd and AMX want them; 1 .. 255
  *     i4: u[ceil(g/8)][32][4]               byte j of quad i has element 8i + j in its lower half
  *                                           and element 8i + 4 + j in its upper half; 0 .. 15
  *               where K or N ends inside, padding is 0 bytes: kernels meet it with activations 0.
  * A kernel walks one panel from k = 0 to K for as many rows as it has accumulators; whether it has
  * one row or twelve, each output sees the same operations in the same order.
+ *
+ * WEIGHT_ROWS, for GPU kernels: rows [N], each of `stride` elements, pack_row_stride(K) unless the
+ * weight is a table that lies in a file; what is behind K is 0.
+ *   f32, f16, bf16: row[stride]
+ *   i8:         row[stride]                 unsigned bytes, the weight is (u - 128) * scale
+ *   i4:         row[stride / 8]             32-bit words, little-endian, of 8 elements: element 2j
+ *                                           in bits 4j, element 2j + 1 in bits 16 + 4j; the weight
+ *                                           is (u - 8) * scale
+ *   i8, i4 then, from the next multiple of 256 bytes on: scale[N][stride / group], bf16; 0 for
+ *               groups wholly behind K.
  *
  * Owns    nothing; the caller gives the destination (pack_bytes() long, 64-byte aligned).
  * Thread  any; distinct panels may be packed at once.
@@ -28,11 +39,27 @@
 extern "C" {
 #endif
 
-/* `group` is struct weight's and ignored for floats. */
+/* Elements between rows of K elements in WEIGHT_ROWS: the next multiple of 128. */
+uint32_t pack_row_stride(uint32_t k);
+/* Bytes of a weight in its layout, whole. */
+size_t pack_weight_bytes(const struct weight *w);
+
+/* Where rows [n0, n0 + n_rows) of a WEIGHT_ROWS weight lie in it: one range for floats, two for
+ * quantized weights (elements, scales). The same rows as a weight of their own, {n = n_rows}, have
+ * equal ranges at n0 = 0: this is how a weight is packed piece by piece in host memory and copied
+ * to where it belongs. Returns the number of ranges. */
+struct pack_range {
+    size_t offset;
+    size_t n_bytes;
+};
+uint32_t pack_row_ranges(const struct weight *w, uint32_t n0, uint32_t n_rows,
+                         struct pack_range ranges[2]);
+
+/* WEIGHT_PANELS. `group` is struct weight's and ignored for floats. */
 size_t pack_panel_bytes(enum dtype t, uint32_t k, uint32_t group);
 size_t pack_bytes(enum dtype t, uint32_t n, uint32_t k, uint32_t group);
 
-/* Bytes of one whole group of a panel, scales included (i8, i4), for n_k elements of K. */
+/* WEIGHT_PANELS: bytes of one group of a panel, scales included (i8, i4), for n_k elements of K. */
 size_t pack_group_bytes(enum dtype t, uint32_t n_k);
 
 /* Copy the row-major src [n_rows, K] of w->dtype (a float type) into rows [n0, n0 + n_rows) of w.

@@ -15,6 +15,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What device code calls too. */
+#ifdef __CUDACC__
+#define TARN_HOST_DEVICE __host__ __device__
+#else
+#define TARN_HOST_DEVICE
+#endif
+
 /* Tokens in one KV block: unit of allocation and of identity (design: "KV block"). */
 #define KV_BLOCK_TOKENS 32
 /* Tokens in one segment at most: unit of attention tiles and of transfer. */
@@ -32,6 +39,7 @@ enum dtype {
     DTYPE_COUNT
 };
 
+TARN_HOST_DEVICE
 static inline size_t dtype_bytes(enum dtype t) /* of a float type */
 {
     return t == DTYPE_F32 ? 4 : 2;
@@ -40,13 +48,21 @@ static inline size_t dtype_bytes(enum dtype t) /* of a float type */
 /* Rows of activations whose largest magnitude is below this are quantized to zeros. */
 #define QUANT_ROW_MIN 1e-30f
 
-/* A weight [N, K] (N outputs), packed as pack.h says. */
+/* How a weight lies in memory; pack.h draws both. A device wants one of them. */
+enum weight_layout {
+    WEIGHT_PANELS = 0, /* panels of PANEL_COLS outputs: what the CPU kernels walk */
+    WEIGHT_ROWS        /* row-major: tables, and what a GPU reads */
+};
+
+/* A weight [N, K] (N outputs). */
 struct weight {
     enum dtype dtype;
+    enum weight_layout layout;
     uint32_t n;
     uint32_t k;
     uint32_t group;   /* elements of K that share a scale (I8, I4): 32 or 128; 0 for floats */
-    const void *data; /* [ceil(N / PANEL_COLS)] panels, see pack.h */
+    uint32_t stride;  /* WEIGHT_ROWS: elements from one row to the next, at least K; else 0 */
+    const void *data;
 };
 
 /* out[t, :] = table[ids[t], :] */
@@ -54,23 +70,23 @@ struct embed_params {
     uint32_t n_rows;       /* T */
     uint32_t dim;          /* D */
     uint32_t n_vocab;      /* V; every id is below it (checked by the caller) */
-    enum dtype dtype;      /* of table: F32, F16, BF16 or I8 */
-    uint32_t group;        /* I8: as in struct weight */
-    const void *table;     /* floats: [V, D] row-major, not packed; may lie in a mapped file, any
-                              alignment of 2 (bf16, f16) or 4 (f32). I8: the packed panels of a
-                              weight [V, D], which may be the output layer's */
+    struct weight table;   /* [V, D]: floats in WEIGHT_ROWS, possibly in a mapped file (aligned to
+                              its element only); or I8 in the device's layout. May be the output
+                              layer's */
     const uint32_t *ids;   /* [T] */
     float *out;            /* [T, D] */
 };
 
-/* out[t, i] = w[i] * x[t, i] / sqrt(mean(x[t, :]^2) + eps) */
+/* out[t, i] = w[i] * x[t, i] / sqrt(mean(x[t, :]^2) + eps). With `sum`: sum += x first, and the
+ * norm is that of sum (the residual stream, when a product could not add to it itself). */
 struct rmsnorm_params {
     uint32_t n_rows;       /* T */
     uint32_t dim;          /* D */
     float eps;
     const float *x;        /* [T, D] */
+    float *sum;            /* [T, D], not x; may be NULL */
     const float *w;        /* [D] */
-    float *out;            /* [T, D]; may be x */
+    float *out;            /* [T, D]; may be x or sum */
 };
 
 /* out = a * w^T + bias, or out += a * w^T + bias when accumulate is set. Each output is one chain
@@ -83,7 +99,11 @@ struct rmsnorm_params {
  * and the chain runs over groups, the sums inside a group being exact integers:
  *   sum = fma((float)(sum over the group of q[k] * w[n, k]), group's scale of n, sum)
  * then out = sum * s. A row with a NaN or an infinity gives NaN in all its outputs; a row with
- * max|a| < QUANT_ROW_MIN counts as zeros. */
+ * max|a| < QUANT_ROW_MIN counts as zeros.
+ *
+ * A CUDA device keeps activations as floats there: `a` is rounded to bf16 for BF16, I8 and I4
+ * weights and to f16 for F16 ones, products are summed in fp32, and each group's sum is multiplied
+ * by its scale. Without device_config.batch_invariant the order of a sum may depend on T. */
 struct gemm_params {
     uint32_t n_rows;       /* T */
     const float *a;        /* [T, K], row stride a_stride */
@@ -111,6 +131,7 @@ struct kv_pool {
     uint32_t head_dim;     /* d */
 };
 
+TARN_HOST_DEVICE
 static inline size_t kv_head_bytes(const struct kv_pool *p) /* K (or V) of a block, layer, head */
 {
     size_t dim = p->dtype == DTYPE_BF16 ? ((size_t)p->head_dim + 1) / 2 * 2 : p->head_dim;
@@ -118,12 +139,14 @@ static inline size_t kv_head_bytes(const struct kv_pool *p) /* K (or V) of a blo
     return dim * KV_BLOCK_TOKENS * dtype_bytes(p->dtype);
 }
 
+TARN_HOST_DEVICE
 static inline size_t kv_half_bytes(const struct kv_pool *p) /* K (or V) of one block and layer */
 {
     return p->n_kv_heads * kv_head_bytes(p);
 }
 
 /* Which element of a head's K (V) is dimension i of the token at offset t of the block. */
+TARN_HOST_DEVICE
 static inline size_t kv_k_index(const struct kv_pool *p, uint32_t i, uint32_t t)
 {
     if (p->dtype == DTYPE_BF16)
@@ -131,6 +154,7 @@ static inline size_t kv_k_index(const struct kv_pool *p, uint32_t i, uint32_t t)
     return (size_t)i * KV_BLOCK_TOKENS + t;
 }
 
+TARN_HOST_DEVICE
 static inline size_t kv_v_index(const struct kv_pool *p, uint32_t i, uint32_t t)
 {
     if (p->dtype == DTYPE_BF16)
@@ -138,12 +162,14 @@ static inline size_t kv_v_index(const struct kv_pool *p, uint32_t i, uint32_t t)
     return (size_t)t * p->head_dim + i;
 }
 
+TARN_HOST_DEVICE
 static inline size_t kv_block_bytes(const struct kv_pool *p)
 {
     return kv_half_bytes(p) * 2 * p->n_layers;
 }
 
 /* First byte of K (v = 0) or V (v = 1) of one block, layer and KV head. */
+TARN_HOST_DEVICE
 static inline unsigned char *kv_at(const struct kv_pool *p, uint32_t block, uint32_t layer, int v,
                                    uint32_t head)
 {
@@ -171,11 +197,20 @@ struct rope_kv_params {
     struct kv_pool pool;
 };
 
+/* Blocks of all layers to one buffer, in the order given (kv_gather), or back (kv_scatter). */
+struct kv_copy_params {
+    uint32_t n_blocks;
+    const uint32_t *blocks; /* [n_blocks] */
+    struct kv_pool pool;
+    void *flat;             /* [n_blocks][kv_block_bytes()], aligned to 16; on a GPU device memory
+                               or pinned host memory */
+};
+
 /* One segment of one sequence, as attention sees it. Token i of the segment lies in
  * blocks[block0 + i / KV_BLOCK_TOKENS] at offset i % KV_BLOCK_TOKENS. */
 struct attn_segment {
     uint32_t pos0;         /* position of its first token */
-    uint32_t n_tokens;     /* present in the cache, this step's included; 1..KV_SEGMENT_TOKENS_MAX */
+    uint32_t n_tokens;     /* in the cache, this step's included; 1..KV_SEGMENT_TOKENS_MAX */
     uint32_t block0;       /* index into blocks */
 };
 
@@ -185,25 +220,50 @@ struct attn_seq {
     uint32_t n_rows;
     uint32_t pos0;         /* position of row0; its keys are 0..pos0 */
     uint32_t seg0;         /* index into segments */
-    uint32_t n_segs;       /* they cover positions 0 .. pos0 + n_rows - 1 without a gap */
+    uint32_t n_segs;       /* in ascending order of position; they cover 0 .. pos0 + n_rows - 1
+                              without a gap, or a part of it when attention is partial */
 };
 
 /* Causal attention. Tiles are whole segments: for each row and segment the visible keys' scores,
  * their maximum, exp and weighted sum over the tile in a fixed order of keys; tiles are merged in
  * segment order by log-sum-exp in fp32 (design P1; the merge is that of FlashDecoding and of
- * TokenLake's query shipping). Keys behind the row's position count exactly 0. */
+ * TokenLake's query shipping). Keys behind the row's position or before its window count exactly 0.
+ *
+ * Partial attention: segments may hold only some of a row's keys; `lse` then says how much weight
+ * the result has, and the merge op joins such results. A row that sees no key gets zeros. */
 struct attention_params {
     uint32_t n_seqs;
+    uint32_t n_rows;       /* T: of all sequences */
+    uint32_t n_rows_max;   /* most rows of one sequence */
+    uint32_t n_segs_max;   /* most segments of one sequence */
     uint32_t n_heads;      /* H */
     uint32_t layer;
+    uint32_t window;       /* a row at position p sees keys from p - window + 1 on; 0: all */
     float scale;           /* usually 1 / sqrt(d) */
+    float soft_cap;        /* scores become cap * tanh(score / cap); 0: none */
     const float *q;        /* [T, H, d], row stride q_stride */
     size_t q_stride;
     float *out;            /* [T, H, d], row stride H * d */
+    float *lse;            /* [T, H] ln of the sum of exp(score) over the keys seen, -inf where
+                              there is none; may be NULL */
     const struct attn_seq *seqs;         /* [n_seqs] */
-    const struct attn_segment *segments; /* all sequences' */
+    const struct attn_segment *segments; /* all sequences', one behind the other */
     const uint32_t *blocks;              /* all segments' block ids */
     struct kv_pool pool;
+};
+
+/* Join partial attentions: out = sum_i w_i part_i / sum_i w_i with w_i = exp(lse_i - max lse), in
+ * the order of the parts, in fp32 (papers.md 3: TokenLake's merge). A part with lse = -inf counts
+ * exactly 0, whatever it holds; all such: zeros. */
+struct merge_params {
+    uint32_t n_rows;       /* T */
+    uint32_t n_heads;      /* H */
+    uint32_t head_dim;     /* d */
+    uint32_t n_parts;
+    const float *parts;    /* [n_parts][T, H, d] */
+    const float *lse;      /* [n_parts][T, H] */
+    float *out;            /* [T, H, d] */
+    float *out_lse;        /* [T, H]; may be NULL */
 };
 
 /* out[t, i] = silu(gu[t, i]) * gu[t, F + i], silu(x) = x / (1 + exp(-x)) */
@@ -221,6 +281,57 @@ struct gather_params {
     const float *x;        /* [T, dim] */
     const uint32_t *rows;  /* [n_rows] */
     float *out;            /* [n_rows, dim]; does not overlap x */
+};
+
+/* An id that a row has seen, once per distinct id. */
+struct sample_seen {
+    uint32_t id;
+    uint16_t count;        /* times in the output */
+    uint16_t in_prompt;    /* 0 or 1; only a repetition penalty looks at it */
+};
+
+struct sample_bias {
+    uint32_t id;
+    float bias;
+};
+
+/* How one row's token is chosen; meaning and order of the fields are engine/sampler.h's. */
+struct sample_row {
+    uint64_t seed;
+    uint32_t n;            /* the draw's number: index of the token in the output */
+    float temperature;     /* 0: greedy */
+    uint32_t top_k;        /* 0: off */
+    float top_p;           /* 1: off */
+    float min_p;           /* 0: off */
+    float repetition_penalty, presence_penalty, frequency_penalty;
+    uint32_t seen0, n_seen;      /* range of `seen` */
+    uint32_t bias0, n_bias;      /* range of `bias` */
+    uint32_t banned0, n_banned;  /* range of `banned` */
+    uint32_t raw0;               /* range of `raw`: as many as the three above together */
+    uint32_t want_logprob;       /* 0 or 1 */
+    uint32_t n_logprobs;         /* at most n_top */
+};
+
+struct sample_top {
+    uint32_t id;
+    float logprob;
+};
+
+/* One token per row of logits: the same as engine/sampler.h gives for the same logits, but where
+ * two candidates' cumulated masses lie within rounding of the draw. */
+struct sample_params {
+    uint32_t n_rows;       /* R */
+    uint32_t n_vocab;      /* V */
+    float *logits;         /* [R, V]; changed */
+    const struct sample_row *rows;       /* [R] */
+    const struct sample_seen *seen;      /* all rows' */
+    const struct sample_bias *bias;
+    const uint32_t *banned;              /* ids that may not come */
+    float *raw;            /* scratch; may be NULL when no row wants a logprob */
+    uint32_t n_top;        /* stride of top */
+    uint32_t *ids;         /* [R] */
+    float *logprobs;       /* [R] of the chosen token under the raw logits, where wanted */
+    struct sample_top *top; /* [R, n_top] best first; may be NULL when n_top is 0 */
 };
 
 #endif

@@ -1,4 +1,4 @@
-/* quantize.c - float rows into int8 and int4 panels.
+/* quantize.c - float rows into int8 and int4 weights.
  *
  * A checkpoint passes through here whole while a user waits, so the loops are written for the
  * compiler's vectorizer: one output per lane, no early exits, sums in one order whatever the width
@@ -36,7 +36,6 @@ static const float i4_shares[] = {-1 / 8.0f, -1 / 7.5f, -1 / 8.5f, -1 / 7.0f, -1
 /* LANES outputs times one block of K, turned so that lanes are adjacent. */
 struct strip {
     _Alignas(64) float x[BLOCK_K][LANES];
-    uint32_t col0;         /* column of lane 0 in its panel */
     uint32_t lane0, lane1; /* lanes that hold rows of this call; only theirs may be written */
 };
 
@@ -197,33 +196,51 @@ ALWAYS_INLINE void scales_i8(float *scale, const uint32_t *mag)
         }
 }
 
-/* --- into the panel --- */
+/* --- into the weight --- */
 
-/* One 4-byte piece per lane. */
-ALWAYS_INLINE void put_quads(unsigned char *dst, const struct strip *s, const uint32_t *quad)
+/* A panel has element i of eight in bits 8 (i % 4) + 4 (i / 4), a row in bits 4 (i / 2) +
+ * 16 (i % 2): half-byte j goes where j's three bits, turned left by one, say. */
+ALWAYS_INLINE uint32_t row_order_i4(uint32_t u)
 {
-    if (s->lane0 == 0 && s->lane1 == LANES)
-        memcpy(dst + 4 * (size_t)s->col0, quad, 4 * LANES);
-    else
-        memcpy(dst + 4 * (size_t)(s->col0 + s->lane0), quad + s->lane0,
-               4 * (size_t)(s->lane1 - s->lane0));
+    uint32_t swap = (u ^ u >> 12) & 0xf0f0; /* 1 with 4, 3 with 6 */
+
+    u ^= swap | swap << 12;
+    swap = (u ^ u >> 8) & 0xff00; /* now 2 with 4, 3 with 5 */
+    return u ^ (swap | swap << 8);
 }
 
-/* Where element i of `per_quad` lies inside its 4 bytes. */
+/* One 4-byte piece per lane, to `dst` for lane0. */
+ALWAYS_INLINE void put_quads(unsigned char *dst, size_t row_step, const struct strip *s,
+                             enum dtype to, uint32_t *quad)
+{
+    if (row_step == 4 && s->lane1 - s->lane0 == LANES) {
+        memcpy(dst, quad, 4 * LANES);
+    } else if (row_step == 4) {
+        memcpy(dst, quad + s->lane0, 4 * (size_t)(s->lane1 - s->lane0));
+    } else {
+        for (int j = 0; to == DTYPE_I4 && j < LANES; j++)
+            quad[j] = row_order_i4(quad[j]);
+        for (uint32_t lane = s->lane0; lane < s->lane1; lane++, dst += row_step)
+            memcpy(dst, quad + lane, 4);
+    }
+}
+
+/* Where element i of `per_quad` lies inside its 4 bytes in a panel. */
 ALWAYS_INLINE unsigned quad_shift(enum dtype to, uint32_t i)
 {
     return to == DTYPE_I8 ? 8 * i : 8 * (i % 4) + 4 * (i / 4);
 }
 
-ALWAYS_INLINE void put_group(unsigned char *dst, const struct strip *s, enum dtype to,
+ALWAYS_INLINE void put_group(const struct pack_group *g, const struct strip *s, enum dtype to,
                              const float *inverse, const float (*x)[LANES], uint32_t n)
 {
     const uint32_t per_quad = to == DTYPE_I8 ? 4 : 8;
     const int32_t low = to == DTYPE_I8 ? -127 : -8, high = to == DTYPE_I8 ? 127 : 7;
     const int32_t zero = to == DTYPE_I8 ? 128 : 8;
+    unsigned char *dst = g->quad;
     uint32_t quad[LANES];
 
-    for (uint32_t i0 = 0; i0 < n; i0 += per_quad, dst += PANEL_COLS * 4) {
+    for (uint32_t i0 = 0; i0 < n; i0 += per_quad, dst += g->quad_step) {
         uint32_t n_i = n - i0 < per_quad ? n - i0 : per_quad;
 
         memset(quad, 0, sizeof(quad));
@@ -231,12 +248,12 @@ ALWAYS_INLINE void put_group(unsigned char *dst, const struct strip *s, enum dty
             for (int j = 0; j < LANES; j++)
                 quad[j] |= (uint32_t)(rounded(x[i0 + i][j] * inverse[j], low, high) -
                                       ROUNDER_BITS + zero) << quad_shift(to, i);
-        put_quads(dst, s, quad);
+        put_quads(dst, g->row_step, s, to, quad);
     }
 }
 
-ALWAYS_INLINE void quantize_group(unsigned char *dst, const struct strip *s, enum dtype to,
-                                  const float (*x)[LANES], uint32_t n)
+ALWAYS_INLINE void quantize_group(const struct pack_group *g, const struct strip *s,
+                                  enum dtype to, const float (*x)[LANES], uint32_t n)
 {
     uint32_t mag[LANES], sign[LANES];
     float scale[LANES], inverse[LANES];
@@ -251,9 +268,9 @@ ALWAYS_INLINE void quantize_group(unsigned char *dst, const struct strip *s, enu
         inverse[j] = 1 / scale[j];
         h[j] = (uint16_t)((mag[j] < INF_BITS ? bits_of(scale[j]) : NAN_BITS) >> 16);
     }
-    memcpy(dst + 2 * (size_t)(s->col0 + s->lane0), h + s->lane0,
-           2 * (size_t)(s->lane1 - s->lane0));
-    put_group(dst + PANEL_COLS * 2, s, to, inverse, x, n);
+    for (uint32_t lane = s->lane0; lane < s->lane1; lane++)
+        memcpy(g->scale + (lane - s->lane0) * g->scale_step, h + lane, 2);
+    put_group(g, s, to, inverse, x, n);
 }
 
 /* Rows [first, end) of w, all in one strip. */
@@ -265,7 +282,6 @@ ALWAYS_INLINE void quantize_strip(const struct weight *w, enum dtype to, enum dt
 
     s.lane0 = first % LANES;
     s.lane1 = s.lane0 + end - first;
-    s.col0 = first % PANEL_COLS - s.lane0;
     memset(s.x, 0, sizeof(s.x));
     for (uint32_t k0 = 0; k0 < w->k; k0 += BLOCK_K) {
         uint32_t n_k = w->k - k0 < BLOCK_K ? w->k - k0 : BLOCK_K;
@@ -273,9 +289,11 @@ ALWAYS_INLINE void quantize_strip(const struct weight *w, enum dtype to, enum dt
         for (uint32_t lane = s.lane0; lane < s.lane1; lane++)
             load_row(&s, lane, from,
                      src + (lane - s.lane0) * row_bytes + k0 * dtype_bytes(from), n_k);
-        for (uint32_t k = 0; k < n_k; k += w->group)
-            quantize_group(pack_group_of(w, first, k0 + k), &s, to, s.x + k,
-                           w->group < n_k - k ? w->group : n_k - k);
+        for (uint32_t k = 0; k < n_k; k += w->group) {
+            struct pack_group g = pack_group_of(w, first, k0 + k);
+
+            quantize_group(&g, &s, to, s.x + k, w->group < n_k - k ? w->group : n_k - k);
+        }
     }
 }
 

@@ -10,6 +10,9 @@
 #ifndef TARN_KERNELS_CPU_ATTN_H
 #define TARN_KERNELS_CPU_ATTN_H
 
+#include <math.h>
+#include <string.h>
+
 #include "base/check.h"
 #include "kernels/cpu/chain.h"
 #include "kernels/cpu/cpu.h"
@@ -60,7 +63,8 @@ static uint32_t attn_visible(const struct attn_task *task, const struct attn_seg
     return pos < seg->pos0 ? 0 : min_u32(pos - seg->pos0 + 1, seg->n_tokens);
 }
 
-static void attn_write(const struct attn_task *task)
+/* `unit`: what a difference of 1 in the running maxima is in nats (ln 2 where exp is to base 2). */
+static void attn_write(const struct attn_task *task, float unit)
 {
     const struct attn_job *job = task->job;
 
@@ -69,8 +73,16 @@ static void attn_write(const struct attn_task *task)
         size_t row = task->seq->row0 + query / job->n_shared;
         float *out = job->p->out + (row * job->p->n_heads + attn_head(task, query)) * job->dim;
         const float *src = task->mem->out + (size_t)i * job->dim_padded;
-        vf inv = v_set1(1.0f / task->mem->sum[i]);
+        float sum = task->mem->sum[i];
+        vf inv = v_set1(1.0f / sum);
 
+        if (job->p->lse)
+            job->p->lse[row * job->p->n_heads + attn_head(task, query)] =
+                sum == 0 ? -INFINITY : task->mem->max[i] * unit + logf(sum);
+        if (sum == 0) { /* partial attention, and no key lies in this part */
+            memset(out, 0, job->dim * sizeof(*out));
+            continue;
+        }
         for (uint32_t k = 0; k < job->dim; k += VW)
             v_store_n(out + k, v_load(src + k) * inv, min_u32(job->dim - k, VW));
     }

@@ -15,6 +15,7 @@
 #define TARN_KERNELS_CPU_ATTN_BODY_H
 
 #include "kernels/cpu/attn.h"
+#include "kernels/ref/ref.h"
 #ifdef HAVE_AMX
 #include "kernels/cpu/attn_amx.h"
 #endif
@@ -336,17 +337,19 @@ static void attn_task_find(const struct attn_job *job, uint32_t i, struct attn_t
     task->n_queries = min_u32(seq->n_rows * job->n_shared - task->query0, job->task_queries);
 }
 
-static void attn_task_run(const struct attn_task *task)
+/* Returns what attn_write() wants: the unit of the running maxima. */
+static float attn_task_run(const struct attn_task *task)
 {
 #ifdef HAVE_AMX
     if (attn_amx_fits(&task->job->p->pool)) {
         attn_amx_task(task);
-        return;
+        return 0.693147180559945f;
     }
 #endif
     attn_pack(task);
     for (uint32_t s = 0; s < task->seq->n_segs; s++)
         attn_segment(task, &task->job->p->segments[task->seq->seg0 + s]);
+    return 1;
 }
 
 static void attn_tasks(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
@@ -360,8 +363,7 @@ static void attn_tasks(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
         attn_task_find(job, job->n_tasks - 1 - i, &task);
         for (uint32_t q = 0; q < task.n_queries; q++)
             task.mem->sum[q] = 0;
-        attn_task_run(&task);
-        attn_write(&task);
+        attn_write(&task, attn_task_run(&task));
     }
 }
 
@@ -379,7 +381,8 @@ static enum status attention(struct device *d, struct stream *s, const struct at
         .task_queries = ATTN_QUERIES,
     };
 
-    (void)s;
+    if (p->window > 0 || p->soft_cap > 0)
+        return ref_attention(d, s, p); /* no model that the engine takes has them so far */
     ASSERT(p->n_heads % p->pool.n_kv_heads == 0 && p->pool.dtype < DTYPE_FLOATS);
     ASSERT(dim > 0 && dim <= c->max_head_dim && p->layer < p->pool.n_layers);
 #ifdef HAVE_AMX

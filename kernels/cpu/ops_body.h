@@ -18,4 +18,7 @@ const struct ops CPU_OPS = {
     .attention = attention,
     .silu_mul = silu_mul,
     .gather = gather,
+    .merge = merge,
+    .kv_gather = kv_gather,
+    .kv_scatter = kv_scatter,
 };

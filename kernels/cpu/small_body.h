@@ -35,12 +35,12 @@ static void over_rows(struct device *d, uint32_t n_rows, size_t row_elems,
 static void embed_packed(const struct embed_params *p, uint32_t id, float *out)
 {
     const unsigned char *w =
-        (const unsigned char *)p->table +
-        (size_t)(id / PANEL_COLS) * pack_panel_bytes(DTYPE_I8, p->dim, p->group);
+        (const unsigned char *)p->table.data +
+        (size_t)(id / PANEL_COLS) * pack_panel_bytes(DTYPE_I8, p->dim, p->table.group);
     uint32_t col = id % PANEL_COLS;
 
-    for (uint32_t k = 0; k < p->dim; k += p->group) {
-        uint32_t n = min_u32(p->dim - k, p->group);
+    for (uint32_t k = 0; k < p->dim; k += p->table.group) {
+        uint32_t n = min_u32(p->dim - k, p->table.group);
         float scale = dtype_load(DTYPE_BF16, w, col);
         const unsigned char *quad = w + PANEL_COLS * 2 + col * 4;
 
@@ -53,26 +53,28 @@ static void embed_packed(const struct embed_params *p, uint32_t id, float *out)
 static void embed_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
 {
     const struct embed_params *p = arg;
-    size_t es = dtype_bytes(p->dtype); /* meaningless for I8 and not used there */
+    enum dtype dtype = p->table.dtype;
+    size_t es = dtype_bytes(dtype); /* meaningless for I8 and not used there */
 
     (void)thread;
     for (uint32_t t = begin; t < end; t++) {
-        const char *src = (const char *)p->table + (size_t)p->ids[t] * p->dim * es;
+        const char *src = (const char *)p->table.data + (size_t)p->ids[t] * p->table.stride * es;
         float *out = p->out + (size_t)t * p->dim;
 
-        ASSERT(p->ids[t] < p->n_vocab);
-        if (p->dtype == DTYPE_I8) {
+        ASSERT(p->ids[t] < p->n_vocab &&
+               (dtype == DTYPE_I8) == (p->table.layout == WEIGHT_PANELS));
+        if (dtype == DTYPE_I8) {
             embed_packed(p, p->ids[t], out);
             continue;
         }
-        if (p->dtype == DTYPE_F32) {
+        if (dtype == DTYPE_F32) {
             memcpy(out, src, p->dim * sizeof(*out));
             continue;
         }
         for (uint32_t i = 0; i < p->dim; i += VW) {
             uint32_t n = min_u32(p->dim - i, VW);
 
-            v_store_n(out + i, v_load_as_n(p->dtype, src + i * es, n), n);
+            v_store_n(out + i, v_load_as_n(dtype, src + i * es, n), n);
         }
     }
 }
@@ -113,7 +115,12 @@ static void rmsnorm_rows(void *arg, uint32_t begin, uint32_t end, uint32_t threa
     (void)thread;
     for (uint32_t t = begin; t < end; t++) {
         const float *x = p->x + (size_t)t * p->dim;
+        float *stream = p->sum ? p->sum + (size_t)t * p->dim : NULL;
         float *out = p->out + (size_t)t * p->dim;
+
+        for (uint32_t i = 0; stream && i < p->dim; i++)
+            stream[i] += x[i];
+        x = stream ? stream : x;
         float scale = 1.0f / sqrtf(sum_squares(x, p->dim) / (float)p->dim + p->eps);
 
         for (uint32_t i = 0; i < p->dim; i++)
@@ -303,6 +310,84 @@ static enum status gather(struct device *d, struct stream *s, const struct gathe
 {
     (void)s;
     over_rows(d, p->n_rows, p->dim, gather_rows, p);
+    return OK;
+}
+
+/* A row and head: the parts weighted, then divided by the sum of the weights. */
+static void merge_head(const struct merge_params *p, size_t at)
+{
+    size_t n_heads = (size_t)p->n_rows * p->n_heads;
+    float max = -INFINITY, total = 0;
+    float *out = p->out + at * p->head_dim;
+
+    for (uint32_t i = 0; i < p->n_parts; i++)
+        max = p->lse[i * n_heads + at] > max ? p->lse[i * n_heads + at] : max;
+    memset(out, 0, p->head_dim * sizeof(*out));
+    for (uint32_t i = 0; i < p->n_parts; i++) {
+        float lse = p->lse[i * n_heads + at];
+        const float *part = p->parts + (i * n_heads + at) * p->head_dim;
+
+        if (lse == -INFINITY)
+            continue;
+        float w = v_exp(v_set1(lse - max))[0];
+
+        total += w;
+        for (uint32_t k = 0; k < p->head_dim; k++)
+            out[k] += w * part[k];
+    }
+    for (uint32_t k = 0; total != 0 && k < p->head_dim; k++)
+        out[k] /= total;
+    if (p->out_lse)
+        p->out_lse[at] = total != 0 ? max + logf(total) : -INFINITY;
+}
+
+static void merge_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
+{
+    const struct merge_params *p = arg;
+
+    (void)thread;
+    for (size_t at = (size_t)begin * p->n_heads; at < (size_t)end * p->n_heads; at++)
+        merge_head(p, at);
+}
+
+static enum status merge(struct device *d, struct stream *s, const struct merge_params *p)
+{
+    (void)s;
+    over_rows(d, p->n_rows, (size_t)p->n_parts * p->n_heads * p->head_dim, merge_rows, p);
+    return OK;
+}
+
+static void kv_gather_blocks(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
+{
+    const struct kv_copy_params *p = arg;
+    size_t n = kv_block_bytes(&p->pool);
+
+    (void)thread;
+    for (uint32_t i = begin; i < end; i++)
+        memcpy((unsigned char *)p->flat + i * n, kv_at(&p->pool, p->blocks[i], 0, 0, 0), n);
+}
+
+static void kv_scatter_blocks(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
+{
+    const struct kv_copy_params *p = arg;
+    size_t n = kv_block_bytes(&p->pool);
+
+    (void)thread;
+    for (uint32_t i = begin; i < end; i++)
+        memcpy(kv_at(&p->pool, p->blocks[i], 0, 0, 0), (unsigned char *)p->flat + i * n, n);
+}
+
+static enum status kv_gather(struct device *d, struct stream *s, const struct kv_copy_params *p)
+{
+    (void)s;
+    over_rows(d, p->n_blocks, kv_block_bytes(&p->pool) / sizeof(float), kv_gather_blocks, p);
+    return OK;
+}
+
+static enum status kv_scatter(struct device *d, struct stream *s, const struct kv_copy_params *p)
+{
+    (void)s;
+    over_rows(d, p->n_blocks, kv_block_bytes(&p->pool) / sizeof(float), kv_scatter_blocks, p);
     return OK;
 }
 

@@ -1,5 +1,6 @@
 /* attention.c - reference: a plain softmax in double over all visible keys. It knows no tiles, so
- * it also judges the merge of the fast kernels. */
+ * it also judges the merge of the fast kernels. The CPU device uses it for windows and soft caps.
+ * */
 #include <math.h>
 #include <stdlib.h>
 
@@ -7,7 +8,9 @@
 #include "kernels/pack.h"
 #include "kernels/ref/ref.h"
 
-/* Where the key at `pos` lies: its block and the offset inside. Segments cover all positions. */
+#define NO_BLOCK UINT32_MAX
+
+/* Where the key at `pos` lies: its block and the offset inside; NO_BLOCK when no segment has it. */
 static uint32_t find_block(const struct attention_params *p, const struct attn_seq *seq,
                            uint32_t pos, uint32_t *offset)
 {
@@ -19,8 +22,7 @@ static uint32_t find_block(const struct attention_params *p, const struct attn_s
         *offset = (pos - seg->pos0) % KV_BLOCK_TOKENS;
         return p->blocks[seg->block0 + (pos - seg->pos0) / KV_BLOCK_TOKENS];
     }
-    ASSERT(!"no segment holds this position");
-    return 0;
+    return NO_BLOCK;
 }
 
 static double dot_key(const struct attention_params *p, const float *q, const void *k,
@@ -30,7 +32,14 @@ static double dot_key(const struct attention_params *p, const float *q, const vo
 
     for (uint32_t i = 0; i < p->pool.head_dim; i++)
         sum += (double)q[i] * dtype_load(p->pool.dtype, k, kv_k_index(&p->pool, i, offset));
-    return sum * p->scale;
+    sum *= p->scale;
+    return p->soft_cap > 0 ? p->soft_cap * tanh(sum / p->soft_cap) : sum;
+}
+
+/* The first key that the row at `pos` sees. */
+static uint32_t first_key(const struct attention_params *p, uint32_t pos)
+{
+    return p->window > 0 && pos + 1 > p->window ? pos + 1 - p->window : 0;
 }
 
 static void one_head(const struct attention_params *p, const struct attn_seq *seq, uint32_t row,
@@ -38,33 +47,41 @@ static void one_head(const struct attention_params *p, const struct attn_seq *se
 {
     uint32_t dim = p->pool.head_dim;
     uint32_t g = h / (p->n_heads / p->pool.n_kv_heads);
-    uint32_t n_keys = seq->pos0 + row + 1;
+    uint32_t n_keys = seq->pos0 + row + 1, first = first_key(p, seq->pos0 + row);
     const float *q = p->q + (seq->row0 + row) * p->q_stride + (size_t)h * dim;
     float *out = p->out + ((size_t)(seq->row0 + row) * p->n_heads + h) * dim;
     double max = -INFINITY, total = 0;
     uint32_t off;
 
-    for (uint32_t j = 0; j < n_keys; j++) {
+    for (uint32_t j = first; j < n_keys; j++) {
         uint32_t block = find_block(p, seq, j, &off);
 
-        score[j] = dot_key(p, q, kv_at(&p->pool, block, p->layer, 0, g), off);
+        score[j] = block == NO_BLOCK
+                       ? -INFINITY
+                       : dot_key(p, q, kv_at(&p->pool, block, p->layer, 0, g), off);
         max = score[j] > max ? score[j] : max;
     }
-    for (uint32_t j = 0; j < n_keys; j++) {
-        score[j] = exp(score[j] - max);
+    for (uint32_t j = first; j < n_keys; j++) {
+        score[j] = score[j] == -INFINITY ? 0 : exp(score[j] - max);
         total += score[j];
     }
     for (uint32_t i = 0; i < dim; i++) {
         double sum = 0;
 
-        for (uint32_t j = 0; j < n_keys; j++) {
+        for (uint32_t j = first; j < n_keys; j++) {
             uint32_t block = find_block(p, seq, j, &off);
+
+            if (block == NO_BLOCK)
+                continue;
             const void *v = kv_at(&p->pool, block, p->layer, 1, g);
 
             sum += score[j] * dtype_load(p->pool.dtype, v, kv_v_index(&p->pool, i, off));
         }
-        out[i] = (float)(sum / total);
+        out[i] = total == 0 ? 0 : (float)(sum / total);
     }
+    if (p->lse)
+        p->lse[(size_t)(seq->row0 + row) * p->n_heads + h] =
+            total == 0 ? -INFINITY : (float)(max + log(total));
 }
 
 enum status ref_attention(struct device *d, struct stream *s, const struct attention_params *p)

@@ -5,18 +5,12 @@
 
 enum status ref_embed(struct device *d, struct stream *s, const struct embed_params *p)
 {
-    struct weight packed = {.dtype = p->dtype, .n = p->n_vocab, .k = p->dim, .group = p->group,
-                            .data = p->table};
-
     (void)d;
     (void)s;
     for (uint32_t t = 0; t < p->n_rows; t++) {
         ASSERT(p->ids[t] < p->n_vocab);
         for (uint32_t i = 0; i < p->dim; i++)
-            p->out[(size_t)t * p->dim + i] =
-                p->dtype < DTYPE_FLOATS
-                    ? dtype_load(p->dtype, p->table, (size_t)p->ids[t] * p->dim + i)
-                    : pack_at(&packed, p->ids[t], i);
+            p->out[(size_t)t * p->dim + i] = pack_at(&p->table, p->ids[t], i);
     }
     return OK;
 }

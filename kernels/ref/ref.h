@@ -20,5 +20,10 @@ NODISCARD enum status ref_attention(struct device *, struct stream *,
 NODISCARD enum status ref_silu_mul(struct device *, struct stream *,
                                    const struct silu_mul_params *);
 NODISCARD enum status ref_gather(struct device *, struct stream *, const struct gather_params *);
+NODISCARD enum status ref_merge(struct device *, struct stream *, const struct merge_params *);
+NODISCARD enum status ref_kv_gather(struct device *, struct stream *,
+                                    const struct kv_copy_params *);
+NODISCARD enum status ref_kv_scatter(struct device *, struct stream *,
+                                     const struct kv_copy_params *);
 
 #endif

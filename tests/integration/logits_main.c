@@ -1,7 +1,7 @@
 /* tarn-logits - the forward pass without server, scheduler and sampler: logits of every position.
  *
  *   tarn-logits MODEL_DIR IDS_FILE OUT_FILE [--dtype T] [--kv-dtype T] [--chunk N] [--threads N]
- *               [--device ref|cpu] [--cpu-variant V] [--span-ends A,B,...]
+ *               [--device ref|cpu|cuda] [--cpu-variant V] [--span-ends A,B,...]
  *               [--quantization none|int8|int4] [--quantization-group N]
  *
  * IDS_FILE holds token ids separated by white space; OUT_FILE gets raw little-endian float32
@@ -60,7 +60,8 @@ static void parse(struct options *o, int argc, char **argv)
         else if (!strcmp(argv[i], "--threads"))
             o->threads = (uint32_t)atoi(v);
         else if (!strcmp(argv[i], "--device"))
-            o->kind = !strcmp(v, "ref") ? DEVICE_REF : DEVICE_CPU;
+            o->kind = !strcmp(v, "ref") ? DEVICE_REF : !strcmp(v, "cuda") ? DEVICE_CUDA
+                                                                           : DEVICE_CPU;
         else if (!strcmp(argv[i], "--span-ends"))
             for (char *p = (char *)v; *p && o->n_span_ends < 64; p += *p == ',')
                 o->span_ends[o->n_span_ends++] = (uint32_t)strtoul(p, &p, 10);
@@ -156,9 +157,10 @@ int main(int argc, char **argv)
     uint32_t *ids = read_ids(o.ids_file, &n);
     check(model_config_load(&m, o.dir, &why), &why);
     check(weights_stored_dtype(o.dir, &stored, &why), &why);
-    struct device_config dc = {o.kind, o.variant, o.threads, o.chunk,
-                               max3(m.dim, m.ffn_dim, m.n_heads * m.head_dim), m.n_heads,
-                               m.head_dim};
+    struct device_config dc = {.kind = o.kind, .cpu_variant = o.variant, .n_threads = o.threads,
+                               .max_rows = o.chunk,
+                               .max_k = max3(m.dim, m.ffn_dim, m.n_heads * m.head_dim),
+                               .max_heads = m.n_heads, .max_head_dim = m.head_dim};
     check(device_open(&device, &dc, &why), &why);
     puts(device_ops(device)->name);
     struct weights_config wc = {.device = device, .dir = o.dir, .model = &m,

@@ -128,8 +128,11 @@ struct call {
     struct attn_seq seqs[N_SEQS_MAX];
     struct attn_segment segs[N_SEQS_MAX * 64];
     uint32_t n_seqs, n_segs, n_rows;
+    uint32_t window;
+    float soft_cap;
     float *q;
     float *out;
+    float *lse;
     size_t width, q_stride;
 };
 
@@ -137,7 +140,9 @@ static void call_init(struct call *c, const struct world *w, size_t rows)
 {
     c->width = (size_t)w->n_heads * w->dim;
     c->q_stride = c->width + 5;
-    c->n_seqs = c->n_segs = c->n_rows = 0;
+    c->n_seqs = c->n_segs = c->n_rows = c->window = 0;
+    c->soft_cap = 0;
+    c->lse = NULL;
     c->q = test_alloc(rows * c->q_stride * sizeof(float));
     c->out = test_alloc(rows * c->width * sizeof(float));
 }
@@ -169,10 +174,13 @@ static void call_run(struct call *c, const struct world *w, struct device *d)
         .n_seqs = c->n_seqs,
         .n_heads = w->n_heads,
         .layer = LAYER,
+        .window = c->window,
         .scale = 1.0f / sqrtf((float)w->dim),
+        .soft_cap = c->soft_cap,
         .q = c->q,
         .q_stride = c->q_stride,
         .out = c->out,
+        .lse = c->lse,
         .seqs = c->seqs,
         .segments = c->segs,
         .blocks = w->blocks,
@@ -252,7 +260,8 @@ static void write_all(struct world *w)
 }
 
 /* Tiles take queries and probabilities in bf16, with relative errors up to 2^-9. A score of about
- * sqrt(d) * |q| |k| / sqrt(d), with outliers up to 10, then errs by some 0.1; values are up to 10. */
+ * sqrt(d) * |q| |k| / sqrt(d), with outliers up to 10, then errs by some 0.1; values are up to 10.
+ * */
 static void check_world(const char *what, struct device *d, const struct world *w,
                         const float *got, const float *want)
 {
@@ -496,6 +505,147 @@ static void inf_and_nan_reach_only_rows_that_see_them(void **state)
     each_variant(2, spoilt_on);
 }
 
+/* Of one sequence all rows, with the segments whose number has this parity only. */
+static void call_half(struct call *c, const struct world *w, uint32_t odd, float *lse)
+{
+    uint32_t n = 0;
+
+    call_init(c, w, w->len[0]);
+    call_add(c, w, 0, 0, w->len[0]);
+    for (uint32_t i = 0; i < c->seqs[0].n_segs; i++)
+        if (i % 2 == odd)
+            c->segs[n++] = c->segs[i];
+    c->seqs[0].n_segs = n;
+    c->lse = lse;
+}
+
+/* Half of the keys here, half there, joined: as all together. The first rows see nothing of the
+ * odd half. */
+static void parts_on(struct device *d)
+{
+    enum { LEN = 150, H = 4 };
+    struct world w = {.dtype = DTYPE_BF16, .n_heads = H, .n_kv_heads = 2, .dim = 64, .n_seqs = 1,
+                      .len = {LEN}};
+    size_t n_lse = (size_t)LEN * H, n = n_lse * w.dim;
+    float *parts = test_alloc(2 * n * sizeof(float)), *lse = test_alloc(4 * n_lse * sizeof(float));
+    float *got = test_alloc(n * sizeof(float)), *both = test_alloc(n_lse * sizeof(float));
+    struct call whole, half;
+
+    world_init(&w, 40);
+    world_poison(&w, NAN);
+    write_all(&w);
+    for (uint32_t odd = 0; odd < 2; odd++) {
+        call_half(&half, &w, odd, lse + odd * n_lse);
+        call_run(&half, &w, d);
+        memcpy(parts + odd * n, half.out, n * sizeof(float));
+        half.lse = lse + (2 + odd) * n_lse;
+        call_run(&half, &w, NULL);
+        check_world("a part", d, &w, parts + odd * n, half.out);
+        check_near("its lse", lse + odd * n_lse, half.lse, n_lse, 0.1, 0.01, 1e-4);
+        call_fini(&half);
+    }
+    assert_true(isinf(lse[n_lse]) && lse[n_lse] < 0 && parts[n] == 0);
+    struct merge_params m = {.n_rows = LEN, .n_heads = H, .head_dim = w.dim, .n_parts = 2,
+                             .parts = parts, .lse = lse, .out = got, .out_lse = both};
+
+    parts[n] = NAN; /* of a row without keys: counts nothing */
+    assert_int_equal(device_ops(d)->merge(d, NULL, &m), OK);
+    call_init(&whole, &w, LEN);
+    call_add(&whole, &w, 0, 0, LEN);
+    whole.lse = lse;
+    call_run(&whole, &w, d);
+    check_near("joined", got, whole.out, n, 0.02, 0.01, 1e-4);
+    check_near("joined lse", both, lse, n_lse, 1e-3, 1e-4, 1e-6);
+    call_fini(&whole);
+    world_fini(&w);
+    free(parts);
+    free(lse);
+    free(got);
+    free(both);
+}
+
+static void parts_joined_by_their_lse_are_the_whole(void **state)
+{
+    (void)state;
+    each_variant(1, parts_on);
+    each_variant(3, parts_on);
+    struct device *ref = open_device(DEVICE_REF, NULL, 1);
+
+    parts_on(ref);
+    device_close(ref);
+}
+
+/* What a row sees with a window of n are its last n keys: a shorter sequence of only these, whose
+ * first row stands where it stood. Keys before may be anything. */
+static void windows_on(struct device *d)
+{
+    enum { LEN = 70, WINDOW = 33 };
+    struct world w = {.dtype = DTYPE_F32, .n_heads = 2, .n_kv_heads = 1, .dim = 16, .n_seqs = 1,
+                      .len = {LEN}};
+    struct call c, cut;
+
+    world_init(&w, 32);
+    world_poison(&w, NAN);
+    world_write(&w, 0, LEN - WINDOW, LEN);
+    call_init(&c, &w, 1);
+    call_add(&c, &w, 0, LEN - 1, LEN);
+    c.window = WINDOW;
+    call_run(&c, &w, d);
+    call_init(&cut, &w, 1);
+    call_add(&cut, &w, 0, LEN - 1, LEN);
+    cut.seqs[0].seg0 = 1; /* of keys 32 .. 69 alone ... */
+    cut.seqs[0].n_segs = 2;
+    cut.window = WINDOW; /* ... 37 .. 69 */
+    call_run(&cut, &w, NULL);
+    check_close("window", c.out, cut.out, c.width, 1e-6, 1e-6);
+    for (size_t i = 0; i < c.width; i++)
+        assert_true(isfinite(c.out[i]));
+    call_fini(&c);
+    call_fini(&cut);
+    world_fini(&w);
+}
+
+static void a_window_hides_what_lies_before_it(void **state)
+{
+    (void)state;
+    each_variant(1, windows_on);
+}
+
+/* A cap far above all scores changes next to nothing; one near zero makes all keys count alike. */
+static void caps_on(struct device *d)
+{
+    struct world w = {.dtype = DTYPE_F32, .n_heads = 1, .n_kv_heads = 1, .dim = 8, .n_seqs = 1,
+                      .len = {45}};
+    struct call c;
+
+    world_init(&w, 0);
+    write_all(&w);
+    float *plain = run_whole(&w, d);
+    call_init(&c, &w, 45);
+    call_add(&c, &w, 0, 0, 45);
+    c.soft_cap = 1e6f;
+    call_run(&c, &w, d);
+    check_close("a high cap", c.out, plain, 45 * c.width, 1e-4, 1e-4);
+    c.soft_cap = 1e-7f;
+    call_run(&c, &w, d);
+    for (uint32_t i = 0; i < w.dim; i++) {
+        double mean = 0;
+
+        for (uint32_t j = 0; j < 45; j++)
+            mean += w.v[0][j * w.dim + i] / 45;
+        assert_true(fabs(c.out[44 * c.width + i] - mean) < 1e-5);
+    }
+    call_fini(&c);
+    free(plain);
+    world_fini(&w);
+}
+
+static void a_soft_cap_bounds_scores(void **state)
+{
+    (void)state;
+    each_variant(1, caps_on);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -506,6 +656,9 @@ int main(void)
         cmocka_unit_test(no_rows_do_nothing),
         cmocka_unit_test(a_row_has_the_same_bits_in_any_chunk_batch_and_thread_count),
         cmocka_unit_test(inf_and_nan_reach_only_rows_that_see_them),
+        cmocka_unit_test(parts_joined_by_their_lse_are_the_whole),
+        cmocka_unit_test(a_window_hides_what_lies_before_it),
+        cmocka_unit_test(a_soft_cap_bounds_scores),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

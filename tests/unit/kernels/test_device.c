@@ -3,6 +3,8 @@
 
 #include <stdatomic.h>
 
+#include "kernels/backend.h"
+
 static void reference_and_auto_open(void **state)
 {
     struct device *ref = open_device(DEVICE_REF, NULL, 0);
@@ -18,6 +20,21 @@ static void reference_and_auto_open(void **state)
     device_close(ref);
     device_close(best);
     device_close(NULL);
+}
+
+static void a_build_without_cuda_refuses_it_with_words(void **state)
+{
+    struct device_config config = {.kind = DEVICE_CUDA, .n_threads = 1};
+    struct device *d = NULL;
+    struct buf why;
+
+    (void)state;
+    assert_null(&tarn_cuda_backend); /* this program does not link it */
+    buf_init(&why, BUF_WHY_MAX);
+    assert_int_equal(device_open(&d, &config, &why), ERR_UNSUPPORTED);
+    assert_null(d);
+    assert_non_null(strstr(buf_str(&why), "TARN_CUDA=ON"));
+    buf_fini(&why);
 }
 
 static void a_forced_variant_is_the_one_that_runs(void **state)
@@ -89,6 +106,49 @@ static void upload_and_download_copy(void **state)
     device_close(d);
 }
 
+/* On the host copies are done when the call returns, whatever the stream, and events have passed.
+ * */
+static void streams_and_events_of_a_host_device_are_done_at_once(void **state)
+{
+    static const enum device_kind kinds[] = {DEVICE_REF, DEVICE_CPU};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+        struct device *d = open_device(kinds[i], NULL, 1);
+        char *pinned = device_alloc_pinned(d, 6), *p = device_alloc(d, 6), out[6] = "";
+        struct device_event *e = NULL;
+        struct stream *in = device_stream(d, DEVICE_COPY_IN);
+        size_t n_free, n_total;
+        bool done = false;
+
+        assert_non_null(pinned);
+        assert_int_equal((uintptr_t)pinned % 64, 0);
+        assert_null(in);
+        memcpy(pinned, "hello", 6);
+        assert_int_equal(device_event_create(d, &e), OK);
+        assert_int_equal(device_upload_async(d, in, p, pinned, 6), OK);
+        memset(pinned, 0, 6);
+        assert_int_equal(device_event_record(d, e, in), OK);
+        assert_int_equal(device_event_query(d, e, &done), OK);
+        assert_true(done);
+        assert_int_equal(device_event_order(d, e, device_stream(d, DEVICE_COPY_OUT)), OK);
+        assert_int_equal(device_download_async(d, NULL, out, p, 6), OK);
+        assert_string_equal(out, "hello");
+        assert_int_equal(device_event_wait(d, e), OK);
+        assert_int_equal(device_stream_wait(d, NULL), OK);
+        device_event_destroy(d, e);
+        device_event_destroy(d, NULL);
+        assert_int_equal(device_memory(d, &n_free, &n_total), ERR_UNSUPPORTED);
+        assert_true(device_is_host(d));
+        assert_null(device_failure(d));
+        assert_int_equal(device_weight_layout(d), WEIGHT_PANELS);
+        device_free_pinned(d, pinned);
+        device_free_pinned(d, NULL);
+        assert_non_null(device_alloc_pinned(d, 9u << 20)); /* left to device_close */
+        device_close(d);
+    }
+}
+
 static void count(void *arg, uint32_t i)
 {
     atomic_fetch_add((_Atomic uint32_t *)arg + i, 1);
@@ -118,10 +178,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reference_and_auto_open),
+        cmocka_unit_test(a_build_without_cuda_refuses_it_with_words),
         cmocka_unit_test(a_forced_variant_is_the_one_that_runs),
         cmocka_unit_test(an_unknown_variant_is_refused_by_name),
         cmocka_unit_test(memory_is_zeroed_and_aligned),
         cmocka_unit_test(upload_and_download_copy),
+        cmocka_unit_test(streams_and_events_of_a_host_device_are_done_at_once),
         cmocka_unit_test(parallel_runs_each_index_once),
     };
 

@@ -100,12 +100,25 @@ static void stores_overflow_to_inf_and_keep_nan(void **state)
     }
 }
 
-static void check_pack(enum dtype t, uint32_t n, uint32_t k)
+static struct weight make_weight(enum weight_layout layout, enum dtype t, uint32_t n, uint32_t k)
+{
+    struct weight w = {.dtype = t, .layout = layout, .n = n, .k = k,
+                       .stride = layout == WEIGHT_ROWS ? pack_row_stride(k) : 0};
+
+    w.data = test_alloc(pack_weight_bytes(&w));
+    return w;
+}
+
+static void free_weight(struct weight *w)
+{
+    free((void *)(uintptr_t)w->data);
+}
+
+static void check_pack(enum weight_layout layout, enum dtype t, uint32_t n, uint32_t k)
 {
     size_t es = dtype_bytes(t);
     char *src = random_elements(t, (size_t)n * k);
-    void *packed = test_alloc(pack_bytes(t, n, k, 0));
-    struct weight w = {.dtype = t, .n = n, .k = k, .data = packed};
+    struct weight w = make_weight(layout, t, n, k);
     uint32_t cut1 = n / 3, cut2 = n - n / 4;
 
     /* In three parts, the last first, from a source that is only aligned to its element. */
@@ -119,14 +132,14 @@ static void check_pack(enum dtype t, uint32_t n, uint32_t k)
             assert_true(pack_at(&w, i, j) == dtype_load(t, src, (size_t)i * k + j));
 
     /* What no element took is still zero: the sum over all is the sum over the elements. */
-    size_t n_slots = pack_bytes(t, n, k, 0) / es, n_set = 0, n_src = 0;
+    size_t n_slots = pack_weight_bytes(&w) / es, n_set = 0, n_src = 0;
     for (size_t i = 0; i < n_slots; i++)
-        n_set += dtype_load(t, packed, i) != 0;
+        n_set += dtype_load(t, w.data, i) != 0;
     for (size_t i = 0; i < (size_t)n * k; i++)
         n_src += dtype_load(t, src, i) != 0;
     assert_int_equal(n_set, n_src);
     free(shifted);
-    free(packed);
+    free_weight(&w);
     free(src);
 }
 
@@ -137,8 +150,64 @@ static void pack_rows_puts_each_element_where_pack_at_reads_it(void **state)
 
     (void)state;
     for (int t = 0; t < DTYPE_FLOATS; t++)
-        for (size_t i = 0; i < ARRAY_SIZE(sizes); i++)
-            check_pack((enum dtype)t, sizes[i][0], sizes[i][1]);
+        for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+            check_pack(WEIGHT_PANELS, (enum dtype)t, sizes[i][0], sizes[i][1]);
+            check_pack(WEIGHT_ROWS, (enum dtype)t, sizes[i][0], sizes[i][1]);
+        }
+}
+
+/* Row n begins at n * stride and holds its source as it is, whatever the stride. */
+static void rows_are_the_source_at_a_stride(void **state)
+{
+    enum { N = 5, K = 70, STRIDE = 73 };
+
+    (void)state;
+    for (int t = 0; t < DTYPE_FLOATS; t++) {
+        size_t es = dtype_bytes((enum dtype)t);
+        char *src = random_elements((enum dtype)t, (size_t)N * K);
+        struct weight w = {.dtype = (enum dtype)t, .layout = WEIGHT_ROWS, .n = N, .k = K,
+                           .stride = STRIDE};
+
+        assert_int_equal(pack_weight_bytes(&w), N * STRIDE * es);
+        w.data = test_alloc(N * STRIDE * es);
+        pack_rows(&w, 0, src, N);
+        for (size_t n = 0; n < N; n++)
+            assert_memory_equal((const char *)w.data + n * STRIDE * es, src + n * K * es, K * es);
+        free_weight(&w);
+        free(src);
+    }
+}
+
+static void pieces_of_rows_make_the_whole(void **state)
+{
+    enum { N = 41, K = 130 };
+    struct pack_range to[2], of[2];
+
+    (void)state;
+    for (int t = 0; t < DTYPE_FLOATS; t++) {
+        size_t row = K * dtype_bytes((enum dtype)t);
+        char *src = random_elements((enum dtype)t, (size_t)N * K);
+        struct weight whole = make_weight(WEIGHT_ROWS, (enum dtype)t, N, K);
+        struct weight again = make_weight(WEIGHT_ROWS, (enum dtype)t, N, K);
+
+        pack_rows(&whole, 0, src, N);
+        for (uint32_t n0 = 0, n; n0 < N; n0 += n) {
+            n = 1 + rng_below(N - n0);
+            struct weight piece = make_weight(WEIGHT_ROWS, (enum dtype)t, n, K);
+
+            pack_rows(&piece, 0, src + n0 * row, n);
+            assert_int_equal(pack_row_ranges(&again, n0, n, to), 1);
+            assert_int_equal(pack_row_ranges(&piece, 0, n, of), 1);
+            assert_int_equal(to[0].n_bytes, of[0].n_bytes);
+            memcpy((char *)(uintptr_t)again.data + to[0].offset,
+                   (const char *)piece.data + of[0].offset, of[0].n_bytes);
+            free_weight(&piece);
+        }
+        assert_memory_equal(again.data, whole.data, pack_weight_bytes(&whole));
+        free_weight(&again);
+        free_weight(&whole);
+        free(src);
+    }
 }
 
 static void sizes_are_whole_panels(void **state)
@@ -152,6 +221,23 @@ static void sizes_are_whole_panels(void **state)
     assert_true(pack_bytes(DTYPE_F32, 1u << 20, 1u << 16, 0) == (size_t)1 << 38);
 }
 
+static void sizes_are_whole_rows(void **state)
+{
+    struct weight w = {.dtype = DTYPE_BF16, .layout = WEIGHT_ROWS, .n = 1u << 20, .k = 0xff81,
+                       .stride = 1u << 16};
+
+    (void)state;
+    assert_int_equal(pack_row_stride(1), 128);
+    assert_int_equal(pack_row_stride(128), 128);
+    assert_int_equal(pack_row_stride(129), 256);
+    /* More than 4 GB must not wrap. */
+    assert_int_equal(pack_row_stride(w.k), w.stride);
+    assert_true(pack_weight_bytes(&w) == (size_t)1 << 37);
+    w.dtype = DTYPE_I4;
+    w.group = 32;
+    assert_true(pack_weight_bytes(&w) == ((size_t)1 << 35) + ((size_t)1 << 32));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -160,7 +246,10 @@ int main(void)
         cmocka_unit_test(stores_round_to_nearest_even),
         cmocka_unit_test(stores_overflow_to_inf_and_keep_nan),
         cmocka_unit_test(pack_rows_puts_each_element_where_pack_at_reads_it),
+        cmocka_unit_test(rows_are_the_source_at_a_stride),
+        cmocka_unit_test(pieces_of_rows_make_the_whole),
         cmocka_unit_test(sizes_are_whole_panels),
+        cmocka_unit_test(sizes_are_whole_rows),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

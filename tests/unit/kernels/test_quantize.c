@@ -9,9 +9,19 @@ static const uint32_t group_sizes[] = {32, 128};
 static const uint32_t shapes[][2] = {{1, 1},    {1, 8},    {31, 3},   {32, 32},  {33, 33},
                                      {65, 128}, {7, 129},  {40, 161}, {100, 257}};
 
+static struct weight make_in(enum weight_layout layout, enum dtype t, uint32_t n, uint32_t k,
+                             uint32_t group)
+{
+    struct weight w = {.dtype = t, .layout = layout, .n = n, .k = k, .group = group,
+                       .stride = layout == WEIGHT_ROWS ? pack_row_stride(k) : 0};
+
+    w.data = test_alloc(pack_weight_bytes(&w));
+    return w;
+}
+
 static struct weight make_weight(enum dtype t, uint32_t n, uint32_t k, uint32_t group)
 {
-    return (struct weight){t, n, k, group, test_alloc(pack_bytes(t, n, k, group))};
+    return make_in(WEIGHT_PANELS, t, n, k, group);
 }
 
 static void free_weight(struct weight *w)
@@ -143,26 +153,34 @@ static void every_element_is_within_half_a_step(void **state)
 
 /* In three parts, the last first, from an address with the alignment of an element only, and on
  * every path that this machine has: always the same bytes. */
-static void check_splits_of(struct weight *w, enum dtype from, const float *x, const void *src)
+static void check_splits_in(enum weight_layout layout, const struct weight *like, enum dtype from,
+                            const void *src)
 {
-    size_t es = dtype_bytes(from), n_bytes = pack_bytes(w->dtype, w->n, w->k, w->group);
-    size_t row = w->k * es;
-    uint32_t cut1 = w->n / 3, cut2 = w->n - w->n / 4;
-    char *shifted = test_alloc(w->n * row + es);
+    struct weight w = make_in(layout, like->dtype, like->n, like->k, like->group);
+    size_t es = dtype_bytes(from), row = w.k * es;
+    uint32_t cut1 = w.n / 3, cut2 = w.n - w.n / 4;
+    char *shifted = test_alloc(w.n * row + es);
 
-    (void)x;
-    pack_quantize_rows(w, 0, from, src, w->n);
-    memcpy(shifted + es, src, w->n * row);
+    pack_quantize_rows(&w, 0, from, src, w.n);
+    memcpy(shifted + es, src, w.n * row);
     for (uint32_t path = 0; path < quantize_n_paths(); path++) {
-        struct weight again = make_weight(w->dtype, w->n, w->k, w->group);
+        struct weight again = make_in(layout, w.dtype, w.n, w.k, w.group);
 
-        quantize_rows_on(path, &again, cut2, from, shifted + es + cut2 * row, w->n - cut2);
+        quantize_rows_on(path, &again, cut2, from, shifted + es + cut2 * row, w.n - cut2);
         quantize_rows_on(path, &again, 0, from, shifted + es, cut1);
         quantize_rows_on(path, &again, cut1, from, shifted + es + cut1 * row, cut2 - cut1);
-        assert_memory_equal(again.data, w->data, n_bytes);
+        assert_memory_equal(again.data, w.data, pack_weight_bytes(&w));
         free_weight(&again);
     }
     free(shifted);
+    free_weight(&w);
+}
+
+static void check_splits_of(struct weight *w, enum dtype from, const float *x, const void *src)
+{
+    (void)x;
+    check_splits_in(WEIGHT_PANELS, w, from, src);
+    check_splits_in(WEIGHT_ROWS, w, from, src);
 }
 
 static void splits_and_paths_give_the_same_bytes(void **state)
@@ -204,10 +222,10 @@ static void check_padding_of(struct weight *w, enum dtype from, const float *x, 
     pack_quantize_rows(w, 0, from, src, w->n);
     for (uint32_t n = 0; n < w->n; n++)
         for (uint32_t k = 0; k < w->k; k++) {
-            size_t group = (size_t)(pack_group_of(w, n, k) - p), i = k % w->group;
-            size_t quad = group + PANEL_COLS * (2 + 4 * (i / per_quad)) + n % PANEL_COLS * 4;
+            struct pack_group g = pack_group_of(w, n, k);
+            size_t i = k % w->group, quad = (size_t)(g.quad - p) + i / per_quad * g.quad_step;
 
-            used[group + n % PANEL_COLS * 2] = used[group + n % PANEL_COLS * 2 + 1] = 0xff;
+            memset(used + (g.scale - p), 0xff, 2);
             used[quad + i % 4] |= w->dtype == DTYPE_I8 ? 0xff : i % 8 < 4 ? 0x0f : 0xf0;
         }
     for (size_t i = 0; i < n_bytes; i++)
@@ -219,6 +237,104 @@ static void padding_stays_zero(void **state)
 {
     (void)state;
     each_case(check_padding_of);
+}
+
+/* The layout changes where a number lies, never the number. */
+static void check_rows_of(struct weight *w, enum dtype from, const float *x, const void *src)
+{
+    struct weight rows = make_in(WEIGHT_ROWS, w->dtype, w->n, w->k, w->group);
+
+    (void)x;
+    pack_quantize_rows(w, 0, from, src, w->n);
+    pack_quantize_rows(&rows, 0, from, src, w->n);
+    for (uint32_t n = 0; n < w->n; n++)
+        for (uint32_t k = 0; k < w->k; k++) {
+            float want = pack_scale_at(w, n, k), got = pack_scale_at(&rows, n, k);
+
+            assert_memory_equal(&got, &want, sizeof got);
+            assert_int_equal(pack_int_at(&rows, n, k), pack_int_at(w, n, k));
+        }
+    free_weight(&rows);
+}
+
+static void rows_hold_the_same_numbers_as_panels(void **state)
+{
+    (void)state;
+    each_case(check_rows_of);
+}
+
+/* Read by the drawing in pack.h, not by pack.c: what is an element's must be it, the rest 0. */
+static void check_drawing_of(struct weight *w, enum dtype from, const float *x, const void *src)
+{
+    struct weight rows = make_in(WEIGHT_ROWS, w->dtype, w->n, w->k, w->group);
+    uint32_t stride = (w->k + 127) / 128 * 128, bits = w->dtype == DTYPE_I8 ? 8 : 4;
+    size_t elements = (size_t)w->n * stride * bits / 8, scales = (elements + 255) / 256 * 256;
+    const unsigned char *p = rows.data;
+    uint32_t word;
+
+    (void)x;
+    assert_int_equal(rows.stride, stride);
+    assert_int_equal(pack_weight_bytes(&rows), scales + w->n * (stride / w->group) * (size_t)2);
+    pack_quantize_rows(&rows, 0, from, src, w->n);
+    for (uint32_t n = 0; n < w->n; n++)
+        for (uint32_t k = 0; k < stride; k++) {
+            size_t e = (size_t)n * stride + k, at = n * (stride / w->group) + k / w->group;
+            bool behind = k >= w->k, no_group = k / w->group * w->group >= w->k;
+            float scale = dtype_load(DTYPE_BF16, p + scales, at), want = NAN;
+            int zero = w->dtype == DTYPE_I8 ? 128 : 8, u = p[e * bits / 8];
+
+            if (w->dtype == DTYPE_I4) {
+                memcpy(&word, p + e / 8 * 4, 4);
+                u = word >> (k % 2 * 16 + k % 8 / 2 * 4) & 15;
+            }
+            assert_int_equal(u, behind ? 0 : pack_int_at(&rows, n, k) + zero);
+            want = no_group ? 0 : pack_scale_at(&rows, n, k / w->group * w->group);
+            assert_memory_equal(&scale, &want, sizeof want);
+        }
+    for (size_t i = elements; i < scales; i++)
+        assert_int_equal(p[i], 0);
+    free_weight(&rows);
+}
+
+static void rows_lie_as_drawn_with_zeros_behind_them(void **state)
+{
+    (void)state;
+    each_case(check_drawing_of);
+}
+
+/* Packed as weights of their own and copied range by range, pieces make the whole. */
+static void check_pieces_of(struct weight *w, enum dtype from, const float *x, const void *src)
+{
+    struct weight whole = make_in(WEIGHT_ROWS, w->dtype, w->n, w->k, w->group);
+    struct weight again = make_in(WEIGHT_ROWS, w->dtype, w->n, w->k, w->group);
+    size_t row = w->k * dtype_bytes(from);
+    struct pack_range to[2], of[2];
+
+    (void)x;
+    pack_quantize_rows(&whole, 0, from, src, w->n);
+    for (uint32_t n0 = 0, n; n0 < w->n; n0 += n) {
+        n = 1 + rng_below(w->n - n0);
+        struct weight piece = make_in(WEIGHT_ROWS, w->dtype, n, w->k, w->group);
+
+        pack_quantize_rows(&piece, 0, from, (const char *)src + n0 * row, n);
+        assert_int_equal(pack_row_ranges(&again, n0, n, to), 2);
+        assert_int_equal(pack_row_ranges(&piece, 0, n, of), 2);
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(to[i].n_bytes, of[i].n_bytes);
+            memcpy((char *)(uintptr_t)again.data + to[i].offset,
+                   (const char *)piece.data + of[i].offset, of[i].n_bytes);
+        }
+        free_weight(&piece);
+    }
+    assert_memory_equal(again.data, whole.data, pack_weight_bytes(&whole));
+    free_weight(&again);
+    free_weight(&whole);
+}
+
+static void pieces_of_rows_make_the_whole(void **state)
+{
+    (void)state;
+    each_case(check_pieces_of);
 }
 
 /* Groups of one magnitude each, from the least denormal to the largest float. */
@@ -397,8 +513,8 @@ static void embedding_rows_are_dequantized(void **state)
     struct weight w = make_weight(DTYPE_I8, 50, 37, 32);
     float *x = random_floats(50 * 37), out[2 * 37];
     uint32_t ids[] = {49, 3};
-    struct embed_params p = {.n_rows = 2, .dim = 37, .n_vocab = 50, .dtype = DTYPE_I8, .group = 32,
-                             .table = w.data, .ids = ids, .out = out};
+    struct embed_params p = {.n_rows = 2, .dim = 37, .n_vocab = 50, .table = w, .ids = ids,
+                             .out = out};
 
     (void)state;
     pack_quantize_rows(&w, 0, DTYPE_F32, x, 50);
@@ -416,6 +532,9 @@ int main(void)
         cmocka_unit_test(splits_and_paths_give_the_same_bytes),
         cmocka_unit_test(other_rows_are_left_alone),
         cmocka_unit_test(padding_stays_zero),
+        cmocka_unit_test(rows_hold_the_same_numbers_as_panels),
+        cmocka_unit_test(rows_lie_as_drawn_with_zeros_behind_them),
+        cmocka_unit_test(pieces_of_rows_make_the_whole),
         cmocka_unit_test(any_magnitude_works),
         cmocka_unit_test(int4_gains_from_its_search),
         cmocka_unit_test(nan_and_inf_spoil_their_group_only),

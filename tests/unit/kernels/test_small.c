@@ -18,13 +18,14 @@ static void embed_on(struct device *d)
             struct embed_params p = {.n_rows = N_ROWS,
                                      .dim = dim,
                                      .n_vocab = n_vocab,
-                                     .dtype = (enum dtype)t,
-                                     .table = table + dtype_bytes((enum dtype)t),
+                                     .table = {.dtype = (enum dtype)t, .layout = WEIGHT_ROWS,
+                                               .n = n_vocab, .k = dim, .stride = dim,
+                                               .data = table + dtype_bytes((enum dtype)t)},
                                      .ids = ids,
                                      .out = want};
 
             for (size_t j = 0; j <= (size_t)n_vocab * dim; j++)
-                dtype_store(p.dtype, table, j, rng_float());
+                dtype_store((enum dtype)t, table, j, rng_float());
             for (uint32_t r = 0; r < N_ROWS; r++)
                 ids[r] = r < n_vocab ? r : rng_below(n_vocab);
             assert_int_equal(ref_embed(NULL, NULL, &p), OK);
@@ -42,6 +43,31 @@ static void embed_equals_reference_bit_for_bit(void **state)
     (void)state;
     each_variant(1, embed_on);
     each_variant(3, embed_on);
+}
+
+/* With `sum` the norm is that of sum + x, and sum keeps it. */
+static void rmsnorm_of_sum_on(struct device *d, uint32_t dim, const float *w)
+{
+    size_t n = (size_t)N_ROWS * dim;
+    float *x = random_floats(n), *sum = random_floats(n), *added = test_alloc(n * sizeof(float));
+    float *want = test_alloc(n * sizeof(float)), *got = test_alloc(n * sizeof(float));
+    struct rmsnorm_params p = {
+        .n_rows = N_ROWS, .dim = dim, .eps = 1e-5f, .x = added, .w = w, .out = want};
+
+    for (size_t i = 0; i < n; i++)
+        added[i] = sum[i] + x[i];
+    assert_int_equal(device_ops(d)->rmsnorm(d, NULL, &p), OK);
+    p.x = x;
+    p.sum = sum;
+    p.out = got;
+    assert_int_equal(device_ops(d)->rmsnorm(d, NULL, &p), OK);
+    check_same("rmsnorm of a sum", got, want, n);
+    check_same("the sum itself", sum, added, n);
+    free(x);
+    free(sum);
+    free(added);
+    free(want);
+    free(got);
 }
 
 static void rmsnorm_dim_on(struct device *d, uint32_t dim)
@@ -72,6 +98,7 @@ static void rmsnorm_dim_on(struct device *d, uint32_t dim)
     p.out = x; /* in place */
     assert_int_equal(device_ops(d)->rmsnorm(d, NULL, &p), OK);
     check_same("rmsnorm in place", x, got, n);
+    rmsnorm_of_sum_on(d, dim, w);
     free(x);
     free(w);
     free(want);
@@ -291,6 +318,40 @@ static void cache_rounding_equals_the_scalar_conversion(void **state)
     each_variant(1, rounding_on);
 }
 
+/* Blocks out of the pool in any order, and back into others. */
+static void kv_copies_on(struct device *d)
+{
+    enum { N = 7 };
+    struct kv_pool pool = {.dtype = DTYPE_BF16, .n_blocks = N, .n_layers = 3, .n_kv_heads = 2,
+                           .head_dim = 20};
+    uint32_t from[] = {5, 0, 6}, to[] = {1, 2, 5};
+    size_t n = kv_block_bytes(&pool);
+    unsigned char *flat = test_alloc(3 * n), *before = test_alloc(N * n);
+    struct kv_copy_params p = {.n_blocks = 3, .blocks = from, .flat = flat};
+
+    pool.base = random_elements(DTYPE_BF16, N * n / 2);
+    memcpy(before, pool.base, N * n);
+    p.pool = pool;
+    assert_int_equal(device_ops(d)->kv_gather(d, NULL, &p), OK);
+    for (int i = 0; i < 3; i++)
+        assert_memory_equal(flat + i * n, before + from[i] * n, n);
+    p.blocks = to;
+    assert_int_equal(device_ops(d)->kv_scatter(d, NULL, &p), OK);
+    for (int i = 0; i < 3; i++)
+        memcpy(before + to[i] * n, flat + i * n, n);
+    assert_memory_equal(pool.base, before, N * n);
+    free(flat);
+    free(before);
+    free(pool.base);
+}
+
+static void kv_gather_and_scatter_move_whole_blocks(void **state)
+{
+    (void)state;
+    each_variant(1, kv_copies_on);
+    each_variant(3, kv_copies_on);
+}
+
 static void no_rows_on(struct device *d)
 {
     const struct ops *o = device_ops(d);
@@ -318,6 +379,7 @@ int main(void)
         cmocka_unit_test(gather_picks_rows),
         cmocka_unit_test(rope_kv_equals_reference_and_touches_only_its_slots),
         cmocka_unit_test(cache_rounding_equals_the_scalar_conversion),
+        cmocka_unit_test(kv_gather_and_scatter_move_whole_blocks),
         cmocka_unit_test(no_rows_do_nothing),
     };
 

@@ -1,0 +1,56 @@
+/* backend.h - what a GPU backend gives to device.c, so that nothing above sees CUDA.
+ *
+ * A backend is an object library that defines `tarn_cuda_backend`; a program has it by linking that
+ * library. Two exist: kernels/cuda compiled by nvcc, and the same files compiled as C++ against
+ * tests/cuda_emulation.
+ *
+ * Common subset of C11 and C++.
+ *
+ * Owns    open() makes a state, close() frees it with everything still allocated from it.
+ * Thread  as device.h.
+ * Errors  as device.h; each function that returns a status has logged a failure of the device once.
+ * Units   bytes. */
+#ifndef TARN_KERNELS_BACKEND_H
+#define TARN_KERNELS_BACKEND_H
+
+#include "kernels/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct device_backend {
+    /* ERR_UNSUPPORTED with words when the machine has no such device. */
+    enum status (*open)(void **state, const struct device_config *config, struct buf *why);
+    void (*close)(void *state);
+    const struct ops *(*ops)(const void *state);
+    const char *(*failure)(const void *state);
+    enum status (*memory)(void *state, size_t *n_free, size_t *n_total);
+    void *(*alloc)(void *state, size_t n_bytes); /* zeroed */
+    void (*free)(void *state, void *p);
+    void *(*alloc_pinned)(void *state, size_t n_bytes);
+    void (*free_pinned)(void *state, void *p);
+    struct stream *(*stream)(void *state, enum device_stream which);
+    enum status (*upload)(void *state, struct stream *s, void *dst, const void *src,
+                          size_t n_bytes); /* asynchronous */
+    enum status (*download)(void *state, struct stream *s, void *dst, const void *src,
+                            size_t n_bytes); /* asynchronous */
+    enum status (*stream_wait)(void *state, struct stream *s);
+    enum status (*event_create)(void *state, struct device_event **out);
+    void (*event_destroy)(void *state, struct device_event *e);
+    enum status (*event_record)(void *state, struct device_event *e, struct stream *s);
+    enum status (*event_order)(void *state, struct device_event *e, struct stream *s);
+    enum status (*event_query)(void *state, struct device_event *e, bool *done);
+    enum status (*event_wait)(void *state, struct device_event *e);
+};
+
+/* Weak: its address is NULL in a program that does not link the backend. */
+extern const struct device_backend tarn_cuda_backend __attribute__((weak));
+
+/* The state that open() made, for the backend's ops. */
+void *device_backend_state(struct device *d);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

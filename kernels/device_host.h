@@ -1,0 +1,26 @@
+/* device_host.h - the memory of a host device: zeroed, aligned, backed by huge pages where large.
+ *
+ * Owns    every allocation until host_memory_free() or host_memory_fini().
+ * Thread  any.
+ * Errors  NULL when out of memory.
+ * Units   bytes. */
+#ifndef TARN_KERNELS_DEVICE_HOST_H
+#define TARN_KERNELS_DEVICE_HOST_H
+
+#include <pthread.h>
+#include <stddef.h>
+
+struct host_block;
+
+struct host_memory {
+    pthread_mutex_t lock;
+    struct host_block *blocks; /* everything handed out */
+};
+
+void host_memory_init(struct host_memory *m);
+void host_memory_fini(struct host_memory *m);
+/* Zeroed, 64-byte aligned; one byte of it is there even when n_bytes is 0. */
+void *host_memory_alloc(struct host_memory *m, size_t n_bytes);
+void host_memory_free(struct host_memory *m, void *p);
+
+#endif
