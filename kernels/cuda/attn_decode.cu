@@ -1,0 +1,308 @@
+/* attn_decode.cu - attention of sequences with one row: split over segments, then combined.
+ *
+ * Decode reads every key and value once for a handful of queries, so it is a matter of keeping
+ * loads under way: each warp has a whole half of its tile in flight in registers, K while the
+ * queries are fetched, V while the products of K are made. Nothing is shared between warps but the
+ * results of a segment's tiles. */
+#include "base/check.h"
+#include "kernels/cuda/attn_launch.cuh"
+#include "kernels/cuda/attn_tile.cuh"
+
+#define THREADS (ATTN_SEGMENT_TILES * WARP)
+#define VALUES_AHEAD ATTN_TILE_BLOCKS /* groups of V under way while one is used */
+
+/* A segment's tiles, one per warp. */
+template <int DIM>
+struct results {
+    float o[ATTN_SEGMENT_TILES][ATTN_QUERIES][DIM + 4]; /* + 4: no two queries on one bank */
+    float2 ml[ATTN_SEGMENT_TILES][ATTN_QUERIES];
+};
+
+/* One block's piece of work: a segment, and up to 16 heads that share a KV head. */
+struct piece {
+    struct attn_segment seg;
+    uint32_t slot;       /* of the partial results */
+    uint32_t row;
+    uint32_t pos;
+    uint32_t kv_head;
+    uint32_t head0;
+    uint32_t n_heads;
+};
+
+static __device__ __forceinline__ uint4 load_if(const uint4 *from, bool valid)
+{
+    return valid ? load_once16(from) : make_uint4(0, 0, 0, 0);
+}
+
+template <int DIM>
+struct half_tile_k {
+    uint4 words[DIM / 8];
+};
+
+template <int DIM>
+static __device__ __forceinline__ void load_keys(half_tile_k<DIM> &k, const uint4 *from, uint32_t n)
+{
+    uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
+
+#pragma unroll
+    for (int i = 0; i < DIM / 8; i++)
+        k.words[i] = load_if(from + (4 * i + c) * 8 + g, 4 * g < n);
+}
+
+/* A group of 32 dimensions of V, all rows of the tile. */
+struct value_group {
+    uint4 words[ATTN_TILE_BLOCKS][4];
+};
+
+template <int DIM>
+static __device__ __forceinline__ void load_values(struct value_group &v, int group,
+                                                   const uint4 *const from[ATTN_TILE_BLOCKS],
+                                                   uint32_t n)
+{
+    uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
+    bool in_row = DIM % 32 == 0 || 8 * group + g < DIM / 4;
+
+#pragma unroll
+    for (int b = 0; b < ATTN_TILE_BLOCKS; b++)
+#pragma unroll
+        for (int s = 0; s < 4; s++) {
+            uint32_t row = 4 * c + s;
+
+            v.words[b][s] = load_if(from[b] + row * (DIM / 4) + 8 * group + g,
+                                    in_row && KV_BLOCK_TOKENS * b + 2 * row < n);
+        }
+}
+
+/* Slots that the row does not see may hold anything, NaN as well: 0 * NaN would be NaN. */
+static __device__ __forceinline__ void select_values(struct value_group &v, struct attn_range range)
+{
+    uint32_t c = threadIdx.x % 4;
+
+#pragma unroll
+    for (int b = 0; b < ATTN_TILE_BLOCKS; b++)
+#pragma unroll
+        for (int s = 0; s < 4; s++)
+            v.words[b][s] =
+                attn_select(v.words[b][s], KV_BLOCK_TOKENS * b + 2 * (4 * c + s), range);
+}
+
+/* Lane's share of 32 dimensions of its two queries. */
+static __device__ __forceinline__ void store_group(float *o0, float *o1, const float acc[4][4])
+{
+    float4 *to0 = reinterpret_cast<float4 *>(o0), *to1 = reinterpret_cast<float4 *>(o1);
+
+    to0[0] = make_float4(acc[0][0], acc[1][0], acc[2][0], acc[3][0]);
+    to0[1] = make_float4(acc[0][1], acc[1][1], acc[2][1], acc[3][1]);
+    to1[0] = make_float4(acc[0][2], acc[1][2], acc[2][2], acc[3][2]);
+    to1[1] = make_float4(acc[0][3], acc[1][3], acc[2][3], acc[3][3]);
+}
+
+/* This warp's tile of the segment, into results. */
+template <int DIM>
+static __device__ __forceinline__ void one_tile(struct results<DIM> &out,
+                                                const struct attention_params &p,
+                                                const struct piece &piece, struct attn_range range)
+{
+    uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
+    uint32_t token0 = warp * ATTN_TILE, n = attn_min(piece.seg.n_tokens - token0, ATTN_TILE);
+    const uint32_t *blocks = p.blocks + piece.seg.block0 + token0 / KV_BLOCK_TOKENS;
+    uint32_t n1 = n > KV_BLOCK_TOKENS ? n - KV_BLOCK_TOKENS : 0;
+    uint32_t block[ATTN_TILE_BLOCKS] = {blocks[0], blocks[n1 > 0]};
+    const uint4 *from_v[ATTN_TILE_BLOCKS];
+    half_tile_k<DIM> k[ATTN_TILE_BLOCKS];
+    struct value_group v[ATTN_GROUPS(DIM)];
+
+#pragma unroll
+    for (int b = 0; b < ATTN_TILE_BLOCKS; b++) {
+        load_keys<DIM>(k[b],
+                       reinterpret_cast<const uint4 *>(
+                           kv_at(&p.pool, block[b], p.layer, 0, piece.kv_head)),
+                       b == 0 ? n : n1);
+        from_v[b] = reinterpret_cast<const uint4 *>(
+            kv_at(&p.pool, block[b], p.layer, 1, piece.kv_head));
+    }
+
+    uint4 q[DIM / 16];
+    const float *q0 = p.q + piece.row * p.q_stride + (size_t)(piece.head0 + g) * DIM;
+    const float *query[2] = {g < piece.n_heads ? q0 : NULL,
+                             g + 8 < piece.n_heads ? q0 + 8 * DIM : NULL};
+    const struct attn_range ranges[2] = {range, range};
+    float s[ATTN_TILE_BLOCKS][4][4];
+    struct attn_tile tile;
+
+#pragma unroll
+    for (int i = 0; i < DIM / 16; i++)
+        q[i] = attn_tile_query(query, i);
+#pragma unroll
+    for (int b = 0; b < ATTN_TILE_BLOCKS; b++) {
+        attn_tile_products<DIM>(
+            s[b], [&](int i) { return q[i]; }, [&](int i) { return k[b].words[i]; });
+        if (b < ATTN_GROUPS(DIM)) /* into the registers of k[b] */
+            load_values<DIM>(v[b], b, from_v, n);
+    }
+    attn_tile_scores(s, ranges, attn_scale_of(p));
+    attn_tile_softmax(tile, s);
+    if (c == 0) {
+        out.ml[warp][g] = make_float2(tile.m[0], tile.l[0]);
+        out.ml[warp][g + 8] = make_float2(tile.m[1], tile.l[1]);
+    }
+#pragma unroll
+    for (int u = 0; u < ATTN_GROUPS(DIM); u++) {
+        float acc[4][4];
+
+        if (u + VALUES_AHEAD < ATTN_GROUPS(DIM))
+            load_values<DIM>(v[u + VALUES_AHEAD], u + VALUES_AHEAD, from_v, n);
+        if (range.hi - range.lo < ATTN_TILE)
+            select_values(v[u], range);
+        attn_tile_values(acc, tile, [&](int b, int i) { return v[u].words[b][i]; });
+        if (DIM % 32 == 0 || 32 * u + 8 * c < DIM)
+            store_group(&out.o[warp][g][32 * u + 8 * c], &out.o[warp][g + 8][32 * u + 8 * c], acc);
+    }
+}
+
+/* Merge the tiles of the segment, in order, and write the partial result: four dimensions of one
+ * head per thread. */
+template <int DIM>
+static __device__ __forceinline__ void merge_tiles(const struct results<DIM> &in,
+                                                   const struct attn_job &job,
+                                                   const struct piece &piece)
+{
+    const struct attention_params &p = job.p;
+
+    for (uint32_t i = threadIdx.x; i < piece.n_heads * (DIM / 4); i += THREADS) {
+        uint32_t head = i / (DIM / 4), at = i % (DIM / 4) * 4;
+        float m = -INFINITY, l = 0, o[4] = {0, 0, 0, 0};
+
+        for (uint32_t t = 0; t < ATTN_SEGMENT_TILES; t++) {
+            if (!attn_sees(attn_visible_tile(p.window, piece.pos, piece.seg, t * ATTN_TILE)))
+                continue;
+            struct attn_weights w = attn_weigh(m, in.ml[t][head].x);
+            m = w.m;
+            l = attn_join(l, in.ml[t][head].y, w);
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                o[e] = attn_join(o[e], in.o[t][head][at + e], w);
+        }
+        size_t slot = (size_t)piece.slot * p.n_heads + piece.head0 + head;
+        float *ml = job.partials + ((size_t)job.n_partial_segs * DIM * p.n_heads + 2 * slot);
+
+        *reinterpret_cast<float4 *>(job.partials + slot * DIM + at) =
+            make_float4(o[0], o[1], o[2], o[3]);
+        if (at == 0) {
+            ml[0] = m;
+            ml[1] = l;
+        }
+    }
+}
+
+/* Grid (n_seqs * n_segs_max, G * n_head_groups), 4 warps: a segment and up to 16 heads. */
+template <int DIM>
+static __global__ void __launch_bounds__(THREADS, DIM <= 64 ? 3 : 2)
+    attn_decode_kernel(struct attn_job job, uint32_t n_head_groups)
+{
+    __shared__ struct results<DIM> results;
+    const struct attention_params &p = job.p;
+    const struct attn_seq seq = p.seqs[blockIdx.x / p.n_segs_max];
+    uint32_t index = blockIdx.x % p.n_segs_max, group0 = blockIdx.y % n_head_groups * ATTN_QUERIES;
+
+    if (!attn_is_split(seq, job.n_partial_segs) || index >= seq.n_segs)
+        return;
+    struct piece piece;
+    piece.slot = seq.seg0 + index;
+    piece.seg = p.segments[piece.slot];
+    piece.row = seq.row0;
+    piece.pos = seq.pos0;
+    piece.kv_head = blockIdx.y / n_head_groups;
+    piece.head0 = piece.kv_head * job.n_shared + group0;
+    piece.n_heads = attn_min(job.n_shared - group0, ATTN_QUERIES);
+    struct attn_range range =
+        attn_visible_tile(p.window, piece.pos, piece.seg, threadIdx.x / WARP * ATTN_TILE);
+
+    if (attn_sees(range))
+        one_tile<DIM>(results, p, piece, range);
+    __syncthreads();
+    if (attn_sees(attn_visible(p.window, piece.pos, piece.seg.pos0, piece.seg.n_tokens)))
+        merge_tiles<DIM>(results, job, piece);
+}
+
+/* --- Combine --- */
+
+#define COMBINE_THREADS 128
+#define COMBINE_AHEAD 16 /* segments whose partial results are under way together */
+
+/* Grid (n_seqs * ceil(H * d / 128)): a thread merges one element of a row over the segments that it
+ * sees, in order; those are neighbours. */
+static __global__ void __launch_bounds__(COMBINE_THREADS) attn_combine_kernel(struct attn_job job,
+                                                                              uint32_t n_blocks)
+{
+    const struct attention_params &p = job.p;
+    const struct attn_seq seq = p.seqs[blockIdx.x / n_blocks];
+    const struct attn_segment *segs = p.segments + seq.seg0;
+    uint32_t n_elements = p.n_heads * p.pool.head_dim;
+    uint32_t at = blockIdx.x % n_blocks * COMBINE_THREADS + threadIdx.x;
+
+    if (!attn_is_split(seq, job.n_partial_segs) || at >= n_elements)
+        return;
+    uint32_t head = at / p.pool.head_dim;
+    uint32_t i = attn_first_segment(segs, seq.n_segs, attn_first_key(p.window, seq.pos0));
+    uint32_t end = attn_first_segment(segs, seq.n_segs, seq.pos0);
+    const float *o = job.partials + (size_t)seq.seg0 * n_elements + at;
+    const float2 *ml = reinterpret_cast<const float2 *>(
+                           job.partials + (size_t)job.n_partial_segs * n_elements) +
+                       (size_t)seq.seg0 * p.n_heads + head;
+    float m = -INFINITY, l = 0, sum = 0;
+
+    if (end < seq.n_segs && segs[end].pos0 <= seq.pos0)
+        end++; /* the one that holds the row itself */
+    for (; i < end; i += COMBINE_AHEAD) {
+        float o_next[COMBINE_AHEAD];
+        float2 ml_next[COMBINE_AHEAD];
+
+#pragma unroll
+        for (uint32_t k = 0; k < COMBINE_AHEAD; k++)
+            if (i + k < end) {
+                o_next[k] = o[(size_t)(i + k) * n_elements];
+                ml_next[k] = ml[(size_t)(i + k) * p.n_heads];
+            }
+#pragma unroll
+        for (uint32_t k = 0; k < COMBINE_AHEAD; k++)
+            if (i + k < end) {
+                struct attn_weights w = attn_weigh(m, ml_next[k].x);
+
+                m = w.m;
+                l = attn_join(l, ml_next[k].y, w);
+                sum = attn_join(sum, o_next[k], w);
+            }
+    }
+    p.out[(size_t)seq.row0 * n_elements + at] = sum * attn_inverse(l);
+    if (p.lse && at % p.pool.head_dim == 0)
+        p.lse[(size_t)seq.row0 * p.n_heads + head] = attn_lse(m, l);
+}
+
+template <int DIM>
+static void launch(const struct attn_job *job, cudaStream_t s)
+{
+    const struct attention_params *p = &job->p;
+    uint32_t n_head_groups = ceil_div(job->n_shared, ATTN_QUERIES);
+    dim3 grid(p->n_seqs * p->n_segs_max, p->pool.n_kv_heads * n_head_groups);
+
+    LAUNCH((attn_decode_kernel<DIM>), grid, THREADS, 0, s, *job, n_head_groups);
+}
+
+enum status attn_decode(struct cuda_context *c, cudaStream_t s, const struct attn_job *job)
+{
+    const struct attention_params *p = &job->p;
+    uint32_t n_blocks = ceil_div(p->n_heads * p->pool.head_dim, COMBINE_THREADS);
+
+    ASSERT(p->n_heads <= 65535);                               /* gridDim.y */
+    ASSERT((uint64_t)p->n_seqs * p->n_segs_max <= INT32_MAX && /* gridDim.x */
+           (uint64_t)p->n_seqs * n_blocks <= INT32_MAX);
+    if (p->n_segs_max > 0) {
+        ATTN_FOR_DIM(p->pool.head_dim, launch, job, s);
+        enum status status = cuda_launched(c, "attn_decode");
+        if (status != OK)
+            return status;
+    }
+    LAUNCH(attn_combine_kernel, p->n_seqs * n_blocks, COMBINE_THREADS, 0, s, *job, n_blocks);
+    return cuda_launched(c, "attn_combine");
+}

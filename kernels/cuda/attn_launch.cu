@@ -1,0 +1,34 @@
+/* attn_launch.cu - which attention kernels run. */
+#include "base/check.h"
+#include "kernels/cuda/attn_launch.cuh"
+
+/* Tensor cores take bf16 keys of whole fragments. This decides a row's bits, so it looks at nothing
+ * that differs between steps. */
+static bool takes_tensor_cores(const struct attention_params *p)
+{
+    return p->pool.dtype == DTYPE_BF16 && p->pool.head_dim % 16 == 0 && p->pool.head_dim <= 128;
+}
+
+enum status cuda_attention(struct device *d, struct stream *s, const struct attention_params *p)
+{
+    struct cuda_context *c = cuda_context_of(d);
+    cudaStream_t stream = cuda_stream_of(c, s);
+
+    ASSERT(p->n_heads % p->pool.n_kv_heads == 0);
+    if (p->n_rows == 0 || p->n_seqs == 0)
+        return OK;
+    if (!takes_tensor_cores(p))
+        return attn_plain(c, stream, p);
+    ASSERT((uintptr_t)p->out % 16 == 0 && (uintptr_t)p->pool.base % 16 == 0);
+    size_t n_slots = c->n_partial_segs < UINT32_MAX ? c->n_partial_segs : UINT32_MAX;
+    struct attn_job job = {*p, c->partials, (uint32_t)n_slots, p->n_heads / p->pool.n_kv_heads};
+    /* Segments lie densely, so this bounds them all. */
+    bool all_fit = (size_t)p->n_seqs * p->n_segs_max <= n_slots;
+    enum status status = OK;
+
+    if (p->n_seqs > 1 || p->n_rows_max == 1)
+        status = attn_decode(c, stream, &job);
+    if (status == OK && (p->n_rows_max > 1 || !all_fit))
+        status = attn_prefill(c, stream, &job);
+    return status;
+}

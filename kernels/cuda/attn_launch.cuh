@@ -1,0 +1,54 @@
+/* attn_launch.cuh - how attention is spread over kernels. cuda_attention() in attn_launch.cu picks:
+ *
+ *   attn_plain    head sizes and KV types that tensor cores do not take: a warp per row and head
+ *   attn_decode   sequences of one row: their segments side by side, then a combine kernel
+ *   attn_prefill  all other sequences: a block of rows walks over the segments
+ *
+ * The last two do the same arithmetic (attn_tile.cuh) and divide the sequences between them by
+ * attn_is_split(), on the device; the host only leaves out launches that no sequence needs.
+ *
+ * Owns    nothing.
+ * Thread  as ops.h.
+ * Errors  as ops.h.
+ * Units   as params.h. */
+#ifndef TARN_KERNELS_CUDA_ATTN_LAUNCH_CUH
+#define TARN_KERNELS_CUDA_ATTN_LAUNCH_CUH
+
+#include "kernels/cuda/context.cuh"
+#include "kernels/params.h"
+
+/* What kernels get. */
+struct attn_job {
+    struct attention_params p;
+    float *partials;         /* [n_partial_segs][H][d], then [n_partial_segs][H] pairs (m, l) */
+    uint32_t n_partial_segs;
+    uint32_t n_shared;       /* query heads per KV head */
+};
+
+/* A query is one head of one row; those of the heads that share a KV head are taken together. Query
+ * i of a sequence and KV head is head i % n_shared (of this KV head's) of row i / n_shared. */
+
+/* Whether a sequence is split over its segments. Segment i of the batch has slot i of the partial
+ * results; sequences that lie behind their end take the other kernel, which gives the same bits. */
+static __device__ __forceinline__ bool attn_is_split(const struct attn_seq &seq,
+                                                     uint32_t n_partial_segs)
+{
+    return seq.n_rows == 1 && seq.seg0 + (size_t)seq.n_segs <= n_partial_segs;
+}
+
+enum status attn_plain(struct cuda_context *c, cudaStream_t s, const struct attention_params *p);
+enum status attn_decode(struct cuda_context *c, cudaStream_t s, const struct attn_job *job);
+enum status attn_prefill(struct cuda_context *c, cudaStream_t s, const struct attn_job *job);
+
+/* fn<DIM> for each head size that tensor cores take. */
+#define ATTN_FOR_DIM(dim, fn, ...)                    \
+    ((dim) == 128   ? fn<128>(__VA_ARGS__)            \
+     : (dim) == 64  ? fn<64>(__VA_ARGS__)             \
+     : (dim) == 112 ? fn<112>(__VA_ARGS__)            \
+     : (dim) == 96  ? fn<96>(__VA_ARGS__)             \
+     : (dim) == 80  ? fn<80>(__VA_ARGS__)             \
+     : (dim) == 48  ? fn<48>(__VA_ARGS__)             \
+     : (dim) == 32  ? fn<32>(__VA_ARGS__)             \
+                    : fn<16>(__VA_ARGS__))
+
+#endif

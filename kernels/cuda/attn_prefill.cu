@@ -1,0 +1,492 @@
+/* attn_prefill.cu - attention of sequences with several rows: many queries against each tile.
+ *
+ * A block takes 64 queries of one KV head, 16 per warp, and walks over the tiles that any of them
+ * sees. K and V of a tile are copied to shared memory once for all warps; the next K comes while V
+ * is used, the next V while K is. It also takes decoding sequences whose partial results have no
+ * room.
+ *
+ * Two states per query, of the segment and of the row, are too much for registers: the row's o lies
+ * in shared memory, where each lane meets only its own part, once per segment. */
+#include "base/check.h"
+#include "kernels/cuda/attn_launch.cuh"
+#include "kernels/cuda/attn_tile.cuh"
+
+#define N_WARPS 4
+#define THREADS (N_WARPS * WARP)
+#define BLOCK_QUERIES (N_WARPS * ATTN_QUERIES)
+
+/* Shared memory, in units of 16 bytes ("chunks"): K of a tile [2 blocks][DIM / 2 rows of words][8],
+ * V [2 blocks][16 rows][V_ROW], the rows' o. Eight lanes read 16 bytes each at once: two
+ * neighbouring chunks (g) of four rows (c). The chunk of a row is xored with 2c, so that they lie
+ * on distinct banks. */
+template <int DIM>
+struct layout {
+    enum {
+        K_BLOCK = DIM / 2 * 8,
+        V_ROW = ATTN_GROUPS(DIM) * 8,
+        V_BLOCK = KV_BLOCK_TOKENS / 2 * V_ROW,
+        V = ATTN_TILE_BLOCKS * K_BLOCK,
+        TOTAL = V + ATTN_TILE_BLOCKS * V_BLOCK,
+        N_TOTAL = 4 * ATTN_GROUPS(DIM), /* of one thread, THREADS apart */
+        CHUNKS = TOTAL + N_TOTAL * THREADS
+    };
+};
+
+static __device__ __forceinline__ uint32_t k_chunk(uint32_t row, uint32_t chunk)
+{
+    return row * 8 + (chunk ^ 2 * (row % 4));
+}
+
+template <int DIM>
+static __device__ __forceinline__ uint32_t v_chunk(uint32_t row, uint32_t chunk)
+{
+    return row * layout<DIM>::V_ROW + (chunk ^ 2 * (row / 4 % 4));
+}
+
+/* The walk over a sequence's tiles: those that a row between the first and the last of a block
+ * sees. It keeps indices and reads the segment again whenever it looks: registers are short. */
+struct walk {
+    uint32_t first_pos;    /* of the block's rows */
+    uint32_t last_pos;
+    uint32_t index;        /* into the segments of the batch */
+    uint32_t end;
+    uint32_t token0;
+};
+
+/* Stop at this tile or the next one that is seen; index == end when there is none. */
+static __device__ __forceinline__ void walk_settle(struct walk *w, const struct attention_params &p)
+{
+    uint32_t first_key = attn_first_key(p.window, w->first_pos);
+
+    while (w->index < w->end) {
+        const struct attn_segment seg = p.segments[w->index];
+
+        if (w->token0 >= seg.n_tokens) {
+            w->token0 = 0;
+            w->index++;
+        } else if (seg.pos0 + w->token0 > w->last_pos) {
+            w->index = w->end;
+        } else if (seg.pos0 + attn_min(w->token0 + ATTN_TILE, seg.n_tokens) > first_key) {
+            return;
+        } else {
+            w->token0 += ATTN_TILE;
+        }
+    }
+}
+
+/* Of queries block0 and up to 63 behind it. */
+static __device__ __forceinline__ struct walk walk_start(const struct attn_job &job,
+                                                         const struct attn_seq &seq,
+                                                         uint32_t block0)
+{
+    const struct attention_params &p = job.p;
+    uint32_t last = attn_min(block0 + BLOCK_QUERIES, seq.n_rows * job.n_shared) - 1;
+    struct walk w = {seq.pos0 + block0 / job.n_shared, seq.pos0 + last / job.n_shared, seq.seg0,
+                     seq.seg0 + seq.n_segs, 0};
+
+    w.index += attn_first_segment(p.segments + seq.seg0, seq.n_segs,
+                                  attn_first_key(p.window, w.first_pos));
+    walk_settle(&w, p);
+    return w;
+}
+
+static __device__ __forceinline__ bool walk_ended(const struct walk &w)
+{
+    return w.index >= w.end;
+}
+
+/* Start copying K (V) of a tile; what lies behind the segment's end becomes 0. */
+template <int DIM>
+static __device__ __forceinline__ void copy_keys(uint4 *k, const struct attention_params &p,
+                                                 const struct walk &w)
+{
+    const struct attn_segment seg = p.segments[w.index];
+    uint32_t n = attn_min(seg.n_tokens - w.token0, ATTN_TILE);
+    const uint32_t *blocks = p.blocks + seg.block0 + w.token0 / KV_BLOCK_TOKENS;
+
+#pragma unroll 1
+    for (uint32_t t = 0; t < n; t += KV_BLOCK_TOKENS, k += layout<DIM>::K_BLOCK) {
+        const uint4 *from = reinterpret_cast<const uint4 *>(
+            kv_at(&p.pool, blocks[t / KV_BLOCK_TOKENS], p.layer, 0, blockIdx.y));
+
+#pragma unroll
+        for (uint32_t i = threadIdx.x; i < layout<DIM>::K_BLOCK; i += THREADS)
+            cp_async16(k + k_chunk(i / 8, i % 8), from + i, t + 4 * (i % 8) < n);
+    }
+}
+
+template <int DIM>
+static __device__ __forceinline__ void copy_values(uint4 *v, const struct attention_params &p,
+                                                   const struct walk &w)
+{
+    const struct attn_segment seg = p.segments[w.index];
+    uint32_t n = attn_min(seg.n_tokens - w.token0, ATTN_TILE);
+    const uint32_t *blocks = p.blocks + seg.block0 + w.token0 / KV_BLOCK_TOKENS;
+
+#pragma unroll 1
+    for (uint32_t t = 0; t < ATTN_TILE; t += KV_BLOCK_TOKENS, v += layout<DIM>::V_BLOCK) {
+        const uint4 *from = reinterpret_cast<const uint4 *>(
+            kv_at(&p.pool, blocks[t < n ? t / KV_BLOCK_TOKENS : 0], p.layer, 1, blockIdx.y));
+
+#pragma unroll(DIM % 32 == 0 ? 8 : 1) /* else each step has addresses of its own */
+        for (uint32_t i = threadIdx.x; i < KV_BLOCK_TOKENS / 2 * (DIM / 4); i += THREADS)
+            cp_async16(v + v_chunk<DIM>(i / (DIM / 4), i % (DIM / 4)), from + i,
+                       t + 2 * (i / (DIM / 4)) < n);
+    }
+}
+
+static __device__ __forceinline__ bool has_special(uint32_t pair) /* inf or NaN */
+{
+    return (pair & 0x7f80u) == 0x7f80u || (pair & 0x7f800000u) == 0x7f800000u;
+}
+
+/* A tile that some query sees only in part: zero the token behind its end that shares a word with
+ * the last one. Returns, in all threads and behind a barrier, whether V holds inf or NaN: a query
+ * that does not see that key must not meet it, since 0 * inf is NaN. */
+template <int DIM>
+static __device__ __forceinline__ bool clean_values(uint4 *v, uint32_t n)
+{
+    const struct attn_range range = {0, n};
+    bool special = false;
+
+    for (uint32_t i = threadIdx.x; i < ATTN_TILE / 2 * (DIM / 4); i += THREADS) {
+        uint32_t row = i / (DIM / 4), at = v_chunk<DIM>(row, i % (DIM / 4));
+
+        if (2 * row + 1 >= n)
+            v[at] = attn_select(v[at], 2 * row, range);
+        uint4 x = v[at];
+        special |= has_special(x.x) || has_special(x.y) || has_special(x.z) || has_special(x.w);
+    }
+    return __syncthreads_or(special);
+}
+
+/* Copy V once more, with zeros where a row that sees `range` does not look. */
+template <int DIM>
+static __device__ __forceinline__ void select_values(uint4 *v, const struct attention_params &p,
+                                                     uint32_t block0, struct attn_range range)
+{
+    __syncthreads(); /* all have used what is there */
+    for (uint32_t i = threadIdx.x; i < ATTN_TILE / 2 * (DIM / 4); i += THREADS) {
+        uint32_t row = i / (DIM / 4), chunk = i % (DIM / 4);
+        uint4 x = make_uint4(0, 0, 0, 0);
+
+        if (2 * row < range.hi)
+            x = reinterpret_cast<const uint4 *>(
+                kv_at(&p.pool, p.blocks[block0 + row / 16], p.layer, 1,
+                      blockIdx.y))[row % 16 * (DIM / 4) + chunk];
+        v[v_chunk<DIM>(row, chunk)] = attn_select(x, 2 * row, range);
+    }
+    __syncthreads();
+}
+
+/* This lane's share of two queries within a segment: m, l, and dims 32u + 8c .. 8c + 7 of o, where
+ * o[4u + e] is as attn_tile_values() gives it. */
+template <int DIM>
+struct state {
+    float m[2];
+    float l[2];
+    float o[4 * ATTN_GROUPS(DIM)][4];
+};
+
+template <int DIM>
+static __device__ __forceinline__ void state_clear(state<DIM> &s)
+{
+    s.m[0] = s.m[1] = -INFINITY;
+    s.l[0] = s.l[1] = 0;
+#pragma unroll
+    for (int i = 0; i < 16 * ATTN_GROUPS(DIM); i++)
+        s.o[i / 4][i % 4] = 0;
+}
+
+/* Of the whole row; o is the thread's part of shared memory. */
+struct total {
+    float m[2];
+    float l[2];
+    float4 *o;
+};
+
+/* Merge a tile into the segment's state; a query with an empty range stays as it is. */
+template <int DIM>
+static __device__ __forceinline__ void join_tile(state<DIM> &state, const struct attn_tile &tile,
+                                                 const uint4 *v, const struct attn_range range[2])
+{
+    uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
+    struct attn_weights w[2];
+
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        w[r] = attn_weigh(state.m[r], tile.m[r]);
+        if (attn_sees(range[r])) {
+            state.m[r] = w[r].m;
+            state.l[r] = attn_join(state.l[r], tile.l[r], w[r]);
+        }
+    }
+#pragma unroll
+    for (int u = 0; u < ATTN_GROUPS(DIM); u++) {
+        float o[4][4];
+
+        attn_tile_values(o, tile, [&](int b, int i) {
+            return v[v_chunk<DIM>(KV_BLOCK_TOKENS / 2 * b + 4 * c + i, 8 * u + g)];
+        });
+#pragma unroll
+        for (int e = 0; e < 16; e++)
+            if (attn_sees(range[e % 4 / 2]))
+                state.o[4 * u + e / 4][e % 4] =
+                    attn_join(state.o[4 * u + e / 4][e % 4], o[e / 4][e % 4], w[e % 4 / 2]);
+    }
+}
+
+/* V has arrived: merge a tile, `active` says whether this warp sees any of it. */
+template <int DIM>
+static __device__ __forceinline__ void use_values(state<DIM> &part, const struct attn_tile &tile,
+                                                  const struct attention_params &p, uint4 *v,
+                                                  const struct walk &w, const uint32_t row_pos[2],
+                                                  bool active)
+{
+    const struct attn_segment seg = p.segments[w.index];
+    const struct attn_range first = attn_visible_tile(p.window, w.first_pos, seg, w.token0),
+                            last = attn_visible_tile(p.window, w.last_pos, seg, w.token0);
+    uint32_t pos = w.last_pos;
+    bool special = false;
+
+    if (first.lo + last.lo > 0 || first.hi + last.hi < 2 * ATTN_TILE)
+        special = clean_values<DIM>(v, attn_min(seg.n_tokens - w.token0, ATTN_TILE));
+    if (special)
+        pos = w.first_pos;
+#pragma unroll 1
+    for (; pos <= w.last_pos; pos++) { /* once, unless row by row */
+        struct attn_range range[2];
+
+        if (special)
+            select_values<DIM>(v, p, seg.block0 + w.token0 / KV_BLOCK_TOKENS,
+                               attn_visible_tile(p.window, pos, seg, w.token0));
+        for (int r = 0; r < 2; r++) {
+            range[r] = attn_visible_tile(p.window, row_pos[r], seg, w.token0);
+            if (special && row_pos[r] != pos)
+                range[r].hi = range[r].lo; /* the others sit out */
+        }
+        if (active)
+            join_tile<DIM>(part, tile, v, range);
+    }
+}
+
+/* A segment is done: merge it into the row's state. */
+template <int DIM>
+static __device__ __forceinline__ void join_segment(struct total &total, const state<DIM> &part,
+                                                    const uint32_t row_pos[2], uint32_t window,
+                                                    const struct attn_segment &seg)
+{
+    struct attn_weights w[2];
+    bool sees[2];
+
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        w[r] = attn_weigh(total.m[r], part.m[r]);
+        sees[r] = attn_sees(attn_visible(window, row_pos[r], seg.pos0, seg.n_tokens));
+        if (sees[r]) {
+            total.m[r] = w[r].m;
+            total.l[r] = attn_join(total.l[r], part.l[r], w[r]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < layout<DIM>::N_TOTAL; i++) {
+        float4 o = total.o[THREADS * i];
+
+        if (sees[0]) {
+            o.x = attn_join(o.x, part.o[i][0], w[0]);
+            o.y = attn_join(o.y, part.o[i][1], w[0]);
+        }
+        if (sees[1]) {
+            o.z = attn_join(o.z, part.o[i][2], w[1]);
+            o.w = attn_join(o.w, part.o[i][3], w[1]);
+        }
+        total.o[THREADS * i] = o;
+    }
+}
+
+/* This lane's two queries to out[r] (NULL: none there) and lse[r]. */
+template <int DIM>
+static __device__ __forceinline__ void write_queries(const struct total &total, float *const out[2],
+                                                     float *const lse[2])
+{
+    uint32_t c = threadIdx.x % 4;
+
+#pragma unroll
+    for (int u = 0; u < ATTN_GROUPS(DIM); u++) {
+        float4 o[4];
+
+        if (DIM % 32 != 0 && 32 * u + 8 * c >= DIM)
+            continue;
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            o[e] = total.o[THREADS * (4 * u + e)];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float x = attn_inverse(total.l[r]);
+
+            if (out[r] == NULL)
+                continue;
+            float4 *to = reinterpret_cast<float4 *>(out[r] + 32 * u + 8 * c);
+            if (r == 0) {
+                to[0] = make_float4(o[0].x * x, o[1].x * x, o[2].x * x, o[3].x * x);
+                to[1] = make_float4(o[0].y * x, o[1].y * x, o[2].y * x, o[3].y * x);
+            } else {
+                to[0] = make_float4(o[0].z * x, o[1].z * x, o[2].z * x, o[3].z * x);
+                to[1] = make_float4(o[0].w * x, o[1].w * x, o[2].w * x, o[3].w * x);
+            }
+        }
+    }
+    for (int r = 0; r < 2; r++)
+        if (lse[r] && c == 0)
+            *lse[r] = attn_lse(total.m[r], total.l[r]);
+}
+
+/* Whether any query of the warp sees any of a tile. */
+static __device__ __forceinline__ bool sees_tile(const struct attention_params &p,
+                                                 const struct walk &w, const uint32_t row_pos[2])
+{
+    const struct attn_segment seg = p.segments[w.index];
+
+    return __any_sync(FULL_WARP,
+                      attn_sees(attn_visible_tile(p.window, row_pos[0], seg, w.token0)) ||
+                          attn_sees(attn_visible_tile(p.window, row_pos[1], seg, w.token0)));
+}
+
+/* All tiles of the walk, for one warp's queries. Every warp of the block takes part in every copy
+ * and barrier. */
+template <int DIM>
+static __device__ __forceinline__ void walk_tiles(struct total &total,
+                                                  const struct attention_params &p, uint4 *k,
+                                                  const uint4 q[DIM / 16], struct walk next,
+                                                  const uint32_t row_pos[2])
+{
+    uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
+    uint4 *v = k + layout<DIM>::V;
+    state<DIM> part;
+
+    state_clear(part);
+    if (!walk_ended(next))
+        copy_keys<DIM>(k, p, next);
+    cp_async_commit();
+    if (!walk_ended(next))
+        copy_values<DIM>(v, p, next);
+    cp_async_commit();
+    while (!walk_ended(next)) {
+        const struct walk w = next;
+        const bool active = sees_tile(p, w, row_pos);
+        float s[ATTN_TILE_BLOCKS][4][4];
+        struct attn_tile tile;
+
+        cp_async_wait<1>();
+        __syncthreads(); /* K is there */
+        if (active)
+#pragma unroll
+            for (int b = 0; b < ATTN_TILE_BLOCKS; b++)
+                attn_tile_products<DIM>(
+                    s[b], [&](int i) { return q[i]; },
+                    [&](int i) { return k[b * layout<DIM>::K_BLOCK + k_chunk(4 * i + c, g)]; });
+        cp_async_wait<0>();
+        __syncthreads(); /* V is there, K has been used */
+        next.token0 += ATTN_TILE;
+        walk_settle(&next, p);
+        if (!walk_ended(next))
+            copy_keys<DIM>(k, p, next);
+        cp_async_commit();
+        if (active) {
+            const struct attn_segment seg = p.segments[w.index];
+            const struct attn_range range[2] = {
+                attn_visible_tile(p.window, row_pos[0], seg, w.token0),
+                attn_visible_tile(p.window, row_pos[1], seg, w.token0)};
+
+            attn_tile_scores(s, range, attn_scale_of(p));
+            attn_tile_softmax(tile, s);
+        }
+        use_values<DIM>(part, tile, p, v, w, row_pos, active);
+        if (next.index != w.index) {
+            join_segment<DIM>(total, part, row_pos, p.window, p.segments[w.index]);
+            state_clear(part);
+        }
+        __syncthreads(); /* V has been used */
+        if (!walk_ended(next))
+            copy_values<DIM>(v, p, next);
+        cp_async_commit();
+    }
+}
+
+/* Which query is in row r (0: g, 1: g + 8) of this lane's fragments. */
+static __device__ __forceinline__ uint32_t lane_query(uint32_t block0, int r)
+{
+    return block0 + threadIdx.x / WARP * ATTN_QUERIES + threadIdx.x % WARP / 4 + 8 * r;
+}
+
+/* Grid (n_seqs * n_tiles, G), 4 warps: 64 queries of one sequence and KV head. The last queries,
+ * which see most, come first. */
+template <int DIM>
+static __global__ void __launch_bounds__(THREADS, 2)
+    attn_prefill_kernel(struct attn_job job, uint32_t n_tiles)
+{
+    DYNAMIC_SHARED(uint4, shared);
+    const struct attention_params &p = job.p;
+    struct attn_seq seq = p.seqs[blockIdx.x / n_tiles];
+    uint32_t block0 = (n_tiles - 1 - blockIdx.x % n_tiles) * BLOCK_QUERIES;
+    uint32_t head0 = blockIdx.y * job.n_shared, n_queries = seq.n_rows * job.n_shared;
+
+    if (attn_is_split(seq, job.n_partial_segs) || block0 >= n_queries)
+        return;
+    /* Queries behind the last are zeros at its position: they see what it sees. */
+    struct total total = {{-INFINITY, -INFINITY}, {0, 0}, NULL};
+    const float *from[2];
+    uint32_t row_pos[2];
+    uint4 q[DIM / 16];
+
+    for (int r = 0; r < 2; r++) {
+        uint32_t query = lane_query(block0, r), row = seq.row0 + query / job.n_shared;
+        const float *x = p.q + row * p.q_stride + (size_t)(head0 + query % job.n_shared) * DIM;
+
+        row_pos[r] = seq.pos0 + attn_min(query, n_queries - 1) / job.n_shared;
+        from[r] = query < n_queries ? x : NULL;
+    }
+#pragma unroll
+    for (int i = 0; i < DIM / 16; i++)
+        q[i] = attn_tile_query(from, i);
+    total.o = reinterpret_cast<float4 *>(shared) + layout<DIM>::TOTAL + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < layout<DIM>::N_TOTAL; i++)
+        total.o[THREADS * i] = make_float4(0, 0, 0, 0);
+    walk_tiles<DIM>(total, p, shared, q, walk_start(job, seq, block0), row_pos);
+
+    float *out[2] = {NULL, NULL}, *lse[2] = {NULL, NULL};
+    seq = p.seqs[blockIdx.x / n_tiles]; /* again, rather than kept in registers */
+    for (int r = 0; r < 2; r++) {
+        uint32_t query = lane_query(block0, r), head = head0 + query % job.n_shared;
+        size_t at = (size_t)(seq.row0 + query / job.n_shared) * p.n_heads + head;
+
+        if (query >= seq.n_rows * job.n_shared)
+            continue;
+        out[r] = p.out + at * DIM;
+        lse[r] = p.lse ? p.lse + at : NULL;
+    }
+    write_queries<DIM>(total, out, lse);
+}
+
+template <int DIM>
+static enum status launch(struct cuda_context *c, cudaStream_t s, const struct attn_job *job)
+{
+    const struct attention_params *p = &job->p;
+    uint32_t n_tiles = ceil_div(p->n_rows_max * job->n_shared, BLOCK_QUERIES);
+    dim3 grid(p->n_seqs * n_tiles, p->pool.n_kv_heads);
+    size_t n_bytes = layout<DIM>::CHUNKS * sizeof(uint4);
+    enum status status = cuda_check(c, allow_shared(attn_prefill_kernel<DIM>, n_bytes),
+                                    "cudaFuncSetAttribute");
+
+    ASSERT(p->pool.n_kv_heads <= 65535 && (uint64_t)p->n_seqs * n_tiles <= INT32_MAX);
+    if (status != OK)
+        return status;
+    LAUNCH((attn_prefill_kernel<DIM>), grid, THREADS, n_bytes, s, *job, n_tiles);
+    return cuda_launched(c, "attn_prefill");
+}
+
+enum status attn_prefill(struct cuda_context *c, cudaStream_t s, const struct attn_job *job)
+{
+    return ATTN_FOR_DIM(job->p.pool.head_dim, launch, c, s, job);
+}

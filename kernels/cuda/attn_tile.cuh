@@ -1,0 +1,303 @@
+/* attn_tile.cuh - what all attention kernels share: who sees what, a tile, and the merge.
+ *
+ * A row's bits depend only on its own keys and on how they are cut (design P1). So every kernel
+ * does the same operations, however it spreads them:
+ *
+ *   tile     up to 64 keys, [64 i, 64 i + 64) of one segment: scores by mma over dimensions in
+ *            ascending order, their maximum m, p = 2^(score - m), l = sum of p, o = sum of p * V
+ *   segment  its tiles that the row sees, merged in ascending order
+ *   row      its segments, merged in ascending order, then divided by l
+ *
+ * A tile or segment without a key that the row sees is left out by selection: it changes no bit. A
+ * key that a row does not see has p = +0 and adds exactly 0, so it does not matter which other rows
+ * share the mma. Scores are times log2(e), since exp2 is what the hardware has. l sums p in fp32 as
+ * FlashAttention does, while o takes p rounded to bf16: the log-sum-exp is then exact to fp32, and
+ * the rounding errors of p average out instead of being made consistent.
+ *
+ * Source: the tile is FlashAttention-2's (Dao, 2023), the split over segments and the merge are
+ * FlashDecoding's.
+ *
+ * Fragments. A warp has 16 queries; query g and g + 8 lie in lanes 4g .. 4g + 3 (g = lane / 4,
+ * c = lane % 4; ptx.cuh draws it). The KV layout (params.h) gives whole B registers as words of 32
+ * bits, and the order of keys and dimensions in a mma is free, so each lane reads 16 bytes at once:
+ *   K  row of words i (dims 2i, 2i + 1), tokens 4g .. 4g + 3: column g of four mma; so columns 2c
+ *      and 2c + 1 of the j-th are tokens 8c + j and 8c + 4 + j of the block, and a lane holds the
+ *      scores of tokens 8c .. 8c + 7: whole pairs, as the second product wants them
+ *   V  row of words 4c + s (tokens 8c + 2s, 8c + 2s + 1), dims 4g .. 4g + 3: column g of four mma;
+ *      so a lane ends up with dims 8c .. 8c + 7 of each 32, for queries g and g + 8
+ *
+ * Owns    nothing.
+ * Thread  device code; functions named attn_tile_* by all 32 lanes of a warp together.
+ * Errors  none.
+ * Units   tokens, positions, dimensions; scores times log2(e). */
+#ifndef TARN_KERNELS_CUDA_ATTN_TILE_CUH
+#define TARN_KERNELS_CUDA_ATTN_TILE_CUH
+
+#include <math.h>
+
+#include "kernels/cuda/common.cuh"
+
+#define ATTN_TILE 64
+#define ATTN_TILE_BLOCKS (ATTN_TILE / KV_BLOCK_TOKENS)
+#define ATTN_SEGMENT_TILES (KV_SEGMENT_TOKENS_MAX / ATTN_TILE)
+#define ATTN_QUERIES 16 /* of one warp: rows of a mma */
+#define ATTN_LOG2E 1.44269504088896341f
+#define ATTN_LN2 0.693147180559945309f
+/* 32 dimensions are one group: four mma per step of keys. */
+#define ATTN_GROUPS(dim) (((dim) + 31) / 32)
+
+static __device__ __forceinline__ uint32_t attn_min(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The first key that a row at `pos` sees. */
+static __device__ __forceinline__ uint32_t attn_first_key(uint32_t window, uint32_t pos)
+{
+    return window > 0 && pos >= window ? pos - window + 1 : 0;
+}
+
+/* Keys [lo, hi) of a piece, counted from its first. */
+struct attn_range {
+    uint32_t lo;
+    uint32_t hi;
+};
+
+/* What a row at `pos` sees of the n keys from position pos0 on; lo == hi is nothing. */
+static __device__ __forceinline__ struct attn_range attn_visible(uint32_t window, uint32_t pos,
+                                                                 uint32_t pos0, uint32_t n)
+{
+    uint32_t first = attn_first_key(window, pos);
+    struct attn_range r = {first > pos0 ? first - pos0 : 0,
+                           pos < pos0 ? 0 : attn_min(pos - pos0 + 1, n)};
+
+    r.lo = attn_min(r.lo, r.hi);
+    return r;
+}
+
+/* What it sees of the segment's tile that starts at token0: nothing where the segment has ended. */
+static __device__ __forceinline__ struct attn_range
+attn_visible_tile(uint32_t window, uint32_t pos, const struct attn_segment &seg, uint32_t token0)
+{
+    uint32_t n = seg.n_tokens > token0 ? attn_min(seg.n_tokens - token0, ATTN_TILE) : 0;
+
+    return attn_visible(window, pos, seg.pos0 + token0, n);
+}
+
+static __device__ __forceinline__ bool attn_sees(struct attn_range r)
+{
+    return r.lo < r.hi;
+}
+
+/* The first of a sequence's segments that ends behind position `first`; n_segs if none does. */
+static __device__ __forceinline__ uint32_t attn_first_segment(const struct attn_segment *segs,
+                                                              uint32_t n_segs, uint32_t first)
+{
+    uint32_t lo = 0, hi = n_segs;
+
+    while (lo < hi) {
+        uint32_t mid = (lo + hi) / 2;
+
+        if (segs[mid].pos0 + segs[mid].n_tokens > first)
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    return lo;
+}
+
+/* --- The merge --- */
+
+/* Joining (m, l, o) to a state: the new maximum, and the factors of the old and of the new part. */
+struct attn_weights {
+    float m;
+    float old;
+    float add;
+};
+
+static __device__ __forceinline__ struct attn_weights attn_weigh(float m_old, float m_add)
+{
+    float m = fmaxf(m_old, m_add);
+    float from = m == -INFINITY ? 0 : m; /* all scores -inf: both weigh 0 instead of NaN */
+
+    return {m, fast_exp2(m_old - from), fast_exp2(m_add - from)};
+}
+
+/* l, or one element of o. */
+static __device__ __forceinline__ float attn_join(float old, float add, struct attn_weights w)
+{
+    return fmaf(add, w.add, old * w.old);
+}
+
+/* What o is multiplied by at the end: zeros for a row that saw nothing. */
+static __device__ __forceinline__ float attn_inverse(float l)
+{
+    return l == 0 ? 0 : 1 / l;
+}
+
+static __device__ __forceinline__ float attn_lse(float m, float l)
+{
+    return fmaf(m, ATTN_LN2, logf(l));
+}
+
+/* --- Scores --- */
+
+/* How a product becomes a score. */
+struct attn_scale {
+    float mul;     /* of the product */
+    float cap;     /* then cap * tanh(); 0: not */
+};
+
+static __device__ __forceinline__ struct attn_scale attn_scale_of(const struct attention_params &p)
+{
+    if (p.soft_cap > 0)
+        return {p.scale / p.soft_cap, p.soft_cap * ATTN_LOG2E};
+    return {p.scale * ATTN_LOG2E, 0};
+}
+
+static __device__ __forceinline__ float attn_score(float product, struct attn_scale scale)
+{
+    float x = product * scale.mul;
+
+    return scale.cap > 0 ? scale.cap * tanhf(x) : x;
+}
+
+/* d[e] += a * (column g = word e of lo and hi) */
+static __device__ __forceinline__ void attn_mma4(float d[4][4], uint4 a, uint4 lo, uint4 hi)
+{
+    const uint32_t a4[4] = {a.x, a.y, a.z, a.w};
+    const uint32_t b[4][2] = {{lo.x, hi.x}, {lo.y, hi.y}, {lo.z, hi.z}, {lo.w, hi.w}};
+
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        mma_bf16(d[e], a4, b[e]);
+}
+
+/* A fragment of this lane's two queries (NULL: zeros), dims 16 i .. 16 i + 15, rounded to bf16. */
+static __device__ __forceinline__ uint4 attn_tile_query(const float *const query[2], int i)
+{
+    uint32_t at = 16 * i + 2 * (threadIdx.x % 4), a[4];
+
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        const float *x = query[r % 2];
+        uint32_t j = at + 8 * (r / 2);
+
+        a[r] = x ? pack_bf16(x[j], x[j + 1]) : 0;
+    }
+    return make_uint4(a[0], a[1], a[2], a[3]);
+}
+
+/* Products of the queries with one block of 32 keys. keys(i): 16 bytes of row 4i + c of K. */
+template <int DIM, typename Queries, typename Keys>
+static __device__ __forceinline__ void attn_tile_products(float s[4][4], const Queries &queries,
+                                                          const Keys &keys)
+{
+#pragma unroll
+    for (int e = 0; e < 16; e++)
+        s[e / 4][e % 4] = 0;
+#pragma unroll
+    for (int i = 0; i < DIM / 16; i++)
+        attn_mma4(s, queries(i), keys(2 * i), keys(2 * i + 1));
+}
+
+/* Of this lane's two queries: maximum and sum; and p as A fragments of the second product, whose
+ * step k takes rows 4c + 2 (k % 2) and the one behind of V's block k / 2. */
+struct attn_tile {
+    float m[2];
+    float l[2];
+    uint4 p[2 * ATTN_TILE_BLOCKS];
+};
+
+/* Products to scores, -inf where the query does not see the key. */
+static __device__ __forceinline__ void attn_tile_scores(float s[ATTN_TILE_BLOCKS][4][4],
+                                                        const struct attn_range range[2],
+                                                        struct attn_scale scale)
+{
+    uint32_t c = threadIdx.x % 4;
+    bool whole = range[0].lo + range[1].lo == 0 && range[0].hi + range[1].hi == 2 * ATTN_TILE;
+
+#pragma unroll
+    for (int e = 0; e < 16 * ATTN_TILE_BLOCKS; e++)
+        s[e / 16][e / 4 % 4][e % 4] = attn_score(s[e / 16][e / 4 % 4][e % 4], scale);
+    if (__all_sync(FULL_WARP, whole))
+        return;
+#pragma unroll
+    for (int e = 0; e < 16 * ATTN_TILE_BLOCKS; e++) {
+        uint32_t token = KV_BLOCK_TOKENS * (e / 16) + 8 * c + 4 * (e % 2) + e / 4 % 4;
+        const struct attn_range &r = range[e % 4 / 2];
+
+        if (token < r.lo || token >= r.hi)
+            s[e / 16][e / 4 % 4][e % 4] = -INFINITY;
+    }
+}
+
+/* Maximum and sum over the four lanes that share a query: the same bits in each. */
+static __device__ __forceinline__ float attn_quad_max(float v)
+{
+    v = fmaxf(v, __shfl_xor_sync(FULL_WARP, v, 1));
+    return fmaxf(v, __shfl_xor_sync(FULL_WARP, v, 2));
+}
+
+static __device__ __forceinline__ float attn_quad_sum(float v)
+{
+    v += __shfl_xor_sync(FULL_WARP, v, 1);
+    return v + __shfl_xor_sync(FULL_WARP, v, 2);
+}
+
+static __device__ __forceinline__ void attn_tile_softmax(struct attn_tile &t,
+                                                         float s[ATTN_TILE_BLOCKS][4][4])
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float m = -INFINITY, l = 0;
+
+#pragma unroll
+        for (int e = 0; e < 8 * ATTN_TILE_BLOCKS; e++)
+            m = fmaxf(m, s[e / 8][e / 2 % 4][2 * r + e % 2]);
+        m = attn_quad_max(m);
+        float from = m == -INFINITY ? 0 : m; /* then every p is 2^-inf = 0, or NaN from NaN */
+#pragma unroll
+        for (int e = 0; e < 8 * ATTN_TILE_BLOCKS; e++) {
+            float &x = s[e / 8][e / 2 % 4][2 * r + e % 2];
+
+            x = fast_exp2(x - from);
+            l += x;
+        }
+        t.m[r] = m;
+        t.l[r] = attn_quad_sum(l);
+    }
+#pragma unroll
+    for (int k = 0; k < 2 * ATTN_TILE_BLOCKS; k++) {
+        const float(*x)[4] = s[k / 2];
+        int e = k % 2;
+
+        t.p[k] = make_uint4(pack_bf16(x[0][e], x[1][e]), pack_bf16(x[0][e + 2], x[1][e + 2]),
+                            pack_bf16(x[2][e], x[3][e]), pack_bf16(x[2][e + 2], x[3][e + 2]));
+    }
+}
+
+/* o of one group of 32 dimensions: o[e][0 .. 1] are dims 8c + e and 8c + 4 + e of the first query,
+ * o[e][2 .. 3] of the second. values(b, s): 16 bytes of row 4c + s of V's block b. */
+template <typename Values>
+static __device__ __forceinline__ void attn_tile_values(float o[4][4], const struct attn_tile &t,
+                                                        const Values &values)
+{
+#pragma unroll
+    for (int e = 0; e < 16; e++)
+        o[e / 4][e % 4] = 0;
+#pragma unroll
+    for (int k = 0; k < 2 * ATTN_TILE_BLOCKS; k++)
+        attn_mma4(o, t.p[k], values(k / 2, 2 * (k % 2)), values(k / 2, 2 * (k % 2) + 1));
+}
+
+/* Words of V, tokens t and t + 1 of a tile: those outside the range become 0. */
+static __device__ __forceinline__ uint4 attn_select(uint4 v, uint32_t t, struct attn_range r)
+{
+    uint32_t mask = (t >= r.lo && t < r.hi ? 0x0000ffffu : 0) |
+                    (t + 1 >= r.lo && t + 1 < r.hi ? 0xffff0000u : 0);
+
+    return make_uint4(v.x & mask, v.y & mask, v.z & mask, v.w & mask);
+}
+
+#endif

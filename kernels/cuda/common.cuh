@@ -1,0 +1,83 @@
+/* common.cuh - what kernels share: conversions, reductions in a fixed order, the KV pool's
+ * addresses.
+ *
+ * Contraction is off for every file here (--fmad=false, -ffp-contract=off): a product and a sum are
+ * fused only where fmaf() says so, so two kernels that share a function give equal bits.
+ *
+ * Owns    nothing.
+ * Thread  device code; warp_* by all 32 lanes together, block_* by all threads of a block.
+ * Errors  none.
+ * Units   as params.h. */
+#ifndef TARN_KERNELS_CUDA_COMMON_CUH
+#define TARN_KERNELS_CUDA_COMMON_CUH
+
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/params.h"
+
+#define WARP 32
+#define FULL_WARP 0xffffffffu
+
+static __host__ __device__ __forceinline__ uint32_t ceil_div(uint32_t a, uint32_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static __device__ __forceinline__ float bf16_lower(uint32_t pair)
+{
+    return __uint_as_float(pair << 16);
+}
+
+static __device__ __forceinline__ float bf16_upper(uint32_t pair)
+{
+    return __uint_as_float(pair & 0xffff0000u);
+}
+
+/* Element i of an array of a float type. */
+static __device__ __forceinline__ float load_float(enum dtype t, const void *base, size_t i)
+{
+    if (t == DTYPE_F32)
+        return static_cast<const float *>(base)[i];
+    uint16_t h = static_cast<const uint16_t *>(base)[i];
+    return t == DTYPE_F16 ? f32_from_f16(h) : __uint_as_float((uint32_t)h << 16);
+}
+
+static __device__ __forceinline__ void store_float(enum dtype t, void *base, size_t i, float v)
+{
+    if (t == DTYPE_F32)
+        static_cast<float *>(base)[i] = v;
+    else
+        static_cast<uint16_t *>(base)[i] =
+            (uint16_t)(t == DTYPE_F16 ? pack_f16(v, 0) : pack_bf16(v, 0));
+}
+
+/* Sum (maximum) over the lanes, the same bits in each: a butterfly, whose order is fixed. */
+static __device__ __forceinline__ float warp_sum(float v)
+{
+    for (int m = WARP / 2; m > 0; m /= 2)
+        v += __shfl_xor_sync(FULL_WARP, v, m);
+    return v;
+}
+
+static __device__ __forceinline__ float warp_max(float v)
+{
+    for (int m = WARP / 2; m > 0; m /= 2)
+        v = fmaxf(v, __shfl_xor_sync(FULL_WARP, v, m));
+    return v;
+}
+
+/* Sum over a block of N_WARPS warps, the same bits in every thread. `shared` has N_WARPS floats; it
+ * may be used again after the caller's next barrier. */
+template <int N_WARPS>
+static __device__ __forceinline__ float block_sum(float v, float *shared)
+{
+    v = warp_sum(v);
+    if (threadIdx.x % WARP == 0)
+        shared[threadIdx.x / WARP] = v;
+    __syncthreads();
+    v = 0;
+    for (int i = 0; i < N_WARPS; i++)
+        v += shared[i];
+    return v;
+}
+
+#endif

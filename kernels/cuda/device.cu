@@ -1,0 +1,562 @@
+/* device.cu - the CUDA device: context, memory, streams, events, and what its errors mean.
+ *
+ * Everything that a step needs is allocated by open(); a step allocates nothing. The host waits by
+ * polling and yielding (cudaDeviceScheduleYield): the engine thread waits once per step, for a
+ * millisecond or so, where being woken by an interrupt would cost some percent of each token; and
+ * where HTTP threads want the core, they get it, which plain spinning would not allow. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "kernels/cuda/context.cuh"
+#include "kernels/pack.h"
+
+#define COMPUTE_CAPABILITY_MAJOR_MIN 8 /* bf16 on tensor cores, cp.async */
+#define ALLOC_BYTES_MIN ((size_t)256)
+#define PARTIALS_BYTES_MIN ((size_t)4 << 20)
+#define PARTIALS_MEMORY_SHARE 64 /* at most one part in so many of the free memory */
+
+enum owned_kind { OWNED_MEMORY, OWNED_PINNED, OWNED_EVENT };
+
+/* Something to give back when the device closes. */
+struct owned {
+    struct owned *next;
+    void *p;
+    enum owned_kind kind;
+};
+
+struct cuda_device {
+    struct cuda_context context; /* first: the state is a pointer to it */
+    pthread_mutex_t lock;        /* of `owned` and of the failure's words */
+    struct owned *owned;
+};
+
+static struct cuda_context *context_of(void *state)
+{
+    return static_cast<struct cuda_context *>(state);
+}
+
+static struct cuda_device *device_of(struct cuda_context *c)
+{
+    return reinterpret_cast<struct cuda_device *>(c);
+}
+
+static bool has_failed(const struct cuda_context *c)
+{
+    return __atomic_load_n(&c->failed, __ATOMIC_ACQUIRE);
+}
+
+/* Errors of a call that did nothing, after which the context works on: the call was wrong, or there
+ * was too little of something. Any other error counts as the end of the context: an unknown one
+ * that was taken as harmless could leave a server that answers nothing but errors. */
+static bool is_harmless(cudaError_t e)
+{
+    switch (e) {
+    case cudaErrorInvalidValue:
+    case cudaErrorMemoryAllocation:
+    case cudaErrorInvalidConfiguration:
+    case cudaErrorInvalidMemcpyDirection:
+    case cudaErrorInvalidDeviceFunction:
+    case cudaErrorInvalidDevice:
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorInvalidResourceHandle:
+    case cudaErrorLaunchOutOfResources:
+    case cudaErrorNotPermitted:
+    case cudaErrorNotSupported:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* The first failure is the one whose words stay. */
+static void mark_failed(struct cuda_context *c, cudaError_t e, const char *what)
+{
+    struct cuda_device *d = device_of(c);
+
+    pthread_mutex_lock(&d->lock);
+    if (!has_failed(c)) {
+        snprintf(c->failure, sizeof(c->failure), "%s: %s (%s)", what, cudaGetErrorName(e),
+                 cudaGetErrorString(e));
+        __atomic_store_n(&c->failed, true, __ATOMIC_RELEASE);
+        log_event(LOG_ERROR, "the GPU failed", "call=\"%s\" error=%s words=\"%s\"", what,
+                  cudaGetErrorName(e), cudaGetErrorString(e));
+    }
+    pthread_mutex_unlock(&d->lock);
+}
+
+enum status cuda_check(struct cuda_context *c, cudaError_t e, const char *what)
+{
+    if (has_failed(c))
+        return ERR_INTERNAL;
+    if (e == cudaSuccess)
+        return OK;
+    (void)cudaGetLastError(); /* or the next launch would be taken for the one that failed */
+    if (e == cudaErrorMemoryAllocation)
+        return ERR_NOMEM; /* for the caller to say what it was for */
+    if (!is_harmless(e))
+        mark_failed(c, e, what);
+    else
+        log_event(LOG_ERROR, "a CUDA call failed", "call=\"%s\" error=%s words=\"%s\"", what,
+                  cudaGetErrorName(e), cudaGetErrorString(e));
+    return ERR_INTERNAL;
+}
+
+enum status cuda_launched(struct cuda_context *c, const char *kernel)
+{
+    return cuda_check(c, cudaGetLastError(), kernel);
+}
+
+/* Where nothing can be done about it: cuda_check() has logged it. */
+static void check_and_go_on(struct cuda_context *c, cudaError_t e, const char *what)
+{
+    enum status s = cuda_check(c, e, what);
+
+    (void)s;
+}
+
+/* As cuda_check(), with words: for open(). */
+static enum status check_open(struct cuda_context *c, cudaError_t e, const char *what,
+                              struct buf *why)
+{
+    enum status s = cuda_check(c, e, what);
+
+    if (s != OK)
+        buf_why(why, s, "%s failed: %s (%s)", what, cudaGetErrorName(e), cudaGetErrorString(e));
+    return s;
+}
+
+/* --- memory ---------------------------------------------------------------------------------- */
+
+static cudaError_t release(struct owned *o)
+{
+    switch (o->kind) {
+    case OWNED_MEMORY:
+        return cudaFree(o->p);
+    case OWNED_PINNED:
+        return cudaFreeHost(o->p);
+    case OWNED_EVENT:
+        return cudaEventDestroy(static_cast<cudaEvent_t>(o->p));
+    }
+    return cudaErrorInvalidValue;
+}
+
+static cudaError_t acquire(struct owned *o, size_t n_bytes)
+{
+    cudaEvent_t event = NULL;
+    cudaError_t e;
+
+    switch (o->kind) {
+    case OWNED_MEMORY:
+        return cudaMalloc(&o->p, n_bytes);
+    case OWNED_PINNED:
+        return cudaHostAlloc(&o->p, n_bytes, cudaHostAllocDefault);
+    case OWNED_EVENT:
+        e = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+        o->p = event;
+        return e;
+    }
+    return cudaErrorInvalidValue;
+}
+
+static enum status acquire_owned(struct cuda_context *c, enum owned_kind kind, size_t n_bytes,
+                                 const char *what, void **out)
+{
+    struct cuda_device *d = device_of(c);
+    struct owned *o;
+
+    if (has_failed(c))
+        return ERR_INTERNAL;
+    o = static_cast<struct owned *>(calloc(1, sizeof(*o)));
+    if (!o)
+        return ERR_NOMEM;
+    o->kind = kind;
+    enum status s = cuda_check(c, acquire(o, n_bytes), what);
+    if (s != OK) {
+        free(o);
+        return s;
+    }
+    pthread_mutex_lock(&d->lock);
+    o->next = d->owned;
+    d->owned = o;
+    pthread_mutex_unlock(&d->lock);
+    *out = o->p;
+    return OK;
+}
+
+static void release_owned(struct cuda_context *c, void *p, const char *what)
+{
+    struct cuda_device *d = device_of(c);
+    struct owned **at = &d->owned;
+
+    pthread_mutex_lock(&d->lock);
+    while (*at && (*at)->p != p)
+        at = &(*at)->next;
+    struct owned *o = *at;
+    ASSERT(o != NULL); /* not from this device, or given back already */
+    *at = o->next;
+    pthread_mutex_unlock(&d->lock);
+    check_and_go_on(c, release(o), what);
+    free(o);
+}
+
+static void *cuda_alloc(void *state, size_t n_bytes)
+{
+    struct cuda_context *c = context_of(state);
+    cudaStream_t compute = c->streams[DEVICE_COMPUTE];
+    size_t n = n_bytes > ALLOC_BYTES_MIN ? n_bytes : ALLOC_BYTES_MIN;
+    void *p = NULL;
+
+    if (n > SIZE_MAX / 2 || acquire_owned(c, OWNED_MEMORY, n, "cudaMalloc", &p) != OK)
+        return NULL;
+    enum status s = cuda_check(c, cudaMemsetAsync(p, 0, n, compute), "cudaMemsetAsync");
+    /* Waited for: the next to touch it may be on another stream. */
+    if (s == OK)
+        s = cuda_check(c, cudaStreamSynchronize(compute), "cudaStreamSynchronize");
+    if (s != OK) {
+        release_owned(c, p, "cudaFree");
+        return NULL;
+    }
+    return p;
+}
+
+static void cuda_free(void *state, void *p)
+{
+    release_owned(context_of(state), p, "cudaFree");
+}
+
+static void *cuda_alloc_pinned(void *state, size_t n_bytes)
+{
+    void *p = NULL;
+    size_t n = n_bytes > ALLOC_BYTES_MIN ? n_bytes : ALLOC_BYTES_MIN;
+
+    if (n > SIZE_MAX / 2 ||
+        acquire_owned(context_of(state), OWNED_PINNED, n, "cudaHostAlloc", &p) != OK)
+        return NULL;
+    return p;
+}
+
+static void cuda_free_pinned(void *state, void *p)
+{
+    release_owned(context_of(state), p, "cudaFreeHost");
+}
+
+static enum status cuda_memory(void *state, size_t *n_free, size_t *n_total)
+{
+    struct cuda_context *c = context_of(state);
+
+    if (has_failed(c))
+        return ERR_INTERNAL;
+    return cuda_check(c, cudaMemGetInfo(n_free, n_total), "cudaMemGetInfo");
+}
+
+/* --- open and close -------------------------------------------------------------------------- */
+
+static enum status no_driver(struct buf *why)
+{
+    int driver = 0, runtime = 0; /* 0 too where there is no driver */
+
+    (void)cudaDriverGetVersion(&driver);
+    (void)cudaRuntimeGetVersion(&runtime);
+    (void)cudaGetLastError();
+    if (driver == 0)
+        return buf_why(why, ERR_UNSUPPORTED, "no NVIDIA driver is installed: install one for CUDA "
+                       "%d.%d or newer, or use the CPU", runtime / 1000, runtime % 1000 / 10);
+    return buf_why(why, ERR_UNSUPPORTED, "the NVIDIA driver knows CUDA %d.%d, this build is for "
+                   "%d.%d: update the driver, or use the CPU", driver / 1000,
+                   driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+}
+
+/* Whether the machine has a device, and a driver that is new enough: the runtime compares, since
+ * some older drivers run a newer minor version. */
+static enum status find_device(struct cuda_context *c, struct buf *why)
+{
+    int n = 0;
+    /* All kernels now, not each at its first launch: that would allocate in the middle of a step.
+     * Before the first call; what the user has set stays. */
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    cudaError_t e = cudaGetDeviceCount(&n);
+
+    if (e == cudaErrorInsufficientDriver)
+        return no_driver(why);
+    if (e == cudaErrorNoDevice || (e == cudaSuccess && n == 0)) {
+        (void)cudaGetLastError();
+        return buf_why(why, ERR_UNSUPPORTED, "no GPU is visible: see what nvidia-smi lists and "
+                       "what CUDA_VISIBLE_DEVICES allows, or use the CPU");
+    }
+    return check_open(c, e, "cudaGetDeviceCount", why);
+}
+
+/* Device 0 is the first one that CUDA_VISIBLE_DEVICES names, and every thread's default. */
+static enum status select_device(struct cuda_context *c, struct buf *why)
+{
+    struct cudaDeviceProp p;
+    enum status s = check_open(c, cudaGetDeviceProperties(&p, 0), "cudaGetDeviceProperties", why);
+
+    if (s != OK)
+        return s;
+    if (p.major < COMPUTE_CAPABILITY_MAJOR_MIN)
+        return buf_why(why, ERR_UNSUPPORTED, "%s has compute capability %d.%d, Tarn needs %d.0 "
+                       "(Ampere) or newer: name another GPU in CUDA_VISIBLE_DEVICES, or use the "
+                       "CPU", p.name, p.major, p.minor, COMPUTE_CAPABILITY_MAJOR_MIN);
+    c->major = p.major;
+    c->minor = p.minor;
+    c->n_sms = p.multiProcessorCount;
+    c->shared_max = p.sharedMemPerBlockOptin;
+    s = check_open(c, cudaSetDeviceFlags(cudaDeviceScheduleYield), "cudaSetDeviceFlags", why);
+    if (s == OK) /* makes the context */
+        s = check_open(c, cudaSetDevice(0), "cudaSetDevice", why);
+    if (s == OK)
+        log_event(LOG_INFO, "GPU", "name=\"%s\" compute_capability=%d.%d multiprocessors=%d "
+                  "memory_mib=%zu", p.name, p.major, p.minor, c->n_sms, p.totalGlobalMem >> 20);
+    return s;
+}
+
+static enum status make_streams(struct cuda_context *c, struct buf *why)
+{
+    enum status s = OK;
+
+    for (int i = 0; i < DEVICE_STREAM_COUNT && s == OK; i++)
+        s = check_open(c, cudaStreamCreateWithFlags(&c->streams[i], cudaStreamNonBlocking),
+                       "cudaStreamCreateWithFlags", why);
+    return s;
+}
+
+static enum status make_cublas(struct cuda_context *c, struct buf *why)
+{
+    cublasStatus_t e = cublasLtCreate(&c->cublas);
+
+    if (e != CUBLAS_STATUS_SUCCESS) {
+        c->cublas = NULL;
+        return buf_why(why, e == CUBLAS_STATUS_ALLOC_FAILED ? ERR_NOMEM : ERR_INTERNAL,
+                       "cublasLtCreate failed: %s", cublasLtGetStatusString(e));
+    }
+    enum status s = gemm_plans_create(c);
+    return s == OK ? OK : buf_why(why, s, "the matrix products could not be prepared");
+}
+
+static enum status alloc_scratch(struct cuda_context *c, void **out, size_t n_bytes,
+                                 const char *words, struct buf *why)
+{
+    *out = cuda_alloc(c, n_bytes);
+    if (*out)
+        return OK;
+    if (has_failed(c))
+        return buf_why(why, ERR_INTERNAL, "%s", c->failure);
+    return buf_why(why, ERR_NOMEM, "no %zu bytes of GPU memory for %s", n_bytes, words);
+}
+
+static size_t partials_bytes(size_t n_free)
+{
+    size_t n = n_free / PARTIALS_MEMORY_SHARE;
+
+    n = n < PARTIALS_BYTES_MIN ? PARTIALS_BYTES_MIN : n;
+    return n < PARTIALS_BYTES_MAX ? n : PARTIALS_BYTES_MAX;
+}
+
+static enum status make_scratch(struct cuda_context *c, struct buf *why)
+{
+    const struct device_config *g = &c->config;
+    size_t act = (size_t)g->max_rows * pack_row_stride(g->max_k) * sizeof(uint16_t);
+    size_t segment = (size_t)g->max_heads * (g->max_head_dim + 2) * sizeof(float);
+    size_t n_free = 0, n_total = 0;
+    enum status s = check_open(c, cudaMemGetInfo(&n_free, &n_total), "cudaMemGetInfo", why);
+
+    if (s != OK)
+        return s;
+    c->n_partial_segs = segment ? partials_bytes(n_free) / segment : 0;
+    s = alloc_scratch(c, &c->workspace, CUBLAS_WORKSPACE_BYTES, "matrix products", why);
+    if (s == OK)
+        s = alloc_scratch(c, reinterpret_cast<void **>(&c->act), act, "activations", why);
+    if (s == OK)
+        s = alloc_scratch(c, reinterpret_cast<void **>(&c->partials), c->n_partial_segs * segment,
+                          "partial attention", why);
+    return s;
+}
+
+/* Waits for what is under way and gives everything back; also half of an open(). After a failure
+ * the calls fail, which was said before. */
+static void cuda_close(void *state)
+{
+    struct cuda_context *c = context_of(state);
+    struct cuda_device *d = device_of(c);
+
+    for (int i = 0; i < DEVICE_STREAM_COUNT; i++)
+        if (c->streams[i])
+            check_and_go_on(c, cudaStreamSynchronize(c->streams[i]), "cudaStreamSynchronize");
+    gemm_plans_destroy(c);
+    if (c->cublas) {
+        cublasStatus_t e = cublasLtDestroy(c->cublas);
+
+        if (e != CUBLAS_STATUS_SUCCESS && !has_failed(c))
+            log_event(LOG_ERROR, "a CUDA call failed", "call=cublasLtDestroy words=\"%s\"",
+                      cublasLtGetStatusString(e));
+    }
+    while (d->owned) {
+        struct owned *o = d->owned;
+
+        d->owned = o->next;
+        check_and_go_on(c, release(o), "giving memory and events back");
+        free(o);
+    }
+    for (int i = 0; i < DEVICE_STREAM_COUNT; i++)
+        if (c->streams[i])
+            check_and_go_on(c, cudaStreamDestroy(c->streams[i]), "cudaStreamDestroy");
+    pthread_mutex_destroy(&d->lock);
+    free(d);
+}
+
+static enum status cuda_open(void **state, const struct device_config *config, struct buf *why)
+{
+    struct cuda_device *d = static_cast<struct cuda_device *>(calloc(1, sizeof(*d)));
+
+    if (!d)
+        return buf_why(why, ERR_NOMEM, "no memory for a device");
+    struct cuda_context *c = &d->context;
+    c->config = *config;
+    pthread_mutex_init(&d->lock, NULL);
+    enum status s = find_device(c, why);
+    if (s == OK)
+        s = select_device(c, why);
+    if (s == OK)
+        s = make_streams(c, why);
+    if (s == OK)
+        s = make_scratch(c, why);
+    if (s == OK)
+        s = make_cublas(c, why);
+    if (s != OK) {
+        cuda_close(c);
+        return s;
+    }
+    *state = c;
+    return OK;
+}
+
+static const struct ops *cuda_ops_of(const void *state)
+{
+    return cuda_ops(static_cast<const struct cuda_context *>(state)->config.batch_invariant);
+}
+
+static const char *cuda_failure(const void *state)
+{
+    const struct cuda_context *c = static_cast<const struct cuda_context *>(state);
+
+    return has_failed(c) ? c->failure : NULL;
+}
+
+/* --- streams and events ---------------------------------------------------------------------- */
+
+static struct stream *cuda_stream(void *state, enum device_stream which)
+{
+    ASSERT(which >= 0 && which < DEVICE_STREAM_COUNT);
+    return reinterpret_cast<struct stream *>(context_of(state)->streams[which]);
+}
+
+static enum status copy(struct cuda_context *c, struct stream *s, void *dst, const void *src,
+                        size_t n_bytes, enum cudaMemcpyKind kind)
+{
+    if (has_failed(c))
+        return ERR_INTERNAL;
+    if (n_bytes == 0)
+        return OK;
+    return cuda_check(c, cudaMemcpyAsync(dst, src, n_bytes, kind, cuda_stream_of(c, s)),
+                      "cudaMemcpyAsync");
+}
+
+static enum status cuda_upload(void *state, struct stream *s, void *dst, const void *src,
+                               size_t n_bytes)
+{
+    return copy(context_of(state), s, dst, src, n_bytes, cudaMemcpyHostToDevice);
+}
+
+static enum status cuda_download(void *state, struct stream *s, void *dst, const void *src,
+                                 size_t n_bytes)
+{
+    return copy(context_of(state), s, dst, src, n_bytes, cudaMemcpyDeviceToHost);
+}
+
+static enum status cuda_stream_wait(void *state, struct stream *s)
+{
+    struct cuda_context *c = context_of(state);
+
+    if (has_failed(c))
+        return ERR_INTERNAL;
+    return cuda_check(c, cudaStreamSynchronize(cuda_stream_of(c, s)), "cudaStreamSynchronize");
+}
+
+/* A device_event is CUDA's own. */
+static cudaEvent_t event_of(struct device_event *e)
+{
+    return reinterpret_cast<cudaEvent_t>(e);
+}
+
+static enum status cuda_event_create(void *state, struct device_event **out)
+{
+    void *p = NULL;
+    enum status s = acquire_owned(context_of(state), OWNED_EVENT, 0, "cudaEventCreateWithFlags",
+                                  &p);
+
+    if (s == OK)
+        *out = static_cast<struct device_event *>(p);
+    return s;
+}
+
+static void cuda_event_destroy(void *state, struct device_event *e)
+{
+    release_owned(context_of(state), e, "cudaEventDestroy");
+}
+
+static enum status cuda_event_record(void *state, struct device_event *e, struct stream *s)
+{
+    struct cuda_context *c = context_of(state);
+
+    if (has_failed(c))
+        return ERR_INTERNAL;
+    return cuda_check(c, cudaEventRecord(event_of(e), cuda_stream_of(c, s)), "cudaEventRecord");
+}
+
+static enum status cuda_event_order(void *state, struct device_event *e, struct stream *s)
+{
+    struct cuda_context *c = context_of(state);
+
+    if (has_failed(c))
+        return ERR_INTERNAL;
+    return cuda_check(c, cudaStreamWaitEvent(cuda_stream_of(c, s), event_of(e), 0),
+                      "cudaStreamWaitEvent");
+}
+
+static enum status cuda_event_query(void *state, struct device_event *e, bool *done)
+{
+    struct cuda_context *c = context_of(state);
+
+    if (has_failed(c))
+        return ERR_INTERNAL;
+    cudaError_t answer = cudaEventQuery(event_of(e));
+    *done = answer == cudaSuccess;
+    if (answer == cudaErrorNotReady) {
+        (void)cudaGetLastError(); /* it counts as an error there, and is none */
+        return OK;
+    }
+    return cuda_check(c, answer, "cudaEventQuery");
+}
+
+static enum status cuda_event_wait(void *state, struct device_event *e)
+{
+    struct cuda_context *c = context_of(state);
+
+    if (has_failed(c))
+        return ERR_INTERNAL;
+    return cuda_check(c, cudaEventSynchronize(event_of(e)), "cudaEventSynchronize");
+}
+
+const struct device_backend tarn_cuda_backend = {
+    cuda_open,          cuda_close,        cuda_ops_of,        cuda_failure,
+    cuda_memory,        cuda_alloc,        cuda_free,          cuda_alloc_pinned,
+    cuda_free_pinned,   cuda_stream,       cuda_upload,        cuda_download,
+    cuda_stream_wait,   cuda_event_create, cuda_event_destroy, cuda_event_record,
+    cuda_event_order,   cuda_event_query,  cuda_event_wait,
+};

@@ -1,0 +1,142 @@
+/* embed.cu - token ids to rows of the embedding table, and rows picked out of others.
+ *
+ * Grid (T, ceil(D / (4 * THREADS)) or as many as y allows): a block writes a stretch of one row, a
+ * thread four elements of it. gather is embed with a table of floats. */
+#include "base/check.h"
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/context.cuh"
+#include "kernels/cuda/vec4.cuh"
+
+#define THREADS 256
+#define GRID_Y_MAX 65535
+
+/* Where the scales of a quantized table begin (pack.h). */
+static __device__ __forceinline__ const uint16_t *scales_of(const struct weight *w)
+{
+    size_t at = ((size_t)w->n * w->stride + 255) / 256 * 256;
+
+    return reinterpret_cast<const uint16_t *>(static_cast<const unsigned char *>(w->data) + at);
+}
+
+/* Elements i .. i + 3 of a row of 8-bit integers: they share a group and its scale, and behind D
+ * the row is padded to a multiple of 4. */
+static __device__ __forceinline__ float4 load_quantized(const struct weight *w, uint32_t row,
+                                                        uint32_t i)
+{
+    const unsigned char *u = static_cast<const unsigned char *>(w->data) + (size_t)row * w->stride;
+    uint32_t four = *reinterpret_cast<const uint32_t *>(u + i);
+    size_t group = (size_t)row * (w->stride / w->group) + i / w->group;
+    float scale = __uint_as_float((uint32_t)scales_of(w)[group] << 16);
+
+    return make_float4((float)((int)(four & 255) - 128) * scale,
+                       (float)((int)(four >> 8 & 255) - 128) * scale,
+                       (float)((int)(four >> 16 & 255) - 128) * scale,
+                       (float)((int)(four >> 24) - 128) * scale);
+}
+
+/* The same of a row of 16-bit floats of n elements. */
+template <enum dtype TYPE, bool VEC>
+static __device__ __forceinline__ float4 load_halves(const uint16_t *x, uint32_t i, uint32_t n)
+{
+    uint16_t h[4] = {0, 0, 0, 0};
+
+    if (VEC) {
+        uint2 four = *reinterpret_cast<const uint2 *>(x + i);
+
+        h[0] = (uint16_t)four.x, h[1] = (uint16_t)(four.x >> 16);
+        h[2] = (uint16_t)four.y, h[3] = (uint16_t)(four.y >> 16);
+    } else {
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++)
+            if (i + j < n)
+                h[j] = x[i + j];
+    }
+    return make_float4(load_float(TYPE, h, 0), load_float(TYPE, h, 1), load_float(TYPE, h, 2),
+                       load_float(TYPE, h, 3));
+}
+
+template <enum dtype TYPE, bool VEC>
+static __device__ __forceinline__ float4 load_table(const struct weight *w, uint32_t row,
+                                                    uint32_t i, uint32_t n)
+{
+    size_t at = (size_t)row * w->stride;
+
+    if (TYPE == DTYPE_I8)
+        return load_quantized(w, row, i);
+    if (TYPE == DTYPE_F32)
+        return load4<VEC>(static_cast<const float *>(w->data) + at, i, n);
+    return load_halves<TYPE, VEC>(static_cast<const uint16_t *>(w->data) + at, i, n);
+}
+
+template <enum dtype TYPE, bool VEC>
+static __global__ void __launch_bounds__(THREADS) embed_kernel(struct embed_params p)
+{
+    uint32_t id = p.ids[blockIdx.x];
+    uint32_t row = id < p.n_vocab ? id : p.n_vocab - 1; /* never read behind the table */
+    float *out = p.out + (size_t)blockIdx.x * p.dim;
+    uint32_t step = gridDim.y * THREADS * 4;
+
+    for (uint32_t i = (blockIdx.y * THREADS + threadIdx.x) * 4; i < p.dim; i += step)
+        store4<VEC>(out, i, p.dim, load_table<TYPE, VEC>(&p.table, row, i, p.dim));
+}
+
+template <enum dtype TYPE>
+static void embed_launch(const struct embed_params *p, cudaStream_t s)
+{
+    const struct weight *w = &p->table;
+    /* Of four elements: the integers' rows always are aligned for it. */
+    size_t unit = TYPE == DTYPE_I8 ? 4 : 4 * dtype_bytes(TYPE);
+    uint32_t n_y = ceil_div(p->dim, 4 * THREADS);
+    dim3 grid(p->n_rows, n_y < GRID_Y_MAX ? n_y : GRID_Y_MAX);
+
+    if (rows_are_vec4(p->out, p->dim) && is_aligned(w->data, unit) && w->stride % 4 == 0)
+        LAUNCH((embed_kernel<TYPE, true>), grid, THREADS, 0, s, *p);
+    else
+        LAUNCH((embed_kernel<TYPE, false>), grid, THREADS, 0, s, *p);
+}
+
+enum status cuda_embed(struct device *d, struct stream *stream, const struct embed_params *p)
+{
+    struct cuda_context *c = cuda_context_of(d);
+    cudaStream_t s = cuda_stream_of(c, stream);
+
+    if (p->n_rows == 0)
+        return OK;
+    ASSERT(p->table.layout == WEIGHT_ROWS && p->table.dtype <= DTYPE_I8 && p->n_vocab > 0 &&
+           p->n_vocab <= p->table.n && p->dim <= p->table.stride);
+    switch (p->table.dtype) {
+    case DTYPE_F32:
+        embed_launch<DTYPE_F32>(p, s);
+        break;
+    case DTYPE_F16:
+        embed_launch<DTYPE_F16>(p, s);
+        break;
+    case DTYPE_BF16:
+        embed_launch<DTYPE_BF16>(p, s);
+        break;
+    default:
+        embed_launch<DTYPE_I8>(p, s);
+        break;
+    }
+    return cuda_launched(c, "embed");
+}
+
+enum status cuda_gather(struct device *d, struct stream *stream, const struct gather_params *p)
+{
+    struct cuda_context *c = cuda_context_of(d);
+    struct embed_params rows = {};
+
+    if (p->n_rows == 0)
+        return OK;
+    rows.n_rows = p->n_rows;
+    rows.dim = p->dim;
+    rows.n_vocab = UINT32_MAX;
+    rows.table.dtype = DTYPE_F32;
+    rows.table.layout = WEIGHT_ROWS;
+    rows.table.stride = p->dim;
+    rows.table.data = p->x;
+    rows.ids = p->rows;
+    rows.out = p->out;
+    embed_launch<DTYPE_F32>(&rows, cuda_stream_of(c, stream));
+    return cuda_launched(c, "gather");
+}

@@ -1,0 +1,511 @@
+/* gemm_tile.cuh - products on matrix instructions, for gemm_rows.cu and gemm_int.cu.
+ *
+ * Two shapes, one order of operations (gemm.cuh): the narrow kernel spreads the ranges of K over
+ * the warps of a block and reads weights straight into fragments, which is what few rows need (they
+ * wait for memory); the tile kernel walks K alone and shares both operands through shared memory.
+ *
+ * A step is 32 elements of K. Lane (g = lane / 4, c = lane % 4) holds elements 8c .. 8c + 7 of its
+ * rows: one load of 16, 8 or 4 bytes. They are four pairs; the first two go into one mma as columns
+ * 2c and 2c + 8, the others into a second. Which columns a k takes is free as long as both operands
+ * and both kernels agree, and so nothing has to be shuffled. In shared memory a step's rows lie one
+ * behind the other, by which those loads meet no bank twice.
+ *
+ * The idea of permuting k so that a lane's fragment is one wide load is Marlin's (Frantar et al.,
+ * 2024), as is unpacking four bits by or-ing an exponent onto them.
+ *
+ * Owns    nothing.
+ * Thread  device code.
+ * Errors  none.
+ * Units   elements unless it says bytes. */
+#ifndef TARN_KERNELS_CUDA_GEMM_TILE_CUH
+#define TARN_KERNELS_CUDA_GEMM_TILE_CUH
+
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/gemm.cuh"
+
+#define GEMM_STEP 32
+#define GEMM_CHUNK_STEPS (GEMM_CHUNK / GEMM_STEP)
+#define GEMM_STAGES 4
+/* Bytes of a step of one row of activations. */
+#define GEMM_A_BYTES (GEMM_STEP * 2)
+
+/* Bytes of a step of one row of weights; 32-bit words of it per lane. */
+template <enum dtype W>
+static __host__ __device__ constexpr int step_bytes(void)
+{
+    return W == DTYPE_I8 ? GEMM_STEP : W == DTYPE_I4 ? GEMM_STEP / 2 : GEMM_STEP * 2;
+}
+
+template <enum dtype W>
+static __host__ __device__ constexpr int step_words(void)
+{
+    return step_bytes<W>() / 16;
+}
+
+/* --- fragments --- */
+
+template <int WORDS>
+static __device__ __forceinline__ void load_words(uint32_t *dst, const unsigned char *src)
+{
+    if constexpr (WORDS == 4) {
+        uint4 v = *reinterpret_cast<const uint4 *>(src);
+
+        dst[0] = v.x;
+        dst[1] = v.y;
+        dst[2] = v.z;
+        dst[3] = v.w;
+    } else if constexpr (WORDS == 2) {
+        uint2 v = *reinterpret_cast<const uint2 *>(src);
+
+        dst[0] = v.x;
+        dst[1] = v.y;
+    } else {
+        dst[0] = *reinterpret_cast<const uint32_t *>(src);
+    }
+}
+
+/* From global memory. Whole sectors are read once; the 16 bytes that four lanes want of a row of I4
+ * are half a sector, whose other half should stay near. */
+template <int WORDS>
+static __device__ __forceinline__ void load_words_once(uint32_t *dst, const unsigned char *src)
+{
+    if constexpr (WORDS == 4) {
+        uint4 v = load_once16(src);
+
+        dst[0] = v.x;
+        dst[1] = v.y;
+        dst[2] = v.z;
+        dst[3] = v.w;
+    } else {
+        load_words<WORDS>(dst, src);
+    }
+}
+
+/* Eight consecutive weights as four pairs of 16-bit floats; integers are exact in bf16. */
+template <enum dtype W>
+static __device__ __forceinline__ void unpack(uint32_t pair[4], const uint32_t *words)
+{
+    const uint32_t one = 0x3f803f80;
+
+    if constexpr (W == DTYPE_I8) {
+        /* bf16 0x4300 | m is 128 + m for seven bits m. The eighth bit of u says which of 256 and
+         * 128 has to go to leave u - 128, and it stands where these differ: 0x4380, 0x4300. */
+        for (int j = 0; j < 4; j++) {
+            uint32_t u = __byte_perm(words[j / 2], 0, j % 2 ? 0x4342 : 0x4140);
+
+            pair[j] = fma_bf16x2((u & 0x007f007f) | 0x43004300, one,
+                                 (u & 0x00800080) ^ 0xc380c380);
+        }
+    } else if constexpr (W == DTYPE_I4) {
+        for (int j = 0; j < 4; j++) /* 128 + u, less 136 */
+            pair[j] = fma_bf16x2((words[0] >> 4 * j & 0x000f000f) | 0x43004300, one, 0xc308c308);
+    } else {
+        for (int j = 0; j < 4; j++)
+            pair[j] = words[j];
+    }
+}
+
+template <enum dtype W>
+static __device__ __forceinline__ void mma_any(float d[4], const uint32_t a[4],
+                                               const uint32_t b[2])
+{
+    if constexpr (W == DTYPE_F16)
+        mma_f16(d, a, b);
+    else
+        mma_bf16(d, a, b);
+}
+
+/* d += 16 outputs' weights times 8 rows' activations over one step. */
+template <enum dtype W>
+static __device__ __forceinline__ void multiply(float d[4], const uint32_t upper[4],
+                                                const uint32_t lower[4], uint4 act)
+{
+    uint32_t a0[4] = {upper[0], lower[0], upper[1], lower[1]};
+    uint32_t a1[4] = {upper[2], lower[2], upper[3], lower[3]};
+    uint32_t b0[2] = {act.x, act.y}, b1[2] = {act.z, act.w};
+
+    mma_any<W>(d, a0, b0);
+    mma_any<W>(d, a1, b1);
+}
+
+/* sum += scale * group: rows g and g + 8 of a fragment have scales of their own. */
+static __device__ __forceinline__ void add_scaled(float sum[4], const float group[4], float upper,
+                                                  float lower)
+{
+    sum[0] = fmaf(upper, group[0], sum[0]);
+    sum[1] = fmaf(upper, group[1], sum[1]);
+    sum[2] = fmaf(lower, group[2], sum[2]);
+    sum[3] = fmaf(lower, group[3], sum[3]);
+}
+
+/* --- scales: those of one row for one chunk of K --- */
+
+template <int GROUP>
+static __host__ __device__ constexpr int scale_words(void)
+{
+    return GROUP == 32 ? 2 : 1;
+}
+
+template <int GROUP>
+static __device__ __forceinline__ void load_scales(uint32_t *dst, const uint16_t *row, uint32_t k)
+{
+    if constexpr (GROUP == 32)
+        load_words<2>(dst, reinterpret_cast<const unsigned char *>(row + k / 32));
+    else if constexpr (GROUP == 128)
+        dst[0] = row[k / 128];
+}
+
+/* Of step s of the chunk. */
+template <int GROUP>
+static __device__ __forceinline__ float scale_of(const uint32_t *scales, int s)
+{
+    if constexpr (GROUP == 32)
+        return s % 2 ? bf16_upper(scales[s / 2]) : bf16_lower(scales[s / 2]);
+    else
+        return bf16_lower(scales[0]);
+}
+
+/* --- sums of a warp: 16 MT outputs by 8 NT rows --- */
+
+template <enum dtype W, int GROUP, int MT, int NT>
+struct warp_sums {
+    float sum[MT][NT][4];
+    float group[GROUP == 128 ? MT : 1][NT][4]; /* a group longer than a step has sums that last */
+
+    __device__ __forceinline__ void clear(void)
+    {
+        for (int m = 0; m < MT; m++)
+            for (int n = 0; n < NT; n++)
+                for (int i = 0; i < 4; i++)
+                    sum[m][n][i] = 0;
+    }
+
+    /* Step s of a chunk. words[2m], words[2m + 1]: rows g, g + 8 of the m-th sixteen; scales in the
+     * same order. */
+    __device__ __forceinline__ void step(int s, const uint32_t (*words)[step_words<W>()],
+                                         const uint32_t (*scales)[scale_words<GROUP>()],
+                                         const uint4 *act)
+    {
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+            uint32_t upper[4], lower[4];
+
+            unpack<W>(upper, words[2 * m]);
+            unpack<W>(lower, words[2 * m + 1]);
+#pragma unroll
+            for (int n = 0; n < NT; n++) {
+                if constexpr (GROUP == 0) {
+                    multiply<W>(sum[m][n], upper, lower, act[n]);
+                } else if constexpr (GROUP == GEMM_STEP) {
+                    float d[4] = {0, 0, 0, 0};
+
+                    multiply<W>(d, upper, lower, act[n]);
+                    add_scaled(sum[m][n], d, scale_of<GROUP>(scales[2 * m], s),
+                               scale_of<GROUP>(scales[2 * m + 1], s));
+                } else {
+                    float *d = group[m][n];
+
+                    if (s == 0)
+                        d[0] = d[1] = d[2] = d[3] = 0;
+                    multiply<W>(d, upper, lower, act[n]);
+                    if (s == GEMM_CHUNK_STEPS - 1)
+                        add_scaled(sum[m][n], d, scale_of<GROUP>(scales[2 * m], s),
+                                   scale_of<GROUP>(scales[2 * m + 1], s));
+                }
+            }
+        }
+    }
+};
+
+static __device__ __forceinline__ void put_output(const struct product &p, uint32_t t, uint32_t n,
+                                                  float v)
+{
+    float *out = p.out + t * p.out_stride + n;
+
+    if (p.bias)
+        v += p.bias[n];
+    if (p.accumulate)
+        v += *out;
+    *out = v;
+}
+
+/* --- few rows --- */
+
+/* Two blocks at once on a multiprocessor keep more of memory's latency under way, where that needs
+ * no spilling. */
+template <enum dtype W, int MT, int NT>
+static __host__ __device__ constexpr int narrow_blocks(void)
+{
+    return MT * NT <= (W < DTYPE_FLOATS ? 4 : 1) ? 2 : 1;
+}
+
+/* Grid (ceil(N / 16 MT), ceil(T / 8 NT)), GEMM_SPLITS warps: a block makes 16 MT outputs of 8 NT
+ * rows, each warp one range of K. A warp loads the weights of the next PART steps while it computes
+ * with these. */
+template <enum dtype W, int GROUP, int MT, int NT>
+static __global__ void __launch_bounds__(GEMM_SPLITS *WARP, (narrow_blocks<W, MT, NT>()))
+narrow_kernel(struct product p)
+{
+    constexpr int WORDS = step_words<W>();
+    constexpr int PART = WORDS == 4 && MT > 1 ? 2 : GEMM_CHUNK_STEPS; /* 32 or 16 words per row */
+    constexpr int COLS = 16 * MT, ROWS = 8 * NT;
+    __shared__ float sums[GEMM_SPLITS][ROWS][COLS + 4]; /* by 4 more: no bank twice below */
+    uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
+    uint32_t n0 = blockIdx.x * COLS, t0 = blockIdx.y * ROWS;
+    uint32_t begin = warp * p.split, end = min(begin + p.split, p.k);
+    const unsigned char *w_row[2 * MT];
+    const uint16_t *scale_row[2 * MT], *a_row[NT];
+    uint32_t words[PART][2 * MT][WORDS], ahead[PART][2 * MT][WORDS];
+    uint32_t scales[2 * MT][scale_words<GROUP>()], scales_ahead[2 * MT][scale_words<GROUP>()];
+    struct warp_sums<W, GROUP, MT, NT> sums_here;
+
+    /* Rows behind the last are computed from the last and dropped at the end. */
+#pragma unroll
+    for (int i = 0; i < 2 * MT; i++) {
+        uint32_t n = min(n0 + 8 * i + g, p.n - 1);
+
+        w_row[i] = p.w + n * p.w_row_bytes + c * (WORDS * 4);
+        scale_row[i] = GROUP ? p.scales + (size_t)n * (p.k / (GROUP ? GROUP : 1)) : NULL;
+    }
+#pragma unroll
+    for (int i = 0; i < NT; i++)
+        a_row[i] = p.a + (size_t)min(t0 + 8 * i + g, p.n_rows - 1) * p.k + 8 * c;
+
+    auto load = [&](uint32_t k) {
+#pragma unroll
+        for (int s = 0; s < PART; s++)
+#pragma unroll
+            for (int i = 0; i < 2 * MT; i++)
+                load_words_once<WORDS>(ahead[s][i],
+                                       w_row[i] + (k / GEMM_STEP + s) * step_bytes<W>());
+#pragma unroll
+        for (int i = 0; i < 2 * MT; i++)
+            load_scales<GROUP>(scales_ahead[i], scale_row[i], k);
+    };
+
+    if (begin < end)
+        load(begin);
+    sums_here.clear();
+    for (uint32_t k = begin; k < end; k += PART * GEMM_STEP) {
+        memcpy(words, ahead, sizeof(words));
+        memcpy(scales, scales_ahead, sizeof(scales));
+        if (k + PART * GEMM_STEP < end)
+            load(k + PART * GEMM_STEP);
+#pragma unroll
+        for (int s = 0; s < PART; s++) {
+            uint4 act[NT];
+
+#pragma unroll
+            for (int i = 0; i < NT; i++)
+                act[i] = *reinterpret_cast<const uint4 *>(a_row[i] + k + s * GEMM_STEP);
+            sums_here.step(s, words[s], scales, act);
+        }
+    }
+
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                sums[warp][8 * n + 2 * c + i % 2][16 * m + g + i / 2 * 8] = sums_here.sum[m][n][i];
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < ROWS * COLS; i += GEMM_SPLITS * WARP) {
+        uint32_t t = i / COLS, n = i % COLS;
+        float v = 0;
+
+        if (t0 + t >= p.n_rows || n0 + n >= p.n)
+            continue;
+        for (uint32_t s = 0; s * p.split < p.k; s++)
+            v += sums[s][t][n];
+        put_output(p, t0 + t, n0 + n, v);
+    }
+}
+
+/* --- many rows --- */
+
+/* Grid (ceil(T / TT), ceil(N / TN)): blocks that share weights follow each other. A block makes TN
+ * outputs of TT rows: WARPS_N by WARPS_T warps of 16 MT by 8 NT. */
+template <enum dtype W, int GROUP, int MT, int NT, int WARPS_N, int WARPS_T>
+struct tile {
+    static constexpr int THREADS = WARPS_N * WARPS_T * WARP;
+    static constexpr int TN = 16 * MT * WARPS_N, TT = 8 * NT * WARPS_T;
+    static constexpr int W_BYTES = TN * step_bytes<W>();
+    static constexpr int STAGE_BYTES = W_BYTES + TT * GEMM_A_BYTES;
+    static constexpr int SHARED_BYTES = GEMM_STAGES * STAGE_BYTES;
+
+    /* Step `step` of both operands into a stage; zeros for rows that there are not. */
+    static __device__ __forceinline__ void copy(unsigned char *stage, const struct product &p,
+                                                uint32_t n0, uint32_t t0, uint32_t step)
+    {
+        constexpr int PIECES = step_bytes<W>() / 16; /* of a row */
+
+#pragma unroll
+        for (uint32_t i = threadIdx.x; i < TN * PIECES; i += THREADS) {
+            uint32_t n = n0 + i / PIECES;
+            bool there = n < p.n;
+
+            cp_async16(stage + 16 * i,
+                       p.w + (there ? n : 0) * p.w_row_bytes + (size_t)step * step_bytes<W>() +
+                           i % PIECES * 16,
+                       there);
+        }
+#pragma unroll
+        for (uint32_t i = threadIdx.x; i < TT * 4; i += THREADS) {
+            uint32_t t = t0 + i / 4;
+            bool there = t < p.n_rows;
+
+            cp_async16(stage + W_BYTES + 16 * i,
+                       p.a + (size_t)(there ? t : 0) * p.k + step * GEMM_STEP + i % 4 * 8, there);
+        }
+    }
+};
+
+template <enum dtype W, int GROUP, int MT, int NT, int WARPS_N, int WARPS_T>
+static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(struct product p)
+{
+    using Tile = struct tile<W, GROUP, MT, NT, WARPS_N, WARPS_T>;
+    constexpr int WORDS = step_words<W>();
+    DYNAMIC_SHARED(unsigned char, stages);
+    uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
+    uint32_t t0 = blockIdx.x * Tile::TT, n0 = blockIdx.y * Tile::TN;
+    uint32_t n_warp = warp % WARPS_N * 16 * MT, t_warp = warp / WARPS_N * 8 * NT;
+    uint32_t n_steps = p.k / GEMM_STEP, step = 0;
+    float total[MT][NT][4];
+    struct warp_sums<W, GROUP, MT, NT> sums;
+    uint32_t scales[2 * MT][scale_words<GROUP>()], scales_ahead[2 * MT][scale_words<GROUP>()];
+
+    auto load_scales_ahead = [&](uint32_t k) {
+#pragma unroll
+        for (int i = 0; i < 2 * MT; i++) {
+            uint32_t n = min(n0 + n_warp + 8 * i + g, p.n - 1);
+
+            if constexpr (GROUP != 0)
+                load_scales<GROUP>(scales_ahead[i], p.scales + (size_t)n * (p.k / GROUP), k);
+        }
+    };
+
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                total[m][n][i] = 0;
+    sums.clear();
+    for (uint32_t s = 0; s < GEMM_STAGES - 1; s++) {
+        if (s < n_steps)
+            Tile::copy(stages + s * Tile::STAGE_BYTES, p, n0, t0, s);
+        cp_async_commit();
+    }
+    load_scales_ahead(0);
+    for (uint32_t k = 0; k < p.k; k += GEMM_CHUNK) {
+        memcpy(scales, scales_ahead, sizeof(scales));
+        if (k + GEMM_CHUNK < p.k)
+            load_scales_ahead(k + GEMM_CHUNK);
+#pragma unroll
+        for (int s = 0; s < GEMM_CHUNK_STEPS; s++, step++) {
+            const unsigned char *stage = stages + step % GEMM_STAGES * Tile::STAGE_BYTES;
+            uint32_t words[2 * MT][WORDS], later = step + GEMM_STAGES - 1;
+            uint4 act[NT];
+
+            cp_async_wait<GEMM_STAGES - 2>();
+            __syncthreads(); /* this step is there for all, and all are done with the one before */
+            if (later < n_steps)
+                Tile::copy(stages + later % GEMM_STAGES * Tile::STAGE_BYTES, p, n0, t0, later);
+            cp_async_commit();
+#pragma unroll
+            for (int i = 0; i < 2 * MT; i++)
+                load_words<WORDS>(words[i], stage + (n_warp + 8 * i + g) * step_bytes<W>() +
+                                                c * (WORDS * 4));
+#pragma unroll
+            for (int i = 0; i < NT; i++)
+                act[i] = *reinterpret_cast<const uint4 *>(
+                    stage + Tile::W_BYTES + (t_warp + 8 * i + g) * GEMM_A_BYTES + c * 16);
+            sums.step(s, words, scales, act);
+        }
+        if ((k + GEMM_CHUNK) % p.split == 0 || k + GEMM_CHUNK == p.k) { /* the end of a range */
+#pragma unroll
+            for (int m = 0; m < MT; m++)
+#pragma unroll
+                for (int n = 0; n < NT; n++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        total[m][n][i] += sums.sum[m][n][i];
+            sums.clear();
+        }
+    }
+
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                uint32_t n = n0 + n_warp + 16 * m + g + i / 2 * 8;
+                uint32_t t = t0 + t_warp + 8 * nt + 2 * c + i % 2;
+
+                if (n < p.n && t < p.n_rows)
+                    put_output(p, t, n, total[m][nt][i]);
+            }
+}
+
+/* --- which shape --- */
+
+/* Rows up to which the narrow kernels are taken. */
+#define NARROW_ROWS_MAX 64
+
+template <enum dtype W, int GROUP, int MT, int NT>
+static void launch_narrow(cudaStream_t stream, const struct product *p)
+{
+    dim3 grid(ceil_div(p->n, 16 * MT), ceil_div(p->n_rows, 8 * NT));
+
+    LAUNCH((narrow_kernel<W, GROUP, MT, NT>), grid, GEMM_SPLITS * WARP, 0, stream, *p);
+}
+
+template <enum dtype W, int GROUP, int MT, int NT, int WARPS_N, int WARPS_T>
+static void launch_tile(cudaStream_t stream, const struct product *p)
+{
+    using Tile = struct tile<W, GROUP, MT, NT, WARPS_N, WARPS_T>;
+    dim3 grid(ceil_div(p->n_rows, Tile::TT), ceil_div(p->n, Tile::TN));
+
+    ASSERT(grid.y <= 65535); /* N below four million */
+    LAUNCH((tile_kernel<W, GROUP, MT, NT, WARPS_N, WARPS_T>), grid, Tile::THREADS,
+           Tile::SHARED_BYTES, stream, *p);
+}
+
+/* Large tiles: 128 by 128, or half of it where a third set of sums needs the registers. */
+template <enum dtype W, int GROUP>
+struct large {
+    static constexpr int MT = GROUP ? 2 : 4, WARPS_N = GROUP ? 4 : 2, WARPS_T = GROUP ? 2 : 4;
+    using Tile = struct tile<W, GROUP, MT, 4, WARPS_N, WARPS_T>;
+};
+
+template <enum dtype W, int GROUP>
+static cudaError_t prepare_product(void)
+{
+    using Large = struct large<W, GROUP>;
+
+    return allow_shared(tile_kernel<W, GROUP, Large::MT, 4, Large::WARPS_N, Large::WARPS_T>,
+                        Large::Tile::SHARED_BYTES);
+}
+
+template <enum dtype W, int GROUP>
+static void launch_product(cudaStream_t stream, const struct product *p)
+{
+    using Large = struct large<W, GROUP>;
+    uint32_t n_large = ceil_div(p->n_rows, Large::Tile::TT) * ceil_div(p->n, Large::Tile::TN);
+
+    if (p->n_rows <= 8)
+        launch_narrow<W, GROUP, 1, 1>(stream, p);
+    else if (p->n_rows <= 16)
+        launch_narrow<W, GROUP, 2, 2>(stream, p);
+    else if (p->n_rows <= NARROW_ROWS_MAX)
+        launch_narrow<W, GROUP, 2, 4>(stream, p);
+    else if (n_large < p->n_tiles_min)
+        launch_tile<W, GROUP, 2, 4, 2, 2>(stream, p);
+    else
+        launch_tile<W, GROUP, Large::MT, 4, Large::WARPS_N, Large::WARPS_T>(stream, p);
+}
+
+#endif

@@ -1,0 +1,152 @@
+/* ptx.cuh - the few things that only the GPU's compiler or instruction set can say.
+ *
+ * Everything else in this folder is plain C++ with CUDA's built-ins. tests/cuda_emulation has a
+ * file of the same path and the same functions for the host's compiler, found first there; so
+ * kernels hold no #ifdef.
+ *
+ * Fragments of mma are those of m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16"); with
+ * g = lane / 4 and c = lane % 4:
+ *   A [16, 16]: a[0] = A[g][2c, 2c + 1], a[1] = A[g + 8][2c, 2c + 1], a[2] = A[g][2c + 8, 2c + 9],
+ *               a[3] = A[g + 8][2c + 8, 2c + 9]; the lower column in the lower half
+ *   B [16, 8]:  b[0] = B[2c, 2c + 1][g], b[1] = B[2c + 8, 2c + 9][g]
+ *   D [16, 8]:  d[0], d[1] = D[g][2c, 2c + 1]; d[2], d[3] = D[g + 8][2c, 2c + 1]
+ *
+ * Owns    nothing.
+ * Thread  device code; mma and ldmatrix by all 32 lanes of a warp together.
+ * Errors  none.
+ * Units   bytes where it says so. */
+#ifndef TARN_KERNELS_CUDA_PTX_CUH
+#define TARN_KERNELS_CUDA_PTX_CUH
+
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+/* LAUNCH((kernel<8>), grid, block, shared_bytes, stream, arguments...): errors are picked up by
+ * cuda_launched(). */
+#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
+    (kernel)<<<(grid), (block), (shared_bytes), (stream)>>>(__VA_ARGS__)
+
+/* The block's dynamic shared memory as an array, aligned to 16 bytes. */
+#define DYNAMIC_SHARED(type, name)                             \
+    extern __shared__ __align__(16) unsigned char tarn_shared[]; \
+    type *name = reinterpret_cast<type *>(tarn_shared)
+
+/* Allow a kernel more dynamic shared memory than 48 KB. */
+template <typename Kernel>
+static inline cudaError_t allow_shared(Kernel kernel, size_t n_bytes)
+{
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)n_bytes);
+}
+
+/* Two floats rounded to nearest even, `lo` in the lower half. NaN stays NaN. */
+static __device__ __forceinline__ uint32_t pack_bf16(float lo, float hi)
+{
+    uint32_t r;
+
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    return r;
+}
+
+static __device__ __forceinline__ uint32_t pack_f16(float lo, float hi)
+{
+    uint32_t r;
+
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    return r;
+}
+
+/* a * b + c of both halves, each rounded once to bf16. */
+static __device__ __forceinline__ uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t r;
+
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
+
+static __device__ __forceinline__ float f32_from_f16(uint16_t h)
+{
+    float f;
+
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+    return f;
+}
+
+/* d += a * b, sums in fp32. */
+static __device__ __forceinline__ void mma_bf16(float d[4], const uint32_t a[4],
+                                                const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+static __device__ __forceinline__ void mma_f16(float d[4], const uint32_t a[4],
+                                               const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* Four 8x8 matrices of 16-bit elements from shared memory; lane i gives the address of row i % 8 of
+ * matrix i / 8 (16 bytes, aligned). r[j] of lane i: elements 2 (i % 4), 2 (i % 4) + 1 of row i / 4
+ * of matrix j. */
+static __device__ __forceinline__ void ldmatrix_x4(uint32_t r[4], const void *row)
+{
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
+
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+/* 16 bytes from global to shared memory, both aligned; zeros where !valid (then nothing is read).
+ * There only after commit, wait and a barrier. */
+static __device__ __forceinline__ void cp_async16(void *shared, const void *global, bool valid)
+{
+    uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
+    int n = valid ? 16 : 0;
+
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(n)
+                 : "memory");
+}
+
+/* All copies of this thread since the last commit become one group. */
+static __device__ __forceinline__ void cp_async_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Wait until at most N of this thread's youngest groups are still under way. */
+template <int N>
+static __device__ __forceinline__ void cp_async_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* 2^x to about two units in the last place; exactly 0 for -inf, exactly 1 for 0. */
+static __device__ __forceinline__ float fast_exp2(float x)
+{
+    float r;
+
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
+/* 16 bytes that are read once: not kept in the first-level cache. Aligned; constant for the
+ * kernel. */
+static __device__ __forceinline__ uint4 load_once16(const void *global)
+{
+    uint4 r;
+
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+                 : "l"(global));
+    return r;
+}
+
+#endif

@@ -1,0 +1,113 @@
+/* rmsnorm.cu - root-mean-square norm of rows (Zhang and Sennrich 2019), with the residual's sum.
+ *
+ * Grid (T): a block makes one row, with as many warps as the row is worth. A thread has four
+ * consecutive elements out of every 4 * block size; the first KEPT of them stay in registers, what
+ * is behind (rows longer than 8192) is read twice. All loads are issued before the first store:
+ * out may be x, so the compiler could not move them.
+ *
+ * The squares of a thread are four chains, then a butterfly over the warp, then the warps in order:
+ * the bits of a row are a function of the row alone. */
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/context.cuh"
+#include "kernels/cuda/vec4.cuh"
+
+#define KEPT 4
+
+static __device__ __forceinline__ float4 add4(float4 a, float4 b)
+{
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+static __device__ __forceinline__ float4 square4(float4 v, float4 sum)
+{
+    return make_float4(fmaf(v.x, v.x, sum.x), fmaf(v.y, v.y, sum.y), fmaf(v.z, v.z, sum.z),
+                       fmaf(v.w, v.w, sum.w));
+}
+
+static __device__ __forceinline__ float4 normed(float4 v, float scale, float4 w)
+{
+    return make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z,
+                       v.w * scale * w.w);
+}
+
+template <int N_WARPS, bool VEC>
+static __global__ void __launch_bounds__(N_WARPS *WARP) rmsnorm_kernel(struct rmsnorm_params p)
+{
+    __shared__ float shared[N_WARPS];
+    const uint32_t step = N_WARPS * WARP * 4, i0 = threadIdx.x * 4;
+    size_t row = (size_t)blockIdx.x * p.dim;
+    const float *x = p.x + row;
+    float *sum = p.sum ? p.sum + row : NULL;
+    float4 kept[KEPT], squares = make_float4(0, 0, 0, 0);
+
+#pragma unroll
+    for (int j = 0; j < KEPT; j++)
+        kept[j] = load4<VEC>(x, i0 + j * step, p.dim);
+    if (sum) {
+        float4 old[KEPT];
+
+#pragma unroll
+        for (int j = 0; j < KEPT; j++)
+            old[j] = load4<VEC>(sum, i0 + j * step, p.dim);
+#pragma unroll
+        for (int j = 0; j < KEPT; j++) {
+            kept[j] = add4(old[j], kept[j]);
+            store4<VEC>(sum, i0 + j * step, p.dim, kept[j]);
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < KEPT; j++)
+        squares = square4(kept[j], squares);
+    for (uint32_t i = i0 + KEPT * step; i < p.dim; i += step) {
+        float4 v = load4<VEC>(x, i, p.dim);
+
+        if (sum) {
+            v = add4(load4<VEC>(sum, i, p.dim), v);
+            store4<VEC>(sum, i, p.dim, v);
+        }
+        squares = square4(v, squares);
+    }
+
+    float mine = (squares.x + squares.y) + (squares.z + squares.w);
+    float scale = 1.0f / sqrtf(block_sum<N_WARPS>(mine, shared) / (float)p.dim + p.eps);
+    float *out = p.out + row;
+
+    /* A thread writes only what it alone has read, so out may be x or sum. */
+#pragma unroll
+    for (int j = 0; j < KEPT; j++)
+        store4<VEC>(out, i0 + j * step, p.dim,
+                    normed(kept[j], scale, load4<VEC>(p.w, i0 + j * step, p.dim)));
+    for (uint32_t i = i0 + KEPT * step; i < p.dim; i += step) {
+        float4 v = load4<VEC>(sum ? sum : x, i, p.dim);
+
+        store4<VEC>(out, i, p.dim, normed(v, scale, load4<VEC>(p.w, i, p.dim)));
+    }
+}
+
+template <int N_WARPS>
+static void rmsnorm_launch(const struct rmsnorm_params *p, cudaStream_t s)
+{
+    bool vec = rows_are_vec4(p->x, p->dim) && rows_are_vec4(p->out, p->dim) &&
+               rows_are_vec4(p->w, p->dim) && rows_are_vec4(p->sum, p->dim);
+
+    if (vec)
+        LAUNCH((rmsnorm_kernel<N_WARPS, true>), p->n_rows, N_WARPS * WARP, 0, s, *p);
+    else
+        LAUNCH((rmsnorm_kernel<N_WARPS, false>), p->n_rows, N_WARPS * WARP, 0, s, *p);
+}
+
+enum status cuda_rmsnorm(struct device *d, struct stream *stream, const struct rmsnorm_params *p)
+{
+    struct cuda_context *c = cuda_context_of(d);
+    cudaStream_t s = cuda_stream_of(c, stream);
+
+    if (p->n_rows == 0)
+        return OK;
+    if (p->dim <= WARP * 4 * KEPT)
+        rmsnorm_launch<1>(p, s);
+    else if (p->dim <= 4 * WARP * 4 * KEPT)
+        rmsnorm_launch<4>(p, s);
+    else
+        rmsnorm_launch<16>(p, s);
+    return cuda_launched(c, "rmsnorm");
+}

@@ -1,0 +1,19 @@
+# The CUDA backend's sources, by name: read by CMakeLists.txt beside this (nvcc), by the tests'
+# emulation (g++) and by tests/tools/cuda_report.py.
+set(TARN_CUDA_SOURCES
+    activation.cu
+    attn_decode.cu
+    attn_launch.cu
+    attn_plain.cu
+    attn_prefill.cu
+    device.cu
+    embed.cu
+    gemm.cu
+    gemm_int.cu
+    gemm_rows.cu
+    kv_copy.cu
+    merge.cu
+    ops.cu
+    rmsnorm.cu
+    rope.cu
+    sample.cu)

@@ -1,0 +1,257 @@
+/* cuda_test.c - the device, the arrays and the comparisons of the CUDA tests. */
+#include "tests/cuda/cuda_test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+
+/* Cosine: what two vectors may differ in direction, whatever the elements' tolerance. */
+#define COSINE_DISTANCE_MAX 1e-5
+
+struct array {
+    struct array *next;
+    void *p;
+    bool on_device;
+};
+
+static struct device *the_device;
+static struct device_config the_config;
+static struct array *arrays;
+static uint64_t random_state = 1;
+
+bool full_size(void)
+{
+    const char *text = getenv("TARN_GPU_TEST");
+
+    return text && strcmp(text, "1") == 0;
+}
+
+/* The device's arrays go with it; the host's stay, a test may have made them already. */
+static void free_arrays(struct device *d, bool host_too)
+{
+    struct array **at = &arrays;
+
+    while (*at) {
+        struct array *a = *at;
+
+        if (!a->on_device && !host_too) {
+            at = &a->next;
+            continue;
+        }
+        *at = a->next;
+        if (a->on_device)
+            device_free(d, a->p);
+        else
+            free(a->p);
+        free(a);
+    }
+}
+
+void cuda_test_free_all(struct device *d)
+{
+    free_arrays(d, true);
+}
+
+static void close_device(void)
+{
+    if (the_device)
+        free_arrays(the_device, false);
+    device_close(the_device);
+    the_device = NULL;
+}
+
+static void close_at_exit(void)
+{
+    close_device();
+    free_arrays(NULL, true);
+}
+
+static bool same_config(const struct device_config *a, const struct device_config *b)
+{
+    return a->kind == b->kind && a->n_threads == b->n_threads && a->max_rows == b->max_rows &&
+           a->max_k == b->max_k && a->max_heads == b->max_heads &&
+           a->max_head_dim == b->max_head_dim && a->batch_invariant == b->batch_invariant;
+}
+
+struct device *cuda_device_for(const struct device_config *config)
+{
+    static bool closes_at_exit;
+    struct buf why;
+
+    if (the_device && same_config(&the_config, config))
+        return the_device;
+    if (!closes_at_exit)
+        atexit(close_at_exit);
+    closes_at_exit = true;
+    close_device();
+    buf_init(&why, BUF_WHY_MAX);
+    enum status s = device_open(&the_device, config, &why);
+    if (s != OK)
+        print_message("no CUDA device: %s\n", buf_str(&why));
+    buf_fini(&why);
+    if (s == ERR_UNSUPPORTED)
+        skip();
+    assert_ok(s);
+    the_config = *config;
+    return the_device;
+}
+
+static void *remember(void *p, bool on_device)
+{
+    struct array *a = malloc(sizeof *a);
+
+    assert_non_null(p);
+    assert_non_null(a);
+    *a = (struct array){arrays, p, on_device};
+    arrays = a;
+    return p;
+}
+
+/* Of the exact length, so that AddressSanitizer sees what goes beyond. */
+void *host_array(size_t n_bytes)
+{
+    void *p = NULL;
+
+    assert_int_equal(posix_memalign(&p, 64, n_bytes ? n_bytes : 1), 0);
+    memset(p, 0, n_bytes);
+    return remember(p, false);
+}
+
+void seed_random(uint64_t seed)
+{
+    random_state = seed;
+}
+
+/* splitmix64 (Steele, Lea, Flood 2014). */
+static uint64_t next_random(void)
+{
+    uint64_t z = random_state += 0x9e3779b97f4a7c15u;
+
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+uint32_t random_below(uint32_t n)
+{
+    return (uint32_t)(((next_random() >> 32) * n) >> 32);
+}
+
+/* The sum of four uniform numbers, scaled to variance 1. */
+float *random_array(size_t n, float scale)
+{
+    float *x = host_array(n * sizeof *x);
+
+    for (size_t i = 0; i < n; i++) {
+        uint64_t r = next_random();
+        float sum = 0;
+        for (int j = 0; j < 4; j++)
+            sum += (float)(r >> 16 * j & 0xffff) / 65536.0f - 0.5f;
+        x[i] = scale * sum * 1.7320508f;
+    }
+    return x;
+}
+
+void *on_device(struct device *d, const void *host, size_t n_bytes)
+{
+    void *p = remember(device_alloc(d, n_bytes), true);
+
+    if (host) {
+        assert_ok(device_upload(d, p, host, n_bytes));
+        return p;
+    }
+    void *ones = malloc(n_bytes ? n_bytes : 1);
+    assert_non_null(ones);
+    memset(ones, 0xff, n_bytes);
+    enum status s = device_upload(d, p, ones, n_bytes);
+    free(ones);
+    assert_ok(s);
+    return p;
+}
+
+void *from_device(struct device *d, const void *device, size_t n_bytes)
+{
+    void *p = host_array(n_bytes);
+
+    assert_ok(device_download(d, p, device, n_bytes));
+    return p;
+}
+
+static bool element_close(float got, float want, float abs_tol, float rel_tol)
+{
+    if (isnan(want) || isnan(got))
+        return isnan(want) && isnan(got);
+    if (isinf(want) || isinf(got))
+        return want == got;
+    float difference = fabsf(got - want);
+    return difference <= abs_tol || difference <= rel_tol * fabsf(want);
+}
+
+/* 1 - cosine over the finite elements; 0 where there is no direction. */
+static double cosine_distance(const float *got, const float *want, size_t n)
+{
+    double gw = 0, gg = 0, ww = 0;
+
+    for (size_t i = 0; i < n; i++)
+        if (isfinite(got[i]) && isfinite(want[i])) {
+            gw += (double)got[i] * want[i];
+            gg += (double)got[i] * got[i];
+            ww += (double)want[i] * want[i];
+        }
+    return gg > 0 && ww > 0 ? 1 - gw / sqrt(gg * ww) : 0;
+}
+
+/* Errors of e in length turn a vector by about e, and 1 - cosine is half its square: a tolerance
+ * allows that much, where the elements are small against abs_tol even all. */
+static double cosine_allowed(const float *want, size_t n, float abs_tol, float rel_tol)
+{
+    double ww = 0;
+
+    for (size_t i = 0; i < n; i++)
+        if (isfinite(want[i]))
+            ww += (double)want[i] * want[i];
+    double e = (ww > 0 ? abs_tol * sqrt((double)n / ww) : 2) + rel_tol;
+    return fmax(COSINE_DISTANCE_MAX, e * e);
+}
+
+void assert_close(const char *what, const float *got, const float *want, size_t n, float abs_tol,
+                  float rel_tol)
+{
+    size_t first = n, worst = 0, n_wrong = 0;
+    float worst_by = -1;
+
+    for (size_t i = 0; i < n; i++) {
+        float by = fabsf(got[i] - want[i]);
+        if (by > worst_by) {
+            worst_by = by;
+            worst = i;
+        }
+        if (element_close(got[i], want[i], abs_tol, rel_tol))
+            continue;
+        if (n_wrong++ == 0)
+            first = i;
+    }
+    if (n_wrong)
+        fail_msg("%s: %zu of %zu differ; first [%zu]: got %.9g (%a), want %.9g (%a); worst [%zu]: "
+                 "got %.9g, want %.9g",
+                 what, n_wrong, n, first, (double)got[first], (double)got[first],
+                 (double)want[first], (double)want[first], worst, (double)got[worst],
+                 (double)want[worst]);
+    double distance = cosine_distance(got, want, n);
+    if (distance > cosine_allowed(want, n, abs_tol, rel_tol))
+        fail_msg("%s: 1 - cosine is %.3g", what, distance);
+}
+
+void assert_same_bits(const char *what, const void *got, const void *want, size_t n_bytes)
+{
+    const unsigned char *a = got, *b = want;
+
+    for (size_t i = 0; i < n_bytes; i++)
+        if (a[i] != b[i])
+            fail_msg("%s: byte %zu of %zu (word %zu) differs: got %02x, want %02x", what, i,
+                     n_bytes, i / 4, a[i], b[i]);
+}

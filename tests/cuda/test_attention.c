@@ -1,0 +1,638 @@
+/* test_attention.c - attention on the GPU: against the reference, and bit against bit.
+ *
+ * A world holds sequences: their queries, keys and values at all positions, cut into segments. A
+ * batch computes some rows of some of them; its KV pool holds what these rows may see and NaN and
+ * infinities everywhere else. So a batch that looks where it must not shows NaN. */
+#include "tests/cuda/cuda_test.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/pack.h"
+#include "kernels/ref/ref.h"
+
+#define LAYER 1
+#define N_LAYERS 2
+#define PARTS_MAX 80
+
+struct shape {
+    enum dtype dtype;
+    uint32_t dim, n_heads, n_kv_heads;
+    uint32_t window;
+    float soft_cap;
+    bool no_lse;
+};
+
+struct sequence {
+    uint32_t n_tokens, n_segs, seg0; /* of the world */
+    float *q;                        /* [n_tokens, H, d] */
+};
+
+struct world {
+    struct shape shape;
+    struct device *d;
+    struct kv_pool pool;             /* on the host */
+    uint32_t n_blocks, n_segs, n_seqs;
+    uint32_t blocks[4096];
+    struct attn_segment segs[1024];
+    struct sequence seqs[PARTS_MAX];
+};
+
+/* Rows [pos0, pos0 + n_rows) of a sequence; bit i of `missing`: without its segment i. */
+struct part {
+    uint32_t seq, pos0, n_rows;
+    uint32_t missing;
+};
+
+struct result {
+    struct attention_params p;       /* host pointers; out and lse are what the device gave */
+    size_t n_out, n_lse;
+};
+
+/* --- The world --- */
+
+static void open_world(struct world *w, const struct shape *shape, uint32_t max_blocks,
+                       uint32_t max_heads)
+{
+    struct device_config config = {.kind = DEVICE_CUDA, .max_rows = 64, .max_k = 64,
+                                   .max_heads = max_heads, .max_head_dim = 256};
+
+    memset(w, 0, sizeof *w);
+    w->shape = *shape;
+    w->d = cuda_device_for(&config);
+    w->pool = (struct kv_pool){.dtype = shape->dtype, .n_blocks = max_blocks,
+                               .n_layers = N_LAYERS, .n_kv_heads = shape->n_kv_heads,
+                               .head_dim = shape->dim};
+    w->pool.base = host_array(max_blocks * kv_block_bytes(&w->pool));
+}
+
+/* The matrix instructions take queries in bf16: given so, what remains are the weights' errors. */
+static float *queries(const struct shape *shape, size_t n)
+{
+    float *q = random_array(n, 1);
+    uint16_t h;
+
+    for (size_t i = 0; i < n && shape->dtype == DTYPE_BF16; i++) {
+        dtype_store(DTYPE_BF16, &h, 0, q[i]);
+        q[i] = dtype_load(DTYPE_BF16, &h, 0);
+    }
+    return q;
+}
+
+/* A value or key of one token: into every head of the layer. */
+static void fill_token(const struct kv_pool *pool, uint32_t block, uint32_t offset)
+{
+    uint32_t n = pool->n_kv_heads * pool->head_dim;
+    float *x = random_array(2 * (size_t)n, 1);
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t head = i / pool->head_dim, dim = i % pool->head_dim;
+        dtype_store(pool->dtype, kv_at(pool, block, LAYER, 0, head),
+                    kv_k_index(pool, dim, offset), x[i]);
+        dtype_store(pool->dtype, kv_at(pool, block, LAYER, 1, head),
+                    kv_v_index(pool, dim, offset), x[n + i]);
+    }
+}
+
+static uint32_t add_sequence(struct world *w, const uint32_t *seg_tokens, uint32_t n_segs)
+{
+    struct sequence *s = &w->seqs[w->n_seqs];
+
+    *s = (struct sequence){.n_segs = n_segs, .seg0 = w->n_segs};
+    for (uint32_t i = 0; i < n_segs; i++) {
+        uint32_t n = (seg_tokens[i] + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+
+        w->segs[w->n_segs++] = (struct attn_segment){s->n_tokens, seg_tokens[i], w->n_blocks};
+        assert_true(w->n_blocks + n <= w->pool.n_blocks);
+        for (uint32_t b = 0; b < n; b++, w->n_blocks++) /* blocks lie apart and in no order */
+            w->blocks[w->n_blocks] = w->pool.n_blocks - 1 - w->n_blocks;
+        for (uint32_t t = 0; t < seg_tokens[i]; t++)
+            fill_token(&w->pool, w->blocks[w->n_blocks - n + t / KV_BLOCK_TOKENS],
+                       t % KV_BLOCK_TOKENS);
+        s->n_tokens += seg_tokens[i];
+    }
+    s->q = queries(&w->shape, (size_t)s->n_tokens * w->shape.n_heads * w->shape.dim);
+    return w->n_seqs++;
+}
+
+/* --- A batch --- */
+
+static void copy_token(const struct kv_pool *to, const struct kv_pool *from, uint32_t block,
+                       uint32_t offset)
+{
+    for (uint32_t head = 0; head < to->n_kv_heads; head++)
+        for (uint32_t i = 0; i < to->head_dim; i++)
+            for (int v = 0; v < 2; v++) {
+                size_t at = v ? kv_v_index(to, i, offset) : kv_k_index(to, i, offset);
+                dtype_store(to->dtype, kv_at(to, block, LAYER, v, head), at,
+                            dtype_load(from->dtype, kv_at(from, block, LAYER, v, head), at));
+            }
+}
+
+static struct kv_pool garbage_pool(const struct kv_pool *like)
+{
+    static const float garbage[] = {NAN, INFINITY, NAN, -INFINITY, 1e30f, NAN, INFINITY};
+    struct kv_pool pool = *like;
+    size_t n = pool.n_blocks * kv_block_bytes(&pool);
+
+    pool.base = host_array(n);
+    for (size_t i = 0; i < n / dtype_bytes(pool.dtype); i++)
+        dtype_store(pool.dtype, pool.base, i, garbage[i % 7]);
+    return pool;
+}
+
+/* The segments that a part sees, as far as they are there; their tokens into the pool. */
+static struct attn_seq place_part(const struct world *w, const struct part *part, uint32_t row0,
+                                  struct attn_segment *segs, uint32_t seg0,
+                                  const struct kv_pool *pool)
+{
+    const struct sequence *s = &w->seqs[part->seq];
+    struct attn_seq seq = {row0, part->n_rows, part->pos0, seg0, 0};
+    uint32_t end = part->pos0 + part->n_rows;
+
+    assert_true(end <= s->n_tokens);
+    for (uint32_t i = 0; i < s->n_segs; i++) {
+        struct attn_segment seg = w->segs[s->seg0 + i];
+
+        if (seg.pos0 >= end || (i < 32 && part->missing >> i & 1))
+            continue;
+        if (seg.n_tokens > end - seg.pos0)
+            seg.n_tokens = end - seg.pos0;
+        for (uint32_t t = 0; t < seg.n_tokens && pool->base != w->pool.base; t++)
+            copy_token(pool, &w->pool, w->blocks[seg.block0 + t / KV_BLOCK_TOKENS],
+                       t % KV_BLOCK_TOKENS);
+        segs[seg0 + seq.n_segs++] = seg;
+    }
+    return seq;
+}
+
+/* Compute the parts. `clean`: the world's own pool, without garbage. */
+static struct result run(const struct world *w, const struct part *parts, uint32_t n_parts,
+                         bool clean)
+{
+    const struct shape *shape = &w->shape;
+    size_t row = (size_t)shape->n_heads * shape->dim, stride = row + 3;
+    uint32_t n_rows = 0, n_rows_max = 0, n_segs_max = 0, n_segs = 0;
+    struct kv_pool pool = clean ? w->pool : garbage_pool(&w->pool);
+    struct attn_seq *seqs = host_array(n_parts * sizeof *seqs);
+
+    for (uint32_t i = 0; i < n_parts; i++) {
+        n_rows += parts[i].n_rows;
+        n_segs += w->seqs[parts[i].seq].n_segs;
+    }
+    struct attn_segment *segs = host_array(n_segs * sizeof *segs);
+    float *q = host_array(n_rows * stride * sizeof *q);
+    n_rows = n_segs = 0;
+    for (uint32_t i = 0; i < n_parts; i++) {
+        const struct part *part = &parts[i];
+
+        seqs[i] = place_part(w, part, n_rows, segs, n_segs, &pool);
+        n_segs += seqs[i].n_segs;
+        n_segs_max = seqs[i].n_segs > n_segs_max ? seqs[i].n_segs : n_segs_max;
+        n_rows_max = part->n_rows > n_rows_max ? part->n_rows : n_rows_max;
+        for (uint32_t r = 0; r < part->n_rows; r++, n_rows++)
+            memcpy(q + n_rows * stride, w->seqs[part->seq].q + (part->pos0 + r) * row,
+                   row * sizeof *q);
+    }
+    struct result result = {.n_out = n_rows * row, .n_lse = (size_t)n_rows * shape->n_heads};
+    result.p = (struct attention_params){
+        .n_seqs = n_parts, .n_rows = n_rows, .n_rows_max = n_rows_max, .n_segs_max = n_segs_max,
+        .n_heads = shape->n_heads, .layer = LAYER, .window = shape->window,
+        .scale = 1 / sqrtf((float)shape->dim), .soft_cap = shape->soft_cap, .q = q,
+        .q_stride = stride, .seqs = seqs, .segments = segs, .blocks = w->blocks, .pool = pool};
+
+    struct attention_params p = result.p;
+    p.q = on_device(w->d, q, n_rows * stride * sizeof *q);
+    p.seqs = on_device(w->d, seqs, n_parts * sizeof *seqs);
+    p.segments = on_device(w->d, segs, n_segs * sizeof *segs);
+    p.blocks = on_device(w->d, w->blocks, w->n_blocks * sizeof *w->blocks);
+    p.pool.base = on_device(w->d, pool.base, pool.n_blocks * kv_block_bytes(&pool));
+    p.out = on_device(w->d, NULL, result.n_out * sizeof *p.out);
+    p.lse = shape->no_lse ? NULL : on_device(w->d, NULL, result.n_lse * sizeof *p.lse);
+    assert_ok(device_ops(w->d)->attention(w->d, NULL, &p));
+    result.p.out = from_device(w->d, p.out, result.n_out * sizeof *p.out);
+    if (p.lse)
+        result.p.lse = from_device(w->d, p.lse, result.n_lse * sizeof *p.lse);
+    return result;
+}
+
+/* Tolerances. bf16: a weight is rounded to 8 bits, so an output errs by at most 2^-9 of the mean
+ * |V|, whose elements are about 1. All else is fp32. */
+static void check_against_reference(const struct result *result)
+{
+    bool bf16 = result->p.pool.dtype == DTYPE_BF16;
+    struct attention_params p = result->p;
+
+    p.out = host_array(result->n_out * sizeof *p.out);
+    p.lse = p.lse ? host_array(result->n_lse * sizeof *p.lse) : NULL;
+    assert_ok(ref_attention(NULL, NULL, &p));
+    assert_close("out", result->p.out, p.out, result->n_out, bf16 ? 4e-3f : 1e-5f,
+                 bf16 ? 4e-3f : 1e-5f);
+    if (p.lse)
+        assert_close("lse", result->p.lse, p.lse, result->n_lse, 2e-5f, 2e-5f);
+}
+
+static void check_batch(const struct world *w, const struct part *parts, uint32_t n_parts)
+{
+    struct result result = run(w, parts, n_parts, false);
+
+    check_against_reference(&result);
+}
+
+/* --- Against the reference --- */
+
+static const uint32_t odd_cut[] = {33, 256, 1, 64, 31, 65, 7}; /* 457 tokens */
+#define ODD_SEGS 7
+
+static void check_shape(enum dtype dtype, uint32_t dim, uint32_t n_heads, uint32_t n_kv_heads)
+{
+    static const uint32_t one[] = {1}, whole[] = {256, 44};
+    struct shape shape = {.dtype = dtype, .dim = dim, .n_heads = n_heads,
+                          .n_kv_heads = n_kv_heads};
+    static struct world w;
+
+    open_world(&w, &shape, 64, 32);
+    uint32_t a = add_sequence(&w, odd_cut, ODD_SEGS), b = add_sequence(&w, one, 1),
+             c = add_sequence(&w, whole, 2);
+    const struct part parts[] = {{a, 456, 1, 0}, {c, 120, 19, 0}, {b, 0, 1, 0}};
+    check_batch(&w, parts, 3);
+    cuda_test_free_all(w.d);
+}
+
+static void shapes_match_reference(void **state)
+{
+    static const uint32_t groups[] = {1, 2, 3, 4, 7, 8, 16, 17, 40};
+    static const uint32_t dims[] = {16, 32, 48, 80, 96, 112, 128};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
+        check_shape(DTYPE_BF16, 64, groups[i] * (i < 4 ? 2 : 1), i < 4 ? 2 : 1);
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
+        check_shape(DTYPE_BF16, dims[i], 4, 2);
+}
+
+static void plain_shapes_match_reference(void **state)
+{
+    (void)state;
+    check_shape(DTYPE_F32, 64, 4, 2);
+    check_shape(DTYPE_F16, 128, 6, 2);
+    check_shape(DTYPE_F32, 7, 3, 1);
+    check_shape(DTYPE_F16, 33, 2, 2);
+    check_shape(DTYPE_BF16, 24, 5, 5);
+    check_shape(DTYPE_BF16, 13, 2, 1);
+    check_shape(DTYPE_BF16, 256, 2, 1);
+    check_shape(DTYPE_F32, 255, 2, 1);
+}
+
+/* Contexts at the edges of blocks, tiles and segments, decoded and as the end of a prefill. */
+static void context_lengths_match_reference(void **state)
+{
+    static const uint32_t lengths[] = {1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, 192, 255, 256,
+                                       257, 320};
+    static const uint32_t cut[] = {256, 64};
+    struct shape shape = {.dtype = DTYPE_BF16, .dim = 32, .n_heads = 4, .n_kv_heads = 2};
+    struct part parts[PARTS_MAX];
+    static struct world w;
+    uint32_t n = sizeof lengths / sizeof *lengths;
+
+    (void)state;
+    open_world(&w, &shape, 512, 32);
+    for (uint32_t i = 0; i < 2 * n; i++) {
+        uint32_t length = lengths[i % n], rows = i < n ? 1 : 1 + random_below(length);
+
+        add_sequence(&w, cut, 2);
+        parts[i] = (struct part){i, length - rows, rows, 0};
+    }
+    check_batch(&w, parts, n);
+    check_batch(&w, parts, 2 * n);
+    check_batch(&w, parts + n, n);
+    cuda_test_free_all(w.d);
+}
+
+static void random_cut(struct world *w, uint32_t n_segs)
+{
+    uint32_t cut[32];
+
+    for (uint32_t i = 0; i < n_segs; i++)
+        cut[i] = 1 + random_below(random_below(3) ? 70 : KV_SEGMENT_TOKENS_MAX);
+    add_sequence(w, cut, n_segs);
+}
+
+static struct part random_part(const struct world *w, uint32_t seq, uint32_t n_rows_max)
+{
+    uint32_t n = 1 + random_below(w->seqs[seq].n_tokens);
+    uint32_t rows = random_below(2) ? 1 : 1 + random_below(n < n_rows_max ? n : n_rows_max);
+
+    return (struct part){seq, n - rows, rows, 0};
+}
+
+static void check_random(const struct shape *shape, uint32_t n_seqs, bool partial)
+{
+    struct part parts[PARTS_MAX];
+    static struct world w;
+
+    open_world(&w, shape, 400, 32);
+    for (uint32_t i = 0; i < n_seqs; i++) {
+        random_cut(&w, 1 + random_below(9));
+        parts[i] = random_part(&w, i, 50);
+        parts[i].missing = partial ? random_below(1u << 16) : 0;
+    }
+    if (partial)
+        parts[n_seqs / 2].missing = UINT32_MAX; /* sees nothing: zeros, and -inf */
+    check_batch(&w, parts, n_seqs);
+    cuda_test_free_all(w.d);
+}
+
+static void random_batches_match_reference(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++)
+        check_random(&(struct shape){.dtype = i == 3 ? DTYPE_F32 : DTYPE_BF16, .dim = 16,
+                                     .n_heads = 6, .n_kv_heads = 2}, 7, false);
+}
+
+static void windows_match_reference(void **state)
+{
+    static const uint32_t windows[] = {1, 2, 31, 32, 64, 65, 130, 4096, UINT32_MAX};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof windows / sizeof *windows; i++)
+        for (int plain = 0; plain < 2; plain++)
+            check_random(&(struct shape){.dtype = plain ? DTYPE_F16 : DTYPE_BF16, .dim = 16,
+                                         .n_heads = 2, .n_kv_heads = 1, .window = windows[i]},
+                         5, false);
+}
+
+/* The first row's first key at the end of a tile and at the start of the next. */
+static void window_edges_match_reference(void **state)
+{
+    static const uint32_t cut[] = {64, 100};
+    static struct world w;
+
+    (void)state;
+    for (uint32_t window = 60; window <= 68; window++) {
+        open_world(&w, &(struct shape){.dtype = DTYPE_BF16, .dim = 16, .n_heads = 2,
+                                       .n_kv_heads = 1, .window = window}, 16, 32);
+        add_sequence(&w, cut, 2);
+        add_sequence(&w, cut, 2);
+        check_batch(&w, (const struct part[]){{0, 127, 3, 0}, {1, 127, 1, 0}}, 2);
+        cuda_test_free_all(w.d);
+    }
+}
+
+static void soft_caps_match_reference(void **state)
+{
+    (void)state;
+    for (int plain = 0; plain < 2; plain++)
+        for (int i = 0; i < 2; i++)
+            check_random(&(struct shape){.dtype = plain ? DTYPE_F32 : DTYPE_BF16, .dim = 32,
+                                         .n_heads = 4, .n_kv_heads = 2, .window = i ? 70 : 0,
+                                         .soft_cap = i ? 0.7f : 30.0f, .no_lse = i}, 4, false);
+}
+
+static void partial_attention_matches_reference(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 6; i++)
+        check_random(&(struct shape){.dtype = i < 4 ? DTYPE_BF16 : DTYPE_F32, .dim = 16,
+                                     .n_heads = 4, .n_kv_heads = 2, .window = i % 2 ? 90 : 0},
+                     5, true);
+}
+
+/* A batch over the even segments and one over the odd ones, joined: attention over all. */
+static void partial_attentions_merge_to_the_whole(void **state)
+{
+    struct shape shape = {.dtype = DTYPE_BF16, .dim = 32, .n_heads = 4, .n_kv_heads = 2};
+    struct part part = {0, 400, 57, 0};
+    static struct world w;
+
+    (void)state;
+    open_world(&w, &shape, 64, 32);
+    add_sequence(&w, odd_cut, ODD_SEGS);
+    struct result whole = run(&w, &part, 1, false), halves[2];
+    float *parts = host_array(2 * whole.n_out * sizeof *parts);
+    float *lse = host_array(2 * whole.n_lse * sizeof *lse);
+    for (uint32_t i = 0; i < 2; i++) {
+        part.missing = 0x55555555u << i;
+        halves[i] = run(&w, &part, 1, false);
+        memcpy(parts + i * whole.n_out, halves[i].p.out, whole.n_out * sizeof *parts);
+        memcpy(lse + i * whole.n_lse, halves[i].p.lse, whole.n_lse * sizeof *lse);
+    }
+    struct merge_params m = {.n_rows = part.n_rows, .n_heads = shape.n_heads,
+                             .head_dim = shape.dim, .n_parts = 2};
+    m.parts = on_device(w.d, parts, 2 * whole.n_out * sizeof *parts);
+    m.lse = on_device(w.d, lse, 2 * whole.n_lse * sizeof *lse);
+    m.out = on_device(w.d, NULL, whole.n_out * sizeof *parts);
+    m.out_lse = on_device(w.d, NULL, whole.n_lse * sizeof *lse);
+    assert_ok(device_ops(w.d)->merge(w.d, NULL, &m));
+    assert_close("merged", from_device(w.d, m.out, whole.n_out * sizeof *parts), whole.p.out,
+                 whole.n_out, 1e-5f, 1e-5f);
+    assert_close("merged lse", from_device(w.d, m.out_lse, whole.n_lse * sizeof *lse), whole.p.lse,
+                 whole.n_lse, 1e-5f, 1e-5f);
+    cuda_test_free_all(w.d);
+}
+
+/* --- The same bits --- */
+
+/* The rows of one part are those of `whole`, which computed its sequence from position 0 on. */
+static void check_same_rows(const struct world *w, const struct result *whole,
+                            const struct result *got, uint32_t row0, const struct part *part)
+{
+    size_t h = w->shape.n_heads, row = h * w->shape.dim;
+
+    assert_same_bits("out", got->p.out + row0 * row, whole->p.out + part->pos0 * row,
+                     part->n_rows * row * sizeof(float));
+    assert_same_bits("lse", got->p.lse + row0 * h, whole->p.lse + part->pos0 * h,
+                     part->n_rows * h * sizeof(float));
+}
+
+static void check_same_batch(const struct world *w, const struct result *wholes,
+                             const struct part *parts, uint32_t n_parts)
+{
+    struct result got = run(w, parts, n_parts, false);
+    uint32_t row0 = 0;
+
+    for (uint32_t i = 0; i < n_parts; row0 += parts[i++].n_rows)
+        check_same_rows(w, &wholes[parts[i].seq], &got, row0, &parts[i]);
+}
+
+static void compute_wholes(const struct world *w, struct result *wholes)
+{
+    for (uint32_t i = 0; i < w->n_seqs; i++)
+        wholes[i] = run(w, &(struct part){i, 0, w->seqs[i].n_tokens, 0}, 1, false);
+}
+
+static void check_same_bits(const struct shape *shape)
+{
+    static struct world w;
+    struct result wholes[4];
+
+    open_world(&w, shape, 128, 32);
+    add_sequence(&w, odd_cut, ODD_SEGS);
+    for (int i = 0; i < 3; i++)
+        random_cut(&w, 4);
+    compute_wholes(&w, wholes);
+    for (uint32_t i = 0; i < 4; i++) { /* alone, and with others */
+        uint32_t last = w.seqs[0].n_tokens - 1, pos = i == 0 ? last : random_below(last);
+        struct part parts[4] = {{0, pos, 1, 0}};
+
+        check_same_batch(&w, wholes, parts, 1);
+        for (uint32_t s = 1; s < 4; s++)
+            parts[s] = random_part(&w, s, 40);
+        check_same_batch(&w, wholes, parts, 4);
+    }
+    for (uint32_t pos = 0, n; pos < w.seqs[1].n_tokens; pos += n) { /* in chunks */
+        uint32_t left = w.seqs[1].n_tokens - pos;
+
+        n = 1 + random_below(90);
+        n = n < left ? n : left;
+        check_same_batch(&w, wholes, &(struct part){1, pos, n, 0}, 1);
+    }
+    cuda_test_free_all(w.d);
+}
+
+static void rows_have_the_same_bits_in_any_batch(void **state)
+{
+    (void)state;
+    check_same_bits(&(struct shape){.dtype = DTYPE_BF16, .dim = 64, .n_heads = 4,
+                                    .n_kv_heads = 2});
+    check_same_bits(&(struct shape){.dtype = DTYPE_BF16, .dim = 16, .n_heads = 3,
+                                    .n_kv_heads = 1, .window = 75, .soft_cap = 20});
+    check_same_bits(&(struct shape){.dtype = DTYPE_BF16, .dim = 48, .n_heads = 17,
+                                    .n_kv_heads = 1});
+    check_same_bits(&(struct shape){.dtype = DTYPE_F32, .dim = 20, .n_heads = 2,
+                                    .n_kv_heads = 1});
+}
+
+/* A device for so many heads that it has room for the partial results of a few segments only. */
+static void rows_have_the_same_bits_without_room_for_partials(void **state)
+{
+    struct shape shape = {.dtype = DTYPE_BF16, .dim = 32, .n_heads = 4, .n_kv_heads = 2};
+    struct result wholes[8];
+    struct part parts[8];
+    static struct world w;
+
+    (void)state;
+    open_world(&w, &shape, 512, 8192);
+    for (uint32_t i = 0; i < 8; i++) {
+        random_cut(&w, i == 0 ? 1 : 6);
+        parts[i] = (struct part){i, w.seqs[i].n_tokens - 1, 1, 0};
+    }
+    compute_wholes(&w, wholes);
+    check_same_batch(&w, wholes, parts, 8);
+    cuda_test_free_all(w.d);
+}
+
+/* --- Infinities --- */
+
+/* Values that overflowed to inf reach the rows that see them, and no others. */
+static void values_of_later_keys_never_matter(void **state)
+{
+    static const uint32_t cut[] = {100, 30};
+    struct shape shape = {.dtype = DTYPE_BF16, .dim = 32, .n_heads = 4, .n_kv_heads = 2};
+    static struct world w;
+    struct result wholes[1], clean;
+
+    (void)state;
+    for (int window = 0; window < 2; window++) {
+        shape.window = window ? 20 : 0;
+        open_world(&w, &shape, 16, 32);
+        add_sequence(&w, cut, 2);
+        clean = run(&w, &(struct part){0, 0, 130, 0}, 1, false);
+        for (uint32_t i = 0; i < 3; i++) { /* at positions 40, 41 and 110 */
+            uint32_t pos = i == 2 ? 110 : 40 + i, t = pos < 100 ? pos : pos - 100;
+            uint32_t block = w.blocks[w.segs[pos >= 100].block0 + t / KV_BLOCK_TOKENS];
+
+            dtype_store(DTYPE_BF16, kv_at(&w.pool, block, LAYER, 1, 1),
+                        kv_v_index(&w.pool, 5 + i, t % KV_BLOCK_TOKENS), i == 1 ? NAN : INFINITY);
+        }
+        compute_wholes(&w, wholes);
+        check_against_reference(&wholes[0]);
+        assert_same_bits("before", wholes[0].p.out, clean.p.out,
+                         40 * sizeof(float) * shape.n_heads * shape.dim);
+        for (uint32_t pos = 35; pos < 130; pos += 5)
+            check_same_batch(&w, wholes, &(struct part){0, pos, 1, 0}, 1);
+        cuda_test_free_all(w.d);
+    }
+}
+
+/* --- Sizes of real models, on a real GPU --- */
+
+/* Every `step`-th row of a result against the reference, as sequences of one row each. */
+static void check_some_rows(const struct result *result, uint32_t step)
+{
+    struct attn_seq *seqs = host_array(result->p.n_rows * sizeof *seqs);
+    size_t h = result->p.n_heads, row = h * result->p.pool.head_dim;
+    struct attention_params p = result->p;
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < result->p.n_seqs; i++)
+        for (uint32_t r = 0; r < result->p.seqs[i].n_rows; r++) {
+            struct attn_seq s = result->p.seqs[i];
+
+            if ((s.row0 + r) % step != step - 1)
+                continue;
+            seqs[n++] = (struct attn_seq){s.row0 + r, 1, s.pos0 + r, s.seg0, s.n_segs};
+        }
+    p.seqs = seqs;
+    p.n_seqs = n;
+    p.out = host_array(result->n_out * sizeof *p.out);
+    p.lse = host_array(result->n_lse * sizeof *p.lse);
+    assert_ok(ref_attention(NULL, NULL, &p));
+    for (uint32_t i = 0; i < n; i++) {
+        assert_close("out", result->p.out + seqs[i].row0 * row, p.out + seqs[i].row0 * row, row,
+                     4e-3f, 4e-3f);
+        assert_close("lse", result->p.lse + seqs[i].row0 * h, p.lse + seqs[i].row0 * h, h, 5e-5f,
+                     5e-5f);
+    }
+}
+
+/* 64 sequences that read the same 8192 tokens, each from its own position; then 512 rows behind
+ * 8192 tokens, and one row of them alone. */
+static void full_sizes_match_reference(void **state)
+{
+    struct shape shape = {.dtype = DTYPE_BF16, .dim = 128, .n_heads = 32, .n_kv_heads = 8};
+    uint32_t cut[34], n_segs = 34;
+    struct part parts[64];
+    static struct world w;
+
+    (void)state;
+    if (!full_size())
+        skip();
+    for (uint32_t i = 0; i < n_segs; i++)
+        cut[i] = KV_SEGMENT_TOKENS_MAX;
+    open_world(&w, &shape, 34 * 8, 32);
+    add_sequence(&w, cut, n_segs);
+    for (uint32_t i = 0; i < 64; i++)
+        parts[i] = (struct part){0, 8192 - 1 - 100 * i, 1, 0};
+    struct result decoded = run(&w, parts, 64, true);
+    check_some_rows(&decoded, 16);
+
+    struct result filled = run(&w, &(struct part){0, 8192, 512, 0}, 1, true);
+    check_some_rows(&filled, 256);
+    struct result alone = run(&w, &(struct part){0, 8192 + 300, 1, 0}, 1, true);
+    size_t row = (size_t)shape.n_heads * shape.dim;
+    assert_same_bits("row 300", alone.p.out, filled.p.out + 300 * row, row * sizeof(float));
+    cuda_test_free_all(w.d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shapes_match_reference),
+        cmocka_unit_test(plain_shapes_match_reference),
+        cmocka_unit_test(context_lengths_match_reference),
+        cmocka_unit_test(random_batches_match_reference),
+        cmocka_unit_test(windows_match_reference),
+        cmocka_unit_test(window_edges_match_reference),
+        cmocka_unit_test(soft_caps_match_reference),
+        cmocka_unit_test(partial_attention_matches_reference),
+        cmocka_unit_test(partial_attentions_merge_to_the_whole),
+        cmocka_unit_test(rows_have_the_same_bits_in_any_batch),
+        cmocka_unit_test(rows_have_the_same_bits_without_room_for_partials),
+        cmocka_unit_test(values_of_later_keys_never_matter),
+        cmocka_unit_test(full_sizes_match_reference),
+    };
+
+    return cmocka_run_group_tests_name("cuda_attention", tests, NULL, NULL);
+}

@@ -1,0 +1,72 @@
+/* internal.h - between the parts of the emulation: fibers, one block's execution, the runtime.
+ *
+ * Owns    nothing.
+ * Thread  the runtime's lock is held while kernels run; fibers never leave their OS thread.
+ * Errors  emulation_die().
+ * Units   bytes. */
+#ifndef TARN_TESTS_CUDA_EMULATION_INTERNAL_H
+#define TARN_TESTS_CUDA_EMULATION_INTERNAL_H
+
+#include "cuda_runtime.h"
+#include "emulation.h"
+
+#include <functional>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define EMULATION_ASAN 1
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#else
+#define EMULATION_ASAN 0
+#endif
+
+/* fiber.cc: stacks of their own, switched by hand. */
+struct fiber;
+typedef void fiber_entry(void *arg);
+struct fiber *fiber_create(void);
+/* The next fiber_switch() to it calls entry(arg), which must never return. */
+void fiber_prepare(struct fiber *f, fiber_entry *entry, void *arg);
+void fiber_switch(struct fiber *from, struct fiber *to);
+/* The stack that the OS gave. */
+struct fiber *fiber_main(void);
+
+/* random.cc */
+uint64_t random_u64(void);
+static inline uint32_t random_to(uint32_t n) /* below n */
+{
+    return (uint32_t)(((random_u64() >> 32) * n) >> 32);
+}
+void random_fill(void *p, size_t n_bytes); /* past any sanitizer */
+
+/* grid.cc: run a whole grid, block by block. */
+void grid_run(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared_bytes,
+              const std::function<void()> &body);
+bool grid_is_running(void);
+
+/* shared.cc: static shared arrays of the kernel's file */
+void shared_fill(const void *kernel);
+bool shared_holds(const void *kernel, const void *p, size_t n_bytes);
+
+/* memory.cc */
+struct allocation {
+    char *base;
+    size_t n_bytes;
+    bool on_device;
+    void *mapping;
+    size_t map_bytes;
+};
+void *memory_alloc(size_t n_bytes, bool on_device); /* NULL: none left */
+bool memory_free(void *p, bool on_device);          /* false: not allocated so */
+/* The allocation that holds all of [p, p + n_bytes), or NULL. */
+const struct allocation *memory_find(const void *p, size_t n_bytes);
+void memory_info(size_t *n_free, size_t *n_total);
+void memory_set(void *p, int byte, size_t n_bytes);
+void memory_open(void);  /* device memory can be touched: work runs */
+void memory_close(void);
+
+/* runtime.cc: enqueue work of another module (cublasLt), and count a call. */
+void stream_enqueue(cudaStream_t s, std::function<void()> run);
+cudaError_t call_enter(const char *name);
+unsigned long env_number(const char *name, unsigned long otherwise);
+
+#endif

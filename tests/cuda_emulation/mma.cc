@@ -1,0 +1,120 @@
+/* mma.cc - matrix instructions on the 32 lanes' fragments, and the 16-bit floats they take.
+ *
+ * Layouts: PTX ISA, "Matrix Fragments for mma.m16n8k16" and "ldmatrix". */
+#include "internal.h"
+
+#include "kernels/cuda/ptx.cuh"
+
+uint32_t emulation_bf16_bits(float v)
+{
+    uint32_t bits = __float_as_uint(v);
+
+    if (v != v)
+        return 0x7fff; /* what cvt.rn.bf16x2 gives for any NaN */
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
+float emulation_f16_value(uint16_t h)
+{
+    int exponent = h >> 10 & 31;
+    float magnitude = h & 0x3ff;
+
+    if (exponent == 31)
+        magnitude = magnitude != 0 ? NAN : INFINITY;
+    else
+        magnitude = ldexpf(exponent ? magnitude + 1024 : magnitude, (exponent ? exponent : 1) - 25);
+    return h >> 15 ? -magnitude : magnitude;
+}
+
+uint32_t emulation_f16_bits(float v)
+{
+    uint32_t sign = __float_as_uint(v) >> 16 & 0x8000;
+    float magnitude = fabsf(v);
+
+    if (v != v)
+        return 0x7fff;
+    if (magnitude >= 65520) /* halfway to the number behind the largest */
+        return sign | 0x7c00;
+    if (magnitude < 0x1p-14f) /* denormal: units of 2^-24 */
+        return sign | (uint32_t)rintf(magnitude * 0x1p24f);
+    uint32_t bits = __float_as_uint(magnitude);
+    return sign | ((bits + 0xfff + (bits >> 13 & 1)) - (112u << 23)) >> 13;
+}
+
+static float bf16_value(uint16_t h)
+{
+    return __uint_as_float((uint32_t)h << 16);
+}
+
+/* Row of register i, and the column of its lower half: in A [16, 16]; B is [k][n] likewise. */
+static void mma(const emulation_operands all[32], float (*value)(uint16_t))
+{
+    float a[16][16], b[16][8], d[16][8];
+
+    for (int lane = 0; lane < 32; lane++) {
+        int g = lane / 4, c = lane % 4;
+        const uint32_t *ra = static_cast<const uint32_t *>(all[lane].a);
+        const uint32_t *rb = static_cast<const uint32_t *>(all[lane].b);
+        const float *rd = static_cast<const float *>(all[lane].out);
+        for (int half = 0; half < 2; half++) {
+            for (int i = 0; i < 4; i++)
+                a[g + 8 * (i % 2)][2 * c + 8 * (i / 2) + half] = value((uint16_t)(ra[i] >> 16 * half));
+            for (int i = 0; i < 2; i++)
+                b[2 * c + 8 * i + half][g] = value((uint16_t)(rb[i] >> 16 * half));
+            for (int i = 0; i < 2; i++)
+                d[g + 8 * i][2 * c + half] = rd[2 * i + half];
+        }
+    }
+    for (int m = 0; m < 16; m++)
+        for (int k = 0; k < 16; k++)
+            for (int n = 0; n < 8; n++)
+                d[m][n] += a[m][k] * b[k][n];
+    for (int lane = 0; lane < 32; lane++) {
+        int g = lane / 4, c = lane % 4;
+        float *rd = static_cast<float *>(all[lane].out);
+        for (int i = 0; i < 4; i++)
+            rd[i] = d[g + 8 * (i / 2)][2 * c + i % 2];
+    }
+}
+
+void emulation_mma_bf16(const emulation_operands all[32])
+{
+    mma(all, bf16_value);
+}
+
+void emulation_mma_f16(const emulation_operands all[32])
+{
+    mma(all, emulation_f16_value);
+}
+
+static void check_rows(const emulation_operands all[32])
+{
+    for (int lane = 0; lane < 32; lane++) {
+        if (reinterpret_cast<uintptr_t>(all[lane].a) % 16)
+            emulation_die("ldmatrix: lane %d's row %p is not aligned to 16", lane, all[lane].a);
+        if (!emulation_is_shared(all[lane].a, 16))
+            emulation_die("ldmatrix: lane %d's row %p is not in shared memory", lane, all[lane].a);
+    }
+}
+
+void emulation_ldmatrix(const emulation_operands all[32])
+{
+    check_rows(all);
+    for (int lane = 0; lane < 32; lane++)
+        for (int j = 0; j < 4; j++)
+            memcpy(static_cast<uint32_t *>(all[lane].out) + j,
+                   static_cast<const char *>(all[8 * j + lane / 4].a) + 4 * (lane % 4), 4);
+}
+
+/* Element [row][column] goes where [column][row] would. */
+void emulation_ldmatrix_transposed(const emulation_operands all[32])
+{
+    check_rows(all);
+    for (int lane = 0; lane < 32; lane++)
+        for (int j = 0; j < 4; j++)
+            for (int half = 0; half < 2; half++)
+                memcpy(static_cast<char *>(all[lane].out) + 4 * j + 2 * half,
+                       static_cast<const char *>(all[8 * j + 2 * (lane % 4) + half].a) +
+                           2 * (lane / 4),
+                       2);
+}

@@ -1,0 +1,416 @@
+/* runtime.cc - devices, errors, memory calls and launches: what checks arguments and enqueues. */
+#include "internal.h"
+#include "streams.h"
+
+#include <map>
+#include <mutex>
+
+#define STATIC_SHARED_MAX ((size_t)48 << 10)
+#define PARAMETER_BYTES_MAX 4096
+#define N_SMS 4 /* few, so that small tests fill them */
+
+std::recursive_mutex runtime_lock;
+
+static uint64_t n_calls, fail_at;
+static int fail_error, dead_error;
+static cudaError_t last_error;
+static std::map<const void *, size_t> shared_allowed;
+
+unsigned long env_number(const char *name, unsigned long otherwise)
+{
+    const char *text = getenv(name);
+
+    return text && *text ? strtoul(text, nullptr, 0) : otherwise;
+}
+
+static bool is_sm80(void)
+{
+    return env_number("TARN_EMULATION_SM", 90) < 90;
+}
+
+static size_t shared_max(void)
+{
+    return (size_t)(is_sm80() ? 163 : 227) << 10;
+}
+
+void emulation_fail_call(uint64_t n, int error)
+{
+    fail_at = n ? n_calls + n : 0;
+    fail_error = error;
+}
+
+void emulation_kill(int error)
+{
+    dead_error = error;
+}
+
+uint64_t emulation_calls(void)
+{
+    return n_calls;
+}
+
+cudaError_t runtime_failed(cudaError_t e)
+{
+    if (e != cudaSuccess) /* cudaErrorNotReady too: so does the real one */
+        last_error = e;
+    return e;
+}
+
+/* TARN_EMULATION_FAIL=n:e, read once. */
+static void read_environment(void)
+{
+    static bool done;
+    const char *text = done ? nullptr : getenv("TARN_EMULATION_FAIL");
+    unsigned long n;
+    int error;
+
+    done = true;
+    if (text && sscanf(text, "%lu:%d", &n, &error) == 2)
+        emulation_fail_call(n, error);
+}
+
+cudaError_t call_enter(const char *name)
+{
+    if (grid_is_running())
+        emulation_die("%s called inside a kernel", name);
+    read_environment();
+    n_calls++;
+    if (env_number("TARN_EMULATION_DEVICES", 1) == 0)
+        return runtime_failed(cudaErrorNoDevice);
+    if (dead_error)
+        return runtime_failed((cudaError_t)dead_error);
+    if (n_calls == fail_at)
+        return runtime_failed((cudaError_t)fail_error);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int *n)
+{
+    ENTER();
+    *n = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    ENTER();
+    *device = 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    ENTER();
+    return runtime_failed(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+}
+
+cudaError_t cudaSetDeviceFlags(unsigned flags)
+{
+    ENTER();
+    (void)flags;
+    return cudaSuccess;
+}
+
+cudaError_t cudaInitDevice(int device, unsigned device_flags, unsigned flags)
+{
+    ENTER();
+    (void)device_flags;
+    (void)flags;
+    return runtime_failed(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
+{
+    size_t n_free;
+
+    ENTER();
+    if (device != 0)
+        return runtime_failed(cudaErrorInvalidDevice);
+    *prop = {};
+    snprintf(prop->name, sizeof prop->name, "emulated GPU");
+    memory_info(&n_free, &prop->totalGlobalMem);
+    prop->sharedMemPerBlock = STATIC_SHARED_MAX;
+    prop->warpSize = 32;
+    prop->maxThreadsPerBlock = 1024;
+    prop->maxGridSize[0] = 0x7fffffff;
+    prop->maxGridSize[1] = prop->maxGridSize[2] = 65535;
+    prop->major = is_sm80() ? 8 : 9;
+    prop->multiProcessorCount = N_SMS;
+    prop->l2CacheSize = 1 << 20;
+    prop->sharedMemPerMultiprocessor = shared_max() + 1024;
+    prop->sharedMemPerBlockOptin = shared_max();
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device)
+{
+    static const std::map<int, int> fixed = {
+        {cudaDevAttrMaxThreadsPerBlock, 1024},
+        {cudaDevAttrMaxSharedMemoryPerBlock, (int)STATIC_SHARED_MAX},
+        {cudaDevAttrWarpSize, 32},
+        {cudaDevAttrClockRate, 1000000},
+        {cudaDevAttrMultiProcessorCount, N_SMS},
+        {cudaDevAttrIntegrated, 0},
+        {cudaDevAttrL2CacheSize, 1 << 20},
+        {cudaDevAttrMaxThreadsPerMultiProcessor, 2048},
+        {cudaDevAttrUnifiedAddressing, 1},
+        {cudaDevAttrComputeCapabilityMajor, is_sm80() ? 8 : 9},
+        {cudaDevAttrComputeCapabilityMinor, 0},
+        {cudaDevAttrMaxSharedMemoryPerMultiprocessor, (int)shared_max() + 1024},
+        {cudaDevAttrMaxRegistersPerMultiprocessor, 65536},
+        {cudaDevAttrMaxSharedMemoryPerBlockOptin, (int)shared_max()}};
+
+    ENTER();
+    auto at = fixed.find(attr);
+    if (device != 0 || at == fixed.end())
+        return runtime_failed(device != 0 ? cudaErrorInvalidDevice : cudaErrorInvalidValue);
+    *value = at->second;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *n_free, size_t *n_total)
+{
+    ENTER();
+    memory_info(n_free, n_total);
+    return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    ENTER();
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version)
+{
+    ENTER();
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    LOCK();
+    cudaError_t e = dead_error ? (cudaError_t)dead_error : last_error;
+
+    last_error = cudaSuccess;
+    return e;
+}
+
+cudaError_t cudaPeekAtLastError(void)
+{
+    LOCK();
+    return dead_error ? (cudaError_t)dead_error : last_error;
+}
+
+static const std::map<int, std::pair<const char *, const char *>> error_words = {
+    {cudaSuccess, {"cudaSuccess", "no error"}},
+    {cudaErrorInvalidValue, {"cudaErrorInvalidValue", "invalid argument"}},
+    {cudaErrorMemoryAllocation, {"cudaErrorMemoryAllocation", "out of memory"}},
+    {cudaErrorInvalidConfiguration,
+     {"cudaErrorInvalidConfiguration", "invalid configuration argument"}},
+    {cudaErrorInsufficientDriver,
+     {"cudaErrorInsufficientDriver", "CUDA driver version is insufficient for CUDA runtime version"}},
+    {cudaErrorNoDevice, {"cudaErrorNoDevice", "no CUDA-capable device is detected"}},
+    {cudaErrorInvalidDevice, {"cudaErrorInvalidDevice", "invalid device ordinal"}},
+    {cudaErrorInvalidResourceHandle,
+     {"cudaErrorInvalidResourceHandle", "invalid resource handle"}},
+    {cudaErrorNotReady, {"cudaErrorNotReady", "device not ready"}},
+    {cudaErrorIllegalAddress,
+     {"cudaErrorIllegalAddress", "an illegal memory access was encountered"}},
+    {cudaErrorLaunchFailure, {"cudaErrorLaunchFailure", "unspecified launch failure"}},
+    {cudaErrorECCUncorrectable,
+     {"cudaErrorECCUncorrectable", "uncorrectable ECC error encountered"}},
+};
+
+const char *cudaGetErrorName(cudaError_t e)
+{
+    auto at = error_words.find(e);
+
+    return at == error_words.end() ? "cudaErrorUnknown" : at->second.first;
+}
+
+const char *cudaGetErrorString(cudaError_t e)
+{
+    auto at = error_words.find(e);
+
+    return at == error_words.end() ? "unknown error" : at->second.second;
+}
+
+static cudaError_t allocate(void **out, size_t n_bytes, bool on_device)
+{
+    if (!out)
+        return runtime_failed(cudaErrorInvalidValue);
+    *out = nullptr;
+    if (n_bytes == 0)
+        return cudaSuccess;
+    *out = memory_alloc(n_bytes, on_device);
+    return runtime_failed(*out ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
+cudaError_t emulation_malloc(void **out, size_t n_bytes)
+{
+    ENTER_AS("cudaMalloc");
+    return allocate(out, n_bytes, true);
+}
+
+cudaError_t emulation_host_alloc(void **out, size_t n_bytes)
+{
+    ENTER_AS("cudaHostAlloc");
+    return allocate(out, n_bytes, false);
+}
+
+cudaError_t cudaFree(void *p)
+{
+    ENTER();
+    if (!p)
+        return cudaSuccess;
+    streams_finish(); /* the real one waits too */
+    return runtime_failed(memory_free(p, true) ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+cudaError_t cudaFreeHost(void *p)
+{
+    ENTER();
+    if (!p)
+        return cudaSuccess;
+    streams_finish();
+    return runtime_failed(memory_free(p, false) ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+/* What lies at [p, p + n_bytes): on the device, pinned, or the host's own. */
+enum where { ON_DEVICE, PINNED, PAGEABLE, OUT_OF_BOUNDS };
+
+static where find_memory(const void *p, size_t n_bytes)
+{
+    const allocation *a = memory_find(p, n_bytes);
+
+    if (a)
+        return a->on_device ? ON_DEVICE : PINNED;
+    return memory_find(p, 0) && n_bytes > 0 && memory_find(p, 1) ? OUT_OF_BOUNDS : PAGEABLE;
+}
+
+static bool side_fits(where w, bool on_device, enum cudaMemcpyKind kind)
+{
+    return w != OUT_OF_BOUNDS && (kind == cudaMemcpyDefault || (w == ON_DEVICE) == on_device);
+}
+
+/* Copy in stream order. What comes from pageable memory is read now, what goes to it is there on
+ * return: so the runtime stages it. */
+static cudaError_t enqueue_copy(void *dst, const void *src, size_t n_bytes,
+                                enum cudaMemcpyKind kind, cudaStream_t s, bool *to_pageable)
+{
+    where to = find_memory(dst, n_bytes), from = find_memory(src, n_bytes);
+
+    *to_pageable = to == PAGEABLE;
+    if (n_bytes == 0)
+        return cudaSuccess;
+    if (!side_fits(to, kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice, kind) ||
+        !side_fits(from, kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice, kind))
+        return runtime_failed(cudaErrorInvalidValue);
+    if (from == PAGEABLE) {
+        std::string staged(static_cast<const char *>(src), n_bytes);
+        stream_enqueue(s, [dst, staged] { memcpy(dst, staged.data(), staged.size()); });
+    } else {
+        stream_enqueue(s, [dst, src, n_bytes] { memmove(dst, src, n_bytes); });
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n_bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t s)
+{
+    bool to_pageable;
+
+    ENTER();
+    cudaError_t e = enqueue_copy(dst, src, n_bytes, kind, s, &to_pageable);
+    if (e == cudaSuccess && to_pageable)
+        stream_finish(s);
+    return e;
+}
+
+cudaError_t cudaMemcpy(void *dst, const void *src, size_t n_bytes, enum cudaMemcpyKind kind)
+{
+    bool to_pageable;
+
+    ENTER();
+    cudaError_t e = enqueue_copy(dst, src, n_bytes, kind, nullptr, &to_pageable);
+    if (e == cudaSuccess)
+        stream_finish(nullptr);
+    return e;
+}
+
+cudaError_t cudaMemsetAsync(void *p, int byte, size_t n_bytes, cudaStream_t s)
+{
+    ENTER();
+    if (n_bytes == 0)
+        return cudaSuccess;
+    if (find_memory(p, n_bytes) != ON_DEVICE && find_memory(p, n_bytes) != PINNED)
+        return runtime_failed(cudaErrorInvalidValue);
+    stream_enqueue(s, [p, byte, n_bytes] { memory_set(p, byte, n_bytes); });
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemset(void *p, int byte, size_t n_bytes)
+{
+    return cudaMemsetAsync(p, byte, n_bytes, nullptr);
+}
+
+cudaError_t emulation_func_set_attribute(const void *f, enum cudaFuncAttribute attr, int value)
+{
+    ENTER_AS("cudaFuncSetAttribute");
+    if (attr != cudaFuncAttributeMaxDynamicSharedMemorySize)
+        return cudaSuccess;
+    if (value < 0 || (size_t)value > shared_max())
+        return runtime_failed(cudaErrorInvalidValue);
+    shared_allowed[f] = (size_t)value;
+    return cudaSuccess;
+}
+
+static size_t shared_allowed_to(const void *f)
+{
+    auto at = shared_allowed.find(f);
+
+    return at == shared_allowed.end() || at->second < STATIC_SHARED_MAX ? STATIC_SHARED_MAX
+                                                                        : at->second;
+}
+
+cudaError_t emulation_func_get_attributes(struct cudaFuncAttributes *out, const void *f)
+{
+    ENTER_AS("cudaFuncGetAttributes");
+    *out = {0, 0, 1024, 64, (int)shared_allowed_to(f)};
+    return cudaSuccess;
+}
+
+cudaError_t emulation_occupancy(int *n, const void *f, int block, size_t shared_bytes)
+{
+    ENTER_AS("cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+    (void)f;
+    if (block <= 0 || block > 1024)
+        return runtime_failed(cudaErrorInvalidValue);
+    *n = 2048 / block;
+    while (*n > 0 && shared_bytes * (size_t)*n > shared_max())
+        --*n;
+    return cudaSuccess;
+}
+
+void emulation_launch(const char *name, const void *kernel, dim3 grid, dim3 block,
+                      size_t shared_bytes, cudaStream_t s, size_t n_argument_bytes,
+                      std::function<void()> body)
+{
+    LOCK();
+    if (call_enter(name) != cudaSuccess)
+        return;
+    uint64_t n_threads = (uint64_t)block.x * block.y * block.z;
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffff || grid.y > 65535 ||
+        grid.z > 65535 || n_threads == 0 || n_threads > 1024 || block.z > 64) {
+        runtime_failed(cudaErrorInvalidConfiguration);
+        return;
+    }
+    if (shared_bytes > shared_allowed_to(kernel) || n_argument_bytes > PARAMETER_BYTES_MAX) {
+        runtime_failed(cudaErrorInvalidValue);
+        return;
+    }
+    stream_enqueue(s, [=] { grid_run(name, kernel, grid, block, shared_bytes, body); });
+}

@@ -1,0 +1,320 @@
+/* streams.cc - streams and events.
+ *
+ * Work waits in its stream until the host waits for something; then the device takes the next piece
+ * of a stream drawn at random, among those whose next piece may run, until what the host waits for
+ * is done. So a copy that the host does not wait for has not happened, and two streams that no
+ * event orders go in any order. A query lets one piece run at most, now and then. */
+#include "streams.h"
+
+#include <time.h>
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+struct CUevent_st {
+    uint64_t n_recorded = 0; /* calls of cudaEventRecord */
+    uint64_t n_reached = 0;  /* of these, by the device */
+    double reached_at = 0;   /* seconds */
+    bool timing = true;
+};
+
+struct work {
+    std::function<bool()> ready; /* none: always */
+    std::function<void()> run;
+};
+
+struct CUstream_st {
+    std::deque<work> queue;
+    uint64_t n_queued = 0, n_done = 0;
+    bool blocking = true; /* orders itself with the legacy default stream */
+    bool destroyed = false;
+};
+
+/* The legacy default stream comes first and stays. */
+static std::vector<std::unique_ptr<CUstream_st>> streams;
+/* Handle to event; queued work holds the event itself. */
+static std::vector<std::shared_ptr<CUevent_st>> events;
+
+static CUstream_st *legacy(void)
+{
+    if (streams.empty())
+        streams.push_back(std::make_unique<CUstream_st>());
+    return streams[0].get();
+}
+
+static CUstream_st *find_stream(cudaStream_t s)
+{
+    CUstream_st *first = legacy();
+
+    if (!s || s == reinterpret_cast<cudaStream_t>(1)) /* cudaStreamLegacy */
+        return first;
+    for (const auto &other : streams)
+        if (other.get() == s && !other->destroyed)
+            return s;
+    return nullptr;
+}
+
+static std::shared_ptr<CUevent_st> find_event(cudaEvent_t e)
+{
+    for (const auto &other : events)
+        if (other.get() == e)
+            return other;
+    return nullptr;
+}
+
+static void push(CUstream_st *s, work w)
+{
+    if (s == legacy() || s->blocking) { /* each side waits for what the other had been given */
+        std::vector<std::pair<CUstream_st *, uint64_t>> before;
+        for (const auto &other : streams)
+            if (other.get() != s && other->blocking && (s == legacy() || other.get() == legacy()) &&
+                other->n_done < other->n_queued)
+                before.push_back({other.get(), other->n_queued});
+        if (!before.empty()) {
+            std::function<bool()> inner = w.ready;
+            w.ready = [before, inner] {
+                for (const auto &b : before)
+                    for (const auto &other : streams)
+                        if (other.get() == b.first && other->n_done < b.second)
+                            return false;
+                return !inner || inner();
+            };
+        }
+    }
+    s->queue.push_back(std::move(w));
+    s->n_queued++;
+}
+
+/* One piece of work of a random stream; false when there is none. Device memory is open. */
+static bool run_one(void)
+{
+    std::vector<CUstream_st *> ready;
+    bool waiting = false;
+
+    for (const auto &s : streams) {
+        if (s->queue.empty())
+            continue;
+        waiting = true;
+        if (!s->queue.front().ready || s->queue.front().ready())
+            ready.push_back(s.get());
+    }
+    if (ready.empty()) {
+        if (waiting)
+            emulation_die("deadlock: every stream with work waits for an event");
+        return false;
+    }
+    CUstream_st *s = ready[random_to((uint32_t)ready.size())];
+    work w = std::move(s->queue.front());
+    s->queue.pop_front();
+    if (w.run)
+        w.run();
+    s->n_done++;
+    for (size_t i = streams.size(); i-- > 1;)
+        if (streams[i]->destroyed && streams[i]->queue.empty())
+            streams.erase(streams.begin() + (std::ptrdiff_t)i);
+    return true;
+}
+
+template <typename Done> static void run_until(Done done)
+{
+    if (done())
+        return;
+    memory_open();
+    while (!done() && run_one())
+        ;
+    memory_close();
+}
+
+void stream_enqueue(cudaStream_t handle, std::function<void()> run)
+{
+    CUstream_st *s = find_stream(handle);
+
+    if (!s)
+        emulation_die("work for a stream that does not exist");
+    push(s, {nullptr, std::move(run)});
+}
+
+void stream_finish(cudaStream_t handle)
+{
+    CUstream_st *s = find_stream(handle);
+    uint64_t n = s->n_queued;
+
+    run_until([s, n] { return s->n_done >= n; });
+}
+
+void streams_finish(void)
+{
+    run_until([] {
+        for (const auto &s : streams)
+            if (!s->queue.empty())
+                return false;
+        return true;
+    });
+}
+
+/* While the host looks elsewhere the device may go on, or may not. */
+static void run_perhaps(void)
+{
+    if (random_to(2))
+        return;
+    memory_open();
+    run_one();
+    memory_close();
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
+{
+    ENTER();
+    legacy();
+    streams.push_back(std::make_unique<CUstream_st>());
+    streams.back()->blocking = !(flags & cudaStreamNonBlocking);
+    *out = streams.back().get();
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t *out)
+{
+    return cudaStreamCreateWithFlags(out, cudaStreamDefault);
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority)
+{
+    (void)priority;
+    return cudaStreamCreateWithFlags(out, flags);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t handle)
+{
+    ENTER();
+    CUstream_st *s = handle ? find_stream(handle) : nullptr;
+    if (!s)
+        return runtime_failed(cudaErrorInvalidResourceHandle);
+    s->destroyed = true; /* its work is still done */
+    for (size_t i = streams.size(); i-- > 1;)
+        if (streams[i]->destroyed && streams[i]->queue.empty())
+            streams.erase(streams.begin() + (std::ptrdiff_t)i);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t s)
+{
+    ENTER();
+    if (!find_stream(s))
+        return runtime_failed(cudaErrorInvalidResourceHandle);
+    stream_finish(s);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t handle)
+{
+    ENTER();
+    CUstream_st *s = find_stream(handle);
+    if (!s)
+        return runtime_failed(cudaErrorInvalidResourceHandle);
+    run_perhaps();
+    return runtime_failed(s->queue.empty() ? cudaSuccess : cudaErrorNotReady);
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+    ENTER();
+    streams_finish();
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceReset(void)
+{
+    ENTER();
+    streams_finish();
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned flags)
+{
+    ENTER();
+    CUstream_st *s = find_stream(handle);
+    std::shared_ptr<CUevent_st> e = find_event(event);
+    (void)flags;
+    if (!s || !e)
+        return runtime_failed(cudaErrorInvalidResourceHandle);
+    uint64_t n = e->n_recorded; /* later records do not count; none: no wait */
+    push(s, {[e, n] { return e->n_reached >= n; }, nullptr});
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
+{
+    ENTER();
+    events.push_back(std::make_shared<CUevent_st>());
+    events.back()->timing = !(flags & cudaEventDisableTiming);
+    *out = events.back().get();
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *out)
+{
+    return cudaEventCreateWithFlags(out, cudaEventDefault);
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t e)
+{
+    ENTER();
+    for (size_t i = 0; i < events.size(); i++)
+        if (events[i].get() == e) {
+            events.erase(events.begin() + (std::ptrdiff_t)i);
+            return cudaSuccess;
+        }
+    return runtime_failed(cudaErrorInvalidResourceHandle);
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
+{
+    ENTER();
+    CUstream_st *s = find_stream(handle);
+    std::shared_ptr<CUevent_st> e = find_event(event);
+    if (!s || !e)
+        return runtime_failed(cudaErrorInvalidResourceHandle);
+    uint64_t n = ++e->n_recorded;
+    push(s, {nullptr, [e, n] {
+                 struct timespec now;
+                 clock_gettime(CLOCK_MONOTONIC, &now);
+                 e->reached_at = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+                 if (n > e->n_reached)
+                     e->n_reached = n;
+             }});
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    ENTER();
+    std::shared_ptr<CUevent_st> e = find_event(event);
+    if (!e)
+        return runtime_failed(cudaErrorInvalidResourceHandle);
+    run_perhaps();
+    return runtime_failed(e->n_reached >= e->n_recorded ? cudaSuccess : cudaErrorNotReady);
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    ENTER();
+    std::shared_ptr<CUevent_st> e = find_event(event);
+    if (!e)
+        return runtime_failed(cudaErrorInvalidResourceHandle);
+    uint64_t n = e->n_recorded;
+    run_until([e, n] { return e->n_reached >= n; });
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
+{
+    ENTER();
+    std::shared_ptr<CUevent_st> a = find_event(from), b = find_event(to);
+    if (!a || !b || !a->timing || !b->timing || !a->n_recorded || !b->n_recorded)
+        return runtime_failed(cudaErrorInvalidResourceHandle);
+    if (a->n_reached < a->n_recorded || b->n_reached < b->n_recorded)
+        return runtime_failed(cudaErrorNotReady);
+    *ms = (float)(1e3 * (b->reached_at - a->reached_at));
+    return cudaSuccess;
+}

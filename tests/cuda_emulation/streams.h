@@ -1,0 +1,30 @@
+/* streams.h - queues of work, and when the device gets around to it.
+ *
+ * Owns    streams and events until they are destroyed and their work is done.
+ * Thread  under runtime_lock.
+ * Errors  a wait that nothing can end is the caller's deadlock and ends the process.
+ * Units   none. */
+#ifndef TARN_TESTS_CUDA_EMULATION_STREAMS_H
+#define TARN_TESTS_CUDA_EMULATION_STREAMS_H
+
+#include "internal.h"
+
+#include <mutex>
+
+extern std::recursive_mutex runtime_lock;
+#define LOCK() std::lock_guard<std::recursive_mutex> locked_(runtime_lock)
+/* Begin a call of the runtime. */
+#define ENTER_AS(name)                        \
+    LOCK();                                   \
+    cudaError_t entered_ = call_enter(name);  \
+    if (entered_ != cudaSuccess)              \
+    return entered_
+#define ENTER() ENTER_AS(__func__)
+
+/* Remember it for cudaGetLastError(), and return it. */
+cudaError_t runtime_failed(cudaError_t e);
+
+void stream_finish(cudaStream_t s);
+void streams_finish(void);
+
+#endif
