@@ -42,6 +42,7 @@ void batch_destroy(struct batch *b)
 void batch_reset(struct batch *b)
 {
     b->n_rows = b->n_seqs = b->n_segments = b->n_blocks = b->n_out = 0;
+    b->seq_rows_most = b->seq_segments_most = 0;
 }
 
 void batch_add(struct batch *b, const struct cache_seq *seq, const uint32_t *ids, uint32_t pos0,
@@ -57,6 +58,10 @@ void batch_add(struct batch *b, const struct cache_seq *seq, const uint32_t *ids
 
     b->seqs[b->n_seqs++] =
         (struct attn_seq){b->n_rows, n, pos0, b->n_segments, view.n_segments};
+    if (n > b->seq_rows_most)
+        b->seq_rows_most = n;
+    if (view.n_segments > b->seq_segments_most)
+        b->seq_segments_most = view.n_segments;
     for (uint32_t i = 0; i < view.n_segments; i++) {
         struct attn_segment s = view.segments[i];
         s.block0 += b->n_blocks;

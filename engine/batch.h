@@ -27,6 +27,8 @@ struct batch {
     uint32_t *blocks;
     uint32_t n_out, n_out_max;
     uint32_t *out_rows;         /* [n_out] rows whose logits are wanted */
+    uint32_t seq_rows_most;     /* rows of the sequence that has most */
+    uint32_t seq_segments_most; /* segments of the sequence that has most */
 };
 
 /* n_blocks_max bounds the blocks of all sequences of a step together. */

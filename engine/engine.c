@@ -13,6 +13,11 @@
 #include "kernels/device.h"
 
 #define TEMPLATE_BYTES_MAX ((size_t)1 << 20)
+/* vLLM's default. */
+#define GPU_MEMORY_UTILIZATION 0.9
+/* Of a GPU's free memory, what the KV pool leaves: the allocator rounds up, and the driver takes
+ * some when kernels are launched for the first time. */
+#define GPU_SPARE_BYTES ((uint64_t)256 << 20)
 
 void engine_config_init(struct engine_config *c)
 {
@@ -20,6 +25,7 @@ void engine_config_init(struct engine_config *c)
                                 .quantization = "none",
                                 .load_format = "auto", .policy = "fcfs", .max_num_seqs = 64,
                                 .max_batched_tokens = 512, .max_queued = 1024,
+                                .gpu_memory_utilization = GPU_MEMORY_UTILIZATION,
                                 .segment_tokens = KV_SEGMENT_TOKENS_MAX, .prefix_caching = true};
 }
 
@@ -57,6 +63,20 @@ static enum status parse_dtype(const char *flag, const char *name, enum dtype if
                    name);
 }
 
+static enum status read_gpu_memory(struct engine *e, uint64_t *n_free, uint64_t *n_total,
+                                   struct buf *why)
+{
+    size_t free_now, total;
+    enum status s = device_memory(e->device, &free_now, &total);
+
+    if (s != OK)
+        return buf_why(why, s, "the GPU does not say how much memory it has");
+    *n_free = free_now;
+    if (n_total)
+        *n_total = total;
+    return OK;
+}
+
 static enum status open_device(struct engine *e, struct buf *why)
 {
     const struct engine_config *c = &e->config;
@@ -65,7 +85,8 @@ static enum status open_device(struct engine *e, struct buf *why)
                               .max_rows = c->max_batched_tokens > c->max_num_seqs
                                               ? c->max_batched_tokens
                                               : c->max_num_seqs,
-                              .max_heads = m->n_heads, .max_head_dim = m->head_dim};
+                              .max_heads = m->n_heads, .max_head_dim = m->head_dim,
+                              .batch_invariant = c->batch_invariant};
 
     d.max_k = m->dim;
     if (m->ffn_dim > d.max_k)
@@ -76,12 +97,17 @@ static enum status open_device(struct engine *e, struct buf *why)
         d.kind = DEVICE_AUTO;
     else if (!strcmp(c->device, "cpu"))
         d.kind = DEVICE_CPU;
+    else if (!strcmp(c->device, "cuda"))
+        d.kind = DEVICE_CUDA;
     else if (!strcmp(c->device, "ref"))
         d.kind = DEVICE_REF;
     else
-        return buf_why(why, ERR_UNSUPPORTED, "--device %s is not in this build; auto, cpu and ref "
-                       "are", c->device);
-    return device_open(&e->device, &d, why);
+        return buf_why(why, ERR_UNSUPPORTED, "--device %s is unknown; auto, cpu, cuda and ref are "
+                       "known", c->device);
+    enum status s = device_open(&e->device, &d, why);
+    if (s == OK && !device_is_host(e->device))
+        s = read_gpu_memory(e, &e->gpu_bytes_free_at_open, NULL, why);
+    return s;
 }
 
 static enum status load_weights(struct engine *e, struct buf *why)
@@ -157,10 +183,76 @@ static uint64_t default_kv_bytes(uint64_t wanted)
     return wanted < quarter ? wanted : quarter;
 }
 
+static struct forward_config forward_shape(struct engine *e, uint32_t max_model_len)
+{
+    const struct engine_config *c = &e->config;
+    uint64_t n_blocks = (uint64_t)c->max_num_seqs *
+                        cache_blocks_max(max_model_len, REQUEST_N_SPANS_MAX, 0);
+
+    return (struct forward_config){.device = e->device, .model = &e->model,
+                                   .weights = &e->weights, .n_rows_max = c->max_batched_tokens,
+                                   .n_out_max = c->max_num_seqs, .n_pos = max_model_len,
+                                   .n_seqs_max = c->max_num_seqs,
+                                   .n_blocks_max = n_blocks < UINT32_MAX ? (uint32_t)n_blocks
+                                                                         : UINT32_MAX,
+                                   .device_logits = device_ops(e->device)->sample != NULL};
+}
+
+static struct device_sampler_config sampler_shape(struct engine *e, uint32_t max_model_len)
+{
+    return (struct device_sampler_config){.device = e->device, .n_vocab = e->model.n_vocab,
+                                          .n_rows_max = e->config.max_num_seqs,
+                                          .n_known_max = max_model_len,
+                                          .n_banned_max = N_BANNED_MAX};
+}
+
+/* What --gpu-memory-utilization leaves for the KV pool: that share of all memory, less what was
+ * taken since the device was opened (weights) and what the step's buffers will take; never more
+ * than is free, whoever has the rest. */
+static enum status gpu_kv_bytes(struct engine *e, uint32_t max_model_len, uint64_t *out,
+                                struct buf *why)
+{
+    struct forward_config fwd = forward_shape(e, max_model_len);
+    struct device_sampler_config ds = sampler_shape(e, max_model_len);
+    uint64_t step = forward_device_bytes(&fwd) + device_sampler_device_bytes(&ds);
+    uint64_t n_free = 0, n_total = 0;
+    double share = e->config.gpu_memory_utilization;
+    enum status s = read_gpu_memory(e, &n_free, &n_total, why);
+
+    if (s != OK)
+        return s;
+    uint64_t taken = e->gpu_bytes_free_at_open - n_free + step;
+    uint64_t may_take = (uint64_t)(share * (double)n_total);
+    if (n_free > e->gpu_bytes_free_at_open) /* another process gave memory back meanwhile */
+        taken = e->weights.n_bytes + step;
+    *out = may_take > taken ? may_take - taken : 0;
+    uint64_t spare = step + GPU_SPARE_BYTES;
+    if (*out > (n_free > spare ? n_free - spare : 0))
+        *out = n_free > spare ? n_free - spare : 0;
+    if (*out == 0)
+        return buf_why(why, ERR_NOMEM, "the GPU has no room for a KV pool: weights and buffers "
+                       "take %.2f GB, %.2f of %.2f GB are free, --gpu-memory-utilization is %g",
+                       (double)taken * 1e-9, (double)n_free * 1e-9, (double)n_total * 1e-9, share);
+    return OK;
+}
+
+static enum status choose_kv_bytes(struct engine *e, uint32_t max_model_len, uint64_t wanted,
+                                   uint64_t *out, struct buf *why)
+{
+    *out = e->config.kv_bytes;
+    if (*out > 0)
+        return OK;
+    if (!device_is_host(e->device))
+        return gpu_kv_bytes(e, max_model_len, out, why);
+    *out = default_kv_bytes(wanted);
+    return OK;
+}
+
 static enum status size_pool(struct engine *e, struct kv_pool *pool, struct buf *why)
 {
     struct engine_config *c = &e->config;
     uint32_t len = c->max_model_len ? c->max_model_len : e->model.max_pos;
+    uint64_t bytes, wanted;
     enum status s;
 
     *pool = (struct kv_pool){.n_layers = e->model.n_layers, .n_kv_heads = e->model.n_kv_heads,
@@ -173,14 +265,18 @@ static enum status size_pool(struct engine *e, struct kv_pool *pool, struct buf 
                        "max_position_embeddings %u", len, e->model.max_pos);
     uint64_t block = kv_block_bytes(pool);
     uint64_t per_seq = cache_blocks_max(len, 0, 0);
-    uint64_t bytes = c->kv_bytes ? c->kv_bytes
-                                 : default_kv_bytes(per_seq * block * c->max_num_seqs);
+    if (__builtin_mul_overflow(per_seq * block, c->max_num_seqs, &wanted))
+        wanted = UINT64_MAX; /* cut to what there is */
+    s = choose_kv_bytes(e, len, wanted, &bytes, why);
+    if (s != OK)
+        return s;
     uint64_t n = bytes / block;
     if (n > UINT32_MAX / 2)
         n = UINT32_MAX / 2;
     if (n < 2)
-        return buf_why(why, ERR_INVALID, "--kv-device-bytes holds fewer than 2 KV blocks of %llu "
-                       "bytes", (unsigned long long)block);
+        return buf_why(why, ERR_INVALID, "the KV pool of %llu bytes holds fewer than 2 KV blocks "
+                       "of %llu bytes; raise --kv-device-bytes", (unsigned long long)bytes,
+                       (unsigned long long)block);
     if (per_seq > n) {
         if (c->max_model_len)
             return buf_why(why, ERR_INVALID, "the KV pool of %llu blocks cannot hold "
@@ -230,22 +326,33 @@ static void touch(void *p, size_t n_bytes)
         ((volatile char *)p)[i] = 0;
 }
 
+/* Where tokens are picked: on a device that does it, else here, with scratch for every row. */
+static enum status create_sampler(struct engine *e)
+{
+    struct device_sampler_config ds = sampler_shape(e, e->config.max_model_len);
+    size_t n_logits = (size_t)e->config.max_num_seqs * e->model.n_vocab;
+
+    if (device_ops(e->device)->sample)
+        return device_sampler_create(&e->device_sampler, &ds);
+    e->candidates = calloc(n_logits, sizeof *e->candidates);
+    e->raw_logits = calloc(n_logits, sizeof *e->raw_logits);
+    if (!e->candidates || !e->raw_logits)
+        return ERR_NOMEM;
+    touch(e->candidates, n_logits * sizeof *e->candidates);
+    touch(e->raw_logits, n_logits * sizeof *e->raw_logits);
+    return OK;
+}
+
 static enum status create_loop_state(struct engine *e, const struct kv_pool *pool, struct buf *why)
 {
     const struct engine_config *c = &e->config;
     uint32_t n_seqs = c->max_num_seqs;
-    uint64_t n_blocks = (uint64_t)n_seqs * cache_blocks_max(c->max_model_len, REQUEST_N_SPANS_MAX,
-                                                            0);
     struct cache_config cache = {e->device, *pool, c->segment_tokens, c->prefix_caching};
-    struct forward_config fwd = {.device = e->device, .model = &e->model, .weights = &e->weights,
-                                 .n_rows_max = c->max_batched_tokens, .n_out_max = n_seqs,
-                                 .n_pos = c->max_model_len, .n_seqs_max = n_seqs,
-                                 .n_blocks_max = (uint32_t)n_blocks};
+    struct forward_config fwd = forward_shape(e, c->max_model_len);
     struct scheduler_config sched = {c->policy, e->n_slots, n_seqs, c->max_batched_tokens};
-    size_t n_logits = (size_t)n_seqs * e->model.n_vocab;
     enum status s;
 
-    if (n_blocks > UINT32_MAX)
+    if (fwd.n_blocks_max == UINT32_MAX)
         return buf_why(why, ERR_INVALID, "--max-num-seqs times --max-model-len is too large");
     if ((s = cache_create(&e->cache, &cache, why)) != OK)
         return s;
@@ -253,18 +360,16 @@ static enum status create_loop_state(struct engine *e, const struct kv_pool *poo
         return s;
     if ((s = forward_create(&e->forward, &fwd)) != OK ||
         (s = batch_create(&e->batch, c->max_batched_tokens, n_seqs, n_seqs,
-                          (uint32_t)n_blocks)) != OK ||
+                          fwd.n_blocks_max)) != OK ||
         (s = ring_init(&e->submitted, e->n_slots)) != OK)
         return buf_why(why, s, "out of memory for the step buffers");
     e->seqs = calloc(e->n_slots, sizeof *e->seqs);
     e->free_slots = calloc(e->n_slots, sizeof *e->free_slots);
     e->intake = calloc(e->n_slots, sizeof *e->intake);
-    e->candidates = calloc(n_logits, sizeof *e->candidates);
-    e->raw_logits = calloc(n_logits, sizeof *e->raw_logits);
-    if (!e->seqs || !e->free_slots || !e->intake || !e->candidates || !e->raw_logits)
+    if (!e->seqs || !e->free_slots || !e->intake)
         return buf_why(why, ERR_NOMEM, "out of memory for the sequence table");
-    touch(e->candidates, n_logits * sizeof *e->candidates);
-    touch(e->raw_logits, n_logits * sizeof *e->raw_logits);
+    if ((s = create_sampler(e)) != OK)
+        return buf_why(why, s, "out of memory for sampling");
     while (e->n_free_slots < e->n_slots) {
         e->free_slots[e->n_free_slots] = e->n_slots - 1 - e->n_free_slots;
         e->n_free_slots++;
@@ -334,6 +439,8 @@ static void fill_info(struct engine *e, const struct kv_pool *pool, uint64_t t0)
 
 static enum status check_config(const struct engine_config *c, struct buf *why)
 {
+    if (!(c->gpu_memory_utilization > 0 && c->gpu_memory_utilization <= 1))
+        return buf_why(why, ERR_INVALID, "--gpu-memory-utilization must be above 0 and at most 1");
     if (!c->model_dir)
         return buf_why(why, ERR_INVALID, "no model given; use --model DIR");
     if (c->max_num_seqs == 0 || c->max_batched_tokens == 0)
@@ -423,6 +530,7 @@ void engine_close(struct engine *e)
         ring_poke(&e->submitted);
         pthread_join(e->thread, NULL);
     }
+    device_sampler_destroy(e->device_sampler);
     forward_destroy(e->forward);
     scheduler_destroy(e->scheduler);
     cache_destroy(e->cache);
@@ -443,8 +551,15 @@ void engine_close(struct engine *e)
     free(e);
 }
 
+bool engine_failed(const struct engine *e)
+{
+    return atomic_load(&e->failed);
+}
+
 static enum status enter(struct engine *e, struct buf *why)
 {
+    if (atomic_load(&e->failed))
+        return buf_why(why, ERR_UNAVAILABLE, DEVICE_FAILED_WORDS);
     if (atomic_load(&e->draining))
         return buf_why(why, ERR_UNAVAILABLE, "the server is shutting down");
     if (atomic_fetch_add(&e->n_queued, 1) >= e->config.max_queued) {

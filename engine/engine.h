@@ -5,7 +5,8 @@
  *         the const getters: any thread. Everything inside the step: the engine thread alone.
  * Errors  engine_open(): words that name the file and what is wrong with it.
  *         engine_submit(): ERR_BUSY when --max-num-queued-reqs are waiting, ERR_UNAVAILABLE while
- *         draining, ERR_TOO_LARGE when the request could never fit the KV pool.
+ *         draining and after the device failed, ERR_TOO_LARGE when the request could never fit the
+ *         KV pool.
  * Units   bytes, tokens, nanoseconds. */
 #ifndef TARN_ENGINE_ENGINE_H
 #define TARN_ENGINE_ENGINE_H
@@ -24,7 +25,7 @@ struct engine;
 
 struct engine_config {
     const char *model_dir;        /* Hugging Face layout */
-    const char *device;           /* "auto", "cpu", "ref" */
+    const char *device;           /* "auto", "cpu", "cuda", "ref" */
     const char *cpu_variant;      /* NULL = best of the machine */
     const char *dtype;            /* of weights: "auto" (as stored), "f32", "bf16", "f16" */
     const char *quantization;     /* of weights, at load: "none", "int8", "int4" */
@@ -38,6 +39,9 @@ struct engine_config {
     uint32_t max_batched_tokens;
     uint32_t max_queued;
     uint64_t kv_bytes;            /* 0 = chosen from free memory */
+    double gpu_memory_utilization; /* on a GPU, when kv_bytes is 0: the share of its memory, above 0
+                                     and at most 1, that weights, buffers and KV may take together */
+    bool batch_invariant;         /* on a GPU: products in an order that no batch changes */
     uint32_t segment_tokens;
     bool prefix_caching;
     uint64_t seed;                /* of dummy weights */
@@ -54,6 +58,10 @@ void engine_drain_begin(struct engine *e);
 bool engine_drained(const struct engine *e);
 /* Cancels what is left, joins the thread, frees all. NULL is fine. */
 void engine_close(struct engine *e);
+
+/* The device failed for good: every request inside has ended with ERR_UNAVAILABLE, none is taken
+ * any more, and all that is left is to end the process. Any thread. */
+bool engine_failed(const struct engine *e);
 
 /* Takes a reference of its own on OK. */
 NODISCARD enum status engine_submit(struct engine *e, struct request *r, struct buf *why);

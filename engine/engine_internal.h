@@ -12,12 +12,16 @@
 
 #include "base/ring.h"
 #include "engine/batch.h"
+#include "engine/device_sampler.h"
 #include "engine/engine.h"
 #include "engine/forward.h"
 #include "engine/model.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/weights.h"
+
+/* Ids that one row may have banned (min_tokens). */
+#define N_BANNED_MAX (MODEL_N_EOS_MAX + REQUEST_N_STOP_IDS_MAX)
 
 /* A request inside the engine: its tokens and its block table. */
 struct sequence {
@@ -44,6 +48,7 @@ struct engine {
     char *model_dir;
     uint8_t fingerprint[KV_FINGERPRINT_BYTES];
     uint32_t n_slots;
+    uint64_t gpu_bytes_free_at_open; /* 0: no GPU */
 
     /* Any thread. */
     struct ring submitted;       /* struct request *, one reference each */
@@ -52,6 +57,7 @@ struct engine {
     atomic_uint n_rejected;
     atomic_bool draining;
     atomic_bool stopping;
+    atomic_bool failed;          /* engine_failed() */
     atomic_bool reset_wanted;    /* engine_reset_cache() */
 
     /* Under stats_lock. */
@@ -69,11 +75,15 @@ struct engine {
     uint32_t *free_slots;        /* stack */
     uint32_t n_free_slots;
     void **intake;               /* [n_slots] */
-    struct sampler_candidate *candidates; /* [max_num_seqs, V] */
-    float *raw_logits;                    /* [max_num_seqs, V] */
+    struct device_sampler *device_sampler; /* NULL: tokens are picked on the host */
+    struct sampler_candidate *candidates; /* [max_num_seqs, V]; NULL with a device_sampler */
+    float *raw_logits;                    /* the same */
     struct buf text;             /* scratch of the stop-string watch */
     struct engine_stats live;
 };
+
+/* What a request is told that a failed device ended, or that came too late. */
+#define DEVICE_FAILED_WORDS "the device failed; this server is ending, try another one"
 
 const uint8_t *engine_fingerprint(const struct engine *e); /* [KV_FINGERPRINT_BYTES] */
 uint32_t engine_segment_tokens(const struct engine *e);

@@ -5,8 +5,9 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "engine/staging.h"
 
-/* Device copies of a batch's arrays; on a device that reads host memory the batch's own. */
+/* A batch's arrays where ops can read them; on a host device the batch's own. */
 struct step_arrays {
     const uint32_t *ids, *pos, *slot_block, *slot_offset, *blocks, *out_rows;
     const struct attn_seq *seqs;
@@ -26,7 +27,7 @@ struct forward {
     float *logits;   /* [R, V] */
     float *cos_sin;  /* [n_pos, d] */
     float *host_logits;
-    void *staged[8]; /* device arrays behind step_arrays, NULL when the host's are read in place */
+    struct staging *staging;
 };
 
 static void *alloc_floats(struct forward *f, uint64_t rows, uint64_t cols)
@@ -55,14 +56,25 @@ static enum status make_cos_sin(struct forward *f)
     return s;
 }
 
-static size_t staged_bytes(const struct forward *f, int i)
+/* Of one step's arrays at most. */
+static size_t staging_bytes_max(const struct forward_config *c)
 {
-    size_t rows = f->c.n_rows_max, blocks = f->c.n_blocks_max;
-    const size_t bytes[8] = {rows * 4, rows * 4, rows * 4, rows * 4, blocks * 4,
-                             f->c.n_out_max * (size_t)4,
-                             f->c.n_seqs_max * sizeof(struct attn_seq),
-                             blocks * sizeof(struct attn_segment)};
-    return bytes[i];
+    return 4 * STAGING_BYTES(c->n_rows_max * sizeof(uint32_t)) +
+           STAGING_BYTES(c->n_blocks_max * sizeof(uint32_t)) +
+           STAGING_BYTES(c->n_out_max * sizeof(uint32_t)) +
+           STAGING_BYTES(c->n_seqs_max * sizeof(struct attn_seq)) +
+           STAGING_BYTES(c->n_blocks_max * sizeof(struct attn_segment));
+}
+
+uint64_t forward_device_bytes(const struct forward_config *c)
+{
+    const struct model_config *m = c->model;
+    uint64_t per_row = 2 * (uint64_t)m->dim + 3 * (uint64_t)m->ffn_dim +
+                       2 * (uint64_t)(m->n_heads + m->n_kv_heads) * m->head_dim;
+    uint64_t per_out = (uint64_t)m->dim + m->n_vocab;
+
+    return (c->n_rows_max * per_row + c->n_out_max * per_out + c->n_pos * (uint64_t)m->head_dim) *
+               sizeof(float) + staging_bytes_max(c);
 }
 
 enum status forward_create(struct forward **out, const struct forward_config *config)
@@ -92,15 +104,14 @@ enum status forward_create(struct forward **out, const struct forward_config *co
     if (device_is_host(config->device))
         /* The pages now, not when the batch first is that wide: see touch() in engine.c. */
         memset(f->logits, 0, (size_t)config->n_out_max * m->n_vocab * sizeof(float));
-    if (!device_is_host(config->device)) {
+    if (!device_is_host(config->device) && !config->device_logits) {
         f->host_logits = malloc((size_t)config->n_out_max * m->n_vocab * sizeof(float));
         if (!f->host_logits)
             goto done;
-        for (int i = 0; i < 8; i++)
-            if (!(f->staged[i] = device_alloc(config->device, staged_bytes(f, i))))
-                goto done;
     }
-    s = make_cos_sin(f);
+    s = staging_create(&f->staging, config->device, staging_bytes_max(config));
+    if (s == OK)
+        s = make_cos_sin(f);
 done:
     if (s != OK) {
         forward_destroy(f);
@@ -118,40 +129,34 @@ void forward_destroy(struct forward *f)
                    f->cos_sin};
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
         device_free(f->c.device, all[i]);
-    for (size_t i = 0; i < ARRAY_SIZE(f->staged); i++)
-        device_free(f->c.device, f->staged[i]);
+    staging_destroy(f->staging);
     free(f->host_logits);
     free(f);
 }
 
 static enum status stage_batch(struct forward *f, const struct batch *b, struct step_arrays *a)
 {
-    *a = (struct step_arrays){b->ids,    b->pos,      b->slot_block, b->slot_offset,
-                              b->blocks, b->out_rows, b->seqs,       b->segments};
-    if (device_is_host(f->c.device))
-        return OK;
+    struct staging *g = f->staging;
+    enum status s = staging_begin(g);
 
-    const void *from[8] = {b->ids,    b->pos,      b->slot_block, b->slot_offset,
-                           b->blocks, b->out_rows, b->seqs,       b->segments};
-    const size_t n[8] = {b->n_rows * 4ul,   b->n_rows * 4ul, b->n_rows * 4ul,
-                         b->n_rows * 4ul,   b->n_blocks * 4ul, b->n_out * 4ul,
-                         b->n_seqs * sizeof *b->seqs, b->n_segments * sizeof *b->segments};
-    for (int i = 0; i < 8; i++) {
-        enum status s = device_upload(f->c.device, f->staged[i], from[i], n[i]);
-        if (s != OK)
-            return s;
-    }
-    *a = (struct step_arrays){f->staged[0], f->staged[1], f->staged[2], f->staged[3],
-                              f->staged[4], f->staged[5], f->staged[6], f->staged[7]};
-    return OK;
+    if (s != OK)
+        return s;
+    a->ids = staging_add(g, b->ids, b->n_rows * sizeof *b->ids);
+    a->pos = staging_add(g, b->pos, b->n_rows * sizeof *b->pos);
+    a->slot_block = staging_add(g, b->slot_block, b->n_rows * sizeof *b->slot_block);
+    a->slot_offset = staging_add(g, b->slot_offset, b->n_rows * sizeof *b->slot_offset);
+    a->blocks = staging_add(g, b->blocks, b->n_blocks * sizeof *b->blocks);
+    a->out_rows = staging_add(g, b->out_rows, b->n_out * sizeof *b->out_rows);
+    a->seqs = staging_add(g, b->seqs, b->n_seqs * sizeof *b->seqs);
+    a->segments = staging_add(g, b->segments, b->n_segments * sizeof *b->segments);
+    return staging_send(g);
 }
 
 static enum status embed(struct forward *f, const struct batch *b, const struct step_arrays *a)
 {
-    const struct weight *w = &f->c.weights->embedding;
     struct embed_params p = {.n_rows = b->n_rows, .dim = f->c.model->dim,
-                             .n_vocab = f->c.model->n_vocab, .dtype = w->dtype,
-                             .group = w->group, .table = w->data, .ids = a->ids, .out = f->x};
+                             .n_vocab = f->c.model->n_vocab,
+                             .table = f->c.weights->embedding, .ids = a->ids, .out = f->x};
     return f->ops->embed(f->c.device, NULL, &p);
 }
 
@@ -191,8 +196,11 @@ static enum status attention(struct forward *f, const struct batch *b, const str
                              const struct kv_pool *pool, uint32_t layer)
 {
     const struct model_config *m = f->c.model;
-    struct attention_params p = {.n_seqs = b->n_seqs, .n_heads = m->n_heads, .layer = layer,
-                                 .scale = 1.0f / sqrtf((float)m->head_dim), .q = f->qkv,
+    struct attention_params p = {.n_seqs = b->n_seqs, .n_rows = b->n_rows,
+                                 .n_rows_max = b->seq_rows_most,
+                                 .n_segs_max = b->seq_segments_most, .n_heads = m->n_heads,
+                                 .layer = layer, .scale = 1.0f / sqrtf((float)m->head_dim),
+                                 .q = f->qkv,
                                  .q_stride = (size_t)(m->n_heads + 2 * m->n_kv_heads) *
                                              m->head_dim,
                                  .out = f->attn, .seqs = a->seqs, .segments = a->segments,
@@ -237,7 +245,7 @@ static enum status run_output(struct forward *f, const struct batch *b,
                               .out = f->out_x};
     enum status s;
 
-    *logits = device_is_host(f->c.device) ? f->logits : f->host_logits;
+    *logits = f->host_logits ? f->host_logits : f->logits;
     if (b->n_out == 0)
         return OK;
     if ((s = f->ops->gather(f->c.device, NULL, &p)) != OK ||
@@ -254,7 +262,7 @@ static enum status run_output(struct forward *f, const struct batch *b,
 enum status forward_run(struct forward *f, const struct batch *b, const struct kv_pool *pool,
                         float **logits)
 {
-    struct step_arrays a;
+    struct step_arrays a = {0};
     enum status s = stage_batch(f, b, &a);
 
     ASSERT(b->n_rows <= f->c.n_rows_max && b->n_out <= f->c.n_out_max);

@@ -1,8 +1,8 @@
 /* forward.h - the layer loop: one batch through the model.
  *
- * Written once against kernels/ops.h; reads like the paper (Touvron et al., "LLaMA"): embedding, then
- * per layer norm, QKV, rotary, attention, residual, norm, gated feed-forward, residual, then the
- * final norm and the output layer for the rows that want logits.
+ * Written once against kernels/ops.h; reads like the paper (Touvron et al., "LLaMA"): embedding,
+ * then per layer norm, QKV, rotary, attention, residual, norm, gated feed-forward, residual, then
+ * the final norm and the output layer for the rows that want logits.
  *
  * Owns    its activations, sized once for max_rows and max_out; borrows model, weights, device.
  * Thread  engine thread only.
@@ -26,14 +26,17 @@ struct forward_config {
     uint32_t n_pos;              /* positions that rotary tables are made for */
     uint32_t n_seqs_max;
     uint32_t n_blocks_max;       /* as in batch_create() */
+    bool device_logits;          /* leave them on the device: it samples */
     const struct ops *ops;       /* NULL: the device's own; else launchers around them (profiles) */
 };
 
+/* Device memory that forward_create() will take. */
+uint64_t forward_device_bytes(const struct forward_config *config);
 NODISCARD enum status forward_create(struct forward **out, const struct forward_config *config);
 void forward_destroy(struct forward *f); /* NULL is fine */
 
-/* Run the batch; *logits is host memory [batch->n_out, V], valid until the next run; the caller may
- * change it. */
+/* Run the batch; *logits is host memory [batch->n_out, V] (device memory with device_logits), valid
+ * until the next run; the caller may change it. */
 NODISCARD enum status forward_run(struct forward *f, const struct batch *batch,
                                   const struct kv_pool *pool, float **logits);
 

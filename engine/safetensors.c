@@ -1,8 +1,12 @@
 #include "engine/safetensors.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/check.h"
 #include "base/json.h"
@@ -16,6 +20,8 @@
 struct shard {
     struct mapfile file;
     struct json *header; /* names and shapes stay in here */
+    char *path;
+    int fd;              /* -1: nobody has asked for it */
 };
 
 struct safetensors {
@@ -93,7 +99,7 @@ static enum status read_extent(struct tensor *t, const struct json *j, uint64_t 
 static enum status add_tensor(struct safetensors *st, const char *name, const struct json *j,
                               const unsigned char *data, uint64_t n_data, struct buf *why)
 {
-    struct tensor t = {.name = name};
+    struct tensor t = {.name = name, .file = st->n_shards - 1};
     uint64_t n_elements = 0;
     enum status s;
 
@@ -164,7 +170,9 @@ static enum status open_shard(struct safetensors *st, const char *dir, const cha
     if (s != OK)
         return s;
     st->n_shards++;
-    return read_header(st, sh, path, why);
+    sh->fd = -1;
+    sh->path = strdup(path);
+    return sh->path ? read_header(st, sh, path, why) : buf_why(why, ERR_NOMEM, "out of memory");
 }
 
 static int compare_names(const void *a, const void *b)
@@ -252,6 +260,9 @@ void safetensors_close(struct safetensors *st)
         return;
     for (uint32_t i = 0; i < st->n_shards; i++) {
         js_unref(st->shards[i].header);
+        if (st->shards[i].fd >= 0)
+            close(st->shards[i].fd);
+        free(st->shards[i].path);
         mapfile_close(&st->shards[i].file);
     }
     free(st->tensors);
@@ -265,4 +276,23 @@ const struct tensor *safetensors_find(const struct safetensors *st, const char *
     if (st->n_tensors == 0)
         return NULL;
     return bsearch(&want, st->tensors, st->n_tensors, sizeof want, compare_tensors);
+}
+
+enum status safetensors_file(struct safetensors *st, const struct tensor *t, int *fd,
+                             uint64_t *offset, struct buf *why)
+{
+    struct shard *sh = &st->shards[t->file];
+    struct stat found;
+
+    if (sh->fd < 0) {
+        sh->fd = open(sh->path, O_RDONLY | O_CLOEXEC);
+        if (sh->fd < 0)
+            return buf_why(why, ERR_IO, "cannot open %s: %s", sh->path, strerror(errno));
+        if (fstat(sh->fd, &found) != 0 || (uint64_t)found.st_ino != sh->file.ino ||
+            (uint64_t)found.st_dev != sh->file.dev)
+            return buf_why(why, ERR_IO, "%s was exchanged while it was read", sh->path);
+    }
+    *fd = sh->fd;
+    *offset = (uint64_t)((const unsigned char *)t->data - sh->file.data);
+    return OK;
 }

@@ -3,8 +3,8 @@
  * File format (huggingface/safetensors): u64 little-endian n; n bytes of JSON, an object of
  * name -> {"dtype", "shape", "data_offsets": [begin, end)}, offsets counting from 8 + n; then data.
  *
- * Owns    the mappings until safetensors_close().
- * Thread  read-only after open: any.
+ * Owns    the mappings and the files until safetensors_close().
+ * Thread  read-only after open: any; but safetensors_file().
  * Errors  ERR_NOT_FOUND no checkpoint in the directory; ERR_INVALID a header that does not hold
  *         together (words name file and tensor). Every offset is checked against the file before
  *         anything is handed out.
@@ -29,6 +29,7 @@ struct tensor {
     uint64_t shape[TENSOR_N_DIMS_MAX];
     const void *data;         /* no alignment is promised by the format */
     uint64_t n_bytes;
+    uint32_t file;            /* which of the checkpoint's: safetensors_file() */
 };
 
 struct safetensors;
@@ -37,6 +38,11 @@ struct safetensors;
 NODISCARD enum status safetensors_open(struct safetensors **out, const char *dir,
                                        struct buf *why);
 void safetensors_close(struct safetensors *st); /* NULL is fine */
+/* Where a tensor lies, for reads: a file, open until safetensors_close(), and the offset of its
+ * first byte. Not for two threads at once. ERR_IO when the file cannot be opened again, or is
+ * another than the one that was mapped. */
+NODISCARD enum status safetensors_file(struct safetensors *st, const struct tensor *t, int *fd,
+                                       uint64_t *offset, struct buf *why);
 /* NULL when there is none of that name. */
 const struct tensor *safetensors_find(const struct safetensors *st, const char *name);
 

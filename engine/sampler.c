@@ -12,24 +12,48 @@ static bool wants_counts(const struct sampling *sp)
     return sp->presence_penalty != 0 || sp->frequency_penalty != 0 || sp->repetition_penalty != 1;
 }
 
-enum status sampler_state_init(struct sampler_state *st, const struct sampling *sp,
-                               uint32_t n_vocab, const uint32_t *prompt, uint32_t n_prompt)
+static bool is_in_prompt(const struct sampler_state *st, uint32_t id)
 {
+    return st->in_prompt && (st->in_prompt[id / 8] >> id % 8 & 1);
+}
+
+static void add_seen(struct sampler_state *st, uint32_t id)
+{
+    ASSERT(st->n_seen < st->n_seen_max);
+    st->seen[st->n_seen++] = id;
+}
+
+static void add_prompt(struct sampler_state *st, const uint32_t *prompt, uint32_t n_prompt)
+{
+    for (uint32_t i = 0; i < n_prompt; i++) {
+        if (is_in_prompt(st, prompt[i]))
+            continue;
+        st->in_prompt[prompt[i] / 8] |= (uint8_t)(1u << prompt[i] % 8);
+        add_seen(st, prompt[i]);
+    }
+}
+
+enum status sampler_state_init(struct sampler_state *st, const struct sampling *sp,
+                               uint32_t n_vocab, const uint32_t *prompt, uint32_t n_prompt,
+                               uint32_t n_out_max)
+{
+    bool wants_prompt = sp->repetition_penalty != 1;
+    uint64_t n_seen_max = (uint64_t)n_out_max + (wants_prompt ? n_prompt : 0);
+
     *st = (struct sampler_state){0};
     if (!wants_counts(sp))
         return OK;
+    st->n_seen_max = n_seen_max < n_vocab ? (uint32_t)n_seen_max : n_vocab;
     st->counts = calloc(n_vocab, sizeof *st->counts);
-    if (!st->counts)
-        return ERR_NOMEM;
-    if (sp->repetition_penalty == 1)
-        return OK;
-    st->in_prompt = calloc(((size_t)n_vocab + 7) / 8, 1);
-    if (!st->in_prompt) {
+    st->seen = malloc(st->n_seen_max * sizeof *st->seen);
+    if (wants_prompt)
+        st->in_prompt = calloc(((size_t)n_vocab + 7) / 8, 1);
+    if (!st->counts || !st->seen || (wants_prompt && !st->in_prompt)) {
         sampler_state_fini(st);
         return ERR_NOMEM;
     }
-    for (uint32_t i = 0; i < n_prompt; i++)
-        st->in_prompt[prompt[i] / 8] |= (uint8_t)(1u << prompt[i] % 8);
+    if (wants_prompt)
+        add_prompt(st, prompt, n_prompt);
     return OK;
 }
 
@@ -37,13 +61,26 @@ void sampler_state_fini(struct sampler_state *st)
 {
     free(st->counts);
     free(st->in_prompt);
+    free(st->seen);
     *st = (struct sampler_state){0};
 }
 
 void sampler_state_count(struct sampler_state *st, uint32_t id)
 {
-    if (st->counts && st->counts[id] < UINT16_MAX)
+    if (!st->counts)
+        return;
+    if (st->counts[id] == 0 && !is_in_prompt(st, id))
+        add_seen(st, id);
+    if (st->counts[id] < UINT16_MAX)
         st->counts[id]++;
+}
+
+void sampler_state_list(const struct sampler_state *st, struct sample_seen *list)
+{
+    for (uint32_t i = 0; i < st->n_seen; i++) {
+        uint32_t id = st->seen[i];
+        list[i] = (struct sample_seen){id, st->counts[id], is_in_prompt(st, id)};
+    }
 }
 
 /* --- log-probabilities of the raw logits --- */
@@ -75,7 +112,7 @@ static void best_k(const float *x, uint32_t n, double lse, struct out_top *top, 
     uint32_t held = 0;
 
     for (uint32_t i = 0; i < n; i++) {
-        if (held == k && !(x[i] > top[k - 1].logprob))
+        if (held == k ? !(x[i] > top[k - 1].logprob) : isnan(x[i]))
             continue;
         uint32_t j = held < k ? held++ : k - 1;
         while (j > 0 && x[i] > top[j - 1].logprob) {
@@ -100,7 +137,7 @@ static void apply_penalties(const struct sampler_row *row)
 
     for (uint32_t i = 0; i < row->n_vocab; i++) {
         uint32_t count = st->counts[i];
-        bool seen = count || (st->in_prompt && (st->in_prompt[i / 8] >> i % 8 & 1));
+        bool seen = count || is_in_prompt(st, i);
         /* Keskar et al., "CTRL": divide what is positive, multiply what is negative. */
         if (seen && sp->repetition_penalty != 1)
             x[i] = x[i] > 0 ? x[i] / sp->repetition_penalty : x[i] * sp->repetition_penalty;
@@ -123,6 +160,13 @@ static void change_logits(const struct sampler_row *row)
 
 /* --- the draw --- */
 
+static double mass_of(float logit, float max, double inv_t)
+{
+    double p = exp(((double)logit - max) * inv_t);
+
+    return p > 0 ? p : 0; /* a NaN has none */
+}
+
 static uint32_t pick_greedy(const float *x, uint32_t n)
 {
     uint32_t best = 0;
@@ -140,10 +184,10 @@ static uint32_t draw_unfiltered(const struct sampler_row *row, float max, double
     uint32_t last = 0;
 
     for (uint32_t i = 0; i < row->n_vocab; i++)
-        total += exp(((double)row->logits[i] - max) * inv_t);
+        total += mass_of(row->logits[i], max, inv_t);
     for (uint32_t i = 0; i < row->n_vocab; i++) {
-        double p = exp(((double)row->logits[i] - max) * inv_t);
-        if (!(p > 0))
+        double p = mass_of(row->logits[i], max, inv_t);
+        if (p == 0)
             continue;
         seen += p;
         last = i;
@@ -206,7 +250,7 @@ static uint32_t collect(const struct sampler_row *row, float max, double inv_t, 
 
     *total = 0;
     for (uint32_t i = 0; i < row->n_vocab; i++)
-        *total += exp(((double)row->logits[i] - max) * inv_t);
+        *total += mass_of(row->logits[i], max, inv_t);
     if (sp->top_k == 0 && (1 - (double)sp->top_p) * *total / row->n_vocab > least)
         least = (1 - (double)sp->top_p) * *total / row->n_vocab;
     /* p >= least  <=>  logit >= max + log(least) / inv_t; a hair wider against rounding */

@@ -90,7 +90,7 @@ static enum status open_sequence(struct engine *e, struct sequence *q, struct re
 
     if (s == OK)
         s = sampler_state_init(&q->sampler, &r->sampling, e->info.n_vocab, r->ids,
-                               r->prompt.n_ids);
+                               r->prompt.n_ids, r->stopping.max_tokens);
     if (s != OK) {
         cache_seq_close(q->kv);
         return s;
@@ -105,10 +105,10 @@ static enum status open_sequence(struct engine *e, struct sequence *q, struct re
 }
 
 /* A request that never became a sequence. */
-static void refuse(struct engine *e, struct request *r, enum status error)
+static void refuse(struct engine *e, struct request *r, enum status error, const char *words)
 {
     r->error = error;
-    r->error_words = "out of memory for this request";
+    r->error_words = words;
     atomic_store(&r->t_finish, clock_now_ns());
     e->live.n_finished[FINISH_ERROR]++;
     atomic_fetch_sub(&e->n_queued, 1);
@@ -124,12 +124,16 @@ static void take_submitted(struct engine *e, uint64_t now)
 
     for (uint32_t i = 0; i < n; i++) {
         struct request *r = e->intake[i];
+        if (atomic_load(&e->failed)) { /* it was past engine_submit()'s look at that */
+            refuse(e, r, ERR_UNAVAILABLE, DEVICE_FAILED_WORDS);
+            continue;
+        }
         ASSERT(e->n_free_slots > 0); /* engine_submit() lets no more in than there are slots */
         uint32_t slot = e->free_slots[e->n_free_slots - 1];
         enum status s = open_sequence(e, &e->seqs[slot], r);
         if (s != OK) {
             e->seqs[slot] = (struct sequence){0};
-            refuse(e, r, s);
+            refuse(e, r, s, "out of memory for this request");
             continue;
         }
         e->n_free_slots--;
@@ -245,21 +249,54 @@ static uint32_t banned_ids(const struct engine *e, const struct request *r, uint
     return n;
 }
 
+/* banned [N_BANNED_MAX] is the row's; *top is where the token's alternatives go. */
+static struct sampler_row row_of(const struct engine *e, uint32_t slot, uint32_t *banned,
+                                 struct out_top **top)
+{
+    const struct sequence *q = &e->seqs[slot];
+    const struct request *r = q->req;
+    uint32_t n_out = q->n_known - r->prompt.n_ids;
+
+    *top = r->out_top ? r->out_top + (size_t)n_out * r->sampling.n_logprobs : NULL;
+    return (struct sampler_row){.sampling = &r->sampling, .state = &q->sampler, .n = n_out,
+                                .banned = banned, .n_banned = banned_ids(e, r, n_out, banned),
+                                .n_vocab = e->info.n_vocab};
+}
+
 static void pick_row(void *arg, uint32_t i)
 {
     const struct pick_job *job = arg;
     struct engine *e = job->e;
-    const struct sequence *q = &e->seqs[job->slots[i]];
-    const struct request *r = q->req;
-    uint32_t banned[MODEL_N_EOS_MAX + REQUEST_N_STOP_IDS_MAX], n_out = q->n_known - r->prompt.n_ids;
+    uint32_t banned[N_BANNED_MAX];
+    struct out_top *top;
     size_t at = (size_t)i * e->info.n_vocab;
-    struct sampler_row row = {.sampling = &r->sampling, .state = &q->sampler, .n = n_out,
-                              .banned = banned, .n_banned = banned_ids(e, r, n_out, banned),
-                              .logits = job->logits + at, .n_vocab = e->info.n_vocab,
-                              .scratch = e->candidates + at, .raw = e->raw_logits + at};
+    struct sampler_row row = row_of(e, job->slots[i], banned, &top);
 
-    sampler_pick(&row, &job->tokens[i],
-                 r->out_top ? r->out_top + (size_t)n_out * r->sampling.n_logprobs : NULL);
+    row.logits = job->logits + at;
+    row.scratch = e->candidates + at;
+    row.raw = e->raw_logits + at;
+    sampler_pick(&row, &job->tokens[i], top);
+}
+
+/* One token per row of logits, where the logits are. */
+static enum status pick_tokens(const struct pick_job *job, uint32_t n_out)
+{
+    struct engine *e = job->e;
+
+    if (!e->device_sampler) {
+        device_parallel(e->device, n_out, pick_row, (void *)job);
+        return OK;
+    }
+    device_sampler_begin(e->device_sampler, job->logits, job->tokens);
+    for (uint32_t i = 0; i < n_out; i++) {
+        uint32_t banned[N_BANNED_MAX];
+        struct out_top *top;
+        struct sampler_row row = row_of(e, job->slots[i], banned, &top);
+        enum status s = device_sampler_add(e->device_sampler, &row, top);
+        if (s != OK)
+            return s;
+    }
+    return device_sampler_finish(e->device_sampler);
 }
 
 /* --- after the step --- */
@@ -337,10 +374,35 @@ static void finish_step(struct engine *e, const struct plan_item *items, uint32_
     }
 }
 
+/* The device computes nothing any more: everybody is told, and the server has to end. */
+static void fail_all(struct engine *e, const char *words)
+{
+    log_event(LOG_ERROR, "the device failed", "device=%s why=\"%s\" requests=%u",
+              e->info.ops_name, words, e->n_slots - e->n_free_slots);
+    atomic_store(&e->failed, true); /* from here on nobody comes in */
+    take_submitted(e, clock_now_ns());
+    for (uint32_t slot = 0; slot < e->n_slots; slot++) {
+        struct request *r = e->seqs[slot].req;
+        if (!r)
+            continue;
+        r->error = ERR_UNAVAILABLE;
+        r->error_words = DEVICE_FAILED_WORDS;
+        scheduler_on_cancel(e->scheduler, slot); /* it may be waiting as well as running */
+        end_sequence(e, slot, FINISH_ERROR);
+    }
+}
+
+/* A failure that the device survives is the end of this step's requests only. */
 static void fail_step(struct engine *e, const struct plan_item *items, uint32_t n, enum status s)
 {
+    const char *failure = device_failure(e->device);
+
+    if (failure) {
+        fail_all(e, failure);
+        return;
+    }
     for (uint32_t i = 0; i < n; i++)
-        fail_sequence(e, items[i].slot, s, "the device failed in this step");
+        fail_sequence(e, items[i].slot, s, "the device could not run this step");
 }
 
 static void run_plan(struct engine *e, const struct plan *plan, uint64_t now)
@@ -366,7 +428,11 @@ static void run_plan(struct engine *e, const struct plan *plan, uint64_t now)
             out_slots[n_out++] = items[i].slot;
     }
     struct pick_job job = {e, logits, out_slots, tokens};
-    device_parallel(e->device, n_out, pick_row, &job);
+    s = pick_tokens(&job, n_out);
+    if (s != OK) {
+        fail_step(e, items, n, s);
+        return;
+    }
     hist_add(&e->live.step_tokens, e->batch.n_rows);
     e->live.n_steps++;
     finish_step(e, items, n, out_slots, tokens, n_out, clock_now_ns());

@@ -1,47 +1,19 @@
+/* weights.c - which tensor goes where, and what is remembered about it. */
 #include "engine/weights.h"
 
 #include <math.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/hash.h"
-#include "engine/safetensors.h"
+#include "engine/weights_load.h"
 #include "kernels/pack.h"
 
-/* Rows that one task converts, sums and packs: fixed, because the list of their CRCs is hashed. */
-#define CHUNK_ROWS 64
 #define N_OWNED_PER_LAYER 10
 /* Elements that share a scale, when the user does not say: see ARCHITECTURE.md for the figures. */
 #define GROUP_I8 128
 #define GROUP_I4 32
-
-/* One source tensor on its way into a weight (w) or a vector of floats (vec). */
-struct job {
-    const struct tensor *tensor; /* NULL: dummy */
-    struct weight *w;
-    void *table;                 /* row-major copy in w_dtype instead of packing (embedding) */
-    float *vec;
-    enum dtype dtype;            /* of table, and of w unless that is quantized */
-    uint32_t n0, n_rows, k;
-    uint64_t seed;
-    float scale;                 /* dummy: standard deviation; 0: all ones (norms) or zeros */
-    float fill;                  /* dummy vectors */
-    uint32_t first_task;
-};
-
-struct loader {
-    const struct weights_config *config;
-    struct weights *w;
-    struct buf *why;
-    struct job *jobs;
-    uint32_t n_jobs, cap;
-    uint32_t n_tasks;
-    uint32_t *crcs; /* [n_tasks] */
-    atomic_int failed; /* enum status */
-};
 
 static void *own(struct loader *l, size_t n_bytes)
 {
@@ -90,10 +62,25 @@ static enum status add_job(struct loader *l, struct job job)
     }
     job.seed = l->config->seed + 0x9E3779B97F4A7C15u * (l->n_jobs + 1);
     job.first_task = l->n_tasks;
-    l->n_tasks += (job.n_rows + CHUNK_ROWS - 1) / CHUNK_ROWS;
-    l->w->n_params += (uint64_t)job.n_rows * (job.k ? job.k : 1);
+    l->n_tasks += weights_n_tasks(&job);
+    if (!job.again)
+        l->w->n_params += (uint64_t)job.n_rows * (job.k ? job.k : 1);
     l->jobs[l->n_jobs++] = job;
     return OK;
+}
+
+static enum status no_memory(struct loader *l)
+{
+    const char *failure = device_failure(l->w->device);
+    size_t n_free, n_total;
+
+    if (failure)
+        return buf_why(l->why, ERR_INTERNAL, "the device failed: %s", failure);
+    if (device_is_host(l->w->device) || device_memory(l->w->device, &n_free, &n_total) != OK)
+        return buf_why(l->why, ERR_NOMEM, "out of memory for the weights");
+    return buf_why(l->why, ERR_NOMEM, "out of device memory for the weights: %.2f GB were taken, "
+                   "%.2f of %.2f GB are free", (double)l->w->n_bytes * 1e-9,
+                   (double)n_free * 1e-9, (double)n_total * 1e-9);
 }
 
 /* A weight in `quantized` where quantization is asked for, else in the float type. */
@@ -102,9 +89,13 @@ static enum status alloc_weight(struct loader *l, struct weight *w, uint32_t n, 
 {
     uint32_t group = l->config->quantization.group;
 
-    *w = (struct weight){group ? quantized : l->config->dtype, n, k, group, NULL};
-    w->data = own(l, pack_bytes(w->dtype, n, k, group));
-    return w->data ? OK : buf_why(l->why, ERR_NOMEM, "out of memory for the weights");
+    *w = (struct weight){.dtype = group ? quantized : l->config->dtype,
+                         .layout = device_weight_layout(l->w->device), .n = n, .k = k,
+                         .group = group};
+    if (w->layout == WEIGHT_ROWS)
+        w->stride = pack_row_stride(k);
+    w->data = own(l, pack_weight_bytes(w));
+    return w->data ? OK : no_memory(l);
 }
 
 /* Rows [n0, n0 + rows) of w come from tensor `name`. */
@@ -121,7 +112,7 @@ static enum status add_rows(struct loader *l, struct weight *w, uint32_t n0, uin
 static enum status alloc_vec(struct loader *l, float **vec, uint32_t n)
 {
     *vec = own(l, n * sizeof(float));
-    return *vec ? OK : buf_why(l->why, ERR_NOMEM, "out of memory for the weights");
+    return *vec ? OK : no_memory(l);
 }
 
 static enum status add_vec(struct loader *l, float *vec, uint32_t n, const char *name, float fill)
@@ -199,8 +190,8 @@ static enum status add_layer(struct loader *l, uint32_t i)
     return s;
 }
 
-/* The embedding as a packed weight of 8 bits, the output layer's if they are tied. */
-static enum status add_quantized_embedding(struct loader *l, struct job job)
+/* The embedding as a weight of its own, or as the output layer's if they are tied. */
+static enum status add_packed_embedding(struct loader *l, struct job job)
 {
     struct weight *w = l->config->model->tied ? &l->w->output : &l->w->embedding;
     enum status s = alloc_weight(l, w, job.n_rows, job.k, DTYPE_I8);
@@ -210,32 +201,44 @@ static enum status add_quantized_embedding(struct loader *l, struct job job)
     return s == OK ? add_job(l, job) : s;
 }
 
-/* The embedding is read row by row where it lies, unless it is quantized, converted or made up. */
+/* On a host device the embedding is read row by row where it lies, in the mapped file, unless it is
+ * converted or made up. */
+static enum status add_embedding_table(struct loader *l, struct job job)
+{
+    const struct model_config *m = l->config->model;
+    enum dtype t = job.dtype;
+    struct weight *embedding = &l->w->embedding;
+
+    *embedding = (struct weight){.dtype = t, .layout = WEIGHT_ROWS, .n = m->n_vocab, .k = m->dim,
+                                 .stride = m->dim};
+    if (job.tensor && job.tensor->dtype == t &&
+        (uintptr_t)job.tensor->data % dtype_bytes(t) == 0) {
+        embedding->data = job.tensor->data;
+        return m->tied ? OK : add_job(l, job); /* only for its CRC */
+    }
+    embedding->data = job.table = own(l, (size_t)m->n_vocab * m->dim * dtype_bytes(t));
+    if (!job.table)
+        return buf_why(l->why, ERR_NOMEM, "out of memory for the embedding table");
+    job.again = m->tied && job.tensor;
+    return add_job(l, job);
+}
+
 static enum status add_embedding(struct loader *l)
 {
     const struct model_config *m = l->config->model;
-    enum dtype t = l->config->dtype;
-    struct weight *embedding = &l->w->embedding;
-    struct job job = {.dtype = t, .n_rows = m->n_vocab, .k = m->dim, .scale = 1};
+    bool packs = device_weight_layout(l->w->device) == WEIGHT_ROWS;
+    struct job job = {.dtype = l->config->dtype, .n_rows = m->n_vocab, .k = m->dim, .scale = 1};
     enum status s = find_tensor(l, "model.embed_tokens.weight", m->n_vocab, m->dim, &job.tensor);
 
     if (s != OK)
         return s;
     if (l->config->quantization.group)
-        return add_quantized_embedding(l, job);
-    if (job.tensor && job.tensor->dtype == t &&
-        (uintptr_t)job.tensor->data % dtype_bytes(t) == 0) {
-        *embedding = (struct weight){t, m->n_vocab, m->dim, 0, job.tensor->data};
-        if (m->tied) /* the output layer's job reads and sums the same tensor */
-            return OK;
-        job.table = NULL;
-    } else {
-        job.table = own(l, (size_t)m->n_vocab * m->dim * dtype_bytes(t));
-        if (!job.table)
-            return buf_why(l->why, ERR_NOMEM, "out of memory for the embedding table");
-        *embedding = (struct weight){t, m->n_vocab, m->dim, 0, job.table};
-    }
-    return add_job(l, job);
+        return add_packed_embedding(l, job);
+    if (!packs)
+        return add_embedding_table(l, job);
+    if (m->tied && job.tensor) /* add_output() makes it, in the place where host devices sum it */
+        return OK;
+    return add_packed_embedding(l, job);
 }
 
 static enum status add_output(struct loader *l)
@@ -244,12 +247,14 @@ static enum status add_output(struct loader *l)
     struct weights *w = l->w;
     enum status s = add_norm(l, &w->final_norm, m->dim, "model.norm.weight");
 
-    if (s == OK && m->tied && l->config->quantization.group)
-        return OK; /* add_quantized_embedding() made it */
+    if (s == OK && w->output.data)
+        return OK; /* add_packed_embedding() made it */
     if (s == OK)
         s = alloc_weight(l, &w->output, m->n_vocab, m->dim, DTYPE_I8);
     if (s != OK)
         return s;
+    if (!w->embedding.data)
+        w->embedding = w->output;
     if (m->tied && l->config->dummy) {
         /* Packed from the made-up table afterwards, by pack_tied_dummy(). */
         return OK;
@@ -258,123 +263,9 @@ static enum status add_output(struct loader *l)
                     m->tied ? "model.embed_tokens.weight" : "lm_head.weight");
 }
 
-/* --- running the jobs --- */
-
-static uint64_t mix(uint64_t x)
-{
-    x += 0x9E3779B97F4A7C15u;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return x ^ (x >> 31);
-}
-
-/* Made-up weights: the sum of four uniform 16-bit numbers, near enough to a normal distribution,
- * and a function of (seed, row, column) alone. */
-static void make_rows(const struct job *job, uint32_t row, uint32_t n_rows, void *dst)
-{
-    const float unit = job->scale * sqrtf(3.0f) / 65536.0f;
-
-    for (uint64_t r = 0; r < n_rows; r++)
-        for (uint64_t c = 0; c < job->k; c++) {
-            uint64_t x = mix(job->seed + (row + r) * job->k + c);
-            int sum = (int)(x & 0xffff) + (int)(x >> 16 & 0xffff) + (int)(x >> 32 & 0xffff) +
-                      (int)(x >> 48) - 2 * 65535;
-            dtype_store(job->dtype, dst, r * job->k + c, (float)sum * unit);
-        }
-}
-
-static void convert_rows(const struct job *job, const unsigned char *src, uint32_t n_rows,
-                         void *dst)
-{
-    enum dtype from = job->tensor->dtype;
-    unsigned char element[4];
-
-    for (size_t i = 0; i < (size_t)n_rows * job->k; i++) {
-        memcpy(element, src + i * dtype_bytes(from), dtype_bytes(from)); /* any alignment */
-        dtype_store(job->dtype, dst, i, dtype_load(from, element, 0));
-    }
-}
-
-static void run_vec(const struct job *job, uint32_t row, uint32_t n_rows)
-{
-    for (uint32_t i = row; i < row + n_rows; i++) {
-        unsigned char element[4];
-        if (!job->tensor) {
-            job->vec[i] = job->fill;
-            continue;
-        }
-        size_t size = dtype_bytes(job->tensor->dtype);
-        memcpy(element, (const unsigned char *)job->tensor->data + i * size, size);
-        job->vec[i] = dtype_load(job->tensor->dtype, element, 0);
-    }
-}
-
-static enum status run_matrix(const struct job *job, uint32_t row, uint32_t n_rows,
-                              const unsigned char *src)
-{
-    size_t row_bytes = (size_t)job->k * dtype_bytes(job->dtype);
-    bool quantized = job->w && job->w->group;
-    /* The format promises no alignment; what is not aligned is copied like another dtype. The
-     * quantizer reads any. */
-    bool as_is = job->tensor &&
-                 (quantized || (job->tensor->dtype == job->dtype &&
-                                (uintptr_t)src % dtype_bytes(job->dtype) == 0));
-    unsigned char *to = NULL, *scratch = NULL;
-
-    if (!job->table && !job->w)
-        return OK; /* the embedding is used in place: only its CRC was wanted */
-    if (job->table)
-        to = (unsigned char *)job->table + row * row_bytes;
-    else if (!as_is && !(to = scratch = malloc(n_rows * row_bytes)))
-        return ERR_NOMEM;
-    if (!job->tensor)
-        make_rows(job, row, n_rows, to);
-    else if (to)
-        convert_rows(job, src, n_rows, to);
-    if (quantized)
-        pack_quantize_rows(job->w, job->n0 + row, to ? job->dtype : job->tensor->dtype,
-                           to ? to : src, n_rows);
-    else if (job->w)
-        pack_rows(job->w, job->n0 + row, to ? to : src, n_rows);
-    free(scratch);
-    return OK;
-}
-
-static void run_task(void *arg, uint32_t task)
-{
-    struct loader *l = arg;
-    uint32_t low = 0, high = l->n_jobs; /* the last job with first_task <= task */
-
-    while (high - low > 1) {
-        uint32_t mid = low + (high - low) / 2;
-        if (l->jobs[mid].first_task <= task)
-            low = mid;
-        else
-            high = mid;
-    }
-    const struct job *job = &l->jobs[low];
-    uint32_t row = (task - job->first_task) * CHUNK_ROWS;
-    uint32_t n_rows = job->n_rows - row < CHUNK_ROWS ? job->n_rows - row : CHUNK_ROWS;
-    const unsigned char *src = NULL;
-    if (job->tensor) {
-        size_t row_bytes = (job->k ? job->k : 1) * dtype_bytes(job->tensor->dtype);
-        src = (const unsigned char *)job->tensor->data + row * row_bytes;
-        l->crcs[task] = hash_crc32c(0, src, n_rows * row_bytes);
-    }
-    if (job->vec) {
-        run_vec(job, row, n_rows);
-        return;
-    }
-    enum status s = run_matrix(job, row, n_rows, src);
-    if (s != OK)
-        atomic_store(&l->failed, (int)s);
-}
-
 static void pack_tied_dummy(struct loader *l)
 {
-    const struct model_config *m = l->config->model;
-
-    pack_rows(&l->w->output, 0, l->w->embedding.data, m->n_vocab);
+    pack_rows(&l->w->output, 0, l->w->embedding.data, l->config->model->n_vocab);
 }
 
 /* Names, shapes, dtypes and sums of everything loaded, in the order of the jobs. */
@@ -385,14 +276,15 @@ static void hash_content(struct loader *l)
     hash_begin(&h, sizeof l->w->content_hash, NULL, 0);
     for (uint32_t i = 0; i < l->n_jobs; i++) {
         const struct job *job = &l->jobs[i];
-        uint32_t n_tasks = (job->n_rows + CHUNK_ROWS - 1) / CHUNK_ROWS;
         uint32_t shape[3] = {job->n_rows, job->k, job->tensor ? job->tensor->dtype : 99};
+        if (job->again)
+            continue;
         if (job->tensor)
             hash_add(&h, job->tensor->name, strlen(job->tensor->name) + 1);
         else
             hash_add(&h, &job->seed, sizeof job->seed);
         hash_add(&h, shape, sizeof shape);
-        hash_add(&h, l->crcs + job->first_task, n_tasks * sizeof *l->crcs);
+        hash_add(&h, l->crcs + job->first_task, weights_n_tasks(job) * sizeof *l->crcs);
     }
     hash_end(&h, l->w->content_hash, sizeof l->w->content_hash);
 }
@@ -415,6 +307,7 @@ static enum status plan_jobs(struct loader *l)
 enum status weights_load(struct weights *w, const struct weights_config *config, struct buf *why)
 {
     struct loader l = {.config = config, .w = w, .why = why};
+    bool is_host = device_is_host(config->device);
     enum status s = OK;
 
     *w = (struct weights){.device = config->device, .dtype = config->dtype,
@@ -427,17 +320,13 @@ enum status weights_load(struct weights *w, const struct weights_config *config,
         l.crcs = calloc(l.n_tasks, sizeof *l.crcs);
         s = l.crcs ? OK : buf_why(why, ERR_NOMEM, "out of memory");
     }
-    if (s == OK) {
-        device_parallel(config->device, l.n_tasks, run_task, &l);
-        s = (enum status)atomic_load(&l.failed);
-        if (s != OK)
-            buf_why(why, s, "out of memory while packing the weights");
-    }
-    if (s == OK && config->dummy && config->model->tied && !config->quantization.group)
+    if (s == OK)
+        s = is_host ? weights_load_host(&l) : weights_load_upload(&l);
+    if (s == OK && is_host && config->dummy && config->model->tied && !config->quantization.group)
         pack_tied_dummy(&l);
     if (s == OK)
         hash_content(&l);
-    if (s == OK && config->quantization.group) { /* all of it is packed: let its pages go */
+    if (s == OK && (config->quantization.group || !is_host)) { /* all packed: let its pages go */
         safetensors_close(w->file);
         w->file = NULL;
     }

@@ -22,7 +22,9 @@ void api_health_live(struct server *srv, struct http_exchange *x)
 
 void api_health_ready(struct server *srv, struct http_exchange *x)
 {
-    if (atomic_load(&srv->draining))
+    if (engine_failed(srv->engine))
+        error_reply(x, ERR_UNAVAILABLE, "device_failed", "the device failed; the server is ending");
+    else if (atomic_load(&srv->draining))
         error_reply(x, ERR_UNAVAILABLE, "draining", "the server is shutting down");
     else
         reply_status(x, "{\"status\":\"ready\"}");

@@ -17,6 +17,7 @@ enum kind {
     KIND_CHOICE, /* one of `choices`; `a=b` there means that a is another word for b */
     KIND_COUNT,
     KIND_SIZE,
+    KIND_SHARE, /* a fraction above 0 and at most 1 */
     KIND_BOOL,
 };
 
@@ -45,6 +46,8 @@ struct option {
     {group, name, KIND_COUNT, AT(field), min, max, preset, NULL, "N", help, false}
 #define SIZE(group, name, field, min, max, preset, help) \
     {group, name, KIND_SIZE, AT(field), min, max, preset, NULL, "SIZE", help, false}
+#define SHARE(group, name, field, preset, help) \
+    {group, name, KIND_SHARE, AT(field), 0, 1, preset, NULL, "SHARE", help, false}
 #define BOOL(group, name, field, preset, help) \
     {group, name, KIND_BOOL, AT(field), 0, 1, preset, NULL, NULL, help, false}
 
@@ -101,10 +104,13 @@ static const struct option options[] = {
     COUNT(NULL, "drain-timeout", drain_timeout_s, 0, 86400, "30",
           "seconds that running requests get to finish after SIGTERM"),
 
-    CHOICE("Machine", "device", device, "auto", "auto|cpu|ref",
-           "where to compute; ref: plain C, slow, the truth"),
+    CHOICE("Machine", "device", device, "auto", "auto|cpu|cuda|ref",
+           "where to compute; auto: a GPU, or the CPU where there is none; ref: plain C, slow, the "
+           "truth"),
     CHOICE(NULL, "cpu-variant", cpu_variant, "auto", "auto|amx|avx512bf16|avx512|avx2|portable",
-           "instruction set; auto: the best of this machine"),
+           "instruction set of the CPU; auto: the best of this machine"),
+    BOOL(NULL, "batch-invariant", batch_invariant, "false",
+         "GPU: the same answer whatever else runs, bit for bit; slower (a CPU always does so)"),
     COUNT(NULL, "threads", threads, 0, 1024, "0", "compute threads; 0: all cores of this process"),
     COUNT(NULL, "seed", seed, 0, UINT64_MAX, "0", "seed of dummy weights"),
 
@@ -118,6 +124,8 @@ static const struct option options[] = {
 
     SIZE("KV cache", "kv-device-bytes", kv_device_bytes, 0, UINT64_C(1) << 50, "0",
          "size of the KV pool; 0: chosen from free memory"),
+    SHARE(NULL, "gpu-memory-utilization", gpu_memory_utilization, "0.9",
+          "GPU: share of its memory for weights, buffers and KV pool; --kv-device-bytes wins"),
     COUNT(NULL, "kv-segment-tokens", kv_segment_tokens, 32, 256, "256",
           "tokens of a segment, a multiple of 32"),
     BOOL(NULL, "prefix-caching", prefix_caching, "true",
@@ -227,6 +235,18 @@ static enum status set_choice(struct config *c, const struct option *o, const ch
     return buf_why(why, ERR_INVALID, "%s: \"%s\" is not known (one of %s)", source, text, all);
 }
 
+static enum status parse_share(const char *source, const char *text, double *out, struct buf *why)
+{
+    char *end;
+    double v = strtod(text, &end);
+
+    if (end == text || *end != '\0' || !(v > 0 && v <= 1))
+        return buf_why(why, ERR_INVALID, "%s: expected a number above 0 and at most 1, got \"%s\"",
+                       source, text);
+    *out = v;
+    return OK;
+}
+
 /* `source` is how the user wrote the option's name: "--port", "TARN_PORT", "FILE:3: port". */
 static enum status set(struct config *c, const struct option *o, const char *text,
                        const char *source, struct buf *why)
@@ -241,6 +261,7 @@ static enum status set(struct config *c, const struct option *o, const char *tex
             return buf_why(why, ERR_INVALID, "%s: expected true or false, got \"%s\"", source,
                            text);
         return OK;
+    case KIND_SHARE: return parse_share(source, text, at, why);
     case KIND_COUNT:
     case KIND_SIZE: break;
     }
@@ -518,6 +539,7 @@ static enum status describe_one(const struct config *c, const struct option *o, 
     case KIND_COUNT:
     case KIND_SIZE:
         return buf_printf(out, "%s=%llu", o->name, (unsigned long long)*(const uint64_t *)at);
+    case KIND_SHARE: return buf_printf(out, "%s=%g", o->name, *(const double *)at);
     case KIND_TEXT:
     case KIND_CHOICE: break;
     }

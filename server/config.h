@@ -51,6 +51,7 @@ struct config {
     /* how it computes */
     char *device;
     char *cpu_variant; /* "auto" or a name */
+    bool batch_invariant;
     char *dtype;
     char *quantization;
     char *quantization_group; /* "auto" or a number */
@@ -65,6 +66,7 @@ struct config {
     uint64_t max_num_queued_reqs;
     char *scheduling_policy;
     uint64_t kv_device_bytes;
+    double gpu_memory_utilization; /* above 0, at most 1 */
     uint64_t kv_segment_tokens;
     bool prefix_caching;
     char *cache_dir; /* empty: the user's */

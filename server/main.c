@@ -1,7 +1,10 @@
 /* main.c - tarn-server: build top to bottom, serve, drain, tear down in reverse.
  *
  * The first SIGTERM or SIGINT drains: readiness goes off, new requests get 503, running ones
- * finish, for at most --drain-timeout seconds. A second one ends at once. Both exit with 0. */
+ * finish, for at most --drain-timeout seconds. A second one ends at once. Both exit with 0.
+ *
+ * When the device fails for good, readiness goes off, what is open is answered with 503, and the
+ * process ends with 1, for systemd or Kubernetes to start it again. */
 #include <errno.h>
 #include <inttypes.h>
 #include <malloc.h>
@@ -25,8 +28,13 @@
 
 #define DRAIN_POLL_NS 20000000L
 #define END_POLL_NS UINT64_C(5000000)
-#define END_WAIT_NS UINT64_C(5000000000)
-#define SUMMARY_S 10
+#define SECOND_NS UINT64_C(1000000000)
+#define SUMMARY_NS (10 * SECOND_NS)
+#define END_WAIT_NS (5 * SECOND_NS)
+/* How often main looks whether the device works, and how long open requests have after it failed.
+ * */
+#define WATCH_NS 200000000L
+#define FAILED_NS SECOND_NS
 
 extern char **environ;
 
@@ -99,6 +107,8 @@ static enum status open_engine(struct engine **out, const struct config *c, cons
     e.max_batched_tokens = (uint32_t)c->max_num_batched_tokens;
     e.max_queued = (uint32_t)c->max_num_queued_reqs;
     e.kv_bytes = c->kv_device_bytes;
+    e.gpu_memory_utilization = c->gpu_memory_utilization;
+    e.batch_invariant = c->batch_invariant;
     e.segment_tokens = (uint32_t)c->kv_segment_tokens;
     e.prefix_caching = c->prefix_caching;
     e.seed = c->seed;
@@ -161,7 +171,7 @@ struct summary {
     uint64_t t_ns;
 };
 
-/* Every SUMMARY_S seconds in which something ran: one line, in the words that vLLM's users look
+/* Every SUMMARY_NS in which something ran: one line, in the words that vLLM's users look
  * for (numbers by name with --log-format json), and freed memory goes back to the system (glibc
  * keeps the holes that prompts and answers leave for ever otherwise). */
 static void summarize(const struct server *srv, struct summary *summary)
@@ -213,19 +223,19 @@ static void reload(const struct server *srv)
     buf_fini(&why);
 }
 
-/* Until the first signal that ends the server. */
-static void wait_for_signal(const struct server *srv, const sigset_t *set)
+/* Until the first signal that ends the server, or the device fails. */
+static void wait_for_end(const struct server *srv, const sigset_t *set)
 {
-    const struct timespec period = {.tv_sec = SUMMARY_S};
+    const struct timespec period = {.tv_nsec = WATCH_NS};
     struct summary summary = {.t_ns = clock_now_ns()}; /* from zero: some may have asked already */
 
-    for (;;) {
+    while (!engine_failed(srv->engine)) {
         int number = sigtimedwait(set, NULL, &period);
         if (number == SIGHUP)
             reload(srv);
         else if (number > 0)
             return;
-        else if (errno == EAGAIN)
+        else if (errno == EAGAIN && clock_now_ns() - summary.t_ns >= SUMMARY_NS)
             summarize(srv, &summary);
     }
 }
@@ -241,12 +251,14 @@ static bool wait_signal(const sigset_t *set, long timeout_ns)
 
 static void drain(struct server *srv, struct http_server *http, const sigset_t *set)
 {
-    uint64_t end_ns = clock_now_ns() + srv->config->drain_timeout_s * UINT64_C(1000000000);
+    bool failed = engine_failed(srv->engine);
+    uint64_t timeout_ns = failed ? FAILED_NS : srv->config->drain_timeout_s * SECOND_NS;
+    uint64_t end_ns = clock_now_ns() + timeout_ns;
 
     atomic_store(&srv->draining, true);
     engine_drain_begin(srv->engine);
     log_event(LOG_INFO, "draining", "in_flight=%u timeout_s=%" PRIu64, http_n_in_flight(http),
-              srv->config->drain_timeout_s);
+              timeout_ns / SECOND_NS);
     while (http_n_in_flight(http) > 0 || !engine_drained(srv->engine)) {
         if (wait_signal(set, DRAIN_POLL_NS)) {
             log_event(LOG_WARN, "second signal", "in_flight=%u", http_n_in_flight(http));
@@ -258,7 +270,7 @@ static void drain(struct server *srv, struct http_server *http, const sigset_t *
         }
     }
     /* What is left is cancelled, and its clients are told so. */
-    end_ns = clock_now_ns() + END_WAIT_NS;
+    end_ns = clock_now_ns() + (failed ? FAILED_NS : END_WAIT_NS);
     while (http_n_in_flight(http) > 0 && clock_now_ns() < end_ns) {
         http_cancel_all(http);
         clock_sleep_ns(END_POLL_NS);
@@ -277,14 +289,16 @@ static enum status serve(struct server *srv, const sigset_t *set, struct buf *wh
     if (s != OK)
         return s;
     print_banner(srv, http_port(http));
-    wait_for_signal(srv, set);
+    wait_for_end(srv, set);
     drain(srv, http, set);
+    /* Also when it failed while draining: what it ended did not finish. */
+    s = engine_failed(srv->engine) ? buf_why(why, ERR_INTERNAL, "the device failed") : OK;
     http_stop(http);
     engine_close(srv->engine); /* after this no wake-up can come */
     srv->engine = NULL;
     http_destroy(http);
     log_event(LOG_INFO, "stopped", "%s", "");
-    return OK;
+    return s;
 }
 
 static enum status run(struct config *c, const sigset_t *set, struct buf *why)

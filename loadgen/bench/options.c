@@ -36,8 +36,10 @@ static const struct option options[] = {
     {NULL, "kv-cache-dtype", KIND_CHOICE, AT(kv_cache_dtype), 0, 0, "auto", DTYPES,
      "type of cached K and V; auto: that of --dtype"},
 
-    {"Machine", "device", KIND_CHOICE, AT(device), 0, 0, "auto", "auto|cpu|ref",
-     "where to compute"},
+    {"Machine", "device", KIND_CHOICE, AT(device), 0, 0, "auto", "auto|cpu|cuda|ref",
+     "where to compute; on a GPU the machine's limits are not measured"},
+    {NULL, "batch-invariant", KIND_SWITCH, AT(batch_invariant), 0, 1, "", NULL,
+     "GPU: products in an order that no batch changes"},
     {NULL, "cpu-variant", KIND_TEXT, AT(cpu_variant), 0, 0, "auto", "NAME",
      "instruction set; auto: the best of this machine"},
     {NULL, "threads", KIND_COUNT, AT(threads), 0, 1024, "0", "N",

@@ -20,7 +20,7 @@ struct bench_options {
     const char *quantization;    /* "none", "int8", "int4" */
     const char *kv_cache_dtype;
     const char *cpu_variant;     /* "auto", ... */
-    const char *device;          /* "auto", "cpu", "ref" */
+    const char *device;          /* "auto", "cpu", "cuda", "ref" */
     uint64_t quantization_group; /* 32, 128; 0: the best of the type */
     uint64_t threads;
     uint64_t chunk;              /* rows of one step at most */
@@ -30,6 +30,7 @@ struct bench_options {
     bool json;
     bool no_limits;
     bool profile;
+    bool batch_invariant;
     bool want_help;
     bool want_version;
     bool only_limits;            /* `tarn-bench limits` */

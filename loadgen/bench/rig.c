@@ -79,7 +79,13 @@ static enum status open_device(struct rig *r, const struct bench_options *o, str
         d.kind = DEVICE_REF;
     else if (strcmp(o->device, "cpu") == 0)
         d.kind = DEVICE_CPU;
-    return device_open(&r->device, &d, why);
+    else if (strcmp(o->device, "cuda") == 0)
+        d.kind = DEVICE_CUDA;
+    d.batch_invariant = o->batch_invariant;
+    enum status s = device_open(&r->device, &d, why);
+    if (s == OK && o->profile && !device_is_host(r->device))
+        s = buf_why(why, ERR_UNSUPPORTED, "--profile measures ops on the host: use --device cpu");
+    return s;
 }
 
 static enum status load_weights(struct rig *r, const struct bench_options *o, struct buf *why)
@@ -109,6 +115,7 @@ static void fill_info(struct rig *r, uint64_t t0)
 
     i->ops_name = device_ops(r->device)->name;
     i->n_threads = device_n_threads(r->device);
+    i->is_host = device_is_host(r->device);
     i->n_params = r->weights.n_params;
     i->weight_bytes = r->weights.n_bytes;
     i->load_seconds = (double)(clock_now_ns() - t0) * 1e-9;
@@ -162,6 +169,19 @@ static void fill_part(void *arg, uint32_t i)
     }
 }
 
+/* The same to a device with memory of its own. */
+static enum status upload_noise(struct rig *r, const struct fill *f)
+{
+    enum status s = OK;
+    uint64_t n;
+
+    for (uint64_t at = 0; s == OK && at < f->n_bytes; at += n) {
+        n = f->n_bytes - at < f->noise_bytes ? f->n_bytes - at : f->noise_bytes;
+        s = device_upload(r->device, f->to + at, f->noise, n);
+    }
+    return s;
+}
+
 /* Numbers in [-1, 1) all over the pool: about the size of keys and values, nothing denormal to slow
  * the kernels down. It also has the pages there before anything is timed. */
 static enum status fill_pool(struct rig *r)
@@ -176,10 +196,14 @@ static enum status fill_pool(struct rig *r)
     for (uint32_t i = 0; i < NOISE_COUNT; i++)
         dtype_store(pool->dtype, noise, i, 2 * rng_uniform(SEED, i) - 1);
     f.noise = noise;
-    device_parallel(r->device, (uint32_t)((f.n_bytes + FILL_BYTES - 1) / FILL_BYTES), fill_part,
-                    &f);
+    enum status s = OK;
+    if (device_is_host(r->device))
+        device_parallel(r->device, (uint32_t)((f.n_bytes + FILL_BYTES - 1) / FILL_BYTES),
+                        fill_part, &f);
+    else
+        s = upload_noise(r, &f);
     free(noise);
-    return OK;
+    return s;
 }
 
 static enum status create_cache(struct rig *r, uint64_t n_blocks, struct buf *why)
@@ -231,9 +255,16 @@ static enum status make_ids(struct rig *r, const struct needs *n)
     return OK;
 }
 
+static uint64_t free_memory(const struct rig *r)
+{
+    size_t n_free, n_total;
+
+    return device_memory(r->device, &n_free, &n_total) == OK ? n_free : memory_available();
+}
+
 static enum status create_step(struct rig *r, const struct bench_options *o, struct buf *why)
 {
-    uint64_t room = o->kv_bytes_max ? o->kv_bytes_max : memory_available() / 4 * 3;
+    uint64_t room = o->kv_bytes_max ? o->kv_bytes_max : free_memory(r) / 4 * 3;
     struct kv_pool pool = pool_shape(r);
     struct needs n;
     enum status s;
@@ -367,7 +398,7 @@ enum status rig_case_pass(struct rig *r)
     }
     for (uint32_t i = 0; i < r->n_seqs; i++)
         cache_seq_shrink(r->seqs[i]);
-    return s;
+    return s == OK ? device_stream_wait(r->device, NULL) : s; /* its end is that of the work */
 }
 
 void rig_case_end(struct rig *r)

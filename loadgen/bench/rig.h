@@ -11,6 +11,8 @@
 #ifndef TARN_LOADGEN_BENCH_RIG_H
 #define TARN_LOADGEN_BENCH_RIG_H
 
+#include <stdbool.h>
+
 #include "loadgen/bench/counts.h"
 #include "loadgen/bench/options.h"
 
@@ -19,6 +21,7 @@ struct rig;
 struct rig_info {
     const char *ops_name;
     uint32_t n_threads;
+    bool is_host;          /* computes in host memory */
     uint32_t chunk;        /* rows of one step at most, in prefill */
     uint64_t n_params;
     uint64_t weight_bytes;

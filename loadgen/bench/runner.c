@@ -172,9 +172,10 @@ enum status runner_run(struct runner_result *out, struct rig *rig, const struct 
     struct limit_meter *meter = NULL;
     struct limits *all = NULL;
 
-    *out = (struct runner_result){.has_limits = !o->no_limits};
+    /* What we know how to measure are a CPU's. */
+    *out = (struct runner_result){.has_limits = !o->no_limits && rig_info(rig)->is_host};
     enum status s = make_rows(out, rig, o, why);
-    if (s == OK && !o->no_limits) {
+    if (s == OK && out->has_limits) {
         all = calloc(o->repetitions, sizeof *all);
         s = all ? limits_create(&meter, rig_info(rig)->n_threads, why) : ERR_NOMEM;
     }

@@ -92,8 +92,23 @@ def check_text(g: Golden, url: str) -> bool:
     return good and same_text
 
 
+def check_emulated_gpu(goldens: list[Golden]) -> bool:
+    """Some logits and texts again, on kernels/cuda without a GPU."""
+    with tempfile.TemporaryDirectory() as folder:
+        stories_to_hf.convert(SOURCE, Path(folder))
+        results = [check_logits(goldens[2], Path(folder), "--device", "cuda"),
+                   check_logits(goldens[3], Path(folder), "--device", "cuda", "--chunk", "7")]
+        with tarn_test.server(Path(folder), "--served-model-name", "stories", "--device", "cuda",
+                              "--dtype", "f32", "--kv-cache-dtype", "f32", "--max-num-seqs", "2",
+                              "--kv-device-bytes", "4M", name="tarn-server-emulated") as url:
+            results += [check_text(g, url) for g in goldens[:2]]
+    return all(results)
+
+
 def main() -> None:
     goldens = read_goldens()
+    if "--emulated-gpu" in sys.argv:
+        sys.exit(0 if check_emulated_gpu(goldens) else 1)
     with tempfile.TemporaryDirectory() as folder:
         model, sharded = Path(folder) / "one", Path(folder) / "sharded"
         stories_to_hf.convert(SOURCE, model)

@@ -63,11 +63,12 @@ def run_logits(model: Path, ids: list[int], *options: str) -> array.array:
 
 
 def run_logits_and_kernels(model: Path, ids: list[int], *options: str) -> tuple[array.array, str]:
-    """The logits, and the name of the kernel set that computed them."""
+    """The logits, and the name of the kernel set that computed them. "cuda" is the emulated GPU."""
+    name = "tarn-logits-emulated" if "cuda" in options else "tarn-logits"
     with tempfile.TemporaryDirectory() as folder:
         ids_file, out_file = Path(folder) / "ids.txt", Path(folder) / "out.f32"
         ids_file.write_text(" ".join(map(str, ids)) + "\n")
-        command = [str(program("tarn-logits")), str(model), str(ids_file), str(out_file), *options]
+        command = [str(program(name)), str(model), str(ids_file), str(out_file), *options]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600)
         if done.returncode:
             raise SystemExit(f"{' '.join(command)}: status {done.returncode}\n"
@@ -109,12 +110,13 @@ def wait_ready(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
 
 
 @contextlib.contextmanager
-def server(model: Path, *options: str) -> Iterator[str]:
-    """Runs tarn-server on a free port; gives its URL; SIGTERM at the end must give status 0."""
+def server(model: Path, *options: str, name: str = "tarn-server") -> Iterator[str]:
+    """Runs tarn-server (or another program of its kind) on a free port; gives its URL; SIGTERM at
+    the end must give status 0."""
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        command = [str(program("tarn-server")), "--model", str(model), "--host", "127.0.0.1",
+        command = [str(program(name)), "--model", str(model), "--host", "127.0.0.1",
                    "--port", str(port), *options]
         with log.open("wb") as out:
             process = subprocess.Popen(command, stdout=out, stderr=out)

@@ -79,6 +79,12 @@ static void every_wrong_option_is_named(void **state)
     c.device = "tpu";
     refuse(&c, ERR_UNSUPPORTED, "tpu");
     c = small();
+    c.device = "cuda"; /* this program is linked without that backend */
+    refuse(&c, ERR_UNSUPPORTED, "-DTARN_CUDA=ON");
+    c = small();
+    c.gpu_memory_utilization = 1.01;
+    refuse(&c, ERR_INVALID, "--gpu-memory-utilization");
+    c = small();
     c.cpu_variant = "sse9";
     refuse(&c, ERR_UNSUPPORTED, "sse9");
     c = small();

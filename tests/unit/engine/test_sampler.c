@@ -182,14 +182,14 @@ static void penalties_follow_their_formulas(void **state)
     logits[7] = 3;
     logits[8] = 2;
     sp.repetition_penalty = 2; /* 3 / 2 < 2: the prompt's token loses */
-    assert_ok(sampler_state_init(&st, &sp, V, prompt, 1));
+    assert_ok(sampler_state_init(&st, &sp, V, prompt, 1, 8));
     assert_int_equal(pick(&sp, &st, 0, NULL).id, 8);
     sampler_state_fini(&st);
 
     sp.repetition_penalty = 1;
     sp.presence_penalty = 0.4f;
     sp.frequency_penalty = 0.3f;
-    assert_ok(sampler_state_init(&st, &sp, V, prompt, 1));
+    assert_ok(sampler_state_init(&st, &sp, V, prompt, 1, 8));
     assert_int_equal(pick(&sp, &st, 0, NULL).id, 7); /* a prompt token is not penalized */
     sampler_state_count(&st, 7);                     /* 3 - 0.4 - 0.3 = 2.3 */
     assert_int_equal(pick(&sp, &st, 1, NULL).id, 7);
@@ -197,6 +197,64 @@ static void penalties_follow_their_formulas(void **state)
     sampler_state_count(&st, 7); /* 1.7 */
     assert_int_equal(pick(&sp, &st, 2, NULL).id, 8);
     sampler_state_fini(&st);
+}
+
+/* The list that a device gets says the same as the counts. */
+static void the_seen_list_has_each_id_once(void **state)
+{
+    const uint32_t prompt[] = {7, 9, 7, 7};
+    struct sampling sp = params(0);
+    struct sampler_state st;
+    struct sample_seen list[8];
+
+    (void)state;
+    sp.repetition_penalty = 2;
+    assert_ok(sampler_state_init(&st, &sp, V, prompt, 4, 4));
+    sampler_state_count(&st, 9);
+    sampler_state_count(&st, 11);
+    sampler_state_count(&st, 11);
+    assert_int_equal(st.n_seen, 3);
+    sampler_state_list(&st, list);
+    assert_memory_equal(list, ((struct sample_seen[]){{7, 0, 1}, {9, 1, 1}, {11, 2, 0}}),
+                        3 * sizeof *list);
+    sampler_state_fini(&st);
+
+    sp.repetition_penalty = 1; /* then the prompt is of no interest */
+    assert_ok(sampler_state_init(&st, &sp, V, prompt, 4, 1));
+    assert_int_equal(st.n_seen, 0);
+    assert_int_equal(st.n_seen_max, 0); /* no penalty, no list */
+    sp.presence_penalty = 1;
+    assert_ok(sampler_state_init(&st, &sp, V, prompt, 4, 1));
+    sampler_state_count(&st, 7);
+    sampler_state_count(&st, 7);
+    assert_int_equal(st.n_seen, 1);
+    sampler_state_list(&st, list);
+    assert_memory_equal(list, (&(struct sample_seen){7, 2, 0}), sizeof *list);
+    sampler_state_fini(&st);
+}
+
+static void a_nan_is_never_drawn_nor_among_the_best(void **state)
+{
+    struct out_top top[4];
+
+    (void)state;
+    for (uint32_t i = 0; i < V; i++)
+        logits[i] = i % 400 == 3 ? 1 : NAN; /* 3, 403, 803 */
+    for (int filtered = 0; filtered < 2; filtered++) {
+        struct sampling sp = params(1);
+        uint32_t n_first = 0;
+        sp.top_p = filtered ? 0.9f : 1;
+        sp.n_logprobs = 4;
+        for (uint32_t n = 0; n < 60; n++) {
+            uint32_t id = pick(&sp, NULL, n, top).id;
+            assert_int_equal(id % 400, 3);
+            n_first += id == 3;
+        }
+        assert_in_range(n_first, 8, 35);
+        for (uint32_t i = 0; i < 3; i++)
+            assert_int_equal(top[i].id, 400 * i + 3);
+        assert_true(top[3].id == 0 && isinf(top[3].logprob));
+    }
 }
 
 static void logit_bias_moves_the_choice(void **state)
@@ -239,6 +297,8 @@ int main(void)
         cmocka_unit_test(top_k_keeps_the_k_best),
         cmocka_unit_test(top_p_keeps_the_smallest_set_that_reaches_it),
         cmocka_unit_test(penalties_follow_their_formulas),
+        cmocka_unit_test(the_seen_list_has_each_id_once),
+        cmocka_unit_test(a_nan_is_never_drawn_nor_among_the_best),
         cmocka_unit_test(logit_bias_moves_the_choice),
         cmocka_unit_test(banned_ids_never_come),
     };

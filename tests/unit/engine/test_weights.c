@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "engine/weights.h"
 #include "kernels/pack.h"
+#include "tests/unit/engine/checkpoint.h"
 
 static struct device *device;
 static char dir[64];
@@ -53,7 +54,8 @@ static void check_quantized(const struct weight *got, enum dtype want, uint32_t 
                             const struct weight *floats, bool packed)
 {
     size_t n_bytes = pack_bytes(want, floats->n, floats->k, group);
-    struct weight w = {want, floats->n, floats->k, group, calloc(1, n_bytes)};
+    struct weight w = {.dtype = want, .n = floats->n, .k = floats->k, .group = group,
+                       .data = calloc(1, n_bytes)};
     float *x = rows_of(floats, packed);
 
     assert_non_null(w.data);
@@ -112,103 +114,16 @@ static void dummy_weights_quantize_as_they_would_be_floats(void **state)
     check_model(true, true);
 }
 
-/* --- a checkpoint --- */
-
-struct checkpoint {
-    char header[8192];
-    size_t n_header, n_data;
-};
-
-static void add_tensor(struct checkpoint *c, const char *name, uint32_t rows, uint32_t cols)
-{
-    size_t n = (size_t)rows * (cols ? cols : 1) * sizeof(float);
-    char shape[32];
-
-    if (cols)
-        snprintf(shape, sizeof shape, "%u,%u", rows, cols);
-    else
-        snprintf(shape, sizeof shape, "%u", rows);
-    c->n_header += (size_t)snprintf(c->header + c->n_header, sizeof c->header - c->n_header,
-                                    "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[%s],"
-                                    "\"data_offsets\":[%zu,%zu]}",
-                                    c->n_header ? "," : "{", name, shape, c->n_data,
-                                    c->n_data + n);
-    c->n_data += n;
-}
-
-static void add_layer(struct checkpoint *c, const struct model_config *m, uint32_t layer)
-{
-    uint32_t q = m->n_heads * m->head_dim, kv = m->n_kv_heads * m->head_dim;
-    const struct {
-        const char *name;
-        uint32_t rows, cols;
-    } tensors[] = {{"input_layernorm.weight", m->dim, 0},
-                   {"post_attention_layernorm.weight", m->dim, 0},
-                   {"self_attn.q_proj.weight", q, m->dim},
-                   {"self_attn.q_proj.bias", q, 0},
-                   {"self_attn.k_proj.weight", kv, m->dim},
-                   {"self_attn.k_proj.bias", kv, 0},
-                   {"self_attn.v_proj.weight", kv, m->dim},
-                   {"self_attn.v_proj.bias", kv, 0},
-                   {"self_attn.o_proj.weight", m->dim, q},
-                   {"self_attn.o_proj.bias", m->dim, 0},
-                   {"mlp.gate_proj.weight", m->ffn_dim, m->dim},
-                   {"mlp.up_proj.weight", m->ffn_dim, m->dim},
-                   {"mlp.down_proj.weight", m->dim, m->ffn_dim}};
-    char name[96];
-
-    for (size_t i = 0; i < ARRAY_SIZE(tensors); i++) {
-        snprintf(name, sizeof name, "model.layers.%u.%s", layer, tensors[i].name);
-        add_tensor(c, name, tensors[i].rows, tensors[i].cols);
-    }
-}
-
-static void file_path(char *out, size_t n)
-{
-    snprintf(out, n, "%s/model.safetensors", dir);
-}
-
-static void write_checkpoint(const struct model_config *m)
-{
-    static struct checkpoint c;
-    uint64_t x = 99;
-    char path[96];
-
-    c = (struct checkpoint){0};
-    add_tensor(&c, "model.embed_tokens.weight", m->n_vocab, m->dim);
-    for (uint32_t i = 0; i < m->n_layers; i++)
-        add_layer(&c, m, i);
-    add_tensor(&c, "model.norm.weight", m->dim, 0);
-    if (!m->tied)
-        add_tensor(&c, "lm_head.weight", m->n_vocab, m->dim);
-    c.header[c.n_header++] = '}';
-    file_path(path, sizeof path);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    uint64_t n_header = c.n_header;
-    assert_int_equal(fwrite(&n_header, 8, 1, f), 1);
-    assert_int_equal(fwrite(c.header, c.n_header, 1, f), 1);
-    for (size_t i = 0; i < c.n_data / sizeof(float); i++) {
-        x = x * 6364136223846793005u + 1442695040888963407u;
-        float v = (float)(int32_t)(x >> 32) * 0x1p-31f;
-        assert_int_equal(fwrite(&v, sizeof v, 1, f), 1);
-    }
-    assert_int_equal(fclose(f), 0);
-}
-
 static void a_checkpoint_is_quantized_and_let_go(void **state)
 {
-    char path[96];
-
     (void)state;
     for (int tied = 0; tied < 2; tied++) {
         struct model_config m = odd_model(tied != 0);
 
-        write_checkpoint(&m);
+        checkpoint_write(dir, &m);
         check_model(tied != 0, false);
     }
-    file_path(path, sizeof path);
-    unlink(path);
+    checkpoint_remove(dir);
 }
 
 /* What was asked for is part of what stored KV depends on through the settings, not through the
@@ -217,10 +132,9 @@ static void the_content_hash_is_the_checkpoints(void **state)
 {
     struct model_config m = odd_model(true);
     struct weights a, b;
-    char path[96];
 
     (void)state;
-    write_checkpoint(&m);
+    checkpoint_write(dir, &m);
     a = load(&m, (struct quantization){DTYPE_I8, 32}, false);
     b = load(&m, (struct quantization){DTYPE_I4, 32}, false);
     assert_memory_equal(a.content_hash, b.content_hash, sizeof a.content_hash);
@@ -228,8 +142,7 @@ static void the_content_hash_is_the_checkpoints(void **state)
     assert_true(b.n_bytes < a.n_bytes);
     weights_free(&a);
     weights_free(&b);
-    file_path(path, sizeof path);
-    unlink(path);
+    checkpoint_remove(dir);
 }
 
 static void the_default_group_depends_on_the_type(void **state)

@@ -16,6 +16,7 @@ atomic_uint fake_n_max = N_INSIDE_MAX;
 atomic_uint fake_n_inside;
 atomic_int fake_fail_at = -1;
 atomic_bool fake_uses_documents;
+atomic_bool fake_failed;
 
 struct tokenizer {
     char bytes[256];
@@ -366,6 +367,12 @@ bool engine_drained(const struct engine *e)
 {
     (void)e;
     return atomic_load(&fake_n_inside) == 0;
+}
+
+bool engine_failed(const struct engine *e)
+{
+    (void)e;
+    return atomic_load(&fake_failed);
 }
 
 enum status engine_submit(struct engine *e, struct request *r, struct buf *why)

@@ -24,6 +24,7 @@ extern atomic_uint fake_n_max;           /* requests inside; one more is ERR_BUS
 extern atomic_uint fake_n_inside;
 extern atomic_int fake_fail_at;          /* token at which a request fails; -1: never */
 extern atomic_bool fake_uses_documents;  /* what the template says */
+extern atomic_bool fake_failed;          /* what engine_failed() says */
 
 struct engine *fake_engine_create(uint32_t max_model_len);
 

@@ -83,6 +83,26 @@ static void flag_wins_over_variable_wins_over_file(void **state)
     buf_fini(&why);
 }
 
+static void a_share_is_read_and_described(void **state)
+{
+    struct config c;
+    struct buf why, text;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    buf_init(&text, 1u << 16);
+    assert_ok(load(&c, "--model m", no_env, &why));
+    assert_true(c.gpu_memory_utilization == 0.9);
+    config_fini(&c);
+    assert_ok(load(&c, "--model m --gpu-memory-utilization=0.25", no_env, &why));
+    assert_true(c.gpu_memory_utilization == 0.25);
+    config_describe(&c, &text);
+    assert_non_null(strstr(buf_str(&text), "gpu-memory-utilization=0.25 "));
+    config_fini(&c);
+    buf_fini(&text);
+    buf_fini(&why);
+}
+
 static void every_spelling_of_a_switch_is_read(void **state)
 {
     static const struct {
@@ -148,6 +168,10 @@ static void a_bad_value_names_its_option(void **state)
     refuses("--model m --max-body-bytes 1Q", no_env, "expected a size");
     refuses("--model m --kv-segment-tokens 33", no_env, "no multiple of 32");
     refuses("--model m --prefix-caching=maybe", no_env, "expected true or false");
+    refuses("--model m --gpu-memory-utilization 1.01", no_env, "above 0 and at most 1");
+    refuses("--model m --gpu-memory-utilization 0", no_env, "above 0 and at most 1");
+    refuses("--model m --gpu-memory-utilization 0.5x", no_env, "above 0 and at most 1");
+    refuses("--model m --gpu-memory-utilization nan", no_env, "above 0 and at most 1");
     refuses("--port 1", no_env, "--model: which model?");
     refuses("model", no_env, "expected an option");
     refuses("--config /nowhere/at/all --model m", no_env, "cannot open /nowhere/at/all");
@@ -193,6 +217,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_those_of_the_table),
         cmocka_unit_test(flag_wins_over_variable_wins_over_file),
+        cmocka_unit_test(a_share_is_read_and_described),
         cmocka_unit_test(every_spelling_of_a_switch_is_read),
         cmocka_unit_test(other_words_for_a_choice_become_ours),
         cmocka_unit_test(an_unknown_name_gets_the_nearest_one),

@@ -1,0 +1,232 @@
+#include "engine/device_sampler.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+
+#define LIST_BYTES_MAX ((size_t)16 << 20)
+/* A list's entries have 4 or 8 bytes; each list begins at a multiple of 8, so that indices into
+ * arrays of either begin at the same place. */
+#define LIST_ALIGN 8
+
+struct device_sampler {
+    struct device_sampler_config c;
+    size_t list_bytes;           /* room for lists, behind n_rows_max rows */
+    unsigned char *host;         /* pinned: [n_rows_max] sample_row, lists */
+    unsigned char *device;       /* the same */
+    float *raw;                  /* device: as many floats as lists can have entries */
+    uint32_t *out_host;          /* pinned: ids, logprobs, tops of the rows in this round */
+    uint32_t *out_device;
+    struct out_top **tops;       /* [n_rows_max] where each row's go */
+
+    /* This step. */
+    float *logits;
+    struct out_token *tokens;
+    uint32_t n_done;             /* rows of earlier rounds */
+
+    /* This round. */
+    uint32_t n_rows;
+    uint32_t n_top;              /* the most that a row wants */
+    uint32_t n_entries;
+    size_t n_list_bytes;
+};
+
+static size_t align_list(size_t n_bytes)
+{
+    return (n_bytes + LIST_ALIGN - 1) / LIST_ALIGN * LIST_ALIGN;
+}
+
+static size_t row_list_bytes(uint32_t n_seen, uint32_t n_bias, uint32_t n_banned)
+{
+    return n_seen * sizeof(struct sample_seen) + n_bias * sizeof(struct sample_bias) +
+           align_list(n_banned * sizeof(uint32_t));
+}
+
+static size_t rows_bytes(const struct device_sampler_config *c)
+{
+    return c->n_rows_max * sizeof(struct sample_row);
+}
+
+static size_t out_bytes(uint32_t n_rows, uint32_t n_top)
+{
+    return n_rows * (sizeof(uint32_t) + sizeof(float) + n_top * sizeof(struct sample_top));
+}
+
+static size_t choose_list_bytes(const struct device_sampler_config *c)
+{
+    uint32_t n_seen = c->n_known_max < c->n_vocab ? c->n_known_max : c->n_vocab;
+    size_t one = row_list_bytes(n_seen, REQUEST_N_LOGIT_BIAS_MAX, c->n_banned_max);
+    size_t all = one * c->n_rows_max, most = c->list_bytes_max ? c->list_bytes_max
+                                                               : LIST_BYTES_MAX;
+    return all < most ? all : one > most ? one : most;
+}
+
+uint64_t device_sampler_device_bytes(const struct device_sampler_config *c)
+{
+    return rows_bytes(c) + 2 * (uint64_t)choose_list_bytes(c) +
+           out_bytes(c->n_rows_max, REQUEST_N_LOGPROBS_MAX);
+}
+
+enum status device_sampler_create(struct device_sampler **out,
+                                  const struct device_sampler_config *config)
+{
+    struct device *d = config->device;
+    struct device_sampler *ds = calloc(1, sizeof *ds);
+
+    *out = NULL;
+    if (!ds)
+        return ERR_NOMEM;
+    ds->c = *config;
+    ds->list_bytes = choose_list_bytes(config);
+    size_t up = rows_bytes(config) + ds->list_bytes;
+    size_t down = out_bytes(config->n_rows_max, REQUEST_N_LOGPROBS_MAX);
+    ds->host = device_alloc_pinned(d, up);
+    ds->device = device_alloc(d, up);
+    ds->raw = device_alloc(d, ds->list_bytes / sizeof(uint32_t) * sizeof(float));
+    ds->out_host = device_alloc_pinned(d, down);
+    ds->out_device = device_alloc(d, down);
+    ds->tops = calloc(config->n_rows_max, sizeof(struct out_top *));
+    if (!ds->host || !ds->device || !ds->raw || !ds->out_host || !ds->out_device || !ds->tops) {
+        device_sampler_destroy(ds);
+        return ERR_NOMEM;
+    }
+    *out = ds;
+    return OK;
+}
+
+void device_sampler_destroy(struct device_sampler *ds)
+{
+    if (!ds)
+        return;
+    device_free_pinned(ds->c.device, ds->host);
+    device_free_pinned(ds->c.device, ds->out_host);
+    device_free(ds->c.device, ds->device);
+    device_free(ds->c.device, ds->raw);
+    device_free(ds->c.device, ds->out_device);
+    free(ds->tops);
+    free(ds);
+}
+
+static void begin_round(struct device_sampler *ds)
+{
+    ds->n_rows = ds->n_top = ds->n_entries = 0;
+    ds->n_list_bytes = 0;
+}
+
+void device_sampler_begin(struct device_sampler *ds, float *logits, struct out_token *tokens)
+{
+    ds->logits = logits;
+    ds->tokens = tokens;
+    ds->n_done = 0;
+    begin_round(ds);
+}
+
+static void hand_out(struct device_sampler *ds)
+{
+    const struct sample_row *rows = (const struct sample_row *)ds->host;
+    const uint32_t *ids = ds->out_host;
+    const float *logprobs = (const float *)(ids + ds->n_rows);
+    const struct sample_top *top = (const struct sample_top *)(ids + 2 * (size_t)ds->n_rows);
+
+    for (uint32_t i = 0; i < ds->n_rows; i++) {
+        ds->tokens[ds->n_done + i] = (struct out_token){ids[i], logprobs[i]};
+        for (uint32_t j = 0; j < rows[i].n_logprobs; j++) {
+            const struct sample_top *t = &top[(size_t)i * ds->n_top + j];
+            ds->tops[i][j] = (struct out_top){t->id, t->logprob};
+        }
+    }
+}
+
+static enum status run_round(struct device_sampler *ds)
+{
+    struct device *d = ds->c.device;
+    uint32_t n = ds->n_rows;
+    unsigned char *lists = ds->device + rows_bytes(&ds->c);
+    struct sample_params p = {.n_rows = n, .n_vocab = ds->c.n_vocab,
+                              .logits = ds->logits + (size_t)ds->n_done * ds->c.n_vocab,
+                              .rows = (const struct sample_row *)ds->device,
+                              .seen = (const struct sample_seen *)lists,
+                              .bias = (const struct sample_bias *)lists,
+                              .banned = (const uint32_t *)lists, .raw = ds->raw,
+                              .n_top = ds->n_top, .ids = ds->out_device,
+                              .logprobs = (float *)(ds->out_device + n),
+                              .top = (struct sample_top *)(ds->out_device + 2 * (size_t)n)};
+    enum status s;
+
+    if (n == 0)
+        return OK;
+    if ((s = device_upload_async(d, NULL, ds->device, ds->host,
+                                 rows_bytes(&ds->c) + ds->n_list_bytes)) != OK ||
+        (s = device_ops(d)->sample(d, NULL, &p)) != OK ||
+        (s = device_download_async(d, NULL, ds->out_host, ds->out_device,
+                                   out_bytes(n, ds->n_top))) != OK ||
+        (s = device_stream_wait(d, NULL)) != OK)
+        return s;
+    hand_out(ds);
+    ds->n_done += n;
+    begin_round(ds);
+    return OK;
+}
+
+/* Room for n_bytes of a list; *index is where it lies in elements of `element` bytes. */
+static void *take(struct device_sampler *ds, size_t n_bytes, size_t element, uint32_t *index)
+{
+    void *p = ds->host + rows_bytes(&ds->c) + ds->n_list_bytes;
+
+    *index = (uint32_t)(ds->n_list_bytes / element);
+    ds->n_list_bytes += align_list(n_bytes);
+    ASSERT(ds->n_list_bytes <= ds->list_bytes);
+    return p;
+}
+
+static void lay_out(struct device_sampler *ds, const struct sampler_row *row, uint32_t n_seen)
+{
+    const struct sampling *sp = row->sampling;
+    struct sample_row *r = (struct sample_row *)ds->host + ds->n_rows;
+
+    *r = (struct sample_row){.seed = sp->seed, .n = row->n, .temperature = sp->temperature,
+                             .top_k = sp->top_k, .top_p = sp->top_p, .min_p = sp->min_p,
+                             .repetition_penalty = sp->repetition_penalty,
+                             .presence_penalty = sp->presence_penalty,
+                             .frequency_penalty = sp->frequency_penalty, .n_seen = n_seen,
+                             .n_bias = sp->n_logit_bias, .n_banned = row->n_banned,
+                             .raw0 = ds->n_entries, .want_logprob = sp->want_logprob,
+                             .n_logprobs = sp->n_logprobs};
+    struct sample_seen *seen = take(ds, n_seen * sizeof *seen, sizeof *seen, &r->seen0);
+    if (n_seen)
+        sampler_state_list(row->state, seen);
+    struct sample_bias *bias = take(ds, r->n_bias * sizeof *bias, sizeof *bias, &r->bias0);
+    for (uint32_t i = 0; i < r->n_bias; i++)
+        bias[i] = (struct sample_bias){sp->logit_bias[i].id, sp->logit_bias[i].bias};
+    uint32_t *banned = take(ds, r->n_banned * sizeof *banned, sizeof *banned, &r->banned0);
+    if (r->n_banned)
+        memcpy(banned, row->banned, r->n_banned * sizeof *banned);
+    ds->n_entries += n_seen + r->n_bias + r->n_banned;
+}
+
+enum status device_sampler_add(struct device_sampler *ds, const struct sampler_row *row,
+                               struct out_top *top)
+{
+    const struct sampling *sp = row->sampling;
+    uint32_t n_seen = row->state->n_seen;
+
+    ASSERT(sp->n_logprobs == 0 || (top && sp->n_logprobs <= REQUEST_N_LOGPROBS_MAX));
+    if (ds->n_rows == ds->c.n_rows_max ||
+        ds->n_list_bytes + row_list_bytes(n_seen, sp->n_logit_bias, row->n_banned) >
+            ds->list_bytes) {
+        enum status s = run_round(ds);
+        if (s != OK)
+            return s;
+    }
+    lay_out(ds, row, n_seen);
+    if (sp->n_logprobs > ds->n_top)
+        ds->n_top = sp->n_logprobs;
+    ds->tops[ds->n_rows++] = top;
+    return OK;
+}
+
+enum status device_sampler_finish(struct device_sampler *ds)
+{
+    return run_round(ds);
+}

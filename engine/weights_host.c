@@ -1,0 +1,135 @@
+/* weights_host.c - rows of a weight from a checkpoint or made up, and packing them in place. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "engine/weights_load.h"
+#include "kernels/pack.h"
+
+static uint64_t mix(uint64_t x)
+{
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+/* The sum of four uniform 16-bit numbers, near enough to a normal distribution, and a function of
+ * (seed, row, column) alone. */
+void weights_make_rows(const struct job *job, uint32_t row, uint32_t n_rows, void *dst,
+                       size_t dst_stride)
+{
+    const float unit = job->scale * sqrtf(3.0f) / 65536.0f;
+
+    for (uint64_t r = 0; r < n_rows; r++)
+        for (uint64_t c = 0; c < job->k; c++) {
+            uint64_t x = mix(job->seed + (row + r) * job->k + c);
+            int sum = (int)(x & 0xffff) + (int)(x >> 16 & 0xffff) + (int)(x >> 32 & 0xffff) +
+                      (int)(x >> 48) - 2 * 65535;
+            dtype_store(job->dtype, dst, r * dst_stride + c, (float)sum * unit);
+        }
+}
+
+void weights_convert_rows(const struct job *job, const unsigned char *src, uint32_t n_rows,
+                          void *dst, size_t dst_stride)
+{
+    enum dtype from = job->tensor->dtype;
+    size_t size = dtype_bytes(from);
+    unsigned char element[4];
+
+    for (size_t r = 0; r < n_rows; r++)
+        for (size_t c = 0; c < job->k; c++, src += size) {
+            memcpy(element, src, size); /* any alignment */
+            dtype_store(job->dtype, dst, r * dst_stride + c, dtype_load(from, element, 0));
+        }
+}
+
+void weights_make_vec(const struct job *job, const unsigned char *src, uint32_t n_rows, float *dst)
+{
+    for (uint32_t i = 0; i < n_rows; i++) {
+        unsigned char element[4];
+        if (!job->tensor) {
+            dst[i] = job->fill;
+            continue;
+        }
+        size_t size = dtype_bytes(job->tensor->dtype);
+        memcpy(element, src + i * size, size);
+        dst[i] = dtype_load(job->tensor->dtype, element, 0);
+    }
+}
+
+static enum status run_matrix(const struct job *job, uint32_t row, uint32_t n_rows,
+                              const unsigned char *src)
+{
+    size_t row_bytes = (size_t)job->k * dtype_bytes(job->dtype);
+    bool quantized = job->w && job->w->group;
+    /* The format promises no alignment; what is not aligned is copied like another dtype. The
+     * quantizer reads any. */
+    bool as_is = job->tensor &&
+                 (quantized || (job->tensor->dtype == job->dtype &&
+                                (uintptr_t)src % dtype_bytes(job->dtype) == 0));
+    unsigned char *to = NULL, *scratch = NULL;
+
+    if (!job->table && !job->w)
+        return OK; /* the embedding is used in place: only its CRC was wanted */
+    if (job->table)
+        to = (unsigned char *)job->table + row * row_bytes;
+    else if (!as_is && !(to = scratch = malloc(n_rows * row_bytes)))
+        return ERR_NOMEM;
+    if (!job->tensor)
+        weights_make_rows(job, row, n_rows, to, job->k);
+    else if (to)
+        weights_convert_rows(job, src, n_rows, to, job->k);
+    if (quantized)
+        pack_quantize_rows(job->w, job->n0 + row, to ? job->dtype : job->tensor->dtype,
+                           to ? to : src, n_rows);
+    else if (job->w)
+        pack_rows(job->w, job->n0 + row, to ? to : src, n_rows);
+    free(scratch);
+    return OK;
+}
+
+/* The last job with first_task <= task. */
+static const struct job *find_job(const struct loader *l, uint32_t task)
+{
+    uint32_t low = 0, high = l->n_jobs;
+
+    while (high - low > 1) {
+        uint32_t mid = low + (high - low) / 2;
+        if (l->jobs[mid].first_task <= task)
+            low = mid;
+        else
+            high = mid;
+    }
+    return &l->jobs[low];
+}
+
+static void run_task(void *arg, uint32_t task)
+{
+    struct loader *l = arg;
+    const struct job *job = find_job(l, task);
+    uint32_t row = (task - job->first_task) * CHUNK_ROWS;
+    uint32_t n_rows = job->n_rows - row < CHUNK_ROWS ? job->n_rows - row : CHUNK_ROWS;
+    const unsigned char *src = NULL;
+
+    if (job->tensor) {
+        size_t row_bytes = weights_source_row_bytes(job);
+        src = (const unsigned char *)job->tensor->data + row * row_bytes;
+        l->crcs[task] = hash_crc32c(0, src, n_rows * row_bytes);
+    }
+    if (job->vec) {
+        weights_make_vec(job, src, n_rows, job->vec + row);
+        return;
+    }
+    enum status s = run_matrix(job, row, n_rows, src);
+    if (s != OK)
+        atomic_store(&l->failed, (int)s);
+}
+
+enum status weights_load_host(struct loader *l)
+{
+    device_parallel(l->config->device, l->n_tasks, run_task, l);
+    enum status s = (enum status)atomic_load(&l->failed);
+    return s == OK ? OK : buf_why(l->why, s, "out of memory while packing the weights");
+}

@@ -1,0 +1,285 @@
+/* P1 on a GPU with --batch-invariant: token ids and the bits of 21 log-probabilities per token are
+ * a function of model, prompt, parameters and seed, whatever the chunks, the batch, the cache and
+ * the preemptions. On the emulated GPU, so with prompts as short as the cases allow. */
+#include "tests/unit/test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/rng.h"
+#include "tests/engine_test.h"
+
+#define N_PROMPT 301      /* two segments and no multiple of a block */
+#define N_CACHED 270
+#define N_OUT 3
+#define N_COMPANY 5
+#define N_VOCAB 300
+
+struct answer {
+    struct out_token tokens[N_OUT];
+    struct out_top tops[N_OUT * REQUEST_N_LOGPROBS_MAX];
+};
+
+static uint32_t ids[N_COMPANY][N_PROMPT];
+static const uint32_t span_ends[] = {17, 140, 141};
+
+/* Heads of 64 take tensor cores, those of 12 (engine_test.h's own model) do not. */
+static const char wide_heads[] =
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":128,\"num_hidden_layers\":2,"
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":64,"
+    "\"intermediate_size\":256,\"vocab_size\":300,\"max_position_embeddings\":1024,"
+    "\"rms_norm_eps\":1e-5,\"rope_theta\":10000,\"tie_word_embeddings\":false,"
+    "\"torch_dtype\":\"bfloat16\"}";
+
+struct kind {
+    const char *name, *model, *dtype, *quantization;
+    uint32_t group;
+    uint32_t chunk;
+};
+
+static const struct kind kinds[] = {
+    {"head of 64, bf16", wide_heads, "bf16", "none", 0, 7},
+    {"head of 12, f32", NULL, "f32", "none", 0, 50},
+    {"head of 64, int8", wide_heads, "bf16", "int8", 128, 40},
+    {"head of 64, int4", wide_heads, "bf16", "int4", 32, 90},
+};
+
+#ifndef N_KINDS /* sanitizer builds take fewer: see tests/CMakeLists.txt */
+#define N_KINDS ARRAY_SIZE(kinds)
+#endif
+
+static void open_kind(struct engine_test *t, const struct kind *k, uint32_t chunk,
+                      const char *device)
+{
+    struct engine_config c;
+
+    engine_config_init(&c);
+    c.device = device;
+    c.batch_invariant = true;
+    c.max_batched_tokens = chunk;
+    c.n_threads = 2;
+    c.max_num_seqs = N_COMPANY + 1;
+    c.max_model_len = 512;
+    c.dtype = k->dtype;
+    c.quantization = k->quantization;
+    c.quantization_group = k->group;
+    c.kv_dtype = k->dtype;
+    c.kv_bytes = (uint64_t)4 << 20;
+    engine_test_open(t, k->model, &c);
+}
+
+static struct request *submit(struct engine_test *t, uint32_t which, uint32_t n, float temperature)
+{
+    struct sampling sp;
+    struct stopping st;
+
+    engine_test_params(&sp, &st, N_OUT);
+    sp.temperature = temperature;
+    sp.top_p = temperature > 0 ? 0.95f : 1;
+    sp.seed = 1234;
+    return engine_test_submit(t, ids[which], n, span_ends, 3, &sp, &st);
+}
+
+static void keep(struct answer *a, struct request *r)
+{
+    engine_test_wait(r);
+    assert_int_equal(request_finish(r), FINISH_LENGTH);
+    memcpy(a->tokens, r->out, sizeof a->tokens);
+    memcpy(a->tops, r->out_top, sizeof a->tops);
+    request_unref(r);
+}
+
+static void assert_same(const struct answer *a, const struct answer *want, const struct kind *k,
+                        const char *how)
+{
+    for (int i = 0; i < N_OUT; i++)
+        if (memcmp(&a->tokens[i], &want->tokens[i], sizeof a->tokens[i]))
+            fail_msg("%s, %s: token %d is %u (%a), alone it is %u (%a)", k->name, how, i,
+                     a->tokens[i].id, (double)a->tokens[i].logprob, want->tokens[i].id,
+                     (double)want->tokens[i].logprob);
+    if (memcmp(a->tops, want->tops, sizeof a->tops))
+        fail_msg("%s, %s: the alternatives' bits differ", k->name, how);
+}
+
+static void answer_on(const char *device, const struct kind *k, uint32_t chunk, struct answer *a)
+{
+    struct engine_test t;
+
+    open_kind(&t, k, chunk, device);
+    keep(a, submit(&t, 0, N_PROMPT, 0));
+    engine_test_close(&t);
+}
+
+static void answer_with(const struct kind *k, uint32_t chunk, struct answer *a)
+{
+    answer_on("cuda", k, chunk, a);
+}
+
+/* A part of the prompt from the cache, the rest among others of all lengths. */
+static void answer_in_company(const struct kind *k, struct answer *a)
+{
+    struct request *r[N_COMPANY], *first;
+    struct engine_test t;
+
+    open_kind(&t, k, 100, "cuda");
+    first = submit(&t, 0, N_CACHED, 0);
+    engine_test_wait(first);
+    request_unref(first);
+    for (uint32_t b = 0; b < N_COMPANY; b++)
+        r[b] = b == 2 ? submit(&t, 0, N_PROMPT, 0) : submit(&t, b ? b : 1, 150 + 7 * b, 0);
+    for (uint32_t b = 0; b < N_COMPANY; b++)
+        engine_test_wait(r[b]);
+    assert_true(atomic_load(&r[2]->n_cached) >= N_CACHED - KV_BLOCK_TOKENS);
+    for (uint32_t b = 0; b < N_COMPANY; b++)
+        if (b != 2)
+            request_unref(r[b]);
+    keep(a, r[2]);
+    engine_test_close(&t);
+}
+
+static void chunks_batch_mates_and_cache_hits_do_not_change_a_bit(void **state)
+{
+    char how[40];
+
+    (void)state;
+    for (size_t i = 0; i < N_KINDS; i++) {
+        const struct kind *k = &kinds[i];
+        static struct answer want, got;
+
+        answer_with(k, 512, &want);
+        snprintf(how, sizeof how, "chunks of %u", k->chunk);
+        answer_with(k, k->chunk, &got);
+        assert_same(&got, &want, k, how);
+        answer_in_company(k, &got);
+        assert_same(&got, &want, k, "in company");
+    }
+}
+
+/* A pool that holds two of three prompts: somebody is preempted and comes back. */
+static void preemptions_do_not_change_a_bit(void **state)
+{
+    enum { N_LATE = 40, N_BLOCK_BYTES = 2 * 2 * 2 * 64 * 32 * 2 };
+    const struct kind *k = &kinds[0];
+    struct out_token want[N_LATE];
+    struct request *first, *second;
+    struct engine_config c;
+    struct engine_test t;
+    struct engine_stats st;
+    struct sampling sp;
+    struct stopping stop;
+
+    (void)state;
+    engine_config_init(&c);
+    c.device = "cuda";
+    c.batch_invariant = true;
+    c.max_batched_tokens = 128;
+    c.n_threads = 2;
+    c.max_num_seqs = 4;
+    c.max_model_len = 400;
+    c.prefix_caching = false;
+    c.kv_bytes = (uint64_t)14 * N_BLOCK_BYTES;
+    engine_test_open(&t, k->model, &c);
+    assert_int_equal(engine_info(t.engine)->n_kv_blocks, 14);
+    engine_test_params(&sp, &stop, N_LATE);
+    first = engine_test_submit(&t, ids[3], 200, NULL, 0, &sp, &stop);
+    engine_test_wait(first);
+    memcpy(want, first->out, sizeof want);
+    request_unref(first);
+    first = engine_test_submit(&t, ids[4], 200, NULL, 0, &sp, &stop); /* 7 blocks, later 9 */
+    second = engine_test_submit(&t, ids[3], 200, NULL, 0, &sp, &stop);
+    engine_test_wait(first);
+    engine_test_wait(second);
+    engine_stats(t.engine, &st);
+    assert_true(st.n_preemptions > 0);
+    assert_memory_equal(want, second->out, sizeof want);
+    request_unref(first);
+    request_unref(second);
+    engine_test_close(&t);
+}
+
+static void a_seed_draws_the_same_tokens_in_any_company(void **state)
+{
+    struct request *r[N_COMPANY];
+    struct out_token want[N_OUT];
+    struct engine_test t;
+
+    (void)state;
+    open_kind(&t, &kinds[0], 128, "cuda");
+    r[0] = submit(&t, 1, 160, 0.9f);
+    engine_test_wait(r[0]);
+    memcpy(want, r[0]->out, sizeof want);
+    request_unref(r[0]);
+    for (uint32_t b = 0; b < N_COMPANY; b++)
+        r[b] = submit(&t, b == 3 ? 1 : 4, b == 3 ? 160 : 150 + b, 0.9f);
+    for (uint32_t b = 0; b < N_COMPANY; b++)
+        engine_test_wait(r[b]);
+    assert_memory_equal(want, r[3]->out, sizeof want);
+    for (uint32_t b = 0; b < N_COMPANY; b++)
+        request_unref(r[b]);
+    engine_test_close(&t);
+}
+
+/* The best logprobs of each token, rank by rank: which id has a rank may depend on the last bit. */
+static void assert_near(const struct answer *gpu, const struct answer *ref, double most,
+                        const char *name)
+{
+    for (int o = 0; o < N_OUT; o++)
+        for (int i = 0; i < REQUEST_N_LOGPROBS_MAX; i++) {
+            float a = gpu->tops[o * REQUEST_N_LOGPROBS_MAX + i].logprob;
+            float b = ref->tops[o * REQUEST_N_LOGPROBS_MAX + i].logprob;
+            if (fabs((double)a - (double)b) > most)
+                fail_msg("%s: token %d, rank %d is %g, by the reference %g", name, o, i, (double)a,
+                         (double)b);
+        }
+}
+
+/* What is always the same could always be wrong. */
+static void the_answers_are_the_references(void **state)
+{
+    static const struct {
+        struct kind kind;
+        double most; /* of a logprob's error */
+    } cases[] = {{{"head of 64, f32", wide_heads, "f32", "none", 0, 0}, 1e-4},
+                 {{"head of 12, f32", NULL, "f32", "none", 0, 0}, 1e-4},
+                 {{"head of 64, bf16", wide_heads, "bf16", "none", 0, 0}, 0.02}};
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        const struct kind *k = &cases[i].kind;
+        static struct answer gpu, ref;
+
+        answer_with(k, 128, &gpu);
+        answer_on("ref", k, 128, &ref);
+        assert_near(&gpu, &ref, cases[i].most, k->name);
+    }
+}
+
+/* What the comparison could miss if it compared nothing. */
+static void another_kv_dtype_does_change_bits(void **state)
+{
+    const struct kind other = {"f16", wide_heads, "f16", "none", 0, 0};
+    static struct answer a, b;
+
+    (void)state;
+    answer_with(&kinds[0], 128, &a);
+    answer_with(&other, 128, &b);
+    assert_memory_not_equal(a.tops, b.tops, sizeof a.tops);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunks_batch_mates_and_cache_hits_do_not_change_a_bit),
+        cmocka_unit_test(preemptions_do_not_change_a_bit),
+        cmocka_unit_test(a_seed_draws_the_same_tokens_in_any_company),
+        cmocka_unit_test(the_answers_are_the_references),
+        cmocka_unit_test(another_kv_dtype_does_change_bits),
+    };
+
+    for (uint32_t b = 0; b < N_COMPANY; b++)
+        for (uint32_t i = 0; i < N_PROMPT; i++)
+            ids[b][i] = rng_u32(b + 100, i) % N_VOCAB;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,258 @@
+/* test_engine_gpu.c - the engine on a device with memory of its own, here the emulated GPU: what it
+ * takes of that memory, and what becomes of requests when a step or the whole device fails. */
+#include "tests/unit/test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "tests/cuda_emulation/emulation.h"
+#include "tests/engine_test.h"
+
+#define CUDA_ERROR_MEMORY_ALLOCATION 2 /* the device survives it */
+#define CUDA_ERROR_LAUNCH_FAILURE 719  /* it does not */
+#define GPU_BYTES ((uint64_t)1 << 30)  /* the emulation's default */
+#define N_PROMPT 70
+#define N_OUT 3
+#define SECOND_NS UINT64_C(1000000000)
+
+static uint32_t ids[4][N_PROMPT];
+
+static void config(struct engine_config *c)
+{
+    engine_config_init(c);
+    c->device = "cuda";
+    c->n_threads = 1;
+    c->max_num_seqs = 4;
+    c->max_batched_tokens = 64;
+    c->max_model_len = 256;
+    c->kv_bytes = (uint64_t)1 << 20;
+}
+
+static struct request *submit(struct engine_test *t, uint32_t which, uint32_t n_out)
+{
+    struct sampling sp;
+    struct stopping st;
+
+    engine_test_params(&sp, &st, n_out);
+    return engine_test_submit(t, ids[which], N_PROMPT, NULL, 0, &sp, &st);
+}
+
+static void assert_works(struct engine_test *t)
+{
+    struct request *r = submit(t, 3, N_OUT);
+
+    engine_test_wait(r);
+    assert_int_equal(request_finish(r), FINISH_LENGTH);
+    assert_int_equal(request_n_out(r), N_OUT);
+    request_unref(r);
+}
+
+static void assert_nothing_held(struct engine_test *t)
+{
+    struct engine_stats st;
+
+    engine_test_idle(t, &st);
+    assert_int_equal(st.cache.n_in_use, 0);
+    assert_int_equal(st.cache.n_leaked, 0);
+}
+
+/* --- memory --- */
+
+/* 51 MB of weights. */
+static const char large_vocabulary[] =
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":128,\"num_hidden_layers\":1,"
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":32,"
+    "\"intermediate_size\":128,\"vocab_size\":200000,\"max_position_embeddings\":1024,"
+    "\"rms_norm_eps\":1e-5,\"rope_theta\":10000,\"tie_word_embeddings\":true,"
+    "\"torch_dtype\":\"bfloat16\"}";
+
+static uint64_t pool_bytes(const char *model, double utilization, uint64_t kv_bytes)
+{
+    struct engine_config c;
+    struct engine_test t;
+
+    config(&c);
+    c.gpu_memory_utilization = utilization;
+    c.kv_bytes = kv_bytes;
+    engine_test_open(&t, model, &c);
+    if (!model) /* the other one takes long */
+        assert_works(&t);
+    uint64_t n = engine_info(t.engine)->kv_bytes;
+    engine_test_close(&t);
+    return n;
+}
+
+static void the_pool_is_what_the_share_leaves(void **state)
+{
+    uint64_t half = pool_bytes(NULL, 0.5, 0), quarter = pool_bytes(NULL, 0.25, 0);
+    uint64_t all = pool_bytes(NULL, 1, 0), beside = pool_bytes(large_vocabulary, 0.5, 0);
+
+    (void)state;
+    assert_true(half < GPU_BYTES / 2 && half > GPU_BYTES / 2 * 9 / 10);
+    assert_in_range(half - quarter, GPU_BYTES / 4 - 100000, GPU_BYTES / 4 + 100000);
+    assert_in_range(half - beside, 51000000, 70000000); /* its weights, and wider buffers */
+    assert_true(all > half && all < GPU_BYTES); /* something stays free for the driver */
+    assert_in_range(pool_bytes(NULL, 0.5, 3 << 20), (3 << 20) - 100000, 3 << 20);
+}
+
+static void refuse(struct engine_test *t, struct engine_config *c, enum status want,
+                   const char *words)
+{
+    struct engine *e = NULL;
+    struct buf why;
+
+    buf_init(&why, BUF_WHY_MAX);
+    c->model_dir = t->dir;
+    c->load_format = "dummy";
+    assert_int_equal(engine_open(&e, c, &why), want);
+    assert_null(e);
+    if (!strstr(buf_str(&why), words))
+        fail_msg("\"%s\" lacks \"%s\"", buf_str(&why), words);
+    buf_fini(&why);
+}
+
+static void what_does_not_fit_is_refused_with_words(void **state)
+{
+    struct engine_config c;
+    struct engine_test t;
+
+    (void)state;
+    config(&c);
+    engine_test_open(&t, NULL, &c); /* its directory */
+    config(&c);
+    c.kv_bytes = 0;
+    c.gpu_memory_utilization = 0.0001;
+    refuse(&t, &c, ERR_NOMEM, "--gpu-memory-utilization");
+    config(&c);
+    c.kv_bytes = GPU_BYTES + 1;
+    refuse(&t, &c, ERR_NOMEM, "--kv-device-bytes");
+    config(&c);
+    c.max_batched_tokens = 1 << 20;
+    c.max_num_seqs = 4096;
+    c.max_model_len = 8192;
+    c.kv_bytes = (uint64_t)64 << 20;
+    refuse(&t, &c, ERR_NOMEM, "out of memory");
+    engine_test_close(&t);
+}
+
+/* --- failures --- */
+
+static void a_failed_step_ends_its_own_requests_only(void **state)
+{
+    struct engine_config c;
+    struct engine_test t;
+    int n_failed = 0;
+
+    (void)state;
+    config(&c);
+    engine_test_open(&t, NULL, &c);
+    for (uint64_t nth = 1; nth < 33; nth++) {
+        emulation_fail_call(nth, CUDA_ERROR_MEMORY_ALLOCATION);
+        struct request *r = submit(&t, 0, N_OUT);
+        engine_test_wait(r);
+        emulation_fail_call(0, 0);
+        bool died = engine_failed(t.engine); /* cuBLASLt has no such answer: it is a fault there */
+        if (request_finish(r) == FINISH_ERROR && !died) {
+            n_failed++;
+            assert_int_equal(r->error, ERR_NOMEM);
+        }
+        if (died) {
+            engine_test_close(&t);
+            config(&c);
+            engine_test_open(&t, NULL, &c);
+        } else if (request_finish(r) == FINISH_ERROR) {
+            assert_works(&t);
+        }
+        request_unref(r);
+        assert_nothing_held(&t);
+    }
+    assert_true(n_failed > 2);
+    engine_test_close(&t);
+}
+
+static void a_dead_device_ends_every_request(void **state)
+{
+    enum { N = 8 };
+    struct request *r[N], *late;
+    struct engine_config c;
+    struct engine_test t;
+    struct kv_scope scope = {{0}};
+    struct sampling sp;
+    struct stopping st;
+    struct buf why;
+
+    (void)state;
+    config(&c);
+    engine_test_open(&t, NULL, &c);
+    assert_false(engine_failed(t.engine));
+    for (uint32_t i = 0; i < N; i++) /* four run, four wait */
+        r[i] = submit(&t, i % 3, 100);
+    while (request_n_out(r[0]) < 2)
+        clock_sleep_ns(100000);
+    uint64_t t0 = clock_now_ns();
+    emulation_kill(CUDA_ERROR_LAUNCH_FAILURE);
+    for (uint32_t i = 0; i < N; i++) {
+        engine_test_wait(r[i]);
+        assert_int_equal(request_finish(r[i]), FINISH_ERROR);
+        assert_int_equal(r[i]->error, ERR_UNAVAILABLE);
+        assert_non_null(strstr(r[i]->error_words, "device failed"));
+        request_unref(r[i]);
+    }
+    assert_true(clock_now_ns() - t0 < 5 * SECOND_NS);
+    assert_true(engine_failed(t.engine));
+    assert_nothing_held(&t);
+    buf_init(&why, BUF_WHY_MAX);
+    engine_test_params(&sp, &st, N_OUT);
+    assert_ok(request_create(&late, t.engine, ids[0], N_PROMPT, NULL, 0, &scope, &sp, &st, NULL));
+    assert_int_equal(engine_submit(t.engine, late, &why), ERR_UNAVAILABLE);
+    assert_non_null(strstr(buf_str(&why), "device failed"));
+    request_unref(late);
+    engine_drain_begin(t.engine);
+    assert_true(engine_drained(t.engine));
+    engine_test_close(&t); /* does not hang */
+    buf_fini(&why);
+    emulation_kill(0);
+}
+
+/* Wherever it fails: the request ends, and so does the engine. */
+static void every_failing_call_ends_the_request(void **state)
+{
+    (void)state;
+    for (uint64_t nth = 1; nth < 130; nth += nth < 20 ? 2 : 11) {
+        struct engine_config c;
+        struct engine_test t;
+        config(&c);
+        engine_test_open(&t, NULL, &c);
+        emulation_fail_call(nth, CUDA_ERROR_LAUNCH_FAILURE);
+        struct request *r = submit(&t, 0, N_OUT);
+        engine_test_wait(r);
+        emulation_fail_call(0, 0);
+        if (request_finish(r) == FINISH_ERROR) {
+            assert_int_equal(r->error, ERR_UNAVAILABLE);
+            assert_true(engine_failed(t.engine));
+        } else {
+            assert_int_equal(request_finish(r), FINISH_LENGTH);
+            assert_false(engine_failed(t.engine));
+        }
+        request_unref(r);
+        assert_nothing_held(&t);
+        engine_test_close(&t);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_pool_is_what_the_share_leaves),
+        cmocka_unit_test(what_does_not_fit_is_refused_with_words),
+        cmocka_unit_test(a_failed_step_ends_its_own_requests_only),
+        cmocka_unit_test(a_dead_device_ends_every_request),
+        cmocka_unit_test(every_failing_call_ends_the_request),
+    };
+
+    for (uint32_t b = 0; b < 4; b++)
+        for (uint32_t i = 0; i < N_PROMPT; i++)
+            ids[b][i] = (i * 7 + b * 31) % 300;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
