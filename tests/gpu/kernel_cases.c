@@ -1,0 +1,460 @@
+/* kernel_cases.c - what tarn-gpu-speed times: every op at the shapes of a 0.5 B and an 8 B model.
+ * */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "kernels/pack.h"
+#include "tests/gpu/speed.h"
+
+struct shape {
+    const char *name;
+    uint32_t dim, ffn, n_heads, n_kv_heads, head_dim, n_vocab;
+};
+
+static const struct shape shapes[] = {
+    {"0.5B", 1024, 3072, 16, 8, 128, 50257},
+    {"8B", 4096, 14336, 32, 8, 128, 128256},
+};
+
+/* A shape made small where time is emulated; heads stay as they are. */
+static struct shape scaled(const struct speed *s, const struct shape *from)
+{
+    struct shape h = *from;
+
+    h.dim /= s->scale;
+    h.ffn /= s->scale;
+    h.n_vocab /= s->scale;
+    return h;
+}
+
+/* Rows, contexts: whatever shrinks in the emulation, but not to nothing. */
+static uint32_t less(const struct speed *s, uint32_t n)
+{
+    return n / s->scale > 0 ? n / s->scale : 1;
+}
+
+/* --- ceilings --- */
+
+struct gemm_arg {
+    struct gemm_params p;
+    const unsigned char *data;   /* n_copies weights, one behind the other */
+    size_t stride;
+    uint32_t n_copies;
+};
+
+static enum status run_gemm(struct speed *s, void *arg, uint32_t turn)
+{
+    struct gemm_arg *g = arg;
+
+    g->p.w.data = g->data + turn % g->n_copies * g->stride;
+    return s->ops->gemm(s->d, NULL, &g->p);
+}
+
+static enum status run_kv_gather(struct speed *s, void *arg, uint32_t turn)
+{
+    (void)turn;
+    return s->ops->kv_gather(s->d, NULL, arg);
+}
+
+static enum status run_kv_scatter(struct speed *s, void *arg, uint32_t turn)
+{
+    (void)turn;
+    return s->ops->kv_scatter(s->d, NULL, arg);
+}
+
+/* n_blocks of the 8 B model's KV, every other one of a pool twice as large. */
+static struct kv_copy_params copy_params(struct speed *s, uint32_t n_blocks)
+{
+    struct kv_copy_params p = {.n_blocks = n_blocks,
+                               .pool = {.dtype = DTYPE_BF16, .n_blocks = 2 * n_blocks,
+                                        .n_layers = s->scale > 1 ? 1 : 32, .n_kv_heads = 8,
+                                        .head_dim = 128}};
+    uint32_t *blocks = malloc(n_blocks * sizeof *blocks);
+
+    ASSERT(blocks);
+    for (uint32_t i = 0; i < n_blocks; i++)
+        blocks[i] = 2 * i;
+    p.blocks = speed_array(s, blocks, n_blocks * sizeof *blocks);
+    p.pool.base = speed_halves(s, 2 * n_blocks * kv_block_bytes(&p.pool) / 2);
+    p.flat = speed_array(s, NULL, n_blocks * kv_block_bytes(&p.pool));
+    free(blocks);
+    return p;
+}
+
+static void time_gemm(struct speed *s, const char *name, enum dtype t, uint32_t group, uint32_t n,
+                      uint32_t k, uint32_t n_rows)
+{
+    struct gemm_arg g = {.p = {.n_rows = n_rows, .a_stride = k, .out_stride = n,
+                               .w = {.dtype = t, .layout = WEIGHT_ROWS, .n = n, .k = k,
+                                     .group = group, .stride = pack_row_stride(k)}}};
+    static const char *const types[] = {"f32", "f16", "bf16", "int8", "int4"};
+    struct speed_case c = {.op = "gemm", .run = run_gemm, .arg = &g};
+
+    g.stride = (pack_weight_bytes(&g.p.w) + 255) / 256 * 256;
+    g.n_copies = s->scale > 1 ? 1 : (uint32_t)(SPEED_COLD_BYTES / g.stride) + 1;
+    g.p.a = speed_floats(s, (size_t)n_rows * k);
+    g.p.out = speed_array(s, NULL, (size_t)n_rows * n * sizeof(float));
+    g.data = speed_halves(s, g.n_copies * g.stride / 2);
+    c.bytes = (double)g.stride + 4.0 * n_rows * ((double)k + n);
+    c.ops = 2.0 * n_rows * n * k;
+    snprintf(c.shape, sizeof c.shape, "%s %s%s N %u K %u T %u", name, types[t],
+             group == 32 ? " g32" : "", n, k, n_rows);
+    double time = speed_time(s, &c);
+    if (c.ops / time > s->matrix_rate && s->copy_rate == 0)
+        s->matrix_rate = c.ops / time;
+    speed_clear(s);
+}
+
+void speed_ceilings(struct speed *s)
+{
+    uint32_t n = 8192 / s->scale;
+
+    time_gemm(s, "ceiling", DTYPE_BF16, 0, n, n, n);
+
+    struct kv_copy_params p = copy_params(s, less(s, 256));
+    struct speed_case c = {.op = "copy", .run = run_kv_gather, .arg = &p};
+    c.bytes = 2.0 * p.n_blocks * (double)kv_block_bytes(&p.pool);
+    snprintf(c.shape, sizeof c.shape, "ceiling %.0f MB", c.bytes * 0.5e-6);
+    s->copy_rate = c.bytes / speed_time(s, &c);
+    speed_clear(s);
+}
+
+/* --- small ops --- */
+
+static enum status run_rmsnorm(struct speed *s, void *arg, uint32_t turn)
+{
+    (void)turn;
+    return s->ops->rmsnorm(s->d, NULL, arg);
+}
+
+static enum status run_silu_mul(struct speed *s, void *arg, uint32_t turn)
+{
+    (void)turn;
+    return s->ops->silu_mul(s->d, NULL, arg);
+}
+
+static enum status run_rope_kv(struct speed *s, void *arg, uint32_t turn)
+{
+    (void)turn;
+    return s->ops->rope_kv(s->d, NULL, arg);
+}
+
+static enum status run_embed(struct speed *s, void *arg, uint32_t turn)
+{
+    (void)turn;
+    return s->ops->embed(s->d, NULL, arg);
+}
+
+static enum status run_merge(struct speed *s, void *arg, uint32_t turn)
+{
+    (void)turn;
+    return s->ops->merge(s->d, NULL, arg);
+}
+
+/* 0, 1, 2, ... times `step`, below `below`. */
+static const uint32_t *numbers(struct speed *s, uint32_t n, uint32_t step, uint32_t below)
+{
+    uint32_t *host = malloc(n * sizeof *host);
+
+    ASSERT(host);
+    for (uint32_t i = 0; i < n; i++)
+        host[i] = (uint32_t)((uint64_t)i * step % below);
+    const uint32_t *p = speed_array(s, host, n * sizeof *host);
+    free(host);
+    return p;
+}
+
+static void time_embed(struct speed *s, const struct shape *h, uint32_t n_rows)
+{
+    struct embed_params p = {.n_rows = n_rows, .dim = h->dim, .n_vocab = h->n_vocab,
+                             .table = {.dtype = DTYPE_BF16, .layout = WEIGHT_ROWS,
+                                       .n = h->n_vocab, .k = h->dim,
+                                       .stride = pack_row_stride(h->dim)}};
+    struct speed_case c = {.op = "embed", .run = run_embed, .arg = &p,
+                           .bytes = 6.0 * n_rows * h->dim};
+
+    p.table.data = speed_halves(s, pack_weight_bytes(&p.table) / 2);
+    p.ids = numbers(s, n_rows, 7919, h->n_vocab);
+    p.out = speed_array(s, NULL, (size_t)n_rows * h->dim * 4);
+    snprintf(c.shape, sizeof c.shape, "%s T %u", h->name, n_rows);
+    (void)speed_time(s, &c);
+    speed_clear(s);
+}
+
+static void time_norms(struct speed *s, const struct shape *h, uint32_t n_rows)
+{
+    struct rmsnorm_params n = {.n_rows = n_rows, .dim = h->dim, .eps = 1e-5f,
+                               .x = speed_floats(s, (size_t)n_rows * h->dim),
+                               .w = speed_floats(s, h->dim),
+                               .out = speed_floats(s, (size_t)n_rows * h->dim)};
+    struct silu_mul_params a = {.n_rows = n_rows, .dim = h->ffn,
+                                .gate_up = speed_floats(s, (size_t)n_rows * 2 * h->ffn),
+                                .out = speed_floats(s, (size_t)n_rows * h->ffn)};
+    struct speed_case c = {.op = "rmsnorm", .run = run_rmsnorm, .arg = &n,
+                           .bytes = 8.0 * n_rows * h->dim};
+
+    snprintf(c.shape, sizeof c.shape, "%s T %u", h->name, n_rows);
+    (void)speed_time(s, &c);
+    n.sum = speed_floats(s, (size_t)n_rows * h->dim);
+    c.bytes = 16.0 * n_rows * h->dim;
+    snprintf(c.shape, sizeof c.shape, "%s T %u, residual", h->name, n_rows);
+    (void)speed_time(s, &c);
+    c = (struct speed_case){.op = "silu_mul", .run = run_silu_mul, .arg = &a,
+                            .bytes = 12.0 * n_rows * h->ffn};
+    snprintf(c.shape, sizeof c.shape, "%s T %u", h->name, n_rows);
+    (void)speed_time(s, &c);
+    speed_clear(s);
+}
+
+static void time_rope(struct speed *s, const struct shape *h, uint32_t n_rows)
+{
+    uint32_t n_blocks = n_rows / KV_BLOCK_TOKENS + 1, n_pos = 4096 / s->scale;
+    size_t width = (size_t)(h->n_heads + 2 * h->n_kv_heads) * h->head_dim;
+    struct rope_kv_params p = {.n_rows = n_rows, .n_heads = h->n_heads, .rot_dim = h->head_dim,
+                               .qkv_stride = width, .n_pos = n_pos,
+                               .pool = {.dtype = DTYPE_BF16, .n_blocks = n_blocks, .n_layers = 1,
+                                        .n_kv_heads = h->n_kv_heads, .head_dim = h->head_dim}};
+    struct speed_case c = {.op = "rope_kv", .run = run_rope_kv, .arg = &p};
+    uint32_t *block = malloc(n_rows * sizeof *block), *offset = malloc(n_rows * sizeof *offset);
+
+    ASSERT(block && offset);
+    for (uint32_t i = 0; i < n_rows; i++) {
+        block[i] = i / KV_BLOCK_TOKENS;
+        offset[i] = i % KV_BLOCK_TOKENS;
+    }
+    float *qkv = speed_floats(s, n_rows * width);
+    p.q = qkv;
+    p.k = qkv + (size_t)h->n_heads * h->head_dim;
+    p.v = p.k + (size_t)h->n_kv_heads * h->head_dim;
+    p.pos = numbers(s, n_rows, 1, n_pos);
+    p.cos_sin = speed_floats(s, (size_t)n_pos * h->head_dim);
+    p.slot_block = speed_array(s, block, n_rows * sizeof *block);
+    p.slot_offset = speed_array(s, offset, n_rows * sizeof *offset);
+    p.pool.base = speed_array(s, NULL, n_blocks * kv_block_bytes(&p.pool));
+    c.bytes = n_rows * (8.0 * h->n_heads + 12.0 * h->n_kv_heads) * h->head_dim;
+    snprintf(c.shape, sizeof c.shape, "%s T %u", h->name, n_rows);
+    (void)speed_time(s, &c);
+    free(block);
+    free(offset);
+    speed_clear(s);
+}
+
+static void time_merge(struct speed *s, const struct shape *h, uint32_t n_rows)
+{
+    enum { N_PARTS = 8 };
+    size_t n_heads = (size_t)n_rows * h->n_heads, n = n_heads * h->head_dim;
+    struct merge_params p = {.n_rows = n_rows, .n_heads = h->n_heads, .head_dim = h->head_dim,
+                             .n_parts = N_PARTS, .parts = speed_floats(s, N_PARTS * n),
+                             .lse = speed_floats(s, N_PARTS * n_heads),
+                             .out = speed_floats(s, n)};
+    struct speed_case c = {.op = "merge", .run = run_merge, .arg = &p,
+                           .bytes = 4.0 * (N_PARTS + 1) * (double)n};
+
+    snprintf(c.shape, sizeof c.shape, "%s T %u, %d parts", h->name, n_rows, N_PARTS);
+    (void)speed_time(s, &c);
+    speed_clear(s);
+}
+
+void speed_small_ops(struct speed *s)
+{
+    static const uint32_t rows[] = {1, 64, 512, 2048};
+
+    for (size_t m = 0; m < ARRAY_SIZE(shapes); m++)
+        for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+            struct shape h = scaled(s, &shapes[m]);
+            uint32_t n_rows = less(s, rows[i]);
+
+            time_embed(s, &h, n_rows);
+            time_norms(s, &h, n_rows);
+            time_rope(s, &h, n_rows);
+            time_merge(s, &h, n_rows);
+        }
+}
+
+/* --- products --- */
+
+void speed_products(struct speed *s)
+{
+    static const uint32_t rows[] = {1, 16, 64, 512, 2048};
+    static const struct {
+        enum dtype t;
+        uint32_t group;
+    } types[] = {{DTYPE_BF16, 0}, {DTYPE_I8, 128}, {DTYPE_I4, 32}};
+
+    for (size_t m = 0; m < ARRAY_SIZE(shapes); m++)
+        for (size_t t = 0; t < ARRAY_SIZE(types); t++)
+            for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+                struct shape h = scaled(s, &shapes[m]);
+                uint32_t width = h.n_heads * h.head_dim / s->scale, n_rows = less(s, rows[i]);
+                uint32_t kv = h.n_kv_heads * h.head_dim / s->scale;
+
+                time_gemm(s, "qkv", types[t].t, types[t].group, width + 2 * kv, h.dim, n_rows);
+                time_gemm(s, "o", types[t].t, types[t].group, h.dim, width, n_rows);
+                time_gemm(s, "gate_up", types[t].t, types[t].group, 2 * h.ffn, h.dim, n_rows);
+                time_gemm(s, "down", types[t].t, types[t].group, h.dim, h.ffn, n_rows);
+                if (rows[i] <= 64)
+                    time_gemm(s, "output", types[t].t == DTYPE_I4 ? DTYPE_I8 : types[t].t,
+                              types[t].group, h.n_vocab, h.dim, n_rows);
+            }
+}
+
+/* --- attention --- */
+
+static enum status run_attention(struct speed *s, void *arg, uint32_t turn)
+{
+    (void)turn;
+    return s->ops->attention(s->d, NULL, arg);
+}
+
+/* n_seqs sequences of n_rows rows behind `context` tokens, each with KV of its own. */
+static void time_attention(struct speed *s, const struct shape *h, uint32_t n_seqs,
+                           uint32_t n_rows, uint32_t context)
+{
+    uint32_t len = context + n_rows, n_segs = (len + 255) / 256, n_blocks = (len + 31) / 32;
+    struct attention_params p = {.n_seqs = n_seqs, .n_rows = n_seqs * n_rows,
+                                 .n_rows_max = n_rows, .n_segs_max = n_segs,
+                                 .n_heads = h->n_heads,
+                                 .scale = 1.0f / sqrtf((float)h->head_dim),
+                                 .q_stride = (size_t)h->n_heads * h->head_dim,
+                                 .pool = {.dtype = DTYPE_BF16, .n_blocks = n_seqs * n_blocks,
+                                          .n_layers = 1, .n_kv_heads = h->n_kv_heads,
+                                          .head_dim = h->head_dim}};
+    struct speed_case c = {.op = "attention", .run = run_attention, .arg = &p};
+    struct attn_seq *seqs = malloc(n_seqs * sizeof *seqs);
+    struct attn_segment *segs = malloc((size_t)n_seqs * n_segs * sizeof *segs);
+    double kv_bytes = (double)n_seqs * n_blocks * (double)kv_block_bytes(&p.pool);
+    size_t n_out = (size_t)p.n_rows * p.q_stride;
+
+    ASSERT(seqs && segs);
+    for (uint32_t i = 0; i < n_seqs; i++) {
+        seqs[i] = (struct attn_seq){.row0 = i * n_rows, .n_rows = n_rows, .pos0 = context,
+                                    .seg0 = i * n_segs, .n_segs = n_segs};
+        for (uint32_t j = 0; j < n_segs; j++)
+            segs[i * n_segs + j] = (struct attn_segment){
+                .pos0 = j * 256, .n_tokens = len - j * 256 < 256 ? len - j * 256 : 256,
+                .block0 = i * n_blocks + j * 8};
+    }
+    p.q = speed_floats(s, n_out);
+    p.out = speed_array(s, NULL, n_out * sizeof(float));
+    p.seqs = speed_array(s, seqs, n_seqs * sizeof *seqs);
+    p.segments = speed_array(s, segs, (size_t)n_seqs * n_segs * sizeof *segs);
+    p.blocks = numbers(s, n_seqs * n_blocks, 1, n_seqs * n_blocks);
+    p.pool.base = speed_halves(s, (size_t)kv_bytes / 2);
+    c.bytes = kv_bytes + 8.0 * (double)n_out;
+    c.ops = 4.0 * (double)n_out * (context + (n_rows + 1) / 2.0);
+    snprintf(c.shape, sizeof c.shape, "%s %u seqs x %u rows @ %u", h->name, n_seqs, n_rows,
+             context);
+    (void)speed_time(s, &c);
+    free(seqs);
+    free(segs);
+    speed_clear(s);
+}
+
+void speed_attention(struct speed *s)
+{
+    static const uint32_t cases[][3] = {{1, 1, 1024},    {16, 1, 1024},  {64, 1, 1024},
+                                        {1, 1, 8192},    {16, 1, 8192},  {64, 1, 8192},
+                                        {1, 1, 131072},  {1, 512, 0},    {1, 512, 8192},
+                                        {1, 2048, 0},    {4, 512, 2048}};
+
+    for (size_t m = 0; m < ARRAY_SIZE(shapes); m++)
+        for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+            time_attention(s, &shapes[m], s->scale > 1 ? 1 : cases[i][0], less(s, cases[i][1]),
+                           cases[i][2] / s->scale);
+}
+
+/* --- copies --- */
+
+static enum status run_upload(struct speed *s, void *arg, uint32_t turn)
+{
+    struct kv_copy_params *p = arg; /* flat: pinned here */
+
+    (void)turn;
+    return device_upload_async(s->d, NULL, p->pool.base, p->flat,
+                               p->n_blocks * kv_block_bytes(&p->pool));
+}
+
+static enum status run_download(struct speed *s, void *arg, uint32_t turn)
+{
+    struct kv_copy_params *p = arg;
+
+    (void)turn;
+    return device_download_async(s->d, NULL, p->flat, p->pool.base,
+                                 p->n_blocks * kv_block_bytes(&p->pool));
+}
+
+void speed_copies(struct speed *s)
+{
+    struct kv_copy_params p = copy_params(s, less(s, 64));
+    double bytes = p.n_blocks * (double)kv_block_bytes(&p.pool);
+    void *pinned = device_alloc_pinned(s->d, (size_t)bytes), *flat = p.flat;
+    struct {
+        const char *op;
+        enum status (*run)(struct speed *, void *, uint32_t);
+        bool to_host;
+    } ways[] = {{"kv_gather", run_kv_gather, false}, {"kv_scatter", run_kv_scatter, false},
+                {"kv_gather", run_kv_gather, true},  {"kv_scatter", run_kv_scatter, true},
+                {"upload", run_upload, true},        {"download", run_download, true}};
+
+    ASSERT(pinned);
+    memset(pinned, 1, (size_t)bytes);
+    for (size_t i = 0; i < ARRAY_SIZE(ways); i++) {
+        struct speed_case c = {.op = ways[i].op, .run = ways[i].run, .arg = &p,
+                               .bytes = ways[i].to_host ? bytes : 2 * bytes};
+
+        p.flat = ways[i].to_host ? pinned : flat;
+        snprintf(c.shape, sizeof c.shape, "%u blocks, %.0f MB%s", p.n_blocks, bytes * 1e-6,
+                 ways[i].to_host ? ", pinned host" : "");
+        (void)speed_time(s, &c);
+    }
+    speed_clear(s);
+    device_free_pinned(s->d, pinned);
+}
+
+/* --- sampling --- */
+
+static enum status run_sample(struct speed *s, void *arg, uint32_t turn)
+{
+    (void)turn;
+    return s->ops->sample(s->d, NULL, arg);
+}
+
+void speed_sampling(struct speed *s)
+{
+    static const uint32_t rows[] = {1, 64, 256};
+    static const struct {
+        const char *name;
+        float temperature, top_p;
+        uint32_t top_k, n_logprobs;
+    } kinds[] = {{"greedy", 0, 1, 0, 0},
+                 {"free", 1, 1, 0, 0},
+                 {"top_p 0.9", 1, 0.9f, 0, 0},
+                 {"top_k 50 top_p 0.9", 1, 0.9f, 50, 0},
+                 {"greedy, 5 logprobs", 0, 1, 0, 5}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        for (size_t k = 0; k < ARRAY_SIZE(kinds); k++) {
+            uint32_t n = less(s, rows[i]), n_vocab = shapes[1].n_vocab / s->scale;
+            struct sample_row row[256];
+            struct sample_params p = {.n_rows = n, .n_vocab = n_vocab, .n_top = 20};
+            struct speed_case c = {.op = "sample", .run = run_sample, .arg = &p,
+                                   .bytes = 4.0 * n * n_vocab};
+
+            for (uint32_t r = 0; r < n; r++)
+                row[r] = (struct sample_row){.seed = r, .temperature = kinds[k].temperature,
+                                             .top_p = kinds[k].top_p, .top_k = kinds[k].top_k,
+                                             .repetition_penalty = 1,
+                                             .want_logprob = kinds[k].n_logprobs > 0,
+                                             .n_logprobs = kinds[k].n_logprobs};
+            p.logits = speed_floats(s, (size_t)n * n_vocab);
+            p.rows = speed_array(s, row, n * sizeof *row);
+            p.ids = speed_array(s, NULL, n * 4);
+            p.logprobs = speed_array(s, NULL, n * 4);
+            p.top = speed_array(s, NULL, (size_t)n * 20 * sizeof *p.top);
+            snprintf(c.shape, sizeof c.shape, "%s R %u V %u", kinds[k].name, n, n_vocab);
+            (void)speed_time(s, &c);
+            speed_clear(s);
+        }
+}
