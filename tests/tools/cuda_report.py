@@ -2,6 +2,7 @@
 """Compiles kernels/cuda for every architecture and says what each kernel takes.
 
     cuda_report.py [--nvcc PATH] [--csv FILE] [--jobs N] [--arch 80,90] [SOURCE.cu...]
+    cuda_report.py --show FILE      prints the table of an earlier --csv again
 
 Warnings are errors, and so is a kernel that spills registers to memory: on these kernels a spill is
 a design that does not fit, and the list of exceptions is empty. For each kernel and architecture:
@@ -132,14 +133,24 @@ def print_table(kernels: list[Kernel]) -> None:
               f"{column('spill_bytes'):>7} {column('stack_bytes'):>6} {column('shared_bytes'):>6}")
 
 
+def show(path: Path) -> int:
+    with path.open(newline="") as f:
+        print_table([Kernel(r["file"], r["name"], *(int(r[x]) for x in list(r)[2:]))
+                     for r in csv.DictReader(f)])
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nvcc")
     parser.add_argument("--csv", type=Path)
+    parser.add_argument("--show", type=Path)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--arch", default="80,90")
     parser.add_argument("sources", nargs="*", type=Path)
     options = parser.parse_args()
+    if options.show:
+        return show(options.show)
 
     nvcc = find_nvcc(options.nvcc)
     if not nvcc:
