@@ -20,8 +20,7 @@
 /* Real GPU, full-size shapes (environment TARN_GPU_TEST=1). */
 bool full_size(void);
 
-/* The CUDA device with scratch for these sizes; one at a time, reopened when `config` differs.
- * Skips the test where there is none. */
+/* The CUDA device with scratch for these sizes; one at a time, reopened when `config` differs. */
 struct device *cuda_device_for(const struct device_config *config);
 
 /* Host memory, 64-byte aligned, freed by cuda_test_free_all() like all below. */

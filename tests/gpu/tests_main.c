@@ -1,0 +1,71 @@
+/* tests_main.c - the tests of tests/cuda, and P1 on a GPU, in one program: each holds all kernels, so
+ * that a program for each test would be too much to carry.
+ *
+ *   tarn-gpu-tests NAME     exit status 77 where there is no GPU
+ *   tarn-gpu-tests --list */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+#include "kernels/device.h"
+
+/* Their main(), renamed by CMakeLists.txt. */
+int test_activation_main(void);
+int test_attention_main(void);
+int test_device_main(void);
+int test_gemm_main(void);
+int test_kv_copy_main(void);
+int test_merge_main(void);
+int test_same_tokens_gpu_main(void);
+int test_sample_main(void);
+int test_small_main(void);
+
+static const struct {
+    const char *name;
+    int (*run)(void);
+} tests[] = {
+    {"activation", test_activation_main}, {"attention", test_attention_main},
+    {"device", test_device_main},         {"gemm", test_gemm_main},
+    {"kv_copy", test_kv_copy_main},       {"merge", test_merge_main},
+    {"same_tokens_gpu", test_same_tokens_gpu_main},
+    {"sample", test_sample_main},         {"small", test_small_main},
+};
+
+static int without_gpu(void)
+{
+    struct device_config config = {.kind = DEVICE_CUDA, .n_threads = 1, .max_rows = 1, .max_k = 1,
+                                   .max_heads = 1, .max_head_dim = 1};
+    struct device *d;
+    struct buf why;
+    int status = 0;
+
+    buf_init(&why, BUF_WHY_MAX);
+    enum status s = device_open(&d, &config, &why);
+    if (s == OK)
+        device_close(d);
+    else
+        printf("%s: %s\n", s == ERR_UNSUPPORTED ? "SKIP: no GPU" : "no device", buf_str(&why));
+    if (s != OK)
+        status = s == ERR_UNSUPPORTED ? 77 : 1;
+    buf_fini(&why);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    const char *name = argc > 1 ? argv[1] : "";
+
+    for (size_t i = 0; i < ARRAY_SIZE(tests); i++) {
+        if (strcmp(name, "--list") == 0)
+            puts(tests[i].name);
+        if (strcmp(name, tests[i].name) == 0) {
+            int status = without_gpu();
+            return status ? status : tests[i].run();
+        }
+    }
+    if (strcmp(name, "--list") == 0)
+        return 0;
+    fprintf(stderr, "tarn-gpu-tests NAME, one of tarn-gpu-tests --list\n");
+    return 2;
+}
