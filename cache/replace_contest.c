@@ -1,0 +1,236 @@
+/* replace_contest.c - three orders and the question which of them would have saved most.
+ *
+ * An order keeps the entries with the highest keys, as many as fit. All keys of an entry change
+ * only when it is used: worth is a logarithm, so that decay, the same factor for all, need not
+ * touch the keys at rest (LRFU, Lee et al. 2001, in logarithms), and a clock moves no key anyway:
+ *
+ *   worth   = log2(score + prior) + log2(AvgCost) + now / CONTEST_HALF_LIFE
+ *   clock   = line + uses * AvgCost / mean AvgCost
+ *   recency = KEYS_PER_TURNOVER * now
+ *
+ * A prefix is used whenever what hangs below it is, so its keys are not lower, and the highest keys
+ * are a tree without holes (AvgCost of a prefix may be less; the heap then decides leaf first, and
+ * the histogram is a little off). Where "as many as fit" ends is the skyline: a pointer into a
+ * histogram of bytes by key, over everything that is known, in the tier or not. It moves by a few
+ * bins when something is added. A use of an entry whose old key lies above it would have been a
+ * hit; one in the bin at the pointer counts by the share of that bin that still fits.
+ *
+ * Choosing between orders by what each would have hit is in ARC (Megiddo and Modha 2003) and LeCaR
+ * (Vietri et al. 2018), which learn only from ghosts of victims of the order in power; the
+ * histogram tells it of all orders at every use. */
+#include <math.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "cache/replace_inner.h"
+
+#define COST_MIN 1e-30 /* seconds per byte where nobody gave any: equal for all will do */
+
+static int64_t bin_of(double key)
+{
+    return (int64_t)floor(key * BINS_PER_KEY);
+}
+
+static uint64_t *bin_at(struct skyline *sky, int64_t bin)
+{
+    return &sky->bytes[(uint64_t)bin & (N_BINS - 1)];
+}
+
+static bool in_ring(const struct skyline *sky, int64_t bin)
+{
+    return bin > sky->top - N_BINS && bin <= sky->top;
+}
+
+/* Turn the ring until `bin` is in it; what falls off at the lower end is far below the line. */
+static void raise_top(struct skyline *sky, int64_t bin)
+{
+    if (bin - sky->top >= N_BINS) {
+        memset(sky->bytes, 0, sizeof sky->bytes);
+        sky->top = sky->full = bin;
+        sky->above = 0;
+    }
+    while (sky->top < bin) {
+        int64_t lost = ++sky->top - N_BINS;
+
+        if (lost >= sky->full) {
+            sky->above -= *bin_at(sky, lost);
+            sky->full = lost + 1;
+        }
+        *bin_at(sky, sky->top) = 0;
+    }
+}
+
+/* Let `full` be the lowest bin from which on everything fits. */
+static void settle(struct skyline *sky, uint64_t capacity)
+{
+    while (sky->above > capacity)
+        sky->above -= *bin_at(sky, sky->full++);
+    while (in_ring(sky, sky->full - 1) &&
+           sky->above + *bin_at(sky, sky->full - 1) <= capacity)
+        sky->above += *bin_at(sky, --sky->full);
+    if (in_ring(sky, sky->full - 1)) /* something does not fit */
+        sky->line = fmax(sky->line, (double)sky->full / BINS_PER_KEY);
+}
+
+static void sky_add(struct skyline *sky, double key, uint64_t bytes, uint64_t capacity)
+{
+    int64_t bin = bin_of(key);
+
+    raise_top(sky, bin);
+    if (!in_ring(sky, bin))
+        return;
+    *bin_at(sky, bin) += bytes;
+    if (bin >= sky->full)
+        sky->above += bytes;
+    settle(sky, capacity);
+}
+
+static void sky_remove(struct skyline *sky, double key, uint64_t bytes)
+{
+    int64_t bin = bin_of(key);
+
+    if (!in_ring(sky, bin))
+        return;
+    *bin_at(sky, bin) -= bytes;
+    if (bin >= sky->full)
+        sky->above -= bytes;
+}
+
+/* How much of an entry with this key would be there: 1, 0, or between at the line. */
+static double sky_share(struct skyline *sky, double key, uint64_t capacity)
+{
+    int64_t bin = bin_of(key);
+
+    if (bin >= sky->full)
+        return 1;
+    if (bin < sky->full - 1 || !in_ring(sky, bin) || *bin_at(sky, bin) == 0)
+        return 0;
+    return (double)(capacity - sky->above) / (double)*bin_at(sky, bin);
+}
+
+/* What was saved long ago counts less, in the time of the tier. */
+static void fade(struct tier *t)
+{
+    double factor;
+
+    if (t->judged_at == t->turnovers)
+        return;
+    factor = exp2((t->judged_at - t->turnovers) / CONTEST_MEMORY);
+    t->judged_at = t->turnovers;
+    t->asked_s *= factor;
+    t->asked_bytes *= factor;
+    for (uint32_t order = 0; order < N_ORDERS_MAX; order++)
+        t->sky[order].saved_s *= factor;
+}
+
+/* Would it have been a hit? The order that saved most takes over when it leads by the margin, which
+ * is worth a share of the tier at the mean cost of what was asked for. */
+static void judge(struct tier *t, const struct entry *e, const struct place *p)
+{
+    double seconds = (double)e->bytes * entry_avg_cost(e);
+    uint32_t best = t->order;
+
+    fade(t);
+    t->asked_s += seconds;
+    t->asked_bytes += (double)e->bytes;
+    for (uint32_t order = 0; order < N_ORDERS_MAX; order++) {
+        t->sky[order].saved_s +=
+            seconds * sky_share(&t->sky[order], p->key[order], t->capacity);
+        if (t->sky[order].saved_s > t->sky[best].saved_s)
+            best = order;
+    }
+    double margin = CONTEST_MARGIN * (double)t->capacity * t->asked_s / t->asked_bytes;
+    if (t->sky[best].saved_s > t->sky[t->order].saved_s + margin) {
+        t->order = best;
+        t->n_switches++;
+    }
+}
+
+static void set_keys(const struct tier *t, const struct entry *e, struct place *p)
+{
+    double weight = p->score + CONTEST_PRIOR / (1.0 + e->depth);
+    double cost = fmax(entry_avg_cost(e), COST_MIN);
+    double mean = t->asked_s > 0 ? t->asked_s / t->asked_bytes : cost;
+
+    p->key[ORDER_WORTH] = log2(weight * cost) + t->turnovers / CONTEST_HALF_LIFE;
+    p->key[ORDER_CLOCK] =
+        t->sky[ORDER_CLOCK].line + fmin(e->n_uses * cost / mean, CLOCK_USES_MAX);
+    p->key[ORDER_RECENCY] = KEYS_PER_TURNOVER * t->turnovers;
+}
+
+void contest_accessed(struct replace *r, uint32_t tier, uint32_t id, bool was_known)
+{
+    struct tier *t = &r->tiers[tier];
+    struct entry *e = &r->entries[id];
+    struct place *p = place_of(r, tier, id);
+
+    if (was_known)
+        judge(t, e, p);
+    contest_forget(r, tier, id);
+    p->score = p->score * exp2((p->scored_at - t->turnovers) / CONTEST_HALF_LIFE) + 1;
+    p->scored_at = t->turnovers;
+    set_keys(t, e, p);
+    contest_know(r, tier, id);
+}
+
+void contest_entered(struct replace *r, uint32_t tier, uint32_t id)
+{
+    struct tier *t = &r->tiers[tier];
+    struct place *p = place_of(r, tier, id);
+
+    p->scored_at = t->turnovers;
+    set_keys(t, &r->entries[id], p);
+    contest_know(r, tier, id);
+}
+
+void contest_know(struct replace *r, uint32_t tier, uint32_t id)
+{
+    struct tier *t = &r->tiers[tier];
+
+    for (uint32_t order = 0; order < N_ORDERS_MAX; order++)
+        sky_add(&t->sky[order], place_of(r, tier, id)->key[order], r->entries[id].bytes,
+                t->capacity);
+}
+
+void contest_forget(struct replace *r, uint32_t tier, uint32_t id)
+{
+    const struct place *p = place_of(r, tier, id);
+
+    for (uint32_t order = 0; order < N_ORDERS_MAX; order++)
+        sky_remove(&r->tiers[tier].sky[order], p->key[order], r->entries[id].bytes);
+}
+
+/* Bytes of what is known whose keys lie in the ring, from `full` on in *above. */
+static uint64_t count_known(const struct replace *r, uint32_t tier, uint32_t order,
+                            uint64_t *above)
+{
+    const struct skyline *sky = &r->tiers[tier].sky[order];
+    uint64_t n_bytes = 0;
+
+    *above = 0;
+    for (uint32_t id = 0; id < r->n_entries_max; id++) {
+        int64_t bin = bin_of(place_of(r, tier, id)->key[order]);
+
+        if (!r->entries[id].known || !in_ring(sky, bin))
+            continue;
+        n_bytes += r->entries[id].bytes;
+        *above += bin >= sky->full ? r->entries[id].bytes : 0;
+    }
+    return n_bytes;
+}
+
+void contest_check(const struct replace *r, uint32_t tier)
+{
+    const struct tier *t = &r->tiers[tier];
+
+    for (uint32_t order = 0; order < N_ORDERS_MAX; order++) {
+        const struct skyline *sky = &t->sky[order];
+        uint64_t above, n_bytes = 0;
+
+        for (uint32_t i = 0; i < N_BINS; i++)
+            n_bytes += sky->bytes[i];
+        ASSERT(n_bytes == count_known(r, tier, order, &above));
+        ASSERT(above == sky->above && above <= t->capacity);
+        ASSERT(sky->full > sky->top - N_BINS && sky->full <= sky->top + 1);
+    }
+}

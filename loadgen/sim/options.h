@@ -1,0 +1,37 @@
+/* options.h - the command line of tarn-cachesim.
+ *
+ * Owns    nothing: texts are those of argv.
+ * Thread  one.
+ * Errors  ERR_INVALID with words.
+ * Units   shares of memory are fractions of the distinct tokens. */
+#ifndef TARN_LOADGEN_SIM_OPTIONS_H
+#define TARN_LOADGEN_SIM_OPTIONS_H
+
+#include <stdio.h>
+
+#include "cache/replace.h"
+#include "loadgen/sim/paths.h"
+
+#define SIM_N_SHARES_MAX 16
+
+struct sim_options {
+    const char *trace;     /* file or directory */
+    enum trace_format format;
+    enum trace_order order;
+    enum paths_parts parts;
+    uint64_t from, to;     /* rows */
+    enum replace_policy policies[REPLACE_N_POLICIES];
+    uint32_t n_policies;
+    double shares[SIM_N_SHARES_MAX];
+    uint32_t n_shares;
+    double history;        /* INFINITY: all */
+    uint32_t n_lookahead;
+    double cost[3];        /* T = [0] + [1] new + [2] new (cached + new / 2) */
+    bool json, quiet, checks, help, version;
+};
+
+NODISCARD enum status sim_options_parse(struct sim_options *o, int argc, char **argv,
+                                        struct buf *why);
+void sim_options_help(FILE *f);
+
+#endif

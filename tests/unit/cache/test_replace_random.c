@@ -1,0 +1,337 @@
+/* Random events against a model that recounts everything, for every policy and two tiers. */
+#include "tests/unit/test.h"
+
+#include <math.h>
+
+#include "base/rng.h"
+#include "cache/replace.h"
+
+#define N_TIERS 2
+#define N_KEYS 60
+#define N_ENTRIES_MAX 40
+#define N_STEPS 20000
+
+static const uint64_t capacities[N_TIERS] = {60, 100};
+
+struct node { /* by key; what was learned stays when it leaves the tree, as long as ids last */
+    uint32_t id, parent; /* parent: a key, or REPLACE_NONE */
+    bool in_tree, present[N_TIERS];
+    uint32_t n_pins[N_TIERS], n_expected, n_uses, n_misses;
+    uint64_t stamp, left_at, bytes;
+    double miss_s, own_s, next_use, key[N_TIERS];
+};
+
+struct model {
+    enum replace_policy policy;
+    struct replace *r;
+    struct node nodes[N_KEYS];
+    uint64_t n_uses, n_left, used[N_TIERS];
+    double clock[N_TIERS];
+    uint64_t seed, n_drawn;
+    uint64_t victims; /* a checksum of all of them, in order */
+};
+
+static uint32_t draw(struct model *m, uint32_t n)
+{
+    return rng_u32(m->seed, m->n_drawn++) % n;
+}
+
+static bool is_clocked(const struct model *m)
+{
+    return m->policy == REPLACE_PGDSF || m->policy == REPLACE_GDSF;
+}
+
+static double key_of(const struct model *m, const struct node *n, uint32_t tier)
+{
+    switch (m->policy) {
+    case REPLACE_PGDSF:
+        return m->clock[tier] + n->n_uses * (n->n_misses ? n->miss_s / n->n_misses : n->own_s);
+    case REPLACE_GDSF: return m->clock[tier] + n->n_uses * n->own_s;
+    case REPLACE_LRU: return (double)n->stamp;
+    case REPLACE_LFU: return n->n_uses;
+    case REPLACE_BELADY: return -n->next_use;
+    default: return replace_priority(m->r, tier, n->id); /* not modelled: see its own tests */
+    }
+}
+
+static bool has_child(const struct model *m, uint32_t key, uint32_t tier)
+{
+    for (uint32_t k = 0; k < N_KEYS; k++)
+        if (m->nodes[k].in_tree && m->nodes[k].parent == key &&
+            (tier == N_TIERS || m->nodes[k].present[tier]))
+            return true;
+    return false;
+}
+
+static bool goes_before(const struct model *m, const struct node *a, const struct node *b,
+                        uint32_t tier)
+{
+    double ka = m->policy == REPLACE_CONTEST ? key_of(m, a, tier) : a->key[tier];
+    double kb = m->policy == REPLACE_CONTEST ? key_of(m, b, tier) : b->key[tier];
+
+    if ((a->n_expected > 0) != (b->n_expected > 0))
+        return a->n_expected == 0;
+    if (ka != kb)
+        return ka < kb;
+    return a->stamp != b->stamp ? a->stamp < b->stamp : a->id < b->id;
+}
+
+static uint32_t naive_victim(const struct model *m, uint32_t tier)
+{
+    uint32_t best = REPLACE_NONE;
+
+    for (uint32_t k = 0; k < N_KEYS; k++) {
+        const struct node *n = &m->nodes[k];
+
+        if (n->in_tree && n->present[tier] && !n->n_pins[tier] && !has_child(m, k, tier) &&
+            (best == REPLACE_NONE || goes_before(m, n, &m->nodes[best], tier)))
+            best = k;
+    }
+    return best;
+}
+
+/* What the policy forgets when an id is needed: the one that left first. */
+static void forget_if_full(struct model *m)
+{
+    uint32_t n_known = 0, first = REPLACE_NONE;
+
+    for (uint32_t k = 0; k < N_KEYS; k++) {
+        const struct node *n = &m->nodes[k];
+
+        n_known += n->in_tree || n->left_at;
+        if (!n->in_tree && n->left_at && (first == REPLACE_NONE ||
+                                          n->left_at < m->nodes[first].left_at))
+            first = k;
+    }
+    if (n_known == N_ENTRIES_MAX && first != REPLACE_NONE)
+        m->nodes[first] = (struct node){0};
+}
+
+static void do_enter(struct model *m, uint32_t k)
+{
+    struct node *n = &m->nodes[k];
+    uint32_t parent = draw(m, N_KEYS);
+
+    if (n->in_tree)
+        return;
+    if (parent == k || !m->nodes[parent].in_tree || !m->nodes[parent].present[0])
+        parent = REPLACE_NONE;
+    if (!n->left_at)
+        forget_if_full(m);
+    else if (n->bytes != 1 + k % 9) /* a split made it something else */
+        *n = (struct node){0};
+    uint32_t id = replace_enter(m->r, k, parent == REPLACE_NONE ? parent : m->nodes[parent].id,
+                                k % 4, 1 + k % 9);
+    if (id == REPLACE_NONE)
+        return;
+    n->id = id;
+    n->parent = parent;
+    n->bytes = 1 + k % 9;
+    n->in_tree = true;
+    n->left_at = 0;
+}
+
+static void do_access(struct model *m, uint32_t k)
+{
+    struct node *n = &m->nodes[k];
+    struct replace_access a = {
+        .was_cached = draw(m, 2),
+        .miss_s_per_byte = 1 + draw(m, 5),
+        .own_s_per_byte = 1 + draw(m, 5),
+        .next_use = draw(m, 50) ? (double)draw(m, 1000) : (double)INFINITY,
+    };
+
+    if (!n->in_tree)
+        return;
+    replace_accessed(m->r, n->id, &a);
+    n->stamp = ++m->n_uses;
+    n->n_uses++;
+    n->n_misses += !a.was_cached;
+    n->miss_s += a.was_cached ? 0 : a.miss_s_per_byte;
+    n->own_s = a.own_s_per_byte;
+    n->next_use = a.next_use;
+    for (uint32_t tier = 0; tier < N_TIERS; tier++)
+        n->key[tier] = key_of(m, n, tier);
+}
+
+static void do_evict(struct model *m, uint32_t tier)
+{
+    uint32_t want = naive_victim(m, tier);
+    struct replace_victim v;
+
+    if (want == REPLACE_NONE) {
+        assert_int_equal(replace_evict(m->r, tier, &v), ERR_NO_BLOCKS);
+        return;
+    }
+    struct node *n = &m->nodes[want];
+    /* As a tree would: what hangs below in a slower tier keeps its prefix. */
+    if (tier + 1 < N_TIERS && has_child(m, want, tier + 1) && !n->present[tier + 1])
+        return;
+    if (is_clocked(m) && !n->n_expected)
+        m->clock[tier] = fmax(m->clock[tier], n->key[tier]);
+    assert_ok(replace_evict(m->r, tier, &v));
+    assert_int_equal(v.id, n->id);
+    assert_int_equal(v.has_copy, tier + 1 < N_TIERS && n->present[tier + 1]);
+    n->present[tier] = false;
+    m->used[tier] -= n->bytes;
+    m->victims = m->victims * 31 + want;
+}
+
+static void do_insert(struct model *m, uint32_t k, uint32_t tier)
+{
+    struct node *n = &m->nodes[k];
+    bool allowed = n->in_tree && !n->present[tier];
+
+    if (allowed && n->parent != REPLACE_NONE) {
+        const struct node *p = &m->nodes[n->parent];
+
+        allowed = p->present[0] || (tier == 1 && p->present[1]);
+    }
+    if (!allowed)
+        return;
+    for (int i = 0; i < N_KEYS && m->used[tier] + n->bytes > capacities[tier]; i++)
+        do_evict(m, tier);
+    assert_int_equal(replace_has_room(m->r, tier, n->bytes),
+                     m->used[tier] + n->bytes <= capacities[tier]);
+    /* Its parent may have been a victim of this. */
+    if (m->used[tier] + n->bytes > capacities[tier] ||
+        (n->parent != REPLACE_NONE && !m->nodes[n->parent].present[0] &&
+         !(tier == 1 && m->nodes[n->parent].present[1])))
+        return;
+    replace_insert(m->r, tier, n->id);
+    n->present[tier] = true;
+    n->key[tier] = key_of(m, n, tier);
+    m->used[tier] += n->bytes;
+}
+
+static void do_pin(struct model *m, uint32_t k, uint32_t tier, bool pin)
+{
+    struct node *n = &m->nodes[k];
+
+    if (!n->in_tree || !n->present[tier] || (!pin && !n->n_pins[tier]))
+        return;
+    if (pin)
+        replace_pin(m->r, tier, n->id);
+    else
+        replace_unpin(m->r, tier, n->id);
+    n->n_pins[tier] += pin ? 1 : UINT32_MAX;
+}
+
+static void do_expect(struct model *m, uint32_t k, int delta)
+{
+    struct node *n = &m->nodes[k];
+
+    if (!n->in_tree || (delta < 0 && !n->n_expected))
+        return;
+    replace_expect(m->r, n->id, delta);
+    n->n_expected += (uint32_t)delta;
+}
+
+static void do_split(struct model *m, uint32_t k, uint32_t upper)
+{
+    struct node *n = &m->nodes[k], *up = &m->nodes[upper];
+
+    if (!n->in_tree || n->bytes < 2 || up->in_tree)
+        return;
+    uint64_t bytes = 1 + draw(m, (uint32_t)n->bytes - 1);
+    if (up->left_at)
+        *up = (struct node){0};
+    else
+        forget_if_full(m);
+    uint32_t id = replace_split(m->r, n->id, upper, bytes);
+    if (id == REPLACE_NONE)
+        return;
+    *up = *n;
+    up->id = id;
+    up->bytes = bytes;
+    up->n_pins[0] = up->n_pins[1] = 0;
+    n->parent = upper;
+    n->bytes -= bytes;
+}
+
+static void do_leave(struct model *m, uint32_t k)
+{
+    struct node *n = &m->nodes[k];
+
+    if (!n->in_tree || n->n_expected || n->present[0] || n->present[1] ||
+        has_child(m, k, N_TIERS))
+        return;
+    replace_leave(m->r, n->id);
+    n->in_tree = false;
+    n->left_at = ++m->n_left;
+}
+
+static void step(struct model *m)
+{
+    uint32_t k = draw(m, N_KEYS), tier = draw(m, N_TIERS), what = draw(m, 100);
+
+    if (what < 20)
+        do_enter(m, k);
+    else if (what < 45)
+        do_access(m, k);
+    else if (what < 65)
+        do_insert(m, k, tier);
+    else if (what < 75)
+        do_evict(m, tier);
+    else if (what < 79)
+        do_pin(m, k, tier, true);
+    else if (what < 85)
+        do_pin(m, k, tier, false);
+    else if (what < 88)
+        do_expect(m, k, +1);
+    else if (what < 92)
+        do_expect(m, k, -1);
+    else if (what < 94)
+        do_split(m, k, draw(m, N_KEYS));
+    else
+        do_leave(m, k);
+}
+
+static uint64_t run(enum replace_policy policy, uint64_t seed)
+{
+    struct model m = {.policy = policy, .seed = seed};
+    struct replace_config config = {policy, N_ENTRIES_MAX, N_TIERS,
+                                    {capacities[0], capacities[1]}};
+    struct replace_stats stats;
+
+    assert_ok(replace_create(&m.r, &config));
+    for (int i = 0; i < N_STEPS; i++) {
+        step(&m);
+        replace_check(m.r);
+        for (uint32_t tier = 0; tier < N_TIERS; tier++) {
+            uint32_t want = naive_victim(&m, tier), got = replace_peek(m.r, tier);
+
+            assert_int_equal(got, want == REPLACE_NONE ? REPLACE_NONE : m.nodes[want].id);
+            replace_stats(m.r, tier, &stats);
+            assert_int_equal(stats.used_bytes, m.used[tier]);
+            assert_true(stats.used_bytes <= capacities[tier]);
+            assert_true(stats.clock == m.clock[tier]);
+        }
+    }
+    assert_true(stats.n_evicted > 100); /* or this was no test */
+    replace_destroy(m.r);
+    return m.victims;
+}
+
+static void victims_are_those_of_the_model(void **state)
+{
+    (void)state;
+    for (int p = 0; p < REPLACE_N_POLICIES; p++)
+        run((enum replace_policy)p, 1);
+}
+
+static void equal_events_give_equal_victims(void **state)
+{
+    (void)state;
+    for (int p = 0; p < REPLACE_N_POLICIES; p++)
+        assert_int_equal(run((enum replace_policy)p, 2), run((enum replace_policy)p, 2));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(victims_are_those_of_the_model),
+        cmocka_unit_test(equal_events_give_equal_victims),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,203 @@
+#include "tests/unit/test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "engine/cost_model.h"
+
+static const uint32_t cached[] = {0, 100, 300}, fresh[] = {10, 20};
+static const double seconds[] = {1, 2, 3, 5, 7, 9}; /* rows: cached 0, 100, 300 */
+
+static struct cost_model small(void)
+{
+    struct cost_model m;
+
+    assert_ok(cost_model_init(&m, cached, 3, fresh, 2, seconds, NULL));
+    return m;
+}
+
+static void assert_seconds(const struct cost_model *m, uint32_t n_cached, uint32_t n_new,
+                           double want)
+{
+    double got = cost_model_seconds(m, n_cached, n_new);
+
+    if (fabs(got - want) > 1e-12)
+        fail_msg("T(%u, %u) = %.17g, not %.17g", n_cached, n_new, got, want);
+}
+
+static void points_of_the_grid_are_exact(void **state)
+{
+    struct cost_model m = small();
+
+    (void)state;
+    for (uint32_t i = 0; i < 3; i++)
+        for (uint32_t j = 0; j < 2; j++)
+            assert_seconds(&m, cached[i], fresh[j], seconds[2 * i + j]);
+}
+
+static void between_points_the_formula_of_the_paper_holds(void **state)
+{
+    struct cost_model m = small();
+
+    (void)state;
+    /* cached 25: t = 1/4; new 15: u = 1/2. (3/4)(1/2) 1 + (1/4)(1/2) 3 + (3/4)(1/2) 2 + (1/8) 5 */
+    assert_seconds(&m, 25, 15, 0.375 + 0.375 + 0.75 + 0.625);
+    assert_seconds(&m, 200, 10, 5);
+    assert_seconds(&m, 100, 15, 4);
+}
+
+static void outside_the_grid_it_does_what_the_header_says(void **state)
+{
+    struct cost_model m = small();
+    const uint32_t a[] = {0, 10}, b[] = {10, 20};
+    const double falls[] = {4, 2, 4, 2}; /* a noisy profile: more work, less time */
+
+    (void)state;
+    assert_seconds(&m, 100, 0, 0);
+    assert_seconds(&m, 0, 1, 1);      /* below: the first point */
+    assert_seconds(&m, 0, 40, 4);     /* above: the line goes on */
+    assert_seconds(&m, 500, 10, 11);
+    assert_seconds(&m, 500, 30, 15);  /* both: 7 9 9 11 13 ... along each axis */
+    assert_ok(cost_model_init(&m, a, 2, b, 2, falls, NULL));
+    assert_seconds(&m, 0, 100, 2);    /* never below the last point */
+}
+
+static void a_grid_that_makes_no_sense_is_refused_with_words(void **state)
+{
+    const uint32_t down[] = {10, 10}, zero[] = {0, 10};
+    const double bad[] = {1, 2, 3, (double)NAN};
+    struct cost_model m;
+    struct buf why;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    assert_int_equal(cost_model_init(&m, down, 2, fresh, 2, seconds, &why), ERR_INVALID);
+    assert_non_null(strstr(buf_str(&why), "cached"));
+    assert_int_equal(cost_model_init(&m, cached, 3, zero, 2, seconds, &why), ERR_INVALID);
+    assert_non_null(strstr(buf_str(&why), "new"));
+    assert_int_equal(cost_model_init(&m, cached, 1, fresh, 2, seconds, &why), ERR_INVALID);
+    assert_int_equal(cost_model_init(&m, cached, 2, fresh, 2, bad, &why), ERR_INVALID);
+    assert_non_null(strstr(buf_str(&why), "seconds[1][1]"));
+    buf_fini(&why);
+}
+
+static void a_correction_moves_the_answer_by_the_rate(void **state)
+{
+    static const uint32_t at[][2] = {{0, 10}, {25, 15}, {300, 20}, {130, 12}};
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        struct cost_model m = small();
+        double before = cost_model_seconds(&m, at[i][0], at[i][1]);
+
+        cost_model_correct(&m, at[i][0], at[i][1], 2 * before);
+        assert_seconds(&m, at[i][0], at[i][1], before * (1 + COST_MODEL_RATE));
+    }
+}
+
+static void corrections_converge_and_wild_ones_are_bounded(void **state)
+{
+    struct cost_model m = small();
+    double before = cost_model_seconds(&m, 50, 15);
+
+    (void)state;
+    cost_model_correct(&m, 50, 15, 1e9);
+    assert_seconds(&m, 50, 15, before * (1 + 3 * COST_MODEL_RATE));
+    cost_model_correct(&m, 50, 15, 0);
+    cost_model_correct(&m, 50, 15, (double)NAN);
+    cost_model_correct(&m, 50, 0, 5);
+    assert_seconds(&m, 50, 15, before * (1 + 3 * COST_MODEL_RATE)); /* no observations */
+    for (int i = 0; i < 500; i++)
+        cost_model_correct(&m, 50, 15, 0.5);
+    assert_true(fabs(cost_model_seconds(&m, 50, 15) - 0.5) < 1e-6);
+    for (int i = 0; i < 2000; i++)
+        cost_model_correct(&m, (uint32_t)i % 400, 1 + (uint32_t)i % 30, 1e-9);
+    for (uint32_t i = 0; i < 3; i++)
+        for (uint32_t j = 0; j < 2; j++)
+            assert_true(m.seconds[i][j] > 0);
+}
+
+static const struct cost_model_subject subject = {{1, 2, 3}, "cpu \"2\" threads"};
+
+static void a_saved_model_is_read_back_bit_for_bit(void **state)
+{
+    char dir[] = "/tmp/tarn-cost-XXXXXX", command[64];
+    struct cost_model_subject other = subject;
+    struct cost_model m = small(), back = {0};
+
+    (void)state;
+    assert_ok(hash_init());
+    assert_non_null(mkdtemp(dir));
+    m.seconds[1][1] = 1.0 / 3;
+    assert_int_equal(cost_model_load(&back, dir, &subject, NULL), ERR_NOT_FOUND);
+    assert_ok(cost_model_save(&m, dir, &subject, NULL));
+    assert_ok(cost_model_load(&back, dir, &subject, NULL));
+    assert_memory_equal(&m, &back, sizeof m);
+    other.fingerprint[31] = 1;
+    assert_int_equal(cost_model_load(&back, dir, &other, NULL), ERR_NOT_FOUND);
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(cost_model_save(&m, dir, &subject, NULL), ERR_IO);
+}
+
+static void a_file_about_something_else_is_no_model(void **state)
+{
+    struct cost_model_subject other = subject;
+    struct cost_model m = small(), back = small();
+    struct buf text;
+
+    (void)state;
+    buf_init(&text, 65536);
+    assert_ok(cost_model_write(&text, &m, &subject));
+    other.device[0] = 'g';
+    assert_int_equal(cost_model_read(&back, text.data, text.len, &other, NULL), ERR_NOT_FOUND);
+    buf_fini(&text);
+}
+
+/* Every prefix of a file, and every byte of it changed, is a model or an error. */
+static void broken_files_are_errors(void **state)
+{
+    struct cost_model m = small(), back = small();
+    struct buf text, why;
+
+    (void)state;
+    buf_init(&text, 65536);
+    buf_init(&why, BUF_WHY_MAX);
+    assert_ok(cost_model_write(&text, &m, &subject));
+    for (size_t n = 0; n + 2 < text.len; n++)
+        assert_int_equal(cost_model_read(&back, text.data, n, &subject, &why), ERR_INVALID);
+    for (size_t i = 0; i < text.len; i++) {
+        static const char tries[] = "{]\"-9,e";
+
+        for (size_t k = 0; k < sizeof tries - 1; k++) {
+            char was = text.data[i];
+
+            text.data[i] = tries[k];
+            enum status s = cost_model_read(&back, text.data, text.len, &subject, &why);
+            assert_true(s == OK || s == ERR_INVALID || s == ERR_NOT_FOUND);
+            text.data[i] = was;
+        }
+    }
+    buf_fini(&text);
+    buf_fini(&why);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(points_of_the_grid_are_exact),
+        cmocka_unit_test(between_points_the_formula_of_the_paper_holds),
+        cmocka_unit_test(outside_the_grid_it_does_what_the_header_says),
+        cmocka_unit_test(a_grid_that_makes_no_sense_is_refused_with_words),
+        cmocka_unit_test(a_correction_moves_the_answer_by_the_rate),
+        cmocka_unit_test(corrections_converge_and_wild_ones_are_bounded),
+        cmocka_unit_test(a_saved_model_is_read_back_bit_for_bit),
+        cmocka_unit_test(a_file_about_something_else_is_no_model),
+        cmocka_unit_test(broken_files_are_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
