@@ -32,8 +32,8 @@ enum aio_backend {
 };
 
 /* Memory that many requests go through. With io_uring it is registered, which spares the kernel to
- * look up its pages for each request; where the kernel refuses (RLIMIT_MEMLOCK), all works without.
- * */
+ * look up its pages for each request; where the kernel refuses (RLIMIT_MEMLOCK), all works
+ * without. */
 struct aio_region {
     void *data;
     size_t n_bytes;

@@ -31,8 +31,8 @@
 #define SECOND_NS UINT64_C(1000000000)
 #define SUMMARY_NS (10 * SECOND_NS)
 #define END_WAIT_NS (5 * SECOND_NS)
-/* How often main looks whether the device works, and how long open requests have after it failed.
- * */
+/* How often main looks whether the device works, and how long open requests have after it
+ * failed. */
 #define WATCH_NS 200000000L
 #define FAILED_NS SECOND_NS
 

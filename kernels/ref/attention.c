@@ -1,6 +1,6 @@
 /* attention.c - reference: a plain softmax in double over all visible keys. It knows no tiles, so
- * it also judges the merge of the fast kernels. The CPU device uses it for windows and soft caps.
- * */
+ * it also judges the merge of the fast kernels. The CPU device uses it for windows and soft
+ * caps. */
 #include <math.h>
 #include <stdlib.h>
 

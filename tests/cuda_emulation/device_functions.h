@@ -60,8 +60,8 @@ unsigned emulation_active_mask(void);
 /* Deposit `value`, and get the one deposited by `source_lane`. */
 uint64_t emulation_exchange(emulation_wait kind, unsigned mask, uint64_t value, unsigned source_lane,
                             emulation_place place);
-/* Deposit `value`, and get all 32. Lanes outside the mask, or gone, hold 0; *present has the rest.
- * */
+/* Deposit `value`, and get all 32. Lanes outside the mask, or gone, hold 0; *present has the
+ * rest. */
 void emulation_gather(emulation_wait kind, unsigned mask, uint64_t value, uint64_t all[32],
                       unsigned *present, emulation_place place);
 /* All 32 lanes deposit operands; the last one to come calls fn(operands of all) for the warp. */

@@ -78,8 +78,8 @@ static bool reduction_barrier(bool bug)
     return sums(bug ? reduce_kernel<true> : reduce_kernel<false>);
 }
 
-/* Threads add up what others loaded; two buffers, so one barrier per tile is enough, but not none.
- * */
+/* Threads add up what others loaded; two buffers, so one barrier per tile is enough, but not
+ * none. */
 template <bool BUG> static __global__ void tiles_kernel(const int *in, int *out)
 {
     __shared__ int tile[2][N];

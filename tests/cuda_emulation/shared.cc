@@ -2,8 +2,8 @@
  *
  * `__shared__` is `static` here, and nothing that a compiler offers says where such a variable of a
  * template lies (GCC ignores sections there). The program's own symbol table does: a writable
- * variable that is local to a function ("_ZZ", Itanium C++ ABI) of a file whose name ends in .cu.
- * */
+ * variable that is local to a function ("_ZZ", Itanium C++ ABI) of a file whose name ends in
+ * .cu. */
 #include "internal.h"
 
 #include <elf.h>

@@ -1,5 +1,5 @@
-/* kernel_cases.c - what tarn-gpu-speed times: every op at the shapes of a 0.5 B and an 8 B model.
- * */
+/* kernel_cases.c - what tarn-gpu-speed times: every op at the shapes of a 0.5 B and an 8 B
+ * model. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

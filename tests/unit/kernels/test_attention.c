@@ -260,8 +260,8 @@ static void write_all(struct world *w)
 }
 
 /* Tiles take queries and probabilities in bf16, with relative errors up to 2^-9. A score of about
- * sqrt(d) * |q| |k| / sqrt(d), with outliers up to 10, then errs by some 0.1; values are up to 10.
- * */
+ * sqrt(d) * |q| |k| / sqrt(d), with outliers up to 10, then errs by some 0.1; values are up to
+ * 10. */
 static void check_world(const char *what, struct device *d, const struct world *w,
                         const float *got, const float *want)
 {

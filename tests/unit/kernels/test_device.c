@@ -106,8 +106,8 @@ static void upload_and_download_copy(void **state)
     device_close(d);
 }
 
-/* On the host copies are done when the call returns, whatever the stream, and events have passed.
- * */
+/* On the host copies are done when the call returns, whatever the stream, and events have
+ * passed. */
 static void streams_and_events_of_a_host_device_are_done_at_once(void **state)
 {
     static const enum device_kind kinds[] = {DEVICE_REF, DEVICE_CPU};
