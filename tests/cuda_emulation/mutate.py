@@ -125,11 +125,20 @@ class Builder:
         words.insert(twin + 1, '-I' + overlay)
         return subprocess.run(words, cwd=c['directory'], capture_output=True).returncode == 0
 
+    def link_line(self, test):
+        """How the build links a test: its words, and in which folder."""
+        folder = os.path.join(self.build, 'tests/cuda')
+        written = os.path.join(folder, 'CMakeFiles/cuda_%s.dir/link.txt' % test)
+        if os.path.exists(written):
+            with open(written) as f:
+                return shlex.split(f.read()), folder
+        run = subprocess.run(['ninja', '-t', 'commands', '-s', 'tests/cuda_' + test],
+                             cwd=self.build, capture_output=True, text=True, check=True)
+        return shlex.split(run.stdout.strip().removeprefix(': && ').removesuffix(' && :')), self.build
+
     def link(self, test, source, obj, out):
         """The test's own link line with one object replaced."""
-        folder = os.path.join(self.build, 'tests/cuda')
-        with open(os.path.join(folder, 'CMakeFiles/cuda_%s.dir/link.txt' % test)) as f:
-            words = shlex.split(f.read())
+        words, folder = self.link_line(test)
         words[words.index('-o') + 1] = out
         words = [obj if w.endswith('/%s.o' % source) else w for w in words]
         return subprocess.run(words, cwd=folder, capture_output=True).returncode == 0
