@@ -251,20 +251,26 @@ static enum status check_subject(const struct json *root, const struct cost_mode
     return OK;
 }
 
+/* Lets go of root. */
+static enum status read_root(struct cost_model *m, struct json *root,
+                             const struct cost_model_subject *subject, struct buf *why)
+{
+    enum status s = js_is(root, JS_OBJECT) ? check_subject(root, subject, why)
+                                           : buf_why(why, ERR_INVALID, "expected an object");
+
+    if (s == OK)
+        s = read_grid(m, root, why);
+    js_unref(root);
+    return s;
+}
+
 enum status cost_model_read(struct cost_model *m, const char *text, size_t len,
                             const struct cost_model_subject *subject, struct buf *why)
 {
     struct json *root;
     enum status s = js_parse(&root, text, len, why);
 
-    if (s != OK)
-        return s;
-    s = js_is(root, JS_OBJECT) ? check_subject(root, subject, why)
-                               : buf_why(why, ERR_INVALID, "expected an object");
-    if (s == OK)
-        s = read_grid(m, root, why);
-    js_unref(root);
-    return s;
+    return s == OK ? read_root(m, root, subject, why) : s;
 }
 
 /* --- files --- */
@@ -322,38 +328,14 @@ enum status cost_model_save(const struct cost_model *m, const char *dir,
     return s;
 }
 
-/* The whole file into *text. */
-static enum status read_file(struct buf *text, const char *path, struct buf *why)
-{
-    FILE *f = fopen(path, "r");
-    char piece[4096];
-    enum status s = OK;
-    size_t n;
-
-    if (!f)
-        return buf_why(why, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "%s: %s", path,
-                       strerror(errno));
-    while (s == OK && (n = fread(piece, 1, sizeof piece, f)) > 0)
-        s = buf_append(text, piece, n);
-    if (s == OK && ferror(f))
-        s = buf_why(why, ERR_IO, "%s: cannot be read", path);
-    fclose(f);
-    return s;
-}
-
 enum status cost_model_load(struct cost_model *m, const char *dir,
                             const struct cost_model_subject *subject, struct buf *why)
 {
     char path[PATH_MAX];
-    struct buf text;
+    struct json *root;
     enum status s = file_name(path, dir, "", subject, why);
 
-    if (s != OK)
-        return s;
-    buf_init(&text, FILE_BYTES_MAX);
-    s = read_file(&text, path, why);
     if (s == OK)
-        s = cost_model_read(m, buf_str(&text), text.len, subject, why);
-    buf_fini(&text);
-    return s;
+        s = js_parse_file(&root, path, FILE_BYTES_MAX, why);
+    return s == OK ? read_root(m, root, subject, why) : s;
 }

@@ -25,6 +25,8 @@ struct cuda_context {
     struct device_config config;
     int n_sms;
     int major, minor;             /* compute capability */
+    struct ops ops;
+    char ops_name[32];            /* "cuda-sm90", "cuda-sm90-invariant" */
     size_t shared_max;            /* dynamic shared memory that a block may ask for */
     cudaStream_t streams[DEVICE_STREAM_COUNT];
     cublasLtHandle_t cublas;
@@ -70,7 +72,7 @@ enum status cuda_merge(struct device *, struct stream *, const struct merge_para
 enum status cuda_kv_gather(struct device *, struct stream *, const struct kv_copy_params *);
 enum status cuda_kv_scatter(struct device *, struct stream *, const struct kv_copy_params *);
 enum status cuda_sample(struct device *, struct stream *, const struct sample_params *);
-/* Their table. Its name says whether products are batch-invariant: stored KV differs in bits. */
-const struct ops *cuda_ops(bool batch_invariant);
+/* Fills c->ops, their table: once the device's compute capability is known. */
+void cuda_ops_init(struct cuda_context *c);
 
 #endif

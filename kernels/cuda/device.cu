@@ -305,6 +305,7 @@ static enum status select_device(struct cuda_context *c, struct buf *why)
                        "CPU", p.name, p.major, p.minor, COMPUTE_CAPABILITY_MAJOR_MIN);
     c->major = p.major;
     c->minor = p.minor;
+    cuda_ops_init(c);
     c->n_sms = p.multiProcessorCount;
     c->shared_max = p.sharedMemPerBlockOptin;
     s = check_open(c, cudaSetDeviceFlags(cudaDeviceScheduleYield), "cudaSetDeviceFlags", why);
@@ -438,7 +439,7 @@ static enum status cuda_open(void **state, const struct device_config *config, s
 
 static const struct ops *cuda_ops_of(const void *state)
 {
-    return cuda_ops(static_cast<const struct cuda_context *>(state)->config.batch_invariant);
+    return &static_cast<const struct cuda_context *>(state)->ops;
 }
 
 static const char *cuda_failure(const void *state)

@@ -90,7 +90,7 @@ static void it_says_what_it_is(void **state)
     struct device *d = open_small();
 
     (void)state;
-    assert_string_equal(device_ops(d)->name, "cuda");
+    assert_memory_equal(device_ops(d)->name, "cuda-sm", 7);
     assert_false(device_is_host(d));
     assert_int_equal(device_weight_layout(d), WEIGHT_ROWS);
     assert_null(device_failure(d));
@@ -113,8 +113,28 @@ static void batch_invariant_products_have_a_name_of_their_own(void **state)
     device_close(d);
     config.batch_invariant = true;
     assert_ok(device_open(&d, &config, NULL));
-    assert_string_equal(device_ops(d)->name, "cuda-invariant");
+    assert_memory_equal(device_ops(d)->name, "cuda-sm", 7);
+    assert_non_null(strstr(device_ops(d)->name, "-invariant"));
     device_close(d);
+}
+
+/* So do the products of two generations of GPUs. */
+static void each_generation_has_a_name_of_its_own(void **state)
+{
+    struct device *d;
+
+    (void)state;
+    if (!emulation_fail_call)
+        skip(); /* a GPU is of one generation */
+    setenv("TARN_EMULATION_SM", "80", 1);
+    d = open_small();
+    assert_string_equal(device_ops(d)->name, "cuda-sm80");
+    device_close(d);
+    setenv("TARN_EMULATION_SM", "90", 1);
+    d = open_small();
+    assert_string_equal(device_ops(d)->name, "cuda-sm90");
+    device_close(d);
+    unsetenv("TARN_EMULATION_SM");
 }
 
 static void memory_is_zeroed_and_aligned(void **state)
@@ -608,7 +628,7 @@ static void auto_takes_the_gpu_unless_a_cpu_variant_is_named(void **state)
     device_close(d);
     config.kind = DEVICE_AUTO;
     assert_ok(device_open(&d, &config, NULL));
-    assert_string_equal(device_ops(d)->name, "cuda");
+    assert_memory_equal(device_ops(d)->name, "cuda-sm", 7);
     device_close(d);
     config.cpu_variant = "portable";
     assert_ok(device_open(&d, &config, NULL));
@@ -639,6 +659,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_says_what_it_is),
         cmocka_unit_test(batch_invariant_products_have_a_name_of_their_own),
+        cmocka_unit_test(each_generation_has_a_name_of_its_own),
         cmocka_unit_test(memory_is_zeroed_and_aligned),
         cmocka_unit_test(synchronous_copies_of_any_size_round_trip),
         cmocka_unit_test(events_order_work_of_different_streams),
