@@ -22,6 +22,17 @@ void hash_blake2b(uint8_t *out, size_t out_len, const void *data, size_t len, co
     ASSERT(crypto_generichash(out, out_len, data, len, key, key_len) == 0);
 }
 
+void hash_blake2b_domain(uint8_t *out, size_t out_len, const void *data, size_t len,
+                         const uint8_t *domain)
+{
+    _Static_assert(HASH_DOMAIN_BYTES == crypto_generichash_blake2b_SALTBYTES +
+                                            crypto_generichash_blake2b_PERSONALBYTES,
+                   "salt and personalization");
+    ASSERT(crypto_generichash_blake2b_salt_personal(
+               out, out_len, data, len, NULL, 0, domain,
+               domain + crypto_generichash_blake2b_SALTBYTES) == 0);
+}
+
 void hash_begin(struct hash_state *h, size_t out_len, const void *key, size_t key_len)
 {
     ASSERT(crypto_generichash_init((crypto_generichash_state *)(void *)h->opaque, key, key_len,

@@ -6,15 +6,24 @@
  *   a segment closes after the configured number of tokens (at most 256) or at the end of its span.
  * Generated tokens continue the last span, which stays open.
  *
- * Each closed block has a key (key.h of this folder writes it down byte by byte). Blocks with a key
- * are found again by cache_match() and shared by reference count. A block is in exactly one state:
- * free, cached (key, no reference), in use (one reference or more), in transfer; the sum is
- * constant (design P2).
+ * Each closed block has a key (key.h of this folder writes it down byte by byte). Closed blocks stand
+ * in a tree of prefixes (knowledge_tree.h), whose nodes are at most a segment long and are shared by
+ * all sequences that begin alike. What is evicted is decided by one policy for all (replace.h).
  *
- * Owns    the KV pool in device memory, the table of keys, every cache_seq until closed.
+ * Tiers. A node lies in the device's memory, in host memory, or in both. What leaves the device goes
+ * to the host once ("copy out once"), if there is a host tier; what is hit there comes back.
+ *   - Beside a GPU host memory is pinned, and copies run on streams of their own: kernels that need
+ *     what a copy brings wait for it on the device, nobody waits on the host.
+ *   - A host device computes in host memory. Its tiers are two sets of blocks of one memory, and to
+ *     move a node is to exchange block numbers with the other set: nothing is copied.
+ *
+ * A block is in exactly one state: free; cached (in the tree, no reference); in use (one reference or
+ * more); in transfer. The sum is constant (design P2).
+ *
+ * Owns    the KV pools in device and host memory, the tree, every cache_seq until closed.
  * Thread  kv_chain_*: any. All else: engine thread only, no locks.
- * Errors  ERR_NO_BLOCKS is a normal answer: preempt something and retry. A corrupt or foreign
- *         segment would be a miss, never an error.
+ * Errors  ERR_NO_BLOCKS is a normal answer: preempt something and retry. A copy that fails is a miss:
+ *         what it was to bring is computed again.
  * Units   tokens and blocks; bytes where it says so. */
 #ifndef TARN_CACHE_CACHE_H
 #define TARN_CACHE_CACHE_H
@@ -30,11 +39,12 @@ struct cache;
 struct cache_seq;
 
 /* Counts up when keys, cuts or the layout of a block change; part of every fingerprint. */
-#define KV_FORMAT_VERSION 2
+#define KV_FORMAT_VERSION 3
 
 #define KV_KEY_BYTES 32
 #define KV_FINGERPRINT_BYTES 32
 #define KV_SCOPE_BYTES 32
+#define KV_DOMAIN_BYTES 32
 
 struct kv_key {
     uint8_t bytes[KV_KEY_BYTES];
@@ -51,6 +61,7 @@ struct kv_scope {
 struct kv_chain {
     uint8_t fingerprint[KV_FINGERPRINT_BYTES];
     struct kv_scope scope;
+    uint8_t domain[KV_DOMAIN_BYTES];   /* of both: key.h */
     struct kv_key prev;                /* key of the last closed block; zero at the start */
     uint32_t ids[KV_BLOCK_TOKENS];     /* of the open block */
     uint32_t n_open;                   /* ids in the open block */
@@ -81,9 +92,11 @@ struct cache_prompt {
 };
 
 /* Cut and hash a whole prompt: keys_out has room for cache_blocks_max(n_ids, n_span_ends, 0) keys;
- * the state after the last id is left in *c. Returns the number of keys. */
+ * the state after the last id is left in *c. n_public: 0, or one of the span ends; the ids before it
+ * are hashed in the public scope, so that every tenant shares them (design P5), those behind it in
+ * the chain's. Returns the number of keys. */
 uint32_t kv_chain_prompt(struct kv_chain *c, const uint32_t *ids, uint32_t n_ids,
-                         const uint32_t *span_ends, uint32_t n_span_ends,
+                         const uint32_t *span_ends, uint32_t n_span_ends, uint32_t n_public,
                          struct kv_key *keys_out);
 
 /* Blocks that a prompt of n_ids with these spans can touch at most, with n_more tokens after it. */
@@ -91,17 +104,36 @@ uint32_t cache_blocks_max(uint32_t n_ids, uint32_t n_span_ends, uint32_t n_more)
 
 /* --- lifecycle --- */
 
+enum cache_tier { CACHE_DEVICE, CACHE_HOST, CACHE_N_TIERS };
+const char *cache_tier_name(enum cache_tier t); /* "device", "host" */
+
 struct cache_config {
     struct device *device;
-    struct kv_pool pool;         /* base is filled in by cache_create(); all else is given */
+    struct kv_pool pool;         /* n_blocks: of the device tier; base is filled in */
     uint32_t segment_tokens;
-    bool prefix_caching;         /* off: nothing is found again */
+    bool prefix_caching;         /* off: nothing is found again, and there is no host tier */
+    const char *policy;          /* of eviction: a name of replace.h; NULL: the default */
+    uint32_t n_host_blocks;      /* 0: no host tier */
+    double prefetch_share;       /* of the device's blocks, that waiting requests may fetch into */
+    double hold_share;           /* of the device's blocks, that holds may cover */
+    bool always_copy;            /* a host device too copies between tiers (tests) */
+    /* Seconds to compute n_new tokens behind n_cached: what a miss costs. NULL: all tokens cost the
+     * same. Called on the engine thread. */
+    double (*seconds)(const void *arg, uint32_t n_cached, uint32_t n_new);
+    const void *seconds_arg;
 };
 
 NODISCARD enum status cache_create(struct cache **out, const struct cache_config *config,
                                    struct buf *why);
 void cache_destroy(struct cache *c); /* NULL is fine; asserts that no sequence is open */
+/* What kernels read: n_blocks counts all blocks that a sequence may hold. */
 const struct kv_pool *cache_pool(const struct cache *c);
+/* "contest, lru, ...": for the message about an unknown policy and for --help. */
+const char *cache_policies(void);
+
+/* Once per step, before anything is planned: completes copies that are done and ends holds whose
+ * time is over. True while copies are under way: poll again soon. */
+bool cache_poll(struct cache *c, uint64_t now_ns);
 
 /* --- sequences --- */
 
@@ -115,12 +147,26 @@ void cache_seq_close(struct cache_seq *s);
 /* One more id is known (it was sampled): the sequence's cut and keys go on. */
 void cache_seq_extend(struct cache_seq *s, uint32_t id);
 
-/* Tokens at the start of the sequence whose KV lies in the cache now, whole blocks only and at most
- * all known ids but one (the last is always computed: its logits are wanted). Pins nothing: weak. */
+/* Tokens at the start of the sequence whose KV lies in the cache now, in whatever tier, whole blocks
+ * only and at most all known ids but one (the last is always computed: its logits are wanted). Pins
+ * nothing: weak. */
 uint32_t cache_match(const struct cache_seq *s);
-/* Pin what cache_match() would find; the sequence then holds that many tokens. Only on a sequence
- * that holds none. Returns the tokens. */
-uint32_t cache_seq_attach(struct cache_seq *s);
+/* Pin what cache_match() would find; what lies on the host only is fetched. The sequence then holds
+ * that many tokens: fewer than the match when a copy failed. Only on a sequence that holds none, and
+ * with cache_seq_need() of it available. Returns the tokens; found [CACHE_N_TIERS], unless NULL, is
+ * where they lay. */
+uint32_t cache_seq_attach(struct cache_seq *s, uint32_t *found);
+/* The sequence waits, and will use what lies on its path: that is evicted last. Until it attaches
+ * or is closed. Again: nothing. */
+void cache_seq_expect(struct cache_seq *s);
+/* The sequence waits: start to fetch what lies on the host. False: nothing more may be fetched now
+ * (prefetch_share, or nothing can be evicted for it), so ask for no other either. On a host device
+ * nothing is to be done. */
+bool cache_seq_prefetch(struct cache_seq *s);
+/* The first n_tokens of the sequence, those that are in the tree, are evicted last until `until_ns`
+ * (of cache_poll()). Returns the tokens: fewer, or 0, when hold_share or the number of holds is used
+ * up. */
+uint32_t cache_seq_hold(struct cache_seq *s, uint32_t n_tokens, uint64_t until_ns);
 /* Blocks that growing by n_tokens would take out of free and cached. On a sequence that holds
  * nothing: by n_tokens after an attach, the cached blocks which that would pin included. Pure. */
 uint32_t cache_seq_need(const struct cache_seq *s, uint32_t n_tokens);
@@ -129,8 +175,8 @@ uint32_t cache_seq_reclaimable(const struct cache_seq *s);
 /* Make slots for the next n_tokens tokens, evicting cached blocks where none is free.
  * All or nothing: ERR_NO_BLOCKS leaves the sequence as it was. */
 NODISCARD enum status cache_seq_grow(struct cache_seq *s, uint32_t n_tokens);
-/* The KV of the next n grown tokens has been written by a finished step: closed blocks get their
- * keys and can be found by others. A block that another sequence committed first is exchanged for
+/* The KV of the next n grown tokens has been written by a finished step: closed blocks enter the
+ * tree and can be found by others. A block that another sequence committed first is exchanged for
  * that one (equal by P1). */
 void cache_seq_commit(struct cache_seq *s, uint32_t n);
 /* Take back slots that were grown but not committed (the step did not run). */
@@ -154,23 +200,60 @@ void cache_seq_slot(const struct cache_seq *s, uint32_t pos, uint32_t *block, ui
 
 /* --- watching --- */
 
-struct cache_stats {
-    uint32_t n_blocks;
+struct cache_tier_stats {
+    uint32_t n_blocks;        /* 0: there is no such tier */
     uint32_t n_free;
     uint32_t n_cached;
     uint32_t n_in_use;
     uint32_t n_in_transfer;
     uint32_t n_leaked;        /* in no state: 0, or P2 is broken */
-    uint64_t n_query_tokens;  /* prompt tokens looked up at attach */
+    uint32_t n_nodes;         /* of the tree, that lie here */
+    uint64_t n_hit_tokens;    /* found here at attach */
+    uint64_t n_evicted;       /* blocks that left the tier to make room */
+    uint64_t n_moved_in;      /* blocks that came from another tier */
+    const char *order;        /* policy contest: which of its orders picks now; else "" */
+};
+
+struct cache_stats {
+    struct cache_tier_stats tier[CACHE_N_TIERS];
+    const char *policy;
+    uint64_t n_query_tokens;  /* tokens looked up at attach, by requests that had not run */
     uint64_t n_hit_tokens;    /* of those, found */
-    uint64_t n_evicted;       /* blocks */
+    uint64_t n_restored_tokens; /* found again by preempted sequences: not in the two above */
+    uint64_t n_copies_failed;
+    uint32_t n_nodes;         /* of the tree */
+    uint32_t n_holds;
+    uint32_t n_held_blocks;
+    uint64_t memory_bytes;    /* of tree, policy and bookkeeping; not the KV */
 };
 void cache_stats(const struct cache *c, struct cache_stats *out);
-/* Free or cached: what cache_seq_grow() could hand out now. */
+
+/* A span in the tree: a document at one place in one path, or a run of plain prompt. Where prompts
+ * part inside of a span, all branches count. */
+struct cache_span {
+    struct kv_key key;        /* of its first block: names the path to it */
+    uint32_t depth;           /* spans before it */
+    uint32_t n_blocks;
+    uint32_t n_tokens;
+    uint32_t n_blocks_in[CACHE_N_TIERS];
+    uint32_t n_nodes;
+    uint32_t n_children;      /* spans behind it */
+    uint64_t n_uses;          /* requests that had its first block on their path */
+    uint64_t n_hit_tokens;    /* of it, found by requests that had not run */
+    uint64_t idle_ns;         /* since its last use; by cache_poll() */
+    bool in_use;
+    bool is_held;
+};
+/* The n_max spans of which most tokens were found, best first. *n_all: spans in the tree. Returns
+ * how many were written. O(nodes): between steps, when somebody asks. */
+uint32_t cache_top_spans(const struct cache *c, struct cache_span *out, uint32_t n_max,
+                         uint32_t *n_all);
+
+/* Device blocks that are free or can be evicted: what cache_seq_grow() could hand out now. */
 uint32_t cache_n_available(const struct cache *c);
 /* Recount everything from scratch and ASSERT that states, references and lists agree. O(blocks). */
 void cache_check(const struct cache *c);
-/* Forget every cached block (those in use stay). */
+/* Forget every cached block of every tier (those in use stay), and all holds. */
 void cache_reset(struct cache *c);
 
 #endif

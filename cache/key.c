@@ -5,29 +5,34 @@
 #include "base/check.h"
 #include "base/hash.h"
 
-#define MESSAGE_BYTES_MAX (KV_KEY_BYTES + KV_SCOPE_BYTES + 2 + 4 * KV_BLOCK_TOKENS)
+#define ID_BYTES 3
+#define STARTS_SEGMENT (1u << 23)
+#define MESSAGE_BYTES_MAX (KV_KEY_BYTES + ID_BYTES * KV_BLOCK_TOKENS)
 
-void key_of_block(struct kv_key *out, const uint8_t *fingerprint, const struct kv_key *prev,
-                  const struct kv_scope *scope, bool starts_segment, const uint32_t *ids,
-                  uint32_t n_ids)
+void key_domain(uint8_t *domain, const uint8_t *fingerprint, const struct kv_scope *scope)
+{
+    _Static_assert(KV_DOMAIN_BYTES == HASH_DOMAIN_BYTES, "what the hash takes");
+    hash_blake2b(domain, KV_DOMAIN_BYTES, scope->bytes, KV_SCOPE_BYTES, fingerprint,
+                 KV_FINGERPRINT_BYTES);
+}
+
+void key_of_block(struct kv_key *out, const uint8_t *domain, const struct kv_key *prev,
+                  bool starts_segment, const uint32_t *ids, uint32_t n_ids)
 {
     uint8_t message[MESSAGE_BYTES_MAX], *m = message;
 
     ASSERT(n_ids >= 1 && n_ids <= KV_BLOCK_TOKENS);
     memcpy(m, prev->bytes, KV_KEY_BYTES);
     m += KV_KEY_BYTES;
-    memcpy(m, scope->bytes, KV_SCOPE_BYTES);
-    m += KV_SCOPE_BYTES;
-    *m++ = starts_segment;
-    *m++ = (uint8_t)n_ids;
     for (uint32_t i = 0; i < n_ids; i++) {
-        *m++ = (uint8_t)ids[i];
-        *m++ = (uint8_t)(ids[i] >> 8);
-        *m++ = (uint8_t)(ids[i] >> 16);
-        *m++ = (uint8_t)(ids[i] >> 24);
+        uint32_t v = ids[i] | (i == 0 && starts_segment ? STARTS_SEGMENT : 0);
+
+        ASSERT(ids[i] <= KV_ID_MAX); /* model.c refuses vocabularies that go beyond */
+        *m++ = (uint8_t)v;
+        *m++ = (uint8_t)(v >> 8);
+        *m++ = (uint8_t)(v >> 16);
     }
-    hash_blake2b(out->bytes, KV_KEY_BYTES, message, (size_t)(m - message), fingerprint,
-                 KV_FINGERPRINT_BYTES);
+    hash_blake2b_domain(out->bytes, KV_KEY_BYTES, message, (size_t)(m - message), domain);
 }
 
 void kv_chain_init(struct kv_chain *c, const uint8_t *fingerprint, const struct kv_scope *scope,
@@ -37,12 +42,18 @@ void kv_chain_init(struct kv_chain *c, const uint8_t *fingerprint, const struct 
            segment_tokens % KV_BLOCK_TOKENS == 0);
     *c = (struct kv_chain){.scope = *scope, .segment_tokens = segment_tokens};
     memcpy(c->fingerprint, fingerprint, KV_FINGERPRINT_BYTES);
+    key_domain(c->domain, fingerprint, scope);
+}
+
+static void set_scope(struct kv_chain *c, const struct kv_scope *scope)
+{
+    c->scope = *scope;
+    key_domain(c->domain, c->fingerprint, scope);
 }
 
 static void close_block(struct kv_chain *c, struct kv_key *key)
 {
-    key_of_block(key, c->fingerprint, &c->prev, &c->scope, c->block_starts_segment, c->ids,
-                 c->n_open);
+    key_of_block(key, c->domain, &c->prev, c->block_starts_segment, c->ids, c->n_open);
     c->prev = *key;
     c->n_open = 0;
 }
@@ -70,11 +81,26 @@ bool kv_chain_end_span(struct kv_chain *c, struct kv_key *key)
     return true;
 }
 
-uint32_t kv_chain_prompt(struct kv_chain *c, const uint32_t *ids, uint32_t n_ids,
-                         const uint32_t *span_ends, uint32_t n_span_ends, struct kv_key *keys_out)
+static bool is_fresh(const struct kv_chain *c)
 {
-    uint32_t n_keys = 0, span = 0;
+    static const struct kv_key start;
 
+    return c->n_open == 0 && memcmp(&c->prev, &start, sizeof start) == 0;
+}
+
+uint32_t kv_chain_prompt(struct kv_chain *c, const uint32_t *ids, uint32_t n_ids,
+                         const uint32_t *span_ends, uint32_t n_span_ends, uint32_t n_public,
+                         struct kv_key *keys_out)
+{
+    static const struct kv_scope everybody;
+    const struct kv_scope own = c->scope;
+    uint32_t n_keys = 0, span = 0;
+    bool in_public = n_public > 0;
+
+    /* Behind a block of a tenant's nothing is public: it would be wider than what it rests on. */
+    ASSERT(!in_public || is_fresh(c));
+    if (in_public)
+        set_scope(c, &everybody);
     for (uint32_t i = 0; i < n_ids; i++) {
         if (kv_chain_push(c, ids[i], &keys_out[n_keys]))
             n_keys++;
@@ -82,7 +108,13 @@ uint32_t kv_chain_prompt(struct kv_chain *c, const uint32_t *ids, uint32_t n_ids
             span++;
             if (kv_chain_end_span(c, &keys_out[n_keys]))
                 n_keys++;
+            /* Only here, where no block is open: a block has one scope. */
+            if (in_public && i + 1 == n_public) {
+                set_scope(c, &own);
+                in_public = false;
+            }
         }
     }
+    ASSERT(!in_public); /* else ids that are the tenant's were hashed as everybody's */
     return n_keys;
 }

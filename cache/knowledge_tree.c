@@ -10,7 +10,7 @@ struct node {
     uint32_t parent;
     uint32_t first_child, older, newer; /* children in a list; newer links unused nodes too */
     uint32_t first_block, last_block, n_blocks;
-    uint32_t depth, n_pins, n_children;
+    uint32_t n_before, depth, n_pins, n_children, n_active_children;
     uint32_t tiers;
     uint32_t n_children_in[KTREE_N_TIERS_MAX];
     bool used;
@@ -25,7 +25,7 @@ struct ktree {
     uint32_t n_nodes_max, n_blocks_max, n_tiers;
     uint32_t unused_node, unused_block;
     uint32_t n_nodes_unused, n_blocks_unused;
-    uint32_t n_pinned;
+    uint32_t n_pinned, n_blocks_active;
     uint32_t n_blocks_in[KTREE_N_TIERS_MAX];
     uint64_t memory_bytes;
     struct map by_first_key; /* first 8 bytes of a node's first key -> node */
@@ -57,6 +57,11 @@ static struct node *node_at(const struct ktree *t, uint32_t node)
 {
     ASSERT(node <= t->n_nodes_max && t->nodes[node].used);
     return &t->nodes[node];
+}
+
+static bool is_active(const struct node *n)
+{
+    return n->n_pins > 0 || n->n_active_children > 0;
 }
 
 static uint32_t *slot_at(const struct ktree *t, uint32_t block, uint32_t tier)
@@ -195,12 +200,15 @@ static void append_blocks(struct ktree *t, struct node *n, uint32_t tier,
 
 /* --- finding --- */
 
-/* How many of the node's blocks have these keys, from its first on. */
+/* How many of the node's blocks have these keys, from its first on. A key is a hash over all that
+ * comes before it as well, so where the last one is equal all are. */
 static uint32_t count_equal(const struct ktree *t, const struct node *n, const struct kv_key *keys,
                             uint32_t n_keys)
 {
     uint32_t i = 0;
 
+    if (n_keys >= n->n_blocks && same_key(&t->blocks[n->last_block].key, &keys[n->n_blocks - 1]))
+        return n->n_blocks;
     for (uint32_t block = n->first_block; block != KTREE_NONE && i < n_keys; i++) {
         if (!same_key(&t->blocks[block].key, &keys[i]))
             break;
@@ -230,6 +238,16 @@ struct ktree_match ktree_match(const struct ktree *t, const struct kv_key *keys,
     return m;
 }
 
+uint32_t ktree_find(const struct ktree *t, const struct kv_key *first)
+{
+    uint32_t node;
+
+    if (!map_get(&t->by_first_key, short_key(first), &node) ||
+        !same_key(first_key(t, &t->nodes[node]), first))
+        return KTREE_NONE;
+    return node;
+}
+
 /* --- growing --- */
 
 enum status ktree_split(struct ktree *t, uint32_t node, uint32_t n_upper, uint32_t *upper)
@@ -248,6 +266,8 @@ enum status ktree_split(struct ktree *t, uint32_t node, uint32_t n_upper, uint32
     id = take_node(t);
     up = &t->nodes[id];
     up->depth = low->depth;
+    up->n_before = low->n_before;
+    up->n_active_children = is_active(low);
     up->tiers = low->tiers;
     up->n_blocks = n_upper;
     up->first_block = low->first_block;
@@ -257,6 +277,7 @@ enum status ktree_split(struct ktree *t, uint32_t node, uint32_t n_upper, uint32
     map_put(&t->by_first_key, short_key(first_key(t, up)), id); /* instead of node */
     low->first_block = t->blocks[block].next;
     low->n_blocks -= n_upper;
+    low->n_before += n_upper;
     t->blocks[block].next = KTREE_NONE;
     map_put(&t->by_first_key, short_key(first_key(t, low)), node);
     link_child(t, parent, id);
@@ -279,6 +300,7 @@ enum status ktree_add(struct ktree *t, uint32_t parent, uint32_t depth, uint32_t
     }
     id = take_node(t);
     t->nodes[id].depth = depth;
+    t->nodes[id].n_before = t->nodes[parent].n_before + t->nodes[parent].n_blocks;
     t->nodes[id].tiers = 1u << tier;
     append_blocks(t, &t->nodes[id], tier, keys, slots, n);
     map_put(&t->by_first_key, short_key(&keys[0]), id);
@@ -296,6 +318,7 @@ enum status ktree_extend(struct ktree *t, uint32_t node, uint32_t tier, const st
     if (n > t->n_blocks_unused)
         return ERR_NO_BLOCKS;
     append_blocks(t, x, tier, keys, slots, n);
+    t->n_blocks_active += is_active(x) ? n : 0;
     return OK;
 }
 
@@ -362,8 +385,16 @@ bool ktree_leave(struct ktree *t, uint32_t node, uint32_t tier)
 void ktree_pin(struct ktree *t, uint32_t node)
 {
     struct node *n = node_at(t, node);
+    bool was_active = is_active(n);
 
     t->n_pinned += n->n_pins++ == 0;
+    for (; !was_active; n = &t->nodes[n->parent]) {
+        t->n_blocks_active += n->n_blocks;
+        if (n->parent == KTREE_NONE)
+            break;
+        was_active = is_active(&t->nodes[n->parent]);
+        t->nodes[n->parent].n_active_children++;
+    }
 }
 
 void ktree_unpin(struct ktree *t, uint32_t node)
@@ -372,6 +403,12 @@ void ktree_unpin(struct ktree *t, uint32_t node)
 
     ASSERT(n->n_pins > 0);
     t->n_pinned -= --n->n_pins == 0;
+    for (; !is_active(n); n = &t->nodes[n->parent]) {
+        t->n_blocks_active -= n->n_blocks;
+        if (n->parent == KTREE_NONE)
+            break;
+        t->nodes[n->parent].n_active_children--;
+    }
 }
 
 /* --- looking --- */
@@ -380,8 +417,16 @@ struct ktree_node ktree_look(const struct ktree *t, uint32_t node)
 {
     const struct node *n = node_at(t, node);
 
-    return (struct ktree_node){n->parent, n->depth,  n->n_blocks,         n->n_children,
-                               n->n_pins, n->tiers, fastest_of(n->tiers)};
+    return (struct ktree_node){
+        .parent = n->parent, .depth = n->depth, .n_blocks = n->n_blocks,
+        .n_children = n->n_children, .n_before = n->n_before, .n_pins = n->n_pins,
+        .n_active_children = n->n_active_children, .tiers = n->tiers,
+        .fastest = fastest_of(n->tiers)};
+}
+
+bool ktree_is_active(const struct ktree *t, uint32_t node)
+{
+    return is_active(node_at(t, node));
 }
 
 void ktree_slots(const struct ktree *t, uint32_t node, uint32_t tier, uint32_t *slots, uint32_t n)
@@ -402,6 +447,17 @@ const struct kv_key *ktree_key(const struct ktree *t, uint32_t node)
     return &t->blocks[n->last_block].key;
 }
 
+const struct kv_key *ktree_key_at(const struct ktree *t, uint32_t node, uint32_t i)
+{
+    const struct node *n = node_at(t, node);
+    uint32_t block = n->first_block;
+
+    ASSERT(i < n->n_blocks);
+    while (i-- > 0)
+        block = t->blocks[block].next;
+    return &t->blocks[block].key;
+}
+
 uint32_t ktree_first_child(const struct ktree *t, uint32_t node)
 {
     return node_at(t, node)->first_child;
@@ -412,12 +468,32 @@ uint32_t ktree_next_sibling(const struct ktree *t, uint32_t node)
     return node == KTREE_ROOT ? KTREE_NONE : node_at(t, node)->newer;
 }
 
+uint32_t ktree_next_outside(const struct ktree *t, uint32_t node)
+{
+    while (node != KTREE_ROOT) {
+        uint32_t sibling = node_at(t, node)->newer;
+
+        if (sibling != KTREE_NONE)
+            return sibling;
+        node = t->nodes[node].parent;
+    }
+    return KTREE_NONE;
+}
+
+uint32_t ktree_next(const struct ktree *t, uint32_t node)
+{
+    uint32_t child = node_at(t, node)->first_child;
+
+    return child != KTREE_NONE ? child : ktree_next_outside(t, node);
+}
+
 void ktree_stats(const struct ktree *t, struct ktree_stats *out)
 {
     *out = (struct ktree_stats){
         .n_nodes = t->n_nodes_max - t->n_nodes_unused,
         .n_blocks = t->n_blocks_max - t->n_blocks_unused,
         .n_pinned = t->n_pinned,
+        .n_blocks_active = t->n_blocks_active,
         .memory_bytes = t->memory_bytes,
     };
     memcpy(out->n_blocks_in, t->n_blocks_in, sizeof out->n_blocks_in);
@@ -427,15 +503,18 @@ void ktree_stats(const struct ktree *t, struct ktree_stats *out)
 static uint32_t check_node(const struct ktree *t, uint32_t node)
 {
     const struct node *n = &t->nodes[node];
-    uint32_t n_children = 0, n_blocks = 0, n_in[KTREE_N_TIERS_MAX] = {0}, older = KTREE_NONE;
+    uint32_t n_children = 0, n_blocks = 0, n_active = 0, n_in[KTREE_N_TIERS_MAX] = {0};
+    uint32_t older = KTREE_NONE;
 
     for (uint32_t c = n->first_child; c != KTREE_NONE; c = t->nodes[c].newer) {
         const struct node *child = node_at(t, c);
 
         ASSERT(child->parent == node && child->older == older);
         ASSERT(fastest_of(n->tiers) <= fastest_of(child->tiers)); /* the invariant */
+        ASSERT(child->n_before == n->n_before + n->n_blocks);
         older = c;
         n_children++;
+        n_active += is_active(child);
         for (uint32_t tier = 0; tier < t->n_tiers; tier++)
             n_in[tier] += child->tiers >> tier & 1;
     }
@@ -444,6 +523,7 @@ static uint32_t check_node(const struct ktree *t, uint32_t node)
         ASSERT((t->blocks[b].next == KTREE_NONE) == (b == n->last_block));
     }
     ASSERT(n_children == n->n_children && n_blocks == n->n_blocks && n->tiers != 0);
+    ASSERT(n_active == n->n_active_children);
     ASSERT(memcmp(n_in, n->n_children_in, sizeof n_in) == 0);
     return n_blocks;
 }
@@ -451,7 +531,7 @@ static uint32_t check_node(const struct ktree *t, uint32_t node)
 void ktree_check(const struct ktree *t)
 {
     uint32_t n_used = 0, n_blocks = 0, n_pinned = 0, n_unused = 0, n_children = 0;
-    uint32_t n_in[KTREE_N_TIERS_MAX] = {0}, found;
+    uint32_t n_in[KTREE_N_TIERS_MAX] = {0}, n_active = 0, found;
 
     for (uint32_t i = 0; i <= t->n_nodes_max; i++) {
         const struct node *n = &t->nodes[i];
@@ -463,6 +543,7 @@ void ktree_check(const struct ktree *t)
         n_used++;
         n_blocks += n_here;
         n_pinned += n->n_pins > 0;
+        n_active += is_active(n) ? n_here : 0;
         n_children += n->n_children;
         if (i == KTREE_ROOT)
             continue;
@@ -476,6 +557,6 @@ void ktree_check(const struct ktree *t)
     ASSERT(n_children == n_used - 1 && t->by_first_key.n == n_used - 1);
     ASSERT(n_used - 1 + t->n_nodes_unused == t->n_nodes_max);
     ASSERT(n_unused == t->n_blocks_unused && n_blocks + n_unused == t->n_blocks_max);
-    ASSERT(n_pinned == t->n_pinned);
+    ASSERT(n_pinned == t->n_pinned && n_active == t->n_blocks_active);
     ASSERT(memcmp(n_in, t->n_blocks_in, sizeof n_in) == 0);
 }

@@ -19,7 +19,8 @@
  * in its beginning than in its end. It is kept by refusing: a node cannot leave a tier while a
  * child would then be faster than it.
  *
- * Pin the last node of a path only: its ancestors cannot leave because of the invariant.
+ * Pin the last node of a path only: its ancestors cannot leave because of the invariant. A node with
+ * a pin on it or below it is active.
  *
  * What the tree does not know: who is evicted (replace.h), what a slot is (a block's place in its
  * tier; the caller's number).
@@ -28,7 +29,8 @@
  * Thread  engine thread only; no locks.
  * Errors  ERR_NOMEM at create; ERR_NO_BLOCKS when records run out: evict and retry. A call against
  *         the rules is a bug: ASSERT.
- * Units   blocks. A step of a walk costs O(1), a pin O(1), a split O(blocks of the upper part). */
+ * Units   blocks. A step of a walk costs O(1), a pin O(nodes that it makes active), a split O(blocks
+ *         of the upper part). */
 #ifndef TARN_CACHE_KNOWLEDGE_TREE_H
 #define TARN_CACHE_KNOWLEDGE_TREE_H
 
@@ -58,12 +60,15 @@ struct ktree_match {
 
 /* The longest beginning of keys [n_keys] that is in the tree. Changes nothing, pins nothing. */
 struct ktree_match ktree_match(const struct ktree *t, const struct kv_key *keys, uint32_t n_keys);
+/* The node, wherever it stands, whose first block has this key; KTREE_NONE when there is none. */
+uint32_t ktree_find(const struct ktree *t, const struct kv_key *first);
 
 /* --- growing --- */
 
 /* Cut the node behind its first n_upper blocks (0 < n_upper < its blocks). The new node is the
- * upper part; the old id, its pins and its children stay with the lower part. ERR_NO_BLOCKS: no
- * node is left. */
+ * upper part; the old id, its pins and its children stay with the lower part. So whoever holds a pin
+ * for less than n_upper blocks of it stands below its place then: n_before says so. ERR_NO_BLOCKS:
+ * no node is left. */
 NODISCARD enum status ktree_split(struct ktree *t, uint32_t node, uint32_t n_upper,
                                   uint32_t *upper);
 /* A new node below `parent`, which lies in `tier` or a faster one: keys [n > 0], and where each
@@ -96,22 +101,34 @@ struct ktree_node {
     uint32_t depth;
     uint32_t n_blocks;
     uint32_t n_children;
+    uint32_t n_before; /* blocks before it in its path */
     uint32_t n_pins;
-    uint32_t tiers;   /* bit i: lies in tier i */
-    uint32_t fastest; /* tier */
+    uint32_t n_active_children;
+    uint32_t tiers;    /* bit i: lies in tier i */
+    uint32_t fastest;  /* tier */
 };
 struct ktree_node ktree_look(const struct ktree *t, uint32_t node);
 /* Its first n slots in this tier, in order; n at most its blocks. */
 void ktree_slots(const struct ktree *t, uint32_t node, uint32_t tier, uint32_t *slots, uint32_t n);
 /* The key of its last block: names the node, splits above it included. */
 const struct kv_key *ktree_key(const struct ktree *t, uint32_t node);
+/* The key of its block i. O(i). */
+const struct kv_key *ktree_key_at(const struct ktree *t, uint32_t node, uint32_t i);
+bool ktree_is_active(const struct ktree *t, uint32_t node);
 uint32_t ktree_first_child(const struct ktree *t, uint32_t node);   /* or KTREE_NONE */
 uint32_t ktree_next_sibling(const struct ktree *t, uint32_t node);  /* or KTREE_NONE */
+
+/* The node behind this one when parents come before their children and what is below a node before
+ * its siblings; from KTREE_ROOT on these are all nodes. KTREE_NONE at the end. */
+uint32_t ktree_next(const struct ktree *t, uint32_t node);
+/* The same, without what is below this one. */
+uint32_t ktree_next_outside(const struct ktree *t, uint32_t node);
 
 struct ktree_stats {
     uint32_t n_nodes; /* without the root */
     uint32_t n_blocks;
     uint32_t n_pinned; /* nodes with a pin */
+    uint32_t n_blocks_active;
     uint32_t n_blocks_in[KTREE_N_TIERS_MAX];
     uint64_t memory_bytes;
 };

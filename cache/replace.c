@@ -277,6 +277,51 @@ uint32_t replace_split(struct replace *r, uint32_t id, uint64_t key, uint64_t by
     return up;
 }
 
+/* Add what is remembered of entry `past` to what is known of e, and forget it. */
+static void inherit(struct replace *r, uint32_t id, uint32_t past)
+{
+    struct entry *e = &r->entries[id];
+    const struct entry *p = &r->entries[past];
+
+    e->n_uses += p->n_uses < UINT32_MAX - e->n_uses ? p->n_uses : 0;
+    e->n_misses += p->n_misses < UINT32_MAX - e->n_misses ? p->n_misses : 0;
+    e->miss_s += p->miss_s;
+    for (uint32_t tier = 0; tier < r->n_tiers; tier++) /* decayed to about the same time */
+        place_of(r, tier, id)->score += place_of(r, tier, past)->score;
+    forget(r, past);
+}
+
+bool replace_grow(struct replace *r, uint32_t id, uint64_t key, uint64_t bytes)
+{
+    struct entry *e = entry_in_tree(r, id);
+    uint32_t other;
+
+    ASSERT(bytes > e->bytes && e->n_children == 0);
+    if (map_get(&r->by_key, key, &other)) {
+        if (r->entries[other].in_tree)
+            return false;
+        inherit(r, id, other);
+    }
+    ASSERT(map_remove(&r->by_key, e->key));
+    e->key = key;
+    map_put(&r->by_key, key, id);
+    for (uint32_t tier = 0; tier < r->n_tiers; tier++) {
+        struct tier *t = &r->tiers[tier];
+
+        if (r->policy == REPLACE_CONTEST)
+            contest_forget(r, tier, id);
+        if (!place_of(r, tier, id)->present)
+            continue;
+        ASSERT(bytes - e->bytes <= t->capacity - t->used);
+        t->used += bytes - e->bytes;
+        t->turnovers += (double)(bytes - e->bytes) / (double)t->capacity;
+    }
+    e->bytes = bytes;
+    for (uint32_t tier = 0; r->policy == REPLACE_CONTEST && tier < r->n_tiers; tier++)
+        contest_know(r, tier, id);
+    return true;
+}
+
 void replace_leave(struct replace *r, uint32_t id)
 {
     struct entry *e = entry_in_tree(r, id);
@@ -339,7 +384,7 @@ void replace_expect(struct replace *r, uint32_t id, int delta)
 {
     struct entry *e = entry_in_tree(r, id);
 
-    ASSERT(delta == 1 || (delta == -1 && e->n_expected > 0));
+    ASSERT(delta >= 0 || e->n_expected >= (uint32_t)-delta);
     e->n_expected += (uint32_t)delta;
     for (uint32_t tier = 0; tier < r->n_tiers; tier++)
         heap_moved(r, tier, id);
@@ -360,6 +405,7 @@ static void update_candidate(struct replace *r, uint32_t tier, uint32_t id)
         heap_take(r, tier, id);
 }
 
+/* In this tier or a faster one. */
 static bool lies_within(const struct replace *r, uint32_t tier, uint32_t id)
 {
     for (uint32_t t = 0; t <= tier; t++)
@@ -395,8 +441,9 @@ void replace_remove(struct replace *r, uint32_t tier, uint32_t id)
     struct entry *e = &r->entries[id];
     struct tier *t = &r->tiers[tier];
 
-    ASSERT(p->present && p->n_pins == 0 && p->n_children == 0);
+    ASSERT(p->present && p->n_pins == 0);
     p->present = false;
+    ASSERT(p->n_children == 0 || lies_within(r, tier, id)); /* children keep a prefix */
     t->used -= e->bytes;
     t->n_entries--;
     update_candidate(r, tier, id);
@@ -463,6 +510,18 @@ bool replace_admits(const struct replace *r, uint32_t tier, uint32_t id)
 }
 
 /* --- watching --- */
+
+uint32_t replace_n_expected(const struct replace *r, uint32_t id)
+{
+    return entry_in_tree(r, id)->n_expected;
+}
+
+bool replace_is_free_name(const struct replace *r, uint64_t key)
+{
+    uint32_t id;
+
+    return !map_get(&r->by_key, key, &id) || !r->entries[id].in_tree;
+}
 
 bool replace_in_tier(const struct replace *r, uint32_t tier, uint32_t id)
 {

@@ -105,6 +105,10 @@ uint32_t replace_enter(struct replace *r, uint64_t key, uint32_t parent, uint32_
  * often; the entry keeps its pins and children. Returns the upper part's id, or REPLACE_NONE as
  * above. */
 uint32_t replace_split(struct replace *r, uint32_t id, uint64_t key, uint64_t bytes);
+/* It grew at its end, to `bytes` (more than it has), and is named `key` from now on. It has no child,
+ * and lies in one tier, where there is room. False, and nothing changed, when another entry in the
+ * tree has that name. What is remembered of an entry of that name is added to it. */
+bool replace_grow(struct replace *r, uint32_t id, uint64_t key, uint64_t bytes);
 /* It leaves the tree: it is in no tier, has no pin, no expectation and no child in the tree. */
 void replace_leave(struct replace *r, uint32_t id);
 
@@ -117,7 +121,7 @@ struct replace_access {
 
 /* A request has this entry on its path; call it from the root on, once per request. */
 void replace_accessed(struct replace *r, uint32_t id, const struct replace_access *access);
-/* delta = +1: a waiting request will use it; -1: that one came or left. What is expected goes
+/* delta > 0: so many waiting requests will use it; < 0: so many came or left. What is expected goes
  * last, in the order of the policy. */
 void replace_expect(struct replace *r, uint32_t id, int delta);
 
@@ -126,7 +130,8 @@ void replace_expect(struct replace *r, uint32_t id, int delta);
 /* It lies in this tier now; there must be room (replace_evict() until there is). Its parent has to
  * lie in this tier or a faster one. */
 void replace_insert(struct replace *r, uint32_t tier, uint32_t id);
-/* It does not any more, by other means than replace_evict(). It has no pin and no child there. */
+/* It does not any more, by other means than replace_evict(). It has no pin there, and no child that
+ * lies there and in no faster tier it lies in. */
 void replace_remove(struct replace *r, uint32_t tier, uint32_t id);
 void replace_pin(struct replace *r, uint32_t tier, uint32_t id);
 void replace_unpin(struct replace *r, uint32_t tier, uint32_t id);
@@ -158,6 +163,9 @@ struct replace_stats {
     uint64_t n_switches;    /* contest */
 };
 
+uint32_t replace_n_expected(const struct replace *r, uint32_t id);
+/* Whether replace_enter(), replace_split() and replace_grow() would take this name. */
+bool replace_is_free_name(const struct replace *r, uint64_t key);
 bool replace_in_tier(const struct replace *r, uint32_t tier, uint32_t id);
 bool replace_has_room(const struct replace *r, uint32_t tier, uint64_t bytes);
 /* What the order of this tier compares; larger stays longer. */

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/hash.h"
 #include "base/json.h"
 
@@ -92,6 +93,33 @@ static double bilinear(const struct cost_model *m, const struct cell *c, double 
 
     return (1 - t) * (1 - u) * low[0] + t * (1 - u) * high[0] + (1 - t) * u * low[1] +
            t * u * high[1];
+}
+
+void cost_model_estimate(struct cost_model *m, const struct cost_estimate *e)
+{
+    *m = (struct cost_model){.n_cached = ARRAY_SIZE(cost_model_default_cached),
+                             .n_new = ARRAY_SIZE(cost_model_default_new)};
+    memcpy(m->cached, cost_model_default_cached, sizeof cost_model_default_cached);
+    memcpy(m->new_tokens, cost_model_default_new, sizeof cost_model_default_new);
+    for (uint32_t i = 0; i < m->n_cached; i++)
+        for (uint32_t j = 0; j < m->n_new; j++) {
+            double n = m->new_tokens[j], n_pairs = n * (m->cached[i] + n / 2);
+
+            m->seconds[i][j] = fmax(e->weight_bytes / e->bytes_per_s,
+                                    n * e->flops_per_token / e->flops_per_s) +
+                               n_pairs * e->flops_per_pair / e->flops_per_s;
+        }
+}
+
+void cost_model_scale(struct cost_model *m, uint32_t n_cached, uint32_t n_new, double seconds)
+{
+    double factor = seconds / cost_model_seconds(m, n_cached, n_new);
+
+    if (n_new == 0 || !isfinite(factor) || factor <= 0)
+        return;
+    for (uint32_t i = 0; i < m->n_cached; i++)
+        for (uint32_t j = 0; j < m->n_new; j++)
+            m->seconds[i][j] *= factor;
 }
 
 double cost_model_seconds(const struct cost_model *m, uint32_t n_cached, uint32_t n_new)

@@ -47,6 +47,19 @@ struct cost_model {
 NODISCARD enum status cost_model_init(struct cost_model *m, const uint32_t *cached,
                                       uint32_t n_cached, const uint32_t *new_tokens,
                                       uint32_t n_new, const double *seconds, struct buf *why);
+/* What a first guess is made of, before anything was measured. */
+struct cost_estimate {
+    double weight_bytes;      /* read in every step */
+    double flops_per_token;   /* of the products: 2 for each weight */
+    double flops_per_pair;    /* of attention, for a token and a key it sees: 4 n_layers n_heads d */
+    double bytes_per_s, flops_per_s; /* of the device, about */
+};
+/* The default axes, with T = max(weights read, products) + attention over
+ * new (cached + new / 2) pairs. Only ratios of it are to be trusted: cost_model_scale(). */
+void cost_model_estimate(struct cost_model *m, const struct cost_estimate *e);
+/* A prefill of that shape took `seconds`, and the model is a guess: all of it is scaled so that it
+ * says the same. */
+void cost_model_scale(struct cost_model *m, uint32_t n_cached, uint32_t n_new, double seconds);
 /* Seconds to compute n_new tokens behind n_cached cached ones. */
 double cost_model_seconds(const struct cost_model *m, uint32_t n_cached, uint32_t n_new);
 /* A prefill of that shape took `seconds`. The points around it move, each by its share in the

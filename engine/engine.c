@@ -19,6 +19,18 @@
  * some when kernels are launched for the first time. */
 #define GPU_SPARE_BYTES ((uint64_t)256 << 20)
 
+/* Of the device's KV blocks: design.md section 4. */
+#define KV_PREFETCH_SHARE 0.1
+/* The same: what requests may keep by cache_ttl. */
+#define KV_HOLD_SHARE 0.25
+/* Waiting for the engine thread to come out of a step. */
+#define VIEW_WAIT_NS UINT64_C(10000000000)
+#ifdef TARN_DEBUG
+#define CHECK_EACH_STEP true
+#else
+#define CHECK_EACH_STEP false
+#endif
+
 void engine_config_init(struct engine_config *c)
 {
     *c = (struct engine_config){.device = "auto", .dtype = "auto", .kv_dtype = "auto",
@@ -26,7 +38,10 @@ void engine_config_init(struct engine_config *c)
                                 .load_format = "auto", .policy = "fcfs", .max_num_seqs = 64,
                                 .max_batched_tokens = 512, .max_queued = 1024,
                                 .gpu_memory_utilization = GPU_MEMORY_UTILIZATION,
-                                .segment_tokens = KV_SEGMENT_TOKENS_MAX, .prefix_caching = true};
+                                .segment_tokens = KV_SEGMENT_TOKENS_MAX, .prefix_caching = true,
+                                .kv_prefetch_share = KV_PREFETCH_SHARE,
+                                .kv_hold_share = KV_HOLD_SHARE,
+                                .check_each_step = CHECK_EACH_STEP};
 }
 
 const uint8_t *engine_fingerprint(const struct engine *e)
@@ -343,11 +358,42 @@ static enum status create_sampler(struct engine *e)
     return OK;
 }
 
+/* About what a core and a GPU do; the first prefills correct it. */
+static void estimate_cost(struct engine *e)
+{
+    const struct model_config *m = &e->model;
+    bool is_host = device_is_host(e->device);
+    struct cost_estimate c = {
+        .weight_bytes = (double)e->weights.n_bytes, .flops_per_token = 2.0 * (double)e->weights.n_params,
+        .flops_per_pair = 4.0 * m->n_layers * m->n_heads * m->head_dim,
+        .bytes_per_s = is_host ? 2e10 : 2e12,
+        .flops_per_s = is_host ? 1e11 * device_n_threads(e->device) : 3e14};
+
+    cost_model_estimate(&e->cost, &c);
+}
+
+static double miss_seconds(const void *arg, uint32_t n_cached, uint32_t n_new)
+{
+    return cost_model_seconds(arg, n_cached, n_new);
+}
+
+static struct cache_config cache_shape(const struct engine *e, const struct kv_pool *pool)
+{
+    const struct engine_config *c = &e->config;
+
+    return (struct cache_config){
+        .device = e->device, .pool = *pool, .segment_tokens = c->segment_tokens,
+        .prefix_caching = c->prefix_caching, .policy = c->cache_policy,
+        .n_host_blocks = (uint32_t)(c->kv_host_bytes / kv_block_bytes(pool)),
+        .always_copy = c->kv_always_copy, .prefetch_share = c->kv_prefetch_share, .hold_share = c->kv_hold_share,
+        .seconds = miss_seconds, .seconds_arg = &e->cost};
+}
+
 static enum status create_loop_state(struct engine *e, const struct kv_pool *pool, struct buf *why)
 {
     const struct engine_config *c = &e->config;
     uint32_t n_seqs = c->max_num_seqs;
-    struct cache_config cache = {e->device, *pool, c->segment_tokens, c->prefix_caching};
+    struct cache_config cache = cache_shape(e, pool);
     struct forward_config fwd = forward_shape(e, c->max_model_len);
     struct scheduler_config sched = {c->policy, e->n_slots, n_seqs, c->max_batched_tokens};
     enum status s;
@@ -423,6 +469,8 @@ static void fill_info(struct engine *e, const struct kv_pool *pool, uint64_t t0)
     i->weight_bytes = e->weights.n_bytes;
     i->kv_bytes = kv_block_bytes(pool) * pool->n_blocks;
     i->n_kv_blocks = pool->n_blocks;
+    i->kv_block_bytes = kv_block_bytes(pool);
+    i->n_kv_host_blocks = c->prefix_caching ? (uint32_t)(c->kv_host_bytes / i->kv_block_bytes) : 0;
     i->n_threads = device_n_threads(e->device);
     i->max_num_seqs = c->max_num_seqs;
     i->max_batched_tokens = c->max_batched_tokens;
@@ -441,6 +489,10 @@ static enum status check_config(const struct engine_config *c, struct buf *why)
 {
     if (!(c->gpu_memory_utilization > 0 && c->gpu_memory_utilization <= 1))
         return buf_why(why, ERR_INVALID, "--gpu-memory-utilization must be above 0 and at most 1");
+    if (!(c->kv_prefetch_share >= 0 && c->kv_prefetch_share <= 1))
+        return buf_why(why, ERR_INVALID, "--kv-prefetch-share must be from 0 to 1");
+    if (!(c->kv_hold_share >= 0 && c->kv_hold_share <= 1))
+        return buf_why(why, ERR_INVALID, "--kv-hold-share must be from 0 to 1");
     if (!c->model_dir)
         return buf_why(why, ERR_INVALID, "no model given; use --model DIR");
     if (c->max_num_seqs == 0 || c->max_batched_tokens == 0)
@@ -451,6 +503,18 @@ static enum status check_config(const struct engine_config *c, struct buf *why)
         return buf_why(why, ERR_INVALID, "--kv-segment-tokens must be a multiple of %d, at most "
                        "%d", KV_BLOCK_TOKENS, KV_SEGMENT_TOKENS_MAX);
     return OK;
+}
+
+static void init_locks(struct engine *e)
+{
+    pthread_condattr_t attr;
+
+    pthread_mutex_init(&e->stats_lock, NULL);
+    pthread_mutex_init(&e->view_lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&e->view_made, &attr);
+    pthread_condattr_destroy(&attr);
 }
 
 enum status engine_open(struct engine **out, const struct engine_config *config, struct buf *why)
@@ -467,7 +531,7 @@ enum status engine_open(struct engine **out, const struct engine_config *config,
     struct engine *e = calloc(1, sizeof *e);
     if (!e)
         return buf_why(why, ERR_NOMEM, "out of memory");
-    pthread_mutex_init(&e->stats_lock, NULL);
+    init_locks(e);
     buf_init(&e->text, (size_t)1 << 16);
     init_stats(&e->live);
     e->shared = e->live;
@@ -486,8 +550,10 @@ enum status engine_open(struct engine **out, const struct engine_config *config,
         s = load_tokenizer(e, why);
     if (s == OK)
         s = size_pool(e, &pool, why);
-    if (s == OK)
+    if (s == OK) {
+        estimate_cost(e);
         s = create_loop_state(e, &pool, why);
+    }
     if (s != OK) {
         engine_close(e);
         return s;
@@ -547,6 +613,8 @@ void engine_close(struct engine *e)
     free(e->raw_logits);
     buf_fini(&e->text);
     pthread_mutex_destroy(&e->stats_lock);
+    pthread_mutex_destroy(&e->view_lock);
+    pthread_cond_destroy(&e->view_made);
     free(e->model_dir);
     free(e);
 }
@@ -608,6 +676,29 @@ void engine_reset_cache(struct engine *e)
 {
     atomic_store(&e->reset_wanted, true);
     ring_poke(&e->submitted);
+}
+
+enum status engine_cache_view(struct engine *e, uint32_t n_spans_max,
+                              struct engine_cache_view *out)
+{
+    uint64_t until = clock_now_ns() + VIEW_WAIT_NS;
+    struct timespec ts = {(time_t)(until / 1000000000), (long)(until % 1000000000)};
+    enum status s = OK;
+
+    *out = (struct engine_cache_view){
+        .n_spans = n_spans_max < ENGINE_N_SPANS_MAX ? n_spans_max : ENGINE_N_SPANS_MAX};
+    pthread_mutex_lock(&e->view_lock);
+    pthread_mutex_lock(&e->stats_lock);
+    e->view_out = out;
+    atomic_store(&e->view_wanted, true);
+    ring_poke(&e->submitted);
+    while (s == OK && e->view_out)
+        if (pthread_cond_timedwait(&e->view_made, &e->stats_lock, &ts) != 0)
+            s = e->view_out ? ERR_TIMEOUT : OK;
+    e->view_out = NULL; /* it is not there any more when the engine thread comes late */
+    pthread_mutex_unlock(&e->stats_lock);
+    pthread_mutex_unlock(&e->view_lock);
+    return s;
 }
 
 const struct engine_info *engine_info(const struct engine *e)

@@ -6,7 +6,7 @@
  * Errors  engine_open(): words that name the file and what is wrong with it.
  *         engine_submit(): ERR_BUSY when --max-num-queued-reqs are waiting, ERR_UNAVAILABLE while
  *         draining and after the device failed, ERR_TOO_LARGE when the request could never fit the
- *         KV pool.
+ *         KV pool. engine_cache_view(): ERR_TIMEOUT when the engine thread is in a step for too long.
  * Units   bytes, tokens, nanoseconds. */
 #ifndef TARN_ENGINE_ENGINE_H
 #define TARN_ENGINE_ENGINE_H
@@ -44,6 +44,12 @@ struct engine_config {
     bool batch_invariant;         /* on a GPU: products in an order that no batch changes */
     uint32_t segment_tokens;
     bool prefix_caching;
+    uint64_t kv_host_bytes;       /* of the host tier; 0: none */
+    double kv_prefetch_share;     /* of the device's KV blocks, that waiting requests may fetch into */
+    double kv_hold_share;         /* of the device's KV blocks, that requests may keep (cache_ttl) */
+    const char *cache_policy;     /* of eviction: cache_policies(); NULL: the default */
+    bool kv_always_copy;          /* copy between tiers on a host device too (tests) */
+    bool check_each_step;         /* recount the cache after every step: slow */
     uint64_t seed;                /* of dummy weights */
     const char *chat_template_file; /* NULL = the model's own */
 };
@@ -66,6 +72,17 @@ bool engine_failed(const struct engine *e);
 /* Takes a reference of its own on OK. */
 NODISCARD enum status engine_submit(struct engine *e, struct request *r, struct buf *why);
 
+/* What the cache holds, with at most n_spans_max of its spans (ENGINE_N_SPANS_MAX at most). The
+ * engine thread makes it between two steps; any other thread waits for it. */
+#define ENGINE_N_SPANS_MAX 256
+struct engine_cache_view {
+    struct cache_stats stats;
+    uint32_t n_spans_all;         /* in the tree */
+    uint32_t n_spans;
+    struct cache_span spans[ENGINE_N_SPANS_MAX];
+};
+NODISCARD enum status engine_cache_view(struct engine *e, uint32_t n_spans_max,
+                                        struct engine_cache_view *out);
 /* Forget all cached KV but what running requests hold. The engine thread does it between two steps:
  * a request that is submitted after this call finds nothing of it. */
 void engine_reset_cache(struct engine *e);
@@ -83,7 +100,9 @@ struct engine_info {
     uint64_t kv_bytes;
     uint32_t n_threads;
     uint32_t max_num_seqs, max_batched_tokens, max_queued;
-    uint32_t n_kv_blocks;
+    uint32_t n_kv_blocks;         /* of the device tier */
+    uint32_t n_kv_host_blocks;
+    uint64_t kv_block_bytes;
     uint64_t load_ns;
     const uint32_t *eos_ids;      /* [n_eos_ids] from generation_config.json, else config.json,
                                      else the tokenizer */
@@ -102,6 +121,7 @@ struct engine_stats {
     struct cache_stats cache;
     uint32_t n_running, n_waiting;
     uint64_t n_steps, n_prompt_tokens, n_prompt_tokens_cached, n_generation_tokens;
+    uint64_t n_prompt_tokens_in[CACHE_N_TIERS]; /* of those cached, by where they lay */
     uint64_t n_preemptions, n_rejected;
     uint64_t n_finished[FINISH_ERROR + 1];
     struct hist ttft_s, itl_s, e2e_s, queue_s, prefill_s, decode_s, inference_s, tpot_s;

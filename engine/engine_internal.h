@@ -12,6 +12,7 @@
 
 #include "base/ring.h"
 #include "engine/batch.h"
+#include "engine/cost_model.h"
 #include "engine/device_sampler.h"
 #include "engine/engine.h"
 #include "engine/forward.h"
@@ -30,6 +31,8 @@ struct sequence {
     uint32_t n_known;            /* ids: the prompt's and the generated ones */
     uint32_t n_computed;         /* of them in the cache */
     bool admitted;               /* ran a step already: no longer counted as queued */
+    bool runs_alone;             /* no other sequence was in any of its steps */
+    double prefill_s;            /* of those steps */
     bool watches_text;           /* has stop strings, so it detokenizes */
     struct detok detok;
     struct sampler_state sampler;
@@ -59,10 +62,15 @@ struct engine {
     atomic_bool stopping;
     atomic_bool failed;          /* engine_failed() */
     atomic_bool reset_wanted;    /* engine_reset_cache() */
+    atomic_bool view_wanted;     /* engine_cache_view() */
 
     /* Under stats_lock. */
     pthread_mutex_t stats_lock;
     struct engine_stats shared;
+    struct engine_cache_view *view_out; /* to be filled; NULL: nobody waits */
+    pthread_cond_t view_made;    /* on CLOCK_MONOTONIC */
+
+    pthread_mutex_t view_lock;   /* one asks at a time */
 
     /* Engine thread. */
     pthread_t thread;
@@ -80,6 +88,8 @@ struct engine {
     float *raw_logits;                    /* the same */
     struct buf text;             /* scratch of the stop-string watch */
     struct engine_stats live;
+    struct cost_model cost;
+    uint64_t n_prefills_learned;
 };
 
 /* What a request is told that a failed device ended, or that came too late. */

@@ -45,6 +45,17 @@ static enum status check_spans(uint32_t n_ids, const uint32_t *ends, uint32_t n,
     return OK;
 }
 
+/* A block has one scope, so what is public ends where a span does. */
+static enum status check_public(uint32_t n_public, const uint32_t *ends, uint32_t n,
+                                struct buf *why)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (ends[i] == n_public)
+            return OK;
+    return n_public == 0 ? OK : buf_why(why, ERR_INVALID, "%u public tokens end at no span end",
+                                        n_public);
+}
+
 /* Copies into r's one allocation; *next moves on. */
 static void *carve(unsigned char **next, size_t n_bytes, const void *from)
 {
@@ -99,19 +110,21 @@ static enum status check_params(const struct engine_info *info, const struct sam
 }
 
 static void hash_prompt(struct request *r, const struct engine *e, const struct kv_scope *scope,
-                        struct kv_key *keys)
+                        uint32_t n_public, struct kv_key *keys)
 {
     struct cache_prompt *p = &r->prompt;
 
     kv_chain_init(&p->chain, engine_fingerprint(e), scope, engine_segment_tokens(e));
-    p->n_keys = kv_chain_prompt(&p->chain, p->ids, p->n_ids, p->span_ends, p->n_span_ends, keys);
+    p->n_keys = kv_chain_prompt(&p->chain, p->ids, p->n_ids, p->span_ends, p->n_span_ends, n_public,
+                                keys);
     p->keys = keys;
 }
 
 enum status request_create(struct request **out, const struct engine *e, const uint32_t *ids,
                            uint32_t n_ids, const uint32_t *span_ends, uint32_t n_span_ends,
-                           const struct kv_scope *scope, const struct sampling *sampling,
-                           const struct stopping *stopping, struct buf *why)
+                           const struct kv_scope *scope, uint32_t n_public,
+                           const struct sampling *sampling, const struct stopping *stopping,
+                           struct buf *why)
 {
     const struct engine_info *info = engine_info(e);
     enum status s = check_ids(info, ids, n_ids, why);
@@ -119,6 +132,8 @@ enum status request_create(struct request **out, const struct engine *e, const u
     *out = NULL;
     if (s == OK)
         s = check_spans(n_ids, span_ends, n_span_ends, why);
+    if (s == OK)
+        s = check_public(n_public, span_ends, n_span_ends, why);
     if (s == OK)
         s = check_params(info, sampling, stopping, why);
     if (s != OK)
@@ -164,7 +179,7 @@ enum status request_create(struct request **out, const struct engine *e, const u
     r->sampling.logit_bias = carve(&next, sampling->n_logit_bias * sizeof(struct logit_bias),
                                    sampling->logit_bias);
     copy_stops(r, &next, stopping);
-    hash_prompt(r, e, scope, carve(&next, n_keys_max * sizeof(struct kv_key), NULL));
+    hash_prompt(r, e, scope, n_public, carve(&next, n_keys_max * sizeof(struct kv_key), NULL));
     atomic_init(&r->refs, 1);
     *out = r;
     return OK;

@@ -89,6 +89,7 @@ struct request {
     struct sampling sampling;
     struct stopping stopping;
     struct cache_prompt prompt;        /* ids, span ends, keys: owned by the request */
+    uint32_t cache_ttl_s;              /* keep the prompt's KV so long after the end; 0: no wish */
     bool text_continues;               /* generated text continues the prompt (completions) */
     void (*wake)(void *arg);           /* engine thread: tokens or the end are there; must not
                                           block. Called at most once until request_poll() */
@@ -104,6 +105,7 @@ struct request {
     const char *error_words;           /* constant text; may be NULL */
     int32_t stop_id;                   /* stop_token_ids member that ended it, or -1 */
     _Atomic uint32_t n_cached;         /* prompt tokens not computed again */
+    _Atomic uint32_t n_cached_in[CACHE_N_TIERS]; /* of those, by where they lay */
     _Atomic uint32_t n_prefilled;      /* prompt tokens whose KV is there: progress */
     _Atomic uint64_t t_submit, t_first_step, t_first_token, t_finish;
 
@@ -118,13 +120,14 @@ struct request {
 };
 
 /* Everything pointed to is copied. span_ends may be NULL. Computes the block keys (hashing runs
- * here, on the caller's thread). Cuts max_tokens to the context; ERR_INVALID for a prompt that leaves
- * room for no token, is empty, or holds an id outside of the vocabulary.
+ * here, on the caller's thread); the ids before n_public (0, or a span end) are shared by all
+ * tenants, those behind it lie in `scope`. Cuts max_tokens to the context; ERR_INVALID for a prompt
+ * that leaves room for no token, is empty, or holds an id outside of the vocabulary.
  * On OK *out has one reference, the caller's. */
 NODISCARD enum status request_create(struct request **out, const struct engine *e,
                                      const uint32_t *ids, uint32_t n_ids,
                                      const uint32_t *span_ends, uint32_t n_span_ends,
-                                     const struct kv_scope *scope,
+                                     const struct kv_scope *scope, uint32_t n_public,
                                      const struct sampling *sampling,
                                      const struct stopping *stopping, struct buf *why);
 void request_ref(struct request *r);

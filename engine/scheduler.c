@@ -104,6 +104,14 @@ void scheduler_submit(struct scheduler *s, uint32_t slot, uint32_t n_known, int3
     queue_insert(s, &s->waiting, slot);
 }
 
+void scheduler_on_attach(struct scheduler *s, uint32_t slot, uint32_t n_computed)
+{
+    struct entry *e = &s->entries[slot];
+
+    ASSERT(slot < s->config.n_slots && e->state == ENTRY_RUNNING && n_computed <= e->n_computed);
+    e->n_computed = n_computed;
+}
+
 void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uint32_t n_new,
                          uint64_t now_ns)
 {
@@ -182,4 +190,10 @@ uint32_t scheduler_n_running(const struct scheduler *s)
 uint32_t scheduler_n_waiting(const struct scheduler *s)
 {
     return s->waiting.n;
+}
+
+uint32_t scheduler_waiting(const struct scheduler *s, uint32_t i)
+{
+    ASSERT(i < s->waiting.n);
+    return s->waiting.slots[i];
 }

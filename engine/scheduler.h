@@ -40,6 +40,8 @@ const char *scheduler_policies(void);
 /* A new sequence with n_known ids waits. Lower priority numbers go first, then arrival. */
 void scheduler_submit(struct scheduler *s, uint32_t slot, uint32_t n_known, int32_t priority,
                       uint64_t now_ns);
+/* What was planned to be admitted with n_cached tokens got fewer: n_computed. */
+void scheduler_on_attach(struct scheduler *s, uint32_t slot, uint32_t n_computed);
 /* A step ran n_run tokens of the slot; n_new more ids are known after it (0 or 1). */
 void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uint32_t n_new,
                          uint64_t now_ns);
@@ -80,5 +82,7 @@ void scheduler_plan(struct scheduler *s, uint64_t now_ns, const struct sched_vie
 
 uint32_t scheduler_n_running(const struct scheduler *s);
 uint32_t scheduler_n_waiting(const struct scheduler *s);
+/* The slot that waits at place i of the order of service, i < scheduler_n_waiting(). */
+uint32_t scheduler_waiting(const struct scheduler *s, uint32_t i);
 
 #endif

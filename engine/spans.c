@@ -58,6 +58,14 @@ static bool is_boundary(const struct span_marks *m, const char *text, size_t at)
     return false;
 }
 
+size_t spans_next_boundary(const struct span_marks *m, const char *text, size_t from, size_t to)
+{
+    for (size_t at = from; at <= to; at++)
+        if (is_boundary(m, text, at))
+            return at;
+    return 0;
+}
+
 /* --- sentinels --- */
 
 /* "Qx<nonce>d<document>s<string>z": letters and digits only, so that templates that escape, strip
@@ -250,15 +258,6 @@ static bool find_separator(const struct finder *f, const struct buf *masked,
     return false;
 }
 
-/* Behind the first newline or special token after a document; 0 when there is none. */
-static size_t tail_end(const struct finder *f, const char *text, size_t from, size_t limit)
-{
-    for (size_t at = from + 1; at <= limit; at++)
-        if (is_boundary(f->marks, text, at))
-            return at;
-    return 0;
-}
-
 static enum status add_end(struct finder *f, size_t at)
 {
     size_t n = spans_n_ends(f->spans);
@@ -275,7 +274,7 @@ static enum status cut(struct finder *f, const struct place *places, uint32_t n,
 
     for (uint32_t i = 0; s == OK && i < n; i++) {
         size_t limit = i + 1 < n ? places[i + 1].real_begin - separator : len;
-        size_t end = tail_end(f, text, places[i].real_end, limit);
+        size_t end = spans_next_boundary(f->marks, text, places[i].real_end + 1, limit);
         size_t begin = places[i].real_begin - separator;
         /* A document's own last newline is a boundary, too, when the template adds nothing. */
         if (end == 0 && is_boundary(f->marks, text, places[i].real_end))
@@ -373,6 +372,25 @@ size_t spans_end(const struct spans *s, size_t i)
     return at;
 }
 
+enum status spans_add_public(struct spans *s, size_t at)
+{
+    size_t n = spans_n_ends(s), i = n;
+
+    ASSERT(at > 0);
+    s->public_end = at;
+    while (i > 0 && spans_end(s, i - 1) > at)
+        i--;
+    if (i > 0 && spans_end(s, i - 1) == at)
+        return OK;
+    enum status st = buf_append(&s->ends, &at, sizeof at); /* room; then the later ones move */
+    if (st != OK)
+        return st;
+    unsigned char *place = (unsigned char *)s->ends.data + i * sizeof at;
+    memmove(place + sizeof at, place, (n - i) * sizeof at);
+    memcpy(place, &at, sizeof at);
+    return OK;
+}
+
 enum status spans_find(struct spans *s, const struct span_marks *marks,
                        const struct json *documents, const char *text, size_t len,
                        const struct spans_render *render)
@@ -381,6 +399,7 @@ enum status spans_find(struct spans *s, const struct span_marks *marks,
     uint8_t nonce[8];
 
     buf_reset(&s->ends);
+    s->public_end = 0;
     s->reason[0] = '\0';
     if (js_len(documents) == 0)
         return OK;
@@ -391,18 +410,21 @@ enum status spans_find(struct spans *s, const struct span_marks *marks,
     return find(&f, text, len, render);
 }
 
-enum status spans_tokenize(const struct spans *s, const struct tokenizer *t, const char *text,
+enum status spans_tokenize(struct spans *s, const struct tokenizer *t, const char *text,
                            size_t len, struct buf *ids, struct buf *span_ends)
 {
     size_t n = spans_n_ends(s), from = 0;
     enum status st = OK;
 
+    s->n_public = 0;
     for (size_t i = 0; st == OK && i <= n; i++) {
         size_t to = i < n ? spans_end(s, i) : len, n_before = ids->len;
         unsigned flags = TOKENIZE_PARSE_SPECIAL | (from > 0 ? TOKENIZE_CONTINUES : 0);
         st = tokenizer_encode(t, text + from, to - from, flags, ids);
         if (st == OK && i < n && ids->len > n_before)
             st = buf_u32(span_ends, (uint32_t)(ids->len / sizeof(uint32_t)));
+        if (i < n && to == s->public_end)
+            s->n_public = (uint32_t)(ids->len / sizeof(uint32_t));
         from = to;
     }
     return st;

@@ -1,7 +1,8 @@
 /* spans.h - where a rendered prompt may be cut, so that a document's ids do not depend on its
  * neighbours.
  *
- * A prompt is a preamble, documents, and the rest (design: "Identity of KV"). A document's span is a
+ * A prompt is a preamble, documents, and the rest (design: "Identity of KV"). A public preamble
+ * (server/preamble.h) is a span of its own, whose end the caller gives. A document's span is a
  * constant separator plus its text, up to and with the first newline or special token behind it; what
  * depends on its position (an index, say) stands in a run of its own before it. A boundary lies
  * only after a newline or a special token.
@@ -33,6 +34,8 @@ void span_marks_destroy(struct span_marks *m); /* NULL is fine */
 struct spans {
     struct buf ends;         /* of size_t, ascending: a span ends before each; without any the
                                 prompt is one span */
+    size_t public_end;       /* 0, or one of the ends: every tenant may share what is before it */
+    uint32_t n_public;       /* ids before public_end; set by spans_tokenize() */
     char reason[160];        /* why it is one span; "" when it is not, or has no documents */
 };
 
@@ -40,6 +43,12 @@ void spans_init(struct spans *s);
 void spans_fini(struct spans *s);
 size_t spans_n_ends(const struct spans *s);
 size_t spans_end(const struct spans *s, size_t i);
+/* A span ends at `at` as well, which is above 0 and where a boundary may lie, and what is before it
+ * is public. After spans_find(). */
+NODISCARD enum status spans_add_public(struct spans *s, size_t at);
+
+/* The first place in [from, to] of a text where a boundary may lie; 0: none. from may be 0. */
+size_t spans_next_boundary(const struct span_marks *m, const char *text, size_t from, size_t to);
 
 /* Renders the prompt with these documents (an array) instead of the request's. */
 struct spans_render {
@@ -54,7 +63,7 @@ NODISCARD enum status spans_find(struct spans *s, const struct span_marks *marks
 
 /* Tokenize each span apart: ids are appended to *ids, the position of each end (as a u32, in
  * tokens) to *span_ends. Spans without any id vanish. */
-NODISCARD enum status spans_tokenize(const struct spans *s, const struct tokenizer *t,
+NODISCARD enum status spans_tokenize(struct spans *s, const struct tokenizer *t,
                                      const char *text, size_t len, struct buf *ids,
                                      struct buf *span_ends);
 

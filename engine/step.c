@@ -9,6 +9,10 @@
 #include "kernels/device.h"
 
 #define IDLE_WAIT_NS 1000000000u
+/* Until then the cost model is a guess, of which only ratios are right. */
+#define N_PREFILLS_TO_SCALE 4
+/* When a copy may be what everybody waits for. */
+#define COPY_WAIT_NS 200000u
 
 /* --- tokens and ends go to the submitter --- */
 
@@ -46,6 +50,14 @@ static void count_finish(struct engine *e, const struct request *r, enum finish_
     hist_add(&st->generation_tokens, n_out);
 }
 
+/* Whoever asked for it finds the prompt's KV a while longer. */
+static void hold_prompt(const struct sequence *q, uint64_t now)
+{
+    const struct request *r = q->req;
+
+    (void)cache_seq_hold(q->kv, r->prompt.n_ids, now + r->cache_ttl_s * UINT64_C(1000000000));
+}
+
 /* The end of a request, whatever the reason: everything it holds is given back now. The scheduler
  * has been told by the caller (finish and cancel are different events). */
 static void end_sequence(struct engine *e, uint32_t slot, enum finish_reason reason)
@@ -53,6 +65,8 @@ static void end_sequence(struct engine *e, uint32_t slot, enum finish_reason rea
     struct sequence *q = &e->seqs[slot];
     struct request *r = q->req;
 
+    if (r->cache_ttl_s && (reason == FINISH_STOP || reason == FINISH_LENGTH))
+        hold_prompt(q, clock_now_ns());
     cache_seq_close(q->kv);
     sampler_state_fini(&q->sampler);
     if (q->watches_text)
@@ -139,6 +153,7 @@ static void take_submitted(struct engine *e, uint64_t now)
         e->n_free_slots--;
         r->slot = slot;
         scheduler_submit(e->scheduler, slot, r->prompt.n_ids, r->priority, now);
+        cache_seq_expect(e->seqs[slot].kv);
     }
 }
 
@@ -177,29 +192,54 @@ static void preempt(struct engine *e, const struct plan *plan)
     for (uint32_t i = 0; i < plan->n_preempt; i++) {
         struct sequence *q = &e->seqs[plan->preempt[i]];
         cache_seq_drop(q->kv);
+        cache_seq_expect(q->kv); /* it comes back */
         q->n_computed = 0;
+        q->runs_alone = false;
         e->live.n_preemptions++;
     }
 }
 
-/* All attach before any grows: growing may evict what another was promised. */
+/* In the order of service, what waits gets its KV from the host before it is planned. */
+static void prefetch(struct engine *e)
+{
+    uint32_t n = scheduler_n_waiting(e->scheduler);
+
+    for (uint32_t i = 0; i < n; i++)
+        if (!cache_seq_prefetch(e->seqs[scheduler_waiting(e->scheduler, i)].kv))
+            return;
+}
+
+/* Its first step: what it found is known now, and waiting is over. */
+static void note_admitted(struct engine *e, struct sequence *q, const uint32_t *found, uint64_t now)
+{
+    q->admitted = q->runs_alone = true;
+    atomic_fetch_sub(&e->n_queued, 1);
+    atomic_store(&q->req->t_first_step, now);
+    atomic_store(&q->req->n_cached, q->n_computed);
+    e->live.n_prompt_tokens += q->req->prompt.n_ids;
+    e->live.n_prompt_tokens_cached += q->n_computed;
+    for (enum cache_tier t = 0; t < CACHE_N_TIERS; t++) {
+        atomic_store(&q->req->n_cached_in[t], found[t]);
+        e->live.n_prompt_tokens_in[t] += found[t];
+    }
+}
+
+/* All attach before any grows: growing may evict what another was promised. So may fetching, and a
+ * copy may fail: then a sequence has fewer tokens than planned, and this step's are earlier ones. */
 static void admit(struct engine *e, const struct plan *plan, uint64_t now)
 {
+    uint32_t found[CACHE_N_TIERS];
+
     for (uint32_t i = 0; i < plan->n_items; i++) {
         const struct plan_item *item = &plan->items[i];
         struct sequence *q = &e->seqs[item->slot];
         if (!item->admit)
             continue;
-        q->n_computed = cache_seq_attach(q->kv);
-        ASSERT(q->n_computed == item->n_cached);
-        if (q->admitted)
-            continue; /* back from a preemption: counted already */
-        q->admitted = true;
-        atomic_fetch_sub(&e->n_queued, 1);
-        atomic_store(&q->req->t_first_step, now);
-        atomic_store(&q->req->n_cached, item->n_cached);
-        e->live.n_prompt_tokens += q->req->prompt.n_ids;
-        e->live.n_prompt_tokens_cached += item->n_cached;
+        q->n_computed = cache_seq_attach(q->kv, found);
+        if (q->n_computed != item->n_cached)
+            scheduler_on_attach(e->scheduler, item->slot, q->n_computed);
+        if (!q->admitted) /* else back from a preemption: counted already */
+            note_admitted(e, q, found, now);
     }
 }
 
@@ -354,9 +394,27 @@ static void give_token(struct engine *e, uint32_t slot, struct out_token token, 
     end_sequence(e, slot, reason);
 }
 
+/* A prefill that had its steps for itself tells what such a one costs. */
+static void learn_cost(struct engine *e, struct sequence *q, uint32_t n_items, double step_s)
+{
+    uint32_t n_cached = atomic_load(&q->req->n_cached), n_prompt = q->req->prompt.n_ids;
+
+    if (n_items > 1)
+        q->runs_alone = false;
+    if (!q->runs_alone || q->n_known > n_prompt)
+        return;
+    q->prefill_s += step_s;
+    if (q->n_computed != n_prompt)
+        return;
+    if (e->n_prefills_learned++ < N_PREFILLS_TO_SCALE)
+        cost_model_scale(&e->cost, n_cached, n_prompt - n_cached, q->prefill_s);
+    else
+        cost_model_correct(&e->cost, n_cached, n_prompt - n_cached, q->prefill_s);
+}
+
 static void finish_step(struct engine *e, const struct plan_item *items, uint32_t n_items,
                         const uint32_t *out_slots, const struct out_token *tokens, uint32_t n_out,
-                        uint64_t now)
+                        uint64_t began, uint64_t now)
 {
     uint32_t o = 0;
 
@@ -369,6 +427,7 @@ static void finish_step(struct engine *e, const struct plan_item *items, uint32_
         scheduler_on_tokens(e->scheduler, slot, items[i].n_tokens, got ? 1 : 0, now);
         uint32_t n_prompt = q->req->prompt.n_ids;
         atomic_store(&q->req->n_prefilled, q->n_computed < n_prompt ? q->n_computed : n_prompt);
+        learn_cost(e, q, n_items, seconds(began, now));
         if (got)
             give_token(e, slot, tokens[o++], now);
     }
@@ -435,7 +494,7 @@ static void run_plan(struct engine *e, const struct plan *plan, uint64_t now)
     }
     hist_add(&e->live.step_tokens, e->batch.n_rows);
     e->live.n_steps++;
-    finish_step(e, items, n, out_slots, tokens, n_out, clock_now_ns());
+    finish_step(e, items, n, out_slots, tokens, n_out, now, clock_now_ns());
 }
 
 void engine_publish_stats(struct engine *e)
@@ -448,6 +507,22 @@ void engine_publish_stats(struct engine *e)
     pthread_mutex_unlock(&e->stats_lock);
 }
 
+/* Somebody asked what the cache holds: engine_cache_view(). */
+static void show_cache(struct engine *e)
+{
+    struct engine_cache_view *out;
+
+    pthread_mutex_lock(&e->stats_lock);
+    out = e->view_out;
+    if (out) {
+        cache_stats(e->cache, &out->stats);
+        out->n_spans = cache_top_spans(e->cache, out->spans, out->n_spans, &out->n_spans_all);
+        e->view_out = NULL;
+        pthread_cond_signal(&e->view_made);
+    }
+    pthread_mutex_unlock(&e->stats_lock);
+}
+
 void *engine_loop(void *arg)
 {
     struct engine *e = arg;
@@ -456,19 +531,25 @@ void *engine_loop(void *arg)
     while (!atomic_load(&e->stopping)) {
         uint64_t now = clock_now_ns();
         struct plan plan;
+        bool copying = cache_poll(e->cache, now);
         take_submitted(e, now);
         drop_cancelled(e);
         /* After the intake: what was submitted after the wish cannot have attached before it. */
         if (atomic_exchange(&e->reset_wanted, false))
             cache_reset(e->cache);
+        if (atomic_exchange(&e->view_wanted, false))
+            show_cache(e);
+        prefetch(e);
         struct sched_view view = {e, cache_n_available(e->cache), view_match, view_need,
                                   view_reclaimable};
         scheduler_plan(e->scheduler, now, &view, &plan);
         if (plan.n_items > 0 || plan.n_preempt > 0)
             run_plan(e, &plan, now);
+        if (e->config.check_each_step)
+            cache_check(e->cache);
         engine_publish_stats(e);
         if (plan.n_items == 0 && plan.n_preempt == 0)
-            ring_wait(&e->submitted, IDLE_WAIT_NS);
+            ring_wait(&e->submitted, copying ? COPY_WAIT_NS : IDLE_WAIT_NS);
     }
     ring_close(&e->submitted);
     take_submitted(e, clock_now_ns());

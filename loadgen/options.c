@@ -44,7 +44,7 @@ static const struct option options[] = {
     CHOICE(NULL, "endpoint", endpoint, "", "chat|completions",
            "what is asked; default: chat, completions with token ids"),
     TEXT(NULL, "api-key", api_key, "", "KEY", "default: $OPENAI_API_KEY"),
-    TEXT(NULL, "admin-api-key", admin_api_key, "", "KEY", "for /cache/reset; default: --api-key"),
+    TEXT(NULL, "admin-api-key", admin_api_key, "", "KEY", "for DELETE /cache; default: --api-key"),
     LIST(NULL, "header", headers, "'NAME: VALUE'", "one more header of every request"),
     TEXT(NULL, "ca-file", ca_file, "", "FILE", "authorities for https (PEM)"),
     BOOL(NULL, "insecure", insecure, "false", "accept any certificate"),

@@ -25,7 +25,7 @@ enum calibration { CALIBRATION_NONE, CALIBRATION_TOKENIZE, CALIBRATION_REQUESTS 
 enum calibration probe_calibrate(const struct tarn_client *client, struct prompt_style *style);
 const char *calibration_name(enum calibration c);
 
-/* False when the server has no /cache/reset that we may use. */
+/* DELETE /cache. False when the server has none that we may use. */
 bool probe_reset_cache(const struct tarn_client *client);
 
 #endif

@@ -26,7 +26,7 @@ static void write_head(struct writer *w, const struct call *call, const char *ob
 
 static void write_usage(struct writer *w, const struct call *call)
 {
-    uint64_t n_prompt = 0, n_cached = 0, n_out = 0;
+    uint64_t n_prompt = 0, n_cached = 0, n_out = 0, n_cached_in[CACHE_N_TIERS] = {0};
 
     for (uint32_t i = 0; i < call->n_choices; i++) {
         const struct choice *c = &call->choices[i];
@@ -35,11 +35,18 @@ static void write_usage(struct writer *w, const struct call *call)
             continue; /* a prompt counts once, however many answers it gets */
         n_prompt += c->request->prompt.n_ids;
         n_cached += atomic_load(&c->request->n_cached);
+        for (int t = 0; t < CACHE_N_TIERS; t++)
+            n_cached_in[t] += atomic_load(&c->request->n_cached_in[t]);
     }
     write_format(w,
                  "\"usage\":{\"prompt_tokens\":%" PRIu64 ",\"completion_tokens\":%" PRIu64
                  ",\"total_tokens\":%" PRIu64 ",\"prompt_tokens_details\":{\"cached_tokens\":%"
-                 PRIu64 "}}", n_prompt, n_out, n_prompt + n_out, n_cached);
+                 PRIu64 ",\"cached_tokens_details\":{",
+                 n_prompt, n_out, n_prompt + n_out, n_cached);
+    for (int t = 0; t < CACHE_N_TIERS; t++)
+        write_format(w, "%s\"%s\":%" PRIu64, t ? "," : "", cache_tier_name((enum cache_tier)t),
+                     n_cached_in[t]);
+    write_puts(w, "}}}");
 }
 
 static void write_logprobs(struct writer *w, const struct call *call, const struct choice *c)

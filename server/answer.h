@@ -2,7 +2,8 @@
  *
  * Beyond OpenAI's, as in vLLM: stop_reason (the stop string or id that ended an answer, else null),
  * token_ids and prompt_token_ids on return_token_ids. usage.prompt_tokens_details.cached_tokens is
- * always there.
+ * always there, and beside it, named as in SGLang, cached_tokens_details: the same tokens by the
+ * tier that held them.
  *
  * Owns    nothing.
  * Thread  the HTTP thread of the exchange.

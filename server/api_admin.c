@@ -1,13 +1,20 @@
-/* api_admin.c - /cache: what the KV pool holds, and forgetting it. */
+/* api_admin.c - /cache: what the KV store holds, and forgetting it.
+ *
+ * Both ask the engine thread, which answers between two steps: they run on a work thread (route.c).
+ * A step that takes too long makes it 503 with Retry-After. */
 #include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 
+#include "base/hash.h"
 #include "server/api.h"
 #include "server/error.h"
 #include "server/http.h"
 #include "server/server.h"
 #include "server/writer.h"
 
-#define BODY_BYTES_MAX 4096
+#define BODY_BYTES_MAX (256u << 10)
+#define N_SPANS 20 /* without ?spans */
 
 static void reply(struct http_exchange *x, struct writer *w)
 {
@@ -18,34 +25,155 @@ static void reply(struct http_exchange *x, struct writer *w)
     buf_fini(w->out);
 }
 
+/* False when an error was answered. */
+static bool view(struct server *srv, struct http_exchange *x, uint32_t n_spans_max,
+                 struct engine_cache_view *out)
+{
+    enum status s = engine_cache_view(srv->engine, n_spans_max, out);
+
+    if (s == ERR_TIMEOUT)
+        error_reply_as(x, 503, ERR_UNAVAILABLE, NULL,
+                       "the engine is in a long step, ask again");
+    else if (s != OK)
+        error_reply(x, s, NULL, "the engine does not answer");
+    return s == OK;
+}
+
+/* ?spans=N. False when an error was answered. */
+static bool get_n_spans(struct http_exchange *x, uint32_t *n)
+{
+    const char *text = http_query(x, "spans");
+    char words[96];
+
+    *n = N_SPANS;
+    if (!text)
+        return true;
+    size_t len = strspn(text, "0123456789");
+    unsigned long v = len > 0 && len <= 6 && text[len] == '\0' ? strtoul(text, NULL, 10)
+                                                               : ENGINE_N_SPANS_MAX + 1;
+    if (v > ENGINE_N_SPANS_MAX) {
+        snprintf(words, sizeof words, "spans: expected a whole number from 0 to %d, got \"%.20s\"",
+                 ENGINE_N_SPANS_MAX, text);
+        error_reply(x, ERR_INVALID, NULL, words);
+        return false;
+    }
+    *n = (uint32_t)v;
+    return true;
+}
+
+static void write_tier(struct writer *w, const struct server *srv, enum cache_tier t,
+                       const struct cache_tier_stats *c)
+{
+    write_format(w, "{\"name\":\"%s\",\"bytes\":%" PRIu64 ",\"blocks\":{\"total\":%u,\"free\":%u,"
+                 "\"cached\":%u,\"in_use\":%u,\"in_transfer\":%u,\"leaked\":%u}",
+                 cache_tier_name(t), c->n_blocks * srv->info->kv_block_bytes, c->n_blocks,
+                 c->n_free, c->n_cached, c->n_in_use, c->n_in_transfer, c->n_leaked);
+    write_format(w, ",\"nodes\":%u,\"hit_tokens\":%" PRIu64 ",\"evicted_blocks\":%" PRIu64
+                 ",\"moved_in_blocks\":%" PRIu64 ",\"order\":", c->n_nodes, c->n_hit_tokens,
+                 c->n_evicted, c->n_moved_in);
+    if (c->order && c->order[0])
+        write_json(w, c->order, strlen(c->order));
+    else
+        write_puts(w, "null");
+    write_puts(w, "}");
+}
+
+static void write_tiers(struct writer *w, const struct server *srv, const struct cache_stats *c)
+{
+    bool any = false;
+
+    write_puts(w, ",\"tiers\":[");
+    for (int t = 0; t < CACHE_N_TIERS; t++) {
+        if (c->tier[t].n_blocks == 0)
+            continue;
+        write_puts(w, any ? "," : "");
+        write_tier(w, srv, (enum cache_tier)t, &c->tier[t]);
+        any = true;
+    }
+    write_puts(w, "]");
+}
+
+static void write_tokens(struct writer *w, const struct cache_stats *c)
+{
+    write_format(w, ",\"tokens\":{\"queried\":%" PRIu64 ",\"hit\":%" PRIu64 ",\"restored\":%" PRIu64
+                 ",\"hit_rate\":", c->n_query_tokens, c->n_hit_tokens, c->n_restored_tokens);
+    if (c->n_query_tokens)
+        write_number(w, (double)c->n_hit_tokens / (double)c->n_query_tokens);
+    else
+        write_puts(w, "null");
+    write_puts(w, "}");
+}
+
+static void write_span(struct writer *w, const struct cache_span *s)
+{
+    char key[2 * KV_KEY_BYTES + 1];
+
+    hash_hex(key, s->key.bytes, KV_KEY_BYTES);
+    write_format(w, "{\"key\":\"%s\",\"depth\":%u,\"tokens\":%u,\"blocks\":%u,\"blocks_by_tier\":{",
+                 key, s->depth, s->n_tokens, s->n_blocks);
+    for (int t = 0; t < CACHE_N_TIERS; t++)
+        write_format(w, "%s\"%s\":%u", t ? "," : "", cache_tier_name((enum cache_tier)t),
+                     s->n_blocks_in[t]);
+    write_format(w, "},\"nodes\":%u,\"children\":%u,\"uses\":%" PRIu64 ",\"hit_tokens\":%" PRIu64
+                 ",\"idle_s\":%.3f,\"in_use\":%s,\"held\":%s}", s->n_nodes, s->n_children,
+                 s->n_uses, s->n_hit_tokens, (double)s->idle_ns * 1e-9,
+                 s->in_use ? "true" : "false", s->is_held ? "true" : "false");
+}
+
+static void write_spans(struct writer *w, const struct engine_cache_view *v)
+{
+    write_puts(w, ",\"top_spans\":[");
+    for (uint32_t i = 0; i < v->n_spans; i++) {
+        write_puts(w, i ? "," : "");
+        write_span(w, &v->spans[i]);
+    }
+    write_puts(w, "]");
+}
+
 void api_cache(struct server *srv, struct http_exchange *x)
 {
-    struct engine_stats st;
-    const struct cache_stats *c = &st.cache;
+    struct engine_cache_view v;
+    const struct cache_stats *c = &v.stats;
     struct buf body;
     struct writer w = {&body, OK};
+    uint32_t n_spans;
 
+    if (!get_n_spans(x, &n_spans) || !view(srv, x, n_spans, &v))
+        return;
     buf_init(&body, BODY_BYTES_MAX);
-    engine_stats(srv->engine, &st);
-    write_format(&w, "{\"object\":\"cache\",\"block_tokens\":%d,\"bytes\":%" PRIu64
-                 ",\"blocks\":{\"total\":%u,\"free\":%u,\"cached\":%u,\"in_use\":%u,"
-                 "\"in_transfer\":%u,\"leaked\":%u}", KV_BLOCK_TOKENS, srv->info->kv_bytes,
-                 c->n_blocks, c->n_free, c->n_cached, c->n_in_use, c->n_in_transfer, c->n_leaked);
-    write_format(&w, ",\"query_tokens\":%" PRIu64 ",\"hit_tokens\":%" PRIu64
-                 ",\"evicted_blocks\":%" PRIu64 ",\"format_version\":%d,\"fingerprint\":\"%s\"}",
-                 c->n_query_tokens, c->n_hit_tokens, c->n_evicted, KV_FORMAT_VERSION,
-                 srv->info->fingerprint_hex);
+    write_format(&w, "{\"object\":\"cache\",\"block_tokens\":%d,\"block_bytes\":%" PRIu64
+                 ",\"format_version\":%d,\"fingerprint\":\"%s\",\"policy\":\"%s\"",
+                 KV_BLOCK_TOKENS, srv->info->kv_block_bytes, KV_FORMAT_VERSION,
+                 srv->info->fingerprint_hex, c->policy);
+    write_tiers(&w, srv, c);
+    write_tokens(&w, c);
+    write_format(&w, ",\"tree\":{\"nodes\":%u,\"spans\":%u,\"holds\":%u,\"held_blocks\":%u,"
+                 "\"metadata_bytes\":%" PRIu64 "}", c->n_nodes, v.n_spans_all, c->n_holds,
+                 c->n_held_blocks, c->memory_bytes);
+    write_spans(&w, &v);
+    write_format(&w, ",\"copies_failed\":%" PRIu64 "}", c->n_copies_failed);
     reply(x, &w);
 }
 
-/* The engine thread does it before it looks at any request that is sent after this answer. */
+/* The engine thread forgets before it looks at any request that is sent after this answer. What
+ * was cached is counted a moment before; running requests may add to it until then. */
 void api_cache_reset(struct server *srv, struct http_exchange *x)
 {
+    struct engine_cache_view v;
     struct buf body;
     struct writer w = {&body, OK};
 
+    enum status s = engine_cache_view(srv->engine, 0, &v);
     engine_reset_cache(srv->engine);
     buf_init(&body, BODY_BYTES_MAX);
-    write_puts(&w, "{\"object\":\"cache.reset\",\"status\":\"ok\"}");
+    write_puts(&w, "{\"object\":\"cache.reset\",\"status\":\"ok\",\"cached_blocks\":");
+    if (s == OK) {
+        for (int t = 0; t < CACHE_N_TIERS; t++)
+            write_format(&w, "%s\"%s\":%u", t ? "," : "{", cache_tier_name((enum cache_tier)t),
+                         v.stats.tier[t].n_cached);
+        write_format(&w, "},\"holds\":%u}", v.stats.n_holds);
+    } else {
+        write_puts(&w, "null,\"holds\":null}"); /* in a long step: it forgets all the same */
+    }
     reply(x, &w);
 }

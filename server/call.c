@@ -99,13 +99,13 @@ static void log_choice(const struct call *call, const struct choice *c, int stat
     log_event(LOG_INFO, "request",
               "id=%s key=%s tenant=%s api=%s status=%d choice=%u stream=%s queue_us=%" PRIu64
               " prefill_us=%" PRIu64 " ttft_us=%" PRIu64 " e2e_us=%" PRIu64
-              " n_prompt=%u n_hit=%u n_out=%u finish=%s",
+              " n_prompt=%u n_hit=%u n_hit_host=%u n_out=%u finish=%s",
               call->http_id, call->account->name, call->account->tenant_name,
               call->kind == PARAMS_CHAT ? "chat" : "completions", status, c->index,
               call->params.stream ? "true" : "false", us_between(submit, first_step),
               us_between(first_step, first_token), us_between(submit, first_token),
               us_between(submit, finish), r->prompt.n_ids, atomic_load(&r->n_cached),
-              request_n_out(r),
+              atomic_load(&r->n_cached_in[CACHE_HOST]), request_n_out(r),
               /* What the client saw: an answer it did not take to its end was cancelled. */
               c->finish == FINISH_NONE ? "abort" : finish_reason_name(c->finish));
 }
@@ -274,8 +274,8 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
     sampling.seed += k;
     enum status s = request_create(&r, call->srv->engine, prompt_ids(prompt), prompt_n_ids(prompt),
                                    prompt_span_ends(prompt), prompt_n_span_ends(prompt),
-                                   &call->params.scope, &sampling, &call->params.stopping,
-                                   why);
+                                   &call->params.scope, prompt->n_public, &sampling,
+                                   &call->params.stopping, why);
     if (s != OK)
         return s;
     if (call->n_prompts * call->params.n == 1)
@@ -283,6 +283,7 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
     else
         snprintf(r->id, sizeof r->id, "%.55s-%u", call->http_id, call->n_choices);
     r->priority = call->params.priority;
+    r->cache_ttl_s = call->params.cache_ttl_s;
     r->text_continues = call->kind == PARAMS_COMPLETION;
     struct choice *c = &call->choices[call->n_choices];
     choice_init(c, r, call->srv->tokenizer);

@@ -9,15 +9,19 @@
 #include "base/check.h"
 #include "base/flags.h"
 #include "base/log.h"
+#include "cache/cache.h"
 
 #define FILE_LINE_BYTES_MAX 4096
+#define CHOICE_END "|, "
 
 enum kind {
     KIND_TEXT,
-    KIND_CHOICE, /* one of `choices`; `a=b` there means that a is another word for b */
+    KIND_CHOICE, /* one of `choices` (NULL: cache_policies()), which "|" or ", " separates; `a=b`
+                    there means that a is another word for b */
     KIND_COUNT,
     KIND_SIZE,
     KIND_SHARE, /* a fraction above 0 and at most 1 */
+    KIND_PART,  /* a fraction from 0 to 1 */
     KIND_BOOL,
 };
 
@@ -48,6 +52,8 @@ struct option {
     {group, name, KIND_SIZE, AT(field), min, max, preset, NULL, "SIZE", help, false}
 #define SHARE(group, name, field, preset, help) \
     {group, name, KIND_SHARE, AT(field), 0, 1, preset, NULL, "SHARE", help, false}
+#define PART(group, name, field, preset, help) \
+    {group, name, KIND_PART, AT(field), 0, 1, preset, NULL, "SHARE", help, false}
 #define BOOL(group, name, field, preset, help) \
     {group, name, KIND_BOOL, AT(field), 0, 1, preset, NULL, NULL, help, false}
 
@@ -60,6 +66,8 @@ static const struct option options[] = {
          "names that requests may give, separated by commas; default: the value of --model"),
     TEXT(NULL, "chat-template", chat_template, "", "FILE",
          "Jinja template to use instead of the model's own"),
+    TEXT(NULL, "preamble", preamble, "", "FILES",
+         "system prompt (or several files, separated by commas) whose KV all tenants share"),
     CHOICE(NULL, "load-format", load_format, "auto", "auto|dummy",
            "dummy: random weights for any config.json"),
     CHOICE(NULL, "dtype", dtype, "auto", DTYPES, "type of the weights; auto: as stored"),
@@ -130,6 +138,14 @@ static const struct option options[] = {
           "tokens of a segment, a multiple of 32"),
     BOOL(NULL, "prefix-caching", prefix_caching, "true",
          "find computed prompts again; --no-prefix-caching switches it off"),
+    SIZE(NULL, "kv-host-bytes", kv_host_bytes, 0, UINT64_C(1) << 50, "0",
+         "host memory (pinned) for KV that the GPU has no room for; 0: none; on a CPU a second "
+         "part of the same memory"),
+    PART(NULL, "kv-prefetch-share", kv_prefetch_share, "0.1",
+         "share of the KV pool that waiting requests may fetch into from host memory"),
+    PART(NULL, "kv-hold-share", kv_hold_share, "0.25",
+         "share of the KV pool that requests may keep with cache_ttl"),
+    CHOICE(NULL, "cache-policy", cache_policy, "contest", NULL, "what is evicted first"),
     TEXT(NULL, "cache-dir", cache_dir, "", "DIR",
          "what outlives the process (now: the secret that keeps tenants apart); default: "
          "$XDG_CACHE_HOME/tarn or ~/.cache/tarn"),
@@ -180,6 +196,11 @@ static enum status parse_bool(const char *text, bool *out)
     return ERR_INVALID;
 }
 
+static const char *choices_of(const struct option *o)
+{
+    return o->choices ? o->choices : cache_policies();
+}
+
 /* The word of `choices` that `text` stands for, copied to word[FLAG_NAME_BYTES_MAX]; false when
  * there is none, then the nearest one is there, or "". */
 static bool choose(const char *choices, const char *text, char *word)
@@ -188,7 +209,7 @@ static bool choose(const char *choices, const char *text, char *word)
     char one[FLAG_NAME_BYTES_MAX], best_word[FLAG_NAME_BYTES_MAX] = "";
 
     for (const char *p = choices; *p;) {
-        size_t n = strcspn(p, "|");
+        size_t n = strcspn(p, CHOICE_END);
         snprintf(one, sizeof one, "%.*s", (int)n, p);
         char *equals = strchr(one, '=');
         if (equals)
@@ -199,7 +220,7 @@ static bool choose(const char *choices, const char *text, char *word)
         }
         if (flag_consider(&best, one, text))
             snprintf(best_word, sizeof best_word, "%s", one);
-        p += n + (p[n] == '|');
+        p += n + strspn(p + n, CHOICE_END);
     }
     snprintf(word, FLAG_NAME_BYTES_MAX, "%s", best_word);
     return false;
@@ -212,11 +233,11 @@ static void list_choices(const char *choices, char *out, size_t n_out, const cha
 
     out[0] = '\0';
     for (const char *p = choices; *p;) {
-        size_t n = strcspn(p, "|");
+        size_t n = strcspn(p, CHOICE_END);
         if (!memchr(p, '=', n) && used < n_out)
             used += (size_t)snprintf(out + used, n_out - used, "%s%.*s", used ? separator : "",
                                      (int)n, p);
-        p += n + (p[n] == '|');
+        p += n + strspn(p + n, CHOICE_END);
     }
 }
 
@@ -225,9 +246,9 @@ static enum status set_choice(struct config *c, const struct option *o, const ch
 {
     char word[FLAG_NAME_BYTES_MAX], all[256];
 
-    if (choose(o->choices, text, word))
+    if (choose(choices_of(o), text, word))
         return flag_set_text((char **)((char *)c + o->offset), word);
-    list_choices(o->choices, all, sizeof all, ", ");
+    list_choices(choices_of(o), all, sizeof all, ", ");
     if (word[0])
         return buf_why(why, ERR_INVALID,
                        "%s: \"%s\" is not known, did you mean \"%s\"? (one of %s)", source, text,
@@ -235,14 +256,15 @@ static enum status set_choice(struct config *c, const struct option *o, const ch
     return buf_why(why, ERR_INVALID, "%s: \"%s\" is not known (one of %s)", source, text, all);
 }
 
-static enum status parse_share(const char *source, const char *text, double *out, struct buf *why)
+static enum status parse_share(const char *source, const char *text, bool may_be_0, double *out,
+                               struct buf *why)
 {
     char *end;
     double v = strtod(text, &end);
 
-    if (end == text || *end != '\0' || !(v > 0 && v <= 1))
-        return buf_why(why, ERR_INVALID, "%s: expected a number above 0 and at most 1, got \"%s\"",
-                       source, text);
+    if (end == text || *end != '\0' || !(v >= 0 && v <= 1) || (v == 0 && !may_be_0))
+        return buf_why(why, ERR_INVALID, "%s: expected a number %s, got \"%s\"", source,
+                       may_be_0 ? "from 0 to 1" : "above 0 and at most 1", text);
     *out = v;
     return OK;
 }
@@ -261,7 +283,8 @@ static enum status set(struct config *c, const struct option *o, const char *tex
             return buf_why(why, ERR_INVALID, "%s: expected true or false, got \"%s\"", source,
                            text);
         return OK;
-    case KIND_SHARE: return parse_share(source, text, at, why);
+    case KIND_SHARE:
+    case KIND_PART: return parse_share(source, text, o->kind == KIND_PART, at, why);
     case KIND_COUNT:
     case KIND_SIZE: break;
     }
@@ -456,6 +479,9 @@ static enum status check_together(const struct config *c, struct buf *why)
     if (c->kv_segment_tokens % 32 != 0)
         return buf_why(why, ERR_INVALID, "--kv-segment-tokens: %llu is no multiple of 32",
                        (unsigned long long)c->kv_segment_tokens);
+    if (c->kv_host_bytes > 0 && !c->prefix_caching)
+        return buf_why(why, ERR_INVALID, "--kv-host-bytes: host memory holds what can be found "
+                       "again, and --no-prefix-caching finds nothing: leave one of them out");
     if (c->model[0] == '\0')
         return buf_why(why, ERR_INVALID,
                        "--model: which model? a directory, or org/name from the Hugging Face "
@@ -510,7 +536,7 @@ static void print_option(FILE *f, const struct option *o)
     char all[128];
 
     if (o->kind == KIND_CHOICE)
-        list_choices(o->choices, all, sizeof all, "|");
+        list_choices(choices_of(o), all, sizeof all, "|");
     flag_print(f, &(struct flag_row){o->group, o->name, o->kind == KIND_BOOL,
                                      o->kind == KIND_CHOICE ? all : o->value, o->help, o->preset});
 }
@@ -539,7 +565,8 @@ static enum status describe_one(const struct config *c, const struct option *o, 
     case KIND_COUNT:
     case KIND_SIZE:
         return buf_printf(out, "%s=%llu", o->name, (unsigned long long)*(const uint64_t *)at);
-    case KIND_SHARE: return buf_printf(out, "%s=%g", o->name, *(const double *)at);
+    case KIND_SHARE:
+    case KIND_PART: return buf_printf(out, "%s=%g", o->name, *(const double *)at);
     case KIND_TEXT:
     case KIND_CHOICE: break;
     }

@@ -28,6 +28,7 @@ struct config {
     char *model;
     char *served_model_name; /* comma list; empty: the name given to --model */
     char *chat_template;     /* file; empty: the model's own */
+    char *preamble;          /* comma list of files */
     /* where */
     char *host;
     uint64_t port;
@@ -69,6 +70,10 @@ struct config {
     double gpu_memory_utilization; /* above 0, at most 1 */
     uint64_t kv_segment_tokens;
     bool prefix_caching;
+    uint64_t kv_host_bytes;   /* 0: no host tier */
+    double kv_prefetch_share; /* 0 to 1, as the next */
+    double kv_hold_share;
+    char *cache_policy; /* of cache_policies() */
     char *cache_dir; /* empty: the user's */
     /* logs */
     char *log_level;

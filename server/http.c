@@ -66,6 +66,7 @@ struct http_exchange {
     size_t n_body; /* bytes that came */
     size_t n_body_counted; /* in bodies_bytes */
     enum status body_status; /* ERR_TOO_LARGE, ERR_UNAVAILABLE: dropped, to be refused */
+    bool will_wait;
     bool handled;
     /* the answer */
     bool replied;
@@ -105,6 +106,11 @@ const char *http_header(const struct http_exchange *x, const char *name)
     return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
 }
 
+const char *http_query(const struct http_exchange *x, const char *name)
+{
+    return MHD_lookup_connection_value(x->connection, MHD_GET_ARGUMENT_KIND, name);
+}
+
 const struct buf *http_body(const struct http_exchange *x)
 {
     return &x->body;
@@ -137,6 +143,11 @@ void http_add_header(struct http_exchange *x, const char *name, const char *valu
 
     e->name = name;
     snprintf(e->value, sizeof e->value, "%s", value);
+}
+
+void http_will_wait(struct http_exchange *x)
+{
+    x->will_wait = true;
 }
 
 void *http_waker(struct http_exchange *x)
@@ -330,7 +341,7 @@ static void answer_preflight(struct http_exchange *x)
     if (strcmp(x->method, "OPTIONS") != 0 || !http_header(x, "Access-Control-Request-Method") ||
         !is_allowed_origin(x))
         return;
-    http_add_header(x, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+    http_add_header(x, "Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
     http_add_header(x, "Access-Control-Allow-Headers", "*, Authorization");
     http_add_header(x, "Access-Control-Max-Age", "600");
     http_reply(x, 204, NULL, NULL);
@@ -464,7 +475,7 @@ static enum MHD_Result handle(struct http_exchange *x)
         return MHD_NO;
     if (x->body_status != OK)
         refuse_body(x);
-    if (!x->replied && long_bytes && x->body.len > long_bytes) {
+    if (!x->replied && (x->will_wait || (long_bytes && x->body.len > long_bytes))) {
         offload(x);
         return MHD_YES;
     }

@@ -4,7 +4,7 @@
  * n_threads epoll loops; everything that a handler cannot answer at once is deferred: the
  * connection is suspended and waits for http_wake(). A request with a long body has its handler
  * run on a work thread, so that parsing and tokenizing it holds up nobody; the handler does not
- * notice. Deadlines and lost clients: http_slot.h.
+ * notice. So has one that says http_will_wait(). Deadlines and lost clients: http_slot.h.
  *
  * What MHD itself refuses (a request line or header that is malformed or longer than its buffer) it
  * answers with a page of its own, 400, 414 or 431 in HTML; 0.9.75 has no way to change that.
@@ -99,6 +99,8 @@ const char *http_id(const struct http_exchange *x); /* the client's X-Request-Id
 const char *http_method(const struct http_exchange *x);
 const char *http_path(const struct http_exchange *x);
 const char *http_header(const struct http_exchange *x, const char *name); /* NULL when absent */
+/* "5" for "n" in "/path?n=5"; NULL when absent or without "=". */
+const char *http_query(const struct http_exchange *x, const char *name);
 const struct buf *http_body(const struct http_exchange *x);
 
 /* The answer. *body is taken over and left empty; NULL for none. content_type: static text. Only
@@ -108,6 +110,8 @@ void http_reply(struct http_exchange *x, int status, const char *content_type, s
 void http_add_header(struct http_exchange *x, const char *name, const char *value);
 bool http_replied(const struct http_exchange *x);
 
+/* From early() only: handle() will wait for something, so run it on a work thread. */
+void http_will_wait(struct http_exchange *x);
 /* Answer later. On OK close(ctx) will be called once, whatever happens, on an HTTP thread.
  * http_reply() right after it (a refused submission, say) is fine too. */
 NODISCARD enum status http_defer(struct http_exchange *x, const struct http_async *async,

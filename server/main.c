@@ -24,6 +24,7 @@
 #include "server/config.h"
 #include "server/http.h"
 #include "server/http_flags.h"
+#include "server/preamble.h"
 #include "server/server.h"
 
 #define DRAIN_POLL_NS 20000000L
@@ -111,6 +112,10 @@ static enum status open_engine(struct engine **out, const struct config *c, cons
     e.batch_invariant = c->batch_invariant;
     e.segment_tokens = (uint32_t)c->kv_segment_tokens;
     e.prefix_caching = c->prefix_caching;
+    e.kv_host_bytes = c->kv_host_bytes;
+    e.kv_prefetch_share = c->kv_prefetch_share;
+    e.kv_hold_share = c->kv_hold_share;
+    e.cache_policy = c->cache_policy;
     e.seed = c->seed;
     e.chat_template_file = null_if(c->chat_template, "");
     enum status s = engine_open(out, &e, why);
@@ -151,6 +156,10 @@ static void print_banner(const struct server *srv, uint16_t port)
 
     write_address(srv->config, port, curl, url, sizeof url);
     printf("KV cache size: %" PRIu64 " tokens\n", n_tokens);
+    if (info->n_kv_host_blocks)
+        printf("Host KV cache size: %" PRIu64 " tokens (%.1f MB)\n",
+               (uint64_t)info->n_kv_host_blocks * KV_BLOCK_TOKENS,
+               (double)info->n_kv_host_blocks * (double)info->kv_block_bytes * 1e-6);
     printf("Maximum concurrency for %u tokens per request: %.2fx\n", info->max_model_len,
            info->max_model_len ? (double)n_tokens / info->max_model_len : 0);
     printf("Loaded in %.2f s: %.1f M parameters, %.1f MB as %s, %s, %u threads\n",
@@ -189,20 +198,26 @@ static void summarize(const struct server *srv, struct summary *summary)
     uint64_t n_hit = c->n_hit_tokens - last->cache.n_hit_tokens;
     double prompt = (double)(now.n_prompt_tokens - last->n_prompt_tokens) / seconds;
     double generation = (double)(now.n_generation_tokens - last->n_generation_tokens) / seconds;
-    double usage = c->n_blocks ? 100.0 * c->n_in_use / c->n_blocks : 0;
+    const struct cache_tier_stats *device = &c->tier[CACHE_DEVICE], *host = &c->tier[CACHE_HOST];
+    double usage = device->n_blocks ? 100.0 * device->n_in_use / device->n_blocks : 0;
+    double host_full =
+        host->n_blocks ? 100.0 * (host->n_blocks - host->n_free) / host->n_blocks : 0;
     double hits = n_query ? 100.0 * (double)n_hit / (double)n_query : 0;
     if (strcmp(srv->config->log_format, "json") == 0) {
         log_event(LOG_INFO, "engine",
                   "prompt_tokens_per_s=%.1f generation_tokens_per_s=%.1f running=%u waiting=%u "
-                  "kv_usage_perc=%.1f prefix_hit_perc=%.1f",
-                  prompt, generation, now.n_running, now.n_waiting, usage, hits);
+                  "kv_usage_perc=%.1f prefix_hit_perc=%.1f kv_host_full_perc=%.1f",
+                  prompt, generation, now.n_running, now.n_waiting, usage, hits, host_full);
     } else {
-        char words[256];
-        snprintf(words, sizeof words,
+        char words[320];
+        int n = snprintf(words, sizeof words,
                  "Engine 000: Avg prompt throughput: %.1f tokens/s, Avg generation throughput: "
                  "%.1f tokens/s, Running: %u reqs, Waiting: %u reqs, KV cache usage: %.1f%%, "
                  "Prefix cache hit rate: %.1f%%",
                  prompt, generation, now.n_running, now.n_waiting, usage, hits);
+        if (host->n_blocks)
+            snprintf(words + n, sizeof words - (size_t)n, ", Host KV cache full: %.1f%%",
+                     host_full);
         log_event(LOG_INFO, words, "%s", "");
     }
     malloc_trim(0);
@@ -303,12 +318,15 @@ static enum status serve(struct server *srv, const sigset_t *set, struct buf *wh
 
 static enum status run(struct config *c, const sigset_t *set, struct buf *why)
 {
+    struct preambles *preambles = NULL;
     struct engine *engine = NULL;
     struct server srv;
     struct buf model_dir;
 
     buf_init(&model_dir, 8192);
     enum status s = auth_check_config(c, why); /* before minutes of loading */
+    if (s == OK)
+        s = preambles_open(&preambles, c->preamble, why);
     if (s == OK)
         s = hub_resolve(c->model, &model_dir, why);
     if (s == OK)
@@ -317,12 +335,16 @@ static enum status run(struct config *c, const sigset_t *set, struct buf *why)
         s = server_init(&srv, c, engine);
         config_forget_secrets(c);
         if (s == OK) {
-            s = serve(&srv, set, why);
+            s = preambles_prepare(preambles, &srv, why);
+            srv.preambles = preambles;
+            if (s == OK)
+                s = serve(&srv, set, why);
             engine = srv.engine;
             server_fini(&srv);
         }
     }
     engine_close(engine);
+    preambles_destroy(preambles);
     buf_fini(&model_dir);
     return s;
 }

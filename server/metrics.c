@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -96,19 +97,20 @@ static uint64_t resident_bytes(void)
 
 static void write_gauges(struct page *p, const struct server *srv, const struct engine_stats *st)
 {
-    const struct cache_stats *c = &st->cache;
+    const struct cache_tier_stats *device = &st->cache.tier[CACHE_DEVICE];
     char more[192];
 
     gauge(p, "vllm:num_requests_running", "Requests in the running batch.", st->n_running);
     gauge(p, "vllm:num_requests_waiting", "Requests that wait for their first step.",
           st->n_waiting);
     gauge(p, "vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.",
-          c->n_blocks ? (double)c->n_in_use / c->n_blocks : 0);
+          device->n_blocks ? (double)device->n_in_use / device->n_blocks : 0);
     /* Routers read the capacity from these labels. */
     head(p, "vllm:cache_config_info", "gauge", "The cache, in labels.");
     snprintf(more, sizeof more,
-             ",block_size=\"%d\",num_gpu_blocks=\"%u\",enable_prefix_caching=\"%s\"",
-             KV_BLOCK_TOKENS, srv->info->n_kv_blocks,
+             ",block_size=\"%d\",num_gpu_blocks=\"%u\",num_cpu_blocks=\"%u\","
+             "enable_prefix_caching=\"%s\"",
+             KV_BLOCK_TOKENS, srv->info->n_kv_blocks, srv->info->n_kv_host_blocks,
              srv->config->prefix_caching ? "True" : "False");
     sample(p, "vllm:cache_config_info", more, 1);
 }
@@ -167,9 +169,9 @@ static void write_histograms(struct page *p, const struct engine_stats *st)
     histogram(p, "vllm:iteration_tokens_total", "Tokens of a step.", &st->step_tokens);
 }
 
-static void write_ours(struct page *p, const struct server *srv, const struct engine_stats *st)
+static void write_blocks(struct page *p, const char *name, const char *help,
+                         const struct cache_tier_stats *c)
 {
-    const struct cache_stats *c = &st->cache;
     const struct {
         const char *labels;
         uint32_t n;
@@ -180,13 +182,71 @@ static void write_ours(struct page *p, const struct server *srv, const struct en
         {",state=\"in_transfer\"", c->n_in_transfer},
     };
 
-    head(p, "tarn:kv_blocks", "gauge", "KV blocks by state; the sum is constant.");
+    head(p, name, "gauge", help);
     for (size_t i = 0; i < ARRAY_SIZE(states); i++)
-        sample(p, "tarn:kv_blocks", states[i].labels, states[i].n);
-    gauge(p, "tarn:kv_blocks_leaked", "KV blocks in no state: 0, or there is a bug.",
-          c->n_leaked);
-    counter(p, "tarn:kv_blocks_evicted_total", "Cached KV blocks given up for others.",
-            c->n_evicted);
+        sample(p, name, states[i].labels, states[i].n);
+}
+
+/* One sample for each tier; offset: of the uint64_t in struct cache_tier_stats. */
+static void write_by_tier(struct page *p, const char *name, const char *label, const char *help,
+                          const struct cache_stats *c, size_t offset)
+{
+    char more[48];
+
+    head(p, name, "counter", help);
+    for (int t = 0; t < CACHE_N_TIERS; t++) {
+        uint64_t n;
+        memcpy(&n, (const char *)&c->tier[t] + offset, sizeof n);
+        snprintf(more, sizeof more, ",%s=\"%s\"", label, cache_tier_name((enum cache_tier)t));
+        sample(p, name, more, (double)n);
+    }
+}
+
+static void write_tokens_by_tier(struct page *p, const struct engine_stats *st)
+{
+    static const char name[] = "tarn:prompt_tokens_by_tier_total";
+    char more[48];
+
+    head(p, name, "counter", "Prompt tokens by the tier that held their KV, or computed.");
+    for (int t = 0; t < CACHE_N_TIERS; t++) {
+        snprintf(more, sizeof more, ",tier=\"%s\"", cache_tier_name((enum cache_tier)t));
+        sample(p, name, more, (double)st->n_prompt_tokens_in[t]);
+    }
+    sample(p, name, ",tier=\"computed\"",
+           (double)(st->n_prompt_tokens - st->n_prompt_tokens_cached));
+}
+
+static void write_kv(struct page *p, const struct engine_stats *st)
+{
+    const struct cache_stats *c = &st->cache;
+    uint32_t n_leaked = 0;
+
+    for (int t = 0; t < CACHE_N_TIERS; t++)
+        n_leaked += c->tier[t].n_leaked;
+    write_tokens_by_tier(p, st);
+    write_blocks(p, "tarn:kv_blocks", "KV blocks of the device by state; the sum is constant.",
+                 &c->tier[CACHE_DEVICE]);
+    write_blocks(p, "tarn:kv_host_blocks", "KV blocks in host memory by state.",
+                 &c->tier[CACHE_HOST]);
+    gauge(p, "tarn:kv_blocks_leaked", "KV blocks in no state: 0, or there is a bug.", n_leaked);
+    write_by_tier(p, "tarn:kv_blocks_evicted_total", "tier",
+                  "KV blocks that left a tier to make room.", c,
+                  offsetof(struct cache_tier_stats, n_evicted));
+    write_by_tier(p, "tarn:kv_blocks_moved_total", "to", "KV blocks that came from another tier.",
+                  c, offsetof(struct cache_tier_stats, n_moved_in));
+    counter(p, "tarn:kv_copies_failed_total", "Copies between tiers that failed: computed again.",
+            c->n_copies_failed);
+    counter(p, "tarn:kv_tokens_restored_total", "Tokens that preempted requests found again.",
+            c->n_restored_tokens);
+    gauge(p, "tarn:kv_tree_nodes", "Segments in the tree of prefixes.", c->n_nodes);
+    gauge(p, "tarn:kv_held_blocks", "KV blocks kept by cache_ttl.", c->n_held_blocks);
+    gauge(p, "tarn:kv_metadata_bytes", "Memory of tree and policy, without the KV.",
+          (double)c->memory_bytes);
+}
+
+static void write_ours(struct page *p, const struct server *srv, const struct engine_stats *st)
+{
+    write_kv(p, st);
     counter(p, "tarn:steps_total", "Batches run through the model.", st->n_steps);
     gauge(p, "tarn:process_resident_bytes", "Resident memory of the server.",
           (double)resident_bytes());

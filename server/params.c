@@ -10,6 +10,7 @@
 #include "server/server.h"
 
 #define CACHE_SALT_BYTES_MAX 1024
+#define CACHE_TTL_S_MAX 86400
 
 /* --- what is refused, what is known --- */
 
@@ -36,6 +37,7 @@ static const struct field fields[] = {
     {"min_tokens", FINE, NULL}, {"ignore_eos", FINE, NULL}, {"skip_special_tokens", FINE, NULL},
     {"include_stop_str_in_output", FINE, NULL}, {"return_token_ids", FINE, NULL},
     {"priority", FINE, NULL}, {"user", FINE, NULL}, {"cache_salt", FINE, NULL},
+    {"cache_ttl", FINE, NULL},
     {"chat_template_kwargs", FINE, NULL}, {"add_generation_prompt", FINE, NULL},
     {"continue_final_message", FINE, NULL}, {"documents", FINE, NULL},
     {"documents_placement", FINE, NULL}, {"echo", FINE, NULL},
@@ -462,6 +464,8 @@ enum status params_parse(struct params *p, const struct server *srv, const struc
         s = parse_stream(p, body, why);
     if (s == OK)
         s = parse_salt(p, body, why);
+    if (s == OK)
+        s = get_u32(body, "cache_ttl", 0, CACHE_TTL_S_MAX, &p->cache_ttl_s, why);
     return s == OK ? parse_flags(p, body, kind, why) : s;
 }
 

@@ -7,7 +7,7 @@
  * Thread  one at a time.
  * Errors  ERR_INVALID, ERR_UNSUPPORTED, ERR_NOT_FOUND (model), each with words that begin with the
  *         name of the field.
- * Units   tokens. */
+ * Units   tokens; seconds where it says so. */
 #ifndef TARN_SERVER_PARAMS_H
 #define TARN_SERVER_PARAMS_H
 
@@ -32,6 +32,7 @@ struct params {
     const char *model;        /* as the client calls it; the server's string */
     struct kv_scope scope;    /* of cache_salt, all zero without; call_serve() makes it the
                                  tenant's, narrowed by that */
+    uint32_t cache_ttl_s;     /* keep the prompt's KV so long after the end; 0: no wish */
     uint32_t n;
     int32_t priority;
     bool stream;

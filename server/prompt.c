@@ -10,6 +10,7 @@
 #include "engine/spans.h"
 #include "server/documents.h"
 #include "server/params.h"
+#include "server/preamble.h"
 #include "server/server.h"
 
 #define N_MESSAGES_MAX 4096
@@ -23,6 +24,7 @@ void prompt_init(struct prompt *p, uint32_t n_ids_max)
     buf_init(&p->ids, (size_t)n_ids_max * sizeof(uint32_t));
     buf_init(&p->text, TEXT_BYTES_MAX);
     buf_init(&p->span_ends, REQUEST_N_SPANS_MAX * sizeof(uint32_t));
+    p->n_public = 0;
     p->n_documents = 0;
     p->documents_in_template = false;
     p->documents_note[0] = '\0';
@@ -384,6 +386,7 @@ struct chat {
     const struct json *body;
     struct chat_flags flags;
     bool in_template;
+    int64_t now_s;      /* the same for all renderings of a request */
     struct buf *why;
     size_t n_kept;      /* of the text, after continue_final_message cut it */
 };
@@ -406,8 +409,7 @@ static enum status render(struct chat *chat, struct json *documents, struct buf 
         s = make_context(&context, chat->srv, chat->body, &chat->flags, messages,
                          documents && chat->in_template ? js_ref(documents) : NULL, chat->why);
     if (s == OK) {
-        s = chat_template_render(chat->srv->template, context,
-                                 (int64_t)(clock_unix_ns() / 1000000000u), out, &inner);
+        s = chat_template_render(chat->srv->template, context, chat->now_s, out, &inner);
         if (s != OK)
             buf_why(chat->why, s, "messages: the chat template refused: %s", buf_str(&inner));
     }
@@ -440,22 +442,41 @@ static void note_documents(struct prompt *p, const struct chat *chat, const stru
                  "can be reused");
 }
 
-/* Text to ids: document by document where it can be cut, else whole. */
+/* Where the text is cut: at a public preamble's end and at documents. */
+static enum status find_spans(struct spans *spans, struct chat *chat, const struct json *documents,
+                              const struct buf *text, size_t n_kept)
+{
+    const struct server *srv = chat->srv;
+    struct spans_render how = {render_documents, chat};
+    size_t public_end = 0;
+    enum status s = OK;
+
+    if (documents)
+        s = spans_find(spans, srv->span_marks, documents, buf_str(text), text->len, &how);
+    while (spans_n_ends(spans) > 0 && spans_end(spans, spans_n_ends(spans) - 1) > n_kept)
+        spans->ends.len -= sizeof(size_t); /* behind what continue_final_message left */
+    if (s == OK)
+        s = preambles_find(srv->preambles, buf_str(text), n_kept, chat->now_s, &public_end);
+    if (s == OK && public_end > 0)
+        s = spans_add_public(spans, public_end);
+    if (s != OK && chat->why->len == 0)
+        buf_why(chat->why, s, "messages: they cannot be cut into spans: %s", status_name(s));
+    return s;
+}
+
+/* Text to ids: span by span where it can be cut, else whole. */
 static enum status tokenize_chat(struct prompt *p, struct chat *chat, const struct json *documents,
                                  const struct buf *text, bool add_special)
 {
-    struct spans_render how = {render_documents, chat};
     struct spans spans;
     size_t n_kept = chat->n_kept;
     enum status s = OK;
 
     spans_init(&spans);
-    if (documents && add_special)
+    if (add_special)
         snprintf(spans.reason, sizeof spans.reason, "add_special_tokens asks for one text");
-    else if (documents && chat->srv->tokenizer)
-        s = spans_find(&spans, chat->srv->span_marks, documents, buf_str(text), text->len, &how);
-    while (spans_n_ends(&spans) > 0 && spans_end(&spans, spans_n_ends(&spans) - 1) > n_kept)
-        spans.ends.len -= sizeof(size_t); /* behind what continue_final_message left */
+    else if (chat->srv->tokenizer)
+        s = find_spans(&spans, chat, documents, text, n_kept);
     if (s == OK && spans_n_ends(&spans) > 0) {
         s = spans_tokenize(&spans, chat->srv->tokenizer, buf_str(text), n_kept, &p->ids,
                            &p->span_ends);
@@ -464,6 +485,7 @@ static enum status tokenize_chat(struct prompt *p, struct chat *chat, const stru
                     "takes", p->ids.max / sizeof(uint32_t));
         else if (s != OK)
             buf_why(chat->why, s, "the prompt cannot be tokenized: %s", status_name(s));
+        p->n_public = spans.n_public;
     } else if (s == OK) {
         s = prompt_from_text(p, chat->srv, buf_str(text), n_kept, add_special, chat->why);
     }
@@ -476,7 +498,8 @@ static enum status tokenize_chat(struct prompt *p, struct chat *chat, const stru
 static enum status open_chat(struct chat *chat, struct documents *documents,
                              const struct server *srv, const struct json *body, struct buf *why)
 {
-    *chat = (struct chat){.srv = srv, .body = body, .why = why};
+    *chat = (struct chat){.srv = srv, .body = body, .why = why,
+                          .now_s = (int64_t)(clock_unix_ns() / 1000000000u)};
     *documents = (struct documents){0};
     if (!srv->template)
         return buf_why(why, ERR_UNSUPPORTED,
@@ -501,6 +524,29 @@ enum status prompt_render_chat(const struct server *srv, const struct json *body
         out->data[out->len] = '\0';
     }
     documents_fini(&documents);
+    return s;
+}
+
+enum status prompt_render_own(const struct server *srv, const struct json *body,
+                              struct json *documents, bool in_template, int64_t now_s,
+                              struct buf *out, size_t *first, struct buf *why)
+{
+    struct chat chat = {.srv = srv, .body = body, .flags = {.add_generation_prompt = true},
+                        .in_template = in_template, .now_s = now_s, .why = why};
+    struct spans_render how = {render_documents, &chat};
+    struct spans spans;
+    enum status s = render(&chat, documents, out);
+
+    if (first)
+        *first = 0;
+    if (s != OK || !documents || !first)
+        return s;
+    spans_init(&spans);
+    s = spans_find(&spans, srv->span_marks, documents, buf_str(out), out->len, &how);
+    /* Two ends per document, unless the first begins at 0. */
+    if (s == OK && spans_n_ends(&spans) == 2 * js_len(documents))
+        *first = spans_end(&spans, 0);
+    spans_fini(&spans);
     return s;
 }
 

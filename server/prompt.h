@@ -3,7 +3,8 @@
  * Chat: messages and documents are checked, made the context of the model's template, rendered,
  * tokenized. Completions: strings are tokenized, ids are taken as they are.
  *
- * Documents (documents.h) become spans of their own where the rendered text can be cut.
+ * Documents (documents.h) become spans of their own where the rendered text can be cut, and so does
+ * one of the operator's preambles (preamble.h) that a chat begins with.
  *
  * Owns    struct prompt: prompt_fini().
  * Thread  any; reads only what is constant after start.
@@ -24,6 +25,7 @@ struct prompt {
     struct buf ids;  /* of u32 */
     struct buf text; /* what `echo` gives back; empty unless wanted */
     struct buf span_ends; /* of u32: positions before which a span ends; empty: one span */
+    uint32_t n_public;    /* ids that every tenant shares: 0, or one of span_ends */
     uint32_t n_documents;
     bool documents_in_template; /* else at the end of the system message */
     char documents_note[160];   /* why they are not spans, or cannot be reused; else "" */
@@ -39,6 +41,12 @@ const uint32_t *prompt_span_ends(const struct prompt *p);
 /* `body`: an object with messages and so on. The text alone is appended to *out. */
 NODISCARD enum status prompt_render_chat(const struct server *srv, const struct json *body,
                                          struct buf *out, struct buf *why);
+/* A chat of the server's own: rendered as requests are, with these documents (as struct documents
+ * has them; NULL: none) at the time now_s. *first, unless NULL: where the first document's span
+ * begins; 0 when they are no spans. */
+NODISCARD enum status prompt_render_own(const struct server *srv, const struct json *body,
+                                        struct json *documents, bool in_template, int64_t now_s,
+                                        struct buf *out, size_t *first, struct buf *why);
 NODISCARD enum status prompt_from_chat(struct prompt *p, const struct server *srv,
                                        const struct json *body, bool add_special,
                                        struct buf *why);

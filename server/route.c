@@ -19,33 +19,30 @@ struct route {
     bool open;          /* needs no key */
     bool generates;     /* refused while draining */
     bool admin;         /* needs an admin key */
+    bool waits;         /* the handler blocks for a moment */
     void (*handle)(struct server *srv, struct http_exchange *x);
 };
 
 static const struct route routes[] = {
-    {"POST", "/v1/chat/completions", false, false, true, false, api_chat},
-    {"POST", "/v1/completions", false, false, true, false, api_completions},
-    {"GET", "/v1/models", false, false, false, false, api_models},
-    {"GET", "/v1/models/", true, false, false, false, api_model},
-    {"POST", "/tokenize", false, false, false, false, api_tokenize},
-    {"POST", "/detokenize", false, false, false, false, api_detokenize},
-    {"GET", "/health", false, true, false, false, api_health_ready},
-    {"GET", "/health/live", false, true, false, false, api_health_live},
-    {"GET", "/health/ready", false, true, false, false, api_health_ready},
-    {"GET", "/metrics", false, false, false, false, api_metrics},
-    {"GET", "/cache", false, false, false, true, api_cache},
-    {"POST", "/cache/reset", false, false, false, true, api_cache_reset},
+    {"POST", "/v1/chat/completions", false, false, true, false, false, api_chat},
+    {"POST", "/v1/completions", false, false, true, false, false, api_completions},
+    {"GET", "/v1/models", false, false, false, false, false, api_models},
+    {"GET", "/v1/models/", true, false, false, false, false, api_model},
+    {"POST", "/tokenize", false, false, false, false, false, api_tokenize},
+    {"POST", "/detokenize", false, false, false, false, false, api_detokenize},
+    {"GET", "/health", false, true, false, false, false, api_health_ready},
+    {"GET", "/health/live", false, true, false, false, false, api_health_live},
+    {"GET", "/health/ready", false, true, false, false, false, api_health_ready},
+    {"GET", "/metrics", false, false, false, false, false, api_metrics},
+    {"GET", "/cache", false, false, false, true, true, api_cache},
+    {"DELETE", "/cache", false, false, false, true, true, api_cache_reset},
 };
 
-static const struct route *find(const char *path)
+static bool path_fits(const struct route *r, const char *path)
 {
-    for (size_t i = 0; i < ARRAY_SIZE(routes); i++) {
-        const struct route *r = &routes[i];
-        size_t n = strlen(r->path);
-        if (r->is_prefix ? strncmp(path, r->path, n) == 0 && path[n] : strcmp(path, r->path) == 0)
-            return r;
-    }
-    return NULL;
+    size_t n = strlen(r->path);
+
+    return r->is_prefix ? strncmp(path, r->path, n) == 0 && path[n] : strcmp(path, r->path) == 0;
 }
 
 static bool method_fits(const struct route *r, const char *method)
@@ -54,9 +51,35 @@ static bool method_fits(const struct route *r, const char *method)
            (strcmp(method, "HEAD") == 0 && strcmp(r->method, "GET") == 0);
 }
 
-static const char *allowed(const struct route *r)
+/* What fits both, else the first with that path, else NULL. */
+static const struct route *find(const char *path, const char *method)
 {
-    return r->method[0] == 'G' ? "GET, HEAD, OPTIONS" : "POST, OPTIONS";
+    const struct route *first = NULL;
+
+    for (size_t i = 0; i < ARRAY_SIZE(routes); i++) {
+        const struct route *r = &routes[i];
+        if (!path_fits(r, path))
+            continue;
+        if (method_fits(r, method))
+            return r;
+        first = first ? first : r;
+    }
+    return first;
+}
+
+/* "GET, HEAD, DELETE, OPTIONS", or without `all` what has a route of its own: "GET or DELETE". */
+static void list_methods(const char *path, bool all, char *out, size_t n_out)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < ARRAY_SIZE(routes) && n < n_out; i++) {
+        const struct route *r = &routes[i];
+        if (path_fits(r, path))
+            n += (size_t)snprintf(out + n, n_out - n, "%s%s%s", n == 0 ? "" : all ? ", " : " or ",
+                                  r->method, all && r->method[0] == 'G' ? ", HEAD" : "");
+    }
+    if (all && n < n_out)
+        snprintf(out + n, n_out - n, ", OPTIONS");
 }
 
 /* Only processes of this machine reach us. */
@@ -106,19 +129,22 @@ static struct account *check_key(struct server *srv, struct http_exchange *x,
 /* Path, method, state: answers what does not fit. */
 static void check_request(const struct server *srv, struct http_exchange *x, const struct route *r)
 {
-    char words[192];
+    char words[192], methods[64];
 
     if (!r) {
         snprintf(words, sizeof words, "there is no %.16s %.120s here", http_method(x),
                  http_path(x));
         error_reply(x, ERR_NOT_FOUND, NULL, words);
     } else if (strcmp(http_method(x), "OPTIONS") == 0) {
-        http_add_header(x, "Allow", allowed(r));
+        list_methods(http_path(x), true, methods, sizeof methods);
+        http_add_header(x, "Allow", methods);
         http_reply(x, 204, NULL, NULL);
     } else if (!method_fits(r, http_method(x))) {
+        list_methods(http_path(x), false, methods, sizeof methods);
         snprintf(words, sizeof words, "%.16s is not allowed here, use %s", http_method(x),
-                 r->method);
-        http_add_header(x, "Allow", allowed(r));
+                 methods);
+        list_methods(http_path(x), true, methods, sizeof methods);
+        http_add_header(x, "Allow", methods);
         error_reply_as(x, 405, ERR_INVALID, "method_not_allowed", words);
     } else if (r->generates && atomic_load(&srv->draining)) {
         error_reply(x, ERR_UNAVAILABLE, "draining", "the server is shutting down");
@@ -128,7 +154,7 @@ static void check_request(const struct server *srv, struct http_exchange *x, con
 void route_early(void *arg, struct http_exchange *x)
 {
     struct server *srv = arg;
-    const struct route *r = find(http_path(x));
+    const struct route *r = find(http_path(x), http_method(x));
     struct account *a = NULL;
 
     /* The key first: without one, nobody learns what paths there are. */
@@ -137,12 +163,14 @@ void route_early(void *arg, struct http_exchange *x)
     check_request(srv, x, r);
     if (!http_replied(x) && a && !r->admin && r->method[0] == 'P')
         (void)admission_request(a, x); /* answers when it says no */
+    if (!http_replied(x) && r->waits)
+        http_will_wait(x);
     account_unref(a);
 }
 
 void route_handle(void *arg, struct http_exchange *x)
 {
-    const struct route *r = find(http_path(x));
+    const struct route *r = find(http_path(x), http_method(x));
 
     ASSERT(r); /* route_early() answered otherwise */
     r->handle(arg, x);

@@ -17,6 +17,7 @@
 
 struct auth;
 struct http_server;
+struct preambles;
 
 struct server {
     const struct config *config;
@@ -28,6 +29,7 @@ struct server {
     bool documents_lead;                  /* see documents.h */
     char **model_names;                   /* [n_model_names], the first one is used in answers */
     uint32_t n_model_names;
+    struct preambles *preambles;          /* the operator's; NULL: none. Borrowed: set by main */
     struct auth *auth;
     int64_t created_s;
     char system_fingerprint[32];

@@ -22,7 +22,7 @@ arrows_table() {
 ^server/           ^(base|engine|server)/|^cache/cache\.h$
 ^clients/          ^(base|clients)/
 ^loadgen/sim       ^(base|clients|loadgen)/|^engine/(scheduler|cost_model|fairness)|^cache/replace
-^loadgen/bench     ^(base|clients|loadgen|engine|kernels)/|^cache/cache\.h$
+^loadgen/(cache)?bench  ^(base|clients|loadgen|engine|kernels)/|^cache/cache\.h$
 ^loadgen/          ^(base|clients|loadgen)/
 ^tests/            .
 ^deploy/           ^(base|clients|deploy)/

@@ -72,7 +72,8 @@ struct request *engine_test_submit(struct engine_test *t, const uint32_t *ids, u
     struct buf why;
 
     buf_init(&why, BUF_WHY_MAX);
-    if (request_create(&r, t->engine, ids, n, span_ends, n_span_ends, &scope, sp, st, &why) != OK)
+    if (request_create(&r, t->engine, ids, n, span_ends, n_span_ends, &scope, 0, sp, st,
+                       &why) != OK)
         die("request_create", buf_str(&why));
     if (engine_submit(t->engine, r, &why) != OK)
         die("engine_submit", buf_str(&why));
@@ -100,5 +101,5 @@ void engine_test_idle(struct engine_test *t, struct engine_stats *out)
             die("engine_test_idle", "the engine did not come to rest");
         clock_sleep_ns(WAIT_STEP_NS);
         engine_stats(t->engine, out);
-    } while (out->n_running || out->n_waiting || out->cache.n_in_use);
+    } while (out->n_running || out->n_waiting || out->cache.tier[CACHE_DEVICE].n_in_use);
 }

@@ -243,15 +243,16 @@ static void on_end(void *arg, struct http_call *http, const struct http_done *do
 /* --- starting --- */
 
 static enum tarn_error start(struct tarn_call **out, struct http_loop *loop,
-                             const struct tarn_client *client, const char *path,
-                             const struct tarn_body *body, bool is_raw,
+                             const struct tarn_client *client, const char *method,
+                             const char *path, const struct tarn_body *body, bool is_raw,
                              const struct tarn_handlers *handlers, void *arg)
 {
     static const struct http_handlers http_handlers = {on_head, on_body, on_end};
     const struct tarn_client_config *cf = &client->config;
     bool is_admin = strncmp(path, "/cache", 6) == 0 && cf->admin_key;
     struct http_request request = {
-        .unix_path = cf->unix_path, .api_key = is_admin ? cf->admin_key : cf->api_key,
+        .method = method, .unix_path = cf->unix_path,
+        .api_key = is_admin ? cf->admin_key : cf->api_key,
         .headers = cf->headers, .n_headers = cf->n_headers, .body = body->data,
         .body_len = body->len, .ca_file = cf->ca_file, .tls_no_verify = cf->tls_no_verify,
         .fresh_connection = cf->fresh_connections, .connect_timeout_ms = cf->connect_timeout_ms,
@@ -287,7 +288,7 @@ enum tarn_error tarn_call_start(struct tarn_call **out, struct http_loop *loop,
 {
     const char *path = body->kind == TARN_CHAT ? "/v1/chat/completions" : "/v1/completions";
 
-    return start(out, loop, client, path, body, false, handlers, arg);
+    return start(out, loop, client, NULL, path, body, false, handlers, arg);
 }
 
 enum tarn_error tarn_call_start_raw(struct tarn_call **out, struct http_loop *loop,
@@ -295,9 +296,17 @@ enum tarn_error tarn_call_start_raw(struct tarn_call **out, struct http_loop *lo
                                     const char *body, size_t body_len,
                                     const struct tarn_handlers *handlers, void *arg)
 {
+    return call_start_method(out, loop, client, NULL, path, body, body_len, handlers, arg);
+}
+
+enum tarn_error call_start_method(struct tarn_call **out, struct http_loop *loop,
+                                  const struct tarn_client *client, const char *method,
+                                  const char *path, const char *body, size_t body_len,
+                                  const struct tarn_handlers *handlers, void *arg)
+{
     struct tarn_body raw = {.data = (char *)(uintptr_t)body, .len = body_len};
 
-    return start(out, loop, client, path, &raw, true, handlers, arg);
+    return start(out, loop, client, method, path, &raw, true, handlers, arg);
 }
 
 void tarn_call_cancel(struct tarn_call *c)

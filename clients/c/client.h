@@ -14,4 +14,10 @@ struct tarn_client {
     struct tarn_client_config config;
 };
 
+/* tarn_call_start_raw() with any method; NULL: GET, or POST of a body. */
+enum tarn_error call_start_method(struct tarn_call **out, struct http_loop *loop,
+                                  const struct tarn_client *client, const char *method,
+                                  const char *path, const char *body, size_t body_len,
+                                  const struct tarn_handlers *handlers, void *arg);
+
 #endif

@@ -25,7 +25,7 @@ void tarn_request_init(struct tarn_request *r, enum tarn_kind kind)
         .max_completion_tokens = TARN_UNSET, .seed = TARN_UNSET, .logprobs = TARN_UNSET,
         .top_logprobs = TARN_UNSET, .top_k = TARN_UNSET, .min_tokens = TARN_UNSET,
         .ignore_eos = TARN_UNSET, .priority = TARN_UNSET, .return_token_ids = TARN_UNSET,
-        .add_special_tokens = TARN_UNSET, .temperature = TARN_UNSET_REAL,
+        .add_special_tokens = TARN_UNSET, .cache_ttl = TARN_UNSET, .temperature = TARN_UNSET_REAL,
         .top_p = TARN_UNSET_REAL, .presence_penalty = TARN_UNSET_REAL,
         .frequency_penalty = TARN_UNSET_REAL, .min_p = TARN_UNSET_REAL,
         .repetition_penalty = TARN_UNSET_REAL};
@@ -193,6 +193,7 @@ static void write_sampling(struct writer *w, const struct tarn_request *r)
         member_ids(w, "stop_token_ids", r->stop_token_ids, r->n_stop_token_ids);
     member_string(w, "session_id", r->session_id);
     member_string(w, "cache_salt", r->cache_salt);
+    member_int(w, "cache_ttl", r->cache_ttl);
     member_string(w, "request_id", r->request_id);
 }
 

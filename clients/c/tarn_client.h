@@ -135,6 +135,7 @@ struct tarn_request {
     const uint32_t *stop_token_ids; /* [n_stop_token_ids] */
     size_t n_stop_token_ids;
     const char *session_id, *cache_salt, *request_id;
+    int64_t cache_ttl;          /* s that the prompt's KV is kept after the end; Tarn */
 
     const char *extra_body;     /* a JSON object whose members are added, or replace ours */
 };
@@ -258,6 +259,7 @@ enum tarn_error tarn_fetch(struct tarn_answer *answer, const struct tarn_client 
                            const char *path, const char *body, size_t body_len);
 enum tarn_error tarn_health(struct tarn_answer *answer, const struct tarn_client *client);
 enum tarn_error tarn_metrics(struct tarn_answer *answer, const struct tarn_client *client);
+/* /cache of Tarn, with the admin key: what the KV store holds (JSON), and forgetting it. */
 enum tarn_error tarn_cache_stats(struct tarn_answer *answer, const struct tarn_client *client);
 enum tarn_error tarn_cache_reset(struct tarn_answer *answer, const struct tarn_client *client);
 /* The text is one model's id per line. */

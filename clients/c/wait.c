@@ -12,6 +12,7 @@ struct waiting {
     struct buf text;
     bool failed;  /* no memory for the text, or too much of it */
     bool is_raw;
+    const char *method; /* NULL: by the body */
     bool (*on_chunk)(void *arg, const struct tarn_chunk *chunk);
     void *arg;
 };
@@ -64,7 +65,7 @@ static void init_answer(struct tarn_answer *a)
     a->usage = (struct tarn_usage){-1, -1, -1, -1, {-1, -1, -1, -1}, -1};
 }
 
-/* body NULL and path not NULL: GET. path NULL: what body->kind says. */
+/* path NULL: what body->kind says. */
 static enum tarn_error run(struct waiting *w, const struct tarn_client *client, const char *path,
                            const struct tarn_body *body)
 {
@@ -77,7 +78,8 @@ static enum tarn_error run(struct waiting *w, const struct tarn_client *client, 
     if (http_loop_create(&loop, NULL) != OK)
         return set_error(w->answer, TARN_ERR_INTERNAL, "no event loop");
     if (path)
-        e = tarn_call_start_raw(NULL, loop, client, path, body->data, body->len, &handlers, w);
+        e = call_start_method(NULL, loop, client, w->method, path, body->data, body->len,
+                              &handlers, w);
     else
         e = tarn_call_start(NULL, loop, client, body, &handlers, w);
     if (e != TARN_OK)
@@ -121,15 +123,22 @@ enum tarn_error tarn_generate(struct tarn_answer *answer, const struct tarn_clie
     return hand_over(answer, &w.text);
 }
 
-enum tarn_error tarn_fetch(struct tarn_answer *answer, const struct tarn_client *client,
-                           const char *path, const char *body, size_t body_len)
+static enum tarn_error fetch(struct tarn_answer *answer, const struct tarn_client *client,
+                             const char *method, const char *path, const char *body,
+                             size_t body_len)
 {
-    struct waiting w = {.answer = answer};
+    struct waiting w = {.answer = answer, .method = method};
     struct tarn_body raw = {.data = (char *)(uintptr_t)body, .len = body_len};
 
     init_answer(answer);
     run(&w, client, path, &raw);
     return hand_over(answer, &w.text);
+}
+
+enum tarn_error tarn_fetch(struct tarn_answer *answer, const struct tarn_client *client,
+                           const char *path, const char *body, size_t body_len)
+{
+    return fetch(answer, client, NULL, path, body, body_len);
 }
 
 enum tarn_error tarn_health(struct tarn_answer *answer, const struct tarn_client *client)
@@ -149,7 +158,7 @@ enum tarn_error tarn_cache_stats(struct tarn_answer *answer, const struct tarn_c
 
 enum tarn_error tarn_cache_reset(struct tarn_answer *answer, const struct tarn_client *client)
 {
-    return tarn_fetch(answer, client, "/cache/reset", "", 0);
+    return fetch(answer, client, "DELETE", "/cache", NULL, 0);
 }
 
 /* --- answers that are read --- */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "clients/c/tarn_client.h"
+#include "clients/tarnctl/cache_table.h"
 
 #define N_DOCUMENTS_MAX 64
 #define N_WORDS_MAX 2
@@ -21,7 +22,8 @@ static const char usage[] =
     "  complete TEXT       a continuation of TEXT, printed as it comes\n"
     "  tokenize TEXT       token ids of TEXT\n"
     "  metrics             Prometheus text\n"
-    "  cache [reset]       what the KV cache holds; forget it (admin key)\n"
+    "  cache               what the KV cache holds, by tier and span (admin key)\n"
+    "  cache reset         forget all of it that nobody uses\n"
     "  TEXT may be - for standard input.\n"
     "\n"
     "options\n"
@@ -39,6 +41,8 @@ static const char usage[] =
     "  --no-stream         print the answer when it is whole\n"
     "  --timeout SECONDS   give up when no byte comes for so long; default 300\n"
     "  --usage             tokens and times on standard error\n"
+    "  --spans N           spans that `cache` lists, at most 256; default 20\n"
+    "  --json              `cache`: what the server said, for programs\n"
     "  -h, --help          this text\n"
     "\n"
     "Exit code: 0, 1 when the server or the network failed, 2 for a wrong command line.\n";
@@ -49,7 +53,8 @@ struct options {
     const char *system;
     struct tarn_document documents[N_DOCUMENTS_MAX];
     size_t n_documents;
-    bool no_stream, show_usage;
+    bool no_stream, show_usage, json;
+    int64_t n_spans; /* -1: as many as the server wants */
     const char *words[N_WORDS_MAX]; /* command and its argument */
     size_t n_words;
 };
@@ -126,6 +131,8 @@ static bool set_value(struct options *o, const char *flag, const char *value)
         o->request.temperature = parse_real(flag, value);
     else if (strcmp(flag, "--seed") == 0)
         o->request.seed = parse_int(flag, value, INT64_MIN + 1, INT64_MAX);
+    else if (strcmp(flag, "--spans") == 0)
+        o->n_spans = parse_int(flag, value, 0, 256);
     else if (strcmp(flag, "--timeout") == 0)
         o->client.idle_timeout_ms = (uint32_t)(parse_int(flag, value, 1, 1000000) * 1000);
     else
@@ -141,6 +148,8 @@ static bool set_switch(struct options *o, const char *flag)
         o->no_stream = true;
     else if (strcmp(flag, "--usage") == 0)
         o->show_usage = true;
+    else if (strcmp(flag, "--json") == 0)
+        o->json = true;
     else
         return false;
     return true;
@@ -293,6 +302,30 @@ static int fetch(const struct options *o, const struct tarn_client *client, fetc
     return code;
 }
 
+static int cache(const struct options *o, const struct tarn_client *client, bool reset)
+{
+    char path[48] = "/cache";
+    struct tarn_answer a;
+    enum tarn_error e;
+    enum status s = OK;
+
+    if (o->n_spans >= 0)
+        snprintf(path, sizeof path, "/cache?spans=%lld", (long long)o->n_spans);
+    e = reset ? tarn_cache_reset(&a, client) : tarn_fetch(&a, client, path, NULL, 0);
+    int code = e == TARN_OK ? 0 : fail(&o->client, &a);
+    if (e == TARN_OK && o->json)
+        print_text(a.text, a.text_len);
+    else if (e == TARN_OK)
+        s = (reset ? cache_reset_print : cache_table_print)(stdout, a.text, a.text_len);
+    if (s != OK) {
+        fprintf(stderr, "tarnctl: %s\n", s == ERR_NOMEM ? "out of memory" :
+                "that is no answer of Tarn's /cache: --json prints it");
+        code = 1;
+    }
+    tarn_answer_fini(&a);
+    return code;
+}
+
 struct command {
     const char *name;
     const char *argument; /* the only one allowed; "TEXT": any; NULL: none */
@@ -301,8 +334,8 @@ struct command {
 
 static const struct command commands[] = {
     {"health", NULL, tarn_health},           {"models", NULL, tarn_models},
-    {"metrics", NULL, tarn_metrics},         {"cache", NULL, tarn_cache_stats},
-    {"cache", "reset", tarn_cache_reset},    {"chat", "TEXT", NULL},
+    {"metrics", NULL, tarn_metrics},         {"cache", NULL, NULL},
+    {"cache", "reset", NULL},                {"chat", "TEXT", NULL},
     {"complete", "TEXT", NULL},              {"tokenize", "TEXT", NULL},
 };
 
@@ -336,6 +369,8 @@ static int run(const struct options *o, const struct tarn_client *client)
 
     if (c->fetch)
         return fetch(o, client, c->fetch);
+    if (strcmp(c->name, "cache") == 0)
+        return cache(o, client, c->argument != NULL);
     if (strcmp(text, "-") == 0)
         text = input = read_stdin();
     if (strcmp(c->name, "tokenize") == 0)
@@ -350,7 +385,8 @@ static int run(const struct options *o, const struct tarn_client *client)
 int main(int argc, char **argv)
 {
     struct options o = {.client = {.url = getenv("TARN_URL"), .api_key = getenv("TARN_API_KEY"),
-                                   .idle_timeout_ms = 300000}};
+                                   .idle_timeout_ms = 300000},
+                        .n_spans = -1};
     struct tarn_client *client;
     char why[256];
 

@@ -1,4 +1,5 @@
-/* limits_internal.h - between limits.c and limits_read.c: threads, and reading memory.
+/* limits_internal.h - threads, and reading memory: for limits.c, and for loadgen/cachebench, which
+ * compares with reading alone.
  *
  * Owns    read_create(): the buffers, until read_destroy().
  * Thread  one caller.

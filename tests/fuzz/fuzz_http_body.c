@@ -63,6 +63,18 @@ const char *http_header(const struct http_exchange *x, const char *name)
     return NULL;
 }
 
+const char *http_query(const struct http_exchange *x, const char *name)
+{
+    (void)x;
+    (void)name;
+    return NULL;
+}
+
+void http_will_wait(struct http_exchange *x)
+{
+    (void)x; /* the handler runs here in any case */
+}
+
 const struct buf *http_body(const struct http_exchange *x)
 {
     return &x->body;

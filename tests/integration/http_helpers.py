@@ -30,8 +30,10 @@ class Server:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log,
                                         env={**os.environ, **(env or {})})
         self.port = 0
+        self.first_lines = ""  # of stdout, up to the one that names the port
         assert self.process.stdout
         for line in self.process.stdout:
+            self.first_lines += line.decode(errors="replace")
             found = re.search(rb"http://[^ ]*:(\d+)", line)
             if found:
                 self.port = int(found.group(1))

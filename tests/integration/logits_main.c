@@ -111,7 +111,7 @@ static void run(const struct options *o, struct forward *f, struct cache *cache,
     if (!keys || !out)
         die("cannot write", o->out_file);
     kv_chain_init(&prompt.chain, fingerprint, &scope, KV_SEGMENT_TOKENS_MAX);
-    prompt.n_keys = kv_chain_prompt(&prompt.chain, ids, n, o->span_ends, o->n_span_ends, keys);
+    prompt.n_keys = kv_chain_prompt(&prompt.chain, ids, n, o->span_ends, o->n_span_ends, 0, keys);
     prompt.keys = keys;
     check(cache_seq_open(cache, &prompt, n, &seq), why);
     check(batch_create(&batch, o->chunk, 1, o->chunk, cache_blocks_max(n, 64, 0)), why);
@@ -167,11 +167,10 @@ int main(int argc, char **argv)
                                 .dtype = dtype_of(o.dtype, stored)};
     check(quantization_parse(&wc.quantization, o.quantization, o.quantization_group, &why), &why);
     check(weights_load(&weights, &wc, &why), &why);
-    struct cache_config cc = {device,
-                              {.dtype = dtype_of(o.kv_dtype, wc.dtype),
-                               .n_blocks = cache_blocks_max(n, 64, 0), .n_layers = m.n_layers,
-                               .n_kv_heads = m.n_kv_heads, .head_dim = m.head_dim},
-                              KV_SEGMENT_TOKENS_MAX, true};
+    struct cache_config cc = {
+        .device = device, .segment_tokens = KV_SEGMENT_TOKENS_MAX, .prefix_caching = true,
+        .pool = {.dtype = dtype_of(o.kv_dtype, wc.dtype), .n_blocks = cache_blocks_max(n, 64, 0),
+                 .n_layers = m.n_layers, .n_kv_heads = m.n_kv_heads, .head_dim = m.head_dim}};
     check(cache_create(&cache, &cc, &why), &why);
     struct forward_config fc = {.device = device, .model = &m, .weights = &weights,
                                 .n_rows_max = o.chunk, .n_out_max = o.chunk, .n_pos = n,

@@ -8,7 +8,7 @@ Standard library only, one process, one thread; 10,000 connections at once. The 
 standard output is `listening on URL`; it ends on SIGTERM, or when standard input is closed
 with --until-eof. From Python: `with ScriptedServer(args...) as server: server.url`.
 
-Routes: POST /v1/chat/completions, /v1/completions, /tokenize, /detokenize, /cache/reset; GET
+Routes: POST /v1/chat/completions, /v1/completions, /tokenize, /detokenize; DELETE /cache; GET
 /health, /v1/models, /metrics, /cache; and about the server itself
     GET  /scripted/stats    counters, see class Stats
     GET  /scripted/log      one JSON object a line for each generating request so far:
@@ -331,6 +331,22 @@ class Script:
         return False
 
 
+def cache_answer(query):
+    """As Tarn's /cache; with as many spans as ?spans= says, else 2."""
+    n = int(dict(p.split("=") for p in query.split("&") if "=" in p).get("spans", 2))
+    tier = {"name": "device", "bytes": 4 << 20, "nodes": 5, "hit_tokens": 320, "order": "worth",
+            "evicted_blocks": 6, "moved_in_blocks": 7,
+            "blocks": {"total": 100, "free": 60, "cached": 30, "in_use": 10, "in_transfer": 0,
+                       "leaked": 0}}
+    span = {"depth": 0, "tokens": 64, "blocks": 2, "blocks_by_tier": {"device": 2, "host": 0},
+            "nodes": 1, "children": 0, "uses": 8, "hit_tokens": 300, "idle_s": 0.5,
+            "in_use": False, "held": False}
+    return {"object": "cache", "tiers": [tier], "copies_failed": 0,
+            "tokens": {"queried": 640, "hit": 320, "restored": 0, "hit_rate": 0.5},
+            "tree": {"nodes": 5, "spans": 9, "holds": 0, "held_blocks": 0, "metadata_bytes": 99},
+            "top_spans": [{"key": f"{i:064x}", **span} for i in range(n)]}
+
+
 class Connection(asyncio.Protocol):
     """One client: reads requests, plays one script after the other."""
 
@@ -427,7 +443,12 @@ class Connection(asyncio.Protocol):
                 return
             self.handle_post(path, parsed)
             return
-        answers = {"/health": {"status": "ready"}, "/cache": {"object": "cache"},
+        if method == "DELETE" and path == "/cache":
+            self.reply(200, {"object": "cache.reset", "status": "ok",
+                             "cached_blocks": {"device": 12, "host": 3}, "holds": 0})
+            return
+        path, _, query = path.partition("?")
+        answers = {"/health": {"status": "ready"}, "/cache": cache_answer(query),
                    "/v1/models": {"object": "list", "data": [{"id": "scripted"}, {"id": "other"}]}}
         if path in answers:
             self.reply(200, answers[path])
@@ -441,8 +462,6 @@ class Connection(asyncio.Protocol):
             self.reply(200, {"tokens": [len(w) for w in str(body.get("prompt")).split()]})
         elif path == "/detokenize":
             self.reply(200, {"prompt": " ".join("w" * t for t in body.get("tokens", []))})
-        elif path == "/cache/reset":
-            self.reply(200, {"object": "cache.reset", "status": "ok"})
         else:
             self.reply(404, {"error": {"message": "no such path", "code": "not_found"}})
 

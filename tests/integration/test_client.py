@@ -237,8 +237,12 @@ def tarnctl_does_its_commands(server):
     assert ctl("models").stdout == "scripted\nother\n"
     assert "scripted_requests_total" in ctl("metrics").stdout
     assert ctl("tokenize", "a bb ccc").stdout == "1 2 3\n"
-    assert "cache" in ctl("cache").stdout
-    assert "ok" in ctl("cache", "reset").stdout
+    table = ctl("cache").stdout
+    assert "320 found (50.0 %)" in table and "spans by tokens found, 2 of 9" in table, table
+    assert ctl("cache", "--spans", "5").stdout.count("000000000000 ") == 5
+    assert json.loads(ctl("cache", "--json").stdout)["tiers"][0]["name"] == "device"
+    assert ctl("cache", "reset").stdout.startswith("forgotten: 12 blocks on the device, 3 in host")
+    assert json.loads(ctl("--json", "cache", "reset").stdout)["status"] == "ok"
     assert ctl("--max-tokens", "3", "chat", "Hi").stdout == "t0 t1 t2 \n"
     assert ctl("--max-tokens", "3", "--no-stream", "complete", "Hi").stdout == "t0 t1 t2 \n"
     done = ctl("--usage", "--max-tokens", "2", "chat", "-", stdin="one two three")
@@ -252,7 +256,8 @@ def tarnctl_does_its_commands(server):
                     "stream_options": {"include_usage": True}, "max_tokens": 256, "seed": 7}, body
     assert "commands" in ctl("--help").stdout
     for wrong in (["frobnicate"], ["chat"], ["chat", "a", "b"], ["--max-tokens", "x", "chat", "a"],
-                  ["--nonsense", "1", "health"], [], ["health", "x"], ["cache", "flush"]):
+                  ["--nonsense", "1", "health"], [], ["health", "x"], ["cache", "flush"],
+                  ["--spans", "257", "cache"]):
         assert "tarnctl: " in ctl(*wrong, code=2).stderr
     done = run_tarnctl("--url", "http://127.0.0.1:1", "health", code=1)
     assert "is a server running" in done.stderr

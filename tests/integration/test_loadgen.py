@@ -305,12 +305,13 @@ class Moody(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.reply("application/json", b'{"object": "list", "data": [{"id": "moody"}]}')
 
+    def do_DELETE(self):
+        with self.lock:
+            Moody.n_resets += self.path == "/cache"
+        self.reply("application/json", b"{}")
+
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"] or 0))
-        if self.path == "/cache/reset":
-            with self.lock:
-                Moody.n_resets += 1
-            return self.reply("application/json", b"{}")
         with self.lock:
             Moody.n_active += 1
         time.sleep(0.05)

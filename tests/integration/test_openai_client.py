@@ -70,7 +70,10 @@ def chat_answers() -> None:
     assert answer.choices[0].message.role == "assistant"
     assert answer.choices[0].finish_reason in ("stop", "length")
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
-    assert answer.usage.prompt_tokens_details.cached_tokens >= 0
+    details = answer.usage.prompt_tokens_details
+    # Ours stands beside OpenAI's: its types keep what they do not know.
+    assert details.cached_tokens == sum(details.cached_tokens_details.values()), details
+    assert set(details.cached_tokens_details) == {"device", "host"}, details
 
 
 def chat_streams() -> None:
@@ -85,6 +88,7 @@ def chat_streams() -> None:
         text += "".join(c.delta.content or "" for c in chunk.choices)
     assert text == whole.choices[0].message.content
     assert usage.completion_tokens == whole.usage.completion_tokens
+    assert usage.prompt_tokens_details.cached_tokens_details["host"] == 0, usage
 
 
 def logprobs_and_n_are_read() -> None:

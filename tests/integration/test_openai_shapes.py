@@ -13,7 +13,8 @@ from http_helpers import Server, make_model, run_tests, tarn_server, tarn_test
 RECORDED = tarn_test.shared_data("openai-recorded")
 # README and server/answer.h: what Tarn has beyond OpenAI.
 EXTENSIONS = {"documents", "stop_reason", "token_ids", "prompt_token_ids", "system_fingerprint",
-              "prompt_tokens_details", "completion_tokens_details", "usage"}
+              "prompt_tokens_details", "completion_tokens_details", "usage",
+              "cached_tokens_details"}
 # What recorded answers always have, but only because of who OpenAI is.
 NOT_OURS = {"service_tier", "obfuscation", "completion_tokens_details", "audio_tokens"}
 # Maps whose keys are data.

@@ -12,8 +12,10 @@
 #define N_LIVE 40
 #define N_VOCAB 300
 
-static void assert_adds_up(const struct cache_stats *c)
+static void assert_adds_up(const struct cache_stats *all)
 {
+    const struct cache_tier_stats *c = &all->tier[CACHE_DEVICE];
+
     assert_int_equal(c->n_leaked, 0);
     assert_int_equal(c->n_free + c->n_cached + c->n_in_use + c->n_in_transfer, c->n_blocks);
 }
@@ -78,14 +80,14 @@ static void ten_thousand_random_events_leak_nothing(void **state)
             request_cancel(live[i]);
     engine_test_idle(&t, &st);
     assert_adds_up(&st.cache);
-    assert_int_equal(st.cache.n_in_use, 0);
+    assert_int_equal(st.cache.tier[CACHE_DEVICE].n_in_use, 0);
     for (uint32_t i = 0; i < N_LIVE; i++)
         request_unref(live[i]);
     printf("%u submitted, %u cancelled, %u finished, %llu preemptions, %llu evictions\n",
            n_submitted, n_cancelled, n_finished, (unsigned long long)st.n_preemptions,
-           (unsigned long long)st.cache.n_evicted);
+           (unsigned long long)st.cache.tier[CACHE_DEVICE].n_evicted);
     assert_true(n_finished > 100 && n_cancelled > 100);
-    assert_true(st.n_preemptions > 0 && st.cache.n_evicted > 0);
+    assert_true(st.n_preemptions > 0 && st.cache.tier[CACHE_DEVICE].n_evicted > 0);
     engine_test_close(&t);
 }
 
@@ -114,7 +116,7 @@ static void a_cancelled_request_holds_nothing_after_the_next_step(void **state)
     engine_stats(t.engine, &after);
     assert_int_equal(request_finish(r), FINISH_CANCELLED);
     engine_test_idle(&t, &after);
-    assert_int_equal(after.cache.n_in_use, 0);
+    assert_int_equal(after.cache.tier[CACHE_DEVICE].n_in_use, 0);
     assert_true(after.n_steps < 7000 / 64);
     request_unref(r);
     engine_test_close(&t);
@@ -141,7 +143,7 @@ static void a_full_queue_is_said_and_never_grows(void **state)
     engine_test_open(&t, NULL, &c);
     engine_test_params(&sp, &stop, 400);
     for (int i = 0; i < 64; i++) {
-        assert_ok(request_create(&r[i], t.engine, ids, 40, NULL, 0, &scope, &sp, &stop, &why));
+        assert_ok(request_create(&r[i], t.engine, ids, 40, NULL, 0, &scope, 0, &sp, &stop, &why));
         enum status s = engine_submit(t.engine, r[i], &why);
         assert_true(s == OK || s == ERR_BUSY);
         is_in[i] = s == OK;
@@ -185,17 +187,17 @@ static void what_can_never_run_is_refused_at_once(void **state)
     engine_test_params(&sp, &stop, 50);
     for (uint32_t i = 0; i < 150; i++) /* 150 spans of one token take 150 blocks */
         ends[i] = i + 1;
-    assert_ok(request_create(&r, t.engine, ids, 200, ends, 150, &scope, &sp, &stop, &why));
+    assert_ok(request_create(&r, t.engine, ids, 200, ends, 150, &scope, 0, &sp, &stop, &why));
     assert_int_equal(engine_submit(t.engine, r, &why), ERR_TOO_LARGE);
     request_unref(r);
     ids[3] = 300;
-    assert_int_equal(request_create(&r, t.engine, ids, 200, NULL, 0, &scope, &sp, &stop, &why),
+    assert_int_equal(request_create(&r, t.engine, ids, 200, NULL, 0, &scope, 0, &sp, &stop, &why),
                      ERR_INVALID);
     assert_non_null(strstr(buf_str(&why), "token id 300"));
-    assert_int_equal(request_create(&r, t.engine, ids, 0, NULL, 0, &scope, &sp, &stop, &why),
+    assert_int_equal(request_create(&r, t.engine, ids, 0, NULL, 0, &scope, 0, &sp, &stop, &why),
                      ERR_INVALID);
     static uint32_t many[300];
-    assert_int_equal(request_create(&r, t.engine, many, 300, NULL, 0, &scope, &sp, &stop, &why),
+    assert_int_equal(request_create(&r, t.engine, many, 300, NULL, 0, &scope, 0, &sp, &stop, &why),
                      ERR_INVALID);
     assert_non_null(strstr(buf_str(&why), "maximum context length is 300"));
     engine_test_close(&t);

@@ -19,9 +19,12 @@ static uint8_t fingerprint[KV_FINGERPRINT_BYTES];
 
 static struct cache *make_cache(uint32_t n_blocks, bool prefix_caching)
 {
-    struct cache_config config = {device, {.dtype = DTYPE_F32, .n_blocks = n_blocks, .n_layers = 1,
-                                           .n_kv_heads = 1, .head_dim = 2},
-                                  KV_SEGMENT_TOKENS_MAX, prefix_caching};
+    struct cache_config config = {
+        .device = device,
+        .pool = {.dtype = DTYPE_F32, .n_blocks = n_blocks, .n_layers = 1, .n_kv_heads = 1,
+                 .head_dim = 2},
+        .segment_tokens = KV_SEGMENT_TOKENS_MAX,
+        .prefix_caching = prefix_caching};
     struct cache *c;
 
     assert_ok(cache_create(&c, &config, NULL));
@@ -43,7 +46,7 @@ static void hash_prompt(struct prompt *q, uint32_t n, uint32_t n_ends)
     q->p = (struct cache_prompt){.ids = q->ids, .n_ids = n, .span_ends = q->ends,
                                  .n_span_ends = n_ends, .keys = q->keys};
     kv_chain_init(&q->p.chain, fingerprint, &scope, KV_SEGMENT_TOKENS_MAX);
-    q->p.n_keys = kv_chain_prompt(&q->p.chain, q->ids, n, q->ends, n_ends, q->keys);
+    q->p.n_keys = kv_chain_prompt(&q->p.chain, q->ids, n, q->ends, n_ends, 0, q->keys);
 }
 
 static void make_prompt(struct prompt *q, uint64_t seed, uint32_t n)
@@ -58,7 +61,7 @@ static struct cache_seq *run_whole(struct cache *c, const struct prompt *q)
     struct cache_seq *s;
 
     assert_ok(cache_seq_open(c, &q->p, N_IDS_MAX, &s));
-    uint32_t hit = cache_seq_attach(s);
+    uint32_t hit = cache_seq_attach(s, NULL);
     assert_ok(cache_seq_grow(s, q->p.n_ids - hit));
     cache_seq_commit(s, q->p.n_ids - hit);
     return s;
@@ -80,11 +83,11 @@ static void committed_blocks_are_found_again(void **state)
     cache_seq_close(a);
     assert_int_equal(cache_match(b), 96);
     assert_int_equal(cache_seq_need(b, 4), 4); /* the three would leave the evictable ones */
-    assert_int_equal(cache_seq_attach(b), 96);
+    assert_int_equal(cache_seq_attach(b, NULL), 96);
     cache_stats(c, &st);
-    assert_int_equal(st.n_in_use, 3);
-    assert_int_equal(st.n_cached, 0);
-    assert_int_equal(st.n_leaked, 0);
+    assert_int_equal(st.tier[CACHE_DEVICE].n_in_use, 3);
+    assert_int_equal(st.tier[CACHE_DEVICE].n_cached, 1); /* a's tail of 4 tokens */
+    assert_int_equal(st.tier[CACHE_DEVICE].n_leaked, 0);
     cache_seq_close(b);
     cache_check(c);
     cache_destroy(c);
@@ -115,7 +118,7 @@ static void without_prefix_caching_nothing_is_found(void **state)
     make_prompt(&q, 2, 200);
     cache_seq_close(run_whole(c, &q));
     cache_stats(c, &st);
-    assert_int_equal(st.n_free, N_BLOCKS);
+    assert_int_equal(st.tier[CACHE_DEVICE].n_free, N_BLOCKS);
     struct cache_seq *b;
     assert_ok(cache_seq_open(c, &q.p, 200, &b));
     assert_int_equal(cache_match(b), 0);
@@ -211,11 +214,48 @@ static void two_that_compute_the_same_share_blocks_after_commit(void **state)
     cache_seq_view(b, &vb);
     assert_memory_equal(va.blocks, vb.blocks, 4 * sizeof(uint32_t));
     cache_stats(c, &st);
-    assert_int_equal(st.n_in_use, 4);
-    assert_int_equal(st.n_free, N_BLOCKS - 4);
+    assert_int_equal(st.tier[CACHE_DEVICE].n_in_use, 4);
+    assert_int_equal(st.tier[CACHE_DEVICE].n_free, N_BLOCKS - 4);
     cache_seq_close(a);
     cache_seq_close(b);
     cache_check(c);
+    cache_destroy(c);
+}
+
+/* The next turn of a conversation, and a preempted sequence, go on inside a block. */
+static void a_tail_is_gone_on_with(void **state)
+{
+    struct cache *c = make_cache(N_BLOCKS, true);
+    static struct prompt turn, next, other;
+    struct cache_stats st;
+    struct cache_seq *s;
+
+    (void)state;
+    make_prompt(&turn, 5, 80); /* two blocks and 16 tokens */
+    make_prompt(&next, 5, 300);
+    make_prompt(&other, 5, 300);
+    other.ids[70] ^= 1;
+    hash_prompt(&other, 300, 0);
+    cache_seq_close(run_whole(c, &turn));
+    assert_ok(cache_seq_open(c, &other.p, 400, &s));
+    assert_int_equal(cache_match(s), 64);
+    cache_seq_close(s);
+    assert_ok(cache_seq_open(c, &next.p, 400, &s));
+    assert_int_equal(cache_match(s), 80);
+    assert_int_equal(cache_seq_need(s, 16), 3); /* two cached blocks and the tail's */
+    assert_int_equal(cache_seq_need(s, 17), 4);
+    assert_int_equal(cache_seq_attach(s, NULL), 80);
+    assert_ok(cache_seq_grow(s, 120));
+    cache_seq_commit(s, 110);
+    cache_seq_shrink(s);
+    cache_seq_drop(s); /* 190 tokens: the last 30 are a tail again */
+    assert_int_equal(cache_match(s), 190);
+    assert_int_equal(cache_seq_attach(s, NULL), 190);
+    cache_check(c);
+    cache_stats(c, &st);
+    assert_int_equal(st.tier[CACHE_DEVICE].n_cached, 0);
+    assert_int_equal(st.n_restored_tokens, 190);
+    cache_seq_close(s);
     cache_destroy(c);
 }
 
@@ -246,19 +286,19 @@ static void growth_without_blocks_changes_nothing(void **state)
 
 static void eviction_takes_the_deepest_of_the_oldest_first(void **state)
 {
-    struct cache *c = make_cache(8, true);
-    struct prompt old, fresh, third;
+    struct cache *c = make_cache(24, true);
+    static struct prompt old, fresh, third;
     struct cache_seq *s;
 
     (void)state;
-    make_prompt(&old, 7, 129);
+    make_prompt(&old, 7, 513);
     make_prompt(&fresh, 8, 97);
-    make_prompt(&third, 9, 65);
-    cache_seq_close(run_whole(c, &old));   /* 4 named blocks */
+    make_prompt(&third, 9, 161);
+    cache_seq_close(run_whole(c, &old));   /* 16 named blocks: two segments */
     cache_seq_close(run_whole(c, &fresh)); /* 3 named blocks */
-    cache_seq_close(run_whole(c, &third)); /* 2 named ones and an open one: 2 must go */
-    assert_ok(cache_seq_open(c, &old.p, 129, &s));
-    assert_int_equal(cache_match(s), 64); /* lost its two deepest blocks */
+    cache_seq_close(run_whole(c, &third)); /* 5 named ones and an open one: one must go */
+    assert_ok(cache_seq_open(c, &old.p, 513, &s));
+    assert_int_equal(cache_match(s), 256); /* lost its second segment */
     cache_seq_close(s);
     assert_ok(cache_seq_open(c, &fresh.p, 97, &s));
     assert_int_equal(cache_match(s), 96);
@@ -283,10 +323,10 @@ static void states_add_up_after_random_events(void **state)
             /* few distinct prompts, so that sequences meet */
             make_prompt(&prompts[i], r >> 8 & 3, 50 + (r >> 12) % 500);
             assert_ok(cache_seq_open(c, &prompts[i].p, N_IDS_MAX, &seqs[i]));
-            at[i] = cache_seq_attach(seqs[i]);
+            at[i] = cache_seq_attach(seqs[i], NULL);
         } else if ((r >> 8) % 7 == 0) {
             cache_seq_drop(seqs[i]);
-            at[i] = cache_seq_attach(seqs[i]);
+            at[i] = cache_seq_attach(seqs[i], NULL);
         } else if ((r >> 8) % 11 == 0 || at[i] == prompts[i].p.n_ids) {
             cache_seq_close(seqs[i]);
             seqs[i] = NULL;
@@ -321,6 +361,7 @@ int main(void)
         cmocka_unit_test(spans_cut_segments_and_blocks),
         cmocka_unit_test(growing_in_pieces_gives_the_same_view),
         cmocka_unit_test(two_that_compute_the_same_share_blocks_after_commit),
+        cmocka_unit_test(a_tail_is_gone_on_with),
         cmocka_unit_test(growth_without_blocks_changes_nothing),
         cmocka_unit_test(eviction_takes_the_deepest_of_the_oldest_first),
         cmocka_unit_test(states_add_up_after_random_events),

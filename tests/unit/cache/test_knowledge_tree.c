@@ -198,6 +198,113 @@ static void half_a_key_is_no_key(void **state)
     ktree_destroy(t);
 }
 
+static void a_first_key_finds_its_node_wherever_it_stands(void **state)
+{
+    struct ktree *t = make(8, 16, 1);
+    uint32_t a = add(t, KTREE_ROOT, 0, "abcd", 0), b = add(t, a, 0, "abcdef", 4), up;
+    struct kv_key keys[N_PATH_MAX], like;
+
+    (void)state;
+    path_of(keys, "abcdef");
+    assert_int_equal(ktree_find(t, &keys[0]), a);
+    assert_int_equal(ktree_find(t, &keys[4]), b);
+    assert_int_equal(ktree_find(t, &keys[2]), KTREE_NONE); /* inside of a node */
+    like = keys[4];
+    like.bytes[31] ^= 1; /* 64 bits alike are not the key */
+    assert_int_equal(ktree_find(t, &like), KTREE_NONE);
+    assert_ok(ktree_split(t, a, 2, &up));
+    assert_int_equal(ktree_find(t, &keys[0]), up);
+    assert_int_equal(ktree_find(t, &keys[2]), a);
+    for (uint32_t i = 0; i < 2; i++)
+        assert_memory_equal(ktree_key_at(t, a, i), &keys[2 + i], sizeof keys[0]);
+    assert_true(ktree_leave(t, b, 0));
+    assert_int_equal(ktree_find(t, &keys[4]), KTREE_NONE);
+    ktree_destroy(t);
+}
+
+static void all_nodes_come_once_and_parents_first(void **state)
+{
+    struct ktree *t = make(8, 16, 1);
+    uint32_t a = add(t, KTREE_ROOT, 0, "ab", 0), b = add(t, a, 0, "abcd", 2);
+    uint32_t c = add(t, b, 0, "abcde", 4), d = add(t, a, 0, "abx", 2);
+    uint32_t e = add(t, KTREE_ROOT, 0, "z", 0), n = 0;
+    uint32_t place[9] = {0};
+
+    (void)state;
+    for (uint32_t x = ktree_next(t, KTREE_ROOT); x != KTREE_NONE; x = ktree_next(t, x)) {
+        assert_int_equal(place[x], 0);
+        place[x] = ++n;
+        assert_true(place[x] > place[ktree_look(t, x).parent]);
+    }
+    assert_int_equal(n, 5);
+    assert_true((place[c] < place[d]) == (place[b] < place[d])); /* what is below comes at once */
+    n = 0;
+    for (uint32_t x = ktree_next(t, KTREE_ROOT); x != KTREE_NONE; n++) {
+        assert_true(x == a || x == e);
+        x = ktree_next_outside(t, x);
+    }
+    assert_int_equal(n, 2);
+    assert_int_equal(ktree_next_outside(t, KTREE_ROOT), KTREE_NONE);
+    ktree_destroy(t);
+    t = make(1, 1, 1);
+    assert_int_equal(ktree_next(t, KTREE_ROOT), KTREE_NONE);
+    ktree_destroy(t);
+}
+
+static void a_node_knows_how_many_blocks_stand_before_it(void **state)
+{
+    struct ktree *t = make(8, 16, 1);
+    uint32_t a = add(t, KTREE_ROOT, 0, "abc", 0), b = add(t, a, 0, "abcde", 3), up;
+
+    (void)state;
+    assert_true(ktree_look(t, a).n_before == 0 && ktree_look(t, b).n_before == 3);
+    assert_ok(ktree_split(t, a, 1, &up));
+    assert_true(ktree_look(t, up).n_before == 0 && ktree_look(t, a).n_before == 1 &&
+                ktree_look(t, b).n_before == 3);
+    ktree_check(t);
+    ktree_destroy(t);
+}
+
+static uint32_t n_active(const struct ktree *t)
+{
+    struct ktree_stats stats;
+
+    ktree_check(t);
+    ktree_stats(t, &stats);
+    return stats.n_blocks_active;
+}
+
+static void a_pin_makes_its_path_active_and_nothing_else(void **state)
+{
+    struct ktree *t = make(8, 16, 1);
+    uint32_t a = add(t, KTREE_ROOT, 0, "ab", 0), b = add(t, a, 0, "abcd", 2);
+    uint32_t c = add(t, a, 0, "abx", 2), up;
+    struct kv_key keys[N_PATH_MAX];
+
+    (void)state;
+    ktree_pin(t, b);
+    assert_true(ktree_is_active(t, a) && ktree_is_active(t, b) && !ktree_is_active(t, c));
+    assert_int_equal(n_active(t), 4);
+    ktree_pin(t, c);
+    ktree_pin(t, c);
+    assert_int_equal(ktree_look(t, a).n_active_children, 2);
+    assert_int_equal(n_active(t), 5);
+    assert_ok(ktree_split(t, b, 1, &up)); /* the pin stays below, so the upper part is active */
+    assert_true(ktree_is_active(t, up) && ktree_look(t, up).n_active_children == 1);
+    assert_int_equal(n_active(t), 5);
+    path_of(keys, "abcde");
+    assert_ok(ktree_extend(t, b, 0, keys + 4, slots + 4, 1));
+    assert_int_equal(n_active(t), 6);
+    ktree_unpin(t, b);
+    assert_int_equal(n_active(t), 3); /* c and its path */
+    assert_false(ktree_is_active(t, up));
+    ktree_unpin(t, c);
+    assert_int_equal(n_active(t), 3);
+    ktree_unpin(t, c);
+    assert_int_equal(n_active(t), 0);
+    ktree_destroy(t);
+}
+
 /* --- random operations against a model that searches --- */
 
 #define N_TIERS 3
@@ -365,6 +472,64 @@ static void do_pin(struct model *m, uint32_t id, bool pin)
     x->n_pins += pin ? 1 : UINT32_MAX;
 }
 
+static bool naive_is_active(const struct model *m, uint32_t id)
+{
+    if (m->nodes[id].n_pins)
+        return true;
+    for (uint32_t c = 1; c <= N_NODES; c++)
+        if (m->nodes[c].used && m->nodes[c].parent == id && naive_is_active(m, c))
+            return true;
+    return false;
+}
+
+static uint32_t naive_n_before(const struct model *m, uint32_t id)
+{
+    uint32_t n = 0;
+
+    for (id = m->nodes[id].parent; id != KTREE_ROOT; id = m->nodes[id].parent)
+        n += m->nodes[id].n_blocks;
+    return n;
+}
+
+/* At its end, while it has no child and lies in one tier. */
+static void do_extend(struct model *m, uint32_t id)
+{
+    struct model_node *x = &m->nodes[id];
+
+    if (!x->used || x->n_blocks == N_PATH_MAX || (x->tiers & (x->tiers - 1)))
+        return;
+    for (uint32_t c = 1; c <= N_NODES; c++)
+        if (m->nodes[c].used && m->nodes[c].parent == id)
+            return;
+    struct kv_key key = chain(&x->keys[x->n_blocks - 1], draw(m, 2));
+    uint32_t tier = fastest(x->tiers), slot = m->next_slot++;
+    if (ktree_extend(m->t, id, tier, &key, &slot, 1) != OK)
+        return;
+    x->keys[x->n_blocks] = key;
+    x->slots[tier][x->n_blocks++] = slot;
+}
+
+static void compare_all(const struct model *m)
+{
+    uint32_t n_used = 0, n_blocks_active = 0, n_seen = 0;
+    bool seen[N_NODES + 1] = {true};
+    struct ktree_stats stats;
+
+    for (uint32_t id = 1; id <= N_NODES; id++) {
+        n_used += m->nodes[id].used;
+        if (m->nodes[id].used && naive_is_active(m, id))
+            n_blocks_active += m->nodes[id].n_blocks;
+    }
+    for (uint32_t x = ktree_next(m->t, KTREE_ROOT); x != KTREE_NONE; x = ktree_next(m->t, x)) {
+        assert_true(m->nodes[x].used && !seen[x] && seen[m->nodes[x].parent]);
+        seen[x] = true;
+        n_seen++;
+    }
+    ktree_stats(m->t, &stats);
+    assert_int_equal(n_seen, n_used);
+    assert_int_equal(stats.n_blocks_active, n_blocks_active);
+}
+
 static void compare(const struct model *m, uint32_t id)
 {
     const struct model_node *x = &m->nodes[id];
@@ -375,6 +540,9 @@ static void compare(const struct model *m, uint32_t id)
     struct ktree_node n = ktree_look(m->t, id);
     assert_true(n.parent == x->parent && n.n_blocks == x->n_blocks && n.tiers == x->tiers &&
                 n.n_pins == x->n_pins && n.fastest == fastest(x->tiers));
+    assert_int_equal(n.n_before, naive_n_before(m, id));
+    assert_int_equal(ktree_is_active(m->t, id), naive_is_active(m, id));
+    assert_int_equal(ktree_find(m->t, &x->keys[0]), id);
     assert_memory_equal(ktree_key(m->t, id), &x->keys[x->n_blocks - 1], sizeof x->keys[0]);
     for (uint32_t tier = 0; tier < N_TIERS; tier++)
         if (x->tiers >> tier & 1) {
@@ -400,9 +568,12 @@ static void random_operations_agree_with_a_search(void **state)
             do_place(&m, id, tier);
         else if (what < 85)
             do_leave(&m, id, tier);
-        else
+        else if (what < 97)
             do_pin(&m, id, what < 91);
+        else
+            do_extend(&m, id);
         ktree_check(m.t);
+        compare_all(&m);
         compare(&m, 1 + draw(&m, N_NODES));
         ktree_stats(m.t, &stats);
         n_most = stats.n_nodes > n_most ? stats.n_nodes : n_most;
@@ -421,6 +592,10 @@ int main(void)
         cmocka_unit_test(a_tail_grows_in_place),
         cmocka_unit_test(without_room_nothing_changes),
         cmocka_unit_test(half_a_key_is_no_key),
+        cmocka_unit_test(a_first_key_finds_its_node_wherever_it_stands),
+        cmocka_unit_test(all_nodes_come_once_and_parents_first),
+        cmocka_unit_test(a_node_knows_how_many_blocks_stand_before_it),
+        cmocka_unit_test(a_pin_makes_its_path_active_and_nothing_else),
         cmocka_unit_test(random_operations_agree_with_a_search),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -314,6 +314,104 @@ static void the_filter_compares_with_the_next_victim(void **state)
     replace_destroy(r);
 }
 
+static void what_grows_is_found_under_its_new_name_only(void **state)
+{
+    (void)state;
+    for (int p = 0; p < REPLACE_N_POLICIES; p++) {
+        struct replace *r = make((enum replace_policy)p, 4, 2, 10);
+        uint32_t a = add(r, 1, REPLACE_NONE, 1), b = add(r, 2, REPLACE_NONE, 1);
+        struct replace_stats stats;
+
+        assert_false(replace_grow(r, a, 2, 3)); /* somebody else's name */
+        assert_false(replace_is_free_name(r, 2));
+        replace_stats(r, 0, &stats);
+        assert_int_equal(stats.used_bytes, 2);
+        assert_true(replace_grow(r, a, 3, 9));
+        assert_true(replace_is_free_name(r, 1) && !replace_is_free_name(r, 3));
+        replace_stats(r, 0, &stats);
+        assert_int_equal(stats.used_bytes, 10);
+        assert_false(replace_has_room(r, 0, 1));
+        assert_int_equal(replace_enter(r, 3, REPLACE_NONE, 0, 1), REPLACE_NONE);
+        replace_check(r);
+        replace_remove(r, 0, a);
+        replace_stats(r, 0, &stats);
+        assert_int_equal(stats.used_bytes, 1);
+        assert_int_equal(evict(r, 0), b);
+        replace_check(r);
+        replace_destroy(r);
+    }
+}
+
+static void what_grows_into_a_known_name_inherits_its_uses(void **state)
+{
+    struct replace *r = make(REPLACE_LFU, 8, 1, 10);
+    uint32_t a = replace_enter(r, 1, REPLACE_NONE, 0, 2);
+
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        use(r, a, 1);
+    replace_leave(r, a);
+    assert_true(replace_is_free_name(r, 1)); /* what is remembered only takes no name */
+    uint32_t b = add(r, 2, REPLACE_NONE, 1);
+    assert_true(replace_grow(r, b, 1, 2));
+    use(r, b, 1);
+    assert_priority(r, b, 5);
+    replace_check(r);
+    replace_destroy(r);
+}
+
+static void several_are_expected_and_taken_back_at_once(void **state)
+{
+    (void)state;
+    for (int p = 0; p < REPLACE_N_POLICIES; p++) {
+        struct replace *r = make((enum replace_policy)p, 8, 1, 10);
+        uint32_t a = add(r, 1, REPLACE_NONE, 1), b = add(r, 2, REPLACE_NONE, 1), up;
+
+        use(r, b, -1);
+        replace_expect(r, a, +3);
+        assert_int_equal(replace_n_expected(r, a), 3);
+        assert_int_equal(replace_peek(r, 0), b);
+        replace_expect(r, a, 0);
+        replace_expect(r, a, -2);
+        assert_int_equal(replace_n_expected(r, a), 1);
+        assert_int_equal(replace_peek(r, 0), b);
+        assert_true(replace_grow(r, a, 3, 2));
+        up = replace_split(r, a, 4, 1);
+        assert_true(replace_n_expected(r, up) == 1 && replace_n_expected(r, a) == 1);
+        replace_expect(r, a, -1);
+        assert_int_equal(replace_n_expected(r, a), 0);
+        assert_int_equal(replace_n_expected(r, up), 1);
+        assert_int_equal(replace_peek(r, 0), a);
+        replace_check(r);
+        replace_destroy(r);
+    }
+}
+
+/* What lies in a faster tier may leave a slower one before what hangs below it there. */
+static void an_inner_entry_leaves_a_slower_tier(void **state)
+{
+    (void)state;
+    for (int p = 0; p < REPLACE_N_POLICIES; p++) {
+        struct replace *r = make((enum replace_policy)p, 8, 2, 10);
+        uint32_t a = add(r, 1, REPLACE_NONE, 1), b = replace_enter(r, 2, a, 0, 1);
+        struct replace_victim v;
+
+        use(r, b, 1);
+        replace_insert(r, 1, a);
+        replace_insert(r, 1, b);
+        replace_remove(r, 1, a);
+        assert_true(replace_in_tier(r, 0, a) && !replace_in_tier(r, 1, a));
+        replace_check(r);
+        assert_ok(replace_evict(r, 0, &v));
+        assert_true(v.id == a && v.has_below && !v.has_copy);
+        replace_insert(r, 1, a); /* its place above b is known */
+        assert_int_equal(evict(r, 1), b);
+        assert_int_equal(evict(r, 1), a);
+        replace_check(r);
+        replace_destroy(r);
+    }
+}
+
 /* --- contest --- */
 
 #define N_KEYS 40000
@@ -451,6 +549,10 @@ int main(void)
         cmocka_unit_test(the_past_is_kept_as_long_as_there_is_room),
         cmocka_unit_test(a_name_in_the_tree_is_not_given_twice),
         cmocka_unit_test(the_filter_compares_with_the_next_victim),
+        cmocka_unit_test(what_grows_is_found_under_its_new_name_only),
+        cmocka_unit_test(what_grows_into_a_known_name_inherits_its_uses),
+        cmocka_unit_test(several_are_expected_and_taken_back_at_once),
+        cmocka_unit_test(an_inner_entry_leaves_a_slower_tier),
         cmocka_unit_test(contest_keeps_documents_like_counting),
         cmocka_unit_test(contest_keeps_conversations_like_recency),
         cmocka_unit_test(contest_changes_its_mind_with_the_workload),

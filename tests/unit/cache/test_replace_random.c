@@ -223,8 +223,48 @@ static void do_expect(struct model *m, uint32_t k, int delta)
 
     if (!n->in_tree || (delta < 0 && !n->n_expected))
         return;
+    if (delta < 0 && (uint32_t)-delta > n->n_expected)
+        delta = -(int)n->n_expected;
     replace_expect(m->r, n->id, delta);
     n->n_expected += (uint32_t)delta;
+    assert_int_equal(replace_n_expected(m->r, n->id), n->n_expected);
+}
+
+static void do_remove(struct model *m, uint32_t k, uint32_t tier)
+{
+    struct node *n = &m->nodes[k];
+
+    if (!n->in_tree || !n->present[tier] || n->n_pins[tier])
+        return;
+    for (uint32_t t = tier; t < N_TIERS; t++) /* children keep a prefix that is not slower */
+        if (has_child(m, k, t) && !(tier > 0 && n->present[0]) &&
+            !(t > tier && n->present[t]))
+            return;
+    replace_remove(m->r, tier, n->id);
+    n->present[tier] = false;
+    m->used[tier] -= n->bytes;
+}
+
+static void do_grow(struct model *m, uint32_t k, uint32_t to)
+{
+    struct node *n = &m->nodes[k], past = m->nodes[to];
+    uint64_t more = 1 + draw(m, 4);
+    uint32_t tier = n->present[0] ? 0 : 1;
+
+    if (!n->in_tree || has_child(m, k, N_TIERS) || (n->present[0] && n->present[1]) ||
+        (n->present[tier] && m->used[tier] + more > capacities[tier]))
+        return;
+    assert_int_equal(replace_is_free_name(m->r, to), !past.in_tree);
+    assert_int_equal(replace_grow(m->r, n->id, to, n->bytes + more), !past.in_tree);
+    if (past.in_tree)
+        return;
+    m->used[tier] += n->present[tier] ? more : 0;
+    n->bytes += more;
+    n->n_uses += past.n_uses;
+    n->n_misses += past.n_misses;
+    n->miss_s += past.miss_s;
+    m->nodes[to] = *n;
+    *n = (struct node){0};
 }
 
 static void do_split(struct model *m, uint32_t k, uint32_t upper)
@@ -278,11 +318,15 @@ static void step(struct model *m)
     else if (what < 85)
         do_pin(m, k, tier, false);
     else if (what < 88)
-        do_expect(m, k, +1);
+        do_expect(m, k, 1 + (int)draw(m, 3));
     else if (what < 92)
-        do_expect(m, k, -1);
+        do_expect(m, k, -1 - (int)draw(m, 3));
     else if (what < 94)
         do_split(m, k, draw(m, N_KEYS));
+    else if (what < 95)
+        do_grow(m, k, draw(m, N_KEYS));
+    else if (what < 96)
+        do_remove(m, k, tier);
     else
         do_leave(m, k);
 }

@@ -320,7 +320,7 @@ static void keys_and_paths_are_sent(void **state)
     assert_non_null(strstr(sent, "GET /health HTTP/1.1\r\n"));
     assert_non_null(strstr(sent, "Bearer k\r\n"));
     assert_non_null(strstr(sent, "X-Mine: 1\r\n"));
-    assert_non_null(strstr(sent, "POST /cache/reset HTTP/1.1\r\n"));
+    assert_non_null(strstr(sent, "DELETE /cache HTTP/1.1\r\n"));
     assert_non_null(strstr(sent, "Bearer adm\r\n"));
     tarn_client_destroy(client);
     canned_stop(server);

@@ -89,6 +89,7 @@ static void everything_has_its_place(void **state)
     r.n_stop_token_ids = 2;
     r.session_id = "s";
     r.cache_salt = "c";
+    r.cache_ttl = 60;
     r.request_id = "q";
     expect_body(&r, "{\"model\":\"m\",\"messages\":[{\"role\":\"system\",\"content\":\"S\"},"
                     "{\"role\":\"user\",\"content\":\"U\"}],\"documents\":[{\"title\":\"T\","
@@ -100,7 +101,8 @@ static void everything_has_its_place(void **state)
                     "\"top_k\":40,\"min_tokens\":2,\"ignore_eos\":true,\"priority\":-3,"
                     "\"return_token_ids\":false,\"add_special_tokens\":false,\"min_p\":0.1,"
                     "\"repetition_penalty\":1.1,\"stop_token_ids\":[1,4294967295],"
-                    "\"session_id\":\"s\",\"cache_salt\":\"c\",\"request_id\":\"q\"}");
+                    "\"session_id\":\"s\",\"cache_salt\":\"c\",\"cache_ttl\":60,"
+                    "\"request_id\":\"q\"}");
 }
 
 static void token_ids_stand_for_a_prompt(void **state)

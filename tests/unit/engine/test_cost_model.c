@@ -121,6 +121,74 @@ static void corrections_converge_and_wild_ones_are_bounded(void **state)
             assert_true(m.seconds[i][j] > 0);
 }
 
+/* A model of 1 GB and 1 GFLOP a token, on a device of 1 GB and 100 GFLOP a second. */
+static const struct cost_estimate guess = {.weight_bytes = 1e9, .flops_per_token = 1e9,
+                                           .flops_per_pair = 1e5, .bytes_per_s = 1e9,
+                                           .flops_per_s = 1e11};
+
+static void an_estimate_has_a_floor_and_grows_with_work(void **state)
+{
+    struct cost_model m;
+
+    (void)state;
+    cost_model_estimate(&m, &guess);
+    /* 32 and 64 tokens cost the reading of the weights, 1 s, and their attention. */
+    assert_seconds(&m, 0, 32, 1 + 32 * 16 * 1e-6);
+    assert_seconds(&m, 0, 64, 1 + 64 * 32 * 1e-6);
+    assert_seconds(&m, 0, 1, 1 + 32 * 16 * 1e-6);
+    assert_seconds(&m, 0, 0, 0);
+    assert_seconds(&m, 4096, 1024, 1024 * 1e-2 + 1024 * (4096 + 512) * 1e-6);
+    for (uint32_t i = 0; i < m.n_cached; i++)
+        for (uint32_t j = 0; j < m.n_new; j++) {
+            assert_true(i == 0 || m.seconds[i][j] > m.seconds[i - 1][j]);
+            assert_true(j == 0 || m.seconds[i][j] > m.seconds[i][j - 1]);
+        }
+}
+
+/* Without attention and the floor, twice the tokens are twice the time; what the device does scales
+ * all of it. */
+static void an_estimate_has_the_right_ratios(void **state)
+{
+    struct cost_estimate e = guess;
+    struct cost_model slow, fast;
+
+    (void)state;
+    e.weight_bytes = e.flops_per_pair = 0;
+    cost_model_estimate(&slow, &e);
+    e.flops_per_s *= 4;
+    cost_model_estimate(&fast, &e);
+    assert_seconds(&slow, 512, 2048, 2 * cost_model_seconds(&slow, 512, 1024));
+    assert_seconds(&slow, 512, 2048, cost_model_seconds(&slow, 8192, 2048));
+    assert_seconds(&slow, 512, 2048, 4 * cost_model_seconds(&fast, 512, 2048));
+}
+
+static void scaling_keeps_the_ratios_and_meets_the_measurement(void **state)
+{
+    struct cost_model m, was;
+
+    (void)state;
+    cost_model_estimate(&m, &guess);
+    was = m;
+    cost_model_scale(&m, 300, 700, 0.25); /* between points, too */
+    assert_seconds(&m, 300, 700, 0.25);
+    double factor = 0.25 / cost_model_seconds(&was, 300, 700);
+    for (uint32_t i = 0; i < m.n_cached; i++)
+        for (uint32_t j = 0; j < m.n_new; j++)
+            assert_true(fabs(m.seconds[i][j] / was.seconds[i][j] - factor) < 1e-12);
+}
+
+static void a_measurement_that_says_nothing_scales_nothing(void **state)
+{
+    static const double bad[] = {0, -1, (double)INFINITY, (double)NAN};
+    struct cost_model m = small(), was = m;
+
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++)
+        cost_model_scale(&m, 100, 10, bad[i]);
+    cost_model_scale(&m, 100, 0, 1); /* no work was measured */
+    assert_memory_equal(&m, &was, sizeof m);
+}
+
 static const struct cost_model_subject subject = {{1, 2, 3}, "cpu \"2\" threads"};
 
 static void a_saved_model_is_read_back_bit_for_bit(void **state)
@@ -195,6 +263,10 @@ int main(void)
         cmocka_unit_test(a_grid_that_makes_no_sense_is_refused_with_words),
         cmocka_unit_test(a_correction_moves_the_answer_by_the_rate),
         cmocka_unit_test(corrections_converge_and_wild_ones_are_bounded),
+        cmocka_unit_test(an_estimate_has_a_floor_and_grows_with_work),
+        cmocka_unit_test(an_estimate_has_the_right_ratios),
+        cmocka_unit_test(scaling_keeps_the_ratios_and_meets_the_measurement),
+        cmocka_unit_test(a_measurement_that_says_nothing_scales_nothing),
         cmocka_unit_test(a_saved_model_is_read_back_bit_for_bit),
         cmocka_unit_test(a_file_about_something_else_is_no_model),
         cmocka_unit_test(broken_files_are_errors),

@@ -53,8 +53,8 @@ static void assert_nothing_held(struct engine_test *t)
     struct engine_stats st;
 
     engine_test_idle(t, &st);
-    assert_int_equal(st.cache.n_in_use, 0);
-    assert_int_equal(st.cache.n_leaked, 0);
+    assert_int_equal(st.cache.tier[CACHE_DEVICE].n_in_use, 0);
+    assert_int_equal(st.cache.tier[CACHE_DEVICE].n_leaked, 0);
 }
 
 /* --- memory --- */
@@ -204,7 +204,8 @@ static void a_dead_device_ends_every_request(void **state)
     assert_nothing_held(&t);
     buf_init(&why, BUF_WHY_MAX);
     engine_test_params(&sp, &st, N_OUT);
-    assert_ok(request_create(&late, t.engine, ids[0], N_PROMPT, NULL, 0, &scope, &sp, &st, NULL));
+    assert_ok(request_create(&late, t.engine, ids[0], N_PROMPT, NULL, 0, &scope, 0, &sp, &st,
+                             NULL));
     assert_int_equal(engine_submit(t.engine, late, &why), ERR_UNAVAILABLE);
     assert_non_null(strstr(buf_str(&why), "device failed"));
     request_unref(late);

@@ -17,6 +17,10 @@ atomic_uint fake_n_inside;
 atomic_int fake_fail_at = -1;
 atomic_bool fake_uses_documents;
 atomic_bool fake_failed;
+atomic_uint fake_clock_s;
+atomic_bool fake_is_stuck;
+_Atomic uint64_t fake_view_ns;
+atomic_uint fake_n_resets;
 
 struct tokenizer {
     char bytes[256];
@@ -158,7 +162,8 @@ enum status chat_template_render(const struct chat_template *t, const struct jso
     enum status s = buf_puts(out, text_of(js_get(context, "bos_token")));
 
     (void)t;
-    (void)now_s;
+    if (s == OK && atomic_load(&fake_clock_s))
+        s = buf_printf(out, "%lld\n", (long long)now_s / atomic_load(&fake_clock_s));
     if (js_get(context, "raise"))
         return buf_why(why, ERR_INVALID, "raised");
     for (size_t i = 0; s == OK && i < js_len(documents); i++)
@@ -175,6 +180,8 @@ enum status chat_template_render(const struct chat_template *t, const struct jso
 bool chat_template_uses(const struct chat_template *t, const char *variable)
 {
     (void)t;
+    if (strcmp(variable, "strftime_now") == 0)
+        return atomic_load(&fake_clock_s) > 0;
     return strcmp(variable, "documents") == 0 && atomic_load(&fake_uses_documents);
 }
 
@@ -189,9 +196,11 @@ const char *finish_reason_name(enum finish_reason r)
 
 enum status request_create(struct request **out, const struct engine *e, const uint32_t *ids,
                            uint32_t n_ids, const uint32_t *span_ends, uint32_t n_span_ends,
-                           const struct kv_scope *scope, const struct sampling *sampling,
-                           const struct stopping *stopping, struct buf *why)
+                           const struct kv_scope *scope, uint32_t n_public,
+                           const struct sampling *sampling, const struct stopping *stopping,
+                           struct buf *why)
 {
+    (void)n_public;
     (void)span_ends;
     (void)n_span_ends;
     (void)scope;
@@ -340,7 +349,8 @@ struct engine *fake_engine_create(uint32_t max_model_len)
         .model_dir = "fake", .ops_name = "fake", .n_vocab = FAKE_N_VOCAB,
         .max_model_len = max_model_len, .eos_ids = &e->eos, .n_eos_ids = 1,
         .default_temperature = 0.75f, .default_top_p = 0.9f, .default_repetition_penalty = 1,
-        .default_top_k = 7, .n_kv_blocks = 100, .fingerprint_hex = "0123456789abcdef"};
+        .default_top_k = 7, .n_kv_blocks = 100, .n_kv_host_blocks = FAKE_N_HOST_BLOCKS,
+        .kv_block_bytes = 4096, .fingerprint_hex = "0123456789abcdef"};
     for (int i = 0; i < 256; i++)
         e->tokenizer.bytes[i] = (char)i;
     pthread_mutex_init(&e->lock, NULL);
@@ -398,6 +408,7 @@ enum status engine_submit(struct engine *e, struct request *r, struct buf *why)
 void engine_reset_cache(struct engine *e)
 {
     (void)e;
+    atomic_fetch_add(&fake_n_resets, 1);
 }
 
 const struct engine_info *engine_info(const struct engine *e)
@@ -415,13 +426,58 @@ const struct chat_template *engine_chat_template(const struct engine *e)
     return &e->template;
 }
 
+/* Under the lock. Every figure is another one, so that none can stand for another. */
+static void fill_cache(const struct engine *e, struct cache_stats *c)
+{
+    *c = (struct cache_stats){
+        .policy = "lru", .n_query_tokens = 400, .n_hit_tokens = 100, .n_restored_tokens = 3,
+        .n_copies_failed = 4, .n_nodes = 5, .n_holds = 6, .n_held_blocks = 8, .memory_bytes = 9000,
+        .tier = {[CACHE_DEVICE] = {.n_blocks = 100, .n_free = 80 - e->n_inside, .n_cached = 20,
+                                   .n_in_use = e->n_inside, .n_nodes = 11, .n_hit_tokens = 70,
+                                   .n_evicted = 12, .n_moved_in = 13, .order = ""},
+                 [CACHE_HOST] = {.n_blocks = FAKE_N_HOST_BLOCKS, .n_free = 20, .n_cached = 29,
+                                 .n_in_transfer = 1, .n_nodes = 14, .n_hit_tokens = 30,
+                                 .n_evicted = 15, .n_moved_in = 16, .order = ""}}};
+}
+
+/* Span i has key bytes i and i + 1 blocks, the first of them in host memory. */
+enum status engine_cache_view(struct engine *e, uint32_t n_spans_max,
+                              struct engine_cache_view *out)
+{
+    uint64_t end_ns = clock_now_ns() + atomic_load(&fake_view_ns);
+
+    if (atomic_load(&fake_is_stuck))
+        return ERR_TIMEOUT;
+    while (clock_now_ns() < end_ns && atomic_load(&fake_view_ns))
+        clock_sleep_ns(IDLE_NS);
+    memset(out, 0, sizeof *out);
+    pthread_mutex_lock(&e->lock);
+    fill_cache(e, &out->stats);
+    pthread_mutex_unlock(&e->lock);
+    out->n_spans_all = 1000;
+    out->n_spans = n_spans_max < ENGINE_N_SPANS_MAX ? n_spans_max : ENGINE_N_SPANS_MAX;
+    for (uint32_t i = 0; i < out->n_spans; i++) {
+        struct cache_span *s = &out->spans[i];
+        *s = (struct cache_span){.depth = i, .n_blocks = i + 1, .n_tokens = 32 * (i + 1),
+                                 .n_blocks_in = {[CACHE_DEVICE] = i, [CACHE_HOST] = 1},
+                                 .n_nodes = 2, .n_children = 3, .n_uses = 1000 - i,
+                                 .n_hit_tokens = 900 - i, .idle_ns = 1500000000, .in_use = i == 0,
+                                 .is_held = i == 1};
+        memset(s->key.bytes, (int)(i & 255), sizeof s->key.bytes);
+    }
+    return OK;
+}
+
 void engine_stats(struct engine *e, struct engine_stats *out)
 {
     memset(out, 0, sizeof *out);
     pthread_mutex_lock(&e->lock);
-    out->cache.n_blocks = 100;
-    out->cache.n_in_use = out->n_running = e->n_inside;
-    out->cache.n_free = 100 - e->n_inside;
+    fill_cache(e, &out->cache);
+    out->n_running = e->n_inside;
+    out->n_prompt_tokens = 100;
+    out->n_prompt_tokens_cached = 60;
+    out->n_prompt_tokens_in[CACHE_DEVICE] = 40;
+    out->n_prompt_tokens_in[CACHE_HOST] = 20;
     out->n_generation_tokens = e->n_tokens;
     pthread_mutex_unlock(&e->lock);
     hist_init(&out->ttft_s, hist_bounds_ttft_s, 22);

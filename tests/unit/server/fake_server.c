@@ -15,6 +15,7 @@
 #include "tests/unit/server/fake_engine.h"
 #include "server/http.h"
 #include "server/http_flags.h"
+#include "server/preamble.h"
 #include "server/server.h"
 
 #define N_FIXED 4
@@ -63,6 +64,7 @@ static void serve(struct server *srv, struct http_server *http, const sigset_t *
 int main(int argc, char **argv)
 {
     struct config config;
+    struct preambles *preambles = NULL;
     struct http_config hc;
     struct server srv;
     struct http_server *http;
@@ -85,10 +87,15 @@ int main(int argc, char **argv)
     if (s == OK)
         s = hash_init();
     if (s == OK)
+        s = preambles_open(&preambles, config.preamble, &why);
+    if (s == OK)
         s = server_init(&srv, &config, engine);
     if (s == OK) {
+        s = preambles_prepare(preambles, &srv, &why);
+        srv.preambles = preambles;
         http_flags_apply(&hc, &config, &srv);
-        s = http_create(&http, &hc, &why);
+        if (s == OK)
+            s = http_create(&http, &hc, &why);
         if (s == OK)
             serve(&srv, http, &set);
         engine_close(engine);
@@ -98,6 +105,7 @@ int main(int argc, char **argv)
         server_fini(&srv);
     }
     engine_close(engine);
+    preambles_destroy(preambles);
     if (s != OK)
         fprintf(stderr, "%s\n", buf_str(&why));
     config_fini(&config);

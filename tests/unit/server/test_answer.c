@@ -42,7 +42,7 @@ static void one_open(struct one *o, enum params_kind kind, const char *json)
     o->call.choices = &o->choice;
     prompt_init(&o->prompt, 16);
     buf_init(&o->call.frame_head, 1024);
-    assert_ok(request_create(&r, t.engine, ids, 3, NULL, 0, &o->call.params.scope,
+    assert_ok(request_create(&r, t.engine, ids, 3, NULL, 0, &o->call.params.scope, 0,
                              &o->call.params.sampling, &o->call.params.stopping, &why));
     r->wake = on_wake;
     choice_init(&o->choice, r, t.srv.tokenizer);
@@ -153,6 +153,42 @@ static void a_whole_completion_has_openais_shape(void **state)
     one_close(&o);
 }
 
+/* In a stream and in one piece, for a chat and a completion. */
+static void usage_says_which_tier_held_the_cached_tokens(void **state)
+{
+    static const enum params_kind kinds[] = {PARAMS_CHAT, PARAMS_COMPLETION};
+    struct one o;
+    struct buf f;
+    struct json *j;
+
+    (void)state;
+    buf_init(&f, 1 << 16);
+    for (int i = 0; i < 4; i++) {
+        one_open(&o, kinds[i / 2], "{'max_tokens':2}");
+        struct request *r = o.choice.request;
+        atomic_store(&r->n_cached, 96);
+        atomic_store(&r->n_cached_in[CACHE_DEVICE], 64);
+        atomic_store(&r->n_cached_in[CACHE_HOST], 32);
+        buf_reset(&f);
+        if (i % 2 == 0) {
+            assert_ok(answer_write(&o.call, &f));
+            assert_ok(js_parse(&j, f.data, f.len, NULL));
+        } else {
+            assert_ok(frame_write_usage(&o.call, &f));
+            j = parse_frame(&f);
+        }
+        const struct json *d = js_get(js_get(j, "usage"), "prompt_tokens_details");
+        const struct json *by_tier = js_get(d, "cached_tokens_details");
+        assert_int_equal(js_int(js_get(d, "cached_tokens")), 96);
+        assert_int_equal(js_len(by_tier), 2);
+        assert_int_equal(js_int(js_get(by_tier, "device")), 64);
+        assert_int_equal(js_int(js_get(by_tier, "host")), 32);
+        js_unref(j);
+        one_close(&o);
+    }
+    buf_fini(&f);
+}
+
 static void a_stop_string_ends_the_text_and_is_named(void **state)
 {
     struct one o;
@@ -253,6 +289,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(frames_of_a_chat_have_openais_shape),
         cmocka_unit_test(a_whole_completion_has_openais_shape),
+        cmocka_unit_test(usage_says_which_tier_held_the_cached_tokens),
         cmocka_unit_test(a_stop_string_ends_the_text_and_is_named),
         cmocka_unit_test(any_bytes_make_valid_frames),
         cmocka_unit_test(errors_repeat_the_parameter),

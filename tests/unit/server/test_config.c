@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cache/cache.h"
 #include "server/config.h"
 
 #define N_ARGS_MAX 16
@@ -53,6 +54,9 @@ static void defaults_are_those_of_the_table(void **state)
     assert_int_equal(c.max_body_bytes, 32u << 20);
     assert_true(c.prefix_caching);
     assert_string_equal(c.scheduling_policy, "fcfs");
+    assert_int_equal(c.kv_host_bytes, 0);
+    assert_true(c.kv_prefetch_share == 0.1 && c.kv_hold_share == 0.25);
+    assert_string_equal(c.cache_policy, "contest");
     config_fini(&c);
     buf_fini(&why);
 }
@@ -142,6 +146,73 @@ static void other_words_for_a_choice_become_ours(void **state)
     buf_fini(&why);
 }
 
+static void the_kv_store_is_configured_by_flags(void **state)
+{
+    struct config c;
+    struct buf why;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    assert_ok(load(&c, "--model m --kv-host-bytes 3G --kv-prefetch-share 0 --kv-hold-share=1 "
+                       "--cache-policy lru", no_env, &why));
+    assert_int_equal(c.kv_host_bytes, UINT64_C(3) << 30);
+    assert_true(c.kv_prefetch_share == 0 && c.kv_hold_share == 1);
+    assert_string_equal(c.cache_policy, "lru");
+    config_fini(&c);
+    buf_fini(&why);
+    refuses("--model m --kv-prefetch-share 1.1", no_env, "from 0 to 1, got \"1.1\"");
+    refuses("--model m --kv-hold-share -0.1", no_env, "--kv-hold-share: expected a number");
+    refuses("--model m --kv-hold-share nan", no_env, "--kv-hold-share: expected a number");
+    refuses("--model m --kv-host-bytes lots", no_env, "--kv-host-bytes: expected a size");
+    refuses("--model m --kv-host-bytes 1M --no-enable-prefix-caching", no_env,
+            "--kv-host-bytes: ");
+}
+
+/* One list, in cache/: what it names can be chosen, and nothing else. */
+static void preambles_are_files_separated_by_commas(void **state)
+{
+    struct config c;
+    struct buf why, text;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    buf_init(&text, 1u << 16);
+    assert_ok(load(&c, "--model m", no_env, &why));
+    assert_string_equal(c.preamble, "");
+    config_fini(&c);
+    assert_ok(load(&c, "--model m --preamble one.txt,/two.txt", no_env, &why));
+    assert_string_equal(c.preamble, "one.txt,/two.txt");
+    config_describe(&c, &text);
+    assert_non_null(strstr(buf_str(&text), "preamble=\"one.txt,/two.txt\" "));
+    config_fini(&c);
+    buf_fini(&text);
+    buf_fini(&why);
+}
+
+static void the_policies_are_those_of_the_cache(void **state)
+{
+    char names[256], line[128];
+    struct config c;
+    struct buf why;
+    int n = 0;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    snprintf(names, sizeof names, "%s", cache_policies());
+    for (char *end, *name = strtok_r(names, ", ", &end); name; name = strtok_r(NULL, ", ", &end)) {
+        snprintf(line, sizeof line, "--model m --cache-policy %s", name);
+        assert_ok(load(&c, line, no_env, &why));
+        assert_string_equal(c.cache_policy, name);
+        config_fini(&c);
+        n++;
+    }
+    assert_true(n >= 4);
+    buf_fini(&why);
+    refuses("--model m --cache-policy contes", no_env, "did you mean \"contest\"?");
+    refuses("--model m --cache-policy contest,lru", no_env, cache_policies());
+    refuses("--model m --cache-policy ,", no_env, "\",\" is not known");
+}
+
 static void an_unknown_name_gets_the_nearest_one(void **state)
 {
     (void)state;
@@ -220,6 +291,9 @@ int main(void)
         cmocka_unit_test(a_share_is_read_and_described),
         cmocka_unit_test(every_spelling_of_a_switch_is_read),
         cmocka_unit_test(other_words_for_a_choice_become_ours),
+        cmocka_unit_test(the_kv_store_is_configured_by_flags),
+        cmocka_unit_test(preambles_are_files_separated_by_commas),
+        cmocka_unit_test(the_policies_are_those_of_the_cache),
         cmocka_unit_test(an_unknown_name_gets_the_nearest_one),
         cmocka_unit_test(a_bad_value_names_its_option),
         cmocka_unit_test(secrets_are_not_described),

@@ -1,76 +1,18 @@
 /* GET /metrics over a socket, with the fake engine: what each caller sees, and how much of it. The
  * format itself is checked by tests/integration/test_keys.py. */
-#include "tests/unit/server/server_test.h"
+#include "tests/unit/server/http_test.h"
 
-#include <arpa/inet.h>
 #include <stdlib.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "server/auth.h"
-#include "server/http.h"
-#include "server/route.h"
-
-struct metrics_test {
-    struct server_test s;
-    struct http_server *http;
-    struct buf text; /* the last answer, head and body */
-};
 
 static char key_file[] = "/tmp/tarn-test-metrics-XXXXXX";
 
-static void open_test(struct metrics_test *t, const char *model, const char *keys,
-                      const char *admin)
-{
-    struct buf why;
-
-    memset(t, 0, sizeof *t);
-    t->s.config.model = (char *)(uintptr_t)model;
-    t->s.config.served_model_name = (char *)(uintptr_t) "";
-    t->s.config.api_key = (char *)(uintptr_t) "";
-    t->s.config.api_key_file = (char *)(uintptr_t)keys;
-    t->s.config.admin_api_key = (char *)(uintptr_t)admin;
-    t->s.config.max_body_bytes = 1u << 20;
-    t->s.engine = fake_engine_create(100);
-    buf_init(&why, BUF_WHY_MAX);
-    buf_init(&t->text, 8u << 20);
-    assert_ok(server_init(&t->s.srv, &t->s.config, t->s.engine));
-    struct http_config config = {.host = "127.0.0.1", .n_threads = 1, .n_connections_max = 8,
-                                 .body_bytes_max = 1u << 20, .early = route_early,
-                                 .handle = route_handle, .arg = &t->s.srv};
-    if (http_create(&t->http, &config, &why) != OK)
-        fail_msg("%s", buf_str(&why));
-    buf_fini(&why);
-}
-
-static void close_test(struct metrics_test *t)
-{
-    http_stop(t->http);
-    engine_close(t->s.engine);
-    http_destroy(t->http);
-    server_fini(&t->s.srv);
-    buf_fini(&t->text);
-}
-
 /* The page as this key sees it. */
-static const char *get(struct metrics_test *t, const char *key)
+static const char *get(struct http_test *t, const char *key)
 {
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(http_port(t->http)),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    char bytes[4096];
-    ssize_t n;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-
-    assert_true(fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof to) == 0);
-    int len = snprintf(bytes, sizeof bytes, "GET /metrics HTTP/1.1\r\nHost: x\r\nx-api-key: %s\r\n"
-                       "Connection: close\r\n\r\n", key);
-    assert_int_equal(write(fd, bytes, (size_t)len), len);
-    buf_reset(&t->text);
-    while ((n = read(fd, bytes, sizeof bytes)) > 0)
-        assert_ok(buf_append(&t->text, bytes, (size_t)n));
-    close(fd);
-    return buf_str(&t->text);
+    return http_test_ask(t, "GET", "/metrics", key);
 }
 
 static unsigned count(const char *text, const char *word)
@@ -98,11 +40,11 @@ static void write_keys(unsigned n)
 
 static void each_key_sees_itself_and_an_admin_all(void **state)
 {
-    struct metrics_test t;
+    struct http_test t;
 
     (void)state;
     write_keys(3);
-    open_test(&t, "m", key_file, "boss");
+    http_test_open(&t, "m", key_file, "boss");
     const char *page = get(&t, "sk-00000001");
     assert_non_null(strstr(page, "HTTP/1.1 200"));
     assert_non_null(strstr(page, "tarn:tenant_requests_total{model_name=\"m\",engine=\"0\","
@@ -124,36 +66,94 @@ static void each_key_sees_itself_and_an_admin_all(void **state)
     assert_non_null(strstr(page, "HTTP/1.1 401"));
     assert_null(strstr(page, "vllm:"));
     assert_null(strstr(page, "sk-0000"));
-    close_test(&t);
+    http_test_close(&t);
 }
 
 static void labels_are_bounded(void **state)
 {
-    struct metrics_test t;
+    struct http_test t;
 
     (void)state;
     write_keys(1000);
-    open_test(&t, "m", key_file, "boss");
+    http_test_open(&t, "m", key_file, "boss");
     const char *page = get(&t, "boss");
     assert_int_equal(count(page, "\ntarn:key_weight{"), 100);
     assert_int_equal(count(page, "\ntarn:tenant_requests_total{"), AUTH_N_TENANTS_MAX + 1);
     assert_int_equal(count(page, "tenant=\"_other\""), 5);
-    close_test(&t);
+    http_test_close(&t);
 }
 
 static void without_keys_there_is_one_tenant(void **state)
 {
-    struct metrics_test t;
+    struct http_test t;
 
     (void)state;
-    open_test(&t, "a\"b\\c\nd", "", "");
+    http_test_open(&t, "a\"b\\c\nd", "", "");
     const char *page = get(&t, "any");
     assert_non_null(strstr(page, "tarn:tenant_requests_total{model_name=\"a\\\"b\\\\c\\nd\","
                                  "engine=\"0\",tenant=\"default\"} 0\n"));
     assert_null(strstr(page, "tarn:key_"));
     assert_null(strstr(page, " nan"));
     assert_int_equal(count(page, "# HELP "), count(page, "# TYPE "));
-    close_test(&t);
+    http_test_close(&t);
+}
+
+/* Value of one sample; the test fails without it. */
+static double value(const char *page, const char *name, const char *labels)
+{
+    char want[160];
+
+    snprintf(want, sizeof want, "\n%s{model_name=\"m\",engine=\"0\"%s} ", name, labels);
+    const char *at = strstr(page, want);
+    if (!at)
+        fail_msg("no sample %s", want + 1);
+    return strtod(at + strlen(want), NULL);
+}
+
+static void the_kv_store_is_told_by_tier_and_state(void **state)
+{
+    struct http_test t;
+
+    (void)state;
+    http_test_open(&t, "m", "", "");
+    const char *page = get(&t, "");
+    /* What asks for the device's states sees nothing but the device. */
+    assert_int_equal(count(page, "\ntarn:kv_blocks{"), 4);
+    assert_true(value(page, "tarn:kv_blocks", ",state=\"free\"") == 80);
+    assert_true(value(page, "tarn:kv_blocks", ",state=\"cached\"") == 20);
+    assert_true(value(page, "tarn:kv_host_blocks", ",state=\"cached\"") == 29);
+    assert_true(value(page, "tarn:kv_host_blocks", ",state=\"in_transfer\"") == 1);
+    assert_true(value(page, "tarn:kv_blocks_leaked", "") == 0);
+    assert_true(value(page, "tarn:kv_blocks_evicted_total", ",tier=\"device\"") == 12);
+    assert_true(value(page, "tarn:kv_blocks_evicted_total", ",tier=\"host\"") == 15);
+    assert_true(value(page, "tarn:kv_blocks_moved_total", ",to=\"device\"") == 13);
+    assert_true(value(page, "tarn:kv_blocks_moved_total", ",to=\"host\"") == 16);
+    assert_true(value(page, "tarn:kv_copies_failed_total", "") == 4);
+    assert_true(value(page, "tarn:kv_tokens_restored_total", "") == 3);
+    assert_true(value(page, "tarn:kv_tree_nodes", "") == 5);
+    assert_true(value(page, "tarn:kv_held_blocks", "") == 8);
+    assert_true(value(page, "tarn:kv_metadata_bytes", "") == 9000);
+    assert_non_null(strstr(page, "num_gpu_blocks=\"100\",num_cpu_blocks=\"50\""));
+    http_test_close(&t);
+}
+
+static void tokens_by_tier_and_by_source_add_up_to_the_prompts(void **state)
+{
+    static const char tier[] = "tarn:prompt_tokens_by_tier_total";
+    static const char source[] = "vllm:prompt_tokens_by_source_total";
+    struct http_test t;
+
+    (void)state;
+    http_test_open(&t, "m", "", "");
+    const char *page = get(&t, "");
+    double all = value(page, "vllm:prompt_tokens_total", "");
+    assert_true(value(page, tier, ",tier=\"device\"") == 40);
+    assert_true(value(page, tier, ",tier=\"host\"") == 20);
+    assert_true(value(page, tier, ",tier=\"computed\"") == all - 60);
+    assert_int_equal(count(page, "\ntarn:prompt_tokens_by_tier_total{"), 3);
+    assert_true(value(page, source, ",source=\"local_cache_hit\"") == 60);
+    assert_true(value(page, source, ",source=\"local_compute\"") == all - 60);
+    http_test_close(&t);
 }
 
 static int start(void **state)
@@ -176,6 +176,8 @@ int main(void)
         cmocka_unit_test(each_key_sees_itself_and_an_admin_all),
         cmocka_unit_test(labels_are_bounded),
         cmocka_unit_test(without_keys_there_is_one_tenant),
+        cmocka_unit_test(the_kv_store_is_told_by_tier_and_state),
+        cmocka_unit_test(tokens_by_tier_and_by_source_add_up_to_the_prompts),
     };
     return cmocka_run_group_tests(tests, start, end);
 }

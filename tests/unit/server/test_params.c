@@ -37,7 +37,8 @@ static void a_wrong_type_names_the_field(void **state)
     static const char *const numbers[] = {"temperature", "top_p", "min_p", "repetition_penalty",
                                           "presence_penalty", "frequency_penalty"};
     static const char *const integers[] = {"top_k", "max_tokens", "max_completion_tokens", "n",
-                                           "seed", "min_tokens", "priority", "top_logprobs"};
+                                           "seed", "min_tokens", "priority", "top_logprobs",
+                                           "cache_ttl"};
     static const char *const booleans[] = {"stream", "ignore_eos", "skip_special_tokens",
                                            "include_stop_str_in_output", "return_token_ids",
                                            "logprobs", "add_special_tokens"};
@@ -98,6 +99,8 @@ static void a_value_out_of_range_names_the_field(void **state)
     refuses(PARAMS_CHAT, "{'logit_bias':{'258':1}}", ERR_INVALID, "logit_bias: token id 258");
     refuses(PARAMS_CHAT, "{'logit_bias':{'1':101}}", ERR_INVALID, "logit_bias: 101");
     refuses(PARAMS_CHAT, "{'cache_salt':''}", ERR_INVALID, "cache_salt: ");
+    refuses(PARAMS_CHAT, "{'cache_ttl':-1}", ERR_INVALID, "cache_ttl: ");
+    refuses(PARAMS_COMPLETION, "{'cache_ttl':86401}", ERR_INVALID, "cache_ttl: ");
     refuses(PARAMS_CHAT, "{'stream_options':{}}", ERR_INVALID, "stream_options: needs stream");
 }
 
@@ -143,6 +146,7 @@ static void nothing_said_means_the_models_defaults(void **state)
     assert_float_equal(p.sampling.top_p, 0.9f, 0);
     assert_int_equal(p.sampling.top_k, 7);
     assert_int_equal(p.n, 1);
+    assert_int_equal(p.cache_ttl_s, 0);
     assert_string_equal(p.model, "one");
     assert_int_equal(p.stopping.max_tokens, 100);
     assert_false(p.stopping.show_special);
@@ -165,7 +169,7 @@ static void everything_said_is_read(void **state)
         "'logit_bias':{'5':-100,'6':1.5},'logprobs':true,'top_logprobs':4,'ignore_eos':true,"
         "'skip_special_tokens':false,'include_stop_str_in_output':true,'priority':-3,"
         "'return_token_ids':true,'stream':true,'stream_options':{'include_usage':true},"
-        "'cache_salt':'pepper'}");
+        "'cache_salt':'pepper','cache_ttl':86400}");
     struct params p;
 
     (void)state;
@@ -186,6 +190,7 @@ static void everything_said_is_read(void **state)
     assert_true(p.stopping.ignore_eos && p.stopping.show_special && p.stopping.include_stop);
     assert_int_equal(p.n, 3);
     assert_int_equal(p.priority, -3);
+    assert_int_equal(p.cache_ttl_s, 86400);
     assert_true(p.stream && p.include_usage && p.return_token_ids && p.logprobs);
     uint8_t sum = 0;
     for (int i = 0; i < KV_SCOPE_BYTES; i++)

@@ -1,0 +1,23 @@
+/* cache_inner.h - what cache.c and cache_seq.c share.
+ *
+ * Owns    nothing.
+ * Thread  as cache.h.
+ * Errors  none.
+ * Units   as cache.h. */
+#ifndef TARN_CACHE_CACHE_INNER_H
+#define TARN_CACHE_CACHE_INNER_H
+
+#include "cache/cache.h"
+#include "cache/kv_store.h"
+
+struct cache {
+    struct cache_config config;
+    struct store *store;
+    uint32_t n_seqs;
+    uint64_t n_query_tokens, n_hit_tokens, n_restored_tokens;
+    unsigned owner; /* the engine thread, known from its first call on */
+};
+
+void cache_assert_owner(struct cache *c);
+
+#endif

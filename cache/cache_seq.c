@@ -1,0 +1,584 @@
+/* cache_seq.c - a sequence: how it is cut into blocks and segments, and which blocks it holds.
+ *
+ * Its leading blocks are the tree's, shared with whoever begins alike, and held by one pin on the node
+ * where that path ends; those behind, not closed or not written yet, are its own. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "cache/cache_inner.h"
+#include "cache/key.h"
+
+#define RUN_BLOCKS_MAX (KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS)
+/* A miss of few tokens costs a whole step, and says little of what more of them would cost. */
+#define MISS_TOKENS_MIN KV_SEGMENT_TOKENS_MAX
+/* Fewer are computed again in the step that comes anyway, and are not worth a block. */
+#define TAIL_TOKENS_MIN 4
+
+/* Where the cut of a sequence stands: the block to come starts at pos. */
+struct cursor {
+    uint32_t pos;
+    uint32_t n_in_segment; /* 0: the block to come starts a segment */
+    uint32_t span;         /* index of the next span end */
+};
+
+struct cache_seq {
+    struct cache *cache;
+    struct cache_prompt prompt;
+    struct kv_chain chain;      /* goes on from prompt.chain with generated ids */
+    uint32_t n_ids;             /* known ids: the prompt's and the generated ones */
+    uint32_t n_blocks_max;
+    struct kv_key *keys;        /* [n_blocks_max] keys of closed blocks, prompt's first */
+    uint32_t n_keys;
+    uint32_t *blocks;           /* [n_blocks_max] */
+    uint32_t *block_pos0;       /* [n_blocks_max] */
+    uint32_t n_blocks;
+    struct attn_segment *segments; /* [n_blocks_max] */
+    uint32_t n_segments;
+    uint32_t n_tokens;          /* committed */
+    uint32_t n_slots;           /* grown */
+    struct cursor cursor;       /* after the last block held */
+    struct store_end end;       /* blocks [0, end.n_blocks) are the tree's */
+    struct cursor end_cursor;   /* after those */
+    struct store_use use;
+    bool has_run;               /* it attached once */
+    bool is_private;            /* what follows has no place in the tree */
+    uint32_t n_expected;        /* segments that the cache was told it waits for */
+    struct kv_key *segment_keys; /* [n_segment_keys] of segments that begin in the prompt; NULL until
+                                    they are wanted */
+    uint32_t n_segment_keys;
+    bool was_prefetched;
+    uint32_t tail_pos0, tail_n; /* where it left a tail, and of how many tokens; 0: nowhere */
+};
+
+uint32_t cache_blocks_max(uint32_t n_ids, uint32_t n_span_ends, uint32_t n_more)
+{
+    return (uint32_t)(((uint64_t)n_ids + n_more) / KV_BLOCK_TOKENS) + n_span_ends + 1;
+}
+
+/* --- the cut --- */
+
+/* Tokens of the block that starts at the cursor, once it is closed. */
+static uint32_t cut_len(const struct cache_seq *s, const struct cursor *at)
+{
+    uint32_t n = KV_BLOCK_TOKENS;
+
+    if (at->span < s->prompt.n_span_ends && s->prompt.span_ends[at->span] - at->pos < n)
+        n = s->prompt.span_ends[at->span] - at->pos;
+    return n;
+}
+
+/* Step over one closed block. */
+static void cut_next(const struct cache_seq *s, struct cursor *at)
+{
+    uint32_t n = cut_len(s, at);
+
+    at->pos += n;
+    at->n_in_segment += n;
+    if (at->n_in_segment == s->cache->config.segment_tokens)
+        at->n_in_segment = 0;
+    if (at->span < s->prompt.n_span_ends && s->prompt.span_ends[at->span] == at->pos) {
+        at->span++;
+        at->n_in_segment = 0;
+    }
+}
+
+/* --- life --- */
+
+enum status cache_seq_open(struct cache *c, const struct cache_prompt *prompt,
+                           uint32_t n_tokens_max, struct cache_seq **out)
+{
+    uint32_t n = cache_blocks_max(n_tokens_max, prompt->n_span_ends, 0);
+    size_t bytes = sizeof(struct cache_seq) +
+                   n * (sizeof(struct kv_key) + sizeof(struct attn_segment) + 2 * sizeof(uint32_t));
+
+    cache_assert_owner(c);
+    ASSERT(prompt->n_keys <= n && prompt->n_ids <= n_tokens_max);
+    *out = NULL;
+    struct cache_seq *s = calloc(1, bytes);
+    if (!s)
+        return ERR_NOMEM;
+    s->cache = c;
+    s->prompt = *prompt;
+    s->chain = prompt->chain;
+    s->n_ids = prompt->n_ids;
+    s->n_blocks_max = n;
+    s->segments = (struct attn_segment *)(s + 1);
+    s->blocks = (uint32_t *)(s->segments + n);
+    s->block_pos0 = s->blocks + n;
+    s->keys = (struct kv_key *)(s->block_pos0 + n);
+    if (prompt->n_keys)
+        memcpy(s->keys, prompt->keys, prompt->n_keys * sizeof *s->keys);
+    s->n_keys = prompt->n_keys;
+    s->end.node = KTREE_ROOT;
+    c->n_seqs++;
+    *out = s;
+    return OK;
+}
+
+/* Give back the private blocks behind the first n_keep, the last one first. */
+static void give_from(struct cache_seq *s, uint32_t n_keep)
+{
+    ASSERT(n_keep >= s->end.n_blocks);
+    while (s->n_blocks > n_keep)
+        store_give(s->cache->store, s->blocks[--s->n_blocks]);
+}
+
+/* It waits no more. */
+static void stop_expecting(struct cache_seq *s)
+{
+    if (s->n_expected)
+        (void)store_expect(s->cache->store, s->segment_keys, s->n_expected, -1);
+    s->n_expected = 0;
+}
+
+/* The ids at [pos, pos + n), or NULL: of generated ones only those of the open block are kept. */
+static const uint32_t *ids_at(const struct cache_seq *s, uint32_t pos, uint32_t n)
+{
+    if (pos + n <= s->prompt.n_ids)
+        return s->prompt.ids + pos;
+    return pos == s->n_ids - s->chain.n_open && n <= s->chain.n_open ? s->chain.ids : NULL;
+}
+
+/* The key of the first n tokens of the block at `at`, as if it ended with them. */
+static bool tail_key(const struct cache_seq *s, const struct cursor *at, uint32_t n_blocks,
+                     uint32_t n, struct kv_key *key)
+{
+    const uint32_t *ids = ids_at(s, at->pos, n);
+
+    if (!ids || n_blocks == 0)
+        return false;
+    /* In the sequence's own scope, also inside a public preamble: narrower is never wrong. */
+    key_of_block(key, s->chain.domain, &s->keys[n_blocks - 1], at->n_in_segment == 0, ids, n);
+    return true;
+}
+
+/* What of the open block has been written can be found again: by this sequence after a preemption, by
+ * the next turn of a conversation after the end. */
+static void leave_tail(struct cache_seq *s)
+{
+    struct cursor at = s->end_cursor;
+    uint32_t first = s->end.n_blocks, n = s->n_tokens - at.pos;
+    struct kv_key key;
+
+    s->tail_n = 0;
+    if (s->is_private || first == s->n_blocks || n < TAIL_TOKENS_MIN || n >= cut_len(s, &at) ||
+        !s->cache->config.prefix_caching || !tail_key(s, &at, first, n, &key) ||
+        !store_leave_tail(s->cache->store, &s->end, &key, s->blocks[first], at.pos, n, at.span,
+                          &s->use))
+        return;
+    s->tail_pos0 = at.pos;
+    s->tail_n = n;
+    /* It is no block of ours any more. */
+    memmove(s->blocks + first, s->blocks + first + 1,
+            (s->n_blocks - first - 1) * sizeof *s->blocks);
+    s->n_blocks--;
+}
+
+void cache_seq_drop(struct cache_seq *s)
+{
+    cache_assert_owner(s->cache);
+    leave_tail(s);
+    give_from(s, s->end.n_blocks);
+    store_release(s->cache->store, &s->end);
+    s->n_blocks = s->n_segments = s->n_tokens = s->n_slots = 0;
+    s->cursor = s->end_cursor = (struct cursor){0};
+    s->is_private = s->was_prefetched = false;
+}
+
+void cache_seq_close(struct cache_seq *s)
+{
+    if (!s)
+        return;
+    cache_seq_drop(s);
+    stop_expecting(s);
+    s->cache->n_seqs--;
+    free(s->segment_keys);
+    free(s);
+}
+
+void cache_seq_extend(struct cache_seq *s, uint32_t id)
+{
+    struct kv_key key;
+
+    s->n_ids++;
+    if (kv_chain_push(&s->chain, id, &key)) {
+        ASSERT(s->n_keys < s->n_blocks_max);
+        s->keys[s->n_keys++] = key;
+    }
+}
+
+/* --- matching --- */
+
+/* Closed blocks that a match may cover: not the one with the last known id, which is the last closed
+ * one unless a block is open behind it. */
+static uint32_t n_keys_to_match(const struct cache_seq *s)
+{
+    return s->n_keys - (s->n_keys > 0 && s->chain.n_open == 0);
+}
+
+static struct ktree_match match_path(const struct cache_seq *s)
+{
+    if (!s->cache->config.prefix_caching)
+        return (struct ktree_match){.node = KTREE_ROOT};
+    return store_match(s->cache->store, s->keys, n_keys_to_match(s));
+}
+
+/* The cursor behind a match. Blocks and segments are counted from their span's beginning. */
+static struct cursor cursor_behind(const struct cache_seq *s, const struct ktree_match *m)
+{
+    struct cursor at = {.pos = store_match_tokens(s->cache->store, m)};
+    uint32_t low = 0, high = s->prompt.n_span_ends; /* the first span end behind pos */
+
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        if (s->prompt.span_ends[mid] <= at.pos)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    at.span = low;
+    at.n_in_segment = (at.pos - (low ? s->prompt.span_ends[low - 1] : 0)) %
+                      s->cache->config.segment_tokens;
+    return at;
+}
+
+/* A tail behind the match, at cursor `at`: of *n tokens. Where this sequence left one its length is
+ * known; else the longest that somebody left. */
+static uint32_t find_tail(const struct cache_seq *s, const struct ktree_match *m,
+                          const struct cursor *at, uint32_t *n)
+{
+    uint32_t n_max = cut_len(s, at) - 1, node = KTREE_NONE, n_min = TAIL_TOKENS_MIN;
+    struct kv_key key;
+
+    *n = 0;
+    if (!s->cache->config.prefix_caching || !store_has_tails(s->cache->store, m))
+        return KTREE_NONE;
+    if (n_max > s->n_ids - 1 - at->pos)
+        n_max = s->n_ids - 1 - at->pos;
+    if (s->tail_n && s->tail_pos0 == at->pos && s->tail_n <= n_max)
+        n_min = n_max = s->tail_n;
+    for (uint32_t i = n_max; i >= n_min && node == KTREE_NONE; i--)
+        if (tail_key(s, at, m->n_blocks, i, &key)) {
+            node = store_find_tail(s->cache->store, m, &key);
+            *n = i;
+        }
+    *n = node == KTREE_NONE ? 0 : *n;
+    return node;
+}
+
+uint32_t cache_match(const struct cache_seq *s)
+{
+    struct ktree_match m = match_path(s);
+    struct cursor at = cursor_behind(s, &m);
+    uint32_t n_tail;
+
+    (void)find_tail(s, &m, &at, &n_tail);
+    return at.pos + n_tail;
+}
+
+/* --- holding --- */
+
+/* Note block `id` at the cursor as the sequence's next one. */
+static void hold_block(struct cache_seq *s, uint32_t id)
+{
+    ASSERT(s->n_blocks < s->n_blocks_max);
+    if (s->cursor.n_in_segment == 0)
+        s->segments[s->n_segments++] = (struct attn_segment){s->cursor.pos, 0, s->n_blocks};
+    s->blocks[s->n_blocks] = id;
+    s->block_pos0[s->n_blocks++] = s->cursor.pos;
+    cut_next(s, &s->cursor);
+}
+
+static double miss_seconds_per_byte(const struct cache_seq *s, uint32_t n_cached)
+{
+    const struct cache_config *c = &s->cache->config;
+    uint32_t n_new = s->n_ids - n_cached;
+
+    if (n_new < MISS_TOKENS_MIN)
+        n_new = MISS_TOKENS_MIN;
+    double seconds = c->seconds ? c->seconds(c->seconds_arg, n_cached, n_new) : n_new;
+    return seconds / ((double)n_new / KV_BLOCK_TOKENS * (double)kv_block_bytes(&c->pool));
+}
+
+/* found [CACHE_N_TIERS]: of blocks, to tokens. Leading ones lay in the faster tier. */
+static void count_found(const struct cache_seq *s, uint32_t *found)
+{
+    uint32_t block = 0, pos0 = 0;
+
+    for (enum cache_tier t = 0; t < CACHE_N_TIERS; t++) {
+        uint32_t end;
+
+        block += found[t];
+        end = block < s->n_blocks ? s->block_pos0[block] : s->cursor.pos;
+        found[t] = end - pos0;
+        pos0 = end;
+    }
+}
+
+/* The sequence goes on in a block that another one began, or it itself before a preemption. */
+static void attach_tail(struct cache_seq *s, const struct ktree_match *m, uint32_t *found)
+{
+    uint32_t n, block, node = find_tail(s, m, &s->cursor, &n);
+    enum cache_tier lay;
+
+    if (node == KTREE_NONE || !store_take_tail(s->cache->store, node, &s->use, &block, &lay))
+        return;
+    hold_block(s, block);
+    s->segments[s->n_segments - 1].n_tokens += n;
+    s->n_tokens = s->n_slots += n;
+    found[lay] += n;
+}
+
+uint32_t cache_seq_attach(struct cache_seq *s, uint32_t *found)
+{
+    struct cache *c = s->cache;
+    struct ktree_match m = match_path(s);
+    uint32_t lay[CACHE_N_TIERS];
+
+    cache_assert_owner(c);
+    ASSERT(s->n_blocks == 0);
+    stop_expecting(s);
+    s->use = (struct store_use){!s->has_run,
+                                miss_seconds_per_byte(s, store_match_tokens(c->store, &m))};
+    store_attach(c->store, &m, &s->use, &s->end, s->blocks, lay);
+    for (uint32_t i = 0; i < s->end.n_blocks; i++) {
+        uint32_t n = cut_len(s, &s->cursor);
+        hold_block(s, s->blocks[i]);
+        s->segments[s->n_segments - 1].n_tokens += n;
+    }
+    s->end_cursor = s->cursor;
+    s->n_tokens = s->n_slots = s->cursor.pos;
+    count_found(s, lay);
+    if (s->end.n_blocks == m.n_blocks)
+        attach_tail(s, &m, lay);
+    if (s->has_run)
+        c->n_restored_tokens += s->n_tokens;
+    c->n_query_tokens += s->has_run ? 0 : s->n_ids;
+    c->n_hit_tokens += s->has_run ? 0 : s->n_tokens;
+    s->has_run = true;
+    if (found)
+        memcpy(found, lay, sizeof lay);
+    return s->n_tokens;
+}
+
+/* Blocks to allocate for n more slots, when the block before the cursor has `room` slots left. */
+static uint32_t count_new_blocks(const struct cache_seq *s, struct cursor at, uint32_t room,
+                                 uint32_t n)
+{
+    uint32_t n_new = 0;
+
+    n = n > room ? n - room : 0;
+    while (n > 0) {
+        uint32_t len = cut_len(s, &at);
+        n -= len < n ? len : n;
+        cut_next(s, &at);
+        n_new++;
+    }
+    return n_new;
+}
+
+uint32_t cache_seq_need(const struct cache_seq *s, uint32_t n_tokens)
+{
+    if (s->n_blocks > 0)
+        return count_new_blocks(s, s->cursor, s->cursor.pos - s->n_slots, n_tokens);
+    struct ktree_match m = match_path(s);
+    struct cursor at = cursor_behind(s, &m);
+    uint32_t n_tail, room = 0, n = store_need(s->cache->store, &m);
+
+    if (find_tail(s, &m, &at, &n_tail) != KTREE_NONE) {
+        room = cut_len(s, &at) - n_tail;
+        cut_next(s, &at);
+        n++;
+    }
+    return n + count_new_blocks(s, at, room, n_tokens);
+}
+
+uint32_t cache_seq_reclaimable(const struct cache_seq *s)
+{
+    return s->n_blocks - s->end.n_blocks + store_reclaimable(s->cache->store, &s->end);
+}
+
+/* Give slots [n_slots, n_slots + n) their places in the segments already held. */
+static void fill_slots(struct cache_seq *s, uint32_t n)
+{
+    s->n_slots += n;
+    /* Only trailing segments change: find the first that is not full yet. */
+    uint32_t i = s->n_segments;
+    while (i > 0 && s->segments[i - 1].pos0 + s->segments[i - 1].n_tokens != s->n_slots - n)
+        i--;
+    for (i = i ? i - 1 : 0; i < s->n_segments; i++) {
+        uint32_t end = i + 1 < s->n_segments ? s->segments[i + 1].pos0 : s->n_slots;
+        s->segments[i].n_tokens = (end < s->n_slots ? end : s->n_slots) - s->segments[i].pos0;
+    }
+}
+
+enum status cache_seq_grow(struct cache_seq *s, uint32_t n_tokens)
+{
+    struct cache *c = s->cache;
+    uint32_t fresh[64];
+
+    cache_assert_owner(c);
+    ASSERT((uint64_t)s->n_slots + n_tokens <= s->n_ids);
+    uint32_t n_new = count_new_blocks(s, s->cursor, s->cursor.pos - s->n_slots, n_tokens);
+    if (n_new > store_n_available(c->store))
+        return ERR_NO_BLOCKS;
+    while (n_new > 0) {
+        uint32_t n = n_new < 64 ? n_new : 64;
+        enum status st = store_take(c->store, fresh, n);
+        ASSERT(st == OK); /* availability was checked for all of them */
+        for (uint32_t i = 0; i < n; i++)
+            hold_block(s, fresh[i]);
+        n_new -= n;
+    }
+    fill_slots(s, n_tokens);
+    return OK;
+}
+
+/* --- committing --- */
+
+/* Closed and committed blocks behind the path's end, those of one segment. */
+static uint32_t next_run(const struct cache_seq *s, struct cursor *at)
+{
+    uint32_t first = s->end.n_blocks, n = 0;
+
+    *at = s->end_cursor;
+    while (first + n < s->n_blocks && first + n < s->n_keys && n < RUN_BLOCKS_MAX &&
+           at->pos + cut_len(s, at) <= s->n_tokens) {
+        cut_next(s, at);
+        n++;
+        if (at->n_in_segment == 0)
+            break;
+    }
+    return n;
+}
+
+static void enter_tree(struct cache_seq *s)
+{
+    struct cursor at;
+    uint32_t n;
+
+    while (!s->is_private && (n = next_run(s, &at)) > 0) {
+        uint32_t first = s->end.n_blocks;
+        struct store_run run = {.keys = s->keys + first, .blocks = s->blocks + first, .n = n,
+                                .pos0 = s->end_cursor.pos,
+                                .n_tokens = at.pos - s->end_cursor.pos,
+                                .depth = s->end_cursor.span,
+                                .starts_segment = s->end_cursor.n_in_segment == 0};
+
+        if (store_append(s->cache->store, &s->end, &run, &s->use) < n)
+            s->is_private = true;
+        else
+            s->end_cursor = at;
+    }
+}
+
+void cache_seq_commit(struct cache_seq *s, uint32_t n)
+{
+    cache_assert_owner(s->cache);
+    ASSERT(s->n_tokens + n <= s->n_slots);
+    s->n_tokens += n;
+    if (s->cache->config.prefix_caching)
+        enter_tree(s);
+}
+
+void cache_seq_shrink(struct cache_seq *s)
+{
+    cache_assert_owner(s->cache);
+    if (s->n_slots == s->n_tokens)
+        return;
+    /* Blocks without a committed token go; the cut is replayed to find the cursor again. */
+    uint32_t n_keep = 0;
+    while (n_keep < s->n_blocks && s->block_pos0[n_keep] < s->n_tokens)
+        n_keep++;
+    give_from(s, n_keep);
+    s->cursor = (struct cursor){0};
+    s->n_segments = 0;
+    for (uint32_t i = 0; i < n_keep; i++) {
+        if (s->cursor.n_in_segment == 0)
+            s->n_segments++;
+        cut_next(s, &s->cursor);
+    }
+    s->n_slots = s->n_tokens;
+    if (s->n_segments > 0) {
+        struct attn_segment *last = &s->segments[s->n_segments - 1];
+        last->n_tokens = s->n_tokens - last->pos0;
+    }
+}
+
+void cache_seq_view(const struct cache_seq *s, struct cache_view *out)
+{
+    *out = (struct cache_view){s->blocks, s->n_blocks, s->segments, s->n_segments, s->n_tokens,
+                               s->n_slots};
+}
+
+void cache_seq_slot(const struct cache_seq *s, uint32_t pos, uint32_t *block, uint32_t *offset)
+{
+    uint32_t low = 0, high = s->n_blocks; /* the last block with block_pos0 <= pos */
+
+    ASSERT(pos < s->n_slots);
+    while (high - low > 1) {
+        uint32_t mid = low + (high - low) / 2;
+        if (s->block_pos0[mid] <= pos)
+            low = mid;
+        else
+            high = mid;
+    }
+    *block = s->blocks[low];
+    *offset = pos - s->block_pos0[low];
+}
+
+/* --- waiting --- */
+
+/* First keys of the segments that begin in the prompt. */
+static bool list_segment_keys(struct cache_seq *s)
+{
+    struct cursor at = {0};
+
+    if (s->segment_keys)
+        return true;
+    s->segment_keys = malloc(s->prompt.n_keys * sizeof *s->segment_keys);
+    if (!s->segment_keys)
+        return false;
+    for (uint32_t i = 0; i < s->prompt.n_keys; i++) {
+        if (at.n_in_segment == 0)
+            s->segment_keys[s->n_segment_keys++] = s->keys[i];
+        cut_next(s, &at);
+    }
+    return true;
+}
+
+void cache_seq_expect(struct cache_seq *s)
+{
+    cache_assert_owner(s->cache);
+    if (s->n_expected || s->prompt.n_keys == 0 || !s->cache->config.prefix_caching ||
+        !list_segment_keys(s))
+        return;
+    s->n_expected = store_expect(s->cache->store, s->segment_keys, s->n_segment_keys, 1);
+}
+
+bool cache_seq_prefetch(struct cache_seq *s)
+{
+    cache_assert_owner(s->cache);
+    if (s->was_prefetched || s->n_blocks > 0 || !store_prefetches(s->cache->store))
+        return true;
+    struct ktree_match m = match_path(s);
+    s->was_prefetched = store_prefetch(s->cache->store, &m);
+    return s->was_prefetched;
+}
+
+uint32_t cache_seq_hold(struct cache_seq *s, uint32_t n_tokens, uint64_t until_ns)
+{
+    struct cursor at = {0};
+    uint32_t n = 0;
+
+    cache_assert_owner(s->cache);
+    if (!s->cache->config.prefix_caching)
+        return 0;
+    while (n < s->n_keys && at.pos + cut_len(s, &at) <= n_tokens) {
+        cut_next(s, &at);
+        n++;
+    }
+    struct ktree_match m = store_match(s->cache->store, s->keys, n);
+    return store_hold(s->cache->store, &m, until_ns) ? store_match_tokens(s->cache->store, &m) : 0;
+}

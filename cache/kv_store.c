@@ -1,0 +1,684 @@
+/* kv_store.c - life, private blocks, paths. Moving between tiers: kv_store_move.c; what is expected:
+ * kv_store_expect.c; counting and looking: kv_store_look.c. */
+#include "cache/kv_store.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "cache/kv_store_inner.h"
+
+/* What the policy remembers of nodes that left, as a share of those that can be in the tree: nodes of
+ * one block are rare, so this is several times what fits (replace.h says why it matters). */
+#define HISTORY_SHARE 0.5
+
+/* --- life --- */
+
+static void *take_memory(struct store *st, uint64_t n, size_t size)
+{
+    st->memory_bytes += n * size;
+    return calloc(n, size);
+}
+
+static enum status init_tier(struct store *st, enum cache_tier which, uint32_t n, uint32_t first)
+{
+    struct store_tier *t = &st->tier[which];
+
+    t->n_blocks = n;
+    t->free_ids = take_memory(st, n, sizeof *t->free_ids);
+    if (!t->free_ids)
+        return ERR_NOMEM;
+    for (uint32_t i = n; i-- > 0;) /* low ids are handed out first */
+        tier_push(t, first + i);
+    return OK;
+}
+
+static enum status init_tree(struct store *st, enum replace_policy policy)
+{
+    uint64_t n_nodes = 0, bytes = st->block_bytes;
+    struct replace_config r = {.policy = policy, .n_tiers = st->n_tiers};
+    struct ktree_stats tree;
+    enum status s;
+
+    for (uint32_t tier = 0; tier < st->n_tiers; tier++) {
+        n_nodes += st->tier[tier].n_blocks;
+        r.capacity_bytes[tier] = bytes * st->tier[tier].n_blocks;
+    }
+    if (n_nodes > UINT32_MAX / 2)
+        return ERR_TOO_LARGE;
+    r.n_entries_max = (uint32_t)((double)n_nodes * (1 + HISTORY_SHARE));
+    if ((s = ktree_create(&st->tree, (uint32_t)n_nodes, (uint32_t)n_nodes, st->n_tiers)) != OK ||
+        (s = replace_create(&st->policy, &r)) != OK)
+        return s;
+    st->info = take_memory(st, n_nodes + 1, sizeof *st->info);
+    st->node_of = take_memory(st, r.n_entries_max, sizeof *st->node_of);
+    st->path = take_memory(st, n_nodes, sizeof *st->path);
+    if (!st->info || !st->node_of || !st->path)
+        return ERR_NOMEM;
+    ktree_stats(st->tree, &tree);
+    st->memory_bytes += tree.memory_bytes + replace_memory_bytes(st->policy);
+    st->info[KTREE_ROOT].entry = REPLACE_NONE;
+    return init_expect(st);
+}
+
+static enum status init_memory(struct store *st)
+{
+    const struct cache_config *c = &st->config;
+    uint64_t n_pool = c->pool.n_blocks;
+    enum status s;
+
+    if (st->n_tiers > 1 && !st->copies)
+        n_pool += c->n_host_blocks;
+    if (n_pool > UINT32_MAX / 2)
+        return ERR_TOO_LARGE;
+    if (st->copies && st->n_tiers > 1) {
+        st->host = device_alloc_pinned(c->device, st->block_bytes * c->n_host_blocks);
+        if (!st->host)
+            return ERR_NOMEM;
+        if ((s = init_transfers(st)) != OK)
+            return s;
+    }
+    st->pool.n_blocks = (uint32_t)n_pool;
+    st->pool.base = device_alloc(c->device, st->block_bytes * n_pool);
+    if (!st->pool.base)
+        return ERR_NOMEM;
+    s = init_tier(st, CACHE_DEVICE, c->pool.n_blocks, 0);
+    if (s == OK && st->n_tiers > 1)
+        s = init_tier(st, CACHE_HOST, c->n_host_blocks, st->copies ? 0 : c->pool.n_blocks);
+    return s;
+}
+
+enum status store_create(struct store **out, const struct cache_config *config, struct buf *why)
+{
+    enum replace_policy policy = REPLACE_CONTEST;
+    struct store *st;
+    enum status s;
+
+    *out = NULL;
+    if (config->policy && (replace_policy_parse(config->policy, &policy) != OK ||
+                           policy == REPLACE_BELADY)) /* needs the future */
+        return buf_why(why, ERR_INVALID, "unknown cache policy %s; known: %s", config->policy,
+                       cache_policies());
+    st = calloc(1, sizeof *st);
+    if (!st)
+        return buf_why(why, ERR_NOMEM, "out of memory for the KV cache");
+    st->config = *config;
+    st->pool = config->pool;
+    st->block_bytes = kv_block_bytes(&st->pool);
+    st->n_tiers = config->prefix_caching && config->n_host_blocks ? 2 : 1;
+    st->copies = !device_is_host(config->device) || config->always_copy;
+    st->memory_bytes = sizeof *st;
+    s = init_memory(st);
+    if (s == OK && config->prefix_caching)
+        s = init_tree(st, policy);
+    if (s != OK) {
+        buf_why(why, s, "cannot allocate KV for %u blocks on the device and %u on the host, of "
+                "%zu bytes each; lower --kv-device-bytes or --kv-host-bytes",
+                config->pool.n_blocks, config->n_host_blocks, st->block_bytes);
+        store_destroy(st);
+        return s;
+    }
+    *out = st;
+    return OK;
+}
+
+void store_destroy(struct store *st)
+{
+    if (!st)
+        return;
+    if (st->tree)
+        complete_transfers(st, true);
+    ASSERT(st->n_private == 0);
+    fini_transfers(st);
+    fini_expect(st);
+    ktree_destroy(st->tree);
+    replace_destroy(st->policy);
+    if (st->pool.base)
+        device_free(st->config.device, st->pool.base);
+    device_free_pinned(st->config.device, st->host);
+    for (uint32_t tier = 0; tier < CACHE_N_TIERS; tier++)
+        free(st->tier[tier].free_ids);
+    free(st->info);
+    free(st->node_of);
+    free(st->path);
+    free(st);
+}
+
+const struct kv_pool *store_pool(const struct store *st)
+{
+    return &st->pool;
+}
+
+/* --- free and private blocks --- */
+
+void tier_push(struct store_tier *t, uint32_t id)
+{
+    ASSERT(t->n_free < t->n_blocks);
+    t->free_ids[t->n_free++] = id;
+}
+
+uint32_t tier_pop(struct store_tier *t)
+{
+    ASSERT(t->n_free > 0);
+    return t->free_ids[--t->n_free];
+}
+
+/* Of the tree, on the device, and nobody's. */
+static uint32_t n_cached_blocks(const struct store *st)
+{
+    struct ktree_stats tree;
+
+    if (!st->tree)
+        return 0;
+    ktree_stats(st->tree, &tree);
+    return tree.n_blocks_in[CACHE_DEVICE] - tree.n_blocks_active;
+}
+
+uint32_t store_n_available(const struct store *st)
+{
+    uint32_t n = st->tier[CACHE_DEVICE].n_free + n_cached_blocks(st);
+
+    for (uint32_t i = 0; i < st->n_transfers; i++) {
+        const struct transfer *t = &st->transfers[(st->first_transfer + i) % N_TRANSFERS];
+        n += t->is_fetch ? 0 : t->n_held;
+    }
+    return n;
+}
+
+enum status store_take(struct store *st, uint32_t *ids, uint32_t n)
+{
+    if (!make_device_room(st, n))
+        return ERR_NO_BLOCKS;
+    for (uint32_t i = 0; i < n; i++)
+        ids[i] = tier_pop(&st->tier[CACHE_DEVICE]);
+    st->n_private += n;
+    return OK;
+}
+
+void store_give(struct store *st, uint32_t id)
+{
+    ASSERT(st->n_private > 0);
+    st->n_private--;
+    tier_push(&st->tier[CACHE_DEVICE], id);
+}
+
+/* --- nodes --- */
+
+void node_pin(struct store *st, uint32_t node)
+{
+    ktree_pin(st->tree, node);
+    replace_pin(st->policy, CACHE_DEVICE, st->info[node].entry);
+}
+
+void node_unpin(struct store *st, uint32_t node)
+{
+    ktree_unpin(st->tree, node);
+    replace_unpin(st->policy, CACHE_DEVICE, st->info[node].entry);
+}
+
+void node_left(struct store *st, uint32_t node, uint32_t entry)
+{
+    struct node_info *info = &st->info[node];
+
+    if (info->tail_of != KTREE_NONE)
+        st->info[info->tail_of].n_tails--;
+    if (info->rest_of != KTREE_NONE)
+        st->info[info->rest_of].rest = info->rest;
+    if (info->rest != KTREE_NONE)
+        st->info[info->rest].rest_of = info->rest_of;
+    replace_expect(st->policy, entry, -(int)replace_n_expected(st->policy, entry));
+    replace_leave(st->policy, entry);
+}
+
+/* Both halves are expected as the whole was. */
+bool node_split(struct store *st, uint32_t node, uint32_t n_upper, uint32_t *upper)
+{
+    struct node_info *low = &st->info[node], *up;
+    const struct kv_key *key = ktree_key_at(st->tree, node, n_upper - 1);
+    uint32_t id, entry;
+
+    if (!replace_is_free_name(st->policy, short_key(key)) ||
+        ktree_split(st->tree, node, n_upper, &id) != OK)
+        return false;
+    entry = replace_split(st->policy, low->entry, short_key(ktree_key(st->tree, id)),
+                          n_upper * st->block_bytes);
+    ASSERT(entry != REPLACE_NONE); /* the name is free, and there are more entries than nodes */
+    up = &st->info[id];
+    *up = *low;
+    up->entry = entry;
+    up->n_tokens = n_upper * KV_BLOCK_TOKENS; /* only the last block of a segment may have fewer */
+    up->rest = node;
+    up->n_tails = 0; /* children stay with the lower part */
+    up->tail_of = KTREE_NONE;
+    low->n_tokens -= up->n_tokens;
+    low->pos0 += up->n_tokens;
+    low->rest_of = id;
+    if (up->rest_of != KTREE_NONE)
+        st->info[up->rest_of].rest = id;
+    st->node_of[entry] = id;
+    *upper = id;
+    return true;
+}
+
+static double own_seconds_per_byte(const struct store *st, uint32_t node)
+{
+    const struct node_info *info = &st->info[node];
+    double s = st->config.seconds
+                   ? st->config.seconds(st->config.seconds_arg, info->pos0, info->n_tokens)
+                   : info->n_tokens;
+
+    return s / (double)(ktree_look(st->tree, node).n_blocks * st->block_bytes);
+}
+
+static void count_use(struct store *st, uint32_t node, const struct store_use *use, bool was_cached)
+{
+    struct node_info *info = &st->info[node];
+    struct replace_access access = {.was_cached = was_cached,
+                                    .miss_s_per_byte = use->miss_s_per_byte,
+                                    .own_s_per_byte = own_seconds_per_byte(st, node)};
+
+    replace_accessed(st->policy, info->entry, &access);
+    info->n_uses++;
+    info->used_ns = st->now_ns;
+}
+
+/* --- paths --- */
+
+struct ktree_match store_match(const struct store *st, const struct kv_key *keys, uint32_t n)
+{
+    return st->tree ? ktree_match(st->tree, keys, n) : (struct ktree_match){.node = KTREE_ROOT};
+}
+
+/* Of n blocks at the beginning of a node: only its last one may have fewer than a block's. */
+static uint32_t tokens_of(const struct store *st, uint32_t node, uint32_t n)
+{
+    const struct node_info *info = &st->info[node];
+
+    return n == ktree_look(st->tree, node).n_blocks ? info->n_tokens : n * KV_BLOCK_TOKENS;
+}
+
+uint32_t store_match_tokens(const struct store *st, const struct ktree_match *m)
+{
+    if (m->node == KTREE_ROOT)
+        return 0;
+    return st->info[m->node].pos0 + tokens_of(st, m->node, m->n_in_node);
+}
+
+uint32_t store_need(const struct store *st, const struct ktree_match *m)
+{
+    uint32_t n = 0;
+
+    for (uint32_t node = m->node; node != KTREE_ROOT;) {
+        struct ktree_node look = ktree_look(st->tree, node);
+
+        if (lies_in(&look, CACHE_DEVICE) && (look.n_pins || look.n_active_children))
+            break; /* and so is all before it */
+        n += look.n_blocks;
+        node = look.parent;
+    }
+    return n;
+}
+
+/* The nodes of the path to `node`, root's child first, to st->path. */
+static uint32_t list_path(struct store *st, uint32_t node)
+{
+    uint32_t n = 0;
+
+    for (uint32_t x = node; x != KTREE_ROOT; x = ktree_look(st->tree, x).parent)
+        st->path[n++] = x;
+    for (uint32_t i = 0; i < n / 2; i++) {
+        uint32_t other = st->path[i];
+        st->path[i] = st->path[n - 1 - i];
+        st->path[n - 1 - i] = other;
+    }
+    return n;
+}
+
+static void move_pin(struct store *st, uint32_t from, uint32_t to)
+{
+    if (to != KTREE_ROOT)
+        node_pin(st, to);
+    if (from != KTREE_ROOT)
+        node_unpin(st, from);
+}
+
+/* Fetch path[first, n), which lies on the host, node by node; *pinned moves on to the last one that is
+ * on the device. Returns how many of the path are. */
+static uint32_t fetch_path(struct store *st, uint32_t first, uint32_t n, uint32_t *pinned)
+{
+    uint32_t end = st->info[st->path[n - 1]].entry, i;
+
+    /* While it lasts nobody makes room on the host by dropping the end of the path. */
+    replace_pin(st->policy, CACHE_HOST, end);
+    for (i = first; i < n; i++) {
+        if (i == n - 1)
+            replace_unpin(st->policy, CACHE_HOST, end); /* fetch_node() looks after its own */
+        if (!fetch_node(st, st->path[i]))
+            break;
+        move_pin(st, *pinned, st->path[i]);
+        *pinned = st->path[i];
+    }
+    if (i < n - 1)
+        replace_unpin(st->policy, CACHE_HOST, end);
+    return i;
+}
+
+/* A sequence takes the first n blocks of a node that is on the device. */
+static void take_node(struct store *st, uint32_t node, uint32_t n, bool from_host,
+                      const struct store_use *use, uint32_t *blocks, uint32_t *found)
+{
+    struct node_info *info = &st->info[node];
+    struct ktree_node look = ktree_look(st->tree, node);
+    uint32_t n_tokens = tokens_of(st, node, n);
+    enum cache_tier lay = from_host || info->is_prefetched ? CACHE_HOST : CACHE_DEVICE;
+
+    ktree_slots(st->tree, node, CACHE_DEVICE, blocks, n);
+    wait_for_fetch(st, node);
+    found[lay] += n;
+    if (info->is_prefetched) {
+        info->is_prefetched = false;
+        st->n_prefetched -= look.n_blocks;
+    }
+    if (!use->is_new)
+        return;
+    count_use(st, node, use, true);
+    info->n_hit_tokens += n_tokens;
+    st->tier[lay].n_hit_tokens += n_tokens;
+}
+
+void store_attach(struct store *st, const struct ktree_match *m, const struct store_use *use,
+                  struct store_end *end, uint32_t *blocks, uint32_t *found)
+{
+    uint32_t n = m->node == KTREE_ROOT ? 0 : list_path(st, m->node), n_there = 0, n_on_device;
+    uint32_t pinned = KTREE_ROOT;
+
+    ASSERT(end->node == KTREE_ROOT);
+    for (enum cache_tier tier = 0; tier < CACHE_N_TIERS; tier++)
+        found[tier] = 0;
+    while (n_there < n) {
+        struct ktree_node look = ktree_look(st->tree, st->path[n_there]);
+        if (!lies_in(&look, CACHE_DEVICE))
+            break;
+        pinned = st->path[n_there++];
+    }
+    move_pin(st, KTREE_ROOT, pinned);
+    n_on_device = n_there < n ? fetch_path(st, n_there, n, &pinned) : n;
+    end->node = pinned;
+    end->n_blocks = n_on_device == n ? m->n_blocks
+                                     : ktree_look(st->tree, st->path[n_on_device]).n_before;
+    for (uint32_t i = 0; i < n_on_device; i++) {
+        struct ktree_node look = ktree_look(st->tree, st->path[i]);
+        uint32_t left = end->n_blocks - look.n_before;
+
+        take_node(st, st->path[i], left < look.n_blocks ? left : look.n_blocks, i >= n_there, use,
+                  blocks + look.n_before, found);
+    }
+}
+
+void store_release(struct store *st, struct store_end *end)
+{
+    if (end->node != KTREE_ROOT)
+        node_unpin(st, end->node);
+    *end = (struct store_end){KTREE_ROOT, 0};
+}
+
+uint32_t store_reclaimable(const struct store *st, const struct store_end *end)
+{
+    struct ktree_node look;
+    uint32_t n = 0, n_pins = 1, n_below = 0;
+
+    for (uint32_t node = end->node; node != KTREE_ROOT; node = look.parent) {
+        look = ktree_look(st->tree, node);
+        if (look.n_pins != n_pins || look.n_active_children != n_below)
+            break; /* others need it, and so all before it */
+        n += look.n_blocks;
+        n_pins = 0;
+        n_below = 1;
+    }
+    return n;
+}
+
+/* --- growing --- */
+
+/* Others may have split the node above the place where our path ends. */
+static void climb(struct store *st, struct store_end *end)
+{
+    struct ktree_node look;
+
+    while (end->node != KTREE_ROOT &&
+           (look = ktree_look(st->tree, end->node)).n_before >= end->n_blocks) {
+        move_pin(st, end->node, look.parent);
+        end->node = look.parent;
+    }
+}
+
+static void move_end(struct store *st, struct store_end *end, uint32_t node)
+{
+    move_pin(st, end->node, node);
+    end->node = node;
+}
+
+static uint32_t run_tokens(const struct store_run *run, uint32_t i, uint32_t n)
+{
+    return i + n == run->n ? run->n_tokens - i * KV_BLOCK_TOKENS : n * KV_BLOCK_TOKENS;
+}
+
+/* Blocks [i, run->n) of the run become a node behind the end. */
+static bool add_node(struct store *st, struct store_end *end, const struct store_run *run,
+                     uint32_t i, const struct store_use *use)
+{
+    uint32_t n = run->n - i, node, entry;
+
+    entry = replace_enter(st->policy, short_key(&run->keys[run->n - 1]), st->info[end->node].entry,
+                          run->depth, n * st->block_bytes);
+    if (entry == REPLACE_NONE)
+        return false;
+    if (ktree_add(st->tree, end->node, run->depth, CACHE_DEVICE, run->keys + i, run->blocks + i, n,
+                  &node) != OK) {
+        replace_leave(st->policy, entry);
+        return false;
+    }
+    st->info[node] = (struct node_info){
+        .entry = entry, .n_tokens = run_tokens(run, i, n), .pos0 = run->pos0 + i * KV_BLOCK_TOKENS,
+        .rest = KTREE_NONE, .rest_of = KTREE_NONE, .tail_of = KTREE_NONE};
+    st->node_of[entry] = node;
+    replace_expect(st->policy, entry, (int)n_expected(st, &run->keys[i]));
+    count_use(st, node, use, false);
+    replace_insert(st->policy, CACHE_DEVICE, entry);
+    move_end(st, end, node);
+    return true;
+}
+
+static bool extend_node(struct store *st, const struct store_end *end, const struct store_run *run,
+                        uint32_t i)
+{
+    struct node_info *info = &st->info[end->node];
+    uint32_t n = run->n - i;
+    uint64_t bytes = (ktree_look(st->tree, end->node).n_blocks + (uint64_t)n) * st->block_bytes;
+
+    if (!replace_grow(st->policy, info->entry, short_key(&run->keys[run->n - 1]), bytes))
+        return false;
+    enum status s = ktree_extend(st->tree, end->node, CACHE_DEVICE, run->keys + i,
+                                 run->blocks + i, n);
+    ASSERT(s == OK); /* there are as many records as blocks */
+    info->n_tokens += run_tokens(run, i, n);
+    return true;
+}
+
+/* The tree has block i of the run, in a node that lies on the host only: ours is its copy on the
+ * device, equal by P1. */
+static bool place_in_child(struct store *st, struct store_end *end, uint32_t child,
+                           const struct store_run *run, uint32_t i, const struct store_use *use)
+{
+    if (ktree_look(st->tree, child).n_blocks > 1 && !node_split(st, child, 1, &child))
+        return false;
+    ktree_place(st->tree, child, CACHE_DEVICE, &run->blocks[i]);
+    count_use(st, child, use, false);
+    replace_insert(st->policy, CACHE_DEVICE, st->info[child].entry);
+    move_end(st, end, child);
+    st->n_private--;
+    return true;
+}
+
+/* Step over block i of the run where the tree has it or has something else in its place. Sets *done
+ * when block i is dealt with; false: it cannot be. */
+static bool meet_tree(struct store *st, struct store_end *end, const struct store_run *run,
+                      uint32_t i, const struct store_use *use, bool *done)
+{
+    struct ktree_node look = ktree_look(st->tree, end->node);
+    uint32_t at = end->n_blocks - look.n_before, child, slots[NODE_N_BLOCKS_MAX];
+
+    *done = true;
+    if (at < look.n_blocks) {
+        const struct kv_key *key = ktree_key_at(st->tree, end->node, at);
+
+        if (memcmp(key, &run->keys[i], sizeof *key) == 0) {
+            ktree_slots(st->tree, end->node, CACHE_DEVICE, slots, at + 1);
+            store_give(st, run->blocks[i]);
+            run->blocks[i] = slots[at];
+            return true;
+        }
+        if (!node_split(st, end->node, at, &child))
+            return false;
+        move_end(st, end, child);
+    }
+    child = ktree_find(st->tree, &run->keys[i]);
+    *done = child != KTREE_NONE;
+    if (!*done)
+        return true;
+    look = ktree_look(st->tree, child);
+    if (look.parent != end->node)
+        return false;
+    if (!lies_in(&look, CACHE_DEVICE))
+        return place_in_child(st, end, child, run, i, use);
+    count_use(st, child, use, false);
+    move_end(st, end, child);
+    ktree_slots(st->tree, child, CACHE_DEVICE, slots, 1);
+    store_give(st, run->blocks[i]);
+    run->blocks[i] = slots[0];
+    return true;
+}
+
+static bool can_extend(const struct store *st, const struct store_end *end,
+                       const struct store_run *run, uint32_t i)
+{
+    struct ktree_node look = ktree_look(st->tree, end->node);
+
+    return end->node != KTREE_ROOT && look.n_children == 0 && look.tiers == 1u << CACHE_DEVICE &&
+           (i > 0 || !run->starts_segment);
+}
+
+uint32_t store_append(struct store *st, struct store_end *end, const struct store_run *run,
+                      const struct store_use *use)
+{
+    bool done;
+
+    ASSERT(run->n > 0 && run->n <= NODE_N_BLOCKS_MAX);
+    if (!st->tree)
+        return 0;
+    for (uint32_t i = 0; i < run->n; i++, end->n_blocks++) {
+        climb(st, end);
+        if (!meet_tree(st, end, run, i, use, &done))
+            return i;
+        if (done)
+            continue;
+        if (can_extend(st, end, run, i) ? !extend_node(st, end, run, i)
+                                        : !add_node(st, end, run, i, use))
+            return i;
+        st->n_private -= run->n - i;
+        end->n_blocks += run->n - i;
+        break;
+    }
+    return run->n;
+}
+
+/* --- tails --- */
+
+bool store_leave_tail(struct store *st, struct store_end *end, const struct kv_key *key,
+                      uint32_t block, uint32_t pos0, uint32_t n_tokens, uint32_t depth,
+                      const struct store_use *use)
+{
+    struct store_run run = {key, &block, 1, pos0, n_tokens, depth, true};
+    struct store_end at;
+
+    climb(st, end);
+    if (end->node == KTREE_ROOT ||
+        end->n_blocks < ktree_look(st->tree, end->node).n_before +
+                            ktree_look(st->tree, end->node).n_blocks ||
+        ktree_find(st->tree, key) != KTREE_NONE)
+        return false;
+    at = *end;
+    node_pin(st, at.node); /* add_node() moves a pin of ours */
+    if (!add_node(st, &at, &run, 0, use)) {
+        node_unpin(st, at.node);
+        return false;
+    }
+    node_unpin(st, at.node);
+    st->info[at.node].tail_of = end->node;
+    st->info[end->node].n_tails++;
+    st->n_private--;
+    return true;
+}
+
+bool store_has_tails(const struct store *st, const struct ktree_match *m)
+{
+    return m->node != KTREE_ROOT && st->info[m->node].n_tails > 0 &&
+           m->n_in_node == ktree_look(st->tree, m->node).n_blocks;
+}
+
+uint32_t store_find_tail(const struct store *st, const struct ktree_match *m,
+                         const struct kv_key *key)
+{
+    uint32_t node = ktree_find(st->tree, key);
+    struct ktree_node look;
+
+    if (node == KTREE_NONE || st->info[node].tail_of != m->node)
+        return KTREE_NONE;
+    look = ktree_look(st->tree, node);
+    if (look.n_children || look.n_pins || is_moving(st, node) ||
+        (st->copies && !lies_in(&look, CACHE_DEVICE))) /* its copy would have to be waited for */
+        return KTREE_NONE;
+    return node;
+}
+
+bool store_take_tail(struct store *st, uint32_t node, const struct store_use *use,
+                     uint32_t *block, enum cache_tier *lay)
+{
+    struct ktree_node look = ktree_look(st->tree, node);
+    uint32_t entry = st->info[node].entry, n_tokens = st->info[node].n_tokens, slot;
+
+    *lay = lies_in(&look, CACHE_DEVICE) ? CACHE_DEVICE : CACHE_HOST;
+    if (*lay == CACHE_HOST && !fetch_node(st, node))
+        return false;
+    look = ktree_look(st->tree, node);
+    ktree_slots(st->tree, node, CACHE_DEVICE, block, 1);
+    if (use->is_new) {
+        count_use(st, node, use, true);
+        st->tier[*lay].n_hit_tokens += n_tokens;
+    }
+    if (lies_in(&look, CACHE_HOST)) {
+        ktree_slots(st->tree, node, CACHE_HOST, &slot, 1);
+        replace_remove(st->policy, CACHE_HOST, entry);
+        (void)ktree_leave(st->tree, node, CACHE_HOST);
+        tier_push(&st->tier[CACHE_HOST], slot);
+    }
+    if (st->info[node].is_prefetched)
+        st->n_prefetched--;
+    replace_remove(st->policy, CACHE_DEVICE, entry);
+    if (ktree_leave(st->tree, node, CACHE_DEVICE))
+        node_left(st, node, entry);
+    st->n_private++;
+    return true;
+}
+
+/* --- every step --- */
+
+bool store_poll(struct store *st, uint64_t now_ns)
+{
+    st->now_ns = now_ns;
+    if (!st->tree)
+        return false;
+    complete_transfers(st, false);
+    end_holds(st, now_ns);
+    return st->n_transfers > 0;
+}

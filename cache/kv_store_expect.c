@@ -1,0 +1,186 @@
+/* kv_store_expect.c - what will be used: by requests that wait, and by the word of those who hold it.
+ *
+ * Both are counted by the first key of a segment, whether the tree has it now or not: a document that
+ * the next request computes is expected by the others from its first block on. Where a node was split
+ * its lower parts follow the upper one. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "cache/kv_store_inner.h"
+
+enum status init_expect(struct store *st)
+{
+    enum status s = map_init(&st->expected, N_EXPECTED_MAX);
+
+    if (s == OK)
+        s = map_init(&st->held, N_EXPECTED_MAX);
+    st->memory_bytes += ((uint64_t)st->expected.mask + st->held.mask + 2) * sizeof(struct map_slot);
+    return s;
+}
+
+void fini_expect(struct store *st)
+{
+    drop_holds(st);
+    map_fini(&st->expected);
+    map_fini(&st->held);
+}
+
+static uint32_t count_of(const struct map *m, const struct kv_key *first)
+{
+    uint32_t n;
+
+    return map_get(m, short_key(first), &n) ? n : 0;
+}
+
+uint32_t n_expected(const struct store *st, const struct kv_key *first)
+{
+    return count_of(&st->expected, first) + count_of(&st->held, first);
+}
+
+bool is_held(const struct store *st, const struct kv_key *first)
+{
+    return count_of(&st->held, first) > 0;
+}
+
+/* False: there is no room for another key; nothing changed. */
+static bool count_key(struct store *st, struct map *m, const struct kv_key *first, int delta)
+{
+    uint32_t n = count_of(m, first), node;
+
+    if (n == 0 && m->n == m->n_max)
+        return false;
+    ASSERT(delta > 0 || n > 0);
+    if (n + (uint32_t)delta == 0)
+        map_remove(m, short_key(first));
+    else
+        map_put(m, short_key(first), n + (uint32_t)delta);
+    for (node = ktree_find(st->tree, first); node != KTREE_NONE; node = st->info[node].rest)
+        replace_expect(st->policy, st->info[node].entry, delta);
+    return true;
+}
+
+uint32_t store_expect(struct store *st, const struct kv_key *first_keys, uint32_t n, int delta)
+{
+    uint32_t i = 0;
+
+    while (st->tree && i < n && count_key(st, &st->expected, &first_keys[i], delta))
+        i++;
+    return i;
+}
+
+/* --- prefetch --- */
+
+bool store_prefetches(const struct store *st)
+{
+    return st->n_tiers > 1 && st->copies;
+}
+
+bool store_prefetch(struct store *st, const struct ktree_match *m)
+{
+    uint32_t limit = (uint32_t)(st->config.prefetch_share * st->config.pool.n_blocks);
+    uint32_t n = 0, pinned = KTREE_ROOT;
+    bool room = true;
+
+    if (!store_prefetches(st) || m->node == KTREE_ROOT)
+        return true;
+    for (uint32_t x = m->node; x != KTREE_ROOT; x = ktree_look(st->tree, x).parent) {
+        struct ktree_node look = ktree_look(st->tree, x);
+
+        if (lies_in(&look, CACHE_DEVICE)) {
+            pinned = x;
+            break;
+        }
+        st->path[n++] = x; /* the deepest first */
+    }
+    if (pinned != KTREE_ROOT)
+        node_pin(st, pinned); /* what is made room of must not be its own beginning */
+    while (n > 0 && room) {
+        uint32_t x = st->path[--n], n_blocks = ktree_look(st->tree, x).n_blocks;
+        uint32_t end = st->info[st->path[0]].entry, victim;
+
+        victim = replace_peek(st->policy, CACHE_DEVICE);
+        room = st->n_prefetched + n_blocks <= limit &&
+               (st->tier[CACHE_DEVICE].n_free >= n_blocks ||
+                (victim != REPLACE_NONE && !replace_n_expected(st->policy, victim)));
+        if (!room)
+            break;
+        replace_pin(st->policy, CACHE_HOST, end); /* and not of its own end */
+        room = fetch_node(st, x);
+        replace_unpin(st->policy, CACHE_HOST, end);
+        if (!room)
+            break;
+        st->info[x].is_prefetched = true;
+        st->n_prefetched += n_blocks;
+        node_pin(st, x);
+        if (pinned != KTREE_ROOT)
+            node_unpin(st, pinned);
+        pinned = x;
+    }
+    if (pinned != KTREE_ROOT)
+        node_unpin(st, pinned);
+    return room;
+}
+
+/* --- holds --- */
+
+static void end_hold(struct store *st, uint32_t i)
+{
+    struct hold *h = &st->holds[i];
+
+    for (uint32_t k = 0; k < h->n; k++)
+        (void)count_key(st, &st->held, &h->first_keys[k], -1);
+    free(h->first_keys);
+    st->n_held_blocks -= h->n_blocks;
+    st->holds[i] = st->holds[--st->n_holds];
+}
+
+void end_holds(struct store *st, uint64_t now_ns)
+{
+    for (uint32_t i = 0; i < st->n_holds;)
+        if (st->holds[i].until_ns <= now_ns)
+            end_hold(st, i);
+        else
+            i++;
+}
+
+void drop_holds(struct store *st)
+{
+    while (st->n_holds > 0)
+        end_hold(st, st->n_holds - 1);
+}
+
+/* A lower part is expected with its upper one: the path's nodes without those. */
+static uint32_t list_held(struct store *st, uint32_t node)
+{
+    uint32_t n = 0;
+
+    for (uint32_t x = node; x != KTREE_ROOT; x = ktree_look(st->tree, x).parent)
+        if (st->info[x].rest_of == KTREE_NONE)
+            st->path[n++] = x;
+    return n;
+}
+
+uint32_t store_hold(struct store *st, const struct ktree_match *m, uint64_t until_ns)
+{
+    uint32_t limit = (uint32_t)(st->config.hold_share * st->config.pool.n_blocks), n;
+    struct hold h = {.until_ns = until_ns, .n_blocks = m->n_blocks};
+
+    if (m->node == KTREE_ROOT || st->n_holds == N_HOLDS_MAX ||
+        m->n_blocks > limit - st->n_held_blocks)
+        return 0;
+    n = list_held(st, m->node);
+    h.first_keys = malloc(n * sizeof *h.first_keys);
+    if (!h.first_keys)
+        return 0;
+    st->holds[st->n_holds++] = h;
+    st->n_held_blocks += h.n_blocks;
+    struct hold *kept = &st->holds[st->n_holds - 1];
+    for (uint32_t i = n; i-- > 0;) { /* from the root on */
+        kept->first_keys[kept->n] = *ktree_key_at(st->tree, st->path[i], 0);
+        if (!count_key(st, &st->held, &kept->first_keys[kept->n], 1))
+            break;
+        kept->n++;
+    }
+    return h.n_blocks;
+}

@@ -1,0 +1,144 @@
+/* kv_store_inner.h - what the files of kv_store share; nobody else includes it.
+ *
+ * Owns    nothing.
+ * Thread  as kv_store.h.
+ * Errors  none.
+ * Units   as kv_store.h. */
+#ifndef TARN_CACHE_KV_STORE_INNER_H
+#define TARN_CACHE_KV_STORE_INNER_H
+
+#include "base/map.h"
+#include "cache/kv_store.h"
+#include "cache/replace.h"
+#include "kernels/device.h"
+
+#define NODE_N_BLOCKS_MAX (KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS)
+#define N_TRANSFERS 256
+#define N_HOLDS_MAX 256
+/* Segments of waiting requests that are counted; those of requests behind are not looked ahead to. */
+#define N_EXPECTED_MAX (1u << 16)
+
+/* Beside each node of the tree. */
+struct node_info {
+    uint32_t entry;      /* of the policy */
+    uint32_t n_tokens;
+    uint32_t pos0;       /* of its first token */
+    uint32_t rest;       /* the lower part, where it was split; else KTREE_NONE */
+    uint32_t rest_of;    /* the upper part */
+    uint32_t tail_of;    /* the parent, when it is a tail; else KTREE_NONE */
+    uint32_t n_tails;    /* children that are */
+    bool is_prefetched;  /* for a waiting request, and not used since */
+    uint64_t fetch_no;   /* of the transfer that brings it to the device; done: below n_done */
+    uint64_t spill_no;   /* of the transfer that brings it to the host */
+    uint64_t n_uses, n_hit_tokens, used_ns;
+};
+
+struct store_tier {
+    uint32_t n_blocks;
+    uint32_t n_free;
+    uint32_t *free_ids;  /* [n_blocks] stack */
+    uint32_t n_in_transfer;
+    uint64_t n_evicted, n_moved_in, n_hit_tokens;
+};
+
+struct transfer {
+    bool is_fetch;       /* host to device; else device to host */
+    uint64_t no;         /* from 1 on, in the order of their start */
+    uint32_t node;
+    uint32_t n;
+    uint32_t n_held;     /* device blocks of it in transfer: 0 or n */
+    uint32_t device_blocks[NODE_N_BLOCKS_MAX];
+    struct device_event *event;
+};
+
+struct hold {
+    uint64_t until_ns;
+    struct kv_key *first_keys; /* [n] of its nodes */
+    uint32_t n;
+    uint32_t n_blocks;
+};
+
+struct store {
+    struct cache_config config;
+    struct kv_pool pool;
+    size_t block_bytes;
+    bool copies;              /* tiers are different memories */
+    unsigned char *host;      /* [n_host_blocks][block_bytes], pinned, when copies */
+    struct store_tier tier[CACHE_N_TIERS];
+    uint32_t n_tiers;
+    uint32_t n_private;
+    uint64_t now_ns;
+
+    /* NULL without prefix caching. */
+    struct ktree *tree;
+    struct replace *policy;
+    struct node_info *info;   /* [n_nodes_max + 1] */
+    uint32_t *node_of;        /* [n_entries_max] entry -> node */
+    uint32_t *path;           /* [n_nodes_max] scratch */
+
+    /* A ring, oldest first. */
+    struct transfer transfers[N_TRANSFERS];
+    uint32_t first_transfer, n_transfers;
+    uint64_t n_transfers_ever;
+    struct device_event *compute_done; /* recorded before a copy: what the steps so far wrote */
+
+    struct map expected;      /* first 8 bytes of a segment's first key -> waiting requests */
+    struct map held;          /* the same -> holds */
+    struct hold holds[N_HOLDS_MAX];
+    uint32_t n_holds, n_held_blocks;
+    uint32_t n_prefetched;    /* device blocks */
+
+    uint64_t n_copies_failed;
+    uint64_t memory_bytes;
+};
+
+static inline uint64_t short_key(const struct kv_key *key)
+{
+    uint64_t k;
+
+    __builtin_memcpy(&k, key->bytes, sizeof k);
+    return k;
+}
+
+static inline bool lies_in(const struct ktree_node *n, enum cache_tier tier)
+{
+    return n->tiers >> tier & 1;
+}
+
+/* --- kv_store.c --- */
+
+void tier_push(struct store_tier *t, uint32_t id);
+uint32_t tier_pop(struct store_tier *t);
+/* A node has entered the tree or left its last tier: the policy and node_info follow. */
+void node_left(struct store *st, uint32_t node, uint32_t entry);
+/* The node was split: *upper is the new upper part. False: it cannot be. */
+bool node_split(struct store *st, uint32_t node, uint32_t n_upper, uint32_t *upper);
+void node_pin(struct store *st, uint32_t node);
+void node_unpin(struct store *st, uint32_t node);
+
+/* --- kv_store_move.c: between tiers --- */
+
+/* Have n device blocks on the free stack. False: there are not that many to be had. */
+bool make_device_room(struct store *st, uint32_t n);
+/* Bring a node that lies on the host only to the device; its parent lies there and is pinned. */
+bool fetch_node(struct store *st, uint32_t node);
+/* Kernels launched from now on see what a fetch under way brings into this node. */
+void wait_for_fetch(struct store *st, uint32_t node);
+/* Complete the copies that are done; with `all` wait for all of them. */
+void complete_transfers(struct store *st, bool all);
+/* Whether a copy from or to the node is under way. */
+bool is_moving(const struct store *st, uint32_t node);
+enum status init_transfers(struct store *st);
+void fini_transfers(struct store *st);
+
+/* --- kv_store_expect.c --- */
+
+enum status init_expect(struct store *st);
+void fini_expect(struct store *st);
+/* How often a node that begins with this key is waited for or held. */
+uint32_t n_expected(const struct store *st, const struct kv_key *first);
+bool is_held(const struct store *st, const struct kv_key *first);
+void end_holds(struct store *st, uint64_t now_ns);
+void drop_holds(struct store *st);
+
+#endif

@@ -1,0 +1,215 @@
+/* kv_store_look.c - counting, checking, and the spans that are worth most. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "cache/kv_store_inner.h"
+
+static uint32_t n_fetching(const struct store *st)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < st->n_transfers; i++) {
+        const struct transfer *t = &st->transfers[(st->first_transfer + i) % N_TRANSFERS];
+        n += t->is_fetch ? t->n_held : 0;
+    }
+    return n;
+}
+
+static void tier_stats(const struct store *st, enum cache_tier which,
+                       const struct ktree_stats *tree, struct cache_tier_stats *out)
+{
+    const struct store_tier *t = &st->tier[which];
+    struct replace_stats policy = {.order = ""};
+
+    if (st->policy && which < st->n_tiers)
+        replace_stats(st->policy, which, &policy);
+    *out = (struct cache_tier_stats){
+        .n_blocks = t->n_blocks, .n_free = t->n_free, .n_in_transfer = t->n_in_transfer,
+        .n_nodes = policy.n_entries, .n_hit_tokens = t->n_hit_tokens,
+        .n_evicted = t->n_evicted, .n_moved_in = t->n_moved_in, .order = policy.order};
+    if (which == CACHE_DEVICE) {
+        out->n_cached = tree->n_blocks_in[which] - tree->n_blocks_active;
+        out->n_in_use = st->n_private + tree->n_blocks_active - n_fetching(st);
+    } else if (which < st->n_tiers) {
+        out->n_cached = tree->n_blocks_in[which] - t->n_in_transfer;
+    }
+    out->n_leaked = t->n_blocks - out->n_free - out->n_cached - out->n_in_use -
+                    out->n_in_transfer;
+}
+
+void store_stats(const struct store *st, struct cache_stats *out)
+{
+    struct ktree_stats tree = {0};
+
+    if (st->tree)
+        ktree_stats(st->tree, &tree);
+    for (enum cache_tier t = 0; t < CACHE_N_TIERS; t++)
+        tier_stats(st, t, &tree, &out->tier[t]);
+    out->n_nodes = tree.n_nodes;
+    out->n_copies_failed = st->n_copies_failed;
+    out->n_holds = st->n_holds;
+    out->n_held_blocks = st->n_held_blocks;
+    out->memory_bytes = st->memory_bytes;
+}
+
+/* --- check --- */
+
+/* Each block of a tier is in one place only: on the free stack, in the tree, or (returned) nowhere
+ * that the store knows: private, or being spilled. */
+static uint32_t check_places(const struct store *st, enum cache_tier tier, uint8_t *seen,
+                             uint32_t n_ids)
+{
+    const struct store_tier *t = &st->tier[tier];
+    uint32_t n_seen = 0, slots[NODE_N_BLOCKS_MAX];
+
+    for (uint32_t i = 0; i < t->n_free; i++) {
+        ASSERT(t->free_ids[i] < n_ids && !seen[t->free_ids[i]]++);
+        n_seen++;
+    }
+    for (uint32_t x = KTREE_ROOT, next; st->tree && x != KTREE_NONE; x = next) {
+        struct ktree_node look = ktree_look(st->tree, x);
+
+        if (x != KTREE_ROOT && lies_in(&look, tier)) {
+            ASSERT(look.n_blocks <= NODE_N_BLOCKS_MAX);
+            ktree_slots(st->tree, x, tier, slots, look.n_blocks);
+            for (uint32_t i = 0; i < look.n_blocks; i++)
+                ASSERT(slots[i] < n_ids && !seen[slots[i]]++);
+            n_seen += look.n_blocks;
+        }
+        next = ktree_next(st->tree, x);
+    }
+    return t->n_blocks - n_seen;
+}
+
+/* The policy and node_info say of a node what the tree says. */
+static void check_node(const struct store *st, uint32_t node)
+{
+    const struct node_info *info = &st->info[node];
+    struct ktree_node look = ktree_look(st->tree, node);
+
+    ASSERT(st->node_of[info->entry] == node);
+    ASSERT(look.parent == KTREE_ROOT || st->info[look.parent].entry != info->entry);
+    for (uint32_t tier = 0; tier < st->n_tiers; tier++)
+        ASSERT(replace_in_tier(st->policy, tier, info->entry) ==
+               lies_in(&look, (enum cache_tier)tier));
+    ASSERT(look.n_pins == 0 || lies_in(&look, CACHE_DEVICE));
+    ASSERT(info->n_tokens <= look.n_blocks * KV_BLOCK_TOKENS &&
+           info->n_tokens > (look.n_blocks - 1) * KV_BLOCK_TOKENS);
+    ASSERT(info->tail_of == KTREE_NONE || info->tail_of == look.parent);
+    ASSERT(info->rest == KTREE_NONE || (st->info[info->rest].rest_of == node &&
+                                        ktree_look(st->tree, info->rest).parent == node));
+    if (info->rest_of == KTREE_NONE)
+        ASSERT(replace_n_expected(st->policy, info->entry) ==
+               n_expected(st, ktree_key_at(st->tree, node, 0)));
+}
+
+void store_check(const struct store *st)
+{
+    uint32_t n_ids = st->pool.n_blocks > st->config.n_host_blocks ? st->pool.n_blocks
+                                                                  : st->config.n_host_blocks;
+    uint8_t *seen = calloc(n_ids ? n_ids : 1, 1);
+    struct cache_stats stats;
+    uint32_t n_spilling = st->tier[CACHE_DEVICE].n_in_transfer - n_fetching(st);
+
+    if (!seen)
+        return; /* no memory to look with */
+    ASSERT(check_places(st, CACHE_DEVICE, seen, n_ids) == st->n_private + n_spilling);
+    if (st->n_tiers > 1) {
+        if (st->copies) /* another memory: numbers of its own */
+            memset(seen, 0, n_ids);
+        ASSERT(check_places(st, CACHE_HOST, seen, n_ids) == 0);
+    }
+    free(seen);
+    for (enum cache_tier t = 0; t < CACHE_N_TIERS; t++) {
+        store_stats(st, &stats);
+        ASSERT(stats.tier[t].n_leaked == 0 && stats.tier[t].n_cached <= stats.tier[t].n_blocks &&
+               stats.tier[t].n_in_use <= stats.tier[t].n_blocks);
+    }
+    if (!st->tree)
+        return;
+    ktree_check(st->tree);
+    replace_check(st->policy);
+    for (uint32_t x = ktree_next(st->tree, KTREE_ROOT); x != KTREE_NONE;
+         x = ktree_next(st->tree, x))
+        check_node(st, x);
+}
+
+/* --- spans --- */
+
+/* A span's first node stands where the number of spans before it changes. */
+static bool begins_span(const struct store *st, const struct ktree_node *look)
+{
+    return look->parent == KTREE_ROOT || ktree_look(st->tree, look->parent).depth != look->depth;
+}
+
+/* Add the part of the span that begins at `first`: all below it with its depth. The tree's order is
+ * parents first, and what is below a node comes before its siblings. */
+static void measure_span(const struct store *st, uint32_t first, struct cache_span *out)
+{
+    const struct node_info *head = &st->info[first];
+    uint32_t depth = ktree_look(st->tree, first).depth;
+
+    *out = (struct cache_span){.key = *ktree_key_at(st->tree, first, 0), .depth = depth,
+                               .n_uses = head->n_uses};
+    uint64_t used_ns = head->used_ns;
+    for (uint32_t x = first; x != KTREE_NONE;) {
+        const struct node_info *info = &st->info[x];
+        struct ktree_node look = ktree_look(st->tree, x);
+
+        if (x != first && look.n_before <= ktree_look(st->tree, first).n_before)
+            break; /* behind the subtree */
+        if (look.depth != depth) {
+            out->n_children += ktree_look(st->tree, look.parent).depth == depth;
+            x = ktree_next_outside(st->tree, x);
+            continue;
+        }
+        out->n_nodes++;
+        out->n_blocks += look.n_blocks;
+        out->n_tokens += info->n_tokens;
+        for (uint32_t tier = 0; tier < st->n_tiers; tier++)
+            out->n_blocks_in[tier] += lies_in(&look, (enum cache_tier)tier) ? look.n_blocks : 0;
+        out->n_hit_tokens += info->n_hit_tokens;
+        out->in_use |= ktree_is_active(st->tree, x);
+        out->is_held |= is_held(st, ktree_key_at(st->tree, x, 0));
+        used_ns = info->used_ns > used_ns ? info->used_ns : used_ns;
+        x = ktree_next(st->tree, x);
+    }
+    out->idle_ns = st->now_ns > used_ns ? st->now_ns - used_ns : 0;
+}
+
+static bool is_better(const struct cache_span *a, const struct cache_span *b)
+{
+    if (a->n_hit_tokens != b->n_hit_tokens)
+        return a->n_hit_tokens > b->n_hit_tokens;
+    return a->n_blocks > b->n_blocks;
+}
+
+uint32_t store_top_spans(const struct store *st, struct cache_span *out, uint32_t n_max,
+                         uint32_t *n_all)
+{
+    struct cache_span span;
+    uint32_t n = 0;
+
+    *n_all = 0;
+    if (!st->tree)
+        return 0;
+    for (uint32_t x = ktree_next(st->tree, KTREE_ROOT); x != KTREE_NONE;
+         x = ktree_next(st->tree, x)) {
+        struct ktree_node look = ktree_look(st->tree, x);
+        uint32_t i;
+
+        if (!begins_span(st, &look))
+            continue;
+        ++*n_all;
+        measure_span(st, x, &span);
+        for (i = n; i > 0 && is_better(&span, &out[i - 1]); i--)
+            if (i < n_max)
+                out[i] = out[i - 1];
+        if (i < n_max) {
+            out[i] = span;
+            n += n < n_max;
+        }
+    }
+    return n;
+}

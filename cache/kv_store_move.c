@@ -1,0 +1,423 @@
+/* kv_store_move.c - between tiers: making room, spilling, fetching, and the copies under way.
+ *
+ * Ordering, where tiers are different memories. Kernels run on the compute stream, spills on copy-out,
+ * fetches on copy-in.
+ *   - A copy starts behind what the compute stream has been given so far: it reads what steps wrote,
+ *     and does not overwrite what they read.
+ *   - A node's blocks that are being spilled are handed out again only with compute and copy-in
+ *     ordered behind the spill.
+ *   - A fetch is ordered behind the spill that brought the node to the host, and kernels that read it
+ *     behind the fetch. */
+#include <string.h>
+
+#include "base/check.h"
+#include "cache/kv_store_inner.h"
+
+/* --- copies under way --- */
+
+enum status init_transfers(struct store *st)
+{
+    enum status s = device_event_create(st->config.device, &st->compute_done);
+
+    for (uint32_t i = 0; s == OK && i < N_TRANSFERS; i++)
+        s = device_event_create(st->config.device, &st->transfers[i].event);
+    return s;
+}
+
+void fini_transfers(struct store *st)
+{
+    device_event_destroy(st->config.device, st->compute_done);
+    for (uint32_t i = 0; i < N_TRANSFERS; i++)
+        device_event_destroy(st->config.device, st->transfers[i].event);
+}
+
+static struct stream *stream_of(const struct store *st, bool is_fetch)
+{
+    return device_stream(st->config.device, is_fetch ? DEVICE_COPY_IN : DEVICE_COPY_OUT);
+}
+
+static struct transfer *transfer_at(struct store *st, uint32_t i)
+{
+    return &st->transfers[(st->first_transfer + i) % N_TRANSFERS];
+}
+
+/* Under way, or NULL. They end in the order of their start. */
+static struct transfer *transfer_of(struct store *st, uint64_t no)
+{
+    uint64_t n_done = st->n_transfers_ever - st->n_transfers;
+
+    return no > n_done ? transfer_at(st, (uint32_t)(no - n_done - 1)) : NULL;
+}
+
+bool is_moving(const struct store *st, uint32_t node)
+{
+    uint64_t n_done = st->n_transfers_ever - st->n_transfers;
+
+    return st->info[node].fetch_no > n_done || st->info[node].spill_no > n_done;
+}
+
+/* What comes on the stream from now on waits for the transfer; should the device not take that, the
+ * host does. (A device that does neither is dead, and computes nothing with what is wrong.) */
+static void order_behind(struct store *st, const struct transfer *t, struct stream *s)
+{
+    if (device_event_order(st->config.device, t->event, s) != OK &&
+        device_event_wait(st->config.device, t->event) != OK)
+        st->n_copies_failed++;
+}
+
+void wait_for_fetch(struct store *st, uint32_t node)
+{
+    const struct transfer *t = transfer_of(st, st->info[node].fetch_no);
+
+    if (t)
+        order_behind(st, t, device_stream(st->config.device, DEVICE_COMPUTE));
+}
+
+/* The device blocks of a spill, once its copy has read them. */
+static void release_blocks(struct store *st, struct transfer *t)
+{
+    struct store_tier *device = &st->tier[CACHE_DEVICE];
+
+    for (uint32_t i = 0; i < t->n_held; i++)
+        tier_push(device, t->device_blocks[i]);
+    device->n_in_transfer -= t->n_held;
+    t->n_held = 0;
+}
+
+static void complete_first(struct store *st)
+{
+    struct transfer *t = transfer_at(st, 0);
+    uint32_t entry = st->info[t->node].entry;
+
+    replace_unpin(st->policy, CACHE_HOST, entry);
+    if (t->is_fetch) {
+        node_unpin(st, t->node);
+        st->tier[CACHE_DEVICE].n_in_transfer -= t->n_held;
+    } else {
+        release_blocks(st, t);
+        st->tier[CACHE_HOST].n_in_transfer -= t->n;
+    }
+    st->first_transfer = (st->first_transfer + 1) % N_TRANSFERS;
+    st->n_transfers--;
+}
+
+void complete_transfers(struct store *st, bool all)
+{
+    while (st->n_transfers > 0) {
+        struct transfer *t = transfer_at(st, 0);
+        bool done = true;
+
+        /* An error is the device's end; engine/step.c finds that out by itself. */
+        if (all ? device_event_wait(st->config.device, t->event) != OK
+                : device_event_query(st->config.device, t->event, &done) != OK)
+            st->n_copies_failed++;
+        if (!done)
+            return;
+        complete_first(st);
+    }
+}
+
+/* Copy n blocks between the device's pool and host memory. */
+static enum status copy_blocks(struct store *st, bool is_fetch, const uint32_t *device_blocks,
+                               const uint32_t *host_blocks, uint32_t n)
+{
+    struct device *d = st->config.device;
+    struct stream *s = stream_of(st, is_fetch);
+    unsigned char *pool = st->pool.base;
+    size_t bytes = st->block_bytes;
+    enum status status;
+
+    status = device_event_record(d, st->compute_done, device_stream(d, DEVICE_COMPUTE));
+    if (status == OK)
+        status = device_event_order(d, st->compute_done, s);
+    for (uint32_t i = 0; status == OK && i < n; i++) {
+        unsigned char *device = pool + device_blocks[i] * bytes;
+        unsigned char *host = st->host + host_blocks[i] * bytes;
+        status = is_fetch ? device_upload_async(d, s, device, host, bytes)
+                          : device_download_async(d, s, host, device, bytes);
+    }
+    return status;
+}
+
+/* Start a transfer of the node; it is entered as the youngest. */
+static enum status start_transfer(struct store *st, bool is_fetch, uint32_t node,
+                                  const uint32_t *device_blocks, const uint32_t *host_blocks,
+                                  uint32_t n)
+{
+    struct transfer *t;
+    enum status s;
+
+    if (st->n_transfers == N_TRANSFERS) { /* the ring is full: wait for the oldest */
+        if (device_event_wait(st->config.device, transfer_at(st, 0)->event) != OK)
+            st->n_copies_failed++;
+        complete_first(st);
+    }
+    s = copy_blocks(st, is_fetch, device_blocks, host_blocks, n);
+    t = transfer_at(st, st->n_transfers);
+    if (s == OK)
+        s = device_event_record(st->config.device, t->event, stream_of(st, is_fetch));
+    if (s != OK) {
+        st->n_copies_failed++;
+        /* None of it may be under way any more: the blocks go back. A dead device copies nothing. */
+        return device_stream_wait(st->config.device, stream_of(st, is_fetch)) == OK ? s
+                                                                                    : ERR_INTERNAL;
+    }
+    t->is_fetch = is_fetch;
+    t->node = node;
+    t->n = t->n_held = n;
+    memcpy(t->device_blocks, device_blocks, n * sizeof *device_blocks);
+    t->no = ++st->n_transfers_ever;
+    st->n_transfers++;
+    st->tier[CACHE_DEVICE].n_in_transfer += n;
+    return OK;
+}
+
+/* --- leaving the host --- */
+
+/* It has been taken out of the host's order. */
+static void leave_host(struct store *st, uint32_t node)
+{
+    struct store_tier *host = &st->tier[CACHE_HOST];
+    uint32_t n = ktree_look(st->tree, node).n_blocks, slots[NODE_N_BLOCKS_MAX];
+    uint32_t entry = st->info[node].entry;
+
+    ktree_slots(st->tree, node, CACHE_HOST, slots, n);
+    for (uint32_t i = 0; i < n; i++)
+        tier_push(host, slots[i]);
+    host->n_evicted += n;
+    if (ktree_leave(st->tree, node, CACHE_HOST))
+        node_left(st, node, entry);
+}
+
+static bool evict_from_host(struct store *st)
+{
+    struct replace_victim victim;
+
+    if (replace_evict(st->policy, CACHE_HOST, &victim) != OK)
+        return false;
+    leave_host(st, st->node_of[victim.id]);
+    return true;
+}
+
+/* Room on the host for n blocks of an entry, unless what lies there is worth more. What others hang
+ * below must come in. */
+static bool make_host_room(struct store *st, uint32_t entry, uint32_t n, bool must)
+{
+    while (st->tier[CACHE_HOST].n_free < n)
+        if ((!must && !replace_admits(st->policy, CACHE_HOST, entry)) || !evict_from_host(st))
+            return false;
+    return true;
+}
+
+/* All that hangs below the node lies on the host only, and would hang in the air. */
+static void drop_below(struct store *st, uint32_t node)
+{
+    uint32_t x = node, child;
+
+    complete_transfers(st, true);
+    for (;;) {
+        while ((child = ktree_first_child(st->tree, x)) != KTREE_NONE)
+            x = child;
+        if (x == node)
+            return;
+        child = x;
+        x = ktree_look(st->tree, x).parent;
+        replace_remove(st->policy, CACHE_HOST, st->info[child].entry);
+        leave_host(st, child);
+    }
+}
+
+/* --- leaving the device --- */
+
+/* The host gets the node's blocks, and gives as many free ones for them. */
+static void exchange_out(struct store *st, uint32_t node, const uint32_t *slots, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        tier_push(&st->tier[CACHE_DEVICE], tier_pop(&st->tier[CACHE_HOST]));
+    ktree_place(st->tree, node, CACHE_HOST, slots);
+    replace_insert(st->policy, CACHE_HOST, st->info[node].entry);
+}
+
+static bool copy_out(struct store *st, uint32_t node, const uint32_t *slots, uint32_t n)
+{
+    struct store_tier *host = &st->tier[CACHE_HOST];
+    uint32_t entry = st->info[node].entry, to[NODE_N_BLOCKS_MAX];
+
+    for (uint32_t i = 0; i < n; i++)
+        to[i] = tier_pop(host);
+    if (start_transfer(st, false, node, slots, to, n) != OK) {
+        for (uint32_t i = n; i-- > 0;)
+            tier_push(host, to[i]);
+        return false;
+    }
+    host->n_in_transfer += n;
+    ktree_place(st->tree, node, CACHE_HOST, to);
+    replace_insert(st->policy, CACHE_HOST, entry);
+    replace_pin(st->policy, CACHE_HOST, entry); /* until the copy is done */
+    st->info[node].spill_no = st->n_transfers_ever;
+    return true;
+}
+
+/* The victim's KV goes to the host. False: it does not; the caller frees its blocks. */
+static bool spill(struct store *st, uint32_t node, const struct replace_victim *victim,
+                  const uint32_t *slots, uint32_t n)
+{
+    if (st->n_tiers < 2 || !make_host_room(st, victim->id, n, victim->has_below))
+        return false;
+    if (st->copies) {
+        if (!copy_out(st, node, slots, n))
+            return false;
+    } else {
+        exchange_out(st, node, slots, n);
+    }
+    st->tier[CACHE_HOST].n_moved_in += n;
+    return true;
+}
+
+/* It has been taken out of the device's order; where its blocks go is the caller's. */
+static void forget_on_device(struct store *st, uint32_t node)
+{
+    uint32_t n = ktree_look(st->tree, node).n_blocks, entry = st->info[node].entry;
+
+    if (st->info[node].is_prefetched) {
+        st->info[node].is_prefetched = false;
+        st->n_prefetched -= n;
+    }
+    st->tier[CACHE_DEVICE].n_evicted += n;
+    if (ktree_leave(st->tree, node, CACHE_DEVICE))
+        node_left(st, node, entry);
+}
+
+static void leave_device(struct store *st, uint32_t node)
+{
+    uint32_t n = ktree_look(st->tree, node).n_blocks, slots[NODE_N_BLOCKS_MAX];
+
+    ktree_slots(st->tree, node, CACHE_DEVICE, slots, n);
+    for (uint32_t i = 0; i < n; i++)
+        tier_push(&st->tier[CACHE_DEVICE], slots[i]);
+    forget_on_device(st, node);
+}
+
+static bool evict_from_device(struct store *st)
+{
+    struct replace_victim victim;
+    uint32_t slots[NODE_N_BLOCKS_MAX];
+
+    if (replace_evict(st->policy, CACHE_DEVICE, &victim) != OK)
+        return false;
+    uint32_t node = st->node_of[victim.id], n = ktree_look(st->tree, node).n_blocks;
+    ktree_slots(st->tree, node, CACHE_DEVICE, slots, n);
+    if (!victim.has_copy && spill(st, node, &victim, slots, n)) {
+        forget_on_device(st, node);
+        return true;
+    }
+    if (!victim.has_copy && victim.has_below)
+        drop_below(st, node);
+    leave_device(st, node);
+    return true;
+}
+
+/* Blocks whose spill is under way can be written behind it. */
+static bool reap_spill(struct store *st)
+{
+    for (uint32_t i = 0; i < st->n_transfers; i++) {
+        struct transfer *t = transfer_at(st, i);
+
+        if (t->is_fetch || t->n_held == 0)
+            continue;
+        order_behind(st, t, device_stream(st->config.device, DEVICE_COMPUTE));
+        order_behind(st, t, stream_of(st, true));
+        release_blocks(st, t);
+        return true;
+    }
+    return false;
+}
+
+bool make_device_room(struct store *st, uint32_t n)
+{
+    if (st->tier[CACHE_DEVICE].n_free >= n)
+        return true;
+    if (!st->tree || n > store_n_available(st))
+        return false;
+    while (st->tier[CACHE_DEVICE].n_free < n)
+        if (!reap_spill(st) && !evict_from_device(st))
+            return false;
+    return true;
+}
+
+void store_reset(struct store *st)
+{
+    uint64_t n_evicted[CACHE_N_TIERS] = {st->tier[0].n_evicted, st->tier[1].n_evicted};
+    struct replace_victim victim;
+
+    if (!st->tree)
+        return;
+    complete_transfers(st, true);
+    drop_holds(st);
+    while (st->n_tiers > 1 && evict_from_host(st)) {
+    }
+    while (replace_evict(st->policy, CACHE_DEVICE, &victim) == OK)
+        leave_device(st, st->node_of[victim.id]);
+    for (uint32_t tier = 0; tier < CACHE_N_TIERS; tier++) /* nothing had to make room */
+        st->tier[tier].n_evicted = n_evicted[tier];
+}
+
+/* --- coming back --- */
+
+/* The host gets as many free blocks for the node's. It lies on the device only then. */
+static void exchange_in(struct store *st, uint32_t node, uint32_t n)
+{
+    uint32_t slots[NODE_N_BLOCKS_MAX];
+
+    ktree_slots(st->tree, node, CACHE_HOST, slots, n);
+    ktree_place(st->tree, node, CACHE_DEVICE, slots);
+    replace_insert(st->policy, CACHE_DEVICE, st->info[node].entry);
+    replace_remove(st->policy, CACHE_HOST, st->info[node].entry);
+    bool gone = ktree_leave(st->tree, node, CACHE_HOST);
+    ASSERT(!gone);
+    for (uint32_t i = 0; i < n; i++)
+        tier_push(&st->tier[CACHE_HOST], tier_pop(&st->tier[CACHE_DEVICE]));
+}
+
+static bool copy_in(struct store *st, uint32_t node, uint32_t n)
+{
+    struct store_tier *device = &st->tier[CACHE_DEVICE];
+    uint32_t from[NODE_N_BLOCKS_MAX], to[NODE_N_BLOCKS_MAX];
+    uint32_t entry = st->info[node].entry;
+    const struct transfer *spill = transfer_of(st, st->info[node].spill_no);
+
+    ktree_slots(st->tree, node, CACHE_HOST, from, n);
+    for (uint32_t i = 0; i < n; i++)
+        to[i] = tier_pop(device);
+    if (spill)
+        order_behind(st, spill, stream_of(st, true));
+    if (start_transfer(st, true, node, to, from, n) != OK) {
+        for (uint32_t i = n; i-- > 0;)
+            tier_push(device, to[i]);
+        return false;
+    }
+    ktree_place(st->tree, node, CACHE_DEVICE, to);
+    replace_insert(st->policy, CACHE_DEVICE, entry);
+    node_pin(st, node); /* both until the copy is done */
+    replace_pin(st->policy, CACHE_HOST, entry);
+    st->info[node].fetch_no = st->n_transfers_ever;
+    return true;
+}
+
+bool fetch_node(struct store *st, uint32_t node)
+{
+    uint32_t n = ktree_look(st->tree, node).n_blocks, entry = st->info[node].entry;
+    bool done;
+
+    replace_pin(st->policy, CACHE_HOST, entry); /* room is not made of itself */
+    done = make_device_room(st, n);
+    replace_unpin(st->policy, CACHE_HOST, entry);
+    if (!done)
+        return false;
+    if (st->copies)
+        done = copy_in(st, node, n);
+    else
+        exchange_in(st, node, n);
+    st->tier[CACHE_DEVICE].n_moved_in += done ? n : 0;
+    return done;
+}

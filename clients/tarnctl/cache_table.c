@@ -1,0 +1,283 @@
+#include "clients/tarnctl/cache_table.h"
+
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+
+#define N_COLUMNS_MAX 12
+#define N_ROWS_MAX 300 /* more spans than /cache gives */
+#define CELL_BYTES 24
+#define N_KEY_DIGITS 12 /* enough to tell spans apart */
+
+/* --- tables: the first and the last column to the left, the others to the right --- */
+
+struct table {
+    uint32_t n_columns, n_rows, at; /* at: the next cell of the last row */
+    char cells[N_ROWS_MAX][N_COLUMNS_MAX][CELL_BYTES];
+};
+
+/* False when no more rows fit. */
+static bool begin_row(struct table *t)
+{
+    if (t->n_rows == N_ROWS_MAX)
+        return false;
+    t->n_rows++;
+    t->at = 0;
+    return true;
+}
+
+/* A server must not talk to the terminal. */
+static void clean(char *text)
+{
+    for (; *text; text++)
+        if (!isprint((unsigned char)*text))
+            *text = '?';
+}
+
+__attribute__((format(printf, 2, 3))) static void cell(struct table *t, const char *format, ...)
+{
+    va_list ap;
+
+    if (t->at == N_COLUMNS_MAX)
+        return;
+    char *text = t->cells[t->n_rows - 1][t->at++];
+    va_start(ap, format);
+    vsnprintf(text, CELL_BYTES, format, ap);
+    va_end(ap);
+    clean(text);
+    if (t->at > t->n_columns)
+        t->n_columns = t->at;
+}
+
+static void heads(struct table *t, const char *const *names, size_t n)
+{
+    (void)begin_row(t);
+    for (size_t i = 0; i < n; i++)
+        cell(t, "%s", names[i]);
+}
+
+static void print(FILE *f, const struct table *t)
+{
+    int width[N_COLUMNS_MAX] = {0};
+
+    for (uint32_t r = 0; r < t->n_rows; r++)
+        for (uint32_t c = 0; c < t->n_columns; c++)
+            if ((int)strlen(t->cells[r][c]) > width[c])
+                width[c] = (int)strlen(t->cells[r][c]);
+    for (uint32_t r = 0; r < t->n_rows; r++) {
+        fprintf(f, "%-*s", width[0], t->cells[r][0]);
+        for (uint32_t c = 1; c + 1 < t->n_columns; c++)
+            fprintf(f, "  %*s", width[c], t->cells[r][c]);
+        const char *last = t->cells[r][t->n_columns - 1];
+        fprintf(f, "%s%s\n", last[0] ? "  " : "", last);
+    }
+}
+
+/* --- fields --- */
+
+static const char *text_of(const struct json *o, const char *key)
+{
+    const struct json *v = js_get(o, key);
+
+    return js_is(v, JS_STRING) ? js_string(v, NULL) : "-";
+}
+
+static void count_cell(struct table *t, const struct json *o, const char *key)
+{
+    const struct json *v = js_get(o, key);
+
+    if (js_is(v, JS_INT))
+        cell(t, "%lld", (long long)js_int(v));
+    else
+        cell(t, "-");
+}
+
+/* 0 where there is none: for sums and sentences. */
+static long long count_of(const struct json *o, const char *key)
+{
+    const struct json *v = js_get(o, key);
+
+    return js_is(v, JS_INT) ? (long long)js_int(v) : 0;
+}
+
+static void write_size(char *out, size_t n_out, const struct json *o, const char *key)
+{
+    static const char *const units[] = {"", "K", "M", "G", "T", "P"};
+    double v = (double)count_of(o, key);
+    size_t i = 0;
+
+    for (; v >= 1024 && i + 1 < sizeof units / sizeof *units; i++)
+        v /= 1024;
+    snprintf(out, n_out, i ? "%.1f%s" : "%.0f%s", v, units[i]);
+}
+
+static bool is_yes(const struct json *o, const char *key)
+{
+    const struct json *v = js_get(o, key);
+
+    return js_is(v, JS_BOOL) && js_bool(v);
+}
+
+/* --- GET /cache --- */
+
+static void add_tier(struct table *t, const struct json *tier)
+{
+    static const char *const of_blocks[] = {"total", "in_use", "cached", "free", "in_transfer"};
+    static const char *const others[] = {"nodes", "hit_tokens", "evicted_blocks",
+                                         "moved_in_blocks"};
+    char size[CELL_BYTES];
+
+    if (!begin_row(t))
+        return;
+    write_size(size, sizeof size, tier, "bytes");
+    cell(t, "%s", text_of(tier, "name"));
+    cell(t, "%s", size);
+    for (size_t i = 0; i < sizeof of_blocks / sizeof *of_blocks; i++)
+        count_cell(t, js_get(tier, "blocks"), of_blocks[i]);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        count_cell(t, tier, others[i]);
+    cell(t, "%s", text_of(tier, "order"));
+}
+
+static void add_span(struct table *t, const struct json *s)
+{
+    static const char *const counts[] = {"depth", "tokens", "blocks"};
+    static const char *const uses[] = {"children", "uses", "hit_tokens"};
+    const struct json *by_tier = js_get(s, "blocks_by_tier"), *idle = js_get(s, "idle_s");
+
+    if (!begin_row(t))
+        return;
+    cell(t, "%.*s", N_KEY_DIGITS, text_of(s, "key"));
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        count_cell(t, s, counts[i]);
+    count_cell(t, by_tier, "device");
+    count_cell(t, by_tier, "host");
+    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++)
+        count_cell(t, s, uses[i]);
+    if (js_is(idle, JS_INT) || js_is(idle, JS_REAL))
+        cell(t, "%.1f", js_number(idle));
+    else
+        cell(t, "-");
+    cell(t, "%s%s%s", is_yes(s, "in_use") ? "in use" : "",
+         is_yes(s, "in_use") && is_yes(s, "held") ? ", " : "", is_yes(s, "held") ? "held" : "");
+}
+
+static void print_tiers(FILE *f, struct table *t, const struct json *tiers)
+{
+    static const char *const names[] = {"tier", "size", "blocks", "in use", "cached", "free",
+                                        "moving", "nodes", "hit tokens", "evicted", "moved in",
+                                        "order"};
+
+    memset(t, 0, sizeof *t);
+    heads(t, names, sizeof names / sizeof *names);
+    for (size_t i = 0; i < js_len(tiers); i++)
+        add_tier(t, js_at(tiers, i));
+    print(f, t);
+}
+
+/* There are none, or there is a bug. */
+static void print_leaks(FILE *f, const struct json *tiers)
+{
+    for (size_t i = 0; i < js_len(tiers); i++) {
+        long long n = count_of(js_get(js_at(tiers, i), "blocks"), "leaked");
+        if (n)
+            fprintf(f, "LEAKED: %lld blocks of tier %zu are in no state\n", n, i + 1);
+    }
+}
+
+static void print_counts(FILE *f, const struct json *root)
+{
+    const struct json *tokens = js_get(root, "tokens"), *tree = js_get(root, "tree");
+    const struct json *rate = js_get(tokens, "hit_rate");
+    char size[CELL_BYTES], policy[CELL_BYTES];
+
+    snprintf(policy, sizeof policy, "%s", text_of(root, "policy"));
+    clean(policy);
+    write_size(size, sizeof size, root, "block_bytes");
+    fprintf(f, "\npolicy: %s; a block: %lld tokens, %s\n", policy, count_of(root, "block_tokens"),
+            size);
+    fprintf(f, "prompt tokens: %lld looked up, %lld found", count_of(tokens, "queried"),
+            count_of(tokens, "hit"));
+    if (js_is(rate, JS_REAL) || js_is(rate, JS_INT))
+        fprintf(f, " (%.1f %%)", 100 * js_number(rate));
+    fprintf(f, "; %lld found again after a preemption\n", count_of(tokens, "restored"));
+    write_size(size, sizeof size, tree, "metadata_bytes");
+    fprintf(f, "tree: %lld spans, %lld nodes, %lld held blocks (%lld holds), %s of bookkeeping\n",
+            count_of(tree, "spans"), count_of(tree, "nodes"), count_of(tree, "held_blocks"),
+            count_of(tree, "holds"), size);
+    if (count_of(root, "copies_failed"))
+        fprintf(f, "copies that failed: %lld\n", count_of(root, "copies_failed"));
+}
+
+static void print_spans(FILE *f, struct table *t, const struct json *root)
+{
+    static const char *const names[] = {"span", "depth", "tokens", "blocks", "device", "host",
+                                        "children", "uses", "hit tokens", "idle s", ""};
+    const struct json *spans = js_get(root, "top_spans");
+    size_t n = js_is(spans, JS_ARRAY) ? js_len(spans) : 0;
+
+    if (n == 0)
+        return;
+    fprintf(f, "\nspans by tokens found, %zu of %lld\n", n,
+            count_of(js_get(root, "tree"), "spans"));
+    memset(t, 0, sizeof *t);
+    heads(t, names, sizeof names / sizeof *names);
+    for (size_t i = 0; i < n; i++)
+        add_span(t, js_at(spans, i));
+    print(f, t);
+}
+
+/* The answer when it is one of `object`, else NULL. */
+static enum status parse(const char *json, size_t len, const char *object, struct json **root)
+{
+    enum status s = js_parse(root, json, len, NULL);
+
+    if (s == OK && strcmp(text_of(*root, "object"), object) == 0)
+        return OK;
+    js_unref(*root);
+    *root = NULL;
+    return s == ERR_NOMEM ? s : ERR_INVALID;
+}
+
+enum status cache_table_print(FILE *f, const char *json, size_t len)
+{
+    struct table *t = malloc(sizeof *t);
+    struct json *root = NULL;
+    enum status s = t ? parse(json, len, "cache", &root) : ERR_NOMEM;
+
+    if (s == OK && !js_is(js_get(root, "tiers"), JS_ARRAY))
+        s = ERR_INVALID;
+    if (s == OK) {
+        print_tiers(f, t, js_get(root, "tiers"));
+        print_counts(f, root);
+        print_leaks(f, js_get(root, "tiers"));
+        print_spans(f, t, root);
+    }
+    js_unref(root);
+    free(t);
+    return s;
+}
+
+/* --- DELETE /cache --- */
+
+enum status cache_reset_print(FILE *f, const char *json, size_t len)
+{
+    struct json *root = NULL;
+    enum status s = parse(json, len, "cache.reset", &root);
+    const struct json *blocks = js_get(root, "cached_blocks");
+
+    if (s != OK)
+        return s;
+    if (js_is(blocks, JS_OBJECT))
+        fprintf(f, "forgotten: %lld blocks on the device, %lld in host memory, %lld holds\n",
+                count_of(blocks, "device"), count_of(blocks, "host"), count_of(root, "holds"));
+    else
+        fputs("forgotten\n", f);
+    js_unref(root);
+    return OK;
+}

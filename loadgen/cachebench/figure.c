@@ -1,0 +1,37 @@
+#include "loadgen/cachebench/figure.h"
+
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "loadgen/bench/median.h"
+
+enum status figure_series_init(struct figure_series *s, uint32_t n_max)
+{
+    *s = (struct figure_series){.values = calloc(n_max, sizeof *s->values), .n_max = n_max};
+    return s->values ? OK : ERR_NOMEM;
+}
+
+void figure_series_fini(struct figure_series *s)
+{
+    free(s->values);
+    *s = (struct figure_series){0};
+}
+
+void figure_series_add(struct figure_series *s, double value)
+{
+    ASSERT(s->n < s->n_max);
+    s->values[s->n++] = value;
+}
+
+struct figure figure_of(struct figure_series *s)
+{
+    struct figure f = {.n = s->n};
+
+    if (s->n == 0)
+        return f;
+    f.median = median_of(s->values, s->n);
+    f.min = s->values[0];
+    f.max = s->values[s->n - 1];
+    f.p90 = s->values[((uint64_t)s->n * 9 + 9) / 10 - 1];
+    return f;
+}

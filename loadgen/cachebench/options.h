@@ -1,0 +1,53 @@
+/* options.h - tarn-cachebench's command line.
+ *
+ * Owns    nothing: texts point into argv.
+ * Thread  main.
+ * Errors  ERR_INVALID with words that name the option.
+ * Units   tokens, segments, counts. */
+#ifndef TARN_LOADGEN_CACHEBENCH_OPTIONS_H
+#define TARN_LOADGEN_CACHEBENCH_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/buf.h"
+
+struct cachebench_options {
+    const char *part;            /* "all", "ttft", "tree", "miss" */
+    const char *cache_policy;    /* "": the default */
+    const char *cpu_variant;     /* "auto", ... */
+    uint64_t threads;            /* 0: all cores of this process */
+
+    const char *model;           /* "": the shape of 0.49 B parameters */
+    const char *load_format;     /* "auto", "dummy" */
+    const char *dtype;           /* "auto", "f32", "bf16", "f16" */
+    const char *kv_cache_dtype;
+    uint64_t prefix;             /* tokens that are shared */
+    uint64_t n_new;              /* tokens behind it, never the same */
+    uint64_t rounds;
+    uint64_t hits;               /* pairs of device and host hits in a round */
+    uint64_t chunk;
+
+    uint64_t segments;
+    uint64_t path_segments;
+    uint64_t lookups;
+
+    const char *prefix_caching;  /* "both", "on", "off" */
+    uint64_t requests;
+    uint64_t prompt;
+    uint64_t max_tokens;
+
+    bool json;
+    bool quiet;
+    bool want_help;
+    bool want_version;
+};
+
+NODISCARD enum status cachebench_options_parse(struct cachebench_options *o, int argc, char **argv,
+                                               struct buf *why);
+void cachebench_options_help(FILE *f);
+/* Whether `part` is to run. */
+bool cachebench_wants(const struct cachebench_options *o, const char *part);
+
+#endif

@@ -1,0 +1,24 @@
+/* report.h - figures for people, and as JSON (README.md of this folder documents every field).
+ *
+ * Owns    nothing.
+ * Thread  one.
+ * Errors  ERR_NOMEM, ERR_TOO_LARGE of the buffer.
+ * Units   as the fields' names say. */
+#ifndef TARN_LOADGEN_CACHEBENCH_REPORT_H
+#define TARN_LOADGEN_CACHEBENCH_REPORT_H
+
+#include "loadgen/cachebench/miss.h"
+#include "loadgen/cachebench/tree.h"
+#include "loadgen/cachebench/ttft.h"
+
+/* What ran; the others are NULL. */
+struct cachebench_results {
+    const struct ttft_result *ttft;
+    const struct tree_result *tree;
+    const struct miss_result *miss;
+};
+
+NODISCARD enum status cachebench_report_text(struct buf *out, const struct cachebench_results *r);
+NODISCARD enum status cachebench_report_json(struct buf *out, const struct cachebench_results *r);
+
+#endif

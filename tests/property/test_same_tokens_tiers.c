@@ -1,0 +1,241 @@
+/* P1 over the KV store: 500 prompts give the same bits cold, warm, preempted and restored, from the
+ * host, by exchange and by copy; and after thousands of preemptions at whatever token.
+ *
+ * The answers of an engine without prefix caching, one request at a time, are the truth. */
+#include "tests/unit/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "base/rng.h"
+#include "tests/engine_test.h"
+
+#ifndef N_PROMPTS /* sanitizer builds take fewer: see tests/CMakeLists.txt */
+#define N_PROMPTS 500
+#endif
+#ifndef N_PREEMPTIONS
+#define N_PREEMPTIONS 10000
+#endif
+#define N_OUT 12
+#define N_OUT_LONG 120 /* where sequences are to outgrow the pool */
+#define N_IDS_MAX 420
+#define N_WINDOW 40
+#define N_VOCAB 300
+#define BLOCK_BYTES (2 * 2 * 2 * 12 * 32 * 2) /* layers, K and V, heads, head_dim, tokens, bf16 */
+
+#define DIGEST_BYTES 16
+
+struct digest {
+    uint8_t bytes[DIGEST_BYTES];
+};
+
+static uint32_t ids[N_PROMPTS][N_IDS_MAX], n_ids[N_PROMPTS], ends[N_PROMPTS][3], n_ends[N_PROMPTS];
+static struct digest cold[N_PROMPTS], cold_long[N_PROMPTS];
+
+/* Families share a preamble and documents, as RAG prompts do; in some the order of the documents
+ * differs. */
+static void make_prompts(void)
+{
+    for (uint32_t p = 0; p < N_PROMPTS; p++) {
+        uint32_t family = rng_u32(1, p) % 12, n = 0;
+
+        for (uint32_t i = 0; i < 50 + family; i++)
+            ids[p][n++] = rng_u32(100, i) % N_VOCAB;
+        for (uint32_t d = 0; d < 2; d++) {
+            uint32_t doc = rng_u32(2 + (p % 3 == 0 ? d : 1 - d), family) % 9;
+            ends[p][n_ends[p]++] = n;
+            for (uint32_t i = 0; i < 60 + doc * 9; i++)
+                ids[p][n++] = rng_u32(200 + doc, i) % N_VOCAB;
+        }
+        ends[p][n_ends[p]++] = n;
+        n_ends[p] = p % 4 ? n_ends[p] : 0; /* the same text uncut is another prompt */
+        for (uint32_t i = 0; i < 5 + rng_u32(4, p) % 80; i++)
+            ids[p][n++] = rng_u32(300 + p / 2, i) % N_VOCAB;
+        n_ids[p] = n;
+        ASSERT(n <= N_IDS_MAX);
+    }
+}
+
+static struct request *submit(struct engine_test *t, uint32_t p, uint32_t n_out)
+{
+    struct sampling sp;
+    struct stopping st;
+
+    engine_test_params(&sp, &st, n_out);
+    if (p % 2) {
+        sp.temperature = 0.8f;
+        sp.seed = p;
+    }
+    return engine_test_submit(t, ids[p], n_ids[p], ends[p], n_ends[p], &sp, &st);
+}
+
+static struct digest digest_of(struct request *r, uint32_t n_out)
+{
+    struct hash_state h;
+    struct digest d;
+
+    engine_test_wait(r);
+    assert_int_equal(request_finish(r), FINISH_LENGTH);
+    assert_int_equal(request_n_out(r), n_out);
+    hash_begin(&h, DIGEST_BYTES, NULL, 0);
+    hash_add(&h, r->out, n_out * sizeof *r->out);
+    hash_add(&h, r->out_top, n_out * REQUEST_N_LOGPROBS_MAX * sizeof *r->out_top);
+    hash_end(&h, d.bytes, DIGEST_BYTES);
+    request_unref(r);
+    return d;
+}
+
+static void config(struct engine_config *c, uint32_t n_blocks, uint32_t n_host_blocks)
+{
+    engine_config_init(c);
+    c->n_threads = 2;
+    c->max_num_seqs = 16;
+    c->max_batched_tokens = 200;
+    c->max_model_len = N_IDS_MAX + N_OUT_LONG;
+    c->kv_bytes = (uint64_t)n_blocks * BLOCK_BYTES;
+    c->kv_host_bytes = (uint64_t)n_host_blocks * BLOCK_BYTES;
+}
+
+static int learn_cold(void **state)
+{
+    struct engine_config c;
+    struct engine_test t;
+
+    (void)state;
+    make_prompts();
+    config(&c, 400, 0);
+    c.prefix_caching = false;
+    engine_test_open(&t, NULL, &c);
+    for (uint32_t p = 0; p < N_PROMPTS; p++) {
+        cold[p] = digest_of(submit(&t, p, N_OUT), N_OUT);
+        if (p < 2 * N_WINDOW)
+            cold_long[p] = digest_of(submit(&t, p, N_OUT_LONG), N_OUT_LONG);
+    }
+    engine_test_close(&t);
+    return 0;
+}
+
+/* All prompts, `rounds` times, N_WINDOW at a time, in an order of its own each time. */
+static void ask_all(struct engine_test *t, uint32_t rounds, const char *how)
+{
+    struct request *r[N_WINDOW];
+    uint32_t which[N_WINDOW];
+
+    for (uint32_t round = 0; round < rounds; round++)
+        for (uint32_t i = 0; i < N_PROMPTS; i += N_WINDOW) {
+            uint32_t n = N_PROMPTS - i < N_WINDOW ? N_PROMPTS - i : N_WINDOW;
+
+            for (uint32_t w = 0; w < n; w++) {
+                which[w] = (i + w) * (round % 2 ? 7 : 1) % N_PROMPTS; /* 7 divides no count here */
+                r[w] = submit(t, which[w], N_OUT);
+            }
+            for (uint32_t w = 0; w < n; w++) {
+                struct digest d = digest_of(r[w], N_OUT);
+                if (memcmp(&d, &cold[which[w]], sizeof d))
+                    fail_msg("%s: prompt %u has other bits than cold, in round %u", how, which[w],
+                             round);
+            }
+        }
+}
+
+static void print_stats(const char *how, const struct engine_stats *st)
+{
+    const struct cache_stats *c = &st->cache;
+
+    printf("%s: %llu of %llu tokens found (%llu on the host), %llu restored, %llu preemptions, "
+           "%llu blocks in, %llu out\n", how, (unsigned long long)c->n_hit_tokens,
+           (unsigned long long)c->n_query_tokens,
+           (unsigned long long)st->n_prompt_tokens_in[CACHE_HOST],
+           (unsigned long long)c->n_restored_tokens, (unsigned long long)st->n_preemptions,
+           (unsigned long long)c->tier[CACHE_DEVICE].n_moved_in,
+           (unsigned long long)c->tier[CACHE_HOST].n_moved_in);
+    assert_int_equal(c->tier[CACHE_DEVICE].n_leaked, 0);
+    assert_int_equal(c->tier[CACHE_HOST].n_leaked, 0);
+}
+
+static void a_warm_cache_does_not_change_a_bit(void **state)
+{
+    struct engine_config c;
+    struct engine_test t;
+    struct engine_stats st;
+
+    (void)state;
+    config(&c, 12000, 0);
+    engine_test_open(&t, NULL, &c);
+    ask_all(&t, 2, "warm");
+    engine_test_idle(&t, &st);
+    print_stats("warm", &st);
+    assert_true(st.cache.n_hit_tokens > st.cache.n_query_tokens / 2);
+    engine_test_close(&t);
+}
+
+static void the_host_tier_does_not_change_a_bit(void **state)
+{
+    struct engine_config c;
+    struct engine_test t;
+    struct engine_stats st;
+
+    (void)state;
+    for (int copy = 0; copy < 2; copy++) {
+        config(&c, 100, 12000);
+        c.kv_always_copy = copy;
+        c.check_each_step = N_PROMPTS < 500; /* where all is slow anyway */
+        engine_test_open(&t, NULL, &c);
+        ask_all(&t, 2, copy ? "host by copy" : "host by exchange");
+        engine_test_idle(&t, &st);
+        print_stats(copy ? "host by copy" : "host by exchange", &st);
+        assert_true(st.n_prompt_tokens_in[CACHE_HOST] > st.cache.n_query_tokens / 20);
+        engine_test_close(&t);
+    }
+}
+
+/* 16 sequences that outgrow a pool of 48 blocks: somebody always leaves and comes back, at any
+ * token, some from the host and some computed again. */
+static void preemptions_do_not_change_a_bit(void **state)
+{
+    const uint32_t n_host[] = {2000, 60, 0};
+    const uint32_t n_distinct = N_PROMPTS < 2 * N_WINDOW ? N_PROMPTS : 2 * N_WINDOW;
+    uint64_t n_done = 0, n_restored = 0;
+
+    (void)state;
+    for (uint32_t round = 0; n_done < N_PREEMPTIONS; round++) {
+        struct request *r[N_WINDOW];
+        struct engine_config c;
+        struct engine_test t;
+        struct engine_stats st;
+
+        config(&c, 48, n_host[round % ARRAY_SIZE(n_host)]);
+        c.kv_always_copy = round % 2;
+        c.max_batched_tokens = 64 + round % 5 * 40;
+        engine_test_open(&t, NULL, &c);
+        for (uint32_t w = 0; w < N_WINDOW; w++)
+            r[w] = submit(&t, (round + w * (2 * (round % 16) + 1)) % n_distinct, N_OUT_LONG);
+        for (uint32_t w = 0; w < N_WINDOW; w++) {
+            uint32_t p = (round + w * (2 * (round % 16) + 1)) % n_distinct;
+            struct digest d = digest_of(r[w], N_OUT_LONG);
+            if (memcmp(&d, &cold_long[p], sizeof d))
+                fail_msg("prompt %u has other bits than cold, in round %u", p, round);
+        }
+        engine_test_idle(&t, &st);
+        n_done += st.n_preemptions;
+        n_restored += st.cache.n_restored_tokens;
+        engine_test_close(&t);
+        assert_true(round < 1000);
+    }
+    printf("%llu preemptions, %llu tokens restored\n", (unsigned long long)n_done,
+           (unsigned long long)n_restored);
+    assert_true(n_restored > n_done);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_warm_cache_does_not_change_a_bit),
+        cmocka_unit_test(the_host_tier_does_not_change_a_bit),
+        cmocka_unit_test(preemptions_do_not_change_a_bit),
+    };
+    return cmocka_run_group_tests(tests, learn_cold, NULL);
+}

@@ -1,0 +1,170 @@
+/* test_cache_table.c - what tarnctl cache prints of the server's JSON, whatever that is. */
+#include "tests/unit/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "clients/tarnctl/cache_table.h"
+
+static const char store[] =
+    "{\"object\":\"cache\",\"policy\":\"contest\",\"block_tokens\":32,\"block_bytes\":3145728,"
+    "\"tiers\":["
+    "{\"name\":\"device\",\"bytes\":67108864,\"blocks\":{\"total\":2048,\"free\":1,\"cached\":2000,"
+    "\"in_use\":40,\"in_transfer\":7},\"nodes\":300,\"hit_tokens\":4096,\"evicted_blocks\":12,"
+    "\"moved_in_blocks\":13,\"order\":\"worth\"},"
+    "{\"name\":\"host\",\"bytes\":1000,\"blocks\":{\"total\":50,\"leaked\":2},\"order\":null}],"
+    "\"tokens\":{\"queried\":400,\"hit\":100,\"restored\":3,\"hit_rate\":0.25},"
+    "\"tree\":{\"nodes\":5,\"spans\":1000,\"holds\":6,\"held_blocks\":8,\"metadata_bytes\":2048},"
+    "\"top_spans\":[{\"key\":\"0123456789abcdef0123\",\"depth\":0,\"tokens\":256,\"blocks\":8,"
+    "\"blocks_by_tier\":{\"device\":6,\"host\":2},\"children\":3,\"uses\":12,\"hit_tokens\":3072,"
+    "\"idle_s\":1.25,\"in_use\":true,\"held\":true}],\"copies_failed\":4}";
+
+/* Free the text. */
+static char *printed(enum status (*print)(FILE *, const char *, size_t), const char *json,
+                     enum status want)
+{
+    char *text = NULL;
+    size_t n;
+    FILE *f = open_memstream(&text, &n);
+
+    assert_non_null(f);
+    enum status s = print(f, json, strlen(json));
+    fclose(f);
+    if (s != want)
+        fail_msg("%s: %s", json, status_name(s));
+    return text;
+}
+
+/* The words of the line that begins with `first`, with one space between. */
+static void expect_line(const char *text, const char *first, const char *words)
+{
+    char line[256] = "";
+    const char *at = text;
+
+    while (at && strncmp(at, first, strlen(first)) != 0) {
+        at = strchr(at, '\n');
+        at = at ? at + 1 : NULL;
+    }
+    if (!at)
+        fail_msg("no line \"%s\" in\n%s", first, text);
+    for (size_t n = 0; *at != '\n' && n + 1 < sizeof line; at++)
+        if (*at != ' ' || (n > 0 && line[n - 1] != ' '))
+            line[n++] = *at;
+    assert_string_equal(line, words);
+}
+
+static void every_tier_and_span_is_a_line(void **state)
+{
+    char *text = printed(cache_table_print, store, OK);
+
+    (void)state;
+    expect_line(text, "device", "device 64.0M 2048 40 2000 1 7 300 4096 12 13 worth");
+    expect_line(text, "host", "host 1000 50 - - - - - - - - -");
+    expect_line(text, "policy", "policy: contest; a block: 32 tokens, 3.0M");
+    expect_line(text, "prompt", "prompt tokens: 400 looked up, 100 found (25.0 %); 3 found again "
+                                "after a preemption");
+    expect_line(text, "tree", "tree: 1000 spans, 5 nodes, 8 held blocks (6 holds), 2.0K of "
+                              "bookkeeping");
+    expect_line(text, "copies", "copies that failed: 4");
+    expect_line(text, "LEAKED", "LEAKED: 2 blocks of tier 2 are in no state");
+    expect_line(text, "spans by", "spans by tokens found, 1 of 1000");
+    expect_line(text, "0123", "0123456789ab 0 256 8 6 2 3 12 3072 1.2 in use, held");
+    free(text);
+}
+
+static void columns_stand_below_their_heads(void **state)
+{
+    char *text = printed(cache_table_print, store, OK);
+    const char *device = strstr(text, "\ndevice"), *host = strstr(text, "\nhost");
+
+    (void)state;
+    /* The size column ends where its head does. */
+    assert_int_equal(strstr(text, "size") + 4 - text, strstr(device, "64.0M") + 5 - device - 1);
+    assert_int_equal(strstr(device, "64.0M") + 5 - device, strstr(host, "1000") + 4 - host);
+    free(text);
+}
+
+static void missing_and_wrong_fields_are_dashes(void **state)
+{
+    char *text = printed(cache_table_print, "{\"object\":\"cache\",\"tiers\":[{\"name\":7,"
+                         "\"blocks\":[1],\"nodes\":\"x\"},3],\"tokens\":[],\"top_spans\":[{},4]}",
+                         OK);
+
+    (void)state;
+    expect_line(text, "- ", "- 0 - - - - - - - - - -");
+    assert_non_null(strstr(text, "spans by tokens found, 2 of 0"));
+    free(text);
+}
+
+static void a_server_cannot_talk_to_the_terminal(void **state)
+{
+    char *text = printed(cache_table_print, "{\"object\":\"cache\",\"policy\":\"\\u0007\","
+                         "\"tiers\":[{\"name\":\"\\u001b[2J\\n\",\"order\":\"a much longer word "
+                         "than any cell has room for\"}],\"top_spans\":[{\"key\":"
+                         "\"\\u001b]0;x\\u0007\"}]}", OK);
+
+    (void)state;
+    for (const char *p = text; *p; p++)
+        assert_true(*p == '\n' || (*p >= ' ' && *p <= '~'));
+    assert_non_null(strstr(text, "?[2J?"));
+    free(text);
+}
+
+static void more_rows_than_fit_are_left_out(void **state)
+{
+    static char json[1 << 16];
+    size_t n = (size_t)snprintf(json, sizeof json, "{\"object\":\"cache\",\"tiers\":[],"
+                                                   "\"top_spans\":[{}");
+
+    (void)state;
+    for (int i = 0; i < 5000; i++)
+        n += (size_t)snprintf(json + n, sizeof json - n, ",{}");
+    snprintf(json + n, sizeof json - n, "]}");
+    char *text = printed(cache_table_print, json, OK);
+    assert_non_null(strstr(text, "5001 of 0"));
+    free(text);
+}
+
+static void what_is_no_answer_of_cache_prints_nothing(void **state)
+{
+    static const char *const wrong[] = {"", "{", "[]", "3", "{}", "{\"object\":\"list\"}",
+                                        "{\"object\":\"cache\"}",
+                                        "{\"object\":\"cache\",\"tiers\":{}}"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char *text = printed(cache_table_print, wrong[i], ERR_INVALID);
+        assert_string_equal(text, "");
+        free(text);
+        text = printed(cache_reset_print, wrong[i], ERR_INVALID);
+        assert_string_equal(text, "");
+        free(text);
+    }
+}
+
+static void forgetting_says_how_much(void **state)
+{
+    char *text = printed(cache_reset_print, "{\"object\":\"cache.reset\",\"cached_blocks\":"
+                         "{\"device\":12,\"host\":3},\"holds\":1}", OK);
+
+    (void)state;
+    assert_string_equal(text, "forgotten: 12 blocks on the device, 3 in host memory, 1 holds\n");
+    free(text);
+    text = printed(cache_reset_print, "{\"object\":\"cache.reset\",\"cached_blocks\":null}", OK);
+    assert_string_equal(text, "forgotten\n");
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_tier_and_span_is_a_line),
+        cmocka_unit_test(columns_stand_below_their_heads),
+        cmocka_unit_test(missing_and_wrong_fields_are_dashes),
+        cmocka_unit_test(a_server_cannot_talk_to_the_terminal),
+        cmocka_unit_test(more_rows_than_fit_are_left_out),
+        cmocka_unit_test(what_is_no_answer_of_cache_prints_nothing),
+        cmocka_unit_test(forgetting_says_how_much),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

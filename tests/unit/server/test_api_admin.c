@@ -1,0 +1,223 @@
+/* /cache over a socket, with the fake engine, whose figures all differ. */
+#include "tests/unit/server/http_test.h"
+
+#include "base/clock.h"
+
+static struct http_test t;
+
+static int64_t number(const struct json *o, const char *key)
+{
+    const struct json *v = js_get(o, key);
+
+    if (!js_is(v, JS_INT))
+        fail_msg("%s: no whole number", key);
+    return js_int(v);
+}
+
+static const char *text(const struct json *o, const char *key)
+{
+    assert_true(js_is(js_get(o, key), JS_STRING));
+    return js_string(js_get(o, key), NULL);
+}
+
+static struct json *get(const char *path)
+{
+    const char *answer = http_test_ask(&t, "GET", path, "");
+
+    if (!strstr(answer, "HTTP/1.1 200"))
+        fail_msg("%s: %s", path, answer);
+    return http_test_json(&t);
+}
+
+static void every_figure_of_the_store_has_its_place(void **state)
+{
+    struct json *j = get("/cache");
+    const struct json *device = js_at(js_get(j, "tiers"), 0), *host = js_at(js_get(j, "tiers"), 1);
+    const struct json *blocks = js_get(host, "blocks"), *tree = js_get(j, "tree");
+
+    (void)state;
+    assert_string_equal(text(j, "object"), "cache");
+    assert_string_equal(text(j, "policy"), "lru");
+    assert_string_equal(text(j, "fingerprint"), "0123456789abcdef");
+    assert_int_equal(number(j, "block_tokens"), KV_BLOCK_TOKENS);
+    assert_int_equal(number(j, "block_bytes"), 4096);
+    assert_int_equal(number(j, "format_version"), KV_FORMAT_VERSION);
+    assert_int_equal(number(j, "copies_failed"), 4);
+    assert_int_equal(js_len(js_get(j, "tiers")), 2);
+    assert_string_equal(text(device, "name"), "device");
+    assert_int_equal(number(device, "bytes"), 100 * 4096);
+    assert_int_equal(number(js_get(device, "blocks"), "total"), 100);
+    assert_true(js_is(js_get(device, "order"), JS_NULL));
+    assert_string_equal(text(host, "name"), "host");
+    assert_int_equal(number(blocks, "total"), 50);
+    assert_int_equal(number(blocks, "free") + number(blocks, "cached") + number(blocks, "in_use") +
+                     number(blocks, "in_transfer"), 50);
+    assert_int_equal(number(blocks, "leaked"), 0);
+    assert_int_equal(number(host, "nodes"), 14);
+    assert_int_equal(number(host, "hit_tokens"), 30);
+    assert_int_equal(number(host, "evicted_blocks"), 15);
+    assert_int_equal(number(host, "moved_in_blocks"), 16);
+    assert_int_equal(number(js_get(j, "tokens"), "queried"), 400);
+    assert_int_equal(number(js_get(j, "tokens"), "hit"), 100);
+    assert_int_equal(number(js_get(j, "tokens"), "restored"), 3);
+    assert_true(js_number(js_get(js_get(j, "tokens"), "hit_rate")) == 0.25);
+    assert_int_equal(number(tree, "nodes"), 5);
+    assert_int_equal(number(tree, "spans"), 1000);
+    assert_int_equal(number(tree, "holds"), 6);
+    assert_int_equal(number(tree, "held_blocks"), 8);
+    assert_int_equal(number(tree, "metadata_bytes"), 9000);
+    js_unref(j);
+}
+
+static void a_span_says_what_it_is_and_where_it_lies(void **state)
+{
+    struct json *j = get("/cache");
+    const struct json *spans = js_get(j, "top_spans"), *s = js_at(spans, 1);
+
+    (void)state;
+    assert_int_equal(js_len(spans), 20);
+    assert_string_equal(text(s, "key"),
+                        "0101010101010101010101010101010101010101010101010101010101010101");
+    assert_int_equal(number(s, "depth"), 1);
+    assert_int_equal(number(s, "tokens"), 64);
+    assert_int_equal(number(s, "blocks"), 2);
+    assert_int_equal(number(js_get(s, "blocks_by_tier"), "device"), 1);
+    assert_int_equal(number(js_get(s, "blocks_by_tier"), "host"), 1);
+    assert_int_equal(number(s, "nodes"), 2);
+    assert_int_equal(number(s, "children"), 3);
+    assert_int_equal(number(s, "uses"), 999);
+    assert_int_equal(number(s, "hit_tokens"), 899);
+    assert_true(js_number(js_get(s, "idle_s")) == 1.5);
+    assert_false(js_bool(js_get(s, "in_use")));
+    assert_true(js_bool(js_get(s, "held")));
+    js_unref(j);
+}
+
+static void as_many_spans_come_as_were_asked_for(void **state)
+{
+    static const struct {
+        const char *path;
+        size_t n;
+    } cases[] = {{"/cache?spans=0", 0}, {"/cache?spans=3", 3}, {"/cache?spans=256", 256},
+                 {"/cache?other=3", 20}, {"/cache?a=b&spans=0004", 4}};
+    static const char *const wrong[] = {"257", "-1", "", "x", "3x", "1e2", "99999999999999999999",
+                                        "%2b3"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct json *j = get(cases[i].path);
+        assert_int_equal(js_len(js_get(j, "top_spans")), cases[i].n);
+        js_unref(j);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "/cache?spans=%s", wrong[i]);
+        const char *answer = http_test_ask(&t, "GET", path, "");
+        if (!strstr(answer, "HTTP/1.1 400"))
+            fail_msg("%s: %s", path, answer);
+        struct json *j = http_test_json(&t);
+        assert_string_equal(text(js_get(j, "error"), "param"), "spans");
+        js_unref(j);
+    }
+}
+
+static void an_engine_in_a_long_step_is_503_with_retry_after(void **state)
+{
+    (void)state;
+    atomic_store(&fake_is_stuck, true);
+    const char *answer = http_test_ask(&t, "GET", "/cache", "");
+    assert_non_null(strstr(answer, "HTTP/1.1 503"));
+    assert_non_null(strstr(answer, "Retry-After: "));
+    struct json *j = http_test_json(&t);
+    assert_string_equal(text(js_get(j, "error"), "code"), "unavailable");
+    js_unref(j);
+    atomic_store(&fake_is_stuck, false);
+    js_unref(get("/cache"));
+}
+
+static void looking_at_the_cache_keeps_no_other_client_waiting(void **state)
+{
+    char byte;
+
+    (void)state;
+    atomic_store(&fake_view_ns, UINT64_C(1000000000));
+    int slow = http_test_send(&t, "GET", "/cache", "");
+    clock_sleep_ns(50000000);
+    uint64_t start_ns = clock_now_ns();
+    assert_non_null(strstr(http_test_ask(&t, "GET", "/health", ""), "HTTP/1.1 200"));
+    assert_true(clock_now_ns() - start_ns < UINT64_C(800000000));
+    assert_int_equal(recv(slow, &byte, 1, MSG_DONTWAIT), -1); /* the other is still at it */
+    atomic_store(&fake_view_ns, 0);
+    assert_non_null(strstr(http_test_read(&t, slow), "HTTP/1.1 200"));
+}
+
+static void deleting_forgets_and_says_how_much(void **state)
+{
+    unsigned before = atomic_load(&fake_n_resets);
+
+    (void)state;
+    assert_non_null(strstr(http_test_ask(&t, "DELETE", "/cache", ""), "HTTP/1.1 200"));
+    struct json *j = http_test_json(&t);
+    assert_int_equal(atomic_load(&fake_n_resets), before + 1);
+    assert_string_equal(text(j, "object"), "cache.reset");
+    assert_string_equal(text(j, "status"), "ok");
+    assert_int_equal(number(js_get(j, "cached_blocks"), "device"), 20);
+    assert_int_equal(number(js_get(j, "cached_blocks"), "host"), 29);
+    assert_int_equal(number(j, "holds"), 6);
+    js_unref(j);
+    /* An engine in a long step cannot be asked how much there is, and forgets it all the same. */
+    atomic_store(&fake_is_stuck, true);
+    assert_non_null(strstr(http_test_ask(&t, "DELETE", "/cache", ""), "HTTP/1.1 200"));
+    atomic_store(&fake_is_stuck, false);
+    j = http_test_json(&t);
+    assert_int_equal(atomic_load(&fake_n_resets), before + 2);
+    assert_true(js_is(js_get(j, "cached_blocks"), JS_NULL));
+    js_unref(j);
+}
+
+static void there_is_one_way_to_forget(void **state)
+{
+    unsigned before = atomic_load(&fake_n_resets);
+
+    (void)state;
+    assert_non_null(strstr(http_test_ask(&t, "POST", "/cache/reset", ""), "HTTP/1.1 404"));
+    const char *answer = http_test_ask(&t, "POST", "/cache", "");
+    assert_non_null(strstr(answer, "HTTP/1.1 405"));
+    assert_non_null(strstr(answer, "Allow: GET, HEAD, DELETE, OPTIONS\r\n"));
+    assert_non_null(strstr(answer, "use GET or DELETE"));
+    answer = http_test_ask(&t, "OPTIONS", "/cache", "");
+    assert_non_null(strstr(answer, "HTTP/1.1 204"));
+    assert_non_null(strstr(answer, "Allow: GET, HEAD, DELETE, OPTIONS\r\n"));
+    assert_non_null(strstr(http_test_ask(&t, "HEAD", "/cache", ""), "HTTP/1.1 200"));
+    assert_int_equal(atomic_load(&fake_n_resets), before);
+}
+
+static int start(void **state)
+{
+    (void)state;
+    if (hash_init() != OK)
+        return 1;
+    http_test_open(&t, "m", "", "");
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    http_test_close(&t);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_figure_of_the_store_has_its_place),
+        cmocka_unit_test(a_span_says_what_it_is_and_where_it_lies),
+        cmocka_unit_test(as_many_spans_come_as_were_asked_for),
+        cmocka_unit_test(an_engine_in_a_long_step_is_503_with_retry_after),
+        cmocka_unit_test(looking_at_the_cache_keeps_no_other_client_waiting),
+        cmocka_unit_test(deleting_forgets_and_says_how_much),
+        cmocka_unit_test(there_is_one_way_to_forget),
+    };
+    return cmocka_run_group_tests(tests, start, end);
+}
