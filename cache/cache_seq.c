@@ -43,10 +43,7 @@ struct cache_seq {
     struct store_use use;
     bool has_run;               /* it attached once */
     bool is_private;            /* what follows has no place in the tree */
-    uint32_t n_expected;        /* segments that the cache was told it waits for */
-    struct kv_key *segment_keys; /* [n_segment_keys] of segments that begin in the prompt; NULL until
-                                    they are wanted */
-    uint32_t n_segment_keys;
+    uint32_t n_expected;        /* blocks that the cache was told it waits for */
     bool was_prefetched;
     uint32_t tail_pos0, tail_n; /* where it left a tail, and of how many tokens; 0: nowhere */
 };
@@ -81,6 +78,22 @@ static void cut_next(const struct cache_seq *s, struct cursor *at)
         at->span++;
         at->n_in_segment = 0;
     }
+}
+
+/* --- matching --- */
+
+/* Closed blocks that a match may cover: not the one with the last known id, which is the last closed
+ * one unless a block is open behind it. */
+static uint32_t n_keys_to_match(const struct cache_seq *s)
+{
+    return s->n_keys - (s->n_keys > 0 && s->chain.n_open == 0);
+}
+
+static struct ktree_match match_path(const struct cache_seq *s)
+{
+    if (!s->cache->config.prefix_caching)
+        return (struct ktree_match){.node = KTREE_ROOT};
+    return store_match(s->cache->store, s->keys, n_keys_to_match(s));
 }
 
 /* --- life --- */
@@ -128,7 +141,7 @@ static void give_from(struct cache_seq *s, uint32_t n_keep)
 static void stop_expecting(struct cache_seq *s)
 {
     if (s->n_expected)
-        (void)store_expect(s->cache->store, s->segment_keys, s->n_expected, -1);
+        (void)store_expect(s->cache->store, s->keys, s->n_expected, -1);
     s->n_expected = 0;
 }
 
@@ -190,10 +203,14 @@ void cache_seq_close(struct cache_seq *s)
 {
     if (!s)
         return;
+    bool was_prefetched = s->was_prefetched && s->n_blocks == 0; /* and waits still */
     cache_seq_drop(s);
     stop_expecting(s);
+    if (was_prefetched) {
+        struct ktree_match m = match_path(s);
+        store_forget_prefetch(s->cache->store, &m);
+    }
     s->cache->n_seqs--;
-    free(s->segment_keys);
     free(s);
 }
 
@@ -208,21 +225,7 @@ void cache_seq_extend(struct cache_seq *s, uint32_t id)
     }
 }
 
-/* --- matching --- */
-
-/* Closed blocks that a match may cover: not the one with the last known id, which is the last closed
- * one unless a block is open behind it. */
-static uint32_t n_keys_to_match(const struct cache_seq *s)
-{
-    return s->n_keys - (s->n_keys > 0 && s->chain.n_open == 0);
-}
-
-static struct ktree_match match_path(const struct cache_seq *s)
-{
-    if (!s->cache->config.prefix_caching)
-        return (struct ktree_match){.node = KTREE_ROOT};
-    return store_match(s->cache->store, s->keys, n_keys_to_match(s));
-}
+/* --- what is found --- */
 
 /* The cursor behind a match. Blocks and segments are counted from their span's beginning. */
 static struct cursor cursor_behind(const struct cache_seq *s, const struct ktree_match *m)
@@ -530,31 +533,11 @@ void cache_seq_slot(const struct cache_seq *s, uint32_t pos, uint32_t *block, ui
 
 /* --- waiting --- */
 
-/* First keys of the segments that begin in the prompt. */
-static bool list_segment_keys(struct cache_seq *s)
-{
-    struct cursor at = {0};
-
-    if (s->segment_keys)
-        return true;
-    s->segment_keys = malloc(s->prompt.n_keys * sizeof *s->segment_keys);
-    if (!s->segment_keys)
-        return false;
-    for (uint32_t i = 0; i < s->prompt.n_keys; i++) {
-        if (at.n_in_segment == 0)
-            s->segment_keys[s->n_segment_keys++] = s->keys[i];
-        cut_next(s, &at);
-    }
-    return true;
-}
-
 void cache_seq_expect(struct cache_seq *s)
 {
     cache_assert_owner(s->cache);
-    if (s->n_expected || s->prompt.n_keys == 0 || !s->cache->config.prefix_caching ||
-        !list_segment_keys(s))
-        return;
-    s->n_expected = store_expect(s->cache->store, s->segment_keys, s->n_segment_keys, 1);
+    if (s->n_expected == 0 && s->cache->config.prefix_caching)
+        s->n_expected = store_expect(s->cache->store, s->keys, s->n_keys, 1);
 }
 
 bool cache_seq_prefetch(struct cache_seq *s)
@@ -579,6 +562,7 @@ uint32_t cache_seq_hold(struct cache_seq *s, uint32_t n_tokens, uint64_t until_n
         cut_next(s, &at);
         n++;
     }
+    n = store_hold(s->cache->store, s->keys, n, until_ns);
     struct ktree_match m = store_match(s->cache->store, s->keys, n);
-    return store_hold(s->cache->store, &m, until_ns) ? store_match_tokens(s->cache->store, &m) : 0;
+    return store_match_tokens(s->cache->store, &m);
 }

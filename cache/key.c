@@ -1,5 +1,6 @@
 #include "cache/key.h"
 
+#include <endian.h>
 #include <string.h>
 
 #include "base/check.h"
@@ -19,19 +20,21 @@ void key_domain(uint8_t *domain, const uint8_t *fingerprint, const struct kv_sco
 void key_of_block(struct kv_key *out, const uint8_t *domain, const struct kv_key *prev,
                   bool starts_segment, const uint32_t *ids, uint32_t n_ids)
 {
-    uint8_t message[MESSAGE_BYTES_MAX], *m = message;
+    uint8_t message[MESSAGE_BYTES_MAX + 1], *m = message; /* ids are written with a byte too many */
+
+    uint32_t all = 0;
 
     ASSERT(n_ids >= 1 && n_ids <= KV_BLOCK_TOKENS);
     memcpy(m, prev->bytes, KV_KEY_BYTES);
     m += KV_KEY_BYTES;
     for (uint32_t i = 0; i < n_ids; i++) {
-        uint32_t v = ids[i] | (i == 0 && starts_segment ? STARTS_SEGMENT : 0);
+        uint32_t v = htole32(ids[i] | (i == 0 && starts_segment ? STARTS_SEGMENT : 0));
 
-        ASSERT(ids[i] <= KV_ID_MAX); /* model.c refuses vocabularies that go beyond */
-        *m++ = (uint8_t)v;
-        *m++ = (uint8_t)(v >> 8);
-        *m++ = (uint8_t)(v >> 16);
+        all |= ids[i];
+        memcpy(m, &v, sizeof v);
+        m += ID_BYTES;
     }
+    ASSERT(all <= KV_ID_MAX); /* model.c refuses vocabularies that go beyond */
     hash_blake2b_domain(out->bytes, KV_KEY_BYTES, message, (size_t)(m - message), domain);
 }
 
@@ -72,6 +75,16 @@ bool kv_chain_push(struct kv_chain *c, uint32_t id, struct kv_key *key)
     return true;
 }
 
+/* A whole block at once, where none is open. */
+static void push_block(struct kv_chain *c, const uint32_t *ids, struct kv_key *key)
+{
+    if (c->n_in_segment == c->segment_tokens)
+        c->n_in_segment = 0;
+    key_of_block(key, c->domain, &c->prev, c->n_in_segment == 0, ids, KV_BLOCK_TOKENS);
+    c->prev = *key;
+    c->n_in_segment += KV_BLOCK_TOKENS;
+}
+
 bool kv_chain_end_span(struct kv_chain *c, struct kv_key *key)
 {
     c->n_in_segment = 0;
@@ -102,8 +115,14 @@ uint32_t kv_chain_prompt(struct kv_chain *c, const uint32_t *ids, uint32_t n_ids
     if (in_public)
         set_scope(c, &everybody);
     for (uint32_t i = 0; i < n_ids; i++) {
-        if (kv_chain_push(c, ids[i], &keys_out[n_keys]))
+        uint32_t end = span < n_span_ends && span_ends[span] < n_ids ? span_ends[span] : n_ids;
+
+        if (c->n_open == 0 && end - i >= KV_BLOCK_TOKENS) {
+            push_block(c, ids + i, &keys_out[n_keys++]);
+            i += KV_BLOCK_TOKENS - 1;
+        } else if (kv_chain_push(c, ids[i], &keys_out[n_keys])) {
             n_keys++;
+        }
         if (span < n_span_ends && span_ends[span] == i + 1) {
             span++;
             if (kv_chain_end_span(c, &keys_out[n_keys]))

@@ -222,15 +222,10 @@ void node_left(struct store *st, uint32_t node, uint32_t entry)
 
     if (info->tail_of != KTREE_NONE)
         st->info[info->tail_of].n_tails--;
-    if (info->rest_of != KTREE_NONE)
-        st->info[info->rest_of].rest = info->rest;
-    if (info->rest != KTREE_NONE)
-        st->info[info->rest].rest_of = info->rest_of;
     replace_expect(st->policy, entry, -(int)replace_n_expected(st->policy, entry));
     replace_leave(st->policy, entry);
 }
 
-/* Both halves are expected as the whole was. */
 bool node_split(struct store *st, uint32_t node, uint32_t n_upper, uint32_t *upper)
 {
     struct node_info *low = &st->info[node], *up;
@@ -247,15 +242,15 @@ bool node_split(struct store *st, uint32_t node, uint32_t n_upper, uint32_t *upp
     *up = *low;
     up->entry = entry;
     up->n_tokens = n_upper * KV_BLOCK_TOKENS; /* only the last block of a segment may have fewer */
-    up->rest = node;
     up->n_tails = 0; /* children stay with the lower part */
     up->tail_of = KTREE_NONE;
+    up->n_hit_tokens = low->n_hit_tokens * up->n_tokens / low->n_tokens;
+    low->n_hit_tokens -= up->n_hit_tokens;
     low->n_tokens -= up->n_tokens;
     low->pos0 += up->n_tokens;
-    low->rest_of = id;
-    if (up->rest_of != KTREE_NONE)
-        st->info[up->rest_of].rest = id;
     st->node_of[entry] = id;
+    replace_expect(st->policy, low->entry, (int)n_expected(st, ktree_key_at(st->tree, node, 0)) -
+                                               (int)replace_n_expected(st->policy, low->entry));
     *upper = id;
     return true;
 }
@@ -480,7 +475,7 @@ static bool add_node(struct store *st, struct store_end *end, const struct store
     }
     st->info[node] = (struct node_info){
         .entry = entry, .n_tokens = run_tokens(run, i, n), .pos0 = run->pos0 + i * KV_BLOCK_TOKENS,
-        .rest = KTREE_NONE, .rest_of = KTREE_NONE, .tail_of = KTREE_NONE};
+        .tail_of = KTREE_NONE};
     st->node_of[entry] = node;
     replace_expect(st->policy, entry, (int)n_expected(st, &run->keys[i]));
     count_use(st, node, use, false);

@@ -103,16 +103,18 @@ bool store_take_tail(struct store *st, uint32_t node, const struct store_use *us
 
 /* --- what comes --- */
 
-/* A path will be used: +1, or not any more: -1. first_keys [n]: of its segments. Returns how many were
- * counted (what is counted can be taken back whole). */
-uint32_t store_expect(struct store *st, const struct kv_key *first_keys, uint32_t n, int delta);
+/* A path will be used: +1, or not any more: -1. keys [n]: of its blocks. Returns how many were counted
+ * (what is counted can be taken back whole). */
+uint32_t store_expect(struct store *st, const struct kv_key *keys, uint32_t n, int delta);
 /* Whether fetching ahead saves anything: there is a host tier, and it is another memory. */
 bool store_prefetches(const struct store *st);
 /* Fetch what of the path lies on the host only, within prefetch_share. False: nothing more can be
  * fetched for anybody now. */
 bool store_prefetch(struct store *st, const struct ktree_match *m);
-/* The match's nodes are expected until then. Returns how many of its blocks are. */
-uint32_t store_hold(struct store *st, const struct ktree_match *m, uint64_t until_ns);
+/* Who waited for it does not any more, and did not use it: its share is another's. */
+void store_forget_prefetch(struct store *st, const struct ktree_match *m);
+/* What the tree has of the path, keys [n], is expected until then. Returns how many blocks are. */
+uint32_t store_hold(struct store *st, const struct kv_key *keys, uint32_t n, uint64_t until_ns);
 
 /* --- every step, and watching --- */
 

@@ -1,8 +1,8 @@
 /* kv_store_expect.c - what will be used: by requests that wait, and by the word of those who hold it.
  *
- * Both are counted by the first key of a segment, whether the tree has it now or not: a document that
- * the next request computes is expected by the others from its first block on. Where a node was split
- * its lower parts follow the upper one. */
+ * Both are counted by the keys of blocks, whether the tree has them now or not: a document that the
+ * next request computes is expected by the others from its first block on. A node is expected as often
+ * as its first block is. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,11 +26,11 @@ void fini_expect(struct store *st)
     map_fini(&st->held);
 }
 
-static uint32_t count_of(const struct map *m, const struct kv_key *first)
+static uint32_t count_of(const struct map *m, const struct kv_key *key)
 {
     uint32_t n;
 
-    return map_get(m, short_key(first), &n) ? n : 0;
+    return map_get(m, short_key(key), &n) ? n : 0;
 }
 
 uint32_t n_expected(const struct store *st, const struct kv_key *first)
@@ -44,27 +44,28 @@ bool is_held(const struct store *st, const struct kv_key *first)
 }
 
 /* False: there is no room for another key; nothing changed. */
-static bool count_key(struct store *st, struct map *m, const struct kv_key *first, int delta)
+static bool count_key(struct store *st, struct map *m, const struct kv_key *key, int delta)
 {
-    uint32_t n = count_of(m, first), node;
+    uint32_t n = count_of(m, key), node;
 
     if (n == 0 && m->n == m->n_max)
         return false;
     ASSERT(delta > 0 || n > 0);
     if (n + (uint32_t)delta == 0)
-        map_remove(m, short_key(first));
+        map_remove(m, short_key(key));
     else
-        map_put(m, short_key(first), n + (uint32_t)delta);
-    for (node = ktree_find(st->tree, first); node != KTREE_NONE; node = st->info[node].rest)
+        map_put(m, short_key(key), n + (uint32_t)delta);
+    node = ktree_find(st->tree, key);
+    if (node != KTREE_NONE)
         replace_expect(st->policy, st->info[node].entry, delta);
     return true;
 }
 
-uint32_t store_expect(struct store *st, const struct kv_key *first_keys, uint32_t n, int delta)
+uint32_t store_expect(struct store *st, const struct kv_key *keys, uint32_t n, int delta)
 {
     uint32_t i = 0;
 
-    while (st->tree && i < n && count_key(st, &st->expected, &first_keys[i], delta))
+    while (st->tree && i < n && count_key(st, &st->expected, &keys[i], delta))
         i++;
     return i;
 }
@@ -122,6 +123,18 @@ bool store_prefetch(struct store *st, const struct ktree_match *m)
     return room;
 }
 
+void store_forget_prefetch(struct store *st, const struct ktree_match *m)
+{
+    for (uint32_t x = m->node; x != KTREE_ROOT; x = ktree_look(st->tree, x).parent) {
+        struct node_info *info = &st->info[x];
+
+        if (!info->is_prefetched || replace_n_expected(st->policy, info->entry) > 0)
+            continue; /* or another one waits for it */
+        info->is_prefetched = false;
+        st->n_prefetched -= ktree_look(st->tree, x).n_blocks;
+    }
+}
+
 /* --- holds --- */
 
 static void end_hold(struct store *st, uint32_t i)
@@ -129,9 +142,8 @@ static void end_hold(struct store *st, uint32_t i)
     struct hold *h = &st->holds[i];
 
     for (uint32_t k = 0; k < h->n; k++)
-        (void)count_key(st, &st->held, &h->first_keys[k], -1);
-    free(h->first_keys);
-    st->n_held_blocks -= h->n_blocks;
+        (void)count_key(st, &st->held, &h->keys[k], -1);
+    free(h->keys);
     st->holds[i] = st->holds[--st->n_holds];
 }
 
@@ -150,37 +162,41 @@ void drop_holds(struct store *st)
         end_hold(st, st->n_holds - 1);
 }
 
-/* A lower part is expected with its upper one: the path's nodes without those. */
-static uint32_t list_held(struct store *st, uint32_t node)
+/* The same path is held already: until the later of both times. */
+static bool renew_hold(struct store *st, const struct kv_key *keys, uint32_t n, uint64_t until_ns)
 {
-    uint32_t n = 0;
+    for (uint32_t i = 0; i < st->n_holds; i++) {
+        struct hold *h = &st->holds[i];
 
-    for (uint32_t x = node; x != KTREE_ROOT; x = ktree_look(st->tree, x).parent)
-        if (st->info[x].rest_of == KTREE_NONE)
-            st->path[n++] = x;
-    return n;
+        if (h->n != n || memcmp(&h->keys[n - 1], &keys[n - 1], sizeof *keys) != 0)
+            continue;
+        h->until_ns = h->until_ns > until_ns ? h->until_ns : until_ns;
+        return true;
+    }
+    return false;
 }
 
-uint32_t store_hold(struct store *st, const struct ktree_match *m, uint64_t until_ns)
+uint32_t store_hold(struct store *st, const struct kv_key *keys, uint32_t n, uint64_t until_ns)
 {
-    uint32_t limit = (uint32_t)(st->config.hold_share * st->config.pool.n_blocks), n;
-    struct hold h = {.until_ns = until_ns, .n_blocks = m->n_blocks};
+    uint32_t limit = (uint32_t)(st->config.hold_share * st->config.pool.n_blocks), n_more = 0;
+    struct hold *h = &st->holds[st->n_holds];
 
-    if (m->node == KTREE_ROOT || st->n_holds == N_HOLDS_MAX ||
-        m->n_blocks > limit - st->n_held_blocks)
+    n = st->tree ? ktree_match(st->tree, keys, n).n_blocks : 0;
+    if (n == 0 || renew_hold(st, keys, n, until_ns))
+        return n;
+    for (uint32_t i = 0; i < n; i++)
+        n_more += !is_held(st, &keys[i]);
+    if (st->n_holds == N_HOLDS_MAX || st->held.n + n_more > limit ||
+        st->held.n + n_more > st->held.n_max)
         return 0;
-    n = list_held(st, m->node);
-    h.first_keys = malloc(n * sizeof *h.first_keys);
-    if (!h.first_keys)
+    *h = (struct hold){.until_ns = until_ns, .keys = malloc(n * sizeof *keys), .n = n};
+    if (!h->keys)
         return 0;
-    st->holds[st->n_holds++] = h;
-    st->n_held_blocks += h.n_blocks;
-    struct hold *kept = &st->holds[st->n_holds - 1];
-    for (uint32_t i = n; i-- > 0;) { /* from the root on */
-        kept->first_keys[kept->n] = *ktree_key_at(st->tree, st->path[i], 0);
-        if (!count_key(st, &st->held, &kept->first_keys[kept->n], 1))
-            break;
-        kept->n++;
+    memcpy(h->keys, keys, n * sizeof *keys);
+    st->n_holds++;
+    for (uint32_t i = 0; i < n; i++) {
+        bool counted = count_key(st, &st->held, &keys[i], 1);
+        ASSERT(counted);
     }
-    return h.n_blocks;
+    return n;
 }

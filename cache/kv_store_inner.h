@@ -15,16 +15,14 @@
 #define NODE_N_BLOCKS_MAX (KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS)
 #define N_TRANSFERS 256
 #define N_HOLDS_MAX 256
-/* Segments of waiting requests that are counted; those of requests behind are not looked ahead to. */
-#define N_EXPECTED_MAX (1u << 16)
+/* Blocks of waiting requests that are counted; those of requests behind are not looked ahead to. */
+#define N_EXPECTED_MAX (1u << 17)
 
 /* Beside each node of the tree. */
 struct node_info {
     uint32_t entry;      /* of the policy */
     uint32_t n_tokens;
     uint32_t pos0;       /* of its first token */
-    uint32_t rest;       /* the lower part, where it was split; else KTREE_NONE */
-    uint32_t rest_of;    /* the upper part */
     uint32_t tail_of;    /* the parent, when it is a tail; else KTREE_NONE */
     uint32_t n_tails;    /* children that are */
     bool is_prefetched;  /* for a waiting request, and not used since */
@@ -53,9 +51,8 @@ struct transfer {
 
 struct hold {
     uint64_t until_ns;
-    struct kv_key *first_keys; /* [n] of its nodes */
+    struct kv_key *keys; /* [n] of its blocks */
     uint32_t n;
-    uint32_t n_blocks;
 };
 
 struct store {
@@ -82,10 +79,10 @@ struct store {
     uint64_t n_transfers_ever;
     struct device_event *compute_done; /* recorded before a copy: what the steps so far wrote */
 
-    struct map expected;      /* first 8 bytes of a segment's first key -> waiting requests */
+    struct map expected;      /* first 8 bytes of a block's key -> waiting requests */
     struct map held;          /* the same -> holds */
     struct hold holds[N_HOLDS_MAX];
-    uint32_t n_holds, n_held_blocks;
+    uint32_t n_holds;
     uint32_t n_prefetched;    /* device blocks */
 
     uint64_t n_copies_failed;

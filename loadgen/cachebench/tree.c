@@ -133,12 +133,17 @@ static struct kv_chain chain_of(const struct tree *t)
     return c;
 }
 
-/* What a request would bring; the keys were made when the path was filled in. The chain's state
- * matters for tokens that come behind it only, and none come. */
+/* What a request would bring; the keys were made when the path was filled in. Of the chain's state
+ * only the open block counts: the one token behind the last whole block. */
 static struct cache_prompt prompt_of(struct tree *t, uint32_t path)
 {
-    return (struct cache_prompt){.ids = t->ids, .n_ids = t->n_ids, .keys = keys_of(t, path),
-                                 .n_keys = t->n_keys, .chain = chain_of(t)};
+    struct cache_prompt p = {.ids = t->ids, .n_ids = t->n_ids, .keys = keys_of(t, path),
+                             .n_keys = t->n_keys, .chain = chain_of(t)};
+    struct kv_key none;
+
+    bool closed = kv_chain_push(&p.chain, t->ids[t->n_ids - 1], &none);
+    ASSERT(!closed);
+    return p;
 }
 
 /* --- filling --- */

@@ -157,6 +157,49 @@ static void chunks_batch_mates_and_cache_hits_do_not_change_a_bit(void **state)
     }
 }
 
+/* A pool for one prompt and a half: what others push out comes back from pinned host memory, by
+ * copies that the emulation makes as late as streams and events allow. */
+static void the_host_tier_does_not_change_a_bit(void **state)
+{
+    enum { N_BLOCKS = 18, N_BLOCK_BYTES = 2 * 2 * 2 * 64 * 32 * 2 };
+    const struct kind *k = &kinds[0];
+    static struct answer want[2], got;
+    struct engine_config c;
+    struct engine_test t;
+    struct engine_stats st;
+    struct request *r;
+
+    (void)state;
+    for (uint32_t which = 0; which < 2; which++) {
+        open_kind(&t, k, 256, "cuda");
+        keep(&want[which], submit(&t, which, N_PROMPT, 0));
+        engine_test_close(&t);
+    }
+    engine_config_init(&c);
+    c.device = "cuda";
+    c.batch_invariant = true;
+    c.max_batched_tokens = 256;
+    c.n_threads = 2;
+    c.max_num_seqs = 2;
+    c.max_model_len = 400;
+    c.kv_bytes = (uint64_t)N_BLOCKS * N_BLOCK_BYTES;
+    c.kv_host_bytes = (uint64_t)100 * N_BLOCK_BYTES;
+    c.check_each_step = true;
+    engine_test_open(&t, k->model, &c);
+    for (uint32_t round = 0; round < 6; round++) {
+        r = submit(&t, round % 2, N_PROMPT, 0);
+        engine_test_wait(r);
+        assert_true(round < 2 || atomic_load(&r->n_cached_in[CACHE_HOST]) > 0);
+        assert_true(round < 2 || atomic_load(&r->n_cached) >= N_PROMPT - KV_BLOCK_TOKENS);
+        keep(&got, r);
+        assert_same(&got, &want[round % 2], k, "from the host");
+    }
+    engine_test_idle(&t, &st);
+    assert_int_equal(st.cache.n_copies_failed, 0);
+    assert_true(st.cache.tier[CACHE_DEVICE].n_moved_in > 0);
+    engine_test_close(&t);
+}
+
 /* A pool that holds two of three prompts: somebody is preempted and comes back. */
 static void preemptions_do_not_change_a_bit(void **state)
 {
@@ -272,6 +315,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chunks_batch_mates_and_cache_hits_do_not_change_a_bit),
+        cmocka_unit_test(the_host_tier_does_not_change_a_bit),
         cmocka_unit_test(preemptions_do_not_change_a_bit),
         cmocka_unit_test(a_seed_draws_the_same_tokens_in_any_company),
         cmocka_unit_test(the_answers_are_the_references),

@@ -15,6 +15,7 @@ struct toy {
     uint32_t n_slots_of[N_SLOTS]; /* tokens with a slot */
     uint32_t n_known[N_SLOTS];
     uint32_t n_computed[N_SLOTS];
+    uint32_t n_match[N_SLOTS];  /* cached tokens that it finds */
     uint32_t n_target[N_SLOTS]; /* finished when n_known reaches it */
 };
 
@@ -23,9 +24,7 @@ static struct scheduler *sched;
 
 static uint32_t toy_match(void *arg, uint32_t slot)
 {
-    (void)arg;
-    (void)slot;
-    return 0;
+    return ((struct toy *)arg)->n_match[slot];
 }
 
 static uint32_t toy_need(void *arg, uint32_t slot, uint32_t n_tokens)
@@ -226,6 +225,73 @@ static void a_cancelled_slot_is_forgotten_in_every_state(void **state)
     scheduler_destroy(sched);
 }
 
+static void who_waits_is_listed_in_the_order_of_service(void **state)
+{
+    static const uint32_t order[] = {7, 2, 9, 1};
+
+    (void)state;
+    start(1, 100, 4);
+    submit(4, 60, 100, -9); /* runs */
+    step(100);
+    submit(1, 10, 3, 5);
+    submit(2, 10, 3, 0);
+    submit(7, 10, 3, -5);
+    submit(9, 10, 3, 0);
+    assert_int_equal(scheduler_n_waiting(sched), 4);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(scheduler_waiting(sched, i), order[i]);
+    finish(4);
+    assert_int_equal(step(100).items[0].slot, 7);
+    scheduler_on_cancel(sched, 9);
+    assert_int_equal(scheduler_n_waiting(sched), 2);
+    assert_true(scheduler_waiting(sched, 0) == 2 && scheduler_waiting(sched, 1) == 1);
+    scheduler_destroy(sched);
+}
+
+static void who_is_preempted_waits_at_its_old_place(void **state)
+{
+    (void)state;
+    start(2, 1000, 4);
+    submit(1, 60, 100, 0);
+    submit(2, 60, 100, 0);
+    submit(3, 60, 100, 0);
+    step(1000); /* two blocks each: the pool is full */
+    for (int i = 0; i < 8 && scheduler_n_waiting(sched) < 2; i++)
+        step(1000);
+    assert_int_equal(scheduler_n_waiting(sched), 2);
+    assert_true(scheduler_waiting(sched, 0) == 2 && scheduler_waiting(sched, 1) == 3);
+    scheduler_destroy(sched);
+}
+
+/* A copy failed: what was planned as cached is computed, from the tokens that are there on. */
+static void what_was_not_attached_is_computed(void **state)
+{
+    struct sched_view view = {&toy, 100, toy_match, toy_need, toy_reclaimable};
+    struct plan plan;
+    uint32_t n = 0;
+
+    (void)state;
+    start(4, 50, 100);
+    submit(3, 200, 5, 0);
+    toy.n_match[3] = toy.n_slots_of[3] = 96;
+    scheduler_plan(sched, 0, &view, &plan);
+    assert_true(plan.n_items == 1 && plan.items[0].admit);
+    assert_int_equal(plan.items[0].n_cached, 96);
+    assert_int_equal(plan.items[0].n_tokens, 50);
+    scheduler_on_attach(sched, 3, 32);
+    scheduler_on_tokens(sched, 3, 50, 0, 0); /* at 82, not at 146 */
+    while (n < 200 - 82) {
+        scheduler_plan(sched, 0, &view, &plan);
+        assert_true(plan.n_items == 1 && !plan.items[0].admit);
+        n += plan.items[0].n_tokens;
+        scheduler_on_tokens(sched, 3, plan.items[0].n_tokens, n == 200 - 82, 0);
+    }
+    assert_int_equal(n, 200 - 82);
+    scheduler_plan(sched, 0, &view, &plan);
+    assert_int_equal(plan.items[0].n_tokens, 1); /* it decodes */
+    scheduler_destroy(sched);
+}
+
 /* Random loads on random pools: every plan fits, and everybody finishes. */
 static void everyone_finishes_under_random_load(void **state)
 {
@@ -266,6 +332,9 @@ int main(void)
         cmocka_unit_test(a_full_pool_preempts_the_last_in_line),
         cmocka_unit_test(who_does_not_fit_is_not_overtaken),
         cmocka_unit_test(a_cancelled_slot_is_forgotten_in_every_state),
+        cmocka_unit_test(who_waits_is_listed_in_the_order_of_service),
+        cmocka_unit_test(who_is_preempted_waits_at_its_old_place),
+        cmocka_unit_test(what_was_not_attached_is_computed),
         cmocka_unit_test(everyone_finishes_under_random_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
