@@ -1,7 +1,7 @@
 /* cache_seq.c - a sequence: how it is cut into blocks and segments, and which blocks it holds.
  *
- * Its leading blocks are the tree's, shared with whoever begins alike, and held by one pin on the node
- * where that path ends; those behind, not closed or not written yet, are its own. */
+ * Its leading blocks are the tree's, shared with whoever begins alike, and held by one pin on the
+ * node where that path ends; those behind, not closed or not written yet, are its own. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +12,8 @@
 #define RUN_BLOCKS_MAX (KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS)
 /* A miss of few tokens costs a whole step, and says little of what more of them would cost. */
 #define MISS_TOKENS_MIN KV_SEGMENT_TOKENS_MAX
+/* Of a prompt that waits: counting the rest of a very long one is not worth the time it takes. */
+#define EXPECT_BLOCKS_MAX 1024u
 /* Fewer are computed again in the step that comes anyway, and are not worth a block. */
 #define TAIL_TOKENS_MIN 4
 
@@ -82,8 +84,8 @@ static void cut_next(const struct cache_seq *s, struct cursor *at)
 
 /* --- matching --- */
 
-/* Closed blocks that a match may cover: not the one with the last known id, which is the last closed
- * one unless a block is open behind it. */
+/* Closed blocks that a match may cover: not the one with the last known id, which is the last
+ * closed one unless a block is open behind it. */
 static uint32_t n_keys_to_match(const struct cache_seq *s)
 {
     return s->n_keys - (s->n_keys > 0 && s->chain.n_open == 0);
@@ -166,8 +168,8 @@ static bool tail_key(const struct cache_seq *s, const struct cursor *at, uint32_
     return true;
 }
 
-/* What of the open block has been written can be found again: by this sequence after a preemption, by
- * the next turn of a conversation after the end. */
+/* What of the open block has been written can be found again: by this sequence after a preemption,
+ * by the next turn of a conversation after the end. */
 static void leave_tail(struct cache_seq *s)
 {
     struct cursor at = s->end_cursor;
@@ -537,7 +539,9 @@ void cache_seq_expect(struct cache_seq *s)
 {
     cache_assert_owner(s->cache);
     if (s->n_expected == 0 && s->cache->config.prefix_caching)
-        s->n_expected = store_expect(s->cache->store, s->keys, s->n_keys, 1);
+        s->n_expected = store_expect(s->cache->store, s->keys,
+                                     s->n_keys < EXPECT_BLOCKS_MAX ? s->n_keys : EXPECT_BLOCKS_MAX,
+                                     1);
 }
 
 bool cache_seq_prefetch(struct cache_seq *s)

@@ -468,9 +468,9 @@ uint32_t ktree_next_sibling(const struct ktree *t, uint32_t node)
     return node == KTREE_ROOT ? KTREE_NONE : node_at(t, node)->newer;
 }
 
-uint32_t ktree_next_outside(const struct ktree *t, uint32_t node)
+uint32_t ktree_next_outside(const struct ktree *t, uint32_t node, uint32_t top)
 {
-    while (node != KTREE_ROOT) {
+    while (node != top) {
         uint32_t sibling = node_at(t, node)->newer;
 
         if (sibling != KTREE_NONE)
@@ -480,11 +480,11 @@ uint32_t ktree_next_outside(const struct ktree *t, uint32_t node)
     return KTREE_NONE;
 }
 
-uint32_t ktree_next(const struct ktree *t, uint32_t node)
+uint32_t ktree_next(const struct ktree *t, uint32_t node, uint32_t top)
 {
     uint32_t child = node_at(t, node)->first_child;
 
-    return child != KTREE_NONE ? child : ktree_next_outside(t, node);
+    return child != KTREE_NONE ? child : ktree_next_outside(t, node, top);
 }
 
 void ktree_stats(const struct ktree *t, struct ktree_stats *out)

@@ -19,8 +19,8 @@
  * in its beginning than in its end. It is kept by refusing: a node cannot leave a tier while a
  * child would then be faster than it.
  *
- * Pin the last node of a path only: its ancestors cannot leave because of the invariant. A node with
- * a pin on it or below it is active.
+ * Pin the last node of a path only: its ancestors cannot leave because of the invariant. A node
+ * with a pin on it or below it is active.
  *
  * What the tree does not know: who is evicted (replace.h), what a slot is (a block's place in its
  * tier; the caller's number).
@@ -29,7 +29,8 @@
  * Thread  engine thread only; no locks.
  * Errors  ERR_NOMEM at create; ERR_NO_BLOCKS when records run out: evict and retry. A call against
  *         the rules is a bug: ASSERT.
- * Units   blocks. A step of a walk costs O(1), a pin O(nodes that it makes active), a split O(blocks
+ * Units   blocks. A step of a walk costs O(1), a pin O(nodes that it makes active), a split
+ * O(blocks
  *         of the upper part). */
 #ifndef TARN_CACHE_KNOWLEDGE_TREE_H
 #define TARN_CACHE_KNOWLEDGE_TREE_H
@@ -66,9 +67,9 @@ uint32_t ktree_find(const struct ktree *t, const struct kv_key *first);
 /* --- growing --- */
 
 /* Cut the node behind its first n_upper blocks (0 < n_upper < its blocks). The new node is the
- * upper part; the old id, its pins and its children stay with the lower part. So whoever holds a pin
- * for less than n_upper blocks of it stands below its place then: n_before says so. ERR_NO_BLOCKS:
- * no node is left. */
+ * upper part; the old id, its pins and its children stay with the lower part. So whoever holds a
+ * pin for less than n_upper blocks of it stands below its place then: n_before says so.
+ * ERR_NO_BLOCKS: no node is left. */
 NODISCARD enum status ktree_split(struct ktree *t, uint32_t node, uint32_t n_upper,
                                   uint32_t *upper);
 /* A new node below `parent`, which lies in `tier` or a faster one: keys [n > 0], and where each
@@ -119,10 +120,10 @@ uint32_t ktree_first_child(const struct ktree *t, uint32_t node);   /* or KTREE_
 uint32_t ktree_next_sibling(const struct ktree *t, uint32_t node);  /* or KTREE_NONE */
 
 /* The node behind this one when parents come before their children and what is below a node before
- * its siblings; from KTREE_ROOT on these are all nodes. KTREE_NONE at the end. */
-uint32_t ktree_next(const struct ktree *t, uint32_t node);
+ * its siblings; from `top` on these are all below it (KTREE_ROOT: all). KTREE_NONE at the end. */
+uint32_t ktree_next(const struct ktree *t, uint32_t node, uint32_t top);
 /* The same, without what is below this one. */
-uint32_t ktree_next_outside(const struct ktree *t, uint32_t node);
+uint32_t ktree_next_outside(const struct ktree *t, uint32_t node, uint32_t top);
 
 struct ktree_stats {
     uint32_t n_nodes; /* without the root */

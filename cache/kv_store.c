@@ -1,5 +1,5 @@
-/* kv_store.c - life, private blocks, paths. Moving between tiers: kv_store_move.c; what is expected:
- * kv_store_expect.c; counting and looking: kv_store_look.c. */
+/* kv_store.c - life, private blocks, paths. Moving between tiers: kv_store_move.c; what is
+ * expected: kv_store_expect.c; counting and looking: kv_store_look.c. */
 #include "cache/kv_store.h"
 
 #include <stdlib.h>
@@ -8,8 +8,8 @@
 #include "base/check.h"
 #include "cache/kv_store_inner.h"
 
-/* What the policy remembers of nodes that left, as a share of those that can be in the tree: nodes of
- * one block are rare, so this is several times what fits (replace.h says why it matters). */
+/* What the policy remembers of nodes that left, as a share of those that can be in the tree: nodes
+ * of one block are rare, so this is several times what fits (replace.h says why it matters). */
 #define HISTORY_SHARE 0.5
 
 /* --- life --- */
@@ -337,8 +337,8 @@ static void move_pin(struct store *st, uint32_t from, uint32_t to)
         node_unpin(st, from);
 }
 
-/* Fetch path[first, n), which lies on the host, node by node; *pinned moves on to the last one that is
- * on the device. Returns how many of the path are. */
+/* Fetch path[first, n), which lies on the host, node by node; *pinned moves on to the last one that
+ * is on the device. Returns how many of the path are. */
 static uint32_t fetch_path(struct store *st, uint32_t first, uint32_t n, uint32_t *pinned)
 {
     uint32_t end = st->info[st->path[n - 1]].entry, i;
@@ -358,22 +358,30 @@ static uint32_t fetch_path(struct store *st, uint32_t first, uint32_t n, uint32_
     return i;
 }
 
+/* A sequence goes on in this node: nobody needs to have it fetched ahead any more, and what a fetch
+ * under way brings is waited for. */
+static void take_over(struct store *st, uint32_t node)
+{
+    struct node_info *info = &st->info[node];
+
+    wait_for_fetch(st, node);
+    if (!info->is_prefetched)
+        return;
+    info->is_prefetched = false;
+    st->n_prefetched -= ktree_look(st->tree, node).n_blocks;
+}
+
 /* A sequence takes the first n blocks of a node that is on the device. */
 static void take_node(struct store *st, uint32_t node, uint32_t n, bool from_host,
                       const struct store_use *use, uint32_t *blocks, uint32_t *found)
 {
     struct node_info *info = &st->info[node];
-    struct ktree_node look = ktree_look(st->tree, node);
     uint32_t n_tokens = tokens_of(st, node, n);
     enum cache_tier lay = from_host || info->is_prefetched ? CACHE_HOST : CACHE_DEVICE;
 
     ktree_slots(st->tree, node, CACHE_DEVICE, blocks, n);
-    wait_for_fetch(st, node);
+    take_over(st, node);
     found[lay] += n;
-    if (info->is_prefetched) {
-        info->is_prefetched = false;
-        st->n_prefetched -= look.n_blocks;
-    }
     if (!use->is_new)
         return;
     count_use(st, node, use, true);
@@ -548,6 +556,7 @@ static bool meet_tree(struct store *st, struct store_end *end, const struct stor
         return place_in_child(st, end, child, run, i, use);
     count_use(st, child, use, false);
     move_end(st, end, child);
+    take_over(st, child); /* it may be on its way, for somebody who waits */
     ktree_slots(st->tree, child, CACHE_DEVICE, slots, 1);
     store_give(st, run->blocks[i]);
     run->blocks[i] = slots[0];

@@ -77,7 +77,7 @@ static uint32_t check_places(const struct store *st, enum cache_tier tier, uint8
                 ASSERT(slots[i] < n_ids && !seen[slots[i]]++);
             n_seen += look.n_blocks;
         }
-        next = ktree_next(st->tree, x);
+        next = ktree_next(st->tree, x, KTREE_ROOT);
     }
     return t->n_blocks - n_seen;
 }
@@ -97,6 +97,14 @@ static void check_node(const struct store *st, uint32_t node)
     ASSERT(info->n_tokens <= look.n_blocks * KV_BLOCK_TOKENS &&
            info->n_tokens > (look.n_blocks - 1) * KV_BLOCK_TOKENS);
     ASSERT(info->tail_of == KTREE_NONE || info->tail_of == look.parent);
+    ASSERT(info->pos0 == (look.parent == KTREE_ROOT ? 0 : st->info[look.parent].pos0 +
+                                                              st->info[look.parent].n_tokens));
+    uint32_t n_tails = 0;
+    for (uint32_t c = ktree_first_child(st->tree, node); c != KTREE_NONE;
+         c = ktree_next_sibling(st->tree, c))
+        n_tails += st->info[c].tail_of == node;
+    ASSERT(n_tails == info->n_tails);
+    ASSERT(!info->is_prefetched || lies_in(&look, CACHE_DEVICE));
     ASSERT(replace_n_expected(st->policy, info->entry) ==
            n_expected(st, ktree_key_at(st->tree, node, 0)));
 }
@@ -127,9 +135,13 @@ void store_check(const struct store *st)
         return;
     ktree_check(st->tree);
     replace_check(st->policy);
-    for (uint32_t x = ktree_next(st->tree, KTREE_ROOT); x != KTREE_NONE;
-         x = ktree_next(st->tree, x))
+    uint32_t n_prefetched = 0;
+    for (uint32_t x = ktree_next(st->tree, KTREE_ROOT, KTREE_ROOT); x != KTREE_NONE;
+         x = ktree_next(st->tree, x, KTREE_ROOT)) {
         check_node(st, x);
+        n_prefetched += st->info[x].is_prefetched ? ktree_look(st->tree, x).n_blocks : 0;
+    }
+    ASSERT(n_prefetched == st->n_prefetched);
 }
 
 /* --- spans --- */
@@ -154,11 +166,9 @@ static void measure_span(const struct store *st, uint32_t first, struct cache_sp
         const struct node_info *info = &st->info[x];
         struct ktree_node look = ktree_look(st->tree, x);
 
-        if (x != first && look.n_before <= ktree_look(st->tree, first).n_before)
-            break; /* behind the subtree */
         if (look.depth != depth) {
             out->n_children += ktree_look(st->tree, look.parent).depth == depth;
-            x = ktree_next_outside(st->tree, x);
+            x = ktree_next_outside(st->tree, x, first);
             continue;
         }
         out->n_nodes++;
@@ -170,7 +180,7 @@ static void measure_span(const struct store *st, uint32_t first, struct cache_sp
         out->in_use |= ktree_is_active(st->tree, x);
         out->is_held |= is_held(st, ktree_key_at(st->tree, x, 0));
         used_ns = info->used_ns > used_ns ? info->used_ns : used_ns;
-        x = ktree_next(st->tree, x);
+        x = ktree_next(st->tree, x, first);
     }
     out->idle_ns = st->now_ns > used_ns ? st->now_ns - used_ns : 0;
 }
@@ -191,8 +201,8 @@ uint32_t store_top_spans(const struct store *st, struct cache_span *out, uint32_
     *n_all = 0;
     if (!st->tree)
         return 0;
-    for (uint32_t x = ktree_next(st->tree, KTREE_ROOT); x != KTREE_NONE;
-         x = ktree_next(st->tree, x)) {
+    for (uint32_t x = ktree_next(st->tree, KTREE_ROOT, KTREE_ROOT); x != KTREE_NONE;
+         x = ktree_next(st->tree, x, KTREE_ROOT)) {
         struct ktree_node look = ktree_look(st->tree, x);
         uint32_t i;
 

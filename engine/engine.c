@@ -687,6 +687,8 @@ enum status engine_cache_view(struct engine *e, uint32_t n_spans_max,
 
     *out = (struct engine_cache_view){
         .n_spans = n_spans_max < ENGINE_N_SPANS_MAX ? n_spans_max : ENGINE_N_SPANS_MAX};
+    if (atomic_load(&e->stopping))
+        return ERR_UNAVAILABLE;
     pthread_mutex_lock(&e->view_lock);
     pthread_mutex_lock(&e->stats_lock);
     e->view_out = out;

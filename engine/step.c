@@ -202,7 +202,7 @@ static void preempt(struct engine *e, const struct plan *plan)
 /* In the order of service, what waits gets its KV from the host before it is planned. */
 static void prefetch(struct engine *e)
 {
-    uint32_t n = scheduler_n_waiting(e->scheduler);
+    uint32_t n = e->config.kv_host_bytes ? scheduler_n_waiting(e->scheduler) : 0;
 
     for (uint32_t i = 0; i < n; i++)
         if (!cache_seq_prefetch(e->seqs[scheduler_waiting(e->scheduler, i)].kv))
@@ -225,7 +225,8 @@ static void note_admitted(struct engine *e, struct sequence *q, const uint32_t *
 }
 
 /* All attach before any grows: growing may evict what another was promised. So may fetching, and a
- * copy may fail: then a sequence has fewer tokens than planned, and this step's are earlier ones. */
+ * copy may fail: then a sequence has fewer tokens than planned, and this step's are earlier ones.
+ * */
 static void admit(struct engine *e, const struct plan *plan, uint64_t now)
 {
     uint32_t found[CACHE_N_TIERS];
@@ -554,6 +555,7 @@ void *engine_loop(void *arg)
     ring_close(&e->submitted);
     take_submitted(e, clock_now_ns());
     drop_cancelled(e);
+    show_cache(e); /* whoever asked while it ended */
     cache_check(e->cache);
     engine_publish_stats(e);
     return NULL;

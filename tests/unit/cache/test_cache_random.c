@@ -1,9 +1,10 @@
-/* The whole cache under random life, against a naive model: what is found is what was committed, its
- * bytes are those of the same ids, whichever tiers they went through, and nothing is lost while
- * there is room for all. Copies fail at random where a kind says so.
+/* The whole cache under random life, against a naive model: what is found is what was committed,
+ * its bytes are those of the same ids, whichever tiers they went through, and nothing is lost while
+ * there is room for all. Copies fail at random where a kind says so. Nobody waits for a step: what
+ * it writes and reads is copied on the compute stream, and compared when that has come so far.
  *
- * Built twice: for a host device, and (TEST_ON_GPU) for the emulated one, whose copies happen as late
- * as streams and events allow. */
+ * Built twice: for a host device, and (TEST_ON_GPU) for the emulated one, whose copies happen as
+ * late as streams and events allow. */
 #include "tests/unit/test.h"
 
 #include <stdio.h>
@@ -21,10 +22,14 @@
 #define N_IDS_MAX 1200
 #define N_PROMPT_MAX 900
 #define N_SPANS_MAX 4
+#define N_READS 1024   /* blocks that steps read before anybody compares */
+#define N_WRITES 8192  /* tokens that steps write before anybody waits */
+#ifndef N_EVENTS /* sanitizer builds take fewer: see tests/CMakeLists.txt */
 #ifdef TEST_ON_GPU
-#define N_EVENTS 2500
+#define N_EVENTS 9000
 #else
 #define N_EVENTS 12000
+#endif
 #endif
 
 static struct device *device;
@@ -95,11 +100,19 @@ struct life {
     bool attached;
 };
 
+/* A block that a step has read, once the compute stream is there. */
+struct reading {
+    uint64_t marks[KV_BLOCK_TOKENS]; /* what it must hold: [n] tokens from offset 0 on */
+    uint32_t n, pos0, n_of;
+};
+
 struct world {
     struct cache *cache;
     struct life lives[N_SEQS];
     struct map known;          /* short keys of all closed blocks ever committed */
     uint64_t n_hits, n_tails, now_ns;
+    struct kv_key many_keys[2][N_IDS_MAX];
+    uint32_t segment_tokens;
     bool copies;               /* tiers are different memories */
     bool keeps_all;            /* there is room for everything: nothing may be lost */
 };
@@ -136,7 +149,9 @@ static void make_life(struct world *w, struct life *l, uint64_t seed)
     uint32_t fork = 40 + family * 130, n = 1 + rng_u32(3, seed) % N_PROMPT_MAX, n_ends = 0;
     struct kv_scope scope = {{0}};
 
-    (void)w;
+    /* Some end with the first block of a segment, which has to be computed though it is known. */
+    if (rng_u32(4, seed) % 4 == 0)
+        n = n / w->segment_tokens * w->segment_tokens + KV_BLOCK_TOKENS;
     for (uint32_t i = 0; i < n; i++)
         l->ids[i] = rng_u32(10 + family * 8 + (i >= fork ? branch + 1 : 0), i) % 1000;
     for (uint32_t e = 0; family % 2 && e < N_SPANS_MAX; e++)
@@ -145,7 +160,7 @@ static void make_life(struct world *w, struct life *l, uint64_t seed)
     l->n_ids = l->n_prompt = n;
     l->prompt = (struct cache_prompt){.ids = l->ids, .n_ids = n, .span_ends = l->ends,
                                       .n_span_ends = n_ends, .keys = l->keys};
-    kv_chain_init(&l->chain, fingerprint, &scope, KV_SEGMENT_TOKENS_MAX);
+    kv_chain_init(&l->chain, fingerprint, &scope, w->segment_tokens);
     l->n_keys = kv_chain_prompt(&l->chain, l->ids, n, l->ends, n_ends, 0, l->keys);
     l->prompt.n_keys = l->n_keys;
     l->prompt.chain = l->chain;
@@ -154,6 +169,40 @@ static void make_life(struct world *w, struct life *l, uint64_t seed)
 
 #define BLOCK_BYTES (KV_BLOCK_TOKENS * 2 * 2 * sizeof(float)) /* one layer and head, d = 2 */
 #define TOKEN_BYTES (BLOCK_BYTES / KV_BLOCK_TOKENS)
+
+/* --- steps, which run when the device comes to them --- */
+
+static struct reading readings[N_READS];
+static uint32_t n_readings, n_writes;
+static unsigned char *read_bytes;  /* [N_READS][BLOCK_BYTES] pinned */
+static unsigned char *write_bytes; /* [N_WRITES][TOKEN_BYTES] pinned */
+
+static void open_steps(void)
+{
+    read_bytes = device_alloc_pinned(device, N_READS * BLOCK_BYTES);
+    write_bytes = device_alloc_pinned(device, N_WRITES * TOKEN_BYTES);
+    assert_true(read_bytes && write_bytes);
+    n_readings = n_writes = 0;
+}
+
+static void close_steps(void)
+{
+    device_free_pinned(device, read_bytes);
+    device_free_pinned(device, write_bytes);
+}
+
+/* The device has run all steps: they have read what they should have. */
+static void finish_steps(void)
+{
+    assert_ok(device_stream_wait(device, device_stream(device, DEVICE_COMPUTE)));
+    for (uint32_t i = 0; i < n_readings; i++)
+        for (uint32_t k = 0; k < readings[i].n; k++)
+            if (memcmp(read_bytes + i * BLOCK_BYTES + k * TOKEN_BYTES, &readings[i].marks[k],
+                       sizeof readings[i].marks[k]))
+                fail_msg("position %u of %u holds another KV", readings[i].pos0 + k,
+                         readings[i].n_of);
+    n_readings = n_writes = 0;
+}
 
 static unsigned char *block_of(const struct world *w, const struct life *l, uint32_t pos,
                                uint32_t *offset)
@@ -169,27 +218,40 @@ static unsigned char *block_of(const struct world *w, const struct life *l, uint
 /* What a step does: the KV of tokens [from, to) is computed. */
 static void compute(const struct world *w, const struct life *l, uint32_t from, uint32_t to)
 {
-    for (uint32_t pos = from; pos < to; pos++) {
-        uint32_t offset;
-        unsigned char *at = block_of(w, l, pos, &offset) + offset * TOKEN_BYTES;
+    for (uint32_t pos = from; pos < to;) {
+        uint32_t first, offset, n = 1, at;
+        unsigned char *block = block_of(w, l, pos, &first);
 
-        assert_ok(device_upload(device, at, &l->marks[pos], sizeof l->marks[pos]));
+        while (pos + n < to && block_of(w, l, pos + n, &offset) == block)
+            n++;
+        if (n_writes + n > N_WRITES)
+            finish_steps();
+        at = n_writes;
+        n_writes += n;
+        for (uint32_t i = 0; i < n; i++)
+            memcpy(write_bytes + (at + i) * TOKEN_BYTES, &l->marks[pos + i], sizeof l->marks[0]);
+        assert_ok(__real_device_upload_async(device, device_stream(device, DEVICE_COMPUTE),
+                                             block + first * TOKEN_BYTES,
+                                             write_bytes + at * TOKEN_BYTES, n * TOKEN_BYTES));
+        pos += n;
     }
 }
 
-/* What a step reads. */
-static void assert_holds_its_kv(const struct world *w, const struct life *l)
+/* What a step reads: all that the sequence holds. The last block first: it came last. */
+static void read_kv(const struct world *w, const struct life *l)
 {
-    unsigned char bytes[BLOCK_BYTES];
+    for (uint32_t end = l->n_tokens, offset; end > 0; end -= offset + 1) {
+        const unsigned char *block = block_of(w, l, end - 1, &offset);
+        struct reading *r;
 
-    for (uint32_t pos = 0; pos < l->n_tokens; pos++) {
-        uint32_t offset;
-        const unsigned char *block = block_of(w, l, pos, &offset);
-
-        if (offset == 0)
-            assert_ok(device_download(device, bytes, block, sizeof bytes));
-        if (memcmp(bytes + offset * TOKEN_BYTES, &l->marks[pos], sizeof l->marks[pos]))
-            fail_msg("position %u of %u holds another KV", pos, l->n_tokens);
+        if (n_readings == N_READS)
+            finish_steps();
+        assert_ok(__real_device_download_async(device, device_stream(device, DEVICE_COMPUTE),
+                                               read_bytes + n_readings * BLOCK_BYTES, block,
+                                               BLOCK_BYTES));
+        r = &readings[n_readings++];
+        *r = (struct reading){.n = offset + 1, .pos0 = end - 1 - offset, .n_of = l->n_tokens};
+        memcpy(r->marks, l->marks + r->pos0, r->n * sizeof *r->marks);
     }
 }
 
@@ -246,6 +308,8 @@ static void open_life(struct world *w, struct life *l, uint64_t seed)
     l->attached = false;
     if (seed % 3)
         cache_seq_expect(l->seq);
+    if (seed % 2)
+        (void)cache_seq_prefetch(l->seq);
 }
 
 static void attach_life(struct world *w, struct life *l)
@@ -257,7 +321,9 @@ static void attach_life(struct world *w, struct life *l)
     w->n_tails += want > naive;
     if (w->keeps_all)
         assert_true(want >= naive);
-    if (cache_seq_need(l->seq, 1) > cache_n_available(w->cache))
+    uint32_t before = cache_n_available(w->cache), need = cache_seq_need(l->seq, 0);
+
+    if (cache_seq_need(l->seq, 1) > before)
         return; /* a scheduler would not plan it */
     l->n_tokens = cache_seq_attach(l->seq, found);
     l->attached = true;
@@ -266,8 +332,21 @@ static void attach_life(struct world *w, struct life *l)
     if (!fail_one_in) /* fetching the path may have made room of the tail, and of nothing else */
         assert_true(l->n_tokens + KV_BLOCK_TOKENS > want && (!w->keeps_all ||
                                                              l->n_tokens >= naive));
+    if (!w->copies && l->n_tokens == want)
+        assert_int_equal(cache_n_available(w->cache), before - need);
     w->n_hits += l->n_tokens;
-    assert_holds_its_kv(w, l);
+    read_kv(w, l);
+}
+
+static void drop_life(struct world *w, struct life *l)
+{
+    uint32_t before = cache_n_available(w->cache), back = cache_seq_reclaimable(l->seq);
+
+    cache_seq_drop(l->seq);
+    assert_int_equal(cache_n_available(w->cache), before + back);
+    cache_seq_expect(l->seq);
+    l->n_tokens = 0;
+    l->attached = false;
 }
 
 static void grow_life(struct world *w, struct life *l, uint32_t r)
@@ -292,9 +371,14 @@ static void grow_life(struct world *w, struct life *l, uint32_t r)
     uint32_t n_commit = (r >> 8) % 4 ? n : n / 2;
     compute(w, l, l->n_tokens, l->n_tokens + n_commit);
     cache_seq_commit(l->seq, n_commit);
-    cache_seq_shrink(l->seq);
     l->n_tokens += n_commit;
     note_committed(w, l);
+    if ((r >> 10) % 16 == 0) { /* it ends with slots that nobody wrote */
+        drop_life(w, l);
+        return;
+    }
+    cache_seq_shrink(l->seq);
+    read_kv(w, l); /* the next step, with what the commit exchanged */
 }
 
 static void generate(struct life *l, uint32_t r)
@@ -308,17 +392,6 @@ static void generate(struct life *l, uint32_t r)
     cache_seq_extend(l->seq, l->ids[l->n_ids - 1]);
     if (kv_chain_push(&l->chain, l->ids[l->n_ids - 1], &key))
         l->keys[l->n_keys++] = key;
-}
-
-static void drop_life(struct world *w, struct life *l)
-{
-    uint32_t before = cache_n_available(w->cache), back = cache_seq_reclaimable(l->seq);
-
-    cache_seq_drop(l->seq);
-    assert_int_equal(cache_n_available(w->cache), before + back);
-    cache_seq_expect(l->seq);
-    l->n_tokens = 0;
-    l->attached = false;
 }
 
 static void one_event(struct world *w, uint64_t e)
@@ -335,7 +408,7 @@ static void one_event(struct world *w, uint64_t e)
     else if (what == 2)
         (void)cache_seq_prefetch(l->seq);
     else if (what == 3)
-        (void)cache_seq_hold(l->seq, l->n_prompt / 2, w->now_ns + (r >> 13) % 2000);
+        (void)cache_seq_hold(l->seq, l->n_prompt / 2, w->now_ns + (r >> 13) % 50000);
     else if (l->n_tokens == 0 && !l->attached) /* as in an engine: attach, then grow at once */
         attach_life(w, l);
     else if (l->n_tokens == l->n_ids && (r >> 13) % 40 == 0)
@@ -354,6 +427,7 @@ struct kind {
     bool always_copy, keeps_all, resets;
     const char *policy;
     uint32_t fail_one_in;
+    uint32_t segment_tokens; /* 0: the most */
 };
 
 static double seconds(const void *arg, uint32_t n_cached, uint32_t n_new)
@@ -362,25 +436,138 @@ static double seconds(const void *arg, uint32_t n_cached, uint32_t n_new)
     return 0.01 + n_new * (1e-3 + 1e-6 * n_cached);
 }
 
-static void live(const struct kind *k)
+static void open_world(struct world *w, const struct kind *k)
 {
-    static struct world w;
+    uint32_t segment_tokens = k->segment_tokens ? k->segment_tokens : KV_SEGMENT_TOKENS_MAX;
     struct cache_config config = {
         .device = device,
         .pool = {.dtype = DTYPE_F32, .n_blocks = k->n_device, .n_layers = 1, .n_kv_heads = 1,
                  .head_dim = 2},
-        .segment_tokens = KV_SEGMENT_TOKENS_MAX, .prefix_caching = true, .policy = k->policy,
-        .n_host_blocks = k->n_host, .prefetch_share = 0.3, .hold_share = 0.2,
+        .segment_tokens = segment_tokens, .prefix_caching = true, .policy = k->policy,
+        .n_host_blocks = k->n_host, .prefetch_share = 0.3, .hold_share = 0.6,
         .always_copy = k->always_copy, .seconds = seconds};
+
+    *w = (struct world){.keeps_all = k->keeps_all, .segment_tokens = segment_tokens,
+                        .copies = k->n_host && (k->always_copy || !device_is_host(device))};
+    fail_one_in = 0;
+    open_steps();
+    assert_ok(cache_create(&w->cache, &config, NULL));
+    assert_ok(map_init(&w->known, 1 << 16));
+}
+
+/* All is given back. */
+static void close_world(struct world *w, const struct kind *k)
+{
+    struct cache_stats st;
+
+    for (uint32_t i = 0; i < N_SEQS; i++)
+        if (w->lives[i].seq)
+            close_life(&w->lives[i]);
+    finish_steps();
+    cache_reset(w->cache);
+    cache_check(w->cache);
+    assert_int_equal(cache_n_available(w->cache), k->n_device);
+    cache_stats(w->cache, &st);
+    assert_int_equal(st.n_holds, 0);
+    assert_int_equal(st.n_held_blocks, 0);
+    assert_int_equal(st.tier[CACHE_DEVICE].n_free, k->n_device);
+    assert_int_equal(st.tier[CACHE_HOST].n_free, k->n_host);
+    cache_destroy(w->cache);
+    map_fini(&w->known);
+    close_steps();
+}
+
+/* n_tokens of it are computed at once. */
+static void run_life(struct world *w, struct life *l, uint32_t n_tokens)
+{
+    (void)cache_seq_attach(l->seq, NULL);
+    assert_ok(cache_seq_grow(l->seq, n_tokens));
+    compute(w, l, 0, n_tokens);
+    cache_seq_commit(l->seq, n_tokens);
+    l->n_tokens = n_tokens;
+}
+
+/* Whatever happened before: nothing of the prefetch share is in use when nothing is cached. */
+static void assert_prefetches(struct world *w, const struct kind *k)
+{
+    uint32_t share = (uint32_t)(0.3 * k->n_device);
+    struct cache_stats before, after;
+    struct life *l = &w->lives[0];
+
+    for (uint32_t i = 0; i < N_SEQS; i++)
+        if (w->lives[i].seq)
+            close_life(&w->lives[i]);
+    cache_reset(w->cache);
+    for (uint64_t seed = 0; !l->seq || l->n_prompt <= share * KV_BLOCK_TOKENS ||
+                            l->prompt.n_span_ends; seed++) {
+        if (l->seq)
+            close_life(l);
+        make_life(w, l, seed);
+        assert_ok(cache_seq_open(w->cache, &l->prompt, N_IDS_MAX, &l->seq));
+    }
+    run_life(w, l, share * KV_BLOCK_TOKENS);
+    cache_seq_drop(l->seq);
+    l->n_tokens = 0;
+    /* All others' KV: it goes to the host. */
+    for (uint64_t i = 1, seed = 1; seed < 1000 && cache_n_available(w->cache) > 0; seed++) {
+        struct life *other = &w->lives[i];
+        uint32_t n;
+
+        make_life(w, other, seed);
+        n = other->n_prompt;
+        if (other->ids[0] == l->ids[0] || n < 600)
+            continue;
+        assert_ok(cache_seq_open(w->cache, &other->prompt, N_IDS_MAX, &other->seq));
+        if (cache_match(other->seq) > 0) {
+            close_life(other);
+            continue;
+        }
+        while (cache_seq_need(other->seq, n) > cache_n_available(w->cache))
+            n--;
+        run_life(w, other, n);
+        i++;
+    }
+    assert_int_equal(cache_n_available(w->cache), 0);
+    for (uint32_t i = 1; i < N_SEQS; i++)
+        if (w->lives[i].seq)
+            close_life(&w->lives[i]);
+    cache_stats(w->cache, &before);
+    assert_int_equal(cache_match(l->seq), share * KV_BLOCK_TOKENS);
+    assert_true(cache_seq_prefetch(l->seq));
+    cache_stats(w->cache, &after);
+    assert_int_equal(after.tier[CACHE_DEVICE].n_moved_in - before.tier[CACHE_DEVICE].n_moved_in,
+                     share);
+    bool refused = false; /* no more for anybody */
+    for (uint32_t i = 1; i < N_SEQS && w->lives[i].n_prompt >= 600; i++) {
+        assert_ok(cache_seq_open(w->cache, &w->lives[i].prompt, N_IDS_MAX, &w->lives[i].seq));
+        refused |= !cache_seq_prefetch(w->lives[i].seq);
+        close_life(&w->lives[i]);
+    }
+    cache_stats(w->cache, &before);
+    assert_true(refused);
+    assert_int_equal(after.tier[CACHE_DEVICE].n_moved_in, before.tier[CACHE_DEVICE].n_moved_in);
+    cache_check(w->cache);
+}
+
+static void print_life(const struct world *w, const struct kind *k, const struct cache_stats *st)
+{
+    const struct cache_tier_stats *t = st->tier;
+
+    printf("%s: %llu tokens hit, %llu tails, evicted %llu / %llu, moved in %llu / %llu, "
+           "failed %llu\n", k->name, (unsigned long long)w->n_hits,
+           (unsigned long long)w->n_tails, (unsigned long long)t[0].n_evicted,
+           (unsigned long long)t[1].n_evicted, (unsigned long long)t[0].n_moved_in,
+           (unsigned long long)t[1].n_moved_in, (unsigned long long)n_failed);
+}
+
+static void live(const struct kind *k)
+{
+    static struct world w;
     struct cache_stats st;
     struct cache_span spans[8];
     uint32_t n_all;
 
-    w = (struct world){.keeps_all = k->keeps_all,
-                       .copies = k->n_host && (k->always_copy || !device_is_host(device))};
-    fail_one_in = 0;
-    assert_ok(cache_create(&w.cache, &config, NULL));
-    assert_ok(map_init(&w.known, 1 << 16));
+    open_world(&w, k);
     fail_one_in = k->fail_one_in;
     n_failed = 0;
     for (uint64_t e = 0; e < N_EVENTS; e++) {
@@ -392,43 +579,33 @@ static void live(const struct kind *k)
         cache_check(w.cache);
         for (uint32_t i = 0; i < N_SEQS && e % 16 == 0; i++)
             if (w.lives[i].seq)
-                assert_holds_its_kv(&w, &w.lives[i]);
+                read_kv(&w, &w.lives[i]);
     }
     cache_stats(w.cache, &st);
     (void)cache_top_spans(w.cache, spans, 8, &n_all);
-    printf("%s: %llu tokens hit, %llu tails, evicted %llu / %llu, moved in %llu / %llu, failed %llu\n", k->name,
-           (unsigned long long)w.n_hits, (unsigned long long)w.n_tails, (unsigned long long)st.tier[0].n_evicted,
-           (unsigned long long)st.tier[1].n_evicted, (unsigned long long)st.tier[0].n_moved_in,
-           (unsigned long long)st.tier[1].n_moved_in, (unsigned long long)n_failed);
-    assert_true(w.n_hits > 1000 && w.n_tails > 10);
+    print_life(&w, k, &st);
+    assert_true(w.n_hits > 1000 && w.n_tails > N_EVENTS / 1000);
     assert_true(k->n_host == 0 || st.tier[CACHE_DEVICE].n_moved_in > 0);
     assert_true(!k->fail_one_in || n_failed > 0);
     fail_one_in = 0;
-    for (uint32_t i = 0; i < N_SEQS; i++)
-        if (w.lives[i].seq)
-            close_life(&w.lives[i]);
-    cache_reset(w.cache);
-    cache_check(w.cache);
-    assert_int_equal(cache_n_available(w.cache), k->n_device);
-    cache_stats(w.cache, &st);
-    assert_int_equal(st.tier[CACHE_DEVICE].n_free, k->n_device);
-    assert_int_equal(st.tier[CACHE_HOST].n_free, k->n_host);
-    cache_destroy(w.cache);
-    map_fini(&w.known);
+    if (w.copies)
+        assert_prefetches(&w, k);
+    close_world(&w, k);
 }
 
 static const struct kind kinds[] = {
-    {"device only", 60, 0, false, false, true, "contest", 0},
-    {"device only, lru", 60, 0, false, false, false, "lru", 0},
-    {"room for all", 3000, 0, false, true, false, "contest", 0},
-    {"host", 60, 90, false, false, true, "contest", 0},
-    {"host keeps all", 60, 3000, false, true, false, "contest", 0},
-    {"host keeps all, pgdsf", 60, 3000, false, true, false, "pgdsf", 0},
-    {"copies", 60, 90, true, false, true, "contest", 0},
-    {"copies, gdsf", 60, 90, true, false, false, "gdsf", 0},
-    {"copies keep all", 60, 3000, true, true, false, "lfu", 0},
-    {"copies fail", 60, 90, true, false, true, "contest", 9},
-    {"copies fail often", 60, 200, true, false, false, "lru", 4},
+    {"device only", 60, 0, false, false, true, "contest", 0, 0},
+    {"device only, lru", 60, 0, false, false, false, "lru", 0, 0},
+    {"room for all", 3000, 0, false, true, false, "contest", 0, 0},
+    {"host", 60, 90, false, false, true, "contest", 0, 0},
+    {"host keeps all", 60, 3000, false, true, false, "contest", 0, 0},
+    {"host keeps all, pgdsf", 60, 3000, false, true, false, "pgdsf", 0, 0},
+    {"copies", 60, 90, true, false, true, "contest", 0, 0},
+    {"copies, gdsf", 60, 90, true, false, false, "gdsf", 0, 0},
+    {"copies keep all", 60, 3000, true, true, false, "lfu", 0, 0},
+    {"copies fail", 60, 90, true, false, true, "contest", 9, 0},
+    {"copies fail often", 60, 200, true, false, false, "lru", 4, 0},
+    {"segments of a block", 60, 90, true, false, true, "contest", 0, 32},
 };
 
 static void nothing_is_lost_and_nothing_is_wrong(void **state)
@@ -438,9 +615,168 @@ static void nothing_is_lost_and_nothing_is_wrong(void **state)
         live(&kinds[i]);
 }
 
+/* --- what is on its way while somebody else computes it too --- */
+
+/* A prompt of these ids; its first span ends at `end`, or 0: uncut. */
+static void open_cut(struct world *w, struct life *l, uint32_t n, uint32_t first_id, uint32_t end)
+{
+    struct kv_scope scope = {{0}};
+
+    l->ends[0] = end;
+    for (uint32_t i = 0; i < n; i++)
+        l->ids[i] = first_id + i;
+    l->n_ids = l->n_prompt = n;
+    l->prompt = (struct cache_prompt){.ids = l->ids, .n_ids = n, .span_ends = l->ends,
+                                      .n_span_ends = end > 0, .keys = l->keys};
+    kv_chain_init(&l->chain, fingerprint, &scope, w->segment_tokens);
+    l->prompt.n_keys = kv_chain_prompt(&l->chain, l->ids, n, l->ends, end > 0, 0, l->keys);
+    l->prompt.chain = l->chain;
+    mark_from(l, 0);
+    l->n_tokens = 0;
+    assert_ok(cache_seq_open(w->cache, &l->prompt, N_IDS_MAX, &l->seq));
+}
+
+static void open_plain(struct world *w, struct life *l, uint32_t n, uint32_t first_id)
+{
+    open_cut(w, l, n, first_id, 0);
+}
+
+/* A tail is a closed block for a prompt whose span ends there. While that one uses it, or has gone
+ * on behind it, nobody writes on. */
+static void a_tail_that_somebody_uses_is_not_taken(void **state)
+{
+    static const struct kind kind = {"tails", 30, 30, false, true, false, "lru", 0, 0};
+    static struct world w;
+    struct life *first = &w.lives[0], *cut = &w.lives[1], *again = &w.lives[2];
+
+    (void)state;
+    open_world(&w, &kind);
+    open_plain(&w, first, 60, 0);
+    run_life(&w, first, 40);
+    close_life(first);
+    open_cut(&w, cut, 80, 0, 40);
+    open_plain(&w, again, 60, 0);
+    assert_int_equal(cache_match(again->seq), 40);
+    assert_int_equal(cache_seq_attach(cut->seq, NULL), 40);
+    assert_int_equal(cache_match(again->seq), 32); /* in use */
+    assert_int_equal(cache_seq_attach(again->seq, NULL), 32);
+    cache_check(w.cache);
+    cache_seq_drop(again->seq);
+    assert_ok(cache_seq_grow(cut->seq, 40));
+    compute(&w, cut, 40, 80);
+    cache_seq_commit(cut->seq, 40);
+    close_life(cut);
+    assert_int_equal(cache_match(again->seq), 32); /* somebody goes on behind it */
+    assert_int_equal(cache_seq_attach(again->seq, NULL), 32);
+    cache_check(w.cache);
+    close_world(&w, &kind);
+}
+
+/* The last block of a prompt is computed though the tree has it; meanwhile it is fetched for
+ * another one that waits. The block that the commit gives in exchange is not there yet. */
+static void a_block_on_its_way_is_waited_for(void **state)
+{
+    static const struct kind kind = {"on its way", 30, 200, true, true, false, "lru", 0, 0};
+    const uint32_t n = KV_SEGMENT_TOKENS_MAX + KV_BLOCK_TOKENS; /* the last block: its own node */
+    static struct world w;
+    struct life *longer = &w.lives[0], *exact = &w.lives[1], *other = &w.lives[2];
+    struct cache_stats before, after;
+
+    (void)state;
+    for (uint32_t round = 0; round < 20; round++) {
+        open_world(&w, &kind);
+        open_plain(&w, longer, n + 8, 0);
+        run_life(&w, longer, n);
+        cache_seq_drop(longer->seq);
+        longer->n_tokens = 0;
+        open_plain(&w, other, kind.n_device * KV_BLOCK_TOKENS, 2000);
+        run_life(&w, other, other->n_prompt); /* all of the other goes to the host */
+        close_life(other);
+
+        open_plain(&w, exact, n, 0);
+        exact->n_tokens = cache_seq_attach(exact->seq, NULL);
+        assert_int_equal(exact->n_tokens, KV_SEGMENT_TOKENS_MAX);
+        assert_ok(cache_seq_grow(exact->seq, KV_BLOCK_TOKENS));
+        compute(&w, exact, exact->n_tokens, n);
+        finish_steps();
+        cache_stats(w.cache, &before);
+        assert_true(cache_seq_prefetch(longer->seq));
+        cache_stats(w.cache, &after);
+        if (w.copies)
+            assert_int_equal(after.tier[CACHE_DEVICE].n_moved_in,
+                             before.tier[CACHE_DEVICE].n_moved_in + 1);
+        cache_seq_commit(exact->seq, KV_BLOCK_TOKENS);
+        exact->n_tokens = n;
+        read_kv(&w, exact);
+        close_world(&w, &kind);
+    }
+}
+
+/* --- more copies at once than are watched one by one --- */
+
+#define N_MANY 600 /* blocks, and nodes: each a span of one token */
+
+static void make_many(struct world *w, struct life *l, uint32_t *ends, uint32_t first_id)
+{
+    struct kv_scope scope = {{0}};
+
+    for (uint32_t i = 0; i <= N_MANY; i++) {
+        l->ids[i] = first_id + i;
+        ends[i] = i + 1;
+    }
+    l->n_ids = l->n_prompt = N_MANY + 1; /* the last one is never found */
+    l->prompt = (struct cache_prompt){.ids = l->ids, .n_ids = N_MANY + 1, .span_ends = ends,
+                                      .n_span_ends = N_MANY, .keys = w->many_keys[first_id > 0]};
+    kv_chain_init(&l->chain, fingerprint, &scope, w->segment_tokens);
+    l->prompt.n_keys = kv_chain_prompt(&l->chain, l->ids, N_MANY + 1, ends, N_MANY, 0,
+                                       w->many_keys[first_id > 0]);
+    assert_int_equal(l->prompt.n_keys, N_MANY);
+    l->prompt.chain = l->chain;
+    for (uint32_t i = 0; i < l->n_ids; i++)
+        l->marks[i] = mix(first_id + 1, i);
+    assert_ok(cache_seq_open(w->cache, &l->prompt, N_IDS_MAX, &l->seq));
+}
+
+static void more_copies_at_once_than_are_watched(void **state)
+{
+    static const struct kind kind = {"many", N_MANY, 3 * N_MANY, true, true, false, "lru", 0, 0};
+    static struct world w;
+    static uint32_t ends[2][N_MANY + 1];
+    struct life *a = &w.lives[0], *b = &w.lives[1];
+    uint32_t found[CACHE_N_TIERS];
+
+    (void)state;
+    open_world(&w, &kind);
+    make_many(&w, a, ends[0], 0);
+    make_many(&w, b, ends[1], 1000);
+    for (uint32_t round = 0; round < 4; round++) {
+        struct life *l = round % 2 ? b : a;
+
+        if (round < 2) {
+            run_life(&w, l, N_MANY);
+        } else {
+            while (cache_poll(w.cache, 0)) /* what is on its way cannot be evicted */
+                ;
+            l->n_tokens = cache_seq_attach(l->seq, found);
+            assert_int_equal(l->n_tokens, N_MANY);
+            assert_int_equal(found[CACHE_HOST], N_MANY);
+        }
+        cache_check(w.cache);
+        read_kv(&w, l);
+        cache_seq_drop(l->seq);
+        l->n_tokens = 0;
+    }
+    close_world(&w, &kind);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_is_lost_and_nothing_is_wrong)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_is_lost_and_nothing_is_wrong),
+        cmocka_unit_test(a_tail_that_somebody_uses_is_not_taken),
+        cmocka_unit_test(a_block_on_its_way_is_waited_for),
+        cmocka_unit_test(more_copies_at_once_than_are_watched),
+    };
     struct device_config config = {.kind = DEVICE_REF, .n_threads = 1, .max_rows = 1, .max_k = 1,
                                    .max_heads = 1, .max_head_dim = 2};
 

@@ -231,7 +231,7 @@ static void all_nodes_come_once_and_parents_first(void **state)
     uint32_t place[9] = {0};
 
     (void)state;
-    for (uint32_t x = ktree_next(t, KTREE_ROOT); x != KTREE_NONE; x = ktree_next(t, x)) {
+    for (uint32_t x = ktree_next(t, KTREE_ROOT, KTREE_ROOT); x != KTREE_NONE; x = ktree_next(t, x, KTREE_ROOT)) {
         assert_int_equal(place[x], 0);
         place[x] = ++n;
         assert_true(place[x] > place[ktree_look(t, x).parent]);
@@ -239,15 +239,15 @@ static void all_nodes_come_once_and_parents_first(void **state)
     assert_int_equal(n, 5);
     assert_true((place[c] < place[d]) == (place[b] < place[d])); /* what is below comes at once */
     n = 0;
-    for (uint32_t x = ktree_next(t, KTREE_ROOT); x != KTREE_NONE; n++) {
+    for (uint32_t x = ktree_next(t, KTREE_ROOT, KTREE_ROOT); x != KTREE_NONE; n++) {
         assert_true(x == a || x == e);
-        x = ktree_next_outside(t, x);
+        x = ktree_next_outside(t, x, KTREE_ROOT);
     }
     assert_int_equal(n, 2);
-    assert_int_equal(ktree_next_outside(t, KTREE_ROOT), KTREE_NONE);
+    assert_int_equal(ktree_next_outside(t, KTREE_ROOT, KTREE_ROOT), KTREE_NONE);
     ktree_destroy(t);
     t = make(1, 1, 1);
-    assert_int_equal(ktree_next(t, KTREE_ROOT), KTREE_NONE);
+    assert_int_equal(ktree_next(t, KTREE_ROOT, KTREE_ROOT), KTREE_NONE);
     ktree_destroy(t);
 }
 
@@ -520,7 +520,7 @@ static void compare_all(const struct model *m)
         if (m->nodes[id].used && naive_is_active(m, id))
             n_blocks_active += m->nodes[id].n_blocks;
     }
-    for (uint32_t x = ktree_next(m->t, KTREE_ROOT); x != KTREE_NONE; x = ktree_next(m->t, x)) {
+    for (uint32_t x = ktree_next(m->t, KTREE_ROOT, KTREE_ROOT); x != KTREE_NONE; x = ktree_next(m->t, x, KTREE_ROOT)) {
         assert_true(m->nodes[x].used && !seen[x] && seen[m->nodes[x].parent]);
         seen[x] = true;
         n_seen++;

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""All figures of the KV store by one command, and what they are measured against.
+
+    show.py [--data DIR] [--json] [--rounds N] [--segments N] [--without PART ...]
+
+Runs tarn-cachesim on the traces in DIR (default: ../shared/data beside the clone; left out where
+there is none), tarn-cachebench (ttft, tree, miss) and miss_instructions.py. Takes about six minutes,
+of which callgrind has four; stop other work before. --without leaves out simulated, ttft, tree, miss
+or miss_instructions.
+
+JSON: `format` 1; `simulated`: {"ragpulse", "mooncake"}, each as loadgen/sim/README.md documents it;
+`ttft`, `tree`, `miss`, `miss_instructions` as README.md beside this file does; `targets`: a list of
+{"name", "figure", "target", "met"}.
+
+Exit status 1 when something could not run; a target that is not met is no failure. Environment:
+TARN_BUILD_DIR (default <repo>/build).
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("TARN_BUILD_DIR") or REPO / "build")
+TRACES = {"ragpulse": "traces-ragpulse",
+          "mooncake": "traces-mooncake/conversation_trace.jsonl"}
+PARTS = ("simulated", "ttft", "tree", "miss", "miss_instructions")
+
+
+def run(command: list[str]) -> dict:
+    print("+", " ".join(command), file=sys.stderr, flush=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{command[0]} ended with {done.returncode}")
+    return json.loads(done.stdout)
+
+
+def simulate(data: Path) -> dict:
+    return {name: run([str(BUILD / "tarn-cachesim"), str(data / where), "--json"])
+            for name, where in TRACES.items() if (data / where).exists()}
+
+
+def share(sim: dict, policy: str, memory: float) -> float:
+    return 100 * next(r["hit_share_of_ideal"] for r in sim["results"]
+                      if r["policy"] == policy and abs(r["memory_share"] - memory) < 1e-9)
+
+
+def targets_of(out: dict) -> list[dict]:
+    rows: list[tuple[str, float, float, bool]] = []
+    sims = out.get("simulated", {})
+    if "ragpulse" in sims:
+        got = share(sims["ragpulse"], "contest", 0.2)
+        rows.append(("RAGPulse, 20 % of memory, default policy, % of ideal", got, 90, got >= 90))
+    if "mooncake" in sims:
+        sizes = sorted({r["memory_share"] for r in sims["mooncake"]["results"]})
+        worst = max(share(sims["mooncake"], "lru", m) - share(sims["mooncake"], "contest", m)
+                    for m in sizes)
+        rows.append(("Mooncake, points under lru at most, any memory", worst, 0.5, worst <= 0.5))
+    if "ttft" in out:
+        for tier in ("device", "host"):
+            got = out["ttft"][tier]["of_floor"]["median"]
+            most = out["ttft"][f"{tier}_of_floor_target"]
+            rows.append((f"TTFT of a cached prefix, {tier}, of its byte floor", got, most,
+                         got <= most))
+    if "tree" in out:
+        tree = out["tree"]
+        got = tree["hash_s_per_segment"]["median"]
+        rows.append(("hashing a segment, us", got * 1e6, tree["hash_s_target"] * 1e6,
+                     got <= tree["hash_s_target"]))
+        got = tree["cold"]["walk_and_pin_s"]["median"]
+        rows.append(("walk and pin of 100 segments, cold, us", got * 1e6,
+                     tree["walk_and_pin_s_target"] * 1e6, got <= tree["walk_and_pin_s_target"]))
+    if "miss_instructions" in out:
+        got = out["miss_instructions"]["added_percent"]
+        rows.append(("instructions added where nothing is found, %", got, 1.0, got < 1.0))
+    return [dict(zip(("name", "figure", "target", "met"), row)) for row in rows]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", type=Path, default=REPO.parent / "shared" / "data")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--segments", type=int)
+    parser.add_argument("--without", nargs="*", default=[], choices=PARTS)
+    args = parser.parse_args()
+    wanted = [p for p in PARTS if p not in args.without]
+    out: dict = {"format": 1}
+
+    if "simulated" in wanted and args.data.is_dir():
+        out["simulated"] = simulate(args.data)
+    for part in ("ttft", "tree", "miss"):
+        command = [str(BUILD / "tarn-cachebench"), "--json", "--part", part]
+        if part == "ttft" and args.rounds:
+            command += ["--rounds", str(args.rounds)]
+        if part == "tree" and args.segments:
+            command += ["--segments", str(args.segments)]
+        if part in wanted:
+            out[part] = run(command)[part]
+    if "miss_instructions" in wanted:
+        out |= {"miss_instructions": run([sys.executable, str(Path(__file__).parent /
+                                          "miss_instructions.py"), "--json"])["miss_instructions"]}
+    out["targets"] = targets_of(out)
+    if args.json:
+        print(json.dumps(out))
+        return 0
+    for row in out["targets"]:
+        print(f"{row['name']:55} {row['figure']:9.3f}  target {row['target']:6.2f}  "
+              f"{'met' if row['met'] else 'missed'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
