@@ -6,24 +6,25 @@
  *   a segment closes after the configured number of tokens (at most 256) or at the end of its span.
  * Generated tokens continue the last span, which stays open.
  *
- * Each closed block has a key (key.h of this folder writes it down byte by byte). Closed blocks stand
- * in a tree of prefixes (knowledge_tree.h), whose nodes are at most a segment long and are shared by
- * all sequences that begin alike. What is evicted is decided by one policy for all (replace.h).
+ * Each closed block has a key (key.h of this folder writes it down byte by byte). Closed blocks
+ * stand in a tree of prefixes (knowledge_tree.h), whose nodes are at most a segment long and are
+ * shared by all sequences that begin alike. What is evicted is decided by one policy for all
+ * (replace.h).
  *
- * Tiers. A node lies in the device's memory, in host memory, or in both. What leaves the device goes
- * to the host once ("copy out once"), if there is a host tier; what is hit there comes back.
+ * Tiers. A node lies in the device's memory, in host memory, or in both. What leaves the device
+ * goes to the host once ("copy out once"), if there is a host tier; what is hit there comes back.
  *   - Beside a GPU host memory is pinned, and copies run on streams of their own: kernels that need
  *     what a copy brings wait for it on the device, nobody waits on the host.
  *   - A host device computes in host memory. Its tiers are two sets of blocks of one memory, and to
  *     move a node is to exchange block numbers with the other set: nothing is copied.
  *
- * A block is in exactly one state: free; cached (in the tree, no reference); in use (one reference or
- * more); in transfer. The sum is constant (design P2).
+ * A block is in exactly one state: free; cached (in the tree, no reference); in use (one reference
+ * or more); in transfer. The sum is constant (design P2).
  *
  * Owns    the KV pools in device and host memory, the tree, every cache_seq until closed.
  * Thread  kv_chain_*: any. All else: engine thread only, no locks.
- * Errors  ERR_NO_BLOCKS is a normal answer: preempt something and retry. A copy that fails is a miss:
- *         what it was to bring is computed again.
+ * Errors  ERR_NO_BLOCKS is a normal answer: preempt something and retry. A copy that fails is a
+ *         miss: what it was to bring is computed again.
  * Units   tokens and blocks; bytes where it says so. */
 #ifndef TARN_CACHE_CACHE_H
 #define TARN_CACHE_CACHE_H
@@ -92,9 +93,9 @@ struct cache_prompt {
 };
 
 /* Cut and hash a whole prompt: keys_out has room for cache_blocks_max(n_ids, n_span_ends, 0) keys;
- * the state after the last id is left in *c. n_public: 0, or one of the span ends; the ids before it
- * are hashed in the public scope, so that every tenant shares them (design P5), those behind it in
- * the chain's. Returns the number of keys. */
+ * the state after the last id is left in *c. n_public: 0, or one of the span ends; the ids before
+ * it are hashed in the public scope, so that every tenant shares them (design P5), those behind it
+ * in the chain's. Returns the number of keys. */
 uint32_t kv_chain_prompt(struct kv_chain *c, const uint32_t *ids, uint32_t n_ids,
                          const uint32_t *span_ends, uint32_t n_span_ends, uint32_t n_public,
                          struct kv_key *keys_out);
@@ -141,20 +142,21 @@ bool cache_poll(struct cache *c, uint64_t now_ns);
  * points to must outlive the sequence. */
 NODISCARD enum status cache_seq_open(struct cache *c, const struct cache_prompt *prompt,
                                      uint32_t n_tokens_max, struct cache_seq **out);
-/* Drop every reference and the handle. Closed blocks stay cached until evicted. NULL is fine. */
+/* Drop every reference and the handle. Closed blocks, and what is written of the open one (a tail),
+ * stay cached until evicted. NULL is fine. */
 void cache_seq_close(struct cache_seq *s);
 
 /* One more id is known (it was sampled): the sequence's cut and keys go on. */
 void cache_seq_extend(struct cache_seq *s, uint32_t id);
 
-/* Tokens at the start of the sequence whose KV lies in the cache now, in whatever tier, whole blocks
- * only and at most all known ids but one (the last is always computed: its logits are wanted). Pins
- * nothing: weak. */
+/* Tokens at the start of the sequence whose KV lies in the cache now, in whatever tier: whole
+ * blocks, then a tail that somebody left inside of one; at most all known ids but one (the last is
+ * always computed: its logits are wanted). Pins nothing: weak. */
 uint32_t cache_match(const struct cache_seq *s);
 /* Pin what cache_match() would find; what lies on the host only is fetched. The sequence then holds
- * that many tokens: fewer than the match when a copy failed. Only on a sequence that holds none, and
- * with cache_seq_need() of it available. Returns the tokens; found [CACHE_N_TIERS], unless NULL, is
- * where they lay. */
+ * that many tokens: fewer than the match when a copy failed. Only on a sequence that holds none,
+ * and with cache_seq_need() of it available. Returns the tokens; found [CACHE_N_TIERS], unless
+ * NULL, is where they lay. */
 uint32_t cache_seq_attach(struct cache_seq *s, uint32_t *found);
 /* The sequence waits, and will use what lies on its path: that is evicted last. Until it attaches
  * or is closed. Again: nothing. */
@@ -164,8 +166,8 @@ void cache_seq_expect(struct cache_seq *s);
  * nothing is to be done. */
 bool cache_seq_prefetch(struct cache_seq *s);
 /* The first n_tokens of the sequence, those that are in the tree, are evicted last until `until_ns`
- * (of cache_poll()). Returns the tokens: fewer, or 0, when hold_share or the number of holds is used
- * up. */
+ * (of cache_poll()). Returns the tokens: fewer, or 0, when hold_share or the number of holds is
+ * used up. */
 uint32_t cache_seq_hold(struct cache_seq *s, uint32_t n_tokens, uint64_t until_ns);
 /* Blocks that growing by n_tokens would take out of free and cached. On a sequence that holds
  * nothing: by n_tokens after an attach, the cached blocks which that would pin included. Pure. */
@@ -181,7 +183,8 @@ NODISCARD enum status cache_seq_grow(struct cache_seq *s, uint32_t n_tokens);
 void cache_seq_commit(struct cache_seq *s, uint32_t n);
 /* Take back slots that were grown but not committed (the step did not run). */
 void cache_seq_shrink(struct cache_seq *s);
-/* Preemption: give every reference back, hold nothing; attach and grow start again. */
+/* Preemption: give every reference back, hold nothing; attach finds what is still there, the tail
+ * included. */
 void cache_seq_drop(struct cache_seq *s);
 
 /* What attention needs; valid until the next call that changes the sequence. */

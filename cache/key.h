@@ -6,8 +6,8 @@
  *
  *   offset  bytes  what
  *   0       32     key of the block before it in the sequence; zeros for the first block
- *   32      3 n    the n token ids in the block, 1..32, unsigned 24-bit little-endian, in order; bit
- *                  23 of the first one is set if the block starts a segment. Ids are below 2^23
+ *   32      3 n    the n token ids in the block, 1..32, unsigned 24-bit little-endian, in order;
+ *                  bit 23 of the first one is set if the block starts a segment. Ids are below 2^23
  *
  * At most 128 bytes: one compression of BLAKE2b, where a keyed hash over ids of 32 bits took three.
  *
@@ -17,8 +17,8 @@
  * public preambles like any other: their ids are the operator's, and a hit tells only that somebody
  * used the preamble before. All behind them is in the salted scope.
  *
- * Nothing else goes in: not the position (the chain implies it), not the tier, not the process. So a
- * key is stable across processes, machines and restarts, and device, disk and directory share it.
+ * Nothing else goes in: not the position (the chain implies it), not the tier, not the process. So
+ * a key is stable across processes, machines and restarts, and device, disk and directory share it.
  * Any change here needs a new KV_FORMAT_VERSION (cache.h), which is part of the fingerprint.
  *
  * Owns    nothing.

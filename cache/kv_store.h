@@ -1,10 +1,12 @@
-/* kv_store.h - the one owner of KV blocks: the knowledge tree, the tiers it lies in, what is evicted.
+/* kv_store.h - the one owner of KV blocks: the knowledge tree, the tiers it lies in, what is
+ * evicted.
  *
  * Three modules stay as pure as they are and are joined here: the tree (which prefixes have KV,
  * where), the policy (who leaves a tier) and the free blocks of each tier. The rules:
  *
- *   - A sequence holds a path: a pin on the node where it ends, and how many of the path's blocks are
- *     its own. Other sequences may split that node meanwhile; the next call finds the place again.
+ *   - A sequence holds a path: a pin on the node where it ends, and how many of the path's blocks
+ *     are its own. Other sequences may split that node meanwhile; the next call finds the place
+ *     again.
  *   - What leaves the device goes to the host unless it lies there already, the host has nothing
  *     worse, or there is no host tier (RAGCache: copy out once). What leaves both is forgotten.
  *   - Copies are asynchronous. A node being fetched is pinned until its copy is done, a node being
@@ -85,9 +87,9 @@ uint32_t store_append(struct store *st, struct store_end *end, const struct stor
 
 /* --- tails: the first tokens of a block that is not closed --- */
 
-/* A sequence leaves: the block behind its end, with n_tokens of it written, becomes a node of its own
- * there. False: it cannot be; the block stays private. key: of these tokens as if the block ended
- * with them, which is what it is for a prompt whose span ends there. */
+/* A sequence leaves: the block behind its end, with n_tokens of it written, becomes a node of its
+ * own there. False: it cannot be; the block stays private. key: of these tokens as if the block
+ * ended with them, which is what it is for a prompt whose span ends there. */
 bool store_leave_tail(struct store *st, struct store_end *end, const struct kv_key *key,
                       uint32_t block, uint32_t pos0, uint32_t n_tokens, uint32_t depth,
                       const struct store_use *use);
@@ -103,8 +105,8 @@ bool store_take_tail(struct store *st, uint32_t node, const struct store_use *us
 
 /* --- what comes --- */
 
-/* A path will be used: +1, or not any more: -1. keys [n]: of its blocks. Returns how many were counted
- * (what is counted can be taken back whole). */
+/* A path will be used: +1, or not any more: -1. keys [n]: of its blocks. Returns how many were
+ * counted (what is counted can be taken back whole). */
 uint32_t store_expect(struct store *st, const struct kv_key *keys, uint32_t n, int delta);
 /* Whether fetching ahead saves anything: there is a host tier, and it is another memory. */
 bool store_prefetches(const struct store *st);

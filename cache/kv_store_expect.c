@@ -1,8 +1,9 @@
-/* kv_store_expect.c - what will be used: by requests that wait, and by the word of those who hold it.
+/* kv_store_expect.c - what will be used: by requests that wait, and by the word of those who hold
+ * it.
  *
  * Both are counted by the keys of blocks, whether the tree has them now or not: a document that the
- * next request computes is expected by the others from its first block on. A node is expected as often
- * as its first block is. */
+ * next request computes is expected by the others from its first block on. A node is expected as
+ * often as its first block is. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,13 +1,13 @@
 /* kv_store_move.c - between tiers: making room, spilling, fetching, and the copies under way.
  *
- * Ordering, where tiers are different memories. Kernels run on the compute stream, spills on copy-out,
- * fetches on copy-in.
- *   - A copy starts behind what the compute stream has been given so far: it reads what steps wrote,
- *     and does not overwrite what they read.
+ * Ordering, where tiers are different memories. Kernels run on the compute stream, spills on
+ * copy-out, fetches on copy-in.
+ *   - A copy starts behind what the compute stream has been given so far: it reads what steps
+ *     wrote, and does not overwrite what they read.
  *   - A node's blocks that are being spilled are handed out again only with compute and copy-in
  *     ordered behind the spill.
- *   - A fetch is ordered behind the spill that brought the node to the host, and kernels that read it
- *     behind the fetch. */
+ *   - A fetch is ordered behind the spill that brought the node to the host, and kernels that read
+ *     it behind the fetch. */
 #include <string.h>
 
 #include "base/check.h"
@@ -158,7 +158,7 @@ static enum status start_transfer(struct store *st, bool is_fetch, uint32_t node
         s = device_event_record(st->config.device, t->event, stream_of(st, is_fetch));
     if (s != OK) {
         st->n_copies_failed++;
-        /* None of it may be under way any more: the blocks go back. A dead device copies nothing. */
+        /* None of it may be under way: the blocks go back. A dead device copies nothing. */
         return device_stream_wait(st->config.device, stream_of(st, is_fetch)) == OK ? s
                                                                                     : ERR_INTERNAL;
     }

@@ -105,9 +105,9 @@ uint32_t replace_enter(struct replace *r, uint64_t key, uint32_t parent, uint32_
  * often; the entry keeps its pins and children. Returns the upper part's id, or REPLACE_NONE as
  * above. */
 uint32_t replace_split(struct replace *r, uint32_t id, uint64_t key, uint64_t bytes);
-/* It grew at its end, to `bytes` (more than it has), and is named `key` from now on. It has no child,
- * and lies in one tier, where there is room. False, and nothing changed, when another entry in the
- * tree has that name. What is remembered of an entry of that name is added to it. */
+/* It grew at its end, to `bytes` (more than it has), and is named `key` from now on. It has no
+ * child, and lies in one tier, where there is room. False, and nothing changed, when another entry
+ * in the tree has that name. What is remembered of an entry of that name is added to it. */
 bool replace_grow(struct replace *r, uint32_t id, uint64_t key, uint64_t bytes);
 /* It leaves the tree: it is in no tier, has no pin, no expectation and no child in the tree. */
 void replace_leave(struct replace *r, uint32_t id);

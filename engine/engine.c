@@ -364,7 +364,8 @@ static void estimate_cost(struct engine *e)
     const struct model_config *m = &e->model;
     bool is_host = device_is_host(e->device);
     struct cost_estimate c = {
-        .weight_bytes = (double)e->weights.n_bytes, .flops_per_token = 2.0 * (double)e->weights.n_params,
+        .weight_bytes = (double)e->weights.n_bytes,
+        .flops_per_token = 2.0 * (double)e->weights.n_params,
         .flops_per_pair = 4.0 * m->n_layers * m->n_heads * m->head_dim,
         .bytes_per_s = is_host ? 2e10 : 2e12,
         .flops_per_s = is_host ? 1e11 * device_n_threads(e->device) : 3e14};
@@ -385,7 +386,8 @@ static struct cache_config cache_shape(const struct engine *e, const struct kv_p
         .device = e->device, .pool = *pool, .segment_tokens = c->segment_tokens,
         .prefix_caching = c->prefix_caching, .policy = c->cache_policy,
         .n_host_blocks = (uint32_t)(c->kv_host_bytes / kv_block_bytes(pool)),
-        .always_copy = c->kv_always_copy, .prefetch_share = c->kv_prefetch_share, .hold_share = c->kv_hold_share,
+        .always_copy = c->kv_always_copy, .prefetch_share = c->kv_prefetch_share,
+        .hold_share = c->kv_hold_share,
         .seconds = miss_seconds, .seconds_arg = &e->cost};
 }
 

@@ -40,14 +40,14 @@ struct engine_config {
     uint32_t max_batched_tokens;
     uint32_t max_queued;
     uint64_t kv_bytes;            /* 0 = chosen from free memory */
-    double gpu_memory_utilization; /* on a GPU, when kv_bytes is 0: the share of its memory, above 0
-                                     and at most 1, that weights, buffers and KV may take together */
+    double gpu_memory_utilization; /* on a GPU, when kv_bytes is 0: the share of its memory, above
+                                      0 and at most 1, that weights, buffers and KV may take */
     bool batch_invariant;         /* on a GPU: products in an order that no batch changes */
     uint32_t segment_tokens;
     bool prefix_caching;
     uint64_t kv_host_bytes;       /* of the host tier; 0: none */
-    double kv_prefetch_share;     /* of the device's KV blocks, that waiting requests may fetch into */
-    double kv_hold_share;         /* of the device's KV blocks, that requests may keep (cache_ttl) */
+    double kv_prefetch_share;     /* of the device's KV blocks: what waiting requests may fetch */
+    double kv_hold_share;         /* of the same: what requests may keep (cache_ttl) */
     const char *cache_policy;     /* of eviction: cache_policies(); NULL: the default */
     bool kv_always_copy;          /* copy between tiers on a host device too (tests) */
     bool check_each_step;         /* recount the cache after every step: slow */

@@ -37,8 +37,8 @@ struct call {
     struct buf frame_head;    /* streaming: what every frame begins with */
 };
 
-/* Serve one POST: read the body, have `read` fill params and prompts from it (words in `why`), submit,
- * and answer when it is done; or answer with the error. */
+/* Serve one POST: read the body, have `read` fill params and prompts from it (words in `why`),
+ * submit, and answer when it is done; or answer with the error. */
 void call_serve(struct server *srv, struct http_exchange *x, enum params_kind kind,
                 enum status (*read)(struct call *call, const struct json *body,
                                     struct buf *why));

@@ -391,7 +391,8 @@ struct chat {
     size_t n_kept;      /* of the text, after continue_final_message cut it */
 };
 
-/* Render with these documents (NULL: none); what continue_final_message cuts off is only counted. */
+/* Render with these documents (NULL: none); what continue_final_message cuts off is only counted.
+ * */
 static enum status render(struct chat *chat, struct json *documents, struct buf *out)
 {
     struct json *messages = NULL, *context = NULL;

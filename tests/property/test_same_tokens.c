@@ -1,9 +1,9 @@
-/* P1: the same tokens, always. Logits must be bit for bit a function of model, prompt, parameters and
- * seed: whatever the batch, the chunks, the threads, the cache and the preemptions. Token ids and the
- * bits of 21 log-probabilities per token stand for the logits.
+/* P1: the same tokens, always. Logits must be bit for bit a function of model, prompt, parameters
+ * and seed: whatever the batch, the chunks, the threads, the cache and the preemptions. Token ids
+ * and the bits of 21 log-probabilities per token stand for the logits.
  *
- * Most tests run on the best kernels with bf16 weights and a long prompt; the one at the end takes all
- * kernels and weight types with a short one. */
+ * Most tests run on the best kernels with bf16 weights and a long prompt; the one at the end takes
+ * all kernels and weight types with a short one. */
 #include "tests/unit/test.h"
 
 #include <stdio.h>

@@ -231,7 +231,8 @@ static void all_nodes_come_once_and_parents_first(void **state)
     uint32_t place[9] = {0};
 
     (void)state;
-    for (uint32_t x = ktree_next(t, KTREE_ROOT, KTREE_ROOT); x != KTREE_NONE; x = ktree_next(t, x, KTREE_ROOT)) {
+    for (uint32_t x = ktree_next(t, KTREE_ROOT, KTREE_ROOT); x != KTREE_NONE;
+         x = ktree_next(t, x, KTREE_ROOT)) {
         assert_int_equal(place[x], 0);
         place[x] = ++n;
         assert_true(place[x] > place[ktree_look(t, x).parent]);
@@ -520,7 +521,8 @@ static void compare_all(const struct model *m)
         if (m->nodes[id].used && naive_is_active(m, id))
             n_blocks_active += m->nodes[id].n_blocks;
     }
-    for (uint32_t x = ktree_next(m->t, KTREE_ROOT, KTREE_ROOT); x != KTREE_NONE; x = ktree_next(m->t, x, KTREE_ROOT)) {
+    for (uint32_t x = ktree_next(m->t, KTREE_ROOT, KTREE_ROOT); x != KTREE_NONE;
+         x = ktree_next(m->t, x, KTREE_ROOT)) {
         assert_true(m->nodes[x].used && !seen[x] && seen[m->nodes[x].parent]);
         seen[x] = true;
         n_seen++;
