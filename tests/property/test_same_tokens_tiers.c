@@ -12,6 +12,7 @@
 #include "base/hash.h"
 #include "base/rng.h"
 #include "tests/engine_test.h"
+#include "tests/unit/cache/failing_copies.h"
 
 #ifndef N_PROMPTS /* sanitizer builds take fewer: see tests/CMakeLists.txt */
 #define N_PROMPTS 500
@@ -192,6 +193,28 @@ static void the_host_tier_does_not_change_a_bit(void **state)
     }
 }
 
+/* What a failed copy was to bring is computed again, and no request ends by it. */
+static void copies_that_fail_do_not_change_a_bit(void **state)
+{
+    struct engine_config c;
+    struct engine_test t;
+    struct engine_stats st;
+
+    (void)state;
+    config(&c, 100, 12000);
+    c.kv_always_copy = true;
+    engine_test_open(&t, NULL, &c);
+    fail_one_in = 40;
+    ask_all(&t, 1, "copies that fail");
+    engine_test_idle(&t, &st);
+    print_stats("copies that fail", &st);
+    assert_true(n_failed > 0 && st.cache.n_copies_failed > 0);
+    assert_true(st.n_prompt_tokens_in[CACHE_HOST] > 0);
+    assert_int_equal(st.n_finished[FINISH_ERROR], 0);
+    fail_one_in = 0;
+    engine_test_close(&t);
+}
+
 /* 16 sequences that outgrow a pool of 48 blocks: somebody always leaves and comes back, at any
  * token, some from the host and some computed again. */
 static void preemptions_do_not_change_a_bit(void **state)
@@ -235,6 +258,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_warm_cache_does_not_change_a_bit),
         cmocka_unit_test(the_host_tier_does_not_change_a_bit),
+        cmocka_unit_test(copies_that_fail_do_not_change_a_bit),
         cmocka_unit_test(preemptions_do_not_change_a_bit),
     };
     return cmocka_run_group_tests(tests, learn_cold, NULL);

@@ -17,6 +17,7 @@
 #include "base/rng.h"
 #include "cache/cache.h"
 #include "kernels/device.h"
+#include "tests/unit/cache/failing_copies.h"
 
 #define N_SEQS 8
 #define N_IDS_MAX 1200
@@ -34,55 +35,6 @@
 
 static struct device *device;
 static uint8_t fingerprint[KV_FINGERPRINT_BYTES];
-
-/* --- copies that fail --- */
-
-static uint32_t fail_one_in; /* 0: none */
-static uint64_t n_copies, n_failed;
-
-static bool fails(void)
-{
-    bool now = fail_one_in && rng_u32(77, n_copies) % fail_one_in == 0;
-
-    n_copies++;
-    n_failed += now;
-    return now;
-}
-
-enum status __real_device_upload_async(struct device *d, struct stream *s, void *dst,
-                                       const void *src, size_t n);
-enum status __wrap_device_upload_async(struct device *d, struct stream *s, void *dst,
-                                       const void *src, size_t n);
-enum status __real_device_download_async(struct device *d, struct stream *s, void *dst,
-                                         const void *src, size_t n);
-enum status __wrap_device_download_async(struct device *d, struct stream *s, void *dst,
-                                         const void *src, size_t n);
-enum status __real_device_event_record(struct device *d, struct device_event *e, struct stream *s);
-enum status __wrap_device_event_record(struct device *d, struct device_event *e, struct stream *s);
-enum status __real_device_event_order(struct device *d, struct device_event *e, struct stream *s);
-enum status __wrap_device_event_order(struct device *d, struct device_event *e, struct stream *s);
-
-enum status __wrap_device_upload_async(struct device *d, struct stream *s, void *dst,
-                                       const void *src, size_t n)
-{
-    return fails() ? ERR_INTERNAL : __real_device_upload_async(d, s, dst, src, n);
-}
-
-enum status __wrap_device_download_async(struct device *d, struct stream *s, void *dst,
-                                         const void *src, size_t n)
-{
-    return fails() ? ERR_INTERNAL : __real_device_download_async(d, s, dst, src, n);
-}
-
-enum status __wrap_device_event_record(struct device *d, struct device_event *e, struct stream *s)
-{
-    return fails() ? ERR_INTERNAL : __real_device_event_record(d, e, s);
-}
-
-enum status __wrap_device_event_order(struct device *d, struct device_event *e, struct stream *s)
-{
-    return fails() ? ERR_INTERNAL : __real_device_event_order(d, e, s);
-}
 
 /* --- sequences with ids, and what their KV must hold --- */
 

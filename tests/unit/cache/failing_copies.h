@@ -1,0 +1,60 @@
+/* failing_copies.h - copies between tiers of this binary, of which some fail when asked: enqueueing
+ * one, recording an event behind it, ordering a stream behind the event.
+ *
+ * Include it once, and link with the --wrap options that tests/CMakeLists.txt calls failing_copies.
+ * Calls inside of kernels/ itself are not touched. */
+#ifndef TARN_TESTS_UNIT_CACHE_FAILING_COPIES_H
+#define TARN_TESTS_UNIT_CACHE_FAILING_COPIES_H
+
+#include "base/rng.h"
+#include "kernels/device.h"
+
+/* Read by the thread that copies; set while it does not. */
+static uint32_t fail_one_in; /* 0: none */
+static uint64_t n_copies, n_failed;
+
+static bool fails(void)
+{
+    bool now = fail_one_in && rng_u32(77, n_copies) % fail_one_in == 0;
+
+    n_copies++;
+    n_failed += now;
+    return now;
+}
+
+enum status __real_device_upload_async(struct device *d, struct stream *s, void *dst,
+                                       const void *src, size_t n);
+enum status __wrap_device_upload_async(struct device *d, struct stream *s, void *dst,
+                                       const void *src, size_t n);
+enum status __real_device_download_async(struct device *d, struct stream *s, void *dst,
+                                         const void *src, size_t n);
+enum status __wrap_device_download_async(struct device *d, struct stream *s, void *dst,
+                                         const void *src, size_t n);
+enum status __real_device_event_record(struct device *d, struct device_event *e, struct stream *s);
+enum status __wrap_device_event_record(struct device *d, struct device_event *e, struct stream *s);
+enum status __real_device_event_order(struct device *d, struct device_event *e, struct stream *s);
+enum status __wrap_device_event_order(struct device *d, struct device_event *e, struct stream *s);
+
+enum status __wrap_device_upload_async(struct device *d, struct stream *s, void *dst,
+                                       const void *src, size_t n)
+{
+    return fails() ? ERR_INTERNAL : __real_device_upload_async(d, s, dst, src, n);
+}
+
+enum status __wrap_device_download_async(struct device *d, struct stream *s, void *dst,
+                                         const void *src, size_t n)
+{
+    return fails() ? ERR_INTERNAL : __real_device_download_async(d, s, dst, src, n);
+}
+
+enum status __wrap_device_event_record(struct device *d, struct device_event *e, struct stream *s)
+{
+    return fails() ? ERR_INTERNAL : __real_device_event_record(d, e, s);
+}
+
+enum status __wrap_device_event_order(struct device *d, struct device_event *e, struct stream *s)
+{
+    return fails() ? ERR_INTERNAL : __real_device_event_order(d, e, s);
+}
+
+#endif
