@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/check.h"
+#include "base/memory.h"
 
 enum status map_init(struct map *m, uint32_t n_max)
 {
@@ -11,7 +12,7 @@ enum status map_init(struct map *m, uint32_t n_max)
     *m = (struct map){.n_max = n_max};
     while (n_slots < (uint64_t)n_max * 2) /* at most half full: short probes */
         n_slots *= 2;
-    m->slots = calloc(n_slots, sizeof *m->slots);
+    m->slots = memory_zeroed(n_slots, sizeof *m->slots);
     if (!m->slots)
         return ERR_NOMEM;
     m->mask = (uint32_t)(n_slots - 1);

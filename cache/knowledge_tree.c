@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/map.h"
+#include "base/memory.h"
 
 struct node {
     uint32_t parent;
@@ -103,9 +104,9 @@ enum status ktree_create(struct ktree **out, uint32_t n_nodes_max, uint32_t n_bl
     t->n_nodes_max = n_nodes_max;
     t->n_blocks_max = n_blocks_max;
     t->n_tiers = n_tiers;
-    t->nodes = calloc((size_t)n_nodes_max + 1, sizeof *t->nodes);
-    t->blocks = calloc(n_blocks_max, sizeof *t->blocks);
-    t->slots = calloc((size_t)n_blocks_max * n_tiers, sizeof *t->slots);
+    t->nodes = memory_zeroed((size_t)n_nodes_max + 1, sizeof *t->nodes);
+    t->blocks = memory_zeroed(n_blocks_max, sizeof *t->blocks);
+    t->slots = memory_zeroed((size_t)n_blocks_max * n_tiers, sizeof *t->slots);
     if (!t->nodes || !t->blocks || !t->slots || map_init(&t->by_first_key, n_nodes_max) != OK) {
         ktree_destroy(t);
         return ERR_NOMEM;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/memory.h"
 #include "cache/kv_store_inner.h"
 
 /* What the policy remembers of nodes that left, as a share of those that can be in the tree: nodes
@@ -17,7 +18,7 @@
 static void *take_memory(struct store *st, uint64_t n, size_t size)
 {
     st->memory_bytes += n * size;
-    return calloc(n, size);
+    return memory_zeroed(n, size);
 }
 
 static enum status init_tier(struct store *st, enum cache_tier which, uint32_t n, uint32_t first)

@@ -16,7 +16,7 @@
 #define N_TRANSFERS 256
 #define N_HOLDS_MAX 256
 /* Blocks of waiting requests that are counted; those of requests behind are not looked ahead to. */
-#define N_EXPECTED_MAX (1u << 17)
+#define N_EXPECTED_MAX (1u << 15)
 
 /* Beside each node of the tree. */
 struct node_info {

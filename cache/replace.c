@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/memory.h"
 #include "cache/replace_inner.h"
 
 #define NO_POSITIONS {REPLACE_NONE, REPLACE_NONE, REPLACE_NONE}
@@ -35,7 +36,7 @@ enum status replace_policy_parse(const char *name, enum replace_policy *out)
 static void *take_memory(struct replace *r, size_t n, size_t size)
 {
     r->memory_bytes += (uint64_t)n * size;
-    return calloc(n, size);
+    return memory_zeroed(n, size);
 }
 
 static enum status init_tier(struct replace *r, struct tier *t, uint64_t capacity)

@@ -51,7 +51,7 @@ NODISCARD enum status cost_model_init(struct cost_model *m, const uint32_t *cach
 struct cost_estimate {
     double weight_bytes;      /* read in every step */
     double flops_per_token;   /* of the products: 2 for each weight */
-    double flops_per_pair;    /* of attention, for a token and a key it sees: 4 n_layers n_heads d */
+    double flops_per_pair;    /* of attention, a token and a key it sees: 4 n_layers n_heads d */
     double bytes_per_s, flops_per_s; /* of the device, about */
 };
 /* The default axes, with T = max(weights read, products) + attention over

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "engine/engine_internal.h"
 #include "kernels/device.h"
 
@@ -333,14 +334,6 @@ static void make_fingerprint(struct engine *e, const struct kv_pool *pool)
 
 /* --- opening: what the loop needs --- */
 
-/* Have the pages behind fresh memory now, so that a server's size does not creep up with the first
- * wide batches. (A plain memset of calloc'ed memory may be left out by the compiler.) */
-static void touch(void *p, size_t n_bytes)
-{
-    for (size_t i = 0; i < n_bytes; i += 4096)
-        ((volatile char *)p)[i] = 0;
-}
-
 /* Where tokens are picked: on a device that does it, else here, with scratch for every row. */
 static enum status create_sampler(struct engine *e)
 {
@@ -349,13 +342,9 @@ static enum status create_sampler(struct engine *e)
 
     if (device_ops(e->device)->sample)
         return device_sampler_create(&e->device_sampler, &ds);
-    e->candidates = calloc(n_logits, sizeof *e->candidates);
-    e->raw_logits = calloc(n_logits, sizeof *e->raw_logits);
-    if (!e->candidates || !e->raw_logits)
-        return ERR_NOMEM;
-    touch(e->candidates, n_logits * sizeof *e->candidates);
-    touch(e->raw_logits, n_logits * sizeof *e->raw_logits);
-    return OK;
+    e->candidates = memory_zeroed(n_logits, sizeof *e->candidates);
+    e->raw_logits = memory_zeroed(n_logits, sizeof *e->raw_logits);
+    return e->candidates && e->raw_logits ? OK : ERR_NOMEM;
 }
 
 /* About what a core and a GPU do; the first prefills correct it. */
@@ -378,6 +367,13 @@ static double miss_seconds(const void *arg, uint32_t n_cached, uint32_t n_new)
     return cost_model_seconds(arg, n_cached, n_new);
 }
 
+static uint32_t n_host_blocks(const struct engine_config *c, uint64_t block_bytes)
+{
+    uint64_t n = c->prefix_caching ? c->kv_host_bytes / block_bytes : 0;
+
+    return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX; /* cache_create() says when it is too much */
+}
+
 static struct cache_config cache_shape(const struct engine *e, const struct kv_pool *pool)
 {
     const struct engine_config *c = &e->config;
@@ -385,7 +381,7 @@ static struct cache_config cache_shape(const struct engine *e, const struct kv_p
     return (struct cache_config){
         .device = e->device, .pool = *pool, .segment_tokens = c->segment_tokens,
         .prefix_caching = c->prefix_caching, .policy = c->cache_policy,
-        .n_host_blocks = (uint32_t)(c->kv_host_bytes / kv_block_bytes(pool)),
+        .n_host_blocks = n_host_blocks(c, kv_block_bytes(pool)),
         .always_copy = c->kv_always_copy, .prefetch_share = c->kv_prefetch_share,
         .hold_share = c->kv_hold_share,
         .seconds = miss_seconds, .seconds_arg = &e->cost};
@@ -400,6 +396,9 @@ static enum status create_loop_state(struct engine *e, const struct kv_pool *poo
     struct scheduler_config sched = {c->policy, e->n_slots, n_seqs, c->max_batched_tokens};
     enum status s;
 
+    if (c->kv_host_bytes > 0 && c->prefix_caching && cache.n_host_blocks == 0)
+        return buf_why(why, ERR_INVALID, "--kv-host-bytes holds less than one KV block of %zu "
+                       "bytes; raise it, or leave it out", kv_block_bytes(pool));
     if (fwd.n_blocks_max == UINT32_MAX)
         return buf_why(why, ERR_INVALID, "--max-num-seqs times --max-model-len is too large");
     if ((s = cache_create(&e->cache, &cache, why)) != OK)
@@ -472,7 +471,7 @@ static void fill_info(struct engine *e, const struct kv_pool *pool, uint64_t t0)
     i->kv_bytes = kv_block_bytes(pool) * pool->n_blocks;
     i->n_kv_blocks = pool->n_blocks;
     i->kv_block_bytes = kv_block_bytes(pool);
-    i->n_kv_host_blocks = c->prefix_caching ? (uint32_t)(c->kv_host_bytes / i->kv_block_bytes) : 0;
+    i->n_kv_host_blocks = n_host_blocks(c, i->kv_block_bytes);
     i->n_threads = device_n_threads(e->device);
     i->max_num_seqs = c->max_num_seqs;
     i->max_batched_tokens = c->max_batched_tokens;

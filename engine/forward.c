@@ -102,7 +102,7 @@ enum status forward_create(struct forward **out, const struct forward_config *co
         !f->logits || !f->cos_sin)
         goto done;
     if (device_is_host(config->device))
-        /* The pages now, not when the batch first is that wide: see touch() in engine.c. */
+        /* The pages now, not when the batch first is that wide: see base/memory.h. */
         memset(f->logits, 0, (size_t)config->n_out_max * m->n_vocab * sizeof(float));
     if (!device_is_host(config->device) && !config->device_logits) {
         f->host_logits = malloc((size_t)config->n_out_max * m->n_vocab * sizeof(float));

@@ -108,7 +108,7 @@ void scheduler_on_attach(struct scheduler *s, uint32_t slot, uint32_t n_computed
 {
     struct entry *e = &s->entries[slot];
 
-    ASSERT(slot < s->config.n_slots && e->state == ENTRY_RUNNING && n_computed <= e->n_computed);
+    ASSERT(slot < s->config.n_slots && e->state == ENTRY_RUNNING && n_computed < e->n_known);
     e->n_computed = n_computed;
 }
 

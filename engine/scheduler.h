@@ -40,7 +40,7 @@ const char *scheduler_policies(void);
 /* A new sequence with n_known ids waits. Lower priority numbers go first, then arrival. */
 void scheduler_submit(struct scheduler *s, uint32_t slot, uint32_t n_known, int32_t priority,
                       uint64_t now_ns);
-/* What was planned to be admitted with n_cached tokens got fewer: n_computed. */
+/* What was planned to be admitted with n_cached tokens has n_computed instead. */
 void scheduler_on_attach(struct scheduler *s, uint32_t slot, uint32_t n_computed);
 /* A step ran n_run tokens of the slot; n_new more ids are known after it (0 or 1). */
 void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uint32_t n_new,

@@ -3,14 +3,14 @@
  *
  * A prompt is a preamble, documents, and the rest (design: "Identity of KV"). A public preamble
  * (server/preamble.h) is a span of its own, whose end the caller gives. A document's span is a
- * constant separator plus its text, up to and with the first newline or special token behind it; what
- * depends on its position (an index, say) stands in a run of its own before it. A boundary lies
- * only after a newline or a special token.
+ * constant separator plus its text, up to and with the first newline or special token behind it;
+ * what depends on its position (an index, say) stands in a run of its own before it. A boundary
+ * lies only after a newline or a special token.
  *
  * How it is found: everything is rendered a second time with made-up words (sentinels) in the place
- * of the documents' strings, and one document more. Where the sentinels stand is where the documents
- * stand. If putting the real strings back does not give the real rendering, the template did
- * something with them that we do not understand, and the prompt stays one plain span.
+ * of the documents' strings, and one document more. Where the sentinels stand is where the
+ * documents stand. If putting the real strings back does not give the real rendering, the template
+ * did something with them that we do not understand, and the prompt stays one plain span.
  *
  * Owns    struct spans: spans_fini(). span_marks: span_marks_destroy().
  * Thread  any; span_marks is read-only after creation.

@@ -225,8 +225,7 @@ static void note_admitted(struct engine *e, struct sequence *q, const uint32_t *
 }
 
 /* All attach before any grows: growing may evict what another was promised. So may fetching, and a
- * copy may fail: then a sequence has fewer tokens than planned, and this step's are earlier ones.
- * */
+ * copy may fail: then a sequence has fewer tokens than planned, and its first come first. */
 static void admit(struct engine *e, const struct plan *plan, uint64_t now)
 {
     uint32_t found[CACHE_N_TIERS];
@@ -253,15 +252,18 @@ static uint32_t build_batch(struct engine *e, const struct plan *plan, struct pl
     for (uint32_t i = 0; i < plan->n_items; i++) {
         const struct plan_item *item = &plan->items[i];
         struct sequence *q = &e->seqs[item->slot];
-        enum status s = cache_seq_grow(q->kv, item->n_tokens);
+        uint32_t left = q->n_known - q->n_computed;
+        items[n] = *item;
+        if (items[n].n_tokens > left) /* it found more than when it was planned */
+            items[n].n_tokens = left;
+        enum status s = cache_seq_grow(q->kv, items[n].n_tokens);
         if (s != OK) { /* the plan's count was wrong: a bug, but one request's, not the server's */
             fail_sequence(e, item->slot, s, "the KV pool is full");
             continue;
         }
-        bool last = q->n_computed + item->n_tokens == q->n_known;
-        batch_add(&e->batch, q->kv, q->req->ids + q->n_computed, q->n_computed, item->n_tokens,
-                  last ? 1 : 0);
-        items[n++] = *item;
+        batch_add(&e->batch, q->kv, q->req->ids + q->n_computed, q->n_computed,
+                  items[n].n_tokens, items[n].n_tokens == left ? 1 : 0);
+        n++;
     }
     return n;
 }

@@ -4,6 +4,15 @@
 
 #include "base/check.h"
 
+enum dtype bench_dtype(const char *name, enum dtype if_auto)
+{
+    if (strcmp(name, "f32") == 0)
+        return DTYPE_F32;
+    if (strcmp(name, "f16") == 0)
+        return DTYPE_F16;
+    return strcmp(name, "bf16") == 0 ? DTYPE_BF16 : if_auto;
+}
+
 uint64_t counts_weight_bytes(enum dtype t, uint32_t n, uint32_t k, uint32_t group)
 {
     uint64_t panels = (n + PANEL_COLS - 1) / PANEL_COLS;

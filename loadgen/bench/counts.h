@@ -34,6 +34,8 @@ struct bench_work {
     uint64_t kv_bytes;       /* read */
 };
 
+/* The type that an option names: "f32", "f16", "bf16", or "auto". */
+enum dtype bench_dtype(const char *name, enum dtype if_auto);
 /* Bytes of a packed weight [n, k]: pack_bytes(), counted anew from the layout's description. */
 uint64_t counts_weight_bytes(enum dtype t, uint32_t n, uint32_t k, uint32_t group);
 uint64_t counts_kv_token_bytes(const struct bench_shape *m);

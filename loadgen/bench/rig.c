@@ -37,15 +37,6 @@ struct rig {
 
 /* --- model, device, weights --- */
 
-static enum dtype dtype_of(const char *name, enum dtype if_auto)
-{
-    if (strcmp(name, "f32") == 0)
-        return DTYPE_F32;
-    if (strcmp(name, "f16") == 0)
-        return DTYPE_F16;
-    return strcmp(name, "bf16") == 0 ? DTYPE_BF16 : if_auto;
-}
-
 static uint32_t largest_batch(const struct bench_options *o)
 {
     uint32_t n = 1;
@@ -98,12 +89,12 @@ static enum status load_weights(struct rig *r, const struct bench_options *o, st
     s = quantization_parse(&w.quantization, o->quantization, (uint32_t)o->quantization_group, why);
     if (s == OK && !w.dummy)
         s = weights_stored_dtype(o->model, &stored, why);
-    w.dtype = dtype_of(o->dtype, stored);
+    w.dtype = bench_dtype(o->dtype, stored);
     if (s == OK)
         s = weights_load(&r->weights, &w, why);
     if (s != OK)
         return s;
-    r->info.shape.kv = dtype_of(o->kv_cache_dtype, w.dtype);
+    r->info.shape.kv = bench_dtype(o->kv_cache_dtype, w.dtype);
     return OK;
 }
 

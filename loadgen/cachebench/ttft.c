@@ -48,15 +48,6 @@ const char *ttft_kind_name(enum ttft_kind k)
 
 /* --- setting up --- */
 
-static enum dtype dtype_of(const char *name, enum dtype if_auto)
-{
-    if (strcmp(name, "f32") == 0)
-        return DTYPE_F32;
-    if (strcmp(name, "f16") == 0)
-        return DTYPE_F16;
-    return strcmp(name, "bf16") == 0 ? DTYPE_BF16 : if_auto;
-}
-
 static enum status read_shape(struct bench_shape *shape, bool *tied,
                               const struct cachebench_options *o, const char *dir, struct buf *why)
 {
@@ -69,8 +60,8 @@ static enum status read_shape(struct bench_shape *shape, bool *tied,
     *shape = (struct bench_shape){
         .n_layers = m.n_layers, .dim = m.dim, .n_heads = m.n_heads, .n_kv_heads = m.n_kv_heads,
         .head_dim = m.head_dim, .ffn_dim = m.ffn_dim, .n_vocab = m.n_vocab};
-    shape->layers = shape->output = dtype_of(o->dtype, m.stored_dtype);
-    shape->kv = dtype_of(o->kv_cache_dtype, shape->layers);
+    shape->layers = shape->output = bench_dtype(o->dtype, m.stored_dtype);
+    shape->kv = bench_dtype(o->kv_cache_dtype, shape->layers);
     return OK;
 }
 
