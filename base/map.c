@@ -40,6 +40,11 @@ static uint32_t find(const struct map *m, uint64_t key)
     return i;
 }
 
+void map_prefetch(const struct map *m, uint64_t key)
+{
+    __builtin_prefetch(&m->slots[home(m, key)]);
+}
+
 bool map_get(const struct map *m, uint64_t key, uint32_t *value)
 {
     const struct map_slot *s = &m->slots[find(m, key)];

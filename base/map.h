@@ -28,6 +28,8 @@ struct map {
 NODISCARD enum status map_init(struct map *m, uint32_t n_max);
 void map_fini(struct map *m);
 bool map_get(const struct map *m, uint64_t key, uint32_t *value);
+/* A map_get() of this key will come soon: have its memory on the way. */
+void map_prefetch(const struct map *m, uint64_t key);
 void map_put(struct map *m, uint64_t key, uint32_t value); /* replaces */
 bool map_remove(struct map *m, uint64_t key);              /* false: was not there */
 
