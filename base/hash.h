@@ -23,9 +23,9 @@ void hash_blake2b(uint8_t *out, size_t out_len, const void *data, size_t len, co
                   size_t key_len);
 
 #define HASH_DOMAIN_BYTES 32
-/* Without a key, in a domain of its own: domain [HASH_DOMAIN_BYTES] becomes salt (the first half) and
- * personalization of BLAKE2b (RFC 7693 names the parameters, the BLAKE2 paper their use). A message
- * of up to 128 bytes takes one compression, where a key would take one more. */
+/* Without a key, in a domain of its own: domain [HASH_DOMAIN_BYTES] becomes salt (the first half)
+ * and personalization of BLAKE2b (RFC 7693 names the parameters, the BLAKE2 paper their use). A
+ * message of up to 128 bytes takes one compression, where a key would take one more. */
 void hash_blake2b_domain(uint8_t *out, size_t out_len, const void *data, size_t len,
                          const uint8_t *domain);
 

@@ -1,7 +1,8 @@
 /* memory.h - zeroed memory whose pages are there.
  *
- * calloc() of something large hands out addresses; the pages come when they are written. What a server
- * sizes once and fills over hours would let it grow for hours, and fail late where memory is short.
+ * calloc() of something large hands out addresses; the pages come when they are written. What a
+ * server sizes once and fills over hours would let it grow for hours, and fail late where memory is
+ * short.
  *
  * Owns    nothing; free() what it returns.
  * Thread  any.

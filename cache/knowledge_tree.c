@@ -218,9 +218,10 @@ static uint32_t count_equal(const struct ktree *t, const struct node *n, const s
     return i;
 }
 
-/* A walk through a large tree waits for memory three times a node: for its place in the map, for the
- * node, for its last block. Most nodes of a long path are whole segments, so where the next ones begin
- * can be guessed, and they come while this one is looked at. A wrong guess costs nothing but that. */
+/* A walk through a large tree waits for memory three times a node: for its place in the map, for
+ * the node, for its last block. Most nodes of a long path are whole segments, so where the next
+ * ones begin can be guessed, and they come while this one is looked at. A wrong guess costs nothing
+ * but that. */
 static void prefetch_ahead(const struct ktree *t, const struct kv_key *keys, uint32_t n_keys)
 {
     const uint32_t step = KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS;

@@ -11,13 +11,14 @@
 
 /* Read by the thread that copies; set while it does not. */
 static uint32_t fail_one_in; /* 0: none */
+static uint64_t fail_nth;    /* the only one that fails, counted from 1 by n_copies; 0: none */
 static uint64_t n_copies, n_failed;
 
 static bool fails(void)
 {
     bool now = fail_one_in && rng_u32(77, n_copies) % fail_one_in == 0;
 
-    n_copies++;
+    now |= ++n_copies == fail_nth;
     n_failed += now;
     return now;
 }

@@ -33,6 +33,8 @@
 #endif
 #endif
 
+#define N_EVENTS_IN_TURN (N_EVENTS < 9000 ? 120 : 300)
+
 static struct device *device;
 static uint8_t fingerprint[KV_FINGERPRINT_BYTES];
 
@@ -512,6 +514,21 @@ static void print_life(const struct world *w, const struct kind *k, const struct
            (unsigned long long)t[1].n_moved_in, (unsigned long long)n_failed);
 }
 
+static void live_through(struct world *w, const struct kind *k, uint64_t n_events)
+{
+    for (uint64_t e = 0; e < n_events; e++) {
+        w->now_ns += 100;
+        (void)cache_poll(w->cache, w->now_ns);
+        one_event(w, e);
+        if (k->resets && e % 997 == 0)
+            cache_reset(w->cache);
+        cache_check(w->cache);
+        for (uint32_t i = 0; i < N_SEQS && e % 16 == 0; i++)
+            if (w->lives[i].seq)
+                read_kv(w, &w->lives[i]);
+    }
+}
+
 static void live(const struct kind *k)
 {
     static struct world w;
@@ -522,17 +539,7 @@ static void live(const struct kind *k)
     open_world(&w, k);
     fail_one_in = k->fail_one_in;
     n_failed = 0;
-    for (uint64_t e = 0; e < N_EVENTS; e++) {
-        w.now_ns += 100;
-        (void)cache_poll(w.cache, w.now_ns);
-        one_event(&w, e);
-        if (k->resets && e % 997 == 0)
-            cache_reset(w.cache);
-        cache_check(w.cache);
-        for (uint32_t i = 0; i < N_SEQS && e % 16 == 0; i++)
-            if (w.lives[i].seq)
-                read_kv(&w, &w.lives[i]);
-    }
+    live_through(&w, k, N_EVENTS);
     cache_stats(w.cache, &st);
     (void)cache_top_spans(w.cache, spans, 8, &n_all);
     print_life(&w, k, &st);
@@ -543,6 +550,29 @@ static void live(const struct kind *k)
     if (w.copies)
         assert_prefetches(&w, k);
     close_world(&w, k);
+}
+
+/* Each call of a copy fails in turn: every enqueued block, every event recorded or waited for. */
+static void any_one_copy_may_fail(void **state)
+{
+    const struct kind k = {.name = "one fails", .n_device = 40, .n_host = 60, .always_copy = true,
+                           .policy = "contest"};
+    static struct world w;
+    uint64_t nth = 0;
+
+    (void)state;
+    do {
+        open_world(&w, &k);
+        fail_one_in = UINT32_MAX; /* none by chance, and the checks know that some do */
+        fail_nth = ++nth;
+        n_copies = 0;
+        live_through(&w, &k, N_EVENTS_IN_TURN);
+        fail_one_in = 0;
+        close_world(&w, &k);
+    } while (n_copies >= nth);
+    fail_nth = 0;
+    printf("%llu calls failed in turn\n", (unsigned long long)nth - 1);
+    assert_true(nth > 20);
 }
 
 static const struct kind kinds[] = {
@@ -725,6 +755,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_lost_and_nothing_is_wrong),
+        cmocka_unit_test(any_one_copy_may_fail),
         cmocka_unit_test(a_tail_that_somebody_uses_is_not_taken),
         cmocka_unit_test(a_block_on_its_way_is_waited_for),
         cmocka_unit_test(more_copies_at_once_than_are_watched),
