@@ -223,41 +223,24 @@ def tenants_share_nothing() -> None:
     generator = random.Random(3)
     with serve("--api-key-file", path, "--api-key", "flag-1,flag-2", "--max-model-len", "8192",
                model=LONG_MODEL) as s:
-        def run(key: str, prompt: list[int], **more: Any) -> tuple[int, float]:
-            start = time.monotonic()
+        def run(key: str, prompt: list[int], **more: Any) -> int:
             status, _, body = s.request("POST", TEXT, {"prompt": prompt, "max_tokens": 1, **more},
                                         bearer(key))
             assert status == 200, body
-            return (body["usage"]["prompt_tokens_details"]["cached_tokens"],
-                    time.monotonic() - start)
+            return body["usage"]["prompt_tokens_details"]["cached_tokens"]
 
         short = [generator.randrange(5, 200) for _ in range(200)]
         keys = ("sk-a1a1a1a1", "sk-bbbbbbbb", "sk-own1own1", "sk-own2own2", "flag-1", "flag-2")
         for key in keys:
-            assert run(key, short)[0] == 0, key
+            assert run(key, short) == 0, key
         for key in keys:
-            assert run(key, short)[0] == 192, key
-        assert run("sk-a2a2a2a2", short)[0] == 192  # the same tenant
+            assert run(key, short) == 192, key
+        assert run("sk-a2a2a2a2", short) == 192  # the same tenant
         for key in ("sk-a1a1a1a1", "sk-bbbbbbbb"):
-            assert run(key, short, cache_salt="s")[0] == 0, key
-        assert run("sk-a2a2a2a2", short, cache_salt="s")[0] == 192
-        assert run("sk-a2a2a2a2", short, cache_salt="t")[0] == 0
-        # Nor does the time to the first token tell: what A has just run is as new for B as what
-        # nobody ran. The least of several, since the machine may have other work as well.
-        times: dict[str, list[float]] = {"new": [], "foreign": [], "own": []}
-        for _ in range(5):
-            prompt, other = ([generator.randrange(5, 200) for _ in range(500)] for _ in "ab")
-            run("sk-a1a1a1a1", prompt)
-            for name, key, ids, want in (("foreign", "sk-bbbbbbbb", prompt, 0),
-                                         ("new", "sk-bbbbbbbb", other, 0),
-                                         ("own", "sk-a2a2a2a2", prompt, 480)):
-                n_cached, seconds = run(key, ids)
-                assert n_cached == want, (name, n_cached)
-                times[name].append(seconds)
-        ms = {k: 1000 * min(v) for k, v in times.items()}
-        print("      TTFT, least of 5, 500 tokens: "
-              + ", ".join(f"{k} {v:.1f} ms" for k, v in ms.items()))
-        assert ms["own"] < 0.6 * ms["new"] and 0.5 < ms["foreign"] / ms["new"] < 2, ms
+            assert run(key, short, cache_salt="s") == 0, key
+        assert run("sk-a2a2a2a2", short, cache_salt="s") == 192
+        assert run("sk-a2a2a2a2", short, cache_salt="t") == 0
+        # That times do not tell either is test_isolation.py's.
 
 
 def scopes_outlive_the_process() -> None:
