@@ -259,6 +259,32 @@ static void a_tail_is_gone_on_with(void **state)
     cache_destroy(c);
 }
 
+static void shrinking_keeps_the_segments_that_have_tokens(void **state)
+{
+    struct cache *c = make_cache(N_BLOCKS, true);
+    const uint32_t pos0[] = {0, 256, 512}, n[] = {256, 256, 38};
+    static struct prompt q;
+    struct cache_view v;
+    struct cache_seq *s;
+
+    (void)state;
+    make_prompt(&q, 12, 850);
+    assert_ok(cache_seq_open(c, &q.p, N_IDS_MAX, &s));
+    assert_ok(cache_seq_grow(s, 850)); /* four segments */
+    cache_seq_commit(s, 550);
+    cache_seq_shrink(s);
+    cache_seq_view(s, &v);
+    assert_int_equal(v.n_segments, 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(v.segments[i].pos0, pos0[i]);
+        assert_int_equal(v.segments[i].n_tokens, n[i]);
+    }
+    assert_int_equal(v.n_blocks, 18);
+    cache_seq_close(s);
+    cache_check(c);
+    cache_destroy(c);
+}
+
 static void growth_without_blocks_changes_nothing(void **state)
 {
     struct cache *c = make_cache(4, true);
@@ -362,6 +388,7 @@ int main(void)
         cmocka_unit_test(growing_in_pieces_gives_the_same_view),
         cmocka_unit_test(two_that_compute_the_same_share_blocks_after_commit),
         cmocka_unit_test(a_tail_is_gone_on_with),
+        cmocka_unit_test(shrinking_keeps_the_segments_that_have_tokens),
         cmocka_unit_test(growth_without_blocks_changes_nothing),
         cmocka_unit_test(eviction_takes_the_deepest_of_the_oldest_first),
         cmocka_unit_test(states_add_up_after_random_events),
