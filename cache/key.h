@@ -30,6 +30,15 @@
 
 #include "cache/cache.h"
 
+/* A hash is uniform: any 8 bytes of it name a block in a table; the full key decides. */
+static inline uint64_t short_key(const struct kv_key *key)
+{
+    uint64_t k;
+
+    __builtin_memcpy(&k, key->bytes, sizeof k);
+    return k;
+}
+
 #define KV_ID_MAX ((1u << 23) - 1)
 
 /* domain [KV_DOMAIN_BYTES], fingerprint [KV_FINGERPRINT_BYTES]. */

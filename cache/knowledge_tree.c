@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/map.h"
 #include "base/memory.h"
+#include "cache/key.h"
 
 struct node {
     uint32_t parent;
@@ -34,15 +35,6 @@ struct ktree {
     struct block *blocks;    /* [n_blocks_max] */
     uint32_t *slots;         /* [n_blocks_max][n_tiers] */
 };
-
-/* A keyed hash is uniform: any 8 bytes of it name a block; the full key decides. */
-static uint64_t short_key(const struct kv_key *key)
-{
-    uint64_t k;
-
-    memcpy(&k, key->bytes, sizeof k);
-    return k;
-}
 
 static bool same_key(const struct kv_key *a, const struct kv_key *b)
 {

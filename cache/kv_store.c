@@ -330,7 +330,7 @@ static uint32_t list_path(struct store *st, uint32_t node)
     return n;
 }
 
-static void move_pin(struct store *st, uint32_t from, uint32_t to)
+void move_pin(struct store *st, uint32_t from, uint32_t to)
 {
     if (to != KTREE_ROOT)
         node_pin(st, to);

@@ -78,9 +78,35 @@ bool store_prefetches(const struct store *st)
     return st->n_tiers > 1 && st->copies;
 }
 
-bool store_prefetch(struct store *st, const struct ktree_match *m)
+/* Within the share, and without pushing out what somebody else waits for. */
+static bool may_prefetch(const struct store *st, uint32_t n_blocks)
 {
     uint32_t limit = (uint32_t)(st->config.prefetch_share * st->config.pool.n_blocks);
+    uint32_t victim = replace_peek(st->policy, CACHE_DEVICE);
+
+    if (st->n_prefetched + n_blocks > limit)
+        return false;
+    return st->tier[CACHE_DEVICE].n_free >= n_blocks ||
+           (victim != REPLACE_NONE && !replace_n_expected(st->policy, victim));
+}
+
+/* A node of a path whose end on the host is `end`: room is not made of that. */
+static bool prefetch_node(struct store *st, uint32_t node, uint32_t end)
+{
+    uint32_t entry = st->info[end].entry;
+
+    replace_pin(st->policy, CACHE_HOST, entry);
+    bool done = fetch_node(st, node);
+    replace_unpin(st->policy, CACHE_HOST, entry);
+    if (done) {
+        st->info[node].is_prefetched = true;
+        st->n_prefetched += ktree_look(st->tree, node).n_blocks;
+    }
+    return done;
+}
+
+bool store_prefetch(struct store *st, const struct ktree_match *m)
+{
     uint32_t n = 0, pinned = KTREE_ROOT;
     bool room = true;
 
@@ -95,32 +121,18 @@ bool store_prefetch(struct store *st, const struct ktree_match *m)
         }
         st->path[n++] = x; /* the deepest first */
     }
-    if (pinned != KTREE_ROOT)
-        node_pin(st, pinned); /* what is made room of must not be its own beginning */
+    move_pin(st, KTREE_ROOT, pinned); /* nor is room made of its beginning */
     while (n > 0 && room) {
-        uint32_t x = st->path[--n], n_blocks = ktree_look(st->tree, x).n_blocks;
-        uint32_t end = st->info[st->path[0]].entry, victim;
+        uint32_t x = st->path[--n];
 
-        victim = replace_peek(st->policy, CACHE_DEVICE);
-        room = st->n_prefetched + n_blocks <= limit &&
-               (st->tier[CACHE_DEVICE].n_free >= n_blocks ||
-                (victim != REPLACE_NONE && !replace_n_expected(st->policy, victim)));
+        room = may_prefetch(st, ktree_look(st->tree, x).n_blocks) &&
+               prefetch_node(st, x, st->path[0]);
         if (!room)
             break;
-        replace_pin(st->policy, CACHE_HOST, end); /* and not of its own end */
-        room = fetch_node(st, x);
-        replace_unpin(st->policy, CACHE_HOST, end);
-        if (!room)
-            break;
-        st->info[x].is_prefetched = true;
-        st->n_prefetched += n_blocks;
-        node_pin(st, x);
-        if (pinned != KTREE_ROOT)
-            node_unpin(st, pinned);
+        move_pin(st, pinned, x);
         pinned = x;
     }
-    if (pinned != KTREE_ROOT)
-        node_unpin(st, pinned);
+    move_pin(st, pinned, KTREE_ROOT);
     return room;
 }
 

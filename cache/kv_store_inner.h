@@ -8,6 +8,7 @@
 #define TARN_CACHE_KV_STORE_INNER_H
 
 #include "base/map.h"
+#include "cache/key.h"
 #include "cache/kv_store.h"
 #include "cache/replace.h"
 #include "kernels/device.h"
@@ -89,14 +90,6 @@ struct store {
     uint64_t memory_bytes;
 };
 
-static inline uint64_t short_key(const struct kv_key *key)
-{
-    uint64_t k;
-
-    __builtin_memcpy(&k, key->bytes, sizeof k);
-    return k;
-}
-
 static inline bool lies_in(const struct ktree_node *n, enum cache_tier tier)
 {
     return n->tiers >> tier & 1;
@@ -112,6 +105,8 @@ void node_left(struct store *st, uint32_t node, uint32_t entry);
 bool node_split(struct store *st, uint32_t node, uint32_t n_upper, uint32_t *upper);
 void node_pin(struct store *st, uint32_t node);
 void node_unpin(struct store *st, uint32_t node);
+/* From one node to another; KTREE_ROOT: from or to none. */
+void move_pin(struct store *st, uint32_t from, uint32_t to);
 
 /* --- kv_store_move.c: between tiers --- */
 

@@ -4,8 +4,8 @@
     show.py [--data DIR] [--json] [--rounds N] [--segments N] [--without PART ...]
 
 Runs tarn-cachesim on the traces in DIR (default: ../shared/data beside the clone; left out where
-there is none), tarn-cachebench (ttft, tree, miss) and miss_instructions.py. Takes about six minutes,
-of which callgrind has four; stop other work before. --without leaves out simulated, ttft, tree, miss
+there is none), tarn-cachebench (ttft, tree, miss) and miss_instructions.py. Takes about four minutes;
+stop other work before. --without leaves out simulated, ttft, tree, miss
 or miss_instructions.
 
 JSON: `format` 1; `simulated`: {"ragpulse", "mooncake"}, each as loadgen/sim/README.md documents it;
