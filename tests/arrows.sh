@@ -21,7 +21,7 @@ arrows_table() {
 ^engine/           ^(base|engine)/|^cache/cache\.h$|^kernels/(ops|params|device|pack)\.h$
 ^server/           ^(base|engine|server)/|^cache/cache\.h$
 ^clients/          ^(base|clients)/
-^loadgen/sim       ^(base|clients|loadgen)/|^engine/(scheduler|cost_model|fairness)|^cache/replace
+^loadgen/cachesim       ^(base|clients|loadgen)/|^engine/(scheduler|cost_model|fairness)|^cache/replace
 ^loadgen/(cache)?bench  ^(base|clients|loadgen|engine|kernels)/|^cache/cache\.h$
 ^loadgen/          ^(base|clients|loadgen)/
 ^tests/            .

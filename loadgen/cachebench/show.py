@@ -8,7 +8,7 @@ there is none), tarn-cachebench (ttft, tree, miss) and miss_instructions.py. Tak
 stop other work before. --without leaves out simulated, ttft, tree, miss
 or miss_instructions.
 
-JSON: `format` 1; `simulated`: {"ragpulse", "mooncake"}, each as loadgen/sim/README.md documents it;
+JSON: `format` 1; `simulated`: {"ragpulse", "mooncake"}, each as loadgen/cachesim/README.md documents it;
 `ttft`, `tree`, `miss`, `miss_instructions` as README.md beside this file does; `targets`: a list of
 {"name", "figure", "target", "met"}.
 

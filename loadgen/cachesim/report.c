@@ -1,4 +1,4 @@
-#include "loadgen/sim/report.h"
+#include "loadgen/cachesim/report.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -1,4 +1,4 @@
-#include "loadgen/sim/paths.h"
+#include "loadgen/cachesim/paths.h"
 
 #include <stdlib.h>
 

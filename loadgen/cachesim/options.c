@@ -1,4 +1,4 @@
-#include "loadgen/sim/options.h"
+#include "loadgen/cachesim/options.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -4,11 +4,11 @@
  * Thread  one.
  * Errors  ERR_TOO_LARGE, ERR_NOMEM of the buffer.
  * Units   as in replay.h. */
-#ifndef TARN_LOADGEN_SIM_REPORT_H
-#define TARN_LOADGEN_SIM_REPORT_H
+#ifndef TARN_LOADGEN_CACHESIM_REPORT_H
+#define TARN_LOADGEN_CACHESIM_REPORT_H
 
-#include "loadgen/sim/options.h"
-#include "loadgen/sim/replay.h"
+#include "loadgen/cachesim/options.h"
+#include "loadgen/cachesim/replay.h"
 
 /* results [n_policies][n_shares] in the order of the options. */
 NODISCARD enum status report_table(struct buf *out, const struct sim_options *o,

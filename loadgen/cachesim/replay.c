@@ -1,4 +1,4 @@
-#include "loadgen/sim/replay.h"
+#include "loadgen/cachesim/replay.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -4,13 +4,13 @@
  * Thread  one.
  * Errors  ERR_INVALID with words.
  * Units   shares of memory are fractions of the distinct tokens. */
-#ifndef TARN_LOADGEN_SIM_OPTIONS_H
-#define TARN_LOADGEN_SIM_OPTIONS_H
+#ifndef TARN_LOADGEN_CACHESIM_OPTIONS_H
+#define TARN_LOADGEN_CACHESIM_OPTIONS_H
 
 #include <stdio.h>
 
 #include "cache/replace.h"
-#include "loadgen/sim/paths.h"
+#include "loadgen/cachesim/paths.h"
 
 #define SIM_N_SHARES_MAX 16
 

@@ -9,12 +9,12 @@
  * Thread  one.
  * Errors  ERR_NOMEM.
  * Units   tokens (an entry has one byte a token), seconds. */
-#ifndef TARN_LOADGEN_SIM_REPLAY_H
-#define TARN_LOADGEN_SIM_REPLAY_H
+#ifndef TARN_LOADGEN_CACHESIM_REPLAY_H
+#define TARN_LOADGEN_CACHESIM_REPLAY_H
 
 #include "cache/replace.h"
 #include "engine/cost_model.h"
-#include "loadgen/sim/paths.h"
+#include "loadgen/cachesim/paths.h"
 
 #define REPLAY_N_ORDERS 3
 extern const char *const replay_orders[REPLAY_N_ORDERS]; /* as replace_stats.order says it */
