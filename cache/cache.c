@@ -58,6 +58,12 @@ const struct kv_pool *cache_pool(const struct cache *c)
     return store_pool(c->store);
 }
 
+void cache_spill_ahead(struct cache *c, uint32_t n_blocks)
+{
+    cache_assert_owner(c);
+    store_spill_ahead(c->store, n_blocks);
+}
+
 bool cache_poll(struct cache *c, uint64_t now_ns)
 {
     cache_assert_owner(c);

@@ -112,7 +112,8 @@ struct cache_config {
     struct device *device;
     struct kv_pool pool;         /* n_blocks: of the device tier; base is filled in */
     uint32_t segment_tokens;
-    bool prefix_caching;         /* off: nothing is found again, and there is no host tier */
+    bool prefix_caching;         /* off: a sequence finds again only what it computed itself, before
+                                    a preemption, and what it leaves at its end is forgotten */
     const char *policy;          /* of eviction: a name of replace.h; NULL: the default */
     uint32_t n_host_blocks;      /* 0: no host tier */
     double prefetch_share;       /* of the device's blocks, that waiting requests may fetch into */
@@ -158,13 +159,21 @@ uint32_t cache_match(const struct cache_seq *s);
  * and with cache_seq_need() of it available. Returns the tokens; found [CACHE_N_TIERS], unless
  * NULL, is where they lay. */
 uint32_t cache_seq_attach(struct cache_seq *s, uint32_t *found);
-/* The sequence waits, and will use what lies on its path: that is evicted last. Until it attaches
- * or is closed. Again: nothing. */
-void cache_seq_expect(struct cache_seq *s);
+/* The sequence waits, and is expected to use what lies on its path at due_ns (of cache_poll()'s
+ * clock). Of what is expected, that leaves first which is due last; and what is due later than the
+ * time for which KV that nobody waits for survives in the tier, or a second if that is more, leaves
+ * like that, in the order of the policy. Until it attaches or is closed. Again: the new time; one
+ * that differs little counts as the old one, but is to be told now and then all the same. */
+void cache_seq_expect(struct cache_seq *s, uint64_t due_ns);
 /* The sequence waits: start to fetch what lies on the host. False: nothing more may be fetched now
- * (prefetch_share, or nothing can be evicted for it), so ask for no other either. On a host device
- * nothing is to be done. */
+ * (prefetch_share, or all that could make room is due before it), so ask for no other either. On a
+ * host device nothing is to be done. */
 bool cache_seq_prefetch(struct cache_seq *s);
+/* Start to spill what ranks lowest until n_blocks of the device are free or on their way out, so
+ * that who comes next does not wait for a copy: at most 16 nodes a call, nothing that was fetched
+ * ahead or is due about now, and of what is expected nothing that would be lost. Prefetching leaves
+ * n_blocks alone from now on. Nothing without a host tier, or on a host device. */
+void cache_spill_ahead(struct cache *c, uint32_t n_blocks);
 /* The first n_tokens of the sequence, those that are in the tree, are evicted last until `until_ns`
  * (of cache_poll()). Returns the tokens: fewer, or 0, when hold_share or the number of holds is
  * used up. */
@@ -224,6 +233,13 @@ struct cache_stats {
     uint64_t n_hit_tokens;    /* of those, found */
     uint64_t n_restored_tokens; /* found again by preempted sequences: not in the two above */
     uint64_t n_copies_failed;
+    /* Swapping: blocks of the tiers' moves, by why they were made. */
+    uint64_t n_spilled_ahead;   /* before the room was needed */
+    uint64_t n_spilled_on_demand;
+    uint64_t n_fetched_ahead;   /* for a waiting sequence */
+    uint64_t n_fetched_on_demand;
+    uint64_t n_expected_lost;   /* blocks that left the last tier although somebody waited for them:
+                                   they are computed again */
     uint32_t n_nodes;         /* of the tree */
     uint32_t n_holds;
     uint32_t n_held_blocks;

@@ -14,6 +14,7 @@ struct cache {
     struct cache_config config;
     struct store *store;
     uint32_t n_seqs;
+    uint64_t n_nonces;
     uint64_t n_query_tokens, n_hit_tokens, n_restored_tokens;
     unsigned owner; /* the engine thread, known from its first call on */
 };

@@ -1,11 +1,16 @@
 /* cache_seq.c - a sequence: how it is cut into blocks and segments, and which blocks it holds.
  *
  * Its leading blocks are the tree's, shared with whoever begins alike, and held by one pin on the
- * node where that path ends; those behind, not closed or not written yet, are its own. */
+ * node where that path ends; those behind, not closed or not written yet, are its own.
+ *
+ * Without prefix caching its blocks enter the tree only when it is preempted, under keys that no
+ * other sequence has, and are forgotten at its end. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
+#include "base/hash.h"
 #include "cache/cache_inner.h"
 #include "cache/key.h"
 
@@ -16,6 +21,9 @@
 #define EXPECT_BLOCKS_MAX 1024u
 /* Fewer are computed again in the step that comes anyway, and are not worth a block. */
 #define TAIL_TOKENS_MIN 4
+/* A due time that moves by less is as it was: by this share of what is left, or these seconds. */
+#define DUE_SHARE 0.1
+#define DUE_SECONDS 0.05
 
 /* Where the cut of a sequence stands: the block to come starts at pos. */
 struct cursor {
@@ -46,8 +54,15 @@ struct cache_seq {
     bool has_run;               /* it attached once */
     bool is_private;            /* what follows has no place in the tree */
     uint32_t n_expected;        /* blocks that the cache was told it waits for */
-    bool was_prefetched;
+    bool expects_tail;          /* and the tail */
+    double due_s;               /* when, as it was told */
+    bool asked_prefetch;
+    bool was_prefetched;        /* all of it, when n_expected_out was so much */
+    uint64_t n_expected_out;
     uint32_t tail_pos0, tail_n; /* where it left a tail, and of how many tokens; 0: nowhere */
+    struct kv_key tail_name;
+    bool has_left;              /* something in the tree, under private keys */
+    struct kv_key nonce;        /* of private keys; zero with prefix caching */
 };
 
 uint32_t cache_blocks_max(uint32_t n_ids, uint32_t n_span_ends, uint32_t n_more)
@@ -93,9 +108,25 @@ static uint32_t n_keys_to_match(const struct cache_seq *s)
 
 static struct ktree_match match_path(const struct cache_seq *s)
 {
-    if (!s->cache->config.prefix_caching)
+    if (!s->cache->config.prefix_caching && !s->has_left)
         return (struct ktree_match){.node = KTREE_ROOT};
     return store_match(s->cache->store, s->keys, n_keys_to_match(s));
+}
+
+/* --- private keys --- */
+
+/* One that no sequence had: all that it is good for is to differ. */
+static void make_nonce(struct cache *c, struct kv_key *out)
+{
+    uint64_t n = c->n_nonces++;
+
+    hash_blake2b(out->bytes, sizeof out->bytes, &n, sizeof n, NULL, 0);
+}
+
+static void hide_key(const struct cache_seq *s, struct kv_key *key)
+{
+    for (uint32_t i = 0; i < KV_KEY_BYTES; i++)
+        key->bytes[i] ^= s->nonce.bytes[i];
 }
 
 /* --- life --- */
@@ -125,6 +156,11 @@ enum status cache_seq_open(struct cache *c, const struct cache_prompt *prompt,
     if (prompt->n_keys)
         memcpy(s->keys, prompt->keys, prompt->n_keys * sizeof *s->keys);
     s->n_keys = prompt->n_keys;
+    if (!c->config.prefix_caching) {
+        make_nonce(c, &s->nonce);
+        for (uint32_t i = 0; i < s->n_keys; i++)
+            hide_key(s, &s->keys[i]);
+    }
     s->end.node = KTREE_ROOT;
     c->n_seqs++;
     *out = s;
@@ -142,9 +178,14 @@ static void give_from(struct cache_seq *s, uint32_t n_keep)
 /* It waits no more. */
 static void stop_expecting(struct cache_seq *s)
 {
+    struct store *st = s->cache->store;
+
+    if (s->expects_tail)
+        store_unexpect(st, &s->tail_name, 1, s->due_s);
     if (s->n_expected)
-        (void)store_expect(s->cache->store, s->keys, s->n_expected, -1);
+        store_unexpect(st, s->keys, s->n_expected, s->due_s);
     s->n_expected = 0;
+    s->expects_tail = false;
 }
 
 /* The ids at [pos, pos + n), or NULL: of generated ones only those of the open block are kept. */
@@ -174,13 +215,12 @@ static void leave_tail(struct cache_seq *s)
 {
     struct cursor at = s->end_cursor;
     uint32_t first = s->end.n_blocks, n = s->n_tokens - at.pos;
-    struct kv_key key;
 
     s->tail_n = 0;
     if (s->is_private || first == s->n_blocks || n < TAIL_TOKENS_MIN || n >= cut_len(s, &at) ||
-        !s->cache->config.prefix_caching || !tail_key(s, &at, first, n, &key) ||
-        !store_leave_tail(s->cache->store, &s->end, &key, s->blocks[first], at.pos, n, at.span,
-                          &s->use))
+        !tail_key(s, &at, first, n, &s->tail_name) ||
+        !store_leave_tail(s->cache->store, &s->end, &s->tail_name, s->blocks[first], at.pos, n,
+                          at.span, &s->use))
         return;
     s->tail_pos0 = at.pos;
     s->tail_n = n;
@@ -190,28 +230,90 @@ static void leave_tail(struct cache_seq *s)
     s->n_blocks--;
 }
 
-void cache_seq_drop(struct cache_seq *s)
+/* --- entering the tree --- */
+
+/* Closed and committed blocks behind the path's end, those of one segment. */
+static uint32_t next_run(const struct cache_seq *s, struct cursor *at)
 {
-    cache_assert_owner(s->cache);
-    leave_tail(s);
+    uint32_t first = s->end.n_blocks, n = 0;
+
+    *at = s->end_cursor;
+    while (first + n < s->n_blocks && first + n < s->n_keys && n < RUN_BLOCKS_MAX &&
+           at->pos + cut_len(s, at) <= s->n_tokens) {
+        cut_next(s, at);
+        n++;
+        if (at->n_in_segment == 0)
+            break;
+    }
+    return n;
+}
+
+static void enter_tree(struct cache_seq *s)
+{
+    struct cursor at;
+    uint32_t n;
+
+    while (!s->is_private && (n = next_run(s, &at)) > 0) {
+        uint32_t first = s->end.n_blocks;
+        struct store_run run = {.keys = s->keys + first, .blocks = s->blocks + first, .n = n,
+                                .pos0 = s->end_cursor.pos,
+                                .n_tokens = at.pos - s->end_cursor.pos,
+                                .depth = s->end_cursor.span,
+                                .starts_segment = s->end_cursor.n_in_segment == 0};
+
+        if (store_append(s->cache->store, &s->end, &run, &s->use) < n)
+            s->is_private = true;
+        else
+            s->end_cursor = at;
+    }
+}
+
+/* --- the end --- */
+
+/* Give every reference back. leaves: what it computed can be found again. */
+static void let_go(struct cache_seq *s, bool leaves)
+{
+    if (s->n_blocks == 0)
+        return; /* it waits, as before */
+    if (leaves && !s->cache->config.prefix_caching) {
+        enter_tree(s);
+        s->has_left = true;
+    }
+    if (leaves)
+        leave_tail(s);
     give_from(s, s->end.n_blocks);
     store_release(s->cache->store, &s->end);
     s->n_blocks = s->n_segments = s->n_tokens = s->n_slots = 0;
     s->cursor = s->end_cursor = (struct cursor){0};
-    s->is_private = s->was_prefetched = false;
+    s->is_private = s->was_prefetched = s->asked_prefetch = false;
+}
+
+void cache_seq_drop(struct cache_seq *s)
+{
+    cache_assert_owner(s->cache);
+    let_go(s, true);
+}
+
+/* Its own tail, if it left one. */
+static const struct kv_key *own_tail(const struct cache_seq *s)
+{
+    return s->tail_n ? &s->tail_name : NULL;
 }
 
 void cache_seq_close(struct cache_seq *s)
 {
     if (!s)
         return;
-    bool was_prefetched = s->was_prefetched && s->n_blocks == 0; /* and waits still */
-    cache_seq_drop(s);
+    struct store *st = s->cache->store;
+    cache_assert_owner(s->cache);
     stop_expecting(s);
-    if (was_prefetched) {
+    if (s->asked_prefetch && s->n_blocks == 0) { /* and waits still */
         struct ktree_match m = match_path(s);
-        store_forget_prefetch(s->cache->store, &m);
+        store_forget_prefetch(st, &m, own_tail(s));
     }
+    let_go(s, s->cache->config.prefix_caching);
+    if (s->has_left && s->n_keys > 0)
+        store_forget(st, &s->keys[0]);
     s->cache->n_seqs--;
     free(s);
 }
@@ -223,6 +325,7 @@ void cache_seq_extend(struct cache_seq *s, uint32_t id)
     s->n_ids++;
     if (kv_chain_push(&s->chain, id, &key)) {
         ASSERT(s->n_keys < s->n_blocks_max);
+        hide_key(s, &key);
         s->keys[s->n_keys++] = key;
     }
 }
@@ -257,7 +360,7 @@ static uint32_t find_tail(const struct cache_seq *s, const struct ktree_match *m
     struct kv_key key;
 
     *n = 0;
-    if (!s->cache->config.prefix_caching || !store_has_tails(s->cache->store, m))
+    if (!store_has_tails(s->cache->store, m))
         return KTREE_NONE;
     if (n_max > s->n_ids - 1 - at->pos)
         n_max = s->n_ids - 1 - at->pos;
@@ -442,42 +545,6 @@ enum status cache_seq_grow(struct cache_seq *s, uint32_t n_tokens)
 
 /* --- committing --- */
 
-/* Closed and committed blocks behind the path's end, those of one segment. */
-static uint32_t next_run(const struct cache_seq *s, struct cursor *at)
-{
-    uint32_t first = s->end.n_blocks, n = 0;
-
-    *at = s->end_cursor;
-    while (first + n < s->n_blocks && first + n < s->n_keys && n < RUN_BLOCKS_MAX &&
-           at->pos + cut_len(s, at) <= s->n_tokens) {
-        cut_next(s, at);
-        n++;
-        if (at->n_in_segment == 0)
-            break;
-    }
-    return n;
-}
-
-static void enter_tree(struct cache_seq *s)
-{
-    struct cursor at;
-    uint32_t n;
-
-    while (!s->is_private && (n = next_run(s, &at)) > 0) {
-        uint32_t first = s->end.n_blocks;
-        struct store_run run = {.keys = s->keys + first, .blocks = s->blocks + first, .n = n,
-                                .pos0 = s->end_cursor.pos,
-                                .n_tokens = at.pos - s->end_cursor.pos,
-                                .depth = s->end_cursor.span,
-                                .starts_segment = s->end_cursor.n_in_segment == 0};
-
-        if (store_append(s->cache->store, &s->end, &run, &s->use) < n)
-            s->is_private = true;
-        else
-            s->end_cursor = at;
-    }
-}
-
 void cache_seq_commit(struct cache_seq *s, uint32_t n)
 {
     cache_assert_owner(s->cache);
@@ -535,22 +602,44 @@ void cache_seq_slot(const struct cache_seq *s, uint32_t pos, uint32_t *block, ui
 
 /* --- waiting --- */
 
-void cache_seq_expect(struct cache_seq *s)
+void cache_seq_expect(struct cache_seq *s, uint64_t due_ns)
 {
+    struct store *st = s->cache->store;
+    double due_s = (double)due_ns * 1e-9, was_s = s->due_s;
+    bool is_told = s->n_expected > 0 || s->expects_tail;
+    uint32_t n = s->n_keys < EXPECT_BLOCKS_MAX ? s->n_keys : EXPECT_BLOCKS_MAX;
+
     cache_assert_owner(s->cache);
-    if (s->n_expected == 0 && s->cache->config.prefix_caching)
-        s->n_expected = store_expect(s->cache->store, s->keys,
-                                     s->n_keys < EXPECT_BLOCKS_MAX ? s->n_keys : EXPECT_BLOCKS_MAX,
-                                     1);
+    if (!s->cache->config.prefix_caching && !s->has_left)
+        return; /* nobody else computes it */
+    if (is_told &&
+        fabs(due_s - was_s) <= fmax(DUE_SECONDS, DUE_SHARE * (was_s - store_now_s(st))))
+        due_s = was_s; /* told again: others may have moved, and time passes */
+    s->due_s = due_s;
+    if (s->n_expected > 0)
+        store_expect_at(st, s->keys, s->n_expected, was_s, due_s);
+    else
+        s->n_expected = store_expect(st, s->keys, n, due_s);
+    if (s->expects_tail)
+        store_expect_at(st, &s->tail_name, 1, was_s, due_s);
+    else if (s->tail_n > 0)
+        s->expects_tail = store_expect(st, &s->tail_name, 1, due_s) == 1;
 }
 
 bool cache_seq_prefetch(struct cache_seq *s)
 {
+    struct store *st = s->cache->store;
+    uint64_t n_out = store_n_expected_out(st);
+    bool is_told = s->n_expected > 0 || s->expects_tail;
+
     cache_assert_owner(s->cache);
-    if (s->was_prefetched || s->n_blocks > 0 || !store_prefetches(s->cache->store))
+    if ((s->was_prefetched && s->n_expected_out == n_out) || s->n_blocks > 0 ||
+        !store_prefetches(st))
         return true;
     struct ktree_match m = match_path(s);
-    s->was_prefetched = store_prefetch(s->cache->store, &m);
+    s->asked_prefetch = true;
+    s->was_prefetched = store_prefetch(st, &m, own_tail(s), is_told ? s->due_s : STORE_NO_DUE);
+    s->n_expected_out = n_out;
     return s->was_prefetched;
 }
 

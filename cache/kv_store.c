@@ -106,11 +106,11 @@ enum status store_create(struct store **out, const struct cache_config *config, 
     st->config = *config;
     st->pool = config->pool;
     st->block_bytes = kv_block_bytes(&st->pool);
-    st->n_tiers = config->prefix_caching && config->n_host_blocks ? 2 : 1;
+    st->n_tiers = config->n_host_blocks ? 2 : 1;
     st->copies = !device_is_host(config->device) || config->always_copy;
     st->memory_bytes = sizeof *st;
     s = init_memory(st);
-    if (s == OK && config->prefix_caching)
+    if (s == OK)
         s = init_tree(st, policy);
     if (s != OK) {
         buf_why(why, s, "cannot allocate KV for %u blocks on the device and %u on the host, of "
@@ -169,21 +169,13 @@ static uint32_t n_cached_blocks(const struct store *st)
 {
     struct ktree_stats tree;
 
-    if (!st->tree)
-        return 0;
     ktree_stats(st->tree, &tree);
     return tree.n_blocks_in[CACHE_DEVICE] - tree.n_blocks_active;
 }
 
 uint32_t store_n_available(const struct store *st)
 {
-    uint32_t n = st->tier[CACHE_DEVICE].n_free + n_cached_blocks(st);
-
-    for (uint32_t i = 0; i < st->n_transfers; i++) {
-        const struct transfer *t = &st->transfers[(st->first_transfer + i) % N_TRANSFERS];
-        n += t->is_fetch ? 0 : t->n_held;
-    }
-    return n;
+    return st->tier[CACHE_DEVICE].n_free + n_cached_blocks(st) + n_spilling(st);
 }
 
 enum status store_take(struct store *st, uint32_t *ids, uint32_t n)
@@ -223,6 +215,8 @@ void node_left(struct store *st, uint32_t node, uint32_t entry)
 
     if (info->tail_of != KTREE_NONE)
         st->info[info->tail_of].n_tails--;
+    st->n_orphans -= info->is_orphan;
+    info->is_orphan = false;
     replace_expect(st->policy, entry, -(int)replace_n_expected(st->policy, entry));
     replace_leave(st->policy, entry);
 }
@@ -249,6 +243,8 @@ bool node_split(struct store *st, uint32_t node, uint32_t n_upper, uint32_t *upp
     low->n_hit_tokens -= up->n_hit_tokens;
     low->n_tokens -= up->n_tokens;
     low->pos0 += up->n_tokens;
+    low->due_is_old = true; /* who told it may not go on to here */
+    st->n_orphans += up->is_orphan;
     st->node_of[entry] = id;
     replace_expect(st->policy, low->entry, (int)n_expected(st, ktree_key_at(st->tree, node, 0)) -
                                                (int)replace_n_expected(st->policy, low->entry));
@@ -282,7 +278,7 @@ static void count_use(struct store *st, uint32_t node, const struct store_use *u
 
 struct ktree_match store_match(const struct store *st, const struct kv_key *keys, uint32_t n)
 {
-    return st->tree ? ktree_match(st->tree, keys, n) : (struct ktree_match){.node = KTREE_ROOT};
+    return ktree_match(st->tree, keys, n);
 }
 
 /* Of n blocks at the beginning of a node: only its last one may have fewer than a block's. */
@@ -484,7 +480,7 @@ static bool add_node(struct store *st, struct store_end *end, const struct store
     }
     st->info[node] = (struct node_info){
         .entry = entry, .n_tokens = run_tokens(run, i, n), .pos0 = run->pos0 + i * KV_BLOCK_TOKENS,
-        .tail_of = KTREE_NONE};
+        .tail_of = KTREE_NONE, .due_is_old = true};
     st->node_of[entry] = node;
     replace_expect(st->policy, entry, (int)n_expected(st, &run->keys[i]));
     count_use(st, node, use, false);
@@ -579,8 +575,6 @@ uint32_t store_append(struct store *st, struct store_end *end, const struct stor
     bool done;
 
     ASSERT(run->n > 0 && run->n <= NODE_N_BLOCKS_MAX);
-    if (!st->tree)
-        return 0;
     for (uint32_t i = 0; i < run->n; i++, end->n_blocks++) {
         climb(st, end);
         if (!meet_tree(st, end, run, i, use, &done))
@@ -681,9 +675,9 @@ bool store_take_tail(struct store *st, uint32_t node, const struct store_use *us
 bool store_poll(struct store *st, uint64_t now_ns)
 {
     st->now_ns = now_ns;
-    if (!st->tree)
-        return false;
+    replace_time(st->policy, store_now_s(st));
     complete_transfers(st, false);
+    forget_orphans(st);
     end_holds(st, now_ns);
     return st->n_transfers > 0;
 }

@@ -21,6 +21,8 @@
 #ifndef TARN_CACHE_KV_STORE_H
 #define TARN_CACHE_KV_STORE_H
 
+#include <float.h>
+
 #include "cache/cache.h"
 #include "cache/knowledge_tree.h"
 
@@ -53,7 +55,7 @@ struct store_use {
     double miss_s_per_byte; /* T(cached, new) / bytes of new */
 };
 
-/* The longest path of keys [n] in any tier; weak. Nothing is found without prefix caching. */
+/* The longest path of keys [n] in any tier; weak. */
 struct ktree_match store_match(const struct store *st, const struct kv_key *keys, uint32_t n);
 /* Tokens of its blocks. */
 uint32_t store_match_tokens(const struct store *st, const struct ktree_match *m);
@@ -105,18 +107,39 @@ bool store_take_tail(struct store *st, uint32_t node, const struct store_use *us
 
 /* --- what comes --- */
 
-/* A path will be used: +1, or not any more: -1. keys [n]: of its blocks. Returns how many were
- * counted (what is counted can be taken back whole). */
-uint32_t store_expect(struct store *st, const struct kv_key *keys, uint32_t n, int delta);
+/* A path will be used at due_s (of store_poll(), in seconds). keys [n]: of its blocks. Returns how
+ * many were counted: so many are to be given to the two below. */
+uint32_t store_expect(struct store *st, const struct kv_key *keys, uint32_t n, double due_s);
+/* It is due at due_s instead of was_s; to be told now and then though nothing changed. Where
+ * several wait for a block the earliest counts; when that one moves back or leaves, who tells
+ * next. */
+void store_expect_at(struct store *st, const struct kv_key *keys, uint32_t n, double was_s,
+                     double due_s);
+/* It is not expected any more. */
+void store_unexpect(struct store *st, const struct kv_key *keys, uint32_t n, double was_s);
+double store_now_s(const struct store *st);
 /* Whether fetching ahead saves anything: there is a host tier, and it is another memory. */
 bool store_prefetches(const struct store *st);
-/* Fetch what of the path lies on the host only, within prefetch_share. False: nothing more can be
- * fetched for anybody now. */
-bool store_prefetch(struct store *st, const struct ktree_match *m);
+/* Fetch what of the path lies on the host only, within prefetch_share; then the tail of that name
+ * behind it, unless NULL. Room is made of what is due later than due_s, and never of the reserve
+ * that store_spill_ahead() was told. False: nothing more can be fetched for anybody now. */
+bool store_prefetch(struct store *st, const struct ktree_match *m, const struct kv_key *tail,
+                    double due_s);
+/* Of a sequence that told no time: only what nobody waits for makes room for it. */
+#define STORE_NO_DUE DBL_MAX
+/* Counts up when something that is expected leaves the device: it may have to be fetched again. */
+uint64_t store_n_expected_out(const struct store *st);
 /* Who waited for it does not any more, and did not use it: its share is another's. */
-void store_forget_prefetch(struct store *st, const struct ktree_match *m);
+void store_forget_prefetch(struct store *st, const struct ktree_match *m,
+                           const struct kv_key *tail);
+/* Spill until n_blocks of the device are free or on their way out. */
+void store_spill_ahead(struct store *st, uint32_t n_blocks);
 /* What the tree has of the path, keys [n], is expected until then. Returns how many blocks are. */
 uint32_t store_hold(struct store *st, const struct kv_key *keys, uint32_t n, uint64_t until_ns);
+
+/* Without prefix caching: what begins with this key was one sequence's, which is no more. It leaves
+ * all tiers, at once or when its copies are done. */
+void store_forget(struct store *st, const struct kv_key *first);
 
 /* --- every step, and watching --- */
 

@@ -3,7 +3,12 @@
  *
  * Both are counted by the keys of blocks, whether the tree has them now or not: a document that the
  * next request computes is expected by the others from its first block on. A node is expected as
- * often as its first block is. */
+ * often as its first block is.
+ *
+ * Due times are kept by node only, as the policy's: the earliest that was told. Who told it is not
+ * kept; when that time passes on (its owner has come, or tells a later one) and others wait, the
+ * node's time is theirs as they tell them. What is held, or was not in the tree when they told, is
+ * due now. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,6 +49,16 @@ bool is_held(const struct store *st, const struct kv_key *first)
     return count_of(&st->held, first) > 0;
 }
 
+bool is_awaited(const struct store *st, const struct kv_key *first)
+{
+    return count_of(&st->expected, first) > 0;
+}
+
+double store_now_s(const struct store *st)
+{
+    return (double)st->now_ns * 1e-9;
+}
+
 /* False: there is no room for another key; nothing changed. */
 static bool count_key(struct store *st, struct map *m, const struct kv_key *key, int delta)
 {
@@ -57,18 +72,62 @@ static bool count_key(struct store *st, struct map *m, const struct kv_key *key,
     else
         map_put(m, short_key(key), n + (uint32_t)delta);
     node = ktree_find(st->tree, key);
-    if (node != KTREE_NONE)
-        replace_expect(st->policy, st->info[node].entry, delta);
+    if (node == KTREE_NONE)
+        return true;
+    replace_expect(st->policy, st->info[node].entry, delta);
+    if (m == &st->held && replace_n_expected(st->policy, st->info[node].entry) > 0) {
+        replace_due(st->policy, st->info[node].entry, 0);
+        st->info[node].due_is_old = true;
+    }
     return true;
 }
 
-uint32_t store_expect(struct store *st, const struct kv_key *keys, uint32_t n, int delta)
+/* Somebody who waits for the node tells its time. */
+static void tell_node(struct store *st, uint32_t node, const struct kv_key *first, double was_s,
+                      double due_s)
+{
+    struct node_info *info = &st->info[node];
+    uint32_t n_waiting = replace_n_expected(st->policy, info->entry);
+    double now_told = replace_due_s(st->policy, info->entry);
+
+    if (n_waiting == 0 || (st->n_holds > 0 && is_held(st, first)))
+        return;
+    if (n_waiting == 1 || info->due_is_old || due_s < now_told || now_told == was_s) {
+        now_told = due_s;
+        info->due_is_old = false;
+    }
+    replace_due(st->policy, info->entry, now_told);
+}
+
+void store_expect_at(struct store *st, const struct kv_key *keys, uint32_t n, double was_s,
+                     double due_s)
+{
+    uint32_t node;
+
+    for (uint32_t i = 0; i < n && (node = ktree_find(st->tree, &keys[i])) != KTREE_NONE;
+         i += ktree_look(st->tree, node).n_blocks)
+        tell_node(st, node, &keys[i], was_s, due_s);
+}
+
+uint32_t store_expect(struct store *st, const struct kv_key *keys, uint32_t n, double due_s)
 {
     uint32_t i = 0;
 
-    while (st->tree && i < n && count_key(st, &st->expected, &keys[i], delta))
+    while (i < n && count_key(st, &st->expected, &keys[i], 1))
         i++;
+    store_expect_at(st, keys, i, -1, due_s);
     return i;
+}
+
+void store_unexpect(struct store *st, const struct kv_key *keys, uint32_t n, double was_s)
+{
+    uint32_t node;
+
+    for (uint32_t i = 0; i < n && (node = ktree_find(st->tree, &keys[i])) != KTREE_NONE;
+         i += ktree_look(st->tree, node).n_blocks)
+        st->info[node].due_is_old |= replace_due_s(st->policy, st->info[node].entry) == was_s;
+    for (uint32_t i = 0; i < n; i++)
+        (void)count_key(st, &st->expected, &keys[i], -1);
 }
 
 /* --- prefetch --- */
@@ -78,25 +137,34 @@ bool store_prefetches(const struct store *st)
     return st->n_tiers > 1 && st->copies;
 }
 
-/* Within the share, and without pushing out what somebody else waits for. */
-static bool may_prefetch(const struct store *st, uint32_t n_blocks)
+/* Room for n_blocks beside the reserve, without pushing out what is due before due_s, or what lives
+ * longer than until then anyway: that would have to be fetched again in its turn. */
+static bool make_prefetch_room(struct store *st, uint32_t n_blocks, double due_s)
 {
     uint32_t limit = (uint32_t)(st->config.prefetch_share * st->config.pool.n_blocks);
-    uint32_t victim = replace_peek(st->policy, CACHE_DEVICE);
+    bool is_early = due_s != STORE_NO_DUE &&
+                    due_s - store_now_s(st) > replace_survival_s(st->policy, CACHE_DEVICE);
 
     if (st->n_prefetched + n_blocks > limit)
         return false;
-    return st->tier[CACHE_DEVICE].n_free >= n_blocks ||
-           (victim != REPLACE_NONE && !replace_n_expected(st->policy, victim));
+    while (st->tier[CACHE_DEVICE].n_free + n_spilling(st) < n_blocks + st->n_reserve) {
+        uint32_t victim = replace_peek(st->policy, CACHE_DEVICE);
+
+        if (victim == REPLACE_NONE || is_early || replace_due_s(st->policy, victim) <= due_s ||
+            !evict_from_device(st))
+            return false;
+    }
+    return true;
 }
 
 /* A node of a path whose end on the host is `end`: room is not made of that. */
-static bool prefetch_node(struct store *st, uint32_t node, uint32_t end)
+static bool prefetch_node(struct store *st, uint32_t node, uint32_t end, double due_s)
 {
     uint32_t entry = st->info[end].entry;
 
     replace_pin(st->policy, CACHE_HOST, entry);
-    bool done = fetch_node(st, node);
+    bool done = make_prefetch_room(st, ktree_look(st->tree, node).n_blocks, due_s) &&
+                fetch_node(st, node);
     replace_unpin(st->policy, CACHE_HOST, entry);
     if (done) {
         st->info[node].is_prefetched = true;
@@ -105,47 +173,88 @@ static bool prefetch_node(struct store *st, uint32_t node, uint32_t end)
     return done;
 }
 
-bool store_prefetch(struct store *st, const struct ktree_match *m)
+/* The tail of that name behind the match, where it lies on the host only; KTREE_NONE else. */
+static uint32_t host_tail(const struct store *st, const struct ktree_match *m,
+                          const struct kv_key *key)
 {
-    uint32_t n = 0, pinned = KTREE_ROOT;
+    uint32_t node = key ? ktree_find(st->tree, key) : KTREE_NONE;
+
+    if (node == KTREE_NONE || st->info[node].tail_of != m->node)
+        return KTREE_NONE;
+    struct ktree_node look = ktree_look(st->tree, node);
+    return lies_in(&look, CACHE_DEVICE) ? KTREE_NONE : node;
+}
+
+/* What of the path to `node` lies on the host only, the deepest first, to st->path; *first is the
+ * last node before it. */
+static uint32_t list_host_part(struct store *st, uint32_t node, uint32_t tail, uint32_t *first)
+{
+    uint32_t n = 0;
+
+    *first = KTREE_ROOT;
+    if (tail != KTREE_NONE)
+        st->path[n++] = tail;
+    for (uint32_t x = node; x != KTREE_ROOT; x = ktree_look(st->tree, x).parent) {
+        struct ktree_node look = ktree_look(st->tree, x);
+
+        if (lies_in(&look, CACHE_DEVICE)) {
+            *first = x;
+            break;
+        }
+        st->path[n++] = x;
+    }
+    return n;
+}
+
+bool store_prefetch(struct store *st, const struct ktree_match *m, const struct kv_key *tail,
+                    double due_s)
+{
+    uint32_t n, pinned;
     bool room = true;
 
     if (!store_prefetches(st) || m->node == KTREE_ROOT)
         return true;
-    for (uint32_t x = m->node; x != KTREE_ROOT; x = ktree_look(st->tree, x).parent) {
-        struct ktree_node look = ktree_look(st->tree, x);
-
-        if (lies_in(&look, CACHE_DEVICE)) {
-            pinned = x;
-            break;
-        }
-        st->path[n++] = x; /* the deepest first */
-    }
+    n = list_host_part(st, m->node, host_tail(st, m, tail), &pinned);
+    st->is_ahead = true;
     move_pin(st, KTREE_ROOT, pinned); /* nor is room made of its beginning */
-    while (n > 0 && room) {
+    while (n > 0) {
         uint32_t x = st->path[--n];
 
-        room = may_prefetch(st, ktree_look(st->tree, x).n_blocks) &&
-               prefetch_node(st, x, st->path[0]);
+        room = prefetch_node(st, x, st->path[0], due_s);
         if (!room)
             break;
         move_pin(st, pinned, x);
         pinned = x;
     }
     move_pin(st, pinned, KTREE_ROOT);
+    st->is_ahead = false;
     return room;
 }
 
-void store_forget_prefetch(struct store *st, const struct ktree_match *m)
+uint64_t store_n_expected_out(const struct store *st)
 {
-    for (uint32_t x = m->node; x != KTREE_ROOT; x = ktree_look(st->tree, x).parent) {
-        struct node_info *info = &st->info[x];
+    return st->n_expected_out;
+}
 
-        if (!info->is_prefetched || replace_n_expected(st->policy, info->entry) > 0)
-            continue; /* or another one waits for it */
-        info->is_prefetched = false;
-        st->n_prefetched -= ktree_look(st->tree, x).n_blocks;
-    }
+static void forget_prefetch_of(struct store *st, uint32_t node)
+{
+    struct node_info *info = &st->info[node];
+
+    if (!info->is_prefetched || replace_n_expected(st->policy, info->entry) > 0)
+        return; /* or another one waits for it */
+    info->is_prefetched = false;
+    st->n_prefetched -= ktree_look(st->tree, node).n_blocks;
+}
+
+void store_forget_prefetch(struct store *st, const struct ktree_match *m,
+                           const struct kv_key *tail)
+{
+    uint32_t node = tail ? ktree_find(st->tree, tail) : KTREE_NONE;
+
+    if (node != KTREE_NONE)
+        forget_prefetch_of(st, node);
+    for (uint32_t x = m->node; x != KTREE_ROOT; x = ktree_look(st->tree, x).parent)
+        forget_prefetch_of(st, x);
 }
 
 /* --- holds --- */
@@ -194,7 +303,7 @@ uint32_t store_hold(struct store *st, const struct kv_key *keys, uint32_t n, uin
     uint32_t limit = (uint32_t)(st->config.hold_share * st->config.pool.n_blocks), n_more = 0;
     struct hold *h = &st->holds[st->n_holds];
 
-    n = st->tree ? ktree_match(st->tree, keys, n).n_blocks : 0;
+    n = ktree_match(st->tree, keys, n).n_blocks;
     if (n == 0 || renew_hold(st, keys, n, until_ns))
         return n;
     for (uint32_t i = 0; i < n; i++)

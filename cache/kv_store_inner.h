@@ -27,6 +27,8 @@ struct node_info {
     uint32_t tail_of;    /* the parent, when it is a tail; else KTREE_NONE */
     uint32_t n_tails;    /* children that are */
     bool is_prefetched;  /* for a waiting request, and not used since */
+    bool is_orphan;      /* to be forgotten once nothing moves */
+    bool due_is_old;     /* who told its due time waits no more: the next who tells is right */
     uint64_t fetch_no;   /* of the transfer that brings it to the device; done: below n_done */
     uint64_t spill_no;   /* of the transfer that brings it to the host */
     uint64_t n_uses, n_hit_tokens, used_ns;
@@ -67,7 +69,6 @@ struct store {
     uint32_t n_private;
     uint64_t now_ns;
 
-    /* NULL without prefix caching. */
     struct ktree *tree;
     struct replace *policy;
     struct node_info *info;   /* [n_nodes_max + 1] */
@@ -85,8 +86,13 @@ struct store {
     struct hold holds[N_HOLDS_MAX];
     uint32_t n_holds;
     uint32_t n_prefetched;    /* device blocks */
+    uint32_t n_orphans;       /* nodes */
+    uint32_t n_reserve;       /* device blocks that prefetching leaves alone */
+    bool is_ahead;            /* what moves now moves before somebody needs it */
 
     uint64_t n_copies_failed;
+    uint64_t n_spilled_ahead, n_spilled_on_demand, n_fetched_ahead, n_fetched_on_demand;
+    uint64_t n_expected_lost, n_expected_out;
     uint64_t memory_bytes;
 };
 
@@ -112,6 +118,12 @@ void move_pin(struct store *st, uint32_t from, uint32_t to);
 
 /* Have n device blocks on the free stack. False: there are not that many to be had. */
 bool make_device_room(struct store *st, uint32_t n);
+/* Device blocks whose copy to the host is under way. */
+uint32_t n_spilling(const struct store *st);
+/* The node that ranks lowest leaves the device. False: there is none. */
+bool evict_from_device(struct store *st);
+/* Forget what moves no more of what is to be forgotten. */
+void forget_orphans(struct store *st);
 /* Bring a node that lies on the host only to the device; its parent lies there and is pinned. */
 bool fetch_node(struct store *st, uint32_t node);
 /* Kernels launched from now on see what a fetch under way brings into this node. */
@@ -130,6 +142,7 @@ void fini_expect(struct store *st);
 /* How often a node that begins with this key is waited for or held. */
 uint32_t n_expected(const struct store *st, const struct kv_key *first);
 bool is_held(const struct store *st, const struct kv_key *first);
+bool is_awaited(const struct store *st, const struct kv_key *first);
 void end_holds(struct store *st, uint64_t now_ns);
 void drop_holds(struct store *st);
 

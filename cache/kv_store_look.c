@@ -22,7 +22,7 @@ static void tier_stats(const struct store *st, enum cache_tier which,
     const struct store_tier *t = &st->tier[which];
     struct replace_stats policy = {.order = ""};
 
-    if (st->policy && which < st->n_tiers)
+    if (which < st->n_tiers)
         replace_stats(st->policy, which, &policy);
     *out = (struct cache_tier_stats){
         .n_blocks = t->n_blocks, .n_free = t->n_free, .n_in_transfer = t->n_in_transfer,
@@ -40,14 +40,18 @@ static void tier_stats(const struct store *st, enum cache_tier which,
 
 void store_stats(const struct store *st, struct cache_stats *out)
 {
-    struct ktree_stats tree = {0};
+    struct ktree_stats tree;
 
-    if (st->tree)
-        ktree_stats(st->tree, &tree);
+    ktree_stats(st->tree, &tree);
     for (enum cache_tier t = 0; t < CACHE_N_TIERS; t++)
         tier_stats(st, t, &tree, &out->tier[t]);
     out->n_nodes = tree.n_nodes;
     out->n_copies_failed = st->n_copies_failed;
+    out->n_spilled_ahead = st->n_spilled_ahead;
+    out->n_spilled_on_demand = st->n_spilled_on_demand;
+    out->n_fetched_ahead = st->n_fetched_ahead;
+    out->n_fetched_on_demand = st->n_fetched_on_demand;
+    out->n_expected_lost = st->n_expected_lost;
     out->n_holds = st->n_holds;
     out->n_held_blocks = st->held.n;
     out->memory_bytes = st->memory_bytes;
@@ -67,7 +71,7 @@ static uint32_t check_places(const struct store *st, enum cache_tier tier, uint8
         ASSERT(t->free_ids[i] < n_ids && !seen[t->free_ids[i]]++);
         n_seen++;
     }
-    for (uint32_t x = KTREE_ROOT, next; st->tree && x != KTREE_NONE; x = next) {
+    for (uint32_t x = KTREE_ROOT, next; x != KTREE_NONE; x = next) {
         struct ktree_node look = ktree_look(st->tree, x);
 
         if (x != KTREE_ROOT && lies_in(&look, tier)) {
@@ -107,6 +111,9 @@ static void check_node(const struct store *st, uint32_t node)
     ASSERT(!info->is_prefetched || lies_in(&look, CACHE_DEVICE));
     ASSERT(replace_n_expected(st->policy, info->entry) ==
            n_expected(st, ktree_key_at(st->tree, node, 0)));
+    ASSERT(!is_held(st, ktree_key_at(st->tree, node, 0)) ||
+           replace_due_s(st->policy, info->entry) == 0);
+    ASSERT(!info->is_orphan || look.n_pins == 0 || is_moving(st, node));
 }
 
 void store_check(const struct store *st)
@@ -131,17 +138,18 @@ void store_check(const struct store *st)
         ASSERT(stats.tier[t].n_leaked == 0 && stats.tier[t].n_cached <= stats.tier[t].n_blocks &&
                stats.tier[t].n_in_use <= stats.tier[t].n_blocks);
     }
-    if (!st->tree)
-        return;
+    ASSERT(st->n_spilled_ahead + st->n_spilled_on_demand == st->tier[CACHE_HOST].n_moved_in &&
+           st->n_fetched_ahead + st->n_fetched_on_demand == st->tier[CACHE_DEVICE].n_moved_in);
     ktree_check(st->tree);
     replace_check(st->policy);
-    uint32_t n_prefetched = 0;
+    uint32_t n_prefetched = 0, n_orphans = 0;
     for (uint32_t x = ktree_next(st->tree, KTREE_ROOT, KTREE_ROOT); x != KTREE_NONE;
          x = ktree_next(st->tree, x, KTREE_ROOT)) {
         check_node(st, x);
         n_prefetched += st->info[x].is_prefetched ? ktree_look(st->tree, x).n_blocks : 0;
+        n_orphans += st->info[x].is_orphan;
     }
-    ASSERT(n_prefetched == st->n_prefetched);
+    ASSERT(n_prefetched == st->n_prefetched && n_orphans == st->n_orphans);
 }
 
 /* --- spans --- */
@@ -199,8 +207,6 @@ uint32_t store_top_spans(const struct store *st, struct cache_span *out, uint32_
     uint32_t n = 0;
 
     *n_all = 0;
-    if (!st->tree)
-        return 0;
     for (uint32_t x = ktree_next(st->tree, KTREE_ROOT, KTREE_ROOT); x != KTREE_NONE;
          x = ktree_next(st->tree, x, KTREE_ROOT)) {
         struct ktree_node look = ktree_look(st->tree, x);

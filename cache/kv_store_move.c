@@ -8,10 +8,15 @@
  *     ordered behind the spill.
  *   - A fetch is ordered behind the spill that brought the node to the host, and kernels that read
  *     it behind the fetch. */
+#include <math.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "cache/kv_store_inner.h"
+
+/* Of one call; and what is due within this time is not spilled ahead. */
+#define SPILL_AHEAD_NODES_MAX 16
+#define SPILL_AHEAD_MIN_S 0.1
 
 /* --- copies under way --- */
 
@@ -174,6 +179,15 @@ static enum status start_transfer(struct store *st, bool is_fetch, uint32_t node
 
 /* --- leaving the host --- */
 
+/* It leaves its last tier, and somebody waits for it. */
+static void count_lost(struct store *st, uint32_t node, enum cache_tier tier)
+{
+    struct ktree_node look = ktree_look(st->tree, node);
+
+    if (look.tiers == 1u << tier && is_awaited(st, ktree_key_at(st->tree, node, 0)))
+        st->n_expected_lost += look.n_blocks;
+}
+
 /* It has been taken out of the host's order. */
 static void leave_host(struct store *st, uint32_t node)
 {
@@ -185,6 +199,7 @@ static void leave_host(struct store *st, uint32_t node)
     for (uint32_t i = 0; i < n; i++)
         tier_push(host, slots[i]);
     host->n_evicted += n;
+    count_lost(st, node, CACHE_HOST);
     if (ktree_leave(st->tree, node, CACHE_HOST))
         node_left(st, node, entry);
 }
@@ -271,6 +286,7 @@ static bool spill(struct store *st, uint32_t node, const struct replace_victim *
         exchange_out(st, node, slots, n);
     }
     st->tier[CACHE_HOST].n_moved_in += n;
+    *(st->is_ahead ? &st->n_spilled_ahead : &st->n_spilled_on_demand) += n;
     return true;
 }
 
@@ -284,6 +300,8 @@ static void forget_on_device(struct store *st, uint32_t node)
         st->n_prefetched -= n;
     }
     st->tier[CACHE_DEVICE].n_evicted += n;
+    st->n_expected_out += replace_n_expected(st->policy, entry) > 0;
+    count_lost(st, node, CACHE_DEVICE);
     if (ktree_leave(st->tree, node, CACHE_DEVICE))
         node_left(st, node, entry);
 }
@@ -298,7 +316,7 @@ static void leave_device(struct store *st, uint32_t node)
     forget_on_device(st, node);
 }
 
-static bool evict_from_device(struct store *st)
+bool evict_from_device(struct store *st)
 {
     struct replace_victim victim;
     uint32_t slots[NODE_N_BLOCKS_MAX];
@@ -315,6 +333,51 @@ static bool evict_from_device(struct store *st)
         drop_below(st, node);
     leave_device(st, node);
     return true;
+}
+
+uint32_t n_spilling(const struct store *st)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < st->n_transfers; i++) {
+        const struct transfer *t = &st->transfers[(st->first_transfer + i) % N_TRANSFERS];
+        n += t->is_fetch ? 0 : t->n_held;
+    }
+    return n;
+}
+
+/* Whether the next victim is better out before its room is needed. Not what was fetched ahead, nor
+ * what is due about now: both would only come back. And nothing that somebody waits for is lost for
+ * a reserve: there must be a copy of it, or room for one, or something on the host to give way. */
+static bool may_spill_ahead(const struct store *st, uint32_t entry)
+{
+    uint32_t node = st->node_of[entry], out = replace_peek(st->policy, CACHE_HOST);
+    double due_s = replace_due_s(st->policy, entry);
+
+    if (isinf(due_s))
+        return true; /* nobody waits for it */
+    if (st->info[node].is_prefetched || due_s - store_now_s(st) <= SPILL_AHEAD_MIN_S)
+        return false;
+    return replace_in_tier(st->policy, CACHE_HOST, entry) ||
+           st->tier[CACHE_HOST].n_free >= ktree_look(st->tree, node).n_blocks ||
+           (out != REPLACE_NONE && isinf(replace_due_s(st->policy, out)));
+}
+
+void store_spill_ahead(struct store *st, uint32_t n_blocks)
+{
+    uint32_t entry;
+
+    if (!store_prefetches(st))
+        return;
+    st->n_reserve = n_blocks;
+    st->is_ahead = true;
+    for (uint32_t i = 0; i < SPILL_AHEAD_NODES_MAX && st->n_transfers < N_TRANSFERS &&
+                         st->tier[CACHE_DEVICE].n_free + n_spilling(st) < n_blocks; i++) {
+        entry = replace_peek(st->policy, CACHE_DEVICE);
+        if (entry == REPLACE_NONE || !may_spill_ahead(st, entry) || !evict_from_device(st))
+            break;
+    }
+    st->is_ahead = false;
 }
 
 /* Blocks whose spill is under way can be written behind it. */
@@ -337,7 +400,7 @@ bool make_device_room(struct store *st, uint32_t n)
 {
     if (st->tier[CACHE_DEVICE].n_free >= n)
         return true;
-    if (!st->tree || n > store_n_available(st))
+    if (n > store_n_available(st))
         return false;
     while (st->tier[CACHE_DEVICE].n_free < n)
         if (!reap_spill(st) && !evict_from_device(st))
@@ -348,10 +411,9 @@ bool make_device_room(struct store *st, uint32_t n)
 void store_reset(struct store *st)
 {
     uint64_t n_evicted[CACHE_N_TIERS] = {st->tier[0].n_evicted, st->tier[1].n_evicted};
+    uint64_t n_lost = st->n_expected_lost;
     struct replace_victim victim;
 
-    if (!st->tree)
-        return;
     complete_transfers(st, true);
     drop_holds(st);
     while (st->n_tiers > 1 && evict_from_host(st)) {
@@ -360,6 +422,68 @@ void store_reset(struct store *st)
         leave_device(st, st->node_of[victim.id]);
     for (uint32_t tier = 0; tier < CACHE_N_TIERS; tier++) /* nothing had to make room */
         st->tier[tier].n_evicted = n_evicted[tier];
+    st->n_expected_lost = n_lost;
+}
+
+/* --- forgetting what was one sequence's --- */
+
+/* It leaves all tiers; it has no child, and nothing of it moves. */
+static void forget_node(struct store *st, uint32_t node)
+{
+    struct ktree_node look = ktree_look(st->tree, node);
+    uint32_t entry = st->info[node].entry;
+    uint64_t n_evicted[CACHE_N_TIERS] = {st->tier[0].n_evicted, st->tier[1].n_evicted};
+    bool has_copy = lies_in(&look, CACHE_HOST);
+
+    if (lies_in(&look, CACHE_DEVICE)) {
+        replace_remove(st->policy, CACHE_DEVICE, entry);
+        leave_device(st, node);
+    }
+    if (has_copy) {
+        replace_remove(st->policy, CACHE_HOST, entry);
+        leave_host(st, node);
+    }
+    for (uint32_t tier = 0; tier < CACHE_N_TIERS; tier++) /* nothing had to make room */
+        st->tier[tier].n_evicted = n_evicted[tier];
+}
+
+/* The orphan, and those above that have no other child, as far as nothing moves. */
+static void forget_upwards(struct store *st, uint32_t node)
+{
+    while (node != KTREE_ROOT && st->info[node].is_orphan && !is_moving(st, node) &&
+           ktree_look(st->tree, node).n_children == 0) {
+        uint32_t parent = ktree_look(st->tree, node).parent;
+
+        forget_node(st, node);
+        node = parent;
+    }
+}
+
+void forget_orphans(struct store *st)
+{
+    /* What comes behind a node in this order is not above it. */
+    for (uint32_t x = KTREE_ROOT, next; st->n_orphans > 0 && x != KTREE_NONE; x = next) {
+        next = ktree_next(st->tree, x, KTREE_ROOT);
+        forget_upwards(st, x);
+    }
+}
+
+void store_forget(struct store *st, const struct kv_key *first)
+{
+    uint32_t top = ktree_find(st->tree, first);
+
+    if (top == KTREE_NONE)
+        return;
+    for (uint32_t x = top; x != KTREE_NONE; x = ktree_next(st->tree, x, top)) {
+        st->n_orphans += !st->info[x].is_orphan;
+        st->info[x].is_orphan = true;
+    }
+    uint32_t parent = ktree_look(st->tree, top).parent, next;
+    ASSERT(parent == KTREE_ROOT); /* the first block of a sequence */
+    for (uint32_t x = top; x != KTREE_NONE; x = next) {
+        next = ktree_next(st->tree, x, top);
+        forget_upwards(st, x);
+    }
 }
 
 /* --- coming back --- */
@@ -418,6 +542,9 @@ bool fetch_node(struct store *st, uint32_t node)
         done = copy_in(st, node, n);
     else
         exchange_in(st, node, n);
-    st->tier[CACHE_DEVICE].n_moved_in += done ? n : 0;
+    if (done) {
+        st->tier[CACHE_DEVICE].n_moved_in += n;
+        *(st->is_ahead ? &st->n_fetched_ahead : &st->n_fetched_on_demand) += n;
+    }
     return done;
 }

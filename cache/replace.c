@@ -192,10 +192,10 @@ static uint32_t fresh_id(struct replace *r, uint64_t key, uint64_t bytes, uint32
         return REPLACE_NONE;
     r->unused = r->entries[id].newer;
     r->entries[id] = (struct entry){
-        .key = key, .bytes = bytes, .depth = depth, .known = true};
+        .key = key, .bytes = bytes, .depth = depth, .used_s = r->now_s, .known = true};
     map_put(&r->by_key, key, id);
     for (uint32_t tier = 0; tier < r->n_tiers; tier++) {
-        *place_of(r, tier, id) = (struct place){.pos = NO_POSITIONS};
+        *place_of(r, tier, id) = (struct place){.pos = NO_POSITIONS, .due = INFINITY};
         if (r->policy == REPLACE_CONTEST)
             contest_entered(r, tier, id);
     }
@@ -363,6 +363,7 @@ void replace_accessed(struct replace *r, uint32_t id, const struct replace_acces
     bool was_known = e->n_uses > 0;
 
     e->stamp = ++r->n_uses;
+    e->used_s = r->now_s;
     e->n_uses += e->n_uses < UINT32_MAX;
     if (!access->was_cached) {
         ASSERT(access->miss_s_per_byte >= 0 && isfinite(access->miss_s_per_byte));
@@ -381,14 +382,52 @@ void replace_accessed(struct replace *r, uint32_t id, const struct replace_acces
     }
 }
 
+/* --- what is expected --- */
+
+/* The due time that counts in this tier: INFINITY for what leaves in the policy's order. */
+static double due_in(const struct replace *r, uint32_t tier, const struct entry *e)
+{
+    bool is_soon = e->due_s - r->now_s < replace_survival_s(r, tier);
+
+    return e->n_expected > 0 && is_soon ? e->due_s : INFINITY;
+}
+
+static void decide_class(struct replace *r, uint32_t id)
+{
+    for (uint32_t tier = 0; tier < r->n_tiers; tier++) {
+        struct place *p = place_of(r, tier, id);
+        double due = due_in(r, tier, &r->entries[id]);
+
+        if (p->due == due)
+            continue;
+        p->due = due;
+        heap_moved(r, tier, id);
+    }
+}
+
 void replace_expect(struct replace *r, uint32_t id, int delta)
 {
     struct entry *e = entry_in_tree(r, id);
 
     ASSERT(delta >= 0 || e->n_expected >= (uint32_t)-delta);
+    if (e->n_expected == 0)
+        e->due_s = 0;
     e->n_expected += (uint32_t)delta;
-    for (uint32_t tier = 0; tier < r->n_tiers; tier++)
-        heap_moved(r, tier, id);
+    decide_class(r, id);
+}
+
+void replace_due(struct replace *r, uint32_t id, double due_s)
+{
+    struct entry *e = entry_in_tree(r, id);
+
+    ASSERT(e->n_expected > 0 && due_s >= 0);
+    e->due_s = due_s;
+    decide_class(r, id);
+}
+
+void replace_time(struct replace *r, double now_s)
+{
+    r->now_s = fmax(r->now_s, now_s);
 }
 
 /* --- tiers --- */
@@ -433,6 +472,7 @@ void replace_insert(struct replace *r, uint32_t tier, uint32_t id)
         place_of(r, tier, e->parent)->n_children++;
         update_candidate(r, tier, e->parent);
     }
+    p->due = due_in(r, tier, e);
     update_candidate(r, tier, id);
 }
 
@@ -468,7 +508,8 @@ void replace_unpin(struct replace *r, uint32_t tier, uint32_t id)
     struct place *p = checked_place(r, tier, id);
 
     ASSERT(p->n_pins > 0);
-    p->n_pins--;
+    if (--p->n_pins == 0)
+        r->entries[id].used_s = r->now_s;
     update_candidate(r, tier, id);
 }
 
@@ -480,6 +521,15 @@ uint32_t replace_peek(const struct replace *r, uint32_t tier)
     return t->n_candidates ? t->heap[t->order][0] : REPLACE_NONE;
 }
 
+/* A victim that nobody waits for has lived for so long behind its last use. */
+static void note_age(const struct replace *r, struct tier *t, const struct entry *e)
+{
+    if (e->n_expected > 0)
+        return;
+    t->n_ages += t->n_ages < SURVIVAL_MEMORY;
+    t->age_s += (r->now_s - e->used_s - t->age_s) / t->n_ages;
+}
+
 enum status replace_evict(struct replace *r, uint32_t tier, struct replace_victim *out)
 {
     uint32_t id = replace_peek(r, tier);
@@ -487,9 +537,11 @@ enum status replace_evict(struct replace *r, uint32_t tier, struct replace_victi
 
     if (id == REPLACE_NONE)
         return ERR_NO_BLOCKS;
-    /* What is expected may rank high; its priority is not what leaving cost at this time. */
-    if ((r->policy == REPLACE_PGDSF || r->policy == REPLACE_GDSF) && !r->entries[id].n_expected)
+    /* What is expected soon may rank high; its priority is not what leaving cost at this time. */
+    if ((r->policy == REPLACE_PGDSF || r->policy == REPLACE_GDSF) &&
+        place_of(r, tier, id)->due == INFINITY)
         t->clock = fmax(t->clock, place_of(r, tier, id)->key[0]);
+    note_age(r, t, &r->entries[id]);
     replace_remove(r, tier, id);
     t->n_evicted++;
     *out = (struct replace_victim){.id = id};
@@ -515,6 +567,19 @@ bool replace_admits(const struct replace *r, uint32_t tier, uint32_t id)
 uint32_t replace_n_expected(const struct replace *r, uint32_t id)
 {
     return entry_in_tree(r, id)->n_expected;
+}
+
+double replace_due_s(const struct replace *r, uint32_t id)
+{
+    const struct entry *e = entry_in_tree(r, id);
+
+    return e->n_expected ? e->due_s : INFINITY;
+}
+
+double replace_survival_s(const struct replace *r, uint32_t tier)
+{
+    ASSERT(tier < r->n_tiers);
+    return r->tiers[tier].n_ages ? fmax(r->tiers[tier].age_s, REPLACE_SOON_S) : (double)INFINITY;
 }
 
 bool replace_is_free_name(const struct replace *r, uint64_t key)
@@ -553,6 +618,7 @@ void replace_stats(const struct replace *r, uint32_t tier, struct replace_stats 
         .n_entries = t->n_entries,
         .n_candidates = t->n_candidates,
         .n_evicted = t->n_evicted,
+        .survival_s = replace_survival_s(r, tier),
         .clock = t->clock,
         .order = r->policy == REPLACE_CONTEST ? order_names[t->order] : "",
         .n_switches = t->n_switches,
@@ -579,6 +645,7 @@ static void check_tier(const struct replace *r, uint32_t tier)
         if (!e->in_tree)
             continue;
         ASSERT((p->pos[0] != REPLACE_NONE) == should);
+        ASSERT(p->due == INFINITY || (e->n_expected && p->due == e->due_s));
         n_children += p->n_children;
         n_candidates += should;
         if (!p->present)

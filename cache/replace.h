@@ -32,13 +32,23 @@
  * contest begins with worth. Prompts that never come again rank low there and leave first: the
  * order itself is the admission filter.
  *
+ * What somebody waits for has a due time: the earliest at which it is expected to be used. Two
+ * classes leave a tier in this order:
+ *   1. what nobody waits for, and what is due later than the time for which that survives in the
+ *      tier anyway: mixed together, in the policy's order;
+ *   2. what is due sooner, that which is due last first; of equals in the policy's order.
+ * How long the first survives is measured: a decayed mean, over victims that nobody waited for, of
+ * the time since their last use; at least REPLACE_SOON_S, and infinite without any victim yet. An
+ * entry's class is decided when its due time is told and when it comes into the tier, never by time
+ * passing: so who waits tells it again now and then.
+ *
  * What a policy knows about an entry that left the tree stays until the room is needed for another
  * one (n_entries_max): a document that comes back finds its count again. So give n_entries_max
  * room for several times what fits into the tiers; 4 times more is what was measured
  * (loadgen/cachesim/README.md).
  *
- * Owns    everything it allocates at create; nothing is allocated later. No clock, no I/O: equal
- *         events give equal victims.
+ * Owns    everything it allocates at create; nothing is allocated later. No clock but what
+ *         replace_time() tells, no I/O: equal events give equal victims.
  * Thread  one at a time.
  * Errors  ERR_NOMEM and ERR_INVALID at create; ERR_NO_BLOCKS where nothing can be evicted, a
  *         normal answer. Wrong events (unpin without pin, ...) are bugs: ASSERT.
@@ -56,6 +66,7 @@ extern "C" {
 #endif
 
 #define REPLACE_N_TIERS_MAX 4
+#define REPLACE_SOON_S 1.0 /* what is due within it leaves late, however fast others come and go */
 #define REPLACE_NONE UINT32_MAX
 
 /* One set of constants for every workload; loadgen/cachesim/README.md says on which halves of which
@@ -121,9 +132,13 @@ struct replace_access {
 
 /* A request has this entry on its path; call it from the root on, once per request. */
 void replace_accessed(struct replace *r, uint32_t id, const struct replace_access *access);
-/* delta > 0: so many waiting requests will use it; < 0: so many came or left. What is expected goes
- * last, in the order of the policy. */
+/* delta > 0: so many waiting requests will use it; < 0: so many came or left. The first one makes
+ * it due now until replace_due() says better: it leaves last. */
 void replace_expect(struct replace *r, uint32_t id, int delta);
+/* It is expected, at due_s for the first time. The same time again: its class is decided anew. */
+void replace_due(struct replace *r, uint32_t id, double due_s);
+/* It is now_s; a time before the last one is none. Before the first call it is 0. */
+void replace_time(struct replace *r, double now_s);
 
 /* --- tiers --- */
 
@@ -158,12 +173,17 @@ struct replace_stats {
     uint32_t n_entries;     /* in this tier */
     uint32_t n_candidates;
     uint64_t n_evicted;
+    double survival_s;      /* replace_survival_s() */
     double clock;           /* of gdsf and pgdsf */
     const char *order;      /* contest: "worth", "clock" or "recency", which picks now; else "" */
     uint64_t n_switches;    /* contest */
 };
 
 uint32_t replace_n_expected(const struct replace *r, uint32_t id);
+/* INFINITY: nobody waits for it. */
+double replace_due_s(const struct replace *r, uint32_t id);
+/* How long lives in this tier what nobody waits for. */
+double replace_survival_s(const struct replace *r, uint32_t tier);
 /* Whether replace_enter(), replace_split() and replace_grow() would take this name. */
 bool replace_is_free_name(const struct replace *r, uint64_t key);
 bool replace_in_tier(const struct replace *r, uint32_t tier, uint32_t id);

@@ -5,12 +5,12 @@
 bool heap_less(const struct replace *r, uint32_t tier, uint32_t order, uint32_t a, uint32_t b)
 {
     const struct entry *ea = &r->entries[a], *eb = &r->entries[b];
-    double ka = place_of(r, tier, a)->key[order], kb = place_of(r, tier, b)->key[order];
+    const struct place *pa = place_of(r, tier, a), *pb = place_of(r, tier, b);
 
-    if ((ea->n_expected > 0) != (eb->n_expected > 0))
-        return ea->n_expected == 0;
-    if (ka != kb)
-        return ka < kb;
+    if (pa->due != pb->due)
+        return pa->due > pb->due;
+    if (pa->key[order] != pb->key[order])
+        return pa->key[order] < pb->key[order];
     if (ea->stamp != eb->stamp)
         return ea->stamp < eb->stamp;
     return a < b;

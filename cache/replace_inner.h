@@ -26,6 +26,9 @@ enum { ORDER_WORTH, ORDER_CLOCK, ORDER_RECENCY }; /* of contest; other policies 
 #define KEYS_PER_TURNOVER 16.0 /* of recency */
 #define CLOCK_USES_MAX 64.0
 
+/* Victims over which the age at leaving is averaged. */
+#define SURVIVAL_MEMORY 32u
+
 struct entry {
     uint64_t key;
     uint64_t bytes;
@@ -37,6 +40,8 @@ struct entry {
     uint32_t parent, depth;
     uint32_t n_children;     /* in the tree */
     uint32_t n_expected;
+    double due_s;            /* the earliest of those; read while there are any */
+    double used_s;           /* when it was used or unpinned for the last time */
     uint32_t older, newer;   /* of those that left the tree; newer also links unused ids */
     bool in_tree;
     bool known;              /* in the tree or remembered */
@@ -44,6 +49,7 @@ struct entry {
 
 struct place {
     double key[N_ORDERS_MAX]; /* the priority; larger stays longer */
+    double due;               /* of those that leave last; INFINITY: of the others */
     double score;             /* contest: uses, decayed up to `scored_at` */
     double scored_at;         /* in turnovers */
     uint32_t pos[N_ORDERS_MAX]; /* in the heaps, or REPLACE_NONE */
@@ -68,6 +74,8 @@ struct tier {
     uint32_t n_candidates;
     uint32_t order;           /* which heap picks */
     uint64_t n_evicted, n_switches;
+    double age_s;             /* decayed mean of what left that nobody waited for */
+    uint32_t n_ages;
     double clock;
     double turnovers;         /* inserted bytes / capacity: the time of this tier */
     double judged_at;         /* contest: turnovers at the last decay */
@@ -84,6 +92,7 @@ struct replace {
     uint32_t unused;          /* stack of ids never used */
     uint32_t oldest, newest;  /* of those that left the tree */
     uint64_t n_uses;
+    double now_s;
     uint64_t memory_bytes;
     struct map by_key;
     struct entry *entries;    /* [n_entries_max] */

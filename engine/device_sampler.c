@@ -138,7 +138,7 @@ static void hand_out(struct device_sampler *ds)
     }
 }
 
-static enum status run_round(struct device_sampler *ds)
+static enum status launch_round(struct device_sampler *ds)
 {
     struct device *d = ds->c.device;
     uint32_t n = ds->n_rows;
@@ -156,15 +156,22 @@ static enum status run_round(struct device_sampler *ds)
 
     if (n == 0)
         return OK;
-    if ((s = device_upload_async(d, NULL, ds->device, ds->host,
-                                 rows_bytes(&ds->c) + ds->n_list_bytes)) != OK ||
-        (s = device_ops(d)->sample(d, NULL, &p)) != OK ||
-        (s = device_download_async(d, NULL, ds->out_host, ds->out_device,
-                                   out_bytes(n, ds->n_top))) != OK ||
-        (s = device_stream_wait(d, NULL)) != OK)
+    s = device_upload_async(d, NULL, ds->device, ds->host,
+                            rows_bytes(&ds->c) + ds->n_list_bytes);
+    if (s == OK)
+        s = device_ops(d)->sample(d, NULL, &p);
+    return s == OK ? device_download_async(d, NULL, ds->out_host, ds->out_device,
+                                           out_bytes(n, ds->n_top)) : s;
+}
+
+static enum status end_round(struct device_sampler *ds)
+{
+    enum status s = ds->n_rows ? device_stream_wait(ds->c.device, NULL) : OK;
+
+    if (s != OK)
         return s;
     hand_out(ds);
-    ds->n_done += n;
+    ds->n_done += ds->n_rows;
     begin_round(ds);
     return OK;
 }
@@ -215,7 +222,9 @@ enum status device_sampler_add(struct device_sampler *ds, const struct sampler_r
     if (ds->n_rows == ds->c.n_rows_max ||
         ds->n_list_bytes + row_list_bytes(n_seen, sp->n_logit_bias, row->n_banned) >
             ds->list_bytes) {
-        enum status s = run_round(ds);
+        enum status s = launch_round(ds);
+        if (s == OK)
+            s = end_round(ds);
         if (s != OK)
             return s;
     }
@@ -226,7 +235,12 @@ enum status device_sampler_add(struct device_sampler *ds, const struct sampler_r
     return OK;
 }
 
+enum status device_sampler_launch(struct device_sampler *ds)
+{
+    return launch_round(ds);
+}
+
 enum status device_sampler_finish(struct device_sampler *ds)
 {
-    return run_round(ds);
+    return end_round(ds);
 }

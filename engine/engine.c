@@ -26,6 +26,12 @@
 #define KV_HOLD_SHARE 0.25
 /* Waiting for the engine thread to come out of a step. */
 #define VIEW_WAIT_NS UINT64_C(10000000000)
+/* How long a step with prefill chunks should take. */
+#define CPU_STEP_MS 200.0
+#define GPU_STEP_MS 100.0
+/* FastServe's (papers.md 1.2). */
+#define GPU_STARVATION_MS 300.0
+#define COPY_BYTES ((size_t)4 << 20)
 #ifdef TARN_DEBUG
 #define CHECK_EACH_STEP true
 #else
@@ -36,7 +42,9 @@ void engine_config_init(struct engine_config *c)
 {
     *c = (struct engine_config){.device = "auto", .dtype = "auto", .kv_dtype = "auto",
                                 .quantization = "none",
-                                .load_format = "auto", .policy = "fcfs", .max_num_seqs = 64,
+                                .load_format = "auto", .policy = "skip-join-mlfq",
+                                .mlfq_variant = "tarn", .level_ratio = 2, .swap = "proactive", .profile_cost = true,
+                                .max_num_seqs = 64,
                                 .max_batched_tokens = 512, .max_queued = 1024,
                                 .gpu_memory_utilization = GPU_MEMORY_UTILIZATION,
                                 .segment_tokens = KV_SEGMENT_TOKENS_MAX, .prefix_caching = true,
@@ -347,19 +355,43 @@ static enum status create_sampler(struct engine *e)
     return e->candidates && e->raw_logits ? OK : ERR_NOMEM;
 }
 
-/* About what a core and a GPU do; the first prefills correct it. */
-static void estimate_cost(struct engine *e)
+/* About what a core and a GPU do. */
+static struct cost_estimate estimate_cost(const struct engine *e, const struct kv_pool *pool)
 {
     const struct model_config *m = &e->model;
     bool is_host = device_is_host(e->device);
-    struct cost_estimate c = {
+
+    return (struct cost_estimate){
         .weight_bytes = (double)e->weights.n_bytes,
         .flops_per_token = 2.0 * (double)e->weights.n_params,
         .flops_per_pair = 4.0 * m->n_layers * m->n_heads * m->head_dim,
+        .kv_bytes_per_token = (double)kv_block_bytes(pool) / KV_BLOCK_TOKENS,
         .bytes_per_s = is_host ? 2e10 : 2e12,
         .flops_per_s = is_host ? 1e11 * device_n_threads(e->device) : 3e14};
+}
 
-    cost_model_estimate(&e->cost, &c);
+/* T(cached, new, batch): measured, or kept from an earlier start. Without it the server goes on with
+ * an estimate, which the first prefills scale. */
+static void obtain_cost(struct engine *e, const struct kv_pool *pool)
+{
+    const struct engine_config *c = &e->config;
+    struct cost_profile_config p = {
+        .device = e->device, .forward = e->forward, .batch = &e->batch,
+        .pool = cache_pool(e->cache), .segment_tokens = c->segment_tokens,
+        .n_vocab = e->model.n_vocab, .n_rows_max = c->max_batched_tokens,
+        .n_seqs_max = c->max_num_seqs, .n_tokens_max = c->max_model_len,
+        .estimate = estimate_cost(e, pool), .dir = c->cost_dir, .subject = &e->cost_subject};
+    struct buf why;
+
+    if (!c->profile_cost)
+        return;
+    buf_init(&why, BUF_WHY_MAX);
+    cost_profile_subject(&e->cost_subject, e->fingerprint, &p);
+    enum status s = cost_profile_obtain(&e->cost, &p, &e->profile, &why);
+    if (s != OK)
+        log_event(LOG_WARN, "the profile of step times is not whole", "why=\"%s\"",
+                  buf_str(&why));
+    buf_fini(&why);
 }
 
 static double miss_seconds(const void *arg, uint32_t n_cached, uint32_t n_new)
@@ -369,7 +401,7 @@ static double miss_seconds(const void *arg, uint32_t n_cached, uint32_t n_new)
 
 static uint32_t n_host_blocks(const struct engine_config *c, uint64_t block_bytes)
 {
-    uint64_t n = c->prefix_caching ? c->kv_host_bytes / block_bytes : 0;
+    uint64_t n = c->kv_host_bytes / block_bytes;
 
     return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX; /* cache_create() says when it is too much */
 }
@@ -387,33 +419,60 @@ static struct cache_config cache_shape(const struct engine *e, const struct kv_p
         .seconds = miss_seconds, .seconds_arg = &e->cost};
 }
 
-static enum status create_loop_state(struct engine *e, const struct kv_pool *pool, struct buf *why)
+/* Seconds to copy a token's KV between host and device memory; 0 where nothing is copied. */
+static double measure_copy(struct engine *e)
+{
+    uint64_t token_bytes = e->info.kv_block_bytes / KV_BLOCK_TOKENS, t0 = 0;
+    void *host = device_alloc_pinned(e->device, COPY_BYTES);
+    void *device = device_alloc(e->device, COPY_BYTES);
+    enum status s = host && device ? OK : ERR_NOMEM;
+
+    for (int i = 0; s == OK && i < 2; i++) { /* the first one touches everything */
+        t0 = clock_now_ns();
+        s = device_upload_async(e->device, NULL, device, host, COPY_BYTES);
+        if (s == OK)
+            s = device_stream_wait(e->device, NULL);
+    }
+    double seconds = (double)(clock_now_ns() - t0) * 1e-9;
+    device_free(e->device, device);
+    device_free_pinned(e->device, host);
+    return s == OK ? seconds / COPY_BYTES * (double)token_bytes : 0;
+}
+
+static enum status create_lineup(struct engine *e, struct buf *why)
 {
     const struct engine_config *c = &e->config;
-    uint32_t n_seqs = c->max_num_seqs;
-    struct cache_config cache = cache_shape(e, pool);
-    struct forward_config fwd = forward_shape(e, c->max_model_len);
-    struct scheduler_config sched = {c->policy, e->n_slots, n_seqs, c->max_batched_tokens};
+    bool is_host = device_is_host(e->device), ahead = !strcmp(c->swap, "proactive");
+    double step_ms = is_host ? CPU_STEP_MS : GPU_STEP_MS;
+    double starvation_ms = is_host ? 0 : GPU_STARVATION_MS; /* 0: the scheduler's own default */
+    struct lineup_config l = {
+        .cache = e->cache, .swap_ahead = ahead,
+        .copy_s_per_token = is_host || !c->kv_host_bytes ? 0 : measure_copy(e),
+        .scheduler = {.policy = c->policy, .n_slots = e->n_slots,
+                      .n_running_max = c->max_num_seqs, .n_tokens_max = c->max_batched_tokens,
+                      .step_s_max = (c->max_step_ms > 0 ? c->max_step_ms : step_ms) * 1e-3,
+                      .cost = &e->cost, .quantum_s = c->quantum_ms * 1e-3,
+                      .ratio = c->level_ratio,
+                      .starvation_s = (c->starvation_ms > 0 ? c->starvation_ms
+                                                            : starvation_ms) * 1e-3,
+                      .variant = c->mlfq_variant,
+                      .reserve_blocks = c->kv_reserve_blocks}};
+
+    if (!ahead && strcmp(c->swap, "reactive"))
+        return buf_why(why, ERR_INVALID, "--kv-swap %s is unknown; proactive and reactive are "
+                       "known", c->swap);
+    return lineup_create(&e->lineup, &l, why);
+}
+
+static enum status create_tables(struct engine *e, struct buf *why)
+{
     enum status s;
 
-    if (c->kv_host_bytes > 0 && c->prefix_caching && cache.n_host_blocks == 0)
-        return buf_why(why, ERR_INVALID, "--kv-host-bytes holds less than one KV block of %zu "
-                       "bytes; raise it, or leave it out", kv_block_bytes(pool));
-    if (fwd.n_blocks_max == UINT32_MAX)
-        return buf_why(why, ERR_INVALID, "--max-num-seqs times --max-model-len is too large");
-    if ((s = cache_create(&e->cache, &cache, why)) != OK)
-        return s;
-    if ((s = scheduler_create(&e->scheduler, &sched, why)) != OK)
-        return s;
-    if ((s = forward_create(&e->forward, &fwd)) != OK ||
-        (s = batch_create(&e->batch, c->max_batched_tokens, n_seqs, n_seqs,
-                          fwd.n_blocks_max)) != OK ||
-        (s = ring_init(&e->submitted, e->n_slots)) != OK)
-        return buf_why(why, s, "out of memory for the step buffers");
     e->seqs = calloc(e->n_slots, sizeof *e->seqs);
     e->free_slots = calloc(e->n_slots, sizeof *e->free_slots);
+    e->live_slots = calloc(e->n_slots, sizeof *e->live_slots);
     e->intake = calloc(e->n_slots, sizeof *e->intake);
-    if (!e->seqs || !e->free_slots || !e->intake)
+    if (!e->seqs || !e->free_slots || !e->live_slots || !e->intake)
         return buf_why(why, ERR_NOMEM, "out of memory for the sequence table");
     if ((s = create_sampler(e)) != OK)
         return buf_why(why, s, "out of memory for sampling");
@@ -424,11 +483,40 @@ static enum status create_loop_state(struct engine *e, const struct kv_pool *poo
     return OK;
 }
 
+static enum status create_loop_state(struct engine *e, const struct kv_pool *pool, struct buf *why)
+{
+    const struct engine_config *c = &e->config;
+    uint32_t n_seqs = c->max_num_seqs;
+    struct cache_config cache = cache_shape(e, pool);
+    struct forward_config fwd = forward_shape(e, c->max_model_len);
+    struct cost_estimate estimate = estimate_cost(e, pool);
+    enum status s;
+
+    if (c->kv_host_bytes > 0 && cache.n_host_blocks == 0)
+        return buf_why(why, ERR_INVALID, "--kv-host-bytes holds less than one KV block of %zu "
+                       "bytes; raise it, or leave it out", kv_block_bytes(pool));
+    if (fwd.n_blocks_max == UINT32_MAX)
+        return buf_why(why, ERR_INVALID, "--max-num-seqs times --max-model-len is too large");
+    if ((s = cache_create(&e->cache, &cache, why)) != OK)
+        return s;
+    if ((s = forward_create(&e->forward, &fwd)) != OK ||
+        (s = batch_create(&e->batch, c->max_batched_tokens, n_seqs, n_seqs,
+                          fwd.n_blocks_max)) != OK ||
+        (s = ring_init(&e->submitted, e->n_slots)) != OK)
+        return buf_why(why, s, "out of memory for the step buffers");
+    cost_model_estimate(&e->cost, &estimate);
+    obtain_cost(e, pool);
+    s = create_lineup(e, why);
+    return s == OK ? create_tables(e, why) : s;
+}
+
 static void init_stats(struct engine_stats *st)
 {
     hist_init(&st->ttft_s, hist_bounds_ttft_s, ARRAY_SIZE(hist_bounds_ttft_s));
     hist_init(&st->itl_s, hist_bounds_itl_s, ARRAY_SIZE(hist_bounds_itl_s));
     hist_init(&st->tpot_s, hist_bounds_itl_s, ARRAY_SIZE(hist_bounds_itl_s));
+    hist_init(&st->step_s, hist_bounds_step_s, ARRAY_SIZE(hist_bounds_step_s));
+    hist_init(&st->gap_s, hist_bounds_gap_s, ARRAY_SIZE(hist_bounds_gap_s));
     struct hist *long_ones[] = {&st->e2e_s, &st->queue_s, &st->prefill_s, &st->decode_s,
                                 &st->inference_s};
     struct hist *of_tokens[] = {&st->prompt_tokens, &st->generation_tokens, &st->computed_tokens,
@@ -537,7 +625,7 @@ enum status engine_open(struct engine **out, const struct engine_config *config,
     init_stats(&e->live);
     e->shared = e->live;
     e->config = *config;
-    e->n_slots = config->max_queued + 2 * config->max_num_seqs;
+    e->n_slots = config->max_queued + config->max_num_seqs;
     e->model_dir = strdup(config->model_dir);
     if (!e->model_dir)
         s = buf_why(why, ERR_NOMEM, "out of memory");
@@ -552,14 +640,14 @@ enum status engine_open(struct engine **out, const struct engine_config *config,
     if (s == OK)
         s = size_pool(e, &pool, why);
     if (s == OK) {
-        estimate_cost(e);
+        make_fingerprint(e, &pool);
+        e->info.kv_block_bytes = kv_block_bytes(&pool);
         s = create_loop_state(e, &pool, why);
     }
     if (s != OK) {
         engine_close(e);
         return s;
     }
-    make_fingerprint(e, &pool);
     fill_info(e, &pool, t0);
     engine_publish_stats(e);
     *out = e;
@@ -587,6 +675,20 @@ bool engine_drained(const struct engine *e)
     return atomic_load(&e->draining) && atomic_load(&e->n_inside) == 0;
 }
 
+/* What was learned since the start goes into the file for the next one. */
+static void keep_cost(const struct engine *e)
+{
+    struct buf why;
+
+    if (!e->profile.is_kept)
+        return;
+    buf_init(&why, BUF_WHY_MAX);
+    if (cost_model_save(&e->cost, e->config.cost_dir, &e->cost_subject, &why) != OK)
+        log_event(LOG_WARN, "the profile of step times is not saved", "why=\"%s\"",
+                  buf_str(&why));
+    buf_fini(&why);
+}
+
 void engine_close(struct engine *e)
 {
     if (!e)
@@ -599,7 +701,8 @@ void engine_close(struct engine *e)
     }
     device_sampler_destroy(e->device_sampler);
     forward_destroy(e->forward);
-    scheduler_destroy(e->scheduler);
+    keep_cost(e);
+    lineup_destroy(&e->lineup);
     cache_destroy(e->cache);
     batch_destroy(&e->batch);
     ring_fini(&e->submitted);
@@ -609,6 +712,7 @@ void engine_close(struct engine *e)
     device_close(e->device);
     free(e->seqs);
     free(e->free_slots);
+    free(e->live_slots);
     free(e->intake);
     free(e->candidates);
     free(e->raw_logits);
@@ -631,18 +735,13 @@ static enum status enter(struct engine *e, struct buf *why)
         return buf_why(why, ERR_UNAVAILABLE, DEVICE_FAILED_WORDS);
     if (atomic_load(&e->draining))
         return buf_why(why, ERR_UNAVAILABLE, "the server is shutting down");
-    if (atomic_fetch_add(&e->n_queued, 1) >= e->config.max_queued) {
-        atomic_fetch_sub(&e->n_queued, 1);
-        atomic_fetch_add(&e->n_rejected, 1);
-        return buf_why(why, ERR_BUSY, "%u requests are waiting already (--max-num-queued-reqs); "
-                       "try again later", e->config.max_queued);
-    }
+    /* Those that were preempted wait as well: what is inside counts, not what never ran. */
     if (atomic_fetch_add(&e->n_inside, 1) >= e->n_slots) {
         atomic_fetch_sub(&e->n_inside, 1);
-        atomic_fetch_sub(&e->n_queued, 1);
         atomic_fetch_add(&e->n_rejected, 1);
-        return buf_why(why, ERR_BUSY, "all %u request slots are taken; try again later",
-                       e->n_slots);
+        return buf_why(why, ERR_BUSY, "%u requests are waiting already (--max-num-queued-reqs), "
+                       "beside %u that run; try again later", e->config.max_queued,
+                       e->config.max_num_seqs);
     }
     return OK;
 }
@@ -665,7 +764,6 @@ enum status engine_submit(struct engine *e, struct request *r, struct buf *why)
     s = ring_push(&e->submitted, r);
     if (s != OK) {
         atomic_fetch_sub(&e->n_inside, 1);
-        atomic_fetch_sub(&e->n_queued, 1);
         request_unref(r);
         return buf_why(why, s, s == ERR_BUSY ? "too many requests are waiting; try again later"
                                              : "the server is shutting down");

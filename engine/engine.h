@@ -20,6 +20,7 @@
 #include "cache/cache.h"
 #include "engine/chat_template.h"
 #include "engine/request.h"
+#include "engine/scheduler.h"
 #include "engine/tokenizer.h"
 
 struct engine;
@@ -33,7 +34,18 @@ struct engine_config {
     uint32_t quantization_group;  /* 32 or 128; 0 = the best for that type */
     const char *kv_dtype;         /* "auto" (what `dtype` comes to), "f32", "bf16", "f16" */
     const char *load_format;      /* "auto" or "dummy" (random weights, config.json only needed) */
-    const char *policy;           /* "fcfs" */
+    const char *policy;           /* of scheduling: scheduler_policies() */
+    double max_step_ms;           /* prefill chunks are cut for it; 0: 200 on a CPU, 100 on a GPU */
+    double quantum_ms;            /* of the top level; 0: a decode step */
+    double level_ratio;           /* of quanta, at least 1.1 */
+    double starvation_ms;         /* 0: max(3 s, 100 decode steps) on a CPU, 300 ms on a GPU */
+    const char *mlfq_variant;     /* scheduler_variants() */
+    uint32_t kv_reserve_blocks;   /* free for newcomers; 0: one for each sequence that may run */
+    const char *swap;             /* "proactive": spill and fetch ahead; "reactive": when the room is
+                                     needed */
+    const char *cost_dir;         /* where the profile of T(cached, new, batch) is kept; NULL: it is
+                                     measured at every start */
+    bool profile_cost;            /* false: the first prefills tell (tests) */
     uint32_t n_threads;           /* 0 = all cores of this process */
     uint32_t max_model_len;       /* 0 = the model's, cut to what the KV pool holds */
     uint32_t max_num_seqs;
@@ -124,6 +136,11 @@ struct engine_stats {
     uint64_t n_steps, n_prompt_tokens, n_prompt_tokens_cached, n_generation_tokens;
     uint64_t n_prompt_tokens_in[CACHE_N_TIERS]; /* of those cached, by where they lay */
     uint64_t n_preemptions, n_rejected;
+    struct scheduler_stats scheduler;
+    uint64_t n_plans_ahead;        /* of the steps: planned while the one before ran */
+    double cost_error;             /* moving mean of |expected - seen| / seen of steps' times */
+    struct hist step_s;            /* from a step's plan to its tokens */
+    struct hist gap_s;             /* of it, and between two steps, what the device did not compute */
     uint64_t n_finished[FINISH_ERROR + 1];
     struct hist ttft_s, itl_s, e2e_s, queue_s, prefill_s, decode_s, inference_s, tpot_s;
     struct hist prompt_tokens, generation_tokens, step_tokens;

@@ -12,27 +12,22 @@
 
 #include "base/ring.h"
 #include "engine/batch.h"
-#include "engine/cost_model.h"
+#include "engine/cost_profile.h"
 #include "engine/device_sampler.h"
 #include "engine/engine.h"
 #include "engine/forward.h"
+#include "engine/lineup.h"
 #include "engine/model.h"
 #include "engine/sampler.h"
-#include "engine/scheduler.h"
 #include "engine/weights.h"
 
 /* Ids that one row may have banned (min_tokens). */
 #define N_BANNED_MAX (MODEL_N_EOS_MAX + REQUEST_N_STOP_IDS_MAX)
 
-/* A request inside the engine: its tokens and its block table. */
+/* A request inside the engine. Its KV, and how far it is: lineup.seqs[slot]. */
 struct sequence {
     struct request *req;         /* NULL: the slot is free */
-    struct cache_seq *kv;
-    uint32_t n_known;            /* ids: the prompt's and the generated ones */
-    uint32_t n_computed;         /* of them in the cache */
-    bool admitted;               /* ran a step already: no longer counted as queued */
-    bool runs_alone;             /* no other sequence was in any of its steps */
-    double prefill_s;            /* of those steps */
+    uint32_t live_at;            /* place in live_slots */
     bool watches_text;           /* has stop strings, so it detokenizes */
     struct detok detok;
     struct sampler_state sampler;
@@ -56,7 +51,6 @@ struct engine {
     /* Any thread. */
     struct ring submitted;       /* struct request *, one reference each */
     atomic_uint n_inside;        /* submitted and not finished */
-    atomic_uint n_queued;        /* of them, never admitted */
     atomic_uint n_rejected;
     atomic_bool draining;
     atomic_bool stopping;
@@ -77,11 +71,12 @@ struct engine {
     bool thread_runs;
     struct cache *cache;
     struct forward *forward;
-    struct scheduler *scheduler;
+    struct lineup lineup;
     struct batch batch;
     struct sequence *seqs;       /* [n_slots] */
     uint32_t *free_slots;        /* stack */
     uint32_t n_free_slots;
+    uint32_t *live_slots;        /* [n_slots - n_free_slots] in no order */
     void **intake;               /* [n_slots] */
     struct device_sampler *device_sampler; /* NULL: tokens are picked on the host */
     struct sampler_candidate *candidates; /* [max_num_seqs, V]; NULL with a device_sampler */
@@ -89,7 +84,10 @@ struct engine {
     struct buf text;             /* scratch of the stop-string watch */
     struct engine_stats live;
     struct cost_model cost;
+    struct cost_profile_result profile;
+    struct cost_model_subject cost_subject; /* of the file that the model is kept in */
     uint64_t n_prefills_learned;
+    uint64_t computed_ns;        /* when the step before had its tokens; 0: nothing ran just before */
 };
 
 /* What a request is told that a failed device ended, or that came too late. */

@@ -86,6 +86,8 @@ struct request {
     /* Set before engine_submit(), constant after. */
     char id[REQUEST_ID_BYTES];
     int32_t priority;                  /* lower is sooner; 0 is usual */
+    uint64_t tenant;                   /* equal for requests of one tenant */
+    uint64_t session;                  /* equal for requests of one session; 0: none */
     struct sampling sampling;
     struct stopping stopping;
     struct cache_prompt prompt;        /* ids, span ends, keys: owned by the request */

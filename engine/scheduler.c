@@ -1,50 +1,144 @@
+/* scheduler.c - lifecycle, events, looking. The plan: scheduler_plan.c; the order:
+ * scheduler_policies.c. */
 #include "engine/scheduler.h"
 
+#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/check.h"
 #include "engine/scheduler_internal.h"
 
-static const struct policy *const policies[] = {&policy_fcfs};
+#define N_TENANTS_MAX 1024
+#define N_IDLE_SESSIONS_MAX 4096
+/* Without a cost model. */
+#define STEP_S 0.010
+#define TOKEN_S 0.0001
+/* The context that a decode step is priced at. */
+#define USUAL_CONTEXT 512
+/* Of a KV block, about. */
+#define TOKENS_PER_BLOCK 32
+/* Of the moving mean of what it costs to bring one back. */
+#define RESTORE_RATE 0.05
 
-const char *scheduler_policies(void)
+/* --- seconds --- */
+
+double prefill_seconds(const struct scheduler *s, uint32_t n_cached, uint32_t n_new)
 {
-    return "fcfs";
+    return cost_model_seconds(s->config.cost, n_cached, n_new);
 }
 
-static const struct policy *find_policy(const char *name)
+double decode_seconds(const struct scheduler *s, uint32_t n_cached, uint32_t n_seqs)
 {
-    for (size_t i = 0; i < ARRAY_SIZE(policies); i++)
-        if (!strcmp(policies[i]->name, name))
-            return policies[i];
-    return NULL;
+    return cost_model_decode_seconds(s->config.cost, n_cached, n_seqs);
+}
+
+double next_iteration_seconds(const struct scheduler *s, const struct entry *e)
+{
+    uint32_t left = entry_left(e);
+
+    return left > 1 ? prefill_seconds(s, entry_computed(e), left)
+                    : decode_seconds(s, entry_computed(e), s->config.n_running_max);
+}
+
+/* --- lifecycle --- */
+
+static enum status check_config(const struct scheduler_config *c, struct buf *why)
+{
+    if (c->ratio != 0 && !(c->ratio >= 1.1 && c->ratio <= 16))
+        return buf_why(why, ERR_INVALID, "--level-ratio %g: expected 1.1 to 16", c->ratio);
+    if (c->quantum_s != 0 && !(c->quantum_s > 0 && c->quantum_s <= 3600))
+        return buf_why(why, ERR_INVALID, "--quantum-ms %g: expected above 0, at most 3600000",
+                       c->quantum_s * 1e3);
+    if (!(c->starvation_s >= 0))
+        return buf_why(why, ERR_INVALID, "--starvation-ms: expected 0 or more");
+    if (!(c->step_s_max >= 0))
+        return buf_why(why, ERR_INVALID, "--max-step-ms: expected 0 or more");
+    return OK;
+}
+
+/* A step takes 10 ms whatever decodes in it, a prefill 0.1 ms a token. */
+static void make_own_cost(struct scheduler *s)
+{
+    static const uint32_t cached[] = {0, 1 << 20}, fresh[] = {1, 1 << 20}, batch[] = {1, 1 << 20};
+    static const double seconds[] = {TOKEN_S, TOKEN_S * (1 << 20), TOKEN_S, TOKEN_S * (1 << 20)};
+    static const double decode[] = {STEP_S, STEP_S, STEP_S, STEP_S};
+    struct cost_points points = {cached, fresh, batch, 2, 2, 2, seconds, decode};
+    enum status st = cost_model_init(&s->own_cost, &points, NULL);
+
+    ASSERT(st == OK);
+    s->config.cost = &s->own_cost;
+}
+
+static void set_defaults(struct scheduler *s)
+{
+    struct scheduler_config *c = &s->config;
+    double step_s;
+
+    if (!c->cost)
+        make_own_cost(s);
+    step_s = s->decode_s = decode_seconds(s, USUAL_CONTEXT, c->n_running_max);
+    if (c->ratio == 0)
+        c->ratio = 2;
+    if (c->quantum_s == 0)
+        c->quantum_s = step_s;
+    if (c->starvation_s == 0)
+        c->starvation_s = fmax(3, 100 * step_s);
+    s->starvation_ns = c->starvation_s < 1e9 ? (uint64_t)(c->starvation_s * NS_PER_S) : UINT64_MAX;
+    policy_init_levels(s);
+}
+
+static enum status allocate(struct scheduler *s)
+{
+    uint32_t n = s->config.n_slots, n_run = s->config.n_running_max;
+    enum status st = order_init(&s->order, n);
+
+    if (st == OK)
+        st = tenants_init(&s->tenants, n < N_TENANTS_MAX ? n + 1 : N_TENANTS_MAX);
+    if (st == OK)
+        st = trajectories_init(&s->trajectories, n + N_IDLE_SESSIONS_MAX);
+    s->entries = calloc(n, sizeof *s->entries);
+    s->running = calloc(n_run, sizeof *s->running);
+    s->items = calloc(n_run, sizeof *s->items);
+    s->chunks = calloc(n_run, sizeof *s->chunks);
+    s->preempt = calloc(n_run, sizeof *s->preempt);
+    s->is_victim = calloc(n_run, sizeof *s->is_victim);
+    return st == OK && s->entries && s->running && s->items && s->chunks && s->preempt &&
+                   s->is_victim ? OK : ERR_NOMEM;
 }
 
 enum status scheduler_create(struct scheduler **out, const struct scheduler_config *config,
                              struct buf *why)
 {
-    const struct policy *policy = find_policy(config->policy);
+    const struct policy *policy = policy_find(config->policy);
+    enum mlfq_variant variant = MLFQ_TARN;
     struct scheduler *s;
+    enum status st;
 
     *out = NULL;
     if (!policy)
         return buf_why(why, ERR_INVALID, "unknown scheduling policy %s; known: %s",
                        config->policy, scheduler_policies());
-    ASSERT(config->n_running_max >= 1 && config->n_tokens_max >= 1);
+    if (config->variant && !variant_find(config->variant, &variant))
+        return buf_why(why, ERR_INVALID, "unknown MLFQ variant %s; known: %s", config->variant,
+                       scheduler_variants());
+    st = check_config(config, why);
+    if (st != OK)
+        return st;
+    ASSERT(config->n_running_max >= 1 && config->n_tokens_max >= 1 && config->n_slots >= 1);
     s = calloc(1, sizeof *s);
     if (!s)
         return buf_why(why, ERR_NOMEM, "out of memory");
     s->config = *config;
+    if (s->config.n_running_max > config->n_tokens_max) /* each of them runs a token a step */
+        s->config.n_running_max = config->n_tokens_max;
     s->policy = policy;
-    s->entries = calloc(config->n_slots, sizeof *s->entries);
-    s->waiting.slots = calloc(config->n_slots, sizeof(uint32_t));
-    s->running.slots = calloc(config->n_slots, sizeof(uint32_t));
-    s->items = calloc(config->n_slots, sizeof *s->items);
-    s->preempt = calloc(config->n_slots, sizeof(uint32_t));
-    if (!s->entries || !s->waiting.slots || !s->running.slots || !s->items || !s->preempt) {
+    s->variant = policy->has_levels ? variant : MLFQ_TARN;
+    s->oldest = s->newest = ORDER_NONE;
+    set_defaults(s);
+    st = allocate(s);
+    if (st != OK) {
         scheduler_destroy(s);
-        return buf_why(why, ERR_NOMEM, "out of memory");
+        return buf_why(why, st, "out of memory for %u scheduler slots", config->n_slots);
     }
     *out = s;
     return OK;
@@ -54,146 +148,324 @@ void scheduler_destroy(struct scheduler *s)
 {
     if (!s)
         return;
+    order_fini(&s->order);
+    tenants_fini(&s->tenants);
+    trajectories_fini(&s->trajectories);
     free(s->entries);
-    free(s->waiting.slots);
-    free(s->running.slots);
+    free(s->running);
     free(s->items);
+    free(s->chunks);
     free(s->preempt);
+    free(s->is_victim);
     free(s);
 }
 
-bool entry_before(const struct entry *a, const struct entry *b)
+/* --- entries --- */
+
+uint32_t entry_computed(const struct entry *e)
 {
-    if (a->priority != b->priority)
-        return a->priority < b->priority;
-    return a->order < b->order;
+    return e->n_computed + e->n_flying;
 }
 
-void queue_insert(struct scheduler *s, struct queue *q, uint32_t slot)
+uint32_t entry_known(const struct entry *e)
 {
-    uint32_t i = q->n++;
-
-    /* From the back: a newcomer of usual priority is in its place at once. */
-    while (i > 0 && entry_before(&s->entries[slot], &s->entries[q->slots[i - 1]])) {
-        q->slots[i] = q->slots[i - 1];
-        i--;
-    }
-    q->slots[i] = slot;
+    return e->n_known + (entry_computed(e) == e->n_known);
 }
 
-void queue_remove(struct queue *q, uint32_t slot)
+uint32_t entry_left(const struct entry *e)
 {
-    uint32_t i = 0;
+    return entry_known(e) - entry_computed(e);
+}
 
-    while (i < q->n && q->slots[i] != slot)
-        i++;
-    ASSERT(i < q->n);
-    memmove(q->slots + i, q->slots + i + 1, (q->n - i - 1) * sizeof *q->slots);
-    q->n--;
+/* Numbers of priority in the order of service, above 0: 0 is for those who are moved up. */
+static uint64_t priority_bits(int32_t priority)
+{
+    uint32_t bits = (uint32_t)priority ^ 0x80000000u;
+
+    return bits ? bits : 1;
+}
+
+static struct order_key key_of(const struct scheduler *s, uint32_t slot)
+{
+    const struct entry *e = &s->entries[slot];
+
+    if (e->is_urgent)
+        return (struct order_key){.low = e->urgent_no};
+    struct order_key key = s->policy->place(s, slot);
+    key.high = priority_bits(e->priority) << 32 | e->level;
+    return key;
+}
+
+void entry_placed(struct scheduler *s, uint32_t slot)
+{
+    if (order_move(&s->order, slot, key_of(s, slot)))
+        s->version++;
+}
+
+/* In order of arrival at the level. Fronts count down from the middle. */
+#define RANK_MIDDLE (UINT64_C(1) << 63)
+
+static void set_rank(struct scheduler *s, uint32_t slot, bool to_front)
+{
+    struct entry *e = &s->entries[slot];
+    uint64_t n = s->n_ranked++;
+    uint32_t index = round_index(e->level, e->priority);
+
+    e->rank = to_front ? RANK_MIDDLE - 1 - n : RANK_MIDDLE + n;
+    if (s->variant != MLFQ_RELEASED) /* the authors know no tenants */
+        e->round = tenants_round(&s->tenants, e->tenant, index, s->round[index]);
+}
+
+void entry_to_level(struct scheduler *s, uint32_t slot, uint32_t level, bool to_front)
+{
+    struct entry *e = &s->entries[slot];
+
+    s->n_in_level[e->level]--;
+    s->n_in_level[level]++;
+    e->level = level;
+    e->charged_s = 0;
+    set_rank(s, slot, to_front);
+}
+
+void entry_found(struct entry *e, uint32_t n_computed)
+{
+    e->n_computed = n_computed;
+    e->has_lost = n_computed < e->n_had;
+}
+
+/* --- the list of those who may starve --- */
+
+void age_list_append(struct scheduler *s, uint32_t slot, uint64_t now_ns)
+{
+    struct entry *e = &s->entries[slot];
+
+    age_list_take(s, slot);
+    e->last_run_ns = now_ns;
+    e->is_listed = true;
+    e->older = s->newest;
+    e->newer = ORDER_NONE;
+    if (s->newest == ORDER_NONE)
+        s->oldest = slot;
+    else
+        s->entries[s->newest].newer = slot;
+    s->newest = slot;
+}
+
+void age_list_take(struct scheduler *s, uint32_t slot)
+{
+    struct entry *e = &s->entries[slot];
+
+    if (!e->is_listed)
+        return;
+    e->is_listed = false;
+    if (e->older == ORDER_NONE)
+        s->oldest = e->newer;
+    else
+        s->entries[e->older].newer = e->newer;
+    if (e->newer == ORDER_NONE)
+        s->newest = e->older;
+    else
+        s->entries[e->newer].older = e->older;
 }
 
 /* --- events --- */
 
-void scheduler_submit(struct scheduler *s, uint32_t slot, uint32_t n_known, int32_t priority,
+void scheduler_submit(struct scheduler *s, uint32_t slot, const struct sched_request *r,
                       uint64_t now_ns)
 {
-    ASSERT(slot < s->config.n_slots && s->entries[slot].state == ENTRY_NONE && n_known > 0);
-    s->entries[slot] = (struct entry){.state = ENTRY_WAITING, .n_known = n_known,
-                                      .priority = priority, .order = s->n_arrived++,
-                                      .arrived_ns = now_ns};
-    queue_insert(s, &s->waiting, slot);
+    struct entry *e = &s->entries[slot];
+    uint32_t n_cached = r->n_cached < r->n_known ? r->n_cached : r->n_known - 1;
+    bool goes_on;
+
+    ASSERT(slot < s->config.n_slots && e->state == ENTRY_NONE && r->n_known > 0);
+    *e = (struct entry){.state = ENTRY_WAITING, .n_known = r->n_known, .n_out_left = r->n_out_max,
+                        .priority = r->priority,
+                        .prefill_s = prefill_seconds(s, n_cached, r->n_known - n_cached),
+                        .arrival = s->n_arrived++};
+    e->tenant = tenants_enter(&s->tenants, r->tenant);
+    e->trajectory = trajectories_enter(&s->trajectories, r->session, now_ns, s->starvation_ns,
+                                       &goes_on);
+    s->policy->join(s, slot);
+    if (goes_on && s->policy->has_levels) {
+        const struct trajectory *t = &s->trajectories.v[e->trajectory];
+        if (t->level >= e->level) {
+            e->level = t->level;
+            e->charged_s = t->charged_s;
+        }
+    }
+    s->n_in_level[e->level]++;
+    set_rank(s, slot, false);
+    order_insert(&s->order, slot, key_of(s, slot));
+    age_list_append(s, slot, now_ns);
+    s->n_waiting++;
+    s->version++;
 }
 
-void scheduler_on_attach(struct scheduler *s, uint32_t slot, uint32_t n_computed)
+void scheduler_on_attach(struct scheduler *s, uint32_t slot, uint32_t n_computed, uint32_t n_run)
 {
     struct entry *e = &s->entries[slot];
 
-    ASSERT(slot < s->config.n_slots && e->state == ENTRY_RUNNING && n_computed < e->n_known);
-    e->n_computed = n_computed;
+    ASSERT(slot < s->config.n_slots && e->state == ENTRY_RUNNING);
+    ASSERT(n_run > 0 && n_computed + n_run <= e->n_known);
+    entry_found(e, n_computed);
+    e->n_flying = n_run;
+    s->version++;
+    if (!s->policy->has_levels)
+        entry_placed(s, slot);
+}
+
+void scheduler_on_restored(struct scheduler *s, uint32_t slot, double seconds)
+{
+    ASSERT(slot < s->config.n_slots && s->entries[slot].state == ENTRY_RUNNING && seconds >= 0);
+    s->restore_s += RESTORE_RATE * (seconds - s->restore_s);
 }
 
 void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uint32_t n_new,
-                         uint64_t now_ns)
+                         uint64_t step_ns, uint64_t now_ns)
 {
     struct entry *e = &s->entries[slot];
 
-    (void)now_ns; /* the event's time belongs to the interface; fcfs charges nobody */
-    ASSERT(slot < s->config.n_slots && e->state == ENTRY_RUNNING);
+    ASSERT(slot < s->config.n_slots && e->state == ENTRY_RUNNING && n_run == e->n_flying);
+    if (n_new != (e->n_computed + n_run == e->n_known))
+        s->version++; /* a plan that was made meanwhile expected something else */
     e->n_computed += n_run;
+    e->n_flying = 0;
     e->n_known += n_new;
     ASSERT(e->n_computed <= e->n_known);
+    e->n_out_left -= n_new && e->n_out_left > 0;
+    e->charged_s += (double)step_ns / NS_PER_S;
+    e->has_lost &= n_new == 0;
+    if (!e->has_lost)
+        age_list_append(s, slot, now_ns);
+    if (n_new > 0) {
+        e->is_urgent = false;
+        s->policy->ran(s, slot);
+    }
+    if (n_new > 0 || !s->policy->has_levels)
+        entry_placed(s, slot);
 }
 
-static void forget(struct scheduler *s, uint32_t slot)
+static void forget(struct scheduler *s, uint32_t slot, uint64_t now_ns)
 {
     struct entry *e = &s->entries[slot];
 
     ASSERT(slot < s->config.n_slots && e->state != ENTRY_NONE);
-    queue_remove(e->state == ENTRY_WAITING ? &s->waiting : &s->running, slot);
+    if (e->state == ENTRY_RUNNING) {
+        for (uint32_t i = e->running_at + 1; i < s->n_running; i++) {
+            s->running[i - 1] = s->running[i];
+            s->entries[s->running[i - 1]].running_at = i - 1;
+        }
+        s->n_running--;
+    } else {
+        s->n_waiting--;
+        s->n_started -= e->has_run;
+    }
+    tenants_refund(&s->tenants, e->tenant, round_index(e->level, e->priority),
+                   1 - e->charged_s / s->quantum_s[e->level]);
+    tenants_leave(&s->tenants, e->tenant);
+    if (e->trajectory != NO_TRAJECTORY)
+        trajectories_leave(&s->trajectories, e->trajectory, e->level, e->charged_s, now_ns);
+    age_list_take(s, slot);
+    order_remove(&s->order, slot);
+    s->n_in_level[e->level]--;
     e->state = ENTRY_NONE;
+    s->version++;
 }
 
-void scheduler_on_finish(struct scheduler *s, uint32_t slot)
+void scheduler_on_finish(struct scheduler *s, uint32_t slot, uint64_t now_ns)
 {
-    forget(s, slot);
+    forget(s, slot, now_ns);
 }
 
-void scheduler_on_cancel(struct scheduler *s, uint32_t slot)
+void scheduler_on_cancel(struct scheduler *s, uint32_t slot, uint64_t now_ns)
 {
-    forget(s, slot);
+    forget(s, slot, now_ns);
 }
 
-/* --- the plan --- */
-
-void plan_run(struct scheduler *s, uint32_t slot, uint32_t n_tokens)
-{
-    s->items[s->n_items++] = (struct plan_item){.slot = slot, .n_tokens = n_tokens};
-    s->n_tokens += n_tokens;
-}
-
-void plan_admit(struct scheduler *s, uint32_t slot, uint32_t n_cached, uint32_t n_tokens)
-{
-    struct entry *e = &s->entries[slot];
-
-    queue_remove(&s->waiting, slot);
-    e->state = ENTRY_RUNNING;
-    e->n_computed = n_cached;
-    queue_insert(s, &s->running, slot);
-    s->items[s->n_items++] = (struct plan_item){slot, n_tokens, n_cached, true};
-    s->n_tokens += n_tokens;
-}
-
-void plan_preempt(struct scheduler *s, uint32_t slot)
-{
-    struct entry *e = &s->entries[slot];
-
-    queue_remove(&s->running, slot);
-    e->state = ENTRY_WAITING;
-    e->n_computed = 0;
-    queue_insert(s, &s->waiting, slot);
-    s->preempt[s->n_preempt++] = slot;
-}
-
-void scheduler_plan(struct scheduler *s, uint64_t now_ns, const struct sched_view *view,
-                    struct plan *out)
-{
-    s->n_items = s->n_preempt = s->n_tokens = 0;
-    s->policy->plan(s, now_ns, view);
-    *out = (struct plan){s->items, s->n_items, s->n_tokens, s->preempt, s->n_preempt};
-}
+/* --- looking --- */
 
 uint32_t scheduler_n_running(const struct scheduler *s)
 {
-    return s->running.n;
+    return s->n_running;
 }
 
 uint32_t scheduler_n_waiting(const struct scheduler *s)
 {
-    return s->waiting.n;
+    return s->n_waiting;
 }
 
-uint32_t scheduler_waiting(const struct scheduler *s, uint32_t i)
+bool scheduler_next_waiting(const struct scheduler *s, uint32_t *slot)
 {
-    ASSERT(i < s->waiting.n);
-    return s->waiting.slots[i];
+    uint32_t at = *slot == ORDER_NONE ? order_first(&s->order) : order_next(&s->order, *slot);
+
+    while (at != ORDER_NONE && s->entries[at].state != ENTRY_WAITING)
+        at = order_next(&s->order, at);
+    *slot = at;
+    return at != ORDER_NONE;
+}
+
+double scheduler_pause_s(const struct scheduler *s, uint64_t session)
+{
+    return trajectories_pause_s(&s->trajectories, session);
+}
+
+uint32_t scheduler_reserve_blocks(const struct scheduler *s)
+{
+    const struct scheduler_config *c = &s->config;
+
+    return c->reserve_blocks ? c->reserve_blocks
+                             : c->n_running_max + c->n_tokens_max / TOKENS_PER_BLOCK;
+}
+
+void scheduler_stats(const struct scheduler *s, struct scheduler_stats *out)
+{
+    *out = (struct scheduler_stats){
+        .n_levels = s->policy->has_levels ? SCHEDULER_N_LEVELS : 1,
+        .starvation_s = s->starvation_ns == UINT64_MAX ? INFINITY
+                                                       : (double)starvation_now_ns(s) / NS_PER_S,
+        .n_preempted_for_place = s->n_preempted_for_place,
+        .n_preempted_for_memory = s->n_preempted_for_memory,
+        .n_starving = s->n_starving, .n_demoted = s->n_demoted};
+    for (uint32_t l = 0; l < out->n_levels; l++) {
+        out->n_in_level[l] = s->n_in_level[l];
+        out->quantum_s[l] = s->quantum_s[l];
+    }
+}
+
+void scheduler_check(const struct scheduler *s)
+{
+    uint32_t n_running = 0, n_waiting = 0, n_started = 0, n_listed = 0;
+    uint32_t n_in_level[SCHEDULER_N_LEVELS] = {0};
+    uint64_t before = 0;
+
+    order_check(&s->order);
+    for (uint32_t slot = 0; slot < s->config.n_slots; slot++) {
+        const struct entry *e = &s->entries[slot];
+        struct order_key want, has;
+
+        if (e->state == ENTRY_NONE)
+            continue;
+        n_running += e->state == ENTRY_RUNNING;
+        n_waiting += e->state == ENTRY_WAITING;
+        n_started += e->state == ENTRY_WAITING && e->has_run;
+        n_in_level[e->level]++;
+        ASSERT(e->state != ENTRY_RUNNING || s->running[e->running_at] == slot);
+        ASSERT(e->state == ENTRY_RUNNING || (e->n_flying == 0 && e->n_computed == 0));
+        ASSERT(e->is_urgent || e->is_listed);
+        n_listed += e->is_listed;
+        want = key_of(s, slot);
+        has = order_key_of(&s->order, slot);
+        ASSERT(want.high == has.high && want.middle == has.middle && want.low == has.low);
+    }
+    ASSERT(n_running == s->n_running && n_waiting == s->n_waiting);
+    ASSERT(n_started == s->n_started);
+    ASSERT(s->order.n == n_running + n_waiting);
+    for (uint32_t l = 0; l < SCHEDULER_N_LEVELS; l++)
+        ASSERT(n_in_level[l] == s->n_in_level[l]);
+    for (uint32_t slot = s->oldest; slot != ORDER_NONE; slot = s->entries[slot].newer) {
+        ASSERT(s->entries[slot].last_run_ns >= before);
+        before = s->entries[slot].last_run_ns;
+        n_listed--;
+    }
+    ASSERT(n_listed == 0);
 }

@@ -1,5 +1,8 @@
-/* The step loop: take what was submitted, let go of what was cancelled, ask the scheduler, run one
- * batch through the model, pick tokens, hand them out. Runs on the engine thread alone. */
+/* The step loop: take what was submitted, let go of what was cancelled, ask the lineup who runs, run
+ * one batch through the model, pick tokens, hand them out. Runs on the engine thread alone.
+ *
+ * On a GPU the step is launched, and the next one planned while it runs; a host device computes in
+ * the calls themselves, with all its cores, so there is nothing to plan beside. */
 #include <stdlib.h>
 
 #include "base/check.h"
@@ -11,6 +14,8 @@
 #define IDLE_WAIT_NS 1000000000u
 /* Until then the cost model is a guess, of which only ratios are right. */
 #define N_PREFILLS_TO_SCALE 4
+/* Of the moving mean of the cost model's error. */
+#define ERROR_RATE 0.02
 /* When a copy may be what everybody waits for. */
 #define COPY_WAIT_NS 200000u
 
@@ -51,32 +56,35 @@ static void count_finish(struct engine *e, const struct request *r, enum finish_
 }
 
 /* Whoever asked for it finds the prompt's KV a while longer. */
-static void hold_prompt(const struct sequence *q, uint64_t now)
+static void hold_prompt(const struct engine *e, uint32_t slot, uint64_t now)
 {
-    const struct request *r = q->req;
+    const struct request *r = e->seqs[slot].req;
 
-    (void)cache_seq_hold(q->kv, r->prompt.n_ids, now + r->cache_ttl_s * UINT64_C(1000000000));
+    (void)cache_seq_hold(e->lineup.seqs[slot].kv, r->prompt.n_ids,
+                         now + r->cache_ttl_s * UINT64_C(1000000000));
 }
 
-/* The end of a request, whatever the reason: everything it holds is given back now. The scheduler
- * has been told by the caller (finish and cancel are different events). */
+/* The end of a request, whatever the reason: everything it holds is given back now. */
 static void end_sequence(struct engine *e, uint32_t slot, enum finish_reason reason)
 {
     struct sequence *q = &e->seqs[slot];
     struct request *r = q->req;
+    bool finished = reason == FINISH_STOP || reason == FINISH_LENGTH;
+    uint64_t now = clock_now_ns();
 
-    if (r->cache_ttl_s && (reason == FINISH_STOP || reason == FINISH_LENGTH))
-        hold_prompt(q, clock_now_ns());
-    cache_seq_close(q->kv);
+    if (r->cache_ttl_s && finished)
+        hold_prompt(e, slot, now);
+    lineup_end(&e->lineup, slot, finished, now);
     sampler_state_fini(&q->sampler);
     if (q->watches_text)
         detok_fini(&q->detok);
-    if (!q->admitted)
-        atomic_fetch_sub(&e->n_queued, 1);
+    uint32_t last = e->live_slots[e->n_slots - e->n_free_slots - 1];
+    e->live_slots[q->live_at] = last;
+    e->seqs[last].live_at = q->live_at;
     *q = (struct sequence){0};
     e->free_slots[e->n_free_slots++] = slot;
 
-    atomic_store(&r->t_finish, clock_now_ns());
+    atomic_store(&r->t_finish, now);
     count_finish(e, r, reason);
     atomic_fetch_sub(&e->n_inside, 1);
     atomic_store(&r->finish, (int)reason);
@@ -91,26 +99,26 @@ static void fail_sequence(struct engine *e, uint32_t slot, enum status error, co
     log_event(LOG_ERROR, "request failed", "id=\"%s\" error=%s", r->id, status_name(error));
     r->error = error;
     r->error_words = words;
-    scheduler_on_finish(e->scheduler, slot);
     end_sequence(e, slot, FINISH_ERROR);
 }
 
 /* --- intake --- */
 
-static enum status open_sequence(struct engine *e, struct sequence *q, struct request *r)
+static enum status open_sequence(struct engine *e, struct sequence *q, struct request *r,
+                                 struct cache_seq **kv)
 {
     enum status s = cache_seq_open(e->cache, &r->prompt, r->prompt.n_ids + r->stopping.max_tokens,
-                                   &q->kv);
+                                   kv);
 
-    if (s == OK)
-        s = sampler_state_init(&q->sampler, &r->sampling, e->info.n_vocab, r->ids,
-                               r->prompt.n_ids, r->stopping.max_tokens);
+    if (s != OK)
+        return s;
+    s = sampler_state_init(&q->sampler, &r->sampling, e->info.n_vocab, r->ids, r->prompt.n_ids,
+                           r->stopping.max_tokens);
     if (s != OK) {
-        cache_seq_close(q->kv);
+        cache_seq_close(*kv);
         return s;
     }
     q->req = r;
-    q->n_known = r->prompt.n_ids;
     q->watches_text = r->stopping.n_stops > 0 && e->tokenizer;
     if (q->watches_text)
         detok_init(&q->detok, e->tokenizer, r->stopping.stops, r->stopping.n_stops,
@@ -125,7 +133,6 @@ static void refuse(struct engine *e, struct request *r, enum status error, const
     r->error_words = words;
     atomic_store(&r->t_finish, clock_now_ns());
     e->live.n_finished[FINISH_ERROR]++;
-    atomic_fetch_sub(&e->n_queued, 1);
     atomic_fetch_sub(&e->n_inside, 1);
     atomic_store(&r->finish, FINISH_ERROR);
     wake(r);
@@ -144,16 +151,22 @@ static void take_submitted(struct engine *e, uint64_t now)
         }
         ASSERT(e->n_free_slots > 0); /* engine_submit() lets no more in than there are slots */
         uint32_t slot = e->free_slots[e->n_free_slots - 1];
-        enum status s = open_sequence(e, &e->seqs[slot], r);
+        struct cache_seq *kv;
+        enum status s = open_sequence(e, &e->seqs[slot], r, &kv);
         if (s != OK) {
             e->seqs[slot] = (struct sequence){0};
             refuse(e, r, s, "out of memory for this request");
             continue;
         }
+        e->seqs[slot].live_at = e->n_slots - e->n_free_slots;
+        e->live_slots[e->seqs[slot].live_at] = slot;
         e->n_free_slots--;
         r->slot = slot;
-        scheduler_submit(e->scheduler, slot, r->prompt.n_ids, r->priority, now);
-        cache_seq_expect(e->seqs[slot].kv);
+        struct sched_request asked = {.n_known = r->prompt.n_ids,
+                                      .n_out_max = r->stopping.max_tokens,
+                                      .priority = r->priority, .tenant = r->tenant,
+                                      .session = r->session};
+        lineup_submit(&e->lineup, slot, kv, &asked, now);
     }
 }
 
@@ -161,111 +174,55 @@ static void drop_cancelled(struct engine *e)
 {
     bool all = atomic_load(&e->stopping);
 
-    for (uint32_t slot = 0; slot < e->n_slots; slot++) {
-        struct request *r = e->seqs[slot].req;
-        if (!r || !(all || atomic_load_explicit(&r->cancel, memory_order_relaxed)))
-            continue;
-        scheduler_on_cancel(e->scheduler, slot);
-        end_sequence(e, slot, FINISH_CANCELLED);
+    for (uint32_t i = e->n_slots - e->n_free_slots; i-- > 0;) { /* who ends changes with the last */
+        uint32_t slot = e->live_slots[i];
+        if (all || atomic_load_explicit(&e->seqs[slot].req->cancel, memory_order_relaxed))
+            end_sequence(e, slot, FINISH_CANCELLED);
     }
 }
 
 /* --- the plan becomes a batch --- */
 
-static uint32_t view_match(void *arg, uint32_t slot)
-{
-    return cache_match(((struct engine *)arg)->seqs[slot].kv);
-}
-
-static uint32_t view_need(void *arg, uint32_t slot, uint32_t n_tokens)
-{
-    return cache_seq_need(((struct engine *)arg)->seqs[slot].kv, n_tokens);
-}
-
-static uint32_t view_reclaimable(void *arg, uint32_t slot)
-{
-    return cache_seq_reclaimable(((struct engine *)arg)->seqs[slot].kv);
-}
-
-static void preempt(struct engine *e, const struct plan *plan)
-{
-    for (uint32_t i = 0; i < plan->n_preempt; i++) {
-        struct sequence *q = &e->seqs[plan->preempt[i]];
-        cache_seq_drop(q->kv);
-        cache_seq_expect(q->kv); /* it comes back */
-        q->n_computed = 0;
-        q->runs_alone = false;
-        e->live.n_preemptions++;
-    }
-}
-
-/* In the order of service, what waits gets its KV from the host before it is planned. */
-static void prefetch(struct engine *e)
-{
-    uint32_t n = e->config.kv_host_bytes ? scheduler_n_waiting(e->scheduler) : 0;
-
-    for (uint32_t i = 0; i < n; i++)
-        if (!cache_seq_prefetch(e->seqs[scheduler_waiting(e->scheduler, i)].kv))
-            return;
-}
-
 /* Its first step: what it found is known now, and waiting is over. */
-static void note_admitted(struct engine *e, struct sequence *q, const uint32_t *found, uint64_t now)
+static void note_admitted(struct engine *e, uint32_t slot, uint64_t now)
 {
-    q->admitted = q->runs_alone = true;
-    atomic_fetch_sub(&e->n_queued, 1);
-    atomic_store(&q->req->t_first_step, now);
-    atomic_store(&q->req->n_cached, q->n_computed);
-    e->live.n_prompt_tokens += q->req->prompt.n_ids;
-    e->live.n_prompt_tokens_cached += q->n_computed;
+    const struct lineup_seq *l = &e->lineup.seqs[slot];
+    struct request *r = e->seqs[slot].req;
+
+    atomic_store(&r->t_first_step, now);
+    atomic_store(&r->n_cached, l->n_cached);
+    e->live.n_prompt_tokens += r->prompt.n_ids;
+    e->live.n_prompt_tokens_cached += l->n_cached;
     for (enum cache_tier t = 0; t < CACHE_N_TIERS; t++) {
-        atomic_store(&q->req->n_cached_in[t], found[t]);
-        e->live.n_prompt_tokens_in[t] += found[t];
+        atomic_store(&r->n_cached_in[t], l->n_cached_in[t]);
+        e->live.n_prompt_tokens_in[t] += l->n_cached_in[t];
     }
 }
 
-/* All attach before any grows: growing may evict what another was promised. So may fetching, and a
- * copy may fail: then a sequence has fewer tokens than planned, and its first come first. */
-static void admit(struct engine *e, const struct plan *plan, uint64_t now)
+static bool reaches_end(const struct engine *e, const struct plan_item *item)
 {
-    uint32_t found[CACHE_N_TIERS];
+    const struct lineup_seq *l = &e->lineup.seqs[item->slot];
 
-    for (uint32_t i = 0; i < plan->n_items; i++) {
-        const struct plan_item *item = &plan->items[i];
-        struct sequence *q = &e->seqs[item->slot];
-        if (!item->admit)
-            continue;
-        q->n_computed = cache_seq_attach(q->kv, found);
-        if (q->n_computed != item->n_cached)
-            scheduler_on_attach(e->scheduler, item->slot, q->n_computed);
-        if (!q->admitted) /* else back from a preemption: counted already */
-            note_admitted(e, q, found, now);
-    }
+    return l->n_computed + item->n_tokens == l->n_known;
 }
 
-/* Returns how many items made it into the batch; slots[] names them in batch order. */
-static uint32_t build_batch(struct engine *e, const struct plan *plan, struct plan_item *items)
+/* out_slots [n_items]: whose next token comes out of this step. Returns how many. */
+static uint32_t build_batch(struct engine *e, uint32_t *out_slots)
 {
-    uint32_t n = 0;
+    uint32_t n_out = 0;
 
     batch_reset(&e->batch);
-    for (uint32_t i = 0; i < plan->n_items; i++) {
-        const struct plan_item *item = &plan->items[i];
-        struct sequence *q = &e->seqs[item->slot];
-        uint32_t left = q->n_known - q->n_computed;
-        items[n] = *item;
-        if (items[n].n_tokens > left) /* it found more than when it was planned */
-            items[n].n_tokens = left;
-        enum status s = cache_seq_grow(q->kv, items[n].n_tokens);
-        if (s != OK) { /* the plan's count was wrong: a bug, but one request's, not the server's */
-            fail_sequence(e, item->slot, s, "the KV pool is full");
-            continue;
-        }
-        batch_add(&e->batch, q->kv, q->req->ids + q->n_computed, q->n_computed,
-                  items[n].n_tokens, items[n].n_tokens == left ? 1 : 0);
-        n++;
+    for (uint32_t i = 0; i < e->lineup.n_items; i++) {
+        const struct plan_item *item = &e->lineup.items[i];
+        const struct lineup_seq *l = &e->lineup.seqs[item->slot];
+        bool wants = reaches_end(e, item);
+
+        batch_add(&e->batch, l->kv, e->seqs[item->slot].req->ids + l->n_computed, l->n_computed,
+                  item->n_tokens, wants ? 1 : 0);
+        if (wants)
+            out_slots[n_out++] = item->slot;
     }
-    return n;
+    return n_out;
 }
 
 /* --- sampling --- */
@@ -298,7 +255,7 @@ static struct sampler_row row_of(const struct engine *e, uint32_t slot, uint32_t
 {
     const struct sequence *q = &e->seqs[slot];
     const struct request *r = q->req;
-    uint32_t n_out = q->n_known - r->prompt.n_ids;
+    uint32_t n_out = atomic_load_explicit(&r->n_out, memory_order_relaxed);
 
     *top = r->out_top ? r->out_top + (size_t)n_out * r->sampling.n_logprobs : NULL;
     return (struct sampler_row){.sampling = &r->sampling, .state = &q->sampler, .n = n_out,
@@ -321,8 +278,9 @@ static void pick_row(void *arg, uint32_t i)
     sampler_pick(&row, &job->tokens[i], top);
 }
 
-/* One token per row of logits, where the logits are. */
-static enum status pick_tokens(const struct pick_job *job, uint32_t n_out)
+/* One token per row of logits, where the logits are. What a device has to do for it is launched; a
+ * host does it here. */
+static enum status pick_begin(const struct pick_job *job, uint32_t n_out)
 {
     struct engine *e = job->e;
 
@@ -339,7 +297,12 @@ static enum status pick_tokens(const struct pick_job *job, uint32_t n_out)
         if (s != OK)
             return s;
     }
-    return device_sampler_finish(e->device_sampler);
+    return device_sampler_launch(e->device_sampler);
+}
+
+static enum status pick_finish(const struct pick_job *job)
+{
+    return job->e->device_sampler ? device_sampler_finish(job->e->device_sampler) : OK;
 }
 
 /* --- after the step --- */
@@ -347,7 +310,7 @@ static enum status pick_tokens(const struct pick_job *job, uint32_t n_out)
 static enum finish_reason check_stop(struct engine *e, struct sequence *q, uint32_t id)
 {
     struct request *r = q->req;
-    uint32_t n_out = q->n_known - r->prompt.n_ids;
+    uint32_t n_out = atomic_load_explicit(&r->n_out, memory_order_relaxed);
 
     if (n_out > r->stopping.min_tokens || r->stopping.min_tokens == 0) {
         for (uint32_t i = 0; !r->stopping.ignore_eos && i < e->info.n_eos_ids; i++)
@@ -371,10 +334,11 @@ static void give_token(struct engine *e, uint32_t slot, struct out_token token, 
 {
     struct sequence *q = &e->seqs[slot];
     struct request *r = q->req;
-    uint32_t n_out = q->n_known - r->prompt.n_ids;
+    struct lineup_seq *l = &e->lineup.seqs[slot];
+    uint32_t n_out = l->n_known - r->prompt.n_ids;
 
-    r->ids[q->n_known++] = token.id;
-    cache_seq_extend(q->kv, token.id);
+    r->ids[l->n_known++] = token.id;
+    cache_seq_extend(l->kv, token.id);
     sampler_state_count(&q->sampler, token.id);
     r->out[n_out] = token;
     e->live.n_generation_tokens++;
@@ -393,44 +357,40 @@ static void give_token(struct engine *e, uint32_t slot, struct out_token token, 
             wake(r);
         return;
     }
-    scheduler_on_finish(e->scheduler, slot);
     end_sequence(e, slot, reason);
 }
 
-/* A prefill that had its steps for itself tells what such a one costs. */
-static void learn_cost(struct engine *e, struct sequence *q, uint32_t n_items, double step_s)
+/* What the step says about the cost of steps. */
+static void learn_cost(struct engine *e, double step_s)
 {
-    uint32_t n_cached = atomic_load(&q->req->n_cached), n_prompt = q->req->prompt.n_ids;
+    struct cost_step step = {0};
+    double error;
 
-    if (n_items > 1)
-        q->runs_alone = false;
-    if (!q->runs_alone || q->n_known > n_prompt)
-        return;
-    q->prefill_s += step_s;
-    if (q->n_computed != n_prompt)
-        return;
-    if (e->n_prefills_learned++ < N_PREFILLS_TO_SCALE)
-        cost_model_scale(&e->cost, n_cached, n_prompt - n_cached, q->prefill_s);
-    else
-        cost_model_correct(&e->cost, n_cached, n_prompt - n_cached, q->prefill_s);
+    for (uint32_t i = 0; i < e->lineup.n_items; i++) {
+        const struct plan_item *item = &e->lineup.items[i];
+        cost_step_add(&step, &e->cost, e->lineup.seqs[item->slot].n_computed, item->n_tokens);
+    }
+    if (!e->profile.is_measured && step.n_chunks == 1 && step.n_decodes == 0 &&
+        e->n_prefills_learned++ < N_PREFILLS_TO_SCALE)
+        cost_model_scale(&e->cost, step.chunk_cached, step.chunk_new, step_s);
+    error = cost_model_learn(&e->cost, &step, step_s);
+    e->live.cost_error += ERROR_RATE * (error - e->live.cost_error);
 }
 
-static void finish_step(struct engine *e, const struct plan_item *items, uint32_t n_items,
-                        const uint32_t *out_slots, const struct out_token *tokens, uint32_t n_out,
-                        uint64_t began, uint64_t now)
+static void finish_step(struct engine *e, const struct out_token *tokens, uint64_t began,
+                        uint64_t now)
 {
-    uint32_t o = 0;
+    uint32_t o = 0, n = e->lineup.n_items;
 
-    for (uint32_t i = 0; i < n_items; i++) {
-        uint32_t slot = items[i].slot;
-        struct sequence *q = &e->seqs[slot];
-        bool got = o < n_out && out_slots[o] == slot;
-        cache_seq_commit(q->kv, items[i].n_tokens);
-        q->n_computed += items[i].n_tokens;
-        scheduler_on_tokens(e->scheduler, slot, items[i].n_tokens, got ? 1 : 0, now);
-        uint32_t n_prompt = q->req->prompt.n_ids;
-        atomic_store(&q->req->n_prefilled, q->n_computed < n_prompt ? q->n_computed : n_prompt);
-        learn_cost(e, q, n_items, seconds(began, now));
+    learn_cost(e, seconds(began, now));
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t slot = e->lineup.items[i].slot;
+        struct request *r = e->seqs[slot].req;
+        bool got = reaches_end(e, &e->lineup.items[i]);
+
+        lineup_ran(&e->lineup, i, got, now - began, now);
+        uint32_t n_computed = e->lineup.seqs[slot].n_computed, n_prompt = r->prompt.n_ids;
+        atomic_store(&r->n_prefilled, n_computed < n_prompt ? n_computed : n_prompt);
         if (got)
             give_token(e, slot, tokens[o++], now);
     }
@@ -443,19 +403,17 @@ static void fail_all(struct engine *e, const char *words)
               e->info.ops_name, words, e->n_slots - e->n_free_slots);
     atomic_store(&e->failed, true); /* from here on nobody comes in */
     take_submitted(e, clock_now_ns());
-    for (uint32_t slot = 0; slot < e->n_slots; slot++) {
+    for (uint32_t i = e->n_slots - e->n_free_slots; i-- > 0;) {
+        uint32_t slot = e->live_slots[i];
         struct request *r = e->seqs[slot].req;
-        if (!r)
-            continue;
         r->error = ERR_UNAVAILABLE;
         r->error_words = DEVICE_FAILED_WORDS;
-        scheduler_on_cancel(e->scheduler, slot); /* it may be waiting as well as running */
         end_sequence(e, slot, FINISH_ERROR);
     }
 }
 
 /* A failure that the device survives is the end of this step's requests only. */
-static void fail_step(struct engine *e, const struct plan_item *items, uint32_t n, enum status s)
+static void fail_step(struct engine *e, enum status s)
 {
     const char *failure = device_failure(e->device);
 
@@ -463,48 +421,66 @@ static void fail_step(struct engine *e, const struct plan_item *items, uint32_t 
         fail_all(e, failure);
         return;
     }
-    for (uint32_t i = 0; i < n; i++)
-        fail_sequence(e, items[i].slot, s, "the device could not run this step");
+    for (uint32_t i = 0; i < e->lineup.n_items; i++)
+        fail_sequence(e, e->lineup.items[i].slot, s, "the device could not run this step");
 }
 
-static void run_plan(struct engine *e, const struct plan *plan, uint64_t now)
+/* Plan it and have its KV in place. False: nothing runs now. */
+static bool begin_step(struct engine *e, uint64_t now)
 {
-    struct plan_item items[plan->n_items + 1]; /* a plan may hold preemptions only */
-    uint32_t out_slots[plan->n_items + 1], n_out = 0;
-    struct out_token tokens[plan->n_items + 1];
-    float *logits;
+    uint32_t n = lineup_begin(&e->lineup, now);
 
-    preempt(e, plan);
-    admit(e, plan, now);
-    uint32_t n = build_batch(e, plan, items);
-    if (n == 0)
-        return;
-    enum status s = forward_run(e->forward, &e->batch, cache_pool(e->cache), &logits);
+    for (uint32_t i = 0; i < e->lineup.n_failed; i++)
+        fail_sequence(e, e->lineup.failed[i], ERR_NO_BLOCKS, "the KV pool is full");
+    for (uint32_t i = 0; i < n; i++)
+        if (e->lineup.seqs[e->lineup.items[i].slot].is_first)
+            note_admitted(e, e->lineup.items[i].slot, now);
+    return n > 0;
+}
+
+/* The batch through the model: one token for each of job->slots. */
+static enum status compute(struct engine *e, struct pick_job *job, uint32_t n_out, uint64_t began)
+{
+    enum status s = forward_run(e->forward, &e->batch, cache_pool(e->cache), &job->logits);
+
+    if (s == OK)
+        s = pick_begin(job, n_out);
+    if (s == OK && !device_is_host(e->device))
+        lineup_ahead(&e->lineup, began + (uint64_t)(e->lineup.step_s * 1e9));
+    return s == OK ? pick_finish(job) : s;
+}
+
+static void run_step(struct engine *e, uint64_t now)
+{
+    uint32_t n = e->lineup.n_items, out_slots[n];
+    struct out_token tokens[n];
+    struct pick_job job = {e, NULL, out_slots, tokens};
+    uint32_t n_out = build_batch(e, out_slots);
+    uint64_t launched = clock_now_ns();
+
+    if (e->computed_ns)
+        hist_add(&e->live.gap_s, seconds(e->computed_ns, launched));
+    enum status s = compute(e, &job, n_out, now);
+    uint64_t ended = clock_now_ns();
+    e->computed_ns = ended;
     if (s != OK) {
-        fail_step(e, items, n, s);
-        return;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        const struct sequence *q = &e->seqs[items[i].slot];
-        if (q->n_computed + items[i].n_tokens == q->n_known)
-            out_slots[n_out++] = items[i].slot;
-    }
-    struct pick_job job = {e, logits, out_slots, tokens};
-    s = pick_tokens(&job, n_out);
-    if (s != OK) {
-        fail_step(e, items, n, s);
+        fail_step(e, s);
         return;
     }
     hist_add(&e->live.step_tokens, e->batch.n_rows);
+    hist_add(&e->live.step_s, seconds(now, ended));
     e->live.n_steps++;
-    finish_step(e, items, n, out_slots, tokens, n_out, now, clock_now_ns());
+    finish_step(e, tokens, now, ended);
 }
 
 void engine_publish_stats(struct engine *e)
 {
     cache_stats(e->cache, &e->live.cache);
-    e->live.n_running = scheduler_n_running(e->scheduler);
-    e->live.n_waiting = scheduler_n_waiting(e->scheduler);
+    scheduler_stats(e->lineup.scheduler, &e->live.scheduler);
+    e->live.n_running = scheduler_n_running(e->lineup.scheduler);
+    e->live.n_waiting = scheduler_n_waiting(e->lineup.scheduler);
+    e->live.n_preemptions = e->lineup.n_preemptions;
+    e->live.n_plans_ahead = e->lineup.n_planned_ahead;
     pthread_mutex_lock(&e->stats_lock);
     e->shared = e->live;
     pthread_mutex_unlock(&e->stats_lock);
@@ -533,7 +509,6 @@ void *engine_loop(void *arg)
     device_adopt_thread(e->device);
     while (!atomic_load(&e->stopping)) {
         uint64_t now = clock_now_ns();
-        struct plan plan;
         bool copying = cache_poll(e->cache, now);
         take_submitted(e, now);
         drop_cancelled(e);
@@ -542,17 +517,19 @@ void *engine_loop(void *arg)
             cache_reset(e->cache);
         if (atomic_exchange(&e->view_wanted, false))
             show_cache(e);
-        prefetch(e);
-        struct sched_view view = {e, cache_n_available(e->cache), view_match, view_need,
-                                  view_reclaimable};
-        scheduler_plan(e->scheduler, now, &view, &plan);
-        if (plan.n_items > 0 || plan.n_preempt > 0)
-            run_plan(e, &plan, now);
-        if (e->config.check_each_step)
+        bool runs = begin_step(e, now);
+        bool idle = !runs && e->lineup.n_preempted == 0 && e->lineup.n_failed == 0;
+        if (runs)
+            run_step(e, now);
+        if (e->config.check_each_step) {
             cache_check(e->cache);
+            scheduler_check(e->lineup.scheduler);
+        }
         engine_publish_stats(e);
-        if (plan.n_items == 0 && plan.n_preempt == 0)
+        if (idle) {
+            e->computed_ns = 0;
             ring_wait(&e->submitted, copying ? COPY_WAIT_NS : IDLE_WAIT_NS);
+        }
     }
     ring_close(&e->submitted);
     take_submitted(e, clock_now_ns());

@@ -189,6 +189,23 @@ enum status device_open(struct device **out, const struct device_config *config,
     return OK;
 }
 
+enum status device_open_backend(struct device **out, const struct device_backend *backend,
+                                void *state, struct buf *why)
+{
+    struct device *d = calloc(1, sizeof(*d));
+
+    if (!d) {
+        backend->close(state);
+        return buf_why(why, ERR_NOMEM, "no memory for a device");
+    }
+    host_memory_init(&d->host);
+    d->backend = backend;
+    d->state = state;
+    d->ops = backend->ops(state);
+    *out = d;
+    return OK;
+}
+
 void device_close(struct device *d)
 {
     if (!d)
@@ -359,6 +376,8 @@ enum status device_upload(struct device *d, void *dst, const void *src, size_t n
 {
     if (!d->backend)
         return copy_on_host(dst, src, n_bytes);
+    if (!d->staging[0].memory)
+        return ERR_UNSUPPORTED;
     for (size_t i = 0, at = 0; at < n_bytes; i++, at += STAGING_BYTES) {
         enum status s = upload_piece(d, &d->staging[i % 2], (unsigned char *)dst + at,
                                      (const unsigned char *)src + at, piece_bytes(n_bytes, at));
@@ -383,6 +402,8 @@ enum status device_download(struct device *d, void *dst, const void *src, size_t
 
     if (!d->backend)
         return copy_on_host(dst, src, n_bytes);
+    if (!d->staging[0].memory)
+        return ERR_UNSUPPORTED;
     if (n_bytes)
         s = download_piece(d, &d->staging[0], src, piece_bytes(n_bytes, 0));
     for (size_t i = 0, at = 0; at < n_bytes && s == OK; i++, at += STAGING_BYTES) {

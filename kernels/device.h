@@ -42,6 +42,12 @@ struct device_config {
 
 NODISCARD enum status device_open(struct device **out, const struct device_config *config,
                                   struct buf *why);
+/* On a backend of the caller's, whose state is open already and becomes the device's (closed also
+ * when this fails). It has no host threads, and no synchronous copies. */
+struct device_backend;
+NODISCARD enum status device_open_backend(struct device **out,
+                                          const struct device_backend *backend, void *state,
+                                          struct buf *why);
 void device_close(struct device *d); /* NULL is fine */
 
 const struct ops *device_ops(const struct device *d);

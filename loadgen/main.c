@@ -10,6 +10,7 @@
 #include "loadgen/progress.h"
 #include "loadgen/report.h"
 #include "loadgen/run.h"
+#include "loadgen/sim/command.h"
 
 #define PROGRESS_NS UINT64_C(250000000)
 
@@ -123,7 +124,7 @@ static enum status report(struct session *x, bool *failed, struct buf *why)
     bool interrupted = run_was_interrupted(x->run);
     struct report r = {x->o, &x->target, &m, &x->outcomes,
                        x->o->verify > 0 && !interrupted ? &x->verify : NULL, &x->loop_stats,
-                       run_start_ns(x->run), interrupted};
+                       run_start_ns(x->run), interrupted, NULL};
     if (!x->o->quiet)
         report_print(strcmp(x->o->json_file, "-") == 0 ? stderr : stdout, &r);
     *failed = m.all.n_completed == 0 && m.all.n_disconnected == 0;
@@ -171,6 +172,18 @@ static int run_compare(const struct options *o, struct http_loop *loop, struct b
     return s != OK || failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
+static int run_simulation(const struct options *o, struct buf *why)
+{
+    bool failed = true;
+    enum status s = sim_command(o, &failed, why);
+
+    if (s == ERR_INVALID || s == ERR_NOT_FOUND)
+        return EXIT_USAGE;
+    if (s == OK && failed)
+        buf_why(why, ERR_INVALID, "no request was answered");
+    return s != OK || failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
 static int run_with(const struct options *o, struct buf *why)
 {
     struct session x = {.o = o};
@@ -200,7 +213,7 @@ int main(int argc, char **argv)
     else if (o.want_version)
         puts("tarn-loadgen " TARN_VERSION);
     else
-        code = run_with(&o, &why);
+        code = o.sim ? run_simulation(&o, &why) : run_with(&o, &why);
     if (why.len > 0 && code != EXIT_SUCCESS)
         fprintf(stderr, "tarn-loadgen: %s\n", buf_str(&why));
     options_fini(&o);

@@ -8,7 +8,7 @@
 #include "base/flags.h"
 #include "loadgen/options_inner.h"
 
-enum kind { KIND_TEXT, KIND_CHOICE, KIND_COUNT, KIND_REAL, KIND_BOOL, KIND_LIST };
+enum kind { KIND_TEXT, KIND_CHOICE, KIND_COUNT, KIND_SIZE, KIND_REAL, KIND_BOOL, KIND_LIST };
 
 struct option {
     const char *group; /* starts a group of --help when not NULL */
@@ -28,6 +28,8 @@ struct option {
     {group, name, KIND_CHOICE, AT(field), 0, 0, preset, words, help}
 #define COUNT(group, name, field, min, max, preset, help) \
     {group, name, KIND_COUNT, AT(field), min, max, preset, "N", help}
+#define SIZE(group, name, field, min, max, preset, help) \
+    {group, name, KIND_SIZE, AT(field), min, max, preset, "SIZE", help}
 #define REAL(group, name, field, min, max, preset, value, help) \
     {group, name, KIND_REAL, AT(field), min, max, preset, value, help}
 #define BOOL(group, name, field, preset, help) \
@@ -35,8 +37,13 @@ struct option {
 #define LIST(group, name, field, value, help) \
     {group, name, KIND_LIST, AT(field), 0, 0, "", value, help}
 
+#define SERVER_GROUP "Server"
+#define REQUESTS_GROUP "Requests"
+#define COMPARE_GROUP "tarn-loadgen compare"
+#define SIM_GROUP "tarn-loadgen sim"
+
 static const struct option options[] = {
-    TEXT("Server", "url", url, "", "URL", "http(s)://host:port, with or without /v1"),
+    TEXT(SERVER_GROUP, "url", url, "", "URL", "http(s)://host:port, with or without /v1"),
     TEXT(NULL, "host", host, "127.0.0.1", "HOST", "with --port, instead of --url"),
     COUNT(NULL, "port", port, 1, 65535, "8000", "see --host"),
     TEXT(NULL, "uds", unix_path, "", "PATH", "Unix socket of the server"),
@@ -131,7 +138,7 @@ static const struct option options[] = {
     REAL(NULL, "drain", drain_s, 0, 1e9, "0", "S",
          "seconds for what is in flight at the end; 0: until all is answered"),
 
-    CHOICE("Requests", "prompt-format", prompt_format, "text", "text|ids",
+    CHOICE(REQUESTS_GROUP, "prompt-format", prompt_format, "text", "text|ids",
            "prompts as text, or as token ids (completions)"),
     TEXT(NULL, "token-ids", token_ids, "300:500", "LO:HI", "ids are drawn from [LO, HI)"),
     CHOICE(NULL, "calibrate", calibrate, "auto", "auto|off",
@@ -160,7 +167,7 @@ static const struct option options[] = {
     BOOL(NULL, "progress", progress, "true", "a line on a terminal while it runs"),
     BOOL(NULL, "quiet", quiet, "false", "no table"),
 
-    TEXT("tarn-loadgen compare", "a", url_a, "", "URL", "the first server"),
+    TEXT(COMPARE_GROUP, "a", url_a, "", "URL", "the first server"),
     TEXT(NULL, "b", url_b, "", "URL", "the second; ratios are B / A"),
     TEXT(NULL, "name-a", name_a, "A", "NAME", "what the table calls it"),
     TEXT(NULL, "name-b", name_b, "B", "NAME", "what the table calls it"),
@@ -172,6 +179,55 @@ static const struct option options[] = {
           "default: --concurrency, or a fourth of --count at a rate"),
     CHOICE(NULL, "interleave", interleave, "blocks", "blocks|requests",
            "blocks in turn, or (at a rate, servers that share no machine) each request to both"),
+
+    TEXT(SIM_GROUP, "scheduling-policy", scheduling_policy, "skip-join-mlfq", "NAME",
+         "as tarn-server's; a wrong name lists them"),
+    COUNT(NULL, "max-num-seqs", n_seqs_max, 1, 4096, "64", "sequences that run in one step"),
+    COUNT(NULL, "max-num-batched-tokens", n_batched_tokens_max, 1, 1 << 20, "512",
+          "tokens of one step"),
+    REAL(NULL, "max-step-ms", max_step_ms, 0, 3600000, "100", "MS",
+         "prompts are cut so that a step takes no longer; 0: only tokens cut them"),
+    COUNT(NULL, "max-num-queued-reqs", n_queued_max, 0, 1 << 20, "1024",
+          "more that wait for their first step are refused (429); 0: no limit"),
+    TEXT(NULL, "cost-model", cost_model, "", "FILE",
+         "what steps cost, as tarn-server measured it; default: OPT-13B on an A100"),
+    REAL(NULL, "step-overhead-us", step_overhead_us, 0, 1e9, "0", "US",
+         "of the host, before each step"),
+    REAL(NULL, "load", load, 0, 100, "0", "X",
+         "so much of what the instances can take, which is measured first (all at once, fcfs); "
+         "instead of --rate"),
+    REAL(NULL, "quantum-ms", quantum_ms, 0, 3600000, "0", "MS",
+         "time that the top level of an MLFQ gives a request; 0: that of a decode step"),
+    REAL(NULL, "level-ratio", level_ratio, 1.1, 16, "2", "X",
+         "how many times as much an MLFQ level gives as the one above"),
+    TEXT(NULL, "starvation-ms", starvation_ms, "0", "MS",
+         "who has not run for so long goes before all; inf: never; 0: 3000 or, if longer, 100 "
+         "decode steps"),
+    CHOICE(NULL, "mlfq-variant", mlfq_variant, "tarn", "tarn|paper|released",
+           "MLFQs as tuned here, as in FastServe's paper, or as in its authors' code"),
+    SIZE(NULL, "kv-bytes-per-token", kv_bytes_per_token, 4, 1 << 30, "819200",
+         "KV of a token, all layers; default: OPT-13B's"),
+    SIZE(NULL, "kv-device-bytes", kv_device_bytes, 1, UINT64_C(1) << 44, "12G",
+         "device memory of an instance for KV"),
+    SIZE(NULL, "kv-host-bytes", kv_host_bytes, 0, UINT64_C(1) << 44, "48G",
+         "host memory of an instance for KV"),
+    COUNT(NULL, "kv-reserve-blocks", kv_reserve_blocks, 0, UINT32_MAX, "0",
+          "blocks kept free for those that come; 0: one for each of --max-num-seqs"),
+    REAL(NULL, "kv-prefetch-share", kv_prefetch_share, 0, 1, "0.1", "SHARE",
+         "of device memory, that waiting requests may fetch into"),
+    CHOICE(NULL, "kv-swap", kv_swap, "proactive", "proactive|reactive|recompute|off",
+           "move KV to the host and back before the room is needed, or when; without host memory: "
+           "compute it again, or let nobody in whom memory might not hold"),
+    BOOL(NULL, "prefix-caching", prefix_caching, "true", "requests share KV of equal beginnings"),
+    SIZE(NULL, "copy-in-bytes-per-s", copy_in_bytes, 1, UINT64_C(1) << 50, "12000000000",
+         "host to device"),
+    SIZE(NULL, "copy-out-bytes-per-s", copy_out_bytes, 1, UINT64_C(1) << 50, "12000000000",
+         "device to host"),
+    COUNT(NULL, "instances", n_instances, 1, 1024, "1", "simulated servers"),
+    CHOICE(NULL, "routing", routing, "least-loaded", "least-loaded|round-robin|session",
+           "which instance a request goes to"),
+    BOOL(NULL, "token-times", token_times, "true",
+         "keep the time of each token, 8 bytes each: without, there is no ITL"),
 };
 
 /* Other words for the same. */
@@ -185,7 +241,7 @@ static const char *const aliases[][2] = {
     {"prefix-repetition-output-len", "output-len"}, {"dataset-path", "data"},
     {"ready-check-timeout-sec", "ready-timeout"}, {"slo", "goodput"}, {"out", "json"},
     {"timed-trace-chunk-hash-size", "trace-block"},
-    {"timed-trace-sec-multiplier", "trace-time-unit"},
+    {"timed-trace-sec-multiplier", "trace-time-unit"}, {"swap", "kv-swap"},
 };
 
 static const struct option *find(const char *name)
@@ -236,6 +292,20 @@ static enum status set_number(struct options *o, const struct option *opt, const
     return OK;
 }
 
+static enum status set_size(struct options *o, const struct option *opt, const char *text,
+                            struct buf *why)
+{
+    struct buf words;
+
+    buf_init(&words, BUF_WHY_MAX);
+    enum status s = flag_parse(FLAG_SIZE, opt->name, text, (uint64_t)opt->min, (uint64_t)opt->max,
+                               (uint64_t *)(void *)((char *)o + opt->offset), &words);
+    if (s != OK)
+        buf_why(why, s, "--%s", buf_str(&words));
+    buf_fini(&words);
+    return s;
+}
+
 static enum status add_text(struct texts *list, const char *text)
 {
     if (list->n == N_TEXTS_MAX)
@@ -258,6 +328,7 @@ static enum status set(struct options *o, const struct option *opt, const char *
         return flag_set_text(at, text);
     case KIND_COUNT:
     case KIND_REAL: return set_number(o, opt, text, why);
+    case KIND_SIZE: return set_size(o, opt, text, why);
     case KIND_BOOL: *(bool *)at = strcmp(text, "true") == 0; return OK;
     case KIND_LIST: break;
     }
@@ -267,6 +338,42 @@ static enum status set(struct options *o, const struct option *opt, const char *
 }
 
 /* --- the command line --- */
+
+static const char *group_of(const struct option *opt)
+{
+    while (!opt->group)
+        opt--;
+    return opt->group;
+}
+
+static bool is_one_of(const char *name, const char *const *names, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+/* A simulation has no server and sends nothing; a live run and `compare` take no place of one. */
+static enum status check_mode(const struct options *o, const struct option *opt, struct buf *why)
+{
+    static const char *const sim_too[] = {"ignore-eos", "send-session-id"};
+    static const char *const live_only[] = {"verify", "documents-as", "slow-pause"};
+    const char *group = group_of(opt);
+    bool is_sim = strcmp(group, SIM_GROUP) == 0;
+    bool is_live = is_one_of(opt->name, live_only, ARRAY_SIZE(live_only)) ||
+                   ((strcmp(group, SERVER_GROUP) == 0 || strcmp(group, REQUESTS_GROUP) == 0 ||
+                     strcmp(group, COMPARE_GROUP) == 0) &&
+                    !is_one_of(opt->name, sim_too, ARRAY_SIZE(sim_too)));
+
+    if (o->sim && is_live)
+        return buf_why(why, ERR_INVALID, "--%s: asks a server; `tarn-loadgen sim` has none",
+                       opt->name);
+    if (!o->sim && is_sim)
+        return buf_why(why, ERR_INVALID, "--%s: belongs to `tarn-loadgen sim`; a server has its "
+                       "own", opt->name);
+    return OK;
+}
 
 static enum status unknown(const char *name, struct buf *why)
 {
@@ -297,6 +404,9 @@ static enum status read_switch(struct options *o, const char *name, const char *
     *found = opt && opt->kind == KIND_BOOL;
     if (!*found)
         return OK;
+    enum status s = check_mode(o, opt, why);
+    if (s != OK)
+        return s;
     if (value && strcmp(value, "true") != 0 && strcmp(value, "false") != 0)
         return buf_why(why, ERR_INVALID, "--%s: expected true or false", name);
     bool is_true = value ? strcmp(value, "true") == 0 : true;
@@ -326,14 +436,17 @@ static enum status read_flag(struct options *o, int argc, char **argv, int *i, s
         return s;
     const struct option *opt = find(name);
     if (!opt)
-        return strcmp(name, "backend") == 0 ? options_read_backend(o, argc, argv, i, value, why)
-                                            : unknown(name, why);
+        return strcmp(name, "backend") == 0 && !o->sim
+                   ? options_read_backend(o, argc, argv, i, value, why)
+                   : unknown(name, why);
     if (!value) {
         if (*i + 1 >= argc)
             return buf_why(why, ERR_INVALID, "--%s: needs a value", name);
         value = argv[++*i];
     }
-    s = set(o, opt, value, why);
+    s = check_mode(o, opt, why);
+    if (s == OK)
+        s = set(o, opt, value, why);
     return s == OK && opt->kind == KIND_LIST && strcmp(opt->value, "SPEC") != 0
                ? read_more(o, opt, argc, argv, i, why) : s;
 }
@@ -361,8 +474,8 @@ enum status options_load(struct options *o, int argc, char **argv, struct buf *w
     for (size_t k = 0; s == OK && k < ARRAY_SIZE(options); k++)
         s = options[k].preset[0] || options[k].kind == KIND_TEXT || options[k].kind == KIND_CHOICE
                 ? set(o, &options[k], options[k].preset, why) : OK;
-    if (i < argc && strcmp(argv[i], "compare") == 0) {
-        o->compare = true;
+    if (i < argc && (strcmp(argv[i], "compare") == 0 || strcmp(argv[i], "sim") == 0)) {
+        *(argv[i][0] == 'c' ? &o->compare : &o->sim) = true;
         i++;
     } else if (i < argc && strcmp(argv[i], "run") == 0) {
         i++;
@@ -398,11 +511,13 @@ static void print_option(FILE *f, const struct option *opt)
 void options_print_help(FILE *f)
 {
     fputs("tarn-loadgen --url URL [options]\n"
-          "tarn-loadgen compare --a URL --b URL [options]\n\n"
+          "tarn-loadgen compare --a URL --b URL [options]\n"
+          "tarn-loadgen sim [options]\n\n"
           "Asks an OpenAI-style server many things at once and measures how long it takes.\n"
           "  tarn-loadgen --url http://127.0.0.1:8000 --rate 5 --duration 60 --warmup 10\n"
           "  tarn-loadgen --concurrency 16 --count 500 --input-len lognormal:300:1\n"
           "  tarn-loadgen --workload rag --data data/rag-derived-squad2dev --rate 2 --count 200\n"
+          "  tarn-loadgen sim --load 0.9 --count 4000 --input-len 161 --output-len 338\n"
           "Latencies count from the time at which a request should have been sent. Flags of\n"
           "vllm bench serve work too. Every --name V is also --name=V. Defaults are in [ ].\n"
           "Exit status: 0, 1 when it could not run or no request succeeded, 2 for a wrong option,\n"

@@ -67,13 +67,23 @@ struct options {
     char *interleave;
     char *name_a, *name_b, *api_key_b, *documents_as_b;
 
-    bool compare;      /* the subcommand */
+    /* sim */
+    char *scheduling_policy, *mlfq_variant, *cost_model, *starvation_ms, *kv_swap, *routing;
+    uint64_t n_seqs_max, n_batched_tokens_max, n_queued_max, n_instances;
+    double max_step_ms, step_overhead_us, quantum_ms, level_ratio, load;
+    bool prefix_caching, token_times;
+    uint64_t kv_bytes_per_token, kv_device_bytes, kv_host_bytes, kv_reserve_blocks;
+    uint64_t copy_in_bytes, copy_out_bytes; /* per second */
+    double kv_prefetch_share;
+
+    bool compare, sim; /* the subcommand */
     bool want_help, want_version;
 
     /* made of the above by options_load() */
     struct workload_config config;
     bool closed;
     struct percents percents;
+    double starvation_s; /* sim: 0: the scheduler's own; INFINITY: never */
 };
 
 NODISCARD enum status options_load(struct options *o, int argc, char **argv, struct buf *why);

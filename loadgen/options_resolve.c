@@ -64,7 +64,8 @@ static enum status resolve_lengths(struct options *o, struct buf *why)
 static enum status resolve_arrival(struct options *o, struct buf *why)
 {
     struct arrival_config *a = &o->config.arrival;
-    bool has_times = o->config.kind == WORKLOAD_TRACE && !o->rate[0] && o->concurrency == 0;
+    bool has_times = o->config.kind == WORKLOAD_TRACE && !o->rate[0] && o->concurrency == 0 &&
+                     !(o->sim && o->load > 0);
     const char *kind = o->arrival;
 
     if (!kind[0])
@@ -89,7 +90,12 @@ static enum status resolve_arrival(struct options *o, struct buf *why)
     a->ramp_start = o->ramp_start;
     a->ramp_end = o->ramp_end;
     a->ramp_s = o->ramp_s > 0 ? o->ramp_s : o->warmup_s + o->duration_s;
-    if (open && !a->ramp) {
+    if (o->sim && o->load > 0) {
+        if (!open || o->rate[0] || o->ramp[0] || o->concurrency)
+            return buf_why(why, ERR_INVALID, "--load: is the rate: give no --rate, --concurrency, "
+                           "--ramp-up-strategy or other --arrival than poisson, gamma, constant");
+        a->rate = 1; /* until the capacity is known */
+    } else if (open && !a->ramp) {
         if (!o->rate[0] || is(o->rate, "inf"))
             a->kind = ARRIVAL_AT_ONCE;
         else if (dist_parse_number(o->rate, &a->rate) != OK || a->rate <= 0)
@@ -221,6 +227,21 @@ static enum status check_together(const struct options *o, struct buf *why)
     return OK;
 }
 
+static enum status resolve_sim(struct options *o, struct buf *why)
+{
+    double ms;
+
+    if (is(o->starvation_ms, "inf")) {
+        o->starvation_s = INFINITY;
+        return OK;
+    }
+    if (dist_parse_number(o->starvation_ms, &ms) != OK || ms < 0)
+        return buf_why(why, ERR_INVALID, "--starvation-ms: expected 0, milliseconds or inf, got "
+                       "\"%s\"", o->starvation_ms);
+    o->starvation_s = ms / 1e3;
+    return OK;
+}
+
 enum status options_resolve(struct options *o, struct buf *why)
 {
     for (int k = 0; k < N_WORKLOADS; k++)
@@ -236,5 +257,7 @@ enum status options_resolve(struct options *o, struct buf *why)
         s = resolve_tenants(o, why);
     if (s == OK)
         s = resolve_percents(o, why);
+    if (s == OK)
+        s = resolve_sim(o, why);
     return s == OK ? check_together(o, why) : s;
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "loadgen/report_json.h"
 
 #define WIDTH 50
 
@@ -225,7 +226,7 @@ static void print_setting(FILE *f, const struct report *r)
 {
     const struct options *o = r->options;
 
-    fprintf(f, "%-40s %s\n", "Server, model:", r->target->url);
+    fprintf(f, "%-40s %s\n", r->sim ? "Simulated, cost of:" : "Server, model:", r->target->url);
     fprintf(f, "%-40s %s\n", "", r->target->model);
     fprintf(f, "%-40s %s, seed %" PRIu64 "\n", "Workload:", workload_kind_name(o->config.kind),
             o->config.seed);
@@ -256,7 +257,10 @@ void report_print(FILE *f, const struct report *r)
     if (!lists(r->options->percentile_metrics, "e2el"))
         print_metric(f, "End-to-end Latency", "E2EL (ms)", &m->all.of[METRIC_E2EL],
                      &r->options->percents);
-    print_lag(f, r);
+    if (r->sim)
+        report_print_sim(f, r->sim);
+    else
+        print_lag(f, r);
     print_verify(f, r);
     print_groups(f, "Tenant", m->tenants, m->n_tenants, m);
     print_groups(f, "Priority", m->priorities, m->n_priorities, m);

@@ -17,6 +17,7 @@
 #include "base/json.h"
 #include "loadgen/metrics.h"
 #include "loadgen/options.h"
+#include "loadgen/sim/result.h"
 #include "loadgen/target.h"
 #include "loadgen/verify.h"
 
@@ -29,6 +30,7 @@ struct report {
     const struct http_loop_stats *loop;
     uint64_t start_ns;  /* of the first arrivals */
     bool interrupted;
+    const struct sim_result *sim; /* NULL: a live run */
 };
 
 /* The generator's own lag was large enough to be seen in the results. */

@@ -48,12 +48,13 @@ static void put_setting(struct put *p, const struct report *r)
     const struct options *o = r->options;
     const struct arrival_config *a = &o->config.arrival;
     bool has_rate = a->kind == ARRIVAL_GAMMA || a->kind == ARRIVAL_CONSTANT;
-    const char *backend = r->target->style.kind == TARN_CHAT ? "openai-chat" : "openai";
-    char date[32] = "";
+    const char *backend = r->sim ? "sim" : r->target->style.kind == TARN_CHAT ? "openai-chat"
+                                                                              : "openai";
+    char date[32] = ""; /* a simulation has none: equal ones give equal files */
     time_t now = time(NULL);
     struct tm tm;
 
-    if (gmtime_r(&now, &tm))
+    if (!r->sim && gmtime_r(&now, &tm))
         strftime(date, sizeof date, "%Y%m%d-%H%M%S", &tm);
     put_text(p, "date", date);
     put_text(p, "endpoint_type", backend);
@@ -204,6 +205,8 @@ static void put_ours(struct put *p, const struct report *r)
     put_groups(p, "tenants", "tenant", m->tenants, m->n_tenants, m);
     put_groups(p, "priorities", "priority", m->priorities, m->n_priorities, m);
     put_text(p, "loadgen_version", TARN_VERSION);
+    if (r->sim)
+        report_put_sim(p, r->sim);
 }
 
 /* --- vLLM's per-request lists --- */

@@ -7,6 +7,8 @@
 #ifndef TARN_LOADGEN_REPORT_JSON_H
 #define TARN_LOADGEN_REPORT_JSON_H
 
+#include <stdio.h>
+
 #include "base/json.h"
 
 struct put {
@@ -18,5 +20,11 @@ void put(struct put *p, const char *key, struct json *value); /* takes value ove
 void put_count(struct put *p, const char *key, uint64_t v);
 void put_real(struct put *p, const char *key, double v);
 void put_text(struct put *p, const char *key, const char *text); /* NULL: null */
+
+/* The member "sim". */
+struct sim_result;
+void report_put_sim(struct put *p, const struct sim_result *r);
+/* And what the table says of it. */
+void report_print_sim(FILE *f, const struct sim_result *r);
 
 #endif

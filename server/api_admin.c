@@ -104,6 +104,14 @@ static void write_tokens(struct writer *w, const struct cache_stats *c)
     write_puts(w, "}");
 }
 
+static void write_swaps(struct writer *w, const struct cache_stats *c)
+{
+    write_format(w, ",\"swapped_blocks\":{\"spilled_ahead\":%" PRIu64 ",\"spilled_on_demand\":%"
+                 PRIu64 ",\"fetched_ahead\":%" PRIu64 ",\"fetched_on_demand\":%" PRIu64
+                 ",\"expected_lost\":%" PRIu64 "}", c->n_spilled_ahead, c->n_spilled_on_demand,
+                 c->n_fetched_ahead, c->n_fetched_on_demand, c->n_expected_lost);
+}
+
 static void write_span(struct writer *w, const struct cache_span *s)
 {
     char key[2 * KV_KEY_BYTES + 1];
@@ -147,6 +155,7 @@ void api_cache(struct server *srv, struct http_exchange *x)
                  srv->info->fingerprint_hex, c->policy);
     write_tiers(&w, srv, c);
     write_tokens(&w, c);
+    write_swaps(&w, c);
     write_format(&w, ",\"tree\":{\"nodes\":%u,\"spans\":%u,\"holds\":%u,\"held_blocks\":%u,"
                  "\"metadata_bytes\":%" PRIu64 "}", c->n_nodes, v.n_spans_all, c->n_holds,
                  c->n_held_blocks, c->memory_bytes);

@@ -14,6 +14,7 @@
 
 #define DEFAULT_NAME "default"
 #define OTHER_NAME "_other"
+#define ID_HASH_BYTES 16 /* the least that hash_blake2b() gives; the first half is taken */
 #define HASH_WORDS (KEY_HASH_BYTES / sizeof(uint64_t))
 
 /* A set of keys, exchanged as a whole. */
@@ -76,6 +77,22 @@ static void make_scope(const struct auth *auth, const struct key_spec *spec, str
     hash_end(&h, out->bytes, sizeof out->bytes);
 }
 
+/* Keyed with the tenant's scope, which nobody knows. `what` keeps its kinds apart. */
+static uint64_t make_id(const struct kv_scope *scope, const char *what, const char *name,
+                        size_t len)
+{
+    uint8_t hash[ID_HASH_BYTES];
+    struct hash_state h;
+    uint64_t id;
+
+    hash_begin(&h, sizeof hash, scope->bytes, sizeof scope->bytes);
+    hash_add(&h, what, 1);
+    hash_add(&h, name, len);
+    hash_end(&h, hash, sizeof hash);
+    memcpy(&id, hash, sizeof id);
+    return id ? id : 1;
+}
+
 static struct account *account_create(struct auth *auth, const struct key_spec *spec)
 {
     struct account *a = calloc(1, sizeof *a);
@@ -90,6 +107,7 @@ static struct account *account_create(struct auth *auth, const struct key_spec *
     a->kv_bytes = spec->kv_bytes;
     a->tenant = find_tenant(auth, a->tenant_name);
     make_scope(auth, spec, &a->scope);
+    a->tenant_id = make_id(&a->scope, "t", "", 0);
     limiter_init(&a->limiter, spec->requests_per_minute, spec->tokens_per_minute, clock_now_ns());
     pthread_mutex_init(&a->lock, NULL);
     atomic_init(&a->refs, 1);
@@ -120,6 +138,11 @@ void account_scope(const struct account *a, const struct kv_scope *salt, struct 
     else
         hash_blake2b(out->bytes, sizeof out->bytes, salt->bytes, sizeof salt->bytes,
                      a->scope.bytes, sizeof a->scope.bytes);
+}
+
+uint64_t account_session(const struct account *a, const char *name, size_t len)
+{
+    return make_id(&a->scope, "s", name, len);
 }
 
 /* --- the set --- */

@@ -48,6 +48,7 @@ struct account {
     char tenant_name[KEY_NAME_BYTES];
     bool admin;
     struct kv_scope scope;
+    uint64_t tenant_id;    /* of its tenant: what the scheduler is fair between */
     struct tenant *tenant; /* its counters */
     atomic_uint refs;
     /* Under lock. */
@@ -80,6 +81,10 @@ NODISCARD enum status auth_check(const struct server *srv, const char *authoriza
 
 /* The account's scope, narrowed by a request's cache_salt (NULL: not). */
 void account_scope(const struct account *a, const struct kv_scope *salt, struct kv_scope *out);
+
+/* What the scheduler knows a session by: another tenant's session of the same name is another one,
+ * and nobody can find a name that falls together with it. Never 0. */
+uint64_t account_session(const struct account *a, const char *name, size_t len);
 
 /* For /metrics. */
 void auth_each_tenant(struct auth *auth, void (*f)(void *arg, const struct tenant *t), void *arg);

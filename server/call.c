@@ -283,6 +283,10 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
     else
         snprintf(r->id, sizeof r->id, "%.55s-%u", call->http_id, call->n_choices);
     r->priority = call->params.priority;
+    r->tenant = call->account->tenant_id;
+    if (call->params.session)
+        r->session = account_session(call->account, call->params.session,
+                                     call->params.session_len);
     r->cache_ttl_s = call->params.cache_ttl_s;
     r->text_continues = call->kind == PARAMS_COMPLETION;
     struct choice *c = &call->choices[call->n_choices];

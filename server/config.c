@@ -10,16 +10,18 @@
 #include "base/flags.h"
 #include "base/log.h"
 #include "cache/cache.h"
+#include "engine/scheduler.h"
 
 #define FILE_LINE_BYTES_MAX 4096
 #define CHOICE_END "|, "
 
 enum kind {
     KIND_TEXT,
-    KIND_CHOICE, /* one of `choices` (NULL: cache_policies()), which "|" or ", " separates; `a=b`
+    KIND_CHOICE, /* one of `choices` (NULL: of words()), which "|" or ", " separates; `a=b`
                     there means that a is another word for b */
     KIND_COUNT,
     KIND_SIZE,
+    KIND_NUMBER, /* a decimal fraction */
     KIND_SHARE, /* a fraction above 0 and at most 1 */
     KIND_PART,  /* a fraction from 0 to 1 */
     KIND_BOOL,
@@ -30,9 +32,10 @@ struct option {
     const char *name;
     enum kind kind;
     size_t offset; /* in struct config */
-    uint64_t min, max;
+    uint64_t min, max;   /* KIND_NUMBER: in thousandths */
     const char *preset;  /* the default, written as a user would */
-    const char *choices; /* KIND_CHOICE */
+    const char *choices; /* KIND_CHOICE, as the next */
+    const char *(*words)(void);
     const char *value;   /* what --help calls it */
     const char *help;
     bool secret;
@@ -41,22 +44,27 @@ struct option {
 #define AT(field) offsetof(struct config, field)
 #define U32_MAX UINT64_C(0xffffffff)
 #define TEXT(group, name, field, preset, value, help) \
-    {group, name, KIND_TEXT, AT(field), 0, 0, preset, NULL, value, help, false}
+    {group, name, KIND_TEXT, AT(field), 0, 0, preset, NULL, NULL, value, help, false}
 #define SECRET(group, name, field, value, help) \
-    {group, name, KIND_TEXT, AT(field), 0, 0, "", NULL, value, help, true}
+    {group, name, KIND_TEXT, AT(field), 0, 0, "", NULL, NULL, value, help, true}
 #define CHOICE(group, name, field, preset, choices, help) \
-    {group, name, KIND_CHOICE, AT(field), 0, 0, preset, choices, NULL, help, false}
+    {group, name, KIND_CHOICE, AT(field), 0, 0, preset, choices, NULL, NULL, help, false}
+#define LISTED(group, name, field, preset, words, help) \
+    {group, name, KIND_CHOICE, AT(field), 0, 0, preset, NULL, words, NULL, help, false}
 #define COUNT(group, name, field, min, max, preset, help) \
-    {group, name, KIND_COUNT, AT(field), min, max, preset, NULL, "N", help, false}
+    {group, name, KIND_COUNT, AT(field), min, max, preset, NULL, NULL, "N", help, false}
 #define SIZE(group, name, field, min, max, preset, help) \
-    {group, name, KIND_SIZE, AT(field), min, max, preset, NULL, "SIZE", help, false}
+    {group, name, KIND_SIZE, AT(field), min, max, preset, NULL, NULL, "SIZE", help, false}
+#define NUMBER(group, name, field, min, max, preset, value, help) \
+    {group, name, KIND_NUMBER, AT(field), min, max, preset, NULL, NULL, value, help, false}
 #define SHARE(group, name, field, preset, help) \
-    {group, name, KIND_SHARE, AT(field), 0, 1, preset, NULL, "SHARE", help, false}
+    {group, name, KIND_SHARE, AT(field), 0, 1, preset, NULL, NULL, "SHARE", help, false}
 #define PART(group, name, field, preset, help) \
-    {group, name, KIND_PART, AT(field), 0, 1, preset, NULL, "SHARE", help, false}
+    {group, name, KIND_PART, AT(field), 0, 1, preset, NULL, NULL, "SHARE", help, false}
 #define BOOL(group, name, field, preset, help) \
-    {group, name, KIND_BOOL, AT(field), 0, 1, preset, NULL, NULL, help, false}
+    {group, name, KIND_BOOL, AT(field), 0, 1, preset, NULL, NULL, NULL, help, false}
 
+#define HOUR_MS UINT64_C(3600000000) /* in thousandths of a millisecond */
 #define DTYPES "auto|f32|bf16|f16|float32=f32|float=f32|bfloat16=bf16|float16=f16|half=f16"
 
 static const struct option options[] = {
@@ -128,7 +136,22 @@ static const struct option options[] = {
           "tokens of one step; longer prompts are computed in chunks"),
     COUNT(NULL, "max-num-queued-reqs", max_num_queued_reqs, 1, 1 << 20, "1024",
           "waiting requests; one more gets 429"),
-    CHOICE(NULL, "scheduling-policy", scheduling_policy, "fcfs", "fcfs", "order of requests"),
+    LISTED(NULL, "scheduling-policy", scheduling_policy, "skip-join-mlfq", scheduler_policies,
+           "order of requests; in all of them a lower `priority` goes first"),
+    NUMBER(NULL, "max-step-ms", max_step_ms, 0, HOUR_MS, "0", "MS",
+           "prompts are cut so that a step takes no longer; 0: 200 on a CPU, 100 on a GPU"),
+    NUMBER(NULL, "quantum-ms", quantum_ms, 0, HOUR_MS, "0", "MS",
+           "time that the top level of an MLFQ gives a request; 0: that of a decode step"),
+    NUMBER(NULL, "level-ratio", level_ratio, 1100, 16000, "2", "X",
+           "how many times as much an MLFQ level gives as the one above, 1.1 to 16"),
+    NUMBER(NULL, "starvation-ms", starvation_ms, 0, 24 * HOUR_MS, "0", "MS",
+           "who has not run for so long goes before all; 0: 300 on a GPU, on a CPU 3000 or, if "
+           "longer, 100 decode steps"),
+    LISTED(NULL, "mlfq-variant", mlfq_variant, "tarn", scheduler_variants,
+           "MLFQs as tuned here, as in FastServe's paper, or as in its authors' code"),
+    BOOL(NULL, "profile-cost", profile_cost, "true",
+         "measure at start how long steps take (seconds, once for a model and machine); off: "
+         "learn it from requests"),
 
     SIZE("KV cache", "kv-device-bytes", kv_device_bytes, 0, UINT64_C(1) << 50, "0",
          "size of the KV pool; 0: chosen from free memory"),
@@ -145,9 +168,13 @@ static const struct option options[] = {
          "share of the KV pool that waiting requests may fetch into from host memory"),
     PART(NULL, "kv-hold-share", kv_hold_share, "0.25",
          "share of the KV pool that requests may keep with cache_ttl"),
-    CHOICE(NULL, "cache-policy", cache_policy, "contest", NULL, "what is evicted first"),
+    COUNT(NULL, "kv-reserve-blocks", kv_reserve_blocks, 0, U32_MAX, "0",
+          "blocks kept free for those that come; 0: one for each of --max-num-seqs"),
+    CHOICE(NULL, "kv-swap", kv_swap, "proactive", "proactive|reactive",
+           "move KV to host memory and back before the room is needed, or when it is"),
+    LISTED(NULL, "cache-policy", cache_policy, "contest", cache_policies, "what is evicted first"),
     TEXT(NULL, "cache-dir", cache_dir, "", "DIR",
-         "what outlives the process (now: the secret that keeps tenants apart); default: "
+         "what outlives the process: the secret that keeps tenants apart, measured costs; default: "
          "$XDG_CACHE_HOME/tarn or ~/.cache/tarn"),
 
     CHOICE("Logs", "log-level", log_level, "info", "debug|info|warn|error|warning=warn",
@@ -198,7 +225,7 @@ static enum status parse_bool(const char *text, bool *out)
 
 static const char *choices_of(const struct option *o)
 {
-    return o->choices ? o->choices : cache_policies();
+    return o->choices ? o->choices : o->words();
 }
 
 /* The word of `choices` that `text` stands for, copied to word[FLAG_NAME_BYTES_MAX]; false when
@@ -269,6 +296,20 @@ static enum status parse_share(const char *source, const char *text, bool may_be
     return OK;
 }
 
+static enum status parse_number(const char *source, const struct option *o, const char *text,
+                                double *out, struct buf *why)
+{
+    const double min = (double)o->min / 1000, max = (double)o->max / 1000;
+    char *end;
+    double v = strtod(text, &end);
+
+    if (end == text || *end != '\0' || !(v >= min && v <= max))
+        return buf_why(why, ERR_INVALID, "%s: expected a number from %.10g to %.10g, got \"%s\"",
+                       source, min, max, text);
+    *out = v;
+    return OK;
+}
+
 /* `source` is how the user wrote the option's name: "--port", "TARN_PORT", "FILE:3: port". */
 static enum status set(struct config *c, const struct option *o, const char *text,
                        const char *source, struct buf *why)
@@ -285,6 +326,7 @@ static enum status set(struct config *c, const struct option *o, const char *tex
         return OK;
     case KIND_SHARE:
     case KIND_PART: return parse_share(source, text, o->kind == KIND_PART, at, why);
+    case KIND_NUMBER: return parse_number(source, o, text, at, why);
     case KIND_COUNT:
     case KIND_SIZE: break;
     }
@@ -565,6 +607,7 @@ static enum status describe_one(const struct config *c, const struct option *o, 
     case KIND_COUNT:
     case KIND_SIZE:
         return buf_printf(out, "%s=%llu", o->name, (unsigned long long)*(const uint64_t *)at);
+    case KIND_NUMBER:
     case KIND_SHARE:
     case KIND_PART: return buf_printf(out, "%s=%g", o->name, *(const double *)at);
     case KIND_TEXT:

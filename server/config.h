@@ -13,7 +13,7 @@
  * Errors  ERR_INVALID with words that name the option, its source and, for a name nobody knows,
  *         the nearest one; ERR_NOT_FOUND for a --config file that is not there. An unknown TARN_*
  *         variable is only logged: Kubernetes sets some of its own for a service called "tarn".
- * Units   sizes in bytes (K, M, G are powers of 1024), times in seconds. */
+ * Units   sizes in bytes (K, M, G are powers of 1024), times in seconds but for names in _ms. */
 #ifndef TARN_SERVER_CONFIG_H
 #define TARN_SERVER_CONFIG_H
 
@@ -65,7 +65,13 @@ struct config {
     uint64_t max_num_seqs;
     uint64_t max_num_batched_tokens;
     uint64_t max_num_queued_reqs;
-    char *scheduling_policy;
+    char *scheduling_policy; /* of scheduler_policies() */
+    double max_step_ms;      /* 0: by the device, as the next and starvation_ms */
+    double quantum_ms;
+    double level_ratio;
+    double starvation_ms;
+    char *mlfq_variant;
+    bool profile_cost;
     uint64_t kv_device_bytes;
     double gpu_memory_utilization; /* above 0, at most 1 */
     uint64_t kv_segment_tokens;
@@ -73,6 +79,8 @@ struct config {
     uint64_t kv_host_bytes;   /* 0: no host tier */
     double kv_prefetch_share; /* 0 to 1, as the next */
     double kv_hold_share;
+    uint64_t kv_reserve_blocks; /* 0: one for each sequence that may run */
+    char *kv_swap;
     char *cache_policy; /* of cache_policies() */
     char *cache_dir; /* empty: the user's */
     /* logs */

@@ -7,6 +7,7 @@
  * process ends with 1, for systemd or Kubernetes to start it again. */
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
@@ -21,6 +22,7 @@
 #include "engine/engine.h"
 #include "engine/hub.h"
 #include "server/auth.h"
+#include "server/cache_dir.h"
 #include "server/config.h"
 #include "server/http.h"
 #include "server/http_flags.h"
@@ -82,6 +84,36 @@ static void log_config(const struct config *c)
 
 /* --- the engine --- */
 
+#define COST_DIR "cost"
+
+/* Where the engine keeps what it measured; NULL: nowhere. It may look at the path until it ends. */
+static const char *find_cost_dir(const struct config *c)
+{
+    static char path[PATH_MAX];
+
+    if (!c->profile_cost)
+        return NULL;
+    const char *wrong = cache_dir_open(path, c->cache_dir, COST_DIR);
+    if (wrong)
+        log_event(LOG_WARN, "measured costs are not kept, each start takes seconds longer",
+                  "dir=\"%s\" why=\"%s\"", path, wrong);
+    return wrong ? NULL : path;
+}
+
+static void set_scheduling(struct engine_config *e, const struct config *c)
+{
+    e->policy = c->scheduling_policy;
+    e->max_step_ms = c->max_step_ms;
+    e->quantum_ms = c->quantum_ms;
+    e->level_ratio = c->level_ratio;
+    e->starvation_ms = c->starvation_ms;
+    e->mlfq_variant = c->mlfq_variant;
+    e->kv_reserve_blocks = (uint32_t)c->kv_reserve_blocks;
+    e->swap = c->kv_swap;
+    e->profile_cost = c->profile_cost;
+    e->cost_dir = find_cost_dir(c);
+}
+
 static const char *null_if(const char *text, const char *word)
 {
     return strcmp(text, word) == 0 ? NULL : text;
@@ -101,7 +133,7 @@ static enum status open_engine(struct engine **out, const struct config *c, cons
     e.quantization_group = (uint32_t)strtoul(c->quantization_group, NULL, 10); /* 0 for "auto" */
     e.kv_dtype = c->kv_cache_dtype;
     e.load_format = c->load_format;
-    e.policy = c->scheduling_policy;
+    set_scheduling(&e, c);
     e.n_threads = (uint32_t)c->threads;
     e.max_model_len = (uint32_t)c->max_model_len;
     e.max_num_seqs = (uint32_t)c->max_num_seqs;

@@ -45,7 +45,9 @@ static void head(struct page *p, const char *name, const char *type, const char 
 static void sample(struct page *p, const char *name, const char *more, double value)
 {
     write_format(&p->w, "%s{%s%s} ", name, p->labels, more);
-    if (value == floor(value) && fabs(value) < 1e15)
+    if (isinf(value) && value > 0)
+        write_puts(&p->w, "+Inf\n"); /* a quantum that nothing uses up */
+    else if (value == floor(value) && fabs(value) < 1e15)
         write_format(&p->w, "%.0f\n", value);
     else
         write_format(&p->w, "%.9g\n", value);
@@ -244,9 +246,75 @@ static void write_kv(struct page *p, const struct engine_stats *st)
           (double)c->memory_bytes);
 }
 
+/* Blocks that swapping moved: before somebody had to wait for it, or because somebody did. */
+static void write_swaps(struct page *p, const char *name, const char *help, uint64_t n_ahead,
+                        uint64_t n_on_demand)
+{
+    head(p, name, "counter", help);
+    sample(p, name, ",when=\"ahead\"", (double)n_ahead);
+    sample(p, name, ",when=\"on_demand\"", (double)n_on_demand);
+}
+
+static void write_swapping(struct page *p, const struct cache_stats *c)
+{
+    write_swaps(p, "tarn:kv_blocks_spilled_total",
+                "KV blocks moved to host memory, before the room was needed or when it was.",
+                c->n_spilled_ahead, c->n_spilled_on_demand);
+    write_swaps(p, "tarn:kv_blocks_fetched_total",
+                "KV blocks moved back to the device, for a waiting request or for one that runs.",
+                c->n_fetched_ahead, c->n_fetched_on_demand);
+    counter(p, "tarn:kv_blocks_recomputed_total",
+            "KV blocks that were forgotten although somebody waited for them.",
+            c->n_expected_lost);
+}
+
+static void write_levels(struct page *p, const struct scheduler_stats *s)
+{
+    char more[24];
+
+    head(p, "tarn:sched_level_requests", "gauge", "Requests by level, 0 is served first.");
+    for (uint32_t i = 0; i < s->n_levels; i++) {
+        snprintf(more, sizeof more, ",level=\"%u\"", i);
+        sample(p, "tarn:sched_level_requests", more, s->n_in_level[i]);
+    }
+    head(p, "tarn:sched_level_quantum_seconds", "gauge",
+         "Time that a level gives a request before it sinks.");
+    for (uint32_t i = 0; i < s->n_levels; i++) {
+        snprintf(more, sizeof more, ",level=\"%u\"", i);
+        sample(p, "tarn:sched_level_quantum_seconds", more, s->quantum_s[i]);
+    }
+}
+
+static void write_scheduling(struct page *p, const struct engine_stats *st)
+{
+    const struct scheduler_stats *s = &st->scheduler;
+
+    write_levels(p, s);
+    gauge(p, "tarn:sched_starvation_seconds", "Who has not run for so long goes before all.",
+          s->starvation_s);
+    /* vllm:num_preemptions_total by what the request had to give up. */
+    head(p, "tarn:preemptions_total", "counter",
+         "Running requests put back, by what others needed: a place or KV memory.");
+    sample(p, "tarn:preemptions_total", ",reason=\"place\"", (double)s->n_preempted_for_place);
+    sample(p, "tarn:preemptions_total", ",reason=\"memory\"", (double)s->n_preempted_for_memory);
+    counter(p, "tarn:starvation_boosts_total", "Times that a request went first for its wait.",
+            s->n_starving);
+    counter(p, "tarn:demotions_total", "Times that a request sank to a lower level.",
+            s->n_demoted);
+    counter(p, "tarn:plans_ahead_total", "Steps planned while the one before ran.",
+            st->n_plans_ahead);
+    gauge(p, "tarn:cost_model_relative_error",
+          "Moving mean of |expected - seen| / seen of the time of steps.", st->cost_error);
+    histogram(p, "tarn:step_seconds", "From a step's plan to its tokens.", &st->step_s);
+    histogram(p, "tarn:step_gap_seconds", "Of it and before it, when the device did not compute.",
+              &st->gap_s);
+}
+
 static void write_ours(struct page *p, const struct server *srv, const struct engine_stats *st)
 {
     write_kv(p, st);
+    write_swapping(p, &st->cache);
+    write_scheduling(p, st);
     counter(p, "tarn:steps_total", "Batches run through the model.", st->n_steps);
     gauge(p, "tarn:process_resident_bytes", "Resident memory of the server.",
           (double)resident_bytes());

@@ -11,6 +11,7 @@
 
 #define CACHE_SALT_BYTES_MAX 1024
 #define CACHE_TTL_S_MAX 86400
+#define SESSION_BYTES_MAX 256
 
 /* --- what is refused, what is known --- */
 
@@ -37,7 +38,7 @@ static const struct field fields[] = {
     {"min_tokens", FINE, NULL}, {"ignore_eos", FINE, NULL}, {"skip_special_tokens", FINE, NULL},
     {"include_stop_str_in_output", FINE, NULL}, {"return_token_ids", FINE, NULL},
     {"priority", FINE, NULL}, {"user", FINE, NULL}, {"cache_salt", FINE, NULL},
-    {"cache_ttl", FINE, NULL},
+    {"cache_ttl", FINE, NULL}, {"session_id", FINE, NULL},
     {"chat_template_kwargs", FINE, NULL}, {"add_generation_prompt", FINE, NULL},
     {"continue_final_message", FINE, NULL}, {"documents", FINE, NULL},
     {"documents_placement", FINE, NULL}, {"echo", FINE, NULL},
@@ -45,7 +46,7 @@ static const struct field fields[] = {
     /* Hints about billing, abuse and routing. */
     {"metadata", FINE, NULL}, {"safety_identifier", FINE, NULL}, {"prompt_cache_key", FINE, NULL},
     {"prompt_cache_retention", FINE, NULL}, {"service_tier", FINE, NULL},
-    {"parallel_tool_calls", FINE, NULL}, {"request_id", FINE, NULL}, {"session_id", FINE, NULL},
+    {"parallel_tool_calls", FINE, NULL}, {"request_id", FINE, NULL},
 
     {"tools", NOT_SET, NULL}, {"tool_choice", NOT_OTHER, "none"}, {"functions", NOT_SET, NULL},
     {"function_call", NOT_OTHER, "none"}, {"response_format", NOT_OTHER, "text"},
@@ -420,6 +421,18 @@ static enum status parse_salt(struct params *p, const struct json *body, struct 
     return OK;
 }
 
+static enum status parse_session(struct params *p, const struct json *body, struct buf *why)
+{
+    enum status s = js_get_str(body, "session_id", &p->session, &p->session_len, why);
+
+    if (s != OK || !p->session)
+        return s;
+    if (p->session_len == 0 || p->session_len > SESSION_BYTES_MAX)
+        return buf_why(why, ERR_INVALID, "session_id: expected 1 to %d bytes, got %zu",
+                       SESSION_BYTES_MAX, p->session_len);
+    return OK;
+}
+
 static enum status parse_flags(struct params *p, const struct json *body, enum params_kind kind,
                                struct buf *why)
 {
@@ -464,6 +477,8 @@ enum status params_parse(struct params *p, const struct server *srv, const struc
         s = parse_stream(p, body, why);
     if (s == OK)
         s = parse_salt(p, body, why);
+    if (s == OK)
+        s = parse_session(p, body, why);
     if (s == OK)
         s = get_u32(body, "cache_ttl", 0, CACHE_TTL_S_MAX, &p->cache_ttl_s, why);
     return s == OK ? parse_flags(p, body, kind, why) : s;

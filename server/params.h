@@ -3,7 +3,8 @@
  * What a request does not say comes from the model's generation_config.json, as in vLLM. What Tarn
  * does not do is refused by name; what nobody knows is ignored and logged at debug level.
  *
- * Owns    the logit_bias array: params_fini(). Stop strings are borrowed from the JSON document.
+ * Owns    the logit_bias array: params_fini(). Stop strings and the session are borrowed from the
+ *         JSON document.
  * Thread  one at a time.
  * Errors  ERR_INVALID, ERR_UNSUPPORTED, ERR_NOT_FOUND (model), each with words that begin with the
  *         name of the field.
@@ -33,6 +34,8 @@ struct params {
     struct kv_scope scope;    /* of cache_salt, all zero without; call_serve() makes it the
                                  tenant's, narrowed by that */
     uint32_t cache_ttl_s;     /* keep the prompt's KV so long after the end; 0: no wish */
+    const char *session;      /* [session_len] session_id; NULL: none was given */
+    size_t session_len;
     uint32_t n;
     int32_t priority;
     bool stream;

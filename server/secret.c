@@ -5,44 +5,16 @@
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "server/cache_dir.h"
 
 #define FILE_NAME "installation-secret"
 #define LINE_BYTES (2 * SECRET_BYTES + 1)
-
-static bool default_dir(char out[PATH_MAX])
-{
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    int n = 0;
-
-    /* The XDG base directory specification: a relative path is to be ignored. */
-    if (cache && cache[0] == '/')
-        n = snprintf(out, PATH_MAX, "%s/tarn", cache);
-    else if (home && home[0] == '/')
-        n = snprintf(out, PATH_MAX, "%s/.cache/tarn", home);
-    return n > 0 && n < PATH_MAX;
-}
-
-/* mkdir -p; false with errno. */
-static bool make_dir(const char *dir)
-{
-    char path[PATH_MAX];
-
-    snprintf(path, sizeof path, "%s", dir);
-    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        if (mkdir(path, 0700) != 0 && errno != EEXIST)
-            return false;
-        *slash = '/';
-    }
-    return mkdir(path, 0700) == 0 || errno == EEXIST;
-}
 
 static int hex_digit(char c)
 {
@@ -111,20 +83,23 @@ static const char *make_secret(const char *path)
 
 void secret_load(uint8_t out[SECRET_BYTES], const char *dir)
 {
-    char own_dir[PATH_MAX], path[PATH_MAX];
+    char found[PATH_MAX], path[PATH_MAX];
     const char *wrong = "neither XDG_CACHE_HOME nor HOME is set";
 
-    if (dir && !dir[0])
-        dir = default_dir(own_dir) ? own_dir : dir;
-    if (dir && dir[0]) {
+    if (dir && cache_dir_find(found, dir)) {
+        dir = found;
         wrong = "the path is too long";
         if (snprintf(path, sizeof path, "%s/" FILE_NAME, dir) < PATH_MAX) {
             wrong = read_secret(path, out);
-            if (wrong && !wrong[0])
-                wrong = make_dir(dir) ? make_secret(path) : strerror(errno);
+            if (wrong && !wrong[0]) {
+                wrong = cache_dir_make(dir);
+                wrong = wrong ? wrong : make_secret(path);
+            }
             if (!wrong)
                 wrong = read_secret(path, out);
         }
+    } else if (dir && dir[0]) {
+        wrong = "the path is too long";
     }
     if (dir && !wrong)
         return;

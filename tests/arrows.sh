@@ -22,7 +22,8 @@ arrows_table() {
 ^server/           ^(base|engine|server)/|^cache/cache\.h$
 ^clients/          ^(base|clients)/
 ^loadgen/cachesim       ^(base|clients|loadgen)/|^engine/(scheduler|cost_model|fairness)|^cache/replace
-^loadgen/(cache)?bench  ^(base|clients|loadgen|engine|kernels)/|^cache/cache\.h$
+^loadgen/(cache|sched)?bench  ^(base|clients|loadgen|engine|kernels)/|^cache/cache\.h$
+^loadgen/sim/      ^(base|clients|loadgen)/|^engine/(scheduler|lineup|cost_model)\.h$|^cache/cache\.h$|^kernels/(device|backend|params)\.h$
 ^loadgen/          ^(base|clients|loadgen)/
 ^tests/            .
 ^deploy/           ^(base|clients|deploy)/
@@ -189,6 +190,7 @@ clients/planted.c <curl/curl.h>
 clients/planted.c "engine/engine.h"
 loadgen/planted.c "engine/engine.h"
 loadgen/planted.c "server/config.h"
+loadgen/sim/planted.c "engine/engine.h"
 server/planted.c <microhttpd.h>
 server/planted.c <jansson.h>
 engine/planted.c <pcre2.h>

@@ -39,6 +39,7 @@ void engine_test_open(struct engine_test *t, const char *config_json, struct eng
         die("cannot write", path);
     c->model_dir = t->dir;
     c->load_format = "dummy";
+    c->profile_cost = false; /* seconds, dozens of times */
     if (engine_open(&t->engine, c, &why) != OK)
         die("engine_open", buf_str(&why));
     if (engine_start(t->engine) != OK)

@@ -180,6 +180,19 @@ static void print_tiers(FILE *f, struct table *t, const struct json *tiers)
     print(f, t);
 }
 
+/* Nothing where nothing was swapped, as on a CPU. */
+static void print_swaps(FILE *f, const struct json *root)
+{
+    const struct json *o = js_get(root, "swapped_blocks");
+    long long out_ahead = count_of(o, "spilled_ahead"), in_ahead = count_of(o, "fetched_ahead");
+    long long out_late = count_of(o, "spilled_on_demand");
+    long long in_late = count_of(o, "fetched_on_demand"), lost = count_of(o, "expected_lost");
+
+    if (out_ahead || out_late || in_ahead || in_late || lost)
+        fprintf(f, "swapped blocks: %lld out ahead, %lld on demand; %lld in ahead, %lld on demand; "
+                "%lld lost though waited for\n", out_ahead, out_late, in_ahead, in_late, lost);
+}
+
 /* There are none, or there is a bug. */
 static void print_leaks(FILE *f, const struct json *tiers)
 {
@@ -255,6 +268,7 @@ enum status cache_table_print(FILE *f, const char *json, size_t len)
     if (s == OK) {
         print_tiers(f, t, js_get(root, "tiers"));
         print_counts(f, root);
+        print_swaps(f, root);
         print_leaks(f, js_get(root, "tiers"));
         print_spans(f, t, root);
     }

@@ -20,8 +20,10 @@ static enum status make_cost(struct cost_model *m, const double c[3], struct buf
         for (size_t j = 0; j < ARRAY_SIZE(fresh); j++)
             seconds[i][j] = c[0] + c[1] * fresh[j] +
                             c[2] * fresh[j] * ((double)cached[i] + fresh[j] / 2.0);
-    return cost_model_init(m, cached, ARRAY_SIZE(cached), fresh, ARRAY_SIZE(fresh), seconds[0],
-                           why);
+    struct cost_points points = {.cached = cached, .n_cached = ARRAY_SIZE(cached),
+                                 .new_tokens = fresh, .n_new = ARRAY_SIZE(fresh),
+                                 .seconds = seconds[0]};
+    return cost_model_init(m, &points, why);
 }
 
 static void show_progress(const struct sim_options *o, uint32_t policy, uint32_t k)

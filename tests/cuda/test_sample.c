@@ -166,6 +166,7 @@ static const float *sample_on_device(struct device *d, struct row *rows, uint32_
         struct sampler_row row = view(&rows[i], n_vocab);
         assert_ok(device_sampler_add(ds, &row, rows[i].got_top));
     }
+    assert_ok(device_sampler_launch(ds));
     assert_ok(device_sampler_finish(ds));
     for (uint32_t i = 0; i < n; i++)
         rows[i].got = tokens[i];

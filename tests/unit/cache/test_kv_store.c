@@ -5,65 +5,7 @@
 #include <string.h>
 
 #include "base/rng.h"
-#include "tests/unit/cache/cache_prompt.h"
-
-static struct cache *make(const struct cache_config *config)
-{
-    struct cache *c;
-
-    assert_ok(cache_create(&c, config, NULL));
-    return c;
-}
-
-/* A prompt of its own for each sequence that stays open. */
-struct open_seq {
-    struct prompt q;
-    struct cache_seq *s;
-};
-
-static struct cache_seq *seq(struct cache *c, struct open_seq *o, const char *text)
-{
-    prompt_of(&o->q, text);
-    assert_ok(cache_seq_open(c, &o->q.p, o->q.p.n_ids, &o->s));
-    return o->s;
-}
-
-/* All of it is computed that is not found; found [CACHE_N_TIERS], or NULL: where that lay. */
-static uint32_t compute(const struct open_seq *o, uint32_t *found)
-{
-    uint32_t hit = cache_seq_attach(o->s, found);
-
-    assert_ok(cache_seq_grow(o->s, o->q.p.n_ids - hit));
-    cache_seq_commit(o->s, o->q.p.n_ids - hit);
-    return hit;
-}
-
-/* A whole life. Returns the tokens that were found. */
-static uint32_t run_found(struct cache *c, const char *text, uint32_t *found)
-{
-    struct open_seq o;
-
-    seq(c, &o, text);
-    uint32_t hit = compute(&o, found);
-    cache_check(c);
-    cache_seq_close(o.s);
-    cache_check(c);
-    return hit;
-}
-
-static uint32_t run(struct cache *c, const char *text)
-{
-    return run_found(c, text, NULL);
-}
-
-static uint32_t match(struct cache *c, const char *text)
-{
-    struct open_seq o;
-    uint32_t n = cache_match(seq(c, &o, text));
-
-    cache_seq_close(o.s);
-    return n;
-}
+#include "tests/unit/cache/cache_run.h"
 
 static uint32_t hold(struct cache *c, const char *text, uint32_t n_tokens, uint64_t until_ns)
 {
@@ -73,32 +15,6 @@ static uint32_t hold(struct cache *c, const char *text, uint32_t n_tokens, uint6
     cache_seq_close(o.s);
     cache_check(c);
     return n;
-}
-
-/* Four others, of 4 blocks each: more than 16 blocks hold beside anything else. */
-static void run_others(struct cache *c)
-{
-    static const char *const others[] = {"WWWW", "XXXX", "YYYY", "ZZZZ"};
-
-    for (int i = 0; i < 4; i++) {
-        run(c, others[i]);
-        (void)cache_poll(c, 0); /* what was fetched for it is pinned until then */
-    }
-}
-
-static struct cache_stats stats_of(const struct cache *c)
-{
-    struct cache_stats stats;
-
-    cache_stats(c, &stats);
-    return stats;
-}
-
-static void settle(struct cache *c, uint64_t now_ns)
-{
-    while (cache_poll(c, now_ns)) {
-    }
-    cache_check(c);
 }
 
 /* --- holds --- */
@@ -246,8 +162,8 @@ static void what_a_waiting_request_will_use_goes_last(void **state)
     (void)state;
     run(c, "AAAA");
     run(c, "BBBB");
-    cache_seq_expect(seq(c, &waits, "AAAA"));
-    cache_seq_expect(waits.s); /* again: nothing */
+    cache_seq_expect(seq(c, &waits, "AAAA"), 0);
+    cache_seq_expect(waits.s, 0); /* again: nothing */
     run(c, "CCCC");
     run(c, "DDDD"); /* one of the older must go */
     assert_int_equal(match(c, "BBBB"), 0);
@@ -266,7 +182,7 @@ static void what_is_not_there_yet_is_expected_too(void **state)
     struct open_seq waits;
 
     (void)state;
-    cache_seq_expect(seq(c, &waits, "AA|AA"));
+    cache_seq_expect(seq(c, &waits, "AA|AA"), 0);
     run(c, "AA|AA");
     run_others(c);
     assert_int_equal(match(c, "AA|AA"), 128);
@@ -290,7 +206,7 @@ static void a_branch_inside_of_a_segment_is_expected(void **state)
     run(c, "AABB");
     run(c, "AACC");
     run(c, "AABB"); /* the more recent one */
-    cache_seq_expect(seq(c, &waits, "AACC"));
+    cache_seq_expect(seq(c, &waits, "AACC"), 0);
     run_others(c);
     assert_int_equal(match(c, "AACC"), 128);
     cache_seq_close(waits.s);
@@ -298,29 +214,6 @@ static void a_branch_inside_of_a_segment_is_expected(void **state)
 }
 
 /* --- tiers --- */
-
-/* Where the blocks of the span at depth 0 that begins with the text lie. */
-static void lies(struct cache *c, const char *text, uint32_t *n_in)
-{
-    struct cache_span spans[64];
-    struct prompt q;
-    uint32_t n_all, n = cache_top_spans(c, spans, 64, &n_all);
-
-    prompt_of(&q, text);
-    n_in[CACHE_DEVICE] = n_in[CACHE_HOST] = 0;
-    for (uint32_t i = 0; i < n; i++)
-        if (!memcmp(&spans[i].key, &q.keys[0], sizeof q.keys[0]))
-            memcpy(n_in, spans[i].n_blocks_in, sizeof spans[i].n_blocks_in);
-}
-
-static void assert_lies(struct cache *c, const char *text, uint32_t n_device, uint32_t n_host)
-{
-    uint32_t n_in[CACHE_N_TIERS];
-
-    lies(c, text, n_in);
-    assert_int_equal(n_in[CACHE_DEVICE], n_device);
-    assert_int_equal(n_in[CACHE_HOST], n_host);
-}
 
 static void what_waits_is_fetched_before_it_is_attached(void **state)
 {
@@ -370,7 +263,7 @@ static void prefetching_takes_nothing_that_others_wait_for(void **state)
     run_others(c);
     settle(c, 1);
     for (int i = 0; i < 3; i++)
-        cache_seq_expect(seq(c, &x[i], others[i]));
+        cache_seq_expect(seq(c, &x[i], others[i]), 0);
     assert_false(cache_seq_prefetch(seq(c, &a, "AAAAA"))); /* 4 blocks are free */
     assert_lies(c, "AAAAA", 0, 5);
     cache_seq_close(x[0].s);
@@ -617,7 +510,7 @@ static void a_reset_leaves_what_is_in_use_and_nothing_else(void **state)
         run(c, "AAA|BB");
         assert_int_equal(hold(c, "AAA|BB", 1000, 100), 160);
         run_others(c);
-        cache_seq_expect(seq(c, &o, "AAA|C"));
+        cache_seq_expect(seq(c, &o, "AAA|C"), 0);
         assert_int_equal(cache_seq_attach(o.s, NULL), 96);
         uint64_t n_evicted = stats_of(c).tier[CACHE_DEVICE].n_evicted;
         cache_reset(c);
@@ -651,7 +544,7 @@ static void a_reset_while_somebody_waits_leaves_the_wait(void **state)
     (void)state;
     run(c, "AAAA");
     run_others(c);
-    cache_seq_expect(seq(c, &waits, "AAAA"));
+    cache_seq_expect(seq(c, &waits, "AAAA"), 0);
     assert_true(cache_seq_prefetch(waits.s));
     cache_reset(c);
     cache_check(c);

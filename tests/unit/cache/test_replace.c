@@ -216,6 +216,82 @@ static void what_waiting_requests_want_goes_last(void **state)
     }
 }
 
+/* Two that are expected, a to be used before b, and one that nobody waits for, the last used. */
+static void what_is_due_last_leaves_first_of_what_is_expected(void **state)
+{
+    (void)state;
+    for (int p = 0; p < REPLACE_N_POLICIES; p++) {
+        struct replace *r = make((enum replace_policy)p, 8, 1, 10);
+        uint32_t a = add(r, 1, REPLACE_NONE, 1), b = add(r, 2, REPLACE_NONE, 1);
+        uint32_t held = add(r, 3, REPLACE_NONE, 1), other = add(r, 4, REPLACE_NONE, 1);
+
+        use(r, other, 9);
+        assert_true(isinf(replace_survival_s(r, 0)) && isinf(replace_due_s(r, a)));
+        replace_time(r, 100);
+        replace_expect(r, a, +1);
+        replace_due(r, a, 101);
+        replace_expect(r, b, +2);
+        replace_due(r, b, 5000);
+        replace_expect(r, held, +1); /* without a time: now */
+        assert_true(replace_due_s(r, a) == 101 && replace_due_s(r, held) == 0);
+        replace_check(r);
+        assert_int_equal(evict(r, 0), other);
+        assert_int_equal(replace_peek(r, 0), b);
+        replace_due(r, b, 100.5);
+        assert_int_equal(replace_peek(r, 0), a);
+        replace_expect(r, b, -1);
+        assert_int_equal(replace_peek(r, 0), a); /* the other one waits still */
+        replace_expect(r, b, -1);
+        assert_int_equal(evict(r, 0), b); /* not expected any more */
+        assert_int_equal(evict(r, 0), a);
+        assert_int_equal(evict(r, 0), held);
+        replace_destroy(r);
+    }
+}
+
+/* What nobody waits for lives for 10 s: what is due later than that gets no better place. */
+static void what_is_due_later_than_others_survive_leaves_in_the_order_of_the_policy(void **state)
+{
+    struct replace *r = make(REPLACE_LRU, 16, 1, 10);
+    uint32_t late, other, soon;
+
+    (void)state;
+    for (uint64_t i = 0; i < 40; i++) {
+        uint32_t id = add(r, 100 + i, REPLACE_NONE, 1);
+
+        replace_time(r, 10.0 * (double)(i + 1));
+        assert_int_equal(evict(r, 0), id);
+        replace_leave(r, id);
+    }
+    assert_true(fabs(replace_survival_s(r, 0) - 10) < 1e-9);
+    late = add(r, 1, REPLACE_NONE, 1);
+    soon = add(r, 2, REPLACE_NONE, 1);
+    other = add(r, 3, REPLACE_NONE, 1);
+    replace_expect(r, late, +1);
+    replace_expect(r, soon, +1);
+    replace_due(r, soon, 409.9);
+    assert_int_equal(replace_peek(r, 0), other); /* late is due now as long as nobody says more */
+    replace_due(r, late, 410.1);
+    assert_int_equal(replace_peek(r, 0), late); /* it was used before the other one */
+    replace_time(r, 405);
+    assert_int_equal(replace_peek(r, 0), late); /* no time but a told one moves it */
+    replace_due(r, late, 410.1);
+    assert_int_equal(replace_peek(r, 0), other);
+    replace_due(r, late, 1e9);
+    assert_int_equal(evict(r, 0), late);
+    assert_true(fabs(replace_survival_s(r, 0) - 10) < 1e-9); /* its age says nothing of others' */
+    replace_insert(r, 0, late);
+    assert_int_equal(replace_peek(r, 0), late);
+    replace_time(r, 1e9);
+    assert_int_equal(replace_peek(r, 0), late);
+    replace_remove(r, 0, late);
+    replace_insert(r, 0, late); /* where it comes in, the time that it is counts */
+    assert_int_equal(evict(r, 0), other);
+    assert_true(replace_survival_s(r, 0) > 1e6);
+    replace_check(r);
+    replace_destroy(r);
+}
+
 static void a_copy_below_makes_dropping_free(void **state)
 {
     struct replace *r = make(REPLACE_PGDSF, 8, 2, 10);
@@ -544,6 +620,9 @@ int main(void)
         cmocka_unit_test(a_parent_never_goes_before_its_child),
         cmocka_unit_test(evict_never_takes_pinned),
         cmocka_unit_test(what_waiting_requests_want_goes_last),
+        cmocka_unit_test(what_is_due_last_leaves_first_of_what_is_expected),
+        cmocka_unit_test(
+            what_is_due_later_than_others_survive_leaves_in_the_order_of_the_policy),
         cmocka_unit_test(a_copy_below_makes_dropping_free),
         cmocka_unit_test(each_tier_has_its_own_clock),
         cmocka_unit_test(the_past_is_kept_as_long_as_there_is_room),

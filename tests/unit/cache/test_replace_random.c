@@ -1,4 +1,5 @@
-/* Random events against a model that recounts everything, for every policy and two tiers. */
+/* Random events against a model that recounts everything, for every policy and two tiers: due times
+ * of what is expected, and time that passes, included. */
 #include "tests/unit/test.h"
 
 #include <math.h>
@@ -19,6 +20,7 @@ struct node { /* by key; what was learned stays when it leaves the tree, as long
     uint32_t n_pins[N_TIERS], n_expected, n_uses, n_misses;
     uint64_t stamp, left_at, bytes;
     double miss_s, own_s, next_use, key[N_TIERS];
+    double due_s, due[N_TIERS], used_s; /* due: INFINITY for what leaves by its key */
 };
 
 struct model {
@@ -27,6 +29,9 @@ struct model {
     struct node nodes[N_KEYS];
     uint64_t n_uses, n_left, used[N_TIERS];
     double clock[N_TIERS];
+    double now_s, age_s[N_TIERS];
+    uint32_t n_ages[N_TIERS];
+    uint64_t n_late, n_soon; /* victims that were expected, of each class */
     uint64_t seed, n_drawn;
     uint64_t victims; /* a checksum of all of them, in order */
 };
@@ -69,11 +74,30 @@ static bool goes_before(const struct model *m, const struct node *a, const struc
     double ka = m->policy == REPLACE_CONTEST ? key_of(m, a, tier) : a->key[tier];
     double kb = m->policy == REPLACE_CONTEST ? key_of(m, b, tier) : b->key[tier];
 
-    if ((a->n_expected > 0) != (b->n_expected > 0))
-        return a->n_expected == 0;
+    if (a->due[tier] != b->due[tier])
+        return a->due[tier] > b->due[tier];
     if (ka != kb)
         return ka < kb;
     return a->stamp != b->stamp ? a->stamp < b->stamp : a->id < b->id;
+}
+
+static double survival_s(const struct model *m, uint32_t tier)
+{
+    return m->n_ages[tier] ? fmax(m->age_s[tier], REPLACE_SOON_S) : (double)INFINITY;
+}
+
+/* What is due sooner than what nobody waits for survives leaves last. */
+static double due_in(const struct model *m, const struct node *n, uint32_t tier)
+{
+    bool soon = n->due_s - m->now_s < survival_s(m, tier);
+
+    return n->n_expected && soon ? n->due_s : (double)INFINITY;
+}
+
+static void decide_class(const struct model *m, struct node *n)
+{
+    for (uint32_t tier = 0; tier < N_TIERS; tier++)
+        n->due[tier] = due_in(m, n, tier);
 }
 
 static uint32_t naive_victim(const struct model *m, uint32_t tier)
@@ -125,10 +149,13 @@ static void do_enter(struct model *m, uint32_t k)
     if (id == REPLACE_NONE)
         return;
     n->id = id;
+    if (!n->left_at)
+        n->used_s = m->now_s;
     n->parent = parent;
     n->bytes = 1 + k % 9;
     n->in_tree = true;
     n->left_at = 0;
+    decide_class(m, n);
 }
 
 static void do_access(struct model *m, uint32_t k)
@@ -145,6 +172,7 @@ static void do_access(struct model *m, uint32_t k)
         return;
     replace_accessed(m->r, n->id, &a);
     n->stamp = ++m->n_uses;
+    n->used_s = m->now_s;
     n->n_uses++;
     n->n_misses += !a.was_cached;
     n->miss_s += a.was_cached ? 0 : a.miss_s_per_byte;
@@ -152,6 +180,16 @@ static void do_access(struct model *m, uint32_t k)
     n->next_use = a.next_use;
     for (uint32_t tier = 0; tier < N_TIERS; tier++)
         n->key[tier] = key_of(m, n, tier);
+}
+
+static void note_age(struct model *m, const struct node *n, uint32_t tier)
+{
+    m->n_late += n->n_expected && isinf(n->due[tier]);
+    m->n_soon += n->n_expected && !isinf(n->due[tier]);
+    if (n->n_expected)
+        return;
+    m->n_ages[tier] += m->n_ages[tier] < 32;
+    m->age_s[tier] += (m->now_s - n->used_s - m->age_s[tier]) / m->n_ages[tier];
 }
 
 static void do_evict(struct model *m, uint32_t tier)
@@ -167,8 +205,9 @@ static void do_evict(struct model *m, uint32_t tier)
     /* As a tree would: what hangs below in a slower tier keeps its prefix. */
     if (tier + 1 < N_TIERS && has_child(m, want, tier + 1) && !n->present[tier + 1])
         return;
-    if (is_clocked(m) && !n->n_expected)
+    if (is_clocked(m) && isinf(n->due[tier]))
         m->clock[tier] = fmax(m->clock[tier], n->key[tier]);
+    note_age(m, n, tier);
     assert_ok(replace_evict(m->r, tier, &v));
     assert_int_equal(v.id, n->id);
     assert_int_equal(v.has_copy, tier + 1 < N_TIERS && n->present[tier + 1]);
@@ -201,6 +240,7 @@ static void do_insert(struct model *m, uint32_t k, uint32_t tier)
     replace_insert(m->r, tier, n->id);
     n->present[tier] = true;
     n->key[tier] = key_of(m, n, tier);
+    n->due[tier] = due_in(m, n, tier);
     m->used[tier] += n->bytes;
 }
 
@@ -215,6 +255,8 @@ static void do_pin(struct model *m, uint32_t k, uint32_t tier, bool pin)
     else
         replace_unpin(m->r, tier, n->id);
     n->n_pins[tier] += pin ? 1 : UINT32_MAX;
+    if (n->n_pins[tier] == 0)
+        n->used_s = m->now_s;
 }
 
 static void do_expect(struct model *m, uint32_t k, int delta)
@@ -226,8 +268,33 @@ static void do_expect(struct model *m, uint32_t k, int delta)
     if (delta < 0 && (uint32_t)-delta > n->n_expected)
         delta = -(int)n->n_expected;
     replace_expect(m->r, n->id, delta);
+    if (n->n_expected == 0)
+        n->due_s = 0;
     n->n_expected += (uint32_t)delta;
+    decide_class(m, n);
     assert_int_equal(replace_n_expected(m->r, n->id), n->n_expected);
+    assert_true(replace_due_s(m->r, n->id) == (n->n_expected ? n->due_s : (double)INFINITY));
+}
+
+static void do_due(struct model *m, uint32_t k)
+{
+    struct node *n = &m->nodes[k];
+
+    if (!n->in_tree || !n->n_expected)
+        return;
+    if (draw(m, 4)) /* else the same again */
+        n->due_s = draw(m, 10) ? fmax(0, m->now_s - 5 + draw(m, 300)) : (double)INFINITY;
+    replace_due(m->r, n->id, n->due_s);
+    decide_class(m, n);
+}
+
+/* Whatever is in whatever order stays so: classes change by events only. */
+static void do_time(struct model *m)
+{
+    double now_s = m->now_s + draw(m, 100) / 4.0 - 2; /* sometimes a time before: none */
+
+    replace_time(m->r, now_s);
+    m->now_s = fmax(m->now_s, now_s);
 }
 
 static void do_remove(struct model *m, uint32_t k, uint32_t tier)
@@ -265,6 +332,7 @@ static void do_grow(struct model *m, uint32_t k, uint32_t to)
     n->miss_s += past.miss_s;
     m->nodes[to] = *n;
     *n = (struct node){0};
+    decide_class(m, n);
 }
 
 static void do_split(struct model *m, uint32_t k, uint32_t upper)
@@ -303,7 +371,7 @@ static void do_leave(struct model *m, uint32_t k)
 
 static void step(struct model *m)
 {
-    uint32_t k = draw(m, N_KEYS), tier = draw(m, N_TIERS), what = draw(m, 100);
+    uint32_t k = draw(m, N_KEYS), tier = draw(m, N_TIERS), what = draw(m, 106);
 
     if (what < 20)
         do_enter(m, k);
@@ -319,7 +387,7 @@ static void step(struct model *m)
         do_pin(m, k, tier, false);
     else if (what < 88)
         do_expect(m, k, 1 + (int)draw(m, 3));
-    else if (what < 92)
+    else if (what < 91)
         do_expect(m, k, -1 - (int)draw(m, 3));
     else if (what < 94)
         do_split(m, k, draw(m, N_KEYS));
@@ -327,8 +395,12 @@ static void step(struct model *m)
         do_grow(m, k, draw(m, N_KEYS));
     else if (what < 96)
         do_remove(m, k, tier);
-    else
+    else if (what < 100)
         do_leave(m, k);
+    else if (what < 104)
+        do_due(m, k);
+    else
+        do_time(m);
 }
 
 static uint64_t run(enum replace_policy policy, uint64_t seed)
@@ -350,9 +422,10 @@ static uint64_t run(enum replace_policy policy, uint64_t seed)
             assert_int_equal(stats.used_bytes, m.used[tier]);
             assert_true(stats.used_bytes <= capacities[tier]);
             assert_true(stats.clock == m.clock[tier]);
+            assert_true(stats.survival_s == survival_s(&m, tier));
         }
     }
-    assert_true(stats.n_evicted > 100); /* or this was no test */
+    assert_true(stats.n_evicted > 100 && m.n_late > 20 && m.n_soon > 5); /* or it was no test */
     replace_destroy(m.r);
     return m.victims;
 }

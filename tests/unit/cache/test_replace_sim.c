@@ -18,9 +18,11 @@ static void start(void)
 {
     const uint32_t cached[] = {0, 1000}, fresh[] = {1, 1001};
     const double seconds[] = {1, 1001, 1, 1001}; /* a second a token */
+    const struct cost_points points = {.cached = cached, .n_cached = 2, .new_tokens = fresh,
+                                       .n_new = 2, .seconds = seconds};
 
     trace = (struct trace){.rows = rows, .parts = parts};
-    assert_ok(cost_model_init(&cost, cached, 2, fresh, 2, seconds, NULL));
+    assert_ok(cost_model_init(&cost, &points, NULL));
 }
 
 static void add_part(uint64_t id, uint32_t n_tokens)

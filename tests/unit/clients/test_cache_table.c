@@ -14,6 +14,8 @@ static const char store[] =
     "\"moved_in_blocks\":13,\"order\":\"worth\"},"
     "{\"name\":\"host\",\"bytes\":1000,\"blocks\":{\"total\":50,\"leaked\":2},\"order\":null}],"
     "\"tokens\":{\"queried\":400,\"hit\":100,\"restored\":3,\"hit_rate\":0.25},"
+    "\"swapped_blocks\":{\"spilled_ahead\":21,\"spilled_on_demand\":22,\"fetched_ahead\":23,"
+    "\"fetched_on_demand\":24,\"expected_lost\":25},"
     "\"tree\":{\"nodes\":5,\"spans\":1000,\"holds\":6,\"held_blocks\":8,\"metadata_bytes\":2048},"
     "\"top_spans\":[{\"key\":\"0123456789abcdef0123\",\"depth\":0,\"tokens\":256,\"blocks\":8,"
     "\"blocks_by_tier\":{\"device\":6,\"host\":2},\"children\":3,\"uses\":12,\"hit_tokens\":3072,"
@@ -65,6 +67,8 @@ static void every_tier_and_span_is_a_line(void **state)
                                 "after a preemption");
     expect_line(text, "tree", "tree: 1000 spans, 5 nodes, 8 held blocks (6 holds), 2.0K of "
                               "bookkeeping");
+    expect_line(text, "swapped", "swapped blocks: 21 out ahead, 22 on demand; 23 in ahead, 24 on "
+                                 "demand; 25 lost though waited for");
     expect_line(text, "copies", "copies that failed: 4");
     expect_line(text, "LEAKED", "LEAKED: 2 blocks of tier 2 are in no state");
     expect_line(text, "spans by", "spans by tokens found, 1 of 1000");
@@ -93,6 +97,7 @@ static void missing_and_wrong_fields_are_dashes(void **state)
     (void)state;
     expect_line(text, "- ", "- 0 - - - - - - - - - -");
     assert_non_null(strstr(text, "spans by tokens found, 2 of 0"));
+    assert_null(strstr(text, "swapped")); /* an older server says nothing of it */
     free(text);
 }
 

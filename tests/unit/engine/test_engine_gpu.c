@@ -21,6 +21,7 @@ static uint32_t ids[4][N_PROMPT];
 static void config(struct engine_config *c)
 {
     engine_config_init(c);
+    c->profile_cost = false; /* calls are counted from the start */
     c->device = "cuda";
     c->n_threads = 1;
     c->max_num_seqs = 4;

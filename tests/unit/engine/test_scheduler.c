@@ -51,7 +51,8 @@ static uint32_t toy_available(void)
 
 static void start(uint32_t n_running_max, uint32_t n_tokens_max, uint32_t n_blocks)
 {
-    struct scheduler_config c = {"fcfs", N_SLOTS, n_running_max, n_tokens_max};
+    struct scheduler_config c = {.policy = "fcfs", .n_slots = N_SLOTS,
+                                 .n_running_max = n_running_max, .n_tokens_max = n_tokens_max};
 
     memset(&toy, 0, sizeof toy);
     toy.n_blocks = n_blocks;
@@ -63,13 +64,14 @@ static void submit(uint32_t slot, uint32_t n_prompt, uint32_t n_out, int32_t pri
     toy.n_known[slot] = n_prompt;
     toy.n_target[slot] = n_prompt + n_out;
     toy.n_computed[slot] = toy.n_slots_of[slot] = toy.held[slot] = 0;
-    scheduler_submit(sched, slot, n_prompt, priority, 0);
+    scheduler_submit(sched, slot, &(struct sched_request){.n_known = n_prompt, .n_out_max = n_out,
+                                                          .priority = priority}, 0);
 }
 
 static void finish(uint32_t slot)
 {
     toy.held[slot] = toy.n_slots_of[slot] = 0;
-    scheduler_on_finish(sched, slot);
+    scheduler_on_finish(sched, slot, 0);
 }
 
 /* One step as the engine would run it; the plan's own promises are checked on the way. */
@@ -81,6 +83,9 @@ static struct plan step(uint32_t n_tokens_max)
     bool seen[N_SLOTS] = {0};
 
     scheduler_plan(sched, 0, &view, &plan);
+    scheduler_check(sched);
+    scheduler_take(sched, &plan, 0);
+    scheduler_check(sched);
     for (uint32_t i = 0; i < plan.n_preempt; i++) {
         uint32_t slot = plan.preempt[i];
         toy.held[slot] = toy.n_slots_of[slot] = toy.n_computed[slot] = 0;
@@ -104,14 +109,16 @@ static struct plan step(uint32_t n_tokens_max)
         toy.n_computed[slot] += n;
         bool got = toy.n_computed[slot] == toy.n_known[slot];
         toy.n_known[slot] += got;
-        scheduler_on_tokens(sched, slot, n, got, 0);
+        scheduler_on_tokens(sched, slot, n, got, 1000000, 0);
     }
+    scheduler_check(sched);
     return plan;
 }
 
 static void an_unknown_policy_is_named(void **state)
 {
-    struct scheduler_config c = {"lifo", 1, 1, 1};
+    struct scheduler_config c = {.policy = "lifo", .n_slots = 1, .n_running_max = 1,
+                                 .n_tokens_max = 1};
     struct buf why;
 
     (void)state;
@@ -173,10 +180,10 @@ static void a_long_prefill_never_holds_up_decodes(void **state)
 static void a_full_pool_preempts_the_last_in_line(void **state)
 {
     (void)state;
-    start(8, 1000, 4);
+    start(8, 1000, 5);
     submit(1, 60, 100, 0);
     submit(2, 60, 100, 0);
-    step(1000); /* two blocks each: the pool is full */
+    step(1000); /* two blocks each, and one in reserve */
     for (int i = 0; i < 8; i++) {
         struct plan p = step(1000);
         if (p.n_preempt) {
@@ -192,20 +199,25 @@ static void a_full_pool_preempts_the_last_in_line(void **state)
     fail_msg("nobody was preempted");
 }
 
-static void who_does_not_fit_is_not_overtaken(void **state)
+/* A short one goes past it meanwhile, and gives its place back as soon as that is enough. */
+static void who_does_not_fit_gets_its_place_when_it_does(void **state)
 {
     (void)state;
     start(8, 1000, 10);
     submit(1, 200, 10, 0); /* 7 blocks */
-    submit(2, 200, 10, 0); /* does not fit beside it */
-    submit(3, 10, 10, 0);  /* would fit */
+    submit(2, 300, 10, 0); /* all 10 */
+    submit(3, 10, 10, 0);
     struct plan p = step(1000);
-    assert_int_equal(p.n_items, 1);
-    assert_int_equal(scheduler_n_waiting(sched), 2);
+    assert_int_equal(p.n_items, 2);
+    assert_true(p.items[0].slot == 1 && p.items[1].slot == 3);
+    assert_int_equal(step(1000).n_preempt, 0); /* for nothing: it would not be enough */
     finish(1);
     p = step(1000);
+    assert_int_equal(p.n_preempt, 1);
+    assert_int_equal(p.preempt[0], 3);
+    p = step(1000); /* once it is known what that gave back */
+    assert_int_equal(p.n_items, 1);
     assert_int_equal(p.items[0].slot, 2);
-    assert_int_equal(p.items[1].slot, 3);
     scheduler_destroy(sched);
 }
 
@@ -216,9 +228,9 @@ static void a_cancelled_slot_is_forgotten_in_every_state(void **state)
     submit(1, 50, 5, 0);
     submit(2, 50, 5, 0);
     step(10);
-    scheduler_on_cancel(sched, 1); /* in its prefill */
+    scheduler_on_cancel(sched, 1, 0); /* in its prefill */
     toy.held[1] = toy.n_slots_of[1] = 0;
-    scheduler_on_cancel(sched, 2); /* waiting */
+    scheduler_on_cancel(sched, 2, 0); /* waiting */
     assert_int_equal(step(10).n_items, 0);
     submit(1, 5, 5, 0);
     assert_int_equal(step(10).items[0].slot, 1);
@@ -238,13 +250,17 @@ static void who_waits_is_listed_in_the_order_of_service(void **state)
     submit(7, 10, 3, -5);
     submit(9, 10, 3, 0);
     assert_int_equal(scheduler_n_waiting(sched), 4);
+    uint32_t slot = UINT32_MAX;
     for (uint32_t i = 0; i < 4; i++)
-        assert_int_equal(scheduler_waiting(sched, i), order[i]);
+        assert_true(scheduler_next_waiting(sched, &slot) && slot == order[i]);
+    assert_false(scheduler_next_waiting(sched, &slot));
     finish(4);
     assert_int_equal(step(100).items[0].slot, 7);
-    scheduler_on_cancel(sched, 9);
+    scheduler_on_cancel(sched, 9, 0);
     assert_int_equal(scheduler_n_waiting(sched), 2);
-    assert_true(scheduler_waiting(sched, 0) == 2 && scheduler_waiting(sched, 1) == 1);
+    slot = UINT32_MAX;
+    assert_true(scheduler_next_waiting(sched, &slot) && slot == 2);
+    assert_true(scheduler_next_waiting(sched, &slot) && slot == 1);
     scheduler_destroy(sched);
 }
 
@@ -259,7 +275,9 @@ static void who_is_preempted_waits_at_its_old_place(void **state)
     for (int i = 0; i < 8 && scheduler_n_waiting(sched) < 2; i++)
         step(1000);
     assert_int_equal(scheduler_n_waiting(sched), 2);
-    assert_true(scheduler_waiting(sched, 0) == 2 && scheduler_waiting(sched, 1) == 3);
+    uint32_t slot = UINT32_MAX;
+    assert_true(scheduler_next_waiting(sched, &slot) && slot == 2);
+    assert_true(scheduler_next_waiting(sched, &slot) && slot == 3);
     scheduler_destroy(sched);
 }
 
@@ -278,13 +296,15 @@ static void what_was_not_attached_is_computed(void **state)
     assert_true(plan.n_items == 1 && plan.items[0].admit);
     assert_int_equal(plan.items[0].n_cached, 96);
     assert_int_equal(plan.items[0].n_tokens, 50);
-    scheduler_on_attach(sched, 3, 32);
-    scheduler_on_tokens(sched, 3, 50, 0, 0); /* at 82, not at 146 */
+    scheduler_take(sched, &plan, 0);
+    scheduler_on_attach(sched, 3, 32, 50);
+    scheduler_on_tokens(sched, 3, 50, 0, 1, 0); /* at 82, not at 146 */
     while (n < 200 - 82) {
         scheduler_plan(sched, 0, &view, &plan);
         assert_true(plan.n_items == 1 && !plan.items[0].admit);
         n += plan.items[0].n_tokens;
-        scheduler_on_tokens(sched, 3, plan.items[0].n_tokens, n == 200 - 82, 0);
+        scheduler_take(sched, &plan, 0);
+        scheduler_on_tokens(sched, 3, plan.items[0].n_tokens, n == 200 - 82, 1, 0);
     }
     assert_int_equal(n, 200 - 82);
     scheduler_plan(sched, 0, &view, &plan);
@@ -330,7 +350,7 @@ int main(void)
         cmocka_unit_test(lower_priority_numbers_go_first),
         cmocka_unit_test(a_long_prefill_never_holds_up_decodes),
         cmocka_unit_test(a_full_pool_preempts_the_last_in_line),
-        cmocka_unit_test(who_does_not_fit_is_not_overtaken),
+        cmocka_unit_test(who_does_not_fit_gets_its_place_when_it_does),
         cmocka_unit_test(a_cancelled_slot_is_forgotten_in_every_state),
         cmocka_unit_test(who_waits_is_listed_in_the_order_of_service),
         cmocka_unit_test(who_is_preempted_waits_at_its_old_place),

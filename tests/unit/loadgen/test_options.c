@@ -1,5 +1,6 @@
 #include "tests/unit/loadgen/loadgen_test.h"
 
+#include "base/check.h"
 #include "loadgen/options.h"
 
 static struct buf why;
@@ -148,6 +149,40 @@ static void wrong_lines_are_refused_with_words(void **state)
     }
 }
 
+static void a_simulation_has_flags_of_its_own(void **state)
+{
+    static const char *const refused[] = {"sim --url http://x", "sim --model m",
+                                          "sim --prompt-format ids", "sim --verify 1",
+                                          "sim --backend vllm", "sim --a http://x",
+                                          "--kv-swap off", "compare --instances 2",
+                                          "sim --load 1 --rate 2", "sim --load 1 --concurrency 2",
+                                          "sim --load 1 --arrival trace", "sim --instances 0",
+                                          "sim --kv-device-bytes 0", "sim --kv-swap maybe",
+                                          "sim --starvation-ms -1", "sim --no-url"};
+    struct options o;
+
+    (void)state;
+    assert_ok(load(&o, "sim --load 0.9 --kv-device-bytes 3G --starvation-ms 300 --swap reactive "
+                       "--ignore-eos --no-token-times --seed 4"));
+    assert_true(o.sim && !o.compare && !o.token_times && o.prefix_caching);
+    assert_int_equal(o.config.arrival.kind, ARRIVAL_GAMMA);
+    assert_int_equal(o.kv_device_bytes, UINT64_C(3) << 30);
+    assert_near(o.starvation_s, 0.3, 1e-12);
+    assert_string_equal(o.kv_swap, "reactive");
+    assert_int_equal(o.n_seqs_max, 64);
+    options_fini(&o);
+    assert_ok(load(&o, "sim --starvation-ms inf --arrival gamma --burstiness 0.2 --load 1"));
+    assert_true(isinf(o.starvation_s));
+    assert_near(o.config.arrival.burstiness, 0.2, 0);
+    options_fini(&o);
+    for (size_t i = 0; i < ARRAY_SIZE(refused); i++) {
+        if (load(&o, refused[i]) == OK)
+            fail_msg("%s was taken", refused[i]);
+        assert_true(why.len > 0);
+        options_fini(&o);
+    }
+}
+
 static void help_fits_into_100_columns_and_names_all(void **state)
 {
     char *text = NULL;
@@ -172,6 +207,7 @@ int main(void)
         cmocka_unit_test(a_timed_trace_has_vllms_flags),
         cmocka_unit_test(seeds_differ_unless_given),
         cmocka_unit_test(wrong_lines_are_refused_with_words),
+        cmocka_unit_test(a_simulation_has_flags_of_its_own),
         cmocka_unit_test(help_fits_into_100_columns_and_names_all),
     };
     buf_init(&why, BUF_WHY_MAX);

@@ -1,5 +1,6 @@
 #include "tests/unit/server/fake_engine.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,6 +48,8 @@ struct engine {
     struct inside inside[N_INSIDE_MAX]; /* under lock */
     uint32_t n_inside;
     uint64_t n_tokens;
+    struct fake_submitted submitted[FAKE_N_SUBMITTED_MAX];
+    uint32_t n_submitted;
 };
 
 /* --- tokenizer, detokenizer, template --- */
@@ -400,9 +403,23 @@ enum status engine_submit(struct engine *e, struct request *r, struct buf *why)
         atomic_fetch_add(&r->refs, 1);
         atomic_store(&r->t_submit, clock_now_ns());
         atomic_store(&fake_n_inside, e->n_inside);
+        if (e->n_submitted < FAKE_N_SUBMITTED_MAX)
+            e->submitted[e->n_submitted++] =
+                (struct fake_submitted){r->tenant, r->session, r->priority};
     }
     pthread_mutex_unlock(&e->lock);
     return full ? buf_why(why, ERR_BUSY, "the queue is full") : OK;
+}
+
+uint32_t fake_engine_submitted(struct engine *e,
+                               struct fake_submitted out[FAKE_N_SUBMITTED_MAX])
+{
+    pthread_mutex_lock(&e->lock);
+    uint32_t n = e->n_submitted;
+    memcpy(out, e->submitted, n * sizeof *out);
+    e->n_submitted = 0;
+    pthread_mutex_unlock(&e->lock);
+    return n;
 }
 
 void engine_reset_cache(struct engine *e)
@@ -431,7 +448,9 @@ static void fill_cache(const struct engine *e, struct cache_stats *c)
 {
     *c = (struct cache_stats){
         .policy = "lru", .n_query_tokens = 400, .n_hit_tokens = 100, .n_restored_tokens = 3,
-        .n_copies_failed = 4, .n_nodes = 5, .n_holds = 6, .n_held_blocks = 8, .memory_bytes = 9000,
+        .n_copies_failed = 4, .n_spilled_ahead = 21, .n_spilled_on_demand = 22,
+        .n_fetched_ahead = 23, .n_fetched_on_demand = 24, .n_expected_lost = 25,
+        .n_nodes = 5, .n_holds = 6, .n_held_blocks = 8, .memory_bytes = 9000,
         .tier = {[CACHE_DEVICE] = {.n_blocks = 100, .n_free = 80 - e->n_inside, .n_cached = 20,
                                    .n_in_use = e->n_inside, .n_nodes = 11, .n_hit_tokens = 70,
                                    .n_evicted = 12, .n_moved_in = 13, .order = ""},
@@ -480,5 +499,17 @@ void engine_stats(struct engine *e, struct engine_stats *out)
     out->n_prompt_tokens_in[CACHE_HOST] = 20;
     out->n_generation_tokens = e->n_tokens;
     pthread_mutex_unlock(&e->lock);
+    out->n_preemptions = 63;
+    out->n_plans_ahead = 34;
+    out->cost_error = 0.125;
+    out->scheduler = (struct scheduler_stats){
+        .n_levels = 3, .n_in_level = {35, 36, 37}, .quantum_s = {0.25, 0.5, INFINITY},
+        .starvation_s = 3, .n_preempted_for_place = 31, .n_preempted_for_memory = 32,
+        .n_starving = 38, .n_demoted = 39};
     hist_init(&out->ttft_s, hist_bounds_ttft_s, 22);
+    hist_init(&out->step_s, hist_bounds_ttft_s, 22);
+    hist_init(&out->gap_s, hist_bounds_ttft_s, 22);
+    hist_add(&out->step_s, 0.03);
+    hist_add(&out->gap_s, 0.002);
+    hist_add(&out->gap_s, 0.002);
 }

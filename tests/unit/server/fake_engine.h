@@ -34,4 +34,13 @@ extern atomic_uint fake_n_resets;        /* calls of engine_reset_cache() */
 
 struct engine *fake_engine_create(uint32_t max_model_len);
 
+/* What engine_submit() was told of a request. */
+struct fake_submitted {
+    uint64_t tenant, session;
+    int32_t priority;
+};
+#define FAKE_N_SUBMITTED_MAX 16
+/* The first ones since the last call, in their order; returns how many. */
+uint32_t fake_engine_submitted(struct engine *e, struct fake_submitted out[FAKE_N_SUBMITTED_MAX]);
+
 #endif

@@ -56,21 +56,31 @@ static inline void http_test_close(struct http_test *t)
     buf_fini(&t->text);
 }
 
-/* Sends a request without a body; the descriptor to read its answer from. */
-static inline int http_test_send(const struct http_test *t, const char *method, const char *path,
-                                 const char *key)
+/* Sends a request; the descriptor to read its answer from. body: JSON with ' for ", or "". */
+static inline int http_test_send_body(const struct http_test *t, const char *method,
+                                      const char *path, const char *key, const char *body)
 {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(http_port(t->http)),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    char head[512];
+    char text[2048];
     int fd = socket(AF_INET, SOCK_STREAM, 0);
 
     assert_true(fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof to) == 0);
-    int len = snprintf(head, sizeof head, "%s %s HTTP/1.1\r\nHost: x\r\nx-api-key: %s\r\n"
-                       "Connection: close\r\n\r\n", method, path, key);
-    assert_true(len < (int)sizeof head);
-    assert_int_equal(write(fd, head, (size_t)len), len);
+    int head = snprintf(text, sizeof text, "%s %s HTTP/1.1\r\nHost: x\r\nx-api-key: %s\r\n"
+                        "Content-Length: %zu\r\nConnection: close\r\n\r\n", method, path, key,
+                        strlen(body));
+    int len = head + snprintf(text + head, sizeof text - (size_t)head, "%s", body);
+    assert_true(len < (int)sizeof text);
+    for (char *c = text + head; *c; c++)
+        *c = *c == '\'' ? '"' : *c;
+    assert_int_equal(write(fd, text, (size_t)len), len);
     return fd;
+}
+
+static inline int http_test_send(const struct http_test *t, const char *method, const char *path,
+                                 const char *key)
+{
+    return http_test_send_body(t, method, path, key, "");
 }
 
 /* The answer to its end, in t->text. */

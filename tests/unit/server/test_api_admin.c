@@ -61,6 +61,11 @@ static void every_figure_of_the_store_has_its_place(void **state)
     assert_int_equal(number(js_get(j, "tokens"), "hit"), 100);
     assert_int_equal(number(js_get(j, "tokens"), "restored"), 3);
     assert_true(js_number(js_get(js_get(j, "tokens"), "hit_rate")) == 0.25);
+    assert_int_equal(number(js_get(j, "swapped_blocks"), "spilled_ahead"), 21);
+    assert_int_equal(number(js_get(j, "swapped_blocks"), "spilled_on_demand"), 22);
+    assert_int_equal(number(js_get(j, "swapped_blocks"), "fetched_ahead"), 23);
+    assert_int_equal(number(js_get(j, "swapped_blocks"), "fetched_on_demand"), 24);
+    assert_int_equal(number(js_get(j, "swapped_blocks"), "expected_lost"), 25);
     assert_int_equal(number(tree, "nodes"), 5);
     assert_int_equal(number(tree, "spans"), 1000);
     assert_int_equal(number(tree, "holds"), 6);

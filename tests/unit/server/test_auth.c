@@ -256,6 +256,40 @@ static void tenants_in_metrics_are_bounded(void **state)
     buf_fini(&text);
 }
 
+/* --- what the scheduler knows requests by --- */
+
+static void a_session_belongs_to_its_tenant(void **state)
+{
+    struct account *a[4];
+
+    (void)state;
+    write_keys("{'keys':[{'name':'a1','key':'sk-00000001','tenant':'a'},"
+               "{'name':'a2','key':'sk-00000002','tenant':'a'},"
+               "{'name':'b1','key':'sk-00000003','tenant':'b'},"
+               "{'name':'c','key':'sk-00000004'}]}");
+    struct auth *auth = create("", file, "");
+    for (int i = 0; i < 4; i++) {
+        char key[24];
+        snprintf(key, sizeof key, "sk-0000000%d", i + 1);
+        assert_non_null(a[i] = find(auth, key));
+    }
+    assert_true(a[0]->tenant_id == a[1]->tenant_id);
+    assert_true(account_session(a[0], "s", 1) == account_session(a[1], "s", 1));
+    assert_true(account_session(a[0], "s", 1) != account_session(a[0], "t", 1));
+    assert_true(account_session(a[0], "s", 1) != account_session(a[0], "s\0", 2));
+    assert_true(account_session(a[0], "s", 1) != a[0]->tenant_id);
+    assert_true(account_session(a[0], "", 0) != a[0]->tenant_id);
+    /* The last one has no tenant but itself. */
+    for (int i = 2; i < 4; i++) {
+        assert_true(a[i]->tenant_id != a[0]->tenant_id);
+        assert_true(account_session(a[i], "s", 1) != account_session(a[0], "s", 1));
+    }
+    assert_true(a[2]->tenant_id != a[3]->tenant_id);
+    for (int i = 0; i < 4; i++)
+        account_unref(a[i]);
+    auth_destroy(auth);
+}
+
 /* --- the installation's secret --- */
 
 static void the_secret_is_kept_and_private(void **state)
@@ -339,6 +373,7 @@ int main(void)
         cmocka_unit_test(a_reload_is_all_or_nothing),
         cmocka_unit_test(reloading_while_asking_is_safe),
         cmocka_unit_test(tenants_in_metrics_are_bounded),
+        cmocka_unit_test(a_session_belongs_to_its_tenant),
         cmocka_unit_test(the_secret_is_kept_and_private),
         cmocka_unit_test(default_places_follow_xdg),
     };

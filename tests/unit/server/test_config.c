@@ -1,12 +1,14 @@
 /* test_config.c - flags, variables and file: who wins, what is refused, how sizes are read. */
 #include "tests/unit/test.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cache/cache.h"
+#include "engine/scheduler.h"
 #include "server/config.h"
 
 #define N_ARGS_MAX 16
@@ -53,7 +55,13 @@ static void defaults_are_those_of_the_table(void **state)
     assert_int_equal(c.port, 8000);
     assert_int_equal(c.max_body_bytes, 32u << 20);
     assert_true(c.prefix_caching);
-    assert_string_equal(c.scheduling_policy, "fcfs");
+    assert_string_equal(c.scheduling_policy, "skip-join-mlfq");
+    assert_true(c.max_step_ms == 0 && c.quantum_ms == 0 && c.starvation_ms == 0);
+    assert_true(c.level_ratio == 2);
+    assert_true(c.profile_cost);
+    assert_string_equal(c.mlfq_variant, "tarn");
+    assert_int_equal(c.kv_reserve_blocks, 0);
+    assert_string_equal(c.kv_swap, "proactive");
     assert_int_equal(c.kv_host_bytes, 0);
     assert_true(c.kv_prefetch_share == 0.1 && c.kv_hold_share == 0.25);
     assert_string_equal(c.cache_policy, "contest");
@@ -168,7 +176,58 @@ static void the_kv_store_is_configured_by_flags(void **state)
             "--kv-host-bytes: ");
 }
 
-/* One list, in cache/: what it names can be chosen, and nothing else. */
+static void scheduling_is_configured_by_flags(void **state)
+{
+    char *env[] = {(char *)(uintptr_t) "TARN_PROFILE_COST=no",
+                   (char *)(uintptr_t) "TARN_STARVATION_MS=300", NULL};
+    struct config c;
+    struct buf why, text;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    buf_init(&text, 1u << 16);
+    assert_ok(load(&c, "--model m --max-step-ms 12.5 --quantum-ms=0.75 --level-ratio 1.1 "
+                       "--mlfq-variant released --kv-reserve-blocks 7 --kv-swap reactive", env, &why));
+    assert_true(c.max_step_ms == 12.5 && c.quantum_ms == 0.75 && c.level_ratio == 1.1);
+    assert_true(c.starvation_ms == 300);
+    assert_false(c.profile_cost);
+    assert_string_equal(c.mlfq_variant, "released");
+    assert_int_equal(c.kv_reserve_blocks, 7);
+    assert_string_equal(c.kv_swap, "reactive");
+    config_describe(&c, &text);
+    assert_non_null(strstr(buf_str(&text), "max-step-ms=12.5 quantum-ms=0.75 level-ratio=1.1 "
+                                           "starvation-ms=300 mlfq-variant=released "
+                                           "profile-cost=false "));
+    config_fini(&c);
+    assert_ok(load(&c, "--model m --level-ratio 16 --no-profile-cost --profile-cost "
+                       "--starvation-ms 86400000 --max-step-ms 3600000", no_env, &why));
+    assert_true(c.level_ratio == 16 && c.starvation_ms == 86400000 && c.max_step_ms == 3600000);
+    assert_true(c.profile_cost);
+    config_fini(&c);
+    buf_fini(&text);
+    buf_fini(&why);
+}
+
+static void a_number_out_of_range_is_refused(void **state)
+{
+    (void)state;
+    refuses("--model m --level-ratio 1.09", no_env,
+            "--level-ratio: expected a number from 1.1 to 16, got \"1.09\"");
+    refuses("--model m --level-ratio 16.001", no_env, "from 1.1 to 16, got \"16.001\"");
+    refuses("--model m --level-ratio nan", no_env, "--level-ratio: expected a number");
+    refuses("--model m --level-ratio inf", no_env, "--level-ratio: expected a number");
+    refuses("--model m --level-ratio 2x", no_env, "--level-ratio: expected a number");
+    refuses("--model m --level-ratio=", no_env, "--level-ratio: expected a number");
+    refuses("--model m --max-step-ms -1", no_env, "--max-step-ms: expected a number from 0 to");
+    refuses("--model m --max-step-ms 3600001", no_env, "from 0 to 3600000, got");
+    refuses("--model m --quantum-ms -0.001", no_env, "--quantum-ms: expected a number");
+    refuses("--model m --starvation-ms 86400001", no_env, "from 0 to 86400000, got");
+    refuses("--model m --kv-reserve-blocks -1", no_env, "--kv-reserve-blocks: expected a whole");
+    refuses("--model m --kv-reserve-blocks 4294967296", no_env, "--kv-reserve-blocks: 4294967296");
+    refuses("--model m --kv-swap proactiv", no_env, "did you mean \"proactive\"?");
+    refuses("--model m --mlfq-variant pape", no_env, "did you mean \"paper\"?");
+}
+
 static void preambles_are_files_separated_by_commas(void **state)
 {
     struct config c;
@@ -189,25 +248,46 @@ static void preambles_are_files_separated_by_commas(void **state)
     buf_fini(&why);
 }
 
-static void the_policies_are_those_of_the_cache(void **state)
+/* Every name of the list can be chosen; returns how many there are. */
+static int take_each(const char *list, const char *flag, size_t offset)
 {
     char names[256], line[128];
     struct config c;
     struct buf why;
     int n = 0;
 
-    (void)state;
     buf_init(&why, BUF_WHY_MAX);
-    snprintf(names, sizeof names, "%s", cache_policies());
-    for (char *end, *name = strtok_r(names, ", ", &end); name; name = strtok_r(NULL, ", ", &end)) {
-        snprintf(line, sizeof line, "--model m --cache-policy %s", name);
+    snprintf(names, sizeof names, "%s", list);
+    for (char *end, *name = strtok_r(names, "|, ", &end); name;
+         name = strtok_r(NULL, "|, ", &end)) {
+        snprintf(line, sizeof line, "--model m %s %s", flag, name);
         assert_ok(load(&c, line, no_env, &why));
-        assert_string_equal(c.cache_policy, name);
+        assert_string_equal(*(char **)((char *)&c + offset), name);
         config_fini(&c);
         n++;
     }
-    assert_true(n >= 4);
     buf_fini(&why);
+    return n;
+}
+
+/* One list each, in cache/ and in engine/: what it names can be chosen, and nothing else. */
+static void the_policies_are_those_of_the_scheduler(void **state)
+{
+    (void)state;
+    assert_int_equal(take_each(scheduler_policies(), "--scheduling-policy",
+                               offsetof(struct config, scheduling_policy)), 5);
+    refuses("--model m --scheduling-policy skip-join-mlfg", no_env,
+            "--scheduling-policy: \"skip-join-mlfg\" is not known, did you mean "
+            "\"skip-join-mlfq\"?");
+    refuses("--model m --scheduling-policy SRPT", no_env, "sjf-prompt");
+    refuses("--model m --scheduling-policy fcfs|mlfq", no_env, "is not known");
+}
+
+static void the_policies_are_those_of_the_cache(void **state)
+{
+    (void)state;
+    assert_true(take_each(cache_policies(), "--cache-policy",
+                          offsetof(struct config, cache_policy)) >= 4);
     refuses("--model m --cache-policy contes", no_env, "did you mean \"contest\"?");
     refuses("--model m --cache-policy contest,lru", no_env, cache_policies());
     refuses("--model m --cache-policy ,", no_env, "\",\" is not known");
@@ -276,6 +356,7 @@ static void help_fits_100_columns(void **state)
     config_print_help(f);
     fclose(f);
     assert_non_null(strstr(text, "--max-num-batched-tokens N"));
+    assert_non_null(strstr(text, "--level-ratio X"));
     for (size_t i = 0; i < n; i++) {
         column = text[i] == '\n' ? 0 : column + 1;
         assert_true(column <= 100);
@@ -292,7 +373,10 @@ int main(void)
         cmocka_unit_test(every_spelling_of_a_switch_is_read),
         cmocka_unit_test(other_words_for_a_choice_become_ours),
         cmocka_unit_test(the_kv_store_is_configured_by_flags),
+        cmocka_unit_test(scheduling_is_configured_by_flags),
+        cmocka_unit_test(a_number_out_of_range_is_refused),
         cmocka_unit_test(preambles_are_files_separated_by_commas),
+        cmocka_unit_test(the_policies_are_those_of_the_scheduler),
         cmocka_unit_test(the_policies_are_those_of_the_cache),
         cmocka_unit_test(an_unknown_name_gets_the_nearest_one),
         cmocka_unit_test(a_bad_value_names_its_option),

@@ -137,6 +137,51 @@ static void the_kv_store_is_told_by_tier_and_state(void **state)
     http_test_close(&t);
 }
 
+static void swapping_is_told_by_when(void **state)
+{
+    struct http_test t;
+
+    (void)state;
+    http_test_open(&t, "m", "", "");
+    const char *page = get(&t, "");
+    assert_true(value(page, "tarn:kv_blocks_spilled_total", ",when=\"ahead\"") == 21);
+    assert_true(value(page, "tarn:kv_blocks_spilled_total", ",when=\"on_demand\"") == 22);
+    assert_true(value(page, "tarn:kv_blocks_fetched_total", ",when=\"ahead\"") == 23);
+    assert_true(value(page, "tarn:kv_blocks_fetched_total", ",when=\"on_demand\"") == 24);
+    assert_true(value(page, "tarn:kv_blocks_recomputed_total", "") == 25);
+    http_test_close(&t);
+}
+
+static void scheduling_is_told_by_level_and_reason(void **state)
+{
+    struct http_test t;
+
+    (void)state;
+    http_test_open(&t, "m", "", "");
+    const char *page = get(&t, "");
+    /* As many levels as there are, not as many as there is room for. */
+    assert_int_equal(count(page, "\ntarn:sched_level_requests{"), 3);
+    assert_int_equal(count(page, "\ntarn:sched_level_quantum_seconds{"), 3);
+    assert_true(value(page, "tarn:sched_level_requests", ",level=\"0\"") == 35);
+    assert_true(value(page, "tarn:sched_level_requests", ",level=\"2\"") == 37);
+    assert_true(value(page, "tarn:sched_level_quantum_seconds", ",level=\"1\"") == 0.5);
+    assert_non_null(strstr(page, "tarn:sched_level_quantum_seconds{model_name=\"m\",engine=\"0\","
+                                 "level=\"2\"} +Inf\n"));
+    assert_true(value(page, "tarn:sched_starvation_seconds", "") == 3);
+    assert_true(value(page, "vllm:num_preemptions_total", "") == 63);
+    assert_true(value(page, "tarn:preemptions_total", ",reason=\"place\"") == 31);
+    assert_true(value(page, "tarn:preemptions_total", ",reason=\"memory\"") == 32);
+    assert_true(value(page, "tarn:starvation_boosts_total", "") == 38);
+    assert_true(value(page, "tarn:demotions_total", "") == 39);
+    assert_true(value(page, "tarn:plans_ahead_total", "") == 34);
+    assert_true(value(page, "tarn:cost_model_relative_error", "") == 0.125);
+    assert_true(value(page, "tarn:step_seconds_count", "") == 1);
+    assert_true(value(page, "tarn:step_gap_seconds_count", "") == 2);
+    assert_true(value(page, "tarn:step_gap_seconds_bucket", ",le=\"0.001\"") == 0);
+    assert_true(value(page, "tarn:step_gap_seconds_bucket", ",le=\"+Inf\"") == 2);
+    http_test_close(&t);
+}
+
 static void tokens_by_tier_and_by_source_add_up_to_the_prompts(void **state)
 {
     static const char tier[] = "tarn:prompt_tokens_by_tier_total";
@@ -177,6 +222,8 @@ int main(void)
         cmocka_unit_test(labels_are_bounded),
         cmocka_unit_test(without_keys_there_is_one_tenant),
         cmocka_unit_test(the_kv_store_is_told_by_tier_and_state),
+        cmocka_unit_test(swapping_is_told_by_when),
+        cmocka_unit_test(scheduling_is_told_by_level_and_reason),
         cmocka_unit_test(tokens_by_tier_and_by_source_add_up_to_the_prompts),
     };
     return cmocka_run_group_tests(tests, start, end);

@@ -63,6 +63,9 @@ static void a_wrong_type_names_the_field(void **state)
     refuses(PARAMS_CHAT, "{'model':3}", ERR_INVALID, "model: expected a string");
     refuses(PARAMS_CHAT, "{'user':3}", ERR_INVALID, "user: expected a string");
     refuses(PARAMS_CHAT, "{'cache_salt':3}", ERR_INVALID, "cache_salt: expected a string");
+    refuses(PARAMS_CHAT, "{'session_id':3}", ERR_INVALID, "session_id: expected a string");
+    refuses(PARAMS_COMPLETION, "{'session_id':['a']}", ERR_INVALID,
+            "session_id: expected a string");
     refuses(PARAMS_CHAT, "{'stop':3}", ERR_INVALID, "stop: expected a string or an array");
     refuses(PARAMS_CHAT, "{'stop':['a',1]}", ERR_INVALID, "stop[1]: expected a string");
     refuses(PARAMS_CHAT, "{'stop_token_ids':'a'}", ERR_INVALID,
@@ -104,6 +107,37 @@ static void a_value_out_of_range_names_the_field(void **state)
     refuses(PARAMS_CHAT, "{'stream_options':{}}", ERR_INVALID, "stream_options: needs stream");
 }
 
+static void a_session_has_1_to_256_bytes(void **state)
+{
+    static const size_t lengths[] = {0, 1, 255, 256, 257, 4000};
+    char json[4096], words[96];
+    struct params p;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        int n = (int)lengths[i];
+        snprintf(json, sizeof json, "{'session_id':'%0*d'}", n, 0);
+        if (n == 0) /* "%00d" writes a digit all the same */
+            snprintf(json, sizeof json, "{'session_id':''}");
+        if (n >= 1 && n <= 256) {
+            struct json *body = json_of(json);
+            takes(&p, i % 2 ? PARAMS_CHAT : PARAMS_COMPLETION, body);
+            assert_int_equal(p.session_len, n);
+            params_fini(&p);
+            js_unref(body);
+        } else {
+            snprintf(words, sizeof words, "session_id: expected 1 to 256 bytes, got %d", n);
+            refuses(PARAMS_CHAT, json, ERR_INVALID, words);
+        }
+    }
+    /* Bytes, not characters: 86 of three. */
+    size_t at = (size_t)snprintf(json, sizeof json, "{'session_id':'");
+    for (int i = 0; i < 86; i++)
+        at += (size_t)snprintf(json + at, sizeof json - at, "\u20ac");
+    snprintf(json + at, sizeof json - at, "'}");
+    refuses(PARAMS_CHAT, json, ERR_INVALID, "session_id: expected 1 to 256 bytes, got 258");
+}
+
 static void what_is_not_there_is_refused_by_name(void **state)
 {
     (void)state;
@@ -123,13 +157,14 @@ static void harmless_forms_of_it_are_taken(void **state)
     struct json *body = json_of(
         "{'model':'two','tools':[],'tool_choice':'none','response_format':{'type':'text'},"
         "'modalities':['text'],'best_of':1,'suffix':null,'never_heard_of':{'a':1},'store':false,"
-        "'metadata':{'a':'b'},'user':'me','stream':null,'temperature':null}");
+        "'metadata':{'a':'b'},'user':'me','stream':null,'temperature':null,'session_id':null}");
     struct params p;
 
     (void)state;
     takes(&p, PARAMS_CHAT, body);
     assert_string_equal(p.model, "two");
     assert_false(p.stream);
+    assert_null(p.session);
     params_fini(&p);
     js_unref(body);
 }
@@ -147,6 +182,7 @@ static void nothing_said_means_the_models_defaults(void **state)
     assert_int_equal(p.sampling.top_k, 7);
     assert_int_equal(p.n, 1);
     assert_int_equal(p.cache_ttl_s, 0);
+    assert_null(p.session);
     assert_string_equal(p.model, "one");
     assert_int_equal(p.stopping.max_tokens, 100);
     assert_false(p.stopping.show_special);
@@ -169,7 +205,7 @@ static void everything_said_is_read(void **state)
         "'logit_bias':{'5':-100,'6':1.5},'logprobs':true,'top_logprobs':4,'ignore_eos':true,"
         "'skip_special_tokens':false,'include_stop_str_in_output':true,'priority':-3,"
         "'return_token_ids':true,'stream':true,'stream_options':{'include_usage':true},"
-        "'cache_salt':'pepper','cache_ttl':86400}");
+        "'cache_salt':'pepper','cache_ttl':86400,'session_id':'agent \\u0000 7'}");
     struct params p;
 
     (void)state;
@@ -191,6 +227,8 @@ static void everything_said_is_read(void **state)
     assert_int_equal(p.n, 3);
     assert_int_equal(p.priority, -3);
     assert_int_equal(p.cache_ttl_s, 86400);
+    assert_int_equal(p.session_len, 9);
+    assert_memory_equal(p.session, "agent \0 7", 9);
     assert_true(p.stream && p.include_usage && p.return_token_ids && p.logprobs);
     uint8_t sum = 0;
     for (int i = 0; i < KV_SCOPE_BYTES; i++)
@@ -219,6 +257,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_wrong_type_names_the_field),
         cmocka_unit_test(a_value_out_of_range_names_the_field),
+        cmocka_unit_test(a_session_has_1_to_256_bytes),
         cmocka_unit_test(what_is_not_there_is_refused_by_name),
         cmocka_unit_test(harmless_forms_of_it_are_taken),
         cmocka_unit_test(nothing_said_means_the_models_defaults),

@@ -1,0 +1,269 @@
+#include "engine/lineup.h"
+
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "engine/cost_model.h"
+#include "engine/order.h"
+
+/* Those whose turn is far away are not fetched for: a step's work must not grow with the queue. */
+#define N_FETCHED_FOR_MAX 64
+/* Waiting sequences whose expected time is looked at again in a step, and slots passed for them. */
+#define N_REFRESHED 4
+#define N_SLOTS_PASSED 64
+/* KV of a session is kept for so many of its usual pauses, if that is not too long. */
+#define HOLD_PAUSES 2.0
+#define HOLD_S_MAX 120.0
+
+enum status lineup_create(struct lineup *l, const struct lineup_config *config, struct buf *why)
+{
+    uint32_t n_run = config->scheduler.n_running_max;
+    enum status s;
+
+    *l = (struct lineup){.cache = config->cache, .n_slots = config->scheduler.n_slots,
+                         .swap_ahead = config->swap_ahead,
+                         .copy_s_per_token = config->copy_s_per_token,
+                         .cost = config->scheduler.cost};
+    s = scheduler_create(&l->scheduler, &config->scheduler, why);
+    if (s != OK)
+        return s;
+    l->seqs = calloc(l->n_slots, sizeof *l->seqs);
+    l->items = calloc(n_run, sizeof *l->items);
+    l->failed = calloc(n_run, sizeof *l->failed);
+    if (!l->seqs || !l->items || !l->failed) {
+        lineup_destroy(l);
+        return buf_why(why, ERR_NOMEM, "out of memory for the sequence table");
+    }
+    return OK;
+}
+
+void lineup_destroy(struct lineup *l)
+{
+    scheduler_destroy(l->scheduler);
+    free(l->seqs);
+    free(l->items);
+    free(l->failed);
+    *l = (struct lineup){0};
+}
+
+/* --- coming and going --- */
+
+static void expect(struct lineup *l, uint32_t slot, uint64_t now_ns)
+{
+    cache_seq_expect(l->seqs[slot].kv, scheduler_next_ns(l->scheduler, slot, now_ns));
+}
+
+void lineup_submit(struct lineup *l, uint32_t slot, struct cache_seq *kv,
+                   const struct sched_request *r, uint64_t now_ns)
+{
+    struct sched_request request = *r;
+
+    ASSERT(slot < l->n_slots && !l->seqs[slot].kv);
+    l->seqs[slot] = (struct lineup_seq){.kv = kv, .n_known = r->n_known, .waits = true,
+                                        .session = r->session};
+    request.n_cached = cache_match(kv);
+    scheduler_submit(l->scheduler, slot, &request, now_ns);
+    expect(l, slot, now_ns);
+}
+
+/* The session's next request comes soon, if it does as it did before. */
+static void hold_for_session(struct lineup *l, struct lineup_seq *q, uint64_t now_ns)
+{
+    double pause_s = HOLD_PAUSES * scheduler_pause_s(l->scheduler, q->session);
+
+    if (pause_s > 0 && pause_s <= HOLD_S_MAX)
+        (void)cache_seq_hold(q->kv, q->n_computed, now_ns + (uint64_t)(pause_s * 1e9));
+}
+
+void lineup_end(struct lineup *l, uint32_t slot, bool finished, uint64_t now_ns)
+{
+    struct lineup_seq *q = &l->seqs[slot];
+
+    if (finished) {
+        hold_for_session(l, q, now_ns);
+        scheduler_on_finish(l->scheduler, slot, now_ns);
+    } else {
+        scheduler_on_cancel(l->scheduler, slot, now_ns);
+    }
+    cache_seq_close(q->kv);
+    *q = (struct lineup_seq){0};
+}
+
+/* --- the plan --- */
+
+static uint32_t view_match(void *arg, uint32_t slot)
+{
+    return cache_match(((struct lineup *)arg)->seqs[slot].kv);
+}
+
+static uint32_t view_need(void *arg, uint32_t slot, uint32_t n_tokens)
+{
+    return cache_seq_need(((struct lineup *)arg)->seqs[slot].kv, n_tokens);
+}
+
+static uint32_t view_reclaimable(void *arg, uint32_t slot)
+{
+    return cache_seq_reclaimable(((struct lineup *)arg)->seqs[slot].kv);
+}
+
+/* In the order of service, what waits gets its KV from the host before it is planned. */
+static void fetch_ahead(struct lineup *l)
+{
+    uint32_t slot = ORDER_NONE, n = 0;
+
+    while (n++ < N_FETCHED_FOR_MAX && scheduler_next_waiting(l->scheduler, &slot))
+        if (!cache_seq_prefetch(l->seqs[slot].kv))
+            return;
+}
+
+static void swap_ahead(struct lineup *l)
+{
+    if (!l->swap_ahead)
+        return;
+    cache_spill_ahead(l->cache, scheduler_reserve_blocks(l->scheduler));
+    fetch_ahead(l);
+}
+
+static void refresh_expected(struct lineup *l, uint64_t now_ns)
+{
+    uint32_t n = 0, n_passed = l->n_slots < N_SLOTS_PASSED ? l->n_slots : N_SLOTS_PASSED;
+
+    while (n < N_REFRESHED && n_passed-- > 0) {
+        uint32_t slot = l->refresh_at;
+
+        l->refresh_at = slot + 1 < l->n_slots ? slot + 1 : 0;
+        if (!l->seqs[slot].waits)
+            continue;
+        expect(l, slot, now_ns);
+        n++;
+    }
+}
+
+static void make_plan(struct lineup *l, uint64_t now_ns, struct plan *plan)
+{
+    struct sched_view view = {l, cache_n_available(l->cache), view_match, view_need,
+                              view_reclaimable};
+
+    scheduler_plan(l->scheduler, now_ns, &view, plan);
+}
+
+/* --- the plan is carried out --- */
+
+static void preempt(struct lineup *l, const struct plan *plan, uint64_t now_ns)
+{
+    for (uint32_t i = 0; i < plan->n_preempt; i++) {
+        uint32_t slot = plan->preempt[i];
+        struct lineup_seq *q = &l->seqs[slot];
+
+        cache_seq_drop(q->kv);
+        q->n_had = q->n_computed > q->n_had ? q->n_computed : q->n_had;
+        q->n_computed = 0;
+        q->waits = true;
+        expect(l, slot, now_ns); /* it comes back */
+    }
+    l->n_preempted = plan->n_preempt;
+    l->n_preemptions += plan->n_preempt;
+}
+
+/* What it costs that it was preempted: copies out and in, or computing again. */
+static void restored(struct lineup *l, uint32_t slot, uint32_t n_from_host)
+{
+    struct lineup_seq *q = &l->seqs[slot];
+    uint32_t n_lost = q->n_had > q->n_computed ? q->n_had - q->n_computed : 0;
+    double lost_s = l->cost ? cost_model_seconds(l->cost, q->n_computed, n_lost) : 0;
+
+    l->n_recomputed += n_lost;
+    scheduler_on_restored(l->scheduler, slot, 2 * n_from_host * l->copy_s_per_token + lost_s);
+}
+
+/* It may find more than when it was planned, or less, where a copy failed or a fetch for another
+ * one pushed it out. */
+static void attach(struct lineup *l, struct plan_item *item)
+{
+    struct lineup_seq *q = &l->seqs[item->slot];
+    uint32_t found[CACHE_N_TIERS], left;
+
+    q->n_computed = cache_seq_attach(q->kv, found);
+    q->waits = false;
+    q->is_first = !q->has_run;
+    q->has_run = true;
+    left = q->n_known - q->n_computed;
+    if (item->n_tokens > left)
+        item->n_tokens = left;
+    if (q->n_computed != item->n_cached)
+        scheduler_on_attach(l->scheduler, item->slot, q->n_computed, item->n_tokens);
+    if (!q->is_first) {
+        restored(l, item->slot, found[CACHE_HOST]);
+        return;
+    }
+    q->n_cached = q->n_computed;
+    for (enum cache_tier t = 0; t < CACHE_N_TIERS; t++)
+        q->n_cached_in[t] = found[t];
+}
+
+/* All attach before any grows: growing may evict what another was promised. */
+static void place_items(struct lineup *l, const struct plan *plan)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < plan->n_items; i++) {
+        l->items[i] = plan->items[i];
+        l->seqs[l->items[i].slot].is_first = false;
+        if (l->items[i].admit)
+            attach(l, &l->items[i]);
+    }
+    for (uint32_t i = 0; i < plan->n_items; i++) {
+        struct plan_item item = l->items[i];
+
+        if (cache_seq_grow(l->seqs[item.slot].kv, item.n_tokens) == OK)
+            l->items[n++] = item;
+        else /* the plan's count was wrong: a bug, but one request's, not the server's */
+            l->failed[l->n_failed++] = item.slot;
+    }
+    l->n_items = n;
+}
+
+uint32_t lineup_begin(struct lineup *l, uint64_t now_ns)
+{
+    struct plan plan = l->ahead;
+    /* An empty one may be out of date: memory may have become free since. */
+    bool was_ahead = l->has_ahead && plan.n_items > 0 &&
+                     scheduler_is_current(l->scheduler, &plan);
+
+    l->has_ahead = false;
+    l->n_items = l->n_failed = l->n_preempted = 0;
+    if (!was_ahead) {
+        refresh_expected(l, now_ns);
+        swap_ahead(l);
+        make_plan(l, now_ns, &plan);
+    }
+    if (plan.n_items == 0 && plan.n_preempt == 0)
+        return 0;
+    l->n_steps += plan.n_items > 0;
+    l->n_planned_ahead += was_ahead;
+    scheduler_take(l->scheduler, &plan, now_ns);
+    preempt(l, &plan, now_ns);
+    place_items(l, &plan);
+    l->step_s = plan.step_s;
+    return l->n_items;
+}
+
+/* --- while it runs, and after --- */
+
+void lineup_ahead(struct lineup *l, uint64_t ends_ns)
+{
+    refresh_expected(l, ends_ns);
+    swap_ahead(l);
+    make_plan(l, ends_ns, &l->ahead);
+    l->has_ahead = true;
+}
+
+void lineup_ran(struct lineup *l, uint32_t i, bool got_token, uint64_t step_ns, uint64_t now_ns)
+{
+    const struct plan_item *item = &l->items[i];
+    struct lineup_seq *q = &l->seqs[item->slot];
+
+    cache_seq_commit(q->kv, item->n_tokens);
+    q->n_computed += item->n_tokens;
+    scheduler_on_tokens(l->scheduler, item->slot, item->n_tokens, got_token, step_ns, now_ns);
+}

@@ -1,0 +1,94 @@
+/* lineup.h - sequences under the scheduler, and what its plans mean for their KV.
+ *
+ * The one place where scheduler and cache meet. The step loop (step.c) runs what comes out of it
+ * through a model, the simulator through a cost model:
+ *
+ *     lineup_submit() ... lineup_cancel()     whenever somebody comes or leaves
+ *     n = lineup_begin(l, now, items)         plan; swap out and in; grow
+ *     (the step runs)     lineup_ahead()      what can be done for the next step meanwhile
+ *     lineup_ran(l, slot, ...) of each item   its KV is written, and whether a token came
+ *
+ * Swapping. A sequence that loses its place gives its blocks back to the cache, as the value that
+ * its expected time of coming back gives them (cache_seq_expect()). With `swap_ahead` blocks are
+ * spilled before they are needed, so that a reserve is free, and what comes back soon is fetched
+ * before its turn (FastServe, papers.md 1.4).
+ *
+ * Owns    scheduler and sequences' KV handles; the cache is borrowed.
+ * Thread  the engine thread.
+ * Errors  lineup_create(): ERR_NOMEM, ERR_INVALID with words. A sequence for which no block was left
+ *         against the plan is named by lineup_failed(): a bug, but one request's.
+ * Units   as scheduler.h. */
+#ifndef TARN_ENGINE_LINEUP_H
+#define TARN_ENGINE_LINEUP_H
+
+#include "cache/cache.h"
+#include "engine/scheduler.h"
+
+struct lineup_config {
+    struct cache *cache;
+    struct scheduler_config scheduler;
+    bool swap_ahead;
+    double copy_s_per_token;     /* of KV, from host to device or back; 0: nothing is copied */
+};
+
+/* Read by the owner; written by lineup.c but for n_known, which the owner counts up when it tells
+ * of a token. */
+struct lineup_seq {
+    struct cache_seq *kv;        /* NULL: the slot is free */
+    uint32_t n_known;
+    uint32_t n_computed;
+    uint32_t n_had;              /* computed when it was preempted */
+    bool waits;
+    bool has_run;
+    bool is_first;               /* the step that is under way is the first of its life */
+    uint32_t n_cached;           /* found when it was admitted for the first time */
+    uint32_t n_cached_in[CACHE_N_TIERS];
+    uint64_t session;
+};
+
+struct lineup {
+    struct cache *cache;
+    struct scheduler *scheduler;
+    struct lineup_seq *seqs;     /* [n_slots] */
+    uint32_t n_slots;
+    struct plan_item *items;     /* [n_items] of the step under way, in batch order */
+    uint32_t n_items;
+    uint32_t n_preempted;        /* by lineup_begin() just now */
+    double step_s;               /* what that step is expected to take */
+    uint32_t *failed;            /* [n_failed] slots that lineup_begin() could not grow */
+    uint32_t n_failed;
+    uint64_t n_preemptions;
+    uint64_t n_recomputed;       /* tokens computed again after a preemption */
+    uint64_t n_steps, n_planned_ahead; /* of those: while the one before ran */
+
+    /* inside */
+    bool swap_ahead;
+    double copy_s_per_token;
+    const struct cost_model *cost;
+    struct plan ahead;
+    bool has_ahead;
+    uint32_t refresh_at;         /* slot */
+};
+
+NODISCARD enum status lineup_create(struct lineup *l, const struct lineup_config *config,
+                                    struct buf *why);
+/* No sequence is left. */
+void lineup_destroy(struct lineup *l); /* fine on a zeroed struct */
+
+/* kv becomes the lineup's. */
+void lineup_submit(struct lineup *l, uint32_t slot, struct cache_seq *kv,
+                   const struct sched_request *r, uint64_t now_ns);
+/* The end of a sequence; finished: by itself. Gives everything back. */
+void lineup_end(struct lineup *l, uint32_t slot, bool finished, uint64_t now_ns);
+
+/* Plan the next step and have its KV in place; cache_poll() was called just now. Returns items: with
+ * 0, and nobody preempted or failed, nothing can run until something comes or a copy is done. */
+uint32_t lineup_begin(struct lineup *l, uint64_t now_ns);
+/* While the step runs: spill and fetch ahead, and plan the next step for the time at which this one
+ * is expected to end. Without it lineup_begin() does so. */
+void lineup_ahead(struct lineup *l, uint64_t ends_ns);
+/* Item i of the step was run: its KV is written. got_token: its next id is known; the owner calls
+ * cache_seq_extend() and counts n_known up. */
+void lineup_ran(struct lineup *l, uint32_t i, bool got_token, uint64_t step_ns, uint64_t now_ns);
+
+#endif

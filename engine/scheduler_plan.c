@@ -1,0 +1,335 @@
+/* scheduler_plan.c - the step: the first of the order that memory, slots, tokens and time allow.
+ *
+ * Memory first: those that run take what they need in the order of service, for all that is known of
+ * them, so that a prefill that was begun can be ended. Where there is not enough, the last in the
+ * order lose their place. Then those that run and those that wait are walked through together. Who
+ * waits must leave the reserve to those that run, so that the next block of theirs does not push it
+ * out again at once; where it would fit if those behind it were gone, they go.
+ *
+ * A step that takes memory from somebody admits nobody: what the one holds may be what the other
+ * would share, and until it has been given back nobody knows how many blocks that is.
+ *
+ * One-token rows go into the step first: a chunk takes what they leave of n_tokens_max and
+ * step_s_max. So who decodes waits for one step with chunks, however many prefills there are. */
+#include "base/check.h"
+#include "engine/scheduler_internal.h"
+
+/* Of those that wait and find no memory, so many are passed over before the plan gives up. */
+#define N_PASSED_OVER_MAX 4
+/* A prefill gets at least so many tokens in a step that has no other chunk: it must come to an end,
+ * whatever the step may cost. */
+#define CHUNK_TOKENS_MIN 32
+
+struct making {
+    struct scheduler *s;
+    const struct sched_view *view;
+    uint32_t available;     /* blocks that can be taken as things stand */
+    uint32_t n_chosen;      /* sequences that keep or get a place */
+    uint32_t n_tokens_left;
+    uint32_t n_decodes_to_come; /* running ones that were not looked at yet */
+    uint32_t n_items, n_chunks, n_preempt;
+    uint32_t n_for_memory;
+    uint32_t n_passed_over;
+    bool closed;            /* nobody is admitted (any more) */
+    struct cost_step step;
+};
+
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* --- the running ones, in the order --- */
+
+/* They are nearly in order already: insertion. */
+static void sort_running(struct scheduler *s)
+{
+    for (uint32_t i = 1; i < s->n_running; i++) {
+        uint32_t slot = s->running[i], k = i;
+        while (k > 0 && order_before(&s->order, slot, s->running[k - 1])) {
+            s->running[k] = s->running[k - 1];
+            k--;
+        }
+        s->running[k] = slot;
+    }
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        s->entries[s->running[i]].running_at = i;
+        s->is_victim[i] = false;
+    }
+}
+
+/* --- memory --- */
+
+static uint32_t need_of(const struct making *m, uint32_t slot, uint32_t n)
+{
+    return m->view->need(m->view->arg, slot, n);
+}
+
+static void take_place(struct making *m, uint32_t i)
+{
+    struct scheduler *s = m->s;
+
+    s->is_victim[i] = true;
+    s->preempt[m->n_preempt++] = s->running[i];
+    m->available += m->view->reclaimable(m->view->arg, s->running[i]);
+    m->closed = true;
+}
+
+/* Have `need` blocks, from those that run at place `first` or behind it, the last one first. Nobody
+ * loses its place when it would not be enough. */
+static bool make_room(struct making *m, uint32_t first, uint32_t need)
+{
+    struct scheduler *s = m->s;
+    uint32_t could_be = m->available, i = s->n_running;
+
+    while (could_be < need && i > first)
+        if (!s->is_victim[--i])
+            could_be += m->view->reclaimable(m->view->arg, s->running[i]);
+    if (could_be < need)
+        return false;
+    for (uint32_t k = s->n_running; k-- > i;)
+        if (!s->is_victim[k])
+            take_place(m, k);
+    return true;
+}
+
+/* What the running one at place i needs for this step at least, and for all of its prefill where
+ * that is to be had. */
+static void reserve_running(struct making *m, uint32_t i)
+{
+    const struct scheduler *s = m->s;
+    uint32_t slot = s->running[i], left = entry_left(&s->entries[slot]);
+    uint32_t need = need_of(m, slot, left);
+
+    if (need > m->available && left > s->config.n_tokens_max)
+        need = need_of(m, slot, s->config.n_tokens_max);
+    if (make_room(m, i + 1, need))
+        m->available -= need;
+    else
+        take_place(m, i);
+}
+
+/* --- tokens --- */
+
+static void add_item(struct making *m, uint32_t slot, uint32_t n, uint32_t n_cached, bool admit)
+{
+    struct scheduler *s = m->s;
+    const struct entry *e = &s->entries[slot];
+    uint32_t n_before = admit ? n_cached : entry_computed(e);
+    struct plan_item item = {slot, n, n_cached, admit};
+
+    if (entry_known(e) - n_before == 1)
+        s->items[m->n_items++] = item;
+    else
+        s->chunks[m->n_chunks++] = item;
+    m->n_tokens_left -= n;
+}
+
+/* Tokens of a chunk, of the `left` behind n_before: 0 when the step is full. */
+static uint32_t chunk_tokens(const struct making *m, uint32_t n_before, uint32_t left)
+{
+    const struct scheduler_config *c = &m->s->config;
+    /* Those that run a token and will still have a place when this one has got one. */
+    uint32_t n_decodes = min_u32(m->n_decodes_to_come, c->n_running_max - m->n_chosen - 1);
+    uint32_t n = m->n_tokens_left > n_decodes ? min_u32(left, m->n_tokens_left - n_decodes) : 0;
+
+    if (n == 0 || c->step_s_max == 0)
+        return n;
+    uint32_t fits = cost_model_fit(c->cost, &m->step, n_before, n, c->step_s_max);
+    if (m->step.n_chunks == 0 && fits < CHUNK_TOKENS_MIN)
+        fits = min_u32(CHUNK_TOKENS_MIN, n);
+    return fits;
+}
+
+/* --- one sequence --- */
+
+/* It runs, and stands at place i of s->running. */
+static void choose_running(struct making *m, uint32_t i)
+{
+    struct scheduler *s = m->s;
+    uint32_t slot = s->running[i];
+    const struct entry *e = &s->entries[slot];
+    uint32_t left = entry_left(e), n = left == 1 ? 1 : chunk_tokens(m, entry_computed(e), left);
+
+    m->n_decodes_to_come -= left == 1;
+    m->n_chosen++;
+    if (n == 0)
+        return; /* it keeps its place */
+    if (left > 1)
+        cost_step_add(&m->step, s->config.cost, entry_computed(e), n);
+    add_item(m, slot, n, 0, false);
+}
+
+static uint32_t reserve(const struct making *m)
+{
+    uint32_t r = m->s->config.reserve_blocks;
+
+    return m->n_chosen == 0 ? 0 : r ? r : m->n_chosen;
+}
+
+/* Not in this step. */
+static void pass_over(struct making *m, struct entry *e, bool has_cleared)
+{
+    if (has_cleared) { /* it is admitted by the next plan */
+        e->has_cleared = true;
+        return;
+    }
+    m->n_passed_over++;
+    m->closed = e->has_cleared || m->s->variant == MLFQ_RELEASED ||
+                m->n_passed_over == N_PASSED_OVER_MAX;
+}
+
+/* It waits; those that run from place i on stand behind it. */
+static void choose_waiting(struct making *m, uint32_t slot, uint32_t i)
+{
+    struct entry *e = &m->s->entries[slot];
+    uint32_t n_cached = m->view->match(m->view->arg, slot), left = e->n_known - n_cached;
+    uint32_t n = chunk_tokens(m, n_cached, left), need;
+
+    if (n == 0) {
+        m->closed = true;
+        return;
+    }
+    need = need_of(m, slot, left);
+    if (need + reserve(m) > m->available) {
+        pass_over(m, e, make_room(m, i, need + reserve(m)));
+        return;
+    }
+    m->available -= need;
+    m->n_chosen++;
+    cost_step_add(&m->step, m->s->config.cost, n_cached, n);
+    add_item(m, slot, n, n_cached, true);
+}
+
+/* --- all of them --- */
+
+static void begin(struct making *m)
+{
+    struct scheduler *s = m->s;
+
+    sort_running(s);
+    for (uint32_t i = 0; i < s->n_running; i++)
+        if (!s->is_victim[i])
+            reserve_running(m, i);
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        const struct entry *e = &s->entries[s->running[i]];
+        if (s->is_victim[i] || entry_left(e) != 1)
+            continue;
+        m->n_decodes_to_come++;
+        cost_step_add(&m->step, s->config.cost, entry_computed(e), 1);
+    }
+}
+
+static uint32_t next_waiting(const struct scheduler *s, uint32_t slot)
+{
+    return scheduler_next_waiting(s, &slot) ? slot : ORDER_NONE;
+}
+
+static void choose(struct making *m)
+{
+    struct scheduler *s = m->s;
+    uint32_t i = 0, waiting = next_waiting(s, ORDER_NONE);
+
+    while (m->n_chosen < s->config.n_running_max) {
+        bool may_admit = !m->closed && waiting != ORDER_NONE;
+        if (i < s->n_running &&
+            (!may_admit || order_before(&s->order, s->running[i], waiting))) {
+            if (!s->is_victim[i])
+                choose_running(m, i);
+            i++;
+        } else if (may_admit) {
+            choose_waiting(m, waiting, i);
+            waiting = next_waiting(s, waiting);
+        } else {
+            break;
+        }
+    }
+    m->n_for_memory = m->n_preempt;
+    for (; i < s->n_running; i++) /* there is no place for them any more */
+        if (!s->is_victim[i])
+            s->preempt[m->n_preempt++] = s->running[i];
+}
+
+void scheduler_plan(struct scheduler *s, uint64_t now_ns, const struct sched_view *view,
+                    struct plan *out)
+{
+    struct making m = {.s = s, .view = view, .available = view->n_available,
+                       .n_tokens_left = s->config.n_tokens_max};
+
+    s->n_plans++;
+    promote_starving(s, now_ns);
+    begin(&m);
+    choose(&m);
+    for (uint32_t i = 0; i < m.n_chunks; i++)
+        s->items[m.n_items++] = s->chunks[i];
+    *out = (struct plan){.items = s->items, .n_items = m.n_items,
+                         .n_tokens = s->config.n_tokens_max - m.n_tokens_left,
+                         .preempt = s->preempt, .n_preempt = m.n_preempt,
+                         .n_for_memory = m.n_for_memory,
+                         .step_s = cost_model_step_seconds(s->config.cost, &m.step),
+                         .version = s->version};
+}
+
+bool scheduler_is_current(const struct scheduler *s, const struct plan *plan)
+{
+    return plan->version == s->version;
+}
+
+/* --- it is carried out --- */
+
+static void take_preempted(struct scheduler *s, uint32_t slot)
+{
+    struct entry *e = &s->entries[slot];
+
+    ASSERT(e->state == ENTRY_RUNNING && e->n_flying == 0);
+    for (uint32_t i = e->running_at + 1; i < s->n_running; i++) {
+        s->running[i - 1] = s->running[i];
+        s->entries[s->running[i - 1]].running_at = i - 1;
+    }
+    s->n_running--;
+    s->n_waiting++;
+    s->n_started++;
+    e->state = ENTRY_WAITING;
+    if (e->n_computed > e->n_had)
+        e->n_had = e->n_computed;
+    e->n_computed = 0;
+    if (!s->policy->has_levels) /* the place may say what is left to do */
+        entry_placed(s, slot);
+}
+
+static void take_item(struct scheduler *s, const struct plan_item *item, uint64_t now_ns)
+{
+    struct entry *e = &s->entries[item->slot];
+    uint32_t index = round_index(e->level, e->priority);
+
+    ASSERT(e->n_flying == 0);
+    if (item->admit) {
+        ASSERT(e->state == ENTRY_WAITING);
+        e->state = ENTRY_RUNNING;
+        entry_found(e, item->n_cached);
+        e->running_at = s->n_running;
+        s->running[s->n_running++] = item->slot;
+        s->n_waiting--;
+        s->n_started -= e->has_run;
+    }
+    e->n_flying = item->n_tokens;
+    e->has_run = true;
+    e->has_cleared = false;
+    if (e->round > s->round[index])
+        s->round[index] = e->round;
+    if (!e->has_lost)
+        age_list_append(s, item->slot, now_ns);
+    if (item->admit && !s->policy->has_levels)
+        entry_placed(s, item->slot);
+}
+
+void scheduler_take(struct scheduler *s, const struct plan *plan, uint64_t now_ns)
+{
+    ASSERT(scheduler_is_current(s, plan));
+    for (uint32_t i = 0; i < plan->n_preempt; i++)
+        take_preempted(s, plan->preempt[i]);
+    for (uint32_t i = 0; i < plan->n_items; i++)
+        take_item(s, &plan->items[i], now_ns);
+    s->n_preempted_for_memory += plan->n_for_memory;
+    s->n_preempted_for_place += plan->n_preempt - plan->n_for_memory;
+}

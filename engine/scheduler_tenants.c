@@ -1,0 +1,138 @@
+/* scheduler_tenants.c - deficit round robin between the tenants of a level (Shreedhar and Varghese,
+ * SIGCOMM 1995), worked out when a request enters the level: a tenant gets one quantum of credit a
+ * round, a request costs one, and what it does not use is given back. The round comes
+ * before the order of arrival in a request's key, and places do not change while requests wait. */
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/memory.h"
+#include "engine/scheduler_internal.h"
+
+/* What a tenant may save up: more would let it hold the level after a quiet hour. */
+#define CREDIT_MAX 4.0
+#define N_ROUNDS (SCHEDULER_N_LEVELS * N_CLASSES)
+
+#define NO_TENANT UINT32_MAX
+
+enum status tenants_init(struct tenants *t, uint32_t n_max)
+{
+    enum status s = map_init(&t->index, n_max);
+
+    if (s != OK)
+        return s;
+    t->n_max = n_max;
+    t->n = 1; /* place 0 is shared by those for whom there is no other */
+    t->oldest = t->newest = NO_TENANT;
+    t->ids = calloc(n_max, sizeof *t->ids);
+    t->refs = calloc(n_max, sizeof *t->refs);
+    t->older = calloc(n_max, sizeof *t->older);
+    t->newer = calloc(n_max, sizeof *t->newer);
+    t->levels = memory_zeroed((size_t)n_max * N_ROUNDS, sizeof *t->levels);
+    return t->ids && t->refs && t->older && t->newer && t->levels ? OK : ERR_NOMEM;
+}
+
+void tenants_fini(struct tenants *t)
+{
+    map_fini(&t->index);
+    free(t->ids);
+    free(t->refs);
+    free(t->older);
+    free(t->newer);
+    free(t->levels);
+}
+
+/* --- those without a request, from the one that left first --- */
+
+static void list_append(struct tenants *t, uint32_t i)
+{
+    t->older[i] = t->newest;
+    t->newer[i] = NO_TENANT;
+    if (t->newest == NO_TENANT)
+        t->oldest = i;
+    else
+        t->newer[t->newest] = i;
+    t->newest = i;
+}
+
+static void list_take(struct tenants *t, uint32_t i)
+{
+    if (t->older[i] == NO_TENANT)
+        t->oldest = t->newer[i];
+    else
+        t->newer[t->older[i]] = t->newer[i];
+    if (t->newer[i] == NO_TENANT)
+        t->newest = t->older[i];
+    else
+        t->older[t->newer[i]] = t->older[i];
+}
+
+/* A place for one that is not known, or 0. */
+static uint32_t new_place(struct tenants *t, uint64_t id)
+{
+    uint32_t i = t->n;
+
+    if (t->n < t->n_max) {
+        t->n++;
+    } else {
+        i = t->oldest;
+        if (i == NO_TENANT)
+            return 0;
+        list_take(t, i);
+        ASSERT(map_remove(&t->index, t->ids[i]));
+        for (uint32_t index = 0; index < N_ROUNDS; index++)
+            t->levels[(size_t)i * N_ROUNDS + index] = (struct tenant_level){0};
+    }
+    map_put(&t->index, id, i);
+    t->ids[i] = id;
+    return i;
+}
+
+uint32_t tenants_enter(struct tenants *t, uint64_t id)
+{
+    uint32_t i;
+
+    if (!map_get(&t->index, id, &i))
+        i = new_place(t, id);
+    else if (t->refs[i] == 0)
+        list_take(t, i);
+    t->refs[i]++;
+    return i;
+}
+
+void tenants_leave(struct tenants *t, uint32_t tenant)
+{
+    ASSERT(t->refs[tenant] > 0);
+    if (--t->refs[tenant] == 0 && tenant != 0)
+        list_append(t, tenant);
+}
+
+uint32_t round_index(uint32_t level, int32_t priority)
+{
+    return level * N_CLASSES + (priority < 0 ? 0 : priority == 0 ? 1 : 2);
+}
+
+uint64_t tenants_round(struct tenants *t, uint32_t tenant, uint32_t index, uint64_t now_served)
+{
+    struct tenant_level *l = &t->levels[(size_t)tenant * N_ROUNDS + index];
+
+    if (l->round < now_served) { /* it had nothing here meanwhile: no right to what is over */
+        l->round = now_served;
+        l->credit = 1;
+    }
+    if (l->credit < 1) {
+        l->round++;
+        l->credit += 1;
+    }
+    l->credit -= 1;
+    return l->round;
+}
+
+void tenants_refund(struct tenants *t, uint32_t tenant, uint32_t index, double unused)
+{
+    struct tenant_level *l = &t->levels[(size_t)tenant * N_ROUNDS + index];
+
+    if (unused > 0)
+        l->credit += unused;
+    if (l->credit > CREDIT_MAX)
+        l->credit = CREDIT_MAX;
+}

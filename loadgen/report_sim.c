@@ -1,0 +1,107 @@
+/* report_sim.c - what a simulation says beside what a live run would. */
+#include <inttypes.h>
+
+#include "loadgen/report_json.h"
+#include "loadgen/sim/result.h"
+
+static double share(double part, double of)
+{
+    return of > 0 ? part / of : 0;
+}
+
+static double seconds(uint64_t ns)
+{
+    return (double)ns / 1e9;
+}
+
+static void put_kv(struct put *p, const struct sim_result *r)
+{
+    put_count(p, "kv_bytes_per_token", r->bytes_per_token);
+    put_count(p, "kv_device_blocks", r->n_device_blocks);
+    put_count(p, "kv_host_blocks", r->n_host_blocks);
+    put_text(p, "kv_swap", r->swap);
+    put_count(p, "spilled_ahead_blocks", r->n_spilled_ahead);
+    put_count(p, "spilled_on_demand_blocks", r->n_spilled_on_demand);
+    put_count(p, "fetched_ahead_blocks", r->n_fetched_ahead);
+    put_count(p, "fetched_on_demand_blocks", r->n_fetched_on_demand);
+    put_count(p, "expected_lost_blocks", r->n_expected_lost);
+    put_count(p, "restored_tokens", r->n_tokens_restored);
+    put_count(p, "recomputed_tokens", r->n_tokens_recomputed);
+    put_count(p, "copied_in_bytes", r->copied_in_bytes);
+    put_count(p, "copied_out_bytes", r->copied_out_bytes);
+    put_real(p, "compute_waited_s", seconds(r->compute_waited_ns));
+    put_real(p, "host_waited_s", seconds(r->host_waited_ns));
+    put_count(p, "cut_answers", r->n_cut);
+}
+
+void report_put_sim(struct put *p, const struct sim_result *r)
+{
+    struct put one = {js_new_object(), OK};
+
+    put_text(&one, "scheduling_policy", r->policy);
+    put_text(&one, "cost_model", r->cost_model);
+    put_count(&one, "instances", r->n_instances);
+    put_text(&one, "routing", r->routing);
+    put_count(&one, "max_num_seqs", r->n_running_max);
+    put_count(&one, "max_num_batched_tokens", r->n_tokens_max);
+    put(&one, "load", r->load > 0 ? js_new_real(r->load) : js_new_null());
+    put(&one, "capacity_rps", r->load > 0 ? js_new_real(r->capacity_per_s) : js_new_null());
+    put(&one, "rate", r->load > 0 ? js_new_real(r->rate_per_s) : js_new_null());
+    put_count(&one, "requests", r->n_requests);
+    put_count(&one, "steps", r->n_steps);
+    put_count(&one, "steps_planned_ahead", r->n_plans_ahead);
+    put_real(&one, "mean_batch", share((double)r->n_items, (double)r->n_steps));
+    put_real(&one, "mean_step_tokens", share((double)r->n_step_tokens, (double)r->n_steps));
+    put_real(&one, "busy_share", share(seconds(r->busy_ns), r->simulated_s * r->n_instances));
+    put_count(&one, "preempted_for_place", r->n_preempted_for_place);
+    put_count(&one, "preempted_for_memory", r->n_preempted_for_memory);
+    put_count(&one, "starving", r->n_starving);
+    put_count(&one, "demoted", r->n_demoted);
+    put_kv(&one, r);
+    put_real(&one, "simulated_s", r->simulated_s);
+    put_count(&one, "simulated_requests", r->n_simulated);
+    put_real(&one, "wall_s", r->wall_s);
+    put_real(&one, "cpu_s", r->cpu_s);
+    put_real(&one, "requests_per_wall_minute", share(60 * (double)r->n_simulated, r->wall_s));
+    put_real(&one, "requests_per_cpu_minute", share(60 * (double)r->n_simulated, r->cpu_s));
+    if (p->status == OK)
+        p->status = one.status;
+    put(p, "sim", one.o);
+}
+
+static void print_count(FILE *f, const char *name, uint64_t n)
+{
+    fprintf(f, "%-40s %-10" PRIu64 "\n", name, n);
+}
+
+static void print_real(FILE *f, const char *name, double v)
+{
+    fprintf(f, "%-40s %-10.2f\n", name, v);
+}
+
+void report_print_sim(FILE *f, const struct sim_result *r)
+{
+    fputs("--------------------Simulation--------------------\n", f);
+    fprintf(f, "%-40s %s, KV swap %s\n", "Scheduling:", r->policy, r->swap);
+    if (r->n_instances > 1)
+        fprintf(f, "%-40s %u, %s\n", "Instances, routing:", r->n_instances, r->routing);
+    if (r->load > 0) {
+        fprintf(f, "%-40s %.4g req/s\n", "Capacity (all at once, fcfs):", r->capacity_per_s);
+        fprintf(f, "%-40s %.4g of it: --rate %.4g\n", "Load:", r->load, r->rate_per_s);
+    }
+    print_count(f, "Steps:", r->n_steps);
+    print_real(f, "Mean batch (sequences):", share((double)r->n_items, (double)r->n_steps));
+    print_real(f, "Busy (%):", 100 * share(seconds(r->busy_ns), r->simulated_s * r->n_instances));
+    print_count(f, "Preempted for place:", r->n_preempted_for_place);
+    print_count(f, "Preempted for memory:", r->n_preempted_for_memory);
+    fprintf(f, "%-40s %" PRIu64 " ahead, %" PRIu64 " on demand\n", "KV blocks swapped out:",
+            r->n_spilled_ahead, r->n_spilled_on_demand);
+    fprintf(f, "%-40s %" PRIu64 " ahead, %" PRIu64 " on demand\n", "KV blocks swapped in:",
+            r->n_fetched_ahead, r->n_fetched_on_demand);
+    print_count(f, "Tokens computed again:", r->n_tokens_recomputed);
+    print_real(f, "Computing waited for copies (s):", seconds(r->compute_waited_ns));
+    print_real(f, "Simulated time (s):", r->simulated_s);
+    fprintf(f, "%-40s %.2f, of this core %.2f\n", "Wall time (s):", r->wall_s, r->cpu_s);
+    fprintf(f, "%-40s %.0f\n", "Requests per minute of the core:",
+            share(60 * (double)r->n_simulated, r->cpu_s));
+}

@@ -1,0 +1,33 @@
+/* options.h - tarn-schedbench's command line.
+ *
+ * Owns    nothing: texts point into argv.
+ * Thread  main.
+ * Errors  ERR_INVALID with words that name the option.
+ * Units   sequences, plans. */
+#ifndef TARN_LOADGEN_SCHEDBENCH_OPTIONS_H
+#define TARN_LOADGEN_SCHEDBENCH_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/buf.h"
+
+struct schedbench_options {
+    const char *policy;     /* "all", or one of scheduler_policies() */
+    uint64_t queued;        /* 0: SCHEDBENCH_QUEUED, one after another */
+    uint64_t running;
+    uint64_t plans;
+    uint64_t seed;
+    const char *starvation; /* "both", "default", "never" */
+    bool json;
+    bool quiet;
+    bool want_help;
+    bool want_version;
+};
+
+NODISCARD enum status schedbench_options_parse(struct schedbench_options *o, int argc, char **argv,
+                                               struct buf *why);
+void schedbench_options_help(FILE *f);
+
+#endif

@@ -1,0 +1,458 @@
+#include "loadgen/sim/instance.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "engine/cost_model.h"
+#include "loadgen/sim/ids.h"
+#include "loadgen/sim/virtual_device.h"
+
+#define NO_SLOT UINT32_MAX
+#define NEVER UINT64_MAX
+#define HOLD_SHARE 0.25 /* the server's default; nobody holds anything here */
+
+struct instance {
+    struct instance_config config;
+    struct virtual_device *time;
+    struct device *device;
+    struct cache *cache;
+    struct lineup lineup;
+    struct job **by_slot;      /* [n_slots] */
+    uint32_t *free_slots;      /* [n_free_slots] */
+    uint32_t n_slots, n_free_slots;
+    struct job inbox, leaving; /* heads of rings */
+    uint32_t n_inside;
+    uint64_t n_blocks_inside;  /* that those in the lineup may need */
+    uint64_t began_ns, ends_ns; /* of the step under way; NEVER: there is none */
+    uint64_t wake_ns;
+    bool is_stuck;
+    struct sim_result result;
+};
+
+/* --- rings --- */
+
+static void ring_init(struct job *head)
+{
+    head->prev = head->next = head;
+}
+
+static void ring_push(struct job *head, struct job *j)
+{
+    j->prev = head->prev;
+    j->next = head;
+    j->prev->next = j;
+    head->prev = j;
+}
+
+static void ring_remove(struct job *j)
+{
+    j->prev->next = j->next;
+    j->next->prev = j->prev;
+    j->prev = j->next = NULL;
+}
+
+static bool ring_is_empty(const struct job *head)
+{
+    return head->next == head;
+}
+
+/* --- life --- */
+
+static double seconds_of(const void *arg, uint32_t n_cached, uint32_t n_new)
+{
+    return cost_model_seconds(arg, n_cached, n_new);
+}
+
+/* One layer and one head, as wide as it takes: what counts is the product. */
+static struct kv_pool pool_of(const struct instance_config *c)
+{
+    return (struct kv_pool){.dtype = DTYPE_F16, .n_blocks = c->n_device_blocks, .n_layers = 1,
+                            .n_kv_heads = 1, .head_dim = (uint32_t)((c->bytes_per_token + 3) / 4)};
+}
+
+static enum status open_cache(struct instance *in, struct buf *why)
+{
+    const struct instance_config *c = &in->config;
+    bool has_host = c->swap == SWAP_PROACTIVE || c->swap == SWAP_REACTIVE;
+    struct cache_config config = {
+        .device = in->device,
+        .pool = pool_of(c),
+        .segment_tokens = c->segment_tokens,
+        .prefix_caching = c->prefix_caching,
+        .n_host_blocks = has_host ? c->n_host_blocks : 0,
+        .prefetch_share = c->prefetch_share,
+        .hold_share = HOLD_SHARE,
+        .seconds = seconds_of,
+        .seconds_arg = c->cost,
+    };
+
+    return cache_create(&in->cache, &config, why);
+}
+
+static enum status open_lineup(struct instance *in, struct buf *why)
+{
+    struct lineup_config config = {.cache = in->cache,
+                                   .scheduler = in->config.scheduler,
+                                   .swap_ahead = in->config.swap == SWAP_PROACTIVE,
+                                   .copy_s_per_token = in->config.bytes_per_token /
+                                                       in->config.in_bytes_per_s};
+
+    config.scheduler.n_slots = in->n_slots;
+    config.scheduler.cost = in->config.cost;
+    return lineup_create(&in->lineup, &config, why);
+}
+
+enum status instance_open(struct instance **out, const struct instance_config *config,
+                          struct buf *why)
+{
+    struct virtual_device_config bandwidth = {config->in_bytes_per_s, config->out_bytes_per_s};
+    struct instance *in = calloc(1, sizeof *in);
+
+    *out = NULL;
+    if (!in)
+        return buf_why(why, ERR_NOMEM, "out of memory");
+    in->config = *config;
+    ring_init(&in->inbox);
+    ring_init(&in->leaving);
+    in->ends_ns = in->wake_ns = NEVER;
+    in->n_slots = config->n_queued_max ? config->n_queued_max + config->scheduler.n_running_max
+                                       : SIM_SLOTS_MAX;
+    in->by_slot = calloc(in->n_slots, sizeof *in->by_slot);
+    in->free_slots = calloc(in->n_slots, sizeof *in->free_slots);
+    enum status s = in->by_slot && in->free_slots ? OK
+                                                  : buf_why(why, ERR_NOMEM, "out of memory");
+    for (uint32_t i = in->n_slots; s == OK && i-- > 0;)
+        in->free_slots[in->n_free_slots++] = i;
+    if (s == OK)
+        s = virtual_device_open(&in->time, &in->device, &bandwidth, why);
+    if (s == OK)
+        s = open_cache(in, why);
+    if (s == OK)
+        s = open_lineup(in, why);
+    if (s != OK) {
+        instance_close(in);
+        return s;
+    }
+    *out = in;
+    return OK;
+}
+
+void instance_close(struct instance *in)
+{
+    if (!in)
+        return;
+    for (uint32_t i = 0; in->lineup.seqs && i < in->n_slots; i++)
+        if (in->lineup.seqs[i].kv)
+            lineup_end(&in->lineup, i, false, virtual_device_now(in->time));
+    lineup_destroy(&in->lineup);
+    cache_destroy(in->cache);
+    device_close(in->device);
+    free(in->by_slot);
+    free(in->free_slots);
+    free(in);
+}
+
+/* --- coming and leaving --- */
+
+/* It has left all lists; what it held has been given back. */
+static void end_job(struct instance *in, struct job *j, enum job_end end, uint64_t now_ns)
+{
+    in->n_inside--;
+    in->config.on_end(in->config.arg, j, end, now_ns);
+}
+
+static void leave_lineup(struct instance *in, struct job *j, enum job_end end, uint64_t now_ns)
+{
+    const struct lineup_seq *q = &in->lineup.seqs[j->slot];
+
+    j->n_cached = q->n_cached;
+    memcpy(j->n_cached_in, q->n_cached_in, sizeof j->n_cached_in);
+    lineup_end(&in->lineup, j->slot, end == JOB_DONE, now_ns);
+    in->by_slot[j->slot] = NULL;
+    in->free_slots[in->n_free_slots++] = j->slot;
+    in->n_blocks_inside -= j->n_blocks;
+    j->slot = NO_SLOT;
+    end_job(in, j, end, now_ns);
+}
+
+/* What it asks for is cut to what the device's memory holds, as the server does it. */
+static bool fits(struct instance *in, struct job *j)
+{
+    uint64_t n_blocks = in->config.n_device_blocks, n_spans = j->prompt.n_span_ends;
+
+    if (n_blocks <= n_spans + 1)
+        return false;
+    uint64_t n_tokens_max = (n_blocks - n_spans - 1) * KV_BLOCK_TOKENS + KV_BLOCK_TOKENS - 1;
+    if (j->prompt.n_ids >= n_tokens_max)
+        return false;
+    if (j->n_out > n_tokens_max - j->prompt.n_ids) {
+        j->n_out = (uint32_t)(n_tokens_max - j->prompt.n_ids);
+        in->result.n_cut++;
+    }
+    j->n_blocks = cache_blocks_max(j->prompt.n_ids, j->prompt.n_span_ends, j->n_out);
+    return true;
+}
+
+void instance_submit(struct instance *in, struct job *j, uint64_t now_ns)
+{
+    bool is_full = in->n_inside >= in->n_slots;
+
+    j->slot = NO_SLOT;
+    j->n_got = j->n_cached = j->n_computed_max = 0;
+    j->is_cancelled = false;
+    memset(j->n_cached_in, 0, sizeof j->n_cached_in);
+    if (is_full || !fits(in, j)) {
+        in->config.on_end(in->config.arg, j, is_full ? JOB_REFUSED_FULL : JOB_REFUSED_LONG,
+                          now_ns);
+        return;
+    }
+    in->n_inside++;
+    ring_push(&in->inbox, j);
+    if (in->ends_ns == NEVER)
+        in->wake_ns = now_ns;
+}
+
+void instance_cancel(struct instance *in, struct job *j, uint64_t now_ns)
+{
+    if (j->is_cancelled)
+        return;
+    j->is_cancelled = true;
+    if (j->slot == NO_SLOT)
+        ring_remove(j);
+    ring_push(&in->leaving, j);
+    if (in->ends_ns == NEVER)
+        in->wake_ns = now_ns;
+}
+
+static void drop_cancelled(struct instance *in, uint64_t now_ns)
+{
+    while (!ring_is_empty(&in->leaving)) {
+        struct job *j = in->leaving.next;
+
+        ring_remove(j);
+        if (j->slot == NO_SLOT)
+            end_job(in, j, JOB_CANCELLED, now_ns);
+        else
+            leave_lineup(in, j, JOB_CANCELLED, now_ns);
+    }
+}
+
+static enum status enter_lineup(struct instance *in, struct job *j, uint64_t now_ns)
+{
+    uint32_t slot = in->free_slots[in->n_free_slots - 1];
+    struct cache_seq *kv;
+    enum status s = cache_seq_open(in->cache, &j->prompt, j->prompt.n_ids + j->n_out, &kv);
+
+    if (s != OK)
+        return s;
+    struct sched_request r = {.n_known = j->prompt.n_ids, .n_out_max = j->n_out,
+                              .priority = j->priority, .tenant = j->tenant,
+                              .session = j->session};
+    in->n_free_slots--;
+    in->by_slot[slot] = j;
+    in->n_blocks_inside += j->n_blocks;
+    j->slot = slot;
+    lineup_submit(&in->lineup, slot, kv, &r, now_ns);
+    return OK;
+}
+
+static bool is_let_in(const struct instance *in, const struct job *j)
+{
+    return in->config.swap != SWAP_OFF || in->n_blocks_inside == 0 ||
+           in->n_blocks_inside + j->n_blocks <= in->config.n_device_blocks;
+}
+
+static void take_submitted(struct instance *in, uint64_t now_ns)
+{
+    while (!ring_is_empty(&in->inbox) && is_let_in(in, in->inbox.next)) {
+        struct job *j = in->inbox.next;
+
+        ring_remove(j);
+        if (enter_lineup(in, j, now_ns) != OK)
+            end_job(in, j, JOB_FAILED, now_ns);
+    }
+}
+
+uint32_t instance_n_inside(const struct instance *in)
+{
+    return in->n_inside;
+}
+
+/* --- steps --- */
+
+uint64_t instance_next(const struct instance *in)
+{
+    return in->ends_ns != NEVER ? in->ends_ns : in->wake_ns;
+}
+
+bool instance_is_stuck(const struct instance *in)
+{
+    return in->is_stuck;
+}
+
+static uint64_t nanoseconds(double s)
+{
+    return (uint64_t)(s * 1e9 + 0.5);
+}
+
+/* What the cost model says of the items, as they are before the step. */
+static double step_seconds(struct instance *in)
+{
+    const struct lineup *l = &in->lineup;
+    struct cost_step step = {0};
+
+    for (uint32_t i = 0; i < l->n_items; i++) {
+        const struct plan_item *item = &l->items[i];
+        cost_step_add(&step, in->config.cost, l->seqs[item->slot].n_computed, item->n_tokens);
+        in->result.n_step_tokens += item->n_tokens;
+    }
+    in->result.n_items += l->n_items;
+    return cost_model_step_seconds(in->config.cost, &step);
+}
+
+static void drop_failed(struct instance *in, uint64_t now_ns)
+{
+    for (uint32_t i = 0; i < in->lineup.n_failed; i++) {
+        struct job *j = in->by_slot[in->lineup.failed[i]];
+
+        if (j->is_cancelled)
+            ring_remove(j);
+        leave_lineup(in, j, JOB_FAILED, now_ns);
+    }
+}
+
+static void launch(struct instance *in, uint64_t now_ns)
+{
+    uint64_t n_ns = nanoseconds(step_seconds(in));
+
+    virtual_device_advance(in->time, virtual_device_now(in->time) + in->config.overhead_ns);
+    in->ends_ns = virtual_device_run(in->time, n_ns);
+    in->began_ns = now_ns;
+    lineup_ahead(&in->lineup, in->ends_ns);
+    if (virtual_device_now(in->time) > in->ends_ns) /* the host waited for a copy meanwhile */
+        in->ends_ns = virtual_device_now(in->time);
+    in->result.n_steps++;
+    in->result.busy_ns += in->ends_ns - now_ns;
+}
+
+void instance_begin_step(struct instance *in, uint64_t now_ns)
+{
+    if (in->ends_ns != NEVER)
+        return;
+    virtual_device_advance(in->time, now_ns);
+    in->wake_ns = NEVER;
+    drop_cancelled(in, now_ns);
+    take_submitted(in, now_ns);
+    if (in->n_free_slots == in->n_slots)
+        return;
+    (void)cache_poll(in->cache, virtual_device_now(in->time));
+    uint32_t n = lineup_begin(&in->lineup, virtual_device_now(in->time));
+    bool has_changed = in->lineup.n_failed > 0 || in->lineup.n_preempted > 0;
+    drop_failed(in, virtual_device_now(in->time));
+    if (n > 0) {
+        launch(in, now_ns);
+        return;
+    }
+    in->wake_ns = has_changed ? virtual_device_now(in->time) : virtual_device_next(in->time);
+    in->is_stuck = in->wake_ns == NEVER && in->n_free_slots < in->n_slots;
+}
+
+static void count_computed(struct instance *in, struct job *j, uint32_t from, uint32_t n)
+{
+    uint32_t again = j->n_computed_max > from ? j->n_computed_max - from : 0;
+
+    in->result.n_tokens_recomputed += again < n ? again : n;
+    if (from + n > j->n_computed_max)
+        j->n_computed_max = from + n;
+}
+
+static void got_token(struct instance *in, struct job *j, uint64_t now_ns)
+{
+    struct lineup_seq *q = &in->lineup.seqs[j->slot];
+
+    j->n_got++;
+    if (!j->is_cancelled)
+        in->config.on_token(in->config.arg, j, now_ns);
+    if (j->n_got == j->n_out && !j->is_cancelled) {
+        leave_lineup(in, j, JOB_DONE, now_ns);
+        return;
+    }
+    cache_seq_extend(q->kv, sim_id(j->answer_name, j->n_got - 1));
+    q->n_known++;
+}
+
+void instance_end_step(struct instance *in, uint64_t now_ns)
+{
+    struct lineup *l = &in->lineup;
+    uint64_t step_ns = now_ns - in->began_ns;
+
+    if (in->ends_ns == NEVER || in->ends_ns > now_ns)
+        return;
+    virtual_device_advance(in->time, now_ns);
+    in->ends_ns = NEVER;
+    in->wake_ns = now_ns;
+    for (uint32_t i = 0; i < l->n_items; i++) {
+        const struct plan_item *item = &l->items[i];
+        const struct lineup_seq *q = &l->seqs[item->slot];
+        bool is_token = q->n_computed + item->n_tokens == q->n_known;
+
+        count_computed(in, in->by_slot[item->slot], q->n_computed, item->n_tokens);
+        lineup_ran(l, i, is_token, step_ns, now_ns);
+        if (is_token)
+            got_token(in, in->by_slot[item->slot], now_ns);
+    }
+}
+
+/* --- looking --- */
+
+static void count_cache(const struct instance *in, struct sim_result *r)
+{
+    struct virtual_device_stats time;
+    struct cache_stats c;
+
+    cache_stats(in->cache, &c);
+    virtual_device_stats(in->time, &time);
+    r->n_tokens_restored += c.n_restored_tokens;
+    r->n_spilled_ahead += c.n_spilled_ahead;
+    r->n_spilled_on_demand += c.n_spilled_on_demand;
+    r->n_fetched_ahead += c.n_fetched_ahead;
+    r->n_fetched_on_demand += c.n_fetched_on_demand;
+    r->n_expected_lost += c.n_expected_lost;
+    r->copied_in_bytes += time.in_bytes;
+    r->copied_out_bytes += time.out_bytes;
+    r->compute_waited_ns += time.compute_waited_ns;
+    r->host_waited_ns += time.host_waited_ns;
+}
+
+void instance_count(const struct instance *in, struct sim_result *r)
+{
+    struct scheduler_stats s;
+
+    scheduler_stats(in->lineup.scheduler, &s);
+    r->n_steps += in->result.n_steps;
+    r->n_items += in->result.n_items;
+    r->n_step_tokens += in->result.n_step_tokens;
+    r->busy_ns += in->result.busy_ns;
+    r->n_cut += in->result.n_cut;
+    r->n_tokens_recomputed += in->result.n_tokens_recomputed;
+    r->n_preempted_for_place += s.n_preempted_for_place;
+    r->n_preempted_for_memory += s.n_preempted_for_memory;
+    r->n_starving += s.n_starving;
+    r->n_demoted += s.n_demoted;
+    r->n_plans_ahead += in->lineup.n_planned_ahead;
+    count_cache(in, r);
+}
+
+void instance_check(const struct instance *in)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < in->n_slots; i++) {
+        ASSERT((in->by_slot[i] != NULL) == (in->lineup.seqs[i].kv != NULL));
+        n += in->by_slot[i] != NULL;
+    }
+    ASSERT(n == in->n_slots - in->n_free_slots);
+    scheduler_check(in->lineup.scheduler);
+    cache_check(in->cache);
+}

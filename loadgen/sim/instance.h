@@ -1,0 +1,100 @@
+/* instance.h - one simulated server: the engine's scheduler and lineup, the cache itself, a cost
+ * model in the place of the device, and a queue in front of them as the server has one.
+ *
+ * It is driven from outside, in virtual time:
+ *
+ *     instance_submit(), instance_cancel()       whenever somebody comes or leaves
+ *     t = instance_next(in)                      when something happens inside
+ *     instance_end_step(in, t)                   the step that ends then: tokens, ends
+ *     instance_begin_step(in, t)                 and the next one
+ *
+ * What comes during a step is taken up between two steps, as the engine does it.
+ *
+ * Swapping:
+ *   proactive  spill and fetch ahead (lineup.h)
+ *   reactive   spill when room is needed, fetch when it is needed
+ *   recompute  nothing is swapped: what has no room is computed again. No host memory
+ *   off        nothing has to be swapped: a request is let in when all that it may ever need fits
+ *              beside all that those inside may ever need. No host memory. It is what a server must
+ *              do that can neither swap nor compute again
+ *
+ * Owns    its device, cache, lineup; jobs are borrowed until they have ended.
+ * Thread  one.
+ * Errors  instance_open(): ERR_NOMEM, ERR_INVALID with words. A job that cannot be taken: its end.
+ * Units   virtual nanoseconds, tokens, KV blocks, bytes. */
+#ifndef TARN_LOADGEN_SIM_INSTANCE_H
+#define TARN_LOADGEN_SIM_INSTANCE_H
+
+#include "engine/lineup.h"
+#include "loadgen/sim/result.h"
+
+struct cost_model;
+
+enum sim_swap { SWAP_PROACTIVE, SWAP_REACTIVE, SWAP_RECOMPUTE, SWAP_OFF };
+
+enum job_end { JOB_DONE, JOB_CANCELLED, JOB_REFUSED_FULL, JOB_REFUSED_LONG, JOB_FAILED };
+
+struct job {
+    /* by the owner */
+    struct cache_prompt prompt;
+    uint32_t n_out;              /* tokens to generate, at least 1; cut to what memory holds */
+    uint64_t answer_name;        /* names the generated ids */
+    int32_t priority;
+    uint64_t tenant, session;
+    /* by the instance */
+    uint32_t n_got;
+    uint32_t n_cached, n_cached_in[CACHE_N_TIERS];
+    uint32_t slot;               /* NO_SLOT: not in the lineup */
+    uint32_t n_blocks;           /* that it may need */
+    uint32_t n_computed_max;     /* the most tokens that it ever had computed */
+    bool is_cancelled;
+    struct job *prev, *next;     /* in a list of the instance */
+};
+
+struct instance_config {
+    struct scheduler_config scheduler; /* n_slots is filled in; cost too */
+    const struct cost_model *cost;     /* borrowed */
+    enum sim_swap swap;
+    double in_bytes_per_s, out_bytes_per_s;
+    uint64_t bytes_per_token;
+    uint32_t n_device_blocks, n_host_blocks;
+    uint32_t segment_tokens;
+    double prefetch_share;
+    bool prefix_caching;
+    uint64_t overhead_ns;              /* of the host, before each step */
+    uint32_t n_queued_max;             /* 0: no limit but SIM_SLOTS_MAX */
+
+    /* A token has come at now_ns; the job has ended, and is the owner's again. */
+    void (*on_token)(void *arg, struct job *j, uint64_t now_ns);
+    void (*on_end)(void *arg, struct job *j, enum job_end end, uint64_t now_ns);
+    void *arg;
+};
+
+/* Requests inside of one instance. */
+#define SIM_SLOTS_MAX (1u << 17)
+
+struct instance;
+
+NODISCARD enum status instance_open(struct instance **out, const struct instance_config *config,
+                                    struct buf *why);
+void instance_close(struct instance *in); /* NULL is fine; jobs inside are let go without a word */
+
+/* May call on_end: refused. */
+void instance_submit(struct instance *in, struct job *j, uint64_t now_ns);
+/* Its on_end comes between two steps. */
+void instance_cancel(struct instance *in, struct job *j, uint64_t now_ns);
+uint32_t instance_n_inside(const struct instance *in);
+/* UINT64_MAX: nothing, unless somebody is submitted. */
+uint64_t instance_next(const struct instance *in);
+void instance_end_step(struct instance *in, uint64_t now_ns);
+/* Nothing while a step is under way. */
+void instance_begin_step(struct instance *in, uint64_t now_ns);
+/* Jobs are inside, nothing is under way, and nothing will ever happen: a fault of the policy. */
+bool instance_is_stuck(const struct instance *in);
+
+/* Adds to *r. */
+void instance_count(const struct instance *in, struct sim_result *r);
+/* ASSERTs that all books agree. O(everything). */
+void instance_check(const struct instance *in);
+
+#endif

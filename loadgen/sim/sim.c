@@ -1,0 +1,627 @@
+#include "loadgen/sim/sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/map.h"
+#include "loadgen/sim/agenda.h"
+#include "loadgen/sim/ids.h"
+
+#define NEVER UINT64_MAX
+#define NS_PER_S 1e9
+/* Sessions whose instance is remembered. A later one is routed like a new one. */
+#define N_SESSIONS_MAX (1u << 20)
+
+/* A conversation: the turns that were generated and not sent yet. */
+struct chain {
+    struct load_request *turns; /* [n] turns[0] is the first that follows */
+    uint32_t n, next;
+};
+
+struct flight {
+    struct agenda_item item; /* first: its think time, or when it hangs up */
+    struct job job;
+    struct load_request request;
+    struct chain *chain;     /* NULL: a single request */
+    struct outcome outcome;
+    struct instance *instance;
+    bool is_active;          /* sent, not ended */
+    struct flight *prev, *next;
+};
+
+struct sim {
+    const struct sim_config *config;
+    struct instance **instances; /* [config->n_instances] */
+    struct outcome_list *outcomes;
+    struct agenda agenda;
+    uint64_t now_ns, measured_ns, stop_ns;
+    uint64_t drain_end_ns;   /* NEVER: no limit */
+    struct flight *prepared;
+    struct flight active, waiting; /* heads of rings: sent; and for a place */
+    uint32_t n_active, n_thinking;
+    uint64_t n_admitted;     /* measured requests that will be sent */
+    uint32_t next_instance;
+    struct map session_at;   /* session -> instance */
+    bool no_more, is_draining; /* nothing more is generated; nothing is waited for */
+    enum status status;
+    struct buf *why;
+};
+
+/* --- flights and chains --- */
+
+static void ring_push(struct flight *head, struct flight *f)
+{
+    f->prev = head->prev;
+    f->next = head;
+    f->prev->next = f;
+    head->prev = f;
+}
+
+static void ring_remove(struct flight *f)
+{
+    f->prev->next = f->next;
+    f->next->prev = f->prev;
+    f->prev = f->next = NULL;
+}
+
+static void chain_free(struct chain *c)
+{
+    if (!c)
+        return;
+    for (uint32_t i = c->next; i < c->n; i++)
+        load_request_fini(&c->turns[i]);
+    free(c->turns);
+    free(c);
+}
+
+static void flight_free(struct flight *f)
+{
+    if (!f)
+        return;
+    sim_prompt_fini(&f->job.prompt);
+    load_request_fini(&f->request);
+    chain_free(f->chain);
+    outcome_fini(&f->outcome);
+    free(f);
+}
+
+static void fail(struct sim *sim, enum status s, const char *words)
+{
+    if (sim->status == OK)
+        sim->status = buf_why(sim->why, s, "%s", words);
+    sim->no_more = true;
+}
+
+/* Takes the request over, also on failure. */
+static struct flight *flight_create(struct sim *sim, struct load_request *r)
+{
+    struct flight *f = calloc(1, sizeof *f);
+
+    if (!f) {
+        load_request_fini(r);
+        fail(sim, ERR_NOMEM, "out of memory");
+        return NULL;
+    }
+    agenda_item_init(&f->item, r->index);
+    f->request = *r;
+    outcome_init(&f->outcome, r);
+    return f;
+}
+
+/* --- generating --- */
+
+static enum status chain_add(struct chain *c, const struct load_request *r)
+{
+    struct load_request *turns = realloc(c->turns, (c->n + 1u) * sizeof *turns);
+
+    if (!turns)
+        return ERR_NOMEM;
+    c->turns = turns;
+    c->turns[c->n++] = *r;
+    return OK;
+}
+
+/* The turns that follow come from the source right behind the first. */
+static enum status pull_chain(struct sim *sim, struct flight *f)
+{
+    const struct sim_source *source = &sim->config->source;
+    bool more = f->request.leads;
+    enum status s = OK;
+
+    if (!more)
+        return OK;
+    f->chain = calloc(1, sizeof *f->chain);
+    if (!f->chain)
+        return ERR_NOMEM;
+    while (s == OK && more) {
+        struct load_request r;
+        s = source->next(source->arg, &r);
+        if (s != OK)
+            break;
+        more = r.leads;
+        s = chain_add(f->chain, &r);
+        if (s != OK)
+            load_request_fini(&r);
+    }
+    return s == ERR_NOT_FOUND ? OK : s;
+}
+
+static uint64_t after_s(uint64_t from_ns, double s)
+{
+    return from_ns + (uint64_t)(s * NS_PER_S);
+}
+
+/* Makes sim->prepared, or finds that there is no more. */
+static void prepare(struct sim *sim)
+{
+    const struct sim_config *c = sim->config;
+    struct load_request r;
+
+    if (sim->prepared || sim->no_more)
+        return;
+    if (c->count && sim->n_admitted >= c->count) {
+        sim->no_more = true;
+        return;
+    }
+    enum status s = c->source.next(c->source.arg, &r);
+    if (s == ERR_NOT_FOUND) {
+        sim->no_more = true;
+        return;
+    }
+    if (s != OK) {
+        fail(sim, s, "the workload failed");
+        return;
+    }
+    struct flight *f = flight_create(sim, &r);
+    if (!f)
+        return;
+    if (pull_chain(sim, f) != OK)
+        fail(sim, ERR_NOMEM, "out of memory");
+    if (!c->closed) {
+        double at_s = f->request.arrival_s;
+        f->outcome.intended_ns = after_s(SIM_START_NS, at_s > 0 ? at_s : 0);
+        if (sim->stop_ns && f->outcome.intended_ns >= sim->stop_ns)
+            sim->no_more = true;
+    }
+    if (sim->no_more)
+        flight_free(f);
+    else
+        sim->prepared = f;
+}
+
+/* --- sending --- */
+
+static struct instance *least_loaded(const struct sim *sim, uint32_t *at)
+{
+    uint32_t best = 0;
+
+    for (uint32_t i = 1; i < sim->config->n_instances; i++)
+        if (instance_n_inside(sim->instances[i]) < instance_n_inside(sim->instances[best]))
+            best = i;
+    *at = best;
+    return sim->instances[best];
+}
+
+static struct instance *route(struct sim *sim, const struct load_request *r)
+{
+    enum sim_routing routing = sim->config->routing;
+    uint32_t at;
+
+    if (routing == ROUTE_ROUND_ROBIN) {
+        at = sim->next_instance;
+        sim->next_instance = (at + 1) % sim->config->n_instances;
+        return sim->instances[at];
+    }
+    bool has_session = routing == ROUTE_SESSION && r->session;
+    if (has_session && map_get(&sim->session_at, r->session, &at))
+        return sim->instances[at];
+    struct instance *in = least_loaded(sim, &at);
+    if (has_session && sim->session_at.n < N_SESSIONS_MAX)
+        map_put(&sim->session_at, r->session, at);
+    return in;
+}
+
+static enum status fill_job(struct sim *sim, struct flight *f)
+{
+    const struct sim_config *c = sim->config;
+    const struct load_request *r = &f->request;
+    struct sim_prompt_config p = {r->tenant, c->instance.segment_tokens, c->real_history};
+    enum status s = sim_prompt_make(&f->job.prompt, r, &p);
+
+    f->job.n_out = r->n_output_tokens ? r->n_output_tokens : c->n_output_usual;
+    f->job.answer_name = sim_answer_name(r, r->turn, c->real_history);
+    f->job.priority = r->priority;
+    f->job.tenant = r->tenant + 1;
+    f->job.session = c->send_session ? r->session : 0;
+    return s;
+}
+
+static void end_flight(struct sim *sim, struct flight *f, enum job_end end);
+
+static void start(struct sim *sim, struct flight *f)
+{
+    const struct load_request *r = &f->request;
+
+    ring_push(&sim->active, f);
+    sim->n_active++;
+    f->is_active = true;
+    f->outcome.sent_ns = sim->now_ns;
+    enum status s = fill_job(sim, f);
+    if (s == ERR_NOMEM) {
+        fail(sim, s, "out of memory");
+        return;
+    }
+    if (s != OK) {
+        end_flight(sim, f, JOB_REFUSED_LONG);
+        return;
+    }
+    if (r->disconnect_after == 0 &&
+        agenda_add(&sim->agenda, &f->item, after_s(sim->now_ns, r->disconnect_s)) != OK) {
+        fail(sim, ERR_NOMEM, "out of memory");
+        return;
+    }
+    f->instance = route(sim, r);
+    instance_submit(f->instance, &f->job, sim->now_ns);
+}
+
+/* --- after the end --- */
+
+static bool is_full(const struct sim *sim)
+{
+    return sim->config->count && sim->n_admitted >= sim->config->count;
+}
+
+/* The next turn of the conversation, if there is one and time for it. */
+static void follow(struct sim *sim, struct chain *chain, const struct outcome *before)
+{
+    if (!chain)
+        return;
+    if (chain->next >= chain->n || sim->is_draining || sim->status != OK ||
+        before->end != OUTCOME_OK || is_full(sim)) {
+        chain_free(chain);
+        return;
+    }
+    struct flight *f = flight_create(sim, &chain->turns[chain->next++]);
+    if (!f) {
+        chain_free(chain);
+        return;
+    }
+    f->chain = chain;
+    uint64_t due_ns = after_s(before->end_ns, f->request.think_s);
+    f->outcome.intended_ns = f->outcome.free_ns = due_ns;
+    f->outcome.measured = before->measured;
+    if (sim->stop_ns && due_ns >= sim->stop_ns) {
+        flight_free(f);
+        return;
+    }
+    if (agenda_add(&sim->agenda, &f->item, due_ns) != OK) {
+        flight_free(f);
+        fail(sim, ERR_NOMEM, "out of memory");
+        return;
+    }
+    sim->n_admitted += f->outcome.measured;
+    sim->n_thinking++;
+}
+
+static void set_end(struct outcome *o, enum job_end end)
+{
+    static const struct {
+        enum outcome_end end;
+        enum tarn_error error;
+        int http_status;
+    } of[] = {
+        [JOB_DONE] = {OUTCOME_OK, TARN_OK, 200},
+        [JOB_CANCELLED] = {OUTCOME_DISCONNECTED, TARN_ERR_CANCELLED, 200},
+        [JOB_REFUSED_FULL] = {OUTCOME_FAILED, TARN_ERR_BUSY, 429},
+        [JOB_REFUSED_LONG] = {OUTCOME_FAILED, TARN_ERR_HTTP_4XX, 400},
+        [JOB_FAILED] = {OUTCOME_FAILED, TARN_ERR_HTTP_5XX, 500},
+    };
+
+    o->end = of[end].end;
+    o->error = of[end].error;
+    o->http_status = of[end].http_status;
+}
+
+static void fill_outcome(const struct sim *sim, struct flight *f, enum job_end end)
+{
+    const struct job *j = &f->job;
+    struct outcome *o = &f->outcome;
+
+    set_end(o, end);
+    if (end == JOB_CANCELLED && sim->is_draining)
+        o->end = OUTCOME_UNFINISHED;
+    o->end_ns = sim->now_ns;
+    if (!o->first_ns)
+        o->first_ns = o->last_ns = o->end_ns;
+    o->usage.prompt_tokens = j->prompt.n_ids;
+    o->usage.completion_tokens = j->n_got;
+    o->usage.total_tokens = (int64_t)j->prompt.n_ids + j->n_got;
+    o->usage.cached_tokens = j->n_cached;
+    o->usage.cached_by_tier[TARN_TIER_DEVICE] = j->n_cached_in[CACHE_DEVICE];
+    o->usage.cached_by_tier[TARN_TIER_HOST] = j->n_cached_in[CACHE_HOST];
+    if (end == JOB_DONE)
+        strcpy(o->finish_reason, "length");
+    if (end == JOB_REFUSED_LONG) /* without memory there are only fewer words */
+        o->message = strdup("the prompt is longer than KV memory holds: raise --kv-device-bytes");
+}
+
+static void end_flight(struct sim *sim, struct flight *f, enum job_end end)
+{
+    struct chain *chain = f->chain;
+
+    ring_remove(f);
+    sim->n_active--;
+    f->is_active = false;
+    f->chain = NULL;
+    agenda_remove(&sim->agenda, &f->item);
+    fill_outcome(sim, f, end);
+    follow(sim, chain, &f->outcome);
+    if (outcome_list_push(sim->outcomes, &f->outcome) == OK)
+        memset(&f->outcome, 0, sizeof f->outcome);
+    else
+        fail(sim, ERR_NOMEM, "out of memory");
+    flight_free(f);
+}
+
+static struct flight *flight_of(struct job *j)
+{
+    return (struct flight *)((char *)j - offsetof(struct flight, job));
+}
+
+/* Room for all of them at once: there will be just so many. */
+static enum status keep_time(struct outcome *o, const struct job *j, uint64_t now_ns)
+{
+    if (!o->token_ns && (o->token_ns = malloc(j->n_out * sizeof *o->token_ns)))
+        o->cap_tokens = j->n_out;
+    return outcome_token(o, now_ns);
+}
+
+static void on_token(void *arg, struct job *j, uint64_t now_ns)
+{
+    struct sim *sim = arg;
+    struct flight *f = flight_of(j);
+    struct outcome *o = &f->outcome;
+
+    if (!o->first_ns)
+        o->first_ns = now_ns;
+    o->last_ns = now_ns;
+    if (sim->config->token_times && keep_time(o, j, now_ns) != OK)
+        fail(sim, ERR_NOMEM, "out of memory for token times; without them: --no-token-times");
+    if (j->n_got >= f->request.disconnect_after)
+        instance_cancel(f->instance, j, now_ns);
+}
+
+static void on_end(void *arg, struct job *j, enum job_end end, uint64_t now_ns)
+{
+    (void)now_ns;
+    end_flight(arg, flight_of(j), end);
+}
+
+/* --- who is next --- */
+
+static bool has_place(const struct sim *sim)
+{
+    uint32_t limit = sim->config->concurrency;
+
+    /* A conversation keeps its place while its user thinks: places are users. */
+    return limit == 0 || sim->n_active + sim->n_thinking < limit;
+}
+
+static bool is_too_late(const struct sim *sim)
+{
+    return is_full(sim) ||
+           (sim->config->closed && sim->stop_ns && sim->now_ns >= sim->stop_ns);
+}
+
+/* Sends at most one; false when nothing can be sent now. */
+static bool send_one(struct sim *sim)
+{
+    struct flight *f = sim->waiting.next;
+
+    if (f != &sim->waiting && has_place(sim)) {
+        ring_remove(f);
+        f->outcome.free_ns = sim->now_ns;
+        start(sim, f);
+        return true;
+    }
+    prepare(sim);
+    f = sim->prepared;
+    if (!f || (sim->config->closed && !has_place(sim)) ||
+        (!sim->config->closed && f->outcome.intended_ns > sim->now_ns))
+        return false;
+    sim->prepared = NULL;
+    if (is_too_late(sim)) {
+        flight_free(f);
+        sim->no_more = true;
+        return false;
+    }
+    if (sim->config->closed)
+        f->outcome.intended_ns = sim->now_ns;
+    f->outcome.measured = f->outcome.intended_ns >= sim->measured_ns;
+    f->outcome.free_ns = f->outcome.intended_ns;
+    sim->n_admitted += f->outcome.measured;
+    if (has_place(sim))
+        start(sim, f);
+    else
+        ring_push(&sim->waiting, f);
+    return true;
+}
+
+/* A think time is over, or a client hangs up. */
+static void act(struct sim *sim, struct flight *f)
+{
+    if (f->is_active) {
+        instance_cancel(f->instance, &f->job, sim->now_ns);
+        return;
+    }
+    sim->n_thinking--;
+    start(sim, f);
+}
+
+/* --- the whole run --- */
+
+/* What has not ended by now is not waited for. */
+static void drain(struct sim *sim)
+{
+    struct agenda_item *item;
+
+    sim->is_draining = true;
+    sim->drain_end_ns = NEVER;
+    while (sim->waiting.next != &sim->waiting) {
+        struct flight *f = sim->waiting.next;
+        ring_remove(f);
+        f->outcome.end = OUTCOME_UNFINISHED;
+        if (outcome_list_push(sim->outcomes, &f->outcome) == OK)
+            memset(&f->outcome, 0, sizeof f->outcome);
+        flight_free(f);
+    }
+    while ((item = agenda_first(&sim->agenda))) {
+        struct flight *f = (struct flight *)item;
+        agenda_remove(&sim->agenda, item);
+        if (f->is_active)
+            continue;
+        sim->n_thinking--;
+        flight_free(f);
+    }
+    for (struct flight *f = sim->active.next; f != &sim->active; f = f->next)
+        instance_cancel(f->instance, &f->job, sim->now_ns);
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint64_t next_time(struct sim *sim)
+{
+    struct agenda_item *item = agenda_first(&sim->agenda);
+    uint64_t t = item ? item->due_ns : NEVER;
+
+    prepare(sim);
+    if (sim->waiting.next != &sim->waiting && has_place(sim))
+        t = sim->now_ns;
+    else if (sim->prepared && sim->config->closed)
+        t = has_place(sim) ? sim->now_ns : t;
+    else if (sim->prepared)
+        t = earlier(t, sim->prepared->outcome.intended_ns);
+    for (uint32_t i = 0; i < sim->config->n_instances; i++)
+        t = earlier(t, instance_next(sim->instances[i]));
+    t = earlier(t, sim->drain_end_ns);
+    return t > sim->now_ns || t == NEVER ? t : sim->now_ns;
+}
+
+static void watch_drain(struct sim *sim)
+{
+    if (sim->no_more && !sim->prepared && sim->drain_end_ns == NEVER && !sim->is_draining &&
+        sim->config->drain_s > 0)
+        sim->drain_end_ns = after_s(sim->now_ns, sim->config->drain_s);
+}
+
+static void run_until(struct sim *sim, uint64_t now_ns)
+{
+    struct agenda_item *item;
+
+    sim->now_ns = now_ns;
+    for (uint32_t i = 0; i < sim->config->n_instances; i++)
+        instance_end_step(sim->instances[i], now_ns);
+    while ((item = agenda_first(&sim->agenda)) && item->due_ns <= now_ns) {
+        agenda_remove(&sim->agenda, item);
+        act(sim, (struct flight *)item);
+    }
+    while (sim->status == OK && !sim->is_draining && send_one(sim)) {
+    }
+    if (now_ns >= sim->drain_end_ns)
+        drain(sim);
+    for (uint32_t i = 0; i < sim->config->n_instances; i++)
+        if (instance_next(sim->instances[i]) <= now_ns)
+            instance_begin_step(sim->instances[i], now_ns);
+    watch_drain(sim);
+}
+
+static bool is_over(const struct sim *sim)
+{
+    return sim->n_active == 0 && sim->n_thinking == 0 && !sim->prepared &&
+           sim->waiting.next == &sim->waiting && sim->no_more;
+}
+
+static enum status run_all(struct sim *sim)
+{
+    while (sim->status == OK) {
+        uint64_t t = next_time(sim);
+
+        if (is_over(sim))
+            return OK;
+        if (t == NEVER)
+            return buf_why(sim->why, ERR_INTERNAL, "%u requests wait for ever under policy %s: a "
+                           "fault of the scheduler; please report the command", sim->n_active,
+                           sim->config->instance.scheduler.policy);
+        run_until(sim, t);
+    }
+    return sim->status;
+}
+
+static enum status open_instances(struct sim *sim)
+{
+    struct instance_config c = sim->config->instance;
+    enum status s = map_init(&sim->session_at,
+                             sim->config->routing == ROUTE_SESSION ? N_SESSIONS_MAX : 1);
+
+    sim->instances = calloc(sim->config->n_instances, sizeof *sim->instances);
+    if (s != OK || !sim->instances)
+        return buf_why(sim->why, ERR_NOMEM, "out of memory");
+    c.on_token = on_token;
+    c.on_end = on_end;
+    c.arg = sim;
+    for (uint32_t i = 0; s == OK && i < sim->config->n_instances; i++)
+        s = instance_open(&sim->instances[i], &c, sim->why);
+    return s;
+}
+
+static void close_all(struct sim *sim)
+{
+    for (uint32_t i = 0; sim->instances && i < sim->config->n_instances; i++)
+        instance_close(sim->instances[i]);
+    free(sim->instances);
+    map_fini(&sim->session_at);
+    flight_free(sim->prepared);
+    for (struct agenda_item *item; (item = agenda_first(&sim->agenda));) {
+        agenda_remove(&sim->agenda, item);
+        if (!((struct flight *)item)->is_active)
+            flight_free((struct flight *)item);
+    }
+    struct flight *heads[] = {&sim->active, &sim->waiting};
+    for (size_t i = 0; i < ARRAY_SIZE(heads); i++)
+        while (heads[i]->next != heads[i]) {
+            struct flight *f = heads[i]->next;
+            ring_remove(f);
+            flight_free(f);
+        }
+    agenda_fini(&sim->agenda);
+}
+
+enum status sim_run(const struct sim_config *config, struct outcome_list *outcomes,
+                    struct sim_result *result, struct buf *why)
+{
+    struct sim sim = {.config = config, .outcomes = outcomes, .now_ns = SIM_START_NS,
+                      .drain_end_ns = NEVER, .why = why};
+
+    ASSERT(config->n_instances > 0 && config->n_instances <= SIM_INSTANCES_MAX &&
+           (!config->closed || config->concurrency > 0));
+    sim.active.prev = sim.active.next = &sim.active;
+    sim.waiting.prev = sim.waiting.next = &sim.waiting;
+    sim.measured_ns = after_s(SIM_START_NS, config->warmup_s);
+    sim.stop_ns = config->duration_s > 0 ? after_s(sim.measured_ns, config->duration_s) : 0;
+    enum status s = open_instances(&sim);
+    if (s == OK)
+        s = run_all(&sim);
+    for (uint32_t i = 0; s == OK && i < config->n_instances; i++) {
+        ASSERT(instance_n_inside(sim.instances[i]) == 0);
+        instance_check(sim.instances[i]);
+        instance_count(sim.instances[i], result);
+    }
+    result->n_requests = outcomes->n;
+    result->simulated_s = (double)(sim.now_ns - SIM_START_NS) / NS_PER_S;
+    close_all(&sim);
+    return s;
+}

@@ -1,0 +1,66 @@
+/* sim.h - a discrete-event simulation: generated requests against one or many instances.
+ *
+ * Arrivals, conversations, limits of time, number and concurrency are those of a live run (run.h),
+ * and so are the outcomes; time is virtual and starts at SIM_START_NS. At one time, steps end
+ * first, then clients act, then new steps begin: so an order is given to what happens at once, and
+ * equal configurations and sources give equal outcomes.
+ *
+ * Routing, where there are several instances:
+ *   least-loaded  who has the fewest requests inside, the first of them
+ *   round-robin   one after the other
+ *   session       the instance that the session was on before; without one, the least loaded
+ *
+ * Owns    nothing that outlives sim_run() but the outcomes.
+ * Thread  one.
+ * Errors  ERR_NOMEM, ERR_INVALID with words; ERR_INTERNAL when a policy lets requests wait
+ *         for ever.
+ * Units   virtual nanoseconds; seconds where named so. */
+#ifndef TARN_LOADGEN_SIM_SIM_H
+#define TARN_LOADGEN_SIM_SIM_H
+
+#include "loadgen/outcome.h"
+#include "loadgen/sim/instance.h"
+
+#define SIM_START_NS UINT64_C(1000000000) /* not 0: that is "never" in an outcome */
+#define SIM_INSTANCES_MAX 1024
+
+enum sim_routing { ROUTE_LEAST_LOADED, ROUTE_ROUND_ROBIN, ROUTE_SESSION };
+
+/* Where requests come from. ERR_NOT_FOUND: there are no more. */
+struct sim_source {
+    enum status (*next)(void *arg, struct load_request *out);
+    void *arg;
+};
+
+struct sim_config {
+    struct instance_config instance; /* its callbacks and arg are filled in */
+    uint32_t n_instances;
+    enum sim_routing routing;
+    struct sim_source source;
+
+    bool closed;             /* no arrival times: `concurrency` requests at any time */
+    uint32_t concurrency;    /* 0: no limit (open loop only) */
+    uint64_t count;          /* measured requests; 0: no limit */
+    double warmup_s, duration_s; /* duration 0: no limit */
+    double drain_s;          /* 0: until all has ended */
+    uint32_t n_output_usual; /* of a request that does not say */
+    bool real_history;       /* answers stand in later turns as they came */
+    bool send_session;       /* the scheduler is told of sessions */
+    bool token_times;        /* outcomes keep the time of each token: 8 bytes each */
+};
+
+/* *result is zeroed but for what the caller set; the sums are added. */
+NODISCARD enum status sim_run(const struct sim_config *config, struct outcome_list *outcomes,
+                              struct sim_result *result, struct buf *why);
+
+/* Requests (and first requests of conversations) per second that a closed loop had answered while
+ * all its places were taken: what the instances can take. */
+struct sim_capacity {
+    double requests_per_s, conversations_per_s;
+    uint64_t n_simulated;
+};
+/* `config` is that of a closed loop with a count. */
+NODISCARD enum status sim_capacity(const struct sim_config *config, struct sim_capacity *out,
+                                   struct buf *why);
+
+#endif

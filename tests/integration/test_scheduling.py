@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""What a user sees of scheduling: policies, priorities, sessions, metrics, and the cost profile."""
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from http_helpers import Server, make_model, run_tests, tarn_server
+import tarn_test
+
+TEXT = "/v1/completions"
+POLICIES = ("fcfs", "mlfq", "skip-join-mlfq", "sjf-prompt", "srpt")
+N_LONG = 500  # tokens of an answer that others come into: takes 100 times what theirs do
+# Nobody goes first for having waited.
+NEVER_STARVES = ("--starvation-ms", "86400000")
+
+MODEL: Path
+FOLDER: Path
+
+
+def body(n_tokens: int, **more: Any) -> dict[str, Any]:
+    return {"prompt": [7 + i * 3 % 90 for i in range(40)], "max_tokens": n_tokens,
+            "temperature": 0, "ignore_eos": True, "return_token_ids": True, **more}
+
+
+def ids_of(answer: dict[str, Any]) -> list[int]:
+    return answer["choices"][0]["token_ids"]
+
+
+def settled(s: Server, n_ended: int) -> dict[str, float]:
+    """The metrics, once they know of n_ended requests: an answer may be there a moment before."""
+    end = time.monotonic() + 10
+    while True:
+        m = s.metrics()
+        if m['vllm:request_success_total{finished_reason="length"}'] >= n_ended:
+            return m
+        assert time.monotonic() < end, m
+        time.sleep(0.01)
+
+
+def preempted(m: dict[str, float]) -> float:
+    n = sum(m[f'tarn:preemptions_total{{reason="{reason}"}}'] for reason in ("place", "memory"))
+    assert n == m["vllm:num_preemptions_total"], m
+    return n
+
+
+# --- policies ---
+
+def tokens_are_the_same_under_every_policy() -> None:
+    answers = []
+    for policy in POLICIES:
+        with tarn_server(MODEL, "--scheduling-policy", policy, "--max-num-seqs", "2") as s:
+            out: list[Any] = [None] * 6
+
+            def ask(i: int) -> None:
+                out[i] = ids_of(s.post(TEXT, body(20 + 10 * i, seed=i, priority=i % 2)))
+
+            threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(out))]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            answers.append(out)
+            levels = [k for k in s.metrics() if k.startswith("tarn:sched_level_requests{")]
+            assert len(levels) == 1 if policy in ("fcfs", "sjf-prompt", "srpt") else levels, policy
+    assert None not in answers[0]
+    assert all(a == answers[0] for a in answers[1:])
+
+
+def what_cannot_be_meant_ends_the_start() -> None:
+    cases = [
+        (["--scheduling-policy", "skipjoin-mlfq"], 'did you mean "skip-join-mlfq"?'),
+        (["--level-ratio", "1"], "--level-ratio: expected a number from 1.1 to 16"),
+        (["--kv-swap", "off"], "--kv-swap"),
+    ]
+    for options, words in cases:
+        run = subprocess.run([str(tarn_test.program("tarn-server")), "--model", str(MODEL),
+                              "--port", "0", *options], capture_output=True, text=True,
+                             timeout=60, check=False)
+        assert run.returncode == 1 and words in run.stderr, (options, run.stderr)
+
+
+# --- priorities ---
+
+class Long:
+    """An answer of N_LONG tokens in the background, which has begun."""
+
+    def __init__(self, s: Server) -> None:
+        self.answer: dict[str, Any] = {}
+        self.thread = threading.Thread(target=self.run, args=(s,))
+        self.thread.start()
+        s.wait_blocks(lambda n: n > 0, 60)
+
+    def run(self, s: Server) -> None:
+        self.answer = s.post(TEXT, body(N_LONG))
+
+    def is_running(self) -> bool:
+        return self.thread.is_alive()
+
+    def ids(self) -> list[int]:
+        self.thread.join()
+        return ids_of(self.answer)
+
+
+def who_is_more_important_gets_the_only_place_at_once() -> None:
+    for policy in ("fcfs", "skip-join-mlfq"):
+        with tarn_server(MODEL, "--max-num-seqs", "1", "--scheduling-policy", policy,
+                         *NEVER_STARVES) as s:
+            alone = ids_of(s.post(TEXT, body(N_LONG)))
+            running = Long(s)
+            s.post(TEXT, body(4, priority=-1))
+            assert running.is_running(), policy
+            assert running.ids() == alone, policy
+            n_preempted = preempted(settled(s, 3))
+            assert n_preempted == 1, policy
+            # Who is less important comes when the place is free.
+            running = Long(s)
+            s.post(TEXT, body(4, priority=1))
+            assert running.ids() == alone, policy
+            assert preempted(settled(s, 5)) == n_preempted, policy
+
+
+# --- sessions ---
+
+def a_session_is_taken_and_a_wrong_one_named() -> None:
+    with tarn_server(MODEL) as s:
+        plain = ids_of(s.post(TEXT, body(8)))
+        for session in ("a", "agent 7", "\u20ac" * 85, "x" * 256, None):
+            assert ids_of(s.post(TEXT, body(8, session_id=session))) == plain, session
+        for wrong in (7, True, [], {}, "", "x" * 257):
+            status, _, answer = s.request("POST", TEXT, body(1, session_id=wrong))
+            assert status == 400 and answer["error"]["param"] == "session_id", (wrong, answer)
+
+
+# --- metrics ---
+
+def steps_are_measured() -> None:
+    with tarn_server(MODEL) as s:
+        s.post(TEXT, body(50))
+        m = settled(s, 1)
+        n = m["tarn:steps_total"]
+        assert m["tarn:step_seconds_count"] == n >= 50, m
+        assert m["tarn:step_seconds_sum"] > 0 <= m["tarn:step_gap_seconds_sum"], m
+        assert 0 <= m["tarn:plans_ahead_total"] <= n, m
+        assert m["tarn:cost_model_relative_error"] >= 0, m
+        assert m["tarn:sched_starvation_seconds"] >= 0.3, m
+        quanta = [v for k, v in m.items() if k.startswith("tarn:sched_level_quantum_seconds{")]
+        assert quanta == sorted(quanta) and quanta[0] > 0, quanta
+        requests = [v for k, v in m.items() if k.startswith("tarn:sched_level_requests{")]
+        assert requests == [0] * len(quanta), requests
+        for when in ("ahead", "on_demand"):
+            assert m[f'tarn:kv_blocks_spilled_total{{when="{when}"}}'] == 0, m
+            assert m[f'tarn:kv_blocks_fetched_total{{when="{when}"}}'] == 0, m
+        assert m["tarn:kv_blocks_recomputed_total"] == 0, m
+
+
+# --- what steps cost ---
+
+def the_profile_is_measured_once_and_kept_for_us_alone() -> None:
+    cost = FOLDER / "cache" / "cost"
+    options = ("--profile-cost", "--cache-dir", str(FOLDER / "cache"))
+    with tarn_server(MODEL, *options):
+        assert oct(cost.stat().st_mode & 0o7777) == "0o700"
+        files = sorted(cost.iterdir())
+        assert files
+    with tarn_server(MODEL, *options) as s:
+        assert "measured costs are not kept" not in s.log_text()
+    assert sorted(cost.iterdir()) == files
+
+
+def without_a_place_the_profile_is_not_kept_and_that_is_said() -> None:
+    with tarn_server(MODEL, "--profile-cost", "--cache-dir", "/proc/nowhere") as s:
+        assert "measured costs are not kept" in s.log_text()
+        s.post(TEXT, body(1))
+    with tarn_server(MODEL, "--no-profile-cost", "--cache-dir", str(FOLDER / "other")) as s:
+        assert not (FOLDER / "other" / "cost").exists()
+        assert "measured costs" not in s.log_text()
+        s.post(TEXT, body(1))
+
+
+def main() -> int:
+    global MODEL, FOLDER
+    with tempfile.TemporaryDirectory() as folder:
+        FOLDER = Path(folder)
+        MODEL = make_model(folder, "--max-pos", "4096", "--layers", "4", "--dim", "128")
+        return run_tests([
+            tokens_are_the_same_under_every_policy,
+            what_cannot_be_meant_ends_the_start,
+            who_is_more_important_gets_the_only_place_at_once,
+            a_session_is_taken_and_a_wrong_one_named,
+            steps_are_measured,
+            the_profile_is_measured_once_and_kept_for_us_alone,
+            without_a_place_the_profile_is_not_kept_and_that_is_said,
+        ])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

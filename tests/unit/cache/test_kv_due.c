@@ -1,0 +1,509 @@
+/* Swapping, through cache.h: who is due last leaves first, room is made before it is needed, what
+ * comes back is fetched before its turn, and neither undoes the other; and what a sequence finds
+ * again without prefix caching. */
+#include "tests/unit/test.h"
+
+#include "tests/unit/cache/cache_run.h"
+
+#define SECOND 1000000000u
+#define TENTH ((uint64_t)SECOND / 10)
+
+static struct cache_seq *expect(struct cache *c, struct open_seq *o, const char *text,
+                                uint64_t due_ns)
+{
+    cache_seq_expect(seq(c, o, text), due_ns);
+    cache_check(c);
+    return o->s;
+}
+
+static void close_all(struct open_seq *o, int n)
+{
+    for (int i = 0; i < n; i++)
+        cache_seq_close(o[i].s);
+}
+
+/* --- who leaves --- */
+
+static void of_what_is_expected_that_leaves_first_which_is_due_last(void **state)
+{
+    struct cache_config config = small_config(16, 0);
+    struct cache *c = make(&config);
+    struct open_seq o[3];
+
+    (void)state;
+    run(c, "AAAA");
+    run(c, "BBBB");
+    run(c, "CCCC");
+    expect(c, &o[0], "AAAA", 2 * (uint64_t)SECOND);
+    expect(c, &o[1], "BBBB", SECOND);
+    expect(c, &o[2], "CCCC", 3 * (uint64_t)SECOND);
+    run(c, "WWWWXXXX"); /* 9 blocks where 4 are free: C leaves, and one more */
+    assert_int_equal(match(c, "CCCC"), 0);
+    assert_int_equal(match(c, "AAAA"), 0);
+    assert_int_equal(match(c, "BBBB"), 128);
+    assert_int_equal(stats_of(c).n_expected_lost, 8);
+    run(c, "AAAA");
+    cache_seq_expect(o[0].s, SECOND / 2); /* sooner now */
+    run(c, "WWWWXXXXYYYY");
+    assert_int_equal(match(c, "AAAA"), 0); /* 13 of 16 are in use: all the others left */
+    assert_int_equal(match(c, "BBBB"), 0);
+    close_all(o, 3);
+    cache_check(c);
+    cache_destroy(c);
+}
+
+static void a_time_that_is_told_again_counts(void **state)
+{
+    struct cache_config config = small_config(16, 0);
+    struct cache *c = make(&config);
+    struct open_seq o[2];
+
+    (void)state;
+    for (int round = 0; round < 3; round++) {
+        uint64_t now = 1000 * (uint64_t)SECOND * (uint64_t)(round + 1);
+
+        (void)cache_poll(c, now);
+        cache_reset(c);
+        run(c, "AAAA");
+        run(c, "BBBB");
+        expect(c, &o[0], "AAAA", now + 10 * (uint64_t)SECOND);
+        expect(c, &o[1], "BBBB", now + 20 * (uint64_t)SECOND);
+        if (round == 1) /* much later */
+            cache_seq_expect(o[0].s, now + 30 * (uint64_t)SECOND);
+        if (round == 2) { /* B comes about as soon: not worth to move anything */
+            cache_seq_expect(o[1].s, now + 10 * (uint64_t)SECOND + SECOND / 10);
+            cache_seq_expect(o[0].s, now + 10 * (uint64_t)SECOND + SECOND / 5);
+        }
+        run(c, "VVVVWWWWXX"); /* one of the two has to leave */
+        assert_int_equal(match(c, "AAAA"), round == 1 ? 0 : 128);
+        assert_int_equal(match(c, "BBBB"), round == 1 ? 128 : 0);
+        close_all(o, 2);
+    }
+    cache_destroy(c);
+}
+
+/* A is waited for twice, B once between the two. */
+static void the_earliest_of_those_who_wait_counts(void **state)
+{
+    struct cache_config config = small_config(16, 0);
+    struct open_seq o[3];
+
+    (void)state;
+    for (int first_left = 0; first_left < 2; first_left++) {
+        struct cache *c = make(&config);
+
+        run(c, "AAAA");
+        run(c, "BBBB");
+        expect(c, &o[1], "BBBB", 3 * (uint64_t)SECOND);
+        if (first_left)
+            expect(c, &o[0], "AAAA", SECOND);
+        expect(c, &o[2], "AAAA", 5 * (uint64_t)SECOND);
+        if (!first_left) /* whoever tells first */
+            expect(c, &o[0], "AAAA", SECOND);
+        if (first_left) {
+            cache_seq_close(o[0].s);
+            cache_seq_expect(o[2].s, 5 * (uint64_t)SECOND); /* the next who tells */
+        }
+        run(c, "VVVVWWWWXX");
+        assert_int_equal(match(c, "AAAA"), first_left ? 0 : 128);
+        assert_int_equal(match(c, "BBBB"), first_left ? 128 : 0);
+        close_all(o + first_left, 3 - first_left);
+        cache_check(c);
+        cache_destroy(c);
+    }
+}
+
+/* What is held has no time: it is due now, before and after somebody tells one. */
+static void a_hold_goes_before_any_time(void **state)
+{
+    struct cache_config config = small_config(16, 0);
+    struct cache *c = make(&config);
+    struct open_seq o[3];
+
+    (void)state;
+    run(c, "AAAA");
+    run(c, "BBBB");
+    expect(c, &o[0], "AAAA", 9 * (uint64_t)SECOND);
+    assert_int_equal(cache_seq_hold(o[0].s, 128, SECOND), 128);
+    cache_seq_expect(o[0].s, 90 * (uint64_t)SECOND);
+    expect(c, &o[1], "AAAA", 80 * (uint64_t)SECOND);
+    expect(c, &o[2], "BBBB", SECOND / 2);
+    run(c, "VVVVWWWWXX");
+    assert_int_equal(match(c, "BBBB"), 0);
+    assert_int_equal(match(c, "AAAA"), 128);
+    run(c, "BBBB");
+    (void)cache_poll(c, SECOND); /* the hold is over */
+    cache_seq_expect(o[0].s, 90 * (uint64_t)SECOND);
+    cache_seq_expect(o[2].s, 40 * (uint64_t)SECOND);
+    run(c, "VVVVWWWWXX");
+    assert_int_equal(match(c, "AAAA"), 0);
+    assert_int_equal(match(c, "BBBB"), 128);
+    close_all(o, 3);
+    cache_check(c);
+    cache_destroy(c);
+}
+
+/* A sequence of 5 blocks and 20 tokens of a sixth, and one more id. */
+static void run_with_tail(struct cache *c, struct open_seq *o, const char *text)
+{
+    prompt_of(&o->q, text);
+    assert_ok(cache_seq_open(c, &o->q.p, o->q.p.n_ids + 40, &o->s));
+    (void)compute(o, NULL);
+    for (uint32_t i = 0; i < 20; i++)
+        cache_seq_extend(o->s, i);
+    assert_ok(cache_seq_grow(o->s, 19));
+    cache_seq_commit(o->s, 19);
+    cache_check(c);
+}
+
+static void what_is_preempted_keeps_its_last_tokens_too(void **state)
+{
+    struct cache_config config = small_config(16, 64);
+    uint32_t found[CACHE_N_TIERS];
+    struct open_seq o;
+
+    (void)state;
+    for (int with_host = 0; with_host < 2; with_host++) {
+        config.n_host_blocks = with_host ? 64 : 0;
+        struct cache *c = make(&config);
+
+        run_with_tail(c, &o, "AAAAA");
+        cache_seq_drop(o.s);
+        cache_seq_expect(o.s, SECOND / 2);
+        cache_check(c);
+        run(c, "WWWW");
+        run(c, "XXXX");
+        run(c, "YYYY");
+        assert_int_equal(cache_match(o.s), 180); /* others are younger, and leave before */
+        if (with_host) { /* and when all of it has left it is fetched, all of it */
+            run(c, "VVVVWWWWXXXXYY");
+            settle(c, 1);
+            assert_lies(c, "AAAAA", 0, 6);
+            assert_true(cache_seq_prefetch(o.s));
+            settle(c, 2);
+            assert_lies(c, "AAAAA", 6, 6);
+        }
+        assert_int_equal(cache_seq_attach(o.s, found), 180);
+        cache_check(c);
+        cache_seq_close(o.s);
+        settle(c, 3);
+        cache_destroy(c);
+    }
+}
+
+/* --- ahead --- */
+
+static void room_is_made_before_it_is_needed(void **state)
+{
+    struct cache_config config = small_config(16, 64);
+    struct cache *c = make(&config);
+    struct cache_stats s;
+
+    (void)state;
+    run(c, "AAAA");
+    run(c, "BBBB");
+    run(c, "CCCC");
+    run(c, "DDD");
+    cache_spill_ahead(c, 0);
+    assert_int_equal(stats_of(c).n_spilled_ahead, 0);
+    cache_spill_ahead(c, 6); /* one block is free */
+    cache_check(c);
+    s = stats_of(c);
+    assert_int_equal(s.n_spilled_ahead, 8);
+    assert_int_equal(s.tier[CACHE_DEVICE].n_in_transfer, 8);
+    cache_spill_ahead(c, 6); /* on their way */
+    settle(c, 1);
+    cache_spill_ahead(c, 9); /* free */
+    assert_int_equal(stats_of(c).n_spilled_ahead, 8);
+    assert_int_equal(stats_of(c).tier[CACHE_DEVICE].n_free, 9);
+    assert_lies(c, "AAAA", 0, 4);
+    assert_lies(c, "BBBB", 0, 4);
+    assert_lies(c, "CCCC", 4, 0);
+    run(c, "EEEEEEEE");
+    assert_int_equal(stats_of(c).n_spilled_on_demand, 0);
+    assert_int_equal(run(c, "AAAA"), 128);
+    s = stats_of(c);
+    assert_true(s.n_fetched_on_demand == 4 && s.n_fetched_ahead == 0);
+    assert_true(s.n_spilled_on_demand > 0 && s.n_spilled_ahead == 8);
+    settle(c, 2);
+    cache_destroy(c);
+    config.n_host_blocks = 0; /* nowhere to spill to, and one memory for both: nothing */
+    for (int k = 0; k < 2; k++, config.n_host_blocks = 64, config.always_copy = false) {
+        c = make(&config);
+        run(c, "AAAABBBBCCCC");
+        cache_spill_ahead(c, 16);
+        assert_lies(c, "AAAABBBBCCCC", 12, 0);
+        cache_check(c);
+        cache_destroy(c);
+    }
+}
+
+/* A at once, B about at once, D held; C in 10 s. */
+static void what_is_due_now_is_not_spilled_ahead(void **state)
+{
+    struct cache_config config = small_config(16, 64);
+    struct cache *c = make(&config);
+    struct open_seq o[3];
+
+    (void)state;
+    (void)cache_poll(c, 100 * (uint64_t)SECOND);
+    run(c, "AAAA");
+    run(c, "BBBB");
+    run(c, "CCCC");
+    run(c, "DDD");
+    expect(c, &o[0], "AAAA", 0);
+    expect(c, &o[1], "BBBB", 100 * (uint64_t)SECOND + SECOND / 20);
+    expect(c, &o[2], "CCCC", 110 * (uint64_t)SECOND);
+    assert_int_equal(cache_seq_hold(o[0].s, 64, 200 * (uint64_t)SECOND), 64);
+    cache_spill_ahead(c, 16);
+    settle(c, 100 * (uint64_t)SECOND);
+    assert_lies(c, "AAAA", 4, 0);
+    assert_lies(c, "BBBB", 4, 0);
+    assert_lies(c, "CCCC", 0, 4);
+    assert_lies(c, "DDD", 0, 3); /* nobody waits for it */
+    close_all(o, 3);
+    cache_destroy(c);
+}
+
+static void spilling_and_fetching_ahead_do_not_undo_each_other(void **state)
+{
+    struct cache_config config = small_config(16, 64);
+    struct cache *c = make(&config);
+    struct open_seq o[4];
+    static const char *const texts[] = {"AAAA", "BBBB", "CCCC", "DDD"};
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        run(c, texts[i]);
+        expect(c, &o[i], texts[i], (uint64_t)(i + 2) * TENTH);
+    }
+    cache_spill_ahead(c, 4);
+    settle(c, 0);
+    assert_lies(c, "DDD", 0, 3);
+    for (int i = 0; i < 3; i++) { /* the reserve is not for it, and the others are due before */
+        assert_false(cache_seq_prefetch(o[3].s));
+        cache_spill_ahead(c, 4);
+        settle(c, 0);
+    }
+    cache_spill_ahead(c, 0); /* no reserve any more */
+    assert_true(cache_seq_prefetch(o[3].s));
+    settle(c, 0);
+    assert_lies(c, "DDD", 3, 3);
+    cache_spill_ahead(c, 4); /* though it is due last */
+    cache_seq_expect(o[3].s, 9 * TENTH);
+    cache_spill_ahead(c, 4);
+    settle(c, 0);
+    assert_lies(c, "DDD", 3, 3);
+    assert_true(stats_of(c).n_spilled_ahead == 3 && stats_of(c).n_fetched_ahead == 3);
+    close_all(o, 4);
+    cache_destroy(c);
+}
+
+static void a_prefetch_makes_room_of_what_is_due_later(void **state)
+{
+    struct cache_config config = small_config(16, 64);
+    struct cache *c = make(&config);
+    struct open_seq o[4], a, b;
+    static const char *const texts[] = {"VVV", "XXXX", "YYYY", "ZZZZ"};
+
+    (void)state;
+    run(c, "AAAA");
+    run(c, "BBBB");
+    run_others(c);
+    settle(c, 0);
+    run(c, "VVV"); /* one block is free, W lies on the host */
+    for (int i = 0; i < 4; i++)
+        expect(c, &o[i], texts[i], (i == 1 ? 9 : 1) * TENTH);
+    assert_false(cache_seq_prefetch(expect(c, &b, "BBBB", (uint64_t)SECOND)));
+    assert_lies(c, "BBBB", 0, 4);
+    assert_true(cache_seq_prefetch(expect(c, &a, "AAAA", 3 * TENTH)));
+    settle(c, 0);
+    assert_lies(c, "AAAA", 4, 4);
+    assert_lies(c, "XXXX", 0, 4);
+    assert_lies(c, "YYYY", 4, 0);
+    close_all(o, 4);
+    cache_seq_close(a.s);
+    cache_seq_close(b.s);
+    cache_destroy(c);
+}
+
+static void what_was_pushed_out_again_is_fetched_again(void **state)
+{
+    struct cache_config config = small_config(16, 64);
+    struct cache *c = make(&config);
+    struct open_seq a;
+
+    (void)state;
+    run(c, "AAAA");
+    run_others(c);
+    settle(c, 0);
+    expect(c, &a, "AAAA", 5 * TENTH);
+    for (int i = 0; i < 2; i++) {
+        assert_true(cache_seq_prefetch(a.s));
+        settle(c, 0);
+        assert_lies(c, "AAAA", 4, 4);
+        run(c, "WWWWXXXXYYYYZZZ"); /* it needs all 16 blocks */
+        settle(c, 0);
+        assert_lies(c, "AAAA", 0, 4);
+    }
+    assert_int_equal(stats_of(c).n_fetched_ahead, 8);
+    cache_seq_close(a.s);
+    cache_destroy(c);
+}
+
+/* A part that was fetched before there was no more room is given back like all of it. */
+static void a_part_that_was_fetched_is_given_back_too(void **state)
+{
+    struct cache_config config = small_config(16, 64);
+    struct cache *c = make(&config);
+    struct open_seq a, b;
+
+    (void)state;
+    run(c, "AAAA|CCCC|DDDD");
+    run(c, "BBBBB");
+    run_others(c);
+    settle(c, 0);
+    assert_false(cache_seq_prefetch(seq(c, &a, "AAAA|CCCC|DDDD")));
+    assert_false(cache_seq_prefetch(seq(c, &b, "BBBBB"))); /* 8 of 8 are taken */
+    cache_seq_close(a.s);
+    settle(c, 0);
+    assert_true(cache_seq_prefetch(b.s));
+    settle(c, 0);
+    assert_lies(c, "BBBBB", 5, 5);
+    cache_seq_close(b.s);
+    cache_destroy(c);
+}
+
+/* --- without prefix caching --- */
+
+static void without_prefix_caching_a_sequence_finds_its_own_only(void **state)
+{
+    struct cache_config config = small_config(16, 64);
+    uint32_t found[CACHE_N_TIERS];
+    struct open_seq a, b;
+
+    (void)state;
+    config.prefix_caching = false;
+    for (int copy = 0; copy < 2; copy++) {
+        config.always_copy = copy;
+        struct cache *c = make(&config);
+
+        seq(c, &b, "AAAAA");
+        run_with_tail(c, &a, "AAAAA");
+        assert_int_equal(stats_of(c).n_nodes, 0); /* nothing enters the tree while it runs */
+        assert_int_equal(cache_match(b.s), 0);
+        cache_seq_drop(a.s);
+        cache_check(c);
+        assert_int_equal(cache_match(a.s), 180);
+        assert_int_equal(cache_match(b.s), 0);
+        assert_int_equal(cache_seq_hold(a.s, 160, SECOND), 0);
+        (void)compute(&b, NULL);
+        cache_seq_drop(b.s);
+        cache_seq_expect(a.s, 5 * TENTH);
+        cache_spill_ahead(c, 16);
+        assert_int_equal(match(c, "AAAAA"), 0);
+        run(c, "WWWWXXXXYYYYZZZ"); /* it pushes all else to the host */
+        settle(c, 1);
+        assert_true(cache_match(a.s) == (copy ? 160 : 180) && cache_match(b.s) == 160);
+        cache_spill_ahead(c, 0); /* no reserve any more */
+        assert_true(cache_seq_prefetch(a.s));
+        settle(c, 1);
+        assert_int_equal(cache_seq_attach(a.s, found), 180);
+        cache_check(c);
+        cache_seq_close(a.s);
+        cache_check(c);
+        assert_int_equal(cache_match(b.s), 160);
+        cache_seq_close(b.s);
+        settle(c, 2);
+        assert_int_equal(stats_of(c).n_nodes, 0);
+        assert_int_equal(stats_of(c).tier[CACHE_DEVICE].n_free, 16);
+        assert_int_equal(stats_of(c).tier[CACHE_HOST].n_free, 64);
+        assert_int_equal(stats_of(c).n_expected_lost, 0);
+        cache_destroy(c);
+    }
+}
+
+/* Two sequences of the same ids, which generate the same: neither keeps the other from its own. */
+static void without_prefix_caching_equal_texts_do_not_meet(void **state)
+{
+    struct cache_config config = small_config(32, 0);
+    struct open_seq o[2];
+
+    (void)state;
+    config.prefix_caching = false;
+    struct cache *c = make(&config);
+    for (int k = 0; k < 2; k++) {
+        prompt_of(&o[k].q, "AAAA");
+        assert_ok(cache_seq_open(c, &o[k].q.p, o[k].q.p.n_ids + 80, &o[k].s));
+        (void)compute(&o[k], NULL);
+        for (uint32_t i = 0; i < 70; i++)
+            cache_seq_extend(o[k].s, i);
+        assert_ok(cache_seq_grow(o[k].s, 69));
+        cache_seq_commit(o[k].s, 69);
+    }
+    for (int k = 0; k < 2; k++)
+        cache_seq_drop(o[k].s);
+    cache_check(c);
+    for (int k = 0; k < 2; k++) {
+        assert_int_equal(cache_match(o[k].s), 198);
+        assert_int_equal(cache_seq_attach(o[k].s, NULL), 198);
+    }
+    close_all(o, 2);
+    assert_int_equal(stats_of(c).n_nodes, 0);
+    cache_destroy(c);
+}
+
+static void what_moves_when_its_sequence_ends_is_forgotten_when_it_has_come(void **state)
+{
+    struct cache_config config = small_config(16, 64);
+    struct open_seq a;
+
+    (void)state;
+    config.prefix_caching = false;
+    for (int fetch = 0; fetch < 2; fetch++) {
+        struct cache *c = make(&config);
+
+        run_with_tail(c, &a, "AAAAAAAAAA");
+        cache_seq_drop(a.s);
+        cache_spill_ahead(c, fetch ? 16 : 8); /* the last nodes; the first one stays */
+        if (fetch) {
+            settle(c, 1);
+            cache_spill_ahead(c, 0);
+            (void)cache_seq_prefetch(a.s);
+        }
+        assert_true(stats_of(c).tier[CACHE_DEVICE].n_in_transfer > 0);
+        cache_seq_close(a.s);
+        cache_check(c);
+        assert_true(stats_of(c).n_nodes > 0);
+        settle(c, 2);
+        assert_int_equal(stats_of(c).n_nodes, 0);
+        assert_int_equal(stats_of(c).tier[CACHE_DEVICE].n_free, 16);
+        assert_int_equal(stats_of(c).tier[CACHE_HOST].n_free, 64);
+        cache_destroy(c);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(of_what_is_expected_that_leaves_first_which_is_due_last),
+        cmocka_unit_test(a_time_that_is_told_again_counts),
+        cmocka_unit_test(the_earliest_of_those_who_wait_counts),
+        cmocka_unit_test(a_hold_goes_before_any_time),
+        cmocka_unit_test(what_is_preempted_keeps_its_last_tokens_too),
+        cmocka_unit_test(room_is_made_before_it_is_needed),
+        cmocka_unit_test(what_is_due_now_is_not_spilled_ahead),
+        cmocka_unit_test(spilling_and_fetching_ahead_do_not_undo_each_other),
+        cmocka_unit_test(a_prefetch_makes_room_of_what_is_due_later),
+        cmocka_unit_test(what_was_pushed_out_again_is_fetched_again),
+        cmocka_unit_test(a_part_that_was_fetched_is_given_back_too),
+        cmocka_unit_test(without_prefix_caching_a_sequence_finds_its_own_only),
+        cmocka_unit_test(without_prefix_caching_equal_texts_do_not_meet),
+        cmocka_unit_test(what_moves_when_its_sequence_ends_is_forgotten_when_it_has_come),
+    };
+    if (!open_device())
+        return 1;
+    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    device_close(device);
+    return rc;
+}

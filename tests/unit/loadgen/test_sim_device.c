@@ -1,0 +1,216 @@
+/* The virtual device: what copies and kernels take, and who waits for whom. */
+#include "tests/unit/loadgen/loadgen_test.h"
+
+#include "base/buf.h"
+#include "loadgen/sim/virtual_device.h"
+
+#define GB 1000000000u
+#define MS UINT64_C(1000000)
+
+static struct virtual_device *v;
+static struct device *d;
+static struct device_event *e;
+
+/* 1 GB/s in, 2 GB/s out: a megabyte takes 1 ms and half of one. */
+static int open_device(void **state)
+{
+    struct virtual_device_config config = {GB, 2.0 * GB};
+
+    (void)state;
+    assert_ok(virtual_device_open(&v, &d, &config, NULL));
+    assert_ok(device_event_create(d, &e));
+    return 0;
+}
+
+static int close_device(void **state)
+{
+    (void)state;
+    device_event_destroy(d, e);
+    device_close(d);
+    return 0;
+}
+
+static void copy_in(uint32_t n_mb)
+{
+    assert_ok(device_upload_async(d, device_stream(d, DEVICE_COPY_IN), NULL, NULL,
+                                  n_mb * (size_t)1000000));
+}
+
+static void copy_out(uint32_t n_mb)
+{
+    assert_ok(device_download_async(d, device_stream(d, DEVICE_COPY_OUT), NULL, NULL,
+                                    n_mb * (size_t)1000000));
+}
+
+static bool is_reached(void)
+{
+    bool done = false;
+
+    assert_ok(device_event_query(d, e, &done));
+    return done;
+}
+
+static void memory_is_addresses_of_any_size(void **state)
+{
+    unsigned char *a = device_alloc(d, (size_t)1 << 40), *b = device_alloc_pinned(d, 0);
+
+    (void)state;
+    assert_non_null(a);
+    assert_non_null(b);
+    assert_true(b < a || b >= a + ((size_t)1 << 40));
+    device_free(d, a);
+    device_free_pinned(d, b);
+    assert_false(device_is_host(d));
+}
+
+static void synchronous_copies_are_refused(void **state)
+{
+    char here[16] = "";
+
+    (void)state;
+    assert_int_equal(device_upload(d, here, here, sizeof here), ERR_UNSUPPORTED);
+    assert_int_equal(device_download(d, here, here, sizeof here), ERR_UNSUPPORTED);
+}
+
+static void copies_of_one_stream_go_in_turn_and_of_two_side_by_side(void **state)
+{
+    struct virtual_device_stats stats;
+
+    (void)state;
+    virtual_device_advance(v, 100 * MS);
+    copy_in(3);
+    copy_in(2);
+    copy_out(4);
+    assert_ok(device_event_record(d, e, device_stream(d, DEVICE_COPY_IN)));
+    assert_int_equal(virtual_device_next(v), 105 * MS);
+    assert_ok(device_event_record(d, e, device_stream(d, DEVICE_COPY_OUT)));
+    assert_int_equal(virtual_device_next(v), 102 * MS);
+    virtual_device_stats(v, &stats);
+    assert_int_equal(stats.in_bytes, 5000000);
+    assert_int_equal(stats.out_bytes, 4000000);
+    assert_int_equal(stats.compute_waited_ns, 0);
+}
+
+static void a_stream_that_was_idle_starts_now(void **state)
+{
+    (void)state;
+    copy_in(1);
+    virtual_device_advance(v, 50 * MS);
+    copy_in(1);
+    assert_ok(device_event_record(d, e, device_stream(d, DEVICE_COPY_IN)));
+    assert_int_equal(virtual_device_next(v), 51 * MS);
+}
+
+static void kernels_wait_only_for_what_they_are_ordered_behind(void **state)
+{
+    struct virtual_device_stats stats;
+
+    (void)state;
+    copy_in(10);
+    assert_ok(device_event_record(d, e, device_stream(d, DEVICE_COPY_IN)));
+    copy_in(5); /* behind the event: does not count */
+    assert_int_equal(virtual_device_run(v, 4 * MS), 4 * MS);
+    virtual_device_advance(v, 4 * MS);
+    assert_ok(device_event_order(d, e, NULL));
+    assert_int_equal(virtual_device_run(v, 4 * MS), 14 * MS);
+    virtual_device_stats(v, &stats);
+    assert_int_equal(stats.compute_waited_ns, 6 * MS);
+}
+
+static void what_came_ahead_of_time_delays_nothing(void **state)
+{
+    struct virtual_device_stats stats;
+
+    (void)state;
+    copy_in(10);
+    assert_ok(device_event_record(d, e, device_stream(d, DEVICE_COPY_IN)));
+    assert_int_equal(virtual_device_run(v, 30 * MS), 30 * MS);
+    virtual_device_advance(v, 30 * MS);
+    assert_ok(device_event_order(d, e, device_stream(d, DEVICE_COMPUTE)));
+    assert_int_equal(virtual_device_run(v, 4 * MS), 34 * MS);
+    virtual_device_stats(v, &stats);
+    assert_int_equal(stats.compute_waited_ns, 0);
+}
+
+/* As a spill: it reads what the step under way writes. */
+static void a_copy_can_be_ordered_behind_kernels(void **state)
+{
+    (void)state;
+    assert_int_equal(virtual_device_run(v, 8 * MS), 8 * MS);
+    assert_ok(device_event_record(d, e, NULL));
+    assert_ok(device_event_order(d, e, device_stream(d, DEVICE_COPY_OUT)));
+    copy_out(2);
+    assert_ok(device_event_record(d, e, device_stream(d, DEVICE_COPY_OUT)));
+    assert_int_equal(virtual_device_next(v), 9 * MS);
+}
+
+static void an_event_is_reached_in_its_time(void **state)
+{
+    (void)state;
+    assert_true(is_reached()); /* never recorded */
+    assert_int_equal(virtual_device_next(v), UINT64_MAX);
+    copy_in(2);
+    assert_ok(device_event_record(d, e, device_stream(d, DEVICE_COPY_IN)));
+    assert_false(is_reached());
+    virtual_device_advance(v, 2 * MS - 1);
+    assert_false(is_reached());
+    virtual_device_advance(v, 2 * MS);
+    assert_true(is_reached());
+    virtual_device_advance(v, MS); /* the clock does not go back */
+    assert_int_equal(virtual_device_now(v), 2 * MS);
+}
+
+static void who_waits_on_the_host_loses_the_time(void **state)
+{
+    struct virtual_device_stats stats;
+
+    (void)state;
+    copy_in(7);
+    assert_ok(device_event_record(d, e, device_stream(d, DEVICE_COPY_IN)));
+    assert_ok(device_event_wait(d, e));
+    assert_int_equal(virtual_device_now(v), 7 * MS);
+    assert_ok(device_event_wait(d, e)); /* again: nothing to wait for */
+    copy_out(2);
+    assert_ok(device_stream_wait(d, device_stream(d, DEVICE_COPY_OUT)));
+    assert_int_equal(virtual_device_now(v), 8 * MS);
+    virtual_device_stats(v, &stats);
+    assert_int_equal(stats.host_waited_ns, 8 * MS);
+}
+
+static void a_bandwidth_of_nothing_is_refused(void **state)
+{
+    struct virtual_device_config config = {0, GB};
+    struct virtual_device *other;
+    struct device *device;
+
+    (void)state;
+    assert_int_equal(virtual_device_open(&other, &device, &config, NULL), ERR_INVALID);
+    assert_null(device);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(memory_is_addresses_of_any_size, open_device,
+                                        close_device),
+        cmocka_unit_test_setup_teardown(synchronous_copies_are_refused, open_device,
+                                        close_device),
+        cmocka_unit_test_setup_teardown(copies_of_one_stream_go_in_turn_and_of_two_side_by_side,
+                                        open_device, close_device),
+        cmocka_unit_test_setup_teardown(a_stream_that_was_idle_starts_now, open_device,
+                                        close_device),
+        cmocka_unit_test_setup_teardown(kernels_wait_only_for_what_they_are_ordered_behind,
+                                        open_device, close_device),
+        cmocka_unit_test_setup_teardown(what_came_ahead_of_time_delays_nothing, open_device,
+                                        close_device),
+        cmocka_unit_test_setup_teardown(a_copy_can_be_ordered_behind_kernels, open_device,
+                                        close_device),
+        cmocka_unit_test_setup_teardown(an_event_is_reached_in_its_time, open_device,
+                                        close_device),
+        cmocka_unit_test_setup_teardown(who_waits_on_the_host_loses_the_time, open_device,
+                                        close_device),
+        cmocka_unit_test(a_bandwidth_of_nothing_is_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

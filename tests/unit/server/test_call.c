@@ -1,0 +1,142 @@
+/* test_call.c - what the engine is told of whose a request is: tenant, session, priority. */
+#include "tests/unit/server/http_test.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#define COMPLETIONS "/v1/completions"
+
+static char key_file[] = "/tmp/tarn-test-call-XXXXXX";
+static struct http_test t;
+static struct fake_submitted seen[FAKE_N_SUBMITTED_MAX];
+
+/* Posts, and leaves in `seen` what came of it. */
+static uint32_t post(const char *path, const char *key, const char *json)
+{
+    const char *answer = http_test_read(&t, http_test_send_body(&t, "POST", path, key, json));
+
+    if (!strstr(answer, "HTTP/1.1 200"))
+        fail_msg("%s: %s", json, answer);
+    return fake_engine_submitted(t.s.engine, seen);
+}
+
+static struct fake_submitted post_one(const char *key, const char *json)
+{
+    assert_int_equal(post(COMPLETIONS, key, json), 1);
+    return seen[0];
+}
+
+#define IN_SESSION "{'prompt':'ab','max_tokens':1,'session_id':'agent-7'}"
+
+static void a_session_is_one_tenants(void **state)
+{
+    struct fake_submitted first = post_one("sk-00000001", IN_SESSION);
+    struct fake_submitted mate = post_one("sk-00000002", IN_SESSION);
+    struct fake_submitted other = post_one("sk-00000003", IN_SESSION);
+    struct fake_submitted alone = post_one("sk-00000004", IN_SESSION);
+
+    (void)state;
+    assert_true(first.session != 0 && first.tenant != 0);
+    assert_true(mate.tenant == first.tenant && mate.session == first.session);
+    assert_true(other.tenant != first.tenant && other.session != first.session);
+    assert_true(alone.tenant != first.tenant && alone.session != first.session);
+    assert_true(alone.tenant != other.tenant && alone.session != other.session);
+}
+
+static void what_was_not_said_is_zero(void **state)
+{
+    (void)state;
+    struct fake_submitted r = post_one("sk-00000001", "{'prompt':'ab','max_tokens':1}");
+    assert_true(r.session == 0);
+    assert_int_equal(r.priority, 0);
+    assert_int_equal(post("/v1/chat/completions", "sk-00000001",
+                          "{'messages':[{'role':'user','content':'x'}],'max_tokens':1,"
+                          "'session_id':null}"), 1);
+    assert_true(seen[0].session == 0 && seen[0].tenant == r.tenant);
+}
+
+static void every_choice_belongs_to_the_session(void **state)
+{
+    struct fake_submitted first = post_one("sk-00000001", IN_SESSION);
+
+    (void)state;
+    assert_int_equal(post(COMPLETIONS, "sk-00000001",
+                          "{'prompt':['ab','cd'],'n':3,'max_tokens':1,'session_id':'agent-7',"
+                          "'priority':-2}"), 6);
+    for (int i = 0; i < 6; i++) {
+        assert_true(seen[i].session == first.session && seen[i].tenant == first.tenant);
+        assert_int_equal(seen[i].priority, -2);
+    }
+    assert_int_equal(post("/v1/chat/completions", "sk-00000002",
+                          "{'messages':[{'role':'user','content':'x'}],'n':2,'max_tokens':1,"
+                          "'session_id':'agent-7','stream':true}"), 2);
+    assert_true(seen[0].session == first.session && seen[1].session == first.session);
+}
+
+static void a_wrong_session_reaches_no_engine(void **state)
+{
+    (void)state;
+    const char *answer = http_test_read(
+        &t, http_test_send_body(&t, "POST", COMPLETIONS, "sk-00000001",
+                                "{'prompt':'ab','max_tokens':1,'session_id':7}"));
+    assert_non_null(strstr(answer, "HTTP/1.1 400"));
+    struct json *j = http_test_json(&t);
+    assert_string_equal(js_string(js_get(js_get(j, "error"), "param"), NULL), "session_id");
+    js_unref(j);
+    assert_int_equal(fake_engine_submitted(t.s.engine, seen), 0);
+}
+
+static void without_keys_all_are_one_tenant(void **state)
+{
+    struct http_test open;
+    struct fake_submitted r[2];
+
+    (void)state;
+    http_test_open(&open, "m", "", "");
+    for (int i = 0; i < 2; i++) {
+        const char *key = i ? "sk-any" : "";
+        http_test_read(&open, http_test_send_body(&open, "POST", COMPLETIONS, key, IN_SESSION));
+        assert_int_equal(fake_engine_submitted(open.s.engine, seen), 1);
+        r[i] = seen[0];
+    }
+    assert_true(r[0].tenant == r[1].tenant && r[0].session == r[1].session && r[0].session != 0);
+    http_test_close(&open);
+}
+
+static int start(void **state)
+{
+    int fd = mkstemp(key_file);
+    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
+
+    (void)state;
+    if (!f || hash_init() != OK)
+        return 1;
+    fprintf(f, "{\"keys\": ["
+            "{\"name\": \"one\", \"key\": \"sk-00000001\", \"tenant\": \"a\"},"
+            "{\"name\": \"two\", \"key\": \"sk-00000002\", \"tenant\": \"a\"},"
+            "{\"name\": \"three\", \"key\": \"sk-00000003\", \"tenant\": \"b\"},"
+            "{\"name\": \"four\", \"key\": \"sk-00000004\"}]}");
+    if (fclose(f) != 0)
+        return 1;
+    http_test_open(&t, "m", key_file, "");
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    http_test_close(&t);
+    return unlink(key_file);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_session_is_one_tenants),
+        cmocka_unit_test(what_was_not_said_is_zero),
+        cmocka_unit_test(every_choice_belongs_to_the_session),
+        cmocka_unit_test(a_wrong_session_reaches_no_engine),
+        cmocka_unit_test(without_keys_all_are_one_tenant),
+    };
+    return cmocka_run_group_tests(tests, start, end);
+}
