@@ -3,10 +3,10 @@
  * The one place where scheduler and cache meet. The step loop (step.c) runs what comes out of it
  * through a model, the simulator through a cost model:
  *
- *     lineup_submit() ... lineup_cancel()     whenever somebody comes or leaves
- *     n = lineup_begin(l, now, items)         plan; swap out and in; grow
+ *     lineup_submit(), lineup_end()           whenever somebody comes or leaves
+ *     n = lineup_begin(l, now)                plan; swap out and in; grow: l->items [n]
  *     (the step runs)     lineup_ahead()      what can be done for the next step meanwhile
- *     lineup_ran(l, slot, ...) of each item   its KV is written, and whether a token came
+ *     lineup_ran(l, i, ...) of each item      its KV is written, and whether a token came
  *
  * Swapping. A sequence that loses its place gives its blocks back to the cache, as the value that
  * its expected time of coming back gives them (cache_seq_expect()). With `swap_ahead` blocks are

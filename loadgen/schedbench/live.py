@@ -26,7 +26,7 @@ CLOSED_CONCURRENCY = 4 * N_RUNNING
 N_QUANTILES = 200
 BLOCK_TOKENS = 32
 
-SHAPE = Shape(hidden=512, layers=8, heads=8, kv_heads=4, ffn=1408, context=4608)
+SHAPE = Shape(hidden=384, layers=6, heads=6, kv_heads=2, ffn=1024, context=4608)
 OUTPUT_MOST = 4096
 # Both lengths of a data set are scaled alike, to a mean output of 64 tokens.
 LMSYS_SCALE, SHAREGPT_SCALE = 64 / 162.1, 64 / 438.7

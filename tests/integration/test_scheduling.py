@@ -2,6 +2,7 @@
 """What a user sees of scheduling: policies, priorities, sessions, metrics, and the cost profile."""
 from __future__ import annotations
 
+import concurrent.futures
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from typing import Any
 from http_helpers import Server, make_model, run_tests, tarn_server
 import tarn_test
 
+DEMO_MODEL = Path(__file__).resolve().parents[2] / "deploy" / "demo-model"
 TEXT = "/v1/completions"
 POLICIES = ("fcfs", "mlfq", "skip-join-mlfq", "sjf-prompt", "srpt")
 N_LONG = 500  # tokens of an answer that others come into: takes 100 times what theirs do
@@ -83,6 +85,28 @@ def what_cannot_be_meant_ends_the_start() -> None:
                               "--port", "0", *options], capture_output=True, text=True,
                              timeout=60, check=False)
         assert run.returncode == 1 and words in run.stderr, (options, run.stderr)
+
+
+# --- swapping ---
+
+def a_trained_model_says_the_same_however_often_it_is_swapped() -> None:
+    def ask(s: Server, i: int) -> list[int]:
+        prompt = [5 + (i * 37 + k * k) % 1500 for k in range(40 + 11 * i)]
+        return ids_of(s.post(TEXT, body(60 + 17 * i, prompt=prompt)))
+
+    n = 10
+    with tarn_server(DEMO_MODEL) as s:
+        alone = [ask(s, i) for i in range(n)]
+    # 20 blocks on the device and 100 on the host; the longest request takes 12.
+    for policy in ("skip-join-mlfq", "mlfq"):
+        with tarn_server(DEMO_MODEL, "--scheduling-policy", policy, "--max-num-seqs", "3",
+                         "--max-model-len", "512", "--quantum-ms", "0.5", "--kv-device-bytes",
+                         "1600K", "--kv-host-bytes", "8000K") as s:
+            with concurrent.futures.ThreadPoolExecutor(n) as pool:
+                assert list(pool.map(lambda i: ask(s, i), range(n))) == alone, policy
+            m = settled(s, n)
+            assert preempted(m) > 0 and m["tarn:kv_tokens_restored_total"] > 0, m
+            assert m['tarn:kv_blocks_moved_total{to="host"}'] > 0, m
 
 
 # --- priorities ---
@@ -190,6 +214,7 @@ def main() -> int:
         MODEL = make_model(folder, "--max-pos", "4096", "--layers", "4", "--dim", "128")
         return run_tests([
             tokens_are_the_same_under_every_policy,
+            a_trained_model_says_the_same_however_often_it_is_swapped,
             what_cannot_be_meant_ends_the_start,
             who_is_more_important_gets_the_only_place_at_once,
             a_session_is_taken_and_a_wrong_one_named,
