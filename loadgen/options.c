@@ -212,7 +212,7 @@ static const struct option options[] = {
     SIZE(NULL, "kv-host-bytes", kv_host_bytes, 0, UINT64_C(1) << 44, "48G",
          "host memory of an instance for KV"),
     COUNT(NULL, "kv-reserve-blocks", kv_reserve_blocks, 0, UINT32_MAX, "0",
-          "blocks kept free for those that come; 0: one for each of --max-num-seqs"),
+          "blocks kept free for those that come; 0: by need"),
     REAL(NULL, "kv-prefetch-share", kv_prefetch_share, 0, 1, "0.1", "SHARE",
          "of device memory, that waiting requests may fetch into"),
     CHOICE(NULL, "kv-swap", kv_swap, "proactive", "proactive|reactive|recompute|off",

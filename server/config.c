@@ -169,7 +169,7 @@ static const struct option options[] = {
     PART(NULL, "kv-hold-share", kv_hold_share, "0.25",
          "share of the KV pool that requests may keep with cache_ttl"),
     COUNT(NULL, "kv-reserve-blocks", kv_reserve_blocks, 0, U32_MAX, "0",
-          "blocks kept free for those that come; 0: one for each of --max-num-seqs"),
+          "blocks kept free for those that come; 0: by need"),
     CHOICE(NULL, "kv-swap", kv_swap, "proactive", "proactive|reactive",
            "move KV to host memory and back before the room is needed, or when it is"),
     LISTED(NULL, "cache-policy", cache_policy, "contest", cache_policies, "what is evicted first"),
@@ -521,9 +521,6 @@ static enum status check_together(const struct config *c, struct buf *why)
     if (c->kv_segment_tokens % 32 != 0)
         return buf_why(why, ERR_INVALID, "--kv-segment-tokens: %llu is no multiple of 32",
                        (unsigned long long)c->kv_segment_tokens);
-    if (c->kv_host_bytes > 0 && !c->prefix_caching)
-        return buf_why(why, ERR_INVALID, "--kv-host-bytes: host memory holds what can be found "
-                       "again, and --no-prefix-caching finds nothing: leave one of them out");
     if (c->model[0] == '\0')
         return buf_why(why, ERR_INVALID,
                        "--model: which model? a directory, or org/name from the Hugging Face "

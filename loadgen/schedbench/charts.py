@@ -19,8 +19,9 @@ def live_chart(part: str, rounds: list[dict]) -> Chart:
     """What share of the requests had at most this latency."""
     chart = Chart(LIVE_TITLES[part], "normalized latency (ms/token)", "share of requests (%)",
                   log_x=True, y_limits=(0, 100))
-    for policy in rounds[0]["runs"]:
-        pooled = sorted(x for r in rounds for x in r["runs"][policy]["normalized_quantiles_ms"])
+    for pair, policy in ((0, "fcfs"), (0, "skip-join-mlfq"), (1, "srpt")):
+        pooled = sorted(x for r in rounds
+                        for x in r["pairs"][pair]["runs"][policy]["normalized_quantiles_ms"])
         points = [(x, 100 * (i + 0.5) / len(pooled)) for i, x in enumerate(pooled)]
         chart.line(policy, points, like=COLOUR[policy], marker=False)
     chart.level(95, "P95")

@@ -1,11 +1,13 @@
 """live.py - policies against each other on a real server: the same requests at the same times.
 
-A round is: the capacity of the server for this round's requests (closed loop, first come first
-served), then one run for each policy at 0.9 of it, open loop, in an order that rotates. What drifts
-on the machine hits all policies of a round alike, and ratios are taken inside of rounds.
+Two servers run at the same time, each on a core of its own, so that what drifts on the machine hits
+both alike: fcfs beside skip-join-mlfq, then fcfs beside srpt. A round is, for each of these pairs,
+the capacity for this round's requests (two closed loops at once, first come first served) and then
+one run of both at 0.9 of the smaller one, open loop. Who has which core changes from round to round.
 """
 from __future__ import annotations
 
+import concurrent.futures
 import http.client
 import json
 import statistics
@@ -13,20 +15,21 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable
 
 from figures import mean, percentile
-from serving import Load, N_CORES, Server, Shape, model_files
+from serving import Load, Server, Shape, model_files
 
 LOAD = 0.9
 N_RUNNING = 16
 POLICIES = ("fcfs", "skip-join-mlfq", "srpt")
+PAIRS = (("fcfs", "skip-join-mlfq"), ("fcfs", "srpt"))
 NEVER_MS = 86_400_000
 CLOSED_CONCURRENCY = 4 * N_RUNNING
 N_QUANTILES = 200
 BLOCK_TOKENS = 32
 
-SHAPE = Shape(hidden=384, layers=6, heads=6, kv_heads=2, ffn=1024, context=4608)
+SHAPE = Shape(hidden=384, layers=4, heads=6, kv_heads=2, ffn=1024, context=4608)
 OUTPUT_MOST = 4096
 # Both lengths of a data set are scaled alike, to a mean output of 64 tokens.
 LMSYS_SCALE, SHAREGPT_SCALE = 64 / 162.1, 64 / 438.7
@@ -82,17 +85,22 @@ def settings(part: str, data: Path, plan: Plan) -> dict:
 # --- one run ---
 
 def shares(server: Server, load: Load, before: dict[str, float]) -> dict:
-    """Of all cores' time: the threads that compute (the busiest, one a core), the server's others,
-    the generator."""
+    """Of a core's time: the thread that computes (the busiest), the server's others, the
+    generator."""
     used = sorted((s - before.get(tid, 0) for tid, s in server.cpu_s().items()), reverse=True)
-    whole = load.wall_s * N_CORES
-    return {"server_compute": sum(used[:N_CORES]) / whole,
-            "server_other": sum(used[N_CORES:]) / whole, "loadgen": load.cpu_s / whole}
+    return {"server_compute": used[0] / load.wall_s, "server_other": sum(used[1:]) / load.wall_s,
+            "loadgen": load.cpu_s / load.wall_s}
 
 
-def start(model: Path, part: str, policy: str) -> Server:
+def start(model: Path, part: str, policy: str, core: int) -> Server:
     never = ["--starvation-ms", NEVER_MS] if policy == "srpt" else []
-    return Server(model, *server_options(part), "--scheduling-policy", policy, *never)
+    return Server(model, *server_options(part), "--threads", 1, "--scheduling-policy", policy,
+                  *never, core=core)
+
+
+def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
+    with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+        return [f.result() for f in [pool.submit(c) for c in calls]]
 
 
 def quantiles(values: list[float]) -> list[float]:
@@ -100,10 +108,11 @@ def quantiles(values: list[float]) -> list[float]:
             for i in range(N_QUANTILES)]
 
 
-def measure_capacity(model: Path, part: str, work: list[object], n: int, seed: int) -> dict:
+def measure_capacity(model: Path, part: str, work: list[object], n: int, seed: int,
+                     core: int) -> dict:
     """Tokens per second while all places are taken, and the requests per second that this means
     for these n requests: their mean length varies between seeds as heavy tails do."""
-    with start(model, part, "fcfs") as server:
+    with start(model, part, "fcfs", core) as server:
         before = server.cpu_s()
         load = Load(server.url, *work, "--seed", seed, "--count", n, "--concurrency",
                     CLOSED_CONCURRENCY)
@@ -124,8 +133,8 @@ def measure_capacity(model: Path, part: str, work: list[object], n: int, seed: i
 
 
 def measure_policy(model: Path, part: str, policy: str, work: list[object], rate: float,
-                   plan: Plan, seed: int) -> tuple[dict, list]:
-    with start(model, part, policy) as server:
+                   plan: Plan, seed: int, core: int) -> tuple[dict, list]:
+    with start(model, part, policy, core) as server:
         before = server.cpu_s()
         load = Load(server.url, *work, "--seed", seed, "--count", plan.count, "--warmup",
                     f"{plan.warmup / rate:.6g}", "--rate", f"{rate:.6g}")
@@ -146,10 +155,10 @@ def measure_policy(model: Path, part: str, policy: str, work: list[object], rate
     return row, asked
 
 
-def check_same(asked: dict[str, list], lengths: list) -> None:
-    """All policies got the same requests at the same times, and so did the closed loop."""
-    first = next(iter(asked.values()))
-    if any(other != first for other in asked.values()):
+def check_same(asked: list[list], lengths: list) -> None:
+    """Both got the same requests at the same times, and so did the closed loop."""
+    first = asked[0]
+    if any(other != first for other in asked):
         raise SystemExit("the policies were not asked the same: their figures are no comparison")
     n = min(len(first), len(lengths))
     if [(a, b) for a, b, _ in first[:n]] != [tuple(x) for x in lengths[:n]]:
@@ -158,21 +167,24 @@ def check_same(asked: dict[str, list], lengths: list) -> None:
 
 # --- a part ---
 
-def run_round(model: Path, part: str, data: Path, plan: Plan, k: int) -> dict:
+def run_pair(model: Path, part: str, data: Path, plan: Plan, k: int, pair: tuple) -> dict:
     seed, work = plan.seed + k, workload(part, data)
-    say(f"{part}, round {k + 1} of {plan.rounds}: capacity")
-    capacity = measure_capacity(model, part, work, plan.warmup + plan.count, seed)
-    lengths = capacity.pop("lengths")
-    rate = LOAD * capacity["requests_per_s"]
-    order = [POLICIES[(i + k) % len(POLICIES)] for i in range(len(POLICIES))]
-    runs, asked = {}, {}
-    for policy in order:
-        say(f"{part}, round {k + 1} of {plan.rounds}: {policy} at {rate:.2f} requests/s, about "
-            f"{(plan.warmup + plan.count) / rate:.0f} s")
-        runs[policy], asked[policy] = measure_policy(model, part, policy, work, rate, plan, seed)
-    check_same(asked, lengths)
-    return {"seed": seed, "capacity": capacity, "rate": rate, "order": order,
-            "runs": {p: runs[p] for p in POLICIES}}
+    words = f"{part}, round {k + 1} of {plan.rounds}, {' beside '.join(pair)}:"
+    say(f"{words} capacity")
+    capacities = at_once([lambda core=core: measure_capacity(
+        model, part, work, plan.warmup + plan.count, seed, core) for core in range(2)])
+    lengths = [c.pop("lengths") for c in capacities][0]
+    rate = LOAD * min(c["requests_per_s"] for c in capacities)
+    say(f"{words} {rate:.2f} requests/s, about {(plan.warmup + plan.count) / rate:.0f} s")
+    answers = at_once([lambda policy=policy, core=(i + k) % 2: measure_policy(
+        model, part, policy, work, rate, plan, seed, core) for i, policy in enumerate(pair)])
+    check_same([asked for _, asked in answers], lengths)
+    return {"seed": seed, "capacity": capacities, "rate": rate,
+            "runs": {policy: row for policy, (row, _) in zip(pair, answers)}}
+
+
+def run_round(model: Path, part: str, data: Path, plan: Plan, k: int) -> dict:
+    return {"pairs": [run_pair(model, part, data, plan, k, pair) for pair in PAIRS]}
 
 
 def run(part: str, data: Path, plan: Plan, old: dict, save: Callable[[dict], None]) -> dict:
@@ -191,14 +203,10 @@ def spread(values: list[float]) -> dict:
     return {"rounds": values, "min": min(values), "max": max(values)}
 
 
-def summary(rounds: list[dict]) -> dict:
-    """Over all rounds, which have equally many requests."""
-    policies: dict[str, dict] = {}
-    for p in POLICIES:
-        runs = [r["runs"][p] for r in rounds]
-        pooled = [x for run in runs for x in run["normalized_quantiles_ms"]]
-        policies[p] = {
-            "completed": sum(run["completed"] for run in runs),
+def over_rounds(runs: list[dict]) -> dict:
+    """Of one policy; the rounds have equally many requests."""
+    pooled = [x for run in runs for x in run["normalized_quantiles_ms"]]
+    return {"completed": sum(run["completed"] for run in runs),
             "failed": sum(run["failed"] for run in runs),
             "mean_normalized_ms": mean([run["mean_normalized_latency_ms"] for run in runs]),
             "p95_normalized_ms": percentile(pooled, 95),
@@ -206,21 +214,30 @@ def summary(rounds: list[dict]) -> dict:
             "mean_ttft_ms": mean([run["mean_ttft_ms"] for run in runs]),
             "p95_ttft_ms": mean([run["p95_ttft_ms"] for run in runs]),
             "tokens_per_s": mean([run["tokens_per_s"] for run in runs]),
+            "compute_share": mean([run["cpu"]["server_compute"] for run in runs]),
             "preemptions": sum(run["preemptions"] for run in runs)}
-    fcfs, skip, srpt = (policies[p] for p in POLICIES)
-    gap = fcfs["mean_normalized_ms"] - srpt["mean_normalized_ms"]
+
+
+def summary(rounds: list[dict]) -> dict:
+    def runs(pair: int, policy: str) -> list[dict]:
+        return [r["pairs"][pair]["runs"][policy] for r in rounds]
+
+    fcfs, skip = over_rounds(runs(0, "fcfs")), over_rounds(runs(0, "skip-join-mlfq"))
+    fcfs_2, srpt = over_rounds(runs(1, "fcfs")), over_rounds(runs(1, "srpt"))
+    gained = 1 - skip["mean_normalized_ms"] / fcfs["mean_normalized_ms"]
+    could = 1 - srpt["mean_normalized_ms"] / fcfs_2["mean_normalized_ms"]
 
     def ratios(name: str) -> dict:
-        return spread([r["runs"]["fcfs"][name] / r["runs"]["skip-join-mlfq"][name]
-                       for r in rounds])
+        return spread([a[name] / b[name] for a, b in zip(runs(0, "fcfs"),
+                                                          runs(0, "skip-join-mlfq"))])
 
-    return {"policies": policies,
+    return {"policies": {"fcfs": fcfs, "skip-join-mlfq": skip, "srpt": srpt,
+                         "fcfs beside srpt": fcfs_2},
             "mean_ratio": fcfs["mean_normalized_ms"] / skip["mean_normalized_ms"],
             "mean_ratio_of_rounds": ratios("mean_normalized_latency_ms"),
             "p95_ratio": fcfs["p95_normalized_ms"] / skip["p95_normalized_ms"],
             "p95_ratio_of_rounds": ratios("p95_normalized_latency_ms"),
-            "gap_closed": ((fcfs["mean_normalized_ms"] - skip["mean_normalized_ms"]) / gap
-                           if gap > 0 else None)}
+            "gap_closed": gained / could if could > 0 else None}
 
 
 # --- a short request behind a long prefill ---

@@ -10,7 +10,6 @@ import http.client
 import json
 import os
 import re
-import resource
 import signal
 import subprocess
 import tempfile
@@ -98,11 +97,15 @@ def model_files(shape: Shape) -> Iterator[Path]:
 class Server:
     """A server process, until the end of its `with`."""
 
-    def __init__(self, model: Path, *options: object) -> None:
+    def __init__(self, model: Path, *options: object, core: int | None = None) -> None:
+        """core: all of its threads run there."""
         self.command = [program("tarn-server"), "--model", str(model), "--load-format", "dummy",
                         "--port", "0", "--log-level", "warn", "--max-num-queued-reqs", "1000000",
                         "--cache-dir", str(model / "cache"), *map(str, options)]
         self.log = tempfile.NamedTemporaryFile("w+b", prefix="tarn-schedbench-log-")
+        if core is not None:
+            cores = sorted(os.sched_getaffinity(0))
+            self.command = ["taskset", "-c", str(cores[core % len(cores)]), *self.command]
         self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=self.log)
         self.port = 0
         assert self.process.stdout
@@ -176,14 +179,16 @@ class Load:
             command = [program("tarn-loadgen"), "--url", url, "--endpoint", "completions",
                        "--prompt-format", "ids", "--ignore-eos", "--quiet", "--progress=false",
                        "--json", str(out), "--raw", str(raw), *map(str, options)]
-            before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-            done = subprocess.run(command, capture_output=True, text=True)
+            start, words = time.monotonic(), Path(folder, "words")
+            with words.open("w") as err:
+                run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=err)
+                _, status, usage = os.wait4(run.pid, 0)
+            run.returncode = os.waitstatus_to_exitcode(status)
             self.wall_s = time.monotonic() - start
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            self.cpu_s = (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
-            if done.returncode != 0:
-                raise SystemExit(f"{' '.join(command)}\nended with {done.returncode}: "
-                                 f"{done.stderr[-2000:]}")
+            self.cpu_s = usage.ru_utime + usage.ru_stime
+            if run.returncode != 0:
+                raise SystemExit(f"{' '.join(command)}\nended with {run.returncode}: "
+                                 f"{words.read_text(errors='replace')[-2000:]}")
             self.result = json.loads(out.read_text())
             with raw.open() as lines:
                 self.requests = [json.loads(line) for line in lines]

@@ -172,8 +172,10 @@ static void the_kv_store_is_configured_by_flags(void **state)
     refuses("--model m --kv-hold-share -0.1", no_env, "--kv-hold-share: expected a number");
     refuses("--model m --kv-hold-share nan", no_env, "--kv-hold-share: expected a number");
     refuses("--model m --kv-host-bytes lots", no_env, "--kv-host-bytes: expected a size");
-    refuses("--model m --kv-host-bytes 1M --no-enable-prefix-caching", no_env,
-            "--kv-host-bytes: ");
+    /* Preempted requests are swapped all the same. */
+    assert_ok(load(&c, "--model m --kv-host-bytes 1M --no-enable-prefix-caching", no_env, NULL));
+    assert_true(c.kv_host_bytes == 1u << 20 && !c.prefix_caching);
+    config_fini(&c);
 }
 
 static void scheduling_is_configured_by_flags(void **state)
@@ -196,7 +198,7 @@ static void scheduling_is_configured_by_flags(void **state)
     assert_string_equal(c.kv_swap, "reactive");
     config_describe(&c, &text);
     assert_non_null(strstr(buf_str(&text), "max-step-ms=12.5 quantum-ms=0.75 level-ratio=1.1 "
-                                           "starvation-ms=300 mlfq-variant=released "
+                                           "starvation-ms=300 mlfq-variant=\"released\" "
                                            "profile-cost=false "));
     config_fini(&c);
     assert_ok(load(&c, "--model m --level-ratio 16 --no-profile-cost --profile-cost "
