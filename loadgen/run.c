@@ -15,14 +15,6 @@
  * burst must not make the tokens of others look late. */
 #define N_SENDS_PER_TURN 16
 
-/* A conversation: the turns that were generated and not sent yet, and the answers so far. */
-struct chain {
-    struct load_request *turns; /* [n] turns[0] is the first that follows */
-    uint32_t n, next;
-    struct tarn_text *answers;  /* [n_answers] */
-    uint32_t n_answers;
-};
-
 struct flight {
     struct run *run;
     struct load_request request;
@@ -60,20 +52,7 @@ struct run {
 static void send_due(void *arg, uint64_t due_ns);
 static void schedule(struct run *run);
 
-/* --- flights and chains --- */
-
-static void chain_free(struct chain *c)
-{
-    if (!c)
-        return;
-    for (uint32_t i = c->next; i < c->n; i++)
-        load_request_fini(&c->turns[i]);
-    for (uint32_t i = 0; i < c->n_answers; i++)
-        free((char *)(uintptr_t)c->answers[i].data);
-    free(c->turns);
-    free(c->answers);
-    free(c);
-}
+/* --- flights --- */
 
 static void flight_free(struct flight *f)
 {
@@ -128,42 +107,6 @@ static enum status flight_build(struct flight *f)
 
 /* --- generating --- */
 
-static enum status chain_add(struct chain *c, const struct load_request *r)
-{
-    struct load_request *turns = realloc(c->turns, (c->n + 1u) * sizeof *turns);
-
-    if (!turns)
-        return ERR_NOMEM;
-    c->turns = turns;
-    c->turns[c->n++] = *r;
-    return OK;
-}
-
-/* The turns that follow come from the source right behind the first. Those beyond the count are
- * generated too, so that the source stays in step, and dropped. */
-static enum status pull_chain(struct run *run, struct flight *f)
-{
-    bool more = f->request.leads;
-    enum status s = OK;
-
-    if (!more)
-        return OK;
-    f->chain = calloc(1, sizeof *f->chain);
-    if (!f->chain)
-        return ERR_NOMEM;
-    while (s == OK && more) {
-        struct load_request r;
-        s = run->config.source.next(run->config.source.arg, &r);
-        if (s != OK)
-            break;
-        more = r.leads;
-        s = chain_add(f->chain, &r);
-        if (s != OK)
-            load_request_fini(&r);
-    }
-    return s == ERR_NOT_FOUND ? OK : s;
-}
-
 static uint64_t after_s(uint64_t from_ns, double s)
 {
     return from_ns + (uint64_t)(s * NS_PER_S);
@@ -201,7 +144,7 @@ static void prepare(struct run *run)
     struct flight *f = flight_create(run, &r);
     if (!f)
         return;
-    s = pull_chain(run, f);
+    s = chain_pull(&f->chain, &f->request, &c->source);
     if (s != OK)
         fail(run, s);
     if (s == OK && !c->closed) {
@@ -347,22 +290,6 @@ static void start(struct flight *f)
 
 /* --- after the end --- */
 
-/* Keeps the answer where later turns will look for it; their place is given by the turn. */
-static enum status keep_answer(struct chain *c, uint32_t turn, struct buf *text)
-{
-    if (turn >= c->n_answers) {
-        struct tarn_text *answers = realloc(c->answers, (turn + 1u) * sizeof *answers);
-        if (!answers)
-            return ERR_NOMEM;
-        memset(answers + c->n_answers, 0, (turn + 1u - c->n_answers) * sizeof *answers);
-        c->answers = answers;
-        c->n_answers = turn + 1;
-    }
-    c->answers[turn] = (struct tarn_text){text->data, text->len};
-    memset(text, 0, sizeof *text); /* its bytes are the chain's now */
-    return OK;
-}
-
 static void think_over(void *arg, uint64_t due_ns)
 {
     struct flight *f = arg;
@@ -427,7 +354,7 @@ static void end_flight(struct flight *f)
         memset(&f->body, 0, sizeof f->body);
     }
     if (chain && run->config.real_history && o->end == OUTCOME_OK &&
-        keep_answer(chain, o->turn, &f->text) != OK)
+        chain_keep_answer(chain, o->turn, &f->text) != OK)
         fail(run, ERR_NOMEM);
     follow(run, chain, o);
     if (outcome_list_push(&run->outcomes, o) == OK)

@@ -14,16 +14,11 @@
 #define TARN_LOADGEN_RUN_H
 
 #include "base/http.h"
+#include "loadgen/chain.h"
 #include "loadgen/outcome.h"
 #include "loadgen/prompt.h"
 
 struct run;
-
-/* Where requests come from. ERR_NOT_FOUND: there are no more. */
-struct run_source {
-    enum status (*next)(void *arg, struct load_request *out);
-    void *arg;
-};
 
 struct run_progress {
     double elapsed_s, of_s; /* of_s 0: not known */
@@ -37,7 +32,7 @@ struct run_config {
     const struct tarn_client *const *clients; /* [n_clients] one per tenant */
     uint32_t n_clients;
     const struct prompt_style *style;
-    struct run_source source;
+    struct load_source source;
 
     bool closed;             /* no arrival times: `concurrency` requests at any time */
     uint32_t concurrency;    /* 0: no limit (open loop only) */

@@ -135,7 +135,7 @@ static enum status measure_capacity(struct command *x, struct sim_capacity *out,
     enum status s = workload_create(&workload, &w, why);
     if (s != OK)
         return s;
-    c.source = (struct sim_source){next, workload};
+    c.source = (struct load_source){next, workload};
     c.closed = true;
     c.concurrency = N_ROUNDS_INSIDE * c.n_instances * c.instance.scheduler.n_running_max;
     c.count = o->count ? o->count : N_MEASURED_USUAL;
@@ -180,7 +180,7 @@ static enum status run(struct command *x, struct buf *why)
     s = workload_create(&x->workload, &w, why);
     if (s != OK)
         return s;
-    x->config.source = (struct sim_source){next, x->workload};
+    x->config.source = (struct load_source){next, x->workload};
     s = sim_run(&x->config, &x->outcomes, &x->result, why);
     outcome_list_sort(&x->outcomes);
     x->result.n_simulated += x->outcomes.n;

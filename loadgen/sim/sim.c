@@ -13,12 +13,6 @@
 /* Sessions whose instance is remembered. A later one is routed like a new one. */
 #define N_SESSIONS_MAX (1u << 20)
 
-/* A conversation: the turns that were generated and not sent yet. */
-struct chain {
-    struct load_request *turns; /* [n] turns[0] is the first that follows */
-    uint32_t n, next;
-};
-
 struct flight {
     struct agenda_item item; /* first: its think time, or when it hangs up */
     struct job job;
@@ -48,7 +42,7 @@ struct sim {
     struct buf *why;
 };
 
-/* --- flights and chains --- */
+/* --- flights --- */
 
 static void ring_push(struct flight *head, struct flight *f)
 {
@@ -63,16 +57,6 @@ static void ring_remove(struct flight *f)
     f->prev->next = f->next;
     f->next->prev = f->prev;
     f->prev = f->next = NULL;
-}
-
-static void chain_free(struct chain *c)
-{
-    if (!c)
-        return;
-    for (uint32_t i = c->next; i < c->n; i++)
-        load_request_fini(&c->turns[i]);
-    free(c->turns);
-    free(c);
 }
 
 static void flight_free(struct flight *f)
@@ -111,42 +95,6 @@ static struct flight *flight_create(struct sim *sim, struct load_request *r)
 
 /* --- generating --- */
 
-static enum status chain_add(struct chain *c, const struct load_request *r)
-{
-    struct load_request *turns = realloc(c->turns, (c->n + 1u) * sizeof *turns);
-
-    if (!turns)
-        return ERR_NOMEM;
-    c->turns = turns;
-    c->turns[c->n++] = *r;
-    return OK;
-}
-
-/* The turns that follow come from the source right behind the first. */
-static enum status pull_chain(struct sim *sim, struct flight *f)
-{
-    const struct sim_source *source = &sim->config->source;
-    bool more = f->request.leads;
-    enum status s = OK;
-
-    if (!more)
-        return OK;
-    f->chain = calloc(1, sizeof *f->chain);
-    if (!f->chain)
-        return ERR_NOMEM;
-    while (s == OK && more) {
-        struct load_request r;
-        s = source->next(source->arg, &r);
-        if (s != OK)
-            break;
-        more = r.leads;
-        s = chain_add(f->chain, &r);
-        if (s != OK)
-            load_request_fini(&r);
-    }
-    return s == ERR_NOT_FOUND ? OK : s;
-}
-
 static uint64_t after_s(uint64_t from_ns, double s)
 {
     return from_ns + (uint64_t)(s * NS_PER_S);
@@ -176,7 +124,7 @@ static void prepare(struct sim *sim)
     struct flight *f = flight_create(sim, &r);
     if (!f)
         return;
-    if (pull_chain(sim, f) != OK)
+    if (chain_pull(&f->chain, &f->request, &c->source) != OK)
         fail(sim, ERR_NOMEM, "out of memory");
     if (!c->closed) {
         double at_s = f->request.arrival_s;

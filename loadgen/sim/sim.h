@@ -18,6 +18,7 @@
 #ifndef TARN_LOADGEN_SIM_SIM_H
 #define TARN_LOADGEN_SIM_SIM_H
 
+#include "loadgen/chain.h"
 #include "loadgen/outcome.h"
 #include "loadgen/sim/instance.h"
 
@@ -26,17 +27,11 @@
 
 enum sim_routing { ROUTE_LEAST_LOADED, ROUTE_ROUND_ROBIN, ROUTE_SESSION };
 
-/* Where requests come from. ERR_NOT_FOUND: there are no more. */
-struct sim_source {
-    enum status (*next)(void *arg, struct load_request *out);
-    void *arg;
-};
-
 struct sim_config {
     struct instance_config instance; /* its callbacks and arg are filled in */
     uint32_t n_instances;
     enum sim_routing routing;
-    struct sim_source source;
+    struct load_source source;
 
     bool closed;             /* no arrival times: `concurrency` requests at any time */
     uint32_t concurrency;    /* 0: no limit (open loop only) */

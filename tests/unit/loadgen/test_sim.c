@@ -53,7 +53,7 @@ static struct sim_config usual_sim(const char *policy)
 static void simulate(struct made *m, const struct workload_config *w)
 {
     assert_ok(workload_create(&m->workload, w, NULL));
-    m->config.source = (struct sim_source){next, m->workload};
+    m->config.source = (struct load_source){next, m->workload};
     memset(&m->result, 0, sizeof m->result);
     buf_reset(&why);
     enum status s = sim_run(&m->config, &m->outcomes, &m->result, &why);
@@ -372,7 +372,7 @@ static void the_capacity_is_that_of_full_batches(void **state)
     (void)state;
     w.arrival.kind = ARRIVAL_CLOSED;
     assert_ok(workload_create(&workload, &w, NULL));
-    config.source = (struct sim_source){next, workload};
+    config.source = (struct load_source){next, workload};
     config.closed = true;
     config.instance.n_device_blocks = 4000; /* no copies */
     config.concurrency = 16;

@@ -173,9 +173,11 @@ static void the_kv_store_is_configured_by_flags(void **state)
     refuses("--model m --kv-hold-share nan", no_env, "--kv-hold-share: expected a number");
     refuses("--model m --kv-host-bytes lots", no_env, "--kv-host-bytes: expected a size");
     /* Preempted requests are swapped all the same. */
-    assert_ok(load(&c, "--model m --kv-host-bytes 1M --no-enable-prefix-caching", no_env, NULL));
+    buf_init(&why, BUF_WHY_MAX);
+    assert_ok(load(&c, "--model m --kv-host-bytes 1M --no-enable-prefix-caching", no_env, &why));
     assert_true(c.kv_host_bytes == 1u << 20 && !c.prefix_caching);
     config_fini(&c);
+    buf_fini(&why);
 }
 
 static void scheduling_is_configured_by_flags(void **state)

@@ -1,0 +1,37 @@
+/* chain.h - the later turns of a conversation, between their generation and their turn to be asked.
+ *
+ * A source gives all turns right behind the first; each is due when the one before it has ended.
+ *
+ * Owns    the turns not asked yet, and the answers that were kept.
+ * Thread  one at a time.
+ * Errors  ERR_NOMEM; what the source says.
+ * Units   turns. */
+#ifndef TARN_LOADGEN_CHAIN_H
+#define TARN_LOADGEN_CHAIN_H
+
+#include "base/buf.h"
+#include "clients/c/tarn_client.h"
+#include "loadgen/request.h"
+
+/* Where requests come from. ERR_NOT_FOUND: there are no more. */
+struct load_source {
+    enum status (*next)(void *arg, struct load_request *out);
+    void *arg;
+};
+
+struct chain {
+    struct load_request *turns; /* [n] turns[0] is the first that follows */
+    uint32_t n, next;
+    struct tarn_text *answers;  /* [n_answers] by turn */
+    uint32_t n_answers;
+};
+
+/* All that follow the request `first`; *out is NULL when none does. Those beyond what is asked for
+ * are generated too, so that the source stays in step. */
+NODISCARD enum status chain_pull(struct chain **out, const struct load_request *first,
+                                 const struct load_source *source);
+void chain_free(struct chain *c); /* NULL is fine */
+/* Keep the answer of a turn where later ones look for it. Takes the bytes over on OK. */
+NODISCARD enum status chain_keep_answer(struct chain *c, uint32_t turn, struct buf *text);
+
+#endif
