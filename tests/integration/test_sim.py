@@ -136,7 +136,7 @@ def wrong_options_are_refused_in_words() -> None:
 
 def a_full_queue_refuses_as_a_server_does() -> None:
     seen = simulate("--count", 100, "--input-len", 20, "--output-len", 20, "--seed", 1,
-                    "--max-num-queued-reqs", 16)
+                    "--max-num-seqs", 8, "--max-num-queued-reqs", 16)
     # 8 may run and 16 wait.
     assert seen["completed"] == 24 and seen["errors_by_kind"] == {"http_429": 76}
     nothing = run("sim", "--count", 3, "--input-len", 5000, "--kv-device-bytes", "1G", "--seed", 1,
