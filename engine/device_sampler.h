@@ -34,9 +34,9 @@ NODISCARD enum status device_sampler_create(struct device_sampler **out,
                                             const struct device_sampler_config *config);
 void device_sampler_destroy(struct device_sampler *ds); /* NULL is fine */
 
-/* One step: begin, add() each row of logits in order, launch, finish, which waits. logits is device memory [rows, V] and
- * is changed; tokens [rows] are there after finish, and so are the rows' tops. A step that failed
- * needs no finish. */
+/* One step: begin, add() each row of logits in order, launch, finish, which waits. logits is device
+ * memory [rows, V] and is changed; tokens [rows] are there after finish, and so are the rows' tops.
+ * A step that failed needs no finish. */
 void device_sampler_begin(struct device_sampler *ds, float *logits, struct out_token *tokens);
 /* Of the row, logits, scratch and raw are not looked at; its lists are copied. */
 NODISCARD enum status device_sampler_add(struct device_sampler *ds, const struct sampler_row *row,

@@ -31,7 +31,6 @@
 #define GPU_STEP_MS 100.0
 /* FastServe's (papers.md 1.2). */
 #define GPU_STARVATION_MS 300.0
-#define COPY_BYTES ((size_t)4 << 20)
 #ifdef TARN_DEBUG
 #define CHECK_EACH_STEP true
 #else
@@ -43,8 +42,8 @@ void engine_config_init(struct engine_config *c)
     *c = (struct engine_config){.device = "auto", .dtype = "auto", .kv_dtype = "auto",
                                 .quantization = "none",
                                 .load_format = "auto", .policy = "skip-join-mlfq",
-                                .mlfq_variant = "tarn", .level_ratio = 2, .swap = "proactive", .profile_cost = true,
-                                .max_num_seqs = 64,
+                                .mlfq_variant = "tarn", .level_ratio = 2, .swap = "proactive",
+                                .profile_cost = true, .max_num_seqs = 64,
                                 .max_batched_tokens = 512, .max_queued = 1024,
                                 .gpu_memory_utilization = GPU_MEMORY_UTILIZATION,
                                 .segment_tokens = KV_SEGMENT_TOKENS_MAX, .prefix_caching = true,
@@ -355,45 +354,6 @@ static enum status create_sampler(struct engine *e)
     return e->candidates && e->raw_logits ? OK : ERR_NOMEM;
 }
 
-/* About what a core and a GPU do. */
-static struct cost_estimate estimate_cost(const struct engine *e, const struct kv_pool *pool)
-{
-    const struct model_config *m = &e->model;
-    bool is_host = device_is_host(e->device);
-
-    return (struct cost_estimate){
-        .weight_bytes = (double)e->weights.n_bytes,
-        .flops_per_token = 2.0 * (double)e->weights.n_params,
-        .flops_per_pair = 4.0 * m->n_layers * m->n_heads * m->head_dim,
-        .kv_bytes_per_token = (double)kv_block_bytes(pool) / KV_BLOCK_TOKENS,
-        .bytes_per_s = is_host ? 2e10 : 2e12,
-        .flops_per_s = is_host ? 1e11 * device_n_threads(e->device) : 3e14};
-}
-
-/* T(cached, new, batch): measured, or kept from an earlier start. Without it the server goes on with
- * an estimate, which the first prefills scale. */
-static void obtain_cost(struct engine *e, const struct kv_pool *pool)
-{
-    const struct engine_config *c = &e->config;
-    struct cost_profile_config p = {
-        .device = e->device, .forward = e->forward, .batch = &e->batch,
-        .pool = cache_pool(e->cache), .segment_tokens = c->segment_tokens,
-        .n_vocab = e->model.n_vocab, .n_rows_max = c->max_batched_tokens,
-        .n_seqs_max = c->max_num_seqs, .n_tokens_max = c->max_model_len,
-        .estimate = estimate_cost(e, pool), .dir = c->cost_dir, .subject = &e->cost_subject};
-    struct buf why;
-
-    if (!c->profile_cost)
-        return;
-    buf_init(&why, BUF_WHY_MAX);
-    cost_profile_subject(&e->cost_subject, e->fingerprint, &p);
-    enum status s = cost_profile_obtain(&e->cost, &p, &e->profile, &why);
-    if (s != OK)
-        log_event(LOG_WARN, "the profile of step times is not whole", "why=\"%s\"",
-                  buf_str(&why));
-    buf_fini(&why);
-}
-
 static double miss_seconds(const void *arg, uint32_t n_cached, uint32_t n_new)
 {
     return cost_model_seconds(arg, n_cached, n_new);
@@ -419,26 +379,6 @@ static struct cache_config cache_shape(const struct engine *e, const struct kv_p
         .seconds = miss_seconds, .seconds_arg = &e->cost};
 }
 
-/* Seconds to copy a token's KV between host and device memory; 0 where nothing is copied. */
-static double measure_copy(struct engine *e)
-{
-    uint64_t token_bytes = e->info.kv_block_bytes / KV_BLOCK_TOKENS, t0 = 0;
-    void *host = device_alloc_pinned(e->device, COPY_BYTES);
-    void *device = device_alloc(e->device, COPY_BYTES);
-    enum status s = host && device ? OK : ERR_NOMEM;
-
-    for (int i = 0; s == OK && i < 2; i++) { /* the first one touches everything */
-        t0 = clock_now_ns();
-        s = device_upload_async(e->device, NULL, device, host, COPY_BYTES);
-        if (s == OK)
-            s = device_stream_wait(e->device, NULL);
-    }
-    double seconds = (double)(clock_now_ns() - t0) * 1e-9;
-    device_free(e->device, device);
-    device_free_pinned(e->device, host);
-    return s == OK ? seconds / COPY_BYTES * (double)token_bytes : 0;
-}
-
 static enum status create_lineup(struct engine *e, struct buf *why)
 {
     const struct engine_config *c = &e->config;
@@ -447,7 +387,7 @@ static enum status create_lineup(struct engine *e, struct buf *why)
     double starvation_ms = is_host ? 0 : GPU_STARVATION_MS; /* 0: the scheduler's own default */
     struct lineup_config l = {
         .cache = e->cache, .swap_ahead = ahead,
-        .copy_s_per_token = is_host || !c->kv_host_bytes ? 0 : measure_copy(e),
+        .copy_s_per_token = is_host || !c->kv_host_bytes ? 0 : engine_measure_copy(e),
         .scheduler = {.policy = c->policy, .n_slots = e->n_slots,
                       .n_running_max = c->max_num_seqs, .n_tokens_max = c->max_batched_tokens,
                       .step_s_max = (c->max_step_ms > 0 ? c->max_step_ms : step_ms) * 1e-3,
@@ -489,7 +429,6 @@ static enum status create_loop_state(struct engine *e, const struct kv_pool *poo
     uint32_t n_seqs = c->max_num_seqs;
     struct cache_config cache = cache_shape(e, pool);
     struct forward_config fwd = forward_shape(e, c->max_model_len);
-    struct cost_estimate estimate = estimate_cost(e, pool);
     enum status s;
 
     if (c->kv_host_bytes > 0 && cache.n_host_blocks == 0)
@@ -504,8 +443,7 @@ static enum status create_loop_state(struct engine *e, const struct kv_pool *poo
                           fwd.n_blocks_max)) != OK ||
         (s = ring_init(&e->submitted, e->n_slots)) != OK)
         return buf_why(why, s, "out of memory for the step buffers");
-    cost_model_estimate(&e->cost, &estimate);
-    obtain_cost(e, pool);
+    engine_obtain_cost(e, pool);
     s = create_lineup(e, why);
     return s == OK ? create_tables(e, why) : s;
 }
@@ -675,20 +613,6 @@ bool engine_drained(const struct engine *e)
     return atomic_load(&e->draining) && atomic_load(&e->n_inside) == 0;
 }
 
-/* What was learned since the start goes into the file for the next one. */
-static void keep_cost(const struct engine *e)
-{
-    struct buf why;
-
-    if (!e->profile.is_kept)
-        return;
-    buf_init(&why, BUF_WHY_MAX);
-    if (cost_model_save(&e->cost, e->config.cost_dir, &e->cost_subject, &why) != OK)
-        log_event(LOG_WARN, "the profile of step times is not saved", "why=\"%s\"",
-                  buf_str(&why));
-    buf_fini(&why);
-}
-
 void engine_close(struct engine *e)
 {
     if (!e)
@@ -701,7 +625,7 @@ void engine_close(struct engine *e)
     }
     device_sampler_destroy(e->device_sampler);
     forward_destroy(e->forward);
-    keep_cost(e);
+    engine_keep_cost(e);
     lineup_destroy(&e->lineup);
     cache_destroy(e->cache);
     batch_destroy(&e->batch);

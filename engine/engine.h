@@ -41,8 +41,8 @@ struct engine_config {
     double starvation_ms;         /* 0: max(3 s, 100 decode steps) on a CPU, 300 ms on a GPU */
     const char *mlfq_variant;     /* scheduler_variants() */
     uint32_t kv_reserve_blocks;   /* free for newcomers; 0: one for each sequence that may run */
-    const char *swap;             /* "proactive": spill and fetch ahead; "reactive": when the room is
-                                     needed */
+    const char *swap;             /* "proactive": spill and fetch ahead; "reactive": when the room
+                                     is needed */
     const char *cost_dir;         /* where the profile of T(cached, new, batch) is kept; NULL: it is
                                      measured at every start */
     bool profile_cost;            /* false: the first prefills tell (tests) */
@@ -140,7 +140,7 @@ struct engine_stats {
     uint64_t n_plans_ahead;        /* of the steps: planned while the one before ran */
     double cost_error;             /* moving mean of |expected - seen| / seen of steps' times */
     struct hist step_s;            /* from a step's plan to its tokens */
-    struct hist gap_s;             /* of it, and between two steps, what the device did not compute */
+    struct hist gap_s;             /* from a step's tokens to the launch of the next */
     uint64_t n_finished[FINISH_ERROR + 1];
     struct hist ttft_s, itl_s, e2e_s, queue_s, prefill_s, decode_s, inference_s, tpot_s;
     struct hist prompt_tokens, generation_tokens, step_tokens;

@@ -87,7 +87,7 @@ struct engine {
     struct cost_profile_result profile;
     struct cost_model_subject cost_subject; /* of the file that the model is kept in */
     uint64_t n_prefills_learned;
-    uint64_t computed_ns;        /* when the step before had its tokens; 0: nothing ran just before */
+    uint64_t computed_ns;        /* when the step before had its tokens; 0: none just before */
 };
 
 /* What a request is told that a failed device ended, or that came too late. */
@@ -95,6 +95,16 @@ struct engine {
 
 const uint8_t *engine_fingerprint(const struct engine *e); /* [KV_FINGERPRINT_BYTES] */
 uint32_t engine_segment_tokens(const struct engine *e);
+
+/* --- engine_cost.c --- */
+
+/* T(cached, new, batch): measured, or kept from an earlier start. Without it the server goes on
+ * with an estimate, which the first prefills scale. */
+void engine_obtain_cost(struct engine *e, const struct kv_pool *pool);
+/* What was learned since the start goes into the file for the next one. */
+void engine_keep_cost(const struct engine *e);
+/* Seconds to copy a token's KV between host and device memory; 0 where that cannot be measured. */
+double engine_measure_copy(struct engine *e);
 
 /* step.c: the engine thread's main function, arg = struct engine *. */
 void *engine_loop(void *arg);

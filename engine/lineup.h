@@ -15,8 +15,8 @@
  *
  * Owns    scheduler and sequences' KV handles; the cache is borrowed.
  * Thread  the engine thread.
- * Errors  lineup_create(): ERR_NOMEM, ERR_INVALID with words. A sequence for which no block was left
- *         against the plan is named by lineup_failed(): a bug, but one request's.
+ * Errors  lineup_create(): ERR_NOMEM, ERR_INVALID with words. A sequence for which no block was
+ *         left against the plan stands in `failed`: a bug, but one request's.
  * Units   as scheduler.h. */
 #ifndef TARN_ENGINE_LINEUP_H
 #define TARN_ENGINE_LINEUP_H
@@ -81,8 +81,8 @@ void lineup_submit(struct lineup *l, uint32_t slot, struct cache_seq *kv,
 /* The end of a sequence; finished: by itself. Gives everything back. */
 void lineup_end(struct lineup *l, uint32_t slot, bool finished, uint64_t now_ns);
 
-/* Plan the next step and have its KV in place; cache_poll() was called just now. Returns items: with
- * 0, and nobody preempted or failed, nothing can run until something comes or a copy is done. */
+/* Plan the next step and have its KV in place; cache_poll() was called just now. Returns items:
+ * with 0, and nobody preempted or failed, nothing can run until one comes or a copy is done. */
 uint32_t lineup_begin(struct lineup *l, uint64_t now_ns);
 /* While the step runs: spill and fetch ahead, and plan the next step for the time at which this one
  * is expected to end. Without it lineup_begin() does so. */

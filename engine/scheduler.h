@@ -23,25 +23,26 @@
  *   sjf-prompt      the shortest prefill first; who runs goes on
  *   srpt            the shortest remaining time first: an oracle, which takes n_out_max for the
  *                   number of tokens that will come
- * In all of them a lower `priority` goes before a higher one, across levels. In the MLFQs requests of
- * one level alternate between tenants (deficit round robin in shares of the level's quantum), in
+ * In all of them a lower `priority` goes before a higher one, across levels. In the MLFQs requests
+ * of one level alternate between tenants (deficit round robin in shares of the level's quantum), in
  * fcfs all requests do; the other two have an order of their own for each pair of requests. Rounds
  * are counted apart for priorities below, at and above 0.
  *
  * Variants of the two MLFQs (--mlfq-variant):
- *   tarn      as the paper, but who is moved up because it starved has one iteration and goes back to
- *             where it stood: sent to the top it would sink through all levels once more, before
- *             those who came since. And the threshold may rise (below)
+ *   tarn      as the paper, but who is moved up because it starved has one iteration and goes
+ *             back to where it stood: sent to the top it would sink through all levels once more,
+ *             before those who came since. And the threshold may rise (below)
  *   paper     to the top level and on from there, threshold fixed (papers.md 1.2)
  *   released  the authors' code (papers.md 1.3): down one level at a time and to its front;
- *             starvation is looked at every 1000th plan, to the top's front; who does not fit is not
- *             passed over; no rounds between tenants
+ *             starvation is looked at every 1000th plan, to the top's front; who does not fit is
+ *             not passed over; no rounds between tenants
  *
  * No starvation (design P6). Who has not run for `starvation_s` goes before everybody until it has
- * its next token; nor does a run count that computes again what was lost since its last one. (fcfs, where nobody is overtaken by equals: only who waits for more important
- * ones.) Where memory is short, to move somebody up is to bring its KV back and to send another's
- * away, and with many of them a machine would do nothing else: the threshold is raised so that
- * bringing back takes a fiftieth of the time at most (scheduler_on_restored()).
+ * its next token; nor does a run count that computes again what was lost since its last one. (fcfs,
+ * where nobody is overtaken by equals: only who waits for more important ones.) Where memory is
+ * short, to move somebody up is to bring its KV back and to send another's away, and with many of
+ * them a machine would do nothing else: the threshold is raised so that bringing back takes a
+ * fiftieth of the time at most (scheduler_on_restored()).
  *
  * Trajectories. Requests of one session are one job with pauses: a request that comes within
  * starvation_s of the end of the one before goes on at that one's level (the MLFQs), so that a long
@@ -49,7 +50,7 @@
  *
  * Owns    its entries and the arrays of the plan it returns.
  * Thread  one at a time (the engine thread).
- * Errors  scheduler_create(): ERR_NOMEM, ERR_INVALID for an unknown policy or a number out of range.
+ * Errors  scheduler_create(): ERR_NOMEM, ERR_INVALID for an unknown policy or a wrong number.
  * Units   tokens, KV blocks, nanoseconds; seconds where a name says so. */
 #ifndef TARN_ENGINE_SCHEDULER_H
 #define TARN_ENGINE_SCHEDULER_H
@@ -79,8 +80,8 @@ struct scheduler_config {
     double starvation_s;         /* 0: max(3 s, 100 decode steps); INFINITY: never */
     const char *variant;         /* of the MLFQs, above; NULL: "tarn" */
     uint32_t reserve_blocks;     /* device blocks kept for those that run when another is admitted,
-                                    and free for those that come; 0: one for each that runs, and what
-                                    a step may take */
+                                    and free for those that come; 0: one for each that runs, and
+                                    what a step may take */
 };
 
 NODISCARD enum status scheduler_create(struct scheduler **out,
@@ -107,8 +108,8 @@ void scheduler_submit(struct scheduler *s, uint32_t slot, const struct sched_req
 /* What was planned to be admitted with n_cached tokens has n_computed instead. Between
  * scheduler_take() and the step's scheduler_on_tokens(). n_run: the tokens it runs now. */
 void scheduler_on_attach(struct scheduler *s, uint32_t slot, uint32_t n_computed, uint32_t n_run);
-/* The slot was admitted again, and to bring its KV back costs so much: copies, or computing what was
- * lost. */
+/* The slot was admitted again, and to bring its KV back costs so much: copies, or computing what
+ * was lost. */
 void scheduler_on_restored(struct scheduler *s, uint32_t slot, double seconds);
 /* A step of step_ns ran n_run tokens of the slot; n_new more ids are known after it (0 or 1). */
 void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uint32_t n_new,
@@ -148,8 +149,8 @@ struct plan {
 
 /* Decide. A step that was taken and has not ended counts as if it had, each of its sequences with
  * one more token where it reaches the end of what is known: so the next plan can be made while a
- * step runs. The plan's arrays live until the next call. Without items only when nothing can run, or
- * when it takes places away for somebody whom the next plan admits. */
+ * step runs. The plan's arrays live until the next call. Without items only when nothing can run,
+ * or when it takes places away for somebody whom the next plan admits. */
 void scheduler_plan(struct scheduler *s, uint64_t now_ns, const struct sched_view *view,
                     struct plan *out);
 /* Whether the plan is still the one that scheduler_plan() would make, but for what may have become

@@ -43,8 +43,8 @@ struct entry {
     bool has_run;
     bool has_lost;                 /* some of that is to be computed again, and no token came since:
                                       its time to starve goes on although it runs */
-    bool has_cleared;              /* others lost their place for it, and it has not run since: should
-                                      it not fit all the same, nobody goes past it */
+    bool has_cleared;              /* others lost their place for it, and it has not run since:
+                                      should it not fit all the same, nobody goes past it */
     bool is_urgent;                /* moved up until its next token */
     bool is_listed;                /* by last_run_ns */
 };

@@ -1,10 +1,10 @@
 /* scheduler_plan.c - the step: the first of the order that memory, slots, tokens and time allow.
  *
- * Memory first: those that run take what they need in the order of service, for all that is known of
- * them, so that a prefill that was begun can be ended. Where there is not enough, the last in the
- * order lose their place. Then those that run and those that wait are walked through together. Who
- * waits must leave the reserve to those that run, so that the next block of theirs does not push it
- * out again at once; where it would fit if those behind it were gone, they go.
+ * Memory first: those that run take what they need in the order of service, for all that is known
+ * of them, so that a prefill that was begun can be ended. Where there is not enough, the last in
+ * the order lose their place. Then those that run and those that wait are walked through together.
+ * Who waits must leave the reserve to those that run, so that the next block of theirs does not
+ * push it out again at once; where it would fit if those behind it were gone, they go.
  *
  * A step that takes memory from somebody admits nobody: what the one holds may be what the other
  * would share, and until it has been given back nobody knows how many blocks that is.

@@ -1,5 +1,5 @@
-/* The step loop: take what was submitted, let go of what was cancelled, ask the lineup who runs, run
- * one batch through the model, pick tokens, hand them out. Runs on the engine thread alone.
+/* The step loop: take what was submitted, let go of what was cancelled, ask the lineup who runs,
+ * run one batch through the model, pick tokens, hand them out. Runs on the engine thread alone.
  *
  * On a GPU the step is launched, and the next one planned while it runs; a host device computes in
  * the calls themselves, with all its cores, so there is nothing to plan beside. */

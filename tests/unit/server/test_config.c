@@ -191,7 +191,8 @@ static void scheduling_is_configured_by_flags(void **state)
     buf_init(&why, BUF_WHY_MAX);
     buf_init(&text, 1u << 16);
     assert_ok(load(&c, "--model m --max-step-ms 12.5 --quantum-ms=0.75 --level-ratio 1.1 "
-                       "--mlfq-variant released --kv-reserve-blocks 7 --kv-swap reactive", env, &why));
+                       "--mlfq-variant released --kv-reserve-blocks 7 --kv-swap reactive", env,
+                   &why));
     assert_true(c.max_step_ms == 12.5 && c.quantum_ms == 0.75 && c.level_ratio == 1.1);
     assert_true(c.starvation_ms == 300);
     assert_false(c.profile_cost);

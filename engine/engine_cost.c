@@ -1,0 +1,81 @@
+/* engine_cost.c - what the engine knows of time: T(cached, new, batch), and copies of KV. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/engine_internal.h"
+#include "kernels/device.h"
+
+#define COPY_BYTES ((size_t)4 << 20)
+
+/* About what a core and a GPU do. */
+static struct cost_estimate estimate(const struct engine *e, const struct kv_pool *pool)
+{
+    const struct model_config *m = &e->model;
+    bool is_host = device_is_host(e->device);
+
+    return (struct cost_estimate){
+        .weight_bytes = (double)e->weights.n_bytes,
+        .flops_per_token = 2.0 * (double)e->weights.n_params,
+        .flops_per_pair = 4.0 * m->n_layers * m->n_heads * m->head_dim,
+        .kv_bytes_per_token = (double)kv_block_bytes(pool) / KV_BLOCK_TOKENS,
+        .bytes_per_s = is_host ? 2e10 : 2e12,
+        .flops_per_s = is_host ? 1e11 * device_n_threads(e->device) : 3e14};
+}
+
+/* T(cached, new, batch): measured, or kept from an earlier start. Without it the server goes on
+ * with an estimate, which the first prefills scale. */
+void engine_obtain_cost(struct engine *e, const struct kv_pool *pool)
+{
+    const struct engine_config *c = &e->config;
+    struct cost_profile_config p = {
+        .device = e->device, .forward = e->forward, .batch = &e->batch,
+        .pool = cache_pool(e->cache), .segment_tokens = c->segment_tokens,
+        .n_vocab = e->model.n_vocab, .n_rows_max = c->max_batched_tokens,
+        .n_seqs_max = c->max_num_seqs, .n_tokens_max = c->max_model_len,
+        .estimate = estimate(e, pool), .dir = c->cost_dir, .subject = &e->cost_subject};
+    struct buf why;
+
+    cost_model_estimate(&e->cost, &p.estimate);
+    if (!c->profile_cost)
+        return;
+    buf_init(&why, BUF_WHY_MAX);
+    cost_profile_subject(&e->cost_subject, e->fingerprint, &p);
+    enum status s = cost_profile_obtain(&e->cost, &p, &e->profile, &why);
+    if (s != OK)
+        log_event(LOG_WARN, "the profile of step times is not whole", "why=\"%s\"",
+                  buf_str(&why));
+    buf_fini(&why);
+}
+
+/* Seconds to copy a token's KV between host and device memory; 0 where nothing is copied. */
+double engine_measure_copy(struct engine *e)
+{
+    uint64_t token_bytes = e->info.kv_block_bytes / KV_BLOCK_TOKENS, t0 = 0;
+    void *host = device_alloc_pinned(e->device, COPY_BYTES);
+    void *device = device_alloc(e->device, COPY_BYTES);
+    enum status s = host && device ? OK : ERR_NOMEM;
+
+    for (int i = 0; s == OK && i < 2; i++) { /* the first one touches everything */
+        t0 = clock_now_ns();
+        s = device_upload_async(e->device, NULL, device, host, COPY_BYTES);
+        if (s == OK)
+            s = device_stream_wait(e->device, NULL);
+    }
+    double seconds = (double)(clock_now_ns() - t0) * 1e-9;
+    device_free(e->device, device);
+    device_free_pinned(e->device, host);
+    return s == OK ? seconds / COPY_BYTES * (double)token_bytes : 0;
+}
+
+/* What was learned since the start goes into the file for the next one. */
+void engine_keep_cost(const struct engine *e)
+{
+    struct buf why;
+
+    if (!e->profile.is_kept)
+        return;
+    buf_init(&why, BUF_WHY_MAX);
+    if (cost_model_save(&e->cost, e->config.cost_dir, &e->cost_subject, &why) != OK)
+        log_event(LOG_WARN, "the profile of step times is not saved", "why=\"%s\"",
+                  buf_str(&why));
+    buf_fini(&why);
+}
