@@ -11,7 +11,7 @@
  * One order. A policy gives each sequence a place in one strict order of service; all else is the
  * same for all of them (scheduler_plan.c): a step takes the first n_running_max sequences of the
  * order that KV memory, tokens and time allow; who was running and is not among the first loses its
- * place, last first. Nobody who waits is admitted for somebody before it in the order, so two
+ * place, last first. Nobody who waits gets the place of somebody before it in the order, so two
  * sequences cannot take the place from each other in turn.
  *
  * Policies:
