@@ -1,10 +1,10 @@
 /* scheduler_trajectory.c - what is known of sessions: where their last request ended, and how long
  * they pause. */
+#include <stdlib.h>
+
 #include "base/check.h"
 #include "base/memory.h"
 #include "engine/scheduler_internal.h"
-
-#include <stdlib.h>
 
 #define PAUSE_RATE 0.25 /* of the moving mean */
 
