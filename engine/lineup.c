@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "base/check.h"
-#include "engine/cost_model.h"
 #include "engine/order.h"
 
 /* Those whose turn is far away are not fetched for: a step's work must not grow with the queue. */
@@ -22,8 +21,7 @@ enum status lineup_create(struct lineup *l, const struct lineup_config *config, 
 
     *l = (struct lineup){.cache = config->cache, .n_slots = config->scheduler.n_slots,
                          .swap_ahead = config->swap_ahead,
-                         .copy_s_per_token = config->copy_s_per_token,
-                         .cost = config->scheduler.cost};
+                         .copy_s_per_token = config->copy_s_per_token};
     s = scheduler_create(&l->scheduler, &config->scheduler, why);
     if (s != OK)
         return s;
@@ -156,24 +154,12 @@ static void preempt(struct lineup *l, const struct plan *plan, uint64_t now_ns)
         struct lineup_seq *q = &l->seqs[slot];
 
         cache_seq_drop(q->kv);
-        q->n_had = q->n_computed > q->n_had ? q->n_computed : q->n_had;
         q->n_computed = 0;
         q->waits = true;
         expect(l, slot, now_ns); /* it comes back */
     }
     l->n_preempted = plan->n_preempt;
     l->n_preemptions += plan->n_preempt;
-}
-
-/* What it costs that it was preempted: copies out and in, or computing again. */
-static void restored(struct lineup *l, uint32_t slot, uint32_t n_from_host)
-{
-    struct lineup_seq *q = &l->seqs[slot];
-    uint32_t n_lost = q->n_had > q->n_computed ? q->n_had - q->n_computed : 0;
-    double lost_s = l->cost ? cost_model_seconds(l->cost, q->n_computed, n_lost) : 0;
-
-    l->n_recomputed += n_lost;
-    scheduler_on_restored(l->scheduler, slot, 2 * n_from_host * l->copy_s_per_token + lost_s);
 }
 
 /* It may find more than when it was planned, or less, where a copy failed or a fetch for another
@@ -193,7 +179,8 @@ static void attach(struct lineup *l, struct plan_item *item)
     if (q->n_computed != item->n_cached)
         scheduler_on_attach(l->scheduler, item->slot, q->n_computed, item->n_tokens);
     if (!q->is_first) {
-        restored(l, item->slot, found[CACHE_HOST]);
+        scheduler_on_restored(l->scheduler, item->slot, /* out and in */
+                              2 * found[CACHE_HOST] * l->copy_s_per_token);
         return;
     }
     q->n_cached = q->n_computed;

@@ -37,7 +37,6 @@ struct lineup_seq {
     struct cache_seq *kv;        /* NULL: the slot is free */
     uint32_t n_known;
     uint32_t n_computed;
-    uint32_t n_had;              /* computed when it was preempted */
     bool waits;
     bool has_run;
     bool is_first;               /* the step that is under way is the first of its life */
@@ -58,13 +57,11 @@ struct lineup {
     uint32_t *failed;            /* [n_failed] slots that lineup_begin() could not grow */
     uint32_t n_failed;
     uint64_t n_preemptions;
-    uint64_t n_recomputed;       /* tokens computed again after a preemption */
     uint64_t n_steps, n_planned_ahead; /* of those: while the one before ran */
 
     /* inside */
     bool swap_ahead;
     double copy_s_per_token;
-    const struct cost_model *cost;
     struct plan ahead;
     bool has_ahead;
     uint32_t refresh_at;         /* slot */

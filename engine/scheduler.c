@@ -314,9 +314,13 @@ void scheduler_on_attach(struct scheduler *s, uint32_t slot, uint32_t n_computed
         entry_placed(s, slot);
 }
 
-void scheduler_on_restored(struct scheduler *s, uint32_t slot, double seconds)
+void scheduler_on_restored(struct scheduler *s, uint32_t slot, double copy_s)
 {
-    ASSERT(slot < s->config.n_slots && s->entries[slot].state == ENTRY_RUNNING && seconds >= 0);
+    const struct entry *e = &s->entries[slot];
+    uint32_t n_lost = e->n_had > e->n_computed ? e->n_had - e->n_computed : 0;
+    double seconds = copy_s + prefill_seconds(s, e->n_computed, n_lost);
+
+    ASSERT(slot < s->config.n_slots && e->state == ENTRY_RUNNING && copy_s >= 0);
     s->restore_s += RESTORE_RATE * (seconds - s->restore_s);
 }
 

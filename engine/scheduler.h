@@ -108,9 +108,9 @@ void scheduler_submit(struct scheduler *s, uint32_t slot, const struct sched_req
 /* What was planned to be admitted with n_cached tokens has n_computed instead. Between
  * scheduler_take() and the step's scheduler_on_tokens(). n_run: the tokens it runs now. */
 void scheduler_on_attach(struct scheduler *s, uint32_t slot, uint32_t n_computed, uint32_t n_run);
-/* The slot was admitted again, and to bring its KV back costs so much: copies, or computing what
- * was lost. */
-void scheduler_on_restored(struct scheduler *s, uint32_t slot, double seconds);
+/* The slot was admitted again after a preemption, for which its KV was copied for so long; what was
+ * lost and is computed again the scheduler knows. Behind scheduler_on_attach(). */
+void scheduler_on_restored(struct scheduler *s, uint32_t slot, double copy_s);
 /* A step of step_ns ran n_run tokens of the slot; n_new more ids are known after it (0 or 1). */
 void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uint32_t n_new,
                          uint64_t step_ns, uint64_t now_ns);
