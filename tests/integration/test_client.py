@@ -158,9 +158,12 @@ def cancelled_calls_leave(server):
     expect(seen, cancelled=50)
     assert seen["n_chunks"] == 200
     wait_for_stats(server, n_left=50, n_generating=0)
-    seen = calls(server, {"ttft_ms": 60000}, n=50, cancel_after_ms=50)
+    # On a machine that was away for the whole time, a call may be cancelled before it was sent:
+    # who did reach the server has left it.
+    seen = calls(server, {"ttft_ms": 60000}, n=50, cancel_after_ms=500)
     expect(seen, cancelled=50)
-    wait_for_stats(server, n_left=100, n_generating=0)
+    stats = wait_for_stats(server, n_generating=0)
+    assert stats["n_requests"] == stats["n_left"], stats
     # At every moment of a call, connecting included: 0 to 60 ms after the start of each.
     seen = calls(server, {"n_tokens": 10, "gap_ms": 5, "split": 20}, n=200, spread_ms=60,
                  cancel_after_ms=30, fresh=True)
