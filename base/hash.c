@@ -4,6 +4,7 @@
 #include <string.h>
 #if defined(__x86_64__)
 #include <nmmintrin.h>
+#include <wmmintrin.h>
 #endif
 
 #include "base/check.h"
@@ -69,8 +70,42 @@ static uint32_t crc32c_portable(uint32_t crc, const unsigned char *p, size_t n)
 }
 
 #if defined(__x86_64__)
-__attribute__((target("sse4.2"))) static uint32_t crc32c_sse42(uint32_t crc,
-                                                               const unsigned char *p, size_t n)
+/* The instruction takes 3 cycles and starts in each: three streams, side by side, of so many bytes.
+ * Then each state but the last is moved over what comes behind it, that is, multiplied by
+ * x^(8 n) modulo the polynomial. The carry-less product of a state and x^(8 n - 33), both bit-
+ * reflected, is one bit short of 64 and so has a factor x; the instruction multiplies by x^32 and
+ * reduces. */
+#define STREAM_BYTES 1024u
+#define X_8N_33 0x170076FAu   /* n = STREAM_BYTES, reflected */
+#define X_16N_33 0xA51B6135u
+
+__attribute__((target("sse4.2,pclmul"))) static uint64_t crc32c_move(uint64_t crc, uint32_t by)
+{
+    __m128i product = _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)crc),
+                                           _mm_cvtsi64_si128((long long)by), 0);
+
+    return _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(product));
+}
+
+__attribute__((target("sse4.2,pclmul"))) static uint32_t crc32c_three(uint32_t crc,
+                                                                      const unsigned char *p)
+{
+    uint64_t a = crc, b = 0, c = 0;
+
+    for (size_t i = 0; i < STREAM_BYTES; i += 8) {
+        uint64_t v[3];
+        memcpy(&v[0], p + i, 8);
+        memcpy(&v[1], p + i + STREAM_BYTES, 8);
+        memcpy(&v[2], p + i + (size_t)2 * STREAM_BYTES, 8);
+        a = _mm_crc32_u64(a, v[0]);
+        b = _mm_crc32_u64(b, v[1]);
+        c = _mm_crc32_u64(c, v[2]);
+    }
+    return (uint32_t)(crc32c_move(a, X_16N_33) ^ crc32c_move(b, X_8N_33) ^ c);
+}
+
+__attribute__((target("sse4.2"))) static uint32_t crc32c_one(uint32_t crc, const unsigned char *p,
+                                                             size_t n)
 {
     uint64_t c = crc;
 
@@ -85,12 +120,17 @@ __attribute__((target("sse4.2"))) static uint32_t crc32c_sse42(uint32_t crc,
 }
 #endif
 
-uint32_t hash_crc32c(uint32_t crc, const void *p, size_t n)
+uint32_t hash_crc32c(uint32_t crc, const void *data, size_t n)
 {
+    const unsigned char *p = data;
+
     crc = ~crc;
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("sse4.2"))
-        return ~crc32c_sse42(crc, p, n);
+    if (__builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul")) {
+        for (; n >= 3 * STREAM_BYTES; p += 3 * STREAM_BYTES, n -= 3 * STREAM_BYTES)
+            crc = crc32c_three(crc, p);
+        return ~crc32c_one(crc, p, n);
+    }
 #endif
     return ~crc32c_portable(crc, p, n);
 }

@@ -37,8 +37,8 @@ void hash_begin(struct hash_state *h, size_t out_len, const void *key, size_t ke
 void hash_add(struct hash_state *h, const void *data, size_t len);
 void hash_end(struct hash_state *h, uint8_t *out, size_t out_len);
 
-/* CRC32C (Castagnoli) of p[0..n), going on from `crc` (0 at the start). */
-uint32_t hash_crc32c(uint32_t crc, const void *p, size_t n);
+/* CRC32C (Castagnoli) of data[0..n), going on from `crc` (0 at the start). */
+uint32_t hash_crc32c(uint32_t crc, const void *data, size_t n);
 
 void hash_random(void *out, size_t n);
 /* Takes the same time wherever the two differ. */

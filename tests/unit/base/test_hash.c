@@ -46,6 +46,22 @@ static void crc32c_gives_the_published_values(void **state)
     assert_int_equal(hash_crc32c(hash_crc32c(0, "1234", 4), "56789", 5), 0xE3069283u);
 }
 
+/* Pieces too short for several streams, against the whole. */
+static void crc32c_of_a_whole_is_that_of_its_pieces(void **state)
+{
+    static uint8_t data[3 * 3072 + 1500];
+
+    (void)state;
+    for (uint32_t i = 0; i < sizeof data; i++)
+        data[i] = (uint8_t)(rng_u32(5, i) >> 3);
+    for (uint32_t n = 3000; n <= sizeof data - 8; n += n % 1024 < 24 ? 1 : 37) {
+        uint32_t first = n % 7, crc = 0;
+        for (uint32_t at = 0; at < n; at += 100)
+            crc = hash_crc32c(crc, data + first + at, n - at < 100 ? n - at : 100);
+        assert_int_equal(hash_crc32c(0, data + first, n), crc);
+    }
+}
+
 static void philox_gives_the_published_values(void **state)
 {
     uint32_t out[4];
@@ -142,6 +158,7 @@ int main(void)
         cmocka_unit_test(blake2b_gives_the_published_value),
         cmocka_unit_test(hashing_in_pieces_is_hashing_whole),
         cmocka_unit_test(crc32c_gives_the_published_values),
+        cmocka_unit_test(crc32c_of_a_whole_is_that_of_its_pieces),
         cmocka_unit_test(philox_gives_the_published_values),
         cmocka_unit_test(uniform_numbers_are_below_one_and_spread),
         cmocka_unit_test(map_agrees_with_an_array),
