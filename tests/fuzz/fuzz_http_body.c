@@ -70,6 +70,12 @@ const char *http_query(const struct http_exchange *x, const char *name)
     return NULL;
 }
 
+bool http_has_query(const struct http_exchange *x)
+{
+    (void)x;
+    return false;
+}
+
 void http_will_wait(struct http_exchange *x)
 {
     (void)x; /* the handler runs here in any case */

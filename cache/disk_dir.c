@@ -1,0 +1,576 @@
+#include "cache/disk_dir.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/hash.h"
+#include "cache/disk_room.h"
+
+#define LOCK_AGAIN_NS UINT64_C(20000000)
+#define READ_BYTES ((size_t)16 << 20) /* of the table at once */
+
+/* On the way to a struct disk_dir. */
+struct opening {
+    const struct disk_dir_config *config;
+    char name[DISK_NAME_BYTES]; /* of the fingerprint's directory */
+    int root, dir;
+    bool made_dir, is_sizing;
+    uint32_t n_before;          /* headers that are kept; 0: none */
+    uint64_t table_before, data_before; /* bytes */
+    struct disk_dir *d;
+    struct buf *why;
+};
+
+#define SAY(o, status, format, ...)                                                             \
+    buf_why((o)->why, status, "--kv-disk-path %s: " format, (o)->config->path, __VA_ARGS__)
+
+/* "1.5 GiB" */
+static const char *size_words(char out[32], uint64_t n)
+{
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+    double v = (double)n;
+    unsigned u = 0;
+
+    for (; v >= 1024 && u + 1 < ARRAY_SIZE(units); u++)
+        v /= 1024;
+    snprintf(out, 32, u ? "%.1f %s" : "%.0f %s", v, units[u]);
+    return out;
+}
+
+static void close_fd(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+/* --- directories --- */
+
+/* mkdir -p */
+static enum status make_root(struct opening *o)
+{
+    char part[PATH_MAX];
+    int n = snprintf(part, sizeof part, "%s", o->config->path);
+
+    if (n <= 0 || n >= PATH_MAX)
+        return SAY(o, ERR_INVALID, "%s", n == 0 ? "it names no directory" : "it is too long");
+    for (char *slash = strchr(part + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        if (mkdir(part, 0700) != 0 && errno != EEXIST)
+            return SAY(o, ERR_IO, "cannot make %s: %s", part, strerror(errno));
+        *slash = '/';
+    }
+    if (mkdir(part, 0700) != 0 && errno != EEXIST)
+        return SAY(o, ERR_IO, "cannot make it: %s", strerror(errno));
+    return OK;
+}
+
+/* Whoever may write there could give us bytes to answer with. The root may be the superuser's, as
+ * mounted volumes are. NULL: fine. */
+static const char *look_at(int dir, bool is_root)
+{
+    mode_t not = is_root ? S_IWOTH : S_IWGRP | S_IWOTH;
+    struct stat st;
+
+    if (fstat(dir, &st) != 0)
+        return strerror(errno);
+    if (st.st_uid != geteuid() && !(is_root && st.st_uid == 0))
+        return "it belongs to another user: name a directory of this one's";
+    if (st.st_mode & not)
+        return "others may write to it: make it private (chmod 700), or name one inside of it";
+    return NULL;
+}
+
+static enum status open_dir(struct opening *o, int *out, int at, const char *name)
+{
+    *out = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    const char *wrong = *out < 0 && (errno == ENOTDIR || errno == ELOOP)
+                            ? "it is a link or no directory: name the directory itself"
+                        : *out < 0 ? strerror(errno)
+                                   : look_at(*out, at == AT_FDCWD);
+    if (!wrong)
+        return OK;
+    close_fd(out);
+    return at == AT_FDCWD ? SAY(o, ERR_INVALID, "%s", wrong)
+                          : SAY(o, ERR_INVALID, "%s in it: %s", name, wrong);
+}
+
+static enum status open_file(struct opening *o, int *out, const char *name)
+{
+    struct stat st;
+
+    *out = openat(o->dir, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+    if (*out < 0)
+        return SAY(o, ERR_IO, "cannot open %s/%s: %s", o->name, name, strerror(errno));
+    if (fstat(*out, &st) != 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid())
+        return SAY(o, ERR_INVALID, "%s/%s is no file of this user's: remove it", o->name, name);
+    if ((st.st_mode & 0777) != 0600 && fchmod(*out, 0600) != 0)
+        return SAY(o, ERR_IO, "cannot make %s/%s private: %s", o->name, name, strerror(errno));
+    return OK;
+}
+
+/* --- the lock --- */
+
+static enum status busy(struct opening *o)
+{
+    char text[16] = "";
+    ssize_t n = o->d->lock_fd < 0 ? 0 : pread(o->d->lock_fd, text, sizeof text - 1, 0);
+
+    text[n > 0 ? strspn(text, "0123456789") : 0] = '\0';
+    return SAY(o, ERR_BUSY,
+               "another tarn-server%s%s%s uses %s in it: give each server a directory of its own",
+               text[0] ? " (pid " : "", text, text[0] ? ")" : "", o->name);
+}
+
+/* flock(): ERR_BUSY when somebody has it; file systems that cannot lock directories let pass. */
+static enum status lock(struct opening *o, int fd, bool must)
+{
+    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0)
+        return OK;
+    if (errno == EWOULDBLOCK)
+        return ERR_BUSY;
+    return must ? SAY(o, ERR_IO, "cannot lock %s: %s", o->name, strerror(errno)) : OK;
+}
+
+static void unlock(struct opening *o)
+{
+    close_fd(&o->d->table_fd);
+    close_fd(&o->d->data_fd);
+    close_fd(&o->d->lock_fd);
+    close_fd(&o->dir);
+    close_fd(&o->root);
+}
+
+/* The root first: with it locked nobody makes, removes or sizes a directory in it. Then the three
+ * files: what a killed server's requests still hold is data or table, not the lock file. */
+static enum status try_lock(struct opening *o)
+{
+    struct disk_dir *d = o->d;
+    enum status s = open_dir(o, &o->root, AT_FDCWD, o->config->path);
+
+    if (s == OK && (s = lock(o, o->root, false)) == ERR_BUSY)
+        SAY(o, s, "%s", "other servers begin to use it, and do not end: try again");
+    if (s != OK)
+        return s;
+    if (mkdirat(o->root, o->name, 0700) == 0)
+        o->made_dir = true;
+    else if (errno != EEXIST)
+        return SAY(o, ERR_IO, "cannot make %s in it: %s", o->name, strerror(errno));
+    s = open_dir(o, &o->dir, o->root, o->name);
+    if (s == OK)
+        s = open_file(o, &d->lock_fd, "lock");
+    if (s == OK && (s = lock(o, d->lock_fd, true)) == ERR_BUSY)
+        return busy(o);
+    if (s == OK)
+        s = open_file(o, &d->table_fd, "table");
+    if (s == OK)
+        s = open_file(o, &d->data_fd, "data");
+    if (s == OK)
+        s = lock(o, d->table_fd, true);
+    if (s == OK)
+        s = lock(o, d->data_fd, true);
+    return s == ERR_BUSY ? busy(o) : s;
+}
+
+static enum status lock_all(struct opening *o)
+{
+    uint64_t deadline = clock_now_ns() + DISK_LOCK_WAIT_NS;
+    enum status s;
+
+    while ((s = try_lock(o)) == ERR_BUSY && clock_now_ns() < deadline) {
+        unlock(o);
+        clock_sleep_ns(LOCK_AGAIN_NS);
+    }
+    if (s == ERR_BUSY)
+        o->made_dir = false; /* somebody else's by now */
+    return s;
+}
+
+/* Who has it, and since when: disk_room.h removes what was not used for longest. */
+static void sign(struct opening *o)
+{
+    char text[16];
+    int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
+
+    /* Only words depend on it. */
+    if (ftruncate(o->d->lock_fd, 0) != 0 || pwrite(o->d->lock_fd, text, (size_t)n, 0) != n)
+        (void)ftruncate(o->d->lock_fd, 0);
+    (void)futimens(o->d->lock_fd, NULL);
+}
+
+/* --- how large --- */
+
+static uint64_t dir_bytes(uint32_t n_extents, uint64_t extent_bytes)
+{
+    /* A page for the lock file. */
+    return disk_table_bytes(n_extents) + n_extents * extent_bytes + DISK_PAGE_BYTES;
+}
+
+static uint32_t extents_in(uint64_t n_bytes, uint64_t block_bytes)
+{
+    return n_bytes < DISK_PAGE_BYTES ? 0 : disk_extents_in(n_bytes - DISK_PAGE_BYTES, block_bytes);
+}
+
+static enum status choose_size(struct opening *o)
+{
+    const struct disk_dir_config *c = o->config;
+    struct disk_super *super = &o->d->super;
+    uint32_t n = extents_in(c->n_bytes_max, c->block_bytes);
+    uint64_t least = dir_bytes(DISK_EXTENTS_MIN, super->extent_bytes);
+    struct disk_room room = {.n_running = 0};
+    char a[32], b[32], x[32];
+
+    if (n >= DISK_EXTENTS_MIN) {
+        enum status s = disk_room_make(&room, o->root, c->path, o->name, c->n_bytes_max,
+                                       dir_bytes(n, super->extent_bytes), o->why);
+        if (s != OK)
+            return s;
+        n = extents_in(room.n_left, c->block_bytes);
+    }
+    o->d->n_removed_dirs = room.n_removed;
+    o->d->n_removed_bytes = room.n_removed_bytes;
+    super->n_extents = n;
+    if (n >= DISK_EXTENTS_MIN)
+        return OK;
+    if (room.n_running == 0)
+        return SAY(o, ERR_INVALID, "--kv-disk-bytes is %s; this model needs %s at least",
+                   size_words(a, c->n_bytes_max), size_words(b, least));
+    return SAY(o, ERR_INVALID,
+               "--kv-disk-bytes is %s for all in it, of which %u other running server%s %s %s; "
+               "this model needs %s at least: raise it, or give each server a directory of its "
+               "own",
+               size_words(a, c->n_bytes_max), room.n_running, room.n_running == 1 ? "" : "s",
+               room.n_running == 1 ? "has" : "have", size_words(b, room.n_running_bytes),
+               size_words(x, least));
+}
+
+static enum status no_space(struct opening *o, uint64_t n_asked)
+{
+    struct statvfs v;
+    char a[32], b[32];
+    uint64_t n_free = fstatvfs(o->d->data_fd, &v) == 0 ? (uint64_t)v.f_bavail * v.f_frsize : 0;
+
+    return SAY(o, ERR_IO,
+               "its file system has %s free, and --kv-disk-bytes asks for %s more: ask for less, "
+               "or free some", size_words(a, n_free), size_words(b, n_asked));
+}
+
+/* The file has n bytes then, as far as possible with room for all of them. */
+static enum status allocate(struct opening *o, int fd, const char *name, uint64_t n)
+{
+    struct stat st;
+
+    if (fstat(fd, &st) != 0 || ((uint64_t)st.st_size > n && ftruncate(fd, (off_t)n) != 0))
+        return SAY(o, ERR_IO, "cannot size %s/%s: %s", o->name, name, strerror(errno));
+    if ((uint64_t)st.st_size >= n && (uint64_t)st.st_blocks * 512 >= n)
+        return OK;
+    int r;
+    do
+        r = fallocate(fd, 0, 0, (off_t)n);
+    while (r != 0 && errno == EINTR);
+    if (r != 0 && (errno == EOPNOTSUPP || errno == ENOSYS))
+        r = ftruncate(fd, (off_t)n);
+    if (r == 0)
+        return OK;
+    uint64_t there = (uint64_t)st.st_blocks * 512;
+    if (errno == ENOSPC || errno == EDQUOT)
+        return no_space(o, n > there ? n - there : n);
+    return SAY(o, ERR_IO, "cannot give %s/%s its %llu bytes: %s", o->name, name,
+               (unsigned long long)n, strerror(errno));
+}
+
+static uint64_t file_bytes(int fd)
+{
+    struct stat st;
+
+    return fstat(fd, &st) == 0 ? (uint64_t)st.st_size : 0;
+}
+
+/* --- the table --- */
+
+static enum status read_all(int fd, uint8_t *out, uint64_t n_bytes)
+{
+    for (uint64_t at = 0; at < n_bytes;) {
+        size_t n = n_bytes - at < READ_BYTES ? n_bytes - at : READ_BYTES;
+        ssize_t r = pread(fd, out + at, n, (off_t)at);
+        if (r < 0 && errno == EINTR)
+            continue;
+        if (r <= 0)
+            return r < 0 ? ERR_IO : ERR_CORRUPT;
+        at += (uint64_t)r;
+    }
+    return OK;
+}
+
+static enum status write_page(struct opening *o, uint64_t page)
+{
+    struct disk_dir *d = o->d;
+    ssize_t r;
+
+    do
+        r = pwrite(d->table_fd, d->table + page * DISK_PAGE_BYTES, DISK_PAGE_BYTES,
+                   (off_t)(page * DISK_PAGE_BYTES));
+    while (r < 0 && errno == EINTR);
+    if (r == DISK_PAGE_BYTES)
+        return OK;
+    return SAY(o, ERR_IO, "cannot write %s/table: %s", o->name,
+               r < 0 ? strerror(errno) : "the file system is full");
+}
+
+/* Can what is there be gone on with? Else why_new says why not. */
+static void look_at_super(struct opening *o, const uint8_t *page)
+{
+    struct disk_dir *d = o->d;
+    struct disk_super before;
+    struct buf why;
+
+    buf_init(&why, sizeof d->why_new - 1);
+    if (disk_super_decode(&before, page, &why) != OK)
+        snprintf(d->why_new, sizeof d->why_new, "%s", buf_str(&why));
+    else if (memcmp(before.fingerprint, d->super.fingerprint, KV_FINGERPRINT_BYTES) != 0)
+        snprintf(d->why_new, sizeof d->why_new, "its superblock has another fingerprint");
+    else if (before.block_bytes != d->super.block_bytes ||
+             before.segment_tokens != d->super.segment_tokens)
+        snprintf(d->why_new, sizeof d->why_new, "its superblock has other sizes of blocks");
+    else
+        o->n_before = before.n_extents;
+    buf_fini(&why);
+}
+
+static enum status look_at_files(struct opening *o)
+{
+    struct disk_dir *d = o->d;
+    uint8_t *page = aligned_alloc(DISK_PAGE_BYTES, DISK_PAGE_BYTES);
+    enum status s = OK;
+
+    if (!page)
+        return SAY(o, ERR_NOMEM, "%s", "out of memory");
+    o->table_before = file_bytes(d->table_fd);
+    o->data_before = file_bytes(d->data_fd);
+    if (o->table_before > 0) {
+        s = read_all(d->table_fd, page, DISK_PAGE_BYTES);
+        if (s == OK)
+            look_at_super(o, page);
+        else if (s == ERR_CORRUPT)
+            snprintf(d->why_new, sizeof d->why_new, "its table is shorter than a superblock");
+        else
+            SAY(o, s, "cannot read %s/table: %s", o->name, strerror(errno));
+    }
+    free(page);
+    d->is_new = o->n_before == 0;
+    return s == ERR_CORRUPT ? OK : s;
+}
+
+/* Headers beyond what there is from now on are cut off before the file grows again, so what comes
+ * behind the kept ones is zero. */
+static enum status size_files(struct opening *o)
+{
+    struct disk_dir *d = o->d;
+    uint32_t n = d->super.n_extents, kept = n < o->n_before ? n : o->n_before;
+    uint64_t table_kept = kept ? disk_table_bytes(kept) : 0;
+
+    o->is_sizing = true;
+    if (d->is_new && o->data_before > 0 && ftruncate(d->data_fd, 0) != 0)
+        return SAY(o, ERR_IO, "cannot empty %s/data: %s", o->name, strerror(errno));
+    if (o->table_before > table_kept && ftruncate(d->table_fd, (off_t)table_kept) != 0)
+        return SAY(o, ERR_IO, "cannot cut %s/table: %s", o->name, strerror(errno));
+    enum status s = allocate(o, d->data_fd, "data", n * d->super.extent_bytes);
+    if (s == OK)
+        s = allocate(o, d->table_fd, "table", disk_table_bytes(n));
+    o->n_before = kept;
+    return s;
+}
+
+/* Not every file system that takes the flag takes the reads. */
+static bool try_direct(int fd, uint8_t *page)
+{
+    int flags = fcntl(fd, F_GETFL);
+
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_DIRECT) != 0)
+        return false;
+    if (pread(fd, page, DISK_PAGE_BYTES, DISK_PAGE_BYTES) == DISK_PAGE_BYTES)
+        return true;
+    (void)fcntl(fd, F_SETFL, flags);
+    return false;
+}
+
+static void choose_direct(struct disk_dir *d)
+{
+    d->is_direct = try_direct(d->table_fd, d->table) && try_direct(d->data_fd, d->table);
+    if (!d->is_direct) {
+        int flags = fcntl(d->table_fd, F_GETFL);
+        if (flags >= 0)
+            (void)fcntl(d->table_fd, F_SETFL, flags & ~O_DIRECT);
+    }
+}
+
+/* Behind the kept headers there is nothing, in their last page either. */
+static enum status load_table(struct opening *o, uint32_t n_said)
+{
+    struct disk_dir *d = o->d;
+    uint64_t n_bytes = disk_table_bytes(d->super.n_extents);
+    uint64_t used = DISK_PAGE_BYTES + (uint64_t)o->n_before * DISK_HEADER_BYTES;
+    enum status s = OK;
+
+    d->table = aligned_alloc(DISK_PAGE_BYTES, n_bytes);
+    if (!d->table)
+        return SAY(o, ERR_NOMEM, "out of memory for the table of %u extents",
+                   d->super.n_extents);
+    choose_direct(d);
+    if (read_all(d->table_fd, d->table, n_bytes) != OK)
+        return SAY(o, ERR_IO, "cannot read %s/table: %s", o->name, strerror(errno));
+    memset(d->table + used, 0, n_bytes - used);
+    if (n_said == d->super.n_extents)
+        return OK;
+    if (used % DISK_PAGE_BYTES != 0)
+        s = write_page(o, used / DISK_PAGE_BYTES);
+    disk_super_encode(d->table, &d->super);
+    return s == OK ? write_page(o, 0) : s;
+}
+
+/* --- open and close --- */
+
+/* Nothing half-made stays: what was there before keeps its size. */
+static void undo(struct opening *o)
+{
+    struct disk_dir *d = o->d;
+
+    if (o->made_dir && o->dir >= 0) {
+        (void)unlinkat(o->dir, "data", 0);
+        (void)unlinkat(o->dir, "table", 0);
+        (void)unlinkat(o->dir, "lock", 0);
+        (void)unlinkat(o->root, o->name, AT_REMOVEDIR);
+    } else if (o->is_sizing && (d->is_new || file_bytes(d->data_fd) >= o->data_before)) {
+        (void)ftruncate(d->data_fd, d->is_new ? 0 : (off_t)o->data_before);
+    }
+    free(d->table);
+    unlock(o);
+    *d = (struct disk_dir){.table = NULL};
+}
+
+enum status disk_dir_open(struct disk_dir *out, const struct disk_dir_config *config,
+                          struct buf *why)
+{
+    struct opening o = {.config = config, .root = -1, .dir = -1, .d = out, .why = why};
+
+    *out = (struct disk_dir){.table_fd = -1, .data_fd = -1, .lock_fd = -1};
+    out->super.block_bytes = config->block_bytes;
+    out->super.extent_bytes = disk_extent_bytes(config->block_bytes);
+    out->super.segment_tokens = config->segment_tokens;
+    memcpy(out->super.fingerprint, config->fingerprint, KV_FINGERPRINT_BYTES);
+    hash_hex(o.name, config->fingerprint, KV_FINGERPRINT_BYTES);
+    snprintf(o.name + 64, sizeof o.name - 64, "-v%d", DISK_FORMAT_VERSION);
+    enum status s = make_root(&o);
+    if (s == OK)
+        s = lock_all(&o);
+    if (s == OK)
+        s = choose_size(&o);
+    if (s == OK)
+        s = look_at_files(&o);
+    uint32_t n_said = o.n_before;
+    if (s == OK)
+        s = size_files(&o);
+    if (s == OK)
+        s = load_table(&o, n_said);
+    if (s != OK) {
+        undo(&o);
+        return s;
+    }
+    sign(&o);
+    close_fd(&o.dir);
+    close_fd(&o.root);
+    return OK;
+}
+
+void disk_dir_close(struct disk_dir *d)
+{
+    if (!d->table)
+        return;
+    free(d->table);
+    close_fd(&d->table_fd);
+    close_fd(&d->data_fd);
+    close_fd(&d->lock_fd);
+    *d = (struct disk_dir){.table = NULL};
+}
+
+/* --- to read only --- */
+
+static enum status open_read(int *out, const char *dir, const char *name, struct buf *why)
+{
+    char path[PATH_MAX];
+    struct stat st;
+
+    if (snprintf(path, sizeof path, "%s/%s", dir, name) >= PATH_MAX)
+        return buf_why(why, ERR_INVALID, "the path is too long");
+    *out = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (*out < 0)
+        return buf_why(why, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "%s: %s", path,
+                       strerror(errno));
+    if (fstat(*out, &st) != 0 || !S_ISREG(st.st_mode))
+        return buf_why(why, ERR_INVALID, "%s: it is no file", path);
+    return OK;
+}
+
+static enum status read_super(struct disk_dir *d, const char *dir, struct buf *why)
+{
+    uint8_t *page = aligned_alloc(DISK_PAGE_BYTES, DISK_PAGE_BYTES);
+    enum status s = page ? read_all(d->table_fd, page, DISK_PAGE_BYTES) : ERR_NOMEM;
+
+    if (s == OK)
+        s = disk_super_decode(&d->super, page, why);
+    else
+        buf_why(why, s, "%s/table: %s", dir,
+                s == ERR_CORRUPT ? "it is shorter than a superblock"
+                : s == ERR_NOMEM ? "out of memory"
+                                 : strerror(errno));
+    free(page);
+    return s;
+}
+
+/* What the superblock says is believed only as far as the file goes. */
+static enum status read_table(struct disk_dir *d, const char *dir, struct buf *why)
+{
+    uint64_t there = file_bytes(d->table_fd);
+    enum status s = read_super(d, dir, why);
+
+    if (s != OK)
+        return s;
+    uint64_t n_bytes = disk_table_bytes(d->super.n_extents);
+    if (there < n_bytes)
+        return buf_why(why, ERR_CORRUPT, "%s/table has %llu bytes, but its superblock says %llu",
+                       dir, (unsigned long long)there, (unsigned long long)n_bytes);
+    d->table = aligned_alloc(DISK_PAGE_BYTES, n_bytes);
+    if (!d->table)
+        return buf_why(why, ERR_NOMEM, "%s/table: out of memory", dir);
+    s = read_all(d->table_fd, d->table, n_bytes);
+    return s == OK ? OK : buf_why(why, s, "%s/table: it cannot be read", dir);
+}
+
+enum status disk_dir_open_to_read(struct disk_dir *out, const char *dir, struct buf *why)
+{
+    *out = (struct disk_dir){.table_fd = -1, .data_fd = -1, .lock_fd = -1};
+    enum status s = open_read(&out->table_fd, dir, "table", why);
+
+    if (s == OK)
+        s = open_read(&out->data_fd, dir, "data", why);
+    if (s == OK)
+        s = read_table(out, dir, why);
+    if (s == OK)
+        return OK;
+    close_fd(&out->table_fd);
+    close_fd(&out->data_fd);
+    free(out->table);
+    *out = (struct disk_dir){.table = NULL};
+    return s;
+}
