@@ -9,7 +9,7 @@
 
 const char *cache_tier_name(enum cache_tier t)
 {
-    static const char *const names[CACHE_N_TIERS] = {"device", "host"};
+    static const char *const names[CACHE_N_TIERS] = {"device", "host", "disk"};
 
     return names[t];
 }
@@ -100,4 +100,10 @@ void cache_reset(struct cache *c)
 {
     cache_assert_owner(c);
     store_reset(c->store);
+}
+
+uint32_t cache_erase(struct cache *c, const struct kv_key *first)
+{
+    cache_assert_owner(c);
+    return store_forget(c->store, first);
 }

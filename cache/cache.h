@@ -11,12 +11,16 @@
  * shared by all sequences that begin alike. What is evicted is decided by one policy for all
  * (replace.h).
  *
- * Tiers. A node lies in the device's memory, in host memory, or in both. What leaves the device
- * goes to the host once ("copy out once"), if there is a host tier; what is hit there comes back.
+ * Tiers. A node lies in the device's memory, in host memory, on disk, or in several of them. What
+ * leaves the device goes to the host once ("copy out once"), if there is a host tier; what is hit
+ * there comes back.
  *   - Beside a GPU host memory is pinned, and copies run on streams of their own: kernels that need
  *     what a copy brings wait for it on the device, nobody waits on the host.
  *   - A host device computes in host memory. Its tiers are two sets of blocks of one memory, and to
  *     move a node is to exchange block numbers with the other set: nothing is copied.
+ *   - To disk goes, in the background, what was used a second time or is registered, while it lies
+ *     in memory: so leaving memory never waits for a disk, and what was written survives the
+ *     process. What lies on disk only is read while its request waits (cache_seq_load()).
  *
  * A block is in exactly one state: free; cached (in the tree, no reference); in use (one reference
  * or more); in transfer. The sum is constant (design P2).
@@ -87,6 +91,7 @@ struct cache_prompt {
     const uint32_t *span_ends;  /* [n_span_ends] ascending positions, each in [1, n_ids]; a span
                                    ends before that position. Without any: one open span. */
     uint32_t n_span_ends;
+    uint32_t n_public;          /* ids in the public scope, as kv_chain_prompt() was told */
     const struct kv_key *keys;  /* [n_keys] of the closed blocks, in order */
     uint32_t n_keys;
     struct kv_chain chain;      /* the state after the last id (generated tokens go on from it) */
@@ -105,8 +110,21 @@ uint32_t cache_blocks_max(uint32_t n_ids, uint32_t n_span_ends, uint32_t n_more)
 
 /* --- lifecycle --- */
 
-enum cache_tier { CACHE_DEVICE, CACHE_HOST, CACHE_N_TIERS };
-const char *cache_tier_name(enum cache_tier t); /* "device", "host" */
+enum cache_tier { CACHE_DEVICE, CACHE_HOST, CACHE_DISK, CACHE_N_TIERS };
+const char *cache_tier_name(enum cache_tier t); /* "device", "host", "disk" */
+
+/* What is read from disk when the cache is opened. */
+enum cache_preload { CACHE_PRELOAD_NONE, CACHE_PRELOAD_REGISTERED, CACHE_PRELOAD_ALL };
+
+struct cache_disk_config {
+    const char *path;            /* NULL: no disk tier. disk_dir.h says what is made there */
+    uint64_t n_bytes;            /* of all that is there, tables included */
+    const uint8_t *fingerprint;  /* [KV_FINGERPRINT_BYTES] of all keys */
+    uint32_t min_uses;           /* what was used so often is written; 1: all at once */
+    uint64_t timeout_ns;         /* a read that takes longer is a miss */
+    enum cache_preload preload;  /* as far as half of the device's blocks */
+    bool threads_only;           /* no io_uring (tests) */
+};
 
 struct cache_config {
     struct device *device;
@@ -119,6 +137,7 @@ struct cache_config {
     double prefetch_share;       /* of the device's blocks, that waiting requests may fetch into */
     double hold_share;           /* of the device's blocks, that holds may cover */
     bool always_copy;            /* a host device too copies between tiers (tests) */
+    struct cache_disk_config disk;
     /* Seconds to compute n_new tokens behind n_cached: what a miss costs. NULL: all tokens cost the
      * same. Called on the engine thread. */
     double (*seconds)(const void *arg, uint32_t n_cached, uint32_t n_new);
@@ -133,8 +152,8 @@ const struct kv_pool *cache_pool(const struct cache *c);
 /* "contest, lru, ...": for the message about an unknown policy and for --help. */
 const char *cache_policies(void);
 
-/* Once per step, before anything is planned: completes copies that are done and ends holds whose
- * time is over. True while copies are under way: poll again soon. */
+/* Once per step, before anything is planned: completes copies, reads and writes that are done and
+ * ends holds whose time is over. True while any are under way: poll again soon. */
 bool cache_poll(struct cache *c, uint64_t now_ns);
 
 /* --- sequences --- */
@@ -150,7 +169,7 @@ void cache_seq_close(struct cache_seq *s);
 /* One more id is known (it was sampled): the sequence's cut and keys go on. */
 void cache_seq_extend(struct cache_seq *s, uint32_t id);
 
-/* Tokens at the start of the sequence whose KV lies in the cache now, in whatever tier: whole
+/* Tokens at the start of the sequence whose KV lies in memory now, on the device or the host: whole
  * blocks, then a tail that somebody left inside of one; at most all known ids but one (the last is
  * always computed: its logits are wanted). Pins nothing: weak. */
 uint32_t cache_match(const struct cache_seq *s);
@@ -169,6 +188,16 @@ void cache_seq_expect(struct cache_seq *s, uint64_t due_ns);
  * (prefetch_share, or all that could make room is due before it), so ask for no other either. On a
  * host device nothing is to be done. */
 bool cache_seq_prefetch(struct cache_seq *s);
+/* The sequence waits, and will be planned for soon: start to read what of its path lies on disk
+ * only. To be called in the order of service, in every step, until cache_seq_is_loading() is false:
+ * when all is there, a read failed or took longer than timeout_ns, or reading would take longer
+ * than computing. False: no more can be read now, so ask for no other. */
+bool cache_seq_load(struct cache_seq *s);
+/* It had better not run yet. True from its opening on, where there is a disk, until
+ * cache_seq_load() has found that nothing is to be waited for. */
+bool cache_seq_is_loading(const struct cache_seq *s);
+/* It runs although it is loading (nothing else does, say): what comes too late is computed. */
+void cache_seq_stop_loading(struct cache_seq *s);
 /* Start to spill what ranks lowest until n_blocks of the device are free or on their way out, so
  * that who comes next does not wait for a copy: at most 16 nodes a call, nothing that was fetched
  * ahead or is due about now, and of what is expected nothing that would be lost. Prefetching leaves
@@ -226,8 +255,26 @@ struct cache_tier_stats {
     const char *order;        /* policy contest: which of its orders picks now; else "" */
 };
 
+struct cache_disk_stats {
+    bool is_on, is_hung;
+    const char *io;               /* "io_uring", "threads"; "" without a disk */
+    bool is_direct;               /* O_DIRECT */
+    uint64_t extent_bytes;
+    double index_s;               /* it took to open the directory and to enter its records */
+    uint32_t n_found;             /* blocks entered then */
+    /* Those that were not, by why: disk_verdict_name() of disk_format.h; orphaned: what comes
+     * before them in their path is missing; doubled: there are two of one key. */
+    uint32_t n_torn, n_foreign, n_impossible, n_misnamed, n_orphaned, n_doubled;
+    uint64_t n_read_bytes, n_written_bytes; /* of payload, since then */
+    uint64_t n_reads_failed, n_writes_failed, n_timeouts, n_corrupt;
+    uint64_t n_not_worth;         /* sequences that computed what could be read, as that was slower */
+    uint64_t n_preloaded_blocks;
+    double read_bytes_per_s;      /* a moving mean; 0: nothing was read yet */
+};
+
 struct cache_stats {
     struct cache_tier_stats tier[CACHE_N_TIERS];
+    struct cache_disk_stats disk;
     const char *policy;
     uint64_t n_query_tokens;  /* tokens looked up at attach, by requests that had not run */
     uint64_t n_hit_tokens;    /* of those, found */
@@ -272,7 +319,12 @@ uint32_t cache_top_spans(const struct cache *c, struct cache_span *out, uint32_t
 uint32_t cache_n_available(const struct cache *c);
 /* Recount everything from scratch and ASSERT that states, references and lists agree. O(blocks). */
 void cache_check(const struct cache *c);
-/* Forget every cached block of every tier (those in use stay), and all holds. */
+/* Forget every cached block of every tier (those in use stay), and all holds. What lies on disk is
+ * overwritten. */
 void cache_reset(struct cache *c);
+/* Forget the span whose first block has this key, and all that comes behind it in any path, in
+ * every tier; on disk it is overwritten. What is in use, or on its way, goes when it is not any
+ * more. Returns the blocks of the tree that it was: 0 when there is no such span. */
+uint32_t cache_erase(struct cache *c, const struct kv_key *first);
 
 #endif

@@ -61,6 +61,9 @@ struct cache_seq {
     uint64_t n_expected_out;
     uint32_t tail_pos0, tail_n; /* where it left a tail, and of how many tokens; 0: nowhere */
     struct kv_key tail_name;
+    bool is_loading;            /* what it waits for may lie on disk */
+    bool is_reading;            /* all of that is under way, when n_load_events was so much */
+    uint64_t n_load_events;
     bool has_left;              /* something in the tree, under private keys */
     struct kv_key nonce;        /* of private keys; zero with prefix caching */
 };
@@ -131,6 +134,12 @@ static void hide_key(const struct cache_seq *s, struct kv_key *key)
 
 /* --- life --- */
 
+/* Keys that nobody else has are not for the disk. */
+static bool reads_disk(const struct cache *c)
+{
+    return c->config.disk.path && c->config.prefix_caching;
+}
+
 enum status cache_seq_open(struct cache *c, const struct cache_prompt *prompt,
                            uint32_t n_tokens_max, struct cache_seq **out)
 {
@@ -162,6 +171,7 @@ enum status cache_seq_open(struct cache *c, const struct cache_prompt *prompt,
             hide_key(s, &s->keys[i]);
     }
     s->end.node = KTREE_ROOT;
+    s->is_loading = reads_disk(c);
     c->n_seqs++;
     *out = s;
     return OK;
@@ -285,7 +295,8 @@ static void let_go(struct cache_seq *s, bool leaves)
     store_release(s->cache->store, &s->end);
     s->n_blocks = s->n_segments = s->n_tokens = s->n_slots = 0;
     s->cursor = s->end_cursor = (struct cursor){0};
-    s->is_private = s->was_prefetched = s->asked_prefetch = false;
+    s->is_private = s->was_prefetched = s->asked_prefetch = s->is_reading = false;
+    s->is_loading = reads_disk(s->cache);
 }
 
 void cache_seq_drop(struct cache_seq *s)
@@ -313,7 +324,7 @@ void cache_seq_close(struct cache_seq *s)
     }
     let_go(s, s->cache->config.prefix_caching);
     if (s->has_left && s->n_keys > 0)
-        store_forget(st, &s->keys[0]);
+        (void)store_forget(st, &s->keys[0]);
     s->cache->n_seqs--;
     free(s);
 }
@@ -447,8 +458,12 @@ uint32_t cache_seq_attach(struct cache_seq *s, uint32_t *found)
     cache_assert_owner(c);
     ASSERT(s->n_blocks == 0);
     stop_expecting(s);
-    s->use = (struct store_use){!s->has_run,
-                                miss_seconds_per_byte(s, store_match_tokens(c->store, &m))};
+    s->is_loading = false;
+    s->use = (struct store_use){
+        .is_new = !s->has_run,
+        .miss_s_per_byte = miss_seconds_per_byte(s, store_match_tokens(c->store, &m)),
+        .ids = reads_disk(c) ? s->prompt.ids : NULL, .n_ids = s->prompt.n_ids,
+        .n_public = s->prompt.n_public, .scope = s->prompt.chain.scope};
     store_attach(c->store, &m, &s->use, &s->end, s->blocks, lay);
     for (uint32_t i = 0; i < s->end.n_blocks; i++) {
         uint32_t n = cut_len(s, &s->cursor);
@@ -643,6 +658,34 @@ bool cache_seq_prefetch(struct cache_seq *s)
     return s->was_prefetched;
 }
 
+bool cache_seq_load(struct cache_seq *s)
+{
+    struct store *st = s->cache->store;
+    bool is_told = s->n_expected > 0 || s->expects_tail;
+    uint64_t n_events = store_n_load_events(st);
+
+    cache_assert_owner(s->cache);
+    if (!s->is_loading || (s->is_reading && s->n_load_events == n_events))
+        return true;
+    enum store_load_state state = store_load(st, s->keys, n_keys_to_match(s), s,
+                                             is_told ? s->due_s : STORE_NO_DUE);
+    s->n_load_events = n_events;
+    s->is_reading = state == STORE_LOADING;
+    s->is_loading = state != STORE_LOADED;
+    s->asked_prefetch |= s->is_loading;
+    return state != STORE_CANNOT_LOAD;
+}
+
+bool cache_seq_is_loading(const struct cache_seq *s)
+{
+    return s->is_loading;
+}
+
+void cache_seq_stop_loading(struct cache_seq *s)
+{
+    s->is_loading = false;
+}
+
 uint32_t cache_seq_hold(struct cache_seq *s, uint32_t n_tokens, uint64_t until_ns)
 {
     struct cursor at = {0};
@@ -656,6 +699,7 @@ uint32_t cache_seq_hold(struct cache_seq *s, uint32_t n_tokens, uint64_t until_n
         n++;
     }
     n = store_hold(s->cache->store, s->keys, n, until_ns);
+    store_save(s->cache->store, s->keys, n, &s->use);
     struct ktree_match m = store_match(s->cache->store, s->keys, n);
     return store_match_tokens(s->cache->store, &m);
 }

@@ -1,5 +1,6 @@
 /* kv_store.c - life, private blocks, paths. Moving between tiers: kv_store_move.c; what is
- * expected: kv_store_expect.c; counting and looking: kv_store_look.c. */
+ * expected: kv_store_expect.c; counting and looking: kv_store_look.c; the disk:
+ * kv_store_disk.c, kv_store_load.c, kv_store_index.c. */
 #include "cache/kv_store.h"
 
 #include <stdlib.h>
@@ -7,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/memory.h"
-#include "cache/kv_store_inner.h"
+#include "cache/kv_store_disk.h"
 
 /* What the policy remembers of nodes that left, as a share of those that can be in the tree: nodes
  * of one block are rare, so this is several times what fits (replace.h says why it matters). */
@@ -36,8 +37,8 @@ static enum status init_tier(struct store *st, enum cache_tier which, uint32_t n
 
 static enum status init_tree(struct store *st, enum replace_policy policy)
 {
-    uint64_t n_nodes = 0, bytes = st->block_bytes;
-    struct replace_config r = {.policy = policy, .n_tiers = st->n_tiers};
+    uint64_t n_nodes = st->tier[CACHE_DISK].n_blocks, bytes = st->block_bytes;
+    struct replace_config r = {.policy = policy, .n_tiers = st->n_tiers + (st->disk != NULL)};
     struct ktree_stats tree;
     enum status s;
 
@@ -45,10 +46,13 @@ static enum status init_tree(struct store *st, enum replace_policy policy)
         n_nodes += st->tier[tier].n_blocks;
         r.capacity_bytes[tier] = bytes * st->tier[tier].n_blocks;
     }
+    if (st->disk)
+        r.capacity_bytes[order_of(st, CACHE_DISK)] = bytes * disk_tier_capacity(st);
     if (n_nodes > UINT32_MAX / 2)
         return ERR_TOO_LARGE;
     r.n_entries_max = (uint32_t)((double)n_nodes * (1 + HISTORY_SHARE));
-    if ((s = ktree_create(&st->tree, (uint32_t)n_nodes, (uint32_t)n_nodes, st->n_tiers)) != OK ||
+    if ((s = ktree_create(&st->tree, (uint32_t)n_nodes, (uint32_t)n_nodes,
+                          st->disk ? CACHE_N_TIERS : st->n_tiers)) != OK ||
         (s = replace_create(&st->policy, &r)) != OK)
         return s;
     st->info = take_memory(st, n_nodes + 1, sizeof *st->info);
@@ -76,9 +80,9 @@ static enum status init_memory(struct store *st)
         st->host = device_alloc_pinned(c->device, st->block_bytes * c->n_host_blocks);
         if (!st->host)
             return ERR_NOMEM;
-        if ((s = init_transfers(st)) != OK)
-            return s;
     }
+    if (st->copies && (st->n_tiers > 1 || c->disk.path) && (s = init_transfers(st)) != OK)
+        return s;
     st->pool.n_blocks = (uint32_t)n_pool;
     st->pool.base = device_alloc(c->device, st->block_bytes * n_pool);
     if (!st->pool.base)
@@ -110,12 +114,19 @@ enum status store_create(struct store **out, const struct cache_config *config, 
     st->copies = !device_is_host(config->device) || config->always_copy;
     st->memory_bytes = sizeof *st;
     s = init_memory(st);
+    if (s == OK && config->disk.path && (s = disk_tier_open(st, why)) != OK) {
+        store_destroy(st);
+        return s; /* it has said why */
+    }
     if (s == OK)
         s = init_tree(st, policy);
+    if (s == OK && st->disk)
+        s = disk_tier_index(st, why);
     if (s != OK) {
         buf_why(why, s, "cannot allocate KV for %u blocks on the device and %u on the host, of "
-                "%zu bytes each; lower --kv-device-bytes or --kv-host-bytes",
-                config->pool.n_blocks, config->n_host_blocks, st->block_bytes);
+                "%zu bytes each, and keep the books of %u more on disk; lower --kv-device-bytes, "
+                "--kv-host-bytes or --kv-disk-bytes", config->pool.n_blocks,
+                config->n_host_blocks, st->block_bytes, st->tier[CACHE_DISK].n_blocks);
         store_destroy(st);
         return s;
     }
@@ -130,6 +141,7 @@ void store_destroy(struct store *st)
     if (st->tree)
         complete_transfers(st, true);
     ASSERT(st->n_private == 0);
+    disk_tier_close(st);
     fini_transfers(st);
     fini_expect(st);
     ktree_destroy(st->tree);
@@ -238,6 +250,7 @@ bool node_split(struct store *st, uint32_t node, uint32_t n_upper, uint32_t *upp
     up->entry = entry;
     up->n_tokens = n_upper * KV_BLOCK_TOKENS; /* only the last block of a segment may have fewer */
     up->n_tails = 0; /* children stay with the lower part */
+    low->starts_segment = false;
     up->tail_of = KTREE_NONE;
     up->n_hit_tokens = low->n_hit_tokens * up->n_tokens / low->n_tokens;
     low->n_hit_tokens -= up->n_hit_tokens;
@@ -252,7 +265,30 @@ bool node_split(struct store *st, uint32_t node, uint32_t n_upper, uint32_t *upp
     return true;
 }
 
-static double own_seconds_per_byte(const struct store *st, uint32_t node)
+uint32_t node_enter(struct store *st, const struct node_birth *b)
+{
+    uint32_t node, entry;
+
+    entry = replace_enter(st->policy, short_key(&b->keys[b->n - 1]), st->info[b->parent].entry,
+                          b->depth, b->n * st->block_bytes);
+    if (entry == REPLACE_NONE)
+        return KTREE_NONE;
+    if (ktree_add(st->tree, b->parent, b->depth, b->tier, b->keys, b->slots, b->n, &node) != OK) {
+        replace_leave(st->policy, entry);
+        return KTREE_NONE;
+    }
+    st->info[node] = (struct node_info){.entry = entry, .n_tokens = b->n_tokens, .pos0 = b->pos0,
+                                        .starts_segment = b->starts_segment,
+                                        .tail_of = KTREE_NONE, .due_is_old = true};
+    st->node_of[entry] = node;
+    /* What is computed behind what is to be forgotten goes with it. */
+    st->info[node].is_orphan = b->parent != KTREE_ROOT && st->info[b->parent].is_orphan;
+    st->n_orphans += st->info[node].is_orphan;
+    replace_expect(st->policy, entry, (int)n_expected(st, &b->keys[0]));
+    return node;
+}
+
+double own_seconds_per_byte(const struct store *st, uint32_t node)
 {
     const struct node_info *info = &st->info[node];
     double s = st->config.seconds
@@ -262,7 +298,9 @@ static double own_seconds_per_byte(const struct store *st, uint32_t node)
     return s / (double)(ktree_look(st->tree, node).n_blocks * st->block_bytes);
 }
 
-static void count_use(struct store *st, uint32_t node, const struct store_use *use, bool was_cached)
+/* n: so many of its blocks are those of the request that uses it. */
+static void count_use(struct store *st, uint32_t node, uint32_t n, const struct store_use *use,
+                      bool was_cached)
 {
     struct node_info *info = &st->info[node];
     struct replace_access access = {.was_cached = was_cached,
@@ -272,13 +310,39 @@ static void count_use(struct store *st, uint32_t node, const struct store_use *u
     replace_accessed(st->policy, info->entry, &access);
     info->n_uses++;
     info->used_ns = st->now_ns;
+    if (st->disk)
+        disk_offer(st, node, n, use, false);
 }
 
 /* --- paths --- */
 
+/* The match ends before this node of its path. */
+static void cut_match(const struct store *st, struct ktree_match *m, uint32_t node)
+{
+    struct ktree_node look = ktree_look(st->tree, node);
+
+    *m = (struct ktree_match){look.parent, ktree_look(st->tree, look.parent).n_blocks,
+                              look.n_before};
+}
+
+/* What lies on disk only is at the path's end: a parent lies in a tier as fast as its children. What
+ * is to be forgotten is found no more, though somebody may still use it. */
 struct ktree_match store_match(const struct store *st, const struct kv_key *keys, uint32_t n)
 {
-    return ktree_match(st->tree, keys, n);
+    struct ktree_match m = ktree_match(st->tree, keys, n);
+
+    for (uint32_t x = m.node; st->disk && x != KTREE_ROOT; x = m.node) {
+        struct ktree_node look = ktree_look(st->tree, x);
+
+        if (!lies_on_disk_only(&look))
+            break;
+        cut_match(st, &m, x);
+    }
+    for (uint32_t x = m.node; st->n_orphans > 0 && x != KTREE_ROOT;
+         x = ktree_look(st->tree, x).parent)
+        if (st->info[x].is_orphan)
+            cut_match(st, &m, x);
+    return m;
 }
 
 /* Of n blocks at the beginning of a node: only its last one may have fewer than a block's. */
@@ -362,6 +426,7 @@ static void take_over(struct store *st, uint32_t node)
     struct node_info *info = &st->info[node];
 
     wait_for_fetch(st, node);
+    info->from_disk = false;
     if (!info->is_prefetched)
         return;
     info->is_prefetched = false;
@@ -374,14 +439,15 @@ static void take_node(struct store *st, uint32_t node, uint32_t n, bool from_hos
 {
     struct node_info *info = &st->info[node];
     uint32_t n_tokens = tokens_of(st, node, n);
-    enum cache_tier lay = from_host || info->is_prefetched ? CACHE_HOST : CACHE_DEVICE;
+    enum cache_tier lay = info->from_disk ? CACHE_DISK
+                          : from_host || info->is_prefetched ? CACHE_HOST : CACHE_DEVICE;
 
     ktree_slots(st->tree, node, CACHE_DEVICE, blocks, n);
     take_over(st, node);
     found[lay] += n;
     if (!use->is_new)
         return;
-    count_use(st, node, use, true);
+    count_use(st, node, n, use, true);
     info->n_hit_tokens += n_tokens;
     st->tier[lay].n_hit_tokens += n_tokens;
 }
@@ -467,24 +533,16 @@ static uint32_t run_tokens(const struct store_run *run, uint32_t i, uint32_t n)
 static bool add_node(struct store *st, struct store_end *end, const struct store_run *run,
                      uint32_t i, const struct store_use *use)
 {
-    uint32_t n = run->n - i, node, entry;
+    uint32_t n = run->n - i;
+    uint32_t node = node_enter(st, &(struct node_birth){
+        .parent = end->node, .depth = run->depth, .pos0 = run->pos0 + i * KV_BLOCK_TOKENS,
+        .n_tokens = run_tokens(run, i, n), .tier = CACHE_DEVICE, .keys = run->keys + i,
+        .slots = run->blocks + i, .n = n, .starts_segment = i == 0 && run->starts_segment});
 
-    entry = replace_enter(st->policy, short_key(&run->keys[run->n - 1]), st->info[end->node].entry,
-                          run->depth, n * st->block_bytes);
-    if (entry == REPLACE_NONE)
+    if (node == KTREE_NONE)
         return false;
-    if (ktree_add(st->tree, end->node, run->depth, CACHE_DEVICE, run->keys + i, run->blocks + i, n,
-                  &node) != OK) {
-        replace_leave(st->policy, entry);
-        return false;
-    }
-    st->info[node] = (struct node_info){
-        .entry = entry, .n_tokens = run_tokens(run, i, n), .pos0 = run->pos0 + i * KV_BLOCK_TOKENS,
-        .tail_of = KTREE_NONE, .due_is_old = true};
-    st->node_of[entry] = node;
-    replace_expect(st->policy, entry, (int)n_expected(st, &run->keys[i]));
-    count_use(st, node, use, false);
-    replace_insert(st->policy, CACHE_DEVICE, entry);
+    count_use(st, node, n, use, false);
+    replace_insert(st->policy, CACHE_DEVICE, st->info[node].entry);
     move_end(st, end, node);
     return true;
 }
@@ -505,30 +563,44 @@ static bool extend_node(struct store *st, const struct store_end *end, const str
     return true;
 }
 
-/* The tree has block i of the run, in a node that lies on the host only: ours is its copy on the
- * device, equal by P1. */
-static bool place_in_child(struct store *st, struct store_end *end, uint32_t child,
-                           const struct store_run *run, uint32_t i, const struct store_use *use)
+/* How many of the node's first blocks are those of the run from i on. */
+static uint32_t n_alike(const struct store *st, uint32_t node, const struct store_run *run,
+                        uint32_t i)
 {
-    if (ktree_look(st->tree, child).n_blocks > 1 && !node_split(st, child, 1, &child))
+    uint32_t n = ktree_look(st->tree, node).n_blocks, k = 1;
+
+    while (k < n && i + k < run->n &&
+           memcmp(ktree_key_at(st->tree, node, k), &run->keys[i + k], sizeof *run->keys) == 0)
+        k++;
+    return k;
+}
+
+/* The tree has *n blocks of the run from i on, in a node that lies on the host or on disk only: ours
+ * are its copies on the device, equal by P1. */
+static bool place_in_child(struct store *st, struct store_end *end, uint32_t child,
+                           const struct store_run *run, uint32_t i, const struct store_use *use,
+                           uint32_t *n)
+{
+    *n = n_alike(st, child, run, i);
+    if (ktree_look(st->tree, child).n_blocks > *n && !node_split(st, child, *n, &child))
         return false;
     ktree_place(st->tree, child, CACHE_DEVICE, &run->blocks[i]);
-    count_use(st, child, use, false);
+    count_use(st, child, *n, use, false);
     replace_insert(st->policy, CACHE_DEVICE, st->info[child].entry);
     move_end(st, end, child);
-    st->n_private--;
+    st->n_private -= *n;
     return true;
 }
 
-/* Step over block i of the run where the tree has it or has something else in its place. Sets *done
- * when block i is dealt with; false: it cannot be. */
+/* Step over block i of the run where the tree has it or has something else in its place. *n: so many
+ * blocks from i on are dealt with; false: they cannot be. */
 static bool meet_tree(struct store *st, struct store_end *end, const struct store_run *run,
-                      uint32_t i, const struct store_use *use, bool *done)
+                      uint32_t i, const struct store_use *use, uint32_t *n)
 {
     struct ktree_node look = ktree_look(st->tree, end->node);
     uint32_t at = end->n_blocks - look.n_before, child, slots[NODE_N_BLOCKS_MAX];
 
-    *done = true;
+    *n = 1;
     if (at < look.n_blocks) {
         const struct kv_key *key = ktree_key_at(st->tree, end->node, at);
 
@@ -543,15 +615,15 @@ static bool meet_tree(struct store *st, struct store_end *end, const struct stor
         move_end(st, end, child);
     }
     child = ktree_find(st->tree, &run->keys[i]);
-    *done = child != KTREE_NONE;
-    if (!*done)
+    *n = child != KTREE_NONE;
+    if (*n == 0)
         return true;
     look = ktree_look(st->tree, child);
     if (look.parent != end->node)
         return false;
     if (!lies_in(&look, CACHE_DEVICE))
-        return place_in_child(st, end, child, run, i, use);
-    count_use(st, child, use, false);
+        return place_in_child(st, end, child, run, i, use, n);
+    count_use(st, child, n_alike(st, child, run, i), use, false);
     move_end(st, end, child);
     take_over(st, child); /* it may be on its way, for somebody who waits */
     ktree_slots(st->tree, child, CACHE_DEVICE, slots, 1);
@@ -565,21 +637,23 @@ static bool can_extend(const struct store *st, const struct store_end *end,
 {
     struct ktree_node look = ktree_look(st->tree, end->node);
 
+    /* What is being written keeps its blocks: a unit knows it by their keys. */
     return end->node != KTREE_ROOT && look.n_children == 0 && look.tiers == 1u << CACHE_DEVICE &&
-           (i > 0 || !run->starts_segment);
+           (i > 0 || !run->starts_segment) && !st->info[end->node].is_offered &&
+           !st->info[end->node].is_writing;
 }
 
 uint32_t store_append(struct store *st, struct store_end *end, const struct store_run *run,
                       const struct store_use *use)
 {
-    bool done;
+    uint32_t n;
 
     ASSERT(run->n > 0 && run->n <= NODE_N_BLOCKS_MAX);
-    for (uint32_t i = 0; i < run->n; i++, end->n_blocks++) {
+    for (uint32_t i = 0; i < run->n; i += n, end->n_blocks += n) {
         climb(st, end);
-        if (!meet_tree(st, end, run, i, use, &done))
+        if (!meet_tree(st, end, run, i, use, &n))
             return i;
-        if (done)
+        if (n > 0)
             continue;
         if (can_extend(st, end, run, i) ? !extend_node(st, end, run, i)
                                         : !add_node(st, end, run, i, use))
@@ -598,6 +672,7 @@ bool store_leave_tail(struct store *st, struct store_end *end, const struct kv_k
                       const struct store_use *use)
 {
     struct store_run run = {key, &block, 1, pos0, n_tokens, depth, true};
+    struct store_use unnamed = {.is_new = use->is_new, .miss_s_per_byte = use->miss_s_per_byte};
     struct store_end at;
 
     climb(st, end);
@@ -608,7 +683,7 @@ bool store_leave_tail(struct store *st, struct store_end *end, const struct kv_k
         return false;
     at = *end;
     node_pin(st, at.node); /* add_node() moves a pin of ours */
-    if (!add_node(st, &at, &run, 0, use)) {
+    if (!add_node(st, &at, &run, 0, &unnamed)) { /* it is not for the disk */
         node_unpin(st, at.node);
         return false;
     }
@@ -652,7 +727,7 @@ bool store_take_tail(struct store *st, uint32_t node, const struct store_use *us
     look = ktree_look(st->tree, node);
     ktree_slots(st->tree, node, CACHE_DEVICE, block, 1);
     if (use->is_new) {
-        count_use(st, node, use, true);
+        count_use(st, node, 1, use, true);
         st->tier[*lay].n_hit_tokens += n_tokens;
     }
     if (lies_in(&look, CACHE_HOST)) {
@@ -677,7 +752,9 @@ bool store_poll(struct store *st, uint64_t now_ns)
     st->now_ns = now_ns;
     replace_time(st->policy, store_now_s(st));
     complete_transfers(st, false);
+    if (st->disk)
+        disk_tier_poll(st);
     forget_orphans(st);
     end_holds(st, now_ns);
-    return st->n_transfers > 0;
+    return st->n_transfers > 0 || (st->disk && disk_tier_is_busy(st));
 }

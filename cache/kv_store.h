@@ -53,9 +53,14 @@ struct store_end {
 struct store_use {
     bool is_new;            /* it had not run yet; else it comes back after a preemption */
     double miss_s_per_byte; /* T(cached, new) / bytes of new */
+    /* What a record on disk says of its blocks. */
+    const uint32_t *ids;    /* [n_ids] from position 0 on, as far as they are known */
+    uint32_t n_ids;
+    uint32_t n_public;      /* of them in the public scope: registered */
+    struct kv_scope scope;  /* of the others */
 };
 
-/* The longest path of keys [n] in any tier; weak. */
+/* The longest path of keys [n] in memory, on the device or the host; weak. */
 struct ktree_match store_match(const struct store *st, const struct kv_key *keys, uint32_t n);
 /* Tokens of its blocks. */
 uint32_t store_match_tokens(const struct store *st, const struct ktree_match *m);
@@ -132,14 +137,28 @@ uint64_t store_n_expected_out(const struct store *st);
 /* Who waited for it does not any more, and did not use it: its share is another's. */
 void store_forget_prefetch(struct store *st, const struct ktree_match *m,
                            const struct kv_key *tail);
+/* What of the path lies on disk only is to be read, for `owner` who waits. Reads of one path are
+ * begun together, from its beginning. */
+enum store_load_state {
+    STORE_LOADED,      /* nothing is, or it is not worth while */
+    STORE_LOADING,     /* all that is worth while is under way */
+    STORE_CANNOT_LOAD  /* some of it must wait for room, or for others */
+};
+enum store_load_state store_load(struct store *st, const struct kv_key *keys, uint32_t n,
+                                 const void *owner, double due_s);
+/* Counts up when store_load() may have another answer. */
+uint64_t store_n_load_events(const struct store *st);
+/* What the tree has of keys [n] is written to disk without waiting for its second use. */
+void store_save(struct store *st, const struct kv_key *keys, uint32_t n,
+                const struct store_use *use);
 /* Spill until n_blocks of the device are free or on their way out. */
 void store_spill_ahead(struct store *st, uint32_t n_blocks);
 /* What the tree has of the path, keys [n], is expected until then. Returns how many blocks are. */
 uint32_t store_hold(struct store *st, const struct kv_key *keys, uint32_t n, uint64_t until_ns);
 
-/* Without prefix caching: what begins with this key was one sequence's, which is no more. It leaves
- * all tiers, at once or when its copies are done. */
-void store_forget(struct store *st, const struct kv_key *first);
+/* What begins with this key leaves all tiers, at once or when its copies are done and nobody uses it
+ * any more: it was one sequence's, which is no more, or somebody wants it gone. Returns its blocks. */
+uint32_t store_forget(struct store *st, const struct kv_key *first);
 
 /* --- every step, and watching --- */
 

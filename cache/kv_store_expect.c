@@ -137,16 +137,16 @@ bool store_prefetches(const struct store *st)
     return st->n_tiers > 1 && st->copies;
 }
 
-/* Room for n_blocks beside the reserve, without pushing out what is due before due_s, or what lives
- * longer than until then anyway: that would have to be fetched again in its turn. */
-static bool make_prefetch_room(struct store *st, uint32_t n_blocks, double due_s)
+uint32_t prefetch_limit(const struct store *st)
 {
-    uint32_t limit = (uint32_t)(st->config.prefetch_share * st->config.pool.n_blocks);
+    return (uint32_t)(st->config.prefetch_share * st->config.pool.n_blocks);
+}
+
+bool make_room_ahead(struct store *st, uint32_t n_blocks, double due_s)
+{
     bool is_early = due_s != STORE_NO_DUE &&
                     due_s - store_now_s(st) > replace_survival_s(st->policy, CACHE_DEVICE);
 
-    if (st->n_prefetched + n_blocks > limit)
-        return false;
     while (st->tier[CACHE_DEVICE].n_free + n_spilling(st) < n_blocks + st->n_reserve) {
         uint32_t victim = replace_peek(st->policy, CACHE_DEVICE);
 
@@ -163,12 +163,13 @@ static bool prefetch_node(struct store *st, uint32_t node, uint32_t end, double 
     uint32_t entry = st->info[end].entry;
 
     replace_pin(st->policy, CACHE_HOST, entry);
-    bool done = make_prefetch_room(st, ktree_look(st->tree, node).n_blocks, due_s) &&
+    uint32_t n = ktree_look(st->tree, node).n_blocks;
+    bool done = st->n_prefetched + n <= prefetch_limit(st) && make_room_ahead(st, n, due_s) &&
                 fetch_node(st, node);
     replace_unpin(st->policy, CACHE_HOST, entry);
     if (done) {
         st->info[node].is_prefetched = true;
-        st->n_prefetched += ktree_look(st->tree, node).n_blocks;
+        st->n_prefetched += n;
     }
     return done;
 }

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "cache/kv_store_inner.h"
+#include "cache/kv_store_disk.h"
 
 static uint32_t n_fetching(const struct store *st)
 {
@@ -11,7 +11,7 @@ static uint32_t n_fetching(const struct store *st)
 
     for (uint32_t i = 0; i < st->n_transfers; i++) {
         const struct transfer *t = &st->transfers[(st->first_transfer + i) % N_TRANSFERS];
-        n += t->is_fetch ? t->n_held : 0;
+        n += is_inward(t->kind) ? t->n_held : 0;
     }
     return n;
 }
@@ -22,8 +22,8 @@ static void tier_stats(const struct store *st, enum cache_tier which,
     const struct store_tier *t = &st->tier[which];
     struct replace_stats policy = {.order = ""};
 
-    if (which < st->n_tiers)
-        replace_stats(st->policy, which, &policy);
+    if (t->n_blocks > 0)
+        replace_stats(st->policy, order_of(st, which), &policy);
     *out = (struct cache_tier_stats){
         .n_blocks = t->n_blocks, .n_free = t->n_free, .n_in_transfer = t->n_in_transfer,
         .n_nodes = policy.n_entries, .n_hit_tokens = t->n_hit_tokens,
@@ -31,8 +31,10 @@ static void tier_stats(const struct store *st, enum cache_tier which,
     if (which == CACHE_DEVICE) {
         out->n_cached = tree->n_blocks_in[which] - tree->n_blocks_active;
         out->n_in_use = st->n_private + tree->n_blocks_active - n_fetching(st);
-    } else if (which < st->n_tiers) {
+    } else if (which == CACHE_HOST && t->n_blocks > 0) {
         out->n_cached = tree->n_blocks_in[which] - t->n_in_transfer;
+    } else if (which == CACHE_DISK && t->n_blocks > 0) {
+        out->n_cached = tree->n_blocks_in[which]; /* what is written or cleared is in no tree */
     }
     out->n_leaked = t->n_blocks - out->n_free - out->n_cached - out->n_in_use -
                     out->n_in_transfer;
@@ -45,6 +47,10 @@ void store_stats(const struct store *st, struct cache_stats *out)
     ktree_stats(st->tree, &tree);
     for (enum cache_tier t = 0; t < CACHE_N_TIERS; t++)
         tier_stats(st, t, &tree, &out->tier[t]);
+    if (st->disk)
+        disk_tier_stats(st, &out->disk);
+    else
+        out->disk.io = "";
     out->n_nodes = tree.n_nodes;
     out->n_copies_failed = st->n_copies_failed;
     out->n_spilled_ahead = st->n_spilled_ahead;
@@ -94,9 +100,16 @@ static void check_node(const struct store *st, uint32_t node)
 
     ASSERT(st->node_of[info->entry] == node);
     ASSERT(look.parent == KTREE_ROOT || st->info[look.parent].entry != info->entry);
-    for (uint32_t tier = 0; tier < st->n_tiers; tier++)
-        ASSERT(replace_in_tier(st->policy, tier, info->entry) ==
-               lies_in(&look, (enum cache_tier)tier));
+    for (enum cache_tier tier = 0; tier < CACHE_N_TIERS; tier++)
+        ASSERT(st->tier[tier].n_blocks > 0
+                   ? replace_in_tier(st->policy, order_of(st, tier), info->entry) ==
+                         lies_in(&look, tier)
+                   : !lies_in(&look, tier));
+    if (lies_in(&look, CACHE_DISK) && look.parent != KTREE_ROOT) {
+        struct ktree_node parent = ktree_look(st->tree, look.parent);
+        ASSERT(lies_in(&parent, CACHE_DISK));
+    }
+    ASSERT(!info->from_disk || !lies_on_disk_only(&look));
     ASSERT(look.n_pins == 0 || lies_in(&look, CACHE_DEVICE));
     ASSERT(info->n_tokens <= look.n_blocks * KV_BLOCK_TOKENS &&
            info->n_tokens > (look.n_blocks - 1) * KV_BLOCK_TOKENS);
@@ -113,13 +126,13 @@ static void check_node(const struct store *st, uint32_t node)
            n_expected(st, ktree_key_at(st->tree, node, 0)));
     ASSERT(!is_held(st, ktree_key_at(st->tree, node, 0)) ||
            replace_due_s(st->policy, info->entry) == 0);
-    ASSERT(!info->is_orphan || look.n_pins == 0 || is_moving(st, node));
 }
 
 void store_check(const struct store *st)
 {
-    uint32_t n_ids = st->pool.n_blocks > st->config.n_host_blocks ? st->pool.n_blocks
-                                                                  : st->config.n_host_blocks;
+    uint32_t n_ids = st->pool.n_blocks;
+    for (enum cache_tier t = 0; t < CACHE_N_TIERS; t++)
+        n_ids = st->tier[t].n_blocks > n_ids ? st->tier[t].n_blocks : n_ids;
     uint8_t *seen = calloc(n_ids ? n_ids : 1, 1);
     struct cache_stats stats;
     uint32_t n_spilling = st->tier[CACHE_DEVICE].n_in_transfer - n_fetching(st);
@@ -131,6 +144,11 @@ void store_check(const struct store *st)
         if (st->copies) /* another memory: numbers of its own */
             memset(seen, 0, n_ids);
         ASSERT(check_places(st, CACHE_HOST, seen, n_ids) == 0);
+    }
+    if (st->disk) {
+        memset(seen, 0, n_ids);
+        ASSERT(check_places(st, CACHE_DISK, seen, n_ids) == st->tier[CACHE_DISK].n_in_transfer);
+        disk_tier_check(st);
     }
     free(seen);
     for (enum cache_tier t = 0; t < CACHE_N_TIERS; t++) {
@@ -182,7 +200,7 @@ static void measure_span(const struct store *st, uint32_t first, struct cache_sp
         out->n_nodes++;
         out->n_blocks += look.n_blocks;
         out->n_tokens += info->n_tokens;
-        for (uint32_t tier = 0; tier < st->n_tiers; tier++)
+        for (uint32_t tier = 0; tier < CACHE_N_TIERS; tier++)
             out->n_blocks_in[tier] += lies_in(&look, (enum cache_tier)tier) ? look.n_blocks : 0;
         out->n_hit_tokens += info->n_hit_tokens;
         out->in_use |= ktree_is_active(st->tree, x);

@@ -1,4 +1,5 @@
-/* kv_store_move.c - between tiers: making room, spilling, fetching, and the copies under way.
+/* kv_store_move.c - between tiers of memory: making room, spilling, fetching, and the copies under
+ * way.
  *
  * Ordering, where tiers are different memories. Kernels run on the compute stream, spills on
  * copy-out, fetches on copy-in.
@@ -12,7 +13,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "cache/kv_store_inner.h"
+#include "cache/kv_store_disk.h"
 
 /* Of one call; and what is due within this time is not spilled ahead. */
 #define SPILL_AHEAD_NODES_MAX 16
@@ -36,9 +37,9 @@ void fini_transfers(struct store *st)
         device_event_destroy(st->config.device, st->transfers[i].event);
 }
 
-static struct stream *stream_of(const struct store *st, bool is_fetch)
+static struct stream *stream_of(const struct store *st, enum transfer_kind kind)
 {
-    return device_stream(st->config.device, is_fetch ? DEVICE_COPY_IN : DEVICE_COPY_OUT);
+    return device_stream(st->config.device, is_inward(kind) ? DEVICE_COPY_IN : DEVICE_COPY_OUT);
 }
 
 static struct transfer *transfer_at(struct store *st, uint32_t i)
@@ -58,7 +59,8 @@ bool is_moving(const struct store *st, uint32_t node)
 {
     uint64_t n_done = st->n_transfers_ever - st->n_transfers;
 
-    return st->info[node].fetch_no > n_done || st->info[node].spill_no > n_done;
+    return st->info[node].fetch_no > n_done || st->info[node].spill_no > n_done ||
+           st->info[node].is_writing || st->info[node].is_reading;
 }
 
 /* What comes on the stream from now on waits for the transfer; should the device not take that, the
@@ -94,13 +96,27 @@ static void complete_first(struct store *st)
     struct transfer *t = transfer_at(st, 0);
     uint32_t entry = st->info[t->node].entry;
 
-    replace_unpin(st->policy, CACHE_HOST, entry);
-    if (t->is_fetch) {
+    switch (t->kind) {
+    case TRANSFER_FETCH:
+        replace_unpin(st->policy, CACHE_HOST, entry);
         node_unpin(st, t->node);
         st->tier[CACHE_DEVICE].n_in_transfer -= t->n_held;
-    } else {
+        break;
+    case TRANSFER_SPILL:
+        replace_unpin(st->policy, CACHE_HOST, entry);
         release_blocks(st, t);
         st->tier[CACHE_HOST].n_in_transfer -= t->n;
+        break;
+    case TRANSFER_LOAD:
+        node_unpin(st, t->node);
+        st->tier[CACHE_DEVICE].n_in_transfer -= t->n_held;
+        disk_give_slots(st->disk->disk, t->memory_blocks, t->n);
+        st->disk->n_load_events++;
+        break;
+    case TRANSFER_SAVE:
+        node_unpin(st, t->node);
+        unit_saved(st, t->memory_blocks);
+        break;
     }
     st->first_transfer = (st->first_transfer + 1) % N_TRANSFERS;
     st->n_transfers--;
@@ -122,14 +138,16 @@ void complete_transfers(struct store *st, bool all)
     }
 }
 
-/* Copy n blocks between the device's pool and host memory. */
-static enum status copy_blocks(struct store *st, bool is_fetch, const uint32_t *device_blocks,
-                               const uint32_t *host_blocks, uint32_t n)
+/* Copy n blocks between the device's pool and host memory or staging. */
+static enum status copy_blocks(struct store *st, enum transfer_kind kind,
+                               const uint32_t *device_blocks, const uint32_t *memory_blocks,
+                               uint32_t n)
 {
     struct device *d = st->config.device;
-    struct stream *s = stream_of(st, is_fetch);
-    unsigned char *pool = st->pool.base;
-    size_t bytes = st->block_bytes;
+    struct stream *s = stream_of(st, kind);
+    bool is_staged = kind == TRANSFER_LOAD || kind == TRANSFER_SAVE;
+    unsigned char *pool = st->pool.base, *memory = is_staged ? st->disk->staging : st->host;
+    size_t bytes = st->block_bytes, stride = is_staged ? st->disk->extent_bytes : bytes;
     enum status status;
 
     status = device_event_record(d, st->compute_done, device_stream(d, DEVICE_COMPUTE));
@@ -137,17 +155,16 @@ static enum status copy_blocks(struct store *st, bool is_fetch, const uint32_t *
         status = device_event_order(d, st->compute_done, s);
     for (uint32_t i = 0; status == OK && i < n; i++) {
         unsigned char *device = pool + device_blocks[i] * bytes;
-        unsigned char *host = st->host + host_blocks[i] * bytes;
-        status = is_fetch ? device_upload_async(d, s, device, host, bytes)
-                          : device_download_async(d, s, host, device, bytes);
+        unsigned char *host = memory + memory_blocks[i] * stride;
+        status = is_inward(kind) ? device_upload_async(d, s, device, host, bytes)
+                                 : device_download_async(d, s, host, device, bytes);
     }
     return status;
 }
 
-/* Start a transfer of the node; it is entered as the youngest. */
-static enum status start_transfer(struct store *st, bool is_fetch, uint32_t node,
-                                  const uint32_t *device_blocks, const uint32_t *host_blocks,
-                                  uint32_t n)
+enum status start_transfer(struct store *st, enum transfer_kind kind, uint32_t node,
+                           const uint32_t *device_blocks, const uint32_t *memory_blocks,
+                           uint32_t n)
 {
     struct transfer *t;
     enum status s;
@@ -157,23 +174,24 @@ static enum status start_transfer(struct store *st, bool is_fetch, uint32_t node
             st->n_copies_failed++;
         complete_first(st);
     }
-    s = copy_blocks(st, is_fetch, device_blocks, host_blocks, n);
+    s = copy_blocks(st, kind, device_blocks, memory_blocks, n);
     t = transfer_at(st, st->n_transfers);
     if (s == OK)
-        s = device_event_record(st->config.device, t->event, stream_of(st, is_fetch));
+        s = device_event_record(st->config.device, t->event, stream_of(st, kind));
     if (s != OK) {
         st->n_copies_failed++;
         /* None of it may be under way: the blocks go back. A dead device copies nothing. */
-        return device_stream_wait(st->config.device, stream_of(st, is_fetch)) == OK ? s
-                                                                                    : ERR_INTERNAL;
+        return device_stream_wait(st->config.device, stream_of(st, kind)) == OK ? s : ERR_INTERNAL;
     }
-    t->is_fetch = is_fetch;
+    t->kind = kind;
     t->node = node;
-    t->n = t->n_held = n;
+    t->n = n;
+    t->n_held = kind == TRANSFER_SAVE ? 0 : n; /* that one leaves them where they are */
     memcpy(t->device_blocks, device_blocks, n * sizeof *device_blocks);
+    memcpy(t->memory_blocks, memory_blocks, n * sizeof *memory_blocks);
     t->no = ++st->n_transfers_ever;
     st->n_transfers++;
-    st->tier[CACHE_DEVICE].n_in_transfer += n;
+    st->tier[CACHE_DEVICE].n_in_transfer += t->n_held;
     return OK;
 }
 
@@ -188,6 +206,13 @@ static void count_lost(struct store *st, uint32_t node, enum cache_tier tier)
         st->n_expected_lost += look.n_blocks;
 }
 
+/* What was read from disk and leaves memory without having been used was read in vain. */
+static void look_gone_to_disk(struct store *st, uint32_t node, enum cache_tier tier)
+{
+    if ((ktree_look(st->tree, node).tiers & ~(1u << CACHE_DISK)) == 1u << tier)
+        st->info[node].from_disk = false;
+}
+
 /* It has been taken out of the host's order. */
 static void leave_host(struct store *st, uint32_t node)
 {
@@ -200,6 +225,7 @@ static void leave_host(struct store *st, uint32_t node)
         tier_push(host, slots[i]);
     host->n_evicted += n;
     count_lost(st, node, CACHE_HOST);
+    look_gone_to_disk(st, node, CACHE_HOST);
     if (ktree_leave(st->tree, node, CACHE_HOST))
         node_left(st, node, entry);
 }
@@ -214,9 +240,7 @@ static bool evict_from_host(struct store *st)
     return true;
 }
 
-/* Room on the host for n blocks of an entry, unless what lies there is worth more. What others hang
- * below must come in. */
-static bool make_host_room(struct store *st, uint32_t entry, uint32_t n, bool must)
+bool make_host_room(struct store *st, uint32_t entry, uint32_t n, bool must)
 {
     while (st->tier[CACHE_HOST].n_free < n)
         if ((!must && !replace_admits(st->policy, CACHE_HOST, entry)) || !evict_from_host(st))
@@ -224,14 +248,28 @@ static bool make_host_room(struct store *st, uint32_t entry, uint32_t n, bool mu
     return true;
 }
 
-/* All that hangs below the node lies on the host only, and would hang in the air. */
+/* A child that lies on the host, or KTREE_NONE. */
+static uint32_t child_on_host(const struct store *st, uint32_t node)
+{
+    uint32_t child = ktree_first_child(st->tree, node);
+
+    while (child != KTREE_NONE) {
+        struct ktree_node look = ktree_look(st->tree, child);
+        if (lies_in(&look, CACHE_HOST))
+            break;
+        child = ktree_next_sibling(st->tree, child);
+    }
+    return child;
+}
+
+/* What hangs below the node on the host would be faster than it: it leaves the host. */
 static void drop_below(struct store *st, uint32_t node)
 {
     uint32_t x = node, child;
 
     complete_transfers(st, true);
     for (;;) {
-        while ((child = ktree_first_child(st->tree, x)) != KTREE_NONE)
+        while ((child = child_on_host(st, x)) != KTREE_NONE)
             x = child;
         if (x == node)
             return;
@@ -260,7 +298,7 @@ static bool copy_out(struct store *st, uint32_t node, const uint32_t *slots, uin
 
     for (uint32_t i = 0; i < n; i++)
         to[i] = tier_pop(host);
-    if (start_transfer(st, false, node, slots, to, n) != OK) {
+    if (start_transfer(st, TRANSFER_SPILL, node, slots, to, n) != OK) {
         for (uint32_t i = n; i-- > 0;)
             tier_push(host, to[i]);
         return false;
@@ -273,11 +311,11 @@ static bool copy_out(struct store *st, uint32_t node, const uint32_t *slots, uin
     return true;
 }
 
-/* The victim's KV goes to the host. False: it does not; the caller frees its blocks. */
-static bool spill(struct store *st, uint32_t node, const struct replace_victim *victim,
-                  const uint32_t *slots, uint32_t n)
+/* The node's KV goes to the host. False: it does not; the caller frees its blocks. */
+static bool spill(struct store *st, uint32_t node, const uint32_t *slots, uint32_t n)
 {
-    if (st->n_tiers < 2 || !make_host_room(st, victim->id, n, victim->has_below))
+    if (st->n_tiers < 2 || !make_host_room(st, st->info[node].entry, n,
+                                           child_on_host(st, node) != KTREE_NONE))
         return false;
     if (st->copies) {
         if (!copy_out(st, node, slots, n))
@@ -302,6 +340,7 @@ static void forget_on_device(struct store *st, uint32_t node)
     st->tier[CACHE_DEVICE].n_evicted += n;
     st->n_expected_out += replace_n_expected(st->policy, entry) > 0;
     count_lost(st, node, CACHE_DEVICE);
+    look_gone_to_disk(st, node, CACHE_DEVICE);
     if (ktree_leave(st->tree, node, CACHE_DEVICE))
         node_left(st, node, entry);
 }
@@ -323,13 +362,16 @@ bool evict_from_device(struct store *st)
 
     if (replace_evict(st->policy, CACHE_DEVICE, &victim) != OK)
         return false;
-    uint32_t node = st->node_of[victim.id], n = ktree_look(st->tree, node).n_blocks;
-    ktree_slots(st->tree, node, CACHE_DEVICE, slots, n);
-    if (!victim.has_copy && spill(st, node, &victim, slots, n)) {
+    uint32_t node = st->node_of[victim.id];
+    struct ktree_node look = ktree_look(st->tree, node);
+    ktree_slots(st->tree, node, CACHE_DEVICE, slots, look.n_blocks);
+    /* A copy on disk is no reason not to have a faster one. */
+    bool is_on_host = lies_in(&look, CACHE_HOST);
+    if (!is_on_host && spill(st, node, slots, look.n_blocks)) {
         forget_on_device(st, node);
         return true;
     }
-    if (!victim.has_copy && victim.has_below)
+    if (!is_on_host && victim.has_below)
         drop_below(st, node);
     leave_device(st, node);
     return true;
@@ -341,7 +383,7 @@ uint32_t n_spilling(const struct store *st)
 
     for (uint32_t i = 0; i < st->n_transfers; i++) {
         const struct transfer *t = &st->transfers[(st->first_transfer + i) % N_TRANSFERS];
-        n += t->is_fetch ? 0 : t->n_held;
+        n += t->kind == TRANSFER_SPILL ? t->n_held : 0;
     }
     return n;
 }
@@ -386,10 +428,10 @@ static bool reap_spill(struct store *st)
     for (uint32_t i = 0; i < st->n_transfers; i++) {
         struct transfer *t = transfer_at(st, i);
 
-        if (t->is_fetch || t->n_held == 0)
+        if (t->kind != TRANSFER_SPILL || t->n_held == 0)
             continue;
         order_behind(st, t, device_stream(st->config.device, DEVICE_COMPUTE));
-        order_behind(st, t, stream_of(st, true));
+        order_behind(st, t, stream_of(st, TRANSFER_FETCH));
         release_blocks(st, t);
         return true;
     }
@@ -408,20 +450,34 @@ bool make_device_room(struct store *st, uint32_t n)
     return true;
 }
 
+static void copy_evicted(const struct store *st, uint64_t out[CACHE_N_TIERS])
+{
+    for (uint32_t tier = 0; tier < CACHE_N_TIERS; tier++)
+        out[tier] = st->tier[tier].n_evicted;
+}
+
+/* Nothing had to make room. */
+static void restore_evicted(struct store *st, const uint64_t n_evicted[CACHE_N_TIERS])
+{
+    for (uint32_t tier = 0; tier < CACHE_N_TIERS; tier++)
+        st->tier[tier].n_evicted = n_evicted[tier];
+}
+
 void store_reset(struct store *st)
 {
-    uint64_t n_evicted[CACHE_N_TIERS] = {st->tier[0].n_evicted, st->tier[1].n_evicted};
-    uint64_t n_lost = st->n_expected_lost;
+    uint64_t n_evicted[CACHE_N_TIERS], n_lost = st->n_expected_lost;
     struct replace_victim victim;
 
+    copy_evicted(st, n_evicted);
     complete_transfers(st, true);
     drop_holds(st);
+    if (st->disk)
+        disk_tier_reset(st);
     while (st->n_tiers > 1 && evict_from_host(st)) {
     }
     while (replace_evict(st->policy, CACHE_DEVICE, &victim) == OK)
         leave_device(st, st->node_of[victim.id]);
-    for (uint32_t tier = 0; tier < CACHE_N_TIERS; tier++) /* nothing had to make room */
-        st->tier[tier].n_evicted = n_evicted[tier];
+    restore_evicted(st, n_evicted);
     st->n_expected_lost = n_lost;
 }
 
@@ -432,25 +488,31 @@ static void forget_node(struct store *st, uint32_t node)
 {
     struct ktree_node look = ktree_look(st->tree, node);
     uint32_t entry = st->info[node].entry;
-    uint64_t n_evicted[CACHE_N_TIERS] = {st->tier[0].n_evicted, st->tier[1].n_evicted};
-    bool has_copy = lies_in(&look, CACHE_HOST);
+    uint64_t n_evicted[CACHE_N_TIERS];
 
+    copy_evicted(st, n_evicted);
+    if (lies_in(&look, CACHE_DISK) && leave_disk(st, node, true))
+        return;
     if (lies_in(&look, CACHE_DEVICE)) {
         replace_remove(st->policy, CACHE_DEVICE, entry);
         leave_device(st, node);
     }
-    if (has_copy) {
+    if (lies_in(&look, CACHE_HOST)) {
         replace_remove(st->policy, CACHE_HOST, entry);
         leave_host(st, node);
     }
-    for (uint32_t tier = 0; tier < CACHE_N_TIERS; tier++) /* nothing had to make room */
-        st->tier[tier].n_evicted = n_evicted[tier];
+    restore_evicted(st, n_evicted);
+}
+
+static bool is_in_use(const struct store *st, uint32_t node)
+{
+    return is_moving(st, node) || ktree_look(st->tree, node).n_pins > 0;
 }
 
 /* The orphan, and those above that have no other child, as far as nothing moves. */
 static void forget_upwards(struct store *st, uint32_t node)
 {
-    while (node != KTREE_ROOT && st->info[node].is_orphan && !is_moving(st, node) &&
+    while (node != KTREE_ROOT && st->info[node].is_orphan && !is_in_use(st, node) &&
            ktree_look(st->tree, node).n_children == 0) {
         uint32_t parent = ktree_look(st->tree, node).parent;
 
@@ -468,22 +530,28 @@ void forget_orphans(struct store *st)
     }
 }
 
-void store_forget(struct store *st, const struct kv_key *first)
+uint32_t store_forget(struct store *st, const struct kv_key *first)
 {
-    uint32_t top = ktree_find(st->tree, first);
+    uint32_t top = ktree_find(st->tree, first), n_blocks = 0;
 
     if (top == KTREE_NONE)
-        return;
+        return 0;
     for (uint32_t x = top; x != KTREE_NONE; x = ktree_next(st->tree, x, top)) {
+        n_blocks += ktree_look(st->tree, x).n_blocks;
         st->n_orphans += !st->info[x].is_orphan;
         st->info[x].is_orphan = true;
     }
-    uint32_t parent = ktree_look(st->tree, top).parent, next;
-    ASSERT(parent == KTREE_ROOT); /* the first block of a sequence */
-    for (uint32_t x = top; x != KTREE_NONE; x = next) {
-        next = ktree_next(st->tree, x, top);
+    struct ktree_node look = ktree_look(st->tree, top);
+    if (lies_in(&look, CACHE_DISK)) { /* at once: the process may end before who uses it does */
+        drop_disk_below(st, top, true);
+        if (lies_on_disk_only(&look))
+            return n_blocks;
+    }
+    for (uint32_t x = top, next; x != KTREE_NONE; x = next) {
+        next = ktree_next(st->tree, x, top); /* not above x, which is all that may go with it */
         forget_upwards(st, x);
     }
+    return n_blocks;
 }
 
 /* --- coming back --- */
@@ -514,8 +582,8 @@ static bool copy_in(struct store *st, uint32_t node, uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         to[i] = tier_pop(device);
     if (spill)
-        order_behind(st, spill, stream_of(st, true));
-    if (start_transfer(st, true, node, to, from, n) != OK) {
+        order_behind(st, spill, stream_of(st, TRANSFER_FETCH));
+    if (start_transfer(st, TRANSFER_FETCH, node, to, from, n) != OK) {
         for (uint32_t i = n; i-- > 0;)
             tier_push(device, to[i]);
         return false;

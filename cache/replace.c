@@ -569,6 +569,11 @@ uint32_t replace_n_expected(const struct replace *r, uint32_t id)
     return entry_in_tree(r, id)->n_expected;
 }
 
+uint32_t replace_n_uses(const struct replace *r, uint32_t id)
+{
+    return entry_in_tree(r, id)->n_uses;
+}
+
 double replace_due_s(const struct replace *r, uint32_t id)
 {
     const struct entry *e = entry_in_tree(r, id);

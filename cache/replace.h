@@ -180,6 +180,8 @@ struct replace_stats {
 };
 
 uint32_t replace_n_expected(const struct replace *r, uint32_t id);
+/* Hits and misses, those before it left the tree and came back included. */
+uint32_t replace_n_uses(const struct replace *r, uint32_t id);
 /* INFINITY: nobody waits for it. */
 double replace_due_s(const struct replace *r, uint32_t id);
 /* How long lives in this tier what nobody waits for. */

@@ -24,8 +24,8 @@
 #define KV_PREFETCH_SHARE 0.1
 /* The same: what requests may keep by cache_ttl. */
 #define KV_HOLD_SHARE 0.25
-/* Waiting for the engine thread to come out of a step. */
-#define VIEW_WAIT_NS UINT64_C(10000000000)
+#define KV_DISK_MIN_USES 2
+#define KV_DISK_TIMEOUT_MS 1000
 /* How long a step with prefill chunks should take. */
 #define CPU_STEP_MS 200.0
 #define GPU_STEP_MS 100.0
@@ -49,6 +49,9 @@ void engine_config_init(struct engine_config *c)
                                 .segment_tokens = KV_SEGMENT_TOKENS_MAX, .prefix_caching = true,
                                 .kv_prefetch_share = KV_PREFETCH_SHARE,
                                 .kv_hold_share = KV_HOLD_SHARE,
+                                .kv_disk_min_uses = KV_DISK_MIN_USES,
+                                .kv_disk_timeout_ms = KV_DISK_TIMEOUT_MS,
+                                .kv_preload = "registered",
                                 .check_each_step = CHECK_EACH_STEP};
 }
 
@@ -366,6 +369,27 @@ static uint32_t n_host_blocks(const struct engine_config *c, uint64_t block_byte
     return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX; /* cache_create() says when it is too much */
 }
 
+/* check_config() has seen that the name is one of these. */
+static enum cache_preload preload_of(const char *name)
+{
+    if (!strcmp(name, "all"))
+        return CACHE_PRELOAD_ALL;
+    return !strcmp(name, "none") ? CACHE_PRELOAD_NONE : CACHE_PRELOAD_REGISTERED;
+}
+
+static struct cache_disk_config disk_shape(const struct engine *e)
+{
+    const struct engine_config *c = &e->config;
+
+    if (!c->kv_disk_path)
+        return (struct cache_disk_config){0};
+    return (struct cache_disk_config){
+        .path = c->kv_disk_path, .n_bytes = c->kv_disk_bytes, .fingerprint = e->fingerprint,
+        .min_uses = c->kv_disk_min_uses,
+        .timeout_ns = c->kv_disk_timeout_ms * UINT64_C(1000000),
+        .preload = preload_of(c->kv_preload), .threads_only = c->kv_disk_threads_only};
+}
+
 static struct cache_config cache_shape(const struct engine *e, const struct kv_pool *pool)
 {
     const struct engine_config *c = &e->config;
@@ -375,7 +399,7 @@ static struct cache_config cache_shape(const struct engine *e, const struct kv_p
         .prefix_caching = c->prefix_caching, .policy = c->cache_policy,
         .n_host_blocks = n_host_blocks(c, kv_block_bytes(pool)),
         .always_copy = c->kv_always_copy, .prefetch_share = c->kv_prefetch_share,
-        .hold_share = c->kv_hold_share,
+        .hold_share = c->kv_hold_share, .disk = disk_shape(e),
         .seconds = miss_seconds, .seconds_arg = &e->cost};
 }
 
@@ -388,6 +412,7 @@ static enum status create_lineup(struct engine *e, struct buf *why)
     struct lineup_config l = {
         .cache = e->cache, .swap_ahead = ahead,
         .copy_s_per_token = is_host || !c->kv_host_bytes ? 0 : engine_measure_copy(e),
+        .load_timeout_ns = c->kv_disk_path ? c->kv_disk_timeout_ms * UINT64_C(1000000) : 0,
         .scheduler = {.policy = c->policy, .n_slots = e->n_slots,
                       .n_running_max = c->max_num_seqs, .n_tokens_max = c->max_batched_tokens,
                       .step_s_max = (c->max_step_ms > 0 ? c->max_step_ms : step_ms) * 1e-3,
@@ -481,6 +506,7 @@ static void fill_info(struct engine *e, const struct kv_pool *pool, uint64_t t0)
     const struct model_config *m = &e->model;
     const struct engine_config *c = &e->config;
     struct engine_info *i = &e->info;
+    struct cache_stats stats;
 
     i->model_dir = e->model_dir;
     i->ops_name = device_ops(e->device)->name;
@@ -498,6 +524,8 @@ static void fill_info(struct engine *e, const struct kv_pool *pool, uint64_t t0)
     i->n_kv_blocks = pool->n_blocks;
     i->kv_block_bytes = kv_block_bytes(pool);
     i->n_kv_host_blocks = n_host_blocks(c, i->kv_block_bytes);
+    cache_stats(e->cache, &stats);
+    i->n_kv_disk_blocks = stats.tier[CACHE_DISK].n_blocks;
     i->n_threads = device_n_threads(e->device);
     i->max_num_seqs = c->max_num_seqs;
     i->max_batched_tokens = c->max_batched_tokens;
@@ -510,6 +538,25 @@ static void fill_info(struct engine *e, const struct kv_pool *pool, uint64_t t0)
     i->default_top_k = m->top_k;
     i->default_repetition_penalty = m->repetition_penalty;
     i->load_ns = clock_now_ns() - t0;
+}
+
+static enum status check_disk(const struct engine_config *c, struct buf *why)
+{
+    if (!c->kv_disk_path)
+        return OK;
+    if (c->kv_disk_bytes == 0)
+        return buf_why(why, ERR_INVALID, "--kv-disk-path needs --kv-disk-bytes as well");
+    if (!c->prefix_caching)
+        return buf_why(why, ERR_INVALID, "--kv-disk-path keeps computed prompts, and "
+                       "--no-prefix-caching forgets them; leave one of the two out");
+    if (c->kv_disk_min_uses == 0 || c->kv_disk_timeout_ms == 0)
+        return buf_why(why, ERR_INVALID, "--kv-disk-min-uses and --kv-disk-timeout-ms must be at "
+                       "least 1");
+    if (strcmp(c->kv_preload, "none") && strcmp(c->kv_preload, "registered") &&
+        strcmp(c->kv_preload, "all"))
+        return buf_why(why, ERR_INVALID, "--kv-preload %s is unknown; none, registered and all are "
+                       "known", c->kv_preload);
+    return OK;
 }
 
 static enum status check_config(const struct engine_config *c, struct buf *why)
@@ -529,7 +576,7 @@ static enum status check_config(const struct engine_config *c, struct buf *why)
         c->segment_tokens % KV_BLOCK_TOKENS)
         return buf_why(why, ERR_INVALID, "--kv-segment-tokens must be a multiple of %d, at most "
                        "%d", KV_BLOCK_TOKENS, KV_SEGMENT_TOKENS_MAX);
-    return OK;
+    return check_disk(c, why);
 }
 
 static void init_locks(struct engine *e)
@@ -537,10 +584,10 @@ static void init_locks(struct engine *e)
     pthread_condattr_t attr;
 
     pthread_mutex_init(&e->stats_lock, NULL);
-    pthread_mutex_init(&e->view_lock, NULL);
+    pthread_mutex_init(&e->ask_lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&e->view_made, &attr);
+    pthread_cond_init(&e->answered, &attr);
     pthread_condattr_destroy(&attr);
 }
 
@@ -642,8 +689,8 @@ void engine_close(struct engine *e)
     free(e->raw_logits);
     buf_fini(&e->text);
     pthread_mutex_destroy(&e->stats_lock);
-    pthread_mutex_destroy(&e->view_lock);
-    pthread_cond_destroy(&e->view_made);
+    pthread_mutex_destroy(&e->ask_lock);
+    pthread_cond_destroy(&e->answered);
     free(e->model_dir);
     free(e);
 }
@@ -693,37 +740,6 @@ enum status engine_submit(struct engine *e, struct request *r, struct buf *why)
                                              : "the server is shutting down");
     }
     return OK;
-}
-
-void engine_reset_cache(struct engine *e)
-{
-    atomic_store(&e->reset_wanted, true);
-    ring_poke(&e->submitted);
-}
-
-enum status engine_cache_view(struct engine *e, uint32_t n_spans_max,
-                              struct engine_cache_view *out)
-{
-    uint64_t until = clock_now_ns() + VIEW_WAIT_NS;
-    struct timespec ts = {(time_t)(until / 1000000000), (long)(until % 1000000000)};
-    enum status s = OK;
-
-    *out = (struct engine_cache_view){
-        .n_spans = n_spans_max < ENGINE_N_SPANS_MAX ? n_spans_max : ENGINE_N_SPANS_MAX};
-    if (atomic_load(&e->stopping))
-        return ERR_UNAVAILABLE;
-    pthread_mutex_lock(&e->view_lock);
-    pthread_mutex_lock(&e->stats_lock);
-    e->view_out = out;
-    atomic_store(&e->view_wanted, true);
-    ring_poke(&e->submitted);
-    while (s == OK && e->view_out)
-        if (pthread_cond_timedwait(&e->view_made, &e->stats_lock, &ts) != 0)
-            s = e->view_out ? ERR_TIMEOUT : OK;
-    e->view_out = NULL; /* it is not there any more when the engine thread comes late */
-    pthread_mutex_unlock(&e->stats_lock);
-    pthread_mutex_unlock(&e->view_lock);
-    return s;
 }
 
 const struct engine_info *engine_info(const struct engine *e)

@@ -6,8 +6,8 @@
  * Errors  engine_open(): words that name the file and what is wrong with it.
  *         engine_submit(): ERR_BUSY when --max-num-queued-reqs are waiting, ERR_UNAVAILABLE while
  *         draining and after the device failed, ERR_TOO_LARGE when the request could never fit the
- *         KV pool. engine_cache_view(): ERR_TIMEOUT when the engine thread is in a step for too
- *         long, ERR_UNAVAILABLE when it ends.
+ *         KV pool. engine_cache_view(), engine_cache_erase(): ERR_TIMEOUT when the engine thread
+ *         is in a step for too long, ERR_UNAVAILABLE when it ends.
  * Units   bytes, tokens, nanoseconds. */
 #ifndef TARN_ENGINE_ENGINE_H
 #define TARN_ENGINE_ENGINE_H
@@ -60,6 +60,12 @@ struct engine_config {
     uint64_t kv_host_bytes;       /* of the host tier; 0: none */
     double kv_prefetch_share;     /* of the device's KV blocks: what waiting requests may fetch */
     double kv_hold_share;         /* of the same: what requests may keep (cache_ttl) */
+    const char *kv_disk_path;     /* NULL: no disk tier. Borrowed until engine_close() */
+    uint64_t kv_disk_bytes;       /* of all that lies there */
+    uint32_t kv_disk_min_uses;    /* what was used so often is written; at least 1 */
+    uint32_t kv_disk_timeout_ms;  /* a read that takes longer is a miss */
+    const char *kv_preload;       /* what is read from disk at start: "none", "registered", "all" */
+    bool kv_disk_threads_only;    /* no io_uring (tests) */
     const char *cache_policy;     /* of eviction: cache_policies(); NULL: the default */
     bool kv_always_copy;          /* copy between tiers on a host device too (tests) */
     bool check_each_step;         /* recount the cache after every step: slow */
@@ -96,6 +102,12 @@ struct engine_cache_view {
 };
 NODISCARD enum status engine_cache_view(struct engine *e, uint32_t n_spans_max,
                                         struct engine_cache_view *out);
+/* Forget the span whose first block has this key and all behind it, in every tier; what running
+ * requests hold of it goes when they end. *n_blocks: how many those were, 0: there is no such span.
+ * Waits as the view does; a request that is submitted after this call finds nothing of it.
+ * ERR_TIMEOUT: nothing was forgotten. */
+NODISCARD enum status engine_cache_erase(struct engine *e, const struct kv_key *first,
+                                         uint32_t *n_blocks);
 /* Forget all cached KV but what running requests hold. The engine thread does it between two steps:
  * a request that is submitted after this call finds nothing of it. */
 void engine_reset_cache(struct engine *e);
@@ -115,6 +127,7 @@ struct engine_info {
     uint32_t max_num_seqs, max_batched_tokens, max_queued;
     uint32_t n_kv_blocks;         /* of the device tier */
     uint32_t n_kv_host_blocks;
+    uint32_t n_kv_disk_blocks;    /* extents of the disk tier; 0: there is none */
     uint64_t kv_block_bytes;
     uint64_t load_ns;
     const uint32_t *eos_ids;      /* [n_eos_ids] from generation_config.json, else config.json,

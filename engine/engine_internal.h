@@ -34,6 +34,13 @@ struct sequence {
     uint64_t t_last_token;
 };
 
+/* What another thread asks of the cache (engine_ask.c). */
+struct cache_question {
+    struct engine_cache_view *view;  /* to be filled; NULL: not asked for */
+    const struct kv_key *erase;      /* to be erased first; NULL: nothing */
+    uint32_t n_erased;
+};
+
 struct engine {
     /* Set by engine_open(), constant after. */
     struct engine_config config;
@@ -56,15 +63,15 @@ struct engine {
     atomic_bool stopping;
     atomic_bool failed;          /* engine_failed() */
     atomic_bool reset_wanted;    /* engine_reset_cache() */
-    atomic_bool view_wanted;     /* engine_cache_view() */
+    atomic_bool is_asked;        /* engine_cache_view(), engine_cache_erase() */
 
     /* Under stats_lock. */
     pthread_mutex_t stats_lock;
     struct engine_stats shared;
-    struct engine_cache_view *view_out; /* to be filled; NULL: nobody waits */
-    pthread_cond_t view_made;    /* on CLOCK_MONOTONIC */
+    struct cache_question *question; /* NULL: nobody waits */
+    pthread_cond_t answered;     /* on CLOCK_MONOTONIC */
 
-    pthread_mutex_t view_lock;   /* one asks at a time */
+    pthread_mutex_t ask_lock;    /* one asks at a time */
 
     /* Engine thread. */
     pthread_t thread;
@@ -105,6 +112,12 @@ void engine_obtain_cost(struct engine *e, const struct kv_pool *pool);
 void engine_keep_cost(const struct engine *e);
 /* Seconds to copy a token's KV between host and device memory; 0 where that cannot be measured. */
 double engine_measure_copy(struct engine *e);
+
+/* --- engine_ask.c --- */
+
+/* On the engine thread, between two steps: forgets and tells what was asked for. True when that may
+ * have begun writes to disk. */
+bool engine_answer(struct engine *e);
 
 /* step.c: the engine thread's main function, arg = struct engine *. */
 void *engine_loop(void *arg);

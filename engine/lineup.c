@@ -7,6 +7,7 @@
 
 /* Those whose turn is far away are not fetched for: a step's work must not grow with the queue. */
 #define N_FETCHED_FOR_MAX 64
+#define N_LOADED_FOR_MAX 64
 /* Waiting sequences whose expected time is looked at again in a step, and slots passed for them. */
 #define N_REFRESHED 4
 #define N_SLOTS_PASSED 64
@@ -21,7 +22,8 @@ enum status lineup_create(struct lineup *l, const struct lineup_config *config, 
 
     *l = (struct lineup){.cache = config->cache, .n_slots = config->scheduler.n_slots,
                          .swap_ahead = config->swap_ahead,
-                         .copy_s_per_token = config->copy_s_per_token};
+                         .copy_s_per_token = config->copy_s_per_token,
+                         .load_timeout_ns = config->load_timeout_ns};
     s = scheduler_create(&l->scheduler, &config->scheduler, why);
     if (s != OK)
         return s;
@@ -104,6 +106,29 @@ static uint32_t view_reclaimable(void *arg, uint32_t slot)
     return cache_seq_reclaimable(((struct lineup *)arg)->seqs[slot].kv);
 }
 
+/* Loading, and not held up by that for too long. */
+static bool view_is_loading(void *arg, uint32_t slot)
+{
+    struct lineup *l = arg;
+    struct lineup_seq *q = &l->seqs[slot];
+
+    if (!cache_seq_is_loading(q->kv))
+        return false;
+    if (q->wanted_ns == 0)
+        q->wanted_ns = l->plan_ns;
+    return l->plan_ns < q->wanted_ns + l->load_timeout_ns;
+}
+
+/* In the order of service, what waits gets its KV from the disk before it is planned. */
+static void load_ahead(struct lineup *l)
+{
+    uint32_t slot = ORDER_NONE, n = 0;
+
+    while (n++ < N_LOADED_FOR_MAX && scheduler_next_waiting(l->scheduler, &slot))
+        if (!cache_seq_load(l->seqs[slot].kv))
+            return;
+}
+
 /* In the order of service, what waits gets its KV from the host before it is planned. */
 static void fetch_ahead(struct lineup *l)
 {
@@ -116,6 +141,8 @@ static void fetch_ahead(struct lineup *l)
 
 static void swap_ahead(struct lineup *l)
 {
+    if (l->load_timeout_ns > 0)
+        load_ahead(l);
     if (!l->swap_ahead)
         return;
     cache_spill_ahead(l->cache, scheduler_reserve_blocks(l->scheduler));
@@ -140,8 +167,10 @@ static void refresh_expected(struct lineup *l, uint64_t now_ns)
 static void make_plan(struct lineup *l, uint64_t now_ns, struct plan *plan)
 {
     struct sched_view view = {l, cache_n_available(l->cache), view_match, view_need,
-                              view_reclaimable};
+                              view_reclaimable,
+                              l->load_timeout_ns > 0 ? view_is_loading : NULL};
 
+    l->plan_ns = now_ns;
     scheduler_plan(l->scheduler, now_ns, &view, plan);
 }
 
@@ -156,6 +185,7 @@ static void preempt(struct lineup *l, const struct plan *plan, uint64_t now_ns)
         cache_seq_drop(q->kv);
         q->n_computed = 0;
         q->waits = true;
+        q->wanted_ns = 0;
         expect(l, slot, now_ns); /* it comes back */
     }
     l->n_preempted = plan->n_preempt;

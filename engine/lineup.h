@@ -13,6 +13,9 @@
  * spilled before they are needed, so that a reserve is free, and what comes back soon is fetched
  * before its turn (FastServe, papers.md 1.4).
  *
+ * Disk. Who waits is passed over while its KV is being read, in the order of service; from the plan
+ * on that would have admitted it, for load_timeout_ns at most: then it is computed.
+ *
  * Owns    scheduler and sequences' KV handles; the cache is borrowed.
  * Thread  the engine thread.
  * Errors  lineup_create(): ERR_NOMEM, ERR_INVALID with words. A sequence for which no block was
@@ -29,6 +32,7 @@ struct lineup_config {
     struct scheduler_config scheduler;
     bool swap_ahead;
     double copy_s_per_token;     /* of KV, from host to device or back; 0: nothing is copied */
+    uint64_t load_timeout_ns;    /* one whose turn it is waits so long for what lies on disk */
 };
 
 /* Read by the owner; written by lineup.c but for n_known, which the owner counts up when it tells
@@ -43,6 +47,7 @@ struct lineup_seq {
     uint32_t n_cached;           /* found when it was admitted for the first time */
     uint32_t n_cached_in[CACHE_N_TIERS];
     uint64_t session;
+    uint64_t wanted_ns;          /* since when it is held up only by what is read; 0: it is not */
 };
 
 struct lineup {
@@ -62,6 +67,8 @@ struct lineup {
     /* inside */
     bool swap_ahead;
     double copy_s_per_token;
+    uint64_t load_timeout_ns;
+    uint64_t plan_ns;            /* the time for which a plan is being made */
     struct plan ahead;
     bool has_ahead;
     uint32_t refresh_at;         /* slot */

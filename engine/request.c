@@ -118,6 +118,7 @@ static void hash_prompt(struct request *r, const struct engine *e, const struct 
     p->n_keys = kv_chain_prompt(&p->chain, p->ids, p->n_ids, p->span_ends, p->n_span_ends, n_public,
                                 keys);
     p->keys = keys;
+    p->n_public = n_public;
 }
 
 enum status request_create(struct request **out, const struct engine *e, const uint32_t *ids,

@@ -127,6 +127,9 @@ struct sched_view {
     uint32_t (*match)(void *arg, uint32_t slot);                   /* cached tokens of a waiter */
     uint32_t (*need)(void *arg, uint32_t slot, uint32_t n_tokens); /* blocks out of available */
     uint32_t (*reclaimable)(void *arg, uint32_t slot);             /* blocks a preemption frees */
+    /* Its KV is being read from disk: it is passed over. NULL: nobody's. Asked only of those who
+     * could be admitted, so who answers knows how long it has been holding one up. */
+    bool (*is_loading)(void *arg, uint32_t slot);
 };
 
 struct plan_item {

@@ -16,6 +16,8 @@
 
 /* Of those that wait and find no memory, so many are passed over before the plan gives up. */
 #define N_PASSED_OVER_MAX 4
+/* And so many whose KV is being read. */
+#define N_LOADING_MAX 64
 /* A prefill gets at least so many tokens in a step that has no other chunk: it must come to an end,
  * whatever the step may cost. */
 #define CHUNK_TOKENS_MIN 32
@@ -29,7 +31,7 @@ struct making {
     uint32_t n_decodes_to_come; /* running ones that were not looked at yet */
     uint32_t n_items, n_chunks, n_preempt;
     uint32_t n_for_memory;
-    uint32_t n_passed_over;
+    uint32_t n_passed_over, n_loading;
     bool closed;            /* nobody is admitted (any more) */
     struct cost_step step;
 };
@@ -183,6 +185,11 @@ static void pass_over(struct making *m, struct entry *e, bool has_cleared)
 static void choose_waiting(struct making *m, uint32_t slot, uint32_t i)
 {
     struct entry *e = &m->s->entries[slot];
+
+    if (m->view->is_loading && m->view->is_loading(m->view->arg, slot)) {
+        m->closed = ++m->n_loading == N_LOADING_MAX;
+        return;
+    }
     uint32_t n_cached = m->view->match(m->view->arg, slot), left = e->n_known - n_cached;
     uint32_t n = chunk_tokens(m, n_cached, left), need;
 

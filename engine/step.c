@@ -486,22 +486,6 @@ void engine_publish_stats(struct engine *e)
     pthread_mutex_unlock(&e->stats_lock);
 }
 
-/* Somebody asked what the cache holds: engine_cache_view(). */
-static void show_cache(struct engine *e)
-{
-    struct engine_cache_view *out;
-
-    pthread_mutex_lock(&e->stats_lock);
-    out = e->view_out;
-    if (out) {
-        cache_stats(e->cache, &out->stats);
-        out->n_spans = cache_top_spans(e->cache, out->spans, out->n_spans, &out->n_spans_all);
-        e->view_out = NULL;
-        pthread_cond_signal(&e->view_made);
-    }
-    pthread_mutex_unlock(&e->stats_lock);
-}
-
 void *engine_loop(void *arg)
 {
     struct engine *e = arg;
@@ -513,10 +497,8 @@ void *engine_loop(void *arg)
         take_submitted(e, now);
         drop_cancelled(e);
         /* After the intake: what was submitted after the wish cannot have attached before it. */
-        if (atomic_exchange(&e->reset_wanted, false))
-            cache_reset(e->cache);
-        if (atomic_exchange(&e->view_wanted, false))
-            show_cache(e);
+        if (engine_answer(e))
+            copying = true;
         bool runs = begin_step(e, now);
         bool idle = !runs && e->lineup.n_preempted == 0 && e->lineup.n_failed == 0;
         if (runs)
@@ -528,13 +510,15 @@ void *engine_loop(void *arg)
         engine_publish_stats(e);
         if (idle) {
             e->computed_ns = 0;
+            /* Who waits although nothing runs is being loaded for. */
+            copying = copying || e->live.n_waiting > 0;
             ring_wait(&e->submitted, copying ? COPY_WAIT_NS : IDLE_WAIT_NS);
         }
     }
     ring_close(&e->submitted);
     take_submitted(e, clock_now_ns());
     drop_cancelled(e);
-    show_cache(e); /* whoever asked while it ended */
+    (void)engine_answer(e); /* whoever asked while it ended */
     cache_check(e->cache);
     engine_publish_stats(e);
     return NULL;

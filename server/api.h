@@ -20,7 +20,7 @@ void api_detokenize(struct server *srv, struct http_exchange *x);
 void api_health_live(struct server *srv, struct http_exchange *x);
 void api_health_ready(struct server *srv, struct http_exchange *x);
 void api_cache(struct server *srv, struct http_exchange *x);
-void api_cache_reset(struct server *srv, struct http_exchange *x);
+void api_cache_forget(struct server *srv, struct http_exchange *x);
 void api_metrics(struct server *srv, struct http_exchange *x);
 
 /* The body as a JSON object, to be js_unref()ed; NULL when an error was answered. */

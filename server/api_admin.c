@@ -1,6 +1,6 @@
-/* api_admin.c - /cache: what the KV store holds, and forgetting it.
+/* api_admin.c - /cache: what the KV store holds, and forgetting it, all or a span.
  *
- * Both ask the engine thread, which answers between two steps: they run on a work thread (route.c).
+ * All ask the engine thread, which answers between two steps: they run on a work thread (route.c).
  * A step that takes too long makes it 503 with Retry-After. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,6 +10,7 @@
 #include "server/api.h"
 #include "server/error.h"
 #include "server/http.h"
+#include "server/kv_disk.h"
 #include "server/server.h"
 #include "server/writer.h"
 
@@ -25,12 +26,9 @@ static void reply(struct http_exchange *x, struct writer *w)
     buf_fini(w->out);
 }
 
-/* False when an error was answered. */
-static bool view(struct server *srv, struct http_exchange *x, uint32_t n_spans_max,
-                 struct engine_cache_view *out)
+/* What the engine said; false when that was an error, which was answered. */
+static bool is_answered(struct http_exchange *x, enum status s)
 {
-    enum status s = engine_cache_view(srv->engine, n_spans_max, out);
-
     if (s == ERR_TIMEOUT)
         error_reply_as(x, 503, ERR_UNAVAILABLE, NULL,
                        "the engine is in a long step, ask again");
@@ -112,6 +110,31 @@ static void write_swaps(struct writer *w, const struct cache_stats *c)
                  c->n_fetched_ahead, c->n_fetched_on_demand, c->n_expected_lost);
 }
 
+/* null without a disk tier. */
+static void write_disk(struct writer *w, const struct cache_disk_stats *d)
+{
+    struct kv_disk_dropped dropped[KV_DISK_N_WHYS];
+
+    if (!d->is_on) {
+        write_puts(w, ",\"disk\":null");
+        return;
+    }
+    write_format(w, ",\"disk\":{\"io\":\"%s\",\"direct\":%s,\"hung\":%s,\"extent_bytes\":%"
+                 PRIu64 ",\"index_s\":%.6f,\"found_blocks\":%u,\"preloaded_blocks\":%" PRIu64
+                 ",\"dropped_records\":{", d->io, d->is_direct ? "true" : "false",
+                 d->is_hung ? "true" : "false", d->extent_bytes, d->index_s, d->n_found,
+                 d->n_preloaded_blocks);
+    kv_disk_dropped(d, dropped);
+    for (int i = 0; i < KV_DISK_N_WHYS; i++)
+        write_format(w, "%s\"%s\":%u", i ? "," : "", dropped[i].why, dropped[i].n);
+    write_format(w, "},\"read_bytes\":%" PRIu64 ",\"written_bytes\":%" PRIu64
+                 ",\"read_bytes_per_s\":%.0f,\"reads_failed\":%" PRIu64 ",\"writes_failed\":%"
+                 PRIu64 ",\"timeouts\":%" PRIu64 ",\"corrupt_blocks\":%" PRIu64
+                 ",\"not_worth\":%" PRIu64 "}", d->n_read_bytes, d->n_written_bytes,
+                 d->read_bytes_per_s, d->n_reads_failed, d->n_writes_failed, d->n_timeouts,
+                 d->n_corrupt, d->n_not_worth);
+}
+
 static void write_span(struct writer *w, const struct cache_span *s)
 {
     char key[2 * KV_KEY_BYTES + 1];
@@ -146,7 +169,8 @@ void api_cache(struct server *srv, struct http_exchange *x)
     struct writer w = {&body, OK};
     uint32_t n_spans;
 
-    if (!get_n_spans(x, &n_spans) || !view(srv, x, n_spans, &v))
+    if (!get_n_spans(x, &n_spans) ||
+        !is_answered(x, engine_cache_view(srv->engine, n_spans, &v)))
         return;
     buf_init(&body, BODY_BYTES_MAX);
     write_format(&w, "{\"object\":\"cache\",\"block_tokens\":%d,\"block_bytes\":%" PRIu64
@@ -156,6 +180,7 @@ void api_cache(struct server *srv, struct http_exchange *x)
     write_tiers(&w, srv, c);
     write_tokens(&w, c);
     write_swaps(&w, c);
+    write_disk(&w, &c->disk);
     write_format(&w, ",\"tree\":{\"nodes\":%u,\"spans\":%u,\"holds\":%u,\"held_blocks\":%u,"
                  "\"metadata_bytes\":%" PRIu64 "}", c->n_nodes, v.n_spans_all, c->n_holds,
                  c->n_held_blocks, c->memory_bytes);
@@ -166,7 +191,7 @@ void api_cache(struct server *srv, struct http_exchange *x)
 
 /* The engine thread forgets before it looks at any request that is sent after this answer. What
  * was cached is counted a moment before; running requests may add to it until then. */
-void api_cache_reset(struct server *srv, struct http_exchange *x)
+static void forget_all(struct server *srv, struct http_exchange *x)
 {
     struct engine_cache_view v;
     struct buf body;
@@ -185,4 +210,66 @@ void api_cache_reset(struct server *srv, struct http_exchange *x)
         write_puts(&w, "null,\"holds\":null}"); /* in a long step: it forgets all the same */
     }
     reply(x, &w);
+}
+
+static int digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+static bool read_key(const char *text, struct kv_key *key)
+{
+    for (int i = 0; i < KV_KEY_BYTES; i++, text += 2) {
+        int high = digit(text[0]), low = high < 0 ? -1 : digit(text[1]);
+        if (low < 0)
+            return false;
+        key->bytes[i] = (uint8_t)(high << 4 | low);
+    }
+    return *text == '\0';
+}
+
+/* A span and all behind it. What running requests hold of it goes when they end. */
+static void forget_span(struct server *srv, struct http_exchange *x, const char *text)
+{
+    struct kv_key key;
+    struct buf body;
+    struct writer w = {&body, OK};
+    uint32_t n_blocks;
+    char hex[2 * KV_KEY_BYTES + 1];
+
+    if (!read_key(text, &key)) {
+        error_reply(x, ERR_INVALID, NULL, "span: expected 64 hex digits, the `key` of a span of "
+                    "GET /cache");
+        return;
+    }
+    if (!is_answered(x, engine_cache_erase(srv->engine, &key, &n_blocks)))
+        return;
+    if (n_blocks == 0) {
+        error_reply(x, ERR_NOT_FOUND, NULL, "span: there is none with this key; GET /cache lists "
+                    "those there are");
+        return;
+    }
+    hash_hex(hex, key.bytes, KV_KEY_BYTES);
+    buf_init(&body, BODY_BYTES_MAX);
+    write_format(&w, "{\"object\":\"cache.erase\",\"status\":\"ok\",\"span\":\"%s\",\"blocks\":%u}",
+                 hex, n_blocks);
+    reply(x, &w);
+}
+
+/* ?span=KEY: that one. A parameter that nobody knows must not become "all of it". */
+void api_cache_forget(struct server *srv, struct http_exchange *x)
+{
+    const char *span = http_query(x, "span");
+
+    if (span)
+        forget_span(srv, x, span);
+    else if (http_has_query(x))
+        error_reply(x, ERR_INVALID, NULL, "expected span=KEY, or no parameter at all: then all of "
+                    "it is forgotten");
+    else
+        forget_all(srv, x);
 }

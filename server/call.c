@@ -99,13 +99,14 @@ static void log_choice(const struct call *call, const struct choice *c, int stat
     log_event(LOG_INFO, "request",
               "id=%s key=%s tenant=%s api=%s status=%d choice=%u stream=%s queue_us=%" PRIu64
               " prefill_us=%" PRIu64 " ttft_us=%" PRIu64 " e2e_us=%" PRIu64
-              " n_prompt=%u n_hit=%u n_hit_host=%u n_out=%u finish=%s",
+              " n_prompt=%u n_hit=%u n_hit_host=%u n_hit_disk=%u n_out=%u finish=%s",
               call->http_id, call->account->name, call->account->tenant_name,
               call->kind == PARAMS_CHAT ? "chat" : "completions", status, c->index,
               call->params.stream ? "true" : "false", us_between(submit, first_step),
               us_between(first_step, first_token), us_between(submit, first_token),
               us_between(submit, finish), r->prompt.n_ids, atomic_load(&r->n_cached),
-              atomic_load(&r->n_cached_in[CACHE_HOST]), request_n_out(r),
+              atomic_load(&r->n_cached_in[CACHE_HOST]), atomic_load(&r->n_cached_in[CACHE_DISK]),
+              request_n_out(r),
               /* What the client saw: an answer it did not take to its end was cancelled. */
               c->finish == FINISH_NONE ? "abort" : finish_reason_name(c->finish));
 }

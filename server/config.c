@@ -172,6 +172,17 @@ static const struct option options[] = {
           "blocks kept free for those that come; 0: by need"),
     CHOICE(NULL, "kv-swap", kv_swap, "proactive", "proactive|reactive",
            "move KV to host memory and back before the room is needed, or when it is"),
+    TEXT(NULL, "kv-disk-path", kv_disk_path, "", "DIR",
+         "directory for KV that outlives memory and the process; one server uses it at a time"),
+    SIZE(NULL, "kv-disk-bytes", kv_disk_bytes, 0, UINT64_C(1) << 50, "0",
+         "size of all that lies in --kv-disk-path, whatever model wrote it"),
+    COUNT(NULL, "kv-disk-min-uses", kv_disk_min_uses, 1, U32_MAX, "2",
+          "what was used so often is written to disk; 1: all at once"),
+    COUNT(NULL, "kv-disk-timeout-ms", kv_disk_timeout_ms, 1, 3600000, "1000",
+          "what the disk has not read by then is computed instead"),
+    CHOICE(NULL, "kv-preload", kv_preload, "registered", "none|registered|all",
+           "read from disk at start: nothing, the KV of --preamble, or what fits into half of the "
+           "KV pool"),
     LISTED(NULL, "cache-policy", cache_policy, "contest", cache_policies, "what is evicted first"),
     TEXT(NULL, "cache-dir", cache_dir, "", "DIR",
          "what outlives the process: the secret that keeps tenants apart, measured costs; default: "
@@ -516,6 +527,20 @@ static enum status check_network(const struct config *c, struct buf *why)
     return OK;
 }
 
+static enum status check_disk(const struct config *c, struct buf *why)
+{
+    if (c->kv_disk_path[0] && c->kv_disk_bytes == 0)
+        return buf_why(why, ERR_INVALID, "--kv-disk-path: needs --kv-disk-bytes as well: how much "
+                       "of the disk may be used, such as 100G");
+    if (!c->kv_disk_path[0] && c->kv_disk_bytes)
+        return buf_why(why, ERR_INVALID, "--kv-disk-bytes: needs --kv-disk-path as well: the "
+                       "directory to use");
+    if (c->kv_disk_path[0] && !c->prefix_caching)
+        return buf_why(why, ERR_INVALID, "--kv-disk-path: keeps computed prompts, and "
+                       "--no-prefix-caching forgets them; leave one of the two out");
+    return OK;
+}
+
 static enum status check_together(const struct config *c, struct buf *why)
 {
     if (c->kv_segment_tokens % 32 != 0)
@@ -525,7 +550,8 @@ static enum status check_together(const struct config *c, struct buf *why)
         return buf_why(why, ERR_INVALID,
                        "--model: which model? a directory, or org/name from the Hugging Face "
                        "cache");
-    return check_network(c, why);
+    enum status s = check_disk(c, why);
+    return s == OK ? check_network(c, why) : s;
 }
 
 enum status config_load(struct config *c, int argc, char **argv, char **env, struct buf *why)

@@ -111,6 +111,11 @@ const char *http_query(const struct http_exchange *x, const char *name)
     return MHD_lookup_connection_value(x->connection, MHD_GET_ARGUMENT_KIND, name);
 }
 
+bool http_has_query(const struct http_exchange *x)
+{
+    return MHD_get_connection_values(x->connection, MHD_GET_ARGUMENT_KIND, NULL, NULL) > 0;
+}
+
 const struct buf *http_body(const struct http_exchange *x)
 {
     return &x->body;

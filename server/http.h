@@ -101,6 +101,7 @@ const char *http_path(const struct http_exchange *x);
 const char *http_header(const struct http_exchange *x, const char *name); /* NULL when absent */
 /* "5" for "n" in "/path?n=5"; NULL when absent or without "=". */
 const char *http_query(const struct http_exchange *x, const char *name);
+bool http_has_query(const struct http_exchange *x); /* any, known or not */
 const struct buf *http_body(const struct http_exchange *x);
 
 /* The answer. *body is taken over and left empty; NULL for none. content_type: static text. Only

@@ -26,6 +26,7 @@
 #include "server/config.h"
 #include "server/http.h"
 #include "server/http_flags.h"
+#include "server/kv_disk.h"
 #include "server/preamble.h"
 #include "server/server.h"
 
@@ -119,6 +120,15 @@ static const char *null_if(const char *text, const char *word)
     return strcmp(text, word) == 0 ? NULL : text;
 }
 
+static void set_disk(struct engine_config *e, const struct config *c)
+{
+    e->kv_disk_path = null_if(c->kv_disk_path, "");
+    e->kv_disk_bytes = c->kv_disk_bytes;
+    e->kv_disk_min_uses = (uint32_t)c->kv_disk_min_uses;
+    e->kv_disk_timeout_ms = (uint32_t)c->kv_disk_timeout_ms;
+    e->kv_preload = c->kv_preload;
+}
+
 static enum status open_engine(struct engine **out, const struct config *c, const char *model_dir,
                                struct buf *why)
 {
@@ -147,6 +157,7 @@ static enum status open_engine(struct engine **out, const struct config *c, cons
     e.kv_host_bytes = c->kv_host_bytes;
     e.kv_prefetch_share = c->kv_prefetch_share;
     e.kv_hold_share = c->kv_hold_share;
+    set_disk(&e, c);
     e.cache_policy = c->cache_policy;
     e.seed = c->seed;
     e.chat_template_file = null_if(c->chat_template, "");
@@ -184,6 +195,7 @@ static void print_banner(const struct server *srv, uint16_t port)
 {
     const struct engine_info *info = srv->info;
     uint64_t n_tokens = (uint64_t)info->n_kv_blocks * KV_BLOCK_TOKENS;
+    struct engine_stats stats;
     char curl[320], url[320];
 
     write_address(srv->config, port, curl, url, sizeof url);
@@ -192,6 +204,8 @@ static void print_banner(const struct server *srv, uint16_t port)
         printf("Host KV cache size: %" PRIu64 " tokens (%.1f MB)\n",
                (uint64_t)info->n_kv_host_blocks * KV_BLOCK_TOKENS,
                (double)info->n_kv_host_blocks * (double)info->kv_block_bytes * 1e-6);
+    engine_stats(srv->engine, &stats);
+    kv_disk_print(stdout, srv->config->kv_disk_path, &stats.cache);
     printf("Maximum concurrency for %u tokens per request: %.2fx\n", info->max_model_len,
            info->max_model_len ? (double)n_tokens / info->max_model_len : 0);
     printf("Loaded in %.2f s: %.1f M parameters, %.1f MB as %s, %s, %u threads\n",
@@ -212,6 +226,11 @@ struct summary {
     uint64_t t_ns;
 };
 
+static double full_perc(const struct cache_tier_stats *c)
+{
+    return c->n_blocks ? 100.0 * (c->n_blocks - c->n_free) / c->n_blocks : 0;
+}
+
 /* Every SUMMARY_NS in which something ran: one line, in the words that vLLM's users look
  * for (numbers by name with --log-format json), and freed memory goes back to the system (glibc
  * keeps the holes that prompts and answers leave for ever otherwise). */
@@ -230,26 +249,30 @@ static void summarize(const struct server *srv, struct summary *summary)
     uint64_t n_hit = c->n_hit_tokens - last->cache.n_hit_tokens;
     double prompt = (double)(now.n_prompt_tokens - last->n_prompt_tokens) / seconds;
     double generation = (double)(now.n_generation_tokens - last->n_generation_tokens) / seconds;
-    const struct cache_tier_stats *device = &c->tier[CACHE_DEVICE], *host = &c->tier[CACHE_HOST];
+    const struct cache_tier_stats *device = &c->tier[CACHE_DEVICE];
     double usage = device->n_blocks ? 100.0 * device->n_in_use / device->n_blocks : 0;
-    double host_full =
-        host->n_blocks ? 100.0 * (host->n_blocks - host->n_free) / host->n_blocks : 0;
+    double host_full = full_perc(&c->tier[CACHE_HOST]), disk_full = full_perc(&c->tier[CACHE_DISK]);
     double hits = n_query ? 100.0 * (double)n_hit / (double)n_query : 0;
     if (strcmp(srv->config->log_format, "json") == 0) {
         log_event(LOG_INFO, "engine",
                   "prompt_tokens_per_s=%.1f generation_tokens_per_s=%.1f running=%u waiting=%u "
-                  "kv_usage_perc=%.1f prefix_hit_perc=%.1f kv_host_full_perc=%.1f",
-                  prompt, generation, now.n_running, now.n_waiting, usage, hits, host_full);
+                  "kv_usage_perc=%.1f prefix_hit_perc=%.1f kv_host_full_perc=%.1f "
+                  "kv_disk_full_perc=%.1f",
+                  prompt, generation, now.n_running, now.n_waiting, usage, hits, host_full,
+                  disk_full);
     } else {
-        char words[320];
+        char words[384];
         int n = snprintf(words, sizeof words,
                  "Engine 000: Avg prompt throughput: %.1f tokens/s, Avg generation throughput: "
                  "%.1f tokens/s, Running: %u reqs, Waiting: %u reqs, KV cache usage: %.1f%%, "
                  "Prefix cache hit rate: %.1f%%",
                  prompt, generation, now.n_running, now.n_waiting, usage, hits);
-        if (host->n_blocks)
-            snprintf(words + n, sizeof words - (size_t)n, ", Host KV cache full: %.1f%%",
-                     host_full);
+        if (c->tier[CACHE_HOST].n_blocks)
+            n += snprintf(words + n, sizeof words - (size_t)n, ", Host KV cache full: %.1f%%",
+                          host_full);
+        if (c->tier[CACHE_DISK].n_blocks)
+            snprintf(words + n, sizeof words - (size_t)n, ", Disk KV cache full: %.1f%%",
+                     disk_full);
         log_event(LOG_INFO, words, "%s", "");
     }
     malloc_trim(0);

@@ -11,6 +11,7 @@
 #include "server/auth.h"
 #include "server/error.h"
 #include "server/http.h"
+#include "server/kv_disk.h"
 #include "server/server.h"
 #include "server/writer.h"
 
@@ -230,6 +231,7 @@ static void write_kv(struct page *p, const struct engine_stats *st)
                  &c->tier[CACHE_DEVICE]);
     write_blocks(p, "tarn:kv_host_blocks", "KV blocks in host memory by state.",
                  &c->tier[CACHE_HOST]);
+    write_blocks(p, "tarn:kv_disk_blocks", "KV blocks on disk by state.", &c->tier[CACHE_DISK]);
     gauge(p, "tarn:kv_blocks_leaked", "KV blocks in no state: 0, or there is a bug.", n_leaked);
     write_by_tier(p, "tarn:kv_blocks_evicted_total", "tier",
                   "KV blocks that left a tier to make room.", c,
@@ -266,6 +268,40 @@ static void write_swapping(struct page *p, const struct cache_stats *c)
     counter(p, "tarn:kv_blocks_recomputed_total",
             "KV blocks that were forgotten although somebody waited for them.",
             c->n_expected_lost);
+}
+
+static void write_disk(struct page *p, const struct cache_disk_stats *d)
+{
+    static const char dropped_name[] = "tarn:kv_disk_records_dropped";
+    struct kv_disk_dropped dropped[KV_DISK_N_WHYS];
+    char more[32];
+
+    counter(p, "tarn:kv_disk_read_bytes_total", "KV read from disk.", d->n_read_bytes);
+    counter(p, "tarn:kv_disk_written_bytes_total", "KV written to disk.", d->n_written_bytes);
+    counter(p, "tarn:kv_disk_reads_failed_total", "Reads that failed: computed again.",
+            d->n_reads_failed);
+    counter(p, "tarn:kv_disk_writes_failed_total", "Writes that failed: not kept.",
+            d->n_writes_failed);
+    counter(p, "tarn:kv_disk_timeouts_total", "Reads and writes given up after their time.",
+            d->n_timeouts);
+    counter(p, "tarn:kv_disk_corrupt_total", "Blocks read whose checksum did not hold.",
+            d->n_corrupt);
+    counter(p, "tarn:kv_disk_not_worth_total",
+            "Requests that computed what could be read, as that was slower.", d->n_not_worth);
+    counter(p, "tarn:kv_disk_preloaded_blocks_total", "KV blocks read because the server started.",
+            d->n_preloaded_blocks);
+    gauge(p, "tarn:kv_disk_hung", "1 while the disk does not answer in time.", d->is_hung);
+    gauge(p, "tarn:kv_disk_read_bytes_per_second", "Moving mean of what reads achieve; 0: no read.",
+          d->read_bytes_per_s);
+    gauge(p, "tarn:kv_disk_index_seconds", "Time to open the directory and enter its records.",
+          d->index_s);
+    gauge(p, "tarn:kv_disk_records_found", "KV blocks that were there at start.", d->n_found);
+    kv_disk_dropped(d, dropped);
+    head(p, dropped_name, "gauge", "Records that were there at start and could not be used.");
+    for (int i = 0; i < KV_DISK_N_WHYS; i++) {
+        snprintf(more, sizeof more, ",why=\"%s\"", dropped[i].why);
+        sample(p, dropped_name, more, dropped[i].n);
+    }
 }
 
 static void write_levels(struct page *p, const struct scheduler_stats *s)
@@ -314,6 +350,7 @@ static void write_ours(struct page *p, const struct server *srv, const struct en
 {
     write_kv(p, st);
     write_swapping(p, &st->cache);
+    write_disk(p, &st->cache.disk);
     write_scheduling(p, st);
     counter(p, "tarn:steps_total", "Batches run through the model.", st->n_steps);
     gauge(p, "tarn:process_resident_bytes", "Resident memory of the server.",

@@ -35,7 +35,7 @@ static const struct route routes[] = {
     {"GET", "/health/ready", false, true, false, false, false, api_health_ready},
     {"GET", "/metrics", false, false, false, false, false, api_metrics},
     {"GET", "/cache", false, false, false, true, true, api_cache},
-    {"DELETE", "/cache", false, false, false, true, true, api_cache_reset},
+    {"DELETE", "/cache", false, false, false, true, true, api_cache_forget},
 };
 
 static bool path_fits(const struct route *r, const char *path)

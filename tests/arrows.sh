@@ -20,6 +20,7 @@ arrows_table() {
 ^cache/            ^(base|cache)/|^kernels/(ops|params|device|pack)\.h$
 ^engine/           ^(base|engine)/|^cache/cache\.h$|^kernels/(ops|params|device|pack)\.h$
 ^server/           ^(base|engine|server)/|^cache/cache\.h$
+^clients/tarnctl/verify  ^(base|clients)/|^cache/disk_verify\.h$
 ^clients/          ^(base|clients)/
 ^loadgen/cachesim       ^(base|clients|loadgen)/|^engine/(scheduler|cost_model|fairness)|^cache/replace
 ^loadgen/(cache|sched)?bench  ^(base|clients|loadgen|engine|kernels)/|^cache/cache\.h$
@@ -188,6 +189,8 @@ base/buf_planted.c <jansson.h>
 base/planted.c <sodium.h>
 clients/planted.c <curl/curl.h>
 clients/planted.c "engine/engine.h"
+clients/planted.c "cache/disk_verify.h"
+clients/tarnctl/verify_planted.c "cache/cache.h"
 loadgen/planted.c "engine/engine.h"
 loadgen/planted.c "server/config.h"
 loadgen/sim/planted.c "engine/engine.h"

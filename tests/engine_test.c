@@ -23,21 +23,36 @@ static void die(const char *what, const char *detail)
     abort();
 }
 
-void engine_test_open(struct engine_test *t, const char *config_json, struct engine_config *c)
+void engine_test_make_model(char dir[ENGINE_TEST_DIR_BYTES], const char *config_json)
 {
     char path[128];
-    struct buf why;
     FILE *f;
 
-    buf_init(&why, BUF_WHY_MAX);
-    snprintf(t->dir, sizeof t->dir, "/tmp/tarn-test-XXXXXX");
-    if (!mkdtemp(t->dir))
-        die("mkdtemp", t->dir);
-    snprintf(path, sizeof path, "%s/config.json", t->dir);
+    snprintf(dir, ENGINE_TEST_DIR_BYTES, "/tmp/tarn-test-XXXXXX");
+    if (!mkdtemp(dir))
+        die("mkdtemp", dir);
+    snprintf(path, sizeof path, "%s/config.json", dir);
     f = fopen(path, "w");
     if (!f || fputs(config_json ? config_json : small_llama, f) < 0 || fclose(f) != 0)
         die("cannot write", path);
-    c->model_dir = t->dir;
+}
+
+void engine_test_remove_model(const char *dir)
+{
+    char path[128];
+
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    unlink(path);
+    rmdir(dir);
+}
+
+void engine_test_open_model(struct engine_test *t, const char *dir, struct engine_config *c)
+{
+    struct buf why;
+
+    buf_init(&why, BUF_WHY_MAX);
+    t->dir[0] = '\0';
+    c->model_dir = dir;
     c->load_format = "dummy";
     c->profile_cost = false; /* seconds, dozens of times */
     if (engine_open(&t->engine, c, &why) != OK)
@@ -47,14 +62,21 @@ void engine_test_open(struct engine_test *t, const char *config_json, struct eng
     buf_fini(&why);
 }
 
+void engine_test_open(struct engine_test *t, const char *config_json, struct engine_config *c)
+{
+    char dir[ENGINE_TEST_DIR_BYTES];
+
+    engine_test_make_model(dir, config_json);
+    engine_test_open_model(t, dir, c);
+    memcpy(t->dir, dir, sizeof dir);
+    c->model_dir = t->dir;
+}
+
 void engine_test_close(struct engine_test *t)
 {
-    char path[128];
-
     engine_close(t->engine);
-    snprintf(path, sizeof path, "%s/config.json", t->dir);
-    unlink(path);
-    rmdir(t->dir);
+    if (t->dir[0])
+        engine_test_remove_model(t->dir);
 }
 
 void engine_test_params(struct sampling *sp, struct stopping *st, uint32_t n_out)

@@ -262,6 +262,10 @@ enum tarn_error tarn_metrics(struct tarn_answer *answer, const struct tarn_clien
 /* /cache of Tarn, with the admin key: what the KV store holds (JSON), and forgetting it. */
 enum tarn_error tarn_cache_stats(struct tarn_answer *answer, const struct tarn_client *client);
 enum tarn_error tarn_cache_reset(struct tarn_answer *answer, const struct tarn_client *client);
+/* Forget one span and all behind it, in every tier. key: 64 hex digits, as tarn_cache_stats() gives
+ * them; TARN_ERR_INVALID otherwise. */
+enum tarn_error tarn_cache_erase(struct tarn_answer *answer, const struct tarn_client *client,
+                                 const char *key);
 /* The text is one model's id per line. */
 enum tarn_error tarn_models(struct tarn_answer *answer, const struct tarn_client *client);
 /* On TARN_OK *ids [*n_ids] are the caller's: free(). answer->text is the body. */

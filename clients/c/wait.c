@@ -7,6 +7,8 @@
 #include "base/json.h"
 #include "clients/c/client.h"
 
+#define KEY_DIGITS 64
+
 struct waiting {
     struct tarn_answer *answer;
     struct buf text;
@@ -159,6 +161,22 @@ enum tarn_error tarn_cache_stats(struct tarn_answer *answer, const struct tarn_c
 enum tarn_error tarn_cache_reset(struct tarn_answer *answer, const struct tarn_client *client)
 {
     return fetch(answer, client, "DELETE", "/cache", NULL, 0);
+}
+
+enum tarn_error tarn_cache_erase(struct tarn_answer *answer, const struct tarn_client *client,
+                                 const char *key)
+{
+    char path[16 + KEY_DIGITS];
+    struct buf none = {0};
+
+    /* Nothing else may get into the path. */
+    if (strlen(key) != KEY_DIGITS || strspn(key, "0123456789abcdefABCDEF") != KEY_DIGITS) {
+        init_answer(answer);
+        set_error(answer, TARN_ERR_INVALID, "expected a key of 64 hex digits");
+        return hand_over(answer, &none);
+    }
+    snprintf(path, sizeof path, "/cache?span=%s", key);
+    return fetch(answer, client, "DELETE", path, NULL, 0);
 }
 
 /* --- answers that are read --- */

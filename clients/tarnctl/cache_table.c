@@ -6,13 +6,13 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/json.h"
 
 #define N_COLUMNS_MAX 12
 #define N_ROWS_MAX 300 /* more spans than /cache gives */
 #define CELL_BYTES 24
-#define N_KEY_DIGITS 12 /* enough to tell spans apart */
 
 /* --- tables: the first and the last column to the left, the others to the right --- */
 
@@ -152,11 +152,12 @@ static void add_span(struct table *t, const struct json *s)
 
     if (!begin_row(t))
         return;
-    cell(t, "%.*s", N_KEY_DIGITS, text_of(s, "key"));
+    cell(t, "%.*s", CACHE_KEY_DIGITS_SHOWN, text_of(s, "key"));
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         count_cell(t, s, counts[i]);
     count_cell(t, by_tier, "device");
     count_cell(t, by_tier, "host");
+    count_cell(t, by_tier, "disk");
     for (size_t i = 0; i < sizeof uses / sizeof *uses; i++)
         count_cell(t, s, uses[i]);
     if (js_is(idle, JS_INT) || js_is(idle, JS_REAL))
@@ -191,6 +192,65 @@ static void print_swaps(FILE *f, const struct json *root)
     if (out_ahead || out_late || in_ahead || in_late || lost)
         fprintf(f, "swapped blocks: %lld out ahead, %lld on demand; %lld in ahead, %lld on demand; "
                 "%lld lost though waited for\n", out_ahead, out_late, in_ahead, in_late, lost);
+}
+
+/* "; 3 torn, 1 orphaned not used" */
+static void print_dropped(FILE *f, const struct json *disk)
+{
+    static const char *const whys[] = {"torn", "foreign", "impossible", "misnamed", "orphaned",
+                                       "doubled"};
+    const struct json *dropped = js_get(disk, "dropped_records");
+    bool any = false;
+
+    for (size_t i = 0; i < sizeof whys / sizeof *whys; i++) {
+        if (count_of(dropped, whys[i]) == 0)
+            continue;
+        fprintf(f, "%s%lld %s", any ? ", " : "; ", count_of(dropped, whys[i]), whys[i]);
+        any = true;
+    }
+    fputs(any ? " not used\n" : "\n", f);
+}
+
+/* Nothing where nothing went wrong. */
+static void print_trouble(FILE *f, const struct json *disk)
+{
+    static const struct {
+        const char *key, *words;
+    } rows[] = {{"reads_failed", "reads failed"}, {"writes_failed", "writes failed"},
+                {"timeouts", "took too long"}, {"corrupt_blocks", "corrupt blocks"}};
+    bool any = false;
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (count_of(disk, rows[i].key) == 0)
+            continue;
+        fprintf(f, "%s%lld %s", any ? ", " : "DISK: ", count_of(disk, rows[i].key), rows[i].words);
+        any = true;
+    }
+    fputs(any ? "\n" : "", f);
+    if (is_yes(disk, "hung"))
+        fputs("DISK: it does not answer now\n", f);
+}
+
+/* Nothing without a disk tier. */
+static void print_disk(FILE *f, const struct json *root)
+{
+    const struct json *disk = js_get(root, "disk"), *took = js_get(disk, "index_s");
+    char io[CELL_BYTES], in[CELL_BYTES], out[CELL_BYTES];
+
+    if (!js_is(disk, JS_OBJECT))
+        return;
+    snprintf(io, sizeof io, "%s", text_of(disk, "io"));
+    clean(io);
+    write_size(in, sizeof in, disk, "read_bytes");
+    write_size(out, sizeof out, disk, "written_bytes");
+    fprintf(f, "disk: %s, %s; since the start %s read, %s written, %lld blocks preloaded\n", io,
+            is_yes(disk, "direct") ? "O_DIRECT" : "page cache", in, out,
+            count_of(disk, "preloaded_blocks"));
+    fprintf(f, "disk at start: %lld blocks found", count_of(disk, "found_blocks"));
+    if (js_is(took, JS_REAL) || js_is(took, JS_INT))
+        fprintf(f, " in %.2f s", js_number(took));
+    print_dropped(f, disk);
+    print_trouble(f, disk);
 }
 
 /* There are none, or there is a bug. */
@@ -230,7 +290,7 @@ static void print_counts(FILE *f, const struct json *root)
 static void print_spans(FILE *f, struct table *t, const struct json *root)
 {
     static const char *const names[] = {"span", "depth", "tokens", "blocks", "device", "host",
-                                        "children", "uses", "hit tokens", "idle s", ""};
+                                        "disk", "children", "uses", "hit tokens", "idle s", ""};
     const struct json *spans = js_get(root, "top_spans");
     size_t n = js_is(spans, JS_ARRAY) ? js_len(spans) : 0;
 
@@ -269,6 +329,7 @@ enum status cache_table_print(FILE *f, const char *json, size_t len)
         print_tiers(f, t, js_get(root, "tiers"));
         print_counts(f, root);
         print_swaps(f, root);
+        print_disk(f, root);
         print_leaks(f, js_get(root, "tiers"));
         print_spans(f, t, root);
     }
@@ -287,11 +348,50 @@ enum status cache_reset_print(FILE *f, const char *json, size_t len)
 
     if (s != OK)
         return s;
-    if (js_is(blocks, JS_OBJECT))
-        fprintf(f, "forgotten: %lld blocks on the device, %lld in host memory, %lld holds\n",
-                count_of(blocks, "device"), count_of(blocks, "host"), count_of(root, "holds"));
-    else
+    if (js_is(blocks, JS_OBJECT)) {
+        fprintf(f, "forgotten: %lld blocks on the device, %lld in host memory, ",
+                count_of(blocks, "device"), count_of(blocks, "host"));
+        if (js_get(blocks, "disk")) /* an older server says nothing of it */
+            fprintf(f, "%lld on disk, ", count_of(blocks, "disk"));
+        fprintf(f, "%lld holds\n", count_of(root, "holds"));
+    } else {
         fputs("forgotten\n", f);
+    }
     js_unref(root);
     return OK;
+}
+
+/* --- DELETE /cache?span=KEY --- */
+
+enum status cache_erase_print(FILE *f, const char *json, size_t len)
+{
+    struct json *root = NULL;
+    enum status s = parse(json, len, "cache.erase", &root);
+
+    if (s == OK)
+        fprintf(f, "erased: a span and what was behind it, %lld blocks\n",
+                count_of(root, "blocks"));
+    js_unref(root);
+    return s;
+}
+
+size_t cache_key_find(char *key, const char *json, size_t len, const char *first)
+{
+    struct json *root = NULL;
+    const struct json *spans;
+    size_t n_found = 0;
+
+    key[0] = '\0';
+    if (parse(json, len, "cache", &root) != OK)
+        return 0;
+    spans = js_get(root, "top_spans");
+    for (size_t i = 0; js_is(spans, JS_ARRAY) && i < js_len(spans); i++) {
+        const char *one = text_of(js_at(spans, i), "key");
+        if (strlen(one) != CACHE_KEY_DIGITS || strncasecmp(one, first, strlen(first)) != 0)
+            continue;
+        if (n_found++ == 0)
+            memcpy(key, one, CACHE_KEY_DIGITS + 1);
+    }
+    js_unref(root);
+    return n_found;
 }

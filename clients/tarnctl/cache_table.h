@@ -13,8 +13,17 @@
 
 #include "base/status.h"
 
-/* What GET /cache and DELETE /cache answered. */
+/* What GET /cache, DELETE /cache and DELETE /cache?span=KEY answered. */
 NODISCARD enum status cache_table_print(FILE *f, const char *json, size_t len);
 NODISCARD enum status cache_reset_print(FILE *f, const char *json, size_t len);
+NODISCARD enum status cache_erase_print(FILE *f, const char *json, size_t len);
+
+#define CACHE_KEY_DIGITS 64
+#define CACHE_KEY_DIGITS_SHOWN 12 /* of a span's key in the table: enough to tell spans apart */
+
+/* The key among the spans of GET /cache that begins with `first`, in any case of its letters.
+ * Returns how many there are; key [CACHE_KEY_DIGITS + 1] is the first one's. 0: none, or that is no
+ * answer of /cache. */
+size_t cache_key_find(char *key, const char *json, size_t len, const char *first);
 
 #endif

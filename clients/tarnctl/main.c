@@ -7,9 +7,11 @@
 
 #include "clients/c/tarn_client.h"
 #include "clients/tarnctl/cache_table.h"
+#include "clients/tarnctl/verify.h"
 
 #define N_DOCUMENTS_MAX 64
-#define N_WORDS_MAX 2
+#define N_WORDS_MAX 3
+#define N_SPANS_MAX 256 /* of /cache */
 #define STDIN_BYTES_MAX ((size_t)32 << 20)
 
 static const char usage[] =
@@ -24,6 +26,9 @@ static const char usage[] =
     "  metrics             Prometheus text\n"
     "  cache               what the KV cache holds, by tier and span (admin key)\n"
     "  cache reset         forget all of it that nobody uses\n"
+    "  cache erase KEY     forget a span and all behind it, on disk as well; KEY as `cache` shows\n"
+    "                      it, or all 64 digits (--json)\n"
+    "  cache verify PATH   check what --kv-disk-path names, or a directory in it; asks no server\n"
     "  TEXT may be - for standard input.\n"
     "\n"
     "options\n"
@@ -42,10 +47,11 @@ static const char usage[] =
     "  --timeout SECONDS   give up when no byte comes for so long; default 300\n"
     "  --usage             tokens and times on standard error\n"
     "  --spans N           spans that `cache` lists, at most 256; default 20\n"
-    "  --json              `cache`: what the server said, for programs\n"
+    "  --json              `cache ...`: what the server said, or was found, for programs\n"
     "  -h, --help          this text\n"
     "\n"
-    "Exit code: 0, 1 when the server or the network failed, 2 for a wrong command line.\n";
+    "Exit code: 0, 1 when the server or the network failed, 2 for a wrong command line. Of\n"
+    "cache verify: 0 fine, 1 something is damaged, 2 something cannot be read.\n";
 
 struct options {
     struct tarn_client_config client;
@@ -55,7 +61,7 @@ struct options {
     size_t n_documents;
     bool no_stream, show_usage, json;
     int64_t n_spans; /* -1: as many as the server wants */
-    const char *words[N_WORDS_MAX]; /* command and its argument */
+    const char *words[N_WORDS_MAX]; /* command and its arguments */
     size_t n_words;
 };
 
@@ -132,7 +138,7 @@ static bool set_value(struct options *o, const char *flag, const char *value)
     else if (strcmp(flag, "--seed") == 0)
         o->request.seed = parse_int(flag, value, INT64_MIN + 1, INT64_MAX);
     else if (strcmp(flag, "--spans") == 0)
-        o->n_spans = parse_int(flag, value, 0, 256);
+        o->n_spans = parse_int(flag, value, 0, N_SPANS_MAX);
     else if (strcmp(flag, "--timeout") == 0)
         o->client.idle_timeout_ms = (uint32_t)(parse_int(flag, value, 1, 1000000) * 1000);
     else
@@ -302,62 +308,137 @@ static int fetch(const struct options *o, const struct tarn_client *client, fetc
     return code;
 }
 
-static int cache(const struct options *o, const struct tarn_client *client, bool reset)
+typedef enum status print_function(FILE *f, const char *json, size_t len);
+
+/* An answer of /cache, which is freed. */
+static int show(const struct options *o, struct tarn_answer *a, print_function *print)
 {
-    char path[48] = "/cache";
-    struct tarn_answer a;
-    enum tarn_error e;
+    int code = a->error == TARN_OK ? 0 : fail(&o->client, a);
     enum status s = OK;
 
-    if (o->n_spans >= 0)
-        snprintf(path, sizeof path, "/cache?spans=%lld", (long long)o->n_spans);
-    e = reset ? tarn_cache_reset(&a, client) : tarn_fetch(&a, client, path, NULL, 0);
-    int code = e == TARN_OK ? 0 : fail(&o->client, &a);
-    if (e == TARN_OK && o->json)
-        print_text(a.text, a.text_len);
-    else if (e == TARN_OK)
-        s = (reset ? cache_reset_print : cache_table_print)(stdout, a.text, a.text_len);
+    if (a->error == TARN_OK && o->json)
+        print_text(a->text, a->text_len);
+    else if (a->error == TARN_OK)
+        s = print(stdout, a->text, a->text_len);
     if (s != OK) {
         fprintf(stderr, "tarnctl: %s\n", s == ERR_NOMEM ? "out of memory" :
                 "that is no answer of Tarn's /cache: --json prints it");
         code = 1;
     }
-    tarn_answer_fini(&a);
+    tarn_answer_fini(a);
     return code;
+}
+
+static int cache(const struct options *o, const struct tarn_client *client)
+{
+    char path[48] = "/cache";
+    struct tarn_answer a;
+
+    if (o->n_spans >= 0)
+        snprintf(path, sizeof path, "/cache?spans=%lld", (long long)o->n_spans);
+    tarn_fetch(&a, client, path, NULL, 0);
+    return show(o, &a, cache_table_print);
+}
+
+static int cache_reset(const struct options *o, const struct tarn_client *client)
+{
+    struct tarn_answer a;
+
+    tarn_cache_reset(&a, client);
+    return show(o, &a, cache_reset_print);
+}
+
+/* 64 digits are a key; 12 or more are looked up among those that the server lists. */
+static void check_key(const char *text)
+{
+    size_t n = strlen(text);
+
+    if (n < CACHE_KEY_DIGITS_SHOWN || n > CACHE_KEY_DIGITS ||
+        strspn(text, "0123456789abcdefABCDEF") != n)
+        die("cache erase: expected %d to %d hex digits, got \"%s\"", CACHE_KEY_DIGITS_SHOWN,
+            CACHE_KEY_DIGITS, text);
+}
+
+static int cache_erase(const struct options *o, const struct tarn_client *client, const char *text)
+{
+    char key[CACHE_KEY_DIGITS + 1], path[48];
+    struct tarn_answer a;
+    size_t n_found = 1;
+
+    snprintf(key, sizeof key, "%s", text);
+    if (strlen(text) < CACHE_KEY_DIGITS) {
+        snprintf(path, sizeof path, "/cache?spans=%d", N_SPANS_MAX);
+        if (tarn_fetch(&a, client, path, NULL, 0) != TARN_OK)
+            return show(o, &a, cache_erase_print);
+        n_found = cache_key_find(key, a.text, a.text_len, text);
+        tarn_answer_fini(&a);
+    }
+    if (n_found != 1) {
+        fprintf(stderr, "tarnctl: %s of the spans that the server lists begins with \"%s\"; give "
+                "all %d digits\n", n_found ? "more than one" : "none", text, CACHE_KEY_DIGITS);
+        return 1;
+    }
+    tarn_cache_erase(&a, client, key);
+    return show(o, &a, cache_erase_print);
 }
 
 struct command {
     const char *name;
     const char *argument; /* the only one allowed; "TEXT": any; NULL: none */
+    const char *operand;  /* what stands behind it; NULL: nothing */
     fetch_function *fetch;
 };
 
 static const struct command commands[] = {
-    {"health", NULL, tarn_health},           {"models", NULL, tarn_models},
-    {"metrics", NULL, tarn_metrics},         {"cache", NULL, NULL},
-    {"cache", "reset", NULL},                {"chat", "TEXT", NULL},
-    {"complete", "TEXT", NULL},              {"tokenize", "TEXT", NULL},
+    {"health", NULL, NULL, tarn_health},     {"models", NULL, NULL, tarn_models},
+    {"metrics", NULL, NULL, tarn_metrics},   {"cache", NULL, NULL, NULL},
+    {"cache", "reset", NULL, NULL},          {"cache", "erase", "KEY", NULL},
+    {"cache", "verify", "PATH", NULL},       {"chat", "TEXT", NULL, NULL},
+    {"complete", "TEXT", NULL, NULL},        {"tokenize", "TEXT", NULL, NULL},
 };
 
+static bool fits(const struct command *c, const struct options *o)
+{
+    size_t n = c->operand ? 3 : c->argument ? 2 : 1;
+
+    if (o->n_words != n || strcmp(c->name, o->words[0]) != 0)
+        return false;
+    return n == 1 || strcmp(c->argument, "TEXT") == 0 || strcmp(c->argument, o->words[1]) == 0;
+}
+
+static bool takes_key(const struct command *c)
+{
+    return c->operand && strcmp(c->operand, "KEY") == 0;
+}
+
+/* The one command that asks no server. */
+static bool takes_path(const struct command *c)
+{
+    return c->operand && strcmp(c->operand, "PATH") == 0;
+}
+
+/* Dies when there is none, with what is wrong. */
 static const struct command *find_command(const struct options *o)
 {
-    bool known = false;
+    const struct command *near = NULL; /* whose words are there as far as they go */
 
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         const struct command *c = &commands[i];
-        if (strcmp(c->name, o->words[0]) != 0)
-            continue;
-        known = true;
-        if (o->n_words == 1 ? !c->argument
-                            : c->argument && (strcmp(c->argument, "TEXT") == 0 ||
-                                              strcmp(c->argument, o->words[1]) == 0))
+        if (fits(c, o))
             return c;
+        if (strcmp(c->name, o->words[0]) == 0 &&
+            (!near || (o->n_words > 1 && c->operand && strcmp(c->argument, o->words[1]) == 0)))
+            near = c;
     }
-    if (known && o->n_words == 1)
+    if (!near)
+        die("unknown command \"%s\"", o->words[0]);
+    if (o->n_words == 1)
         die("%s: a text is missing", o->words[0]);
-    if (known)
-        die("%s: unexpected \"%s\"", o->words[0], o->words[1]);
-    die("unknown command \"%s\"", o->words[0]);
+    if (o->n_words == 2 && near->operand)
+        die("%s %s: %s is missing", near->name, near->argument, near->operand);
+    if (near->argument && strcmp(near->argument, "TEXT") == 0)
+        die("one argument too many: \"%s\" (put a text in quotes)", o->words[2]);
+    die("%s: unexpected \"%s\"", o->words[0], o->words[o->n_words - 1]);
 }
 
 static int run(const struct options *o, const struct tarn_client *client)
@@ -369,8 +450,10 @@ static int run(const struct options *o, const struct tarn_client *client)
 
     if (c->fetch)
         return fetch(o, client, c->fetch);
+    if (takes_key(c))
+        return cache_erase(o, client, o->words[2]);
     if (strcmp(c->name, "cache") == 0)
-        return cache(o, client, c->argument != NULL);
+        return (c->argument ? cache_reset : cache)(o, client);
     if (strcmp(text, "-") == 0)
         text = input = read_stdin();
     if (strcmp(c->name, "tokenize") == 0)
@@ -380,6 +463,12 @@ static int run(const struct options *o, const struct tarn_client *client)
                         text);
     free(input);
     return code;
+}
+
+/* What could not be printed was not done. */
+static int end_output(int code)
+{
+    return fflush(stdout) != 0 && code == 0 ? 1 : code;
 }
 
 int main(int argc, char **argv)
@@ -397,12 +486,14 @@ int main(int argc, char **argv)
     parse_arguments(&o, argc, argv);
     if (o.n_words == 0)
         die("a command is missing");
-    (void)find_command(&o); /* before anything is sent */
+    const struct command *command = find_command(&o); /* before anything is sent */
+    if (takes_path(command))
+        return end_output(verify_path(stdout, stderr, o.words[2], o.json));
+    if (takes_key(command))
+        check_key(o.words[2]);
     if (tarn_client_create(&client, &o.client, why, sizeof why) != TARN_OK)
         die("%s", why);
     int code = run(&o, client);
     tarn_client_destroy(client);
-    if (fflush(stdout) != 0 && code == 0)
-        code = 1;
-    return code;
+    return end_output(code);
 }

@@ -447,6 +447,10 @@ class Connection(asyncio.Protocol):
             self.reply(200, {"object": "cache.reset", "status": "ok",
                              "cached_blocks": {"device": 12, "host": 3}, "holds": 0})
             return
+        if method == "DELETE" and path.startswith("/cache?span="):
+            self.reply(200, {"object": "cache.erase", "status": "ok",
+                             "span": path.partition("=")[2], "blocks": 7})
+            return
         path, _, query = path.partition("?")
         answers = {"/health": {"status": "ready"}, "/cache": cache_answer(query),
                    "/v1/models": {"object": "list", "data": [{"id": "scripted"}, {"id": "other"}]}}

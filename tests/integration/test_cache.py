@@ -18,7 +18,8 @@ import tarn_test
 
 TEXT = "/v1/completions"
 N_PROMPT = 320  # ten blocks
-TIERS = ("device", "host")
+TIERS = ("device", "host")  # of these servers
+NOWHERE = {"device": 0, "host": 0, "disk": 0}
 
 MODEL: Path
 
@@ -30,7 +31,7 @@ def ask(s: Server, seed: int, **more: Any) -> dict[str, Any]:
     usage = s.post(TEXT, body)["usage"]
     details = usage["prompt_tokens_details"]
     assert details["cached_tokens"] == sum(details["cached_tokens_details"].values()), usage
-    assert set(details["cached_tokens_details"]) == set(TIERS), usage
+    assert set(details["cached_tokens_details"]) == set(NOWHERE), usage
     return usage
 
 
@@ -120,12 +121,34 @@ def deleting_forgets_and_says_so() -> None:
         n = wait_for(s, idle)["tiers"][0]["blocks"]["cached"]
         assert n >= N_PROMPT // 32
         status, _, body = s.request("DELETE", "/cache")
-        assert status == 200 and body["cached_blocks"] == {"device": n, "host": 0}, body
+        assert status == 200 and body["cached_blocks"] == {**NOWHERE, "device": n}, body
         body = wait_for(s, idle)
         assert body["tiers"][0]["blocks"]["cached"] == 0 == body["tree"]["nodes"], body
-        assert cached(s, 1) == {"device": 0, "host": 0}
+        assert cached(s, 1) == NOWHERE
         assert s.request("POST", "/cache/reset")[0] == 404
         assert s.request("POST", "/cache")[0] == 405
+
+
+def erasing_a_span_leaves_the_others() -> None:
+    with tarn_server(MODEL) as s:
+        keys = []
+        for seed in (1, 2, 3):
+            ask(s, seed)
+            spans = wait_for(s, idle)["top_spans"]
+            keys += [p["key"] for p in spans if p["key"] not in keys]
+        assert len(keys) == 3, keys
+        n = next(p for p in look(s)["top_spans"] if p["key"] == keys[1])["blocks"]
+        status, _, body = s.request("DELETE", f"/cache?span={keys[1]}")
+        assert status == 200, body
+        assert body == {"object": "cache.erase", "status": "ok", "span": keys[1], "blocks": n}, body
+        assert {p["key"] for p in look(s)["top_spans"]} == {keys[0], keys[2]}
+        status, _, body = s.request("DELETE", f"/cache?span={keys[1]}")
+        assert status == 404 and "there is none with this key" in body["error"]["message"], body
+        assert cached(s, 2) == NOWHERE
+        assert cached(s, 1)["device"] == N_PROMPT - 32 == cached(s, 3)["device"]
+        for wrong in ("span=", "span=00", f"span={keys[0]}0", f"spam={keys[0]}", "span"):
+            assert s.request("DELETE", f"/cache?{wrong}")[0] == 400, wrong
+        assert cached(s, 1)["device"] == N_PROMPT - 32
 
 
 # --- tiers ---
@@ -137,7 +160,7 @@ def what_left_the_device_is_found_in_host_memory_and_said_so() -> None:
     with tarn_server(MODEL, "--kv-device-bytes", str(device), "--kv-host-bytes", str(host)) as s:
         assert "Host KV cache size: " in s.first_lines
         for seed in range(8):
-            assert cached(s, seed) == {"device": 0, "host": 0}
+            assert cached(s, seed) == NOWHERE
         body = wait_for(s, idle)
         assert [t["name"] for t in body["tiers"]] == list(TIERS), body
         assert body["tiers"][1]["moved_in_blocks"] > 0 and body["tiers"][1]["nodes"] > 0, body
@@ -158,7 +181,7 @@ def what_left_the_device_is_found_in_host_memory_and_said_so() -> None:
         assert again["choices"][0]["text"] == plain[0]["choices"][0]["text"]
         status, _, body = s.request("DELETE", "/cache")
         assert status == 200 and body["cached_blocks"]["host"] > 0, body
-        assert cached(s, 0) == {"device": 0, "host": 0}
+        assert cached(s, 0) == NOWHERE
 
 
 def a_prompt_with_a_ttl_outlives_those_without() -> None:
@@ -194,7 +217,7 @@ def a_bad_ttl_is_named() -> None:
 def without_prefix_caching_nothing_is_kept() -> None:
     with tarn_server(MODEL, "--no-enable-prefix-caching") as s:
         for _ in range(2):
-            assert cached(s, 1, cache_ttl=60) == {"device": 0, "host": 0}
+            assert cached(s, 1, cache_ttl=60) == NOWHERE
         body = wait_for(s, idle)
         assert body["tiers"][0]["blocks"]["cached"] == 0 == body["tree"]["spans"], body
         assert body["tree"]["holds"] == 0, body
@@ -214,6 +237,11 @@ def tarnctl_reads_and_forgets() -> None:
         assert body["top_spans"][0]["key"][:12] in table, table
         assert f"{N_PROMPT - 32} found" in table and "\ndevice" in table, table
         assert json.loads(ctl("cache", "--json"))["fingerprint"] == body["fingerprint"]
+        ask(s, 2)
+        key = next(p["key"] for p in wait_for(s, idle)["top_spans"]
+                   if p["key"] != body["top_spans"][0]["key"])
+        assert ctl("cache", "erase", key[:12]).startswith("erased: a span and what was behind it")
+        assert [p["key"] for p in look(s)["top_spans"]] == [body["top_spans"][0]["key"]]
         assert ctl("cache", "reset").startswith("forgotten: ")
         assert wait_for(s, idle)["tree"]["nodes"] == 0
 
@@ -226,6 +254,7 @@ def main() -> int:
             the_store_is_described_in_full,
             spans_come_as_asked_and_most_found_first,
             deleting_forgets_and_says_so,
+            erasing_a_span_leaves_the_others,
             what_left_the_device_is_found_in_host_memory_and_said_so,
             a_prompt_with_a_ttl_outlives_those_without,
             a_bad_ttl_is_named,

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """tarn-cachebench, small: every field is there, hits happen in the tier that the row names, nothing
-is found where nothing can be, and wrong options are refused by name. No time is judged."""
+is found where nothing can be, what is written is counted, and wrong options are refused by name. No
+time is judged."""
 from __future__ import annotations
 
 import json
@@ -22,7 +23,14 @@ PREFIX, NEW, ROUNDS, HITS = 650, 5, 2, 2 # the prefix ends inside of a block
 BLOCK = 32
 SMALL = ["--prefix", PREFIX, "--new", NEW, "--rounds", ROUNDS, "--hits", HITS, "--threads", 2,
          "--segments", 420, "--path-segments", 10, "--lookups", 40,
-         "--requests", 10, "--prompt", 70, "--max-tokens", 3]
+         "--requests", 10, "--prompt", 70, "--max-tokens", 3,
+         "--disk-pairs", 4, "--restarts", 2,
+         "--write-rounds", 2, "--write-requests", 2, "--write-prompt", 96, "--write-tokens", 2,
+         "--records", 300, "--opens", 4]
+PARTS = ("ttft", "tree", "miss", "disk", "writes", "index")
+TOKEN_BYTES = 2 * 2 * 2 * 12 * 2  # K and V of 2 layers, 2 heads of 12, 2 bytes each
+EXTENT = 8192  # 32 tokens of that, in whole pages
+HEADER = 256
 
 
 def run(*options: object, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -42,8 +50,7 @@ def check_figure(figure: dict, n: int) -> None:
 def check_ttft(r: dict) -> None:
     pairs = ROUNDS * HITS
     assert r["prefix_tokens"] == PREFIX and r["new_tokens"] == NEW and r["threads"] == 2
-    # K and V of 2 layers, 2 heads of 12, 2 bytes each.
-    assert r["kv_bytes"] == PREFIX * 2 * 2 * 2 * 12 * 2
+    assert r["kv_bytes"] == PREFIX * TOKEN_BYTES
     assert 0 < r["weight_bytes"] < 1e6
     check_figure(r["floor_s"], pairs)
     check_figure(r["read_bytes_per_s"], pairs + ROUNDS)
@@ -84,12 +91,85 @@ def check_miss(r: dict) -> None:
     assert r["cpu_s_on"]["min"] > 0
 
 
+def check_disk(r: dict) -> None:
+    assert r["prefix_tokens"] == PREFIX and r["kv_bytes"] == PREFIX * TOKEN_BYTES
+    assert r["io"] in ("io_uring", "threads") and isinstance(r["is_direct"], bool)
+    assert r["n_reads_failed"] == r["n_corrupt"] == 0, r
+    n_blocks = -(-PREFIX // BLOCK)
+    assert math.isclose(r["bytes_per_token"], n_blocks * (EXTENT + HEADER) / PREFIX, rel_tol=1e-4)
+    assert math.isclose(r["payload_bytes_per_token"], TOKEN_BYTES)
+    assert math.isclose(r["bytes_of_payload"], r["bytes_per_token"] / TOKEN_BYTES, rel_tol=1e-4)
+    assert 0 < r["file_bytes"] <= r["file_bytes_max"], r
+    assert 0 <= r["steal_share"] <= 1
+    check_figure(r["disk_bytes_per_s"], 1 + 4 + 2)
+    check_figure(r["read_s"], 4 + 2)
+    check_figure(r["floor_s"], 4 + 2)
+    for kind, n in (("cold", 2), ("step", 4 + 2), ("disk", 4), ("restart", 2)):
+        row = r[kind]
+        assert row["n_elsewhere"] == 0, (kind, row)
+        check_figure(row["ttft_s"], n)
+    for kind in ("disk", "restart"):
+        check_figure(r[kind]["of_floor"], r[kind]["ttft_s"]["n"])
+        assert r[kind]["of_floor"]["min"] > 0
+    assert r["cold"]["cached_disk_min"] == r["step"]["cached_disk_min"] == 0
+    assert r["disk"]["cached_disk_min"] >= PREFIX - 2 * BLOCK
+    assert r["restart"]["cached_disk_min"] == PREFIX
+
+
+def check_writes(r: dict) -> None:
+    assert (r["n_rounds"], r["n_requests"], r["prompt_tokens"], r["generated_tokens"]) == \
+        (2, 2, 96, 2)
+    assert r["batch_tokens"] == 2 * 2 * (96 + 4 + 2)
+    for side in ("no_disk", "no_disk_again", "min_uses_1", "min_uses_2"):
+        check_figure(r[side]["tokens_per_s"], 2)
+    assert "cost_percent" not in r["no_disk"]
+    for side in ("no_disk", "no_disk_again"):
+        assert r[side]["written_bytes"] == 0
+    for side in ("min_uses_1", "min_uses_2"):
+        # The prompts; with the first use also what stands behind them, where that fills a block.
+        least = 2 * 2 * 96 * TOKEN_BYTES
+        assert least <= r[side]["written_bytes"] <= 2 * least, (side, r[side])
+        assert 0 <= r[side]["written_meanwhile_share"] <= 1
+        assert r[side]["cost_percent"]["n"] == 2
+
+
+def check_index(r: dict) -> None:
+    assert r["n_records"] == 320, "whole paths of 64 records"
+    assert r["n_extents"] >= r["n_records"]
+    check_figure(r["cold_s"], 2)
+    check_figure(r["warm_s"], 2)
+    check_figure(r["open_s"], 4)
+    assert 0 < r["cold_s"]["min"] and 0 < r["write_s"]
+    assert math.isclose(r["cold_s_target"], 320 / 100000)
+
+
+def check_disk_parts(model: str, folder: str) -> None:
+    """Where it was told to, without io_uring; nothing stays there."""
+    for part in ("disk", "writes", "index"):
+        one = json.loads(run("--part", part, "--model", model, *SMALL, "--disk-path", folder,
+                             "--disk-io", "threads", "--json", "--quiet").stdout)
+        assert one.keys() == {"format", part}, one.keys()
+        assert one[part].get("io", "threads") == "threads", one
+        assert not list(Path(folder).iterdir()), part
+    text = run("--part", "disk", "--model", model, *SMALL, "--quiet").stdout
+    for kind in ("cold", "step", "disk", "restart"):
+        assert f"\n{kind} " in text, text
+    text = run("--part", "writes", "--model", model, *SMALL, "--quiet").stdout
+    assert "\nmin_uses_2 " in text, text
+    assert "of 320 records" in run("--part", "index", *SMALL, "--quiet").stdout
+    done = run("--part", "index", *SMALL, "--disk-path", f"{folder}/not-there", code=1)
+    assert "not-there" in done.stderr and "--disk-path" in done.stderr, done.stderr
+
+
 def check_parts(model: str) -> None:
     whole = json.loads(run("--model", model, *SMALL, "--json", "--quiet").stdout)
-    assert whole.keys() == {"format", "ttft", "tree", "miss"} and whole["format"] == 1
+    assert whole.keys() == {"format", *PARTS} and whole["format"] == 1
     check_ttft(whole["ttft"])
     check_tree(whole["tree"])
     check_miss(whole["miss"])
+    check_disk(whole["disk"])
+    check_writes(whole["writes"])
+    check_index(whole["index"])
     one = json.loads(run("--part=miss", *SMALL, "--prefix-caching", "off", "--json").stdout)
     assert one.keys() == {"format", "miss"}
     assert one["miss"]["cpu_s_on"] is None and one["miss"]["n_evicted"] == 0
@@ -111,7 +191,7 @@ def check_refusals(model: str) -> None:
             (["--prefix=-1"], "--prefix"), (["--prefix", "4000x"], "--prefix"),
             (["--hits", "99999999999999999999"], "--hits"), (["--json=1"], "--json"),
             (["stray"], "stray"), (["--segments", "9", "--path-segments", "10"], "--path-segments"),
-            (["--prefix-caching", "maybe"], "--prefix-caching")):
+            (["--prefix-caching", "maybe"], "--prefix-caching"), (["--disk-io", "x"], "--disk-io")):
         assert words in run(*options, code=2).stderr, (options, words)
     done = subprocess.run([str(tarn_test.program("tarn-cachebench")), "--part", "ttft", "--model",
                            f"{model}/nothing-here"], capture_output=True, text=True, check=False)
@@ -143,6 +223,8 @@ def main() -> int:
         check_refusals(model)
         check_memory()
         check_parts(model)
+        with tempfile.TemporaryDirectory() as folder:
+            check_disk_parts(model, folder)
     print("ok")
     return 0
 

@@ -246,6 +246,12 @@ def tarnctl_does_its_commands(server):
     assert json.loads(ctl("cache", "--json").stdout)["tiers"][0]["name"] == "device"
     assert ctl("cache", "reset").stdout.startswith("forgotten: 12 blocks on the device, 3 in host")
     assert json.loads(ctl("--json", "cache", "reset").stdout)["status"] == "ok"
+    key = "AB" * 32
+    assert ctl("cache", "erase", key).stdout == "erased: a span and what was behind it, 7 blocks\n"
+    assert json.loads(ctl("--json", "cache", "erase", key).stdout)["span"] == key
+    # Fewer digits are looked up; all of this server's keys begin with 62 zeros.
+    assert "more than one of the spans" in ctl("cache", "erase", "0" * 12, code=1).stderr
+    assert "none of the spans" in ctl("cache", "erase", "f" * 12, code=1).stderr
     assert ctl("--max-tokens", "3", "chat", "Hi").stdout == "t0 t1 t2 \n"
     assert ctl("--max-tokens", "3", "--no-stream", "complete", "Hi").stdout == "t0 t1 t2 \n"
     done = ctl("--usage", "--max-tokens", "2", "chat", "-", stdin="one two three")
@@ -260,7 +266,9 @@ def tarnctl_does_its_commands(server):
     assert "commands" in ctl("--help").stdout
     for wrong in (["frobnicate"], ["chat"], ["chat", "a", "b"], ["--max-tokens", "x", "chat", "a"],
                   ["--nonsense", "1", "health"], [], ["health", "x"], ["cache", "flush"],
-                  ["--spans", "257", "cache"]):
+                  ["--spans", "257", "cache"], ["cache", "erase"], ["cache", "erase", "0" * 11],
+                  ["cache", "erase", "0" * 65], ["cache", "erase", "x" * 64],
+                  ["cache", "erase", "0" * 64, "more"], ["cache", "reset", "x"]):
         assert "tarnctl: " in ctl(*wrong, code=2).stderr
     done = run_tarnctl("--url", "http://127.0.0.1:1", "health", code=1)
     assert "is a server running" in done.stderr

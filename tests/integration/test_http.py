@@ -83,7 +83,7 @@ def a_repeated_prompt_is_found_in_the_cache() -> None:
     cached = second["usage"]["prompt_tokens_details"]["cached_tokens"]
     assert 32 <= cached < second["usage"]["prompt_tokens"], second["usage"]
     assert first["choices"][0]["message"] == second["choices"][0]["message"]
-    by_tier = {"device": cached, "host": 0}
+    by_tier = {"device": cached, "host": 0, "disk": 0}
     assert second["usage"]["prompt_tokens_details"]["cached_tokens_details"] == by_tier
     frames, _ = SERVER.stream(CHAT, {**body, "stream_options": {"include_usage": True}})
     assert frames[-1]["usage"]["prompt_tokens_details"] == \
@@ -91,7 +91,8 @@ def a_repeated_prompt_is_found_in_the_cache() -> None:
     text = {"prompt": "other long words " * 40, "max_tokens": 1, "cache_ttl": 60}
     again = [SERVER.post(TEXT, text)["usage"]["prompt_tokens_details"] for _ in range(2)][1]
     assert again["cached_tokens"] >= 32, again
-    assert again["cached_tokens_details"] == {"device": again["cached_tokens"], "host": 0}, again
+    assert again["cached_tokens_details"] == {"device": again["cached_tokens"], "host": 0,
+                                              "disk": 0}, again
     salted = SERVER.post(CHAT, {**body, "cache_salt": "other"})
     assert salted["usage"]["prompt_tokens_details"]["cached_tokens"] == 0, salted["usage"]
     assert salted["choices"][0]["message"] == first["choices"][0]["message"]

@@ -73,7 +73,7 @@ def chat_answers() -> None:
     details = answer.usage.prompt_tokens_details
     # Ours stands beside OpenAI's: its types keep what they do not know.
     assert details.cached_tokens == sum(details.cached_tokens_details.values()), details
-    assert set(details.cached_tokens_details) == {"device", "host"}, details
+    assert set(details.cached_tokens_details) == {"device", "host", "disk"}, details
 
 
 def chat_streams() -> None:

@@ -9,9 +9,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "base/hash.h"
-#include "base/rng.h"
-#include "tests/engine_test.h"
+#include "tests/many_prompts.h"
 #include "tests/unit/cache/failing_copies.h"
 
 #ifndef N_PROMPTS /* sanitizer builds take fewer: see tests/CMakeLists.txt */
@@ -22,71 +20,21 @@
 #endif
 #define N_OUT 12
 #define N_OUT_LONG 120 /* where sequences are to outgrow the pool */
-#define N_IDS_MAX 420
 #define N_WINDOW 40
-#define N_VOCAB 300
 #define BLOCK_BYTES (2 * 2 * 2 * 12 * 32 * 2) /* layers, K and V, heads, head_dim, tokens, bf16 */
 
-#define DIGEST_BYTES 16
+static struct many_prompt prompts[N_PROMPTS];
+static struct answer_digest cold[N_PROMPTS], cold_long[N_PROMPTS];
 
-struct digest {
-    uint8_t bytes[DIGEST_BYTES];
-};
-
-static uint32_t ids[N_PROMPTS][N_IDS_MAX], n_ids[N_PROMPTS], ends[N_PROMPTS][3], n_ends[N_PROMPTS];
-static struct digest cold[N_PROMPTS], cold_long[N_PROMPTS];
-
-/* Families share a preamble and documents, as RAG prompts do; in some the order of the documents
- * differs. */
 static void make_prompts(void)
 {
-    for (uint32_t p = 0; p < N_PROMPTS; p++) {
-        uint32_t family = rng_u32(1, p) % 12, n = 0;
-
-        for (uint32_t i = 0; i < 50 + family; i++)
-            ids[p][n++] = rng_u32(100, i) % N_VOCAB;
-        for (uint32_t d = 0; d < 2; d++) {
-            uint32_t doc = rng_u32(2 + (p % 3 == 0 ? d : 1 - d), family) % 9;
-            ends[p][n_ends[p]++] = n;
-            for (uint32_t i = 0; i < 60 + doc * 9; i++)
-                ids[p][n++] = rng_u32(200 + doc, i) % N_VOCAB;
-        }
-        ends[p][n_ends[p]++] = n;
-        n_ends[p] = p % 4 ? n_ends[p] : 0; /* the same text uncut is another prompt */
-        for (uint32_t i = 0; i < 5 + rng_u32(4, p) % 80; i++)
-            ids[p][n++] = rng_u32(300 + p / 2, i) % N_VOCAB;
-        n_ids[p] = n;
-        ASSERT(n <= N_IDS_MAX);
-    }
+    for (uint32_t p = 0; p < N_PROMPTS; p++)
+        many_prompts_make(&prompts[p], p);
 }
 
 static struct request *submit(struct engine_test *t, uint32_t p, uint32_t n_out)
 {
-    struct sampling sp;
-    struct stopping st;
-
-    engine_test_params(&sp, &st, n_out);
-    if (p % 2) {
-        sp.temperature = 0.8f;
-        sp.seed = p;
-    }
-    return engine_test_submit(t, ids[p], n_ids[p], ends[p], n_ends[p], &sp, &st);
-}
-
-static struct digest digest_of(struct request *r, uint32_t n_out)
-{
-    struct hash_state h;
-    struct digest d;
-
-    engine_test_wait(r);
-    assert_int_equal(request_finish(r), FINISH_LENGTH);
-    assert_int_equal(request_n_out(r), n_out);
-    hash_begin(&h, DIGEST_BYTES, NULL, 0);
-    hash_add(&h, r->out, n_out * sizeof *r->out);
-    hash_add(&h, r->out_top, n_out * REQUEST_N_LOGPROBS_MAX * sizeof *r->out_top);
-    hash_end(&h, d.bytes, DIGEST_BYTES);
-    request_unref(r);
-    return d;
+    return many_prompts_submit(t, &prompts[p], p, n_out);
 }
 
 static void config(struct engine_config *c, uint32_t n_blocks, uint32_t n_host_blocks)
@@ -95,7 +43,7 @@ static void config(struct engine_config *c, uint32_t n_blocks, uint32_t n_host_b
     c->n_threads = 2;
     c->max_num_seqs = 16;
     c->max_batched_tokens = 200;
-    c->max_model_len = N_IDS_MAX + N_OUT_LONG;
+    c->max_model_len = MANY_PROMPTS_IDS_MAX + N_OUT_LONG;
     c->kv_bytes = (uint64_t)n_blocks * BLOCK_BYTES;
     c->kv_host_bytes = (uint64_t)n_host_blocks * BLOCK_BYTES;
 }
@@ -111,9 +59,9 @@ static int learn_cold(void **state)
     c.prefix_caching = false;
     engine_test_open(&t, NULL, &c);
     for (uint32_t p = 0; p < N_PROMPTS; p++) {
-        cold[p] = digest_of(submit(&t, p, N_OUT), N_OUT);
+        cold[p] = many_prompts_digest(submit(&t, p, N_OUT), N_OUT);
         if (p < 2 * N_WINDOW)
-            cold_long[p] = digest_of(submit(&t, p, N_OUT_LONG), N_OUT_LONG);
+            cold_long[p] = many_prompts_digest(submit(&t, p, N_OUT_LONG), N_OUT_LONG);
     }
     engine_test_close(&t);
     return 0;
@@ -134,7 +82,7 @@ static void ask_all(struct engine_test *t, uint32_t rounds, const char *how)
                 r[w] = submit(t, which[w], N_OUT);
             }
             for (uint32_t w = 0; w < n; w++) {
-                struct digest d = digest_of(r[w], N_OUT);
+                struct answer_digest d = many_prompts_digest(r[w], N_OUT);
                 if (memcmp(&d, &cold[which[w]], sizeof d))
                     fail_msg("%s: prompt %u has other bits than cold, in round %u", how, which[w],
                              round);
@@ -238,7 +186,7 @@ static void preemptions_do_not_change_a_bit(void **state)
             r[w] = submit(&t, (round + w * (2 * (round % 16) + 1)) % n_distinct, N_OUT_LONG);
         for (uint32_t w = 0; w < N_WINDOW; w++) {
             uint32_t p = (round + w * (2 * (round % 16) + 1)) % n_distinct;
-            struct digest d = digest_of(r[w], N_OUT_LONG);
+            struct answer_digest d = many_prompts_digest(r[w], N_OUT_LONG);
             if (memcmp(&d, &cold_long[p], sizeof d))
                 fail_msg("prompt %u has other bits than cold, in round %u", p, round);
         }

@@ -55,8 +55,11 @@ struct world {
     struct life lives[N_SEQS];
     struct map known;          /* short keys of all closed blocks ever committed */
     uint64_t n_hits, n_tails, now_ns;
+    uint64_t n_loads, n_found, n_erased, n_left_behind; /* of a disk */
+    struct cache_stats sum;    /* of those caches that were closed */
     struct kv_key many_keys[2][N_IDS_MAX];
     uint32_t segment_tokens;
+    bool has_disk;
     bool copies;               /* tiers are different memories */
     bool is_private;           /* a sequence finds again what it left itself, and nothing else */
     bool keeps_all;            /* there is room for everything: nothing may be lost */

@@ -1,14 +1,19 @@
 /* The whole cache under random life, against a naive model: what is found is what was committed,
  * its bytes are those of the same ids, whichever tiers they went through, and nothing is lost while
  * there is room for all. Copies fail at random where a kind says so. Nobody waits for a step: what
- * it writes and reads is copied on the compute stream, and compared when that has come so far.
+ * it writes and reads is copied on the compute stream, and compared when that has come so far. Some
+ * kinds have a disk, and are closed and opened again now and then.
  *
  * Built twice: for a host device, and (TEST_ON_GPU) for the emulated one, whose copies happen as
  * late as streams and events allow. */
 #include "tests/unit/test.h"
 
+#include <ftw.h>
 #include <stdio.h>
+#include <unistd.h>
 
+#include "base/clock.h"
+#include "cache/disk_format.h"
 #include "tests/unit/cache/cache_life.h"
 
 #ifndef N_EVENTS /* sanitizer builds take fewer: see tests/CMakeLists.txt */
@@ -19,6 +24,7 @@
 #endif
 #endif
 
+#define DISK_UNIT_BLOCKS (KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS)
 #define N_EVENTS_IN_TURN (N_EVENTS < 9000 ? 180 : 300)
 
 /* --- events --- */
@@ -47,6 +53,8 @@ static void open_life(struct world *w, struct life *l, uint64_t seed)
         cache_seq_expect(l->seq, some_due(w, (uint32_t)seed));
     if (seed % 2)
         (void)cache_seq_prefetch(l->seq);
+    if (seed % 5 < 2)
+        (void)cache_seq_load(l->seq);
 }
 
 /* False: there is no room to go on from what it would find. */
@@ -66,7 +74,7 @@ static bool attach_life(struct world *w, struct life *l)
     l->n_tokens = cache_seq_attach(l->seq, found);
     l->attached = true;
     assert_true(l->n_tokens <= want);
-    assert_int_equal(found[CACHE_DEVICE] + found[CACHE_HOST], l->n_tokens);
+    assert_int_equal(found[CACHE_DEVICE] + found[CACHE_HOST] + found[CACHE_DISK], l->n_tokens);
     if (!fail_one_in) /* fetching the path may have made room of the tail, and of nothing else */
         assert_true(l->n_tokens + KV_BLOCK_TOKENS > want && (!w->keeps_all ||
                                                              l->n_tokens >= naive));
@@ -75,6 +83,21 @@ static bool attach_life(struct world *w, struct life *l)
     w->n_hits += l->n_tokens;
     read_kv(w, l);
     return true;
+}
+
+/* It waits until what lies on disk is there, or there is no room for it, and begins. */
+static void load_life(struct world *w, struct life *l)
+{
+    for (uint32_t i = 0; i < 400 && cache_seq_is_loading(l->seq); i++) {
+        (void)cache_seq_load(l->seq);
+        (void)cache_poll(w->cache, ++w->now_ns);
+        usleep(20);
+    }
+    cache_check(w->cache);
+    w->n_loads += !cache_seq_is_loading(l->seq);
+    cache_seq_stop_loading(l->seq);
+    assert_false(cache_seq_is_loading(l->seq));
+    (void)attach_life(w, l);
 }
 
 static void drop_life(struct world *w, struct life *l)
@@ -143,7 +166,10 @@ static void spill_ahead(struct world *w, uint32_t n_blocks)
     cache_stats(w->cache, &a);
     cache_spill_ahead(w->cache, n_blocks);
     cache_stats(w->cache, &b);
-    assert_int_equal(cache_n_available(w->cache), before);
+    if (fail_one_in) /* where a copy failed all others are waited for, whose pins end */
+        assert_true(cache_n_available(w->cache) >= before);
+    else
+        assert_int_equal(cache_n_available(w->cache), before);
     assert_true(b.n_spilled_on_demand == a.n_spilled_on_demand);
     if (!w->copies)
         assert_true(b.tier[CACHE_DEVICE].n_evicted == a.tier[CACHE_DEVICE].n_evicted);
@@ -168,6 +194,10 @@ static void one_event(struct world *w, uint64_t e)
         spill_ahead(w, (r >> 13) % 24);
     else if (what == 5 && l->n_tokens == 0 && !l->attached)
         cache_seq_expect(l->seq, some_due(w, r >> 13));
+    else if (what >= 6 && what < 10 && l->n_tokens == 0 && !l->attached)
+        load_life(w, l);
+    else if (what == 10 && w->has_disk && (r >> 13) % 8 == 0)
+        w->n_erased += cache_erase(w->cache, &l->keys[(r >> 13) % (l->n_keys ? l->n_keys : 1)]);
     else if (what == 3)
         (void)cache_seq_hold(l->seq, l->n_prompt / 2, w->now_ns + (r >> 13) % 500 * 32000000u);
     else if (l->n_tokens == 0 && !l->attached) /* as in an engine: attach, then grow at once */
@@ -182,6 +212,19 @@ static void one_event(struct world *w, uint64_t e)
 
 /* --- one kind of cache --- */
 
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+    (void)st;
+    (void)kind;
+    (void)at;
+    return remove(path);
+}
+
+static void remove_tree(const char *path)
+{
+    (void)nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
 struct kind {
     const char *name;
     uint32_t n_device, n_host;
@@ -190,6 +233,9 @@ struct kind {
     uint32_t fail_one_in;
     uint32_t segment_tokens; /* 0: the most */
     bool is_private;         /* no prefix caching */
+    uint32_t n_disk;         /* extents; 0: no disk */
+    uint32_t min_uses;
+    uint32_t reopens;        /* after so many events; 0: never */
 };
 
 static double seconds(const void *arg, uint32_t n_cached, uint32_t n_new)
@@ -198,7 +244,9 @@ static double seconds(const void *arg, uint32_t n_cached, uint32_t n_new)
     return 0.01 + n_new * (1e-3 + 1e-6 * n_cached);
 }
 
-static void open_world(struct world *w, const struct kind *k)
+static char disk_path[64];
+
+static void create_cache(struct world *w, const struct kind *k)
 {
     uint32_t segment_tokens = k->segment_tokens ? k->segment_tokens : KV_SEGMENT_TOKENS_MAX;
     struct cache_config config = {
@@ -209,13 +257,66 @@ static void open_world(struct world *w, const struct kind *k)
         .n_host_blocks = k->n_host, .prefetch_share = 0.3, .hold_share = 0.6,
         .always_copy = k->always_copy, .seconds = seconds};
 
-    *w = (struct world){.keeps_all = k->keeps_all, .is_private = k->is_private,
-                        .segment_tokens = segment_tokens,
-                        .copies = k->n_host && (k->always_copy || !device_is_host(device))};
-    fail_one_in = 0;
-    open_steps();
+    if (k->n_disk > 0)
+        config.disk = (struct cache_disk_config){
+            .path = disk_path, .fingerprint = fingerprint, .min_uses = k->min_uses,
+            .n_bytes = disk_table_bytes(k->n_disk) + k->n_disk * disk_extent_bytes(BLOCK_BYTES),
+            .timeout_ns = UINT64_C(60000000000), .preload = CACHE_PRELOAD_ALL};
     assert_ok(cache_create(&w->cache, &config, NULL));
+}
+
+static void open_world(struct world *w, const struct kind *k)
+{
+    uint32_t segment_tokens = k->segment_tokens ? k->segment_tokens : KV_SEGMENT_TOKENS_MAX;
+
+    *w = (struct world){.keeps_all = k->keeps_all, .is_private = k->is_private,
+                        .segment_tokens = segment_tokens, .has_disk = k->n_disk > 0,
+                        .copies = (k->n_host || k->n_disk) &&
+                                  (k->always_copy || !device_is_host(device))};
+    fail_one_in = 0;
+    snprintf(disk_path, sizeof disk_path, "/tmp/tarn-test-XXXXXX");
+    assert_true(k->n_disk == 0 || mkdtemp(disk_path));
+    open_steps();
+    create_cache(w, k);
     assert_ok(map_init(&w->known, 1 << 16));
+}
+
+/* What was counted before the last time that it was opened. */
+static void add_stats(struct cache_stats *sum, const struct cache_stats *st)
+{
+    for (int t = 0; t < CACHE_N_TIERS; t++) {
+        sum->tier[t].n_evicted += st->tier[t].n_evicted;
+        sum->tier[t].n_moved_in += st->tier[t].n_moved_in;
+        sum->tier[t].n_hit_tokens += st->tier[t].n_hit_tokens;
+    }
+    sum->n_spilled_ahead += st->n_spilled_ahead;
+    sum->n_fetched_ahead += st->n_fetched_ahead;
+    sum->n_expected_lost += st->n_expected_lost;
+}
+
+/* The process ends, and another one begins: nobody is left, and what the disk had it has still. */
+static void reopen(struct world *w, const struct kind *k)
+{
+    struct cache_stats before, after;
+
+    for (uint32_t i = 0; i < N_SEQS; i++)
+        if (w->lives[i].seq)
+            close_life(&w->lives[i]);
+    finish_steps();
+    cache_stats(w->cache, &before);
+    add_stats(&w->sum, &before);
+    cache_destroy(w->cache);
+    create_cache(w, k);
+    cache_stats(w->cache, &after);
+    assert_true(after.disk.n_found >= before.tier[CACHE_DISK].n_cached);
+    /* Orphaned is what was being written while its predecessor was evicted, doubled what was evicted
+     * and computed again meanwhile. Both are few. */
+    assert_true(after.disk.n_orphaned + after.disk.n_doubled <= 4 * DISK_UNIT_BLOCKS);
+    assert_int_equal(after.disk.n_torn, 0);
+    assert_int_equal(after.disk.n_foreign + after.disk.n_impossible + after.disk.n_misnamed, 0);
+    w->n_left_behind += after.disk.n_orphaned + after.disk.n_doubled;
+    cache_check(w->cache);
+    w->n_found += after.disk.n_found;
 }
 
 /* All is given back. */
@@ -233,15 +334,22 @@ static void close_world(struct world *w, const struct kind *k)
     assert_true(!k->is_private || st.n_nodes == 0); /* nobody is left to find it */
     cache_reset(w->cache);
     cache_check(w->cache);
+    while (k->n_disk && cache_poll(w->cache, ++w->now_ns))
+        usleep(20);
+    cache_check(w->cache);
     assert_int_equal(cache_n_available(w->cache), k->n_device);
     cache_stats(w->cache, &st);
     assert_int_equal(st.n_holds, 0);
     assert_int_equal(st.n_held_blocks, 0);
     assert_int_equal(st.tier[CACHE_DEVICE].n_free, k->n_device);
     assert_int_equal(st.tier[CACHE_HOST].n_free, k->n_host);
+    assert_int_equal(st.tier[CACHE_DISK].n_free, st.tier[CACHE_DISK].n_blocks);
+    assert_true(!k->n_disk == !st.tier[CACHE_DISK].n_blocks);
     cache_destroy(w->cache);
     map_fini(&w->known);
     close_steps();
+    if (k->n_disk > 0)
+        remove_tree(disk_path);
 }
 
 /* n_tokens of it are computed at once. */
@@ -338,6 +446,8 @@ static void live_through(struct world *w, const struct kind *k, uint64_t n_event
         one_event(w, e);
         if (k->resets && e % 997 == 0)
             cache_reset(w->cache);
+        if (k->reopens && e % k->reopens == k->reopens - 1)
+            reopen(w, k);
         cache_check(w->cache);
         for (uint32_t i = 0; i < N_SEQS && e % 16 == 0; i++)
             if (w->lives[i].seq)
@@ -355,16 +465,27 @@ static void live(const struct kind *k)
     open_world(&w, k);
     fail_one_in = k->fail_one_in;
     n_failed = 0;
-    live_through(&w, k, N_EVENTS);
+    live_through(&w, k, k->n_disk ? N_EVENTS / 2 : N_EVENTS);
     cache_stats(w.cache, &st);
+    add_stats(&st, &w.sum);
     (void)cache_top_spans(w.cache, spans, 8, &n_all);
     print_life(&w, k, &st);
-    assert_true(w.n_hits > 1000 && w.n_tails > N_EVENTS / 1000);
+    assert_true(w.n_hits > 1000 && w.n_tails > N_EVENTS / 2000);
     assert_true(k->n_host == 0 || st.tier[CACHE_DEVICE].n_moved_in > 0);
     assert_true(!k->fail_one_in || n_failed > 0);
-    assert_true(!w.copies || k->fail_one_in || (st.n_spilled_ahead > 0 && st.n_fetched_ahead > 0));
+    if (k->n_disk > 0) {
+        printf("    disk: %llu loads, %llu tokens of it hit, %llu blocks found again, %llu left "
+               "behind, %llu evicted\n",
+               (unsigned long long)w.n_loads,
+               (unsigned long long)st.tier[CACHE_DISK].n_hit_tokens,
+               (unsigned long long)w.n_found, (unsigned long long)w.n_left_behind,
+               (unsigned long long)st.tier[CACHE_DISK].n_evicted);
+        assert_true(w.n_loads > 0 && st.tier[CACHE_DISK].n_hit_tokens > 0);
+        assert_true(!k->reopens || w.n_found > 0);
+    }
+    assert_true(!w.copies || k->n_host == 0 || k->fail_one_in || (st.n_spilled_ahead > 0 && st.n_fetched_ahead > 0));
     fail_one_in = 0;
-    if (w.copies && !k->is_private)
+    if (w.copies && !k->is_private && k->n_disk == 0)
         assert_prefetches(&w, k);
     close_world(&w, k);
 }
@@ -393,22 +514,29 @@ static void any_one_copy_may_fail(void **state)
 }
 
 static const struct kind kinds[] = {
-    {"device only", 60, 0, false, false, true, "contest", 0, 0, false},
-    {"device only, lru", 60, 0, false, false, false, "lru", 0, 0, false},
-    {"room for all", 3000, 0, false, true, false, "contest", 0, 0, false},
-    {"host", 60, 90, false, false, true, "contest", 0, 0, false},
-    {"host keeps all", 60, 3000, false, true, false, "contest", 0, 0, false},
-    {"host keeps all, pgdsf", 60, 3000, false, true, false, "pgdsf", 0, 0, false},
-    {"copies", 60, 90, true, false, true, "contest", 0, 0, false},
-    {"copies, gdsf", 60, 90, true, false, false, "gdsf", 0, 0, false},
-    {"copies keep all", 60, 3000, true, true, false, "lfu", 0, 0, false},
-    {"copies fail", 60, 90, true, false, true, "contest", 9, 0, false},
-    {"copies fail often", 60, 200, true, false, false, "lru", 4, 0, false},
-    {"segments of a block", 60, 90, true, false, true, "contest", 0, 32, false},
-    {"private", 60, 0, false, false, false, "contest", 0, 0, true},
-    {"private, host keeps all", 60, 3000, false, true, false, "contest", 0, 0, true},
-    {"private, copies", 60, 90, true, false, false, "contest", 0, 0, true},
-    {"private, copies fail", 60, 90, true, false, true, "lru", 9, 0, true},
+    {"device only", 60, 0, false, false, true, "contest", 0, 0, false, 0, 0, 0},
+    {"device only, lru", 60, 0, false, false, false, "lru", 0, 0, false, 0, 0, 0},
+    {"room for all", 3000, 0, false, true, false, "contest", 0, 0, false, 0, 0, 0},
+    {"host", 60, 90, false, false, true, "contest", 0, 0, false, 0, 0, 0},
+    {"host keeps all", 60, 3000, false, true, false, "contest", 0, 0, false, 0, 0, 0},
+    {"host keeps all, pgdsf", 60, 3000, false, true, false, "pgdsf", 0, 0, false, 0, 0, 0},
+    {"copies", 60, 90, true, false, true, "contest", 0, 0, false, 0, 0, 0},
+    {"copies, gdsf", 60, 90, true, false, false, "gdsf", 0, 0, false, 0, 0, 0},
+    {"copies keep all", 60, 3000, true, true, false, "lfu", 0, 0, false, 0, 0, 0},
+    {"copies fail", 60, 90, true, false, true, "contest", 9, 0, false, 0, 0, 0},
+    {"copies fail often", 60, 200, true, false, false, "lru", 4, 0, false, 0, 0, 0},
+    {"segments of a block", 60, 90, true, false, true, "contest", 0, 32, false, 0, 0, 0},
+    {"private", 60, 0, false, false, false, "contest", 0, 0, true, 0, 0, 0},
+    {"private, host keeps all", 60, 3000, false, true, false, "contest", 0, 0, true, 0, 0, 0},
+    {"private, copies", 60, 90, true, false, false, "contest", 0, 0, true, 0, 0, 0},
+    {"private, copies fail", 60, 90, true, false, true, "lru", 9, 0, true, 0, 0, 0},
+    {"disk", 60, 0, false, false, false, "contest", 0, 0, false, 150, 1, 2900},
+    {"disk, second use", 60, 0, false, false, true, "contest", 0, 0, false, 3000, 2, 900},
+    {"disk, host", 60, 90, false, false, true, "contest", 0, 0, false, 110, 1, 800},
+    {"disk, copies", 60, 0, true, false, false, "contest", 0, 0, false, 400, 1, 1300},
+    {"disk, host, copies", 60, 90, true, false, true, "contest", 0, 0, false, 300, 1, 700},
+    {"disk, copies fail", 60, 90, true, false, true, "lru", 9, 0, false, 100, 1, 700},
+    {"disk, blocks", 60, 0, false, false, false, "gdsf", 0, 32, false, 200, 1, 900},
 };
 
 static void nothing_is_lost_and_nothing_is_wrong(void **state)
@@ -448,7 +576,7 @@ static void open_plain(struct world *w, struct life *l, uint32_t n, uint32_t fir
  * on behind it, nobody writes on. */
 static void a_tail_that_somebody_uses_is_not_taken(void **state)
 {
-    static const struct kind kind = {"tails", 30, 30, false, true, false, "lru", 0, 0, false};
+    static const struct kind kind = {"tails", 30, 30, false, true, false, "lru", 0, 0, false, 0, 0, 0};
     static struct world w;
     struct life *first = &w.lives[0], *cut = &w.lives[1], *again = &w.lives[2];
 
@@ -479,7 +607,7 @@ static void a_tail_that_somebody_uses_is_not_taken(void **state)
  * another one that waits. The block that the commit gives in exchange is not there yet. */
 static void a_block_on_its_way_is_waited_for(void **state)
 {
-    static const struct kind kind = {"on its way", 30, 200, true, true, false, "lru", 0, 0, false};
+    static const struct kind kind = {"on its way", 30, 200, true, true, false, "lru", 0, 0, false, 0, 0, 0};
     const uint32_t n = KV_SEGMENT_TOKENS_MAX + KV_BLOCK_TOKENS; /* the last block: its own node */
     static struct world w;
     struct life *longer = &w.lives[0], *exact = &w.lives[1], *other = &w.lives[2];
@@ -543,7 +671,7 @@ static void make_many(struct world *w, struct life *l, uint32_t *ends, uint32_t 
 static void more_copies_at_once_than_are_watched(void **state)
 {
     static const struct kind kind = {"many", N_MANY, 3 * N_MANY, true, true, false, "lru", 0, 0,
-                                     false};
+                                     false, 0, 0, 0};
     static struct world w;
     static uint32_t ends[2][N_MANY + 1];
     struct life *a = &w.lives[0], *b = &w.lives[1];

@@ -298,6 +298,8 @@ static void a_cancelled_call_gives_no_more_chunks(void **state)
     }
 }
 
+#define SPAN_KEY "0123456789abcdef0123456789ABCDEF0123456789abcdef0123456789abcdef"
+
 static void keys_and_paths_are_sent(void **state)
 {
     static const struct canned answer = {.text = JSON_HEAD("200 OK", 2) "{}", .then = CANNED_CLOSE};
@@ -316,11 +318,25 @@ static void keys_and_paths_are_sent(void **state)
     tarn_answer_fini(&a);
     assert_int_equal(tarn_cache_reset(&a, client), TARN_OK);
     tarn_answer_fini(&a);
+    assert_int_equal(tarn_cache_erase(&a, client, SPAN_KEY), TARN_OK);
+    tarn_answer_fini(&a);
+    /* Nothing of these is sent: what is no key must not become another path. */
+    static const char *const wrong[] = {"", "00", SPAN_KEY "0", "../" SPAN_KEY, "&" SPAN_KEY,
+                                        "zz23456789abcdef0123456789abcdef0123456789abcdef"
+                                        "0123456789abcdef"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_int_equal(tarn_cache_erase(&a, client, wrong[i]), TARN_ERR_INVALID);
+        assert_non_null(strstr(a.message, "64 hex digits"));
+        tarn_answer_fini(&a);
+    }
     const char *sent = canned_requests(server);
     assert_non_null(strstr(sent, "GET /health HTTP/1.1\r\n"));
     assert_non_null(strstr(sent, "Bearer k\r\n"));
     assert_non_null(strstr(sent, "X-Mine: 1\r\n"));
     assert_non_null(strstr(sent, "DELETE /cache HTTP/1.1\r\n"));
+    const char *erased = strstr(sent, "DELETE /cache?span=");
+    assert_non_null(strstr(erased, "DELETE /cache?span=" SPAN_KEY " HTTP/1.1\r\n"));
+    assert_null(strstr(erased + 1, "DELETE"));
     assert_non_null(strstr(sent, "Bearer adm\r\n"));
     tarn_client_destroy(client);
     canned_stop(server);

@@ -113,7 +113,7 @@ static uint32_t reclaimable(void *arg, uint32_t slot)
 
 struct sched_view world_view(struct world *w)
 {
-    return (struct sched_view){w, w->n_free, match, need, reclaimable};
+    return (struct sched_view){w, w->n_free, match, need, reclaimable, NULL};
 }
 
 static void let_go(struct world *w, struct world_job *j)

@@ -102,6 +102,68 @@ static void the_view_of_an_idle_engine_shows_what_was_run(void **state)
     engine_test_close(&t);
 }
 
+/* The key of the i-th of the spans without one before them, and its blocks with those behind it. */
+static struct kv_key document(const struct engine_cache_view *v, uint32_t i, uint32_t *n_blocks)
+{
+    for (uint32_t k = 0; k < v->n_spans; k++)
+        if (v->spans[k].depth == 0 && i-- == 0) {
+            *n_blocks = v->spans[k].n_blocks;
+            return v->spans[k].key;
+        }
+    fail_msg("there are fewer spans");
+    return (struct kv_key){{0}};
+}
+
+static void erasing_a_span_forgets_it_and_what_is_behind_it(void **state)
+{
+    static struct engine_cache_view view;
+    struct kv_key nobodys = {{1, 2, 3}};
+    uint32_t n, n_document, n_found = 0;
+    struct engine_test t;
+
+    (void)state;
+    open_small(&t, 0);
+    for (uint32_t i = 1; i <= 3; i++)
+        ask(&t, i, NULL);
+    assert_ok(engine_cache_view(t.engine, 16, &view));
+    uint32_t n_spans = view.n_spans_all, n_nodes = view.stats.n_nodes;
+    struct kv_key key = document(&view, 1, &n_document);
+    assert_ok(engine_cache_erase(t.engine, &key, &n));
+    assert_true(n_document == 12 && n > n_document); /* the question behind it as well */
+    assert_ok(engine_cache_erase(t.engine, &key, &n)); /* it is gone, and that is no error */
+    assert_int_equal(n, 0);
+    assert_ok(engine_cache_erase(t.engine, &nobodys, &n));
+    assert_int_equal(n, 0);
+    assert_ok(engine_cache_view(t.engine, 16, &view));
+    assert_true(view.n_spans_all * 3 == n_spans * 2 && view.stats.n_nodes * 3 == n_nodes * 2);
+    for (uint32_t i = 1; i <= 3; i++)
+        n_found += ask(&t, i, NULL) >= 384;
+    assert_int_equal(n_found, 2);
+    engine_test_close(&t);
+}
+
+/* And what they compute behind it meanwhile goes as well. */
+static void what_runs_keeps_an_erased_span_until_it_ends(void **state)
+{
+    static struct engine_cache_view view;
+    uint32_t n, n_document, n_waits = 0;
+    struct engine_test t;
+
+    (void)state;
+    open_small(&t, 0);
+    ask(&t, 1, NULL);
+    assert_ok(engine_cache_view(t.engine, 16, &view));
+    struct kv_key key = document(&view, 0, &n_document);
+    struct request *r = create(&t, 1, 390, 0);
+    while (request_n_out(r) == 0 && n_waits++ < 60000)
+        clock_sleep_ns(1000000);
+    assert_ok(engine_cache_erase(t.engine, &key, &n));
+    assert_true(n >= n_document);
+    assert_true(finish(r, NULL) >= 384);
+    assert_int_equal(ask(&t, 1, NULL), 0);
+    engine_test_close(&t);
+}
+
 struct viewer {
     struct engine_test *t;
     atomic_bool stop;
@@ -249,6 +311,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_view_of_an_idle_engine_shows_what_was_run),
+        cmocka_unit_test(erasing_a_span_forgets_it_and_what_is_behind_it),
+        cmocka_unit_test(what_runs_keeps_an_erased_span_until_it_ends),
         cmocka_unit_test(views_of_several_threads_agree_under_load),
         cmocka_unit_test(a_ttl_keeps_a_prompt_until_it_is_over),
         cmocka_unit_test(holds_of_requests_stay_within_their_share),

@@ -120,6 +120,18 @@ static void every_wrong_option_is_named(void **state)
     c.segment_tokens = 100;
     refuse(&c, ERR_INVALID, "--kv-segment-tokens");
     c = small();
+    c.kv_disk_path = dir;
+    refuse(&c, ERR_INVALID, "--kv-disk-path needs --kv-disk-bytes");
+    c.kv_disk_bytes = 1 << 20;
+    c.prefix_caching = false;
+    refuse(&c, ERR_INVALID, "--no-prefix-caching");
+    c.prefix_caching = true;
+    c.kv_disk_min_uses = 0;
+    refuse(&c, ERR_INVALID, "--kv-disk-min-uses");
+    c.kv_disk_min_uses = 1;
+    c.kv_preload = "some";
+    refuse(&c, ERR_INVALID, "--kv-preload some");
+    c = small();
     c.max_num_seqs = 0;
     refuse(&c, ERR_INVALID, "--max-num-seqs");
     c = small();

@@ -17,6 +17,7 @@ struct toy {
     uint32_t n_computed[N_SLOTS];
     uint32_t n_match[N_SLOTS];  /* cached tokens that it finds */
     uint32_t n_target[N_SLOTS]; /* finished when n_known reaches it */
+    uint32_t n_loading[N_SLOTS];
 };
 
 static struct toy toy;
@@ -38,6 +39,14 @@ static uint32_t toy_need(void *arg, uint32_t slot, uint32_t n_tokens)
 static uint32_t toy_reclaimable(void *arg, uint32_t slot)
 {
     return ((struct toy *)arg)->held[slot];
+}
+
+/* So often as it is asked. */
+static bool toy_is_loading(void *arg, uint32_t slot)
+{
+    struct toy *t = arg;
+
+    return t->n_loading[slot] > 0 && t->n_loading[slot]-- > 0;
 }
 
 static uint32_t toy_available(void)
@@ -64,6 +73,7 @@ static void submit(uint32_t slot, uint32_t n_prompt, uint32_t n_out, int32_t pri
     toy.n_known[slot] = n_prompt;
     toy.n_target[slot] = n_prompt + n_out;
     toy.n_computed[slot] = toy.n_slots_of[slot] = toy.held[slot] = 0;
+    toy.n_loading[slot] = 0;
     scheduler_submit(sched, slot, &(struct sched_request){.n_known = n_prompt, .n_out_max = n_out,
                                                           .priority = priority}, 0);
 }
@@ -77,7 +87,8 @@ static void finish(uint32_t slot)
 /* One step as the engine would run it; the plan's own promises are checked on the way. */
 static struct plan step(uint32_t n_tokens_max)
 {
-    struct sched_view view = {&toy, toy_available(), toy_match, toy_need, toy_reclaimable};
+    struct sched_view view = {&toy, toy_available(), toy_match, toy_need, toy_reclaimable,
+                              toy_is_loading};
     struct plan plan;
     uint32_t sum = 0;
     bool seen[N_SLOTS] = {0};
@@ -284,7 +295,7 @@ static void who_is_preempted_waits_at_its_old_place(void **state)
 /* A copy failed: what was planned as cached is computed, from the tokens that are there on. */
 static void what_was_not_attached_is_computed(void **state)
 {
-    struct sched_view view = {&toy, 100, toy_match, toy_need, toy_reclaimable};
+    struct sched_view view = {&toy, 100, toy_match, toy_need, toy_reclaimable, NULL};
     struct plan plan;
     uint32_t n = 0;
 
@@ -312,6 +323,49 @@ static void what_was_not_attached_is_computed(void **state)
     scheduler_destroy(sched);
 }
 
+/* What is read from disk holds nobody up but its owner, who keeps his place in the order. */
+static void who_is_loading_is_passed_over(void **state)
+{
+    struct plan plan;
+
+    (void)state;
+    start(2, 1000, 100);
+    for (uint32_t slot = 0; slot < 4; slot++)
+        submit(slot, 40, 3, 0);
+    toy.n_loading[0] = 2;
+    plan = step(1000);
+    assert_int_equal(plan.n_items, 2);
+    assert_true(plan.items[0].slot == 1 && plan.items[1].slot == 2);
+    assert_int_equal(toy.n_loading[0], 1);
+    finish(1);
+    plan = step(1000); /* 3 comes, since 0 is not ready yet */
+    assert_int_equal(plan.n_items, 2);
+    assert_true(plan.items[0].slot == 3 || plan.items[1].slot == 3);
+    plan = step(1000); /* it is, and stands before those that run */
+    assert_int_equal(plan.n_items, 2);
+    assert_true(plan.items[0].slot == 0 || plan.items[1].slot == 0);
+    assert_true(plan.n_preempt == 1 && plan.preempt[0] == 3);
+    scheduler_destroy(sched);
+}
+
+/* However many are loading: a plan looks at a few. */
+static void a_plan_looks_at_few_who_are_loading(void **state)
+{
+    uint32_t n_asked = 0;
+
+    (void)state;
+    start(2, 1000, 100);
+    for (uint32_t slot = 0; slot < N_SLOTS; slot++) {
+        submit(slot, 10, 3, 0);
+        toy.n_loading[slot] = 1000;
+    }
+    assert_int_equal(step(1000).n_items, 0);
+    for (uint32_t slot = 0; slot < N_SLOTS; slot++)
+        n_asked += 1000 - toy.n_loading[slot];
+    assert_true(n_asked > 0 && n_asked <= 64);
+    scheduler_destroy(sched);
+}
+
 /* Random loads on random pools: every plan fits, and everybody finishes. */
 static void everyone_finishes_under_random_load(void **state)
 {
@@ -326,6 +380,7 @@ static void everyone_finishes_under_random_load(void **state)
                 if (!live[slot] && rng_u32(4, round * 1000003 + steps * 64 + slot) % 8 == 0) {
                     uint32_t r = rng_u32(5, round * 1000 + n_sent++);
                     submit(slot, 1 + r % 900, 1 + (r >> 16) % 100, (int32_t)(r >> 28) % 3);
+                    toy.n_loading[slot] = r % 5 == 0 ? r % 7 : 0;
                     live[slot] = true;
                 }
             step(budget);
@@ -355,6 +410,8 @@ int main(void)
         cmocka_unit_test(who_waits_is_listed_in_the_order_of_service),
         cmocka_unit_test(who_is_preempted_waits_at_its_old_place),
         cmocka_unit_test(what_was_not_attached_is_computed),
+        cmocka_unit_test(who_is_loading_is_passed_over),
+        cmocka_unit_test(a_plan_looks_at_few_who_are_loading),
         cmocka_unit_test(everyone_finishes_under_random_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -55,6 +55,7 @@ static void all_parts_run_unless_one_is_named(void **state)
     (void)state;
     assert_ok(cachebench_options_parse(&o, 1, one, NULL));
     assert_true(cachebench_wants(&o, "ttft") && cachebench_wants(&o, "miss"));
+    assert_true(cachebench_wants(&o, "disk") && cachebench_wants(&o, "index"));
     assert_int_equal(o.prefix, 4000);
     assert_int_equal(o.segments, 1000000);
     assert_ok(cachebench_options_parse(&o, ARRAY_SIZE(one), one, NULL));

@@ -22,6 +22,8 @@ atomic_uint fake_clock_s;
 atomic_bool fake_is_stuck;
 _Atomic uint64_t fake_view_ns;
 atomic_uint fake_n_resets;
+atomic_uint fake_n_erasures;
+atomic_bool fake_has_disk = true;
 
 struct tokenizer {
     char bytes[256];
@@ -428,6 +430,17 @@ void engine_reset_cache(struct engine *e)
     atomic_fetch_add(&fake_n_resets, 1);
 }
 
+enum status engine_cache_erase(struct engine *e, const struct kv_key *first, uint32_t *n_blocks)
+{
+    (void)e;
+    if (atomic_load(&fake_is_stuck))
+        return ERR_TIMEOUT;
+    *n_blocks = first->bytes[0] < 20 && first->bytes[31] == first->bytes[0] ? 7 : 0;
+    if (*n_blocks)
+        atomic_fetch_add(&fake_n_erasures, 1);
+    return OK;
+}
+
 const struct engine_info *engine_info(const struct engine *e)
 {
     return &e->info;
@@ -457,6 +470,21 @@ static void fill_cache(const struct engine *e, struct cache_stats *c)
                  [CACHE_HOST] = {.n_blocks = FAKE_N_HOST_BLOCKS, .n_free = 20, .n_cached = 29,
                                  .n_in_transfer = 1, .n_nodes = 14, .n_hit_tokens = 30,
                                  .n_evicted = 15, .n_moved_in = 16, .order = ""}}};
+    if (!atomic_load(&fake_has_disk)) {
+        c->disk.io = "";
+        return;
+    }
+    c->tier[CACHE_DISK] = (struct cache_tier_stats){
+        .n_blocks = FAKE_N_DISK_BLOCKS, .n_free = 101, .n_cached = 352, .n_in_use = 45,
+        .n_in_transfer = 2, .n_nodes = 46, .n_hit_tokens = 47, .n_evicted = 48, .n_moved_in = 49,
+        .order = "clock"};
+    c->disk = (struct cache_disk_stats){
+        .is_on = true, .is_hung = true, .io = "io_uring", .is_direct = true,
+        .extent_bytes = 8192, .index_s = 0.25, .n_found = 70, .n_torn = 71, .n_foreign = 72,
+        .n_impossible = 73, .n_misnamed = 74, .n_orphaned = 75, .n_doubled = 76,
+        .n_read_bytes = 77, .n_written_bytes = 78, .n_reads_failed = 79, .n_writes_failed = 81,
+        .n_timeouts = 82, .n_corrupt = 83, .n_not_worth = 84, .n_preloaded_blocks = 85,
+        .read_bytes_per_s = 86};
 }
 
 /* Span i has key bytes i and i + 1 blocks, the first of them in host memory. */
@@ -478,7 +506,8 @@ enum status engine_cache_view(struct engine *e, uint32_t n_spans_max,
     for (uint32_t i = 0; i < out->n_spans; i++) {
         struct cache_span *s = &out->spans[i];
         *s = (struct cache_span){.depth = i, .n_blocks = i + 1, .n_tokens = 32 * (i + 1),
-                                 .n_blocks_in = {[CACHE_DEVICE] = i, [CACHE_HOST] = 1},
+                                 .n_blocks_in = {[CACHE_DEVICE] = i, [CACHE_HOST] = 1,
+                                                 [CACHE_DISK] = i + 1},
                                  .n_nodes = 2, .n_children = 3, .n_uses = 1000 - i,
                                  .n_hit_tokens = 900 - i, .idle_ns = 1500000000, .in_use = i == 0,
                                  .is_held = i == 1};
@@ -494,9 +523,10 @@ void engine_stats(struct engine *e, struct engine_stats *out)
     fill_cache(e, &out->cache);
     out->n_running = e->n_inside;
     out->n_prompt_tokens = 100;
-    out->n_prompt_tokens_cached = 60;
+    out->n_prompt_tokens_cached = 65;
     out->n_prompt_tokens_in[CACHE_DEVICE] = 40;
     out->n_prompt_tokens_in[CACHE_HOST] = 20;
+    out->n_prompt_tokens_in[CACHE_DISK] = 5;
     out->n_generation_tokens = e->n_tokens;
     pthread_mutex_unlock(&e->lock);
     out->n_preemptions = 63;

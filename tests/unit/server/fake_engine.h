@@ -18,6 +18,7 @@
 #define FAKE_BOS 256
 #define FAKE_EOS 257
 #define FAKE_N_HOST_BLOCKS 50
+#define FAKE_N_DISK_BLOCKS 500
 
 extern _Atomic uint64_t fake_step_ns;    /* pause before each token of a request */
 extern _Atomic uint64_t fake_prefill_ns; /* pause before the first one */
@@ -31,6 +32,9 @@ extern atomic_uint fake_clock_s;         /* the template begins with the time in
 extern atomic_bool fake_is_stuck;        /* engine_cache_view() waits in vain */
 extern _Atomic uint64_t fake_view_ns;    /* how long it takes; 0 ends one that waits */
 extern atomic_uint fake_n_resets;        /* calls of engine_reset_cache() */
+extern atomic_uint fake_n_erasures;      /* of engine_cache_erase() that found a span: their first
+                                            byte is below 20, as those of the first spans */
+extern atomic_bool fake_has_disk;        /* a third tier */
 
 struct engine *fake_engine_create(uint32_t max_model_len);
 

@@ -166,9 +166,10 @@ static void usage_says_which_tier_held_the_cached_tokens(void **state)
     for (int i = 0; i < 4; i++) {
         one_open(&o, kinds[i / 2], "{'max_tokens':2}");
         struct request *r = o.choice.request;
-        atomic_store(&r->n_cached, 96);
+        atomic_store(&r->n_cached, 112);
         atomic_store(&r->n_cached_in[CACHE_DEVICE], 64);
         atomic_store(&r->n_cached_in[CACHE_HOST], 32);
+        atomic_store(&r->n_cached_in[CACHE_DISK], 16);
         buf_reset(&f);
         if (i % 2 == 0) {
             assert_ok(answer_write(&o.call, &f));
@@ -179,10 +180,11 @@ static void usage_says_which_tier_held_the_cached_tokens(void **state)
         }
         const struct json *d = js_get(js_get(j, "usage"), "prompt_tokens_details");
         const struct json *by_tier = js_get(d, "cached_tokens_details");
-        assert_int_equal(js_int(js_get(d, "cached_tokens")), 96);
-        assert_int_equal(js_len(by_tier), 2);
+        assert_int_equal(js_int(js_get(d, "cached_tokens")), 112);
+        assert_int_equal(js_len(by_tier), 3);
         assert_int_equal(js_int(js_get(by_tier, "device")), 64);
         assert_int_equal(js_int(js_get(by_tier, "host")), 32);
+        assert_int_equal(js_int(js_get(by_tier, "disk")), 16);
         js_unref(j);
         one_close(&o);
     }

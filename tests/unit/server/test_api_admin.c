@@ -43,7 +43,7 @@ static void every_figure_of_the_store_has_its_place(void **state)
     assert_int_equal(number(j, "block_bytes"), 4096);
     assert_int_equal(number(j, "format_version"), KV_FORMAT_VERSION);
     assert_int_equal(number(j, "copies_failed"), 4);
-    assert_int_equal(js_len(js_get(j, "tiers")), 2);
+    assert_int_equal(js_len(js_get(j, "tiers")), 3);
     assert_string_equal(text(device, "name"), "device");
     assert_int_equal(number(device, "bytes"), 100 * 4096);
     assert_int_equal(number(js_get(device, "blocks"), "total"), 100);
@@ -74,6 +74,47 @@ static void every_figure_of_the_store_has_its_place(void **state)
     js_unref(j);
 }
 
+static void the_disk_has_a_tier_and_figures_of_its_own(void **state)
+{
+    static const struct {
+        const char *key;
+        int64_t value;
+    } rows[] = {{"extent_bytes", 8192}, {"found_blocks", 70}, {"preloaded_blocks", 85},
+                {"read_bytes", 77}, {"written_bytes", 78}, {"read_bytes_per_s", 86},
+                {"reads_failed", 79}, {"writes_failed", 81}, {"timeouts", 82},
+                {"corrupt_blocks", 83}, {"not_worth", 84}},
+      dropped[] = {{"torn", 71}, {"foreign", 72}, {"impossible", 73}, {"misnamed", 74},
+                   {"orphaned", 75}, {"doubled", 76}};
+    struct json *j = get("/cache");
+    const struct json *tier = js_at(js_get(j, "tiers"), 2), *disk = js_get(j, "disk");
+    const struct json *blocks = js_get(tier, "blocks"), *why = js_get(disk, "dropped_records");
+
+    (void)state;
+    assert_string_equal(text(tier, "name"), "disk");
+    assert_int_equal(number(tier, "bytes"), FAKE_N_DISK_BLOCKS * 4096);
+    assert_int_equal(number(blocks, "free") + number(blocks, "cached") + number(blocks, "in_use") +
+                     number(blocks, "in_transfer"), FAKE_N_DISK_BLOCKS);
+    assert_int_equal(number(tier, "hit_tokens"), 47);
+    assert_int_equal(number(tier, "evicted_blocks"), 48);
+    assert_int_equal(number(tier, "moved_in_blocks"), 49);
+    assert_string_equal(text(tier, "order"), "clock");
+    assert_string_equal(text(disk, "io"), "io_uring");
+    assert_true(js_bool(js_get(disk, "direct")) && js_bool(js_get(disk, "hung")));
+    assert_true(js_number(js_get(disk, "index_s")) == 0.25);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        assert_int_equal(number(disk, rows[i].key), rows[i].value);
+    assert_int_equal(js_len(why), 6);
+    for (size_t i = 0; i < sizeof dropped / sizeof *dropped; i++)
+        assert_int_equal(number(why, dropped[i].key), dropped[i].value);
+    js_unref(j);
+    atomic_store(&fake_has_disk, false);
+    j = get("/cache");
+    atomic_store(&fake_has_disk, true);
+    assert_int_equal(js_len(js_get(j, "tiers")), 2);
+    assert_true(js_is(js_get(j, "disk"), JS_NULL));
+    js_unref(j);
+}
+
 static void a_span_says_what_it_is_and_where_it_lies(void **state)
 {
     struct json *j = get("/cache");
@@ -88,6 +129,7 @@ static void a_span_says_what_it_is_and_where_it_lies(void **state)
     assert_int_equal(number(s, "blocks"), 2);
     assert_int_equal(number(js_get(s, "blocks_by_tier"), "device"), 1);
     assert_int_equal(number(js_get(s, "blocks_by_tier"), "host"), 1);
+    assert_int_equal(number(js_get(s, "blocks_by_tier"), "disk"), 2);
     assert_int_equal(number(s, "nodes"), 2);
     assert_int_equal(number(s, "children"), 3);
     assert_int_equal(number(s, "uses"), 999);
@@ -168,6 +210,7 @@ static void deleting_forgets_and_says_how_much(void **state)
     assert_string_equal(text(j, "status"), "ok");
     assert_int_equal(number(js_get(j, "cached_blocks"), "device"), 20);
     assert_int_equal(number(js_get(j, "cached_blocks"), "host"), 29);
+    assert_int_equal(number(js_get(j, "cached_blocks"), "disk"), 352);
     assert_int_equal(number(j, "holds"), 6);
     js_unref(j);
     /* An engine in a long step cannot be asked how much there is, and forgets it all the same. */
@@ -178,6 +221,72 @@ static void deleting_forgets_and_says_how_much(void **state)
     assert_int_equal(atomic_load(&fake_n_resets), before + 2);
     assert_true(js_is(js_get(j, "cached_blocks"), JS_NULL));
     js_unref(j);
+}
+
+#define FIVES "0505050505050505050505050505050505050505050505050505050505050505"
+
+/* The error's parameter, "" without one. */
+static void expect_error(const char *path, const char *line, const char *param)
+{
+    const char *answer = http_test_ask(&t, "DELETE", path, "");
+
+    if (!strstr(answer, line))
+        fail_msg("%s: %s", path, answer);
+    struct json *j = http_test_json(&t);
+    const struct json *error = js_get(j, "error");
+    if (param[0])
+        assert_string_equal(text(error, "param"), param);
+    else
+        assert_true(js_is(js_get(error, "param"), JS_NULL));
+    js_unref(j);
+}
+
+static void a_span_is_erased_by_its_key(void **state)
+{
+    unsigned erasures = atomic_load(&fake_n_erasures), resets = atomic_load(&fake_n_resets);
+
+    (void)state;
+    assert_non_null(strstr(http_test_ask(&t, "DELETE", "/cache?span=" FIVES, ""), "HTTP/1.1 200"));
+    struct json *j = http_test_json(&t);
+    assert_string_equal(text(j, "object"), "cache.erase");
+    assert_string_equal(text(j, "status"), "ok");
+    assert_string_equal(text(j, "span"), FIVES);
+    assert_int_equal(number(j, "blocks"), 7);
+    js_unref(j);
+    assert_int_equal(atomic_load(&fake_n_erasures), erasures + 1);
+    /* Upper case is the same key. */
+    assert_non_null(strstr(http_test_ask(&t, "DELETE", "/cache?span=0A0a0A0a0A0a0A0a0A0a0A0a0A0a0A"
+                                         "0a0A0a0A0a0A0a0A0a0A0a0A0a0A0a0A0a", ""),
+                           "HTTP/1.1 200"));
+    assert_int_equal(atomic_load(&fake_n_erasures), erasures + 2);
+    assert_int_equal(atomic_load(&fake_n_resets), resets);
+}
+
+static void what_is_no_key_of_a_span_erases_nothing(void **state)
+{
+    static const char *const wrong[] = {"/cache?span=", "/cache?span=05", "/cache?span=" FIVES "0",
+                                        "/cache?span=" FIVES "00", "/cache?span=%2b" FIVES,
+                                        "/cache?span=x50505050505050505050505050505050505050505050"
+                                        "5050505050505050505", "/cache?span=%00" FIVES};
+    /* A word that nobody knows, or that lost its value, must not become "all". */
+    static const char *const unknown[] = {"/cache?spam=" FIVES, "/cache?span", "/cache?spans=3",
+                                          "/cache?" FIVES};
+    unsigned erasures = atomic_load(&fake_n_erasures), resets = atomic_load(&fake_n_resets);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        expect_error(wrong[i], "HTTP/1.1 400", "span");
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
+        expect_error(unknown[i], "HTTP/1.1 400", "");
+    expect_error("/cache?span=eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee",
+                 "HTTP/1.1 404", "span");
+    atomic_store(&fake_is_stuck, true);
+    const char *answer = http_test_ask(&t, "DELETE", "/cache?span=" FIVES, "");
+    atomic_store(&fake_is_stuck, false);
+    assert_non_null(strstr(answer, "HTTP/1.1 503"));
+    assert_non_null(strstr(answer, "Retry-After: "));
+    assert_int_equal(atomic_load(&fake_n_erasures), erasures);
+    assert_int_equal(atomic_load(&fake_n_resets), resets);
 }
 
 static void there_is_one_way_to_forget(void **state)
@@ -217,11 +326,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_figure_of_the_store_has_its_place),
+        cmocka_unit_test(the_disk_has_a_tier_and_figures_of_its_own),
         cmocka_unit_test(a_span_says_what_it_is_and_where_it_lies),
         cmocka_unit_test(as_many_spans_come_as_were_asked_for),
         cmocka_unit_test(an_engine_in_a_long_step_is_503_with_retry_after),
         cmocka_unit_test(looking_at_the_cache_keeps_no_other_client_waiting),
         cmocka_unit_test(deleting_forgets_and_says_how_much),
+        cmocka_unit_test(a_span_is_erased_by_its_key),
+        cmocka_unit_test(what_is_no_key_of_a_span_erases_nothing),
         cmocka_unit_test(there_is_one_way_to_forget),
     };
     return cmocka_run_group_tests(tests, start, end);

@@ -65,6 +65,9 @@ static void defaults_are_those_of_the_table(void **state)
     assert_int_equal(c.kv_host_bytes, 0);
     assert_true(c.kv_prefetch_share == 0.1 && c.kv_hold_share == 0.25);
     assert_string_equal(c.cache_policy, "contest");
+    assert_string_equal(c.kv_disk_path, "");
+    assert_true(c.kv_disk_bytes == 0 && c.kv_disk_min_uses == 2 && c.kv_disk_timeout_ms == 1000);
+    assert_string_equal(c.kv_preload, "registered");
     config_fini(&c);
     buf_fini(&why);
 }
@@ -178,6 +181,43 @@ static void the_kv_store_is_configured_by_flags(void **state)
     assert_true(c.kv_host_bytes == 1u << 20 && !c.prefix_caching);
     config_fini(&c);
     buf_fini(&why);
+}
+
+static void the_disk_tier_is_configured_by_flags(void **state)
+{
+    char *env[] = {(char *)(uintptr_t) "TARN_KV_DISK_PATH=/env",
+                   (char *)(uintptr_t) "TARN_KV_DISK_BYTES=1T", NULL};
+    struct config c;
+    struct buf why;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    assert_ok(load(&c, "--model m --kv-disk-path /d --kv-disk-bytes 100G --kv-disk-min-uses 1 "
+                       "--kv-disk-timeout-ms=20 --kv-preload all", no_env, &why));
+    assert_string_equal(c.kv_disk_path, "/d");
+    assert_int_equal(c.kv_disk_bytes, UINT64_C(100) << 30);
+    assert_int_equal(c.kv_disk_min_uses, 1);
+    assert_int_equal(c.kv_disk_timeout_ms, 20);
+    assert_string_equal(c.kv_preload, "all");
+    config_fini(&c);
+    assert_ok(load(&c, "--model m --kv-preload none", env, &why));
+    assert_string_equal(c.kv_disk_path, "/env");
+    assert_int_equal(c.kv_disk_bytes, UINT64_C(1) << 40);
+    assert_string_equal(c.kv_preload, "none");
+    config_fini(&c);
+    buf_fini(&why);
+    refuses("--model m --kv-disk-path /d", no_env, "--kv-disk-path: needs --kv-disk-bytes");
+    refuses("--model m --kv-disk-path /d --kv-disk-bytes 0", no_env, "needs --kv-disk-bytes");
+    refuses("--model m --kv-disk-bytes 1G", no_env, "--kv-disk-bytes: needs --kv-disk-path");
+    refuses("--model m --kv-disk-path= --kv-disk-bytes 1G", no_env, "needs --kv-disk-path");
+    refuses("--model m --kv-disk-bytes lots", no_env, "--kv-disk-bytes: expected a size");
+    refuses("--model m --kv-disk-min-uses 0", no_env, "--kv-disk-min-uses: 0 is outside");
+    refuses("--model m --kv-disk-timeout-ms 0", no_env, "--kv-disk-timeout-ms: 0 is outside");
+    refuses("--model m --kv-disk-timeout-ms 3600001", no_env, "is outside");
+    refuses("--model m --kv-preload some", no_env, "--kv-preload: \"some\" is not known");
+    refuses("--model m --kv-preload register", no_env, "did you mean \"registered\"?");
+    refuses("--model m --no-prefix-caching", env, "--kv-disk-path: keeps computed prompts, and "
+            "--no-prefix-caching forgets them");
 }
 
 static void scheduling_is_configured_by_flags(void **state)
@@ -378,6 +418,7 @@ int main(void)
         cmocka_unit_test(every_spelling_of_a_switch_is_read),
         cmocka_unit_test(other_words_for_a_choice_become_ours),
         cmocka_unit_test(the_kv_store_is_configured_by_flags),
+        cmocka_unit_test(the_disk_tier_is_configured_by_flags),
         cmocka_unit_test(scheduling_is_configured_by_flags),
         cmocka_unit_test(a_number_out_of_range_is_refused),
         cmocka_unit_test(preambles_are_files_separated_by_commas),

@@ -123,9 +123,16 @@ static void the_kv_store_is_told_by_tier_and_state(void **state)
     assert_true(value(page, "tarn:kv_blocks", ",state=\"cached\"") == 20);
     assert_true(value(page, "tarn:kv_host_blocks", ",state=\"cached\"") == 29);
     assert_true(value(page, "tarn:kv_host_blocks", ",state=\"in_transfer\"") == 1);
+    assert_int_equal(count(page, "\ntarn:kv_disk_blocks{"), 4);
+    assert_true(value(page, "tarn:kv_disk_blocks", ",state=\"free\"") == 101);
+    assert_true(value(page, "tarn:kv_disk_blocks", ",state=\"cached\"") == 352);
+    assert_true(value(page, "tarn:kv_disk_blocks", ",state=\"in_use\"") == 45);
+    assert_true(value(page, "tarn:kv_disk_blocks", ",state=\"in_transfer\"") == 2);
     assert_true(value(page, "tarn:kv_blocks_leaked", "") == 0);
     assert_true(value(page, "tarn:kv_blocks_evicted_total", ",tier=\"device\"") == 12);
     assert_true(value(page, "tarn:kv_blocks_evicted_total", ",tier=\"host\"") == 15);
+    assert_true(value(page, "tarn:kv_blocks_evicted_total", ",tier=\"disk\"") == 48);
+    assert_true(value(page, "tarn:kv_blocks_moved_total", ",to=\"disk\"") == 49);
     assert_true(value(page, "tarn:kv_blocks_moved_total", ",to=\"device\"") == 13);
     assert_true(value(page, "tarn:kv_blocks_moved_total", ",to=\"host\"") == 16);
     assert_true(value(page, "tarn:kv_copies_failed_total", "") == 4);
@@ -134,6 +141,49 @@ static void the_kv_store_is_told_by_tier_and_state(void **state)
     assert_true(value(page, "tarn:kv_held_blocks", "") == 8);
     assert_true(value(page, "tarn:kv_metadata_bytes", "") == 9000);
     assert_non_null(strstr(page, "num_gpu_blocks=\"100\",num_cpu_blocks=\"50\""));
+    http_test_close(&t);
+}
+
+static void the_disk_says_what_it_did_and_what_it_dropped(void **state)
+{
+    static const struct {
+        const char *name, *labels;
+        double value;
+    } rows[] = {
+        {"tarn:kv_disk_read_bytes_total", "", 77},
+        {"tarn:kv_disk_written_bytes_total", "", 78},
+        {"tarn:kv_disk_reads_failed_total", "", 79},
+        {"tarn:kv_disk_writes_failed_total", "", 81},
+        {"tarn:kv_disk_timeouts_total", "", 82},
+        {"tarn:kv_disk_corrupt_total", "", 83},
+        {"tarn:kv_disk_not_worth_total", "", 84},
+        {"tarn:kv_disk_preloaded_blocks_total", "", 85},
+        {"tarn:kv_disk_read_bytes_per_second", "", 86},
+        {"tarn:kv_disk_hung", "", 1},
+        {"tarn:kv_disk_index_seconds", "", 0.25},
+        {"tarn:kv_disk_records_found", "", 70},
+        {"tarn:kv_disk_records_dropped", ",why=\"torn\"", 71},
+        {"tarn:kv_disk_records_dropped", ",why=\"foreign\"", 72},
+        {"tarn:kv_disk_records_dropped", ",why=\"impossible\"", 73},
+        {"tarn:kv_disk_records_dropped", ",why=\"misnamed\"", 74},
+        {"tarn:kv_disk_records_dropped", ",why=\"orphaned\"", 75},
+        {"tarn:kv_disk_records_dropped", ",why=\"doubled\"", 76},
+    };
+    struct http_test t;
+
+    (void)state;
+    http_test_open(&t, "m", "", "");
+    const char *page = get(&t, "");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (value(page, rows[i].name, rows[i].labels) != rows[i].value)
+            fail_msg("%s%s is not %g", rows[i].name, rows[i].labels, rows[i].value);
+    /* Without a disk tier the same names are there, and say 0. */
+    atomic_store(&fake_has_disk, false);
+    page = get(&t, "");
+    atomic_store(&fake_has_disk, true);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        assert_true(value(page, rows[i].name, rows[i].labels) == 0);
+    assert_true(value(page, "tarn:kv_disk_blocks", ",state=\"cached\"") == 0);
     http_test_close(&t);
 }
 
@@ -194,10 +244,11 @@ static void tokens_by_tier_and_by_source_add_up_to_the_prompts(void **state)
     double all = value(page, "vllm:prompt_tokens_total", "");
     assert_true(value(page, tier, ",tier=\"device\"") == 40);
     assert_true(value(page, tier, ",tier=\"host\"") == 20);
-    assert_true(value(page, tier, ",tier=\"computed\"") == all - 60);
-    assert_int_equal(count(page, "\ntarn:prompt_tokens_by_tier_total{"), 3);
-    assert_true(value(page, source, ",source=\"local_cache_hit\"") == 60);
-    assert_true(value(page, source, ",source=\"local_compute\"") == all - 60);
+    assert_true(value(page, tier, ",tier=\"disk\"") == 5);
+    assert_true(value(page, tier, ",tier=\"computed\"") == all - 65);
+    assert_int_equal(count(page, "\ntarn:prompt_tokens_by_tier_total{"), 4);
+    assert_true(value(page, source, ",source=\"local_cache_hit\"") == 65);
+    assert_true(value(page, source, ",source=\"local_compute\"") == all - 65);
     http_test_close(&t);
 }
 
@@ -222,6 +273,7 @@ int main(void)
         cmocka_unit_test(labels_are_bounded),
         cmocka_unit_test(without_keys_there_is_one_tenant),
         cmocka_unit_test(the_kv_store_is_told_by_tier_and_state),
+        cmocka_unit_test(the_disk_says_what_it_did_and_what_it_dropped),
         cmocka_unit_test(swapping_is_told_by_when),
         cmocka_unit_test(scheduling_is_told_by_level_and_reason),
         cmocka_unit_test(tokens_by_tier_and_by_source_add_up_to_the_prompts),

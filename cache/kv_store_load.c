@@ -1,0 +1,424 @@
+/* kv_store_load.c - what is read from disk: for those who wait, and at start.
+ *
+ * A node goes to the host where there is a host tier, from where it is fetched like any other; else
+ * to the device, within the share of what is fetched ahead. One who waits may exceed the share when
+ * nothing else is there: a path longer than the share could never be read otherwise. */
+#include <math.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "cache/kv_store_disk.h"
+
+#define NO_SLOT UINT32_MAX
+/* What was read in vain (too late, no room) is not read again before so many timeouts. */
+#define VAIN_TIMEOUTS 10
+/* Of the moving mean of the disk's rate, and the bytes over which one value of it is taken. */
+#define RATE_SHARE 0.3
+#define RATE_BYTES (UINT64_C(4) << 20)
+/* Units of what is read at start under way: the others are for those who wait. */
+#define N_PRELOADING 8
+
+uint64_t store_n_load_events(const struct store *st)
+{
+    return st->disk ? st->disk->n_load_events : 0;
+}
+
+static enum cache_tier load_tier(const struct store *st)
+{
+    return st->n_tiers > 1 ? CACHE_HOST : CACHE_DEVICE;
+}
+
+/* --- the disk's rate --- */
+
+static void measure_begin(struct store *st)
+{
+    struct disk_tier *d = st->disk;
+
+    if (d->n_reading == 0) {
+        d->busy_since_ns = st->now_ns;
+        d->n_busy_bytes = 0;
+    }
+}
+
+/* Over the time in which something was read, however many reads there were beside each other. */
+static void measure_end(struct store *st, uint32_t n)
+{
+    struct disk_tier *d = st->disk;
+
+    d->n_busy_bytes += n * d->extent_bytes;
+    if (d->n_busy_bytes < RATE_BYTES || st->now_ns <= d->busy_since_ns)
+        return;
+    double rate = (double)d->n_busy_bytes / ((double)(st->now_ns - d->busy_since_ns) * 1e-9);
+    d->bytes_per_s += (d->bytes_per_s == 0 ? 1 : RATE_SHARE) * (rate - d->bytes_per_s);
+    d->busy_since_ns = st->now_ns;
+    d->n_busy_bytes = 0;
+}
+
+/* --- reading --- */
+
+static void clear_reading(struct store *st, const struct unit *u, bool in_vain)
+{
+    for (uint32_t i = 0; i < u->what.n; i++) {
+        uint32_t node = ktree_find(st->tree, &u->what.keys[i]);
+
+        if (node == KTREE_NONE)
+            continue;
+        st->info[node].is_reading = false;
+        if (in_vain)
+            st->info[node].no_load_until_ns =
+                st->now_ns + VAIN_TIMEOUTS * st->config.disk.timeout_ns;
+    }
+}
+
+/* Begin to read a node that lies on disk only. False: there is no place for it now. */
+static bool begin_read(struct store *st, uint32_t node, const void *owner, double due_s)
+{
+    struct disk_tier *d = st->disk;
+    struct unit *u = take_unit(d);
+    uint32_t n = ktree_look(st->tree, node).n_blocks;
+
+    if (!u || !disk_take_slots(d->disk, u->slots, n))
+        return false;
+    ktree_slots(st->tree, node, CACHE_DISK, u->extents, n);
+    if (disk_read(d->disk, u->extents, u->slots, n, unit_tag(d, u)) != OK) {
+        disk_give_slots(d->disk, u->slots, n);
+        return false;
+    }
+    measure_begin(st);
+    u->state = UNIT_READING;
+    u->owner = owner;
+    u->due_s = due_s;
+    u->is_preload = owner == NULL;
+    u->what.n = n;
+    for (uint32_t i = 0; i < n; i++)
+        u->what.keys[i] = *ktree_key_at(st->tree, node, i);
+    d->n_reading += n;
+    st->info[node].is_reading = true;
+    return true;
+}
+
+static void end_unit(struct store *st, struct unit *u)
+{
+    u->state = UNIT_FREE;
+    st->disk->n_reading -= u->what.n;
+    st->disk->n_load_events++;
+}
+
+/* Its record is not what it should be, or cannot be read: it is forgotten, and what hangs on it. */
+static void drop_unreadable(struct store *st, const struct unit *u)
+{
+    for (uint32_t i = 0; i < u->what.n; i++) {
+        uint32_t node = ktree_find(st->tree, &u->what.keys[i]);
+        struct ktree_node look;
+
+        if (node == KTREE_NONE)
+            continue;
+        look = ktree_look(st->tree, node);
+        if (lies_in(&look, CACHE_DISK))
+            drop_disk_below(st, node, false);
+    }
+}
+
+void load_read_done(struct store *st, struct unit *u, const struct disk_done *done)
+{
+    if (done->status == OK) {
+        measure_end(st, u->what.n);
+        u->state = UNIT_READ;
+        memcpy(u->slots, done->slots, u->what.n * sizeof *u->slots);
+        u->give_up_ns = st->now_ns + st->config.disk.timeout_ns;
+        return;
+    }
+    clear_reading(st, u, done->status == ERR_TIMEOUT);
+    if (done->status != ERR_TIMEOUT)
+        drop_unreadable(st, u);
+    end_unit(st, u);
+}
+
+/* --- finding a place --- */
+
+/* Room on the device for n blocks behind `parent`. */
+static bool make_load_room(struct store *st, const struct unit *u, uint32_t parent, uint32_t n)
+{
+    bool done;
+
+    if (u->is_preload)
+        return st->tier[CACHE_DEVICE].n_free >= n;
+    move_pin(st, KTREE_ROOT, parent); /* room is not made of what it hangs on */
+    done = (u->owner == st->disk->owner || make_room_ahead(st, n, u->due_s)) &&
+           make_device_room(st, n);
+    move_pin(st, parent, KTREE_ROOT);
+    return done;
+}
+
+/* A node of n blocks out of slots [n] to the device. */
+static bool place_on_device(struct store *st, struct unit *u, uint32_t node, uint32_t *slots,
+                            uint32_t n)
+{
+    struct disk_tier *d = st->disk;
+    struct node_info *info = &st->info[node];
+    unsigned char *pool = st->pool.base;
+    uint32_t to[NODE_N_BLOCKS_MAX];
+
+    for (uint32_t i = 0; i < n; i++)
+        to[i] = tier_pop(&st->tier[CACHE_DEVICE]);
+    if (st->copies && start_transfer(st, TRANSFER_LOAD, node, to, slots, n) != OK) {
+        for (uint32_t i = n; i-- > 0;)
+            tier_push(&st->tier[CACHE_DEVICE], to[i]);
+        return false;
+    }
+    for (uint32_t i = 0; i < n && !st->copies; i++)
+        memcpy(pool + to[i] * st->block_bytes, d->staging + slots[i] * d->extent_bytes,
+               st->block_bytes);
+    ktree_place(st->tree, node, CACHE_DEVICE, to);
+    replace_insert(st->policy, CACHE_DEVICE, info->entry);
+    if (st->copies) {
+        node_pin(st, node);
+        info->fetch_no = st->n_transfers_ever;
+        for (uint32_t i = 0; i < n; i++)
+            slots[i] = NO_SLOT; /* the transfer gives them back */
+    }
+    if (!u->is_preload && replace_n_expected(st->policy, info->entry) > 0) {
+        info->is_prefetched = true;
+        st->n_prefetched += n;
+    }
+    st->tier[CACHE_DEVICE].n_moved_in += n;
+    st->n_fetched_ahead += n;
+    return true;
+}
+
+/* The same to the host. parent: lies in memory. */
+static bool place_on_host(struct store *st, const struct unit *u, uint32_t node, uint32_t parent,
+                          const uint32_t *slots, uint32_t n)
+{
+    struct disk_tier *d = st->disk;
+    struct store_tier *host = &st->tier[CACHE_HOST];
+    struct ktree_node look = ktree_look(st->tree, parent);
+    uint32_t entry = st->info[node].entry, to[NODE_N_BLOCKS_MAX];
+    bool is_below = parent != KTREE_ROOT && lies_in(&look, CACHE_HOST), done;
+    unsigned char *memory = st->copies ? st->host : st->pool.base;
+
+    if (is_below)
+        replace_pin(st->policy, CACHE_HOST, st->info[parent].entry);
+    done = u->is_preload ? host->n_free >= n : make_host_room(st, entry, n, false);
+    if (is_below)
+        replace_unpin(st->policy, CACHE_HOST, st->info[parent].entry);
+    if (!done)
+        return false;
+    for (uint32_t i = 0; i < n; i++) {
+        to[i] = tier_pop(host);
+        memcpy(memory + to[i] * st->block_bytes, d->staging + slots[i] * d->extent_bytes,
+               st->block_bytes);
+    }
+    ktree_place(st->tree, node, CACHE_HOST, to);
+    replace_insert(st->policy, CACHE_HOST, entry);
+    st->n_loaded_to_host += n;
+    return true;
+}
+
+/* Blocks [i, ...) of what was read, as far as they are a node that lies on disk only. Returns how
+ * many; 0: there is none. */
+static uint32_t node_to_place(const struct store *st, const struct unit *u, uint32_t i,
+                              uint32_t *node)
+{
+    struct ktree_node look;
+
+    *node = ktree_find(st->tree, &u->what.keys[i]);
+    if (u->slots[i] == NO_SLOT) /* placed before, whatever became of it */
+        return 0;
+    if (*node == KTREE_NONE || st->info[*node].is_orphan)
+        return 0;
+    look = ktree_look(st->tree, *node);
+    if (!lies_on_disk_only(&look) || look.n_blocks > u->what.n - i)
+        return 0;
+    for (uint32_t k = 0; k < look.n_blocks; k++)
+        if (memcmp(ktree_key_at(st->tree, *node, k), &u->what.keys[i + k],
+                   sizeof *u->what.keys) != 0)
+            return 0;
+    return look.n_blocks;
+}
+
+enum place_result { PLACED, PLACE_WAITS, PLACE_NEVER };
+
+static enum place_result place_piece(struct store *st, struct unit *u, uint32_t i, uint32_t n,
+                                     uint32_t node)
+{
+    uint32_t parent = ktree_look(st->tree, node).parent;
+    struct ktree_node look = ktree_look(st->tree, parent);
+    bool done;
+
+    if (parent != KTREE_ROOT && lies_on_disk_only(&look))
+        return st->info[parent].is_reading ? PLACE_WAITS : PLACE_NEVER;
+    st->info[node].is_reading = false;
+    if (load_tier(st) == CACHE_HOST)
+        done = place_on_host(st, u, node, parent, &u->slots[i], n);
+    else
+        done = make_load_room(st, u, parent, n) && place_on_device(st, u, node, &u->slots[i], n);
+    if (done) {
+        st->info[node].from_disk = !u->is_preload;
+        st->disk->n_preloaded += u->is_preload ? n : 0;
+        return PLACED;
+    }
+    if (u->is_preload || load_tier(st) == CACHE_HOST)
+        return PLACE_NEVER;
+    st->info[node].is_reading = true;
+    return PLACE_WAITS;
+}
+
+/* Slots that no transfer gives back. */
+static void give_slots(struct store *st, struct unit *u)
+{
+    for (uint32_t i = 0; i < u->what.n; i++)
+        if (u->slots[i] != NO_SLOT)
+            disk_give_slots(st->disk->disk, &u->slots[i], 1);
+}
+
+/* True: the unit is over, in place or in vain. */
+static bool place_unit(struct store *st, struct unit *u)
+{
+    enum place_result result = PLACED;
+    uint32_t node;
+
+    for (uint32_t i = 0, n; i < u->what.n && result == PLACED; i += n ? n : 1) {
+        n = node_to_place(st, u, i, &node);
+        if (n > 0)
+            result = place_piece(st, u, i, n, node);
+    }
+    if (result == PLACE_WAITS && st->now_ns < u->give_up_ns)
+        return false;
+    clear_reading(st, u, result != PLACED);
+    give_slots(st, u);
+    end_unit(st, u);
+    return true;
+}
+
+/* What hangs on another one finds its place after it, whatever their order here. */
+static void place_units(struct store *st)
+{
+    bool again = st->disk->n_reading > 0;
+
+    while (again) {
+        again = false;
+        for (uint32_t i = 0; i < N_DISK_UNITS; i++)
+            if (st->disk->units[i].state == UNIT_READ)
+                again |= place_unit(st, &st->disk->units[i]);
+    }
+}
+
+/* --- for those who wait --- */
+
+/* Reading the path's end, which begins with this node, is expected to be faster than computing. */
+static bool is_worth(const struct store *st, uint32_t first, uint32_t last)
+{
+    const struct node_info *a = &st->info[first], *b = &st->info[last];
+    struct ktree_node from = ktree_look(st->tree, first), to = ktree_look(st->tree, last);
+    uint32_t n_blocks = to.n_before + to.n_blocks - from.n_before;
+    uint32_t n_tokens = b->pos0 + b->n_tokens - a->pos0;
+
+    if (!st->config.seconds || st->disk->bytes_per_s == 0)
+        return true;
+    return (double)n_blocks * (double)st->disk->extent_bytes / st->disk->bytes_per_s <
+           st->config.seconds(st->config.seconds_arg, a->pos0, n_tokens);
+}
+
+/* The share of what is fetched ahead; on the host the policy decides. */
+static bool may_load(struct store *st, uint32_t n, const void *owner)
+{
+    struct disk_tier *d = st->disk;
+
+    if (load_tier(st) == CACHE_HOST)
+        return true;
+    if (st->n_prefetched + d->n_reading == 0)
+        d->owner = owner;
+    return d->owner == owner || st->n_prefetched + d->n_reading + n <= prefetch_limit(st);
+}
+
+/* What of the path to `node` lies on disk only, the deepest first, to st->path. */
+static uint32_t list_disk_part(struct store *st, uint32_t node)
+{
+    uint32_t n = 0;
+
+    for (uint32_t x = node; x != KTREE_ROOT;) {
+        struct ktree_node look = ktree_look(st->tree, x);
+
+        if (!lies_on_disk_only(&look))
+            break;
+        st->path[n++] = x;
+        x = look.parent;
+    }
+    return n;
+}
+
+enum store_load_state store_load(struct store *st, const struct kv_key *keys, uint32_t n,
+                                 const void *owner, double due_s)
+{
+    uint32_t n_listed, n_under_way = 0;
+
+    if (!st->disk || disk_is_hung(st->disk->disk))
+        return STORE_LOADED;
+    n_listed = list_disk_part(st, ktree_match(st->tree, keys, n).node);
+    if (n_listed == 0)
+        return STORE_LOADED;
+    if (!is_worth(st, st->path[n_listed - 1], st->path[0])) {
+        st->disk->n_not_worth++;
+        return STORE_LOADED;
+    }
+    while (n_listed-- > 0) {
+        uint32_t node = st->path[n_listed];
+
+        if (st->info[node].is_orphan || st->now_ns < st->info[node].no_load_until_ns)
+            break; /* nor can what comes behind it be used */
+        if (!st->info[node].is_reading &&
+            (!may_load(st, ktree_look(st->tree, node).n_blocks, owner) ||
+             !begin_read(st, node, owner, due_s)))
+            return STORE_CANNOT_LOAD;
+        n_under_way++;
+    }
+    return n_under_way > 0 ? STORE_LOADING : STORE_LOADED;
+}
+
+/* --- at start --- */
+
+/* Half of the tier is left to those who come first. */
+static bool has_preload_room(const struct store *st, uint32_t n)
+{
+    const struct store_tier *t = &st->tier[load_tier(st)];
+
+    return st->disk->n_preloaded + st->disk->n_reading + n <= t->n_blocks / 2;
+}
+
+static void preload_next(struct store *st)
+{
+    struct disk_tier *d = st->disk;
+    uint32_t node = ktree_find(st->tree, &d->preload[d->at_preload].first);
+    struct ktree_node look = ktree_look(st->tree, node == KTREE_NONE ? KTREE_ROOT : node);
+    struct ktree_node parent = ktree_look(st->tree, node == KTREE_NONE ? KTREE_ROOT : look.parent);
+    bool is_wanted = node != KTREE_NONE && lies_on_disk_only(&look) &&
+                     !st->info[node].is_reading && has_preload_room(st, look.n_blocks) &&
+                     (look.parent == KTREE_ROOT || !lies_on_disk_only(&parent) ||
+                      st->info[look.parent].is_reading);
+
+    if (!is_wanted || begin_read(st, node, NULL, STORE_NO_DUE))
+        d->at_preload++;
+}
+
+static void preload_some(struct store *st)
+{
+    struct disk_tier *d = st->disk;
+    uint32_t n_under_way = 0, at;
+
+    if (d->at_preload == d->n_preload)
+        return;
+    for (uint32_t i = 0; i < N_DISK_UNITS; i++)
+        n_under_way += d->units[i].state == UNIT_READING || d->units[i].state == UNIT_READ;
+    do {
+        at = d->at_preload;
+        preload_next(st);
+        n_under_way++;
+    } while (d->at_preload > at && d->at_preload < d->n_preload && n_under_way < N_PRELOADING);
+}
+
+void load_poll(struct store *st)
+{
+    place_units(st);
+    preload_some(st);
+}

@@ -1,0 +1,92 @@
+/* What other threads want of the cache: to see it, or to have something forgotten. The engine
+ * thread does it between two steps, after the intake: what was submitted after the wish has not
+ * attached before it. */
+#include "base/clock.h"
+#include "engine/engine_internal.h"
+
+/* Waiting for the engine thread to come out of a step. */
+#define ANSWER_WAIT_NS UINT64_C(10000000000)
+
+void engine_reset_cache(struct engine *e)
+{
+    atomic_store(&e->reset_wanted, true);
+    ring_poke(&e->submitted);
+}
+
+static enum status ask(struct engine *e, struct cache_question *q)
+{
+    uint64_t until = clock_now_ns() + ANSWER_WAIT_NS;
+    struct timespec ts = {(time_t)(until / 1000000000), (long)(until % 1000000000)};
+    enum status s = OK;
+
+    pthread_mutex_lock(&e->ask_lock);
+    pthread_mutex_lock(&e->stats_lock);
+    if (atomic_load(&e->stopping)) /* its last answer may have been given */
+        s = ERR_UNAVAILABLE;
+    else
+        e->question = q;
+    atomic_store(&e->is_asked, true);
+    ring_poke(&e->submitted);
+    while (s == OK && e->question)
+        if (pthread_cond_timedwait(&e->answered, &e->stats_lock, &ts) != 0)
+            s = e->question ? ERR_TIMEOUT : OK;
+    e->question = NULL; /* it is not there any more when the engine thread comes late */
+    pthread_mutex_unlock(&e->stats_lock);
+    pthread_mutex_unlock(&e->ask_lock);
+    return s;
+}
+
+enum status engine_cache_view(struct engine *e, uint32_t n_spans_max,
+                              struct engine_cache_view *out)
+{
+    struct cache_question q = {.view = out};
+
+    *out = (struct engine_cache_view){
+        .n_spans = n_spans_max < ENGINE_N_SPANS_MAX ? n_spans_max : ENGINE_N_SPANS_MAX};
+    return ask(e, &q);
+}
+
+enum status engine_cache_erase(struct engine *e, const struct kv_key *first, uint32_t *n_blocks)
+{
+    struct cache_question q = {.erase = first};
+    enum status s = ask(e, &q);
+
+    *n_blocks = q.n_erased;
+    return s;
+}
+
+static bool answer_question(struct engine *e)
+{
+    struct cache_question *q;
+    bool erased = false;
+
+    pthread_mutex_lock(&e->stats_lock);
+    q = e->question;
+    if (q) {
+        if (q->erase) {
+            q->n_erased = cache_erase(e->cache, q->erase);
+            erased = true;
+        }
+        if (q->view) {
+            cache_stats(e->cache, &q->view->stats);
+            q->view->n_spans = cache_top_spans(e->cache, q->view->spans, q->view->n_spans,
+                                               &q->view->n_spans_all);
+        }
+        e->question = NULL;
+        pthread_cond_signal(&e->answered);
+    }
+    pthread_mutex_unlock(&e->stats_lock);
+    return erased;
+}
+
+bool engine_answer(struct engine *e)
+{
+    bool writes = atomic_exchange(&e->reset_wanted, false);
+
+    if (writes)
+        cache_reset(e->cache);
+    /* At the end whoever is about to ask: he has the lock, or sees that it ends. */
+    if (atomic_exchange(&e->is_asked, false) || atomic_load(&e->stopping))
+        writes |= answer_question(e);
+    return writes;
+}
