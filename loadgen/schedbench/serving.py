@@ -13,6 +13,7 @@ import re
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Iterator
@@ -21,6 +22,7 @@ REPO = Path(__file__).resolve().parents[2]
 VOCAB = 4096
 N_CORES = len(os.sched_getaffinity(0))
 STOP_SECONDS = 60
+TURN_S = 0.1
 
 
 def build_dir() -> Path:
@@ -98,7 +100,9 @@ class Server:
     """A server process, until the end of its `with`."""
 
     def __init__(self, model: Path, *options: object, core: int | None = None) -> None:
-        """core: all of its threads run there."""
+        """core: all of its threads run there, and a turn later on the next one: by the clock, so
+        that two servers with different cores change places. A core that is slower for a while, since
+        the machine is shared, then slows both alike."""
         self.command = [program("tarn-server"), "--model", str(model), "--load-format", "dummy",
                         "--port", "0", "--log-level", "warn", "--max-num-queued-reqs", "1000000",
                         "--cache-dir", str(model / "cache"), *map(str, options)]
@@ -118,6 +122,19 @@ class Server:
             self.process.wait()
             raise SystemExit(f"{' '.join(self.command)}\nended: {self.log_text()[-2000:]}")
         self.url = f"http://127.0.0.1:{self.port}"
+        if core is not None:
+            threading.Thread(target=self.take_turns, args=(core,), daemon=True).start()
+
+    def take_turns(self, core: int) -> None:
+        cores = sorted(os.sched_getaffinity(0))
+        while self.process.poll() is None:
+            turn = int(time.monotonic() / TURN_S)
+            here = {cores[(core + turn) % len(cores)]}
+            with contextlib.suppress(OSError):  # it may end meanwhile
+                for tid in os.listdir(f"/proc/{self.process.pid}/task"):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.sched_setaffinity(int(tid), here)
+            time.sleep(max(0.0, (turn + 1) * TURN_S - time.monotonic()))
 
     def log_text(self) -> str:
         return Path(self.log.name).read_text(errors="replace")
