@@ -4,6 +4,14 @@
 #include <semaphore.h>
 #include <stdlib.h>
 
+#include "base/check.h"
+#include "base/clock.h"
+
+#define REST_MAX_NS UINT64_C(120000000000)
+#define REST_STEP_NS 1000000u
+/* So often in succession nothing moved: what waits for its turn to be written is not counted. */
+#define N_STILL 30
+
 struct asker {
     struct engine *engine;
     sem_t ended;
@@ -74,27 +82,83 @@ static enum status read_answer(const struct request *r, struct answer *out, stru
     return OK;
 }
 
+static enum status submit(struct asker *a, const struct ask *ask, struct request **out,
+                          struct buf *why)
+{
+    struct sampling sampling = {.top_p = 1, .repetition_penalty = 1, .seed = 1};
+    struct stopping stopping = {.max_tokens = ask->n_out, .ignore_eos = true};
+    struct kv_scope scope = {{0}};
+    enum status s = request_create(out, a->engine, ask->ids, ask->n_ids, ask->span_ends,
+                                   ask->n_span_ends, &scope, 0, &sampling, &stopping, why);
+
+    if (s != OK)
+        return s;
+    (*out)->wake = on_end;
+    (*out)->wake_arg = a;
+    (*out)->wake_at_end = true;
+    s = engine_submit(a->engine, *out, why);
+    if (s != OK)
+        request_unref(*out);
+    return s;
+}
+
+enum status asker_ask_all(struct asker *a, const struct ask *asks, uint32_t n,
+                          struct answer *answers, struct buf *why)
+{
+    struct request *r[ASKER_N_MAX];
+    uint32_t n_submitted = 0;
+    enum status s = OK;
+
+    ASSERT(n <= ASKER_N_MAX);
+    while (s == OK && n_submitted < n) {
+        s = submit(a, &asks[n_submitted], &r[n_submitted], why);
+        n_submitted += s == OK;
+    }
+    for (uint32_t i = 0; i < n_submitted; i++)
+        wait_for_end(a);
+    for (uint32_t i = 0; i < n_submitted; i++) {
+        if (s == OK)
+            s = read_answer(r[i], &answers[i], why);
+        request_unref(r[i]);
+    }
+    return s;
+}
+
 enum status asker_ask(struct asker *a, const uint32_t *ids, uint32_t n_ids,
                       const uint32_t *span_ends, uint32_t n_span_ends, uint32_t n_out,
                       struct answer *out, struct buf *why)
 {
-    struct sampling sampling = {.top_p = 1, .repetition_penalty = 1, .seed = 1};
-    struct stopping stopping = {.max_tokens = n_out, .ignore_eos = true};
-    struct kv_scope scope = {{0}};
-    struct request *r;
-    enum status s = request_create(&r, a->engine, ids, n_ids, span_ends, n_span_ends, &scope, 0,
-                                   &sampling, &stopping, why);
+    struct ask ask = {ids, n_ids, span_ends, n_span_ends, n_out};
 
-    if (s != OK)
-        return s;
-    r->wake = on_end;
-    r->wake_arg = a;
-    r->wake_at_end = true;
-    s = engine_submit(a->engine, r, why);
-    if (s == OK) {
-        wait_for_end(a);
-        s = read_answer(r, out, why);
+    return asker_ask_all(a, &ask, 1, out, why);
+}
+
+static bool is_moving(const struct cache_stats *c)
+{
+    uint32_t n = 0;
+
+    for (int t = 0; t < CACHE_N_TIERS; t++)
+        n += c->tier[t].n_in_use + c->tier[t].n_in_transfer;
+    return n > 0;
+}
+
+enum status asker_rest(struct asker *a, struct cache_stats *out, struct buf *why)
+{
+    uint64_t until = clock_now_ns() + REST_MAX_NS;
+    struct engine_stats *stats = malloc(sizeof *stats);
+    enum status s = stats ? OK : buf_why(why, ERR_NOMEM, "out of memory");
+
+    for (uint32_t n_still = 0; s == OK; clock_sleep_ns(REST_STEP_NS)) {
+        engine_stats(a->engine, stats);
+        *out = stats->cache;
+        n_still = stats->n_running + stats->n_waiting || is_moving(out) ? 0 : n_still + 1;
+        if (n_still == N_STILL)
+            break;
+        if (clock_now_ns() > until)
+            s = buf_why(why, ERR_TIMEOUT, "the cache does not come to rest: %u blocks are on their "
+                        "way to disk%s", out->tier[CACHE_DISK].n_in_transfer,
+                        out->disk.is_hung ? ", which hangs" : "");
     }
-    request_unref(r);
+    free(stats);
     return s;
 }

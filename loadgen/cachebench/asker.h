@@ -1,4 +1,4 @@
-/* asker.h - an engine in this process, and one request after another to it.
+/* asker.h - an engine in this process, and requests to it: one after another, or some at once.
  *
  * Owns    the engine, until asker_close().
  * Thread  one; the engine has a thread of its own, and nobody polls while it works.
@@ -24,9 +24,27 @@ struct answer {
     uint32_t n_cached_in[CACHE_N_TIERS];   /* of those, by where they lay */
 };
 
-/* Greedy, exactly n_out tokens; returns when the request has ended. n_span_ends may be 0. */
+struct ask {
+    const uint32_t *ids;         /* [n_ids] */
+    uint32_t n_ids;
+    const uint32_t *span_ends;   /* [n_span_ends]; may be NULL when 0 */
+    uint32_t n_span_ends;
+    uint32_t n_out;
+};
+
+#define ASKER_N_MAX 64
+
+/* Greedy, exactly n_out tokens each; all are submitted at once, n of them (at most ASKER_N_MAX).
+ * Returns when all have ended. answers [n] */
+NODISCARD enum status asker_ask_all(struct asker *a, const struct ask *asks, uint32_t n,
+                                    struct answer *answers, struct buf *why);
+/* The same with one. */
 NODISCARD enum status asker_ask(struct asker *a, const uint32_t *ids, uint32_t n_ids,
                                 const uint32_t *span_ends, uint32_t n_span_ends, uint32_t n_out,
                                 struct answer *out, struct buf *why);
+
+/* Until all KV is where it stays: nothing in use, nothing on its way to a tier or a disk. *out: the
+ * cache's statistics of then. ERR_TIMEOUT, with words: not within two minutes. */
+NODISCARD enum status asker_rest(struct asker *a, struct cache_stats *out, struct buf *why);
 
 #endif

@@ -29,6 +29,9 @@ static enum status run_parts(const struct cachebench_options *o, struct buf *why
     struct ttft_result ttft;
     struct tree_result tree;
     struct miss_result miss;
+    struct disk_ttft_result disk;
+    struct writes_result writes;
+    struct index_result index;
     enum status s = OK;
 
     if (cachebench_wants(o, "ttft")) {
@@ -42,6 +45,18 @@ static enum status run_parts(const struct cachebench_options *o, struct buf *why
     if (s == OK && cachebench_wants(o, "miss")) {
         s = miss_run(&miss, o, why);
         r.miss = &miss;
+    }
+    if (s == OK && cachebench_wants(o, "disk")) {
+        s = disk_ttft_run(&disk, o, why);
+        r.disk = &disk;
+    }
+    if (s == OK && cachebench_wants(o, "writes")) {
+        s = writes_run(&writes, o, why);
+        r.writes = &writes;
+    }
+    if (s == OK && cachebench_wants(o, "index")) {
+        s = index_run(&index, o, why);
+        r.index = &index;
     }
     return s == OK ? print_report(o, &r, why) : s;
 }

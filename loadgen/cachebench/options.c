@@ -10,18 +10,19 @@
 #define DTYPES "auto|f32|bf16|f16"
 
 static const struct option_row rows[] = {
-    {"What", "part", OPTION_CHOICE, AT(part), 0, 0, "all", "all|ttft|tree|miss",
+    {"What", "part", OPTION_CHOICE, AT(part), 0, 0, "all", "all|ttft|tree|miss|disk|writes|index",
      "ttft: time to first token behind a shared prefix; tree: hashing, walking and pinning in a "
-     "large tree; miss: what prefix caching costs when nothing is found"},
+     "large tree; miss: what prefix caching costs when nothing is found; disk: ttft from disk; "
+     "writes: what writing to disk costs running requests; index: opening a full directory"},
     {NULL, "cache-policy", OPTION_TEXT, AT(cache_policy), 0, 0, "", "NAME",
      "eviction policy, as of tarn-server; default: the server's default"},
 
-    {"Machine (ttft, miss)", "threads", OPTION_COUNT, AT(threads), 0, 1024, "0", "N",
-     "compute threads, also of the read rate; 0: all cores of this process (ttft), 1 (miss)"},
+    {"Machine (all but tree)", "threads", OPTION_COUNT, AT(threads), 0, 1024, "0", "N",
+     "compute threads, also of the read rate; 0: all cores of this process, 1 (miss)"},
     {NULL, "cpu-variant", OPTION_TEXT, AT(cpu_variant), 0, 0, "auto", "NAME",
      "instruction set; auto: the best of this machine"},
 
-    {"Part ttft", "model", OPTION_TEXT, AT(model), 0, 0, "", "DIR",
+    {"Model (ttft, disk, writes)", "model", OPTION_TEXT, AT(model), 0, 0, "", "DIR",
      "directory in Hugging Face layout; default: a shape of 0.49 B parameters"},
     {NULL, "load-format", OPTION_CHOICE, AT(load_format), 0, 0, "dummy", "auto|dummy",
      "dummy: random weights, config.json is enough; auto: the directory's"},
@@ -29,15 +30,18 @@ static const struct option_row rows[] = {
      "type of the weights; auto: as stored"},
     {NULL, "kv-cache-dtype", OPTION_CHOICE, AT(kv_cache_dtype), 0, 0, "auto", DTYPES,
      "type of cached K and V; auto: that of the weights"},
-    {NULL, "prefix", OPTION_COUNT, AT(prefix), 32, 100000, "4000", "N", "tokens that are shared"},
+    {NULL, "max-num-batched-tokens", OPTION_COUNT, AT(chunk), 1, 1 << 20, "512", "N",
+     "tokens of one step; longer prompts are computed in chunks"},
+
+    {"Parts ttft and disk", "prefix", OPTION_COUNT, AT(prefix), 32, 100000, "4000", "N",
+     "tokens that are shared"},
     {NULL, "new", OPTION_COUNT, AT(n_new), 1, 1024, "4", "N",
      "tokens behind the prefix, different in each request"},
-    {NULL, "rounds", OPTION_COUNT, AT(rounds), 1, 1000, "7", "N",
+
+    {"Part ttft", "rounds", OPTION_COUNT, AT(rounds), 1, 1000, "7", "N",
      "rounds; each begins with a cold prefix"},
     {NULL, "hits", OPTION_COUNT, AT(hits), 1, 1000, "3", "N",
      "pairs of a device hit and a host hit in a round"},
-    {NULL, "max-num-batched-tokens", OPTION_COUNT, AT(chunk), 1, 1 << 20, "512", "N",
-     "tokens of one step; longer prompts are computed in chunks"},
 
     {"Part tree", "segments", OPTION_COUNT, AT(segments), 1, 100000000, "1000000", "N",
      "segments of 256 tokens in the tree"},
@@ -53,6 +57,29 @@ static const struct option_row rows[] = {
     {NULL, "prompt", OPTION_COUNT, AT(prompt), 1, 8000, "128", "N", "tokens of each prompt"},
     {NULL, "max-tokens", OPTION_COUNT, AT(max_tokens), 1, 1000, "4", "N",
      "tokens that each request generates"},
+
+    {"Disk (disk, writes, index)", "disk-path", OPTION_TEXT, AT(disk_path), 0, 0, "", "DIR",
+     "a directory is made below it, and removed at the end; default: $TMPDIR, or /tmp"},
+    {NULL, "disk-io", OPTION_CHOICE, AT(disk_io), 0, 0, "auto", "auto|threads",
+     "threads: no io_uring"},
+
+    {"Part disk", "disk-pairs", OPTION_COUNT, AT(disk_pairs), 1, 1000, "15", "N",
+     "pairs of a prefix that lies on disk only, and the same on the device"},
+    {NULL, "restarts", OPTION_COUNT, AT(restarts), 0, 100, "3", "N",
+     "new engines over the same directory, each asked once"},
+
+    {"Part writes", "write-rounds", OPTION_COUNT, AT(write_rounds), 1, 1000, "30", "N",
+     "rounds, each of all sides"},
+    {NULL, "write-requests", OPTION_COUNT, AT(write_requests), 1, 64, "4", "N",
+     "requests that run at a time"},
+    {NULL, "write-prompt", OPTION_COUNT, AT(write_prompt), 32, 8000, "192", "N",
+     "tokens that nobody asked for before, in each of them"},
+    {NULL, "write-tokens", OPTION_COUNT, AT(write_tokens), 1, 1000, "8", "N",
+     "tokens that each of them generates"},
+
+    {"Part index", "records", OPTION_COUNT, AT(records), 64, 10000000, "100000", "N",
+     "records in the directory"},
+    {NULL, "opens", OPTION_COUNT, AT(opens), 1, 1000, "9", "N", "how often it is opened"},
 
     {"Output", "json", OPTION_SWITCH, AT(json), 0, 1, "", NULL, "JSON instead of text"},
     {NULL, "quiet", OPTION_SWITCH, AT(quiet), 0, 1, "", NULL, "no progress on the standard error"},
@@ -94,7 +121,8 @@ void cachebench_options_help(FILE *f)
 {
     fputs("tarn-cachebench [options]\n\n"
           "Measures the KV cache: what a hit takes next to what reading its bytes takes, what the\n"
-          "tree of a million segments costs, and what caching costs where nothing is found.\n"
+          "tree of a million segments costs, what caching costs where nothing is found, and the\n"
+          "disk tier.\n"
           "--some-name V is also --some-name=V. Defaults are in [ ].\n",
           f);
     option_table_help(&table, f);

@@ -14,7 +14,7 @@
 #include "base/buf.h"
 
 struct cachebench_options {
-    const char *part;            /* "all", "ttft", "tree", "miss" */
+    const char *part;            /* "all", "ttft", "tree", "miss", "disk", "writes", "index" */
     const char *cache_policy;    /* "": the default */
     const char *cpu_variant;     /* "auto", ... */
     uint64_t threads;            /* 0: all cores of this process */
@@ -37,6 +37,17 @@ struct cachebench_options {
     uint64_t requests;
     uint64_t prompt;
     uint64_t max_tokens;
+
+    const char *disk_path;       /* "": $TMPDIR, or /tmp */
+    const char *disk_io;         /* "auto", "threads" */
+    uint64_t disk_pairs;
+    uint64_t restarts;
+    uint64_t write_rounds;
+    uint64_t write_requests;
+    uint64_t write_prompt;
+    uint64_t write_tokens;
+    uint64_t records;
+    uint64_t opens;
 
     bool json;
     bool quiet;

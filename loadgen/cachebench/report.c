@@ -1,4 +1,4 @@
-#include "loadgen/cachebench/report.h"
+#include "loadgen/cachebench/report_inner.h"
 
 #include <inttypes.h>
 
@@ -8,18 +8,6 @@
 #define HASH_US_MAX 2.0
 #define WALK_US_MAX 50.0
 #define WALK_SEGMENTS 100.0
-
-/* An appender that does nothing after the first failure. */
-#define PUT(...)                                                                                   \
-    do {                                                                                           \
-        if (s == OK)                                                                               \
-            s = buf_printf(out, __VA_ARGS__);                                                      \
-    } while (0)
-
-static const char *verdict(double value, double target)
-{
-    return value <= target ? "met" : "missed";
-}
 
 /* --- text --- */
 
@@ -47,7 +35,7 @@ static enum status text_ttft(struct buf *out, const struct ttft_result *r)
             row->ttft_s.min * 1e3, row->ttft_s.max * 1e3, row->ratio.median,
             row->n_cached_min[CACHE_DEVICE], row->n_cached_min[CACHE_HOST]);
         if (targets[k] > 0)
-            PUT("  %.1f: %s", targets[k], verdict(row->ratio.median, targets[k]));
+            PUT("  %.1f: %s", targets[k], report_verdict(row->ratio.median, targets[k]));
         PUT("\n");
         if (row->n_elsewhere)
             PUT("  %" PRIu32 " more did not find it there and are not counted\n",
@@ -82,10 +70,10 @@ static enum status text_tree(struct buf *out, const struct tree_result *r)
         r->policy);
     PUT("  hashing %.2f us a segment (%.2f to %.2f), target %.1f: %s; eight hashes alone %.2f us\n",
         r->hash_s.median * 1e6, r->hash_s.min * 1e6, r->hash_s.max * 1e6, HASH_US_MAX,
-        verdict(r->hash_s.median * 1e6, HASH_US_MAX), 8 * r->hash_one_s * 1e6);
+        report_verdict(r->hash_s.median * 1e6, HASH_US_MAX), 8 * r->hash_one_s * 1e6);
     PUT("  a path of %" PRIu32 " segments, medians; target of walk and pin %.1f us: %s\n",
         r->path_segments, walk_target_us(r),
-        verdict(r->cold.walk_and_pin.median * 1e6, walk_target_us(r)));
+        report_verdict(r->cold.walk_and_pin.median * 1e6, walk_target_us(r)));
     if (s == OK)
         s = text_calls(out, "cold", &r->cold);
     if (s == OK)
@@ -110,7 +98,7 @@ static enum status text_miss(struct buf *out, const struct miss_result *r)
                 r->cpu_s[k].median * 1e3, r->cpu_s[k].min * 1e3, r->cpu_s[k].max * 1e3);
     if (r->ran[MISS_ON])
         PUT("  %" PRIu64 " blocks evicted\n", r->n_evicted);
-    PUT("  instructions: loadgen/cachebench/miss_instructions.py\n");
+    PUT("  instructions: loadgen/cachebench/miss_instructions.py\n\n");
     return s;
 }
 
@@ -124,34 +112,17 @@ enum status cachebench_report_text(struct buf *out, const struct cachebench_resu
         s = text_tree(out, r->tree);
     if (s == OK && r->miss)
         s = text_miss(out, r->miss);
-    return s;
+    return s == OK ? report_disk_text(out, r) : s;
 }
 
 /* --- JSON --- */
 
-static enum status json_figure(struct buf *out, const char *name, const struct figure *f)
-{
-    enum status s = OK;
-
-    PUT("\"%s\": {\"n\": %" PRIu32 ", \"median\": %.6g, \"min\": %.6g, \"max\": %.6g, \"p90\": "
-        "%.6g}", name, f->n, f->median, f->min, f->max, f->p90);
-    return s;
-}
-
-/* The same, with a comma behind. */
-static enum status json_field(struct buf *out, const char *name, const struct figure *f)
-{
-    enum status s = json_figure(out, name, f);
-
-    return s == OK ? buf_puts(out, ", ") : s;
-}
-
 static enum status json_ttft_row(struct buf *out, const struct ttft_row *row)
 {
-    enum status s = json_field(out, "ttft_s", &row->ttft_s);
+    enum status s = report_json_field(out, "ttft_s", &row->ttft_s);
 
     if (s == OK)
-        s = json_field(out, "of_floor", &row->ratio);
+        s = report_json_field(out, "of_floor", &row->ratio);
     PUT("\"n_elsewhere\": %" PRIu32, row->n_elsewhere);
     for (int t = 0; t < CACHE_N_TIERS; t++)
         PUT(", \"cached_%s_min\": %" PRIu32 ", \"cached_%s_max\": %" PRIu32,
@@ -170,9 +141,9 @@ static enum status json_ttft(struct buf *out, const struct ttft_result *r)
         PRIu64 ", ", r->ops_name, r->n_threads, r->n_params, r->prefix, r->n_new,
         r->n_device_blocks, r->n_host_blocks, r->weight_bytes, r->kv_bytes);
     if (s == OK)
-        s = json_field(out, "read_bytes_per_s", &r->read_bytes_per_s);
+        s = report_json_field(out, "read_bytes_per_s", &r->read_bytes_per_s);
     if (s == OK)
-        s = json_field(out, "floor_s", &r->floor_s);
+        s = report_json_field(out, "floor_s", &r->floor_s);
     PUT("\"n_disturbed\": %" PRIu32 ", \"policy\": \"%s\", \"n_moved_to_device\": %" PRIu64
         ", \"n_moved_to_host\": %" PRIu64, r->n_disturbed, r->cache.policy,
         r->cache.tier[CACHE_DEVICE].n_moved_in, r->cache.tier[CACHE_HOST].n_moved_in);
@@ -193,15 +164,15 @@ static enum status json_calls(struct buf *out, const char *name, const struct tr
 
     PUT(",\n  \"%s\": {", name);
     if (s == OK)
-        s = json_field(out, "walk_and_pin_s", &c->walk_and_pin);
+        s = report_json_field(out, "walk_and_pin_s", &c->walk_and_pin);
     if (s == OK)
-        s = json_field(out, "match_s", &c->match);
+        s = report_json_field(out, "match_s", &c->match);
     if (s == OK)
-        s = json_field(out, "attach_s", &c->attach);
+        s = report_json_field(out, "attach_s", &c->attach);
     if (s == OK)
-        s = json_field(out, "open_s", &c->open);
+        s = report_json_field(out, "open_s", &c->open);
     if (s == OK)
-        s = json_figure(out, "close_s", &c->close);
+        s = report_json_figure(out, "close_s", &c->close);
     PUT("}");
     return s;
 }
@@ -214,7 +185,7 @@ static enum status json_tree(struct buf *out, const struct tree_result *r)
         PRIu32 ", \"n_nodes\": %" PRIu32 ", \"policy\": \"%s\", ", r->n_segments, r->n_paths,
         r->path_segments, r->n_nodes, r->policy);
     if (s == OK)
-        s = json_field(out, "hash_s_per_segment", &r->hash_s);
+        s = report_json_field(out, "hash_s_per_segment", &r->hash_s);
     PUT("\"hash_one_s\": %.6g, \"fill_s_per_segment\": %.6g, \"memory_bytes\": %" PRIu64
         ", \"bytes_per_segment\": %.6g, \"hash_s_target\": %g, \"walk_and_pin_s_target\": %g",
         r->hash_one_s, r->fill_s, r->memory_bytes, (double)r->memory_bytes / r->n_segments,
@@ -239,7 +210,7 @@ static enum status json_miss(struct buf *out, const struct miss_result *r)
     for (int k = 0; k < MISS_N_SIDES; k++) {
         PUT(", ");
         if (s == OK && r->ran[k])
-            s = json_figure(out, names[k], &r->cpu_s[k]);
+            s = report_json_figure(out, names[k], &r->cpu_s[k]);
         else
             PUT("\"%s\": null", names[k]);
     }
@@ -257,5 +228,7 @@ enum status cachebench_report_json(struct buf *out, const struct cachebench_resu
         s = json_tree(out, r->tree);
     if (s == OK && r->miss)
         s = json_miss(out, r->miss);
+    if (s == OK)
+        s = report_disk_json(out, r);
     return s == OK ? buf_puts(out, "}\n") : s;
 }

@@ -7,15 +7,21 @@
 #ifndef TARN_LOADGEN_CACHEBENCH_REPORT_H
 #define TARN_LOADGEN_CACHEBENCH_REPORT_H
 
+#include "loadgen/cachebench/disk_ttft.h"
+#include "loadgen/cachebench/index.h"
 #include "loadgen/cachebench/miss.h"
 #include "loadgen/cachebench/tree.h"
 #include "loadgen/cachebench/ttft.h"
+#include "loadgen/cachebench/writes.h"
 
 /* What ran; the others are NULL. */
 struct cachebench_results {
     const struct ttft_result *ttft;
     const struct tree_result *tree;
     const struct miss_result *miss;
+    const struct disk_ttft_result *disk;
+    const struct writes_result *writes;
+    const struct index_result *index;
 };
 
 NODISCARD enum status cachebench_report_text(struct buf *out, const struct cachebench_results *r);

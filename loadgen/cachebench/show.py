@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """All figures of the KV store by one command, and what they are measured against.
 
-    show.py [--data DIR] [--json] [--rounds N] [--segments N] [--without PART ...]
+    show.py [--data DIR] [--json] [--rounds N] [--segments N] [--disk-path DIR] [--without PART ...]
 
 Runs tarn-cachesim on the traces in DIR (default: ../shared/data beside the clone; left out where
-there is none), tarn-cachebench (ttft, tree, miss) and miss_instructions.py. Takes about four minutes;
-stop other work before. --without leaves out simulated, ttft, tree, miss
-or miss_instructions.
+there is none), tarn-cachebench (ttft, tree, miss, disk, writes, index) and miss_instructions.py.
+Takes about twelve minutes; stop other work before. --without leaves parts out: simulated,
+miss_instructions, or those of tarn-cachebench. --disk-path DIR: where disk, writes and index make
+their directories (default: $TMPDIR or /tmp; it should be on the disk that a server would use).
 
 JSON: `format` 1; `simulated`: {"ragpulse", "mooncake"}, each as loadgen/cachesim/README.md documents it;
-`ttft`, `tree`, `miss`, `miss_instructions` as README.md beside this file does; `targets`: a list of
+`ttft`, `tree`, `miss`, `disk`, `writes`, `index`, `miss_instructions` as README.md beside this file does; `targets`: a list of
 {"name", "figure", "target", "met"}.
 
 Exit status 1 when something could not run; a target that is not met is no failure. Environment:
@@ -28,7 +29,8 @@ REPO = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("TARN_BUILD_DIR") or REPO / "build")
 TRACES = {"ragpulse": "traces-ragpulse",
           "mooncake": "traces-mooncake/conversation_trace.jsonl"}
-PARTS = ("simulated", "ttft", "tree", "miss", "miss_instructions")
+BENCH_PARTS = ("ttft", "tree", "miss", "disk", "writes", "index")
+PARTS = ("simulated", *BENCH_PARTS, "miss_instructions")
 
 
 def run(command: list[str]) -> dict:
@@ -47,6 +49,22 @@ def simulate(data: Path) -> dict:
 def share(sim: dict, policy: str, memory: float) -> float:
     return 100 * next(r["hit_share_of_ideal"] for r in sim["results"]
                       if r["policy"] == policy and abs(r["memory_share"] - memory) < 1e-9)
+
+
+def targets_of_disk(out: dict) -> list[tuple[str, float, float, bool]]:
+    rows: list[tuple[str, float, float, bool]] = []
+    if "disk" in out:
+        got, most = out["disk"]["disk"]["of_floor"]["median"], out["disk"]["disk_of_floor_target"]
+        rows.append(("TTFT of a cached prefix, disk, of its byte floor", got, most, got <= most))
+    if "writes" in out:
+        most = out["writes"]["cost_percent_target"]
+        for side, words in (("min_uses_1", "first"), ("min_uses_2", "second")):
+            got = out["writes"][side]["cost_percent"]["median"]
+            rows.append((f"time that writing on the {words} use costs, %", got, most, got < most))
+    if "index" in out:
+        got, most = out["index"]["cold_s"]["median"], out["index"]["cold_s_target"]
+        rows.append((f"opening {out['index']['n_records']} records, s", got, most, got < most))
+    return rows
 
 
 def targets_of(out: dict) -> list[dict]:
@@ -74,6 +92,7 @@ def targets_of(out: dict) -> list[dict]:
         got = tree["cold"]["walk_and_pin_s"]["median"]
         rows.append(("walk and pin of 100 segments, cold, us", got * 1e6,
                      tree["walk_and_pin_s_target"] * 1e6, got <= tree["walk_and_pin_s_target"]))
+    rows += targets_of_disk(out)
     if "miss_instructions" in out:
         got = out["miss_instructions"]["added_percent"]
         rows.append(("instructions added where nothing is found, %", got, 1.0, got < 1.0))
@@ -86,6 +105,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--segments", type=int)
+    parser.add_argument("--disk-path")
     parser.add_argument("--without", nargs="*", default=[], choices=PARTS)
     args = parser.parse_args()
     wanted = [p for p in PARTS if p not in args.without]
@@ -93,12 +113,14 @@ def main() -> int:
 
     if "simulated" in wanted and args.data.is_dir():
         out["simulated"] = simulate(args.data)
-    for part in ("ttft", "tree", "miss"):
+    for part in BENCH_PARTS:
         command = [str(BUILD / "tarn-cachebench"), "--json", "--part", part]
         if part == "ttft" and args.rounds:
             command += ["--rounds", str(args.rounds)]
         if part == "tree" and args.segments:
             command += ["--segments", str(args.segments)]
+        if args.disk_path:
+            command += ["--disk-path", args.disk_path]
         if part in wanted:
             out[part] = run(command)[part]
     if "miss_instructions" in wanted:

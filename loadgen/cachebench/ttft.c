@@ -5,26 +5,17 @@
 
 #include "base/check.h"
 #include "base/rng.h"
-#include "engine/model.h"
-#include "loadgen/bench/counts.h"
 #include "loadgen/bench/limits_internal.h"
 #include "loadgen/bench/memory.h"
 #include "loadgen/cachebench/asker.h"
 #include "loadgen/cachebench/model_files.h"
+#include "loadgen/cachebench/shape.h"
 
 /* The host tier holds so many times what the device tier does: nothing falls out of it. */
 #define HOST_MULTIPLE 3
 /* Dummy weights are made, then packed; buffers of a step; code. */
 #define SPARE_BYTES ((uint64_t)512 << 20)
 #define N_SEQS 4
-
-/* The shape that the project's figures are stated for. */
-static const char shape_config[] =
-    "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":1024,\"num_hidden_layers\":28,"
-    "\"num_attention_heads\":16,\"num_key_value_heads\":8,\"head_dim\":128,"
-    "\"intermediate_size\":3072,\"vocab_size\":50257,\"max_position_embeddings\":131072,"
-    "\"rms_norm_eps\":1e-5,\"rope_theta\":500000,\"tie_word_embeddings\":true,"
-    "\"torch_dtype\":\"bfloat16\"}\n";
 
 struct measurement {
     const struct cachebench_options *o;
@@ -48,31 +39,6 @@ const char *ttft_kind_name(enum ttft_kind k)
 
 /* --- setting up --- */
 
-static enum status read_shape(struct bench_shape *shape, bool *tied,
-                              const struct cachebench_options *o, const char *dir, struct buf *why)
-{
-    struct model_config m;
-    enum status s = model_config_load(&m, dir, why);
-
-    if (s != OK)
-        return s;
-    *tied = m.tied;
-    *shape = (struct bench_shape){
-        .n_layers = m.n_layers, .dim = m.dim, .n_heads = m.n_heads, .n_kv_heads = m.n_kv_heads,
-        .head_dim = m.head_dim, .ffn_dim = m.ffn_dim, .n_vocab = m.n_vocab};
-    shape->layers = shape->output = bench_dtype(o->dtype, m.stored_dtype);
-    shape->kv = bench_dtype(o->kv_cache_dtype, shape->layers);
-    return OK;
-}
-
-static uint64_t block_bytes(const struct bench_shape *m)
-{
-    struct kv_pool pool = {.dtype = m->kv, .n_layers = m->n_layers, .n_kv_heads = m->n_kv_heads,
-                           .head_dim = m->head_dim};
-
-    return kv_block_bytes(&pool);
-}
-
 /* Before any of it is taken. The buffers of the read rate take at most a quarter of the rest. */
 static enum status check_memory(const struct measurement *t, bool tied, struct buf *why)
 {
@@ -82,7 +48,7 @@ static enum status check_memory(const struct measurement *t, bool tied, struct b
     counts_step(m, 1, t->o->prefix, 1, 1, &w);
     uint64_t table = tied ? 0 : (uint64_t)m->n_vocab * m->dim * dtype_bytes(m->output);
     uint64_t blocks = t->out->n_device_blocks + (uint64_t)t->out->n_host_blocks;
-    uint64_t need = w.weight_bytes + table + blocks * block_bytes(m) + SPARE_BYTES;
+    uint64_t need = w.weight_bytes + table + blocks * shape_block_bytes(m) + SPARE_BYTES;
     uint64_t available = memory_available();
     if (need <= available)
         return OK;
@@ -96,21 +62,11 @@ static struct engine_config config_of(const struct measurement *t, const char *d
     const struct cachebench_options *o = t->o;
     struct engine_config c;
 
-    engine_config_init(&c);
-    c.model_dir = dir;
-    c.device = "cpu";
-    c.cpu_variant = strcmp(o->cpu_variant, "auto") == 0 ? NULL : o->cpu_variant;
-    c.dtype = o->dtype;
-    c.kv_dtype = o->kv_cache_dtype;
-    c.load_format = o->load_format;
-    c.n_threads = (uint32_t)o->threads;
+    shape_engine_config(&c, o, dir);
     c.max_model_len = (uint32_t)(o->prefix + o->n_new + 1);
     c.max_num_seqs = N_SEQS;
-    c.max_batched_tokens = (uint32_t)o->chunk;
-    c.kv_bytes = t->out->n_device_blocks * block_bytes(&t->shape);
-    c.kv_host_bytes = t->out->n_host_blocks * block_bytes(&t->shape);
-    if (o->cache_policy[0])
-        c.cache_policy = o->cache_policy;
+    c.kv_bytes = t->out->n_device_blocks * shape_block_bytes(&t->shape);
+    c.kv_host_bytes = t->out->n_host_blocks * shape_block_bytes(&t->shape);
     return c;
 }
 
@@ -122,11 +78,11 @@ static enum status open_all(struct measurement *t, struct buf *why)
     enum status s = OK;
 
     if (!dir[0]) {
-        s = model_files_make(&files, shape_config, why);
+        s = model_files_make(&files, shape_config_json, why);
         dir = files.dir;
     }
     if (s == OK)
-        s = read_shape(&t->shape, &tied, t->o, dir, why);
+        s = shape_read(&t->shape, &tied, t->o, dir, why);
     if (s == OK)
         s = check_memory(t, tied, why);
     if (s == OK) {

@@ -1,0 +1,36 @@
+/* index.h - part "index": how long a directory with many records takes to be opened.
+ *
+ * The cache alone, with KV of 256 bytes a block: each record is a page of payload and a header.
+ * Paths of 8 segments are hashed, opened, grown, committed and closed, and written as a server
+ * writes them; then the cache is closed and opened again and again. The first opening, and every
+ * other one behind it, finds nothing of the files in the page cache (cold); the others may (warm).
+ * Headers are read, their checksums and keys computed again, and the tree is built: a server does
+ * no more before it is ready.
+ *
+ * Owns    everything that it opens, until it returns.
+ * Thread  one.
+ * Errors  words that name the option; ERR_TOO_LARGE when the memory does not suffice.
+ * Units   seconds. */
+#ifndef TARN_LOADGEN_CACHEBENCH_INDEX_H
+#define TARN_LOADGEN_CACHEBENCH_INDEX_H
+
+#include "base/buf.h"
+#include "loadgen/cachebench/figure.h"
+#include "loadgen/cachebench/options.h"
+
+struct index_result {
+    char io[16];
+    bool is_direct;
+    uint32_t n_records;              /* found, in each opening */
+    uint32_t n_extents;              /* that the directory has room for */
+    double write_s;                  /* until all records were on disk */
+    double first_s;                  /* the tier's own figure of the first opening */
+    struct figure cold_s, warm_s;    /* the tier's own figure */
+    struct figure open_s;            /* of cache_create(), which makes much else as well */
+    double steal_share;
+};
+
+NODISCARD enum status index_run(struct index_result *out, const struct cachebench_options *o,
+                                struct buf *why);
+
+#endif
