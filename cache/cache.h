@@ -173,6 +173,9 @@ void cache_seq_extend(struct cache_seq *s, uint32_t id);
  * blocks, then a tail that somebody left inside of one; at most all known ids but one (the last is
  * always computed: its logits are wanted). Pins nothing: weak. */
 uint32_t cache_match(const struct cache_seq *s);
+/* The same with what lies on disk only behind it, and without a tail: what cache_seq_load() may
+ * bring. */
+uint32_t cache_match_disk(const struct cache_seq *s);
 /* Pin what cache_match() would find; what lies on the host only is fetched. The sequence then holds
  * that many tokens: fewer than the match when a copy failed. Only on a sequence that holds none,
  * and with cache_seq_need() of it available. Returns the tokens; found [CACHE_N_TIERS], unless
@@ -191,8 +194,9 @@ bool cache_seq_prefetch(struct cache_seq *s);
 /* The sequence waits, and will be planned for soon: start to read what of its path lies on disk
  * only. To be called in the order of service, in every step, until cache_seq_is_loading() is false:
  * when all is there, a read failed or took longer than timeout_ns, or reading would take longer
- * than computing. False: no more can be read now, so ask for no other. */
-bool cache_seq_load(struct cache_seq *s);
+ * than computing. is_first: nobody before it is loading; room is made for it of whatever nobody
+ * uses, for the others within prefetch_share. False: no more can be read now, so ask for no other. */
+bool cache_seq_load(struct cache_seq *s, bool is_first);
 /* It had better not run yet. True from its opening on, where there is a disk, until
  * cache_seq_load() has found that nothing is to be waited for. */
 bool cache_seq_is_loading(const struct cache_seq *s);

@@ -396,6 +396,15 @@ uint32_t cache_match(const struct cache_seq *s)
     return at.pos + n_tail;
 }
 
+uint32_t cache_match_disk(const struct cache_seq *s)
+{
+    if (!reads_disk(s->cache))
+        return cache_match(s);
+    struct ktree_match m = store_match_disk(s->cache->store, s->keys, n_keys_to_match(s));
+    uint32_t n = store_match_tokens(s->cache->store, &m), n_memory = cache_match(s);
+    return n > n_memory ? n : n_memory;
+}
+
 /* --- holding --- */
 
 /* Note block `id` at the cursor as the sequence's next one. */
@@ -658,14 +667,18 @@ bool cache_seq_prefetch(struct cache_seq *s)
     return s->was_prefetched;
 }
 
-bool cache_seq_load(struct cache_seq *s)
+bool cache_seq_load(struct cache_seq *s, bool is_first)
 {
     struct store *st = s->cache->store;
     bool is_told = s->n_expected > 0 || s->expects_tail;
     uint64_t n_events = store_n_load_events(st);
 
     cache_assert_owner(s->cache);
-    if (!s->is_loading || (s->is_reading && s->n_load_events == n_events))
+    if (!s->is_loading)
+        return true;
+    if (is_first)
+        store_load_first(st, s);
+    if (s->is_reading && s->n_load_events == n_events)
         return true;
     enum store_load_state state = store_load(st, s->keys, n_keys_to_match(s), s,
                                              is_told ? s->due_s : STORE_NO_DUE);

@@ -81,9 +81,6 @@ NODISCARD enum status disk_write(struct disk *d, const struct disk_record *recor
  * them is being written or cleared. Never fails: what cannot be written is tried again a little
  * later, and the extent comes back then. */
 void disk_clear(struct disk *d, const uint32_t *extents, uint32_t n, bool erase);
-/* The records' DISK_REGISTERED is set, or not; written in the background. They may be under way;
- * what holds no record stays so. */
-void disk_register(struct disk *d, const uint32_t *extents, uint32_t n, bool registered);
 
 enum disk_event { DISK_READ_DONE, DISK_WRITE_DONE, DISK_CLEARED };
 

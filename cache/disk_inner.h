@@ -182,7 +182,6 @@ void disk_unit_header_done(struct disk *d, uint32_t unit, enum status status, in
 void disk_units_expire(struct disk *d);
 /* False: nothing is to be reported. */
 bool disk_unit_report(struct disk *d, struct disk_done *out);
-void disk_units_register(struct disk *d, uint32_t extent, bool registered);
 
 /* --- disk_table.c --- */
 
@@ -190,8 +189,6 @@ void disk_units_register(struct disk *d, uint32_t extent, bool registered);
 void disk_table_commit(struct disk *d, uint32_t unit);
 /* An extent of a unit that failed: with a header in the table, or none yet. */
 void disk_table_take_back(struct disk *d, uint32_t extent);
-/* False: it stays as it is. */
-bool disk_table_register(struct disk *d, uint8_t *header, uint32_t extent, bool registered);
 void disk_table_begin(struct disk *d);
 void disk_page_op_done(struct disk *d, const struct disk_op *op, const struct aio_done *done);
 void disk_erase_op_done(struct disk *d, const struct disk_op *op, const struct aio_done *done);

@@ -170,30 +170,6 @@ void disk_clear(struct disk *d, const uint32_t *extents, uint32_t n, bool erase)
         clear_one(d, extents[i], erase);
 }
 
-bool disk_table_register(struct disk *d, uint8_t *header, uint32_t extent, bool registered)
-{
-    struct disk_record r;
-
-    if (disk_header_decode(&d->reader, &r, header, extent) != DISK_VALID ||
-        registered == ((r.flags & DISK_REGISTERED) != 0))
-        return false;
-    r.flags ^= DISK_REGISTERED;
-    disk_header_encode(header, &r, d->dir.super.fingerprint, extent);
-    return true;
-}
-
-void disk_register(struct disk *d, const uint32_t *extents, uint32_t n, bool registered)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t e = extents[i];
-        ASSERT(e < d->dir.super.n_extents);
-        if (d->extents[e] == DISK_EXTENT_PAYLOAD)
-            disk_units_register(d, e, registered);
-        else if (disk_table_register(d, disk_header_at(d, e), e, registered))
-            mark_dirty(d, e / DISK_HEADERS_PER_PAGE);
-    }
-}
-
 /* --- erasing --- */
 
 static bool begin_erase(struct disk *d, uint32_t extent)

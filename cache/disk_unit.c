@@ -165,18 +165,6 @@ enum status disk_write(struct disk *d, const struct disk_record *records, const 
     return OK;
 }
 
-void disk_units_register(struct disk *d, uint32_t extent, bool registered)
-{
-    for (uint32_t k = 0; k < DISK_N_UNITS; k++) {
-        struct disk_unit *u = &d->units[k];
-        if (!u->is_write || (u->state != DISK_UNIT_WAITING && u->state != DISK_UNIT_PAYLOAD))
-            continue;
-        for (uint32_t i = 0; i < u->n; i++)
-            if (u->extents[i] == extent)
-                (void)disk_table_register(d, u->headers[i], extent, registered);
-    }
-}
-
 /* --- ending --- */
 
 static uint64_t age(const struct disk *d, const struct disk_unit *u)

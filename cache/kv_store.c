@@ -345,6 +345,11 @@ struct ktree_match store_match(const struct store *st, const struct kv_key *keys
     return m;
 }
 
+struct ktree_match store_match_disk(const struct store *st, const struct kv_key *keys, uint32_t n)
+{
+    return ktree_match(st->tree, keys, n);
+}
+
 /* Of n blocks at the beginning of a node: only its last one may have fewer than a block's. */
 static uint32_t tokens_of(const struct store *st, uint32_t node, uint32_t n)
 {

@@ -62,6 +62,8 @@ struct store_use {
 
 /* The longest path of keys [n] in memory, on the device or the host; weak. */
 struct ktree_match store_match(const struct store *st, const struct kv_key *keys, uint32_t n);
+/* The same in any tier, the disk included. */
+struct ktree_match store_match_disk(const struct store *st, const struct kv_key *keys, uint32_t n);
 /* Tokens of its blocks. */
 uint32_t store_match_tokens(const struct store *st, const struct ktree_match *m);
 /* Device blocks that pinning it takes out of what is available. */
@@ -146,6 +148,9 @@ enum store_load_state {
 };
 enum store_load_state store_load(struct store *st, const struct kv_key *keys, uint32_t n,
                                  const void *owner, double due_s);
+/* Of those who wait `owner` comes first: room is made for what it reads of whatever nobody uses, so
+ * that it ends. The others' is within the share of what is fetched ahead. */
+void store_load_first(struct store *st, const void *owner);
 /* Counts up when store_load() may have another answer. */
 uint64_t store_n_load_events(const struct store *st);
 /* What the tree has of keys [n] is written to disk without waiting for its second use. */

@@ -609,7 +609,7 @@ void disk_tier_poll(struct store *st)
         drop_offers(st);
         return;
     }
-    for (uint32_t i = 0; i < N_DISK_UNITS; i++)
+    for (uint32_t i = 0; i < N_DISK_UNITS && d->n_writing > 0; i++)
         if (d->units[i].state == UNIT_SAVED)
             write_saved(st, &d->units[i]);
     load_poll(st);

@@ -74,7 +74,7 @@ struct disk_tier {
     uint32_t n_writing;      /* blocks of units that write: their room is promised */
     uint32_t n_reading;      /* blocks of units that read */
     uint32_t n_clearing;     /* extents whose record is being cleared */
-    const void *owner;       /* may load more than the share: nothing else was loaded then */
+    const void *first;       /* of those who wait: store_load_first() */
     uint64_t n_load_events;
     uint64_t no_write_until_ns; /* after an error */
     struct preload *preload; /* [n_preload] */

@@ -33,6 +33,7 @@ struct node_info {
     bool from_disk;      /* is_prefetched, and was read */
     bool is_offered, is_writing, is_reading; /* kv_store_disk.h */
     uint64_t no_load_until_ns; /* it was read in vain: not again before */
+    uint64_t no_load_ahead_until_ns; /* the same but for who comes first */
     uint64_t fetch_no;   /* of the transfer that brings it to the device; done: below n_done */
     uint64_t spill_no;   /* of the transfer that brings it to the host */
     uint64_t n_uses, n_hit_tokens, used_ns;

@@ -1,8 +1,9 @@
 /* kv_store_load.c - what is read from disk: for those who wait, and at start.
  *
  * A node goes to the host where there is a host tier, from where it is fetched like any other; else
- * to the device, within the share of what is fetched ahead. One who waits may exceed the share when
- * nothing else is there: a path longer than the share could never be read otherwise. */
+ * to the device, within the share of what is fetched ahead. Who comes first of those who wait gets
+ * room whatever the share, and at the cost of what was read for others: so there is always one whose
+ * reads come to an end, however small the tier is. */
 #include <math.h>
 #include <string.h>
 
@@ -10,8 +11,10 @@
 #include "cache/kv_store_disk.h"
 
 #define NO_SLOT UINT32_MAX
-/* What was read in vain (too late, no room) is not read again before so many timeouts. */
+/* What was read too late is not read again before so many timeouts; what found no place not before
+ * this time, but for who comes first. */
 #define VAIN_TIMEOUTS 10
+#define NO_ROOM_NS UINT64_C(100000000)
 /* Of the moving mean of the disk's rate, and the bytes over which one value of it is taken. */
 #define RATE_SHARE 0.3
 #define RATE_BYTES (UINT64_C(4) << 20)
@@ -56,7 +59,9 @@ static void measure_end(struct store *st, uint32_t n)
 
 /* --- reading --- */
 
-static void clear_reading(struct store *st, const struct unit *u, bool in_vain)
+enum read_end { READ_PLACED, READ_TOO_LATE, READ_NO_ROOM };
+
+static void clear_reading(struct store *st, const struct unit *u, enum read_end end)
 {
     for (uint32_t i = 0; i < u->what.n; i++) {
         uint32_t node = ktree_find(st->tree, &u->what.keys[i]);
@@ -64,9 +69,11 @@ static void clear_reading(struct store *st, const struct unit *u, bool in_vain)
         if (node == KTREE_NONE)
             continue;
         st->info[node].is_reading = false;
-        if (in_vain)
+        if (end == READ_TOO_LATE)
             st->info[node].no_load_until_ns =
                 st->now_ns + VAIN_TIMEOUTS * st->config.disk.timeout_ns;
+        else if (end == READ_NO_ROOM)
+            st->info[node].no_load_ahead_until_ns = st->now_ns + NO_ROOM_NS;
     }
 }
 
@@ -128,7 +135,7 @@ void load_read_done(struct store *st, struct unit *u, const struct disk_done *do
         u->give_up_ns = st->now_ns + st->config.disk.timeout_ns;
         return;
     }
-    clear_reading(st, u, done->status == ERR_TIMEOUT);
+    clear_reading(st, u, done->status == ERR_TIMEOUT ? READ_TOO_LATE : READ_PLACED);
     if (done->status != ERR_TIMEOUT)
         drop_unreadable(st, u);
     end_unit(st, u);
@@ -144,7 +151,7 @@ static bool make_load_room(struct store *st, const struct unit *u, uint32_t pare
     if (u->is_preload)
         return st->tier[CACHE_DEVICE].n_free >= n;
     move_pin(st, KTREE_ROOT, parent); /* room is not made of what it hangs on */
-    done = (u->owner == st->disk->owner || make_room_ahead(st, n, u->due_s)) &&
+    done = (u->owner == st->disk->first || make_room_ahead(st, n, u->due_s)) &&
            make_device_room(st, n);
     move_pin(st, parent, KTREE_ROOT);
     return done;
@@ -199,7 +206,8 @@ static bool place_on_host(struct store *st, const struct unit *u, uint32_t node,
 
     if (is_below)
         replace_pin(st->policy, CACHE_HOST, st->info[parent].entry);
-    done = u->is_preload ? host->n_free >= n : make_host_room(st, entry, n, false);
+    done = u->is_preload ? host->n_free >= n
+                         : make_host_room(st, entry, n, u->owner == d->first);
     if (is_below)
         replace_unpin(st->policy, CACHE_HOST, st->info[parent].entry);
     if (!done)
@@ -258,8 +266,8 @@ static enum place_result place_piece(struct store *st, struct unit *u, uint32_t 
         st->disk->n_preloaded += u->is_preload ? n : 0;
         return PLACED;
     }
-    if (u->is_preload || load_tier(st) == CACHE_HOST)
-        return PLACE_NEVER;
+    if (u->is_preload || u->owner != st->disk->first)
+        return PLACE_NEVER; /* its staging is not to be in the way of who comes first */
     st->info[node].is_reading = true;
     return PLACE_WAITS;
 }
@@ -285,7 +293,7 @@ static bool place_unit(struct store *st, struct unit *u)
     }
     if (result == PLACE_WAITS && st->now_ns < u->give_up_ns)
         return false;
-    clear_reading(st, u, result != PLACED);
+    clear_reading(st, u, result == PLACED ? READ_PLACED : READ_NO_ROOM);
     give_slots(st, u);
     end_unit(st, u);
     return true;
@@ -320,16 +328,25 @@ static bool is_worth(const struct store *st, uint32_t first, uint32_t last)
            st->config.seconds(st->config.seconds_arg, a->pos0, n_tokens);
 }
 
-/* The share of what is fetched ahead; on the host the policy decides. */
-static bool may_load(struct store *st, uint32_t n, const void *owner)
+void store_load_first(struct store *st, const void *owner)
 {
-    struct disk_tier *d = st->disk;
+    if (st->disk && st->disk->first != owner) {
+        st->disk->first = owner;
+        st->disk->n_load_events++; /* it may do what it could not before */
+    }
+}
 
-    if (load_tier(st) == CACHE_HOST)
+/* The share of what is fetched ahead; on the host the policy decides. */
+static bool may_load(const struct store *st, uint32_t node, const void *owner)
+{
+    const struct disk_tier *d = st->disk;
+    uint32_t n = ktree_look(st->tree, node).n_blocks;
+
+    if (d->first == owner)
         return true;
-    if (st->n_prefetched + d->n_reading == 0)
-        d->owner = owner;
-    return d->owner == owner || st->n_prefetched + d->n_reading + n <= prefetch_limit(st);
+    return st->now_ns >= st->info[node].no_load_ahead_until_ns &&
+           (load_tier(st) == CACHE_HOST ||
+            st->n_prefetched + d->n_reading + n <= prefetch_limit(st));
 }
 
 /* What of the path to `node` lies on disk only, the deepest first, to st->path. */
@@ -355,7 +372,7 @@ enum store_load_state store_load(struct store *st, const struct kv_key *keys, ui
 
     if (!st->disk || disk_is_hung(st->disk->disk))
         return STORE_LOADED;
-    n_listed = list_disk_part(st, ktree_match(st->tree, keys, n).node);
+    n_listed = list_disk_part(st, store_match_disk(st, keys, n).node);
     if (n_listed == 0)
         return STORE_LOADED;
     if (!is_worth(st, st->path[n_listed - 1], st->path[0])) {
@@ -368,8 +385,7 @@ enum store_load_state store_load(struct store *st, const struct kv_key *keys, ui
         if (st->info[node].is_orphan || st->now_ns < st->info[node].no_load_until_ns)
             break; /* nor can what comes behind it be used */
         if (!st->info[node].is_reading &&
-            (!may_load(st, ktree_look(st->tree, node).n_blocks, owner) ||
-             !begin_read(st, node, owner, due_s)))
+            (!may_load(st, node, owner) || !begin_read(st, node, owner, due_s)))
             return STORE_CANNOT_LOAD;
         n_under_way++;
     }

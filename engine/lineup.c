@@ -61,7 +61,7 @@ void lineup_submit(struct lineup *l, uint32_t slot, struct cache_seq *kv,
     ASSERT(slot < l->n_slots && !l->seqs[slot].kv);
     l->seqs[slot] = (struct lineup_seq){.kv = kv, .n_known = r->n_known, .waits = true,
                                         .session = r->session};
-    request.n_cached = cache_match(kv);
+    request.n_cached = cache_match_disk(kv); /* its level is that of what it will compute */
     scheduler_submit(l->scheduler, slot, &request, now_ns);
     expect(l, slot, now_ns);
 }
@@ -123,10 +123,15 @@ static bool view_is_loading(void *arg, uint32_t slot)
 static void load_ahead(struct lineup *l)
 {
     uint32_t slot = ORDER_NONE, n = 0;
+    bool is_first = true;
 
-    while (n++ < N_LOADED_FOR_MAX && scheduler_next_waiting(l->scheduler, &slot))
-        if (!cache_seq_load(l->seqs[slot].kv))
+    while (n++ < N_LOADED_FOR_MAX && scheduler_next_waiting(l->scheduler, &slot)) {
+        struct cache_seq *kv = l->seqs[slot].kv;
+
+        if (!cache_seq_load(kv, is_first))
             return;
+        is_first = is_first && !cache_seq_is_loading(kv);
+    }
 }
 
 /* In the order of service, what waits gets its KV from the host before it is planned. */

@@ -26,7 +26,7 @@
 #define N_WINDOW 40
 #define BLOCK_BYTES (2 * 2 * 2 * 12 * 32 * 2) /* layers, K and V, heads, head_dim, tokens, bf16 */
 /* On disk all prompts fit, with what is generated; in memory not even those of sanitizer builds. */
-#define N_DISK_BYTES (UINT64_C(128) << 20)
+#define N_DISK_BYTES (UINT64_C(16) << 20)
 #define N_DEVICE 100
 #define N_HOST 60
 #define TIMEOUT_MS 20000 /* no test machine is so slow by itself */

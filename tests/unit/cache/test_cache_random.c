@@ -54,7 +54,7 @@ static void open_life(struct world *w, struct life *l, uint64_t seed)
     if (seed % 2)
         (void)cache_seq_prefetch(l->seq);
     if (seed % 5 < 2)
-        (void)cache_seq_load(l->seq);
+        (void)cache_seq_load(l->seq, seed % 2);
 }
 
 /* False: there is no room to go on from what it would find. */
@@ -89,7 +89,7 @@ static bool attach_life(struct world *w, struct life *l)
 static void load_life(struct world *w, struct life *l)
 {
     for (uint32_t i = 0; i < 400 && cache_seq_is_loading(l->seq); i++) {
-        (void)cache_seq_load(l->seq);
+        (void)cache_seq_load(l->seq, l->n_ids % 2 || i > 100);
         (void)cache_poll(w->cache, ++w->now_ns);
         usleep(20);
     }

@@ -289,7 +289,6 @@ static bool run_script(const struct script *script, uint64_t fail_nth)
     take_all(&w, holds, &n_failed);
     read_held(&w, holds, a, 8);
     read_held(&w, holds, b, 3);
-    disk_register(w.d, b, 3, true);
     take_all(&w, holds, &n_failed);
     clear_held(&w, holds, a, 4, false);
     clear_held(&w, holds, b, 3, true);

@@ -20,7 +20,6 @@ struct model {
     uint64_t seed, n_draws;
     enum what what[N_EXTENTS];
     uint32_t no[N_EXTENTS];     /* of the record: what it holds, or may hold still */
-    bool registered[N_EXTENTS];
     uint32_t reading[N_EXTENTS]; /* units that read it */
     uint32_t next_no, n_units;  /* under way */
     uint32_t n_written, n_read, n_failed, n_hung, n_deaths;
@@ -57,7 +56,6 @@ static void write_some(struct model *m)
     assert_true(s == OK || s == ERR_BUSY);
     for (uint32_t i = 0; s == OK && i < n; i++) {
         m->what[e[i]] = WRITING;
-        m->registered[e[i]] = false;
         m->no[e[i]] = m->next_no + i;
     }
     m->next_no += n;
@@ -88,16 +86,6 @@ static void clear_some(struct model *m)
     disk_clear(m->w.d, e, kept, erase);
     for (uint32_t i = 0; i < kept; i++)
         m->what[e[i]] = erase ? ERASING : CLEARING;
-}
-
-static void register_some(struct model *m)
-{
-    uint32_t e[8], n = choose(m, draw(m, 2) ? HELD : WRITING, e);
-    bool on = draw(m, 2);
-
-    disk_register(m->w.d, e, n, on);
-    for (uint32_t i = 0; i < n; i++)
-        m->registered[e[i]] = on;
 }
 
 static void check_zeros(struct model *m, uint32_t extent)
@@ -183,11 +171,7 @@ static void check_reopened(struct model *m)
         if (v == DISK_VALID) {
             assert_int_equal(r.ids[0], m->no[e]);
             fake_check_payload(e, &r);
-            /* With a death it may have been on its way; a failure may have been its last. */
-            assert_true(!must || m->n_deaths > 0 || fake.fail_one_in > 0 ||
-                        m->registered[e] == ((r.flags & DISK_REGISTERED) != 0));
             m->what[e] = HELD;
-            m->registered[e] = (r.flags & DISK_REGISTERED) != 0;
         } else if (v != DISK_EMPTY) { /* the mark of what is to be erased */
             assert_true(m->what[e] == ERASING);
             disk_clear(m->w.d, &e, 1, false);
@@ -227,8 +211,6 @@ static void step(struct model *m)
         read_some(m);
     else if (what < 47)
         clear_some(m);
-    else if (what < 50)
-        register_some(m);
     else if (what < 51)
         hang(m);
     else if (what < 52)
@@ -262,7 +244,6 @@ static void live(struct model *m, uint64_t seed)
     assert_false(disk_is_hung(m->w.d));
     for (uint32_t e = 0; e < N_EXTENTS; e++)
         assert_true(m->what[e] == FREE || m->what[e] == HELD);
-    m->n_deaths = 0; /* nothing was on its way when this life ended: `registered` is exact */
     die(m, false);
     world_close(&m->w);
     world_fini(&m->w);
