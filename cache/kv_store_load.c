@@ -111,17 +111,21 @@ static void end_unit(struct store *st, struct unit *u)
     st->disk->n_load_events++;
 }
 
-/* Its record is not what it should be, or cannot be read: it is forgotten, and what hangs on it. */
+/* Its record is not what it should be, or cannot be read: it is forgotten, and what hangs on it.
+ * Unless it was evicted while it was read, and lies elsewhere now. */
 static void drop_unreadable(struct store *st, const struct unit *u)
 {
     for (uint32_t i = 0; i < u->what.n; i++) {
-        uint32_t node = ktree_find(st->tree, &u->what.keys[i]);
+        uint32_t node = ktree_find(st->tree, &u->what.keys[i]), extent;
         struct ktree_node look;
 
         if (node == KTREE_NONE)
             continue;
         look = ktree_look(st->tree, node);
-        if (lies_in(&look, CACHE_DISK))
+        if (!lies_in(&look, CACHE_DISK))
+            continue;
+        ktree_slots(st->tree, node, CACHE_DISK, &extent, 1);
+        if (extent == u->extents[i])
             drop_disk_below(st, node, false);
     }
 }
