@@ -195,7 +195,7 @@ bool cache_seq_prefetch(struct cache_seq *s);
  * only. To be called in the order of service, in every step, until cache_seq_is_loading() is false:
  * when all is there, a read failed or took longer than timeout_ns, or reading would take longer
  * than computing. is_first: nobody before it is loading; room is made for it of whatever nobody
- * uses, for the others within prefetch_share. False: no more can be read now, so ask for no other. */
+ * uses, for the others within prefetch_share. False: no more can be read now, so ask no more. */
 bool cache_seq_load(struct cache_seq *s, bool is_first);
 /* It had better not run yet. True from its opening on, where there is a disk, until
  * cache_seq_load() has found that nothing is to be waited for. */
@@ -271,7 +271,7 @@ struct cache_disk_stats {
     uint32_t n_torn, n_foreign, n_impossible, n_misnamed, n_orphaned, n_doubled;
     uint64_t n_read_bytes, n_written_bytes; /* of payload, since then */
     uint64_t n_reads_failed, n_writes_failed, n_timeouts, n_corrupt;
-    uint64_t n_not_worth;         /* sequences that computed what could be read, as that was slower */
+    uint64_t n_not_worth;         /* sequences that computed what would take longer to read */
     uint64_t n_preloaded_blocks;
     double read_bytes_per_s;      /* a moving mean; 0: nothing was read yet */
 };

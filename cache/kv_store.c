@@ -325,8 +325,8 @@ static void cut_match(const struct store *st, struct ktree_match *m, uint32_t no
                               look.n_before};
 }
 
-/* What lies on disk only is at the path's end: a parent lies in a tier as fast as its children. What
- * is to be forgotten is found no more, though somebody may still use it. */
+/* What lies on disk only is at the path's end: a parent lies in a tier as fast as its children.
+ * What is to be forgotten is found no more, though somebody may still use it. */
 struct ktree_match store_match(const struct store *st, const struct kv_key *keys, uint32_t n)
 {
     struct ktree_match m = ktree_match(st->tree, keys, n);
@@ -580,8 +580,8 @@ static uint32_t n_alike(const struct store *st, uint32_t node, const struct stor
     return k;
 }
 
-/* The tree has *n blocks of the run from i on, in a node that lies on the host or on disk only: ours
- * are its copies on the device, equal by P1. */
+/* The tree has *n blocks of the run from i on, in a node that lies on the host or on disk only:
+ * ours are its copies on the device, equal by P1. */
 static bool place_in_child(struct store *st, struct store_end *end, uint32_t child,
                            const struct store_run *run, uint32_t i, const struct store_use *use,
                            uint32_t *n)
@@ -597,8 +597,8 @@ static bool place_in_child(struct store *st, struct store_end *end, uint32_t chi
     return true;
 }
 
-/* Step over block i of the run where the tree has it or has something else in its place. *n: so many
- * blocks from i on are dealt with; false: they cannot be. */
+/* Step over block i of the run where the tree has it or has something else in its place. *n: so
+ * many blocks from i on are dealt with; false: they cannot be. */
 static bool meet_tree(struct store *st, struct store_end *end, const struct store_run *run,
                       uint32_t i, const struct store_use *use, uint32_t *n)
 {

@@ -161,8 +161,9 @@ void store_spill_ahead(struct store *st, uint32_t n_blocks);
 /* What the tree has of the path, keys [n], is expected until then. Returns how many blocks are. */
 uint32_t store_hold(struct store *st, const struct kv_key *keys, uint32_t n, uint64_t until_ns);
 
-/* What begins with this key leaves all tiers, at once or when its copies are done and nobody uses it
- * any more: it was one sequence's, which is no more, or somebody wants it gone. Returns its blocks. */
+/* What begins with this key leaves all tiers, at once or when its copies are done and nobody uses
+ * it any more: it was one sequence's, which is no more, or somebody wants it gone. Returns its
+ * blocks. */
 uint32_t store_forget(struct store *st, const struct kv_key *first);
 
 /* --- every step, and watching --- */

@@ -9,8 +9,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-/* Payload that may be between memory and disk at a time, and the slots for it: enough to keep a fast
- * disk busy; at least a few units of large models. */
+/* Payload that may be between memory and disk at a time, and the slots for it: enough to keep a
+ * fast disk busy; at least a few units of large models. */
 #define STAGING_BYTES (UINT64_C(64) << 20)
 #define N_SLOTS_MIN (4 * DISK_UNIT_BLOCKS_MAX)
 #define N_SLOTS_MAX 512u
@@ -247,7 +247,9 @@ static void fill_offer(const struct store *st, struct offer *o, uint32_t node, u
     o->n = n;
     for (uint32_t i = 0; i < n; i++)
         o->keys[i] = *ktree_key_at(st->tree, node, i);
-    o->parent = look.parent == KTREE_ROOT ? (struct kv_key){{0}} : *ktree_key(st->tree, look.parent);
+    o->parent = (struct kv_key){{0}};
+    if (look.parent != KTREE_ROOT)
+        o->parent = *ktree_key(st->tree, look.parent);
     o->is_registered = info->pos0 + n_tokens <= use->n_public;
     o->scope = o->is_registered ? (struct kv_scope){{0}} : use->scope;
     o->pos0 = info->pos0;

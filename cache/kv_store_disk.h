@@ -2,8 +2,8 @@
  * it.
  *
  * A node on disk has a parent on disk: it is written after it, and evicted before it (the policy's
- * order of the tier sees to that). A node that lies on disk only is brought to memory before anybody
- * can use it: to the host where there is a host tier, else to the device.
+ * order of the tier sees to that). A node that lies on disk only is brought to memory before
+ * anybody can use it: to the host where there is a host tier, else to the device.
  *
  * Offers are what the store would like to have written: nodes that were used often enough, with the
  * ids that their records name. Units are what is under way, by keys: nodes may be split, evicted or

@@ -139,8 +139,8 @@ void tier_push(struct store_tier *t, uint32_t id);
 uint32_t tier_pop(struct store_tier *t);
 /* A node has entered the tree or left its last tier: the policy and node_info follow. */
 void node_left(struct store *st, uint32_t node, uint32_t entry);
-/* A new node in one tier: it is in the tree, the policy and node_info, not yet in the policy's order
- * of the tier. KTREE_NONE: there cannot be one. */
+/* A new node in one tier: it is in the tree, the policy and node_info, not yet in the policy's
+ * order of the tier. KTREE_NONE: there cannot be one. */
 struct node_birth {
     uint32_t parent, depth, pos0, n_tokens;
     enum cache_tier tier;
@@ -172,8 +172,8 @@ bool evict_from_device(struct store *st);
 bool make_host_room(struct store *st, uint32_t entry, uint32_t n, bool must);
 /* Forget what moves no more of what is to be forgotten. */
 void forget_orphans(struct store *st);
-/* Start a copy between n device blocks and as many of the host's or of staging; it is entered as the
- * youngest transfer. The node's pins are the caller's matter. */
+/* Start a copy between n device blocks and as many of the host's or of staging; it is entered as
+ * the youngest transfer. The node's pins are the caller's matter. */
 enum status start_transfer(struct store *st, enum transfer_kind kind, uint32_t node,
                            const uint32_t *device_blocks, const uint32_t *memory_blocks,
                            uint32_t n);

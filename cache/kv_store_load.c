@@ -2,8 +2,8 @@
  *
  * A node goes to the host where there is a host tier, from where it is fetched like any other; else
  * to the device, within the share of what is fetched ahead. Who comes first of those who wait gets
- * room whatever the share, and at the cost of what was read for others: so there is always one whose
- * reads come to an end, however small the tier is. */
+ * room whatever the share, and at the cost of what was read for others: so there is always one
+ * whose reads come to an end, however small the tier is. */
 #include <math.h>
 #include <string.h>
 

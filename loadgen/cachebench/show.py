@@ -9,8 +9,9 @@ Takes about twelve minutes; stop other work before. --without leaves parts out: 
 miss_instructions, or those of tarn-cachebench. --disk-path DIR: where disk, writes and index make
 their directories (default: $TMPDIR or /tmp; it should be on the disk that a server would use).
 
-JSON: `format` 1; `simulated`: {"ragpulse", "mooncake"}, each as loadgen/cachesim/README.md documents it;
-`ttft`, `tree`, `miss`, `disk`, `writes`, `index`, `miss_instructions` as README.md beside this file does; `targets`: a list of
+JSON: `format` 1; `simulated`: {"ragpulse", "mooncake"}, each as loadgen/cachesim/README.md
+documents it; `ttft`, `tree`, `miss`, `disk`, `writes`, `index`, `miss_instructions` as README.md
+beside this file does; `targets`: a list of
 {"name", "figure", "target", "met"}.
 
 Exit status 1 when something could not run; a target that is not met is no failure. Environment:

@@ -1,9 +1,9 @@
 """live.py - policies against each other on a real server: the same requests at the same times.
 
-Two servers run at the same time, each on a core of its own, and change places ten times a second, so
-that what drifts on the machine hits both alike: fcfs beside skip-join-mlfq, then fcfs beside srpt. A round is, for each of these pairs,
-the capacity for this round's requests (two closed loops at once, first come first served) and then
-one run of both at 0.9 of the smaller one, open loop.
+Two servers run at the same time, each on a core of its own, and change places ten times a second,
+so that what drifts on the machine hits both alike: fcfs beside skip-join-mlfq, then fcfs beside
+srpt. A round is, for each of these pairs, the capacity for this round's requests (two closed loops
+at once, first come first served) and then one run of both at 0.9 of the smaller one, open loop.
 """
 from __future__ import annotations
 

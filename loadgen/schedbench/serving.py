@@ -101,8 +101,8 @@ class Server:
 
     def __init__(self, model: Path, *options: object, core: int | None = None) -> None:
         """core: all of its threads run there, and a turn later on the next one: by the clock, so
-        that two servers with different cores change places. A core that is slower for a while, since
-        the machine is shared, then slows both alike."""
+        that two servers with different cores change places. A core that is slower for a while,
+        since the machine is shared, then slows both alike."""
         self.command = [program("tarn-server"), "--model", str(model), "--load-format", "dummy",
                         "--port", "0", "--log-level", "warn", "--max-num-queued-reqs", "1000000",
                         "--cache-dir", str(model / "cache"), *map(str, options)]

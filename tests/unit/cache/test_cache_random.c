@@ -309,8 +309,8 @@ static void reopen(struct world *w, const struct kind *k)
     create_cache(w, k);
     cache_stats(w->cache, &after);
     assert_true(after.disk.n_found >= before.tier[CACHE_DISK].n_cached);
-    /* Orphaned is what was being written while its predecessor was evicted, doubled what was evicted
-     * and computed again meanwhile. Both are few. */
+    /* Orphaned is what was being written while its predecessor was evicted, doubled what was
+     * evicted and computed again meanwhile. Both are few. */
     assert_true(after.disk.n_orphaned + after.disk.n_doubled <= 4 * DISK_UNIT_BLOCKS);
     assert_int_equal(after.disk.n_torn, 0);
     assert_int_equal(after.disk.n_foreign + after.disk.n_impossible + after.disk.n_misnamed, 0);
@@ -487,7 +487,8 @@ static void live(const struct kind *k)
         of_disk.n_found += w.n_found;
         of_disk.n_hits += st.tier[CACHE_DISK].n_hit_tokens;
     }
-    assert_true(!w.copies || k->n_host == 0 || k->fail_one_in || (st.n_spilled_ahead > 0 && st.n_fetched_ahead > 0));
+    assert_true(!w.copies || k->n_host == 0 || k->fail_one_in ||
+                (st.n_spilled_ahead > 0 && st.n_fetched_ahead > 0));
     fail_one_in = 0;
     if (w.copies && !k->is_private && k->n_disk == 0)
         assert_prefetches(&w, k);
@@ -581,7 +582,8 @@ static void open_plain(struct world *w, struct life *l, uint32_t n, uint32_t fir
  * on behind it, nobody writes on. */
 static void a_tail_that_somebody_uses_is_not_taken(void **state)
 {
-    static const struct kind kind = {"tails", 30, 30, false, true, false, "lru", 0, 0, false, 0, 0, 0};
+    static const struct kind kind = {"tails", 30, 30, false, true, false, "lru", 0, 0, false, 0, 0,
+                                     0};
     static struct world w;
     struct life *first = &w.lives[0], *cut = &w.lives[1], *again = &w.lives[2];
 
@@ -612,7 +614,8 @@ static void a_tail_that_somebody_uses_is_not_taken(void **state)
  * another one that waits. The block that the commit gives in exchange is not there yet. */
 static void a_block_on_its_way_is_waited_for(void **state)
 {
-    static const struct kind kind = {"on its way", 30, 200, true, true, false, "lru", 0, 0, false, 0, 0, 0};
+    static const struct kind kind = {"on its way", 30, 200, true, true, false, "lru", 0, 0, false,
+                                     0, 0, 0};
     const uint32_t n = KV_SEGMENT_TOKENS_MAX + KV_BLOCK_TOKENS; /* the last block: its own node */
     static struct world w;
     struct life *longer = &w.lives[0], *exact = &w.lives[1], *other = &w.lives[2];
