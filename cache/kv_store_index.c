@@ -237,24 +237,25 @@ static void raise_uses(struct indexing *x)
 
 /* --- orders --- */
 
-static const struct seen *sorted; /* for qsort(), which hands nothing through; main thread only */
-
 static int compare(uint64_t a, uint64_t b)
 {
     return (a > b) - (a < b);
 }
 
 /* Of one position the one written last first: of two with one key it is the one that is kept. */
-static int by_position(const void *a, const void *b)
+static int by_position(const void *a, const void *b, void *seen)
 {
-    const struct seen *x = &sorted[*(const uint32_t *)a], *y = &sorted[*(const uint32_t *)b];
+    const struct seen *all = seen, *x = &all[*(const uint32_t *)a],
+                      *y = &all[*(const uint32_t *)b];
 
     return x->pos0 != y->pos0 ? compare(x->pos0, y->pos0) : compare(y->no, x->no);
 }
 
-static int by_time(const void *a, const void *b)
+static int by_time(const void *a, const void *b, void *seen)
 {
-    return compare(sorted[*(const uint32_t *)a].no, sorted[*(const uint32_t *)b].no);
+    const struct seen *all = seen;
+
+    return compare(all[*(const uint32_t *)a].no, all[*(const uint32_t *)b].no);
 }
 
 /* Registered ones and those used most first; what comes before another in a path before it. */
@@ -269,10 +270,9 @@ static int by_worth(const void *a, const void *b)
     return compare(x->pos0, y->pos0);
 }
 
-static void sort(struct indexing *x, int (*before)(const void *, const void *))
+static void sort(struct indexing *x, int (*before)(const void *, const void *, void *))
 {
-    sorted = x->seen;
-    qsort(x->order, x->n_seen, sizeof *x->order, before);
+    qsort_r(x->order, x->n_seen, sizeof *x->order, before, x->seen);
 }
 
 /* --- what the policy is told, and what is read at start --- */
