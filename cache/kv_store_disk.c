@@ -203,26 +203,13 @@ static bool evict_from_disk(struct store *st)
     return true;
 }
 
-static uint32_t child_on_disk(const struct store *st, uint32_t node)
-{
-    uint32_t child = ktree_first_child(st->tree, node);
-
-    while (child != KTREE_NONE) {
-        struct ktree_node look = ktree_look(st->tree, child);
-        if (lies_in(&look, CACHE_DISK))
-            break;
-        child = ktree_next_sibling(st->tree, child);
-    }
-    return child;
-}
-
 void drop_disk_below(struct store *st, uint32_t node, bool erase)
 {
     uint32_t x, child;
 
     do {
         x = node;
-        while ((child = child_on_disk(st, x)) != KTREE_NONE)
+        while ((child = child_in(st, x, CACHE_DISK)) != KTREE_NONE)
             x = child;
         (void)leave_disk(st, x, erase);
     } while (x != node);

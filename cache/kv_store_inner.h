@@ -170,6 +170,8 @@ bool evict_from_device(struct store *st);
 /* Room on the host for n blocks of an entry, unless what lies there is worth more. What others hang
  * below must come in. */
 bool make_host_room(struct store *st, uint32_t entry, uint32_t n, bool must);
+/* A child of the node that lies in the tier, or KTREE_NONE. */
+uint32_t child_in(const struct store *st, uint32_t node, enum cache_tier tier);
 /* Forget what moves no more of what is to be forgotten. */
 void forget_orphans(struct store *st);
 /* Start a copy between n device blocks and as many of the host's or of staging; it is entered as

@@ -248,14 +248,13 @@ bool make_host_room(struct store *st, uint32_t entry, uint32_t n, bool must)
     return true;
 }
 
-/* A child that lies on the host, or KTREE_NONE. */
-static uint32_t child_on_host(const struct store *st, uint32_t node)
+uint32_t child_in(const struct store *st, uint32_t node, enum cache_tier tier)
 {
     uint32_t child = ktree_first_child(st->tree, node);
 
     while (child != KTREE_NONE) {
         struct ktree_node look = ktree_look(st->tree, child);
-        if (lies_in(&look, CACHE_HOST))
+        if (lies_in(&look, tier))
             break;
         child = ktree_next_sibling(st->tree, child);
     }
@@ -269,7 +268,7 @@ static void drop_below(struct store *st, uint32_t node)
 
     complete_transfers(st, true);
     for (;;) {
-        while ((child = child_on_host(st, x)) != KTREE_NONE)
+        while ((child = child_in(st, x, CACHE_HOST)) != KTREE_NONE)
             x = child;
         if (x == node)
             return;
@@ -315,7 +314,7 @@ static bool copy_out(struct store *st, uint32_t node, const uint32_t *slots, uin
 static bool spill(struct store *st, uint32_t node, const uint32_t *slots, uint32_t n)
 {
     if (st->n_tiers < 2 || !make_host_room(st, st->info[node].entry, n,
-                                           child_on_host(st, node) != KTREE_NONE))
+                                           child_in(st, node, CACHE_HOST) != KTREE_NONE))
         return false;
     if (st->copies) {
         if (!copy_out(st, node, slots, n))
