@@ -39,7 +39,11 @@
 #define WAIT_MAX_MS 120000
 #define WAIT_MAX_NS (WAIT_MAX_MS * UINT64_C(1000000))
 
-static unsigned n_loops = 20;
+#ifndef N_LOOPS /* sanitizer builds take fewer: see tests/CMakeLists.txt */
+#define N_LOOPS 200
+#endif
+
+static unsigned n_loops = N_LOOPS;
 static struct many_prompt prompts[N_PROMPTS];
 static struct answer_digest cold[N_PROMPTS];
 static char model[ENGINE_TEST_DIR_BYTES];
