@@ -133,8 +133,9 @@ class Long:
 
 def who_is_more_important_gets_the_only_place_at_once() -> None:
     for policy in ("fcfs", "skip-join-mlfq"):
+        # Nobody uses up a quantum, however long a step takes on a machine that is busy elsewhere.
         with tarn_server(MODEL, "--max-num-seqs", "1", "--scheduling-policy", policy,
-                         *NEVER_STARVES) as s:
+                         "--quantum-ms", "60000", *NEVER_STARVES) as s:
             alone = ids_of(s.post(TEXT, body(N_LONG)))
             running = Long(s)
             s.post(TEXT, body(4, priority=-1))
