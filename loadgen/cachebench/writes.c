@@ -86,6 +86,9 @@ static enum status open_engine(struct measurement *t, enum writes_side side, str
     c.max_model_len = t->out->n_prompt + N_LAST + t->out->n_out;
     c.max_num_seqs = (uint32_t)t->o->write_requests;
     c.kv_bytes = N_FIT * batch_kv_bytes(t);
+    /* The second wave must find the first one's prompts; another policy may rather keep older ones
+     * that were used more often. */
+    c.cache_policy = "lru";
     if (sides[side].min_uses) {
         enum status s = disk_place_make(&t->place[e], t->o->disk_path, why);
         if (s != OK)
