@@ -670,4 +670,6 @@ void disk_tier_check(const struct store *st)
     ASSERT(n_writing == d->n_writing && n_reading == d->n_reading);
     ASSERT(st->tier[CACHE_DISK].n_in_transfer == d->n_writing + d->n_clearing);
     ASSERT(d->n_offers <= N_OFFERS);
+    if (n_writing + n_reading + st->n_transfers == 0 && !disk_is_busy(d->disk))
+        ASSERT(disk_n_free_slots(d->disk) == d->n_slots);
 }
