@@ -61,8 +61,9 @@ static enum status allocate(struct store *st, struct disk_tier *d, struct buf *w
     d->units = calloc(N_DISK_UNITS, sizeof *d->units);
     d->offers = calloc(N_OFFERS, sizeof *d->offers);
     if (!d->staging_memory || !d->units || !d->offers)
-        return buf_why(why, ERR_NOMEM, "out of memory for the disk tier's %zu bytes of staging",
-                       n_bytes);
+        return buf_why(why, ERR_NOMEM, "out of memory for the %zu bytes through which the disk "
+                       "tier reads and writes; lower --kv-device-bytes, or leave out "
+                       "--kv-disk-path", n_bytes);
     d->staging = page_aligned(d->staging_memory);
     memset(d->staging, 0, d->n_slots * d->extent_bytes); /* what pads an extent is zero */
     for (uint32_t i = 0; i < N_OFFERS; i++)
@@ -111,7 +112,8 @@ enum status disk_tier_open(struct store *st, struct buf *why)
     enum status s;
 
     if (!d)
-        return buf_why(why, ERR_NOMEM, "out of memory for the disk tier");
+        return buf_why(why, ERR_NOMEM, "out of memory for the disk tier; lower --kv-device-bytes, "
+                       "or leave out --kv-disk-path");
     st->disk = d;
     d->extent_bytes = disk_extent_bytes(st->block_bytes);
     d->n_slots = count_slots(d->extent_bytes);

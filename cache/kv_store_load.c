@@ -59,7 +59,7 @@ static void measure_end(struct store *st, uint32_t n)
 
 /* --- reading --- */
 
-enum read_end { READ_PLACED, READ_TOO_LATE, READ_NO_ROOM };
+enum read_end { READ_OVER, READ_TOO_LATE, READ_NO_ROOM };
 
 static void clear_reading(struct store *st, const struct unit *u, enum read_end end)
 {
@@ -139,7 +139,7 @@ void load_read_done(struct store *st, struct unit *u, const struct disk_done *do
         u->give_up_ns = st->now_ns + st->config.disk.timeout_ns;
         return;
     }
-    clear_reading(st, u, done->status == ERR_TIMEOUT ? READ_TOO_LATE : READ_PLACED);
+    clear_reading(st, u, done->status == ERR_TIMEOUT ? READ_TOO_LATE : READ_OVER);
     if (done->status != ERR_TIMEOUT)
         drop_unreadable(st, u);
     end_unit(st, u);
@@ -297,7 +297,7 @@ static bool place_unit(struct store *st, struct unit *u)
     }
     if (result == PLACE_WAITS && st->now_ns < u->give_up_ns)
         return false;
-    clear_reading(st, u, result == PLACED ? READ_PLACED : READ_NO_ROOM);
+    clear_reading(st, u, result == PLACED ? READ_OVER : READ_NO_ROOM);
     give_slots(st, u);
     end_unit(st, u);
     return true;
