@@ -103,6 +103,29 @@ static enum status read_gpu_memory(struct engine *e, uint64_t *n_free, uint64_t 
     return OK;
 }
 
+/* What the weights will be on the device, before there is a device. */
+static enum status choose_weights(struct engine *e, struct buf *why)
+{
+    struct weights_config *w = &e->weights_config;
+    enum dtype stored = e->model.stored_dtype;
+    enum status s = OK;
+
+    *w = (struct weights_config){.dir = e->model_dir, .model = &e->model, .seed = e->config.seed};
+    if (!strcmp(e->config.load_format, "dummy"))
+        w->dummy = true;
+    else if (strcmp(e->config.load_format, "auto") && strcmp(e->config.load_format, "safetensors"))
+        return buf_why(why, ERR_INVALID, "--load-format %s is unknown; auto, safetensors and dummy "
+                       "are known", e->config.load_format);
+    if (!w->dummy)
+        s = weights_stored_dtype(e->model_dir, &stored, why);
+    if (s == OK)
+        s = parse_dtype("--dtype", e->config.dtype, stored, &w->dtype, why);
+    if (s == OK)
+        s = quantization_parse(&w->quantization, e->config.quantization,
+                               e->config.quantization_group, why);
+    return s;
+}
+
 static enum status open_device(struct engine *e, struct buf *why)
 {
     const struct engine_config *c = &e->config;
@@ -113,7 +136,9 @@ static enum status open_device(struct engine *e, struct buf *why)
                                               : c->max_num_seqs,
                               .max_heads = m->n_heads, .max_head_dim = m->head_dim,
                               .batch_invariant = c->batch_invariant};
+    const struct weights_config *w = &e->weights_config;
 
+    d.bf16_weights = w->dtype == DTYPE_BF16 && w->quantization.group == 0;
     d.max_k = m->dim;
     if (m->ffn_dim > d.max_k)
         d.max_k = m->ffn_dim;
@@ -134,28 +159,6 @@ static enum status open_device(struct engine *e, struct buf *why)
     if (s == OK && !device_is_host(e->device))
         s = read_gpu_memory(e, &e->gpu_bytes_free_at_open, NULL, why);
     return s;
-}
-
-static enum status load_weights(struct engine *e, struct buf *why)
-{
-    struct weights_config w = {.device = e->device, .dir = e->model_dir, .model = &e->model,
-                               .seed = e->config.seed};
-    enum dtype stored = e->model.stored_dtype;
-    enum status s = OK;
-
-    if (!strcmp(e->config.load_format, "dummy"))
-        w.dummy = true;
-    else if (strcmp(e->config.load_format, "auto") && strcmp(e->config.load_format, "safetensors"))
-        return buf_why(why, ERR_INVALID, "--load-format %s is unknown; auto, safetensors and dummy "
-                       "are known", e->config.load_format);
-    if (!w.dummy)
-        s = weights_stored_dtype(e->model_dir, &stored, why);
-    if (s == OK)
-        s = parse_dtype("--dtype", e->config.dtype, stored, &w.dtype, why);
-    if (s == OK)
-        s = quantization_parse(&w.quantization, e->config.quantization,
-                               e->config.quantization_group, why);
-    return s == OK ? weights_load(&e->weights, &w, why) : s;
 }
 
 static enum status load_chat_template(struct engine *e, struct buf *why)
@@ -617,9 +620,13 @@ enum status engine_open(struct engine **out, const struct engine_config *config,
     if (s == OK)
         s = model_config_load(&e->model, e->model_dir, why);
     if (s == OK)
-        s = open_device(e, why);
+        s = choose_weights(e, why);
     if (s == OK)
-        s = load_weights(e, why);
+        s = open_device(e, why);
+    if (s == OK) {
+        e->weights_config.device = e->device;
+        s = weights_load(&e->weights, &e->weights_config, why);
+    }
     if (s == OK)
         s = load_tokenizer(e, why);
     if (s == OK)

@@ -46,6 +46,7 @@ struct engine {
     struct engine_config config;
     struct engine_info info;
     struct model_config model;
+    struct weights_config weights_config;
     struct weights weights;
     struct device *device;
     struct tokenizer *tokenizer;
