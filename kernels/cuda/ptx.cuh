@@ -143,6 +143,15 @@ static __device__ __forceinline__ float fast_exp2(float x)
     return r;
 }
 
+/* Nanoseconds of the GPU's wall clock, whose steps may be up to a microsecond wide. */
+static __device__ __forceinline__ uint64_t global_timer_ns(void)
+{
+    uint64_t ns;
+
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+    return ns;
+}
+
 /* Load 16 aligned bytes that are read once: the first-level cache does not keep them. KV and
  * whatever else another kernel may write needs this one. */
 static __device__ __forceinline__ uint4 load_once16(const void *global)
