@@ -1,7 +1,8 @@
 /* kernel_speed.c - how fast each CUDA kernel is beside its floors, as a table and as CSV.
  *
- *   tarn-gpu-speed [--decisive] [--invariant] [--max-seconds N] [FILE.csv]
+ *   tarn-gpu-speed [--ceilings | --decisive] [--invariant] [--max-seconds N] [FILE.csv]
  *
+ *   --ceilings       the rates of copies, on the device and over the bus, and of the largest product
  *   --decisive       the few cases that matter most, and the ceilings, instead of all
  *   --invariant      products as under --batch-invariant; the ceilings are cuBLASLt's all the same
  *   --max-seconds N  begin no case after so long
@@ -206,7 +207,7 @@ double speed_time(struct speed *s, const struct speed_case *c)
 }
 
 struct arguments {
-    bool decisive, invariant;
+    bool ceilings, decisive, invariant;
     uint32_t max_seconds;
     const char *csv_file;
 };
@@ -216,7 +217,9 @@ static struct arguments read_arguments(int argc, char **argv)
     struct arguments a = {0};
 
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--decisive") == 0)
+        if (strcmp(argv[i], "--ceilings") == 0)
+            a.ceilings = true;
+        else if (strcmp(argv[i], "--decisive") == 0)
             a.decisive = true;
         else if (strcmp(argv[i], "--invariant") == 0)
             a.invariant = true;
@@ -263,7 +266,9 @@ int main(int argc, char **argv)
         speed_close(&s);
         speed_open(&s, true);
     }
-    if (a.decisive)
+    if (a.ceilings)
+        speed_copies(&s);
+    else if (a.decisive)
         speed_decisive(&s);
     else if (a.invariant)
         speed_products(&s);
