@@ -4,7 +4,6 @@
 
 #include <map>
 #include <mutex>
-#include <set>
 
 #define STATIC_SHARED_MAX ((size_t)48 << 10)
 #define PARAMETER_BYTES_MAX 4096
@@ -16,7 +15,7 @@ static uint64_t n_calls, fail_at;
 static int fail_error, dead_error;
 static cudaError_t last_error;
 static std::map<const void *, size_t> shared_allowed;
-static std::set<const void *> loaded_kernels; /* by a call that is not a launch */
+static std::map<const void *, bool> loaded_kernels; /* by a call that is not a launch */
 
 unsigned long env_number(const char *name, unsigned long otherwise)
 {
@@ -362,7 +361,7 @@ cudaError_t cudaMemset(void *p, int byte, size_t n_bytes)
 cudaError_t emulation_func_set_attribute(const void *f, enum cudaFuncAttribute attr, int value)
 {
     ENTER_AS("cudaFuncSetAttribute");
-    loaded_kernels.insert(f);
+    loaded_kernels[f] = true;
     if (attr != cudaFuncAttributeMaxDynamicSharedMemorySize)
         return cudaSuccess;
     if (value < 0 || (size_t)value > shared_max())
@@ -382,7 +381,7 @@ static size_t shared_allowed_to(const void *f)
 cudaError_t emulation_func_get_attributes(struct cudaFuncAttributes *out, const void *f)
 {
     ENTER_AS("cudaFuncGetAttributes");
-    loaded_kernels.insert(f);
+    loaded_kernels[f] = true;
     *out = {0, 0, 1024, 64, (int)shared_allowed_to(f)};
     return cudaSuccess;
 }
