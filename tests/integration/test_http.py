@@ -253,7 +253,7 @@ def what_is_not_supported_is_named() -> None:
                        ("response_format", {"type": "json_object"}), ("functions", [{}])):
         refused(CHAT, user("x", **{key: value}), 422, key, "unsupported_parameter")
     refused(TEXT, {"prompt": "x", "suffix": "y"}, 422, "suffix")
-    refused(TEXT, {"prompt": "x", "best_of": 2}, 422, "best_of")
+    refused(CHAT, user("x", best_of=2), 400, "best_of")
     SERVER.post(CHAT, user("x", max_tokens=1, unheard_of={"a": 1}, tools=[], best_of=1))
 
 
