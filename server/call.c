@@ -349,7 +349,8 @@ static bool refuse_too_long(const struct call *call, struct http_exchange *x)
         if (n < max || (n == max && !generates))
             continue;
         snprintf(words, sizeof words, "This model's maximum context length is %u tokens, but the "
-                 "prompt has %u%s.", max, n, generates ? " and at least one must be generated" : "");
+                 "prompt has %u%s.", max, n,
+                 generates ? " and at least one must be generated" : "");
         error_reply_too_long(x, words);
         return true;
     }
@@ -449,8 +450,8 @@ static bool refuse_too_many(const struct call *call, struct http_exchange *x)
         snprintf(words, sizeof words, "%s: %u answers for %u prompts are more than %d in one call",
                  name, p->best_of, call->n_prompts, PARAMS_N_REQUESTS_MAX);
     else if (n > n_inside)
-        snprintf(words, sizeof words, "%s: %u answers for %u prompts are more than the %u that this "
-                 "server takes in at once (--max-num-seqs %u, --max-num-queued-reqs %u)", name,
+        snprintf(words, sizeof words, "%s: %u answers for %u prompts are more than the %u that "
+                 "this server takes in at once (--max-num-seqs %u, --max-num-queued-reqs %u)", name,
                  p->best_of, call->n_prompts, n_inside, info->max_num_seqs, info->max_queued);
     else if (n_logprobs > PARAMS_N_PROMPT_LOGPROBS_MAX)
         snprintf(words, sizeof words, "echo: the prompts have %llu logprobs (tokens times 1 + "

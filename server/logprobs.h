@@ -5,8 +5,8 @@
  * answer's text before the token. A character that several tokens make together has the offset of
  * its first byte in all of them, so text[offset[i]:offset[i + 1]] is what token i completed.
  *
- * A token that is no text by itself (a part of a character) is written as OpenAI does:
- * "bytes:\xe2\x82" in text completions, "\xe2\x82" in chats, with backslashes. Without a tokenizer a
+ * A token that is no text by itself (a part of a character) is written as OpenAI does, with
+ * backslashes: "bytes:\xe2\x82" in text completions, "\xe2\x82" in chats. Without a tokenizer a
  * token is "token_id:5", as in vLLM.
  *
  * Owns    nothing: the lists are the choice's.

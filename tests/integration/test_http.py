@@ -234,7 +234,7 @@ def wrong_types_name_the_field() -> None:
             "messages[0].content[0].text")
     refused(CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 422,
             "messages[0].content[0].type")
-    for key, value in (("temperature", "x"), ("top_p", 2), ("max_tokens", -1), ("n", 99),
+    for key, value in (("temperature", "x"), ("top_p", 2), ("max_tokens", -1), ("n", 129),
                        ("stop", [1]), ("stream", "yes"), ("logit_bias", {"x": 1}),
                        ("seed", 1.5), ("top_logprobs", 3)):
         message = refused(CHAT, user("x", **{key: value}), 400,

@@ -189,7 +189,8 @@ static void a_preempted_prompt_has_the_same_logprobs(void **state)
     for (uint32_t k = 0; k < N_PREEMPTED; k++) {
         engine_reset_cache(t.engine);
         struct request *r = submit(&t, ids, N_ALL, 2, true);
-        while (atomic_load(&r->n_prefilled) < N_ALL * k / N_PREEMPTED && request_finish(r) == FINISH_NONE)
+        while (atomic_load(&r->n_prefilled) < N_ALL * k / N_PREEMPTED &&
+               request_finish(r) == FINISH_NONE)
             clock_sleep_ns(10000);
         fill_ids(other, 200 + k, 20);
         struct sampling sp;

@@ -184,10 +184,10 @@ static void offsets_follow_the_clients_text(void **state)
         const char *text;
         int want[7];
     } cases[] = {
-        {{FAKE_BOS, ' ', 'a', 'b'}, 4, "ab", {0, 0, 0, 1, 2}},     /* a space in front is added */
-        {{' ', 'a'}, 2, " a", {0, 1, 2}},                          /* and here it is the client's */
-        {{'a', FAKE_EOS, 'b'}, 3, "a</s>b", {0, 1, 5, 6}},         /* written out by the client */
-        {{'x', 'y', 'z'}, 3, "X\303\211z", {0, 1, 2, 3}},          /* other characters, one for one */
+        {{FAKE_BOS, ' ', 'a', 'b'}, 4, "ab", {0, 0, 0, 1, 2}}, /* a space in front is added */
+        {{' ', 'a'}, 2, " a", {0, 1, 2}},                      /* and here it is the client's */
+        {{'a', FAKE_EOS, 'b'}, 3, "a</s>b", {0, 1, 5, 6}},     /* written out by the client */
+        {{'x', 'y', 'z'}, 3, "X\303\211z", {0, 1, 2, 3}},      /* other characters, one for one */
         {{'x', 'y', 'z'}, 3, "x", {0, 1, 1, 1}},
         {{'x'}, 1, "xyz", {0, 3}},
     };
