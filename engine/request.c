@@ -204,6 +204,7 @@ enum status request_create(struct request **out, const struct engine *e, const u
     copy_stops(r, &next, stopping);
     hash_prompt(r, e, scope, n_public, carve(&next, n_keys_max * sizeof(struct kv_key), NULL));
     atomic_init(&r->refs, 1);
+    atomic_init(&r->n_prompt_out, n_ids == 1 && r->prompt_out); /* there is nothing to compute */
     *out = r;
     return OK;
 }

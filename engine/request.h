@@ -105,11 +105,11 @@ struct request {
     /* Written by the engine thread, read by the submitter. */
     struct out_token *out;             /* [stopping.max_tokens] */
     struct out_top *out_top;           /* [stopping.max_tokens * n_logprobs]; NULL when 0 */
-    struct out_token *prompt_out;      /* [prompt.n_ids] with want_prompt_logprobs, else NULL;
-                                          complete once n_out > 0 or the request has finished
-                                          without an error. Nothing precedes token 0: its logprob
-                                          means nothing */
+    struct out_token *prompt_out;      /* [prompt.n_ids] with want_prompt_logprobs, else NULL.
+                                          Nothing precedes token 0: its logprob means nothing */
     struct out_top *prompt_top;        /* [prompt.n_ids * n_logprobs]; NULL when 0 */
+    _Atomic uint32_t n_prompt_out;     /* entries of both that are there; all of them before the
+                                          first token, and before the end unless that is an error */
     _Atomic uint32_t n_out;
     _Atomic int finish;                /* enum finish_reason */
     enum status error;                 /* valid after finish == FINISH_ERROR */

@@ -315,6 +315,17 @@ static void learn_cost(struct engine *e, double step_s)
     e->live.cost_error += ERROR_RATE * (error - e->live.cost_error);
 }
 
+static void publish_prompt_logprobs(const struct sequence *q)
+{
+    struct request *r = q->req;
+
+    if (!r->prompt_out || atomic_load(&r->n_prompt_out) == q->n_scored + 1)
+        return;
+    atomic_store(&r->n_prompt_out, q->n_scored + 1);
+    if (!r->wake_at_end)
+        wake(r);
+}
+
 /* scored: logprobs of prompt tokens took a part of the step's time that the cost model does not
  * know. */
 static void finish_step(struct engine *e, const struct out_token *tokens, bool scored,
@@ -332,6 +343,8 @@ static void finish_step(struct engine *e, const struct out_token *tokens, bool s
         lineup_ran(&e->lineup, i, got, now - began, now);
         uint32_t n_computed = e->lineup.seqs[slot].n_computed, n_prompt = r->prompt.n_ids;
         atomic_store(&r->n_prefilled, n_computed < n_prompt ? n_computed : n_prompt);
+        if (scored)
+            publish_prompt_logprobs(&e->seqs[slot]);
         if (got)
             give_token(e, slot, tokens[o++], now);
         else if (ends)

@@ -332,7 +332,8 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
     c->index = c->place = call->n_choices++;
     c->prompt_index = prompt_index;
     if (call->params.sampling.want_prompt_logprobs) {
-        c->scored = call->choices[prompt_index * call->params.best_of].request;
+        c->first = &call->choices[prompt_index * call->params.best_of];
+        c->scored = c->first->request;
         c->echo = &prompt->text;
     }
     return OK;

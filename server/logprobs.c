@@ -238,7 +238,21 @@ enum status logprobs_add_prompt(struct choice *c, const struct server *srv, uint
     enum status s = add_token(c, srv, &t, i == 0);
     if (s == OK && c->has_detok && c->echo->len > 0)
         s = step_over(c, srv, t.token.id);
-    if (i + 1 == r->prompt.n_ids) /* the answer's own text begins here */
-        c->n_chars = n_chars_of(buf_str(c->echo), c->echo->len);
+    if (i + 1 < r->prompt.n_ids)
+        return s;
+    for (int k = 0; k < LP_N; k++)
+        c->n_echo_bytes[k] = c->lp[k].len;
+    c->n_chars = n_chars_of(buf_str(c->echo), c->echo->len); /* the answer's own text begins here */
+    return s;
+}
+
+enum status logprobs_copy_prompt(struct choice *c, const struct choice *from)
+{
+    enum status s = OK;
+
+    for (int k = 0; s == OK && k < LP_N; k++)
+        s = buf_append(&c->lp[k], buf_str(&from->lp[k]), from->n_echo_bytes[k]);
+    c->n_echoed = from->scored->prompt.n_ids;
+    c->n_chars = n_chars_of(buf_str(c->echo), c->echo->len);
     return s;
 }

@@ -33,5 +33,7 @@ NODISCARD enum status logprobs_add_completion(struct choice *c, const struct ser
 /* Append token i of the echoed prompt (c->scored, c->echo), in order; nothing precedes token 0, so
  * its logprob is null. */
 NODISCARD enum status logprobs_add_prompt(struct choice *c, const struct server *srv, uint32_t i);
+/* Append the whole prompt as `from` has it, which is not streamed. */
+NODISCARD enum status logprobs_copy_prompt(struct choice *c, const struct choice *from);
 
 #endif

@@ -99,20 +99,41 @@ static bool has_failed(enum finish_reason finish)
     return finish == FINISH_ERROR || finish == FINISH_CANCELLED;
 }
 
-/* The logprobs of the echoed prompt, once all are there; all of them, or one frame's. */
-static enum status take_prompt(struct choice *c, const struct server *srv, bool all)
+/* For a whole answer what is there of them, step by step: all at once would hold up the HTTP
+ * thread. The prompt's other answers copy them. */
+static enum status take_prompt_so_far(struct choice *c, const struct server *srv, uint32_t n_there)
 {
-    enum finish_reason finish = request_finish(c->scored);
     enum status s = OK;
 
-    if (request_n_out(c->scored) == 0 && (finish == FINISH_NONE || has_failed(finish))) {
-        if (has_failed(request_finish(c->request)))
-            c->finish = request_finish(c->request);
-        return OK;
-    }
-    while (s == OK && choice_has_prompt_left(c) &&
-           (all || c->lp[LP_TOPS].len < ECHO_FRAME_BYTES))
+    if (c->first && c->first != c)
+        return choice_has_prompt_left(c->first) ? OK : logprobs_copy_prompt(c, c->first);
+    while (s == OK && c->n_echoed < n_there)
         s = logprobs_add_prompt(c, srv, c->n_echoed++);
+    return s;
+}
+
+/* For a stream one frame's worth, once all are there: the first frame tells of the first token. */
+static enum status take_prompt_frame(struct choice *c, const struct server *srv, uint32_t n_there)
+{
+    enum status s = OK;
+
+    while (s == OK && n_there == c->scored->prompt.n_ids && choice_has_prompt_left(c) &&
+           c->lp[LP_TOPS].len < ECHO_FRAME_BYTES)
+        s = logprobs_add_prompt(c, srv, c->n_echoed++);
+    return s;
+}
+
+/* The logprobs of the echoed prompt. */
+static enum status take_prompt(struct choice *c, const struct server *srv, bool is_stream)
+{
+    /* In this order: without an error all of them are there when the end is. */
+    enum finish_reason finish = request_finish(c->request);
+    uint32_t n_there = atomic_load(&c->scored->n_prompt_out);
+    enum status s = is_stream ? take_prompt_frame(c, srv, n_there)
+                              : take_prompt_so_far(c, srv, n_there);
+
+    if (choice_has_prompt_left(c) && has_failed(finish))
+        c->finish = finish;
     return s;
 }
 
@@ -125,7 +146,7 @@ enum status choice_take(struct choice *c, const struct server *srv, const struct
         return OK;
     request_poll(c->request);
     if (choice_has_prompt_left(c)) {
-        s = take_prompt(c, srv, !p->stream);
+        s = take_prompt(c, srv, p->stream);
         if (s != OK || p->stream || choice_has_prompt_left(c))
             return s;
     }

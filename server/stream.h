@@ -42,8 +42,10 @@ struct choice {
     struct detok prompt_chars;   /* the echoed prompt's */
     /* Logprobs of the echoed prompt, set by the owner after choice_init(): */
     const struct request *scored; /* the request that has them; NULL: they are not wanted */
+    const struct choice *first;  /* of the same prompt, whose request that is */
     const struct buf *echo;      /* the prompt's text */
     uint32_t n_echoed;           /* prompt tokens written */
+    size_t n_echo_bytes[LP_N];   /* what all of them are of lp */
     size_t echo_at;              /* bytes of the text before the next one */
 };
 

@@ -86,6 +86,7 @@ static void finish(struct request *r, struct scores *out)
 {
     engine_test_wait(r);
     assert_int_equal(request_finish(r), FINISH_LENGTH);
+    assert_int_equal(atomic_load(&r->n_prompt_out), r->prompt.n_ids);
     for (uint32_t i = 1; i < r->prompt.n_ids; i++)
         assert_int_equal(r->prompt_out[i].id, r->prompt.ids[i]);
     copy_scores(r, out);
@@ -313,6 +314,7 @@ static void a_prompt_of_one_token_has_nothing_to_score(void **state)
         struct request *r = submit(&t, &id, 1, n_out, true);
         engine_test_wait(r);
         assert_true(request_finish(r) == FINISH_LENGTH && request_n_out(r) == n_out);
+        assert_int_equal(atomic_load(&r->n_prompt_out), 1);
         request_unref(r);
     }
     assert_nothing_held(&t);

@@ -295,6 +295,7 @@ static void score_prompt(struct request *r)
             r->prompt_top[i * n_top + k] =
                 (struct out_top){r->prompt.ids[i] + k, -(float)i - (float)k};
     }
+    atomic_store(&r->n_prompt_out, r->prompt.n_ids);
 }
 
 /* One token, or the end. True when the request is out. */

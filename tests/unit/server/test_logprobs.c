@@ -49,6 +49,7 @@ static struct json *take(struct one *o, enum params_kind kind)
     struct json *j;
     struct buf all;
 
+    atomic_store(&o->request->n_prompt_out, o->request->prompt.n_ids);
     atomic_store(&o->request->n_out, o->params.stopping.max_tokens);
     atomic_store(&o->request->finish, FINISH_LENGTH);
     assert_ok(choice_take(&o->choice, &t.srv, &o->params, kind, UINT32_MAX));
@@ -161,7 +162,10 @@ static void a_streamed_prompt_is_taken_before_the_first_token(void **state)
         o.request->prompt_top[i] = (struct out_top){'A' + i % 20, -1.2345678f};
     assert_ok(choice_take(&o.choice, &t.srv, &o.params, PARAMS_COMPLETION, 64));
     assert_int_equal(o.choice.n_echoed, 0); /* they are not there yet */
-    atomic_store(&o.request->n_out, 1);
+    atomic_store(&o.request->n_prompt_out, 1999);
+    assert_ok(choice_take(&o.choice, &t.srv, &o.params, PARAMS_COMPLETION, 64));
+    assert_int_equal(o.choice.n_echoed, 0);
+    atomic_store(&o.request->n_prompt_out, 2000);
     for (; choice_has_prompt_left(&o.choice); n_takes++) {
         choice_reset_delta(&o.choice);
         assert_ok(choice_take(&o.choice, &t.srv, &o.params, PARAMS_COMPLETION, 64));
@@ -173,6 +177,59 @@ static void a_streamed_prompt_is_taken_before_the_first_token(void **state)
     struct json *j = take(&o, PARAMS_COMPLETION);
     ASSERT_OFFSETS(j, 2000);
     one_close(&o, j);
+}
+
+/* In one piece: what is there, and a token only behind all of them. */
+static void a_whole_answer_takes_its_prompt_step_by_step(void **state)
+{
+    static const uint32_t prompt[] = {'x', 'y', 'z'}, out[] = {'a'};
+    struct choice copy;
+    struct one o;
+
+    (void)state;
+    one_open(&o, PARAMS_COMPLETION, "{'logprobs':0,'echo':true}", prompt, 3, out, 1);
+    assert_ok(buf_puts(&o.text, "xyz"));
+    o.choice.scored = o.request;
+    o.choice.first = &o.choice;
+    o.choice.echo = &o.text;
+    atomic_fetch_add(&o.request->refs, 1);
+    choice_init(&copy, o.request, t.srv.tokenizer);
+    copy.scored = o.request;
+    copy.first = &o.choice;
+    copy.echo = &o.text;
+    for (uint32_t n = 0; n < 3; n++) {
+        atomic_store(&o.request->n_prompt_out, n);
+        assert_ok(choice_take(&o.choice, &t.srv, &o.params, PARAMS_COMPLETION, UINT32_MAX));
+        assert_ok(choice_take(&copy, &t.srv, &o.params, PARAMS_COMPLETION, UINT32_MAX));
+        assert_true(o.choice.n_echoed == n && o.choice.n_taken == 0 && copy.n_echoed == 0);
+    }
+    struct json *j = take(&o, PARAMS_COMPLETION);
+    assert_int_equal(js_len(js_get(j, "tokens")), 4);
+    assert_ok(choice_take(&copy, &t.srv, &o.params, PARAMS_COMPLETION, UINT32_MAX));
+    for (int k = 0; k < LP_N; k++)
+        assert_string_equal(buf_str(&copy.lp[k]), buf_str(&o.choice.lp[k]));
+    choice_fini(&copy);
+    one_close(&o, j);
+}
+
+/* A prompt that failed halfway is an error, not an answer that never comes. */
+static void a_failed_prompt_ends_its_answer(void **state)
+{
+    static const uint32_t prompt[] = {'x', 'y', 'z'}, out[] = {'a'};
+    struct one o;
+
+    (void)state;
+    for (int stream = 0; stream < 2; stream++) {
+        one_open(&o, PARAMS_COMPLETION, stream ? "{'logprobs':1,'echo':true,'stream':true}"
+                                               : "{'logprobs':1,'echo':true}", prompt, 3, out, 1);
+        o.choice.scored = o.request;
+        o.choice.echo = &o.text;
+        atomic_store(&o.request->n_prompt_out, 2);
+        atomic_store(&o.request->finish, FINISH_ERROR);
+        assert_ok(choice_take(&o.choice, &t.srv, &o.params, PARAMS_COMPLETION, 64));
+        assert_int_equal(o.choice.finish, FINISH_ERROR);
+        one_close(&o, NULL);
+    }
 }
 
 /* Where normalization or a prefix changed the text, offsets stay inside it and end at its end. */
@@ -261,6 +318,8 @@ int main(void)
         cmocka_unit_test(parts_of_a_character_are_bytes_and_share_its_offset),
         cmocka_unit_test(an_echoed_prompt_comes_first),
         cmocka_unit_test(a_streamed_prompt_is_taken_before_the_first_token),
+        cmocka_unit_test(a_whole_answer_takes_its_prompt_step_by_step),
+        cmocka_unit_test(a_failed_prompt_ends_its_answer),
         cmocka_unit_test(offsets_follow_the_clients_text),
         cmocka_unit_test(no_key_of_top_logprobs_comes_twice),
         cmocka_unit_test(without_a_tokenizer_a_token_is_its_id),
