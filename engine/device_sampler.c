@@ -137,7 +137,7 @@ static void hand_out(struct device_sampler *ds)
     for (uint32_t i = 0; i < ds->n_rows; i++) {
         struct out_token token = {ids[i], logprobs[i]};
         if (ds->given[i] != TOKEN_NONE && ds->given[i] != ids[i])
-            token = (struct out_token){ds->given[i], -INFINITY}; /* see lay_out_given() */
+            token = (struct out_token){ds->given[i], -INFINITY}; /* lay_out_given() says why */
         ds->tokens[ds->n_done + i] = token;
         for (uint32_t j = 0; j < rows[i].n_logprobs; j++) {
             const struct sample_top *t = &top[(size_t)i * ds->n_top + j];
@@ -220,8 +220,9 @@ static void lay_out(struct device_sampler *ds, const struct sampler_row *row, ui
     ds->n_entries += n_seen + r->n_bias + r->n_banned;
 }
 
-/* The op has no word for a given token, but the greedy pick takes one whose bias is infinite, and
- * logprobs are those of the logits before the bias. Only a logit of -inf or NaN stays behind. */
+/* Lay out a row whose token is known. The op has no field for it: an infinite bias makes the greedy
+ * pick take it, and logprobs are those of the logits before the bias. A logit of -inf or NaN is not
+ * moved by a bias; hand_out() sees another id then. */
 static void lay_out_given(struct device_sampler *ds, const struct sampler_row *row)
 {
     static const struct sampler_state no_state;

@@ -291,7 +291,7 @@ static void give_token(struct engine *e, uint32_t slot, struct out_token token, 
     end_sequence(e, slot, reason);
 }
 
-/* The prompt's KV is committed, and that is all that a prefill wants. */
+/* End a prefill: its prompt's KV is committed. */
 static void end_prefill(struct engine *e, uint32_t slot, uint64_t now)
 {
     atomic_store(&e->seqs[slot].req->t_first_token, now);
@@ -315,6 +315,7 @@ static void learn_cost(struct engine *e, double step_s)
     e->live.cost_error += ERROR_RATE * (error - e->live.cost_error);
 }
 
+/* Tell the submitter how many prompt tokens have their logprob. */
 static void publish_prompt_logprobs(const struct sequence *q)
 {
     struct request *r = q->req;
@@ -326,8 +327,8 @@ static void publish_prompt_logprobs(const struct sequence *q)
         wake(r);
 }
 
-/* scored: logprobs of prompt tokens took a part of the step's time that the cost model does not
- * know. */
+/* Hand out the step's tokens. scored: a part of the step's time went into logprobs of prompts, so
+ * the cost model, which does not know them, learns nothing from it. */
 static void finish_step(struct engine *e, const struct out_token *tokens, bool scored,
                         uint64_t began, uint64_t now)
 {
@@ -394,7 +395,7 @@ static bool begin_step(struct engine *e, uint64_t now)
     return n > 0;
 }
 
-/* The batch through the model: one token for each of job->rows, and the logprobs of prompts. */
+/* Run the batch through the model: pick a token for each of job->rows, and score prompts. */
 static enum status compute(struct engine *e, struct pick_job *job, uint32_t n_out, uint64_t began,
                            bool *scored)
 {

@@ -172,8 +172,8 @@ static double mean_logprob(const struct request *r)
     return n ? sum / n : 0;
 }
 
-/* best_of: of each prompt's answers the n best get a place in the response, the best one first; of
- * equals the one that was asked for first. */
+/* Give the n best of each prompt's best_of answers a place in the response, the best one first.
+ * Equal scores keep the order of the requests. */
 static void choose_best(struct call *call)
 {
     uint32_t n = call->params.n, best_of = call->params.best_of;

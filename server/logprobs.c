@@ -98,7 +98,7 @@ struct scored_token {
     uint32_t n_tops;
 };
 
-/* Two ids may be written alike: a byte token, and the letter that has this byte. */
+/* Whether two ids have the same text, as a byte token and the letter of this byte do. */
 static bool is_written_alike(const struct server *srv, uint32_t a, uint32_t b)
 {
     size_t a_len, b_len;
@@ -115,8 +115,8 @@ static bool is_among(const struct server *srv, const struct out_top *tops, uint3
     return false;
 }
 
-/* An object of the best tokens, and the token itself if it is not among them. No key comes twice:
- * the better of two tokens that are written alike stays. */
+/* Write an object of the best tokens, and of the token itself if it is not among them. Of two tokens
+ * with the same text only the better one is a member: JSON keys are unique. */
 static void write_tops(struct writer *w, const struct server *srv, const struct scored_token *t)
 {
     const char *separator = "";
@@ -195,10 +195,10 @@ static bool stands_at(const struct buf *text, size_t at, const char *bytes, size
     return len <= text->len - at && memcmp(buf_str(text) + at, bytes, len) == 0;
 }
 
-/* Move over the text that the prompt's next token stands for. The text is what the client sent, and
- * its tokens need not spell it: a special token that the tokenizer added is not there, nor is the
- * space that some tokenizers put in front; where normalization changed characters, they are taken
- * one for one. */
+/* Move over the part of the echoed text that is the prompt's next token. The text is what the client
+ * sent, and its tokens need not spell it: the tokenizer may have added special tokens and a space in
+ * front, which take no text, and normalization may have changed characters, which are counted one
+ * for one. */
 static enum status step_over(struct choice *c, const struct server *srv, uint32_t id)
 {
     size_t len, at = c->echo_at;

@@ -99,8 +99,8 @@ static bool has_failed(enum finish_reason finish)
     return finish == FINISH_ERROR || finish == FINISH_CANCELLED;
 }
 
-/* For a whole answer what is there of them, step by step: all at once would hold up the HTTP
- * thread. The prompt's other answers copy them. */
+/* Write the logprobs that the steps so far have given: writing all of them at the end would hold up
+ * the HTTP thread. The other answers to the prompt copy what the first one wrote. */
 static enum status take_prompt_so_far(struct choice *c, const struct server *srv, uint32_t n_there)
 {
     enum status s = OK;
@@ -112,7 +112,8 @@ static enum status take_prompt_so_far(struct choice *c, const struct server *srv
     return s;
 }
 
-/* For a stream one frame's worth, once all are there: the first frame tells of the first token. */
+/* Write one frame's worth for a stream, once all logprobs are there: clients take the time of the
+ * first frame for that of the first token. */
 static enum status take_prompt_frame(struct choice *c, const struct server *srv, uint32_t n_there)
 {
     enum status s = OK;
@@ -123,7 +124,7 @@ static enum status take_prompt_frame(struct choice *c, const struct server *srv,
     return s;
 }
 
-/* The logprobs of the echoed prompt. */
+/* Write logprobs of the echoed prompt. */
 static enum status take_prompt(struct choice *c, const struct server *srv, bool is_stream)
 {
     /* In this order: without an error all of them are there when the end is. */

@@ -215,6 +215,7 @@ static void a_preempted_prompt_has_the_same_logprobs(void **state)
     engine_test_close(&t);
 }
 
+#ifndef TEST_ON_GPU
 static uint32_t n_found(struct engine_test *t, const uint32_t *ids, uint32_t n)
 {
     struct request *r = submit(t, ids, n, 1, false);
@@ -321,16 +322,20 @@ static void a_prompt_of_one_token_has_nothing_to_score(void **state)
     engine_test_close(&t);
 }
 
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logprobs_of_a_prompt_are_those_of_its_generation),
         cmocka_unit_test(neither_chunks_nor_cache_nor_batch_change_a_bit),
         cmocka_unit_test(a_preempted_prompt_has_the_same_logprobs),
+#ifndef TEST_ON_GPU /* these do not touch the device in another way */
         cmocka_unit_test(a_scored_prompt_is_computed_again_and_stays_cached),
         cmocka_unit_test(a_prefill_ends_when_its_prompt_is_cached),
         cmocka_unit_test(a_full_context_leaves_room_for_a_prefill_only),
         cmocka_unit_test(a_prompt_of_one_token_has_nothing_to_score),
+#endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
