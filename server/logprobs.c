@@ -115,8 +115,8 @@ static bool is_among(const struct server *srv, const struct out_top *tops, uint3
     return false;
 }
 
-/* Write an object of the best tokens, and of the token itself if it is not among them. Of two tokens
- * with the same text only the better one is a member: JSON keys are unique. */
+/* Write an object of the best tokens, and of the token itself if it is not among them. Of two
+ * tokens with the same text only the better one is a member: JSON keys are unique. */
 static void write_tops(struct writer *w, const struct server *srv, const struct scored_token *t)
 {
     const char *separator = "";
@@ -195,10 +195,10 @@ static bool stands_at(const struct buf *text, size_t at, const char *bytes, size
     return len <= text->len - at && memcmp(buf_str(text) + at, bytes, len) == 0;
 }
 
-/* Move over the part of the echoed text that is the prompt's next token. The text is what the client
- * sent, and its tokens need not spell it: the tokenizer may have added special tokens and a space in
- * front, which take no text, and normalization may have changed characters, which are counted one
- * for one. */
+/* Move over the part of the echoed text that is the prompt's next token. The text is what the
+ * client sent, and its tokens need not spell it: the tokenizer may have added special tokens and a
+ * space in front, which take no text, and normalization may have changed characters, which are
+ * counted one for one. */
 static enum status step_over(struct choice *c, const struct server *srv, uint32_t id)
 {
     size_t len, at = c->echo_at;
