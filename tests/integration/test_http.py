@@ -161,6 +161,24 @@ def completions_take_every_form_of_prompt() -> None:
             if "prompt_token_ids" in c] == [ids]
 
 
+def prompts_are_scored_and_warmed_and_the_best_is_chosen() -> None:
+    """test_evaluation.py looks at the values; here the paths run, also under ASan."""
+    body = {"prompt": ["the house é", "a dog"], "max_tokens": 3, "echo": True, "logprobs": 20,
+            "n": 2}
+    whole = SERVER.post(TEXT, body)["choices"]
+    frames, _ = SERVER.stream(TEXT, body)
+    for choice in whole:
+        streamed = [t for f in frames for c in f["choices"] if c["index"] == choice["index"]
+                    and c["logprobs"] for t in c["logprobs"]["tokens"]]
+        assert streamed == choice["logprobs"]["tokens"] and len(streamed) > 4
+        assert choice["logprobs"]["token_logprobs"][0] is None
+    warmed = SERVER.post(CHAT, user("warm me", max_tokens=0, n=3))
+    assert [c["finish_reason"] for c in warmed["choices"]] == ["length"] * 3
+    assert warmed["usage"]["completion_tokens"] == 0
+    best = SERVER.post(TEXT, {"prompt": "a dog", "best_of": 9, "n": 2, "max_tokens": 5})
+    assert [c["index"] for c in best["choices"]] == [0, 1]
+
+
 def documents_become_part_of_the_prompt() -> None:
     documents = [{"title": "One", "text": "first text"}, {"text": "second text"}]
     with_them = SERVER.post(CHAT, user("q", documents=documents, max_tokens=2))
@@ -369,6 +387,7 @@ def main() -> int:
                 logprobs_have_openais_shape,
                 stop_strings_and_ids_end_the_answer,
                 completions_take_every_form_of_prompt,
+                prompts_are_scored_and_warmed_and_the_best_is_chosen,
                 documents_become_part_of_the_prompt,
                 tokenize_and_detokenize_are_inverse,
                 models_are_listed,
