@@ -26,6 +26,9 @@
 #define KV_HOLD_SHARE 0.25
 #define KV_DISK_MIN_USES 2
 #define KV_DISK_TIMEOUT_MS 1000
+/* Rows of logits at once at least, as far as a step has so many: prompts' logprobs with a small
+ * --max-num-seqs would else run the output layer row by row. */
+#define LOGITS_ROWS_MIN 16u
 /* How long a step with prefill chunks should take. */
 #define CPU_STEP_MS 200.0
 #define GPU_STEP_MS 100.0
@@ -212,6 +215,14 @@ static uint64_t default_kv_bytes(uint64_t wanted)
     return wanted < quarter ? wanted : quarter;
 }
 
+static uint32_t choose_logits_rows(const struct engine_config *c)
+{
+    uint32_t least = c->max_batched_tokens < LOGITS_ROWS_MIN ? c->max_batched_tokens
+                                                             : LOGITS_ROWS_MIN;
+
+    return c->max_num_seqs > least ? c->max_num_seqs : least;
+}
+
 static struct forward_config forward_shape(struct engine *e, uint32_t max_model_len)
 {
     const struct engine_config *c = &e->config;
@@ -220,7 +231,7 @@ static struct forward_config forward_shape(struct engine *e, uint32_t max_model_
 
     return (struct forward_config){.device = e->device, .model = &e->model,
                                    .weights = &e->weights, .n_rows_max = c->max_batched_tokens,
-                                   .n_out_max = c->max_num_seqs, .n_pos = max_model_len,
+                                   .n_out_max = choose_logits_rows(c), .n_pos = max_model_len,
                                    .n_seqs_max = c->max_num_seqs,
                                    .n_blocks_max = n_blocks < UINT32_MAX ? (uint32_t)n_blocks
                                                                          : UINT32_MAX,
@@ -614,6 +625,7 @@ enum status engine_open(struct engine **out, const struct engine_config *config,
     e->shared = e->live;
     e->config = *config;
     e->n_slots = config->max_queued + config->max_num_seqs;
+    e->n_logits_max = choose_logits_rows(config);
     e->model_dir = strdup(config->model_dir);
     if (!e->model_dir)
         s = buf_why(why, ERR_NOMEM, "out of memory");
