@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/utf8.h"
 
 #define DEPTH_MAX 512
 
@@ -362,26 +363,6 @@ enum status js_write(struct buf *out, const struct json *j)
     return ERR_TOO_LARGE;
 }
 
-/* Length of the UTF-8 character at s (1 to 4), or 0 when the bytes are no valid character. */
-static size_t utf8_len(const unsigned char *s, size_t n)
-{
-    static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t want = s[0] < 0x80 ? 1 : (s[0] >> 5) == 6 ? 2 : (s[0] >> 4) == 14 ? 3 :
-                  (s[0] >> 3) == 30 ? 4 : 0;
-
-    if (want < 2 || want > n)
-        return want == 1 ? 1 : 0;
-    uint32_t c = s[0] & (0x7fu >> want);
-    for (size_t i = 1; i < want; i++) {
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-        c = (c << 6) | (s[i] & 0x3f);
-    }
-    if (c < least[want] || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff))
-        return 0;
-    return want;
-}
-
 static enum status write_escape(struct buf *out, unsigned char c)
 {
     switch (c) {
@@ -398,10 +379,11 @@ enum status js_write_string(struct buf *out, const char *text, size_t len)
 {
     const unsigned char *s = (const unsigned char *)text;
     size_t plain = 0; /* start of the run that needs no escape */
+    uint32_t c;
     enum status st = buf_putc(out, '"');
 
     for (size_t i = 0; st == OK && i < len;) {
-        size_t n = utf8_len(s + i, len - i);
+        size_t n = utf8_decode(text + i, len - i, &c);
         bool fine = n > 1 || (n == 1 && s[i] >= 0x20 && s[i] != '"' && s[i] != '\\');
         if (fine) {
             i += n;

@@ -1,17 +1,38 @@
 #include "base/log.h"
 
+#include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "base/buf.h"
 #include "base/clock.h"
-#include "base/json.h"
+#include "base/log_line.h"
+
+#define SECOND_NS UINT64_C(1000000000)
+/* Events that are counted apart. Two whose hash falls together share a count, which is harmless:
+ * the program has a few dozen events. */
+#define N_METERS 128
+#define EVENT_BYTES 64
+
+struct meter {
+    uint64_t begin_ns; /* of the second that is counted */
+    uint32_t n_lines;
+    uint32_t n_suppressed;
+    enum log_level level; /* of the suppressed lines, as the next */
+    char event[EVENT_BYTES];
+};
 
 static atomic_int least_level = LOG_INFO;
 static atomic_bool as_json;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+/* Under lock. */
+static struct meter meters[N_METERS];
+static uint32_t n_suppressing; /* meters with n_suppressed > 0 */
 
 static const char *const level_names[] = {"debug", "info", "warn", "error"};
 
@@ -26,110 +47,176 @@ bool log_enabled(enum log_level level)
     return (int)level >= atomic_load_explicit(&least_level, memory_order_relaxed);
 }
 
-static void format_time(char out[40])
+bool log_is_json(void)
+{
+    return atomic_load_explicit(&as_json, memory_order_relaxed);
+}
+
+/* --- lines --- */
+
+static void begin_line(struct log_line *l, enum log_level level, const char *event)
 {
     uint64_t now = clock_unix_ns();
-    time_t s = (time_t)(now / 1000000000u);
+    time_t s = (time_t)(now / SECOND_NS);
     struct tm tm;
-    char date[24];
+    char date[24], when[40];
 
     gmtime_r(&s, &tm);
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%S", &tm);
-    snprintf(out, 40, "%s.%03uZ", date, (unsigned)(now / 1000000u % 1000u));
+    snprintf(when, sizeof when, "%s.%03uZ", date, (unsigned)(now / 1000000u % 1000u));
+    log_line_begin(l, log_is_json(), when, level_names[level], event);
 }
 
-/* A bare value that JSON can hold as it is: a number, true or false. */
-static bool is_bare_json(const char *s, size_t n)
+/* Under lock, so that lines of two threads do not mix even where a write takes only a part. */
+static void write_line(int fd, struct log_line *l)
 {
-    if ((n == 4 && !memcmp(s, "true", 4)) || (n == 5 && !memcmp(s, "false", 5)))
+    size_t done = 0;
+
+    log_line_end(l);
+    while (done < l->n) {
+        ssize_t n = write(fd, l->bytes + done, l->n - done);
+        if (n > 0)
+            done += (size_t)n;
+        else if (n == 0 || errno != EINTR)
+            return;
+    }
+}
+
+/* --- the limit of lines per second --- */
+
+static struct meter *meter_of(const char *event)
+{
+    uint32_t hash = 2166136261u; /* FNV-1a */
+
+    for (const char *c = event; *c; c++)
+        hash = (hash ^ (unsigned char)*c) * 16777619u;
+    return &meters[hash % N_METERS];
+}
+
+/* Under lock. */
+static void report(struct meter *m)
+{
+    struct log_line l;
+    char n[16];
+
+    snprintf(n, sizeof n, "%u", m->n_suppressed);
+    m->n_suppressed = 0;
+    n_suppressing--;
+    if (!log_enabled(m->level))
+        return;
+    begin_line(&l, m->level, "lines suppressed");
+    log_line_add(&l, "of", 2, m->event, strlen(m->event), LOG_TEXT);
+    log_line_add(&l, "n", 1, n, strlen(n), LOG_NUMBER);
+    write_line(STDERR_FILENO, &l);
+}
+
+/* Under lock. */
+static void report_due(uint64_t now_ns, bool all)
+{
+    for (uint32_t i = 0; n_suppressing > 0 && i < N_METERS; i++) {
+        struct meter *m = &meters[i];
+        if (m->n_suppressed > 0 && (all || now_ns - m->begin_ns >= SECOND_NS))
+            report(m);
+    }
+}
+
+/* Under lock: whether one more line of this event may be written. */
+static bool let_through(enum log_level level, const char *event)
+{
+    uint64_t now_ns = clock_now_ns();
+    struct meter *m = meter_of(event);
+
+    report_due(now_ns, false);
+    if (now_ns - m->begin_ns >= SECOND_NS) {
+        m->begin_ns = now_ns;
+        m->n_lines = 0;
+    }
+    if (m->n_lines < LOG_LINES_PER_S) {
+        m->n_lines++;
         return true;
-    if (n > 1 && s[0] == '-') {
-        s++;
-        n--;
     }
-    if (n == 0 || (s[0] == '0' && n > 1 && s[1] != '.') || s[n - 1] == '.' || s[0] == '.')
+    if (m->n_suppressed++ == 0) {
+        n_suppressing++;
+        m->level = level;
+        snprintf(m->event, sizeof m->event, "%s", event);
+    }
+    return false;
+}
+
+void log_flush(bool all)
+{
+    pthread_mutex_lock(&lock);
+    report_due(clock_now_ns(), all);
+    pthread_mutex_unlock(&lock);
+}
+
+/* --- events --- */
+
+static bool may_write(enum log_level level, const char *event)
+{
+    if (!log_enabled(level))
         return false;
-    int dots = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (s[i] == '.')
-            dots++;
-        else if (s[i] < '0' || s[i] > '9')
-            return false;
-    }
-    return dots <= 1;
+    pthread_mutex_lock(&lock);
+    bool may = let_through(level, event);
+    pthread_mutex_unlock(&lock);
+    return may;
 }
 
-/* `key=value key="a b"` -> `,"key":value,"key":"a b"`. */
-static enum status fields_to_json(struct buf *line, const char *f)
+static void write_event(int fd, enum log_level level, const char *event, const char *fields,
+                        va_list ap)
 {
-    enum status s = OK;
+    struct log_line l;
 
-    while (s == OK && *f) {
-        while (*f == ' ')
-            f++;
-        const char *eq = strchr(f, '=');
-        if (!eq)
-            break;
-        const char *value = eq + 1, *end;
-        bool quoted = *value == '"';
-        if (quoted) {
-            value++;
-            end = strchr(value, '"');
-        } else {
-            end = strchr(value, ' ');
-        }
-        size_t n = end ? (size_t)(end - value) : strlen(value);
-        s = buf_putc(line, ',');
-        if (s == OK)
-            s = js_write_string(line, f, (size_t)(eq - f));
-        if (s == OK)
-            s = buf_putc(line, ':');
-        if (s == OK)
-            s = !quoted && is_bare_json(value, n) ? buf_append(line, value, n)
-                                                  : js_write_string(line, value, n);
-        f = value + n + (quoted && end ? 1 : 0);
-    }
-    return s;
-}
-
-static enum status build_line(struct buf *line, enum log_level level, const char *event,
-                              const char *fields)
-{
-    char when[40];
-    enum status s;
-
-    format_time(when);
-    if (!atomic_load_explicit(&as_json, memory_order_relaxed))
-        return buf_printf(line, "%s %-5s %s%s%s\n", when, level_names[level], event,
-                          *fields ? " " : "", fields);
-    s = buf_printf(line, "{\"time\":\"%s\",\"level\":\"%s\",\"event\":", when, level_names[level]);
-    if (s == OK)
-        s = js_write_string(line, event, strlen(event));
-    if (s == OK)
-        s = fields_to_json(line, fields);
-    return s == OK ? buf_puts(line, "}\n") : s;
+    begin_line(&l, level, event);
+    log_line_add_format(&l, fields, ap);
+    pthread_mutex_lock(&lock);
+    write_line(fd, &l);
+    pthread_mutex_unlock(&lock);
 }
 
 void log_event(enum log_level level, const char *event, const char *fields, ...)
 {
-    char text[LOG_LINE_BYTES_MAX];
-    struct buf line;
+    va_list ap;
+
+    if (!may_write(level, event))
+        return;
+    va_start(ap, fields);
+    write_event(STDERR_FILENO, level, event, fields, ap);
+    va_end(ap);
+}
+
+void log_event_each(enum log_level level, const char *event, const char *fields, ...)
+{
     va_list ap;
 
     if (!log_enabled(level))
         return;
     va_start(ap, fields);
-    vsnprintf(text, sizeof text, fields, ap);
+    write_event(STDERR_FILENO, level, event, fields, ap);
     va_end(ap);
-    /* A line break inside a value would forge a second line. */
-    for (char *c = text; *c; c++)
-        if (*c == '\n' || *c == '\r')
-            *c = ' ';
+}
 
-    buf_init(&line, LOG_LINE_BYTES_MAX * 4);
-    if (build_line(&line, level, event, text) == OK) {
-        ssize_t n = write(STDERR_FILENO, line.data, line.len); /* one call: the line stays whole */
-        (void)n;
-    }
-    buf_fini(&line);
+void log_announce(const char *event, const char *fields, ...)
+{
+    va_list ap;
+
+    va_start(ap, fields);
+    write_event(STDOUT_FILENO, LOG_INFO, event, fields, ap);
+    va_end(ap);
+}
+
+void log_fields(enum log_level level, const char *event, const struct log_field *fields,
+                unsigned n)
+{
+    struct log_line l;
+
+    if (!may_write(level, event))
+        return;
+    begin_line(&l, level, event);
+    for (unsigned i = 0; i < n; i++)
+        log_line_add(&l, fields[i].key, strlen(fields[i].key), fields[i].value,
+                     strlen(fields[i].value), fields[i].is_text ? LOG_TEXT : LOG_NUMBER);
+    pthread_mutex_lock(&lock);
+    write_line(STDERR_FILENO, &l);
+    pthread_mutex_unlock(&lock);
 }
