@@ -4,9 +4,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/log.h"
+
 void check_failed(const char *file, int line, const char *what)
 {
-    fprintf(stderr, "tarn: %s:%d: check failed: %s\n", file, line, what);
+    if (log_is_json())
+        log_event_each(LOG_ERROR, "check failed", "file=\"%s\" line=%d what=\"%s\"", file, line,
+                       what);
+    else
+        fprintf(stderr, "tarn: %s:%d: check failed: %s\n", file, line, what);
     fflush(stderr);
     abort();
 }

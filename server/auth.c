@@ -210,8 +210,6 @@ static void log_lines(enum log_level level, const char *event, const char *file,
         end = strchr(line, '\n');
         if (end)
             *end++ = '\0';
-        for (char *c = line; *c; c++) /* quotes end a value */
-            *c = *c == '"' ? '\'' : *c;
         log_event(level, event, "file=\"%s\" what=\"%s\"", file, line);
     }
 }

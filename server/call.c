@@ -407,8 +407,6 @@ static void log_prompts(const struct call *call)
         const struct prompt *p = &call->prompts[i];
         /* What does not fit is cut; the words say how long it was. */
         enum status s = prompt_decode(call->srv, prompt_ids(p), prompt_n_ids(p), &text);
-        for (size_t k = 0; k < text.len; k++) /* a quote would end the value */
-            text.data[k] = text.data[k] == '"' ? '\'' : text.data[k];
         log_event(LOG_DEBUG, "prompt", "id=%s index=%u n_tokens=%u cut=%s text=\"%.3000s\"",
                   call->http_id, i, prompt_n_ids(p),
                   s != OK || text.len > 3000 ? "true" : "false", buf_str(&text));

@@ -14,6 +14,9 @@
 
 #define FILE_LINE_BYTES_MAX 4096
 #define CHOICE_END "|, "
+#define VARIABLE_PREFIX "TARN_"
+#define NAME_SHOWN_MAX 64
+#define NUMBER_BYTES 32
 
 enum kind {
     KIND_TEXT,
@@ -432,29 +435,45 @@ static void name_of_variable(const char *variable, size_t n, char name[FLAG_NAME
 static enum status read_environment(struct config *c, char **env, bool only_config,
                                     struct buf *why)
 {
-    static const char prefix[] = "TARN_";
-    char name[FLAG_NAME_BYTES_MAX], source[FLAG_NAME_BYTES_MAX + sizeof prefix];
+    char name[FLAG_NAME_BYTES_MAX], source[FLAG_NAME_BYTES_MAX + sizeof VARIABLE_PREFIX];
     enum status s = OK;
 
     for (; s == OK && *env; env++) {
         const char *equals = strchr(*env, '=');
-        if (!equals || strncmp(*env, prefix, sizeof prefix - 1) != 0)
+        if (!equals || strncmp(*env, VARIABLE_PREFIX, sizeof VARIABLE_PREFIX - 1) != 0)
             continue;
-        const char *start = *env + sizeof prefix - 1;
+        const char *start = *env + sizeof VARIABLE_PREFIX - 1;
         name_of_variable(start, (size_t)(equals - start), name);
         snprintf(source, sizeof source, "%.*s", (int)(equals - *env), *env);
-        /* The test suite speaks to itself through these. */
-        if (strncmp(name, "test-", 5) == 0)
-            continue;
         const struct option *o = find(name);
         if (strcmp(name, "config") == 0)
             s = only_config && !c->config_file ? flag_set_text(&c->config_file, equals + 1) : OK;
-        else if (!o && only_config) /* no error: Kubernetes makes such names for a service "tarn" */
-            log_event(LOG_WARN, "unknown variable ignored", "name=\"%s\"", source);
         else if (o && !only_config)
             s = set(c, o, equals + 1, source, why);
     }
     return s;
+}
+
+/* A variable that says something to another program of the project, or to the test suite. */
+static bool is_for_others(const char *name)
+{
+    return strcmp(name, "url") == 0 || strncmp(name, "test-", 5) == 0;
+}
+
+void config_warn_unknown(char **env)
+{
+    char name[FLAG_NAME_BYTES_MAX];
+
+    for (; *env; env++) {
+        const char *equals = strchr(*env, '=');
+        if (!equals || strncmp(*env, VARIABLE_PREFIX, sizeof VARIABLE_PREFIX - 1) != 0)
+            continue;
+        const char *start = *env + sizeof VARIABLE_PREFIX - 1;
+        name_of_variable(start, (size_t)(equals - start), name);
+        if (!find(name) && strcmp(name, "config") != 0 && !is_for_others(name))
+            log_event(LOG_WARN, "unknown variable ignored", "name=\"%.*s\"",
+                      (int)(equals - *env < NAME_SHOWN_MAX ? equals - *env : NAME_SHOWN_MAX), *env);
+    }
 }
 
 static char *trim(char *s)
@@ -576,6 +595,36 @@ enum status config_load(struct config *c, int argc, char **argv, char **env, str
     return s == OK ? check_together(c, why) : s;
 }
 
+/* The value of the last --log-format, or NULL. */
+static const char *find_log_format(int argc, char **argv)
+{
+    static const char flag[] = "--log-format";
+    const size_t n = sizeof flag - 1;
+    const char *value = NULL;
+
+    for (int i = 1; i < argc; i++) {
+        if (strncmp(argv[i], flag, n) != 0)
+            continue;
+        if (argv[i][n] == '=')
+            value = argv[i] + n + 1;
+        else if (argv[i][n] == '\0' && i + 1 < argc)
+            value = argv[++i];
+    }
+    return value;
+}
+
+bool config_wants_json(const struct config *c, int argc, char **argv, char **env)
+{
+    static const char variable[] = VARIABLE_PREFIX "LOG_FORMAT=";
+    const char *value = find_log_format(argc, argv);
+
+    for (; !value && *env; env++)
+        if (strncmp(*env, variable, sizeof variable - 1) == 0)
+            value = *env + sizeof variable - 1;
+    value = value ? value : c->log_format;
+    return value && strcmp(value, "json") == 0;
+}
+
 void config_fini(struct config *c)
 {
     for (size_t i = 0; i < ARRAY_SIZE(options); i++)
@@ -589,8 +638,10 @@ void config_forget_secrets(struct config *c)
 {
     for (size_t i = 0; i < ARRAY_SIZE(options); i++) {
         char *text = options[i].secret ? *(char **)((char *)c + options[i].offset) : NULL;
-        if (text && text[0])
-            explicit_bzero(text, strlen(text));
+        if (!text || !text[0])
+            continue;
+        explicit_bzero(text, strlen(text));
+        text[0] = '*'; /* what is logged still says that there was one */
     }
 }
 
@@ -621,33 +672,51 @@ void config_print_help(FILE *f)
     flag_print(f, &(struct flag_row){NULL, "help, --version", false, NULL, "print and exit", ""});
 }
 
-static enum status describe_one(const struct config *c, const struct option *o, struct buf *out)
+/* The value of one option as a user would write it; numbers are written to text[NUMBER_BYTES]. */
+static const char *value_of(const struct config *c, const struct option *o, char *text)
 {
     const void *at = (const char *)c + o->offset;
 
     switch (o->kind) {
-    case KIND_BOOL: return buf_printf(out, "%s=%s", o->name, *(const bool *)at ? "true" : "false");
+    case KIND_BOOL: return *(const bool *)at ? "true" : "false";
     case KIND_COUNT:
     case KIND_SIZE:
-        return buf_printf(out, "%s=%llu", o->name, (unsigned long long)*(const uint64_t *)at);
+        snprintf(text, NUMBER_BYTES, "%llu", (unsigned long long)*(const uint64_t *)at);
+        return text;
     case KIND_NUMBER:
     case KIND_SHARE:
-    case KIND_PART: return buf_printf(out, "%s=%g", o->name, *(const double *)at);
+    case KIND_PART: snprintf(text, NUMBER_BYTES, "%g", *(const double *)at); return text;
     case KIND_TEXT:
     case KIND_CHOICE: break;
     }
-    const char *text = *(char *const *)at;
-    return buf_printf(out, "%s=\"%s\"", o->name, o->secret && text[0] ? "***" : text);
+    const char *value = *(char *const *)at;
+    return o->secret && value[0] ? "***" : value;
+}
+
+static bool is_text(const struct option *o)
+{
+    return o->kind == KIND_TEXT || o->kind == KIND_CHOICE;
 }
 
 void config_describe(const struct config *c, struct buf *out)
 {
+    char text[NUMBER_BYTES];
     enum status s = OK;
 
     for (size_t i = 0; s == OK && i < ARRAY_SIZE(options); i++) {
-        if (i)
-            s = buf_putc(out, ' ');
-        if (s == OK)
-            s = describe_one(c, &options[i], out);
+        const char *quote = is_text(&options[i]) ? "\"" : "";
+        s = buf_printf(out, "%s%s=%s%s%s", i ? " " : "", options[i].name, quote,
+                       value_of(c, &options[i], text), quote);
     }
+}
+
+void config_log(const struct config *c)
+{
+    struct log_field fields[ARRAY_SIZE(options)];
+    char text[ARRAY_SIZE(options)][NUMBER_BYTES];
+
+    for (size_t i = 0; i < ARRAY_SIZE(options); i++)
+        fields[i] = (struct log_field){options[i].name, value_of(c, &options[i], text[i]),
+                                       is_text(&options[i])};
+    log_fields(LOG_INFO, "configuration", fields, ARRAY_SIZE(options));
 }

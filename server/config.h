@@ -12,7 +12,7 @@
  * Thread  filled on the main thread, read-only after.
  * Errors  ERR_INVALID with words that name the option, its source and, for a name nobody knows,
  *         the nearest one; ERR_NOT_FOUND for a --config file that is not there. An unknown TARN_*
- *         variable is only logged: Kubernetes sets some of its own for a service called "tarn".
+ *         variable is no error: config_warn_unknown().
  * Units   sizes in bytes (K, M, G are powers of 1024), times in seconds but for names in _ms. */
 #ifndef TARN_SERVER_CONFIG_H
 #define TARN_SERVER_CONFIG_H
@@ -103,13 +103,21 @@ NODISCARD enum status config_load(struct config *c, int argc, char **argv, char 
                                   struct buf *why);
 void config_fini(struct config *c);
 
-/* Overwrites the secrets with zeros, once nobody reads them any more. */
+/* Overwrite the secrets, once nothing reads them any more; a secret that was given becomes "*". */
 void config_forget_secrets(struct config *c);
 
 /* --help: grouped, at most 100 columns. */
 void config_print_help(FILE *f);
 /* The effective values, `name=value` separated by spaces; secrets are masked. */
 void config_describe(const struct config *c, struct buf *out);
+/* Write the same to the log, one line. */
+void config_log(const struct config *c);
+/* Log each TARN_* variable that names no option: Kubernetes sets some of its own for a service
+ * called "tarn". TARN_URL is tarnctl's and is passed over in silence. */
+void config_warn_unknown(char **env);
+/* Whether the user wants JSON lines; also after config_load() failed, as far as that can be told
+ * from what it has read, the command line and the environment. */
+bool config_wants_json(const struct config *c, int argc, char **argv, char **env);
 
 /* The known option name nearest to `name`, or NULL when nothing is near. */
 const char *config_nearest(const char *name);

@@ -22,18 +22,18 @@
 #include "engine/engine.h"
 #include "engine/hub.h"
 #include "server/auth.h"
+#include "server/banner.h"
 #include "server/cache_dir.h"
 #include "server/config.h"
 #include "server/http.h"
 #include "server/http_flags.h"
-#include "server/kv_disk.h"
 #include "server/preamble.h"
 #include "server/server.h"
+#include "server/summary.h"
 
 #define DRAIN_POLL_NS 20000000L
 #define END_POLL_NS UINT64_C(5000000)
 #define SECOND_NS UINT64_C(1000000000)
-#define SUMMARY_NS (10 * SECOND_NS)
 #define END_WAIT_NS (5 * SECOND_NS)
 /* How often main looks whether the device works, and how long open requests have after it
  * failed. */
@@ -73,14 +73,13 @@ static void start_log(const struct config *c)
     log_init(level, strcmp(c->log_format, "json") == 0);
 }
 
-static void log_config(const struct config *c)
+/* What ends the program: text for people, or one more line of a JSON log. */
+static void report_failure(const char *why)
 {
-    struct buf text;
-
-    buf_init(&text, LOG_LINE_BYTES_MAX / 2);
-    config_describe(c, &text);
-    log_event(LOG_INFO, "configuration", "%s", buf_str(&text));
-    buf_fini(&text);
+    if (log_is_json())
+        log_event(LOG_ERROR, "tarn-server failed", "why=\"%s\"", why);
+    else
+        fprintf(stderr, "tarn-server: %s\n", why);
 }
 
 /* --- the engine --- */
@@ -173,112 +172,6 @@ static enum status open_engine(struct engine **out, const struct config *c, cons
     return s;
 }
 
-/* --- what the user sees --- */
-
-/* How a client gets here: what curl needs before the URL, and the URL. */
-static void write_address(const struct config *c, uint16_t port, char *curl, char *url, size_t n)
-{
-    const char *scheme = c->tls_cert[0] ? "https" : "http";
-    bool is_v6 = strchr(c->host, ':') != NULL;
-
-    curl[0] = '\0';
-    if (c->uds[0]) {
-        snprintf(curl, n, "--unix-socket %.200s ", c->uds);
-        snprintf(url, n, "%s://localhost", scheme);
-    } else {
-        snprintf(url, n, "%s://%s%.200s%s:%u", scheme, is_v6 ? "[" : "", c->host,
-                 is_v6 ? "]" : "", port);
-    }
-}
-
-static void print_banner(const struct server *srv, uint16_t port)
-{
-    const struct engine_info *info = srv->info;
-    uint64_t n_tokens = (uint64_t)info->n_kv_blocks * KV_BLOCK_TOKENS;
-    struct engine_stats stats;
-    char curl[320], url[320];
-
-    write_address(srv->config, port, curl, url, sizeof url);
-    printf("KV cache size: %" PRIu64 " tokens\n", n_tokens);
-    if (info->n_kv_host_blocks)
-        printf("Host KV cache size: %" PRIu64 " tokens (%.1f MB)\n",
-               (uint64_t)info->n_kv_host_blocks * KV_BLOCK_TOKENS,
-               (double)info->n_kv_host_blocks * (double)info->kv_block_bytes * 1e-6);
-    engine_stats(srv->engine, &stats);
-    kv_disk_print(stdout, srv->config->kv_disk_path, &stats.cache);
-    printf("Maximum concurrency for %u tokens per request: %.2fx\n", info->max_model_len,
-           info->max_model_len ? (double)n_tokens / info->max_model_len : 0);
-    printf("Loaded in %.2f s: %.1f M parameters, %.1f MB as %s, %s, %u threads\n",
-           (double)info->load_ns * 1e-9, (double)info->n_params * 1e-6,
-           (double)info->weight_bytes * 1e-6, info->weights_name, info->ops_name,
-           info->n_threads);
-    printf("Tarn " TARN_VERSION " serves %s at %s/v1\n\n", srv->model_names[0], url);
-    if (srv->config->uds[0])
-        printf("  on the Unix socket %s\n", srv->config->uds);
-    printf("  curl %s%s/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", "
-           "\"content\": \"Hello!\"}]}'\n\n", curl, url);
-    fflush(stdout);
-}
-
-/* What is reported next begins here. */
-struct summary {
-    struct engine_stats last;
-    uint64_t t_ns;
-};
-
-static double full_perc(const struct cache_tier_stats *c)
-{
-    return c->n_blocks ? 100.0 * (c->n_blocks - c->n_free) / c->n_blocks : 0;
-}
-
-/* Every SUMMARY_NS in which something ran: one line, in the words that vLLM's users look
- * for (numbers by name with --log-format json), and freed memory goes back to the system (glibc
- * keeps the holes that prompts and answers leave for ever otherwise). */
-static void summarize(const struct server *srv, struct summary *summary)
-{
-    const struct engine_stats *last = &summary->last;
-    double seconds = (double)(clock_now_ns() - summary->t_ns) * 1e-9;
-    struct engine_stats now;
-    const struct cache_stats *c = &now.cache;
-
-    engine_stats(srv->engine, &now);
-    summary->t_ns = clock_now_ns();
-    if (now.n_steps == last->n_steps)
-        return;
-    uint64_t n_query = c->n_query_tokens - last->cache.n_query_tokens;
-    uint64_t n_hit = c->n_hit_tokens - last->cache.n_hit_tokens;
-    double prompt = (double)(now.n_prompt_tokens - last->n_prompt_tokens) / seconds;
-    double generation = (double)(now.n_generation_tokens - last->n_generation_tokens) / seconds;
-    const struct cache_tier_stats *device = &c->tier[CACHE_DEVICE];
-    double usage = device->n_blocks ? 100.0 * device->n_in_use / device->n_blocks : 0;
-    double host_full = full_perc(&c->tier[CACHE_HOST]), disk_full = full_perc(&c->tier[CACHE_DISK]);
-    double hits = n_query ? 100.0 * (double)n_hit / (double)n_query : 0;
-    if (strcmp(srv->config->log_format, "json") == 0) {
-        log_event(LOG_INFO, "engine",
-                  "prompt_tokens_per_s=%.1f generation_tokens_per_s=%.1f running=%u waiting=%u "
-                  "kv_usage_perc=%.1f prefix_hit_perc=%.1f kv_host_full_perc=%.1f "
-                  "kv_disk_full_perc=%.1f",
-                  prompt, generation, now.n_running, now.n_waiting, usage, hits, host_full,
-                  disk_full);
-    } else {
-        char words[384];
-        int n = snprintf(words, sizeof words,
-                 "Engine 000: Avg prompt throughput: %.1f tokens/s, Avg generation throughput: "
-                 "%.1f tokens/s, Running: %u reqs, Waiting: %u reqs, KV cache usage: %.1f%%, "
-                 "Prefix cache hit rate: %.1f%%",
-                 prompt, generation, now.n_running, now.n_waiting, usage, hits);
-        if (c->tier[CACHE_HOST].n_blocks)
-            n += snprintf(words + n, sizeof words - (size_t)n, ", Host KV cache full: %.1f%%",
-                          host_full);
-        if (c->tier[CACHE_DISK].n_blocks)
-            snprintf(words + n, sizeof words - (size_t)n, ", Disk KV cache full: %.1f%%",
-                     disk_full);
-        log_event(LOG_INFO, words, "%s", "");
-    }
-    malloc_trim(0);
-    summary->last = now;
-}
-
 /* --- serving --- */
 
 static void reload(const struct server *srv)
@@ -297,7 +190,7 @@ static void reload(const struct server *srv)
 static void wait_for_end(const struct server *srv, const sigset_t *set)
 {
     const struct timespec period = {.tv_nsec = WATCH_NS};
-    struct summary summary = {.t_ns = clock_now_ns()}; /* from zero: some may have asked already */
+    struct summary summary = {.t_ns = clock_now_ns()}; /* requests may have come already */
 
     while (!engine_failed(srv->engine)) {
         int number = sigtimedwait(set, NULL, &period);
@@ -305,8 +198,9 @@ static void wait_for_end(const struct server *srv, const sigset_t *set)
             reload(srv);
         else if (number > 0)
             return;
-        else if (errno == EAGAIN && clock_now_ns() - summary.t_ns >= SUMMARY_NS)
-            summarize(srv, &summary);
+        else if (errno == EAGAIN)
+            summary_log(&summary, srv, clock_now_ns());
+        log_flush(false);
     }
 }
 
@@ -358,7 +252,9 @@ static enum status serve(struct server *srv, const sigset_t *set, struct buf *wh
 
     if (s != OK)
         return s;
-    print_banner(srv, http_port(http));
+    /* Only now: a start that fails says what is wrong, and nothing before that. */
+    config_log(c);
+    banner_print(srv, http_port(http));
     wait_for_end(srv, set);
     drain(srv, http, set);
     /* Also when it failed while draining: what it ended did not finish. */
@@ -368,6 +264,7 @@ static enum status serve(struct server *srv, const sigset_t *set, struct buf *wh
     srv->engine = NULL;
     http_destroy(http);
     log_event(LOG_INFO, "stopped", "%s", "");
+    log_flush(true);
     return s;
 }
 
@@ -421,13 +318,15 @@ int main(int argc, char **argv)
     } else if (s == OK) {
         block_signals(&set);
         start_log(&config);
-        log_config(&config);
+        config_warn_unknown(environ);
         s = hash_init();
         if (s == OK)
             s = run(&config, &set, &why);
+    } else { /* as the user wants to read the log, as far as that can be known */
+        log_init(LOG_INFO, config_wants_json(&config, argc, argv, environ));
     }
     if (s != OK)
-        fprintf(stderr, "tarn-server: %s\n", why.len ? buf_str(&why) : status_name(s));
+        report_failure(why.len ? buf_str(&why) : status_name(s));
     config_fini(&config);
     buf_fini(&why);
     return s == OK ? EXIT_SUCCESS : EXIT_FAILURE;

@@ -386,9 +386,52 @@ static void secrets_are_not_described(void **state)
     assert_non_null(strstr(buf_str(&text), "api-key=\"***\""));
     assert_null(strstr(buf_str(&text), "very-secret"));
     assert_non_null(strstr(buf_str(&text), "max-num-seqs=64"));
+    config_forget_secrets(&c);
+    assert_string_equal(c.api_key, "*");
+    assert_string_equal(c.admin_api_key, "");
+    assert_memory_equal(c.api_key + 1, "\0\0\0\0\0\0\0\0\0\0", 10);
+    buf_reset(&text);
+    config_describe(&c, &text); /* still tells that there is a key */
+    assert_non_null(strstr(buf_str(&text), " api-key=\"***\""));
+    assert_non_null(strstr(buf_str(&text), "admin-api-key=\"\""));
     config_fini(&c);
     buf_fini(&text);
     buf_fini(&why);
+}
+
+/* What config_wants_json() says of these arguments, after config_load() read them. */
+static bool wants_json(const char *line, char **env)
+{
+    static char text[256];
+    char *argv[N_ARGS_MAX] = {(char *)(uintptr_t) "tarn-server"};
+    struct config c;
+    struct buf why;
+    int argc = 1;
+
+    buf_init(&why, BUF_WHY_MAX);
+    snprintf(text, sizeof text, "%s", line);
+    for (char *p = strtok(text, " "); p && argc < N_ARGS_MAX; p = strtok(NULL, " "))
+        argv[argc++] = p;
+    (void)!config_load(&c, argc, argv, env, &why);
+    bool json = config_wants_json(&c, argc, argv, env);
+    config_fini(&c);
+    buf_fini(&why);
+    return json;
+}
+
+static void the_log_format_is_known_when_the_rest_is_wrong(void **state)
+{
+    char *json[] = {(char *)(uintptr_t) "TARN_LOG_FORMAT=json", NULL};
+
+    (void)state;
+    assert_true(wants_json("--model m --log-format json", no_env));
+    assert_true(wants_json("--oops --log-format=json", no_env));
+    assert_true(wants_json("--log-format text --log-format json --port x", no_env));
+    assert_true(wants_json("--oops", json));
+    assert_false(wants_json("--oops --log-format text", json));
+    assert_false(wants_json("--oops", no_env));
+    assert_false(wants_json("--log-format", no_env));
+    assert_false(wants_json("--log-formatter json", no_env));
 }
 
 static void help_fits_100_columns(void **state)
@@ -427,6 +470,7 @@ int main(void)
         cmocka_unit_test(an_unknown_name_gets_the_nearest_one),
         cmocka_unit_test(a_bad_value_names_its_option),
         cmocka_unit_test(secrets_are_not_described),
+        cmocka_unit_test(the_log_format_is_known_when_the_rest_is_wrong),
         cmocka_unit_test(help_fits_100_columns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
