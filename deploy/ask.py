@@ -33,6 +33,13 @@ class AskError(Exception):
     pass
 
 
+class Unreachable(AskError):
+    def __init__(self, url: str, error: Exception) -> None:
+        super().__init__(f"cannot reach {url}: {error}\n"
+                         "  Is a server running there? deploy/quickstart starts one; --url names "
+                         "another address.")
+
+
 @dataclass
 class Answer:
     text: str
@@ -73,25 +80,39 @@ def error_words(response: http.client.HTTPResponse) -> str:
         return f"{response.status}: {body[:500]}"
 
 
+def connect(url: str) -> tuple[http.client.HTTPConnection, str]:
+    """An open connection to the server of `url`, and the path that stands before /v1."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        is_known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        is_known = False
+    if not is_known:
+        raise AskError(f"--url {url}: expected http://HOST:PORT or https://HOST:PORT")
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    try:
+        connection = kind(parts.netloc, timeout=300)
+        connection.connect()
+    except (OSError, http.client.HTTPException) as error:
+        raise Unreachable(url, error) from None
+    return connection, parts.path.rstrip("/").removesuffix("/v1")
+
+
 def ask(url: str, question: str, documents: list[dict], max_tokens: int,
         api_key: str = "", show: bool = True) -> Answer:
     body: dict = {"messages": [{"role": "user", "content": question}], "max_tokens": max_tokens,
                   "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
     if documents:
         body["documents"] = documents
-    parts = urllib.parse.urlsplit(url)
     headers = {"Content-Type": "application/json"}
     if api_key:
         headers["Authorization"] = f"Bearer {api_key}"
-    connection_class = (http.client.HTTPSConnection if parts.scheme == "https"
-                        else http.client.HTTPConnection)
-    connection = connection_class(parts.netloc, timeout=300)
+    connection, path = connect(url)
     start = time.perf_counter()
-    connection.request("POST", parts.path.rstrip("/") + "/v1/chat/completions",
-                       json.dumps(body), headers)
+    connection.request("POST", path + "/v1/chat/completions", json.dumps(body), headers)
     response = connection.getresponse()
     if response.status != 200:
-        raise AskError(error_words(response))
+        raise AskError(f"{url} answered {error_words(response)}")
     text, first, last, usage = "", 0.0, 0.0, {}
     for event in sse_events(response):
         usage = event.get("usage") or usage
@@ -138,7 +159,7 @@ def parse_document(text: str) -> dict:
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("question", nargs="?")
-    p.add_argument("--url", default="http://127.0.0.1:8000", help="without /v1")
+    p.add_argument("--url", default="http://127.0.0.1:8000")
     p.add_argument("--document", action="append", default=[], type=parse_document,
                    metavar="TITLE: TEXT")
     p.add_argument("--max-tokens", type=int, default=128)
@@ -152,8 +173,11 @@ def main() -> None:
             demo(args.url, args.api_key)
         else:
             show_answer(args.url, args.question, args.document, args.max_tokens, args.api_key)
-    except (AskError, OSError, http.client.HTTPException) as error:
+    except AskError as error:
         raise SystemExit(f"\nask.py: {error}")
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise SystemExit(f"\nask.py: {args.url} did not answer to the end: "
+                         f"{error or type(error).__name__}\n  The log of the server says more.")
 
 
 if __name__ == "__main__":

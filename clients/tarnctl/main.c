@@ -23,7 +23,7 @@ static const char usage[] =
     "  chat TEXT           an answer to TEXT, printed as it comes\n"
     "  complete TEXT       a continuation of TEXT, printed as it comes\n"
     "  tokenize TEXT       token ids of TEXT\n"
-    "  metrics             Prometheus text\n"
+    "  metrics             Prometheus text (all of it: admin key)\n"
     "  cache               what the KV cache holds, by tier and span (admin key)\n"
     "  cache reset         forget all of it that nobody uses\n"
     "  cache erase KEY     forget a span and all behind it, on disk as well; KEY as `cache` shows\n"
@@ -49,6 +49,7 @@ static const char usage[] =
     "  --spans N           spans that `cache` lists, at most 256; default 20\n"
     "  --json              `cache ...`: what the server said, or was found, for programs\n"
     "  -h, --help          this text\n"
+    "  -V, --version       the version\n"
     "\n"
     "Exit code: 0, 1 when the server or the network failed, 2 for a wrong command line. Of\n"
     "cache verify: 0 fine, 1 something is damaged, 2 something cannot be read.\n";
@@ -161,13 +162,23 @@ static bool set_switch(struct options *o, const char *flag)
     return true;
 }
 
+/* What could not be printed was not done. */
+static int end_output(int code)
+{
+    return fflush(stdout) != 0 && code == 0 ? 1 : code;
+}
+
 static void parse_arguments(struct options *o, int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
         const char *a = argv[i];
         if (strcmp(a, "-h") == 0 || strcmp(a, "--help") == 0) {
             fputs(usage, stdout);
-            exit(0);
+            exit(end_output(0));
+        }
+        if (strcmp(a, "-V") == 0 || strcmp(a, "--version") == 0) {
+            puts("tarnctl " TARN_VERSION);
+            exit(end_output(0));
         }
         if (a[0] != '-' || a[1] == '\0') {
             if (o->n_words == N_WORDS_MAX)
@@ -463,12 +474,6 @@ static int run(const struct options *o, const struct tarn_client *client)
                         text);
     free(input);
     return code;
-}
-
-/* What could not be printed was not done. */
-static int end_output(int code)
-{
-    return fflush(stdout) != 0 && code == 0 ? 1 : code;
 }
 
 int main(int argc, char **argv)

@@ -9,6 +9,7 @@ the server saw. 10,000 connections at once: no callback lost, memory bounded per
 import argparse
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -236,6 +237,9 @@ def tarnctl_does_its_commands(server):
     def ctl(*args, **options):
         return run_tarnctl("--url", server.url, *args, **options)
 
+    version = ctl("--version").stdout
+    assert re.fullmatch(r"tarnctl \d+\.\d+\.\d+\n", version), version
+    assert ctl("chat", "-V").stdout == version  # like --help, whatever else stands there
     assert "ready" in ctl("health").stdout
     assert ctl("models").stdout == "scripted\nother\n"
     assert "scripted_requests_total" in ctl("metrics").stdout
