@@ -13,6 +13,7 @@ const double hist_bounds_tokens[20] = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000,
                                        2000000};
 const double hist_bounds_step_tokens[15] = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096,
                                             8192, 16384, 32768, 65536};
+const double hist_bounds_n[5] = {1, 2, 5, 10, 20};
 const double hist_bounds_step_s[17] = {.0005, .001, .002, .005, .01, .015, .02, .03, .05, .075, .1,
                                        .15, .2, .5, 1, 2, 10};
 const double hist_bounds_gap_s[14] = {5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, .001, .002, .005,

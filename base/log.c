@@ -210,12 +210,12 @@ void log_fields(enum log_level level, const char *event, const struct log_field 
 {
     struct log_line l;
 
-    if (!may_write(level, event))
+    if (!log_enabled(level))
         return;
     begin_line(&l, level, event);
     for (unsigned i = 0; i < n; i++)
         log_line_add(&l, fields[i].key, strlen(fields[i].key), fields[i].value,
-                     strlen(fields[i].value), fields[i].is_text ? LOG_TEXT : LOG_NUMBER);
+                     strnlen(fields[i].value, LOG_VALUE_BYTES_MAX), fields[i].kind);
     pthread_mutex_lock(&lock);
     write_line(STDERR_FILENO, &l);
     pthread_mutex_unlock(&lock);

@@ -46,12 +46,18 @@ void log_event_each(enum log_level level, const char *event, const char *fields,
 void log_announce(const char *event, const char *fields, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Name and value, and whether the value is a string; for a line whose fields are not known when
- * the program is compiled. */
+enum log_value {
+    LOG_TEXT,   /* always between quotes */
+    LOG_WORD,   /* a string; in text form it has quotes only where it needs them */
+    LOG_NUMBER, /* a number, true or false: no quotes */
+};
+
+/* One field of a line whose fields are not the same each time. */
 struct log_field {
     const char *key, *value;
-    bool is_text;
+    enum log_value kind;
 };
+/* As log_event_each(). */
 void log_fields(enum log_level level, const char *event, const struct log_field *fields,
                 unsigned n);
 

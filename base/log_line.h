@@ -19,12 +19,6 @@
 
 #include "base/log.h"
 
-enum log_value {
-    LOG_TEXT,   /* always between quotes */
-    LOG_WORD,   /* a string; in text form it has quotes only where it needs them */
-    LOG_NUMBER, /* a number, true or false: no quotes */
-};
-
 struct log_line {
     bool json;
     bool cut;

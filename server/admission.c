@@ -54,6 +54,7 @@ static void refuse_later(struct http_exchange *x, const char *what, uint64_t n, 
              ", wanted %" PRIu64 ". Please try again in %" PRIu64 "s.", what, limit, n, wait_s);
     buf_init(&body, 4096);
     enum status s = error_write(&body, ERR_BUSY, "rate_limit_exceeded", words);
+    http_set_error(x, "rate_limit_exceeded");
     add_number(x, "Retry-After", wait_s);
     http_reply(x, 429, "application/json", s == OK ? &body : NULL);
     buf_fini(&body);

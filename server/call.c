@@ -14,6 +14,7 @@
 #include "server/error.h"
 #include "server/logprobs.h"
 #include "server/server.h"
+#include "server/tally.h"
 
 #define KEEP_ALIVE_NS UINT64_C(1000000000)
 /* One turn of a stream: enough to catch up, little enough to stay within HTTP_OUT_BYTES_MAX. */
@@ -87,6 +88,21 @@ static void charge(const struct call *call)
     atomic_fetch_add(&t->n_generation_tokens, n_out);
 }
 
+/* Count what was asked for and made of it, prompt by prompt, as vLLM does. */
+static void tally(const struct call *call)
+{
+    uint32_t n_each = call->n_choices / call->n_prompts, n_tokens_max = 0;
+
+    for (uint32_t i = 0; i < call->n_choices; i++) {
+        uint32_t n_out = request_n_out(call->choices[i].request);
+        n_tokens_max = n_out > n_tokens_max ? n_out : n_tokens_max;
+        if ((i + 1) % n_each != 0)
+            continue;
+        tally_prompt(call->srv->tally, call->params.n, n_tokens_max);
+        n_tokens_max = 0;
+    }
+}
+
 static uint64_t us_between(uint64_t from_ns, uint64_t to_ns)
 {
     return from_ns && to_ns > from_ns ? (to_ns - from_ns) / 1000 : 0;
@@ -98,19 +114,19 @@ static void log_choice(const struct call *call, const struct choice *c, int stat
     uint64_t submit = atomic_load(&r->t_submit), first_step = atomic_load(&r->t_first_step);
     uint64_t first_token = atomic_load(&r->t_first_token), finish = atomic_load(&r->t_finish);
 
-    log_event(LOG_INFO, "request",
-              "id=%s key=%s tenant=%s api=%s status=%d choice=%u stream=%s queue_us=%" PRIu64
-              " prefill_us=%" PRIu64 " ttft_us=%" PRIu64 " e2e_us=%" PRIu64
-              " n_prompt=%u n_hit=%u n_hit_host=%u n_hit_disk=%u n_out=%u finish=%s",
-              call->http_id, call->account->name, call->account->tenant_name,
-              call->kind == PARAMS_CHAT ? "chat" : "completions", status, c->index,
-              call->params.stream ? "true" : "false", us_between(submit, first_step),
-              us_between(first_step, first_token), us_between(submit, first_token),
-              us_between(submit, finish), r->prompt.n_ids, atomic_load(&r->n_cached),
-              atomic_load(&r->n_cached_in[CACHE_HOST]), atomic_load(&r->n_cached_in[CACHE_DISK]),
-              request_n_out(r),
-              /* What the client saw: an answer it did not take to its end was cancelled. */
-              c->finish == FINISH_NONE ? "abort" : finish_reason_name(c->finish));
+    log_event_each(LOG_INFO, "request",
+                   "id=%s key=%s tenant=%s api=%s status=%d choice=%u stream=%s queue_us=%" PRIu64
+                   " prefill_us=%" PRIu64 " ttft_us=%" PRIu64 " e2e_us=%" PRIu64
+                   " n_prompt=%u n_hit=%u n_hit_host=%u n_hit_disk=%u n_out=%u finish=%s",
+                   call->http_id, call->account->name, call->account->tenant_name,
+                   call->kind == PARAMS_CHAT ? "chat" : "completions", status, c->index,
+                   call->params.stream ? "true" : "false", us_between(submit, first_step),
+                   us_between(first_step, first_token), us_between(submit, first_token),
+                   us_between(submit, finish), r->prompt.n_ids, atomic_load(&r->n_cached),
+                   atomic_load(&r->n_cached_in[CACHE_HOST]),
+                   atomic_load(&r->n_cached_in[CACHE_DISK]), request_n_out(r),
+                   /* What the client saw: an answer it did not take to its end was cancelled. */
+                   c->finish == FINISH_NONE ? "abort" : finish_reason_name(c->finish));
 }
 
 static void on_close(void *ctx, int status)
@@ -119,6 +135,7 @@ static void on_close(void *ctx, int status)
 
     cancel_all(call); /* what is finished does not mind */
     charge(call);
+    tally(call);
     if (log_enabled(LOG_INFO))
         for (uint32_t i = 0; i < call->n_choices; i++)
             log_choice(call, &call->choices[i], status);

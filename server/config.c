@@ -693,9 +693,9 @@ static const char *value_of(const struct config *c, const struct option *o, char
     return o->secret && value[0] ? "***" : value;
 }
 
-static bool is_text(const struct option *o)
+static enum log_value log_value_of(const struct option *o)
 {
-    return o->kind == KIND_TEXT || o->kind == KIND_CHOICE;
+    return o->kind == KIND_TEXT || o->kind == KIND_CHOICE ? LOG_TEXT : LOG_NUMBER;
 }
 
 void config_describe(const struct config *c, struct buf *out)
@@ -704,7 +704,7 @@ void config_describe(const struct config *c, struct buf *out)
     enum status s = OK;
 
     for (size_t i = 0; s == OK && i < ARRAY_SIZE(options); i++) {
-        const char *quote = is_text(&options[i]) ? "\"" : "";
+        const char *quote = log_value_of(&options[i]) == LOG_TEXT ? "\"" : "";
         s = buf_printf(out, "%s%s=%s%s%s", i ? " " : "", options[i].name, quote,
                        value_of(c, &options[i], text), quote);
     }
@@ -717,6 +717,6 @@ void config_log(const struct config *c)
 
     for (size_t i = 0; i < ARRAY_SIZE(options); i++)
         fields[i] = (struct log_field){options[i].name, value_of(c, &options[i], text[i]),
-                                       is_text(&options[i])};
+                                       log_value_of(&options[i])};
     log_fields(LOG_INFO, "configuration", fields, ARRAY_SIZE(options));
 }

@@ -58,6 +58,7 @@ void error_reply_as(struct http_exchange *x, int http, enum status s, const char
 
     buf_init(&body, ERROR_BYTES_MAX);
     enum status st = error_write(&body, s, code, words && words[0] ? words : status_name(s));
+    http_set_error(x, code ? code : code_of(s));
     if (!http_replied(x)) {
         if (http == 429)
             http_add_header(x, "Retry-After", "1");

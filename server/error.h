@@ -17,7 +17,8 @@ struct http_exchange;
 /* The object alone, for a stream. code NULL: the usual one of the status. */
 NODISCARD enum status error_write(struct buf *out, enum status s, const char *code,
                                   const char *words);
-/* Status code by s, Retry-After on 429 and 503. */
+/* Status code by s, Retry-After on 429 and 503. code, static text, also goes into the log's line of
+ * the request; words do not, as they may quote it. */
 void error_reply(struct http_exchange *x, enum status s, const char *code, const char *words);
 /* The same with another HTTP status code. */
 void error_reply_as(struct http_exchange *x, int http, enum status s, const char *code,

@@ -68,6 +68,11 @@ struct http_exchange {
     enum status body_status; /* ERR_TOO_LARGE, ERR_UNAVAILABLE: dropped, to be refused */
     bool will_wait;
     bool handled;
+    /* for done() */
+    uint64_t t_begin_ns;
+    uint64_t n_sent; /* bytes of the answer's body */
+    char key[HTTP_NAME_BYTES], tenant[HTTP_NAME_BYTES];
+    const char *error; /* NULL: none */
     /* the answer */
     bool replied;
     bool queued;
@@ -150,6 +155,18 @@ void http_add_header(struct http_exchange *x, const char *name, const char *valu
     snprintf(e->value, sizeof e->value, "%s", value);
 }
 
+void http_set_caller(struct http_exchange *x, const char *key, const char *tenant)
+{
+    snprintf(x->key, sizeof x->key, "%s", key);
+    snprintf(x->tenant, sizeof x->tenant, "%s", tenant);
+}
+
+void http_set_error(struct http_exchange *x, const char *code)
+{
+    if (!x->error)
+        x->error = code;
+}
+
 void http_will_wait(struct http_exchange *x)
 {
     x->will_wait = true;
@@ -220,6 +237,7 @@ static ssize_t on_read_reply(void *arg, uint64_t pos, char *bytes, size_t n_max)
     size_t n = x->reply.len - (size_t)pos < n_max ? x->reply.len - (size_t)pos : n_max;
 
     memcpy(bytes, x->reply.data + pos, n);
+    x->n_sent += n;
     slot_sending(x->slot);
     return (ssize_t)n;
 }
@@ -228,6 +246,8 @@ static enum MHD_Result queue_reply(struct http_exchange *x)
 {
     struct MHD_Response *response;
 
+    if (x->reply.len <= STREAM_BLOCK_BYTES && strcmp(x->method, MHD_HTTP_METHOD_HEAD) != 0)
+        x->n_sent = x->reply.len;
     if (x->reply.len > STREAM_BLOCK_BYTES) {
         response = MHD_create_response_from_callback(x->reply.len, STREAM_BLOCK_BYTES,
                                                      on_read_reply, x, NULL);
@@ -255,6 +275,7 @@ static ssize_t on_read(void *arg, uint64_t pos, char *bytes, size_t n_max)
                 n = n_max;
             memcpy(bytes, x->out.data + x->n_out_sent, n);
             x->n_out_sent += n;
+            x->n_sent += n;
             slot_sending(x->slot);
             return (ssize_t)n;
         }
@@ -423,6 +444,7 @@ static struct http_exchange *exchange_create(struct http_server *h, struct MHD_C
     x->slot = info ? info->socket_context : NULL;
     x->server = h;
     x->connection = c;
+    x->t_begin_ns = clock_now_ns();
     x->method = method; /* lives as long as MHD's view of the request */
     x->path = strdup(path);
     buf_init(&x->body, h->config.body_bytes_max);
@@ -513,6 +535,19 @@ static enum MHD_Result on_access(void *arg, struct MHD_Connection *connection, c
     return x->handled ? advance(x) : handle(x);
 }
 
+static void report_done(const struct http_exchange *x, bool whole)
+{
+    const struct http_config *c = &x->server->config;
+    const struct http_done done = {.id = x->id, .method = x->method, .path = x->path,
+                                   .status = x->queued ? x->status : 0, .whole = whole,
+                                   .n_in = x->n_body, .n_out = x->n_sent,
+                                   .duration_ns = clock_now_ns() - x->t_begin_ns,
+                                   .key = x->key, .tenant = x->tenant, .error = x->error};
+
+    if (c->done)
+        c->done(c->arg, &done);
+}
+
 static void on_completed(void *arg, struct MHD_Connection *connection, void **memory,
                          enum MHD_RequestTerminationCode why)
 {
@@ -520,13 +555,13 @@ static void on_completed(void *arg, struct MHD_Connection *connection, void **me
 
     (void)arg;
     (void)connection;
-    (void)why;
     if (!x)
         return;
     *memory = NULL;
     slot_finish(x->slot); /* then the handler may free what gone() would touch */
     if (x->async)
         x->async->close(x->ctx, x->queued ? x->status : 0);
+    report_done(x, why == MHD_REQUEST_TERMINATED_COMPLETED_OK);
     exchange_free(x);
 }
 

@@ -31,6 +31,7 @@ struct http_server;
 struct http_exchange; /* one request and its answer */
 
 #define HTTP_ID_BYTES 64 /* NUL included */
+#define HTTP_NAME_BYTES 72
 /* What one call of fill() may append. */
 #define HTTP_OUT_BYTES_MAX (8u << 20)
 
@@ -51,6 +52,17 @@ struct http_async {
     void (*gone)(void *ctx);
     /* The exchange is over, `status` was sent (0: nothing); ctx is the handler's to free. */
     void (*close)(void *ctx, int status);
+};
+
+/* How an exchange ended. Texts are valid during the call only. */
+struct http_done {
+    const char *id, *method, *path;
+    int status;           /* 0: the client got no answer */
+    bool whole;           /* the client's side took all of the answer */
+    uint64_t n_in, n_out; /* bytes of the request's and the answer's body */
+    uint64_t duration_ns; /* since the header was read */
+    const char *key, *tenant; /* http_set_caller(), else "" */
+    const char *error;        /* http_set_error(), else NULL */
 };
 
 struct http_config {
@@ -76,6 +88,8 @@ struct http_config {
     void (*early)(void *arg, struct http_exchange *x);
     /* The body is there: must http_reply() or http_defer(). */
     void (*handle)(void *arg, struct http_exchange *x);
+    /* An exchange is over, on its HTTP thread; must not block. May be NULL. */
+    void (*done)(void *arg, const struct http_done *d);
     void *arg;
 };
 
@@ -110,6 +124,10 @@ void http_reply(struct http_exchange *x, int status, const char *content_type, s
 /* An extra header of the answer, at most 16; name: static text. */
 void http_add_header(struct http_exchange *x, const char *name, const char *value);
 bool http_replied(const struct http_exchange *x);
+/* What done() is told: the key's and the tenant's names, cut to HTTP_NAME_BYTES; the error code,
+ * static text, of which the first one counts. */
+void http_set_caller(struct http_exchange *x, const char *key, const char *tenant);
+void http_set_error(struct http_exchange *x, const char *code);
 
 /* From early() only: handle() will wait for something, so run it on a work thread. */
 void http_will_wait(struct http_exchange *x);

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "server/access.h"
 #include "server/config.h"
 #include "server/http.h"
 #include "server/route.h"
@@ -30,5 +31,5 @@ void http_flags_apply(struct http_config *out, const struct config *c, struct se
         .body_timeout_s = (uint32_t)c->body_timeout_s,
         .write_timeout_s = (uint32_t)c->write_timeout_s,
         .idle_timeout_s = (uint32_t)c->idle_timeout_s,
-        .early = route_early, .handle = route_handle, .arg = srv};
+        .early = route_early, .handle = route_handle, .done = access_done, .arg = srv};
 }

@@ -67,6 +67,45 @@ static const struct route *find(const char *path, const char *method)
     return first;
 }
 
+/* --- routes as numbers --- */
+
+uint32_t route_n(void)
+{
+    return ARRAY_SIZE(routes) + 1;
+}
+
+uint32_t route_of(const char *path)
+{
+    uint32_t i = 0;
+
+    while (i < ARRAY_SIZE(routes) && !path_fits(&routes[i], path))
+        i++;
+    return i;
+}
+
+bool route_name(uint32_t route, char out[ROUTE_NAME_BYTES])
+{
+    ASSERT(route < route_n());
+    if (route == ARRAY_SIZE(routes)) {
+        snprintf(out, ROUTE_NAME_BYTES, ROUTE_NAME_OTHER);
+        return true;
+    }
+    const struct route *r = &routes[route];
+    snprintf(out, ROUTE_NAME_BYTES, "%s%s", r->path, r->is_prefix ? "{id}" : "");
+    for (uint32_t i = 0; i < route; i++)
+        if (strcmp(routes[i].path, r->path) == 0)
+            return false;
+    return true;
+}
+
+bool route_is_probe(uint32_t route)
+{
+    return route < ARRAY_SIZE(routes) &&
+           (routes[route].open || routes[route].handle == api_metrics);
+}
+
+/* --- what fits a request --- */
+
 /* "GET, HEAD, DELETE, OPTIONS", or without `all` what has a route of its own: "GET or DELETE". */
 static void list_methods(const char *path, bool all, char *out, size_t n_out)
 {
@@ -92,7 +131,7 @@ static bool is_local(const struct config *c)
 }
 
 /* Without any key the machine's own users may do everything, others nothing an admin does. */
-static enum status check_admin(const struct server *srv, const struct account *a, struct buf *why)
+enum status route_check_admin(const struct server *srv, const struct account *a, struct buf *why)
 {
     if (a->admin || (!auth_needs_key(srv->auth) && is_local(srv->config)))
         return OK;
@@ -115,8 +154,10 @@ static struct account *check_key(struct server *srv, struct http_exchange *x,
     buf_init(&why, BUF_WHY_MAX);
     enum status s = auth_find(srv->auth, http_header(x, "Authorization"),
                               http_header(x, "x-api-key"), &a, &why);
+    if (s == OK)
+        http_set_caller(x, a->name, a->tenant_name);
     if (s == OK && r && r->admin)
-        s = check_admin(srv, a, &why);
+        s = route_check_admin(srv, a, &why);
     if (s != OK) {
         error_reply(x, s, NULL, buf_str(&why));
         account_unref(a);

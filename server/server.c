@@ -7,6 +7,8 @@
 #include "base/clock.h"
 #include "server/auth.h"
 #include "server/documents.h"
+#include "server/route.h"
+#include "server/tally.h"
 
 #define N_MODEL_NAMES_MAX 64
 
@@ -50,6 +52,8 @@ enum status server_init(struct server *srv, const struct config *config, struct 
     srv->documents_lead = documents_lead(srv->template);
     if (s == OK)
         s = auth_create(&srv->auth, config, NULL);
+    if (s == OK)
+        s = tally_create(&srv->tally, route_n());
     if (s != OK)
         server_fini(srv);
     return s;
@@ -62,6 +66,8 @@ void server_fini(struct server *srv)
     free(srv->model_names);
     auth_destroy(srv->auth);
     srv->auth = NULL;
+    tally_destroy(srv->tally);
+    srv->tally = NULL;
     span_marks_destroy(srv->span_marks);
     srv->span_marks = NULL;
     srv->model_names = NULL;

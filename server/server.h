@@ -18,6 +18,7 @@
 struct auth;
 struct http_server;
 struct preambles;
+struct tally;
 
 struct server {
     const struct config *config;
@@ -31,6 +32,7 @@ struct server {
     uint32_t n_model_names;
     struct preambles *preambles;          /* the operator's; NULL: none. Borrowed: set by main */
     struct auth *auth;
+    struct tally *tally;                  /* what the HTTP side counts */
     int64_t created_s;
     char system_fingerprint[32];
     atomic_bool draining;

@@ -229,7 +229,7 @@ def health_and_metrics_answer() -> None:
     typed = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
     for line in text.splitlines():
         if not line.startswith("#"):
-            name = line.split("{")[0]
+            name = line.split("{")[0].split()[0]
             family = [name] + [name.removesuffix(s) for s in ("_bucket", "_sum", "_count")]
             assert typed & set(family), line
 

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable
 
+from exposition import check_exposition
 from http_helpers import REPO, Server, make_model, run_tests, tarn_server
 import tarn_test
 
@@ -179,7 +180,7 @@ def a_bad_key_file_stops_the_start_with_all_its_mistakes() -> None:
 def sighup_reads_the_key_file_again() -> None:
     path = key_file([{"name": "a", "key": "sk-aaaaaaaa"}], mode=0o644)
     digest = hashlib.blake2b(b"sk-bbbbbbbb", digest_size=32).hexdigest()
-    with serve("--api-key-file", path) as s:
+    with serve("--api-key-file", path, "--admin-api-key", "boss-key") as s:
         def passes(key: str) -> bool:
             return s.request("GET", "/v1/models", None, bearer(key))[0] == 200
         assert "others may read or change it" in s.log_text()
@@ -203,7 +204,7 @@ def sighup_reads_the_key_file_again() -> None:
         s.process.send_signal(signal.SIGHUP)
         wait_log(s, "keys loaded", times=2)
         assert passes("sk-bbbbbbbb") and not passes("sk-aaaaaaaa")
-        status, _, text = s.request("GET", "/metrics", None, bearer("sk-bbbbbbbb"))
+        status, _, text = s.request("GET", "/metrics", None, bearer("boss-key"))
         assert status == 200
         assert re.search(r'tarn:key_reloads_total\{[^}]*result="failed"\} 4\n', text), text
     with serve() as s: # without a file there is nothing to do, and nobody dies
@@ -275,7 +276,7 @@ def limits_are_kept_per_key() -> None:
     path = key_file([{"name": "r", "key": "sk-rrrrrrrr", "requests_per_minute": 3},
                      {"name": "t", "key": "sk-tttttttt", "tokens_per_minute": 100},
                      {"name": "free", "key": "sk-ffffffff"}])
-    with serve("--api-key-file", path) as s:
+    with serve("--api-key-file", path, "--admin-api-key", "boss-key") as s:
         def post(key: str, n_prompt: int, n_out: int = 1, where: str = TEXT,
                  **more: Any) -> tuple[int, dict[str, str], Any]:
             return s.request("POST", where, {"prompt": [9] * n_prompt, "max_tokens": n_out,
@@ -312,8 +313,8 @@ def limits_are_kept_per_key() -> None:
             assert status == 200 and not any("ratelimit" in h for h in headers), headers
         _, _, text = s.request("GET", "/metrics", None, bearer("sk-rrrrrrrr"))
         assert re.search(r'tarn:tenant_rate_limited_total\{[^}]*tenant="r"\} 3\n', text), text
-        assert metrics_of(s, "sk-ffffffff")['vllm:prompt_tokens_total'] == 15 + 40 + 300
-        assert metrics_of(s, "sk-ffffffff")['tarn:kv_blocks{state="in_use"}'] == 0
+        assert metrics_of(s, "boss-key")['vllm:prompt_tokens_total'] == 15 + 40 + 300
+        assert metrics_of(s, "boss-key")['tarn:kv_blocks{state="in_use"}'] == 0
 
 
 # --- logs ---
@@ -335,7 +336,7 @@ def logs_hold_no_prompts_and_no_keys() -> None:
                 server.request("POST", TEXT, {"prompt": marker, "max_tokens": 2, "stop": marker},
                                head)
                 server.request("POST", "/tokenize", {"prompt": marker}, head)
-                server.request("GET", f"/{marker}", None, head)
+                server.request("GET", f"/v1/models?{marker}", None, head)
                 server.request("GET", "/cache", None, head)
 
     options = ("--api-key", "MARKERKEY-flag", "--admin-api-key", "MARKERKEY-admin",
@@ -379,68 +380,6 @@ def the_summary_line_is_vllms() -> None:
 
 # --- metrics ---
 
-NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
-LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*"'
-SAMPLE = re.compile(rf"({NAME})(?:\{{((?:{LABEL})(?:,{LABEL})*)?\}})? "
-                    r"([+-]?(?:\d+(?:\.\d+)?(?:e[+-]?\d+)?|Inf)|NaN)$")
-
-
-def check_family(name: str, kind: str, samples: list[tuple[str, str, float]]) -> None:
-    """The rules of the text format for one metric."""
-    suffixes = {"histogram": {"_bucket", "_sum", "_count"}, "counter": {""}, "gauge": {""}}[kind]
-    assert samples, f"{name} has no sample"
-    assert len({(n, labels) for n, labels, _ in samples}) == len(samples), f"{name}: twice the same"
-    assert (kind == "counter") <= name.endswith("_total"), f"{name}: a counter without _total"
-    for full, _, value in samples:
-        assert full.removeprefix(name) in suffixes, f"{full} in the family {name}"
-        assert kind == "gauge" or value >= 0, (full, value)
-    if kind != "histogram":
-        return
-    series: dict[str, list[tuple[float, float]]] = {}
-    for full, labels, value in samples:
-        if full.endswith("_bucket"):
-            pairs = re.findall(LABEL, labels)
-            (le,) = [p[4:-1] for p in pairs if p.startswith("le=")]
-            rest = ",".join(p for p in pairs if not p.startswith("le="))
-            series.setdefault(rest, []).append((float(le.replace("+Inf", "inf")), value))
-    counts = {labels: v for full, labels, v in samples if full == name + "_count"}
-    sums = {labels for full, labels, _ in samples if full == name + "_sum"}
-    assert set(series) == set(counts) == sums, name
-    for labels, buckets in series.items():
-        assert buckets == sorted(buckets), f"{name}: bounds or counts fall"
-        assert [v for _, v in buckets] == sorted(v for _, v in buckets), name
-        assert buckets[-1][0] == float("inf") and buckets[-1][1] == counts[labels], name
-
-
-def check_exposition(text: str) -> dict[str, str]:
-    """Strict version 0.0.4: HELP and TYPE once each before all samples of a family, in one group,
-    labels and values well-formed, histograms cumulative. Returns name -> type."""
-    assert text.endswith("\n") and "\r" not in text
-    kinds: dict[str, str] = {}
-    helps: set[str] = set()
-    family, samples = "", []
-    for line in text[:-1].split("\n"):
-        head = re.fullmatch(rf"# (HELP|TYPE) ({NAME}) (\S.*)", line)
-        if not head:
-            found = SAMPLE.match(line)
-            assert found, f"malformed: {line!r}"
-            assert family and found[1].startswith(family), f"{line!r} stands in {family}"
-            samples.append((found[1], found[2] or "", float(found[3])))
-        elif head[1] == "HELP":
-            if family:
-                check_family(family, kinds[family], samples)
-            assert head[2] not in helps, f"{head[2]}: two HELP"
-            helps.add(head[2])
-            family, samples = head[2], []
-        else:
-            assert head[2] == family and not samples and family not in kinds, line
-            assert head[3] in ("counter", "gauge", "histogram"), line
-            kinds[family] = head[3]
-    check_family(family, kinds[family], samples)
-    assert helps == set(kinds)
-    return kinds
-
-
 VLLM = {  # peers.md 1.9: name -> buckets, or None for a gauge or counter
     "vllm:num_requests_running": None, "vllm:num_requests_waiting": None,
     "vllm:kv_cache_usage_perc": None, "vllm:cache_config_info": None,
@@ -463,6 +402,8 @@ VLLM = {  # peers.md 1.9: name -> buckets, or None for a gauge or counter
     "vllm:request_prompt_tokens": "1 2 5 10 20 50 100", "vllm:request_generation_tokens": "1 2 5",
     "vllm:request_params_max_tokens": "1 2 5 10 20 50 100",
     "vllm:request_prefill_kv_computed_tokens": "1 2 5 10 20",
+    "vllm:request_max_num_generation_tokens": "1 2 5 10 20 50 100",
+    "vllm:request_params_n": "1 2 5 10 20",
     "vllm:iteration_tokens_total": "1 8 16 32 64 128 256 512 1024 2048 4096 8192 16384",
 }
 
@@ -509,7 +450,7 @@ def metrics_are_well_formed_and_vllms() -> None:
                              text), (name, tenant)
         assert re.search(r'tarn:key_weight\{[^}]*key="a",tenant="red"\} 2.5\n', text)
         assert re.search(r'tarn:key_kv_bytes\{[^}]*key="a",tenant="red"\} 1073741824\n', text)
-        # Others see themselves and the whole, not each other.
+        # Others see themselves, neither the whole nor each other.
         _, _, text = s.request("GET", "/metrics", None, bearer("sk-bbbbbbbb"))
         check_exposition(text)
         assert 'tenant="b"' in text and 'tenant="red"' not in text and 'key="a"' not in text

@@ -103,11 +103,11 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
         model = make_model(scratch)
         with tarn_server(model, "--served-model-name", "tiny",
-                         env={"TARN_API_KEY": "sesame"}) as SERVER:
-            # /metrics needs the key too.
+                         env={"TARN_API_KEY": "sesame", "TARN_ADMIN_API_KEY": "boss"}) as SERVER:
+            # /metrics needs the admin's key.
             plain = SERVER.request
             SERVER.request = lambda m, p, b=None, h=None: plain(  # type: ignore[method-assign]
-                m, p, b, {"x-api-key": "sesame", **(h or {})})
+                m, p, b, {"x-api-key": "boss", **(h or {})})
             CLIENT = openai.OpenAI(base_url=SERVER.url + "/v1", api_key="sesame", max_retries=0)
             sys.exit(run_tests([chat_answers, chat_streams, logprobs_and_n_are_read,
                                 a_stream_can_be_left, completions_answer_and_stream,

@@ -71,7 +71,8 @@ static void a_text_line_has_its_fields(void **state)
 
 static void quotes_and_control_characters_are_escaped(void **state)
 {
-    const char evil[] = "a\"b\\c\nd\re\tf\x1b[31mg\x7fh\xc2\x9bi\xe2\x80\xaej\xe2\x80\xa8k\xffl\xc3\xa9";
+    const char evil[] = "a\"b\\c\nd\re\tf\x1b[31mg\x7fh\xc2\x9bi\xe2\x80\xaej\xe2\x80\xa8k"
+                        "\xffl\xc3\xa9";
 
     (void)state;
     const char *line = LINE(false, LOG_INFO, "x", "name=\"%s\" n=1", evil);
@@ -102,13 +103,15 @@ static const char *text_of(const struct json *j, const char *key)
 
 static void json_keeps_quotes_and_whole_reasons(void **state)
 {
-    const char reason[] = "messages[0]: expected \"role\", got \"x\"\nsecond line, a \\ and \x1b[0m";
+    const char reason[] = "messages[0]: expected \"role\", got \"x\"\nsecond line, a \\ and "
+                          "\x1b[0m";
     int64_t n = 0;
     bool yes = false;
 
     (void)state;
-    struct json *j = parse(LINE(true, LOG_ERROR, "it failed", "why=\"%s\" n=%d ok=%s key=%s x=%g",
-                                reason, 12, "true", "0123", 1e-7));
+    struct json *j = parse(LINE(true, LOG_ERROR, "it failed",
+                                "why=\"%s\" n=%d ok=%s key=%s x=%g", reason, 12, "true", "0123",
+                                1e-7));
     assert_string_equal(text_of(j, "event"), "it failed");
     assert_string_equal(text_of(j, "level"), "error");
     assert_string_equal(text_of(j, "why"), reason);
@@ -242,14 +245,15 @@ static void lines_of_requests_are_not_limited(void **state)
 
 static void levels_hold_but_announcements_are_always_made(void **state)
 {
-    const struct log_field fields[] = {{"a", "x \"y\"", true}, {"b", "12", false}};
+    const struct log_field fields[] = {{"a", "x \"y\"", LOG_TEXT},
+                                        {"b", "12", LOG_NUMBER}, {"c", "12", LOG_WORD}};
 
     (void)state;
     log_init(LOG_ERROR, true);
     divert(STDERR_FILENO);
     log_event(LOG_WARN, "x", "n=%d", 1);
     log_event_each(LOG_WARN, "x", "n=%d", 1);
-    log_fields(LOG_WARN, "x", fields, 2);
+    log_fields(LOG_WARN, "x", fields, 3);
     log_flush(true);
     assert_string_equal(take(), "");
     divert(STDOUT_FILENO);
@@ -258,10 +262,10 @@ static void levels_hold_but_announcements_are_always_made(void **state)
     assert_string_equal(text_of(j, "url"), "http://x");
     js_unref(j);
     divert(STDERR_FILENO);
-    log_fields(LOG_ERROR, "x", fields, 2);
+    log_fields(LOG_ERROR, "x", fields, 3);
     j = parse(take());
     assert_string_equal(text_of(j, "a"), "x \"y\"");
-    assert_non_null(strstr(written, "\"b\":12"));
+    assert_non_null(strstr(written, "\"b\":12,\"c\":\"12\""));
     js_unref(j);
 }
 

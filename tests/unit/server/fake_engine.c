@@ -376,7 +376,7 @@ struct engine *fake_engine_create(uint32_t max_model_len)
     ASSERT(e);
     e->eos = FAKE_EOS;
     e->info = (struct engine_info){
-        .model_dir = "fake", .ops_name = "fake", .n_vocab = FAKE_N_VOCAB,
+        .model_dir = "fake", .ops_name = "fake", .weights_name = "f32", .n_vocab = FAKE_N_VOCAB,
         .max_num_seqs = FAKE_MAX_NUM_SEQS, .max_queued = FAKE_MAX_QUEUED,
         .max_model_len = max_model_len, .eos_ids = &e->eos, .n_eos_ids = 1,
         .default_temperature = 0.75f, .default_top_p = 0.9f, .default_repetition_penalty = 1,

@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "server/access.h"
 #include "server/http.h"
 #include "server/route.h"
 
@@ -41,7 +42,8 @@ static inline void http_test_open(struct http_test *t, const char *model, const 
     assert_ok(server_init(&t->s.srv, &t->s.config, t->s.engine));
     struct http_config config = {.host = "127.0.0.1", .n_threads = 1, .n_connections_max = 8,
                                  .body_bytes_max = 1u << 20, .early = route_early,
-                                 .handle = route_handle, .arg = &t->s.srv};
+                                 .handle = route_handle, .done = access_done,
+                                 .arg = &t->s.srv};
     if (http_create(&t->http, &config, &why) != OK)
         fail_msg("%s", buf_str(&why));
     buf_fini(&why);

@@ -2,10 +2,12 @@
  * format itself is checked by tests/integration/test_keys.py. */
 #include "tests/unit/server/http_test.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
 #include "server/auth.h"
+#include "server/exposition.h"
 
 static char key_file[] = "/tmp/tarn-test-metrics-XXXXXX";
 
@@ -55,7 +57,12 @@ static void each_key_sees_itself_and_an_admin_all(void **state)
     assert_null(strstr(page, "\"t0\""));
     assert_null(strstr(page, "\"t2\""));
     assert_null(strstr(page, "\"k0\""));
+    assert_null(strstr(page, "vllm:"));
+    assert_null(strstr(page, "http_"));
+    assert_null(strstr(page, "process_"));
+    assert_null(strstr(page, "reloads"));
     page = get(&t, "boss");
+    assert_non_null(strstr(page, "\nvllm:num_requests_running{"));
     for (int i = 0; i < 3; i++) {
         char label[32];
         snprintf(label, sizeof label, "key=\"k%d\"", i);
@@ -80,6 +87,11 @@ static void labels_are_bounded(void **state)
     assert_int_equal(count(page, "\ntarn:key_weight{"), 100);
     assert_int_equal(count(page, "\ntarn:tenant_requests_total{"), AUTH_N_TENANTS_MAX + 1);
     assert_int_equal(count(page, "tenant=\"_other\""), 5);
+    /* The shared counters of later tenants are nobody's own. */
+    page = get(&t, "sk-00000070");
+    assert_non_null(strstr(page, "key=\"k70\",tenant=\"t70\""));
+    assert_null(strstr(page, "_other"));
+    assert_null(strstr(page, "\ntarn:tenant_requests_total{"));
     http_test_close(&t);
 }
 
@@ -232,6 +244,63 @@ static void scheduling_is_told_by_level_and_reason(void **state)
     http_test_close(&t);
 }
 
+static void exchanges_are_counted_by_route_and_status(void **state)
+{
+    struct http_test t;
+
+    (void)state;
+    http_test_open(&t, "m", "", "boss");
+    http_test_ask(&t, "GET", "/v1/models", "boss");
+    http_test_ask(&t, "GET", "/v1/models", "wrong");
+    http_test_ask(&t, "DELETE", "/v1/models", "boss");
+    http_test_ask(&t, "GET", "/a\"b", "boss");
+    const char *page = get(&t, "boss");
+    assert_non_null(strstr(page, "\nhttp_requests_total{route=\"/v1/models\",status=\"200\"} 1\n"
+                                 "http_requests_total{route=\"/v1/models\",status=\"401\"} 1\n"
+                                 "http_requests_total{route=\"/v1/models\",status=\"405\"} 1\n"));
+    assert_non_null(strstr(page, "\nhttp_requests_total{route=\"other\",status=\"404\"} 1\n"));
+    assert_non_null(strstr(page, "\nhttp_request_duration_seconds_count{route=\"/v1/models\"} "
+                                 "3\n"));
+    /* A path with two methods is one route; each route is there from the start. */
+    assert_int_equal(count(page, "\nhttp_requests_total{route=\"/cache\""), 1);
+    assert_non_null(strstr(page, "\nhttp_requests_total{route=\"/v1/models/{id}\","
+                                 "status=\"200\"} 0\n"));
+    http_test_close(&t);
+}
+
+static void label_values_are_escaped_and_valid_utf8(void **state)
+{
+    struct page p;
+    struct buf out;
+    char labels[64] = "";
+
+    (void)state;
+    buf_init(&out, 4096);
+    page_begin(&p, &out, "q\"b\\n\nu\xc3\xa9x\xff");
+    assert_string_equal(p.labels,
+                        "model_name=\"q\\\"b\\\\n\\nu\xc3\xa9x\xef\xbf\xbd\",engine=\"0\"");
+    label_add(labels, sizeof labels, "a", "\"}\n");
+    assert_string_equal(labels, ",a=\"\\\"}\\n\"");
+    /* A value that does not fit is cut between characters, never inside an escape. */
+    for (size_t n = 6; n < 24; n++) {
+        char small[24] = "";
+        label_add(small, n, "k", "\\\\\xc3\xa9\xc3\xa9\"\"\"\"");
+        size_t len = strlen(small);
+        assert_true(len < n && strncmp(small, ",k=\"", 4) == 0 && small[len - 1] == '"');
+        unsigned n_backslashes = 0;
+        for (size_t i = 4; i + 1 < len; i++)
+            n_backslashes += small[i] == '\\' && (i++, true);
+        assert_true(small[len - 2] != '\\' || small[len - 3] == '\\');
+        assert_true(n_backslashes <= 6);
+        assert_true((unsigned char)small[len - 2] != 0xc3);
+    }
+    page_head(&p, "x", "gauge", "help");
+    page_bare_sample(&p, "x", "", INFINITY);
+    page_bare_sample(&p, "x", ",a=\"1\"", -0.25);
+    assert_string_equal(buf_str(&out), "# HELP x help\n# TYPE x gauge\nx +Inf\nx{a=\"1\"} -0.25\n");
+    buf_fini(&out);
+}
+
 static void tokens_by_tier_and_by_source_add_up_to_the_prompts(void **state)
 {
     static const char tier[] = "tarn:prompt_tokens_by_tier_total";
@@ -276,6 +345,8 @@ int main(void)
         cmocka_unit_test(the_disk_says_what_it_did_and_what_it_dropped),
         cmocka_unit_test(swapping_is_told_by_when),
         cmocka_unit_test(scheduling_is_told_by_level_and_reason),
+        cmocka_unit_test(exchanges_are_counted_by_route_and_status),
+        cmocka_unit_test(label_values_are_escaped_and_valid_utf8),
         cmocka_unit_test(tokens_by_tier_and_by_source_add_up_to_the_prompts),
     };
     return cmocka_run_group_tests(tests, start, end);

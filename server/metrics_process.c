@@ -1,0 +1,179 @@
+/* metrics_process.c - the process as the system sees it, and the HTTP side. */
+#include <dirent.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "server/exposition.h"
+#include "server/metrics.h"
+#include "server/route.h"
+#include "server/server.h"
+#include "server/tally.h"
+
+#define STAT_BYTES 1024
+
+/* --- the process --- */
+
+/* What /proc/self/stat tells. */
+struct proc_stat {
+    uint64_t n_threads, start_ticks, virtual_bytes, resident_pages;
+};
+
+static bool read_stat(struct proc_stat *out)
+{
+    char text[STAT_BYTES];
+    FILE *f = fopen("/proc/self/stat", "r");
+
+    if (!f)
+        return false;
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[n] = '\0';
+    /* The name of the program, which may hold anything, ends at the last parenthesis. */
+    const char *rest = strrchr(text, ')');
+    return rest && sscanf(rest + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d "
+                          "%*d %*d %" SCNu64 " %*d %" SCNu64 " %" SCNu64 " %" SCNu64,
+                          &out->n_threads, &out->start_ticks, &out->virtual_bytes,
+                          &out->resident_pages) == 4;
+}
+
+/* Unix time at which the machine was started; 0 when the system does not tell. */
+static double boot_time_s(void)
+{
+    char line[256];
+    uint64_t s = 0;
+    FILE *f = fopen("/proc/stat", "r");
+
+    while (f && s == 0 && fgets(line, sizeof line, f))
+        if (sscanf(line, "btime %" SCNu64, &s) != 1)
+            s = 0;
+    if (f)
+        fclose(f);
+    return (double)s;
+}
+
+/* -1: the system does not tell. */
+static double n_open_files(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    int n = -1; /* opendir() has one itself */
+
+    if (!dir)
+        return -1;
+    for (struct dirent *e; (e = readdir(dir));)
+        n += e->d_name[0] != '.';
+    closedir(dir);
+    return n;
+}
+
+static void bare(struct page *p, const char *name, const char *type, const char *help,
+                 double value)
+{
+    page_head(p, name, type, help);
+    page_bare_sample(p, name, "", value);
+}
+
+static double limit_of(int resource)
+{
+    struct rlimit limit;
+
+    if (getrlimit(resource, &limit) != 0)
+        return -1;
+    return limit.rlim_cur == RLIM_INFINITY ? (double)UINT64_MAX : (double)limit.rlim_cur;
+}
+
+static void write_memory(struct page *p, const struct proc_stat *stat)
+{
+    bare(p, "process_resident_memory_bytes", "gauge", "Resident memory of the process.",
+         (double)stat->resident_pages * (double)sysconf(_SC_PAGESIZE));
+    /* As it was called before the standard name was there. */
+    page_gauge(p, "tarn:process_resident_bytes", "The same as process_resident_memory_bytes.",
+               (double)stat->resident_pages * (double)sysconf(_SC_PAGESIZE));
+    bare(p, "process_virtual_memory_bytes", "gauge", "Virtual memory of the process.",
+         (double)stat->virtual_bytes);
+    bare(p, "process_threads", "gauge", "Threads of the process.", (double)stat->n_threads);
+}
+
+static void write_build(struct page *p, const struct server *srv)
+{
+    char labels[256] = "";
+
+    label_add(labels, sizeof labels, "version", TARN_VERSION);
+    label_add(labels, sizeof labels, "kernels", srv->info->ops_name);
+    label_add(labels, sizeof labels, "weights", srv->info->weights_name);
+    label_add(labels, sizeof labels, "compiler", __VERSION__);
+    page_head(p, "tarn:build_info", "gauge", "What runs, in labels.");
+    page_sample(p, "tarn:build_info", labels, 1);
+}
+
+void metrics_write_process(struct page *p, const struct server *srv)
+{
+    struct timespec cpu;
+    struct proc_stat stat;
+    double n_files = n_open_files(), boot_s = boot_time_s();
+
+    if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu) == 0)
+        bare(p, "process_cpu_seconds_total", "counter", "User and system time of the process.",
+             (double)cpu.tv_sec + (double)cpu.tv_nsec * 1e-9);
+    if (n_files >= 0)
+        bare(p, "process_open_fds", "gauge", "Open file descriptors.", n_files);
+    bare(p, "process_max_fds", "gauge", "Limit of open file descriptors.",
+         limit_of(RLIMIT_NOFILE));
+    bare(p, "process_virtual_memory_max_bytes", "gauge", "Limit of virtual memory.",
+         limit_of(RLIMIT_AS));
+    if (read_stat(&stat)) {
+        write_memory(p, &stat);
+        if (boot_s > 0)
+            bare(p, "process_start_time_seconds", "gauge",
+                 "Start of the process in seconds since 1970 UTC.",
+                 boot_s + (double)stat.start_ticks / (double)sysconf(_SC_CLK_TCK));
+    }
+    write_build(p, srv);
+}
+
+/* --- HTTP --- */
+
+struct status_writer {
+    struct page *p;
+    const char *route;
+};
+
+static void write_status(void *arg, int status, uint64_t n)
+{
+    const struct status_writer *w = arg;
+    char labels[160] = "", code[16];
+
+    snprintf(code, sizeof code, "%d", status);
+    label_add(labels, sizeof labels, "route", w->route);
+    label_add(labels, sizeof labels, "status", code);
+    page_bare_sample(w->p, "http_requests_total", labels, (double)n);
+}
+
+void metrics_write_http(struct page *p, const struct server *srv)
+{
+    static const char seconds_name[] = "http_request_duration_seconds";
+    char route[ROUTE_NAME_BYTES];
+    struct hist seconds;
+
+    page_head(p, "http_requests_total", "counter",
+              "Requests by route and status code; 499: the client left before an answer.");
+    for (uint32_t i = 0; i < route_n(); i++) {
+        if (!route_name(i, route))
+            continue;
+        int usual = strcmp(route, ROUTE_NAME_OTHER) == 0 ? 404 : 200;
+        tally_each_status(srv->tally, i, usual, write_status, &(struct status_writer){p, route});
+    }
+    page_head(p, seconds_name, "histogram",
+              "From a request's header to the last byte of its answer.");
+    for (uint32_t i = 0; i < route_n(); i++) {
+        char labels[160] = "";
+        if (!route_name(i, route))
+            continue;
+        label_add(labels, sizeof labels, "route", route);
+        tally_seconds(srv->tally, i, &seconds);
+        page_bare_hist(p, seconds_name, labels, &seconds);
+    }
+}

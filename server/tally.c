@@ -1,0 +1,93 @@
+#include "server/tally.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "base/check.h"
+
+#define N_STATUSES (TALLY_STATUS_MAX - TALLY_STATUS_MIN + 1)
+
+struct route_tally {
+    uint64_t n[N_STATUSES];
+    struct hist seconds;
+};
+
+struct tally {
+    pthread_mutex_t lock;
+    uint32_t n_routes; /* constant */
+    /* Under lock. */
+    struct hist n, n_tokens_max;
+    struct route_tally routes[];
+};
+
+enum status tally_create(struct tally **out, uint32_t n_routes)
+{
+    struct tally *t = calloc(1, sizeof *t + n_routes * sizeof *t->routes);
+
+    *out = t;
+    if (!t)
+        return ERR_NOMEM;
+    pthread_mutex_init(&t->lock, NULL);
+    t->n_routes = n_routes;
+    hist_init(&t->n, hist_bounds_n, ARRAY_SIZE(hist_bounds_n));
+    hist_init(&t->n_tokens_max, hist_bounds_tokens, ARRAY_SIZE(hist_bounds_tokens));
+    for (uint32_t i = 0; i < n_routes; i++)
+        hist_init(&t->routes[i].seconds, hist_bounds_ttft_s, ARRAY_SIZE(hist_bounds_ttft_s));
+    return OK;
+}
+
+void tally_destroy(struct tally *t)
+{
+    if (!t)
+        return;
+    pthread_mutex_destroy(&t->lock);
+    free(t);
+}
+
+void tally_exchange(struct tally *t, uint32_t route, int status, double seconds)
+{
+    ASSERT(route < t->n_routes);
+    if (status < TALLY_STATUS_MIN || status > TALLY_STATUS_MAX)
+        status = TALLY_STATUS_NONE;
+    pthread_mutex_lock(&t->lock);
+    t->routes[route].n[status - TALLY_STATUS_MIN]++;
+    hist_add(&t->routes[route].seconds, seconds);
+    pthread_mutex_unlock(&t->lock);
+}
+
+void tally_prompt(struct tally *t, uint32_t n, uint32_t n_tokens_max)
+{
+    pthread_mutex_lock(&t->lock);
+    hist_add(&t->n, n);
+    hist_add(&t->n_tokens_max, n_tokens_max);
+    pthread_mutex_unlock(&t->lock);
+}
+
+void tally_each_status(struct tally *t, uint32_t route, int always,
+                       void (*f)(void *arg, int status, uint64_t n), void *arg)
+{
+    ASSERT(route < t->n_routes);
+    for (int i = 0; i < N_STATUSES; i++) {
+        pthread_mutex_lock(&t->lock);
+        uint64_t n = t->routes[route].n[i];
+        pthread_mutex_unlock(&t->lock);
+        if (n || TALLY_STATUS_MIN + i == always)
+            f(arg, TALLY_STATUS_MIN + i, n);
+    }
+}
+
+void tally_seconds(struct tally *t, uint32_t route, struct hist *out)
+{
+    ASSERT(route < t->n_routes);
+    pthread_mutex_lock(&t->lock);
+    *out = t->routes[route].seconds;
+    pthread_mutex_unlock(&t->lock);
+}
+
+void tally_prompts(struct tally *t, struct hist *n, struct hist *n_tokens_max)
+{
+    pthread_mutex_lock(&t->lock);
+    *n = t->n;
+    *n_tokens_max = t->n_tokens_max;
+    pthread_mutex_unlock(&t->lock);
+}
