@@ -1,6 +1,9 @@
 #include "base/log.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -17,6 +20,8 @@
  * the program has a few dozen events. */
 #define N_METERS 128
 #define EVENT_BYTES 64
+/* How long a line waits for a reader that is slow. */
+#define PATIENCE_MS 200
 
 struct meter {
     uint64_t begin_ns; /* of the second that is counted */
@@ -31,6 +36,8 @@ static atomic_bool as_json;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* Under lock. */
+static uint64_t n_lost; /* lines that nobody took */
+static bool is_torn;    /* only a part of the last line was written */
 static struct meter meters[N_METERS];
 static uint32_t n_suppressing; /* meters with n_suppressed > 0 */
 
@@ -67,19 +74,56 @@ static void begin_line(struct log_line *l, enum log_level level, const char *eve
     log_line_begin(l, log_is_json(), when, level_names[level], event);
 }
 
-/* Under lock, so that lines of two threads do not mix even where a write takes only a part. */
-static void write_line(int fd, struct log_line *l)
+/* Whether a write of PIPE_BUF bytes will not block: the reader of a pipe may have stopped reading,
+ * and no request is to wait for it. A moment's patience, until the first line is lost. */
+static bool is_writable(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLOUT};
+
+    return poll(&p, 1, n_lost ? 0 : PATIENCE_MS) != 0;
+}
+
+/* Under lock. Returns how many bytes were written. */
+static size_t write_bytes(int fd, const char *bytes, size_t n_bytes)
 {
     size_t done = 0;
 
-    log_line_end(l);
-    while (done < l->n) {
-        ssize_t n = write(fd, l->bytes + done, l->n - done);
+    while (done < n_bytes && is_writable(fd)) {
+        size_t part = n_bytes - done < PIPE_BUF ? n_bytes - done : PIPE_BUF;
+        ssize_t n = write(fd, bytes + done, part);
         if (n > 0)
             done += (size_t)n;
         else if (n == 0 || errno != EINTR)
-            return;
+            break;
     }
+    return done;
+}
+
+/* Under lock, so that lines of two threads do not mix even where a write takes only a part. */
+static void write_line(int fd, struct log_line *l)
+{
+    log_line_end(l);
+    if (is_torn && write_bytes(fd, "\n", 1) == 1)
+        is_torn = false;
+    size_t n = is_torn ? 0 : write_bytes(fd, l->bytes, l->n);
+    if (n < l->n) {
+        n_lost++;
+        is_torn |= n > 0;
+    }
+}
+
+/* Under lock. */
+static void report_lost(void)
+{
+    struct log_line l;
+    char n[24];
+    uint64_t n_before = n_lost;
+
+    snprintf(n, sizeof n, "%" PRIu64, n_before);
+    begin_line(&l, LOG_WARN, "lines lost");
+    log_line_add(&l, "n", 1, n, strlen(n), LOG_NUMBER);
+    write_line(STDERR_FILENO, &l);
+    n_lost = n_lost == n_before ? 0 : n_before;
 }
 
 /* --- the limit of lines per second --- */
@@ -170,6 +214,8 @@ static void write_event(int fd, enum log_level level, const char *event, const c
     begin_line(&l, level, event);
     log_line_add_format(&l, fields, ap);
     pthread_mutex_lock(&lock);
+    if (n_lost)
+        report_lost();
     write_line(fd, &l);
     pthread_mutex_unlock(&lock);
 }
@@ -217,6 +263,8 @@ void log_fields(enum log_level level, const char *event, const struct log_field 
         log_line_add(&l, fields[i].key, strlen(fields[i].key), fields[i].value,
                      strnlen(fields[i].value, LOG_VALUE_BYTES_MAX), fields[i].kind);
     pthread_mutex_lock(&lock);
+    if (n_lost)
+        report_lost();
     write_line(STDERR_FILENO, &l);
     pthread_mutex_unlock(&lock);
 }

@@ -7,7 +7,8 @@
  *
  * Owns    process-wide level and format, set once at start; the counts of suppressed lines.
  * Thread  any; a line is written whole.
- * Errors  none: a line that cannot be written is lost.
+ * Errors  none: a line that cannot be written is lost. So is one for a pipe whose reader has
+ *         stopped, as no request may wait for that; "lines lost" says how many when it goes on.
  * Units   times in the line are UTC with milliseconds; bytes. */
 #ifndef TARN_BASE_LOG_H
 #define TARN_BASE_LOG_H

@@ -243,6 +243,45 @@ static void lines_of_requests_are_not_limited(void **state)
     assert_int_equal(n_lines(take()), LOG_LINES_PER_S * 3);
 }
 
+static void a_reader_that_stopped_holds_up_nobody(void **state)
+{
+    int ends[2], kept = dup(STDERR_FILENO);
+    unsigned n_written = 0, n_lost = 0;
+    size_t n = 0;
+    ssize_t got;
+
+    (void)state;
+    log_init(LOG_INFO, false);
+    assert_int_equal(pipe(ends), 0);
+    dup2(ends[1], STDERR_FILENO);
+    uint64_t begin = clock_now_ns();
+    for (int i = 0; i < 5000; i++) /* 64 KiB are about 1,000 of these */
+        log_event_each(LOG_INFO, "http", "n=%d path=\"%s\"", i, "0123456789012345678901234567890");
+    assert_true(clock_now_ns() - begin < UINT64_C(30000000000)); /* not for ever, nor 200 ms each */
+    while (n < 60000) {
+        got = read(ends[0], written + n, sizeof written - 1 - n);
+        assert_true(got > 0);
+        n += (size_t)got;
+    }
+    log_event_each(LOG_INFO, "after", "%s", "");
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    close(ends[1]);
+    while ((got = read(ends[0], written + n, sizeof written - 1 - n)) > 0)
+        n += (size_t)got;
+    close(ends[0]);
+    written[n] = '\0';
+    for (char *line = strtok(written, "\n"); line; line = strtok(NULL, "\n")) {
+        n_written += strstr(line, "http n=") && line[strlen(line) - 1] == '"';
+        if (strstr(line, "lines lost n="))
+            n_lost = (unsigned)atoi(strstr(line, " n=") + 3);
+        else if (n_lost)
+            assert_non_null(strstr(line, "info  after"));
+    }
+    assert_true(n_written > 100 && n_lost > 100);
+    assert_int_equal(n_written + n_lost, 5000);
+}
+
 static void levels_hold_but_announcements_are_always_made(void **state)
 {
     const struct log_field fields[] = {{"a", "x \"y\"", LOG_TEXT},
@@ -280,6 +319,7 @@ int main(void)
         cmocka_unit_test(a_flood_of_one_event_is_counted_not_written),
         cmocka_unit_test(what_was_suppressed_is_told_when_the_second_is_over),
         cmocka_unit_test(lines_of_requests_are_not_limited),
+        cmocka_unit_test(a_reader_that_stopped_holds_up_nobody),
         cmocka_unit_test(levels_hold_but_announcements_are_always_made),
     };
 
