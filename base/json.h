@@ -37,9 +37,9 @@ enum js_type {
     JS_OBJECT,
 };
 
-/* Parse one JSON value of any type. Duplicate keys, nesting deeper than 512, an empty text and bytes
- * behind the value are errors. U+0000 in strings is allowed: always use the length. A document takes
- * at most about 100 times the bytes of its text. */
+/* Parse one JSON value of any type. Duplicate keys, nesting deeper than 512, an empty text and
+ * bytes behind the value are errors. U+0000 in strings is allowed: always use the length. A
+ * document takes at most about 100 times the bytes of its text. */
 NODISCARD enum status js_parse(struct json **out, const char *text, size_t len, struct buf *why);
 
 /* Bounds for a text from strangers. */

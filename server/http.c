@@ -336,7 +336,9 @@ static void refuse_body(struct http_exchange *x)
                  x->server->config.body_bytes_max);
         error_reply_as(x, 413, ERR_INVALID, "body_too_large", words);
     } else {
-        error_reply(x, x->body_status, NULL, "too many long requests at once");
+        error_reply(x, x->body_status, NULL, x->body_status == ERR_NOMEM
+                                                 ? "out of memory while the body was received"
+                                                 : "too many long requests at once");
     }
 }
 

@@ -166,7 +166,8 @@ static enum status open_engine(struct engine **out, const struct config *c, cons
         return s;
     s = engine_start(*out);
     if (s != OK) {
-        buf_why(why, s, "cannot start the engine thread");
+        buf_why(why, s, "cannot start the engine thread: no more memory or threads for this "
+                "process (ulimit -v, ulimit -u, the container's limits)");
         engine_close(*out);
         *out = NULL;
     }
@@ -388,6 +389,8 @@ static enum status run(struct config *c, const sigset_t *set, struct buf *why)
         s = open_engine(&engine, c, buf_str(&model_dir), why);
     if (s == OK) {
         s = server_init(&srv, c, engine);
+        if (s != OK)
+            buf_why(why, s, "cannot prepare the server: %s", status_words(s));
         config_forget_secrets(c);
         if (s == OK) {
             s = preambles_prepare(preambles, &srv, why);
@@ -402,6 +405,15 @@ static enum status run(struct config *c, const sigset_t *set, struct buf *why)
     preambles_destroy(preambles);
     buf_fini(&model_dir);
     return s;
+}
+
+/* A start that fails for want of memory says so, whatever words came up from below. */
+static void print_failure(enum status s, const char *words)
+{
+    bool add_cause = s == ERR_NOMEM && !strstr(words, status_words(s));
+
+    fprintf(stderr, "tarn-server: %s%s%s\n", add_cause ? status_words(s) : "",
+            add_cause && words[0] ? ": " : "", words[0] || add_cause ? words : status_words(s));
 }
 
 int main(int argc, char **argv)
@@ -427,7 +439,7 @@ int main(int argc, char **argv)
             s = run(&config, &set, &why);
     }
     if (s != OK)
-        fprintf(stderr, "tarn-server: %s\n", why.len ? buf_str(&why) : status_name(s));
+        print_failure(s, buf_str(&why));
     config_fini(&config);
     buf_fini(&why);
     return s == OK ? EXIT_SUCCESS : EXIT_FAILURE;
