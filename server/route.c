@@ -165,6 +165,8 @@ void route_early(void *arg, struct http_exchange *x)
         (void)admission_request(a, x); /* answers when it says no */
     if (!http_replied(x) && r->waits)
         http_will_wait(x);
+    if (a && auth_needs_key(srv->auth))
+        http_set_client(x, a->tenant_id);
     account_unref(a);
 }
 
