@@ -355,8 +355,11 @@ static enum status serve(struct server *srv, const sigset_t *set, struct buf *wh
     struct http_server *http;
 
     http_flags_apply(&config, c, srv);
+    buf_reset(why);
     enum status s = http_create(&http, &config, why);
 
+    if (s != OK && why->len == 0)
+        buf_why(why, s, "cannot start to serve: %s", status_words(s));
     if (s != OK)
         return s;
     print_banner(srv, http_port(http));
