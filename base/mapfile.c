@@ -21,7 +21,10 @@ enum status mapfile_open(struct mapfile *m, const char *path, struct buf *why)
         s = buf_why(why, ERR_IO, "%s is no regular file", path);
     } else if (st.st_size > 0) {
         void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (p == MAP_FAILED)
+        if (p == MAP_FAILED && errno == ENOMEM)
+            s = buf_why(why, ERR_NOMEM, "out of memory: cannot map %s, %lld bytes", path,
+                        (long long)st.st_size);
+        else if (p == MAP_FAILED)
             s = buf_why(why, ERR_IO, "cannot map %s: %s", path, strerror(errno));
         else
             *m = (struct mapfile){p, (size_t)st.st_size, (uint64_t)st.st_dev,

@@ -2,8 +2,9 @@
  *
  * Owns    the mapping until mapfile_close().
  * Thread  read-only after open: any.
- * Errors  ERR_NOT_FOUND, ERR_IO, with words. An empty file gives data NULL and n_bytes 0. A file
- *         cut short while mapped raises SIGBUS, as with any mmap: models are not edited in place.
+ * Errors  ERR_NOT_FOUND, ERR_NOMEM, ERR_IO, with words. An empty file gives data NULL and n_bytes
+ *         0. A file cut short while mapped raises SIGBUS, as with any mmap: models are not edited
+ *         in place.
  * Units   bytes. */
 #ifndef TARN_BASE_MAPFILE_H
 #define TARN_BASE_MAPFILE_H

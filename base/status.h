@@ -36,6 +36,10 @@ enum status {
 /* "ok", "invalid", ...: the word used in logs. Never NULL. */
 const char *status_name(enum status s);
 
+/* "out of memory", "an input or output error", ...: for messages that nothing better is known for.
+ * Never NULL. */
+const char *status_words(enum status s);
+
 /* HTTP status code that a failed request gets, e.g. ERR_BUSY -> 429. OK -> 200. */
 int status_http(enum status s);
 

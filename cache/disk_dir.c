@@ -19,6 +19,9 @@
 
 #define LOCK_AGAIN_NS UINT64_C(20000000)
 #define READ_BYTES ((size_t)16 << 20) /* of the table at once */
+/* Of the file system's size; 1 GiB is enough for logs and whatever else runs there. */
+#define MARGIN_PERCENT 5
+#define MARGIN_BYTES_MAX (UINT64_C(1) << 30)
 
 /* On the way to a struct disk_dir. */
 struct opening {
@@ -28,6 +31,7 @@ struct opening {
     bool made_dir, is_sizing;
     uint32_t n_before;          /* headers that are kept; 0: none */
     uint64_t table_before, data_before; /* bytes */
+    uint64_t n_more, n_free;    /* bytes asked of the file system, and what it had before */
     struct disk_dir *d;
     struct buf *why;
 };
@@ -255,15 +259,65 @@ static enum status choose_size(struct opening *o)
                size_words(x, least));
 }
 
-static enum status no_space(struct opening *o, uint64_t n_asked)
-{
-    struct statvfs v;
-    char a[32], b[32];
-    uint64_t n_free = fstatvfs(o->d->data_fd, &v) == 0 ? (uint64_t)v.f_bavail * v.f_frsize : 0;
+/* --- room on the file system --- */
 
+static uint64_t allocated_bytes(int fd)
+{
+    struct stat st;
+
+    return fstat(fd, &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
+}
+
+/* What a file of n bytes takes beside what it has. */
+static uint64_t n_more_bytes(int fd, uint64_t n)
+{
+    uint64_t n_now = allocated_bytes(fd);
+
+    return n > n_now ? n - n_now : 0;
+}
+
+/* Bytes that stay free for everybody else. */
+static uint64_t margin_bytes(uint64_t n_file_system)
+{
+    uint64_t share = n_file_system / 100 * MARGIN_PERCENT;
+
+    return share < MARGIN_BYTES_MAX ? share : MARGIN_BYTES_MAX;
+}
+
+/* Measure the file system before anything on it changes: an attempt that fails would first fill it,
+ * to the harm of all who write there. File systems that give no figures pass. */
+static enum status check_free(struct opening *o)
+{
+    uint32_t n = o->d->super.n_extents;
+    struct statvfs v;
+    char a[32], b[32], c[32];
+
+    o->n_more = n_more_bytes(o->d->data_fd, n * o->d->super.extent_bytes) +
+                n_more_bytes(o->d->table_fd, disk_table_bytes(n));
+    if (fstatvfs(o->d->data_fd, &v) != 0 || v.f_blocks == 0)
+        return OK;
+    uint64_t margin = margin_bytes((uint64_t)v.f_blocks * v.f_frsize);
+    o->n_free = (uint64_t)v.f_bavail * v.f_frsize;
+    if (o->n_more == 0 || (o->n_free >= margin && o->n_free - margin >= o->n_more))
+        return OK;
     return SAY(o, ERR_IO,
-               "its file system has %s free, and --kv-disk-bytes asks for %s more: ask for less, "
-               "or free some", size_words(a, n_free), size_words(b, n_asked));
+               "its file system has %s free, of which %s stay free, and --kv-disk-bytes asks for %s "
+               "more: ask for less, or free some", size_words(a, o->n_free), size_words(b, margin),
+               size_words(c, o->n_more));
+}
+
+/* The figures are those from before the attempt, which may have filled the file system. */
+static enum status no_space(struct opening *o)
+{
+    const char *cause = errno == EDQUOT ? "a quota is used up" : "others write there too";
+    char a[32], b[32];
+
+    if (o->n_free < o->n_more)
+        return SAY(o, ERR_IO, "its file system has no room for the %s that --kv-disk-bytes asks "
+                   "for: ask for less, or free some", size_words(a, o->n_more));
+    return SAY(o, ERR_IO, "its file system had %s free, but refused the %s more that "
+               "--kv-disk-bytes asks for (%s): ask for less, or free some",
+               size_words(a, o->n_free), size_words(b, o->n_more), cause);
 }
 
 /* The file has n bytes then, as far as possible with room for all of them. */
@@ -283,9 +337,8 @@ static enum status allocate(struct opening *o, int fd, const char *name, uint64_
         r = ftruncate(fd, (off_t)n);
     if (r == 0)
         return OK;
-    uint64_t there = (uint64_t)st.st_blocks * 512;
     if (errno == ENOSPC || errno == EDQUOT)
-        return no_space(o, n > there ? n - there : n);
+        return no_space(o);
     return SAY(o, ERR_IO, "cannot give %s/%s its %llu bytes: %s", o->name, name,
                (unsigned long long)n, strerror(errno));
 }
@@ -379,13 +432,16 @@ static enum status size_files(struct opening *o)
     struct disk_dir *d = o->d;
     uint32_t n = d->super.n_extents, kept = n < o->n_before ? n : o->n_before;
     uint64_t table_kept = kept ? disk_table_bytes(kept) : 0;
+    enum status s = check_free(o);
 
+    if (s != OK)
+        return s;
     o->is_sizing = true;
     if (d->is_new && o->data_before > 0 && ftruncate(d->data_fd, 0) != 0)
         return SAY(o, ERR_IO, "cannot empty %s/data: %s", o->name, strerror(errno));
     if (o->table_before > table_kept && ftruncate(d->table_fd, (off_t)table_kept) != 0)
         return SAY(o, ERR_IO, "cannot cut %s/table: %s", o->name, strerror(errno));
-    enum status s = allocate(o, d->data_fd, "data", n * d->super.extent_bytes);
+    s = allocate(o, d->data_fd, "data", n * d->super.extent_bytes);
     if (s == OK)
         s = allocate(o, d->table_fd, "table", disk_table_bytes(n));
     o->n_before = kept;

@@ -9,6 +9,9 @@
  * All three files are flock()ed while a server runs: its last requests hold them for as long as
  * they live, which may be longer than it. While one begins, PATH itself is.
  *
+ * The file system keeps 5 percent of its size free, at most 1 GiB. A bound that does not leave that
+ * is refused before a byte is allocated.
+ *
  * The bound is on all of PATH. Directories of other models that no server has locked make room, the
  * one not used for longest first (the lock file's mtime says when: it is touched at each open);
  * those of running servers count and stay. What is in PATH and is not ours (another name, not a

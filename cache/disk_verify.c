@@ -362,6 +362,27 @@ static void count(struct verify *v)
     }
 }
 
+static uint64_t n_bytes_beyond(int fd, uint64_t n_bytes)
+{
+    struct stat st;
+
+    return fstat(fd, &st) == 0 && (uint64_t)st.st_size > n_bytes ? (uint64_t)st.st_size - n_bytes
+                                                                  : 0;
+}
+
+/* The last page of the table has room behind the last header, where servers write zeros. */
+static uint64_t count_stray_bytes(const struct verify *v)
+{
+    const struct disk_super *super = &v->dir.super;
+    uint64_t n_table = disk_table_bytes(super->n_extents);
+    uint64_t n = n_bytes_beyond(v->dir.table_fd, n_table) +
+                 n_bytes_beyond(v->dir.data_fd, super->n_extents * super->extent_bytes);
+
+    for (const uint8_t *p = header_of(v, super->n_extents); p < v->dir.table + n_table; p++)
+        n += *p != 0;
+    return n;
+}
+
 static enum status verify_open(struct verify *v)
 {
     const struct disk_super *super = &v->dir.super;
@@ -382,6 +403,7 @@ static enum status verify_open(struct verify *v)
         return s;
     check_payloads(v);
     count(v);
+    v->report->n_stray_bytes = count_stray_bytes(v);
     return OK;
 }
 

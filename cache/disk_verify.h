@@ -52,6 +52,8 @@ struct disk_report {
     uint32_t n_registered;   /* of the good ones */
     uint64_t n_tokens;       /* in the good ones */
     uint64_t n_file_bytes;   /* of table and data together, as the superblock says */
+    uint64_t n_stray_bytes;  /* behind the last header that are not zero, and behind either file's
+                                end as the superblock says it: nobody reads them */
     uint32_t n_places;       /* the first faults by extent number, harmless ones too */
     struct disk_place {
         uint32_t extent;

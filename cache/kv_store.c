@@ -123,9 +123,9 @@ enum status store_create(struct store **out, const struct cache_config *config, 
     if (s == OK && st->disk)
         s = disk_tier_index(st, why);
     if (s != OK) {
-        buf_why(why, s, "cannot allocate KV for %u blocks on the device and %u on the host, of "
+        buf_why(why, s, "%s: cannot allocate KV for %u blocks on the device and %u on the host, of "
                 "%zu bytes each, and keep the books of %u more on disk; lower --kv-device-bytes, "
-                "--kv-host-bytes or --kv-disk-bytes", config->pool.n_blocks,
+                "--kv-host-bytes or --kv-disk-bytes", status_words(s), config->pool.n_blocks,
                 config->n_host_blocks, st->block_bytes, st->tier[CACHE_DISK].n_blocks);
         store_destroy(st);
         return s;

@@ -31,6 +31,22 @@ struct safetensors {
     uint32_t n_tensors, cap;
 };
 
+/* Bytes of one element of each type that the format has; 0: a type that we do not know. */
+static uint32_t element_bytes(const char *dtype_name)
+{
+    static const struct {
+        const char *name;
+        uint32_t n_bytes;
+    } types[] = {{"BOOL", 1}, {"U8", 1},      {"I8", 1},      {"F8_E5M2", 1}, {"F8_E4M3", 1},
+                 {"I16", 2},  {"U16", 2},     {"F16", 2},     {"BF16", 2},    {"I32", 4},
+                 {"U32", 4},  {"F32", 4},     {"I64", 8},     {"U64", 8},     {"F64", 8}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(types); i++)
+        if (!strcmp(types[i].name, dtype_name))
+            return types[i].n_bytes;
+    return 0;
+}
+
 static enum status read_dtype(struct tensor *t, const struct json *j, struct buf *why)
 {
     const char *name = NULL;
@@ -80,7 +96,7 @@ static enum status read_extent(struct tensor *t, const struct json *j, uint64_t 
 {
     const struct json *o = js_get(j, "data_offsets");
     const struct json *b = js_at(o, 0), *e = js_at(o, 1);
-    uint64_t bytes;
+    uint64_t bytes, size = element_bytes(t->dtype_name);
 
     if (js_len(o) != 2 || !js_is(b, JS_INT) || !js_is(e, JS_INT) || js_int(b) < 0 ||
         js_int(e) < js_int(b))
@@ -90,9 +106,12 @@ static enum status read_extent(struct tensor *t, const struct json *j, uint64_t 
                        "the file is cut short", (long long)js_int(e), (unsigned long long)n_data);
     t->data = data + js_int(b);
     t->n_bytes = (uint64_t)(js_int(e) - js_int(b));
-    if (t->dtype_known && (__builtin_mul_overflow(n_elements, dtype_bytes(t->dtype), &bytes) ||
-                           bytes != t->n_bytes))
+    if (size && (__builtin_mul_overflow(n_elements, size, &bytes) || bytes != t->n_bytes))
         return buf_why(why, ERR_INVALID, "shape and data_offsets disagree");
+    if (size && (uint64_t)js_int(b) % size != 0)
+        return buf_why(why, ERR_INVALID, "data begins at byte %lld, which is no multiple of the "
+                       "%llu bytes of an element", (long long)js_int(b),
+                       (unsigned long long)size);
     return OK;
 }
 
@@ -126,6 +145,85 @@ static enum status add_tensor(struct safetensors *st, const char *name, const st
     return OK;
 }
 
+/* --- the layout of a file --- */
+
+static int compare_places(const void *a, const void *b)
+{
+    const struct tensor *x = *(const struct tensor *const *)a;
+    const struct tensor *y = *(const struct tensor *const *)b;
+    uintptr_t x_at = (uintptr_t)x->data, y_at = (uintptr_t)y->data;
+
+    if (x_at != y_at)
+        return x_at < y_at ? -1 : 1;
+    return x->n_bytes < y->n_bytes ? -1 : x->n_bytes > y->n_bytes; /* an empty one goes first */
+}
+
+/* Check that the tensors, in the order of their places, cover the data of their file: the first
+ * begins at 0, each other one where the one before ends, and the last ends with the file. The
+ * format demands that, and so does its official library. */
+static enum status check_places(const struct tensor *const *sorted, uint32_t n,
+                                const unsigned char *data, uint64_t n_data, struct buf *why)
+{
+    uint64_t end = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t begin = (uint64_t)((const unsigned char *)sorted[i]->data - data);
+        if (begin < end)
+            return buf_why(why, ERR_INVALID, "tensor %s begins at byte %llu, but tensor %s before "
+                           "it ends at byte %llu: they overlap", sorted[i]->name,
+                           (unsigned long long)begin, sorted[i - 1]->name,
+                           (unsigned long long)end);
+        if (begin > end)
+            return buf_why(why, ERR_INVALID, "tensor %s begins at byte %llu, and the %llu bytes "
+                           "before it belong to no tensor", sorted[i]->name,
+                           (unsigned long long)begin, (unsigned long long)(begin - end));
+        end = begin + sorted[i]->n_bytes;
+    }
+    if (end < n_data)
+        return buf_why(why, ERR_INVALID, "the last %llu bytes of data belong to no tensor",
+                       (unsigned long long)(n_data - end));
+    return OK;
+}
+
+/* The tensors from `first` on are those of one file. */
+static enum status check_layout(const struct safetensors *st, uint32_t first,
+                                const unsigned char *data, uint64_t n_data, struct buf *why)
+{
+    uint32_t n = st->n_tensors - first;
+    const struct tensor **sorted = malloc((n + 1) * sizeof *sorted);
+
+    if (!sorted)
+        return buf_why(why, ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; i < n; i++)
+        sorted[i] = &st->tensors[first + i];
+    qsort(sorted, n, sizeof *sorted, compare_places);
+    enum status s = check_places(sorted, n, data, n_data, why);
+    free(sorted);
+    return s;
+}
+
+static enum status read_tensors(struct safetensors *st, const struct shard *sh,
+                                const unsigned char *data, uint64_t n_data, struct buf *why)
+{
+    uint32_t first = st->n_tensors;
+    struct buf inner;
+    enum status s = OK;
+
+    buf_init(&inner, BUF_WHY_MAX / 2);
+    for (void *it = js_first(sh->header); s == OK && it; it = js_next(sh->header, it)) {
+        const char *name = js_it_key(it);
+        if (!strcmp(name, "__metadata__"))
+            continue;
+        s = add_tensor(st, name, js_it_value(it), data, n_data, &inner);
+        if (s != OK)
+            buf_why(why, s, "%s: tensor %s: %s", sh->path, name, buf_str(&inner));
+    }
+    if (s == OK && (s = check_layout(st, first, data, n_data, &inner)) != OK)
+        buf_why(why, s, "%s: %s", sh->path, buf_str(&inner));
+    buf_fini(&inner);
+    return s;
+}
+
 static enum status read_header(struct safetensors *st, struct shard *sh, const char *path,
                                struct buf *why)
 {
@@ -143,17 +241,8 @@ static enum status read_header(struct safetensors *st, struct shard *sh, const c
         s = buf_why(&inner, ERR_INVALID, "the header is no object");
     if (s != OK)
         buf_why(why, s, "%s: %s", path, buf_str(&inner));
-    for (void *it = js_first(sh->header); s == OK && it; it = js_next(sh->header, it)) {
-        const char *name = js_it_key(it);
-        if (!strcmp(name, "__metadata__"))
-            continue;
-        s = add_tensor(st, name, js_it_value(it), sh->file.data + 8 + n,
-                       sh->file.n_bytes - 8 - n, &inner);
-        if (s != OK)
-            buf_why(why, s, "%s: tensor %s: %s", path, name, buf_str(&inner));
-    }
     buf_fini(&inner);
-    return s;
+    return s == OK ? read_tensors(st, sh, sh->file.data + 8 + n, sh->file.n_bytes - 8 - n, why) : s;
 }
 
 static enum status open_shard(struct safetensors *st, const char *dir, const char *name,
@@ -238,12 +327,14 @@ enum status safetensors_open(struct safetensors **out, const char *dir, struct b
     if (!st)
         return buf_why(why, ERR_NOMEM, "out of memory");
     snprintf(path, sizeof path, "%s/model.safetensors.index.json", dir);
-    s = js_parse_file(&index, path, INDEX_BYTES_MAX, why);
-    if (s == OK)
-        s = open_index(st, dir, index, why);
-    else if (s == ERR_NOT_FOUND)
+    if (access(path, F_OK) == 0) {
+        s = js_parse_file(&index, path, INDEX_BYTES_MAX, why);
+        if (s == OK)
+            s = open_index(st, dir, index, why);
+        js_unref(index);
+    } else {
         s = open_shard(st, dir, "model.safetensors", why);
-    js_unref(index);
+    }
     if (s == OK)
         s = sort_tensors(st, why);
     if (s != OK) {

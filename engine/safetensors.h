@@ -3,11 +3,15 @@
  * File format (huggingface/safetensors): u64 little-endian n; n bytes of JSON, an object of
  * name -> {"dtype", "shape", "data_offsets": [begin, end)}, offsets counting from 8 + n; then data.
  *
+ * As in the official library, tensors cover the data without overlaps or holes. Beyond it, an
+ * offset is a multiple of the element's size, as in all files that the library writes. The data as
+ * a whole may begin anywhere: headers of old files have odd lengths.
+ *
  * Owns    the mappings and the files until safetensors_close().
  * Thread  read-only after open: any; but safetensors_file().
  * Errors  ERR_NOT_FOUND no checkpoint in the directory; ERR_INVALID a header that does not hold
- *         together (words name file and tensor). Every offset is checked against the file before
- *         anything is handed out.
+ *         together (words name file and tensor). Every offset is checked against the file and the
+ *         other tensors before anything is handed out.
  * Units   bytes, elements. */
 #ifndef TARN_ENGINE_SAFETENSORS_H
 #define TARN_ENGINE_SAFETENSORS_H

@@ -61,6 +61,33 @@ static enum status load_model(struct tokenizer *t, const struct json *model, str
     return ERR_INTERNAL;
 }
 
+/* Raise *len_max to the longest added token. False: one of them swallows white space around it. */
+static bool measure_added(const struct tok_trie *trie, uint32_t *len_max)
+{
+    for (uint32_t i = 0; i < trie->n_tokens; i++) {
+        const struct tok_added *a = &trie->tokens[i];
+        if (a->lstrip || a->rstrip)
+            return false;
+        if (a->len > *len_max)
+            *len_max = a->len;
+    }
+    return true;
+}
+
+/* Set token_bytes_max, where every byte of a text is sure to be in a token. */
+static void measure_tokens(struct tokenizer *t)
+{
+    uint32_t len_max = 1, shrinks = tok_normalizer_shrinks(t->normalizer);
+
+    if (t->model != TOK_BPE || tok_pretok_drops(t->pretok) || !tok_bpe_keeps_all(&t->bpe) ||
+        !measure_added(&t->added, &len_max) || !measure_added(&t->added_normalized, &len_max))
+        return;
+    if (t->vocab.piece_len_max > len_max)
+        len_max = t->vocab.piece_len_max;
+    if (__builtin_mul_overflow(len_max, shrinks, &t->token_bytes_max))
+        t->token_bytes_max = 0;
+}
+
 static enum status load_parts(struct tokenizer *t, const struct json *root, struct buf *why)
 {
     const struct json *model = js_get(root, "model"), *added = js_get(root, "added_tokens");
@@ -80,6 +107,8 @@ static enum status load_parts(struct tokenizer *t, const struct json *root, stru
         s = tok_decoder_load(t, js_get(root, "decoder"), why);
     if (s == OK)
         s = tok_processor_load(t, js_get(root, "post_processor"), why);
+    if (s == OK)
+        measure_tokens(t);
     return s;
 }
 
@@ -290,6 +319,10 @@ enum status tok_encode_counted(const struct tokenizer *t, const char *text, size
     if (len > TOK_TEXT_BYTES_MAX)
         return ERR_TOO_LARGE;
     e.n_ids_max = (ids->max - ids->len) / sizeof(uint32_t);
+    *n_steps_out = 0;
+    /* A text that cannot fit is refused by its length: cutting it takes time and memory. */
+    if (t->token_bytes_max > 0 && len / t->token_bytes_max > e.n_ids_max)
+        return ERR_TOO_LARGE;
     tok_pieces_init(&e.pieces);
     buf_init(&e.normal, (size_t)TOK_TEXT_BYTES_MAX * 4);
     enum status s = encode_repaired(&e, text, len, ids);

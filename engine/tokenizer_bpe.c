@@ -257,6 +257,18 @@ void tok_bpe_fini(struct tok_bpe *b)
 
 /* ---- from a piece to symbols ---- */
 
+bool tok_bpe_keeps_all(const struct tok_bpe *b)
+{
+    const uint32_t *ids = b->byte_level ? b->byte_ids : b->fallback_ids;
+
+    if (!b->byte_level && !b->byte_fallback)
+        return false;
+    for (int byte = 0; byte < 256; byte++)
+        if (ids[byte] == TOKEN_NONE)
+            return false;
+    return true;
+}
+
 /* An unknown character becomes <0xXX> tokens when all of them exist, else one unk, which fuse_unk
  * joins with the one before. As in Hugging Face, a pending unk waits for the next known
  * character, also past byte tokens. */

@@ -87,6 +87,9 @@ struct tok_normalizer;
 NODISCARD enum status tok_normalizer_load(struct tok_normalizer **out, const struct json *node,
                                           struct buf *why);
 void tok_normalizer_destroy(struct tok_normalizer *n);
+/* Return how many bytes of a text become at least one byte of its normal form; 0: no such bound is
+ * known, since steps remove or replace. `n` may be NULL. */
+uint32_t tok_normalizer_shrinks(const struct tok_normalizer *n);
 /* Replaces the content of *text. no_prefix leaves out Prepend. `n` may be NULL. */
 NODISCARD enum status tok_normalize(const struct tok_normalizer *n, struct buf *text,
                                     bool no_prefix);
@@ -139,6 +142,8 @@ void tok_pretok_destroy(struct tok_pretok *p);
 bool tok_pretok_is_byte_level(const struct tok_pretok *p);
 /* True when byte-level letters are written anywhere. */
 bool tok_pretok_has_byte_level(const struct tok_pretok *p);
+/* True when a step may drop a part of the text. `p` may be NULL. */
+bool tok_pretok_drops(const struct tok_pretok *p);
 
 /* A section on its way through the steps: a text and the pieces in it. */
 struct tok_pieces {
@@ -305,6 +310,9 @@ struct tok_scratch {
 NODISCARD enum status tok_bpe_load(struct tok_bpe *b, const struct tok_vocab *v, bool byte_level,
                                    const struct json *model, struct buf *why);
 void tok_bpe_fini(struct tok_bpe *b);
+/* True when each byte of a piece ends up in some token: no character is dropped, and unknown ones
+ * are not joined into one token. */
+bool tok_bpe_keeps_all(const struct tok_bpe *b);
 void tok_scratch_fini(struct tok_scratch *s);
 /* Ids of one piece are appended to s->out. */
 NODISCARD enum status tok_bpe_piece(const struct tok_bpe *b, struct tok_scratch *s,
@@ -405,6 +413,7 @@ struct tokenizer {
     struct tok_vec before, after;     /* ids that the post-processor puts around a text */
     char *bos_text, *eos_text, *chat_template;
     uint32_t bos_id, eos_id;
+    uint32_t token_bytes_max; /* of a text's bytes that one token can stand for; 0: not known */
     bool strips_first_space; /* in output the first token loses one leading space */
 };
 

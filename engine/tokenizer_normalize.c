@@ -13,12 +13,12 @@
 
 enum step_kind { STEP_PREPEND, STEP_REPLACE, STEP_UNICODE, STEP_STRIP, STEP_MAP, STEP_CHARSMAP };
 
-
 struct step {
     enum step_kind kind;
     char *text; /* what to prepend, what to put in */
     size_t text_len;
     struct tok_regex *pattern;
+    bool shrinks; /* REPLACE: the content may be shorter than what it replaces */
     int options; /* of utf8proc */
     bool left, right;
     unsigned (*map)(uint32_t c, uint32_t *out); /* one of tok_map_* */
@@ -29,6 +29,10 @@ struct tok_normalizer {
     struct step steps[TOK_N_STEPS_MAX];
     size_t n_steps;
 };
+
+/* The four forms map single characters of at most 4 bytes to no less than one byte, and compose at
+ * most 4 characters into one: factors up to 4 are known, and 8 is on the safe side. */
+#define UNICODE_SHRINKS 8
 
 /* ---- loading ---- */
 
@@ -54,7 +58,12 @@ static enum status load_replace(struct step *step, const struct json *node, cons
     enum status s = take_text(step, node, "content", where, why);
     if (s != OK)
         return s;
-    return tok_regex_from_json(&step->pattern, js_get(node, "pattern"), where, why);
+    const struct json *pattern = js_get(node, "pattern"), *literal = js_get(pattern, "String");
+    size_t len = SIZE_MAX;
+    if (js_is(literal, JS_STRING))
+        js_string(literal, &len);
+    step->shrinks = len > step->text_len;
+    return tok_regex_from_json(&step->pattern, pattern, where, why);
 }
 
 static enum status load_strip(struct step *step, const struct json *node, struct buf *why)
@@ -533,6 +542,31 @@ static enum status run_step(const struct step *step, struct buf *text, bool no_p
     case STEP_CHARSMAP: return tok_charsmap_run(step->charsmap, text);
     }
     return ERR_INTERNAL;
+}
+
+static uint32_t step_shrinks(const struct step *step)
+{
+    switch (step->kind) {
+    case STEP_PREPEND: return 1;
+    case STEP_REPLACE: return step->shrinks ? 0 : 1;
+    case STEP_UNICODE: return UNICODE_SHRINKS;
+    case STEP_STRIP:
+    case STEP_MAP:
+    case STEP_CHARSMAP: break;
+    }
+    return 0;
+}
+
+uint32_t tok_normalizer_shrinks(const struct tok_normalizer *n)
+{
+    uint32_t all = 1;
+
+    for (size_t i = 0; n && i < n->n_steps && all > 0; i++) {
+        uint32_t one = step_shrinks(&n->steps[i]);
+        if (__builtin_mul_overflow(all, one, &all))
+            return 0;
+    }
+    return all;
 }
 
 enum status tok_normalize(const struct tok_normalizer *n, struct buf *text, bool no_prefix)

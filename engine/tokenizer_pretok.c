@@ -329,6 +329,14 @@ bool tok_pretok_has_byte_level(const struct tok_pretok *p)
     return p && p->has_byte_level;
 }
 
+bool tok_pretok_drops(const struct tok_pretok *p)
+{
+    for (size_t i = 0; p && i < p->n_steps; i++)
+        if (p->steps[i].kind == STEP_SPLIT && p->steps[i].behavior == REMOVED)
+            return true;
+    return false;
+}
+
 /* ---- running ---- */
 
 void tok_pieces_init(struct tok_pieces *p)

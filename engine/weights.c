@@ -1,16 +1,19 @@
 /* weights.c - which tensor goes where, and what is remembered about it. */
 #include "engine/weights.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/log.h"
 #include "engine/weights_load.h"
 #include "kernels/pack.h"
 
 #define N_OWNED_PER_LAYER 10
+#define N_WARNINGS_MAX 8 /* tensors named one by one */
 /* Elements that share a scale, when the user does not say: see ARCHITECTURE.md for the figures. */
 #define GROUP_I8 128
 #define GROUP_I4 32
@@ -289,6 +292,34 @@ static void hash_content(struct loader *l)
     hash_end(&h, l->w->content_hash, sizeof l->w->content_hash);
 }
 
+static uint64_t count_nonfinite(const struct loader *l, const struct job *job)
+{
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; job->tensor && !job->again && i < weights_n_tasks(job); i++)
+        n += l->n_nonfinite[job->first_task + i];
+    return n;
+}
+
+/* A checkpoint that training or a conversion broke loads, and answers rubbish: say which tensors
+ * are to blame. */
+static void warn_of_nonfinite(const struct loader *l)
+{
+    uint32_t n_tensors = 0;
+
+    for (uint32_t i = 0; i < l->n_jobs; i++) {
+        const struct job *job = &l->jobs[i];
+        uint64_t n = count_nonfinite(l, job);
+        if (n > 0 && n_tensors++ < N_WARNINGS_MAX)
+            log_event(LOG_WARN, "weights with NaN or infinity",
+                      "tensor=\"%s\" n_values=%" PRIu64 " of=%" PRIu64, job->tensor->name, n,
+                      (uint64_t)job->n_rows * (job->k ? job->k : 1));
+    }
+    if (n_tensors > 0)
+        log_event(LOG_WARN, "answers of this model may be meaningless",
+                  "n_tensors_with_nan_or_infinity=%u dir=\"%s\"", n_tensors, l->config->dir);
+}
+
 static enum status plan_jobs(struct loader *l)
 {
     const struct model_config *m = l->config->model;
@@ -318,19 +349,23 @@ enum status weights_load(struct weights *w, const struct weights_config *config,
         s = plan_jobs(&l);
     if (s == OK) {
         l.crcs = calloc(l.n_tasks, sizeof *l.crcs);
-        s = l.crcs ? OK : buf_why(why, ERR_NOMEM, "out of memory");
+        l.n_nonfinite = calloc(l.n_tasks, sizeof *l.n_nonfinite);
+        s = l.crcs && l.n_nonfinite ? OK : buf_why(why, ERR_NOMEM, "out of memory");
     }
     if (s == OK)
         s = is_host ? weights_load_host(&l) : weights_load_upload(&l);
     if (s == OK && is_host && config->dummy && config->model->tied && !config->quantization.group)
         pack_tied_dummy(&l);
-    if (s == OK)
+    if (s == OK) {
         hash_content(&l);
+        warn_of_nonfinite(&l);
+    }
     if (s == OK && (config->quantization.group || !is_host)) { /* all packed: let its pages go */
         safetensors_close(w->file);
         w->file = NULL;
     }
     free(l.crcs);
+    free(l.n_nonfinite);
     free(l.jobs);
     if (s != OK)
         weights_free(w);

@@ -7,6 +7,66 @@
 #include "engine/weights_load.h"
 #include "kernels/pack.h"
 
+/* NaN and infinity are the numbers whose exponent has all bits set. Counting goes block by block of
+ * a fixed size, for the compiler to use vector instructions. */
+#define N_PER_BLOCK 256
+
+struct any_16 { /* at any alignment */
+    uint16_t v;
+} __attribute__((packed, may_alias));
+
+struct any_32 {
+    uint32_t v;
+} __attribute__((packed, may_alias));
+
+static inline uint32_t count_block_16(const unsigned char *src, uint16_t exponent)
+{
+    const struct any_16 *x = (const struct any_16 *)src;
+    uint16_t count = 0;
+
+    for (int i = 0; i < N_PER_BLOCK; i++)
+        count = (uint16_t)(count + ((x[i].v & exponent) == exponent));
+    return count;
+}
+
+static inline uint32_t count_block_32(const unsigned char *src, uint32_t exponent)
+{
+    const struct any_32 *x = (const struct any_32 *)src;
+    uint32_t count = 0;
+
+    for (int i = 0; i < N_PER_BLOCK; i++)
+        count += (x[i].v & exponent) == exponent;
+    return count;
+}
+
+static uint32_t count_block(enum dtype dtype, const unsigned char *src)
+{
+    return dtype == DTYPE_F32   ? count_block_32(src, 0x7f800000u)
+           : dtype == DTYPE_F16 ? count_block_16(src, 0x7c00u)
+                                : count_block_16(src, 0x7f80u);
+}
+
+uint64_t weights_count_nonfinite(enum dtype dtype, const unsigned char *src, size_t n_elements)
+{
+    size_t size = dtype_bytes(dtype), n_whole = n_elements / N_PER_BLOCK * N_PER_BLOCK;
+    unsigned char rest[N_PER_BLOCK * sizeof(float)] = {0};
+    uint64_t count = 0;
+
+    for (size_t i = 0; i < n_whole; i += N_PER_BLOCK)
+        count += count_block(dtype, src + i * size);
+    memcpy(rest, src + n_whole * size, (n_elements - n_whole) * size);
+    return count + count_block(dtype, rest);
+}
+
+void weights_check_rows(const struct loader *l, const struct job *job, uint32_t task,
+                        const unsigned char *src, uint32_t n_rows)
+{
+    size_t n = (size_t)n_rows * (job->k ? job->k : 1);
+
+    l->crcs[task] = hash_crc32c(0, src, n * dtype_bytes(job->tensor->dtype));
+    l->n_nonfinite[task] = (uint32_t)weights_count_nonfinite(job->tensor->dtype, src, n);
+}
+
 static uint64_t mix(uint64_t x)
 {
     x += 0x9E3779B97F4A7C15u;
@@ -116,7 +176,7 @@ static void run_task(void *arg, uint32_t task)
     if (job->tensor) {
         size_t row_bytes = weights_source_row_bytes(job);
         src = (const unsigned char *)job->tensor->data + row * row_bytes;
-        l->crcs[task] = hash_crc32c(0, src, n_rows * row_bytes);
+        weights_check_rows(l, job, task, src, n_rows);
     }
     if (job->vec) {
         weights_make_vec(job, src, n_rows, job->vec + row);

@@ -5,7 +5,7 @@
  * any order and pack from the mapped file straight into place (weights_host.c); for a GPU they run
  * in pieces through buffers (weights_upload.c).
  *
- * Owns    jobs and CRCs: weights_load(), for as long as it runs.
+ * Owns    jobs, CRCs and counts: weights_load(), for as long as it runs.
  * Thread  tasks run on the device's host threads; all else on the caller's.
  * Errors  as weights.h.
  * Units   rows, elements, bytes. */
@@ -43,6 +43,7 @@ struct loader {
     uint32_t n_jobs, cap;
     uint32_t n_tasks;
     uint32_t *crcs; /* [n_tasks] */
+    uint32_t *n_nonfinite; /* [n_tasks] */
     atomic_int failed; /* enum status */
 };
 
@@ -56,6 +57,12 @@ void weights_convert_rows(const struct job *job, const unsigned char *src, uint3
 /* Elements [row, row + n_rows) of a vector job as floats; src is its tensor's element `row`. */
 void weights_make_vec(const struct job *job, const unsigned char *src, uint32_t n_rows,
                       float *dst);
+
+/* Count the elements that are NaN or infinite; src has any alignment. */
+uint64_t weights_count_nonfinite(enum dtype dtype, const unsigned char *src, size_t n_elements);
+/* Take the CRC of a task's source rows, and count what is not finite in them. */
+void weights_check_rows(const struct loader *l, const struct job *job, uint32_t task,
+                        const unsigned char *src, uint32_t n_rows);
 
 /* Bytes of one row in the checkpoint, also of a dummy tensor if it were in one. */
 static inline size_t weights_source_row_bytes(const struct job *job)

@@ -219,8 +219,7 @@ static void pack_task(void *arg, uint32_t task)
     unsigned char *src = p->in + row * row_bytes;
 
     if (job->tensor)
-        j->l->crcs[job->first_task + p->row / CHUNK_ROWS + task] =
-            hash_crc32c(0, src, n_rows * row_bytes);
+        weights_check_rows(j->l, job, job->first_task + p->row / CHUNK_ROWS + task, src, n_rows);
     if (job->vec)
         weights_make_vec(job, src, n_rows, (float *)(void *)p->out + row);
     else if (!is_as_stored(job))

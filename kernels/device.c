@@ -117,7 +117,7 @@ static enum status open_cpu(struct device *d, const struct device_config *config
         return s;
     d->ops = v->ops;
     if (cpu_init(&d->cpu, config, n_threads) != OK)
-        return buf_why(why, ERR_NOMEM, "no memory for %u compute threads and their scratch",
+        return buf_why(why, ERR_NOMEM, "out of memory for %u compute threads and their scratch",
                        n_threads);
     return OK;
 }
@@ -131,7 +131,7 @@ static enum status open_staging(struct device *d, struct buf *why)
             return buf_why(why, s, "the GPU gave no event");
         d->staging[i].memory = d->backend->alloc_pinned(d->state, STAGING_BYTES);
         if (!d->staging[i].memory)
-            return buf_why(why, ERR_NOMEM, "no pinned host memory for copies to the GPU");
+            return buf_why(why, ERR_NOMEM, "out of memory: no pinned host memory for copies to the GPU");
     }
     return OK;
 }
@@ -154,7 +154,7 @@ static enum status open_cuda(struct device *d, const struct device_config *confi
     d->ops = d->backend->ops(d->state);
     s = open_staging(d, why);
     if (s == OK && pool_create(&d->cpu.pool, n_threads) != OK)
-        s = buf_why(why, ERR_NOMEM, "no memory for %u host threads", n_threads);
+        s = buf_why(why, ERR_NOMEM, "out of memory for %u host threads", n_threads);
     return s;
 }
 
@@ -186,7 +186,7 @@ enum status device_open(struct device **out, const struct device_config *config,
     enum status s = OK;
 
     if (!d)
-        return buf_why(why, ERR_NOMEM, "no memory for a device");
+        return buf_why(why, ERR_NOMEM, "out of memory for a device");
     host_memory_init(&d->host);
     switch (config->kind) {
     case DEVICE_REF:
@@ -217,7 +217,7 @@ enum status device_open_backend(struct device **out, const struct device_backend
 
     if (!d) {
         backend->close(state);
-        return buf_why(why, ERR_NOMEM, "no memory for a device");
+        return buf_why(why, ERR_NOMEM, "out of memory for a device");
     }
     host_memory_init(&d->host);
     d->backend = backend;

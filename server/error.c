@@ -57,7 +57,7 @@ void error_reply_as(struct http_exchange *x, int http, enum status s, const char
     struct buf body;
 
     buf_init(&body, ERROR_BYTES_MAX);
-    enum status st = error_write(&body, s, code, words && words[0] ? words : status_name(s));
+    enum status st = error_write(&body, s, code, words && words[0] ? words : status_words(s));
     http_set_error(x, code ? code : code_of(s));
     if (!http_replied(x)) {
         if (http == 429)

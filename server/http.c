@@ -34,7 +34,7 @@
 /* Two, so that a short one need not wait for a very long one; a few more that wait, since each
  * holds its body. */
 #define N_WORK_THREADS 2
-#define N_WORK_QUEUED_MAX 64
+#define N_WORK_QUEUED_MAX 128 /* of one client half of that */
 #define TLS_PRIORITIES "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
 
 struct http_server {
@@ -66,6 +66,7 @@ struct http_exchange {
     size_t n_body; /* bytes that came */
     size_t n_body_counted; /* in bodies_bytes */
     enum status body_status; /* ERR_TOO_LARGE, ERR_UNAVAILABLE: dropped, to be refused */
+    uint64_t client; /* http_set_client(); 0: known by its address */
     bool will_wait;
     bool handled;
     /* for done() */
@@ -170,6 +171,11 @@ void http_set_error(struct http_exchange *x, const char *code)
 void http_will_wait(struct http_exchange *x)
 {
     x->will_wait = true;
+}
+
+void http_set_client(struct http_exchange *x, uint64_t client)
+{
+    x->client = client;
 }
 
 void *http_waker(struct http_exchange *x)
@@ -357,7 +363,9 @@ static void refuse_body(struct http_exchange *x)
                  x->server->config.body_bytes_max);
         error_reply_as(x, 413, ERR_INVALID, "body_too_large", words);
     } else {
-        error_reply(x, x->body_status, NULL, "too many long requests at once");
+        error_reply(x, x->body_status, NULL, x->body_status == ERR_NOMEM
+                                                 ? "out of memory while the body was received"
+                                                 : "too many long requests at once");
     }
 }
 
@@ -481,11 +489,19 @@ static void work(void *item)
     slot_offload_end(x->slot); /* from here on x is the HTTP thread's */
 }
 
+static uint64_t client_of(const struct http_exchange *x)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+
+    return x->client ? x->client : work_client_of_address(info ? info->client_addr : NULL);
+}
+
 /* Suspended first: a work thread may be done before we return. */
 static void offload(struct http_exchange *x)
 {
     slot_offload_begin(x->slot);
-    enum status s = work_pool_push(x->server->pool, x);
+    enum status s = work_pool_push(x->server->pool, x, client_of(x), x->body.len);
     if (s == OK)
         return;
     error_reply(x, s, NULL, "too many long requests at once");

@@ -131,6 +131,9 @@ void http_set_error(struct http_exchange *x, const char *code);
 
 /* From early() only: handle() will wait for something, so run it on a work thread. */
 void http_will_wait(struct http_exchange *x);
+/* From early() only: name the sender by a number other than 0. Long bodies take turns by sender.
+ * Without a name, senders are told apart by their addresses. */
+void http_set_client(struct http_exchange *x, uint64_t client);
 /* Answer later. On OK close(ctx) will be called once, whatever happens, on an HTTP thread.
  * http_reply() right after it (a refused submission, say) is fine too. */
 NODISCARD enum status http_defer(struct http_exchange *x, const struct http_async *async,

@@ -73,13 +73,18 @@ static void start_log(const struct config *c)
     log_init(level, strcmp(c->log_format, "json") == 0);
 }
 
-/* What ends the program: text for people, or one more line of a JSON log. */
-static void report_failure(const char *why)
+/* Say what ends the program: text for people, or one more line of a JSON log. A start that fails
+ * for want of memory says so, whatever words came up from below. */
+static void report_failure(enum status s, const char *words)
 {
+    bool add_cause = s == ERR_NOMEM && !strstr(words, status_words(s));
+    const char *cause = add_cause || !words[0] ? status_words(s) : "";
+    const char *between = cause[0] && words[0] ? ": " : "";
+
     if (log_is_json())
-        log_event(LOG_ERROR, "tarn-server failed", "why=\"%s\"", why);
+        log_event(LOG_ERROR, "tarn-server failed", "why=\"%s%s%s\"", cause, between, words);
     else
-        fprintf(stderr, "tarn-server: %s\n", why);
+        fprintf(stderr, "tarn-server: %s%s%s\n", cause, between, words);
 }
 
 /* --- the engine --- */
@@ -165,7 +170,8 @@ static enum status open_engine(struct engine **out, const struct config *c, cons
         return s;
     s = engine_start(*out);
     if (s != OK) {
-        buf_why(why, s, "cannot start the engine thread");
+        buf_why(why, s, "cannot start the engine thread: no more memory or threads for this "
+                "process (ulimit -v, ulimit -u, the container's limits)");
         engine_close(*out);
         *out = NULL;
     }
@@ -248,8 +254,11 @@ static enum status serve(struct server *srv, const sigset_t *set, struct buf *wh
     struct http_server *http;
 
     http_flags_apply(&config, c, srv);
+    buf_reset(why);
     enum status s = http_create(&http, &config, why);
 
+    if (s != OK && why->len == 0)
+        buf_why(why, s, "cannot start to serve: %s", status_words(s));
     if (s != OK)
         return s;
     /* Only now: a start that fails says what is wrong, and nothing before that. */
@@ -285,6 +294,8 @@ static enum status run(struct config *c, const sigset_t *set, struct buf *why)
         s = open_engine(&engine, c, buf_str(&model_dir), why);
     if (s == OK) {
         s = server_init(&srv, c, engine);
+        if (s != OK)
+            buf_why(why, s, "cannot prepare the server: %s", status_words(s));
         config_forget_secrets(c);
         if (s == OK) {
             s = preambles_prepare(preambles, &srv, why);
@@ -326,7 +337,7 @@ int main(int argc, char **argv)
         log_init(LOG_INFO, config_wants_json(&config, argc, argv, environ));
     }
     if (s != OK)
-        report_failure(why.len ? buf_str(&why) : status_name(s));
+        report_failure(s, buf_str(&why));
     config_fini(&config);
     buf_fini(&why);
     return s == OK ? EXIT_SUCCESS : EXIT_FAILURE;

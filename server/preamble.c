@@ -465,7 +465,7 @@ enum status preambles_prepare(struct preambles *p, const struct server *srv, str
         s = check_time(p, now_s, &failed, &inner);
     if (s != OK)
         buf_why(why, s, "--preamble: %s cannot be shared: %s; leave it out or give another "
-                "--chat-template", failed, inner.len ? buf_str(&inner) : status_name(s));
+                "--chat-template", failed, inner.len ? buf_str(&inner) : status_words(s));
     for (uint32_t i = 0; s == OK && i < p->n; i++)
         s = check_length(p, &p->list[i], why);
     buf_fini(&inner);

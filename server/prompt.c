@@ -68,7 +68,7 @@ enum status prompt_from_text(struct prompt *p, const struct server *srv, const c
     if (s == ERR_TOO_LARGE)
         return buf_why(why, s, "the prompt has more than %zu tokens, the longest this server takes",
                        p->ids.max / sizeof(uint32_t));
-    return s == OK ? OK : buf_why(why, s, "the prompt cannot be tokenized: %s", status_name(s));
+    return s == OK ? OK : buf_why(why, s, "the prompt cannot be tokenized: %s", status_words(s));
 }
 
 enum status prompt_from_ids(struct prompt *p, const struct server *srv, const struct json *ids,
@@ -411,14 +411,16 @@ static enum status render(struct chat *chat, struct json *documents, struct buf 
                          documents && chat->in_template ? js_ref(documents) : NULL, chat->why);
     if (s == OK) {
         s = chat_template_render(chat->srv->template, context, chat->now_s, out, &inner);
-        if (s != OK)
+        if (s == ERR_NOMEM)
+            buf_why(chat->why, s, "out of memory while the chat template renders the messages");
+        else if (s != OK)
             buf_why(chat->why, s, "messages: the chat template refused: %s", buf_str(&inner));
     }
     chat->n_kept = out->len;
     if (s == OK && chat->flags.continue_final_message)
         s = find_final(out, start, js_get(context, "messages"), &chat->n_kept, chat->why);
     if (s != OK && chat->why->len == 0)
-        buf_why(chat->why, s, "messages: %s", status_name(s));
+        buf_why(chat->why, s, "messages: %s", status_words(s));
     js_unref(context);
     buf_fini(&system_text);
     buf_fini(&inner);
@@ -461,7 +463,7 @@ static enum status find_spans(struct spans *spans, struct chat *chat, const stru
     if (s == OK && public_end > 0)
         s = spans_add_public(spans, public_end);
     if (s != OK && chat->why->len == 0)
-        buf_why(chat->why, s, "messages: they cannot be cut into spans: %s", status_name(s));
+        buf_why(chat->why, s, "messages: they cannot be cut into spans: %s", status_words(s));
     return s;
 }
 
@@ -485,7 +487,7 @@ static enum status tokenize_chat(struct prompt *p, struct chat *chat, const stru
             buf_why(chat->why, s, "the prompt has more than %zu tokens, the longest this server "
                     "takes", p->ids.max / sizeof(uint32_t));
         else if (s != OK)
-            buf_why(chat->why, s, "the prompt cannot be tokenized: %s", status_name(s));
+            buf_why(chat->why, s, "the prompt cannot be tokenized: %s", status_words(s));
         p->n_public = spans.n_public;
     } else if (s == OK) {
         s = prompt_from_text(p, chat->srv, buf_str(text), n_kept, add_special, chat->why);

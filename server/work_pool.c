@@ -1,10 +1,29 @@
 #include "server/work_pool.h"
 
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/clock.h"
 
 #define N_THREADS_MAX 16
+
+struct item {
+    void *item;
+    struct client *client;
+    bool is_heavy;
+};
+
+/* A client with something queued or running, or one that had. */
+struct client {
+    uint64_t id;
+    uint64_t service_ns; /* with what it was advanced by after pauses */
+    uint64_t used_no;    /* of the last push; 0: the place is free */
+    uint32_t n_queued, n_running;
+};
 
 struct work_pool {
     void (*work)(void *item);
@@ -13,12 +32,87 @@ struct work_pool {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* Under lock. */
-    void **items; /* [n_max], a circle */
-    uint32_t n_max;
-    uint32_t head; /* next to take */
-    uint32_t n;
+    struct item *items;      /* [n_max], the oldest first; n_max is small */
+    uint32_t n_max, n;
+    struct client *clients;  /* [n_clients_max]: one is always idle when a new one comes */
+    uint32_t n_clients_max;
+    uint64_t service_ns;     /* of the client served last, when its item began */
+    uint64_t n_pushed;
+    uint32_t n_heavy, n_heavy_max; /* running, and how many may */
     bool closed;
 };
+
+/* --- clients --- */
+
+static bool is_idle(const struct client *c)
+{
+    return c->n_queued == 0 && c->n_running == 0;
+}
+
+/* The client's record. A new client takes the place of the one that was idle for longest. */
+static struct client *find_client(struct work_pool *p, uint64_t id)
+{
+    struct client *oldest = NULL;
+
+    for (uint32_t i = 0; i < p->n_clients_max; i++) {
+        struct client *c = &p->clients[i];
+        if (c->used_no > 0 && c->id == id)
+            return c;
+        if (is_idle(c) && (!oldest || c->used_no < oldest->used_no))
+            oldest = c;
+    }
+    ASSERT(oldest); /* there are more places than items */
+    *oldest = (struct client){.id = id};
+    return oldest;
+}
+
+/* Whether a's next item goes before b's. */
+static bool goes_before(const struct client *a, const struct client *b)
+{
+    if ((a->n_running == 0) != (b->n_running == 0))
+        return a->n_running == 0;
+    return a->service_ns < b->service_ns;
+}
+
+/* --- the queue --- */
+
+/* The index of the next item to run, or p->n when none may run now. */
+static uint32_t choose(const struct work_pool *p)
+{
+    bool heavy_may_run = p->n_heavy < p->n_heavy_max;
+    uint32_t best = p->n;
+
+    for (uint32_t i = 0; i < p->n; i++) {
+        if (p->items[i].is_heavy && !heavy_may_run)
+            continue;
+        if (best == p->n || goes_before(p->items[i].client, p->items[best].client))
+            best = i;
+    }
+    return best;
+}
+
+static struct item take(struct work_pool *p, uint32_t i)
+{
+    struct item item = p->items[i];
+
+    memmove(p->items + i, p->items + i + 1, (p->n - i - 1) * sizeof *p->items);
+    p->n--;
+    item.client->n_queued--;
+    item.client->n_running++;
+    p->n_heavy += item.is_heavy;
+    if (item.client->service_ns > p->service_ns)
+        p->service_ns = item.client->service_ns;
+    return item;
+}
+
+static void put_back(struct work_pool *p, const struct item *item, uint64_t service_ns)
+{
+    item->client->service_ns += service_ns;
+    item->client->n_running--;
+    p->n_heavy -= item->is_heavy;
+    if (item->is_heavy)
+        pthread_cond_broadcast(&p->changed); /* the next heavy one may run */
+}
 
 static void *run(void *arg)
 {
@@ -26,20 +120,48 @@ static void *run(void *arg)
 
     pthread_mutex_lock(&p->lock);
     for (;;) {
-        while (p->n == 0 && !p->closed)
-            pthread_cond_wait(&p->changed, &p->lock);
-        if (p->n == 0)
+        uint32_t i = choose(p);
+        if (i == p->n && p->n == 0 && p->closed)
             break;
-        void *item = p->items[p->head];
-        p->head = (p->head + 1) % p->n_max;
-        p->n--;
+        if (i == p->n) {
+            pthread_cond_wait(&p->changed, &p->lock);
+            continue;
+        }
+        struct item item = take(p, i);
         pthread_mutex_unlock(&p->lock);
-        p->work(item);
+        uint64_t begin_ns = clock_now_ns();
+        p->work(item.item);
+        uint64_t service_ns = clock_now_ns() - begin_ns;
         pthread_mutex_lock(&p->lock);
+        put_back(p, &item, service_ns);
     }
     pthread_mutex_unlock(&p->lock);
     return NULL;
 }
+
+enum status work_pool_push(struct work_pool *p, void *item, uint64_t client, uint64_t cost)
+{
+    enum status s = OK;
+
+    pthread_mutex_lock(&p->lock);
+    struct client *c = find_client(p, client);
+    if (p->closed) {
+        s = ERR_UNAVAILABLE;
+    } else if (p->n == p->n_max || c->n_queued >= p->n_max - p->n) {
+        s = ERR_BUSY;
+    } else {
+        if (is_idle(c) && c->service_ns < p->service_ns)
+            c->service_ns = p->service_ns;
+        c->used_no = ++p->n_pushed;
+        c->n_queued++;
+        p->items[p->n++] = (struct item){item, c, cost > WORK_HEAVY_COST};
+        pthread_cond_signal(&p->changed);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return s;
+}
+
+/* --- lifecycle --- */
 
 enum status work_pool_create(struct work_pool **out, uint32_t n_threads, uint32_t n_queued_max,
                              void (*work)(void *item))
@@ -51,10 +173,13 @@ enum status work_pool_create(struct work_pool **out, uint32_t n_threads, uint32_
         return ERR_NOMEM;
     p->work = work;
     p->n_max = n_queued_max;
+    p->n_clients_max = n_queued_max + N_THREADS_MAX + 1;
+    p->n_heavy_max = n_threads > 1 ? n_threads - 1 : 1;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);
     p->items = calloc(n_queued_max, sizeof *p->items);
-    enum status s = p->items && n_threads <= N_THREADS_MAX ? OK : ERR_NOMEM;
+    p->clients = calloc(p->n_clients_max, sizeof *p->clients);
+    enum status s = p->items && p->clients && n_threads <= N_THREADS_MAX ? OK : ERR_NOMEM;
     while (s == OK && p->n_threads < n_threads) {
         if (pthread_create(&p->threads[p->n_threads], NULL, run, p) == 0)
             p->n_threads++;
@@ -67,23 +192,6 @@ enum status work_pool_create(struct work_pool **out, uint32_t n_threads, uint32_
     }
     *out = p;
     return OK;
-}
-
-enum status work_pool_push(struct work_pool *p, void *item)
-{
-    enum status s = OK;
-
-    pthread_mutex_lock(&p->lock);
-    if (p->closed) {
-        s = ERR_UNAVAILABLE;
-    } else if (p->n == p->n_max) {
-        s = ERR_BUSY;
-    } else {
-        p->items[(p->head + p->n++) % p->n_max] = item;
-        pthread_cond_signal(&p->changed);
-    }
-    pthread_mutex_unlock(&p->lock);
-    return s;
 }
 
 void work_pool_close(struct work_pool *p)
@@ -104,5 +212,21 @@ void work_pool_destroy(struct work_pool *p)
     pthread_cond_destroy(&p->changed);
     pthread_mutex_destroy(&p->lock);
     free(p->items);
+    free(p->clients);
     free(p);
+}
+
+uint64_t work_client_of_address(const struct sockaddr *address)
+{
+    uint64_t id = 0;
+
+    if (address && address->sa_family == AF_INET) {
+        const struct sockaddr_in *a = (const struct sockaddr_in *)(const void *)address;
+        id = a->sin_addr.s_addr;
+    } else if (address && address->sa_family == AF_INET6) {
+        const struct sockaddr_in6 *a = (const struct sockaddr_in6 *)(const void *)address;
+        bool is_mapped = IN6_IS_ADDR_V4MAPPED(&a->sin6_addr);
+        memcpy(&id, a->sin6_addr.s6_addr + (is_mapped ? 12 : 0), is_mapped ? 4 : 8);
+    }
+    return id;
 }

@@ -100,6 +100,9 @@ static void print_report(FILE *out, const char *dir, const struct disk_report *r
     for (int f = 0; f < DISK_N_FAULTS; f++)
         if (r->n_by_fault[f])
             fprintf(out, "  %-10s  %10u  %s\n", disk_fault_name(f), r->n_by_fault[f], meaning(f));
+    if (r->n_stray_bytes)
+        fprintf(out, "  %-10s  %10llu  bytes behind the last header or the end of the data; "
+                "harmless: servers ignore them\n", "stray", (unsigned long long)r->n_stray_bytes);
     print_places(out, r);
     if (r->is_in_use)
         fputs("  a server uses this directory: faults may be false alarms; check again when it has "
@@ -134,12 +137,13 @@ static enum status write_report(struct buf *out, const struct disk_report *r)
 
     hash_hex(hex, r->super.fingerprint, KV_FINGERPRINT_BYTES);
     s = buf_printf(out, ",\"fingerprint\":\"%s\",\"extents\":%u,\"extent_bytes\":%llu,"
-                   "\"block_bytes\":%llu,\"file_bytes\":%llu,\"in_use\":%s,\"damaged\":%u,"
-                   "\"good\":%u,\"empty\":%u,\"changed\":%u,\"registered\":%u,\"tokens\":%llu",
+                   "\"block_bytes\":%llu,\"file_bytes\":%llu,\"stray_bytes\":%llu,"
+                   "\"in_use\":%s,\"damaged\":%u,\"good\":%u,\"empty\":%u,\"changed\":%u,\"registered\":%u,\"tokens\":%llu",
                    hex, r->super.n_extents, (unsigned long long)r->super.extent_bytes,
                    (unsigned long long)r->super.block_bytes, (unsigned long long)r->n_file_bytes,
-                   r->is_in_use ? "true" : "false", disk_report_n_damaged(r), r->n_good,
-                   r->n_empty, r->n_changed, r->n_registered, (unsigned long long)r->n_tokens);
+                   (unsigned long long)r->n_stray_bytes, r->is_in_use ? "true" : "false",
+                   disk_report_n_damaged(r), r->n_good, r->n_empty, r->n_changed,
+                   r->n_registered, (unsigned long long)r->n_tokens);
     return s == OK ? write_faults(out, r) : s;
 }
 

@@ -43,6 +43,8 @@ static void check_text(const struct tokenizer *t, const char *text, size_t len, 
     enum status s = tok_encode_counted(t, text, len, flags, &ids, &n_steps);
     ASSERT(n_steps <= (uint64_t)(len + 1) * N_STEPS_PER_BYTE_MAX);
     ASSERT(s == OK || ids.len == 0);
+    if (s == OK && t->token_bytes_max > 0) /* long texts are refused by their length */
+        ASSERT(len <= ids.len / 4 * (uint64_t)t->token_bytes_max);
     ASSERT(tokenizer_encode(t, text, len, flags, &again) == s);
     ASSERT(ids.len == again.len && memcmp(buf_str(&ids), buf_str(&again), ids.len) == 0);
     check_detokenizer(t, &ids);

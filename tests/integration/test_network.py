@@ -351,6 +351,84 @@ def bodies_are_limited() -> None:
             assert got == status and word in answer["error"]["code"], (body[:20], got, answer)
 
 
+def resident_bytes(server: Net) -> int:
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) << 10
+
+
+def bodies_that_parse_to_too_much_are_413() -> None:
+    """The limit is named, the memory does not grow, and the server goes on."""
+    with Net("--max-body-bytes", "16M") as server:
+        before = resident_bytes(server)
+        for item, count, word in ((b"{}", 5_000_000, "4194304"), (b"{}", 600_000, "memory"),
+                                  (b"1", 4_200_000, "4194304")):
+            body = b'{"messages":[],"metadata":[' + b",".join([item] * count) + b"]}"
+            got, _, answer = server.request("POST", CHAT, body)
+            assert got == 413 and word in answer["error"]["message"], (got, answer)
+        server.post(CHAT, chat())
+        assert is_sanitized() or resident_bytes(server) < before + (48 << 20), before
+
+
+def empty_bodies_and_bytes_behind_the_json_are_named() -> None:
+    with Net() as server:
+        for body, words in ((b"", "the body is empty"), (b"  \n", "empty"),
+                            (b'{"messages":[]} x', "more text follows"),
+                            (b'{"messages":[]}{}', "more text follows"),
+                            (b"[]", "must be a JSON object, not an array")):
+            got, _, answer = server.request("POST", CHAT, body)
+            assert got == 400 and words in answer["error"]["message"], (body, got, answer)
+            assert answer["error"]["code"] == "malformed_json", answer
+
+
+def a_server_without_memory_says_so() -> None:
+    """A 20 MB chat under several limits of its address space: 503 or 400, and never a crash."""
+    if is_sanitized():
+        return
+    body = b'{"messages":[{"role":"user","content":"' + b"a " * 10_000_000 + b'"}]}'
+    with Net("--max-body-bytes", "32M") as server:
+        pid = server.process.pid
+        status = Path(f"/proc/{pid}/status").read_text()
+        mapped = int(re.search(r"VmSize:\s+(\d+)", status)[1]) << 10
+        codes = []
+        for more in range(8, 328, 20):
+            limit = mapped + (more << 20)
+            resource.prlimit(pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+            got, _, answer = server.request("POST", CHAT, body)
+            # With nothing left, not even the words fit.
+            words = answer["error"]["message"] if answer else "out of memory"
+            assert (got == 503 and "out of memory" in words) or \
+                (got == 400 and answer["error"]["code"] == "context_length_exceeded"), (got, words)
+            codes.append(got)
+            server.post(CHAT, chat())
+        assert codes.count(503) >= 3 and codes[-1] == 400, codes
+
+
+def a_heavy_client_delays_itself() -> None:
+    """Five long requests of one address; another one's shorter one overtakes most of them."""
+    def ask(source: str, body: bytes) -> None:
+        c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120,
+                                       source_address=(source, 0))
+        c.request("POST", "/tokenize", body)
+        assert c.getresponse().status == 200
+        c.close()
+        ended.append(source)
+
+    n = 1_500_000 if is_sanitized() else 3_000_000
+    heavy = json.dumps({"prompt": "a b " * (n // 4)}).encode()
+    short = json.dumps({"prompt": "a b " * 50_000}).encode()
+    ended: list[str] = []
+    with Net("--max-body-bytes", "8M") as server:
+        threads = [threading.Thread(target=ask, args=("127.0.0.1", heavy)) for _ in range(5)]
+        for t in threads:
+            t.start()
+        while not ended:  # all of them have come by the time that the first is answered
+            time.sleep(0.01)
+        ask("127.0.0.2", short)
+        for t in threads:
+            t.join()
+    assert ended.index("127.0.0.2") <= 3, ended
+
+
 def a_chunked_body_is_limited_too() -> None:
     with Net() as server:
         s = server.connect()
@@ -799,6 +877,10 @@ TESTS = [
     soft_descriptor_limit_is_raised,
     what_the_library_refuses_is_refused,
     bodies_are_limited,
+    bodies_that_parse_to_too_much_are_413,
+    empty_bodies_and_bytes_behind_the_json_are_named,
+    a_server_without_memory_says_so,
+    a_heavy_client_delays_itself,
     a_chunked_body_is_limited_too,
     bodies_together_are_limited,
     long_bodies_hold_up_nobody,

@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 
 #include "base/check.h"
 #include "cache/disk_room.h"
@@ -16,6 +17,7 @@
 static struct {
     int fallocate_error;    /* 0: none */
     uint64_t n_bytes_max;   /* of a file; 0: no bound */
+    uint64_t n_total_bytes, n_free_bytes; /* 0, 0: as it is */
     bool no_direct, has_reserved;
     uint32_t fail_in;       /* allocations; 0: none fails */
     uint32_t n_sleeps;
@@ -27,6 +29,8 @@ int __wrap_fallocate(int fd, int mode, off_t offset, off_t n);
 int __real_fcntl(int fd, int what, ...);
 int __wrap_fcntl(int fd, int what, ...);
 void __wrap_clock_sleep_ns(uint64_t ns);
+int __real_fstatvfs(int fd, struct statvfs *out);
+int __wrap_fstatvfs(int fd, struct statvfs *out);
 
 int __wrap_fallocate(int fd, int mode, off_t offset, off_t n)
 {
@@ -56,6 +60,18 @@ int __wrap_fcntl(int fd, int what, ...)
         return -1;
     }
     return __real_fcntl(fd, what, arg);
+}
+
+int __wrap_fstatvfs(int fd, struct statvfs *out)
+{
+    int r = __real_fstatvfs(fd, out);
+
+    if (r == 0 && fs.n_total_bytes) {
+        out->f_frsize = 4096;
+        out->f_blocks = fs.n_total_bytes / 4096;
+        out->f_bavail = fs.n_free_bytes / 4096;
+    }
+    return r;
 }
 
 void __wrap_clock_sleep_ns(uint64_t ns)
@@ -524,7 +540,7 @@ static void a_full_file_system_is_refused_and_left_as_it_was(void **state)
     begin_place(&p, 100);
     fs.n_bytes_max = 30 * EXTENT_BYTES;
     assert_int_equal(open_place(&p), ERR_IO);
-    assert_says(&p, "free, and --kv-disk-bytes asks for 1.2 MiB more");
+    assert_says(&p, "but refused the 1.2 MiB more that --kv-disk-bytes asks for");
     assert_false(is_there(&p, "."));
     fs.n_bytes_max = 0;
     must_open(&p);
@@ -539,6 +555,46 @@ static void a_full_file_system_is_refused_and_left_as_it_was(void **state)
     must_open(&p);
     assert_int_equal(verdict(&p, 5), DISK_VALID);
     disk_dir_close(&p.d);
+    end_place(&p);
+}
+
+/* The same without an attempt: nothing is allocated, and others keep room to write. */
+static void too_little_free_space_is_refused_before_anything_is_taken(void **state)
+{
+    const uint64_t wanted = bytes_for(100);
+    struct place p;
+
+    (void)state;
+    begin_place(&p, 100);
+    fs.n_total_bytes = UINT64_C(60) << 30;
+    fs.n_free_bytes = (UINT64_C(1) << 30) + wanted / 2;
+    assert_int_equal(open_place(&p), ERR_IO);
+    assert_says(&p, "has 1.0 GiB free, of which 1.0 GiB stay free, and --kv-disk-bytes asks for "
+                "1.2 MiB more");
+    assert_false(fs.has_reserved);
+    assert_false(is_there(&p, "."));
+    fs.n_free_bytes = (UINT64_C(1) << 30) + wanted + 4096;
+    must_open(&p);
+    assert_true(fs.has_reserved);
+    disk_dir_close(&p.d);
+    plant(&p, 5);
+    /* What is there counts: no more is asked for, so a full file system does not matter. */
+    fs.n_free_bytes = 0;
+    must_open(&p);
+    disk_dir_close(&p.d);
+    p.w.config.dir.n_bytes_max = bytes_for(200);
+    fs.n_total_bytes = UINT64_C(100) << 20; /* 5 percent of it stay free */
+    fs.n_free_bytes = UINT64_C(6) << 20;
+    fs.has_reserved = false;
+    assert_int_equal(open_place(&p), ERR_IO);
+    assert_says(&p, "has 6.0 MiB free, of which 5.0 MiB stay free");
+    assert_false(fs.has_reserved);
+    assert_int_equal(stat_of(&p, "data").st_size, 100 * EXTENT_BYTES);
+    fs.n_free_bytes = UINT64_C(7) << 20;
+    must_open(&p);
+    assert_int_equal(verdict(&p, 5), DISK_VALID);
+    disk_dir_close(&p.d);
+    fs.n_total_bytes = 0;
     end_place(&p);
 }
 
@@ -743,6 +799,7 @@ int main(void)
         cmocka_unit_test(a_cut_file_is_made_whole_again),
         cmocka_unit_test(too_small_a_bound_is_refused_with_numbers),
         cmocka_unit_test(a_full_file_system_is_refused_and_left_as_it_was),
+        cmocka_unit_test(too_little_free_space_is_refused_before_anything_is_taken),
         cmocka_unit_test(where_nothing_can_be_reserved_it_grows_as_it_is_written),
         cmocka_unit_test(without_memory_nothing_is_opened_nor_left),
         cmocka_unit_test(other_models_make_room),

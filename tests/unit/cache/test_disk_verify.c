@@ -100,6 +100,23 @@ static void an_empty_directory_is_fine(void **state)
     assert_int_equal(disk_report_n_damaged(&r), 0);
 }
 
+static void bytes_behind_the_last_header_are_counted(void **state)
+{
+    uint8_t *end = files.table + DISK_PAGE_BYTES + DISK_FILES_EXTENTS * DISK_HEADER_BYTES;
+    uint8_t *page_end = files.table + files.n_table_bytes;
+
+    (void)state;
+    assert_true(end < page_end);
+    assert_int_equal(verified(NULL).n_stray_bytes, 0);
+    end[0] = 1;
+    page_end[-1] = 0xff;
+    struct disk_report r = verified(NULL);
+    assert_int_equal(r.n_stray_bytes, 2);
+    assert_int_equal(r.n_good, DISK_FILES_RECORDS);
+    assert_int_equal(disk_report_n_damaged(&r), 0);
+    end[0] = page_end[-1] = 0;
+}
+
 static void a_flipped_bit_in_a_header_is_found(void **state)
 {
     (void)state;
@@ -637,6 +654,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_sound_directory_is_fine),
         TEST(an_empty_directory_is_fine),
+        TEST(bytes_behind_the_last_header_are_counted),
         TEST(a_flipped_bit_in_a_header_is_found),
         TEST(a_flipped_bit_in_a_payload_is_found),
         TEST(what_is_behind_a_payload_means_nothing),

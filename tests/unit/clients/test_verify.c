@@ -143,7 +143,9 @@ static void json_says_the_same(void **state)
 
     (void)state;
     disk_files_payload(&files, e)[50] ^= 1;
+    files.table[files.n_table_bytes - 1] = 7;
     disk_files_write(&files);
+    files.table[files.n_table_bytes - 1] = 0;
     struct json *root = run_json(VERIFY_DAMAGED);
     const struct json *d = js_at(js_get(root, "directories"), 0);
     assert_string_equal(js_string(js_get(d, "path"), NULL), files.dir);
@@ -154,6 +156,7 @@ static void json_says_the_same(void **state)
     assert_int_equal(number(d, "extent_bytes"), 8192);
     assert_int_equal(number(d, "block_bytes"), 5000);
     assert_int_equal(number(d, "file_bytes"), files.n_table_bytes + files.n_data_bytes);
+    assert_int_equal(number(d, "stray_bytes"), 1);
     assert_int_equal(number(d, "damaged"), 1);
     assert_int_equal(number(d, "good"), 15);
     assert_int_equal(number(d, "empty"), 4);

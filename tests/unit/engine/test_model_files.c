@@ -2,15 +2,18 @@
  * error and no crash (run under ASan and UBSan). */
 #include "tests/unit/test.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/rng.h"
 #include "engine/model.h"
 #include "engine/safetensors.h"
-#include "engine/weights.h"
+#include "engine/weights_load.h"
+#include "kernels/pack.h"
 
 static char dir[64];
 
@@ -147,6 +150,53 @@ static void a_damaged_header_is_refused(void **state)
     refuse_header("{\"t\":", 16, "malformed");
 }
 
+#define T(name, dtype, shape, offsets)                                                           \
+    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":[" shape "],\"data_offsets\":[" offsets "]}"
+
+/* What the official library refuses, and offsets within an element, which it never writes. */
+static void tensors_must_cover_the_data_once(void **state)
+{
+    (void)state;
+    refuse_header("{" T("a", "F32", "4", "0,16") "," T("b", "F32", "4", "0,16") "}", 16,
+                  "tensor b begins at byte 0, but tensor a before it ends at byte 16");
+    refuse_header("{" T("b", "F16", "4", "8,16") "," T("a", "F32", "3", "0,12") "}", 16,
+                  "tensor b begins at byte 8, but tensor a before it ends at byte 12");
+    refuse_header("{" T("a", "F16", "8", "0,16") "," T("b", "F16", "2", "4,8") "}", 16,
+                  "they overlap");
+    refuse_header("{" T("a", "F32", "2", "0,8") "," T("b", "F32", "1", "12,16") "}", 16,
+                  "tensor b begins at byte 12, and the 4 bytes before it belong to no tensor");
+    refuse_header("{" T("a", "F32", "2", "4,12") "}", 12, "the 4 bytes before it");
+    refuse_header("{" T("a", "F32", "2", "0,8") "}", 11,
+                  "the last 3 bytes of data belong to no tensor");
+    refuse_header("{}", 1, "the last 1 bytes");
+    refuse_header("{" T("m", "BOOL", "3", "0,3") "," T("a", "BF16", "4", "3,11") "}", 11,
+                  "tensor a: data begins at byte 3, which is no multiple of the 2 bytes");
+    refuse_header("{" T("a", "I64", "1", "0,8") "," T("b", "U8", "4", "8,12") ","
+                  T("c", "I64", "1", "12,20") "}", 20, "no multiple of the 8 bytes");
+    refuse_header("{" T("a", "F8_E4M3", "4", "0,5") "}", 5, "disagree");
+}
+
+static void tensors_in_any_order_and_empty_ones_are_fine(void **state)
+{
+    static unsigned char file[4096];
+    static const char header[] =
+        "{" T("c", "BF16", "2", "16,20") "," T("none", "F32", "0,7", "16,16") ","
+        T("a", "F32", "4", "0,16") "," T("odd", "F4", "7", "20,24") ","
+        T("end", "F16", "0", "24,24") ",\"__metadata__\":{\"format\":\"pt\"}}";
+    struct safetensors *st;
+    struct buf why;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    write_file("model.safetensors", file, make_file(file, header, 24));
+    if (safetensors_open(&st, dir, &why) != OK)
+        fail_msg("%s", buf_str(&why));
+    assert_int_equal(safetensors_find(st, "c")->n_bytes, 4);
+    assert_int_equal(safetensors_find(st, "none")->n_bytes, 0);
+    safetensors_close(st);
+    remove_file("model.safetensors");
+}
+
 static void a_length_behind_the_end_is_refused(void **state)
 {
     static unsigned char file[64];
@@ -210,7 +260,7 @@ static void a_missing_or_misshapen_tensor_is_named(void **state)
     static unsigned char file[4096];
     const char header[] = "{\"model.embed_tokens.weight\":{\"dtype\":\"F32\",\"shape\":[5,8],"
                           "\"data_offsets\":[0,160]},\"model.layers.0.input_layernorm.weight\":"
-                          "{\"dtype\":\"F32\",\"shape\":[7],\"data_offsets\":[0,28]}}";
+                          "{\"dtype\":\"F32\",\"shape\":[7],\"data_offsets\":[160,188]}}";
     struct device_config dc = {.kind = DEVICE_REF, .n_threads = 1, .max_rows = 1, .max_k = 8,
                                .max_heads = 2, .max_head_dim = 4};
     struct model_config m;
@@ -222,7 +272,7 @@ static void a_missing_or_misshapen_tensor_is_named(void **state)
     buf_init(&why, BUF_WHY_MAX);
     assert_ok(device_open(&device, &dc, NULL));
     write_file("config.json", good_config, sizeof good_config - 1);
-    write_file("model.safetensors", file, make_file(file, header, 160));
+    write_file("model.safetensors", file, make_file(file, header, 188));
     assert_ok(model_config_load(&m, dir, NULL));
     struct weights_config wc = {.device = device, .dir = dir, .model = &m, .dtype = DTYPE_F32};
     assert_int_equal(weights_load(&w, &wc, &why), ERR_INVALID);
@@ -240,16 +290,146 @@ static void a_missing_or_misshapen_tensor_is_named(void **state)
     buf_fini(&why);
 }
 
+/* --- values that are not finite --- */
+
+static void put_element(unsigned char *at, enum dtype dtype, float value)
+{
+    unsigned char element[4];
+
+    dtype_store(dtype, element, 0, value);
+    memcpy(at, element, dtype_bytes(dtype));
+}
+
+static void nan_and_infinity_are_counted_at_any_place(void **state)
+{
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    static const float finite[] = {0, -0.0f, 1, -65504, 6e-8f};
+    static unsigned char data[4 * 1000 + 3];
+
+    (void)state;
+    for (size_t t = 0; t < 3; t++) {
+        size_t size = dtype_bytes(types[t]);
+        for (size_t n = 0; n < 900; n += 1 + n / 3) {
+            unsigned char *at = data + n % 4; /* unaligned too */
+            for (size_t i = 0; i < n; i++)
+                put_element(at + i * size, types[t], finite[i % 5]);
+            assert_int_equal(weights_count_nonfinite(types[t], at, n), 0);
+            if (n == 0)
+                continue;
+            put_element(at, types[t], NAN);
+            put_element(at + (n - 1) * size, types[t], -INFINITY);
+            put_element(at + n / 2 * size, types[t], INFINITY);
+            size_t want = n == 1 ? 1 : n == 2 ? 2 : 3;
+            assert_int_equal(weights_count_nonfinite(types[t], at, n), want);
+        }
+    }
+}
+
+/* A checkpoint of good_config whose tensors are ones, but for two. */
+static void write_checkpoint(bool is_broken)
+{
+    static const struct {
+        const char *name;
+        uint32_t rows, cols;
+    } tensors[] = {
+        {"model.embed_tokens.weight", 5, 8},
+        {"model.layers.0.input_layernorm.weight", 8, 0},
+        {"model.layers.0.self_attn.q_proj.weight", 8, 8},
+        {"model.layers.0.self_attn.k_proj.weight", 4, 8},
+        {"model.layers.0.self_attn.v_proj.weight", 4, 8},
+        {"model.layers.0.self_attn.o_proj.weight", 8, 8},
+        {"model.layers.0.post_attention_layernorm.weight", 8, 0},
+        {"model.layers.0.mlp.gate_proj.weight", 6, 8},
+        {"model.layers.0.mlp.up_proj.weight", 6, 8},
+        {"model.layers.0.mlp.down_proj.weight", 8, 6},
+        {"model.norm.weight", 8, 0},
+        {"lm_head.weight", 5, 8},
+    };
+    static unsigned char file[16384];
+    char header[8192] = "{", *p = header + 1;
+    uint32_t at = 0;
+
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
+        uint32_t n = tensors[i].rows * (tensors[i].cols ? tensors[i].cols : 1);
+        p += sprintf(p, "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[%u", i ? "," : "", tensors[i].name,
+                     tensors[i].rows);
+        p += tensors[i].cols ? sprintf(p, ",%u", tensors[i].cols) : 0;
+        p += sprintf(p, "],\"data_offsets\":[%u,%u]}", at, at + 4 * n);
+        at += 4 * n;
+    }
+    strcpy(p, "}");
+    size_t n_file = make_file(file, header, at), data = n_file - at;
+    for (uint32_t i = 0; i < at / 4; i++)
+        put_element(file + data + 4 * i, DTYPE_F32, 1);
+    if (is_broken) { /* of the embedding and of the last tensor */
+        put_element(file + data + 4 * 39, DTYPE_F32, NAN);
+        put_element(file + n_file - 4, DTYPE_F32, INFINITY);
+        put_element(file + n_file - 8, DTYPE_F32, NAN);
+    }
+    write_file("config.json", good_config, sizeof good_config - 1);
+    write_file("model.safetensors", file, n_file);
+}
+
+/* What loading the checkpoint writes to the log. */
+static void load_and_read_log(char *log, size_t n)
+{
+    struct device_config dc = {.kind = DEVICE_REF, .n_threads = 1, .max_rows = 1, .max_k = 8,
+                               .max_heads = 2, .max_head_dim = 4};
+    int before = dup(STDERR_FILENO), pipe_fds[2];
+    struct model_config m;
+    struct device *device;
+    struct weights w;
+
+    assert_ok(device_open(&device, &dc, NULL));
+    assert_ok(model_config_load(&m, dir, NULL));
+    struct weights_config wc = {.device = device, .dir = dir, .model = &m, .dtype = DTYPE_F32};
+    assert_int_equal(pipe(pipe_fds), 0);
+    assert_true(dup2(pipe_fds[1], STDERR_FILENO) >= 0);
+    enum status s = weights_load(&w, &wc, NULL);
+    assert_true(dup2(before, STDERR_FILENO) >= 0);
+    close(before);
+    close(pipe_fds[1]);
+    ssize_t got = read(pipe_fds[0], log, n - 1);
+    log[got > 0 ? got : 0] = '\0';
+    close(pipe_fds[0]);
+    assert_ok(s);
+    weights_free(&w);
+    device_close(device);
+}
+
+static void weights_that_are_not_finite_are_named(void **state)
+{
+    char log[4096];
+
+    (void)state;
+    log_init(LOG_INFO, false);
+    write_checkpoint(false);
+    load_and_read_log(log, sizeof log);
+    assert_null(strstr(log, "NaN"));
+    write_checkpoint(true);
+    load_and_read_log(log, sizeof log);
+    assert_non_null(strstr(log, "tensor=\"model.embed_tokens.weight\" n_values=1 of=40"));
+    assert_non_null(strstr(log, "tensor=\"lm_head.weight\" n_values=2 of=40"));
+    assert_non_null(strstr(log, "n_tensors_with_nan_or_infinity=2"));
+    assert_null(strstr(log, "q_proj"));
+    remove_file("config.json");
+    remove_file("model.safetensors");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_bad_config_is_named_by_field),
         cmocka_unit_test(a_good_config_is_read),
         cmocka_unit_test(a_damaged_header_is_refused),
+        cmocka_unit_test(tensors_must_cover_the_data_once),
+        cmocka_unit_test(tensors_in_any_order_and_empty_ones_are_fine),
         cmocka_unit_test(a_length_behind_the_end_is_refused),
         cmocka_unit_test(an_index_cannot_reach_out_of_its_directory),
         cmocka_unit_test(random_damage_never_crashes),
         cmocka_unit_test(a_missing_or_misshapen_tensor_is_named),
+        cmocka_unit_test(nan_and_infinity_are_counted_at_any_place),
+        cmocka_unit_test(weights_that_are_not_finite_are_named),
     };
     strcpy(dir, "/tmp/tarn-files-XXXXXX");
     if (!mkdtemp(dir))

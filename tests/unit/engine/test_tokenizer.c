@@ -181,6 +181,64 @@ static void too_many_ids_leave_the_buffer_as_it_was(void **state)
     tokenizer_destroy(t);
 }
 
+static void a_text_that_cannot_fit_is_refused_by_its_length(void **state)
+{
+    struct tokenizer *t = load_recipe(&byte_level_recipe);
+    uint32_t longest = t->token_bytes_max;
+    char text[1000];
+    struct buf ids;
+    uint64_t n_steps = 1;
+
+    (void)state;
+    memset(text, 'a', sizeof text);
+    assert_in_range(longest, 1, 99);
+    buf_init(&ids, 10 * sizeof(uint32_t));
+    assert_int_equal(tok_encode_counted(t, text, 11 * longest, 0, &ids, &n_steps), ERR_TOO_LARGE);
+    assert_int_equal(n_steps, 0);
+    assert_int_equal(tok_encode_counted(t, text, 10 * longest, 0, &ids, &n_steps), ERR_TOO_LARGE);
+    assert_true(n_steps > 0);
+    buf_fini(&ids);
+    tokenizer_destroy(t);
+}
+
+/* Tokenizers that may make one token, or none, of a text of any length have no such bound. */
+static void a_tokenizer_that_drops_text_has_no_longest_token(void **state)
+{
+    static const struct {
+        const char *normalizer, *pretok, *added;
+        uint32_t shrinks; /* 0: not known */
+    } cases[] = {
+        {NULL, BYTE_LEVEL, NULL, 1},
+        {"{\"type\":\"NFC\"}", BYTE_LEVEL, NULL, 8},
+        {"{\"type\":\"Prepend\",\"prepend\":\"x\"}", BYTE_LEVEL, NULL, 1},
+        {"{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"b\"}", BYTE_LEVEL,
+         NULL, 1},
+        {"{\"type\":\"Replace\",\"pattern\":{\"String\":\"aa\"},\"content\":\"b\"}", BYTE_LEVEL,
+         NULL, 0},
+        {"{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a+\"},\"content\":\"b\"}", BYTE_LEVEL,
+         NULL, 0},
+        {"{\"type\":\"Strip\"}", BYTE_LEVEL, NULL, 0},
+        {"{\"type\":\"Lowercase\"}", BYTE_LEVEL, NULL, 0},
+        {NULL, "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"WhitespaceSplit\"},"
+         BYTE_LEVEL "]}", NULL, 0},
+        {NULL, BYTE_LEVEL, "[{\"id\":300,\"content\":\"<s>\",\"special\":true}]", 1},
+        {NULL, BYTE_LEVEL, "[{\"id\":300,\"content\":\"<s>\",\"lstrip\":true}]", 0},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct recipe r = byte_level_recipe;
+        r.normalizer = cases[i].normalizer;
+        r.pretok = cases[i].pretok;
+        r.added = cases[i].added;
+        r.post = NULL;
+        struct tokenizer *t = load_recipe(&r);
+        /* "hell"; every added token here is shorter */
+        assert_int_equal(t->token_bytes_max, cases[i].shrinks * t->vocab.piece_len_max);
+        tokenizer_destroy(t);
+    }
+}
+
 /* ---- merging against the rule, written down naively ---- */
 
 #define N_MERGES 60
@@ -542,6 +600,8 @@ int main(void)
         T(unknown_characters_fall_back_to_bytes_then_to_one_unk),
         T(ignore_merges_takes_whole_pieces),
         T(too_many_ids_leave_the_buffer_as_it_was),
+        T(a_text_that_cannot_fit_is_refused_by_its_length),
+        T(a_tokenizer_that_drops_text_has_no_longest_token),
         T(short_and_long_runs_merge_as_the_rule_says),
         T(work_on_the_worst_texts_grows_almost_linearly),
         T(bytes_are_what_a_token_stands_for),
