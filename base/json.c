@@ -3,13 +3,19 @@
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
+#include "base/json_memory.h"
 
 #define DEPTH_MAX 512
+/* Memory of a parse without other limits: more than any text can need. {} takes most, 208 bytes and
+ * its place in an array for each 3 bytes of text. */
+#define PARSE_BYTES_MIN ((size_t)1 << 20)
+#define PARSE_BYTES_PER_BYTE 100
 
 /* struct json is json_t under another name: no wrapper objects, no second tree. */
 static json_t *in(const struct json *j)
@@ -22,48 +28,155 @@ static struct json *out_of(json_t *j)
     return (struct json *)j;
 }
 
-/* Nesting is checked on the text, before the parser builds anything. */
-static bool too_deep(const char *text, size_t len)
+/* --- memory --- */
+
+static json_malloc_t malloc_before = malloc;
+static json_free_t free_before = free;
+
+static void *hook_malloc(size_t n)
 {
-    bool in_string = false;
+    return json_memory_is_running() ? json_memory_alloc(n) : malloc_before(n);
+}
+
+static void hook_free(void *p)
+{
+    if (p && !json_memory_free(p))
+        free_before(p);
+}
+
+static pthread_once_t hooks_once = PTHREAD_ONCE_INIT;
+
+static void set_hooks(void)
+{
+    json_get_alloc_funcs(&malloc_before, &free_before);
+    json_set_alloc_funcs(hook_malloc, hook_free);
+    json_object_seed(0); /* now, and not by two parses at once */
+}
+
+/* --- the text before it is parsed --- */
+
+/* What one look at the text tells. */
+struct outline {
+    size_t n_values; /* member names are values too */
+    int depth_max;
+};
+
+/* The end of a string, behind its closing quote. `at` is behind the opening one. */
+static size_t skip_string(const char *text, size_t len, size_t at)
+{
+    const char *quote;
+
+    for (size_t from = at; (quote = memchr(text + from, '"', len - from)); ) {
+        size_t end = (size_t)(quote - text), n_escapes = 0;
+        while (end - n_escapes > from && text[end - n_escapes - 1] == '\\')
+            n_escapes++;
+        from = end + 1;
+        if (n_escapes % 2 == 0)
+            return from;
+    }
+    return len;
+}
+
+enum byte_class { WORD, SEPARATOR, OPEN, CLOSE, QUOTE };
+
+static const unsigned char classes[256] = {
+    [' '] = SEPARATOR, ['\t'] = SEPARATOR, ['\r'] = SEPARATOR, ['\n'] = SEPARATOR,
+    [','] = SEPARATOR, [':'] = SEPARATOR,   ['['] = OPEN,       ['{'] = OPEN,
+    [']'] = CLOSE,     ['}'] = CLOSE,       ['"'] = QUOTE,
+};
+
+static enum byte_class class_of(char c)
+{
+    return (enum byte_class)classes[(unsigned char)c];
+}
+
+/* Count without building anything. Malformed text gives some numbers. */
+static struct outline read_outline(const char *text, size_t len)
+{
+    struct outline o = {0};
     int depth = 0;
 
-    for (size_t i = 0; i < len; i++) {
-        char c = text[i];
-        if (in_string) {
-            if (c == '\\')
-                i++;
-            else if (c == '"')
-                in_string = false;
-        } else if (c == '"') {
-            in_string = true;
-        } else if (c == '[' || c == '{') {
-            if (++depth > DEPTH_MAX)
-                return true;
-        } else if (c == ']' || c == '}') {
+    for (size_t i = 0; i < len;) {
+        enum byte_class c = class_of(text[i++]);
+        o.n_values += c == OPEN || c == QUOTE || c == WORD;
+        if (c == OPEN) {
+            depth++;
+            o.depth_max = depth > o.depth_max ? depth : o.depth_max;
+        } else if (c == CLOSE) {
             depth--;
+        } else if (c == QUOTE) {
+            i = skip_string(text, len, i);
+        } else if (c == WORD) {
+            while (i < len && class_of(text[i]) == WORD)
+                i++;
         }
     }
-    return false;
+    return o;
+}
+
+/* --- parse --- */
+
+struct parse {
+    const char *text;
+    size_t len;
+    json_t *out;
+    json_error_t error;
+};
+
+static bool build(void *arg)
+{
+    struct parse *p = arg;
+
+    p->out = json_loadb(p->text, p->len,
+                        JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &p->error);
+    return p->out != NULL;
+}
+
+static enum status refuse_malformed(const struct parse *p, struct buf *why)
+{
+    const json_error_t *e = &p->error;
+
+    /* The parser has read one word of what follows. */
+    if (json_error_code(e) == json_error_end_of_input_expected)
+        return buf_why(why, ERR_INVALID, "malformed JSON at line %d, column %d: the JSON ends "
+                       "before, and more text follows it", e->line, e->column);
+    return buf_why(why, ERR_INVALID, "malformed JSON at line %d, column %d: %s", e->line,
+                   e->column, e->text);
+}
+
+enum status js_parse_limited(struct json **out, const char *text, size_t len,
+                             const struct js_limits *limits, struct buf *why)
+{
+    struct outline outline = read_outline(text, len);
+    struct parse p = {.text = text, .len = len};
+
+    *out = NULL;
+    if (outline.n_values == 0)
+        return buf_why(why, ERR_INVALID, "malformed JSON at line 1: the text is empty");
+    if (outline.depth_max > DEPTH_MAX)
+        return buf_why(why, ERR_INVALID, "JSON is nested deeper than %d levels", DEPTH_MAX);
+    if (outline.n_values > limits->n_values_max)
+        return buf_why(why, ERR_TOO_LARGE, "JSON has %zu values and member names, more than the "
+                       "%zu that are taken", outline.n_values, limits->n_values_max);
+    pthread_once(&hooks_once, set_hooks);
+    enum status s = json_memory_run(limits->n_bytes_max, build, &p);
+    if (s == ERR_TOO_LARGE)
+        return buf_why(why, s, "JSON of %zu bytes and %zu values needs more than %zu bytes of "
+                       "memory, the most that it may take", len, outline.n_values,
+                       limits->n_bytes_max);
+    if (s != OK)
+        return buf_why(why, s, "out of memory while parsing %zu bytes of JSON", len);
+    *out = out_of(p.out);
+    return p.out ? OK : refuse_malformed(&p, why);
 }
 
 enum status js_parse(struct json **out, const char *text, size_t len, struct buf *why)
 {
-    json_error_t error;
+    struct js_limits limits = {.n_values_max = SIZE_MAX, .n_bytes_max = SIZE_MAX};
 
-    *out = NULL;
-    if (too_deep(text, len))
-        return buf_why(why, ERR_INVALID, "JSON is nested deeper than %d levels", DEPTH_MAX);
-    json_t *j = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL,
-                           &error);
-    if (!j) {
-        if (json_error_code(&error) == json_error_out_of_memory)
-            return buf_why(why, ERR_NOMEM, "out of memory while parsing JSON");
-        return buf_why(why, ERR_INVALID, "malformed JSON at line %d, column %d: %s", error.line,
-                       error.column, error.text);
-    }
-    *out = out_of(j);
-    return OK;
+    if (len < (SIZE_MAX - PARSE_BYTES_MIN) / PARSE_BYTES_PER_BYTE)
+        limits.n_bytes_max = PARSE_BYTES_MIN + len * PARSE_BYTES_PER_BYTE;
+    return js_parse_limited(out, text, len, &limits, why);
 }
 
 static enum status read_file(struct buf *text, const char *path, struct buf *why)

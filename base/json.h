@@ -3,11 +3,18 @@
  * ONLY module that includes jansson (whose names begin with json_, ours with js_). A `struct json`
  * is one value of a parsed or built document.
  *
+ * Parsed documents live in memory of their own (json_memory.h): a parse that runs out of memory
+ * ends with ERR_NOMEM, and the memory goes back to the system with the document's last reference.
+ * For that, js_parse() sets jansson's allocation functions. They pass other blocks on to the
+ * functions that were set before. A program that sets functions of its own does so before its
+ * first js_parse().
+ *
  * Owns    js_parse(), js_new_*() hand over one reference: js_unref(). Values reached
  *         through a getter are borrowed and live as long as their root.
  * Thread  a document belongs to one thread at a time; distinct documents are independent.
+ *         Documents that share values by js_ref() count as one.
  * Errors  ERR_INVALID with words in `why` that name the field, e.g. "messages[2].role: expected
- *         a string"; ERR_NOMEM.
+ *         a string"; ERR_TOO_LARGE with the limit that was passed; ERR_NOMEM.
  * Units   lengths in bytes; text is UTF-8 and may hold NUL only where a length is returned. */
 #ifndef TARN_BASE_JSON_H
 #define TARN_BASE_JSON_H
@@ -30,8 +37,20 @@ enum js_type {
     JS_OBJECT,
 };
 
-/* Duplicate keys are an error; nesting deeper than 512 is an error. U+0000 in strings is allowed: always use the length. */
+/* Parse one JSON value of any type. Duplicate keys, nesting deeper than 512, an empty text and bytes
+ * behind the value are errors. U+0000 in strings is allowed: always use the length. A document takes
+ * at most about 100 times the bytes of its text. */
 NODISCARD enum status js_parse(struct json **out, const char *text, size_t len, struct buf *why);
+
+/* Bounds for a text from strangers. */
+struct js_limits {
+    size_t n_values_max; /* of the document, each member name counted as a value too */
+    size_t n_bytes_max;  /* of memory while the text is parsed, the text itself not counted */
+};
+
+/* js_parse() with bounds: ERR_TOO_LARGE names the one that the text passes. */
+NODISCARD enum status js_parse_limited(struct json **out, const char *text, size_t len,
+                                       const struct js_limits *limits, struct buf *why);
 NODISCARD enum status js_parse_file(struct json **out, const char *path, size_t max_bytes,
                                       struct buf *why);
 struct json *js_ref(struct json *j);

@@ -29,16 +29,9 @@ static bool fails(void)
     return true;
 }
 
-/* The lexer of jansson 2.14 does not look whether its buffer of 16 bytes could grow (to 32, 64,
- * ...), and runs past its end if not: nothing that we could report. */
-static bool is_jansson_buffer(size_t n)
-{
-    return n == 32 || n == 64;
-}
-
 void *malloc(size_t n)
 {
-    return !is_jansson_buffer(n) && fails() ? NULL : __libc_malloc(n);
+    return fails() ? NULL : __libc_malloc(n);
 }
 
 void *calloc(size_t n, size_t size)

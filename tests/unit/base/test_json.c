@@ -31,10 +31,12 @@ static void malformed_text_is_refused_with_its_place(void **state)
 {
     (void)state;
     refuse("{\"a\": 1,\n \"b\" 2}", "line 2");
-    refuse("", "malformed");
+    refuse("", "the text is empty");
+    refuse(" \r\n\t ", "the text is empty");
     refuse("{\"a\": 1, \"a\": 2}", "malformed");
     refuse("\"\xff\"", "malformed");
-    refuse("[1] trailing", "malformed");
+    refuse("[1] trailing", "line 1, column 12: the JSON ends before, and more text follows it");
+    refuse("{}{}", "more text follows");
 }
 
 static void nesting_is_bounded(void **state)
