@@ -396,9 +396,25 @@ enum status js_get_str(const struct json *obj, const char *key, const char **out
 
     if (!v)
         return OK;
+    if (!len_out)
+        return js_read_cstr(v, key, out, why);
     if (!js_is(v, JS_STRING))
         return wrong_type(key, "a string", v, why);
     *out = js_string(v, len_out);
+    return OK;
+}
+
+enum status js_read_cstr(const struct json *v, const char *name, const char **out,
+                         struct buf *why)
+{
+    size_t len;
+
+    if (!js_is(v, JS_STRING))
+        return wrong_type(name, "a string", v, why);
+    const char *text = js_string(v, &len);
+    if (strlen(text) != len)
+        return buf_why(why, ERR_INVALID, "%s: must not hold the character U+0000", name);
+    *out = text;
     return OK;
 }
 

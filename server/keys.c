@@ -363,11 +363,13 @@ static void read_count(struct reader *r, const char *field, uint64_t max, uint64
 static void read_kv_bytes(struct reader *r)
 {
     const struct json *v = js_get(r->item, "kv_bytes");
+    const char *text = "";
     uint64_t bytes = 0;
 
     if (!js_is(v, JS_STRING))
         read_count(r, "kv_bytes", INT64_MAX, &r->spec->kv_bytes);
-    else if (flag_parse_size(js_string(v, NULL), &bytes) != OK || bytes == 0)
+    else if (js_read_cstr(v, "kv_bytes", &text, NULL) != OK ||
+             flag_parse_size(text, &bytes) != OK || bytes == 0)
         key_mistake(r, "kv_bytes", "%s", "expected a size such as 512M or 2G");
     else
         r->spec->kv_bytes = bytes;

@@ -83,11 +83,13 @@ static bool is_set(const struct json *v)
 /* "text", {"type": "text"} and ["text"] all say text. */
 static bool says(const struct json *v, const char *word)
 {
+    const char *text;
+
     if (js_is(v, JS_OBJECT))
         v = js_get(v, "type");
     else if (js_is(v, JS_ARRAY) && js_len(v) == 1)
         v = js_at(v, 0);
-    return js_is(v, JS_STRING) && strcmp(js_string(v, NULL), word) == 0;
+    return js_read_cstr(v, word, &text, NULL) == OK && strcmp(text, word) == 0;
 }
 
 static enum status check_field(const char *name, const struct json *v, struct buf *why)

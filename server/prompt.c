@@ -120,12 +120,12 @@ static enum status check_role(const struct json *message, size_t i, const char *
                               struct buf *why)
 {
     static const char *const roles[] = {"system", "user", "assistant", "tool", "developer"};
-    const struct json *v = js_get_set(message, "role");
+    char name[48];
 
-    if (!js_is(v, JS_STRING))
-        return buf_why(why, ERR_INVALID, "messages[%zu].role: expected a string, got %s", i,
-                       js_type_name(js_typeof(v)));
-    *role = js_string(v, NULL);
+    snprintf(name, sizeof name, "messages[%zu].role", i);
+    enum status s = js_read_cstr(js_get(message, "role"), name, role, why);
+    if (s != OK)
+        return s;
     for (size_t k = 0; k < ARRAY_SIZE(roles); k++)
         if (strcmp(*role, roles[k]) == 0)
             return OK;
@@ -137,22 +137,24 @@ static enum status check_role(const struct json *message, size_t i, const char *
 static enum status append_part(struct buf *out, const struct json *part, size_t i, size_t k,
                                struct buf *why)
 {
-    const struct json *type = js_get(part, "type"), *text = js_get(part, "text");
+    const struct json *text = js_get(part, "text");
+    char name[64];
+    const char *type;
     size_t len;
 
-    if (!js_is(type, JS_STRING))
-        return buf_why(why, ERR_INVALID, "messages[%zu].content[%zu].type: expected a string", i,
-                       k);
-    if (strcmp(js_string(type, NULL), "text") != 0)
+    snprintf(name, sizeof name, "messages[%zu].content[%zu].type", i, k);
+    enum status s = js_read_cstr(js_get(part, "type"), name, &type, why);
+    if (s != OK)
+        return s;
+    if (strcmp(type, "text") != 0)
         return buf_why(why, ERR_UNSUPPORTED,
-                       "messages[%zu].content[%zu].type: \"%.40s\" parts are not supported, only "
-                       "\"text\"", i, k, js_string(type, NULL));
+                       "%s: \"%.40s\" parts are not supported, only \"text\"", name, type);
     if (!js_is(text, JS_STRING))
         return buf_why(why, ERR_INVALID,
                        "messages[%zu].content[%zu].text: expected a string, got %s", i, k,
                        js_type_name(js_typeof(text)));
     const char *bytes = js_string(text, &len);
-    enum status s = k > 0 ? buf_putc(out, '\n') : OK; /* joined as vLLM and llama.cpp do */
+    s = k > 0 ? buf_putc(out, '\n') : OK; /* joined as vLLM and llama.cpp do */
     return s == OK ? buf_append(out, bytes, len) : s;
 }
 

@@ -80,6 +80,34 @@ static void getters_name_the_bad_field(void **state)
     js_unref(j);
 }
 
+static void a_nul_is_refused_where_a_c_string_is_read(void **state)
+{
+    struct json *j = parse("{\"s\": \"a\\u0000b\", \"t\": \"\\u0000\", \"fine\": \"a\", \"n\": 1}");
+    const char *s = "kept";
+    struct buf why;
+    size_t len = 0;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    assert_int_equal(js_get_str(j, "s", &s, NULL, &why), ERR_INVALID);
+    assert_string_equal(buf_str(&why), "s: must not hold the character U+0000");
+    assert_int_equal(js_read_cstr(js_get(j, "t"), "x[1].t", &s, &why), ERR_INVALID);
+    assert_string_equal(buf_str(&why), "x[1].t: must not hold the character U+0000");
+    assert_int_equal(js_read_cstr(js_get(j, "n"), "n", &s, &why), ERR_INVALID);
+    assert_int_equal(js_read_cstr(NULL, "n", &s, &why), ERR_INVALID);
+    assert_string_equal(buf_str(&why), "n: expected a string, got null");
+    assert_string_equal(s, "kept");
+    /* The length is taken on purpose: the text is bytes. */
+    assert_ok(js_get_str(j, "s", &s, &len, &why));
+    assert_int_equal(len, 3);
+    assert_memory_equal(s, "a\0b", 3);
+    assert_ok(js_get_str(j, "fine", &s, NULL, &why));
+    assert_string_equal(s, "a");
+    buf_fini(&why);
+    js_unref(j);
+    refuse("{\"k\\u0000ey\": 1}", "malformed"); /* so every key is a C string */
+}
+
 static void what_is_written_parses_back_equal(void **state)
 {
     const char text[] = "a\"\\\n\t\x01\x7f\xc3\xa9\xf0\x9f\x98\x80 end";
@@ -150,6 +178,7 @@ int main(void)
         cmocka_unit_test(malformed_text_is_refused_with_its_place),
         cmocka_unit_test(nesting_is_bounded),
         cmocka_unit_test(getters_name_the_bad_field),
+        cmocka_unit_test(a_nul_is_refused_where_a_c_string_is_read),
         cmocka_unit_test(what_is_written_parses_back_equal),
         cmocka_unit_test(bytes_that_are_no_utf8_become_replacement_characters),
         cmocka_unit_test(numbers_survive_writing),

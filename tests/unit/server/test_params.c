@@ -81,6 +81,18 @@ static void a_wrong_type_names_the_field(void **state)
     refuses(PARAMS_COMPLETION, "{'echo':1}", ERR_INVALID, "echo: expected a boolean");
 }
 
+static void a_nul_names_the_field(void **state)
+{
+    (void)state;
+    refuses(PARAMS_CHAT, "{'model':'one\\u0000x'}", ERR_INVALID,
+            "model: must not hold the character U+0000");
+    refuses(PARAMS_CHAT, "{'user':'u\\u0000'}", ERR_INVALID, "user: must not hold");
+    refuses(PARAMS_CHAT, "{'response_format':{'type':'text\\u0000'}}", ERR_UNSUPPORTED,
+            "response_format: ");
+    refuses(PARAMS_CHAT, "{'tool_choice':'none\\u0000'}", ERR_UNSUPPORTED, "tool_choice: ");
+    refuses(PARAMS_CHAT, "{'modalities':['text\\u0000']}", ERR_UNSUPPORTED, "modalities: ");
+}
+
 static void a_value_out_of_range_names_the_field(void **state)
 {
     (void)state;
@@ -256,6 +268,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_wrong_type_names_the_field),
+        cmocka_unit_test(a_nul_names_the_field),
         cmocka_unit_test(a_value_out_of_range_names_the_field),
         cmocka_unit_test(a_session_has_1_to_256_bytes),
         cmocka_unit_test(what_is_not_there_is_refused_by_name),

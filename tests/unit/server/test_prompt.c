@@ -167,6 +167,17 @@ static void a_bad_message_is_named(void **state)
             ERR_INVALID, "messages: the chat template refused: raised");
 }
 
+static void a_nul_names_the_field(void **state)
+{
+    (void)state;
+    refuses("{'messages':[{'role':'user\\u0000x','content':'a'}]}", ERR_INVALID,
+            "messages[0].role: must not hold the character U+0000");
+    refuses("{'messages':[{'role':'user','content':[{'type':'text\\u0000','text':'a'}]}]}",
+            ERR_INVALID, "messages[0].content[0].type: must not hold");
+    refuses("{'messages':[{'role':'user','content':'a'}],'documents_placement':'system\\u0000'}",
+            ERR_INVALID, "documents_placement: must not hold");
+}
+
 static void prompts_of_every_form_are_read(void **state)
 {
     static const struct {
@@ -267,6 +278,7 @@ int main(void)
         cmocka_unit_test(a_template_that_knows_documents_gets_them),
         cmocka_unit_test(documents_become_spans_or_the_answer_says_why_not),
         cmocka_unit_test(a_bad_message_is_named),
+        cmocka_unit_test(a_nul_names_the_field),
         cmocka_unit_test(prompts_of_every_form_are_read),
         cmocka_unit_test(a_bad_prompt_is_named),
         cmocka_unit_test(a_prompt_longer_than_the_context_stops_early),
