@@ -48,6 +48,7 @@ enum status server_init(struct server *srv, const struct config *config, struct 
     if (s == OK)
         s = span_marks_create(&srv->span_marks, srv->tokenizer);
     srv->documents_lead = documents_lead(srv->template);
+    chat_traits_find(&srv->chat_traits, srv->template);
     if (s == OK)
         s = auth_create(&srv->auth, config, NULL);
     if (s != OK)

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/chat_traits.h"
 #include "engine/engine.h"
 #include "engine/spans.h"
 #include "server/config.h"
@@ -27,6 +28,7 @@ struct server {
     const struct chat_template *template; /* may be NULL */
     struct span_marks *span_marks;        /* where documents may be cut */
     bool documents_lead;                  /* see documents.h */
+    struct chat_traits chat_traits;       /* of template */
     char **model_names;                   /* [n_model_names], the first one is used in answers */
     uint32_t n_model_names;
     struct preambles *preambles;          /* the operator's; NULL: none. Borrowed: set by main */
