@@ -360,9 +360,12 @@ enum status js_get_i64(const struct json *obj, const char *key, int64_t min, int
     int64_t n;
     if (js_is(v, JS_INT)) {
         n = js_int(v);
-    } else if (js_is(v, JS_REAL) && js_number(v) == floor(js_number(v)) &&
-               fabs(js_number(v)) < 9e15) {
-        n = (int64_t)js_number(v); /* some clients write 5.0 */
+    } else if (js_is(v, JS_REAL) && js_number(v) == floor(js_number(v))) {
+        /* Some clients write 5.0. From 2^63 on no int64_t has the value. */
+        if (!(fabs(js_number(v)) < 0x1p63))
+            return buf_why(why, ERR_INVALID, "%s: %.20g is outside of [%lld, %lld]", key,
+                           js_number(v), (long long)min, (long long)max);
+        n = (int64_t)js_number(v);
     } else {
         return wrong_type(key, "an integer", v, why);
     }

@@ -125,13 +125,12 @@ enum status keys_add_flag(struct key_list *list, const char *keys, bool admin, s
 {
     enum status s = OK;
     uint32_t number = 1;
+    const char *key;
+    size_t n;
 
-    while (s == OK && *keys) {
-        size_t n = strcspn(keys, ",");
+    while (s == OK && flag_list_next(&keys, &key, &n))
         if (n > 0)
-            s = add_flag_key(list, keys, n, admin, number++, why);
-        keys += n + (keys[n] == ',');
-    }
+            s = add_flag_key(list, key, n, admin, number++, why);
     return s;
 }
 

@@ -329,6 +329,9 @@ static enum status make_context(struct json **out, const struct server *srv,
     if (s == OK && extra && !js_is(extra, JS_OBJECT))
         s = buf_why(why, ERR_INVALID, "chat_template_kwargs: expected an object, got %s",
                     js_type_name(js_typeof(extra)));
+    /* gpt-oss's template and others read it; chat_template_kwargs has the last word. */
+    if (s == OK && js_is(js_get(body, "reasoning_effort"), JS_STRING))
+        s = js_set(c, "reasoning_effort", js_ref(js_get(body, "reasoning_effort")));
     for (void *it = js_first(extra); s == OK && it; it = js_next(extra, it))
         s = js_set(c, js_it_key(it), js_ref(js_it_value(it)));
     if (s == OK && srv->tokenizer)

@@ -1,7 +1,8 @@
 /* server.h - what every handler needs: configuration, engine, names, state.
  *
  * Owns    nothing but the two lists; main owns config, engine and http.
- * Thread  constant after server_init(), but for `draining` (set by main, read by all).
+ * Thread  constant after server_init(), but for `draining` (set by main, read by all) and
+ *         unknown_log.
  * Errors  server_init(): ERR_NOMEM.
  * Units   created_s: Unix seconds. */
 #ifndef TARN_SERVER_SERVER_H
@@ -15,6 +16,7 @@
 #include "engine/engine.h"
 #include "engine/spans.h"
 #include "server/config.h"
+#include "server/unknown_fields.h"
 
 struct auth;
 struct http_server;
@@ -35,6 +37,7 @@ struct server {
     struct auth *auth;
     int64_t created_s;
     char system_fingerprint[32];
+    struct unknown_log unknown_log;       /* locks itself */
     atomic_bool draining;
 };
 

@@ -127,7 +127,7 @@ def errors_become_exceptions() -> None:
                 model="none", messages=messages("x"))),
             (openai.BadRequestError, lambda: CLIENT.chat.completions.create(
                 model="tiny", messages=messages("x"), temperature=-1)),
-            (openai.UnprocessableEntityError, lambda: CLIENT.chat.completions.create(
+            (openai.BadRequestError, lambda: CLIENT.chat.completions.create(
                 model="tiny", messages=messages("x"), response_format={"type": "json_object"})),
             (openai.AuthenticationError, lambda: CLIENT.with_options(
                 api_key="wrong").models.list())):

@@ -277,7 +277,7 @@ static void flags_become_keys(void **state)
     (void)state;
     buf_init(&why, KEYS_WORDS_BYTES_MAX);
     keys_init(&list, NULL);
-    assert_ok(keys_add_flag(&list, "first,,second,first,", false, &why));
+    assert_ok(keys_add_flag(&list, "first,, second\n,first,", false, &why));
     assert_ok(keys_add_flag(&list, "boss", true, &why));
     assert_int_equal(list.n, 3);
     assert_string_equal(list.specs[0].name, "api-key-1");
