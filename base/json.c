@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/json_memory.h"
+#include "base/json_text.h"
 
 #define DEPTH_MAX 512
 /* Memory of a parse without other limits: more than any text can need. {} takes most, 208 bytes and
@@ -132,10 +133,42 @@ static bool build(void *arg)
     return p->out != NULL;
 }
 
+/* A value that is written well enough to be meant, but is none of JSON's: name its member. */
+static enum status refuse_number(const struct parse *p, struct buf *why)
+{
+    char path[128], word[48];
+    size_t at = p->error.position > 0 ? (size_t)p->error.position : 0;
+
+    json_text_path(p->text, at < p->len ? at : p->len, path, sizeof path);
+    json_text_word(p->text, p->len, at, word, sizeof word);
+    if (json_error_code(&p->error) == json_error_numeric_overflow)
+        return buf_why(why, ERR_INVALID, "%s%s%s is too large for a number", path,
+                       path[0] ? ": " : "", word);
+    return buf_why(why, ERR_INVALID, "%s%s%s is no JSON number; leave it out, or send null", path,
+                   path[0] ? ": " : "", word);
+}
+
+/* What Python and JavaScript write for numbers that JSON has not. */
+static bool is_not_finite(const struct parse *p)
+{
+    static const char *const words[] = {"NaN", "nan", "Infinity", "-Infinity", "inf", "-inf"};
+    char word[16];
+
+    if (json_error_code(&p->error) != json_error_invalid_syntax || p->error.position < 0)
+        return false;
+    json_text_word(p->text, p->len, (size_t)p->error.position, word, sizeof word);
+    for (size_t i = 0; i < ARRAY_SIZE(words); i++)
+        if (strcmp(word, words[i]) == 0)
+            return true;
+    return false;
+}
+
 static enum status refuse_malformed(const struct parse *p, struct buf *why)
 {
     const json_error_t *e = &p->error;
 
+    if (json_error_code(e) == json_error_numeric_overflow || is_not_finite(p))
+        return refuse_number(p, why);
     /* The parser has read one word of what follows. */
     if (json_error_code(e) == json_error_end_of_input_expected)
         return buf_why(why, ERR_INVALID, "malformed JSON at line %d, column %d: the JSON ends "
@@ -144,11 +177,30 @@ static enum status refuse_malformed(const struct parse *p, struct buf *why)
                    e->column, e->text);
 }
 
+/* Run the parser. One that stops at an integer outside of int64_t, where JSON itself has no bound,
+ * runs again with such integers as reals: a field that nobody reads may hold one, and the getters
+ * name the others. *wide keeps the text that was parsed. */
+static enum status parse_text(struct parse *p, const struct js_limits *limits, struct buf *wide)
+{
+    enum status s = json_memory_run(limits->n_bytes_max, build, p);
+    bool any;
+
+    if (s != OK || p->out || json_error_code(&p->error) != json_error_numeric_overflow)
+        return s;
+    s = json_text_widen(p->text, p->len, wide, &any);
+    if (s != OK || !any)
+        return s == OK ? OK : ERR_NOMEM;
+    p->text = buf_str(wide);
+    p->len = wide->len;
+    return json_memory_run(limits->n_bytes_max, build, p);
+}
+
 enum status js_parse_limited(struct json **out, const char *text, size_t len,
                              const struct js_limits *limits, struct buf *why)
 {
     struct outline outline = read_outline(text, len);
     struct parse p = {.text = text, .len = len};
+    struct buf wide;
 
     *out = NULL;
     if (outline.n_values == 0)
@@ -159,15 +211,18 @@ enum status js_parse_limited(struct json **out, const char *text, size_t len,
         return buf_why(why, ERR_TOO_LARGE, "JSON has %zu values and member names, more than the "
                        "%zu that are taken", outline.n_values, limits->n_values_max);
     pthread_once(&hooks_once, set_hooks);
-    enum status s = json_memory_run(limits->n_bytes_max, build, &p);
-    if (s == ERR_TOO_LARGE)
-        return buf_why(why, s, "JSON of %zu bytes and %zu values needs more than %zu bytes of "
-                       "memory, the most that it may take", len, outline.n_values,
-                       limits->n_bytes_max);
-    if (s != OK)
-        return buf_why(why, s, "out of memory while parsing %zu bytes of JSON", len);
+    buf_init(&wide, len + len / 8 + 16);
+    enum status s = parse_text(&p, limits, &wide);
     *out = out_of(p.out);
-    return p.out ? OK : refuse_malformed(&p, why);
+    if (s == ERR_TOO_LARGE)
+        buf_why(why, s, "JSON of %zu bytes and %zu values needs more than %zu bytes of memory, the "
+                "most that it may take", len, outline.n_values, limits->n_bytes_max);
+    else if (s != OK)
+        buf_why(why, s, "out of memory while parsing %zu bytes of JSON", len);
+    else if (!p.out)
+        s = refuse_malformed(&p, why);
+    buf_fini(&wide);
+    return s;
 }
 
 enum status js_parse(struct json **out, const char *text, size_t len, struct buf *why)
