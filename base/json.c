@@ -534,19 +534,28 @@ struct json *js_copy_deep(const struct json *j)
     return out_of(json_deep_copy(in(j)));
 }
 
+struct dump {
+    struct buf *out;
+    enum status status;
+};
+
 static int dump_to_buf(const char *bytes, size_t n, void *arg)
 {
-    return buf_append(arg, bytes, n) == OK ? 0 : -1;
+    struct dump *d = arg;
+
+    d->status = buf_append(d->out, bytes, n);
+    return d->status == OK ? 0 : -1;
 }
 
 enum status js_write(struct buf *out, const struct json *j)
 {
+    struct dump d = {.out = out, .status = OK};
     size_t len_before = out->len;
 
-    if (json_dump_callback(in(j), dump_to_buf, out, JSON_COMPACT | JSON_ENCODE_ANY) == 0)
+    if (json_dump_callback(in(j), dump_to_buf, &d, JSON_COMPACT | JSON_ENCODE_ANY) == 0)
         return OK;
     out->len = len_before;
-    return ERR_TOO_LARGE;
+    return d.status == OK ? ERR_NOMEM : d.status; /* the writer's own memory */
 }
 
 /* Length of the UTF-8 character at s (1 to 4), or 0 when the bytes are no valid character. */
