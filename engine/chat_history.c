@@ -10,6 +10,7 @@
 enum status chat_history_init(struct chat_history *h, const struct chat_traits *traits)
 {
     *h = (struct chat_history){.messages = js_new_array(), .traits = *traits};
+    buf_init(&h->results, CHAT_HISTORY_TEXT_BYTES_MAX);
     return h->messages ? OK : ERR_NOMEM;
 }
 
@@ -17,14 +18,7 @@ void chat_history_fini(struct chat_history *h)
 {
     js_unref(h->messages);
     h->messages = NULL;
-}
-
-struct json *chat_history_take(struct chat_history *h)
-{
-    struct json *messages = h->messages;
-
-    h->messages = NULL;
-    return messages;
+    buf_fini(&h->results);
 }
 
 static const char *text_of(const struct json *v, size_t *len)
@@ -92,12 +86,10 @@ static enum status arguments_as_object(struct json **out, const struct json *giv
     enum status s = js_parse(&parsed, text, len, NULL);
     if (s == ERR_NOMEM)
         return s;
-    if (s == OK && js_is(parsed, JS_OBJECT)) {
-        *out = parsed;
-        return OK;
-    }
+    /* The copy is on the heap. A parsed document has pages of its own, too much for each of many
+     * calls. */
+    *out = s == OK && js_is(parsed, JS_OBJECT) ? js_copy_deep(parsed) : js_new_string(text, len);
     js_unref(parsed);
-    *out = js_new_string(text, len);
     return *out ? OK : ERR_NOMEM;
 }
 
@@ -229,40 +221,46 @@ static enum status adapt_assistant(struct json *message, const struct chat_trait
 
 /* --- results --- */
 
-static enum status write_result(struct buf *out, const struct json *message)
+/* Where the template drops role "tool": gather the results that stand in a row. */
+static enum status add_result(struct chat_history *h, const struct json *message)
 {
     size_t n_id, n_content;
     const char *id = text_of(js_get(message, "tool_call_id"), &n_id);
     const char *content = text_of(js_get(message, "content"), &n_content);
-    enum status s = buf_printf(out, "%sTool result%s%s:\n", out->len > 0 ? "\n\n" : "",
+    enum status s = buf_printf(&h->results, "%sTool result%s%s:\n", h->has_results ? "\n\n" : "",
                                n_id > 0 ? " " : "", id);
 
-    return s == OK ? buf_append(out, content, n_content) : s;
+    h->has_results = true;
+    return s == OK ? buf_append(&h->results, content, n_content) : s;
 }
 
-/* Where the template drops role "tool": a message of the user, or more text of the one before. */
-static enum status add_result(struct chat_history *h, const struct json *message)
+/* Make a message of the user of the results so far. */
+static enum status end_results(struct chat_history *h)
 {
-    size_t n = js_len(h->messages), len;
-    struct json *last = h->ends_with_results ? js_at(h->messages, n - 1) : NULL;
-    const char *before = text_of(js_get(last, "content"), &len);
-    struct json *m = last ? js_ref(last) : js_new_object();
-    struct buf text;
+    struct json *m = h->has_results ? js_new_object() : NULL;
 
-    buf_init(&text, CHAT_HISTORY_TEXT_BYTES_MAX);
-    enum status s = m ? buf_append(&text, before, len) : ERR_NOMEM;
+    if (!h->has_results)
+        return OK;
+    h->has_results = false;
+    enum status s = m ? set_text(m, "role", "user") : ERR_NOMEM;
     if (s == OK)
-        s = write_result(&text, message);
+        s = js_set(m, "content", js_new_string(buf_str(&h->results), h->results.len));
+    buf_reset(&h->results);
     if (s == OK)
-        s = js_set(m, "content", js_new_string(buf_str(&text), text.len));
-    if (s == OK && !last)
-        s = set_text(m, "role", "user");
-    if (s == OK && !last)
-        s = js_push(h->messages, js_ref(m));
+        return js_push(h->messages, m);
     js_unref(m);
-    buf_fini(&text);
-    h->ends_with_results = s == OK;
     return s;
+}
+
+enum status chat_history_take(struct chat_history *h, struct json **out)
+{
+    enum status s = end_results(h);
+
+    if (s != OK)
+        return s;
+    *out = h->messages;
+    h->messages = NULL;
+    return OK;
 }
 
 enum status chat_history_add(struct chat_history *h, struct json *message)
@@ -276,12 +274,12 @@ enum status chat_history_add(struct chat_history *h, struct json *message)
         js_unref(message);
         return s;
     }
-    h->ends_with_results = false;
-    if (strcmp(role, "assistant") == 0)
+    s = end_results(h);
+    if (s == OK && strcmp(role, "assistant") == 0)
         s = adapt_assistant(message, &h->traits);
-    else if (strcmp(role, "developer") == 0 && !h->traits.developer)
+    else if (s == OK && strcmp(role, "developer") == 0 && !h->traits.developer)
         s = set_text(message, "role", "system");
-    else if (is_tool && h->traits.short_call_ids)
+    else if (s == OK && is_tool && h->traits.short_call_ids)
         s = shorten_id(message, "tool_call_id");
     if (s == OK)
         return js_push(h->messages, message);

@@ -12,7 +12,7 @@
  *   Several such results in a row become one message, because many templates want user and
  *   assistant in turns.
  *
- * Owns    the array of messages, until chat_history_take().
+ * Owns    the array of messages, until chat_history_take(), and the text of results.
  * Thread  one at a time.
  * Errors  ERR_NOMEM; ERR_TOO_LARGE when a text passes CHAT_HISTORY_TEXT_BYTES_MAX.
  * Units   bytes of UTF-8. */
@@ -29,13 +29,14 @@
 struct chat_history {
     struct json *messages;
     struct chat_traits traits;
-    bool ends_with_results; /* the last message is made of tool results: more are added to it */
+    struct buf results; /* of tools, since the last other message: a message to be */
+    bool has_results;
 };
 
 NODISCARD enum status chat_history_init(struct chat_history *h, const struct chat_traits *traits);
 void chat_history_fini(struct chat_history *h);
-/* Hand the array over. */
-struct json *chat_history_take(struct chat_history *h);
+/* End the history: *out is the array of messages, handed over. */
+NODISCARD enum status chat_history_take(struct chat_history *h, struct json **out);
 
 /* Add a message, which is taken over in every case. It is the caller's own object with `role`, a
  * known one, `content`, a text or null, and whatever else the client said. The caller has checked

@@ -287,7 +287,7 @@ static enum status make_messages(struct json **out, const struct server *srv,
     for (size_t i = 0; s == OK && i < n; i++)
         s = push_message(&history, js_at(given, i), i, documents, why);
     if (s == OK)
-        *out = chat_history_take(&history);
+        s = chat_history_take(&history, out);
     chat_history_fini(&history);
     return s;
 }

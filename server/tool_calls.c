@@ -81,6 +81,9 @@ enum status tool_calls_check(const struct json *message, const char *role, size_
     char field[NAME_BYTES_MAX];
     const char *text;
 
+    if (js_get_set(message, "function_call"))
+        return buf_why(why, ERR_UNSUPPORTED, "messages[%zu].function_call: not supported, send "
+                       "tool_calls", index);
     snprintf(field, sizeof field, "messages[%zu].tool_call_id", index);
     if (calls && strcmp(role, "assistant") == 0)
         return check_calls(calls, index, why);

@@ -43,8 +43,9 @@ static void render(const struct chat_template *t, const char *messages, struct b
     for (size_t i = 0; i < js_len(given); i++)
         assert_ok(chat_history_add(&h, js_copy_deep(js_at(given, i))));
     js_unref(given);
+    assert_ok(chat_history_take(&h, &given));
     context = js_new_object();
-    assert_ok(js_set(context, "messages", chat_history_take(&h)));
+    assert_ok(js_set(context, "messages", given));
     assert_ok(js_set(context, "add_generation_prompt", js_new_bool(true)));
     assert_ok(js_set(context, "tools", js_new_null()));
     assert_ok(js_set(context, "documents", js_new_null()));

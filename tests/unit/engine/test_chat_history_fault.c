@@ -47,7 +47,7 @@ static struct json *given;
 static bool once(const struct chat_traits *traits, long n, struct buf *out)
 {
     struct chat_history h = {0};
-    struct json *copies[8];
+    struct json *copies[8], *messages = NULL;
     size_t n_messages = js_len(given);
 
     for (size_t i = 0; i < n_messages; i++)
@@ -57,15 +57,17 @@ static bool once(const struct chat_traits *traits, long n, struct buf *out)
     size_t n_added = 0;
     while (s == OK && n_added < n_messages)
         s = chat_history_add(&h, copies[n_added++]);
+    if (s == OK)
+        s = chat_history_take(&h, &messages);
     bool failed = n > 0 && fail_in == 0;
     fail_in = 0;
     for (size_t i = n_added; i < n_messages; i++)
         js_unref(copies[i]);
     if (s == OK)
-        assert_ok(js_write(out, h.messages));
-    else
-        if (s != ERR_NOMEM || !failed)
-            fail_msg("allocation %ld: %s, failed %d", n, status_name(s), failed);
+        assert_ok(js_write(out, messages));
+    else if (s != ERR_NOMEM || !failed)
+        fail_msg("allocation %ld: %s, failed %d", n, status_name(s), failed);
+    js_unref(messages);
     chat_history_fini(&h);
     return failed;
 }

@@ -207,6 +207,8 @@ static void a_bad_tool_call_is_named(void **state)
          ERR_INVALID},
         {CALLS("[{'id':'a','type':'custom','custom':{}}]"),
          "messages[1].tool_calls[0].type: \"custom\" is not supported", ERR_UNSUPPORTED},
+        {"{'messages':[{'role':'assistant','content':null,'function_call':{'name':'f'}}]}",
+         "messages[0].function_call: not supported, send tool_calls", ERR_UNSUPPORTED},
         {"{'messages':[{'role':'tool','tool_call_id':3,'content':'x'}]}",
          "messages[0].tool_call_id: expected a string", ERR_INVALID},
         {"{'messages':[{'role':'tool','tool_call_id':'a\\u0000','content':'x'}]}",
