@@ -133,7 +133,7 @@ static bool build(void *arg)
     return p->out != NULL;
 }
 
-/* A value that is written well enough to be meant, but is none of JSON's: name its member. */
+/* Refuse a number that JSON or a double does not have, and name its member. */
 static enum status refuse_number(const struct parse *p, struct buf *why)
 {
     char path[128], word[48];
@@ -148,7 +148,7 @@ static enum status refuse_number(const struct parse *p, struct buf *why)
                    path[0] ? ": " : "", word);
 }
 
-/* What Python and JavaScript write for numbers that JSON has not. */
+/* Whether the parser stopped at NaN or Infinity, which Python and JavaScript write. */
 static bool is_not_finite(const struct parse *p)
 {
     static const char *const words[] = {"NaN", "nan", "Infinity", "-Infinity", "inf", "-inf"};
@@ -177,9 +177,9 @@ static enum status refuse_malformed(const struct parse *p, struct buf *why)
                    e->column, e->text);
 }
 
-/* Run the parser. One that stops at an integer outside of int64_t, where JSON itself has no bound,
- * runs again with such integers as reals: a field that nobody reads may hold one, and the getters
- * name the others. *wide keeps the text that was parsed. */
+/* Run the parser. JSON has no bound for integers, but jansson stops at one outside of int64_t. Then
+ * run it again with such integers as reals: the getters name a field that must be smaller, and
+ * fields that no getter reads may hold any. *wide keeps the second text. */
 static enum status parse_text(struct parse *p, const struct js_limits *limits, struct buf *wide)
 {
     enum status s = json_memory_run(limits->n_bytes_max, build, p);

@@ -37,10 +37,10 @@ enum js_type {
     JS_OBJECT,
 };
 
-/* Parse one JSON value of any type. Duplicate keys, nesting deeper than 512, an empty text and bytes
- * behind the value are errors. U+0000 is allowed in strings, not in keys: use the length, or
- * js_read_cstr() and js_get_str() that refuse it. A document takes at most about 100 times the bytes
- * of its text. Integers outside of int64_t become JS_REAL. */
+/* Parse one JSON value of any type. Duplicate keys, nesting deeper than 512, an empty text and
+ * bytes behind the value are errors. U+0000 is allowed in strings, not in keys: use the length, or
+ * js_read_cstr() and js_get_str() that refuse it. Integers outside of int64_t become JS_REAL. A
+ * document takes at most about 100 times the bytes of its text. */
 NODISCARD enum status js_parse(struct json **out, const char *text, size_t len, struct buf *why);
 
 /* Bounds for a text from strangers. */

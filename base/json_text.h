@@ -1,5 +1,5 @@
-/* json_text.h - JSON as text, where the parser says only "too big" or "invalid": which member that
- * was, and integers that no int64_t holds.
+/* json_text.h - JSON before it is parsed: names of members for error messages, and integers that do
+ * not fit into int64_t.
  *
  * Only base/json.c uses it.
  *

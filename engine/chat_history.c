@@ -68,7 +68,8 @@ static enum status shorten_id(struct json *obj, const char *key)
 
 /* --- calls --- */
 
-/* What a model wrote as arguments need not be JSON: then the template gets the text itself. */
+/* Make an object of the arguments. Models also write arguments that are no JSON: the template then
+ * gets the text itself. */
 static enum status arguments_as_object(struct json **out, const struct json *given)
 {
     struct json *parsed = NULL;
@@ -86,8 +87,7 @@ static enum status arguments_as_object(struct json **out, const struct json *giv
     enum status s = js_parse(&parsed, text, len, NULL);
     if (s == ERR_NOMEM)
         return s;
-    /* The copy is on the heap. A parsed document has pages of its own, too much for each of many
-     * calls. */
+    /* Copy to the heap: a parsed document has pages of its own, too many for a thousand calls. */
     *out = s == OK && js_is(parsed, JS_OBJECT) ? js_copy_deep(parsed) : js_new_string(text, len);
     js_unref(parsed);
     return *out ? OK : ERR_NOMEM;
@@ -115,7 +115,7 @@ static enum status arguments_as_string(struct json **out, const struct json *giv
     return s;
 }
 
-/* A call with its arguments in the template's form; other members stay as they are. */
+/* Add a call with its arguments in the template's form. Other members are copied. */
 static enum status adapt_call(struct json *calls, const struct json *given,
                               const struct chat_traits *traits)
 {
@@ -175,7 +175,7 @@ static enum status write_call(struct buf *out, const struct json *call)
     return s == OK ? buf_putc(out, ')') : s;
 }
 
-/* For templates that do not render tool_calls: say them in the content. */
+/* Write the calls into the content, for templates that do not render tool_calls. */
 static enum status calls_to_text(struct json *message)
 {
     const struct json *calls = js_get(message, "tool_calls");
@@ -221,7 +221,7 @@ static enum status adapt_assistant(struct json *message, const struct chat_trait
 
 /* --- results --- */
 
-/* Where the template drops role "tool": gather the results that stand in a row. */
+/* Gather a result, for templates that drop role "tool". */
 static enum status add_result(struct chat_history *h, const struct json *message)
 {
     size_t n_id, n_content;
@@ -234,7 +234,7 @@ static enum status add_result(struct chat_history *h, const struct json *message
     return s == OK ? buf_append(&h->results, content, n_content) : s;
 }
 
-/* Make a message of the user of the results so far. */
+/* Add the gathered results, if any, as a message of the user. */
 static enum status end_results(struct chat_history *h)
 {
     struct json *m = h->has_results ? js_new_object() : NULL;

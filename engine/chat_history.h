@@ -1,7 +1,7 @@
 /* chat_history.h - the messages of a chat, written as the chat template wants them.
  *
  * Clients send the same history to every server, and templates differ in what they know
- * (chat_traits.h). Messages are adapted so that nothing that was said is lost:
+ * (chat_traits.h). Messages are adapted so that no part of them is lost:
  * - Role "developer" becomes "system" where the template does not know it.
  * - tool_calls of an assistant get their arguments as an object or as text, whichever the template
  *   renders. Where it renders none, each call becomes a line of the assistant's content:
@@ -38,10 +38,11 @@ void chat_history_fini(struct chat_history *h);
 /* End the history: *out is the array of messages, handed over. */
 NODISCARD enum status chat_history_take(struct chat_history *h, struct json **out);
 
-/* Add a message, which is taken over in every case. It is the caller's own object with `role`, a
- * known one, `content`, a text or null, and whatever else the client said. The caller has checked
- * tool_calls: an array of {id, type, function: {name, arguments}} with C strings for id and name;
- * arguments are a text, an object or absent. tool_call_id is a C string where it is set. */
+/* Add a message, which is taken over in every case. The message is the caller's own object with
+ * `role`, a known one, `content`, a text or null, and all other members that the client sent. The
+ * caller has checked tool_calls: an array of {id, type, function: {name, arguments}} with C strings
+ * for id and name; arguments are a text, an object or absent. tool_call_id is a C string where it is
+ * set. */
 NODISCARD enum status chat_history_add(struct chat_history *h, struct json *message);
 
 #endif

@@ -1,9 +1,10 @@
 /* chat_traits.h - what a chat template does with roles and fields that not every template knows.
  *
- * Templates that do not know a role or a field drop it without a word, print it in a form that the
- * model never saw, or raise an error. Reading the source does not tell which: a template may name
- * "developer" in a sentence and still drop the message. So small probe chats are rendered, and the
- * traits are what their texts show.
+ * Problem: a template that does not know a role or a field drops it without a word, prints it in a
+ * form that the model never saw, or raises an error. The source does not tell which: a template may
+ * name "developer" in a sentence and still drop the message.
+ *
+ * Design: small probe chats are rendered, and their texts show the traits.
  *
  * Owns    nothing.
  * Thread  any; the traits are constant after chat_traits_find().
@@ -23,7 +24,7 @@ enum tool_call_form {
 };
 
 struct chat_traits {
-    bool developer;        /* role "developer" is rendered, and not just as any word would be */
+    bool developer;        /* role "developer" is named and rendered */
     enum tool_call_form tool_calls;
     bool tool_role;        /* role "tool" is rendered */
     bool null_content;     /* tool_calls are rendered only beside a content of null, not of "" */

@@ -22,7 +22,7 @@ static void write_head(struct writer *w, const struct call *call, const char *ob
                  call->created_s);
     write_json(w, call->params.model, strlen(call->params.model));
     write_format(w, ",\"system_fingerprint\":\"%s\"", call->srv->system_fingerprint);
-    /* Only who asks for a tier is told which it got, as OpenAI says; there is only one. */
+    /* As OpenAI's, the answer names the tier when the request asked for one. Tarn has one tier. */
     if (is_chat(call) && call->params.has_service_tier)
         write_puts(w, ",\"service_tier\":\"default\"");
     write_puts(w, ",\"choices\":[");
@@ -50,7 +50,7 @@ static void write_usage(struct writer *w, const struct call *call)
     for (int t = 0; t < CACHE_N_TIERS; t++)
         write_format(w, "%s\"%s\":%" PRIu64, t ? "," : "", cache_tier_name((enum cache_tier)t),
                      n_cached_in[t]);
-    /* Of OpenAI's kinds of output Tarn has one, so the others are 0. */
+    /* Tarn generates plain text: OpenAI's other kinds of output tokens are 0. */
     write_puts(w, "}},\"completion_tokens_details\":{\"accepted_prediction_tokens\":0,"
                   "\"audio_tokens\":0,\"reasoning_tokens\":0,\"rejected_prediction_tokens\":0}}");
 }

@@ -21,7 +21,7 @@ static const char *const tokenize_fields[] = {
     "chat_template_kwargs", "reasoning_effort"};
 static const char *const detokenize_fields[] = {"model", "tokens"};
 
-/* Tell about misspelt fields; before the answer. */
+/* Report unknown fields. The answer must not be given yet. */
 static void report_unknown(struct server *srv, struct http_exchange *x, const struct json *body,
                            const char *const *known, size_t n_known)
 {

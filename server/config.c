@@ -345,7 +345,7 @@ static enum status set_value(struct config *c, const struct option *o, const cha
                       at, why);
 }
 
-/* The number of items of a list; *has_empty: whether one of them is. */
+/* Count the items of a list. *has_empty: whether one of them is empty. */
 static size_t count_items(const char *list, bool *has_empty)
 {
     const char *item;
@@ -359,8 +359,8 @@ static size_t count_items(const char *list, bool *has_empty)
     return n;
 }
 
-/* A value that a user gave. A key that is empty, from a variable that was never filled, would leave
- * the server open, so it is no way to say "none". */
+/* Set a value that the user gave. An empty key, as from a variable that was never filled, is
+ * refused: the server would be open. */
 static enum status set(struct config *c, const struct option *o, const char *text,
                        const char *source, struct buf *why)
 {

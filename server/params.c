@@ -17,13 +17,13 @@
 
 enum rule {
     FINE,         /* read elsewhere */
-    /* These mean nothing to us and change no token; only the type is checked. */
+    /* Accepted without effect: they change no token. Only the type is checked. */
     SWITCH,       /* a boolean */
     TEXT,         /* a string */
     WORD,         /* a string, one of `fine`, which are separated by | */
     MAP,          /* an object */
     ANY,
-    /* These are not there. */
+    /* Not supported. */
     NOT_SET,      /* refused unless null, false, 0, "" or empty */
     NOT_OTHER,    /* refused unless it is the string `fine` */
 };
@@ -50,8 +50,8 @@ static const struct field fields[] = {
     {"continue_final_message", FINE, NULL}, {"documents", FINE, NULL},
     {"documents_placement", FINE, NULL}, {"echo", FINE, NULL},
     {"add_special_tokens", FINE, NULL},
-    /* Hints about style, billing, abuse, storage and routing. reasoning_effort is also a variable of
-     * the chat template (prompt.c). */
+    /* Hints about style, billing, abuse, storage and routing. reasoning_effort is also a variable
+     * of the chat template (prompt.c). */
     {"reasoning_effort", WORD, "none|minimal|low|medium|high|xhigh|max"},
     {"verbosity", WORD, "low|medium|high"},
     {"service_tier", WORD, "auto|default|flex|scale|priority|fast"},
@@ -63,7 +63,8 @@ static const struct field fields[] = {
     {"tools", NOT_SET, NULL}, {"tool_choice", NOT_OTHER, "none"}, {"functions", NOT_SET, NULL},
     {"function_call", NOT_OTHER, "none"}, {"response_format", NOT_OTHER, "text"},
     {"modalities", NOT_OTHER, "text"}, {"audio", NOT_SET, NULL}, {"moderation", NOT_SET, NULL},
-    {"web_search_options", NOT_SET, NULL}, {"suffix", NOT_SET, NULL}, {"best_of", NOT_SET, NULL}, {"prompt_logprobs", NOT_SET, NULL},
+    {"web_search_options", NOT_SET, NULL}, {"suffix", NOT_SET, NULL},
+    {"best_of", NOT_SET, NULL}, {"prompt_logprobs", NOT_SET, NULL},
     {"guided_json", NOT_SET, NULL}, {"guided_regex", NOT_SET, NULL},
     {"guided_choice", NOT_SET, NULL}, {"guided_grammar", NOT_SET, NULL},
     {"structured_outputs", NOT_SET, NULL}, {"grammar", NOT_SET, NULL},
@@ -436,7 +437,7 @@ static enum status parse_stopping(struct params *p, const struct server *srv,
 
 /* --- the rest --- */
 
-/* include_obfuscation pads OpenAI's frames; without the padding nothing is missing. */
+/* include_obfuscation asks for padding of the frames, which Tarn does not add. */
 static const char *const stream_options[] = {"include_usage", "include_obfuscation"};
 
 static enum status parse_stream(struct params *p, const struct json *body, struct buf *why)

@@ -139,7 +139,7 @@ static enum status check_role(const struct json *message, size_t i, const char *
 static enum status append_part(struct buf *out, const struct json *part, const char *role,
                                size_t i, size_t k, struct buf *why)
 {
-    /* An answer and a tool's result may have been empty; an empty text of others is a mistake. */
+    /* Answers and results of tools may be empty. An empty text of others is a mistake. */
     bool is_answer = strcmp(role, "assistant") == 0, may_be_empty = role[0] == 't' || is_answer;
     char name[64];
     const char *type;
@@ -329,7 +329,7 @@ static enum status make_context(struct json **out, const struct server *srv,
     if (s == OK && extra && !js_is(extra, JS_OBJECT))
         s = buf_why(why, ERR_INVALID, "chat_template_kwargs: expected an object, got %s",
                     js_type_name(js_typeof(extra)));
-    /* gpt-oss's template and others read it; chat_template_kwargs has the last word. */
+    /* Templates such as gpt-oss's read reasoning_effort. chat_template_kwargs overrides it. */
     if (s == OK && js_is(js_get(body, "reasoning_effort"), JS_STRING))
         s = js_set(c, "reasoning_effort", js_ref(js_get(body, "reasoning_effort")));
     for (void *it = js_first(extra); s == OK && it; it = js_next(extra, it))

@@ -9,7 +9,7 @@
 #include "server/auth.h"
 #include "server/documents.h"
 
-/* `list` was checked by config_load(). */
+/* Copy the names. config_load() has checked the list. */
 static enum status split_names(struct server *srv, const char *list)
 {
     enum status s = OK;
@@ -26,8 +26,8 @@ static enum status split_names(struct server *srv, const char *list)
     return s;
 }
 
-/* Without --served-model-name the model's name is that of --model as a whole: a path may hold
- * commas. */
+/* Set the names of the model. Without --served-model-name the whole value of --model is its name: a
+ * path may hold commas. */
 static enum status set_names(struct server *srv, const struct config *config)
 {
     srv->model_names = calloc(CONFIG_N_MODEL_NAMES_MAX, sizeof *srv->model_names);

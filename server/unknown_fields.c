@@ -83,7 +83,7 @@ void unknown_fields_find(struct unknown_fields *u, const struct json *object, co
 
 /* --- report --- */
 
-/* "a (did you mean b?), c, and 3 more": the named fields for which wanted[i]; whole entries only. */
+/* Write the fields with wanted[i]: "a (did you mean b?), c, and 3 more". No name is cut. */
 static void write_names(const struct unknown_fields *u, const bool *wanted, char out[TEXT_BYTES])
 {
     uint32_t n_named = u->n < UNKNOWN_N_NAMED_MAX ? u->n : UNKNOWN_N_NAMED_MAX, n_written = 0;
