@@ -1,7 +1,6 @@
 #include "server/unknown_fields.h"
 
 #include <ctype.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -111,8 +110,8 @@ static void write_names(const struct unknown_fields *u, const bool *wanted, char
                  n_wanted - n_written);
 }
 
-/* Remember the name; false when it was remembered before, or there is no room for an hour. */
-static bool is_new(struct unknown_log *log, uint64_t hash, uint64_t now_ns)
+/* Under the lock. */
+static bool admit(struct unknown_log *log, uint64_t hash, uint64_t now_ns)
 {
     if (now_ns - log->since_ns >= UNKNOWN_FORGET_S * UINT64_C(1000000000))
         log->n = 0;
@@ -127,6 +126,14 @@ static bool is_new(struct unknown_log *log, uint64_t hash, uint64_t now_ns)
     return true;
 }
 
+bool unknown_log_admit(struct unknown_log *log, uint64_t hash, uint64_t now_ns)
+{
+    pthread_mutex_lock(&log->lock);
+    bool is_new = admit(log, hash, now_ns);
+    pthread_mutex_unlock(&log->lock);
+    return is_new;
+}
+
 void unknown_fields_report(const struct unknown_fields *u, struct unknown_log *log,
                            struct http_exchange *x)
 {
@@ -139,10 +146,8 @@ void unknown_fields_report(const struct unknown_fields *u, struct unknown_log *l
     memset(wanted, true, sizeof wanted);
     write_names(u, wanted, names);
     http_add_header(x, "X-Tarn-Ignored-Fields", names);
-    pthread_mutex_lock(&log->lock);
     for (uint32_t i = 0; i < UNKNOWN_N_NAMED_MAX && i < u->n; i++)
-        any |= wanted[i] = is_new(log, u->named[i].hash, now_ns);
-    pthread_mutex_unlock(&log->lock);
+        any |= wanted[i] = unknown_log_admit(log, u->named[i].hash, now_ns);
     if (!any)
         return;
     write_names(u, wanted, names);

@@ -186,6 +186,15 @@ def names_of_unknown_fields_are_harmless_and_bounded() -> None:
     assert status in (400, 413) or "more" in headers[HEADER] and len(headers[HEADER]) < 256
 
 
+def the_log_names_a_bounded_number_of_unknown_fields() -> None:
+    before = SERVER.log_text().count("unknown fields ignored")
+    for i in range(100):
+        assert SERVER.request("POST", "/tokenize", {"prompt": "x", f"g{i}": 1})[1][
+            HEADER] == f"g{i}"
+    n_lines = SERVER.log_text().count("unknown fields ignored") - before
+    assert 20 < n_lines <= 64, n_lines
+
+
 # --- start ---
 
 def started(*options: str, env: dict[str, str] | None = None) -> str:
@@ -230,4 +239,5 @@ if __name__ == "__main__":
             what_openai_has_and_tarn_has_not_is_400, a_seed_has_64_bits,
             a_misspelt_field_is_named_once_in_the_log,
             names_of_unknown_fields_are_harmless_and_bounded,
+            the_log_names_a_bounded_number_of_unknown_fields,
             an_empty_key_does_not_open_the_server, a_list_of_names_is_trimmed]))
