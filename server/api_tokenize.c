@@ -17,8 +17,8 @@
 
 static const char *const tokenize_fields[] = {
     "model", "prompt", "messages", "add_special_tokens", "return_token_strs", "documents",
-    "documents_placement", "add_generation_prompt", "continue_final_message",
-    "chat_template_kwargs", "reasoning_effort"};
+    "documents_placement", "documents_order", "parse_special", "add_generation_prompt",
+    "continue_final_message", "chat_template_kwargs", "reasoning_effort"};
 static const char *const detokenize_fields[] = {"model", "tokens"};
 
 /* Report unknown fields. The answer must not be given yet. */
