@@ -166,6 +166,13 @@ NODISCARD enum status cache_seq_open(struct cache *c, const struct cache_prompt 
  * stay cached until evicted. NULL is fine. */
 void cache_seq_close(struct cache_seq *s);
 
+/* Let the sequence match and attach at most its first n_tokens from now on; CACHE_MATCH_ALL, as
+ * after opening, lifts the limit. A request that needs the hidden states of its prompt computes
+ * tokens whose KV is cached. Their blocks are committed like all others: a block that the tree has
+ * already is exchanged for the tree's. */
+#define CACHE_MATCH_ALL UINT32_MAX
+void cache_seq_limit_match(struct cache_seq *s, uint32_t n_tokens);
+
 /* One more id is known (it was sampled): the sequence's cut and keys go on. */
 void cache_seq_extend(struct cache_seq *s, uint32_t id);
 

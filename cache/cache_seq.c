@@ -40,6 +40,8 @@ struct cache_seq {
     uint32_t n_blocks_max;
     struct kv_key *keys;        /* [n_blocks_max] keys of closed blocks, prompt's first */
     uint32_t n_keys;
+    uint32_t n_match_max;       /* tokens that a match may cover: cache_seq_limit_match() */
+    uint32_t n_match_keys_max;  /* the blocks that lie within those */
     uint32_t *blocks;           /* [n_blocks_max] */
     uint32_t *block_pos0;       /* [n_blocks_max] */
     uint32_t n_blocks;
@@ -103,10 +105,29 @@ static void cut_next(const struct cache_seq *s, struct cursor *at)
 /* --- matching --- */
 
 /* Closed blocks that a match may cover: not the one with the last known id, which is the last
- * closed one unless a block is open behind it. */
+ * closed one unless a block is open behind it, and none behind the limit of the sequence. */
 static uint32_t n_keys_to_match(const struct cache_seq *s)
 {
-    return s->n_keys - (s->n_keys > 0 && s->chain.n_open == 0);
+    uint32_t n = s->n_keys - (s->n_keys > 0 && s->chain.n_open == 0);
+
+    return n < s->n_match_keys_max ? n : s->n_match_keys_max;
+}
+
+void cache_seq_limit_match(struct cache_seq *s, uint32_t n_tokens)
+{
+    struct cursor at = {0};
+    uint32_t n = 0;
+
+    cache_assert_owner(s->cache);
+    s->n_match_max = n_tokens;
+    s->n_match_keys_max = UINT32_MAX;
+    if (n_tokens == CACHE_MATCH_ALL)
+        return;
+    while (n < s->n_keys && at.pos + cut_len(s, &at) <= n_tokens) {
+        cut_next(s, &at);
+        n++;
+    }
+    s->n_match_keys_max = n;
 }
 
 static struct ktree_match match_path(const struct cache_seq *s)
@@ -165,6 +186,8 @@ enum status cache_seq_open(struct cache *c, const struct cache_prompt *prompt,
     if (prompt->n_keys)
         memcpy(s->keys, prompt->keys, prompt->n_keys * sizeof *s->keys);
     s->n_keys = prompt->n_keys;
+    s->n_match_max = CACHE_MATCH_ALL;
+    s->n_match_keys_max = UINT32_MAX;
     if (!c->config.prefix_caching) {
         make_nonce(c, &s->nonce);
         for (uint32_t i = 0; i < s->n_keys; i++)
@@ -371,10 +394,12 @@ static uint32_t find_tail(const struct cache_seq *s, const struct ktree_match *m
     struct kv_key key;
 
     *n = 0;
-    if (!store_has_tails(s->cache->store, m))
+    if (!store_has_tails(s->cache->store, m) || at->pos >= s->n_match_max)
         return KTREE_NONE;
     if (n_max > s->n_ids - 1 - at->pos)
         n_max = s->n_ids - 1 - at->pos;
+    if (n_max > s->n_match_max - at->pos)
+        n_max = s->n_match_max - at->pos;
     if (s->tail_n && s->tail_pos0 == at->pos && s->tail_n <= n_max)
         n_min = n_max = s->tail_n;
     for (uint32_t i = n_max; i >= n_min && node == KTREE_NONE; i--)
@@ -633,6 +658,8 @@ void cache_seq_expect(struct cache_seq *s, uint64_t due_ns)
     bool is_told = s->n_expected > 0 || s->expects_tail;
     uint32_t n = s->n_keys < EXPECT_BLOCKS_MAX ? s->n_keys : EXPECT_BLOCKS_MAX;
 
+    if (n > s->n_match_keys_max)
+        n = s->n_match_keys_max;
     cache_assert_owner(s->cache);
     if (!s->cache->config.prefix_caching && !s->has_left)
         return; /* nobody else computes it */

@@ -89,6 +89,8 @@ static int step_stops(struct detok *d, char byte)
             k = fail[k - 1];
         if (stop->text[k] == byte)
             k++;
+        if (k == stop->len && d->n_ids <= d->n_ids_without_stop)
+            k = fail[k - 1]; /* it is text; its end may begin the next one */
         d->n_matched[i] = k;
         if (k == stop->len && (met < 0 || stop->len > d->stops[met].len))
             met = (int)i;

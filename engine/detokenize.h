@@ -33,6 +33,8 @@ struct detok {
     uint32_t n_stops;
     uint16_t n_matched[DETOK_N_STOPS_MAX]; /* bytes of each stop string that the text ends with */
     uint32_t n_ids;              /* ids fed so far */
+    uint32_t n_ids_without_stop; /* a stop string that ends with one of the first so many ids is
+                                    text (min_tokens); detok_init() sets 0, the owner another */
     char part[4];                /* a character of which only the first n_part bytes came */
     uint8_t n_part;
     bool begun;                  /* some text was decoded: no leading space to strip any more */

@@ -1,5 +1,6 @@
 #include "engine/device_sampler.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +20,7 @@ struct device_sampler {
     uint32_t *out_host;          /* pinned: ids, logprobs, tops of the rows in this round */
     uint32_t *out_device;
     struct out_top **tops;       /* [n_rows_max] where each row's go */
+    uint32_t *given;             /* [n_rows_max] the row's token; TOKEN_NONE: one is picked */
 
     /* This step. */
     float *logits;
@@ -87,7 +89,9 @@ enum status device_sampler_create(struct device_sampler **out,
     ds->out_host = device_alloc_pinned(d, down);
     ds->out_device = device_alloc(d, down);
     ds->tops = calloc(config->n_rows_max, sizeof(struct out_top *));
-    if (!ds->host || !ds->device || !ds->raw || !ds->out_host || !ds->out_device || !ds->tops) {
+    ds->given = calloc(config->n_rows_max, sizeof *ds->given);
+    if (!ds->host || !ds->device || !ds->raw || !ds->out_host || !ds->out_device || !ds->tops ||
+        !ds->given) {
         device_sampler_destroy(ds);
         return ERR_NOMEM;
     }
@@ -105,6 +109,7 @@ void device_sampler_destroy(struct device_sampler *ds)
     device_free(ds->c.device, ds->raw);
     device_free(ds->c.device, ds->out_device);
     free(ds->tops);
+    free(ds->given);
     free(ds);
 }
 
@@ -130,7 +135,10 @@ static void hand_out(struct device_sampler *ds)
     const struct sample_top *top = (const struct sample_top *)(ids + 2 * (size_t)ds->n_rows);
 
     for (uint32_t i = 0; i < ds->n_rows; i++) {
-        ds->tokens[ds->n_done + i] = (struct out_token){ids[i], logprobs[i]};
+        struct out_token token = {ids[i], logprobs[i]};
+        if (ds->given[i] != TOKEN_NONE && ds->given[i] != ids[i])
+            token = (struct out_token){ds->given[i], -INFINITY}; /* lay_out_given() says why */
+        ds->tokens[ds->n_done + i] = token;
         for (uint32_t j = 0; j < rows[i].n_logprobs; j++) {
             const struct sample_top *t = &top[(size_t)i * ds->n_top + j];
             ds->tops[i][j] = (struct out_top){t->id, t->logprob};
@@ -212,25 +220,43 @@ static void lay_out(struct device_sampler *ds, const struct sampler_row *row, ui
     ds->n_entries += n_seen + r->n_bias + r->n_banned;
 }
 
+/* Lay out a row whose token is known. The op has no field for it: an infinite bias makes the greedy
+ * pick take it, and logprobs are those of the logits before the bias. A logit of -inf or NaN is not
+ * moved by a bias; hand_out() sees another id then. */
+static void lay_out_given(struct device_sampler *ds, const struct sampler_row *row)
+{
+    static const struct sampler_state no_state;
+    const struct logit_bias bias = {*row->given, INFINITY};
+    const struct sampling sp = {.repetition_penalty = 1, .top_p = 1, .n_logit_bias = 1,
+                                .logit_bias = &bias, .n_logprobs = row->sampling->n_logprobs,
+                                .want_logprob = row->sampling->want_logprob};
+
+    lay_out(ds, &(struct sampler_row){.sampling = &sp, .state = &no_state}, 0);
+}
+
 enum status device_sampler_add(struct device_sampler *ds, const struct sampler_row *row,
                                struct out_top *top)
 {
     const struct sampling *sp = row->sampling;
-    uint32_t n_seen = row->state->n_seen;
+    uint32_t n_seen = row->given ? 0 : row->state->n_seen;
+    size_t n_bytes = row->given ? row_list_bytes(0, 1, 0)
+                                : row_list_bytes(n_seen, sp->n_logit_bias, row->n_banned);
 
     ASSERT(sp->n_logprobs == 0 || (top && sp->n_logprobs <= REQUEST_N_LOGPROBS_MAX));
-    if (ds->n_rows == ds->c.n_rows_max ||
-        ds->n_list_bytes + row_list_bytes(n_seen, sp->n_logit_bias, row->n_banned) >
-            ds->list_bytes) {
+    if (ds->n_rows == ds->c.n_rows_max || ds->n_list_bytes + n_bytes > ds->list_bytes) {
         enum status s = launch_round(ds);
         if (s == OK)
             s = end_round(ds);
         if (s != OK)
             return s;
     }
-    lay_out(ds, row, n_seen);
+    if (row->given)
+        lay_out_given(ds, row);
+    else
+        lay_out(ds, row, n_seen);
     if (sp->n_logprobs > ds->n_top)
         ds->n_top = sp->n_logprobs;
+    ds->given[ds->n_rows] = row->given ? *row->given : TOKEN_NONE;
     ds->tops[ds->n_rows++] = top;
     return OK;
 }

@@ -38,7 +38,8 @@ void device_sampler_destroy(struct device_sampler *ds); /* NULL is fine */
  * memory [rows, V] and is changed; tokens [rows] are there after finish, and so are the rows' tops.
  * A step that failed needs no finish. */
 void device_sampler_begin(struct device_sampler *ds, float *logits, struct out_token *tokens);
-/* Of the row, logits, scratch and raw are not looked at; its lists are copied. */
+/* Of the row, logits, scratch and raw are not looked at; its lists are copied. A given token whose
+ * logit is -inf or NaN gets the logprob -inf. */
 NODISCARD enum status device_sampler_add(struct device_sampler *ds, const struct sampler_row *row,
                                          struct out_top *top);
 NODISCARD enum status device_sampler_launch(struct device_sampler *ds);

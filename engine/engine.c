@@ -26,6 +26,9 @@
 #define KV_HOLD_SHARE 0.25
 #define KV_DISK_MIN_USES 2
 #define KV_DISK_TIMEOUT_MS 1000
+/* Rows of logits at once at least, as far as a step has so many: prompts' logprobs with a small
+ * --max-num-seqs would else run the output layer row by row. */
+#define LOGITS_ROWS_MIN 16u
 /* How long a step with prefill chunks should take. */
 #define CPU_STEP_MS 200.0
 #define GPU_STEP_MS 100.0
@@ -103,6 +106,29 @@ static enum status read_gpu_memory(struct engine *e, uint64_t *n_free, uint64_t 
     return OK;
 }
 
+/* What the weights will be on the device, before there is a device. */
+static enum status choose_weights(struct engine *e, struct buf *why)
+{
+    struct weights_config *w = &e->weights_config;
+    enum dtype stored = e->model.stored_dtype;
+    enum status s = OK;
+
+    *w = (struct weights_config){.dir = e->model_dir, .model = &e->model, .seed = e->config.seed};
+    if (!strcmp(e->config.load_format, "dummy"))
+        w->dummy = true;
+    else if (strcmp(e->config.load_format, "auto") && strcmp(e->config.load_format, "safetensors"))
+        return buf_why(why, ERR_INVALID, "--load-format %s is unknown; auto, safetensors and dummy "
+                       "are known", e->config.load_format);
+    if (!w->dummy)
+        s = weights_stored_dtype(e->model_dir, &stored, why);
+    if (s == OK)
+        s = parse_dtype("--dtype", e->config.dtype, stored, &w->dtype, why);
+    if (s == OK)
+        s = quantization_parse(&w->quantization, e->config.quantization,
+                               e->config.quantization_group, why);
+    return s;
+}
+
 static enum status open_device(struct engine *e, struct buf *why)
 {
     const struct engine_config *c = &e->config;
@@ -113,7 +139,9 @@ static enum status open_device(struct engine *e, struct buf *why)
                                               : c->max_num_seqs,
                               .max_heads = m->n_heads, .max_head_dim = m->head_dim,
                               .batch_invariant = c->batch_invariant};
+    const struct weights_config *w = &e->weights_config;
 
+    d.bf16_weights = w->dtype == DTYPE_BF16 && w->quantization.group == 0;
     d.max_k = m->dim;
     if (m->ffn_dim > d.max_k)
         d.max_k = m->ffn_dim;
@@ -134,28 +162,6 @@ static enum status open_device(struct engine *e, struct buf *why)
     if (s == OK && !device_is_host(e->device))
         s = read_gpu_memory(e, &e->gpu_bytes_free_at_open, NULL, why);
     return s;
-}
-
-static enum status load_weights(struct engine *e, struct buf *why)
-{
-    struct weights_config w = {.device = e->device, .dir = e->model_dir, .model = &e->model,
-                               .seed = e->config.seed};
-    enum dtype stored = e->model.stored_dtype;
-    enum status s = OK;
-
-    if (!strcmp(e->config.load_format, "dummy"))
-        w.dummy = true;
-    else if (strcmp(e->config.load_format, "auto") && strcmp(e->config.load_format, "safetensors"))
-        return buf_why(why, ERR_INVALID, "--load-format %s is unknown; auto, safetensors and dummy "
-                       "are known", e->config.load_format);
-    if (!w.dummy)
-        s = weights_stored_dtype(e->model_dir, &stored, why);
-    if (s == OK)
-        s = parse_dtype("--dtype", e->config.dtype, stored, &w.dtype, why);
-    if (s == OK)
-        s = quantization_parse(&w.quantization, e->config.quantization,
-                               e->config.quantization_group, why);
-    return s == OK ? weights_load(&e->weights, &w, why) : s;
 }
 
 static enum status load_chat_template(struct engine *e, struct buf *why)
@@ -209,6 +215,14 @@ static uint64_t default_kv_bytes(uint64_t wanted)
     return wanted < quarter ? wanted : quarter;
 }
 
+static uint32_t choose_logits_rows(const struct engine_config *c)
+{
+    uint32_t least = c->max_batched_tokens < LOGITS_ROWS_MIN ? c->max_batched_tokens
+                                                             : LOGITS_ROWS_MIN;
+
+    return c->max_num_seqs > least ? c->max_num_seqs : least;
+}
+
 static struct forward_config forward_shape(struct engine *e, uint32_t max_model_len)
 {
     const struct engine_config *c = &e->config;
@@ -217,7 +231,7 @@ static struct forward_config forward_shape(struct engine *e, uint32_t max_model_
 
     return (struct forward_config){.device = e->device, .model = &e->model,
                                    .weights = &e->weights, .n_rows_max = c->max_batched_tokens,
-                                   .n_out_max = c->max_num_seqs, .n_pos = max_model_len,
+                                   .n_out_max = choose_logits_rows(c), .n_pos = max_model_len,
                                    .n_seqs_max = c->max_num_seqs,
                                    .n_blocks_max = n_blocks < UINT32_MAX ? (uint32_t)n_blocks
                                                                          : UINT32_MAX,
@@ -611,15 +625,20 @@ enum status engine_open(struct engine **out, const struct engine_config *config,
     e->shared = e->live;
     e->config = *config;
     e->n_slots = config->max_queued + config->max_num_seqs;
+    e->n_logits_max = choose_logits_rows(config);
     e->model_dir = strdup(config->model_dir);
     if (!e->model_dir)
         s = buf_why(why, ERR_NOMEM, "out of memory");
     if (s == OK)
         s = model_config_load(&e->model, e->model_dir, why);
     if (s == OK)
-        s = open_device(e, why);
+        s = choose_weights(e, why);
     if (s == OK)
-        s = load_weights(e, why);
+        s = open_device(e, why);
+    if (s == OK) {
+        e->weights_config.device = e->device;
+        s = weights_load(&e->weights, &e->weights_config, why);
+    }
     if (s == OK)
         s = load_tokenizer(e, why);
     if (s == OK)

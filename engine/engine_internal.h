@@ -32,6 +32,7 @@ struct sequence {
     struct detok detok;
     struct sampler_state sampler;
     uint64_t t_last_token;
+    uint32_t n_scored;           /* leading prompt positions whose next token has its logprob */
 };
 
 /* What another thread asks of the cache (engine_ask.c). */
@@ -46,6 +47,7 @@ struct engine {
     struct engine_config config;
     struct engine_info info;
     struct model_config model;
+    struct weights_config weights_config;
     struct weights weights;
     struct device *device;
     struct tokenizer *tokenizer;
@@ -86,6 +88,7 @@ struct engine {
     uint32_t *live_slots;        /* [n_slots - n_free_slots] in no order */
     void **intake;               /* [n_slots] */
     struct device_sampler *device_sampler; /* NULL: tokens are picked on the host */
+    uint32_t n_logits_max;       /* rows of logits at once */
     struct sampler_candidate *candidates; /* [max_num_seqs, V]; NULL with a device_sampler */
     float *raw_logits;                    /* the same */
     struct buf text;             /* scratch of the stop-string watch */
@@ -118,6 +121,33 @@ double engine_measure_copy(struct engine *e);
 /* On the engine thread, between two steps: forgets and tells what was asked for. True when that may
  * have begun writes to disk. */
 bool engine_answer(struct engine *e);
+
+/* --- pick.c --- */
+
+/* A row of logits: the next token of the slot's sequence, or the logprob of the prompt token behind
+ * position pos. */
+#define PICK_NEXT UINT32_MAX
+struct pick_row {
+    uint32_t slot;
+    uint32_t pos;                /* PICK_NEXT: the next token */
+};
+
+struct pick_job {
+    struct engine *e;
+    float *logits;
+    const struct pick_row *rows; /* [n] */
+    struct out_token *tokens;    /* [n] */
+};
+
+/* Pick one token per row of logits, where the logits are. What a device has to do for it is
+ * launched and pick_finish() waits for it; a host does it in pick_begin(). */
+enum status pick_begin(const struct pick_job *job, uint32_t n);
+enum status pick_finish(const struct pick_job *job);
+/* True while a prompt has tokens that want a logprob and have none. */
+bool prompt_is_to_score(const struct sequence *q);
+/* Take the logprobs of the prompt tokens that the step just computed, for the requests that want
+ * them. The next tokens are picked already: the logits are overwritten. *scored: there were any. */
+enum status score_prompts(struct engine *e, bool *scored);
 
 /* step.c: the engine thread's main function, arg = struct engine *. */
 void *engine_loop(void *arg);

@@ -237,26 +237,26 @@ static enum status run_layer(struct forward *f, const struct batch *b, const str
     return product(f, n, f->act, &w->down, after, w->down_bias, true, f->x);
 }
 
-static enum status run_output(struct forward *f, const struct batch *b,
-                              const struct step_arrays *a, float **logits)
+/* rows [n] where ops can read them. */
+static enum status run_output(struct forward *f, const uint32_t *rows, uint32_t n, float **logits)
 {
     const struct model_config *m = f->c.model;
-    struct gather_params p = {.n_rows = b->n_out, .dim = m->dim, .x = f->x, .rows = a->out_rows,
+    struct gather_params p = {.n_rows = n, .dim = m->dim, .x = f->x, .rows = rows,
                               .out = f->out_x};
     enum status s;
 
     *logits = f->host_logits ? f->host_logits : f->logits;
-    if (b->n_out == 0)
+    if (n == 0)
         return OK;
     if ((s = f->ops->gather(f->c.device, NULL, &p)) != OK ||
-        (s = norm(f, b->n_out, f->out_x, f->c.weights->final_norm, f->out_x)) != OK ||
-        (s = product(f, b->n_out, f->out_x, &f->c.weights->output, &f->c.weights->layers[0].qkv,
+        (s = norm(f, n, f->out_x, f->c.weights->final_norm, f->out_x)) != OK ||
+        (s = product(f, n, f->out_x, &f->c.weights->output, &f->c.weights->layers[0].qkv,
                      NULL, false, f->logits)) != OK)
         return s;
     if (*logits == f->logits)
         return OK;
     return device_download(f->c.device, *logits, f->logits,
-                           (size_t)b->n_out * m->n_vocab * sizeof(float));
+                           (size_t)n * m->n_vocab * sizeof(float));
 }
 
 enum status forward_run(struct forward *f, const struct batch *b, const struct kv_pool *pool,
@@ -270,5 +270,17 @@ enum status forward_run(struct forward *f, const struct batch *b, const struct k
         s = embed(f, b, &a);
     for (uint32_t layer = 0; s == OK && layer < f->c.model->n_layers; layer++)
         s = run_layer(f, b, &a, pool, layer);
-    return s == OK ? run_output(f, b, &a, logits) : s;
+    return s == OK ? run_output(f, a.out_rows, b->n_out, logits) : s;
+}
+
+enum status forward_logits(struct forward *f, const uint32_t *rows, uint32_t n, float **logits)
+{
+    enum status s = staging_begin(f->staging);
+
+    ASSERT(n <= f->c.n_out_max);
+    if (s != OK)
+        return s;
+    rows = staging_add(f->staging, rows, n * sizeof *rows);
+    s = staging_send(f->staging);
+    return s == OK ? run_output(f, rows, n, logits) : s;
 }

@@ -39,5 +39,9 @@ void forward_destroy(struct forward *f); /* NULL is fine */
  * until the next run; the caller may change it. */
 NODISCARD enum status forward_run(struct forward *f, const struct batch *batch,
                                   const struct kv_pool *pool, float **logits);
+/* Compute the logits of rows [n] of the batch that ran last; n is at most n_out_max. *logits [n, V]
+ * is memory as forward_run() gives it, and overwrites what that gave. */
+NODISCARD enum status forward_logits(struct forward *f, const uint32_t *rows, uint32_t n,
+                                     float **logits);
 
 #endif

@@ -20,11 +20,14 @@ const char *finish_reason_name(enum finish_reason r)
 }
 
 static enum status check_ids(const struct engine_info *info, const uint32_t *ids, uint32_t n_ids,
-                             struct buf *why)
+                             bool generates, struct buf *why)
 {
     if (n_ids == 0)
         return buf_why(why, ERR_INVALID, "the prompt is empty");
-    if (n_ids >= info->max_model_len)
+    if (n_ids > info->max_model_len)
+        return buf_why(why, ERR_INVALID, "This model's maximum context length is %u tokens. "
+                       "The prompt has %u tokens; shorten the prompt", info->max_model_len, n_ids);
+    if (n_ids == info->max_model_len && generates)
         return buf_why(why, ERR_INVALID, "This model's maximum context length is %u tokens. "
                        "The prompt has %u tokens and at least one must be generated; shorten the "
                        "prompt", info->max_model_len, n_ids);
@@ -109,6 +112,37 @@ static enum status check_params(const struct engine_info *info, const struct sam
     return OK;
 }
 
+/* The arrays for tokens and logprobs. calloc of a large array is not touched until tokens are
+ * written: a generous max_tokens costs address space, not memory. */
+static enum status alloc_outputs(struct request *r, uint32_t n_ids, uint32_t n_out)
+{
+    size_t n_tops = r->sampling.n_logprobs;
+    bool scores = r->sampling.want_prompt_logprobs;
+
+    r->ids = calloc((size_t)n_ids + n_out, sizeof *r->ids);
+    r->out = calloc((size_t)n_out + 1, sizeof *r->out); /* a prefill has no token, but an array */
+    if (n_tops)
+        r->out_top = calloc((n_out + 1) * n_tops, sizeof *r->out_top);
+    if (scores)
+        r->prompt_out = calloc(n_ids, sizeof *r->prompt_out);
+    if (scores && n_tops)
+        r->prompt_top = calloc(n_ids * n_tops, sizeof *r->prompt_top);
+    if (!r->ids || !r->out || (n_tops && !r->out_top) || (scores && !r->prompt_out) ||
+        (scores && n_tops && !r->prompt_top))
+        return ERR_NOMEM;
+    return OK;
+}
+
+static void free_request(struct request *r)
+{
+    free(r->ids);
+    free(r->out);
+    free(r->out_top);
+    free(r->prompt_out);
+    free(r->prompt_top);
+    free(r);
+}
+
 static void hash_prompt(struct request *r, const struct engine *e, const struct kv_scope *scope,
                         uint32_t n_public, struct kv_key *keys)
 {
@@ -128,7 +162,7 @@ enum status request_create(struct request **out, const struct engine *e, const u
                            struct buf *why)
 {
     const struct engine_info *info = engine_info(e);
-    enum status s = check_ids(info, ids, n_ids, why);
+    enum status s = check_ids(info, ids, n_ids, stopping->max_tokens > 0, why);
 
     *out = NULL;
     if (s == OK)
@@ -142,7 +176,6 @@ enum status request_create(struct request **out, const struct engine *e, const u
 
     uint32_t room = info->max_model_len - n_ids;
     uint32_t n_out = stopping->max_tokens < room ? stopping->max_tokens : room;
-    n_out = n_out ? n_out : 1;
     uint32_t n_keys_max = cache_blocks_max(n_ids, n_span_ends, 0);
     size_t bytes = sizeof(struct request) + n_span_ends * sizeof(uint32_t) +
                    n_keys_max * sizeof(struct kv_key) +
@@ -150,38 +183,28 @@ enum status request_create(struct request **out, const struct engine *e, const u
                    stopping->n_stop_ids * sizeof(uint32_t) +
                    stopping->n_stops * sizeof(struct detok_stop) + stops_bytes(stopping) + 8 * 16;
     struct request *r = calloc(1, bytes);
-    /* calloc of a large array is not touched until tokens are written: a generous max_tokens costs
-     * address space, not memory. */
-    uint32_t *all_ids = calloc((size_t)n_ids + n_out, sizeof *all_ids);
-    struct out_token *tokens = calloc(n_out, sizeof *tokens);
-    struct out_top *tops = sampling->n_logprobs
-                               ? calloc((size_t)n_out * sampling->n_logprobs, sizeof *tops)
-                               : NULL;
-    if (!r || !all_ids || !tokens || (sampling->n_logprobs && !tops)) {
-        free(r);
-        free(all_ids);
-        free(tokens);
-        free(tops);
+    if (!r)
+        return buf_why(why, ERR_NOMEM, "out of memory for this request");
+    r->sampling = *sampling;
+    if (alloc_outputs(r, n_ids, n_out) != OK) {
+        free_request(r);
         return buf_why(why, ERR_NOMEM, "out of memory for this request");
     }
     unsigned char *next = (unsigned char *)r + ((sizeof *r + 15) & ~(size_t)15);
-    r->sampling = *sampling;
     r->stopping = *stopping;
     r->stopping.max_tokens = n_out;
-    r->out = tokens;
-    r->out_top = tops;
     r->stop_id = -1;
     r->prompt.n_ids = n_ids;
     r->prompt.n_span_ends = n_span_ends;
-    memcpy(all_ids, ids, n_ids * sizeof *ids);
-    r->ids = all_ids;
-    r->prompt.ids = all_ids;
+    memcpy(r->ids, ids, n_ids * sizeof *ids);
+    r->prompt.ids = r->ids;
     r->prompt.span_ends = carve(&next, n_span_ends * sizeof(uint32_t), span_ends);
     r->sampling.logit_bias = carve(&next, sampling->n_logit_bias * sizeof(struct logit_bias),
                                    sampling->logit_bias);
     copy_stops(r, &next, stopping);
     hash_prompt(r, e, scope, n_public, carve(&next, n_keys_max * sizeof(struct kv_key), NULL));
     atomic_init(&r->refs, 1);
+    atomic_init(&r->n_prompt_out, n_ids == 1 && r->prompt_out); /* there is nothing to compute */
     *out = r;
     return OK;
 }
@@ -195,10 +218,7 @@ void request_unref(struct request *r)
 {
     if (!r || atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) > 1)
         return;
-    free(r->ids);
-    free(r->out);
-    free(r->out_top);
-    free(r);
+    free_request(r);
 }
 
 void request_poll(struct request *r)

@@ -53,14 +53,18 @@ struct sampling {
     uint64_t seed;             /* always set: drawn by the server when the client gives none */
     uint32_t n_logprobs;       /* top alternatives kept per token, at most REQUEST_N_LOGPROBS_MAX */
     bool want_logprob;         /* keep the chosen token's logprob */
+    bool want_prompt_logprobs; /* keep the logprob of each prompt token, with n_logprobs
+                                  alternatives: the whole prompt is computed, cached or not */
     uint32_t n_logit_bias;
     const struct logit_bias *logit_bias; /* [n_logit_bias]; request_create() copies it */
 };
 
 /* When to stop. */
 struct stopping {
-    uint32_t max_tokens;       /* at least 1; cut to what the context leaves */
-    uint32_t min_tokens;       /* neither end-of-sequence nor a stop id comes before */
+    uint32_t max_tokens;       /* cut to what the context leaves. 0 is a prefill: the request ends
+                                  with FINISH_LENGTH when its prompt's KV is committed */
+    uint32_t min_tokens;       /* neither end-of-sequence nor a stop id comes among the first
+                                  min_tokens tokens, and a stop string that ends there is text */
     bool ignore_eos;
     bool include_stop;         /* include_stop_str_in_output */
     bool show_special;         /* skip_special_tokens = false */
@@ -101,6 +105,11 @@ struct request {
     /* Written by the engine thread, read by the submitter. */
     struct out_token *out;             /* [stopping.max_tokens] */
     struct out_top *out_top;           /* [stopping.max_tokens * n_logprobs]; NULL when 0 */
+    struct out_token *prompt_out;      /* [prompt.n_ids] with want_prompt_logprobs, else NULL.
+                                          Nothing precedes token 0: its logprob means nothing */
+    struct out_top *prompt_top;        /* [prompt.n_ids * n_logprobs]; NULL when 0 */
+    _Atomic uint32_t n_prompt_out;     /* entries of both that are there; all of them before the
+                                          first token, and before the end unless that is an error */
     _Atomic uint32_t n_out;
     _Atomic int finish;                /* enum finish_reason */
     enum status error;                 /* valid after finish == FINISH_ERROR */
@@ -109,7 +118,8 @@ struct request {
     _Atomic uint32_t n_cached;         /* prompt tokens not computed again */
     _Atomic uint32_t n_cached_in[CACHE_N_TIERS]; /* of those, by where they lay */
     _Atomic uint32_t n_prefilled;      /* prompt tokens whose KV is there: progress */
-    _Atomic uint64_t t_submit, t_first_step, t_first_token, t_finish;
+    _Atomic uint64_t t_submit, t_first_step, t_finish;
+    _Atomic uint64_t t_first_token;    /* of a prefill: when the prompt was computed */
 
     /* Both. */
     atomic_bool cancel;                /* set by request_cancel() */
@@ -124,7 +134,8 @@ struct request {
 /* Everything pointed to is copied. span_ends may be NULL. Computes the block keys (hashing runs
  * here, on the caller's thread); the ids before n_public (0, or a span end) are shared by all
  * tenants, those behind it lie in `scope`. Cuts max_tokens to the context; ERR_INVALID for a prompt
- * that leaves room for no token, is empty, or holds an id outside of the vocabulary.
+ * that is longer than the context, fills it though a token is to be generated, is empty, or holds
+ * an id outside of the vocabulary.
  * On OK *out has one reference, the caller's. */
 NODISCARD enum status request_create(struct request **out, const struct engine *e,
                                      const uint32_t *ids, uint32_t n_ids,

@@ -41,7 +41,7 @@ enum status sampler_state_init(struct sampler_state *st, const struct sampling *
     uint64_t n_seen_max = (uint64_t)n_out_max + (wants_prompt ? n_prompt : 0);
 
     *st = (struct sampler_state){0};
-    if (!wants_counts(sp))
+    if (!wants_counts(sp) || n_out_max == 0)
         return OK;
     st->n_seen_max = n_seen_max < n_vocab ? (uint32_t)n_seen_max : n_vocab;
     st->counts = calloc(n_vocab, sizeof *st->counts);
@@ -322,6 +322,12 @@ void sampler_pick(const struct sampler_row *row, struct out_token *out, struct o
         lse = log_sum_exp(row->logits, row->n_vocab);
     if (sp->n_logprobs)
         best_k(row->logits, row->n_vocab, lse, top, sp->n_logprobs);
+    if (row->given) {
+        *out = (struct out_token){*row->given, 0};
+        if (sp->want_logprob)
+            out->logprob = (float)(row->logits[*row->given] - lse);
+        return;
+    }
     if (sp->want_logprob)
         memcpy(row->raw, row->logits, row->n_vocab * sizeof(float));
     change_logits(row);

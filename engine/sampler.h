@@ -48,10 +48,13 @@ struct sampler_row {
     uint32_t n;                   /* index of the token in the output */
     const uint32_t *banned;       /* [n_banned] ids that may not come (min_tokens) */
     uint32_t n_banned;
+    const uint32_t *given;        /* a token that is known already, as a prompt's are: only its
+                                     logprob is wanted; NULL: pick one */
     float *logits;                /* [V]; changed */
     uint32_t n_vocab;
-    struct sampler_candidate *scratch; /* [V] */
-    float *raw;                   /* [V] scratch; may be NULL unless want_logprob */
+    struct sampler_candidate *scratch; /* [V]; may be NULL with a given token */
+    float *raw;                   /* [V] scratch; may be NULL unless want_logprob, and with a given
+                                     token */
 };
 
 /* top [sampling->n_logprobs] may be NULL when that is 0. */

@@ -1,5 +1,6 @@
 /* The step loop: take what was submitted, let go of what was cancelled, ask the lineup who runs,
- * run one batch through the model, pick tokens, hand them out. Runs on the engine thread alone.
+ * run one batch through the model, pick tokens (pick.c), hand them out. Runs on the engine thread
+ * alone.
  *
  * On a GPU the step is launched, and the next one planned while it runs; a host device computes in
  * the calls themselves, with all its cores, so there is nothing to plan beside. */
@@ -45,8 +46,9 @@ static void count_finish(struct engine *e, const struct request *r, enum finish_
     hist_add(&st->e2e_s, seconds(t0, t3));
     hist_add(&st->queue_s, seconds(t0, t1));
     hist_add(&st->prefill_s, seconds(t1, t2));
-    hist_add(&st->decode_s, seconds(t2, t3));
     hist_add(&st->inference_s, seconds(t1, t3));
+    if (n_out > 0)
+        hist_add(&st->decode_s, seconds(t2, t3));
     if (n_out > 1)
         hist_add(&st->tpot_s, seconds(t2, t3) / (n_out - 1));
     hist_add(&st->prompt_tokens, r->prompt.n_ids);
@@ -123,6 +125,9 @@ static enum status open_sequence(struct engine *e, struct sequence *q, struct re
     if (q->watches_text)
         detok_init(&q->detok, e->tokenizer, r->stopping.stops, r->stopping.n_stops,
                    r->stopping.show_special, r->text_continues, r->stopping.include_stop);
+    q->detok.n_ids_without_stop = r->stopping.min_tokens;
+    if (prompt_is_to_score(q))
+        cache_seq_limit_match(*kv, 0);
     return OK;
 }
 
@@ -206,8 +211,14 @@ static bool reaches_end(const struct engine *e, const struct plan_item *item)
     return l->n_computed + item->n_tokens == l->n_known;
 }
 
-/* out_slots [n_items]: whose next token comes out of this step. Returns how many. */
-static uint32_t build_batch(struct engine *e, uint32_t *out_slots)
+/* Whether the step gives the item's sequence a token. A prefill wants none. */
+static bool gives_token(const struct engine *e, const struct plan_item *item)
+{
+    return reaches_end(e, item) && e->seqs[item->slot].req->stopping.max_tokens > 0;
+}
+
+/* rows [n_items]: the sequences that get their next token from this step. Returns how many. */
+static uint32_t build_batch(struct engine *e, struct pick_row *rows)
 {
     uint32_t n_out = 0;
 
@@ -215,94 +226,14 @@ static uint32_t build_batch(struct engine *e, uint32_t *out_slots)
     for (uint32_t i = 0; i < e->lineup.n_items; i++) {
         const struct plan_item *item = &e->lineup.items[i];
         const struct lineup_seq *l = &e->lineup.seqs[item->slot];
-        bool wants = reaches_end(e, item);
+        bool wants = gives_token(e, item);
 
         batch_add(&e->batch, l->kv, e->seqs[item->slot].req->ids + l->n_computed, l->n_computed,
                   item->n_tokens, wants ? 1 : 0);
         if (wants)
-            out_slots[n_out++] = item->slot;
+            rows[n_out++] = (struct pick_row){item->slot, PICK_NEXT};
     }
     return n_out;
-}
-
-/* --- sampling --- */
-
-struct pick_job {
-    struct engine *e;
-    float *logits;
-    const uint32_t *slots;       /* [n_out] */
-    struct out_token *tokens;    /* [n_out] */
-};
-
-static uint32_t banned_ids(const struct engine *e, const struct request *r, uint32_t n_out,
-                           uint32_t *ids)
-{
-    uint32_t n = 0;
-
-    if (n_out >= r->stopping.min_tokens)
-        return 0;
-    for (uint32_t i = 0; i < e->info.n_eos_ids; i++)
-        ids[n++] = e->info.eos_ids[i];
-    for (uint32_t i = 0; i < r->stopping.n_stop_ids; i++)
-        if (r->stopping.stop_ids[i] < e->info.n_vocab)
-            ids[n++] = r->stopping.stop_ids[i];
-    return n;
-}
-
-/* banned [N_BANNED_MAX] is the row's; *top is where the token's alternatives go. */
-static struct sampler_row row_of(const struct engine *e, uint32_t slot, uint32_t *banned,
-                                 struct out_top **top)
-{
-    const struct sequence *q = &e->seqs[slot];
-    const struct request *r = q->req;
-    uint32_t n_out = atomic_load_explicit(&r->n_out, memory_order_relaxed);
-
-    *top = r->out_top ? r->out_top + (size_t)n_out * r->sampling.n_logprobs : NULL;
-    return (struct sampler_row){.sampling = &r->sampling, .state = &q->sampler, .n = n_out,
-                                .banned = banned, .n_banned = banned_ids(e, r, n_out, banned),
-                                .n_vocab = e->info.n_vocab};
-}
-
-static void pick_row(void *arg, uint32_t i)
-{
-    const struct pick_job *job = arg;
-    struct engine *e = job->e;
-    uint32_t banned[N_BANNED_MAX];
-    struct out_top *top;
-    size_t at = (size_t)i * e->info.n_vocab;
-    struct sampler_row row = row_of(e, job->slots[i], banned, &top);
-
-    row.logits = job->logits + at;
-    row.scratch = e->candidates + at;
-    row.raw = e->raw_logits + at;
-    sampler_pick(&row, &job->tokens[i], top);
-}
-
-/* One token per row of logits, where the logits are. What a device has to do for it is launched; a
- * host does it here. */
-static enum status pick_begin(const struct pick_job *job, uint32_t n_out)
-{
-    struct engine *e = job->e;
-
-    if (!e->device_sampler) {
-        device_parallel(e->device, n_out, pick_row, (void *)job);
-        return OK;
-    }
-    device_sampler_begin(e->device_sampler, job->logits, job->tokens);
-    for (uint32_t i = 0; i < n_out; i++) {
-        uint32_t banned[N_BANNED_MAX];
-        struct out_top *top;
-        struct sampler_row row = row_of(e, job->slots[i], banned, &top);
-        enum status s = device_sampler_add(e->device_sampler, &row, top);
-        if (s != OK)
-            return s;
-    }
-    return device_sampler_launch(e->device_sampler);
-}
-
-static enum status pick_finish(const struct pick_job *job)
-{
-    return job->e->device_sampler ? device_sampler_finish(job->e->device_sampler) : OK;
 }
 
 /* --- after the step --- */
@@ -360,6 +291,13 @@ static void give_token(struct engine *e, uint32_t slot, struct out_token token, 
     end_sequence(e, slot, reason);
 }
 
+/* End a prefill: its prompt's KV is committed. */
+static void end_prefill(struct engine *e, uint32_t slot, uint64_t now)
+{
+    atomic_store(&e->seqs[slot].req->t_first_token, now);
+    end_sequence(e, slot, FINISH_LENGTH);
+}
+
 /* What the step says about the cost of steps. */
 static void learn_cost(struct engine *e, double step_s)
 {
@@ -377,22 +315,41 @@ static void learn_cost(struct engine *e, double step_s)
     e->live.cost_error += ERROR_RATE * (error - e->live.cost_error);
 }
 
-static void finish_step(struct engine *e, const struct out_token *tokens, uint64_t began,
-                        uint64_t now)
+/* Tell the submitter how many prompt tokens have their logprob. */
+static void publish_prompt_logprobs(const struct sequence *q)
+{
+    struct request *r = q->req;
+
+    if (!r->prompt_out || atomic_load(&r->n_prompt_out) == q->n_scored + 1)
+        return;
+    atomic_store(&r->n_prompt_out, q->n_scored + 1);
+    if (!r->wake_at_end)
+        wake(r);
+}
+
+/* Hand out the step's tokens. scored: a part of the step's time went into logprobs of prompts, so
+ * the cost model, which does not know them, learns nothing from it. */
+static void finish_step(struct engine *e, const struct out_token *tokens, bool scored,
+                        uint64_t began, uint64_t now)
 {
     uint32_t o = 0, n = e->lineup.n_items;
 
-    learn_cost(e, seconds(began, now));
+    if (!scored)
+        learn_cost(e, seconds(began, now));
     for (uint32_t i = 0; i < n; i++) {
         uint32_t slot = e->lineup.items[i].slot;
         struct request *r = e->seqs[slot].req;
-        bool got = reaches_end(e, &e->lineup.items[i]);
+        bool ends = reaches_end(e, &e->lineup.items[i]), got = gives_token(e, &e->lineup.items[i]);
 
         lineup_ran(&e->lineup, i, got, now - began, now);
         uint32_t n_computed = e->lineup.seqs[slot].n_computed, n_prompt = r->prompt.n_ids;
         atomic_store(&r->n_prefilled, n_computed < n_prompt ? n_computed : n_prompt);
+        if (scored)
+            publish_prompt_logprobs(&e->seqs[slot]);
         if (got)
             give_token(e, slot, tokens[o++], now);
+        else if (ends)
+            end_prefill(e, slot, now);
     }
 }
 
@@ -438,8 +395,9 @@ static bool begin_step(struct engine *e, uint64_t now)
     return n > 0;
 }
 
-/* The batch through the model: one token for each of job->slots. */
-static enum status compute(struct engine *e, struct pick_job *job, uint32_t n_out, uint64_t began)
+/* Run the batch through the model: pick a token for each of job->rows, and score prompts. */
+static enum status compute(struct engine *e, struct pick_job *job, uint32_t n_out, uint64_t began,
+                           bool *scored)
 {
     enum status s = forward_run(e->forward, &e->batch, cache_pool(e->cache), &job->logits);
 
@@ -447,20 +405,24 @@ static enum status compute(struct engine *e, struct pick_job *job, uint32_t n_ou
         s = pick_begin(job, n_out);
     if (s == OK && !device_is_host(e->device))
         lineup_ahead(&e->lineup, began + (uint64_t)(e->lineup.step_s * 1e9));
-    return s == OK ? pick_finish(job) : s;
+    if (s == OK)
+        s = pick_finish(job);
+    return s == OK ? score_prompts(e, scored) : s;
 }
 
 static void run_step(struct engine *e, uint64_t now)
 {
-    uint32_t n = e->lineup.n_items, out_slots[n];
+    uint32_t n = e->lineup.n_items;
+    struct pick_row rows[n];
     struct out_token tokens[n];
-    struct pick_job job = {e, NULL, out_slots, tokens};
-    uint32_t n_out = build_batch(e, out_slots);
+    struct pick_job job = {e, NULL, rows, tokens};
+    uint32_t n_out = build_batch(e, rows);
+    bool scored = false;
     uint64_t launched = clock_now_ns();
 
     if (e->computed_ns)
         hist_add(&e->live.gap_s, seconds(e->computed_ns, launched));
-    enum status s = compute(e, &job, n_out, now);
+    enum status s = compute(e, &job, n_out, now, &scored);
     uint64_t ended = clock_now_ns();
     e->computed_ns = ended;
     if (s != OK) {
@@ -470,7 +432,7 @@ static void run_step(struct engine *e, uint64_t now)
     hist_add(&e->live.step_tokens, e->batch.n_rows);
     hist_add(&e->live.step_s, seconds(now, ended));
     e->live.n_steps++;
-    finish_step(e, tokens, now, ended);
+    finish_step(e, tokens, scored, now, ended);
 }
 
 void engine_publish_stats(struct engine *e)

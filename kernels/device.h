@@ -30,7 +30,8 @@ enum device_kind {
 
 struct device_config {
     enum device_kind kind;
-    const char *cpu_variant; /* NULL: best of this machine; "amx", "avx512bf16", "avx512", ... */
+    const char *cpu_variant; /* NULL: fastest on this machine; "amx", "avx512bf16", "avx512", ... */
+    bool bf16_weights;       /* most products will read bf16 weights: counts for the best variant */
     uint32_t n_threads;      /* 0: one per core that this process may use */
     uint32_t max_rows;       /* most rows of one step: sizes the scratch memory */
     uint32_t max_k;          /* largest K of any product */

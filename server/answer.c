@@ -35,7 +35,7 @@ static void write_usage(struct writer *w, const struct call *call)
     for (uint32_t i = 0; i < call->n_choices; i++) {
         const struct choice *c = &call->choices[i];
         n_out += c->n_taken;
-        if (i % call->params.n != 0)
+        if (i % call->params.best_of != 0)
             continue; /* a prompt counts once, however many answers it gets */
         n_prompt += c->request->prompt.n_ids;
         n_cached += atomic_load(&c->request->n_cached);
@@ -136,7 +136,7 @@ static void write_documents(struct writer *w, const struct call *call)
 
 static void write_choice(struct writer *w, const struct call *call, const struct choice *c)
 {
-    write_format(w, "{\"index\":%u,", c->index);
+    write_format(w, "{\"index\":%u,", c->place);
     if (is_chat(call)) {
         write_puts(w, "\"message\":{\"role\":\"assistant\",\"content\":");
         write_json(w, buf_str(&c->text), c->text.len);
@@ -153,14 +153,24 @@ static void write_choice(struct writer *w, const struct call *call, const struct
     write_puts(w, "}");
 }
 
+/* The answer with this place in the response, one of prompt place / n. */
+static const struct choice *find_choice(const struct call *call, uint32_t place)
+{
+    const struct choice *c = &call->choices[place / call->params.n * call->params.best_of];
+
+    while (c->place != place)
+        c++;
+    return c;
+}
+
 enum status answer_write(const struct call *call, struct buf *out)
 {
     struct writer w = {out, OK};
 
     write_head(&w, call, is_chat(call) ? "chat.completion" : "text_completion");
-    for (uint32_t i = 0; i < call->n_choices; i++) {
+    for (uint32_t i = 0; i < call->n_prompts * call->params.n; i++) {
         write_puts(&w, i ? "," : "");
-        write_choice(&w, call, &call->choices[i]);
+        write_choice(&w, call, find_choice(call, i));
     }
     write_puts(&w, "],");
     write_usage(&w, call);
@@ -185,7 +195,7 @@ enum status frame_make_head(const struct call *call, struct buf *head)
 static void begin_frame(struct writer *w, const struct call *call, const struct choice *c)
 {
     write_buf(w, &call->frame_head);
-    write_format(w, "{\"index\":%u", c->index);
+    write_format(w, "{\"index\":%u", c->place);
 }
 
 static void end_frame(struct writer *w, const struct call *call)
@@ -208,11 +218,15 @@ enum status frame_write_begin(const struct call *call, const struct choice *c, s
         if (c->index == 0)
             write_documents(&w, call);
         end_frame(&w, call);
-    } else if (prompt->text.len > 0 || call->params.return_token_ids) {
+    } else if (prompt->text.len > 0 || c->scored || call->params.return_token_ids) {
         begin_frame(&w, call, c);
         write_puts(&w, ",\"text\":");
         write_json(&w, buf_str(&prompt->text), prompt->text.len);
-        write_puts(&w, ",\"logprobs\":null,\"finish_reason\":null");
+        if (c->n_echoed > 0)
+            write_logprobs(&w, call, c);
+        else
+            write_puts(&w, ",\"logprobs\":null");
+        write_puts(&w, ",\"finish_reason\":null");
         if (call->params.return_token_ids)
             write_prompt_ids(&w, c);
         write_puts(&w, "}]");

@@ -1,6 +1,7 @@
 #include "server/call.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -11,6 +12,7 @@
 #include "server/api.h"
 #include "server/auth.h"
 #include "server/error.h"
+#include "server/logprobs.h"
 #include "server/server.h"
 
 #define KEEP_ALIVE_NS UINT64_C(1000000000)
@@ -76,7 +78,7 @@ static void charge(const struct call *call)
     for (uint32_t i = 0; i < call->n_choices; i++) {
         const struct request *r = call->choices[i].request;
         n_out += request_n_out(r);
-        if (i % call->params.n != 0)
+        if (i % call->params.best_of != 0)
             continue;
         atomic_fetch_add(&t->n_prompt_tokens, r->prompt.n_ids);
         atomic_fetch_add(&t->n_cached_tokens, atomic_load(&r->n_cached));
@@ -160,10 +162,41 @@ static enum status prepend_echo(struct call *call)
     return s;
 }
 
+static double mean_logprob(const struct request *r)
+{
+    uint32_t n = request_n_out(r);
+    double sum = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        sum += isfinite(r->out[i].logprob) ? (double)r->out[i].logprob : LOGPROB_LEAST;
+    return n ? sum / n : 0;
+}
+
+/* Give the n best of each prompt's best_of answers a place in the response, the best one first.
+ * Equal scores keep the order of the requests. */
+static void choose_best(struct call *call)
+{
+    uint32_t n = call->params.n, best_of = call->params.best_of;
+    double score[PARAMS_N_MAX];
+
+    for (uint32_t p = 0; best_of > n && p < call->n_prompts; p++) {
+        struct choice *group = &call->choices[p * best_of];
+        for (uint32_t i = 0; i < best_of; i++)
+            score[i] = mean_logprob(group[i].request);
+        for (uint32_t i = 0; i < best_of; i++) {
+            uint32_t rank = 0;
+            for (uint32_t k = 0; k < best_of; k++)
+                rank += score[k] > score[i] || (score[k] == score[i] && k < i);
+            group[i].place = rank < n ? p * n + rank : CHOICE_LEFT_OUT;
+        }
+    }
+}
+
 static enum http_next reply_whole(struct call *call, struct http_exchange *x)
 {
     struct buf body;
 
+    choose_best(call);
     buf_init(&body, ANSWER_BYTES_MAX);
     enum status s = prepend_echo(call);
     if (s == OK)
@@ -206,10 +239,13 @@ static enum status fill_choice(struct call *call, struct choice *c, struct buf *
 
     if (s != OK || failed(c))
         return s;
-    /* The first frame goes out with the first token: clients take its time for the TTFT. */
-    if (!c->began && (c->n_taken > 0 || c->finish != FINISH_NONE)) {
+    /* The first frame goes out with the first token: clients take its time for the TTFT. One that
+     * has logprobs of the prompt goes out when those are there. */
+    if (!c->began && (c->n_taken > 0 || c->n_echoed > 0 || c->finish != FINISH_NONE)) {
         s = frame_write_begin(call, c, out);
         c->began = true;
+        if (c->n_echoed > 0)
+            choice_reset_delta(c);
     }
     if (s == OK && choice_has_delta(c)) {
         s = frame_write_delta(call, c, out);
@@ -273,13 +309,14 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
     struct request *r = NULL;
 
     sampling.seed += k;
+    sampling.want_prompt_logprobs &= k == 0; /* those of all answers are the same */
     enum status s = request_create(&r, call->srv->engine, prompt_ids(prompt), prompt_n_ids(prompt),
                                    prompt_span_ends(prompt), prompt_n_span_ends(prompt),
                                    &call->params.scope, prompt->n_public, &sampling,
                                    &call->params.stopping, why);
     if (s != OK)
         return s;
-    if (call->n_prompts * call->params.n == 1)
+    if (call->n_prompts * call->params.best_of == 1)
         snprintf(r->id, sizeof r->id, "%s", call->http_id);
     else
         snprintf(r->id, sizeof r->id, "%.55s-%u", call->http_id, call->n_choices);
@@ -292,8 +329,13 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
     r->text_continues = call->kind == PARAMS_COMPLETION;
     struct choice *c = &call->choices[call->n_choices];
     choice_init(c, r, call->srv->tokenizer);
-    c->index = call->n_choices++;
+    c->index = c->place = call->n_choices++;
     c->prompt_index = prompt_index;
+    if (call->params.sampling.want_prompt_logprobs) {
+        c->first = &call->choices[prompt_index * call->params.best_of];
+        c->scored = c->first->request;
+        c->echo = &prompt->text;
+    }
     return OK;
 }
 
@@ -304,10 +346,12 @@ static bool refuse_too_long(const struct call *call, struct http_exchange *x)
 
     for (uint32_t i = 0; i < call->n_prompts; i++) {
         uint32_t n = prompt_n_ids(&call->prompts[i]), max = call->srv->info->max_model_len;
-        if (n < max)
+        bool generates = call->params.stopping.max_tokens > 0;
+        if (n < max || (n == max && !generates))
             continue;
         snprintf(words, sizeof words, "This model's maximum context length is %u tokens, but the "
-                 "prompt has %u and at least one must be generated.", max, n);
+                 "prompt has %u%s.", max, n,
+                 generates ? " and at least one must be generated" : "");
         error_reply_too_long(x, words);
         return true;
     }
@@ -318,11 +362,11 @@ static enum status make_choices(struct call *call, struct buf *why)
 {
     enum status s = OK;
 
-    call->choices = calloc((size_t)call->n_prompts * call->params.n, sizeof *call->choices);
+    call->choices = calloc((size_t)call->n_prompts * call->params.best_of, sizeof *call->choices);
     if (!call->choices)
         return buf_why(why, ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; s == OK && i < call->n_prompts; i++) {
-        for (uint32_t k = 0; s == OK && k < call->params.n; k++)
+        for (uint32_t k = 0; s == OK && k < call->params.best_of; k++)
             s = make_choice(call, i, k, why);
         buf_fini(&call->prompts[i].ids); /* the requests have them now */
     }
@@ -338,7 +382,8 @@ static void submit_all(struct call *call, struct http_exchange *x, struct buf *w
         struct request *r = call->choices[i].request;
         r->wake = http_wake;
         r->wake_arg = http_waker(x);
-        r->wake_at_end = !call->params.stream;
+        /* Logprobs are made JSON while tokens come: all at the end would hold up the thread. */
+        r->wake_at_end = !call->params.stream && !call->params.logprobs;
         s = engine_submit(call->srv->engine, r, why);
     }
     if (s == OK)
@@ -387,18 +432,44 @@ static bool refuse_caller(struct call *call, struct http_exchange *x)
     return !admission_prompt(call->account, x, n_tokens);
 }
 
+/* Whether one call may have so many answers, and logprobs of its prompts; true when an error was
+ * answered. */
+static bool refuse_too_many(const struct call *call, struct http_exchange *x)
+{
+    const struct params *p = &call->params;
+    const struct engine_info *info = call->srv->info;
+    uint32_t n = call->n_prompts * p->best_of, n_inside = info->max_num_seqs + info->max_queued;
+    const char *name = p->best_of > p->n ? "best_of" : "n";
+    uint64_t n_logprobs = 0;
+    char words[256];
+
+    words[0] = '\0';
+    for (uint32_t i = 0; p->sampling.want_prompt_logprobs && i < call->n_prompts; i++)
+        n_logprobs += (uint64_t)prompt_n_ids(&call->prompts[i]) * (1 + p->sampling.n_logprobs) *
+                      p->n;
+    if (n > PARAMS_N_REQUESTS_MAX)
+        snprintf(words, sizeof words, "%s: %u answers for %u prompts are more than %d in one call",
+                 name, p->best_of, call->n_prompts, PARAMS_N_REQUESTS_MAX);
+    else if (n > n_inside)
+        snprintf(words, sizeof words, "%s: %u answers for %u prompts are more than the %u that "
+                 "this server takes in at once (--max-num-seqs %u, --max-num-queued-reqs %u)", name,
+                 p->best_of, call->n_prompts, n_inside, info->max_num_seqs, info->max_queued);
+    else if (n_logprobs > PARAMS_N_PROMPT_LOGPROBS_MAX)
+        snprintf(words, sizeof words, "echo: the prompts have %llu logprobs (tokens times 1 + "
+                 "logprobs, times n), at most %u are given in one call; send fewer prompts at once",
+                 (unsigned long long)n_logprobs, PARAMS_N_PROMPT_LOGPROBS_MAX);
+    if (words[0])
+        error_reply(x, ERR_INVALID, NULL, words);
+    return words[0] != '\0';
+}
+
 /* params and prompts are there: submit, and answer when it is done. Takes the call over. */
 static void call_start(struct call *call, struct http_exchange *x)
 {
     struct buf why;
 
     buf_init(&why, BUF_WHY_MAX);
-    if (call->n_prompts * call->params.n > PARAMS_N_REQUESTS_MAX) {
-        buf_why(&why, ERR_INVALID, "n: %u answers for %u prompts are more than %d in one call",
-                call->params.n, call->n_prompts, PARAMS_N_REQUESTS_MAX);
-        error_reply(x, ERR_INVALID, NULL, buf_str(&why));
-    }
-    if (!http_replied(x) && !refuse_too_long(call, x) && !refuse_caller(call, x)) {
+    if (!refuse_too_many(call, x) && !refuse_too_long(call, x) && !refuse_caller(call, x)) {
         log_prompts(call);
         enum status s = make_choices(call, &why);
         if (s == OK)

@@ -124,7 +124,7 @@ static const struct option options[] = {
            "where to compute; auto: a GPU, or the CPU where there is none; ref: plain C, slow, the "
            "truth"),
     CHOICE(NULL, "cpu-variant", cpu_variant, "auto", "auto|amx|avx512bf16|avx512|avx2|portable",
-           "instruction set of the CPU; auto: the best of this machine"),
+           "instruction set of the CPU; auto: the fastest of this machine"),
     BOOL(NULL, "batch-invariant", batch_invariant, "false",
          "GPU: the same answer whatever else runs, bit for bit; slower (a CPU always does so)"),
     COUNT(NULL, "threads", threads, 0, 1024, "0", "compute threads; 0: all cores of this process"),

@@ -41,7 +41,8 @@ static const struct field fields[] = {
     {"top_k", FINE, NULL}, {"min_p", FINE, NULL}, {"repetition_penalty", FINE, NULL},
     {"presence_penalty", FINE, NULL}, {"frequency_penalty", FINE, NULL},
     {"logit_bias", FINE, NULL}, {"logprobs", FINE, NULL}, {"top_logprobs", FINE, NULL},
-    {"n", FINE, NULL}, {"seed", FINE, NULL}, {"stop", FINE, NULL}, {"stop_token_ids", FINE, NULL},
+    {"n", FINE, NULL}, {"best_of", FINE, NULL}, {"seed", FINE, NULL}, {"stop", FINE, NULL},
+    {"stop_token_ids", FINE, NULL},
     {"min_tokens", FINE, NULL}, {"ignore_eos", FINE, NULL}, {"skip_special_tokens", FINE, NULL},
     {"include_stop_str_in_output", FINE, NULL}, {"return_token_ids", FINE, NULL},
     {"priority", FINE, NULL}, {"cache_salt", FINE, NULL},
@@ -64,7 +65,7 @@ static const struct field fields[] = {
     {"function_call", NOT_OTHER, "none"}, {"response_format", NOT_OTHER, "text"},
     {"modalities", NOT_OTHER, "text"}, {"audio", NOT_SET, NULL}, {"moderation", NOT_SET, NULL},
     {"web_search_options", NOT_SET, NULL}, {"suffix", NOT_SET, NULL},
-    {"best_of", NOT_SET, NULL}, {"prompt_logprobs", NOT_SET, NULL},
+    {"prompt_logprobs", NOT_SET, NULL},
     {"guided_json", NOT_SET, NULL}, {"guided_regex", NOT_SET, NULL},
     {"guided_choice", NOT_SET, NULL}, {"guided_grammar", NOT_SET, NULL},
     {"structured_outputs", NOT_SET, NULL}, {"grammar", NOT_SET, NULL},
@@ -138,10 +139,7 @@ static enum status check_field(const struct json *body, const struct field *f,
     case WORD: return check_word(body, f, why);
     case MAP: return check_map(body, f, why);
     case NOT_SET:
-        /* best_of 1 is what everybody gets. */
-        if (!is_set(v) || (strcmp(f->name, "best_of") == 0 && js_is(v, JS_INT) && js_int(v) == 1))
-            return OK;
-        return buf_why(why, ERR_UNSUPPORTED, "%s: not supported", f->name);
+        return is_set(v) ? buf_why(why, ERR_UNSUPPORTED, "%s: not supported", f->name) : OK;
     case NOT_OTHER: break;
     }
     if (says(v, f->fine))
@@ -413,9 +411,9 @@ static enum status parse_stopping(struct params *p, const struct server *srv,
     /* OpenAI's default for text completions is 16; a chat may use what the context leaves. */
     *st = (struct stopping){
         .max_tokens = kind == PARAMS_COMPLETION ? 16 : srv->info->max_model_len};
-    enum status s = get_u32(body, "max_tokens", 1, UINT32_MAX, &st->max_tokens, why);
+    enum status s = get_u32(body, "max_tokens", 0, UINT32_MAX, &st->max_tokens, why);
     if (s == OK)
-        s = get_u32(body, "max_completion_tokens", 1, UINT32_MAX, &st->max_tokens, why);
+        s = get_u32(body, "max_completion_tokens", 0, UINT32_MAX, &st->max_tokens, why);
     if (st->max_tokens > srv->info->max_model_len)
         st->max_tokens = srv->info->max_model_len;
     if (s == OK)
@@ -490,11 +488,36 @@ static enum status parse_session(struct params *p, const struct json *body, stru
     return OK;
 }
 
+/* How many answers, and which of them are returned. Streams begin before the best ones are known.
+ * A best_of of 0 or 1, which is OpenAI's default, means n. */
+static enum status parse_counts(struct params *p, const struct json *body, enum params_kind kind,
+                                struct buf *why)
+{
+    uint32_t best_of = 0;
+    enum status s = get_u32(body, "n", 1, PARAMS_N_MAX, &p->n, why);
+
+    if (s == OK)
+        s = get_u32(body, "best_of", 0, PARAMS_N_MAX, &best_of, why);
+    if (s != OK)
+        return s;
+    p->best_of = best_of > 1 ? best_of : p->n;
+    if (best_of > 1 && kind == PARAMS_CHAT)
+        return buf_why(why, ERR_INVALID, "best_of: only /v1/completions has it");
+    if (p->best_of < p->n)
+        return buf_why(why, ERR_INVALID, "best_of: %u is less than n, which is %u", p->best_of,
+                       p->n);
+    if (p->best_of > p->n && p->stream)
+        return buf_why(why, ERR_INVALID, "best_of: an answer of the best cannot be streamed; leave "
+                       "out stream or best_of");
+    p->sampling.want_logprob = p->logprobs || p->best_of > p->n;
+    return OK;
+}
+
 static enum status parse_flags(struct params *p, const struct json *body, enum params_kind kind,
                                struct buf *why)
 {
     int64_t priority = 0;
-    enum status s = get_u32(body, "n", 1, PARAMS_N_MAX, &p->n, why);
+    enum status s = parse_counts(p, body, kind, why);
 
     if (s == OK)
         s = js_get_i64(body, "priority", INT32_MIN, INT32_MAX, &priority, why);
@@ -505,8 +528,7 @@ static enum status parse_flags(struct params *p, const struct json *body, enum p
         s = js_get_bool(body, "add_special_tokens", &p->add_special, why);
     if (s == OK && kind == PARAMS_COMPLETION)
         s = js_get_bool(body, "echo", &p->echo, why);
-    if (s == OK && p->echo && p->logprobs)
-        s = buf_why(why, ERR_UNSUPPORTED, "echo: not supported together with logprobs");
+    p->sampling.want_prompt_logprobs = p->echo && p->logprobs;
     return s;
 }
 
@@ -514,7 +536,7 @@ enum status params_parse(struct params *p, const struct server *srv, const struc
                          enum params_kind kind, struct buf *why)
 {
     memset(p, 0, sizeof *p);
-    p->n = 1;
+    p->n = p->best_of = 1;
     p->add_special = kind == PARAMS_COMPLETION;
     enum status s = params_get_model(srv, body, &p->model, why);
     if (s == OK)

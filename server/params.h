@@ -23,8 +23,11 @@
 
 struct server;
 
-#define PARAMS_N_MAX 16           /* answers per prompt */
-#define PARAMS_N_REQUESTS_MAX 128 /* answers per call: n times the prompts */
+#define PARAMS_N_MAX 128          /* answers per prompt */
+#define PARAMS_N_REQUESTS_MAX 128 /* answers per call: best_of times the prompts */
+/* Logprobs of echoed prompts per call: their tokens, times 1 + logprobs, times n. Each is some 30
+ * bytes of JSON, so an answer stays at 16 MB and a fraction of a second of an HTTP thread. */
+#define PARAMS_N_PROMPT_LOGPROBS_MAX (1u << 19)
 
 enum params_kind { PARAMS_CHAT, PARAMS_COMPLETION };
 
@@ -38,7 +41,9 @@ struct params {
     uint32_t cache_ttl_s;     /* keep the prompt's KV so long after the end; 0: no wish */
     const char *session;      /* [session_len] session_id; NULL: none was given */
     size_t session_len;
-    uint32_t n;
+    uint32_t n;               /* answers that are returned */
+    uint32_t best_of;         /* answers that are made, at least n: those with the best mean logprob
+                                 per token are returned */
     int32_t priority;
     bool stream;
     bool include_usage;

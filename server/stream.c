@@ -1,13 +1,11 @@
 #include "server/stream.h"
 
-#include <math.h>
-#include <stdio.h>
-
+#include "server/logprobs.h"
 #include "server/server.h"
-#include "server/writer.h"
 
 #define TEXT_BYTES_MAX (256u << 20)
-#define LOGPROB_LEAST (-9999.0) /* JSON has no infinity; vLLM writes this number */
+/* Of one list of an echoed prompt's logprobs, in one frame of a stream. */
+#define ECHO_FRAME_BYTES (256u << 10)
 
 void choice_init(struct choice *c, struct request *request, const struct tokenizer *tokenizer)
 {
@@ -18,15 +16,22 @@ void choice_init(struct choice *c, struct request *request, const struct tokeniz
     buf_init(&c->ids, TEXT_BYTES_MAX);
     for (int i = 0; i < LP_N; i++)
         buf_init(&c->lp[i], TEXT_BYTES_MAX);
-    if (tokenizer)
-        detok_init(&c->detok, tokenizer, st->stops, st->n_stops, st->show_special,
-                   request->text_continues, st->include_stop);
+    if (!tokenizer)
+        return;
+    detok_init(&c->detok, tokenizer, st->stops, st->n_stops, st->show_special,
+               request->text_continues, st->include_stop);
+    c->detok.n_ids_without_stop = st->min_tokens;
+    detok_init(&c->chars, tokenizer, NULL, 0, st->show_special, request->text_continues, false);
+    detok_init(&c->prompt_chars, tokenizer, NULL, 0, true, false, false);
 }
 
 void choice_fini(struct choice *c)
 {
-    if (c->has_detok)
+    if (c->has_detok) {
         detok_fini(&c->detok);
+        detok_fini(&c->chars);
+        detok_fini(&c->prompt_chars);
+    }
     buf_fini(&c->text);
     buf_fini(&c->ids);
     for (int i = 0; i < LP_N; i++)
@@ -40,121 +45,17 @@ bool choice_has_delta(const struct choice *c)
     return c->text.len > 0 || c->ids.len > 0 || c->lp[LP_TOKENS].len > 0;
 }
 
+bool choice_has_prompt_left(const struct choice *c)
+{
+    return c->scored && c->n_echoed < c->scored->prompt.n_ids;
+}
+
 void choice_reset_delta(struct choice *c)
 {
     buf_reset(&c->text);
     buf_reset(&c->ids);
     for (int i = 0; i < LP_N; i++)
         buf_reset(&c->lp[i]);
-}
-
-/* --- logprobs --- */
-
-static double clamped(float logprob)
-{
-    return isfinite(logprob) ? logprob : LOGPROB_LEAST;
-}
-
-static const char *token_bytes(const struct server *srv, uint32_t id, size_t *len)
-{
-    *len = 0;
-    return srv->tokenizer ? tokenizer_bytes(srv->tokenizer, id, len) : "";
-}
-
-static void write_comma(struct writer *w)
-{
-    if (w->out->len > 0)
-        write_puts(w, ",");
-}
-
-/* "token":..., "logprob":..., "bytes":[...] */
-static void write_token(struct writer *w, const struct server *srv, uint32_t id, float logprob)
-{
-    size_t len;
-    const char *bytes = token_bytes(srv, id, &len);
-
-    write_puts(w, "{\"token\":");
-    write_json(w, bytes, len);
-    write_puts(w, ",\"logprob\":");
-    write_number(w, clamped(logprob));
-    write_puts(w, ",\"bytes\":[");
-    for (size_t i = 0; i < len; i++)
-        write_format(w, "%s%u", i ? "," : "", (unsigned char)bytes[i]);
-    write_puts(w, "]");
-}
-
-static enum status add_chat_logprob(struct choice *c, const struct server *srv, uint32_t i)
-{
-    const struct out_token *t = &c->request->out[i];
-    uint32_t n_top = c->request->sampling.n_logprobs;
-    struct writer w = {&c->lp[LP_CONTENT], OK};
-
-    write_comma(&w);
-    write_token(&w, srv, t->id, t->logprob);
-    write_puts(&w, ",\"top_logprobs\":[");
-    for (uint32_t k = 0; k < n_top; k++) {
-        const struct out_top *top = &c->request->out_top[(size_t)i * n_top + k];
-        write_puts(&w, k ? "," : "");
-        write_token(&w, srv, top->id, top->logprob);
-        write_puts(&w, "}");
-    }
-    write_puts(&w, "]}");
-    return w.status;
-}
-
-static void write_top_member(struct writer *w, const struct server *srv, uint32_t id,
-                             float logprob, const char *separator)
-{
-    size_t len;
-    const char *bytes = token_bytes(srv, id, &len);
-
-    write_puts(w, separator);
-    write_json(w, bytes, len);
-    write_puts(w, ":");
-    write_number(w, clamped(logprob));
-}
-
-/* An object of the best tokens, and the chosen one if it is not among them. */
-static void write_tops(struct writer *w, const struct server *srv, const struct request *r,
-                       uint32_t i)
-{
-    uint32_t n_top = r->sampling.n_logprobs;
-    bool chosen_is_there = false;
-
-    write_comma(w);
-    write_puts(w, "{");
-    for (uint32_t k = 0; k < n_top; k++) {
-        const struct out_top *top = &r->out_top[(size_t)i * n_top + k];
-        write_top_member(w, srv, top->id, top->logprob, k ? "," : "");
-        chosen_is_there |= top->id == r->out[i].id;
-    }
-    if (!chosen_is_there)
-        write_top_member(w, srv, r->out[i].id, r->out[i].logprob, n_top ? "," : "");
-    write_puts(w, "}");
-}
-
-static enum status add_completion_logprob(struct choice *c, const struct server *srv, uint32_t i)
-{
-    const struct out_token *t = &c->request->out[i];
-    size_t len;
-    const char *bytes = token_bytes(srv, t->id, &len);
-    struct writer w[LP_N];
-    enum status s = OK;
-
-    for (int k = 0; k < LP_N; k++) {
-        w[k] = (struct writer){&c->lp[k], OK};
-        if (k != LP_TOPS)
-            write_comma(&w[k]);
-    }
-    write_json(&w[LP_TOKENS], bytes, len);
-    write_number(&w[LP_VALUES], clamped(t->logprob));
-    write_tops(&w[LP_TOPS], srv, c->request, i);
-    write_format(&w[LP_OFFSETS], "%llu", (unsigned long long)c->n_chars);
-    for (size_t k = 0; k < len; k++)
-        c->n_chars += ((unsigned char)bytes[k] & 0xc0) != 0x80; /* first bytes of characters */
-    for (int k = 0; k < LP_N; k++)
-        s = s == OK ? w[k].status : s;
-    return s;
 }
 
 /* --- tokens --- */
@@ -165,7 +66,7 @@ static bool is_terminator(const struct choice *c, const struct engine_info *info
     const struct stopping *st = &c->request->stopping;
     uint32_t id = c->request->out[i].id;
 
-    if (st->include_stop || i + 1 < st->min_tokens)
+    if (st->include_stop || i < st->min_tokens)
         return false;
     for (uint32_t k = 0; !st->ignore_eos && k < info->n_eos_ids; k++)
         if (info->eos_ids[k] == id)
@@ -180,14 +81,60 @@ static enum status take_token(struct choice *c, const struct server *srv, const 
                               enum params_kind kind, uint32_t i)
 {
     uint32_t id = c->request->out[i].id;
+    bool in_text = c->has_detok && !is_terminator(c, srv->info, i);
     enum status s = OK;
 
-    if (c->has_detok && !is_terminator(c, srv->info, i))
+    if (in_text)
         s = detok_feed(&c->detok, id, &c->text);
     if (s == OK && p->return_token_ids)
         s = buf_printf(&c->ids, "%s%u", c->ids.len ? "," : "", id);
     if (s == OK && p->logprobs)
-        s = kind == PARAMS_CHAT ? add_chat_logprob(c, srv, i) : add_completion_logprob(c, srv, i);
+        s = kind == PARAMS_CHAT ? logprobs_add_chat(c, srv, i)
+                                : logprobs_add_completion(c, srv, i, in_text);
+    return s;
+}
+
+static bool has_failed(enum finish_reason finish)
+{
+    return finish == FINISH_ERROR || finish == FINISH_CANCELLED;
+}
+
+/* Write the logprobs that the steps so far have given: writing all of them at the end would hold up
+ * the HTTP thread. The other answers to the prompt copy what the first one wrote. */
+static enum status take_prompt_so_far(struct choice *c, const struct server *srv, uint32_t n_there)
+{
+    enum status s = OK;
+
+    if (c->first && c->first != c)
+        return choice_has_prompt_left(c->first) ? OK : logprobs_copy_prompt(c, c->first);
+    while (s == OK && c->n_echoed < n_there)
+        s = logprobs_add_prompt(c, srv, c->n_echoed++);
+    return s;
+}
+
+/* Write one frame's worth for a stream, once all logprobs are there: clients take the time of the
+ * first frame for that of the first token. */
+static enum status take_prompt_frame(struct choice *c, const struct server *srv, uint32_t n_there)
+{
+    enum status s = OK;
+
+    while (s == OK && n_there == c->scored->prompt.n_ids && choice_has_prompt_left(c) &&
+           c->lp[LP_TOPS].len < ECHO_FRAME_BYTES)
+        s = logprobs_add_prompt(c, srv, c->n_echoed++);
+    return s;
+}
+
+/* Write logprobs of the echoed prompt. */
+static enum status take_prompt(struct choice *c, const struct server *srv, bool is_stream)
+{
+    /* In this order: without an error all of them are there when the end is. */
+    enum finish_reason finish = request_finish(c->request);
+    uint32_t n_there = atomic_load(&c->scored->n_prompt_out);
+    enum status s = is_stream ? take_prompt_frame(c, srv, n_there)
+                              : take_prompt_so_far(c, srv, n_there);
+
+    if (choice_has_prompt_left(c) && has_failed(finish))
+        c->finish = finish;
     return s;
 }
 
@@ -199,6 +146,11 @@ enum status choice_take(struct choice *c, const struct server *srv, const struct
     if (c->finish != FINISH_NONE)
         return OK;
     request_poll(c->request);
+    if (choice_has_prompt_left(c)) {
+        s = take_prompt(c, srv, p->stream);
+        if (s != OK || p->stream || choice_has_prompt_left(c))
+            return s;
+    }
     /* In this order: a finish seen here means that n_out below is final. */
     enum finish_reason finish = request_finish(c->request);
     uint32_t n_out = request_n_out(c->request);

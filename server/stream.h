@@ -24,7 +24,8 @@ enum logprob_list { LP_CONTENT, LP_TOKENS = 0, LP_VALUES, LP_TOPS, LP_OFFSETS, L
 
 struct choice {
     struct request *request;
-    uint32_t index;              /* of the answer in the response */
+    uint32_t index;              /* of the request in the call */
+    uint32_t place;              /* of the answer in the response; CHOICE_LEFT_OUT */
     uint32_t prompt_index;
     struct detok detok;
     bool has_detok;              /* without a tokenizer there is no text */
@@ -35,17 +36,33 @@ struct choice {
     struct buf text;
     struct buf ids;              /* "1,2,3", if wanted */
     struct buf lp[LP_N];         /* list members, separated by commas, if wanted */
-    uint64_t n_chars;            /* characters of all tokens so far, for text_offset */
+    /* For text_offset: */
+    uint64_t n_chars;            /* whole characters of all tokens so far */
+    struct detok chars;          /* the answer's, stop strings included */
+    struct detok prompt_chars;   /* the echoed prompt's */
+    /* Logprobs of the echoed prompt, set by the owner after choice_init(): */
+    const struct request *scored; /* the request that has them; NULL: they are not wanted */
+    const struct choice *first;  /* of the same prompt, whose request that is */
+    const struct buf *echo;      /* the prompt's text */
+    uint32_t n_echoed;           /* prompt tokens written */
+    size_t n_echo_bytes[LP_N];   /* what all of them are of lp */
+    size_t echo_at;              /* bytes of the text before the next one */
 };
+
+/* Of an answer that best_of others beat. */
+#define CHOICE_LEFT_OUT UINT32_MAX
 
 /* Takes over the reference. */
 void choice_init(struct choice *c, struct request *request, const struct tokenizer *tokenizer);
 void choice_fini(struct choice *c);
 
 /* Read up to n_max more tokens. Answers the engine's wake-up first, so whatever is published
- * later wakes again. */
+ * later wakes again. Logprobs of the prompt come first: in a stream a call takes a frame's worth of
+ * them and no token. */
 NODISCARD enum status choice_take(struct choice *c, const struct server *srv,
                                   const struct params *p, enum params_kind kind, uint32_t n_max);
+/* Logprobs of the echoed prompt are to be written still. */
+bool choice_has_prompt_left(const struct choice *c);
 /* Something to send. */
 bool choice_has_delta(const struct choice *c);
 /* It was sent. */

@@ -79,4 +79,16 @@ struct cpu_variant {
 };
 const struct cpu_variant *cpu_variants(uint32_t *n_out);
 
+/* vdpbf16ps must reach this share of the multiply-adds that vfmadd231ps reaches, or weights in
+ * bf16 are multiplied as floats. Cores measured so far give 0.5 or 2.0: the bound lies between
+ * 0.5 and 1.0, at a third from either, so that no noise changes the choice. */
+#define CPU_BF16_RATE_MIN 0.75
+
+/* Return the fastest variant of `all` that this machine supports. For weights in bf16 that is not
+ * always the first: without AMX, and with a vdpbf16ps slower than CPU_BF16_RATE_MIN, the variant
+ * after "avx512bf16" is faster. `measure` is called only where its answer counts; see
+ * bf16_rate_measure(). */
+const struct cpu_variant *cpu_variant_choose(const struct cpu_variant *all, uint32_t n,
+                                             bool bf16_weights, double (*measure)(void));
+
 #endif

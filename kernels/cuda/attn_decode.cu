@@ -11,9 +11,9 @@
 #define THREADS (ATTN_SEGMENT_TILES * WARP)
 #define VALUES_AHEAD ATTN_TILE_BLOCKS /* groups of V under way while one is used */
 
-/* A segment's tiles, one per warp. */
+/* A segment's tiles, one per warp. Aligned, since o is stored four floats at a time. */
 template <int DIM>
-struct results {
+struct __align__(16) results {
     float o[ATTN_SEGMENT_TILES][ATTN_QUERIES][DIM + 4]; /* + 4: no two queries on one bank */
     float2 ml[ATTN_SEGMENT_TILES][ATTN_QUERIES];
 };
@@ -200,6 +200,7 @@ template <int DIM>
 static __global__ void __launch_bounds__(THREADS, DIM <= 64 ? 3 : 2)
     attn_decode_kernel(struct attn_job job, uint32_t n_head_groups)
 {
+    static_assert(alignof(struct results<DIM>) >= alignof(float4), "o is stored by float4");
     __shared__ struct results<DIM> results;
     const struct attention_params &p = job.p;
     const struct attn_seq seq = p.seqs[blockIdx.x / p.n_segs_max];

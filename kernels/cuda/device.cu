@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "kernels/cuda/context.cuh"
+#include "kernels/cuda/kernel_list.cuh"
 #include "kernels/pack.h"
 
 #define COMPUTE_CAPABILITY_MAJOR_MIN 8 /* bf16 on tensor cores, cp.async */
@@ -34,6 +35,15 @@ struct cuda_device {
     pthread_mutex_t lock;        /* of `owned` and of the failure's words */
     struct owned *owned;
 };
+
+struct kernel_list cuda_kernel_list;
+
+bool cuda_kernel_list_add(const void *kernel)
+{
+    ASSERT(cuda_kernel_list.n < KERNELS_MAX);
+    cuda_kernel_list.kernels[cuda_kernel_list.n++] = kernel;
+    return true;
+}
 
 static struct cuda_context *context_of(void *state)
 {
@@ -276,9 +286,8 @@ static enum status no_driver(struct buf *why)
 static enum status find_device(struct cuda_context *c, struct buf *why)
 {
     int n = 0;
-    /* All kernels now, not each at its first launch: that would allocate in the middle of a step.
-     * Before the first call; what the user has set stays. */
-    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    /* Before the first call; a user's own setting stays. load_kernels() loads ours. */
+    setenv("CUDA_MODULE_LOADING", "LAZY", 0);
     cudaError_t e = cudaGetDeviceCount(&n);
 
     if (e == cudaErrorInsufficientDriver)
@@ -314,6 +323,21 @@ static enum status select_device(struct cuda_context *c, struct buf *why)
     if (s == OK)
         log_event(LOG_INFO, "GPU", "name=\"%s\" compute_capability=%d.%d multiprocessors=%d "
                   "memory_mib=%zu", p.name, p.major, p.minor, c->n_sms, p.totalGlobalMem >> 20);
+    return s;
+}
+
+/* Load every kernel now: a kernel's first launch would allocate in the middle of a step. Asking for
+ * a kernel's attributes loads it (CUDA Programming Guide, "Lazy Loading"). */
+static enum status load_kernels(struct cuda_context *c, struct buf *why)
+{
+    enum status s = OK;
+
+    for (uint32_t i = 0; i < cuda_kernel_list.n && s == OK; i++) {
+        struct cudaFuncAttributes attributes;
+
+        s = check_open(c, cudaFuncGetAttributes(&attributes, cuda_kernel_list.kernels[i]),
+                       "cudaFuncGetAttributes", why);
+    }
     return s;
 }
 
@@ -423,6 +447,8 @@ static enum status cuda_open(void **state, const struct device_config *config, s
     enum status s = find_device(c, why);
     if (s == OK)
         s = select_device(c, why);
+    if (s == OK)
+        s = load_kernels(c, why);
     if (s == OK)
         s = make_streams(c, why);
     if (s == OK)

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/pack.h"
@@ -318,6 +319,13 @@ static enum status find_plan(struct cuda_context *c, const struct plan_key *key,
     return s;
 }
 
+/* cuBLASLt does not take these arguments, and has done nothing. */
+static bool is_refusal(cublasStatus_t e)
+{
+    return e == CUBLAS_STATUS_NOT_SUPPORTED || e == CUBLAS_STATUS_INVALID_VALUE ||
+           e == CUBLAS_STATUS_ARCH_MISMATCH;
+}
+
 static enum status multiply_cublas(struct cuda_context *c, cudaStream_t stream,
                                    const struct gemm_params *p)
 {
@@ -334,11 +342,16 @@ static enum status multiply_cublas(struct cuda_context *c, cudaStream_t stream,
         return s;
     if (plan->ours)
         return multiply_ours(c, stream, p);
-    return cublas_check(c, cublasLtMatmul(c->cublas, d->product, &one, p->w.data, d->w,
-                                          operand(c, p), d->a, &old, p->out, d->out, p->out,
-                                          d->out, &plan->algo, c->workspace,
-                                          CUBLAS_WORKSPACE_BYTES, stream),
-                        "cublasLtMatmul");
+    cublasStatus_t e = cublasLtMatmul(c->cublas, d->product, &one, p->w.data, d->w, operand(c, p),
+                                      d->a, &old, p->out, d->out, p->out, d->out, &plan->algo,
+                                      c->workspace, CUBLAS_WORKSPACE_BYTES, stream);
+    if (!is_refusal(e))
+        return cublas_check(c, e, "cublasLtMatmul");
+    log_event(LOG_WARN, "cuBLASLt refuses a product that it chose an algorithm for; Tarn's own "
+              "kernel computes it", "status=\"%s\" rows=%u n=%u k=%u", cublasLtGetStatusString(e),
+              p->n_rows, p->w.n, p->w.k);
+    plan->ours = true;
+    return multiply_ours(c, stream, p);
 }
 
 static cublasStatus_t create_descriptions(struct gemm_plans *d)

@@ -52,7 +52,7 @@ static __device__ __forceinline__ void f32_copy_weights(float (*dst)[F32_STRIDE]
         uint32_t row = min(row0 + i / (F32_STEP / 4), w.n - 1), k = i % (F32_STEP / 4) * 4;
 
         *reinterpret_cast<uint4 *>(&dst[i / (F32_STEP / 4)][k]) =
-            load_once16(src + (size_t)row * w.stride + k0 + k);
+            load_weight16(src + (size_t)row * w.stride + k0 + k);
     }
 }
 

@@ -70,7 +70,7 @@ template <int WORDS>
 static __device__ __forceinline__ void load_words_once(uint32_t *dst, const unsigned char *src)
 {
     if constexpr (WORDS == 4) {
-        uint4 v = load_once16(src);
+        uint4 v = load_weight16(src);
 
         dst[0] = v.x;
         dst[1] = v.y;

@@ -21,10 +21,16 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
+#include "kernels/cuda/kernel_list.cuh"
+
 /* LAUNCH((kernel<8>), grid, block, shared_bytes, stream, arguments...): errors are picked up by
- * cuda_launched(). */
-#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
-    (kernel)<<<(grid), (block), (shared_bytes), (stream)>>>(__VA_ARGS__)
+ * cuda_launched(). Every kernel that stands in a LAUNCH is loaded when a device opens
+ * (kernel_list.cuh). */
+#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                 \
+    do {                                                                       \
+        (void)listed_kernel<(kernel)>::is_listed;                              \
+        (kernel)<<<(grid), (block), (shared_bytes), (stream)>>>(__VA_ARGS__);  \
+    } while (0)
 
 /* The block's dynamic shared memory as an array, aligned to 16 bytes. */
 #define DYNAMIC_SHARED(type, name)                             \
@@ -137,9 +143,30 @@ static __device__ __forceinline__ float fast_exp2(float x)
     return r;
 }
 
-/* 16 bytes that are read once: not kept in the first-level cache. Aligned; constant for the
- * kernel. */
+/* Nanoseconds of the GPU's wall clock, whose steps may be up to a microsecond wide. */
+static __device__ __forceinline__ uint64_t global_timer_ns(void)
+{
+    uint64_t ns;
+
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+    return ns;
+}
+
+/* Load 16 aligned bytes that are read once: the first-level cache does not keep them. KV and
+ * whatever else another kernel may write needs this one. */
 static __device__ __forceinline__ uint4 load_once16(const void *global)
+{
+    uint4 r;
+
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+                 : "l"(global));
+    return r;
+}
+
+/* The same through the non-coherent path. Only for memory that no kernel writes while this one may
+ * run, with kernels of other streams and programmatic overlap counted in: in practice, weights. */
+static __device__ __forceinline__ uint4 load_weight16(const void *global)
 {
     uint4 r;
 

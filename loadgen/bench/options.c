@@ -28,7 +28,7 @@ static const struct option_row rows[] = {
     {NULL, "batch-invariant", OPTION_SWITCH, AT(batch_invariant), 0, 1, "", NULL,
      "GPU: products in an order that no batch changes"},
     {NULL, "cpu-variant", OPTION_TEXT, AT(cpu_variant), 0, 0, "auto", "NAME",
-     "instruction set; auto: the best of this machine"},
+     "instruction set; auto: the fastest of this machine"},
     {NULL, "threads", OPTION_COUNT, AT(threads), 0, 1024, "0", "N",
      "compute threads, also of the limits; 0: all cores of this process"},
 

@@ -53,12 +53,31 @@ static uint32_t rows_max(const struct rig *r, const struct bench_options *o)
     return r->info.chunk > batch ? r->info.chunk : batch;
 }
 
-static enum status open_device(struct rig *r, const struct bench_options *o, struct buf *why)
+/* What the weights will be on the device, before there is a device. */
+static enum status choose_weights(struct weights_config *out, const struct rig *r,
+                                  const struct bench_options *o, struct buf *why)
+{
+    enum dtype stored = r->model.stored_dtype;
+    enum status s;
+
+    *out = (struct weights_config){.dir = o->model, .model = &r->model,
+                                   .dummy = strcmp(o->load_format, "dummy") == 0};
+    s = quantization_parse(&out->quantization, o->quantization, (uint32_t)o->quantization_group,
+                           why);
+    if (s == OK && !out->dummy)
+        s = weights_stored_dtype(o->model, &stored, why);
+    out->dtype = bench_dtype(o->dtype, stored);
+    return s;
+}
+
+static enum status open_device(struct rig *r, const struct bench_options *o,
+                               const struct weights_config *w, struct buf *why)
 {
     const struct model_config *m = &r->model;
     struct device_config d = {.kind = DEVICE_AUTO, .n_threads = (uint32_t)o->threads,
                               .max_rows = rows_max(r, o), .max_k = m->n_heads * m->head_dim,
-                              .max_heads = m->n_heads, .max_head_dim = m->head_dim};
+                              .max_heads = m->n_heads, .max_head_dim = m->head_dim,
+                              .bf16_weights = w->dtype == DTYPE_BF16 && !w->quantization.group};
 
     if (m->dim > d.max_k)
         d.max_k = m->dim;
@@ -77,25 +96,6 @@ static enum status open_device(struct rig *r, const struct bench_options *o, str
     if (s == OK && o->profile && !device_is_host(r->device))
         s = buf_why(why, ERR_UNSUPPORTED, "--profile measures ops on the host: use --device cpu");
     return s;
-}
-
-static enum status load_weights(struct rig *r, const struct bench_options *o, struct buf *why)
-{
-    struct weights_config w = {.device = r->device, .dir = o->model, .model = &r->model,
-                               .dummy = strcmp(o->load_format, "dummy") == 0};
-    enum dtype stored = r->model.stored_dtype;
-    enum status s;
-
-    s = quantization_parse(&w.quantization, o->quantization, (uint32_t)o->quantization_group, why);
-    if (s == OK && !w.dummy)
-        s = weights_stored_dtype(o->model, &stored, why);
-    w.dtype = bench_dtype(o->dtype, stored);
-    if (s == OK)
-        s = weights_load(&r->weights, &w, why);
-    if (s != OK)
-        return s;
-    r->info.shape.kv = bench_dtype(o->kv_cache_dtype, w.dtype);
-    return OK;
 }
 
 static void fill_info(struct rig *r, uint64_t t0)
@@ -290,12 +290,18 @@ enum status rig_open(struct rig **out, const struct bench_options *o, struct buf
     if (!r)
         return buf_why(why, ERR_NOMEM, "out of memory");
     r->info.chunk = (uint32_t)o->chunk;
+    struct weights_config w = {0};
     enum status s = model_config_load(&r->model, o->model, why);
     if (s == OK)
-        s = open_device(r, o, why);
+        s = choose_weights(&w, r, o, why);
     if (s == OK)
-        s = load_weights(r, o, why);
+        s = open_device(r, o, &w, why);
     if (s == OK) {
+        w.device = r->device;
+        s = weights_load(&r->weights, &w, why);
+    }
+    if (s == OK) {
+        r->info.shape.kv = bench_dtype(o->kv_cache_dtype, w.dtype);
         fill_info(r, t0);
         s = create_step(r, o, why);
     }

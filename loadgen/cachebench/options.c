@@ -20,7 +20,7 @@ static const struct option_row rows[] = {
     {"Machine (all but tree)", "threads", OPTION_COUNT, AT(threads), 0, 1024, "0", "N",
      "compute threads, also of the read rate; 0: all cores of this process, 1 (miss)"},
     {NULL, "cpu-variant", OPTION_TEXT, AT(cpu_variant), 0, 0, "auto", "NAME",
-     "instruction set; auto: the best of this machine"},
+     "instruction set; auto: the fastest of this machine"},
 
     {"Model (ttft, disk, writes)", "model", OPTION_TEXT, AT(model), 0, 0, "", "DIR",
      "directory in Hugging Face layout; default: a shape of 0.49 B parameters"},

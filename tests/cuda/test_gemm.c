@@ -10,6 +10,9 @@
 #include "kernels/pack.h"
 #include "kernels/ref/ref.h"
 
+/* Of the emulation (emulation.h); NULL on a GPU. */
+void emulation_refuse_products(int refuse) __attribute__((weak));
+
 /* What a product is about. */
 struct spec {
     enum dtype t;
@@ -69,19 +72,40 @@ static struct weight empty_weight(enum weight_layout layout, enum dtype t, uint3
     return w;
 }
 
-static struct weight make_weight(enum dtype t, uint32_t group, uint32_t n, uint32_t k,
-                                 const float *x)
+/* Rows that one host thread packs at a time. */
+#define PACK_ROWS 64
+
+struct packing {
+    struct weight *w;
+    const float *x;
+    char *elements; /* [n, k] of w's type; NULL for integers */
+};
+
+static void pack_some_rows(void *arg, uint32_t i)
+{
+    const struct packing *p = arg;
+    uint32_t row0 = i * PACK_ROWS, n = p->w->n - row0 < PACK_ROWS ? p->w->n - row0 : PACK_ROWS;
+    size_t first = (size_t)row0 * p->w->k, end = first + (size_t)n * p->w->k;
+
+    if (!p->elements) {
+        pack_quantize_rows(p->w, row0, DTYPE_F32, p->x + first, n);
+        return;
+    }
+    for (size_t e = first; e < end; e++)
+        dtype_store(p->w->dtype, p->elements, e, p->x[e]);
+    pack_rows(p->w, row0, p->elements + first * dtype_bytes(p->w->dtype), n);
+}
+
+/* On all host threads of the device: full-size weights have up to 600 million elements. */
+static struct weight make_weight(struct device *d, enum dtype t, uint32_t group, uint32_t n,
+                                 uint32_t k, const float *x)
 {
     struct weight w = empty_weight(WEIGHT_ROWS, t, group, n, k);
+    struct packing p = {.w = &w, .x = x};
 
-    if (t >= DTYPE_FLOATS) {
-        pack_quantize_rows(&w, 0, DTYPE_F32, x, n);
-        return w;
-    }
-    char *elements = host_array((size_t)n * k * dtype_bytes(t));
-    for (size_t i = 0; i < (size_t)n * k; i++)
-        dtype_store(t, elements, i, x[i]);
-    pack_rows(&w, 0, elements, n);
+    if (t < DTYPE_FLOATS)
+        p.elements = host_array((size_t)n * k * dtype_bytes(t));
+    device_parallel(d, (n + PACK_ROWS - 1) / PACK_ROWS, pack_some_rows, &p);
     return w;
 }
 
@@ -136,7 +160,7 @@ static struct operands make_operands(const struct spec *s)
     o.n_out = s->n_rows * p->out_stride;
     o.a = long_random_array(o.n_a, 1);
     o.old = long_random_array(o.n_out, 1);
-    p->w = make_weight(s->t, s->group, s->n, s->k, w);
+    p->w = make_weight(o.d, s->t, s->group, s->n, s->k, w);
     p->bias = s->bias ? random_array(s->n, 1) : NULL;
     return o;
 }
@@ -376,11 +400,29 @@ static void nan_and_inf_come_out_where_they_went_in(void **state)
                                  clean + r * o.host.out_stride, N * sizeof(float));
         x[34 * K + 199] = one;
         x[5 * K] = one;
-        o.host.w = make_weight(t, group, N, K, x);
+        o.host.w = make_weight(o.d, t, group, N, K, x);
         send(&o);
         check_against_reference(&s, &o, run(&o), NULL, ROWS, NULL, N);
         cuda_test_free_all(o.d);
     }
+}
+
+/* What cuBLASLt refuses although it found an algorithm is computed by our kernels: each type that
+ * goes to cuBLASLt, and the same shape twice. */
+static void a_product_that_the_library_refuses_is_computed_here(void **state)
+{
+    (void)state;
+    if (!emulation_refuse_products)
+        skip(); /* a GPU's library cannot be told to */
+    seed_random(10);
+    emulation_refuse_products(1);
+    for (size_t t = 0; t < ARRAY_SIZE(types); t++) {
+        struct spec s = {types[t].t, types[t].group, 21, 52, 136, true, true, false};
+
+        check_spec(&s);
+        check_spec(&s);
+    }
+    emulation_refuse_products(0);
 }
 
 static void no_rows_do_nothing(void **state)
@@ -487,6 +529,7 @@ int main(void)
         cmocka_unit_test(a_row_has_the_same_bits_among_any_number),
         cmocka_unit_test(the_same_call_gives_the_same_bits),
         cmocka_unit_test(nan_and_inf_come_out_where_they_went_in),
+        cmocka_unit_test(a_product_that_the_library_refuses_is_computed_here),
         cmocka_unit_test(no_rows_do_nothing),
         cmocka_unit_test(full_size_shapes_match_reference),
         cmocka_unit_test(full_size_output_layers_match_reference),

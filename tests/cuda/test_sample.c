@@ -405,6 +405,54 @@ static void a_draw_on_a_boundary_takes_the_next(void **state)
     }
 }
 
+/* Logprobs of a prompt: the token is given, and parameters change nothing. */
+static void a_given_token_comes_with_its_raw_logprob(void **state)
+{
+    enum { N = 40, V = 777 };
+    struct device *d = device_for(N);
+    struct row *rows = calloc(N, sizeof *rows);
+    uint32_t given[N];
+    float *logits = host_array((size_t)N * V * sizeof *logits);
+    struct device_sampler_config config = {.device = d, .n_vocab = V, .n_rows_max = N,
+                                           .n_known_max = N_SEEN_MAX,
+                                           .n_banned_max = N_BANNED_MAX};
+    struct device_sampler *ds;
+    struct out_token tokens[N];
+
+    (void)state;
+    seed_random(4);
+    for (uint32_t i = 0; i < N; i++) {
+        fill_logits(i % 4 == 3 ? WITH_MINUS_INF : NORMAL, logits + (size_t)i * V, V);
+        random_row(&rows[i], V);
+        rows[i].sampling.want_logprob = true;
+        given[i] = random_below(V);
+    }
+    assert_ok(device_sampler_create(&ds, &config));
+    device_sampler_begin(ds, on_device(d, logits, (size_t)N * V * sizeof *logits), tokens);
+    for (uint32_t i = 0; i < N; i++) {
+        struct sampler_row row = view(&rows[i], V);
+        row.given = i % 5 == 4 ? NULL : &given[i];
+        assert_ok(device_sampler_add(ds, &row, rows[i].got_top));
+    }
+    assert_ok(device_sampler_launch(ds));
+    assert_ok(device_sampler_finish(ds));
+    device_sampler_destroy(ds);
+    for (uint32_t i = 0; i < N; i++) {
+        if (i % 5 == 4)
+            continue;
+        struct sampler_row row = view(&rows[i], V);
+        row.given = &given[i];
+        row.logits = logits + (size_t)i * V;
+        sampler_pick(&row, &rows[i].want, rows[i].want_top);
+        rows[i].got = tokens[i];
+        assert_int_equal(rows[i].got.id, given[i]);
+        assert_false(compare(&rows[i], logits + (size_t)i * V, V, i));
+    }
+    free_rows(rows, N);
+    free(rows);
+    cuda_test_free_all(d);
+}
+
 /* --- properties --- */
 
 /* Chi-square of many draws; the seeds are fixed, so it passes always or never. */
@@ -479,6 +527,7 @@ int main(void)
         cmocka_unit_test(tokens_are_those_of_the_host),
         cmocka_unit_test(lists_beyond_the_buffer_run_in_rounds),
         cmocka_unit_test(crowded_ranges_are_cut_until_few_or_equals_are_left),
+        cmocka_unit_test(a_given_token_comes_with_its_raw_logprob),
         cmocka_unit_test(a_draw_on_a_boundary_takes_the_next),
         cmocka_unit_test(draws_follow_the_distribution),
         cmocka_unit_test(bits_repeat_and_do_not_depend_on_other_rows),

@@ -318,6 +318,13 @@ static bool on_device(const void *p, const cublasLtMatrixLayoutOpaque_t *m)
     return a && a->on_device && reinterpret_cast<uintptr_t>(p) % type_bytes(m->type) == 0;
 }
 
+static bool refuses_products;
+
+void emulation_refuse_products(int refuse)
+{
+    refuses_products = refuse;
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const void *alpha,
                               const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
                               cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
@@ -331,6 +338,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const 
         return status;
     if (!alpha || !beta || (algo && algo->data[0] != ALGO_MARK))
         return CUBLAS_STATUS_INVALID_VALUE;
+    if (refuses_products)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     const product m = {*d, *a_layout, *b_layout, *c_layout, *out_layout,
                        *static_cast<const float *>(alpha), *static_cast<const float *>(beta),
                        a, b, c, out};

@@ -33,6 +33,9 @@ void emulation_seed(uint64_t seed);
 /* The n-th call of the CUDA runtime (launches included) or of cublasLt from now on fails with the
  * cudaError_t; it does nothing else. n = 0: none. */
 void emulation_fail_call(uint64_t n, int error);
+/* From now on cublasLtMatmul refuses every product (CUBLAS_STATUS_NOT_SUPPORTED), also one that
+ * cublasLtMatmulAlgoGetHeuristic found an algorithm for. 0: it multiplies again. */
+void emulation_refuse_products(int refuse);
 /* From now on every call fails: the context is dead, as after a fault in a kernel. 0: works
  * again. */
 void emulation_kill(int error);

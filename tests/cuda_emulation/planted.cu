@@ -6,6 +6,11 @@
 
 #include "kernels/cuda/ptx.cuh"
 
+/* LAUNCH takes a constant; here the kernel is chosen at run time, right or with its bug. */
+#define LAUNCH_CHOSEN(kernel, grid, block, shared_bytes, stream, ...)                         \
+    emulation_launch_kernel(#kernel, (kernel), (grid), (block), (shared_bytes), (stream),     \
+                            __VA_ARGS__)
+
 #define N 128
 #define TILES 6
 
@@ -69,7 +74,7 @@ static bool sums(void (*kernel)(const int *, int *))
 {
     int *in = device_array(N, true), *out = device_array(1, false);
 
-    LAUNCH(kernel, 1, N, 0, nullptr, in, out);
+    LAUNCH_CHOSEN(kernel, 1, N, 0, nullptr, in, out);
     return equals(out, input_sum(N));
 }
 
@@ -101,7 +106,7 @@ static bool double_buffer_barrier(bool bug)
     int *in = device_array(N * TILES, true), *out = device_array(N, false);
     std::vector<int> want(N);
 
-    LAUNCH((bug ? tiles_kernel<true> : tiles_kernel<false>), 1, N, 0, nullptr, in, out);
+    LAUNCH_CHOSEN((bug ? tiles_kernel<true> : tiles_kernel<false>), 1, N, 0, nullptr, in, out);
     for (unsigned i = 0; i < N; i++)
         for (unsigned t = 0; t < TILES; t++)
             want[i] += input_at(t * N + N - 1 - i);
@@ -123,8 +128,8 @@ static bool warp_barrier(bool bug)
     int *in = device_array(N, true), *out = device_array(N, false);
     std::vector<int> want(N);
 
-    LAUNCH((bug ? warp_exchange_kernel<true> : warp_exchange_kernel<false>), 1, N, 0, nullptr, in,
-           out);
+    LAUNCH_CHOSEN((bug ? warp_exchange_kernel<true> : warp_exchange_kernel<false>),
+                  1, N, 0, nullptr, in, out);
     for (unsigned i = 0; i < N; i++)
         want[i] = input_at(i ^ 1);
     return equals(out, want);
@@ -144,8 +149,8 @@ static bool global_bound_of(bool bug, unsigned n)
     int *in = device_array(n, true), *out = device_array(n, false);
     std::vector<int> want(n);
 
-    LAUNCH((bug ? global_bound_kernel<true> : global_bound_kernel<false>), 3, N, 0, nullptr, in, out,
-           n);
+    LAUNCH_CHOSEN((bug ? global_bound_kernel<true> : global_bound_kernel<false>),
+                  3, N, 0, nullptr, in, out, n);
     for (unsigned i = 0; i < n; i++)
         want[i] = input_at(i);
     return equals(out, want) && cudaFree(out) == cudaSuccess;
@@ -176,7 +181,7 @@ static bool dynamic_shared_bound(bool bug)
     int *out = device_array(N, false);
     std::vector<int> want(N);
 
-    LAUNCH((bug ? dynamic_bound_kernel<true> : dynamic_bound_kernel<false>), 1, N,
+    LAUNCH_CHOSEN((bug ? dynamic_bound_kernel<true> : dynamic_bound_kernel<false>), 1, N,
            N * sizeof(int), nullptr, out, N);
     for (unsigned i = 0; i < N; i++)
         want[i] = (int)(N - 1 - i);
@@ -198,7 +203,8 @@ static bool static_shared_bound(bool bug)
     int *out = device_array(N, false);
     std::vector<int> want(N);
 
-    LAUNCH((bug ? static_bound_kernel<true> : static_bound_kernel<false>), 1, N, 0, nullptr, out, N);
+    LAUNCH_CHOSEN((bug ? static_bound_kernel<true> : static_bound_kernel<false>),
+                  1, N, 0, nullptr, out, N);
     for (unsigned i = 0; i < N; i++)
         want[i] = (int)(N - 1 - i);
     return equals(out, want);
@@ -223,7 +229,7 @@ static bool copy_wait(bool bug)
     int *in = device_array(8 * N, true), *out = device_array(N, false);
     std::vector<int> want(N);
 
-    LAUNCH((bug ? copy_async_kernel<2> : copy_async_kernel<1>), 1, N, 0, nullptr, in, out);
+    LAUNCH_CHOSEN((bug ? copy_async_kernel<2> : copy_async_kernel<1>), 1, N, 0, nullptr, in, out);
     for (unsigned i = 0; i < N; i++)
         want[i] = input_at(4 * N - 1 - i);
     return equals(out, want);
@@ -246,7 +252,8 @@ static bool copy_barrier(bool bug)
     int *in = device_array(4 * N, true), *out = device_array(N, false);
     std::vector<int> want(N);
 
-    LAUNCH((bug ? copy_barrier_kernel<true> : copy_barrier_kernel<false>), 1, N, 0, nullptr, in, out);
+    LAUNCH_CHOSEN((bug ? copy_barrier_kernel<true> : copy_barrier_kernel<false>),
+                  1, N, 0, nullptr, in, out);
     for (unsigned i = 0; i < N; i++)
         want[i] = input_at(4 * N - 1 - i);
     return equals(out, want);
@@ -269,7 +276,8 @@ static bool divergent_barrier(bool bug)
     int *in = device_array(N, true), *out = device_array(N, false);
     std::vector<int> want(N);
 
-    LAUNCH((bug ? divergent_kernel<true> : divergent_kernel<false>), 1, N, 0, nullptr, in, out);
+    LAUNCH_CHOSEN((bug ? divergent_kernel<true> : divergent_kernel<false>),
+                  1, N, 0, nullptr, in, out);
     for (unsigned i = 0; i < N; i++)
         want[i] = input_at(N - 1 - i);
     return equals(out, want);
@@ -291,8 +299,8 @@ static bool divergent_shuffle(bool bug)
     int *in = device_array(N, true), *out = device_array(N, false);
     std::vector<int> want(N);
 
-    LAUNCH((bug ? divergent_shuffle_kernel<true> : divergent_shuffle_kernel<false>), 1, N, 0,
-           nullptr, in, out);
+    LAUNCH_CHOSEN((bug ? divergent_shuffle_kernel<true> : divergent_shuffle_kernel<false>),
+                  1, N, 0, nullptr, in, out);
     for (unsigned i = 0; i < N; i++)
         want[i] = input_at(i) + (i % 32 < 16 ? input_at(i ^ 1) : 0);
     return equals(out, want);
@@ -334,7 +342,7 @@ static bool too_much_shared(bool bug)
 
     if (!bug && allow_shared(large_shared_kernel, n * sizeof(int)) != cudaSuccess)
         return false;
-    LAUNCH(large_shared_kernel, 1, N, n * sizeof(int), nullptr, in, out, n);
+    LAUNCH_CHOSEN(large_shared_kernel, 1, N, n * sizeof(int), nullptr, in, out, n);
     for (unsigned i = 0; i < N; i++)
         want[i] = input_at(N - 1 - i);
     return cudaGetLastError() == cudaSuccess && equals(out, want);
@@ -356,11 +364,11 @@ static bool event_between_streams(bool bug)
     cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking);
     cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking);
     cudaEventCreateWithFlags(&e, cudaEventDisableTiming);
-    LAUNCH(increment_kernel, 1, N, 0, a, in, mid);
+    LAUNCH_CHOSEN(increment_kernel, 1, N, 0, a, in, mid);
     cudaEventRecord(e, a);
     if (!bug)
         cudaStreamWaitEvent(b, e);
-    LAUNCH(increment_kernel, 1, N, 0, b, mid, out);
+    LAUNCH_CHOSEN(increment_kernel, 1, N, 0, b, mid, out);
     cudaStreamSynchronize(b);
     for (unsigned i = 0; i < N; i++)
         want[i] = input_at(i) + 2;
@@ -381,7 +389,7 @@ static bool event_recorded_too_early(bool bug)
     cudaEventCreateWithFlags(&e, cudaEventDisableTiming);
     if (bug)
         cudaEventRecord(e, a);
-    LAUNCH(increment_kernel, 1, N, 0, a, in, out);
+    LAUNCH_CHOSEN(increment_kernel, 1, N, 0, a, in, out);
     if (!bug)
         cudaEventRecord(e, a);
     cudaStreamWaitEvent(b, e);
@@ -438,7 +446,45 @@ static bool host_follows_device_pointer(bool bug)
     return first == input_at(0);
 }
 
+/* A vector of four is stored one element behind where a vector may begin. */
+template <bool BUG> static __global__ void misaligned_global_kernel(int *out)
+{
+    if (threadIdx.x < N / 8)
+        *reinterpret_cast<int4 *>(out + 4 * threadIdx.x + (BUG ? 1 : 0)) = make_int4(1, 1, 1, 1);
+}
+
+static bool misaligned_global(bool bug)
+{
+    int *out = device_array(N, false);
+
+    LAUNCH_CHOSEN((bug ? misaligned_global_kernel<true> : misaligned_global_kernel<false>), 1, N,
+                  0, nullptr, out);
+    return cudaDeviceSynchronize() == cudaSuccess;
+}
+
+/* The same in shared memory. */
+template <bool BUG> static __global__ void misaligned_shared_kernel(int *out)
+{
+    __shared__ __align__(16) int part[2 * N + 4];
+    int *at = part + (BUG ? 2 : 4);
+
+    *reinterpret_cast<int4 *>(at + 4 * (threadIdx.x % (N / 4))) = make_int4(1, 1, 1, 1);
+    __syncthreads();
+    out[threadIdx.x] = at[threadIdx.x];
+}
+
+static bool misaligned_shared(bool bug)
+{
+    int *out = device_array(N, false);
+
+    LAUNCH_CHOSEN((bug ? misaligned_shared_kernel<true> : misaligned_shared_kernel<false>), 1, N,
+                  0, nullptr, out);
+    return equals(out, std::vector<int>(N, 1));
+}
+
 const struct planted_case planted_cases[] = {
+    {"a misaligned vector in global memory", misaligned_global, ANYWHERE},
+    {"a misaligned vector in shared memory", misaligned_shared, ANYWHERE},
     {"a reduction's __syncthreads", reduction_barrier, ANYWHERE},
     {"a double buffer's __syncthreads", double_buffer_barrier, ANYWHERE},
     {"__syncwarp", warp_barrier, ANYWHERE},

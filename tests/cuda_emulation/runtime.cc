@@ -15,6 +15,7 @@ static uint64_t n_calls, fail_at;
 static int fail_error, dead_error;
 static cudaError_t last_error;
 static std::map<const void *, size_t> shared_allowed;
+static std::map<const void *, bool> loaded_kernels; /* by a call that is not a launch */
 
 unsigned long env_number(const char *name, unsigned long otherwise)
 {
@@ -360,6 +361,7 @@ cudaError_t cudaMemset(void *p, int byte, size_t n_bytes)
 cudaError_t emulation_func_set_attribute(const void *f, enum cudaFuncAttribute attr, int value)
 {
     ENTER_AS("cudaFuncSetAttribute");
+    loaded_kernels[f] = true;
     if (attr != cudaFuncAttributeMaxDynamicSharedMemorySize)
         return cudaSuccess;
     if (value < 0 || (size_t)value > shared_max())
@@ -379,6 +381,7 @@ static size_t shared_allowed_to(const void *f)
 cudaError_t emulation_func_get_attributes(struct cudaFuncAttributes *out, const void *f)
 {
     ENTER_AS("cudaFuncGetAttributes");
+    loaded_kernels[f] = true;
     *out = {0, 0, 1024, 64, (int)shared_allowed_to(f)};
     return cudaSuccess;
 }
@@ -395,6 +398,14 @@ cudaError_t emulation_occupancy(int *n, const void *f, int block, size_t shared_
     return cudaSuccess;
 }
 
+/* A program that asks for lazy loading means to load its kernels before it launches them. */
+static bool is_loaded(const void *kernel)
+{
+    const char *loading = getenv("CUDA_MODULE_LOADING");
+
+    return !loading || strcmp(loading, "LAZY") != 0 || loaded_kernels.count(kernel) > 0;
+}
+
 void emulation_launch(const char *name, const void *kernel, dim3 grid, dim3 block,
                       size_t shared_bytes, cudaStream_t s, size_t n_argument_bytes,
                       std::function<void()> body)
@@ -402,6 +413,9 @@ void emulation_launch(const char *name, const void *kernel, dim3 grid, dim3 bloc
     LOCK();
     if (call_enter(name) != cudaSuccess)
         return;
+    if (!is_loaded(kernel))
+        emulation_die("%s is loaded by its first launch, which allocates in the middle of a step",
+                      name);
     uint64_t n_threads = (uint64_t)block.x * block.y * block.z;
     if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffff || grid.y > 65535 ||
         grid.z > 65535 || n_threads == 0 || n_threads > 1024 || block.z > 64) {

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "kernels/pack.h"
 #include "tests/gpu/speed.h"
+#include "tests/gpu/timer.h"
 
 struct shape {
     const char *name;
@@ -266,6 +267,8 @@ void speed_small_ops(struct speed *s)
             struct shape h = scaled(s, &shapes[m]);
             uint32_t n_rows = less(s, rows[i]);
 
+            if (speed_is_late(s))
+                return;
             time_embed(s, &h, n_rows);
             time_norms(s, &h, n_rows);
             time_rope(s, &h, n_rows);
@@ -290,6 +293,8 @@ void speed_products(struct speed *s)
                 uint32_t width = h.n_heads * h.head_dim / s->scale, n_rows = less(s, rows[i]);
                 uint32_t kv = h.n_kv_heads * h.head_dim / s->scale;
 
+                if (speed_is_late(s))
+                    return;
                 time_gemm(s, "qkv", types[t].t, types[t].group, width + 2 * kv, h.dim, n_rows);
                 time_gemm(s, "o", types[t].t, types[t].group, h.dim, width, n_rows);
                 time_gemm(s, "gate_up", types[t].t, types[t].group, 2 * h.ffn, h.dim, n_rows);
@@ -302,33 +307,30 @@ void speed_products(struct speed *s)
 
 /* --- attention --- */
 
+struct attention_arg {
+    struct attention_params p;
+    const uint32_t *blocks;   /* [n_copies, n_blocks]: the block tables of each copy of the KV */
+    uint32_t n_blocks, n_copies;
+};
+
 static enum status run_attention(struct speed *s, void *arg, uint32_t turn)
 {
-    (void)turn;
-    return s->ops->attention(s->d, NULL, arg);
+    struct attention_arg *a = arg;
+
+    a->p.blocks = a->blocks + (size_t)(turn % a->n_copies) * a->n_blocks;
+    return s->ops->attention(s->d, NULL, &a->p);
 }
 
-/* n_seqs sequences of n_rows rows behind `context` tokens, each with KV of its own. */
-static void time_attention(struct speed *s, const struct shape *h, uint32_t n_seqs,
-                           uint32_t n_rows, uint32_t context)
+/* The tables of n_seqs sequences of n_rows rows behind `context` tokens, on the device. */
+static void send_sequences(struct speed *s, struct attention_params *p, uint32_t n_rows,
+                           uint32_t context)
 {
     uint32_t len = context + n_rows, n_segs = (len + 255) / 256, n_blocks = (len + 31) / 32;
-    struct attention_params p = {.n_seqs = n_seqs, .n_rows = n_seqs * n_rows,
-                                 .n_rows_max = n_rows, .n_segs_max = n_segs,
-                                 .n_heads = h->n_heads,
-                                 .scale = 1.0f / sqrtf((float)h->head_dim),
-                                 .q_stride = (size_t)h->n_heads * h->head_dim,
-                                 .pool = {.dtype = DTYPE_BF16, .n_blocks = n_seqs * n_blocks,
-                                          .n_layers = 1, .n_kv_heads = h->n_kv_heads,
-                                          .head_dim = h->head_dim}};
-    struct speed_case c = {.op = "attention", .run = run_attention, .arg = &p};
-    struct attn_seq *seqs = malloc(n_seqs * sizeof *seqs);
-    struct attn_segment *segs = malloc((size_t)n_seqs * n_segs * sizeof *segs);
-    double kv_bytes = (double)n_seqs * n_blocks * (double)kv_block_bytes(&p.pool);
-    size_t n_out = (size_t)p.n_rows * p.q_stride;
+    struct attn_seq *seqs = malloc(p->n_seqs * sizeof *seqs);
+    struct attn_segment *segs = malloc((size_t)p->n_seqs * n_segs * sizeof *segs);
 
     ASSERT(seqs && segs);
-    for (uint32_t i = 0; i < n_seqs; i++) {
+    for (uint32_t i = 0; i < p->n_seqs; i++) {
         seqs[i] = (struct attn_seq){.row0 = i * n_rows, .n_rows = n_rows, .pos0 = context,
                                     .seg0 = i * n_segs, .n_segs = n_segs};
         for (uint32_t j = 0; j < n_segs; j++)
@@ -336,19 +338,42 @@ static void time_attention(struct speed *s, const struct shape *h, uint32_t n_se
                 .pos0 = j * 256, .n_tokens = len - j * 256 < 256 ? len - j * 256 : 256,
                 .block0 = i * n_blocks + j * 8};
     }
-    p.q = speed_floats(s, n_out);
-    p.out = speed_array(s, NULL, n_out * sizeof(float));
-    p.seqs = speed_array(s, seqs, n_seqs * sizeof *seqs);
-    p.segments = speed_array(s, segs, (size_t)n_seqs * n_segs * sizeof *segs);
-    p.blocks = numbers(s, n_seqs * n_blocks, 1, n_seqs * n_blocks);
-    p.pool.base = speed_halves(s, (size_t)kv_bytes / 2);
+    p->seqs = speed_array(s, seqs, p->n_seqs * sizeof *seqs);
+    p->segments = speed_array(s, segs, (size_t)p->n_seqs * n_segs * sizeof *segs);
+    free(seqs);
+    free(segs);
+}
+
+/* n_seqs sequences of n_rows rows behind `context` tokens, each with KV of its own; as many copies
+ * of the KV, in turns, as keep it out of the second-level cache. */
+static void time_attention(struct speed *s, const struct shape *h, uint32_t n_seqs,
+                           uint32_t n_rows, uint32_t context)
+{
+    uint32_t len = context + n_rows, n_segs = (len + 255) / 256, n_blocks = (len + 31) / 32;
+    struct attention_arg a = {
+        .n_blocks = n_seqs * n_blocks,
+        .p = {.n_seqs = n_seqs, .n_rows = n_seqs * n_rows, .n_rows_max = n_rows,
+              .n_segs_max = n_segs, .n_heads = h->n_heads,
+              .scale = 1.0f / sqrtf((float)h->head_dim),
+              .q_stride = (size_t)h->n_heads * h->head_dim,
+              .pool = {.dtype = DTYPE_BF16, .n_layers = 1, .n_kv_heads = h->n_kv_heads,
+                       .head_dim = h->head_dim}}};
+    struct speed_case c = {.op = "attention", .run = run_attention, .arg = &a};
+    double kv_bytes = (double)a.n_blocks * (double)kv_block_bytes(&a.p.pool);
+    size_t n_out = (size_t)a.p.n_rows * a.p.q_stride;
+
+    a.n_copies = s->scale > 1 ? 2 : (uint32_t)((double)SPEED_COLD_BYTES / kv_bytes) + 1;
+    a.p.pool.n_blocks = a.n_copies * a.n_blocks;
+    send_sequences(s, &a.p, n_rows, context);
+    a.p.q = speed_floats(s, n_out);
+    a.p.out = speed_array(s, NULL, n_out * sizeof(float));
+    a.blocks = numbers(s, a.p.pool.n_blocks, 1, a.p.pool.n_blocks);
+    a.p.pool.base = speed_halves(s, (size_t)(a.n_copies * kv_bytes) / 2);
     c.bytes = kv_bytes + 8.0 * (double)n_out;
     c.ops = 4.0 * (double)n_out * (context + (n_rows + 1) / 2.0);
     snprintf(c.shape, sizeof c.shape, "%s %u seqs x %u rows @ %u", h->name, n_seqs, n_rows,
              context);
     (void)speed_time(s, &c);
-    free(seqs);
-    free(segs);
     speed_clear(s);
 }
 
@@ -360,7 +385,7 @@ void speed_attention(struct speed *s)
                                         {1, 2048, 0},    {4, 512, 2048}};
 
     for (size_t m = 0; m < ARRAY_SIZE(shapes); m++)
-        for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+        for (size_t i = 0; i < ARRAY_SIZE(cases) && !speed_is_late(s); i++)
             time_attention(s, &shapes[m], s->scale > 1 ? 1 : cases[i][0], less(s, cases[i][1]),
                            cases[i][2] / s->scale);
 }
@@ -421,40 +446,109 @@ static enum status run_sample(struct speed *s, void *arg, uint32_t turn)
     return s->ops->sample(s->d, NULL, arg);
 }
 
+struct sampling {
+    const char *name;
+    float temperature, top_p;
+    uint32_t top_k, n_logprobs;
+};
+
+static void time_sample(struct speed *s, const struct sampling *kind, uint32_t n_rows)
+{
+    uint32_t n = less(s, n_rows), n_vocab = shapes[1].n_vocab / s->scale;
+    struct sample_row row[256];
+    struct sample_params p = {.n_rows = n, .n_vocab = n_vocab, .n_top = 20};
+    struct speed_case c = {.op = "sample", .run = run_sample, .arg = &p,
+                           .bytes = 4.0 * n * n_vocab};
+
+    for (uint32_t r = 0; r < n; r++)
+        row[r] = (struct sample_row){.seed = r, .temperature = kind->temperature,
+                                     .top_p = kind->top_p, .top_k = kind->top_k,
+                                     .repetition_penalty = 1,
+                                     .want_logprob = kind->n_logprobs > 0,
+                                     .n_logprobs = kind->n_logprobs};
+    p.logits = speed_floats(s, (size_t)n * n_vocab);
+    p.rows = speed_array(s, row, n * sizeof *row);
+    p.ids = speed_array(s, NULL, n * 4);
+    p.logprobs = speed_array(s, NULL, n * 4);
+    p.top = speed_array(s, NULL, (size_t)n * 20 * sizeof *p.top);
+    snprintf(c.shape, sizeof c.shape, "%s R %u V %u", kind->name, n, n_vocab);
+    (void)speed_time(s, &c);
+    speed_clear(s);
+}
+
 void speed_sampling(struct speed *s)
 {
     static const uint32_t rows[] = {1, 64, 256};
-    static const struct {
-        const char *name;
-        float temperature, top_p;
-        uint32_t top_k, n_logprobs;
-    } kinds[] = {{"greedy", 0, 1, 0, 0},
-                 {"free", 1, 1, 0, 0},
-                 {"top_p 0.9", 1, 0.9f, 0, 0},
-                 {"top_k 50 top_p 0.9", 1, 0.9f, 50, 0},
-                 {"greedy, 5 logprobs", 0, 1, 0, 5}};
+    static const struct sampling kinds[] = {{"greedy", 0, 1, 0, 0},
+                                            {"free", 1, 1, 0, 0},
+                                            {"top_p 0.9", 1, 0.9f, 0, 0},
+                                            {"top_k 50 top_p 0.9", 1, 0.9f, 50, 0},
+                                            {"greedy, 5 logprobs", 0, 1, 0, 5}};
 
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
-        for (size_t k = 0; k < ARRAY_SIZE(kinds); k++) {
-            uint32_t n = less(s, rows[i]), n_vocab = shapes[1].n_vocab / s->scale;
-            struct sample_row row[256];
-            struct sample_params p = {.n_rows = n, .n_vocab = n_vocab, .n_top = 20};
-            struct speed_case c = {.op = "sample", .run = run_sample, .arg = &p,
-                                   .bytes = 4.0 * n * n_vocab};
+        for (size_t k = 0; k < ARRAY_SIZE(kinds) && !speed_is_late(s); k++)
+            time_sample(s, &kinds[k], rows[i]);
+}
 
-            for (uint32_t r = 0; r < n; r++)
-                row[r] = (struct sample_row){.seed = r, .temperature = kinds[k].temperature,
-                                             .top_p = kinds[k].top_p, .top_k = kinds[k].top_k,
-                                             .repetition_penalty = 1,
-                                             .want_logprob = kinds[k].n_logprobs > 0,
-                                             .n_logprobs = kinds[k].n_logprobs};
-            p.logits = speed_floats(s, (size_t)n * n_vocab);
-            p.rows = speed_array(s, row, n * sizeof *row);
-            p.ids = speed_array(s, NULL, n * 4);
-            p.logprobs = speed_array(s, NULL, n * 4);
-            p.top = speed_array(s, NULL, (size_t)n * 20 * sizeof *p.top);
-            snprintf(c.shape, sizeof c.shape, "%s R %u V %u", kinds[k].name, n, n_vocab);
-            (void)speed_time(s, &c);
-            speed_clear(s);
+/* --- the decisive ones --- */
+
+static enum status run_empty(struct speed *s, void *arg, uint32_t turn)
+{
+    const uint32_t *n_blocks = arg;
+
+    (void)turn;
+    gpu_timer_empty_kernel(s->timer, *n_blocks);
+    return OK;
+}
+
+/* What a launch costs the GPU and the host, for few blocks and for many. */
+static void time_launches(struct speed *s)
+{
+    static uint32_t counts[] = {1, 132, 4096};
+
+    for (size_t i = 0; i < ARRAY_SIZE(counts); i++) {
+        struct speed_case c = {.op = "launch", .run = run_empty, .arg = &counts[i]};
+
+        snprintf(c.shape, sizeof c.shape, "empty kernel, %u blocks", counts[i]);
+        (void)speed_time(s, &c);
+    }
+}
+
+static void time_decisive_products(struct speed *s)
+{
+    static const uint32_t rows[] = {1, 16, 64};
+    static const struct {
+        enum dtype t;
+        uint32_t group;
+    } types[] = {{DTYPE_BF16, 0}, {DTYPE_I8, 128}, {DTYPE_I4, 32}};
+    struct shape h = scaled(s, &shapes[1]);
+
+    for (size_t t = 0; t < ARRAY_SIZE(types); t++)
+        for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+            uint32_t n_rows = less(s, rows[i]);
+
+            time_gemm(s, "gate_up", types[t].t, types[t].group, 2 * h.ffn, h.dim, n_rows);
+            time_gemm(s, "o", types[t].t, types[t].group, h.dim, h.dim, n_rows);
         }
+    time_gemm(s, "gate_up", DTYPE_BF16, 0, 2 * h.ffn, h.dim, less(s, 2048));
+    time_gemm(s, "gate_up", DTYPE_I4, 32, 2 * h.ffn, h.dim, less(s, 2048));
+}
+
+void speed_decisive(struct speed *s)
+{
+    static const struct sampling kinds[] = {{"greedy", 0, 1, 0, 0}, {"top_p 0.9", 1, 0.9f, 0, 0}};
+    static const uint32_t attention[][3] = {{1, 1, 1024}, {64, 1, 4096}, {1, 2048, 0},
+                                            {1, 8192, 0}, {1, 64, 16384}};
+
+    time_launches(s);
+    time_decisive_products(s);
+    for (size_t i = 0; i < ARRAY_SIZE(attention); i++)
+        time_attention(s, &shapes[1], s->scale > 1 ? 1 : attention[i][0],
+                       less(s, attention[i][1]), attention[i][2] / s->scale);
+    speed_copies(s);
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
+        time_sample(s, &kinds[i], 64);
+    struct shape h = scaled(s, &shapes[1]);
+    time_norms(s, &h, 1);
+    time_norms(s, &h, less(s, 64));
 }

@@ -1,9 +1,15 @@
 /* kernel_speed.c - how fast each CUDA kernel is beside its floors, as a table and as CSV.
  *
- *   tarn-gpu-speed [--invariant] [FILE.csv]
+ *   tarn-gpu-speed [--ceilings | --decisive] [--invariant] [--max-seconds N] [FILE.csv]
+ *
+ *   --ceilings       the rates of copies, on the device and over the bus, and of the largest product
+ *   --decisive       the few cases that matter most, and the ceilings, instead of all
+ *   --invariant      products as under --batch-invariant; the ceilings are cuBLASLt's all the same
+ *   --max-seconds N  begin no case after so long
  *
  * The floor of an op is the larger of its bytes over the copy rate and its operations over the rate
- * of the largest product, both measured first; `share` is the floor over the time. */
+ * of the largest product, both measured first; `share` is the floor over the time. Each row is
+ * flushed when it is measured. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,9 +17,15 @@
 #include "base/clock.h"
 #include "kernels/pack.h"
 #include "tests/gpu/speed.h"
+#include "tests/gpu/timer.h"
 
 #define N_ROUNDS 5
 #define N_ARRAYS_MAX 256
+/* Launches behind a hold: a stream's queue has room for about a thousand, and an op has up to
+ * four. */
+#define N_BEHIND_HOLD_MAX 200
+#define HOLD_NS_MIN UINT64_C(200000)
+#define HOLD_NS_MAX UINT64_C(20000000)
 
 static void *arrays[N_ARRAYS_MAX];
 static uint32_t n_arrays;
@@ -32,7 +44,7 @@ static void check(struct speed *s, enum status status, const char *what)
         die(what, failure ? failure : status_name(status));
 }
 
-void speed_open(struct speed *s, bool batch_invariant, const char *csv_file)
+void speed_open(struct speed *s, bool batch_invariant)
 {
     bool emulated = getenv("TARN_GPU_TEST") == NULL;
     struct device_config config = {.kind = DEVICE_CUDA, .n_threads = 1, .max_k = 14336,
@@ -40,7 +52,8 @@ void speed_open(struct speed *s, bool batch_invariant, const char *csv_file)
                                    .batch_invariant = batch_invariant};
     struct buf why;
 
-    *s = (struct speed){.round_s = emulated ? 0 : 0.02, .scale = emulated ? 64 : 1};
+    s->round_s = emulated ? 0 : 0.01;
+    s->scale = emulated ? 64 : 1;
     config.max_rows = 8192 / s->scale;
     config.max_k /= s->scale;
     buf_init(&why, BUF_WHY_MAX);
@@ -48,17 +61,15 @@ void speed_open(struct speed *s, bool batch_invariant, const char *csv_file)
         die("no device", why.data ? why.data : "out of memory");
     buf_fini(&why);
     s->ops = device_ops(s->d);
-    if (csv_file && !(s->csv = fopen(csv_file, "w")))
-        die(csv_file, "cannot be written");
-    if (s->csv)
-        fprintf(s->csv, "ops,op,shape,us,bytes,operations,GB_per_s,TFLOP_per_s,bound,share\n");
+    s->timer = gpu_timer_create(device_stream(s->d, DEVICE_COMPUTE));
+    if (!s->timer)
+        die("the timer", "no memory or no events");
 }
 
 void speed_close(struct speed *s)
 {
     speed_clear(s);
-    if (s->csv && fclose(s->csv) != 0)
-        die("the CSV file", "cannot be written");
+    gpu_timer_destroy(s->timer);
     device_close(s->d);
 }
 
@@ -111,65 +122,162 @@ void *speed_halves(struct speed *s, size_t n)
     return filled(s, DTYPE_BF16, n);
 }
 
-/* Seconds per op of n of them in a row. */
-static double round_of(struct speed *s, const struct speed_case *c, uint32_t n)
-{
-    uint64_t t0 = clock_now_ns();
+struct round {
+    double gpu_s, host_s; /* per op */
+};
 
-    for (uint32_t i = 0; i < n; i++)
-        check(s, c->run(s, c->arg, i), c->op);
-    check(s, device_stream_wait(s->d, NULL), c->op);
-    return (double)(clock_now_ns() - t0) * 1e-9 / n;
+/* n ops in a row behind a hold of *hold_ns, which grows until the host is through before the GPU
+ * begins, or is so long that the ops' own time counts for more. */
+static struct round round_of(struct speed *s, const struct speed_case *c, uint32_t n,
+                             uint64_t *hold_ns)
+{
+    for (;;) {
+        gpu_timer_hold(s->timer, *hold_ns);
+        gpu_timer_begin(s->timer);
+        uint64_t t0 = clock_now_ns();
+        for (uint32_t i = 0; i < n; i++)
+            check(s, c->run(s, c->arg, i), c->op);
+        double host_s = (double)(clock_now_ns() - t0) * 1e-9 / n;
+        bool early = gpu_timer_begun_early(s->timer);
+        gpu_timer_end(s->timer);
+        double gpu_s = gpu_timer_seconds(s->timer);
+        check(s, device_stream_wait(s->d, NULL), c->op);
+        if (gpu_s < 0)
+            die(c->op, "the GPU's clock gave no time");
+        if (!early || *hold_ns >= HOLD_NS_MAX || s->round_s == 0)
+            return (struct round){gpu_s / n, host_s};
+        *hold_ns *= 2;
+    }
 }
 
-static int by_value(const void *a, const void *b)
+static int by_gpu_time(const void *a, const void *b)
 {
-    double x = *(const double *)a, y = *(const double *)b;
+    const struct round *x = a, *y = b;
 
-    return x < y ? -1 : x > y;
+    return x->gpu_s < y->gpu_s ? -1 : x->gpu_s > y->gpu_s;
+}
+
+bool speed_is_late(struct speed *s)
+{
+    bool late = s->deadline_ns && clock_now_ns() > s->deadline_ns;
+
+    s->n_left_out += late;
+    return late;
+}
+
+static void write_row(struct speed *s, const struct speed_case *c, struct round r)
+{
+    double by_bytes = s->copy_rate > 0 ? c->bytes / s->copy_rate : 0;
+    double by_ops = s->matrix_rate > 0 ? c->ops / s->matrix_rate : 0;
+    double floor = by_bytes >= by_ops ? by_bytes : by_ops;
+    const char *bound = by_bytes >= by_ops ? "bytes" : "operations";
+
+    printf("%-10s %-34s %10.2f us %8.0f GB/s %8.1f TFLOP/s  %-10s %3.0f %%  host %.2f us\n", c->op,
+           c->shape, r.gpu_s * 1e6, c->bytes / r.gpu_s * 1e-9, c->ops / r.gpu_s * 1e-12, bound,
+           100 * floor / r.gpu_s, r.host_s * 1e6);
+    fflush(stdout);
+    if (!s->csv)
+        return;
+    fprintf(s->csv, "%s,%s,%s,%.3f,%.3f,%.0f,%.0f,%.2f,%.3f,%s,%.3f,%.4f\n", s->ops->name, c->op,
+            c->shape, r.gpu_s * 1e6, r.host_s * 1e6, c->bytes, c->ops, c->bytes / r.gpu_s * 1e-9,
+            c->ops / r.gpu_s * 1e-12, bound, floor * 1e6, floor / r.gpu_s);
+    if (fflush(s->csv) != 0)
+        die("the CSV file", "cannot be written");
 }
 
 double speed_time(struct speed *s, const struct speed_case *c)
 {
-    double rounds[N_ROUNDS], time, floor = 0;
+    struct round rounds[N_ROUNDS];
+    uint64_t hold_ns = HOLD_NS_MIN;
     uint32_t n = 1;
 
-    (void)round_of(s, c, 2); /* plans, pages, clocks */
-    while ((time = round_of(s, c, n)) * n < s->round_s && n < 1u << 14)
-        n *= 2;
-    for (int i = 0; i < N_ROUNDS; i++)
-        rounds[i] = round_of(s, c, n);
-    qsort(rounds, N_ROUNDS, sizeof *rounds, by_value);
-    time = rounds[N_ROUNDS / 2];
-
-    bool by_bytes = true;
-    if (s->copy_rate > 0 && s->matrix_rate > 0) {
-        by_bytes = c->bytes / s->copy_rate >= c->ops / s->matrix_rate;
-        floor = by_bytes ? c->bytes / s->copy_rate : c->ops / s->matrix_rate;
+    if (s->round_s == 0) { /* emulated: that it runs is all there is to see */
+        rounds[0] = round_of(s, c, 1, &hold_ns);
+        write_row(s, c, rounds[0]);
+        return rounds[0].gpu_s;
     }
-    printf("%-10s %-34s %10.2f us %8.0f GB/s %8.1f TFLOP/s  %s %3.0f %%\n", c->op, c->shape,
-           time * 1e6, c->bytes / time * 1e-9, c->ops / time * 1e-12,
-           by_bytes ? "bytes" : "ops  ", 100 * floor / time);
-    fflush(stdout);
-    if (s->csv)
-        fprintf(s->csv, "%s,%s,%s,%.3f,%.0f,%.0f,%.2f,%.3f,%s,%.4f\n", s->ops->name, c->op,
-                c->shape, time * 1e6, c->bytes, c->ops, c->bytes / time * 1e-9,
-                c->ops / time * 1e-12, by_bytes ? "bytes" : "operations", floor / time);
-    return time;
+    (void)round_of(s, c, 2, &hold_ns); /* plans, pages, clocks */
+    while (round_of(s, c, n, &hold_ns).gpu_s * n < s->round_s && n < N_BEHIND_HOLD_MAX)
+        n = 2 * n < N_BEHIND_HOLD_MAX ? 2 * n : N_BEHIND_HOLD_MAX;
+    for (int i = 0; i < N_ROUNDS; i++)
+        rounds[i] = round_of(s, c, n, &hold_ns);
+    qsort(rounds, N_ROUNDS, sizeof *rounds, by_gpu_time);
+    write_row(s, c, rounds[N_ROUNDS / 2]);
+    return rounds[N_ROUNDS / 2].gpu_s;
+}
+
+struct arguments {
+    bool ceilings, decisive, invariant;
+    uint32_t max_seconds;
+    const char *csv_file;
+};
+
+static struct arguments read_arguments(int argc, char **argv)
+{
+    struct arguments a = {0};
+
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--ceilings") == 0)
+            a.ceilings = true;
+        else if (strcmp(argv[i], "--decisive") == 0)
+            a.decisive = true;
+        else if (strcmp(argv[i], "--invariant") == 0)
+            a.invariant = true;
+        else if (strcmp(argv[i], "--max-seconds") == 0 && i + 1 < argc)
+            a.max_seconds = (uint32_t)strtoul(argv[++i], NULL, 10);
+        else if (argv[i][0] != '-' && !a.csv_file)
+            a.csv_file = argv[i];
+        else
+            die(argv[i], "unknown; see the top of tests/gpu/kernel_speed.c");
+    }
+    return a;
+}
+
+static void open_csv(struct speed *s, const char *file)
+{
+    s->csv = fopen(file, "w");
+    if (!s->csv)
+        die(file, "cannot be written");
+    fprintf(s->csv, "ops,op,shape,us,host_us,bytes,operations,GB_per_s,TFLOP_per_s,bound,"
+            "floor_us,share\n");
+}
+
+static void time_all(struct speed *s)
+{
+    speed_small_ops(s);
+    speed_products(s);
+    speed_attention(s);
+    speed_copies(s);
+    speed_sampling(s);
 }
 
 int main(int argc, char **argv)
 {
-    bool invariant = argc > 1 && strcmp(argv[1], "--invariant") == 0;
-    struct speed s;
+    struct arguments a = read_arguments(argc, argv);
+    struct speed s = {0};
 
-    speed_open(&s, invariant, argc > 1 + invariant ? argv[1 + invariant] : NULL);
+    if (a.max_seconds)
+        s.deadline_ns = clock_now_ns() + a.max_seconds * UINT64_C(1000000000);
+    if (a.csv_file)
+        open_csv(&s, a.csv_file);
+    speed_open(&s, false);
     speed_ceilings(&s);
-    speed_small_ops(&s);
-    speed_products(&s);
-    speed_attention(&s);
-    speed_copies(&s);
-    speed_sampling(&s);
+    if (a.invariant) { /* the ceilings are the library's: our own kernel would be its own bound */
+        speed_close(&s);
+        speed_open(&s, true);
+    }
+    if (a.ceilings)
+        speed_copies(&s);
+    else if (a.decisive)
+        speed_decisive(&s);
+    else if (a.invariant)
+        speed_products(&s);
+    else
+        time_all(&s);
     speed_close(&s);
+    if (s.n_left_out)
+        printf("%u cases were left out: --max-seconds %u\n", s.n_left_out, a.max_seconds);
+    if (s.csv && fclose(s.csv) != 0)
+        die("the CSV file", "cannot be written");
     return 0;
 }

@@ -161,6 +161,24 @@ def completions_take_every_form_of_prompt() -> None:
             if "prompt_token_ids" in c] == [ids]
 
 
+def prompts_are_scored_and_warmed_and_the_best_is_chosen() -> None:
+    """test_evaluation.py looks at the values; here the paths run, also under ASan."""
+    body = {"prompt": ["the house é", "a dog"], "max_tokens": 3, "echo": True, "logprobs": 20,
+            "n": 2}
+    whole = SERVER.post(TEXT, body)["choices"]
+    frames, _ = SERVER.stream(TEXT, body)
+    for choice in whole:
+        streamed = [t for f in frames for c in f["choices"] if c["index"] == choice["index"]
+                    and c["logprobs"] for t in c["logprobs"]["tokens"]]
+        assert streamed == choice["logprobs"]["tokens"] and len(streamed) > 4
+        assert choice["logprobs"]["token_logprobs"][0] is None
+    warmed = SERVER.post(CHAT, user("warm me", max_tokens=0, n=3))
+    assert [c["finish_reason"] for c in warmed["choices"]] == ["length"] * 3
+    assert warmed["usage"]["completion_tokens"] == 0
+    best = SERVER.post(TEXT, {"prompt": "a dog", "best_of": 9, "n": 2, "max_tokens": 5})
+    assert [c["index"] for c in best["choices"]] == [0, 1]
+
+
 def documents_become_part_of_the_prompt() -> None:
     documents = [{"title": "One", "text": "first text"}, {"text": "second text"}]
     with_them = SERVER.post(CHAT, user("q", documents=documents, max_tokens=2))
@@ -234,7 +252,7 @@ def wrong_types_name_the_field() -> None:
             "messages[0].content[0].text")
     refused(CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400,
             "messages[0].content[0].type")
-    for key, value in (("temperature", "x"), ("top_p", 2), ("max_tokens", -1), ("n", 99),
+    for key, value in (("temperature", "x"), ("top_p", 2), ("max_tokens", -1), ("n", 129),
                        ("stop", [1]), ("stream", "yes"), ("logit_bias", {"x": 1}),
                        ("seed", 1.5), ("top_logprobs", 3)):
         message = refused(CHAT, user("x", **{key: value}), 400,
@@ -253,7 +271,7 @@ def what_is_not_supported_is_named() -> None:
                        ("response_format", {"type": "json_object"}), ("functions", [{}])):
         refused(CHAT, user("x", **{key: value}), 400, key, "unsupported_parameter")
     refused(TEXT, {"prompt": "x", "suffix": "y"}, 400, "suffix")
-    refused(TEXT, {"prompt": "x", "best_of": 2}, 400, "best_of")
+    refused(CHAT, user("x", best_of=2), 400, "best_of")
     SERVER.post(CHAT, user("x", max_tokens=1, unheard_of={"a": 1}, tools=[], best_of=1))
 
 
@@ -369,6 +387,7 @@ def main() -> int:
                 logprobs_have_openais_shape,
                 stop_strings_and_ids_end_the_answer,
                 completions_take_every_form_of_prompt,
+                prompts_are_scored_and_warmed_and_the_best_is_chosen,
                 documents_become_part_of_the_prompt,
                 tokenize_and_detokenize_are_inverse,
                 models_are_listed,

@@ -1,59 +1,19 @@
 #!/usr/bin/env python3
 """The official openai package talks to tarn-server: chat, streaming, completions, models, errors.
 
-The package comes from build/venv (deploy/test makes it); a venv is made here when there is none.
-Skipped where the package cannot be had.
+Skipped where the package cannot be had (venv_helpers.py).
 """
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import tempfile
 
-from http_helpers import Server, make_model, run_tests, tarn_server, tarn_test
+from http_helpers import Server, make_model, run_tests, tarn_server
+from venv_helpers import use_venv
 
-VENV = tarn_test.build_dir() / "venv"
-VENV_PYTHON = VENV / "bin" / "python3"
-INSTALL_SECONDS = 240
-
-
-def have_openai(python: str) -> bool:
-    return subprocess.run([python, "-c", "import openai"], capture_output=True).returncode == 0
-
-
-def wanted() -> str:
-    """The line of tests/tools/requirements.txt that pins the version."""
-    for line in (tarn_test.TOOLS / "requirements.txt").read_text().splitlines():
-        if line.startswith("openai"):
-            return line
-    return "openai"
-
-
-def use_venv() -> None:
-    """Goes on in a Python that has the package, or skips."""
-    if have_openai(sys.executable):
-        return
-    if os.environ.get("TARN_TEST_IN_VENV"):
-        tarn_test.skip("the openai package does not import")
-    if not VENV_PYTHON.exists():
-        subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", str(VENV)],
-                       check=False)
-    if not have_openai(str(VENV_PYTHON)):
-        try:
-            done = subprocess.run([str(VENV_PYTHON), "-m", "pip", "install", "-q", wanted()],
-                                  capture_output=True, text=True, timeout=INSTALL_SECONDS)
-        except (OSError, subprocess.TimeoutExpired):
-            tarn_test.skip("the openai package cannot be installed")
-        if done.returncode:
-            tarn_test.skip(f"the openai package cannot be had: {done.stderr.strip()[-200:]}")
+with tempfile.TemporaryDirectory() as folder:
     # The model maker needs NumPy, which the venv need not have: make the model with this Python.
-    with tempfile.TemporaryDirectory() as folder:
-        env = {**os.environ, "TARN_TEST_IN_VENV": "1", "TARN_TEST_MODEL": str(make_model(folder))}
-        sys.exit(subprocess.run([str(VENV_PYTHON), *sys.argv], env=env).returncode)
-
-
-use_venv()
+    use_venv("openai", env=lambda: {"TARN_TEST_MODEL": str(make_model(folder))})
 import openai  # noqa: E402
 
 SERVER: Server

@@ -33,8 +33,9 @@ static struct request *submit_random(struct engine_test *t, uint64_t e)
         ends[n_spans++] = 33;
         ends[n_spans++] = n;
     }
-    engine_test_params(&sp, &st, 1 + rng_u32(3, e) % 30);
+    engine_test_params(&sp, &st, e % 6 == 0 ? 0 : 1 + rng_u32(3, e) % 30); /* 0: a prefill */
     sp.n_logprobs = 0;
+    sp.want_prompt_logprobs = e % 5 == 0;
     sp.temperature = e % 2 ? 1 : 0;
     sp.presence_penalty = e % 7 == 0 ? 0.5f : 0;
     return engine_test_submit(t, ids, n, ends, n_spans, &sp, &st);

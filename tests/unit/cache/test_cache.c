@@ -259,6 +259,48 @@ static void a_tail_is_gone_on_with(void **state)
     cache_destroy(c);
 }
 
+/* A request for the logprobs of its prompt computes cached tokens again. */
+static void a_match_stops_at_the_limit_and_the_blocks_are_shared_all_the_same(void **state)
+{
+    struct cache *c = make_cache(N_BLOCKS, true);
+    static struct prompt q;
+    struct cache_view va, vb;
+    struct cache_seq *a, *b;
+    struct cache_stats st;
+
+    (void)state;
+    make_prompt(&q, 5, 112); /* three blocks and 16 tokens */
+    cache_seq_close(run_whole(c, &q)); /* which leaves a tail */
+    assert_ok(cache_seq_open(c, &q.p, 200, &b));
+    assert_int_equal(cache_match(b), 96);
+    static const uint32_t limits[][2] = {{0, 0}, {31, 0}, {32, 32}, {95, 64}, {96, 96},
+                                         {CACHE_MATCH_ALL, 96}};
+    for (size_t i = 0; i < ARRAY_SIZE(limits); i++) {
+        cache_seq_limit_match(b, limits[i][0]);
+        assert_int_equal(cache_match(b), limits[i][1]);
+        assert_int_equal(cache_match_disk(b), limits[i][1]);
+    }
+    cache_seq_limit_match(b, 0);
+    assert_int_equal(cache_seq_need(b, 112), 4);
+    a = run_whole(c, &q);
+    assert_int_equal(cache_seq_attach(b, NULL), 0);
+    assert_ok(cache_seq_grow(b, 112));
+    cache_seq_commit(b, 112);
+    cache_seq_view(a, &va);
+    cache_seq_view(b, &vb);
+    assert_memory_equal(va.blocks, vb.blocks, 3 * sizeof(uint32_t));
+    cache_stats(c, &st);
+    assert_int_equal(st.tier[CACHE_DEVICE].n_in_use, 5); /* three, and an open one of each */
+    cache_seq_close(a);
+    cache_check(c);
+    cache_seq_limit_match(b, 112); /* what it computed itself it may find after a preemption */
+    cache_seq_drop(b);
+    assert_int_equal(cache_match(b), 111 / 32 * 32);
+    cache_seq_close(b);
+    cache_check(c);
+    cache_destroy(c);
+}
+
 static void shrinking_keeps_the_segments_that_have_tokens(void **state)
 {
     struct cache *c = make_cache(N_BLOCKS, true);
@@ -388,6 +430,7 @@ int main(void)
         cmocka_unit_test(growing_in_pieces_gives_the_same_view),
         cmocka_unit_test(two_that_compute_the_same_share_blocks_after_commit),
         cmocka_unit_test(a_tail_is_gone_on_with),
+        cmocka_unit_test(a_match_stops_at_the_limit_and_the_blocks_are_shared_all_the_same),
         cmocka_unit_test(shrinking_keeps_the_segments_that_have_tokens),
         cmocka_unit_test(growth_without_blocks_changes_nothing),
         cmocka_unit_test(eviction_takes_the_deepest_of_the_oldest_first),

@@ -125,6 +125,39 @@ static void a_stop_string_ends_the_text_across_tokens(void **state)
     check(tok, IDS('a', 0xc3), "\357\277\275", 0, "a", 0); /* found by the finish */
 }
 
+/* As check(), with min_tokens. */
+static void check_min(uint32_t n_min, const uint32_t *ids, size_t n, const char *stop,
+                      const char *want, int stopped_by)
+{
+    struct detok_stop s = {stop, (uint32_t)strlen(stop)};
+    struct buf text;
+    struct detok d;
+
+    buf_init(&text, 100);
+    detok_init(&d, tok, &s, 1, false, false, false);
+    d.n_ids_without_stop = n_min;
+    for (size_t i = 0; i < n; i++)
+        assert_ok(detok_feed(&d, ids[i], &text));
+    assert_ok(detok_finish(&d, &text));
+    assert_string_equal(buf_str(&text), want);
+    assert_int_equal(d.stopped_by, stopped_by);
+    detok_fini(&d);
+    buf_fini(&text);
+}
+
+static void a_stop_string_within_the_first_ids_is_text(void **state)
+{
+    (void)state;
+    check_min(0, IDS('x', 256, 'y'), "ab", "x", 0);
+    check_min(1, IDS('x', 256, 'y'), "ab", "x", 0);
+    check_min(2, IDS('x', 256, 'y'), "ab", "xaby", -1);
+    check_min(2, IDS('x', 256, 'y', 256, 'z'), "ab", "xaby", 0); /* the next one counts */
+    check_min(2, IDS('x', 'a', 'b', 'c'), "ab", "x", 0); /* it ends with the third */
+    check_min(2, IDS('a', 'a', 'a'), "aa", "a", 0); /* its end begins the next one */
+    check_min(3, IDS('a', 'a', 'a'), "aa", "aaa", -1);
+    check_min(2, IDS('x', 0xc3), "\357\277\275", "x\357\277\275", -1);
+}
+
 static void no_more_than_needed_is_held_back(void **state)
 {
     struct detok_stop stop = {"aab", 3};
@@ -265,6 +298,7 @@ int main(void)
         cmocka_unit_test(special_tokens_show_only_when_asked),
         cmocka_unit_test(one_space_goes_off_the_start_of_sentencepiece_text),
         cmocka_unit_test(a_stop_string_ends_the_text_across_tokens),
+        cmocka_unit_test(a_stop_string_within_the_first_ids_is_text),
         cmocka_unit_test(no_more_than_needed_is_held_back),
         cmocka_unit_test(nothing_follows_a_stop),
         cmocka_unit_test(how_text_is_cut_into_tokens_makes_no_difference),

@@ -69,6 +69,31 @@ static void logprobs_are_those_of_the_raw_logits(void **state)
     }
 }
 
+/* As for a prompt's tokens: whatever the parameters would make of the row. */
+static void a_given_token_comes_with_its_raw_logprob(void **state)
+{
+    struct logit_bias bias = {7, 100};
+    struct sampling sp = params(0.5f);
+    struct out_token picked, got;
+    struct out_top want[5], top[5];
+    uint32_t banned = 11;
+
+    (void)state;
+    fill(2);
+    sp.n_logprobs = 5;
+    picked = pick(&sp, NULL, 3, want);
+    sp.logit_bias = &bias;
+    sp.n_logit_bias = 1;
+    for (uint32_t id = 0; id < V; id += 11) {
+        struct sampler_row row = {.sampling = &sp, .state = &no_state, .logits = logits,
+                                  .n_vocab = V, .given = &id, .banned = &banned, .n_banned = 1};
+        sampler_pick(&row, &got, top);
+        assert_int_equal(got.id, id);
+        assert_true(fabs(got.logprob - (picked.logprob + logits[id] - logits[picked.id])) < 1e-5);
+        assert_memory_equal(top, want, sizeof top);
+    }
+}
+
 static void a_draw_depends_on_seed_and_index_only(void **state)
 {
     struct sampling sp = params(1);
@@ -292,6 +317,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_takes_the_largest_and_the_lowest_id_of_equals),
         cmocka_unit_test(logprobs_are_those_of_the_raw_logits),
+        cmocka_unit_test(a_given_token_comes_with_its_raw_logprob),
         cmocka_unit_test(a_draw_depends_on_seed_and_index_only),
         cmocka_unit_test(draws_follow_the_distribution),
         cmocka_unit_test(top_k_keeps_the_k_best),

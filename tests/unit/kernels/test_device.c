@@ -4,6 +4,8 @@
 #include <stdatomic.h>
 
 #include "kernels/backend.h"
+#include "kernels/cpu/bf16_rate.h"
+#include "kernels/cpu/cpu.h"
 
 static void reference_and_auto_open(void **state)
 {
@@ -67,6 +69,76 @@ static void an_unknown_variant_is_refused_by_name(void **state)
     assert_non_null(strstr(buf_str(&why), "portable"));
     buf_fini(&why);
 }
+
+static double fake_rate;
+static int n_measured;
+
+static double measure_fake(void)
+{
+    n_measured++;
+    return fake_rate;
+}
+
+static bool yes(void)
+{
+    return true;
+}
+
+static bool no(void)
+{
+    return false;
+}
+
+static void slow_bf16_products_give_way_to_floats_for_bf16_weights_only(void **state)
+{
+    static const struct {
+        bool amx, bf16_weights;
+        double rate;
+        const char *name;
+        int n_measured;
+    } cases[] = {
+        {false, true, 2.0, "avx512bf16", 1}, {false, true, 1.0, "avx512bf16", 1},
+        {false, true, 0.5, "avx512", 1},     {false, false, 0.5, "avx512bf16", 0},
+        {true, true, 0.5, "amx", 0},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        const struct cpu_variant all[] = {{"amx", NULL, cases[i].amx ? yes : no},
+                                          {"avx512bf16", NULL, yes}, {"avx512", NULL, yes},
+                                          {"avx2", NULL, yes}, {"portable", NULL, yes}};
+
+        fake_rate = cases[i].rate;
+        n_measured = 0;
+        assert_string_equal(cpu_variant_choose(all, ARRAY_SIZE(all), cases[i].bf16_weights,
+                                               measure_fake)->name, cases[i].name);
+        assert_int_equal(n_measured, cases[i].n_measured);
+    }
+}
+
+static void an_unsupported_variant_is_never_chosen(void **state)
+{
+    const struct cpu_variant all[] = {{"amx", NULL, no}, {"avx512bf16", NULL, no},
+                                      {"avx512", NULL, no}, {"avx2", NULL, yes}};
+
+    (void)state;
+    fake_rate = 0.5;
+    assert_string_equal(cpu_variant_choose(all, 4, true, measure_fake)->name, "avx2");
+    assert_null(cpu_variant_choose(all, 3, true, measure_fake));
+}
+
+#if defined(__x86_64__)
+/* Cores start one instruction every fourth cycle at worst, beside two floats per cycle. */
+static void the_measured_rate_is_one_that_a_core_can_have(void **state)
+{
+    (void)state;
+    if (!__builtin_cpu_supports("avx512bf16"))
+        skip();
+    double rate = bf16_rate_measure();
+
+    assert_true(rate > 0.1 && rate < 8);
+}
+#endif
 
 static void memory_is_zeroed_and_aligned(void **state)
 {
@@ -181,6 +253,11 @@ int main(void)
         cmocka_unit_test(a_build_without_cuda_refuses_it_with_words),
         cmocka_unit_test(a_forced_variant_is_the_one_that_runs),
         cmocka_unit_test(an_unknown_variant_is_refused_by_name),
+        cmocka_unit_test(slow_bf16_products_give_way_to_floats_for_bf16_weights_only),
+        cmocka_unit_test(an_unsupported_variant_is_never_chosen),
+#if defined(__x86_64__)
+        cmocka_unit_test(the_measured_rate_is_one_that_a_core_can_have),
+#endif
         cmocka_unit_test(memory_is_zeroed_and_aligned),
         cmocka_unit_test(upload_and_download_copy),
         cmocka_unit_test(streams_and_events_of_a_host_device_are_done_at_once),

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "engine/tokenizer_utf8.h"
 
 #define N_INSIDE_MAX 1024
 #define IDLE_NS 200000
@@ -87,8 +88,7 @@ uint32_t tokenizer_n_vocab(const struct tokenizer *t)
 bool tokenizer_is_special(const struct tokenizer *t, uint32_t id)
 {
     (void)t;
-    (void)id;
-    return false;
+    return id >= 256;
 }
 
 const char *tokenizer_bos_text(const struct tokenizer *t)
@@ -122,7 +122,8 @@ void detok_fini(struct detok *d)
     buf_fini(&d->held);
 }
 
-/* Holds everything back while there are stop strings: simple, and still right at the end. */
+/* Holds back what is no whole character yet, and everything while there are stop strings: simple,
+ * and still right at the end. */
 enum status detok_feed(struct detok *d, uint32_t id, struct buf *out)
 {
     size_t len;
@@ -130,9 +131,11 @@ enum status detok_feed(struct detok *d, uint32_t id, struct buf *out)
 
     if (d->stopped_by >= 0 || (id >= 256 && !d->show_special))
         return OK;
-    if (d->n_stops == 0)
-        return buf_append(out, bytes, len);
     enum status s = buf_append(&d->held, bytes, len);
+    if (s == OK && d->n_stops == 0 && utf8_is_valid(d->held.data, d->held.len)) {
+        s = buf_append(out, d->held.data, d->held.len);
+        buf_reset(&d->held);
+    }
     for (uint32_t i = 0; s == OK && i < d->n_stops; i++) {
         uint32_t n = d->stops[i].len;
         if (d->held.len < n || memcmp(d->held.data + d->held.len - n, d->stops[i].text, n) != 0)
@@ -222,6 +225,8 @@ enum status request_create(struct request **out, const struct engine *e, const u
     ASSERT(r);
     r->sampling = *sampling;
     r->stopping = *stopping;
+    r->prompt_out = calloc(n_ids, sizeof *r->prompt_out);
+    r->prompt_top = calloc((size_t)n_ids * (sampling->n_logprobs + 1), sizeof *r->prompt_top);
     if (r->stopping.max_tokens > e->info.max_model_len - n_ids)
         r->stopping.max_tokens = e->info.max_model_len - n_ids;
     struct detok_stop *stops = calloc(stopping->n_stops + 1, sizeof *stops);
@@ -234,7 +239,7 @@ enum status request_create(struct request **out, const struct engine *e, const u
     memcpy(copy, ids, n_ids * sizeof *copy);
     r->prompt.ids = copy;
     r->prompt.n_ids = n_ids;
-    r->out = calloc(r->stopping.max_tokens, sizeof *r->out);
+    r->out = calloc((size_t)r->stopping.max_tokens + 1, sizeof *r->out);
     r->out_top = calloc((size_t)r->stopping.max_tokens * (sampling->n_logprobs + 1),
                         sizeof *r->out_top);
     r->stop_id = -1;
@@ -253,6 +258,8 @@ void request_unref(struct request *r)
     free((void *)(uintptr_t)r->prompt.ids);
     free(r->out);
     free(r->out_top);
+    free(r->prompt_out);
+    free(r->prompt_top);
     free(r);
 }
 
@@ -284,6 +291,20 @@ static void wake(struct request *r)
         r->wake(r->wake_arg);
 }
 
+/* Token i of the prompt has the logprob -i, and alternatives behind it. */
+static void score_prompt(struct request *r)
+{
+    uint32_t n_top = r->sampling.n_logprobs;
+
+    for (uint32_t i = 1; r->sampling.want_prompt_logprobs && i < r->prompt.n_ids; i++) {
+        r->prompt_out[i] = (struct out_token){r->prompt.ids[i], -(float)i};
+        for (uint32_t k = 0; k < n_top; k++)
+            r->prompt_top[i * n_top + k] =
+                (struct out_top){r->prompt.ids[i] + k, -(float)i - (float)k};
+    }
+    atomic_store(&r->n_prompt_out, r->prompt.n_ids);
+}
+
 /* One token, or the end. True when the request is out. */
 static bool step(struct engine *e, struct inside *in)
 {
@@ -300,7 +321,11 @@ static bool step(struct engine *e, struct inside *in)
         r->error = ERR_INTERNAL;
         r->error_words = "the fake engine was told to fail";
         finish = FINISH_ERROR;
+    } else if (r->stopping.max_tokens == 0) {
+        score_prompt(r);
+        finish = FINISH_LENGTH;
     } else {
+        score_prompt(r);
         uint32_t id = 'a' + n % 26;
         r->out[n] = (struct out_token){.id = id, .logprob = -0.5f};
         for (uint32_t k = 0; k < r->sampling.n_logprobs; k++)
@@ -359,6 +384,7 @@ struct engine *fake_engine_create(uint32_t max_model_len)
     e->eos = FAKE_EOS;
     e->info = (struct engine_info){
         .model_dir = "fake", .ops_name = "fake", .n_vocab = FAKE_N_VOCAB,
+        .max_num_seqs = FAKE_MAX_NUM_SEQS, .max_queued = FAKE_MAX_QUEUED,
         .max_model_len = max_model_len, .eos_ids = &e->eos, .n_eos_ids = 1,
         .default_temperature = 0.75f, .default_top_p = 0.9f, .default_repetition_penalty = 1,
         .default_top_k = 7, .n_kv_blocks = 100, .n_kv_host_blocks = FAKE_N_HOST_BLOCKS,

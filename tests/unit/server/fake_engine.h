@@ -15,6 +15,8 @@
 #include "engine/engine.h"
 
 #define FAKE_N_VOCAB 258
+#define FAKE_MAX_NUM_SEQS 64
+#define FAKE_MAX_QUEUED 40
 #define FAKE_BOS 256
 #define FAKE_EOS 257
 #define FAKE_N_HOST_BLOCKS 50

@@ -86,6 +86,53 @@ static void a_wrong_session_reaches_no_engine(void **state)
     assert_int_equal(fake_engine_submitted(t.s.engine, seen), 0);
 }
 
+/* Sooner than it could be found out by waiting: the queue never has that much room. */
+static void more_answers_than_the_server_takes_in_are_refused(void **state)
+{
+    static const struct {
+        const char *json, *words;
+    } cases[] = {
+        {"{'prompt':'ab','n':105}", "n: 105 answers for 1 prompts are more than the 104"},
+        {"{'prompt':'ab','best_of':105}", "best_of: 105 answers for 1 prompts"},
+        {"{'prompt':['ab','cd'],'n':53}", "n: 53 answers for 2 prompts are more than the 104"},
+        {"{'prompt':['ab','cd'],'n':65}", "n: 65 answers for 2 prompts are more than 128"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *answer = http_test_read(
+            &t, http_test_send_body(&t, "POST", COMPLETIONS, "sk-00000001", cases[i].json));
+        if (!strstr(answer, "HTTP/1.1 400") || !strstr(answer, cases[i].words))
+            fail_msg("%s: %s", cases[i].json, answer);
+        assert_int_equal(fake_engine_submitted(t.s.engine, seen), 0);
+    }
+    post(COMPLETIONS, "sk-00000001", "{'prompt':['ab','cd'],'n':52,'max_tokens':1}");
+}
+
+/* The prompt's logprobs are asked of one request only. */
+static void an_answer_has_the_prompts_logprobs_beside_its_own(void **state)
+{
+    (void)state;
+    const char *answer = http_test_read(
+        &t, http_test_send_body(&t, "POST", COMPLETIONS, "sk-00000001",
+                                "{'prompt':'xy','n':2,'max_tokens':2,'echo':true,'logprobs':1}"));
+    assert_non_null(strstr(answer, "HTTP/1.1 200"));
+    struct json *j = http_test_json(&t);
+    for (size_t i = 0; i < 2; i++) {
+        const struct json *c = js_at(js_get(j, "choices"), i), *lp = js_get(c, "logprobs");
+        const struct json *values = js_get(lp, "token_logprobs");
+        assert_string_equal(js_string(js_get(c, "text"), NULL), "xyab");
+        assert_int_equal(js_len(values), 5); /* <s>, x, y, a, b */
+        assert_true(js_is(js_at(values, 0), JS_NULL));
+        assert_true(js_number(js_at(values, 1)) == -1 && js_number(js_at(values, 2)) == -2);
+        assert_true(js_number(js_at(values, 3)) == -0.5);
+        assert_true(js_is(js_at(js_get(lp, "top_logprobs"), 0), JS_NULL));
+        assert_true(js_number(js_get(js_at(js_get(lp, "top_logprobs"), 2), "y")) == -2);
+    }
+    js_unref(j);
+    assert_int_equal(fake_engine_submitted(t.s.engine, seen), 2);
+}
+
 static void without_keys_all_are_one_tenant(void **state)
 {
     struct http_test open;
@@ -136,6 +183,8 @@ int main(void)
         cmocka_unit_test(what_was_not_said_is_zero),
         cmocka_unit_test(every_choice_belongs_to_the_session),
         cmocka_unit_test(a_wrong_session_reaches_no_engine),
+        cmocka_unit_test(more_answers_than_the_server_takes_in_are_refused),
+        cmocka_unit_test(an_answer_has_the_prompts_logprobs_beside_its_own),
         cmocka_unit_test(without_keys_all_are_one_tenant),
     };
     return cmocka_run_group_tests(tests, start, end);

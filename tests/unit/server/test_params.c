@@ -104,8 +104,13 @@ static void a_value_out_of_range_names_the_field(void **state)
     refuses(PARAMS_CHAT, "{'repetition_penalty':0}", ERR_INVALID, "repetition_penalty: ");
     refuses(PARAMS_CHAT, "{'presence_penalty':3}", ERR_INVALID, "presence_penalty: ");
     refuses(PARAMS_CHAT, "{'n':0}", ERR_INVALID, "n: ");
-    refuses(PARAMS_CHAT, "{'n':17}", ERR_INVALID, "n: ");
-    refuses(PARAMS_CHAT, "{'max_tokens':0}", ERR_INVALID, "max_tokens: ");
+    refuses(PARAMS_CHAT, "{'n':129}", ERR_INVALID, "n: ");
+    refuses(PARAMS_CHAT, "{'max_tokens':-1}", ERR_INVALID, "max_tokens: ");
+    refuses(PARAMS_CHAT, "{'max_tokens':0,'min_tokens':1}", ERR_INVALID, "min_tokens: ");
+    refuses(PARAMS_COMPLETION, "{'best_of':129}", ERR_INVALID, "best_of: ");
+    refuses(PARAMS_COMPLETION, "{'n':3,'best_of':2}", ERR_INVALID, "best_of: 2 is less than n");
+    refuses(PARAMS_COMPLETION, "{'best_of':2,'stream':true}", ERR_INVALID, "best_of: ");
+    refuses(PARAMS_CHAT, "{'best_of':2}", ERR_INVALID, "best_of: only /v1/completions");
     refuses(PARAMS_CHAT, "{'max_tokens':3,'min_tokens':4}", ERR_INVALID, "min_tokens: ");
     refuses(PARAMS_CHAT, "{'top_logprobs':21,'logprobs':true}", ERR_INVALID, "top_logprobs: ");
     refuses(PARAMS_CHAT, "{'top_logprobs':2}", ERR_INVALID, "top_logprobs: needs logprobs");
@@ -159,9 +164,39 @@ static void what_is_not_there_is_refused_by_name(void **state)
             "response_format: only \"text\"");
     refuses(PARAMS_CHAT, "{'modalities':['text','audio']}", ERR_UNSUPPORTED, "modalities: ");
     refuses(PARAMS_COMPLETION, "{'suffix':'x'}", ERR_UNSUPPORTED, "suffix: ");
-    refuses(PARAMS_COMPLETION, "{'best_of':2}", ERR_UNSUPPORTED, "best_of: ");
-    refuses(PARAMS_COMPLETION, "{'echo':true,'logprobs':1}", ERR_UNSUPPORTED, "echo: ");
+    refuses(PARAMS_COMPLETION, "{'prompt_logprobs':1}", ERR_UNSUPPORTED, "prompt_logprobs: ");
     refuses(PARAMS_CHAT, "{'model':'three'}", ERR_NOT_FOUND, "model: \"three\" is not served");
+}
+
+static void counts_of_answers_are_read(void **state)
+{
+    static const struct {
+        const char *json;
+        uint32_t n, best_of;
+        bool logprob, scores;
+    } cases[] = {
+        {"{}", 1, 1, false, false},
+        {"{'n':128}", 128, 128, false, false},
+        {"{'n':2,'best_of':2,'stream':true}", 2, 2, false, false},
+        {"{'n':2,'best_of':0}", 2, 2, false, false},
+        {"{'n':2,'best_of':1}", 2, 2, false, false},
+        {"{'best_of':128}", 1, 128, true, false},
+        {"{'echo':true}", 1, 1, false, false},
+        {"{'echo':true,'logprobs':0,'max_tokens':0}", 1, 1, true, true},
+    };
+    struct params p;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct json *body = json_of(cases[i].json);
+        takes(&p, PARAMS_COMPLETION, body);
+        assert_int_equal(p.n, cases[i].n);
+        assert_int_equal(p.best_of, cases[i].best_of);
+        assert_int_equal(p.sampling.want_logprob, cases[i].logprob);
+        assert_int_equal(p.sampling.want_prompt_logprobs, cases[i].scores);
+        params_fini(&p);
+        js_unref(body);
+    }
 }
 
 static void harmless_forms_of_it_are_taken(void **state)
@@ -379,6 +414,7 @@ int main(void)
         cmocka_unit_test(a_value_out_of_range_names_the_field),
         cmocka_unit_test(a_session_has_1_to_256_bytes),
         cmocka_unit_test(what_is_not_there_is_refused_by_name),
+        cmocka_unit_test(counts_of_answers_are_read),
         cmocka_unit_test(harmless_forms_of_it_are_taken),
         cmocka_unit_test(fields_without_effect_are_taken_and_checked),
         cmocka_unit_test(a_seed_has_64_bits),

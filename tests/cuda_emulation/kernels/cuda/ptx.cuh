@@ -15,8 +15,14 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
-    emulation_launch_kernel(#kernel, (kernel), (grid), (block), (shared_bytes), (stream), __VA_ARGS__)
+#include "kernels/cuda/kernel_list.cuh"
+
+#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                    \
+    do {                                                                                          \
+        (void)listed_kernel<(kernel)>::is_listed;                                                 \
+        emulation_launch_kernel(#kernel, (kernel), (grid), (block), (shared_bytes), (stream),     \
+                                __VA_ARGS__);                                                     \
+    } while (0)
 
 #define DYNAMIC_SHARED(type, name) type *name = static_cast<type *>(emulation_dynamic_shared())
 
@@ -103,14 +109,32 @@ static inline float fast_exp2(float x)
     return r < 1.17549435e-38f ? 0 : r; /* ftz: no denormal results */
 }
 
-static inline uint4 load_once16(const void *global)
+/* Each look at the clock finds it a millisecond later: no kernel waits for long. */
+static inline uint64_t global_timer_ns(void)
+{
+    static uint64_t ns;
+
+    return ns += 1000000;
+}
+
+static inline uint4 emulation_load16(const char *name, const void *global)
 {
     uint4 r;
 
     if (reinterpret_cast<uintptr_t>(global) % 16)
-        emulation_die("load_once16: %p is not aligned to 16", global);
+        emulation_die("%s: %p is not aligned to 16", name, global);
     memcpy(&r, global, sizeof r);
     return r;
+}
+
+static inline uint4 load_once16(const void *global)
+{
+    return emulation_load16("load_once16", global);
+}
+
+static inline uint4 load_weight16(const void *global)
+{
+    return emulation_load16("load_weight16", global);
 }
 
 #endif

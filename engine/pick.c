@@ -1,0 +1,171 @@
+/* pick.c - logits to tokens, and logprobs of prompts.
+ *
+ * A step leaves the hidden states of all its rows in place. The output layer runs over the last row
+ * of each sequence that gets a token. Prompts with want_prompt_logprobs need it over every row, and
+ * a row of logits has the size of the vocabulary: so it runs over at most n_logits_max rows at a
+ * time, and the memory for logits is what a step without such prompts needs. A row's logits do not
+ * depend on the rows beside it (P1), so this order changes no bit of them.
+ *
+ * Cached tokens have no hidden states. Such a prompt is therefore computed from its first token on:
+ * cache_seq_limit_match() keeps the sequence from attaching KV of positions without a logprob. A
+ * preempted sequence finds the KV of those that have one. */
+#include "base/check.h"
+#include "engine/engine_internal.h"
+#include "kernels/device.h"
+
+/* Rows of a piece of score_prompts(): enough for the output layer to run at its full rate. */
+#define SCORE_ROWS_MAX 64
+
+static uint32_t banned_ids(const struct engine *e, const struct request *r, uint32_t n_out,
+                           uint32_t *ids)
+{
+    uint32_t n = 0;
+
+    if (n_out >= r->stopping.min_tokens)
+        return 0;
+    for (uint32_t i = 0; i < e->info.n_eos_ids; i++)
+        ids[n++] = e->info.eos_ids[i];
+    for (uint32_t i = 0; i < r->stopping.n_stop_ids; i++)
+        if (r->stopping.stop_ids[i] < e->info.n_vocab)
+            ids[n++] = r->stopping.stop_ids[i];
+    return n;
+}
+
+/* banned [N_BANNED_MAX] is the row's; *top is where the token's alternatives go. */
+static struct sampler_row row_of(const struct engine *e, const struct pick_row *at,
+                                 uint32_t *banned, struct out_top **top)
+{
+    const struct sequence *q = &e->seqs[at->slot];
+    const struct request *r = q->req;
+    uint32_t n_out = atomic_load_explicit(&r->n_out, memory_order_relaxed);
+    struct sampler_row row = {.sampling = &r->sampling, .state = &q->sampler, .n = n_out,
+                              .n_vocab = e->info.n_vocab};
+
+    if (at->pos == PICK_NEXT) {
+        *top = r->out_top ? r->out_top + (size_t)n_out * r->sampling.n_logprobs : NULL;
+        row.banned = banned;
+        row.n_banned = banned_ids(e, r, n_out, banned);
+    } else {
+        size_t next = (size_t)at->pos + 1;
+        *top = r->prompt_top ? r->prompt_top + next * r->sampling.n_logprobs : NULL;
+        row.given = &r->prompt.ids[next];
+    }
+    return row;
+}
+
+static void pick_row(void *arg, uint32_t i)
+{
+    const struct pick_job *job = arg;
+    struct engine *e = job->e;
+    uint32_t banned[N_BANNED_MAX];
+    struct out_top *top;
+    size_t at = (size_t)i * e->info.n_vocab;
+    struct sampler_row row = row_of(e, &job->rows[i], banned, &top);
+
+    row.logits = job->logits + at;
+    if (!row.given) {
+        row.scratch = e->candidates + at;
+        row.raw = e->raw_logits + at;
+    }
+    sampler_pick(&row, &job->tokens[i], top);
+}
+
+enum status pick_begin(const struct pick_job *job, uint32_t n)
+{
+    struct engine *e = job->e;
+
+    if (!e->device_sampler) {
+        device_parallel(e->device, n, pick_row, (void *)job);
+        return OK;
+    }
+    device_sampler_begin(e->device_sampler, job->logits, job->tokens);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t banned[N_BANNED_MAX];
+        struct out_top *top;
+        struct sampler_row row = row_of(e, &job->rows[i], banned, &top);
+        enum status s = device_sampler_add(e->device_sampler, &row, top);
+        if (s != OK)
+            return s;
+    }
+    return device_sampler_launch(e->device_sampler);
+}
+
+enum status pick_finish(const struct pick_job *job)
+{
+    return job->e->device_sampler ? device_sampler_finish(job->e->device_sampler) : OK;
+}
+
+/* --- logprobs of prompts --- */
+
+/* Positions whose next token is one of the prompt. */
+static uint32_t n_to_score(const struct request *r)
+{
+    return r->prompt_out ? r->prompt.n_ids - 1 : 0;
+}
+
+bool prompt_is_to_score(const struct sequence *q)
+{
+    return q->n_scored < n_to_score(q->req);
+}
+
+/* Rows that are collected until the output layer runs over them. */
+struct scoring {
+    struct engine *e;
+    uint32_t n;
+    struct pick_row rows[SCORE_ROWS_MAX];
+    uint32_t batch_rows[SCORE_ROWS_MAX];
+};
+
+static enum status score_rows(struct scoring *g)
+{
+    struct out_token tokens[SCORE_ROWS_MAX];
+    struct pick_job job = {g->e, NULL, g->rows, tokens};
+    enum status s = g->n ? forward_logits(g->e->forward, g->batch_rows, g->n, &job.logits) : OK;
+
+    if (s == OK && g->n)
+        s = pick_begin(&job, g->n);
+    if (s == OK && g->n)
+        s = pick_finish(&job);
+    for (uint32_t i = 0; s == OK && i < g->n; i++)
+        g->e->seqs[g->rows[i].slot].req->prompt_out[g->rows[i].pos + 1] = tokens[i];
+    g->n = 0;
+    return s;
+}
+
+/* Item i of the step. */
+static enum status score_item(struct scoring *g, uint32_t i)
+{
+    struct engine *e = g->e;
+    const struct plan_item *item = &e->lineup.items[i];
+    uint32_t n_before = e->lineup.seqs[item->slot].n_computed, end = n_before + item->n_tokens;
+    uint32_t n_all = n_to_score(e->seqs[item->slot].req), row0 = e->batch.seqs[i].row0;
+    uint32_t n_max = e->n_logits_max < SCORE_ROWS_MAX ? e->n_logits_max : SCORE_ROWS_MAX;
+    struct sequence *q = &e->seqs[item->slot];
+    enum status s = OK;
+
+    ASSERT(n_before <= q->n_scored);
+    for (end = end < n_all ? end : n_all; s == OK && q->n_scored < end; q->n_scored++) {
+        g->rows[g->n] = (struct pick_row){item->slot, q->n_scored};
+        g->batch_rows[g->n++] = row0 + q->n_scored - n_before;
+        if (g->n == n_max)
+            s = score_rows(g);
+    }
+    cache_seq_limit_match(e->lineup.seqs[item->slot].kv,
+                          prompt_is_to_score(q) ? q->n_scored : CACHE_MATCH_ALL);
+    return s;
+}
+
+enum status score_prompts(struct engine *e, bool *scored)
+{
+    struct scoring g = {.e = e};
+    enum status s = OK;
+
+    *scored = false;
+    for (uint32_t i = 0; s == OK && i < e->lineup.n_items; i++) {
+        if (!prompt_is_to_score(&e->seqs[e->lineup.items[i].slot]))
+            continue;
+        *scored = true;
+        s = score_item(&g, i);
+    }
+    return s == OK ? score_rows(&g) : s;
+}

@@ -1,0 +1,258 @@
+#include "server/logprobs.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/tokenizer_utf8.h"
+#include "server/server.h"
+#include "server/stream.h"
+#include "server/writer.h"
+
+#define PIECE_BYTES_MAX (1u << 24)
+
+/* --- tokens --- */
+
+static const char *token_bytes(const struct server *srv, uint32_t id, size_t *len)
+{
+    *len = 0;
+    return srv->tokenizer ? tokenizer_bytes(srv->tokenizer, id, len) : "";
+}
+
+/* prefix: what stands before bytes that are no text. */
+static void write_token(struct writer *w, const struct server *srv, uint32_t id,
+                        const char *prefix)
+{
+    size_t len;
+    const char *bytes = token_bytes(srv, id, &len);
+
+    if (!srv->tokenizer) {
+        write_format(w, "\"token_id:%u\"", id);
+        return;
+    }
+    if (utf8_is_valid(bytes, len)) {
+        write_json(w, bytes, len);
+        return;
+    }
+    write_format(w, "\"%s", prefix);
+    for (size_t i = 0; i < len; i++)
+        write_format(w, "\\\\x%02x", (unsigned char)bytes[i]);
+    write_puts(w, "\"");
+}
+
+/* Nine digits tell any two floats apart. */
+static void write_logprob(struct writer *w, float logprob)
+{
+    write_format(w, "%.9g", isfinite(logprob) ? (double)logprob : LOGPROB_LEAST);
+}
+
+static void write_comma(struct writer *w)
+{
+    if (w->out->len > 0)
+        write_puts(w, ",");
+}
+
+/* --- chats --- */
+
+/* "token":..., "logprob":..., "bytes":[...] */
+static void write_chat_token(struct writer *w, const struct server *srv, uint32_t id,
+                             float logprob)
+{
+    size_t len;
+    const char *bytes = token_bytes(srv, id, &len);
+
+    write_puts(w, "{\"token\":");
+    write_token(w, srv, id, "");
+    write_puts(w, ",\"logprob\":");
+    write_logprob(w, logprob);
+    write_puts(w, ",\"bytes\":[");
+    for (size_t i = 0; i < len; i++)
+        write_format(w, "%s%u", i ? "," : "", (unsigned char)bytes[i]);
+    write_puts(w, "]");
+}
+
+enum status logprobs_add_chat(struct choice *c, const struct server *srv, uint32_t i)
+{
+    const struct out_token *t = &c->request->out[i];
+    uint32_t n_top = c->request->sampling.n_logprobs;
+    struct writer w = {&c->lp[LP_CONTENT], OK};
+
+    write_comma(&w);
+    write_chat_token(&w, srv, t->id, t->logprob);
+    write_puts(&w, ",\"top_logprobs\":[");
+    for (uint32_t k = 0; k < n_top; k++) {
+        const struct out_top *top = &c->request->out_top[(size_t)i * n_top + k];
+        write_puts(&w, k ? "," : "");
+        write_chat_token(&w, srv, top->id, top->logprob);
+        write_puts(&w, "}");
+    }
+    write_puts(&w, "]}");
+    return w.status;
+}
+
+/* --- text completions --- */
+
+/* A token with its alternatives, best first. */
+struct scored_token {
+    struct out_token token;
+    const struct out_top *tops; /* [n_tops] */
+    uint32_t n_tops;
+};
+
+/* Whether two ids have the same text, as a byte token and the letter of this byte do. */
+static bool is_written_alike(const struct server *srv, uint32_t a, uint32_t b)
+{
+    size_t a_len, b_len;
+    const char *a_bytes = token_bytes(srv, a, &a_len), *b_bytes = token_bytes(srv, b, &b_len);
+
+    return a == b || (srv->tokenizer && a_len == b_len && memcmp(a_bytes, b_bytes, a_len) == 0);
+}
+
+static bool is_among(const struct server *srv, const struct out_top *tops, uint32_t n, uint32_t id)
+{
+    for (uint32_t k = 0; k < n; k++)
+        if (is_written_alike(srv, tops[k].id, id))
+            return true;
+    return false;
+}
+
+/* Write an object of the best tokens, and of the token itself if it is not among them. Of two
+ * tokens with the same text only the better one is a member: JSON keys are unique. */
+static void write_tops(struct writer *w, const struct server *srv, const struct scored_token *t)
+{
+    const char *separator = "";
+
+    write_puts(w, "{");
+    for (uint32_t k = 0; k <= t->n_tops; k++) {
+        bool is_top = k < t->n_tops;
+        uint32_t id = is_top ? t->tops[k].id : t->token.id;
+        if (is_among(srv, t->tops, k, id))
+            continue;
+        write_puts(w, separator);
+        write_token(w, srv, id, "bytes:");
+        write_puts(w, ":");
+        write_logprob(w, is_top ? t->tops[k].logprob : t->token.logprob);
+        separator = ",";
+    }
+    write_puts(w, "}");
+}
+
+/* One more member of each list. is_first: of a prompt, so it has no logprob. */
+static enum status add_token(struct choice *c, const struct server *srv,
+                             const struct scored_token *t, bool is_first)
+{
+    struct writer w[LP_N];
+    enum status s = OK;
+
+    for (int k = 0; k < LP_N; k++) {
+        w[k] = (struct writer){&c->lp[k], OK};
+        write_comma(&w[k]);
+    }
+    write_token(&w[LP_TOKENS], srv, t->token.id, "bytes:");
+    if (is_first) {
+        write_puts(&w[LP_VALUES], "null");
+        write_puts(&w[LP_TOPS], "null");
+    } else {
+        write_logprob(&w[LP_VALUES], t->token.logprob);
+        write_tops(&w[LP_TOPS], srv, t);
+    }
+    write_format(&w[LP_OFFSETS], "%llu", (unsigned long long)c->n_chars);
+    for (int k = 0; k < LP_N; k++)
+        s = s == OK ? w[k].status : s;
+    return s;
+}
+
+static uint64_t n_chars_of(const char *text, size_t len)
+{
+    uint64_t n = 0;
+
+    for (size_t i = 0; i < len; i++)
+        n += ((unsigned char)text[i] & 0xc0) != 0x80; /* first bytes of characters */
+    return n;
+}
+
+enum status logprobs_add_completion(struct choice *c, const struct server *srv, uint32_t i,
+                                    bool in_text)
+{
+    const struct request *r = c->request;
+    uint32_t n_tops = r->sampling.n_logprobs;
+    struct scored_token t = {r->out[i], n_tops ? r->out_top + (size_t)i * n_tops : NULL, n_tops};
+    enum status s = add_token(c, srv, &t, false);
+    struct buf piece;
+
+    if (s != OK || !in_text)
+        return s;
+    buf_init(&piece, PIECE_BYTES_MAX);
+    s = detok_feed(&c->chars, t.token.id, &piece);
+    c->n_chars += n_chars_of(buf_str(&piece), piece.len);
+    buf_fini(&piece);
+    return s;
+}
+
+/* --- the echoed prompt --- */
+
+static bool stands_at(const struct buf *text, size_t at, const char *bytes, size_t len)
+{
+    return len <= text->len - at && memcmp(buf_str(text) + at, bytes, len) == 0;
+}
+
+/* Move over the part of the echoed text that is the prompt's next token. The text is what the
+ * client sent, and its tokens need not spell it: the tokenizer may have added special tokens and a
+ * space in front, which take no text, and normalization may have changed characters, which are
+ * counted one for one. */
+static enum status step_over(struct choice *c, const struct server *srv, uint32_t id)
+{
+    size_t len, at = c->echo_at;
+    const char *bytes = token_bytes(srv, id, &len);
+    struct buf piece;
+
+    if (tokenizer_is_special(srv->tokenizer, id) && !stands_at(c->echo, at, bytes, len))
+        return OK;
+    buf_init(&piece, PIECE_BYTES_MAX);
+    enum status s = detok_feed(&c->prompt_chars, id, &piece);
+    const char *text = buf_str(&piece);
+    if (s == OK && at == 0 && piece.len > 0 && text[0] == ' ' && c->echo->data[0] != ' ')
+        text++;
+    len = piece.len - (size_t)(text - buf_str(&piece));
+    if (s == OK && stands_at(c->echo, at, text, len)) {
+        c->echo_at += len;
+    } else if (s == OK) {
+        for (uint64_t n = n_chars_of(text, len); n > 0 && c->echo_at < c->echo->len; n--)
+            do
+                c->echo_at++;
+            while (c->echo_at < c->echo->len &&
+                   ((unsigned char)c->echo->data[c->echo_at] & 0xc0) == 0x80);
+    }
+    c->n_chars += n_chars_of(buf_str(c->echo) + at, c->echo_at - at);
+    buf_fini(&piece);
+    return s;
+}
+
+enum status logprobs_add_prompt(struct choice *c, const struct server *srv, uint32_t i)
+{
+    const struct request *r = c->scored;
+    uint32_t n_tops = r->sampling.n_logprobs;
+    struct scored_token t = {r->prompt_out[i], n_tops ? r->prompt_top + (size_t)i * n_tops : NULL,
+                             n_tops};
+
+    t.token.id = r->prompt.ids[i];
+    enum status s = add_token(c, srv, &t, i == 0);
+    if (s == OK && c->has_detok && c->echo->len > 0)
+        s = step_over(c, srv, t.token.id);
+    if (i + 1 < r->prompt.n_ids)
+        return s;
+    for (int k = 0; k < LP_N; k++)
+        c->n_echo_bytes[k] = c->lp[k].len;
+    c->n_chars = n_chars_of(buf_str(c->echo), c->echo->len); /* the answer's own text begins here */
+    return s;
+}
+
+enum status logprobs_copy_prompt(struct choice *c, const struct choice *from)
+{
+    enum status s = OK;
+
+    for (int k = 0; s == OK && k < LP_N; k++)
+        s = buf_append(&c->lp[k], buf_str(&from->lp[k]), from->n_echo_bytes[k]);
+    c->n_echoed = from->scored->prompt.n_ids;
+    c->n_chars = n_chars_of(buf_str(c->echo), c->echo->len);
+    return s;
+}
