@@ -157,6 +157,22 @@ bool flag_is_choice(const char *words, const char *text)
     return false;
 }
 
+bool flag_list_next(const char **list, const char **item, size_t *len)
+{
+    if (!*list)
+        return false;
+    const char *start = *list, *end = start + strcspn(start, ",");
+
+    *list = *end ? end + 1 : NULL;
+    while (start < end && isspace((unsigned char)*start))
+        start++;
+    while (end > start && isspace((unsigned char)end[-1]))
+        end--;
+    *item = start;
+    *len = (size_t)(end - start);
+    return true;
+}
+
 enum status flag_set_text(char **at, const char *text)
 {
     char *copy = strdup(text);

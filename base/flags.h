@@ -53,6 +53,10 @@ NODISCARD enum status flag_parse(enum flag_number kind, const char *source, cons
 /* Whether `text` is one of `words`, as in "auto|f32|bf16". */
 bool flag_is_choice(const char *words, const char *text);
 
+/* Read the next item of a list such as "a, b", without the white space around it. The item is empty
+ * where nothing stands between two commas. False at the end of the list; *list moves on. */
+bool flag_list_next(const char **list, const char **item, size_t *len);
+
 /* Frees *at and puts a copy of `text` there; *at stays on ERR_NOMEM. */
 NODISCARD enum status flag_set_text(char **at, const char *text);
 

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/json_memory.h"
 #include "base/utf8.h"
+#include "base/json_text.h"
 
 #define DEPTH_MAX 512
 /* Memory of a parse without other limits: more than any text can need. {} takes most, 208 bytes and
@@ -133,10 +134,42 @@ static bool build(void *arg)
     return p->out != NULL;
 }
 
+/* Refuse a number that JSON or a double does not have, and name its member. */
+static enum status refuse_number(const struct parse *p, struct buf *why)
+{
+    char path[128], word[48];
+    size_t at = p->error.position > 0 ? (size_t)p->error.position : 0;
+
+    json_text_path(p->text, at < p->len ? at : p->len, path, sizeof path);
+    json_text_word(p->text, p->len, at, word, sizeof word);
+    if (json_error_code(&p->error) == json_error_numeric_overflow)
+        return buf_why(why, ERR_INVALID, "%s%s%s is too large for a number", path,
+                       path[0] ? ": " : "", word);
+    return buf_why(why, ERR_INVALID, "%s%s%s is no JSON number; leave it out, or send null", path,
+                   path[0] ? ": " : "", word);
+}
+
+/* Whether the parser stopped at NaN or Infinity, which Python and JavaScript write. */
+static bool is_not_finite(const struct parse *p)
+{
+    static const char *const words[] = {"NaN", "nan", "Infinity", "-Infinity", "inf", "-inf"};
+    char word[16];
+
+    if (json_error_code(&p->error) != json_error_invalid_syntax || p->error.position < 0)
+        return false;
+    json_text_word(p->text, p->len, (size_t)p->error.position, word, sizeof word);
+    for (size_t i = 0; i < ARRAY_SIZE(words); i++)
+        if (strcmp(word, words[i]) == 0)
+            return true;
+    return false;
+}
+
 static enum status refuse_malformed(const struct parse *p, struct buf *why)
 {
     const json_error_t *e = &p->error;
 
+    if (json_error_code(e) == json_error_numeric_overflow || is_not_finite(p))
+        return refuse_number(p, why);
     /* The parser has read one word of what follows. */
     if (json_error_code(e) == json_error_end_of_input_expected)
         return buf_why(why, ERR_INVALID, "malformed JSON at line %d, column %d: the JSON ends "
@@ -145,11 +178,30 @@ static enum status refuse_malformed(const struct parse *p, struct buf *why)
                    e->column, e->text);
 }
 
+/* Run the parser. JSON has no bound for integers, but jansson stops at one outside of int64_t. Then
+ * run it again with such integers as reals: the getters name a field that must be smaller, and
+ * fields that no getter reads may hold any. *wide keeps the second text. */
+static enum status parse_text(struct parse *p, const struct js_limits *limits, struct buf *wide)
+{
+    enum status s = json_memory_run(limits->n_bytes_max, build, p);
+    bool any;
+
+    if (s != OK || p->out || json_error_code(&p->error) != json_error_numeric_overflow)
+        return s;
+    s = json_text_widen(p->text, p->len, wide, &any);
+    if (s != OK || !any)
+        return s == OK ? OK : ERR_NOMEM;
+    p->text = buf_str(wide);
+    p->len = wide->len;
+    return json_memory_run(limits->n_bytes_max, build, p);
+}
+
 enum status js_parse_limited(struct json **out, const char *text, size_t len,
                              const struct js_limits *limits, struct buf *why)
 {
     struct outline outline = read_outline(text, len);
     struct parse p = {.text = text, .len = len};
+    struct buf wide;
 
     *out = NULL;
     if (outline.n_values == 0)
@@ -160,15 +212,18 @@ enum status js_parse_limited(struct json **out, const char *text, size_t len,
         return buf_why(why, ERR_TOO_LARGE, "JSON has %zu values and member names, more than the "
                        "%zu that are taken", outline.n_values, limits->n_values_max);
     pthread_once(&hooks_once, set_hooks);
-    enum status s = json_memory_run(limits->n_bytes_max, build, &p);
-    if (s == ERR_TOO_LARGE)
-        return buf_why(why, s, "JSON of %zu bytes and %zu values needs more than %zu bytes of "
-                       "memory, the most that it may take", len, outline.n_values,
-                       limits->n_bytes_max);
-    if (s != OK)
-        return buf_why(why, s, "out of memory while parsing %zu bytes of JSON", len);
+    buf_init(&wide, len + len / 8 + 16);
+    enum status s = parse_text(&p, limits, &wide);
     *out = out_of(p.out);
-    return p.out ? OK : refuse_malformed(&p, why);
+    if (s == ERR_TOO_LARGE)
+        buf_why(why, s, "JSON of %zu bytes and %zu values needs more than %zu bytes of memory, the "
+                "most that it may take", len, outline.n_values, limits->n_bytes_max);
+    else if (s != OK)
+        buf_why(why, s, "out of memory while parsing %zu bytes of JSON", len);
+    else if (!p.out)
+        s = refuse_malformed(&p, why);
+    buf_fini(&wide);
+    return s;
 }
 
 enum status js_parse(struct json **out, const char *text, size_t len, struct buf *why)
@@ -361,9 +416,12 @@ enum status js_get_i64(const struct json *obj, const char *key, int64_t min, int
     int64_t n;
     if (js_is(v, JS_INT)) {
         n = js_int(v);
-    } else if (js_is(v, JS_REAL) && js_number(v) == floor(js_number(v)) &&
-               fabs(js_number(v)) < 9e15) {
-        n = (int64_t)js_number(v); /* some clients write 5.0 */
+    } else if (js_is(v, JS_REAL) && js_number(v) == floor(js_number(v))) {
+        /* Some clients write 5.0. From 2^63 on no int64_t has the value. */
+        if (!(fabs(js_number(v)) < 0x1p63))
+            return buf_why(why, ERR_INVALID, "%s: %.20g is outside of [%lld, %lld]", key,
+                           js_number(v), (long long)min, (long long)max);
+        n = (int64_t)js_number(v);
     } else {
         return wrong_type(key, "an integer", v, why);
     }
@@ -397,9 +455,25 @@ enum status js_get_str(const struct json *obj, const char *key, const char **out
 
     if (!v)
         return OK;
+    if (!len_out)
+        return js_read_cstr(v, key, out, why);
     if (!js_is(v, JS_STRING))
         return wrong_type(key, "a string", v, why);
     *out = js_string(v, len_out);
+    return OK;
+}
+
+enum status js_read_cstr(const struct json *v, const char *name, const char **out,
+                         struct buf *why)
+{
+    size_t len;
+
+    if (!js_is(v, JS_STRING))
+        return wrong_type(name, "a string", v, why);
+    const char *text = js_string(v, &len);
+    if (strlen(text) != len)
+        return buf_why(why, ERR_INVALID, "%s: must not hold the character U+0000", name);
+    *out = text;
     return OK;
 }
 
@@ -461,19 +535,28 @@ struct json *js_copy_deep(const struct json *j)
     return out_of(json_deep_copy(in(j)));
 }
 
+struct dump {
+    struct buf *out;
+    enum status status;
+};
+
 static int dump_to_buf(const char *bytes, size_t n, void *arg)
 {
-    return buf_append(arg, bytes, n) == OK ? 0 : -1;
+    struct dump *d = arg;
+
+    d->status = buf_append(d->out, bytes, n);
+    return d->status == OK ? 0 : -1;
 }
 
 enum status js_write(struct buf *out, const struct json *j)
 {
+    struct dump d = {.out = out, .status = OK};
     size_t len_before = out->len;
 
-    if (json_dump_callback(in(j), dump_to_buf, out, JSON_COMPACT | JSON_ENCODE_ANY) == 0)
+    if (json_dump_callback(in(j), dump_to_buf, &d, JSON_COMPACT | JSON_ENCODE_ANY) == 0)
         return OK;
     out->len = len_before;
-    return ERR_TOO_LARGE;
+    return d.status == OK ? ERR_NOMEM : d.status; /* the writer's own memory */
 }
 
 static enum status write_escape(struct buf *out, unsigned char c)

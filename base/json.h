@@ -38,7 +38,8 @@ enum js_type {
 };
 
 /* Parse one JSON value of any type. Duplicate keys, nesting deeper than 512, an empty text and
- * bytes behind the value are errors. U+0000 in strings is allowed: always use the length. A
+ * bytes behind the value are errors. U+0000 is allowed in strings, not in keys: use the length, or
+ * js_read_cstr() and js_get_str() that refuse it. Integers outside of int64_t become JS_REAL. A
  * document takes at most about 100 times the bytes of its text. */
 NODISCARD enum status js_parse(struct json **out, const char *text, size_t len, struct buf *why);
 
@@ -67,6 +68,7 @@ static inline bool js_is(const struct json *j, enum js_type t)
 bool js_bool(const struct json *j);
 int64_t js_int(const struct json *j);
 double js_number(const struct json *j);
+/* The text may hold U+0000: pass len_out unless the document is the program's own. */
 const char *js_string(const struct json *j, size_t *len_out /* may be NULL */);
 
 /* Arrays: 0 and NULL for anything that is no array or out of range. */
@@ -91,9 +93,13 @@ NODISCARD enum status js_get_i64(const struct json *obj, const char *key, int64_
                                    int64_t max, int64_t *out, struct buf *why);
 NODISCARD enum status js_get_f64(const struct json *obj, const char *key, double min, double max,
                                    double *out, struct buf *why);
-/* *out is borrowed. */
+/* *out is borrowed. With len_out NULL the text is a C string: one that holds U+0000 is refused. */
 NODISCARD enum status js_get_str(const struct json *obj, const char *key, const char **out,
                                    size_t *len_out /* may be NULL */, struct buf *why);
+/* Read `v` itself as a C string. ERR_INVALID for anything but a string, absent included, and for a
+ * string that holds U+0000. `name`: the field in the words. *out is borrowed. */
+NODISCARD enum status js_read_cstr(const struct json *v, const char *name, const char **out,
+                                   struct buf *why);
 
 /* Build. js_new_* return NULL without memory; the setters take over `value` in every case and
  * say ERR_NOMEM when value is NULL. */

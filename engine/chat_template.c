@@ -1,6 +1,7 @@
 #include "engine/chat_template.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/jinja_eval.h"
 #include "engine/jinja_lexer.h"
@@ -121,6 +122,17 @@ bool chat_template_uses(const struct chat_template *t, const char *variable)
         const struct jinja_token *token = &t->tokens.items[i];
         bool attribute = i > 0 && t->tokens.items[i - 1].type == TOK_DOT;
         if (token->type == TOK_NAME && !attribute && jinja_str_is(token->text, variable))
+            return true;
+    }
+    return false;
+}
+
+bool chat_template_mentions(const struct chat_template *t, const char *word)
+{
+    for (size_t i = 0; i < t->tokens.n; i++) {
+        const struct jinja_token *token = &t->tokens.items[i];
+        if ((token->type == TOK_STRING || token->type == TOK_DATA) &&
+            memmem(token->text.p, token->text.len, word, strlen(word)))
             return true;
     }
     return false;

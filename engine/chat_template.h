@@ -31,5 +31,7 @@ NODISCARD enum status chat_template_render(const struct chat_template *t,
 
 /* Whether the source mentions the variable at all (e.g. "documents", "tools"). */
 bool chat_template_uses(const struct chat_template *t, const char *variable);
+/* Whether a string or the plain text of the source holds the word. */
+bool chat_template_mentions(const struct chat_template *t, const char *word);
 
 #endif

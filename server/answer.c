@@ -21,7 +21,11 @@ static void write_head(struct writer *w, const struct call *call, const char *ob
     write_format(w, ",\"object\":\"%s\",\"created\":%" PRId64 ",\"model\":", object,
                  call->created_s);
     write_json(w, call->params.model, strlen(call->params.model));
-    write_format(w, ",\"system_fingerprint\":\"%s\",\"choices\":[", call->srv->system_fingerprint);
+    write_format(w, ",\"system_fingerprint\":\"%s\"", call->srv->system_fingerprint);
+    /* As OpenAI's, the answer names the tier when the request asked for one. Tarn has one tier. */
+    if (is_chat(call) && call->params.has_service_tier)
+        write_puts(w, ",\"service_tier\":\"default\"");
+    write_puts(w, ",\"choices\":[");
 }
 
 static void write_usage(struct writer *w, const struct call *call)
@@ -40,13 +44,15 @@ static void write_usage(struct writer *w, const struct call *call)
     }
     write_format(w,
                  "\"usage\":{\"prompt_tokens\":%" PRIu64 ",\"completion_tokens\":%" PRIu64
-                 ",\"total_tokens\":%" PRIu64 ",\"prompt_tokens_details\":{\"cached_tokens\":%"
-                 PRIu64 ",\"cached_tokens_details\":{",
+                 ",\"total_tokens\":%" PRIu64 ",\"prompt_tokens_details\":{\"audio_tokens\":0,"
+                 "\"cached_tokens\":%" PRIu64 ",\"cached_tokens_details\":{",
                  n_prompt, n_out, n_prompt + n_out, n_cached);
     for (int t = 0; t < CACHE_N_TIERS; t++)
         write_format(w, "%s\"%s\":%" PRIu64, t ? "," : "", cache_tier_name((enum cache_tier)t),
                      n_cached_in[t]);
-    write_puts(w, "}}}");
+    /* Tarn generates plain text: OpenAI's other kinds of output tokens are 0. */
+    write_puts(w, "}},\"completion_tokens_details\":{\"accepted_prediction_tokens\":0,"
+                  "\"audio_tokens\":0,\"reasoning_tokens\":0,\"rejected_prediction_tokens\":0}}");
 }
 
 static void write_logprobs(struct writer *w, const struct call *call, const struct choice *c)

@@ -3,6 +3,7 @@
  * /tokenize takes {"prompt"} or {"messages"} (with what a chat may say about its template) and
  * gives {"count", "max_model_len", "tokens"}, on return_token_strs also "token_strs".
  * /detokenize takes {"tokens"} and gives {"prompt"}. */
+#include "base/check.h"
 #include "base/json.h"
 #include "server/api.h"
 #include "server/error.h"
@@ -13,6 +14,22 @@
 #include "server/writer.h"
 
 #define ANSWER_BYTES_MAX (1u << 30)
+
+static const char *const tokenize_fields[] = {
+    "model", "prompt", "messages", "add_special_tokens", "return_token_strs", "documents",
+    "documents_placement", "documents_order", "parse_special", "add_generation_prompt",
+    "continue_final_message", "chat_template_kwargs", "reasoning_effort"};
+static const char *const detokenize_fields[] = {"model", "tokens"};
+
+/* Report unknown fields. The answer must not be given yet. */
+static void report_unknown(struct server *srv, struct http_exchange *x, const struct json *body,
+                           const char *const *known, size_t n_known)
+{
+    struct unknown_fields unknown = {0};
+
+    unknown_fields_find(&unknown, body, "", known, n_known);
+    unknown_fields_report(&unknown, &srv->unknown_log, x);
+}
 
 static void reply(struct http_exchange *x, enum status s, struct buf *body, const struct buf *why)
 {
@@ -71,6 +88,7 @@ void api_tokenize(struct server *srv, struct http_exchange *x)
 
     if (!body)
         return;
+    report_unknown(srv, x, body, tokenize_fields, ARRAY_SIZE(tokenize_fields));
     buf_init(&why, BUF_WHY_MAX);
     buf_init(&answer, ANSWER_BYTES_MAX);
     /* Not bound by the context: people ask in order to see how much too long a text is. A byte
@@ -127,6 +145,7 @@ void api_detokenize(struct server *srv, struct http_exchange *x)
 
     if (!body)
         return;
+    report_unknown(srv, x, body, detokenize_fields, ARRAY_SIZE(detokenize_fields));
     buf_init(&why, BUF_WHY_MAX);
     buf_init(&answer, ANSWER_BYTES_MAX);
     reply(x, detokenize(srv, body, &answer, &why), &answer, &why);

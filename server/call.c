@@ -514,6 +514,8 @@ void call_serve(struct server *srv, struct http_exchange *x, enum params_kind ki
         return; /* api_read_body() has answered */
     buf_init(&why, BUF_WHY_MAX);
     enum status s = call ? read(call, body, &why) : ERR_NOMEM;
+    if (call)
+        unknown_fields_report(&call->params.unknown, &srv->unknown_log, x);
     if (s == OK) {
         call_start(call, x);
         call = NULL;

@@ -325,8 +325,8 @@ static enum status parse_number(const char *source, const struct option *o, cons
 }
 
 /* `source` is how the user wrote the option's name: "--port", "TARN_PORT", "FILE:3: port". */
-static enum status set(struct config *c, const struct option *o, const char *text,
-                       const char *source, struct buf *why)
+static enum status set_value(struct config *c, const struct option *o, const char *text,
+                             const char *source, struct buf *why)
 {
     void *at = (char *)c + o->offset;
 
@@ -346,6 +346,41 @@ static enum status set(struct config *c, const struct option *o, const char *tex
     }
     return flag_parse(o->kind == KIND_SIZE ? FLAG_SIZE : FLAG_COUNT, source, text, o->min, o->max,
                       at, why);
+}
+
+/* Count the items of a list. *has_empty: whether one of them is empty. */
+static size_t count_items(const char *list, bool *has_empty)
+{
+    const char *item;
+    size_t n = 0, len;
+
+    *has_empty = false;
+    while (flag_list_next(&list, &item, &len)) {
+        *has_empty |= len == 0;
+        n++;
+    }
+    return n;
+}
+
+/* Set a value that the user gave. An empty key, as from a variable that was never filled, is
+ * refused: the server would be open. */
+static enum status set(struct config *c, const struct option *o, const char *text,
+                       const char *source, struct buf *why)
+{
+    bool has_empty;
+    size_t n = count_items(text, &has_empty);
+
+    if (has_empty && (o->secret || (n == 1 && o->offset == AT(api_key_file))))
+        return buf_why(why, ERR_INVALID, "%s: %s; give %s, or leave the option out", source,
+                       n > 1 ? "one of the keys is empty" : "is empty",
+                       o->secret ? "a key" : "a file");
+    if (o->offset == AT(served_model_name) && text[0] && has_empty)
+        return buf_why(why, ERR_INVALID, "%s: \"%s\" has an empty name; expected names separated "
+                       "by commas", source, text);
+    if (o->offset == AT(served_model_name) && n > CONFIG_N_MODEL_NAMES_MAX)
+        return buf_why(why, ERR_INVALID, "%s: %zu names, at most %d are taken", source, n,
+                       CONFIG_N_MODEL_NAMES_MAX);
+    return set_value(c, o, text, source, why);
 }
 
 static enum status unknown(const char *source, const char *name, struct buf *why)
@@ -579,7 +614,7 @@ enum status config_load(struct config *c, int argc, char **argv, char **env, str
 
     memset(c, 0, sizeof *c);
     for (size_t i = 0; s == OK && i < ARRAY_SIZE(options); i++)
-        s = set(c, &options[i], options[i].preset, options[i].name, why);
+        s = set_value(c, &options[i], options[i].preset, options[i].name, why);
     /* First only to learn which file to read, then in the order of who wins. */
     if (s == OK)
         s = read_flags(c, argc, argv, true, why);

@@ -23,10 +23,12 @@
 
 #include "base/buf.h"
 
+#define CONFIG_N_MODEL_NAMES_MAX 64
+
 struct config {
     /* what to serve */
     char *model;
-    char *served_model_name; /* comma list; empty: the name given to --model */
+    char *served_model_name; /* comma list, no item empty; "": the name given to --model */
     char *chat_template;     /* file; empty: the model's own */
     char *preamble;          /* comma list of files */
     /* where */

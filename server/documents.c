@@ -11,6 +11,7 @@
 static enum status check_document(const struct json *d, size_t i, struct buf *why)
 {
     static const char *const keys[] = {"title", "text"};
+    size_t len;
 
     if (!js_is(d, JS_OBJECT))
         return buf_why(why, ERR_INVALID, "documents[%zu]: expected an object, got %s", i,
@@ -21,6 +22,9 @@ static enum status check_document(const struct json *d, size_t i, struct buf *wh
             return buf_why(why, ERR_INVALID, "documents[%zu].%s: expected a string, got %s", i,
                            keys[k], js_type_name(js_typeof(v)));
     }
+    js_string(js_get(d, "text"), &len);
+    if (len == 0)
+        return buf_why(why, ERR_INVALID, "documents[%zu].text: must not be empty", i);
     return OK;
 }
 

@@ -125,13 +125,12 @@ enum status keys_add_flag(struct key_list *list, const char *keys, bool admin, s
 {
     enum status s = OK;
     uint32_t number = 1;
+    const char *key;
+    size_t n;
 
-    while (s == OK && *keys) {
-        size_t n = strcspn(keys, ",");
+    while (s == OK && flag_list_next(&keys, &key, &n))
         if (n > 0)
-            s = add_flag_key(list, keys, n, admin, number++, why);
-        keys += n + (keys[n] == ',');
-    }
+            s = add_flag_key(list, key, n, admin, number++, why);
     return s;
 }
 
@@ -363,11 +362,13 @@ static void read_count(struct reader *r, const char *field, uint64_t max, uint64
 static void read_kv_bytes(struct reader *r)
 {
     const struct json *v = js_get(r->item, "kv_bytes");
+    const char *text = "";
     uint64_t bytes = 0;
 
     if (!js_is(v, JS_STRING))
         read_count(r, "kv_bytes", INT64_MAX, &r->spec->kv_bytes);
-    else if (flag_parse_size(js_string(v, NULL), &bytes) != OK || bytes == 0)
+    else if (js_read_cstr(v, "kv_bytes", &text, NULL) != OK ||
+             flag_parse_size(text, &bytes) != OK || bytes == 0)
         key_mistake(r, "kv_bytes", "%s", "expected a size such as 512M or 2G");
     else
         r->spec->kv_bytes = bytes;

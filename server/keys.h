@@ -67,7 +67,8 @@ void keys_fini(struct key_list *list);
 /* *list: empty, gets the same secret and keys as `from`. */
 NODISCARD enum status keys_copy(struct key_list *list, const struct key_list *from);
 
-/* A comma list of --api-key or --admin-api-key; one given twice counts once. */
+/* A comma list of --api-key or --admin-api-key; one given twice counts once, white space around a
+ * key does not belong to it. */
 NODISCARD enum status keys_add_flag(struct key_list *list, const char *keys, bool admin,
                                     struct buf *why);
 /* The text of a key file. On a failure the list is as it was. */

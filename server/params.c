@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/flags.h"
 #include "base/hash.h"
-#include "base/log.h"
 #include "server/server.h"
 
 #define CACHE_SALT_BYTES_MAX 1024
@@ -16,7 +16,14 @@
 /* --- what is refused, what is known --- */
 
 enum rule {
-    FINE,         /* read elsewhere, or means nothing to us and changes no token */
+    FINE,         /* read elsewhere */
+    /* Accepted without effect: they change no token. Only the type is checked. */
+    SWITCH,       /* a boolean */
+    TEXT,         /* a string */
+    WORD,         /* a string, one of `fine`, which are separated by | */
+    MAP,          /* an object */
+    ANY,
+    /* Not supported. */
     NOT_SET,      /* refused unless null, false, 0, "" or empty */
     NOT_OTHER,    /* refused unless it is the string `fine` */
 };
@@ -38,23 +45,27 @@ static const struct field fields[] = {
     {"stop_token_ids", FINE, NULL},
     {"min_tokens", FINE, NULL}, {"ignore_eos", FINE, NULL}, {"skip_special_tokens", FINE, NULL},
     {"include_stop_str_in_output", FINE, NULL}, {"return_token_ids", FINE, NULL},
-    {"priority", FINE, NULL}, {"user", FINE, NULL}, {"cache_salt", FINE, NULL},
+    {"priority", FINE, NULL}, {"cache_salt", FINE, NULL},
     {"cache_ttl", FINE, NULL}, {"session_id", FINE, NULL},
     {"chat_template_kwargs", FINE, NULL}, {"add_generation_prompt", FINE, NULL},
     {"continue_final_message", FINE, NULL}, {"documents", FINE, NULL},
     {"documents_placement", FINE, NULL}, {"echo", FINE, NULL},
     {"add_special_tokens", FINE, NULL},
-    /* Hints about billing, abuse and routing. */
-    {"metadata", FINE, NULL}, {"safety_identifier", FINE, NULL}, {"prompt_cache_key", FINE, NULL},
-    {"prompt_cache_retention", FINE, NULL}, {"service_tier", FINE, NULL},
-    {"parallel_tool_calls", FINE, NULL}, {"request_id", FINE, NULL},
+    /* Hints about style, billing, abuse, storage and routing. reasoning_effort is also a variable
+     * of the chat template (prompt.c). */
+    {"reasoning_effort", WORD, "none|minimal|low|medium|high|xhigh|max"},
+    {"verbosity", WORD, "low|medium|high"},
+    {"service_tier", WORD, "auto|default|flex|scale|priority|fast"},
+    {"store", SWITCH, NULL}, {"metadata", MAP, NULL}, {"user", TEXT, NULL},
+    {"safety_identifier", TEXT, NULL}, {"prompt_cache_key", TEXT, NULL},
+    {"prompt_cache_retention", TEXT, NULL}, {"prompt_cache_options", MAP, NULL},
+    {"prediction", MAP, NULL}, {"parallel_tool_calls", SWITCH, NULL}, {"request_id", ANY, NULL},
 
     {"tools", NOT_SET, NULL}, {"tool_choice", NOT_OTHER, "none"}, {"functions", NOT_SET, NULL},
     {"function_call", NOT_OTHER, "none"}, {"response_format", NOT_OTHER, "text"},
-    {"modalities", NOT_OTHER, "text"}, {"audio", NOT_SET, NULL}, {"prediction", NOT_SET, NULL},
-    {"web_search_options", NOT_SET, NULL}, {"store", NOT_SET, NULL},
-    {"reasoning_effort", NOT_OTHER, "none"}, {"verbosity", NOT_OTHER, "medium"},
-    {"suffix", NOT_SET, NULL}, {"prompt_logprobs", NOT_SET, NULL},
+    {"modalities", NOT_OTHER, "text"}, {"audio", NOT_SET, NULL}, {"moderation", NOT_SET, NULL},
+    {"web_search_options", NOT_SET, NULL}, {"suffix", NOT_SET, NULL},
+    {"prompt_logprobs", NOT_SET, NULL},
     {"guided_json", NOT_SET, NULL}, {"guided_regex", NOT_SET, NULL},
     {"guided_choice", NOT_SET, NULL}, {"guided_grammar", NOT_SET, NULL},
     {"structured_outputs", NOT_SET, NULL}, {"grammar", NOT_SET, NULL},
@@ -84,40 +95,81 @@ static bool is_set(const struct json *v)
 /* "text", {"type": "text"} and ["text"] all say text. */
 static bool says(const struct json *v, const char *word)
 {
+    const char *text;
+
     if (js_is(v, JS_OBJECT))
         v = js_get(v, "type");
     else if (js_is(v, JS_ARRAY) && js_len(v) == 1)
         v = js_at(v, 0);
-    return js_is(v, JS_STRING) && strcmp(js_string(v, NULL), word) == 0;
+    return js_read_cstr(v, word, &text, NULL) == OK && strcmp(text, word) == 0;
 }
 
-static enum status check_field(const char *name, const struct json *v, struct buf *why)
+static enum status check_word(const struct json *body, const struct field *f, struct buf *why)
 {
-    const struct field *f = NULL;
+    const char *word = "";
+    enum status s = js_get_str(body, f->name, &word, NULL, why);
 
-    for (size_t i = 0; i < ARRAY_SIZE(fields) && !f; i++)
-        if (strcmp(fields[i].name, name) == 0)
-            f = &fields[i];
-    if (!f) {
-        if (log_enabled(LOG_DEBUG))
-            log_event(LOG_DEBUG, "unknown field ignored", "name=\"%.64s\"", name);
+    if (s != OK || flag_is_choice(f->fine, word))
+        return s;
+    return buf_why(why, ERR_INVALID, "%s: \"%.40s\" is none of %s", f->name, word, f->fine);
+}
+
+static enum status check_map(const struct json *body, const struct field *f, struct buf *why)
+{
+    const struct json *v = js_get(body, f->name);
+
+    return js_is(v, JS_OBJECT) ? OK : buf_why(why, ERR_INVALID, "%s: expected an object, got %s",
+                                              f->name, js_type_name(js_typeof(v)));
+}
+
+/* v: the value of this field of the body. */
+static enum status check_field(const struct json *body, const struct field *f,
+                               const struct json *v, struct buf *why)
+{
+    const char *text;
+    bool on;
+
+    if (js_is(v, JS_NULL))
         return OK;
+    switch (f->rule) {
+    case FINE:
+    case ANY: return OK;
+    case SWITCH: return js_get_bool(body, f->name, &on, why);
+    case TEXT: return js_get_str(body, f->name, &text, NULL, why);
+    case WORD: return check_word(body, f, why);
+    case MAP: return check_map(body, f, why);
+    case NOT_SET:
+        return is_set(v) ? buf_why(why, ERR_UNSUPPORTED, "%s: not supported", f->name) : OK;
+    case NOT_OTHER: break;
     }
-    if (f->rule == FINE || js_is(v, JS_NULL))
+    if (says(v, f->fine))
         return OK;
-    if (f->rule == NOT_SET ? !is_set(v) : says(v, f->fine))
-        return OK;
-    if (f->rule == NOT_OTHER)
-        return buf_why(why, ERR_UNSUPPORTED, "%s: only \"%s\" is supported", name, f->fine);
-    return buf_why(why, ERR_UNSUPPORTED, "%s: not supported", name);
+    return buf_why(why, ERR_UNSUPPORTED, "%s: only \"%s\" is supported", f->name, f->fine);
 }
 
-static enum status check_fields(const struct json *body, struct buf *why)
+static const struct field *find_field(const char *name)
 {
+    for (size_t i = 0; i < ARRAY_SIZE(fields); i++)
+        if (fields[i].name[0] == name[0] && strcmp(fields[i].name, name) == 0)
+            return &fields[i];
+    return NULL;
+}
+
+static enum status check_fields(struct params *p, const struct json *body, struct buf *why)
+{
+    const char *known[ARRAY_SIZE(fields)];
     enum status s = OK;
 
-    for (void *it = js_first(body); s == OK && it; it = js_next(body, it))
-        s = check_field(js_it_key(it), js_it_value(it), why);
+    for (size_t i = 0; i < ARRAY_SIZE(fields); i++)
+        known[i] = fields[i].name;
+    for (void *it = js_first(body); s == OK && it; it = js_next(body, it)) {
+        const struct field *f = find_field(js_it_key(it));
+        if (f)
+            s = check_field(body, f, js_it_value(it), why);
+        else
+            unknown_fields_add(&p->unknown, "", js_it_key(it), known, ARRAY_SIZE(known));
+    }
+    p->has_service_tier = js_get_set(body, "service_tier") != NULL;
     return s;
 }
 
@@ -383,6 +435,9 @@ static enum status parse_stopping(struct params *p, const struct server *srv,
 
 /* --- the rest --- */
 
+/* include_obfuscation asks for padding of the frames, which Tarn does not add. */
+static const char *const stream_options[] = {"include_usage", "include_obfuscation"};
+
 static enum status parse_stream(struct params *p, const struct json *body, struct buf *why)
 {
     const struct json *options = js_get_set(body, "stream_options");
@@ -396,6 +451,8 @@ static enum status parse_stream(struct params *p, const struct json *body, struc
                        js_type_name(js_typeof(options)));
     if (!p->stream)
         return buf_why(why, ERR_INVALID, "stream_options: needs stream to be true");
+    unknown_fields_find(&p->unknown, options, "stream_options.", stream_options,
+                        ARRAY_SIZE(stream_options));
     buf_init(&inner, BUF_WHY_MAX / 2);
     s = js_get_bool(options, "include_usage", &p->include_usage, &inner);
     if (s != OK)
@@ -459,7 +516,6 @@ static enum status parse_counts(struct params *p, const struct json *body, enum 
 static enum status parse_flags(struct params *p, const struct json *body, enum params_kind kind,
                                struct buf *why)
 {
-    const char *user = NULL;
     int64_t priority = 0;
     enum status s = parse_counts(p, body, kind, why);
 
@@ -472,8 +528,6 @@ static enum status parse_flags(struct params *p, const struct json *body, enum p
         s = js_get_bool(body, "add_special_tokens", &p->add_special, why);
     if (s == OK && kind == PARAMS_COMPLETION)
         s = js_get_bool(body, "echo", &p->echo, why);
-    if (s == OK)
-        s = js_get_str(body, "user", &user, NULL, why);
     p->sampling.want_prompt_logprobs = p->echo && p->logprobs;
     return s;
 }
@@ -486,7 +540,7 @@ enum status params_parse(struct params *p, const struct server *srv, const struc
     p->add_special = kind == PARAMS_COMPLETION;
     enum status s = params_get_model(srv, body, &p->model, why);
     if (s == OK)
-        s = check_fields(body, why);
+        s = check_fields(p, body, why);
     if (s == OK)
         s = parse_sampling(p, srv, body, why);
     if (s == OK)

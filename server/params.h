@@ -1,7 +1,8 @@
 /* params.h - the parameters that chat and text completions share: JSON to typed values.
  *
  * What a request does not say comes from the model's generation_config.json, as in vLLM. What Tarn
- * does not do is refused by name; what nobody knows is ignored and logged at debug level.
+ * does not do is refused by name. Fields that mean nothing to Tarn and change no token are checked
+ * and have no effect; unknown ones are ignored and collected (unknown_fields.h).
  *
  * Owns    the logit_bias array: params_fini(). Stop strings and the session are borrowed from the
  *         JSON document.
@@ -18,6 +19,7 @@
 #include "base/json.h"
 #include "cache/cache.h"
 #include "engine/request.h"
+#include "server/unknown_fields.h"
 
 struct server;
 
@@ -49,6 +51,8 @@ struct params {
     bool return_token_ids;
     bool echo;                /* completions */
     bool add_special;         /* add_special_tokens: completions true, chat false */
+    bool has_service_tier;    /* one was asked for: the answer says which it got */
+    struct unknown_fields unknown; /* also after an error */
     /* storage */
     uint32_t stop_ids[REQUEST_N_STOP_IDS_MAX];
     struct detok_stop stops[DETOK_N_STOPS_MAX];

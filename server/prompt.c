@@ -6,12 +6,14 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "engine/chat_history.h"
 #include "engine/detokenize.h"
 #include "engine/spans.h"
 #include "server/documents.h"
 #include "server/params.h"
 #include "server/preamble.h"
 #include "server/server.h"
+#include "server/tool_calls.h"
 
 #define N_MESSAGES_MAX 4096
 #define N_PARTS_MAX 1024
@@ -120,12 +122,12 @@ static enum status check_role(const struct json *message, size_t i, const char *
                               struct buf *why)
 {
     static const char *const roles[] = {"system", "user", "assistant", "tool", "developer"};
-    const struct json *v = js_get_set(message, "role");
+    char name[48];
 
-    if (!js_is(v, JS_STRING))
-        return buf_why(why, ERR_INVALID, "messages[%zu].role: expected a string, got %s", i,
-                       js_type_name(js_typeof(v)));
-    *role = js_string(v, NULL);
+    snprintf(name, sizeof name, "messages[%zu].role", i);
+    enum status s = js_read_cstr(js_get(message, "role"), name, role, why);
+    if (s != OK)
+        return s;
     for (size_t k = 0; k < ARRAY_SIZE(roles); k++)
         if (strcmp(*role, roles[k]) == 0)
             return OK;
@@ -134,38 +136,50 @@ static enum status check_role(const struct json *message, size_t i, const char *
                    "developer", i, *role);
 }
 
-static enum status append_part(struct buf *out, const struct json *part, size_t i, size_t k,
-                               struct buf *why)
+static enum status append_part(struct buf *out, const struct json *part, const char *role,
+                               size_t i, size_t k, struct buf *why)
 {
-    const struct json *type = js_get(part, "type"), *text = js_get(part, "text");
+    /* Answers and results of tools may be empty. An empty text of others is a mistake. */
+    bool is_answer = strcmp(role, "assistant") == 0, may_be_empty = role[0] == 't' || is_answer;
+    char name[64];
+    const char *type;
     size_t len;
 
-    if (!js_is(type, JS_STRING))
-        return buf_why(why, ERR_INVALID, "messages[%zu].content[%zu].type: expected a string", i,
-                       k);
-    if (strcmp(js_string(type, NULL), "text") != 0)
+    snprintf(name, sizeof name, "messages[%zu].content[%zu].type", i, k);
+    enum status s = js_read_cstr(js_get(part, "type"), name, &type, why);
+    if (s != OK)
+        return s;
+    bool is_refusal = is_answer && strcmp(type, "refusal") == 0;
+    if (strcmp(type, "text") != 0 && !is_refusal)
         return buf_why(why, ERR_UNSUPPORTED,
-                       "messages[%zu].content[%zu].type: \"%.40s\" parts are not supported, only "
-                       "\"text\"", i, k, js_string(type, NULL));
+                       "%s: \"%.40s\" parts are not supported, only \"text\"", name, type);
+    const char *key = is_refusal ? "refusal" : "text";
+    const struct json *text = js_get(part, key);
     if (!js_is(text, JS_STRING))
         return buf_why(why, ERR_INVALID,
-                       "messages[%zu].content[%zu].text: expected a string, got %s", i, k,
+                       "messages[%zu].content[%zu].%s: expected a string, got %s", i, k, key,
                        js_type_name(js_typeof(text)));
     const char *bytes = js_string(text, &len);
-    enum status s = k > 0 ? buf_putc(out, '\n') : OK; /* joined as vLLM and llama.cpp do */
+    if (len == 0 && !may_be_empty)
+        return buf_why(why, ERR_INVALID, "messages[%zu].content[%zu].%s: must not be empty", i, k,
+                       key);
+    s = k > 0 ? buf_putc(out, '\n') : OK; /* joined as vLLM and llama.cpp do */
     return s == OK ? buf_append(out, bytes, len) : s;
 }
 
-/* The content as one text. Absent or null is fine for an assistant that only called tools. */
-static enum status read_content(struct buf *out, bool *is_null, const struct json *message,
-                                const char *role, size_t i, struct buf *why)
+/* The content as one text. Absent or null is fine for an assistant that called tools or refused to
+ * answer: a refusal is then the text. */
+static enum status read_content(struct buf *out, const struct json *message, const char *role,
+                                size_t i, struct buf *why)
 {
     const struct json *v = js_get_set(message, "content");
+    bool is_assistant = strcmp(role, "assistant") == 0;
     size_t len;
     enum status s = OK;
 
-    *is_null = !v;
-    if (!v && strcmp(role, "assistant") == 0)
+    if (!v && is_assistant)
+        v = js_get_set(message, "refusal");
+    if (!v && is_assistant)
         return OK;
     if (js_is(v, JS_STRING)) {
         const char *bytes = js_string(v, &len);
@@ -179,7 +193,7 @@ static enum status read_content(struct buf *out, bool *is_null, const struct jso
         return buf_why(why, ERR_INVALID, "messages[%zu].content: %zu parts, at most %d are taken",
                        i, js_len(v), N_PARTS_MAX);
     for (size_t k = 0; s == OK && k < js_len(v); k++)
-        s = append_part(out, js_at(v, k), i, k, why);
+        s = append_part(out, js_at(v, k), role, i, k, why);
     return s;
 }
 
@@ -189,20 +203,16 @@ static enum status set_text(struct json *obj, const char *key, const char *text,
 }
 
 /* A message for the template: its members as they are, but one text as content. */
-static enum status make_message(struct json **out, const struct json *message, const char *role,
-                                const struct buf *content, bool content_is_null)
+static enum status make_message(struct json **out, const struct json *message,
+                                const struct buf *content)
 {
     struct json *m = js_new_object();
     enum status s = m ? OK : ERR_NOMEM;
 
     for (void *it = js_first(message); s == OK && it; it = js_next(message, it))
         s = js_set(m, js_it_key(it), js_ref(js_it_value(it)));
-    /* Templates know no "developer"; it is OpenAI's newer word for system. */
-    if (s == OK && strcmp(role, "developer") == 0)
-        s = set_text(m, "role", "system", 6);
     if (s == OK)
-        s = js_set(m, "content", content_is_null ? js_new_null()
-                                                 : js_new_string(buf_str(content), content->len));
+        s = js_set(m, "content", js_new_string(buf_str(content), content->len));
     if (s == OK)
         *out = m;
     else
@@ -210,7 +220,7 @@ static enum status make_message(struct json **out, const struct json *message, c
     return s;
 }
 
-static enum status push_system(struct json *messages, const char *text, size_t len)
+static enum status push_system(struct chat_history *history, const char *text, size_t len)
 {
     struct json *m = js_new_object();
     enum status s = m ? set_text(m, "role", "system", 6) : ERR_NOMEM;
@@ -218,19 +228,18 @@ static enum status push_system(struct json *messages, const char *text, size_t l
     if (s == OK)
         s = set_text(m, "content", text, len);
     if (s == OK)
-        return js_push(messages, m);
+        return chat_history_add(history, m);
     js_unref(m);
     return s;
 }
 
 /* `documents`: text to put at the end of the system message; empty for none. */
-static enum status push_message(struct json *messages, const struct json *message, size_t i,
+static enum status push_message(struct chat_history *history, const struct json *message, size_t i,
                                 const struct buf *documents, struct buf *why)
 {
     struct buf content;
     const char *role = NULL;
     struct json *made = NULL;
-    bool is_null = false;
 
     if (!js_is(message, JS_OBJECT))
         return buf_why(why, ERR_INVALID, "messages[%zu]: expected an object, got %s", i,
@@ -238,26 +247,29 @@ static enum status push_message(struct json *messages, const struct json *messag
     buf_init(&content, TEXT_BYTES_MAX);
     enum status s = check_role(message, i, &role, why);
     if (s == OK)
-        s = read_content(&content, &is_null, message, role, i, why);
+        s = read_content(&content, message, role, i, why);
+    if (s == OK)
+        s = tool_calls_check(message, role, i, why);
     if (s == OK && i == 0 && documents->len > 0) {
         if (strcmp(role, "system") == 0 || strcmp(role, "developer") == 0) {
             s = content.len ? buf_puts(&content, "\n\n") : OK;
             if (s == OK)
                 s = buf_append(&content, documents->data, documents->len);
         } else {
-            s = push_system(messages, documents->data, documents->len);
+            s = push_system(history, documents->data, documents->len);
         }
     }
     if (s == OK)
-        s = make_message(&made, message, role, &content, is_null);
+        s = make_message(&made, message, &content);
     if (s == OK)
-        s = js_push(messages, made);
+        s = chat_history_add(history, made);
     buf_fini(&content);
     return s;
 }
 
-static enum status make_messages(struct json **out, const struct json *body,
-                                 const struct buf *documents, struct buf *why)
+static enum status make_messages(struct json **out, const struct server *srv,
+                                 const struct json *body, const struct buf *documents,
+                                 struct buf *why)
 {
     const struct json *given = js_get_set(body, "messages");
     size_t n = js_len(given);
@@ -270,14 +282,13 @@ static enum status make_messages(struct json **out, const struct json *body,
     if (n == 0 || n > N_MESSAGES_MAX)
         return buf_why(why, ERR_INVALID, "messages: expected 1 to %d of them, got %zu",
                        N_MESSAGES_MAX, n);
-    struct json *messages = js_new_array();
-    enum status s = messages ? OK : ERR_NOMEM;
+    struct chat_history history;
+    enum status s = chat_history_init(&history, &srv->chat_traits);
     for (size_t i = 0; s == OK && i < n; i++)
-        s = push_message(messages, js_at(given, i), i, documents, why);
+        s = push_message(&history, js_at(given, i), i, documents, why);
     if (s == OK)
-        *out = messages;
-    else
-        js_unref(messages);
+        s = chat_history_take(&history, out);
+    chat_history_fini(&history);
     return s;
 }
 
@@ -318,6 +329,9 @@ static enum status make_context(struct json **out, const struct server *srv,
     if (s == OK && extra && !js_is(extra, JS_OBJECT))
         s = buf_why(why, ERR_INVALID, "chat_template_kwargs: expected an object, got %s",
                     js_type_name(js_typeof(extra)));
+    /* Templates such as gpt-oss's read reasoning_effort. chat_template_kwargs overrides it. */
+    if (s == OK && js_is(js_get(body, "reasoning_effort"), JS_STRING))
+        s = js_set(c, "reasoning_effort", js_ref(js_get(body, "reasoning_effort")));
     for (void *it = js_first(extra); s == OK && it; it = js_next(extra, it))
         s = js_set(c, js_it_key(it), js_ref(js_it_value(it)));
     if (s == OK && srv->tokenizer)
@@ -405,7 +419,7 @@ static enum status render(struct chat *chat, struct json *documents, struct buf 
     if (documents && !chat->in_template)
         s = documents_write(documents, &system_text);
     if (s == OK)
-        s = make_messages(&messages, chat->body, &system_text, chat->why);
+        s = make_messages(&messages, chat->srv, chat->body, &system_text, chat->why);
     if (s == OK)
         s = make_context(&context, chat->srv, chat->body, &chat->flags, messages,
                          documents && chat->in_template ? js_ref(documents) : NULL, chat->why);
@@ -623,6 +637,8 @@ enum status prompt_list_parse(struct prompt **out, uint32_t *n_out, const struct
         if (is_list)
             snprintf(name, sizeof name, "prompt[%zu]", i);
         s = parse_one(&list[i], srv, is_list ? js_at(v, i) : v, name, add_special, want_text, why);
+        if (s == OK && prompt_n_ids(&list[i]) == 0)
+            s = buf_why(why, ERR_INVALID, "%s: must not be empty", name);
     }
     if (s == OK) {
         *out = list;

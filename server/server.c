@@ -5,51 +5,57 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/flags.h"
 #include "server/auth.h"
 #include "server/documents.h"
 #include "server/route.h"
 #include "server/tally.h"
 
-#define N_MODEL_NAMES_MAX 64
-
-static enum status add_name(struct server *srv, const char *name, size_t n)
-{
-    if (n == 0 || srv->n_model_names == N_MODEL_NAMES_MAX)
-        return OK;
-    char *copy = strndup(name, n);
-    if (!copy)
-        return ERR_NOMEM;
-    srv->model_names[srv->n_model_names++] = copy;
-    return OK;
-}
-
+/* Copy the names. config_load() has checked the list. */
 static enum status split_names(struct server *srv, const char *list)
 {
     enum status s = OK;
+    const char *name;
+    size_t n;
 
-    while (s == OK && *list) {
-        size_t n = strcspn(list, ",");
-        s = add_name(srv, list, n);
-        list += n + (list[n] == ',');
+    while (s == OK && srv->n_model_names < CONFIG_N_MODEL_NAMES_MAX &&
+           flag_list_next(&list, &name, &n)) {
+        char *copy = strndup(name, n);
+        if (copy)
+            srv->model_names[srv->n_model_names++] = copy;
+        s = copy ? OK : ERR_NOMEM;
     }
     return s;
 }
 
+/* Set the names of the model. Without --served-model-name the whole value of --model is its name: a
+ * path may hold commas. */
+static enum status set_names(struct server *srv, const struct config *config)
+{
+    srv->model_names = calloc(CONFIG_N_MODEL_NAMES_MAX, sizeof *srv->model_names);
+    if (!srv->model_names)
+        return ERR_NOMEM;
+    if (config->served_model_name[0])
+        return split_names(srv, config->served_model_name);
+    srv->model_names[0] = strdup(config->model);
+    srv->n_model_names = srv->model_names[0] ? 1 : 0;
+    return srv->model_names[0] ? OK : ERR_NOMEM;
+}
+
 enum status server_init(struct server *srv, const struct config *config, struct engine *engine)
 {
-    const char *names = config->served_model_name[0] ? config->served_model_name : config->model;
-
     *srv = (struct server){.config = config, .engine = engine, .info = engine_info(engine),
                            .tokenizer = engine_tokenizer(engine),
                            .template = engine_chat_template(engine),
                            .created_s = (int64_t)(clock_unix_ns() / 1000000000u)};
+    unknown_log_init(&srv->unknown_log);
     snprintf(srv->system_fingerprint, sizeof srv->system_fingerprint, "tarn-%.8s",
              srv->info->fingerprint_hex);
-    srv->model_names = calloc(N_MODEL_NAMES_MAX, sizeof *srv->model_names);
-    enum status s = srv->model_names ? split_names(srv, names) : ERR_NOMEM;
+    enum status s = set_names(srv, config);
     if (s == OK)
         s = span_marks_create(&srv->span_marks, srv->tokenizer);
     srv->documents_lead = documents_lead(srv->template);
+    chat_traits_find(&srv->chat_traits, srv->template);
     if (s == OK)
         s = auth_create(&srv->auth, config, NULL);
     if (s == OK)
@@ -72,6 +78,7 @@ void server_fini(struct server *srv)
     srv->span_marks = NULL;
     srv->model_names = NULL;
     srv->n_model_names = 0;
+    unknown_log_fini(&srv->unknown_log);
 }
 
 const char *server_find_model(const struct server *srv, const char *name)

@@ -1,7 +1,8 @@
 /* server.h - what every handler needs: configuration, engine, names, state.
  *
  * Owns    nothing but the two lists; main owns config, engine and http.
- * Thread  constant after server_init(), but for `draining` (set by main, read by all).
+ * Thread  constant after server_init(), but for `draining` (set by main, read by all) and
+ *         unknown_log.
  * Errors  server_init(): ERR_NOMEM.
  * Units   created_s: Unix seconds. */
 #ifndef TARN_SERVER_SERVER_H
@@ -11,9 +12,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/chat_traits.h"
 #include "engine/engine.h"
 #include "engine/spans.h"
 #include "server/config.h"
+#include "server/unknown_fields.h"
 
 struct auth;
 struct http_server;
@@ -28,6 +31,7 @@ struct server {
     const struct chat_template *template; /* may be NULL */
     struct span_marks *span_marks;        /* where documents may be cut */
     bool documents_lead;                  /* see documents.h */
+    struct chat_traits chat_traits;       /* of template */
     char **model_names;                   /* [n_model_names], the first one is used in answers */
     uint32_t n_model_names;
     struct preambles *preambles;          /* the operator's; NULL: none. Borrowed: set by main */
@@ -35,6 +39,7 @@ struct server {
     struct tally *tally;                  /* what the HTTP side counts */
     int64_t created_s;
     char system_fingerprint[32];
+    struct unknown_log unknown_log;       /* locks itself */
     atomic_bool draining;
 };
 

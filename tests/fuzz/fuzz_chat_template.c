@@ -3,7 +3,7 @@
  * Beyond not crashing: a refusal has words, a failed render leaves the output as it was, rendering
  * twice gives the same. */
 #include "base/check.h"
-#include "engine/chat_template.h"
+#include "engine/chat_traits.h"
 #include "tests/fuzz/fuzz.h"
 
 #define OUT_BYTES_MAX ((size_t)1 << 20)
@@ -43,6 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct fuzz_input in = fuzz_split(data, size);
     struct chat_template *t = NULL;
+    struct chat_traits traits;
     struct buf why;
 
     buf_init(&why, BUF_WHY_MAX);
@@ -50,6 +51,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ASSERT(s == OK ? t != NULL : t == NULL && why.len > 0);
     if (s == OK) {
         (void)chat_template_uses(t, "documents");
+        chat_traits_find(&traits, t);
         check_render(t, usual_context, sizeof usual_context - 1);
         if (in.second)
             check_render(t, in.second, in.second_len);

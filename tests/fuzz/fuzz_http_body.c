@@ -4,7 +4,7 @@
  * stands a double that runs a deferred answer on this thread; behind is the fake engine.
  *
  * Beyond not crashing: every error is JSON with a message, none is a 500, every whole answer is
- * JSON, every stream ends with [DONE], close() comes exactly once. */
+ * JSON, every header is printable, every stream ends with [DONE], close() comes exactly once. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,7 +113,9 @@ bool http_replied(const struct http_exchange *x)
 void http_add_header(struct http_exchange *x, const char *name, const char *value)
 {
     (void)x;
-    ASSERT(name && value);
+    ASSERT(name);
+    for (const char *p = value; *p; p++) /* what a header may hold */
+        ASSERT(*p >= ' ' && *p <= '~');
 }
 
 void http_reply(struct http_exchange *x, int status, const char *content_type, struct buf *body)

@@ -250,7 +250,7 @@ def wrong_types_name_the_field() -> None:
             "messages[1].role")
     refused(CHAT, {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, 400,
             "messages[0].content[0].text")
-    refused(CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 422,
+    refused(CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400,
             "messages[0].content[0].type")
     for key, value in (("temperature", "x"), ("top_p", 2), ("max_tokens", -1), ("n", 129),
                        ("stop", [1]), ("stream", "yes"), ("logit_bias", {"x": 1}),
@@ -269,8 +269,8 @@ def wrong_types_name_the_field() -> None:
 def what_is_not_supported_is_named() -> None:
     for key, value in (("tools", [{"type": "function"}]), ("modalities", ["audio"]),
                        ("response_format", {"type": "json_object"}), ("functions", [{}])):
-        refused(CHAT, user("x", **{key: value}), 422, key, "unsupported_parameter")
-    refused(TEXT, {"prompt": "x", "suffix": "y"}, 422, "suffix")
+        refused(CHAT, user("x", **{key: value}), 400, key, "unsupported_parameter")
+    refused(TEXT, {"prompt": "x", "suffix": "y"}, 400, "suffix")
     refused(CHAT, user("x", best_of=2), 400, "best_of")
     SERVER.post(CHAT, user("x", max_tokens=1, unheard_of={"a": 1}, tools=[], best_of=1))
 

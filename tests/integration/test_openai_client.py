@@ -51,6 +51,22 @@ def chat_streams() -> None:
     assert usage.prompt_tokens_details.cached_tokens_details["host"] == 0, usage
 
 
+def an_answer_with_tool_calls_can_be_sent_back() -> None:
+    """As agents do: the message of the last answer, with all the fields that the package knows."""
+    from openai.types.chat import ChatCompletionMessage
+    said = ChatCompletionMessage.model_validate({
+        "role": "assistant", "content": None, "tool_calls": [
+            {"id": "call_1", "type": "function",
+             "function": {"name": "weather", "arguments": '{"city":"Paris"}'}}]})
+    for message in (said, said.model_dump()):
+        answer = CLIENT.chat.completions.create(
+            model="tiny", max_tokens=1, reasoning_effort="low", store=False, service_tier="auto",
+            metadata={"a": "b"}, messages=[*messages("Hot?"), message, {
+                "role": "tool", "tool_call_id": "call_1", "content": "18 C"}])
+        assert answer.service_tier == "default"
+        assert answer.usage.completion_tokens_details.reasoning_tokens == 0
+
+
 def logprobs_and_n_are_read() -> None:
     answer = CLIENT.chat.completions.create(model="tiny", messages=messages("hi"), max_tokens=4,
                                             n=3, logprobs=True, top_logprobs=2, seed=1,
@@ -87,7 +103,7 @@ def errors_become_exceptions() -> None:
                 model="none", messages=messages("x"))),
             (openai.BadRequestError, lambda: CLIENT.chat.completions.create(
                 model="tiny", messages=messages("x"), temperature=-1)),
-            (openai.UnprocessableEntityError, lambda: CLIENT.chat.completions.create(
+            (openai.BadRequestError, lambda: CLIENT.chat.completions.create(
                 model="tiny", messages=messages("x"), response_format={"type": "json_object"})),
             (openai.AuthenticationError, lambda: CLIENT.with_options(
                 api_key="wrong").models.list())):
@@ -109,6 +125,8 @@ if __name__ == "__main__":
             SERVER.request = lambda m, p, b=None, h=None: plain(  # type: ignore[method-assign]
                 m, p, b, {"x-api-key": "boss", **(h or {})})
             CLIENT = openai.OpenAI(base_url=SERVER.url + "/v1", api_key="sesame", max_retries=0)
-            sys.exit(run_tests([chat_answers, chat_streams, logprobs_and_n_are_read,
+            sys.exit(run_tests([chat_answers, chat_streams,
+                                an_answer_with_tool_calls_can_be_sent_back,
+                                logprobs_and_n_are_read,
                                 a_stream_can_be_left, completions_answer_and_stream,
                                 models_are_listed, errors_become_exceptions]))

@@ -16,7 +16,7 @@ EXTENSIONS = {"documents", "stop_reason", "token_ids", "prompt_token_ids", "syst
               "prompt_tokens_details", "completion_tokens_details", "usage",
               "cached_tokens_details"}
 # What recorded answers always have, but only because of who OpenAI is.
-NOT_OURS = {"service_tier", "obfuscation", "completion_tokens_details", "audio_tokens"}
+NOT_OURS = {"service_tier", "obfuscation"}
 # Maps whose keys are data.
 FREE_MAPS = {"top_logprobs"}
 
@@ -106,7 +106,23 @@ def logprobs_fit_the_schema() -> None:
     assert set(token["top_logprobs"][0]) == {"token", "logprob", "bytes"}
 
 
+def recorded_histories_are_read() -> None:
+    """Every conversation of the recordings, tool calls and their results included, becomes a
+    prompt, unless it has pictures or files."""
+    n_tools = 0
+    for line in (RECORDED / "chat_completions.jsonl").read_text().splitlines():
+        messages = json.loads(line)["request"]["messages"]
+        parts = [p for m in messages if isinstance(m.get("content"), list) for p in m["content"]]
+        status, _, answer = SERVER.request("POST", "/tokenize", {"messages": messages})
+        if all(p["type"] in ("text", "refusal") for p in parts):
+            assert status == 200, (messages, answer)
+            n_tools += any(m["role"] == "tool" for m in messages)
+        else:
+            assert status == 400 and answer["error"]["param"].endswith(".type"), answer
+    assert n_tools > 10, n_tools
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder, tarn_server(make_model(folder)) as SERVER:
         sys.exit(run_tests([chat_answers_fit, chat_chunks_fit, completions_fit, errors_fit,
-                            logprobs_fit_the_schema]))
+                            logprobs_fit_the_schema, recorded_histories_are_read]))

@@ -60,6 +60,26 @@ static void the_nearest_word_is_a_slip_away(void **state)
     assert_null(flag_nearest(longer, words, 3));
 }
 
+static void items_of_a_list_lose_the_space_around_them(void **state)
+{
+    static const char *const expected[] = {"a", "b c", "", "d", ""};
+    const char *list = " a ,b c,\t,d\n,", *item;
+    size_t len, n = 0;
+
+    (void)state;
+    while (flag_list_next(&list, &item, &len)) {
+        assert_true(n < ARRAY_SIZE(expected));
+        assert_int_equal(len, strlen(expected[n]));
+        assert_memory_equal(item, expected[n], len);
+        n++;
+    }
+    assert_int_equal(n, ARRAY_SIZE(expected));
+    list = "";
+    assert_true(flag_list_next(&list, &item, &len));
+    assert_int_equal(len, 0);
+    assert_false(flag_list_next(&list, &item, &len));
+}
+
 static void a_choice_is_a_whole_word(void **state)
 {
     (void)state;
@@ -200,6 +220,7 @@ int main(void)
         cmocka_unit_test(sizes_are_powers_of_1024),
         cmocka_unit_test(a_wrong_number_is_refused_with_words),
         cmocka_unit_test(the_nearest_word_is_a_slip_away),
+        cmocka_unit_test(items_of_a_list_lose_the_space_around_them),
         cmocka_unit_test(a_choice_is_a_whole_word),
         cmocka_unit_test(help_is_wrapped_and_lined_up),
         cmocka_unit_test(a_table_fills_its_fields),

@@ -39,6 +39,50 @@ static void malformed_text_is_refused_with_its_place(void **state)
     refuse("{}{}", "more text follows");
 }
 
+static void numbers_beyond_64_bits_are_reals(void **state)
+{
+    struct json *j = parse("{\"a\": [9223372036854775807, 9223372036854775808], "
+                           "\"s\": \"9223372036854775808 \\\" 9223372036854775808\", "
+                           "\"b\": -9223372036854775808, \"c\":-9223372036854775809,"
+                           "\"d\":123456789012345678901234567890}");
+    int64_t n = 0;
+    struct buf why;
+
+    (void)state;
+    assert_true(js_int(js_at(js_get(j, "a"), 0)) == INT64_MAX);
+    assert_float_equal(js_number(js_at(js_get(j, "a"), 1)), 0x1p63, 0);
+    assert_true(js_int(js_get(j, "b")) == INT64_MIN);
+    assert_float_equal(js_number(js_get(j, "c")), -0x1p63, 0);
+    assert_float_equal(js_number(js_get(j, "d")), 123456789012345678901234567890.0, 0);
+    assert_string_equal(js_string(js_get(j, "s"), NULL),
+                        "9223372036854775808 \" 9223372036854775808");
+    buf_init(&why, BUF_WHY_MAX);
+    assert_int_equal(js_get_i64(j, "d", 0, 10, &n, &why), ERR_INVALID);
+    assert_non_null(strstr(buf_str(&why), "d: 1.23456789012345"));
+    assert_non_null(strstr(buf_str(&why), "e+29 is outside of [0, 10]"));
+    buf_fini(&why);
+    js_unref(j);
+    j = parse("99999999999999999999");
+    assert_true(js_is(j, JS_REAL));
+    js_unref(j);
+    /* With one that is wrong besides. */
+    refuse("[9223372036854775808, x]", "malformed");
+}
+
+static void numbers_that_json_has_not_are_named(void **state)
+{
+    (void)state;
+    refuse("{\"a\": [{\"x\": \"a,b\"}, {\"y\": [], \"z_1\": 1e999}]}",
+           "a[1].z_1: 1e999 is too large for a number");
+    refuse("{\"temperature\": NaN}", "temperature: NaN is no JSON number; leave it out");
+    refuse("{\"a\": 1, \"b\": -Infinity}", "b: -Infinity is no JSON number");
+    refuse("{\"a\": 1, \"b\": {\"c\": Infinity, \"d\": 2}}", "b.c: Infinity is no JSON number");
+    refuse("{\"a b\\n\": 1e999}", "a?b?n: 1e999 is too large");
+    refuse("1e999", "1e999 is too large");
+    refuse("[NaN", "[0]: NaN is no JSON number");
+    refuse("{\"a\": nanosecond}", "malformed");
+}
+
 static void nesting_is_bounded(void **state)
 {
     char deep[2000];
@@ -78,6 +122,34 @@ static void getters_name_the_bad_field(void **state)
     assert_true(b);
     buf_fini(&why);
     js_unref(j);
+}
+
+static void a_nul_is_refused_where_a_c_string_is_read(void **state)
+{
+    struct json *j = parse("{\"s\": \"a\\u0000b\", \"t\": \"\\u0000\", \"fine\": \"a\", \"n\": 1}");
+    const char *s = "kept";
+    struct buf why;
+    size_t len = 0;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    assert_int_equal(js_get_str(j, "s", &s, NULL, &why), ERR_INVALID);
+    assert_string_equal(buf_str(&why), "s: must not hold the character U+0000");
+    assert_int_equal(js_read_cstr(js_get(j, "t"), "x[1].t", &s, &why), ERR_INVALID);
+    assert_string_equal(buf_str(&why), "x[1].t: must not hold the character U+0000");
+    assert_int_equal(js_read_cstr(js_get(j, "n"), "n", &s, &why), ERR_INVALID);
+    assert_int_equal(js_read_cstr(NULL, "n", &s, &why), ERR_INVALID);
+    assert_string_equal(buf_str(&why), "n: expected a string, got null");
+    assert_string_equal(s, "kept");
+    /* The length is taken on purpose: the text is bytes. */
+    assert_ok(js_get_str(j, "s", &s, &len, &why));
+    assert_int_equal(len, 3);
+    assert_memory_equal(s, "a\0b", 3);
+    assert_ok(js_get_str(j, "fine", &s, NULL, &why));
+    assert_string_equal(s, "a");
+    buf_fini(&why);
+    js_unref(j);
+    refuse("{\"k\\u0000ey\": 1}", "malformed"); /* so every key is a C string */
 }
 
 static void what_is_written_parses_back_equal(void **state)
@@ -148,8 +220,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(malformed_text_is_refused_with_its_place),
+        cmocka_unit_test(numbers_beyond_64_bits_are_reals),
+        cmocka_unit_test(numbers_that_json_has_not_are_named),
         cmocka_unit_test(nesting_is_bounded),
         cmocka_unit_test(getters_name_the_bad_field),
+        cmocka_unit_test(a_nul_is_refused_where_a_c_string_is_read),
         cmocka_unit_test(what_is_written_parses_back_equal),
         cmocka_unit_test(bytes_that_are_no_utf8_become_replacement_characters),
         cmocka_unit_test(numbers_survive_writing),

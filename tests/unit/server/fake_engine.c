@@ -193,6 +193,13 @@ bool chat_template_uses(const struct chat_template *t, const char *variable)
     return strcmp(variable, "documents") == 0 && atomic_load(&fake_uses_documents);
 }
 
+bool chat_template_mentions(const struct chat_template *t, const char *word)
+{
+    (void)t;
+    (void)word;
+    return false;
+}
+
 /* --- requests --- */
 
 const char *finish_reason_name(enum finish_reason r)

@@ -373,6 +373,51 @@ static void a_bad_value_names_its_option(void **state)
     refuses("--config /nowhere/at/all --model m", no_env, "cannot open /nowhere/at/all");
 }
 
+static void an_empty_key_is_refused(void **state)
+{
+    static const char *const values[] = {"TARN_API_KEY=", "TARN_API_KEY= \n", "TARN_API_KEY=a,,b",
+                                         "TARN_API_KEY=a,", "TARN_ADMIN_API_KEY=",
+                                         "TARN_API_KEY_FILE="};
+
+    (void)state;
+    refuses("--model m --api-key=", no_env,
+            "--api-key: is empty; give a key, or leave the option out");
+    refuses("--model m --api-key=,", no_env, "--api-key: one of the keys is empty; give a key");
+    refuses("--model m --admin-api-key=", no_env, "--admin-api-key: is empty; give a key");
+    refuses("--model m --api-key-file=", no_env, "--api-key-file: is empty; give a file");
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        char *env[] = {(char *)(uintptr_t)values[i], NULL}, words[64];
+        snprintf(words, sizeof words, "%.*s: ", (int)strcspn(values[i], "="), values[i]);
+        refuses("--model m", env, words);
+    }
+}
+
+static void names_of_the_model_are_a_list_without_empty_items(void **state)
+{
+    char *env[] = {(char *)(uintptr_t) "TARN_SERVED_MODEL_NAME= ", NULL};
+    char *fine[] = {(char *)(uintptr_t) "TARN_SERVED_MODEL_NAME=a, b", NULL};
+    char *unset[] = {(char *)(uintptr_t) "TARN_SERVED_MODEL_NAME=", NULL};
+    char line[512] = "--model m --served-model-name=0";
+    struct config c;
+    struct buf why;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    refuses("--model m --served-model-name=,", no_env,
+            "--served-model-name: \",\" has an empty name; expected names separated by commas");
+    refuses("--model m --served-model-name=a,,b", no_env, "--served-model-name: \"a,,b\" has an");
+    refuses("--model m", env, "TARN_SERVED_MODEL_NAME: ");
+    for (int i = 1; i <= CONFIG_N_MODEL_NAMES_MAX; i++)
+        snprintf(line + strlen(line), sizeof line - strlen(line), ",%d", i);
+    refuses(line, no_env, "--served-model-name: 65 names, at most 64 are taken");
+    assert_ok(load(&c, "--model m", fine, &why));
+    assert_string_equal(c.served_model_name, "a, b");
+    config_fini(&c);
+    assert_ok(load(&c, "--model m", unset, &why)); /* the name of --model */
+    config_fini(&c);
+    buf_fini(&why);
+}
+
 static void secrets_are_not_described(void **state)
 {
     struct config c;
@@ -469,6 +514,8 @@ int main(void)
         cmocka_unit_test(the_policies_are_those_of_the_cache),
         cmocka_unit_test(an_unknown_name_gets_the_nearest_one),
         cmocka_unit_test(a_bad_value_names_its_option),
+        cmocka_unit_test(an_empty_key_is_refused),
+        cmocka_unit_test(names_of_the_model_are_a_list_without_empty_items),
         cmocka_unit_test(secrets_are_not_described),
         cmocka_unit_test(the_log_format_is_known_when_the_rest_is_wrong),
         cmocka_unit_test(help_fits_100_columns),

@@ -81,6 +81,18 @@ static void a_wrong_type_names_the_field(void **state)
     refuses(PARAMS_COMPLETION, "{'echo':1}", ERR_INVALID, "echo: expected a boolean");
 }
 
+static void a_nul_names_the_field(void **state)
+{
+    (void)state;
+    refuses(PARAMS_CHAT, "{'model':'one\\u0000x'}", ERR_INVALID,
+            "model: must not hold the character U+0000");
+    refuses(PARAMS_CHAT, "{'user':'u\\u0000'}", ERR_INVALID, "user: must not hold");
+    refuses(PARAMS_CHAT, "{'response_format':{'type':'text\\u0000'}}", ERR_UNSUPPORTED,
+            "response_format: ");
+    refuses(PARAMS_CHAT, "{'tool_choice':'none\\u0000'}", ERR_UNSUPPORTED, "tool_choice: ");
+    refuses(PARAMS_CHAT, "{'modalities':['text\\u0000']}", ERR_UNSUPPORTED, "modalities: ");
+}
+
 static void a_value_out_of_range_names_the_field(void **state)
 {
     (void)state;
@@ -191,15 +203,100 @@ static void harmless_forms_of_it_are_taken(void **state)
 {
     struct json *body = json_of(
         "{'model':'two','tools':[],'tool_choice':'none','response_format':{'type':'text'},"
-        "'modalities':['text'],'best_of':1,'suffix':null,'never_heard_of':{'a':1},'store':false,"
-        "'metadata':{'a':'b'},'user':'me','stream':null,'temperature':null,'session_id':null}");
+        "'modalities':['text'],'best_of':1,'suffix':null,'never_heard_of':{'a':1},"
+        "'stream':null,'temperature':null,'session_id':null,'store':null}");
     struct params p;
 
     (void)state;
     takes(&p, PARAMS_CHAT, body);
+    assert_false(p.has_service_tier);
     assert_string_equal(p.model, "two");
     assert_false(p.stream);
     assert_null(p.session);
+    params_fini(&p);
+    js_unref(body);
+}
+
+static void fields_without_effect_are_taken_and_checked(void **state)
+{
+    static const char *const refused[][2] = {
+        {"{'reasoning_effort':'very'}", "reasoning_effort: \"very\" is none of none|minimal|low"},
+        {"{'reasoning_effort':3}", "reasoning_effort: expected a string, got an integer"},
+        {"{'verbosity':'loud'}", "verbosity: \"loud\" is none of low|medium|high"},
+        {"{'service_tier':'gold'}", "service_tier: \"gold\" is none of "},
+        {"{'service_tier':'flex\\u0000'}", "service_tier: must not hold"},
+        {"{'store':'yes'}", "store: expected a boolean"},
+        {"{'metadata':'a'}", "metadata: expected an object, got a string"},
+        {"{'safety_identifier':1}", "safety_identifier: expected a string"},
+        {"{'prompt_cache_key':1}", "prompt_cache_key: expected a string"},
+        {"{'prompt_cache_retention':1}", "prompt_cache_retention: expected a string"},
+        {"{'prediction':'x'}", "prediction: expected an object"},
+        {"{'parallel_tool_calls':0}", "parallel_tool_calls: expected a boolean"},
+    };
+    struct json *body = json_of(
+        "{'reasoning_effort':'minimal','verbosity':'low','service_tier':'flex','store':true,"
+        "'metadata':{'a':'b'},'user':'me','safety_identifier':'s','prompt_cache_key':'k',"
+        "'prompt_cache_retention':'24h','prompt_cache_options':{'ttl':'30m'},"
+        "'prediction':{'type':'content','content':'x'},'parallel_tool_calls':false}");
+    struct params p;
+
+    (void)state;
+    takes(&p, PARAMS_CHAT, body);
+    assert_true(p.has_service_tier);
+    assert_int_equal(p.unknown.n, 0);
+    params_fini(&p);
+    js_unref(body);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        refuses(PARAMS_CHAT, refused[i][0], ERR_INVALID, refused[i][1]);
+}
+
+static void a_seed_has_64_bits(void **state)
+{
+    static const struct {
+        const char *json;
+        int64_t seed;
+    } taken[] = {
+        {"{'seed':9223372036854775807}", INT64_MAX}, {"{'seed':-9223372036854775808}", INT64_MIN},
+        {"{'seed':1e18}", INT64_C(1000000000000000000)}, {"{'seed':5.0}", 5}, {"{'seed':0}", 0},
+    };
+    struct params p;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
+        struct json *body = json_of(taken[i].json);
+        takes(&p, PARAMS_COMPLETION, body);
+        assert_true(p.sampling.seed == (uint64_t)taken[i].seed);
+        params_fini(&p);
+        js_unref(body);
+    }
+    refuses(PARAMS_CHAT, "{'seed':9223372036854775808.0}", ERR_INVALID,
+            "seed: 9223372036854775808 is outside of [-9223372036854775808, 9223372036854775807]");
+    refuses(PARAMS_CHAT, "{'seed':-1e300}", ERR_INVALID, "seed: -1.0000000000000000525e+300 is");
+    refuses(PARAMS_CHAT, "{'n':1e30}", ERR_INVALID, "n: 1.0000000000000000199e+30 is outside");
+}
+
+static void unknown_fields_are_named_with_what_was_meant(void **state)
+{
+    static const char *const expected[][2] = {
+        {"temprature", "temperature"}, {"maxTokens", "max_tokens"}, {"xyzzy", NULL},
+        {"a?b?_?", NULL}, {"stream_options.include_usgae", "include_usage"},
+    };
+    struct json *body = json_of(
+        "{'temprature':0,'stream':true,'stream_options':{'include_usgae':true},'maxTokens':1,"
+        "'xyzzy':1,'a\\nb\\u001b_\\\"':1}");
+    struct params p;
+
+    (void)state;
+    takes(&p, PARAMS_CHAT, body);
+    assert_int_equal(p.unknown.n, 5);
+    for (uint32_t i = 0; i < p.unknown.n; i++) {
+        const struct unknown_field *f = &p.unknown.named[i];
+        assert_string_equal(f->name, expected[i][0]);
+        if (expected[i][1])
+            assert_string_equal(f->near, expected[i][1]);
+        else
+            assert_null(f->near);
+    }
     params_fini(&p);
     js_unref(body);
 }
@@ -273,6 +370,28 @@ static void everything_said_is_read(void **state)
     js_unref(body);
 }
 
+static void a_model_is_known_by_each_of_its_names(void **state)
+{
+    struct server_test own;
+
+    (void)state;
+    server_test_open(&own, "");
+    server_fini(&own.srv);
+    own.config.served_model_name = (char *)(uintptr_t) " a ,b c,\td";
+    assert_ok(server_init(&own.srv, &own.config, own.engine));
+    assert_int_equal(own.srv.n_model_names, 3);
+    assert_string_equal(server_find_model(&own.srv, "a"), "a");
+    assert_string_equal(server_find_model(&own.srv, "b c"), "b c");
+    assert_string_equal(server_find_model(&own.srv, "d"), "d");
+    server_fini(&own.srv);
+    own.config.served_model_name = (char *)(uintptr_t) "";
+    own.config.model = (char *)(uintptr_t) "/models/x, y"; /* a path, not a list */
+    assert_ok(server_init(&own.srv, &own.config, own.engine));
+    assert_int_equal(own.srv.n_model_names, 1);
+    assert_string_equal(own.srv.model_names[0], "/models/x, y");
+    server_test_close(&own);
+}
+
 static int open_server(void **state)
 {
     (void)state;
@@ -291,11 +410,16 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_wrong_type_names_the_field),
+        cmocka_unit_test(a_nul_names_the_field),
         cmocka_unit_test(a_value_out_of_range_names_the_field),
         cmocka_unit_test(a_session_has_1_to_256_bytes),
         cmocka_unit_test(what_is_not_there_is_refused_by_name),
         cmocka_unit_test(counts_of_answers_are_read),
         cmocka_unit_test(harmless_forms_of_it_are_taken),
+        cmocka_unit_test(fields_without_effect_are_taken_and_checked),
+        cmocka_unit_test(a_seed_has_64_bits),
+        cmocka_unit_test(unknown_fields_are_named_with_what_was_meant),
+        cmocka_unit_test(a_model_is_known_by_each_of_its_names),
         cmocka_unit_test(nothing_said_means_the_models_defaults),
         cmocka_unit_test(everything_said_is_read),
     };

@@ -167,6 +167,84 @@ static void a_bad_message_is_named(void **state)
             ERR_INVALID, "messages: the chat template refused: raised");
 }
 
+#define CALLS(calls) \
+    "{'messages':[{'role':'user','content':'q'},{'role':'assistant','content':null," \
+    "'tool_calls':" calls "}]}"
+
+static void a_history_with_tool_calls_is_rendered(void **state)
+{
+    (void)state;
+    renders("{'messages':[{'role':'user','content':'Hot?'},{'role':'assistant','content':null,"
+            "'tool_calls':[{'id':'call_1','type':'function','function':{'name':'weather',"
+            "'arguments':'{}'}}]},{'role':'tool','tool_call_id':'call_1','content':'18 C'}]}",
+            "<s>user: Hot?\nassistant: Tool call call_1: weather({})\ntool: 18 C\nassistant: ");
+    renders("{'messages':[{'role':'assistant','content':[{'type':'text','text':''}],"
+            "'tool_calls':[{'id':'c','function':{'name':'f'}}]}]}",
+            "<s>assistant: Tool call c: f({})\nassistant: ");
+    /* A refusal is what the assistant said. */
+    renders("{'messages':[{'role':'assistant','content':null,'refusal':'No.'},{'role':'assistant',"
+            "'content':[{'type':'refusal','refusal':'Never.'}]}]}",
+            "<s>assistant: No.\nassistant: Never.\nassistant: ");
+}
+
+static void a_bad_tool_call_is_named(void **state)
+{
+    static const struct {
+        const char *json, *words;
+        enum status status;
+    } cases[] = {
+        {CALLS("{}"), "messages[1].tool_calls: expected an array, got an object", ERR_INVALID},
+        {CALLS("[3]"), "messages[1].tool_calls[0]: expected an object", ERR_INVALID},
+        {CALLS("[{}]"), "messages[1].tool_calls[0].id: expected a string, got null", ERR_INVALID},
+        {CALLS("[{'id':'a\\u0000','function':{'name':'f'}}]"),
+         "messages[1].tool_calls[0].id: must not hold", ERR_INVALID},
+        {CALLS("[{'id':'a','function':{'name':'f'}},{'id':'b'}]"),
+         "messages[1].tool_calls[1].function: expected an object", ERR_INVALID},
+        {CALLS("[{'id':'a','function':{'name':'f\\u0000'}}]"),
+         "messages[1].tool_calls[0].function.name: must not hold", ERR_INVALID},
+        {CALLS("[{'id':'a','function':{'name':'f','arguments':[1]}}]"),
+         "messages[1].tool_calls[0].function.arguments: expected the text of a JSON object",
+         ERR_INVALID},
+        {CALLS("[{'id':'a','type':'custom','custom':{}}]"),
+         "messages[1].tool_calls[0].type: \"custom\" is not supported", ERR_UNSUPPORTED},
+        {"{'messages':[{'role':'assistant','content':null,'function_call':{'name':'f'}}]}",
+         "messages[0].function_call: not supported, send tool_calls", ERR_UNSUPPORTED},
+        {"{'messages':[{'role':'tool','tool_call_id':3,'content':'x'}]}",
+         "messages[0].tool_call_id: expected a string", ERR_INVALID},
+        {"{'messages':[{'role':'tool','tool_call_id':'a\\u0000','content':'x'}]}",
+         "messages[0].tool_call_id: must not hold", ERR_INVALID},
+        {"{'messages':[{'role':'user','content':[{'type':'refusal','refusal':'x'}]}]}",
+         "messages[0].content[0].type: \"refusal\" parts", ERR_UNSUPPORTED},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        refuses(cases[i].json, cases[i].status, cases[i].words);
+}
+
+static void an_empty_text_is_named(void **state)
+{
+    (void)state;
+    refuses("{'messages':[{'role':'user','content':[{'type':'text','text':'a'},"
+            "{'type':'text','text':''}]}]}", ERR_INVALID,
+            "messages[0].content[1].text: must not be empty");
+    refuses("{'messages':[{'role':'user','content':'x'}],'documents':[{'text':'a'},"
+            "{'title':'b','text':''}]}", ERR_INVALID, "documents[1].text: must not be empty");
+    renders("{'messages':[{'role':'user','content':'a'},{'role':'tool','content':"
+            "[{'type':'text','text':''}]}]}", "<s>user: a\ntool: \nassistant: ");
+}
+
+static void a_nul_names_the_field(void **state)
+{
+    (void)state;
+    refuses("{'messages':[{'role':'user\\u0000x','content':'a'}]}", ERR_INVALID,
+            "messages[0].role: must not hold the character U+0000");
+    refuses("{'messages':[{'role':'user','content':[{'type':'text\\u0000','text':'a'}]}]}",
+            ERR_INVALID, "messages[0].content[0].type: must not hold");
+    refuses("{'messages':[{'role':'user','content':'a'}],'documents_placement':'system\\u0000'}",
+            ERR_INVALID, "documents_placement: must not hold");
+}
+
 static void prompts_of_every_form_are_read(void **state)
 {
     static const struct {
@@ -203,6 +281,7 @@ static void a_bad_prompt_is_named(void **state)
     } cases[] = {
         {"{}", ERR_INVALID, "prompt: is required"},
         {"{'prompt':[]}", ERR_INVALID, "prompt: must not be empty"},
+        {"{'prompt':['a',[]]}", ERR_INVALID, "prompt[1]: must not be empty"},
         {"{'prompt':3}", ERR_INVALID, "prompt: expected a string or an array"},
         {"{'prompt':['a',true]}", ERR_INVALID, "prompt[1]: expected"},
         {"{'prompt':[1,'a']}", ERR_INVALID, "prompt[1]: expected a token id"},
@@ -267,6 +346,10 @@ int main(void)
         cmocka_unit_test(a_template_that_knows_documents_gets_them),
         cmocka_unit_test(documents_become_spans_or_the_answer_says_why_not),
         cmocka_unit_test(a_bad_message_is_named),
+        cmocka_unit_test(a_history_with_tool_calls_is_rendered),
+        cmocka_unit_test(a_bad_tool_call_is_named),
+        cmocka_unit_test(an_empty_text_is_named),
+        cmocka_unit_test(a_nul_names_the_field),
         cmocka_unit_test(prompts_of_every_form_are_read),
         cmocka_unit_test(a_bad_prompt_is_named),
         cmocka_unit_test(a_prompt_longer_than_the_context_stops_early),

@@ -1,0 +1,48 @@
+/* chat_history.h - the messages of a chat, written as the chat template wants them.
+ *
+ * Clients send the same history to every server, and templates differ in what they know
+ * (chat_traits.h). Messages are adapted so that no part of them is lost:
+ * - Role "developer" becomes "system" where the template does not know it.
+ * - tool_calls of an assistant get their arguments as an object or as text, whichever the template
+ *   renders. Where it renders none, each call becomes a line of the assistant's content:
+ *       Tool call ID: NAME(ARGUMENTS)
+ * - A message of role "tool" becomes one of role "user" where the template drops it:
+ *       Tool result ID:
+ *       CONTENT
+ *   Several such results in a row become one message, because many templates want user and
+ *   assistant in turns.
+ *
+ * Owns    the array of messages, until chat_history_take(), and the text of results.
+ * Thread  one at a time.
+ * Errors  ERR_NOMEM; ERR_TOO_LARGE when a text passes CHAT_HISTORY_TEXT_BYTES_MAX.
+ * Units   bytes of UTF-8. */
+#ifndef TARN_ENGINE_CHAT_HISTORY_H
+#define TARN_ENGINE_CHAT_HISTORY_H
+
+#include <stdbool.h>
+
+#include "base/json.h"
+#include "engine/chat_traits.h"
+
+#define CHAT_HISTORY_TEXT_BYTES_MAX (256u << 20)
+
+struct chat_history {
+    struct json *messages;
+    struct chat_traits traits;
+    struct buf results; /* of tools, since the last other message: a message to be */
+    bool has_results;
+};
+
+NODISCARD enum status chat_history_init(struct chat_history *h, const struct chat_traits *traits);
+void chat_history_fini(struct chat_history *h);
+/* End the history: *out is the array of messages, handed over. */
+NODISCARD enum status chat_history_take(struct chat_history *h, struct json **out);
+
+/* Add a message, which is taken over in every case. The message is the caller's own object with
+ * `role`, a known one, `content`, a text or null, and all other members that the client sent. The
+ * caller has checked tool_calls: an array of {id, type, function: {name, arguments}} with C strings
+ * for id and name; arguments are a text, an object or absent. tool_call_id is a C string where it is
+ * set. */
+NODISCARD enum status chat_history_add(struct chat_history *h, struct json *message);
+
+#endif
