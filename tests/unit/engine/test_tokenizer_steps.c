@@ -231,7 +231,7 @@ static void check_normalizer(const struct step_case *c)
     buf_init(&text, 1 << 20);
     assert_ok(buf_puts(&text, c->text));
     assert_ok(tok_normalizer_load(&n, j, NULL));
-    assert_ok(tok_normalize(n, &text, false));
+    assert_ok(tok_normalize(n, &text, false, NULL));
     assert_string_equal(buf_str(&text), c->want);
     buf_fini(&text);
     tok_normalizer_destroy(n);
@@ -259,7 +259,7 @@ static void a_text_of_nothing_but_marks_normalizes_in_linear_time(void **state)
     for (int i = 0; i < n_pairs; i++)
         assert_ok(buf_puts(&text, "\314\201\314\226")); /* class 230, class 220 */
     assert_ok(tok_normalizer_load(&n, j, NULL));
-    assert_ok(tok_normalize(n, &text, false));
+    assert_ok(tok_normalize(n, &text, false, NULL));
     assert_int_equal(text.len, 1 + 4 * n_pairs);
     assert_memory_equal(text.data + 1, "\314\226", 2);
     assert_memory_equal(text.data + text.len - 2, "\314\201", 2);
