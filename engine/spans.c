@@ -47,23 +47,31 @@ void span_marks_destroy(struct span_marks *m)
 }
 
 /* Whether a boundary may lie at `at`: right behind a newline or a special token. */
-static bool is_boundary(const struct span_marks *m, const char *text, size_t at)
+static bool is_boundary(const struct span_marks *m, const char *text,
+                        const struct ranges *untrusted, size_t at)
 {
     if (at > 0 && text[at - 1] == '\n')
         return true;
     for (uint32_t i = 0; i < m->n; i++)
         if (m->marks[i].len <= at &&
-            !memcmp(text + at - m->marks[i].len, m->marks[i].text, m->marks[i].len))
+            !memcmp(text + at - m->marks[i].len, m->marks[i].text, m->marks[i].len) &&
+            !ranges_touch(untrusted, at - m->marks[i].len, at))
             return true;
     return false;
 }
 
-size_t spans_next_boundary(const struct span_marks *m, const char *text, size_t from, size_t to)
+static size_t next_boundary(const struct span_marks *m, const char *text,
+                            const struct ranges *untrusted, size_t from, size_t to)
 {
     for (size_t at = from; at <= to; at++)
-        if (is_boundary(m, text, at))
+        if (is_boundary(m, text, untrusted, at))
             return at;
     return 0;
+}
+
+size_t spans_next_boundary(const struct span_marks *m, const char *text, size_t from, size_t to)
+{
+    return next_boundary(m, text, NULL, from, to);
 }
 
 /* --- sentinels --- */
@@ -145,6 +153,7 @@ struct place {
 struct finder {
     const struct span_marks *marks;
     const struct json *documents;
+    const struct ranges *untrusted; /* of the real rendering; may be NULL */
     struct sentinels sentinels;
     struct spans *spans;
 };
@@ -248,7 +257,7 @@ static bool find_separator(const struct finder *f, const struct buf *masked,
         for (uint32_t i = 0; all && i < n; i++) {
             size_t from = i ? places[i - 1].end : 0, at = places[i].begin - len;
             /* Between two documents the cut must leave the first one its own end. */
-            all = at >= from && is_boundary(f->marks, text, at) && (i == 0 || at > from);
+            all = at >= from && is_boundary(f->marks, text, NULL, at) && (i == 0 || at > from);
         }
         if (all) {
             *len_out = len;
@@ -274,12 +283,12 @@ static enum status cut(struct finder *f, const struct place *places, uint32_t n,
 
     for (uint32_t i = 0; s == OK && i < n; i++) {
         size_t limit = i + 1 < n ? places[i + 1].real_begin - separator : len;
-        size_t end = spans_next_boundary(f->marks, text, places[i].real_end + 1, limit);
+        size_t end = next_boundary(f->marks, text, f->untrusted, places[i].real_end + 1, limit);
         size_t begin = places[i].real_begin - separator;
         /* A document's own last newline is a boundary, too, when the template adds nothing. */
-        if (end == 0 && is_boundary(f->marks, text, places[i].real_end))
+        if (end == 0 && is_boundary(f->marks, text, f->untrusted, places[i].real_end))
             end = places[i].real_end;
-        if (end == 0 || !is_boundary(f->marks, text, begin))
+        if (end == 0 || !is_boundary(f->marks, text, f->untrusted, begin))
             return give_up(f, "behind a document stands neither a newline nor a special token");
         s = add_end(f, begin);
         if (s == OK)
@@ -393,9 +402,9 @@ enum status spans_add_public(struct spans *s, size_t at)
 
 enum status spans_find(struct spans *s, const struct span_marks *marks,
                        const struct json *documents, const char *text, size_t len,
-                       const struct spans_render *render)
+                       const struct ranges *untrusted, const struct spans_render *render)
 {
-    struct finder f = {.marks = marks, .documents = documents, .spans = s};
+    struct finder f = {.marks = marks, .documents = documents, .untrusted = untrusted, .spans = s};
     uint8_t nonce[8];
 
     buf_reset(&s->ends);
@@ -411,21 +420,26 @@ enum status spans_find(struct spans *s, const struct span_marks *marks,
 }
 
 enum status spans_tokenize(struct spans *s, const struct tokenizer *t, const char *text,
-                           size_t len, struct buf *ids, struct buf *span_ends)
+                           size_t len, const struct ranges *untrusted, struct buf *ids,
+                           struct buf *span_ends)
 {
     size_t n = spans_n_ends(s), from = 0;
+    struct ranges part = {0}; /* of `untrusted`, in one span */
     enum status st = OK;
 
     s->n_public = 0;
     for (size_t i = 0; st == OK && i <= n; i++) {
         size_t to = i < n ? spans_end(s, i) : len, n_before = ids->len;
         unsigned flags = TOKENIZE_PARSE_SPECIAL | (from > 0 ? TOKENIZE_CONTINUES : 0);
-        st = tokenizer_encode(t, text + from, to - from, flags, ids);
+        st = ranges_cut(&part, untrusted, from, to);
+        if (st == OK)
+            st = tokenizer_encode_mixed(t, text + from, to - from, flags, &part, ids);
         if (st == OK && i < n && ids->len > n_before)
             st = buf_u32(span_ends, (uint32_t)(ids->len / sizeof(uint32_t)));
         if (i < n && to == s->public_end)
             s->n_public = (uint32_t)(ids->len / sizeof(uint32_t));
         from = to;
     }
+    ranges_fini(&part);
     return st;
 }

@@ -56,15 +56,18 @@ struct spans_render {
     void *arg;
 };
 
-/* `text` [len] is the real rendering with `documents` (an array of objects with string members). */
+/* `text` [len] is the real rendering with `documents` (an array of objects with string members).
+ * `untrusted` (may be NULL): what in it spells a special token without being one. */
 NODISCARD enum status spans_find(struct spans *s, const struct span_marks *marks,
                                  const struct json *documents, const char *text, size_t len,
+                                 const struct ranges *untrusted,
                                  const struct spans_render *render);
 
 /* Tokenize each span apart: ids are appended to *ids, the position of each end (as a u32, in
  * tokens) to *span_ends. Spans without any id vanish. */
 NODISCARD enum status spans_tokenize(struct spans *s, const struct tokenizer *t,
-                                     const char *text, size_t len, struct buf *ids,
+                                     const char *text, size_t len,
+                                     const struct ranges *untrusted, struct buf *ids,
                                      struct buf *span_ends);
 
 #endif

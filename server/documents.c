@@ -98,28 +98,35 @@ void documents_fini(struct documents *d)
     d->list = NULL;
 }
 
-static enum status write_document(const struct json *d, struct buf *out)
+static enum status write_own(const struct json *d, const char *key, struct buf *out,
+                             struct ranges *own)
 {
-    size_t n_title, n_text;
-    const char *title = js_string(js_get(d, "title"), &n_title);
-    const char *text = js_string(js_get(d, "text"), &n_text);
+    size_t len;
+    const char *text = js_string(js_get(d, key), &len);
+    enum status s = buf_append(out, text, len);
+
+    return s == OK && own ? ranges_add(own, out->len - len, out->len) : s;
+}
+
+static enum status write_document(const struct json *d, struct buf *out, struct ranges *own)
+{
     enum status s = buf_puts(out, "### ");
 
     if (s == OK)
-        s = buf_append(out, title, n_title);
+        s = write_own(d, "title", out, own);
     if (s == OK)
         s = buf_putc(out, '\n');
     if (s == OK)
-        s = buf_append(out, text, n_text);
+        s = write_own(d, "text", out, own);
     return s == OK ? buf_putc(out, '\n') : s;
 }
 
-enum status documents_write(const struct json *list, struct buf *out)
+enum status documents_write(const struct json *list, struct buf *out, struct ranges *own)
 {
     enum status s = buf_puts(out, "Documents:\n");
 
     for (size_t i = 0; s == OK && i < js_len(list); i++)
-        s = write_document(js_at(list, i), out);
+        s = write_document(js_at(list, i), out, own);
     /* Templates strip a system message; this line keeps the last document's newline. */
     return s == OK ? buf_puts(out, "### End of documents\n") : s;
 }

@@ -40,8 +40,10 @@ NODISCARD enum status documents_read(struct documents *d, const struct server *s
                                      const struct json *body, struct buf *why);
 void documents_fini(struct documents *d);
 
-/* The stated format above, from "Documents:" on. */
-NODISCARD enum status documents_write(const struct json *list, struct buf *out);
+/* The stated format above, from "Documents:" on. Which bytes of it are the documents' own is added
+ * to *own (may be NULL), as offsets into *out. */
+NODISCARD enum status documents_write(const struct json *list, struct buf *out,
+                                      struct ranges *own);
 
 /* Whether the template puts documents before anything that a request says: tried once at start with
  * made-up messages. False when it knows no documents. template may be NULL. */

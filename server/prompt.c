@@ -11,6 +11,7 @@
 #include "server/documents.h"
 #include "server/params.h"
 #include "server/preamble.h"
+#include "server/provenance.h"
 #include "server/server.h"
 
 #define N_MESSAGES_MAX 4096
@@ -57,18 +58,35 @@ const uint32_t *prompt_ids(const struct prompt *p)
     return (const uint32_t *)(const void *)p->ids.data;
 }
 
-enum status prompt_from_text(struct prompt *p, const struct server *srv, const char *text,
-                             size_t len, bool add_special, struct buf *why)
+enum status prompt_text_flags(const struct json *body, bool add_special, unsigned *flags,
+                              struct buf *why)
 {
-    unsigned flags = TOKENIZE_PARSE_SPECIAL | (add_special ? TOKENIZE_ADD_SPECIAL : 0);
+    bool parse_special = true;
+    enum status s = js_get_bool(body, "parse_special", &parse_special, why);
 
+    *flags = (parse_special ? TOKENIZE_PARSE_SPECIAL : 0) |
+             (add_special ? TOKENIZE_ADD_SPECIAL : 0);
+    return s;
+}
+
+/* untrusted: see tokenizer_encode_mixed(). */
+static enum status tokenize_text(struct prompt *p, const struct server *srv, const char *text,
+                                 size_t len, unsigned flags, const struct ranges *untrusted,
+                                 struct buf *why)
+{
     if (!srv->tokenizer)
         return buf_why(why, ERR_UNSUPPORTED, "prompt: this model has no tokenizer, send token ids");
-    enum status s = tokenizer_encode(srv->tokenizer, text, len, flags, &p->ids);
+    enum status s = tokenizer_encode_mixed(srv->tokenizer, text, len, flags, untrusted, &p->ids);
     if (s == ERR_TOO_LARGE)
         return buf_why(why, s, "the prompt has more than %zu tokens, the longest this server takes",
                        p->ids.max / sizeof(uint32_t));
     return s == OK ? OK : buf_why(why, s, "the prompt cannot be tokenized: %s", status_name(s));
+}
+
+enum status prompt_from_text(struct prompt *p, const struct server *srv, const char *text,
+                             size_t len, unsigned flags, struct buf *why)
+{
+    return tokenize_text(p, srv, text, len, flags, NULL, why);
 }
 
 enum status prompt_from_ids(struct prompt *p, const struct server *srv, const struct json *ids,
@@ -387,33 +405,58 @@ struct chat {
     struct chat_flags flags;
     bool in_template;
     int64_t now_s;      /* the same for all renderings of a request */
+    bool parse_special; /* in untrusted text as well */
     struct buf *why;
     size_t n_kept;      /* of the text, after continue_final_message cut it */
 };
 
+/* Render the context. Which bytes of *out are untrusted is added to *untrusted, unless it is NULL;
+ * documents_len, own: see provenance_collect(). */
+static enum status render_context(const struct chat *chat, const struct json *context,
+                                  size_t documents_len, const struct ranges *own, struct buf *out,
+                                  struct ranges *untrusted)
+{
+    struct buf texts, inner;
+    enum status s = OK;
+
+    buf_init(&texts, TEXT_BYTES_MAX);
+    buf_init(&inner, BUF_WHY_MAX / 2);
+    if (untrusted)
+        s = provenance_collect(&texts, context, documents_len, own);
+    if (s == OK) {
+        s = chat_template_render_marked(chat->srv->template, context, chat->now_s,
+                                        (const struct chat_text *)(const void *)texts.data,
+                                        texts.len / sizeof(struct chat_text), out, untrusted,
+                                        &inner);
+        if (s != OK)
+            buf_why(chat->why, s, "messages: the chat template refused: %s", buf_str(&inner));
+    }
+    buf_fini(&texts);
+    buf_fini(&inner);
+    return s;
+}
+
 /* Render with these documents (NULL: none); what continue_final_message cuts off is only counted.
- * */
-static enum status render(struct chat *chat, struct json *documents, struct buf *out)
+ * untrusted: see render_context(). */
+static enum status render(struct chat *chat, struct json *documents, struct buf *out,
+                          struct ranges *untrusted)
 {
     struct json *messages = NULL, *context = NULL;
-    struct buf system_text, inner;
+    struct buf system_text;
+    struct ranges own = {0};
     size_t start = out->len;
     enum status s = OK;
 
     buf_init(&system_text, TEXT_BYTES_MAX);
-    buf_init(&inner, BUF_WHY_MAX / 2);
     if (documents && !chat->in_template)
-        s = documents_write(documents, &system_text);
+        s = documents_write(documents, &system_text, &own);
     if (s == OK)
         s = make_messages(&messages, chat->body, &system_text, chat->why);
     if (s == OK)
         s = make_context(&context, chat->srv, chat->body, &chat->flags, messages,
                          documents && chat->in_template ? js_ref(documents) : NULL, chat->why);
-    if (s == OK) {
-        s = chat_template_render(chat->srv->template, context, chat->now_s, out, &inner);
-        if (s != OK)
-            buf_why(chat->why, s, "messages: the chat template refused: %s", buf_str(&inner));
-    }
+    if (s == OK)
+        s = render_context(chat, context, system_text.len, &own, out, untrusted);
     chat->n_kept = out->len;
     if (s == OK && chat->flags.continue_final_message)
         s = find_final(out, start, js_get(context, "messages"), &chat->n_kept, chat->why);
@@ -421,13 +464,13 @@ static enum status render(struct chat *chat, struct json *documents, struct buf 
         buf_why(chat->why, s, "messages: %s", status_name(s));
     js_unref(context);
     buf_fini(&system_text);
-    buf_fini(&inner);
+    ranges_fini(&own);
     return s;
 }
 
 static enum status render_documents(void *arg, struct json *documents, struct buf *out)
 {
-    return render(arg, documents, out);
+    return render(arg, documents, out, NULL);
 }
 
 /* What the client is told about the place of its documents. */
@@ -445,7 +488,8 @@ static void note_documents(struct prompt *p, const struct chat *chat, const stru
 
 /* Where the text is cut: at a public preamble's end and at documents. */
 static enum status find_spans(struct spans *spans, struct chat *chat, const struct json *documents,
-                              const struct buf *text, size_t n_kept)
+                              const struct buf *text, const struct ranges *untrusted,
+                              size_t n_kept)
 {
     const struct server *srv = chat->srv;
     struct spans_render how = {render_documents, chat};
@@ -453,12 +497,14 @@ static enum status find_spans(struct spans *spans, struct chat *chat, const stru
     enum status s = OK;
 
     if (documents)
-        s = spans_find(spans, srv->span_marks, documents, buf_str(text), text->len, &how);
+        s = spans_find(spans, srv->span_marks, documents, buf_str(text), text->len, untrusted,
+                       &how);
     while (spans_n_ends(spans) > 0 && spans_end(spans, spans_n_ends(spans) - 1) > n_kept)
         spans->ends.len -= sizeof(size_t); /* behind what continue_final_message left */
     if (s == OK)
         s = preambles_find(srv->preambles, buf_str(text), n_kept, chat->now_s, &public_end);
-    if (s == OK && public_end > 0)
+    /* A user who spells the preamble, control tokens and all, does not get the preamble's ids. */
+    if (s == OK && public_end > 0 && !ranges_touch(untrusted, 0, public_end))
         s = spans_add_public(spans, public_end);
     if (s != OK && chat->why->len == 0)
         buf_why(chat->why, s, "messages: they cannot be cut into spans: %s", status_name(s));
@@ -467,8 +513,10 @@ static enum status find_spans(struct spans *spans, struct chat *chat, const stru
 
 /* Text to ids: span by span where it can be cut, else whole. */
 static enum status tokenize_chat(struct prompt *p, struct chat *chat, const struct json *documents,
-                                 const struct buf *text, bool add_special)
+                                 const struct buf *text, const struct ranges *untrusted,
+                                 bool add_special)
 {
+    unsigned flags = TOKENIZE_PARSE_SPECIAL | (add_special ? TOKENIZE_ADD_SPECIAL : 0);
     struct spans spans;
     size_t n_kept = chat->n_kept;
     enum status s = OK;
@@ -477,9 +525,9 @@ static enum status tokenize_chat(struct prompt *p, struct chat *chat, const stru
     if (add_special)
         snprintf(spans.reason, sizeof spans.reason, "add_special_tokens asks for one text");
     else if (chat->srv->tokenizer)
-        s = find_spans(&spans, chat, documents, text, n_kept);
+        s = find_spans(&spans, chat, documents, text, untrusted, n_kept);
     if (s == OK && spans_n_ends(&spans) > 0) {
-        s = spans_tokenize(&spans, chat->srv->tokenizer, buf_str(text), n_kept, &p->ids,
+        s = spans_tokenize(&spans, chat->srv->tokenizer, buf_str(text), n_kept, untrusted, &p->ids,
                            &p->span_ends);
         if (s == ERR_TOO_LARGE)
             buf_why(chat->why, s, "the prompt has more than %zu tokens, the longest this server "
@@ -488,7 +536,7 @@ static enum status tokenize_chat(struct prompt *p, struct chat *chat, const stru
             buf_why(chat->why, s, "the prompt cannot be tokenized: %s", status_name(s));
         p->n_public = spans.n_public;
     } else if (s == OK) {
-        s = prompt_from_text(p, chat->srv, buf_str(text), n_kept, add_special, chat->why);
+        s = tokenize_text(p, chat->srv, buf_str(text), n_kept, flags, untrusted, chat->why);
     }
     if (s == OK && documents)
         note_documents(p, chat, &spans, (uint32_t)js_len(documents));
@@ -508,6 +556,9 @@ static enum status open_chat(struct chat *chat, struct documents *documents,
                        "--chat-template or use /v1/completions");
     enum status s = documents_read(documents, srv, body, why);
     chat->in_template = documents->in_template;
+    chat->parse_special = srv->config->parse_special;
+    if (s == OK)
+        s = js_get_bool(body, "parse_special", &chat->parse_special, why);
     return s == OK ? read_flags(&chat->flags, body, why) : s;
 }
 
@@ -519,7 +570,7 @@ enum status prompt_render_chat(const struct server *srv, const struct json *body
     enum status s = open_chat(&chat, &documents, srv, body, why);
 
     if (s == OK)
-        s = render(&chat, documents.list, out);
+        s = render(&chat, documents.list, out, NULL);
     if (s == OK) {
         out->len = chat.n_kept;
         out->data[out->len] = '\0';
@@ -536,14 +587,14 @@ enum status prompt_render_own(const struct server *srv, const struct json *body,
                         .in_template = in_template, .now_s = now_s, .why = why};
     struct spans_render how = {render_documents, &chat};
     struct spans spans;
-    enum status s = render(&chat, documents, out);
+    enum status s = render(&chat, documents, out, NULL);
 
     if (first)
         *first = 0;
     if (s != OK || !documents || !first)
         return s;
     spans_init(&spans);
-    s = spans_find(&spans, srv->span_marks, documents, buf_str(out), out->len, &how);
+    s = spans_find(&spans, srv->span_marks, documents, buf_str(out), out->len, NULL, &how);
     /* Two ends per document, unless the first begins at 0. */
     if (s == OK && spans_n_ends(&spans) == 2 * js_len(documents))
         *first = spans_end(&spans, 0);
@@ -555,16 +606,18 @@ enum status prompt_from_chat(struct prompt *p, const struct server *srv, const s
                              bool add_special, struct buf *why)
 {
     struct documents documents;
+    struct ranges untrusted = {0};
     struct chat chat;
     struct buf text;
     enum status s = open_chat(&chat, &documents, srv, body, why);
 
     buf_init(&text, TEXT_BYTES_MAX);
     if (s == OK)
-        s = render(&chat, documents.list, &text);
+        s = render(&chat, documents.list, &text, chat.parse_special ? NULL : &untrusted);
     if (s == OK)
-        s = tokenize_chat(p, &chat, documents.list, &text, add_special);
+        s = tokenize_chat(p, &chat, documents.list, &text, &untrusted, add_special);
     documents_fini(&documents);
+    ranges_fini(&untrusted);
     buf_fini(&text);
     return s;
 }
@@ -573,14 +626,14 @@ enum status prompt_from_chat(struct prompt *p, const struct server *srv, const s
 
 /* One of the two kinds that a list may hold. */
 static enum status parse_one(struct prompt *p, const struct server *srv, const struct json *v,
-                             const char *name, bool add_special, bool want_text, struct buf *why)
+                             const char *name, unsigned flags, bool want_text, struct buf *why)
 {
     size_t len;
     enum status s;
 
     if (js_is(v, JS_STRING)) {
         const char *text = js_string(v, &len);
-        s = prompt_from_text(p, srv, text, len, add_special, why);
+        s = prompt_from_text(p, srv, text, len, flags, why);
         if (s == OK && want_text)
             s = buf_append(&p->text, text, len);
         return s;
@@ -602,10 +655,13 @@ enum status prompt_list_parse(struct prompt **out, uint32_t *n_out, const struct
     bool is_list = js_is(v, JS_ARRAY) && !js_is(js_at(v, 0), JS_INT);
     size_t n = is_list ? js_len(v) : 1;
     char name[32] = "prompt";
-    enum status s = OK;
+    unsigned flags;
+    enum status s = prompt_text_flags(body, add_special, &flags, why);
 
     *out = NULL;
     *n_out = 0;
+    if (s != OK)
+        return s;
     if (!v)
         return buf_why(why, ERR_INVALID, "prompt: is required");
     if (js_is(v, JS_ARRAY) && js_len(v) == 0)
@@ -620,7 +676,7 @@ enum status prompt_list_parse(struct prompt **out, uint32_t *n_out, const struct
         prompt_init(&list[i], srv->info->max_model_len);
         if (is_list)
             snprintf(name, sizeof name, "prompt[%zu]", i);
-        s = parse_one(&list[i], srv, is_list ? js_at(v, i) : v, name, add_special, want_text, why);
+        s = parse_one(&list[i], srv, is_list ? js_at(v, i) : v, name, flags, want_text, why);
     }
     if (s == OK) {
         *out = list;

@@ -68,6 +68,14 @@ enum status tokenizer_encode(const struct tokenizer *t, const char *text, size_t
     return s;
 }
 
+enum status tokenizer_encode_mixed(const struct tokenizer *t, const char *text, size_t len,
+                                   unsigned flags, const struct ranges *untrusted,
+                                   struct buf *ids)
+{
+    (void)untrusted; /* this tokenizer has no special tokens */
+    return tokenizer_encode(t, text, len, flags, ids);
+}
+
 const char *tokenizer_bytes(const struct tokenizer *t, uint32_t id, size_t *len)
 {
     *len = id < 256 ? 1 : id < FAKE_N_VOCAB ? (id == FAKE_BOS ? 3 : 4) : 0;
@@ -183,6 +191,17 @@ enum status chat_template_render(const struct chat_template *t, const struct jso
     if (s == OK && js_bool(js_get(context, "add_generation_prompt")))
         s = buf_puts(out, "assistant: ");
     return s;
+}
+
+enum status chat_template_render_marked(const struct chat_template *t, const struct json *context,
+                                        int64_t now_s, const struct chat_text *untrusted,
+                                        size_t n_untrusted, struct buf *out,
+                                        struct ranges *marked, struct buf *why)
+{
+    (void)untrusted;
+    (void)n_untrusted;
+    (void)marked;
+    return chat_template_render(t, context, now_s, out, why);
 }
 
 bool chat_template_uses(const struct chat_template *t, const char *variable)

@@ -237,7 +237,7 @@ static void a_prompt_longer_than_the_context_stops_early(void **state)
     memset(text, 'a', 200);
     buf_init(&why, BUF_WHY_MAX);
     prompt_init(&p, t.srv.info->max_model_len);
-    assert_int_equal(prompt_from_text(&p, &t.srv, text, 200, false, &why), ERR_TOO_LARGE);
+    assert_int_equal(prompt_from_text(&p, &t.srv, text, 200, 0, &why), ERR_TOO_LARGE);
     assert_true(prompt_n_ids(&p) <= 100);
     prompt_fini(&p);
     buf_fini(&why);
