@@ -1,8 +1,8 @@
 /* api_tokenize.c - POST /tokenize and /detokenize, as vLLM has them.
  *
  * /tokenize takes {"prompt"} or {"messages"} (with what a chat may say about its template) and
- * `parse_special` (llama.cpp's: whether special tokens spelled in the text count; true for a prompt),
- * and gives {"count", "max_model_len", "tokens"}, on return_token_strs also "token_strs".
+ * `parse_special` (as llama.cpp: whether special tokens spelled in the text count; true for a
+ * prompt), and gives {"count", "max_model_len", "tokens"}, on return_token_strs also "token_strs".
  * /detokenize takes {"tokens"} and gives {"prompt"}. */
 #include "base/json.h"
 #include "server/api.h"

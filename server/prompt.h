@@ -4,8 +4,8 @@
  * tokenized. Completions: strings are tokenized, ids are taken as they are.
  *
  * Special tokens spelled in the text of users, tools and documents (provenance.h) are text like any
- * other, unless the request's `parse_special` or the flag --parse-special says otherwise. In the raw
- * text of completions they are special tokens, unless `parse_special` is false.
+ * other, unless the request's `parse_special` or the flag --parse-special says otherwise. In the
+ * raw text of completions they are special tokens, unless `parse_special` is false.
  *
  * Documents (documents.h) become spans of their own where the rendered text can be cut, and so does
  * one of the operator's preambles (preamble.h) that a chat begins with.
