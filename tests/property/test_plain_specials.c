@@ -99,7 +99,8 @@ static const char *const chats[] = {
     "{'role':'user','content':'%s'}]}",
     "{'messages':[{'role':'user','content':'%s'},{'role':'assistant','content':null,'tool_calls':"
     "[{'id':'abcdefghi','type':'function','function':{'name':'f','arguments':"
-    "'{\\\"a\\\":\\\"%s\\\"}'}}]},{'role':'tool','tool_call_id':'abcdefghi','content':'{\\\"b\\\":\\\"%s\\\"}'}]}",
+    "'{\\\"a\\\":\\\"%s\\\"}'}}]},{'role':'tool','tool_call_id':'abcdefghi',"
+    "'content':'{\\\"b\\\":\\\"%s\\\"}'}]}",
     "{'messages':[{'role':'system','content':'read'},{'role':'user','content':'q %s'}],"
     "'documents':[{'title':'%s','text':'%s'},{'text':'a\\n%s'}],'documents_placement':'system'}",
     "{'messages':[{'role':'user','content':'q %s'}],'documents':[{'title':'%s','text':'%s'}]}",

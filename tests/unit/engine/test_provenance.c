@@ -396,7 +396,8 @@ static void normalizers_carry_marks_to_what_they_make(void **state)
 
 static const char *const parts[] = {
     "he", "ll", " ", "  ", "\n", "hell he", "<", "s", ">", "</", "\303\251",
-    "e\314\201", "\342\226\201", "<tool>", "\347\214\253", "a", "b", " a", "ab ", "\357\275\201", "1", "'s",
+    "e\314\201", "\342\226\201", "<tool>", "\347\214\253", "a", "b", " a", "ab ", "\357\275\201",
+    "1", "'s",
 };
 
 /* A text of random parts, some untrusted. Special tokens: in trusted text only, or anywhere. */
