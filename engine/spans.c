@@ -161,6 +161,7 @@ struct finder {
 static enum status give_up(struct finder *f, const char *why)
 {
     buf_reset(&f->spans->ends);
+    buf_reset(&f->spans->places);
     snprintf(f->spans->reason, sizeof f->spans->reason, "%s", why);
     return OK;
 }
@@ -293,6 +294,9 @@ static enum status cut(struct finder *f, const struct place *places, uint32_t n,
         s = add_end(f, begin);
         if (s == OK)
             s = add_end(f, end);
+        if (s == OK)
+            s = buf_append(&f->spans->places, &(struct span_place){begin, end, 0, 0},
+                           sizeof(struct span_place));
     }
     return s;
 }
@@ -360,11 +364,13 @@ void spans_init(struct spans *s)
 {
     *s = (struct spans){.reason = ""};
     buf_init(&s->ends, (2 * SPANS_N_DOCUMENTS_MAX + 2) * sizeof(size_t));
+    buf_init(&s->places, SPANS_N_DOCUMENTS_MAX * sizeof(struct span_place));
 }
 
 void spans_fini(struct spans *s)
 {
     buf_fini(&s->ends);
+    buf_fini(&s->places);
 }
 
 size_t spans_n_ends(const struct spans *s)
@@ -379,6 +385,17 @@ size_t spans_end(const struct spans *s, size_t i)
     ASSERT(i < spans_n_ends(s));
     memcpy(&at, s->ends.data + i * sizeof at, sizeof at);
     return at;
+}
+
+size_t spans_n_places(const struct spans *s)
+{
+    return s->places.len / sizeof(struct span_place);
+}
+
+struct span_place *spans_place(const struct spans *s, size_t i)
+{
+    ASSERT(i < spans_n_places(s));
+    return (struct span_place *)(void *)s->places.data + i;
 }
 
 enum status spans_add_public(struct spans *s, size_t at)
@@ -408,6 +425,7 @@ enum status spans_find(struct spans *s, const struct span_marks *marks,
     uint8_t nonce[8];
 
     buf_reset(&s->ends);
+    buf_reset(&s->places);
     s->public_end = 0;
     s->reason[0] = '\0';
     if (js_len(documents) == 0)
@@ -419,11 +437,26 @@ enum status spans_find(struct spans *s, const struct span_marks *marks,
     return find(&f, text, len, render);
 }
 
+/* n_ids ids lie before the byte `at`, where a span ends or the text begins. */
+static void note_places(struct spans *s, size_t *next, size_t at, uint32_t n_ids)
+{
+    struct span_place *p;
+
+    for (; *next < spans_n_places(s); (*next)++) {
+        p = spans_place(s, *next);
+        if (p->begin == at)
+            p->begin_id = n_ids;
+        if (p->end != at)
+            return;
+        p->end_id = n_ids;
+    }
+}
+
 enum status spans_tokenize(struct spans *s, const struct tokenizer *t, const char *text,
                            size_t len, const struct ranges *untrusted, struct buf *ids,
                            struct buf *span_ends)
 {
-    size_t n = spans_n_ends(s), from = 0;
+    size_t n = spans_n_ends(s), from = 0, next_place = 0;
     struct ranges part = {0}; /* of `untrusted`, in one span */
     enum status st = OK;
 
@@ -431,6 +464,7 @@ enum status spans_tokenize(struct spans *s, const struct tokenizer *t, const cha
     for (size_t i = 0; st == OK && i <= n; i++) {
         size_t to = i < n ? spans_end(s, i) : len, n_before = ids->len;
         unsigned flags = TOKENIZE_PARSE_SPECIAL | (from > 0 ? TOKENIZE_CONTINUES : 0);
+        note_places(s, &next_place, from, (uint32_t)(n_before / sizeof(uint32_t)));
         st = ranges_cut(&part, untrusted, from, to);
         if (st == OK)
             st = tokenizer_encode_mixed(t, text + from, to - from, flags, &part, ids);
@@ -440,6 +474,7 @@ enum status spans_tokenize(struct spans *s, const struct tokenizer *t, const cha
             s->n_public = (uint32_t)(ids->len / sizeof(uint32_t));
         from = to;
     }
+    note_places(s, &next_place, len, (uint32_t)(ids->len / sizeof(uint32_t)));
     ranges_fini(&part);
     return st;
 }

@@ -64,6 +64,36 @@ static enum status choose_place(struct documents *d, const struct server *srv,
     return OK;
 }
 
+static enum status choose_order(struct documents *d, const struct json *body, struct buf *why)
+{
+    const char *order = NULL;
+    enum status s = js_get_str(body, "documents_order", &order, NULL, why);
+
+    if (s != OK || !order)
+        return s;
+    d->by_cache = strcmp(order, "cache") == 0;
+    if (!d->by_cache && strcmp(order, "given") != 0)
+        return buf_why(why, ERR_INVALID,
+                       "documents_order: expected \"given\" or \"cache\", got \"%.40s\"", order);
+    return OK;
+}
+
+enum status documents_reorder(struct documents *d, const uint32_t *order)
+{
+    struct json *list = js_new_array();
+    enum status s = list ? OK : ERR_NOMEM;
+
+    for (size_t i = 0; s == OK && i < js_len(d->list); i++)
+        s = js_push(list, js_ref(js_at(d->list, order[i])));
+    if (s == OK) {
+        js_unref(d->list);
+        d->list = list;
+    } else {
+        js_unref(list);
+    }
+    return s;
+}
+
 enum status documents_read(struct documents *d, const struct server *srv, const struct json *body,
                            struct buf *why)
 {
@@ -72,6 +102,8 @@ enum status documents_read(struct documents *d, const struct server *srv, const 
 
     *d = (struct documents){0};
     enum status s = choose_place(d, srv, body, why);
+    if (s == OK)
+        s = choose_order(d, body, why);
     if (s != OK || !given)
         return s;
     if (!js_is(given, JS_ARRAY))

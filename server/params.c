@@ -42,7 +42,8 @@ static const struct field fields[] = {
     {"cache_ttl", FINE, NULL}, {"session_id", FINE, NULL},
     {"chat_template_kwargs", FINE, NULL}, {"add_generation_prompt", FINE, NULL},
     {"continue_final_message", FINE, NULL}, {"documents", FINE, NULL},
-    {"documents_placement", FINE, NULL}, {"parse_special", FINE, NULL}, {"echo", FINE, NULL},
+    {"documents_placement", FINE, NULL}, {"documents_order", FINE, NULL},
+    {"parse_special", FINE, NULL}, {"echo", FINE, NULL},
     {"add_special_tokens", FINE, NULL},
     /* Hints about billing, abuse and routing. */
     {"metadata", FINE, NULL}, {"safety_identifier", FINE, NULL}, {"prompt_cache_key", FINE, NULL},

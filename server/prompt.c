@@ -9,6 +9,7 @@
 #include "engine/detokenize.h"
 #include "engine/spans.h"
 #include "server/documents.h"
+#include "server/documents_order.h"
 #include "server/params.h"
 #include "server/preamble.h"
 #include "server/provenance.h"
@@ -28,7 +29,9 @@ void prompt_init(struct prompt *p, uint32_t n_ids_max)
     p->n_public = 0;
     p->n_documents = 0;
     p->documents_in_template = false;
+    buf_init(&p->documents_order, SPANS_N_DOCUMENTS_MAX * sizeof(uint32_t));
     p->documents_note[0] = '\0';
+    p->scope = NULL;
 }
 
 void prompt_fini(struct prompt *p)
@@ -36,6 +39,7 @@ void prompt_fini(struct prompt *p)
     buf_fini(&p->ids);
     buf_fini(&p->text);
     buf_fini(&p->span_ends);
+    buf_fini(&p->documents_order);
 }
 
 uint32_t prompt_n_ids(const struct prompt *p)
@@ -404,6 +408,7 @@ struct chat {
     const struct json *body;
     struct chat_flags flags;
     bool in_template;
+    bool by_cache;      /* the order of the documents is still to be chosen */
     int64_t now_s;      /* the same for all renderings of a request */
     bool parse_special; /* in untrusted text as well */
     struct buf *why;
@@ -499,8 +504,10 @@ static enum status find_spans(struct spans *spans, struct chat *chat, const stru
     if (documents)
         s = spans_find(spans, srv->span_marks, documents, buf_str(text), text->len, untrusted,
                        &how);
-    while (spans_n_ends(spans) > 0 && spans_end(spans, spans_n_ends(spans) - 1) > n_kept)
+    while (spans_n_ends(spans) > 0 && spans_end(spans, spans_n_ends(spans) - 1) > n_kept) {
         spans->ends.len -= sizeof(size_t); /* behind what continue_final_message left */
+        buf_reset(&spans->places);
+    }
     if (s == OK)
         s = preambles_find(srv->preambles, buf_str(text), n_kept, chat->now_s, &public_end);
     /* A user who spells the preamble, control tokens and all, does not get the preamble's ids. */
@@ -535,6 +542,9 @@ static enum status tokenize_chat(struct prompt *p, struct chat *chat, const stru
         else if (s != OK)
             buf_why(chat->why, s, "the prompt cannot be tokenized: %s", status_name(s));
         p->n_public = spans.n_public;
+        if (s == OK && chat->by_cache && spans_n_places(&spans) > 0 &&
+            (s = documents_order_choose(p, chat->srv, &spans)) != OK)
+            buf_why(chat->why, s, "documents_order: %s", status_name(s));
     } else if (s == OK) {
         s = tokenize_text(p, chat->srv, buf_str(text), n_kept, flags, untrusted, chat->why);
     }
@@ -556,6 +566,7 @@ static enum status open_chat(struct chat *chat, struct documents *documents,
                        "--chat-template or use /v1/completions");
     enum status s = documents_read(documents, srv, body, why);
     chat->in_template = documents->in_template;
+    chat->by_cache = documents->by_cache;
     chat->parse_special = srv->config->parse_special;
     if (s == OK)
         s = js_get_bool(body, "parse_special", &chat->parse_special, why);
@@ -602,23 +613,42 @@ enum status prompt_render_own(const struct server *srv, const struct json *body,
     return s;
 }
 
+static enum status encode_chat(struct prompt *p, struct chat *chat, struct json *documents,
+                               bool add_special)
+{
+    struct ranges untrusted = {0};
+    struct buf text;
+
+    buf_init(&text, TEXT_BYTES_MAX);
+    enum status s = render(chat, documents, &text, chat->parse_special ? NULL : &untrusted);
+    if (s == OK)
+        s = tokenize_chat(p, chat, documents, &text, &untrusted, add_special);
+    ranges_fini(&untrusted);
+    buf_fini(&text);
+    return s;
+}
+
 enum status prompt_from_chat(struct prompt *p, const struct server *srv, const struct json *body,
                              bool add_special, struct buf *why)
 {
     struct documents documents;
-    struct ranges untrusted = {0};
     struct chat chat;
-    struct buf text;
     enum status s = open_chat(&chat, &documents, srv, body, why);
 
-    buf_init(&text, TEXT_BYTES_MAX);
+    chat.by_cache &= p->scope != NULL;
     if (s == OK)
-        s = render(&chat, documents.list, &text, chat.parse_special ? NULL : &untrusted);
-    if (s == OK)
-        s = tokenize_chat(p, &chat, documents.list, &text, &untrusted, add_special);
+        s = encode_chat(p, &chat, documents.list, add_special);
+    if (s == OK && documents_order_moves(p)) {
+        buf_reset(&p->ids);
+        buf_reset(&p->span_ends);
+        chat.by_cache = false;
+        s = documents_reorder(&documents, (const uint32_t *)(const void *)p->documents_order.data);
+        if (s == OK)
+            s = encode_chat(p, &chat, documents.list, add_special);
+        else
+            buf_why(why, s, "out of memory");
+    }
     documents_fini(&documents);
-    ranges_fini(&untrusted);
-    buf_fini(&text);
     return s;
 }
 

@@ -22,6 +22,7 @@
 #include <stdint.h>
 
 #include "base/json.h"
+#include "cache/cache.h"
 
 struct server;
 
@@ -32,7 +33,11 @@ struct prompt {
     uint32_t n_public;    /* ids that every tenant shares: 0, or one of span_ends */
     uint32_t n_documents;
     bool documents_in_template; /* else at the end of the system message */
+    struct buf documents_order; /* of u32: which of the given documents stands where; empty: all
+                                   stand as given, and nobody asked */
     char documents_note[160];   /* why they are not spans, or cannot be reused; else "" */
+    const struct kv_scope *scope; /* in which `documents_order` "cache" looks for KV: set by the
+                                     caller. NULL: documents stand as given */
 };
 
 void prompt_init(struct prompt *p, uint32_t n_ids_max);

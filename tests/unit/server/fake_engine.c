@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "engine/document_order.h"
 #include "engine/tokenizer_utf8.h"
 
 #define N_INSIDE_MAX 1024
@@ -202,6 +203,17 @@ enum status chat_template_render_marked(const struct chat_template *t, const str
     (void)n_untrusted;
     (void)marked;
     return chat_template_render(t, context, now_s, out, why);
+}
+
+/* The last document first. */
+enum status document_order_by_cache(const struct engine *e, const struct document_prompt *p,
+                                    uint32_t *order, uint32_t *n_cached)
+{
+    (void)e;
+    *n_cached = 0;
+    for (uint32_t i = 0; i < p->n_documents; i++)
+        order[i] = p->n_documents - 1 - i;
+    return OK;
 }
 
 bool chat_template_uses(const struct chat_template *t, const char *variable)
