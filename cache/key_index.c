@@ -61,7 +61,7 @@ void key_index_add(struct key_index *x, const struct kv_key *key)
         return;
     _Atomic uint64_t *tags = bucket_of(x, key);
     uint64_t tag = tag_of(key);
-    unsigned place = (unsigned)(tag >> 1) % BUCKET_KEYS; /* whose key is forgotten in a full bucket */
+    unsigned place = (unsigned)(tag >> 1) % BUCKET_KEYS; /* in a full bucket one is forgotten */
 
     for (unsigned i = 0; i < BUCKET_KEYS; i++) {
         uint64_t there = atomic_load_explicit(&tags[i], memory_order_relaxed);

@@ -2,10 +2,11 @@
  *
  * The knowledge tree belongs to the engine thread. To choose the order of a request's documents an
  * HTTP thread has to know what is cached while it builds the prompt, and must not wait for a step.
- * So the tree also enters the keys of its blocks here: a table of atomics that one thread writes and
- * any thread reads. An answer may be old by the time it is used, and a full bucket forgets a key, so
- * an answer may only decide what is tried first. A question to the engine thread would have been
- * exact, but would have waited for a step, up to --max-step-ms; a lock would have been in the step.
+ * So the tree also enters the keys of its blocks here: a table of atomics that one thread writes
+ * and any thread reads. An answer may be old by the time it is used, and a full bucket forgets a
+ * key, so an answer may only decide what is tried first. A question to the engine thread would have
+ * been exact, but would have waited for a step, up to --max-step-ms; a lock would have been in the
+ * step.
  *
  * Owns    its table: key_index_destroy().
  * Thread  add and remove: the engine thread. has: any.
