@@ -422,28 +422,29 @@ static enum status append_normalized(const struct step *step, const char *s, siz
     return st;
 }
 
-/* The end of the piece at text[at]: the next border of a mark, at most `end`. */
-static size_t piece_end(const struct ranges *marks, size_t i, size_t at, size_t end)
+/* The end of the piece at text[at]: the next border of a mark, at most `end`. *i: the first mark
+ * that does not end before it. */
+static size_t piece_end(const struct ranges *marks, size_t *i, size_t at, size_t end)
 {
-    for (; i < marks->n && marks->v[i].begin < end; i++) {
-        if (marks->v[i].begin > at)
-            return marks->v[i].begin;
-        if (marks->v[i].end > at)
-            return marks->v[i].end < end ? marks->v[i].end : end;
-    }
-    return end;
+    while (*i < marks->n && marks->v[*i].end <= at)
+        (*i)++;
+    if (*i == marks->n || marks->v[*i].begin >= end)
+        return end;
+    if (marks->v[*i].begin > at)
+        return marks->v[*i].begin;
+    return marks->v[*i].end < end ? marks->v[*i].end : end;
 }
 
 static enum status run_unicode_chunk(struct marked_text *m, size_t from, size_t to)
 {
-    size_t n_before = m->out.len;
+    size_t n_before = m->out.len, mark = m->map->i;
     struct tok_vec ends = {0}; /* of each piece: where it ends in the text, and in `apart` */
     struct buf apart;
     enum status s = append_normalized(m->step, m->text + from, to - from, &m->out);
 
     buf_init(&apart, m->out.max);
     for (size_t at = from, end; s == OK && at < to; at = end) {
-        end = piece_end(m->map->from, m->map->i, at, to);
+        end = piece_end(m->map->from, &mark, at, to);
         s = append_normalized(m->step, m->text + at, end - at, &apart);
         if (s == OK)
             s = tok_push(&ends, (uint32_t)end);

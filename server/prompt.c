@@ -29,7 +29,7 @@ void prompt_init(struct prompt *p, uint32_t n_ids_max)
     p->n_public = 0;
     p->n_documents = 0;
     p->documents_in_template = false;
-    buf_init(&p->documents_order, SPANS_N_DOCUMENTS_MAX * sizeof(uint32_t));
+    buf_init(&p->documents_order, REQUEST_N_SPANS_MAX * sizeof(uint32_t));
     p->documents_note[0] = '\0';
     p->scope = NULL;
 }
@@ -550,6 +550,10 @@ static enum status tokenize_chat(struct prompt *p, struct chat *chat, const stru
     }
     if (s == OK && documents)
         note_documents(p, chat, &spans, (uint32_t)js_len(documents));
+    /* One span: the given order. */
+    for (uint32_t i = 0; s == OK && chat->by_cache && i < js_len(documents) &&
+         p->documents_order.len == i * sizeof i; i++)
+        s = buf_u32(&p->documents_order, i);
     spans_fini(&spans);
     return s;
 }

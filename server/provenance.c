@@ -2,8 +2,6 @@
 
 #include <string.h>
 
-#include "base/check.h"
-
 static enum status add(struct buf *texts, const char *p, size_t len)
 {
     struct chat_text text = {p, len};
@@ -62,11 +60,13 @@ static enum status add_message(struct buf *texts, const struct json *message)
 static enum status add_documents_in(struct buf *texts, const struct json *message, size_t n_written,
                                     const struct ranges *in_it)
 {
+    const struct json *v = js_get(message, "content");
     size_t len = 0;
-    const char *content = js_string(js_get(message, "content"), &len);
+    const char *content = js_is(v, JS_STRING) ? js_string(v, &len) : NULL;
     enum status s = OK;
 
-    ASSERT(n_written <= len);
+    if (!content || len < n_written) /* they are not where they were written: trust nothing */
+        return add_all(texts, v);
     for (size_t i = 0; s == OK && i < in_it->n; i++)
         s = add(texts, content + len - n_written + in_it->v[i].begin,
                 in_it->v[i].end - in_it->v[i].begin);
