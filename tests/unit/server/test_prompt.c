@@ -185,6 +185,33 @@ static void documents_stand_in_the_order_that_is_cached_farthest(void **state)
             "parse_special: ");
 }
 
+static void a_prompt_of_one_span_says_the_given_order(void **state)
+{
+    static const struct kv_scope scope;
+    struct json *body = json_of("{'messages':[{'role':'user','content':'q'}],"
+                                "'documents_order':'cache'}");
+    struct json *documents = js_new_array();
+    const uint32_t n = 257; /* more than are cut */
+    struct buf why;
+    struct prompt p;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    prompt_init(&p, 100000);
+    p.scope = &scope;
+    for (uint32_t i = 0; i < n; i++)
+        assert_ok(js_push(documents, json_of("{'text':'x'}")));
+    assert_ok(js_set(body, "documents", documents));
+    assert_ok(prompt_from_chat(&p, &t.srv, body, false, &why));
+    assert_non_null(strstr(p.documents_note, "256"));
+    assert_int_equal(p.documents_order.len, n * sizeof(uint32_t));
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(((uint32_t *)(void *)p.documents_order.data)[i], i);
+    js_unref(body);
+    prompt_fini(&p);
+    buf_fini(&why);
+}
+
 static void a_bad_message_is_named(void **state)
 {
     (void)state;
@@ -314,6 +341,7 @@ int main(void)
         cmocka_unit_test(a_template_that_knows_documents_gets_them),
         cmocka_unit_test(documents_become_spans_or_the_answer_says_why_not),
         cmocka_unit_test(documents_stand_in_the_order_that_is_cached_farthest),
+        cmocka_unit_test(a_prompt_of_one_span_says_the_given_order),
         cmocka_unit_test(a_bad_message_is_named),
         cmocka_unit_test(prompts_of_every_form_are_read),
         cmocka_unit_test(a_bad_prompt_is_named),
