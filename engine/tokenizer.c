@@ -309,6 +309,7 @@ enum status tok_encode_counted(const struct tokenizer *t, const char *text, size
 
     if (len > TOK_TEXT_BYTES_MAX)
         return ERR_TOO_LARGE;
+    e.scratch.plain = mixed ? t->vocab.tokens : NULL;
     e.n_ids_max = (ids->max - ids->len) / sizeof(uint32_t);
     tok_pieces_init(&e.pieces);
     buf_init(&e.normal, (size_t)TOK_TEXT_BYTES_MAX * 4);

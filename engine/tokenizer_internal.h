@@ -303,7 +303,15 @@ struct tok_scratch {
     struct tok_best *best;   /* [best_cap] */
     size_t best_cap;
     uint64_t n_steps;        /* table look-ups; with queue.n_steps: is the work linear? */
+    const struct tok_token *plain; /* the vocabulary's, when a spelling of a special token may be
+                                      plain text: no piece may be one. NULL: any may */
 };
+
+/* Whether a model may take this token for a spelling that it found in its vocabulary. */
+static inline bool tok_may_take(const struct tok_scratch *s, uint32_t id)
+{
+    return !s->plain || !(s->plain[id].flags & TOK_SPECIAL);
+}
 
 NODISCARD enum status tok_bpe_load(struct tok_bpe *b, const struct tok_vocab *v, bool byte_level,
                                    const struct json *model, struct buf *why);

@@ -90,7 +90,14 @@ static enum status tokenize_text(struct prompt *p, const struct server *srv, con
 enum status prompt_from_text(struct prompt *p, const struct server *srv, const char *text,
                              size_t len, unsigned flags, struct buf *why)
 {
-    return tokenize_text(p, srv, text, len, flags, NULL, why);
+    struct ranges all = {0};
+    enum status s = flags & TOKENIZE_PARSE_SPECIAL ? OK : ranges_add(&all, 0, len);
+
+    if (s != OK)
+        return buf_why(why, s, "out of memory");
+    s = tokenize_text(p, srv, text, len, flags, &all, why);
+    ranges_fini(&all);
+    return s;
 }
 
 enum status prompt_from_ids(struct prompt *p, const struct server *srv, const struct json *ids,

@@ -283,6 +283,28 @@ static void special_tokens_count_in_trusted_text_only(void **state)
     remove_temp_dir();
 }
 
+static void unigram_and_wordpiece_tell_them_apart_too(void **state)
+{
+    static const char unigram[] =
+        "{\"added_tokens\":[{\"id\":0,\"content\":\"<s>\",\"special\":true}],\"model\":{"
+        "\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"<s>\",0],[\"a\",-1],[\"<\",-2],"
+        "[\"s\",-2],[\">\",-2]]}}";
+    static const char wordpiece[] =
+        "{\"added_tokens\":[{\"id\":1,\"content\":\"[C]\",\"special\":true}],\"model\":{"
+        "\"type\":\"WordPiece\",\"unk_token\":\"[UNK]\",\"continuing_subword_prefix\":\"##\","
+        "\"max_input_chars_per_word\":100,\"vocab\":{\"[UNK]\":0,\"[C]\":1,\"a\":2,\"[\":3,"
+        "\"##C\":4,\"##]\":5}}}";
+    struct tokenizer *t = NULL;
+
+    (void)state;
+    assert_ok(tok_load_text(&t, unigram, sizeof unigram - 1, NULL));
+    assert_mixed(t, "<s>\1<s>\2a<s>", "0 2 3 4 1 0");
+    tokenizer_destroy(t);
+    assert_ok(tok_load_text(&t, wordpiece, sizeof wordpiece - 1, NULL));
+    assert_mixed(t, "[C]\1[C]\2[C]a", "1 3 4 5 1 2");
+    tokenizer_destroy(t);
+}
+
 static void tokens_matched_after_normalization_are_told_apart(void **state)
 {
     static const char spm[] = "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\","
@@ -503,6 +525,7 @@ int main(void)
         cmocka_unit_test(only_bytes_of_untrusted_strings_are_marked),
         cmocka_unit_test(long_texts_keep_their_marks),
         cmocka_unit_test(special_tokens_count_in_trusted_text_only),
+        cmocka_unit_test(unigram_and_wordpiece_tell_them_apart_too),
         cmocka_unit_test(tokens_matched_after_normalization_are_told_apart),
         cmocka_unit_test(normalizers_carry_marks_to_what_they_make),
         cmocka_unit_test(text_without_spellings_keeps_its_ids),
