@@ -58,6 +58,11 @@ const struct kv_pool *cache_pool(const struct cache *c)
     return store_pool(c->store);
 }
 
+bool cache_knows(const struct cache *c, const struct kv_key *key)
+{
+    return store_knows(c->store, key);
+}
+
 void cache_spill_ahead(struct cache *c, uint32_t n_blocks)
 {
     cache_assert_owner(c);

@@ -26,7 +26,7 @@
  * or more); in transfer. The sum is constant (design P2).
  *
  * Owns    the KV pools in device and host memory, the tree, every cache_seq until closed.
- * Thread  kv_chain_*: any. All else: engine thread only, no locks.
+ * Thread  kv_chain_*, cache_knows(): any. All else: engine thread only, no locks.
  * Errors  ERR_NO_BLOCKS is a normal answer: preempt something and retry. A copy that fails is a
  *         miss: what it was to bring is computed again.
  * Units   tokens and blocks; bytes where it says so. */
@@ -149,6 +149,9 @@ NODISCARD enum status cache_create(struct cache **out, const struct cache_config
 void cache_destroy(struct cache *c); /* NULL is fine; asserts that no sequence is open */
 /* What kernels read: n_blocks counts all blocks that a sequence may hold. */
 const struct kv_pool *cache_pool(const struct cache *c);
+/* Whether the block with this key is cached in any tier, as far as is known: a hint (key_index.h).
+ * Any thread. False without prefix caching. */
+bool cache_knows(const struct cache *c, const struct kv_key *key);
 /* "contest, lru, ...": for the message about an unknown policy and for --help. */
 const char *cache_policies(void);
 

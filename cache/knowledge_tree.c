@@ -7,6 +7,7 @@
 #include "base/map.h"
 #include "base/memory.h"
 #include "cache/key.h"
+#include "cache/key_index.h"
 
 struct node {
     uint32_t parent;
@@ -34,6 +35,7 @@ struct ktree {
     struct node *nodes;      /* [n_nodes_max + 1], the root first */
     struct block *blocks;    /* [n_blocks_max] */
     uint32_t *slots;         /* [n_blocks_max][n_tiers] */
+    struct key_index *index; /* of all blocks' keys; NULL: none is wanted */
 };
 
 static bool same_key(const struct kv_key *a, const struct kv_key *b)
@@ -111,6 +113,11 @@ enum status ktree_create(struct ktree **out, uint32_t n_nodes_max, uint32_t n_bl
     return OK;
 }
 
+void ktree_share_keys(struct ktree *t, struct key_index *x)
+{
+    t->index = x;
+}
+
 void ktree_destroy(struct ktree *t)
 {
     if (!t)
@@ -180,6 +187,7 @@ static void append_blocks(struct ktree *t, struct node *n, uint32_t tier,
         t->unused_block = t->blocks[block].next;
         t->blocks[block] = (struct block){keys[i], KTREE_NONE};
         *slot_at(t, block, tier) = slots[i];
+        key_index_add(t->index, &keys[i]);
         if (n->last_block != KTREE_NONE)
             t->blocks[n->last_block].next = block;
         else
@@ -371,6 +379,8 @@ static void free_node(struct ktree *t, uint32_t node)
 
     ASSERT(map_remove(&t->by_first_key, short_key(first_key(t, n))));
     unlink_child(t, node);
+    for (uint32_t b = n->first_block; t->index && b != KTREE_NONE; b = t->blocks[b].next)
+        key_index_remove(t->index, &t->blocks[b].key);
     t->blocks[n->last_block].next = t->unused_block;
     t->unused_block = n->first_block;
     t->n_blocks_unused += n->n_blocks;

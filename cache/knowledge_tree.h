@@ -45,11 +45,15 @@
 #define KTREE_NONE UINT32_MAX
 
 struct ktree;
+struct key_index;
 
 /* On OK *out is the caller's: ktree_destroy(). */
 NODISCARD enum status ktree_create(struct ktree **out, uint32_t n_nodes_max, uint32_t n_blocks_max,
                                    uint32_t n_tiers);
 void ktree_destroy(struct ktree *t); /* NULL is fine */
+/* Enter the keys of all blocks that come from now on into *x, and take them out when they leave the
+ * tree. Borrowed. */
+void ktree_share_keys(struct ktree *t, struct key_index *x);
 
 /* --- finding --- */
 

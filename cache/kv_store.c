@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/memory.h"
+#include "cache/key_index.h"
 #include "cache/kv_store_disk.h"
 
 /* What the policy remembers of nodes that left, as a share of those that can be in the tree: nodes
@@ -60,8 +61,12 @@ static enum status init_tree(struct store *st, enum replace_policy policy)
     st->path = take_memory(st, n_nodes, sizeof *st->path);
     if (!st->info || !st->node_of || !st->path)
         return ERR_NOMEM;
+    if (st->config.prefix_caching && (s = key_index_create(&st->index, (uint32_t)n_nodes)) != OK)
+        return s;
+    ktree_share_keys(st->tree, st->index);
     ktree_stats(st->tree, &tree);
-    st->memory_bytes += tree.memory_bytes + replace_memory_bytes(st->policy);
+    st->memory_bytes += tree.memory_bytes + replace_memory_bytes(st->policy) +
+                        key_index_memory_bytes(st->index);
     st->info[KTREE_ROOT].entry = REPLACE_NONE;
     return init_expect(st);
 }
@@ -145,6 +150,7 @@ void store_destroy(struct store *st)
     fini_transfers(st);
     fini_expect(st);
     ktree_destroy(st->tree);
+    key_index_destroy(st->index);
     replace_destroy(st->policy);
     if (st->pool.base)
         device_free(st->config.device, st->pool.base);
@@ -155,6 +161,11 @@ void store_destroy(struct store *st)
     free(st->node_of);
     free(st->path);
     free(st);
+}
+
+bool store_knows(const struct store *st, const struct kv_key *key)
+{
+    return key_index_has(st->index, key);
 }
 
 const struct kv_pool *store_pool(const struct store *st)

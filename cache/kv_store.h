@@ -31,6 +31,8 @@ struct store;
 NODISCARD enum status store_create(struct store **out, const struct cache_config *config,
                                    struct buf *why);
 void store_destroy(struct store *st); /* NULL is fine; nothing is private or pinned any more */
+/* See cache_knows(). Any thread. */
+bool store_knows(const struct store *st, const struct kv_key *key);
 const struct kv_pool *store_pool(const struct store *st);
 
 /* --- private device blocks: of one sequence, in no tree --- */

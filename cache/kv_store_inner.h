@@ -89,6 +89,7 @@ struct store {
     uint64_t now_ns;
 
     struct ktree *tree;
+    struct key_index *index;  /* of the tree's keys; NULL without prefix caching */
     struct replace *policy;
     struct node_info *info;   /* [n_nodes_max + 1] */
     uint32_t *node_of;        /* [n_entries_max] entry -> node */

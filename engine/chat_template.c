@@ -5,14 +5,16 @@
 
 #include "engine/jinja_eval.h"
 #include "engine/jinja_lexer.h"
+#include "engine/jinja_marks.h"
 #include "engine/jinja_parser.h"
 
 /* Real templates are 1 to 20 KB and take about 100 times as much as a tree. */
 #define SOURCE_MAX_BYTES ((size_t)1 << 20)
 #define TREE_MAX_BYTES   ((size_t)256 << 20)
-/* Values of one render: structure and the texts made on the way; strings of the context are
- * borrowed. Bounds what a hostile template can take from an http thread. */
-#define RENDER_MAX_BYTES ((size_t)128 << 20)
+/* Values of one render: structure and the texts made on the way, with a bit for each byte of them
+ * that is marked; strings of the context are borrowed. Bounds what a hostile template can take from
+ * an http thread. */
+#define RENDER_MAX_BYTES ((size_t)144 << 20)
 
 struct chat_template {
     struct arena arena;
@@ -83,7 +85,7 @@ void chat_template_destroy(struct chat_template *t)
 }
 
 static enum status render(struct jinja_run *r, const struct chat_template *t,
-                          const struct json *context, struct buf *out)
+                          const struct json *context, struct buf *out, struct ranges *marked)
 {
     struct jinja_value variables;
     struct jinja_scope *scope;
@@ -96,6 +98,8 @@ static enum status render(struct jinja_run *r, const struct chat_template *t,
     r->context = variables.dict;
     TRY(jinja_scope_new(r, NULL, &scope));
     TRY(jinja_exec(r, scope, t->root, &text, &flow));
+    if (marked)
+        TRY(jinja_marks_ranges(r, text.p, text.len, out->len, marked));
     enum status s = buf_append(out, text.p, text.len);
     return s == OK ? OK : jinja_fail(r, s, "no room for %zu bytes of output", text.len);
 }
@@ -103,7 +107,16 @@ static enum status render(struct jinja_run *r, const struct chat_template *t,
 enum status chat_template_render(const struct chat_template *t, const struct json *context,
                                  int64_t now_s, struct buf *out, struct buf *why)
 {
+    return chat_template_render_marked(t, context, now_s, NULL, 0, out, NULL, why);
+}
+
+enum status chat_template_render_marked(const struct chat_template *t, const struct json *context,
+                                        int64_t now_s, const struct chat_text *untrusted,
+                                        size_t n_untrusted, struct buf *out,
+                                        struct ranges *marked, struct buf *why)
+{
     struct arena arena;
+    enum status s = OK;
 
     arena_init(&arena, RENDER_MAX_BYTES);
     struct jinja_run r = {.arena = &arena,
@@ -111,7 +124,10 @@ enum status chat_template_render(const struct chat_template *t, const struct jso
                           .now_s = now_s,
                           .line = 1,
                           .out_max_bytes = out->max - out->len};
-    enum status s = render(&r, t, context, out);
+    for (size_t i = 0; s == OK && i < n_untrusted; i++)
+        s = jinja_marks_set(&r, untrusted[i].p, untrusted[i].len);
+    if (s == OK)
+        s = render(&r, t, context, out, marked);
     arena_fini(&arena);
     return s;
 }

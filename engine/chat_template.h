@@ -14,6 +14,7 @@
 
 #include "base/buf.h"
 #include "base/json.h"
+#include "engine/ranges.h"
 
 struct chat_template;
 
@@ -28,6 +29,21 @@ void chat_template_destroy(struct chat_template *t); /* NULL is fine */
 NODISCARD enum status chat_template_render(const struct chat_template *t,
                                            const struct json *context, int64_t now_s,
                                            struct buf *out, struct buf *why);
+
+/* Bytes of a string or key of a context, by address. */
+struct chat_text {
+    const char *p;
+    size_t len;
+};
+
+/* The same, and which bytes of what is appended come from the `untrusted` texts, in whatever way
+ * the template changed, cut or joined them: added to *marked as offsets into *out, which must lie
+ * behind those that *marked has. */
+NODISCARD enum status chat_template_render_marked(const struct chat_template *t,
+                                                  const struct json *context, int64_t now_s,
+                                                  const struct chat_text *untrusted,
+                                                  size_t n_untrusted, struct buf *out,
+                                                  struct ranges *marked, struct buf *why);
 
 /* Whether the source mentions the variable at all (e.g. "documents", "tools"). */
 bool chat_template_uses(const struct chat_template *t, const char *variable);

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "engine/jinja_filters.h"
+#include "engine/jinja_marks.h"
 #include "engine/jinja_ops.h"
 #include "engine/jinja_print.h"
 
@@ -78,9 +79,11 @@ FILTER(filter_title)
     TRY(jinja_bind(r, args, "title", "", 0, NULL));
     TRY(jinja_to_str(r, in, &text));
     TRY(jinja_charge(r, text.str.len / 32));
-    for (size_t at = 0; at < text.str.len;) {
-        at += jinja_utf8_next(text.str.p + at, text.str.len - at, &cp);
+    for (size_t at = 0, n; at < text.str.len; at += n) {
+        size_t n_before = o.len;
+        n = jinja_utf8_next(text.str.p + at, text.str.len - at, &cp);
         TRY(jinja_put_cp(r, &o, start ? jinja_upper(cp) : jinja_lower(cp)));
+        TRY(jinja_mark_from(r, &o, n_before, text.str.p + at, n));
         start = jinja_is_space(cp) || (cp && cp < 0x80 && strchr("-({[<", (int)cp));
     }
     *out = jinja_str_like(&text, o.p ? o.p : "", o.len);

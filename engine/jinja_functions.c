@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include "base/check.h"
+#include "engine/jinja_marks.h"
 #include "engine/jinja_print.h"
 
 static enum status int_arg(struct jinja_run *r, const struct jinja_value *v, int64_t *out)
@@ -131,7 +132,7 @@ static enum status call_strftime_now(struct jinja_run *r, const struct jinja_arg
     TRY(jinja_alloc(r, n + 1, &p));
     memcpy(p, text, n);
     *out = jinja_str(p, n);
-    return OK;
+    return jinja_marks_any(r, format[0].str.p, format[0].str.len) ? jinja_marks_set(r, p, n) : OK;
 }
 
 const struct jinja_function *jinja_function_find(const char *name)

@@ -220,7 +220,7 @@ static enum status percent_one(struct jinja_run *r, struct percent *p,
     if (s.width > WIDTH_MAX || s.precision > WIDTH_MAX)
         return jinja_fail(r, ERR_TOO_LARGE, "a format is wider than %d", WIDTH_MAX);
     if (s.type == '%')
-        return jinja_puts(r, o, "%");
+        return jinja_put(r, o, format->str.p + *at - 1, 1);
     if (!v)
         TRY(next_value(r, p, &v));
     if (v->type == JINJA_UNDEFINED && s.type != 's')
@@ -387,9 +387,9 @@ enum status jinja_format(struct jinja_run *r, const struct jinja_value *format,
         char c = f.p[at];
         bool doubled = at + 1 < f.len && f.p[at + 1] == c;
         if (c != '{' && c != '}') {
-            TRY(jinja_put(r, &o, &c, 1));
+            TRY(jinja_put(r, &o, f.p + at, 1));
         } else if (doubled) {
-            TRY(jinja_put(r, &o, &c, 1));
+            TRY(jinja_put(r, &o, f.p + at, 1));
             at++;
         } else {
             size_t close = jinja_find(f, (struct jinja_str){"}", 1}, at);

@@ -1,5 +1,7 @@
 #include "engine/jinja_print.h"
 
+#include "engine/jinja_marks.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,9 +105,11 @@ static enum status put_str_repr(struct jinja_run *r, struct jinja_out *o,
     if (v->markup)
         TRY(jinja_puts(r, o, "Markup("));
     TRY(jinja_put(r, o, &quote, 1));
-    for (size_t at = 0; at < s.len;) {
-        at += jinja_utf8_next(s.p + at, s.len - at, &cp);
+    for (size_t at = 0, n; at < s.len; at += n) {
+        size_t n_before = o->len;
+        n = jinja_utf8_next(s.p + at, s.len - at, &cp);
         TRY(put_repr_cp(r, o, cp, quote));
+        TRY(jinja_mark_from(r, o, n_before, s.p + at, n));
     }
     TRY(jinja_put(r, o, &quote, 1));
     return v->markup ? jinja_puts(r, o, ")") : OK;
@@ -276,8 +280,10 @@ static enum status put_json_str(struct jinja_run *r, struct jinja_out *o, struct
         TRY(jinja_put(r, o, s.p + at, run - at));
         at = run;
         if (at < s.len) {
-            at += jinja_utf8_next(s.p + at, s.len - at, &cp);
+            size_t n_before = o->len, n = jinja_utf8_next(s.p + at, s.len - at, &cp);
             TRY(put_json_cp(r, o, cp, ascii));
+            TRY(jinja_mark_from(r, o, n_before, s.p + at, n));
+            at += n;
         }
     }
     return jinja_puts(r, o, "\"");

@@ -1,5 +1,7 @@
 #include "engine/jinja_text.h"
 
+#include "engine/jinja_marks.h"
+
 /* UTF-8 ----------------------------------------------------------------------------------- */
 
 size_t jinja_utf8_next(const char *p, size_t left, uint32_t *cp)
@@ -242,6 +244,7 @@ static enum status make_room(struct jinja_run *r, struct jinja_out *o, size_t n)
     TRY(jinja_alloc(r, cap, &p));
     if (o->len)
         memcpy(p, o->p, o->len);
+    TRY(jinja_marks_copy(r, p, o->p, o->len));
     o->p = p;
     o->cap = cap;
     return OK;
@@ -252,6 +255,7 @@ enum status jinja_put(struct jinja_run *r, struct jinja_out *o, const char *p, s
     TRY(make_room(r, o, len));
     if (len)
         memcpy(o->p + o->len, p, len);
+    TRY(jinja_marks_copy(r, o->p + o->len, p, len));
     o->len += len;
     return jinja_charge(r, len / 256);
 }
@@ -292,6 +296,8 @@ enum status jinja_concat(struct jinja_run *r, struct jinja_str a, struct jinja_s
     TRY(jinja_alloc(r, a.len + b.len, &p));
     memcpy(p, a.p, a.len);
     memcpy(p + a.len, b.p, b.len);
+    TRY(jinja_marks_copy(r, p, a.p, a.len));
+    TRY(jinja_marks_copy(r, p + a.len, b.p, b.len));
     *out = (struct jinja_str){p, a.len + b.len};
     return OK;
 }
@@ -304,7 +310,7 @@ enum status jinja_cdup(struct jinja_run *r, struct jinja_str s, const char **out
     if (s.len)
         memcpy(p, s.p, s.len);
     *out = p;
-    return OK;
+    return jinja_marks_copy(r, p, s.p, s.len);
 }
 
 enum status jinja_put_escaped(struct jinja_run *r, struct jinja_out *o, struct jinja_str s)
@@ -330,10 +336,12 @@ enum status jinja_put_escaped(struct jinja_run *r, struct jinja_out *o, struct j
         default:
             break;
         }
+        size_t n_before = o->len;
         if (entity)
             TRY(jinja_puts(r, o, entity));
         else
             TRY(jinja_put(r, o, s.p + i, 1));
+        TRY(jinja_mark_from(r, o, n_before, s.p + i, 1));
     }
     return jinja_charge(r, s.len / 256);
 }
@@ -368,10 +376,12 @@ enum status jinja_recase(struct jinja_run *r, const struct jinja_value *s, enum 
     uint32_t cp;
 
     TRY(jinja_charge(r, s->str.len / 32));
-    for (size_t at = 0; at < s->str.len;) {
-        at += jinja_utf8_next(s->str.p + at, s->str.len - at, &cp);
+    for (size_t at = 0, n; at < s->str.len; at += n) {
+        size_t n_before = o.len;
+        n = jinja_utf8_next(s->str.p + at, s->str.len - at, &cp);
         bool upper = how == JINJA_CASE_UPPER || (how != JINJA_CASE_LOWER && start);
         TRY(put_recased(r, &o, cp, upper));
+        TRY(jinja_mark_from(r, &o, n_before, s->str.p + at, n));
         /* str.title(): a letter behind anything that is no letter starts a word */
         start = how == JINJA_CASE_TITLE && (!jinja_is_alnum(cp) || (cp >= '0' && cp <= '9'));
     }

@@ -150,8 +150,16 @@ struct jinja_args {
     size_t n_kw;
 };
 
+/* See jinja_marks.h. */
+struct jinja_marks_page;
+struct jinja_marks {
+    struct jinja_marks_page *pages; /* open addressing, linear probing; at most half full */
+    size_t n, cap;
+};
+
 struct jinja_run {
     struct arena *arena;
+    struct jinja_marks marks;
     struct buf *why;
     const struct jinja_dict *context; /* the variables given to the render */
     int64_t now_s;

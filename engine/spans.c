@@ -47,23 +47,31 @@ void span_marks_destroy(struct span_marks *m)
 }
 
 /* Whether a boundary may lie at `at`: right behind a newline or a special token. */
-static bool is_boundary(const struct span_marks *m, const char *text, size_t at)
+static bool is_boundary(const struct span_marks *m, const char *text,
+                        const struct ranges *untrusted, size_t at)
 {
     if (at > 0 && text[at - 1] == '\n')
         return true;
     for (uint32_t i = 0; i < m->n; i++)
         if (m->marks[i].len <= at &&
-            !memcmp(text + at - m->marks[i].len, m->marks[i].text, m->marks[i].len))
+            !memcmp(text + at - m->marks[i].len, m->marks[i].text, m->marks[i].len) &&
+            !ranges_touch(untrusted, at - m->marks[i].len, at))
             return true;
     return false;
 }
 
-size_t spans_next_boundary(const struct span_marks *m, const char *text, size_t from, size_t to)
+static size_t next_boundary(const struct span_marks *m, const char *text,
+                            const struct ranges *untrusted, size_t from, size_t to)
 {
     for (size_t at = from; at <= to; at++)
-        if (is_boundary(m, text, at))
+        if (is_boundary(m, text, untrusted, at))
             return at;
     return 0;
+}
+
+size_t spans_next_boundary(const struct span_marks *m, const char *text, size_t from, size_t to)
+{
+    return next_boundary(m, text, NULL, from, to);
 }
 
 /* --- sentinels --- */
@@ -145,6 +153,7 @@ struct place {
 struct finder {
     const struct span_marks *marks;
     const struct json *documents;
+    const struct ranges *untrusted; /* of the real rendering; may be NULL */
     struct sentinels sentinels;
     struct spans *spans;
 };
@@ -152,6 +161,7 @@ struct finder {
 static enum status give_up(struct finder *f, const char *why)
 {
     buf_reset(&f->spans->ends);
+    buf_reset(&f->spans->places);
     snprintf(f->spans->reason, sizeof f->spans->reason, "%s", why);
     return OK;
 }
@@ -248,7 +258,7 @@ static bool find_separator(const struct finder *f, const struct buf *masked,
         for (uint32_t i = 0; all && i < n; i++) {
             size_t from = i ? places[i - 1].end : 0, at = places[i].begin - len;
             /* Between two documents the cut must leave the first one its own end. */
-            all = at >= from && is_boundary(f->marks, text, at) && (i == 0 || at > from);
+            all = at >= from && is_boundary(f->marks, text, NULL, at) && (i == 0 || at > from);
         }
         if (all) {
             *len_out = len;
@@ -274,16 +284,19 @@ static enum status cut(struct finder *f, const struct place *places, uint32_t n,
 
     for (uint32_t i = 0; s == OK && i < n; i++) {
         size_t limit = i + 1 < n ? places[i + 1].real_begin - separator : len;
-        size_t end = spans_next_boundary(f->marks, text, places[i].real_end + 1, limit);
+        size_t end = next_boundary(f->marks, text, f->untrusted, places[i].real_end + 1, limit);
         size_t begin = places[i].real_begin - separator;
         /* A document's own last newline is a boundary, too, when the template adds nothing. */
-        if (end == 0 && is_boundary(f->marks, text, places[i].real_end))
+        if (end == 0 && is_boundary(f->marks, text, f->untrusted, places[i].real_end))
             end = places[i].real_end;
-        if (end == 0 || !is_boundary(f->marks, text, begin))
+        if (end == 0 || !is_boundary(f->marks, text, f->untrusted, begin))
             return give_up(f, "behind a document stands neither a newline nor a special token");
         s = add_end(f, begin);
         if (s == OK)
             s = add_end(f, end);
+        if (s == OK)
+            s = buf_append(&f->spans->places, &(struct span_place){begin, end, 0, 0},
+                           sizeof(struct span_place));
     }
     return s;
 }
@@ -351,11 +364,13 @@ void spans_init(struct spans *s)
 {
     *s = (struct spans){.reason = ""};
     buf_init(&s->ends, (2 * SPANS_N_DOCUMENTS_MAX + 2) * sizeof(size_t));
+    buf_init(&s->places, SPANS_N_DOCUMENTS_MAX * sizeof(struct span_place));
 }
 
 void spans_fini(struct spans *s)
 {
     buf_fini(&s->ends);
+    buf_fini(&s->places);
 }
 
 size_t spans_n_ends(const struct spans *s)
@@ -370,6 +385,17 @@ size_t spans_end(const struct spans *s, size_t i)
     ASSERT(i < spans_n_ends(s));
     memcpy(&at, s->ends.data + i * sizeof at, sizeof at);
     return at;
+}
+
+size_t spans_n_places(const struct spans *s)
+{
+    return s->places.len / sizeof(struct span_place);
+}
+
+struct span_place *spans_place(const struct spans *s, size_t i)
+{
+    ASSERT(i < spans_n_places(s));
+    return (struct span_place *)(void *)s->places.data + i;
 }
 
 enum status spans_add_public(struct spans *s, size_t at)
@@ -393,12 +419,13 @@ enum status spans_add_public(struct spans *s, size_t at)
 
 enum status spans_find(struct spans *s, const struct span_marks *marks,
                        const struct json *documents, const char *text, size_t len,
-                       const struct spans_render *render)
+                       const struct ranges *untrusted, const struct spans_render *render)
 {
-    struct finder f = {.marks = marks, .documents = documents, .spans = s};
+    struct finder f = {.marks = marks, .documents = documents, .untrusted = untrusted, .spans = s};
     uint8_t nonce[8];
 
     buf_reset(&s->ends);
+    buf_reset(&s->places);
     s->public_end = 0;
     s->reason[0] = '\0';
     if (js_len(documents) == 0)
@@ -410,22 +437,44 @@ enum status spans_find(struct spans *s, const struct span_marks *marks,
     return find(&f, text, len, render);
 }
 
-enum status spans_tokenize(struct spans *s, const struct tokenizer *t, const char *text,
-                           size_t len, struct buf *ids, struct buf *span_ends)
+/* n_ids ids lie before the byte `at`, where a span ends or the text begins. */
+static void note_places(struct spans *s, size_t *next, size_t at, uint32_t n_ids)
 {
-    size_t n = spans_n_ends(s), from = 0;
+    struct span_place *p;
+
+    for (; *next < spans_n_places(s); (*next)++) {
+        p = spans_place(s, *next);
+        if (p->begin == at)
+            p->begin_id = n_ids;
+        if (p->end != at)
+            return;
+        p->end_id = n_ids;
+    }
+}
+
+enum status spans_tokenize(struct spans *s, const struct tokenizer *t, const char *text,
+                           size_t len, const struct ranges *untrusted, struct buf *ids,
+                           struct buf *span_ends)
+{
+    size_t n = spans_n_ends(s), from = 0, next_place = 0;
+    struct ranges part = {0}; /* of `untrusted`, in one span */
     enum status st = OK;
 
     s->n_public = 0;
     for (size_t i = 0; st == OK && i <= n; i++) {
         size_t to = i < n ? spans_end(s, i) : len, n_before = ids->len;
         unsigned flags = TOKENIZE_PARSE_SPECIAL | (from > 0 ? TOKENIZE_CONTINUES : 0);
-        st = tokenizer_encode(t, text + from, to - from, flags, ids);
+        note_places(s, &next_place, from, (uint32_t)(n_before / sizeof(uint32_t)));
+        st = ranges_cut(&part, untrusted, from, to);
+        if (st == OK)
+            st = tokenizer_encode_mixed(t, text + from, to - from, flags, &part, ids);
         if (st == OK && i < n && ids->len > n_before)
             st = buf_u32(span_ends, (uint32_t)(ids->len / sizeof(uint32_t)));
         if (i < n && to == s->public_end)
             s->n_public = (uint32_t)(ids->len / sizeof(uint32_t));
         from = to;
     }
+    note_places(s, &next_place, len, (uint32_t)(ids->len / sizeof(uint32_t)));
+    ranges_fini(&part);
     return st;
 }

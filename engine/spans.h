@@ -36,13 +36,23 @@ struct spans {
                                 prompt is one span */
     size_t public_end;       /* 0, or one of the ends: every tenant may share what is before it */
     uint32_t n_public;       /* ids before public_end; set by spans_tokenize() */
+    struct buf places;       /* of struct span_place, one for each document; empty when the prompt
+                                is one span */
     char reason[160];        /* why it is one span; "" when it is not, or has no documents */
+};
+
+/* A document's span. */
+struct span_place {
+    size_t begin, end;
+    uint32_t begin_id, end_id; /* set by spans_tokenize() */
 };
 
 void spans_init(struct spans *s);
 void spans_fini(struct spans *s);
 size_t spans_n_ends(const struct spans *s);
 size_t spans_end(const struct spans *s, size_t i);
+size_t spans_n_places(const struct spans *s);
+struct span_place *spans_place(const struct spans *s, size_t i);
 /* A span ends at `at` as well, which is above 0 and where a boundary may lie, and what is before it
  * is public. After spans_find(). */
 NODISCARD enum status spans_add_public(struct spans *s, size_t at);
@@ -56,15 +66,18 @@ struct spans_render {
     void *arg;
 };
 
-/* `text` [len] is the real rendering with `documents` (an array of objects with string members). */
+/* `text` [len] is the real rendering with `documents` (an array of objects with string members).
+ * `untrusted` (may be NULL): what in it spells a special token without being one. */
 NODISCARD enum status spans_find(struct spans *s, const struct span_marks *marks,
                                  const struct json *documents, const char *text, size_t len,
+                                 const struct ranges *untrusted,
                                  const struct spans_render *render);
 
 /* Tokenize each span apart: ids are appended to *ids, the position of each end (as a u32, in
  * tokens) to *span_ends. Spans without any id vanish. */
 NODISCARD enum status spans_tokenize(struct spans *s, const struct tokenizer *t,
-                                     const char *text, size_t len, struct buf *ids,
+                                     const char *text, size_t len,
+                                     const struct ranges *untrusted, struct buf *ids,
                                      struct buf *span_ends);
 
 #endif

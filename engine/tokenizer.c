@@ -204,6 +204,9 @@ struct encoder {
     struct buf normal; /* the section after normalization */
     size_t n_ids_max;
     unsigned flags;
+    const char *text;               /* all of it */
+    const struct ranges *untrusted; /* of all of it; may be NULL */
+    struct ranges normal_untrusted; /* of the section after normalization */
 };
 
 static enum status encode_piece(struct encoder *e, const char *piece, size_t len)
@@ -232,16 +235,15 @@ static enum status encode_pieces(struct encoder *e, const char *text, size_t len
 
 /* Hand what lies between added tokens to `section`, and write the tokens' own ids. */
 static enum status cut_at_added(struct encoder *e, const struct tok_trie *trie, const char *text,
-                                size_t len, bool at_start,
+                                size_t len, bool at_start, const struct tok_trust *trust,
                                 enum status (*section)(struct encoder *e, const char *text,
                                                        size_t len, bool at_start))
 {
-    bool special = e->flags & TOKENIZE_PARSE_SPECIAL;
     struct tok_added_match m;
     size_t done = 0;
 
     for (;;) {
-        enum status s = tok_trie_find(trie, text, len, done, special, &m);
+        enum status s = tok_trie_find(trie, text, len, done, trust, &m);
         if (s == ERR_NOT_FOUND)
             break;
         if (s == OK && m.start > done)
@@ -258,18 +260,26 @@ static enum status cut_at_added(struct encoder *e, const struct tok_trie *trie, 
 static enum status encode_section(struct encoder *e, const char *text, size_t len, bool at_start)
 {
     bool no_prefix = at_start && (e->flags & TOKENIZE_CONTINUES);
+    size_t base = (size_t)(text - e->text);
+    struct tok_trust trust = {e->flags & TOKENIZE_PARSE_SPECIAL, e->untrusted, base};
 
     if (e->t->normalizer) {
+        bool maps = e->untrusted && e->t->added_normalized.has_special;
         buf_reset(&e->normal);
         enum status s = buf_append(&e->normal, text, len);
+        if (s == OK && maps)
+            s = ranges_cut(&e->normal_untrusted, e->untrusted, base, base + len);
         if (s == OK)
-            s = tok_normalize(e->t->normalizer, &e->normal, no_prefix);
+            s = tok_normalize(e->t->normalizer, &e->normal, no_prefix,
+                              maps ? &e->normal_untrusted : NULL);
         if (s != OK)
             return s;
         text = buf_str(&e->normal);
         len = e->normal.len;
+        trust.untrusted = maps ? &e->normal_untrusted : NULL;
+        trust.base = 0;
     }
-    return cut_at_added(e, &e->t->added_normalized, text, len, at_start, encode_pieces);
+    return cut_at_added(e, &e->t->added_normalized, text, len, at_start, &trust, encode_pieces);
 }
 
 static enum status push_all(struct tok_vec *out, const struct tok_vec *ids)
@@ -285,10 +295,12 @@ static enum status encode_all(struct encoder *e, const char *text, size_t len, s
 {
     const struct tokenizer *t = e->t;
     bool add = e->flags & TOKENIZE_ADD_SPECIAL;
+    struct tok_trust trust = {e->flags & TOKENIZE_PARSE_SPECIAL, e->untrusted, 0};
     enum status s = add ? push_all(&e->scratch.out, &t->before) : OK;
 
+    e->text = text;
     if (s == OK)
-        s = cut_at_added(e, &t->added, text, len, true, encode_section);
+        s = cut_at_added(e, &t->added, text, len, true, &trust, encode_section);
     if (s == OK && add)
         s = push_all(&e->scratch.out, &t->after);
     if (s == OK)
@@ -299,25 +311,34 @@ static enum status encode_all(struct encoder *e, const char *text, size_t len, s
 static enum status encode_repaired(struct encoder *e, const char *text, size_t len,
                                    struct buf *ids)
 {
+    struct ranges all = {0};
     struct buf repaired;
 
     if (utf8_is_valid(text, len))
         return encode_all(e, text, len, ids);
     buf_init(&repaired, (size_t)TOK_TEXT_BYTES_MAX * 3);
     enum status s = utf8_repair(&repaired, text, len);
+    if (s == OK && e->untrusted && e->untrusted->n > 0) { /* its offsets hold no more */
+        s = ranges_add(&all, 0, repaired.len);
+        e->untrusted = &all;
+    }
     if (s == OK)
         s = encode_all(e, buf_str(&repaired), repaired.len, ids);
     buf_fini(&repaired);
+    ranges_fini(&all);
     return s;
 }
 
 enum status tok_encode_counted(const struct tokenizer *t, const char *text, size_t len,
-                               unsigned flags, struct buf *ids, uint64_t *n_steps_out)
+                               unsigned flags, const struct ranges *untrusted, struct buf *ids,
+                               uint64_t *n_steps_out)
 {
-    struct encoder e = {.t = t, .flags = flags};
+    bool mixed = untrusted && untrusted->n > 0;
+    struct encoder e = {.t = t, .flags = flags, .untrusted = mixed ? untrusted : NULL};
 
     if (len > TOK_TEXT_BYTES_MAX)
         return ERR_TOO_LARGE;
+    e.scratch.plain = mixed ? t->vocab.tokens : NULL;
     e.n_ids_max = (ids->max - ids->len) / sizeof(uint32_t);
     *n_steps_out = 0;
     /* A text that cannot fit is refused by its length: cutting it takes time and memory. */
@@ -328,6 +349,7 @@ enum status tok_encode_counted(const struct tokenizer *t, const char *text, size
     enum status s = encode_repaired(&e, text, len, ids);
     *n_steps_out = e.scratch.n_steps + e.scratch.queue.n_steps;
     buf_fini(&e.normal);
+    ranges_fini(&e.normal_untrusted);
     tok_pieces_fini(&e.pieces);
     tok_scratch_fini(&e.scratch);
     return s;
@@ -336,9 +358,16 @@ enum status tok_encode_counted(const struct tokenizer *t, const char *text, size
 enum status tokenizer_encode(const struct tokenizer *t, const char *text, size_t len,
                              unsigned flags, struct buf *ids)
 {
+    return tokenizer_encode_mixed(t, text, len, flags, NULL, ids);
+}
+
+enum status tokenizer_encode_mixed(const struct tokenizer *t, const char *text, size_t len,
+                                   unsigned flags, const struct ranges *untrusted,
+                                   struct buf *ids)
+{
     uint64_t n_steps;
 
-    return tok_encode_counted(t, text, len, flags, ids, &n_steps);
+    return tok_encode_counted(t, text, len, flags, untrusted, ids, &n_steps);
 }
 
 /* ---- ask ---- */

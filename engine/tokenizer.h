@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "engine/ranges.h"
 
 struct tokenizer;
 
@@ -37,6 +38,12 @@ void tokenizer_destroy(struct tokenizer *t); /* NULL is fine */
  * and the vocabulary (Unigram, WordPiece) names no token for it. */
 NODISCARD enum status tokenizer_encode(const struct tokenizer *t, const char *text, size_t len,
                                        unsigned flags, struct buf *ids);
+/* The same, but no special token is recognized that has a byte in the set `untrusted` (may be
+ * NULL): there its text is text like any other. A text without such a spelling has the same ids as
+ * without the set. */
+NODISCARD enum status tokenizer_encode_mixed(const struct tokenizer *t, const char *text,
+                                             size_t len, unsigned flags,
+                                             const struct ranges *untrusted, struct buf *ids);
 
 /* One more than the largest id. */
 uint32_t tokenizer_n_vocab(const struct tokenizer *t);

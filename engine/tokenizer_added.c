@@ -76,6 +76,7 @@ enum status tok_trie_add(struct tok_trie *t, const struct tok_added *token)
     t->tokens = tokens;
     t->tokens[t->n_tokens++] = *token;
     t->nodes[leaf].token = t->n_tokens;
+    t->has_special |= token->special;
     if (token->single_word && !t->word)
         s = tok_regex_create(&t->word, "[\\w\\x{200c}\\x{200d}]", strlen("[\\w\\x{200c}\\x{200d}]"),
                              false, "added_tokens", NULL);
@@ -110,6 +111,32 @@ static enum status read_flags(struct tok_added *a, bool *normalized, const struc
     return s;
 }
 
+/* Bytes of the blank at p: a space, or U+2581 as normalizers write spaces; 0: there is none. */
+static uint32_t blank_bytes(const char *p, uint32_t left)
+{
+    if (left >= 1 && *p == ' ')
+        return 1;
+    return left >= 3 && memcmp(p, "\xe2\x96\x81", 3) == 0 ? 3 : 0;
+}
+
+/* A normalized form often begins with a blank of the normalizer's (Llama 2: U+2581 before "</s>"),
+ * which the text before the token supplies, whoever wrote that. */
+static void find_core(struct tok_added *a)
+{
+    uint32_t begin = 0, end = a->len, n;
+
+    while ((n = blank_bytes(a->content + begin, end - begin)) > 0)
+        begin += n;
+    for (bool more = true; more;) {
+        more = end >= begin + 3 && blank_bytes(a->content + end - 3, 3) == 3;
+        end -= more ? 3 : 0;
+        for (; end > begin && a->content[end - 1] == ' '; more = true)
+            end--;
+    }
+    a->core = begin < end ? begin : 0;
+    a->core_end = begin < end ? end : a->len;
+}
+
 static enum status add_entry(struct tok_trie *plain, struct tok_trie *normalized,
                              struct tok_vocab *v, const struct tok_normalizer *n,
                              const struct json *entry, struct buf *why)
@@ -127,10 +154,12 @@ static enum status add_entry(struct tok_trie *plain, struct tok_trie *normalized
     buf_init(&content, (size_t)UINT16_MAX * 16);
     s = buf_append(&content, raw, len);
     if (s == OK && is_normalized)
-        s = tok_normalize(n, &content, false);
+        s = tok_normalize(n, &content, false, NULL);
     if (s == OK) {
         a.len = (uint32_t)content.len;
         a.content = arena_dup(&v->strings, buf_str(&content), content.len);
+        if (a.content)
+            find_core(&a);
         s = a.content ? tok_trie_add(is_normalized ? normalized : plain, &a) : ERR_NOMEM;
     }
     buf_fini(&content);
@@ -150,17 +179,28 @@ enum status tok_added_load(struct tok_trie *plain, struct tok_trie *normalized,
 
 /* ---- matching ---- */
 
+/* Whether the token may be recognized at text[at]: a special one only in trusted text. */
+static bool is_allowed(const struct tok_added *a, const struct tok_trust *trust, size_t at)
+{
+    if (!a->special)
+        return true;
+    at += trust->base;
+    return trust->with_special &&
+           !ranges_touch(trust->untrusted, at + a->core, at + a->core_end);
+}
+
 /* The longest token that begins at text[at]; NULL: none. */
 static const struct tok_added *longest_at(const struct tok_trie *t, const char *text, size_t len,
-                                          size_t at, bool with_special)
+                                          size_t at, const struct tok_trust *trust)
 {
     const struct tok_added *found = NULL;
     uint32_t node = t->roots[(unsigned char)text[at]];
+    size_t begin = at;
 
     while (node) {
         const struct tok_added *a = t->nodes[node].token ? &t->tokens[t->nodes[node].token - 1]
                                                          : NULL;
-        if (a && (with_special || !a->special))
+        if (a && is_allowed(a, trust, begin))
             found = a;
         if (++at == len)
             break;
@@ -224,10 +264,10 @@ static void swallow_space(const struct tok_added *a, const char *text, size_t le
 }
 
 enum status tok_trie_find(const struct tok_trie *t, const char *text, size_t len, size_t floor,
-                          bool with_special, struct tok_added_match *m)
+                          const struct tok_trust *trust, struct tok_added_match *m)
 {
     for (size_t i = floor; t->n_tokens > 0 && i < len; i++) {
-        const struct tok_added *a = longest_at(t, text, len, i, with_special);
+        const struct tok_added *a = longest_at(t, text, len, i, trust);
         bool whole = true;
         if (!a)
             continue;

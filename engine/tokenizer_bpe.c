@@ -638,7 +638,7 @@ enum status tok_bpe_piece(const struct tok_bpe *b, struct tok_scratch *s, const 
         enum status st = find_whole(b, s, piece, len, &whole);
         if (st != OK)
             return st;
-        if (whole != TOKEN_NONE)
+        if (whole != TOKEN_NONE && tok_may_take(s, whole))
             return tok_push(&s->out, whole);
     }
     s->symbols.n = 0;

@@ -178,8 +178,10 @@ static const char *replacement(const struct tok_charsmap *m, const char *s, size
 /* Text is copied up to what is replaced. */
 struct rewrite {
     const struct tok_charsmap *m;
+    const char *text;
     const char *copied; /* everything before it is in out */
     struct buf out;
+    struct range_map *map;
 };
 
 /* s[0..len) is replaced by the text, if any. */
@@ -188,7 +190,11 @@ static enum status replace(struct rewrite *r, const char *s, size_t len, const c
     enum status st = buf_append(&r->out, r->copied, (size_t)(s - r->copied));
 
     r->copied = s + len;
-    return st == OK ? buf_puts(&r->out, text) : st;
+    if (st == OK)
+        st = buf_puts(&r->out, text);
+    if (st == OK)
+        st = range_map_copy(r->map, (size_t)(s - r->text));
+    return st == OK ? range_map_replace(r->map, (size_t)(r->copied - r->text), strlen(text)) : st;
 }
 
 static enum status rewrite_cluster(struct rewrite *r, const char *s, const char *end)
@@ -214,10 +220,11 @@ static bool is_single_ascii(const char *s, const char *end)
     return !(*s & 0x80) && *s != '\r' && (s + 1 == end || !(s[1] & 0x80));
 }
 
-enum status tok_charsmap_run(const struct tok_charsmap *m, struct buf *text)
+enum status tok_charsmap_run(const struct tok_charsmap *m, struct buf *text,
+                             struct range_map *map)
 {
     const char *s = buf_str(text), *end = s + text->len;
-    struct rewrite r = {.m = m, .copied = s};
+    struct rewrite r = {.m = m, .text = s, .copied = s, .map = map};
     enum status st = OK;
 
     buf_init(&r.out, text->max);

@@ -21,6 +21,7 @@
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/json.h"
+#include "engine/ranges.h"
 #include "engine/tokenizer.h"
 
 /* The largest vocabularies known have 262,144 entries. */
@@ -90,9 +91,10 @@ void tok_normalizer_destroy(struct tok_normalizer *n);
 /* Return how many bytes of a text become at least one byte of its normal form; 0: no such bound is
  * known, since steps remove or replace. `n` may be NULL. */
 uint32_t tok_normalizer_shrinks(const struct tok_normalizer *n);
-/* Replaces the content of *text. no_prefix leaves out Prepend. `n` may be NULL. */
+/* Replace the content of *text. no_prefix leaves out Prepend. `n` may be NULL. `marked` (may be
+ * NULL) is a set of bytes of the text, and becomes the set of the bytes that were made of them. */
 NODISCARD enum status tok_normalize(const struct tok_normalizer *n, struct buf *text,
-                                    bool no_prefix);
+                                    bool no_prefix, struct ranges *marked);
 
 /* ---- characters as Hugging Face's tables see them (tokenizer_chars.c) ---- */
 
@@ -125,8 +127,9 @@ struct tok_charsmap;
 NODISCARD enum status tok_charsmap_create(struct tok_charsmap **out, const char *base64,
                                           size_t len, struct buf *why);
 void tok_charsmap_destroy(struct tok_charsmap *m);
-/* Replaces the content of *text. */
-NODISCARD enum status tok_charsmap_run(const struct tok_charsmap *m, struct buf *text);
+/* Replace the content of *text. Each rewritten piece is told to *map. */
+NODISCARD enum status tok_charsmap_run(const struct tok_charsmap *m, struct buf *text,
+                                       struct range_map *map);
 
 /* ---- pre-tokenizers (tokenizer_pretok.c) ---- */
 
@@ -305,7 +308,15 @@ struct tok_scratch {
     struct tok_best *best;   /* [best_cap] */
     size_t best_cap;
     uint64_t n_steps;        /* table look-ups; with queue.n_steps: is the work linear? */
+    const struct tok_token *plain; /* the vocabulary's, when a spelling of a special token may be
+                                      plain text: no piece may be one. NULL: any may */
 };
+
+/* Whether a model may take this token for a spelling that it found in its vocabulary. */
+static inline bool tok_may_take(const struct tok_scratch *s, uint32_t id)
+{
+    return !s->plain || !(s->plain[id].flags & TOK_SPECIAL);
+}
 
 NODISCARD enum status tok_bpe_load(struct tok_bpe *b, const struct tok_vocab *v, bool byte_level,
                                    const struct json *model, struct buf *why);
@@ -361,6 +372,7 @@ NODISCARD enum status tok_wordpiece_piece(const struct tok_wordpiece *w, struct 
 struct tok_added {
     const char *content; /* as matched: normalized for some */
     uint32_t len;
+    uint32_t core, core_end; /* content without the blanks at its ends, if anything is left */
     uint32_t id;
     bool special, lstrip, rstrip, single_word;
 };
@@ -377,6 +389,7 @@ struct tok_trie {
     struct tok_trie_node *nodes;
     uint32_t n_nodes, cap_nodes;
     uint32_t roots[256]; /* first byte -> node, 0: none */
+    bool has_special;
     struct tok_regex *word; /* \w, when a token asks for whole words */
 };
 
@@ -385,12 +398,21 @@ struct tok_added_match {
     uint32_t id;
 };
 
+/* Where special tokens are recognized: nowhere, or wherever their core lies outside of the set
+ * `untrusted` (may be NULL), which counts the text's first byte as `base`. */
+struct tok_trust {
+    bool with_special;
+    const struct ranges *untrusted;
+    size_t base;
+};
+
 NODISCARD enum status tok_trie_add(struct tok_trie *t, const struct tok_added *token);
 void tok_trie_fini(struct tok_trie *t);
-/* The leftmost longest added token that begins at or after *from; `floor` is the end of the one
- * before. ERR_NOT_FOUND: no further one. */
+/* The leftmost longest added token that begins at or after `floor`, the end of the one before.
+ * ERR_NOT_FOUND: no further one. */
 NODISCARD enum status tok_trie_find(const struct tok_trie *t, const char *text, size_t len,
-                                    size_t floor, bool with_special, struct tok_added_match *m);
+                                    size_t floor, const struct tok_trust *trust,
+                                    struct tok_added_match *m);
 /* Both tries from the file's added_tokens. */
 NODISCARD enum status tok_added_load(struct tok_trie *plain, struct tok_trie *normalized,
                                      struct tok_vocab *v, const struct tok_normalizer *n,
@@ -430,7 +452,8 @@ NODISCARD enum status tok_config_load(struct tokenizer *t, const char *dir, stru
 
 /* tokenizer_encode(), and how much work it was (n_steps of tok_scratch). */
 NODISCARD enum status tok_encode_counted(const struct tokenizer *t, const char *text, size_t len,
-                                         unsigned flags, struct buf *ids, uint64_t *n_steps_out);
+                                         unsigned flags, const struct ranges *untrusted,
+                                         struct buf *ids, uint64_t *n_steps_out);
 
 /* "type" of a node such as {"type": "NFC"}; ERR_INVALID when it has none. */
 NODISCARD enum status tok_node_type(const struct json *node, const char *where, const char **type,

@@ -399,6 +399,109 @@ static enum status write_text(struct buf *text, const uint32_t *v, size_t n)
     return s;
 }
 
+static enum status run_unicode(const struct step *step, struct buf *text);
+
+/* ---- Unicode forms of a text some bytes of which are marked ----
+ *
+ * An ASCII character never changes what stands before it, so the text is normalized in chunks that
+ * begin at one. Inside a chunk the pieces between the marks' borders are normalized apart; where
+ * that gives another text, characters on both sides of a border became one, and all of the chunk
+ * counts as marked. */
+
+struct marked_text {
+    const struct step *step;
+    const char *text;
+    struct buf out;
+    struct range_map *map;
+};
+
+/* Append the normalized s[0..len) to *out. */
+static enum status append_normalized(const struct step *step, const char *s, size_t len,
+                                     struct buf *out)
+{
+    struct buf piece;
+
+    buf_init(&piece, out->max);
+    enum status st = buf_append(&piece, s, len);
+    if (st == OK)
+        st = run_unicode(step, &piece);
+    if (st == OK)
+        st = buf_append(out, buf_str(&piece), piece.len);
+    buf_fini(&piece);
+    return st;
+}
+
+/* The end of the piece at text[at]: the next border of a mark, at most `end`. *i: the first mark
+ * that does not end before it. */
+static size_t piece_end(const struct ranges *marks, size_t *i, size_t at, size_t end)
+{
+    while (*i < marks->n && marks->v[*i].end <= at)
+        (*i)++;
+    if (*i == marks->n || marks->v[*i].begin >= end)
+        return end;
+    if (marks->v[*i].begin > at)
+        return marks->v[*i].begin;
+    return marks->v[*i].end < end ? marks->v[*i].end : end;
+}
+
+static enum status run_unicode_chunk(struct marked_text *m, size_t from, size_t to)
+{
+    size_t n_before = m->out.len, mark = m->map->i;
+    struct tok_vec ends = {0}; /* of each piece: where it ends in the text, and in `apart` */
+    struct buf apart;
+    enum status s = append_normalized(m->step, m->text + from, to - from, &m->out);
+
+    buf_init(&apart, m->out.max);
+    for (size_t at = from, end; s == OK && at < to; at = end) {
+        end = piece_end(m->map->from, &mark, at, to);
+        s = append_normalized(m->step, m->text + at, end - at, &apart);
+        if (s == OK)
+            s = tok_push(&ends, (uint32_t)end);
+        if (s == OK)
+            s = tok_push(&ends, (uint32_t)apart.len);
+    }
+    bool same = s == OK && apart.len == m->out.len - n_before &&
+                memcmp(buf_str(&apart), m->out.data + n_before, apart.len) == 0;
+    for (size_t i = 0; s == OK && same && i < ends.n; i += 2)
+        s = range_map_replace(m->map, ends.v[i], ends.v[i + 1] - (i ? ends.v[i - 1] : 0));
+    if (s == OK && !same)
+        s = range_map_replace(m->map, to, m->out.len - n_before);
+    buf_fini(&apart);
+    tok_vec_fini(&ends);
+    return s;
+}
+
+static enum status run_unicode_marked(const struct step *step, struct buf *text,
+                                      struct range_map *map)
+{
+    struct marked_text m = {.step = step, .text = buf_str(text), .map = map};
+    const char *t = m.text;
+    size_t len = text->len;
+    enum status s = OK;
+
+    buf_init(&m.out, text->max);
+    for (size_t at = 0, end; s == OK && at < len; at = end) {
+        for (end = at; end < len && !(t[end] & 0x80) && (end + 1 == len || !(t[end + 1] & 0x80));)
+            end++; /* ASCII before ASCII stays as it is */
+        if (end > at) {
+            s = buf_append(&m.out, t + at, end - at);
+            if (s == OK)
+                s = range_map_copy(map, end);
+            continue;
+        }
+        for (end = at + 1; end < len && (t[end] & 0x80);)
+            end++;
+        s = run_unicode_chunk(&m, at, end);
+    }
+    if (s == OK) {
+        struct buf old = *text;
+        *text = m.out;
+        m.out = old;
+    }
+    buf_fini(&m.out);
+    return s;
+}
+
 static enum status run_unicode(const struct step *step, struct buf *text)
 {
     struct tok_vec chars = {0};
@@ -426,11 +529,13 @@ static enum status run_unicode(const struct step *step, struct buf *text)
 
 /* ---- the other steps ---- */
 
-static enum status run_prepend(const struct step *step, struct buf *text)
+static enum status run_prepend(const struct step *step, struct buf *text, struct range_map *map)
 {
     if (text->len == 0)
         return OK;
     enum status s = buf_reserve(text, step->text_len);
+    if (s == OK)
+        s = range_map_replace(map, 0, step->text_len);
     if (s != OK)
         return s;
     memmove(text->data + step->text_len, text->data, text->len + 1);
@@ -440,7 +545,7 @@ static enum status run_prepend(const struct step *step, struct buf *text)
 }
 
 static enum status replace_all(const struct step *step, struct tok_find *find,
-                               const struct buf *text, struct buf *out)
+                               const struct buf *text, struct buf *out, struct range_map *map)
 {
     size_t copied = 0, from = 0, start, end;
     enum status s = OK;
@@ -453,6 +558,10 @@ static enum status replace_all(const struct step *step, struct tok_find *find,
             s = buf_append(out, text->data + copied, start - copied);
         if (s == OK)
             s = buf_append(out, step->text, step->text_len);
+        if (s == OK)
+            s = range_map_copy(map, start);
+        if (s == OK)
+            s = range_map_replace(map, end, step->text_len);
         if (s != OK)
             return s;
         copied = end;
@@ -465,7 +574,7 @@ static enum status replace_all(const struct step *step, struct tok_find *find,
     return buf_append(out, text->data + copied, text->len - copied);
 }
 
-static enum status run_replace(const struct step *step, struct buf *text)
+static enum status run_replace(const struct step *step, struct buf *text, struct range_map *map)
 {
     struct tok_find find;
     struct buf out;
@@ -478,7 +587,7 @@ static enum status run_replace(const struct step *step, struct buf *text)
     buf_init(&out, text->max);
     s = buf_reserve(&out, text->len);
     if (s == OK)
-        s = replace_all(step, &find, text, &out);
+        s = replace_all(step, &find, text, &out, map);
     tok_find_fini(&find);
     if (s != OK) {
         buf_fini(&out);
@@ -489,10 +598,10 @@ static enum status run_replace(const struct step *step, struct buf *text)
     return OK;
 }
 
-static void run_strip(const struct step *step, struct buf *text)
+static enum status run_strip(const struct step *step, struct buf *text, struct range_map *map)
 {
     const char *s = buf_str(text), *end = s + text->len, *stop = s;
-    size_t left = 0;
+    size_t left = 0, n_before = text->len;
 
     for (const char *p = s; step->left && p < end;) {
         if (!utf8_is_space(utf8_next(&p)))
@@ -500,46 +609,56 @@ static void run_strip(const struct step *step, struct buf *text)
         left = (size_t)(p - s);
     }
     buf_consume(text, left);
-    if (!step->right || text->len == 0)
-        return;
-    s = stop = text->data;
-    for (const char *p = s; p < s + text->len;)
-        if (!utf8_is_space(utf8_next(&p)))
-            stop = p;
-    text->len = (size_t)(stop - s);
-    text->data[text->len] = '\0';
+    if (step->right && text->len > 0) {
+        s = stop = text->data;
+        for (const char *p = s; p < s + text->len;)
+            if (!utf8_is_space(utf8_next(&p)))
+                stop = p;
+        text->len = (size_t)(stop - s);
+        text->data[text->len] = '\0';
+    }
+    enum status st = range_map_replace(map, left, 0);
+    if (st == OK)
+        st = range_map_copy(map, left + text->len);
+    return st == OK ? range_map_replace(map, n_before, 0) : st;
 }
 
-static enum status run_map(const struct step *step, struct buf *text)
+static enum status run_map(const struct step *step, struct buf *text, struct range_map *map)
 {
+    const char *begin = buf_str(text);
     struct buf out;
 
     buf_init(&out, 2 * text->max + 1);
     enum status s = buf_reserve(&out, 2 * text->len);
     if (s != OK)
         return s;
-    for (const char *p = buf_str(text), *end = p + text->len; p < end;) {
+    for (const char *p = begin, *end = p + text->len; s == OK && p < end;) {
         uint32_t chars[TOK_MAP_N_MAX];
+        size_t n_before = out.len;
         unsigned n = step->map(utf8_next(&p), chars);
         for (unsigned i = 0; i < n; i++)
             out.len += utf8_put(out.data + out.len, chars[i]);
+        s = range_map_replace(map, (size_t)(p - begin), out.len - n_before);
     }
     ASSERT(out.len <= 2 * text->len);
     buf_reset(text);
-    s = buf_append(text, buf_str(&out), out.len);
+    if (s == OK)
+        s = buf_append(text, buf_str(&out), out.len);
     buf_fini(&out);
     return s;
 }
 
-static enum status run_step(const struct step *step, struct buf *text, bool no_prefix)
+static enum status run_step(const struct step *step, struct buf *text, bool no_prefix,
+                            struct range_map *map)
 {
     switch (step->kind) {
-    case STEP_PREPEND: return no_prefix ? OK : run_prepend(step, text);
-    case STEP_REPLACE: return run_replace(step, text);
-    case STEP_UNICODE: return run_unicode(step, text);
-    case STEP_STRIP: run_strip(step, text); return OK;
-    case STEP_MAP: return run_map(step, text);
-    case STEP_CHARSMAP: return tok_charsmap_run(step->charsmap, text);
+    case STEP_PREPEND: return no_prefix ? OK : run_prepend(step, text, map);
+    case STEP_REPLACE: return run_replace(step, text, map);
+    case STEP_UNICODE:
+        return map->to ? run_unicode_marked(step, text, map) : run_unicode(step, text);
+    case STEP_STRIP: return run_strip(step, text, map);
+    case STEP_MAP: return run_map(step, text, map);
+    case STEP_CHARSMAP: return tok_charsmap_run(step->charsmap, text, map);
     }
     return ERR_INTERNAL;
 }
@@ -569,11 +688,25 @@ uint32_t tok_normalizer_shrinks(const struct tok_normalizer *n)
     return all;
 }
 
-enum status tok_normalize(const struct tok_normalizer *n, struct buf *text, bool no_prefix)
+enum status tok_normalize(const struct tok_normalizer *n, struct buf *text, bool no_prefix,
+                          struct ranges *marked)
 {
+    struct ranges next = {0};
     enum status s = OK;
 
-    for (size_t i = 0; n && i < n->n_steps && s == OK; i++)
-        s = run_step(&n->steps[i], text, no_prefix);
+    for (size_t i = 0; n && i < n->n_steps && s == OK; i++) {
+        bool maps = marked && marked->n > 0;
+        struct range_map map = range_map(marked, maps ? &next : NULL);
+        size_t n_before = text->len;
+        s = run_step(&n->steps[i], text, no_prefix, &map);
+        if (!maps || s != OK)
+            continue;
+        s = range_map_copy(&map, n_before); /* what the step left as it was */
+        struct ranges old = *marked;
+        *marked = next;
+        next = old;
+        ranges_reset(&next);
+    }
+    ranges_fini(&next);
     return s;
 }

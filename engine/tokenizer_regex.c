@@ -5,7 +5,9 @@
  *   \s \S   White_Space; PCRE2 would add U+180E
  *   \w \W   letters, marks, digits and connectors; PCRE2 10.42 knows no marks
  *   \h \H   a hex digit; for PCRE2 a horizontal space
- * and what has no equal is refused: nested classes, && in a class, {n,m}+. */
+ *   {n,m}+  a repeated repeat, as is {n}?; for PCRE2 a possessive and a lazy count
+ *   {,m}    {0,m}
+ * and what has no equal is refused: nested classes, && in a class. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <stdlib.h>
@@ -15,6 +17,7 @@
 #include "engine/tokenizer_utf8.h"
 
 #define PATTERN_BYTES_MAX 65536
+#define N_GROUPS_MAX 250 /* open at once; PCRE2's own limit */
 /* PCRE2's own default. Known patterns need a few steps per byte of a match; past it, the text is
  * refused rather than waited for. */
 #define MATCH_LIMIT 10000000
@@ -48,25 +51,60 @@ static const char *shorthand(char c)
     }
 }
 
-static enum status rewrite_escape(struct buf *out, char c, bool in_class, const char *where,
-                                  struct buf *why)
+/* One pass over a pattern. */
+struct rewriter {
+    const char *p;
+    size_t len, i; /* i: the next character to read */
+    struct buf *out;
+    bool in_class;
+    size_t class_start;
+    size_t atom;   /* where in `out` begins what a quantifier would repeat */
+    size_t groups[N_GROUPS_MAX], n_groups; /* where in `out` the open groups begin */
+    const char *where;
+    struct buf *why;
+};
+
+static bool is_hex(char c)
 {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
+
+/* The end of what belongs to the escape whose letter is p[i]: \p{..}, \x{..}, \k<..>, \x41. */
+static size_t escape_end(const char *p, size_t len, size_t i)
+{
+    char letter = p[i++], close = i < len && p[i] == '{' ? '}' : i < len && p[i] == '<' ? '>' : 0;
+
+    if (!strchr("pPxokg", letter))
+        return i;
+    const char *end = close ? memchr(p + i, close, len - i) : NULL;
+    if (end)
+        return (size_t)(end - p) + 1;
+    for (size_t n = 0; letter == 'x' && n < 2 && i < len && is_hex(p[i]); n++)
+        i++;
+    return i;
+}
+
+static enum status rewrite_escape(struct rewriter *r)
+{
+    char c = r->p[r->i + 1];
     const char *class = shorthand(c);
 
     if (!class) {
-        enum status s = buf_putc(out, '\\');
-        return s == OK ? buf_putc(out, c) : s;
+        size_t end = escape_end(r->p, r->len, r->i + 1), from = r->i;
+        r->i = end;
+        return buf_append(r->out, r->p + from, end - from);
     }
     bool negated = c >= 'A' && c <= 'Z';
-    if (!in_class)
-        return buf_printf(out, negated ? "[^%s]" : "[%s]", class);
+    r->i += 2;
+    if (!r->in_class)
+        return buf_printf(r->out, negated ? "[^%s]" : "[%s]", class);
     if (!negated)
-        return buf_puts(out, class);
+        return buf_puts(r->out, class);
     /* A negated shorthand inside a class cannot be spelled out; [\s\S] and the like do not
      * depend on the one code point in question. */
     if (c == 'H')
-        return refuse(where, "\\H inside [...]", why);
-    return buf_printf(out, "\\%c", c);
+        return refuse(r->where, "\\H inside [...]", r->why);
+    return buf_printf(r->out, "\\%c", c);
 }
 
 /* p[i] is '[' inside a class: POSIX classes are common to both, nesting is Oniguruma's own. */
@@ -75,51 +113,106 @@ static bool is_posix_class(const char *p, size_t len, size_t i)
     return i + 1 < len && p[i + 1] == ':';
 }
 
-/* p[i] is '{' of a {n,m}+: possessive for PCRE2, a repeated repeat for Ruby. */
-static bool is_possessive_count(const char *p, size_t len, size_t i)
+static enum status rewrite_in_class(struct rewriter *r)
 {
-    for (i++; i < len && ((p[i] >= '0' && p[i] <= '9') || p[i] == ','); i++)
-        ;
-    return i + 1 < len && p[i] == '}' && p[i + 1] == '+';
+    const char *p = r->p + r->i;
+    size_t left = r->len - r->i, n = 1;
+
+    if (*p == '[' && !is_posix_class(r->p, r->len, r->i))
+        return refuse(r->where, "a class inside a class", r->why);
+    if (*p == '&' && left > 1 && p[1] == '&')
+        return refuse(r->where, "&& inside a class", r->why);
+    if (*p == '[') { /* copy [:name:] whole, so that its ] does not end the class */
+        const char *end = memmem(p, left, ":]", 2);
+        n = end ? (size_t)(end - p) + 2 : 1;
+    } else if (*p == ']' && r->i > r->class_start) {
+        r->in_class = false;
+    }
+    r->i += n;
+    return buf_append(r->out, p, n);
+}
+
+/* A count {n}, {n,}, {n,m} or {,m} at p[i]: its end; 0: the brace is a character. */
+static size_t count_end(const char *p, size_t len, size_t i, bool *is_range)
+{
+    size_t n_digits = 0;
+
+    *is_range = false;
+    for (i++; i < len && ((p[i] >= '0' && p[i] <= '9') || (p[i] == ',' && !*is_range)); i++) {
+        *is_range |= p[i] == ',';
+        n_digits += p[i] != ',';
+    }
+    return i < len && p[i] == '}' && n_digits > 0 ? i + 1 : 0;
+}
+
+/* A count. For Ruby neither + nor, behind {n}, ? belongs to it: they repeat what is counted. So
+ * X{1,3}+ is (?:X{1,3})+; PCRE2 would read it as possessive, and X{3}? as lazy. */
+static enum status rewrite_count(struct rewriter *r, size_t end, bool is_range)
+{
+    enum status s = buf_putc(r->out, '{');
+
+    if (s == OK && r->p[r->i + 1] == ',')
+        s = buf_putc(r->out, '0');
+    end += is_range && end < r->len && r->p[end] == '?'; /* lazy for both */
+    if (s == OK)
+        s = buf_append(r->out, r->p + r->i + 1, end - r->i - 1);
+    r->i = end;
+    if (s != OK || end == r->len || !strchr("+*?{", r->p[end]))
+        return s;
+    s = buf_puts(r->out, "(?:)"); /* room; then the counted atom moves into it */
+    if (s == OK) {
+        char *atom = r->out->data + r->atom;
+        memmove(atom + 3, atom, r->out->len - r->atom - 4);
+        memcpy(atom, "(?:", 3);
+        r->out->data[r->out->len - 1] = ')';
+    }
+    return s;
+}
+
+/* Whether p[i] begins what a quantifier can repeat, and is no quantifier itself. */
+static bool begins_atom(char c)
+{
+    return !strchr("+*?{)", c) && ((unsigned char)c & 0xc0) != 0x80;
+}
+
+static enum status rewrite_one(struct rewriter *r)
+{
+    char c = r->p[r->i];
+    bool is_range;
+    size_t end = c == '{' ? count_end(r->p, r->len, r->i, &is_range) : 0;
+
+    if (r->in_class)
+        return c == '\\' && r->i + 1 < r->len ? rewrite_escape(r) : rewrite_in_class(r);
+    if (end > 0)
+        return rewrite_count(r, end, is_range);
+    if (begins_atom(c) || c == '{')
+        r->atom = r->out->len;
+    if (c == '\\' && r->i + 1 < r->len)
+        return rewrite_escape(r);
+    if (c == '(' && r->n_groups == N_GROUPS_MAX)
+        return refuse(r->where, "a group so deep", r->why);
+    if (c == '(')
+        r->groups[r->n_groups++] = r->out->len;
+    if (c == ')' && r->n_groups > 0)
+        r->atom = r->groups[--r->n_groups];
+    if (c == '[') {
+        r->in_class = true;
+        r->class_start = r->i + 1 < r->len && r->p[r->i + 1] == '^' ? r->i + 2 : r->i + 1;
+    }
+    r->i++;
+    return buf_putc(r->out, c);
 }
 
 static enum status rewrite(struct buf *out, const char *p, size_t len, const char *where,
                            struct buf *why)
 {
-    bool in_class = false;
-    size_t class_start = 0;
+    struct rewriter r = {.p = p, .len = len, .out = out, .where = where, .why = why};
     enum status s = OK;
 
     if (len >= 2 && p[0] == '(' && p[1] == '*')
         return refuse(where, "(*VERB)", why);
-    for (size_t i = 0; i < len && s == OK; i++) {
-        char c = p[i];
-        if (c == '\\' && i + 1 < len) {
-            s = rewrite_escape(out, p[++i], in_class, where, why);
-            continue;
-        }
-        if (in_class) {
-            if (c == '[' && !is_posix_class(p, len, i))
-                return refuse(where, "a class inside a class", why);
-            if (c == '&' && i + 1 < len && p[i + 1] == '&')
-                return refuse(where, "&& inside a class", why);
-            if (c == '[') { /* copy [:name:] whole, so that its ] does not end the class */
-                const char *end = memmem(p + i, len - i, ":]", 2);
-                size_t n = end ? (size_t)(end - (p + i)) + 2 : 1;
-                s = buf_append(out, p + i, n);
-                i += n - 1;
-                continue;
-            }
-            if (c == ']' && i > class_start)
-                in_class = false;
-        } else if (c == '[') {
-            in_class = true;
-            class_start = i + 1 < len && p[i + 1] == '^' ? i + 2 : i + 1;
-        } else if (c == '{' && is_possessive_count(p, len, i)) {
-            return refuse(where, "{n,m}+", why);
-        }
-        s = buf_putc(out, c);
-    }
+    while (s == OK && r.i < len)
+        s = rewrite_one(&r);
     return s;
 }
 

@@ -137,7 +137,7 @@ static enum status offer_all(struct walk *w, size_t from)
             break;
         node = slot->child;
         end++;
-        if (slot->id == TOKEN_NONE)
+        if (slot->id == TOKEN_NONE || !tok_may_take(w->s, slot->id))
             continue;
         is_known |= end == char_end;
         st = offer(w, from, end, u->scores[slot->id] + so_far, slot->id);

@@ -84,7 +84,7 @@ static size_t longest_piece(const struct tok_wordpiece *w, struct tok_scratch *s
         if (!slot)
             break;
         node = slot->child;
-        if (slot->id != TOKEN_NONE) {
+        if (slot->id != TOKEN_NONE && tok_may_take(s, slot->id)) {
             *id = slot->id;
             longest = i + 1;
         }

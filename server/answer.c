@@ -115,6 +115,17 @@ static void write_finish(struct writer *w, const struct choice *c)
     }
 }
 
+/* With `documents_order` "cache": which of the given documents stood where. */
+static void write_order(struct writer *w, const struct prompt *p)
+{
+    const uint32_t *order = (const uint32_t *)(const void *)p->documents_order.data;
+
+    for (uint32_t i = 0; i < p->documents_order.len / sizeof *order; i++)
+        write_format(w, "%s%u", i ? "," : ",\"order\":[", order[i]);
+    if (p->documents_order.len > 0)
+        write_puts(w, "]");
+}
+
 /* Where documents stood and how many spans they became; an extension of ours. */
 static void write_documents(struct writer *w, const struct call *call)
 {
@@ -129,6 +140,7 @@ static void write_documents(struct writer *w, const struct call *call)
         write_json(w, p->documents_note, strlen(p->documents_note));
     else
         write_puts(w, "null");
+    write_order(w, p);
     write_puts(w, "}");
 }
 

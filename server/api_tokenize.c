@@ -1,7 +1,8 @@
 /* api_tokenize.c - POST /tokenize and /detokenize, as vLLM has them.
  *
  * /tokenize takes {"prompt"} or {"messages"} (with what a chat may say about its template) and
- * gives {"count", "max_model_len", "tokens"}, on return_token_strs also "token_strs".
+ * `parse_special` (as llama.cpp: whether special tokens spelled in the text count; true for a
+ * prompt), and gives {"count", "max_model_len", "tokens"}, on return_token_strs also "token_strs".
  * /detokenize takes {"tokens"} and gives {"prompt"}. */
 #include "base/check.h"
 #include "base/json.h"
@@ -46,6 +47,7 @@ static enum status make_prompt(struct prompt *p, const struct server *srv,
     bool add_special = !is_chat; /* a template writes the special tokens itself */
     const char *text = NULL, *model;
     size_t len = 0;
+    unsigned flags = 0;
     enum status s = params_get_model(srv, body, &model, why);
 
     if (s == OK)
@@ -56,7 +58,9 @@ static enum status make_prompt(struct prompt *p, const struct server *srv,
         s = js_get_str(body, "prompt", &text, &len, why);
     if (s == OK && !text)
         s = buf_why(why, ERR_INVALID, "prompt: is required, or messages");
-    return s == OK ? prompt_from_text(p, srv, text, len, add_special, why) : s;
+    if (s == OK)
+        s = prompt_text_flags(body, add_special, &flags, why);
+    return s == OK ? prompt_from_text(p, srv, text, len, flags, why) : s;
 }
 
 static void write_tokens(struct writer *w, const struct server *srv, const struct prompt *p,

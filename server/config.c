@@ -79,6 +79,8 @@ static const struct option options[] = {
          "Jinja template to use instead of the model's own"),
     TEXT(NULL, "preamble", preamble, "", "FILES",
          "system prompt (or several files, separated by commas) whose KV all tenants share"),
+    BOOL(NULL, "parse-special", parse_special, "false",
+         "special tokens spelled in the text of users, tools and documents are control tokens"),
     CHOICE(NULL, "load-format", load_format, "auto", "auto|dummy",
            "dummy: random weights for any config.json"),
     CHOICE(NULL, "dtype", dtype, "auto", DTYPES, "type of the weights; auto: as stored"),

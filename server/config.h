@@ -31,6 +31,7 @@ struct config {
     char *served_model_name; /* comma list, no item empty; "": the name given to --model */
     char *chat_template;     /* file; empty: the model's own */
     char *preamble;          /* comma list of files */
+    bool parse_special;      /* special tokens count in the text of users, tools and documents */
     /* where */
     char *host;
     uint64_t port;

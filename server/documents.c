@@ -68,6 +68,36 @@ static enum status choose_place(struct documents *d, const struct server *srv,
     return OK;
 }
 
+static enum status choose_order(struct documents *d, const struct json *body, struct buf *why)
+{
+    const char *order = NULL;
+    enum status s = js_get_str(body, "documents_order", &order, NULL, why);
+
+    if (s != OK || !order)
+        return s;
+    d->by_cache = strcmp(order, "cache") == 0;
+    if (!d->by_cache && strcmp(order, "given") != 0)
+        return buf_why(why, ERR_INVALID,
+                       "documents_order: expected \"given\" or \"cache\", got \"%.40s\"", order);
+    return OK;
+}
+
+enum status documents_reorder(struct documents *d, const uint32_t *order)
+{
+    struct json *list = js_new_array();
+    enum status s = list ? OK : ERR_NOMEM;
+
+    for (size_t i = 0; s == OK && i < js_len(d->list); i++)
+        s = js_push(list, js_ref(js_at(d->list, order[i])));
+    if (s == OK) {
+        js_unref(d->list);
+        d->list = list;
+    } else {
+        js_unref(list);
+    }
+    return s;
+}
+
 enum status documents_read(struct documents *d, const struct server *srv, const struct json *body,
                            struct buf *why)
 {
@@ -76,6 +106,8 @@ enum status documents_read(struct documents *d, const struct server *srv, const 
 
     *d = (struct documents){0};
     enum status s = choose_place(d, srv, body, why);
+    if (s == OK)
+        s = choose_order(d, body, why);
     if (s != OK || !given)
         return s;
     if (!js_is(given, JS_ARRAY))
@@ -102,28 +134,35 @@ void documents_fini(struct documents *d)
     d->list = NULL;
 }
 
-static enum status write_document(const struct json *d, struct buf *out)
+static enum status write_own(const struct json *d, const char *key, struct buf *out,
+                             struct ranges *own)
 {
-    size_t n_title, n_text;
-    const char *title = js_string(js_get(d, "title"), &n_title);
-    const char *text = js_string(js_get(d, "text"), &n_text);
+    size_t len;
+    const char *text = js_string(js_get(d, key), &len);
+    enum status s = buf_append(out, text, len);
+
+    return s == OK && own ? ranges_add(own, out->len - len, out->len) : s;
+}
+
+static enum status write_document(const struct json *d, struct buf *out, struct ranges *own)
+{
     enum status s = buf_puts(out, "### ");
 
     if (s == OK)
-        s = buf_append(out, title, n_title);
+        s = write_own(d, "title", out, own);
     if (s == OK)
         s = buf_putc(out, '\n');
     if (s == OK)
-        s = buf_append(out, text, n_text);
+        s = write_own(d, "text", out, own);
     return s == OK ? buf_putc(out, '\n') : s;
 }
 
-enum status documents_write(const struct json *list, struct buf *out)
+enum status documents_write(const struct json *list, struct buf *out, struct ranges *own)
 {
     enum status s = buf_puts(out, "Documents:\n");
 
     for (size_t i = 0; s == OK && i < js_len(list); i++)
-        s = write_document(js_at(list, i), out);
+        s = write_document(js_at(list, i), out, own);
     /* Templates strip a system message; this line keeps the last document's newline. */
     return s == OK ? buf_puts(out, "### End of documents\n") : s;
 }

@@ -17,6 +17,9 @@
  * Each begins on a new line and ends with a newline, so that it can be a span (engine/spans.h).
  * `documents_placement` "system" or "template" overrides.
  *
+ * Their order is the given one, or with `documents_order` "cache" the one of which most is cached
+ * (engine/document_order.h); then the answer says which that was.
+ *
  * Owns    struct documents: documents_fini().
  * Thread  any; reads only what is constant after start.
  * Errors  ERR_INVALID with words that name the field; ERR_NOMEM.
@@ -34,14 +37,19 @@ struct server;
 struct documents {
     struct json *list;  /* array of {"title", "text", ...}; NULL when there are none */
     bool in_template;   /* else at the end of the system message */
+    bool by_cache;      /* what is cached may choose their order */
 };
 
 NODISCARD enum status documents_read(struct documents *d, const struct server *srv,
                                      const struct json *body, struct buf *why);
 void documents_fini(struct documents *d);
+/* The document that stood at order[i] stands at i. order [js_len(list)] is a permutation. */
+NODISCARD enum status documents_reorder(struct documents *d, const uint32_t *order);
 
-/* The stated format above, from "Documents:" on. */
-NODISCARD enum status documents_write(const struct json *list, struct buf *out);
+/* The stated format above, from "Documents:" on. Which bytes of it are the documents' own is added
+ * to *own (may be NULL), as offsets into *out. */
+NODISCARD enum status documents_write(const struct json *list, struct buf *out,
+                                      struct ranges *own);
 
 /* Whether the template puts documents before anything that a request says: tried once at start with
  * made-up messages. False when it knows no documents. template may be NULL. */

@@ -49,7 +49,8 @@ static const struct field fields[] = {
     {"cache_ttl", FINE, NULL}, {"session_id", FINE, NULL},
     {"chat_template_kwargs", FINE, NULL}, {"add_generation_prompt", FINE, NULL},
     {"continue_final_message", FINE, NULL}, {"documents", FINE, NULL},
-    {"documents_placement", FINE, NULL}, {"echo", FINE, NULL},
+    {"documents_placement", FINE, NULL}, {"documents_order", FINE, NULL},
+    {"parse_special", FINE, NULL}, {"echo", FINE, NULL},
     {"add_special_tokens", FINE, NULL},
     /* Hints about style, billing, abuse, storage and routing. reasoning_effort is also a variable
      * of the chat template (prompt.c). */

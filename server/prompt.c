@@ -10,8 +10,10 @@
 #include "engine/detokenize.h"
 #include "engine/spans.h"
 #include "server/documents.h"
+#include "server/documents_order.h"
 #include "server/params.h"
 #include "server/preamble.h"
+#include "server/provenance.h"
 #include "server/server.h"
 #include "server/tool_calls.h"
 
@@ -29,7 +31,9 @@ void prompt_init(struct prompt *p, uint32_t n_ids_max)
     p->n_public = 0;
     p->n_documents = 0;
     p->documents_in_template = false;
+    buf_init(&p->documents_order, REQUEST_N_SPANS_MAX * sizeof(uint32_t));
     p->documents_note[0] = '\0';
+    p->scope = NULL;
 }
 
 void prompt_fini(struct prompt *p)
@@ -37,6 +41,7 @@ void prompt_fini(struct prompt *p)
     buf_fini(&p->ids);
     buf_fini(&p->text);
     buf_fini(&p->span_ends);
+    buf_fini(&p->documents_order);
 }
 
 uint32_t prompt_n_ids(const struct prompt *p)
@@ -59,18 +64,42 @@ const uint32_t *prompt_ids(const struct prompt *p)
     return (const uint32_t *)(const void *)p->ids.data;
 }
 
-enum status prompt_from_text(struct prompt *p, const struct server *srv, const char *text,
-                             size_t len, bool add_special, struct buf *why)
+enum status prompt_text_flags(const struct json *body, bool add_special, unsigned *flags,
+                              struct buf *why)
 {
-    unsigned flags = TOKENIZE_PARSE_SPECIAL | (add_special ? TOKENIZE_ADD_SPECIAL : 0);
+    bool parse_special = true;
+    enum status s = js_get_bool(body, "parse_special", &parse_special, why);
 
+    *flags = (parse_special ? TOKENIZE_PARSE_SPECIAL : 0) |
+             (add_special ? TOKENIZE_ADD_SPECIAL : 0);
+    return s;
+}
+
+/* untrusted: see tokenizer_encode_mixed(). */
+static enum status tokenize_text(struct prompt *p, const struct server *srv, const char *text,
+                                 size_t len, unsigned flags, const struct ranges *untrusted,
+                                 struct buf *why)
+{
     if (!srv->tokenizer)
         return buf_why(why, ERR_UNSUPPORTED, "prompt: this model has no tokenizer, send token ids");
-    enum status s = tokenizer_encode(srv->tokenizer, text, len, flags, &p->ids);
+    enum status s = tokenizer_encode_mixed(srv->tokenizer, text, len, flags, untrusted, &p->ids);
     if (s == ERR_TOO_LARGE)
         return buf_why(why, s, "the prompt has more than %zu tokens, the longest this server takes",
                        p->ids.max / sizeof(uint32_t));
     return s == OK ? OK : buf_why(why, s, "the prompt cannot be tokenized: %s", status_words(s));
+}
+
+enum status prompt_from_text(struct prompt *p, const struct server *srv, const char *text,
+                             size_t len, unsigned flags, struct buf *why)
+{
+    struct ranges all = {0};
+    enum status s = flags & TOKENIZE_PARSE_SPECIAL ? OK : ranges_add(&all, 0, len);
+
+    if (s != OK)
+        return buf_why(why, s, "out of memory");
+    s = tokenize_text(p, srv, text, len, flags, &all, why);
+    ranges_fini(&all);
+    return s;
 }
 
 enum status prompt_from_ids(struct prompt *p, const struct server *srv, const struct json *ids,
@@ -400,36 +429,62 @@ struct chat {
     const struct json *body;
     struct chat_flags flags;
     bool in_template;
+    bool by_cache;      /* the order of the documents is still to be chosen */
     int64_t now_s;      /* the same for all renderings of a request */
+    bool parse_special; /* in untrusted text as well */
     struct buf *why;
     size_t n_kept;      /* of the text, after continue_final_message cut it */
 };
 
-/* Render with these documents (NULL: none); what continue_final_message cuts off is only counted.
- * */
-static enum status render(struct chat *chat, struct json *documents, struct buf *out)
+/* Render the context. Which bytes of *out are untrusted is added to *untrusted, unless it is NULL;
+ * documents_len, own: see provenance_collect(). */
+static enum status render_context(const struct chat *chat, const struct json *context,
+                                  size_t documents_len, const struct ranges *own, struct buf *out,
+                                  struct ranges *untrusted)
 {
-    struct json *messages = NULL, *context = NULL;
-    struct buf system_text, inner;
-    size_t start = out->len;
+    struct buf texts, inner;
     enum status s = OK;
 
-    buf_init(&system_text, TEXT_BYTES_MAX);
+    buf_init(&texts, TEXT_BYTES_MAX);
     buf_init(&inner, BUF_WHY_MAX / 2);
-    if (documents && !chat->in_template)
-        s = documents_write(documents, &system_text);
-    if (s == OK)
-        s = make_messages(&messages, chat->srv, chat->body, &system_text, chat->why);
-    if (s == OK)
-        s = make_context(&context, chat->srv, chat->body, &chat->flags, messages,
-                         documents && chat->in_template ? js_ref(documents) : NULL, chat->why);
+    if (untrusted)
+        s = provenance_collect(&texts, context, documents_len, own);
     if (s == OK) {
-        s = chat_template_render(chat->srv->template, context, chat->now_s, out, &inner);
+        s = chat_template_render_marked(chat->srv->template, context, chat->now_s,
+                                        (const struct chat_text *)(const void *)texts.data,
+                                        texts.len / sizeof(struct chat_text), out, untrusted,
+                                        &inner);
         if (s == ERR_NOMEM)
             buf_why(chat->why, s, "out of memory while the chat template renders the messages");
         else if (s != OK)
             buf_why(chat->why, s, "messages: the chat template refused: %s", buf_str(&inner));
     }
+    buf_fini(&texts);
+    buf_fini(&inner);
+    return s;
+}
+
+/* Render with these documents (NULL: none); what continue_final_message cuts off is only counted.
+ * untrusted: see render_context(). */
+static enum status render(struct chat *chat, struct json *documents, struct buf *out,
+                          struct ranges *untrusted)
+{
+    struct json *messages = NULL, *context = NULL;
+    struct buf system_text;
+    struct ranges own = {0};
+    size_t start = out->len;
+    enum status s = OK;
+
+    buf_init(&system_text, TEXT_BYTES_MAX);
+    if (documents && !chat->in_template)
+        s = documents_write(documents, &system_text, &own);
+    if (s == OK)
+        s = make_messages(&messages, chat->srv, chat->body, &system_text, chat->why);
+    if (s == OK)
+        s = make_context(&context, chat->srv, chat->body, &chat->flags, messages,
+                         documents && chat->in_template ? js_ref(documents) : NULL, chat->why);
+    if (s == OK)
+        s = render_context(chat, context, system_text.len, &own, out, untrusted);
     chat->n_kept = out->len;
     if (s == OK && chat->flags.continue_final_message)
         s = find_final(out, start, js_get(context, "messages"), &chat->n_kept, chat->why);
@@ -437,13 +492,13 @@ static enum status render(struct chat *chat, struct json *documents, struct buf 
         buf_why(chat->why, s, "messages: %s", status_words(s));
     js_unref(context);
     buf_fini(&system_text);
-    buf_fini(&inner);
+    ranges_fini(&own);
     return s;
 }
 
 static enum status render_documents(void *arg, struct json *documents, struct buf *out)
 {
-    return render(arg, documents, out);
+    return render(arg, documents, out, NULL);
 }
 
 /* What the client is told about the place of its documents. */
@@ -461,7 +516,8 @@ static void note_documents(struct prompt *p, const struct chat *chat, const stru
 
 /* Where the text is cut: at a public preamble's end and at documents. */
 static enum status find_spans(struct spans *spans, struct chat *chat, const struct json *documents,
-                              const struct buf *text, size_t n_kept)
+                              const struct buf *text, const struct ranges *untrusted,
+                              size_t n_kept)
 {
     const struct server *srv = chat->srv;
     struct spans_render how = {render_documents, chat};
@@ -469,12 +525,16 @@ static enum status find_spans(struct spans *spans, struct chat *chat, const stru
     enum status s = OK;
 
     if (documents)
-        s = spans_find(spans, srv->span_marks, documents, buf_str(text), text->len, &how);
-    while (spans_n_ends(spans) > 0 && spans_end(spans, spans_n_ends(spans) - 1) > n_kept)
+        s = spans_find(spans, srv->span_marks, documents, buf_str(text), text->len, untrusted,
+                       &how);
+    while (spans_n_ends(spans) > 0 && spans_end(spans, spans_n_ends(spans) - 1) > n_kept) {
         spans->ends.len -= sizeof(size_t); /* behind what continue_final_message left */
+        buf_reset(&spans->places);
+    }
     if (s == OK)
         s = preambles_find(srv->preambles, buf_str(text), n_kept, chat->now_s, &public_end);
-    if (s == OK && public_end > 0)
+    /* A user who spells the preamble, control tokens and all, does not get the preamble's ids. */
+    if (s == OK && public_end > 0 && !ranges_touch(untrusted, 0, public_end))
         s = spans_add_public(spans, public_end);
     if (s != OK && chat->why->len == 0)
         buf_why(chat->why, s, "messages: they cannot be cut into spans: %s", status_words(s));
@@ -483,8 +543,10 @@ static enum status find_spans(struct spans *spans, struct chat *chat, const stru
 
 /* Text to ids: span by span where it can be cut, else whole. */
 static enum status tokenize_chat(struct prompt *p, struct chat *chat, const struct json *documents,
-                                 const struct buf *text, bool add_special)
+                                 const struct buf *text, const struct ranges *untrusted,
+                                 bool add_special)
 {
+    unsigned flags = TOKENIZE_PARSE_SPECIAL | (add_special ? TOKENIZE_ADD_SPECIAL : 0);
     struct spans spans;
     size_t n_kept = chat->n_kept;
     enum status s = OK;
@@ -493,9 +555,9 @@ static enum status tokenize_chat(struct prompt *p, struct chat *chat, const stru
     if (add_special)
         snprintf(spans.reason, sizeof spans.reason, "add_special_tokens asks for one text");
     else if (chat->srv->tokenizer)
-        s = find_spans(&spans, chat, documents, text, n_kept);
+        s = find_spans(&spans, chat, documents, text, untrusted, n_kept);
     if (s == OK && spans_n_ends(&spans) > 0) {
-        s = spans_tokenize(&spans, chat->srv->tokenizer, buf_str(text), n_kept, &p->ids,
+        s = spans_tokenize(&spans, chat->srv->tokenizer, buf_str(text), n_kept, untrusted, &p->ids,
                            &p->span_ends);
         if (s == ERR_TOO_LARGE)
             buf_why(chat->why, s, "the prompt has more than %zu tokens, the longest this server "
@@ -503,11 +565,18 @@ static enum status tokenize_chat(struct prompt *p, struct chat *chat, const stru
         else if (s != OK)
             buf_why(chat->why, s, "the prompt cannot be tokenized: %s", status_words(s));
         p->n_public = spans.n_public;
+        if (s == OK && chat->by_cache && spans_n_places(&spans) > 0 &&
+            (s = documents_order_choose(p, chat->srv, &spans)) != OK)
+            buf_why(chat->why, s, "documents_order: %s", status_words(s));
     } else if (s == OK) {
-        s = prompt_from_text(p, chat->srv, buf_str(text), n_kept, add_special, chat->why);
+        s = tokenize_text(p, chat->srv, buf_str(text), n_kept, flags, untrusted, chat->why);
     }
     if (s == OK && documents)
         note_documents(p, chat, &spans, (uint32_t)js_len(documents));
+    /* One span: the given order. */
+    for (uint32_t i = 0; s == OK && chat->by_cache && i < js_len(documents) &&
+         p->documents_order.len == i * sizeof i; i++)
+        s = buf_u32(&p->documents_order, i);
     spans_fini(&spans);
     return s;
 }
@@ -524,6 +593,10 @@ static enum status open_chat(struct chat *chat, struct documents *documents,
                        "--chat-template or use /v1/completions");
     enum status s = documents_read(documents, srv, body, why);
     chat->in_template = documents->in_template;
+    chat->by_cache = documents->by_cache;
+    chat->parse_special = srv->config->parse_special;
+    if (s == OK)
+        s = js_get_bool(body, "parse_special", &chat->parse_special, why);
     return s == OK ? read_flags(&chat->flags, body, why) : s;
 }
 
@@ -535,7 +608,7 @@ enum status prompt_render_chat(const struct server *srv, const struct json *body
     enum status s = open_chat(&chat, &documents, srv, body, why);
 
     if (s == OK)
-        s = render(&chat, documents.list, out);
+        s = render(&chat, documents.list, out, NULL);
     if (s == OK) {
         out->len = chat.n_kept;
         out->data[out->len] = '\0';
@@ -552,18 +625,33 @@ enum status prompt_render_own(const struct server *srv, const struct json *body,
                         .in_template = in_template, .now_s = now_s, .why = why};
     struct spans_render how = {render_documents, &chat};
     struct spans spans;
-    enum status s = render(&chat, documents, out);
+    enum status s = render(&chat, documents, out, NULL);
 
     if (first)
         *first = 0;
     if (s != OK || !documents || !first)
         return s;
     spans_init(&spans);
-    s = spans_find(&spans, srv->span_marks, documents, buf_str(out), out->len, &how);
+    s = spans_find(&spans, srv->span_marks, documents, buf_str(out), out->len, NULL, &how);
     /* Two ends per document, unless the first begins at 0. */
     if (s == OK && spans_n_ends(&spans) == 2 * js_len(documents))
         *first = spans_end(&spans, 0);
     spans_fini(&spans);
+    return s;
+}
+
+static enum status encode_chat(struct prompt *p, struct chat *chat, struct json *documents,
+                               bool add_special)
+{
+    struct ranges untrusted = {0};
+    struct buf text;
+
+    buf_init(&text, TEXT_BYTES_MAX);
+    enum status s = render(chat, documents, &text, chat->parse_special ? NULL : &untrusted);
+    if (s == OK)
+        s = tokenize_chat(p, chat, documents, &text, &untrusted, add_special);
+    ranges_fini(&untrusted);
+    buf_fini(&text);
     return s;
 }
 
@@ -572,16 +660,22 @@ enum status prompt_from_chat(struct prompt *p, const struct server *srv, const s
 {
     struct documents documents;
     struct chat chat;
-    struct buf text;
     enum status s = open_chat(&chat, &documents, srv, body, why);
 
-    buf_init(&text, TEXT_BYTES_MAX);
+    chat.by_cache &= p->scope != NULL;
     if (s == OK)
-        s = render(&chat, documents.list, &text);
-    if (s == OK)
-        s = tokenize_chat(p, &chat, documents.list, &text, add_special);
+        s = encode_chat(p, &chat, documents.list, add_special);
+    if (s == OK && documents_order_moves(p)) {
+        buf_reset(&p->ids);
+        buf_reset(&p->span_ends);
+        chat.by_cache = false;
+        s = documents_reorder(&documents, (const uint32_t *)(const void *)p->documents_order.data);
+        if (s == OK)
+            s = encode_chat(p, &chat, documents.list, add_special);
+        else
+            buf_why(why, s, "out of memory");
+    }
     documents_fini(&documents);
-    buf_fini(&text);
     return s;
 }
 
@@ -589,14 +683,14 @@ enum status prompt_from_chat(struct prompt *p, const struct server *srv, const s
 
 /* One of the two kinds that a list may hold. */
 static enum status parse_one(struct prompt *p, const struct server *srv, const struct json *v,
-                             const char *name, bool add_special, bool want_text, struct buf *why)
+                             const char *name, unsigned flags, bool want_text, struct buf *why)
 {
     size_t len;
     enum status s;
 
     if (js_is(v, JS_STRING)) {
         const char *text = js_string(v, &len);
-        s = prompt_from_text(p, srv, text, len, add_special, why);
+        s = prompt_from_text(p, srv, text, len, flags, why);
         if (s == OK && want_text)
             s = buf_append(&p->text, text, len);
         return s;
@@ -618,10 +712,13 @@ enum status prompt_list_parse(struct prompt **out, uint32_t *n_out, const struct
     bool is_list = js_is(v, JS_ARRAY) && !js_is(js_at(v, 0), JS_INT);
     size_t n = is_list ? js_len(v) : 1;
     char name[32] = "prompt";
-    enum status s = OK;
+    unsigned flags;
+    enum status s = prompt_text_flags(body, add_special, &flags, why);
 
     *out = NULL;
     *n_out = 0;
+    if (s != OK)
+        return s;
     if (!v)
         return buf_why(why, ERR_INVALID, "prompt: is required");
     if (js_is(v, JS_ARRAY) && js_len(v) == 0)
@@ -636,7 +733,7 @@ enum status prompt_list_parse(struct prompt **out, uint32_t *n_out, const struct
         prompt_init(&list[i], srv->info->max_model_len);
         if (is_list)
             snprintf(name, sizeof name, "prompt[%zu]", i);
-        s = parse_one(&list[i], srv, is_list ? js_at(v, i) : v, name, add_special, want_text, why);
+        s = parse_one(&list[i], srv, is_list ? js_at(v, i) : v, name, flags, want_text, why);
         if (s == OK && prompt_n_ids(&list[i]) == 0)
             s = buf_why(why, ERR_INVALID, "%s: must not be empty", name);
     }

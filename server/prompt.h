@@ -3,6 +3,10 @@
  * Chat: messages and documents are checked, made the context of the model's template, rendered,
  * tokenized. Completions: strings are tokenized, ids are taken as they are.
  *
+ * Special tokens spelled in the text of users, tools and documents (provenance.h) are text like any
+ * other, unless the request's `parse_special` or the flag --parse-special says otherwise. In the
+ * raw text of completions they are special tokens, unless `parse_special` is false.
+ *
  * Documents (documents.h) become spans of their own where the rendered text can be cut, and so does
  * one of the operator's preambles (preamble.h) that a chat begins with.
  *
@@ -18,6 +22,7 @@
 #include <stdint.h>
 
 #include "base/json.h"
+#include "cache/cache.h"
 
 struct server;
 
@@ -28,7 +33,11 @@ struct prompt {
     uint32_t n_public;    /* ids that every tenant shares: 0, or one of span_ends */
     uint32_t n_documents;
     bool documents_in_template; /* else at the end of the system message */
+    struct buf documents_order; /* of u32: which of the given documents stands where; empty: all
+                                   stand as given, and nobody asked */
     char documents_note[160];   /* why they are not spans, or cannot be reused; else "" */
+    const struct kv_scope *scope; /* in which `documents_order` "cache" looks for KV: set by the
+                                     caller. NULL: documents stand as given */
 };
 
 void prompt_init(struct prompt *p, uint32_t n_ids_max);
@@ -50,9 +59,13 @@ NODISCARD enum status prompt_render_own(const struct server *srv, const struct j
 NODISCARD enum status prompt_from_chat(struct prompt *p, const struct server *srv,
                                        const struct json *body, bool add_special,
                                        struct buf *why);
+/* flags: enum tokenizer_flags. */
 NODISCARD enum status prompt_from_text(struct prompt *p, const struct server *srv,
-                                       const char *text, size_t len, bool add_special,
+                                       const char *text, size_t len, unsigned flags,
                                        struct buf *why);
+/* The flags for a request's raw text: `parse_special` (true when absent), and add_special. */
+NODISCARD enum status prompt_text_flags(const struct json *body, bool add_special, unsigned *flags,
+                                        struct buf *why);
 /* `name`: what the field is called in errors, "prompt" or "tokens". */
 NODISCARD enum status prompt_from_ids(struct prompt *p, const struct server *srv,
                                       const struct json *ids, const char *name, struct buf *why);

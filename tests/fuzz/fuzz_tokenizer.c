@@ -40,7 +40,7 @@ static void check_text(const struct tokenizer *t, const char *text, size_t len, 
 
     buf_init(&ids, (size_t)1 << 26);
     buf_init(&again, (size_t)1 << 26);
-    enum status s = tok_encode_counted(t, text, len, flags, &ids, &n_steps);
+    enum status s = tok_encode_counted(t, text, len, flags, NULL, &ids, &n_steps);
     ASSERT(n_steps <= (uint64_t)(len + 1) * N_STEPS_PER_BYTE_MAX);
     ASSERT(s == OK || ids.len == 0);
     if (s == OK && t->token_bytes_max > 0) /* long texts are refused by their length */

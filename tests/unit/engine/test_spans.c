@@ -79,8 +79,9 @@ static void run(struct result *r, const char *template, const char *documents)
         fail_msg("%s", buf_str(&why));
     assert_ok(render(&how, docs, &r->text));
     struct spans_render fn = {render, &how};
-    assert_ok(spans_find(&r->spans, marks, docs, buf_str(&r->text), r->text.len, &fn));
-    assert_ok(spans_tokenize(&r->spans, tok, buf_str(&r->text), r->text.len, &r->ids, &r->ends));
+    assert_ok(spans_find(&r->spans, marks, docs, buf_str(&r->text), r->text.len, NULL, &fn));
+    assert_ok(spans_tokenize(&r->spans, tok, buf_str(&r->text), r->text.len, NULL, &r->ids,
+                              &r->ends));
     chat_template_destroy(how.template);
     js_unref(how.context);
     js_unref(docs);

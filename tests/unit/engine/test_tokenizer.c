@@ -344,7 +344,7 @@ static uint64_t work_of(const struct tokenizer *t, const char *unit, size_t len)
     for (size_t i = 0; i < len; i++)
         text[i] = unit[i % strlen(unit)];
     buf_init(&ids, (size_t)1 << 30);
-    assert_ok(tok_encode_counted(t, text, len, 0, &ids, &n_steps));
+    assert_ok(tok_encode_counted(t, text, len, 0, NULL, &ids, &n_steps));
     buf_fini(&ids);
     free(text);
     return n_steps;

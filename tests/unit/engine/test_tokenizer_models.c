@@ -367,7 +367,7 @@ static void assert_maps_to(const struct tok_charsmap *m, const char *text, const
 
     buf_init(&b, 1 << 16);
     assert_ok(buf_puts(&b, text));
-    assert_ok(tok_charsmap_run(m, &b));
+    assert_ok(tok_charsmap_run(m, &b, &(struct range_map){0}));
     assert_string_equal(buf_str(&b), want);
     buf_fini(&b);
 }
@@ -415,7 +415,7 @@ static void damaged_maps_are_refused_or_harmless(void **state)
             continue;
         buf_init(&b, 1 << 20);
         assert_ok(buf_puts(&b, "AbAb A\314\201 xyz \303\251"));
-        assert_ok(tok_charsmap_run(m, &b));
+        assert_ok(tok_charsmap_run(m, &b, &(struct range_map){0}));
         assert_true(utf8_is_valid(buf_str(&b), b.len));
         buf_fini(&b);
         tok_charsmap_destroy(m);
@@ -486,7 +486,7 @@ static uint64_t work_of(const struct tokenizer *t, const char *unit, size_t len)
     for (size_t i = 0; i < len; i++)
         text[i] = unit[i % strlen(unit)];
     buf_init(&ids, (size_t)1 << 30);
-    assert_ok(tok_encode_counted(t, text, len, 0, &ids, &n_steps));
+    assert_ok(tok_encode_counted(t, text, len, 0, NULL, &ids, &n_steps));
     buf_fini(&ids);
     free(text);
     return n_steps;

@@ -212,6 +212,137 @@ static void pre_tokenizers_cut_as_hugging_face_does(void **state)
         check_pretok(&pretok_cases[i], false, pretok_cases[i].want);
 }
 
+/* Counts that Ruby and PCRE2 read differently. */
+#define COUNTED_TEXT \
+    "1234567 12 aaaaaab abcabab {1,3}+ ]bc \303\251\303\251\303\251\303\251" \
+    " \347\214\253\347\212\254\347\214\253\347\212\254 abbbb 4"
+static const struct step_case count_cases[] = {
+    {"{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\p{N}{1,3}+\"},\"behav"
+     "ior\":\"Isolated\"}",
+     COUNTED_TEXT,
+     "1234567| |12| aaaaaab abcabab {|1|,|3|}+ ]bc \303\251\303\251\303\251"
+     "\303\251 \347\214\253\347\212\254\347\214\253\347\212\254 abbbb |4"},
+    {"{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\d{2}+\"},\"behavior\""
+     ":\"Isolated\"}",
+     COUNTED_TEXT,
+     "123456|7 |12| aaaaaab abcabab {1,3}+ ]bc \303\251\303\251\303\251\303"
+     "\251 \347\214\253\347\212\254\347\214\253\347\212\254 abbbb 4"},
+    {"{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\d{2,}+\"},\"behavior"
+     "\":\"Isolated\"}",
+     COUNTED_TEXT,
+     "1234567| |12| aaaaaab abcabab {1,3}+ ]bc \303\251\303\251\303\251\303"
+     "\251 \347\214\253\347\212\254\347\214\253\347\212\254 abbbb 4"},
+    {"{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[0-9]{1,3}++\"},\"behavio"
+     "r\":\"Isolated\"}",
+     COUNTED_TEXT,
+     "1234567| |12| aaaaaab abcabab {|1|,|3|}+ ]bc \303\251\303\251\303\251"
+     "\303\251 \347\214\253\347\212\254\347\214\253\347\212\254 abbbb |4"},
+    {"{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?:ab|c){1,2}+\"},\"behav"
+     "ior\":\"Isolated\"}",
+     COUNTED_TEXT,
+     "1234567 12 aaaaa|ab| |abcabab| {1,3}+ ]b|c| \303\251\303\251\303\251"
+     "\303\251 \347\214\253\347\212\254\347\214\253\347\212\254 |ab|bbb 4"},
+    {"{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a{1,2}+a\"},\"behavior\":"
+     "\"Isolated\"}",
+     COUNTED_TEXT,
+     "1234567 12 |aaaaaa|b abcabab {1,3}+ ]bc \303\251\303\251\303\251\303"
+     "\251 \347\214\253\347\212\254\347\214\253\347\212\254 abbbb 4"},
+    {"{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\p{N}{1,3}+(?=\\\\d)\""
+     "},\"behavior\":\"Isolated\"}",
+     COUNTED_TEXT,
+     "123456|7 |1|2 aaaaaab abcabab {1,3}+ ]bc \303\251\303\251\303\251\303"
+     "\251 \347\214\253\347\212\254\347\214\253\347\212\254 abbbb 4"},
+    {"{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(a(b)){1,2}+\"},\"behavio"
+     "r\":\"Isolated\"}",
+     COUNTED_TEXT,
+     "1234567 12 aaaaa|ab| |ab|c|abab| {1,3}+ ]bc \303\251\303\251\303\251"
+     "\303\251 \347\214\253\347\212\254\347\214\253\347\212\254 |ab|bbb 4"},
+    {"{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a{1,3}?+b\"},\"behavior\""
+     ":\"Isolated\"}",
+     COUNTED_TEXT,
+     "1234567 12 |aaaaaab| |ab|c|ab|ab| {1,3}+ ]bc \303\251\303\251\303\251"
+     "\303\251 \347\214\253\347\212\254\347\214\253\347\212\254 |ab|bbb 4"},
+    {"{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\x{61}{1,2}+|\\\\x62{2"
+     "}+\"},\"behavior\":\"Isolated\"}",
+     COUNTED_TEXT,
+     "1234567 12 |aaaaaa|b |a|bc|a|b|a|b {1,3}+ ]bc \303\251\303\251\303\251"
+     "\303\251 \347\214\253\347\212\254\347\214\253\347\212\254 |a|bbbb| 4"},
+    {"{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a{2}{2}\"},\"behavior\":"
+     "\"Isolated\"}",
+     COUNTED_TEXT,
+     "1234567 12 |aaaa|aab abcabab {1,3}+ ]bc \303\251\303\251\303\251\303"
+     "\251 \347\214\253\347\212\254\347\214\253\347\212\254 abbbb 4"},
+    {"{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a{2}?b|1{3}?2\"},\"behavi"
+     "or\":\"Isolated\"}",
+     COUNTED_TEXT,
+     "1|2|34567 1|2| aaaa|aab| a|b|ca|b|a|b| {1,3}+ ]|b|c \303\251\303\251"
+     "\303\251\303\251 \347\214\253\347\212\254\347\214\253\347\212\254 a|b|"
+     "b|b|b| 4"},
+    {"{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[ab\\\\]]{2}*c\"},\"behav"
+     "ior\":\"Isolated\"}",
+     COUNTED_TEXT,
+     "1234567 12 aaaaaab |abc|abab {1,3}+ |]bc| \303\251\303\251\303\251\303"
+     "\251 \347\214\253\347\212\254\347\214\253\347\212\254 abbbb 4"},
+    {"{\"type\":\"Split\",\"pattern\":{\"Regex\":\"b{,2}+c|\\\\d{,2}4\"},\"b"
+     "ehavior\":\"Isolated\"}",
+     COUNTED_TEXT,
+     "1|234|567 12 aaaaaab a|bc|abab {1,3}+ ]|bc| \303\251\303\251\303\251"
+     "\303\251 \347\214\253\347\212\254\347\214\253\347\212\254 abbbb |4"},
+    {"{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?<d>\\\\d){1,2}+\"},\"be"
+     "havior\":\"Isolated\"}",
+     COUNTED_TEXT,
+     "1234567| |12| aaaaaab abcabab {|1|,|3|}+ ]bc \303\251\303\251\303\251"
+     "\303\251 \347\214\253\347\212\254\347\214\253\347\212\254 abbbb |4"},
+    {"{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\303\251{1,2}+|\\\\p{Han}"
+     "{2}+\"},\"behavior\":\"Isolated\"}",
+     COUNTED_TEXT,
+     "1234567 12 aaaaaab abcabab {1,3}+ ]bc |\303\251\303\251\303\251\303"
+     "\251| |\347\214\253\347\212\254\347\214\253\347\212\254| abbbb 4"},
+    {"{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a{1,2}+|{\"},\"behavior\""
+     ":\"Isolated\"}",
+     COUNTED_TEXT,
+     "1234567 12 |aaaaaa|b |a|bc|a|b|a|b |{|1,3}+ ]bc \303\251\303\251\303"
+     "\251\303\251 \347\214\253\347\212\254\347\214\253\347\212\254 |a|bbbb "
+     "4"},
+    {"{\"type\":\"Split\",\"pattern\":{\"Regex\":\" ?\\\\p{L}+|\\\\p{N}{1,3}"
+     "+| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s+\"},\"behavior\":\"Is"
+     "olated\"}",
+     COUNTED_TEXT,
+     "1234567| |12| aaaaaab| abcabab| {|1|,|3|}+| ]|bc| \303\251\303\251\303"
+     "\251\303\251| \347\214\253\347\212\254\347\214\253\347\212\254| abbbb|"
+     " |4"},
+};
+
+static void counted_repeats_mean_what_they_mean_to_hugging_face(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof count_cases / sizeof count_cases[0]; i++)
+        check_pretok(&count_cases[i], false, count_cases[i].want);
+}
+
+static void a_million_counted_digits_are_one_piece(void **state)
+{
+    struct json *j = parse("{\"type\":\"Split\",\"behavior\":\"Isolated\",\"pattern\":"
+                           "{\"Regex\":\"\\\\p{N}{1,3}+\"}}");
+    const size_t len = 1000000;
+    struct tok_pretok *pt = NULL;
+    struct tok_pieces pieces;
+    char *digits = malloc(len);
+
+    (void)state;
+    assert_non_null(digits);
+    memset(digits, '7', len);
+    tok_pieces_init(&pieces);
+    assert_ok(tok_pretok_load(&pt, j, true, NULL));
+    assert_ok(tok_pretok_run(pt, &pieces, digits, len, true, false));
+    assert_int_equal(pieces.spans.n, 2);
+    assert_int_equal(pieces.spans.v[1], len);
+    tok_pieces_fini(&pieces);
+    tok_pretok_destroy(pt);
+    js_unref(j);
+    free(digits);
+}
+
 static void continued_text_gets_no_space_in_front(void **state)
 {
     const struct step_case meta = {"{\"type\":\"Metaspace\",\"split\":true}", "a b", ""};
@@ -231,7 +362,7 @@ static void check_normalizer(const struct step_case *c)
     buf_init(&text, 1 << 20);
     assert_ok(buf_puts(&text, c->text));
     assert_ok(tok_normalizer_load(&n, j, NULL));
-    assert_ok(tok_normalize(n, &text, false));
+    assert_ok(tok_normalize(n, &text, false, NULL));
     assert_string_equal(buf_str(&text), c->want);
     buf_fini(&text);
     tok_normalizer_destroy(n);
@@ -259,7 +390,7 @@ static void a_text_of_nothing_but_marks_normalizes_in_linear_time(void **state)
     for (int i = 0; i < n_pairs; i++)
         assert_ok(buf_puts(&text, "\314\201\314\226")); /* class 230, class 220 */
     assert_ok(tok_normalizer_load(&n, j, NULL));
-    assert_ok(tok_normalize(n, &text, false));
+    assert_ok(tok_normalize(n, &text, false, NULL));
     assert_int_equal(text.len, 1 + 4 * n_pairs);
     assert_memory_equal(text.data + 1, "\314\226", 2);
     assert_memory_equal(text.data + text.len - 2, "\314\201", 2);
@@ -304,8 +435,6 @@ static void what_is_not_known_is_refused_by_name(void **state)
     refused("{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a[b]]\"}}", ERR_UNSUPPORTED, "class",
             true);
     refused("{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a&&b]\"}}", ERR_UNSUPPORTED, "&&", true);
-    refused("{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a{1,2}+\"}}", ERR_UNSUPPORTED, "{n,m}+",
-            true);
     refused("{\"type\":\"Split\",\"pattern\":7}", ERR_INVALID, "pattern", true);
     refused("{\"type\":\"Sequence\"}", ERR_INVALID, "pretokenizers", true);
     refused("[]", ERR_INVALID, "type", true);
@@ -339,6 +468,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pre_tokenizers_cut_as_hugging_face_does),
+        cmocka_unit_test(counted_repeats_mean_what_they_mean_to_hugging_face),
+        cmocka_unit_test(a_million_counted_digits_are_one_piece),
         cmocka_unit_test(continued_text_gets_no_space_in_front),
         cmocka_unit_test(normalizers_write_as_hugging_face_does),
         cmocka_unit_test(a_text_of_nothing_but_marks_normalizes_in_linear_time),

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "engine/document_order.h"
 #include "engine/tokenizer_utf8.h"
 
 #define N_INSIDE_MAX 1024
@@ -66,6 +67,14 @@ enum status tokenizer_encode(const struct tokenizer *t, const char *text, size_t
     for (size_t i = 0; s == OK && i < len; i++)
         s = buf_u32(ids, (unsigned char)text[i]);
     return s;
+}
+
+enum status tokenizer_encode_mixed(const struct tokenizer *t, const char *text, size_t len,
+                                   unsigned flags, const struct ranges *untrusted,
+                                   struct buf *ids)
+{
+    (void)untrusted; /* this tokenizer has no special tokens */
+    return tokenizer_encode(t, text, len, flags, ids);
 }
 
 const char *tokenizer_bytes(const struct tokenizer *t, uint32_t id, size_t *len)
@@ -183,6 +192,28 @@ enum status chat_template_render(const struct chat_template *t, const struct jso
     if (s == OK && js_bool(js_get(context, "add_generation_prompt")))
         s = buf_puts(out, "assistant: ");
     return s;
+}
+
+enum status chat_template_render_marked(const struct chat_template *t, const struct json *context,
+                                        int64_t now_s, const struct chat_text *untrusted,
+                                        size_t n_untrusted, struct buf *out,
+                                        struct ranges *marked, struct buf *why)
+{
+    (void)untrusted;
+    (void)n_untrusted;
+    (void)marked;
+    return chat_template_render(t, context, now_s, out, why);
+}
+
+/* The last document first. */
+enum status document_order_by_cache(const struct engine *e, const struct document_prompt *p,
+                                    uint32_t *order, uint32_t *n_cached)
+{
+    (void)e;
+    *n_cached = 0;
+    for (uint32_t i = 0; i < p->n_documents; i++)
+        order[i] = p->n_documents - 1 - i;
+    return OK;
 }
 
 bool chat_template_uses(const struct chat_template *t, const char *variable)

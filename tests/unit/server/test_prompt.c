@@ -138,6 +138,80 @@ static void documents_become_spans_or_the_answer_says_why_not(void **state)
     atomic_store(&fake_uses_documents, false);
 }
 
+/* The fake tokenizer has an id for each byte; the fake engine wants the last document first. */
+static void orders(const char *documents_order, bool scoped, const char *text, uint32_t n_ordered)
+{
+    static const struct kv_scope scope;
+    struct json *body = json_of("{'messages':[{'role':'user','content':'q'}],'documents':"
+                                "[{'text':'x'},{'text':'y'},{'title':'T','text':'z'}]}");
+    struct buf why, got;
+    struct prompt p;
+
+    buf_init(&why, BUF_WHY_MAX);
+    buf_init(&got, 1000);
+    prompt_init(&p, 1000);
+    p.scope = scoped ? &scope : NULL;
+    assert_ok(js_set(body, "documents_order",
+                     js_new_string(documents_order, strlen(documents_order))));
+    if (prompt_from_chat(&p, &t.srv, body, false, &why) != OK)
+        fail_msg("%s", buf_str(&why));
+    for (uint32_t i = 0; i < prompt_n_ids(&p); i++)
+        assert_ok(buf_putc(&got, (char)prompt_ids(&p)[i]));
+    assert_string_equal(buf_str(&got), text);
+    assert_int_equal(p.documents_order.len, n_ordered * sizeof(uint32_t));
+    for (uint32_t i = 0; i < n_ordered; i++)
+        assert_int_equal(((uint32_t *)(void *)p.documents_order.data)[i], n_ordered - 1 - i);
+    assert_int_equal(prompt_n_span_ends(&p), 4);
+    js_unref(body);
+    prompt_fini(&p);
+    buf_fini(&why);
+    buf_fini(&got);
+}
+
+static void documents_stand_in_the_order_that_is_cached_farthest(void **state)
+{
+    static const char given[] = "<s>system: Documents:\n### Document\nx\n### Document\ny\n"
+                                "### T\nz\n### End of documents\n\nuser: q\nassistant: ";
+    static const char reversed[] = "<s>system: Documents:\n### T\nz\n### Document\ny\n"
+                                   "### Document\nx\n### End of documents\n\nuser: q\nassistant: ";
+
+    (void)state;
+    orders("given", true, given, 0);
+    orders("cache", true, reversed, 3);
+    orders("cache", false, given, 0); /* nobody to look for */
+    refuses("{'messages':[{'role':'user','content':'x'}],'documents_order':'best'}", ERR_INVALID,
+            "documents_order: expected");
+    refuses("{'messages':[{'role':'user','content':'x'}],'parse_special':'no'}", ERR_INVALID,
+            "parse_special: ");
+}
+
+static void a_prompt_of_one_span_says_the_given_order(void **state)
+{
+    static const struct kv_scope scope;
+    struct json *body = json_of("{'messages':[{'role':'user','content':'q'}],"
+                                "'documents_order':'cache'}");
+    struct json *documents = js_new_array();
+    const uint32_t n = 257; /* more than are cut */
+    struct buf why;
+    struct prompt p;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    prompt_init(&p, 100000);
+    p.scope = &scope;
+    for (uint32_t i = 0; i < n; i++)
+        assert_ok(js_push(documents, json_of("{'text':'x'}")));
+    assert_ok(js_set(body, "documents", documents));
+    assert_ok(prompt_from_chat(&p, &t.srv, body, false, &why));
+    assert_non_null(strstr(p.documents_note, "256"));
+    assert_int_equal(p.documents_order.len, n * sizeof(uint32_t));
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(((uint32_t *)(void *)p.documents_order.data)[i], i);
+    js_unref(body);
+    prompt_fini(&p);
+    buf_fini(&why);
+}
+
 static void a_bad_message_is_named(void **state)
 {
     (void)state;
@@ -316,7 +390,7 @@ static void a_prompt_longer_than_the_context_stops_early(void **state)
     memset(text, 'a', 200);
     buf_init(&why, BUF_WHY_MAX);
     prompt_init(&p, t.srv.info->max_model_len);
-    assert_int_equal(prompt_from_text(&p, &t.srv, text, 200, false, &why), ERR_TOO_LARGE);
+    assert_int_equal(prompt_from_text(&p, &t.srv, text, 200, 0, &why), ERR_TOO_LARGE);
     assert_true(prompt_n_ids(&p) <= 100);
     prompt_fini(&p);
     buf_fini(&why);
@@ -345,6 +419,8 @@ int main(void)
         cmocka_unit_test(documents_stand_at_the_end_of_the_system_message),
         cmocka_unit_test(a_template_that_knows_documents_gets_them),
         cmocka_unit_test(documents_become_spans_or_the_answer_says_why_not),
+        cmocka_unit_test(documents_stand_in_the_order_that_is_cached_farthest),
+        cmocka_unit_test(a_prompt_of_one_span_says_the_given_order),
         cmocka_unit_test(a_bad_message_is_named),
         cmocka_unit_test(a_history_with_tool_calls_is_rendered),
         cmocka_unit_test(a_bad_tool_call_is_named),
