@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Iterator
 
-# Invented documents that come with the repository, and how many of them the end of --demo sends: some
-# 500 tokens, enough to see what computing them takes, and no more than the demo model was made for.
+# Invented documents that come with the repository, and how many of them the end of --demo sends:
+# some 500 tokens, enough to see what computing them takes, and no more than the demo model was
+# made for.
 LONG_DOCUMENTS = Path(__file__).resolve().parents[1] / "loadgen" / "data" / "rag"
 N_LONG_DOCUMENTS = 6
 
@@ -112,7 +113,8 @@ def ask(url: str, question: str, documents: list[dict], max_tokens: int,
         api_key: str = "", show: bool = True, **more: object) -> Answer:
     """Asks and waits for the whole answer. `more` are further members of the request."""
     body: dict = {"messages": [{"role": "user", "content": question}], "max_tokens": max_tokens,
-                  "temperature": 0, "stream": True, "stream_options": {"include_usage": True}, **more}
+                  "temperature": 0, "stream": True, "stream_options": {"include_usage": True},
+                  **more}
     if documents:
         body["documents"] = documents
     headers = {"Content-Type": "application/json"}
@@ -158,8 +160,9 @@ def read_lines(path: Path) -> list[dict]:
 def show_cold_and_cached(url: str, api_key: str) -> None:
     """Two questions about the same documents. A cache_salt of this run's own makes the first one
     cold, however often the demonstration ran before."""
-    documents = read_lines(LONG_DOCUMENTS / "documents.jsonl")[:N_LONG_DOCUMENTS]
-    questions = read_lines(LONG_DOCUMENTS / "questions.jsonl")[N_LONG_DOCUMENTS - 2:N_LONG_DOCUMENTS]
+    n = N_LONG_DOCUMENTS
+    documents = read_lines(LONG_DOCUMENTS / "documents.jsonl")[:n]
+    questions = read_lines(LONG_DOCUMENTS / "questions.jsonl")[n - 2:n]  # about the last two
     sent = [{"title": d["title"], "text": d["text"]} for d in documents]
     salt = secrets.token_hex(8)
     try:

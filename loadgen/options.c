@@ -575,7 +575,7 @@ void options_print_help(FILE *f)
           "Asks an OpenAI-style server many things at once and measures how long it takes.\n"
           "  tarn-loadgen --url http://127.0.0.1:8000 --rate 5 --duration 60 --warmup 10\n"
           "  tarn-loadgen --concurrency 16 --count 500 --input-len lognormal:300:1\n"
-          "  tarn-loadgen --workload rag --data data/rag-derived-squad2dev --rate 2 --count 200\n"
+          "  tarn-loadgen --workload rag --data loadgen/data/rag --rate 2 --count 100\n"
           "  tarn-loadgen sim --load 0.9 --count 4000 --input-len 161 --output-len 338\n"
           "Latencies count from the time at which a request should have been sent. Flags of\n"
           "vllm bench serve work too. Every --name V is also --name=V. Defaults are in [ ].\n"

@@ -33,7 +33,8 @@ def draw(questions, args, rng):
     for i in range(args.requests):
         if args.shift and i == args.requests // 2:
             rng.shuffle(questions)
-        yield rng.choices(questions, weights)[0]["bm25_top5"][: args.documents]
+        question = rng.choices(questions, weights)[0]
+        yield (question.get("retrieved") or question["bm25_top5"])[: args.documents]
 
 
 def main():

@@ -62,10 +62,9 @@ def make_questions(writer: generate_data.Writer, documents: list[dict]) -> list[
             other = writer.rng.choices(range(len(documents)), weights)[0]
             if other not in retrieved:
                 retrieved.append(other)
-        out.append({"q_id": f"q{q}",
+        out.append({"q_id": q,
                     "question": writer.question(relation, documents[gold]["entity"], LEVEL),
-                    "gold_doc": f"d{gold}", "answers": [value],
-                    "retrieved": [f"d{d}" for d in retrieved]})
+                    "gold_doc": gold, "answers": [value], "retrieved": retrieved})
     return out
 
 
@@ -91,7 +90,7 @@ def make_prompts(questions: list[dict], documents: list[dict]) -> list[dict]:
     for k, q in enumerate(questions[:24]):
         row: dict = {"prompt": q["question"], "output_len": 8 + k % 5 * 8, "timestamp": k / 4}
         if k % 2:
-            row["documents"] = [{n: documents[int(d[1:])][n] for n in ("title", "text")}
+            row["documents"] = [{n: documents[d][n] for n in ("title", "text")}
                                 for d in q["retrieved"][:2]]
         rows.append(row)
     return rows
@@ -131,7 +130,7 @@ def write_all(out: Path, seed: int) -> None:
     trace = make_trace(random.Random(seed))
     (out / "rag").mkdir(parents=True, exist_ok=True)
     write_lines(out / "rag" / "documents.jsonl",
-                ({"doc_id": f"d{i}", "title": d["title"], "text": d["text"]}
+                ({"doc_id": i, "title": d["title"], "text": d["text"]}
                  for i, d in enumerate(documents)))
     write_lines(out / "rag" / "questions.jsonl", questions)
     (out / "conversations.json").write_text(
