@@ -12,8 +12,7 @@
 /* Fills config, closed and percents; checks what must fit together. */
 NODISCARD enum status options_resolve(struct options *o, struct buf *why);
 /* Applies what vLLM's flags mean: --dataset-name, --backend, --endpoint, --header KEY=VALUE and
- * sampling parameters. The first two before options_resolve() does anything else, so that its
- * defaults are those of the workload. */
+ * sampling parameters. Runs before options_resolve(), whose defaults depend on the workload. */
 NODISCARD enum status options_apply_vllm(struct options *o, struct buf *why);
 
 #endif

@@ -2,7 +2,7 @@
  *
  * --dataset-name names a workload and brings vLLM's defaults for it; --backend and --endpoint name
  * one of two routes; sampling parameters become members of --extra-body. */
-#include <stdlib.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/check.h"
@@ -11,6 +11,7 @@
 #include "loadgen/options_inner.h"
 
 #define BODY_BYTES_MAX (16u << 20)
+#define WHOLE_MOST 9007199254740992.0 /* whole numbers are exact up to here */
 
 static bool is(const char *text, const char *word)
 {
@@ -135,7 +136,8 @@ static enum status add_parameter(struct json *body, const struct parameter *p, s
 
     if (is(p->value, "none"))
         return OK;
-    if (dist_parse_number(p->value, &v) != OK || (p->is_whole && v != (double)(int64_t)v))
+    if (dist_parse_number(p->value, &v) != OK ||
+        (p->is_whole && (fabs(v) > WHOLE_MOST || v != floor(v))))
         return buf_why(why, ERR_INVALID, "--%s: expected a %snumber, or none", p->flag,
                        p->is_whole ? "whole " : "");
     if (js_get(body, p->key))

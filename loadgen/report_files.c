@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -352,7 +353,7 @@ static bool is_saved(const struct options *o)
 /* A number as Python writes a float: 5.0, 2.5. */
 static enum status put_python_float(struct buf *b, double v)
 {
-    return buf_printf(b, v == (double)(int64_t)v ? "%.1f" : "%.15g", v);
+    return buf_printf(b, v == floor(v) && v < 1e15 ? "%.1f" : "%.15g", v);
 }
 
 /* Appends the name that vLLM's tool would choose:

@@ -258,6 +258,7 @@ static void wrong_lines_are_refused_with_words(void **state)
         {"compare --a http://x --b http://y --count 1 --save-result",
          "--save-result: compare writes its result with --json"},
         {"--top-k 1.5", "--top-k: expected a whole number, or none"},
+        {"--top-k 1e300", "--top-k: expected a whole number, or none"},
         {"--extra-body []", "--extra-body: expected a JSON object"},
         {"--metric-percentiles 101",
          "--metric-percentiles: expected at most 12 numbers in [0, 100]"},
