@@ -5,18 +5,27 @@
     ask.py --demo     what deploy/quickstart shows
 
 After each answer: time to first token (from sending the request to the first text), tokens per
-second after it, prompt tokens and how many of those came from the cache.
+second after it, prompt tokens and how many of those came from the cache. --demo ends with two
+questions about the same long documents, side by side: computed, and found in the cache.
 """
 from __future__ import annotations
 
 import argparse
 import http.client
 import json
+import secrets
 import sys
 import time
 import urllib.parse
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Iterator
+
+# Invented documents that come with the repository, and how many of them the end of --demo sends:
+# some 500 tokens, enough to see what computing them takes, and no more than the demo model was
+# made for.
+LONG_DOCUMENTS = Path(__file__).resolve().parents[1] / "loadgen" / "data" / "rag"
+N_LONG_DOCUMENTS = 6
 
 # Invented things, in the manner that the demo model was trained on.
 DEMO_DOCUMENTS = [
@@ -47,13 +56,15 @@ class Answer:
     decode_s: float
     usage: dict
 
+    def cached(self) -> int:
+        return (self.usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+
     def summary(self) -> str:
         n_out = self.usage.get("completion_tokens", 0)
-        cached = (self.usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
         speed = ("" if n_out < 2 or self.decode_s < 1e-4
                  else f", then {(n_out - 1) / self.decode_s:.0f} tokens/s")
         return (f"first token after {self.ttft_s * 1000:.1f} ms{speed}; prompt "
-                f"{self.usage.get('prompt_tokens', 0)} tokens, {cached} of them from cache; "
+                f"{self.usage.get('prompt_tokens', 0)} tokens, {self.cached()} of them from cache; "
                 f"answer {n_out} tokens")
 
 
@@ -99,9 +110,11 @@ def connect(url: str) -> tuple[http.client.HTTPConnection, str]:
 
 
 def ask(url: str, question: str, documents: list[dict], max_tokens: int,
-        api_key: str = "", show: bool = True) -> Answer:
+        api_key: str = "", show: bool = True, **more: object) -> Answer:
+    """Asks and waits for the whole answer. `more` are further members of the request."""
     body: dict = {"messages": [{"role": "user", "content": question}], "max_tokens": max_tokens,
-                  "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
+                  "temperature": 0, "stream": True, "stream_options": {"include_usage": True},
+                  **more}
     if documents:
         body["documents"] = documents
     headers = {"Content-Type": "application/json"}
@@ -140,6 +153,31 @@ def show_answer(url: str, question: str, documents: list[dict], max_tokens: int,
     return answer
 
 
+def read_lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def show_cold_and_cached(url: str, api_key: str) -> None:
+    """Two questions about the same documents. A cache_salt of this run's own makes the first one
+    cold, however often the demonstration ran before."""
+    n = N_LONG_DOCUMENTS
+    documents = read_lines(LONG_DOCUMENTS / "documents.jsonl")[:n]
+    questions = read_lines(LONG_DOCUMENTS / "questions.jsonl")[n - 2:n]  # about the last two
+    sent = [{"title": d["title"], "text": d["text"]} for d in documents]
+    salt = secrets.token_hex(8)
+    try:
+        answers = [ask(url, q["question"], sent, 48, api_key, False, cache_salt=salt)
+                   for q in questions]
+    except AskError as error:  # another model may have a short context
+        print(f"\n  (no comparison of cold and cached: {error})")
+        return
+    print(f"\n  Two questions about the same {len(sent)} documents:\n\n"
+          f"  {'prompt tokens':>15}{'from cache':>12}{'first token':>14}   question and answer")
+    for q, answer in zip(questions, answers):
+        print(f"  {answer.usage.get('prompt_tokens', 0):>15}{answer.cached():>12}"
+              f"{answer.ttft_s * 1000:>11.1f} ms   {q['question']} {answer.text}")
+
+
 def demo(url: str, api_key: str) -> None:
     answers = [show_answer(url, "Hello", [], 48, api_key)]
     for document in DEMO_DOCUMENTS:
@@ -149,6 +187,7 @@ def demo(url: str, api_key: str) -> None:
         answers.append(show_answer(url, question, DEMO_DOCUMENTS, 48, api_key))
     if any(not answer.usage.get("completion_tokens") for answer in answers):
         raise AskError("an answer came without a token")
+    show_cold_and_cached(url, api_key)
 
 
 def parse_document(text: str) -> dict:

@@ -233,21 +233,27 @@ static double statistic_of(const double *v, size_t n, enum statistic what)
     return value;
 }
 
+/* Puts null for what is not a number: a ratio that does not exist, an interval without an end. */
+static void put_finite(struct put *p, const char *key, double v)
+{
+    put(p, key, isfinite(v) ? js_new_real(v) : js_new_null());
+}
+
 static void put_ratio(struct put *p, const char *prefix, const char *name, double a, double b,
                       struct interval ratio)
 {
     char key[96];
 
     snprintf(key, sizeof key, "%s_%s_ms_a", prefix, name);
-    put_real(p, key, a * 1e3);
+    put_finite(p, key, a * 1e3);
     snprintf(key, sizeof key, "%s_%s_ms_b", prefix, name);
-    put_real(p, key, b * 1e3);
+    put_finite(p, key, b * 1e3);
     snprintf(key, sizeof key, "%s_%s_ratio", prefix, name);
-    put_real(p, key, ratio.value);
+    put_finite(p, key, ratio.value);
     snprintf(key, sizeof key, "%s_%s_ratio_low", prefix, name);
-    put_real(p, key, ratio.low);
+    put_finite(p, key, ratio.low);
     snprintf(key, sizeof key, "%s_%s_ratio_high", prefix, name);
-    put_real(p, key, ratio.high);
+    put_finite(p, key, ratio.high);
 }
 
 /* Resampling a tail of which there are hardly any values says too much. */
@@ -256,38 +262,56 @@ static bool is_tail_thin(enum statistic what, size_t n)
     return (what == STATISTIC_P95 && n < 100) || (what == STATISTIC_P99 && n < 500);
 }
 
-static void print_ratio(const char *left, double a, double b, struct interval ratio, bool thin)
+static void print_ms(double seconds)
 {
-    printf("%-30s %11.2f %11.2f %9.3f   [%.3f, %.3f]%s\n", left, a * 1e3, b * 1e3, ratio.value,
-           ratio.low, ratio.high, thin ? " few" : "");
+    if (isfinite(seconds))
+        printf(" %11.2f", seconds * 1e3);
+    else
+        printf(" %11s", "");
 }
 
-static enum status report_metric(const struct comparison *c, enum metric m, struct put *out)
+/* Prints a line of the table; a and b may be NAN, which leaves them out. */
+static void print_ratio(const char *left, double a, double b, struct interval ratio, bool thin)
+{
+    printf("%-30s", left);
+    print_ms(a);
+    print_ms(b);
+    if (isfinite(ratio.value))
+        printf(" %9.3f   [%.3f, %.3f]%s\n", ratio.value, ratio.low, ratio.high,
+               thin ? " few" : "");
+    else
+        printf(" %9s\n", "none");
+}
+
+/* Adds the number of pairs that have the metric to *n_pairs. */
+static enum status report_metric(const struct comparison *c, enum metric m, struct put *out,
+                                 size_t *n_pairs)
 {
     struct pairs p;
     char left[64];
     size_t n_used = 0;
     enum status s = pair_up(&p, c, m);
+    bool is_shown = !c->o->quiet && p.n > 0; /* without a pair there is nothing to show */
 
+    *n_pairs += p.n;
     for (int i = 0; s == OK && i < N_STATISTICS; i++) {
         enum statistic what = (enum statistic)i;
         struct interval ratio;
         s = stats_ratio_bootstrap(p.a, p.b, p.n, what, c->o->config.seed, &ratio);
         if (s != OK)
             break;
-        double a = statistic_of(p.a, p.n, what), b = statistic_of(p.b, p.n, what);
+        double a = p.n ? statistic_of(p.a, p.n, what) : (double)NAN;
+        double b = p.n ? statistic_of(p.b, p.n, what) : (double)NAN;
         snprintf(left, sizeof left, "%s %s (ms)", statistic_name(what), metric_name(m));
-        if (!c->o->quiet)
+        if (is_shown)
             print_ratio(left, a, b, ratio, is_tail_thin(what, p.n));
         put_ratio(out, statistic_name(what), metric_name(m), a, b, ratio);
     }
     if (s == OK) {
         struct interval t = stats_ratio_t(p.a, p.b, p.n, &n_used);
-        snprintf(left, sizeof left, "  pairwise, geometric mean");
-        if (!c->o->quiet)
-            printf("%-30s %11s %11s %9.3f   [%.3f, %.3f]\n", left, "", "", t.value, t.low,
-                   isfinite(t.high) ? t.high : 0);
-        put_ratio(out, "pairwise", metric_name(m), 0, 0, t);
+        if (is_shown)
+            print_ratio("  pairwise, geometric mean", NAN, NAN, t, false);
+        put_ratio(out, "pairwise", metric_name(m), NAN, NAN, t);
     }
     free(p.a);
     return s;
@@ -335,9 +359,11 @@ static void report_totals(const struct comparison *c, const struct totals t[N_SI
     char key[96];
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        double ratio = rows[i].v[0] > 0 ? rows[i].v[1] / rows[i].v[0] : 0;
+        char ratio[32] = "none"; /* 0 / 0, and what is many times 0 */
+        if (rows[i].v[0] > 0)
+            snprintf(ratio, sizeof ratio, "%.3f", rows[i].v[1] / rows[i].v[0]);
         if (!c->o->quiet)
-            printf("%-30s %11.2f %11.2f %9.3f\n", rows[i].words, rows[i].v[0], rows[i].v[1],
+            printf("%-30s %11.2f %11.2f %9s\n", rows[i].words, rows[i].v[0], rows[i].v[1],
                    ratio);
         snprintf(key, sizeof key, "%s_a", rows[i].key);
         put_real(out, key, rows[i].v[0]);
@@ -369,6 +395,7 @@ static enum status report(struct comparison *c, bool *failed, struct buf *why)
 {
     struct put out = {js_new_object(), OK};
     struct totals t[N_SIDES];
+    size_t n_pairs = 0;
     enum status s = OK;
 
     for (int k = 0; k < N_SIDES; k++) {
@@ -388,8 +415,11 @@ static enum status report(struct comparison *c, bool *failed, struct buf *why)
     put_count(&out, "block", c->cap_block);
     report_totals(c, t, &out);
     for (size_t i = 0; s == OK && i < sizeof compared / sizeof compared[0]; i++)
-        s = report_metric(c, compared[i], &out);
-    if (!c->o->quiet)
+        s = report_metric(c, compared[i], &out, &n_pairs);
+    if (!c->o->quiet && n_pairs == 0)
+        puts("No request was answered by both servers: there are no latencies to compare.\n"
+             "==============================================================================");
+    else if (!c->o->quiet)
         puts("Ratios above 1: B takes longer. Statistics by paired bootstrap, pairwise by\n"
              "Student's t on logarithms; only requests that both servers answered. few: too few\n"
              "pairs for that tail, the interval is too narrow.\n"

@@ -136,8 +136,10 @@ static enum status report(struct session *x, bool *failed, struct buf *why)
 static int run_session(struct session *x, struct buf *why)
 {
     bool failed = true;
-    enum status s = target_open(&x->target, x->o, false, why);
+    enum status s = report_make_dir(x->o, why);
 
+    if (s == OK)
+        s = target_open(&x->target, x->o, false, why);
     if (s == OK)
         s = workload_create(&x->workload, &x->o->config, why);
     if (s == OK) {

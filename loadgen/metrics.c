@@ -109,6 +109,19 @@ static void count_tokens(struct group *g, const struct outcome *o)
     g->n_said_tiers += said_tiers;
 }
 
+/* Adds the pieces of one answer, and how many tokens they held. */
+static void count_pieces(struct group *g, const struct outcome *o)
+{
+    bool has_end_token = strcmp(o->finish_reason, "stop") == 0;
+    uint64_t n = outcome_output_tokens(o);
+
+    if (o->usage.completion_tokens < 0 || o->n_tokens == 0)
+        return;
+    n -= has_end_token && n > o->n_tokens;
+    g->n_pieces += o->n_tokens;
+    g->n_piece_tokens += n;
+}
+
 static void count(struct group *g, const struct outcome *o)
 {
     g->n_failed += o->end == OUTCOME_FAILED;
@@ -119,6 +132,8 @@ static void count(struct group *g, const struct outcome *o)
     g->n_completed++;
     g->n_slow += o->slow_reader;
     count_tokens(g, o);
+    if (!o->slow_reader)
+        count_pieces(g, o);
     if (slo_is_set(&o->slo) && !o->slow_reader) {
         g->n_with_slo++;
         g->n_good += is_good(o);
@@ -293,6 +308,11 @@ enum status metrics_compute(struct metrics *m, const struct outcome *v, size_t n
     if (s != OK)
         metrics_fini(m);
     return s;
+}
+
+double metrics_tokens_per_piece(const struct group *g)
+{
+    return g->n_pieces ? (double)g->n_piece_tokens / (double)g->n_pieces : 0;
 }
 
 void metrics_add_usual_percents(struct percents *p)

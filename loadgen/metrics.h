@@ -3,7 +3,8 @@
  *   ttft      first token - intended send time
  *   e2el      last token - intended send time
  *   tpot      (e2el - ttft) / (output tokens - 1), of requests with two or more
- *   itl       each gap between two pieces of text
+ *   itl       each gap between two pieces of text; where a server sends several tokens in one piece
+ *             (group.n_piece_tokens above n_pieces), a gap is not the time of one token
  *   normalized_latency   e2el / output tokens
  *   ttft_from_send, e2el_from_send   the same from the time it was really sent
  *   send_lag  really sent - (intended, or when --concurrency allowed it): the generator's own
@@ -55,6 +56,9 @@ struct group {
     uint64_t prompt_tokens, output_tokens;
     uint64_t cached_tokens, n_said_cached; /* requests whose answer said it */
     uint64_t cached_by_tier[TARN_N_TIERS], n_said_tiers;
+    /* Pieces of text and the tokens in them, of requests that have latencies and a token count of
+     * the server's; a token that ends an answer has no text and does not count. */
+    uint64_t n_pieces, n_piece_tokens;
     struct summary of[N_METRICS];
 };
 
@@ -85,6 +89,9 @@ NODISCARD enum status metrics_compute(struct metrics *m, const struct outcome *o
 void metrics_add_usual_percents(struct percents *p);
 void metrics_fini(struct metrics *m); /* also fine on a zeroed struct */
 const char *metric_name(enum metric m);
+
+/* How many tokens a piece of text held on average; 0: not known. */
+double metrics_tokens_per_piece(const struct group *g);
 
 /* One request's own: seconds; *has is false where it has none. */
 double metric_of(const struct outcome *o, enum metric m, bool *has);

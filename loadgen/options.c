@@ -48,8 +48,15 @@ static const struct option options[] = {
     COUNT(NULL, "port", port, 1, 65535, "8000", "see --host"),
     TEXT(NULL, "uds", unix_path, "", "PATH", "Unix socket of the server"),
     TEXT(NULL, "model", model, "", "NAME", "default: the first of /v1/models"),
-    CHOICE(NULL, "endpoint", endpoint, "", "chat|completions",
-           "what is asked; default: chat, completions with token ids"),
+    TEXT(NULL, "served-model-name", served_model, "", "NAME",
+         "the name that requests carry, where it is not --model"),
+    TEXT(NULL, "endpoint", endpoint, "", "PATH",
+         "chat or completions, or its path: /v1/chat/completions, /v1/completions; default: that "
+         "of --backend, else chat; completions with token ids"),
+    CHOICE(NULL, "backend", backend, "", "openai|openai-chat|vllm",
+           "vLLM's name of the endpoint: openai-chat is chat, the others are completions"),
+    TEXT(NULL, "tokenizer", tokenizer, "", "NAME",
+         "goes into the result as tokenizer_id; the server counts the tokens here"),
     TEXT(NULL, "api-key", api_key, "", "KEY", "default: $OPENAI_API_KEY"),
     TEXT(NULL, "admin-api-key", admin_api_key, "", "KEY", "for DELETE /cache; default: --api-key"),
     LIST(NULL, "header", headers, "'NAME: VALUE'", "one more header of every request"),
@@ -63,6 +70,10 @@ static const struct option options[] = {
 
     CHOICE("Workload", "workload", workload, "random",
            "random|lengths|prefix|multiturn|rag|mix|trace|file", "what is asked"),
+    CHOICE(NULL, "dataset-name", dataset_name, "",
+           "random|prefix_repetition|sharegpt|custom|timed_trace",
+           "vLLM's name of a workload, with vLLM's defaults; sharegpt, custom and timed_trace "
+           "read --dataset-path"),
     TEXT(NULL, "input-len", input_len, "", "DIST",
          "tokens of a prompt (or of a turn, a question): N, constant:N, uniform:A:B, "
          "lognormal:MEAN:CV; default 1024, multiturn 128, rag 32"),
@@ -70,6 +81,11 @@ static const struct option options[] = {
     REAL(NULL, "range-ratio", range_ratio, 0, 1, "0", "R",
          "constant lengths become uniform in [N(1-R), N(1+R)]"),
     TEXT(NULL, "data", data, "", "PATH", "file or directory of lengths, rag, trace, file"),
+    BOOL(NULL, "shuffle", shuffle, "true", "sharegpt, custom: in an order drawn by the seed"),
+    BOOL(NULL, "oversample", oversample, "true",
+         "sharegpt, custom: repeat rows where --count is larger than the data"),
+    BOOL(NULL, "self-timed", self_timed, "true",
+         "timed_trace: at the trace's times, instead of --rate"),
     TEXT(NULL, "prefix-len", prefix_len, "", "DIST",
          "prefix: tokens of a shared prefix (256); random: one prefix for all"),
     COUNT(NULL, "num-prefixes", n_prefixes, 1, 1e7, "10", "prefix: how many"),
@@ -146,6 +162,11 @@ static const struct option options[] = {
     BOOL(NULL, "ignore-eos", ignore_eos, "false", "generate all of --output-len"),
     TEXT(NULL, "temperature", temperature, "0", "T", "none: not sent"),
     TEXT(NULL, "top-p", top_p, "none", "P", "none: not sent"),
+    TEXT(NULL, "top-k", top_k, "none", "K", "none: not sent"),
+    TEXT(NULL, "min-p", min_p, "none", "P", "none: not sent"),
+    TEXT(NULL, "frequency-penalty", frequency_penalty, "none", "X", "none: not sent"),
+    TEXT(NULL, "presence-penalty", presence_penalty, "none", "X", "none: not sent"),
+    TEXT(NULL, "repetition-penalty", repetition_penalty, "none", "X", "none: not sent"),
     TEXT(NULL, "sampling-seed", sampling_seed, "none", "N", "seed of each request; none: not sent"),
     BOOL(NULL, "send-session-id", send_session, "false", "send session_id (an extension)"),
     TEXT(NULL, "extra-body", extra_body, "", "JSON", "members added to each request"),
@@ -160,9 +181,16 @@ static const struct option options[] = {
     TEXT(NULL, "json", json_file, "", "FILE", "the result, with vLLM's field names; - is stdout"),
     TEXT(NULL, "csv", csv_file, "", "FILE", "the same in one line (and a header, when it is new)"),
     TEXT(NULL, "raw", raw_file, "", "FILE", "each request with the time of each token, JSON lines"),
-    BOOL(NULL, "save-detailed", save_detailed, "false", "per-request lists in --json, as vLLM's"),
-    BOOL(NULL, "append-result", append_result, "false", "--json adds a line"),
-    TEXT(NULL, "label", label, "", "TEXT", "goes into the result"),
+    BOOL(NULL, "save-result", save_result, "false",
+         "write the result to a file with vLLM's name: BACKEND-RATEqps-MODEL-DATE.json"),
+    TEXT(NULL, "result-dir", result_dir, "", "DIR", "directory of that file; made if absent"),
+    TEXT(NULL, "result-filename", result_filename, "", "FILE", "another name of that file"),
+    BOOL(NULL, "save-detailed", save_detailed, "false",
+         "per-request lists in the result, as vLLM's"),
+    BOOL(NULL, "append-result", append_result, "false",
+         "add a line to the file instead of replacing it; without --json it means --save-result"),
+    TEXT(NULL, "label", label, "", "TEXT",
+         "goes into the result, and in place of the backend into --save-result's file name"),
     LIST(NULL, "metadata", metadata, "K=V", "goes into the result"),
     BOOL(NULL, "progress", progress, "true", "a line on a terminal while it runs"),
     BOOL(NULL, "quiet", quiet, "false", "no table"),
@@ -230,6 +258,20 @@ static const struct option options[] = {
          "keep the time of each token, 8 bytes each: without, there is no ITL"),
 };
 
+_Static_assert(ARRAY_SIZE(options) <= N_OPTIONS_MAX, "struct options has a place for each");
+
+/* Flags of vLLM's tool that say how its tokenizer is loaded. There is none here: the server
+ * renders chat templates and counts tokens. `has_value`: the next word belongs to the flag. */
+static const struct {
+    const char *name;
+    bool has_value;
+} without_effect[] = {
+    {"tokenizer-mode", true},
+    {"trust-remote-code", false},
+    {"skip-tokenizer-init", false},
+    {"skip-chat-template", false},
+};
+
 /* Other words for the same. */
 static const char *const aliases[][2] = {
     {"base-url", "url"}, {"num-prompts", "count"}, {"request-rate", "rate"},
@@ -242,17 +284,33 @@ static const char *const aliases[][2] = {
     {"ready-check-timeout-sec", "ready-timeout"}, {"slo", "goodput"}, {"out", "json"},
     {"timed-trace-chunk-hash-size", "trace-block"},
     {"timed-trace-sec-multiplier", "trace-time-unit"}, {"swap", "kv-swap"},
+    {"custom-output-len", "output-len"}, {"sharegpt-output-len", "output-len"},
+    {"disable-shuffle", "no-shuffle"}, {"disable-tqdm", "no-progress"},
 };
 
-static const struct option *find(const char *name)
+/* The name that the table has; perhaps with "no-" before it. */
+static const char *without_alias(const char *name)
 {
     for (size_t i = 0; i < ARRAY_SIZE(aliases); i++)
         if (strcmp(aliases[i][0], name) == 0)
-            name = aliases[i][1];
+            return aliases[i][1];
+    return name;
+}
+
+static const struct option *find(const char *name)
+{
+    name = without_alias(name);
     for (size_t i = 0; i < ARRAY_SIZE(options); i++)
         if (strcmp(options[i].name, name) == 0)
             return &options[i];
     return NULL;
+}
+
+bool options_was_given(const struct options *o, const char *name)
+{
+    const struct option *opt = find(name);
+
+    return opt && o->given[opt - options];
 }
 
 /* --- the nearest name --- */
@@ -410,7 +468,19 @@ static enum status read_switch(struct options *o, const char *name, const char *
     if (value && strcmp(value, "true") != 0 && strcmp(value, "false") != 0)
         return buf_why(why, ERR_INVALID, "--%s: expected true or false", name);
     bool is_true = value ? strcmp(value, "true") == 0 : true;
+    o->given[opt - options] = true;
     return set(o, opt, is_true == on ? "true" : "false", why);
+}
+
+/* Whether `name` is known and has no effect; skips its value. */
+static bool skip_without_effect(const char *name, const char *value, int argc, int *i)
+{
+    for (size_t k = 0; k < ARRAY_SIZE(without_effect); k++)
+        if (strcmp(without_effect[k].name, name) == 0) {
+            *i += without_effect[k].has_value && !value && *i + 1 < argc;
+            return true;
+        }
+    return false;
 }
 
 static enum status read_flag(struct options *o, int argc, char **argv, int *i, struct buf *why)
@@ -431,14 +501,14 @@ static enum status read_flag(struct options *o, int argc, char **argv, int *i, s
         *(name[0] == 'h' ? &o->want_help : &o->want_version) = true;
         return OK;
     }
-    enum status s = read_switch(o, name, value, &found, why);
+    if (skip_without_effect(name, value, argc, i))
+        return OK;
+    enum status s = read_switch(o, without_alias(name), value, &found, why);
     if (s != OK || found)
         return s;
     const struct option *opt = find(name);
     if (!opt)
-        return strcmp(name, "backend") == 0 && !o->sim
-                   ? options_read_backend(o, argc, argv, i, value, why)
-                   : unknown(name, why);
+        return unknown(name, why);
     if (!value) {
         if (*i + 1 >= argc)
             return buf_why(why, ERR_INVALID, "--%s: needs a value", name);
@@ -447,21 +517,9 @@ static enum status read_flag(struct options *o, int argc, char **argv, int *i, s
     s = check_mode(o, opt, why);
     if (s == OK)
         s = set(o, opt, value, why);
+    o->given[opt - options] = true;
     return s == OK && opt->kind == KIND_LIST && strcmp(opt->value, "SPEC") != 0
                ? read_more(o, opt, argc, argv, i, why) : s;
-}
-
-/* vLLM's name for the endpoint. */
-enum status options_read_backend(struct options *o, int argc, char **argv, int *i,
-                                 const char *value, struct buf *why)
-{
-    if (!value && *i + 1 < argc)
-        value = argv[++*i];
-    if (value && strcmp(value, "openai-chat") == 0)
-        return flag_set_text(&o->endpoint, "chat");
-    if (value && (strcmp(value, "openai") == 0 || strcmp(value, "vllm") == 0))
-        return flag_set_text(&o->endpoint, "completions");
-    return buf_why(why, ERR_INVALID, "--backend: expected openai, openai-chat or vllm");
 }
 
 enum status options_load(struct options *o, int argc, char **argv, struct buf *why)
@@ -484,7 +542,8 @@ enum status options_load(struct options *o, int argc, char **argv, struct buf *w
         s = read_flag(o, argc, argv, &i, why);
     if (s != OK || o->want_help || o->want_version)
         return s;
-    return options_resolve(o, why);
+    s = options_apply_vllm(o, why);
+    return s == OK ? options_resolve(o, why) : s;
 }
 
 void options_fini(struct options *o)
@@ -516,7 +575,7 @@ void options_print_help(FILE *f)
           "Asks an OpenAI-style server many things at once and measures how long it takes.\n"
           "  tarn-loadgen --url http://127.0.0.1:8000 --rate 5 --duration 60 --warmup 10\n"
           "  tarn-loadgen --concurrency 16 --count 500 --input-len lognormal:300:1\n"
-          "  tarn-loadgen --workload rag --data data/rag-derived-squad2dev --rate 2 --count 200\n"
+          "  tarn-loadgen --workload rag --data loadgen/data/rag --rate 2 --count 100\n"
           "  tarn-loadgen sim --load 0.9 --count 4000 --input-len 161 --output-len 338\n"
           "Latencies count from the time at which a request should have been sent. Flags of\n"
           "vllm bench serve work too. Every --name V is also --name=V. Defaults are in [ ].\n"
@@ -531,5 +590,8 @@ void options_print_help(FILE *f)
     for (size_t i = 0; i < ARRAY_SIZE(aliases); i++)
         fprintf(f, "%s--%s = --%s", i == 0 ? "" : i % 2 ? ", " : ",\n  ", aliases[i][0],
                 aliases[i][1]);
-    fputc('\n', f);
+    fputs("\nAccepted without effect, since no tokenizer is loaded here:\n ", f);
+    for (size_t i = 0; i < ARRAY_SIZE(without_effect); i++)
+        fprintf(f, " --%s%s", without_effect[i].name,
+                i + 1 < ARRAY_SIZE(without_effect) ? "," : "\n");
 }

@@ -17,6 +17,7 @@
 #include "loadgen/workload.h"
 
 #define N_TEXTS_MAX 64
+#define N_OPTIONS_MAX 192
 
 struct texts {
     char *v[N_TEXTS_MAX]; /* [n] */
@@ -27,7 +28,9 @@ struct options {
     /* where */
     char *url, *url_a, *url_b, *host, *unix_path;
     uint64_t port;
-    char *api_key, *admin_api_key, *model, *endpoint, *backend;
+    char *api_key, *admin_api_key, *model, *served_model, *tokenizer;
+    char *endpoint; /* after options_load(): "chat", "completions" or "" */
+    char *backend;
     char *ca_file;
     bool insecure, fresh_connections;
     struct texts headers;
@@ -43,6 +46,8 @@ struct options {
     double range_ratio;
     uint64_t max_input_len, max_output_len;
     double scale_input, scale_output;
+    char *dataset_name; /* vLLM's name of a workload */
+    bool shuffle, oversample, self_timed;
     char *data, *trace_format, *trace_order;
     uint64_t trace_block;
     double trace_speed, trace_unit_s;
@@ -52,7 +57,9 @@ struct options {
     struct texts tenants;
     double disconnect_rate, slow_rate, slow_pause_s;
     /* how it is asked */
-    char *prompt_format, *token_ids, *calibrate, *extra_body, *temperature, *top_p;
+    char *prompt_format, *token_ids, *calibrate, *temperature, *top_p;
+    char *top_k, *min_p, *frequency_penalty, *presence_penalty, *repetition_penalty;
+    char *extra_body; /* after options_load(): with the five above */
     bool ignore_eos, send_session;
     char *sampling_seed;
     /* checks and reports */
@@ -61,7 +68,8 @@ struct options {
     char *percentile_metrics, *metric_percentiles;
     char *json_file, *csv_file, *raw_file, *label;
     struct texts metadata;
-    bool save_detailed, append_result, progress, quiet;
+    char *result_dir, *result_filename;
+    bool save_result, save_detailed, append_result, progress, quiet;
     /* compare */
     uint64_t block;
     char *interleave;
@@ -78,6 +86,7 @@ struct options {
 
     bool compare, sim; /* the subcommand */
     bool want_help, want_version;
+    bool given[N_OPTIONS_MAX]; /* by the user; options_was_given() */
 
     /* made of the above by options_load() */
     struct workload_config config;
@@ -89,5 +98,7 @@ struct options {
 NODISCARD enum status options_load(struct options *o, int argc, char **argv, struct buf *why);
 void options_fini(struct options *o);
 void options_print_help(FILE *f);
+/* Whether the command line has the option; `name` is the one that --help lists. */
+bool options_was_given(const struct options *o, const char *name);
 
 #endif

@@ -11,7 +11,8 @@
 
 /* Fills config, closed and percents; checks what must fit together. */
 NODISCARD enum status options_resolve(struct options *o, struct buf *why);
-NODISCARD enum status options_read_backend(struct options *o, int argc, char **argv, int *i,
-                                           const char *value, struct buf *why);
+/* Applies what vLLM's flags mean: --dataset-name, --backend, --endpoint, --header KEY=VALUE and
+ * sampling parameters. Runs before options_resolve(), whose defaults depend on the workload. */
+NODISCARD enum status options_apply_vllm(struct options *o, struct buf *why);
 
 #endif

@@ -64,8 +64,10 @@ static enum status resolve_lengths(struct options *o, struct buf *why)
 static enum status resolve_arrival(struct options *o, struct buf *why)
 {
     struct arrival_config *a = &o->config.arrival;
-    bool has_times = o->config.kind == WORKLOAD_TRACE && !o->rate[0] && o->concurrency == 0 &&
-                     !(o->sim && o->load > 0);
+    bool has_rate = o->rate[0] || (o->sim && o->load > 0);
+    bool is_timed = is(o->dataset_name, "timed_trace"); /* --concurrency is only a limit then */
+    bool has_times = o->config.kind == WORKLOAD_TRACE && !has_rate &&
+                     (is_timed ? o->self_timed : o->concurrency == 0);
     const char *kind = o->arrival;
 
     if (!kind[0])
@@ -110,7 +112,8 @@ static enum status resolve_arrival(struct options *o, struct buf *why)
 
 static enum status resolve_amount(struct options *o, struct buf *why)
 {
-    bool finite = o->config.kind == WORKLOAD_TRACE || o->config.kind == WORKLOAD_FILE;
+    bool finite = o->config.kind == WORKLOAD_TRACE ||
+                  (o->config.kind == WORKLOAD_FILE && !o->config.file.repeats);
 
     if (o->count == 0 && o->duration_s == 0 && !finite)
         o->count = 1000;
@@ -222,6 +225,11 @@ static enum status check_together(const struct options *o, struct buf *why)
     if (o->compare && is(o->interleave, "requests") && (o->closed || o->block > 0))
         return buf_why(why, ERR_INVALID, "--interleave requests: needs a --rate (or times) and "
                        "no --block; --concurrency 1 sends pairs, one after the other");
+    if ((o->result_dir[0] || o->result_filename[0]) && !o->save_result && !o->append_result)
+        return buf_why(why, ERR_INVALID, "--result-dir, --result-filename: nothing is saved "
+                       "without --save-result");
+    if (o->compare && o->save_result)
+        return buf_why(why, ERR_INVALID, "--save-result: compare writes its result with --json");
     if (o->compare && o->count == 0)
         return buf_why(why, ERR_INVALID, "compare: needs a --count");
     return OK;

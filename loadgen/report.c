@@ -9,6 +9,9 @@
 #include "loadgen/report_json.h"
 
 #define WIDTH 50
+/* From here on the report says that pieces hold several tokens. Below, it is a character that needs
+ * two tokens now and then. */
+#define TOKENS_PER_PIECE_SAID 1.01
 
 /* Python's centered format: the right side gets the odd one. */
 static void print_title(FILE *f, const char *title, char fill)
@@ -33,11 +36,14 @@ static void print_real(FILE *f, const char *name, double v)
     fprintf(f, "%-40s %-10.2f\n", name, v);
 }
 
+/* Prints nothing for a metric that no request had: a 0 would look like a measurement. */
 static void print_metric(FILE *f, const char *title, const char *label, const struct summary *s,
                          const struct percents *percents)
 {
     char name[96];
 
+    if (s->n == 0)
+        return;
     print_title(f, title, '-');
     snprintf(name, sizeof name, "Mean %s:", label);
     print_real(f, name, s->mean * 1e3);
@@ -132,10 +138,26 @@ static void print_cached(FILE *f, const struct group *g)
     }
 }
 
+static void print_pieces(FILE *f, const struct group *g)
+{
+    double n = metrics_tokens_per_piece(g);
+
+    if (n < TOKENS_PER_PIECE_SAID)
+        return;
+    print_real(f, "Tokens per piece of text:", n);
+    fputs("NOTE: the server sent several tokens in one piece of text. ITL is the time between\n"
+          "      pieces here, not between tokens; TPOT counts tokens.\n", f);
+}
+
 static void print_errors(FILE *f, const struct report *r)
 {
     const struct group *g = &r->metrics->all;
     char name[64];
+
+    if (g->n_completed == 0)
+        fputs("No request succeeded: there are no latencies.\n", f);
+    else if (g->of[METRIC_E2EL].n == 0)
+        fputs("No request that counts has latencies: all were read slowly.\n", f);
 
     if (g->n_disconnected)
         print_count(f, "Hung up on purpose:", g->n_disconnected);
@@ -177,14 +199,20 @@ static void print_verify(FILE *f, const struct report *r)
 
 static void print_group_row(FILE *f, const struct group *g, const struct metrics *m)
 {
+    static const enum metric shown[] = {METRIC_TTFT, METRIC_TPOT, METRIC_E2EL, METRIC_NORMALIZED};
     char good[16] = "-";
 
     if (g->n_with_slo)
         snprintf(good, sizeof good, "%.1f%%", 100.0 * (double)g->n_good / (double)g->n_with_slo);
-    fprintf(f, "%-16.16s %7" PRIu64 " %6" PRIu64 " %9.1f %9.1f %9.1f %9.1f %10.1f %8s\n", g->name,
-            g->n_completed, g->n_failed, g->of[METRIC_TTFT].mean * 1e3,
-            g->of[METRIC_TPOT].mean * 1e3, g->of[METRIC_E2EL].mean * 1e3,
-            g->of[METRIC_NORMALIZED].mean * 1e3, per_second((double)g->output_tokens, m), good);
+    fprintf(f, "%-16.16s %7" PRIu64 " %6" PRIu64, g->name, g->n_completed, g->n_failed);
+    for (size_t i = 0; i < ARRAY_SIZE(shown); i++) {
+        const struct summary *s = &g->of[shown[i]];
+        if (s->n)
+            fprintf(f, " %9.1f", s->mean * 1e3);
+        else
+            fprintf(f, " %9s", "-");
+    }
+    fprintf(f, " %10.1f %8s\n", per_second((double)g->output_tokens, m), good);
 }
 
 static void print_groups(FILE *f, const char *what, const struct group *groups, uint32_t n,
@@ -212,6 +240,8 @@ static void print_lag(FILE *f, const struct report *r)
     const struct metrics *m = r->metrics;
     const struct summary *lag = &m->all.of[METRIC_LAG];
 
+    if (lag->n == 0)
+        return;
     print_title(f, "Generator's Own Lag", '-');
     print_real(f, "Mean send lag (ms):", lag->mean * 1e3);
     print_real(f, "P99 send lag (ms):", lag->at[m->percents.n - 1] * 1e3);
@@ -252,6 +282,7 @@ void report_print(FILE *f, const struct report *r)
                    100.0 * (double)m->all.n_good / (double)m->all.n_with_slo);
     print_cached(f, &m->all);
     print_errors(f, r);
+    print_pieces(f, &m->all);
     print_metric(f, "Normalized Latency (E2E / output tokens)", "normalized latency (ms/tok)",
                  &m->all.of[METRIC_NORMALIZED], &r->options->percents);
     if (!lists(r->options->percentile_metrics, "e2el"))

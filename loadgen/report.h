@@ -41,6 +41,10 @@ struct json *report_json(const struct report *r);
 /* All files that the options ask for. */
 NODISCARD enum status report_write_files(const struct report *r, struct buf *why);
 
+/* Makes --result-dir and the directories above it. Before a run: a result that cannot be saved is
+ * better known then. ERR_INVALID with words. */
+NODISCARD enum status report_make_dir(const struct options *o, struct buf *why);
+
 /* Shared with compare's report. */
 NODISCARD enum status report_write_json(const struct json *j, const struct options *o,
                                         struct buf *why);

@@ -1,8 +1,11 @@
 /* report_files.c - JSON, CSV and raw JSON lines. */
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "base/check.h"
@@ -43,13 +46,22 @@ static double per_second(double n, const struct metrics *m)
     return m->duration_s > 0 ? n / m->duration_s : 0;
 }
 
+/* vLLM's name for what was asked. */
+static const char *backend_of(const struct report *r)
+{
+    if (r->sim)
+        return "sim";
+    if (r->options->backend[0])
+        return r->options->backend;
+    return r->target->style.kind == TARN_CHAT ? "openai-chat" : "openai";
+}
+
 static void put_setting(struct put *p, const struct report *r)
 {
     const struct options *o = r->options;
     const struct arrival_config *a = &o->config.arrival;
     bool has_rate = a->kind == ARRIVAL_GAMMA || a->kind == ARRIVAL_CONSTANT;
-    const char *backend = r->sim ? "sim" : r->target->style.kind == TARN_CHAT ? "openai-chat"
-                                                                              : "openai";
+    const char *model = o->model[0] && !r->sim ? o->model : r->target->model;
     char date[32] = ""; /* a simulation has none: equal ones give equal files */
     time_t now = time(NULL);
     struct tm tm;
@@ -57,11 +69,11 @@ static void put_setting(struct put *p, const struct report *r)
     if (!r->sim && gmtime_r(&now, &tm))
         strftime(date, sizeof date, "%Y%m%d-%H%M%S", &tm);
     put_text(p, "date", date);
-    put_text(p, "endpoint_type", backend);
-    put_text(p, "backend", backend);
+    put_text(p, "endpoint_type", backend_of(r));
+    put_text(p, "backend", backend_of(r));
     put_text(p, "label", o->label[0] ? o->label : NULL);
-    put_text(p, "model_id", r->target->model);
-    put_text(p, "tokenizer_id", r->target->model);
+    put_text(p, "model_id", model);
+    put_text(p, "tokenizer_id", o->tokenizer[0] ? o->tokenizer : model);
     put_count(p, "num_prompts", r->metrics->all.n_completed + r->metrics->all.n_failed +
                                     r->metrics->all.n_disconnected +
                                     r->metrics->all.n_unfinished);
@@ -86,6 +98,12 @@ static void put_setting(struct put *p, const struct report *r)
     }
 }
 
+/* A value of a series; null where the series is empty. */
+static void put_ms(struct put *p, const char *key, const struct summary *s, double seconds)
+{
+    put(p, key, s->n ? js_new_real(seconds * 1e3) : js_new_null());
+}
+
 static void put_summary(struct put *p, enum metric m, const struct summary *s,
                         const struct percents *percents)
 {
@@ -93,17 +111,17 @@ static void put_summary(struct put *p, enum metric m, const struct summary *s,
     char key[96];
 
     snprintf(key, sizeof key, "mean_%s_ms", name);
-    put_real(p, key, s->mean * 1e3);
+    put_ms(p, key, s, s->mean);
     snprintf(key, sizeof key, "median_%s_ms", name);
-    put_real(p, key, s->median * 1e3);
+    put_ms(p, key, s, s->median);
     snprintf(key, sizeof key, "std_%s_ms", name);
-    put_real(p, key, s->std * 1e3);
+    put_ms(p, key, s, s->std);
     for (uint32_t i = 0; i < percents->n; i++) {
         snprintf(key, sizeof key, "p%g_%s_ms", percents->p[i], name);
-        put_real(p, key, s->at[i] * 1e3);
+        put_ms(p, key, s, s->at[i]);
     }
     snprintf(key, sizeof key, "max_%s_ms", name);
-    put_real(p, key, s->max * 1e3);
+    put_ms(p, key, s, s->max);
 }
 
 static void put_group(struct put *p, const struct group *g, const struct metrics *m)
@@ -129,6 +147,8 @@ static void put_group(struct put *p, const struct group *g, const struct metrics
         snprintf(key, sizeof key, "cached_tokens_%s", tarn_tier_name((enum tarn_tier)t));
         put_count(p, key, g->cached_by_tier[t]);
     }
+    put(p, "tokens_per_piece", g->n_pieces ? js_new_real(metrics_tokens_per_piece(g))
+                                           : js_new_null());
     put_count(p, "good", g->n_good);
     put_count(p, "with_slo", g->n_with_slo);
     put_count(p, "disconnected", g->n_disconnected);
@@ -303,20 +323,106 @@ static enum status write_all(const char *path, const char *mode, const struct bu
     return good ? OK : buf_why(why, ERR_IO, "%s: %s", path, strerror(errno));
 }
 
-enum status report_write_json(const struct json *j, const struct options *o, struct buf *why)
+static enum status write_json(const struct json *j, const char *path, bool append,
+                              struct buf *why)
 {
     struct buf text;
 
-    if (!o->json_file[0])
-        return OK;
     buf_init(&text, FILE_BYTES_MAX);
     enum status s = js_write(&text, j);
     if (s == OK)
         s = buf_putc(&text, '\n');
-    s = s == OK ? write_all(o->json_file, o->append_result ? "a" : "w", &text, why)
-                : buf_why(why, s, "%s: the result does not fit into memory", o->json_file);
+    s = s == OK ? write_all(path, append ? "a" : "w", &text, why)
+                : buf_why(why, s, "%s: the result does not fit into memory", path);
     buf_fini(&text);
     return s;
+}
+
+enum status report_write_json(const struct json *j, const struct options *o, struct buf *why)
+{
+    return o->json_file[0] ? write_json(j, o->json_file, o->append_result, why) : OK;
+}
+
+/* --- vLLM's file --- */
+
+static bool is_saved(const struct options *o)
+{
+    return o->save_result || (o->append_result && !o->json_file[0]);
+}
+
+/* A number as Python writes a float: 5.0, 2.5. */
+static enum status put_python_float(struct buf *b, double v)
+{
+    return buf_printf(b, v == floor(v) && v < 1e15 ? "%.1f" : "%.15g", v);
+}
+
+/* Appends the name that vLLM's tool would choose:
+ * LABEL-RATEqps[-concurrencyN]-MODEL-DATE.json; a simulation has no date. */
+static enum status put_usual_name(struct buf *b, const struct report *r, const struct json *result)
+{
+    const struct options *o = r->options;
+    const struct arrival_config *a = &o->config.arrival;
+    const char *model = js_string(js_get(result, "model_id"), NULL);
+    const char *date = js_string(js_get(result, "date"), NULL);
+    const char *slash = strrchr(model, '/');
+    bool has_rate = a->kind == ARRIVAL_GAMMA || a->kind == ARRIVAL_CONSTANT;
+    enum status s = buf_printf(b, "%s-", o->label[0] ? o->label : backend_of(r));
+
+    if (s == OK && a->ramp)
+        s = buf_printf(b, "ramp-up-%s-%gqps-%g", o->ramp, a->ramp_start, a->ramp_end);
+    else if (s == OK)
+        s = has_rate ? put_python_float(b, a->rate) : buf_puts(b, "inf");
+    if (s == OK)
+        s = buf_puts(b, "qps");
+    if (s == OK && o->concurrency)
+        s = buf_printf(b, "-concurrency%" PRIu64, o->concurrency);
+    if (s == OK)
+        s = buf_printf(b, "-%s%s%s.json", slash ? slash + 1 : model, date[0] ? "-" : "", date);
+    return s;
+}
+
+static enum status save_result(const struct report *r, const struct json *result, struct buf *why)
+{
+    const struct options *o = r->options;
+    struct buf path;
+    enum status s = OK;
+
+    buf_init(&path, PATH_MAX);
+    if (o->result_dir[0])
+        s = buf_printf(&path, "%s/", o->result_dir);
+    if (s == OK)
+        s = o->result_filename[0] ? buf_puts(&path, o->result_filename)
+                                  : put_usual_name(&path, r, result);
+    s = s == OK ? write_json(result, buf_str(&path), o->append_result, why)
+                : buf_why(why, s, "--result-dir, --result-filename: longer than %d bytes",
+                          PATH_MAX);
+    if (s == OK && !o->quiet)
+        fprintf(stderr, "tarn-loadgen: the result is in %s\n", buf_str(&path));
+    buf_fini(&path);
+    return s;
+}
+
+enum status report_make_dir(const struct options *o, struct buf *why)
+{
+    char part[PATH_MAX];
+    size_t n = strlen(o->result_dir);
+
+    if (n == 0)
+        return OK;
+    if (n >= sizeof part)
+        return buf_why(why, ERR_INVALID, "--result-dir: longer than %d bytes", PATH_MAX);
+    for (size_t i = 1; i <= n; i++) {
+        if (i < n && o->result_dir[i] != '/')
+            continue;
+        memcpy(part, o->result_dir, i);
+        part[i] = '\0';
+        if (mkdir(part, 0777) != 0 && errno != EEXIST)
+            return buf_why(why, ERR_INVALID, "--result-dir %s: %s", part, strerror(errno));
+    }
+    struct stat st;
+    if (stat(o->result_dir, &st) != 0 || !S_ISDIR(st.st_mode))
+        return buf_why(why, ERR_INVALID, "--result-dir %s: is no directory", o->result_dir);
+    return OK;
 }
 
 /* Numbers and texts of the result in the order of the JSON; lists and objects are left out. */
@@ -412,6 +518,8 @@ enum status report_write_files(const struct report *r, struct buf *why)
 
     if (s == OK)
         s = report_write_json(j, o, why);
+    if (s == OK && is_saved(o))
+        s = save_result(r, j, why);
     if (s == OK && o->csv_file[0])
         s = write_csv(j, o->csv_file, why);
     if (s == OK && o->raw_file[0])

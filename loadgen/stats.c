@@ -96,7 +96,10 @@ static double compute(double *v, size_t n, enum statistic what)
     return stats_percentile(v, n, percents[what]);
 }
 
-/* One resample: n pairs drawn with replacement into x and y. */
+/* The value of a ratio that does not exist: 0 / 0 is no 0. */
+static const struct interval no_ratio = {NAN, NAN, NAN};
+
+/* Draws n pairs with replacement into x and y. Returns their ratio, or NAN. */
 static double resample(const double *a, const double *b, size_t n, enum statistic what,
                        struct draw *d, double *x, double *y)
 {
@@ -106,30 +109,37 @@ static double resample(const double *a, const double *b, size_t n, enum statisti
         y[i] = b[j];
     }
     double of_a = compute(x, n, what);
-    return of_a > 0 ? compute(y, n, what) / of_a : 0;
+    return of_a > 0 ? compute(y, n, what) / of_a : (double)NAN;
 }
 
 enum status stats_ratio_bootstrap(const double *a, const double *b, size_t n, enum statistic what,
                                   uint64_t seed, struct interval *out)
 {
-    double *ratios = malloc((N_RESAMPLES + 2 * n) * sizeof *ratios);
     struct draw d;
+    size_t n_ratios = 0;
 
-    *out = (struct interval){0, 0, 0};
+    *out = no_ratio;
+    if (n == 0)
+        return OK;
+    double *ratios = malloc((N_RESAMPLES + 2 * n) * sizeof *ratios);
     if (!ratios)
         return ERR_NOMEM;
     double *x = ratios + N_RESAMPLES, *y = x + n;
-    if (n > 0) {
-        memcpy(x, a, n * sizeof *x);
-        memcpy(y, b, n * sizeof *y);
-        double of_a = compute(x, n, what);
-        out->value = of_a > 0 ? compute(y, n, what) / of_a : 0;
-        draw_init(&d, seed, DRAW_BOOTSTRAP, what);
-        for (size_t i = 0; i < N_RESAMPLES; i++)
-            ratios[i] = resample(a, b, n, what, &d, x, y);
-        qsort(ratios, N_RESAMPLES, sizeof *ratios, compare_doubles);
-        out->low = stats_percentile(ratios, N_RESAMPLES, 2.5);
-        out->high = stats_percentile(ratios, N_RESAMPLES, 97.5);
+    memcpy(x, a, n * sizeof *x);
+    memcpy(y, b, n * sizeof *y);
+    double of_a = compute(x, n, what);
+    draw_init(&d, seed, DRAW_BOOTSTRAP, what);
+    if (of_a > 0) {
+        out->value = compute(y, n, what) / of_a;
+        for (size_t i = 0; i < N_RESAMPLES; i++) {
+            double ratio = resample(a, b, n, what, &d, x, y);
+            if (!isnan(ratio))
+                ratios[n_ratios++] = ratio;
+        }
+        qsort(ratios, n_ratios, sizeof *ratios, compare_doubles);
+        /* Rarely no resample has a ratio: the one value that is known is then all there is. */
+        out->low = n_ratios ? stats_percentile(ratios, n_ratios, 2.5) : out->value;
+        out->high = n_ratios ? stats_percentile(ratios, n_ratios, 97.5) : out->value;
     }
     free(ratios);
     return OK;
@@ -166,7 +176,7 @@ struct interval stats_ratio_t(const double *a, const double *b, size_t n, size_t
         }
     *n_used = used;
     if (used == 0)
-        return (struct interval){0, 0, 0};
+        return no_ratio;
     double mean = (double)(sum / used);
     for (size_t i = 0; i < n; i++)
         if (a[i] > 0 && b[i] > 0) {

@@ -35,17 +35,20 @@ double stats_percentile(const double *v, size_t n, double p);
 enum statistic { STATISTIC_MEAN, STATISTIC_MEDIAN, STATISTIC_P95, STATISTIC_P99, N_STATISTICS };
 const char *statistic_name(enum statistic s); /* "mean", "median", "p95", "p99" */
 
+/* A ratio and its 95 % interval. All three are NAN where there is no ratio. */
 struct interval {
-    double value, low, high; /* 95 % */
+    double value, low, high;
 };
 
-/* The ratio statistic(b) / statistic(a) of n pairs, with the interval between the 2.5th and the
- * 97.5th percentile of resampled pairs. All 0 when n is 0 or a's statistic is 0. */
+/* Computes statistic(b) / statistic(a) of n pairs, with the interval between the 2.5th and the
+ * 97.5th percentile of resampled pairs. Without pairs, and where a's statistic is 0, there is no
+ * ratio; resamples whose ratio has no value are left out of the interval. */
 NODISCARD enum status stats_ratio_bootstrap(const double *a, const double *b, size_t n,
                                             enum statistic what, uint64_t seed,
                                             struct interval *out);
-/* The geometric mean of b[i] / a[i], with Student's interval on the logarithms. Pairs with a value
- * that is not above 0 are left out; *n_used says how many were not. */
+/* Computes the geometric mean of b[i] / a[i], with Student's interval on the logarithms. Pairs with
+ * a value that is not above 0 are left out; *n_used counts the others. Without such pairs there is
+ * no ratio; a single pair has the interval [0, INFINITY]. */
 struct interval stats_ratio_t(const double *a, const double *b, size_t n, size_t *n_used);
 /* The 97.5 % point of Student's t. */
 double stats_t975(size_t degrees_of_freedom);

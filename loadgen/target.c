@@ -111,7 +111,8 @@ enum status target_open(struct target *t, const struct options *o, bool is_b, st
 
     memset(t, 0, sizeof *t);
     fill_url(t, o, is_b);
-    snprintf(t->model, sizeof t->model, "%s", o->compare && is_b ? "" : o->model);
+    const char *name = o->served_model[0] ? o->served_model : o->model;
+    snprintf(t->model, sizeof t->model, "%s", o->compare && is_b ? "" : name);
     buf_init(&words, BUF_WHY_MAX);
     enum status s = fill_style(t, o, is_b, why);
     if (s == OK)

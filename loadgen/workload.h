@@ -25,7 +25,7 @@ enum workload_kind {
     WORKLOAD_RAG,       /* documents, then a question */
     WORKLOAD_MIX,       /* tenants with lengths, priorities and SLOs of their own */
     WORKLOAD_TRACE,
-    WORKLOAD_FILE,      /* JSON lines of prompts or messages */
+    WORKLOAD_FILE,      /* JSON lines of prompts or messages, or ShareGPT's conversations */
     N_WORKLOADS
 };
 
@@ -41,6 +41,15 @@ struct tenant {
     bool has_priority, has_input, has_output;
     struct dist input, output;
     struct slo slo;
+};
+
+enum file_format { FILE_LINES, FILE_SHAREGPT };
+
+/* How a workload of kind file is read. */
+struct file_options {
+    enum file_format format;
+    bool shuffle;   /* in an order that the seed draws */
+    bool repeats;   /* endless: behind the last row, rows are drawn again */
 };
 
 struct workload_config {
@@ -70,6 +79,7 @@ struct workload_config {
     bool draw_documents;     /* one by one, instead of taking the data's lists */
     bool shuffle_documents;  /* else in the order of retrieval */
 
+    struct file_options file;
     struct trace_options trace;
     double trace_speed;      /* 2: twice as fast */
 

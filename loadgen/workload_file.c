@@ -28,7 +28,7 @@ void workload_file_close(struct workload *w)
     w->n_rows = 0;
 }
 
-static enum status add_row(struct workload *w, const struct file_row *row)
+enum status workload_file_add(struct workload *w, const struct file_row *row)
 {
     if (w->n_rows == w->cap_rows) {
         size_t cap = w->cap_rows ? 2 * w->cap_rows : 256;
@@ -156,7 +156,7 @@ static enum status read_row(struct workload *w, const struct lines *l, struct bu
     if (s == OK)
         s = copy_extra(l, row.o, &row.extra, why);
     if (s == OK)
-        s = add_row(w, &row);
+        s = workload_file_add(w, &row);
     if (s != OK) {
         js_unref(row.o);
         free(row.extra);
@@ -174,7 +174,7 @@ static int compare_rows(const void *a, const void *b)
     return x->line < y->line ? -1 : x->line > y->line;
 }
 
-enum status workload_file_open(struct workload *w, struct buf *why)
+static enum status read_lines(struct workload *w, struct buf *why)
 {
     struct lines l;
     bool more = true;
@@ -188,27 +188,72 @@ enum status workload_file_open(struct workload *w, struct buf *why)
     lines_close(&l);
     if (s == OK && w->n_rows == 0)
         return buf_why(why, ERR_INVALID, "%s: has no lines", w->config.data);
-    if (s == OK && w->config.arrival.kind == ARRIVAL_TRACE)
-        qsort(w->rows, w->n_rows, sizeof *w->rows, compare_rows);
     return s;
 }
 
-/* A part whose text is borrowed from the line. */
-static enum status add_text(struct workload *w, struct load_request *r, enum part_role role,
-                            const struct json *text, const struct json *title)
+static enum status shuffle_rows(struct workload *w)
+{
+    struct draw d;
+
+    w->order = malloc(w->n_rows * sizeof *w->order);
+    if (!w->order)
+        return ERR_NOMEM;
+    for (size_t i = 0; i < w->n_rows; i++)
+        w->order[i] = (uint32_t)i;
+    w->n_order = (uint32_t)w->n_rows;
+    draw_init(&d, w->config.seed, DRAW_SHUFFLE, 0);
+    draw_shuffle_u32(&d, w->order, w->n_rows);
+    return OK;
+}
+
+enum status workload_file_open(struct workload *w, struct buf *why)
+{
+    struct file_options *f = &w->config.file;
+    enum status s = f->format == FILE_SHAREGPT ? workload_sharegpt_read(w, why)
+                                               : read_lines(w, why);
+
+    if (s != OK)
+        return s;
+    if (w->config.arrival.kind == ARRIVAL_TRACE) { /* the rows' times give order and end */
+        qsort(w->rows, w->n_rows, sizeof *w->rows, compare_rows);
+        f->shuffle = f->repeats = false;
+    }
+    return f->shuffle ? shuffle_rows(w) : OK;
+}
+
+/* Which row the request asks. ERR_NOT_FOUND behind the last one. */
+static enum status choose_row(const struct workload *w, const struct load_request *r, size_t *k)
+{
+    struct draw d;
+
+    *k = r->index;
+    if (r->index >= w->n_rows) {
+        if (!w->config.file.repeats)
+            return ERR_NOT_FOUND;
+        draw_init(&d, w->config.seed, DRAW_RETRIEVAL, r->index);
+        *k = draw_below(&d, w->n_rows);
+    }
+    if (w->order)
+        *k = w->order[*k];
+    return OK;
+}
+
+/* Adds a part whose text is borrowed from row k. */
+static enum status add_text(struct workload *w, struct load_request *r, size_t k,
+                            enum part_role role, const struct json *text, const struct json *title)
 {
     struct part *p = load_request_add(r, role, 0, 0);
 
     if (!p)
         return ERR_NOMEM;
-    p->id = workload_id(w, ID_LINE, draw_mix(r->index, r->n_parts));
+    p->id = workload_id(w, ID_LINE, draw_mix(k, r->n_parts));
     p->text = js_string(text, &p->text_len);
     p->title = js_is(title, JS_STRING) ? js_string(title, NULL) : NULL;
     p->starts_message = true;
     return OK;
 }
 
-static enum status add_messages(struct workload *w, struct load_request *r,
+static enum status add_messages(struct workload *w, struct load_request *r, size_t k,
                                 const struct json *messages)
 {
     enum status s = OK;
@@ -218,37 +263,49 @@ static enum status add_messages(struct workload *w, struct load_request *r,
         enum part_role role = PART_USER;
         s = find_role(js_string(js_get(m, "role"), NULL), &role);
         if (s == OK)
-            s = add_text(w, r, role, js_get(m, "content"), NULL);
+            s = add_text(w, r, k, role, js_get(m, "content"), NULL);
     }
     return s;
 }
 
-enum status workload_file_fill(struct workload *w, struct load_request *r)
+/* Fills in what a line says; its members were checked when it was read. */
+static enum status fill_line(struct workload *w, struct load_request *r, size_t k)
 {
-    enum status s = OK;
-    struct draw d;
-
-    if (r->index >= w->n_rows)
-        return ERR_NOT_FOUND;
-    const struct file_row *row = &w->rows[r->index];
+    const struct file_row *row = &w->rows[k];
     const struct json *documents = js_get_set(row->o, "documents");
-    if (w->config.arrival.kind == ARRIVAL_TRACE)
-        r->arrival_s = (row->at_s - w->rows[0].at_s) / w->config.trace_speed;
-    if (row->tenant != UINT32_MAX)
-        r->tenant = row->tenant;
     const struct json *priority = js_get_set(row->o, "priority");
+    enum status s = OK;
+
     if (priority) {
         r->priority = (int32_t)js_int(priority);
         r->has_priority = true;
     }
+    r->extra = row->extra;
+    for (size_t i = 0; s == OK && i < js_len(documents); i++)
+        s = add_text(w, r, k, PART_DOCUMENT, js_get(js_at(documents, i), "text"),
+                     js_get(js_at(documents, i), "title"));
+    if (s == OK && js_get_set(row->o, "prompt"))
+        return add_text(w, r, k, PART_USER, js_get(row->o, "prompt"), NULL);
+    return s == OK ? add_messages(w, r, k, js_get(row->o, "messages")) : s;
+}
+
+enum status workload_file_fill(struct workload *w, struct load_request *r)
+{
+    struct draw d;
+    size_t k;
+    enum status s = choose_row(w, r, &k);
+
+    if (s != OK)
+        return s;
+    const struct file_row *row = &w->rows[k];
+    if (w->config.arrival.kind == ARRIVAL_TRACE)
+        r->arrival_s = (row->at_s - w->rows[0].at_s) / w->config.trace_speed;
+    if (row->tenant != UINT32_MAX)
+        r->tenant = row->tenant;
     draw_init(&d, w->config.seed, DRAW_LENGTH, r->index);
     r->n_output_tokens = row->n_output && !w->config.output_given ? row->n_output
                                                                   : workload_draw_output(w, r, &d);
-    r->extra = row->extra;
-    for (size_t i = 0; s == OK && i < js_len(documents); i++)
-        s = add_text(w, r, PART_DOCUMENT, js_get(js_at(documents, i), "text"),
-                     js_get(js_at(documents, i), "title"));
-    if (s == OK && js_get_set(row->o, "prompt"))
-        return add_text(w, r, PART_USER, js_get(row->o, "prompt"), NULL);
-    return s == OK ? add_messages(w, r, js_get(row->o, "messages")) : s;
+    if (w->config.file.format == FILE_SHAREGPT)
+        return add_text(w, r, k, PART_USER, workload_sharegpt_prompt(row->o), NULL);
+    return fill_line(w, r, k);
 }

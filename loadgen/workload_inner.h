@@ -16,7 +16,7 @@
 enum id_space { ID_OWN = 1, ID_PREFIX, ID_SYSTEM, ID_DOCUMENT, ID_QUESTION, ID_TURN, ID_LINE };
 
 struct file_row {
-    struct json *o;  /* the line */
+    struct json *o;  /* the line; of ShareGPT's format the conversation */
     char *extra;     /* JSON object, or NULL */
     double at_s;
     uint32_t n_output;
@@ -34,7 +34,7 @@ struct workload {
     struct trace trace;       /* lengths, trace */
     struct weighted popularity; /* of prefixes, documents or questions */
     struct corpus corpus;
-    uint32_t *order;          /* [n_order] questions in the order they are asked */
+    uint32_t *order;          /* [n_order] questions or rows in the order they are asked */
     uint32_t n_order;
     struct file_row *rows;    /* [n_rows] */
     size_t n_rows, cap_rows;
@@ -61,5 +61,11 @@ NODISCARD enum status workload_rag_fill(struct workload *w, struct load_request 
 NODISCARD enum status workload_file_open(struct workload *w, struct buf *why);
 NODISCARD enum status workload_file_fill(struct workload *w, struct load_request *r);
 void workload_file_close(struct workload *w);
+/* Takes over row->o and row->extra on OK. */
+NODISCARD enum status workload_file_add(struct workload *w, const struct file_row *row);
+/* Reads the rows of ShareGPT's format. */
+NODISCARD enum status workload_sharegpt_read(struct workload *w, struct buf *why);
+/* The text that a conversation begins with: a string. */
+const struct json *workload_sharegpt_prompt(const struct json *conversation);
 
 #endif

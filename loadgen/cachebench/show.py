@@ -102,7 +102,7 @@ def targets_of(out: dict) -> list[dict]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=Path, default=REPO.parent / "shared" / "data")
+    parser.add_argument("--data", type=Path, help="default: ../shared/data beside the clone")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--segments", type=int)
@@ -112,8 +112,17 @@ def main() -> int:
     wanted = [p for p in PARTS if p not in args.without]
     out: dict = {"format": 1}
 
-    if "simulated" in wanted and args.data.is_dir():
-        out["simulated"] = simulate(args.data)
+    data = args.data or REPO.parent / "shared" / "data"
+    if "simulated" in wanted and not any((data / where).exists() for where in TRACES.values()):
+        if args.data:
+            print(f"show.py: --data {data}: holds none of {', '.join(TRACES.values())}",
+                  file=sys.stderr)
+            return 2
+        print(f"show.py: no shared data in {data}: leaving out simulated (another folder: --data "
+              "DIR)", file=sys.stderr)
+        wanted.remove("simulated")
+    if "simulated" in wanted:
+        out["simulated"] = simulate(data)
     for part in BENCH_PARTS:
         command = [str(BUILD / "tarn-cachebench"), "--json", "--part", part]
         if part == "ttft" and args.rounds:

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Draw a trace in RAGPulse's format from a set of documents with questions (shared rag-derived-*).
+"""Draw a trace in RAGPulse's format from a set of documents with questions.
 
 Questions are drawn by a Zipf law; a request's documents are the first K of the question's own
 retrieval list, in its order. With --shift the popularity is dealt anew after half of the requests.
 
-    draw_trace.py ../shared/data/rag-derived-nq-oracle OUT --documents 5 --zipf 1 --requests 6000
+    draw_trace.py loadgen/data/rag OUT --documents 3 --zipf 1 --requests 6000
     tarn-cachesim OUT --trace-format ragpulse
 """
 import argparse
 import json
 import os
 import random
+import sys
 
 TOKENS_PER_WORD = 1.3
 
@@ -32,7 +33,8 @@ def draw(questions, args, rng):
     for i in range(args.requests):
         if args.shift and i == args.requests // 2:
             rng.shuffle(questions)
-        yield rng.choices(questions, weights)[0]["bm25_top5"][: args.documents]
+        question = rng.choices(questions, weights)[0]
+        yield (question.get("retrieved") or question["bm25_top5"])[: args.documents]
 
 
 def main():
@@ -46,6 +48,11 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
 
+    for name in ("documents.jsonl", "questions.jsonl"):
+        if not os.path.isfile(os.path.join(args.data, name)):
+            print(f"draw_trace.py: {args.data}: holds no {name} (a set that comes with the "
+                  "repository: loadgen/data/rag)", file=sys.stderr)
+            sys.exit(2)
     documents = read_lines(os.path.join(args.data, "documents.jsonl"))
     questions = read_lines(os.path.join(args.data, "questions.jsonl"))
     ids = {d["doc_id"]: i for i, d in enumerate(documents)}

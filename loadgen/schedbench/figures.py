@@ -6,6 +6,7 @@ import math
 import re
 from pathlib import Path
 
+FILE = "fastserve-figures.txt"  # in the shared data
 Points = list[tuple[float, float]]
 
 # Line colours of the file.

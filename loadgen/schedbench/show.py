@@ -36,6 +36,9 @@ LIVE = ("live", "lmsys", "sharegpt", "little-kv")
 PARTS = (*LIVE, "burst", "swap", "long", "planning")
 LONG_LIMIT_S, PLAN_LIMITS_S = 0.6, {1000: 50e-6, 100_000: 1e-3}
 MEASURED_LEAST = 4000
+# What a part reads of the shared data sets, which do not come with the repository.
+READS = {"lmsys": live.LMSYS, "sharegpt": live.SHAREGPT, "burst": figures.FILE,
+         "swap": figures.FILE}
 
 
 # --- the file ---
@@ -84,7 +87,7 @@ def run_live(store: Store, part: str, args: argparse.Namespace) -> None:
 
 
 def run_simulated(store: Store, part: str, args: argparse.Namespace) -> None:
-    points = figures.read(args.data / "fastserve-figures.txt")
+    points = figures.read(args.data / figures.FILE)
     n_seeds = 1 if args.quick else args.sim_seeds
     n_steady = 300 if args.quick else 8000
 
@@ -178,13 +181,34 @@ def targets_of(out: dict) -> list[dict]:
 
 # --- main ---
 
+def choose_parts(p: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Makes args.parts a list. Parts that nobody named are left out where their data are absent; a
+    named one without its data is an error."""
+    named = None if args.parts is None else [part for part in args.parts.split(",") if part]
+    for part in named or ():
+        if part not in PARTS:
+            p.error(f"there is no part {part}; known: {', '.join(PARTS)}")
+    wanted = PARTS if named is None else named
+    absent = [part for part in wanted if part in READS and not (args.data / READS[part]).is_file()]
+    if absent and named is not None:
+        print(f"show.py: {', '.join(absent)}: no shared data, {args.data / READS[absent[0]]} is not "
+              "there (another folder: --data DIR; without data: "
+              f"--parts {','.join(part for part in PARTS if part not in READS)})", file=sys.stderr)
+        sys.exit(2)
+    if absent:
+        print(f"show.py: no shared data in {args.data}: leaving out {', '.join(absent)} "
+              "(another folder: --data DIR)", file=sys.stderr)
+    args.parts = [part for part in wanted if part not in absent]
+
+
 def read_arguments() -> argparse.Namespace:
     p = argparse.ArgumentParser(description=__doc__,
                                 formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--json", type=Path, help="the result, and where to go on")
     p.add_argument("--plots", type=Path, help="folder for the SVG files")
-    p.add_argument("--parts", default=",".join(PARTS), help="default: all")
-    p.add_argument("--data", type=Path, default=REPO.parent / "shared" / "data")
+    p.add_argument("--parts", help="default: all whose data are there")
+    p.add_argument("--data", type=Path, default=REPO.parent / "shared" / "data",
+                   help=f"the shared data sets, which {', '.join(READS)} read")
     p.add_argument("--quick", action="store_true", help="few and short: to see that it works")
     p.add_argument("--fresh", action="store_true", help="measure again what is there")
     p.add_argument("--rounds", type=int, default=3, help="live: rounds of all policies")
@@ -197,10 +221,7 @@ def read_arguments() -> argparse.Namespace:
     args = p.parse_args()
     if args.quick:
         args.rounds, args.count, args.warmup = 1, 120, 40
-    args.parts = [part for part in args.parts.split(",") if part]
-    for part in args.parts:
-        if part not in PARTS:
-            p.error(f"there is no part {part}; known: {', '.join(PARTS)}")
+    choose_parts(p, args)
     if args.rounds < 1 or args.count < 100 or args.warmup < 0 or args.sim_seeds < 1:
         p.error("--rounds and --sim-seeds must be at least 1, --count 100, --warmup 0")
     return args

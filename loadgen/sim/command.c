@@ -231,6 +231,8 @@ enum status sim_command(const struct options *o, bool *failed, struct buf *why)
 
     *failed = true;
     if (s == OK)
+        s = report_make_dir(o, why);
+    if (s == OK)
         s = fill_instance(&x, why);
     fill_config(&x);
     if (s == OK)

@@ -27,6 +27,7 @@ SMALL = ["--prefix", PREFIX, "--new", NEW, "--rounds", ROUNDS, "--hits", HITS, "
          "--disk-pairs", 4, "--restarts", 2,
          "--write-rounds", 2, "--write-requests", 2, "--write-prompt", 96, "--write-tokens", 2,
          "--records", 300, "--opens", 4]
+SHOW = Path(__file__).resolve().parents[2] / "loadgen" / "cachebench" / "show.py"
 PARTS = ("ttft", "tree", "miss", "disk", "writes", "index")
 TOKEN_BYTES = 2 * 2 * 2 * 12 * 2  # K and V of 2 layers, 2 heads of 12, 2 bytes each
 EXTENT = 8192  # 32 tokens of that, in whole pages
@@ -202,6 +203,18 @@ def check_refusals(model: str) -> None:
     assert done.returncode != 0 and "nope" in done.stderr, done
 
 
+def check_missing_data() -> None:
+    """Traces do not come with the repository: one line says that they are missing."""
+    for command, words in (
+            ([str(SHOW), "--data", "/nowhere"], "show.py: --data /nowhere: holds none of"),
+            ([str(SHOW.parents[1] / "cachesim" / "draw_trace.py"), "/nowhere", "/nowhere/out"],
+             "draw_trace.py: /nowhere: holds no documents.jsonl")):
+        done = subprocess.run([sys.executable, *command], capture_output=True, text=True,
+                              check=False)
+        assert done.returncode == 2 and done.stderr.startswith(words), (command, done)
+        assert done.stderr.count("\n") == 1 and not done.stdout, (command, done)
+
+
 def available_gib() -> float:
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
@@ -221,6 +234,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as model:
         Path(model, "config.json").write_text(json.dumps(CONFIG))
         check_refusals(model)
+        check_missing_data()
         check_memory()
         check_parts(model)
         with tempfile.TemporaryDirectory() as folder:

@@ -435,6 +435,101 @@ def the_table_and_the_files_are_vllms(server):
     assert all('"a,b"' in row for row in rows[1:])
 
 
+def nothing_measured_is_no_zero(server):
+    """Where all requests fail there are no latency rows, and null in the JSON."""
+    seen = loadgen(server.url, "--count", 3, "--calibrate", "off", "--concurrency", 1,
+                   *script_flag({"status": 500}), code=1)
+    assert "No request succeeded: there are no latencies." in seen.out
+    for words in ("TTFT", "TPOT", "ITL", "E2EL", "Mean normalized"):
+        assert words not in seen.out, words
+    for key in ("mean_ttft_ms", "p99_itl_ms", "max_e2el_ms", "std_tpot_ms"):
+        assert seen.json[key] is None, (key, seen.json[key])
+    assert seen.json["failed"] == 3 and seen.json["request_throughput"] == 0
+    # One token has a TTFT, but no TPOT and no ITL.
+    seen = loadgen(server.url, "--count", 3, "--calibrate", "off", "--output-len", 1)
+    assert "Mean TTFT (ms):" in seen.out and "TPOT" not in seen.out and "ITL" not in seen.out
+    assert seen.json["mean_ttft_ms"] > 0 and seen.json["mean_tpot_ms"] is None
+
+
+def pieces_of_several_tokens_are_said(server):
+    flags = ["--count", 5, "--concurrency", 1, "--output-len", 12, "--calibrate", "off"]
+    note = "ITL is the time between\n      pieces here, not between tokens"
+    seen = loadgen(server.url, *flags, *script_flag({"tokens_per_chunk": 3, "gap_ms": 2}))
+    assert seen.json["tokens_per_piece"] == 3 and note in seen.out
+    assert re.search(r"^Tokens per piece of text: +3\.00 *$", seen.out, re.M)
+    seen = loadgen(server.url, *flags, *script_flag({"gap_ms": 2}))
+    assert seen.json["tokens_per_piece"] == 1 and note not in seen.out
+
+
+def a_ratio_of_nothing_is_none(server):
+    flags = ["--a", server.url, "--b", server.url, "--count", 4, "--concurrency", 1,
+             "--output-len", 3, "--calibrate", "off"]
+    seen = loadgen(None, *flags, first=["compare"])
+    assert re.search(r"^Failed requests +0\.00 +0\.00 +none$", seen.out, re.M), seen.out
+    assert re.search(r"^Cached prompt tokens +0\.00 +0\.00 +none$", seen.out, re.M)
+    assert seen.json["mean_ttft_ratio"] > 0
+    seen = loadgen(None, *flags, *script_flag({"status": 500}), first=["compare"], code=1)
+    assert "there are no latencies to compare" in seen.out and "ttft" not in seen.out
+    assert re.search(r"^Successful requests +0\.00 +0\.00 +none$", seen.out, re.M), seen.out
+    for key in ("mean_ttft_ratio", "p99_e2el_ms_a", "pairwise_tpot_ratio_high"):
+        assert seen.json[key] is None, (key, seen.json[key])
+
+
+def vllms_command_line_saves_vllms_file(server):
+    """A command line of `vllm bench serve` does here what it does there."""
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder, "made", "results")
+        command = ["--backend", "vllm", "--base-url", server.url, "--endpoint", "/v1/completions",
+                   "--model", "org/scripted", "--served-model-name", "scripted",
+                   "--tokenizer", "org/tokenizer", "--dataset-name", "random",
+                   "--random-input-len", 20, "--random-output-len", 4, "--num-prompts", 6,
+                   "--calibrate", "off",
+                   "--request-rate", 40, "--max-concurrency", 4, "--save-result", "--result-dir",
+                   results, "--disable-tqdm", "--trust-remote-code"]
+        reset(server)
+        seen = loadgen(None, *command)
+        saved = list(results.iterdir())
+        assert len(saved) == 1 and json.loads(saved[0].read_text()) == seen.json
+        assert re.fullmatch(r"vllm-40\.0qps-concurrency4-scripted-\d{8}-\d{6}\.json",
+                            saved[0].name), saved
+        assert str(saved[0]) in seen.err
+        assert {r["path"] for r in log_of(server)} == {"/v1/completions"}
+        bodies = [json.loads(b) for b in bodies_of(log_of(server))]
+        assert all(b["model"] == "scripted" for b in bodies)
+        assert sum(b.get("ignore_eos", False) for b in bodies) == 6 == seen.json["completed"]
+        assert (seen.json["backend"], seen.json["model_id"], seen.json["tokenizer_id"]) == (
+            "vllm", "org/scripted", "org/tokenizer")
+        for _ in range(2):
+            loadgen(None, *command, "--append-result", "--result-filename", "all.json")
+        lines = (results / "all.json").read_text().splitlines()
+        assert [json.loads(line)["completed"] for line in lines] == [6, 6]
+        Path(folder, "file").write_text("")
+        seen = loadgen(None, *command, "--result-dir", f"{folder}/file/x", code=2)
+        assert f"--result-dir {folder}/file" in seen.err, seen.err
+
+
+def vllms_datasets_are_read(server):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "sharegpt.json")
+        path.write_text(json.dumps([
+            {"id": str(i), "conversations": [{"from": "human", "value": f"Question {i} is long."},
+                                             {"from": "gpt", "value": "x" * 4 * (4 + i)}]}
+            for i in range(9)]))
+        reset(server)
+        seen = loadgen(server.url, "--dataset-name", "sharegpt", "--dataset-path", path,
+                       "--num-prompts", 12, "--calibrate", "off", "--seed", 3)
+        asked = [json.loads(b)["messages"][0]["content"] for b in bodies_of(log_of(server))]
+        assert len(asked) == 12 and set(asked) == {f"Question {i} is long." for i in range(9)}
+        assert sorted(r["output_tokens"] for r in seen.raw if r["index"] < 9) == list(range(4, 13))
+        rows = write_lines(folder, "custom.jsonl", [{"prompt": f"row {i}"} for i in range(5)])
+        reset(server)
+        loadgen(server.url, "--dataset-name", "custom", "--dataset-path", rows, "--no-oversample",
+                "--disable-shuffle", "--custom-output-len", 2, "--concurrency", 1, "--calibrate",
+                "off")
+        asked = [json.loads(b)["messages"][0]["content"] for b in bodies_of(log_of(server))]
+        assert asked == [f"row {i}" for i in range(5)]
+
+
 def wrong_use_is_said(server):
     seen = loadgen(server.url, "--rtae", "5", code=2)
     assert "did you mean --rate?" in seen.err
@@ -455,6 +550,8 @@ CASES = (every_statistic_is_that_of_the_raw_times, times_are_those_of_the_server
          disconnects_and_slow_readers_are_counted_apart,
          an_overload_does_not_look_like_fewer_requests, interrupted_runs_print_their_report,
          verify_finds_other_texts, compare_finds_the_ratio, the_table_and_the_files_are_vllms,
+         nothing_measured_is_no_zero, pieces_of_several_tokens_are_said,
+         a_ratio_of_nothing_is_none, vllms_command_line_saves_vllms_file, vllms_datasets_are_read,
          wrong_use_is_said)
 
 

@@ -4,6 +4,8 @@ there is kept, plots are whole, and the authors' figures say what papers.md says
 judged."""
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
 import subprocess
@@ -11,6 +13,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree
 from pathlib import Path
+from unittest import mock
 
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "tests" / "tools"))
@@ -18,6 +21,7 @@ sys.path.insert(0, str(REPO / "loadgen" / "schedbench"))
 import tarn_test  # noqa: E402
 import figures  # noqa: E402
 import plot  # noqa: E402
+import show as show_module  # noqa: E402
 
 SHOW = REPO / "loadgen" / "schedbench" / "show.py"
 POLICIES = {"fcfs", "skip-join-mlfq", "mlfq", "srpt", "sjf-prompt"}
@@ -85,6 +89,20 @@ def wrong_options_are_named() -> None:
         assert words in bench(*options, code=2).stderr, (options, words)
     assert "--plans" in bench("--help").stdout
     assert "part nope" in show("--parts", "nope", code=2).stderr
+
+
+def missing_data_are_said() -> None:
+    done = show("--parts", "lmsys,planning", "--data", "/nowhere", code=2)
+    assert "no shared data, /nowhere/lengths-lmsys-apex/" in done.stderr, done.stderr
+    assert done.stderr.count("\n") == 1 and "--parts live,little-kv,long,planning" in done.stderr
+    # Parts that nobody named are left out, in one line.
+    words = io.StringIO()
+    with mock.patch.object(sys, "argv", ["show.py", "--data", "/nowhere"]), \
+            contextlib.redirect_stderr(words):
+        args = show_module.read_arguments()
+    assert args.parts == ["live", "little-kv", "long", "planning"], args.parts
+    assert words.getvalue() == ("show.py: no shared data in /nowhere: leaving out lmsys, sharegpt, "
+                                "burst, swap (another folder: --data DIR)\n"), words.getvalue()
 
 
 # --- figures and plots ---
@@ -183,6 +201,7 @@ def main() -> int:
     planning_is_measured_in_a_living_queue()
     equal_seeds_make_equal_queues()
     wrong_options_are_named()
+    missing_data_are_said()
     crossings_are_first_ones()
     charts_are_whole()
     data = tarn_test.shared_data("lengths-lmsys-apex").parent  # skips here without ../shared

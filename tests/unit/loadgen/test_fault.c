@@ -53,6 +53,8 @@ static const char *const files[][2] = {
                    "\"body\": {\"n\": 1}}\n"
                    "{\"messages\": [{\"role\": \"system\", \"content\": \"Be brief.\"}, {\"role\": "
                    "\"user\", \"content\": \"Hi\"}], \"documents\": [{\"text\": \"D\"}]}\n"},
+    {"sharegpt.json", "[{\"conversations\": [{\"value\": \"A first question\"}, {\"value\": "
+                      "\"and what was answered\"}]}]"},
 };
 
 static const struct {
@@ -64,7 +66,7 @@ static const struct {
     {WORKLOAD_RAG, ""},               {WORKLOAD_MIX, NULL},
     {WORKLOAD_TRACE, ""},             {WORKLOAD_TRACE, "blocks.jsonl"},
     {WORKLOAD_TRACE, "azure.csv"},    {WORKLOAD_LENGTHS, "lengths.csv"},
-    {WORKLOAD_FILE, "file.jsonl"},
+    {WORKLOAD_FILE, "file.jsonl"},       {WORKLOAD_FILE, "sharegpt.json"},
 };
 
 /* --- everything with one failure --- */
@@ -264,6 +266,8 @@ static void every_allocation_may_fail(void **state)
         }
         if (c.kind == WORKLOAD_TRACE)
             c.arrival.kind = ARRIVAL_TRACE;
+        if (workloads[i].data && strcmp(workloads[i].data, "sharegpt.json") == 0)
+            c.file = (struct file_options){FILE_SHAREGPT, .shuffle = true, .repeats = true};
         if (c.kind == WORKLOAD_MIX) {
             assert_ok(tenant_parse(&c.tenants[0], "name=x,share=2,priority=3", NULL));
             assert_ok(tenant_parse(&c.tenants[1], "name=y,share=1,input=uniform:3:9", NULL));

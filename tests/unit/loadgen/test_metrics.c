@@ -145,6 +145,29 @@ static void rows_by_tenant_and_priority_add_up(void **state)
         outcome_fini(&v[i]);
 }
 
+static void pieces_of_several_tokens_are_counted(void **state)
+{
+    const uint64_t t[] = {100, 200, 300};
+    struct outcome v[] = {made(0, t, 3, 12), made(10, t, 3, 4), made(20, t, 3, -1),
+                          made(30, t, 3, 90)};
+    struct metrics_options o = {usual, T0, 0, names, 1};
+    struct metrics m;
+
+    (void)state;
+    strcpy(v[1].finish_reason, "stop"); /* three pieces and the token that ends the answer */
+    v[3].slow_reader = true;
+    assert_ok(metrics_compute(&m, v, 4, &o));
+    assert_int_equal(m.all.n_pieces, 6); /* v[2] has no count of the server's */
+    assert_int_equal(m.all.n_piece_tokens, 12 + 3);
+    assert_near(metrics_tokens_per_piece(&m.all), 2.5, 1e-12);
+    metrics_fini(&m);
+    assert_ok(metrics_compute(&m, &v[2], 1, &o));
+    assert_near(metrics_tokens_per_piece(&m.all), 0, 0);
+    metrics_fini(&m);
+    for (int i = 0; i < 4; i++)
+        outcome_fini(&v[i]);
+}
+
 static void nothing_at_all_has_a_report(void **state)
 {
     struct metrics_options o = {usual, T0, 0, names, 2};
@@ -169,6 +192,7 @@ int main(void)
         cmocka_unit_test(what_does_not_count_does_not),
         cmocka_unit_test(goodput_counts_whom_the_slo_is_kept_for),
         cmocka_unit_test(rows_by_tenant_and_priority_add_up),
+        cmocka_unit_test(pieces_of_several_tokens_are_counted),
         cmocka_unit_test(nothing_at_all_has_a_report),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -64,6 +64,109 @@ static void vllms_flags_are_known(void **state)
     options_fini(&o);
 }
 
+static void a_dataset_name_is_vllms_workload(void **state)
+{
+    struct options o;
+
+    (void)state;
+    assert_ok(load(&o, "--dataset-name random --random-input-len 100"));
+    assert_int_equal(o.config.kind, WORKLOAD_RANDOM);
+    assert_true(o.ignore_eos); /* as vLLM's tool does for random prompts */
+    options_fini(&o);
+    assert_ok(load(&o, "--dataset-name random --no-ignore-eos"));
+    assert_false(o.ignore_eos);
+    options_fini(&o);
+    assert_ok(load(&o, "--no-ignore-eos --dataset-name random"));
+    assert_false(o.ignore_eos);
+    options_fini(&o);
+    assert_ok(load(&o, "--dataset-name prefix_repetition --prefix-repetition-prefix-len 99"));
+    assert_int_equal(o.config.kind, WORKLOAD_PREFIX);
+    assert_near(dist_mean(&o.config.prefix_len), 99, 0);
+    assert_near(dist_mean(&o.config.input), 256, 0);
+    assert_false(o.ignore_eos);
+    options_fini(&o);
+    assert_ok(load(&o, "--dataset-name sharegpt --dataset-path x.json"));
+    assert_int_equal(o.config.kind, WORKLOAD_FILE);
+    assert_int_equal(o.config.file.format, FILE_SHAREGPT);
+    assert_true(o.config.file.shuffle && o.config.file.repeats && !o.config.output_given);
+    assert_int_equal(o.count, 1000);
+    options_fini(&o);
+    assert_ok(load(&o, "--dataset-name custom --dataset-path x.jsonl --disable-shuffle "
+                       "--no-oversample"));
+    assert_int_equal(o.config.file.format, FILE_LINES);
+    assert_false(o.config.file.shuffle || o.config.file.repeats);
+    assert_near(dist_mean(&o.config.output), 256, 0);
+    options_fini(&o);
+    assert_ok(load(&o, "--dataset-name custom --dataset-path x --custom-output-len 9"));
+    assert_near(dist_mean(&o.config.output), 9, 0);
+    options_fini(&o);
+    assert_ok(load(&o, "--workload file --data x.jsonl"));
+    assert_false(o.config.file.shuffle || o.config.file.repeats);
+    options_fini(&o);
+}
+
+static void a_timed_trace_keeps_its_times(void **state)
+{
+    struct options o;
+
+    (void)state;
+    assert_ok(load(&o, "--dataset-name timed_trace --dataset-path x --max-concurrency 4"));
+    assert_int_equal(o.config.trace.format, TRACE_TIMED);
+    assert_int_equal(o.config.arrival.kind, ARRIVAL_TRACE);
+    assert_false(o.closed);
+    assert_true(o.ignore_eos);
+    options_fini(&o);
+    assert_ok(load(&o, "--dataset-name timed_trace --dataset-path x --no-self-timed "
+                       "--request-rate 2"));
+    assert_int_equal(o.config.arrival.kind, ARRIVAL_GAMMA);
+    options_fini(&o);
+}
+
+static void vllms_routes_are_known(void **state)
+{
+    static const char *const routes[][2] = {
+        {"--endpoint /v1/completions", "completions"},
+        {"--endpoint /v1/chat/completions", "chat"},
+        {"--endpoint completions", "completions"},
+        {"--backend openai-chat --endpoint /v1/chat/completions", "chat"},
+        {"--backend openai-chat", "chat"},
+        {"--endpoint=/v1/completions --backend=vllm", "completions"},
+        {"--backend openai", "completions"},
+        {"", ""},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(routes); i++) {
+        struct options o;
+        assert_ok(load(&o, routes[i][0]));
+        assert_string_equal(o.endpoint, routes[i][1]);
+        options_fini(&o);
+    }
+}
+
+static void what_vllm_users_pass_along_is_taken(void **state)
+{
+    struct options o;
+
+    (void)state;
+    assert_ok(load(&o, "--tokenizer t/k --tokenizer-mode auto --trust-remote-code --disable-tqdm "
+                       "--skip-chat-template --served-model-name served --save-result "
+                       "--result-dir d --result-filename f --top-k 4 --min-p 0.1 "
+                       "--extra-body {\"min_p\":0.5,\"a\":1} --header X-A=b=c Y:d=e "
+                       "--repetition-penalty 1.5"));
+    assert_string_equal(o.tokenizer, "t/k");
+    assert_string_equal(o.served_model, "served");
+    assert_false(o.progress);
+    assert_true(o.save_result);
+    assert_string_equal(o.result_dir, "d");
+    assert_string_equal(o.result_filename, "f");
+    assert_string_equal(o.extra_body,
+                        "{\"min_p\":0.5,\"a\":1,\"top_k\":4,\"repetition_penalty\":1.5}");
+    assert_string_equal(o.headers.v[0], "X-A: b=c");
+    assert_string_equal(o.headers.v[1], "Y:d=e");
+    options_fini(&o);
+}
+
 static void concurrency_alone_is_a_closed_loop(void **state)
 {
     struct options o;
@@ -136,6 +239,27 @@ static void wrong_lines_are_refused_with_words(void **state)
         {"--arrival closed --rate 5", "--rate: --arrival closed has no rate"},
         {"--verify 2", "--verify: 2 is outside of [0, 1]"},
         {"--tenant share=1", "--tenant: a tenant needs name=NAME"},
+        {"--endpoint /v2/x", "--endpoint: \"/v2/x\" is none of /v1/completions, "
+                             "/v1/chat/completions, completions, chat; what stands before /v1 "
+                             "belongs to --url"},
+        {"--backend openai-chat --endpoint /v1/completions",
+         "--backend openai-chat, --endpoint /v1/completions: they are different routes; "
+         "openai-chat asks /v1/chat/completions, the others /v1/completions"},
+        {"--backend tgi", "--backend: \"tgi\" is none of openai|openai-chat|vllm"},
+        {"--dataset-name hf", "--dataset-name: \"hf\" is none of "
+                              "random|prefix_repetition|sharegpt|custom|timed_trace"},
+        {"--dataset-name random --dataset-path x",
+         "--dataset-name random: makes its prompts and reads no --dataset-path"},
+        {"--dataset-name custom", "--dataset-name custom: needs --dataset-path FILE"},
+        {"--dataset-name random --workload rag",
+         "--dataset-name, --workload: give one of them"},
+        {"--result-dir x", "--result-dir, --result-filename: nothing is saved without "
+                           "--save-result"},
+        {"compare --a http://x --b http://y --count 1 --save-result",
+         "--save-result: compare writes its result with --json"},
+        {"--top-k 1.5", "--top-k: expected a whole number, or none"},
+        {"--top-k 1e300", "--top-k: expected a whole number, or none"},
+        {"--extra-body []", "--extra-body: expected a JSON object"},
         {"--metric-percentiles 101",
          "--metric-percentiles: expected at most 12 numbers in [0, 100]"},
     };
@@ -203,6 +327,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_vllms),
         cmocka_unit_test(vllms_flags_are_known),
+        cmocka_unit_test(a_dataset_name_is_vllms_workload),
+        cmocka_unit_test(a_timed_trace_keeps_its_times),
+        cmocka_unit_test(vllms_routes_are_known),
+        cmocka_unit_test(what_vllm_users_pass_along_is_taken),
         cmocka_unit_test(concurrency_alone_is_a_closed_loop),
         cmocka_unit_test(a_timed_trace_has_vllms_flags),
         cmocka_unit_test(seeds_differ_unless_given),

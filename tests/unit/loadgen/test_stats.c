@@ -91,6 +91,32 @@ static void students_interval_is_that_of_the_formula(void **state)
     assert_near(r.high / (2 * pow(2, 12.7062)), 1, 1e-9);
 }
 
+static bool is_none(struct interval r)
+{
+    return isnan(r.value) && isnan(r.low) && isnan(r.high);
+}
+
+static void a_ratio_of_nothing_is_none(void **state)
+{
+    const double zeros[] = {0, 0, 0}, ones[] = {1, 1, 1}, some[] = {0, 0, 5};
+    struct interval r;
+    size_t n;
+
+    (void)state;
+    assert_ok(stats_ratio_bootstrap(zeros, ones, 0, STATISTIC_MEAN, 1, &r));
+    assert_true(is_none(r));
+    assert_ok(stats_ratio_bootstrap(zeros, zeros, 3, STATISTIC_MEAN, 1, &r));
+    assert_true(is_none(r));
+    assert_ok(stats_ratio_bootstrap(zeros, ones, 3, STATISTIC_MEDIAN, 1, &r));
+    assert_true(is_none(r));
+    assert_true(is_none(stats_ratio_t(zeros, zeros, 3, &n)));
+    assert_int_equal(n, 0);
+    /* A resample of zeros alone has no ratio. It must not count as one of 0. */
+    assert_ok(stats_ratio_bootstrap(some, ones, 3, STATISTIC_MEAN, 1, &r));
+    assert_near(r.value, 0.6, 1e-12);
+    assert_true(r.low > 0.19);
+}
+
 /* The interval must hold the true ratio about 95 times in 100. */
 static void the_bootstrap_covers_the_truth(void **state)
 {
@@ -139,6 +165,7 @@ int main(void)
         cmocka_unit_test(t_is_that_of_the_tables),
         cmocka_unit_test(a_constant_ratio_has_no_interval),
         cmocka_unit_test(students_interval_is_that_of_the_formula),
+        cmocka_unit_test(a_ratio_of_nothing_is_none),
         cmocka_unit_test(the_bootstrap_covers_the_truth),
         cmocka_unit_test(limits_are_read_and_kept),
     };

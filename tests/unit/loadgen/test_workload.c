@@ -304,6 +304,126 @@ static void a_file_is_asked_line_by_line(void **state)
     scratch_fini(&x);
 }
 
+static const char *const conversations =
+    "[{\"id\": \"a\", \"conversations\": [{\"from\": \"human\", \"value\": \"the first of three\"}, "
+    "{\"value\": \"an answer of 32 bytes, 8 tokens.\"}, {\"value\": \"never asked\"}]},\n"
+    " {\"conversations\": [{\"value\": \"a second conversation\"}, "
+    "{\"value\": \"an answer of twenty.\"}], \"priority\": \"not ours\", \"documents\": 7},\n"
+    " {\"conversations\": [{\"value\": \"nobody answers this one\"}]},\n"
+    " {\"conversations\": [{\"value\": \"short\"}, {\"value\": \"too short to be asked\"}]},\n"
+    " {\"conversations\": [{\"value\": \"with a short answer\"}, {\"value\": \"No.\"}]}]\n";
+
+/* Counts how often each of the texts is asked for by n requests. */
+static void count_prompts(const struct workload_config *c, int n, const char *const *texts,
+                          int n_texts, int *counts)
+{
+    struct workload *w;
+    struct load_request r;
+
+    assert_ok(workload_create(&w, c, NULL));
+    memset(counts, 0, (size_t)n_texts * sizeof *counts);
+    for (int i = 0; i < n; i++) {
+        assert_ok(workload_next(w, &r));
+        assert_int_equal(r.n_parts, 1);
+        assert_int_equal(r.parts[0].role, PART_USER);
+        int k = 0;
+        while (k < n_texts && strcmp(r.parts[0].text, texts[k]) != 0)
+            k++;
+        assert_true(k < n_texts);
+        counts[k]++;
+        load_request_fini(&r);
+    }
+    workload_destroy(w);
+}
+
+static void conversations_are_asked_as_vllm_asks_them(void **state)
+{
+    static const char *const texts[] = {"the first of three", "a second conversation",
+                                        "with a short answer"};
+    struct workload_config c = usual_config(WORKLOAD_FILE);
+    struct scratch x;
+    struct workload *w;
+    struct load_request r;
+    int counts[3];
+
+    (void)state;
+    scratch_init(&x);
+    c.data = scratch_write(&x, "c.json", conversations);
+    c.file.format = FILE_SHAREGPT;
+    assert_ok(workload_create(&w, &c, NULL));
+    assert_int_equal(workload_size(w), 2);
+    assert_ok(workload_next(w, &r));
+    assert_string_equal(r.parts[0].text, texts[0]);
+    assert_int_equal(r.n_output_tokens, 8); /* four bytes a token */
+    load_request_fini(&r);
+    assert_ok(workload_next(w, &r));
+    assert_int_equal(r.n_output_tokens, 5);
+    load_request_fini(&r);
+    assert_int_equal(workload_next(w, &r), ERR_NOT_FOUND);
+    workload_destroy(w);
+    c.output_given = true; /* a short answer does not matter then, and the rows may repeat */
+    c.file.repeats = c.file.shuffle = true;
+    count_prompts(&c, 3, texts, 3, counts);
+    assert_true(counts[0] == 1 && counts[1] == 1 && counts[2] == 1);
+    count_prompts(&c, 300, texts, 3, counts);
+    for (int i = 0; i < 3; i++)
+        assert_in_range(counts[i], 60, 140);
+    scratch_fini(&x);
+}
+
+static void rows_are_shuffled_by_the_seed(void **state)
+{
+    struct workload_config c = usual_config(WORKLOAD_FILE);
+    struct scratch x;
+    char text[4096] = "";
+    uint64_t plain, shuffled;
+
+    (void)state;
+    scratch_init(&x);
+    for (int i = 0; i < 40; i++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "{\"prompt\": \"row %d\"}\n",
+                 i);
+    c.data = scratch_write(&x, "f.jsonl", text);
+    plain = digest_of_run(&c, 40);
+    c.file.shuffle = true;
+    shuffled = digest_of_run(&c, 40);
+    assert_true(plain != shuffled);
+    assert_true(shuffled == digest_of_run(&c, 40));
+    c.seed++;
+    assert_true(shuffled != digest_of_run(&c, 40));
+    scratch_fini(&x);
+}
+
+static void wrong_conversations_are_named(void **state)
+{
+    static const char *const wrong[][2] = {
+        {"{}", "expected a JSON array"},
+        {"[]", "holds no conversation"},
+        {"[{\"conversations\": [{\"value\": 5}, {\"value\": \"x\"}]}]",
+         "[0].conversations: expected objects with a text in value"},
+        {"[{\"conversations\": [{\"value\": \"a\"}, 5]}]", "[0].conversations"},
+        {"[", "c.json"},
+    };
+    struct workload_config c = usual_config(WORKLOAD_FILE);
+    struct scratch x;
+    struct workload *w;
+    struct buf why;
+
+    (void)state;
+    scratch_init(&x);
+    buf_init(&why, BUF_WHY_MAX);
+    c.file.format = FILE_SHAREGPT;
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        c.data = scratch_write(&x, "c.json", wrong[i][0]);
+        buf_reset(&why);
+        assert_int_equal(workload_create(&w, &c, &why), ERR_INVALID);
+        if (!strstr(buf_str(&why), wrong[i][1]))
+            fail_msg("%s: %s", wrong[i][0], buf_str(&why));
+    }
+    buf_fini(&why);
+    scratch_fini(&x);
+}
+
 static void hostile_files_are_named(void **state)
 {
     static const char *const lines[] = {
@@ -455,6 +575,9 @@ int main(void)
         cmocka_unit_test(tenants_have_their_shares_lengths_and_priorities),
         cmocka_unit_test(wrong_tenants_are_refused),
         cmocka_unit_test(a_file_is_asked_line_by_line),
+        cmocka_unit_test(conversations_are_asked_as_vllm_asks_them),
+        cmocka_unit_test(rows_are_shuffled_by_the_seed),
+        cmocka_unit_test(wrong_conversations_are_named),
         cmocka_unit_test(hostile_files_are_named),
         cmocka_unit_test(traces_are_replayed_with_scale_speed_and_limits),
         cmocka_unit_test(troubles_come_at_their_rates),
