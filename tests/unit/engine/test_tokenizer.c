@@ -193,9 +193,11 @@ static void a_text_that_cannot_fit_is_refused_by_its_length(void **state)
     memset(text, 'a', sizeof text);
     assert_in_range(longest, 1, 99);
     buf_init(&ids, 10 * sizeof(uint32_t));
-    assert_int_equal(tok_encode_counted(t, text, 11 * longest, 0, &ids, &n_steps), ERR_TOO_LARGE);
+    assert_int_equal(tok_encode_counted(t, text, 11 * longest, 0, NULL, &ids, &n_steps),
+                     ERR_TOO_LARGE);
     assert_int_equal(n_steps, 0);
-    assert_int_equal(tok_encode_counted(t, text, 10 * longest, 0, &ids, &n_steps), ERR_TOO_LARGE);
+    assert_int_equal(tok_encode_counted(t, text, 10 * longest, 0, NULL, &ids, &n_steps),
+                     ERR_TOO_LARGE);
     assert_true(n_steps > 0);
     buf_fini(&ids);
     tokenizer_destroy(t);
