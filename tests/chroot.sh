@@ -4,7 +4,8 @@
 #   tests/chroot.sh [--worktree] [--shared] [--keep] [--dir DIR] [--quick | --package]
 #
 # In one bare Debian: deploy/quickstart, the same again, deploy/package, deploy/test. In a second one
-# the package that the first has made: installed, asked, removed (tests/package_trial.sh).
+# the package that the first has made: installed, asked, removed (tests/package_trial.sh); and, where
+# systemd-nspawn is installed here, run as a service under a systemd (tests/package_service.sh).
 #
 #   --worktree  take the working tree as it is (tracked and new files) instead of a clone of HEAD
 #   --shared    put a copy of ../shared beside the clone (without it those tests are skipped)
@@ -140,7 +141,24 @@ try_package() {
     debs=("$DIR"/root/tarn/build/tarn_*.deb)
     cp "${debs[-1]}" "$DIR.bare/root/tarn.deb"
     cp "$REPO/tests/package_trial.sh" "$DIR.bare/root/tarn/"
-    inside "$DIR.bare" trial "./package_trial.sh /root/tarn.deb"
+    inside "$DIR.bare" trial "./package_trial.sh /root/tarn.deb" || return 1
+    if ! command -v systemd-nspawn >/dev/null; then
+        SUMMARY+=("service      not tried: no systemd-nspawn (apt-get install systemd-container)")
+        return 0
+    fi
+    inside "$DIR.bare" systemd "DEBIAN_FRONTEND=noninteractive apt-get -qq install -y \
+        --no-install-recommends systemd systemd-sysv /root/tarn.deb" || return 1
+    try_service
+}
+
+try_service() {
+    local begin=$SECONDS status=0 log=$DIR.logs/service
+    echo "== service"
+    "$REPO/tests/package_service.sh" "$DIR.bare" >"$log" 2>&1 || status=$?
+    tail -n 25 "$log" | sed 's/^/   | /'
+    SUMMARY+=("$(printf '%-12s exit %d after %4d s   %s' service "$status" $((SECONDS - begin)) \
+        "$(tail -n 1 "$log")")")
+    ((status == 0 || status == 77))
 }
 
 main() {
