@@ -64,7 +64,7 @@ chat() {
 }
 
 has_written() {
-    in_container tarnctl metrics | grep -q '^tarn:kv_disk_written_bytes_total.* [1-9]'
+    in_container tarnctl metrics | grep '^tarn:kv_disk_written_bytes_total.* [1-9]' >/dev/null
 }
 
 main() {

@@ -7,7 +7,9 @@
 # own command is run as the service's user, since no systemd runs in a chroot.
 set -euo pipefail
 
-URL=http://127.0.0.1:8000
+# Any port: the network is the machine's, and something else may listen on 8000 there.
+PORT=$((20000 + RANDOM % 10000))
+URL=http://127.0.0.1:$PORT
 LOG=/tmp/tarn-server.log
 
 die() {
@@ -24,10 +26,10 @@ start_service() {
     # shellcheck disable=SC2086  # a command line
     setpriv --reuid tarn --regid tarn --clear-groups --no-new-privs \
         env -i PATH=/usr/bin:/bin XDG_CACHE_HOME=/var/lib \
-        TARN_MODEL=/usr/share/tarn/demo-model $command >"$LOG" 2>&1 &
+        TARN_MODEL=/usr/share/tarn/demo-model TARN_PORT="$PORT" $command >"$LOG" 2>&1 &
     SERVER=$!
     for _ in $(seq 600); do
-        if tarnctl --url $URL health >/dev/null 2>&1; then
+        if tarnctl --url "$URL" health >/dev/null 2>&1; then
             return 0
         fi
         kill -0 "$SERVER" 2>/dev/null || die "the server ended"
@@ -38,13 +40,13 @@ start_service() {
 
 ask() {
     local answer
-    answer=$(tarnctl --url $URL chat \
+    answer=$(tarnctl --url "$URL" chat \
         --document "Notes on Kumnordim: Kumnordim is a ship. The captain of Kumnordim is Stamos." \
         "Who is the captain of Kumnordim?")
     echo "answer: $answer"
     [[ $answer == *Stamos* ]] || die "the demo model knows better"
-    tarnctl --url $URL metrics | grep -q '^vllm:' || die "no metrics"
-    tarn-loadgen --url $URL --count 4 --concurrency 2 --input-len 32 --output-len 8 >/dev/null ||
+    tarnctl --url "$URL" metrics | grep '^vllm:' >/dev/null || die "no metrics"
+    tarn-loadgen --url "$URL" --count 4 --concurrency 2 --input-len 32 --output-len 8 >/dev/null ||
         die "tarn-loadgen"
     tarn-bench --version
 }
