@@ -2,16 +2,18 @@
 """What a model of a usual size needs and how fast it is here: rows of a Markdown table.
 
     loadgen/bench/shapes.py [--build build] [--shapes 0.5B,1B] [--weights bf16,int8,int4]
-                            [--repetitions 5] [--threads N] [--gb-max 20] [--memory-only]
+                            [--repetitions 5] [--threads N] [--gb-max 20]
+                            [--measure all|memory|nothing]
 
-Shapes are those of known models, weights are random: speed and memory do not depend on their
-values. Speed is tarn-bench's: a prefill of 128 tokens, and one decoding sequence behind 512. Of the
-repetitions the fastest counts, since other work on the machine only slows them down; `void` marks
-rows during which other work was seen. Memory is the peak of a tarn-server until it is ready: weights
-and buffers. Each token in the KV cache adds what the next column says. What is larger than --gb-max
-is left out, by name.
+Shapes are those of known models, weights are random: speed and memory do not depend on their values.
 
-The last columns are arithmetic, not measurements: bytes that one decoded token reads, and what
+Measured: `memory` is the peak of a tarn-server until it is ready (weights and buffers; each token in
+the KV cache adds what `KV per token` says). Speed is tarn-bench's, a prefill of 128 tokens and one
+decoding sequence behind 512; of the repetitions the fastest counts, since other work on the machine
+only slows them down. `(void)` marks speeds during which other work was seen. What is larger than
+--gb-max is left out, by name.
+
+Arithmetic: `size` of the weights, the bytes that a decoded token reads, and how many tokens a second
 memory of 90 GB/s (two channels of DDR5-5600) and 205 GB/s (eight of DDR4-3200) allows at most.
 """
 from __future__ import annotations
@@ -37,6 +39,7 @@ SHAPES = {
 }
 KV_POOL_BYTES = 256 << 20
 CEILINGS_GB_S = (90, 205)
+CONTEXT = 512  # of the decoding sequence
 READY_SECONDS = 1200  # random weights of 8 billion parameters take minutes
 
 
@@ -60,9 +63,17 @@ def kv_bytes_per_token(shape: str) -> int:
     return 2 * layers * kv_heads * head_dim * 2  # K and V, bf16
 
 
-def weight_bytes(shape: str, weights: str) -> float:
-    """About what is resident, to know beforehand whether it fits."""
-    return n_params(shape) * {"bf16": 2, "int8": 1.05, "int4": 0.7}[weights]
+def weight_bytes(shape: str, weights: str) -> tuple[float, float]:
+    """All weights, and those that one decoded token reads. A group of int8 has 128 weights, one of
+    int4 has 32, each with a scale of two bytes; embedding and output keep 8 bits. Where they are two
+    matrices, a token reads one row of the embedding."""
+    width, *_, vocabulary, tied, _ = SHAPES[shape]
+    table = vocabulary * width
+    layers = n_params(shape) - table * (1 if tied else 2)
+    per_layer = {"bf16": 2, "int8": 1 + 2 / 128, "int4": 0.5 + 2 / 32}[weights]
+    per_table = 2 if weights == "bf16" else 1 + 2 / 128
+    read = layers * per_layer + table * per_table
+    return read + (0 if tied else table * per_table), read
 
 
 def options_of(model: str, weights: str, args: argparse.Namespace) -> list[str]:
@@ -73,7 +84,7 @@ def options_of(model: str, weights: str, args: argparse.Namespace) -> list[str]:
 
 def run_bench(args: argparse.Namespace, model: str, weights: str) -> dict:
     command = [str(args.build / "tarn-bench"), *options_of(model, weights, args), "--json",
-               "--case", "prefill:128", "--case", "decode:1:512",
+               "--case", "prefill:128", "--case", f"decode:1:{CONTEXT}",
                "--repetitions", str(args.repetitions)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -81,8 +92,8 @@ def run_bench(args: argparse.Namespace, model: str, weights: str) -> dict:
     return json.loads(done.stdout)
 
 
-def server_gb(args: argparse.Namespace, model: str, weights: str) -> float:
-    """Peak resident memory of a server that has just become ready."""
+def server_bytes(args: argparse.Namespace, model: str, weights: str) -> tuple[int, float]:
+    """Peak resident memory of a server that has just become ready, and its weights."""
     environment = {**os.environ, "TARN_PROFILE_COST": "false", "XDG_CACHE_HOME": model}
     command = [str(args.build / "tarn-server"), *options_of(model, weights, args), "--port", "0"]
     log = Path(model) / "log"
@@ -98,27 +109,40 @@ def server_gb(args: argparse.Namespace, model: str, weights: str) -> float:
     finally:
         process.terminate()
         process.wait()
-    return int(re.search(r"VmHWM:\s+(\d+) kB", status).group(1)) * 1024 / 1e9
+    loaded = re.search(r"parameters, ([\d.]+) MB as", log.read_text()).group(1)
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status).group(1)) * 1024, float(loaded) * 1e6
 
 
-def measure(args: argparse.Namespace, shape: str, weights: str) -> str:
+def measure(args: argparse.Namespace, shape: str, weights: str) -> tuple[str, str, str]:
+    """Memory, prefill and decode; "-" for what is not asked for."""
+    if args.measure == "nothing":
+        return "-", "-", "-"
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(config(shape)))
         for file in (REPO / "deploy/demo-model").glob("tokenizer*.json"):
             shutil.copy(file, folder)  # a server wants one; which does not matter here
-        gb = server_gb(args, folder, weights)
-        memory = f"| {shape} | {weights} | {gb:.1f} GB | {kv_bytes_per_token(shape) // 1024} KB | "
-        if args.memory_only:
-            return memory.rstrip()
+        resident, loaded = server_bytes(args, folder, weights)
+        if abs(loaded / weight_bytes(shape, weights)[0] - 1) > 0.02:
+            sys.exit(f"{shape} {weights}: the server has {loaded:.0f} bytes of weights, not "
+                     f"{weight_bytes(shape, weights)[0]:.0f}: correct weight_bytes()")
+        memory = f"{resident / 1e9:.2f} GB"
+        if args.measure == "memory":
+            return memory, "-", "-"
         found = run_bench(args, folder, weights)
     rows = {row["phase"]: row for row in found["rows"]}
     void = " (void)" if found["limits"]["void"] else ""
-    token_gb = 0.0
-    if rows["decode"]["limit"] == "read":
-        token_gb = rows["decode"]["floor_seconds"] * found["limits"]["read_gb_s"]
-    ceilings = " | ".join(f"{gb_s / token_gb:.0f}" if token_gb else "?" for gb_s in CEILINGS_GB_S)
-    return (f"{memory}{rows['prefill']['tok_s_max']:.0f} | {rows['decode']['tok_s_max']:.1f}{void} "
-            f"| {token_gb:.2f} GB | {ceilings} |")
+    return (memory, f"{rows['prefill']['tok_s_max']:.0f}{void}",
+            f"{rows['decode']['tok_s_max']:.1f}{void}")
+
+
+def row(args: argparse.Namespace, shape: str, weights: str) -> str:
+    total, read = weight_bytes(shape, weights)
+    kv = kv_bytes_per_token(shape)
+    token = read + CONTEXT * kv
+    ceilings = [f"{gb_s * 1e9 / token:.0f}" for gb_s in CEILINGS_GB_S]
+    cells = [shape, weights, f"{total / 1e9:.2f} GB", f"{kv // 1024} KB",
+             *measure(args, shape, weights), f"{token / 1e9:.2f} GB", *ceilings]
+    return "| " + " | ".join(cells) + " |"
 
 
 def main() -> None:
@@ -129,20 +153,20 @@ def main() -> None:
     p.add_argument("--repetitions", type=int, default=5)
     p.add_argument("--threads", type=int, default=0, help="0: all cores")
     p.add_argument("--gb-max", type=float, default=20, help="weights above are left out")
-    p.add_argument("--memory-only", action="store_true", help="no speed: for a busy machine")
+    p.add_argument("--measure", choices=["all", "memory", "nothing"], default="all")
     args = p.parse_args()
     for shape in args.shapes.split(","):
         if shape not in SHAPES:
             p.error(f"no shape {shape}: one of {', '.join(SHAPES)}")
-    print("| model | weights | memory | KV per token | prefill tok/s | decode tok/s | "
-          "read per token | at 90 GB/s | at 205 GB/s |")
-    print("|---|---|---|---|---|---|---|---|---|", flush=True)
+    print("| model | weights | size | KV per token | memory | prefill tok/s | decode tok/s | "
+          f"read per token | {CEILINGS_GB_S[0]} GB/s | {CEILINGS_GB_S[1]} GB/s |")
+    print("|---" * 10 + "|", flush=True)
     for shape in args.shapes.split(","):
         for weights in args.weights.split(","):
-            if weight_bytes(shape, weights) > args.gb_max * 1e9:
+            if weight_bytes(shape, weights)[0] > args.gb_max * 1e9 and args.measure != "nothing":
                 print(f"{shape} {weights} left out: over {args.gb_max} GB", file=sys.stderr)
             else:
-                print(measure(args, shape, weights), flush=True)
+                print(row(args, shape, weights), flush=True)
 
 
 if __name__ == "__main__":
