@@ -3,9 +3,9 @@
 #
 #   tests/chroot.sh [--worktree] [--shared] [--keep] [--dir DIR] [--quick | --package]
 #
-# In one bare Debian: deploy/quickstart, the same again, deploy/package, deploy/test. In a second one
-# the package that the first has made: installed, asked, removed (tests/package_trial.sh); and, where
-# systemd-nspawn is installed here, run as a service under a systemd (tests/package_service.sh).
+# In one bare Debian: deploy/quickstart, the same again, deploy/package, deploy/test. In a second
+# one the package that the first has made: installed, asked, removed (tests/package_trial.sh); and,
+# where systemd-nspawn is installed here, run as a service by a systemd (tests/package_service.sh).
 #
 #   --worktree  take the working tree as it is (tracked and new files) instead of a clone of HEAD
 #   --shared    put a copy of ../shared beside the clone (without it those tests are skipped)

@@ -3,8 +3,8 @@
 #
 #   package_trial.sh FILE.deb
 #
-# Only for a Debian that may be changed: tests/chroot.sh runs it in a bare one, as root. The service's
-# own command is run as the service's user, since no systemd runs in a chroot.
+# Only for a Debian that may be changed: tests/chroot.sh runs it in a bare one, as root. The
+# service's own command is run as the service's user, since no systemd runs in a chroot.
 set -euo pipefail
 
 # Any port: the network is the machine's, and something else may listen on 8000 there.

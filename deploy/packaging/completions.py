@@ -8,7 +8,7 @@ from help_text import Help, Row
 FILES = ("FILE", "FILES", "PATH", "TRACE")
 DIRECTORIES = ("DIR", "MODEL")
 # In bash a value behind "=" is a word of its own, because "=" is in COMP_WORDBREAKS.
-BASH = """# bash completion of {program}, made from its --help. Loaded by bash-completion, or source it.
+BASH = """# bash completion of {program}, made from its --help: for bash-completion or `source`.
 {function}()
 {{
     local cur=${{COMP_WORDS[COMP_CWORD]}} prev=''

@@ -1,8 +1,8 @@
 # install.cmake - run by `cmake --install` behind everything else: files whose place or content
 # depends on the prefix. Set before: BINDIR, DATADIR, TARN_UNIT_DEVICES, MADE, SOURCE.
 #
-# With the prefix /usr the configuration is in /etc, as the distribution wants it; with any other one
-# it stays below the prefix. An existing tarn.conf or tarn.env is never overwritten.
+# With the prefix /usr the configuration is in /etc, as the distribution wants it; with any other
+# one it stays below the prefix. An existing tarn.conf or tarn.env is never overwritten.
 set(prefix "${CMAKE_INSTALL_PREFIX}")
 set(root "$ENV{DESTDIR}")
 if(prefix STREQUAL "/usr")

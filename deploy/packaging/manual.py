@@ -64,7 +64,8 @@ def roff_lines(lines: list[str], first: bool) -> list[str]:
     out: list[str] = [] if first else [".PP"]
     if lines[0].startswith(" "):
         indent = min(len(line) - len(line.lstrip()) for line in lines)
-        return [*out, ".RS 4", ".nf", *("\\&" + roff(line[indent:]) for line in lines), ".fi", ".RE"]
+        text = ["\\&" + roff(line[indent:]) for line in lines]
+        return [*out, ".RS 4", ".nf", *text, ".fi", ".RE"]
     if not any(line.startswith(" ") for line in lines):
         return out + roff_text(" ".join(lines))
     out, words = [], ""
@@ -173,8 +174,9 @@ def conf_option(row: Row) -> list[str]:
 
 def conf(help_: Help, version: str) -> str:
     out = [f"# tarn.conf - every option of tarn-server {version}, each with its default.", "#",
-           "# Remove the # in front of a name to set it. One `name = value` per line, no quotes; a #",
-           "# begins a comment only at the start of a line. Sizes take K, M, G (powers of 1024).",
+           "# Remove the # in front of a name to set it. One `name = value` per line, no quotes.",
+           "# A # begins a comment only at the start of a line. Sizes take K, M, G (powers of",
+           "# 1024). Keys belong into a file of their own (api-key-file): this one all may read.",
            "# A flag, and a variable such as TARN_MAX_NUM_SEQS, wins over this file.",
            "# A name without a value has no default. `model` is the only one that must be set.", ""]
     for group in help_.groups:

@@ -5,16 +5,18 @@
                             [--repetitions 5] [--threads N] [--gb-max 20]
                             [--measure all|memory|nothing]
 
-Shapes are those of known models, weights are random: speed and memory do not depend on their values.
+Shapes are those of known models, weights are random: speed and memory do not depend on their
+values.
 
-Measured: `memory` is the peak of a tarn-server until it is ready (weights and buffers; each token in
-the KV cache adds what `KV per token` says). Speed is tarn-bench's, a prefill of 128 tokens and one
+Measured: `memory` is the peak of a tarn-server until it is ready (weights and buffers; each token
+in the KV cache adds what `KV per token` says). Speed is tarn-bench's, a prefill of 128 tokens and one
 decoding sequence behind 512; of the repetitions the fastest counts, since other work on the machine
 only slows them down. `(void)` marks speeds during which other work was seen. What is larger than
 --gb-max is left out, by name.
 
-Arithmetic: `size` of the weights, the bytes that a decoded token reads, and how many tokens a second
-memory of 90 GB/s (two channels of DDR5-5600) and 205 GB/s (eight of DDR4-3200) allows at most.
+Arithmetic: `size` of the weights, the bytes that a decoded token reads, and how many tokens a
+second memory of 27 GB/s (what two cores of a cloud server read), 90 GB/s (two channels of DDR5-5600) and
+205 GB/s (eight of DDR4-3200) allows at most.
 """
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ SHAPES = {
     "8B": (4096, 32, 32, 8, 128, 14336, 128256, False, "Llama-3.1-8B"),
 }
 KV_POOL_BYTES = 256 << 20
-CEILINGS_GB_S = (90, 205)
+CEILINGS_GB_S = (27, 90, 205)
 CONTEXT = 512  # of the decoding sequence
 READY_SECONDS = 1200  # random weights of 8 billion parameters take minutes
 
@@ -65,8 +67,8 @@ def kv_bytes_per_token(shape: str) -> int:
 
 def weight_bytes(shape: str, weights: str) -> tuple[float, float]:
     """All weights, and those that one decoded token reads. A group of int8 has 128 weights, one of
-    int4 has 32, each with a scale of two bytes; embedding and output keep 8 bits. Where they are two
-    matrices, a token reads one row of the embedding."""
+    int4 has 32, each with a scale of two bytes; embedding and output keep 8 bits. Where they are
+    two matrices, a token reads one row of the embedding."""
     width, *_, vocabulary, tied, _ = SHAPES[shape]
     table = vocabulary * width
     layers = n_params(shape) - table * (1 if tied else 2)
@@ -159,8 +161,8 @@ def main() -> None:
         if shape not in SHAPES:
             p.error(f"no shape {shape}: one of {', '.join(SHAPES)}")
     print("| model | weights | size | KV per token | memory | prefill tok/s | decode tok/s | "
-          f"read per token | {CEILINGS_GB_S[0]} GB/s | {CEILINGS_GB_S[1]} GB/s |")
-    print("|---" * 10 + "|", flush=True)
+          "read per token | " + " | ".join(f"{gb_s} GB/s" for gb_s in CEILINGS_GB_S) + " |")
+    print("|---" * (8 + len(CEILINGS_GB_S)) + "|", flush=True)
     for shape in args.shapes.split(","):
         for weights in args.weights.split(","):
             if weight_bytes(shape, weights)[0] > args.gb_max * 1e9 and args.measure != "nothing":
