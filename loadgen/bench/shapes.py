@@ -9,14 +9,14 @@ Shapes are those of known models, weights are random: speed and memory do not de
 values.
 
 Measured: `memory` is the peak of a tarn-server until it is ready (weights and buffers; each token
-in the KV cache adds what `KV per token` says). Speed is tarn-bench's, a prefill of 128 tokens and one
-decoding sequence behind 512; of the repetitions the fastest counts, since other work on the machine
-only slows them down. `(void)` marks speeds during which other work was seen. What is larger than
---gb-max is left out, by name.
+in the KV cache adds what `KV per token` says). Speed is tarn-bench's, a prefill of 128 tokens and
+one decoding sequence behind 512; of the repetitions the fastest counts, since other work on the
+machine only slows them down. `(void)` marks speeds during which other work was seen. What is larger
+than --gb-max is left out, by name.
 
 Arithmetic: `size` of the weights, the bytes that a decoded token reads, and how many tokens a
-second memory of 27 GB/s (what two cores of a cloud server read), 90 GB/s (two channels of DDR5-5600) and
-205 GB/s (eight of DDR4-3200) allows at most.
+second memory of 27 GB/s (what two cores of a cloud server read), 90 GB/s (two channels of DDR5-5600)
+and 205 GB/s (eight of DDR4-3200) allows at most.
 """
 from __future__ import annotations
 
