@@ -21,7 +21,8 @@ PROGRAMS = ["tarn-server", "tarnctl", "tarn-loadgen", "tarn-bench", "tarn-cacheb
             "tarn-cachesim", "tarn-schedbench"]
 SECTIONS = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "SEE ALSO"]
 DEMO = "share/tarn/demo-model"
-EXPOSURE_MAX = 15  # tenths, of systemd-analyze security; the unit has 1.2
+# In tenths, of systemd-analyze security: the unit has 1.2, that of a CUDA build 1.4.
+EXPOSURE_MAX = {"PrivateDevices=yes": 13, "PrivateDevices=no": 15}
 CANCEL_SECONDS = 5  # what a drain that timed out adds, server/main.c
 HERE = Path(__file__).resolve().parent
 
@@ -207,9 +208,11 @@ def unit_passes_systemds_checks(prefix):
     unit = prefix / "lib/systemd/system/tarn.service"
     said = run("systemd-analyze", "verify", "--man=no", unit)
     assert "tarn.service" not in said, said
+    text = unit.read_text()
+    threshold, = [t for line, t in EXPOSURE_MAX.items() if line in text]
     print("  " + run("systemd-analyze", "security", "--offline=yes", "--no-pager",
-                     f"--threshold={EXPOSURE_MAX}", unit).strip().splitlines()[-1].strip())
-    seen = unit_settings(unit.read_text())
+                     f"--threshold={threshold}", unit).strip().splitlines()[-1].strip())
+    seen = unit_settings(text)
     drain = int(re.search(r"^#drain-timeout = (\d+)$",
                           (prefix / "etc/tarn/tarn.conf").read_text(), re.M).group(1))
     assert int(seen["TimeoutStopSec"][0]) > drain + CANCEL_SECONDS
