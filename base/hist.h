@@ -9,6 +9,10 @@
 
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define HIST_N_BOUNDS_MAX 32
 
 struct hist {
@@ -33,5 +37,9 @@ extern const double hist_bounds_step_tokens[15];
 extern const double hist_bounds_n[5]; /* answers that a request asks for */
 extern const double hist_bounds_step_s[17]; /* ours: 0.5 ms to 10 s */
 extern const double hist_bounds_gap_s[14];  /* ours: 5 us to 100 ms */
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -6,9 +6,13 @@ REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 BUILD_PACKAGES=(gcc libc6-dev cmake ninja-build pkg-config libmicrohttpd-dev libjansson-dev
     libsodium-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev liburing-dev
     python3 curl ca-certificates)
-# What the tests need beyond that.
+# What the Debian package is made with beyond that.
+# shellcheck disable=SC2034  # used by deploy/package
+PACKAGE_PACKAGES=(dpkg-dev file)
+# What the tests need beyond both.
 # shellcheck disable=SC2034  # used by deploy/test
-TEST_PACKAGES=(g++ libcmocka-dev python3-numpy python3-venv)
+TEST_PACKAGES=(g++ libcmocka-dev python3-numpy python3-venv "${PACKAGE_PACKAGES[@]}" mandoc zsh
+    systemd)
 
 if [[ -t 1 ]]; then
     BOLD=$'\e[1m' DIM=$'\e[2m' PLAIN=$'\e[0m'

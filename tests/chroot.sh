@@ -1,13 +1,18 @@
 #!/usr/bin/env bash
-# chroot.sh - runs both commands in a bare Debian 12: it alone shows a missing install line.
+# chroot.sh - what a newcomer types, in a bare Debian 12: it alone shows a missing install line.
 #
-#   tests/chroot.sh [--worktree] [--shared] [--keep] [--dir DIR] [--quick]
+#   tests/chroot.sh [--worktree] [--shared] [--keep] [--dir DIR] [--quick | --package]
+#
+# In one bare Debian: deploy/quickstart, the same again, deploy/package, deploy/test. In a second
+# one the package that the first has made: installed, asked, removed (tests/package_trial.sh); and,
+# where systemd-nspawn is installed here, run as a service by a systemd (tests/package_service.sh).
 #
 #   --worktree  take the working tree as it is (tracked and new files) instead of a clone of HEAD
 #   --shared    put a copy of ../shared beside the clone (without it those tests are skipped)
 #   --keep      leave the chroot behind (its path is printed)
 #   --dir DIR   where to put it (default: a new folder under ${TMPDIR:-/tmp}; 2 GB are needed)
 #   --quick     deploy/quickstart only
+#   --package   all but deploy/test
 #
 # Needs root, debootstrap, a network for Debian's packages and PyPI. Not part of CI. This machine's
 # package sources, proxy settings and certificates are taken over, nothing else; only /proc is
@@ -21,6 +26,7 @@ KEEP=false
 WORKTREE=false
 SHARED=false
 QUICK=false
+TEST=true
 # A bare Debian as an installer leaves it has these; debootstrap's minbase does not.
 BASE_PACKAGES=ca-certificates
 
@@ -36,6 +42,7 @@ parse_arguments() {
         --shared) SHARED=true ;;
         --keep) KEEP=true ;;
         --quick) QUICK=true ;;
+        --package) TEST=false ;;
         --dir) DIR=${2:?--dir needs a folder}; shift ;;
         *) die "unknown argument $1; see the top of $0" ;;
         esac
@@ -99,9 +106,9 @@ put_clone() {
     fi
 }
 
-# inside WORDS COMMAND: runs it in the chroot, keeps the output and the time.
+# inside ROOT WORDS COMMAND: runs it in the chroot, keeps the output and the time.
 inside() {
-    local words=$1 command=$2 begin=$SECONDS status=0
+    local root=$1 words=$2 command=$3 begin=$SECONDS status=0
     local -a environment
     mapfile -t environment < <(client_environment)
     echo "== $words"
@@ -109,7 +116,7 @@ inside() {
     unshare --mount --pid --fork --kill-child bash -c '
         mount -t proc proc "$1/proc" || exit 1
         dir=$1; shift
-        exec chroot "$dir" /usr/bin/env -i "$@"' bash "$DIR" \
+        exec chroot "$dir" /usr/bin/env -i "$@"' bash "$root" \
         PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 "${environment[@]}" \
         bash -c "cd /root/tarn && $command" </dev/null >"$DIR.logs/$words" 2>&1 || status=$?
     tail -n 25 "$DIR.logs/$words" | sed 's/^/   | /'
@@ -120,10 +127,38 @@ inside() {
 
 clean_up() {
     if $KEEP; then
-        echo "left behind: $DIR"
+        echo "left behind: $DIR $DIR.bare"
     elif [[ -n $DIR ]]; then
-        rm -rf --one-file-system "$DIR"
+        rm -rf --one-file-system "$DIR" "$DIR.bare"
     fi
+}
+
+# The package, made where quickstart has built, and tried where nothing was ever built.
+try_package() {
+    local debs
+    inside "$DIR" package "deploy/package" || return 1
+    mkdir -p "$DIR.bare/root/tarn"
+    debs=("$DIR"/root/tarn/build/tarn_*.deb)
+    cp "${debs[-1]}" "$DIR.bare/root/tarn.deb"
+    cp "$REPO/tests/package_trial.sh" "$DIR.bare/root/tarn/"
+    inside "$DIR.bare" trial "./package_trial.sh /root/tarn.deb" || return 1
+    if ! command -v systemd-nspawn >/dev/null; then
+        SUMMARY+=("service      not tried: no systemd-nspawn (apt-get install systemd-container)")
+        return 0
+    fi
+    inside "$DIR.bare" systemd "DEBIAN_FRONTEND=noninteractive apt-get -qq install -y \
+        --no-install-recommends systemd systemd-sysv /root/tarn.deb" || return 1
+    try_service
+}
+
+try_service() {
+    local begin=$SECONDS status=0 log=$DIR.logs/service
+    echo "== service"
+    "$REPO/tests/package_service.sh" "$DIR.bare" >"$log" 2>&1 || status=$?
+    tail -n 25 "$log" | sed 's/^/   | /'
+    SUMMARY+=("$(printf '%-12s exit %d after %4d s   %s' service "$status" $((SECONDS - begin)) \
+        "$(tail -n 1 "$log")")")
+    ((status == 0 || status == 77))
 }
 
 main() {
@@ -141,12 +176,14 @@ main() {
         >"$DIR.logs/debootstrap" 2>&1 ||
         { tail -n 20 "$DIR.logs/debootstrap" >&2; die "debootstrap failed: $DIR.logs/debootstrap"; }
     take_over_network
+    $QUICK || cp -a "$DIR" "$DIR.bare"
     put_clone
     SUMMARY+=("$(printf '%-12s ready after %4d s' chroot $((SECONDS - begin)))")
-    inside quickstart "deploy/quickstart --once" || failed=1
-    inside again "deploy/quickstart --once" || failed=1
+    inside "$DIR" quickstart "deploy/quickstart --once" || failed=1
+    inside "$DIR" again "deploy/quickstart --once" || failed=1
     if ! $QUICK; then
-        inside test "deploy/test" || failed=1
+        try_package || failed=1
+        ! $TEST || inside "$DIR" test "deploy/test" || failed=1
     fi
     echo "== summary"
     printf '%s\n' "${SUMMARY[@]}" "logs: $DIR.logs"

@@ -1,7 +1,7 @@
 /* example.c - ask a question about a document and print the answer as it comes. */
 #include <stdio.h>
 
-#include "clients/c/tarn_client.h"
+#include <tarn_client.h>
 
 static bool print(void *arg, const struct tarn_chunk *chunk)
 {
