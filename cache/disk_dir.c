@@ -301,8 +301,8 @@ static enum status check_free(struct opening *o)
     if (o->n_more == 0 || (o->n_free >= margin && o->n_free - margin >= o->n_more))
         return OK;
     return SAY(o, ERR_IO,
-               "its file system has %s free, of which %s stay free, and --kv-disk-bytes asks for %s "
-               "more: ask for less, or free some", size_words(a, o->n_free), size_words(b, margin),
+               "its file system has %s free, of which %s stay free, and --kv-disk-bytes asks for "
+               "%s more: ask for less, or free some", size_words(a, o->n_free), size_words(b, margin),
                size_words(c, o->n_more));
 }
 

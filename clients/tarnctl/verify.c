@@ -138,7 +138,8 @@ static enum status write_report(struct buf *out, const struct disk_report *r)
     hash_hex(hex, r->super.fingerprint, KV_FINGERPRINT_BYTES);
     s = buf_printf(out, ",\"fingerprint\":\"%s\",\"extents\":%u,\"extent_bytes\":%llu,"
                    "\"block_bytes\":%llu,\"file_bytes\":%llu,\"stray_bytes\":%llu,"
-                   "\"in_use\":%s,\"damaged\":%u,\"good\":%u,\"empty\":%u,\"changed\":%u,\"registered\":%u,\"tokens\":%llu",
+                   "\"in_use\":%s,\"damaged\":%u,\"good\":%u,\"empty\":%u,\"changed\":%u,"
+                   "\"registered\":%u,\"tokens\":%llu",
                    hex, r->super.n_extents, (unsigned long long)r->super.extent_bytes,
                    (unsigned long long)r->super.block_bytes, (unsigned long long)r->n_file_bytes,
                    (unsigned long long)r->n_stray_bytes, r->is_in_use ? "true" : "false",
