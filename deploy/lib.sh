@@ -3,7 +3,7 @@
 
 REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # What the build and the server need.
-BUILD_PACKAGES=(gcc libc6-dev cmake ninja-build pkg-config libmicrohttpd-dev libjansson-dev
+BUILD_PACKAGES=(gcc libc6-dev cmake ninja-build pkg-config libmicrohttpd-dev libgnutls28-dev libjansson-dev
     libsodium-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev liburing-dev
     python3 curl ca-certificates)
 # What the Debian package is made with beyond that.
