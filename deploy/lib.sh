@@ -3,9 +3,9 @@
 
 REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # What the build and the server need.
-BUILD_PACKAGES=(gcc libc6-dev cmake ninja-build pkg-config libmicrohttpd-dev libjansson-dev
-    libsodium-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev liburing-dev
-    python3 curl ca-certificates)
+BUILD_PACKAGES=(gcc libc6-dev cmake ninja-build pkg-config libmicrohttpd-dev libgnutls28-dev
+    libjansson-dev libsodium-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev
+    liburing-dev python3 curl ca-certificates)
 # What the Debian package is made with beyond that.
 # shellcheck disable=SC2034  # used by deploy/package
 PACKAGE_PACKAGES=(dpkg-dev file)

@@ -1,54 +1,29 @@
 #include "server/http.h"
 
 #include <microhttpd.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/hash.h"
-#include "base/log.h"
 #include "server/cors.h"
 #include "server/error.h"
-#include "server/http_listen.h"
+#include "server/http_check.h"
+#include "server/http_private.h"
 #include "server/http_slot.h"
+#include "server/http_tls.h"
 #include "server/work_pool.h"
 
 #define N_EXTRA_HEADERS 16
 #define HEADER_VALUE_BYTES 128
-#define CONNECTION_MEMORY_BYTES (32u << 10) /* bounds the request line and header: 431 beyond */
 #define STREAM_BLOCK_BYTES (16u << 10)
-#define STOP_TURN_NS UINT64_C(2000000)
-#define N_STOP_TURNS 1000
-#define SECOND_NS UINT64_C(1000000000)
 /* How much of a refused body is read and dropped, so that its sender gets to see our answer
  * instead of a reset connection. */
 #define DISCARD_BYTES_MAX (256u << 20)
-/* Two, so that a short one need not wait for a very long one; a few more that wait, since each
- * holds its body. */
-#define N_WORK_THREADS 2
-#define N_WORK_QUEUED_MAX 128 /* of one client half of that */
-#define TLS_PRIORITIES "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
-
-struct http_server {
-    struct http_config config;
-    struct MHD_Daemon *daemon;
-    struct slots *slots;
-    struct work_pool *pool;
-    int listen_fd;
-    uint16_t port;
-    struct buf cert, key; /* PEM; MHD wants the bytes as long as the daemon lives */
-    _Atomic size_t bodies_bytes;
-    pthread_mutex_t lock;
-    char mhd_words[256]; /* what MHD said last; under lock */
-};
 
 struct extra_header {
     const char *name;
@@ -59,6 +34,10 @@ struct http_exchange {
     struct http_server *server;
     struct MHD_Connection *connection;
     struct slot *slot; /* the connection's */
+    struct http_head head;
+    bool begun; /* the head was read and checked; before, there is no method and no path */
+    bool refused; /* exchange_refuse_at_once() answered */
+    bool surplus;
     const char *method;
     char *path;
     char id[HTTP_ID_BYTES];
@@ -168,6 +147,11 @@ void http_set_error(struct http_exchange *x, const char *code)
         x->error = code;
 }
 
+bool http_is_surplus(const struct http_exchange *x)
+{
+    return x->surplus;
+}
+
 void http_will_wait(struct http_exchange *x)
 {
     x->will_wait = true;
@@ -215,6 +199,8 @@ static void add_headers(const struct http_exchange *x, struct MHD_Response *resp
         MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, x->content_type);
     for (uint32_t i = 0; i < x->n_extra; i++)
         MHD_add_response_header(response, x->extra[i].name, x->extra[i].value);
+    if (x->surplus) /* the next one may want to ask */
+        MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
     if (is_allowed_origin(x)) {
         MHD_add_response_header(response, "Access-Control-Allow-Origin", http_header(x, "Origin"));
         MHD_add_response_header(response, "Access-Control-Expose-Headers",
@@ -269,6 +255,16 @@ static enum MHD_Result queue_reply(struct http_exchange *x)
     return queue(x, response);
 }
 
+/* End the connection in the middle of an answer. MHD 0.9.75 has an error code for that, but then
+ * keeps the descriptor until something else happens to the connection. It does close one whose
+ * socket is shut when it tries to send. */
+static ssize_t break_off(struct http_exchange *x, char *bytes)
+{
+    slot_shut(x->slot);
+    bytes[0] = '\n'; /* to be sent in vain */
+    return 1;
+}
+
 static ssize_t on_read(void *arg, uint64_t pos, char *bytes, size_t n_max)
 {
     struct http_exchange *x = arg;
@@ -288,7 +284,7 @@ static ssize_t on_read(void *arg, uint64_t pos, char *bytes, size_t n_max)
         if (x->stream_end == HTTP_DONE)
             return MHD_CONTENT_READER_END_OF_STREAM;
         if (x->stream_end == HTTP_ABORT || slot_lost(x->slot))
-            return MHD_CONTENT_READER_END_WITH_ERROR;
+            return break_off(x, bytes);
         buf_reset(&x->out);
         x->n_out_sent = 0;
         enum http_next next = x->async->fill(x->ctx, &x->out, slot_idle_ns(x->slot));
@@ -381,29 +377,112 @@ static void answer_preflight(struct http_exchange *x)
     http_reply(x, 204, NULL, NULL);
 }
 
-/* The header is read. */
-static enum MHD_Result begin(struct http_server *h, struct http_exchange *x)
+static void refuse_coding(struct http_exchange *x)
 {
-    const char *length = http_header(x, MHD_HTTP_HEADER_CONTENT_LENGTH);
-    uint64_t n_bytes = length ? strtoull(length, NULL, 10) : 0;
+    const char *coding = http_header(x, MHD_HTTP_HEADER_CONTENT_ENCODING);
+    char words[192];
 
-    set_id(x);
-    if (!slot_enter(x->slot, SLOT_BODY))
-        return MHD_NO;
+    if (!coding || !coding[0] || strcasecmp(coding, "identity") == 0)
+        return;
+    snprintf(words, sizeof words, "the body has the Content-Encoding \"%.32s\", which is not "
+             "supported: send it uncompressed, without that header", coding);
+    http_add_header(x, MHD_HTTP_HEADER_ACCEPT_ENCODING, "identity");
+    error_reply_as(x, 415, ERR_INVALID, "unsupported_content_encoding", words);
+}
+
+/* What the head alone decides. */
+static void answer_head(struct http_exchange *x, uint64_t n_bytes)
+{
+    struct http_server *h = x->server;
+
     answer_preflight(x);
     /* Keys first: without one, nobody learns our limits. */
     if (!x->replied && h->config.early)
         h->config.early(h->config.arg, x);
+    if (!x->replied && (n_bytes > 0 || http_header(x, MHD_HTTP_HEADER_TRANSFER_ENCODING)))
+        refuse_coding(x);
     if (!x->replied && n_bytes > h->config.body_bytes_max) {
         x->body_status = ERR_TOO_LARGE;
         refuse_body(x);
     }
+}
+
+/* What is wrong with the head; NULL: nothing. */
+static const char *check_head(struct http_exchange *x, const char *url, int *status)
+{
+    const char *words = http_check_head(&x->head, status);
+    size_t n_origin = words ? 0 : x->head.n_origin;
+
+    http_head_end(&x->head);
+    x->method = x->head.method; /* lives as long as MHD's view of the request */
+    x->path = strdup(url[n_origin] ? url + n_origin : "/");
+    return words;
+}
+
+/* The header is read. */
+static enum MHD_Result begin(struct http_exchange *x, const char *url)
+{
+    int status;
+    const char *words = check_head(x, url, &status);
+
+    if (!x->path)
+        return MHD_NO; /* out of memory */
+    x->begun = true;
+    x->t_begin_ns = clock_now_ns();
+    set_id(x);
+    x->surplus = slot_is_surplus(x->slot);
+    slot_set_interim(x->slot, strcmp(x->head.version, "HTTP/1.0") != 0);
+    if (!slot_enter(x->slot, SLOT_BODY))
+        return MHD_NO;
+    if (words) { /* answered before the body is read: MHD then closes the connection */
+        error_reply_as(x, status, ERR_INVALID,
+                       status == 413 ? "body_too_large" : "malformed_request", words);
+        return queue_reply(x);
+    }
+    const char *length = http_header(x, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    uint64_t n_bytes = length ? strtoull(length, NULL, 10) : 0;
+    answer_head(x, n_bytes);
     /* A client that waits for "100 Continue" or would send for long is told at once; MHD then
      * closes the connection. A small body is read first, so the connection stays usable. */
-    if (x->replied &&
-        (n_bytes > DISCARD_BYTES_MAX || (n_bytes > 0 && http_header(x, MHD_HTTP_HEADER_EXPECT))))
+    if (x->replied && (n_bytes > DISCARD_BYTES_MAX ||
+                       (n_bytes > 0 && http_header(x, MHD_HTTP_HEADER_EXPECT))))
         return queue_reply(x);
     return MHD_YES;
+}
+
+void exchange_refuse_at_once(struct http_exchange *x, int status, const char *words)
+{
+    struct buf body, text;
+
+    http_head_end(&x->head);
+    buf_init(&body, 4096);
+    buf_init(&text, 4096);
+    const char *code = status == 413 ? "body_too_large" : "malformed_request";
+    enum status s = error_write(&body, ERR_INVALID, code, words);
+    size_t body_len = body.len;
+    if (s == OK)
+        s = buf_printf(&text, "HTTP/1.1 %d %s\r\nConnection: close\r\n"
+                       "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s", status,
+                       MHD_get_reason_phrase_for((unsigned)status), body.len, buf_str(&body));
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (s == OK && x->server->tls)
+        tls_send_last(x->connection, text.data, text.len);
+    else if (s == OK && info)
+        (void)!send(info->connect_fd, text.data, text.len, MSG_DONTWAIT | MSG_NOSIGNAL);
+    slot_shut(x->slot);
+    buf_fini(&body);
+    buf_fini(&text);
+    x->refused = x->queued = true;
+    x->status = status;
+    x->n_sent = body_len;
+    http_set_error(x, code);
+    if (x->begun)
+        return;
+    x->method = "-"; /* MHD has not told it yet */
+    x->path = strdup(x->head.target);
+    x->begun = x->path != NULL;
+    set_id(x);
 }
 
 static void drop_body(struct http_exchange *x)
@@ -441,31 +520,27 @@ static enum MHD_Result take_body(struct http_exchange *x, const char *bytes, siz
 }
 
 static struct http_exchange *exchange_create(struct http_server *h, struct MHD_Connection *c,
-                                             const char *path, const char *method)
+                                             const char *target)
 {
-    struct http_exchange *x = calloc(1, sizeof *x);
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct http_exchange *x = info && info->socket_context ? calloc(1, sizeof *x) : NULL;
 
     if (!x)
         return NULL;
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    x->slot = info ? info->socket_context : NULL;
+    x->slot = info->socket_context;
     x->server = h;
     x->connection = c;
     x->t_begin_ns = clock_now_ns();
-    x->method = method; /* lives as long as MHD's view of the request */
-    x->path = strdup(path);
     buf_init(&x->body, h->config.body_bytes_max);
     buf_init(&x->out, HTTP_OUT_BYTES_MAX);
-    if (x->path && x->slot)
-        return x;
-    free(x->path);
-    free(x);
-    return NULL;
+    http_head_begin(&x->head, c, target, x);
+    return x;
 }
 
 static void exchange_free(struct http_exchange *x)
 {
+    http_head_end(&x->head);
     drop_body(x);
     buf_fini(&x->out);
     buf_fini(&x->reply);
@@ -481,7 +556,7 @@ static void run_handler(struct http_exchange *x)
 }
 
 /* On a work thread. */
-static void work(void *item)
+void exchange_work(void *item)
 {
     struct http_exchange *x = item;
 
@@ -526,20 +601,33 @@ static enum MHD_Result handle(struct http_exchange *x)
     return advance(x);
 }
 
-static enum MHD_Result on_access(void *arg, struct MHD_Connection *connection, const char *url,
-                                 const char *method, const char *version, const char *upload,
-                                 size_t *n_upload, void **memory)
+/* The first line of a request was read. */
+void *exchange_on_target(void *arg, const char *target, struct MHD_Connection *connection)
 {
-    struct http_server *h = arg;
+    struct http_exchange *x = exchange_create(arg, connection, target);
+
+    if (!x)
+        return NULL; /* exchange_on_access() gives the connection up */
+    slot_input(x->slot);
+    if (http_head_is_too_long(&x->head))
+        exchange_refuse_at_once(x, 431, "there are too many query arguments");
+    return x;
+}
+
+enum MHD_Result exchange_on_access(void *arg, struct MHD_Connection *connection, const char *url,
+                                   const char *method, const char *version, const char *upload,
+                                   size_t *n_upload, void **memory)
+{
     struct http_exchange *x = *memory;
 
-    (void)version;
-    if (!x) {
-        x = exchange_create(h, connection, url, method);
-        if (!x)
-            return MHD_NO;
-        *memory = x;
-        return begin(h, x);
+    (void)arg;
+    (void)connection;
+    if (!x || x->refused)
+        return MHD_NO;
+    if (!x->begun) {
+        x->head.method = method;
+        x->head.version = version;
+        return begin(x, url);
     }
     if (*n_upload > 0) {
         size_t n = *n_upload;
@@ -564,8 +652,8 @@ static void report_done(const struct http_exchange *x, bool whole)
         c->done(c->arg, &done);
 }
 
-static void on_completed(void *arg, struct MHD_Connection *connection, void **memory,
-                         enum MHD_RequestTerminationCode why)
+void exchange_on_completed(void *arg, struct MHD_Connection *connection, void **memory,
+                           enum MHD_RequestTerminationCode why)
 {
     struct http_exchange *x = *memory;
 
@@ -575,223 +663,12 @@ static void on_completed(void *arg, struct MHD_Connection *connection, void **me
         return;
     *memory = NULL;
     slot_finish(x->slot); /* then the handler may free what gone() would touch */
+    if (!x->begun) { /* refused or given up before its head was whole */
+        exchange_free(x);
+        return;
+    }
     if (x->async)
         x->async->close(x->ctx, x->queued ? x->status : 0);
     report_done(x, why == MHD_REQUEST_TERMINATED_COMPLETED_OK);
     exchange_free(x);
-}
-
-static void on_connection(void *arg, struct MHD_Connection *connection, void **memory,
-                          enum MHD_ConnectionNotificationCode what)
-{
-    struct http_server *h = arg;
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    int on = 1;
-
-    if (what != MHD_CONNECTION_NOTIFY_STARTED) {
-        if (*memory)
-            slot_close(*memory);
-        *memory = NULL;
-    } else if (info) {
-        /* A token must not wait for the acknowledgement of the one before. */
-        setsockopt(info->connect_fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-        *memory = slot_open(h->slots, connection, info->connect_fd);
-        if (!*memory) /* nobody would watch over it */
-            shutdown(info->connect_fd, SHUT_RDWR);
-    }
-}
-
-static void on_mhd_log(void *arg, const char *format, va_list ap)
-{
-    struct http_server *h = arg;
-    char text[512];
-
-    vsnprintf(text, sizeof text, format, ap);
-    for (char *p = text; *p; p++) /* one event is one line, and quotes end a value */
-        if (*p == '\n' || *p == '"')
-            *p = ' ';
-    log_event(LOG_DEBUG, "http library", "text=\"%s\"", text);
-    pthread_mutex_lock(&h->lock);
-    snprintf(h->mhd_words, sizeof h->mhd_words, "%.255s", text);
-    pthread_mutex_unlock(&h->lock);
-}
-
-/* --- lifecycle --- */
-
-static bool is_set(const char *text)
-{
-    return text && text[0];
-}
-
-static enum status listen_somewhere(struct http_server *h, struct buf *why)
-{
-    const struct http_config *c = &h->config;
-
-    if (is_set(c->uds_path))
-        return listen_unix(&h->listen_fd, c->uds_path, c->uds_mode, why);
-    return listen_tcp(&h->listen_fd, c->host, c->port, &h->port, why);
-}
-
-static enum status read_tls_files(struct http_server *h, struct buf *why)
-{
-    const struct http_config *c = &h->config;
-
-    if (!is_set(c->tls_cert) && !is_set(c->tls_key))
-        return OK;
-    if (!is_set(c->tls_cert) || !is_set(c->tls_key))
-        return buf_why(why, ERR_INVALID, "tls-cert and tls-key: one needs the other");
-    if (MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES)
-        return buf_why(why, ERR_UNSUPPORTED, "tls-cert: this libmicrohttpd was built without TLS");
-    enum status s = listen_read_pem(&h->cert, "tls-cert", c->tls_cert, "BEGIN CERTIFICATE", why);
-    if (s == OK)
-        s = listen_read_pem(&h->key, "tls-key", c->tls_key, "PRIVATE KEY", why);
-    return s;
-}
-
-static enum status start_daemon(struct http_server *h, struct buf *why)
-{
-    const struct http_config *c = &h->config;
-    bool tls = h->cert.len > 0;
-    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
-                     (tls ? MHD_USE_TLS : 0u);
-    /* MHD wants no pool of one. */
-    unsigned n_pool = c->n_threads > 1 ? c->n_threads : 0;
-    struct MHD_OptionItem tls_options[] = {
-        {MHD_OPTION_HTTPS_MEM_CERT, 0, h->cert.data},
-        {MHD_OPTION_HTTPS_MEM_KEY, 0, h->key.data},
-        {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t)TLS_PRIORITIES},
-        {MHD_OPTION_END, 0, NULL}};
-    const struct MHD_OptionItem *extra = tls ? tls_options : &tls_options[3];
-
-    h->daemon = MHD_start_daemon(
-        flags, 0, NULL, NULL, on_access, h, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, h,
-        MHD_OPTION_LISTEN_SOCKET, h->listen_fd, MHD_OPTION_THREAD_POOL_SIZE, n_pool,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)c->n_connections_max,
-        MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)c->n_connections_per_ip_max,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)c->idle_timeout_s,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY_BYTES,
-        MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL, MHD_OPTION_NOTIFY_CONNECTION,
-        on_connection, h, MHD_OPTION_ARRAY, extra, MHD_OPTION_END);
-    if (h->daemon)
-        return OK;
-    if (!tls)
-        return buf_why(why, ERR_IO, "cannot start the HTTP threads: %s", h->mhd_words);
-    return buf_why(why, ERR_INVALID,
-                   "tls-cert, tls-key: %s and %s cannot be used together, is the key that of the "
-                   "certificate? (%s)", c->tls_cert, c->tls_key, h->mhd_words);
-}
-
-static enum status make_slots(struct http_server *h)
-{
-    const struct http_config *c = &h->config;
-    struct slots_config config = {.n_max = c->n_connections_max, .plain = h->cert.len == 0,
-                                  .header_timeout_ns = c->header_timeout_s * SECOND_NS,
-                                  .body_timeout_ns = c->body_timeout_s * SECOND_NS,
-                                  .write_timeout_ns = c->write_timeout_s * SECOND_NS};
-
-    return slots_create(&h->slots, &config);
-}
-
-enum status http_create(struct http_server **out, const struct http_config *config,
-                        struct buf *why)
-{
-    struct http_server *h = calloc(1, sizeof *h);
-
-    *out = NULL;
-    if (!h)
-        return ERR_NOMEM;
-    h->config = *config;
-    h->config.n_connections_max = listen_fit_files(config->n_connections_max);
-    h->listen_fd = -1;
-    pthread_mutex_init(&h->lock, NULL);
-    enum status s = read_tls_files(h, why);
-    if (s == OK)
-        s = make_slots(h);
-    if (s == OK)
-        s = work_pool_create(&h->pool, N_WORK_THREADS, N_WORK_QUEUED_MAX, work);
-    if (s == OK)
-        s = listen_somewhere(h, why);
-    if (s == OK)
-        s = start_daemon(h, why);
-    if (s != OK) {
-        http_destroy(h);
-        return s;
-    }
-    *out = h;
-    return OK;
-}
-
-uint16_t http_port(const struct http_server *h)
-{
-    return h->port;
-}
-
-uint32_t http_n_connections_max(const struct http_server *h)
-{
-    return h->config.n_connections_max;
-}
-
-uint64_t http_n_cut(const struct http_server *h)
-{
-    return slots_n_cut(h->slots);
-}
-
-uint32_t http_n_in_flight(struct http_server *h)
-{
-    return slots_n_in_flight(h->slots);
-}
-
-void http_cancel_all(struct http_server *h)
-{
-    slots_cancel(h->slots, false);
-}
-
-/* New clients are refused; MHD's threads may still look at the descriptor. */
-static void stop_listening(struct http_server *h)
-{
-    if (h->listen_fd < 0)
-        return;
-    if (is_set(h->config.uds_path))
-        listen_unix_remove(h->listen_fd, h->config.uds_path);
-    else
-        shutdown(h->listen_fd, SHUT_RDWR);
-}
-
-void http_stop(struct http_server *h)
-{
-    if (!h->daemon)
-        return;
-    slots_stop(h->slots);
-    MHD_quiesce_daemon(h->daemon); /* gives the listening socket back */
-    stop_listening(h);
-    slots_cancel(h->slots, true); /* what waits for a work thread is skipped */
-    work_pool_close(h->pool);
-    /* Everything suspended must run again before MHD may be stopped. One that was deferred while
-     * we looked is found on the next turn. What then still stands is a client that reads nothing:
-     * not suspended, so MHD may cut it. */
-    for (int i = 0; i < N_STOP_TURNS && http_n_in_flight(h) > 0; i++) {
-        slots_cancel(h->slots, true);
-        clock_sleep_ns(STOP_TURN_NS);
-    }
-    MHD_stop_daemon(h->daemon);
-    h->daemon = NULL;
-    close(h->listen_fd);
-    h->listen_fd = -1;
-}
-
-void http_destroy(struct http_server *h)
-{
-    if (!h)
-        return;
-    http_stop(h);
-    stop_listening(h); /* it never came to serve */
-    if (h->listen_fd >= 0)
-        close(h->listen_fd);
-    work_pool_destroy(h->pool);
-    slots_destroy(h->slots);
-    pthread_mutex_destroy(&h->lock);
-    buf_fini(&h->cert);
-    buf_fini(&h->key);
-    free(h);
 }

@@ -1,17 +1,20 @@
 /* http.h - HTTP/1.1 in front of handlers that must never block.
  *
- * ONLY module that includes libmicrohttpd (MHD): http.c, and http_slot.c for suspending. MHD runs
- * n_threads epoll loops; everything that a handler cannot answer at once is deferred: the
+ * ONLY module that includes libmicrohttpd (MHD): http.c, http_slot.c for suspending, http_check.c
+ * for what MHD lets pass, http_tls.c for certificates. http_accept.c accepts; MHD runs n_threads
+ * epoll loops; everything that a handler cannot answer at once is deferred: the
  * connection is suspended and waits for http_wake(). A request with a long body has its handler
  * run on a work thread, so that parsing and tokenizing it holds up nobody; the handler does not
  * notice. So has one that says http_will_wait(). Deadlines and lost clients: http_slot.h.
  *
- * What MHD itself refuses (a request line or header that is malformed or longer than its buffer) it
- * answers with a page of its own, 400, 414 or 431 in HTML; 0.9.75 has no way to change that.
+ * What MHD itself refuses while it reads the header (a line that is none, a header longer than its
+ * buffer) it answers with a page of its own, 400, 414 or 431 in HTML; 0.9.75 has no way to change
+ * that. What is refused later is refused by us, in JSON, and ends the connection.
  *
  * Handlers take wake-ups as hints: one may come late or for nothing.
  *
- * Owns    the listening socket, MHD's threads, the work threads, every exchange.
+ * Owns    the listening socket, the thread that accepts, MHD's threads, the work threads, every
+ *         exchange.
  * Thread  http_create/stop/destroy: main. early/step/fill/close: the HTTP thread of that
  *         connection; handle: that or a work thread; never two at once. gone: any thread.
  *         http_wake(): any thread, does not block.
@@ -99,6 +102,9 @@ uint16_t http_port(const struct http_server *h); /* 0 for a Unix socket */
 uint32_t http_n_connections_max(const struct http_server *h);
 /* Connections cut because they missed a deadline, since the start. */
 uint64_t http_n_cut(const struct http_server *h);
+/* Read the TLS certificate and key again, for new connections; on an error the old ones stay.
+ * *changed: there are new ones. Without TLS this does nothing. Main thread only. */
+NODISCARD enum status http_reload(struct http_server *h, bool *changed, struct buf *why);
 /* Deferred answers that are not finished. */
 uint32_t http_n_in_flight(struct http_server *h);
 /* Calls gone() of every deferred answer; those still send their end. */
@@ -129,6 +135,8 @@ bool http_replied(const struct http_exchange *x);
 void http_set_caller(struct http_exchange *x, const char *key, const char *tenant);
 void http_set_error(struct http_exchange *x, const char *code);
 
+/* All connections are busy, and this one was let in beside them: only health is answered. */
+bool http_is_surplus(const struct http_exchange *x);
 /* From early() only: handle() will wait for something, so run it on a work thread. */
 void http_will_wait(struct http_exchange *x);
 /* From early() only: name the sender by a number other than 0. Long bodies take turns by sender.

@@ -15,7 +15,9 @@
 
 #define NO_DEADLINE UINT64_MAX
 #define SECOND_NS UINT64_C(1000000000)
+#define PROBE_PAUSE_MAX_NS (16 * SECOND_NS)
 
+static const char probe_answer[] = "HTTP/1.1 100 Continue\r\n\r\n";
 static const char late_answer[] =
     "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Type: application/json\r\n"
     "Content-Length: 127\r\n\r\n"
@@ -26,24 +28,30 @@ struct slot {
     struct slots *slots;
     uint32_t index;
     int fd;
-    struct slot *next_free; /* under the lock of slots */
+    struct slot *next; /* of the free or the admitted ones; under the lock of slots */
     pthread_mutex_t lock;
     /* Under lock. */
+    bool guest; /* let in although all connections were in use */
     struct MHD_Connection *connection; /* NULL: free */
     enum slot_phase phase;
     bool cut;
     bool suspended;
     bool offloaded; /* suspended, and only slot_offload_end() resumes */
     bool pending;   /* a wake-up came while the connection was running */
+    bool spoke;     /* at least one byte came since the connection began */
+    bool interim;   /* "100 Continue" may be sent */
+    uint64_t t_probe;      /* when "100 Continue" is due */
+    uint64_t probe_pause_ns;
+    uint64_t t_phase;
     uint64_t n_received; /* bytes from the client when it became idle */
     void (*gone)(void *arg); /* NULL: not deferred */
     void *gone_arg;
     uint64_t t_checked; /* the watcher's */
     /* Written by whoever has the request. */
     bool in_flight; /* counted */
-    uint64_t t_phase;
     atomic_bool lost;
     atomic_bool streaming;
+    atomic_bool half_closed; /* a FIN came, and the client may still read */
     _Atomic uint64_t deadline_ns;
     _Atomic uint64_t t_last_sent;
 };
@@ -51,12 +59,17 @@ struct slot {
 struct slots {
     struct slots_config config;
     struct watcher *watcher;
-    struct slot *slots; /* [n_max] */
+    struct slot *slots; /* [n_slots] */
+    uint32_t n_slots;   /* n_max + n_guests */
     atomic_uint n_in_flight;
     atomic_bool stopping;
     _Atomic uint64_t n_cut;
+    atomic_uint n_used;    /* slots that are not free */
+    atomic_uint n_leaving; /* used ones whose connection is cut and not closed yet */
     pthread_mutex_t lock;
-    struct slot *free; /* under lock */
+    struct slot *free;       /* under lock */
+    struct slot *admitted;   /* under lock: accepted, not begun; oldest first */
+    struct slot **admit_end; /* under lock */
 };
 
 static uint64_t deadline_after(uint64_t now_ns, uint64_t timeout_ns)
@@ -65,6 +78,20 @@ static uint64_t deadline_after(uint64_t now_ns, uint64_t timeout_ns)
 }
 
 /* --- wake-ups --- */
+
+/* Under lock. While the connection is suspended nobody else writes to its socket, and before it
+ * sends nothing of the answer is written. */
+static void probe(struct slot *slot, uint64_t now_ns)
+{
+    if (!atomic_load(&slot->half_closed) || slot->slots->config.local || !slot->suspended ||
+        slot->phase != SLOT_WORK || now_ns < slot->t_probe)
+        return;
+    /* A failure is what the watcher waits for, and it sees it as well. */
+    (void)!send(slot->fd, probe_answer, sizeof probe_answer - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    slot->t_probe = now_ns + slot->probe_pause_ns;
+    slot->probe_pause_ns = slot->probe_pause_ns * 2 < PROBE_PAUSE_MAX_NS ? slot->probe_pause_ns * 2
+                                                                         : PROBE_PAUSE_MAX_NS;
+}
 
 bool slot_suspend(struct slot *slot)
 {
@@ -75,6 +102,7 @@ bool slot_suspend(struct slot *slot)
         atomic_store(&slot->deadline_ns, NO_DEADLINE); /* it waits for us now */
         slot->suspended = true;
         MHD_suspend_connection(slot->connection);
+        probe(slot, clock_now_ns());
     }
     pthread_mutex_unlock(&slot->lock);
     return !again;
@@ -113,18 +141,26 @@ uint64_t slot_idle_ns(const struct slot *slot)
 /* --- what the watcher calls, under its lock --- */
 
 /* Under lock. MHD's thread finds the socket shut, gives the connection up and tells us. */
-static void cut(struct slot *slot)
+static void shut(struct slot *slot)
+{
+    if (!slot->cut)
+        atomic_fetch_add(&slot->slots->n_leaving, 1);
+    slot->cut = true;
+    atomic_store(&slot->deadline_ns, NO_DEADLINE);
+    shutdown(slot->fd, SHUT_RDWR);
+}
+
+/* Under lock. */
+static void cut_late(struct slot *slot)
 {
     static const char *const names[] = {"idle", "header", "body", "work", "send"};
     bool answer = slot->phase == SLOT_HEADER || slot->phase == SLOT_BODY;
 
-    slot->cut = true;
-    atomic_store(&slot->deadline_ns, NO_DEADLINE);
     atomic_fetch_add(&slot->slots->n_cut, 1);
     if (answer && slot->slots->config.plain &&
         send(slot->fd, late_answer, sizeof late_answer - 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
         answer = false; /* it is only a courtesy */
-    shutdown(slot->fd, SHUT_RDWR);
+    shut(slot);
     log_event(LOG_DEBUG, "connection was late", "phase=%s answered=%d", names[slot->phase], answer);
 }
 
@@ -144,16 +180,23 @@ static void begin_header(struct slot *slot, uint64_t now_ns)
     if (slot->phase != SLOT_IDLE)
         return;
     slot->phase = SLOT_HEADER;
+    slot->t_phase = now_ns;
+    slot->spoke = true;
     atomic_store(&slot->deadline_ns,
                  deadline_after(now_ns, slot->slots->config.header_timeout_ns));
 }
 
-static void on_input(void *arg)
+/* MHD waits for edges, and takes bytes and the FIN behind them for one: then it never reads the
+ * end. Shutting down what the client has shut down already makes another edge and loses nothing. */
+static void on_input(void *arg, bool end)
 {
     struct slot *slot = arg;
 
     pthread_mutex_lock(&slot->lock);
-    begin_header(slot, clock_now_ns());
+    if (end)
+        shutdown(slot->fd, SHUT_RD);
+    else
+        begin_header(slot, clock_now_ns());
     pthread_mutex_unlock(&slot->lock);
 }
 
@@ -185,6 +228,25 @@ static void on_lost(void *arg)
     cancel(arg, true);
 }
 
+static bool on_half_closed(void *arg)
+{
+    struct slot *slot = arg;
+    const struct slots_config *c = &slot->slots->config;
+
+    pthread_mutex_lock(&slot->lock);
+    bool waits = c->local || (c->plain && slot->interim);
+    atomic_store(&slot->half_closed, waits);
+    slot->t_probe = 0;
+    slot->probe_pause_ns = SECOND_NS;
+    probe(slot, clock_now_ns());
+    pthread_mutex_unlock(&slot->lock);
+    if (waits && atomic_load(&slot->streaming)) {
+        atomic_store(&slot->t_last_sent, 0); /* a comment is due now */
+        slot_wake(slot);
+    }
+    return waits;
+}
+
 /* Neither idle nor between bytes: somebody works for it. */
 static bool is_in_work(struct slot *slot)
 {
@@ -212,8 +274,7 @@ static bool is_ours_to_read(const struct slot *slot)
 {
     int n = 0;
 
-    return (slot->phase == SLOT_HEADER || slot->phase == SLOT_BODY) &&
-           ioctl(slot->fd, FIONREAD, &n) == 0 && n > 0;
+    return slot->phase <= SLOT_BODY && ioctl(slot->fd, FIONREAD, &n) == 0 && n > 0;
 }
 
 static void check_deadline(struct slot *slot, uint64_t now_ns)
@@ -223,7 +284,7 @@ static void check_deadline(struct slot *slot, uint64_t now_ns)
         if (is_ours_to_read(slot))
             atomic_store(&slot->deadline_ns, now_ns + SECOND_NS);
         else
-            cut(slot);
+            cut_late(slot);
     }
     pthread_mutex_unlock(&slot->lock);
 }
@@ -238,53 +299,210 @@ static void on_tick(void *arg, uint64_t now_ns)
         slot->t_checked = now_ns;
         check_input(slot, now_ns);
     }
+    if (atomic_load(&slot->half_closed)) {
+        pthread_mutex_lock(&slot->lock);
+        probe(slot, now_ns);
+        pthread_mutex_unlock(&slot->lock);
+    }
     /* t_last_sent may be newer than now_ns, which was read before. */
     if (atomic_load(&slot->streaming) &&
         (int64_t)(now_ns - atomic_load(&slot->t_last_sent)) >= (int64_t)SECOND_NS)
         slot_wake(slot);
 }
 
-/* --- a connection --- */
-
-static struct slot *take(struct slots *s)
-{
-    pthread_mutex_lock(&s->lock);
-    struct slot *slot = s->free;
-    if (slot)
-        s->free = slot->next_free;
-    pthread_mutex_unlock(&s->lock);
-    return slot;
-}
+/* --- which connections there are --- */
 
 static void give(struct slots *s, struct slot *slot)
 {
     pthread_mutex_lock(&s->lock);
-    slot->next_free = s->free;
+    slot->next = s->free;
     s->free = slot;
     pthread_mutex_unlock(&s->lock);
+    atomic_fetch_sub(&s->n_used, 1);
 }
+
+/* Removes what was admitted with this descriptor. NULL: nothing was. */
+static struct slot *take_admitted(struct slots *s, int fd)
+{
+    struct slot **p, *slot;
+
+    pthread_mutex_lock(&s->lock);
+    for (p = &s->admitted; *p && (*p)->fd != fd; p = &(*p)->next)
+        continue;
+    slot = *p;
+    if (slot) {
+        *p = slot->next;
+        if (!*p)
+            s->admit_end = p;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return slot;
+}
+
+static uint32_t n_live(const struct slots *s)
+{
+    uint32_t n_leaving = atomic_load(&s->n_leaving), n_used = atomic_load(&s->n_used);
+
+    return n_used > n_leaving ? n_used - n_leaving : 0;
+}
+
+bool slots_have_room(struct slots *s)
+{
+    return atomic_load(&s->n_used) < s->n_slots;
+}
+
+/* Lower goes first. A connection that has just come may have its request under way. */
+enum eviction { EVICT_SILENT, EVICT_IDLE, EVICT_STALLED, EVICT_NEW, EVICT_NEVER };
+
+/* Under lock. */
+static enum eviction eviction_of(const struct slot *slot, uint64_t now_ns)
+{
+    bool is_new = slot->t_phase + SECOND_NS > now_ns;
+
+    if (!slot->connection || slot->cut || slot->phase > SLOT_BODY)
+        return EVICT_NEVER;
+    if (slot->phase == SLOT_BODY)
+        return slot->guest && !is_new ? EVICT_STALLED : EVICT_NEVER; /* refused already */
+    if (slot->phase == SLOT_HEADER)
+        return is_new ? EVICT_NEVER : EVICT_STALLED;
+    if (slot->spoke)
+        return EVICT_IDLE;
+    return is_new ? EVICT_NEW : EVICT_SILENT;
+}
+
+/* NULL: all are busy. */
+static struct slot *find_idlest(struct slots *s, uint64_t now_ns)
+{
+    enum eviction best = EVICT_NEVER;
+    uint64_t t_best = 0;
+    struct slot *found = NULL;
+
+    for (uint32_t i = 0; i < s->n_slots; i++) {
+        struct slot *slot = &s->slots[i];
+        pthread_mutex_lock(&slot->lock);
+        enum eviction e = eviction_of(slot, now_ns);
+        if (e < best || (e == best && e != EVICT_NEVER && slot->t_phase < t_best)) {
+            best = e;
+            t_best = slot->t_phase;
+            found = slot;
+        }
+        pthread_mutex_unlock(&slot->lock);
+    }
+    return found;
+}
+
+/* True: it was closed. False: it is not idle any more. */
+static bool evict(struct slot *slot, uint64_t now_ns)
+{
+    int n_unread = 0;
+    bool closed = false;
+
+    pthread_mutex_lock(&slot->lock);
+    if (slot->connection && slot->phase == SLOT_IDLE &&
+        (n_received(slot) != slot->n_received ||
+         (ioctl(slot->fd, FIONREAD, &n_unread) == 0 && n_unread > 0)))
+        begin_header(slot, now_ns);
+    if (eviction_of(slot, now_ns) != EVICT_NEVER) {
+        shut(slot);
+        closed = true;
+    }
+    pthread_mutex_unlock(&slot->lock);
+    return closed;
+}
+
+static void evict_idlest(struct slots *s)
+{
+    uint64_t now_ns = clock_now_ns();
+    struct slot *slot;
+
+    while ((slot = find_idlest(s, now_ns)) != NULL)
+        if (evict(slot, now_ns)) {
+            log_event(LOG_DEBUG, "idlest connection closed for a new one", "%s", "");
+            return;
+        }
+}
+
+/* A slow HTTP thread must not make us close one connection after the other. */
+void slots_make_room(struct slots *s)
+{
+    if (atomic_load(&s->n_leaving) == 0)
+        evict_idlest(s);
+}
+
+struct slot *slots_admit(struct slots *s, int fd)
+{
+    /* The kernel gives no descriptor twice: one that MHD could not begin to serve was closed. */
+    struct slot *slot = take_admitted(s, fd);
+
+    if (slot)
+        give(s, slot);
+    if (n_live(s) >= s->config.n_max)
+        evict_idlest(s);
+    pthread_mutex_lock(&s->lock);
+    slot = s->free;
+    if (slot) {
+        s->free = slot->next;
+        slot->fd = fd;
+        slot->next = NULL;
+        *s->admit_end = slot;
+        s->admit_end = &slot->next;
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (slot) {
+        pthread_mutex_lock(&slot->lock);
+        slot->guest = atomic_fetch_add(&s->n_used, 1) >= s->config.n_max;
+        pthread_mutex_unlock(&slot->lock);
+    }
+    return slot;
+}
+
+void slot_dismiss(struct slot *slot)
+{
+    if (take_admitted(slot->slots, slot->fd))
+        give(slot->slots, slot);
+}
+
+bool slot_is_surplus(struct slot *slot)
+{
+    pthread_mutex_lock(&slot->lock);
+    if (n_live(slot->slots) <= slot->slots->config.n_max)
+        slot->guest = false;
+    bool surplus = slot->guest;
+    pthread_mutex_unlock(&slot->lock);
+    return surplus;
+}
+
+/* --- a connection --- */
 
 static void reset(struct slot *slot, struct MHD_Connection *connection)
 {
+    const struct slots_config *c = &slot->slots->config;
+    uint64_t now_ns = clock_now_ns();
+
     pthread_mutex_lock(&slot->lock);
+    if (slot->cut)
+        atomic_fetch_sub(&slot->slots->n_leaving, 1);
     slot->connection = connection;
     slot->phase = SLOT_IDLE;
+    slot->t_phase = now_ns;
     slot->n_received = 0;
     slot->cut = slot->suspended = slot->offloaded = slot->pending = false;
+    slot->spoke = slot->interim = false;
     slot->gone = NULL;
-    atomic_store(&slot->deadline_ns, NO_DEADLINE);
+    atomic_store(&slot->deadline_ns,
+                 connection ? deadline_after(now_ns, c->header_timeout_ns) : NO_DEADLINE);
     atomic_store(&slot->lost, false);
     atomic_store(&slot->streaming, false);
+    atomic_store(&slot->half_closed, false);
     pthread_mutex_unlock(&slot->lock);
 }
 
 struct slot *slot_open(struct slots *s, struct MHD_Connection *connection, int fd)
 {
-    struct slot *slot = take(s);
+    struct slot *slot = take_admitted(s, fd);
 
     if (!slot)
         return NULL;
-    slot->fd = fd;
     slot->in_flight = false;
     reset(slot, connection);
     if (watcher_add(s->watcher, slot->index, fd, slot) == OK)
@@ -301,17 +519,42 @@ void slot_close(struct slot *slot)
     give(slot->slots, slot);
 }
 
+void *slot_owner(const struct slot *slot)
+{
+    return slot->slots->config.owner;
+}
+
+void slot_input(struct slot *slot)
+{
+    on_input(slot, false);
+}
+
+void slot_shut(struct slot *slot)
+{
+    pthread_mutex_lock(&slot->lock);
+    shut(slot);
+    pthread_mutex_unlock(&slot->lock);
+}
+
+void slot_set_interim(struct slot *slot, bool allowed)
+{
+    pthread_mutex_lock(&slot->lock);
+    slot->interim = allowed;
+    pthread_mutex_unlock(&slot->lock);
+}
+
 bool slot_enter(struct slot *slot, enum slot_phase phase)
 {
     const struct slots_config *c = &slot->slots->config;
-    uint64_t deadline_ns = NO_DEADLINE;
+    uint64_t deadline_ns = NO_DEADLINE, now_ns = clock_now_ns();
 
-    slot->t_phase = clock_now_ns();
     if (phase == SLOT_BODY)
-        deadline_ns = deadline_after(slot->t_phase, c->body_timeout_ns);
+        deadline_ns = deadline_after(now_ns, c->body_timeout_ns);
     else if (phase == SLOT_SEND)
-        deadline_ns = deadline_after(slot->t_phase, c->write_timeout_ns);
+        deadline_ns = deadline_after(now_ns, c->write_timeout_ns);
     pthread_mutex_lock(&slot->lock);
+    slot->t_phase = now_ns;
+    slot->spoke = true;
     bool alive = !slot->cut;
     if (alive) {
         slot->phase = phase;
@@ -353,7 +596,8 @@ void slot_finish(struct slot *slot)
 {
     pthread_mutex_lock(&slot->lock);
     slot->gone = NULL;
-    slot->suspended = slot->pending = false;
+    slot->suspended = slot->pending = slot->interim = false;
+    atomic_store(&slot->half_closed, false);
     atomic_store(&slot->streaming, false);
     atomic_store(&slot->deadline_ns, NO_DEADLINE);
     pthread_mutex_unlock(&slot->lock);
@@ -376,7 +620,7 @@ enum status slot_defer(struct slot *slot, void (*gone)(void *arg), void *arg)
     slot->gone = gone;
     slot->gone_arg = arg;
     pthread_mutex_unlock(&slot->lock);
-    /* Who left before this is found now. */
+    /* A client that left before this is found now. */
     watcher_watch(slot->slots->watcher, slot->index, WATCH_LEAVE);
     return OK;
 }
@@ -404,25 +648,27 @@ void slot_offload_end(struct slot *slot)
 enum status slots_create(struct slots **out, const struct slots_config *config)
 {
     static const struct watcher_callbacks callbacks = {
-        .input = on_input, .lost = on_lost, .tick = on_tick};
+        .input = on_input, .lost = on_lost, .tick = on_tick, .half_closed = on_half_closed};
     struct slots *s = calloc(1, sizeof *s);
 
     *out = NULL;
     if (!s)
         return ERR_NOMEM;
     s->config = *config;
+    s->n_slots = config->n_max + config->n_guests;
+    s->admit_end = &s->admitted;
     pthread_mutex_init(&s->lock, NULL);
-    s->slots = calloc(config->n_max, sizeof *s->slots);
-    for (uint32_t i = config->n_max; s->slots && i-- > 0;) {
+    s->slots = calloc(s->n_slots, sizeof *s->slots);
+    for (uint32_t i = s->n_slots; s->slots && i-- > 0;) {
         struct slot *slot = &s->slots[i];
         pthread_mutex_init(&slot->lock, NULL);
         slot->slots = s;
         slot->index = i;
         atomic_init(&slot->deadline_ns, NO_DEADLINE);
-        slot->next_free = s->free;
+        slot->next = s->free;
         s->free = slot;
     }
-    enum status st = s->slots ? watcher_create(&s->watcher, config->n_max, &callbacks) : ERR_NOMEM;
+    enum status st = s->slots ? watcher_create(&s->watcher, s->n_slots, &callbacks) : ERR_NOMEM;
     if (st != OK) {
         slots_destroy(s);
         return st;
@@ -436,7 +682,7 @@ void slots_destroy(struct slots *s)
     if (!s)
         return;
     watcher_destroy(s->watcher);
-    for (uint32_t i = 0; s->slots && i < s->config.n_max; i++)
+    for (uint32_t i = 0; s->slots && i < s->n_slots; i++)
         pthread_mutex_destroy(&s->slots[i].lock);
     pthread_mutex_destroy(&s->lock);
     free(s->slots);
@@ -456,6 +702,18 @@ uint64_t slots_n_cut(const struct slots *s)
 void slots_cancel(struct slots *s, bool lose)
 {
     watcher_for_each(s->watcher, lose ? on_each_lose : on_each_cancel);
+}
+
+uint32_t slots_cut_all(struct slots *s)
+{
+    for (uint32_t i = 0; i < s->n_slots; i++) {
+        struct slot *slot = &s->slots[i];
+        pthread_mutex_lock(&slot->lock);
+        if (slot->connection && !slot->cut)
+            shut(slot);
+        pthread_mutex_unlock(&slot->lock);
+    }
+    return atomic_load(&s->n_used);
 }
 
 void slots_stop(struct slots *s)

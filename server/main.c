@@ -1,7 +1,8 @@
 /* main.c - tarn-server: build top to bottom, serve, drain, tear down in reverse.
  *
  * The first SIGTERM or SIGINT drains: readiness goes off, new requests get 503, running ones
- * finish, for at most --drain-timeout seconds. A second one ends at once. Both exit with 0.
+ * finish, for at most --drain-timeout seconds. A second one ends at once, as does one that comes
+ * while the server starts. All exit with 0. SIGHUP reads the files of keys and of TLS again.
  *
  * When the device fails for good, readiness goes off, what is open is answered with 503, and the
  * process ends with 1, for systemd or Kubernetes to start it again. */
@@ -25,6 +26,7 @@
 #include "server/banner.h"
 #include "server/cache_dir.h"
 #include "server/config.h"
+#include "server/early_end.h"
 #include "server/http.h"
 #include "server/http_flags.h"
 #include "server/preamble.h"
@@ -180,20 +182,44 @@ static enum status open_engine(struct engine **out, const struct config *c, cons
 
 /* --- serving --- */
 
-static void reload(const struct server *srv)
+static void reload_keys(const struct server *srv)
 {
     struct buf why;
 
     buf_init(&why, BUF_WHY_MAX);
-    if (!srv->config->api_key_file[0])
-        log_event(LOG_WARN, "SIGHUP: nothing to read again", "%s", "");
-    else if (auth_reload(srv->auth, &why) != OK)
+    if (auth_reload(srv->auth, &why) != OK)
         log_event(LOG_ERROR, "keys not loaded, the old ones stay", "why=\"%s\"", buf_str(&why));
     buf_fini(&why);
 }
 
+static void reload_certificate(struct http_server *http)
+{
+    struct buf why;
+    bool changed;
+
+    buf_init(&why, BUF_WHY_MAX);
+    if (http_reload(http, &changed, &why) != OK)
+        log_event(LOG_ERROR, "TLS certificate not loaded, the old one stays", "why=\"%s\"",
+                  buf_str(&why));
+    else
+        log_event(LOG_INFO, "TLS certificate read again", "changed=%d", changed);
+    buf_fini(&why);
+}
+
+static void reload(const struct server *srv, struct http_server *http)
+{
+    bool keys = srv->config->api_key_file[0], tls = srv->config->tls_cert[0];
+
+    if (!keys && !tls)
+        log_event(LOG_WARN, "SIGHUP: nothing to read again", "%s", "");
+    if (keys)
+        reload_keys(srv);
+    if (tls)
+        reload_certificate(http);
+}
+
 /* Until the first signal that ends the server, or the device fails. */
-static void wait_for_end(const struct server *srv, const sigset_t *set)
+static void wait_for_end(const struct server *srv, struct http_server *http, const sigset_t *set)
 {
     const struct timespec period = {.tv_nsec = WATCH_NS};
     struct summary summary = {.t_ns = clock_now_ns()}; /* requests may have come already */
@@ -201,7 +227,7 @@ static void wait_for_end(const struct server *srv, const sigset_t *set)
     while (!engine_failed(srv->engine)) {
         int number = sigtimedwait(set, NULL, &period);
         if (number == SIGHUP)
-            reload(srv);
+            reload(srv, http);
         else if (number > 0)
             return;
         else if (errno == EAGAIN)
@@ -261,10 +287,11 @@ static enum status serve(struct server *srv, const sigset_t *set, struct buf *wh
         buf_why(why, s, "cannot start to serve: %s", status_words(s));
     if (s != OK)
         return s;
+    early_end_stop();
     /* Only now: a start that fails says what is wrong, and nothing before that. */
     config_log(c);
     banner_print(srv, http_port(http));
-    wait_for_end(srv, set);
+    wait_for_end(srv, http, set);
     drain(srv, http, set);
     /* Also when it failed while draining: what it ended did not finish. */
     s = engine_failed(srv->engine) ? buf_why(why, ERR_INTERNAL, "the device failed") : OK;
@@ -332,7 +359,10 @@ int main(int argc, char **argv)
         config_warn_unknown(environ);
         s = hash_init();
         if (s == OK)
+            s = early_end_begin();
+        if (s == OK)
             s = run(&config, &set, &why);
+        early_end_stop();
     } else { /* as the user wants to read the log, as far as that can be known */
         log_init(LOG_INFO, config_wants_json(&config, argc, argv, environ));
     }

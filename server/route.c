@@ -189,6 +189,9 @@ static void check_request(const struct server *srv, struct http_exchange *x, con
         error_reply_as(x, 405, ERR_INVALID, "method_not_allowed", words);
     } else if (r->generates && atomic_load(&srv->draining)) {
         error_reply(x, ERR_UNAVAILABLE, "draining", "the server is shutting down");
+    } else if (!r->open && http_is_surplus(x)) {
+        error_reply(x, ERR_UNAVAILABLE, "too_many_connections", "all connections of the server "
+                    "are in use (--max-connections): try again, or elsewhere");
     }
 }
 

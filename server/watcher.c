@@ -35,14 +35,48 @@ struct watcher {
     struct entry *entries; /* [n_max], under lock */
 };
 
-static void on_event(struct watcher *w, uint64_t data)
+/* One shot: what is watched for lasts, and seeing it once is enough. Hang-up and error come even
+ * though they are not asked for. Under lock. */
+static enum status arm(struct watcher *w, uint32_t index, int operation, enum watch_kind kind)
+{
+    struct entry *e = &w->entries[index];
+    uint32_t events = kind == WATCH_INPUT ? EPOLLIN | EPOLLRDHUP
+                    : kind == WATCH_LEAVE ? EPOLLRDHUP
+                                          : 0u;
+
+    e->generation++;
+    e->kind = kind;
+    struct epoll_event event = {
+        .events = EPOLLONESHOT | events,
+        .data.u64 = (uint64_t)e->generation << 32 | index,
+    };
+    return epoll_ctl(w->epoll_fd, operation, e->fd, &event) == 0 ? OK : ERR_IO;
+}
+
+/* Under lock: the client may have left. */
+static void on_leave(struct watcher *w, uint32_t index, uint32_t events)
+{
+    struct entry *e = &w->entries[index];
+    bool certain = (events & (EPOLLHUP | EPOLLERR)) != 0;
+
+    if (!certain && w->callbacks.half_closed && w->callbacks.half_closed(e->arg) &&
+        arm(w, index, EPOLL_CTL_MOD, WATCH_LOSS) == OK)
+        return;
+    w->callbacks.lost(e->arg);
+}
+
+static void on_event(struct watcher *w, uint64_t data, uint32_t events)
 {
     uint32_t index = (uint32_t)data, generation = (uint32_t)(data >> 32);
 
     pthread_mutex_lock(&w->lock);
     struct entry *e = &w->entries[index];
-    if (e->active && e->generation == generation)
-        (e->kind == WATCH_INPUT ? w->callbacks.input : w->callbacks.lost)(e->arg);
+    if (e->active && e->generation == generation) {
+        if (e->kind == WATCH_INPUT)
+            w->callbacks.input(e->arg, (events & EPOLLRDHUP) != 0);
+        else
+            on_leave(w, index, events);
+    }
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -68,7 +102,7 @@ static void *watch(void *arg)
         for (int i = 0; i < n; i++) {
             if (events[i].data.u64 == STOP_EVENT)
                 return NULL;
-            on_event(w, events[i].data.u64);
+            on_event(w, events[i].data.u64, events[i].events);
         }
         uint64_t now_ns = clock_now_ns();
         if (now_ns - t_tick >= TICK_MS * UINT64_C(1000000)) {
@@ -133,21 +167,6 @@ void watcher_destroy(struct watcher *w)
     ASSERT(write(w->stop_fd, &one, sizeof one) == sizeof one);
     pthread_join(w->thread, NULL);
     free_all(w);
-}
-
-/* One shot: what is watched for lasts, and seeing it once is enough. Hang-up and error come even
- * though they are not asked for. Under lock. */
-static enum status arm(struct watcher *w, uint32_t index, int operation, enum watch_kind kind)
-{
-    struct entry *e = &w->entries[index];
-
-    e->generation++;
-    e->kind = kind;
-    struct epoll_event event = {
-        .events = EPOLLONESHOT | EPOLLRDHUP | (kind == WATCH_INPUT ? EPOLLIN : 0u),
-        .data.u64 = (uint64_t)e->generation << 32 | index,
-    };
-    return epoll_ctl(w->epoll_fd, operation, e->fd, &event) == 0 ? OK : ERR_IO;
 }
 
 enum status watcher_add(struct watcher *w, uint32_t index, int fd, void *arg)

@@ -2,9 +2,13 @@
  *
  * Every client socket is in its epoll set for as long as the connection lives. What is watched for
  * changes with what the connection does: the first byte of a request (deadlines start there), or
- * a client that leaves while its answer is made. The latter comes at once, in every phase and
- * without anything being sent to the client. The thread also ticks a few times a second, for
+ * a client that leaves while its answer is made. The thread also ticks a few times a second, for
  * deadlines and for streams that owe their client a sign of life.
+ *
+ * A client that closes its socket and a client that only shuts down its sending side look the same
+ * over TCP: both send a FIN. A reset, and the end of both directions, is a loss for certain. So a
+ * FIN has a callback of its own, half_closed(), whose answer says whether the client counts as
+ * lost; if not, the socket stays watched for the certain signs.
  *
  * Owns    the thread, the epoll set, a table of entries; not the sockets.
  * Thread  any. After watcher_remove() returns, no callback of that entry runs or will run; after
@@ -16,6 +20,7 @@
 #ifndef TARN_SERVER_WATCHER_H
 #define TARN_SERVER_WATCHER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -25,12 +30,16 @@ struct watcher;
 enum watch_kind {
     WATCH_INPUT, /* something to read, or the end */
     WATCH_LEAVE, /* closed, reset, or its sending side shut down */
+    WATCH_LOSS,  /* as WATCH_LEAVE after half_closed() said true: no FIN, only a certain loss */
 };
 
 struct watcher_callbacks {
-    void (*input)(void *arg);                /* once per watcher_watch() */
+    void (*input)(void *arg, bool end);      /* once per watcher_watch(); end: with a FIN */
     void (*lost)(void *arg);                 /* once per watcher_watch() */
     void (*tick)(void *arg, uint64_t now_ns);
+    /* The client sent a FIN and nothing else is known. True: it may still read, so go on watching
+     * for its loss; false: lost() follows. NULL is false. Once per watcher_watch(). */
+    bool (*half_closed)(void *arg);
 };
 
 /* Entries are named by the caller: index in [0, n_max). */

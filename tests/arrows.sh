@@ -35,6 +35,7 @@ TABLE
 libraries_table() {
     cat <<'TABLE'
 ^microhttpd\.h$              ^server/http[._]
+^gnutls/                     ^server/http_tls\.
 ^jansson\.h$                 ^base/json\.
 ^sodium\.h$|^sodium/         ^base/hash\.
 ^sqlite3\.h$                 ^base/store\.
@@ -197,6 +198,7 @@ loadgen/planted.c "server/config.h"
 loadgen/sim/planted.c "engine/engine.h"
 server/planted.c <microhttpd.h>
 server/planted.c <jansson.h>
+server/http_planted.c <gnutls/gnutls.h>
 engine/planted.c <pcre2.h>
 engine/chat_planted.c <utf8proc.h>
 engine/planted.c "pcre2.h"

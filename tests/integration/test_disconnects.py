@@ -31,10 +31,9 @@ def leave(server: Server, body: dict[str, object], how: str) -> float:
     server.wait_blocks(lambda n: n == 1, 5)
     if how == "reset":
         s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    if how == "shutdown":
+    if how == "half-closed first":
         s.shutdown(socket.SHUT_WR)
-    else:
-        s.close()
+    s.close()
     seconds = server.wait_blocks(lambda n: n == 0, NOTICE_SECONDS)
     s.close()
     return seconds
@@ -43,7 +42,7 @@ def leave(server: Server, body: dict[str, object], how: str) -> float:
 def lost_in_prefill_is_noticed() -> None:
     with fake_server(1000, SLOW_PREFILL_US, 100) as server:
         for stream in (False, True):
-            for how in ("close", "reset", "shutdown"):
+            for how in ("close", "reset", "half-closed first"):
                 print(f"      stream={stream} {how}: {leave(server, chat(stream), how):.3f} s")
 
 

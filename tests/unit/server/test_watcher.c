@@ -11,12 +11,25 @@
 
 struct client {
     int ours, theirs;
-    atomic_int n_input, n_lost, n_ticks;
+    atomic_int n_input, n_ends, n_half_closed, n_lost, n_ticks;
+    atomic_bool may_read; /* what half_closed() says */
 };
 
-static void on_input(void *arg)
+static void on_input(void *arg, bool end)
 {
-    atomic_fetch_add(&((struct client *)arg)->n_input, 1);
+    struct client *c = arg;
+
+    atomic_fetch_add(&c->n_input, 1);
+    if (end)
+        atomic_fetch_add(&c->n_ends, 1);
+}
+
+static bool on_half_closed(void *arg)
+{
+    struct client *c = arg;
+
+    atomic_fetch_add(&c->n_half_closed, 1);
+    return atomic_load(&c->may_read);
 }
 
 static void on_lost(void *arg)
@@ -30,7 +43,7 @@ static void on_tick(void *arg, uint64_t now_ns)
     atomic_fetch_add(&((struct client *)arg)->n_ticks, 1);
 }
 
-static const struct watcher_callbacks callbacks = {on_input, on_lost, on_tick};
+static const struct watcher_callbacks callbacks = {on_input, on_lost, on_tick, NULL};
 
 static void open_client(struct client *c)
 {
@@ -92,10 +105,69 @@ static void leaving_is_seen_and_bytes_are_not_leaving(void **state)
     assert_int_equal(atomic_load(&c.n_lost), 0);
     close(c.theirs);
     wait_for(&c.n_lost, 1);
-    /* Who left before the question is found too. */
+    /* A client that left before is found too. */
     watcher_watch(w, 0, WATCH_LEAVE);
     wait_for(&c.n_lost, 2);
     assert_int_equal(atomic_load(&c.n_input), 0);
+    watcher_remove(w, 0);
+    watcher_destroy(w);
+    close(c.ours);
+}
+
+static void an_end_is_told_with_the_input(void **state)
+{
+    struct watcher *w;
+    struct client c;
+
+    (void)state;
+    open_client(&c);
+    assert_ok(watcher_create(&w, 1, &callbacks));
+    assert_int_equal(write(c.theirs, "a", 1), 1);
+    assert_int_equal(shutdown(c.theirs, SHUT_WR), 0);
+    assert_ok(watcher_add(w, 0, c.ours, &c));
+    wait_for(&c.n_ends, 1);
+    assert_int_equal(atomic_load(&c.n_input), 1);
+    watcher_remove(w, 0);
+    watcher_destroy(w);
+    close(c.ours);
+    close(c.theirs);
+}
+
+static void a_half_closed_client_is_lost_when_it_closes(void **state)
+{
+    static const struct watcher_callbacks with_half = {on_input, on_lost, on_tick, on_half_closed};
+    struct watcher *w;
+    struct client c;
+
+    (void)state;
+    assert_ok(watcher_create(&w, 1, &with_half));
+    for (int may_read = 0; may_read < 2; may_read++) {
+        open_client(&c);
+        atomic_store(&c.may_read, may_read);
+        assert_ok(watcher_add(w, 0, c.ours, &c));
+        watcher_watch(w, 0, WATCH_LEAVE);
+        assert_int_equal(shutdown(c.theirs, SHUT_WR), 0);
+        wait_for(&c.n_half_closed, 1);
+        if (may_read) {
+            pause_a_little();
+            assert_int_equal(atomic_load(&c.n_lost), 0);
+            close(c.theirs);
+        }
+        wait_for(&c.n_lost, 1);
+        assert_int_equal(atomic_load(&c.n_half_closed), 1);
+        watcher_remove(w, 0);
+        close(c.ours);
+        if (!may_read)
+            close(c.theirs);
+    }
+    /* A close is certain on a Unix socket: it is not asked about. */
+    open_client(&c);
+    atomic_store(&c.may_read, true);
+    assert_ok(watcher_add(w, 0, c.ours, &c));
+    watcher_watch(w, 0, WATCH_LEAVE);
+    close(c.theirs);
+    wait_for(&c.n_lost, 1);
+    assert_int_equal(atomic_load(&c.n_half_closed), 0);
     watcher_remove(w, 0);
     watcher_destroy(w);
     close(c.ours);
@@ -160,6 +232,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(input_is_seen_once_until_asked_again),
         cmocka_unit_test(leaving_is_seen_and_bytes_are_not_leaving),
+        cmocka_unit_test(an_end_is_told_with_the_input),
+        cmocka_unit_test(a_half_closed_client_is_lost_when_it_closes),
         cmocka_unit_test(what_was_called_off_does_not_come),
         cmocka_unit_test(only_living_entries_tick),
     };

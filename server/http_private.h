@@ -1,0 +1,44 @@
+/* http_private.h - what http.c (requests and their answers) and http_serve.c (threads, sockets,
+ * start and end) share of a server.
+ *
+ * Owns    see http.h.
+ * Thread  see http.h; the callbacks run on the HTTP thread of the connection.
+ * Errors  see http.h.
+ * Units   bytes. */
+#ifndef TARN_SERVER_HTTP_PRIVATE_H
+#define TARN_SERVER_HTTP_PRIVATE_H
+
+#include <microhttpd.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "server/http.h"
+
+struct http_server {
+    struct http_config config;
+    struct MHD_Daemon *daemon;
+    struct slots *slots;
+    struct work_pool *pool;
+    struct acceptor *acceptor;
+    struct tls *tls; /* NULL: not encrypted */
+    int listen_fd;
+    uint16_t port;
+    _Atomic size_t bodies_bytes;
+    pthread_mutex_t lock;
+    char mhd_words[256]; /* what MHD said last; under lock */
+};
+
+/* MHD's callbacks about a request; arg is the server. In this order, on_access() many times. */
+void *exchange_on_target(void *arg, const char *target, struct MHD_Connection *connection);
+enum MHD_Result exchange_on_access(void *arg, struct MHD_Connection *connection, const char *url,
+                                   const char *method, const char *version, const char *upload,
+                                   size_t *n_upload, void **memory);
+void exchange_on_completed(void *arg, struct MHD_Connection *connection, void **memory,
+                           enum MHD_RequestTerminationCode why);
+/* MHD is about to send an answer of its own, twice: send ours and end the connection, so that its
+ * cannot follow. */
+void exchange_refuse_at_once(struct http_exchange *x, int status, const char *words);
+/* Runs the handler of an exchange on a work thread. */
+void exchange_work(void *exchange);
+
+#endif
