@@ -639,14 +639,19 @@ enum MHD_Result exchange_on_access(void *arg, struct MHD_Connection *connection,
     return x->handled ? advance(x) : handle(x);
 }
 
+/* Report a request that is over. One whose head never became whole has no method, and its target
+ * stands for its path. */
 static void report_done(const struct http_exchange *x, bool whole)
 {
     const struct http_config *c = &x->server->config;
-    const struct http_done done = {.id = x->id, .method = x->method, .path = x->path,
-                                   .status = x->queued ? x->status : 0, .whole = whole,
+    int status = x->queued ? x->status : slot_told_late(x->slot) ? 408 : 0;
+    const struct http_done done = {.id = x->id, .method = x->method ? x->method : "-",
+                                   .path = x->path ? x->path : x->head.target,
+                                   .status = status, .whole = whole,
                                    .n_in = x->n_body, .n_out = x->n_sent,
                                    .duration_ns = clock_now_ns() - x->t_begin_ns,
-                                   .key = x->key, .tenant = x->tenant, .error = x->error};
+                                   .key = x->key, .tenant = x->tenant,
+                                   .error = status == 408 ? "request_timeout" : x->error};
 
     if (c->done)
         c->done(c->arg, &done);
@@ -663,12 +668,13 @@ void exchange_on_completed(void *arg, struct MHD_Connection *connection, void **
         return;
     *memory = NULL;
     slot_finish(x->slot); /* then the handler may free what gone() would touch */
-    if (!x->begun) { /* refused or given up before its head was whole */
-        exchange_free(x);
-        return;
-    }
     if (x->async)
         x->async->close(x->ctx, x->queued ? x->status : 0);
-    report_done(x, why == MHD_REQUEST_TERMINATED_COMPLETED_OK);
+    /* A client that left before its head was whole has asked nothing. */
+    if (x->begun || slot_told_late(x->slot)) {
+        if (!x->id[0])
+            set_id(x);
+        report_done(x, x->refused || why == MHD_REQUEST_TERMINATED_COMPLETED_OK);
+    }
     exchange_free(x);
 }

@@ -35,6 +35,7 @@ struct slot {
     struct MHD_Connection *connection; /* NULL: free */
     enum slot_phase phase;
     bool cut;
+    bool told_late; /* 408 */
     bool suspended;
     bool offloaded; /* suspended, and only slot_offload_end() resumes */
     bool pending;   /* a wake-up came while the connection was running */
@@ -122,6 +123,14 @@ void slot_wake(void *arg)
     pthread_mutex_unlock(&slot->lock);
 }
 
+bool slot_told_late(struct slot *slot)
+{
+    pthread_mutex_lock(&slot->lock);
+    bool told = slot->told_late;
+    pthread_mutex_unlock(&slot->lock);
+    return told;
+}
+
 bool slot_lost(const struct slot *slot)
 {
     return atomic_load(&slot->lost);
@@ -160,6 +169,7 @@ static void cut_late(struct slot *slot)
     if (answer && slot->slots->config.plain &&
         send(slot->fd, late_answer, sizeof late_answer - 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
         answer = false; /* it is only a courtesy */
+    slot->told_late = answer && slot->slots->config.plain;
     shut(slot);
     log_event(LOG_DEBUG, "connection was late", "phase=%s answered=%d", names[slot->phase], answer);
 }
@@ -486,6 +496,7 @@ static void reset(struct slot *slot, struct MHD_Connection *connection)
     slot->phase = SLOT_IDLE;
     slot->t_phase = now_ns;
     slot->n_received = 0;
+    slot->told_late = false;
     slot->cut = slot->suspended = slot->offloaded = slot->pending = false;
     slot->spoke = slot->interim = false;
     slot->gone = NULL;

@@ -107,6 +107,8 @@ NODISCARD bool slot_enter(struct slot *slot, enum slot_phase phase);
 void slot_body_came(struct slot *slot, uint64_t n_bytes);
 /* SLOT_SEND: the client took everything; it is given more. */
 void slot_sending(struct slot *slot);
+/* Whether the client was told 408 because its request was late. */
+bool slot_told_late(struct slot *slot);
 /* The request is over: nobody calls gone() any more. The connection is idle. */
 void slot_finish(struct slot *slot);
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -178,6 +179,34 @@ def a_client_that_leaves_has_a_line_too() -> None:
         assert ends == [(0, False), (200, False)], ends
 
 
+def requests_that_never_reached_a_handler_have_a_line() -> None:
+    raw = {b"GET /no-host?secretquery=1 HTTP/1.1\r\nX-Request-Id: nohost\r\n\r\n": 400,
+           b"POST /two HTTP/1.1\r\nHost: x\r\nX-Request-Id: two\r\nContent-Length: 1\r\n"
+           b"Content-Length: 2\r\n\r\nab": 400,
+           b"GET /many?" + b"&".join(b"a%d" % i for i in range(5000)) + b" HTTP/1.1\r\n": 431}
+    with serve("--log-format", "json", "--header-timeout", "1", "--body-timeout", "1") as s:
+        for text, status in raw.items():
+            with socket.create_connection(("127.0.0.1", s.port), timeout=30) as c:
+                c.sendall(text)
+                assert c.recv(100).startswith(b"HTTP/1.1 %d" % status), text[:50]
+        late = (b"GET /late-head HTTP/1.1\r\nHost: x\r\n",
+                b"POST /late-body HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nab")
+        for text in late:
+            with socket.create_connection(("127.0.0.1", s.port), timeout=30) as c:
+                c.sendall(text)
+                assert c.recv(100).startswith(b"HTTP/1.1 408"), text
+    lines = {e["path"]: e for e in events(s.log_text()) if e["event"] == "http"}
+    assert "secret" not in s.log_text()
+    for path, status, error in (("/no-host", 400, "malformed_request"),
+                                ("/two", 400, "malformed_request"),
+                                ("/many", 431, "malformed_request"),
+                                ("/late-head", 408, "request_timeout"),
+                                ("/late-body", 408, "request_timeout")):
+        assert (lines[path]["status"], lines[path]["error"]) == (status, error), lines[path]
+        assert lines[path]["id"], lines[path]
+    assert lines["/two"]["id"] == "two" and lines["/late-body"]["n_in"] == 2, lines
+
+
 def probes_are_logged_at_debug_unless_they_fail() -> None:
     for level, n in (("info", 0), ("debug", 3)):
         with serve("--log-format", "json", "--log-level", level) as s:
@@ -221,6 +250,7 @@ def main() -> int:
         the_variable_of_clients_is_none_of_the_servers,
         every_request_has_a_line,
         a_client_that_leaves_has_a_line_too,
+        requests_that_never_reached_a_handler_have_a_line,
         probes_are_logged_at_debug_unless_they_fail,
         a_client_can_forge_no_line,
         ask_names_what_it_could_not_reach,
