@@ -44,8 +44,10 @@ def need(*programs):
 def flags_of(prefix, program):
     """Every option of --help, as a user reads it; --[no-]x is two."""
     text = run(prefix / "bin" / program, "--help", env={})
+    # Groups begin with a heading; the other paragraphs are sentences, and some of them name flags.
+    groups = [p for p in text.split("\n\n") if re.match(r"\S[^\n]*[^\n.:,]\n  \S", p)]
     found = set()
-    for tag in re.findall(r"^  (-\S(?:(?! = ).)*?)(?:  |$)", text, re.M):  # not "--slo = --goodput"
+    for tag in re.findall(r"^  (-\S.*?)(?:  |$)", "\n".join(groups), re.M):
         for flag in re.findall(r"(?:^|, )(--?[\w\[\]-]+)", tag):
             found |= ({flag.replace("[no-]", ""), flag.replace("[no-]", "no-")})
     assert len(found) > 3, (program, found)
