@@ -11,6 +11,7 @@ enum status chat_history_init(struct chat_history *h, const struct chat_traits *
 {
     *h = (struct chat_history){.messages = js_new_array(), .traits = *traits};
     buf_init(&h->results, CHAT_HISTORY_TEXT_BYTES_MAX);
+    buf_init(&h->calls, CHAT_HISTORY_TEXT_BYTES_MAX);
     return h->messages ? OK : ERR_NOMEM;
 }
 
@@ -19,6 +20,7 @@ void chat_history_fini(struct chat_history *h)
     js_unref(h->messages);
     h->messages = NULL;
     buf_fini(&h->results);
+    buf_fini(&h->calls);
 }
 
 static const char *text_of(const struct json *v, size_t *len)
@@ -176,12 +178,13 @@ static enum status write_call(struct buf *out, const struct json *call)
 }
 
 /* Write the calls into the content, for templates that do not render tool_calls. */
-static enum status calls_to_text(struct json *message)
+static enum status calls_to_text(struct chat_history *h, struct json *message)
 {
     const struct json *calls = js_get(message, "tool_calls");
     struct buf text;
     size_t len;
     const char *content = text_of(js_get(message, "content"), &len);
+    const struct chat_history_calls part = {(uint32_t)js_len(h->messages), len};
 
     buf_init(&text, CHAT_HISTORY_TEXT_BYTES_MAX);
     enum status s = buf_append(&text, content, len);
@@ -191,12 +194,16 @@ static enum status calls_to_text(struct json *message)
         s = js_set(message, "content", js_new_string(buf_str(&text), text.len));
     if (s == OK)
         s = js_remove(message, "tool_calls");
+    if (s == OK)
+        s = buf_append(&h->calls, &part, sizeof part);
     buf_fini(&text);
     return s;
 }
 
-static enum status adapt_assistant(struct json *message, const struct chat_traits *traits)
+/* The message becomes the next one of the history. */
+static enum status adapt_assistant(struct chat_history *h, struct json *message)
 {
+    const struct chat_traits *traits = &h->traits;
     bool has_calls = js_len(js_get(message, "tool_calls")) > 0;
     size_t len;
 
@@ -209,7 +216,7 @@ static enum status adapt_assistant(struct json *message, const struct chat_trait
     /* A template that looks for a content of null would drop the calls beside a text. */
     if (has_calls && (traits->tool_calls == TOOL_CALLS_AS_TEXT ||
                       (traits->null_content && len > 0)))
-        return calls_to_text(message);
+        return calls_to_text(h, message);
     if (len == 0) {
         bool null = has_calls && traits->null_content;
         enum status s = js_set(message, "content", null ? js_new_null() : js_new_string("", 0));
@@ -263,6 +270,12 @@ enum status chat_history_take(struct chat_history *h, struct json **out)
     return OK;
 }
 
+void chat_history_take_calls(struct chat_history *h, struct buf *out)
+{
+    *out = h->calls;
+    h->calls = (struct buf){.max = h->calls.max};
+}
+
 enum status chat_history_add(struct chat_history *h, struct json *message)
 {
     const char *role = js_string(js_get(message, "role"), NULL);
@@ -276,7 +289,7 @@ enum status chat_history_add(struct chat_history *h, struct json *message)
     }
     s = end_results(h);
     if (s == OK && strcmp(role, "assistant") == 0)
-        s = adapt_assistant(message, &h->traits);
+        s = adapt_assistant(h, message);
     else if (s == OK && strcmp(role, "developer") == 0 && !h->traits.developer)
         s = set_text(message, "role", "system");
     else if (s == OK && is_tool && h->traits.short_call_ids)

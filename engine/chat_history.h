@@ -12,7 +12,8 @@
  *   Several such results in a row become one message, because many templates want user and
  *   assistant in turns.
  *
- * Owns    the array of messages, until chat_history_take(), and the text of results.
+ * Owns    the array of messages and the list of calls, until they are taken, and the text of
+ *         results.
  * Thread  one at a time.
  * Errors  ERR_NOMEM; ERR_TOO_LARGE when a text passes CHAT_HISTORY_TEXT_BYTES_MAX.
  * Units   bytes of UTF-8. */
@@ -20,15 +21,25 @@
 #define TARN_ENGINE_CHAT_HISTORY_H
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #include "base/json.h"
 #include "engine/chat_traits.h"
 
 #define CHAT_HISTORY_TEXT_BYTES_MAX (256u << 20)
 
+/* Tool calls that became text: the content of this message from `begin` on. Their arguments may
+ * repeat what a user or a tool said. */
+struct chat_history_calls {
+    uint32_t message; /* index in the array of messages */
+    size_t begin;     /* bytes */
+};
+
 struct chat_history {
     struct json *messages;
     struct chat_traits traits;
+    struct buf calls;   /* of struct chat_history_calls */
     struct buf results; /* of tools, since the last other message: a message to be */
     bool has_results;
 };
@@ -37,12 +48,14 @@ NODISCARD enum status chat_history_init(struct chat_history *h, const struct cha
 void chat_history_fini(struct chat_history *h);
 /* End the history: *out is the array of messages, handed over. */
 NODISCARD enum status chat_history_take(struct chat_history *h, struct json **out);
+/* Hand over the list of tool calls that became text, of struct chat_history_calls. */
+void chat_history_take_calls(struct chat_history *h, struct buf *out);
 
 /* Add a message, which is taken over in every case. The message is the caller's own object with
  * `role`, a known one, `content`, a text or null, and all other members that the client sent. The
  * caller has checked tool_calls: an array of {id, type, function: {name, arguments}} with C strings
- * for id and name; arguments are a text, an object or absent. tool_call_id is a C string where it is
- * set. */
+ * for id and name; arguments are a text, an object or absent. tool_call_id is a C string where it
+ * is set. */
 NODISCARD enum status chat_history_add(struct chat_history *h, struct json *message);
 
 #endif

@@ -296,7 +296,8 @@ static enum status push_message(struct chat_history *history, const struct json 
     return s;
 }
 
-static enum status make_messages(struct json **out, const struct server *srv,
+/* *calls gets the tool calls that became text, of struct chat_history_calls. */
+static enum status make_messages(struct json **out, struct buf *calls, const struct server *srv,
                                  const struct json *body, const struct buf *documents,
                                  struct buf *why)
 {
@@ -317,6 +318,7 @@ static enum status make_messages(struct json **out, const struct server *srv,
         s = push_message(&history, js_at(given, i), i, documents, why);
     if (s == OK)
         s = chat_history_take(&history, out);
+    chat_history_take_calls(&history, calls);
     chat_history_fini(&history);
     return s;
 }
@@ -437,9 +439,10 @@ struct chat {
 };
 
 /* Render the context. Which bytes of *out are untrusted is added to *untrusted, unless it is NULL;
- * documents_len, own: see provenance_collect(). */
+ * calls, documents_len, own: see provenance_collect(). */
 static enum status render_context(const struct chat *chat, const struct json *context,
-                                  size_t documents_len, const struct ranges *own, struct buf *out,
+                                  const struct buf *calls, size_t documents_len,
+                                  const struct ranges *own, struct buf *out,
                                   struct ranges *untrusted)
 {
     struct buf texts, inner;
@@ -448,7 +451,7 @@ static enum status render_context(const struct chat *chat, const struct json *co
     buf_init(&texts, TEXT_BYTES_MAX);
     buf_init(&inner, BUF_WHY_MAX / 2);
     if (untrusted)
-        s = provenance_collect(&texts, context, documents_len, own);
+        s = provenance_collect(&texts, context, calls, documents_len, own);
     if (s == OK) {
         s = chat_template_render_marked(chat->srv->template, context, chat->now_s,
                                         (const struct chat_text *)(const void *)texts.data,
@@ -470,7 +473,7 @@ static enum status render(struct chat *chat, struct json *documents, struct buf 
                           struct ranges *untrusted)
 {
     struct json *messages = NULL, *context = NULL;
-    struct buf system_text;
+    struct buf system_text, calls = {0};
     struct ranges own = {0};
     size_t start = out->len;
     enum status s = OK;
@@ -479,12 +482,12 @@ static enum status render(struct chat *chat, struct json *documents, struct buf 
     if (documents && !chat->in_template)
         s = documents_write(documents, &system_text, &own);
     if (s == OK)
-        s = make_messages(&messages, chat->srv, chat->body, &system_text, chat->why);
+        s = make_messages(&messages, &calls, chat->srv, chat->body, &system_text, chat->why);
     if (s == OK)
         s = make_context(&context, chat->srv, chat->body, &chat->flags, messages,
                          documents && chat->in_template ? js_ref(documents) : NULL, chat->why);
     if (s == OK)
-        s = render_context(chat, context, system_text.len, &own, out, untrusted);
+        s = render_context(chat, context, &calls, system_text.len, &own, out, untrusted);
     chat->n_kept = out->len;
     if (s == OK && chat->flags.continue_final_message)
         s = find_final(out, start, js_get(context, "messages"), &chat->n_kept, chat->why);
@@ -492,6 +495,7 @@ static enum status render(struct chat *chat, struct json *documents, struct buf 
         buf_why(chat->why, s, "messages: %s", status_words(s));
     js_unref(context);
     buf_fini(&system_text);
+    buf_fini(&calls);
     ranges_fini(&own);
     return s;
 }

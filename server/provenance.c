@@ -73,7 +73,23 @@ static enum status add_documents_in(struct buf *texts, const struct json *messag
     return s;
 }
 
-enum status provenance_collect(struct buf *texts, const struct json *context, size_t documents_len,
+static enum status add_calls(struct buf *texts, const struct json *messages,
+                             const struct buf *calls)
+{
+    enum status s = OK;
+
+    for (size_t at = 0; s == OK && at < calls->len; at += sizeof(struct chat_history_calls)) {
+        struct chat_history_calls c;
+        memcpy(&c, calls->data + at, sizeof c);
+        size_t len = 0;
+        const char *content = js_string(js_get(js_at(messages, c.message), "content"), &len);
+        s = add(texts, content + c.begin, len - c.begin);
+    }
+    return s;
+}
+
+enum status provenance_collect(struct buf *texts, const struct json *context,
+                               const struct buf *calls, size_t documents_len,
                                const struct ranges *in_it)
 {
     const struct json *messages = js_get(context, "messages");
@@ -81,6 +97,8 @@ enum status provenance_collect(struct buf *texts, const struct json *context, si
 
     for (size_t i = 0; s == OK && i < js_len(messages); i++)
         s = add_message(texts, js_at(messages, i));
+    if (s == OK)
+        s = add_calls(texts, messages, calls);
     if (s == OK && documents_len > 0)
         s = add_documents_in(texts, js_at(messages, 0), documents_len, in_it);
     if (s == OK)

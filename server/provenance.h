@@ -1,7 +1,8 @@
 /* provenance.h - which texts of a chat may not spell special tokens.
  *
  * Untrusted is what users, tools and documents say: every string and key of a message whose role is
- * neither system, developer nor assistant (its role apart), the tool calls of assistant messages,
+ * neither system, developer nor assistant (its role apart), the tool calls of assistant messages
+ * (also where they became text),
  * documents, and tool definitions. Trusted are the template's own text, system and developer
  * messages (the operator's), the model's earlier answers, and chat_template_kwargs, which the
  * application sets.
@@ -14,12 +15,15 @@
 #define TARN_SERVER_PROVENANCE_H
 
 #include "base/json.h"
+#include "engine/chat_history.h"
 #include "engine/chat_template.h"
 
-/* Append to *texts (of struct chat_text) what is untrusted in a template's context. When documents
- * end the first message's content, documents_len is how many bytes were written there for them, and
- * `in_it` says which of those are the documents' own; else documents_len is 0. */
+/* Append to *texts (of struct chat_text) what is untrusted in a template's context. `calls` lists
+ * the tool calls that became text (of struct chat_history_calls). When documents end the first
+ * message's content, documents_len is how many bytes were written there for them, and `in_it` says
+ * which of those are the documents' own; else documents_len is 0. */
 NODISCARD enum status provenance_collect(struct buf *texts, const struct json *context,
-                                         size_t documents_len, const struct ranges *in_it);
+                                         const struct buf *calls, size_t documents_len,
+                                         const struct ranges *in_it);
 
 #endif

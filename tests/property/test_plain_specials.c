@@ -237,7 +237,7 @@ static bool check_chat(const struct server *srv, const char *name, const char *f
     return hostile_ok && ok;
 }
 
-/* What the operator, the model and the template itself say stays as it is. */
+/* Text of the operator, the model and the template itself keeps its special tokens. */
 static void check_trusted(const struct server *srv, const char *name)
 {
     static const char form[] =
@@ -271,6 +271,7 @@ static uint32_t check_template(const char *name, const char *source, size_t len)
     struct server srv = {.config = &config, .info = &info, .tokenizer = t, .template = template};
     assert_ok(span_marks_create(&srv.span_marks, t));
     srv.documents_lead = documents_lead(template);
+    chat_traits_find(&srv.chat_traits, template);
     for (size_t i = 0; i < N_CHATS; i++)
         n_taken += check_chat(&srv, name, chats[i], s);
     check_trusted(&srv, name);
