@@ -57,7 +57,7 @@ static void set_hooks(void)
 
 /* --- the text before it is parsed --- */
 
-/* What one look at the text tells. */
+/* The counts that one pass over the text gives. */
 struct outline {
     size_t n_values; /* member names are values too */
     int depth_max;

@@ -246,7 +246,7 @@ static void unlink_region(struct arena *a, struct region *r)
 
 /* --- blocks --- */
 
-/* What the calling thread builds. */
+/* The document that the calling thread builds. */
 struct run {
     struct arena *arena;
     enum status status;

@@ -61,7 +61,7 @@ static size_t n_digits(const char *s, size_t n)
     return i;
 }
 
-/* What JSON can hold without quotes: true, false or a number in its notation. */
+/* Whether JSON can hold the text without quotes: true, false or a number in its notation. */
 static bool is_json_bare(const char *s, size_t n)
 {
     size_t i = n > 0 && s[0] == '-', digits;
@@ -328,7 +328,7 @@ static const char *convert(struct value *v, const char *f, struct args *a)
     return f;
 }
 
-/* What JSON makes of a value without quotes: strings stay strings, whatever they look like. */
+/* The kind of a value that stands without quotes in JSON. Strings stay strings, also "12". */
 static enum log_value kind_of(const struct value *v)
 {
     bool is_bool = (v->n == 4 && !memcmp(v->bytes, "true", 4)) ||

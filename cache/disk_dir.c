@@ -268,7 +268,7 @@ static uint64_t allocated_bytes(int fd)
     return fstat(fd, &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
 }
 
-/* What a file of n bytes takes beside what it has. */
+/* The bytes that a file must still get to have n bytes. */
 static uint64_t n_more_bytes(int fd, uint64_t n)
 {
     uint64_t n_now = allocated_bytes(fd);
@@ -302,8 +302,8 @@ static enum status check_free(struct opening *o)
         return OK;
     return SAY(o, ERR_IO,
                "its file system has %s free, of which %s stay free, and --kv-disk-bytes asks for "
-               "%s more: ask for less, or free some", size_words(a, o->n_free), size_words(b, margin),
-               size_words(c, o->n_more));
+               "%s more: ask for less, or free some", size_words(a, o->n_free),
+               size_words(b, margin), size_words(c, o->n_more));
 }
 
 /* The figures are those from before the attempt, which may have filled the file system. */

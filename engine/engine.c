@@ -106,7 +106,7 @@ static enum status read_gpu_memory(struct engine *e, uint64_t *n_free, uint64_t 
     return OK;
 }
 
-/* What the weights will be on the device, before there is a device. */
+/* Choose type and quantization of the weights. The device opens after that, and for them. */
 static enum status choose_weights(struct engine *e, struct buf *why)
 {
     struct weights_config *w = &e->weights_config;

@@ -131,7 +131,8 @@ static enum status open_staging(struct device *d, struct buf *why)
             return buf_why(why, s, "the GPU gave no event");
         d->staging[i].memory = d->backend->alloc_pinned(d->state, STAGING_BYTES);
         if (!d->staging[i].memory)
-            return buf_why(why, ERR_NOMEM, "out of memory: no pinned host memory for copies to the GPU");
+            return buf_why(why, ERR_NOMEM,
+                           "out of memory: no pinned host memory for copies to the GPU");
     }
     return OK;
 }

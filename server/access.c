@@ -13,7 +13,7 @@
 
 #define N_FIELDS_MAX 12
 #define NUMBER_BYTES 24
-/* What a line tells of a path and of a method, both of which a client may make up. */
+/* Bounds on the path and the method in a line: a client may make up both. */
 #define PATH_SHOWN_MAX 256
 #define METHOD_SHOWN_MAX 16
 

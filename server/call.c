@@ -125,7 +125,7 @@ static void log_choice(const struct call *call, const struct choice *c, int stat
                    us_between(submit, finish), r->prompt.n_ids, atomic_load(&r->n_cached),
                    atomic_load(&r->n_cached_in[CACHE_HOST]),
                    atomic_load(&r->n_cached_in[CACHE_DISK]), request_n_out(r),
-                   /* What the client saw: an answer it did not take to its end was cancelled. */
+                   /* The client's view: an answer that it did not take whole was cancelled. */
                    c->finish == FINISH_NONE ? "abort" : finish_reason_name(c->finish));
 }
 

@@ -390,7 +390,7 @@ static void refuse_coding(struct http_exchange *x)
     error_reply_as(x, 415, ERR_INVALID, "unsupported_content_encoding", words);
 }
 
-/* What the head alone decides. */
+/* Answer where the head alone decides. */
 static void answer_head(struct http_exchange *x, uint64_t n_bytes)
 {
     struct http_server *h = x->server;
@@ -407,7 +407,7 @@ static void answer_head(struct http_exchange *x, uint64_t n_bytes)
     }
 }
 
-/* What is wrong with the head; NULL: nothing. */
+/* Words for what is wrong with the head; NULL for a good one. */
 static const char *check_head(struct http_exchange *x, const char *url, int *status)
 {
     const char *words = http_check_head(&x->head, status);

@@ -7,9 +7,9 @@
  * run on a work thread, so that parsing and tokenizing it holds up nobody; the handler does not
  * notice. So has one that says http_will_wait(). Deadlines and lost clients: http_slot.h.
  *
- * What MHD itself refuses while it reads the header (a line that is none, a header longer than its
- * buffer) it answers with a page of its own, 400, 414 or 431 in HTML; 0.9.75 has no way to change
- * that. What is refused later is refused by us, in JSON, and ends the connection.
+ * MHD answers with a page of its own (400, 414 or 431 in HTML) when it cannot read the header: a
+ * line that is none, or a header longer than its buffer. 0.9.75 has no way to change that. This
+ * module refuses, in JSON, requests that MHD could read, and ends the connection.
  *
  * Handlers take wake-ups as hints: one may come late or for nothing.
  *
@@ -130,7 +130,7 @@ void http_reply(struct http_exchange *x, int status, const char *content_type, s
 /* An extra header of the answer, at most 16; name: static text. */
 void http_add_header(struct http_exchange *x, const char *name, const char *value);
 bool http_replied(const struct http_exchange *x);
-/* What done() is told: the key's and the tenant's names, cut to HTTP_NAME_BYTES; the error code,
+/* Set what done() reports: the names of key and tenant, cut to HTTP_NAME_BYTES; the error code, a
  * static text, of which the first one counts. */
 void http_set_caller(struct http_exchange *x, const char *key, const char *tenant);
 void http_set_error(struct http_exchange *x, const char *code);

@@ -42,7 +42,7 @@ void http_head_begin(struct http_head *head, struct MHD_Connection *connection,
 /* There are so many query arguments that MHD would run out of memory for them, which it too answers
  * twice. Right after http_head_begin(). */
 bool http_head_is_too_long(const struct http_head *head);
-/* It was handed to the handler, or the connection ended. A second call does nothing. */
+/* End the check: the handler has the head, or the connection ended. Again does nothing. */
 void http_head_end(struct http_head *head);
 
 /* All of it was read; method and version are set. NULL: fine; else what is wrong, and *status is

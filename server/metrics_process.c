@@ -17,7 +17,7 @@
 
 /* --- the process --- */
 
-/* What /proc/self/stat tells. */
+/* The fields of /proc/self/stat that become metrics. */
 struct proc_stat {
     uint64_t n_threads, start_ticks, virtual_bytes, resident_pages;
 };

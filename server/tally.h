@@ -19,7 +19,7 @@
 /* Status codes are TALLY_STATUS_MIN to TALLY_STATUS_MAX. */
 #define TALLY_STATUS_MIN 100
 #define TALLY_STATUS_MAX 599
-/* What an exchange is counted as whose client got no answer, as web servers do. */
+/* The status under which web servers count a request whose client got no answer. */
 #define TALLY_STATUS_NONE 499
 
 struct tally;

@@ -58,8 +58,8 @@ void unknown_fields_add(struct unknown_fields *u, const char *prefix, const char
 void unknown_fields_find(struct unknown_fields *u, const struct json *object, const char *prefix,
                          const char *const *known, size_t n_known);
 
-/* Remember the hash of a name. False when it was remembered before, or when the log is full and none
- * is forgotten yet. now_ns: of clock_now_ns(). */
+/* Remember the hash of a name. False when it was remembered before, or when the log is full and
+ * none is forgotten yet. now_ns: of clock_now_ns(). */
 bool unknown_log_admit(struct unknown_log *log, uint64_t hash, uint64_t now_ns);
 
 /* Add the header to the answer, which is not yet given, and warn of names that are new. */

@@ -162,7 +162,7 @@ static bool set_switch(struct options *o, const char *flag)
     return true;
 }
 
-/* What could not be printed was not done. */
+/* Output that could not be printed is a failure. */
 static int end_output(int code)
 {
     return fflush(stdout) != 0 && code == 0 ? 1 : code;

@@ -14,7 +14,8 @@
 #define N_SAMPLES 15
 
 /* Twelve chains, each of which waits only for itself: two instructions per cycle with a latency of
- * 4 to 6 cycles need no more. In assembly, since a compiler would keep an array of them in memory. */
+ * 4 to 6 cycles need no more. A compiler would keep an array of chains in memory, hence the
+ * assembly. */
 #define TURN(op, a, b)                                                                             \
     __asm__ volatile(op " %12, %13, %0\n\t" op " %12, %13, %1\n\t" op " %12, %13, %2\n\t"          \
                      op " %12, %13, %3\n\t" op " %12, %13, %4\n\t" op " %12, %13, %5\n\t"          \

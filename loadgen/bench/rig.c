@@ -53,7 +53,7 @@ static uint32_t rows_max(const struct rig *r, const struct bench_options *o)
     return r->info.chunk > batch ? r->info.chunk : batch;
 }
 
-/* What the weights will be on the device, before there is a device. */
+/* Choose type and quantization of the weights. The device opens after that, and for them. */
 static enum status choose_weights(struct weights_config *out, const struct rig *r,
                                   const struct bench_options *o, struct buf *why)
 {

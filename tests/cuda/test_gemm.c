@@ -407,8 +407,8 @@ static void nan_and_inf_come_out_where_they_went_in(void **state)
     }
 }
 
-/* What cuBLASLt refuses although it found an algorithm is computed by our kernels: each type that
- * goes to cuBLASLt, and the same shape twice. */
+/* Our kernels compute a product that cuBLASLt refuses although it found an algorithm: each type
+ * that goes to cuBLASLt, and the same shape twice. */
 static void a_product_that_the_library_refuses_is_computed_here(void **state)
 {
     (void)state;

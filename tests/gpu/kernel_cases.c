@@ -501,7 +501,7 @@ static enum status run_empty(struct speed *s, void *arg, uint32_t turn)
     return OK;
 }
 
-/* What a launch costs the GPU and the host, for few blocks and for many. */
+/* Time empty kernels: the cost of a launch for the GPU and for the host. */
 static void time_launches(struct speed *s)
 {
     static uint32_t counts[] = {1, 132, 4096};

@@ -2,7 +2,7 @@
  *
  *   tarn-gpu-speed [--ceilings | --decisive] [--invariant] [--max-seconds N] [FILE.csv]
  *
- *   --ceilings       the rates of copies, on the device and over the bus, and of the largest product
+ *   --ceilings       the rates of the largest product and of copies, on the device and over the bus
  *   --decisive       the few cases that matter most, and the ceilings, instead of all
  *   --invariant      products as under --batch-invariant; the ceilings are cuBLASLt's all the same
  *   --max-seconds N  begin no case after so long

@@ -61,7 +61,7 @@ bool speed_is_late(struct speed *s);
 double speed_time(struct speed *s, const struct speed_case *c);
 
 /* The cases, in tests/gpu/kernel_cases.c. */
-/* What decides whether the kernels are good, and what a launch costs: some thirty cases. */
+/* Some forty cases: those that decide whether the kernels are good, and the cost of a launch. */
 void speed_decisive(struct speed *s);
 void speed_ceilings(struct speed *s); /* sets copy_rate and matrix_rate */
 void speed_small_ops(struct speed *s);

@@ -578,7 +578,7 @@ static void too_little_free_space_is_refused_before_anything_is_taken(void **sta
     assert_true(fs.has_reserved);
     disk_dir_close(&p.d);
     plant(&p, 5);
-    /* What is there counts: no more is asked for, so a full file system does not matter. */
+    /* The files are there already and need no more space, so a full file system is no error. */
     fs.n_free_bytes = 0;
     must_open(&p);
     disk_dir_close(&p.d);

@@ -153,7 +153,7 @@ static void a_damaged_header_is_refused(void **state)
 #define T(name, dtype, shape, offsets)                                                           \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":[" shape "],\"data_offsets\":[" offsets "]}"
 
-/* What the official library refuses, and offsets within an element, which it never writes. */
+/* Files that the official library refuses, and offsets within an element, which it never writes. */
 static void tensors_must_cover_the_data_once(void **state)
 {
     (void)state;
@@ -370,7 +370,7 @@ static void write_checkpoint(bool is_broken)
     write_file("model.safetensors", file, n_file);
 }
 
-/* What loading the checkpoint writes to the log. */
+/* The log lines of loading the checkpoint. */
 static void load_and_read_log(char *log, size_t n)
 {
     struct device_config dc = {.kind = DEVICE_REF, .n_threads = 1, .max_rows = 1, .max_k = 8,

@@ -29,7 +29,7 @@
 #define N_ALL (N_PROMPT + N_OUT)
 #define N_TOP 3
 
-/* What a request found: [0] of the prompt is not used. */
+/* The logprobs of one request: [0] of the prompt is not used. */
 struct scores {
     struct out_token tokens[N_ALL];
     struct out_top tops[N_ALL][N_TOP];

@@ -78,7 +78,7 @@ static void render(const char *source, struct buf *out, struct ranges *marked)
     buf_fini(&why);
 }
 
-/* What is written behind x for each filter and method of the tables that gives text: all letters of
+/* An expression behind x for each filter and method of the tables that gives text: all letters of
  * the result must be marked. Arguments have no letters. NULL: the result holds no text of x. */
 static const struct {
     const char *name, *expression;
@@ -277,7 +277,7 @@ static void special_tokens_count_in_trusted_text_only(void **state)
     assert_mixed(t, "<\1s\2>", "60 115 62");
     assert_mixed(t, "\1<tool>\2<tool>", "262 262"); /* an added token that is not special */
     assert_mixed(t, "<s>\1hell\2<s>", "260 258 260");
-    /* What is not recognized is cut and merged as text: the border is invisible. */
+    /* An untrusted spelling is cut and merged as text: the border is invisible. */
     assert_mixed(t, "he\1ll\2", "258");
     tokenizer_destroy(t);
     remove_temp_dir();

@@ -305,7 +305,8 @@ static void a_file_is_asked_line_by_line(void **state)
 }
 
 static const char *const conversations =
-    "[{\"id\": \"a\", \"conversations\": [{\"from\": \"human\", \"value\": \"the first of three\"}, "
+    "[{\"id\": \"a\", \"conversations\": ["
+    "{\"from\": \"human\", \"value\": \"the first of three\"}, "
     "{\"value\": \"an answer of 32 bytes, 8 tokens.\"}, {\"value\": \"never asked\"}]},\n"
     " {\"conversations\": [{\"value\": \"a second conversation\"}, "
     "{\"value\": \"an answer of twenty.\"}], \"priority\": \"not ours\", \"documents\": 7},\n"

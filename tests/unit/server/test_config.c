@@ -444,7 +444,7 @@ static void secrets_are_not_described(void **state)
     buf_fini(&why);
 }
 
-/* What config_wants_json() says of these arguments, after config_load() read them. */
+/* The answer of config_wants_json() to these arguments, after config_load() read them. */
 static bool wants_json(const char *line, char **env)
 {
     static char text[256];
