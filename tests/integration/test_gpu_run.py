@@ -44,8 +44,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
                                 "usage": {{"prompt_tokens": len(body["prompt"])}}}}).encode())
     def log_message(self, *_):
         pass
-server = http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])),
-                                         Handler)
+class Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 128
+server = Server(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 server.serve_forever()
 '''
