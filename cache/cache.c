@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "cache/cache_inner.h"
-#include "cache/replace.h"
+#include "cache/policy/replace.h"
 
 const char *cache_tier_name(enum cache_tier t)
 {

@@ -8,7 +8,7 @@
 #define TARN_CACHE_CACHE_INNER_H
 
 #include "cache/cache.h"
-#include "cache/kv_store.h"
+#include "cache/store/kv_store.h"
 
 struct cache {
     struct cache_config config;

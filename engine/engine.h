@@ -18,10 +18,10 @@
 #include "base/buf.h"
 #include "base/hist.h"
 #include "cache/cache.h"
-#include "engine/chat_template.h"
+#include "engine/text/chat_template.h"
 #include "engine/request.h"
-#include "engine/scheduler.h"
-#include "engine/tokenizer.h"
+#include "engine/sched/scheduler.h"
+#include "engine/text/tokenizer/tokenizer.h"
 
 struct engine;
 

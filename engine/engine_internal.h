@@ -11,15 +11,15 @@
 #include <stdatomic.h>
 
 #include "base/ring.h"
-#include "engine/batch.h"
-#include "engine/cost_profile.h"
-#include "engine/device_sampler.h"
+#include "engine/run/batch.h"
+#include "engine/run/cost_profile.h"
+#include "engine/run/device_sampler.h"
 #include "engine/engine.h"
-#include "engine/forward.h"
+#include "engine/run/forward.h"
 #include "engine/lineup.h"
-#include "engine/model.h"
-#include "engine/sampler.h"
-#include "engine/weights.h"
+#include "engine/model/model.h"
+#include "engine/run/sampler.h"
+#include "engine/model/weights.h"
 
 /* Ids that one row may have banned (min_tokens). */
 #define N_BANNED_MAX (MODEL_N_EOS_MAX + REQUEST_N_STOP_IDS_MAX)

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/check.h"
-#include "engine/order.h"
+#include "engine/sched/order.h"
 
 /* Those whose turn is far away are not fetched for: a step's work must not grow with the queue. */
 #define N_FETCHED_FOR_MAX 64

@@ -25,7 +25,7 @@
 #define TARN_ENGINE_LINEUP_H
 
 #include "cache/cache.h"
-#include "engine/scheduler.h"
+#include "engine/sched/scheduler.h"
 
 struct lineup_config {
     struct cache *cache;

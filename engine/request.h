@@ -19,7 +19,7 @@
 
 #include "base/buf.h"
 #include "cache/cache.h"
-#include "engine/detokenize.h"
+#include "engine/text/detokenize.h"
 
 #define REQUEST_ID_BYTES 64
 #define REQUEST_N_LOGPROBS_MAX 20

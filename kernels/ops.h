@@ -35,7 +35,7 @@ struct ops {
     enum status (*merge)(struct device *, struct stream *, const struct merge_params *);
     enum status (*kv_gather)(struct device *, struct stream *, const struct kv_copy_params *);
     enum status (*kv_scatter)(struct device *, struct stream *, const struct kv_copy_params *);
-    /* NULL where logits lie in host memory: engine/sampler.c picks there. */
+    /* NULL where logits lie in host memory: engine/run/sampler.c picks there. */
     enum status (*sample)(struct device *, struct stream *, const struct sample_params *);
 };
 

@@ -295,7 +295,7 @@ struct sample_bias {
     float bias;
 };
 
-/* How one row's token is chosen; meaning and order of the fields are engine/sampler.h's. */
+/* How one row's token is chosen; meaning and order of the fields are engine/run/sampler.h's. */
 struct sample_row {
     uint64_t seed;
     uint32_t n;            /* the draw's number: index of the token in the output */
@@ -317,7 +317,7 @@ struct sample_top {
     float logprob;
 };
 
-/* One token per row of logits: the same as engine/sampler.h gives for the same logits, but where
+/* One token per row of logits: the same as engine/run/sampler.h gives for the same logits, but where
  * two candidates' cumulated masses lie within rounding of the draw. */
 struct sample_params {
     uint32_t n_rows;       /* R */

@@ -10,7 +10,7 @@
 #include "base/flags.h"
 #include "base/log.h"
 #include "cache/cache.h"
-#include "engine/scheduler.h"
+#include "engine/sched/scheduler.h"
 
 #define FILE_LINE_BYTES_MAX 4096
 #define CHOICE_END "|, "

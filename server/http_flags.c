@@ -2,10 +2,10 @@
 
 #include <stdlib.h>
 
-#include "server/access.h"
+#include "server/api/access.h"
 #include "server/config.h"
-#include "server/http.h"
-#include "server/route.h"
+#include "server/http/http.h"
+#include "server/api/route.h"
 
 #define LONG_BODY_BYTES (64u << 10) /* at 5 MB/s and more: below 15 ms of an HTTP thread */
 /* Request bodies in memory at once: so many of the largest, and never less than this. */

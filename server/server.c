@@ -6,10 +6,10 @@
 
 #include "base/clock.h"
 #include "base/flags.h"
-#include "server/auth.h"
-#include "server/documents.h"
-#include "server/route.h"
-#include "server/tally.h"
+#include "server/auth/auth.h"
+#include "server/api/documents.h"
+#include "server/api/route.h"
+#include "server/api/tally.h"
 
 /* Copy the names. config_load() has checked the list. */
 static enum status split_names(struct server *srv, const char *list)

@@ -12,11 +12,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/chat_traits.h"
+#include "engine/text/chat_traits.h"
 #include "engine/engine.h"
-#include "engine/spans.h"
+#include "engine/text/spans.h"
 #include "server/config.h"
-#include "server/unknown_fields.h"
+#include "server/api/unknown_fields.h"
 
 struct auth;
 struct http_server;

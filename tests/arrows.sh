@@ -20,9 +20,9 @@ arrows_table() {
 ^cache/            ^(base|cache)/|^kernels/(ops|params|device|pack)\.h$
 ^engine/           ^(base|engine)/|^cache/cache\.h$|^kernels/(ops|params|device|pack)\.h$
 ^server/           ^(base|engine|server)/|^cache/cache\.h$
-^clients/tarnctl/verify  ^(base|clients)/|^cache/disk_verify\.h$
+^clients/tarnctl/verify  ^(base|clients)/|^cache/disk/disk_verify\.h$
 ^clients/          ^(base|clients)/
-^loadgen/cachesim       ^(base|clients|loadgen)/|^engine/(scheduler|cost_model|fairness)|^cache/replace
+^loadgen/cachesim       ^(base|clients|loadgen)/|^engine/(scheduler|cost_model|fairness)|^cache/policy/replace
 ^loadgen/(cache|sched)?bench  ^(base|clients|loadgen|engine|kernels)/|^cache/cache\.h$
 ^loadgen/sim/      ^(base|clients|loadgen)/|^engine/(scheduler|lineup|cost_model)\.h$|^cache/cache\.h$|^kernels/(device|backend|params)\.h$
 ^loadgen/          ^(base|clients|loadgen)/
@@ -34,15 +34,15 @@ TABLE
 # Which third-party header (regex) may be included by which files (regex).
 libraries_table() {
     cat <<'TABLE'
-^microhttpd\.h$              ^server/http[._]
-^gnutls/                     ^server/http_tls\.
+^microhttpd\.h$              ^server/http/http[._]
+^gnutls/                     ^server/http/http_tls\.
 ^jansson\.h$                 ^base/json\.
 ^sodium\.h$|^sodium/         ^base/hash\.
 ^sqlite3\.h$                 ^base/store\.
 ^liburing\.h$|^liburing/     ^base/aio\.
 ^curl/                       ^base/http[._]
-^pcre2\.h$                   ^engine/tokenizer
-^utf8proc\.h$                ^engine/tokenizer
+^pcre2\.h$                   ^engine/text/tokenizer/tokenizer
+^utf8proc\.h$                ^engine/text/tokenizer/tokenizer
 ^faiss/                      ^engine/(retrieval|faiss_shim)
 ^nccl\.h$                    ^kernels/cuda/collective
 ^(cuda|cublas|cooperative_)  ^kernels/cuda/|^tests/(gpu|cuda_emulation)/
@@ -176,10 +176,10 @@ self_test() {
 base/planted.c "kernels/ops.h"
 base/planted.h "engine/engine.h"
 kernels/planted.c "cache/cache.h"
-kernels/cpu/planted.c "server/http.h"
+kernels/cpu/planted.c "server/http/http.h"
 cache/planted.c "engine/request.h"
 cache/planted.c "kernels/cpu/pool.h"
-engine/planted.c "server/http.h"
+engine/planted.c "server/http/http.h"
 engine/planted.c "cache/block_pool.h"
 engine/planted.c "kernels/cpu/pool.h"
 server/planted.c "cache/block_pool.h"
@@ -191,7 +191,7 @@ base/buf_planted.c <jansson.h>
 base/planted.c <sodium.h>
 clients/planted.c <curl/curl.h>
 clients/planted.c "engine/engine.h"
-clients/planted.c "cache/disk_verify.h"
+clients/planted.c "cache/disk/disk_verify.h"
 clients/tarnctl/verify_planted.c "cache/cache.h"
 loadgen/planted.c "engine/engine.h"
 loadgen/planted.c "server/config.h"

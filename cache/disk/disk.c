@@ -1,4 +1,4 @@
-#include "cache/disk.h"
+#include "cache/disk/disk.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/clock.h"
-#include "cache/disk_inner.h"
+#include "cache/disk/disk_inner.h"
 
 /* The kernel registers no more in one piece. */
 #define REGION_BYTES_MAX ((uint64_t)1 << 30)

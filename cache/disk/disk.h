@@ -24,7 +24,7 @@
 #define TARN_CACHE_DISK_H
 
 #include "base/aio.h"
-#include "cache/disk_dir.h"
+#include "cache/disk/disk_dir.h"
 
 #define DISK_UNIT_BLOCKS_MAX (KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS)
 

@@ -1,4 +1,4 @@
-#include "cache/disk_dir.h"
+#include "cache/disk/disk_dir.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/hash.h"
-#include "cache/disk_room.h"
+#include "cache/disk/disk_room.h"
 
 #define LOCK_AGAIN_NS UINT64_C(20000000)
 #define READ_BYTES ((size_t)16 << 20) /* of the table at once */

@@ -25,7 +25,7 @@
 #ifndef TARN_CACHE_DISK_DIR_H
 #define TARN_CACHE_DISK_DIR_H
 
-#include "cache/disk_format.h"
+#include "cache/disk/disk_format.h"
 
 #define DISK_LOCK_WAIT_NS UINT64_C(5000000000)
 

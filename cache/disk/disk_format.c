@@ -1,4 +1,4 @@
-#include "cache/disk_format.h"
+#include "cache/disk/disk_format.h"
 
 #include <endian.h>
 #include <string.h>

@@ -14,7 +14,7 @@
 #ifndef TARN_CACHE_DISK_INNER_H
 #define TARN_CACHE_DISK_INNER_H
 
-#include "cache/disk.h"
+#include "cache/disk/disk.h"
 
 #define DISK_NONE UINT32_MAX
 #define DISK_N_UNITS 64u

@@ -1,4 +1,4 @@
-#include "cache/disk_room.h"
+#include "cache/disk/disk_room.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "cache/disk_inner.h"
+#include "cache/disk/disk_inner.h"
 
 static bool is_zero(const uint8_t *p, size_t n)
 {

@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/hash.h"
-#include "cache/disk_inner.h"
+#include "cache/disk/disk_inner.h"
 
 static uint32_t number_of(const struct disk *d, const struct disk_unit *u)
 {

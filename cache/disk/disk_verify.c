@@ -1,4 +1,4 @@
-#include "cache/disk_verify.h"
+#include "cache/disk/disk_verify.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -15,7 +15,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/map.h"
-#include "cache/disk_dir.h"
+#include "cache/disk/disk_dir.h"
 #include "cache/key.h"
 
 /* Read at once at most: enough for any disk to be at its rate. */

@@ -21,7 +21,7 @@
 #ifndef TARN_CACHE_DISK_VERIFY_H
 #define TARN_CACHE_DISK_VERIFY_H
 
-#include "cache/disk_format.h"
+#include "cache/disk/disk_format.h"
 
 /* The worst first. */
 enum disk_fault {

@@ -1,6 +1,6 @@
 /* replace.c - entries, tiers and who is a candidate. The orders' keys: priority() here for the
  * published policies, replace_contest.c for contest. */
-#include "cache/replace.h"
+#include "cache/policy/replace.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/memory.h"
-#include "cache/replace_inner.h"
+#include "cache/policy/replace_inner.h"
 
 #define NO_POSITIONS {REPLACE_NONE, REPLACE_NONE, REPLACE_NONE}
 

@@ -45,7 +45,7 @@
  * What a policy knows about an entry that left the tree stays until the room is needed for another
  * one (n_entries_max): a document that comes back finds its count again. So give n_entries_max
  * room for several times what fits into the tiers; 4 times more is what was measured
- * (loadgen/cachesim/README.md).
+ * (loadgen/bench/policy/README.md).
  *
  * Owns    everything it allocates at create; nothing is allocated later. No clock but what
  *         replace_time() tells, no I/O: equal events give equal victims.
@@ -69,7 +69,7 @@ extern "C" {
 #define REPLACE_SOON_S 1.0 /* what is due within it leaves late, however fast others come and go */
 #define REPLACE_NONE UINT32_MAX
 
-/* One set of constants for every workload; loadgen/cachesim/README.md says on which halves of which
+/* One set of constants for every workload; loadgen/bench/policy/README.md says on which halves of which
  * traces they were chosen and how flat the results around them are. */
 #define CONTEST_HALF_LIFE 8.0  /* turnovers of the tier */
 #define CONTEST_PRIOR 2.0      /* uses that a place at depth 0 is worth by itself */

@@ -22,7 +22,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "cache/replace_inner.h"
+#include "cache/policy/replace_inner.h"
 
 #define COST_MIN 1e-30 /* seconds per byte where nobody gave any: equal for all will do */
 

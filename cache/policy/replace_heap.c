@@ -1,6 +1,6 @@
 /* replace_heap.c - binary heaps of ids with positions kept in the entries, one per order. */
 #include "base/check.h"
-#include "cache/replace_inner.h"
+#include "cache/policy/replace_inner.h"
 
 bool heap_less(const struct replace *r, uint32_t tier, uint32_t order, uint32_t a, uint32_t b)
 {

@@ -12,7 +12,7 @@
 #define TARN_CACHE_REPLACE_INNER_H
 
 #include "base/map.h"
-#include "cache/replace.h"
+#include "cache/policy/replace.h"
 
 #define N_ORDERS_MAX 3
 enum { ORDER_WORTH, ORDER_CLOCK, ORDER_RECENCY }; /* of contest; other policies have one */

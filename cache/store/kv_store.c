@@ -1,15 +1,15 @@
 /* kv_store.c - life, private blocks, paths. Moving between tiers: kv_store_move.c; what is
  * expected: kv_store_expect.c; counting and looking: kv_store_look.c; the disk:
  * kv_store_disk.c, kv_store_load.c, kv_store_index.c. */
-#include "cache/kv_store.h"
+#include "cache/store/kv_store.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "base/memory.h"
-#include "cache/key_index.h"
-#include "cache/kv_store_disk.h"
+#include "cache/tree/key_index.h"
+#include "cache/store/kv_store_disk.h"
 
 /* What the policy remembers of nodes that left, as a share of those that can be in the tree: nodes
  * of one block are rare, so this is several times what fits (replace.h says why it matters). */

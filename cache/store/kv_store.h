@@ -24,7 +24,7 @@
 #include <float.h>
 
 #include "cache/cache.h"
-#include "cache/knowledge_tree.h"
+#include "cache/tree/knowledge_tree.h"
 
 struct store;
 

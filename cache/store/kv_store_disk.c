@@ -1,6 +1,6 @@
 /* kv_store_disk.c - the disk tier's life, what is written to it, and what leaves it. Reading:
  * kv_store_load.c; the index at start: kv_store_index.c. */
-#include "cache/kv_store_disk.h"
+#include "cache/store/kv_store_disk.h"
 
 #include <stdlib.h>
 #include <string.h>

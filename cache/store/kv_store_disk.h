@@ -16,8 +16,8 @@
 #ifndef TARN_CACHE_KV_STORE_DISK_H
 #define TARN_CACHE_KV_STORE_DISK_H
 
-#include "cache/disk.h"
-#include "cache/kv_store_inner.h"
+#include "cache/disk/disk.h"
+#include "cache/store/kv_store_inner.h"
 
 #define N_OFFERS 256
 #define N_DISK_UNITS 64

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "cache/kv_store_inner.h"
+#include "cache/store/kv_store_inner.h"
 
 enum status init_expect(struct store *st)
 {

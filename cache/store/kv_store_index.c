@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "cache/kv_store_disk.h"
+#include "cache/store/kv_store_disk.h"
 
 #define NO_RECORD UINT32_MAX
 

@@ -9,8 +9,8 @@
 
 #include "base/map.h"
 #include "cache/key.h"
-#include "cache/kv_store.h"
-#include "cache/replace.h"
+#include "cache/store/kv_store.h"
+#include "cache/policy/replace.h"
 #include "kernels/device.h"
 
 #define NODE_N_BLOCKS_MAX (KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS)

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "cache/kv_store_disk.h"
+#include "cache/store/kv_store_disk.h"
 
 #define NO_SLOT UINT32_MAX
 /* What was read too late is not read again before so many timeouts; what found no place not before

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "cache/kv_store_disk.h"
+#include "cache/store/kv_store_disk.h"
 
 static uint32_t n_fetching(const struct store *st)
 {

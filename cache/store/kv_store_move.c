@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "cache/kv_store_disk.h"
+#include "cache/store/kv_store_disk.h"
 
 /* Of one call; and what is due within this time is not spilled ahead. */
 #define SPILL_AHEAD_NODES_MAX 16

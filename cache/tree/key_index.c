@@ -1,4 +1,4 @@
-#include "cache/key_index.h"
+#include "cache/tree/key_index.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

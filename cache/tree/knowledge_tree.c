@@ -1,4 +1,4 @@
-#include "cache/knowledge_tree.h"
+#include "cache/tree/knowledge_tree.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "base/map.h"
 #include "base/memory.h"
 #include "cache/key.h"
-#include "cache/key_index.h"
+#include "cache/tree/key_index.h"
 
 struct node {
     uint32_t parent;

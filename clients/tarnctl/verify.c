@@ -5,7 +5,7 @@
 
 #include "base/hash.h"
 #include "base/json.h"
-#include "cache/disk_verify.h"
+#include "cache/disk/disk_verify.h"
 
 #define SIZE_BYTES 24
 #define JSON_BYTES_MAX ((size_t)1 << 24)

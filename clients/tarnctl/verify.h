@@ -1,4 +1,4 @@
-/* verify.h - tarnctl cache verify: what cache/disk_verify.h found, for people and for programs.
+/* verify.h - tarnctl cache verify: what cache/disk/disk_verify.h found, for people and for programs.
  *
  * Needs no server: it reads the directory itself.
  *

@@ -1,7 +1,7 @@
 """The PyTorch side of evaluate.py: the answers that the server should give, computed without it.
 
 Arithmetic is float32 on the exported bfloat16 weights, as in the server; K and V are rounded to bfloat16 before
-any token attends to them, as the server does by default. Drawing follows base/rng.h and engine/sampler.c.
+any token attends to them, as the server does by default. Drawing follows base/rng.h and engine/run/sampler.c.
 """
 import json
 import os
@@ -29,7 +29,7 @@ def uniform(seed, n):
 
 
 def draw(logits, temperature, seed, n):
-    """draw_unfiltered of engine/sampler.c: the first id whose sum of weights passes u, in the order of ids."""
+    """draw_unfiltered of engine/run/sampler.c: the first id whose sum of weights passes u, in the order of ids."""
     x = logits.astype(np.float64)
     sums = np.cumsum(np.exp((x - x.max()) * (1.0 / float(np.float32(temperature)))))
     return min(int(np.searchsorted(sums, uniform(seed, n) * sums[-1], side="right")), len(sums) - 1)

@@ -1,4 +1,4 @@
-#include "engine/hub.h"
+#include "engine/model/hub.h"
 
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* weights.c - which tensor goes where, and what is remembered about it. */
-#include "engine/weights.h"
+#include "engine/model/weights.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -9,7 +9,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
-#include "engine/weights_load.h"
+#include "engine/model/weights_load.h"
 #include "kernels/pack.h"
 
 #define N_OWNED_PER_LAYER 10

@@ -17,7 +17,7 @@
 
 #include "base/buf.h"
 #include "cache/cache.h"
-#include "engine/model.h"
+#include "engine/model/model.h"
 #include "kernels/device.h"
 
 /* How weights are made smaller while they are loaded. */

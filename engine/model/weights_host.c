@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "engine/weights_load.h"
+#include "engine/model/weights_load.h"
 #include "kernels/pack.h"
 
 /* NaN and infinity are the numbers whose exponent has all bits set. Counting goes block by block of

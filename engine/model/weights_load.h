@@ -14,8 +14,8 @@
 
 #include <stdatomic.h>
 
-#include "engine/safetensors.h"
-#include "engine/weights.h"
+#include "engine/model/safetensors.h"
+#include "engine/model/weights.h"
 
 /* Rows that one task converts, sums and packs: fixed, because the list of their CRCs is hashed. */
 #define CHUNK_ROWS 64

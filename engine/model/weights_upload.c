@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "engine/weights_load.h"
+#include "engine/model/weights_load.h"
 #include "kernels/pack.h"
 
 #define PIECE_BYTES ((size_t)16 << 20)

@@ -1,4 +1,4 @@
-#include "engine/batch.h"
+#include "engine/run/batch.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "engine/cost_profile.h"
+#include "engine/run/cost_profile.h"
 
 #include <limits.h>
 #include <math.h>
@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "engine/forward.h"
+#include "engine/run/forward.h"
 #include "kernels/device.h"
 
 #define N_MAX COST_MODEL_N_POINTS_MAX

@@ -30,7 +30,7 @@
 
 #include <stdbool.h>
 
-#include "engine/cost_model.h"
+#include "engine/sched/cost_model.h"
 
 struct batch;
 struct device;

@@ -1,4 +1,4 @@
-#include "engine/device_sampler.h"
+#include "engine/run/device_sampler.h"
 
 #include <math.h>
 #include <stdlib.h>

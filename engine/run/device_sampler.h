@@ -14,7 +14,7 @@
 #ifndef TARN_ENGINE_DEVICE_SAMPLER_H
 #define TARN_ENGINE_DEVICE_SAMPLER_H
 
-#include "engine/sampler.h"
+#include "engine/run/sampler.h"
 #include "kernels/device.h"
 
 struct device_sampler;

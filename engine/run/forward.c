@@ -1,11 +1,11 @@
-#include "engine/forward.h"
+#include "engine/run/forward.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
-#include "engine/staging.h"
+#include "engine/run/staging.h"
 
 /* A batch's arrays where ops can read them; on a host device the batch's own. */
 struct step_arrays {

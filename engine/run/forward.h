@@ -11,9 +11,9 @@
 #ifndef TARN_ENGINE_FORWARD_H
 #define TARN_ENGINE_FORWARD_H
 
-#include "engine/batch.h"
-#include "engine/model.h"
-#include "engine/weights.h"
+#include "engine/run/batch.h"
+#include "engine/model/model.h"
+#include "engine/model/weights.h"
 
 struct forward;
 

@@ -1,4 +1,4 @@
-#include "engine/sampler.h"
+#include "engine/run/sampler.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "engine/staging.h"
+#include "engine/run/staging.h"
 
 #include <stdlib.h>
 #include <string.h>

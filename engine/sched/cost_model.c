@@ -1,4 +1,4 @@
-#include "engine/cost_model.h"
+#include "engine/sched/cost_model.h"
 
 #include <errno.h>
 #include <limits.h>

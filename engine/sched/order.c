@@ -1,4 +1,4 @@
-#include "engine/order.h"
+#include "engine/sched/order.h"
 
 #include <stdlib.h>
 

@@ -1,12 +1,12 @@
 /* scheduler.c - lifecycle, events, looking. The plan: scheduler_plan.c; the order:
  * scheduler_policies.c. */
-#include "engine/scheduler.h"
+#include "engine/sched/scheduler.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 #include "base/check.h"
-#include "engine/scheduler_internal.h"
+#include "engine/sched/scheduler_internal.h"
 
 #define N_TENANTS_MAX 1024
 #define N_IDLE_SESSIONS_MAX 4096

@@ -13,9 +13,9 @@
 #define TARN_ENGINE_SCHEDULER_INTERNAL_H
 
 #include "base/map.h"
-#include "engine/cost_model.h"
-#include "engine/order.h"
-#include "engine/scheduler.h"
+#include "engine/sched/cost_model.h"
+#include "engine/sched/order.h"
+#include "engine/sched/scheduler.h"
 
 #define NS_PER_S 1e9
 #define NO_TRAJECTORY UINT32_MAX

@@ -12,7 +12,7 @@
  * One-token rows go into the step first: a chunk takes what they leave of n_tokens_max and
  * step_s_max. So who decodes waits for one step with chunks, however many prefills there are. */
 #include "base/check.h"
-#include "engine/scheduler_internal.h"
+#include "engine/sched/scheduler_internal.h"
 
 /* Of those that wait and find no memory, so many are passed over before the plan gives up. */
 #define N_PASSED_OVER_MAX 4

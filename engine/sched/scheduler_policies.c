@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "engine/scheduler_internal.h"
+#include "engine/sched/scheduler_internal.h"
 
 #define RELEASED_SCAN_PLANS 1000
 /* Of the time, what bringing back those who starve may take. */

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/memory.h"
-#include "engine/scheduler_internal.h"
+#include "engine/sched/scheduler_internal.h"
 
 /* What a tenant may save up: more would let it hold the level after a quiet hour. */
 #define CREDIT_MAX 4.0

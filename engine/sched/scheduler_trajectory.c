@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "base/memory.h"
-#include "engine/scheduler_internal.h"
+#include "engine/sched/scheduler_internal.h"
 
 #define PAUSE_RATE 0.25 /* of the moving mean */
 

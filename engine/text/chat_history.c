@@ -1,4 +1,4 @@
-#include "engine/chat_history.h"
+#include "engine/text/chat_history.h"
 
 #include <string.h>
 

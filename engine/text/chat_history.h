@@ -25,7 +25,7 @@
 #include <stdint.h>
 
 #include "base/json.h"
-#include "engine/chat_traits.h"
+#include "engine/text/chat_traits.h"
 
 #define CHAT_HISTORY_TEXT_BYTES_MAX (256u << 20)
 

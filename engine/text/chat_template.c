@@ -1,12 +1,12 @@
-#include "engine/chat_template.h"
+#include "engine/text/chat_template.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/jinja_eval.h"
-#include "engine/jinja_lexer.h"
-#include "engine/jinja_marks.h"
-#include "engine/jinja_parser.h"
+#include "engine/text/jinja/jinja_eval.h"
+#include "engine/text/jinja/jinja_lexer.h"
+#include "engine/text/jinja/jinja_marks.h"
+#include "engine/text/jinja/jinja_parser.h"
 
 /* Real templates are 1 to 20 KB and take about 100 times as much as a tree. */
 #define SOURCE_MAX_BYTES ((size_t)1 << 20)

@@ -14,7 +14,7 @@
 
 #include "base/buf.h"
 #include "base/json.h"
-#include "engine/ranges.h"
+#include "engine/text/ranges.h"
 
 struct chat_template;
 

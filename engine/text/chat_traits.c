@@ -1,4 +1,4 @@
-#include "engine/chat_traits.h"
+#include "engine/text/chat_traits.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -15,7 +15,7 @@
 
 #include <stdbool.h>
 
-#include "engine/chat_template.h"
+#include "engine/text/chat_template.h"
 
 enum tool_call_form {
     TOOL_CALLS_AS_TEXT,    /* the template does not render tool_calls: they become content */

@@ -4,12 +4,12 @@
  * bytes wait in `part`. The second runs every stop string over the characters (Knuth-Morris-Pratt,
  * so each byte costs O(1) per stop string, also on hostile ones): the longest end of the text that
  * could still become a stop string waits in `held`. */
-#include "engine/detokenize.h"
+#include "engine/text/detokenize.h"
 
 #include <string.h>
 
 #include "base/check.h"
-#include "engine/tokenizer_utf8.h"
+#include "engine/text/tokenizer/tokenizer_utf8.h"
 
 /* What waits is shorter than a stop string, plus one token. No vocabulary has tokens this long. */
 #define HELD_BYTES_MAX (1u << 24)

@@ -15,7 +15,7 @@
 #include <stdbool.h>
 
 #include "base/buf.h"
-#include "engine/tokenizer.h"
+#include "engine/text/tokenizer/tokenizer.h"
 
 #define DETOK_N_STOPS_MAX 16
 #define DETOK_STOP_BYTES_MAX 1024

@@ -1,4 +1,4 @@
-#include "engine/ranges.h"
+#include "engine/text/ranges.h"
 
 #include <stdint.h>
 #include <stdlib.h>

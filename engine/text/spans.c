@@ -1,4 +1,4 @@
-#include "engine/spans.h"
+#include "engine/text/spans.h"
 
 #include <stdio.h>
 #include <stdlib.h>

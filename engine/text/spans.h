@@ -2,7 +2,7 @@
  * neighbours.
  *
  * A prompt is a preamble, documents, and the rest (design: "Identity of KV"). A public preamble
- * (server/preamble.h) is a span of its own, whose end the caller gives. A document's span is a
+ * (server/api/preamble.h) is a span of its own, whose end the caller gives. A document's span is a
  * constant separator plus its text, up to and with the first newline or special token behind it;
  * what depends on its position (an index, say) stands in a run of its own before it. A boundary
  * lies only after a newline or a special token.
@@ -22,7 +22,7 @@
 
 #include "base/buf.h"
 #include "base/json.h"
-#include "engine/tokenizer.h"
+#include "engine/text/tokenizer/tokenizer.h"
 
 #define SPANS_N_DOCUMENTS_MAX 256
 

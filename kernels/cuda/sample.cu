@@ -1,4 +1,4 @@
-/* sample.cu - one row of logits to one token, by the rules of engine/sampler.h.
+/* sample.cu - one row of logits to one token, by the rules of engine/run/sampler.h.
  *
  * Grid (R): a block does one row, all of it; rows share nothing, so neither do their bits.
  *

@@ -1,4 +1,4 @@
-#include "loadgen/arrival.h"
+#include "loadgen/load/arrival.h"
 
 #include <math.h>
 

@@ -16,7 +16,7 @@
 #include <stdbool.h>
 
 #include "base/buf.h"
-#include "loadgen/draw.h"
+#include "loadgen/load/draw.h"
 
 enum arrival_kind {
     ARRIVAL_GAMMA,    /* Poisson with burstiness 1 */

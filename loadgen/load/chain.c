@@ -1,4 +1,4 @@
-#include "loadgen/chain.h"
+#include "loadgen/load/chain.h"
 
 #include <stdlib.h>
 #include <string.h>

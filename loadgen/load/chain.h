@@ -11,7 +11,7 @@
 
 #include "base/buf.h"
 #include "clients/c/tarn_client.h"
-#include "loadgen/request.h"
+#include "loadgen/load/request.h"
 
 /* Where requests come from. ERR_NOT_FOUND: there are no more. */
 struct load_source {

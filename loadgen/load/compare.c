@@ -1,13 +1,13 @@
-#include "loadgen/compare.h"
+#include "loadgen/load/compare.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "loadgen/progress.h"
-#include "loadgen/report.h"
-#include "loadgen/report_json.h"
+#include "loadgen/load/progress.h"
+#include "loadgen/load/report.h"
+#include "loadgen/load/report_json.h"
 
 #define N_SIDES 2
 #define PROGRESS_NS UINT64_C(250000000)

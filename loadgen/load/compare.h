@@ -14,8 +14,8 @@
 #define TARN_LOADGEN_COMPARE_H
 
 #include "base/http.h"
-#include "loadgen/options.h"
-#include "loadgen/run.h"
+#include "loadgen/load/options.h"
+#include "loadgen/load/run.h"
 
 /* `set_current` is told which run goes on (NULL: none), for Ctrl-C. *failed: one of the servers
  * answered nothing. */

@@ -1,11 +1,11 @@
-#include "loadgen/corpus.h"
+#include "loadgen/load/corpus.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/map.h"
-#include "loadgen/lines.h"
+#include "loadgen/load/lines.h"
 
 #define N_DOCUMENTS_MAX 10000000u
 

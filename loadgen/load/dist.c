@@ -1,4 +1,4 @@
-#include "loadgen/dist.h"
+#include "loadgen/load/dist.h"
 
 #include <errno.h>
 #include <math.h>

@@ -14,7 +14,7 @@
 #define TARN_LOADGEN_DIST_H
 
 #include "base/buf.h"
-#include "loadgen/draw.h"
+#include "loadgen/load/draw.h"
 
 #define DIST_MAX 10000000u
 

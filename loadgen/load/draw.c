@@ -1,4 +1,4 @@
-#include "loadgen/draw.h"
+#include "loadgen/load/draw.h"
 
 #include <math.h>
 

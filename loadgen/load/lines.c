@@ -1,4 +1,4 @@
-#include "loadgen/lines.h"
+#include "loadgen/load/lines.h"
 
 #include <ctype.h>
 #include <errno.h>

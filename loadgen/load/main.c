@@ -6,10 +6,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "loadgen/compare.h"
-#include "loadgen/progress.h"
-#include "loadgen/report.h"
-#include "loadgen/run.h"
+#include "loadgen/load/compare.h"
+#include "loadgen/load/progress.h"
+#include "loadgen/load/report.h"
+#include "loadgen/load/run.h"
 #include "loadgen/sim/command.h"
 
 #define PROGRESS_NS UINT64_C(250000000)

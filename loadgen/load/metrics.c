@@ -1,4 +1,4 @@
-#include "loadgen/metrics.h"
+#include "loadgen/load/metrics.h"
 
 #include <stdio.h>
 #include <stdlib.h>

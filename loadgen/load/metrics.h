@@ -20,8 +20,8 @@
 #ifndef TARN_LOADGEN_METRICS_H
 #define TARN_LOADGEN_METRICS_H
 
-#include "loadgen/outcome.h"
-#include "loadgen/stats.h"
+#include "loadgen/load/outcome.h"
+#include "loadgen/load/stats.h"
 
 enum metric {
     METRIC_TTFT,

@@ -1,4 +1,4 @@
-#include "loadgen/options.h"
+#include "loadgen/load/options.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/flags.h"
-#include "loadgen/options_inner.h"
+#include "loadgen/load/options_inner.h"
 
 enum kind { KIND_TEXT, KIND_CHOICE, KIND_COUNT, KIND_SIZE, KIND_REAL, KIND_BOOL, KIND_LIST };
 

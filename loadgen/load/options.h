@@ -13,8 +13,8 @@
 
 #include <stdio.h>
 
-#include "loadgen/metrics.h"
-#include "loadgen/workload.h"
+#include "loadgen/load/metrics.h"
+#include "loadgen/load/workload.h"
 
 #define N_TEXTS_MAX 64
 #define N_OPTIONS_MAX 192

@@ -7,7 +7,7 @@
 #ifndef TARN_LOADGEN_OPTIONS_INNER_H
 #define TARN_LOADGEN_OPTIONS_INNER_H
 
-#include "loadgen/options.h"
+#include "loadgen/load/options.h"
 
 /* Fills config, closed and percents; checks what must fit together. */
 NODISCARD enum status options_resolve(struct options *o, struct buf *why);

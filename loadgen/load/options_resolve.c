@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "loadgen/options_inner.h"
+#include "loadgen/load/options_inner.h"
 
 static bool is(const char *text, const char *word)
 {

@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/flags.h"
 #include "base/json.h"
-#include "loadgen/options_inner.h"
+#include "loadgen/load/options_inner.h"
 
 #define BODY_BYTES_MAX (16u << 20)
 #define WHOLE_MOST 9007199254740992.0 /* whole numbers are exact up to here */

@@ -1,4 +1,4 @@
-#include "loadgen/outcome.h"
+#include "loadgen/load/outcome.h"
 
 #include <stdlib.h>
 #include <string.h>

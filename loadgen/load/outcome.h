@@ -9,7 +9,7 @@
 #define TARN_LOADGEN_OUTCOME_H
 
 #include "clients/c/tarn_client.h"
-#include "loadgen/request.h"
+#include "loadgen/load/request.h"
 
 enum outcome_end {
     OUTCOME_OK,

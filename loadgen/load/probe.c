@@ -1,10 +1,10 @@
-#include "loadgen/probe.h"
+#include "loadgen/load/probe.h"
 
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/json.h"
-#include "loadgen/words.h"
+#include "loadgen/load/words.h"
 
 #define TEXT_BYTES_MAX (1u << 20)
 #define N_SAMPLES 3

@@ -8,7 +8,7 @@
 #define TARN_LOADGEN_PROBE_H
 
 #include "base/buf.h"
-#include "loadgen/prompt.h"
+#include "loadgen/load/prompt.h"
 
 /* The first of /v1/models, into model[size]. */
 NODISCARD enum status probe_model(const struct tarn_client *client, char *model, size_t size,

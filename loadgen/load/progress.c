@@ -1,4 +1,4 @@
-#include "loadgen/progress.h"
+#include "loadgen/load/progress.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #ifndef TARN_LOADGEN_PROGRESS_H
 #define TARN_LOADGEN_PROGRESS_H
 
-#include "loadgen/run.h"
+#include "loadgen/load/run.h"
 
 struct progress {
     const char *name; /* "", or which server */

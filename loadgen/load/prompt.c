@@ -1,4 +1,4 @@
-#include "loadgen/prompt.h"
+#include "loadgen/load/prompt.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "loadgen/words.h"
+#include "loadgen/load/words.h"
 
 #define TEXT_BYTES_MAX (256u << 20)
 

@@ -9,7 +9,7 @@
 
 #include "base/buf.h"
 #include "clients/c/tarn_client.h"
-#include "loadgen/request.h"
+#include "loadgen/load/request.h"
 
 struct prompt_style {
     enum tarn_kind kind;

@@ -1,12 +1,12 @@
 /* report.c - the table. */
-#include "loadgen/report.h"
+#include "loadgen/load/report.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 #include "base/check.h"
-#include "loadgen/report_json.h"
+#include "loadgen/load/report_json.h"
 
 #define WIDTH 50
 /* From here on the report says that pieces hold several tokens. Below, it is a character that needs

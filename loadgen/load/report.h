@@ -15,11 +15,11 @@
 
 #include "base/http.h"
 #include "base/json.h"
-#include "loadgen/metrics.h"
-#include "loadgen/options.h"
+#include "loadgen/load/metrics.h"
+#include "loadgen/load/options.h"
 #include "loadgen/sim/result.h"
-#include "loadgen/target.h"
-#include "loadgen/verify.h"
+#include "loadgen/load/target.h"
+#include "loadgen/load/verify.h"
 
 struct report {
     const struct options *options;

@@ -9,8 +9,8 @@
 #include <time.h>
 
 #include "base/check.h"
-#include "loadgen/report.h"
-#include "loadgen/report_json.h"
+#include "loadgen/load/report.h"
+#include "loadgen/load/report_json.h"
 
 #define FILE_BYTES_MAX ((size_t)4 << 30)
 

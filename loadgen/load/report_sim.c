@@ -1,7 +1,7 @@
 /* report_sim.c - what a simulation says beside what a live run would. */
 #include <inttypes.h>
 
-#include "loadgen/report_json.h"
+#include "loadgen/load/report_json.h"
 #include "loadgen/sim/result.h"
 
 static double share(double part, double of)

@@ -1,4 +1,4 @@
-#include "loadgen/request.h"
+#include "loadgen/load/request.h"
 
 #include <stdlib.h>
 

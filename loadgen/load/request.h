@@ -21,7 +21,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "loadgen/slo.h"
+#include "loadgen/load/slo.h"
 
 enum part_role { PART_SYSTEM, PART_DOCUMENT, PART_USER, PART_ASSISTANT };
 

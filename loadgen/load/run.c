@@ -1,4 +1,4 @@
-#include "loadgen/run.h"
+#include "loadgen/load/run.h"
 
 #include <ctype.h>
 #include <stdatomic.h>

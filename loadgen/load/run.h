@@ -14,9 +14,9 @@
 #define TARN_LOADGEN_RUN_H
 
 #include "base/http.h"
-#include "loadgen/chain.h"
-#include "loadgen/outcome.h"
-#include "loadgen/prompt.h"
+#include "loadgen/load/chain.h"
+#include "loadgen/load/outcome.h"
+#include "loadgen/load/prompt.h"
 
 struct run;
 

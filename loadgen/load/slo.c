@@ -1,8 +1,8 @@
-#include "loadgen/slo.h"
+#include "loadgen/load/slo.h"
 
 #include <string.h>
 
-#include "loadgen/dist.h"
+#include "loadgen/load/dist.h"
 
 const char *slo_metric_name(enum slo_metric m)
 {

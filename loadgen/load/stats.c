@@ -1,11 +1,11 @@
-#include "loadgen/stats.h"
+#include "loadgen/load/stats.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
-#include "loadgen/draw.h"
+#include "loadgen/load/draw.h"
 
 #define N_RESAMPLES 2000
 

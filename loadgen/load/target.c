@@ -1,4 +1,4 @@
-#include "loadgen/target.h"
+#include "loadgen/load/target.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,9 +7,9 @@
 #ifndef TARN_LOADGEN_TARGET_H
 #define TARN_LOADGEN_TARGET_H
 
-#include "loadgen/options.h"
-#include "loadgen/probe.h"
-#include "loadgen/prompt.h"
+#include "loadgen/load/options.h"
+#include "loadgen/load/probe.h"
+#include "loadgen/load/prompt.h"
 
 struct target {
     char url[512];

@@ -1,4 +1,4 @@
-#include "loadgen/trace.h"
+#include "loadgen/load/trace.h"
 
 #include <errno.h>
 #include <math.h>
@@ -8,8 +8,8 @@
 #include <time.h>
 
 #include "base/check.h"
-#include "loadgen/dist.h"
-#include "loadgen/lines.h"
+#include "loadgen/load/dist.h"
+#include "loadgen/load/lines.h"
 
 #define N_ROWS_MAX 20000000u
 #define N_PARTS_MAX 200000000u

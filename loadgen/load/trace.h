@@ -25,7 +25,7 @@
 #include <stdbool.h>
 
 #include "base/buf.h"
-#include "loadgen/request.h"
+#include "loadgen/load/request.h"
 
 enum trace_format { TRACE_AUTO, TRACE_MOONCAKE, TRACE_TIMED, TRACE_RAGPULSE, TRACE_CSV };
 

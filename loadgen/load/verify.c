@@ -1,8 +1,8 @@
-#include "loadgen/verify.h"
+#include "loadgen/load/verify.h"
 
 #include <string.h>
 
-#include "loadgen/probe.h"
+#include "loadgen/load/probe.h"
 
 #define TEXT_BYTES_MAX (16u << 20)
 

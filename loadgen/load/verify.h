@@ -12,7 +12,7 @@
 #define TARN_LOADGEN_VERIFY_H
 
 #include "base/http.h"
-#include "loadgen/outcome.h"
+#include "loadgen/load/outcome.h"
 
 struct verify_result {
     uint64_t n_checked;

@@ -1,4 +1,4 @@
-#include "loadgen/weighted.h"
+#include "loadgen/load/weighted.h"
 
 #include <math.h>
 #include <stdbool.h>

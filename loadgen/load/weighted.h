@@ -9,7 +9,7 @@
 #define TARN_LOADGEN_WEIGHTED_H
 
 #include "base/status.h"
-#include "loadgen/draw.h"
+#include "loadgen/load/draw.h"
 
 struct weighted {
     double *upto; /* [n] sums of the weights up to and including each */

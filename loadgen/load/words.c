@@ -1,7 +1,7 @@
-#include "loadgen/words.h"
+#include "loadgen/load/words.h"
 
 #include "base/check.h"
-#include "loadgen/draw.h"
+#include "loadgen/load/draw.h"
 
 static const char *const words[256] = {
     "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world",

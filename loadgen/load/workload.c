@@ -1,11 +1,11 @@
-#include "loadgen/workload.h"
+#include "loadgen/load/workload.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
-#include "loadgen/workload_inner.h"
+#include "loadgen/load/workload_inner.h"
 
 const char *workload_kind_name(enum workload_kind kind)
 {

@@ -12,10 +12,10 @@
 #ifndef TARN_LOADGEN_WORKLOAD_H
 #define TARN_LOADGEN_WORKLOAD_H
 
-#include "loadgen/arrival.h"
-#include "loadgen/dist.h"
-#include "loadgen/request.h"
-#include "loadgen/trace.h"
+#include "loadgen/load/arrival.h"
+#include "loadgen/load/dist.h"
+#include "loadgen/load/request.h"
+#include "loadgen/load/trace.h"
 
 enum workload_kind {
     WORKLOAD_RANDOM,    /* nothing shared (but prefix_len tokens, if that is set) */

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "loadgen/lines.h"
-#include "loadgen/workload_inner.h"
+#include "loadgen/load/lines.h"
+#include "loadgen/load/workload_inner.h"
 
 #define N_ROWS_MAX 10000000u
 #define EXTRA_BYTES_MAX (16u << 20)

@@ -8,9 +8,9 @@
 #define TARN_LOADGEN_WORKLOAD_INNER_H
 
 #include "base/json.h"
-#include "loadgen/corpus.h"
-#include "loadgen/weighted.h"
-#include "loadgen/workload.h"
+#include "loadgen/load/corpus.h"
+#include "loadgen/load/weighted.h"
+#include "loadgen/load/workload.h"
 
 /* Kinds of names of parts, so that a document's is never a prefix's. */
 enum id_space { ID_OWN = 1, ID_PREFIX, ID_SYSTEM, ID_DOCUMENT, ID_QUESTION, ID_TURN, ID_LINE };

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "loadgen/workload_inner.h"
+#include "loadgen/load/workload_inner.h"
 
 #define N_MADE_DOCUMENTS 1000
 

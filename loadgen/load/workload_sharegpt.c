@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "loadgen/lines.h"
-#include "loadgen/workload_inner.h"
+#include "loadgen/load/lines.h"
+#include "loadgen/load/workload_inner.h"
 
 /* English text has about four bytes a token in today's vocabularies. */
 #define BYTES_PER_TOKEN 4u

@@ -6,8 +6,8 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "engine/cost_model.h"
-#include "loadgen/report.h"
+#include "engine/sched/cost_model.h"
+#include "loadgen/load/report.h"
 #include "loadgen/sim/cost.h"
 #include "loadgen/sim/ids.h"
 #include "loadgen/sim/sim.h"

@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-#include "loadgen/options.h"
+#include "loadgen/load/options.h"
 
 /* *failed: no request was answered. */
 NODISCARD enum status sim_command(const struct options *o, bool *failed, struct buf *why);

@@ -1,4 +1,4 @@
-/* cost.h - the cost model of a simulation: a built-in one, or a file of engine/cost_model.h.
+/* cost.h - the cost model of a simulation: a built-in one, or a file of engine/sched/cost_model.h.
  *
  * The built-in one is OPT-13B on one A100 with 40 GB as FastServe's authors measured it: a decode
  * step of about 30 ms at batch 16, nearly whatever the batch; 0.17 ms per token of a prefill. As a
@@ -15,7 +15,7 @@
 #ifndef TARN_LOADGEN_SIM_COST_H
 #define TARN_LOADGEN_SIM_COST_H
 
-#include "engine/cost_model.h"
+#include "engine/sched/cost_model.h"
 
 /* What a token's KV takes in that model: 40 layers, K and V of 5120 fp16 numbers. */
 #define SIM_BUILTIN_BYTES_PER_TOKEN 819200

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "loadgen/draw.h"
+#include "loadgen/load/draw.h"
 
 #define ID_MASK ((1u << 23) - 1) /* what a key takes: cache/key.h */
-/* As engine/spans.h: a prompt of more documents stays one span. */
+/* As engine/text/spans.h: a prompt of more documents stays one span. */
 #define N_DOCUMENTS_MAX 256
 
 uint32_t sim_id(uint64_t name, uint32_t position)

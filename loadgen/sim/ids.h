@@ -2,7 +2,7 @@
  *
  * The id at a position of a part follows from the part's name and the position alone, so equal
  * parts have equal ids: what shares KV live shares it here. Spans end where the server ends them
- * (engine/spans.h): before the first document and behind each one.
+ * (engine/text/spans.h): before the first document and behind each one.
  *
  * A part of real text without a length counts its words, times IDS_PER_WORD.
  *
@@ -14,7 +14,7 @@
 #define TARN_LOADGEN_SIM_IDS_H
 
 #include "cache/cache.h"
-#include "loadgen/request.h"
+#include "loadgen/load/request.h"
 
 #define SIM_PROMPT_TOKENS_MAX (1u << 24)
 #define IDS_PER_WORD 1.3

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "engine/cost_model.h"
+#include "engine/sched/cost_model.h"
 #include "loadgen/sim/ids.h"
 #include "loadgen/sim/virtual_device.h"
 

@@ -18,8 +18,8 @@
 #ifndef TARN_LOADGEN_SIM_SIM_H
 #define TARN_LOADGEN_SIM_SIM_H
 
-#include "loadgen/chain.h"
-#include "loadgen/outcome.h"
+#include "loadgen/load/chain.h"
+#include "loadgen/load/outcome.h"
 #include "loadgen/sim/instance.h"
 
 #define SIM_START_NS UINT64_C(1000000000) /* not 0: that is "never" in an outcome */

@@ -1,4 +1,4 @@
-#include "server/access.h"
+#include "server/api/access.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -6,10 +6,10 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "server/http.h"
-#include "server/route.h"
+#include "server/http/http.h"
+#include "server/api/route.h"
 #include "server/server.h"
-#include "server/tally.h"
+#include "server/api/tally.h"
 
 #define N_FIELDS_MAX 12
 #define NUMBER_BYTES 24

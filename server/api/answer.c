@@ -1,11 +1,11 @@
-#include "server/answer.h"
+#include "server/api/answer.h"
 
 #include <inttypes.h>
 
-#include "server/call.h"
-#include "server/error.h"
+#include "server/api/call.h"
+#include "server/http/error.h"
 #include "server/server.h"
-#include "server/writer.h"
+#include "server/api/writer.h"
 
 static bool is_chat(const struct call *call)
 {

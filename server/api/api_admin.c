@@ -7,12 +7,12 @@
 #include <stdlib.h>
 
 #include "base/hash.h"
-#include "server/api.h"
-#include "server/error.h"
-#include "server/http.h"
+#include "server/api/api.h"
+#include "server/http/error.h"
+#include "server/http/http.h"
 #include "server/kv_disk.h"
 #include "server/server.h"
-#include "server/writer.h"
+#include "server/api/writer.h"
 
 #define BODY_BYTES_MAX (256u << 10)
 #define N_SPANS 20 /* without ?spans */

@@ -1,9 +1,9 @@
 /* api_chat.c - POST /v1/chat/completions. */
 #include <stdlib.h>
 
-#include "server/api.h"
-#include "server/auth.h"
-#include "server/call.h"
+#include "server/api/api.h"
+#include "server/auth/auth.h"
+#include "server/api/call.h"
 #include "server/server.h"
 
 static enum status read_call(struct call *call, const struct json *body, struct buf *why)

@@ -1,6 +1,6 @@
 /* api_completions.c - POST /v1/completions. */
-#include "server/api.h"
-#include "server/call.h"
+#include "server/api/api.h"
+#include "server/api/call.h"
 #include "server/server.h"
 
 static enum status read_call(struct call *call, const struct json *body, struct buf *why)

@@ -1,7 +1,7 @@
 /* api_health.c - /health/live: the process answers. /health/ready and /health: it takes work. */
-#include "server/api.h"
-#include "server/error.h"
-#include "server/http.h"
+#include "server/api/api.h"
+#include "server/http/error.h"
+#include "server/http/http.h"
 #include "server/server.h"
 
 static void reply_status(struct http_exchange *x, const char *json)

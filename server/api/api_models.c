@@ -1,11 +1,11 @@
 /* api_models.c - GET /v1/models, GET /v1/models/{id}. */
 #include <inttypes.h>
 
-#include "server/api.h"
-#include "server/error.h"
-#include "server/http.h"
+#include "server/api/api.h"
+#include "server/http/error.h"
+#include "server/http/http.h"
 #include "server/server.h"
-#include "server/writer.h"
+#include "server/api/writer.h"
 
 #define BODY_BYTES_MAX (1u << 20)
 

@@ -6,13 +6,13 @@
  * /detokenize takes {"tokens"} and gives {"prompt"}. */
 #include "base/check.h"
 #include "base/json.h"
-#include "server/api.h"
-#include "server/error.h"
-#include "server/http.h"
-#include "server/params.h"
-#include "server/prompt.h"
+#include "server/api/api.h"
+#include "server/http/error.h"
+#include "server/http/http.h"
+#include "server/api/params.h"
+#include "server/api/prompt.h"
 #include "server/server.h"
-#include "server/writer.h"
+#include "server/api/writer.h"
 
 #define ANSWER_BYTES_MAX (1u << 30)
 

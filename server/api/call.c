@@ -1,4 +1,4 @@
-#include "server/call.h"
+#include "server/api/call.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -7,14 +7,14 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "server/admission.h"
-#include "server/answer.h"
-#include "server/api.h"
-#include "server/auth.h"
-#include "server/error.h"
-#include "server/logprobs.h"
+#include "server/auth/admission.h"
+#include "server/api/answer.h"
+#include "server/api/api.h"
+#include "server/auth/auth.h"
+#include "server/http/error.h"
+#include "server/api/logprobs.h"
 #include "server/server.h"
-#include "server/tally.h"
+#include "server/api/tally.h"
 
 #define KEEP_ALIVE_NS UINT64_C(1000000000)
 /* One turn of a stream: enough to catch up, little enough to stay within HTTP_OUT_BYTES_MAX. */

@@ -13,10 +13,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "server/http.h"
-#include "server/params.h"
-#include "server/prompt.h"
-#include "server/stream.h"
+#include "server/http/http.h"
+#include "server/api/params.h"
+#include "server/api/prompt.h"
+#include "server/api/stream.h"
 
 struct server;
 

@@ -1,4 +1,4 @@
-#include "server/documents.h"
+#include "server/api/documents.h"
 
 #include <string.h>
 

@@ -14,7 +14,7 @@
  *     ...
  *     ### End of documents
  *
- * Each begins on a new line and ends with a newline, so that it can be a span (engine/spans.h).
+ * Each begins on a new line and ends with a newline, so that it can be a span (engine/text/spans.h).
  * `documents_placement` "system" or "template" overrides.
  *
  * Their order is the given one, or with `documents_order` "cache" the one of which most is cached
@@ -30,7 +30,7 @@
 #include <stdbool.h>
 
 #include "base/json.h"
-#include "engine/chat_template.h"
+#include "engine/text/chat_template.h"
 
 struct server;
 

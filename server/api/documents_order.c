@@ -1,9 +1,9 @@
-#include "server/documents_order.h"
+#include "server/api/documents_order.h"
 
 #include <stdlib.h>
 
 #include "engine/document_order.h"
-#include "engine/spans.h"
+#include "engine/text/spans.h"
 #include "server/server.h"
 
 enum status documents_order_choose(struct prompt *p, const struct server *srv,

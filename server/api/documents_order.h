@@ -8,7 +8,7 @@
 #ifndef TARN_SERVER_DOCUMENTS_ORDER_H
 #define TARN_SERVER_DOCUMENTS_ORDER_H
 
-#include "server/prompt.h"
+#include "server/api/prompt.h"
 
 struct spans;
 

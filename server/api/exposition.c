@@ -1,4 +1,4 @@
-#include "server/exposition.h"
+#include "server/api/exposition.h"
 
 #include <math.h>
 #include <stdbool.h>

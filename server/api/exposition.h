@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #include "base/hist.h"
-#include "server/writer.h"
+#include "server/api/writer.h"
 
 #define PAGE_LABELS_BYTES 512
 

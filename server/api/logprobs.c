@@ -1,12 +1,12 @@
-#include "server/logprobs.h"
+#include "server/api/logprobs.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "engine/tokenizer_utf8.h"
+#include "engine/text/tokenizer/tokenizer_utf8.h"
 #include "server/server.h"
-#include "server/stream.h"
-#include "server/writer.h"
+#include "server/api/stream.h"
+#include "server/api/writer.h"
 
 #define PIECE_BYTES_MAX (1u << 24)
 

@@ -5,16 +5,16 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "server/api.h"
-#include "server/auth.h"
-#include "server/error.h"
-#include "server/exposition.h"
-#include "server/http.h"
+#include "server/api/api.h"
+#include "server/auth/auth.h"
+#include "server/http/error.h"
+#include "server/api/exposition.h"
+#include "server/http/http.h"
 #include "server/kv_disk.h"
-#include "server/metrics.h"
-#include "server/route.h"
+#include "server/api/metrics.h"
+#include "server/api/route.h"
 #include "server/server.h"
-#include "server/tally.h"
+#include "server/api/tally.h"
 
 #define BODY_BYTES_MAX (4u << 20)
 #define LABELS_BYTES 512

@@ -7,11 +7,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "server/exposition.h"
-#include "server/metrics.h"
-#include "server/route.h"
+#include "server/api/exposition.h"
+#include "server/api/metrics.h"
+#include "server/api/route.h"
 #include "server/server.h"
-#include "server/tally.h"
+#include "server/api/tally.h"
 
 #define STAT_BYTES 1024
 

@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "server/auth.h"
-#include "server/exposition.h"
-#include "server/metrics.h"
+#include "server/auth/auth.h"
+#include "server/api/exposition.h"
+#include "server/api/metrics.h"
 #include "server/server.h"
 
 #define N_KEY_LABELS_MAX 100 /* keys named in each family */

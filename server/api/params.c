@@ -1,4 +1,4 @@
-#include "server/params.h"
+#include "server/api/params.h"
 
 #include <limits.h>
 #include <stdlib.h>

@@ -19,7 +19,7 @@
 #include "base/json.h"
 #include "cache/cache.h"
 #include "engine/request.h"
-#include "server/unknown_fields.h"
+#include "server/api/unknown_fields.h"
 
 struct server;
 

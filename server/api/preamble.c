@@ -1,4 +1,4 @@
-#include "server/preamble.h"
+#include "server/api/preamble.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -12,9 +12,9 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "engine/jinja_text.h"
-#include "engine/spans.h"
-#include "server/prompt.h"
+#include "engine/text/jinja/jinja_text.h"
+#include "engine/text/spans.h"
+#include "server/api/prompt.h"
 #include "server/server.h"
 
 #define TEXT_BYTES_MAX (16u << 20) /* of one rendering */

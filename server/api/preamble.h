@@ -6,7 +6,7 @@
  * everything behind them, even what was generated, in the tenant's own.
  *
  * Which bytes are public. At start the template is rendered with the file's text as system message,
- * and what it writes up to the first place behind that text where a span may end (engine/spans.h)
+ * and what it writes up to the first place behind that text where a span may end (engine/text/spans.h)
  * is the preamble's prefix. Where several places are possible, the first that leaves the ids of the
  * whole as they are is taken. The same again with documents behind the text: then the prefix ends
  * where the first document's span begins. A chat whose rendering begins with exactly the bytes of a

@@ -1,4 +1,4 @@
-#include "server/prompt.h"
+#include "server/api/prompt.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,16 +6,16 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "engine/chat_history.h"
-#include "engine/detokenize.h"
-#include "engine/spans.h"
-#include "server/documents.h"
-#include "server/documents_order.h"
-#include "server/params.h"
-#include "server/preamble.h"
-#include "server/provenance.h"
+#include "engine/text/chat_history.h"
+#include "engine/text/detokenize.h"
+#include "engine/text/spans.h"
+#include "server/api/documents.h"
+#include "server/api/documents_order.h"
+#include "server/api/params.h"
+#include "server/api/preamble.h"
+#include "server/api/provenance.h"
 #include "server/server.h"
-#include "server/tool_calls.h"
+#include "server/api/tool_calls.h"
 
 #define N_MESSAGES_MAX 4096
 #define N_PARTS_MAX 1024

@@ -1,4 +1,4 @@
-#include "server/provenance.h"
+#include "server/api/provenance.h"
 
 #include <string.h>
 

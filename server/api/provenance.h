@@ -15,8 +15,8 @@
 #define TARN_SERVER_PROVENANCE_H
 
 #include "base/json.h"
-#include "engine/chat_history.h"
-#include "engine/chat_template.h"
+#include "engine/text/chat_history.h"
+#include "engine/text/chat_template.h"
 
 /* Append to *texts (of struct chat_text) what is untrusted in a template's context. `calls` lists
  * the tool calls that became text (of struct chat_history_calls). When documents end the first

@@ -1,15 +1,15 @@
-#include "server/route.h"
+#include "server/api/route.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "base/json.h"
-#include "server/admission.h"
-#include "server/api.h"
-#include "server/auth.h"
-#include "server/error.h"
-#include "server/http.h"
+#include "server/auth/admission.h"
+#include "server/api/api.h"
+#include "server/auth/auth.h"
+#include "server/http/error.h"
+#include "server/http/http.h"
 #include "server/server.h"
 
 struct route {

@@ -1,6 +1,6 @@
-#include "server/stream.h"
+#include "server/api/stream.h"
 
-#include "server/logprobs.h"
+#include "server/api/logprobs.h"
 #include "server/server.h"
 
 #define TEXT_BYTES_MAX (256u << 20)

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #include "engine/engine.h"
-#include "server/params.h"
+#include "server/api/params.h"
 
 struct server;
 

@@ -1,4 +1,4 @@
-#include "server/tally.h"
+#include "server/api/tally.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "server/tool_calls.h"
+#include "server/api/tool_calls.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* tool_calls.h - what a chat's history says about tools: the checks of tool_calls and tool_call_id.
  *
- * engine/chat_history.h then writes them in the form that the chat template knows.
+ * engine/text/chat_history.h then writes them in the form that the chat template knows.
  *
  * Owns    nothing.
  * Thread  any.

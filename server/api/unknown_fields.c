@@ -1,4 +1,4 @@
-#include "server/unknown_fields.h"
+#include "server/api/unknown_fields.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "server/http.h"
+#include "server/http/http.h"
 
 #define TEXT_BYTES 128 /* a header's value, and the names of a line in the log */
 #define NAME_HASH_BYTES 16 /* the least that hash_blake2b() makes; the first half is used */

@@ -1,12 +1,12 @@
-#include "server/admission.h"
+#include "server/auth/admission.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "base/clock.h"
-#include "server/auth.h"
-#include "server/error.h"
-#include "server/http.h"
+#include "server/auth/auth.h"
+#include "server/http/error.h"
+#include "server/http/http.h"
 
 #define WORDS_BYTES 256
 

@@ -1,4 +1,4 @@
-#include "server/auth.h"
+#include "server/auth/auth.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "server/config.h"
-#include "server/secret.h"
+#include "server/auth/secret.h"
 #include "server/server.h"
 
 #define DEFAULT_NAME "default"

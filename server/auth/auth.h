@@ -25,8 +25,8 @@
 
 #include "base/buf.h"
 #include "cache/cache.h"
-#include "server/keys.h"
-#include "server/ratelimit.h"
+#include "server/auth/keys.h"
+#include "server/auth/ratelimit.h"
 
 struct auth;
 struct config;

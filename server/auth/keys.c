@@ -1,4 +1,4 @@
-#include "server/keys.h"
+#include "server/auth/keys.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 #include "base/flags.h"
 #include "base/hash.h"
 #include "base/json.h"
-#include "server/ratelimit.h"
+#include "server/auth/ratelimit.h"
 
 #define KEY_BYTES_MIN 8
 #define KEY_BYTES_MAX 512

@@ -1,4 +1,4 @@
-#include "server/ratelimit.h"
+#include "server/auth/ratelimit.h"
 
 #define SCALE INT64_C(60000) /* parts of a unit; milliseconds of a minute */
 #define NS_PER_MS UINT64_C(1000000)

@@ -1,4 +1,4 @@
-#include "server/secret.h"
+#include "server/auth/secret.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "server/cors.h"
+#include "server/http/cors.h"
 
 #include <stddef.h>
 #include <string.h>

@@ -1,9 +1,9 @@
-#include "server/error.h"
+#include "server/http/error.h"
 
 #include <string.h>
 
 #include "base/json.h"
-#include "server/http.h"
+#include "server/http/http.h"
 
 #define ERROR_BYTES_MAX 16384
 

@@ -1,4 +1,4 @@
-#include "server/http.h"
+#include "server/http/http.h"
 
 #include <microhttpd.h>
 #include <stdio.h>
@@ -10,13 +10,13 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/hash.h"
-#include "server/cors.h"
-#include "server/error.h"
-#include "server/http_check.h"
-#include "server/http_private.h"
-#include "server/http_slot.h"
-#include "server/http_tls.h"
-#include "server/work_pool.h"
+#include "server/http/cors.h"
+#include "server/http/error.h"
+#include "server/http/http_check.h"
+#include "server/http/http_private.h"
+#include "server/http/http_slot.h"
+#include "server/http/http_tls.h"
+#include "server/http/work_pool.h"
 
 #define N_EXTRA_HEADERS 16
 #define HEADER_VALUE_BYTES 128

@@ -1,4 +1,4 @@
-#include "server/http_accept.h"
+#include "server/http/http_accept.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -1,4 +1,4 @@
-#include "server/http_check.h"
+#include "server/http/http_check.h"
 
 #include <microhttpd.h>
 #include <stdbool.h>

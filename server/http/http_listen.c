@@ -1,4 +1,4 @@
-#include "server/http_listen.h"
+#include "server/http/http_listen.h"
 
 #include <errno.h>
 #include <netdb.h>

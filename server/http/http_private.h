@@ -12,7 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "server/http.h"
+#include "server/http/http.h"
 
 struct http_server {
     struct http_config config;

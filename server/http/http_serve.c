@@ -9,13 +9,13 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "server/http_accept.h"
-#include "server/http_check.h"
-#include "server/http_listen.h"
-#include "server/http_private.h"
-#include "server/http_slot.h"
-#include "server/http_tls.h"
-#include "server/work_pool.h"
+#include "server/http/http_accept.h"
+#include "server/http/http_check.h"
+#include "server/http/http_listen.h"
+#include "server/http/http_private.h"
+#include "server/http/http_slot.h"
+#include "server/http/http_tls.h"
+#include "server/http/work_pool.h"
 
 #define CONNECTION_MEMORY_BYTES (32u << 10) /* bounds the request line and header: 431 beyond */
 #define STOP_TURN_NS UINT64_C(2000000)

@@ -1,4 +1,4 @@
-#include "server/http_slot.h"
+#include "server/http/http_slot.h"
 
 #include <linux/tcp.h>
 #include <microhttpd.h>
@@ -11,7 +11,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "server/watcher.h"
+#include "server/http/watcher.h"
 
 #define NO_DEADLINE UINT64_MAX
 #define SECOND_NS UINT64_C(1000000000)

@@ -1,4 +1,4 @@
-#include "server/http_tls.h"
+#include "server/http/http_tls.h"
 
 #include <gnutls/abstract.h>
 #include <gnutls/gnutls.h>
@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "server/http_listen.h"
+#include "server/http/http_listen.h"
 
 #define N_CHAIN_MAX 16
 #define KEY_ID_BYTES 64

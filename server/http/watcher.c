@@ -1,4 +1,4 @@
-#include "server/watcher.h"
+#include "server/http/watcher.h"
 
 #include <errno.h>
 #include <pthread.h>

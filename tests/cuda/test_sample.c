@@ -1,4 +1,4 @@
-/* test_sample.c - sampling on the device against engine/sampler.c, which says what is right.
+/* test_sample.c - sampling on the device against engine/run/sampler.c, which says what is right.
  *
  * Both add masses with rounding of their own (doubles there, exp in fp32 and integers here), so
  * their tokens may differ where a decision is closer than BORDER; anywhere else they must be
@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/rng.h"
-#include "engine/device_sampler.h"
+#include "engine/run/device_sampler.h"
 
 #define BORDER 2e-6
 #define N_SEEN_MAX 64

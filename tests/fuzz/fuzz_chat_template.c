@@ -3,7 +3,7 @@
  * Beyond not crashing: a refusal has words, a failed render leaves the output as it was, rendering
  * twice gives the same. */
 #include "base/check.h"
-#include "engine/chat_traits.h"
+#include "engine/text/chat_traits.h"
 #include "tests/fuzz/fuzz.h"
 
 #define OUT_BYTES_MAX ((size_t)1 << 20)

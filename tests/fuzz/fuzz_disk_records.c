@@ -1,7 +1,7 @@
 /* fuzz_disk_records.c - a small directory of the disk tier, damaged as the input says: disk_verify
  * must find all of it.
  *
- * Sixteen records are written (tests/unit/cache/disk_files.h). The input is a list of damages of
+ * Sixteen records are written (tests/unit/cache/disk/disk_files.h). The input is a list of damages of
  * four bytes each: what (table of damage()), a number of 16 bits, and another of 8.
  *
  * Beyond not crashing: the report says of every extent what a naive look at the files says; and
@@ -9,9 +9,9 @@
 #include <stdbool.h>
 
 #include "base/buf.h"
-#include "cache/disk_verify.h"
+#include "cache/disk/disk_verify.h"
 #include "tests/fuzz/fuzz.h"
-#include "tests/unit/cache/disk_files.h"
+#include "tests/unit/cache/disk/disk_files.h"
 
 #define BLOCK_BYTES 300u
 #define N DISK_FILES_EXTENTS

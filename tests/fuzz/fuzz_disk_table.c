@@ -14,7 +14,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/hash.h"
-#include "cache/disk_format.h"
+#include "cache/disk/disk_format.h"
 #include "cache/key.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -3,9 +3,9 @@
  * Beyond not crashing: ids lie in the vocabulary, encoding twice gives the same, the work is in
  * proportion to the text, and what comes out of the detokenizer is UTF-8. */
 #include "base/check.h"
-#include "engine/detokenize.h"
-#include "engine/tokenizer_internal.h"
-#include "engine/tokenizer_utf8.h"
+#include "engine/text/detokenize.h"
+#include "engine/text/tokenizer/tokenizer_internal.h"
+#include "engine/text/tokenizer/tokenizer_utf8.h"
 #include "tests/fuzz/fuzz.h"
 
 #define TEXT_BYTES_MAX 65536

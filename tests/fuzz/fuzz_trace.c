@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
-#include "loadgen/workload.h"
+#include "loadgen/load/workload.h"
 #include "tests/fuzz/fuzz.h"
 
 #define CUT "\n-----\n"

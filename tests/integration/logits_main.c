@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "engine/forward.h"
+#include "engine/run/forward.h"
 #include "kernels/device.h"
 
 struct options {

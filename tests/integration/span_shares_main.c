@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "engine/tokenizer.h"
+#include "engine/text/tokenizer/tokenizer.h"
 
 #define LINE_BYTES_MAX (1 << 20)
 

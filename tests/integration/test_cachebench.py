@@ -27,7 +27,7 @@ SMALL = ["--prefix", PREFIX, "--new", NEW, "--rounds", ROUNDS, "--hits", HITS, "
          "--disk-pairs", 4, "--restarts", 2,
          "--write-rounds", 2, "--write-requests", 2, "--write-prompt", 96, "--write-tokens", 2,
          "--records", 300, "--opens", 4]
-SHOW = Path(__file__).resolve().parents[2] / "loadgen" / "cachebench" / "show.py"
+SHOW = Path(__file__).resolve().parents[2] / "loadgen" / "bench" / "cache" / "show.py"
 PARTS = ("ttft", "tree", "miss", "disk", "writes", "index")
 TOKEN_BYTES = 2 * 2 * 2 * 12 * 2  # K and V of 2 layers, 2 heads of 12, 2 bytes each
 EXTENT = 8192  # 32 tokens of that, in whole pages
@@ -207,7 +207,7 @@ def check_missing_data() -> None:
     """Traces do not come with the repository: one line says that they are missing."""
     for command, words in (
             ([str(SHOW), "--data", "/nowhere"], "show.py: --data /nowhere: holds none of"),
-            ([str(SHOW.parents[1] / "cachesim" / "draw_trace.py"), "/nowhere", "/nowhere/out"],
+            ([str(SHOW.parents[1] / "policy" / "draw_trace.py"), "/nowhere", "/nowhere/out"],
              "draw_trace.py: /nowhere: holds no documents.jsonl")):
         done = subprocess.run([sys.executable, *command], capture_output=True, text=True,
                               check=False)

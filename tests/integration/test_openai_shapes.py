@@ -11,7 +11,7 @@ from typing import Any
 from http_helpers import Server, make_model, run_tests, tarn_server, tarn_test
 
 RECORDED = tarn_test.shared_data("openai-recorded")
-# README and server/answer.h: what Tarn has beyond OpenAI.
+# README and server/api/answer.h: what Tarn has beyond OpenAI.
 EXTENSIONS = {"documents", "stop_reason", "token_ids", "prompt_token_ids", "system_fingerprint",
               "prompt_tokens_details", "completion_tokens_details", "usage",
               "cached_tokens_details"}

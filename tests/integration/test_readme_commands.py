@@ -84,19 +84,19 @@ RULES = [
         (r"--concurrency 2 --count 20", "--concurrency 2 --count 3"))),
     Rule(r"^build/tarn-cachesim\b.*> \S+"),
     Rule(r"^build/tarn-cachesim\b", expect=r"contest"),
-    Rule(r"^loadgen/cachesim/draw_trace\.py\b"),
+    Rule(r"^loadgen/bench/policy/draw_trace\.py\b"),
     Rule(r"^build/tarn-bench limits\b", "skip", why="minutes where others use the cores"),
     Rule(r"^build/tarn-bench\b", change=(
         (r"(--case \S+ ?)*$", ""), (r"build/tarn-bench", "build/tarn-bench --no-limits "
          "--repetitions 1 --case prefill:64 --case decode:2:64")), expect=r"decode"),
     Rule(r"^build/tarn-cachebench\b", change=((r"tarn-cachebench", "tarn-cachebench --part tree "
          "--segments 420 --path-segments 10 --lookups 40"),), expect=r"420"),
-    Rule(r"^loadgen/cachebench/miss_instructions\.py\b", "skip", why="minutes under valgrind; the "
+    Rule(r"^loadgen/bench/cache/miss_instructions\.py\b", "skip", why="minutes under valgrind; the "
          "test cache_miss_cost runs it"),
-    Rule(r"^loadgen/cachebench/show\.py\b", change=((r"show\.py", "show.py --without ttft tree "
+    Rule(r"^loadgen/bench/cache/show\.py\b", change=((r"show\.py", "show.py --without ttft tree "
          "miss disk writes index miss_instructions"),), expect=r"no shared data in .*leaving out"),
-    Rule(r"^loadgen/schedbench/show\.py\b.*--parts ''"),
-    Rule(r"^loadgen/schedbench/show\.py\b", change=(
+    Rule(r"^loadgen/bench/sched/show\.py\b.*--parts ''"),
+    Rule(r"^loadgen/bench/sched/show\.py\b", change=(
         (r"--parts \S+", ""), (r"show\.py", "show.py --quick --parts planning")),
          expect=r"planning: median"),
     Rule(r"^build/tarn-schedbench\b", change=((r"tarn-schedbench", "tarn-schedbench --plans 50 "

@@ -17,13 +17,13 @@ from unittest import mock
 
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "tests" / "tools"))
-sys.path.insert(0, str(REPO / "loadgen" / "schedbench"))
+sys.path.insert(0, str(REPO / "loadgen" / "bench" / "sched"))
 import tarn_test  # noqa: E402
 import figures  # noqa: E402
 import plot  # noqa: E402
 import show as show_module  # noqa: E402
 
-SHOW = REPO / "loadgen" / "schedbench" / "show.py"
+SHOW = REPO / "loadgen" / "bench" / "sched" / "show.py"
 POLICIES = {"fcfs", "skip-join-mlfq", "mlfq", "srpt", "sjf-prompt"}
 
 

@@ -21,7 +21,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/rng.h"
-#include "cache/disk_verify.h"
+#include "cache/disk/disk_verify.h"
 #include "tests/many_prompts.h"
 #include "tests/temp_dir.h"
 

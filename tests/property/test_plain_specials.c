@@ -10,12 +10,12 @@
  * Skipped (77) where the shared data are absent. */
 #include <dirent.h>
 
-#include "engine/chat_template.h"
-#include "engine/spans.h"
-#include "server/documents.h"
-#include "server/prompt.h"
+#include "engine/text/chat_template.h"
+#include "engine/text/spans.h"
+#include "server/api/documents.h"
+#include "server/api/prompt.h"
 #include "server/server.h"
-#include "tests/unit/engine/tokenizer_test.h"
+#include "tests/unit/engine/text/tokenizer/tokenizer_test.h"
 
 #define N_SPELLINGS_MAX 400
 #define FIRST_ID 256

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "tests/unit/engine/sched_world.h"
+#include "tests/unit/engine/sched/sched_world.h"
 
 static const char *const policies[] = {"skip-join-mlfq", "mlfq", "sjf-prompt", "srpt", "fcfs"};
 #define N_POLICIES 5

@@ -3,7 +3,7 @@
 
 usage: compare_tokenizers.py LIB.so DIR... [--count N] [--seed S]
 
-LIB.so is any shared library with engine/tokenizer*.c, engine/detokenize.c and base/ in it; each DIR
+LIB.so is any shared library with engine/tokenizer*.c, engine/text/detokenize.c and base/ in it; each DIR
 holds a tokenizer.json. Prints the number of equal encodings and decodings for each, and the first
 differences; exit code 1 if any encoding differs. Not part of CI: it needs a package."""
 

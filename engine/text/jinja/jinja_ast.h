@@ -7,7 +7,7 @@
 #ifndef TARN_ENGINE_JINJA_AST_H
 #define TARN_ENGINE_JINJA_AST_H
 
-#include "engine/jinja_value.h"
+#include "engine/text/jinja/jinja_value.h"
 
 /* The fields a kind uses stand behind it. */
 enum jinja_node_kind {

@@ -1,11 +1,11 @@
-#include "engine/jinja_eval.h"
+#include "engine/text/jinja/jinja_eval.h"
 
-#include "engine/jinja_filters.h"
-#include "engine/jinja_functions.h"
-#include "engine/jinja_lexer.h"
-#include "engine/jinja_ops.h"
-#include "engine/jinja_print.h"
-#include "engine/jinja_tests.h"
+#include "engine/text/jinja/jinja_filters.h"
+#include "engine/text/jinja/jinja_functions.h"
+#include "engine/text/jinja/jinja_lexer.h"
+#include "engine/text/jinja/jinja_ops.h"
+#include "engine/text/jinja/jinja_print.h"
+#include "engine/text/jinja/jinja_tests.h"
 
 /* Scopes ---------------------------------------------------------------------------------- */
 

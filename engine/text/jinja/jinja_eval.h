@@ -7,8 +7,8 @@
 #ifndef TARN_ENGINE_JINJA_EVAL_H
 #define TARN_ENGINE_JINJA_EVAL_H
 
-#include "engine/jinja_ast.h"
-#include "engine/jinja_text.h"
+#include "engine/text/jinja/jinja_ast.h"
+#include "engine/text/jinja/jinja_text.h"
 
 struct jinja_binding {
     const char *name;

@@ -1,6 +1,6 @@
-#include "engine/jinja_eval.h"
-#include "engine/jinja_ops.h"
-#include "engine/jinja_print.h"
+#include "engine/text/jinja/jinja_eval.h"
+#include "engine/text/jinja/jinja_ops.h"
+#include "engine/text/jinja/jinja_print.h"
 
 /* Assignment ------------------------------------------------------------------------------- */
 

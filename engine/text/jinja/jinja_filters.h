@@ -7,7 +7,7 @@
 #ifndef TARN_ENGINE_JINJA_FILTERS_H
 #define TARN_ENGINE_JINJA_FILTERS_H
 
-#include "engine/jinja_value.h"
+#include "engine/text/jinja/jinja_value.h"
 
 struct jinja_filter {
     const char *name;

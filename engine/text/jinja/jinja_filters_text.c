@@ -6,10 +6,10 @@
 #include <stdlib.h>
 
 #include "base/check.h"
-#include "engine/jinja_filters.h"
-#include "engine/jinja_marks.h"
-#include "engine/jinja_ops.h"
-#include "engine/jinja_print.h"
+#include "engine/text/jinja/jinja_filters.h"
+#include "engine/text/jinja/jinja_marks.h"
+#include "engine/text/jinja/jinja_ops.h"
+#include "engine/text/jinja/jinja_print.h"
 
 #define FILTER(fn)                                                                                \
     static enum status fn(struct jinja_run *r, const struct jinja_value *in,                      \

@@ -1,10 +1,10 @@
-#include "engine/jinja_functions.h"
+#include "engine/text/jinja/jinja_functions.h"
 
 #include <time.h>
 
 #include "base/check.h"
-#include "engine/jinja_marks.h"
-#include "engine/jinja_print.h"
+#include "engine/text/jinja/jinja_marks.h"
+#include "engine/text/jinja/jinja_print.h"
 
 static enum status int_arg(struct jinja_run *r, const struct jinja_value *v, int64_t *out)
 {

@@ -8,7 +8,7 @@
 #ifndef TARN_ENGINE_JINJA_FUNCTIONS_H
 #define TARN_ENGINE_JINJA_FUNCTIONS_H
 
-#include "engine/jinja_value.h"
+#include "engine/text/jinja/jinja_value.h"
 
 /* NULL when there is no function of that name. */
 const struct jinja_function *jinja_function_find(const char *name);

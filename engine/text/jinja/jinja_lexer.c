@@ -1,9 +1,9 @@
-#include "engine/jinja_lexer.h"
+#include "engine/text/jinja/jinja_lexer.h"
 
 #include <stdlib.h>
 
 #include "base/check.h"
-#include "engine/jinja_text.h"
+#include "engine/text/jinja/jinja_text.h"
 
 #define BALANCE_MAX 256 /* nested brackets inside one tag */
 

@@ -7,7 +7,7 @@
 #ifndef TARN_ENGINE_JINJA_LEXER_H
 #define TARN_ENGINE_JINJA_LEXER_H
 
-#include "engine/jinja_value.h"
+#include "engine/text/jinja/jinja_value.h"
 
 enum jinja_tok {
     TOK_EOF,

@@ -1,4 +1,4 @@
-#include "engine/jinja_marks.h"
+#include "engine/text/jinja/jinja_marks.h"
 
 #define PAGE_BYTES 4096u
 #define PAGE_WORDS (PAGE_BYTES / 64)

@@ -14,8 +14,8 @@
 #ifndef TARN_ENGINE_JINJA_MARKS_H
 #define TARN_ENGINE_JINJA_MARKS_H
 
-#include "engine/jinja_text.h"
-#include "engine/ranges.h"
+#include "engine/text/jinja/jinja_text.h"
+#include "engine/text/ranges.h"
 
 struct jinja_marks_page {
     uintptr_t number; /* address / 4096; 0: a free slot */

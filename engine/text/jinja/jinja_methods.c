@@ -1,7 +1,7 @@
 /* Methods of dict, list, tuple and loop, and the lookup of all methods. */
-#include "engine/jinja_methods.h"
+#include "engine/text/jinja/jinja_methods.h"
 
-#include "engine/jinja_ops.h"
+#include "engine/text/jinja/jinja_ops.h"
 
 static enum status no_args(struct jinja_run *r, const struct jinja_args *args, const char *what)
 {

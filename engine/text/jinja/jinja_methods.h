@@ -7,7 +7,7 @@
 #ifndef TARN_ENGINE_JINJA_METHODS_H
 #define TARN_ENGINE_JINJA_METHODS_H
 
-#include "engine/jinja_value.h"
+#include "engine/text/jinja/jinja_value.h"
 
 /* call is NULL for a method that Python has and we do not: ERR_UNSUPPORTED, not a wrong answer. */
 struct jinja_method_row {

@@ -1,7 +1,7 @@
 /* Methods of str. */
-#include "engine/jinja_methods.h"
-#include "engine/jinja_ops.h"
-#include "engine/jinja_text.h"
+#include "engine/text/jinja/jinja_methods.h"
+#include "engine/text/jinja/jinja_ops.h"
+#include "engine/text/jinja/jinja_text.h"
 
 static enum status need_text(struct jinja_run *r, const struct jinja_value *v, const char *what)
 {

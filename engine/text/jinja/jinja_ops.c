@@ -1,10 +1,10 @@
-#include "engine/jinja_ops.h"
+#include "engine/text/jinja/jinja_ops.h"
 
 #include <math.h>
 #include <stdio.h>
 
-#include "engine/jinja_lexer.h"
-#include "engine/jinja_text.h"
+#include "engine/text/jinja/jinja_lexer.h"
+#include "engine/text/jinja/jinja_text.h"
 
 static const char *op_text(int op)
 {

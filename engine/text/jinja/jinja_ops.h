@@ -8,7 +8,7 @@
 #ifndef TARN_ENGINE_JINJA_OPS_H
 #define TARN_ENGINE_JINJA_OPS_H
 
-#include "engine/jinja_value.h"
+#include "engine/text/jinja/jinja_value.h"
 
 /* op: TOK_ADD, TOK_SUB, TOK_MUL, TOK_DIV, TOK_FLOORDIV, TOK_MOD or TOK_POW. */
 NODISCARD enum status jinja_binary(struct jinja_run *r, int op, const struct jinja_value *a,

@@ -1,8 +1,8 @@
 #include "base/check.h"
-#include "engine/jinja_filters.h"
-#include "engine/jinja_parser.h"
-#include "engine/jinja_tests.h"
-#include "engine/jinja_text.h"
+#include "engine/text/jinja/jinja_filters.h"
+#include "engine/text/jinja/jinja_parser.h"
+#include "engine/text/jinja/jinja_tests.h"
+#include "engine/text/jinja/jinja_text.h"
 
 static enum status parse_unary(struct jinja_parser *p, bool with_filter, struct jinja_node **out);
 

@@ -1,6 +1,6 @@
-#include "engine/jinja_parser.h"
+#include "engine/text/jinja/jinja_parser.h"
 
-#include "engine/jinja_text.h"
+#include "engine/text/jinja/jinja_text.h"
 
 static enum status parse_statement(struct jinja_parser *p, struct jinja_node **out);
 

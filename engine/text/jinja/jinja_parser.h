@@ -8,8 +8,8 @@
 #ifndef TARN_ENGINE_JINJA_PARSER_H
 #define TARN_ENGINE_JINJA_PARSER_H
 
-#include "engine/jinja_ast.h"
-#include "engine/jinja_lexer.h"
+#include "engine/text/jinja/jinja_ast.h"
+#include "engine/text/jinja/jinja_lexer.h"
 
 #define JINJA_PARSE_DEPTH_MAX 150u /* nested tags and parentheses */
 

@@ -1,8 +1,8 @@
 /* "..." % values and "...".format(): the conversions that texts use. */
 #include <stdio.h>
 
-#include "engine/jinja_ops.h"
-#include "engine/jinja_print.h"
+#include "engine/text/jinja/jinja_ops.h"
+#include "engine/text/jinja/jinja_print.h"
 
 #define WIDTH_MAX 10000
 

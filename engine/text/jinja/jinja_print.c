@@ -1,6 +1,6 @@
-#include "engine/jinja_print.h"
+#include "engine/text/jinja/jinja_print.h"
 
-#include "engine/jinja_marks.h"
+#include "engine/text/jinja/jinja_marks.h"
 
 #include <math.h>
 #include <stdio.h>

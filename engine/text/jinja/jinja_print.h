@@ -7,7 +7,7 @@
 #ifndef TARN_ENGINE_JINJA_PRINT_H
 #define TARN_ENGINE_JINJA_PRINT_H
 
-#include "engine/jinja_text.h"
+#include "engine/text/jinja/jinja_text.h"
 
 /* repr(float): the shortest digits that read back as the same number. `out` holds 40 bytes. */
 void jinja_float_repr(double f, char out[40]);

@@ -1,10 +1,10 @@
-#include "engine/jinja_tests.h"
+#include "engine/text/jinja/jinja_tests.h"
 
 #include "base/check.h"
-#include "engine/jinja_filters.h"
-#include "engine/jinja_lexer.h"
-#include "engine/jinja_ops.h"
-#include "engine/jinja_print.h"
+#include "engine/text/jinja/jinja_filters.h"
+#include "engine/text/jinja/jinja_lexer.h"
+#include "engine/text/jinja/jinja_ops.h"
+#include "engine/text/jinja/jinja_print.h"
 
 #define CHECK(fn)                                                                                 \
     static enum status fn(struct jinja_run *r, const struct jinja_value *in,                      \

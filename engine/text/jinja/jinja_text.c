@@ -1,6 +1,6 @@
-#include "engine/jinja_text.h"
+#include "engine/text/jinja/jinja_text.h"
 
-#include "engine/jinja_marks.h"
+#include "engine/text/jinja/jinja_marks.h"
 
 /* UTF-8 ----------------------------------------------------------------------------------- */
 

@@ -7,7 +7,7 @@
 #ifndef TARN_ENGINE_JINJA_TEXT_H
 #define TARN_ENGINE_JINJA_TEXT_H
 
-#include "engine/jinja_value.h"
+#include "engine/text/jinja/jinja_value.h"
 
 bool jinja_utf8_valid(const char *s, size_t len);
 /* Bytes of the code point at p (1 to 4), never past `left`. */

@@ -1,11 +1,11 @@
-#include "engine/jinja_value.h"
+#include "engine/text/jinja/jinja_value.h"
 
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 
 #include "base/check.h"
-#include "engine/jinja_text.h"
+#include "engine/text/jinja/jinja_text.h"
 
 enum status jinja_fail(struct jinja_run *r, enum status s, const char *fmt, ...)
 {

@@ -1,12 +1,12 @@
 /* tokenizer.c - the public face: load, encode, ask. */
-#include "engine/tokenizer.h"
+#include "engine/text/tokenizer/tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
-#include "engine/tokenizer_internal.h"
-#include "engine/tokenizer_utf8.h"
+#include "engine/text/tokenizer/tokenizer_internal.h"
+#include "engine/text/tokenizer/tokenizer_utf8.h"
 
 /* ---- load ---- */
 

@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
-#include "engine/ranges.h"
+#include "engine/text/ranges.h"
 
 struct tokenizer;
 

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "engine/tokenizer_internal.h"
-#include "engine/tokenizer_utf8.h"
+#include "engine/text/tokenizer/tokenizer_internal.h"
+#include "engine/text/tokenizer/tokenizer_utf8.h"
 
 /* ---- building ---- */
 

@@ -21,8 +21,8 @@
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/json.h"
-#include "engine/ranges.h"
-#include "engine/tokenizer.h"
+#include "engine/text/ranges.h"
+#include "engine/text/tokenizer/tokenizer.h"
 
 /* The largest vocabularies known have 262,144 entries. */
 #define TOK_N_VOCAB_MAX (4u << 20)

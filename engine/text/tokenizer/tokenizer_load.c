@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include "base/check.h"
-#include "engine/tokenizer_internal.h"
-#include "engine/tokenizer_utf8.h"
+#include "engine/text/tokenizer/tokenizer_internal.h"
+#include "engine/text/tokenizer/tokenizer_utf8.h"
 
 #define CONFIG_BYTES_MAX (16u << 20)
 

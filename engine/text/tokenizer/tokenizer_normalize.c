@@ -8,8 +8,8 @@
 #include <utf8proc.h>
 
 #include "base/check.h"
-#include "engine/tokenizer_internal.h"
-#include "engine/tokenizer_utf8.h"
+#include "engine/text/tokenizer/tokenizer_internal.h"
+#include "engine/text/tokenizer/tokenizer_utf8.h"
 
 enum step_kind { STEP_PREPEND, STEP_REPLACE, STEP_UNICODE, STEP_STRIP, STEP_MAP, STEP_CHARSMAP };
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/tokenizer_internal.h"
+#include "engine/text/tokenizer/tokenizer_internal.h"
 
 #define LOG2_SLOTS_FIRST 10
 

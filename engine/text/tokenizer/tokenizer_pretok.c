@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "engine/tokenizer_internal.h"
-#include "engine/tokenizer_utf8.h"
+#include "engine/text/tokenizer/tokenizer_internal.h"
+#include "engine/text/tokenizer/tokenizer_utf8.h"
 
 enum step_kind { STEP_SPLIT, STEP_PREFIX, STEP_META, STEP_LETTERS };
 

@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "engine/tokenizer_internal.h"
-#include "engine/tokenizer_utf8.h"
+#include "engine/text/tokenizer/tokenizer_internal.h"
+#include "engine/text/tokenizer/tokenizer_utf8.h"
 
 #define UNK_PENALTY 10.0
 #define NO_WAY UINT32_MAX

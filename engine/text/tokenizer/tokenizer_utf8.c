@@ -1,4 +1,4 @@
-#include "engine/tokenizer_utf8.h"
+#include "engine/text/tokenizer/tokenizer_utf8.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "engine/tokenizer_internal.h"
+#include "engine/text/tokenizer/tokenizer_internal.h"
 
 #define STRING_BYTES_MAX ((size_t)1 << 30)
 

@@ -5,7 +5,7 @@
  * walk, so that a word costs its length times the longest piece, and not the square. */
 #include <string.h>
 
-#include "engine/tokenizer_internal.h"
+#include "engine/text/tokenizer/tokenizer_internal.h"
 
 #define N_CHARS_MAX 100 /* when the file does not say */
 

@@ -1,4 +1,4 @@
-#include "loadgen/cachebench/asker.h"
+#include "loadgen/bench/cache/asker.h"
 
 #include <errno.h>
 #include <semaphore.h>

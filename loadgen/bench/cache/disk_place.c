@@ -1,4 +1,4 @@
-#include "loadgen/cachebench/disk_place.h"
+#include "loadgen/bench/cache/disk_place.h"
 
 #include <errno.h>
 #include <fcntl.h>

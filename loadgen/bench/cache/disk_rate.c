@@ -1,4 +1,4 @@
-#include "loadgen/cachebench/disk_rate.h"
+#include "loadgen/bench/cache/disk_rate.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,19 +1,19 @@
-#include "loadgen/cachebench/disk_ttft.h"
+#include "loadgen/bench/cache/disk_ttft.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/rng.h"
-#include "loadgen/bench/memory.h"
-#include "loadgen/cachebench/asker.h"
-#include "loadgen/cachebench/disk_place.h"
-#include "loadgen/cachebench/disk_rate.h"
-#include "loadgen/cachebench/model_files.h"
-#include "loadgen/cachebench/shape.h"
+#include "loadgen/bench/engine/memory.h"
+#include "loadgen/bench/cache/asker.h"
+#include "loadgen/bench/cache/disk_place.h"
+#include "loadgen/bench/cache/disk_rate.h"
+#include "loadgen/bench/cache/model_files.h"
+#include "loadgen/bench/cache/shape.h"
 
 /* Dummy weights are made, then packed; buffers of a step; code. */
 #define SPARE_BYTES ((uint64_t)512 << 20)
-#define HEADER_BYTES 256u    /* of a record, beside its extent: cache/DISK_FORMAT.md */
+#define HEADER_BYTES 256u    /* of a record, beside its extent: cache/disk/DISK_FORMAT.md */
 #define TABLE_SPARE_BYTES ((uint64_t)16 << 20)
 #define N_SEQS 4
 #define N_PREFIXES 2u

@@ -16,8 +16,8 @@
 #define TARN_LOADGEN_CACHEBENCH_DISK_TTFT_H
 
 #include "cache/cache.h"
-#include "loadgen/cachebench/figure.h"
-#include "loadgen/cachebench/options.h"
+#include "loadgen/bench/cache/figure.h"
+#include "loadgen/bench/cache/options.h"
 
 enum disk_kind { DISK_COLD, DISK_STEP, DISK_READ, DISK_RESTART, DISK_N_KINDS };
 const char *disk_kind_name(enum disk_kind k); /* "cold", "step", "disk", "restart" */

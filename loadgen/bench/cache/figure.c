@@ -1,9 +1,9 @@
-#include "loadgen/cachebench/figure.h"
+#include "loadgen/bench/cache/figure.h"
 
 #include <stdlib.h>
 
 #include "base/check.h"
-#include "loadgen/bench/median.h"
+#include "loadgen/bench/engine/median.h"
 
 enum status figure_series_init(struct figure_series *s, uint32_t n_max)
 {

@@ -1,4 +1,4 @@
-#include "loadgen/cachebench/index.h"
+#include "loadgen/bench/cache/index.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -8,8 +8,8 @@
 #include "base/rng.h"
 #include "cache/cache.h"
 #include "kernels/device.h"
-#include "loadgen/bench/memory.h"
-#include "loadgen/cachebench/disk_place.h"
+#include "loadgen/bench/engine/memory.h"
+#include "loadgen/bench/cache/disk_place.h"
 
 #define PATH_SEGMENTS 8u
 #define PATH_BLOCKS (PATH_SEGMENTS * KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS)

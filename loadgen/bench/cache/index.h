@@ -15,8 +15,8 @@
 #define TARN_LOADGEN_CACHEBENCH_INDEX_H
 
 #include "base/buf.h"
-#include "loadgen/cachebench/figure.h"
-#include "loadgen/cachebench/options.h"
+#include "loadgen/bench/cache/figure.h"
+#include "loadgen/bench/cache/options.h"
 
 struct index_result {
     char io[16];

@@ -4,7 +4,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
-#include "loadgen/cachebench/report.h"
+#include "loadgen/bench/cache/report.h"
 
 #define REPORT_BYTES_MAX ((size_t)1 << 20)
 

@@ -1,4 +1,4 @@
-#include "loadgen/cachebench/miss.h"
+#include "loadgen/bench/cache/miss.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -6,8 +6,8 @@
 
 #include "base/check.h"
 #include "base/rng.h"
-#include "loadgen/cachebench/asker.h"
-#include "loadgen/cachebench/model_files.h"
+#include "loadgen/bench/cache/asker.h"
+#include "loadgen/bench/cache/model_files.h"
 
 /* Of the prompts that are asked, so many fit the pool: from then on each one pushes another out. */
 #define N_FIT 4

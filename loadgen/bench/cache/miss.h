@@ -12,8 +12,8 @@
 #define TARN_LOADGEN_CACHEBENCH_MISS_H
 
 #include "base/buf.h"
-#include "loadgen/cachebench/figure.h"
-#include "loadgen/cachebench/options.h"
+#include "loadgen/bench/cache/figure.h"
+#include "loadgen/bench/cache/options.h"
 
 enum miss_side { MISS_ON, MISS_OFF, MISS_N_SIDES };
 

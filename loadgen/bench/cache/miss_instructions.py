@@ -30,7 +30,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[3]
 SKIPPED = 77
 MOST_PERCENT = 1.0
 SECONDS_MAX = 1800

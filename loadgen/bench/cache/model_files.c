@@ -1,4 +1,4 @@
-#include "loadgen/cachebench/model_files.h"
+#include "loadgen/bench/cache/model_files.h"
 
 #include <errno.h>
 #include <stdio.h>

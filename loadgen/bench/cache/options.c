@@ -1,4 +1,4 @@
-#include "loadgen/cachebench/options.h"
+#include "loadgen/bench/cache/options.h"
 
 #include <stddef.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "loadgen/cachebench/report_inner.h"
+#include "loadgen/bench/cache/report_inner.h"
 
 #include <inttypes.h>
 
@@ -98,7 +98,7 @@ static enum status text_miss(struct buf *out, const struct miss_result *r)
                 r->cpu_s[k].median * 1e3, r->cpu_s[k].min * 1e3, r->cpu_s[k].max * 1e3);
     if (r->ran[MISS_ON])
         PUT("  %" PRIu64 " blocks evicted\n", r->n_evicted);
-    PUT("  instructions: loadgen/cachebench/miss_instructions.py\n\n");
+    PUT("  instructions: loadgen/bench/cache/miss_instructions.py\n\n");
     return s;
 }
 

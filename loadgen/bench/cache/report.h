@@ -7,12 +7,12 @@
 #ifndef TARN_LOADGEN_CACHEBENCH_REPORT_H
 #define TARN_LOADGEN_CACHEBENCH_REPORT_H
 
-#include "loadgen/cachebench/disk_ttft.h"
-#include "loadgen/cachebench/index.h"
-#include "loadgen/cachebench/miss.h"
-#include "loadgen/cachebench/tree.h"
-#include "loadgen/cachebench/ttft.h"
-#include "loadgen/cachebench/writes.h"
+#include "loadgen/bench/cache/disk_ttft.h"
+#include "loadgen/bench/cache/index.h"
+#include "loadgen/bench/cache/miss.h"
+#include "loadgen/bench/cache/tree.h"
+#include "loadgen/bench/cache/ttft.h"
+#include "loadgen/bench/cache/writes.h"
 
 /* What ran; the others are NULL. */
 struct cachebench_results {

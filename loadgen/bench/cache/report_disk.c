@@ -1,6 +1,6 @@
 #include <inttypes.h>
 
-#include "loadgen/cachebench/report_inner.h"
+#include "loadgen/bench/cache/report_inner.h"
 
 /* The targets. */
 #define READ_RATIO_MAX 1.3

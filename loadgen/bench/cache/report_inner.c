@@ -1,4 +1,4 @@
-#include "loadgen/cachebench/report_inner.h"
+#include "loadgen/bench/cache/report_inner.h"
 
 #include <inttypes.h>
 

@@ -7,7 +7,7 @@
 #ifndef TARN_LOADGEN_CACHEBENCH_REPORT_INNER_H
 #define TARN_LOADGEN_CACHEBENCH_REPORT_INNER_H
 
-#include "loadgen/cachebench/report.h"
+#include "loadgen/bench/cache/report.h"
 
 /* An appender that does nothing after the first failure. */
 #define PUT(...)                                                                                   \

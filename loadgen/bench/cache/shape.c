@@ -1,8 +1,8 @@
-#include "loadgen/cachebench/shape.h"
+#include "loadgen/bench/cache/shape.h"
 
 #include <string.h>
 
-#include "engine/model.h"
+#include "engine/model/model.h"
 
 const char shape_config_json[] =
     "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":1024,\"num_hidden_layers\":28,"

@@ -8,8 +8,8 @@
 #define TARN_LOADGEN_CACHEBENCH_SHAPE_H
 
 #include "engine/engine.h"
-#include "loadgen/bench/counts.h"
-#include "loadgen/cachebench/options.h"
+#include "loadgen/bench/engine/counts.h"
+#include "loadgen/bench/cache/options.h"
 
 /* config.json of the shape that the project's figures are stated for: 0.49 B parameters. */
 extern const char shape_config_json[];

@@ -9,7 +9,7 @@ Takes about twelve minutes; stop other work before. --without leaves parts out: 
 miss_instructions, or those of tarn-cachebench. --disk-path DIR: where disk, writes and index make
 their directories (default: $TMPDIR or /tmp; it should be on the disk that a server would use).
 
-JSON: `format` 1; `simulated`: {"ragpulse", "mooncake"}, each as loadgen/cachesim/README.md
+JSON: `format` 1; `simulated`: {"ragpulse", "mooncake"}, each as loadgen/bench/policy/README.md
 documents it; `ttft`, `tree`, `miss`, `disk`, `writes`, `index`, `miss_instructions` as README.md
 beside this file does; `targets`: a list of
 {"name", "figure", "target", "met"}.
@@ -26,7 +26,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[3]
 BUILD = Path(os.environ.get("TARN_BUILD_DIR") or REPO / "build")
 TRACES = {"ragpulse": "traces-ragpulse",
           "mooncake": "traces-mooncake/conversation_trace.jsonl"}

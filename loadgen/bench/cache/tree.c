@@ -1,4 +1,4 @@
-#include "loadgen/cachebench/tree.h"
+#include "loadgen/bench/cache/tree.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -8,8 +8,8 @@
 #include "base/hash.h"
 #include "base/rng.h"
 #include "kernels/device.h"
-#include "loadgen/bench/median.h"
-#include "loadgen/bench/memory.h"
+#include "loadgen/bench/engine/median.h"
+#include "loadgen/bench/engine/memory.h"
 
 #define BLOCKS_PER_SEGMENT (KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS)
 #define N_HASH_BATCHES 501

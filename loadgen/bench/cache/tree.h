@@ -14,8 +14,8 @@
 #define TARN_LOADGEN_CACHEBENCH_TREE_H
 
 #include "cache/cache.h"
-#include "loadgen/cachebench/figure.h"
-#include "loadgen/cachebench/options.h"
+#include "loadgen/bench/cache/figure.h"
+#include "loadgen/bench/cache/options.h"
 
 /* Seconds of the calls on one path, in the order an engine makes them. */
 struct tree_calls {

@@ -1,15 +1,15 @@
-#include "loadgen/cachebench/ttft.h"
+#include "loadgen/bench/cache/ttft.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "base/rng.h"
-#include "loadgen/bench/limits_internal.h"
-#include "loadgen/bench/memory.h"
-#include "loadgen/cachebench/asker.h"
-#include "loadgen/cachebench/model_files.h"
-#include "loadgen/cachebench/shape.h"
+#include "loadgen/bench/engine/limits_internal.h"
+#include "loadgen/bench/engine/memory.h"
+#include "loadgen/bench/cache/asker.h"
+#include "loadgen/bench/cache/model_files.h"
+#include "loadgen/bench/cache/shape.h"
 
 /* The host tier holds so many times what the device tier does: nothing falls out of it. */
 #define HOST_MULTIPLE 3

@@ -14,8 +14,8 @@
 #define TARN_LOADGEN_CACHEBENCH_TTFT_H
 
 #include "cache/cache.h"
-#include "loadgen/cachebench/figure.h"
-#include "loadgen/cachebench/options.h"
+#include "loadgen/bench/cache/figure.h"
+#include "loadgen/bench/cache/options.h"
 
 enum ttft_kind { TTFT_COLD, TTFT_DEVICE, TTFT_HOST, TTFT_N_KINDS };
 const char *ttft_kind_name(enum ttft_kind k); /* "cold", "device", "host" */

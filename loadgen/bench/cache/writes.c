@@ -1,4 +1,4 @@
-#include "loadgen/cachebench/writes.h"
+#include "loadgen/bench/cache/writes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -6,11 +6,11 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/rng.h"
-#include "loadgen/bench/memory.h"
-#include "loadgen/cachebench/asker.h"
-#include "loadgen/cachebench/disk_place.h"
-#include "loadgen/cachebench/model_files.h"
-#include "loadgen/cachebench/shape.h"
+#include "loadgen/bench/engine/memory.h"
+#include "loadgen/bench/cache/asker.h"
+#include "loadgen/bench/cache/disk_place.h"
+#include "loadgen/bench/cache/model_files.h"
+#include "loadgen/bench/cache/shape.h"
 
 #define N_ENGINES 3u
 #define N_WAVES 2u

@@ -15,8 +15,8 @@
 #define TARN_LOADGEN_CACHEBENCH_WRITES_H
 
 #include "base/buf.h"
-#include "loadgen/cachebench/figure.h"
-#include "loadgen/cachebench/options.h"
+#include "loadgen/bench/cache/figure.h"
+#include "loadgen/bench/cache/options.h"
 
 enum writes_side { WRITES_NONE, WRITES_CONTROL, WRITES_FIRST, WRITES_SECOND, WRITES_N_SIDES };
 /* "no_disk", "no_disk_again", "min_uses_1", "min_uses_2" */

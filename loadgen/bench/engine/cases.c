@@ -1,4 +1,4 @@
-#include "loadgen/bench/cases.h"
+#include "loadgen/bench/engine/cases.h"
 
 #include <ctype.h>
 #include <stdio.h>

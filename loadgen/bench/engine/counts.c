@@ -1,4 +1,4 @@
-#include "loadgen/bench/counts.h"
+#include "loadgen/bench/engine/counts.h"
 
 #include <string.h>
 

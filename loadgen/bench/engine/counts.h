@@ -13,8 +13,8 @@
 #define TARN_LOADGEN_BENCH_COUNTS_H
 
 #include "kernels/params.h"
-#include "loadgen/bench/cases.h"
-#include "loadgen/bench/limits.h"
+#include "loadgen/bench/engine/cases.h"
+#include "loadgen/bench/engine/limits.h"
 
 /* A model as far as counting goes. */
 struct bench_shape {

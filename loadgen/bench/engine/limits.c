@@ -1,4 +1,4 @@
-#include "loadgen/bench/limits.h"
+#include "loadgen/bench/engine/limits.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -10,9 +10,9 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "loadgen/bench/limits_internal.h"
-#include "loadgen/bench/limits_loops.h"
-#include "loadgen/bench/median.h"
+#include "loadgen/bench/engine/limits_internal.h"
+#include "loadgen/bench/engine/limits_loops.h"
+#include "loadgen/bench/engine/median.h"
 
 /* One try: short, so that on a busy machine some tries are left alone. */
 #define TRY_NS UINT64_C(5000000)

@@ -1,6 +1,6 @@
 /* limits_loops.c - written in assembly, so that nothing is spilled, fused or left out. Operands are
  * small normal numbers: zeros would draw less power than a model's, and raise the clock. */
-#include "loadgen/bench/limits_loops.h"
+#include "loadgen/bench/engine/limits_loops.h"
 
 #include <stddef.h>
 

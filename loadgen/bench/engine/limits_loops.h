@@ -21,7 +21,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "loadgen/bench/limits.h"
+#include "loadgen/bench/engine/limits.h"
 
 #define LIMITS_N_PACES 3
 

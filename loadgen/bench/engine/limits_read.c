@@ -12,8 +12,8 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "loadgen/bench/limits_internal.h"
-#include "loadgen/bench/memory.h"
+#include "loadgen/bench/engine/limits_internal.h"
+#include "loadgen/bench/engine/memory.h"
 
 #define CACHE_MULTIPLE 8
 #define CACHE_BYTES_UNKNOWN ((uint64_t)64 << 20)

@@ -4,8 +4,8 @@
 
 #include "base/hash.h"
 #include "base/log.h"
-#include "loadgen/bench/options.h"
-#include "loadgen/bench/report.h"
+#include "loadgen/bench/engine/options.h"
+#include "loadgen/bench/engine/report.h"
 
 #define JSON_BYTES_MAX ((size_t)16 << 20)
 

@@ -1,4 +1,4 @@
-#include "loadgen/bench/median.h"
+#include "loadgen/bench/engine/median.h"
 
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-#include "loadgen/bench/memory.h"
+#include "loadgen/bench/engine/memory.h"
 
 #include <inttypes.h>
 #include <stdio.h>

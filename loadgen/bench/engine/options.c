@@ -1,4 +1,4 @@
-#include "loadgen/bench/options.h"
+#include "loadgen/bench/engine/options.h"
 
 #include <stddef.h>
 #include <string.h>

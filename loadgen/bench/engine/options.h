@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "loadgen/bench/cases.h"
+#include "loadgen/bench/engine/cases.h"
 
 struct bench_options {
     const char *model;

@@ -1,10 +1,10 @@
-#include "loadgen/bench/profile.h"
+#include "loadgen/bench/engine/profile.h"
 
 #include <string.h>
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "loadgen/bench/counts.h"
+#include "loadgen/bench/engine/counts.h"
 
 static struct {
     const struct ops *real;

@@ -11,7 +11,7 @@
 #ifndef TARN_LOADGEN_BENCH_PROFILE_H
 #define TARN_LOADGEN_BENCH_PROFILE_H
 
-#include "engine/weights.h"
+#include "engine/model/weights.h"
 #include "kernels/ops.h"
 
 enum profile_op {

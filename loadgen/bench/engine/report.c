@@ -1,4 +1,4 @@
-#include "loadgen/bench/report.h"
+#include "loadgen/bench/engine/report.h"
 
 #include <string.h>
 

@@ -12,7 +12,7 @@
 
 #include <stdio.h>
 
-#include "loadgen/bench/runner.h"
+#include "loadgen/bench/engine/runner.h"
 
 void report_machine(FILE *f, const struct rig_info *info);
 void report_limits(FILE *f, const struct limits *l);

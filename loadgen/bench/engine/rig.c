@@ -1,4 +1,4 @@
-#include "loadgen/bench/rig.h"
+#include "loadgen/bench/engine/rig.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -7,10 +7,10 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/rng.h"
-#include "engine/forward.h"
+#include "engine/run/forward.h"
 #include "kernels/pack.h"
-#include "loadgen/bench/memory.h"
-#include "loadgen/bench/profile.h"
+#include "loadgen/bench/engine/memory.h"
+#include "loadgen/bench/engine/profile.h"
 
 /* Random numbers that the pool is filled with, again and again: odd, so that no two heads' keys are
  * alike. */

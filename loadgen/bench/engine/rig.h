@@ -13,8 +13,8 @@
 
 #include <stdbool.h>
 
-#include "loadgen/bench/counts.h"
-#include "loadgen/bench/options.h"
+#include "loadgen/bench/engine/counts.h"
+#include "loadgen/bench/engine/options.h"
 
 struct rig;
 

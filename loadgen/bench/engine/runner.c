@@ -1,4 +1,4 @@
-#include "loadgen/bench/runner.h"
+#include "loadgen/bench/engine/runner.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "loadgen/bench/median.h"
+#include "loadgen/bench/engine/median.h"
 
 /* A repetition is at least so long: a scheduler's slice and a clock's step are small beside it. */
 #define REPETITION_SECONDS 0.4

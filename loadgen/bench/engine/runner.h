@@ -10,8 +10,8 @@
 #ifndef TARN_LOADGEN_BENCH_RUNNER_H
 #define TARN_LOADGEN_BENCH_RUNNER_H
 
-#include "loadgen/bench/profile.h"
-#include "loadgen/bench/rig.h"
+#include "loadgen/bench/engine/profile.h"
+#include "loadgen/bench/engine/rig.h"
 
 struct runner_row {
     struct bench_case c;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a model of a usual size needs and how fast it is here: rows of a Markdown table.
 
-    loadgen/bench/shapes.py [--build build] [--shapes 0.5B,1B] [--weights bf16,int8,int4]
+    loadgen/bench/engine/shapes.py [--build build] [--shapes 0.5B,1B] [--weights bf16,int8,int4]
                             [--repetitions 5] [--threads N] [--gb-max 20]
                             [--measure all|memory|nothing]
 
@@ -31,7 +31,7 @@ import tempfile
 import time
 from pathlib import Path
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[3]
 # width, layers, heads, KV heads, head_dim, ffn, vocabulary, tied output, whose shape
 SHAPES = {
     "0.5B": (1024, 28, 16, 8, 128, 3072, 50257, True, "the shape of kernels/cpu/PERFORMANCE.md"),

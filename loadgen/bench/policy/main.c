@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
-#include "loadgen/cachesim/report.h"
+#include "loadgen/bench/policy/report.h"
 
 #define REPORT_BYTES_MAX ((size_t)1 << 20)
 

@@ -1,4 +1,4 @@
-#include "loadgen/cachesim/options.h"
+#include "loadgen/bench/policy/options.h"
 
 #include <math.h>
 #include <stdlib.h>

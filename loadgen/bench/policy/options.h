@@ -9,8 +9,8 @@
 
 #include <stdio.h>
 
-#include "cache/replace.h"
-#include "loadgen/cachesim/paths.h"
+#include "cache/policy/replace.h"
+#include "loadgen/bench/policy/paths.h"
 
 #define SIM_N_SHARES_MAX 16
 

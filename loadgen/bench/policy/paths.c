@@ -1,4 +1,4 @@
-#include "loadgen/cachesim/paths.h"
+#include "loadgen/bench/policy/paths.h"
 
 #include <stdlib.h>
 

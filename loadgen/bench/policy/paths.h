@@ -10,7 +10,7 @@
 #ifndef TARN_LOADGEN_CACHESIM_PATHS_H
 #define TARN_LOADGEN_CACHESIM_PATHS_H
 
-#include "loadgen/trace.h"
+#include "loadgen/load/trace.h"
 
 #define NO_NODE UINT32_MAX
 #define NO_REQUEST UINT32_MAX

@@ -1,4 +1,4 @@
-#include "loadgen/cachesim/replay.h"
+#include "loadgen/bench/policy/replay.h"
 
 #include <math.h>
 #include <stdlib.h>

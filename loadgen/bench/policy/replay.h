@@ -12,9 +12,9 @@
 #ifndef TARN_LOADGEN_CACHESIM_REPLAY_H
 #define TARN_LOADGEN_CACHESIM_REPLAY_H
 
-#include "cache/replace.h"
-#include "engine/cost_model.h"
-#include "loadgen/cachesim/paths.h"
+#include "cache/policy/replace.h"
+#include "engine/sched/cost_model.h"
+#include "loadgen/bench/policy/paths.h"
 
 #define REPLAY_N_ORDERS 3
 extern const char *const replay_orders[REPLAY_N_ORDERS]; /* as replace_stats.order says it */

@@ -1,4 +1,4 @@
-#include "loadgen/cachesim/report.h"
+#include "loadgen/bench/policy/report.h"
 
 #include <inttypes.h>
 #include <math.h>

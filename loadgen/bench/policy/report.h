@@ -7,8 +7,8 @@
 #ifndef TARN_LOADGEN_CACHESIM_REPORT_H
 #define TARN_LOADGEN_CACHESIM_REPORT_H
 
-#include "loadgen/cachesim/options.h"
-#include "loadgen/cachesim/replay.h"
+#include "loadgen/bench/policy/options.h"
+#include "loadgen/bench/policy/replay.h"
 
 /* results [n_policies][n_shares] in the order of the options. */
 NODISCARD enum status report_table(struct buf *out, const struct sim_options *o,

@@ -1,4 +1,4 @@
-#include "loadgen/schedbench/crowd.h"
+#include "loadgen/bench/sched/crowd.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -13,7 +13,7 @@
 #ifndef TARN_LOADGEN_SCHEDBENCH_CROWD_H
 #define TARN_LOADGEN_SCHEDBENCH_CROWD_H
 
-#include "engine/scheduler.h"
+#include "engine/sched/scheduler.h"
 
 #define CROWD_BLOCK_TOKENS 32u
 

@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include "base/check.h"
-#include "loadgen/schedbench/options.h"
-#include "loadgen/schedbench/report.h"
+#include "loadgen/bench/sched/options.h"
+#include "loadgen/bench/sched/report.h"
 
 #define REPORT_BYTES_MAX ((size_t)1 << 20)
 #define N_POLICIES_MAX 16

@@ -1,4 +1,4 @@
-#include "loadgen/schedbench/options.h"
+#include "loadgen/bench/sched/options.h"
 
 #include <stddef.h>
 #include <string.h>

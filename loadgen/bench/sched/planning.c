@@ -1,4 +1,4 @@
-#include "loadgen/schedbench/planning.h"
+#include "loadgen/bench/sched/planning.h"
 
 #include <stdlib.h>
 

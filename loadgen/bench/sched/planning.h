@@ -7,7 +7,7 @@
 #ifndef TARN_LOADGEN_SCHEDBENCH_PLANNING_H
 #define TARN_LOADGEN_SCHEDBENCH_PLANNING_H
 
-#include "loadgen/schedbench/crowd.h"
+#include "loadgen/bench/sched/crowd.h"
 
 struct planning_figure {
     double mean, median, p99, max;

@@ -1,4 +1,4 @@
-#include "loadgen/schedbench/report.h"
+#include "loadgen/bench/sched/report.h"
 
 #include <inttypes.h>
 

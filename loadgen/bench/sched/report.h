@@ -7,7 +7,7 @@
 #ifndef TARN_LOADGEN_SCHEDBENCH_REPORT_H
 #define TARN_LOADGEN_SCHEDBENCH_REPORT_H
 
-#include "loadgen/schedbench/planning.h"
+#include "loadgen/bench/sched/planning.h"
 
 NODISCARD enum status schedbench_report_text(struct buf *out, const struct planning_result *r,
                                              uint32_t n);

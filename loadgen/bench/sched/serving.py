@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Iterator
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[3]
 VOCAB = 4096
 N_CORES = len(os.sched_getaffinity(0))
 STOP_SECONDS = 60

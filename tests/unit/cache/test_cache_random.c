@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "cache/disk_format.h"
+#include "cache/disk/disk_format.h"
 #include "tests/unit/cache/cache_life.h"
 
 #ifndef N_EVENTS /* sanitizer builds take fewer: see tests/CMakeLists.txt */

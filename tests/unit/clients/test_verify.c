@@ -3,7 +3,7 @@
 
 #include "base/json.h"
 #include "clients/tarnctl/verify.h"
-#include "tests/unit/cache/disk_files.h"
+#include "tests/unit/cache/disk/disk_files.h"
 
 static struct disk_files files;
 

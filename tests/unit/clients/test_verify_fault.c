@@ -18,7 +18,7 @@ int main(void)
 #include <malloc.h>
 
 #include "clients/tarnctl/verify.h"
-#include "tests/unit/cache/disk_files.h"
+#include "tests/unit/cache/disk/disk_files.h"
 
 #define N_FAILURES_MAX 1000
 #define TEXT_BYTES 8192

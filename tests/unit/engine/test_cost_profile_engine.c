@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "engine/cost_profile.h"
+#include "engine/run/cost_profile.h"
 #include "engine/engine_internal.h"
 
 static const char config_json[] =

@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "engine/document_order.h"
-#include "engine/tokenizer_utf8.h"
+#include "engine/text/tokenizer/tokenizer_utf8.h"
 
 #define N_INSIDE_MAX 1024
 #define IDLE_NS 200000

@@ -13,9 +13,9 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "tests/unit/server/fake_engine.h"
-#include "server/http.h"
+#include "server/http/http.h"
 #include "server/http_flags.h"
-#include "server/preamble.h"
+#include "server/api/preamble.h"
 #include "server/server.h"
 
 #define N_FIXED 4

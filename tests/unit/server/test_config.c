@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "cache/cache.h"
-#include "engine/scheduler.h"
+#include "engine/sched/scheduler.h"
 #include "server/config.h"
 
 #define N_ARGS_MAX 16

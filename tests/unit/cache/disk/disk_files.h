@@ -22,7 +22,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/rng.h"
-#include "cache/disk_format.h"
+#include "cache/disk/disk_format.h"
 #include "cache/key.h"
 
 #define DISK_FILES_EXTENTS 20u /* more than a page of headers */

@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/rng.h"
-#include "cache/disk.h"
+#include "cache/disk/disk.h"
 #include "cache/key.h"
 
 #define SECOND_NS UINT64_C(1000000000)

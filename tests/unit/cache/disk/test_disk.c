@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <sys/wait.h>
 
-#include "tests/unit/cache/disk_world.h"
+#include "tests/unit/cache/disk/disk_world.h"
 
 #define N_EXTENTS 100u /* no whole number of pages of headers */
 

@@ -9,8 +9,8 @@
 #include <sys/statvfs.h>
 
 #include "base/check.h"
-#include "cache/disk_room.h"
-#include "tests/unit/cache/disk_world.h"
+#include "cache/disk/disk_room.h"
+#include "tests/unit/cache/disk/disk_world.h"
 
 /* --- a file system that refuses --- */
 

@@ -7,8 +7,8 @@
 #include <sanitizer/lsan_interface.h>
 #endif
 
-#include "tests/unit/cache/disk_world.h"
-#include "tests/unit/cache/fake_aio.h"
+#include "tests/unit/cache/disk/disk_world.h"
+#include "tests/unit/cache/disk/fake_aio.h"
 
 #define N_EXTENTS 100u
 #define TIMEOUT_NS SECOND_NS

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/buf.h"
-#include "tests/unit/cache/disk_files.h"
+#include "tests/unit/cache/disk/disk_files.h"
 
 static const uint8_t fingerprint[] = "fingerprint of a model in a test";
 

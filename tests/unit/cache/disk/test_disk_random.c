@@ -3,8 +3,8 @@
  * it and by opening the directory again. */
 #include "tests/unit/test.h"
 
-#include "tests/unit/cache/disk_world.h"
-#include "tests/unit/cache/fake_aio.h"
+#include "tests/unit/cache/disk/disk_world.h"
+#include "tests/unit/cache/disk/fake_aio.h"
 
 #ifndef N_LIVES
 #define N_LIVES 150u

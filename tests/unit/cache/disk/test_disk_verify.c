@@ -4,8 +4,8 @@
 #include <sys/file.h>
 
 #include "base/buf.h"
-#include "cache/disk_verify.h"
-#include "tests/unit/cache/disk_files.h"
+#include "cache/disk/disk_verify.h"
+#include "tests/unit/cache/disk/disk_files.h"
 
 #define BLOCK_BYTES 4999 /* not whole pages */
 #define N_EMPTY (DISK_FILES_EXTENTS - DISK_FILES_RECORDS)

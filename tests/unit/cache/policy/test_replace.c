@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "cache/replace.h"
+#include "cache/policy/replace.h"
 
 static struct replace *make(enum replace_policy policy, uint32_t n_entries_max, uint32_t n_tiers,
                             uint64_t capacity)

@@ -4,7 +4,7 @@
  * skipped. */
 #include "tests/unit/test.h"
 
-#include "cache/replace.h"
+#include "cache/policy/replace.h"
 #include "tests/unit/fault.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

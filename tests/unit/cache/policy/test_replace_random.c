@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "base/rng.h"
-#include "cache/replace.h"
+#include "cache/policy/replace.h"
 
 #define N_TIERS 2
 #define N_KEYS 60

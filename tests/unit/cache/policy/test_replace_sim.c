@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "base/rng.h"
-#include "loadgen/cachesim/replay.h"
+#include "loadgen/bench/policy/replay.h"
 
 #define N_ROWS_MAX 2000
 #define N_PARTS_MAX (4 * N_ROWS_MAX)

@@ -1,5 +1,5 @@
 /* Which blocks are cached, as other threads see it. */
-#include "cache/key_index.h"
+#include "cache/tree/key_index.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/rng.h"
-#include "cache/knowledge_tree.h"
+#include "cache/tree/knowledge_tree.h"
 #include "tests/unit/test.h"
 
 #define N_KEYS 4000u

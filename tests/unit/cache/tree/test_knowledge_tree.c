@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/rng.h"
-#include "cache/knowledge_tree.h"
+#include "cache/tree/knowledge_tree.h"
 
 #define N_PATH_MAX 12
 

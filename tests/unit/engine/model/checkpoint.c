@@ -1,4 +1,4 @@
-#include "tests/unit/engine/checkpoint.h"
+#include "tests/unit/engine/model/checkpoint.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #ifndef TARN_TESTS_ENGINE_CHECKPOINT_H
 #define TARN_TESTS_ENGINE_CHECKPOINT_H
 
-#include "engine/model.h"
+#include "engine/model/model.h"
 
 /* DIR/model.safetensors with all tensors that the config asks for, in m->stored_dtype. */
 void checkpoint_write(const char *dir, const struct model_config *m);

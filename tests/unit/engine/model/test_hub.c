@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/hub.h"
+#include "engine/model/hub.h"
 
 static char root[64];
 

@@ -10,9 +10,9 @@
 
 #include "base/log.h"
 #include "base/rng.h"
-#include "engine/model.h"
-#include "engine/safetensors.h"
-#include "engine/weights_load.h"
+#include "engine/model/model.h"
+#include "engine/model/safetensors.h"
+#include "engine/model/weights_load.h"
 #include "kernels/pack.h"
 
 static char dir[64];

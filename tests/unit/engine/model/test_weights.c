@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "base/check.h"
-#include "engine/weights.h"
+#include "engine/model/weights.h"
 #include "kernels/pack.h"
-#include "tests/unit/engine/checkpoint.h"
+#include "tests/unit/engine/model/checkpoint.h"
 
 static struct device *device;
 static char dir[64];

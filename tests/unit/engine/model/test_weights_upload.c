@@ -9,10 +9,10 @@
 #include <unistd.h>
 
 #include "base/check.h"
-#include "engine/weights.h"
+#include "engine/model/weights.h"
 #include "kernels/pack.h"
 #include "tests/cuda_emulation/emulation.h"
-#include "tests/unit/engine/checkpoint.h"
+#include "tests/unit/engine/model/checkpoint.h"
 
 #define CUDA_ERROR_LAUNCH_FAILURE 719
 

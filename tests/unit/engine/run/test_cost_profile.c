@@ -5,7 +5,7 @@
 #include <stdbool.h>
 
 #include "base/rng.h"
-#include "engine/cost_profile.h"
+#include "engine/run/cost_profile.h"
 
 /* Of reading the weights, of a token's products, and of a token and a key it sees. */
 #define FLOOR_S 0.1

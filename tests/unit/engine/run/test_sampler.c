@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/rng.h"
-#include "engine/sampler.h"
+#include "engine/run/sampler.h"
 
 #define V 1000
 

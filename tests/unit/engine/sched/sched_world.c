@@ -1,4 +1,4 @@
-#include "tests/unit/engine/sched_world.h"
+#include "tests/unit/engine/sched/sched_world.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -12,8 +12,8 @@
 #ifndef TARN_TESTS_SCHED_WORLD_H
 #define TARN_TESTS_SCHED_WORLD_H
 
-#include "engine/cost_model.h"
-#include "engine/scheduler.h"
+#include "engine/sched/cost_model.h"
+#include "engine/sched/scheduler.h"
 
 #define WORLD_BLOCK 16
 

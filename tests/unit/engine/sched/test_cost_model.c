@@ -8,7 +8,7 @@
 
 #include "base/hash.h"
 #include "base/rng.h"
-#include "engine/cost_model.h"
+#include "engine/sched/cost_model.h"
 
 static const uint32_t cached[] = {0, 100, 300}, fresh[] = {10, 20};
 static const double seconds[] = {1, 2, 3, 5, 7, 9}; /* rows: cached 0, 100, 300 */

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/rng.h"
-#include "engine/scheduler.h"
+#include "engine/sched/scheduler.h"
 
 #define N_SLOTS 64
 #define BLOCK 32

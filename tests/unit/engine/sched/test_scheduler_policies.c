@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "tests/unit/engine/sched_world.h"
+#include "tests/unit/engine/sched/sched_world.h"
 
 static uint32_t n_in_level(const struct world *w, uint32_t level)
 {

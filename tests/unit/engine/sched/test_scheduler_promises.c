@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "tests/unit/engine/sched_world.h"
+#include "tests/unit/engine/sched/sched_world.h"
 
 static const char *const policies[] = {"skip-join-mlfq", "mlfq", "fcfs", "sjf-prompt", "srpt"};
 #define N_POLICIES ARRAY_SIZE(policies)

@@ -2,7 +2,7 @@
  * */
 #include "tests/unit/test.h"
 
-#include "tests/unit/engine/sched_world.h"
+#include "tests/unit/engine/sched/sched_world.h"
 
 static const char *const policies[] = {"skip-join-mlfq", "mlfq", "fcfs"};
 #define N_WITH_ROUNDS 3

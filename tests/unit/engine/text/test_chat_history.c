@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "engine/chat_history.h"
+#include "engine/text/chat_history.h"
 
 #define OUT_BYTES_MAX (4u << 20)
 

@@ -20,7 +20,7 @@ int main(void)
 #include <string.h>
 
 #include "base/hash.h"
-#include "engine/chat_history.h"
+#include "engine/text/chat_history.h"
 
 #define N_FAILURES_MAX 2000
 #define N_FAILURES_MIN 20 /* fewer would mean that the test does not reach the code */

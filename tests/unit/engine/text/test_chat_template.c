@@ -11,15 +11,15 @@
 
 #include "base/check.h"
 #include "base/json.h"
-#include "engine/chat_template.h"
+#include "engine/text/chat_template.h"
 
 struct row {
     const char *source;
     const char *expected; /* NULL: an error */
 };
 
-#include "tests/unit/engine/chat_template_exprs.h"
-#include "tests/unit/engine/chat_template_texts.h"
+#include "tests/unit/engine/text/chat_template_exprs.h"
+#include "tests/unit/engine/text/chat_template_texts.h"
 
 #define NOW_S         1735787045 /* 2025-01-02 03:04:05 UTC */
 #define OUT_MAX_BYTES ((size_t)1 << 20)

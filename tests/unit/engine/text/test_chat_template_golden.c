@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "base/json.h"
-#include "engine/chat_template.h"
+#include "engine/text/chat_template.h"
 
 #define FILE_MAX_BYTES ((size_t)4 << 20)
 #define OUT_MAX_BYTES  ((size_t)1 << 20)

@@ -1,7 +1,7 @@
 /* detokenize.c: what is shown is whole, final, and the same however the text was cut. */
-#include "engine/detokenize.h"
+#include "engine/text/detokenize.h"
 
-#include "tests/unit/engine/tokenizer_test.h"
+#include "tests/unit/engine/text/tokenizer/tokenizer_test.h"
 
 /* ids 0..255 are the bytes; 256 and up are words made of several. */
 static const struct recipe words_recipe = {

@@ -1,8 +1,8 @@
 /* Where special tokens count: ranges, marks through templates and normalizers, mixed text. */
-#include "engine/chat_template.h"
-#include "engine/jinja_filters.h"
-#include "engine/jinja_methods.h"
-#include "tests/unit/engine/tokenizer_test.h"
+#include "engine/text/chat_template.h"
+#include "engine/text/jinja/jinja_filters.h"
+#include "engine/text/jinja/jinja_methods.h"
+#include "tests/unit/engine/text/tokenizer/tokenizer_test.h"
 
 /* ---- ranges ---- */
 

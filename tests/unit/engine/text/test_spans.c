@@ -1,13 +1,13 @@
 /* Cutting rendered prompts at their documents: a document's ids must not depend on its neighbours,
  * and what cannot be cut must be said. The tokenizer is the demo model's. */
-#include "engine/spans.h"
+#include "engine/text/spans.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "base/hash.h"
 #include "base/rng.h"
-#include "engine/chat_template.h"
+#include "engine/text/chat_template.h"
 #include "tests/unit/test.h"
 
 #ifndef TARN_SOURCE_DIR

@@ -1,7 +1,7 @@
 /* Random numbers, lengths, weights: moments against theory, with bounds of five standard errors. */
 #include "tests/unit/loadgen/loadgen_test.h"
 
-#include "loadgen/weighted.h"
+#include "loadgen/load/weighted.h"
 
 #define N 200000
 

@@ -19,8 +19,8 @@ int main(void)
 
 #include <malloc.h>
 
-#include "loadgen/prompt.h"
-#include "loadgen/report.h"
+#include "loadgen/load/prompt.h"
+#include "loadgen/load/report.h"
 
 #define N_FAILURES_MAX 20000
 #define N_REQUESTS 12

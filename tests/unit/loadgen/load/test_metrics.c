@@ -1,7 +1,7 @@
 /* Outcomes made by hand, every figure computed by hand. */
 #include "tests/unit/loadgen/loadgen_test.h"
 
-#include "loadgen/metrics.h"
+#include "loadgen/load/metrics.h"
 
 #define MS UINT64_C(1000000)
 #define T0 (UINT64_C(5000) * MS)

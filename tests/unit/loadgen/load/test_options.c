@@ -1,7 +1,7 @@
 #include "tests/unit/loadgen/loadgen_test.h"
 
 #include "base/check.h"
-#include "loadgen/options.h"
+#include "loadgen/load/options.h"
 
 static struct buf why;
 

@@ -2,7 +2,7 @@
 #include "tests/unit/loadgen/loadgen_test.h"
 
 #include "base/json.h"
-#include "loadgen/prompt.h"
+#include "loadgen/load/prompt.h"
 
 static struct prompt_style usual_style(enum tarn_kind kind)
 {

@@ -2,8 +2,8 @@
  * of Student's t. */
 #include "tests/unit/loadgen/loadgen_test.h"
 
-#include "loadgen/slo.h"
-#include "loadgen/stats.h"
+#include "loadgen/load/slo.h"
+#include "loadgen/load/stats.h"
 
 static void statistics_are_numpys(void **state)
 {

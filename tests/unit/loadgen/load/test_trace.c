@@ -1,6 +1,6 @@
 #include "tests/unit/loadgen/loadgen_test.h"
 
-#include "loadgen/trace.h"
+#include "loadgen/load/trace.h"
 
 static const struct trace_options plain;
 

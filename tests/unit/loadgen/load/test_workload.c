@@ -1,7 +1,7 @@
 #include "tests/unit/loadgen/loadgen_test.h"
 
 #include "base/buf.h"
-#include "loadgen/words.h"
+#include "loadgen/load/words.h"
 
 /* All that a request says, as one number. */
 static uint64_t digest(const struct load_request *r)

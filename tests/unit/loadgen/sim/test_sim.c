@@ -2,7 +2,7 @@
 #include "tests/unit/loadgen/loadgen_test.h"
 
 #include "base/check.h"
-#include "engine/cost_model.h"
+#include "engine/sched/cost_model.h"
 #include "loadgen/sim/agenda.h"
 #include "loadgen/sim/cost.h"
 #include "loadgen/sim/ids.h"

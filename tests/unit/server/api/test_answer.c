@@ -4,10 +4,10 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "server/answer.h"
-#include "server/auth.h"
-#include "server/call.h"
-#include "server/error.h"
+#include "server/api/answer.h"
+#include "server/auth/auth.h"
+#include "server/api/call.h"
+#include "server/http/error.h"
 
 static struct server_test t;
 

@@ -1,5 +1,5 @@
 /* /cache over a socket, with the fake engine, whose figures all differ. */
-#include "tests/unit/server/http_test.h"
+#include "tests/unit/server/http/http_test.h"
 
 #include "base/clock.h"
 

@@ -1,5 +1,5 @@
 /* test_call.c - what the engine is told of whose a request is: tenant, session, priority. */
-#include "tests/unit/server/http_test.h"
+#include "tests/unit/server/http/http_test.h"
 
 #include <stdlib.h>
 #include <sys/stat.h>

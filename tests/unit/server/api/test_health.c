@@ -6,8 +6,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "server/http.h"
-#include "server/route.h"
+#include "server/http/http.h"
+#include "server/api/route.h"
 
 static struct server_test t;
 static struct http_server *http;

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "server/call.h"
+#include "server/api/call.h"
 
 #define EURO 0xe2, 0x82, 0xac
 

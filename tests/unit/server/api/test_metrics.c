@@ -1,13 +1,13 @@
 /* GET /metrics over a socket, with the fake engine: what each caller sees, and how much of it. The
  * format itself is checked by tests/integration/test_keys.py. */
-#include "tests/unit/server/http_test.h"
+#include "tests/unit/server/http/http_test.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
-#include "server/auth.h"
-#include "server/exposition.h"
+#include "server/auth/auth.h"
+#include "server/api/exposition.h"
 
 static char key_file[] = "/tmp/tarn-test-metrics-XXXXXX";
 

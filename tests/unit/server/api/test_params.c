@@ -1,7 +1,7 @@
 /* test_params.c - request parameters: every wrong one is named, the rest is read as meant. */
 #include "tests/unit/server/server_test.h"
 
-#include "server/params.h"
+#include "server/api/params.h"
 
 static struct server_test t;
 

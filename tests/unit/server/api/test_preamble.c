@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "server/preamble.h"
-#include "server/prompt.h"
+#include "server/api/preamble.h"
+#include "server/api/prompt.h"
 
 #define N_FILES_MAX 8
 #define DAY_S 86400

@@ -22,8 +22,8 @@ int main(void)
 #include <unistd.h>
 
 #include "base/log.h"
-#include "server/preamble.h"
-#include "server/prompt.h"
+#include "server/api/preamble.h"
+#include "server/api/prompt.h"
 
 #define N_FAILURES_MAX 20000
 #define N_FAILURES_MIN 50 /* fewer would mean that the test does not reach the code */

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "server/prompt.h"
+#include "server/api/prompt.h"
 
 static struct server_test t;
 

@@ -6,7 +6,7 @@
 
 #include "base/hash.h"
 #include "base/json.h"
-#include "server/unknown_fields.h"
+#include "server/api/unknown_fields.h"
 
 #define SECOND_NS UINT64_C(1000000000)
 

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "server/auth.h"
-#include "server/secret.h"
+#include "server/auth/auth.h"
+#include "server/auth/secret.h"
 
 static char dir[] = "/tmp/tarn-test-auth-XXXXXX";
 static char file[64];

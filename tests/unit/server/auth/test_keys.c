@@ -5,8 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "server/keys.h"
-#include "server/ratelimit.h"
+#include "server/auth/keys.h"
+#include "server/auth/ratelimit.h"
 
 #define GOOD "{'keys': [{'name': 'a', 'key': 'sk-aaaaaaaa'}]}"
 

@@ -2,7 +2,7 @@
 #include "tests/unit/test.h"
 
 #include "base/rng.h"
-#include "server/ratelimit.h"
+#include "server/auth/ratelimit.h"
 
 #define MS UINT64_C(1000000)
 #define S (1000 * MS)

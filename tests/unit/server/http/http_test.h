@@ -13,9 +13,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "server/access.h"
-#include "server/http.h"
-#include "server/route.h"
+#include "server/api/access.h"
+#include "server/http/http.h"
+#include "server/api/route.h"
 
 struct http_test {
     struct server_test s;

@@ -1,7 +1,7 @@
 /* test_cors.c - which origins are allowed. */
 #include "tests/unit/test.h"
 
-#include "server/cors.h"
+#include "server/http/cors.h"
 
 static void an_empty_list_allows_nobody(void **state)
 {

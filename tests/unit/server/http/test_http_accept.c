@@ -9,8 +9,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "server/http_accept.h"
-#include "server/http_listen.h"
+#include "server/http/http_accept.h"
+#include "server/http/http_listen.h"
 
 #define N_FDS_MAX 64
 

@@ -3,7 +3,7 @@
  * Stopping is where threads of ours, of the HTTP library and of the engine let go of the same
  * connections. Any mistake ends the process: an abort of the library, a use after free that ASan
  * finds, or a stop that never returns (the test's time limit). */
-#include "tests/unit/server/http_test.h"
+#include "tests/unit/server/http/http_test.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "server/watcher.h"
+#include "server/http/watcher.h"
 
 struct client {
     int ours, theirs;

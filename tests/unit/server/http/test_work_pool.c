@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 
 #include "base/clock.h"
-#include "server/work_pool.h"
+#include "server/http/work_pool.h"
 
 #define N_ITEMS 10000
 #define N_PUSHERS 4

@@ -1,5 +1,5 @@
 /* tokenizer.c on small made-up vocabularies. Real ones: test_tokenizer_golden.c. */
-#include "tests/unit/engine/tokenizer_test.h"
+#include "tests/unit/engine/text/tokenizer/tokenizer_test.h"
 
 #define SPECIALS (TOKENIZE_PARSE_SPECIAL)
 

@@ -3,8 +3,8 @@
  *
  * malloc is replaced for this binary; under a sanitizer, which replaces it too, the test is
  * skipped. */
-#include "engine/detokenize.h"
-#include "tests/unit/engine/tokenizer_test.h"
+#include "engine/text/detokenize.h"
+#include "tests/unit/engine/text/tokenizer/tokenizer_test.h"
 #include "tests/unit/fault.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

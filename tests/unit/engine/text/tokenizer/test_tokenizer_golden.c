@@ -2,8 +2,8 @@
  *
  * Found by the environment variable TARN_SHARED, else ../shared beside the source tree; exit code
  * 77 (skipped) without it. tests/tools/gguf_vocab_to_hf.py writes the Hugging Face files. */
-#include "engine/detokenize.h"
-#include "tests/unit/engine/tokenizer_test.h"
+#include "engine/text/detokenize.h"
+#include "tests/unit/engine/text/tokenizer/tokenizer_test.h"
 
 #ifndef TARN_SOURCE_DIR
 #define TARN_SOURCE_DIR "."

@@ -1,8 +1,8 @@
 /* Unigram and WordPiece, and the steps that come with them: BertNormalizer, Precompiled, their
  * decoders and post-processors. Ids of real vocabularies (shared data, left out where it is not
  * there) were recorded from Hugging Face `tokenizers` 0.23.3. */
-#include "engine/detokenize.h"
-#include "tests/unit/engine/tokenizer_test.h"
+#include "engine/text/detokenize.h"
+#include "tests/unit/engine/text/tokenizer/tokenizer_test.h"
 
 #ifndef TARN_SOURCE_DIR
 #define TARN_SOURCE_DIR "."

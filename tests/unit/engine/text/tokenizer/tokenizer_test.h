@@ -9,8 +9,8 @@
 
 #include "base/json.h"
 #include "base/rng.h"
-#include "engine/tokenizer_internal.h"
-#include "engine/tokenizer_utf8.h"
+#include "engine/text/tokenizer/tokenizer_internal.h"
+#include "engine/text/tokenizer/tokenizer_utf8.h"
 #include "tests/unit/test.h"
 
 /* A stream of random numbers. */

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "loadgen/cachebench/figure.h"
-#include "loadgen/cachebench/options.h"
+#include "loadgen/bench/cache/figure.h"
+#include "loadgen/bench/cache/options.h"
 
 static struct figure figure_of_values(const double *values, uint32_t n)
 {

@@ -6,8 +6,8 @@
 
 #include "base/check.h"
 #include "kernels/pack.h"
-#include "loadgen/bench/counts.h"
-#include "loadgen/bench/options.h"
+#include "loadgen/bench/engine/counts.h"
+#include "loadgen/bench/engine/options.h"
 
 /* Of one row: 28 x (4096 + 2048 + 6144 + 3072) x 1024, and 50257 x 1024. */
 #define LAYER_MACS UINT64_C(440401920)
