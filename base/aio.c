@@ -21,10 +21,10 @@ struct request {
 struct aio {
     struct aio_threads *threads; /* NULL: io_uring */
     struct io_uring ring;
-    struct request *requests;    /* [depth] */
-    uint32_t *free;              /* [depth] stack */
+    struct request *requests; /* [depth] */
+    uint32_t *free;           /* [depth] stack */
     uint32_t depth, n_free;
-    struct aio_region *regions;  /* [n_regions], registered in this order */
+    struct aio_region *regions; /* [n_regions], registered in this order */
     uint32_t n_regions;
 };
 
@@ -76,8 +76,8 @@ static enum status open_ring(struct aio *a, const struct aio_config *config, str
         io_uring_queue_exit(&a->ring);
         free(a->requests);
         free(a->free);
-        return buf_why(why, s, s == ERR_NOMEM ? "out of memory"
-                                              : "this kernel's io_uring is too old");
+        return buf_why(why, s,
+                       s == ERR_NOMEM ? "out of memory" : "this kernel's io_uring is too old");
     }
     for (uint32_t i = 0; i < config->depth; i++)
         a->free[a->n_free++] = config->depth - 1 - i;

@@ -41,8 +41,8 @@ struct aio_region {
 
 struct aio_config {
     enum aio_backend backend;
-    uint32_t depth;      /* requests under way at most: 1 .. AIO_DEPTH_MAX */
-    uint32_t n_threads;  /* of AIO_THREADS; 0: a few */
+    uint32_t depth;                   /* requests under way at most: 1 .. AIO_DEPTH_MAX */
+    uint32_t n_threads;               /* of AIO_THREADS; 0: a few */
     const struct aio_region *regions; /* [n_regions]; may be NULL */
     uint32_t n_regions;
 };
@@ -59,10 +59,10 @@ const char *aio_name(const struct aio *a);
 struct aio_op {
     bool write;
     int fd;
-    void *data;          /* not changed by a write */
-    size_t n_bytes;      /* at least 1 */
+    void *data;     /* not changed by a write */
+    size_t n_bytes; /* at least 1 */
     uint64_t offset;
-    uint64_t tag;        /* the caller's; comes back with the completion */
+    uint64_t tag; /* the caller's; comes back with the completion */
 };
 
 /* Begin n requests, all or none: ERR_BUSY when fewer than n places are free. Never waits for a
@@ -72,9 +72,9 @@ NODISCARD enum status aio_submit(struct aio *a, const struct aio_op *ops, uint32
 
 struct aio_done {
     uint64_t tag;
-    enum status status;  /* OK, ERR_CORRUPT, ERR_CANCELLED, ERR_NOMEM, else ERR_IO */
-    int error;           /* errno behind it; 0 when there is none */
-    size_t n_bytes;      /* done, also of a request that failed */
+    enum status status; /* OK, ERR_CORRUPT, ERR_CANCELLED, ERR_NOMEM, else ERR_IO */
+    int error;          /* errno behind it; 0 when there is none */
+    size_t n_bytes;     /* done, also of a request that failed */
 };
 
 /* Up to n_max completions that are there now. Never waits. */

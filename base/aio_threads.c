@@ -27,8 +27,8 @@ struct request {
 
 struct aio_threads {
     pthread_mutex_t lock;
-    pthread_cond_t work;  /* something waits, or the end */
-    pthread_cond_t ready; /* something is done, or a thread has ended */
+    pthread_cond_t work;      /* something waits, or the end */
+    pthread_cond_t ready;     /* something is done, or a thread has ended */
     struct request *requests; /* [depth] */
     struct list free, waiting, done;
     uint32_t depth, n_free;

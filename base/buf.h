@@ -30,7 +30,7 @@ struct buf {
 #define BUF_WHY_MAX 1024
 
 void buf_init(struct buf *b, size_t max_bytes);
-void buf_fini(struct buf *b); /* also fine on a zeroed struct */
+void buf_fini(struct buf *b);  /* also fine on a zeroed struct */
 void buf_reset(struct buf *b); /* len = 0, memory kept */
 
 /* data, or "" when nothing was appended yet. */

@@ -38,8 +38,8 @@ static enum status set(const struct option_table *t, void *options, const struct
     case OPTION_SIZE: return flag_parse(FLAG_SIZE, source, text, row->min, row->max, at, why);
     case OPTION_CHOICE:
         if (!flag_is_choice(row->value, text))
-            return buf_why(why, ERR_INVALID, "%s: \"%.64s\" is not known (one of %s)", source,
-                           text, row->value);
+            return buf_why(why, ERR_INVALID, "%s: \"%.64s\" is not known (one of %s)", source, text,
+                           row->value);
         break;
     case OPTION_TEXT: break;
     }
@@ -89,6 +89,6 @@ void option_table_help(const struct option_table *t, FILE *f)
         flag_print(f, &(struct flag_row){row->group, row->name, false, row->value, row->help,
                                          row->preset});
     }
-    flag_print(f, &(struct flag_row){"Other", "help, --version", false, NULL, "print and exit",
-                                     ""});
+    flag_print(f,
+               &(struct flag_row){"Other", "help, --version", false, NULL, "print and exit", ""});
 }

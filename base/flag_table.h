@@ -24,13 +24,13 @@ enum option_kind {
 };
 
 struct option_row {
-    const char *group;  /* starts a group of --help when not NULL */
+    const char *group; /* starts a group of --help when not NULL */
     const char *name;
     enum option_kind kind;
-    size_t offset;      /* of the field in the program's struct of options */
+    size_t offset; /* of the field in the program's struct of options */
     uint64_t min, max;
     const char *preset;
-    const char *value;  /* what --help calls it; OPTION_CHOICE: the words, separated by | */
+    const char *value; /* what --help calls it; OPTION_CHOICE: the words, separated by | */
     const char *help;
 };
 

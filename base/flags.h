@@ -19,10 +19,10 @@
 #define FLAG_NAME_BYTES_MAX 64
 
 struct flag_row {
-    const char *group;  /* starts a group when not NULL */
-    const char *name;   /* without the two dashes */
-    bool is_switch;     /* --[no-]name */
-    const char *value;  /* what follows the name, or NULL */
+    const char *group; /* starts a group when not NULL */
+    const char *name;  /* without the two dashes */
+    bool is_switch;    /* --[no-]name */
+    const char *value; /* what follows the name, or NULL */
     const char *help;
     const char *preset; /* shown in [ ], or "" */
 };

@@ -29,9 +29,9 @@ void hash_blake2b_domain(uint8_t *out, size_t out_len, const void *data, size_t 
     _Static_assert(HASH_DOMAIN_BYTES == crypto_generichash_blake2b_SALTBYTES +
                                             crypto_generichash_blake2b_PERSONALBYTES,
                    "salt and personalization");
-    ASSERT(crypto_generichash_blake2b_salt_personal(
-               out, out_len, data, len, NULL, 0, domain,
-               domain + crypto_generichash_blake2b_SALTBYTES) == 0);
+    ASSERT(crypto_generichash_blake2b_salt_personal(out, out_len, data, len, NULL, 0, domain,
+                                                    domain +
+                                                        crypto_generichash_blake2b_SALTBYTES) == 0);
 }
 
 void hash_begin(struct hash_state *h, size_t out_len, const void *key, size_t key_len)
@@ -56,10 +56,10 @@ void hash_end(struct hash_state *h, uint8_t *out, size_t out_len)
  * four bits at a time needs only these sixteen constants (reflected polynomial 0x82F63B78). */
 static uint32_t crc32c_portable(uint32_t crc, const unsigned char *p, size_t n)
 {
-    static const uint32_t nibble[16] = {
-        0x00000000, 0x105EC76F, 0x20BD8EDE, 0x30E349B1, 0x417B1DBC, 0x5125DAD3,
-        0x61C69362, 0x7198540D, 0x82F63B78, 0x92A8FC17, 0xA24BB5A6, 0xB21572C9,
-        0xC38D26C4, 0xD3D3E1AB, 0xE330A81A, 0xF36E6F75};
+    static const uint32_t nibble[16] = {0x00000000, 0x105EC76F, 0x20BD8EDE, 0x30E349B1,
+                                        0x417B1DBC, 0x5125DAD3, 0x61C69362, 0x7198540D,
+                                        0x82F63B78, 0x92A8FC17, 0xA24BB5A6, 0xB21572C9,
+                                        0xC38D26C4, 0xD3D3E1AB, 0xE330A81A, 0xF36E6F75};
 
     for (size_t i = 0; i < n; i++) {
         crc ^= p[i];
@@ -76,7 +76,7 @@ static uint32_t crc32c_portable(uint32_t crc, const unsigned char *p, size_t n)
  * reflected, is one bit short of 64 and so has a factor x; the instruction multiplies by x^32 and
  * reduces. */
 #define STREAM_BYTES 1024u
-#define X_8N_33 0x170076FAu   /* n = STREAM_BYTES, reflected */
+#define X_8N_33 0x170076FAu /* n = STREAM_BYTES, reflected */
 #define X_16N_33 0xA51B6135u
 
 __attribute__((target("sse4.2,pclmul"))) static uint64_t crc32c_move(uint64_t crc, uint32_t by)

@@ -34,7 +34,7 @@ extern const double hist_bounds_itl_s[19];
 extern const double hist_bounds_e2e_s[21];
 extern const double hist_bounds_tokens[20]; /* 1 2 5 10 ... */
 extern const double hist_bounds_step_tokens[15];
-extern const double hist_bounds_n[5]; /* answers that a request asks for */
+extern const double hist_bounds_n[5];       /* answers that a request asks for */
 extern const double hist_bounds_step_s[17]; /* ours: 0.5 ms to 10 s */
 extern const double hist_bounds_gap_s[14];  /* ours: 5 us to 100 ms */
 

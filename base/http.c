@@ -28,8 +28,8 @@ static const double lag_bounds_s[] = {1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 
 const char *http_end_name(enum http_end e)
 {
     static const char *const names[HTTP_END_COUNT] = {
-        "ok", "invalid", "nomem", "connect", "tls", "reset", "closed", "timeout", "protocol",
-        "too_large", "cancelled", "internal"};
+        "ok",     "invalid", "nomem",    "connect",   "tls",       "reset",
+        "closed", "timeout", "protocol", "too_large", "cancelled", "internal"};
 
     return (unsigned)e < HTTP_END_COUNT ? names[e] : "?";
 }
@@ -72,7 +72,7 @@ static int on_curl_timer(CURLM *multi, long timeout_ms, void *arg)
     struct http_loop *l = arg;
 
     (void)multi;
-    l->curl_ns = timeout_ms < 0 ? UINT64_MAX
+    l->curl_ns = timeout_ms < 0    ? UINT64_MAX
                  : timeout_ms == 0 ? 0
                                    : clock_now_ns() + (uint64_t)timeout_ms * NS_PER_MS;
     return 0;
@@ -141,7 +141,9 @@ enum status http_timer_start(struct http_timer **out, struct http_loop *loop, ui
     if (!t)
         return ERR_NOMEM;
     *t = (struct user_timer){.timer = {.due_ns = due_ns, .fn = run_user_timer, .arg = t},
-                             .loop = loop, .fn = fn, .arg = arg};
+                             .loop = loop,
+                             .fn = fn,
+                             .arg = arg};
     if (timer_heap_insert(&loop->timers, &t->timer) != OK) {
         free(t);
         return ERR_NOMEM;
@@ -204,12 +206,12 @@ static enum status set_up_multi(struct http_loop *l, const struct http_loop_opti
     l->multi = curl_multi_init();
     if (!l->multi)
         return ERR_NOMEM;
-    bool fine = curl_multi_setopt(l->multi, CURLMOPT_SOCKETFUNCTION, on_socket) == CURLM_OK &&
-                curl_multi_setopt(l->multi, CURLMOPT_SOCKETDATA, l) == CURLM_OK &&
-                curl_multi_setopt(l->multi, CURLMOPT_TIMERFUNCTION, on_curl_timer) == CURLM_OK &&
-                curl_multi_setopt(l->multi, CURLMOPT_TIMERDATA, l) == CURLM_OK &&
-                curl_multi_setopt(l->multi, CURLMOPT_MAXCONNECTS,
-                                  2 * (long)l->n_reusing_max) == CURLM_OK;
+    bool fine =
+        curl_multi_setopt(l->multi, CURLMOPT_SOCKETFUNCTION, on_socket) == CURLM_OK &&
+        curl_multi_setopt(l->multi, CURLMOPT_SOCKETDATA, l) == CURLM_OK &&
+        curl_multi_setopt(l->multi, CURLMOPT_TIMERFUNCTION, on_curl_timer) == CURLM_OK &&
+        curl_multi_setopt(l->multi, CURLMOPT_TIMERDATA, l) == CURLM_OK &&
+        curl_multi_setopt(l->multi, CURLMOPT_MAXCONNECTS, 2 * (long)l->n_reusing_max) == CURLM_OK;
     return fine ? OK : ERR_INTERNAL;
 }
 
@@ -318,8 +320,9 @@ static void handle_event(struct http_loop *l, const struct epoll_event *ev)
     /* On an error too libcurl shall read and write as ever: so it sees what the error was, and
      * what arrived before it. */
     bool broken = ev->events & (EPOLLERR | EPOLLHUP);
-    curl_act(l, fd, (broken || ev->events & EPOLLIN ? CURL_CSELECT_IN : 0) |
-                        (broken || ev->events & EPOLLOUT ? CURL_CSELECT_OUT : 0));
+    curl_act(l, fd,
+             (broken || ev->events & EPOLLIN ? CURL_CSELECT_IN : 0) |
+                 (broken || ev->events & EPOLLOUT ? CURL_CSELECT_OUT : 0));
 }
 
 /* Has epoll_wait() end at `at`: by the timerfd, which is exact to microseconds. Gives the
@@ -333,8 +336,8 @@ static int arm(struct http_loop *l, uint64_t at)
     if (at == l->armed_ns)
         return -1;
     if (at != UINT64_MAX)
-        when.it_value = (struct timespec){.tv_sec = (time_t)(at / NS_PER_S),
-                                          .tv_nsec = (long)(at % NS_PER_S)};
+        when.it_value =
+            (struct timespec){.tv_sec = (time_t)(at / NS_PER_S), .tv_nsec = (long)(at % NS_PER_S)};
     if (timerfd_settime(l->timer_fd, TFD_TIMER_ABSTIME, &when, NULL) != 0)
         return 1; /* cannot happen; then by milliseconds */
     l->armed_ns = at;

@@ -60,16 +60,16 @@ void http_loop_stop(struct http_loop *loop);
 uint64_t http_loop_now_ns(const struct http_loop *loop);
 
 struct http_loop_stats {
-    uint32_t n_calls;         /* started and not ended */
+    uint32_t n_calls; /* started and not ended */
     uint32_t n_calls_peak;
     uint64_t n_started, n_ended;
-    uint64_t n_connections;   /* opened since the stats were reset */
-    uint64_t n_bytes_in;      /* of bodies */
+    uint64_t n_connections; /* opened since the stats were reset */
+    uint64_t n_bytes_in;    /* of bodies */
     uint64_t n_turns;
-    uint64_t busy_ns;         /* not asleep: near the wall time means that the loop is the limit */
-    uint64_t turn_ns_max;     /* longest time between two looks at the sockets */
+    uint64_t busy_ns;     /* not asleep: near the wall time means that the loop is the limit */
+    uint64_t turn_ns_max; /* longest time between two looks at the sockets */
     uint64_t lag_ns_max, lag_ns_sum, n_lags; /* how late timers ran */
-    struct hist lag_s;        /* the same in seconds; hist_quantile() */
+    struct hist lag_s;                       /* the same in seconds; hist_quantile() */
 };
 
 void http_loop_stats(const struct http_loop *loop, struct http_loop_stats *out);
@@ -89,13 +89,13 @@ void http_timer_cancel(struct http_loop *loop, struct http_timer *timer); /* NUL
 
 /* Whatever is 0 or NULL has the default that is named. */
 struct http_request {
-    const char *method;    /* GET without a body, POST with one */
-    const char *url;       /* http:// or https:// */
-    const char *unix_path; /* connect to this Unix socket; the url still names the Host */
-    const char *api_key;   /* sent as `Authorization: Bearer KEY` */
+    const char *method;         /* GET without a body, POST with one */
+    const char *url;            /* http:// or https:// */
+    const char *unix_path;      /* connect to this Unix socket; the url still names the Host */
+    const char *api_key;        /* sent as `Authorization: Bearer KEY` */
     const char *const *headers; /* [n_headers] "Name: value"; "Name:" removes a default one */
     size_t n_headers;
-    const void *body;      /* [body_len] borrowed until on_end; all else is copied */
+    const void *body; /* [body_len] borrowed until on_end; all else is copied */
     size_t body_len;
     const char *content_type; /* of the body; application/json */
 
@@ -107,15 +107,15 @@ struct http_request {
     uint32_t total_timeout_ms;   /* start to end; none */
     uint32_t idle_timeout_ms;    /* without a byte from the server, once connected; none. A paused
                                   * call is not idle. */
-    size_t header_bytes_max; /* 64 KB */
-    size_t body_bytes_max;   /* unlimited: on_body bounds what it keeps */
+    size_t header_bytes_max;     /* 64 KB */
+    size_t body_bytes_max;       /* unlimited: on_body bounds what it keeps */
 };
 
 enum http_end {
-    HTTP_END_OK,        /* an answer came whole, whatever its status */
-    HTTP_END_INVALID,   /* libcurl refuses what was asked */
+    HTTP_END_OK,      /* an answer came whole, whatever its status */
+    HTTP_END_INVALID, /* libcurl refuses what was asked */
     HTTP_END_NOMEM,
-    HTTP_END_CONNECT,   /* no such host, refused, no descriptor left */
+    HTTP_END_CONNECT, /* no such host, refused, no descriptor left */
     HTTP_END_TLS,
     HTTP_END_RESET,     /* the connection broke */
     HTTP_END_CLOSED,    /* the peer closed it in order, but before its answer was whole */
@@ -132,14 +132,14 @@ const char *http_end_name(enum http_end e);
 
 struct http_done {
     enum http_end end;
-    int status;           /* of the answer; 0: none came */
-    const char *message;  /* for a human; "" when OK. Valid during on_end. */
-    uint64_t start_ns;    /* http_call_start() */
-    uint64_t ready_ns;    /* connected, the request goes out; 0: never came so far */
-    uint64_t head_ns;     /* end of the answer's headers; 0: never */
+    int status;          /* of the answer; 0: none came */
+    const char *message; /* for a human; "" when OK. Valid during on_end. */
+    uint64_t start_ns;   /* http_call_start() */
+    uint64_t ready_ns;   /* connected, the request goes out; 0: never came so far */
+    uint64_t head_ns;    /* end of the answer's headers; 0: never */
     uint64_t end_ns;
     uint64_t n_body_bytes;
-    bool reused;          /* an older connection carried it */
+    bool reused; /* an older connection carried it */
 };
 
 /* Each may be NULL. on_head at most once, on_body only after it, on_end exactly once and last. */
@@ -172,7 +172,7 @@ struct http_loop *http_call_loop(const struct http_call *call);
 struct http_answer {
     enum http_end end;
     int status;
-    struct buf body;      /* NUL-terminated beyond its length */
+    struct buf body; /* NUL-terminated beyond its length */
     char message[256];
 };
 

@@ -132,8 +132,8 @@ static void on_deadline(void *arg, uint64_t due_ns)
         finish(c, HTTP_END_NOMEM, "out of memory");
         return;
     }
-    snprintf(c->words, sizeof c->words, whole ? "not finished after %llu ms"
-                                              : "no byte came for %llu ms",
+    snprintf(c->words, sizeof c->words,
+             whole ? "not finished after %llu ms" : "no byte came for %llu ms",
              (unsigned long long)((whole ? c->total_ns : c->idle_ns) / NS_PER_MS));
     finish(c, HTTP_END_TIMEOUT, c->words);
 }
@@ -377,8 +377,8 @@ static CURLcode set_connection(struct http_call *c, const struct http_request *r
     SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     SET(CURLOPT_DNS_CACHE_TIMEOUT, -1L);
     SET(CURLOPT_BUFFERSIZE, RECEIVE_BYTES);
-    SET(CURLOPT_CONNECTTIMEOUT_MS, r->connect_timeout_ms ? (long)r->connect_timeout_ms
-                                                         : (long)CONNECT_TIMEOUT_MS);
+    SET(CURLOPT_CONNECTTIMEOUT_MS,
+        r->connect_timeout_ms ? (long)r->connect_timeout_ms : (long)CONNECT_TIMEOUT_MS);
     if (r->unix_path)
         SET(CURLOPT_UNIX_SOCKET_PATH, r->unix_path);
     if (r->ca_file)

@@ -58,8 +58,9 @@ enum status http_fetch(struct http_answer *out, const struct http_request *reque
     if (s == OK)
         s = http_call_start(NULL, loop, request, &handlers, out, &why);
     if (s != OK) {
-        out->end = s == ERR_NOMEM ? HTTP_END_NOMEM
-                   : s == ERR_INVALID ? HTTP_END_INVALID : HTTP_END_INTERNAL;
+        out->end = s == ERR_NOMEM     ? HTTP_END_NOMEM
+                   : s == ERR_INVALID ? HTTP_END_INVALID
+                                      : HTTP_END_INTERNAL;
         snprintf(out->message, sizeof out->message, "%s", why.len ? buf_str(&why) : status_name(s));
     } else {
         s = http_loop_run(loop);

@@ -46,7 +46,7 @@ struct http_call {
     struct http_handlers handlers;
     void *arg;
     struct http_done done;
-    struct buf head;          /* the answer's header lines, each with a NUL */
+    struct buf head; /* the answer's header lines, each with a NUL */
     size_t n_header_bytes, header_bytes_max;
     uint64_t body_bytes_max;
     uint64_t total_ns, idle_ns; /* 0: no such limit */

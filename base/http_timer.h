@@ -14,8 +14,8 @@
 
 struct http_timer {
     uint64_t due_ns;
-    uint64_t order;  /* of insertion */
-    size_t place;    /* in the heap, from 1; 0: not in it */
+    uint64_t order; /* of insertion */
+    size_t place;   /* in the heap, from 1; 0: not in it */
     void (*fn)(void *arg, uint64_t due_ns);
     void *arg;
 };

@@ -68,7 +68,7 @@ static size_t skip_string(const char *text, size_t len, size_t at)
 {
     const char *quote;
 
-    for (size_t from = at; (quote = memchr(text + from, '"', len - from)); ) {
+    for (size_t from = at; (quote = memchr(text + from, '"', len - from));) {
         size_t end = (size_t)(quote - text), n_escapes = 0;
         while (end - n_escapes > from && text[end - n_escapes - 1] == '\\')
             n_escapes++;
@@ -83,8 +83,8 @@ enum byte_class { WORD, SEPARATOR, OPEN, CLOSE, QUOTE };
 
 static const unsigned char classes[256] = {
     [' '] = SEPARATOR, ['\t'] = SEPARATOR, ['\r'] = SEPARATOR, ['\n'] = SEPARATOR,
-    [','] = SEPARATOR, [':'] = SEPARATOR,   ['['] = OPEN,       ['{'] = OPEN,
-    [']'] = CLOSE,     ['}'] = CLOSE,       ['"'] = QUOTE,
+    [','] = SEPARATOR, [':'] = SEPARATOR,  ['['] = OPEN,       ['{'] = OPEN,
+    [']'] = CLOSE,     ['}'] = CLOSE,      ['"'] = QUOTE,
 };
 
 static enum byte_class class_of(char c)
@@ -129,8 +129,8 @@ static bool build(void *arg)
 {
     struct parse *p = arg;
 
-    p->out = json_loadb(p->text, p->len,
-                        JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &p->error);
+    p->out = json_loadb(p->text, p->len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL,
+                        &p->error);
     return p->out != NULL;
 }
 
@@ -172,10 +172,12 @@ static enum status refuse_malformed(const struct parse *p, struct buf *why)
         return refuse_number(p, why);
     /* The parser has read one word of what follows. */
     if (json_error_code(e) == json_error_end_of_input_expected)
-        return buf_why(why, ERR_INVALID, "malformed JSON at line %d, column %d: the JSON ends "
-                       "before, and more text follows it", e->line, e->column);
-    return buf_why(why, ERR_INVALID, "malformed JSON at line %d, column %d: %s", e->line,
-                   e->column, e->text);
+        return buf_why(why, ERR_INVALID,
+                       "malformed JSON at line %d, column %d: the JSON ends "
+                       "before, and more text follows it",
+                       e->line, e->column);
+    return buf_why(why, ERR_INVALID, "malformed JSON at line %d, column %d: %s", e->line, e->column,
+                   e->text);
 }
 
 /* Run the parser. JSON has no bound for integers, but jansson stops at one outside of int64_t. Then
@@ -209,15 +211,19 @@ enum status js_parse_limited(struct json **out, const char *text, size_t len,
     if (outline.depth_max > DEPTH_MAX)
         return buf_why(why, ERR_INVALID, "JSON is nested deeper than %d levels", DEPTH_MAX);
     if (outline.n_values > limits->n_values_max)
-        return buf_why(why, ERR_TOO_LARGE, "JSON has %zu values and member names, more than the "
-                       "%zu that are taken", outline.n_values, limits->n_values_max);
+        return buf_why(why, ERR_TOO_LARGE,
+                       "JSON has %zu values and member names, more than the "
+                       "%zu that are taken",
+                       outline.n_values, limits->n_values_max);
     pthread_once(&hooks_once, set_hooks);
     buf_init(&wide, len + len / 8 + 16);
     enum status s = parse_text(&p, limits, &wide);
     *out = out_of(p.out);
     if (s == ERR_TOO_LARGE)
-        buf_why(why, s, "JSON of %zu bytes and %zu values needs more than %zu bytes of memory, the "
-                "most that it may take", len, outline.n_values, limits->n_bytes_max);
+        buf_why(why, s,
+                "JSON of %zu bytes and %zu values needs more than %zu bytes of memory, the "
+                "most that it may take",
+                len, outline.n_values, limits->n_bytes_max);
     else if (s != OK)
         buf_why(why, s, "out of memory while parsing %zu bytes of JSON", len);
     else if (!p.out)
@@ -274,7 +280,6 @@ enum status js_parse_file(struct json **out, const char *path, size_t max_bytes,
     buf_fini(&text);
     return s;
 }
-
 
 struct json *js_ref(struct json *j)
 {
@@ -432,8 +437,8 @@ enum status js_get_i64(const struct json *obj, const char *key, int64_t min, int
     return OK;
 }
 
-enum status js_get_f64(const struct json *obj, const char *key, double min, double max,
-                       double *out, struct buf *why)
+enum status js_get_f64(const struct json *obj, const char *key, double min, double max, double *out,
+                       struct buf *why)
 {
     const struct json *v = js_get_set(obj, key);
 
@@ -463,8 +468,7 @@ enum status js_get_str(const struct json *obj, const char *key, const char **out
     return OK;
 }
 
-enum status js_read_cstr(const struct json *v, const char *name, const char **out,
-                         struct buf *why)
+enum status js_read_cstr(const struct json *v, const char *name, const char **out, struct buf *why)
 {
     size_t len;
 

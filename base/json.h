@@ -53,7 +53,7 @@ struct js_limits {
 NODISCARD enum status js_parse_limited(struct json **out, const char *text, size_t len,
                                        const struct js_limits *limits, struct buf *why);
 NODISCARD enum status js_parse_file(struct json **out, const char *path, size_t max_bytes,
-                                      struct buf *why);
+                                    struct buf *why);
 struct json *js_ref(struct json *j);
 void js_unref(struct json *j); /* NULL is fine */
 
@@ -88,14 +88,14 @@ struct json *js_it_value(void *it);
 /* Typed getters. Absent or null: OK and *out is left as it was (so preset the default).
  * Wrong type or out of range: ERR_INVALID and the words name the key. */
 NODISCARD enum status js_get_bool(const struct json *obj, const char *key, bool *out,
-                                    struct buf *why);
-NODISCARD enum status js_get_i64(const struct json *obj, const char *key, int64_t min,
-                                   int64_t max, int64_t *out, struct buf *why);
+                                  struct buf *why);
+NODISCARD enum status js_get_i64(const struct json *obj, const char *key, int64_t min, int64_t max,
+                                 int64_t *out, struct buf *why);
 NODISCARD enum status js_get_f64(const struct json *obj, const char *key, double min, double max,
-                                   double *out, struct buf *why);
+                                 double *out, struct buf *why);
 /* *out is borrowed. With len_out NULL the text is a C string: one that holds U+0000 is refused. */
 NODISCARD enum status js_get_str(const struct json *obj, const char *key, const char **out,
-                                   size_t *len_out /* may be NULL */, struct buf *why);
+                                 size_t *len_out /* may be NULL */, struct buf *why);
 /* Read `v` itself as a C string. ERR_INVALID for anything but a string, absent included, and for a
  * string that holds U+0000. `name`: the field in the words. *out is borrowed. */
 NODISCARD enum status js_read_cstr(const struct json *v, const char *name, const char **out,

@@ -34,16 +34,16 @@ struct region {
     struct arena *arena;
     unsigned char *bytes;
     size_t n_bytes;
-    bool is_large;              /* one large block; else a chunk of small ones */
+    bool is_large; /* one large block; else a chunk of small ones */
 };
 
 struct arena {
-    struct region first;        /* the chunk that holds this struct */
+    struct region first; /* the chunk that holds this struct */
     struct region *others;
-    size_t n_live;              /* blocks, and one while json_memory_run() runs */
-    size_t n_bytes, max_bytes;  /* of all regions */
-    unsigned char *at, *end;    /* the free rest of the newest chunk */
-    size_t chunk_bytes;         /* of the next chunk */
+    size_t n_live;             /* blocks, and one while json_memory_run() runs */
+    size_t n_bytes, max_bytes; /* of all regions */
+    unsigned char *at, *end;   /* the free rest of the newest chunk */
+    size_t chunk_bytes;        /* of the next chunk */
 };
 
 /* --- which region has a granule --- */

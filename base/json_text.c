@@ -35,8 +35,8 @@ static bool is_wide(const char *word, size_t n)
         if (!isdigit((unsigned char)digits[i]))
             return false;
     return n_digits > INT64_DIGITS ||
-           memcmp(digits, negative ? "9223372036854775808" : "9223372036854775807",
-                  INT64_DIGITS) > 0;
+           memcmp(digits, negative ? "9223372036854775808" : "9223372036854775807", INT64_DIGITS) >
+               0;
 }
 
 enum status json_text_widen(const char *text, size_t len, struct buf *out, bool *any)
@@ -119,8 +119,8 @@ void json_text_path(const char *text, size_t at, char *out, size_t n_out)
         if (n > 0)
             out[n++] = '.';
         for (size_t k = 0; l->key && k < l->n_key && n + 1 < n_out; k++)
-            out[n++] = isalnum((unsigned char)l->key[k]) || strchr("_-", l->key[k]) ? l->key[k]
-                                                                                    : '?';
+            out[n++] =
+                isalnum((unsigned char)l->key[k]) || strchr("_-", l->key[k]) ? l->key[k] : '?';
         out[n < n_out ? n : n_out - 1] = '\0';
     }
 }

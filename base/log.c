@@ -251,8 +251,7 @@ void log_announce(const char *event, const char *fields, ...)
     va_end(ap);
 }
 
-void log_fields(enum log_level level, const char *event, const struct log_field *fields,
-                unsigned n)
+void log_fields(enum log_level level, const char *event, const struct log_field *fields, unsigned n)
 {
     struct log_line l;
 

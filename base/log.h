@@ -44,8 +44,7 @@ void log_event_each(enum log_level level, const char *event, const char *fields,
     __attribute__((format(printf, 3, 4)));
 
 /* Write one line to stdout whatever the level is: what a program says when it is ready. */
-void log_announce(const char *event, const char *fields, ...)
-    __attribute__((format(printf, 2, 3)));
+void log_announce(const char *event, const char *fields, ...) __attribute__((format(printf, 2, 3)));
 
 enum log_value {
     LOG_TEXT,   /* always between quotes */

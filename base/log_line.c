@@ -127,8 +127,9 @@ static void put_quoted(struct log_line *l, const char *s, size_t n)
 void log_line_begin(struct log_line *l, bool json, const char *when, const char *level,
                     const char *event)
 {
-    int n = snprintf(l->bytes, 96, json ? "{\"time\":\"%.40s\",\"level\":\"%.8s\",\"event\":"
-                                        : "%.40s %-5.8s ", when, level);
+    int n = snprintf(l->bytes, 96,
+                     json ? "{\"time\":\"%.40s\",\"level\":\"%.8s\",\"event\":" : "%.40s %-5.8s ",
+                     when, level);
 
     l->json = json;
     l->cut = false;
@@ -174,7 +175,7 @@ void log_line_end(struct log_line *l)
 
 struct value {
     size_t n;
-    bool full; /* ends with "..." */
+    bool full;       /* ends with "..." */
     bool has_string; /* some of it came through %s */
     char bytes[LOG_VALUE_BYTES_MAX + 4];
 };
@@ -210,7 +211,7 @@ static void value_add(struct value *v, const char *s, size_t n)
 struct conversion {
     char flags[8];
     int width, precision; /* -1: none */
-    char length; /* 'H' hh, 'h', 'l', 'q' ll, 'z', 'j', 't', or 0 */
+    char length;          /* 'H' hh, 'h', 'l', 'q' ll, 'z', 'j', 't', or 0 */
     char letter;
 };
 
@@ -331,8 +332,8 @@ static const char *convert(struct value *v, const char *f, struct args *a)
 /* The kind of a value that stands without quotes in JSON. Strings stay strings, also "12". */
 static enum log_value kind_of(const struct value *v)
 {
-    bool is_bool = (v->n == 4 && !memcmp(v->bytes, "true", 4)) ||
-                   (v->n == 5 && !memcmp(v->bytes, "false", 5));
+    bool is_bool =
+        (v->n == 4 && !memcmp(v->bytes, "true", 4)) || (v->n == 5 && !memcmp(v->bytes, "false", 5));
 
     return v->has_string && !is_bool ? LOG_WORD : LOG_NUMBER;
 }

@@ -27,8 +27,7 @@ enum status mapfile_open(struct mapfile *m, const char *path, struct buf *why)
         else if (p == MAP_FAILED)
             s = buf_why(why, ERR_IO, "cannot map %s: %s", path, strerror(errno));
         else
-            *m = (struct mapfile){p, (size_t)st.st_size, (uint64_t)st.st_dev,
-                                  (uint64_t)st.st_ino,
+            *m = (struct mapfile){p, (size_t)st.st_size, (uint64_t)st.st_dev, (uint64_t)st.st_ino,
                                   (uint64_t)st.st_mtim.tv_sec * 1000000000u +
                                       (uint64_t)st.st_mtim.tv_nsec};
     }

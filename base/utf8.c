@@ -4,8 +4,11 @@ size_t utf8_decode(const char *text, size_t n, uint32_t *out)
 {
     static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
     const unsigned char *s = (const unsigned char *)text;
-    size_t len = s[0] < 0x80 ? 1 : (s[0] >> 5) == 6 ? 2 : (s[0] >> 4) == 14 ? 3 :
-                 (s[0] >> 3) == 30 ? 4 : 0;
+    size_t len = s[0] < 0x80         ? 1
+                 : (s[0] >> 5) == 6  ? 2
+                 : (s[0] >> 4) == 14 ? 3
+                 : (s[0] >> 3) == 30 ? 4
+                                     : 0;
 
     if (len == 1)
         *out = s[0];

@@ -66,12 +66,12 @@ struct kv_scope {
 struct kv_chain {
     uint8_t fingerprint[KV_FINGERPRINT_BYTES];
     struct kv_scope scope;
-    uint8_t domain[KV_DOMAIN_BYTES];   /* of both: key.h */
-    struct kv_key prev;                /* key of the last closed block; zero at the start */
-    uint32_t ids[KV_BLOCK_TOKENS];     /* of the open block */
-    uint32_t n_open;                   /* ids in the open block */
-    uint32_t n_in_segment;             /* tokens in the open segment, open block included */
-    uint32_t segment_tokens;           /* where segments close */
+    uint8_t domain[KV_DOMAIN_BYTES]; /* of both: key.h */
+    struct kv_key prev;              /* key of the last closed block; zero at the start */
+    uint32_t ids[KV_BLOCK_TOKENS];   /* of the open block */
+    uint32_t n_open;                 /* ids in the open block */
+    uint32_t n_in_segment;           /* tokens in the open segment, open block included */
+    uint32_t segment_tokens;         /* where segments close */
     bool block_starts_segment;
 };
 
@@ -86,15 +86,15 @@ bool kv_chain_end_span(struct kv_chain *c, struct kv_key *key);
 
 /* A prompt as the cache sees it; everything is borrowed from the request. */
 struct cache_prompt {
-    const uint32_t *ids;        /* [n_ids] */
+    const uint32_t *ids; /* [n_ids] */
     uint32_t n_ids;
-    const uint32_t *span_ends;  /* [n_span_ends] ascending positions, each in [1, n_ids]; a span
-                                   ends before that position. Without any: one open span. */
+    const uint32_t *span_ends; /* [n_span_ends] ascending positions, each in [1, n_ids]; a span
+                                  ends before that position. Without any: one open span. */
     uint32_t n_span_ends;
-    uint32_t n_public;          /* ids in the public scope, as kv_chain_prompt() was told */
-    const struct kv_key *keys;  /* [n_keys] of the closed blocks, in order */
+    uint32_t n_public;         /* ids in the public scope, as kv_chain_prompt() was told */
+    const struct kv_key *keys; /* [n_keys] of the closed blocks, in order */
     uint32_t n_keys;
-    struct kv_chain chain;      /* the state after the last id (generated tokens go on from it) */
+    struct kv_chain chain; /* the state after the last id (generated tokens go on from it) */
 };
 
 /* Cut and hash a whole prompt: keys_out has room for cache_blocks_max(n_ids, n_span_ends, 0) keys;
@@ -117,26 +117,26 @@ const char *cache_tier_name(enum cache_tier t); /* "device", "host", "disk" */
 enum cache_preload { CACHE_PRELOAD_NONE, CACHE_PRELOAD_REGISTERED, CACHE_PRELOAD_ALL };
 
 struct cache_disk_config {
-    const char *path;            /* NULL: no disk tier. disk_dir.h says what is made there */
-    uint64_t n_bytes;            /* of all that is there, tables included */
-    const uint8_t *fingerprint;  /* [KV_FINGERPRINT_BYTES] of all keys */
-    uint32_t min_uses;           /* what was used so often is written; 1: all at once */
-    uint64_t timeout_ns;         /* a read that takes longer is a miss */
-    enum cache_preload preload;  /* as far as half of the device's blocks */
-    bool threads_only;           /* no io_uring (tests) */
+    const char *path;           /* NULL: no disk tier. disk_dir.h says what is made there */
+    uint64_t n_bytes;           /* of all that is there, tables included */
+    const uint8_t *fingerprint; /* [KV_FINGERPRINT_BYTES] of all keys */
+    uint32_t min_uses;          /* what was used so often is written; 1: all at once */
+    uint64_t timeout_ns;        /* a read that takes longer is a miss */
+    enum cache_preload preload; /* as far as half of the device's blocks */
+    bool threads_only;          /* no io_uring (tests) */
 };
 
 struct cache_config {
     struct device *device;
-    struct kv_pool pool;         /* n_blocks: of the device tier; base is filled in */
+    struct kv_pool pool; /* n_blocks: of the device tier; base is filled in */
     uint32_t segment_tokens;
-    bool prefix_caching;         /* off: a sequence finds again only what it computed itself, before
-                                    a preemption, and what it leaves at its end is forgotten */
-    const char *policy;          /* of eviction: a name of replace.h; NULL: the default */
-    uint32_t n_host_blocks;      /* 0: no host tier */
-    double prefetch_share;       /* of the device's blocks, that waiting requests may fetch into */
-    double hold_share;           /* of the device's blocks, that holds may cover */
-    bool always_copy;            /* a host device too copies between tiers (tests) */
+    bool prefix_caching;    /* off: a sequence finds again only what it computed itself, before
+                               a preemption, and what it leaves at its end is forgotten */
+    const char *policy;     /* of eviction: a name of replace.h; NULL: the default */
+    uint32_t n_host_blocks; /* 0: no host tier */
+    double prefetch_share;  /* of the device's blocks, that waiting requests may fetch into */
+    double hold_share;      /* of the device's blocks, that holds may cover */
+    bool always_copy;       /* a host device too copies between tiers (tests) */
     struct cache_disk_config disk;
     /* Seconds to compute n_new tokens behind n_cached: what a miss costs. NULL: all tokens cost the
      * same. Called on the engine thread. */
@@ -241,13 +241,13 @@ void cache_seq_drop(struct cache_seq *s);
 
 /* What attention needs; valid until the next call that changes the sequence. */
 struct cache_view {
-    const uint32_t *blocks;               /* [n_blocks] ids */
+    const uint32_t *blocks; /* [n_blocks] ids */
     uint32_t n_blocks;
-    const struct attn_segment *segments;  /* [n_segments]; n_tokens = slots there, block0 counts
-                                             from this sequence's first block */
+    const struct attn_segment *segments; /* [n_segments]; n_tokens = slots there, block0 counts
+                                            from this sequence's first block */
     uint32_t n_segments;
-    uint32_t n_tokens;                    /* committed */
-    uint32_t n_slots;                     /* committed and grown */
+    uint32_t n_tokens; /* committed */
+    uint32_t n_slots;  /* committed and grown */
 };
 void cache_seq_view(const struct cache_seq *s, struct cache_view *out);
 /* Block id and offset of the slot of position pos < n_slots. */
@@ -256,71 +256,71 @@ void cache_seq_slot(const struct cache_seq *s, uint32_t pos, uint32_t *block, ui
 /* --- watching --- */
 
 struct cache_tier_stats {
-    uint32_t n_blocks;        /* 0: there is no such tier */
+    uint32_t n_blocks; /* 0: there is no such tier */
     uint32_t n_free;
     uint32_t n_cached;
     uint32_t n_in_use;
     uint32_t n_in_transfer;
-    uint32_t n_leaked;        /* in no state: 0, or P2 is broken */
-    uint32_t n_nodes;         /* of the tree, that lie here */
-    uint64_t n_hit_tokens;    /* found here at attach */
-    uint64_t n_evicted;       /* blocks that left the tier to make room */
-    uint64_t n_moved_in;      /* blocks that came from another tier */
-    const char *order;        /* policy contest: which of its orders picks now; else "" */
+    uint32_t n_leaked;     /* in no state: 0, or P2 is broken */
+    uint32_t n_nodes;      /* of the tree, that lie here */
+    uint64_t n_hit_tokens; /* found here at attach */
+    uint64_t n_evicted;    /* blocks that left the tier to make room */
+    uint64_t n_moved_in;   /* blocks that came from another tier */
+    const char *order;     /* policy contest: which of its orders picks now; else "" */
 };
 
 struct cache_disk_stats {
     bool is_on, is_hung;
-    const char *io;               /* "io_uring", "threads"; "" without a disk */
-    bool is_direct;               /* O_DIRECT */
+    const char *io; /* "io_uring", "threads"; "" without a disk */
+    bool is_direct; /* O_DIRECT */
     uint64_t extent_bytes;
-    double index_s;               /* it took to open the directory and to enter its records */
-    uint32_t n_found;             /* blocks entered then */
+    double index_s;   /* it took to open the directory and to enter its records */
+    uint32_t n_found; /* blocks entered then */
     /* Those that were not, by why: disk_verdict_name() of disk_format.h; orphaned: what comes
      * before them in their path is missing; doubled: there are two of one key. */
     uint32_t n_torn, n_foreign, n_impossible, n_misnamed, n_orphaned, n_doubled;
     uint64_t n_read_bytes, n_written_bytes; /* of payload, since then */
     uint64_t n_reads_failed, n_writes_failed, n_timeouts, n_corrupt;
-    uint64_t n_not_worth;         /* sequences that computed what would take longer to read */
+    uint64_t n_not_worth; /* sequences that computed what would take longer to read */
     uint64_t n_preloaded_blocks;
-    double read_bytes_per_s;      /* a moving mean; 0: nothing was read yet */
+    double read_bytes_per_s; /* a moving mean; 0: nothing was read yet */
 };
 
 struct cache_stats {
     struct cache_tier_stats tier[CACHE_N_TIERS];
     struct cache_disk_stats disk;
     const char *policy;
-    uint64_t n_query_tokens;  /* tokens looked up at attach, by requests that had not run */
-    uint64_t n_hit_tokens;    /* of those, found */
+    uint64_t n_query_tokens;    /* tokens looked up at attach, by requests that had not run */
+    uint64_t n_hit_tokens;      /* of those, found */
     uint64_t n_restored_tokens; /* found again by preempted sequences: not in the two above */
     uint64_t n_copies_failed;
     /* Swapping: blocks of the tiers' moves, by why they were made. */
-    uint64_t n_spilled_ahead;   /* before the room was needed */
+    uint64_t n_spilled_ahead; /* before the room was needed */
     uint64_t n_spilled_on_demand;
-    uint64_t n_fetched_ahead;   /* for a waiting sequence */
+    uint64_t n_fetched_ahead; /* for a waiting sequence */
     uint64_t n_fetched_on_demand;
-    uint64_t n_expected_lost;   /* blocks that left the last tier although somebody waited for them:
-                                   they are computed again */
+    uint64_t n_expected_lost; /* blocks that left the last tier although somebody waited for them:
+                                 they are computed again */
     uint32_t n_nodes;         /* of the tree */
     uint32_t n_holds;
     uint32_t n_held_blocks;
-    uint64_t memory_bytes;    /* of tree, policy and bookkeeping; not the KV */
+    uint64_t memory_bytes; /* of tree, policy and bookkeeping; not the KV */
 };
 void cache_stats(const struct cache *c, struct cache_stats *out);
 
 /* A span in the tree: a document at one place in one path, or a run of plain prompt. Where prompts
  * part inside of a span, all branches count. */
 struct cache_span {
-    struct kv_key key;        /* of its first block: names the path to it */
-    uint32_t depth;           /* spans before it */
+    struct kv_key key; /* of its first block: names the path to it */
+    uint32_t depth;    /* spans before it */
     uint32_t n_blocks;
     uint32_t n_tokens;
     uint32_t n_blocks_in[CACHE_N_TIERS];
     uint32_t n_nodes;
-    uint32_t n_children;      /* spans behind it */
-    uint64_t n_uses;          /* requests that had its first block on their path */
-    uint64_t n_hit_tokens;    /* of it, found by requests that had not run */
-    uint64_t idle_ns;         /* since its last use; by cache_poll() */
+    uint32_t n_children;   /* spans behind it */
+    uint64_t n_uses;       /* requests that had its first block on their path */
+    uint64_t n_hit_tokens; /* of it, found by requests that had not run */
+    uint64_t idle_ns;      /* since its last use; by cache_poll() */
     bool in_use;
     bool is_held;
 };

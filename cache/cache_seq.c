@@ -35,39 +35,39 @@ struct cursor {
 struct cache_seq {
     struct cache *cache;
     struct cache_prompt prompt;
-    struct kv_chain chain;      /* goes on from prompt.chain with generated ids */
-    uint32_t n_ids;             /* known ids: the prompt's and the generated ones */
+    struct kv_chain chain; /* goes on from prompt.chain with generated ids */
+    uint32_t n_ids;        /* known ids: the prompt's and the generated ones */
     uint32_t n_blocks_max;
-    struct kv_key *keys;        /* [n_blocks_max] keys of closed blocks, prompt's first */
+    struct kv_key *keys; /* [n_blocks_max] keys of closed blocks, prompt's first */
     uint32_t n_keys;
-    uint32_t n_match_max;       /* tokens that a match may cover: cache_seq_limit_match() */
-    uint32_t n_match_keys_max;  /* the blocks that lie within those */
-    uint32_t *blocks;           /* [n_blocks_max] */
-    uint32_t *block_pos0;       /* [n_blocks_max] */
+    uint32_t n_match_max;      /* tokens that a match may cover: cache_seq_limit_match() */
+    uint32_t n_match_keys_max; /* the blocks that lie within those */
+    uint32_t *blocks;          /* [n_blocks_max] */
+    uint32_t *block_pos0;      /* [n_blocks_max] */
     uint32_t n_blocks;
     struct attn_segment *segments; /* [n_blocks_max] */
     uint32_t n_segments;
-    uint32_t n_tokens;          /* committed */
-    uint32_t n_slots;           /* grown */
-    struct cursor cursor;       /* after the last block held */
-    struct store_end end;       /* blocks [0, end.n_blocks) are the tree's */
-    struct cursor end_cursor;   /* after those */
+    uint32_t n_tokens;        /* committed */
+    uint32_t n_slots;         /* grown */
+    struct cursor cursor;     /* after the last block held */
+    struct store_end end;     /* blocks [0, end.n_blocks) are the tree's */
+    struct cursor end_cursor; /* after those */
     struct store_use use;
-    bool has_run;               /* it attached once */
-    bool is_private;            /* what follows has no place in the tree */
-    uint32_t n_expected;        /* blocks that the cache was told it waits for */
-    bool expects_tail;          /* and the tail */
-    double due_s;               /* when, as it was told */
+    bool has_run;        /* it attached once */
+    bool is_private;     /* what follows has no place in the tree */
+    uint32_t n_expected; /* blocks that the cache was told it waits for */
+    bool expects_tail;   /* and the tail */
+    double due_s;        /* when, as it was told */
     bool asked_prefetch;
-    bool was_prefetched;        /* all of it, when n_expected_out was so much */
+    bool was_prefetched; /* all of it, when n_expected_out was so much */
     uint64_t n_expected_out;
     uint32_t tail_pos0, tail_n; /* where it left a tail, and of how many tokens; 0: nowhere */
     struct kv_key tail_name;
-    bool is_loading;            /* what it waits for may lie on disk */
-    bool is_reading;            /* all of that is under way, when n_load_events was so much */
+    bool is_loading; /* what it waits for may lie on disk */
+    bool is_reading; /* all of that is under way, when n_load_events was so much */
     uint64_t n_load_events;
-    bool has_left;              /* something in the tree, under private keys */
-    struct kv_key nonce;        /* of private keys; zero with prefix caching */
+    bool has_left;       /* something in the tree, under private keys */
+    struct kv_key nonce; /* of private keys; zero with prefix caching */
 };
 
 uint32_t cache_blocks_max(uint32_t n_ids, uint32_t n_span_ends, uint32_t n_more)
@@ -288,7 +288,9 @@ static void enter_tree(struct cache_seq *s)
 
     while (!s->is_private && (n = next_run(s, &at)) > 0) {
         uint32_t first = s->end.n_blocks;
-        struct store_run run = {.keys = s->keys + first, .blocks = s->blocks + first, .n = n,
+        struct store_run run = {.keys = s->keys + first,
+                                .blocks = s->blocks + first,
+                                .n = n,
                                 .pos0 = s->end_cursor.pos,
                                 .n_tokens = at.pos - s->end_cursor.pos,
                                 .depth = s->end_cursor.span,
@@ -380,8 +382,8 @@ static struct cursor cursor_behind(const struct cache_seq *s, const struct ktree
             high = mid;
     }
     at.span = low;
-    at.n_in_segment = (at.pos - (low ? s->prompt.span_ends[low - 1] : 0)) %
-                      s->cache->config.segment_tokens;
+    at.n_in_segment =
+        (at.pos - (low ? s->prompt.span_ends[low - 1] : 0)) % s->cache->config.segment_tokens;
     return at;
 }
 
@@ -493,11 +495,13 @@ uint32_t cache_seq_attach(struct cache_seq *s, uint32_t *found)
     ASSERT(s->n_blocks == 0);
     stop_expecting(s);
     s->is_loading = false;
-    s->use = (struct store_use){
-        .is_new = !s->has_run,
-        .miss_s_per_byte = miss_seconds_per_byte(s, store_match_tokens(c->store, &m)),
-        .ids = reads_disk(c) ? s->prompt.ids : NULL, .n_ids = s->prompt.n_ids,
-        .n_public = s->prompt.n_public, .scope = s->prompt.chain.scope};
+    s->use = (struct store_use){.is_new = !s->has_run,
+                                .miss_s_per_byte =
+                                    miss_seconds_per_byte(s, store_match_tokens(c->store, &m)),
+                                .ids = reads_disk(c) ? s->prompt.ids : NULL,
+                                .n_ids = s->prompt.n_ids,
+                                .n_public = s->prompt.n_public,
+                                .scope = s->prompt.chain.scope};
     store_attach(c->store, &m, &s->use, &s->end, s->blocks, lay);
     for (uint32_t i = 0; i < s->end.n_blocks; i++) {
         uint32_t n = cut_len(s, &s->cursor);
@@ -629,8 +633,8 @@ void cache_seq_shrink(struct cache_seq *s)
 
 void cache_seq_view(const struct cache_seq *s, struct cache_view *out)
 {
-    *out = (struct cache_view){s->blocks, s->n_blocks, s->segments, s->n_segments, s->n_tokens,
-                               s->n_slots};
+    *out = (struct cache_view){s->blocks,     s->n_blocks, s->segments,
+                               s->n_segments, s->n_tokens, s->n_slots};
 }
 
 void cache_seq_slot(const struct cache_seq *s, uint32_t pos, uint32_t *block, uint32_t *offset)
@@ -663,8 +667,7 @@ void cache_seq_expect(struct cache_seq *s, uint64_t due_ns)
     cache_assert_owner(s->cache);
     if (!s->cache->config.prefix_caching && !s->has_left)
         return; /* nobody else computes it */
-    if (is_told &&
-        fabs(due_s - was_s) <= fmax(DUE_SECONDS, DUE_SHARE * (was_s - store_now_s(st))))
+    if (is_told && fabs(due_s - was_s) <= fmax(DUE_SECONDS, DUE_SHARE * (was_s - store_now_s(st))))
         due_s = was_s; /* told again: others may have moved, and time passes */
     s->due_s = due_s;
     if (s->n_expected > 0)
@@ -707,8 +710,8 @@ bool cache_seq_load(struct cache_seq *s, bool is_first)
         store_load_first(st, s);
     if (s->is_reading && s->n_load_events == n_events)
         return true;
-    enum store_load_state state = store_load(st, s->keys, n_keys_to_match(s), s,
-                                             is_told ? s->due_s : STORE_NO_DUE);
+    enum store_load_state state =
+        store_load(st, s->keys, n_keys_to_match(s), s, is_told ? s->due_s : STORE_NO_DUE);
     s->n_load_events = n_events;
     s->is_reading = state == STORE_LOADING;
     s->is_loading = state != STORE_LOADED;

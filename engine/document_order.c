@@ -86,8 +86,8 @@ static void search_from(struct search *s, const struct kv_chain *before, uint32_
 
 /* The chain before the first document. False when not all of that is cached: then no document is
  * found behind it. */
-static enum status follow_preamble(struct search *s, const struct engine *e,
-                                   struct kv_chain *chain, bool *is_whole)
+static enum status follow_preamble(struct search *s, const struct engine *e, struct kv_chain *chain,
+                                   bool *is_whole)
 {
     const struct document_prompt *p = s->p;
     uint32_t n = p->documents[0].begin, n_ends = 0;
@@ -126,7 +126,9 @@ enum status document_order_by_cache(const struct engine *e, const struct documen
                                     uint32_t *order, uint32_t *n_cached)
 {
     uint32_t n = p->n_documents;
-    struct search s = {.cache = e->cache, .p = p, .is_used = calloc(n + 1, sizeof(bool)),
+    struct search s = {.cache = e->cache,
+                       .p = p,
+                       .is_used = calloc(n + 1, sizeof(bool)),
                        .path = calloc(n + 1, sizeof(uint32_t)),
                        .best = calloc(n + 1, sizeof(uint32_t))};
     enum status st = s.is_used && s.path && s.best ? OK : ERR_NOMEM;

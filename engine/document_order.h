@@ -23,9 +23,9 @@ struct document_place {
 
 /* The prompt as it is with the documents in the given order. */
 struct document_prompt {
-    const uint32_t *ids;        /* [n_ids] */
+    const uint32_t *ids; /* [n_ids] */
     uint32_t n_ids;
-    const uint32_t *span_ends;  /* [n_span_ends], as struct cache_prompt has them */
+    const uint32_t *span_ends; /* [n_span_ends], as struct cache_prompt has them */
     uint32_t n_span_ends;
     uint32_t n_public;
     const struct kv_scope *scope;

@@ -42,14 +42,22 @@
 
 void engine_config_init(struct engine_config *c)
 {
-    *c = (struct engine_config){.device = "auto", .dtype = "auto", .kv_dtype = "auto",
+    *c = (struct engine_config){.device = "auto",
+                                .dtype = "auto",
+                                .kv_dtype = "auto",
                                 .quantization = "none",
-                                .load_format = "auto", .policy = "skip-join-mlfq",
-                                .mlfq_variant = "tarn", .level_ratio = 2, .swap = "proactive",
-                                .profile_cost = true, .max_num_seqs = 64,
-                                .max_batched_tokens = 512, .max_queued = 1024,
+                                .load_format = "auto",
+                                .policy = "skip-join-mlfq",
+                                .mlfq_variant = "tarn",
+                                .level_ratio = 2,
+                                .swap = "proactive",
+                                .profile_cost = true,
+                                .max_num_seqs = 64,
+                                .max_batched_tokens = 512,
+                                .max_queued = 1024,
                                 .gpu_memory_utilization = GPU_MEMORY_UTILIZATION,
-                                .segment_tokens = KV_SEGMENT_TOKENS_MAX, .prefix_caching = true,
+                                .segment_tokens = KV_SEGMENT_TOKENS_MAX,
+                                .prefix_caching = true,
                                 .kv_prefetch_share = KV_PREFETCH_SHARE,
                                 .kv_hold_share = KV_HOLD_SHARE,
                                 .kv_disk_min_uses = KV_DISK_MIN_USES,
@@ -76,8 +84,8 @@ static enum status parse_dtype(const char *flag, const char *name, enum dtype if
     static const struct {
         const char *name;
         enum dtype dtype;
-    } names[] = {{"f32", DTYPE_F32},   {"float32", DTYPE_F32},   {"float", DTYPE_F32},
-                 {"f16", DTYPE_F16},   {"float16", DTYPE_F16},   {"half", DTYPE_F16},
+    } names[] = {{"f32", DTYPE_F32},   {"float32", DTYPE_F32},  {"float", DTYPE_F32},
+                 {"f16", DTYPE_F16},   {"float16", DTYPE_F16},  {"half", DTYPE_F16},
                  {"bf16", DTYPE_BF16}, {"bfloat16", DTYPE_BF16}};
 
     *out = if_auto;
@@ -117,8 +125,10 @@ static enum status choose_weights(struct engine *e, struct buf *why)
     if (!strcmp(e->config.load_format, "dummy"))
         w->dummy = true;
     else if (strcmp(e->config.load_format, "auto") && strcmp(e->config.load_format, "safetensors"))
-        return buf_why(why, ERR_INVALID, "--load-format %s is unknown; auto, safetensors and dummy "
-                       "are known", e->config.load_format);
+        return buf_why(why, ERR_INVALID,
+                       "--load-format %s is unknown; auto, safetensors and dummy "
+                       "are known",
+                       e->config.load_format);
     if (!w->dummy)
         s = weights_stored_dtype(e->model_dir, &stored, why);
     if (s == OK)
@@ -133,11 +143,13 @@ static enum status open_device(struct engine *e, struct buf *why)
 {
     const struct engine_config *c = &e->config;
     const struct model_config *m = &e->model;
-    struct device_config d = {.cpu_variant = c->cpu_variant, .n_threads = c->n_threads,
+    struct device_config d = {.cpu_variant = c->cpu_variant,
+                              .n_threads = c->n_threads,
                               .max_rows = c->max_batched_tokens > c->max_num_seqs
                                               ? c->max_batched_tokens
                                               : c->max_num_seqs,
-                              .max_heads = m->n_heads, .max_head_dim = m->head_dim,
+                              .max_heads = m->n_heads,
+                              .max_head_dim = m->head_dim,
                               .batch_invariant = c->batch_invariant};
     const struct weights_config *w = &e->weights_config;
 
@@ -156,8 +168,10 @@ static enum status open_device(struct engine *e, struct buf *why)
     else if (!strcmp(c->device, "ref"))
         d.kind = DEVICE_REF;
     else
-        return buf_why(why, ERR_UNSUPPORTED, "--device %s is unknown; auto, cpu, cuda and ref are "
-                       "known", c->device);
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "--device %s is unknown; auto, cpu, cuda and ref are "
+                       "known",
+                       c->device);
     enum status s = device_open(&e->device, &d, why);
     if (s == OK && !device_is_host(e->device))
         s = read_gpu_memory(e, &e->gpu_bytes_free_at_open, NULL, why);
@@ -217,8 +231,8 @@ static uint64_t default_kv_bytes(uint64_t wanted)
 
 static uint32_t choose_logits_rows(const struct engine_config *c)
 {
-    uint32_t least = c->max_batched_tokens < LOGITS_ROWS_MIN ? c->max_batched_tokens
-                                                             : LOGITS_ROWS_MIN;
+    uint32_t least =
+        c->max_batched_tokens < LOGITS_ROWS_MIN ? c->max_batched_tokens : LOGITS_ROWS_MIN;
 
     return c->max_num_seqs > least ? c->max_num_seqs : least;
 }
@@ -226,21 +240,25 @@ static uint32_t choose_logits_rows(const struct engine_config *c)
 static struct forward_config forward_shape(struct engine *e, uint32_t max_model_len)
 {
     const struct engine_config *c = &e->config;
-    uint64_t n_blocks = (uint64_t)c->max_num_seqs *
-                        cache_blocks_max(max_model_len, REQUEST_N_SPANS_MAX, 0);
+    uint64_t n_blocks =
+        (uint64_t)c->max_num_seqs * cache_blocks_max(max_model_len, REQUEST_N_SPANS_MAX, 0);
 
-    return (struct forward_config){.device = e->device, .model = &e->model,
-                                   .weights = &e->weights, .n_rows_max = c->max_batched_tokens,
-                                   .n_out_max = choose_logits_rows(c), .n_pos = max_model_len,
+    return (struct forward_config){.device = e->device,
+                                   .model = &e->model,
+                                   .weights = &e->weights,
+                                   .n_rows_max = c->max_batched_tokens,
+                                   .n_out_max = choose_logits_rows(c),
+                                   .n_pos = max_model_len,
                                    .n_seqs_max = c->max_num_seqs,
-                                   .n_blocks_max = n_blocks < UINT32_MAX ? (uint32_t)n_blocks
-                                                                         : UINT32_MAX,
+                                   .n_blocks_max =
+                                       n_blocks < UINT32_MAX ? (uint32_t)n_blocks : UINT32_MAX,
                                    .device_logits = device_ops(e->device)->sample != NULL};
 }
 
 static struct device_sampler_config sampler_shape(struct engine *e, uint32_t max_model_len)
 {
-    return (struct device_sampler_config){.device = e->device, .n_vocab = e->model.n_vocab,
+    return (struct device_sampler_config){.device = e->device,
+                                          .n_vocab = e->model.n_vocab,
                                           .n_rows_max = e->config.max_num_seqs,
                                           .n_known_max = max_model_len,
                                           .n_banned_max = N_BANNED_MAX};
@@ -270,7 +288,8 @@ static enum status gpu_kv_bytes(struct engine *e, uint32_t max_model_len, uint64
     if (*out > (n_free > spare ? n_free - spare : 0))
         *out = n_free > spare ? n_free - spare : 0;
     if (*out == 0)
-        return buf_why(why, ERR_NOMEM, "the GPU has no room for a KV pool: weights and buffers "
+        return buf_why(why, ERR_NOMEM,
+                       "the GPU has no room for a KV pool: weights and buffers "
                        "take %.2f GB, %.2f of %.2f GB are free, --gpu-memory-utilization is %g",
                        (double)taken * 1e-9, (double)n_free * 1e-9, (double)n_total * 1e-9, share);
     return OK;
@@ -295,14 +314,17 @@ static enum status size_pool(struct engine *e, struct kv_pool *pool, struct buf 
     uint64_t bytes, wanted;
     enum status s;
 
-    *pool = (struct kv_pool){.n_layers = e->model.n_layers, .n_kv_heads = e->model.n_kv_heads,
+    *pool = (struct kv_pool){.n_layers = e->model.n_layers,
+                             .n_kv_heads = e->model.n_kv_heads,
                              .head_dim = e->model.head_dim};
     s = parse_dtype("--kv-cache-dtype", c->kv_dtype, e->weights.dtype, &pool->dtype, why);
     if (s != OK)
         return s;
     if (len > e->model.max_pos)
-        return buf_why(why, ERR_INVALID, "--max-model-len %u is above the model's "
-                       "max_position_embeddings %u", len, e->model.max_pos);
+        return buf_why(why, ERR_INVALID,
+                       "--max-model-len %u is above the model's "
+                       "max_position_embeddings %u",
+                       len, e->model.max_pos);
     uint64_t block = kv_block_bytes(pool);
     uint64_t per_seq = cache_blocks_max(len, 0, 0);
     if (__builtin_mul_overflow(per_seq * block, c->max_num_seqs, &wanted))
@@ -314,17 +336,18 @@ static enum status size_pool(struct engine *e, struct kv_pool *pool, struct buf 
     if (n > UINT32_MAX / 2)
         n = UINT32_MAX / 2;
     if (n < 2)
-        return buf_why(why, ERR_INVALID, "the KV pool of %llu bytes holds fewer than 2 KV blocks "
-                       "of %llu bytes; raise --kv-device-bytes", (unsigned long long)bytes,
-                       (unsigned long long)block);
+        return buf_why(why, ERR_INVALID,
+                       "the KV pool of %llu bytes holds fewer than 2 KV blocks "
+                       "of %llu bytes; raise --kv-device-bytes",
+                       (unsigned long long)bytes, (unsigned long long)block);
     if (per_seq > n) {
         if (c->max_model_len)
-            return buf_why(why, ERR_INVALID, "the KV pool of %llu blocks cannot hold "
+            return buf_why(why, ERR_INVALID,
+                           "the KV pool of %llu blocks cannot hold "
                            "--max-model-len %u; raise --kv-device-bytes to %llu",
                            (unsigned long long)n, len, (unsigned long long)(per_seq * block));
         len = (uint32_t)(n - 1) * KV_BLOCK_TOKENS;
-        log_event(LOG_WARN, "max_model_len cut to what the KV pool holds", "max_model_len=%u",
-                  len);
+        log_event(LOG_WARN, "max_model_len cut to what the KV pool holds", "max_model_len=%u", len);
     }
     c->max_model_len = len;
     pool->n_blocks = (uint32_t)n;
@@ -337,11 +360,23 @@ static void make_fingerprint(struct engine *e, const struct kv_pool *pool)
     const struct model_config *m = &e->model;
     const struct ops *ops = device_ops(e->device);
     double freqs[128];
-    const uint32_t numbers[] = {KV_FORMAT_VERSION, m->n_layers, m->dim, m->n_heads, m->n_kv_heads,
-                                m->head_dim, m->ffn_dim, m->n_vocab, m->tied, m->attention_bias,
-                                m->mlp_bias, e->weights.dtype, e->weights.quantization.dtype,
-                                e->weights.quantization.group, pool->dtype,
-                                e->config.segment_tokens, ops->version};
+    const uint32_t numbers[] = {KV_FORMAT_VERSION,
+                                m->n_layers,
+                                m->dim,
+                                m->n_heads,
+                                m->n_kv_heads,
+                                m->head_dim,
+                                m->ffn_dim,
+                                m->n_vocab,
+                                m->tied,
+                                m->attention_bias,
+                                m->mlp_bias,
+                                e->weights.dtype,
+                                e->weights.quantization.dtype,
+                                e->weights.quantization.group,
+                                pool->dtype,
+                                e->config.segment_tokens,
+                                ops->version};
     struct hash_state h;
 
     model_rope_freqs(m, freqs);
@@ -397,24 +432,31 @@ static struct cache_disk_config disk_shape(const struct engine *e)
 
     if (!c->kv_disk_path)
         return (struct cache_disk_config){0};
-    return (struct cache_disk_config){
-        .path = c->kv_disk_path, .n_bytes = c->kv_disk_bytes, .fingerprint = e->fingerprint,
-        .min_uses = c->kv_disk_min_uses,
-        .timeout_ns = c->kv_disk_timeout_ms * UINT64_C(1000000),
-        .preload = preload_of(c->kv_preload), .threads_only = c->kv_disk_threads_only};
+    return (struct cache_disk_config){.path = c->kv_disk_path,
+                                      .n_bytes = c->kv_disk_bytes,
+                                      .fingerprint = e->fingerprint,
+                                      .min_uses = c->kv_disk_min_uses,
+                                      .timeout_ns = c->kv_disk_timeout_ms * UINT64_C(1000000),
+                                      .preload = preload_of(c->kv_preload),
+                                      .threads_only = c->kv_disk_threads_only};
 }
 
 static struct cache_config cache_shape(const struct engine *e, const struct kv_pool *pool)
 {
     const struct engine_config *c = &e->config;
 
-    return (struct cache_config){
-        .device = e->device, .pool = *pool, .segment_tokens = c->segment_tokens,
-        .prefix_caching = c->prefix_caching, .policy = c->cache_policy,
-        .n_host_blocks = n_host_blocks(c, kv_block_bytes(pool)),
-        .always_copy = c->kv_always_copy, .prefetch_share = c->kv_prefetch_share,
-        .hold_share = c->kv_hold_share, .disk = disk_shape(e),
-        .seconds = miss_seconds, .seconds_arg = &e->cost};
+    return (struct cache_config){.device = e->device,
+                                 .pool = *pool,
+                                 .segment_tokens = c->segment_tokens,
+                                 .prefix_caching = c->prefix_caching,
+                                 .policy = c->cache_policy,
+                                 .n_host_blocks = n_host_blocks(c, kv_block_bytes(pool)),
+                                 .always_copy = c->kv_always_copy,
+                                 .prefetch_share = c->kv_prefetch_share,
+                                 .hold_share = c->kv_hold_share,
+                                 .disk = disk_shape(e),
+                                 .seconds = miss_seconds,
+                                 .seconds_arg = &e->cost};
 }
 
 static enum status create_lineup(struct engine *e, struct buf *why)
@@ -424,22 +466,28 @@ static enum status create_lineup(struct engine *e, struct buf *why)
     double step_ms = is_host ? CPU_STEP_MS : GPU_STEP_MS;
     double starvation_ms = is_host ? 0 : GPU_STARVATION_MS; /* 0: the scheduler's own default */
     struct lineup_config l = {
-        .cache = e->cache, .swap_ahead = ahead,
+        .cache = e->cache,
+        .swap_ahead = ahead,
         .copy_s_per_token = is_host || !c->kv_host_bytes ? 0 : engine_measure_copy(e),
         .load_timeout_ns = c->kv_disk_path ? c->kv_disk_timeout_ms * UINT64_C(1000000) : 0,
-        .scheduler = {.policy = c->policy, .n_slots = e->n_slots,
-                      .n_running_max = c->max_num_seqs, .n_tokens_max = c->max_batched_tokens,
+        .scheduler = {.policy = c->policy,
+                      .n_slots = e->n_slots,
+                      .n_running_max = c->max_num_seqs,
+                      .n_tokens_max = c->max_batched_tokens,
                       .step_s_max = (c->max_step_ms > 0 ? c->max_step_ms : step_ms) * 1e-3,
-                      .cost = &e->cost, .quantum_s = c->quantum_ms * 1e-3,
+                      .cost = &e->cost,
+                      .quantum_s = c->quantum_ms * 1e-3,
                       .ratio = c->level_ratio,
-                      .starvation_s = (c->starvation_ms > 0 ? c->starvation_ms
-                                                            : starvation_ms) * 1e-3,
+                      .starvation_s =
+                          (c->starvation_ms > 0 ? c->starvation_ms : starvation_ms) * 1e-3,
                       .variant = c->mlfq_variant,
                       .reserve_blocks = c->kv_reserve_blocks}};
 
     if (!ahead && strcmp(c->swap, "reactive"))
-        return buf_why(why, ERR_INVALID, "--kv-swap %s is unknown; proactive and reactive are "
-                       "known", c->swap);
+        return buf_why(why, ERR_INVALID,
+                       "--kv-swap %s is unknown; proactive and reactive are "
+                       "known",
+                       c->swap);
     return lineup_create(&e->lineup, &l, why);
 }
 
@@ -471,15 +519,17 @@ static enum status create_loop_state(struct engine *e, const struct kv_pool *poo
     enum status s;
 
     if (c->kv_host_bytes > 0 && cache.n_host_blocks == 0)
-        return buf_why(why, ERR_INVALID, "--kv-host-bytes holds less than one KV block of %zu "
-                       "bytes; raise it, or leave it out", kv_block_bytes(pool));
+        return buf_why(why, ERR_INVALID,
+                       "--kv-host-bytes holds less than one KV block of %zu "
+                       "bytes; raise it, or leave it out",
+                       kv_block_bytes(pool));
     if (fwd.n_blocks_max == UINT32_MAX)
         return buf_why(why, ERR_INVALID, "--max-num-seqs times --max-model-len is too large");
     if ((s = cache_create(&e->cache, &cache, why)) != OK)
         return s;
     if ((s = forward_create(&e->forward, &fwd)) != OK ||
-        (s = batch_create(&e->batch, c->max_batched_tokens, n_seqs, n_seqs,
-                          fwd.n_blocks_max)) != OK ||
+        (s = batch_create(&e->batch, c->max_batched_tokens, n_seqs, n_seqs, fwd.n_blocks_max)) !=
+            OK ||
         (s = ring_init(&e->submitted, e->n_slots)) != OK)
         return buf_why(why, s, "out of memory for the step buffers");
     engine_obtain_cost(e, pool);
@@ -561,15 +611,19 @@ static enum status check_disk(const struct engine_config *c, struct buf *why)
     if (c->kv_disk_bytes == 0)
         return buf_why(why, ERR_INVALID, "--kv-disk-path needs --kv-disk-bytes as well");
     if (!c->prefix_caching)
-        return buf_why(why, ERR_INVALID, "--kv-disk-path keeps computed prompts, and "
+        return buf_why(why, ERR_INVALID,
+                       "--kv-disk-path keeps computed prompts, and "
                        "--no-prefix-caching forgets them; leave one of the two out");
     if (c->kv_disk_min_uses == 0 || c->kv_disk_timeout_ms == 0)
-        return buf_why(why, ERR_INVALID, "--kv-disk-min-uses and --kv-disk-timeout-ms must be at "
+        return buf_why(why, ERR_INVALID,
+                       "--kv-disk-min-uses and --kv-disk-timeout-ms must be at "
                        "least 1");
     if (strcmp(c->kv_preload, "none") && strcmp(c->kv_preload, "registered") &&
         strcmp(c->kv_preload, "all"))
-        return buf_why(why, ERR_INVALID, "--kv-preload %s is unknown; none, registered and all are "
-                       "known", c->kv_preload);
+        return buf_why(why, ERR_INVALID,
+                       "--kv-preload %s is unknown; none, registered and all are "
+                       "known",
+                       c->kv_preload);
     return OK;
 }
 
@@ -584,12 +638,15 @@ static enum status check_config(const struct engine_config *c, struct buf *why)
     if (!c->model_dir)
         return buf_why(why, ERR_INVALID, "no model given; use --model DIR");
     if (c->max_num_seqs == 0 || c->max_batched_tokens == 0)
-        return buf_why(why, ERR_INVALID, "--max-num-seqs and --max-num-batched-tokens must be at "
+        return buf_why(why, ERR_INVALID,
+                       "--max-num-seqs and --max-num-batched-tokens must be at "
                        "least 1");
     if (c->segment_tokens < KV_BLOCK_TOKENS || c->segment_tokens > KV_SEGMENT_TOKENS_MAX ||
         c->segment_tokens % KV_BLOCK_TOKENS)
-        return buf_why(why, ERR_INVALID, "--kv-segment-tokens must be a multiple of %d, at most "
-                       "%d", KV_BLOCK_TOKENS, KV_SEGMENT_TOKENS_MAX);
+        return buf_why(why, ERR_INVALID,
+                       "--kv-segment-tokens must be a multiple of %d, at most "
+                       "%d",
+                       KV_BLOCK_TOKENS, KV_SEGMENT_TOKENS_MAX);
     return check_disk(c, why);
 }
 
@@ -729,9 +786,10 @@ static enum status enter(struct engine *e, struct buf *why)
     if (atomic_fetch_add(&e->n_inside, 1) >= e->n_slots) {
         atomic_fetch_sub(&e->n_inside, 1);
         atomic_fetch_add(&e->n_rejected, 1);
-        return buf_why(why, ERR_BUSY, "%u requests are waiting already (--max-num-queued-reqs), "
-                       "beside %u that run; try again later", e->config.max_queued,
-                       e->config.max_num_seqs);
+        return buf_why(why, ERR_BUSY,
+                       "%u requests are waiting already (--max-num-queued-reqs), "
+                       "beside %u that run; try again later",
+                       e->config.max_queued, e->config.max_num_seqs);
     }
     return OK;
 }
@@ -744,8 +802,10 @@ enum status engine_submit(struct engine *e, struct request *r, struct buf *why)
 
     /* What could never run alone must not wait forever. */
     if (n_blocks > e->info.n_kv_blocks)
-        return buf_why(why, ERR_TOO_LARGE, "prompt and max_tokens need up to %u KV blocks, the "
-                       "pool has %u; lower max_tokens", n_blocks, e->info.n_kv_blocks);
+        return buf_why(why, ERR_TOO_LARGE,
+                       "prompt and max_tokens need up to %u KV blocks, the "
+                       "pool has %u; lower max_tokens",
+                       n_blocks, e->info.n_kv_blocks);
     s = enter(e, why);
     if (s != OK)
         return s;
@@ -755,8 +815,9 @@ enum status engine_submit(struct engine *e, struct request *r, struct buf *why)
     if (s != OK) {
         atomic_fetch_sub(&e->n_inside, 1);
         request_unref(r);
-        return buf_why(why, s, s == ERR_BUSY ? "too many requests are waiting; try again later"
-                                             : "the server is shutting down");
+        return buf_why(why, s,
+                       s == ERR_BUSY ? "too many requests are waiting; try again later"
+                                     : "the server is shutting down");
     }
     return OK;
 }

@@ -26,50 +26,50 @@
 struct engine;
 
 struct engine_config {
-    const char *model_dir;        /* Hugging Face layout */
-    const char *device;           /* "auto", "cpu", "cuda", "ref" */
-    const char *cpu_variant;      /* NULL = best of the machine */
-    const char *dtype;            /* of weights: "auto" (as stored), "f32", "bf16", "f16" */
-    const char *quantization;     /* of weights, at load: "none", "int8", "int4" */
-    uint32_t quantization_group;  /* 32 or 128; 0 = the best for that type */
-    const char *kv_dtype;         /* "auto" (what `dtype` comes to), "f32", "bf16", "f16" */
-    const char *load_format;      /* "auto" or "dummy" (random weights, config.json only needed) */
-    const char *policy;           /* of scheduling: scheduler_policies() */
-    double max_step_ms;           /* prefill chunks are cut for it; 0: 200 on a CPU, 100 on a GPU */
-    double quantum_ms;            /* of the top level; 0: a decode step */
-    double level_ratio;           /* of quanta, at least 1.1 */
-    double starvation_ms;         /* 0: max(3 s, 100 decode steps) on a CPU, 300 ms on a GPU */
-    const char *mlfq_variant;     /* scheduler_variants() */
-    uint32_t kv_reserve_blocks;   /* free for newcomers; 0: one for each sequence that may run */
-    const char *swap;             /* "proactive": spill and fetch ahead; "reactive": when the room
-                                     is needed */
-    const char *cost_dir;         /* where the profile of T(cached, new, batch) is kept; NULL: it is
-                                     measured at every start */
-    bool profile_cost;            /* false: the first prefills tell (tests) */
-    uint32_t n_threads;           /* 0 = all cores of this process */
-    uint32_t max_model_len;       /* 0 = the model's, cut to what the KV pool holds */
+    const char *model_dir;       /* Hugging Face layout */
+    const char *device;          /* "auto", "cpu", "cuda", "ref" */
+    const char *cpu_variant;     /* NULL = best of the machine */
+    const char *dtype;           /* of weights: "auto" (as stored), "f32", "bf16", "f16" */
+    const char *quantization;    /* of weights, at load: "none", "int8", "int4" */
+    uint32_t quantization_group; /* 32 or 128; 0 = the best for that type */
+    const char *kv_dtype;        /* "auto" (what `dtype` comes to), "f32", "bf16", "f16" */
+    const char *load_format;     /* "auto" or "dummy" (random weights, config.json only needed) */
+    const char *policy;          /* of scheduling: scheduler_policies() */
+    double max_step_ms;          /* prefill chunks are cut for it; 0: 200 on a CPU, 100 on a GPU */
+    double quantum_ms;           /* of the top level; 0: a decode step */
+    double level_ratio;          /* of quanta, at least 1.1 */
+    double starvation_ms;        /* 0: max(3 s, 100 decode steps) on a CPU, 300 ms on a GPU */
+    const char *mlfq_variant;    /* scheduler_variants() */
+    uint32_t kv_reserve_blocks;  /* free for newcomers; 0: one for each sequence that may run */
+    const char *swap;            /* "proactive": spill and fetch ahead; "reactive": when the room
+                                    is needed */
+    const char *cost_dir;        /* where the profile of T(cached, new, batch) is kept; NULL: it is
+                                    measured at every start */
+    bool profile_cost;           /* false: the first prefills tell (tests) */
+    uint32_t n_threads;          /* 0 = all cores of this process */
+    uint32_t max_model_len;      /* 0 = the model's, cut to what the KV pool holds */
     uint32_t max_num_seqs;
     uint32_t max_batched_tokens;
     uint32_t max_queued;
-    uint64_t kv_bytes;            /* 0 = chosen from free memory */
+    uint64_t kv_bytes;             /* 0 = chosen from free memory */
     double gpu_memory_utilization; /* on a GPU, when kv_bytes is 0: the share of its memory, above
                                       0 and at most 1, that weights, buffers and KV may take */
-    bool batch_invariant;         /* on a GPU: products in an order that no batch changes */
+    bool batch_invariant;          /* on a GPU: products in an order that no batch changes */
     uint32_t segment_tokens;
     bool prefix_caching;
-    uint64_t kv_host_bytes;       /* of the host tier; 0: none */
-    double kv_prefetch_share;     /* of the device's KV blocks: what waiting requests may fetch */
-    double kv_hold_share;         /* of the same: what requests may keep (cache_ttl) */
-    const char *kv_disk_path;     /* NULL: no disk tier. Borrowed until engine_close() */
-    uint64_t kv_disk_bytes;       /* of all that lies there */
-    uint32_t kv_disk_min_uses;    /* what was used so often is written; at least 1 */
-    uint32_t kv_disk_timeout_ms;  /* a read that takes longer is a miss */
-    const char *kv_preload;       /* what is read from disk at start: "none", "registered", "all" */
-    bool kv_disk_threads_only;    /* no io_uring (tests) */
-    const char *cache_policy;     /* of eviction: cache_policies(); NULL: the default */
-    bool kv_always_copy;          /* copy between tiers on a host device too (tests) */
-    bool check_each_step;         /* recount the cache after every step: slow */
-    uint64_t seed;                /* of dummy weights */
+    uint64_t kv_host_bytes;      /* of the host tier; 0: none */
+    double kv_prefetch_share;    /* of the device's KV blocks: what waiting requests may fetch */
+    double kv_hold_share;        /* of the same: what requests may keep (cache_ttl) */
+    const char *kv_disk_path;    /* NULL: no disk tier. Borrowed until engine_close() */
+    uint64_t kv_disk_bytes;      /* of all that lies there */
+    uint32_t kv_disk_min_uses;   /* what was used so often is written; at least 1 */
+    uint32_t kv_disk_timeout_ms; /* a read that takes longer is a miss */
+    const char *kv_preload;      /* what is read from disk at start: "none", "registered", "all" */
+    bool kv_disk_threads_only;   /* no io_uring (tests) */
+    const char *cache_policy;    /* of eviction: cache_policies(); NULL: the default */
+    bool kv_always_copy;         /* copy between tiers on a host device too (tests) */
+    bool check_each_step;        /* recount the cache after every step: slow */
+    uint64_t seed;               /* of dummy weights */
     const char *chat_template_file; /* NULL = the model's own */
 };
 /* The defaults that --help prints. */
@@ -96,7 +96,7 @@ NODISCARD enum status engine_submit(struct engine *e, struct request *r, struct 
 #define ENGINE_N_SPANS_MAX 256
 struct engine_cache_view {
     struct cache_stats stats;
-    uint32_t n_spans_all;         /* in the tree */
+    uint32_t n_spans_all; /* in the tree */
     uint32_t n_spans;
     struct cache_span spans[ENGINE_N_SPANS_MAX];
 };
@@ -115,9 +115,9 @@ void engine_reset_cache(struct engine *e);
 /* Constant after open. */
 struct engine_info {
     const char *model_dir;
-    const char *ops_name;         /* kernel set */
-    const char *weights_name;     /* type of the packed weights: "bf16", "int4 (groups of 32)" */
-    uint32_t n_vocab;             /* rows of the output layer: ids below it are valid */
+    const char *ops_name;     /* kernel set */
+    const char *weights_name; /* type of the packed weights: "bf16", "int4 (groups of 32)" */
+    uint32_t n_vocab;         /* rows of the output layer: ids below it are valid */
     uint32_t max_model_len;
     uint32_t n_layers, dim, n_heads, n_kv_heads, head_dim;
     uint64_t n_params;
@@ -125,13 +125,13 @@ struct engine_info {
     uint64_t kv_bytes;
     uint32_t n_threads;
     uint32_t max_num_seqs, max_batched_tokens, max_queued;
-    uint32_t n_kv_blocks;         /* of the device tier */
+    uint32_t n_kv_blocks; /* of the device tier */
     uint32_t n_kv_host_blocks;
-    uint32_t n_kv_disk_blocks;    /* extents of the disk tier; 0: there is none */
+    uint32_t n_kv_disk_blocks; /* extents of the disk tier; 0: there is none */
     uint64_t kv_block_bytes;
     uint64_t load_ns;
-    const uint32_t *eos_ids;      /* [n_eos_ids] from generation_config.json, else config.json,
-                                     else the tokenizer */
+    const uint32_t *eos_ids; /* [n_eos_ids] from generation_config.json, else config.json,
+                                else the tokenizer */
     uint32_t n_eos_ids;
     /* generation_config.json: what a request gets when it says nothing. */
     float default_temperature, default_top_p, default_min_p, default_repetition_penalty;
@@ -150,15 +150,15 @@ struct engine_stats {
     uint64_t n_prompt_tokens_in[CACHE_N_TIERS]; /* of those cached, by where they lay */
     uint64_t n_preemptions, n_rejected;
     struct scheduler_stats scheduler;
-    uint64_t n_plans_ahead;        /* of the steps: planned while the one before ran */
-    double cost_error;             /* moving mean of |expected - seen| / seen of steps' times */
-    struct hist step_s;            /* from a step's plan to its tokens */
-    struct hist gap_s;             /* from a step's tokens to the launch of the next */
+    uint64_t n_plans_ahead; /* of the steps: planned while the one before ran */
+    double cost_error;      /* moving mean of |expected - seen| / seen of steps' times */
+    struct hist step_s;     /* from a step's plan to its tokens */
+    struct hist gap_s;      /* from a step's tokens to the launch of the next */
     uint64_t n_finished[FINISH_ERROR + 1];
     struct hist ttft_s, itl_s, e2e_s, queue_s, prefill_s, decode_s, inference_s, tpot_s;
     struct hist prompt_tokens, generation_tokens, step_tokens;
-    struct hist computed_tokens;   /* of a prompt, not found in the cache */
-    struct hist max_tokens;        /* what a request may generate at most */
+    struct hist computed_tokens; /* of a prompt, not found in the cache */
+    struct hist max_tokens;      /* what a request may generate at most */
 };
 void engine_stats(struct engine *e, struct engine_stats *out);
 

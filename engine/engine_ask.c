@@ -36,8 +36,7 @@ static enum status ask(struct engine *e, struct cache_question *q)
     return s;
 }
 
-enum status engine_cache_view(struct engine *e, uint32_t n_spans_max,
-                              struct engine_cache_view *out)
+enum status engine_cache_view(struct engine *e, uint32_t n_spans_max, struct engine_cache_view *out)
 {
     struct cache_question q = {.view = out};
 
@@ -69,8 +68,8 @@ static bool answer_question(struct engine *e)
         }
         if (q->view) {
             cache_stats(e->cache, &q->view->stats);
-            q->view->n_spans = cache_top_spans(e->cache, q->view->spans, q->view->n_spans,
-                                               &q->view->n_spans_all);
+            q->view->n_spans =
+                cache_top_spans(e->cache, q->view->spans, q->view->n_spans, &q->view->n_spans_all);
         }
         e->question = NULL;
         pthread_cond_signal(&e->answered);

@@ -26,12 +26,18 @@ static struct cost_estimate estimate(const struct engine *e, const struct kv_poo
 void engine_obtain_cost(struct engine *e, const struct kv_pool *pool)
 {
     const struct engine_config *c = &e->config;
-    struct cost_profile_config p = {
-        .device = e->device, .forward = e->forward, .batch = &e->batch,
-        .pool = cache_pool(e->cache), .segment_tokens = c->segment_tokens,
-        .n_vocab = e->model.n_vocab, .n_rows_max = c->max_batched_tokens,
-        .n_seqs_max = c->max_num_seqs, .n_tokens_max = c->max_model_len,
-        .estimate = estimate(e, pool), .dir = c->cost_dir, .subject = &e->cost_subject};
+    struct cost_profile_config p = {.device = e->device,
+                                    .forward = e->forward,
+                                    .batch = &e->batch,
+                                    .pool = cache_pool(e->cache),
+                                    .segment_tokens = c->segment_tokens,
+                                    .n_vocab = e->model.n_vocab,
+                                    .n_rows_max = c->max_batched_tokens,
+                                    .n_seqs_max = c->max_num_seqs,
+                                    .n_tokens_max = c->max_model_len,
+                                    .estimate = estimate(e, pool),
+                                    .dir = c->cost_dir,
+                                    .subject = &e->cost_subject};
     struct buf why;
 
     cost_model_estimate(&e->cost, &p.estimate);
@@ -41,8 +47,7 @@ void engine_obtain_cost(struct engine *e, const struct kv_pool *pool)
     cost_profile_subject(&e->cost_subject, e->fingerprint, &p);
     enum status s = cost_profile_obtain(&e->cost, &p, &e->profile, &why);
     if (s != OK)
-        log_event(LOG_WARN, "the profile of step times is not whole", "why=\"%s\"",
-                  buf_str(&why));
+        log_event(LOG_WARN, "the profile of step times is not whole", "why=\"%s\"", buf_str(&why));
     buf_fini(&why);
 }
 
@@ -75,7 +80,6 @@ void engine_keep_cost(const struct engine *e)
         return;
     buf_init(&why, BUF_WHY_MAX);
     if (cost_model_save(&e->cost, e->config.cost_dir, &e->cost_subject, &why) != OK)
-        log_event(LOG_WARN, "the profile of step times is not saved", "why=\"%s\"",
-                  buf_str(&why));
+        log_event(LOG_WARN, "the profile of step times is not saved", "why=\"%s\"", buf_str(&why));
     buf_fini(&why);
 }

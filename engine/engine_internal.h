@@ -26,19 +26,19 @@
 
 /* A request inside the engine. Its KV, and how far it is: lineup.seqs[slot]. */
 struct sequence {
-    struct request *req;         /* NULL: the slot is free */
-    uint32_t live_at;            /* place in live_slots */
-    bool watches_text;           /* has stop strings, so it detokenizes */
+    struct request *req; /* NULL: the slot is free */
+    uint32_t live_at;    /* place in live_slots */
+    bool watches_text;   /* has stop strings, so it detokenizes */
     struct detok detok;
     struct sampler_state sampler;
     uint64_t t_last_token;
-    uint32_t n_scored;           /* leading prompt positions whose next token has its logprob */
+    uint32_t n_scored; /* leading prompt positions whose next token has its logprob */
 };
 
 /* What another thread asks of the cache (engine_ask.c). */
 struct cache_question {
-    struct engine_cache_view *view;  /* to be filled; NULL: not asked for */
-    const struct kv_key *erase;      /* to be erased first; NULL: nothing */
+    struct engine_cache_view *view; /* to be filled; NULL: not asked for */
+    const struct kv_key *erase;     /* to be erased first; NULL: nothing */
     uint32_t n_erased;
 };
 
@@ -58,22 +58,22 @@ struct engine {
     uint64_t gpu_bytes_free_at_open; /* 0: no GPU */
 
     /* Any thread. */
-    struct ring submitted;       /* struct request *, one reference each */
-    atomic_uint n_inside;        /* submitted and not finished */
+    struct ring submitted; /* struct request *, one reference each */
+    atomic_uint n_inside;  /* submitted and not finished */
     atomic_uint n_rejected;
     atomic_bool draining;
     atomic_bool stopping;
-    atomic_bool failed;          /* engine_failed() */
-    atomic_bool reset_wanted;    /* engine_reset_cache() */
-    atomic_bool is_asked;        /* engine_cache_view(), engine_cache_erase() */
+    atomic_bool failed;       /* engine_failed() */
+    atomic_bool reset_wanted; /* engine_reset_cache() */
+    atomic_bool is_asked;     /* engine_cache_view(), engine_cache_erase() */
 
     /* Under stats_lock. */
     pthread_mutex_t stats_lock;
     struct engine_stats shared;
     struct cache_question *question; /* NULL: nobody waits */
-    pthread_cond_t answered;     /* on CLOCK_MONOTONIC */
+    pthread_cond_t answered;         /* on CLOCK_MONOTONIC */
 
-    pthread_mutex_t ask_lock;    /* one asks at a time */
+    pthread_mutex_t ask_lock; /* one asks at a time */
 
     /* Engine thread. */
     pthread_t thread;
@@ -82,22 +82,22 @@ struct engine {
     struct forward *forward;
     struct lineup lineup;
     struct batch batch;
-    struct sequence *seqs;       /* [n_slots] */
-    uint32_t *free_slots;        /* stack */
+    struct sequence *seqs; /* [n_slots] */
+    uint32_t *free_slots;  /* stack */
     uint32_t n_free_slots;
-    uint32_t *live_slots;        /* [n_slots - n_free_slots] in no order */
-    void **intake;               /* [n_slots] */
+    uint32_t *live_slots;                  /* [n_slots - n_free_slots] in no order */
+    void **intake;                         /* [n_slots] */
     struct device_sampler *device_sampler; /* NULL: tokens are picked on the host */
-    uint32_t n_logits_max;       /* rows of logits at once */
-    struct sampler_candidate *candidates; /* [max_num_seqs, V]; NULL with a device_sampler */
-    float *raw_logits;                    /* the same */
-    struct buf text;             /* scratch of the stop-string watch */
+    uint32_t n_logits_max;                 /* rows of logits at once */
+    struct sampler_candidate *candidates;  /* [max_num_seqs, V]; NULL with a device_sampler */
+    float *raw_logits;                     /* the same */
+    struct buf text;                       /* scratch of the stop-string watch */
     struct engine_stats live;
     struct cost_model cost;
     struct cost_profile_result profile;
     struct cost_model_subject cost_subject; /* of the file that the model is kept in */
     uint64_t n_prefills_learned;
-    uint64_t computed_ns;        /* when the step before had its tokens; 0: none just before */
+    uint64_t computed_ns; /* when the step before had its tokens; 0: none just before */
 };
 
 /* What a request is told that a failed device ended, or that came too late. */
@@ -129,7 +129,7 @@ bool engine_answer(struct engine *e);
 #define PICK_NEXT UINT32_MAX
 struct pick_row {
     uint32_t slot;
-    uint32_t pos;                /* PICK_NEXT: the next token */
+    uint32_t pos; /* PICK_NEXT: the next token */
 };
 
 struct pick_job {

@@ -20,7 +20,8 @@ enum status lineup_create(struct lineup *l, const struct lineup_config *config, 
     uint32_t n_run = config->scheduler.n_running_max;
     enum status s;
 
-    *l = (struct lineup){.cache = config->cache, .n_slots = config->scheduler.n_slots,
+    *l = (struct lineup){.cache = config->cache,
+                         .n_slots = config->scheduler.n_slots,
                          .swap_ahead = config->swap_ahead,
                          .copy_s_per_token = config->copy_s_per_token,
                          .load_timeout_ns = config->load_timeout_ns};
@@ -59,8 +60,8 @@ void lineup_submit(struct lineup *l, uint32_t slot, struct cache_seq *kv,
     struct sched_request request = *r;
 
     ASSERT(slot < l->n_slots && !l->seqs[slot].kv);
-    l->seqs[slot] = (struct lineup_seq){.kv = kv, .n_known = r->n_known, .waits = true,
-                                        .session = r->session};
+    l->seqs[slot] =
+        (struct lineup_seq){.kv = kv, .n_known = r->n_known, .waits = true, .session = r->session};
     request.n_cached = cache_match_disk(kv); /* its level is that of what it will compute */
     scheduler_submit(l->scheduler, slot, &request, now_ns);
     expect(l, slot, now_ns);
@@ -171,7 +172,10 @@ static void refresh_expected(struct lineup *l, uint64_t now_ns)
 
 static void make_plan(struct lineup *l, uint64_t now_ns, struct plan *plan)
 {
-    struct sched_view view = {l, cache_n_available(l->cache), view_match, view_need,
+    struct sched_view view = {l,
+                              cache_n_available(l->cache),
+                              view_match,
+                              view_need,
                               view_reclaimable,
                               l->load_timeout_ns > 0 ? view_is_loading : NULL};
 
@@ -249,8 +253,7 @@ uint32_t lineup_begin(struct lineup *l, uint64_t now_ns)
 {
     struct plan plan = l->ahead;
     /* An empty one may be out of date: memory may have become free since. */
-    bool was_ahead = l->has_ahead && plan.n_items > 0 &&
-                     scheduler_is_current(l->scheduler, &plan);
+    bool was_ahead = l->has_ahead && plan.n_items > 0 && scheduler_is_current(l->scheduler, &plan);
 
     l->has_ahead = false;
     l->n_items = l->n_failed = l->n_preempted = 0;

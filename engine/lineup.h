@@ -31,35 +31,35 @@ struct lineup_config {
     struct cache *cache;
     struct scheduler_config scheduler;
     bool swap_ahead;
-    double copy_s_per_token;     /* of KV, from host to device or back; 0: nothing is copied */
-    uint64_t load_timeout_ns;    /* one whose turn it is waits so long for what lies on disk */
+    double copy_s_per_token;  /* of KV, from host to device or back; 0: nothing is copied */
+    uint64_t load_timeout_ns; /* one whose turn it is waits so long for what lies on disk */
 };
 
 /* Read by the owner; written by lineup.c but for n_known, which the owner counts up when it tells
  * of a token. */
 struct lineup_seq {
-    struct cache_seq *kv;        /* NULL: the slot is free */
+    struct cache_seq *kv; /* NULL: the slot is free */
     uint32_t n_known;
     uint32_t n_computed;
     bool waits;
     bool has_run;
-    bool is_first;               /* the step that is under way is the first of its life */
-    uint32_t n_cached;           /* found when it was admitted for the first time */
+    bool is_first;     /* the step that is under way is the first of its life */
+    uint32_t n_cached; /* found when it was admitted for the first time */
     uint32_t n_cached_in[CACHE_N_TIERS];
     uint64_t session;
-    uint64_t wanted_ns;          /* since when it is held up only by what is read; 0: it is not */
+    uint64_t wanted_ns; /* since when it is held up only by what is read; 0: it is not */
 };
 
 struct lineup {
     struct cache *cache;
     struct scheduler *scheduler;
-    struct lineup_seq *seqs;     /* [n_slots] */
+    struct lineup_seq *seqs; /* [n_slots] */
     uint32_t n_slots;
-    struct plan_item *items;     /* [n_items] of the step under way, in batch order */
+    struct plan_item *items; /* [n_items] of the step under way, in batch order */
     uint32_t n_items;
-    uint32_t n_preempted;        /* by lineup_begin() just now */
-    double step_s;               /* what that step is expected to take */
-    uint32_t *failed;            /* [n_failed] slots that lineup_begin() could not grow */
+    uint32_t n_preempted; /* by lineup_begin() just now */
+    double step_s;        /* what that step is expected to take */
+    uint32_t *failed;     /* [n_failed] slots that lineup_begin() could not grow */
     uint32_t n_failed;
     uint64_t n_preemptions;
     uint64_t n_steps, n_planned_ahead; /* of those: while the one before ran */
@@ -68,10 +68,10 @@ struct lineup {
     bool swap_ahead;
     double copy_s_per_token;
     uint64_t load_timeout_ns;
-    uint64_t plan_ns;            /* the time for which a plan is being made */
+    uint64_t plan_ns; /* the time for which a plan is being made */
     struct plan ahead;
     bool has_ahead;
-    uint32_t refresh_at;         /* slot */
+    uint32_t refresh_at; /* slot */
 };
 
 NODISCARD enum status lineup_create(struct lineup *l, const struct lineup_config *config,

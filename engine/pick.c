@@ -38,8 +38,8 @@ static struct sampler_row row_of(const struct engine *e, const struct pick_row *
     const struct sequence *q = &e->seqs[at->slot];
     const struct request *r = q->req;
     uint32_t n_out = atomic_load_explicit(&r->n_out, memory_order_relaxed);
-    struct sampler_row row = {.sampling = &r->sampling, .state = &q->sampler, .n = n_out,
-                              .n_vocab = e->info.n_vocab};
+    struct sampler_row row = {
+        .sampling = &r->sampling, .state = &q->sampler, .n = n_out, .n_vocab = e->info.n_vocab};
 
     if (at->pos == PICK_NEXT) {
         *top = r->out_top ? r->out_top + (size_t)n_out * r->sampling.n_logprobs : NULL;

@@ -25,12 +25,16 @@ static enum status check_ids(const struct engine_info *info, const uint32_t *ids
     if (n_ids == 0)
         return buf_why(why, ERR_INVALID, "the prompt is empty");
     if (n_ids > info->max_model_len)
-        return buf_why(why, ERR_INVALID, "This model's maximum context length is %u tokens. "
-                       "The prompt has %u tokens; shorten the prompt", info->max_model_len, n_ids);
+        return buf_why(why, ERR_INVALID,
+                       "This model's maximum context length is %u tokens. "
+                       "The prompt has %u tokens; shorten the prompt",
+                       info->max_model_len, n_ids);
     if (n_ids == info->max_model_len && generates)
-        return buf_why(why, ERR_INVALID, "This model's maximum context length is %u tokens. "
+        return buf_why(why, ERR_INVALID,
+                       "This model's maximum context length is %u tokens. "
                        "The prompt has %u tokens and at least one must be generated; shorten the "
-                       "prompt", info->max_model_len, n_ids);
+                       "prompt",
+                       info->max_model_len, n_ids);
     for (uint32_t i = 0; i < n_ids; i++)
         if (ids[i] >= info->n_vocab)
             return buf_why(why, ERR_INVALID, "token id %u is outside of the vocabulary (%u)",
@@ -55,8 +59,9 @@ static enum status check_public(uint32_t n_public, const uint32_t *ends, uint32_
     for (uint32_t i = 0; i < n; i++)
         if (ends[i] == n_public)
             return OK;
-    return n_public == 0 ? OK : buf_why(why, ERR_INVALID, "%u public tokens end at no span end",
-                                        n_public);
+    return n_public == 0
+               ? OK
+               : buf_why(why, ERR_INVALID, "%u public tokens end at no span end", n_public);
 }
 
 /* Copies into r's one allocation; *next moves on. */
@@ -86,8 +91,7 @@ static void copy_stops(struct request *r, unsigned char **next, const struct sto
     for (uint32_t i = 0; i < stopping->n_stops; i++)
         stops[i].text = carve(next, stops[i].len, stopping->stops[i].text);
     r->stopping.stops = stops;
-    r->stopping.stop_ids = carve(next, stopping->n_stop_ids * sizeof(uint32_t),
-                                 stopping->stop_ids);
+    r->stopping.stop_ids = carve(next, stopping->n_stop_ids * sizeof(uint32_t), stopping->stop_ids);
 }
 
 static enum status check_params(const struct engine_info *info, const struct sampling *sp,
@@ -100,8 +104,10 @@ static enum status check_params(const struct engine_info *info, const struct sam
                        REQUEST_N_LOGIT_BIAS_MAX);
     for (uint32_t i = 0; i < sp->n_logit_bias; i++)
         if (sp->logit_bias[i].id >= info->n_vocab)
-            return buf_why(why, ERR_INVALID, "logit_bias: token id %u is outside of the "
-                           "vocabulary (%u)", sp->logit_bias[i].id, info->n_vocab);
+            return buf_why(why, ERR_INVALID,
+                           "logit_bias: token id %u is outside of the "
+                           "vocabulary (%u)",
+                           sp->logit_bias[i].id, info->n_vocab);
     if (stopping->n_stops > DETOK_N_STOPS_MAX || stopping->n_stop_ids > REQUEST_N_STOP_IDS_MAX)
         return buf_why(why, ERR_INVALID, "at most %d stop strings and %d stop_token_ids",
                        DETOK_N_STOPS_MAX, REQUEST_N_STOP_IDS_MAX);
@@ -149,8 +155,8 @@ static void hash_prompt(struct request *r, const struct engine *e, const struct 
     struct cache_prompt *p = &r->prompt;
 
     kv_chain_init(&p->chain, engine_fingerprint(e), scope, engine_segment_tokens(e));
-    p->n_keys = kv_chain_prompt(&p->chain, p->ids, p->n_ids, p->span_ends, p->n_span_ends, n_public,
-                                keys);
+    p->n_keys =
+        kv_chain_prompt(&p->chain, p->ids, p->n_ids, p->span_ends, p->n_span_ends, n_public, keys);
     p->keys = keys;
     p->n_public = n_public;
 }
@@ -199,8 +205,8 @@ enum status request_create(struct request **out, const struct engine *e, const u
     memcpy(r->ids, ids, n_ids * sizeof *ids);
     r->prompt.ids = r->ids;
     r->prompt.span_ends = carve(&next, n_span_ends * sizeof(uint32_t), span_ends);
-    r->sampling.logit_bias = carve(&next, sampling->n_logit_bias * sizeof(struct logit_bias),
-                                   sampling->logit_bias);
+    r->sampling.logit_bias =
+        carve(&next, sampling->n_logit_bias * sizeof(struct logit_bias), sampling->logit_bias);
     copy_stops(r, &next, stopping);
     hash_prompt(r, e, scope, n_public, carve(&next, n_keys_max * sizeof(struct kv_key), NULL));
     atomic_init(&r->refs, 1);

@@ -28,11 +28,11 @@
 #define REQUEST_N_LOGIT_BIAS_MAX 1024
 
 enum finish_reason {
-    FINISH_NONE = 0,   /* still running */
-    FINISH_STOP,       /* end-of-sequence token, stop string or stop id */
-    FINISH_LENGTH,     /* max_tokens, or the model's context is full */
-    FINISH_CANCELLED,  /* the client left or the server was told to stop */
-    FINISH_ERROR,      /* `error` says why; this request only (design P4) */
+    FINISH_NONE = 0,  /* still running */
+    FINISH_STOP,      /* end-of-sequence token, stop string or stop id */
+    FINISH_LENGTH,    /* max_tokens, or the model's context is full */
+    FINISH_CANCELLED, /* the client left or the server was told to stop */
+    FINISH_ERROR,     /* `error` says why; this request only (design P4) */
 };
 const char *finish_reason_name(enum finish_reason r); /* "stop", "length", "abort", "error" */
 
@@ -61,25 +61,25 @@ struct sampling {
 
 /* When to stop. */
 struct stopping {
-    uint32_t max_tokens;       /* cut to what the context leaves. 0 is a prefill: the request ends
-                                  with FINISH_LENGTH when its prompt's KV is committed */
-    uint32_t min_tokens;       /* neither end-of-sequence nor a stop id comes among the first
-                                  min_tokens tokens, and a stop string that ends there is text */
+    uint32_t max_tokens; /* cut to what the context leaves. 0 is a prefill: the request ends
+                            with FINISH_LENGTH when its prompt's KV is committed */
+    uint32_t min_tokens; /* neither end-of-sequence nor a stop id comes among the first
+                            min_tokens tokens, and a stop string that ends there is text */
     bool ignore_eos;
-    bool include_stop;         /* include_stop_str_in_output */
-    bool show_special;         /* skip_special_tokens = false */
+    bool include_stop; /* include_stop_str_in_output */
+    bool show_special; /* skip_special_tokens = false */
     uint32_t n_stop_ids;
-    const uint32_t *stop_ids;          /* copied by request_create() */
+    const uint32_t *stop_ids; /* copied by request_create() */
     uint32_t n_stops;
-    const struct detok_stop *stops;    /* copied by request_create() */
+    const struct detok_stop *stops; /* copied by request_create() */
 };
 
 struct out_token {
     uint32_t id;
-    float logprob;             /* of the chosen token, if asked for */
+    float logprob; /* of the chosen token, if asked for */
 };
 
-struct out_top {               /* n_logprobs of these per token, best first */
+struct out_top { /* n_logprobs of these per token, best first */
     uint32_t id;
     float logprob;
 };
@@ -89,46 +89,46 @@ struct engine;
 struct request {
     /* Set before engine_submit(), constant after. */
     char id[REQUEST_ID_BYTES];
-    int32_t priority;                  /* lower is sooner; 0 is usual */
-    uint64_t tenant;                   /* equal for requests of one tenant */
-    uint64_t session;                  /* equal for requests of one session; 0: none */
+    int32_t priority; /* lower is sooner; 0 is usual */
+    uint64_t tenant;  /* equal for requests of one tenant */
+    uint64_t session; /* equal for requests of one session; 0: none */
     struct sampling sampling;
     struct stopping stopping;
-    struct cache_prompt prompt;        /* ids, span ends, keys: owned by the request */
-    uint32_t cache_ttl_s;              /* keep the prompt's KV so long after the end; 0: no wish */
-    bool text_continues;               /* generated text continues the prompt (completions) */
-    void (*wake)(void *arg);           /* engine thread: tokens or the end are there; must not
-                                          block. Called at most once until request_poll() */
+    struct cache_prompt prompt; /* ids, span ends, keys: owned by the request */
+    uint32_t cache_ttl_s;       /* keep the prompt's KV so long after the end; 0: no wish */
+    bool text_continues;        /* generated text continues the prompt (completions) */
+    void (*wake)(void *arg);    /* engine thread: tokens or the end are there; must not
+                                   block. Called at most once until request_poll() */
     void *wake_arg;
-    bool wake_at_end;                  /* nobody looks before: wake() for the end only */
+    bool wake_at_end; /* nobody looks before: wake() for the end only */
 
     /* Written by the engine thread, read by the submitter. */
-    struct out_token *out;             /* [stopping.max_tokens] */
-    struct out_top *out_top;           /* [stopping.max_tokens * n_logprobs]; NULL when 0 */
-    struct out_token *prompt_out;      /* [prompt.n_ids] with want_prompt_logprobs, else NULL.
-                                          Nothing precedes token 0: its logprob means nothing */
-    struct out_top *prompt_top;        /* [prompt.n_ids * n_logprobs]; NULL when 0 */
-    _Atomic uint32_t n_prompt_out;     /* entries of both that are there; all of them before the
-                                          first token, and before the end unless that is an error */
+    struct out_token *out;         /* [stopping.max_tokens] */
+    struct out_top *out_top;       /* [stopping.max_tokens * n_logprobs]; NULL when 0 */
+    struct out_token *prompt_out;  /* [prompt.n_ids] with want_prompt_logprobs, else NULL.
+                                      Nothing precedes token 0: its logprob means nothing */
+    struct out_top *prompt_top;    /* [prompt.n_ids * n_logprobs]; NULL when 0 */
+    _Atomic uint32_t n_prompt_out; /* entries of both that are there; all of them before the
+                                      first token, and before the end unless that is an error */
     _Atomic uint32_t n_out;
-    _Atomic int finish;                /* enum finish_reason */
-    enum status error;                 /* valid after finish == FINISH_ERROR */
-    const char *error_words;           /* constant text; may be NULL */
-    int32_t stop_id;                   /* stop_token_ids member that ended it, or -1 */
-    _Atomic uint32_t n_cached;         /* prompt tokens not computed again */
+    _Atomic int finish;                          /* enum finish_reason */
+    enum status error;                           /* valid after finish == FINISH_ERROR */
+    const char *error_words;                     /* constant text; may be NULL */
+    int32_t stop_id;                             /* stop_token_ids member that ended it, or -1 */
+    _Atomic uint32_t n_cached;                   /* prompt tokens not computed again */
     _Atomic uint32_t n_cached_in[CACHE_N_TIERS]; /* of those, by where they lay */
-    _Atomic uint32_t n_prefilled;      /* prompt tokens whose KV is there: progress */
+    _Atomic uint32_t n_prefilled;                /* prompt tokens whose KV is there: progress */
     _Atomic uint64_t t_submit, t_first_step, t_finish;
-    _Atomic uint64_t t_first_token;    /* of a prefill: when the prompt was computed */
+    _Atomic uint64_t t_first_token; /* of a prefill: when the prompt was computed */
 
     /* Both. */
-    atomic_bool cancel;                /* set by request_cancel() */
-    atomic_bool woken;                 /* wake() was called and not yet answered by a poll */
+    atomic_bool cancel; /* set by request_cancel() */
+    atomic_bool woken;  /* wake() was called and not yet answered by a poll */
     atomic_uint refs;
 
     /* Engine thread. */
-    uint32_t *ids;                     /* the prompt's, then the generated ones */
-    uint32_t slot;                     /* of the engine's sequence table */
+    uint32_t *ids; /* the prompt's, then the generated ones */
+    uint32_t slot; /* of the engine's sequence table */
 };
 
 /* Everything pointed to is copied. span_ends may be NULL. Computes the block keys (hashing runs
@@ -138,10 +138,9 @@ struct request {
  * an id outside of the vocabulary.
  * On OK *out has one reference, the caller's. */
 NODISCARD enum status request_create(struct request **out, const struct engine *e,
-                                     const uint32_t *ids, uint32_t n_ids,
-                                     const uint32_t *span_ends, uint32_t n_span_ends,
-                                     const struct kv_scope *scope, uint32_t n_public,
-                                     const struct sampling *sampling,
+                                     const uint32_t *ids, uint32_t n_ids, const uint32_t *span_ends,
+                                     uint32_t n_span_ends, const struct kv_scope *scope,
+                                     uint32_t n_public, const struct sampling *sampling,
                                      const struct stopping *stopping, struct buf *why);
 void request_ref(struct request *r);
 void request_unref(struct request *r); /* NULL is fine */
@@ -153,7 +152,7 @@ void request_poll(struct request *r);
 void request_cancel(struct request *r);
 
 /* Token counts and times for usage and logs. */
-uint32_t request_n_out(const struct request *r);             /* acquire */
-enum finish_reason request_finish(const struct request *r);  /* acquire */
+uint32_t request_n_out(const struct request *r);            /* acquire */
+enum finish_reason request_finish(const struct request *r); /* acquire */
 
 #endif

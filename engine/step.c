@@ -109,8 +109,8 @@ static void fail_sequence(struct engine *e, uint32_t slot, enum status error, co
 static enum status open_sequence(struct engine *e, struct sequence *q, struct request *r,
                                  struct cache_seq **kv)
 {
-    enum status s = cache_seq_open(e->cache, &r->prompt, r->prompt.n_ids + r->stopping.max_tokens,
-                                   kv);
+    enum status s =
+        cache_seq_open(e->cache, &r->prompt, r->prompt.n_ids + r->stopping.max_tokens, kv);
 
     if (s != OK)
         return s;
@@ -169,7 +169,8 @@ static void take_submitted(struct engine *e, uint64_t now)
         r->slot = slot;
         struct sched_request asked = {.n_known = r->prompt.n_ids,
                                       .n_out_max = r->stopping.max_tokens,
-                                      .priority = r->priority, .tenant = r->tenant,
+                                      .priority = r->priority,
+                                      .tenant = r->tenant,
                                       .session = r->session};
         lineup_submit(&e->lineup, slot, kv, &asked, now);
     }
@@ -356,8 +357,8 @@ static void finish_step(struct engine *e, const struct out_token *tokens, bool s
 /* The device computes nothing any more: everybody is told, and the server has to end. */
 static void fail_all(struct engine *e, const char *words)
 {
-    log_event(LOG_ERROR, "the device failed", "device=%s why=\"%s\" requests=%u",
-              e->info.ops_name, words, e->n_slots - e->n_free_slots);
+    log_event(LOG_ERROR, "the device failed", "device=%s why=\"%s\" requests=%u", e->info.ops_name,
+              words, e->n_slots - e->n_free_slots);
     atomic_store(&e->failed, true); /* from here on nobody comes in */
     take_submitted(e, clock_now_ns());
     for (uint32_t i = e->n_slots - e->n_free_slots; i-- > 0;) {

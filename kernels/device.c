@@ -21,16 +21,16 @@
 #define STAGING_BYTES ((size_t)4 << 20)
 
 struct staging {
-    unsigned char *memory;          /* pinned, STAGING_BYTES */
-    struct device_event *done;      /* its copy */
+    unsigned char *memory;     /* pinned, STAGING_BYTES */
+    struct device_event *done; /* its copy */
 };
 
 struct device {
     const struct ops *ops;
-    struct cpu cpu;                 /* a GPU has only its pool, the reference nothing */
+    struct cpu cpu; /* a GPU has only its pool, the reference nothing */
     struct host_memory host;
     const struct device_backend *backend; /* NULL: a host device */
-    void *state;                    /* the backend's */
+    void *state;                          /* the backend's */
     struct staging staging[2];
 };
 
@@ -96,8 +96,7 @@ static const struct cpu_variant *find_variant(const char *name, bool bf16_weight
     return NULL;
 }
 
-static enum status count_threads(uint32_t *out, const struct device_config *config,
-                                 struct buf *why)
+static enum status count_threads(uint32_t *out, const struct device_config *config, struct buf *why)
 {
     *out = config->n_threads ? config->n_threads : usable_cores();
     if (*out > THREADS_MAX)
@@ -190,18 +189,10 @@ enum status device_open(struct device **out, const struct device_config *config,
         return buf_why(why, ERR_NOMEM, "out of memory for a device");
     host_memory_init(&d->host);
     switch (config->kind) {
-    case DEVICE_REF:
-        d->ops = &ref_ops;
-        break;
-    case DEVICE_CPU:
-        s = open_cpu(d, config, why);
-        break;
-    case DEVICE_CUDA:
-        s = open_cuda(d, config, why);
-        break;
-    case DEVICE_AUTO:
-        s = open_auto(d, config, why);
-        break;
+    case DEVICE_REF: d->ops = &ref_ops; break;
+    case DEVICE_CPU: s = open_cpu(d, config, why); break;
+    case DEVICE_CUDA: s = open_cuda(d, config, why); break;
+    case DEVICE_AUTO: s = open_auto(d, config, why); break;
     }
     if (s != OK) {
         device_close(d);

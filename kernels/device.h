@@ -37,8 +37,8 @@ struct device_config {
     uint32_t max_k;          /* largest K of any product */
     uint32_t max_heads;      /* most query heads */
     uint32_t max_head_dim;
-    bool batch_invariant;    /* CUDA: products in an order that no batch changes (design P1); CPU
-                                devices always do so */
+    bool batch_invariant; /* CUDA: products in an order that no batch changes (design P1); CPU
+                             devices always do so */
 };
 
 NODISCARD enum status device_open(struct device **out, const struct device_config *config,
@@ -46,9 +46,8 @@ NODISCARD enum status device_open(struct device **out, const struct device_confi
 /* On a backend of the caller's, whose state is open already and becomes the device's (closed also
  * when this fails). It has no host threads, and no synchronous copies. */
 struct device_backend;
-NODISCARD enum status device_open_backend(struct device **out,
-                                          const struct device_backend *backend, void *state,
-                                          struct buf *why);
+NODISCARD enum status device_open_backend(struct device **out, const struct device_backend *backend,
+                                          void *state, struct buf *why);
 void device_close(struct device *d); /* NULL is fine */
 
 const struct ops *device_ops(const struct device *d);
@@ -78,9 +77,9 @@ void device_free_pinned(struct device *d, void *p); /* NULL is fine */
 /* Streams: work on one goes in order, work on two goes side by side. A host device has none and
  * returns NULL, which every op and copy takes for its default. */
 enum device_stream {
-    DEVICE_COMPUTE,   /* the same as NULL */
-    DEVICE_COPY_IN,   /* host to device */
-    DEVICE_COPY_OUT,  /* device to host */
+    DEVICE_COMPUTE,  /* the same as NULL */
+    DEVICE_COPY_IN,  /* host to device */
+    DEVICE_COPY_OUT, /* device to host */
     DEVICE_STREAM_COUNT
 };
 struct stream *device_stream(struct device *d, enum device_stream which);
@@ -108,8 +107,7 @@ NODISCARD enum status device_event_wait(struct device *d, struct device_event *e
 
 /* Host to device and back; synchronous, in order with the compute stream. */
 NODISCARD enum status device_upload(struct device *d, void *dst, const void *src, size_t n_bytes);
-NODISCARD enum status device_download(struct device *d, void *dst, const void *src,
-                                      size_t n_bytes);
+NODISCARD enum status device_download(struct device *d, void *dst, const void *src, size_t n_bytes);
 /* Run fn(arg, i) for i in [0, n) on the device's host threads (weight packing at load). */
 void device_parallel(struct device *d, uint32_t n, void (*fn)(void *arg, uint32_t i), void *arg);
 

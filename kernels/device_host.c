@@ -14,7 +14,7 @@
 struct host_block {
     _Alignas(64) struct host_block *next;
     struct host_block *prev;
-    void *mapping;    /* NULL: from malloc, freed as a whole */
+    void *mapping; /* NULL: from malloc, freed as a whole */
     size_t map_bytes;
 };
 
@@ -28,8 +28,7 @@ void host_memory_init(struct host_memory *m)
 static struct host_block *map_block(size_t n_bytes)
 {
     size_t map_bytes = n_bytes + 2 * HUGE_PAGE_BYTES;
-    char *map =
-        mmap(NULL, map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *map = mmap(NULL, map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     if (map == MAP_FAILED)
         return NULL;

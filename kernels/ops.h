@@ -23,8 +23,8 @@ struct device;
 struct stream; /* NULL is the device's default stream; the CPU has no other */
 
 struct ops {
-    const char *name;     /* "ref", "cpu-avx512", "cpu-portable", "cuda-sm90", ... */
-    uint32_t version;     /* numeric path: counts up when any op may give other bits */
+    const char *name; /* "ref", "cpu-avx512", "cpu-portable", "cuda-sm90", ... */
+    uint32_t version; /* numeric path: counts up when any op may give other bits */
     enum status (*embed)(struct device *, struct stream *, const struct embed_params *);
     enum status (*rmsnorm)(struct device *, struct stream *, const struct rmsnorm_params *);
     enum status (*gemm)(struct device *, struct stream *, const struct gemm_params *);

@@ -82,13 +82,9 @@ float dtype_load(enum dtype t, const void *base, size_t i)
     float f;
 
     switch (t) {
-    case DTYPE_F16:
-        return f32_from_f16(load_u16(base, i));
-    case DTYPE_BF16:
-        return f32_from_bits((uint32_t)load_u16(base, i) << 16);
-    default:
-        memcpy(&f, (const char *)base + 4 * i, sizeof(f));
-        return f;
+    case DTYPE_F16: return f32_from_f16(load_u16(base, i));
+    case DTYPE_BF16: return f32_from_bits((uint32_t)load_u16(base, i) << 16);
+    default: memcpy(&f, (const char *)base + 4 * i, sizeof(f)); return f;
     }
 }
 
@@ -241,8 +237,8 @@ void pack_rows(const struct weight *w, uint32_t n0, const void *src, uint32_t n_
     }
     ASSERT(w->stride >= w->k);
     for (uint32_t n = 0; n < n_rows; n++)
-        memcpy((char *)w->data + ((size_t)n0 + n) * row_bytes(w),
-               (const char *)src + n * src_bytes, src_bytes);
+        memcpy((char *)w->data + ((size_t)n0 + n) * row_bytes(w), (const char *)src + n * src_bytes,
+               src_bytes);
 }
 
 struct pack_group pack_group_of(const struct weight *w, uint32_t n, uint32_t k)

@@ -60,33 +60,33 @@ struct weight {
     enum weight_layout layout;
     uint32_t n;
     uint32_t k;
-    uint32_t group;   /* elements of K that share a scale (I8, I4): 32 or 128; 0 for floats */
-    uint32_t stride;  /* WEIGHT_ROWS: elements from one row to the next, at least K; else 0 */
+    uint32_t group;  /* elements of K that share a scale (I8, I4): 32 or 128; 0 for floats */
+    uint32_t stride; /* WEIGHT_ROWS: elements from one row to the next, at least K; else 0 */
     const void *data;
 };
 
 /* out[t, :] = table[ids[t], :] */
 struct embed_params {
-    uint32_t n_rows;       /* T */
-    uint32_t dim;          /* D */
-    uint32_t n_vocab;      /* V; every id is below it (checked by the caller) */
-    struct weight table;   /* [V, D]: floats in WEIGHT_ROWS, possibly in a mapped file (aligned to
-                              its element only); or I8 in the device's layout. May be the output
-                              layer's */
-    const uint32_t *ids;   /* [T] */
-    float *out;            /* [T, D] */
+    uint32_t n_rows;     /* T */
+    uint32_t dim;        /* D */
+    uint32_t n_vocab;    /* V; every id is below it (checked by the caller) */
+    struct weight table; /* [V, D]: floats in WEIGHT_ROWS, possibly in a mapped file (aligned to
+                            its element only); or I8 in the device's layout. May be the output
+                            layer's */
+    const uint32_t *ids; /* [T] */
+    float *out;          /* [T, D] */
 };
 
 /* out[t, i] = w[i] * x[t, i] / sqrt(mean(x[t, :]^2) + eps). With `sum`: sum += x first, and the
  * norm is that of sum (the residual stream, when a product could not add to it itself). */
 struct rmsnorm_params {
-    uint32_t n_rows;       /* T */
-    uint32_t dim;          /* D */
+    uint32_t n_rows; /* T */
+    uint32_t dim;    /* D */
     float eps;
-    const float *x;        /* [T, D] */
-    float *sum;            /* [T, D], not x; may be NULL */
-    const float *w;        /* [D] */
-    float *out;            /* [T, D]; may be x or sum */
+    const float *x; /* [T, D] */
+    float *sum;     /* [T, D], not x; may be NULL */
+    const float *w; /* [D] */
+    float *out;     /* [T, D]; may be x or sum */
 };
 
 /* out = a * w^T + bias, or out += a * w^T + bias when accumulate is set. Each output is one chain
@@ -105,14 +105,14 @@ struct rmsnorm_params {
  * weights and to f16 for F16 ones, products are summed in fp32, and each group's sum is multiplied
  * by its scale. Without device_config.batch_invariant the order of a sum may depend on T. */
 struct gemm_params {
-    uint32_t n_rows;       /* T */
-    const float *a;        /* [T, K], row stride a_stride */
+    uint32_t n_rows; /* T */
+    const float *a;  /* [T, K], row stride a_stride */
     size_t a_stride;
-    struct weight w;       /* [N, K] */
+    struct weight w;           /* [N, K] */
     const struct weight *next; /* of the product after this one, to be fetched early; may be NULL */
-    const float *bias;     /* [N]; may be NULL */
+    const float *bias;         /* [N]; may be NULL */
     int accumulate;
-    float *out;            /* [T, N], row stride out_stride; never overlaps a */
+    float *out; /* [T, N], row stride out_stride; never overlaps a */
     size_t out_stride;
 };
 
@@ -127,8 +127,8 @@ struct kv_pool {
     enum dtype dtype;
     uint32_t n_blocks;
     uint32_t n_layers;
-    uint32_t n_kv_heads;   /* G */
-    uint32_t head_dim;     /* d */
+    uint32_t n_kv_heads; /* G */
+    uint32_t head_dim;   /* d */
 };
 
 TARN_HOST_DEVICE
@@ -181,17 +181,17 @@ static inline unsigned char *kv_at(const struct kv_pool *p, uint32_t block, uint
  * to the cache dtype (nearest even) here, before any row attends to them. Pairs are (i, i + r/2)
  * with r = rot_dim, the Hugging Face convention; dimensions from r on pass unrotated. */
 struct rope_kv_params {
-    uint32_t n_rows;       /* T */
-    uint32_t n_heads;      /* H */
-    uint32_t rot_dim;      /* r: even, at most d */
+    uint32_t n_rows;  /* T */
+    uint32_t n_heads; /* H */
+    uint32_t rot_dim; /* r: even, at most d */
     uint32_t layer;
-    float *q;              /* [T, H, d], row stride qkv_stride */
-    const float *k;        /* [T, G, d], row stride qkv_stride */
-    const float *v;        /* [T, G, d], row stride qkv_stride */
+    float *q;       /* [T, H, d], row stride qkv_stride */
+    const float *k; /* [T, G, d], row stride qkv_stride */
+    const float *v; /* [T, G, d], row stride qkv_stride */
     size_t qkv_stride;
-    const uint32_t *pos;   /* [T] position of each row in its sequence */
-    const float *cos_sin;  /* [n_pos, r]: r/2 cosines, then r/2 sines, of each position */
-    uint32_t n_pos;        /* every pos is below it */
+    const uint32_t *pos;         /* [T] position of each row in its sequence */
+    const float *cos_sin;        /* [n_pos, r]: r/2 cosines, then r/2 sines, of each position */
+    uint32_t n_pos;              /* every pos is below it */
     const uint32_t *slot_block;  /* [T] block that takes the row's K and V */
     const uint32_t *slot_offset; /* [T] token index inside that block, below KV_BLOCK_TOKENS */
     struct kv_pool pool;
@@ -202,26 +202,26 @@ struct kv_copy_params {
     uint32_t n_blocks;
     const uint32_t *blocks; /* [n_blocks] */
     struct kv_pool pool;
-    void *flat;             /* [n_blocks][kv_block_bytes()], aligned to 16; on a GPU device memory
-                               or pinned host memory */
+    void *flat; /* [n_blocks][kv_block_bytes()], aligned to 16; on a GPU device memory
+                   or pinned host memory */
 };
 
 /* One segment of one sequence, as attention sees it. Token i of the segment lies in
  * blocks[block0 + i / KV_BLOCK_TOKENS] at offset i % KV_BLOCK_TOKENS. */
 struct attn_segment {
-    uint32_t pos0;         /* position of its first token */
-    uint32_t n_tokens;     /* in the cache, this step's included; 1..KV_SEGMENT_TOKENS_MAX */
-    uint32_t block0;       /* index into blocks */
+    uint32_t pos0;     /* position of its first token */
+    uint32_t n_tokens; /* in the cache, this step's included; 1..KV_SEGMENT_TOKENS_MAX */
+    uint32_t block0;   /* index into blocks */
 };
 
 /* Rows of one sequence: consecutive rows of the batch at consecutive positions. */
 struct attn_seq {
     uint32_t row0;
     uint32_t n_rows;
-    uint32_t pos0;         /* position of row0; its keys are 0..pos0 */
-    uint32_t seg0;         /* index into segments */
-    uint32_t n_segs;       /* in ascending order of position; they cover 0 .. pos0 + n_rows - 1
-                              without a gap, or a part of it when attention is partial */
+    uint32_t pos0;   /* position of row0; its keys are 0..pos0 */
+    uint32_t seg0;   /* index into segments */
+    uint32_t n_segs; /* in ascending order of position; they cover 0 .. pos0 + n_rows - 1
+                        without a gap, or a part of it when attention is partial */
 };
 
 /* Causal attention. Tiles are whole segments: for each row and segment the visible keys' scores,
@@ -233,19 +233,19 @@ struct attn_seq {
  * the result has, and the merge op joins such results. A row that sees no key gets zeros. */
 struct attention_params {
     uint32_t n_seqs;
-    uint32_t n_rows;       /* T: of all sequences */
-    uint32_t n_rows_max;   /* most rows of one sequence */
-    uint32_t n_segs_max;   /* most segments of one sequence */
-    uint32_t n_heads;      /* H */
+    uint32_t n_rows;     /* T: of all sequences */
+    uint32_t n_rows_max; /* most rows of one sequence */
+    uint32_t n_segs_max; /* most segments of one sequence */
+    uint32_t n_heads;    /* H */
     uint32_t layer;
-    uint32_t window;       /* a row at position p sees keys from p - window + 1 on; 0: all */
-    float scale;           /* usually 1 / sqrt(d) */
-    float soft_cap;        /* scores become cap * tanh(score / cap); 0: none */
-    const float *q;        /* [T, H, d], row stride q_stride */
+    uint32_t window; /* a row at position p sees keys from p - window + 1 on; 0: all */
+    float scale;     /* usually 1 / sqrt(d) */
+    float soft_cap;  /* scores become cap * tanh(score / cap); 0: none */
+    const float *q;  /* [T, H, d], row stride q_stride */
     size_t q_stride;
-    float *out;            /* [T, H, d], row stride H * d */
-    float *lse;            /* [T, H] ln of the sum of exp(score) over the keys seen, -inf where
-                              there is none; may be NULL */
+    float *out; /* [T, H, d], row stride H * d */
+    float *lse; /* [T, H] ln of the sum of exp(score) over the keys seen, -inf where
+                   there is none; may be NULL */
     const struct attn_seq *seqs;         /* [n_seqs] */
     const struct attn_segment *segments; /* all sequences', one behind the other */
     const uint32_t *blocks;              /* all segments' block ids */
@@ -256,38 +256,38 @@ struct attention_params {
  * the order of the parts, in fp32 (papers.md 3: TokenLake's merge). A part with lse = -inf counts
  * exactly 0, whatever it holds; all such: zeros. */
 struct merge_params {
-    uint32_t n_rows;       /* T */
-    uint32_t n_heads;      /* H */
-    uint32_t head_dim;     /* d */
+    uint32_t n_rows;   /* T */
+    uint32_t n_heads;  /* H */
+    uint32_t head_dim; /* d */
     uint32_t n_parts;
-    const float *parts;    /* [n_parts][T, H, d] */
-    const float *lse;      /* [n_parts][T, H] */
-    float *out;            /* [T, H, d] */
-    float *out_lse;        /* [T, H]; may be NULL */
+    const float *parts; /* [n_parts][T, H, d] */
+    const float *lse;   /* [n_parts][T, H] */
+    float *out;         /* [T, H, d] */
+    float *out_lse;     /* [T, H]; may be NULL */
 };
 
 /* out[t, i] = silu(gu[t, i]) * gu[t, F + i], silu(x) = x / (1 + exp(-x)) */
 struct silu_mul_params {
-    uint32_t n_rows;       /* T */
-    uint32_t dim;          /* F */
-    const float *gate_up;  /* [T, 2F] */
-    float *out;            /* [T, F] */
+    uint32_t n_rows;      /* T */
+    uint32_t dim;         /* F */
+    const float *gate_up; /* [T, 2F] */
+    float *out;           /* [T, F] */
 };
 
 /* out[i, :] = x[rows[i], :] */
 struct gather_params {
-    uint32_t n_rows;       /* rows of out */
+    uint32_t n_rows; /* rows of out */
     uint32_t dim;
-    const float *x;        /* [T, dim] */
-    const uint32_t *rows;  /* [n_rows] */
-    float *out;            /* [n_rows, dim]; does not overlap x */
+    const float *x;       /* [T, dim] */
+    const uint32_t *rows; /* [n_rows] */
+    float *out;           /* [n_rows, dim]; does not overlap x */
 };
 
 /* An id that a row has seen, once per distinct id. */
 struct sample_seen {
     uint32_t id;
-    uint16_t count;        /* times in the output */
-    uint16_t in_prompt;    /* 0 or 1; only a repetition penalty looks at it */
+    uint16_t count;     /* times in the output */
+    uint16_t in_prompt; /* 0 or 1; only a repetition penalty looks at it */
 };
 
 struct sample_bias {
@@ -298,18 +298,18 @@ struct sample_bias {
 /* How one row's token is chosen; meaning and order of the fields are engine/run/sampler.h's. */
 struct sample_row {
     uint64_t seed;
-    uint32_t n;            /* the draw's number: index of the token in the output */
-    float temperature;     /* 0: greedy */
-    uint32_t top_k;        /* 0: off */
-    float top_p;           /* 1: off */
-    float min_p;           /* 0: off */
+    uint32_t n;        /* the draw's number: index of the token in the output */
+    float temperature; /* 0: greedy */
+    uint32_t top_k;    /* 0: off */
+    float top_p;       /* 1: off */
+    float min_p;       /* 0: off */
     float repetition_penalty, presence_penalty, frequency_penalty;
-    uint32_t seen0, n_seen;      /* range of `seen` */
-    uint32_t bias0, n_bias;      /* range of `bias` */
-    uint32_t banned0, n_banned;  /* range of `banned` */
-    uint32_t raw0;               /* range of `raw`: as many as the three above together */
-    uint32_t want_logprob;       /* 0 or 1 */
-    uint32_t n_logprobs;         /* at most n_top */
+    uint32_t seen0, n_seen;     /* range of `seen` */
+    uint32_t bias0, n_bias;     /* range of `bias` */
+    uint32_t banned0, n_banned; /* range of `banned` */
+    uint32_t raw0;              /* range of `raw`: as many as the three above together */
+    uint32_t want_logprob;      /* 0 or 1 */
+    uint32_t n_logprobs;        /* at most n_top */
 };
 
 struct sample_top {
@@ -320,17 +320,17 @@ struct sample_top {
 /* One token per row of logits: the same as engine/run/sampler.h gives for the same logits, but where
  * two candidates' cumulated masses lie within rounding of the draw. */
 struct sample_params {
-    uint32_t n_rows;       /* R */
-    uint32_t n_vocab;      /* V */
-    float *logits;         /* [R, V]; changed */
-    const struct sample_row *rows;       /* [R] */
-    const struct sample_seen *seen;      /* all rows' */
+    uint32_t n_rows;                /* R */
+    uint32_t n_vocab;               /* V */
+    float *logits;                  /* [R, V]; changed */
+    const struct sample_row *rows;  /* [R] */
+    const struct sample_seen *seen; /* all rows' */
     const struct sample_bias *bias;
-    const uint32_t *banned;              /* ids that may not come */
-    float *raw;            /* scratch; may be NULL when no row wants a logprob */
-    uint32_t n_top;        /* stride of top */
-    uint32_t *ids;         /* [R] */
-    float *logprobs;       /* [R] of the chosen token under the raw logits, where wanted */
+    const uint32_t *banned; /* ids that may not come */
+    float *raw;             /* scratch; may be NULL when no row wants a logprob */
+    uint32_t n_top;         /* stride of top */
+    uint32_t *ids;          /* [R] */
+    float *logprobs;        /* [R] of the chosen token under the raw logits, where wanted */
     struct sample_top *top; /* [R, n_top] best first; may be NULL when n_top is 0 */
 };
 

@@ -246,14 +246,15 @@ ALWAYS_INLINE void put_group(const struct pack_group *g, const struct strip *s, 
         memset(quad, 0, sizeof(quad));
         for (uint32_t i = 0; i < n_i; i++)
             for (int j = 0; j < LANES; j++)
-                quad[j] |= (uint32_t)(rounded(x[i0 + i][j] * inverse[j], low, high) -
-                                      ROUNDER_BITS + zero) << quad_shift(to, i);
+                quad[j] |=
+                    (uint32_t)(rounded(x[i0 + i][j] * inverse[j], low, high) - ROUNDER_BITS + zero)
+                    << quad_shift(to, i);
         put_quads(dst, g->row_step, s, to, quad);
     }
 }
 
-ALWAYS_INLINE void quantize_group(const struct pack_group *g, const struct strip *s,
-                                  enum dtype to, const float (*x)[LANES], uint32_t n)
+ALWAYS_INLINE void quantize_group(const struct pack_group *g, const struct strip *s, enum dtype to,
+                                  const float (*x)[LANES], uint32_t n)
 {
     uint32_t mag[LANES], sign[LANES];
     float scale[LANES], inverse[LANES];
@@ -287,8 +288,8 @@ ALWAYS_INLINE void quantize_strip(const struct weight *w, enum dtype to, enum dt
         uint32_t n_k = w->k - k0 < BLOCK_K ? w->k - k0 : BLOCK_K;
 
         for (uint32_t lane = s.lane0; lane < s.lane1; lane++)
-            load_row(&s, lane, from,
-                     src + (lane - s.lane0) * row_bytes + k0 * dtype_bytes(from), n_k);
+            load_row(&s, lane, from, src + (lane - s.lane0) * row_bytes + k0 * dtype_bytes(from),
+                     n_k);
         for (uint32_t k = 0; k < n_k; k += w->group) {
             struct pack_group g = pack_group_of(w, first, k0 + k);
 
@@ -297,8 +298,8 @@ ALWAYS_INLINE void quantize_strip(const struct weight *w, enum dtype to, enum dt
     }
 }
 
-ALWAYS_INLINE void quantize_all(const struct weight *w, enum dtype to, uint32_t n0,
-                                enum dtype from, const char *src, uint32_t n_rows)
+ALWAYS_INLINE void quantize_all(const struct weight *w, enum dtype to, uint32_t n0, enum dtype from,
+                                const char *src, uint32_t n_rows)
 {
     uint32_t end;
 

@@ -20,13 +20,13 @@ static void write_address(const struct config *c, uint16_t port, char *curl, cha
         snprintf(curl, n, "--unix-socket %.200s ", c->uds);
         snprintf(url, n, "%s://localhost", scheme);
     } else {
-        snprintf(url, n, "%s://%s%.200s%s:%u", scheme, is_v6 ? "[" : "", c->host,
-                 is_v6 ? "]" : "", port);
+        snprintf(url, n, "%s://%s%.200s%s:%u", scheme, is_v6 ? "[" : "", c->host, is_v6 ? "]" : "",
+                 port);
     }
 }
 
-static void print_text(const struct server *srv, const struct engine_stats *stats,
-                       const char *curl, const char *url)
+static void print_text(const struct server *srv, const struct engine_stats *stats, const char *curl,
+                       const char *url)
 {
     const struct engine_info *info = srv->info;
     uint64_t n_tokens = (uint64_t)info->n_kv_blocks * KV_BLOCK_TOKENS;
@@ -41,13 +41,13 @@ static void print_text(const struct server *srv, const struct engine_stats *stat
            info->max_model_len ? (double)n_tokens / info->max_model_len : 0);
     printf("Loaded in %.2f s: %.1f M parameters, %.1f MB as %s, %s, %u threads\n",
            (double)info->load_ns * 1e-9, (double)info->n_params * 1e-6,
-           (double)info->weight_bytes * 1e-6, info->weights_name, info->ops_name,
-           info->n_threads);
+           (double)info->weight_bytes * 1e-6, info->weights_name, info->ops_name, info->n_threads);
     printf("Tarn " TARN_VERSION " serves %s at %s/v1\n\n", srv->model_names[0], url);
     if (srv->config->uds[0])
         printf("  on the Unix socket %s\n", srv->config->uds);
     printf("  curl %s%s/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", "
-           "\"content\": \"Hello!\"}]}'\n\n", curl, url);
+           "\"content\": \"Hello!\"}]}'\n\n",
+           curl, url);
     fflush(stdout);
 }
 
@@ -64,12 +64,12 @@ static void print_json(const struct server *srv, const struct engine_stats *stat
                  " kv_disk_tokens=%" PRIu64 " kv_disk_blocks_found=%u max_concurrency=%.2f "
                  "uds=\"%s\" url=\"%s/v1\"",
                  srv->model_names[0], info->n_params, info->weights_name, info->weight_bytes,
-                 info->ops_name, info->n_threads, (double)info->load_ns * 1e-9,
-                 info->max_model_len, n_tokens, (uint64_t)info->n_kv_host_blocks * KV_BLOCK_TOKENS,
+                 info->ops_name, info->n_threads, (double)info->load_ns * 1e-9, info->max_model_len,
+                 n_tokens, (uint64_t)info->n_kv_host_blocks * KV_BLOCK_TOKENS,
                  (uint64_t)stats->cache.tier[CACHE_DISK].n_blocks * KV_BLOCK_TOKENS,
                  disk->is_on ? disk->n_found : 0,
-                 info->max_model_len ? (double)n_tokens / info->max_model_len : 0,
-                 srv->config->uds, url);
+                 info->max_model_len ? (double)n_tokens / info->max_model_len : 0, srv->config->uds,
+                 url);
 }
 
 void banner_print(const struct server *srv, uint16_t port)

@@ -25,8 +25,8 @@ enum kind {
     KIND_COUNT,
     KIND_SIZE,
     KIND_NUMBER, /* a decimal fraction */
-    KIND_SHARE, /* a fraction above 0 and at most 1 */
-    KIND_PART,  /* a fraction from 0 to 1 */
+    KIND_SHARE,  /* a fraction above 0 and at most 1 */
+    KIND_PART,   /* a fraction from 0 to 1 */
     KIND_BOOL,
 };
 
@@ -34,18 +34,19 @@ struct option {
     const char *group; /* starts a group of --help when not NULL */
     const char *name;
     enum kind kind;
-    size_t offset; /* in struct config */
+    size_t offset;       /* in struct config */
     uint64_t min, max;   /* KIND_NUMBER: in thousandths */
     const char *preset;  /* the default, written as a user would */
     const char *choices; /* KIND_CHOICE, as the next */
     const char *(*words)(void);
-    const char *value;   /* what --help calls it */
+    const char *value; /* what --help calls it */
     const char *help;
     bool secret;
 };
 
 #define AT(field) offsetof(struct config, field)
 #define U32_MAX UINT64_C(0xffffffff)
+// clang-format off
 #define TEXT(group, name, field, preset, value, help) \
     {group, name, KIND_TEXT, AT(field), 0, 0, preset, NULL, NULL, value, help, false}
 #define SECRET(group, name, field, value, help) \
@@ -66,6 +67,7 @@ struct option {
     {group, name, KIND_PART, AT(field), 0, 1, preset, NULL, NULL, "SHARE", help, false}
 #define BOOL(group, name, field, preset, help) \
     {group, name, KIND_BOOL, AT(field), 0, 1, preset, NULL, NULL, NULL, help, false}
+// clang-format on
 
 #define HOUR_MS UINT64_C(3600000000) /* in thousandths of a millisecond */
 #define DTYPES "auto|f32|bf16|f16|float32=f32|float=f32|bfloat16=bf16|float16=f16|half=f16"
@@ -136,8 +138,7 @@ static const struct option options[] = {
     COUNT(NULL, "threads", threads, 0, 1024, "0", "compute threads; 0: all cores of this process"),
     COUNT(NULL, "seed", seed, 0, UINT64_MAX, "0", "seed of dummy weights"),
 
-    COUNT("Scheduling", "max-num-seqs", max_num_seqs, 1, 4096, "64",
-          "sequences that run at once"),
+    COUNT("Scheduling", "max-num-seqs", max_num_seqs, 1, 4096, "64", "sequences that run at once"),
     COUNT(NULL, "max-num-batched-tokens", max_num_batched_tokens, 1, 1 << 20, "512",
           "tokens of one step; longer prompts are computed in chunks"),
     COUNT(NULL, "max-num-queued-reqs", max_num_queued_reqs, 1, 1 << 20, "1024",
@@ -378,8 +379,10 @@ static enum status set(struct config *c, const struct option *o, const char *tex
                        n > 1 ? "one of the keys is empty" : "is empty",
                        o->secret ? "a key" : "a file");
     if (o->offset == AT(served_model_name) && text[0] && has_empty)
-        return buf_why(why, ERR_INVALID, "%s: \"%s\" has an empty name; expected names separated "
-                       "by commas", source, text);
+        return buf_why(why, ERR_INVALID,
+                       "%s: \"%s\" has an empty name; expected names separated "
+                       "by commas",
+                       source, text);
     if (o->offset == AT(served_model_name) && n > CONFIG_N_MODEL_NAMES_MAX)
         return buf_why(why, ERR_INVALID, "%s: %zu names, at most %d are taken", source, n,
                        CONFIG_N_MODEL_NAMES_MAX);
@@ -470,8 +473,7 @@ static void name_of_variable(const char *variable, size_t n, char name[FLAG_NAME
     name[i] = '\0';
 }
 
-static enum status read_environment(struct config *c, char **env, bool only_config,
-                                    struct buf *why)
+static enum status read_environment(struct config *c, char **env, bool only_config, struct buf *why)
 {
     char name[FLAG_NAME_BYTES_MAX], source[FLAG_NAME_BYTES_MAX + sizeof VARIABLE_PREFIX];
     enum status s = OK;
@@ -587,13 +589,16 @@ static enum status check_network(const struct config *c, struct buf *why)
 static enum status check_disk(const struct config *c, struct buf *why)
 {
     if (c->kv_disk_path[0] && c->kv_disk_bytes == 0)
-        return buf_why(why, ERR_INVALID, "--kv-disk-path: needs --kv-disk-bytes as well: how much "
+        return buf_why(why, ERR_INVALID,
+                       "--kv-disk-path: needs --kv-disk-bytes as well: how much "
                        "of the disk may be used, such as 100G");
     if (!c->kv_disk_path[0] && c->kv_disk_bytes)
-        return buf_why(why, ERR_INVALID, "--kv-disk-bytes: needs --kv-disk-path as well: the "
+        return buf_why(why, ERR_INVALID,
+                       "--kv-disk-bytes: needs --kv-disk-path as well: the "
                        "directory to use");
     if (c->kv_disk_path[0] && !c->prefix_caching)
-        return buf_why(why, ERR_INVALID, "--kv-disk-path: keeps computed prompts, and "
+        return buf_why(why, ERR_INVALID,
+                       "--kv-disk-path: keeps computed prompts, and "
                        "--no-prefix-caching forgets them; leave one of the two out");
     return OK;
 }
@@ -705,8 +710,8 @@ void config_print_help(FILE *f)
           f);
     for (size_t i = 0; i < ARRAY_SIZE(options); i++)
         print_option(f, &options[i]);
-    flag_print(f, &(struct flag_row){"Other", "config", false, "FILE", "read options from FILE",
-                                     ""});
+    flag_print(f,
+               &(struct flag_row){"Other", "config", false, "FILE", "read options from FILE", ""});
     flag_print(f, &(struct flag_row){NULL, "help, --version", false, NULL, "print and exit", ""});
 }
 

@@ -84,13 +84,13 @@ struct config {
     double kv_hold_share;
     uint64_t kv_reserve_blocks; /* 0: one for each sequence that may run */
     char *kv_swap;
-    char *kv_disk_path;       /* empty: no disk tier; else kv_disk_bytes is above 0 */
+    char *kv_disk_path; /* empty: no disk tier; else kv_disk_bytes is above 0 */
     uint64_t kv_disk_bytes;
     uint64_t kv_disk_min_uses;
     uint64_t kv_disk_timeout_ms;
     char *kv_preload;
     char *cache_policy; /* of cache_policies() */
-    char *cache_dir; /* empty: the user's */
+    char *cache_dir;    /* empty: the user's */
     /* logs */
     char *log_level;
     char *log_format;

@@ -16,20 +16,26 @@ void http_flags_apply(struct http_config *out, const struct config *c, struct se
 {
     size_t bodies = N_LARGEST_BODIES * (size_t)c->max_body_bytes;
 
-    *out = (struct http_config){
-        .host = c->host, .port = (uint16_t)c->port,
-        .uds_path = c->uds, .uds_mode = (uint32_t)strtoul(c->uds_mode, NULL, 8),
-        .tls_cert = c->tls_cert, .tls_key = c->tls_key,
-        .allowed_origins = c->allowed_origins,
-        .n_threads = (uint32_t)c->http_threads,
-        .n_connections_max = (uint32_t)c->max_connections,
-        .n_connections_per_ip_max = (uint32_t)c->max_connections_per_ip,
-        .body_bytes_max = c->max_body_bytes,
-        .bodies_bytes_max = bodies > BODIES_BYTES_LEAST ? bodies : BODIES_BYTES_LEAST,
-        .long_body_bytes = LONG_BODY_BYTES,
-        .header_timeout_s = (uint32_t)c->header_timeout_s,
-        .body_timeout_s = (uint32_t)c->body_timeout_s,
-        .write_timeout_s = (uint32_t)c->write_timeout_s,
-        .idle_timeout_s = (uint32_t)c->idle_timeout_s,
-        .early = route_early, .handle = route_handle, .done = access_done, .arg = srv};
+    *out = (struct http_config){.host = c->host,
+                                .port = (uint16_t)c->port,
+                                .uds_path = c->uds,
+                                .uds_mode = (uint32_t)strtoul(c->uds_mode, NULL, 8),
+                                .tls_cert = c->tls_cert,
+                                .tls_key = c->tls_key,
+                                .allowed_origins = c->allowed_origins,
+                                .n_threads = (uint32_t)c->http_threads,
+                                .n_connections_max = (uint32_t)c->max_connections,
+                                .n_connections_per_ip_max = (uint32_t)c->max_connections_per_ip,
+                                .body_bytes_max = c->max_body_bytes,
+                                .bodies_bytes_max =
+                                    bodies > BODIES_BYTES_LEAST ? bodies : BODIES_BYTES_LEAST,
+                                .long_body_bytes = LONG_BODY_BYTES,
+                                .header_timeout_s = (uint32_t)c->header_timeout_s,
+                                .body_timeout_s = (uint32_t)c->body_timeout_s,
+                                .write_timeout_s = (uint32_t)c->write_timeout_s,
+                                .idle_timeout_s = (uint32_t)c->idle_timeout_s,
+                                .early = route_early,
+                                .handle = route_handle,
+                                .done = access_done,
+                                .arg = srv};
 }

@@ -172,7 +172,8 @@ static enum status open_engine(struct engine **out, const struct config *c, cons
         return s;
     s = engine_start(*out);
     if (s != OK) {
-        buf_why(why, s, "cannot start the engine thread: no more memory or threads for this "
+        buf_why(why, s,
+                "cannot start the engine thread: no more memory or threads for this "
                 "process (ulimit -v, ulimit -u, the container's limits)");
         engine_close(*out);
         *out = NULL;

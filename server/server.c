@@ -44,7 +44,9 @@ static enum status set_names(struct server *srv, const struct config *config)
 
 enum status server_init(struct server *srv, const struct config *config, struct engine *engine)
 {
-    *srv = (struct server){.config = config, .engine = engine, .info = engine_info(engine),
+    *srv = (struct server){.config = config,
+                           .engine = engine,
+                           .info = engine_info(engine),
                            .tokenizer = engine_tokenizer(engine),
                            .template = engine_chat_template(engine),
                            .created_s = (int64_t)(clock_unix_ns() / 1000000000u)};

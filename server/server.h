@@ -34,12 +34,12 @@ struct server {
     struct chat_traits chat_traits;       /* of template */
     char **model_names;                   /* [n_model_names], the first one is used in answers */
     uint32_t n_model_names;
-    struct preambles *preambles;          /* the operator's; NULL: none. Borrowed: set by main */
+    struct preambles *preambles; /* the operator's; NULL: none. Borrowed: set by main */
     struct auth *auth;
-    struct tally *tally;                  /* what the HTTP side counts */
+    struct tally *tally; /* what the HTTP side counts */
     int64_t created_s;
     char system_fingerprint[32];
-    struct unknown_log unknown_log;       /* locks itself */
+    struct unknown_log unknown_log; /* locks itself */
     atomic_bool draining;
 };
 

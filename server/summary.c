@@ -39,12 +39,15 @@ bool summary_next(struct summary *s, const struct engine_stats *now, uint64_t no
         .has_disk = c->tier[CACHE_DISK].n_blocks > 0,
         .host_full_perc = full_perc(&c->tier[CACHE_HOST]),
         .disk_full_perc = full_perc(&c->tier[CACHE_DISK])};
-    *s = (struct summary){.t_ns = now_ns, .n_steps = now->n_steps,
+    *s = (struct summary){.t_ns = now_ns,
+                          .n_steps = now->n_steps,
                           .n_prompt_tokens = now->n_prompt_tokens,
                           .n_generation_tokens = now->n_generation_tokens,
                           .n_preemptions = now->n_preemptions,
-                          .n_query_tokens = c->n_query_tokens, .n_hit_tokens = c->n_hit_tokens,
-                          .was_busy = busy, .hit_perc = s->hit_perc};
+                          .n_query_tokens = c->n_query_tokens,
+                          .n_hit_tokens = c->n_hit_tokens,
+                          .was_busy = busy,
+                          .hit_perc = s->hit_perc};
     return say;
 }
 

@@ -81,7 +81,10 @@ void engine_test_close(struct engine_test *t)
 
 void engine_test_params(struct sampling *sp, struct stopping *st, uint32_t n_out)
 {
-    *sp = (struct sampling){.top_p = 1, .repetition_penalty = 1, .seed = 1, .want_logprob = true,
+    *sp = (struct sampling){.top_p = 1,
+                            .repetition_penalty = 1,
+                            .seed = 1,
+                            .want_logprob = true,
                             .n_logprobs = REQUEST_N_LOGPROBS_MAX};
     *st = (struct stopping){.max_tokens = n_out, .ignore_eos = true};
 }
@@ -95,8 +98,8 @@ struct request *engine_test_submit(struct engine_test *t, const uint32_t *ids, u
     struct buf why;
 
     buf_init(&why, BUF_WHY_MAX);
-    if (request_create(&r, t->engine, ids, n, span_ends, n_span_ends, &scope, 0, sp, st,
-                       &why) != OK)
+    if (request_create(&r, t->engine, ids, n, span_ends, n_span_ends, &scope, 0, sp, st, &why) !=
+        OK)
         die("request_create", buf_str(&why));
     if (engine_submit(t->engine, r, &why) != OK)
         die("engine_submit", buf_str(&why));

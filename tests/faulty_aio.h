@@ -19,9 +19,9 @@
 /* Set by the test, at any time. */
 static atomic_uint fault_reads_one_in; /* reads that end with EIO; 0: none */
 static atomic_uint fault_writes_one_in;
-static atomic_uint fault_flip_one_in;  /* reads with one bit changed */
+static atomic_uint fault_flip_one_in; /* reads with one bit changed */
 static atomic_ullong fault_late_ns;
-static atomic_bool fault_hung;         /* nothing completes while it is set */
+static atomic_bool fault_hung; /* nothing completes while it is set */
 /* Counted by the engine's thread. */
 static atomic_ullong fault_n_eio, fault_n_flipped, fault_n_done;
 
@@ -29,13 +29,13 @@ static atomic_ullong fault_n_eio, fault_n_flipped, fault_n_done;
 
 /* A request's tag while it is under way is its place in here. */
 static struct faulty_request {
-    struct aio *of;                    /* NULL: free */
-    bool ended;                        /* but its owner was not told yet */
+    struct aio *of; /* NULL: free */
+    bool ended;     /* but its owner was not told yet */
     uint64_t begun_ns;
     struct aio_op op;
     struct aio_done done;
 } faulty_requests[AIO_DEPTH_MAX];
-static uint32_t faulty_n_places;       /* requests beyond it are free */
+static uint32_t faulty_n_places; /* requests beyond it are free */
 
 enum status __real_aio_submit(struct aio *a, const struct aio_op *ops, uint32_t n);
 enum status __wrap_aio_submit(struct aio *a, const struct aio_op *ops, uint32_t n);

@@ -31,8 +31,7 @@ static enum status open_queue(struct disk *d, enum aio_backend backend, struct b
     uint64_t n_left = d->n_slots * extent_bytes;
     struct aio_config config = {.backend = backend, .depth = d->n_ops, .regions = regions};
 
-    regions[config.n_regions++] =
-        (struct aio_region){d->bounce, DISK_N_BOUNCE * DISK_PAGE_BYTES};
+    regions[config.n_regions++] = (struct aio_region){d->bounce, DISK_N_BOUNCE * DISK_PAGE_BYTES};
     for (uint8_t *at = d->staging; n_left && region && config.n_regions < N_REGIONS_MAX;) {
         uint64_t n = n_left < region ? n_left : region;
         regions[config.n_regions++] = (struct aio_region){at, n};
@@ -175,15 +174,9 @@ static void op_done(struct disk *d, const struct aio_done *done)
 
     disk_op_give(d, (uint32_t)done->tag);
     switch (op.kind) {
-    case DISK_OP_PAYLOAD:
-        disk_unit_op_done(d, &op, done);
-        break;
-    case DISK_OP_PAGE:
-        disk_page_op_done(d, &op, done);
-        break;
-    case DISK_OP_ERASE:
-        disk_erase_op_done(d, &op, done);
-        break;
+    case DISK_OP_PAYLOAD: disk_unit_op_done(d, &op, done); break;
+    case DISK_OP_PAGE: disk_page_op_done(d, &op, done); break;
+    case DISK_OP_ERASE: disk_erase_op_done(d, &op, done); break;
     }
 }
 
@@ -215,8 +208,7 @@ static void expire(struct disk *d)
     disk_units_expire(d);
     for (uint32_t i = 0; i < d->n_ops && d->n_free_ops < d->n_ops; i++) {
         struct disk_op *op = &d->ops[i];
-        if (op->is_used && d->now_ns > op->began_ns &&
-            d->now_ns - op->began_ns >= d->timeout_ns)
+        if (op->is_used && d->now_ns > op->began_ns && d->now_ns - op->began_ns >= d->timeout_ns)
             disk_op_is_late(d, op);
     }
 }

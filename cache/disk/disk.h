@@ -32,10 +32,10 @@ struct disk;
 
 struct disk_config {
     struct disk_dir_config dir;
-    void *staging;             /* [n_slots][extent_bytes], page-aligned; outlives the disk */
-    uint32_t n_slots;          /* at least DISK_UNIT_BLOCKS_MAX; a write zeroes what they have
-                                  beyond block_bytes */
-    uint64_t timeout_ns;       /* of a unit */
+    void *staging;       /* [n_slots][extent_bytes], page-aligned; outlives the disk */
+    uint32_t n_slots;    /* at least DISK_UNIT_BLOCKS_MAX; a write zeroes what they have
+                            beyond block_bytes */
+    uint64_t timeout_ns; /* of a unit */
     enum aio_backend backend;
 };
 
@@ -87,12 +87,12 @@ enum disk_event { DISK_READ_DONE, DISK_WRITE_DONE, DISK_CLEARED };
 struct disk_done {
     enum disk_event event;
     enum status status;
-    int error;                 /* errno behind it; 0 */
-    uint64_t tag;              /* of a unit */
-    uint32_t n;                /* blocks of the unit; 1 of DISK_CLEARED */
+    int error;    /* errno behind it; 0 */
+    uint64_t tag; /* of a unit */
+    uint32_t n;   /* blocks of the unit; 1 of DISK_CLEARED */
     uint32_t extents[DISK_UNIT_BLOCKS_MAX];
     uint32_t slots[DISK_UNIT_BLOCKS_MAX]; /* of DISK_READ_DONE with OK: the caller's */
-    uint64_t took_ns;          /* of a unit, from its beginning */
+    uint64_t took_ns;                     /* of a unit, from its beginning */
 };
 
 /* What has ended by now_ns, at most n_max of it, units first; begins what was waiting. Never waits.
@@ -104,9 +104,9 @@ bool disk_is_busy(const struct disk *d);
 bool disk_is_hung(const struct disk *d);
 
 struct disk_stats {
-    uint64_t n_read_bytes, n_written_bytes; /* of payload */
+    uint64_t n_read_bytes, n_written_bytes;                          /* of payload */
     uint64_t n_reads_failed, n_writes_failed, n_timeouts, n_corrupt; /* units, each in one */
-    uint64_t memory_bytes;     /* of the table and what is under way; not the staging */
+    uint64_t memory_bytes; /* of the table and what is under way; not the staging */
 };
 void disk_stats(const struct disk *d, struct disk_stats *out);
 

@@ -29,14 +29,14 @@ struct opening {
     char name[DISK_NAME_BYTES]; /* of the fingerprint's directory */
     int root, dir;
     bool made_dir, is_sizing;
-    uint32_t n_before;          /* headers that are kept; 0: none */
+    uint32_t n_before;                  /* headers that are kept; 0: none */
     uint64_t table_before, data_before; /* bytes */
-    uint64_t n_more, n_free;    /* bytes asked of the file system, and what it had before */
+    uint64_t n_more, n_free;            /* bytes asked of the file system, and what it had before */
     struct disk_dir *d;
     struct buf *why;
 };
 
-#define SAY(o, status, format, ...)                                                             \
+#define SAY(o, status, format, ...)                                                                \
     buf_why((o)->why, status, "--kv-disk-path %s: " format, (o)->config->path, __VA_ARGS__)
 
 /* "1.5 GiB" */
@@ -91,7 +91,7 @@ static const char *look_at(int dir, bool is_root)
         return strerror(errno);
     if (st.st_uid != geteuid() && !(is_root && st.st_uid == 0))
         return "it belongs to another user: name a directory of this one's";
-    if (st.st_mode & not)
+    if (st.st_mode & not )
         return "others may write to it: make it private (chmod 700), or name one inside of it";
     return NULL;
 }
@@ -302,8 +302,8 @@ static enum status check_free(struct opening *o)
         return OK;
     return SAY(o, ERR_IO,
                "its file system has %s free, of which %s stay free, and --kv-disk-bytes asks for "
-               "%s more: ask for less, or free some", size_words(a, o->n_free),
-               size_words(b, margin), size_words(c, o->n_more));
+               "%s more: ask for less, or free some",
+               size_words(a, o->n_free), size_words(b, margin), size_words(c, o->n_more));
 }
 
 /* The figures are those from before the attempt, which may have filled the file system. */
@@ -313,9 +313,12 @@ static enum status no_space(struct opening *o)
     char a[32], b[32];
 
     if (o->n_free < o->n_more)
-        return SAY(o, ERR_IO, "its file system has no room for the %s that --kv-disk-bytes asks "
-                   "for: ask for less, or free some", size_words(a, o->n_more));
-    return SAY(o, ERR_IO, "its file system had %s free, but refused the %s more that "
+        return SAY(o, ERR_IO,
+                   "its file system has no room for the %s that --kv-disk-bytes asks "
+                   "for: ask for less, or free some",
+                   size_words(a, o->n_more));
+    return SAY(o, ERR_IO,
+               "its file system had %s free, but refused the %s more that "
                "--kv-disk-bytes asks for (%s): ask for less, or free some",
                size_words(a, o->n_free), size_words(b, o->n_more), cause);
 }
@@ -481,8 +484,7 @@ static enum status load_table(struct opening *o, uint32_t n_said)
 
     d->table = aligned_alloc(DISK_PAGE_BYTES, n_bytes);
     if (!d->table)
-        return SAY(o, ERR_NOMEM, "out of memory for the table of %u extents",
-                   d->super.n_extents);
+        return SAY(o, ERR_NOMEM, "out of memory for the table of %u extents", d->super.n_extents);
     choose_direct(d);
     if (read_all(d->table_fd, d->table, n_bytes) != OK)
         return SAY(o, ERR_IO, "cannot read %s/table: %s", o->name, strerror(errno));

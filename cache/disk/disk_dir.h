@@ -40,11 +40,11 @@ struct disk_dir_config {
 struct disk_dir {
     struct disk_super super;
     int table_fd, data_fd, lock_fd;
-    bool is_direct;             /* O_DIRECT works here; else the page cache is in between */
-    bool is_new;                /* there were no records: made now, or what was there is unusable */
-    char why_new[128];          /* of what was there: "" when nothing was */
-    uint8_t *table;             /* [disk_table_bytes()], page-aligned: what the file holds */
-    uint32_t n_removed_dirs;    /* of other models, to make room */
+    bool is_direct;          /* O_DIRECT works here; else the page cache is in between */
+    bool is_new;             /* there were no records: made now, or what was there is unusable */
+    char why_new[128];       /* of what was there: "" when nothing was */
+    uint8_t *table;          /* [disk_table_bytes()], page-aligned: what the file holds */
+    uint32_t n_removed_dirs; /* of other models, to make room */
     uint64_t n_removed_bytes;
 };
 
@@ -57,7 +57,6 @@ NODISCARD enum status disk_dir_open(struct disk_dir *out, const struct disk_dir_
 void disk_dir_close(struct disk_dir *d); /* zeroed is fine; unlocks */
 /* The same directory to read only, for those who check it: no lock, nothing made or changed.
  * dir: the one with `table` in it. super is what its page 0 says, and must hold. */
-NODISCARD enum status disk_dir_open_to_read(struct disk_dir *out, const char *dir,
-                                            struct buf *why);
+NODISCARD enum status disk_dir_open_to_read(struct disk_dir *out, const char *dir, struct buf *why);
 
 #endif

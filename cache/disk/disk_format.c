@@ -158,21 +158,25 @@ static enum status check_super(const struct disk_super *s, const uint8_t *page, 
         get_u32(page + SUPER_HEADER_BYTES) != DISK_HEADER_BYTES ||
         get_u32(page + SUPER_BLOCK_TOKENS) != KV_BLOCK_TOKENS ||
         !is_zero(page + SUPER_ZEROS, SUPER_CRC - SUPER_ZEROS))
-        return buf_why(why, ERR_CORRUPT, "its superblock has sizes of pages, headers or blocks "
-                                         "that version %d does not have", DISK_FORMAT_VERSION);
+        return buf_why(why, ERR_CORRUPT,
+                       "its superblock has sizes of pages, headers or blocks "
+                       "that version %d does not have",
+                       DISK_FORMAT_VERSION);
     if (s->block_bytes == 0 || s->block_bytes > DISK_BLOCK_BYTES_MAX ||
         s->extent_bytes != disk_extent_bytes(s->block_bytes))
-        return buf_why(why, ERR_CORRUPT, "its superblock says extents of %llu bytes for blocks of "
-                                         "%llu", (unsigned long long)s->extent_bytes,
-                       (unsigned long long)s->block_bytes);
+        return buf_why(why, ERR_CORRUPT,
+                       "its superblock says extents of %llu bytes for blocks of "
+                       "%llu",
+                       (unsigned long long)s->extent_bytes, (unsigned long long)s->block_bytes);
     if (s->n_extents == 0 || s->n_extents > DISK_EXTENTS_MAX)
         return buf_why(why, ERR_CORRUPT, "its superblock says %u extents; there are 1 to %u",
                        s->n_extents, DISK_EXTENTS_MAX);
     if (s->segment_tokens < KV_BLOCK_TOKENS || s->segment_tokens > KV_SEGMENT_TOKENS_MAX ||
         s->segment_tokens % KV_BLOCK_TOKENS != 0)
-        return buf_why(why, ERR_CORRUPT, "its superblock says segments of %u tokens; that is a "
-                                         "multiple of %d up to %d", s->segment_tokens,
-                       KV_BLOCK_TOKENS, KV_SEGMENT_TOKENS_MAX);
+        return buf_why(why, ERR_CORRUPT,
+                       "its superblock says segments of %u tokens; that is a "
+                       "multiple of %d up to %d",
+                       s->segment_tokens, KV_BLOCK_TOKENS, KV_SEGMENT_TOKENS_MAX);
     return OK;
 }
 
@@ -208,8 +212,8 @@ const char disk_erase_mark[DISK_HEADER_BYTES] = "Tarn: this extent is being eras
 
 const char *disk_verdict_name(enum disk_verdict v)
 {
-    static const char *const names[] = {"empty", "valid", "torn", "foreign", "impossible",
-                                        "misnamed"};
+    static const char *const names[] = {"empty",   "valid",      "torn",
+                                        "foreign", "impossible", "misnamed"};
 
     _Static_assert(ARRAY_SIZE(names) == DISK_N_VERDICTS, "a name for each");
     ASSERT((unsigned)v < DISK_N_VERDICTS);
@@ -300,8 +304,7 @@ static bool is_possible(struct disk_record *r, const uint8_t *header)
     uint32_t end = HEADER_IDS + ID_BYTES * r->n_tokens;
 
     return is_zero(header + end, HEADER_CRC - end) && /* ids behind n_tokens, and what is unused */
-           (r->flags & ~(uint32_t)KNOWN_FLAGS) == 0 &&
-           r->pos0 <= UINT32_MAX - r->n_tokens &&
+           (r->flags & ~(uint32_t)KNOWN_FLAGS) == 0 && r->pos0 <= UINT32_MAX - r->n_tokens &&
            r->depth <= r->pos0 && /* a span before it has at least one token */
            is_zero(r->parent.bytes, KV_KEY_BYTES) == (r->pos0 == 0);
 }

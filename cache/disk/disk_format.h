@@ -31,8 +31,8 @@
 
 struct disk_super {
     uint8_t fingerprint[KV_FINGERPRINT_BYTES];
-    uint64_t block_bytes;    /* payload of an extent */
-    uint64_t extent_bytes;   /* that, rounded up to whole pages */
+    uint64_t block_bytes;  /* payload of an extent */
+    uint64_t extent_bytes; /* that, rounded up to whole pages */
     uint32_t n_extents;
     uint32_t segment_tokens;
 };
@@ -60,25 +60,25 @@ enum {
 
 struct disk_record {
     struct kv_key key;
-    struct kv_key parent;    /* of the block before it; zero: it is the first of its sequence */
-    struct kv_scope scope;   /* of its key */
+    struct kv_key parent;  /* of the block before it; zero: it is the first of its sequence */
+    struct kv_scope scope; /* of its key */
     uint32_t flags;
-    uint32_t pos0;           /* of its first token in its sequence */
-    uint32_t n_tokens;       /* 1 .. KV_BLOCK_TOKENS */
-    uint32_t depth;          /* spans before its own */
-    uint32_t n_uses;         /* when it was written */
-    uint64_t no;             /* of the write: later ones have larger numbers */
-    uint32_t payload_crc;    /* CRC32C of the extent's first block_bytes */
+    uint32_t pos0;                 /* of its first token in its sequence */
+    uint32_t n_tokens;             /* 1 .. KV_BLOCK_TOKENS */
+    uint32_t depth;                /* spans before its own */
+    uint32_t n_uses;               /* when it was written */
+    uint64_t no;                   /* of the write: later ones have larger numbers */
+    uint32_t payload_crc;          /* CRC32C of the extent's first block_bytes */
     uint32_t ids[KV_BLOCK_TOKENS]; /* [n_tokens] */
 };
 
 enum disk_verdict {
-    DISK_EMPTY,              /* all zero: there is no record */
+    DISK_EMPTY, /* all zero: there is no record */
     DISK_VALID,
-    DISK_TORN,               /* its checksum does not hold */
-    DISK_FOREIGN,            /* written for another place, fingerprint or version */
-    DISK_IMPOSSIBLE,         /* says what cannot be: 0 tokens, an id above KV_ID_MAX, ... */
-    DISK_MISNAMED,           /* its key is not the hash of what it says */
+    DISK_TORN,       /* its checksum does not hold */
+    DISK_FOREIGN,    /* written for another place, fingerprint or version */
+    DISK_IMPOSSIBLE, /* says what cannot be: 0 tokens, an id above KV_ID_MAX, ... */
+    DISK_MISNAMED,   /* its key is not the hash of what it says */
     DISK_N_VERDICTS
 };
 const char *disk_verdict_name(enum disk_verdict v);
@@ -95,7 +95,7 @@ extern const char disk_erase_mark[DISK_HEADER_BYTES];
 /* What a reader of many headers knows: hashing a domain for each would double the time. */
 struct disk_reader {
     uint8_t fingerprint[KV_FINGERPRINT_BYTES];
-    struct kv_scope scope;   /* of `domain` */
+    struct kv_scope scope; /* of `domain` */
     uint8_t domain[KV_DOMAIN_BYTES];
     bool has_domain;
 };

@@ -18,8 +18,8 @@
 
 #define DISK_NONE UINT32_MAX
 #define DISK_N_UNITS 64u
-#define DISK_N_BOUNCE 32u  /* pages of headers under way */
-#define DISK_N_ERASING 4u  /* extents that zeros are on their way to: in the background */
+#define DISK_N_BOUNCE 32u /* pages of headers under way */
+#define DISK_N_ERASING 4u /* extents that zeros are on their way to: in the background */
 /* A write that failed is tried again so much later. */
 #define DISK_RETRY_NS UINT64_C(100000000)
 
@@ -61,22 +61,22 @@ enum disk_op_kind { DISK_OP_PAYLOAD, DISK_OP_PAGE, DISK_OP_ERASE };
 
 struct disk_op {
     enum disk_op_kind kind;
-    uint32_t index;    /* unit, page or extent */
-    uint32_t bounce;   /* of a page */
+    uint32_t index;  /* unit, page or extent */
+    uint32_t bounce; /* of a page */
     uint64_t began_ns;
     bool is_used;
-    bool is_late;      /* beyond its deadline */
+    bool is_late; /* beyond its deadline */
 };
 
 /* --- units --- */
 
 enum disk_unit_state {
     DISK_UNIT_FREE,
-    DISK_UNIT_WAITING,  /* for room in the queue */
-    DISK_UNIT_PAYLOAD,  /* under way */
-    DISK_UNIT_HEADERS,  /* of a write: the payloads are there */
-    DISK_UNIT_DONE,     /* to be reported */
-    DISK_UNIT_GIVEN_UP  /* by the deadline, with requests under way; reported or not */
+    DISK_UNIT_WAITING, /* for room in the queue */
+    DISK_UNIT_PAYLOAD, /* under way */
+    DISK_UNIT_HEADERS, /* of a write: the payloads are there */
+    DISK_UNIT_DONE,    /* to be reported */
+    DISK_UNIT_GIVEN_UP /* by the deadline, with requests under way; reported or not */
 };
 
 /* Blocks whose extents and slots both follow each other: one request. */
@@ -103,14 +103,17 @@ struct disk_unit {
 
 /* What is _OUT lies in a copy of its page that is being written. */
 enum disk_extent_state {
-    DISK_EXTENT_IDLE,       /* a record or none: the table in memory and on the disk say the same */
-    DISK_EXTENT_PAYLOAD,    /* of a unit that writes; no header yet */
-    DISK_EXTENT_HEADER, DISK_EXTENT_HEADER_OUT,
-    DISK_EXTENT_WRITTEN,    /* its header is there, others of its unit are not */
-    DISK_EXTENT_MARK, DISK_EXTENT_MARK_OUT,   /* to be erased: the table is to say so first */
-    DISK_EXTENT_ERASE,      /* zeros wait, or are under way */
-    DISK_EXTENT_CLEAR, DISK_EXTENT_CLEAR_OUT, /* the header is zero */
-    DISK_EXTENT_CLEARED     /* to be reported */
+    DISK_EXTENT_IDLE,    /* a record or none: the table in memory and on the disk say the same */
+    DISK_EXTENT_PAYLOAD, /* of a unit that writes; no header yet */
+    DISK_EXTENT_HEADER,
+    DISK_EXTENT_HEADER_OUT,
+    DISK_EXTENT_WRITTEN, /* its header is there, others of its unit are not */
+    DISK_EXTENT_MARK,
+    DISK_EXTENT_MARK_OUT, /* to be erased: the table is to say so first */
+    DISK_EXTENT_ERASE,    /* zeros wait, or are under way */
+    DISK_EXTENT_CLEAR,
+    DISK_EXTENT_CLEAR_OUT, /* the header is zero */
+    DISK_EXTENT_CLEARED    /* to be reported */
 };
 
 enum { DISK_PAGE_DIRTY = 1, DISK_PAGE_OUT = 2 };
@@ -132,27 +135,27 @@ struct disk {
     struct disk_op *ops; /* [n_ops] */
     uint32_t *free_ops;  /* [n_ops] stack */
     uint32_t n_ops, n_free_ops;
-    uint32_t n_late;     /* ops */
+    uint32_t n_late; /* ops */
 
     struct disk_unit *units; /* [DISK_N_UNITS] */
     uint32_t unit_next[DISK_N_UNITS];
     struct disk_list free_units, waiting_reads, waiting_writes, done_units;
-    uint32_t n_units;        /* not free */
+    uint32_t n_units; /* not free */
 
-    uint8_t *extents;        /* [n_extents] enum disk_extent_state */
+    uint8_t *extents; /* [n_extents] enum disk_extent_state */
     /* [n_extents] in a list; of _HEADER, _HEADER_OUT and _WRITTEN: the unit. */
     uint32_t *extent_next;
     struct disk_list to_erase, failed_erases, cleared;
-    uint8_t *zeros;          /* [extent_bytes] */
+    uint8_t *zeros; /* [extent_bytes] */
     uint32_t n_erasing;
 
-    uint8_t *pages;          /* [n_pages] DISK_PAGE_DIRTY, DISK_PAGE_OUT */
-    uint32_t *page_next;     /* [n_pages] */
+    uint8_t *pages;      /* [n_pages] DISK_PAGE_DIRTY, DISK_PAGE_OUT */
+    uint32_t *page_next; /* [n_pages] */
     struct disk_list dirty_pages, failed_pages;
-    uint8_t *bounce;         /* [DISK_N_BOUNCE][DISK_PAGE_BYTES]: a page does not change while it is
-                                written */
+    uint8_t *bounce; /* [DISK_N_BOUNCE][DISK_PAGE_BYTES]: a page does not change while it is
+                        written */
     uint32_t free_bounce[DISK_N_BOUNCE], n_free_bounce;
-    uint64_t retry_ns;       /* when what failed is tried again */
+    uint64_t retry_ns; /* when what failed is tried again */
 };
 
 static inline uint8_t *disk_header_at(struct disk *d, uint32_t extent)

@@ -166,14 +166,14 @@ static enum status remove_one(struct other *o, int root, const char *path, struc
     if (error)
         return buf_why(why, ERR_IO,
                        "--kv-disk-path %s: another model's %s, which no server uses, is to make "
-                       "room, but cannot be removed: %s", path, o->name, strerror(error));
+                       "room, but cannot be removed: %s",
+                       path, o->name, strerror(error));
     o->is_gone = true;
     return OK;
 }
 
 static enum status remove_idle(struct disk_room *out, struct others *list, int root,
-                               const char *path, uint64_t n_max, uint64_t n_wanted,
-                               struct buf *why)
+                               const char *path, uint64_t n_max, uint64_t n_wanted, struct buf *why)
 {
     uint64_t n_free = n_max > out->n_running_bytes ? n_max - out->n_running_bytes : 0;
     enum status s = OK;

@@ -51,9 +51,12 @@ static bool begin_page(struct disk *d, uint32_t page)
     uint8_t *copy = d->bounce + (size_t)bounce * DISK_PAGE_BYTES;
     struct disk_op op = {.kind = DISK_OP_PAGE, .index = page, .bounce = bounce};
     uint32_t i = disk_op_take(d, op);
-    struct aio_op request = {.write = true, .fd = d->dir.table_fd, .data = copy,
+    struct aio_op request = {.write = true,
+                             .fd = d->dir.table_fd,
+                             .data = copy,
                              .n_bytes = DISK_PAGE_BYTES,
-                             .offset = (1 + (uint64_t)page) * DISK_PAGE_BYTES, .tag = i};
+                             .offset = (1 + (uint64_t)page) * DISK_PAGE_BYTES,
+                             .tag = i};
 
     if (i == DISK_NONE)
         return false;
@@ -90,8 +93,7 @@ static void settle_extent(struct disk *d, uint32_t e, const struct aio_done *don
         if (ok)
             disk_list_push(&d->cleared, d->extent_next, e);
         break;
-    default:
-        break;
+    default: break;
     }
 }
 
@@ -138,8 +140,8 @@ static void clear_header(struct disk *d, uint32_t extent)
 
 void disk_table_take_back(struct disk *d, uint32_t extent)
 {
-    if (d->extents[extent] == DISK_EXTENT_PAYLOAD && is_zero(disk_header_at(d, extent),
-                                                             DISK_HEADER_BYTES)) {
+    if (d->extents[extent] == DISK_EXTENT_PAYLOAD &&
+        is_zero(disk_header_at(d, extent), DISK_HEADER_BYTES)) {
         d->extents[extent] = DISK_EXTENT_CLEARED;
         disk_list_push(&d->cleared, d->extent_next, extent);
         return;
@@ -177,8 +179,12 @@ static bool begin_erase(struct disk *d, uint32_t extent)
     struct disk_op op = {.kind = DISK_OP_ERASE, .index = extent};
     uint32_t i = disk_op_take(d, op);
     uint64_t n = d->dir.super.extent_bytes;
-    struct aio_op request = {.write = true, .fd = d->dir.data_fd, .data = d->zeros, .n_bytes = n,
-                             .offset = extent * n, .tag = i};
+    struct aio_op request = {.write = true,
+                             .fd = d->dir.data_fd,
+                             .data = d->zeros,
+                             .n_bytes = n,
+                             .offset = extent * n,
+                             .tag = i};
 
     if (i == DISK_NONE)
         return false;

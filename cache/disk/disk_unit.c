@@ -25,8 +25,8 @@ static void find_runs(struct disk_unit *u)
 {
     u->n_runs = 0;
     for (uint32_t i = 0; i < u->n; i++) {
-        bool goes_on = i > 0 && u->extents[i] == u->extents[i - 1] + 1 &&
-                       u->slots[i] == u->slots[i - 1] + 1;
+        bool goes_on =
+            i > 0 && u->extents[i] == u->extents[i - 1] + 1 && u->slots[i] == u->slots[i - 1] + 1;
         if (!goes_on)
             u->runs[u->n_runs++] = (struct disk_run){(uint8_t)i, 0};
         u->runs[u->n_runs - 1].n++;
@@ -74,7 +74,8 @@ static bool begin_unit(struct disk *d, struct disk_unit *u)
     for (uint32_t i = 0; i < u->n_runs; i++) {
         const struct disk_run *r = &u->runs[i];
         struct disk_op op = {.kind = DISK_OP_PAYLOAD, .index = number_of(d, u)};
-        ops[i] = (struct aio_op){.write = u->is_write, .fd = d->dir.data_fd,
+        ops[i] = (struct aio_op){.write = u->is_write,
+                                 .fd = d->dir.data_fd,
                                  .data = disk_slot_at(d, u->slots[r->first]),
                                  .n_bytes = r->n * extent_bytes,
                                  .offset = u->extents[r->first] * extent_bytes,
@@ -240,8 +241,7 @@ void disk_unit_header_done(struct disk *d, uint32_t unit, enum status status, in
 
 static void unlink_waiting(struct disk *d, uint32_t unit)
 {
-    struct disk_list *l =
-        d->units[unit].is_write ? &d->waiting_writes : &d->waiting_reads;
+    struct disk_list *l = d->units[unit].is_write ? &d->waiting_writes : &d->waiting_reads;
     struct disk_list kept = {DISK_NONE, DISK_NONE};
 
     for (uint32_t i; (i = disk_list_pop(l, d->unit_next)) != DISK_NONE;)
@@ -295,8 +295,8 @@ void disk_units_expire(struct disk *d)
 {
     for (uint32_t i = 0; i < DISK_N_UNITS && d->n_units > 0; i++) {
         enum disk_unit_state state = d->units[i].state;
-        bool runs = state == DISK_UNIT_WAITING || state == DISK_UNIT_PAYLOAD ||
-                    state == DISK_UNIT_HEADERS;
+        bool runs =
+            state == DISK_UNIT_WAITING || state == DISK_UNIT_PAYLOAD || state == DISK_UNIT_HEADERS;
         if (runs && age(d, &d->units[i]) >= d->timeout_ns)
             give_up(d, i);
     }
@@ -318,8 +318,7 @@ static void count(struct disk *d, const struct disk_unit *u)
     struct disk_stats *s = &d->stats;
 
     if (u->status == OK)
-        *(u->is_write ? &s->n_written_bytes : &s->n_read_bytes) +=
-            u->n * d->dir.super.block_bytes;
+        *(u->is_write ? &s->n_written_bytes : &s->n_read_bytes) += u->n * d->dir.super.block_bytes;
     else if (u->status == ERR_TIMEOUT)
         s->n_timeouts++;
     else if (u->status == ERR_CORRUPT && !u->is_write)

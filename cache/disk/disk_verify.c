@@ -32,9 +32,9 @@ struct entry {
     struct kv_key key, parent;
     uint64_t no;
     uint32_t extent, pos0, n_tokens, depth, flags, payload_crc;
-    uint32_t next;           /* another key with the same short key; NONE */
-    uint32_t newest;         /* of this key, in the entry that the index has */
-    uint32_t up;             /* the block before it; NONE: it is the first, or MISSING */
+    uint32_t next;   /* another key with the same short key; NONE */
+    uint32_t newest; /* of this key, in the entry that the index has */
+    uint32_t up;     /* the block before it; NONE: it is the first, or MISSING */
     bool is_followed, has_start;
 };
 
@@ -42,12 +42,12 @@ struct verify {
     struct disk_dir dir;
     struct disk_report *report;
     const struct disk_verify_watch *watch;
-    uint8_t *states;         /* [n_extents] */
-    struct entry *entries;   /* [n], by extent number */
+    uint8_t *states;       /* [n_extents] */
+    struct entry *entries; /* [n], by extent number */
     uint32_t n, n_max;
-    struct map by_key;       /* short key -> entry */
-    uint8_t *piece;          /* [piece_bytes], page-aligned */
-    uint64_t piece_bytes;    /* whole pages */
+    struct map by_key;    /* short key -> entry */
+    uint8_t *piece;       /* [piece_bytes], page-aligned */
+    uint64_t piece_bytes; /* whole pages */
     uint64_t n_done_bytes;
 };
 
@@ -55,8 +55,9 @@ struct verify {
 
 const char *disk_fault_name(enum disk_fault f)
 {
-    static const char *const names[] = {"unreadable", "payload", "torn", "foreign", "impossible",
-                                        "misnamed", "doubled", "orphaned", "erasing"};
+    static const char *const names[] = {"unreadable", "payload",    "torn",
+                                        "foreign",    "impossible", "misnamed",
+                                        "doubled",    "orphaned",   "erasing"};
 
     _Static_assert(ARRAY_SIZE(names) == DISK_N_FAULTS, "a name for each");
     ASSERT((unsigned)f < DISK_N_FAULTS);
@@ -139,9 +140,17 @@ static enum status add_entry(struct verify *v, const struct disk_record *r, uint
         v->n_max = n_max;
     }
     v->entries[v->n++] = (struct entry){
-        .key = r->key, .parent = r->parent, .no = r->no, .extent = extent, .pos0 = r->pos0,
-        .n_tokens = r->n_tokens, .depth = r->depth, .flags = r->flags,
-        .payload_crc = r->payload_crc, .next = NONE, .up = NONE,
+        .key = r->key,
+        .parent = r->parent,
+        .no = r->no,
+        .extent = extent,
+        .pos0 = r->pos0,
+        .n_tokens = r->n_tokens,
+        .depth = r->depth,
+        .flags = r->flags,
+        .payload_crc = r->payload_crc,
+        .next = NONE,
+        .up = NONE,
     };
     return OK;
 }
@@ -367,7 +376,7 @@ static uint64_t n_bytes_beyond(int fd, uint64_t n_bytes)
     struct stat st;
 
     return fstat(fd, &st) == 0 && (uint64_t)st.st_size > n_bytes ? (uint64_t)st.st_size - n_bytes
-                                                                  : 0;
+                                                                 : 0;
 }
 
 /* The last page of the table has room behind the last header, where servers write zeros. */
@@ -415,16 +424,19 @@ static enum status check_name(const char *dir, const uint8_t *fingerprint, struc
     long version = version_in_name(name);
 
     if (version >= 0 && version != DISK_FORMAT_VERSION)
-        return buf_why(why, ERR_UNSUPPORTED, "%s: its name says format version %ld; this program "
-                                             "checks version %d", dir, version,
-                       DISK_FORMAT_VERSION);
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "%s: its name says format version %ld; this program "
+                       "checks version %d",
+                       dir, version, DISK_FORMAT_VERSION);
     if (version < 0 || !fingerprint)
         return OK;
     hash_hex(hex, fingerprint, KV_FINGERPRINT_BYTES);
     if (memcmp(hex, name, FINGERPRINT_DIGITS) == 0)
         return OK;
-    return buf_why(why, ERR_CORRUPT, "%s: its table is that of another model, with fingerprint %s; "
-                                     "were files exchanged?", dir, hex);
+    return buf_why(why, ERR_CORRUPT,
+                   "%s: its table is that of another model, with fingerprint %s; "
+                   "were files exchanged?",
+                   dir, hex);
 }
 
 /* Words about a superblock do not say where it is. */
@@ -523,8 +535,9 @@ enum status disk_dirs_find(struct disk_dirs *out, const char *path, struct buf *
         return buf_why(why, s, "%s: out of memory", path);
     }
     if (out->n == 0)
-        return buf_why(why, ERR_NOT_FOUND, "%s: there is neither a table in it nor a directory of "
-                                           "Tarn's disk tier; what --kv-disk-path names is meant",
+        return buf_why(why, ERR_NOT_FOUND,
+                       "%s: there is neither a table in it nor a directory of "
+                       "Tarn's disk tier; what --kv-disk-path names is meant",
                        path);
     return OK;
 }

@@ -25,15 +25,15 @@
 
 /* The worst first. */
 enum disk_fault {
-    DISK_FAULT_UNREADABLE,   /* a valid header, but its extent: an I/O error, or the file ends */
-    DISK_FAULT_PAYLOAD,      /* the same, but the payload's checksum does not hold */
-    DISK_FAULT_TORN,         /* these four: enum disk_verdict */
+    DISK_FAULT_UNREADABLE, /* a valid header, but its extent: an I/O error, or the file ends */
+    DISK_FAULT_PAYLOAD,    /* the same, but the payload's checksum does not hold */
+    DISK_FAULT_TORN,       /* these four: enum disk_verdict */
     DISK_FAULT_FOREIGN,
     DISK_FAULT_IMPOSSIBLE,
     DISK_FAULT_MISNAMED,
-    DISK_FAULT_DOUBLED,      /* there is a newer record of the same key */
-    DISK_FAULT_ORPHANED,     /* a block before it in its path is missing, or does not fit */
-    DISK_FAULT_ERASING,      /* a record that was erased; its payload may still be there */
+    DISK_FAULT_DOUBLED,  /* there is a newer record of the same key */
+    DISK_FAULT_ORPHANED, /* a block before it in its path is missing, or does not fit */
+    DISK_FAULT_ERASING,  /* a record that was erased; its payload may still be there */
     DISK_N_FAULTS
 };
 const char *disk_fault_name(enum disk_fault f);
@@ -47,14 +47,14 @@ static inline bool disk_fault_is_harmless(enum disk_fault f)
 
 struct disk_report {
     struct disk_super super;
-    bool is_in_use;          /* a server had it locked, at the beginning or at the end */
+    bool is_in_use; /* a server had it locked, at the beginning or at the end */
     uint32_t n_empty, n_good, n_changed, n_by_fault[DISK_N_FAULTS]; /* sum: super.n_extents */
-    uint32_t n_registered;   /* of the good ones */
-    uint64_t n_tokens;       /* in the good ones */
-    uint64_t n_file_bytes;   /* of table and data together, as the superblock says */
-    uint64_t n_stray_bytes;  /* behind the last header that are not zero, and behind either file's
-                                end as the superblock says it: nobody reads them */
-    uint32_t n_places;       /* the first faults by extent number, harmless ones too */
+    uint32_t n_registered;                                          /* of the good ones */
+    uint64_t n_tokens;                                              /* in the good ones */
+    uint64_t n_file_bytes;  /* of table and data together, as the superblock says */
+    uint64_t n_stray_bytes; /* behind the last header that are not zero, and behind either file's
+                               end as the superblock says it: nobody reads them */
+    uint32_t n_places;      /* the first faults by extent number, harmless ones too */
     struct disk_place {
         uint32_t extent;
         enum disk_fault fault;
@@ -76,7 +76,7 @@ NODISCARD enum status disk_verify(struct disk_report *out, const char *dir,
 /* What to check at a path: itself if there is a table in it, else all in it that are named like
  * directories of the disk tier, of whatever version, in the order of their names. */
 struct disk_dirs {
-    char **paths;            /* [n] */
+    char **paths; /* [n] */
     uint32_t n;
 };
 /* ERR_NOT_FOUND: there is none. */

@@ -10,11 +10,14 @@
 #include "base/memory.h"
 #include "cache/policy/replace_inner.h"
 
-#define NO_POSITIONS {REPLACE_NONE, REPLACE_NONE, REPLACE_NONE}
+#define NO_POSITIONS                                                                               \
+    {                                                                                              \
+        REPLACE_NONE, REPLACE_NONE, REPLACE_NONE                                                   \
+    }
 
 static const char *const order_names[N_ORDERS_MAX] = {"worth", "clock", "recency"};
 static const char *const names[REPLACE_N_POLICIES] = {"contest", "pgdsf", "gdsf",
-                                                      "lru",  "lfu",   "belady"};
+                                                      "lru",     "lfu",   "belady"};
 
 const char *replace_policy_name(enum replace_policy p)
 {
@@ -341,19 +344,12 @@ void replace_leave(struct replace *r, uint32_t id)
 static double priority(const struct replace *r, const struct tier *t, const struct entry *e)
 {
     switch (r->policy) {
-    case REPLACE_PGDSF:
-        return t->clock + e->n_uses * entry_avg_cost(e);
-    case REPLACE_GDSF:
-        return t->clock + e->n_uses * e->own_s;
-    case REPLACE_LRU:
-        return (double)e->stamp;
-    case REPLACE_LFU:
-        return e->n_uses;
-    case REPLACE_BELADY:
-        return -e->next_use;
-    default:
-        ASSERT(!"contest sets its own keys");
-        return 0;
+    case REPLACE_PGDSF: return t->clock + e->n_uses * entry_avg_cost(e);
+    case REPLACE_GDSF: return t->clock + e->n_uses * e->own_s;
+    case REPLACE_LRU: return (double)e->stamp;
+    case REPLACE_LFU: return e->n_uses;
+    case REPLACE_BELADY: return -e->next_use;
+    default: ASSERT(!"contest sets its own keys"); return 0;
     }
 }
 

@@ -71,10 +71,10 @@ extern "C" {
 
 /* One set of constants for every workload; loadgen/bench/policy/README.md says on which halves of which
  * traces they were chosen and how flat the results around them are. */
-#define CONTEST_HALF_LIFE 8.0  /* turnovers of the tier */
-#define CONTEST_PRIOR 2.0      /* uses that a place at depth 0 is worth by itself */
-#define CONTEST_MEMORY 1.0     /* turnovers after which a saved second counts half */
-#define CONTEST_MARGIN 0.001   /* of the tier: what an order must lead by to take over */
+#define CONTEST_HALF_LIFE 8.0 /* turnovers of the tier */
+#define CONTEST_PRIOR 2.0     /* uses that a place at depth 0 is worth by itself */
+#define CONTEST_MEMORY 1.0    /* turnovers after which a saved second counts half */
+#define CONTEST_MARGIN 0.001  /* of the tier: what an order must lead by to take over */
 
 enum replace_policy {
     REPLACE_CONTEST,
@@ -153,8 +153,8 @@ void replace_unpin(struct replace *r, uint32_t tier, uint32_t id);
 
 struct replace_victim {
     uint32_t id;
-    bool has_copy;   /* a slower tier holds it: dropping costs nothing ("copy out once") */
-    bool has_below;  /* children of it lie in slower tiers: without a copy of it they are lost */
+    bool has_copy;  /* a slower tier holds it: dropping costs nothing ("copy out once") */
+    bool has_below; /* children of it lie in slower tiers: without a copy of it they are lost */
 };
 
 /* Take the next victim out of this tier. ERR_NO_BLOCKS: there is no candidate. */
@@ -170,13 +170,13 @@ bool replace_admits(const struct replace *r, uint32_t tier, uint32_t id);
 struct replace_stats {
     uint64_t capacity_bytes;
     uint64_t used_bytes;
-    uint32_t n_entries;     /* in this tier */
+    uint32_t n_entries; /* in this tier */
     uint32_t n_candidates;
     uint64_t n_evicted;
-    double survival_s;      /* replace_survival_s() */
-    double clock;           /* of gdsf and pgdsf */
-    const char *order;      /* contest: "worth", "clock" or "recency", which picks now; else "" */
-    uint64_t n_switches;    /* contest */
+    double survival_s;   /* replace_survival_s() */
+    double clock;        /* of gdsf and pgdsf */
+    const char *order;   /* contest: "worth", "clock" or "recency", which picks now; else "" */
+    uint64_t n_switches; /* contest */
 };
 
 uint32_t replace_n_expected(const struct replace *r, uint32_t id);

@@ -65,8 +65,7 @@ static void settle(struct skyline *sky, uint64_t capacity)
 {
     while (sky->above > capacity)
         sky->above -= *bin_at(sky, sky->full++);
-    while (in_ring(sky, sky->full - 1) &&
-           sky->above + *bin_at(sky, sky->full - 1) <= capacity)
+    while (in_ring(sky, sky->full - 1) && sky->above + *bin_at(sky, sky->full - 1) <= capacity)
         sky->above += *bin_at(sky, --sky->full);
     if (in_ring(sky, sky->full - 1)) /* something does not fit */
         sky->line = fmax(sky->line, (double)sky->full / BINS_PER_KEY);
@@ -134,8 +133,7 @@ static void judge(struct tier *t, const struct entry *e, const struct place *p)
     t->asked_s += seconds;
     t->asked_bytes += (double)e->bytes;
     for (uint32_t order = 0; order < N_ORDERS_MAX; order++) {
-        t->sky[order].saved_s +=
-            seconds * sky_share(&t->sky[order], p->key[order], t->capacity);
+        t->sky[order].saved_s += seconds * sky_share(&t->sky[order], p->key[order], t->capacity);
         if (t->sky[order].saved_s > t->sky[best].saved_s)
             best = order;
     }
@@ -153,8 +151,7 @@ static void set_keys(const struct tier *t, const struct entry *e, struct place *
     double mean = t->asked_s > 0 ? t->asked_s / t->asked_bytes : cost;
 
     p->key[ORDER_WORTH] = log2(weight * cost) + t->turnovers / CONTEST_HALF_LIFE;
-    p->key[ORDER_CLOCK] =
-        t->sky[ORDER_CLOCK].line + fmin(e->n_uses * cost / mean, CLOCK_USES_MAX);
+    p->key[ORDER_CLOCK] = t->sky[ORDER_CLOCK].line + fmin(e->n_uses * cost / mean, CLOCK_USES_MAX);
     p->key[ORDER_RECENCY] = KEYS_PER_TURNOVER * t->turnovers;
 }
 
@@ -201,8 +198,7 @@ void contest_forget(struct replace *r, uint32_t tier, uint32_t id)
 }
 
 /* Bytes of what is known whose keys lie in the ring, from `full` on in *above. */
-static uint64_t count_known(const struct replace *r, uint32_t tier, uint32_t order,
-                            uint64_t *above)
+static uint64_t count_known(const struct replace *r, uint32_t tier, uint32_t order, uint64_t *above)
 {
     const struct skyline *sky = &r->tiers[tier].sky[order];
     uint64_t n_bytes = 0;

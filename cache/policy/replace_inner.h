@@ -32,56 +32,56 @@ enum { ORDER_WORTH, ORDER_CLOCK, ORDER_RECENCY }; /* of contest; other policies 
 struct entry {
     uint64_t key;
     uint64_t bytes;
-    uint64_t stamp;          /* number of its last use: the younger wins a tie */
-    double miss_s;           /* sum of miss_s_per_byte over n_misses */
+    uint64_t stamp; /* number of its last use: the younger wins a tie */
+    double miss_s;  /* sum of miss_s_per_byte over n_misses */
     double own_s;
     double next_use;
     uint32_t n_uses, n_misses;
     uint32_t parent, depth;
-    uint32_t n_children;     /* in the tree */
+    uint32_t n_children; /* in the tree */
     uint32_t n_expected;
-    double due_s;            /* the earliest of those; read while there are any */
-    double used_s;           /* when it was used or unpinned for the last time */
-    uint32_t older, newer;   /* of those that left the tree; newer also links unused ids */
+    double due_s;          /* the earliest of those; read while there are any */
+    double used_s;         /* when it was used or unpinned for the last time */
+    uint32_t older, newer; /* of those that left the tree; newer also links unused ids */
     bool in_tree;
-    bool known;              /* in the tree or remembered */
+    bool known; /* in the tree or remembered */
 };
 
 struct place {
-    double key[N_ORDERS_MAX]; /* the priority; larger stays longer */
-    double due;               /* of those that leave last; INFINITY: of the others */
-    double score;             /* contest: uses, decayed up to `scored_at` */
-    double scored_at;         /* in turnovers */
+    double key[N_ORDERS_MAX];   /* the priority; larger stays longer */
+    double due;                 /* of those that leave last; INFINITY: of the others */
+    double score;               /* contest: uses, decayed up to `scored_at` */
+    double scored_at;           /* in turnovers */
     uint32_t pos[N_ORDERS_MAX]; /* in the heaps, or REPLACE_NONE */
-    uint32_t n_children;      /* in this tier */
+    uint32_t n_children;        /* in this tier */
     uint32_t n_pins;
     bool present;
 };
 
 /* What would be cached if the tier kept the highest keys of all that is known. */
 struct skyline {
-    uint64_t bytes[N_BINS];   /* of known entries, by bin of their key: a ring */
-    int64_t top;              /* highest bin; the ring holds (top - N_BINS, top] */
-    int64_t full;             /* bins >= full fit into the tier together */
-    uint64_t above;           /* their bytes */
-    double line;              /* the highest key so far at which the tier was full */
-    double saved_s;           /* by hits above, decayed */
+    uint64_t bytes[N_BINS]; /* of known entries, by bin of their key: a ring */
+    int64_t top;            /* highest bin; the ring holds (top - N_BINS, top] */
+    int64_t full;           /* bins >= full fit into the tier together */
+    uint64_t above;         /* their bytes */
+    double line;            /* the highest key so far at which the tier was full */
+    double saved_s;         /* by hits above, decayed */
 };
 
 struct tier {
     uint64_t capacity, used;
     uint32_t n_entries;
     uint32_t n_candidates;
-    uint32_t order;           /* which heap picks */
+    uint32_t order; /* which heap picks */
     uint64_t n_evicted, n_switches;
-    double age_s;             /* decayed mean of what left that nobody waited for */
+    double age_s; /* decayed mean of what left that nobody waited for */
     uint32_t n_ages;
     double clock;
-    double turnovers;         /* inserted bytes / capacity: the time of this tier */
-    double judged_at;         /* contest: turnovers at the last decay */
-    double asked_s, asked_bytes; /* contest: of uses of the known, decayed */
+    double turnovers;             /* inserted bytes / capacity: the time of this tier */
+    double judged_at;             /* contest: turnovers at the last decay */
+    double asked_s, asked_bytes;  /* contest: of uses of the known, decayed */
     uint32_t *heap[N_ORDERS_MAX]; /* [n_entries_max] ids */
-    struct skyline *sky;      /* [N_ORDERS_MAX], contest only */
+    struct skyline *sky;          /* [N_ORDERS_MAX], contest only */
 };
 
 struct replace {
@@ -89,14 +89,14 @@ struct replace {
     uint32_t n_orders;
     uint32_t n_tiers;
     uint32_t n_entries_max;
-    uint32_t unused;          /* stack of ids never used */
-    uint32_t oldest, newest;  /* of those that left the tree */
+    uint32_t unused;         /* stack of ids never used */
+    uint32_t oldest, newest; /* of those that left the tree */
     uint64_t n_uses;
     double now_s;
     uint64_t memory_bytes;
     struct map by_key;
-    struct entry *entries;    /* [n_entries_max] */
-    struct place *places;     /* [n_entries_max][n_tiers] */
+    struct entry *entries; /* [n_entries_max] */
+    struct place *places;  /* [n_entries_max][n_tiers] */
     struct tier tiers[REPLACE_N_TIERS_MAX];
 };
 

@@ -65,8 +65,8 @@ static enum status init_tree(struct store *st, enum replace_policy policy)
         return s;
     ktree_share_keys(st->tree, st->index);
     ktree_stats(st->tree, &tree);
-    st->memory_bytes += tree.memory_bytes + replace_memory_bytes(st->policy) +
-                        key_index_memory_bytes(st->index);
+    st->memory_bytes +=
+        tree.memory_bytes + replace_memory_bytes(st->policy) + key_index_memory_bytes(st->index);
     st->info[KTREE_ROOT].entry = REPLACE_NONE;
     return init_expect(st);
 }
@@ -128,10 +128,12 @@ enum status store_create(struct store **out, const struct cache_config *config, 
     if (s == OK && st->disk)
         s = disk_tier_index(st, why);
     if (s != OK) {
-        buf_why(why, s, "%s: cannot allocate KV for %u blocks on the device and %u on the host, of "
+        buf_why(why, s,
+                "%s: cannot allocate KV for %u blocks on the device and %u on the host, of "
                 "%zu bytes each, and keep the books of %u more on disk; lower --kv-device-bytes, "
-                "--kv-host-bytes or --kv-disk-bytes", status_words(s), config->pool.n_blocks,
-                config->n_host_blocks, st->block_bytes, st->tier[CACHE_DISK].n_blocks);
+                "--kv-host-bytes or --kv-disk-bytes",
+                status_words(s), config->pool.n_blocks, config->n_host_blocks, st->block_bytes,
+                st->tier[CACHE_DISK].n_blocks);
         store_destroy(st);
         return s;
     }
@@ -260,7 +262,7 @@ bool node_split(struct store *st, uint32_t node, uint32_t n_upper, uint32_t *upp
     *up = *low;
     up->entry = entry;
     up->n_tokens = n_upper * KV_BLOCK_TOKENS; /* only the last block of a segment may have fewer */
-    up->n_tails = 0; /* children stay with the lower part */
+    up->n_tails = 0;                          /* children stay with the lower part */
     low->starts_segment = false;
     up->tail_of = KTREE_NONE;
     up->n_hit_tokens = low->n_hit_tokens * up->n_tokens / low->n_tokens;
@@ -270,8 +272,9 @@ bool node_split(struct store *st, uint32_t node, uint32_t n_upper, uint32_t *upp
     low->due_is_old = true; /* who told it may not go on to here */
     st->n_orphans += up->is_orphan;
     st->node_of[entry] = id;
-    replace_expect(st->policy, low->entry, (int)n_expected(st, ktree_key_at(st->tree, node, 0)) -
-                                               (int)replace_n_expected(st->policy, low->entry));
+    replace_expect(st->policy, low->entry,
+                   (int)n_expected(st, ktree_key_at(st->tree, node, 0)) -
+                       (int)replace_n_expected(st->policy, low->entry));
     *upper = id;
     return true;
 }
@@ -288,9 +291,12 @@ uint32_t node_enter(struct store *st, const struct node_birth *b)
         replace_leave(st->policy, entry);
         return KTREE_NONE;
     }
-    st->info[node] = (struct node_info){.entry = entry, .n_tokens = b->n_tokens, .pos0 = b->pos0,
+    st->info[node] = (struct node_info){.entry = entry,
+                                        .n_tokens = b->n_tokens,
+                                        .pos0 = b->pos0,
                                         .starts_segment = b->starts_segment,
-                                        .tail_of = KTREE_NONE, .due_is_old = true};
+                                        .tail_of = KTREE_NONE,
+                                        .due_is_old = true};
     st->node_of[entry] = node;
     /* What is computed behind what is to be forgotten goes with it. */
     st->info[node].is_orphan = b->parent != KTREE_ROOT && st->info[b->parent].is_orphan;
@@ -455,8 +461,9 @@ static void take_node(struct store *st, uint32_t node, uint32_t n, bool from_hos
 {
     struct node_info *info = &st->info[node];
     uint32_t n_tokens = tokens_of(st, node, n);
-    enum cache_tier lay = info->from_disk ? CACHE_DISK
-                          : from_host || info->is_prefetched ? CACHE_HOST : CACHE_DEVICE;
+    enum cache_tier lay = info->from_disk                    ? CACHE_DISK
+                          : from_host || info->is_prefetched ? CACHE_HOST
+                                                             : CACHE_DEVICE;
 
     ktree_slots(st->tree, node, CACHE_DEVICE, blocks, n);
     take_over(st, node);
@@ -486,8 +493,8 @@ void store_attach(struct store *st, const struct ktree_match *m, const struct st
     move_pin(st, KTREE_ROOT, pinned);
     n_on_device = n_there < n ? fetch_path(st, n_there, n, &pinned) : n;
     end->node = pinned;
-    end->n_blocks = n_on_device == n ? m->n_blocks
-                                     : ktree_look(st->tree, st->path[n_on_device]).n_before;
+    end->n_blocks =
+        n_on_device == n ? m->n_blocks : ktree_look(st->tree, st->path[n_on_device]).n_before;
     for (uint32_t i = 0; i < n_on_device; i++) {
         struct ktree_node look = ktree_look(st->tree, st->path[i]);
         uint32_t left = end->n_blocks - look.n_before;
@@ -550,10 +557,16 @@ static bool add_node(struct store *st, struct store_end *end, const struct store
                      uint32_t i, const struct store_use *use)
 {
     uint32_t n = run->n - i;
-    uint32_t node = node_enter(st, &(struct node_birth){
-        .parent = end->node, .depth = run->depth, .pos0 = run->pos0 + i * KV_BLOCK_TOKENS,
-        .n_tokens = run_tokens(run, i, n), .tier = CACHE_DEVICE, .keys = run->keys + i,
-        .slots = run->blocks + i, .n = n, .starts_segment = i == 0 && run->starts_segment});
+    uint32_t node =
+        node_enter(st, &(struct node_birth){.parent = end->node,
+                                            .depth = run->depth,
+                                            .pos0 = run->pos0 + i * KV_BLOCK_TOKENS,
+                                            .n_tokens = run_tokens(run, i, n),
+                                            .tier = CACHE_DEVICE,
+                                            .keys = run->keys + i,
+                                            .slots = run->blocks + i,
+                                            .n = n,
+                                            .starts_segment = i == 0 && run->starts_segment});
 
     if (node == KTREE_NONE)
         return false;
@@ -572,8 +585,8 @@ static bool extend_node(struct store *st, const struct store_end *end, const str
 
     if (!replace_grow(st->policy, info->entry, short_key(&run->keys[run->n - 1]), bytes))
         return false;
-    enum status s = ktree_extend(st->tree, end->node, CACHE_DEVICE, run->keys + i,
-                                 run->blocks + i, n);
+    enum status s =
+        ktree_extend(st->tree, end->node, CACHE_DEVICE, run->keys + i, run->blocks + i, n);
     ASSERT(s == OK); /* there are as many records as blocks */
     info->n_tokens += run_tokens(run, i, n);
     return true;
@@ -693,12 +706,12 @@ bool store_leave_tail(struct store *st, struct store_end *end, const struct kv_k
 
     climb(st, end);
     if (end->node == KTREE_ROOT ||
-        end->n_blocks < ktree_look(st->tree, end->node).n_before +
-                            ktree_look(st->tree, end->node).n_blocks ||
+        end->n_blocks <
+            ktree_look(st->tree, end->node).n_before + ktree_look(st->tree, end->node).n_blocks ||
         ktree_find(st->tree, key) != KTREE_NONE)
         return false;
     at = *end;
-    node_pin(st, at.node); /* add_node() moves a pin of ours */
+    node_pin(st, at.node);                       /* add_node() moves a pin of ours */
     if (!add_node(st, &at, &run, 0, &unnamed)) { /* it is not for the disk */
         node_unpin(st, at.node);
         return false;
@@ -731,8 +744,8 @@ uint32_t store_find_tail(const struct store *st, const struct ktree_match *m,
     return node;
 }
 
-bool store_take_tail(struct store *st, uint32_t node, const struct store_use *use,
-                     uint32_t *block, enum cache_tier *lay)
+bool store_take_tail(struct store *st, uint32_t node, const struct store_use *use, uint32_t *block,
+                     enum cache_tier *lay)
 {
     struct ktree_node look = ktree_look(st->tree, node);
     uint32_t entry = st->info[node].entry, n_tokens = st->info[node].n_tokens, slot;

@@ -56,10 +56,10 @@ struct store_use {
     bool is_new;            /* it had not run yet; else it comes back after a preemption */
     double miss_s_per_byte; /* T(cached, new) / bytes of new */
     /* What a record on disk says of its blocks. */
-    const uint32_t *ids;    /* [n_ids] from position 0 on, as far as they are known */
+    const uint32_t *ids; /* [n_ids] from position 0 on, as far as they are known */
     uint32_t n_ids;
-    uint32_t n_public;      /* of them in the public scope: registered */
-    struct kv_scope scope;  /* of the others */
+    uint32_t n_public;     /* of them in the public scope: registered */
+    struct kv_scope scope; /* of the others */
 };
 
 /* The longest path of keys [n] in memory, on the device or the host; weak. */
@@ -88,7 +88,7 @@ struct store_run {
     uint32_t n;                /* at most KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS */
     uint32_t pos0;             /* position of the first token */
     uint32_t n_tokens;
-    uint32_t depth;            /* spans before it */
+    uint32_t depth; /* spans before it */
     bool starts_segment;
 };
 /* They enter the tree, and *end moves on. Returns how many did: fewer when two keys are alike in
@@ -111,8 +111,8 @@ uint32_t store_find_tail(const struct store *st, const struct ktree_match *m,
                          const struct kv_key *key);
 /* Its block becomes private, to be written on: the tree has it no more. False: it is gone, or there
  * was no room to bring it to the device. */
-bool store_take_tail(struct store *st, uint32_t node, const struct store_use *use,
-                     uint32_t *block, enum cache_tier *lay);
+bool store_take_tail(struct store *st, uint32_t node, const struct store_use *use, uint32_t *block,
+                     enum cache_tier *lay);
 
 /* --- what comes --- */
 
@@ -144,9 +144,9 @@ void store_forget_prefetch(struct store *st, const struct ktree_match *m,
 /* What of the path lies on disk only is to be read, for `owner` who waits. Reads of one path are
  * begun together, from its beginning. */
 enum store_load_state {
-    STORE_LOADED,      /* nothing is, or it is not worth while */
-    STORE_LOADING,     /* all that is worth while is under way */
-    STORE_CANNOT_LOAD  /* some of it must wait for room, or for others */
+    STORE_LOADED,     /* nothing is, or it is not worth while */
+    STORE_LOADING,    /* all that is worth while is under way */
+    STORE_CANNOT_LOAD /* some of it must wait for room, or for others */
 };
 enum store_load_state store_load(struct store *st, const struct kv_key *keys, uint32_t n,
                                  const void *owner, double due_s);

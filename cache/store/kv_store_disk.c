@@ -29,11 +29,15 @@
 static enum status open_disk(struct store *st, struct disk_tier *d, struct buf *why)
 {
     const struct cache_disk_config *c = &st->config.disk;
-    struct disk_config config = {
-        .dir = {.path = c->path, .n_bytes_max = c->n_bytes, .fingerprint = c->fingerprint,
-                .block_bytes = st->block_bytes, .segment_tokens = st->config.segment_tokens},
-        .staging = d->staging, .n_slots = d->n_slots, .timeout_ns = c->timeout_ns,
-        .backend = c->threads_only ? AIO_THREADS : AIO_AUTO};
+    struct disk_config config = {.dir = {.path = c->path,
+                                         .n_bytes_max = c->n_bytes,
+                                         .fingerprint = c->fingerprint,
+                                         .block_bytes = st->block_bytes,
+                                         .segment_tokens = st->config.segment_tokens},
+                                 .staging = d->staging,
+                                 .n_slots = d->n_slots,
+                                 .timeout_ns = c->timeout_ns,
+                                 .backend = c->threads_only ? AIO_THREADS : AIO_AUTO};
 
     return disk_open(&d->disk, &config, why);
 }
@@ -61,15 +65,17 @@ static enum status allocate(struct store *st, struct disk_tier *d, struct buf *w
     d->units = calloc(N_DISK_UNITS, sizeof *d->units);
     d->offers = calloc(N_OFFERS, sizeof *d->offers);
     if (!d->staging_memory || !d->units || !d->offers)
-        return buf_why(why, ERR_NOMEM, "out of memory for the %zu bytes through which the disk "
+        return buf_why(why, ERR_NOMEM,
+                       "out of memory for the %zu bytes through which the disk "
                        "tier reads and writes; lower --kv-device-bytes, or leave out "
-                       "--kv-disk-path", n_bytes);
+                       "--kv-disk-path",
+                       n_bytes);
     d->staging = page_aligned(d->staging_memory);
     memset(d->staging, 0, d->n_slots * d->extent_bytes); /* what pads an extent is zero */
     for (uint32_t i = 0; i < N_OFFERS; i++)
         d->offer_ring[i] = &d->offers[i];
-    st->memory_bytes += sizeof *d + n_bytes + N_DISK_UNITS * sizeof *d->units +
-                        N_OFFERS * sizeof *d->offers;
+    st->memory_bytes +=
+        sizeof *d + n_bytes + N_DISK_UNITS * sizeof *d->units + N_OFFERS * sizeof *d->offers;
     return OK;
 }
 
@@ -82,8 +88,10 @@ static enum status init_extents(struct store *st, struct disk_tier *d, struct bu
 
     t->free_ids = calloc(n, sizeof *t->free_ids);
     if (!t->free_ids)
-        return buf_why(why, ERR_NOMEM, "out of memory for the books of %u extents; lower "
-                       "--kv-disk-bytes", n);
+        return buf_why(why, ERR_NOMEM,
+                       "out of memory for the books of %u extents; lower "
+                       "--kv-disk-bytes",
+                       n);
     t->n_blocks = n;
     d->n_capacity = n - (n / 8 < N_SPARE_MAX ? n / 8 : N_SPARE_MAX);
     disk_stats(d->disk, &stats);
@@ -112,7 +120,8 @@ enum status disk_tier_open(struct store *st, struct buf *why)
     enum status s;
 
     if (!d)
-        return buf_why(why, ERR_NOMEM, "out of memory for the disk tier; lower --kv-device-bytes, "
+        return buf_why(why, ERR_NOMEM,
+                       "out of memory for the disk tier; lower --kv-device-bytes, "
                        "or leave out --kv-disk-path");
     st->disk = d;
     d->extent_bytes = disk_extent_bytes(st->block_bytes);
@@ -249,8 +258,7 @@ static void fill_offer(const struct store *st, struct offer *o, uint32_t node, u
     memcpy(o->ids, use->ids + info->pos0, n_tokens * sizeof *o->ids);
 }
 
-void disk_offer(struct store *st, uint32_t node, uint32_t n, const struct store_use *use,
-                bool must)
+void disk_offer(struct store *st, uint32_t node, uint32_t n, const struct store_use *use, bool must)
 {
     struct disk_tier *d = st->disk;
     struct node_info *info = &st->info[node];
@@ -258,8 +266,8 @@ void disk_offer(struct store *st, uint32_t node, uint32_t n, const struct store_
     uint32_t n_tokens = n < look.n_blocks ? n * KV_BLOCK_TOKENS : info->n_tokens;
     uint32_t end = info->pos0 + n_tokens;
 
-    if (!use->ids || end > use->n_ids || info->tail_of != KTREE_NONE ||
-        info->is_offered || info->is_writing || info->is_orphan || lies_in(&look, CACHE_DISK) ||
+    if (!use->ids || end > use->n_ids || info->tail_of != KTREE_NONE || info->is_offered ||
+        info->is_writing || info->is_orphan || lies_in(&look, CACHE_DISK) ||
         d->n_offers == N_OFFERS || !is_written_before(st, look.parent) ||
         st->now_ns < d->no_write_until_ns || disk_is_hung(d->disk))
         return;
@@ -489,8 +497,11 @@ static void fill_records(const struct offer *o, struct disk_record *records)
         struct disk_record *r = &records[i];
         uint32_t at = i * KV_BLOCK_TOKENS;
 
-        *r = (struct disk_record){.key = o->keys[i], .parent = i ? o->keys[i - 1] : o->parent,
-                                  .scope = o->scope, .pos0 = o->pos0 + at, .depth = o->depth,
+        *r = (struct disk_record){.key = o->keys[i],
+                                  .parent = i ? o->keys[i - 1] : o->parent,
+                                  .scope = o->scope,
+                                  .pos0 = o->pos0 + at,
+                                  .depth = o->depth,
                                   .n_uses = o->n_uses};
         r->n_tokens = o->n_tokens - at < KV_BLOCK_TOKENS ? o->n_tokens - at : KV_BLOCK_TOKENS;
         r->flags = (i == 0 && o->starts_segment ? DISK_STARTS_SEGMENT : 0) |
@@ -523,8 +534,7 @@ static uint32_t place_written(struct store *st, const struct unit *u, uint32_t i
     parent = ktree_look(st->tree, look.parent);
     n = look.n_blocks < n_left ? look.n_blocks : n_left;
     if (u->is_stale || st->info[node].is_orphan || st->info[node].tail_of != KTREE_NONE ||
-        lies_in(&look, CACHE_DISK) ||
-        (look.parent != KTREE_ROOT && !lies_in(&parent, CACHE_DISK)))
+        lies_in(&look, CACHE_DISK) || (look.parent != KTREE_ROOT && !lies_in(&parent, CACHE_DISK)))
         return 0;
     for (uint32_t k = 1; k < n; k++) /* it may have been computed again, in other company */
         if (memcmp(ktree_key_at(st->tree, node, k), &keys[k], sizeof *keys) != 0)
@@ -574,9 +584,7 @@ static uint64_t take_done(struct store *st, const struct disk_done *done)
         d->n_clearing--;
         tier_push(&st->tier[CACHE_DISK], done->extents[0]);
         return 0;
-    case DISK_WRITE_DONE:
-        write_done(st, &d->units[done->tag], done);
-        return 0;
+    case DISK_WRITE_DONE: write_done(st, &d->units[done->tag], done); return 0;
     case DISK_READ_DONE:
         load_read_done(st, &d->units[done->tag], done);
         return done->n * d->extent_bytes;
@@ -612,9 +620,9 @@ bool disk_tier_is_busy(const struct store *st)
 {
     const struct disk_tier *d = st->disk;
 
-    return !disk_is_hung(d->disk) && (disk_is_busy(d->disk) || d->n_offers > 0 ||
-                                      d->at_preload < d->n_preload || d->n_writing > 0 ||
-                                      d->n_reading > 0);
+    return !disk_is_hung(d->disk) &&
+           (disk_is_busy(d->disk) || d->n_offers > 0 || d->at_preload < d->n_preload ||
+            d->n_writing > 0 || d->n_reading > 0);
 }
 
 void disk_tier_reset(struct store *st)
@@ -663,8 +671,7 @@ void disk_tier_check(const struct store *st)
 
     for (uint32_t i = 0; i < N_DISK_UNITS; i++) {
         const struct unit *u = &d->units[i];
-        bool writes = u->state == UNIT_SAVING || u->state == UNIT_SAVED ||
-                      u->state == UNIT_WRITING;
+        bool writes = u->state == UNIT_SAVING || u->state == UNIT_SAVED || u->state == UNIT_WRITING;
 
         n_writing += writes ? u->what.n : 0;
         n_reading += u->state != UNIT_FREE && !writes ? u->what.n : 0;

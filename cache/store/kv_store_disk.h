@@ -34,22 +34,22 @@ struct offer {
 
 enum unit_state {
     UNIT_FREE,
-    UNIT_SAVING,  /* is copied from the device to staging */
-    UNIT_SAVED,   /* lies in staging, to be written */
+    UNIT_SAVING, /* is copied from the device to staging */
+    UNIT_SAVED,  /* lies in staging, to be written */
     UNIT_WRITING,
     UNIT_READING,
-    UNIT_READ     /* lies in staging, to be placed */
+    UNIT_READ /* lies in staging, to be placed */
 };
 
 struct unit {
     enum unit_state state;
-    struct offer what;       /* of reads: keys and n only */
+    struct offer what; /* of reads: keys and n only */
     uint32_t slots[NODE_N_BLOCKS_MAX], extents[NODE_N_BLOCKS_MAX];
-    bool is_stale;           /* what it writes is not wanted any more */
+    bool is_stale; /* what it writes is not wanted any more */
     bool is_preload;
-    const void *owner;       /* of reads: who waits for it */
+    const void *owner; /* of reads: who waits for it */
     double due_s;
-    uint64_t give_up_ns;     /* UNIT_READ: if it has no place by then */
+    uint64_t give_up_ns; /* UNIT_READ: if it has no place by then */
 };
 
 /* A node to be read at start. */
@@ -62,22 +62,22 @@ struct preload {
 struct disk_tier {
     struct disk *disk;
     void *staging_memory;
-    unsigned char *staging;  /* [n_slots][extent_bytes] in that, at a page's beginning */
+    unsigned char *staging; /* [n_slots][extent_bytes] in that, at a page's beginning */
     uint64_t extent_bytes;
     uint32_t n_slots;
-    uint32_t n_capacity;     /* extents that the policy fills; the rest is on its way out */
-    struct offer *offers;    /* [N_OFFERS] */
+    uint32_t n_capacity;  /* extents that the policy fills; the rest is on its way out */
+    struct offer *offers; /* [N_OFFERS] */
     struct offer *offer_ring[N_OFFERS]; /* all of them; those in use from first_offer on, oldest
                                            first */
     uint32_t first_offer, n_offers;
-    struct unit *units;      /* [N_DISK_UNITS] */
-    uint32_t n_writing;      /* blocks of units that write: their room is promised */
-    uint32_t n_reading;      /* blocks of units that read */
-    uint32_t n_clearing;     /* extents whose record is being cleared */
-    const void *first;       /* of those who wait: store_load_first() */
+    struct unit *units;  /* [N_DISK_UNITS] */
+    uint32_t n_writing;  /* blocks of units that write: their room is promised */
+    uint32_t n_reading;  /* blocks of units that read */
+    uint32_t n_clearing; /* extents whose record is being cleared */
+    const void *first;   /* of those who wait: store_load_first() */
     uint64_t n_load_events;
     uint64_t no_write_until_ns; /* after an error */
-    struct preload *preload; /* [n_preload] */
+    struct preload *preload;    /* [n_preload] */
     uint32_t n_preload, at_preload;
     uint64_t n_preloaded, n_not_worth;
     uint64_t busy_since_ns, n_busy_bytes; /* of reads: to measure the disk's rate */

@@ -247,8 +247,7 @@ static void forget_prefetch_of(struct store *st, uint32_t node)
     st->n_prefetched -= ktree_look(st->tree, node).n_blocks;
 }
 
-void store_forget_prefetch(struct store *st, const struct ktree_match *m,
-                           const struct kv_key *tail)
+void store_forget_prefetch(struct store *st, const struct ktree_match *m, const struct kv_key *tail)
 {
     uint32_t node = tail ? ktree_find(st->tree, tail) : KTREE_NONE;
 

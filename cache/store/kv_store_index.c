@@ -18,17 +18,17 @@ struct seen {
     struct kv_key key, parent;
     uint64_t no;
     uint32_t extent, pos0, n_tokens, depth, n_uses;
-    uint32_t node, at;    /* where its block stands, once it is entered */
+    uint32_t node, at; /* where its block stands, once it is entered */
     bool starts_segment, is_registered;
 };
 
 struct indexing {
     struct store *st;
-    struct seen *seen;    /* [n_seen] */
+    struct seen *seen; /* [n_seen] */
     uint32_t n_seen;
-    uint32_t *of_extent;  /* [extents] -> seen, or NO_RECORD */
-    uint32_t *order;      /* [n_seen] by position */
-    struct map by_key;    /* short key -> seen, of those that were entered */
+    uint32_t *of_extent; /* [extents] -> seen, or NO_RECORD */
+    uint32_t *order;     /* [n_seen] by position */
+    struct map by_key;   /* short key -> seen, of those that were entered */
     struct cache_disk_stats *found;
 };
 
@@ -58,11 +58,17 @@ static void refuse(struct indexing *x, uint32_t extent)
 static void note_record(struct indexing *x, uint32_t extent, const struct disk_record *r)
 {
     x->of_extent[extent] = x->n_seen;
-    x->seen[x->n_seen++] = (struct seen){
-        .key = r->key, .parent = r->parent, .no = r->no, .extent = extent, .pos0 = r->pos0,
-        .n_tokens = r->n_tokens, .depth = r->depth, .n_uses = r->n_uses, .node = KTREE_NONE,
-        .starts_segment = r->flags & DISK_STARTS_SEGMENT,
-        .is_registered = r->flags & DISK_REGISTERED};
+    x->seen[x->n_seen++] = (struct seen){.key = r->key,
+                                         .parent = r->parent,
+                                         .no = r->no,
+                                         .extent = extent,
+                                         .pos0 = r->pos0,
+                                         .n_tokens = r->n_tokens,
+                                         .depth = r->depth,
+                                         .n_uses = r->n_uses,
+                                         .node = KTREE_NONE,
+                                         .starts_segment = r->flags & DISK_STARTS_SEGMENT,
+                                         .is_registered = r->flags & DISK_REGISTERED};
 }
 
 /* Somebody wanted it gone, and the process ended before it was: that goes on now. */
@@ -100,8 +106,7 @@ static const struct seen *find_seen(const struct indexing *x, const struct kv_ke
 {
     uint32_t i;
 
-    if (!map_get(&x->by_key, short_key(key), &i) ||
-        memcmp(&x->seen[i].key, key, sizeof *key) != 0)
+    if (!map_get(&x->by_key, short_key(key), &i) || memcmp(&x->seen[i].key, key, sizeof *key) != 0)
         return NULL;
     return &x->seen[i];
 }
@@ -158,10 +163,15 @@ static bool add(struct indexing *x, struct seen *r, uint32_t parent)
     struct store *st = x->st;
 
     r->at = 0;
-    r->node = node_enter(st, &(struct node_birth){
-        .parent = parent, .depth = r->depth, .pos0 = r->pos0, .n_tokens = r->n_tokens,
-        .tier = CACHE_DISK, .keys = &r->key, .slots = &r->extent, .n = 1,
-        .starts_segment = r->starts_segment});
+    r->node = node_enter(st, &(struct node_birth){.parent = parent,
+                                                  .depth = r->depth,
+                                                  .pos0 = r->pos0,
+                                                  .n_tokens = r->n_tokens,
+                                                  .tier = CACHE_DISK,
+                                                  .keys = &r->key,
+                                                  .slots = &r->extent,
+                                                  .n = 1,
+                                                  .starts_segment = r->starts_segment});
     if (r->node == KTREE_NONE)
         return false;
     replace_insert(st->policy, order_of(st, CACHE_DISK), st->info[r->node].entry);
@@ -245,8 +255,7 @@ static int compare(uint64_t a, uint64_t b)
 /* Of one position the one written last first: of two with one key it is the one that is kept. */
 static int by_position(const void *a, const void *b, void *seen)
 {
-    const struct seen *all = seen, *x = &all[*(const uint32_t *)a],
-                      *y = &all[*(const uint32_t *)b];
+    const struct seen *all = seen, *x = &all[*(const uint32_t *)a], *y = &all[*(const uint32_t *)b];
 
     return x->pos0 != y->pos0 ? compare(x->pos0, y->pos0) : compare(y->no, x->no);
 }
@@ -315,8 +324,7 @@ static enum status list_preload(struct indexing *x)
         if (r->node == KTREE_NONE || r->at > 0 ||
             (which == CACHE_PRELOAD_REGISTERED && !r->is_registered))
             continue;
-        d->preload[d->n_preload++] = (struct preload){r->key, r->n_uses, r->pos0,
-                                                      r->is_registered};
+        d->preload[d->n_preload++] = (struct preload){r->key, r->n_uses, r->pos0, r->is_registered};
     }
     qsort(d->preload, d->n_preload, sizeof *d->preload, by_worth);
     return OK;
@@ -353,6 +361,9 @@ enum status disk_tier_index(struct store *st, struct buf *why)
     free(x.of_extent);
     free(x.order);
     x.found->index_s += (double)(clock_now_ns() - began) * 1e-9;
-    return s == OK ? OK : buf_why(why, s, "out of memory to read the directory of %s; lower "
-                                          "--kv-disk-bytes", st->config.disk.path);
+    return s == OK ? OK
+                   : buf_why(why, s,
+                             "out of memory to read the directory of %s; lower "
+                             "--kv-disk-bytes",
+                             st->config.disk.path);
 }

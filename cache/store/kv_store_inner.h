@@ -21,7 +21,7 @@
 
 /* Beside each node of the tree. */
 struct node_info {
-    uint32_t entry;      /* of the policy */
+    uint32_t entry; /* of the policy */
     uint32_t n_tokens;
     uint32_t pos0;       /* of its first token */
     uint32_t tail_of;    /* the parent, when it is a tail; else KTREE_NONE */
@@ -32,17 +32,17 @@ struct node_info {
     bool starts_segment; /* its first block does */
     bool from_disk;      /* is_prefetched, and was read */
     bool is_offered, is_writing, is_reading; /* kv_store_disk.h */
-    uint64_t no_load_until_ns; /* it was read in vain: not again before */
-    uint64_t no_load_ahead_until_ns; /* the same but for who comes first */
-    uint64_t fetch_no;   /* of the transfer that brings it to the device; done: below n_done */
-    uint64_t spill_no;   /* of the transfer that brings it to the host */
+    uint64_t no_load_until_ns;               /* it was read in vain: not again before */
+    uint64_t no_load_ahead_until_ns;         /* the same but for who comes first */
+    uint64_t fetch_no; /* of the transfer that brings it to the device; done: below n_done */
+    uint64_t spill_no; /* of the transfer that brings it to the host */
     uint64_t n_uses, n_hit_tokens, used_ns;
 };
 
 struct store_tier {
     uint32_t n_blocks;
     uint32_t n_free;
-    uint32_t *free_ids;  /* [n_blocks] stack */
+    uint32_t *free_ids; /* [n_blocks] stack */
     uint32_t n_in_transfer;
     uint64_t n_evicted, n_moved_in, n_hit_tokens;
 };
@@ -56,10 +56,10 @@ enum transfer_kind {
 
 struct transfer {
     enum transfer_kind kind;
-    uint64_t no;         /* from 1 on, in the order of their start */
-    uint32_t node;       /* pinned by all but spills */
+    uint64_t no;   /* from 1 on, in the order of their start */
+    uint32_t node; /* pinned by all but spills */
     uint32_t n;
-    uint32_t n_held;     /* device blocks of it in transfer: 0 or n */
+    uint32_t n_held; /* device blocks of it in transfer: 0 or n */
     uint32_t device_blocks[NODE_N_BLOCKS_MAX];
     uint32_t memory_blocks[NODE_N_BLOCKS_MAX]; /* on the host or in staging */
     struct device_event *event;
@@ -80,20 +80,20 @@ struct store {
     struct cache_config config;
     struct kv_pool pool;
     size_t block_bytes;
-    bool copies;              /* tiers are different memories */
-    unsigned char *host;      /* [n_host_blocks][block_bytes], pinned, when copies */
+    bool copies;         /* tiers are different memories */
+    unsigned char *host; /* [n_host_blocks][block_bytes], pinned, when copies */
     struct store_tier tier[CACHE_N_TIERS];
-    uint32_t n_tiers;         /* of memory: device, host. The disk comes behind them */
-    struct disk_tier *disk;   /* kv_store_disk.h; NULL: there is none */
+    uint32_t n_tiers;       /* of memory: device, host. The disk comes behind them */
+    struct disk_tier *disk; /* kv_store_disk.h; NULL: there is none */
     uint32_t n_private;
     uint64_t now_ns;
 
     struct ktree *tree;
-    struct key_index *index;  /* of the tree's keys; NULL without prefix caching */
+    struct key_index *index; /* of the tree's keys; NULL without prefix caching */
     struct replace *policy;
-    struct node_info *info;   /* [n_nodes_max + 1] */
-    uint32_t *node_of;        /* [n_entries_max] entry -> node */
-    uint32_t *path;           /* [n_nodes_max] scratch */
+    struct node_info *info; /* [n_nodes_max + 1] */
+    uint32_t *node_of;      /* [n_entries_max] entry -> node */
+    uint32_t *path;         /* [n_nodes_max] scratch */
 
     /* A ring, oldest first. */
     struct transfer transfers[N_TRANSFERS];
@@ -101,14 +101,14 @@ struct store {
     uint64_t n_transfers_ever;
     struct device_event *compute_done; /* recorded before a copy: what the steps so far wrote */
 
-    struct map expected;      /* first 8 bytes of a block's key -> waiting requests */
-    struct map held;          /* the same -> holds */
+    struct map expected; /* first 8 bytes of a block's key -> waiting requests */
+    struct map held;     /* the same -> holds */
     struct hold holds[N_HOLDS_MAX];
     uint32_t n_holds;
-    uint32_t n_prefetched;    /* device blocks */
-    uint32_t n_orphans;       /* nodes */
-    uint32_t n_reserve;       /* device blocks that prefetching leaves alone */
-    bool is_ahead;            /* what moves now moves before somebody needs it */
+    uint32_t n_prefetched; /* device blocks */
+    uint32_t n_orphans;    /* nodes */
+    uint32_t n_reserve;    /* device blocks that prefetching leaves alone */
+    bool is_ahead;         /* what moves now moves before somebody needs it */
 
     uint64_t n_copies_failed;
     uint64_t n_spilled_ahead, n_spilled_on_demand, n_fetched_ahead, n_fetched_on_demand;

@@ -210,8 +210,7 @@ static bool place_on_host(struct store *st, const struct unit *u, uint32_t node,
 
     if (is_below)
         replace_pin(st->policy, CACHE_HOST, st->info[parent].entry);
-    done = u->is_preload ? host->n_free >= n
-                         : make_host_room(st, entry, n, u->owner == d->first);
+    done = u->is_preload ? host->n_free >= n : make_host_room(st, entry, n, u->owner == d->first);
     if (is_below)
         replace_unpin(st->policy, CACHE_HOST, st->info[parent].entry);
     if (!done)
@@ -243,8 +242,8 @@ static uint32_t node_to_place(const struct store *st, const struct unit *u, uint
     if (!lies_on_disk_only(&look) || look.n_blocks > u->what.n - i)
         return 0;
     for (uint32_t k = 0; k < look.n_blocks; k++)
-        if (memcmp(ktree_key_at(st->tree, *node, k), &u->what.keys[i + k],
-                   sizeof *u->what.keys) != 0)
+        if (memcmp(ktree_key_at(st->tree, *node, k), &u->what.keys[i + k], sizeof *u->what.keys) !=
+            0)
             return 0;
     return look.n_blocks;
 }
@@ -412,8 +411,8 @@ static void preload_next(struct store *st)
     uint32_t node = ktree_find(st->tree, &d->preload[d->at_preload].first);
     struct ktree_node look = ktree_look(st->tree, node == KTREE_NONE ? KTREE_ROOT : node);
     struct ktree_node parent = ktree_look(st->tree, node == KTREE_NONE ? KTREE_ROOT : look.parent);
-    bool is_wanted = node != KTREE_NONE && lies_on_disk_only(&look) &&
-                     !st->info[node].is_reading && has_preload_room(st, look.n_blocks) &&
+    bool is_wanted = node != KTREE_NONE && lies_on_disk_only(&look) && !st->info[node].is_reading &&
+                     has_preload_room(st, look.n_blocks) &&
                      (look.parent == KTREE_ROOT || !lies_on_disk_only(&parent) ||
                       st->info[look.parent].is_reading);
 

@@ -24,10 +24,14 @@ static void tier_stats(const struct store *st, enum cache_tier which,
 
     if (t->n_blocks > 0)
         replace_stats(st->policy, order_of(st, which), &policy);
-    *out = (struct cache_tier_stats){
-        .n_blocks = t->n_blocks, .n_free = t->n_free, .n_in_transfer = t->n_in_transfer,
-        .n_nodes = policy.n_entries, .n_hit_tokens = t->n_hit_tokens,
-        .n_evicted = t->n_evicted, .n_moved_in = t->n_moved_in, .order = policy.order};
+    *out = (struct cache_tier_stats){.n_blocks = t->n_blocks,
+                                     .n_free = t->n_free,
+                                     .n_in_transfer = t->n_in_transfer,
+                                     .n_nodes = policy.n_entries,
+                                     .n_hit_tokens = t->n_hit_tokens,
+                                     .n_evicted = t->n_evicted,
+                                     .n_moved_in = t->n_moved_in,
+                                     .order = policy.order};
     if (which == CACHE_DEVICE) {
         out->n_cached = tree->n_blocks_in[which] - tree->n_blocks_active;
         out->n_in_use = st->n_private + tree->n_blocks_active - n_fetching(st);
@@ -36,8 +40,7 @@ static void tier_stats(const struct store *st, enum cache_tier which,
     } else if (which == CACHE_DISK && t->n_blocks > 0) {
         out->n_cached = tree->n_blocks_in[which]; /* what is written or cleared is in no tree */
     }
-    out->n_leaked = t->n_blocks - out->n_free - out->n_cached - out->n_in_use -
-                    out->n_in_transfer;
+    out->n_leaked = t->n_blocks - out->n_free - out->n_cached - out->n_in_use - out->n_in_transfer;
 }
 
 void store_stats(const struct store *st, struct cache_stats *out)
@@ -101,10 +104,9 @@ static void check_node(const struct store *st, uint32_t node)
     ASSERT(st->node_of[info->entry] == node);
     ASSERT(look.parent == KTREE_ROOT || st->info[look.parent].entry != info->entry);
     for (enum cache_tier tier = 0; tier < CACHE_N_TIERS; tier++)
-        ASSERT(st->tier[tier].n_blocks > 0
-                   ? replace_in_tier(st->policy, order_of(st, tier), info->entry) ==
-                         lies_in(&look, tier)
-                   : !lies_in(&look, tier));
+        ASSERT(st->tier[tier].n_blocks > 0 ? replace_in_tier(st->policy, order_of(st, tier),
+                                                             info->entry) == lies_in(&look, tier)
+                                           : !lies_in(&look, tier));
     if (lies_in(&look, CACHE_DISK) && look.parent != KTREE_ROOT) {
         struct ktree_node parent = ktree_look(st->tree, look.parent);
         ASSERT(lies_in(&parent, CACHE_DISK));
@@ -114,8 +116,9 @@ static void check_node(const struct store *st, uint32_t node)
     ASSERT(info->n_tokens <= look.n_blocks * KV_BLOCK_TOKENS &&
            info->n_tokens > (look.n_blocks - 1) * KV_BLOCK_TOKENS);
     ASSERT(info->tail_of == KTREE_NONE || info->tail_of == look.parent);
-    ASSERT(info->pos0 == (look.parent == KTREE_ROOT ? 0 : st->info[look.parent].pos0 +
-                                                              st->info[look.parent].n_tokens));
+    ASSERT(info->pos0 == (look.parent == KTREE_ROOT
+                              ? 0
+                              : st->info[look.parent].pos0 + st->info[look.parent].n_tokens));
     uint32_t n_tails = 0;
     for (uint32_t c = ktree_first_child(st->tree, node); c != KTREE_NONE;
          c = ktree_next_sibling(st->tree, c))
@@ -185,8 +188,8 @@ static void measure_span(const struct store *st, uint32_t first, struct cache_sp
     const struct node_info *head = &st->info[first];
     uint32_t depth = ktree_look(st->tree, first).depth;
 
-    *out = (struct cache_span){.key = *ktree_key_at(st->tree, first, 0), .depth = depth,
-                               .n_uses = head->n_uses};
+    *out = (struct cache_span){
+        .key = *ktree_key_at(st->tree, first, 0), .depth = depth, .n_uses = head->n_uses};
     uint64_t used_ns = head->used_ns;
     for (uint32_t x = first; x != KTREE_NONE;) {
         const struct node_info *info = &st->info[x];

@@ -163,8 +163,7 @@ static enum status copy_blocks(struct store *st, enum transfer_kind kind,
 }
 
 enum status start_transfer(struct store *st, enum transfer_kind kind, uint32_t node,
-                           const uint32_t *device_blocks, const uint32_t *memory_blocks,
-                           uint32_t n)
+                           const uint32_t *device_blocks, const uint32_t *memory_blocks, uint32_t n)
 {
     struct transfer *t;
     enum status s;
@@ -313,8 +312,8 @@ static bool copy_out(struct store *st, uint32_t node, const uint32_t *slots, uin
 /* The node's KV goes to the host. False: it does not; the caller frees its blocks. */
 static bool spill(struct store *st, uint32_t node, const uint32_t *slots, uint32_t n)
 {
-    if (st->n_tiers < 2 || !make_host_room(st, st->info[node].entry, n,
-                                           child_in(st, node, CACHE_HOST) != KTREE_NONE))
+    if (st->n_tiers < 2 ||
+        !make_host_room(st, st->info[node].entry, n, child_in(st, node, CACHE_HOST) != KTREE_NONE))
         return false;
     if (st->copies) {
         if (!copy_out(st, node, slots, n))
@@ -413,7 +412,8 @@ void store_spill_ahead(struct store *st, uint32_t n_blocks)
     st->n_reserve = n_blocks;
     st->is_ahead = true;
     for (uint32_t i = 0; i < SPILL_AHEAD_NODES_MAX && st->n_transfers < N_TRANSFERS &&
-                         st->tier[CACHE_DEVICE].n_free + n_spilling(st) < n_blocks; i++) {
+                         st->tier[CACHE_DEVICE].n_free + n_spilling(st) < n_blocks;
+         i++) {
         entry = replace_peek(st->policy, CACHE_DEVICE);
         if (entry == REPLACE_NONE || !may_spill_ahead(st, entry) || !evict_from_device(st))
             break;

@@ -10,7 +10,7 @@
 #define BUCKET_KEYS 8 /* one cache line */
 
 struct key_index {
-    uint64_t n_buckets; /* a power of two */
+    uint64_t n_buckets;     /* a power of two */
     _Atomic uint64_t *tags; /* [n_buckets * BUCKET_KEYS]; 0: free */
 };
 

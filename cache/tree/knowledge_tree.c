@@ -79,10 +79,14 @@ static void link_unused(struct ktree *t)
     }
     t->n_nodes_unused = t->n_nodes_max;
     t->n_blocks_unused = t->n_blocks_max;
-    t->nodes[KTREE_ROOT] = (struct node){
-        .parent = KTREE_NONE, .first_child = KTREE_NONE, .older = KTREE_NONE, .newer = KTREE_NONE,
-        .first_block = KTREE_NONE, .last_block = KTREE_NONE, .tiers = (1u << t->n_tiers) - 1,
-        .used = true};
+    t->nodes[KTREE_ROOT] = (struct node){.parent = KTREE_NONE,
+                                         .first_child = KTREE_NONE,
+                                         .older = KTREE_NONE,
+                                         .newer = KTREE_NONE,
+                                         .first_block = KTREE_NONE,
+                                         .last_block = KTREE_NONE,
+                                         .tiers = (1u << t->n_tiers) - 1,
+                                         .used = true};
 }
 
 enum status ktree_create(struct ktree **out, uint32_t n_nodes_max, uint32_t n_blocks_max,
@@ -137,8 +141,10 @@ static uint32_t take_node(struct ktree *t)
 
     t->unused_node = t->nodes[node].newer;
     t->n_nodes_unused--;
-    t->nodes[node] = (struct node){.parent = KTREE_NONE, .first_child = KTREE_NONE,
-                                   .first_block = KTREE_NONE, .last_block = KTREE_NONE,
+    t->nodes[node] = (struct node){.parent = KTREE_NONE,
+                                   .first_child = KTREE_NONE,
+                                   .first_block = KTREE_NONE,
+                                   .last_block = KTREE_NONE,
                                    .used = true};
     return node;
 }
@@ -178,8 +184,8 @@ static const struct kv_key *first_key(const struct ktree *t, const struct node *
     return &t->blocks[n->first_block].key;
 }
 
-static void append_blocks(struct ktree *t, struct node *n, uint32_t tier,
-                          const struct kv_key *keys, const uint32_t *slots, uint32_t n_new)
+static void append_blocks(struct ktree *t, struct node *n, uint32_t tier, const struct kv_key *keys,
+                          const uint32_t *slots, uint32_t n_new)
 {
     for (uint32_t i = 0; i < n_new; i++) {
         uint32_t block = t->unused_block;
@@ -242,8 +248,7 @@ struct ktree_match ktree_match(const struct ktree *t, const struct kv_key *keys,
     struct ktree_match m = {.node = KTREE_ROOT};
     uint32_t next;
 
-    while (m.n_blocks < n_keys &&
-           map_get(&t->by_first_key, short_key(&keys[m.n_blocks]), &next)) {
+    while (m.n_blocks < n_keys && map_get(&t->by_first_key, short_key(&keys[m.n_blocks]), &next)) {
         uint32_t n = count_equal(t, &t->nodes[next], keys + m.n_blocks, n_keys - m.n_blocks);
 
         /* n == 0 or another parent: 64 bits were equal and no more. */
@@ -440,11 +445,15 @@ struct ktree_node ktree_look(const struct ktree *t, uint32_t node)
 {
     const struct node *n = node_at(t, node);
 
-    return (struct ktree_node){
-        .parent = n->parent, .depth = n->depth, .n_blocks = n->n_blocks,
-        .n_children = n->n_children, .n_before = n->n_before, .n_pins = n->n_pins,
-        .n_active_children = n->n_active_children, .tiers = n->tiers,
-        .fastest = fastest_of(n->tiers)};
+    return (struct ktree_node){.parent = n->parent,
+                               .depth = n->depth,
+                               .n_blocks = n->n_blocks,
+                               .n_children = n->n_children,
+                               .n_before = n->n_before,
+                               .n_pins = n->n_pins,
+                               .n_active_children = n->n_active_children,
+                               .tiers = n->tiers,
+                               .fastest = fastest_of(n->tiers)};
 }
 
 bool ktree_is_active(const struct ktree *t, uint32_t node)

@@ -41,7 +41,7 @@
 #include "cache/cache.h"
 
 #define KTREE_N_TIERS_MAX 4
-#define KTREE_ROOT 0u           /* no blocks, in every tier, never leaves */
+#define KTREE_ROOT 0u /* no blocks, in every tier, never leaves */
 #define KTREE_NONE UINT32_MAX
 
 struct ktree;
@@ -109,8 +109,8 @@ struct ktree_node {
     uint32_t n_before; /* blocks before it in its path */
     uint32_t n_pins;
     uint32_t n_active_children;
-    uint32_t tiers;    /* bit i: lies in tier i */
-    uint32_t fastest;  /* tier */
+    uint32_t tiers;   /* bit i: lies in tier i */
+    uint32_t fastest; /* tier */
 };
 struct ktree_node ktree_look(const struct ktree *t, uint32_t node);
 /* Its first n slots in this tier, in order; n at most its blocks. */
@@ -120,8 +120,8 @@ const struct kv_key *ktree_key(const struct ktree *t, uint32_t node);
 /* The key of its block i. O(i). */
 const struct kv_key *ktree_key_at(const struct ktree *t, uint32_t node, uint32_t i);
 bool ktree_is_active(const struct ktree *t, uint32_t node);
-uint32_t ktree_first_child(const struct ktree *t, uint32_t node);   /* or KTREE_NONE */
-uint32_t ktree_next_sibling(const struct ktree *t, uint32_t node);  /* or KTREE_NONE */
+uint32_t ktree_first_child(const struct ktree *t, uint32_t node);  /* or KTREE_NONE */
+uint32_t ktree_next_sibling(const struct ktree *t, uint32_t node); /* or KTREE_NONE */
 
 /* The node behind this one when parents come before their children and what is below a node before
  * its siblings; from `top` on these are all below it (KTREE_ROOT: all). KTREE_NONE at the end. */

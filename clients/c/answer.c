@@ -30,8 +30,7 @@ void answer_fini(struct answer *a)
 static enum tarn_error wrong(struct answer *a, const char *field, const char *wanted,
                              const struct json *got)
 {
-    buf_why(&a->words, OK, "%s: expected %s, got %s", field, wanted,
-            js_type_name(js_typeof(got)));
+    buf_why(&a->words, OK, "%s: expected %s, got %s", field, wanted, js_type_name(js_typeof(got)));
     return TARN_ERR_PARSE;
 }
 
@@ -67,8 +66,7 @@ static void take_usage(struct answer *a, const struct json *root)
     get_count(prompt, "cached_tokens", &u->cached_tokens);
     get_tiers(js_get(prompt, "cached_tokens_details"), u);
     get_tiers(js_get(js_get(root, "sglext"), "cached_tokens_details"), u);
-    get_count(js_get(usage, "completion_tokens_details"), "reasoning_tokens",
-              &u->reasoning_tokens);
+    get_count(js_get(usage, "completion_tokens_details"), "reasoning_tokens", &u->reasoning_tokens);
 }
 
 /* --- errors --- */
@@ -176,8 +174,8 @@ static enum tarn_error read_said(struct answer *a, const struct json *choice, co
     if (e == TARN_OK && c->reasoning_len == 0)
         e = get_text(a, said, "reasoning", &c->reasoning, &c->reasoning_len);
     c->has_role = a->kind == TARN_CHAT && js_get_set(said, "role") != NULL;
-    c->has_delta = c->text_len > 0 || c->reasoning_len > 0 ||
-                   js_len(js_get(said, "tool_calls")) > 0;
+    c->has_delta =
+        c->text_len > 0 || c->reasoning_len > 0 || js_len(js_get(said, "tool_calls")) > 0;
     return e;
 }
 
@@ -282,8 +280,7 @@ enum tarn_error answer_take_event(struct answer *a, const char *json, size_t len
     return e;
 }
 
-enum tarn_error answer_take_whole(struct answer *a, const char *json, size_t len,
-                                  uint64_t time_ns)
+enum tarn_error answer_take_whole(struct answer *a, const char *json, size_t len, uint64_t time_ns)
 {
     struct json *root = NULL;
     enum tarn_error e = parse(a, json, len, &root);

@@ -17,9 +17,9 @@ struct answer {
     char finish_reason[32]; /* of choice 0 */
     char code[64];
     struct buf words;
-    struct buf ids;         /* uint32_t */
+    struct buf ids; /* uint32_t */
     uint64_t n_chunks, n_deltas, first_ns, last_ns;
-    bool stopped;           /* set by the owner: emit nothing more */
+    bool stopped; /* set by the owner: emit nothing more */
     void (*emit)(void *arg, const struct tarn_chunk *chunk);
     void *arg;
 };
@@ -32,8 +32,7 @@ void answer_fini(struct answer *a);
 enum tarn_error answer_take_event(struct answer *a, const char *json, size_t len, bool is_error,
                                   uint64_t time_ns);
 /* An answer that is no stream. */
-enum tarn_error answer_take_whole(struct answer *a, const char *json, size_t len,
-                                  uint64_t time_ns);
+enum tarn_error answer_take_whole(struct answer *a, const char *json, size_t len, uint64_t time_ns);
 /* Words and code out of the body of a refusal, whatever it is. */
 void answer_take_refusal(struct answer *a, int http_status, const char *body, size_t len);
 

@@ -19,16 +19,16 @@ struct tarn_call {
     void *arg;
     struct answer answer;
     struct sse sse;
-    struct buf body;       /* of what is no stream */
+    struct buf body; /* of what is no stream */
     int status;
     enum tarn_error error; /* found by us while bytes came; the connection is then dropped */
     bool is_raw;           /* no chunks: the body is the answer */
     bool wants_stream, is_stream;
-    bool done;             /* [DONE] */
+    bool done; /* [DONE] */
     bool cancelled;
     double retry_after_s;
     char request_id[128];
-    uint64_t now_ns;       /* of the bytes at hand */
+    uint64_t now_ns; /* of the bytes at hand */
 };
 
 static void emit_chunk(void *arg, const struct tarn_chunk *chunk)
@@ -212,17 +212,21 @@ static void free_call(struct tarn_call *c)
 static void on_end(void *arg, struct http_call *http, const struct http_done *done)
 {
     struct tarn_call *c = arg;
-    struct tarn_result r = {.http_status = done->status, .start_ns = done->start_ns,
-                            .ready_ns = done->ready_ns, .head_ns = done->head_ns,
-                            .end_ns = done->end_ns, .reused = done->reused};
+    struct tarn_result r = {.http_status = done->status,
+                            .start_ns = done->start_ns,
+                            .ready_ns = done->ready_ns,
+                            .head_ns = done->head_ns,
+                            .end_ns = done->end_ns,
+                            .reused = done->reused};
 
     (void)http;
     r.error = judge(c, done); /* an answer in one piece emits its chunks here */
     if (c->cancelled)
         r.error = TARN_ERR_CANCELLED;
-    r.message = r.error == TARN_OK ? ""
+    r.message = r.error == TARN_OK              ? ""
                 : r.error == TARN_ERR_CANCELLED ? "cancelled"
-                : c->answer.words.len ? buf_str(&c->answer.words) : tarn_error_name(r.error);
+                : c->answer.words.len           ? buf_str(&c->answer.words)
+                                                : tarn_error_name(r.error);
     r.code = c->answer.code;
     r.retry_after_s = c->retry_after_s;
     r.request_id = c->request_id;
@@ -243,20 +247,26 @@ static void on_end(void *arg, struct http_call *http, const struct http_done *do
 /* --- starting --- */
 
 static enum tarn_error start(struct tarn_call **out, struct http_loop *loop,
-                             const struct tarn_client *client, const char *method,
-                             const char *path, const struct tarn_body *body, bool is_raw,
+                             const struct tarn_client *client, const char *method, const char *path,
+                             const struct tarn_body *body, bool is_raw,
                              const struct tarn_handlers *handlers, void *arg)
 {
     static const struct http_handlers http_handlers = {on_head, on_body, on_end};
     const struct tarn_client_config *cf = &client->config;
     bool is_admin = strncmp(path, "/cache", 6) == 0 && cf->admin_key;
-    struct http_request request = {
-        .method = method, .unix_path = cf->unix_path,
-        .api_key = is_admin ? cf->admin_key : cf->api_key,
-        .headers = cf->headers, .n_headers = cf->n_headers, .body = body->data,
-        .body_len = body->len, .ca_file = cf->ca_file, .tls_no_verify = cf->tls_no_verify,
-        .fresh_connection = cf->fresh_connections, .connect_timeout_ms = cf->connect_timeout_ms,
-        .total_timeout_ms = cf->total_timeout_ms, .idle_timeout_ms = cf->idle_timeout_ms};
+    struct http_request request = {.method = method,
+                                   .unix_path = cf->unix_path,
+                                   .api_key = is_admin ? cf->admin_key : cf->api_key,
+                                   .headers = cf->headers,
+                                   .n_headers = cf->n_headers,
+                                   .body = body->data,
+                                   .body_len = body->len,
+                                   .ca_file = cf->ca_file,
+                                   .tls_no_verify = cf->tls_no_verify,
+                                   .fresh_connection = cf->fresh_connections,
+                                   .connect_timeout_ms = cf->connect_timeout_ms,
+                                   .total_timeout_ms = cf->total_timeout_ms,
+                                   .idle_timeout_ms = cf->idle_timeout_ms};
     struct tarn_call *c = calloc(1, sizeof *c);
     char url[URL_BYTES_MAX];
 
@@ -264,8 +274,12 @@ static enum tarn_error start(struct tarn_call **out, struct http_loop *loop,
         *out = NULL;
     if (!c)
         return TARN_ERR_NOMEM;
-    *c = (struct tarn_call){.client = client, .handlers = *handlers, .arg = arg, .is_raw = is_raw,
-                            .wants_stream = !is_raw && body->stream, .retry_after_s = -1};
+    *c = (struct tarn_call){.client = client,
+                            .handlers = *handlers,
+                            .arg = arg,
+                            .is_raw = is_raw,
+                            .wants_stream = !is_raw && body->stream,
+                            .retry_after_s = -1};
     answer_init(&c->answer, body->kind, emit_chunk, c);
     sse_init(&c->sse, cf->event_bytes_max);
     buf_init(&c->body, cf->body_bytes_max);

@@ -13,9 +13,9 @@
 const char *tarn_error_name(enum tarn_error e)
 {
     static const char *const names[TARN_N_ERRORS] = {
-        "ok", "invalid", "nomem", "connect", "tls", "reset", "timeout", "http_429", "http_4xx",
-        "http_5xx", "http_other", "parse", "stream_error", "truncated", "too_large", "cancelled",
-        "internal"};
+        "ok",           "invalid",   "nomem",     "connect",   "tls",        "reset",
+        "timeout",      "http_429",  "http_4xx",  "http_5xx",  "http_other", "parse",
+        "stream_error", "truncated", "too_large", "cancelled", "internal"};
 
     return (unsigned)e < TARN_N_ERRORS ? names[e] : "?";
 }

@@ -20,15 +20,26 @@ struct writer {
 
 void tarn_request_init(struct tarn_request *r, enum tarn_kind kind)
 {
-    *r = (struct tarn_request){
-        .kind = kind, .n = TARN_UNSET, .max_tokens = TARN_UNSET,
-        .max_completion_tokens = TARN_UNSET, .seed = TARN_UNSET, .logprobs = TARN_UNSET,
-        .top_logprobs = TARN_UNSET, .top_k = TARN_UNSET, .min_tokens = TARN_UNSET,
-        .ignore_eos = TARN_UNSET, .priority = TARN_UNSET, .return_token_ids = TARN_UNSET,
-        .add_special_tokens = TARN_UNSET, .cache_ttl = TARN_UNSET, .temperature = TARN_UNSET_REAL,
-        .top_p = TARN_UNSET_REAL, .presence_penalty = TARN_UNSET_REAL,
-        .frequency_penalty = TARN_UNSET_REAL, .min_p = TARN_UNSET_REAL,
-        .repetition_penalty = TARN_UNSET_REAL};
+    *r = (struct tarn_request){.kind = kind,
+                               .n = TARN_UNSET,
+                               .max_tokens = TARN_UNSET,
+                               .max_completion_tokens = TARN_UNSET,
+                               .seed = TARN_UNSET,
+                               .logprobs = TARN_UNSET,
+                               .top_logprobs = TARN_UNSET,
+                               .top_k = TARN_UNSET,
+                               .min_tokens = TARN_UNSET,
+                               .ignore_eos = TARN_UNSET,
+                               .priority = TARN_UNSET,
+                               .return_token_ids = TARN_UNSET,
+                               .add_special_tokens = TARN_UNSET,
+                               .cache_ttl = TARN_UNSET,
+                               .temperature = TARN_UNSET_REAL,
+                               .top_p = TARN_UNSET_REAL,
+                               .presence_penalty = TARN_UNSET_REAL,
+                               .frequency_penalty = TARN_UNSET_REAL,
+                               .min_p = TARN_UNSET_REAL,
+                               .repetition_penalty = TARN_UNSET_REAL};
 }
 
 static void put(struct writer *w, const char *text)
@@ -282,8 +293,10 @@ enum tarn_error tarn_body_build(struct tarn_body *out, const struct tarn_request
         buf_fini(&w.out);
     }
     if (why && why_size > 0)
-        snprintf(why, why_size, "%s", w.status == OK ? ""
-                                      : w.why.len ? buf_str(&w.why) : status_name(w.status));
+        snprintf(why, why_size, "%s",
+                 w.status == OK ? ""
+                 : w.why.len    ? buf_str(&w.why)
+                                : status_name(w.status));
     js_unref(extra);
     buf_fini(&w.why);
     return w.status == OK ? TARN_OK : w.status == ERR_NOMEM ? TARN_ERR_NOMEM : TARN_ERR_INVALID;

@@ -25,8 +25,8 @@ struct sse {
     struct buf line, data;
     char name[SSE_NAME_BYTES]; /* of the event; "" when it has none */
     bool has_data;
-    bool after_cr;    /* a LF that comes next belongs to the CR before */
-    bool past_first;  /* a line was complete: no byte order mark any more */
+    bool after_cr;   /* a LF that comes next belongs to the CR before */
+    bool past_first; /* a line was complete: no byte order mark any more */
     uint64_t n_events, n_comments;
 };
 

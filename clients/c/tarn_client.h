@@ -30,14 +30,14 @@ struct tarn_call;
 
 enum tarn_error {
     TARN_OK = 0,
-    TARN_ERR_INVALID,   /* what was given to us: nothing was sent */
+    TARN_ERR_INVALID, /* what was given to us: nothing was sent */
     TARN_ERR_NOMEM,
-    TARN_ERR_CONNECT,   /* no such host, refused, no descriptor or port left */
+    TARN_ERR_CONNECT, /* no such host, refused, no descriptor or port left */
     TARN_ERR_TLS,
-    TARN_ERR_RESET,     /* the connection broke before the answer was whole */
+    TARN_ERR_RESET, /* the connection broke before the answer was whole */
     TARN_ERR_TIMEOUT,
-    TARN_ERR_BUSY,      /* HTTP 429: result.retry_after_s */
-    TARN_ERR_HTTP_4XX,  /* refused; result.http_status, code, message */
+    TARN_ERR_BUSY,     /* HTTP 429: result.retry_after_s */
+    TARN_ERR_HTTP_4XX, /* refused; result.http_status, code, message */
     TARN_ERR_HTTP_5XX,
     TARN_ERR_HTTP,      /* any other status that is not 200 */
     TARN_ERR_PARSE,     /* the answer is no HTTP, no JSON, or not of the shape it should have */
@@ -56,13 +56,13 @@ const char *tarn_error_name(enum tarn_error e);
 
 /* Whatever is 0 or NULL has the default that is named. Strings are copied. */
 struct tarn_client_config {
-    const char *url;        /* http(s)://host:port, with or without /v1 */
-    const char *unix_path;  /* Unix socket instead of host and port */
-    const char *api_key;    /* none */
-    const char *admin_key;  /* for /cache; api_key */
-    const char *ca_file;    /* the system's authorities */
+    const char *url;       /* http(s)://host:port, with or without /v1 */
+    const char *unix_path; /* Unix socket instead of host and port */
+    const char *api_key;   /* none */
+    const char *admin_key; /* for /cache; api_key */
+    const char *ca_file;   /* the system's authorities */
     bool tls_no_verify;
-    bool fresh_connections; /* one per call, closed after it; else they are reused */
+    bool fresh_connections;     /* one per call, closed after it; else they are reused */
     const char *const *headers; /* [n_headers] "Name: value" for every request */
     size_t n_headers;
     uint32_t connect_timeout_ms; /* 10000 */
@@ -74,8 +74,8 @@ struct tarn_client_config {
 
 /* `why` gets words when it is not TARN_OK; may be NULL. */
 enum tarn_error tarn_client_create(struct tarn_client **out,
-                                   const struct tarn_client_config *config,
-                                   char *why, size_t why_size);
+                                   const struct tarn_client_config *config, char *why,
+                                   size_t why_size);
 void tarn_client_destroy(struct tarn_client *c); /* after its last call has ended; NULL is fine */
 
 /* --- requests --- */
@@ -86,7 +86,7 @@ enum tarn_kind {
 };
 
 /* Values that mean "do not send this". */
-#define TARN_UNSET INT64_MIN    /* integers, and booleans written as 0 or 1 */
+#define TARN_UNSET INT64_MIN     /* integers, and booleans written as 0 or 1 */
 #define TARN_UNSET_REAL (-1e308) /* reals */
 
 struct tarn_text {
@@ -108,26 +108,26 @@ struct tarn_document {
  * requests are equal bytes. */
 struct tarn_request {
     enum tarn_kind kind;
-    const char *model;          /* NULL: the server's only one */
+    const char *model; /* NULL: the server's only one */
 
     const struct tarn_message *messages; /* [n_messages] chat */
     size_t n_messages;
     const struct tarn_document *documents; /* [n_documents] chat; an extension of Tarn */
     size_t n_documents;
-    const char *documents_placement;     /* "system", "template" */
-    struct tarn_text prompt;             /* completion: text, or */
-    const uint32_t *prompt_ids;          /* [n_prompt_ids] token ids; not NULL wins over prompt */
+    const char *documents_placement; /* "system", "template" */
+    struct tarn_text prompt;         /* completion: text, or */
+    const uint32_t *prompt_ids;      /* [n_prompt_ids] token ids; not NULL wins over prompt */
     size_t n_prompt_ids;
 
     bool stream;
-    bool include_usage;         /* with stream: stream_options.include_usage */
+    bool include_usage; /* with stream: stream_options.include_usage */
 
     int64_t n, max_tokens, max_completion_tokens, seed;
     double temperature, top_p, presence_penalty, frequency_penalty;
-    const char *const *stop;    /* [n_stop] */
+    const char *const *stop; /* [n_stop] */
     size_t n_stop;
-    int64_t logprobs;           /* completion: how many; chat: 0 or 1 */
-    int64_t top_logprobs;       /* chat */
+    int64_t logprobs;     /* completion: how many; chat: 0 or 1 */
+    int64_t top_logprobs; /* chat */
     const char *user;
     /* Beyond OpenAI: Tarn, vLLM and others. */
     int64_t top_k, min_tokens, ignore_eos, priority, return_token_ids, add_special_tokens;
@@ -135,9 +135,9 @@ struct tarn_request {
     const uint32_t *stop_token_ids; /* [n_stop_token_ids] */
     size_t n_stop_token_ids;
     const char *session_id, *cache_salt, *request_id;
-    int64_t cache_ttl;          /* s that the prompt's KV is kept after the end; Tarn */
+    int64_t cache_ttl; /* s that the prompt's KV is kept after the end; Tarn */
 
-    const char *extra_body;     /* a JSON object whose members are added, or replace ours */
+    const char *extra_body; /* a JSON object whose members are added, or replace ours */
 };
 
 void tarn_request_init(struct tarn_request *r, enum tarn_kind kind); /* everything unset */
@@ -150,23 +150,23 @@ struct tarn_body {
     bool stream; /* as the JSON says, extra_body included */
 };
 
-enum tarn_error tarn_body_build(struct tarn_body *out, const struct tarn_request *r,
-                                char *why, size_t why_size);
+enum tarn_error tarn_body_build(struct tarn_body *out, const struct tarn_request *r, char *why,
+                                size_t why_size);
 void tarn_body_fini(struct tarn_body *b); /* also fine on a zeroed struct */
 
 /* --- answers --- */
 
 /* One choice's piece of a stream, or one choice of a whole answer. */
 struct tarn_chunk {
-    uint64_t time_ns;      /* when its last byte came */
-    uint32_t index;        /* of the choice */
-    const char *text;      /* [text_len] content (or text); "" in chunks of role or finish only */
+    uint64_t time_ns; /* when its last byte came */
+    uint32_t index;   /* of the choice */
+    const char *text; /* [text_len] content (or text); "" in chunks of role or finish only */
     size_t text_len;
     const char *reasoning; /* [reasoning_len] delta.reasoning_content (or reasoning), else "" */
     size_t reasoning_len;
-    bool has_delta;        /* text, reasoning, ids or tool calls that are not empty */
-    bool has_role;         /* the opening chunk of a chat */
-    const uint32_t *ids;   /* [n_ids] with return_token_ids; else NULL */
+    bool has_delta;      /* text, reasoning, ids or tool calls that are not empty */
+    bool has_role;       /* the opening chunk of a chat */
+    const uint32_t *ids; /* [n_ids] with return_token_ids; else NULL */
     size_t n_ids;
     const char *finish_reason; /* "stop", "length", ...; NULL while it goes on */
 };
@@ -188,10 +188,10 @@ struct tarn_usage {
 /* Valid during on_end. */
 struct tarn_result {
     enum tarn_error error;
-    int http_status;       /* 0: no answer */
-    const char *message;   /* words; "" when OK */
-    const char *code;      /* error.code of the server, else error.type, else "" */
-    double retry_after_s;  /* -1: not said */
+    int http_status;        /* 0: no answer */
+    const char *message;    /* words; "" when OK */
+    const char *code;       /* error.code of the server, else error.type, else "" */
+    double retry_after_s;   /* -1: not said */
     const char *request_id; /* X-Request-Id of the answer, or "" */
     struct tarn_usage usage;
     char finish_reason[32]; /* of choice 0; "" when none came */
@@ -199,13 +199,13 @@ struct tarn_result {
     uint64_t n_deltas;      /* of these with has_delta */
     const char *body;       /* [body_len] of an answer that is no stream (errors too); else "" */
     size_t body_len;
-    uint64_t start_ns;      /* tarn_call_start() */
-    uint64_t ready_ns;      /* connected; 0: never */
-    uint64_t head_ns;       /* the answer's headers; 0: never */
-    uint64_t first_ns;      /* first chunk with has_delta; 0: none */
-    uint64_t last_ns;       /* last chunk with has_delta */
+    uint64_t start_ns; /* tarn_call_start() */
+    uint64_t ready_ns; /* connected; 0: never */
+    uint64_t head_ns;  /* the answer's headers; 0: never */
+    uint64_t first_ns; /* first chunk with has_delta; 0: none */
+    uint64_t last_ns;  /* last chunk with has_delta */
     uint64_t end_ns;
-    bool reused;            /* an older connection carried it */
+    bool reused; /* an older connection carried it */
 };
 
 /* Each may be NULL. on_end comes exactly once and last. None is called from inside of a function
@@ -243,7 +243,7 @@ struct tarn_answer {
     double retry_after_s;
     struct tarn_usage usage;
     char finish_reason[32];
-    char *text;        /* [text_len] generated text of choice 0, or the body; never NULL */
+    char *text; /* [text_len] generated text of choice 0, or the body; never NULL */
     size_t text_len;
     uint64_t start_ns, first_ns, last_ns, end_ns;
 };

@@ -12,7 +12,7 @@
 struct waiting {
     struct tarn_answer *answer;
     struct buf text;
-    bool failed;  /* no memory for the text, or too much of it */
+    bool failed; /* no memory for the text, or too much of it */
     bool is_raw;
     const char *method; /* NULL: by the body */
     bool (*on_chunk)(void *arg, const struct tarn_chunk *chunk);
@@ -80,13 +80,13 @@ static enum tarn_error run(struct waiting *w, const struct tarn_client *client, 
     if (http_loop_create(&loop, NULL) != OK)
         return set_error(w->answer, TARN_ERR_INTERNAL, "no event loop");
     if (path)
-        e = call_start_method(NULL, loop, client, w->method, path, body->data, body->len,
-                              &handlers, w);
+        e = call_start_method(NULL, loop, client, w->method, path, body->data, body->len, &handlers,
+                              w);
     else
         e = tarn_call_start(NULL, loop, client, body, &handlers, w);
     if (e != TARN_OK)
-        set_error(w->answer, e, e == TARN_ERR_INVALID ? "the url, a header or the key is malformed"
-                                                      : NULL);
+        set_error(w->answer, e,
+                  e == TARN_ERR_INVALID ? "the url, a header or the key is malformed" : NULL);
     else if (http_loop_run(loop) != OK)
         set_error(w->answer, TARN_ERR_INTERNAL, "the event loop failed");
     http_loop_destroy(loop);

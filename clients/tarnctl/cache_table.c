@@ -170,9 +170,9 @@ static void add_span(struct table *t, const struct json *s)
 
 static void print_tiers(FILE *f, struct table *t, const struct json *tiers)
 {
-    static const char *const names[] = {"tier", "size", "blocks", "in use", "cached", "free",
-                                        "moving", "nodes", "hit tokens", "evicted", "moved in",
-                                        "order"};
+    static const char *const names[] = {"tier",       "size",    "blocks",   "in use",
+                                        "cached",     "free",    "moving",   "nodes",
+                                        "hit tokens", "evicted", "moved in", "order"};
 
     memset(t, 0, sizeof *t);
     heads(t, names, sizeof names / sizeof *names);
@@ -190,15 +190,17 @@ static void print_swaps(FILE *f, const struct json *root)
     long long in_late = count_of(o, "fetched_on_demand"), lost = count_of(o, "expected_lost");
 
     if (out_ahead || out_late || in_ahead || in_late || lost)
-        fprintf(f, "swapped blocks: %lld out ahead, %lld on demand; %lld in ahead, %lld on demand; "
-                "%lld lost though waited for\n", out_ahead, out_late, in_ahead, in_late, lost);
+        fprintf(f,
+                "swapped blocks: %lld out ahead, %lld on demand; %lld in ahead, %lld on demand; "
+                "%lld lost though waited for\n",
+                out_ahead, out_late, in_ahead, in_late, lost);
 }
 
 /* "; 3 torn, 1 orphaned not used" */
 static void print_dropped(FILE *f, const struct json *disk)
 {
-    static const char *const whys[] = {"torn", "foreign", "impossible", "misnamed", "orphaned",
-                                       "doubled"};
+    static const char *const whys[] = {"torn",     "foreign",  "impossible",
+                                       "misnamed", "orphaned", "doubled"};
     const struct json *dropped = js_get(disk, "dropped_records");
     bool any = false;
 
@@ -216,8 +218,10 @@ static void print_trouble(FILE *f, const struct json *disk)
 {
     static const struct {
         const char *key, *words;
-    } rows[] = {{"reads_failed", "reads failed"}, {"writes_failed", "writes failed"},
-                {"timeouts", "took too long"}, {"corrupt_blocks", "corrupt blocks"}};
+    } rows[] = {{"reads_failed", "reads failed"},
+                {"writes_failed", "writes failed"},
+                {"timeouts", "took too long"},
+                {"corrupt_blocks", "corrupt blocks"}};
     bool any = false;
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -289,8 +293,9 @@ static void print_counts(FILE *f, const struct json *root)
 
 static void print_spans(FILE *f, struct table *t, const struct json *root)
 {
-    static const char *const names[] = {"span", "depth", "tokens", "blocks", "device", "host",
-                                        "disk", "children", "uses", "hit tokens", "idle s", ""};
+    static const char *const names[] = {"span",   "depth",      "tokens", "blocks",
+                                        "device", "host",       "disk",   "children",
+                                        "uses",   "hit tokens", "idle s", ""};
     const struct json *spans = js_get(root, "top_spans");
     size_t n = js_is(spans, JS_ARRAY) ? js_len(spans) : 0;
 

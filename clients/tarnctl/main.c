@@ -61,7 +61,7 @@ struct options {
     struct tarn_document documents[N_DOCUMENTS_MAX];
     size_t n_documents;
     bool no_stream, show_usage, json;
-    int64_t n_spans; /* -1: as many as the server wants */
+    int64_t n_spans;                /* -1: as many as the server wants */
     const char *words[N_WORDS_MAX]; /* command and its arguments */
     size_t n_words;
 };
@@ -332,8 +332,9 @@ static int show(const struct options *o, struct tarn_answer *a, print_function *
     else if (a->error == TARN_OK)
         s = print(stdout, a->text, a->text_len);
     if (s != OK) {
-        fprintf(stderr, "tarnctl: %s\n", s == ERR_NOMEM ? "out of memory" :
-                "that is no answer of Tarn's /cache: --json prints it");
+        fprintf(stderr, "tarnctl: %s\n",
+                s == ERR_NOMEM ? "out of memory"
+                               : "that is no answer of Tarn's /cache: --json prints it");
         code = 1;
     }
     tarn_answer_fini(a);
@@ -385,8 +386,10 @@ static int cache_erase(const struct options *o, const struct tarn_client *client
         tarn_answer_fini(&a);
     }
     if (n_found != 1) {
-        fprintf(stderr, "tarnctl: %s of the spans that the server lists begins with \"%s\"; give "
-                "all %d digits\n", n_found ? "more than one" : "none", text, CACHE_KEY_DIGITS);
+        fprintf(stderr,
+                "tarnctl: %s of the spans that the server lists begins with \"%s\"; give "
+                "all %d digits\n",
+                n_found ? "more than one" : "none", text, CACHE_KEY_DIGITS);
         return 1;
     }
     tarn_cache_erase(&a, client, key);
@@ -401,11 +404,11 @@ struct command {
 };
 
 static const struct command commands[] = {
-    {"health", NULL, NULL, tarn_health},     {"models", NULL, NULL, tarn_models},
-    {"metrics", NULL, NULL, tarn_metrics},   {"cache", NULL, NULL, NULL},
-    {"cache", "reset", NULL, NULL},          {"cache", "erase", "KEY", NULL},
-    {"cache", "verify", "PATH", NULL},       {"chat", "TEXT", NULL, NULL},
-    {"complete", "TEXT", NULL, NULL},        {"tokenize", "TEXT", NULL, NULL},
+    {"health", NULL, NULL, tarn_health},   {"models", NULL, NULL, tarn_models},
+    {"metrics", NULL, NULL, tarn_metrics}, {"cache", NULL, NULL, NULL},
+    {"cache", "reset", NULL, NULL},        {"cache", "erase", "KEY", NULL},
+    {"cache", "verify", "PATH", NULL},     {"chat", "TEXT", NULL, NULL},
+    {"complete", "TEXT", NULL, NULL},      {"tokenize", "TEXT", NULL, NULL},
 };
 
 static bool fits(const struct command *c, const struct options *o)
@@ -470,15 +473,16 @@ static int run(const struct options *o, const struct tarn_client *client)
     if (strcmp(c->name, "tokenize") == 0)
         code = tokenize(o, client, text);
     else
-        code = generate(o, client, strcmp(c->name, "chat") == 0 ? TARN_CHAT : TARN_COMPLETION,
-                        text);
+        code =
+            generate(o, client, strcmp(c->name, "chat") == 0 ? TARN_CHAT : TARN_COMPLETION, text);
     free(input);
     return code;
 }
 
 int main(int argc, char **argv)
 {
-    struct options o = {.client = {.url = getenv("TARN_URL"), .api_key = getenv("TARN_API_KEY"),
+    struct options o = {.client = {.url = getenv("TARN_URL"),
+                                   .api_key = getenv("TARN_API_KEY"),
                                    .idle_timeout_ms = 300000},
                         .n_spans = -1};
     struct tarn_client *client;

@@ -95,21 +95,25 @@ static void print_report(FILE *out, const char *dir, const struct disk_report *r
             (unsigned long long)r->n_tokens, r->n_registered);
     fprintf(out, "  %-10s  %10u\n", "empty", r->n_empty);
     if (r->n_changed)
-        fprintf(out, "  %-10s  %10u  the server changed them meanwhile\n", "changed",
-                r->n_changed);
+        fprintf(out, "  %-10s  %10u  the server changed them meanwhile\n", "changed", r->n_changed);
     for (int f = 0; f < DISK_N_FAULTS; f++)
         if (r->n_by_fault[f])
             fprintf(out, "  %-10s  %10u  %s\n", disk_fault_name(f), r->n_by_fault[f], meaning(f));
     if (r->n_stray_bytes)
-        fprintf(out, "  %-10s  %10llu  bytes behind the last header or the end of the data; "
-                "harmless: servers ignore them\n", "stray", (unsigned long long)r->n_stray_bytes);
+        fprintf(out,
+                "  %-10s  %10llu  bytes behind the last header or the end of the data; "
+                "harmless: servers ignore them\n",
+                "stray", (unsigned long long)r->n_stray_bytes);
     print_places(out, r);
     if (r->is_in_use)
         fputs("  a server uses this directory: faults may be false alarms; check again when it has "
-              "ended\n", out);
+              "ended\n",
+              out);
     if (n_damaged)
-        fprintf(out, "  DAMAGED: %u records. A server ignores them and computes their tokens "
-                "again\n", n_damaged);
+        fprintf(out,
+                "  DAMAGED: %u records. A server ignores them and computes their tokens "
+                "again\n",
+                n_damaged);
     else
         fputs("  fine\n", out);
 }
@@ -125,8 +129,8 @@ static enum status write_faults(struct buf *out, const struct disk_report *r)
     if (s == OK)
         s = buf_puts(out, "},\"places\":[");
     for (uint32_t i = 0; s == OK && i < r->n_places; i++)
-        s = buf_printf(out, "%s{\"extent\":%u,\"fault\":\"%s\"}", i ? "," : "",
-                       r->places[i].extent, disk_fault_name(r->places[i].fault));
+        s = buf_printf(out, "%s{\"extent\":%u,\"fault\":\"%s\"}", i ? "," : "", r->places[i].extent,
+                       disk_fault_name(r->places[i].fault));
     return s == OK ? buf_puts(out, "]") : s;
 }
 
@@ -136,15 +140,16 @@ static enum status write_report(struct buf *out, const struct disk_report *r)
     enum status s;
 
     hash_hex(hex, r->super.fingerprint, KV_FINGERPRINT_BYTES);
-    s = buf_printf(out, ",\"fingerprint\":\"%s\",\"extents\":%u,\"extent_bytes\":%llu,"
+    s = buf_printf(out,
+                   ",\"fingerprint\":\"%s\",\"extents\":%u,\"extent_bytes\":%llu,"
                    "\"block_bytes\":%llu,\"file_bytes\":%llu,\"stray_bytes\":%llu,"
                    "\"in_use\":%s,\"damaged\":%u,\"good\":%u,\"empty\":%u,\"changed\":%u,"
                    "\"registered\":%u,\"tokens\":%llu",
                    hex, r->super.n_extents, (unsigned long long)r->super.extent_bytes,
                    (unsigned long long)r->super.block_bytes, (unsigned long long)r->n_file_bytes,
                    (unsigned long long)r->n_stray_bytes, r->is_in_use ? "true" : "false",
-                   disk_report_n_damaged(r), r->n_good, r->n_empty, r->n_changed,
-                   r->n_registered, (unsigned long long)r->n_tokens);
+                   disk_report_n_damaged(r), r->n_good, r->n_empty, r->n_changed, r->n_registered,
+                   (unsigned long long)r->n_tokens);
     return s == OK ? write_faults(out, r) : s;
 }
 

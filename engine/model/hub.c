@@ -92,7 +92,8 @@ static enum status find_snapshot(const struct hub_name *h, struct buf *path, str
     if (s == OK && !is_directory(buf_str(&at)))
         s = buf_why(why, ERR_NOT_FOUND,
                     "%s/%s is neither a directory nor in the Hugging Face cache at %s "
-                    "(Tarn does not download)", h->org, h->name, root);
+                    "(Tarn does not download)",
+                    h->org, h->name, root);
     if (s == OK)
         s = read_ref(buf_str(&at), h->revision, commit);
     if (s == OK && !is_plain(commit, strlen(commit)))

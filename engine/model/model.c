@@ -37,16 +37,20 @@ static enum status check_architecture(const struct json *j, struct buf *why)
     if (first && js_is(first, JS_STRING)) {
         name = js_string(first, NULL);
         if (strcmp(name, "LlamaForCausalLM") && strcmp(name, "MistralForCausalLM"))
-            return buf_why(why, ERR_UNSUPPORTED, "architecture %s is not supported; "
-                           "LlamaForCausalLM and MistralForCausalLM are", name);
+            return buf_why(why, ERR_UNSUPPORTED,
+                           "architecture %s is not supported; "
+                           "LlamaForCausalLM and MistralForCausalLM are",
+                           name);
     } else {
         const char *type = NULL;
         enum status s = js_get_str(j, "model_type", &type, NULL, why);
         if (s != OK)
             return s;
         if (!type || (strcmp(type, "llama") && strcmp(type, "mistral")))
-            return buf_why(why, ERR_UNSUPPORTED, "architectures is missing and model_type is "
-                           "%s, not llama", type ? type : "missing, too");
+            return buf_why(why, ERR_UNSUPPORTED,
+                           "architectures is missing and model_type is "
+                           "%s, not llama",
+                           type ? type : "missing, too");
     }
     const struct json *sliding = js_get_set(j, "sliding_window");
     if (sliding && js_is(sliding, JS_INT))
@@ -62,8 +66,8 @@ static enum status check_architecture(const struct json *j, struct buf *why)
 static enum status read_dtype(const struct json *j, enum dtype *out, struct buf *why)
 {
     const char *name = NULL;
-    enum status s = js_get_str(j, js_get_set(j, "torch_dtype") ? "torch_dtype" : "dtype", &name,
-                               NULL, why);
+    enum status s =
+        js_get_str(j, js_get_set(j, "torch_dtype") ? "torch_dtype" : "dtype", &name, NULL, why);
 
     if (s != OK)
         return s;
@@ -89,10 +93,10 @@ static enum status read_llama3(const struct json *r, struct rope_config *rope, s
     if (s == OK)
         s = js_get_f64(r, "high_freq_factor", 1e-3, 1e6, &rope->high_freq_factor, why);
     if (s == OK)
-        s = js_get_f64(r, "original_max_position_embeddings", 1, 1e9, &rope->original_max_pos,
-                       why);
+        s = js_get_f64(r, "original_max_position_embeddings", 1, 1e9, &rope->original_max_pos, why);
     if (s == OK && rope->high_freq_factor <= rope->low_freq_factor)
-        s = buf_why(why, ERR_INVALID, "rope_scaling.high_freq_factor must be above "
+        s = buf_why(why, ERR_INVALID,
+                    "rope_scaling.high_freq_factor must be above "
                     "low_freq_factor");
     return s;
 }
@@ -127,8 +131,10 @@ static enum status read_rope(const struct json *j, struct rope_config *rope, str
         rope->kind = ROPE_LLAMA3;
         return read_llama3(r, rope, why);
     }
-    return buf_why(why, ERR_UNSUPPORTED, "rope_scaling type %s is not supported; default, linear "
-                   "and llama3 are", kind);
+    return buf_why(why, ERR_UNSUPPORTED,
+                   "rope_scaling type %s is not supported; default, linear "
+                   "and llama3 are",
+                   kind);
 }
 
 static enum status read_shapes(const struct json *j, struct model_config *m, struct buf *why)
@@ -166,8 +172,10 @@ static enum status read_shapes(const struct json *j, struct model_config *m, str
     if (s != OK)
         return s;
     if (m->n_heads % m->n_kv_heads)
-        return buf_why(why, ERR_INVALID, "num_attention_heads %u is no multiple of "
-                       "num_key_value_heads %u", m->n_heads, m->n_kv_heads);
+        return buf_why(why, ERR_INVALID,
+                       "num_attention_heads %u is no multiple of "
+                       "num_key_value_heads %u",
+                       m->n_heads, m->n_kv_heads);
     if (m->head_dim < 2 || m->head_dim > 256 || m->head_dim % 2)
         return buf_why(why, ERR_UNSUPPORTED, "head_dim %u is not supported (even, 2 to 256)",
                        m->head_dim);
@@ -234,8 +242,6 @@ static enum status read_generation(const struct json *j, struct model_config *m,
     m->repetition_penalty = (float)penalty;
     return s;
 }
-
-
 
 /* Parse DIR/NAME and read it; an error gets the path in front. */
 static enum status read_json_file(struct model_config *m, const char *dir, const char *name,

@@ -21,27 +21,27 @@ enum rope_kind { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
 struct rope_config {
     enum rope_kind kind;
     double theta;
-    double factor;            /* linear, llama3 */
-    double low_freq_factor;   /* llama3 */
-    double high_freq_factor;  /* llama3 */
-    double original_max_pos;  /* llama3 */
+    double factor;           /* linear, llama3 */
+    double low_freq_factor;  /* llama3 */
+    double high_freq_factor; /* llama3 */
+    double original_max_pos; /* llama3 */
 };
 
 struct model_config {
     uint32_t n_layers;
-    uint32_t dim;             /* D */
-    uint32_t n_heads;         /* H */
-    uint32_t n_kv_heads;      /* G */
-    uint32_t head_dim;        /* d */
-    uint32_t ffn_dim;         /* F */
-    uint32_t n_vocab;         /* V */
+    uint32_t dim;        /* D */
+    uint32_t n_heads;    /* H */
+    uint32_t n_kv_heads; /* G */
+    uint32_t head_dim;   /* d */
+    uint32_t ffn_dim;    /* F */
+    uint32_t n_vocab;    /* V */
     uint32_t max_pos;
     float rms_eps;
     struct rope_config rope;
-    bool tied;                /* the output layer is the embedding */
-    bool attention_bias;      /* on Q, K, V and O */
+    bool tied;           /* the output layer is the embedding */
+    bool attention_bias; /* on Q, K, V and O */
     bool mlp_bias;
-    enum dtype stored_dtype;  /* torch_dtype; F32 when absent */
+    enum dtype stored_dtype; /* torch_dtype; F32 when absent */
     uint32_t eos_ids[MODEL_N_EOS_MAX];
     uint32_t n_eos_ids;
     /* generation_config.json, with the usual values where it is silent */

@@ -21,7 +21,7 @@ struct shard {
     struct mapfile file;
     struct json *header; /* names and shapes stay in here */
     char *path;
-    int fd;              /* -1: nobody has asked for it */
+    int fd; /* -1: nobody has asked for it */
 };
 
 struct safetensors {
@@ -37,9 +37,9 @@ static uint32_t element_bytes(const char *dtype_name)
     static const struct {
         const char *name;
         uint32_t n_bytes;
-    } types[] = {{"BOOL", 1}, {"U8", 1},      {"I8", 1},      {"F8_E5M2", 1}, {"F8_E4M3", 1},
-                 {"I16", 2},  {"U16", 2},     {"F16", 2},     {"BF16", 2},    {"I32", 4},
-                 {"U32", 4},  {"F32", 4},     {"I64", 8},     {"U64", 8},     {"F64", 8}};
+    } types[] = {{"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1},
+                 {"I16", 2},  {"U16", 2}, {"F16", 2}, {"BF16", 2},    {"I32", 4},
+                 {"U32", 4},  {"F32", 4}, {"I64", 8}, {"U64", 8},     {"F64", 8}};
 
     for (size_t i = 0; i < ARRAY_SIZE(types); i++)
         if (!strcmp(types[i].name, dtype_name))
@@ -102,16 +102,19 @@ static enum status read_extent(struct tensor *t, const struct json *j, uint64_t 
         js_int(e) < js_int(b))
         return buf_why(why, ERR_INVALID, "data_offsets: expected [begin, end]");
     if ((uint64_t)js_int(e) > n_data)
-        return buf_why(why, ERR_INVALID, "data ends at byte %lld, behind the file's end (%llu): "
-                       "the file is cut short", (long long)js_int(e), (unsigned long long)n_data);
+        return buf_why(why, ERR_INVALID,
+                       "data ends at byte %lld, behind the file's end (%llu): "
+                       "the file is cut short",
+                       (long long)js_int(e), (unsigned long long)n_data);
     t->data = data + js_int(b);
     t->n_bytes = (uint64_t)(js_int(e) - js_int(b));
     if (size && (__builtin_mul_overflow(n_elements, size, &bytes) || bytes != t->n_bytes))
         return buf_why(why, ERR_INVALID, "shape and data_offsets disagree");
     if (size && (uint64_t)js_int(b) % size != 0)
-        return buf_why(why, ERR_INVALID, "data begins at byte %lld, which is no multiple of the "
-                       "%llu bytes of an element", (long long)js_int(b),
-                       (unsigned long long)size);
+        return buf_why(why, ERR_INVALID,
+                       "data begins at byte %lld, which is no multiple of the "
+                       "%llu bytes of an element",
+                       (long long)js_int(b), (unsigned long long)size);
     return OK;
 }
 
@@ -169,14 +172,17 @@ static enum status check_places(const struct tensor *const *sorted, uint32_t n,
     for (uint32_t i = 0; i < n; i++) {
         uint64_t begin = (uint64_t)((const unsigned char *)sorted[i]->data - data);
         if (begin < end)
-            return buf_why(why, ERR_INVALID, "tensor %s begins at byte %llu, but tensor %s before "
-                           "it ends at byte %llu: they overlap", sorted[i]->name,
-                           (unsigned long long)begin, sorted[i - 1]->name,
+            return buf_why(why, ERR_INVALID,
+                           "tensor %s begins at byte %llu, but tensor %s before "
+                           "it ends at byte %llu: they overlap",
+                           sorted[i]->name, (unsigned long long)begin, sorted[i - 1]->name,
                            (unsigned long long)end);
         if (begin > end)
-            return buf_why(why, ERR_INVALID, "tensor %s begins at byte %llu, and the %llu bytes "
-                           "before it belong to no tensor", sorted[i]->name,
-                           (unsigned long long)begin, (unsigned long long)(begin - end));
+            return buf_why(why, ERR_INVALID,
+                           "tensor %s begins at byte %llu, and the %llu bytes "
+                           "before it belong to no tensor",
+                           sorted[i]->name, (unsigned long long)begin,
+                           (unsigned long long)(begin - end));
         end = begin + sorted[i]->n_bytes;
     }
     if (end < n_data)
@@ -287,8 +293,10 @@ static enum status open_index(struct safetensors *st, const char *dir, const str
         const struct json *v = js_it_value(it);
         /* A file name, not a path: an index must not reach out of its directory. */
         if (!js_is(v, JS_STRING) || strchr(js_string(v, NULL), '/'))
-            s = buf_why(why, ERR_INVALID, "%s/model.safetensors.index.json: weight_map.%s: "
-                        "expected a file name", dir, js_it_key(it));
+            s = buf_why(why, ERR_INVALID,
+                        "%s/model.safetensors.index.json: weight_map.%s: "
+                        "expected a file name",
+                        dir, js_it_key(it));
         else
             names[n++] = js_string(v, NULL);
     }
@@ -311,8 +319,7 @@ static enum status sort_tensors(struct safetensors *st, struct buf *why)
         qsort(st->tensors, st->n_tensors, sizeof *st->tensors, compare_tensors);
     for (uint32_t i = 1; i < st->n_tensors; i++)
         if (!strcmp(st->tensors[i].name, st->tensors[i - 1].name))
-            return buf_why(why, ERR_INVALID, "tensor %s stands in two files",
-                           st->tensors[i].name);
+            return buf_why(why, ERR_INVALID, "tensor %s stands in two files", st->tensors[i].name);
     return OK;
 }
 

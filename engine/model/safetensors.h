@@ -27,20 +27,19 @@
 struct tensor {
     const char *name;
     enum dtype dtype;
-    int dtype_known;          /* 0: a dtype we do not load (its name is in dtype_name) */
+    int dtype_known; /* 0: a dtype we do not load (its name is in dtype_name) */
     char dtype_name[16];
     uint32_t n_dims;
     uint64_t shape[TENSOR_N_DIMS_MAX];
-    const void *data;         /* no alignment is promised by the format */
+    const void *data; /* no alignment is promised by the format */
     uint64_t n_bytes;
-    uint32_t file;            /* which of the checkpoint's: safetensors_file() */
+    uint32_t file; /* which of the checkpoint's: safetensors_file() */
 };
 
 struct safetensors;
 
 /* DIR/model.safetensors, or the shards that DIR/model.safetensors.index.json lists. */
-NODISCARD enum status safetensors_open(struct safetensors **out, const char *dir,
-                                       struct buf *why);
+NODISCARD enum status safetensors_open(struct safetensors **out, const char *dir, struct buf *why);
 void safetensors_close(struct safetensors *st); /* NULL is fine */
 /* Where a tensor lies, for reads: a file, open until safetensors_close(), and the offset of its
  * first byte. Not for two threads at once. ERR_IO when the file cannot be opened again, or is

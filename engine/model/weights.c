@@ -41,14 +41,18 @@ static enum status find_tensor(struct loader *l, const char *name, uint32_t rows
         return OK;
     t = safetensors_find(l->w->file, name);
     if (!t)
-        return buf_why(l->why, ERR_INVALID, "the checkpoint in %s has no tensor %s",
-                       l->config->dir, name);
+        return buf_why(l->why, ERR_INVALID, "the checkpoint in %s has no tensor %s", l->config->dir,
+                       name);
     if (!t->dtype_known)
-        return buf_why(l->why, ERR_UNSUPPORTED, "tensor %s has dtype %s; F32, F16 and BF16 are "
-                       "supported", name, t->dtype_name);
+        return buf_why(l->why, ERR_UNSUPPORTED,
+                       "tensor %s has dtype %s; F32, F16 and BF16 are "
+                       "supported",
+                       name, t->dtype_name);
     if (t->n_dims != n_dims || t->shape[0] != rows || (cols && t->shape[1] != cols))
-        return buf_why(l->why, ERR_INVALID, "tensor %s has another shape than config.json says "
-                       "(wanted [%u%s%.0u])", name, rows, cols ? ", " : "", cols);
+        return buf_why(l->why, ERR_INVALID,
+                       "tensor %s has another shape than config.json says "
+                       "(wanted [%u%s%.0u])",
+                       name, rows, cols ? ", " : "", cols);
     *out = t;
     return OK;
 }
@@ -81,9 +85,10 @@ static enum status no_memory(struct loader *l)
         return buf_why(l->why, ERR_INTERNAL, "the device failed: %s", failure);
     if (device_is_host(l->w->device) || device_memory(l->w->device, &n_free, &n_total) != OK)
         return buf_why(l->why, ERR_NOMEM, "out of memory for the weights");
-    return buf_why(l->why, ERR_NOMEM, "out of device memory for the weights: %.2f GB were taken, "
-                   "%.2f of %.2f GB are free", (double)l->w->n_bytes * 1e-9,
-                   (double)n_free * 1e-9, (double)n_total * 1e-9);
+    return buf_why(l->why, ERR_NOMEM,
+                   "out of device memory for the weights: %.2f GB were taken, "
+                   "%.2f of %.2f GB are free",
+                   (double)l->w->n_bytes * 1e-9, (double)n_free * 1e-9, (double)n_total * 1e-9);
 }
 
 /* A weight in `quantized` where quantization is asked for, else in the float type. */
@@ -93,7 +98,9 @@ static enum status alloc_weight(struct loader *l, struct weight *w, uint32_t n, 
     uint32_t group = l->config->quantization.group;
 
     *w = (struct weight){.dtype = group ? quantized : l->config->dtype,
-                         .layout = device_weight_layout(l->w->device), .n = n, .k = k,
+                         .layout = device_weight_layout(l->w->device),
+                         .n = n,
+                         .k = k,
                          .group = group};
     if (w->layout == WEIGHT_ROWS)
         w->stride = pack_row_stride(k);
@@ -175,8 +182,10 @@ static enum status add_layer(struct loader *l, uint32_t i)
     s = add_norm(l, &y->attn_norm, m->dim, name);
     if (s == OK)
         s = add_fused(l, i, &y->qkv, &y->qkv_bias, m->attention_bias, m->dim,
-                      (struct part[]){{"self_attn.q_proj", q}, {"self_attn.k_proj", kv},
-                                      {"self_attn.v_proj", kv}}, 3);
+                      (struct part[]){{"self_attn.q_proj", q},
+                                      {"self_attn.k_proj", kv},
+                                      {"self_attn.v_proj", kv}},
+                      3);
     if (s == OK)
         s = add_fused(l, i, &y->o, &y->o_bias, m->attention_bias, q,
                       (struct part[]){{"self_attn.o_proj", m->dim}}, 1);
@@ -212,10 +221,9 @@ static enum status add_embedding_table(struct loader *l, struct job job)
     enum dtype t = job.dtype;
     struct weight *embedding = &l->w->embedding;
 
-    *embedding = (struct weight){.dtype = t, .layout = WEIGHT_ROWS, .n = m->n_vocab, .k = m->dim,
-                                 .stride = m->dim};
-    if (job.tensor && job.tensor->dtype == t &&
-        (uintptr_t)job.tensor->data % dtype_bytes(t) == 0) {
+    *embedding = (struct weight){
+        .dtype = t, .layout = WEIGHT_ROWS, .n = m->n_vocab, .k = m->dim, .stride = m->dim};
+    if (job.tensor && job.tensor->dtype == t && (uintptr_t)job.tensor->data % dtype_bytes(t) == 0) {
         embedding->data = job.tensor->data;
         return m->tied ? OK : add_job(l, job); /* only for its CRC */
     }
@@ -341,8 +349,8 @@ enum status weights_load(struct weights *w, const struct weights_config *config,
     bool is_host = device_is_host(config->device);
     enum status s = OK;
 
-    *w = (struct weights){.device = config->device, .dtype = config->dtype,
-                          .quantization = config->quantization};
+    *w = (struct weights){
+        .device = config->device, .dtype = config->dtype, .quantization = config->quantization};
     if (!config->dummy)
         s = safetensors_open(&w->file, config->dir, why);
     if (s == OK)
@@ -384,8 +392,10 @@ enum status quantization_parse(struct quantization *out, const char *name, uint3
     else if (!strcmp(name, "int4"))
         *out = (struct quantization){DTYPE_I4, group ? group : GROUP_I4};
     else if (strcmp(name, "none") != 0)
-        return buf_why(why, ERR_INVALID, "--quantization %s is unknown; none, int8 and int4 are "
-                       "known", name);
+        return buf_why(why, ERR_INVALID,
+                       "--quantization %s is unknown; none, int8 and int4 are "
+                       "known",
+                       name);
     return OK;
 }
 
@@ -398,11 +408,15 @@ enum status weights_stored_dtype(const char *dir, enum dtype *out, struct buf *w
         return s;
     const struct tensor *t = safetensors_find(file, "model.embed_tokens.weight");
     if (!t)
-        s = buf_why(why, ERR_INVALID, "the checkpoint in %s has no tensor "
-                    "model.embed_tokens.weight", dir);
+        s = buf_why(why, ERR_INVALID,
+                    "the checkpoint in %s has no tensor "
+                    "model.embed_tokens.weight",
+                    dir);
     else if (!t->dtype_known)
-        s = buf_why(why, ERR_UNSUPPORTED, "tensor %s has dtype %s; F32, F16 and BF16 are "
-                    "supported", t->name, t->dtype_name);
+        s = buf_why(why, ERR_UNSUPPORTED,
+                    "tensor %s has dtype %s; F32, F16 and BF16 are "
+                    "supported",
+                    t->name, t->dtype_name);
     else
         *out = t->dtype;
     safetensors_close(file);

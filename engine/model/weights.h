@@ -22,20 +22,20 @@
 
 /* How weights are made smaller while they are loaded. */
 struct quantization {
-    enum dtype dtype;             /* of the layers' products: DTYPE_I8 or DTYPE_I4 */
-    uint32_t group;               /* 32 or 128; 0: not quantized, dtype counts for nothing */
+    enum dtype dtype; /* of the layers' products: DTYPE_I8 or DTYPE_I4 */
+    uint32_t group;   /* 32 or 128; 0: not quantized, dtype counts for nothing */
 };
 
 struct layer_weights {
-    float *attn_norm;       /* [D] */
-    struct weight qkv;      /* [(H + 2 G) d, D]: Q rows, then K, then V */
-    float *qkv_bias;        /* NULL when the model has none; so for the other biases */
-    struct weight o;        /* [D, H d] */
+    float *attn_norm;  /* [D] */
+    struct weight qkv; /* [(H + 2 G) d, D]: Q rows, then K, then V */
+    float *qkv_bias;   /* NULL when the model has none; so for the other biases */
+    struct weight o;   /* [D, H d] */
     float *o_bias;
-    float *ffn_norm;        /* [D] */
-    struct weight gate_up;  /* [2 F, D]: gate rows, then up */
+    float *ffn_norm;       /* [D] */
+    struct weight gate_up; /* [2 F, D]: gate rows, then up */
     float *gate_up_bias;
-    struct weight down;     /* [D, F] */
+    struct weight down; /* [D, F] */
     float *down_bias;
 };
 
@@ -46,14 +46,14 @@ struct weights {
                                      memory as output when the model is tied */
     enum dtype dtype;             /* the float type: of every packed weight unless quantized */
     struct quantization quantization;
-    float *final_norm;            /* [D] */
-    struct weight output;         /* [V, D] */
+    float *final_norm;    /* [D] */
+    struct weight output; /* [V, D] */
     uint64_t n_params;
-    uint64_t n_bytes;             /* device memory taken */
-    uint8_t content_hash[32];     /* over names, shapes, dtypes and CRC32C of what was loaded */
+    uint64_t n_bytes;         /* device memory taken */
+    uint8_t content_hash[32]; /* over names, shapes, dtypes and CRC32C of what was loaded */
 
-    struct safetensors *file;     /* NULL when nothing refers to it */
-    void **owned;                 /* every device allocation, for weights_free() */
+    struct safetensors *file; /* NULL when nothing refers to it */
+    void **owned;             /* every device allocation, for weights_free() */
     uint32_t n_owned;
 };
 
@@ -61,9 +61,9 @@ struct weights_config {
     struct device *device;
     const char *dir;
     const struct model_config *model;
-    enum dtype dtype;             /* a float type */
+    enum dtype dtype; /* a float type */
     struct quantization quantization;
-    bool dummy;                   /* random weights from `seed`, no checkpoint needed */
+    bool dummy; /* random weights from `seed`, no checkpoint needed */
     uint64_t seed;
 };
 
@@ -73,8 +73,8 @@ NODISCARD enum status weights_load(struct weights *w, const struct weights_confi
 /* The dtype that the checkpoint's embedding table is stored in. */
 NODISCARD enum status weights_stored_dtype(const char *dir, enum dtype *out, struct buf *why);
 /* "none", "int8" or "int4"; group 32, 128, or 0 for the best of that type. */
-NODISCARD enum status quantization_parse(struct quantization *out, const char *name,
-                                         uint32_t group, struct buf *why);
+NODISCARD enum status quantization_parse(struct quantization *out, const char *name, uint32_t group,
+                                         struct buf *why);
 void weights_free(struct weights *w); /* also fine on a zeroed struct */
 
 #endif

@@ -126,9 +126,8 @@ static enum status run_matrix(const struct job *job, uint32_t row, uint32_t n_ro
     bool quantized = job->w && job->w->group;
     /* The format promises no alignment; what is not aligned is copied like another dtype. The
      * quantizer reads any. */
-    bool as_is = job->tensor &&
-                 (quantized || (job->tensor->dtype == job->dtype &&
-                                (uintptr_t)src % dtype_bytes(job->dtype) == 0));
+    bool as_is = job->tensor && (quantized || (job->tensor->dtype == job->dtype &&
+                                               (uintptr_t)src % dtype_bytes(job->dtype) == 0));
     unsigned char *to = NULL, *scratch = NULL;
 
     if (!job->table && !job->w)

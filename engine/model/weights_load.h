@@ -24,14 +24,14 @@
 struct job {
     const struct tensor *tensor; /* NULL: dummy */
     struct weight *w;
-    void *table;                 /* row-major copy in `dtype` instead of packing (embedding) */
+    void *table; /* row-major copy in `dtype` instead of packing (embedding) */
     float *vec;
-    enum dtype dtype;            /* of table, and of w unless that is quantized */
-    uint32_t n0, n_rows, k;      /* a vector has k = 0 */
+    enum dtype dtype;       /* of table, and of w unless that is quantized */
+    uint32_t n0, n_rows, k; /* a vector has k = 0 */
     uint64_t seed;
-    float scale;                 /* dummy: standard deviation; 0: all ones (norms) or zeros */
-    float fill;                  /* dummy vectors */
-    bool again;                  /* its tensor is a later job's too: counted and hashed there */
+    float scale; /* dummy: standard deviation; 0: all ones (norms) or zeros */
+    float fill;  /* dummy vectors */
+    bool again;  /* its tensor is a later job's too: counted and hashed there */
     uint32_t first_task;
 };
 
@@ -42,9 +42,9 @@ struct loader {
     struct job *jobs;
     uint32_t n_jobs, cap;
     uint32_t n_tasks;
-    uint32_t *crcs; /* [n_tasks] */
+    uint32_t *crcs;        /* [n_tasks] */
     uint32_t *n_nonfinite; /* [n_tasks] */
-    atomic_int failed; /* enum status */
+    atomic_int failed;     /* enum status */
 };
 
 /* Rows [row, row + n_rows) of a dummy job, made up in job->dtype; rows of dst are dst_stride
@@ -55,8 +55,7 @@ void weights_make_rows(const struct job *job, uint32_t row, uint32_t n_rows, voi
 void weights_convert_rows(const struct job *job, const unsigned char *src, uint32_t n_rows,
                           void *dst, size_t dst_stride);
 /* Elements [row, row + n_rows) of a vector job as floats; src is its tensor's element `row`. */
-void weights_make_vec(const struct job *job, const unsigned char *src, uint32_t n_rows,
-                      float *dst);
+void weights_make_vec(const struct job *job, const unsigned char *src, uint32_t n_rows, float *dst);
 
 /* Count the elements that are NaN or infinite; src has any alignment. */
 uint64_t weights_count_nonfinite(enum dtype dtype, const unsigned char *src, size_t n_elements);

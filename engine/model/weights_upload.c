@@ -27,11 +27,11 @@
 #define CLOSE_NS (10 * SECOND_NS)
 
 struct slot {
-    unsigned char *in, *out;     /* pinned */
-    struct device_event *sent;   /* both can be filled again */
-    const struct job *job;       /* the piece: rows [row, row + n_rows) of it */
+    unsigned char *in, *out;   /* pinned */
+    struct device_event *sent; /* both can be filled again */
+    const struct job *job;     /* the piece: rows [row, row + n_rows) of it */
     uint32_t row, n_rows;
-    uint32_t n_reads;            /* under way */
+    uint32_t n_reads; /* under way */
 };
 
 struct upload {
@@ -40,12 +40,12 @@ struct upload {
     struct stream *stream;
     struct aio *aio;
     struct slot slots[N_SLOTS];
-    size_t in_bytes, out_bytes;  /* of each buffer */
+    size_t in_bytes, out_bytes; /* of each buffer */
     size_t read_bytes;
-    uint32_t next_job, next_row; /* of the piece to come */
+    uint32_t next_job, next_row;    /* of the piece to come */
     uint64_t n_bytes, n_bytes_done; /* of the checkpoint */
     uint64_t t_start, t_progress;
-    enum status status;          /* of a read that failed */
+    enum status status; /* of a read that failed */
 };
 
 /* --- pieces --- */
@@ -127,10 +127,11 @@ static enum status start_reads(struct upload *u, uint32_t slot)
     enum status s = safetensors_file(u->l->w->file, t, &fd, &offset, u->l->why);
 
     for (size_t at = 0; s == OK && at < n_bytes; at += u->read_bytes) {
-        struct aio_op op = {.fd = fd, .data = p->in + at,
-                            .n_bytes = n_bytes - at < u->read_bytes ? n_bytes - at
-                                                                    : u->read_bytes,
-                            .offset = offset + p->row * row_bytes + at, .tag = slot};
+        struct aio_op op = {.fd = fd,
+                            .data = p->in + at,
+                            .n_bytes = n_bytes - at < u->read_bytes ? n_bytes - at : u->read_bytes,
+                            .offset = offset + p->row * row_bytes + at,
+                            .tag = slot};
         s = aio_submit(u->aio, &op, 1);
         if (s == OK)
             p->n_reads++;
@@ -336,8 +337,7 @@ static enum status open_slots(struct upload *u)
     }
     if (u->l->config->dummy)
         return OK;
-    struct aio_config aio = {.depth = N_SLOTS * n_reads, .regions = regions,
-                             .n_regions = N_SLOTS};
+    struct aio_config aio = {.depth = N_SLOTS * n_reads, .regions = regions, .n_regions = N_SLOTS};
     return aio_open(&u->aio, &aio, u->l->why);
 }
 

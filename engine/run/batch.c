@@ -8,8 +8,10 @@
 enum status batch_create(struct batch *b, uint32_t n_rows_max, uint32_t n_seqs_max,
                          uint32_t n_out_max, uint32_t n_blocks_max)
 {
-    *b = (struct batch){.n_rows_max = n_rows_max, .n_seqs_max = n_seqs_max,
-                        .n_out_max = n_out_max, .n_segments_max = n_blocks_max,
+    *b = (struct batch){.n_rows_max = n_rows_max,
+                        .n_seqs_max = n_seqs_max,
+                        .n_out_max = n_out_max,
+                        .n_segments_max = n_blocks_max,
                         .n_blocks_max = n_blocks_max};
     b->ids = calloc(n_rows_max, sizeof *b->ids);
     b->pos = calloc(n_rows_max, sizeof *b->pos);
@@ -56,8 +58,7 @@ void batch_add(struct batch *b, const struct cache_seq *seq, const uint32_t *ids
     ASSERT(b->n_segments + view.n_segments <= b->n_segments_max);
     ASSERT(b->n_blocks + view.n_blocks <= b->n_blocks_max && b->n_out + n_out <= b->n_out_max);
 
-    b->seqs[b->n_seqs++] =
-        (struct attn_seq){b->n_rows, n, pos0, b->n_segments, view.n_segments};
+    b->seqs[b->n_seqs++] = (struct attn_seq){b->n_rows, n, pos0, b->n_segments, view.n_segments};
     if (n > b->seq_rows_most)
         b->seq_rows_most = n;
     if (view.n_segments > b->seq_segments_most)

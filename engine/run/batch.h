@@ -15,12 +15,12 @@
 
 struct batch {
     uint32_t n_rows, n_rows_max;
-    uint32_t *ids;              /* [n_rows] */
-    uint32_t *pos;              /* [n_rows] */
-    uint32_t *slot_block;       /* [n_rows] */
-    uint32_t *slot_offset;      /* [n_rows] */
+    uint32_t *ids;         /* [n_rows] */
+    uint32_t *pos;         /* [n_rows] */
+    uint32_t *slot_block;  /* [n_rows] */
+    uint32_t *slot_offset; /* [n_rows] */
     uint32_t n_seqs, n_seqs_max;
-    struct attn_seq *seqs;      /* [n_seqs] */
+    struct attn_seq *seqs; /* [n_seqs] */
     uint32_t n_segments, n_segments_max;
     struct attn_segment *segments;
     uint32_t n_blocks, n_blocks_max;

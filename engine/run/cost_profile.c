@@ -14,11 +14,11 @@
 
 #define N_MAX COST_MODEL_N_POINTS_MAX
 #define N_RUNS_MAX 5
-#define N_TOKENS_FIRST 8    /* of the first prefill */
-#define N_LEVELS_ALL 10     /* of two axes: 2^4 gaps are more than one has */
-#define N_AGAIN 3           /* times that doubtful points are run again */
-#define DOUBTFUL 1.15       /* of the law */
-#define PRIOR_WEIGHT 1e-3   /* of the estimate against a measured point */
+#define N_TOKENS_FIRST 8  /* of the first prefill */
+#define N_LEVELS_ALL 10   /* of two axes: 2^4 gaps are more than one has */
+#define N_AGAIN 3         /* times that doubtful points are run again */
+#define DOUBTFUL 1.15     /* of the law */
+#define PRIOR_WEIGHT 1e-3 /* of the estimate against a measured point */
 #define SECONDS_MIN 1e-9
 #define BUDGET_HOST_S 3.0
 #define BUDGET_GPU_S 0.3
@@ -33,9 +33,9 @@ struct law {
 
 struct profile {
     const struct cost_profile_shape *shape;
-    struct cost_model *m;                 /* its axes; the grids at the end */
-    uint32_t n_columns[N_KINDS];          /* that can be run: chunks of at most n_rows_max */
-    double seen[N_KINDS][N_MAX][N_MAX];   /* [cached][new or batch]; 0: not run */
+    struct cost_model *m;               /* its axes; the grids at the end */
+    uint32_t n_columns[N_KINDS];        /* that can be run: chunks of at most n_rows_max */
+    double seen[N_KINDS][N_MAX][N_MAX]; /* [cached][new or batch]; 0: not run */
     struct law prior[N_KINDS], law[N_KINDS];
     double spent[N_KINDS];
     struct cost_profile_result *result;
@@ -72,12 +72,12 @@ static void make_axes(struct profile *p)
     *m = (struct cost_model){.n_cached = 1}; /* behind nothing */
     /* Something has to fit behind the last point, and the law goes straight on from there. */
     if (s->n_tokens_max > 1)
-        m->n_cached = make_axis(m->cached, 1, 256, s->n_tokens_max - (s->n_tokens_max + 7) / 8,
-                                N_MAX);
+        m->n_cached =
+            make_axis(m->cached, 1, 256, s->n_tokens_max - (s->n_tokens_max + 7) / 8, N_MAX);
     m->n_cached = at_least_two(m->cached, m->n_cached);
     m->new_tokens[0] = 1;
-    p->n_columns[PREFILL] = m->n_new = make_axis(m->new_tokens, 1, N_TOKENS_FIRST, chunk,
-                                                 N_MAX - 1);
+    p->n_columns[PREFILL] = m->n_new =
+        make_axis(m->new_tokens, 1, N_TOKENS_FIRST, chunk, N_MAX - 1);
     if (s->n_tokens_max > chunk)
         m->n_new = make_axis(m->new_tokens, m->n_new, 2 * chunk, s->n_tokens_max, N_MAX);
     m->n_new = at_least_two(m->new_tokens, m->n_new);
@@ -117,8 +117,8 @@ static void make_priors(struct profile *p)
     double pair = e->flops_per_pair / e->flops_per_s;
 
     p->prior[PREFILL] = (struct law){{floor, token, pair}};
-    p->prior[DECODE] = (struct law){{floor, token, fmax(e->kv_bytes_per_token / e->bytes_per_s,
-                                                        pair)}};
+    p->prior[DECODE] =
+        (struct law){{floor, token, fmax(e->kv_bytes_per_token / e->bytes_per_s, pair)}};
     p->law[PREFILL] = p->prior[PREFILL];
     p->law[DECODE] = p->prior[DECODE];
 }
@@ -234,8 +234,8 @@ static void fill_grid(struct profile *p, enum kind kind, double at[][N_MAX], uin
         for (uint32_t j = 0; j < n_columns; j++) {
             double seen = j < p->n_columns[kind] ? p->seen[kind][i][j] : 0;
 
-            at[i][j] = seen > 0 ? seen : law_seconds(p, kind, &p->law[kind], i, j) *
-                                             bend(p, kind, i, j);
+            at[i][j] =
+                seen > 0 ? seen : law_seconds(p, kind, &p->law[kind], i, j) * bend(p, kind, i, j);
         }
 }
 
@@ -482,8 +482,8 @@ static enum status run_step(void *arg, uint32_t n_cached, uint32_t n_new, uint32
 
 static uint64_t n_kv_tokens_max(const struct cost_profile_config *c)
 {
-    uint64_t n = c->pool->n_blocks < c->batch->n_blocks_max ? c->pool->n_blocks
-                                                            : c->batch->n_blocks_max;
+    uint64_t n =
+        c->pool->n_blocks < c->batch->n_blocks_max ? c->pool->n_blocks : c->batch->n_blocks_max;
     uint64_t n_touched = HOST_KV_BYTES_MAX / kv_block_bytes(c->pool);
 
     if (device_is_host(c->device) && n > n_touched)
@@ -496,12 +496,16 @@ static enum status measure(struct cost_model *m, const struct cost_profile_confi
 {
     bool is_host = device_is_host(c->device);
     struct runner r = {.c = c};
-    struct cost_profile_shape shape = {
-        .n_rows_max = c->n_rows_max, .n_seqs_max = c->n_seqs_max,
-        .n_tokens_max = c->n_tokens_max, .n_kv_tokens_max = n_kv_tokens_max(c),
-        .estimate = c->estimate,
-        .budget_s = c->budget_s > 0 ? c->budget_s : is_host ? BUDGET_HOST_S : BUDGET_GPU_S,
-        .run = run_step, .arg = &r};
+    struct cost_profile_shape shape = {.n_rows_max = c->n_rows_max,
+                                       .n_seqs_max = c->n_seqs_max,
+                                       .n_tokens_max = c->n_tokens_max,
+                                       .n_kv_tokens_max = n_kv_tokens_max(c),
+                                       .estimate = c->estimate,
+                                       .budget_s = c->budget_s > 0 ? c->budget_s
+                                                   : is_host       ? BUDGET_HOST_S
+                                                                   : BUDGET_GPU_S,
+                                       .run = run_step,
+                                       .arg = &r};
 
     log_event(LOG_INFO, "measuring how long steps take", "budget_s=%.1f", shape.budget_s);
     enum status s = cost_profile_measure(m, &shape, result);
@@ -538,8 +542,10 @@ static void log_result(const struct cost_model *m, const struct cost_profile_con
     log_event(LOG_INFO, "cost profile",
               "source=%s prefill_points=%u decode_points=%u seconds=%.2f floor_ms=%.2f "
               "decode_tokens_per_s=%.0f prefill_tokens_per_s=%.0f",
-              r->is_loaded ? "file" : r->is_measured ? "measured" : "estimate", r->n_prefill,
-              r->n_decode, r->seconds, 1e3 * cost_model_decode_seconds(m, 0, 1),
+              r->is_loaded     ? "file"
+              : r->is_measured ? "measured"
+                               : "estimate",
+              r->n_prefill, r->n_decode, r->seconds, 1e3 * cost_model_decode_seconds(m, 0, 1),
               batch / cost_model_decode_seconds(m, 0, batch),
               chunk / cost_model_seconds(m, 0, chunk));
 }

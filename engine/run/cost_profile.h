@@ -38,27 +38,27 @@ struct forward;
 struct kv_pool;
 
 struct cost_profile_result {
-    uint32_t n_prefill, n_decode;  /* points measured */
-    double seconds;                /* in steps, repetitions included */
-    bool is_measured;              /* now or by an earlier start; else the model is the estimate,
-                                      and the first prefills have to scale it */
-    bool is_loaded;                /* from a file */
-    bool is_kept;                  /* there is a file: at the end, save what was learned */
+    uint32_t n_prefill, n_decode; /* points measured */
+    double seconds;               /* in steps, repetitions included */
+    bool is_measured;             /* now or by an earlier start; else the model is the estimate,
+                                     and the first prefills have to scale it */
+    bool is_loaded;               /* from a file */
+    bool is_kept;                 /* there is a file: at the end, save what was learned */
 };
 
 struct cost_profile_config {
     struct device *device;
     struct forward *forward;
-    struct batch *batch;           /* empty between two steps; as the forward pass was made for */
-    const struct kv_pool *pool;    /* cache_pool(); its contents are overwritten */
+    struct batch *batch;        /* empty between two steps; as the forward pass was made for */
+    const struct kv_pool *pool; /* cache_pool(); its contents are overwritten */
     uint32_t segment_tokens;
     uint32_t n_vocab;
-    uint32_t n_rows_max;           /* --max-num-batched-tokens */
-    uint32_t n_seqs_max;           /* --max-num-seqs */
-    uint32_t n_tokens_max;         /* --max-model-len */
+    uint32_t n_rows_max;   /* --max-num-batched-tokens */
+    uint32_t n_seqs_max;   /* --max-num-seqs */
+    uint32_t n_tokens_max; /* --max-model-len */
     struct cost_estimate estimate;
-    double budget_s;               /* 0: 3 s on a host device, 0.3 s on a GPU */
-    const char *dir;               /* NULL: measured at every start, nothing saved */
+    double budget_s;                          /* 0: 3 s on a host device, 0.3 s on a GPU */
+    const char *dir;                          /* NULL: measured at every start, nothing saved */
     const struct cost_model_subject *subject; /* with dir */
 };
 
@@ -75,7 +75,7 @@ void cost_profile_subject(struct cost_model_subject *out, const uint8_t *fingerp
 
 struct cost_profile_shape {
     uint32_t n_rows_max, n_seqs_max, n_tokens_max; /* as above */
-    uint64_t n_kv_tokens_max;      /* that a step's sequences may have together */
+    uint64_t n_kv_tokens_max;                      /* that a step's sequences may have together */
     struct cost_estimate estimate;
     double budget_s;
     /* One step: n_seqs sequences, each n_new tokens behind n_cached; n_new is 1 or n_seqs is. */

@@ -13,23 +13,23 @@
 
 struct device_sampler {
     struct device_sampler_config c;
-    size_t list_bytes;           /* room for lists, behind n_rows_max rows */
-    unsigned char *host;         /* pinned: [n_rows_max] sample_row, lists */
-    unsigned char *device;       /* the same */
-    float *raw;                  /* device: as many floats as lists can have entries */
-    uint32_t *out_host;          /* pinned: ids, logprobs, tops of the rows in this round */
+    size_t list_bytes;     /* room for lists, behind n_rows_max rows */
+    unsigned char *host;   /* pinned: [n_rows_max] sample_row, lists */
+    unsigned char *device; /* the same */
+    float *raw;            /* device: as many floats as lists can have entries */
+    uint32_t *out_host;    /* pinned: ids, logprobs, tops of the rows in this round */
     uint32_t *out_device;
-    struct out_top **tops;       /* [n_rows_max] where each row's go */
-    uint32_t *given;             /* [n_rows_max] the row's token; TOKEN_NONE: one is picked */
+    struct out_top **tops; /* [n_rows_max] where each row's go */
+    uint32_t *given;       /* [n_rows_max] the row's token; TOKEN_NONE: one is picked */
 
     /* This step. */
     float *logits;
     struct out_token *tokens;
-    uint32_t n_done;             /* rows of earlier rounds */
+    uint32_t n_done; /* rows of earlier rounds */
 
     /* This round. */
     uint32_t n_rows;
-    uint32_t n_top;              /* the most that a row wants */
+    uint32_t n_top; /* the most that a row wants */
     uint32_t n_entries;
     size_t n_list_bytes;
 };
@@ -59,8 +59,7 @@ static size_t choose_list_bytes(const struct device_sampler_config *c)
 {
     uint32_t n_seen = c->n_known_max < c->n_vocab ? c->n_known_max : c->n_vocab;
     size_t one = row_list_bytes(n_seen, REQUEST_N_LOGIT_BIAS_MAX, c->n_banned_max);
-    size_t all = one * c->n_rows_max, most = c->list_bytes_max ? c->list_bytes_max
-                                                               : LIST_BYTES_MAX;
+    size_t all = one * c->n_rows_max, most = c->list_bytes_max ? c->list_bytes_max : LIST_BYTES_MAX;
     return all < most ? all : one > most ? one : most;
 }
 
@@ -151,25 +150,28 @@ static enum status launch_round(struct device_sampler *ds)
     struct device *d = ds->c.device;
     uint32_t n = ds->n_rows;
     unsigned char *lists = ds->device + rows_bytes(&ds->c);
-    struct sample_params p = {.n_rows = n, .n_vocab = ds->c.n_vocab,
+    struct sample_params p = {.n_rows = n,
+                              .n_vocab = ds->c.n_vocab,
                               .logits = ds->logits + (size_t)ds->n_done * ds->c.n_vocab,
                               .rows = (const struct sample_row *)ds->device,
                               .seen = (const struct sample_seen *)lists,
                               .bias = (const struct sample_bias *)lists,
-                              .banned = (const uint32_t *)lists, .raw = ds->raw,
-                              .n_top = ds->n_top, .ids = ds->out_device,
+                              .banned = (const uint32_t *)lists,
+                              .raw = ds->raw,
+                              .n_top = ds->n_top,
+                              .ids = ds->out_device,
                               .logprobs = (float *)(ds->out_device + n),
                               .top = (struct sample_top *)(ds->out_device + 2 * (size_t)n)};
     enum status s;
 
     if (n == 0)
         return OK;
-    s = device_upload_async(d, NULL, ds->device, ds->host,
-                            rows_bytes(&ds->c) + ds->n_list_bytes);
+    s = device_upload_async(d, NULL, ds->device, ds->host, rows_bytes(&ds->c) + ds->n_list_bytes);
     if (s == OK)
         s = device_ops(d)->sample(d, NULL, &p);
     return s == OK ? device_download_async(d, NULL, ds->out_host, ds->out_device,
-                                           out_bytes(n, ds->n_top)) : s;
+                                           out_bytes(n, ds->n_top))
+                   : s;
 }
 
 static enum status end_round(struct device_sampler *ds)
@@ -200,13 +202,20 @@ static void lay_out(struct device_sampler *ds, const struct sampler_row *row, ui
     const struct sampling *sp = row->sampling;
     struct sample_row *r = (struct sample_row *)ds->host + ds->n_rows;
 
-    *r = (struct sample_row){.seed = sp->seed, .n = row->n, .temperature = sp->temperature,
-                             .top_k = sp->top_k, .top_p = sp->top_p, .min_p = sp->min_p,
+    *r = (struct sample_row){.seed = sp->seed,
+                             .n = row->n,
+                             .temperature = sp->temperature,
+                             .top_k = sp->top_k,
+                             .top_p = sp->top_p,
+                             .min_p = sp->min_p,
                              .repetition_penalty = sp->repetition_penalty,
                              .presence_penalty = sp->presence_penalty,
-                             .frequency_penalty = sp->frequency_penalty, .n_seen = n_seen,
-                             .n_bias = sp->n_logit_bias, .n_banned = row->n_banned,
-                             .raw0 = ds->n_entries, .want_logprob = sp->want_logprob,
+                             .frequency_penalty = sp->frequency_penalty,
+                             .n_seen = n_seen,
+                             .n_bias = sp->n_logit_bias,
+                             .n_banned = row->n_banned,
+                             .raw0 = ds->n_entries,
+                             .want_logprob = sp->want_logprob,
                              .n_logprobs = sp->n_logprobs};
     struct sample_seen *seen = take(ds, n_seen * sizeof *seen, sizeof *seen, &r->seen0);
     if (n_seen)
@@ -227,8 +236,11 @@ static void lay_out_given(struct device_sampler *ds, const struct sampler_row *r
 {
     static const struct sampler_state no_state;
     const struct logit_bias bias = {*row->given, INFINITY};
-    const struct sampling sp = {.repetition_penalty = 1, .top_p = 1, .n_logit_bias = 1,
-                                .logit_bias = &bias, .n_logprobs = row->sampling->n_logprobs,
+    const struct sampling sp = {.repetition_penalty = 1,
+                                .top_p = 1,
+                                .n_logit_bias = 1,
+                                .logit_bias = &bias,
+                                .n_logprobs = row->sampling->n_logprobs,
                                 .want_logprob = row->sampling->want_logprob};
 
     lay_out(ds, &(struct sampler_row){.sampling = &sp, .state = &no_state}, 0);

@@ -22,10 +22,10 @@ struct device_sampler;
 struct device_sampler_config {
     struct device *device;
     uint32_t n_vocab;
-    uint32_t n_rows_max;     /* of one step */
-    uint32_t n_known_max;    /* tokens of one sequence: bounds its list of ids seen */
-    uint32_t n_banned_max;   /* of one row */
-    size_t list_bytes_max;   /* 0: 16 MiB */
+    uint32_t n_rows_max;   /* of one step */
+    uint32_t n_known_max;  /* tokens of one sequence: bounds its list of ids seen */
+    uint32_t n_banned_max; /* of one row */
+    size_t list_bytes_max; /* 0: 16 MiB */
 };
 
 /* Device memory that device_sampler_create() will take. */

@@ -17,15 +17,15 @@ struct step_arrays {
 struct forward {
     struct forward_config c;
     const struct ops *ops;
-    float *x;        /* [T, D] residual stream */
-    float *xn;       /* [T, D] normed */
-    float *qkv;      /* [T, (H + 2 G) d] */
-    float *attn;     /* [T, H d] */
-    float *gate_up;  /* [T, 2 F] */
-    float *act;      /* [T, F] */
-    float *out_x;    /* [R, D] rows that want logits */
-    float *logits;   /* [R, V] */
-    float *cos_sin;  /* [n_pos, d] */
+    float *x;       /* [T, D] residual stream */
+    float *xn;      /* [T, D] normed */
+    float *qkv;     /* [T, (H + 2 G) d] */
+    float *attn;    /* [T, H d] */
+    float *gate_up; /* [T, 2 F] */
+    float *act;     /* [T, F] */
+    float *out_x;   /* [R, D] rows that want logits */
+    float *logits;  /* [R, V] */
+    float *cos_sin; /* [n_pos, d] */
     float *host_logits;
     struct staging *staging;
 };
@@ -74,7 +74,8 @@ uint64_t forward_device_bytes(const struct forward_config *c)
     uint64_t per_out = (uint64_t)m->dim + m->n_vocab;
 
     return (c->n_rows_max * per_row + c->n_out_max * per_out + c->n_pos * (uint64_t)m->head_dim) *
-               sizeof(float) + staging_bytes_max(c);
+               sizeof(float) +
+           staging_bytes_max(c);
 }
 
 enum status forward_create(struct forward **out, const struct forward_config *config)
@@ -125,8 +126,8 @@ void forward_destroy(struct forward *f)
 {
     if (!f)
         return;
-    void *all[] = {f->x, f->xn, f->qkv, f->attn, f->gate_up, f->act, f->out_x, f->logits,
-                   f->cos_sin};
+    void *all[] = {f->x,   f->xn,    f->qkv,    f->attn,   f->gate_up,
+                   f->act, f->out_x, f->logits, f->cos_sin};
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
         device_free(f->c.device, all[i]);
     staging_destroy(f->staging);
@@ -154,17 +155,24 @@ static enum status stage_batch(struct forward *f, const struct batch *b, struct 
 
 static enum status embed(struct forward *f, const struct batch *b, const struct step_arrays *a)
 {
-    struct embed_params p = {.n_rows = b->n_rows, .dim = f->c.model->dim,
+    struct embed_params p = {.n_rows = b->n_rows,
+                             .dim = f->c.model->dim,
                              .n_vocab = f->c.model->n_vocab,
-                             .table = f->c.weights->embedding, .ids = a->ids, .out = f->x};
+                             .table = f->c.weights->embedding,
+                             .ids = a->ids,
+                             .out = f->x};
     return f->ops->embed(f->c.device, NULL, &p);
 }
 
 static enum status norm(struct forward *f, uint32_t n_rows, const float *x, const float *w,
                         float *out)
 {
-    struct rmsnorm_params p = {.n_rows = n_rows, .dim = f->c.model->dim,
-                               .eps = f->c.model->rms_eps, .x = x, .w = w, .out = out};
+    struct rmsnorm_params p = {.n_rows = n_rows,
+                               .dim = f->c.model->dim,
+                               .eps = f->c.model->rms_eps,
+                               .x = x,
+                               .w = w,
+                               .out = out};
     return f->ops->rmsnorm(f->c.device, NULL, &p);
 }
 
@@ -172,8 +180,14 @@ static enum status product(struct forward *f, uint32_t n_rows, const float *a,
                            const struct weight *w, const struct weight *next, const float *bias,
                            bool accumulate, float *out)
 {
-    struct gemm_params p = {.n_rows = n_rows, .a = a, .a_stride = w->k, .w = *w, .next = next,
-                            .bias = bias, .accumulate = accumulate, .out = out,
+    struct gemm_params p = {.n_rows = n_rows,
+                            .a = a,
+                            .a_stride = w->k,
+                            .w = *w,
+                            .next = next,
+                            .bias = bias,
+                            .accumulate = accumulate,
+                            .out = out,
                             .out_stride = w->n};
     return f->ops->gemm(f->c.device, NULL, &p);
 }
@@ -183,11 +197,19 @@ static enum status rope_kv(struct forward *f, const struct batch *b, const struc
 {
     const struct model_config *m = f->c.model;
     size_t q = (size_t)m->n_heads * m->head_dim, kv = (size_t)m->n_kv_heads * m->head_dim;
-    struct rope_kv_params p = {.n_rows = b->n_rows, .n_heads = m->n_heads, .rot_dim = m->head_dim,
-                               .layer = layer, .q = f->qkv, .k = f->qkv + q,
-                               .v = f->qkv + q + kv, .qkv_stride = q + 2 * kv, .pos = a->pos,
-                               .cos_sin = f->cos_sin, .n_pos = f->c.n_pos,
-                               .slot_block = a->slot_block, .slot_offset = a->slot_offset,
+    struct rope_kv_params p = {.n_rows = b->n_rows,
+                               .n_heads = m->n_heads,
+                               .rot_dim = m->head_dim,
+                               .layer = layer,
+                               .q = f->qkv,
+                               .k = f->qkv + q,
+                               .v = f->qkv + q + kv,
+                               .qkv_stride = q + 2 * kv,
+                               .pos = a->pos,
+                               .cos_sin = f->cos_sin,
+                               .n_pos = f->c.n_pos,
+                               .slot_block = a->slot_block,
+                               .slot_offset = a->slot_offset,
                                .pool = *pool};
     return f->ops->rope_kv(f->c.device, NULL, &p);
 }
@@ -196,22 +218,27 @@ static enum status attention(struct forward *f, const struct batch *b, const str
                              const struct kv_pool *pool, uint32_t layer)
 {
     const struct model_config *m = f->c.model;
-    struct attention_params p = {.n_seqs = b->n_seqs, .n_rows = b->n_rows,
+    struct attention_params p = {.n_seqs = b->n_seqs,
+                                 .n_rows = b->n_rows,
                                  .n_rows_max = b->seq_rows_most,
-                                 .n_segs_max = b->seq_segments_most, .n_heads = m->n_heads,
-                                 .layer = layer, .scale = 1.0f / sqrtf((float)m->head_dim),
+                                 .n_segs_max = b->seq_segments_most,
+                                 .n_heads = m->n_heads,
+                                 .layer = layer,
+                                 .scale = 1.0f / sqrtf((float)m->head_dim),
                                  .q = f->qkv,
-                                 .q_stride = (size_t)(m->n_heads + 2 * m->n_kv_heads) *
-                                             m->head_dim,
-                                 .out = f->attn, .seqs = a->seqs, .segments = a->segments,
-                                 .blocks = a->blocks, .pool = *pool};
+                                 .q_stride = (size_t)(m->n_heads + 2 * m->n_kv_heads) * m->head_dim,
+                                 .out = f->attn,
+                                 .seqs = a->seqs,
+                                 .segments = a->segments,
+                                 .blocks = a->blocks,
+                                 .pool = *pool};
     return f->ops->attention(f->c.device, NULL, &p);
 }
 
 static enum status silu_mul(struct forward *f, uint32_t n_rows)
 {
-    struct silu_mul_params p = {.n_rows = n_rows, .dim = f->c.model->ffn_dim,
-                                .gate_up = f->gate_up, .out = f->act};
+    struct silu_mul_params p = {
+        .n_rows = n_rows, .dim = f->c.model->ffn_dim, .gate_up = f->gate_up, .out = f->act};
     return f->ops->silu_mul(f->c.device, NULL, &p);
 }
 
@@ -226,12 +253,11 @@ static enum status run_layer(struct forward *f, const struct batch *b, const str
 
     if ((s = norm(f, n, f->x, w->attn_norm, f->xn)) != OK ||
         (s = product(f, n, f->xn, &w->qkv, &w->o, w->qkv_bias, false, f->qkv)) != OK ||
-        (s = rope_kv(f, b, a, pool, layer)) != OK ||
-        (s = attention(f, b, a, pool, layer)) != OK ||
+        (s = rope_kv(f, b, a, pool, layer)) != OK || (s = attention(f, b, a, pool, layer)) != OK ||
         (s = product(f, n, f->attn, &w->o, &w->gate_up, w->o_bias, true, f->x)) != OK ||
         (s = norm(f, n, f->x, w->ffn_norm, f->xn)) != OK ||
-        (s = product(f, n, f->xn, &w->gate_up, &w->down, w->gate_up_bias, false,
-                     f->gate_up)) != OK ||
+        (s = product(f, n, f->xn, &w->gate_up, &w->down, w->gate_up_bias, false, f->gate_up)) !=
+            OK ||
         (s = silu_mul(f, n)) != OK)
         return s;
     return product(f, n, f->act, &w->down, after, w->down_bias, true, f->x);
@@ -241,8 +267,7 @@ static enum status run_layer(struct forward *f, const struct batch *b, const str
 static enum status run_output(struct forward *f, const uint32_t *rows, uint32_t n, float **logits)
 {
     const struct model_config *m = f->c.model;
-    struct gather_params p = {.n_rows = n, .dim = m->dim, .x = f->x, .rows = rows,
-                              .out = f->out_x};
+    struct gather_params p = {.n_rows = n, .dim = m->dim, .x = f->x, .rows = rows, .out = f->out_x};
     enum status s;
 
     *logits = f->host_logits ? f->host_logits : f->logits;
@@ -250,13 +275,12 @@ static enum status run_output(struct forward *f, const uint32_t *rows, uint32_t 
         return OK;
     if ((s = f->ops->gather(f->c.device, NULL, &p)) != OK ||
         (s = norm(f, n, f->out_x, f->c.weights->final_norm, f->out_x)) != OK ||
-        (s = product(f, n, f->out_x, &f->c.weights->output, &f->c.weights->layers[0].qkv,
-                     NULL, false, f->logits)) != OK)
+        (s = product(f, n, f->out_x, &f->c.weights->output, &f->c.weights->layers[0].qkv, NULL,
+                     false, f->logits)) != OK)
         return s;
     if (*logits == f->logits)
         return OK;
-    return device_download(f->c.device, *logits, f->logits,
-                           (size_t)n * m->n_vocab * sizeof(float));
+    return device_download(f->c.device, *logits, f->logits, (size_t)n * m->n_vocab * sizeof(float));
 }
 
 enum status forward_run(struct forward *f, const struct batch *b, const struct kv_pool *pool,

@@ -23,11 +23,11 @@ struct forward_config {
     const struct weights *weights;
     uint32_t n_rows_max;
     uint32_t n_out_max;
-    uint32_t n_pos;              /* positions that rotary tables are made for */
+    uint32_t n_pos; /* positions that rotary tables are made for */
     uint32_t n_seqs_max;
-    uint32_t n_blocks_max;       /* as in batch_create() */
-    bool device_logits;          /* leave them on the device: it samples */
-    const struct ops *ops;       /* NULL: the device's own; else launchers around them (profiles) */
+    uint32_t n_blocks_max; /* as in batch_create() */
+    bool device_logits;    /* leave them on the device: it samples */
+    const struct ops *ops; /* NULL: the device's own; else launchers around them (profiles) */
 };
 
 /* Device memory that forward_create() will take. */

@@ -21,9 +21,9 @@
 #include "kernels/params.h"
 
 struct sampler_state {
-    uint16_t *counts;       /* [V] times in the output; NULL without penalties */
-    uint8_t *in_prompt;     /* [V] bit set; NULL without a repetition penalty */
-    uint32_t *seen;         /* [n_seen_max] each id that a penalty changes, once */
+    uint16_t *counts;   /* [V] times in the output; NULL without penalties */
+    uint8_t *in_prompt; /* [V] bit set; NULL without a repetition penalty */
+    uint32_t *seen;     /* [n_seen_max] each id that a penalty changes, once */
     uint32_t n_seen, n_seen_max;
 };
 
@@ -45,16 +45,16 @@ struct sampler_candidate {
 struct sampler_row {
     const struct sampling *sampling;
     const struct sampler_state *state;
-    uint32_t n;                   /* index of the token in the output */
-    const uint32_t *banned;       /* [n_banned] ids that may not come (min_tokens) */
+    uint32_t n;             /* index of the token in the output */
+    const uint32_t *banned; /* [n_banned] ids that may not come (min_tokens) */
     uint32_t n_banned;
-    const uint32_t *given;        /* a token that is known already, as a prompt's are: only its
-                                     logprob is wanted; NULL: pick one */
-    float *logits;                /* [V]; changed */
+    const uint32_t *given; /* a token that is known already, as a prompt's are: only its
+                              logprob is wanted; NULL: pick one */
+    float *logits;         /* [V]; changed */
     uint32_t n_vocab;
     struct sampler_candidate *scratch; /* [V]; may be NULL with a given token */
-    float *raw;                   /* [V] scratch; may be NULL unless want_logprob, and with a given
-                                     token */
+    float *raw; /* [V] scratch; may be NULL unless want_logprob, and with a given
+                   token */
 };
 
 /* top [sampling->n_logprobs] may be NULL when that is 0. */

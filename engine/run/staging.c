@@ -83,7 +83,7 @@ enum status staging_send(struct staging *s)
 {
     if (!s->on_device || s->n_bytes == 0)
         return OK;
-    enum status status = device_upload_async(s->d, NULL, s->on_device, s->pinned[s->which],
-                                             s->n_bytes);
+    enum status status =
+        device_upload_async(s->d, NULL, s->on_device, s->pinned[s->which], s->n_bytes);
     return status == OK ? device_event_record(s->d, s->copied[s->which], NULL) : status;
 }

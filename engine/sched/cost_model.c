@@ -184,8 +184,8 @@ static double guess_prefill(const struct cost_estimate *e, double n_cached, doub
 static double guess_decode(const struct cost_estimate *e, double n_cached, double n)
 {
     return fmax(e->weight_bytes / e->bytes_per_s, n * e->flops_per_token / e->flops_per_s) +
-           n * n_cached * fmax(e->kv_bytes_per_token / e->bytes_per_s,
-                               e->flops_per_pair / e->flops_per_s);
+           n * n_cached *
+               fmax(e->kv_bytes_per_token / e->bytes_per_s, e->flops_per_pair / e->flops_per_s);
 }
 
 void cost_model_estimate(struct cost_model *m, const struct cost_estimate *e)
@@ -302,8 +302,8 @@ double cost_model_step_seconds(const struct cost_model *m, const struct cost_ste
 
 /* The most tokens, at most n_max and 0 if not even 2, of a chunk with which a step of base and
  * `before` takes no longer than `seconds`. Sums as cost_step_add() does: to the last bit. */
-static uint32_t fit_chunk(const struct cost_model *m, double base, double before,
-                          uint32_t n_cached, uint32_t n_max, double seconds)
+static uint32_t fit_chunk(const struct cost_model *m, double base, double before, uint32_t n_cached,
+                          uint32_t n_max, double seconds)
 {
     struct grid g = prefills(m);
     struct cell c = cell_of(&g, n_cached, n_max);
@@ -318,8 +318,8 @@ static uint32_t fit_chunk(const struct cost_model *m, double base, double before
     return low > 1 ? low : 0;
 }
 
-uint32_t cost_model_fit(const struct cost_model *m, const struct cost_step *step,
-                        uint32_t n_cached, uint32_t n_max, double seconds)
+uint32_t cost_model_fit(const struct cost_model *m, const struct cost_step *step, uint32_t n_cached,
+                        uint32_t n_max, double seconds)
 {
     struct cost_step one = *step;
     uint32_t n;
@@ -354,8 +354,8 @@ static void move_corners(const struct grid *g, double at[][N_MAX], uint32_t n_ca
         }
     for (int i = 0; i < 2; i++)
         for (int j = 0; j < 2; j++)
-            at[c.a + i][c.b + j] *= fmax(1 + gain * sum / sum_squares * w[i][j],
-                                         1 / CORRECTION_MAX);
+            at[c.a + i][c.b + j] *=
+                fmax(1 + gain * sum / sum_squares * w[i][j], 1 / CORRECTION_MAX);
     smooth_grid(at, g->n_cached, g->n_other, 0.5);
 }
 
@@ -394,8 +394,7 @@ double cost_model_learn(struct cost_model *m, const struct cost_step *step, doub
         return 0;
     if (step->n_chunks == 0) {
         g = decodes(m);
-        correct(&g, m->decode, mean_cached(step), step->n_decodes, seconds,
-                COST_MODEL_SLOWER_MAX);
+        correct(&g, m->decode, mean_cached(step), step->n_decodes, seconds, COST_MODEL_SLOWER_MAX);
     } else if (step->n_chunks == 1 && step->n_decodes == 0) {
         g = prefills(m);
         correct(&g, m->seconds, step->chunk_cached, step->chunk_new, seconds,
@@ -467,8 +466,8 @@ enum status cost_model_write(struct buf *out, const struct cost_model *m,
     return s == OK ? buf_puts(out, "}\n") : s;
 }
 
-static enum status read_axis(const struct json *root, const char *name, uint32_t *axis,
-                             uint32_t *n, struct buf *why)
+static enum status read_axis(const struct json *root, const char *name, uint32_t *axis, uint32_t *n,
+                             struct buf *why)
 {
     const struct json *list = js_get(root, name);
 
@@ -514,8 +513,11 @@ static enum status read_grids(struct cost_model *m, const struct json *root, str
 {
     uint32_t cached[N_MAX], new_tokens[N_MAX], batch[N_MAX];
     double seconds[N_MAX * N_MAX], decode[N_MAX * N_MAX];
-    struct cost_points p = {.cached = cached, .new_tokens = new_tokens, .batch = batch,
-                            .seconds = seconds, .decode = decode};
+    struct cost_points p = {.cached = cached,
+                            .new_tokens = new_tokens,
+                            .batch = batch,
+                            .seconds = seconds,
+                            .decode = decode};
     enum status s = read_axis(root, "cached", cached, &p.n_cached, why);
 
     if (s == OK)
@@ -600,8 +602,8 @@ static enum status write_file(const char *path, const struct buf *text, struct b
 
     if (!f)
         return buf_why(why, ERR_IO, "%s: %s", path, strerror(errno));
-    good = fwrite(text->data, 1, text->len, f) == text->len && fflush(f) == 0 &&
-           fsync(fileno(f)) == 0;
+    good =
+        fwrite(text->data, 1, text->len, f) == text->len && fflush(f) == 0 && fsync(fileno(f)) == 0;
     good &= fclose(f) == 0;
     return good ? OK : buf_why(why, ERR_IO, "%s: %s", path, strerror(errno));
 }

@@ -45,12 +45,12 @@ extern const uint32_t cost_model_default_new[14];   /* 1, 8, 16, 32, ..., 32k */
 extern const uint32_t cost_model_default_batch[9];  /* 1, 2, 4, ..., 256 */
 
 struct cost_model {
-    uint32_t n_cached, n_new;                            /* at least 2 each */
-    uint32_t cached[COST_MODEL_N_POINTS_MAX];            /* ascending */
-    uint32_t new_tokens[COST_MODEL_N_POINTS_MAX];        /* ascending, the first > 0 */
+    uint32_t n_cached, n_new;                                         /* at least 2 each */
+    uint32_t cached[COST_MODEL_N_POINTS_MAX];                         /* ascending */
+    uint32_t new_tokens[COST_MODEL_N_POINTS_MAX];                     /* ascending, the first > 0 */
     double seconds[COST_MODEL_N_POINTS_MAX][COST_MODEL_N_POINTS_MAX]; /* [cached][new], > 0 */
-    uint32_t n_batch;                                    /* at least 2; on the axis `cached` too */
-    uint32_t batch[COST_MODEL_N_POINTS_MAX];             /* ascending, the first 1 */
+    uint32_t n_batch;                        /* at least 2; on the axis `cached` too */
+    uint32_t batch[COST_MODEL_N_POINTS_MAX]; /* ascending, the first 1 */
     double decode[COST_MODEL_N_POINTS_MAX][COST_MODEL_N_POINTS_MAX]; /* [cached][batch], > 0 */
 };
 
@@ -58,9 +58,9 @@ struct cost_model {
 struct cost_points {
     const uint32_t *cached, *new_tokens, *batch;
     uint32_t n_cached, n_new, n_batch;
-    const double *seconds;    /* [n_cached][n_new] */
-    const double *decode;     /* [n_cached][n_batch]; NULL, and n_batch 0: a decode of n sequences
-                                 is taken to be like a prefill of n tokens */
+    const double *seconds; /* [n_cached][n_new] */
+    const double *decode;  /* [n_cached][n_batch]; NULL, and n_batch 0: a decode of n sequences
+                              is taken to be like a prefill of n tokens */
 };
 
 /* ERR_INVALID says what is wrong with the grids. */
@@ -97,7 +97,7 @@ struct cost_step {
     uint32_t n_decodes;
     uint64_t n_decode_cached; /* the sum over them */
     uint32_t n_chunks;
-    double chunks_s;          /* the sum of what they take longer than the floor */
+    double chunks_s;                  /* the sum of what they take longer than the floor */
     uint32_t chunk_cached, chunk_new; /* of the last one */
 };
 void cost_step_add(struct cost_step *step, const struct cost_model *m, uint32_t n_cached,
@@ -105,8 +105,8 @@ void cost_step_add(struct cost_step *step, const struct cost_model *m, uint32_t 
 double cost_model_step_seconds(const struct cost_model *m, const struct cost_step *step);
 /* The most tokens, at most n_max, that one more sequence behind n_cached may run so that the step
  * is expected to take no longer than `seconds`. 0: none. */
-uint32_t cost_model_fit(const struct cost_model *m, const struct cost_step *step,
-                        uint32_t n_cached, uint32_t n_max, double seconds);
+uint32_t cost_model_fit(const struct cost_model *m, const struct cost_step *step, uint32_t n_cached,
+                        uint32_t n_max, double seconds);
 
 /* --- corrections --- */
 

@@ -43,8 +43,8 @@ bool order_move(struct order *o, uint32_t slot, struct order_key key);
 struct order_key order_key_of(const struct order *o, uint32_t slot);
 /* Whether a goes before b; both are in the set. */
 bool order_before(const struct order *o, uint32_t a, uint32_t b);
-uint32_t order_first(const struct order *o);                /* ORDER_NONE when empty */
-uint32_t order_next(const struct order *o, uint32_t slot);  /* ORDER_NONE behind the last */
+uint32_t order_first(const struct order *o);               /* ORDER_NONE when empty */
+uint32_t order_next(const struct order *o, uint32_t slot); /* ORDER_NONE behind the last */
 /* ASSERT that keys ascend and links agree. O(n). */
 void order_check(const struct order *o);
 

@@ -103,7 +103,9 @@ static enum status allocate(struct scheduler *s)
     s->preempt = calloc(n_run, sizeof *s->preempt);
     s->is_victim = calloc(n_run, sizeof *s->is_victim);
     return st == OK && s->entries && s->running && s->items && s->chunks && s->preempt &&
-                   s->is_victim ? OK : ERR_NOMEM;
+                   s->is_victim
+               ? OK
+               : ERR_NOMEM;
 }
 
 enum status scheduler_create(struct scheduler **out, const struct scheduler_config *config,
@@ -116,8 +118,8 @@ enum status scheduler_create(struct scheduler **out, const struct scheduler_conf
 
     *out = NULL;
     if (!policy)
-        return buf_why(why, ERR_INVALID, "unknown scheduling policy %s; known: %s",
-                       config->policy, scheduler_policies());
+        return buf_why(why, ERR_INVALID, "unknown scheduling policy %s; known: %s", config->policy,
+                       scheduler_policies());
     if (config->variant && !variant_find(config->variant, &variant))
         return buf_why(why, ERR_INVALID, "unknown MLFQ variant %s; known: %s", config->variant,
                        scheduler_variants());
@@ -278,13 +280,15 @@ void scheduler_submit(struct scheduler *s, uint32_t slot, const struct sched_req
     bool goes_on;
 
     ASSERT(slot < s->config.n_slots && e->state == ENTRY_NONE && r->n_known > 0);
-    *e = (struct entry){.state = ENTRY_WAITING, .n_known = r->n_known, .n_out_left = r->n_out_max,
+    *e = (struct entry){.state = ENTRY_WAITING,
+                        .n_known = r->n_known,
+                        .n_out_left = r->n_out_max,
                         .priority = r->priority,
                         .prefill_s = prefill_seconds(s, n_cached, r->n_known - n_cached),
                         .arrival = s->n_arrived++};
     e->tenant = tenants_enter(&s->tenants, r->tenant);
-    e->trajectory = trajectories_enter(&s->trajectories, r->session, now_ns, s->starvation_ns,
-                                       &goes_on);
+    e->trajectory =
+        trajectories_enter(&s->trajectories, r->session, now_ns, s->starvation_ns, &goes_on);
     s->policy->join(s, slot);
     if (goes_on && s->policy->has_levels) {
         const struct trajectory *t = &s->trajectories.v[e->trajectory];
@@ -423,13 +427,14 @@ uint32_t scheduler_reserve_blocks(const struct scheduler *s)
 
 void scheduler_stats(const struct scheduler *s, struct scheduler_stats *out)
 {
-    *out = (struct scheduler_stats){
-        .n_levels = s->policy->has_levels ? SCHEDULER_N_LEVELS : 1,
-        .starvation_s = s->starvation_ns == UINT64_MAX ? INFINITY
-                                                       : (double)starvation_now_ns(s) / NS_PER_S,
-        .n_preempted_for_place = s->n_preempted_for_place,
-        .n_preempted_for_memory = s->n_preempted_for_memory,
-        .n_starving = s->n_starving, .n_demoted = s->n_demoted};
+    *out = (struct scheduler_stats){.n_levels = s->policy->has_levels ? SCHEDULER_N_LEVELS : 1,
+                                    .starvation_s = s->starvation_ns == UINT64_MAX
+                                                        ? INFINITY
+                                                        : (double)starvation_now_ns(s) / NS_PER_S,
+                                    .n_preempted_for_place = s->n_preempted_for_place,
+                                    .n_preempted_for_memory = s->n_preempted_for_memory,
+                                    .n_starving = s->n_starving,
+                                    .n_demoted = s->n_demoted};
     for (uint32_t l = 0; l < out->n_levels; l++) {
         out->n_in_level[l] = s->n_in_level[l];
         out->quantum_s[l] = s->quantum_s[l];

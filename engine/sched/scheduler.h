@@ -66,22 +66,22 @@ struct cost_model;
 /* 0 is a default wherever a comment gives one. */
 struct scheduler_config {
     const char *policy;
-    uint32_t n_slots;            /* slot numbers are below this */
-    uint32_t n_running_max;      /* --max-num-seqs */
-    uint32_t n_tokens_max;       /* --max-num-batched-tokens: of one step */
-    double step_s_max;           /* --max-step-ms: prefill chunks are cut so that a step is expected
-                                    to take no longer, but to no less than 32 tokens in a step
-                                    without another chunk; 0: only n_tokens_max cuts them */
+    uint32_t n_slots;       /* slot numbers are below this */
+    uint32_t n_running_max; /* --max-num-seqs */
+    uint32_t n_tokens_max;  /* --max-num-batched-tokens: of one step */
+    double step_s_max;      /* --max-step-ms: prefill chunks are cut so that a step is expected
+                               to take no longer, but to no less than 32 tokens in a step
+                               without another chunk; 0: only n_tokens_max cuts them */
     const struct cost_model *cost; /* borrowed, and may be corrected between two calls. NULL: a step
-                                    takes 10 ms and a prefill 0.1 ms a token */
-    double quantum_s;            /* of the top level; 0: what a decode step with n_running_max
-                                    sequences takes */
-    double ratio;                /* from level to level; 0: 2 */
-    double starvation_s;         /* 0: max(3 s, 100 decode steps); INFINITY: never */
-    const char *variant;         /* of the MLFQs, above; NULL: "tarn" */
-    uint32_t reserve_blocks;     /* device blocks kept for those that run when another is admitted,
-                                    and free for those that come; 0: one for each that runs, and
-                                    what a step may take */
+                                      takes 10 ms and a prefill 0.1 ms a token */
+    double quantum_s;              /* of the top level; 0: what a decode step with n_running_max
+                                      sequences takes */
+    double ratio;                  /* from level to level; 0: 2 */
+    double starvation_s;           /* 0: max(3 s, 100 decode steps); INFINITY: never */
+    const char *variant;           /* of the MLFQs, above; NULL: "tarn" */
+    uint32_t reserve_blocks; /* device blocks kept for those that run when another is admitted,
+                                and free for those that come; 0: one for each that runs, and
+                                what a step may take */
 };
 
 NODISCARD enum status scheduler_create(struct scheduler **out,
@@ -94,12 +94,12 @@ const char *scheduler_variants(void);
 /* --- events; `now` never goes back --- */
 
 struct sched_request {
-    uint32_t n_known;    /* ids of the prompt, > 0 */
-    uint32_t n_cached;   /* of them in the cache now: for the first guess of its prefill */
-    uint32_t n_out_max;  /* tokens that it may generate at most */
+    uint32_t n_known;   /* ids of the prompt, > 0 */
+    uint32_t n_cached;  /* of them in the cache now: for the first guess of its prefill */
+    uint32_t n_out_max; /* tokens that it may generate at most */
     int32_t priority;
-    uint64_t tenant;     /* equal: the same one */
-    uint64_t session;    /* equal: one trajectory; 0: none */
+    uint64_t tenant;  /* equal: the same one */
+    uint64_t session; /* equal: one trajectory; 0: none */
 };
 
 /* A new sequence waits. */
@@ -134,20 +134,20 @@ struct sched_view {
 
 struct plan_item {
     uint32_t slot;
-    uint32_t n_tokens;   /* to run now */
-    uint32_t n_cached;   /* admit: the view's match, to be attached; else 0 */
-    bool admit;          /* first step of its life, or after a preemption */
+    uint32_t n_tokens; /* to run now */
+    uint32_t n_cached; /* admit: the view's match, to be attached; else 0 */
+    bool admit;        /* first step of its life, or after a preemption */
 };
 
 struct plan {
-    const struct plan_item *items;   /* decodes first, then prefill chunks in the order of service */
+    const struct plan_item *items; /* decodes first, then prefill chunks in the order of service */
     uint32_t n_items;
     uint32_t n_tokens;
-    const uint32_t *preempt;         /* slots to drop before anything is attached or grown */
+    const uint32_t *preempt; /* slots to drop before anything is attached or grown */
     uint32_t n_preempt;
-    uint32_t n_for_memory;           /* the first so many of them; the others had no place left */
-    double step_s;                   /* what the cost model expects the step to take */
-    uint64_t version;                /* of the state that it was made for */
+    uint32_t n_for_memory; /* the first so many of them; the others had no place left */
+    double step_s;         /* what the cost model expects the step to take */
+    uint64_t version;      /* of the state that it was made for */
 };
 
 /* Decide. A step that was taken and has not ended counts as if it had, each of its sequences with
@@ -183,7 +183,7 @@ struct scheduler_stats {
     double quantum_s[SCHEDULER_N_LEVELS];    /* of the last level: INFINITY */
     double starvation_s;                     /* as it is now */
     uint64_t n_preempted_for_place, n_preempted_for_memory;
-    uint64_t n_starving;                     /* times that somebody was moved up for it */
+    uint64_t n_starving; /* times that somebody was moved up for it */
     uint64_t n_demoted;
 };
 void scheduler_stats(const struct scheduler *s, struct scheduler_stats *out);

@@ -24,29 +24,29 @@ enum entry_state { ENTRY_NONE, ENTRY_WAITING, ENTRY_RUNNING };
 
 struct entry {
     enum entry_state state;
-    uint32_t n_known, n_computed;  /* by the steps that have ended */
-    uint32_t n_flying;             /* tokens in the step under way */
-    uint32_t n_out_left;           /* it may still generate */
+    uint32_t n_known, n_computed; /* by the steps that have ended */
+    uint32_t n_flying;            /* tokens in the step under way */
+    uint32_t n_out_left;          /* it may still generate */
     int32_t priority;
     uint32_t level;
-    double charged_s;              /* of its level's quantum */
-    double prefill_s;              /* of its prompt, as expected when it came */
-    uint64_t round, rank;          /* inside the level: of the tenants, then in order */
-    uint64_t urgent_no;            /* among those moved up */
-    uint64_t arrival;              /* number */
-    uint64_t last_run_ns;          /* or when it came */
-    uint32_t older, newer;         /* by last_run_ns; those moved up are in no list */
-    uint32_t running_at;           /* place in s->running */
+    double charged_s;      /* of its level's quantum */
+    double prefill_s;      /* of its prompt, as expected when it came */
+    uint64_t round, rank;  /* inside the level: of the tenants, then in order */
+    uint64_t urgent_no;    /* among those moved up */
+    uint64_t arrival;      /* number */
+    uint64_t last_run_ns;  /* or when it came */
+    uint32_t older, newer; /* by last_run_ns; those moved up are in no list */
+    uint32_t running_at;   /* place in s->running */
     uint32_t tenant;
     uint32_t trajectory;
-    uint32_t n_had;                /* computed when it was preempted */
+    uint32_t n_had; /* computed when it was preempted */
     bool has_run;
-    bool has_lost;                 /* some of that is to be computed again, and no token came since:
-                                      its time to starve goes on although it runs */
-    bool has_cleared;              /* others lost their place for it, and it has not run since:
-                                      should it not fit all the same, nobody goes past it */
-    bool is_urgent;                /* moved up until its next token */
-    bool is_listed;                /* by last_run_ns */
+    bool has_lost;    /* some of that is to be computed again, and no token came since:
+                         its time to starve goes on although it runs */
+    bool has_cleared; /* others lost their place for it, and it has not run since:
+                         should it not fit all the same, nobody goes past it */
+    bool is_urgent;   /* moved up until its next token */
+    bool is_listed;   /* by last_run_ns */
 };
 
 /* Classes of priority whose rounds are counted apart: below 0, 0, above. */
@@ -54,35 +54,35 @@ struct entry {
 
 /* What a tenant has had of a level, in one class. */
 struct tenant_level {
-    uint64_t round;                /* its latest request stands in */
-    double credit;                 /* left in that round; 1 is a whole quantum */
+    uint64_t round; /* its latest request stands in */
+    double credit;  /* left in that round; 1 is a whole quantum */
 };
 
 struct tenants {
-    struct map index;              /* id -> place */
-    uint64_t *ids;                 /* [n_max] */
-    uint32_t *refs;                /* [n_max] requests inside */
-    uint32_t *older, *newer;       /* [n_max] of those without a request, by when they left: their
-                                      rounds are remembered, or who sends one request at a time
-                                      would be new in every round */
+    struct map index;        /* id -> place */
+    uint64_t *ids;           /* [n_max] */
+    uint32_t *refs;          /* [n_max] requests inside */
+    uint32_t *older, *newer; /* [n_max] of those without a request, by when they left: their
+                                rounds are remembered, or who sends one request at a time
+                                would be new in every round */
     uint32_t oldest, newest;
     uint32_t n, n_max;
-    struct tenant_level *levels;   /* [n_max][SCHEDULER_N_LEVELS * N_CLASSES] */
+    struct tenant_level *levels; /* [n_max][SCHEDULER_N_LEVELS * N_CLASSES] */
 };
 
 struct trajectory {
-    uint64_t session;              /* 0: free */
-    uint32_t refs;                 /* requests inside */
-    uint32_t level;                /* where its last request ended */
+    uint64_t session; /* 0: free */
+    uint32_t refs;    /* requests inside */
+    uint32_t level;   /* where its last request ended */
     double charged_s;
     uint64_t ended_ns;
-    double pause_s;                /* moving mean; 0: not known */
-    uint32_t older, newer;         /* of those without a request inside, by their ends */
+    double pause_s;        /* moving mean; 0: not known */
+    uint32_t older, newer; /* of those without a request inside, by their ends */
 };
 
 struct trajectories {
     struct map index;
-    struct trajectory *v;          /* [n_max] */
+    struct trajectory *v; /* [n_max] */
     uint32_t n_max, n;
     uint32_t oldest, newest;
 };
@@ -93,19 +93,19 @@ struct scheduler {
     struct scheduler_config config;
     enum mlfq_variant variant;
     const struct policy *policy;
-    struct cost_model own_cost;    /* where the configuration has none */
-    double decode_s;               /* a step of n_running_max, as expected at create */
+    struct cost_model own_cost; /* where the configuration has none */
+    double decode_s;            /* a step of n_running_max, as expected at create */
     double quantum_s[SCHEDULER_N_LEVELS];
     double quanta_before_s[SCHEDULER_N_LEVELS]; /* the sum of all above a level */
-    uint64_t starvation_ns;        /* as configured; UINT64_MAX: never */
-    double restore_s;              /* moving mean of what it costs to bring one back */
-    uint32_t n_started;            /* waiting ones that have run */
+    uint64_t starvation_ns;                     /* as configured; UINT64_MAX: never */
+    double restore_s;                           /* moving mean of what it costs to bring one back */
+    uint32_t n_started;                         /* waiting ones that have run */
 
-    struct entry *entries;         /* [n_slots] */
-    struct order order;            /* all of them */
-    uint32_t *running;             /* [n_running] in the order as of the last plan */
+    struct entry *entries; /* [n_slots] */
+    struct order order;    /* all of them */
+    uint32_t *running;     /* [n_running] in the order as of the last plan */
     uint32_t n_running, n_waiting;
-    uint32_t oldest, newest;       /* by last_run_ns */
+    uint32_t oldest, newest; /* by last_run_ns */
     uint32_t n_in_level[SCHEDULER_N_LEVELS];
     uint64_t round[SCHEDULER_N_LEVELS * N_CLASSES]; /* the latest that was served */
     struct tenants tenants;
@@ -113,16 +113,16 @@ struct scheduler {
     uint64_t n_arrived, n_ranked, n_urgent_ever, n_plans, version;
     uint64_t n_preempted_for_place, n_preempted_for_memory, n_starving, n_demoted;
 
-    struct plan_item *items;       /* [n_running_max] decodes, then chunks */
-    struct plan_item *chunks;      /* [n_running_max] */
-    uint32_t *preempt;             /* [n_running_max] */
-    bool *is_victim;               /* [n_running_max] of s->running, while a plan is made */
+    struct plan_item *items;  /* [n_running_max] decodes, then chunks */
+    struct plan_item *chunks; /* [n_running_max] */
+    uint32_t *preempt;        /* [n_running_max] */
+    bool *is_victim;          /* [n_running_max] of s->running, while a plan is made */
 };
 
 struct policy {
     const char *name;
     bool has_levels;
-    bool overtakes_equals;         /* so that who waits for equals may starve as well */
+    bool overtakes_equals; /* so that who waits for equals may starve as well */
     /* It is new: level and rank. */
     void (*join)(struct scheduler *s, uint32_t slot);
     /* It had a whole iteration: a token came. */

@@ -25,14 +25,14 @@
 struct making {
     struct scheduler *s;
     const struct sched_view *view;
-    uint32_t available;     /* blocks that can be taken as things stand */
-    uint32_t n_chosen;      /* sequences that keep or get a place */
+    uint32_t available; /* blocks that can be taken as things stand */
+    uint32_t n_chosen;  /* sequences that keep or get a place */
     uint32_t n_tokens_left;
     uint32_t n_decodes_to_come; /* running ones that were not looked at yet */
     uint32_t n_items, n_chunks, n_preempt;
     uint32_t n_for_memory;
     uint32_t n_passed_over, n_loading;
-    bool closed;            /* nobody is admitted (any more) */
+    bool closed; /* nobody is admitted (any more) */
     struct cost_step step;
 };
 
@@ -177,8 +177,8 @@ static void pass_over(struct making *m, struct entry *e, bool has_cleared)
         return;
     }
     m->n_passed_over++;
-    m->closed = e->has_cleared || m->s->variant == MLFQ_RELEASED ||
-                m->n_passed_over == N_PASSED_OVER_MAX;
+    m->closed =
+        e->has_cleared || m->s->variant == MLFQ_RELEASED || m->n_passed_over == N_PASSED_OVER_MAX;
 }
 
 /* It waits; those that run from place i on stand behind it. */
@@ -239,8 +239,7 @@ static void choose(struct making *m)
 
     while (m->n_chosen < s->config.n_running_max) {
         bool may_admit = !m->closed && waiting != ORDER_NONE;
-        if (i < s->n_running &&
-            (!may_admit || order_before(&s->order, s->running[i], waiting))) {
+        if (i < s->n_running && (!may_admit || order_before(&s->order, s->running[i], waiting))) {
             if (!s->is_victim[i])
                 choose_running(m, i);
             i++;
@@ -260,7 +259,9 @@ static void choose(struct making *m)
 void scheduler_plan(struct scheduler *s, uint64_t now_ns, const struct sched_view *view,
                     struct plan *out)
 {
-    struct making m = {.s = s, .view = view, .available = view->n_available,
+    struct making m = {.s = s,
+                       .view = view,
+                       .available = view->n_available,
                        .n_tokens_left = s->config.n_tokens_max};
 
     s->n_plans++;
@@ -269,9 +270,11 @@ void scheduler_plan(struct scheduler *s, uint64_t now_ns, const struct sched_vie
     choose(&m);
     for (uint32_t i = 0; i < m.n_chunks; i++)
         s->items[m.n_items++] = s->chunks[i];
-    *out = (struct plan){.items = s->items, .n_items = m.n_items,
+    *out = (struct plan){.items = s->items,
+                         .n_items = m.n_items,
                          .n_tokens = s->config.n_tokens_max - m.n_tokens_left,
-                         .preempt = s->preempt, .n_preempt = m.n_preempt,
+                         .preempt = s->preempt,
+                         .n_preempt = m.n_preempt,
                          .n_for_memory = m.n_for_memory,
                          .step_s = cost_model_step_seconds(s->config.cost, &m.step),
                          .version = s->version};

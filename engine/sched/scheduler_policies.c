@@ -242,8 +242,7 @@ void promote_starving(struct scheduler *s, uint64_t now_ns)
         return;
     }
     uint64_t threshold_ns = starvation_now_ns(s);
-    while (s->oldest != ORDER_NONE &&
-           s->entries[s->oldest].last_run_ns + threshold_ns <= now_ns)
+    while (s->oldest != ORDER_NONE && s->entries[s->oldest].last_run_ns + threshold_ns <= now_ns)
         make_urgent(s, s->oldest, now_ns);
 }
 
@@ -251,8 +250,8 @@ void promote_starving(struct scheduler *s, uint64_t now_ns)
 uint64_t scheduler_next_ns(const struct scheduler *s, uint32_t slot, uint64_t now_ns)
 {
     const struct entry *e = &s->entries[slot];
-    uint64_t promote_ns = s->starvation_ns == UINT64_MAX ? UINT64_MAX
-                                                         : e->last_run_ns + starvation_now_ns(s);
+    uint64_t promote_ns =
+        s->starvation_ns == UINT64_MAX ? UINT64_MAX : e->last_run_ns + starvation_now_ns(s);
     if (e->is_urgent)
         return now_ns;
     double execute_s = s->policy->ahead_s(s, slot);

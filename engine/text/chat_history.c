@@ -214,8 +214,8 @@ static enum status adapt_assistant(struct chat_history *h, struct json *message)
             return s;
     }
     /* A template that looks for a content of null would drop the calls beside a text. */
-    if (has_calls && (traits->tool_calls == TOOL_CALLS_AS_TEXT ||
-                      (traits->null_content && len > 0)))
+    if (has_calls &&
+        (traits->tool_calls == TOOL_CALLS_AS_TEXT || (traits->null_content && len > 0)))
         return calls_to_text(h, message);
     if (len == 0) {
         bool null = has_calls && traits->null_content;

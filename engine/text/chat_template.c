@@ -10,7 +10,7 @@
 
 /* Real templates are 1 to 20 KB and take about 100 times as much as a tree. */
 #define SOURCE_MAX_BYTES ((size_t)1 << 20)
-#define TREE_MAX_BYTES   ((size_t)256 << 20)
+#define TREE_MAX_BYTES ((size_t)256 << 20)
 /* Values of one render: structure and the texts made on the way, with a bit for each byte of them
  * that is marked; strings of the context are borrowed. Bounds what a hostile template can take from
  * an http thread. */
@@ -112,8 +112,8 @@ enum status chat_template_render(const struct chat_template *t, const struct jso
 
 enum status chat_template_render_marked(const struct chat_template *t, const struct json *context,
                                         int64_t now_s, const struct chat_text *untrusted,
-                                        size_t n_untrusted, struct buf *out,
-                                        struct ranges *marked, struct buf *why)
+                                        size_t n_untrusted, struct buf *out, struct ranges *marked,
+                                        struct buf *why)
 {
     struct arena arena;
     enum status s = OK;

@@ -13,9 +13,9 @@
 
 #define USER "{\"role\":\"user\",\"content\":\"QxUser\"}"
 #define TOOL(id) "{\"role\":\"tool\",\"tool_call_id\":\"" id "\",\"content\":\"" WORD_RESULT "\"}"
-#define CALL(content, id, arguments) \
-    "{\"role\":\"assistant\",\"content\":" content ",\"tool_calls\":[{\"id\":\"" id \
-    "\",\"type\":\"function\",\"function\":{\"name\":\"" WORD_NAME "\",\"arguments\":" arguments \
+#define CALL(content, id, arguments)                                                               \
+    "{\"role\":\"assistant\",\"content\":" content ",\"tool_calls\":[{\"id\":\"" id                \
+    "\",\"type\":\"function\",\"function\":{\"name\":\"" WORD_NAME "\",\"arguments\":" arguments   \
     "}}]}"
 #define AS_OBJECT "{\"QxKey\":\"" WORD_VALUE "\"}"
 #define AS_STRING "\"{\\\"QxKey\\\": \\\"" WORD_VALUE "\\\"}\""
@@ -50,9 +50,11 @@ static bool render(const struct chat_template *t, const char *messages, struct b
 
     buf_reset(out);
     buf_init(&text, PROBE_BYTES_MAX);
-    enum status s = buf_printf(&text, "{\"messages\":[%s],\"add_generation_prompt\":true,"
+    enum status s = buf_printf(&text,
+                               "{\"messages\":[%s],\"add_generation_prompt\":true,"
                                "\"documents\":null,\"tools\":null,\"bos_token\":\"\","
-                               "\"eos_token\":\"\"}", messages);
+                               "\"eos_token\":\"\"}",
+                               messages);
     if (s == OK)
         s = js_parse(&context, buf_str(&text), text.len, NULL);
     if (s == OK)
@@ -82,8 +84,9 @@ static void find_tool_calls(struct chat_traits *out, const struct chat_template 
         out->tool_role = strstr(buf_str(text), WORD_RESULT) != NULL;
         return;
     }
-    out->tool_role = render(t, USER ",{\"role\":\"assistant\",\"content\":\"QxCall\"},"
-                            TOOL(LONG_ID), text) && strstr(buf_str(text), WORD_RESULT);
+    out->tool_role =
+        render(t, USER ",{\"role\":\"assistant\",\"content\":\"QxCall\"}," TOOL(LONG_ID), text) &&
+        strstr(buf_str(text), WORD_RESULT);
 }
 
 /* Whether a message of this role is in the text: the first of the chat, or the second one. */
@@ -92,8 +95,7 @@ static bool shows_role(const struct chat_template *t, const char *role, bool fir
 {
     char messages[256];
 
-    snprintf(messages, sizeof messages,
-             "%s{\"role\":\"%s\",\"content\":\"" WORD_SYSTEM "\"}," USER,
+    snprintf(messages, sizeof messages, "%s{\"role\":\"%s\",\"content\":\"" WORD_SYSTEM "\"}," USER,
              first ? "" : "{\"role\":\"system\",\"content\":\"QxFirst\"},", role);
     return render(t, messages, text) && strstr(buf_str(text), WORD_SYSTEM);
 }

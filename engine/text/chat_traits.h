@@ -24,11 +24,11 @@ enum tool_call_form {
 };
 
 struct chat_traits {
-    bool developer;        /* role "developer" is named and rendered */
+    bool developer; /* role "developer" is named and rendered */
     enum tool_call_form tool_calls;
-    bool tool_role;        /* role "tool" is rendered */
-    bool null_content;     /* tool_calls are rendered only beside a content of null, not of "" */
-    bool short_call_ids;   /* ids of tool calls must have 9 letters and digits (Mistral) */
+    bool tool_role;      /* role "tool" is rendered */
+    bool null_content;   /* tool_calls are rendered only beside a content of null, not of "" */
+    bool short_call_ids; /* ids of tool calls must have 9 letters and digits (Mistral) */
 };
 
 /* `template` may be NULL: no traits. */

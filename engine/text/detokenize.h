@@ -27,21 +27,21 @@ struct detok_stop {
 
 struct detok {
     const struct tokenizer *tok;
-    struct buf held;             /* decoded whole characters, not yet emitted */
-    struct buf fail;             /* failure tables of the stop strings, made by the first feed */
+    struct buf held; /* decoded whole characters, not yet emitted */
+    struct buf fail; /* failure tables of the stop strings, made by the first feed */
     const struct detok_stop *stops;
     uint32_t n_stops;
     uint16_t n_matched[DETOK_N_STOPS_MAX]; /* bytes of each stop string that the text ends with */
-    uint32_t n_ids;              /* ids fed so far */
+    uint32_t n_ids;                        /* ids fed so far */
     uint32_t n_ids_without_stop; /* a stop string that ends with one of the first so many ids is
                                     text (min_tokens); detok_init() sets 0, the owner another */
     char part[4];                /* a character of which only the first n_part bytes came */
     uint8_t n_part;
-    bool begun;                  /* some text was decoded: no leading space to strip any more */
-    bool show_special;           /* skip_special_tokens = false */
-    bool continues;              /* text continues a prompt: keep a leading space */
-    bool include_stop;           /* emit the stop string itself */
-    int stopped_by;              /* index of the stop string that was met, or -1 */
+    bool begun;        /* some text was decoded: no leading space to strip any more */
+    bool show_special; /* skip_special_tokens = false */
+    bool continues;    /* text continues a prompt: keep a leading space */
+    bool include_stop; /* emit the stop string itself */
+    int stopped_by;    /* index of the stop string that was met, or -1 */
 };
 
 /* stops[0..n) may be NULL when n is 0; asserts the two maxima above, and that none is empty. */

@@ -146,7 +146,7 @@ static enum status mask_documents(const struct sentinels *s, const struct json *
 
 /* One document in a masked rendering. */
 struct place {
-    size_t begin, end;   /* from its first sentinel to behind its last, masked offsets */
+    size_t begin, end;           /* from its first sentinel to behind its last, masked offsets */
     size_t real_begin, real_end; /* the same with the real strings put back */
 };
 
@@ -452,9 +452,8 @@ static void note_places(struct spans *s, size_t *next, size_t at, uint32_t n_ids
     }
 }
 
-enum status spans_tokenize(struct spans *s, const struct tokenizer *t, const char *text,
-                           size_t len, const struct ranges *untrusted, struct buf *ids,
-                           struct buf *span_ends)
+enum status spans_tokenize(struct spans *s, const struct tokenizer *t, const char *text, size_t len,
+                           const struct ranges *untrusted, struct buf *ids, struct buf *span_ends)
 {
     size_t n = spans_n_ends(s), from = 0, next_place = 0;
     struct ranges part = {0}; /* of `untrusted`, in one span */

@@ -32,13 +32,13 @@ NODISCARD enum status span_marks_create(struct span_marks **out, const struct to
 void span_marks_destroy(struct span_marks *m); /* NULL is fine */
 
 struct spans {
-    struct buf ends;         /* of size_t, ascending: a span ends before each; without any the
-                                prompt is one span */
-    size_t public_end;       /* 0, or one of the ends: every tenant may share what is before it */
-    uint32_t n_public;       /* ids before public_end; set by spans_tokenize() */
-    struct buf places;       /* of struct span_place, one for each document; empty when the prompt
-                                is one span */
-    char reason[160];        /* why it is one span; "" when it is not, or has no documents */
+    struct buf ends;   /* of size_t, ascending: a span ends before each; without any the
+                          prompt is one span */
+    size_t public_end; /* 0, or one of the ends: every tenant may share what is before it */
+    uint32_t n_public; /* ids before public_end; set by spans_tokenize() */
+    struct buf places; /* of struct span_place, one for each document; empty when the prompt
+                          is one span */
+    char reason[160];  /* why it is one span; "" when it is not, or has no documents */
 };
 
 /* A document's span. */
@@ -70,14 +70,12 @@ struct spans_render {
  * `untrusted` (may be NULL): what in it spells a special token without being one. */
 NODISCARD enum status spans_find(struct spans *s, const struct span_marks *marks,
                                  const struct json *documents, const char *text, size_t len,
-                                 const struct ranges *untrusted,
-                                 const struct spans_render *render);
+                                 const struct ranges *untrusted, const struct spans_render *render);
 
 /* Tokenize each span apart: ids are appended to *ids, the position of each end (as a u32, in
  * tokens) to *span_ends. Spans without any id vanish. */
-NODISCARD enum status spans_tokenize(struct spans *s, const struct tokenizer *t,
-                                     const char *text, size_t len,
-                                     const struct ranges *untrusted, struct buf *ids,
+NODISCARD enum status spans_tokenize(struct spans *s, const struct tokenizer *t, const char *text,
+                                     size_t len, const struct ranges *untrusted, struct buf *ids,
                                      struct buf *span_ends);
 
 #endif

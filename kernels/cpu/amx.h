@@ -16,9 +16,9 @@
 
 #include "kernels/cpu/vec.h"
 
-#define AMX_ROWS 16                  /* of a tile */
+#define AMX_ROWS 16 /* of a tile */
 #define AMX_GROUP_ROWS (2 * AMX_ROWS)
-#define AMX_ROW_BYTES 64             /* of a tile's row, and of a step along K */
+#define AMX_ROW_BYTES 64 /* of a tile's row, and of a step along K */
 #define AMX_B_STRIDE (PANEL_COLS * 4)
 #define AMX_STEP_BYTES (AMX_ROWS * AMX_B_STRIDE) /* of B in one whole step along K */
 
@@ -63,7 +63,9 @@ static inline void amx_done(void)
 
 /* GCC's own intrinsic for loads does not say that it reads memory. */
 #define AMX_LOAD(tile, base, stride)                                                               \
-    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(base), "r"((long)(stride)) : "memory")
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(base), "r"((long)(stride))           \
+                     : "memor"                                                                     \
+                       "y")
 #define AMX_STORE(tile, base, stride)                                                              \
     __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(base), "r"((long)(stride))       \
                      : "memory")

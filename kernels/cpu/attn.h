@@ -22,7 +22,7 @@
 struct attn_job {
     const struct attention_params *p;
     struct cpu *cpu;
-    uint32_t n_shared;   /* query heads per KV head */
+    uint32_t n_shared; /* query heads per KV head */
     uint32_t dim;
     uint32_t dim_padded; /* to whole panels; the stride of a task's results */
     uint32_t n_tasks;

@@ -46,11 +46,11 @@ static inline vf attn_exp2(vf x)
 struct attn_amx_group {
     const struct attn_task *task;
     const struct attn_segment *seg;
-    const struct attn_segment *next;  /* the one behind it, to fetch; or NULL */
-    uint32_t first;                   /* of the task's queries */
+    const struct attn_segment *next; /* the one behind it, to fetch; or NULL */
+    uint32_t first;                  /* of the task's queries */
     uint32_t n_rows;
-    uint32_t n_any;                   /* keys that the last row sees, and so some row */
-    uint32_t n_blocks;                /* that hold them */
+    uint32_t n_any;    /* keys that the last row sees, and so some row */
+    uint32_t n_blocks; /* that hold them */
 };
 
 /* Query i of the task in its packed queries, [block of 16][step][16][64 bytes]. */
@@ -245,8 +245,8 @@ ALWAYS_INLINE void attn_amx_group_of(const struct attn_amx_group *g, bool two)
     for (uint32_t r = 0; r < g->n_rows; r++) {
         n_keys[r] = attn_visible(task, g->seg, task->query0 + g->first + r);
         attn_amx_softmax(task->mem->score + (size_t)r * KV_BLOCK_TOKENS,
-                         task->mem->p + (size_t)r * AMX_ROW_BYTES, n_keys[r], g->n_blocks,
-                         &max[r], &sum[r]);
+                         task->mem->p + (size_t)r * AMX_ROW_BYTES, n_keys[r], g->n_blocks, &max[r],
+                         &sum[r]);
     }
     attn_amx_values(g, two);
     for (uint32_t r = 0; r < g->n_rows; r++)

@@ -29,11 +29,11 @@
 struct attn_group {
     const struct attn_task *task;
     const struct attn_segment *seg;
-    const float *q;                       /* [d][rows] */
-    uint32_t first;                       /* of the task's queries */
-    uint32_t n_common;                    /* keys that every row sees */
-    uint32_t n_any;                       /* keys that some row sees */
-    uint32_t n_keys[ROWS_MAX];   /* keys that each row sees */
+    const float *q;            /* [d][rows] */
+    uint32_t first;            /* of the task's queries */
+    uint32_t n_common;         /* keys that every row sees */
+    uint32_t n_any;            /* keys that some row sees */
+    uint32_t n_keys[ROWS_MAX]; /* keys that each row sees */
 };
 
 static const unsigned char *attn_block(const struct attn_group *g, int v, uint32_t i)
@@ -98,13 +98,12 @@ static void attn_softmax(float *score, uint32_t n_keys, float *max_out, float *s
     vf max = v_set1(-INFINITY), sum = v_set1(0);
 
     for (uint32_t j = 0; j < n_keys; j += VW)
-        max = v_max(max, v_select(v_below((int32_t)(n_keys - j)), v_load(score + j),
-                                  v_set1(-INFINITY)));
+        max = v_max(max,
+                    v_select(v_below((int32_t)(n_keys - j)), v_load(score + j), v_set1(-INFINITY)));
     *max_out = v_largest(max);
     max = v_set1(*max_out);
     for (uint32_t j = 0; j < n_keys; j += VW) {
-        vf e = v_select(v_below((int32_t)(n_keys - j)), v_exp(v_load(score + j) - max),
-                        v_set1(0));
+        vf e = v_select(v_below((int32_t)(n_keys - j)), v_exp(v_load(score + j) - max), v_set1(0));
 
         v_store(score + j, e);
         sum += e;
@@ -258,7 +257,7 @@ ATTN_GROUPS(12)
 #endif
 
 static void (*const attn_groups[ROWS_MAX][DTYPE_FLOATS])(const struct attn_group *) = {
-    ATTN_ROW(1), ATTN_ROW(2), ATTN_ROW(3), ATTN_ROW(4),
+    ATTN_ROW(1), ATTN_ROW(2),  ATTN_ROW(3), ATTN_ROW(4),
 #if ROWS_MAX >= 6
     ATTN_ROW(6),
 #endif

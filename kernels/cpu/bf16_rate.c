@@ -17,10 +17,10 @@
  * 4 to 6 cycles need no more. A compiler would keep an array of chains in memory, hence the
  * assembly. */
 #define TURN(op, a, b)                                                                             \
-    __asm__ volatile(op " %12, %13, %0\n\t" op " %12, %13, %1\n\t" op " %12, %13, %2\n\t"          \
-                     op " %12, %13, %3\n\t" op " %12, %13, %4\n\t" op " %12, %13, %5\n\t"          \
-                     op " %12, %13, %6\n\t" op " %12, %13, %7\n\t" op " %12, %13, %8\n\t"          \
-                     op " %12, %13, %9\n\t" op " %12, %13, %10\n\t" op " %12, %13, %11"            \
+    __asm__ volatile(op " %12, %13, %0\n\t" op " %12, %13, %1\n\t" op " %12, %13, %2\n\t" op       \
+                        " %12, %13, %3\n\t" op " %12, %13, %4\n\t" op " %12, %13, %5\n\t" op       \
+                        " %12, %13, %6\n\t" op " %12, %13, %7\n\t" op " %12, %13, %8\n\t" op       \
+                        " %12, %13, %9\n\t" op " %12, %13, %10\n\t" op " %12, %13, %11"            \
                      : "+v"(c0), "+v"(c1), "+v"(c2), "+v"(c3), "+v"(c4), "+v"(c5), "+v"(c6),       \
                        "+v"(c7), "+v"(c8), "+v"(c9), "+v"(c10), "+v"(c11)                          \
                      : "v"(a), "v"(b))

@@ -26,7 +26,7 @@ struct chain {
     /* Fetched into the cache meanwhile: what lies so many bytes behind w, or these streams. */
     ptrdiff_t ahead;                 /* 0: nothing */
     const struct chain_fetch *fetch; /* NULL: nothing */
-    uint32_t n_cols; /* read only where `part` is set: columns that exist */
+    uint32_t n_cols;                 /* read only where `part` is set: columns that exist */
 };
 
 /* Most vectors of columns that R rows leave accumulators for: a power of two, at most a panel. */

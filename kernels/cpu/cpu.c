@@ -82,8 +82,7 @@ const struct cpu_variant *cpu_variant_choose(const struct cpu_variant *all, uint
     for (uint32_t i = 0; i < n; i++) {
         if (!all[i].supported())
             continue;
-        if (bf16_weights && strcmp(all[i].name, "avx512bf16") == 0 &&
-            measure() < CPU_BF16_RATE_MIN)
+        if (bf16_weights && strcmp(all[i].name, "avx512bf16") == 0 && measure() < CPU_BF16_RATE_MIN)
             continue;
         return &all[i];
     }
@@ -144,8 +143,8 @@ static enum status init_tiles(struct cpu *c, uint32_t n_threads)
     for (uint32_t i = 0; i < n_threads; i++) {
         float *memory = c->tile_memory + i * (w_floats + c_floats);
 
-        c->tile_scratch[i] = (struct cpu_tile_scratch){
-            .c = memory, .w = (unsigned char *)(memory + c_floats)};
+        c->tile_scratch[i] =
+            (struct cpu_tile_scratch){.c = memory, .w = (unsigned char *)(memory + c_floats)};
     }
     return OK;
 }

@@ -24,21 +24,21 @@ struct device_config;
 
 /* Attention's memory of one thread; d is the head size, rounded up to PANEL_COLS. */
 struct cpu_attn_scratch {
-    float *q;      /* [CPU_ATTN_QUERIES_MAX * d], scaled, packed as the kernel wants them */
-    float *score;  /* [CPU_ATTN_ROWS_MAX * KV_SEGMENT_TOKENS_MAX] */
+    float *q;         /* [CPU_ATTN_QUERIES_MAX * d], scaled, packed as the kernel wants them */
+    float *score;     /* [CPU_ATTN_ROWS_MAX * KV_SEGMENT_TOKENS_MAX] */
     unsigned char *p; /* as score, in bf16 */
     unsigned char *v; /* [KV_BLOCK_TOKENS * d] in bf16: a block of V that is not full */
-    float *tile;   /* [CPU_ATTN_ROWS_MAX * d] */
-    float *out;    /* [CPU_ATTN_QUERIES_MAX][d] */
-    float *max;    /* [CPU_ATTN_QUERIES_MAX] */
-    float *sum;    /* [CPU_ATTN_QUERIES_MAX]; 0: no key seen yet */
+    float *tile;      /* [CPU_ATTN_ROWS_MAX * d] */
+    float *out;       /* [CPU_ATTN_QUERIES_MAX][d] */
+    float *max;       /* [CPU_ATTN_QUERIES_MAX] */
+    float *sum;       /* [CPU_ATTN_QUERIES_MAX]; 0: no key seen yet */
 };
 
 /* Of one thread: rows by 32 columns of all groups of a task, and a panel of int8 or int4 weights
  * unpacked. */
 struct cpu_tile_scratch {
-    float *c;                /* [CPU_TILE_ROWS][PANEL_COLS] */
-    unsigned char *w;        /* [max_k][PANEL_COLS] */
+    float *c;         /* [CPU_TILE_ROWS][PANEL_COLS] */
+    unsigned char *w; /* [max_k][PANEL_COLS] */
 };
 #define CPU_TILE_ROWS (CPU_PACK_ROWS_MAX + 32)
 /* Bytes that a packed row may take beyond 4 per element of K: scales, sums, padding. */
@@ -52,7 +52,7 @@ struct cpu_range {
 
 struct cpu {
     struct pool *pool;
-    unsigned char *packed;      /* activations of packed_rows rows, as their kernel wants them */
+    unsigned char *packed; /* activations of packed_rows rows, as their kernel wants them */
     size_t packed_bytes;
     uint32_t packed_rows;
     uint32_t max_k;
@@ -61,7 +61,7 @@ struct cpu {
     float *attn_memory;
     struct cpu_tile_scratch *tile_scratch; /* [n_threads] */
     float *tile_memory;
-    struct cpu_range *ranges;   /* [n_threads] */
+    struct cpu_range *ranges; /* [n_threads] */
 };
 
 NODISCARD enum status cpu_init(struct cpu *c, const struct device_config *config,

@@ -28,13 +28,13 @@ struct gemm_panel {
     uint32_t panel;
     uint32_t begin, end;
     uint32_t thread;
-    struct chain_fetch fetch;  /* what its first group fetches; the others find it done */
+    struct chain_fetch fetch; /* what its first group fetches; the others find it done */
 };
 
 /* How one kind of weight is multiplied. */
 struct gemm_kernel {
-    uint32_t rows_max;   /* most rows of a group */
-    bool even;           /* groups of even size instead of full ones and a rest */
+    uint32_t rows_max; /* most rows of a group */
+    bool even;         /* groups of even size instead of full ones and a rest */
     /* Bytes of one group's packed activations, a multiple of 64. */
     size_t (*slot_bytes)(const struct weight *w, uint32_t n_rows);
     /* The rows of one group, from a on. */
@@ -50,7 +50,7 @@ struct gemm_job {
     uint32_t row0;
     uint32_t n_rows;
     uint32_t n_groups;
-    uint32_t n_blocks;         /* of groups */
+    uint32_t n_blocks; /* of groups */
     uint32_t n_panels;
     size_t panel_bytes;
     size_t slot_bytes;
@@ -61,10 +61,10 @@ struct gemm_job {
 
 /* The end of a group's chains for one panel. */
 struct gemm_end {
-    uint32_t n_cols;           /* outputs of this panel that exist, 1..PANEL_COLS */
-    const float *bias;         /* [n_cols] or NULL */
+    uint32_t n_cols;   /* outputs of this panel that exist, 1..PANEL_COLS */
+    const float *bias; /* [n_cols] or NULL */
     bool accumulate;
-    float *out;                /* [rows][n_cols] */
+    float *out; /* [rows][n_cols] */
     size_t out_stride;
 };
 

@@ -25,7 +25,7 @@ static uint32_t amx_bf16_steps(const struct weight *w)
 
 /* Activations lie span after span, so that a span of all groups is one stream through memory:
  * [span][group][row block][step of the span][rows][64 bytes]. */
-_Static_assert(AMX_BF16_STEPS * AMX_ROW_BYTES <= CPU_PACK_ROW_EXTRA, "a span is padded");
+_Static_assert(AMX_BF16_STEPS *AMX_ROW_BYTES <= CPU_PACK_ROW_EXTRA, "a span is padded");
 #define AMX_SPAN_BYTES (AMX_BF16_STEPS * AMX_GROUP_ROWS * AMX_ROW_BYTES) /* of a group */
 
 static size_t amx_bf16_slot_bytes(const struct weight *w, uint32_t n_rows)
@@ -47,8 +47,7 @@ static void amx_bf16_pack_row(const struct gemm_job *j, uint32_t group, uint32_t
     size_t step = m * AMX_ROW_BYTES;
 
     for (uint32_t span = 0, k = 0; k < n_k; span++) {
-        unsigned char *dst =
-            amx_bf16_at(j, group, span) + (block + r % AMX_ROWS) * AMX_ROW_BYTES;
+        unsigned char *dst = amx_bf16_at(j, group, span) + (block + r % AMX_ROWS) * AMX_ROW_BYTES;
 
         for (uint32_t s = 0; s < AMX_BF16_STEPS && k < n_k; s++, k += 32, dst += step)
             bf16_pairs(dst, x + k, min_u32(n_k - k, 32), true);
@@ -61,10 +60,10 @@ static void amx_bf16_pack(const struct gemm_job *j, uint32_t group, const float 
         amx_bf16_pack_row(j, group, r, n_rows, a + r * j->p->a_stride);
 }
 
-struct amx_bf16_span {          /* of steps, for one panel */
-    const unsigned char *w;     /* first step of the span */
-    const unsigned char *tail;  /* the last step of the panel when it is short: padded with zeros */
-    uint32_t begin, end;        /* steps; the tail is end - 1 when tail is set */
+struct amx_bf16_span {         /* of steps, for one panel */
+    const unsigned char *w;    /* first step of the span */
+    const unsigned char *tail; /* the last step of the panel when it is short: padded with zeros */
+    uint32_t begin, end;       /* steps; the tail is end - 1 when tail is set */
     /* The span behind it, to be in the first-level cache in time: a tile load waits for each line
      * that is not. So much of it in each step of each group. */
     const unsigned char *next;
@@ -298,20 +297,20 @@ ALWAYS_INLINE void amx_int_block(uint32_t group, uint32_t n_groups, const unsign
         sum[r] = v_set1(0);
     for (uint32_t g0 = 0; g0 < n_groups + AMX_INT_SCALE_LAG; g0 += 4)
         UNROLL
-        for (uint32_t t = 0; t < 4; t++) {
-            uint32_t g = g0 + t, k = g * group, store = (t + 4 - AMX_INT_STORE_LAG) % 4;
-            uint32_t scale = (t + 4 - AMX_INT_SCALE_LAG) % 4;
+    for (uint32_t t = 0; t < 4; t++) {
+        uint32_t g = g0 + t, k = g * group, store = (t + 4 - AMX_INT_STORE_LAG) % 4;
+        uint32_t scale = (t + 4 - AMX_INT_SCALE_LAG) % 4;
 
-            if (g < n_groups)
-                amx_int_dot(group, a + k / 64 * m * AMX_ROW_BYTES + k % 64, m,
-                            b + (size_t)k * AMX_ROWS, t);
-            if (g >= AMX_INT_STORE_LAG && g - AMX_INT_STORE_LAG < n_groups)
-                amx_int_take(store, c[store]);
-            if (g >= AMX_INT_SCALE_LAG && g - AMX_INT_SCALE_LAG < n_groups) {
-                amx_int_scale(sum, c[scale], scales);
-                scales += scales_step;
-            }
+        if (g < n_groups)
+            amx_int_dot(group, a + k / 64 * m * AMX_ROW_BYTES + k % 64, m, b + (size_t)k * AMX_ROWS,
+                        t);
+        if (g >= AMX_INT_STORE_LAG && g - AMX_INT_STORE_LAG < n_groups)
+            amx_int_take(store, c[store]);
+        if (g >= AMX_INT_SCALE_LAG && g - AMX_INT_SCALE_LAG < n_groups) {
+            amx_int_scale(sum, c[scale], scales);
+            scales += scales_step;
         }
+    }
     UNROLL
     for (int r = 0; r < AMX_ROWS; r++)
         v_store(out + r * VW, sum[r] * v_set1(row_scale[r]));

@@ -100,9 +100,9 @@ static void gemm_range(const struct gemm_job *j, struct cpu_range *r, uint32_t t
 
         for (uint32_t q = 0; q < 4; q++) {
             uint32_t at = i + 1 + q;
-            const unsigned char *from =
-                at < r->end ? quarter(gemm_panel_data(j, at), j->panel_bytes, 3 - q)
-                            : next_quarter(j, thread, at - r->end, 3 - q);
+            const unsigned char *from = at < r->end
+                                            ? quarter(gemm_panel_data(j, at), j->panel_bytes, 3 - q)
+                                            : next_quarter(j, thread, at - r->end, 3 - q);
 
             p.fetch.from[q] = from ? from : gemm_panel_data(j, i); /* as good as nothing */
         }

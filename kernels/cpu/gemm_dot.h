@@ -6,8 +6,8 @@
 #include "kernels/cpu/gemm.h"
 
 struct dot_tile {
-    const uint32_t *a;         /* [pairs][rows] */
-    const unsigned char *w;    /* one panel */
+    const uint32_t *a;      /* [pairs][rows] */
+    const unsigned char *w; /* one panel */
     uint32_t n_pairs;
     const struct chain_fetch *fetch;
     struct gemm_end end;
@@ -100,8 +100,8 @@ static void dot_pack(const struct gemm_job *j, uint32_t group, const float *a, u
 static void dot_panel(const struct gemm_job *j, const struct gemm_panel *b)
 {
     const struct weight *w = &j->p->w;
-    struct dot_tile g = {.w = gemm_panel_data(j, b->panel), .n_pairs = (w->k + 1) / 2,
-                         .fetch = &b->fetch};
+    struct dot_tile g = {
+        .w = gemm_panel_data(j, b->panel), .n_pairs = (w->k + 1) / 2, .fetch = &b->fetch};
 
     for (uint32_t i = b->begin; i < b->end; i++) {
         uint32_t n = gemm_group_row(j, i + 1) - gemm_group_row(j, i);

@@ -6,8 +6,8 @@
 
 /* One tile: up to ROWS_MAX rows times one panel. */
 struct float_tile {
-    const float *a;            /* [k][rows] */
-    const unsigned char *w;    /* one panel */
+    const float *a;         /* [k][rows] */
+    const unsigned char *w; /* one panel */
     uint32_t k;
     const struct chain_fetch *fetch;
     struct gemm_end end;
@@ -60,10 +60,16 @@ ALWAYS_INLINE void float_tile(const struct float_tile *g, enum dtype t, int n_ro
     }
 #ifdef HAVE_BF16_DOT /* bf16 has a kernel of its own */
 #define UNUSED_HERE __attribute__((unused))
-#define FLOAT_ROW(rows) {float_f32_##rows, float_f16_##rows, NULL}
+#define FLOAT_ROW(rows)                                                                            \
+    {                                                                                              \
+        float_f32_##rows, float_f16_##rows, NULL                                                   \
+    }
 #else
 #define UNUSED_HERE
-#define FLOAT_ROW(rows) {float_f32_##rows, float_f16_##rows, float_bf16_##rows}
+#define FLOAT_ROW(rows)                                                                            \
+    {                                                                                              \
+        float_f32_##rows, float_f16_##rows, float_bf16_##rows                                      \
+    }
 #endif
 
 FLOAT_TILES(1)
@@ -84,12 +90,12 @@ FLOAT_TILES(12)
 #endif
 
 static void (*const float_tiles[ROWS_MAX][DTYPE_FLOATS])(const struct float_tile *) = {
-    FLOAT_ROW(1), FLOAT_ROW(2), FLOAT_ROW(3),  FLOAT_ROW(4),
+    FLOAT_ROW(1), FLOAT_ROW(2), FLOAT_ROW(3), FLOAT_ROW(4),
 #if ROWS_MAX >= 6
     FLOAT_ROW(5), FLOAT_ROW(6),
 #endif
 #if ROWS_MAX >= 12
-    FLOAT_ROW(7), FLOAT_ROW(8), FLOAT_ROW(9),  FLOAT_ROW(10), FLOAT_ROW(11), FLOAT_ROW(12),
+    FLOAT_ROW(7), FLOAT_ROW(8), FLOAT_ROW(9), FLOAT_ROW(10), FLOAT_ROW(11), FLOAT_ROW(12),
 #endif
 };
 

@@ -12,10 +12,10 @@
 #define INT_ROWS (INT_ACC_MAX < 12 ? INT_ACC_MAX : 12)
 
 struct int_tile {
-    const float *scale;        /* [rows] */
-    const int32_t *minus;      /* [n_groups][rows] */
-    const int32_t *quads;      /* [quads][rows] */
-    const unsigned char *w;    /* one panel */
+    const float *scale;     /* [rows] */
+    const int32_t *minus;   /* [n_groups][rows] */
+    const int32_t *quads;   /* [quads][rows] */
+    const unsigned char *w; /* one panel */
     uint32_t k;
     uint32_t group;
     const struct chain_fetch *fetch;
@@ -104,8 +104,8 @@ ALWAYS_INLINE void int_tile(const struct int_tile *g, enum dtype t, int n_rows)
 
                 UNROLL
                 for (int r = 0; r < n_rows; r++)
-                    sum[r * nc + j] = v_fma(__builtin_convertvector(acc[r * nc + j], vf), scale,
-                                            sum[r * nc + j]);
+                    sum[r * nc + j] =
+                        v_fma(__builtin_convertvector(acc[r * nc + j], vf), scale, sum[r * nc + j]);
             }
             w += PANEL_COLS * 2 + (size_t)n_steps * PANEL_COLS * 4;
             a += n_steps * (per_step / 4) * (uint32_t)n_rows;
@@ -126,7 +126,10 @@ ALWAYS_INLINE void int_tile(const struct int_tile *g, enum dtype t, int n_rows)
     {                                                                                              \
         int_tile(g, DTYPE_I4, rows);                                                               \
     }
-#define INT_ROW(rows) {int_i8_##rows, int_i4_##rows}
+#define INT_ROW(rows)                                                                              \
+    {                                                                                              \
+        int_i8_##rows, int_i4_##rows                                                               \
+    }
 
 INT_TILES(1)
 INT_TILES(2)
@@ -144,9 +147,9 @@ INT_TILES(12)
 #endif
 
 static void (*const int_tiles[INT_ROWS][2])(const struct int_tile *) = {
-    INT_ROW(1), INT_ROW(2), INT_ROW(3), INT_ROW(4),
+    INT_ROW(1), INT_ROW(2),  INT_ROW(3),  INT_ROW(4),
 #if INT_ROWS >= 12
-    INT_ROW(5), INT_ROW(6), INT_ROW(7), INT_ROW(8),
+    INT_ROW(5), INT_ROW(6),  INT_ROW(7),  INT_ROW(8),
     INT_ROW(9), INT_ROW(10), INT_ROW(11), INT_ROW(12),
 #endif
 };
@@ -212,8 +215,8 @@ static void int_pack(const struct gemm_job *j, uint32_t group, const float *a, u
 static void int_panel(const struct gemm_job *j, const struct gemm_panel *b)
 {
     const struct weight *w = &j->p->w;
-    struct int_tile g = {.w = gemm_panel_data(j, b->panel), .k = w->k, .group = w->group,
-                         .fetch = &b->fetch};
+    struct int_tile g = {
+        .w = gemm_panel_data(j, b->panel), .k = w->k, .group = w->group, .fetch = &b->fetch};
 
     for (uint32_t i = b->begin; i < b->end; i++) {
         uint32_t n = gemm_group_row(j, i + 1) - gemm_group_row(j, i);

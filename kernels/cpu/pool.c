@@ -25,8 +25,8 @@
 
 struct pool {
     /* Each word that several threads write has a cache line of its own. */
-    _Alignas(64) _Atomic uint64_t ticket; /* job number << 32 | indices not yet handed out */
-    _Alignas(64) _Atomic uint32_t n_done; /* indices finished; the caller sleeps on it */
+    _Alignas(64) _Atomic uint64_t ticket;   /* job number << 32 | indices not yet handed out */
+    _Alignas(64) _Atomic uint32_t n_done;   /* indices finished; the caller sleeps on it */
     _Alignas(64) _Atomic uint32_t wake_seq; /* workers sleep on it */
     _Atomic uint32_t n_sleeping;
     _Atomic bool caller_sleeps;
@@ -42,13 +42,13 @@ struct pool {
     uint32_t spin_turns;
     uint32_t n_threads;
     bool pinned;
-    cpu_set_t cpus;       /* that the process may use, when pinned */
+    cpu_set_t cpus; /* that the process may use, when pinned */
     uint32_t n_started;
     pthread_t *threads; /* [n_threads - 1] */
     struct pool_worker {
         struct pool *pool;
         uint32_t thread;
-    } *workers;
+    } * workers;
 };
 
 static void cpu_relax(void)

@@ -61,8 +61,7 @@ static void embed_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
         const char *src = (const char *)p->table.data + (size_t)p->ids[t] * p->table.stride * es;
         float *out = p->out + (size_t)t * p->dim;
 
-        ASSERT(p->ids[t] < p->n_vocab &&
-               (dtype == DTYPE_I8) == (p->table.layout == WEIGHT_PANELS));
+        ASSERT(p->ids[t] < p->n_vocab && (dtype == DTYPE_I8) == (p->table.layout == WEIGHT_PANELS));
         if (dtype == DTYPE_I8) {
             embed_packed(p, p->ids[t], out);
             continue;

@@ -77,8 +77,7 @@ static inline vi v_dot_i8(vi acc, vb w, vi a)
 {
     __m256i signed_w = (__m256i)(w ^ 0x80);
 
-    return v_dot_i4(acc, (vb)_mm256_abs_epi8(signed_w),
-                    (vi)_mm256_sign_epi8((__m256i)a, signed_w));
+    return v_dot_i4(acc, (vb)_mm256_abs_epi8(signed_w), (vi)_mm256_sign_epi8((__m256i)a, signed_w));
 }
 
 #include "kernels/cpu/vec_partial.h"

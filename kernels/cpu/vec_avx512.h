@@ -6,9 +6,9 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-#define VW 16         /* lanes of a vector */
-#define ACC_MAX 24    /* accumulators that fit beside weights and a broadcast value */
-#define ROWS_MAX 12   /* most rows of one tile */
+#define VW 16          /* lanes of a vector */
+#define ACC_MAX 24     /* accumulators that fit beside weights and a broadcast value */
+#define ROWS_MAX 12    /* most rows of one tile */
 #define INT_ACC_MAX 24 /* accumulators of integer products; their sums in floats are in memory */
 #define I8_OFFSET 128  /* v_dot_i8 multiplies with the stored, unsigned weight */
 

@@ -56,9 +56,8 @@ static void one_head(const struct attention_params *p, const struct attn_seq *se
     for (uint32_t j = first; j < n_keys; j++) {
         uint32_t block = find_block(p, seq, j, &off);
 
-        score[j] = block == NO_BLOCK
-                       ? -INFINITY
-                       : dot_key(p, q, kv_at(&p->pool, block, p->layer, 0, g), off);
+        score[j] = block == NO_BLOCK ? -INFINITY
+                                     : dot_key(p, q, kv_at(&p->pool, block, p->layer, 0, g), off);
         max = score[j] > max ? score[j] : max;
     }
     for (uint32_t j = first; j < n_keys; j++) {

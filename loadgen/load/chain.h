@@ -22,7 +22,7 @@ struct load_source {
 struct chain {
     struct load_request *turns; /* [n] turns[0] is the first that follows */
     uint32_t n, next;
-    struct tarn_text *answers;  /* [n_answers] by turn */
+    struct tarn_text *answers; /* [n_answers] by turn */
     uint32_t n_answers;
 };
 

@@ -30,7 +30,7 @@ struct comparison {
     struct side sides[N_SIDES];
     struct load_request *block; /* [n_block] */
     uint32_t n_block, cap_block;
-    bool together;              /* each request to both at once */
+    bool together; /* each request to both at once */
     bool interrupted;
 };
 
@@ -226,8 +226,8 @@ static double statistic_of(const double *v, size_t n, enum statistic what)
             break;
     if (s.n == n) {
         series_sort(&s);
-        value = what == STATISTIC_MEAN ? stats_mean(s.v, n)
-                                       : stats_percentile(s.v, n, percents[what]);
+        value =
+            what == STATISTIC_MEAN ? stats_mean(s.v, n) : stats_percentile(s.v, n, percents[what]);
     }
     series_fini(&s);
     return value;
@@ -277,8 +277,7 @@ static void print_ratio(const char *left, double a, double b, struct interval ra
     print_ms(a);
     print_ms(b);
     if (isfinite(ratio.value))
-        printf(" %9.3f   [%.3f, %.3f]%s\n", ratio.value, ratio.low, ratio.high,
-               thin ? " few" : "");
+        printf(" %9.3f   [%.3f, %.3f]%s\n", ratio.value, ratio.low, ratio.high, thin ? " few" : "");
     else
         printf(" %9s\n", "none");
 }
@@ -348,11 +347,13 @@ static void report_totals(const struct comparison *c, const struct totals t[N_SI
         {"Successful requests", "completed", {(double)t[0].n_ok, (double)t[1].n_ok}},
         {"Failed requests", "failed", {(double)t[0].n_failed, (double)t[1].n_failed}},
         {"Total input tokens", "total_input_tokens", {(double)t[0].prompt, (double)t[1].prompt}},
-        {"Total generated tokens", "total_output_tokens",
+        {"Total generated tokens",
+         "total_output_tokens",
          {(double)t[0].output, (double)t[1].output}},
         {"Cached prompt tokens", "cached_tokens", {(double)t[0].cached, (double)t[1].cached}},
         {"Time with requests (s)", "duration", {c->sides[0].busy_s, c->sides[1].busy_s}},
-        {"Output throughput (tok/s)", "output_throughput",
+        {"Output throughput (tok/s)",
+         "output_throughput",
          {c->sides[0].busy_s > 0 ? (double)t[0].output / c->sides[0].busy_s : 0,
           c->sides[1].busy_s > 0 ? (double)t[1].output / c->sides[1].busy_s : 0}},
     };
@@ -363,8 +364,7 @@ static void report_totals(const struct comparison *c, const struct totals t[N_SI
         if (rows[i].v[0] > 0)
             snprintf(ratio, sizeof ratio, "%.3f", rows[i].v[1] / rows[i].v[0]);
         if (!c->o->quiet)
-            printf("%-30s %11.2f %11.2f %9s\n", rows[i].words, rows[i].v[0], rows[i].v[1],
-                   ratio);
+            printf("%-30s %11.2f %11.2f %9s\n", rows[i].words, rows[i].v[0], rows[i].v[1], ratio);
         snprintf(key, sizeof key, "%s_a", rows[i].key);
         put_real(out, key, rows[i].v[0]);
         snprintf(key, sizeof key, "%s_b", rows[i].key);
@@ -387,8 +387,7 @@ static void print_head(const struct comparison *c)
         printf(", blocks of %u, %s\n", c->cap_block, o->closed ? "closed loop" : "open loop");
     if (c->interrupted)
         puts("Interrupted: only what both had answered is compared.");
-    printf("%-30s %11.11s %11.11s %9s   %s\n", "", o->name_a, o->name_b, "B / A",
-           "95 % interval");
+    printf("%-30s %11.11s %11.11s %9s   %s\n", "", o->name_a, o->name_b, "B / A", "95 % interval");
 }
 
 static enum status report(struct comparison *c, bool *failed, struct buf *why)

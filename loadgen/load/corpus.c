@@ -86,8 +86,8 @@ static enum status read_document(struct corpus *c, const struct lines *l, const 
     return s;
 }
 
-static enum status load_documents(struct corpus *c, const char *path, uint32_t n_max,
-                                  int64_t **ids, struct buf *why)
+static enum status load_documents(struct corpus *c, const char *path, uint32_t n_max, int64_t **ids,
+                                  struct buf *why)
 {
     struct lines l;
     bool more = true;

@@ -41,8 +41,10 @@ static enum status check(const struct dist *d, const char *text, struct buf *why
 {
     if (d->kind == DIST_LOGNORMAL) {
         if (d->a < 1 || d->a > DIST_MAX || d->b < 0 || d->b > 100)
-            return buf_why(why, ERR_INVALID, "\"%s\": the mean must be in [1, %u], the CV in "
-                           "[0, 100]", text, DIST_MAX);
+            return buf_why(why, ERR_INVALID,
+                           "\"%s\": the mean must be in [1, %u], the CV in "
+                           "[0, 100]",
+                           text, DIST_MAX);
         return OK;
     }
     if (d->a != floor(d->a) || d->b != floor(d->b) || d->a < 1 || d->b > DIST_MAX)
@@ -76,8 +78,10 @@ enum status dist_parse(struct dist *d, const char *text, struct buf *why)
         *d = (struct dist){forms[i].kind, v[0], forms[i].n_numbers == 2 ? v[1] : v[0]};
         return check(d, text, why);
     }
-    return buf_why(why, ERR_INVALID, "\"%s\": expected N, constant:N, uniform:A:B or "
-                   "lognormal:MEAN:CV", text);
+    return buf_why(why, ERR_INVALID,
+                   "\"%s\": expected N, constant:N, uniform:A:B or "
+                   "lognormal:MEAN:CV",
+                   text);
 }
 
 static double draw_lognormal(const struct dist *d, struct draw *draw)

@@ -170,7 +170,8 @@ enum status csv_u64(const struct csv *c, int column, uint64_t min, uint64_t max,
     if (isdigit((unsigned char)text[0]))
         *out = strtoull(text, &end, 10);
     if (!end || *end || errno || *out < min || *out > max)
-        return lines_why(&c->lines, why, ERR_INVALID, "%s: expected a whole number in [%" PRIu64
-                         ", %" PRIu64 "], got \"%.40s\"", c->names[column], min, max, text);
+        return lines_why(&c->lines, why, ERR_INVALID,
+                         "%s: expected a whole number in [%" PRIu64 ", %" PRIu64 "], got \"%.40s\"",
+                         c->names[column], min, max, text);
     return OK;
 }

@@ -18,10 +18,10 @@
 struct lines {
     FILE *f;
     char *path;
-    char *text;  /* the line, without its end; borrowed until the next one */
+    char *text; /* the line, without its end; borrowed until the next one */
     size_t len;
     size_t cap;
-    uint64_t n;  /* number of the line */
+    uint64_t n; /* number of the line */
 };
 
 NODISCARD enum status lines_open(struct lines *l, const char *path, struct buf *why);

@@ -122,9 +122,15 @@ static enum status report(struct session *x, bool *failed, struct buf *why)
     if (s != OK)
         return buf_why(why, s, "out of memory");
     bool interrupted = run_was_interrupted(x->run);
-    struct report r = {x->o, &x->target, &m, &x->outcomes,
-                       x->o->verify > 0 && !interrupted ? &x->verify : NULL, &x->loop_stats,
-                       run_start_ns(x->run), interrupted, NULL};
+    struct report r = {x->o,
+                       &x->target,
+                       &m,
+                       &x->outcomes,
+                       x->o->verify > 0 && !interrupted ? &x->verify : NULL,
+                       &x->loop_stats,
+                       run_start_ns(x->run),
+                       interrupted,
+                       NULL};
     if (!x->o->quiet)
         report_print(strcmp(x->o->json_file, "-") == 0 ? stderr : stdout, &r);
     *failed = m.all.n_completed == 0 && m.all.n_disconnected == 0;
@@ -153,8 +159,9 @@ static int run_session(struct session *x, struct buf *why)
     }
     if (s == OK)
         s = report(x, &failed, why);
-    int code = s != OK || failed ? EXIT_FAILURE
-               : x->o->verify > 0 && verify_differs(&x->verify) ? EXIT_TEXT_DIFFERS : EXIT_SUCCESS;
+    int code = s != OK || failed                                ? EXIT_FAILURE
+               : x->o->verify > 0 && verify_differs(&x->verify) ? EXIT_TEXT_DIFFERS
+                                                                : EXIT_SUCCESS;
     if (s == ERR_INVALID || s == ERR_NOT_FOUND)
         code = EXIT_USAGE;
     run_destroy(x->run);

@@ -10,8 +10,8 @@
 const char *metric_name(enum metric m)
 {
     static const char *const names[N_METRICS] = {
-        "ttft", "tpot", "itl", "e2el", "normalized_latency", "ttft_from_send", "e2el_from_send",
-        "send_lag",
+        "ttft",           "tpot",           "itl",      "e2el", "normalized_latency",
+        "ttft_from_send", "e2el_from_send", "send_lag",
     };
 
     return names[m];

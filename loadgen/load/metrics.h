@@ -51,7 +51,7 @@ struct summary {
 struct group {
     char name[80]; /* "" for all */
     uint64_t n_completed, n_failed, n_disconnected, n_unfinished, n_slow;
-    uint64_t n_good;      /* met their SLO */
+    uint64_t n_good; /* met their SLO */
     uint64_t n_with_slo;
     uint64_t prompt_tokens, output_tokens;
     uint64_t cached_tokens, n_said_cached; /* requests whose answer said it */
@@ -69,7 +69,7 @@ struct metrics {
     struct group *priorities; /* [n_priorities] ascending; none when all have one */
     uint32_t n_priorities;
     struct percents percents;
-    double duration_s;    /* start of the measured part to its last end, or to until_ns */
+    double duration_s; /* start of the measured part to its last end, or to until_ns */
     uint64_t peak_output_tokens_per_s; /* most tokens in one second since the start */
     uint64_t peak_concurrent;          /* most requests seen in one second */
     uint64_t n_errors[TARN_N_ERRORS];
@@ -77,8 +77,8 @@ struct metrics {
 
 struct metrics_options {
     struct percents percents;
-    uint64_t start_ns;    /* of the measured part */
-    uint64_t until_ns;    /* arrivals went on until then: the duration is no shorter; 0: not said */
+    uint64_t start_ns; /* of the measured part */
+    uint64_t until_ns; /* arrivals went on until then: the duration is no shorter; 0: not said */
     const char *const *tenant_names; /* [n_tenants] */
     uint32_t n_tenants;
 };

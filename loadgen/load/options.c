@@ -22,6 +22,7 @@ struct option {
 };
 
 #define AT(field) offsetof(struct options, field)
+// clang-format off
 #define TEXT(group, name, field, preset, value, help) \
     {group, name, KIND_TEXT, AT(field), 0, 0, preset, value, help}
 #define CHOICE(group, name, field, preset, words, help) \
@@ -36,6 +37,7 @@ struct option {
     {group, name, KIND_BOOL, AT(field), 0, 1, preset, NULL, help}
 #define LIST(group, name, field, value, help) \
     {group, name, KIND_LIST, AT(field), 0, 0, "", value, help}
+// clang-format on
 
 #define SERVER_GROUP "Server"
 #define REQUESTS_GROUP "Requests"
@@ -274,18 +276,29 @@ static const struct {
 
 /* Other words for the same. */
 static const char *const aliases[][2] = {
-    {"base-url", "url"}, {"num-prompts", "count"}, {"request-rate", "rate"},
-    {"max-concurrency", "concurrency"}, {"random-input-len", "input-len"},
-    {"random-output-len", "output-len"}, {"random-range-ratio", "range-ratio"},
-    {"random-prefix-len", "prefix-len"}, {"prefix-repetition-prefix-len", "prefix-len"},
+    {"base-url", "url"},
+    {"num-prompts", "count"},
+    {"request-rate", "rate"},
+    {"max-concurrency", "concurrency"},
+    {"random-input-len", "input-len"},
+    {"random-output-len", "output-len"},
+    {"random-range-ratio", "range-ratio"},
+    {"random-prefix-len", "prefix-len"},
+    {"prefix-repetition-prefix-len", "prefix-len"},
     {"prefix-repetition-suffix-len", "input-len"},
     {"prefix-repetition-num-prefixes", "num-prefixes"},
-    {"prefix-repetition-output-len", "output-len"}, {"dataset-path", "data"},
-    {"ready-check-timeout-sec", "ready-timeout"}, {"slo", "goodput"}, {"out", "json"},
+    {"prefix-repetition-output-len", "output-len"},
+    {"dataset-path", "data"},
+    {"ready-check-timeout-sec", "ready-timeout"},
+    {"slo", "goodput"},
+    {"out", "json"},
     {"timed-trace-chunk-hash-size", "trace-block"},
-    {"timed-trace-sec-multiplier", "trace-time-unit"}, {"swap", "kv-swap"},
-    {"custom-output-len", "output-len"}, {"sharegpt-output-len", "output-len"},
-    {"disable-shuffle", "no-shuffle"}, {"disable-tqdm", "no-progress"},
+    {"timed-trace-sec-multiplier", "trace-time-unit"},
+    {"swap", "kv-swap"},
+    {"custom-output-len", "output-len"},
+    {"sharegpt-output-len", "output-len"},
+    {"disable-shuffle", "no-shuffle"},
+    {"disable-tqdm", "no-progress"},
 };
 
 /* The name that the table has; perhaps with "no-" before it. */
@@ -391,8 +404,7 @@ static enum status set(struct options *o, const struct option *opt, const char *
     case KIND_LIST: break;
     }
     enum status s = text[0] ? add_text(at, text) : OK;
-    return s == OK ? OK : buf_why(why, s, "--%s: given more than %d times", opt->name,
-                                  N_TEXTS_MAX);
+    return s == OK ? OK : buf_why(why, s, "--%s: given more than %d times", opt->name, N_TEXTS_MAX);
 }
 
 /* --- the command line --- */
@@ -428,8 +440,10 @@ static enum status check_mode(const struct options *o, const struct option *opt,
         return buf_why(why, ERR_INVALID, "--%s: asks a server; `tarn-loadgen sim` has none",
                        opt->name);
     if (!o->sim && is_sim)
-        return buf_why(why, ERR_INVALID, "--%s: belongs to `tarn-loadgen sim`; a server has its "
-                       "own", opt->name);
+        return buf_why(why, ERR_INVALID,
+                       "--%s: belongs to `tarn-loadgen sim`; a server has its "
+                       "own",
+                       opt->name);
     return OK;
 }
 
@@ -519,7 +533,8 @@ static enum status read_flag(struct options *o, int argc, char **argv, int *i, s
         s = set(o, opt, value, why);
     o->given[opt - options] = true;
     return s == OK && opt->kind == KIND_LIST && strcmp(opt->value, "SPEC") != 0
-               ? read_more(o, opt, argc, argv, i, why) : s;
+               ? read_more(o, opt, argc, argv, i, why)
+               : s;
 }
 
 enum status options_load(struct options *o, int argc, char **argv, struct buf *why)
@@ -531,7 +546,8 @@ enum status options_load(struct options *o, int argc, char **argv, struct buf *w
     o->zipf = -1;
     for (size_t k = 0; s == OK && k < ARRAY_SIZE(options); k++)
         s = options[k].preset[0] || options[k].kind == KIND_TEXT || options[k].kind == KIND_CHOICE
-                ? set(o, &options[k], options[k].preset, why) : OK;
+                ? set(o, &options[k], options[k].preset, why)
+                : OK;
     if (i < argc && (strcmp(argv[i], "compare") == 0 || strcmp(argv[i], "sim") == 0)) {
         *(argv[i][0] == 'c' ? &o->compare : &o->sim) = true;
         i++;
@@ -584,12 +600,15 @@ void options_print_help(FILE *f)
           f);
     for (size_t i = 0; i < ARRAY_SIZE(options); i++)
         print_option(f, &options[i]);
-    flag_print(f, &(struct flag_row){"Other", "help, --version", false, NULL, "print and exit",
-                                     ""});
+    flag_print(f,
+               &(struct flag_row){"Other", "help, --version", false, NULL, "print and exit", ""});
     fputs("\nOther words: ", f);
     for (size_t i = 0; i < ARRAY_SIZE(aliases); i++)
-        fprintf(f, "%s--%s = --%s", i == 0 ? "" : i % 2 ? ", " : ",\n  ", aliases[i][0],
-                aliases[i][1]);
+        fprintf(f, "%s--%s = --%s",
+                i == 0  ? ""
+                : i % 2 ? ", "
+                        : ",\n  ",
+                aliases[i][0], aliases[i][1]);
     fputs("\nAccepted without effect, since no tokenizer is loaded here:\n ", f);
     for (size_t i = 0; i < ARRAY_SIZE(without_effect); i++)
         fprintf(f, " --%s%s", without_effect[i].name,

@@ -38,8 +38,10 @@ static void widen(struct dist *d, double ratio)
 static enum status resolve_lengths(struct options *o, struct buf *why)
 {
     struct workload_config *c = &o->config;
-    const char *input = c->kind == WORKLOAD_RAG ? "32" : c->kind == WORKLOAD_MULTITURN ? "128"
-                      : c->kind == WORKLOAD_PREFIX ? "256" : "1024";
+    const char *input = c->kind == WORKLOAD_RAG         ? "32"
+                        : c->kind == WORKLOAD_MULTITURN ? "128"
+                        : c->kind == WORKLOAD_PREFIX    ? "256"
+                                                        : "1024";
     enum status s = read_dist("--input-len", o->input_len, input, &c->input, why);
 
     if (s == OK)
@@ -71,8 +73,10 @@ static enum status resolve_arrival(struct options *o, struct buf *why)
     const char *kind = o->arrival;
 
     if (!kind[0])
-        kind = has_times ? "trace" : o->rate[0] || o->ramp[0] ? "poisson"
-               : o->concurrency ? "closed" : "poisson";
+        kind = has_times                  ? "trace"
+               : o->rate[0] || o->ramp[0] ? "poisson"
+               : o->concurrency           ? "closed"
+                                          : "poisson";
     *a = (struct arrival_config){.kind = ARRIVAL_GAMMA, .burstiness = o->burstiness};
     if (is(kind, "poisson") && o->burstiness != 1 && is(o->arrival, "poisson"))
         return buf_why(why, ERR_INVALID, "--arrival poisson has burstiness 1: use gamma");
@@ -94,7 +98,8 @@ static enum status resolve_arrival(struct options *o, struct buf *why)
     a->ramp_s = o->ramp_s > 0 ? o->ramp_s : o->warmup_s + o->duration_s;
     if (o->sim && o->load > 0) {
         if (!open || o->rate[0] || o->ramp[0] || o->concurrency)
-            return buf_why(why, ERR_INVALID, "--load: is the rate: give no --rate, --concurrency, "
+            return buf_why(why, ERR_INVALID,
+                           "--load: is the rate: give no --rate, --concurrency, "
                            "--ramp-up-strategy or other --arrival than poisson, gamma, constant");
         a->rate = 1; /* until the capacity is known */
     } else if (open && !a->ramp) {
@@ -199,8 +204,10 @@ static enum status resolve_percents(struct options *o, struct buf *why)
         double p;
         if (dist_parse_number(one, &p) != OK || p < 0 || p > 100 ||
             o->percents.n == N_PERCENTS_ASKED_MAX)
-            return buf_why(why, ERR_INVALID, "--metric-percentiles: expected at most %d numbers in "
-                           "[0, 100]", N_PERCENTS_ASKED_MAX);
+            return buf_why(why, ERR_INVALID,
+                           "--metric-percentiles: expected at most %d numbers in "
+                           "[0, 100]",
+                           N_PERCENTS_ASKED_MAX);
         o->percents.p[o->percents.n++] = p;
     }
     return OK;
@@ -223,10 +230,12 @@ static enum status check_together(const struct options *o, struct buf *why)
     if (o->compare && (o->config.kind == WORKLOAD_MULTITURN || o->verify > 0))
         return buf_why(why, ERR_INVALID, "compare: knows neither multiturn nor --verify");
     if (o->compare && is(o->interleave, "requests") && (o->closed || o->block > 0))
-        return buf_why(why, ERR_INVALID, "--interleave requests: needs a --rate (or times) and "
+        return buf_why(why, ERR_INVALID,
+                       "--interleave requests: needs a --rate (or times) and "
                        "no --block; --concurrency 1 sends pairs, one after the other");
     if ((o->result_dir[0] || o->result_filename[0]) && !o->save_result && !o->append_result)
-        return buf_why(why, ERR_INVALID, "--result-dir, --result-filename: nothing is saved "
+        return buf_why(why, ERR_INVALID,
+                       "--result-dir, --result-filename: nothing is saved "
                        "without --save-result");
     if (o->compare && o->save_result)
         return buf_why(why, ERR_INVALID, "--save-result: compare writes its result with --json");
@@ -244,8 +253,10 @@ static enum status resolve_sim(struct options *o, struct buf *why)
         return OK;
     }
     if (dist_parse_number(o->starvation_ms, &ms) != OK || ms < 0)
-        return buf_why(why, ERR_INVALID, "--starvation-ms: expected 0, milliseconds or inf, got "
-                       "\"%s\"", o->starvation_ms);
+        return buf_why(why, ERR_INVALID,
+                       "--starvation-ms: expected 0, milliseconds or inf, got "
+                       "\"%s\"",
+                       o->starvation_ms);
     o->starvation_s = ms / 1e3;
     return OK;
 }

@@ -26,7 +26,7 @@ struct dataset {
     const char *name;     /* vLLM's */
     const char *workload; /* ours */
     enum dataset_reads reads;
-    bool ignores_eos;     /* answers have the length that was asked for */
+    bool ignores_eos;       /* answers have the length that was asked for */
     const char *output_len; /* vLLM's default, where ours is another; or NULL */
 };
 
@@ -56,8 +56,10 @@ static enum status apply_dataset(struct options *o, struct buf *why)
     if (options_was_given(o, "workload"))
         return buf_why(why, ERR_INVALID, "--dataset-name, --workload: give one of them");
     if (d->reads == READS_NOTHING && o->data[0])
-        return buf_why(why, ERR_INVALID, "--dataset-name %s: makes its prompts and reads no "
-                       "--dataset-path", d->name);
+        return buf_why(why, ERR_INVALID,
+                       "--dataset-name %s: makes its prompts and reads no "
+                       "--dataset-path",
+                       d->name);
     if (d->reads == READS_A_FILE && !o->data[0])
         return buf_why(why, ERR_INVALID, "--dataset-name %s: needs --dataset-path FILE", d->name);
     if (d->ignores_eos && !options_was_given(o, "ignore-eos"))
@@ -85,21 +87,26 @@ static enum status apply_route(struct options *o, struct buf *why)
         {"/v1/chat/completions", "chat"},
         {"/v1/completions", "completions"},
     };
-    const char *of_backend = !o->backend[0] ? "" : is(o->backend, "openai-chat") ? "chat"
-                                                                                 : "completions";
+    const char *of_backend = !o->backend[0]                  ? ""
+                             : is(o->backend, "openai-chat") ? "chat"
+                                                             : "completions";
     const char *route = o->endpoint[0] ? NULL : of_backend;
 
     for (size_t i = 0; i < ARRAY_SIZE(known) && !route; i++)
         if (is(o->endpoint, known[i][0]))
             route = known[i][1];
     if (!route)
-        return buf_why(why, ERR_INVALID, "--endpoint: \"%.80s\" is none of /v1/completions, "
+        return buf_why(why, ERR_INVALID,
+                       "--endpoint: \"%.80s\" is none of /v1/completions, "
                        "/v1/chat/completions, completions, chat; what stands before /v1 belongs "
-                       "to --url", o->endpoint);
+                       "to --url",
+                       o->endpoint);
     if (of_backend[0] && !is(route, of_backend))
-        return buf_why(why, ERR_INVALID, "--backend %s, --endpoint %.80s: they are different "
+        return buf_why(why, ERR_INVALID,
+                       "--backend %s, --endpoint %.80s: they are different "
                        "routes; openai-chat asks /v1/chat/completions, the others "
-                       "/v1/completions", o->backend, o->endpoint);
+                       "/v1/completions",
+                       o->backend, o->endpoint);
     return flag_set_text(&o->endpoint, route);
 }
 

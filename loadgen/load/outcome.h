@@ -32,21 +32,21 @@ struct outcome {
     enum outcome_end end;
     enum tarn_error error;
     int http_status;
-    char *message;    /* of an error; NULL: none */
+    char *message; /* of an error; NULL: none */
 
     uint64_t intended_ns; /* when it should have been sent: latencies count from here */
     uint64_t free_ns;     /* when it could be: later where --concurrency held it back */
     uint64_t sent_ns;
     uint64_t first_ns, last_ns; /* first and last token */
     uint64_t end_ns;
-    uint64_t *token_ns;   /* [n_tokens] when each piece of text came */
+    uint64_t *token_ns; /* [n_tokens] when each piece of text came */
     uint32_t n_tokens, cap_tokens;
 
     uint32_t n_prompt_asked, n_output_asked;
     struct tarn_usage usage;
     char finish_reason[32];
 
-    char *text;           /* [text_len] when asked for */
+    char *text; /* [text_len] when asked for */
     size_t text_len;
     struct tarn_body body; /* verify: to be sent again */
 };

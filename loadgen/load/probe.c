@@ -9,15 +9,13 @@
 #define TEXT_BYTES_MAX (1u << 20)
 #define N_SAMPLES 3
 
-enum status probe_model(const struct tarn_client *client, char *model, size_t size,
-                        struct buf *why)
+enum status probe_model(const struct tarn_client *client, char *model, size_t size, struct buf *why)
 {
     struct tarn_answer a;
     enum status s = OK;
 
     if (tarn_models(&a, client) != TARN_OK)
-        s = buf_why(why, ERR_UNAVAILABLE, "/v1/models: %s %s", tarn_error_name(a.error),
-                    a.message);
+        s = buf_why(why, ERR_UNAVAILABLE, "/v1/models: %s %s", tarn_error_name(a.error), a.message);
     size_t n = s == OK ? strcspn(a.text, "\n") : 0;
     if (s == OK && (n == 0 || n >= size))
         s = buf_why(why, ERR_INVALID, "/v1/models names no model: give --model");
@@ -37,8 +35,11 @@ enum status probe_ready(const struct tarn_client *client, double timeout_s, stru
         struct tarn_answer a;
         enum tarn_error e = tarn_models(&a, client);
         enum status s = e == TARN_OK || e == TARN_ERR_HTTP_4XX
-                            ? OK : buf_why(why, ERR_UNAVAILABLE, "the server does not answer: %s "
-                                           "%s", tarn_error_name(e), a.message);
+                            ? OK
+                            : buf_why(why, ERR_UNAVAILABLE,
+                                      "the server does not answer: %s "
+                                      "%s",
+                                      tarn_error_name(e), a.message);
         tarn_answer_fini(&a);
         if (s == OK || clock_now_ns() >= until_ns)
             return s;
@@ -60,8 +61,8 @@ static double count_by_tokenize(const struct tarn_client *client, const struct p
     bool chat = style->kind == TARN_CHAT;
     enum status s = words_write(&text, id, n_words);
     if (s == OK)
-        s = buf_puts(&body, chat ? "{\"messages\":[{\"role\":\"user\",\"content\":"
-                                 : "{\"prompt\":");
+        s = buf_puts(&body,
+                     chat ? "{\"messages\":[{\"role\":\"user\",\"content\":" : "{\"prompt\":");
     if (s == OK)
         s = js_write_string(&body, text.data, text.len);
     if (s == OK)

@@ -167,7 +167,8 @@ static enum status lay_out_ids(struct layout *y, struct buf *why)
     for (uint32_t i = 0; s == OK && i < y->r->n_parts; i++) {
         const struct part *p = &y->r->parts[i];
         if (p->text)
-            return buf_why(why, ERR_INVALID, "this workload has text: --prompt-format ids cannot "
+            return buf_why(why, ERR_INVALID,
+                           "this workload has text: --prompt-format ids cannot "
                            "send it");
         s = words_write_ids(&y->text, p->id, p->n_tokens, y->style->id_lo, y->style->id_hi);
     }

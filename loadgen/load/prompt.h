@@ -13,12 +13,12 @@
 
 struct prompt_style {
     enum tarn_kind kind;
-    const char *model;        /* NULL: not sent */
-    bool ids;                 /* completions with token ids instead of text */
-    uint32_t id_lo, id_hi;    /* ids are drawn from [lo, hi) */
-    double tokens_per_word;   /* of words.h, as the server counts; 1: not known */
-    double overhead_tokens;   /* what the template (or BOS) adds */
-    bool documents_field;     /* chat: our extension; else plain text in the same order */
+    const char *model;      /* NULL: not sent */
+    bool ids;               /* completions with token ids instead of text */
+    uint32_t id_lo, id_hi;  /* ids are drawn from [lo, hi) */
+    double tokens_per_word; /* of words.h, as the server counts; 1: not known */
+    double overhead_tokens; /* what the template (or BOS) adds */
+    bool documents_field;   /* chat: our extension; else plain text in the same order */
     bool stream;
     bool ignore_eos;
     double temperature, top_p; /* TARN_UNSET_REAL: not sent */

@@ -146,7 +146,8 @@ static void print_pieces(FILE *f, const struct group *g)
         return;
     print_real(f, "Tokens per piece of text:", n);
     fputs("NOTE: the server sent several tokens in one piece of text. ITL is the time between\n"
-          "      pieces here, not between tokens; TPOT counts tokens.\n", f);
+          "      pieces here, not between tokens; TPOT counts tokens.\n",
+          f);
 }
 
 static void print_errors(FILE *f, const struct report *r)
@@ -186,8 +187,9 @@ static void print_verify(FILE *f, const struct report *r)
     if (!v)
         return;
     print_title(f, "Answers Compared", '-');
-    print_count(f, v->cold ? "Sent again alone, cold and warm:"
-                           : "Sent again alone (no cache reset):", v->n_checked);
+    print_count(f,
+                v->cold ? "Sent again alone, cold and warm:" : "Sent again alone (no cache reset):",
+                v->n_checked);
     print_count(f, "Under load another text:", v->n_load_differs);
     print_count(f, "Cached another text:", v->n_warm_differs);
     if (v->n_failed)
@@ -249,7 +251,8 @@ static void print_lag(FILE *f, const struct report *r)
     print_real(f, "Longest turn of the loop (ms):", (double)r->loop->turn_ns_max / 1e6);
     if (report_is_late(r))
         fputs("WARNING: the generator itself was late; its machine is too busy for this load, and\n"
-              "         the latencies above contain its delay.\n", f);
+              "         the latencies above contain its delay.\n",
+              f);
 }
 
 static void print_setting(FILE *f, const struct report *r)
@@ -263,9 +266,9 @@ static void print_setting(FILE *f, const struct report *r)
     if (r->interrupted)
         fprintf(f, "%-40s\n", "Interrupted: what was in flight is not counted");
     if (r->target->calibration != CALIBRATION_NONE)
-        fprintf(f, "%-40s %.3f, and %.1f a prompt (%s)\n", "Tokens per word:",
-                r->target->style.tokens_per_word, r->target->style.overhead_tokens,
-                calibration_name(r->target->calibration));
+        fprintf(f, "%-40s %.3f, and %.1f a prompt (%s)\n",
+                "Tokens per word:", r->target->style.tokens_per_word,
+                r->target->style.overhead_tokens, calibration_name(r->target->calibration));
 }
 
 void report_print(FILE *f, const struct report *r)

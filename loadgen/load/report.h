@@ -28,7 +28,7 @@ struct report {
     const struct outcome_list *outcomes;
     const struct verify_result *verify; /* NULL: not asked for */
     const struct http_loop_stats *loop;
-    uint64_t start_ns;  /* of the first arrivals */
+    uint64_t start_ns; /* of the first arrivals */
     bool interrupted;
     const struct sim_result *sim; /* NULL: a live run */
 };

@@ -74,9 +74,9 @@ static void put_setting(struct put *p, const struct report *r)
     put_text(p, "label", o->label[0] ? o->label : NULL);
     put_text(p, "model_id", model);
     put_text(p, "tokenizer_id", o->tokenizer[0] ? o->tokenizer : model);
-    put_count(p, "num_prompts", r->metrics->all.n_completed + r->metrics->all.n_failed +
-                                    r->metrics->all.n_disconnected +
-                                    r->metrics->all.n_unfinished);
+    put_count(p, "num_prompts",
+              r->metrics->all.n_completed + r->metrics->all.n_failed +
+                  r->metrics->all.n_disconnected + r->metrics->all.n_unfinished);
     for (uint32_t i = 0; i < o->metadata.n; i++) {
         char key[128];
         const char *equals = strchr(o->metadata.v[i], '=');
@@ -89,8 +89,7 @@ static void put_setting(struct put *p, const struct report *r)
     else
         put_text(p, "request_rate", "inf");
     put_real(p, "burstiness", a->burstiness);
-    put(p, "max_concurrency", o->concurrency ? js_new_int((int64_t)o->concurrency)
-                                             : js_new_null());
+    put(p, "max_concurrency", o->concurrency ? js_new_int((int64_t)o->concurrency) : js_new_null());
     if (a->ramp) {
         put_text(p, "ramp_up_strategy", o->ramp);
         put_real(p, "ramp_up_start_rps", a->ramp_start);
@@ -133,22 +132,22 @@ static void put_group(struct put *p, const struct group *g, const struct metrics
     put_count(p, "total_input_tokens", g->prompt_tokens);
     put_count(p, "total_output_tokens", g->output_tokens);
     put_real(p, "request_throughput", per_second((double)g->n_completed, m));
-    put(p, "request_goodput", g->n_with_slo ? js_new_real(per_second((double)g->n_good, m))
-                                            : js_new_null());
+    put(p, "request_goodput",
+        g->n_with_slo ? js_new_real(per_second((double)g->n_good, m)) : js_new_null());
     put_real(p, "output_throughput", per_second((double)g->output_tokens, m));
     put_real(p, "total_token_throughput",
              per_second((double)(g->prompt_tokens + g->output_tokens), m));
     for (int i = 0; i < N_METRICS; i++)
         put_summary(p, (enum metric)i, &g->of[i], &m->percents);
     put_count(p, "prompt_tokens", g->prompt_tokens);
-    put(p, "cached_tokens", g->n_said_cached ? js_new_int((int64_t)g->cached_tokens)
-                                             : js_new_null());
+    put(p, "cached_tokens",
+        g->n_said_cached ? js_new_int((int64_t)g->cached_tokens) : js_new_null());
     for (int t = 0; g->n_said_tiers && t < TARN_N_TIERS; t++) {
         snprintf(key, sizeof key, "cached_tokens_%s", tarn_tier_name((enum tarn_tier)t));
         put_count(p, key, g->cached_by_tier[t]);
     }
-    put(p, "tokens_per_piece", g->n_pieces ? js_new_real(metrics_tokens_per_piece(g))
-                                           : js_new_null());
+    put(p, "tokens_per_piece",
+        g->n_pieces ? js_new_real(metrics_tokens_per_piece(g)) : js_new_null());
     put_count(p, "good", g->n_good);
     put_count(p, "with_slo", g->n_with_slo);
     put_count(p, "disconnected", g->n_disconnected);
@@ -232,8 +231,14 @@ static void put_ours(struct put *p, const struct report *r)
 /* --- vLLM's per-request lists --- */
 
 enum detail {
-    DETAIL_INPUT_LENS, DETAIL_OUTPUT_LENS, DETAIL_TTFTS, DETAIL_ITLS, DETAIL_START_TIMES,
-    DETAIL_TEXTS, DETAIL_ERRORS, N_DETAILS
+    DETAIL_INPUT_LENS,
+    DETAIL_OUTPUT_LENS,
+    DETAIL_TTFTS,
+    DETAIL_ITLS,
+    DETAIL_START_TIMES,
+    DETAIL_TEXTS,
+    DETAIL_ERRORS,
+    N_DETAILS
 };
 
 static double seconds(uint64_t from_ns, uint64_t to_ns)
@@ -262,8 +267,7 @@ static struct json *detail_of(const struct outcome *o, enum detail d, uint64_t s
     switch (d) {
     case DETAIL_INPUT_LENS: return js_new_int((int64_t)outcome_prompt_tokens(o));
     case DETAIL_OUTPUT_LENS: return js_new_int(ok ? (int64_t)outcome_output_tokens(o) : 0);
-    case DETAIL_TTFTS:
-        return js_new_real(ok ? seconds(o->intended_ns, o->first_ns) : 0);
+    case DETAIL_TTFTS: return js_new_real(ok ? seconds(o->intended_ns, o->first_ns) : 0);
     case DETAIL_ITLS: return list_gaps(o);
     case DETAIL_START_TIMES: return js_new_real(seconds(start_ns, o->intended_ns));
     case DETAIL_TEXTS: return js_new_string(o->text ? o->text : "", o->text_len);
@@ -275,7 +279,7 @@ static struct json *detail_of(const struct outcome *o, enum detail d, uint64_t s
 
 static void put_details(struct put *p, const struct report *r)
 {
-    static const char *const keys[N_DETAILS] = {"input_lens", "output_lens",     "ttfts", "itls",
+    static const char *const keys[N_DETAILS] = {"input_lens",  "output_lens",     "ttfts", "itls",
                                                 "start_times", "generated_texts", "errors"};
 
     for (int d = 0; d < N_DETAILS && p->status == OK; d++) {
@@ -283,8 +287,8 @@ static void put_details(struct put *p, const struct report *r)
         p->status = list ? OK : ERR_NOMEM;
         for (size_t i = 0; p->status == OK && i < r->outcomes->n; i++)
             if (r->outcomes->v[i].measured)
-                p->status = js_push(list, detail_of(&r->outcomes->v[i], (enum detail)d,
-                                                    r->start_ns));
+                p->status =
+                    js_push(list, detail_of(&r->outcomes->v[i], (enum detail)d, r->start_ns));
         put(p, keys[d], list);
     }
 }
@@ -323,8 +327,7 @@ static enum status write_all(const char *path, const char *mode, const struct bu
     return good ? OK : buf_why(why, ERR_IO, "%s: %s", path, strerror(errno));
 }
 
-static enum status write_json(const struct json *j, const char *path, bool append,
-                              struct buf *why)
+static enum status write_json(const struct json *j, const char *path, bool append, struct buf *why)
 {
     struct buf text;
 
@@ -393,9 +396,9 @@ static enum status save_result(const struct report *r, const struct json *result
     if (s == OK)
         s = o->result_filename[0] ? buf_puts(&path, o->result_filename)
                                   : put_usual_name(&path, r, result);
-    s = s == OK ? write_json(result, buf_str(&path), o->append_result, why)
-                : buf_why(why, s, "--result-dir, --result-filename: longer than %d bytes",
-                          PATH_MAX);
+    s = s == OK
+            ? write_json(result, buf_str(&path), o->append_result, why)
+            : buf_why(why, s, "--result-dir, --result-filename: longer than %d bytes", PATH_MAX);
     if (s == OK && !o->quiet)
         fprintf(stderr, "tarn-loadgen: the result is in %s\n", buf_str(&path));
     buf_fini(&path);
@@ -470,13 +473,14 @@ static enum status write_csv(const struct json *j, const char *path, struct buf 
 static enum status write_raw_line(struct buf *b, const struct outcome *o, uint64_t start_ns)
 {
     enum status s = buf_printf(
-        b, "{\"index\":%" PRIu64 ",\"measured\":%s,\"tenant\":%u,\"priority\":%d"
+        b,
+        "{\"index\":%" PRIu64 ",\"measured\":%s,\"tenant\":%u,\"priority\":%d"
         ",\"session\":%" PRIu64 ",\"turn\":%u,\"end\":\"%s\",\"error\":\"%s\",\"status\":%d"
         ",\"slow_reader\":%s"
         ",\"prompt_tokens\":%" PRIu64 ",\"output_tokens\":%" PRIu64 ",\"cached_tokens\":%" PRId64
         ",\"start_ns\":%" PRIu64 ",\"intended_ns\":%" PRIu64 ",\"free_ns\":%" PRIu64
-        ",\"sent_ns\":%" PRIu64 ",\"first_ns\":%" PRIu64 ",\"last_ns\":%" PRIu64 ",\"end_ns\":%"
-        PRIu64 ",\"finish_reason\":",
+        ",\"sent_ns\":%" PRIu64 ",\"first_ns\":%" PRIu64 ",\"last_ns\":%" PRIu64
+        ",\"end_ns\":%" PRIu64 ",\"finish_reason\":",
         o->index, o->measured ? "true" : "false", o->tenant, o->priority, o->session, o->turn,
         outcome_end_name(o->end), tarn_error_name(o->error), o->http_status,
         o->slow_reader ? "true" : "false", outcome_prompt_tokens(o), outcome_output_tokens(o),

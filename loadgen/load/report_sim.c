@@ -94,14 +94,14 @@ void report_print_sim(FILE *f, const struct sim_result *r)
     print_real(f, "Busy (%):", 100 * share(seconds(r->busy_ns), r->simulated_s * r->n_instances));
     print_count(f, "Preempted for place:", r->n_preempted_for_place);
     print_count(f, "Preempted for memory:", r->n_preempted_for_memory);
-    fprintf(f, "%-40s %" PRIu64 " ahead, %" PRIu64 " on demand\n", "KV blocks swapped out:",
-            r->n_spilled_ahead, r->n_spilled_on_demand);
-    fprintf(f, "%-40s %" PRIu64 " ahead, %" PRIu64 " on demand\n", "KV blocks swapped in:",
-            r->n_fetched_ahead, r->n_fetched_on_demand);
+    fprintf(f, "%-40s %" PRIu64 " ahead, %" PRIu64 " on demand\n",
+            "KV blocks swapped out:", r->n_spilled_ahead, r->n_spilled_on_demand);
+    fprintf(f, "%-40s %" PRIu64 " ahead, %" PRIu64 " on demand\n",
+            "KV blocks swapped in:", r->n_fetched_ahead, r->n_fetched_on_demand);
     print_count(f, "Tokens computed again:", r->n_tokens_recomputed);
     print_real(f, "Computing waited for copies (s):", seconds(r->compute_waited_ns));
     print_real(f, "Simulated time (s):", r->simulated_s);
     fprintf(f, "%-40s %.2f, of this core %.2f\n", "Wall time (s):", r->wall_s, r->cpu_s);
-    fprintf(f, "%-40s %.0f\n", "Requests per minute of the core:",
-            share(60 * (double)r->n_simulated, r->cpu_s));
+    fprintf(f, "%-40s %.0f\n",
+            "Requests per minute of the core:", share(60 * (double)r->n_simulated, r->cpu_s));
 }

@@ -30,40 +30,40 @@ enum part_role { PART_SYSTEM, PART_DOCUMENT, PART_USER, PART_ASSISTANT };
 
 struct part {
     enum part_role role;
-    uint32_t n_tokens;     /* as asked for; 0: whatever `text` has */
-    uint32_t answer_of;    /* this is the answer of that turn of the chain (then `id` names what
+    uint32_t n_tokens;  /* as asked for; 0: whatever `text` has */
+    uint32_t answer_of; /* this is the answer of that turn of the chain (then `id` names what
                             * stands in for it); NO_TURN: it is not */
     uint64_t id;
-    const char *text;      /* [text_len]; NULL: made from the id */
+    const char *text; /* [text_len]; NULL: made from the id */
     size_t text_len;
-    const char *title;     /* of a document; may be NULL */
-    bool starts_message;   /* a chat message of its own, although the role stays the same */
+    const char *title;   /* of a document; may be NULL */
+    bool starts_message; /* a chat message of its own, although the role stays the same */
 };
 
 struct load_request {
-    uint64_t index;        /* 0, 1, ... in the order of generation */
-    double arrival_s;      /* intended; 0 in a closed loop */
-    bool follows;          /* a later turn: due think_s after request index - 1 ends */
-    bool leads;            /* request index + 1 follows this one */
+    uint64_t index;   /* 0, 1, ... in the order of generation */
+    double arrival_s; /* intended; 0 in a closed loop */
+    bool follows;     /* a later turn: due think_s after request index - 1 ends */
+    bool leads;       /* request index + 1 follows this one */
     double think_s;
-    uint64_t session;      /* equal for all turns of a conversation; 0: none */
+    uint64_t session; /* equal for all turns of a conversation; 0: none */
     uint32_t turn;
 
-    struct part *parts;    /* [n_parts] */
+    struct part *parts; /* [n_parts] */
     uint32_t n_parts, cap_parts;
     uint32_t n_prompt_tokens; /* as asked for: of all parts whose length is known */
     uint32_t n_output_tokens; /* max_tokens; 0: not said */
 
-    uint32_t tenant;       /* index into the workload's tenants */
-    int32_t priority;      /* lower is sooner */
+    uint32_t tenant;  /* index into the workload's tenants */
+    int32_t priority; /* lower is sooner */
     bool has_priority;
     struct slo slo;
 
     uint32_t disconnect_after; /* hang up after so many tokens; NO_DISCONNECT: never */
     double disconnect_s;       /* with disconnect_after 0: so long after sending */
     bool slow_reader;
-    bool verify;           /* to be sent again alone */
-    const char *extra;     /* JSON object to merge into the body, or NULL; the workload's */
+    bool verify;       /* to be sent again alone */
+    const char *extra; /* JSON object to merge into the body, or NULL; the workload's */
 };
 
 void load_request_init(struct load_request *r, uint64_t index);

@@ -33,16 +33,16 @@ struct run {
     struct run_config config;
     struct outcome_list outcomes;
     uint64_t start_ns, measured_ns, stop_ns;
-    struct flight *prepared;    /* the next to send, its body built */
+    struct flight *prepared; /* the next to send, its body built */
     struct http_timer *send_timer, *stop_timer;
-    struct flight active;       /* head of the ring of those sent */
-    struct flight thinking;     /* of those whose user thinks */
+    struct flight active;                   /* head of the ring of those sent */
+    struct flight thinking;                 /* of those whose user thinks */
     struct flight *waiting, **waiting_tail; /* for a place, or for the one before them */
     uint32_t n_active, n_waiting, n_thinking;
-    uint64_t n_admitted;        /* measured requests that will be sent */
+    uint64_t n_admitted; /* measured requests that will be sent */
     uint64_t n_started, n_ended, n_errors, n_tokens;
     uint64_t progress_ns;
-    bool no_more;               /* nothing more is generated */
+    bool no_more; /* nothing more is generated */
     bool draining;
     enum status status;
     struct buf *why;
@@ -532,9 +532,13 @@ static void report_progress(struct run *run, uint64_t now_ns)
     struct run_progress p = {
         .elapsed_s = (double)(int64_t)(now_ns - run->start_ns) / NS_PER_S,
         .of_s = c->duration_s > 0 ? c->warmup_s + c->duration_s : 0,
-        .n_started = run->n_started, .n_ended = run->n_ended, .n_errors = run->n_errors,
-        .of_n = c->count, .n_tokens = run->n_tokens,
-        .n_active = run->n_active, .n_waiting = run->n_waiting,
+        .n_started = run->n_started,
+        .n_ended = run->n_ended,
+        .n_errors = run->n_errors,
+        .of_n = c->count,
+        .n_tokens = run->n_tokens,
+        .n_active = run->n_active,
+        .n_waiting = run->n_waiting,
     };
     c->progress(c->progress_arg, &p);
 }

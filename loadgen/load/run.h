@@ -21,7 +21,7 @@
 struct run;
 
 struct run_progress {
-    double elapsed_s, of_s; /* of_s 0: not known */
+    double elapsed_s, of_s;                      /* of_s 0: not known */
     uint64_t n_started, n_ended, n_errors, of_n; /* of_n 0: not known */
     uint64_t n_tokens;
     uint32_t n_active, n_waiting;
@@ -34,19 +34,19 @@ struct run_config {
     const struct prompt_style *style;
     struct load_source source;
 
-    bool closed;             /* no arrival times: `concurrency` requests at any time */
-    uint32_t concurrency;    /* 0: no limit (open loop only) */
-    uint64_t count;          /* measured requests; 0: no limit */
+    bool closed;                 /* no arrival times: `concurrency` requests at any time */
+    uint32_t concurrency;        /* 0: no limit (open loop only) */
+    uint64_t count;              /* measured requests; 0: no limit */
     double warmup_s, duration_s; /* duration 0: no limit */
-    double drain_s;          /* for what is in flight when nothing more is sent */
-    double arrival_offset_s; /* subtracted from arrival times */
-    double slow_pause_s;     /* what a slow reader waits after each piece */
-    bool keep_text;          /* of all; else only of those to verify */
-    bool real_history;       /* answers stand in later turns as they came */
+    double drain_s;              /* for what is in flight when nothing more is sent */
+    double arrival_offset_s;     /* subtracted from arrival times */
+    double slow_pause_s;         /* what a slow reader waits after each piece */
+    bool keep_text;              /* of all; else only of those to verify */
+    bool real_history;           /* answers stand in later turns as they came */
 
     void (*progress)(void *arg, const struct run_progress *p); /* may be NULL */
     void *progress_arg;
-    uint64_t progress_ns;    /* how often */
+    uint64_t progress_ns; /* how often */
 };
 
 /* Runs to the end. On OK *out holds the outcomes: run_destroy(). */
@@ -61,6 +61,6 @@ bool run_was_interrupted(const struct run *run);
 void run_take(struct run *run, struct outcome_list *out);
 uint64_t run_start_ns(const struct run *run);    /* of the first arrivals */
 uint64_t run_measured_ns(const struct run *run); /* end of the warm-up */
-void run_destroy(struct run *run); /* NULL is fine */
+void run_destroy(struct run *run);               /* NULL is fine */
 
 #endif

@@ -69,8 +69,7 @@ static enum status read_ids(struct prompt_style *s, const char *text, struct buf
     return OK;
 }
 
-static enum status fill_style(struct target *t, const struct options *o, bool is_b,
-                              struct buf *why)
+static enum status fill_style(struct target *t, const struct options *o, bool is_b, struct buf *why)
 {
     struct prompt_style *s = &t->style;
     const char *as = is_b ? o->documents_as_b : o->documents_as;
@@ -79,8 +78,7 @@ static enum status fill_style(struct target *t, const struct options *o, bool is
     *s = (struct prompt_style){.tokens_per_word = 1, .stream = true, .model = t->model};
     s->ids = strcmp(o->prompt_format, "ids") == 0;
     s->kind = s->ids || strcmp(o->endpoint, "completions") == 0 ? TARN_COMPLETION : TARN_CHAT;
-    s->documents_field = s->kind == TARN_CHAT &&
-                         (as[0] ? strcmp(as, "field") == 0 : !o->compare);
+    s->documents_field = s->kind == TARN_CHAT && (as[0] ? strcmp(as, "field") == 0 : !o->compare);
     s->ignore_eos = o->ignore_eos;
     s->send_session = o->send_session;
     s->extra_body = o->extra_body[0] ? o->extra_body : NULL;

@@ -31,8 +31,8 @@ static enum status add_row(struct trace *t, const struct trace_row *row)
 {
     if (t->n_rows == t->cap_rows) {
         size_t cap = t->cap_rows ? 2 * t->cap_rows : 1024;
-        struct trace_row *rows = cap <= N_ROWS_MAX * 2ull ? realloc(t->rows, cap * sizeof *rows)
-                                                          : NULL;
+        struct trace_row *rows =
+            cap <= N_ROWS_MAX * 2ull ? realloc(t->rows, cap * sizeof *rows) : NULL;
         if (!rows)
             return ERR_NOMEM;
         t->rows = rows;
@@ -46,8 +46,8 @@ static enum status add_part(struct trace *t, struct trace_part part)
 {
     if (t->n_parts == t->cap_parts) {
         size_t cap = t->cap_parts ? 2 * t->cap_parts : 4096;
-        struct trace_part *parts = cap <= N_PARTS_MAX * 2ull
-                                       ? realloc(t->parts, cap * sizeof *parts) : NULL;
+        struct trace_part *parts =
+            cap <= N_PARTS_MAX * 2ull ? realloc(t->parts, cap * sizeof *parts) : NULL;
         if (!parts)
             return ERR_NOMEM;
         t->parts = parts;
@@ -373,7 +373,8 @@ static bool parse_wall_clock(const char *text, double *out)
     int used = 0;
 
     if (sscanf(text, "%4d-%2d-%2d %2d:%2d:%n", &tm.tm_year, &tm.tm_mon, &tm.tm_mday, &tm.tm_hour,
-               &tm.tm_min, &used) != 5 || used == 0)
+               &tm.tm_min, &used) != 5 ||
+        used == 0)
         return false;
     if (dist_parse_number(text + used, &seconds) != OK || seconds < 0 || seconds >= 61)
         return false;
@@ -403,7 +404,8 @@ static enum status find_columns(const struct csv *c, struct csv_columns *at, str
     at->offset_ns = csv_column(c, offsets, ARRAY_SIZE(offsets));
     at->wall = csv_column(c, walls, ARRAY_SIZE(walls));
     if (at->input < 0 || at->output < 0)
-        return lines_why(&c->lines, why, ERR_INVALID, "no columns of lengths: expected "
+        return lines_why(&c->lines, why, ERR_INVALID,
+                         "no columns of lengths: expected "
                          "ContextTokens and GeneratedTokens, context_tokens and generated_tokens, "
                          "or num_prefill_tokens and num_decode_tokens");
     return OK;
@@ -421,8 +423,10 @@ static enum status read_csv_row(const struct csv *c, const struct csv_columns *a
         s = csv_u64(c, at->offset_ns, 0, UINT64_C(1) << 62, &ns, why);
     row->at_s = (double)ns / 1e9;
     if (s == OK && at->wall >= 0 && !parse_wall_clock(c->fields[at->wall], &row->at_s))
-        s = lines_why(&c->lines, why, ERR_INVALID, "TIMESTAMP: expected YYYY-MM-DD HH:MM:SS.SSS, "
-                      "got \"%.40s\"", c->fields[at->wall]);
+        s = lines_why(&c->lines, why, ERR_INVALID,
+                      "TIMESTAMP: expected YYYY-MM-DD HH:MM:SS.SSS, "
+                      "got \"%.40s\"",
+                      c->fields[at->wall]);
     row->input_len = input ? (uint32_t)input : 1;
     row->output_len = output ? (uint32_t)output : 1;
     row->line = c->lines.n;

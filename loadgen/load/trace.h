@@ -41,10 +41,10 @@ struct trace_part {
 
 struct trace_row {
     double at_s;
-    uint64_t session;  /* 0: none said */
-    uint64_t line;     /* of the file: keeps rows of one time in order */
+    uint64_t session; /* 0: none said */
+    uint64_t line;    /* of the file: keeps rows of one time in order */
     uint64_t first_part;
-    uint32_t n_parts;  /* 0: nothing is shared */
+    uint32_t n_parts; /* 0: nothing is shared */
     uint32_t input_len, output_len;
 };
 

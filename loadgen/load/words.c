@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "loadgen/load/draw.h"
 
+// clang-format off
 static const char *const words[256] = {
     "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world",
     "school", "state", "family", "student", "group", "country", "problem", "hand", "part",
@@ -31,6 +32,7 @@ static const char *const words[256] = {
     "new", "old", "young", "great", "full", "open", "free", "strong", "clear", "hard", "soft",
     "warm", "cold", "fast", "slow", "deep", "wide", "close", "near",
 };
+// clang-format on
 
 enum status words_write(struct buf *out, uint64_t id, uint32_t n_words)
 {

@@ -28,8 +28,7 @@ static uint32_t cut(double x, uint32_t max)
     return x < 1 ? 1 : x > most ? (uint32_t)most : (uint32_t)x;
 }
 
-uint32_t workload_draw_input(const struct workload *w, const struct load_request *r,
-                             struct draw *d)
+uint32_t workload_draw_input(const struct workload *w, const struct load_request *r, struct draw *d)
 {
     const struct workload_config *c = &w->config;
     const struct tenant *t = &c->tenants[r->tenant];
@@ -249,15 +248,16 @@ enum status workload_next(struct workload *w, struct load_request *r)
 
 static enum status check(const struct workload_config *c, struct buf *why)
 {
-    bool needs_data = c->kind == WORKLOAD_LENGTHS || c->kind == WORKLOAD_TRACE ||
-                      c->kind == WORKLOAD_FILE;
+    bool needs_data =
+        c->kind == WORKLOAD_LENGTHS || c->kind == WORKLOAD_TRACE || c->kind == WORKLOAD_FILE;
 
     if (needs_data && !c->data)
-        return buf_why(why, ERR_INVALID, "workload %s: needs --data",
-                       workload_kind_name(c->kind));
+        return buf_why(why, ERR_INVALID, "workload %s: needs --data", workload_kind_name(c->kind));
     if (c->arrival.kind == ARRIVAL_TRACE && c->kind != WORKLOAD_TRACE && c->kind != WORKLOAD_FILE)
-        return buf_why(why, ERR_INVALID, "workload %s has no times of its own: give a --rate or "
-                       "a --concurrency", workload_kind_name(c->kind));
+        return buf_why(why, ERR_INVALID,
+                       "workload %s has no times of its own: give a --rate or "
+                       "a --concurrency",
+                       workload_kind_name(c->kind));
     if (!(c->input_scale > 0) || !(c->output_scale > 0) || !(c->trace_speed > 0))
         return buf_why(why, ERR_INVALID, "scales and speeds must be above 0");
     if (c->kind == WORKLOAD_PREFIX && c->n_prefixes == 0)
@@ -378,8 +378,7 @@ const char *workload_tenant_name(const struct workload *w, uint32_t tenant)
 
 /* --- tenants --- */
 
-static enum status set_tenant(struct tenant *t, const char *key, const char *value,
-                              struct buf *why)
+static enum status set_tenant(struct tenant *t, const char *key, const char *value, struct buf *why)
 {
     double x;
 
@@ -413,8 +412,10 @@ static enum status set_tenant(struct tenant *t, const char *key, const char *val
     }
     enum status s = slo_set(&t->slo, key, value, why);
     if (s == ERR_NOT_FOUND)
-        return buf_why(why, ERR_INVALID, "\"%s\" is none of name, share, priority, input, output, "
-                       "key, ttft, tpot, e2el, normalized", key);
+        return buf_why(why, ERR_INVALID,
+                       "\"%s\" is none of name, share, priority, input, output, "
+                       "key, ttft, tpot, e2el, normalized",
+                       key);
     return s;
 }
 

@@ -25,7 +25,7 @@ enum workload_kind {
     WORKLOAD_RAG,       /* documents, then a question */
     WORKLOAD_MIX,       /* tenants with lengths, priorities and SLOs of their own */
     WORKLOAD_TRACE,
-    WORKLOAD_FILE,      /* JSON lines of prompts or messages, or ShareGPT's conversations */
+    WORKLOAD_FILE, /* JSON lines of prompts or messages, or ShareGPT's conversations */
     N_WORKLOADS
 };
 
@@ -35,8 +35,8 @@ enum popularity { POPULARITY_MEASURED, POPULARITY_ZIPF };
 
 struct tenant {
     char name[64];
-    char api_key[256];  /* empty: the run's */
-    double share;       /* of requests, relative to the others */
+    char api_key[256]; /* empty: the run's */
+    double share;      /* of requests, relative to the others */
     int32_t priority;
     bool has_priority, has_input, has_output;
     struct dist input, output;
@@ -48,8 +48,8 @@ enum file_format { FILE_LINES, FILE_SHAREGPT };
 /* How a workload of kind file is read. */
 struct file_options {
     enum file_format format;
-    bool shuffle;   /* in an order that the seed draws */
-    bool repeats;   /* endless: behind the last row, rows are drawn again */
+    bool shuffle; /* in an order that the seed draws */
+    bool repeats; /* endless: behind the last row, rows are drawn again */
 };
 
 struct workload_config {
@@ -57,35 +57,35 @@ struct workload_config {
     uint64_t seed;
     struct arrival_config arrival;
     struct dist input, output;
-    bool output_given;       /* the user's --output-len wins over the data's */
+    bool output_given;              /* the user's --output-len wins over the data's */
     uint32_t input_max, output_max; /* longer is cut; 0: no limit */
     double input_scale, output_scale;
-    const char *data;        /* file or directory; NULL: none */
+    const char *data; /* file or directory; NULL: none */
 
     uint32_t n_prefixes;
-    struct dist prefix_len;  /* prefix; random with has_prefix */
+    struct dist prefix_len; /* prefix; random with has_prefix */
     bool has_prefix;
 
     struct dist turns;
-    double think_s;          /* mean, exponential; 0: at once */
+    double think_s; /* mean, exponential; 0: at once */
     struct dist system_len;
     bool has_system;
 
-    uint32_t n_documents;    /* 0: all of the data, or 1000 made ones */
-    uint32_t n_retrieved;    /* documents of one request */
+    uint32_t n_documents;     /* 0: all of the data, or 1000 made ones */
+    uint32_t n_retrieved;     /* documents of one request */
     struct dist document_len; /* of made documents */
     enum popularity popularity;
-    double zipf;             /* exponent, also of prefixes; 0: all equal */
-    bool draw_documents;     /* one by one, instead of taking the data's lists */
-    bool shuffle_documents;  /* else in the order of retrieval */
+    double zipf;            /* exponent, also of prefixes; 0: all equal */
+    bool draw_documents;    /* one by one, instead of taking the data's lists */
+    bool shuffle_documents; /* else in the order of retrieval */
 
     struct file_options file;
     struct trace_options trace;
-    double trace_speed;      /* 2: twice as fast */
+    double trace_speed; /* 2: twice as fast */
 
     struct tenant tenants[N_TENANTS_MAX]; /* [n_tenants]; none: one without a name */
     uint32_t n_tenants;
-    struct slo slo;          /* of all, where the tenant has none */
+    struct slo slo; /* of all, where the tenant has none */
 
     double disconnect_share, slow_share, verify_share; /* of requests */
 };

@@ -32,8 +32,8 @@ enum status workload_file_add(struct workload *w, const struct file_row *row)
 {
     if (w->n_rows == w->cap_rows) {
         size_t cap = w->cap_rows ? 2 * w->cap_rows : 256;
-        struct file_row *rows = cap <= N_ROWS_MAX * 2ull ? realloc(w->rows, cap * sizeof *rows)
-                                                         : NULL;
+        struct file_row *rows =
+            cap <= N_ROWS_MAX * 2ull ? realloc(w->rows, cap * sizeof *rows) : NULL;
         if (!rows)
             return ERR_NOMEM;
         w->rows = rows;
@@ -82,8 +82,10 @@ static enum status check_texts(const struct lines *l, const struct json *o, stru
         return lines_why(l, why, ERR_INVALID, "messages: expected objects with role and content");
     for (size_t i = 0; i < js_len(messages); i++)
         if (find_role(js_string(js_get(js_at(messages, i), "role"), NULL), &role) != OK)
-            return lines_why(l, why, ERR_INVALID, "messages[%zu].role: expected system, user or "
-                             "assistant", i);
+            return lines_why(l, why, ERR_INVALID,
+                             "messages[%zu].role: expected system, user or "
+                             "assistant",
+                             i);
     if (documents && !is_text_list(documents, "text"))
         return lines_why(l, why, ERR_INVALID, "documents: expected objects with text");
     return OK;
@@ -117,8 +119,8 @@ static enum status find_tenant(const struct workload *w, const char *name, uint3
     return buf_why(why, ERR_INVALID, "tenant: \"%.40s\" was not named by --tenant", name);
 }
 
-static enum status read_fields(const struct workload *w, const struct json *o,
-                               struct file_row *row, struct buf *words)
+static enum status read_fields(const struct workload *w, const struct json *o, struct file_row *row,
+                               struct buf *words)
 {
     int64_t n = 0, priority = 0;
     const char *tenant = NULL;
@@ -209,8 +211,8 @@ static enum status shuffle_rows(struct workload *w)
 enum status workload_file_open(struct workload *w, struct buf *why)
 {
     struct file_options *f = &w->config.file;
-    enum status s = f->format == FILE_SHAREGPT ? workload_sharegpt_read(w, why)
-                                               : read_lines(w, why);
+    enum status s =
+        f->format == FILE_SHAREGPT ? workload_sharegpt_read(w, why) : read_lines(w, why);
 
     if (s != OK)
         return s;
@@ -303,8 +305,8 @@ enum status workload_file_fill(struct workload *w, struct load_request *r)
     if (row->tenant != UINT32_MAX)
         r->tenant = row->tenant;
     draw_init(&d, w->config.seed, DRAW_LENGTH, r->index);
-    r->n_output_tokens = row->n_output && !w->config.output_given ? row->n_output
-                                                                  : workload_draw_output(w, r, &d);
+    r->n_output_tokens =
+        row->n_output && !w->config.output_given ? row->n_output : workload_draw_output(w, r, &d);
     if (w->config.file.format == FILE_SHAREGPT)
         return add_text(w, r, k, PART_USER, workload_sharegpt_prompt(row->o), NULL);
     return fill_line(w, r, k);

@@ -16,8 +16,8 @@
 enum id_space { ID_OWN = 1, ID_PREFIX, ID_SYSTEM, ID_DOCUMENT, ID_QUESTION, ID_TURN, ID_LINE };
 
 struct file_row {
-    struct json *o;  /* the line; of ShareGPT's format the conversation */
-    char *extra;     /* JSON object, or NULL */
+    struct json *o; /* the line; of ShareGPT's format the conversation */
+    char *extra;    /* JSON object, or NULL */
     double at_s;
     uint32_t n_output;
     uint32_t tenant;
@@ -27,16 +27,16 @@ struct file_row {
 struct workload {
     struct workload_config config;
     struct arrival arrival;
-    struct weighted shares;   /* of tenants */
+    struct weighted shares; /* of tenants */
     uint64_t n_made;
     bool failed;
 
-    struct trace trace;       /* lengths, trace */
+    struct trace trace;         /* lengths, trace */
     struct weighted popularity; /* of prefixes, documents or questions */
     struct corpus corpus;
-    uint32_t *order;          /* [n_order] questions or rows in the order they are asked */
+    uint32_t *order; /* [n_order] questions or rows in the order they are asked */
     uint32_t n_order;
-    struct file_row *rows;    /* [n_rows] */
+    struct file_row *rows; /* [n_rows] */
     size_t n_rows, cap_rows;
 
     /* multiturn: the conversation that goes on */

@@ -47,8 +47,11 @@ static enum status open_measured(struct workload *w, struct buf *why)
             counts[w->corpus.questions[q].docs[i]]++;
     enum status s = weighted_init(&w->popularity, counts, n);
     free(counts);
-    return s == ERR_INVALID ? buf_why(why, s, "%s: no question's list names these documents: use "
-                                      "--popularity zipf", w->config.data) : s;
+    return s == ERR_INVALID ? buf_why(why, s,
+                                      "%s: no question's list names these documents: use "
+                                      "--popularity zipf",
+                                      w->config.data)
+                            : s;
 }
 
 /* Which document or question has which rank differs by seed; the skew does not. */
@@ -80,9 +83,10 @@ enum status workload_rag_open(struct workload *w, struct buf *why)
         return open_zipf(w, c->n_documents ? c->n_documents : N_MADE_DOCUMENTS);
     s = corpus_load(&w->corpus, c->data, c->n_documents, why);
     if (s == OK && uses_lists(w) && w->corpus.n_questions == 0)
-        s = buf_why(why, ERR_INVALID, "%s: no question's list lies wholly in the first %u "
-                    "documents: use --retrieval draw, or more documents", c->data,
-                    w->corpus.n_documents);
+        s = buf_why(why, ERR_INVALID,
+                    "%s: no question's list lies wholly in the first %u "
+                    "documents: use --retrieval draw, or more documents",
+                    c->data, w->corpus.n_documents);
     if (s == OK && uses_lists(w))
         s = open_order(w);
     if (s != OK)

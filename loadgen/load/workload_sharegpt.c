@@ -53,12 +53,12 @@ static enum status add_conversation(struct workload *w, struct json *conversatio
     if (js_len(js_get(conversation, "conversations")) < 2)
         return OK;
     if (!js_is(prompt, JS_STRING) || !js_is(answer, JS_STRING))
-        return buf_why(why, ERR_INVALID, "%s: [%zu].conversations: expected objects with a text "
-                       "in value", w->config.data, i);
-    struct file_row row = {.o = conversation,
-                           .n_output = estimate_tokens(answer),
-                           .tenant = UINT32_MAX,
-                           .line = i};
+        return buf_why(why, ERR_INVALID,
+                       "%s: [%zu].conversations: expected objects with a text "
+                       "in value",
+                       w->config.data, i);
+    struct file_row row = {
+        .o = conversation, .n_output = estimate_tokens(answer), .tenant = UINT32_MAX, .line = i};
     if (!is_wanted(&w->config, estimate_tokens(prompt), row.n_output))
         return OK;
     enum status s = workload_file_add(w, &row);
@@ -73,13 +73,14 @@ enum status workload_sharegpt_read(struct workload *w, struct buf *why)
     enum status s = js_parse_file(&all, w->config.data, LINES_FILE_BYTES_MAX, why);
 
     if (s == OK && !js_is(all, JS_ARRAY))
-        s = buf_why(why, ERR_INVALID, "%s: expected a JSON array of conversations",
-                    w->config.data);
+        s = buf_why(why, ERR_INVALID, "%s: expected a JSON array of conversations", w->config.data);
     for (size_t i = 0; s == OK && i < js_len(all); i++)
         s = add_conversation(w, js_at(all, i), i, why);
     if (s == OK && w->n_rows == 0)
-        s = buf_why(why, ERR_INVALID, "%s: holds no conversation of two texts whose lengths vLLM "
-                    "would take (%u to %u tokens)", w->config.data, N_LEAST, N_PROMPT_MOST);
+        s = buf_why(why, ERR_INVALID,
+                    "%s: holds no conversation of two texts whose lengths vLLM "
+                    "would take (%u to %u tokens)",
+                    w->config.data, N_LEAST, N_PROMPT_MOST);
     js_unref(all);
     return s;
 }

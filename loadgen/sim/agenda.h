@@ -18,7 +18,7 @@ struct agenda_item {
     uint32_t place; /* in the heap, from 1 on; 0: not in it */
 };
 
-struct agenda { /* fine when zeroed */
+struct agenda {                 /* fine when zeroed */
     struct agenda_item **items; /* [n] of [cap]; items[0] is place 1 */
     uint32_t n, cap;
 };

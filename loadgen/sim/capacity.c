@@ -51,8 +51,7 @@ static enum status measure(const struct outcome_list *l, struct sim_capacity *ou
     return OK;
 }
 
-enum status sim_capacity(const struct sim_config *config, struct sim_capacity *out,
-                         struct buf *why)
+enum status sim_capacity(const struct sim_config *config, struct sim_capacity *out, struct buf *why)
 {
     struct outcome_list outcomes = {0};
     struct sim_result result = {0};
@@ -62,7 +61,8 @@ enum status sim_capacity(const struct sim_config *config, struct sim_capacity *o
     if (s == OK)
         s = measure(&outcomes, out) == OK ? OK : buf_why(why, ERR_NOMEM, "out of memory");
     if (s == OK && !(out->requests_per_s > 0))
-        s = buf_why(why, ERR_INVALID, "--load: the capacity cannot be measured: too few requests "
+        s = buf_why(why, ERR_INVALID,
+                    "--load: the capacity cannot be measured: too few requests "
                     "were answered (are they too long for --kv-device-bytes, or the data too few "
                     "for --max-num-seqs?); give a --rate instead");
     outcome_list_fini(&outcomes);

@@ -65,10 +65,13 @@ static enum status fill_instance(struct command *x, struct buf *why)
     struct instance_config *c = &x->config.instance;
 
     *c = (struct instance_config){
-        .scheduler = {.policy = o->scheduling_policy, .n_running_max = (uint32_t)o->n_seqs_max,
+        .scheduler = {.policy = o->scheduling_policy,
+                      .n_running_max = (uint32_t)o->n_seqs_max,
                       .n_tokens_max = (uint32_t)o->n_batched_tokens_max,
-                      .step_s_max = o->max_step_ms / 1e3, .quantum_s = o->quantum_ms / 1e3,
-                      .ratio = o->level_ratio, .starvation_s = o->starvation_s,
+                      .step_s_max = o->max_step_ms / 1e3,
+                      .quantum_s = o->quantum_ms / 1e3,
+                      .ratio = o->level_ratio,
+                      .starvation_s = o->starvation_s,
                       .variant = o->mlfq_variant,
                       .reserve_blocks = (uint32_t)o->kv_reserve_blocks},
         .cost = &x->cost,
@@ -85,7 +88,8 @@ static enum status fill_instance(struct command *x, struct buf *why)
     enum status s = blocks_of(&c->n_device_blocks, "--kv-device-bytes", o->kv_device_bytes,
                               bytes_per_token, 2, why);
     return s == OK ? blocks_of(&c->n_host_blocks, "--kv-host-bytes", o->kv_host_bytes,
-                               bytes_per_token, 0, why) : s;
+                               bytes_per_token, 0, why)
+                   : s;
 }
 
 static void fill_config(struct command *x)
@@ -113,11 +117,16 @@ static void fill_result(struct command *x)
     bool has_host = c->swap == SWAP_PROACTIVE || c->swap == SWAP_REACTIVE;
 
     x->result = (struct sim_result){
-        .policy = x->o->scheduling_policy, .swap = x->o->kv_swap, .routing = x->o->routing,
+        .policy = x->o->scheduling_policy,
+        .swap = x->o->kv_swap,
+        .routing = x->o->routing,
         .cost_model = x->o->cost_model[0] ? x->o->cost_model : SIM_BUILTIN_NAME,
-        .n_instances = x->config.n_instances, .n_running_max = c->scheduler.n_running_max,
-        .n_tokens_max = c->scheduler.n_tokens_max, .bytes_per_token = c->bytes_per_token,
-        .n_device_blocks = c->n_device_blocks, .n_host_blocks = has_host ? c->n_host_blocks : 0,
+        .n_instances = x->config.n_instances,
+        .n_running_max = c->scheduler.n_running_max,
+        .n_tokens_max = c->scheduler.n_tokens_max,
+        .bytes_per_token = c->bytes_per_token,
+        .n_device_blocks = c->n_device_blocks,
+        .n_host_blocks = has_host ? c->n_host_blocks : 0,
         .load = x->o->load,
     };
 }
@@ -213,8 +222,8 @@ static enum status report(struct command *x, bool *failed, struct buf *why)
         return buf_why(why, s, "out of memory");
     snprintf(target.url, sizeof target.url, "sim:%s", x->result.policy);
     snprintf(target.model, sizeof target.model, "%s", x->result.cost_model);
-    struct report r = {&shown, &target, &m, &x->outcomes, NULL, &no_loop, SIM_START_NS, false,
-                       &x->result};
+    struct report r = {&shown,   &target,      &m,    &x->outcomes, NULL,
+                       &no_loop, SIM_START_NS, false, &x->result};
     if (!shown.quiet)
         report_print(strcmp(shown.json_file, "-") == 0 ? stderr : stdout, &r);
     *failed = m.all.n_completed == 0 && m.all.n_disconnected == 0;

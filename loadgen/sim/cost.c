@@ -22,10 +22,16 @@ enum status sim_cost_builtin(struct cost_model *m, struct buf *why)
             seconds[i][k] = FLOOR_S + TOKEN_S * fresh[k] + KV_TOKEN_S * cached[i];
             decode[i][k] = FLOOR_S + KV_TOKEN_S * cached[i] * batch[k];
         }
-    return cost_model_init(m, &(struct cost_points){.cached = cached, .new_tokens = fresh,
-                                                    .batch = batch, .n_cached = 2, .n_new = 2,
-                                                    .n_batch = 2, .seconds = seconds[0],
-                                                    .decode = decode[0]}, why);
+    return cost_model_init(m,
+                           &(struct cost_points){.cached = cached,
+                                                 .new_tokens = fresh,
+                                                 .batch = batch,
+                                                 .n_cached = 2,
+                                                 .n_new = 2,
+                                                 .n_batch = 2,
+                                                 .seconds = seconds[0],
+                                                 .decode = decode[0]},
+                           why);
 }
 
 static int digit_of(char c)
@@ -62,7 +68,8 @@ static enum status load_text(struct cost_model *m, const char *text, size_t len,
     enum status s = js_parse(&j, text, len, why);
 
     if (s == OK && !read_subject(&subject, j))
-        s = buf_why(why, ERR_INVALID, "fingerprint, device: expected 64 hex digits, and words: is "
+        s = buf_why(why, ERR_INVALID,
+                    "fingerprint, device: expected 64 hex digits, and words: is "
                     "this a cost profile that tarn-server saved?");
     js_unref(j);
     return s == OK ? cost_model_read(m, text, len, &subject, why) : s;

@@ -51,7 +51,8 @@ static uint64_t name_of(const struct load_request *r, const struct part *p,
                         const struct sim_prompt_config *config)
 {
     return p->answer_of != NO_TURN && config->real_history && r->session
-               ? sim_answer_name(r, p->answer_of, true) : p->id;
+               ? sim_answer_name(r, p->answer_of, true)
+               : p->id;
 }
 
 static bool is_document(const struct load_request *r, uint32_t i)
@@ -109,8 +110,8 @@ enum status sim_prompt_make(struct cache_prompt *out, const struct load_request 
     fill(out, r, ids, span_ends, n_spans > 0, config);
     memcpy(scope.bytes, &config->tenant, sizeof config->tenant);
     kv_chain_init(&out->chain, fingerprint, &scope, config->segment_tokens);
-    out->n_keys = kv_chain_prompt(&out->chain, ids, out->n_ids, span_ends, out->n_span_ends, 0,
-                                  keys);
+    out->n_keys =
+        kv_chain_prompt(&out->chain, ids, out->n_ids, span_ends, out->n_span_ends, 0, keys);
     out->ids = ids;
     out->span_ends = span_ends;
     out->keys = keys;

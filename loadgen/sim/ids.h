@@ -27,9 +27,9 @@ uint32_t sim_id(uint64_t name, uint32_t position);
 uint64_t sim_answer_name(const struct load_request *r, uint32_t turn, bool real_history);
 
 struct sim_prompt_config {
-    uint64_t tenant;         /* equal ones share KV */
+    uint64_t tenant; /* equal ones share KV */
     uint32_t segment_tokens;
-    bool real_history;       /* earlier answers are those that were generated */
+    bool real_history; /* earlier answers are those that were generated */
 };
 
 /* ids, span ends and keys in one piece of memory. */

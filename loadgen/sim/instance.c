@@ -18,12 +18,12 @@ struct instance {
     struct device *device;
     struct cache *cache;
     struct lineup lineup;
-    struct job **by_slot;      /* [n_slots] */
-    uint32_t *free_slots;      /* [n_free_slots] */
+    struct job **by_slot; /* [n_slots] */
+    uint32_t *free_slots; /* [n_free_slots] */
     uint32_t n_slots, n_free_slots;
     struct job inbox, leaving; /* heads of rings */
     uint32_t n_inside;
-    uint64_t n_blocks_inside;  /* that those in the lineup may need */
+    uint64_t n_blocks_inside;   /* that those in the lineup may need */
     uint64_t began_ns, ends_ns; /* of the step under way; NEVER: there is none */
     uint64_t wake_ns;
     bool is_stuck;
@@ -67,8 +67,11 @@ static double seconds_of(const void *arg, uint32_t n_cached, uint32_t n_new)
 /* One layer and one head, as wide as it takes: what counts is the product. */
 static struct kv_pool pool_of(const struct instance_config *c)
 {
-    return (struct kv_pool){.dtype = DTYPE_F16, .n_blocks = c->n_device_blocks, .n_layers = 1,
-                            .n_kv_heads = 1, .head_dim = (uint32_t)((c->bytes_per_token + 3) / 4)};
+    return (struct kv_pool){.dtype = DTYPE_F16,
+                            .n_blocks = c->n_device_blocks,
+                            .n_layers = 1,
+                            .n_kv_heads = 1,
+                            .head_dim = (uint32_t)((c->bytes_per_token + 3) / 4)};
 }
 
 static enum status open_cache(struct instance *in, struct buf *why)
@@ -95,8 +98,8 @@ static enum status open_lineup(struct instance *in, struct buf *why)
     struct lineup_config config = {.cache = in->cache,
                                    .scheduler = in->config.scheduler,
                                    .swap_ahead = in->config.swap == SWAP_PROACTIVE,
-                                   .copy_s_per_token = in->config.bytes_per_token /
-                                                       in->config.in_bytes_per_s};
+                                   .copy_s_per_token =
+                                       in->config.bytes_per_token / in->config.in_bytes_per_s};
 
     config.scheduler.n_slots = in->n_slots;
     config.scheduler.cost = in->config.cost;
@@ -120,8 +123,7 @@ enum status instance_open(struct instance **out, const struct instance_config *c
                                        : SIM_SLOTS_MAX;
     in->by_slot = calloc(in->n_slots, sizeof *in->by_slot);
     in->free_slots = calloc(in->n_slots, sizeof *in->free_slots);
-    enum status s = in->by_slot && in->free_slots ? OK
-                                                  : buf_why(why, ERR_NOMEM, "out of memory");
+    enum status s = in->by_slot && in->free_slots ? OK : buf_why(why, ERR_NOMEM, "out of memory");
     for (uint32_t i = in->n_slots; s == OK && i-- > 0;)
         in->free_slots[in->n_free_slots++] = i;
     if (s == OK)
@@ -203,8 +205,7 @@ void instance_submit(struct instance *in, struct job *j, uint64_t now_ns)
     j->is_cancelled = false;
     memset(j->n_cached_in, 0, sizeof j->n_cached_in);
     if (is_full || !fits(in, j)) {
-        in->config.on_end(in->config.arg, j, is_full ? JOB_REFUSED_FULL : JOB_REFUSED_LONG,
-                          now_ns);
+        in->config.on_end(in->config.arg, j, is_full ? JOB_REFUSED_FULL : JOB_REFUSED_LONG, now_ns);
         return;
     }
     in->n_inside++;
@@ -246,8 +247,10 @@ static enum status enter_lineup(struct instance *in, struct job *j, uint64_t now
 
     if (s != OK)
         return s;
-    struct sched_request r = {.n_known = j->prompt.n_ids, .n_out_max = j->n_out,
-                              .priority = j->priority, .tenant = j->tenant,
+    struct sched_request r = {.n_known = j->prompt.n_ids,
+                              .n_out_max = j->n_out,
+                              .priority = j->priority,
+                              .tenant = j->tenant,
                               .session = j->session};
     in->n_free_slots--;
     in->by_slot[slot] = j;

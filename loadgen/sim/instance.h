@@ -37,18 +37,18 @@ enum job_end { JOB_DONE, JOB_CANCELLED, JOB_REFUSED_FULL, JOB_REFUSED_LONG, JOB_
 struct job {
     /* by the owner */
     struct cache_prompt prompt;
-    uint32_t n_out;              /* tokens to generate, at least 1; cut to what memory holds */
-    uint64_t answer_name;        /* names the generated ids */
+    uint32_t n_out;       /* tokens to generate, at least 1; cut to what memory holds */
+    uint64_t answer_name; /* names the generated ids */
     int32_t priority;
     uint64_t tenant, session;
     /* by the instance */
     uint32_t n_got;
     uint32_t n_cached, n_cached_in[CACHE_N_TIERS];
-    uint32_t slot;               /* NO_SLOT: not in the lineup */
-    uint32_t n_blocks;           /* that it may need */
-    uint32_t n_computed_max;     /* the most tokens that it ever had computed */
+    uint32_t slot;           /* NO_SLOT: not in the lineup */
+    uint32_t n_blocks;       /* that it may need */
+    uint32_t n_computed_max; /* the most tokens that it ever had computed */
     bool is_cancelled;
-    struct job *prev, *next;     /* in a list of the instance */
+    struct job *prev, *next; /* in a list of the instance */
 };
 
 struct instance_config {
@@ -61,8 +61,8 @@ struct instance_config {
     uint32_t segment_tokens;
     double prefetch_share;
     bool prefix_caching;
-    uint64_t overhead_ns;              /* of the host, before each step */
-    uint32_t n_queued_max;             /* 0: no limit but SIM_SLOTS_MAX */
+    uint64_t overhead_ns;  /* of the host, before each step */
+    uint32_t n_queued_max; /* 0: no limit but SIM_SLOTS_MAX */
 
     /* A token has come at now_ns; the job has ended, and is the owner's again. */
     void (*on_token)(void *arg, struct job *j, uint64_t now_ns);

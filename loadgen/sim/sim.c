@@ -17,10 +17,10 @@ struct flight {
     struct agenda_item item; /* first: its think time, or when it hangs up */
     struct job job;
     struct load_request request;
-    struct chain *chain;     /* NULL: a single request */
+    struct chain *chain; /* NULL: a single request */
     struct outcome outcome;
     struct instance *instance;
-    bool is_active;          /* sent, not ended */
+    bool is_active; /* sent, not ended */
     struct flight *prev, *next;
 };
 
@@ -30,13 +30,13 @@ struct sim {
     struct outcome_list *outcomes;
     struct agenda agenda;
     uint64_t now_ns, measured_ns, stop_ns;
-    uint64_t drain_end_ns;   /* NEVER: no limit */
+    uint64_t drain_end_ns; /* NEVER: no limit */
     struct flight *prepared;
     struct flight active, waiting; /* heads of rings: sent; and for a place */
     uint32_t n_active, n_thinking;
-    uint64_t n_admitted;     /* measured requests that will be sent */
+    uint64_t n_admitted; /* measured requests that will be sent */
     uint32_t next_instance;
-    struct map session_at;   /* session -> instance */
+    struct map session_at;     /* session -> instance */
     bool no_more, is_draining; /* nothing more is generated; nothing is waited for */
     enum status status;
     struct buf *why;
@@ -358,8 +358,7 @@ static bool has_place(const struct sim *sim)
 
 static bool is_too_late(const struct sim *sim)
 {
-    return is_full(sim) ||
-           (sim->config->closed && sim->stop_ns && sim->now_ns >= sim->stop_ns);
+    return is_full(sim) || (sim->config->closed && sim->stop_ns && sim->now_ns >= sim->stop_ns);
 }
 
 /* Sends at most one; false when nothing can be sent now. */
@@ -501,9 +500,10 @@ static enum status run_all(struct sim *sim)
         if (is_over(sim))
             return OK;
         if (t == NEVER)
-            return buf_why(sim->why, ERR_INTERNAL, "%u requests wait for ever under policy %s: a "
-                           "fault of the scheduler; please report the command", sim->n_active,
-                           sim->config->instance.scheduler.policy);
+            return buf_why(sim->why, ERR_INTERNAL,
+                           "%u requests wait for ever under policy %s: a "
+                           "fault of the scheduler; please report the command",
+                           sim->n_active, sim->config->instance.scheduler.policy);
         run_until(sim, t);
     }
     return sim->status;
@@ -512,8 +512,8 @@ static enum status run_all(struct sim *sim)
 static enum status open_instances(struct sim *sim)
 {
     struct instance_config c = sim->config->instance;
-    enum status s = map_init(&sim->session_at,
-                             sim->config->routing == ROUTE_SESSION ? N_SESSIONS_MAX : 1);
+    enum status s =
+        map_init(&sim->session_at, sim->config->routing == ROUTE_SESSION ? N_SESSIONS_MAX : 1);
 
     sim->instances = calloc(sim->config->n_instances, sizeof *sim->instances);
     if (s != OK || !sim->instances)
@@ -551,8 +551,11 @@ static void close_all(struct sim *sim)
 enum status sim_run(const struct sim_config *config, struct outcome_list *outcomes,
                     struct sim_result *result, struct buf *why)
 {
-    struct sim sim = {.config = config, .outcomes = outcomes, .now_ns = SIM_START_NS,
-                      .drain_end_ns = NEVER, .why = why};
+    struct sim sim = {.config = config,
+                      .outcomes = outcomes,
+                      .now_ns = SIM_START_NS,
+                      .drain_end_ns = NEVER,
+                      .why = why};
 
     ASSERT(config->n_instances > 0 && config->n_instances <= SIM_INSTANCES_MAX &&
            (!config->closed || config->concurrency > 0));

@@ -33,15 +33,15 @@ struct sim_config {
     enum sim_routing routing;
     struct load_source source;
 
-    bool closed;             /* no arrival times: `concurrency` requests at any time */
-    uint32_t concurrency;    /* 0: no limit (open loop only) */
-    uint64_t count;          /* measured requests; 0: no limit */
+    bool closed;                 /* no arrival times: `concurrency` requests at any time */
+    uint32_t concurrency;        /* 0: no limit (open loop only) */
+    uint64_t count;              /* measured requests; 0: no limit */
     double warmup_s, duration_s; /* duration 0: no limit */
-    double drain_s;          /* 0: until all has ended */
-    uint32_t n_output_usual; /* of a request that does not say */
-    bool real_history;       /* answers stand in later turns as they came */
-    bool send_session;       /* the scheduler is told of sessions */
-    bool token_times;        /* outcomes keep the time of each token: 8 bytes each */
+    double drain_s;              /* 0: until all has ended */
+    uint32_t n_output_usual;     /* of a request that does not say */
+    bool real_history;           /* answers stand in later turns as they came */
+    bool send_session;           /* the scheduler is told of sessions */
+    bool token_times;            /* outcomes keep the time of each token: 8 bytes each */
 };
 
 /* *result is zeroed but for what the caller set; the sums are added. */

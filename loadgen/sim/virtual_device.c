@@ -88,8 +88,8 @@ static void *vd_alloc(void *state, size_t n_bytes)
     if (r == v->ranges + N_RANGES_MAX)
         return NULL;
     r->n_bytes = n_bytes ? n_bytes : 1;
-    void *at = mmap(NULL, r->n_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
-                    0);
+    void *at =
+        mmap(NULL, r->n_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED)
         return NULL;
     r->at = at;

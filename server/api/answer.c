@@ -133,8 +133,10 @@ static void write_documents(struct writer *w, const struct call *call)
 
     if (!is_chat(call) || p->n_documents == 0)
         return;
-    write_format(w, ",\"documents\":{\"placement\":\"%s\",\"n_documents\":%u,\"n_spans\":%u,"
-                 "\"note\":", p->documents_in_template ? "template" : "system", p->n_documents,
+    write_format(w,
+                 ",\"documents\":{\"placement\":\"%s\",\"n_documents\":%u,\"n_spans\":%u,"
+                 "\"note\":",
+                 p->documents_in_template ? "template" : "system", p->n_documents,
                  prompt_n_span_ends(p) + 1);
     if (p->documents_note[0])
         write_json(w, p->documents_note, strlen(p->documents_note));

@@ -30,8 +30,7 @@ static void reply(struct http_exchange *x, struct writer *w)
 static bool is_answered(struct http_exchange *x, enum status s)
 {
     if (s == ERR_TIMEOUT)
-        error_reply_as(x, 503, ERR_UNAVAILABLE, NULL,
-                       "the engine is in a long step, ask again");
+        error_reply_as(x, 503, ERR_UNAVAILABLE, NULL, "the engine is in a long step, ask again");
     else if (s != OK)
         error_reply(x, s, NULL, "the engine does not answer");
     return s == OK;
@@ -47,8 +46,8 @@ static bool get_n_spans(struct http_exchange *x, uint32_t *n)
     if (!text)
         return true;
     size_t len = strspn(text, "0123456789");
-    unsigned long v = len > 0 && len <= 6 && text[len] == '\0' ? strtoul(text, NULL, 10)
-                                                               : ENGINE_N_SPANS_MAX + 1;
+    unsigned long v =
+        len > 0 && len <= 6 && text[len] == '\0' ? strtoul(text, NULL, 10) : ENGINE_N_SPANS_MAX + 1;
     if (v > ENGINE_N_SPANS_MAX) {
         snprintf(words, sizeof words, "spans: expected a whole number from 0 to %d, got \"%.20s\"",
                  ENGINE_N_SPANS_MAX, text);
@@ -62,13 +61,15 @@ static bool get_n_spans(struct http_exchange *x, uint32_t *n)
 static void write_tier(struct writer *w, const struct server *srv, enum cache_tier t,
                        const struct cache_tier_stats *c)
 {
-    write_format(w, "{\"name\":\"%s\",\"bytes\":%" PRIu64 ",\"blocks\":{\"total\":%u,\"free\":%u,"
+    write_format(w,
+                 "{\"name\":\"%s\",\"bytes\":%" PRIu64 ",\"blocks\":{\"total\":%u,\"free\":%u,"
                  "\"cached\":%u,\"in_use\":%u,\"in_transfer\":%u,\"leaked\":%u}",
                  cache_tier_name(t), c->n_blocks * srv->info->kv_block_bytes, c->n_blocks,
                  c->n_free, c->n_cached, c->n_in_use, c->n_in_transfer, c->n_leaked);
-    write_format(w, ",\"nodes\":%u,\"hit_tokens\":%" PRIu64 ",\"evicted_blocks\":%" PRIu64
-                 ",\"moved_in_blocks\":%" PRIu64 ",\"order\":", c->n_nodes, c->n_hit_tokens,
-                 c->n_evicted, c->n_moved_in);
+    write_format(w,
+                 ",\"nodes\":%u,\"hit_tokens\":%" PRIu64 ",\"evicted_blocks\":%" PRIu64
+                 ",\"moved_in_blocks\":%" PRIu64 ",\"order\":",
+                 c->n_nodes, c->n_hit_tokens, c->n_evicted, c->n_moved_in);
     if (c->order && c->order[0])
         write_json(w, c->order, strlen(c->order));
     else
@@ -93,8 +94,10 @@ static void write_tiers(struct writer *w, const struct server *srv, const struct
 
 static void write_tokens(struct writer *w, const struct cache_stats *c)
 {
-    write_format(w, ",\"tokens\":{\"queried\":%" PRIu64 ",\"hit\":%" PRIu64 ",\"restored\":%" PRIu64
-                 ",\"hit_rate\":", c->n_query_tokens, c->n_hit_tokens, c->n_restored_tokens);
+    write_format(w,
+                 ",\"tokens\":{\"queried\":%" PRIu64 ",\"hit\":%" PRIu64 ",\"restored\":%" PRIu64
+                 ",\"hit_rate\":",
+                 c->n_query_tokens, c->n_hit_tokens, c->n_restored_tokens);
     if (c->n_query_tokens)
         write_number(w, (double)c->n_hit_tokens / (double)c->n_query_tokens);
     else
@@ -104,10 +107,12 @@ static void write_tokens(struct writer *w, const struct cache_stats *c)
 
 static void write_swaps(struct writer *w, const struct cache_stats *c)
 {
-    write_format(w, ",\"swapped_blocks\":{\"spilled_ahead\":%" PRIu64 ",\"spilled_on_demand\":%"
-                 PRIu64 ",\"fetched_ahead\":%" PRIu64 ",\"fetched_on_demand\":%" PRIu64
-                 ",\"expected_lost\":%" PRIu64 "}", c->n_spilled_ahead, c->n_spilled_on_demand,
-                 c->n_fetched_ahead, c->n_fetched_on_demand, c->n_expected_lost);
+    write_format(w,
+                 ",\"swapped_blocks\":{\"spilled_ahead\":%" PRIu64 ",\"spilled_on_demand\":%" PRIu64
+                 ",\"fetched_ahead\":%" PRIu64 ",\"fetched_on_demand\":%" PRIu64
+                 ",\"expected_lost\":%" PRIu64 "}",
+                 c->n_spilled_ahead, c->n_spilled_on_demand, c->n_fetched_ahead,
+                 c->n_fetched_on_demand, c->n_expected_lost);
 }
 
 /* null without a disk tier. */
@@ -119,20 +124,22 @@ static void write_disk(struct writer *w, const struct cache_disk_stats *d)
         write_puts(w, ",\"disk\":null");
         return;
     }
-    write_format(w, ",\"disk\":{\"io\":\"%s\",\"direct\":%s,\"hung\":%s,\"extent_bytes\":%"
-                 PRIu64 ",\"index_s\":%.6f,\"found_blocks\":%u,\"preloaded_blocks\":%" PRIu64
-                 ",\"dropped_records\":{", d->io, d->is_direct ? "true" : "false",
-                 d->is_hung ? "true" : "false", d->extent_bytes, d->index_s, d->n_found,
-                 d->n_preloaded_blocks);
+    write_format(w,
+                 ",\"disk\":{\"io\":\"%s\",\"direct\":%s,\"hung\":%s,\"extent_bytes\":%" PRIu64
+                 ",\"index_s\":%.6f,\"found_blocks\":%u,\"preloaded_blocks\":%" PRIu64
+                 ",\"dropped_records\":{",
+                 d->io, d->is_direct ? "true" : "false", d->is_hung ? "true" : "false",
+                 d->extent_bytes, d->index_s, d->n_found, d->n_preloaded_blocks);
     kv_disk_dropped(d, dropped);
     for (int i = 0; i < KV_DISK_N_WHYS; i++)
         write_format(w, "%s\"%s\":%u", i ? "," : "", dropped[i].why, dropped[i].n);
-    write_format(w, "},\"read_bytes\":%" PRIu64 ",\"written_bytes\":%" PRIu64
-                 ",\"read_bytes_per_s\":%.0f,\"reads_failed\":%" PRIu64 ",\"writes_failed\":%"
-                 PRIu64 ",\"timeouts\":%" PRIu64 ",\"corrupt_blocks\":%" PRIu64
-                 ",\"not_worth\":%" PRIu64 "}", d->n_read_bytes, d->n_written_bytes,
-                 d->read_bytes_per_s, d->n_reads_failed, d->n_writes_failed, d->n_timeouts,
-                 d->n_corrupt, d->n_not_worth);
+    write_format(w,
+                 "},\"read_bytes\":%" PRIu64 ",\"written_bytes\":%" PRIu64
+                 ",\"read_bytes_per_s\":%.0f,\"reads_failed\":%" PRIu64
+                 ",\"writes_failed\":%" PRIu64 ",\"timeouts\":%" PRIu64
+                 ",\"corrupt_blocks\":%" PRIu64 ",\"not_worth\":%" PRIu64 "}",
+                 d->n_read_bytes, d->n_written_bytes, d->read_bytes_per_s, d->n_reads_failed,
+                 d->n_writes_failed, d->n_timeouts, d->n_corrupt, d->n_not_worth);
 }
 
 static void write_span(struct writer *w, const struct cache_span *s)
@@ -145,9 +152,10 @@ static void write_span(struct writer *w, const struct cache_span *s)
     for (int t = 0; t < CACHE_N_TIERS; t++)
         write_format(w, "%s\"%s\":%u", t ? "," : "", cache_tier_name((enum cache_tier)t),
                      s->n_blocks_in[t]);
-    write_format(w, "},\"nodes\":%u,\"children\":%u,\"uses\":%" PRIu64 ",\"hit_tokens\":%" PRIu64
-                 ",\"idle_s\":%.3f,\"in_use\":%s,\"held\":%s}", s->n_nodes, s->n_children,
-                 s->n_uses, s->n_hit_tokens, (double)s->idle_ns * 1e-9,
+    write_format(w,
+                 "},\"nodes\":%u,\"children\":%u,\"uses\":%" PRIu64 ",\"hit_tokens\":%" PRIu64
+                 ",\"idle_s\":%.3f,\"in_use\":%s,\"held\":%s}",
+                 s->n_nodes, s->n_children, s->n_uses, s->n_hit_tokens, (double)s->idle_ns * 1e-9,
                  s->in_use ? "true" : "false", s->is_held ? "true" : "false");
 }
 
@@ -169,11 +177,11 @@ void api_cache(struct server *srv, struct http_exchange *x)
     struct writer w = {&body, OK};
     uint32_t n_spans;
 
-    if (!get_n_spans(x, &n_spans) ||
-        !is_answered(x, engine_cache_view(srv->engine, n_spans, &v)))
+    if (!get_n_spans(x, &n_spans) || !is_answered(x, engine_cache_view(srv->engine, n_spans, &v)))
         return;
     buf_init(&body, BODY_BYTES_MAX);
-    write_format(&w, "{\"object\":\"cache\",\"block_tokens\":%d,\"block_bytes\":%" PRIu64
+    write_format(&w,
+                 "{\"object\":\"cache\",\"block_tokens\":%d,\"block_bytes\":%" PRIu64
                  ",\"format_version\":%d,\"fingerprint\":\"%s\",\"policy\":\"%s\"",
                  KV_BLOCK_TOKENS, srv->info->kv_block_bytes, KV_FORMAT_VERSION,
                  srv->info->fingerprint_hex, c->policy);
@@ -181,9 +189,10 @@ void api_cache(struct server *srv, struct http_exchange *x)
     write_tokens(&w, c);
     write_swaps(&w, c);
     write_disk(&w, &c->disk);
-    write_format(&w, ",\"tree\":{\"nodes\":%u,\"spans\":%u,\"holds\":%u,\"held_blocks\":%u,"
-                 "\"metadata_bytes\":%" PRIu64 "}", c->n_nodes, v.n_spans_all, c->n_holds,
-                 c->n_held_blocks, c->memory_bytes);
+    write_format(&w,
+                 ",\"tree\":{\"nodes\":%u,\"spans\":%u,\"holds\":%u,\"held_blocks\":%u,"
+                 "\"metadata_bytes\":%" PRIu64 "}",
+                 c->n_nodes, v.n_spans_all, c->n_holds, c->n_held_blocks, c->memory_bytes);
     write_spans(&w, &v);
     write_format(&w, ",\"copies_failed\":%" PRIu64 "}", c->n_copies_failed);
     reply(x, &w);
@@ -242,14 +251,16 @@ static void forget_span(struct server *srv, struct http_exchange *x, const char 
     char hex[2 * KV_KEY_BYTES + 1];
 
     if (!read_key(text, &key)) {
-        error_reply(x, ERR_INVALID, NULL, "span: expected 64 hex digits, the `key` of a span of "
+        error_reply(x, ERR_INVALID, NULL,
+                    "span: expected 64 hex digits, the `key` of a span of "
                     "GET /cache");
         return;
     }
     if (!is_answered(x, engine_cache_erase(srv->engine, &key, &n_blocks)))
         return;
     if (n_blocks == 0) {
-        error_reply(x, ERR_NOT_FOUND, NULL, "span: there is none with this key; GET /cache lists "
+        error_reply(x, ERR_NOT_FOUND, NULL,
+                    "span: there is none with this key; GET /cache lists "
                     "those there are");
         return;
     }
@@ -268,7 +279,8 @@ void api_cache_forget(struct server *srv, struct http_exchange *x)
     if (span)
         forget_span(srv, x, span);
     else if (http_has_query(x))
-        error_reply(x, ERR_INVALID, NULL, "expected span=KEY, or no parameter at all: then all of "
+        error_reply(x, ERR_INVALID, NULL,
+                    "expected span=KEY, or no parameter at all: then all of "
                     "it is forgotten");
     else
         forget_all(srv, x);

@@ -16,10 +16,19 @@
 
 #define ANSWER_BYTES_MAX (1u << 30)
 
-static const char *const tokenize_fields[] = {
-    "model", "prompt", "messages", "add_special_tokens", "return_token_strs", "documents",
-    "documents_placement", "documents_order", "parse_special", "add_generation_prompt",
-    "continue_final_message", "chat_template_kwargs", "reasoning_effort"};
+static const char *const tokenize_fields[] = {"model",
+                                              "prompt",
+                                              "messages",
+                                              "add_special_tokens",
+                                              "return_token_strs",
+                                              "documents",
+                                              "documents_placement",
+                                              "documents_order",
+                                              "parse_special",
+                                              "add_generation_prompt",
+                                              "continue_final_message",
+                                              "chat_template_kwargs",
+                                              "reasoning_effort"};
 static const char *const detokenize_fields[] = {"model", "tokens"};
 
 /* Report unknown fields. The answer must not be given yet. */
@@ -40,8 +49,8 @@ static void reply(struct http_exchange *x, enum status s, struct buf *body, cons
         error_reply(x, s, s == ERR_NOT_FOUND ? "model_not_found" : NULL, buf_str(why));
 }
 
-static enum status make_prompt(struct prompt *p, const struct server *srv,
-                               const struct json *body, struct buf *why)
+static enum status make_prompt(struct prompt *p, const struct server *srv, const struct json *body,
+                               struct buf *why)
 {
     bool is_chat = js_get_set(body, "messages") != NULL;
     bool add_special = !is_chat; /* a template writes the special tokens itself */
@@ -70,8 +79,7 @@ static void write_tokens(struct writer *w, const struct server *srv, const struc
     uint32_t n = prompt_n_ids(p);
     size_t len;
 
-    write_format(w, "{\"count\":%u,\"max_model_len\":%u,\"tokens\":[", n,
-                 srv->info->max_model_len);
+    write_format(w, "{\"count\":%u,\"max_model_len\":%u,\"tokens\":[", n, srv->info->max_model_len);
     for (uint32_t i = 0; i < n; i++)
         write_format(w, "%s%u", i ? "," : "", ids[i]);
     write_puts(w, strings ? "],\"token_strs\":[" : "]");
@@ -97,8 +105,9 @@ void api_tokenize(struct server *srv, struct http_exchange *x)
     buf_init(&answer, ANSWER_BYTES_MAX);
     /* Not bound by the context: people ask in order to see how much too long a text is. A byte
      * makes at most a token, so the body's limit bounds this too. */
-    prompt_init(&p, (uint32_t)(srv->config->max_body_bytes < (1u << 28)
-                                   ? srv->config->max_body_bytes : 1u << 28));
+    prompt_init(&p,
+                (uint32_t)(srv->config->max_body_bytes < (1u << 28) ? srv->config->max_body_bytes
+                                                                    : 1u << 28));
     enum status s = js_get_bool(body, "return_token_strs", &strings, &why);
     if (s == OK)
         s = make_prompt(&p, srv, body, &why);
@@ -114,8 +123,8 @@ void api_tokenize(struct server *srv, struct http_exchange *x)
     buf_fini(&why);
 }
 
-static enum status detokenize(const struct server *srv, const struct json *body,
-                              struct buf *answer, struct buf *why)
+static enum status detokenize(const struct server *srv, const struct json *body, struct buf *answer,
+                              struct buf *why)
 {
     struct writer w = {answer, OK};
     struct prompt p;

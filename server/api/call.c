@@ -327,10 +327,10 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
 
     sampling.seed += k;
     sampling.want_prompt_logprobs &= k == 0; /* those of all answers are the same */
-    enum status s = request_create(&r, call->srv->engine, prompt_ids(prompt), prompt_n_ids(prompt),
-                                   prompt_span_ends(prompt), prompt_n_span_ends(prompt),
-                                   &call->params.scope, prompt->n_public, &sampling,
-                                   &call->params.stopping, why);
+    enum status s =
+        request_create(&r, call->srv->engine, prompt_ids(prompt), prompt_n_ids(prompt),
+                       prompt_span_ends(prompt), prompt_n_span_ends(prompt), &call->params.scope,
+                       prompt->n_public, &sampling, &call->params.stopping, why);
     if (s != OK)
         return s;
     if (call->n_prompts * call->params.best_of == 1)
@@ -340,8 +340,7 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
     r->priority = call->params.priority;
     r->tenant = call->account->tenant_id;
     if (call->params.session)
-        r->session = account_session(call->account, call->params.session,
-                                     call->params.session_len);
+        r->session = account_session(call->account, call->params.session, call->params.session_len);
     r->cache_ttl_s = call->params.cache_ttl_s;
     r->text_continues = call->kind == PARAMS_COMPLETION;
     struct choice *c = &call->choices[call->n_choices];
@@ -366,9 +365,10 @@ static bool refuse_too_long(const struct call *call, struct http_exchange *x)
         bool generates = call->params.stopping.max_tokens > 0;
         if (n < max || (n == max && !generates))
             continue;
-        snprintf(words, sizeof words, "This model's maximum context length is %u tokens, but the "
-                 "prompt has %u%s.", max, n,
-                 generates ? " and at least one must be generated" : "");
+        snprintf(words, sizeof words,
+                 "This model's maximum context length is %u tokens, but the "
+                 "prompt has %u%s.",
+                 max, n, generates ? " and at least one must be generated" : "");
         error_reply_too_long(x, words);
         return true;
     }
@@ -425,8 +425,8 @@ static void log_prompts(const struct call *call)
         /* What does not fit is cut; the words say how long it was. */
         enum status s = prompt_decode(call->srv, prompt_ids(p), prompt_n_ids(p), &text);
         log_event(LOG_DEBUG, "prompt", "id=%s index=%u n_tokens=%u cut=%s text=\"%.3000s\"",
-                  call->http_id, i, prompt_n_ids(p),
-                  s != OK || text.len > 3000 ? "true" : "false", buf_str(&text));
+                  call->http_id, i, prompt_n_ids(p), s != OK || text.len > 3000 ? "true" : "false",
+                  buf_str(&text));
         buf_fini(&text);
     }
 }
@@ -460,17 +460,19 @@ static bool refuse_too_many(const struct call *call, struct http_exchange *x)
 
     words[0] = '\0';
     for (uint32_t i = 0; p->sampling.want_prompt_logprobs && i < call->n_prompts; i++)
-        n_logprobs += (uint64_t)prompt_n_ids(&call->prompts[i]) * (1 + p->sampling.n_logprobs) *
-                      p->n;
+        n_logprobs +=
+            (uint64_t)prompt_n_ids(&call->prompts[i]) * (1 + p->sampling.n_logprobs) * p->n;
     if (n > PARAMS_N_REQUESTS_MAX)
         snprintf(words, sizeof words, "%s: %u answers for %u prompts are more than %d in one call",
                  name, p->best_of, call->n_prompts, PARAMS_N_REQUESTS_MAX);
     else if (n > n_inside)
-        snprintf(words, sizeof words, "%s: %u answers for %u prompts are more than the %u that "
-                 "this server takes in at once (--max-num-seqs %u, --max-num-queued-reqs %u)", name,
-                 p->best_of, call->n_prompts, n_inside, info->max_num_seqs, info->max_queued);
+        snprintf(words, sizeof words,
+                 "%s: %u answers for %u prompts are more than the %u that "
+                 "this server takes in at once (--max-num-seqs %u, --max-num-queued-reqs %u)",
+                 name, p->best_of, call->n_prompts, n_inside, info->max_num_seqs, info->max_queued);
     else if (n_logprobs > PARAMS_N_PROMPT_LOGPROBS_MAX)
-        snprintf(words, sizeof words, "echo: the prompts have %llu logprobs (tokens times 1 + "
+        snprintf(words, sizeof words,
+                 "echo: the prompts have %llu logprobs (tokens times 1 + "
                  "logprobs, times n), at most %u are given in one call; send fewer prompts at once",
                  (unsigned long long)n_logprobs, PARAMS_N_PROMPT_LOGPROBS_MAX);
     if (words[0])

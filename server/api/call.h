@@ -24,23 +24,22 @@ struct server;
 
 struct call {
     struct server *srv;
-    struct account *account;  /* who asks; NULL when the key was taken away a moment ago */
+    struct account *account; /* who asks; NULL when the key was taken away a moment ago */
     enum params_kind kind;
     struct params params;
     char id[CALL_ID_BYTES];
-    const char *http_id;      /* the exchange's */
+    const char *http_id; /* the exchange's */
     int64_t created_s;
     uint32_t n_prompts;
-    struct prompt *prompts;   /* [n_prompts]; the ids are given to the requests, the text stays */
+    struct prompt *prompts; /* [n_prompts]; the ids are given to the requests, the text stays */
     uint32_t n_choices;
-    struct choice *choices;   /* [n_choices], prompt by prompt */
-    struct buf frame_head;    /* streaming: what every frame begins with */
+    struct choice *choices; /* [n_choices], prompt by prompt */
+    struct buf frame_head;  /* streaming: what every frame begins with */
 };
 
 /* Serve one POST: read the body, have `read` fill params and prompts from it (words in `why`),
  * submit, and answer when it is done; or answer with the error. */
 void call_serve(struct server *srv, struct http_exchange *x, enum params_kind kind,
-                enum status (*read)(struct call *call, const struct json *body,
-                                    struct buf *why));
+                enum status (*read)(struct call *call, const struct json *body, struct buf *why));
 
 #endif

@@ -35,9 +35,9 @@
 struct server;
 
 struct documents {
-    struct json *list;  /* array of {"title", "text", ...}; NULL when there are none */
-    bool in_template;   /* else at the end of the system message */
-    bool by_cache;      /* what is cached may choose their order */
+    struct json *list; /* array of {"title", "text", ...}; NULL when there are none */
+    bool in_template;  /* else at the end of the system message */
+    bool by_cache;     /* what is cached may choose their order */
 };
 
 NODISCARD enum status documents_read(struct documents *d, const struct server *srv,
@@ -48,8 +48,7 @@ NODISCARD enum status documents_reorder(struct documents *d, const uint32_t *ord
 
 /* The stated format above, from "Documents:" on. Which bytes of it are the documents' own is added
  * to *own (may be NULL), as offsets into *out. */
-NODISCARD enum status documents_write(const struct json *list, struct buf *out,
-                                      struct ranges *own);
+NODISCARD enum status documents_write(const struct json *list, struct buf *out, struct ranges *own);
 
 /* Whether the template puts documents before anything that a request says: tried once at start with
  * made-up messages. False when it knows no documents. template may be NULL. */

@@ -14,12 +14,16 @@ enum status documents_order_choose(struct prompt *p, const struct server *srv,
     enum status s = places ? OK : ERR_NOMEM;
 
     for (uint32_t i = 0; s == OK && i < n; i++)
-        places[i] = (struct document_place){spans_place(spans, i)->begin_id,
-                                            spans_place(spans, i)->end_id};
-    const struct document_prompt in = {
-        .ids = prompt_ids(p), .n_ids = prompt_n_ids(p), .span_ends = prompt_span_ends(p),
-        .n_span_ends = prompt_n_span_ends(p), .n_public = p->n_public, .scope = p->scope,
-        .documents = places, .n_documents = n};
+        places[i] =
+            (struct document_place){spans_place(spans, i)->begin_id, spans_place(spans, i)->end_id};
+    const struct document_prompt in = {.ids = prompt_ids(p),
+                                       .n_ids = prompt_n_ids(p),
+                                       .span_ends = prompt_span_ends(p),
+                                       .n_span_ends = prompt_n_span_ends(p),
+                                       .n_public = p->n_public,
+                                       .scope = p->scope,
+                                       .documents = places,
+                                       .n_documents = n};
     if (s == OK)
         s = buf_reserve(&p->documents_order, n * sizeof(uint32_t));
     uint32_t *order = (uint32_t *)(void *)p->documents_order.data;

@@ -19,8 +19,7 @@ static const char *token_bytes(const struct server *srv, uint32_t id, size_t *le
 }
 
 /* prefix: what stands before bytes that are no text. */
-static void write_token(struct writer *w, const struct server *srv, uint32_t id,
-                        const char *prefix)
+static void write_token(struct writer *w, const struct server *srv, uint32_t id, const char *prefix)
 {
     size_t len;
     const char *bytes = token_bytes(srv, id, &len);
@@ -54,8 +53,7 @@ static void write_comma(struct writer *w)
 /* --- chats --- */
 
 /* "token":..., "logprob":..., "bytes":[...] */
-static void write_chat_token(struct writer *w, const struct server *srv, uint32_t id,
-                             float logprob)
+static void write_chat_token(struct writer *w, const struct server *srv, uint32_t id, float logprob)
 {
     size_t len;
     const char *bytes = token_bytes(srv, id, &len);

@@ -34,7 +34,8 @@ static bool read_stat(struct proc_stat *out)
     text[n] = '\0';
     /* The name of the program, which may hold anything, ends at the last parenthesis. */
     const char *rest = strrchr(text, ')');
-    return rest && sscanf(rest + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d "
+    return rest && sscanf(rest + 1,
+                          " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d "
                           "%*d %*d %" SCNu64 " %*d %" SCNu64 " %" SCNu64 " %" SCNu64,
                           &out->n_threads, &out->start_ticks, &out->virtual_bytes,
                           &out->resident_pages) == 4;
@@ -69,8 +70,7 @@ static double n_open_files(void)
     return n;
 }
 
-static void bare(struct page *p, const char *name, const char *type, const char *help,
-                 double value)
+static void bare(struct page *p, const char *name, const char *type, const char *help, double value)
 {
     page_head(p, name, type, help);
     page_bare_sample(p, name, "", value);
@@ -120,8 +120,7 @@ void metrics_write_process(struct page *p, const struct server *srv)
              (double)cpu.tv_sec + (double)cpu.tv_nsec * 1e-9);
     if (n_files >= 0)
         bare(p, "process_open_fds", "gauge", "Open file descriptors.", n_files);
-    bare(p, "process_max_fds", "gauge", "Limit of open file descriptors.",
-         limit_of(RLIMIT_NOFILE));
+    bare(p, "process_max_fds", "gauge", "Limit of open file descriptors.", limit_of(RLIMIT_NOFILE));
     bare(p, "process_virtual_memory_max_bytes", "gauge", "Limit of virtual memory.",
          limit_of(RLIMIT_AS));
     if (read_stat(&stat)) {

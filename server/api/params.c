@@ -16,16 +16,16 @@
 /* --- what is refused, what is known --- */
 
 enum rule {
-    FINE,         /* read elsewhere */
+    FINE, /* read elsewhere */
     /* Accepted without effect: they change no token. Only the type is checked. */
-    SWITCH,       /* a boolean */
-    TEXT,         /* a string */
-    WORD,         /* a string, one of `fine`, which are separated by | */
-    MAP,          /* an object */
+    SWITCH, /* a boolean */
+    TEXT,   /* a string */
+    WORD,   /* a string, one of `fine`, which are separated by | */
+    MAP,    /* an object */
     ANY,
     /* Not supported. */
-    NOT_SET,      /* refused unless null, false, 0, "" or empty */
-    NOT_OTHER,    /* refused unless it is the string `fine` */
+    NOT_SET,   /* refused unless null, false, 0, "" or empty */
+    NOT_OTHER, /* refused unless it is the string `fine` */
 };
 
 struct field {
@@ -35,45 +35,87 @@ struct field {
 };
 
 static const struct field fields[] = {
-    {"model", FINE, NULL}, {"messages", FINE, NULL}, {"prompt", FINE, NULL},
-    {"stream", FINE, NULL}, {"stream_options", FINE, NULL}, {"max_tokens", FINE, NULL},
-    {"max_completion_tokens", FINE, NULL}, {"temperature", FINE, NULL}, {"top_p", FINE, NULL},
-    {"top_k", FINE, NULL}, {"min_p", FINE, NULL}, {"repetition_penalty", FINE, NULL},
-    {"presence_penalty", FINE, NULL}, {"frequency_penalty", FINE, NULL},
-    {"logit_bias", FINE, NULL}, {"logprobs", FINE, NULL}, {"top_logprobs", FINE, NULL},
-    {"n", FINE, NULL}, {"best_of", FINE, NULL}, {"seed", FINE, NULL}, {"stop", FINE, NULL},
+    {"model", FINE, NULL},
+    {"messages", FINE, NULL},
+    {"prompt", FINE, NULL},
+    {"stream", FINE, NULL},
+    {"stream_options", FINE, NULL},
+    {"max_tokens", FINE, NULL},
+    {"max_completion_tokens", FINE, NULL},
+    {"temperature", FINE, NULL},
+    {"top_p", FINE, NULL},
+    {"top_k", FINE, NULL},
+    {"min_p", FINE, NULL},
+    {"repetition_penalty", FINE, NULL},
+    {"presence_penalty", FINE, NULL},
+    {"frequency_penalty", FINE, NULL},
+    {"logit_bias", FINE, NULL},
+    {"logprobs", FINE, NULL},
+    {"top_logprobs", FINE, NULL},
+    {"n", FINE, NULL},
+    {"best_of", FINE, NULL},
+    {"seed", FINE, NULL},
+    {"stop", FINE, NULL},
     {"stop_token_ids", FINE, NULL},
-    {"min_tokens", FINE, NULL}, {"ignore_eos", FINE, NULL}, {"skip_special_tokens", FINE, NULL},
-    {"include_stop_str_in_output", FINE, NULL}, {"return_token_ids", FINE, NULL},
-    {"priority", FINE, NULL}, {"cache_salt", FINE, NULL},
-    {"cache_ttl", FINE, NULL}, {"session_id", FINE, NULL},
-    {"chat_template_kwargs", FINE, NULL}, {"add_generation_prompt", FINE, NULL},
-    {"continue_final_message", FINE, NULL}, {"documents", FINE, NULL},
-    {"documents_placement", FINE, NULL}, {"documents_order", FINE, NULL},
-    {"parse_special", FINE, NULL}, {"echo", FINE, NULL},
+    {"min_tokens", FINE, NULL},
+    {"ignore_eos", FINE, NULL},
+    {"skip_special_tokens", FINE, NULL},
+    {"include_stop_str_in_output", FINE, NULL},
+    {"return_token_ids", FINE, NULL},
+    {"priority", FINE, NULL},
+    {"cache_salt", FINE, NULL},
+    {"cache_ttl", FINE, NULL},
+    {"session_id", FINE, NULL},
+    {"chat_template_kwargs", FINE, NULL},
+    {"add_generation_prompt", FINE, NULL},
+    {"continue_final_message", FINE, NULL},
+    {"documents", FINE, NULL},
+    {"documents_placement", FINE, NULL},
+    {"documents_order", FINE, NULL},
+    {"parse_special", FINE, NULL},
+    {"echo", FINE, NULL},
     {"add_special_tokens", FINE, NULL},
     /* Hints about style, billing, abuse, storage and routing. reasoning_effort is also a variable
      * of the chat template (prompt.c). */
     {"reasoning_effort", WORD, "none|minimal|low|medium|high|xhigh|max"},
     {"verbosity", WORD, "low|medium|high"},
     {"service_tier", WORD, "auto|default|flex|scale|priority|fast"},
-    {"store", SWITCH, NULL}, {"metadata", MAP, NULL}, {"user", TEXT, NULL},
-    {"safety_identifier", TEXT, NULL}, {"prompt_cache_key", TEXT, NULL},
-    {"prompt_cache_retention", TEXT, NULL}, {"prompt_cache_options", MAP, NULL},
-    {"prediction", MAP, NULL}, {"parallel_tool_calls", SWITCH, NULL}, {"request_id", ANY, NULL},
+    {"store", SWITCH, NULL},
+    {"metadata", MAP, NULL},
+    {"user", TEXT, NULL},
+    {"safety_identifier", TEXT, NULL},
+    {"prompt_cache_key", TEXT, NULL},
+    {"prompt_cache_retention", TEXT, NULL},
+    {"prompt_cache_options", MAP, NULL},
+    {"prediction", MAP, NULL},
+    {"parallel_tool_calls", SWITCH, NULL},
+    {"request_id", ANY, NULL},
 
-    {"tools", NOT_SET, NULL}, {"tool_choice", NOT_OTHER, "none"}, {"functions", NOT_SET, NULL},
-    {"function_call", NOT_OTHER, "none"}, {"response_format", NOT_OTHER, "text"},
-    {"modalities", NOT_OTHER, "text"}, {"audio", NOT_SET, NULL}, {"moderation", NOT_SET, NULL},
-    {"web_search_options", NOT_SET, NULL}, {"suffix", NOT_SET, NULL},
+    {"tools", NOT_SET, NULL},
+    {"tool_choice", NOT_OTHER, "none"},
+    {"functions", NOT_SET, NULL},
+    {"function_call", NOT_OTHER, "none"},
+    {"response_format", NOT_OTHER, "text"},
+    {"modalities", NOT_OTHER, "text"},
+    {"audio", NOT_SET, NULL},
+    {"moderation", NOT_SET, NULL},
+    {"web_search_options", NOT_SET, NULL},
+    {"suffix", NOT_SET, NULL},
     {"prompt_logprobs", NOT_SET, NULL},
-    {"guided_json", NOT_SET, NULL}, {"guided_regex", NOT_SET, NULL},
-    {"guided_choice", NOT_SET, NULL}, {"guided_grammar", NOT_SET, NULL},
-    {"structured_outputs", NOT_SET, NULL}, {"grammar", NOT_SET, NULL},
-    {"json_schema", NOT_SET, NULL}, {"bad_words", NOT_SET, NULL},
-    {"allowed_token_ids", NOT_SET, NULL}, {"use_beam_search", NOT_SET, NULL},
-    {"truncate_prompt_tokens", NOT_SET, NULL}, {"chat_template", NOT_SET, NULL},
-    {"retrieval", NOT_SET, NULL}, {"kv_transfer_params", NOT_SET, NULL},
+    {"guided_json", NOT_SET, NULL},
+    {"guided_regex", NOT_SET, NULL},
+    {"guided_choice", NOT_SET, NULL},
+    {"guided_grammar", NOT_SET, NULL},
+    {"structured_outputs", NOT_SET, NULL},
+    {"grammar", NOT_SET, NULL},
+    {"json_schema", NOT_SET, NULL},
+    {"bad_words", NOT_SET, NULL},
+    {"allowed_token_ids", NOT_SET, NULL},
+    {"use_beam_search", NOT_SET, NULL},
+    {"truncate_prompt_tokens", NOT_SET, NULL},
+    {"chat_template", NOT_SET, NULL},
+    {"retrieval", NOT_SET, NULL},
+    {"kv_transfer_params", NOT_SET, NULL},
     {"prompt_embeds", NOT_SET, NULL},
 };
 
@@ -119,13 +161,14 @@ static enum status check_map(const struct json *body, const struct field *f, str
 {
     const struct json *v = js_get(body, f->name);
 
-    return js_is(v, JS_OBJECT) ? OK : buf_why(why, ERR_INVALID, "%s: expected an object, got %s",
-                                              f->name, js_type_name(js_typeof(v)));
+    return js_is(v, JS_OBJECT) ? OK
+                               : buf_why(why, ERR_INVALID, "%s: expected an object, got %s",
+                                         f->name, js_type_name(js_typeof(v)));
 }
 
 /* v: the value of this field of the body. */
-static enum status check_field(const struct json *body, const struct field *f,
-                               const struct json *v, struct buf *why)
+static enum status check_field(const struct json *body, const struct field *f, const struct json *v,
+                               struct buf *why)
 {
     const char *text;
     bool on;
@@ -174,8 +217,8 @@ static enum status check_fields(struct params *p, const struct json *body, struc
     return s;
 }
 
-enum status params_get_model(const struct server *srv, const struct json *body,
-                             const char **name, struct buf *why)
+enum status params_get_model(const struct server *srv, const struct json *body, const char **name,
+                             struct buf *why)
 {
     const char *given = NULL;
     enum status s = js_get_str(body, "model", &given, NULL, why);
@@ -241,7 +284,8 @@ static enum status parse_sampling(struct params *p, const struct server *srv,
     struct sampling *sm = &p->sampling;
 
     *sm = (struct sampling){.temperature = info->default_temperature,
-                            .top_p = info->default_top_p, .top_k = info->default_top_k,
+                            .top_p = info->default_top_p,
+                            .top_k = info->default_top_k,
                             .min_p = info->default_min_p,
                             .repetition_penalty = info->default_repetition_penalty};
     enum status s = get_f32(body, "temperature", 0, 100, &sm->temperature, why);
@@ -316,8 +360,8 @@ static enum status parse_logit_bias(struct params *p, const struct server *srv,
     return s;
 }
 
-static enum status parse_logprobs(struct params *p, const struct json *body,
-                                  enum params_kind kind, struct buf *why)
+static enum status parse_logprobs(struct params *p, const struct json *body, enum params_kind kind,
+                                  struct buf *why)
 {
     struct sampling *sm = &p->sampling;
     enum status s;
@@ -396,8 +440,8 @@ static enum status parse_stop_ids(struct params *p, const struct server *srv,
     for (size_t i = 0; i < js_len(v); i++) {
         const struct json *id = js_at(v, i);
         if (!js_is(id, JS_INT) || js_int(id) < 0 || js_int(id) >= srv->info->n_vocab)
-            return buf_why(why, ERR_INVALID, "stop_token_ids[%zu]: expected a token id below %u",
-                           i, srv->info->n_vocab);
+            return buf_why(why, ERR_INVALID, "stop_token_ids[%zu]: expected a token id below %u", i,
+                           srv->info->n_vocab);
         p->stop_ids[p->stopping.n_stop_ids++] = (uint32_t)js_int(id);
     }
     return OK;
@@ -410,8 +454,8 @@ static enum status parse_stopping(struct params *p, const struct server *srv,
     bool skip_special = true;
 
     /* OpenAI's default for text completions is 16; a chat may use what the context leaves. */
-    *st = (struct stopping){
-        .max_tokens = kind == PARAMS_COMPLETION ? 16 : srv->info->max_model_len};
+    *st =
+        (struct stopping){.max_tokens = kind == PARAMS_COMPLETION ? 16 : srv->info->max_model_len};
     enum status s = get_u32(body, "max_tokens", 0, UINT32_MAX, &st->max_tokens, why);
     if (s == OK)
         s = get_u32(body, "max_completion_tokens", 0, UINT32_MAX, &st->max_tokens, why);
@@ -508,7 +552,8 @@ static enum status parse_counts(struct params *p, const struct json *body, enum 
         return buf_why(why, ERR_INVALID, "best_of: %u is less than n, which is %u", p->best_of,
                        p->n);
     if (p->best_of > p->n && p->stream)
-        return buf_why(why, ERR_INVALID, "best_of: an answer of the best cannot be streamed; leave "
+        return buf_why(why, ERR_INVALID,
+                       "best_of: an answer of the best cannot be streamed; leave "
                        "out stream or best_of");
     p->sampling.want_logprob = p->logprobs || p->best_of > p->n;
     return OK;

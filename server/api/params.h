@@ -35,23 +35,23 @@ enum params_kind { PARAMS_CHAT, PARAMS_COMPLETION };
 struct params {
     struct sampling sampling; /* seed is that of choice 0 */
     struct stopping stopping;
-    const char *model;        /* as the client calls it; the server's string */
-    struct kv_scope scope;    /* of cache_salt, all zero without; call_serve() makes it the
-                                 tenant's, narrowed by that */
-    uint32_t cache_ttl_s;     /* keep the prompt's KV so long after the end; 0: no wish */
-    const char *session;      /* [session_len] session_id; NULL: none was given */
+    const char *model;     /* as the client calls it; the server's string */
+    struct kv_scope scope; /* of cache_salt, all zero without; call_serve() makes it the
+                              tenant's, narrowed by that */
+    uint32_t cache_ttl_s;  /* keep the prompt's KV so long after the end; 0: no wish */
+    const char *session;   /* [session_len] session_id; NULL: none was given */
     size_t session_len;
-    uint32_t n;               /* answers that are returned */
-    uint32_t best_of;         /* answers that are made, at least n: those with the best mean logprob
-                                 per token are returned */
+    uint32_t n;       /* answers that are returned */
+    uint32_t best_of; /* answers that are made, at least n: those with the best mean logprob
+                         per token are returned */
     int32_t priority;
     bool stream;
     bool include_usage;
-    bool logprobs;            /* sampling.n_logprobs alternatives beside the token's own */
+    bool logprobs; /* sampling.n_logprobs alternatives beside the token's own */
     bool return_token_ids;
-    bool echo;                /* completions */
-    bool add_special;         /* add_special_tokens: completions true, chat false */
-    bool has_service_tier;    /* one was asked for: the answer says which it got */
+    bool echo;                     /* completions */
+    bool add_special;              /* add_special_tokens: completions true, chat false */
+    bool has_service_tier;         /* one was asked for: the answer says which it got */
     struct unknown_fields unknown; /* also after an error */
     /* storage */
     uint32_t stop_ids[REQUEST_N_STOP_IDS_MAX];
@@ -60,8 +60,7 @@ struct params {
 };
 
 NODISCARD enum status params_parse(struct params *p, const struct server *srv,
-                                   const struct json *body, enum params_kind kind,
-                                   struct buf *why);
+                                   const struct json *body, enum params_kind kind, struct buf *why);
 void params_fini(struct params *p);
 
 /* *name: which of our names the field "model" gives; the first one when it is absent. */

@@ -67,8 +67,10 @@ static enum status check_text(struct preamble *p, struct buf *why)
         return buf_why(why, ERR_INVALID, "--preamble: %s is empty; it should hold a system prompt",
                        p->file);
     if (!jinja_utf8_valid(text, p->text.len) || memchr(text, '\0', p->text.len))
-        return buf_why(why, ERR_INVALID, "--preamble: %s is no UTF-8 text; convert it, for example "
-                       "with iconv", p->file);
+        return buf_why(why, ERR_INVALID,
+                       "--preamble: %s is no UTF-8 text; convert it, for example "
+                       "with iconv",
+                       p->file);
     return OK;
 }
 
@@ -185,8 +187,8 @@ static enum status push_message(struct json *messages, const char *role, struct 
 }
 
 /* A chat of the system message text [len] and, behind it, `more`. */
-static enum status make_body(struct json **out, const struct probe *p, const char *text,
-                             size_t len, const char *more)
+static enum status make_body(struct json **out, const struct probe *p, const char *text, size_t len,
+                             const char *more)
 {
     struct json *body = js_new_object(), *messages = js_new_array();
     struct buf content;
@@ -222,8 +224,8 @@ static enum status render(const struct probe *p, const char *text, size_t len, c
 
     buf_reset(out);
     if (s == OK)
-        s = prompt_render_own(p->srv, body, documents, form == FORM_DOCUMENTS_IN_TEMPLATE,
-                              p->now_s, out, first, p->why);
+        s = prompt_render_own(p->srv, body, documents, form == FORM_DOCUMENTS_IN_TEMPLATE, p->now_s,
+                              out, first, p->why);
     js_unref(body);
     return s;
 }
@@ -254,8 +256,8 @@ static enum status keeps_ids(const struct probe *p, const struct buf *text, size
 }
 
 /* The first place in [from, to] that leaves the ids as they are, else the first; 0: none. */
-static enum status choose_end(const struct probe *p, const struct buf *text, size_t from,
-                              size_t to, size_t *end)
+static enum status choose_end(const struct probe *p, const struct buf *text, size_t from, size_t to,
+                              size_t *end)
 {
     const struct span_marks *marks = p->srv->span_marks;
     size_t at = spans_next_boundary(marks, buf_str(text), from, to);
@@ -309,7 +311,8 @@ static enum status find_plain(const struct probe *p, const char *text, size_t le
             s = choose_end(p, plain, *n_until, (size_t)(user - plain->data), &end);
     }
     if (s == OK && end == 0)
-        s = buf_why(p->why, ERR_INVALID, "the chat template writes neither a newline nor a special "
+        s = buf_why(p->why, ERR_INVALID,
+                    "the chat template writes neither a newline nor a special "
                     "token between the system message and the user's");
     if (s == OK)
         s = buf_append(prefix, plain->data, end);
@@ -373,8 +376,7 @@ static enum status find_prefixes(const struct probe *p, const char *text, size_t
     buf_init(&plain, TEXT_BYTES_MAX);
     enum status s = find_plain(p, text, len, &plain, &n_until, &prefixes[FORM_PLAIN]);
     for (int form = FORM_PLAIN + 1; s == OK && form < N_FORMS; form++)
-        if (form != FORM_DOCUMENTS_IN_TEMPLATE ||
-            chat_template_uses(p->srv->template, "documents"))
+        if (form != FORM_DOCUMENTS_IN_TEMPLATE || chat_template_uses(p->srv->template, "documents"))
             s = find_documents(p, text, len, (enum form)form, &plain, n_until, &prefixes[form]);
     buf_fini(&plain);
     return s;
@@ -416,8 +418,10 @@ static enum status check_length(const struct preambles *all, const struct preamb
     enum status s = tokenize(&probe, prefix->data, prefix->len, false, &ids);
     uint32_t n = (uint32_t)(ids.len / sizeof(uint32_t));
     if (s == ERR_TOO_LARGE || (s == OK && n >= max))
-        s = buf_why(why, ERR_TOO_LARGE, "--preamble: %s has more tokens than this model's context "
-                    "of %u takes; shorten it or raise --max-model-len", p->file, max);
+        s = buf_why(why, ERR_TOO_LARGE,
+                    "--preamble: %s has more tokens than this model's context "
+                    "of %u takes; shorten it or raise --max-model-len",
+                    p->file, max);
     else if (s == OK)
         log_event(LOG_INFO, "preamble", "file=\"%s\" n_tokens=%u", p->file, n);
     buf_fini(&ids);
@@ -436,9 +440,10 @@ static enum status check_time(struct preambles *all, int64_t now_s, const char *
     enum status s = buf_append(&before, prefix->data, prefix->len);
     if (s == OK)
         s = find_all(all, other, failed, why);
-    if (s == OK && (before.len != prefix->len ||
-                    memcmp(before.data, prefix->data, before.len) != 0))
-        s = buf_why(why, ERR_INVALID, "the chat template writes the time of day before the end of "
+    if (s == OK &&
+        (before.len != prefix->len || memcmp(before.data, prefix->data, before.len) != 0))
+        s = buf_why(why, ERR_INVALID,
+                    "the chat template writes the time of day before the end of "
                     "the system message");
     buf_fini(&before);
     return s;
@@ -453,7 +458,8 @@ enum status preambles_prepare(struct preambles *p, const struct server *srv, str
     if (!p)
         return OK;
     if (!srv->template || !srv->tokenizer)
-        return buf_why(why, ERR_UNSUPPORTED, "--preamble: this model has no %s, so there are no "
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "--preamble: this model has no %s, so there are no "
                        "chats that begin with a system message; %s",
                        srv->template ? "tokenizer" : "chat template",
                        srv->template ? "leave --preamble out" : "give --chat-template");
@@ -464,8 +470,10 @@ enum status preambles_prepare(struct preambles *p, const struct server *srv, str
     if (s == OK && p->has_date)
         s = check_time(p, now_s, &failed, &inner);
     if (s != OK)
-        buf_why(why, s, "--preamble: %s cannot be shared: %s; leave it out or give another "
-                "--chat-template", failed, inner.len ? buf_str(&inner) : status_words(s));
+        buf_why(why, s,
+                "--preamble: %s cannot be shared: %s; leave it out or give another "
+                "--chat-template",
+                failed, inner.len ? buf_str(&inner) : status_words(s));
     for (uint32_t i = 0; s == OK && i < p->n; i++)
         s = check_length(p, &p->list[i], why);
     buf_fini(&inner);

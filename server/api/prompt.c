@@ -70,8 +70,8 @@ enum status prompt_text_flags(const struct json *body, bool add_special, unsigne
     bool parse_special = true;
     enum status s = js_get_bool(body, "parse_special", &parse_special, why);
 
-    *flags = (parse_special ? TOKENIZE_PARSE_SPECIAL : 0) |
-             (add_special ? TOKENIZE_ADD_SPECIAL : 0);
+    *flags =
+        (parse_special ? TOKENIZE_PARSE_SPECIAL : 0) | (add_special ? TOKENIZE_ADD_SPECIAL : 0);
     return s;
 }
 
@@ -162,11 +162,12 @@ static enum status check_role(const struct json *message, size_t i, const char *
             return OK;
     return buf_why(why, ERR_INVALID,
                    "messages[%zu].role: \"%.40s\" is none of system, user, assistant, tool, "
-                   "developer", i, *role);
+                   "developer",
+                   i, *role);
 }
 
-static enum status append_part(struct buf *out, const struct json *part, const char *role,
-                               size_t i, size_t k, struct buf *why)
+static enum status append_part(struct buf *out, const struct json *part, const char *role, size_t i,
+                               size_t k, struct buf *why)
 {
     /* Answers and results of tools may be empty. An empty text of others is a mistake. */
     bool is_answer = strcmp(role, "assistant") == 0, may_be_empty = role[0] == 't' || is_answer;
@@ -180,14 +181,13 @@ static enum status append_part(struct buf *out, const struct json *part, const c
         return s;
     bool is_refusal = is_answer && strcmp(type, "refusal") == 0;
     if (strcmp(type, "text") != 0 && !is_refusal)
-        return buf_why(why, ERR_UNSUPPORTED,
-                       "%s: \"%.40s\" parts are not supported, only \"text\"", name, type);
+        return buf_why(why, ERR_UNSUPPORTED, "%s: \"%.40s\" parts are not supported, only \"text\"",
+                       name, type);
     const char *key = is_refusal ? "refusal" : "text";
     const struct json *text = js_get(part, key);
     if (!js_is(text, JS_STRING))
-        return buf_why(why, ERR_INVALID,
-                       "messages[%zu].content[%zu].%s: expected a string, got %s", i, k, key,
-                       js_type_name(js_typeof(text)));
+        return buf_why(why, ERR_INVALID, "messages[%zu].content[%zu].%s: expected a string, got %s",
+                       i, k, key, js_type_name(js_typeof(text)));
     const char *bytes = js_string(text, &len);
     if (len == 0 && !may_be_empty)
         return buf_why(why, ERR_INVALID, "messages[%zu].content[%zu].%s: must not be empty", i, k,
@@ -435,7 +435,7 @@ struct chat {
     int64_t now_s;      /* the same for all renderings of a request */
     bool parse_special; /* in untrusted text as well */
     struct buf *why;
-    size_t n_kept;      /* of the text, after continue_final_message cut it */
+    size_t n_kept; /* of the text, after continue_final_message cut it */
 };
 
 /* Render the context. Which bytes of *out are untrusted is added to *untrusted, unless it is NULL;
@@ -520,8 +520,7 @@ static void note_documents(struct prompt *p, const struct chat *chat, const stru
 
 /* Where the text is cut: at a public preamble's end and at documents. */
 static enum status find_spans(struct spans *spans, struct chat *chat, const struct json *documents,
-                              const struct buf *text, const struct ranges *untrusted,
-                              size_t n_kept)
+                              const struct buf *text, const struct ranges *untrusted, size_t n_kept)
 {
     const struct server *srv = chat->srv;
     struct spans_render how = {render_documents, chat};
@@ -564,8 +563,10 @@ static enum status tokenize_chat(struct prompt *p, struct chat *chat, const stru
         s = spans_tokenize(&spans, chat->srv->tokenizer, buf_str(text), n_kept, untrusted, &p->ids,
                            &p->span_ends);
         if (s == ERR_TOO_LARGE)
-            buf_why(chat->why, s, "the prompt has more than %zu tokens, the longest this server "
-                    "takes", p->ids.max / sizeof(uint32_t));
+            buf_why(chat->why, s,
+                    "the prompt has more than %zu tokens, the longest this server "
+                    "takes",
+                    p->ids.max / sizeof(uint32_t));
         else if (s != OK)
             buf_why(chat->why, s, "the prompt cannot be tokenized: %s", status_words(s));
         p->n_public = spans.n_public;
@@ -579,7 +580,8 @@ static enum status tokenize_chat(struct prompt *p, struct chat *chat, const stru
         note_documents(p, chat, &spans, (uint32_t)js_len(documents));
     /* One span: the given order. */
     for (uint32_t i = 0; s == OK && chat->by_cache && i < js_len(documents) &&
-         p->documents_order.len == i * sizeof i; i++)
+                         p->documents_order.len == i * sizeof i;
+         i++)
         s = buf_u32(&p->documents_order, i);
     spans_fini(&spans);
     return s;
@@ -588,8 +590,8 @@ static enum status tokenize_chat(struct prompt *p, struct chat *chat, const stru
 static enum status open_chat(struct chat *chat, struct documents *documents,
                              const struct server *srv, const struct json *body, struct buf *why)
 {
-    *chat = (struct chat){.srv = srv, .body = body, .why = why,
-                          .now_s = (int64_t)(clock_unix_ns() / 1000000000u)};
+    *chat = (struct chat){
+        .srv = srv, .body = body, .why = why, .now_s = (int64_t)(clock_unix_ns() / 1000000000u)};
     *documents = (struct documents){0};
     if (!srv->template)
         return buf_why(why, ERR_UNSUPPORTED,
@@ -625,8 +627,12 @@ enum status prompt_render_own(const struct server *srv, const struct json *body,
                               struct json *documents, bool in_template, int64_t now_s,
                               struct buf *out, size_t *first, struct buf *why)
 {
-    struct chat chat = {.srv = srv, .body = body, .flags = {.add_generation_prompt = true},
-                        .in_template = in_template, .now_s = now_s, .why = why};
+    struct chat chat = {.srv = srv,
+                        .body = body,
+                        .flags = {.add_generation_prompt = true},
+                        .in_template = in_template,
+                        .now_s = now_s,
+                        .why = why};
     struct spans_render how = {render_documents, &chat};
     struct spans spans;
     enum status s = render(&chat, documents, out, NULL);

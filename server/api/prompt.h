@@ -27,15 +27,15 @@
 struct server;
 
 struct prompt {
-    struct buf ids;  /* of u32 */
-    struct buf text; /* what `echo` gives back; empty unless wanted */
+    struct buf ids;       /* of u32 */
+    struct buf text;      /* what `echo` gives back; empty unless wanted */
     struct buf span_ends; /* of u32: positions before which a span ends; empty: one span */
     uint32_t n_public;    /* ids that every tenant shares: 0, or one of span_ends */
     uint32_t n_documents;
-    bool documents_in_template; /* else at the end of the system message */
-    struct buf documents_order; /* of u32: which of the given documents stands where; empty: all
-                                   stand as given, and nobody asked */
-    char documents_note[160];   /* why they are not spans, or cannot be reused; else "" */
+    bool documents_in_template;   /* else at the end of the system message */
+    struct buf documents_order;   /* of u32: which of the given documents stands where; empty: all
+                                     stand as given, and nobody asked */
+    char documents_note[160];     /* why they are not spans, or cannot be reused; else "" */
     const struct kv_scope *scope; /* in which `documents_order` "cache" looks for KV: set by the
                                      caller. NULL: documents stand as given */
 };
@@ -57,12 +57,10 @@ NODISCARD enum status prompt_render_own(const struct server *srv, const struct j
                                         struct json *documents, bool in_template, int64_t now_s,
                                         struct buf *out, size_t *first, struct buf *why);
 NODISCARD enum status prompt_from_chat(struct prompt *p, const struct server *srv,
-                                       const struct json *body, bool add_special,
-                                       struct buf *why);
+                                       const struct json *body, bool add_special, struct buf *why);
 /* flags: enum tokenizer_flags. */
-NODISCARD enum status prompt_from_text(struct prompt *p, const struct server *srv,
-                                       const char *text, size_t len, unsigned flags,
-                                       struct buf *why);
+NODISCARD enum status prompt_from_text(struct prompt *p, const struct server *srv, const char *text,
+                                       size_t len, unsigned flags, struct buf *why);
 /* The flags for a request's raw text: `parse_special` (true when absent), and add_special. */
 NODISCARD enum status prompt_text_flags(const struct json *body, bool add_special, unsigned *flags,
                                         struct buf *why);

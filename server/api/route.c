@@ -15,11 +15,11 @@
 struct route {
     const char *method; /* GET also answers HEAD */
     const char *path;
-    bool is_prefix;     /* something must follow */
-    bool open;          /* needs no key */
-    bool generates;     /* refused while draining */
-    bool admin;         /* needs an admin key */
-    bool waits;         /* the handler blocks for a moment */
+    bool is_prefix; /* something must follow */
+    bool open;      /* needs no key */
+    bool generates; /* refused while draining */
+    bool admin;     /* needs an admin key */
+    bool waits;     /* the handler blocks for a moment */
     void (*handle)(struct server *srv, struct http_exchange *x);
 };
 
@@ -114,7 +114,10 @@ static void list_methods(const char *path, bool all, char *out, size_t n_out)
     for (size_t i = 0; i < ARRAY_SIZE(routes) && n < n_out; i++) {
         const struct route *r = &routes[i];
         if (path_fits(r, path))
-            n += (size_t)snprintf(out + n, n_out - n, "%s%s%s", n == 0 ? "" : all ? ", " : " or ",
+            n += (size_t)snprintf(out + n, n_out - n, "%s%s%s",
+                                  n == 0 ? ""
+                                  : all  ? ", "
+                                         : " or ",
                                   r->method, all && r->method[0] == 'G' ? ", HEAD" : "");
     }
     if (all && n < n_out)
@@ -136,17 +139,18 @@ enum status route_check_admin(const struct server *srv, const struct account *a,
     if (a->admin || (!auth_needs_key(srv->auth) && is_local(srv->config)))
         return OK;
     if (!auth_needs_key(srv->auth))
-        return buf_why(why, ERR_FORBIDDEN, "this needs an admin key (--admin-api-key) on a server "
+        return buf_why(why, ERR_FORBIDDEN,
+                       "this needs an admin key (--admin-api-key) on a server "
                        "that listens to other machines");
     if (!auth_has_admin_key(srv->auth))
-        return buf_why(why, ERR_FORBIDDEN, "this needs an admin key, and the server has none: "
+        return buf_why(why, ERR_FORBIDDEN,
+                       "this needs an admin key, and the server has none: "
                        "start it with --admin-api-key");
     return buf_why(why, ERR_FORBIDDEN, "this needs an admin key (--admin-api-key)");
 }
 
 /* NULL when a refusal was answered. r may be NULL: no such path. */
-static struct account *check_key(struct server *srv, struct http_exchange *x,
-                                 const struct route *r)
+static struct account *check_key(struct server *srv, struct http_exchange *x, const struct route *r)
 {
     struct account *a;
     struct buf why;
@@ -182,15 +186,15 @@ static void check_request(const struct server *srv, struct http_exchange *x, con
         http_reply(x, 204, NULL, NULL);
     } else if (!method_fits(r, http_method(x))) {
         list_methods(http_path(x), false, methods, sizeof methods);
-        snprintf(words, sizeof words, "%.16s is not allowed here, use %s", http_method(x),
-                 methods);
+        snprintf(words, sizeof words, "%.16s is not allowed here, use %s", http_method(x), methods);
         list_methods(http_path(x), true, methods, sizeof methods);
         http_add_header(x, "Allow", methods);
         error_reply_as(x, 405, ERR_INVALID, "method_not_allowed", words);
     } else if (r->generates && atomic_load(&srv->draining)) {
         error_reply(x, ERR_UNAVAILABLE, "draining", "the server is shutting down");
     } else if (!r->open && http_is_surplus(x)) {
-        error_reply(x, ERR_UNAVAILABLE, "too_many_connections", "all connections of the server "
+        error_reply(x, ERR_UNAVAILABLE, "too_many_connections",
+                    "all connections of the server "
                     "are in use (--max-connections): try again, or elsewhere");
     }
 }
@@ -231,8 +235,8 @@ void route_handle(void *arg, struct http_exchange *x)
 static enum status parse_body(struct json **out, const struct buf *text, struct buf *why)
 {
     const struct js_limits limits = {.n_values_max = BODY_N_VALUES_MAX,
-                                     .n_bytes_max = BODY_MEMORY_MIN +
-                                                    BODY_MEMORY_PER_BYTE * text->len};
+                                     .n_bytes_max =
+                                         BODY_MEMORY_MIN + BODY_MEMORY_PER_BYTE * text->len};
 
     *out = NULL;
     if (text->len == 0)

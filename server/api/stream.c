@@ -130,8 +130,8 @@ static enum status take_prompt(struct choice *c, const struct server *srv, bool 
     /* In this order: without an error all of them are there when the end is. */
     enum finish_reason finish = request_finish(c->request);
     uint32_t n_there = atomic_load(&c->scored->n_prompt_out);
-    enum status s = is_stream ? take_prompt_frame(c, srv, n_there)
-                              : take_prompt_so_far(c, srv, n_there);
+    enum status s =
+        is_stream ? take_prompt_frame(c, srv, n_there) : take_prompt_so_far(c, srv, n_there);
 
     if (choice_has_prompt_left(c) && has_failed(finish))
         c->finish = finish;

@@ -24,29 +24,29 @@ enum logprob_list { LP_CONTENT, LP_TOKENS = 0, LP_VALUES, LP_TOPS, LP_OFFSETS, L
 
 struct choice {
     struct request *request;
-    uint32_t index;              /* of the request in the call */
-    uint32_t place;              /* of the answer in the response; CHOICE_LEFT_OUT */
+    uint32_t index; /* of the request in the call */
+    uint32_t place; /* of the answer in the response; CHOICE_LEFT_OUT */
     uint32_t prompt_index;
     struct detok detok;
-    bool has_detok;              /* without a tokenizer there is no text */
-    uint32_t n_taken;            /* tokens read */
-    enum finish_reason finish;   /* FINISH_NONE until the last token was taken */
-    bool began;                  /* streaming: the first frame was written */
-    bool ended;                  /* streaming: the last frame was written */
+    bool has_detok;            /* without a tokenizer there is no text */
+    uint32_t n_taken;          /* tokens read */
+    enum finish_reason finish; /* FINISH_NONE until the last token was taken */
+    bool began;                /* streaming: the first frame was written */
+    bool ended;                /* streaming: the last frame was written */
     struct buf text;
-    struct buf ids;              /* "1,2,3", if wanted */
-    struct buf lp[LP_N];         /* list members, separated by commas, if wanted */
+    struct buf ids;      /* "1,2,3", if wanted */
+    struct buf lp[LP_N]; /* list members, separated by commas, if wanted */
     /* For text_offset: */
-    uint64_t n_chars;            /* whole characters of all tokens so far */
-    struct detok chars;          /* the answer's, stop strings included */
-    struct detok prompt_chars;   /* the echoed prompt's */
+    uint64_t n_chars;          /* whole characters of all tokens so far */
+    struct detok chars;        /* the answer's, stop strings included */
+    struct detok prompt_chars; /* the echoed prompt's */
     /* Logprobs of the echoed prompt, set by the owner after choice_init(): */
     const struct request *scored; /* the request that has them; NULL: they are not wanted */
-    const struct choice *first;  /* of the same prompt, whose request that is */
-    const struct buf *echo;      /* the prompt's text */
-    uint32_t n_echoed;           /* prompt tokens written */
-    size_t n_echo_bytes[LP_N];   /* what all of them are of lp */
-    size_t echo_at;              /* bytes of the text before the next one */
+    const struct choice *first;   /* of the same prompt, whose request that is */
+    const struct buf *echo;       /* the prompt's text */
+    uint32_t n_echoed;            /* prompt tokens written */
+    size_t n_echo_bytes[LP_N];    /* what all of them are of lp */
+    size_t echo_at;               /* bytes of the text before the next one */
 };
 
 /* Of an answer that best_of others beat. */

@@ -17,8 +17,8 @@ static enum status check_type(const struct json *call, const char *name, struct 
     enum status s = js_read_cstr(js_get(call, "type"), field, &type, why);
     if (s != OK || strcmp(type, "function") == 0)
         return s;
-    return buf_why(why, ERR_UNSUPPORTED, "%s: \"%.40s\" is not supported, only \"function\"",
-                   field, type);
+    return buf_why(why, ERR_UNSUPPORTED, "%s: \"%.40s\" is not supported, only \"function\"", field,
+                   type);
 }
 
 static enum status check_function(const struct json *call, const char *name, struct buf *why)
@@ -34,8 +34,10 @@ static enum status check_function(const struct json *call, const char *name, str
     snprintf(field, sizeof field, "%s.function.name", name);
     enum status s = js_read_cstr(js_get(function, "name"), field, &text, why);
     if (s == OK && arguments && !js_is(arguments, JS_STRING) && !js_is(arguments, JS_OBJECT))
-        s = buf_why(why, ERR_INVALID, "%s.function.arguments: expected the text of a JSON object, "
-                    "got %s", name, js_type_name(js_typeof(arguments)));
+        s = buf_why(why, ERR_INVALID,
+                    "%s.function.arguments: expected the text of a JSON object, "
+                    "got %s",
+                    name, js_type_name(js_typeof(arguments)));
     return s;
 }
 
@@ -82,8 +84,10 @@ enum status tool_calls_check(const struct json *message, const char *role, size_
     const char *text;
 
     if (js_get_set(message, "function_call"))
-        return buf_why(why, ERR_UNSUPPORTED, "messages[%zu].function_call: not supported, send "
-                       "tool_calls", index);
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "messages[%zu].function_call: not supported, send "
+                       "tool_calls",
+                       index);
     snprintf(field, sizeof field, "messages[%zu].tool_call_id", index);
     if (calls && strcmp(role, "assistant") == 0)
         return check_calls(calls, index, why);

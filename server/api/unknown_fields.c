@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "server/http/http.h"
 
-#define TEXT_BYTES 128 /* a header's value, and the names of a line in the log */
+#define TEXT_BYTES 128     /* a header's value, and the names of a line in the log */
 #define NAME_HASH_BYTES 16 /* the least that hash_blake2b() makes; the first half is used */
 
 void unknown_log_init(struct unknown_log *log)

@@ -24,10 +24,10 @@
 struct http_exchange;
 struct json;
 
-#define UNKNOWN_N_NAMED_MAX 8    /* fields of one request that are named; the others are counted */
+#define UNKNOWN_N_NAMED_MAX 8 /* fields of one request that are named; the others are counted */
 #define UNKNOWN_NAME_BYTES 48
-#define UNKNOWN_N_LOGGED_MAX 64  /* names that are remembered, and so warnings an hour */
-#define UNKNOWN_FORGET_S 3600    /* then all names are forgotten, and warned of again */
+#define UNKNOWN_N_LOGGED_MAX 64 /* names that are remembered, and so warnings an hour */
+#define UNKNOWN_FORGET_S 3600   /* then all names are forgotten, and warned of again */
 
 struct unknown_fields {
     uint32_t n;

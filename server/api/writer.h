@@ -48,10 +48,10 @@ static inline void write_number(struct writer *w, double v)
         w->status = js_write_number(w->out, v);
 }
 
-#define write_format(w, ...) \
-    do { \
-        if ((w)->status == OK) \
-            (w)->status = buf_printf((w)->out, __VA_ARGS__); \
+#define write_format(w, ...)                                                                       \
+    do {                                                                                           \
+        if ((w)->status == OK)                                                                     \
+            (w)->status = buf_printf((w)->out, __VA_ARGS__);                                       \
     } while (0)
 
 #endif

@@ -15,12 +15,12 @@ struct header_names {
     const char *limit, *remaining, *reset;
 };
 
-static const struct header_names of_requests = {
-    "requests", "x-ratelimit-limit-requests", "x-ratelimit-remaining-requests",
-    "x-ratelimit-reset-requests"};
-static const struct header_names of_tokens = {
-    "tokens", "x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens",
-    "x-ratelimit-reset-tokens"};
+static const struct header_names of_requests = {"requests", "x-ratelimit-limit-requests",
+                                                "x-ratelimit-remaining-requests",
+                                                "x-ratelimit-reset-requests"};
+static const struct header_names of_tokens = {"tokens", "x-ratelimit-limit-tokens",
+                                              "x-ratelimit-remaining-tokens",
+                                              "x-ratelimit-reset-tokens"};
 
 static void add_number(struct http_exchange *x, const char *name, uint64_t value)
 {
@@ -50,8 +50,10 @@ static void refuse_later(struct http_exchange *x, const char *what, uint64_t n, 
     char words[WORDS_BYTES];
     struct buf body;
 
-    snprintf(words, sizeof words, "Rate limit reached for this key on %s per minute: limit %" PRIu64
-             ", wanted %" PRIu64 ". Please try again in %" PRIu64 "s.", what, limit, n, wait_s);
+    snprintf(words, sizeof words,
+             "Rate limit reached for this key on %s per minute: limit %" PRIu64 ", wanted %" PRIu64
+             ". Please try again in %" PRIu64 "s.",
+             what, limit, n, wait_s);
     buf_init(&body, 4096);
     enum status s = error_write(&body, ERR_BUSY, "rate_limit_exceeded", words);
     http_set_error(x, "rate_limit_exceeded");
@@ -64,8 +66,10 @@ static void refuse_for_ever(struct http_exchange *x, const char *what, uint64_t 
 {
     char words[WORDS_BYTES];
 
-    snprintf(words, sizeof words, "This request has %" PRIu64 " %s, more than this key's %" PRIu64
-             " per minute: it can never pass.", n, what, limit);
+    snprintf(words, sizeof words,
+             "This request has %" PRIu64 " %s, more than this key's %" PRIu64
+             " per minute: it can never pass.",
+             n, what, limit);
     error_reply(x, ERR_TOO_LARGE, "rate_limit_too_small", words);
 }
 

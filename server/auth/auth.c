@@ -20,22 +20,22 @@
 /* A set of keys, exchanged as a whole. */
 struct ring {
     struct key_list keys;
-    struct account **accounts; /* [keys.n], one reference each */
+    struct account **accounts;      /* [keys.n], one reference each */
     uint64_t (*hashes)[HASH_WORDS]; /* [keys.n] those of keys, side by side */
 };
 
 struct auth {
-    char *file;                /* --api-key-file, or "" */
+    char *file; /* --api-key-file, or "" */
     bool needs_key;
     bool has_admin_key;
     struct key_list flags;     /* those of the command line, the same for ever */
     struct account *everybody; /* without keys */
     _Atomic uint64_t n_reloaded, n_reload_failed;
     pthread_rwlock_t lock;
-    struct ring ring;          /* under lock */
+    struct ring ring; /* under lock */
     pthread_mutex_t tenants_lock;
     struct tenant tenants[AUTH_N_TENANTS_MAX + 1]; /* the last one: all others */
-    uint32_t n_tenants;        /* under tenants_lock; never fewer */
+    uint32_t n_tenants;                            /* under tenants_lock; never fewer */
 };
 
 /* --- tenants and accounts --- */
@@ -136,8 +136,8 @@ void account_scope(const struct account *a, const struct kv_scope *salt, struct 
     if (!salt || memcmp(salt, &none, sizeof none) == 0)
         *out = a->scope;
     else
-        hash_blake2b(out->bytes, sizeof out->bytes, salt->bytes, sizeof salt->bytes,
-                     a->scope.bytes, sizeof a->scope.bytes);
+        hash_blake2b(out->bytes, sizeof out->bytes, salt->bytes, sizeof salt->bytes, a->scope.bytes,
+                     sizeof a->scope.bytes);
 }
 
 uint64_t account_session(const struct account *a, const char *name, size_t len)
@@ -299,8 +299,8 @@ enum status auth_create(struct auth **out, const struct config *config, struct b
     snprintf(auth->tenants[AUTH_N_TENANTS_MAX].name, KEY_NAME_BYTES, OTHER_NAME);
     /* "," asks for keys and names none: nothing may pass. */
     auth->has_admin_key = is_given(config->admin_api_key);
-    auth->needs_key = auth->has_admin_key || is_given(config->api_key) ||
-                      is_given(config->api_key_file);
+    auth->needs_key =
+        auth->has_admin_key || is_given(config->api_key) || is_given(config->api_key_file);
     auth->file = strdup(config->api_key_file ? config->api_key_file : "");
     if (!auth->needs_key)
         auth->everybody = account_create(auth, &everybody);
@@ -412,8 +412,8 @@ enum status auth_find(struct auth *auth, const char *authorization, const char *
     return *out ? OK : buf_why(why, ERR_UNAUTHORIZED, "the API key is not valid");
 }
 
-enum status auth_check(const struct server *srv, const char *authorization,
-                       const char *x_api_key, struct buf *why)
+enum status auth_check(const struct server *srv, const char *authorization, const char *x_api_key,
+                       struct buf *why)
 {
     struct account *a;
     enum status s = auth_find(srv->auth, authorization, x_api_key, &a, why);

@@ -37,7 +37,7 @@ struct server;
 
 struct tenant {
     char name[KEY_NAME_BYTES];
-    _Atomic uint64_t n_requests;     /* let in */
+    _Atomic uint64_t n_requests; /* let in */
     _Atomic uint64_t n_rate_limited;
     _Atomic uint64_t n_prompt_tokens, n_cached_tokens, n_generation_tokens; /* of ended answers */
 };
@@ -71,8 +71,8 @@ bool auth_has_admin_key(const struct auth *auth);
 
 /* authorization: the header "Bearer KEY", x_api_key: a bare key; either may be NULL. On OK *out is
  * to be given to account_unref(). */
-NODISCARD enum status auth_find(struct auth *auth, const char *authorization,
-                                const char *x_api_key, struct account **out, struct buf *why);
+NODISCARD enum status auth_find(struct auth *auth, const char *authorization, const char *x_api_key,
+                                struct account **out, struct buf *why);
 void account_ref(struct account *a);
 void account_unref(struct account *a); /* NULL is fine */
 /* The same question without the account. */

@@ -147,20 +147,21 @@ struct reader {
 };
 
 /* One line; what does not fit is only counted. */
-#define mistake(r, ...) \
-    do { \
-        enum status s_ = (r)->n_mistakes++ ? buf_putc((r)->why, '\n') : OK; \
-        if (s_ == OK) \
-            s_ = buf_printf((r)->why, __VA_ARGS__); \
-        (void)s_; \
+#define mistake(r, ...)                                                                            \
+    do {                                                                                           \
+        enum status s_ = (r)->n_mistakes++ ? buf_putc((r)->why, '\n') : OK;                        \
+        if (s_ == OK)                                                                              \
+            s_ = buf_printf((r)->why, __VA_ARGS__);                                                \
+        (void)s_;                                                                                  \
     } while (0)
 
 /* "keys[3].weight" needs the index; the name helps to find it in a long file. */
-#define key_mistake(r, field, format, ...) \
+#define key_mistake(r, field, format, ...)                                                         \
     mistake(r, "keys[%u].%s: " format, (r)->index, field, __VA_ARGS__)
 
-static const char *const fields[] = {"name", "key", "key_blake2b", "tenant", "weight",
-                                     "requests_per_minute", "tokens_per_minute", "kv_bytes"};
+static const char *const fields[] = {
+    "name",    "key", "key_blake2b", "tenant", "weight", "requests_per_minute", "tokens_per_minute",
+    "kv_bytes"};
 
 static bool is_one_of(const char *name, const char *const *words, size_t n)
 {
@@ -335,8 +336,7 @@ static void read_weight(struct reader *r)
     if (!js_is(v, JS_INT) && !js_is(v, JS_REAL))
         key_mistake(r, "weight", "expected a number, got %s", js_type_name(js_typeof(v)));
     else if (!(js_number(v) >= WEIGHT_MIN && js_number(v) <= WEIGHT_MAX))
-        key_mistake(r, "weight", "%g is outside of [%g, %g]", js_number(v), WEIGHT_MIN,
-                    WEIGHT_MAX);
+        key_mistake(r, "weight", "%g is outside of [%g, %g]", js_number(v), WEIGHT_MIN, WEIGHT_MAX);
     else
         r->spec->weight = js_number(v);
 }
@@ -401,8 +401,9 @@ static void check_tenants(struct reader *r)
             continue;
         for (uint32_t k = r->first; k < r->list->n; k++)
             if (strcmp(r->list->specs[k].tenant, own->name) == 0) {
-                mistake(r, "keys[%u].tenant: \"%s\" is the name of keys[%u], which has no tenant "
-                           "and so is one of its own",
+                mistake(r,
+                        "keys[%u].tenant: \"%s\" is the name of keys[%u], which has no tenant "
+                        "and so is one of its own",
                         k - r->first, own->name, i - r->first);
                 break;
             }

@@ -57,7 +57,7 @@ struct key_spec {
 struct key_list {
     uint8_t secret[KEY_HASH_BYTES];  /* of the process: what keys are hashed with */
     uint8_t lasting[KEY_HASH_BYTES]; /* of the installation: what ids are made with */
-    struct key_spec *specs;         /* [n] */
+    struct key_spec *specs;          /* [n] */
     uint32_t n, n_max;
 };
 
@@ -79,7 +79,6 @@ NODISCARD enum status keys_add_file(struct key_list *list, const char *path, str
                                     struct buf *warning);
 
 /* H(process secret, BLAKE2b-256(key)): the form in which keys are kept and compared. */
-void keys_hash(const struct key_list *list, const char *key, size_t n,
-               uint8_t out[KEY_HASH_BYTES]);
+void keys_hash(const struct key_list *list, const char *key, size_t n, uint8_t out[KEY_HASH_BYTES]);
 
 #endif

@@ -21,9 +21,9 @@
 #define RATELIMIT_PER_MINUTE_MAX UINT64_C(1000000000)
 
 struct bucket {
-    uint64_t limit;   /* per minute; 0: no limit */
-    int64_t level;    /* in 1/60000 */
-    uint64_t t_ms;    /* up to when it was filled */
+    uint64_t limit; /* per minute; 0: no limit */
+    int64_t level;  /* in 1/60000 */
+    uint64_t t_ms;  /* up to when it was filled */
 };
 
 struct limiter {

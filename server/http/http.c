@@ -35,17 +35,17 @@ struct http_exchange {
     struct MHD_Connection *connection;
     struct slot *slot; /* the connection's */
     struct http_head head;
-    bool begun; /* the head was read and checked; before, there is no method and no path */
+    bool begun;   /* the head was read and checked; before, there is no method and no path */
     bool refused; /* exchange_refuse_at_once() answered */
     bool surplus;
     const char *method;
     char *path;
     char id[HTTP_ID_BYTES];
     struct buf body;
-    size_t n_body; /* bytes that came */
-    size_t n_body_counted; /* in bodies_bytes */
+    size_t n_body;           /* bytes that came */
+    size_t n_body_counted;   /* in bodies_bytes */
     enum status body_status; /* ERR_TOO_LARGE, ERR_UNAVAILABLE: dropped, to be refused */
-    uint64_t client; /* http_set_client(); 0: known by its address */
+    uint64_t client;         /* http_set_client(); 0: known by its address */
     bool will_wait;
     bool handled;
     /* for done() */
@@ -244,13 +244,13 @@ static enum MHD_Result queue_reply(struct http_exchange *x)
         response = MHD_create_response_from_callback(x->reply.len, STREAM_BLOCK_BYTES,
                                                      on_read_reply, x, NULL);
     } else if (x->reply.data) {
-        response = MHD_create_response_from_buffer(x->reply.len, x->reply.data,
-                                                   MHD_RESPMEM_MUST_FREE);
+        response =
+            MHD_create_response_from_buffer(x->reply.len, x->reply.data, MHD_RESPMEM_MUST_FREE);
         if (response)
             x->reply = (struct buf){0};
     } else {
-        response = MHD_create_response_from_buffer(0, (void *)(uintptr_t) "",
-                                                   MHD_RESPMEM_PERSISTENT);
+        response =
+            MHD_create_response_from_buffer(0, (void *)(uintptr_t) "", MHD_RESPMEM_PERSISTENT);
     }
     return queue(x, response);
 }
@@ -301,8 +301,8 @@ static enum MHD_Result queue_stream(struct http_exchange *x)
     x->content_type = "text/event-stream; charset=utf-8";
     http_add_header(x, "Cache-Control", "no-cache");
     slot_set_streaming(x->slot);
-    return queue(x, MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES,
-                                                      on_read, x, NULL));
+    return queue(x, MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, on_read,
+                                                      x, NULL));
 }
 
 /* Run a deferred answer until it waits or answers. */
@@ -359,9 +359,9 @@ static void refuse_body(struct http_exchange *x)
                  x->server->config.body_bytes_max);
         error_reply_as(x, 413, ERR_INVALID, "body_too_large", words);
     } else {
-        error_reply(x, x->body_status, NULL, x->body_status == ERR_NOMEM
-                                                 ? "out of memory while the body was received"
-                                                 : "too many long requests at once");
+        error_reply(x, x->body_status, NULL,
+                    x->body_status == ERR_NOMEM ? "out of memory while the body was received"
+                                                : "too many long requests at once");
     }
 }
 
@@ -384,8 +384,10 @@ static void refuse_coding(struct http_exchange *x)
 
     if (!coding || !coding[0] || strcasecmp(coding, "identity") == 0)
         return;
-    snprintf(words, sizeof words, "the body has the Content-Encoding \"%.32s\", which is not "
-             "supported: send it uncompressed, without that header", coding);
+    snprintf(words, sizeof words,
+             "the body has the Content-Encoding \"%.32s\", which is not "
+             "supported: send it uncompressed, without that header",
+             coding);
     http_add_header(x, MHD_HTTP_HEADER_ACCEPT_ENCODING, "identity");
     error_reply_as(x, 415, ERR_INVALID, "unsupported_content_encoding", words);
 }
@@ -444,8 +446,8 @@ static enum MHD_Result begin(struct http_exchange *x, const char *url)
     answer_head(x, n_bytes);
     /* A client that waits for "100 Continue" or would send for long is told at once; MHD then
      * closes the connection. A small body is read first, so the connection stays usable. */
-    if (x->replied && (n_bytes > DISCARD_BYTES_MAX ||
-                       (n_bytes > 0 && http_header(x, MHD_HTTP_HEADER_EXPECT))))
+    if (x->replied &&
+        (n_bytes > DISCARD_BYTES_MAX || (n_bytes > 0 && http_header(x, MHD_HTTP_HEADER_EXPECT))))
         return queue_reply(x);
     return MHD_YES;
 }
@@ -461,9 +463,11 @@ void exchange_refuse_at_once(struct http_exchange *x, int status, const char *wo
     enum status s = error_write(&body, ERR_INVALID, code, words);
     size_t body_len = body.len;
     if (s == OK)
-        s = buf_printf(&text, "HTTP/1.1 %d %s\r\nConnection: close\r\n"
-                       "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s", status,
-                       MHD_get_reason_phrase_for((unsigned)status), body.len, buf_str(&body));
+        s = buf_printf(&text,
+                       "HTTP/1.1 %d %s\r\nConnection: close\r\n"
+                       "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
+                       status, MHD_get_reason_phrase_for((unsigned)status), body.len,
+                       buf_str(&body));
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     if (s == OK && x->server->tls)
@@ -645,12 +649,16 @@ static void report_done(const struct http_exchange *x, bool whole)
 {
     const struct http_config *c = &x->server->config;
     int status = x->queued ? x->status : slot_told_late(x->slot) ? 408 : 0;
-    const struct http_done done = {.id = x->id, .method = x->method ? x->method : "-",
+    const struct http_done done = {.id = x->id,
+                                   .method = x->method ? x->method : "-",
                                    .path = x->path ? x->path : x->head.target,
-                                   .status = status, .whole = whole,
-                                   .n_in = x->n_body, .n_out = x->n_sent,
+                                   .status = status,
+                                   .whole = whole,
+                                   .n_in = x->n_body,
+                                   .n_out = x->n_sent,
                                    .duration_ns = clock_now_ns() - x->t_begin_ns,
-                                   .key = x->key, .tenant = x->tenant,
+                                   .key = x->key,
+                                   .tenant = x->tenant,
                                    .error = status == 408 ? "request_timeout" : x->error};
 
     if (c->done)

@@ -60,17 +60,17 @@ struct http_async {
 /* How an exchange ended. Texts are valid during the call only. */
 struct http_done {
     const char *id, *method, *path;
-    int status;           /* 0: the client got no answer */
-    bool whole;           /* the client's side took all of the answer */
-    uint64_t n_in, n_out; /* bytes of the request's and the answer's body */
-    uint64_t duration_ns; /* since the header was read */
+    int status;               /* 0: the client got no answer */
+    bool whole;               /* the client's side took all of the answer */
+    uint64_t n_in, n_out;     /* bytes of the request's and the answer's body */
+    uint64_t duration_ns;     /* since the header was read */
     const char *key, *tenant; /* http_set_caller(), else "" */
     const char *error;        /* http_set_error(), else NULL */
 };
 
 struct http_config {
     const char *host;
-    uint16_t port; /* 0: any free one, see http_port() */
+    uint16_t port;        /* 0: any free one, see http_port() */
     const char *uds_path; /* a Unix socket instead of host and port; NULL or "": none */
     uint32_t uds_mode;
     const char *tls_cert; /* PEM files, both or none (NULL or "") */

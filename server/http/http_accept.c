@@ -47,8 +47,8 @@ static bool accept_one(struct acceptor *a)
 {
     struct sockaddr_storage address;
     socklen_t n = sizeof address;
-    int fd = accept4(a->config.listen_fd, (struct sockaddr *)&address, &n,
-                     SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int fd =
+        accept4(a->config.listen_fd, (struct sockaddr *)&address, &n, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
     if (fd >= 0) {
         a->config.take(a->config.arg, fd, (struct sockaddr *)&address, n);

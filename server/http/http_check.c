@@ -42,11 +42,14 @@ static const char *target_fault(const char *target, size_t n_origin)
     return NULL;
 }
 
-void http_head_begin(struct http_head *head, struct MHD_Connection *connection,
-                     const char *target, void *owner)
+void http_head_begin(struct http_head *head, struct MHD_Connection *connection, const char *target,
+                     void *owner)
 {
-    *head = (struct http_head){.connection = connection, .owner = owner, .target = target,
-                               .n_target = strlen(target), .n_origin = origin_len(target)};
+    *head = (struct http_head){.connection = connection,
+                               .owner = owner,
+                               .target = target,
+                               .n_target = strlen(target),
+                               .n_origin = origin_len(target)};
     head->fault = target_fault(target, head->n_origin);
     head->next = first_head;
     if (first_head)
@@ -122,8 +125,8 @@ static const char *layout_fault(struct fields *f, const char *name, size_t n_nam
     return NULL;
 }
 
-static const char *field_fault(struct fields *f, const char *name, size_t n_name,
-                               const char *value, size_t n_value)
+static const char *field_fault(struct fields *f, const char *name, size_t n_name, const char *value,
+                               size_t n_value)
 {
     if (f->layout_known) {
         const char *fault = layout_fault(f, name, n_name, value, n_value);
@@ -137,8 +140,8 @@ static const char *field_fault(struct fields *f, const char *name, size_t n_name
     return NULL;
 }
 
-static enum MHD_Result on_field(void *arg, enum MHD_ValueKind kind, const char *name,
-                                size_t n_name, const char *value, size_t n_value)
+static enum MHD_Result on_field(void *arg, enum MHD_ValueKind kind, const char *name, size_t n_name,
+                                const char *value, size_t n_value)
 {
     struct fields *f = arg;
 

@@ -32,13 +32,13 @@ struct http_head {
     size_t n_target;
     size_t n_origin; /* "http://host:port" in front of the path; 0 for most */
     const char *method, *version;
-    const char *fault; /* of the target; NULL: none */
+    const char *fault;             /* of the target; NULL: none */
     struct http_head *next, *prev; /* those that have begun on this thread */
 };
 
 /* The first line was read; `target` as it was sent. */
-void http_head_begin(struct http_head *head, struct MHD_Connection *connection,
-                     const char *target, void *owner);
+void http_head_begin(struct http_head *head, struct MHD_Connection *connection, const char *target,
+                     void *owner);
 /* There are so many query arguments that MHD would run out of memory for them, which it too answers
  * twice. Right after http_head_begin(). */
 bool http_head_is_too_long(const struct http_head *head);

@@ -33,8 +33,8 @@ uint32_t listen_fit_files(uint32_t n_connections)
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
         return n_connections;
     /* A limit that small leaves the spare ones half of it. */
-    rlim_t n = limit.rlim_cur > 2 * N_FILES_SPARE ? limit.rlim_cur - N_FILES_SPARE
-                                                  : limit.rlim_cur / 2;
+    rlim_t n =
+        limit.rlim_cur > 2 * N_FILES_SPARE ? limit.rlim_cur - N_FILES_SPARE : limit.rlim_cur / 2;
     n = n < 1 ? 1 : n < n_connections ? n : n_connections;
     log_event(LOG_WARN, "too few file descriptors",
               "wanted=%llu limit=%llu max_connections=%u max_connections_now=%llu "
@@ -65,7 +65,8 @@ static int bind_and_listen(int family, int type, const struct sockaddr *a, sockl
 enum status listen_tcp(int *fd, const char *host, uint16_t port, uint16_t *bound_port,
                        struct buf *why)
 {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM,
+    struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                             .ai_socktype = SOCK_STREAM,
                              .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     struct addrinfo *list = NULL;
     struct sockaddr_storage bound;
@@ -76,15 +77,13 @@ enum status listen_tcp(int *fd, const char *host, uint16_t port, uint16_t *bound
     snprintf(text, sizeof text, "%u", port);
     int rc = getaddrinfo(host, text, &hints, &list);
     if (rc != 0)
-        return buf_why(why, ERR_INVALID, "host: cannot resolve \"%s\": %s", host,
-                       gai_strerror(rc));
+        return buf_why(why, ERR_INVALID, "host: cannot resolve \"%s\": %s", host, gai_strerror(rc));
     for (struct addrinfo *a = list; a && *fd < 0; a = a->ai_next)
         *fd = bind_and_listen(a->ai_family, a->ai_socktype, a->ai_addr, a->ai_addrlen);
     int error = errno;
     freeaddrinfo(list);
     if (*fd < 0)
-        return buf_why(why, ERR_IO, "cannot listen on %s port %s: %s", host, text,
-                       strerror(error));
+        return buf_why(why, ERR_IO, "cannot listen on %s port %s: %s", host, text, strerror(error));
     if (getsockname(*fd, (struct sockaddr *)&bound, &n_bound) != 0)
         return buf_why(why, ERR_IO, "getsockname: %s", strerror(errno));
     *bound_port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
@@ -98,8 +97,8 @@ static bool somebody_listens(const struct sockaddr_un *a)
 {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     /* EAGAIN: somebody does, and is busy. Only a refusal says that nobody does. */
-    bool yes = fd < 0 || connect(fd, (const struct sockaddr *)a, sizeof *a) == 0 ||
-               errno != ECONNREFUSED;
+    bool yes =
+        fd < 0 || connect(fd, (const struct sockaddr *)a, sizeof *a) == 0 || errno != ECONNREFUSED;
 
     if (fd >= 0)
         close(fd);
@@ -163,8 +162,8 @@ void listen_unix_remove(int fd, const char *path)
 
 /* --- TLS --- */
 
-enum status listen_read_pem(struct buf *out, const char *flag, const char *path,
-                            const char *marker, struct buf *why)
+enum status listen_read_pem(struct buf *out, const char *flag, const char *path, const char *marker,
+                            struct buf *why)
 {
     char bytes[4096];
     size_t n;

@@ -127,9 +127,8 @@ static enum status start_daemon(struct http_server *h, struct buf *why)
     h->daemon = MHD_start_daemon(
         flags, 0, NULL, NULL, exchange_on_access, h, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, h,
         MHD_OPTION_URI_LOG_CALLBACK, exchange_on_target, h, MHD_OPTION_STRICT_FOR_CLIENT,
-        http_check_strictness(), MHD_OPTION_THREAD_POOL_SIZE, n_pool,
-        MHD_OPTION_CONNECTION_LIMIT, n_connections,
-        MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)c->n_connections_per_ip_max,
+        http_check_strictness(), MHD_OPTION_THREAD_POOL_SIZE, n_pool, MHD_OPTION_CONNECTION_LIMIT,
+        n_connections, MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)c->n_connections_per_ip_max,
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)c->idle_timeout_s,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY_BYTES,
         MHD_OPTION_NOTIFY_COMPLETED, exchange_on_completed, NULL, MHD_OPTION_NOTIFY_CONNECTION,
@@ -168,8 +167,11 @@ static void take_connection(void *arg, int fd, const struct sockaddr *address, s
 
 static enum status start_accepting(struct http_server *h)
 {
-    struct acceptor_config config = {.listen_fd = h->listen_fd, .has_room = has_room,
-                                     .make_room = make_room, .take = take_connection, .arg = h};
+    struct acceptor_config config = {.listen_fd = h->listen_fd,
+                                     .has_room = has_room,
+                                     .make_room = make_room,
+                                     .take = take_connection,
+                                     .arg = h};
 
     return acceptor_create(&h->acceptor, &config);
 }
@@ -177,8 +179,11 @@ static enum status start_accepting(struct http_server *h)
 static enum status make_slots(struct http_server *h)
 {
     const struct http_config *c = &h->config;
-    struct slots_config config = {.n_max = c->n_connections_max, .n_guests = N_GUESTS,
-                                  .plain = !h->tls, .local = is_set(c->uds_path), .owner = h,
+    struct slots_config config = {.n_max = c->n_connections_max,
+                                  .n_guests = N_GUESTS,
+                                  .plain = !h->tls,
+                                  .local = is_set(c->uds_path),
+                                  .owner = h,
                                   .header_timeout_ns = c->header_timeout_s * SECOND_NS,
                                   .body_timeout_ns = c->body_timeout_s * SECOND_NS,
                                   .write_timeout_ns = c->write_timeout_s * SECOND_NS};
@@ -186,8 +191,7 @@ static enum status make_slots(struct http_server *h)
     return slots_create(&h->slots, &config);
 }
 
-enum status http_create(struct http_server **out, const struct http_config *config,
-                        struct buf *why)
+enum status http_create(struct http_server **out, const struct http_config *config, struct buf *why)
 {
     struct http_server *h = calloc(1, sizeof *h);
 

@@ -31,20 +31,20 @@ struct slot {
     struct slot *next; /* of the free or the admitted ones; under the lock of slots */
     pthread_mutex_t lock;
     /* Under lock. */
-    bool guest; /* let in although all connections were in use */
+    bool guest;                        /* let in although all connections were in use */
     struct MHD_Connection *connection; /* NULL: free */
     enum slot_phase phase;
     bool cut;
     bool told_late; /* 408 */
     bool suspended;
-    bool offloaded; /* suspended, and only slot_offload_end() resumes */
-    bool pending;   /* a wake-up came while the connection was running */
-    bool spoke;     /* at least one byte came since the connection began */
-    bool interim;   /* "100 Continue" may be sent */
-    uint64_t t_probe;      /* when "100 Continue" is due */
+    bool offloaded;   /* suspended, and only slot_offload_end() resumes */
+    bool pending;     /* a wake-up came while the connection was running */
+    bool spoke;       /* at least one byte came since the connection began */
+    bool interim;     /* "100 Continue" may be sent */
+    uint64_t t_probe; /* when "100 Continue" is due */
     uint64_t probe_pause_ns;
     uint64_t t_phase;
-    uint64_t n_received; /* bytes from the client when it became idle */
+    uint64_t n_received;     /* bytes from the client when it became idle */
     void (*gone)(void *arg); /* NULL: not deferred */
     void *gone_arg;
     uint64_t t_checked; /* the watcher's */
@@ -181,7 +181,7 @@ static uint64_t n_received(const struct slot *slot)
     socklen_t n = sizeof info;
 
     return getsockopt(slot->fd, IPPROTO_TCP, TCP_INFO, &info, &n) == 0 ? info.tcpi_bytes_received
-                                                                      : 0;
+                                                                       : 0;
 }
 
 /* Under lock: a request begins. MHD may have been quicker and be in the body already. */
@@ -192,8 +192,7 @@ static void begin_header(struct slot *slot, uint64_t now_ns)
     slot->phase = SLOT_HEADER;
     slot->t_phase = now_ns;
     slot->spoke = true;
-    atomic_store(&slot->deadline_ns,
-                 deadline_after(now_ns, slot->slots->config.header_timeout_ns));
+    atomic_store(&slot->deadline_ns, deadline_after(now_ns, slot->slots->config.header_timeout_ns));
 }
 
 /* MHD waits for edges, and takes bytes and the FIN behind them for one: then it never reads the
@@ -582,8 +581,8 @@ void slot_body_came(struct slot *slot, uint64_t n_bytes)
     uint64_t timeout_ns = slot->slots->config.body_timeout_ns;
 
     if (timeout_ns)
-        atomic_store(&slot->deadline_ns, slot->t_phase + timeout_ns +
-                                             n_bytes * (SECOND_NS / SLOT_BODY_RATE_MIN));
+        atomic_store(&slot->deadline_ns,
+                     slot->t_phase + timeout_ns + n_bytes * (SECOND_NS / SLOT_BODY_RATE_MIN));
 }
 
 void slot_sending(struct slot *slot)
@@ -591,8 +590,7 @@ void slot_sending(struct slot *slot)
     uint64_t now_ns = clock_now_ns();
 
     atomic_store(&slot->t_last_sent, now_ns);
-    atomic_store(&slot->deadline_ns,
-                 deadline_after(now_ns, slot->slots->config.write_timeout_ns));
+    atomic_store(&slot->deadline_ns, deadline_after(now_ns, slot->slots->config.write_timeout_ns));
 }
 
 static void count_in(struct slot *slot)

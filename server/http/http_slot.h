@@ -53,9 +53,9 @@ enum slot_phase { SLOT_IDLE, SLOT_HEADER, SLOT_BODY, SLOT_WORK, SLOT_SEND };
 struct slots_config {
     uint32_t n_max;    /* connections */
     uint32_t n_guests; /* and so many more when all of them are busy */
-    bool plain; /* not encrypted: we can write a 408 ourselves */
-    bool local; /* a Unix socket */
-    void *owner; /* see slot_owner() */
+    bool plain;        /* not encrypted: we can write a 408 ourselves */
+    bool local;        /* a Unix socket */
+    void *owner;       /* see slot_owner() */
     /* 0: no limit */
     uint64_t header_timeout_ns; /* first byte to end of header, TLS handshake included */
     uint64_t body_timeout_ns;   /* beside what SLOT_BODY_RATE_MIN allows for its bytes */

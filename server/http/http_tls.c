@@ -61,8 +61,8 @@ static int compare_keys(const struct pair *p)
     if (rc == 0)
         rc = gnutls_pubkey_get_key_id(pub, GNUTLS_KEYID_USE_SHA256, of_key, &n_key);
     if (rc == 0)
-        rc = gnutls_pubkey_get_key_id(p->chain[0].pubkey, GNUTLS_KEYID_USE_SHA256, of_cert,
-                                      &n_cert);
+        rc =
+            gnutls_pubkey_get_key_id(p->chain[0].pubkey, GNUTLS_KEYID_USE_SHA256, of_cert, &n_cert);
     if (rc == 0 && (n_cert != n_key || memcmp(of_cert, of_key, n_key) != 0))
         rc = GNUTLS_E_CERTIFICATE_KEY_MISMATCH;
     gnutls_pubkey_deinit(pub);
@@ -91,15 +91,16 @@ static enum status read_pair(const struct tls *t, struct pair **out, struct buf 
     *out = NULL;
     if (!p)
         return ERR_NOMEM;
-    enum status s = listen_read_pem(&p->cert_text, "tls-cert", t->cert_path, "BEGIN CERTIFICATE",
-                                    why);
+    enum status s =
+        listen_read_pem(&p->cert_text, "tls-cert", t->cert_path, "BEGIN CERTIFICATE", why);
     if (s == OK)
         s = listen_read_pem(&p->key_text, "tls-key", t->key_path, "PRIVATE KEY", why);
     int rc = s == OK ? import_pair(p) : 0;
     if (s == OK && rc != 0)
         s = buf_why(why, ERR_INVALID,
                     "tls-cert, tls-key: %s and %s cannot be used together, is the key that of the "
-                    "certificate? (%s)", t->cert_path, t->key_path, gnutls_strerror(rc));
+                    "certificate? (%s)",
+                    t->cert_path, t->key_path, gnutls_strerror(rc));
     if (s != OK) {
         pair_destroy(p);
         return s;

@@ -40,9 +40,9 @@ struct watcher {
 static enum status arm(struct watcher *w, uint32_t index, int operation, enum watch_kind kind)
 {
     struct entry *e = &w->entries[index];
-    uint32_t events = kind == WATCH_INPUT ? EPOLLIN | EPOLLRDHUP
-                    : kind == WATCH_LEAVE ? EPOLLRDHUP
-                                          : 0u;
+    uint32_t events = kind == WATCH_INPUT   ? EPOLLIN | EPOLLRDHUP
+                      : kind == WATCH_LEAVE ? EPOLLRDHUP
+                                            : 0u;
 
     e->generation++;
     e->kind = kind;

@@ -34,8 +34,8 @@ enum watch_kind {
 };
 
 struct watcher_callbacks {
-    void (*input)(void *arg, bool end);      /* once per watcher_watch(); end: with a FIN */
-    void (*lost)(void *arg);                 /* once per watcher_watch() */
+    void (*input)(void *arg, bool end); /* once per watcher_watch(); end: with a FIN */
+    void (*lost)(void *arg);            /* once per watcher_watch() */
     void (*tick)(void *arg, uint64_t now_ns);
     /* The client sent a FIN and nothing else is known. True: it may still read, so go on watching
      * for its loss; false: lost() follows. NULL is false. Once per watcher_watch(). */

@@ -32,11 +32,11 @@ struct work_pool {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* Under lock. */
-    struct item *items;      /* [n_max], the oldest first; n_max is small */
+    struct item *items; /* [n_max], the oldest first; n_max is small */
     uint32_t n_max, n;
-    struct client *clients;  /* [n_clients_max]: one is always idle when a new one comes */
+    struct client *clients; /* [n_clients_max]: one is always idle when a new one comes */
     uint32_t n_clients_max;
-    uint64_t service_ns;     /* of the client served last, when its item began */
+    uint64_t service_ns; /* of the client served last, when its item began */
     uint64_t n_pushed;
     uint32_t n_heavy, n_heavy_max; /* running, and how many may */
     bool closed;

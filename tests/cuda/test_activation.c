@@ -11,7 +11,9 @@ static float *silu_mul_on(struct device *d, const float *in, uint32_t n_rows, ui
 {
     size_t n_in = (size_t)n_rows * 2 * dim, n_out = (size_t)n_rows * dim;
     float *x = (float *)on_device(d, NULL, (n_in + shift) * sizeof *x) + shift;
-    struct silu_mul_params p = {.n_rows = n_rows, .dim = dim, .gate_up = x,
+    struct silu_mul_params p = {.n_rows = n_rows,
+                                .dim = dim,
+                                .gate_up = x,
                                 .out = on_device(d, NULL, n_out * sizeof(float))};
 
     assert_ok(device_upload(d, x, in, n_in * sizeof *in));
@@ -23,8 +25,8 @@ static void check_shape(uint32_t n_rows, uint32_t dim)
 {
     static const float nasty[] = {0,    -0.0f, 80,  -80,   87.5f,    -87.5f,    88.5f, -88.5f,
                                   1000, -1000, NAN, 3e38f, INFINITY, -INFINITY, 1e-30f};
-    struct device_config config = {.kind = DEVICE_CUDA, .max_rows = 128, .max_k = 4096,
-                                   .max_heads = 8, .max_head_dim = 256};
+    struct device_config config = {
+        .kind = DEVICE_CUDA, .max_rows = 128, .max_k = 4096, .max_heads = 8, .max_head_dim = 256};
     struct device *d = cuda_device_for(&config);
     size_t n_in = (size_t)n_rows * 2 * dim, n_out = (size_t)n_rows * dim;
     float *in = random_array(n_in, 4), *want = host_array(n_out * sizeof *want);

@@ -31,7 +31,7 @@ struct sequence {
 struct world {
     struct shape shape;
     struct device *d;
-    struct kv_pool pool;             /* on the host */
+    struct kv_pool pool; /* on the host */
     uint32_t n_blocks, n_segs, n_seqs;
     uint32_t blocks[4096];
     struct attn_segment segs[1024];
@@ -45,7 +45,7 @@ struct part {
 };
 
 struct result {
-    struct attention_params p;       /* host pointers; out and lse are what the device gave */
+    struct attention_params p; /* host pointers; out and lse are what the device gave */
     size_t n_out, n_lse;
 };
 
@@ -54,14 +54,19 @@ struct result {
 static void open_world(struct world *w, const struct shape *shape, uint32_t max_blocks,
                        uint32_t max_heads)
 {
-    struct device_config config = {.kind = DEVICE_CUDA, .max_rows = 64, .max_k = 64,
-                                   .max_heads = max_heads, .max_head_dim = 256};
+    struct device_config config = {.kind = DEVICE_CUDA,
+                                   .max_rows = 64,
+                                   .max_k = 64,
+                                   .max_heads = max_heads,
+                                   .max_head_dim = 256};
 
     memset(w, 0, sizeof *w);
     w->shape = *shape;
     w->d = cuda_device_for(&config);
-    w->pool = (struct kv_pool){.dtype = shape->dtype, .n_blocks = max_blocks,
-                               .n_layers = N_LAYERS, .n_kv_heads = shape->n_kv_heads,
+    w->pool = (struct kv_pool){.dtype = shape->dtype,
+                               .n_blocks = max_blocks,
+                               .n_layers = N_LAYERS,
+                               .n_kv_heads = shape->n_kv_heads,
                                .head_dim = shape->dim};
     w->pool.base = host_array(max_blocks * kv_block_bytes(&w->pool));
 }
@@ -87,10 +92,10 @@ static void fill_token(const struct kv_pool *pool, uint32_t block, uint32_t offs
 
     for (uint32_t i = 0; i < n; i++) {
         uint32_t head = i / pool->head_dim, dim = i % pool->head_dim;
-        dtype_store(pool->dtype, kv_at(pool, block, LAYER, 0, head),
-                    kv_k_index(pool, dim, offset), x[i]);
-        dtype_store(pool->dtype, kv_at(pool, block, LAYER, 1, head),
-                    kv_v_index(pool, dim, offset), x[n + i]);
+        dtype_store(pool->dtype, kv_at(pool, block, LAYER, 0, head), kv_k_index(pool, dim, offset),
+                    x[i]);
+        dtype_store(pool->dtype, kv_at(pool, block, LAYER, 1, head), kv_v_index(pool, dim, offset),
+                    x[n + i]);
     }
 }
 
@@ -195,11 +200,21 @@ static struct result run(const struct world *w, const struct part *parts, uint32
                    row * sizeof *q);
     }
     struct result result = {.n_out = n_rows * row, .n_lse = (size_t)n_rows * shape->n_heads};
-    result.p = (struct attention_params){
-        .n_seqs = n_parts, .n_rows = n_rows, .n_rows_max = n_rows_max, .n_segs_max = n_segs_max,
-        .n_heads = shape->n_heads, .layer = LAYER, .window = shape->window,
-        .scale = 1 / sqrtf((float)shape->dim), .soft_cap = shape->soft_cap, .q = q,
-        .q_stride = stride, .seqs = seqs, .segments = segs, .blocks = w->blocks, .pool = pool};
+    result.p = (struct attention_params){.n_seqs = n_parts,
+                                         .n_rows = n_rows,
+                                         .n_rows_max = n_rows_max,
+                                         .n_segs_max = n_segs_max,
+                                         .n_heads = shape->n_heads,
+                                         .layer = LAYER,
+                                         .window = shape->window,
+                                         .scale = 1 / sqrtf((float)shape->dim),
+                                         .soft_cap = shape->soft_cap,
+                                         .q = q,
+                                         .q_stride = stride,
+                                         .seqs = seqs,
+                                         .segments = segs,
+                                         .blocks = w->blocks,
+                                         .pool = pool};
 
     struct attention_params p = result.p;
     p.q = on_device(w->d, q, n_rows * stride * sizeof *q);
@@ -247,8 +262,7 @@ static const uint32_t odd_cut[] = {33, 256, 1, 64, 31, 65, 7}; /* 457 tokens */
 static void check_shape(enum dtype dtype, uint32_t dim, uint32_t n_heads, uint32_t n_kv_heads)
 {
     static const uint32_t one[] = {1}, whole[] = {256, 44};
-    struct shape shape = {.dtype = dtype, .dim = dim, .n_heads = n_heads,
-                          .n_kv_heads = n_kv_heads};
+    struct shape shape = {.dtype = dtype, .dim = dim, .n_heads = n_heads, .n_kv_heads = n_kv_heads};
     static struct world w;
 
     open_world(&w, &shape, 64, 32);
@@ -287,8 +301,8 @@ static void plain_shapes_match_reference(void **state)
 /* Contexts at the edges of blocks, tiles and segments, decoded and as the end of a prefill. */
 static void context_lengths_match_reference(void **state)
 {
-    static const uint32_t lengths[] = {1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, 192, 255, 256,
-                                       257, 320};
+    static const uint32_t lengths[] = {1,   2,   31,  32,  33,  63,  64,  65,
+                                       127, 128, 129, 192, 255, 256, 257, 320};
     static const uint32_t cut[] = {256, 64};
     struct shape shape = {.dtype = DTYPE_BF16, .dim = 32, .n_heads = 4, .n_kv_heads = 2};
     struct part parts[PARTS_MAX];
@@ -347,8 +361,10 @@ static void random_batches_match_reference(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < 4; i++)
-        check_random(&(struct shape){.dtype = i == 3 ? DTYPE_F32 : DTYPE_BF16, .dim = 16,
-                                     .n_heads = 6, .n_kv_heads = 2}, 7, false);
+        check_random(
+            &(struct shape){
+                .dtype = i == 3 ? DTYPE_F32 : DTYPE_BF16, .dim = 16, .n_heads = 6, .n_kv_heads = 2},
+            7, false);
 }
 
 static void windows_match_reference(void **state)
@@ -358,8 +374,11 @@ static void windows_match_reference(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof windows / sizeof *windows; i++)
         for (int plain = 0; plain < 2; plain++)
-            check_random(&(struct shape){.dtype = plain ? DTYPE_F16 : DTYPE_BF16, .dim = 16,
-                                         .n_heads = 2, .n_kv_heads = 1, .window = windows[i]},
+            check_random(&(struct shape){.dtype = plain ? DTYPE_F16 : DTYPE_BF16,
+                                         .dim = 16,
+                                         .n_heads = 2,
+                                         .n_kv_heads = 1,
+                                         .window = windows[i]},
                          5, false);
 }
 
@@ -371,8 +390,11 @@ static void window_edges_match_reference(void **state)
 
     (void)state;
     for (uint32_t window = 60; window <= 68; window++) {
-        open_world(&w, &(struct shape){.dtype = DTYPE_BF16, .dim = 16, .n_heads = 2,
-                                       .n_kv_heads = 1, .window = window}, 16, 32);
+        open_world(
+            &w,
+            &(struct shape){
+                .dtype = DTYPE_BF16, .dim = 16, .n_heads = 2, .n_kv_heads = 1, .window = window},
+            16, 32);
         add_sequence(&w, cut, 2);
         add_sequence(&w, cut, 2);
         check_batch(&w, (const struct part[]){{0, 127, 3, 0}, {1, 127, 1, 0}}, 2);
@@ -385,17 +407,25 @@ static void soft_caps_match_reference(void **state)
     (void)state;
     for (int plain = 0; plain < 2; plain++)
         for (int i = 0; i < 2; i++)
-            check_random(&(struct shape){.dtype = plain ? DTYPE_F32 : DTYPE_BF16, .dim = 32,
-                                         .n_heads = 4, .n_kv_heads = 2, .window = i ? 70 : 0,
-                                         .soft_cap = i ? 0.7f : 30.0f, .no_lse = i}, 4, false);
+            check_random(&(struct shape){.dtype = plain ? DTYPE_F32 : DTYPE_BF16,
+                                         .dim = 32,
+                                         .n_heads = 4,
+                                         .n_kv_heads = 2,
+                                         .window = i ? 70 : 0,
+                                         .soft_cap = i ? 0.7f : 30.0f,
+                                         .no_lse = i},
+                         4, false);
 }
 
 static void partial_attention_matches_reference(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < 6; i++)
-        check_random(&(struct shape){.dtype = i < 4 ? DTYPE_BF16 : DTYPE_F32, .dim = 16,
-                                     .n_heads = 4, .n_kv_heads = 2, .window = i % 2 ? 90 : 0},
+        check_random(&(struct shape){.dtype = i < 4 ? DTYPE_BF16 : DTYPE_F32,
+                                     .dim = 16,
+                                     .n_heads = 4,
+                                     .n_kv_heads = 2,
+                                     .window = i % 2 ? 90 : 0},
                      5, true);
 }
 
@@ -418,8 +448,8 @@ static void partial_attentions_merge_to_the_whole(void **state)
         memcpy(parts + i * whole.n_out, halves[i].p.out, whole.n_out * sizeof *parts);
         memcpy(lse + i * whole.n_lse, halves[i].p.lse, whole.n_lse * sizeof *lse);
     }
-    struct merge_params m = {.n_rows = part.n_rows, .n_heads = shape.n_heads,
-                             .head_dim = shape.dim, .n_parts = 2};
+    struct merge_params m = {
+        .n_rows = part.n_rows, .n_heads = shape.n_heads, .head_dim = shape.dim, .n_parts = 2};
     m.parts = on_device(w.d, parts, 2 * whole.n_out * sizeof *parts);
     m.lse = on_device(w.d, lse, 2 * whole.n_lse * sizeof *lse);
     m.out = on_device(w.d, NULL, whole.n_out * sizeof *parts);
@@ -494,14 +524,16 @@ static void check_same_bits(const struct shape *shape)
 static void rows_have_the_same_bits_in_any_batch(void **state)
 {
     (void)state;
-    check_same_bits(&(struct shape){.dtype = DTYPE_BF16, .dim = 64, .n_heads = 4,
-                                    .n_kv_heads = 2});
-    check_same_bits(&(struct shape){.dtype = DTYPE_BF16, .dim = 16, .n_heads = 3,
-                                    .n_kv_heads = 1, .window = 75, .soft_cap = 20});
-    check_same_bits(&(struct shape){.dtype = DTYPE_BF16, .dim = 48, .n_heads = 17,
-                                    .n_kv_heads = 1});
-    check_same_bits(&(struct shape){.dtype = DTYPE_F32, .dim = 20, .n_heads = 2,
-                                    .n_kv_heads = 1});
+    check_same_bits(&(struct shape){.dtype = DTYPE_BF16, .dim = 64, .n_heads = 4, .n_kv_heads = 2});
+    check_same_bits(&(struct shape){.dtype = DTYPE_BF16,
+                                    .dim = 16,
+                                    .n_heads = 3,
+                                    .n_kv_heads = 1,
+                                    .window = 75,
+                                    .soft_cap = 20});
+    check_same_bits(
+        &(struct shape){.dtype = DTYPE_BF16, .dim = 48, .n_heads = 17, .n_kv_heads = 1});
+    check_same_bits(&(struct shape){.dtype = DTYPE_F32, .dim = 20, .n_heads = 2, .n_kv_heads = 1});
 }
 
 /* A device for so many heads that it has room for the partial results of a few segments only. */

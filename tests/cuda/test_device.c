@@ -31,9 +31,12 @@ enum {
 
 #define MIB ((size_t)1 << 20)
 
-static const struct device_config small_config = {
-    .kind = DEVICE_CUDA, .n_threads = 2, .max_rows = 3, .max_k = 100, .max_heads = 2,
-    .max_head_dim = 64};
+static const struct device_config small_config = {.kind = DEVICE_CUDA,
+                                                  .n_threads = 2,
+                                                  .max_rows = 3,
+                                                  .max_k = 100,
+                                                  .max_heads = 2,
+                                                  .max_head_dim = 64};
 
 static struct device *open_small(void)
 {
@@ -383,21 +386,14 @@ static void die_in(struct device *d, enum call call, void *p, struct device_even
     bool done = false;
 
     switch (call) {
-    case STREAM_WAIT:
-        assert_int_equal(device_stream_wait(d, NULL), ERR_INTERNAL);
-        break;
-    case EVENT_WAIT:
-        assert_int_equal(device_event_wait(d, e), ERR_INTERNAL);
-        break;
+    case STREAM_WAIT: assert_int_equal(device_stream_wait(d, NULL), ERR_INTERNAL); break;
+    case EVENT_WAIT: assert_int_equal(device_event_wait(d, e), ERR_INTERNAL); break;
     case EVENT_QUERY:
         assert_int_equal(device_event_query(d, e, &done), ERR_INTERNAL);
         assert_false(done);
         break;
-    case LAUNCH:
-        assert_int_equal(device_ops(d)->silu_mul(d, NULL, &op), ERR_INTERNAL);
-        break;
-    default:
-        assert_null(device_alloc(d, 10));
+    case LAUNCH: assert_int_equal(device_ops(d)->silu_mul(d, NULL, &op), ERR_INTERNAL); break;
+    default: assert_null(device_alloc(d, 10));
     }
 }
 

@@ -24,25 +24,28 @@ struct spec {
 struct operands {
     struct device *d;
     struct gemm_params host, device;
-    float *a;               /* as given to the device, row stride a_stride */
-    float *old;             /* out before */
-    size_t n_a, n_out;      /* elements of a and out, the gaps between rows included */
+    float *a;          /* as given to the device, row stride a_stride */
+    float *old;        /* out before */
+    size_t n_a, n_out; /* elements of a and out, the gaps between rows included */
 };
 
 static const struct {
     enum dtype t;
     uint32_t group;
     const char *name;
-} types[] = {{DTYPE_F32, 0, "f32"},      {DTYPE_F16, 0, "f16"},       {DTYPE_BF16, 0, "bf16"},
-             {DTYPE_I8, 32, "i8/32"},    {DTYPE_I8, 128, "i8/128"},   {DTYPE_I4, 32, "i4/32"},
+} types[] = {{DTYPE_F32, 0, "f32"},    {DTYPE_F16, 0, "f16"},     {DTYPE_BF16, 0, "bf16"},
+             {DTYPE_I8, 32, "i8/32"},  {DTYPE_I8, 128, "i8/128"}, {DTYPE_I4, 32, "i4/32"},
              {DTYPE_I4, 128, "i4/128"}};
 
 /* Steps are longer than max_rows in the emulation's tests: they are cut. */
 static struct device *open_device(bool invariant)
 {
-    struct device_config config = {.kind = DEVICE_CUDA, .max_rows = full_size() ? 2048 : 150,
-                                   .max_k = full_size() ? 14336 : 2048, .max_heads = 1,
-                                   .max_head_dim = 64, .batch_invariant = invariant};
+    struct device_config config = {.kind = DEVICE_CUDA,
+                                   .max_rows = full_size() ? 2048 : 150,
+                                   .max_k = full_size() ? 14336 : 2048,
+                                   .max_heads = 1,
+                                   .max_head_dim = 64,
+                                   .batch_invariant = invariant};
 
     return cuda_device_for(&config);
 }
@@ -65,7 +68,11 @@ static float *long_random_array(size_t n, float scale)
 static struct weight empty_weight(enum weight_layout layout, enum dtype t, uint32_t group,
                                   uint32_t n, uint32_t k)
 {
-    struct weight w = {.dtype = t, .layout = layout, .n = n, .k = k, .group = group,
+    struct weight w = {.dtype = t,
+                       .layout = layout,
+                       .n = n,
+                       .k = k,
+                       .group = group,
                        .stride = layout == WEIGHT_ROWS ? pack_row_stride(k) : 0};
 
     w.data = host_array(pack_weight_bytes(&w));
@@ -154,7 +161,9 @@ static struct operands make_operands(const struct spec *s)
     struct gemm_params *p = &o.host;
     float *w = long_random_array((size_t)s->n * s->k, 1 / sqrtf((float)s->k));
 
-    *p = (struct gemm_params){.n_rows = s->n_rows, .a_stride = s->k + 3, .out_stride = s->n + 5,
+    *p = (struct gemm_params){.n_rows = s->n_rows,
+                              .a_stride = s->k + 3,
+                              .out_stride = s->n + 5,
                               .accumulate = s->accumulate};
     o.n_a = s->n_rows * p->a_stride;
     o.n_out = s->n_rows * p->out_stride;
@@ -217,8 +226,8 @@ static void check_against_reference(const struct spec *s, const struct operands 
     p.out = want;
     p.out_stride = n_cols;
     assert_ok(ref_gemm(NULL, NULL, &p));
-    snprintf(what, sizeof what, "dtype %d/%u [%u, %u] x [%u, %u]%s%s%s", s->t, s->group,
-             s->n_rows, s->k, s->n, s->k, s->bias ? " bias" : "", s->accumulate ? " add" : "",
+    snprintf(what, sizeof what, "dtype %d/%u [%u, %u] x [%u, %u]%s%s%s", s->t, s->group, s->n_rows,
+             s->k, s->n, s->k, s->bias ? " bias" : "", s->accumulate ? " add" : "",
              s->invariant ? " invariant" : "");
     assert_close(what, sampled, want, (size_t)n_rows * n_cols, tolerance(s), 1e-5f);
     for (uint32_t t = 0; !rows && t < n_rows; t++)
@@ -247,8 +256,9 @@ static void small_shapes_match_reference(void **state)
     for (size_t i = 0; i < 2 * ARRAY_SIZE(types) * ARRAY_SIZE(shapes); i++) {
         const uint32_t *shape = shapes[i % ARRAY_SIZE(shapes)];
         size_t t = i / ARRAY_SIZE(shapes) % ARRAY_SIZE(types);
-        struct spec s = {types[t].t, types[t].group, shape[0], shape[1], shape[2], i % 2,
-                         i / 2 % 2, i >= ARRAY_SIZE(types) * ARRAY_SIZE(shapes)};
+        struct spec s = {
+            types[t].t, types[t].group, shape[0],  shape[1],
+            shape[2],   i % 2,          i / 2 % 2, i >= ARRAY_SIZE(types) * ARRAY_SIZE(shapes)};
         check_spec(&s);
     }
 }
@@ -276,8 +286,8 @@ static void larger_shapes_match_reference(void **state)
         for (size_t i = 0; i < ARRAY_SIZE(types) * ARRAY_SIZE(shapes); i++) {
             const uint32_t *shape = shapes[i % ARRAY_SIZE(shapes)];
             size_t t = i / ARRAY_SIZE(shapes);
-            struct spec s = {types[t].t, types[t].group, shape[0], shape[1], shape[2], i % 2,
-                             i % 3 == 1, invariant};
+            struct spec s = {types[t].t, types[t].group, shape[0],   shape[1],
+                             shape[2],   i % 2,          i % 3 == 1, invariant};
 
             if (i % 2 == (size_t)invariant || types[t].t < DTYPE_FLOATS)
                 check_spec(&s);
@@ -320,8 +330,7 @@ static void check_rows_alone(const struct operands *o, uint32_t first, uint32_t 
     assert_ok(device_ops(o->d)->gemm(o->d, NULL, &p));
     snprintf(what, sizeof what, "dtype %d/%u, rows %u to %u alone", p.w.dtype, p.w.group, first,
              first + n_rows - 1);
-    assert_same_bits(what, from_device(o->d, p.out, n_bytes), want + first * p.out_stride,
-                     n_bytes);
+    assert_same_bits(what, from_device(o->d, p.out, n_bytes), want + first * p.out_stride, n_bytes);
 }
 
 /* Design P1: a row has the same bits alone, among few, and in every kind of tile. */
@@ -334,8 +343,14 @@ static void a_row_has_the_same_bits_among_any_number(void **state)
     seed_random(5);
     for (size_t i = 0; i < ARRAY_SIZE(types) * ARRAY_SIZE(shapes); i++) {
         const uint32_t *shape = shapes[i % ARRAY_SIZE(shapes)];
-        struct spec s = {types[i / ARRAY_SIZE(shapes)].t, types[i / ARRAY_SIZE(shapes)].group, 140,
-                         shape[0], shape[1], true, true, true};
+        struct spec s = {types[i / ARRAY_SIZE(shapes)].t,
+                         types[i / ARRAY_SIZE(shapes)].group,
+                         140,
+                         shape[0],
+                         shape[1],
+                         true,
+                         true,
+                         true};
         struct operands o = make_operands(&s);
         const float *want;
 
@@ -381,8 +396,8 @@ static void nan_and_inf_come_out_where_they_went_in(void **state)
         enum dtype t = types[i % ARRAY_SIZE(types)].t;
         uint32_t group = types[i % ARRAY_SIZE(types)].group;
         float one = bad[i / ARRAY_SIZE(types) % ARRAY_SIZE(bad)];
-        struct spec s = {t, group, ROWS, N, K, true, false,
-                         i >= ARRAY_SIZE(bad) * ARRAY_SIZE(types)};
+        struct spec s = {t, group, ROWS,  N,
+                         K, true,  false, i >= ARRAY_SIZE(bad) * ARRAY_SIZE(types)};
         struct operands o = make_operands(&s);
         float *x = random_array((size_t)N * K, 0.1f);
         const float *clean, *got;
@@ -481,9 +496,8 @@ static void check_full(const struct spec *s)
 /* Products of models of half a billion and of eight billion parameters. */
 static void full_size_shapes_match_reference(void **state)
 {
-    static const uint32_t shapes[][2] = {{1152, 896},   {9728, 896},   {896, 4864},
-                                         {6144, 4096},  {4096, 4096},  {28672, 4096},
-                                         {4096, 14336}};
+    static const uint32_t shapes[][2] = {{1152, 896},  {9728, 896},   {896, 4864},  {6144, 4096},
+                                         {4096, 4096}, {28672, 4096}, {4096, 14336}};
 
     (void)state;
     if (!full_size())
@@ -492,8 +506,14 @@ static void full_size_shapes_match_reference(void **state)
     for (size_t c = 0; c < 2 * ARRAY_SIZE(types); c++) /* the device is opened once per half */
         for (size_t i = 0; i < ARRAY_SIZE(shapes); i++) {
             enum dtype t = types[c % ARRAY_SIZE(types)].t;
-            struct spec s = {t, types[c % ARRAY_SIZE(types)].group, 2048, shapes[i][0],
-                             shapes[i][1], i % 2, i / 2 % 2, c >= ARRAY_SIZE(types)};
+            struct spec s = {t,
+                             types[c % ARRAY_SIZE(types)].group,
+                             2048,
+                             shapes[i][0],
+                             shapes[i][1],
+                             i % 2,
+                             i / 2 % 2,
+                             c >= ARRAY_SIZE(types)};
             bool same_as_other_half = t >= DTYPE_FLOATS && !s.invariant;
 
             /* Types that are used less: every other shape. */
@@ -513,8 +533,9 @@ static void full_size_output_layers_match_reference(void **state)
     for (size_t i = 0; i < 3 * ARRAY_SIZE(shapes); i++) {
         const uint32_t *shape = shapes[i % ARRAY_SIZE(shapes)];
         bool ints = i >= 2 * ARRAY_SIZE(shapes);
-        struct spec s = {ints ? DTYPE_I8 : DTYPE_BF16, ints ? 128 : 0, 40, shape[0], shape[1],
-                         false, false, i >= ARRAY_SIZE(shapes)};
+        struct spec s = {
+            ints ? DTYPE_I8 : DTYPE_BF16, ints ? 128 : 0, 40, shape[0], shape[1], false, false,
+            i >= ARRAY_SIZE(shapes)};
         check_full(&s);
     }
 }

@@ -8,8 +8,8 @@
 
 static struct device *open_device(void)
 {
-    struct device_config config = {.kind = DEVICE_CUDA, .max_rows = 128, .max_k = 4096,
-                                   .max_heads = 8, .max_head_dim = 256};
+    struct device_config config = {
+        .kind = DEVICE_CUDA, .max_rows = 128, .max_k = 4096, .max_heads = 8, .max_head_dim = 256};
 
     return cuda_device_for(&config);
 }
@@ -45,8 +45,8 @@ static void copy_init(struct copy *c, struct kv_pool pool, uint32_t n_blocks)
     c->n_pool = pool.n_blocks * kv_block_bytes(&pool);
     c->n_flat = n_blocks * kv_block_bytes(&pool);
     pool.base = random_bytes(c->n_pool);
-    c->p = (struct kv_copy_params){.n_blocks = n_blocks, .blocks = all, .pool = pool,
-                                   .flat = random_bytes(c->n_flat)};
+    c->p = (struct kv_copy_params){
+        .n_blocks = n_blocks, .blocks = all, .pool = pool, .flat = random_bytes(c->n_flat)};
 }
 
 /* Both directions; `flat` is device memory or pinned host memory of n_flat bytes. */
@@ -64,8 +64,7 @@ static void check_both(struct device *d, const struct copy *c, void *flat, bool 
     assert_ok(device_stream_wait(d, device_stream(d, DEVICE_COPY_OUT)));
     assert_same_bits("kv_gather", pinned ? flat : from_device(d, flat, c->n_flat), want_flat,
                      c->n_flat);
-    assert_same_bits("the pool", from_device(d, p.pool.base, c->n_pool), c->p.pool.base,
-                     c->n_pool);
+    assert_same_bits("the pool", from_device(d, p.pool.base, c->n_pool), c->p.pool.base, c->n_pool);
 
     if (pinned)
         memcpy(flat, c->p.flat, c->n_flat);
@@ -84,8 +83,11 @@ static void check_copy(enum dtype t, uint32_t head_dim, uint32_t n_kv_heads, uin
                        uint32_t n_pool_blocks, uint32_t n_blocks)
 {
     struct device *d = open_device();
-    struct kv_pool pool = {.dtype = t, .n_blocks = n_pool_blocks, .n_layers = n_layers,
-                           .n_kv_heads = n_kv_heads, .head_dim = head_dim};
+    struct kv_pool pool = {.dtype = t,
+                           .n_blocks = n_pool_blocks,
+                           .n_layers = n_layers,
+                           .n_kv_heads = n_kv_heads,
+                           .head_dim = head_dim};
     struct copy c;
 
     copy_init(&c, pool, n_blocks);

@@ -9,8 +9,8 @@
 
 static struct device *open_device(void)
 {
-    struct device_config config = {.kind = DEVICE_CUDA, .max_rows = 128, .max_k = 4096,
-                                   .max_heads = 8, .max_head_dim = 256};
+    struct device_config config = {
+        .kind = DEVICE_CUDA, .max_rows = 128, .max_k = 4096, .max_heads = 8, .max_head_dim = 256};
 
     return cuda_device_for(&config);
 }
@@ -30,8 +30,12 @@ static void merge_init(struct merge *m, uint32_t n_rows, uint32_t n_heads, uint3
     m->n_out = m->n_heads * dim;
     m->parts = random_array(n_parts * m->n_out, 1);
     m->lse = random_array(n_parts * m->n_heads, 5);
-    m->p = (struct merge_params){.n_rows = n_rows, .n_heads = n_heads, .head_dim = dim,
-                                 .n_parts = n_parts, .parts = m->parts, .lse = m->lse};
+    m->p = (struct merge_params){.n_rows = n_rows,
+                                 .n_heads = n_heads,
+                                 .head_dim = dim,
+                                 .n_parts = n_parts,
+                                 .parts = m->parts,
+                                 .lse = m->lse};
     for (size_t i = 0; i < n_parts * m->n_heads; i++) {
         size_t head = i % m->n_heads;
 

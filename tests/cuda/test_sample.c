@@ -37,14 +37,26 @@ static float one_of(const float *values, uint32_t n)
     return values[random_below(n)];
 }
 
-#define ONE_OF(...) \
+#define ONE_OF(...)                                                                                \
     one_of((const float[]){__VA_ARGS__}, sizeof((float[]){__VA_ARGS__}) / sizeof(float))
 
 /* --- rows --- */
 
 enum kind {
-    NORMAL, WIDE, PEAKED, FEW_VALUES, EQUAL, ZEROS, WITH_MINUS_INF, WITH_NAN, ALL_MINUS_INF,
-    ALL_NAN, WITH_INF, WITH_OUTLIER, DENSE, N_KINDS
+    NORMAL,
+    WIDE,
+    PEAKED,
+    FEW_VALUES,
+    EQUAL,
+    ZEROS,
+    WITH_MINUS_INF,
+    WITH_NAN,
+    ALL_MINUS_INF,
+    ALL_NAN,
+    WITH_INF,
+    WITH_OUTLIER,
+    DENSE,
+    N_KINDS
 };
 
 static void fill_logits(enum kind kind, float *x, uint32_t n)
@@ -99,7 +111,8 @@ static void random_row(struct row *r, uint32_t n_vocab)
                             .top_k = ks[random_below(10)],
                             .top_p = ONE_OF(1, 1, 0.01f, 0.5f, 0.9f, 0.999f, 0.01f + uniform()),
                             .min_p = ONE_OF(0, 0, 0, 0.05f, 0.5f, 1, uniform()),
-                            .repetition_penalty = 1, .seed = random_below(1u << 31),
+                            .repetition_penalty = 1,
+                            .seed = random_below(1u << 31),
                             .n_logprobs = random_below(3) ? 0 : random_below(21),
                             .want_logprob = random_below(2)};
     sp->top_p = fminf(sp->top_p, 1);
@@ -117,8 +130,12 @@ static void random_row(struct row *r, uint32_t n_vocab)
 
 static struct sampler_row view(struct row *r, uint32_t n_vocab)
 {
-    return (struct sampler_row){.sampling = &r->sampling, .state = &r->state, .n = r->n,
-                                .banned = r->banned, .n_banned = r->n_banned, .n_vocab = n_vocab};
+    return (struct sampler_row){.sampling = &r->sampling,
+                                .state = &r->state,
+                                .n = r->n,
+                                .banned = r->banned,
+                                .n_banned = r->n_banned,
+                                .n_vocab = n_vocab};
 }
 
 /* --- both samplers --- */
@@ -142,8 +159,8 @@ static void sample_on_host(struct row *rows, uint32_t n, float *logits, uint32_t
 
 static struct device *device_for(uint32_t n_rows)
 {
-    struct device_config config = {.kind = DEVICE_CUDA, .max_rows = n_rows, .max_k = 64,
-                                   .max_heads = 1, .max_head_dim = 64};
+    struct device_config config = {
+        .kind = DEVICE_CUDA, .max_rows = n_rows, .max_k = 64, .max_heads = 1, .max_head_dim = 64};
 
     return cuda_device_for(&config);
 }
@@ -152,7 +169,9 @@ static struct device *device_for(uint32_t n_rows)
 static const float *sample_on_device(struct device *d, struct row *rows, uint32_t n,
                                      const float *logits, uint32_t n_vocab, size_t list_bytes_max)
 {
-    struct device_sampler_config config = {.device = d, .n_vocab = n_vocab, .n_rows_max = n,
+    struct device_sampler_config config = {.device = d,
+                                           .n_vocab = n_vocab,
+                                           .n_rows_max = n,
                                            .n_known_max = N_SEEN_MAX,
                                            .n_banned_max = N_BANNED_MAX,
                                            .list_bytes_max = list_bytes_max};
@@ -251,8 +270,7 @@ static bool is_border(const struct row *r, const float *changed, uint32_t n_voca
         qsort(x, n_vocab, sizeof *x, descending);
     for (uint32_t i = 0; i < n_vocab; i++)
         p[i] = exp(((double)x[i] - max) / sp->temperature);
-    border = filtered ? is_filtered_border(sp, p, n_vocab, u)
-                      : is_unfiltered_border(p, n_vocab, u);
+    border = filtered ? is_filtered_border(sp, p, n_vocab, u) : is_unfiltered_border(p, n_vocab, u);
     free(x);
     free(p);
     return border && sp->temperature > 0;
@@ -260,8 +278,7 @@ static bool is_border(const struct row *r, const float *changed, uint32_t n_voca
 
 static void assert_logprob(const char *what, float got, float want)
 {
-    if (isnan(want) ? isnan(got) : got == want ||
-                                       fabsf(got - want) <= 1e-5f + 1e-6f * fabsf(want))
+    if (isnan(want) ? isnan(got) : got == want || fabsf(got - want) <= 1e-5f + 1e-6f * fabsf(want))
         return;
     fail_msg("%s: %.9g instead of %.9g", what, (double)got, (double)want);
 }
@@ -292,10 +309,10 @@ static bool compare(const struct row *r, const float *changed, uint32_t n_vocab,
     }
     if (!is_border(r, changed, n_vocab))
         fail_msg("row %u, V %u: id %u instead of %u; temperature %g top_k %u top_p %.9g min_p %g "
-                 "seen %u bias %u banned %u seed %llu n %u", i, n_vocab, r->got.id, r->want.id,
-                 (double)sp->temperature, sp->top_k, (double)sp->top_p, (double)sp->min_p,
-                 r->state.n_seen, sp->n_logit_bias, r->n_banned, (unsigned long long)sp->seed,
-                 r->n);
+                 "seen %u bias %u banned %u seed %llu n %u",
+                 i, n_vocab, r->got.id, r->want.id, (double)sp->temperature, sp->top_k,
+                 (double)sp->top_p, (double)sp->min_p, r->state.n_seen, sp->n_logit_bias,
+                 r->n_banned, (unsigned long long)sp->seed, r->n);
     return true;
 }
 
@@ -374,14 +391,19 @@ static void crowded_ranges_are_cut_until_few_or_equals_are_left(void **state)
     (void)state;
     seed_random(3);
     for (uint32_t i = 0; i < 30; i++) {
-        struct row r = {.sampling = {.temperature = i % 2 ? 1 : 1e4f, .top_p = i % 3 ? 1 : 0.8037f,
-                                     .top_k = i % 3 ? 3000 : 0, .repetition_penalty = 1,
-                                     .seed = i, .n_logprobs = i % 7, .want_logprob = true}};
+        struct row r = {.sampling = {.temperature = i % 2 ? 1 : 1e4f,
+                                     .top_p = i % 3 ? 1 : 0.8037f,
+                                     .top_k = i % 3 ? 3000 : 0,
+                                     .repetition_penalty = 1,
+                                     .seed = i,
+                                     .n_logprobs = i % 7,
+                                     .want_logprob = true}};
         check_one(&r, kinds[i % 5], 4500);
     }
     for (uint32_t i = 0; i < 3; i++) { /* min_p = 1 leaves those equal to the best */
-        struct row r = {.sampling = {.temperature = 1, .top_p = 1, .min_p = 1, .seed = i,
-                                     .repetition_penalty = 1}};
+        struct row r = {
+            .sampling = {
+                .temperature = 1, .top_p = 1, .min_p = 1, .seed = i, .repetition_penalty = 1}};
         check_one(&r, FEW_VALUES, 700);
     }
 }
@@ -397,8 +419,12 @@ static void a_draw_on_a_boundary_takes_the_next(void **state)
     while ((rng_u32(5, n) >> 8) % ((1 << 24) / V) != 0)
         n++;
     for (uint32_t i = 0; i < 2; i++) {
-        struct row r = {.sampling = {.temperature = 1, .top_p = 1, .top_k = i * V, .seed = 5,
-                                     .repetition_penalty = 1}, .n = n};
+        struct row r = {.sampling = {.temperature = 1,
+                                     .top_p = 1,
+                                     .top_k = i * V,
+                                     .seed = 5,
+                                     .repetition_penalty = 1},
+                        .n = n};
         check_one(&r, EQUAL, V);
         assert_int_equal(r.got.id, (rng_u32(5, n) >> 8) / ((1 << 24) / V));
         assert_int_equal(r.got.id, r.want.id);
@@ -413,7 +439,9 @@ static void a_given_token_comes_with_its_raw_logprob(void **state)
     struct row *rows = calloc(N, sizeof *rows);
     uint32_t given[N];
     float *logits = host_array((size_t)N * V * sizeof *logits);
-    struct device_sampler_config config = {.device = d, .n_vocab = V, .n_rows_max = N,
+    struct device_sampler_config config = {.device = d,
+                                           .n_vocab = V,
+                                           .n_rows_max = N,
                                            .n_known_max = N_SEEN_MAX,
                                            .n_banned_max = N_BANNED_MAX};
     struct device_sampler *ds;
@@ -467,8 +495,8 @@ static void draws_follow_the_distribution(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < n; i++) {
-        rows[i].sampling = (struct sampling){.temperature = 0.7f, .top_p = 1, .seed = 42,
-                                             .repetition_penalty = 1};
+        rows[i].sampling =
+            (struct sampling){.temperature = 0.7f, .top_p = 1, .seed = 42, .repetition_penalty = 1};
         rows[i].n = i;
         for (uint32_t j = 0; j < V; j++)
             logits[i * V + j] = 0.2f * (float)j;

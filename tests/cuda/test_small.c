@@ -14,8 +14,8 @@ static const uint32_t row_counts[] = {1, 2, 33, 70};
 
 static struct device *open_device(void)
 {
-    struct device_config config = {.kind = DEVICE_CUDA, .max_rows = 128, .max_k = 4096,
-                                   .max_heads = 8, .max_head_dim = 256};
+    struct device_config config = {
+        .kind = DEVICE_CUDA, .max_rows = 128, .max_k = 4096, .max_heads = 8, .max_head_dim = 256};
 
     return cuda_device_for(&config);
 }
@@ -28,8 +28,12 @@ static void check_embed(struct device *d, struct weight table, size_t n_table_by
     uint32_t *ids = host_array(n_rows * sizeof *ids);
     size_t n_out = (size_t)n_rows * table.k * sizeof(float);
     float *want = host_array(n_out);
-    struct embed_params p = {.n_rows = n_rows, .dim = table.k, .n_vocab = table.n, .table = table,
-                             .ids = ids, .out = want};
+    struct embed_params p = {.n_rows = n_rows,
+                             .dim = table.k,
+                             .n_vocab = table.n,
+                             .table = table,
+                             .ids = ids,
+                             .out = want};
 
     for (uint32_t i = 0; i < n_rows; i++)
         ids[i] = i == 0 ? table.n - 1 : random_below(table.n);
@@ -50,8 +54,8 @@ static void embed_floats(enum dtype t, uint32_t dim, uint32_t stride, uint32_t s
     size_t n = (size_t)n_vocab * stride + shift;
     float *values = random_array(n, 2);
     void *data = host_array(n * dtype_bytes(t));
-    struct weight table = {.dtype = t, .layout = WEIGHT_ROWS, .n = n_vocab, .k = dim,
-                           .stride = stride, .data = data};
+    struct weight table = {
+        .dtype = t, .layout = WEIGHT_ROWS, .n = n_vocab, .k = dim, .stride = stride, .data = data};
 
     values[n - 1] = INFINITY;
     for (size_t i = 0; i < n; i++)
@@ -78,8 +82,12 @@ static void embed_of_floats_is_exact_for_any_stride_and_alignment(void **state)
 
 static void embed_int8(uint32_t dim, uint32_t group, uint32_t n_vocab, uint32_t n_rows)
 {
-    struct weight table = {.dtype = DTYPE_I8, .layout = WEIGHT_ROWS, .n = n_vocab, .k = dim,
-                           .group = group, .stride = pack_row_stride(dim)};
+    struct weight table = {.dtype = DTYPE_I8,
+                           .layout = WEIGHT_ROWS,
+                           .n = n_vocab,
+                           .k = dim,
+                           .group = group,
+                           .stride = pack_row_stride(dim)};
     struct device *d = open_device();
     size_t n_bytes = pack_weight_bytes(&table);
     void *data = host_array(n_bytes);
@@ -107,8 +115,8 @@ static void check_gather(uint32_t n_in, uint32_t n_rows, uint32_t dim, uint32_t 
     size_t n_x = (size_t)n_in * dim + shift, n_out = (size_t)n_rows * dim;
     float *x = random_array(n_x, 1), *want = host_array(n_out * sizeof *want);
     uint32_t *rows = host_array(n_rows * sizeof *rows);
-    struct gather_params p = {.n_rows = n_rows, .dim = dim, .x = x + shift, .rows = rows,
-                              .out = want};
+    struct gather_params p = {
+        .n_rows = n_rows, .dim = dim, .x = x + shift, .rows = rows, .out = want};
 
     x[shift] = NAN;
     for (uint32_t i = 0; i < n_rows; i++)
@@ -156,8 +164,8 @@ static float *norm_input(uint32_t n_rows, uint32_t dim)
 /* The result of rows [first, first + n) in device memory. x and out lie as many floats behind an
  * aligned address as said; *sum is replaced by the sum after it. */
 static float *norm_on_device(struct device *d, const struct rmsnorm_params *host, uint32_t first,
-                             uint32_t n, uint32_t x_shift, uint32_t out_shift,
-                             enum norm_out where, float **sum)
+                             uint32_t n, uint32_t x_shift, uint32_t out_shift, enum norm_out where,
+                             float **sum)
 {
     size_t bytes = (size_t)n * host->dim * sizeof(float), at = (size_t)first * host->dim;
     float *x = (float *)on_device(d, NULL, bytes + 4 * x_shift) + x_shift;
@@ -184,8 +192,11 @@ static void check_norm(uint32_t n_rows, uint32_t dim, bool with_sum, enum norm_o
     struct device *d = open_device();
     size_t n = (size_t)n_rows * dim, n_bytes = n * sizeof(float);
     float *want = host_array(n_bytes), *sum = NULL, *want_sum = NULL;
-    struct rmsnorm_params p = {.n_rows = n_rows, .dim = dim, .eps = 1e-5f,
-                               .x = norm_input(n_rows, dim), .w = random_array(dim, 1),
+    struct rmsnorm_params p = {.n_rows = n_rows,
+                               .dim = dim,
+                               .eps = 1e-5f,
+                               .x = norm_input(n_rows, dim),
+                               .w = random_array(dim, 1),
                                .out = want};
 
     if (with_sum) {
@@ -259,20 +270,17 @@ struct rope {
 static uint32_t slot_of(enum slots how, uint32_t row, uint32_t n_rows)
 {
     switch (how) {
-    case SLOTS_FORWARD:
-        return 5 + row;
-    case SLOTS_BACKWARD:
-        return 5 + n_rows - 1 - row;
+    case SLOTS_FORWARD: return 5 + row;
+    case SLOTS_BACKWARD: return 5 + n_rows - 1 - row;
     case SLOTS_APART:
         /* Distinct, since 5 and 32 are coprime. */
         return row % N_POOL_BLOCKS * KV_BLOCK_TOKENS + row % KV_BLOCK_TOKENS;
-    default:
-        return row < n_rows / 2 ? 2 * row : 2 * (row - n_rows / 2) + 1;
+    default: return row < n_rows / 2 ? 2 * row : 2 * (row - n_rows / 2) + 1;
     }
 }
 
-static void rope_init(struct rope *r, enum dtype t, uint32_t dim, uint32_t rot_dim,
-                      uint32_t n_rows, uint32_t pad, enum slots how)
+static void rope_init(struct rope *r, enum dtype t, uint32_t dim, uint32_t rot_dim, uint32_t n_rows,
+                      uint32_t pad, enum slots how)
 {
     const uint32_t n_heads = 6, n_kv = 2;
     size_t stride = (size_t)(n_heads + 2 * n_kv) * dim + pad;
@@ -283,11 +291,23 @@ static void rope_init(struct rope *r, enum dtype t, uint32_t dim, uint32_t rot_d
     r->block = host_array(n_rows * 4);
     r->offset = host_array(n_rows * 4);
     r->p = (struct rope_kv_params){
-        .n_rows = n_rows, .n_heads = n_heads, .rot_dim = rot_dim, .layer = 1, .q = r->qkv,
-        .k = r->qkv + (size_t)n_heads * dim, .v = r->qkv + (size_t)(n_heads + n_kv) * dim,
-        .qkv_stride = stride, .pos = r->pos, .cos_sin = random_array(N_POS * rot_dim + 1, 1),
-        .n_pos = N_POS, .slot_block = r->block, .slot_offset = r->offset,
-        .pool = {.dtype = t, .n_blocks = N_POOL_BLOCKS, .n_layers = 2, .n_kv_heads = n_kv,
+        .n_rows = n_rows,
+        .n_heads = n_heads,
+        .rot_dim = rot_dim,
+        .layer = 1,
+        .q = r->qkv,
+        .k = r->qkv + (size_t)n_heads * dim,
+        .v = r->qkv + (size_t)(n_heads + n_kv) * dim,
+        .qkv_stride = stride,
+        .pos = r->pos,
+        .cos_sin = random_array(N_POS * rot_dim + 1, 1),
+        .n_pos = N_POS,
+        .slot_block = r->block,
+        .slot_offset = r->offset,
+        .pool = {.dtype = t,
+                 .n_blocks = N_POOL_BLOCKS,
+                 .n_layers = 2,
+                 .n_kv_heads = n_kv,
                  .head_dim = dim},
     };
     for (uint32_t i = 0; i < n_rows; i++) {
@@ -414,8 +434,8 @@ static void rope_kv_matches_reference_and_writes_only_its_slots(void **state)
             uint32_t rows[SLOTS_COUNT] = {shapes[i][0] > 65 ? 35 : 70, 33, 17, 6};
 
             for (int how = 0; how < SLOTS_COUNT; how++)
-                check_rope((enum dtype)t, shapes[i][0], shapes[i][1], rows[how],
-                           how % 2 ? 3 : 0, (enum slots)how);
+                check_rope((enum dtype)t, shapes[i][0], shapes[i][1], rows[how], how % 2 ? 3 : 0,
+                           (enum slots)how);
             check_rope((enum dtype)t, shapes[i][0], shapes[i][1], 1, 0, SLOTS_FORWARD);
         }
     if (full_size())

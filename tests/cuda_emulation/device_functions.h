@@ -58,8 +58,8 @@ void *emulation_dynamic_shared(void);
 bool emulation_is_shared(const void *p, size_t n_bytes);
 unsigned emulation_active_mask(void);
 /* Deposit `value`, and get the one deposited by `source_lane`. */
-uint64_t emulation_exchange(emulation_wait kind, unsigned mask, uint64_t value, unsigned source_lane,
-                            emulation_place place);
+uint64_t emulation_exchange(emulation_wait kind, unsigned mask, uint64_t value,
+                            unsigned source_lane, emulation_place place);
 /* Deposit `value`, and get all 32. Lanes outside the mask, or gone, hold 0; *present has the
  * rest. */
 void emulation_gather(emulation_wait kind, unsigned mask, uint64_t value, uint64_t all[32],
@@ -123,9 +123,9 @@ static inline T __shfl_sync(unsigned mask, T v, int source, int width = 32, EMUL
 {
     unsigned segment = emulation_lane() & ~(unsigned)(width - 1);
 
-    return emulation_from_bits<T>(emulation_exchange(
-        WAIT_SHUFFLE, mask, emulation_to_bits(v), segment | ((unsigned)source & (unsigned)(width - 1)),
-        EMULATION_HERE));
+    return emulation_from_bits<T>(
+        emulation_exchange(WAIT_SHUFFLE, mask, emulation_to_bits(v),
+                           segment | ((unsigned)source & (unsigned)(width - 1)), EMULATION_HERE));
 }
 
 template <typename T>
@@ -189,13 +189,13 @@ static inline int __any_sync(unsigned mask, int predicate, EMULATION_PLACE)
 
 static inline int __all_sync(unsigned mask, int predicate, EMULATION_PLACE)
 {
-    unsigned present, votes = emulation_ballot(WAIT_VOTE_ALL, mask, predicate, &present, EMULATION_HERE);
+    unsigned present,
+        votes = emulation_ballot(WAIT_VOTE_ALL, mask, predicate, &present, EMULATION_HERE);
 
     return votes == present;
 }
 
-template <typename T>
-static inline unsigned __match_any_sync(unsigned mask, T v, EMULATION_PLACE)
+template <typename T> static inline unsigned __match_any_sync(unsigned mask, T v, EMULATION_PLACE)
 {
     uint64_t all[32];
     unsigned present, same = 0;
@@ -223,11 +223,11 @@ static inline T emulation_reduce(unsigned mask, T v, F join, emulation_place pla
     return r;
 }
 
-#define EMULATION_REDUCE(name, type, expression)                                                  \
-    static inline type name(unsigned mask, type v, EMULATION_PLACE)                               \
-    {                                                                                             \
-        return emulation_reduce(mask, v, [](type a, type b) -> type { return expression; },       \
-                                EMULATION_HERE);                                                  \
+#define EMULATION_REDUCE(name, type, expression)                                                   \
+    static inline type name(unsigned mask, type v, EMULATION_PLACE)                                \
+    {                                                                                              \
+        return emulation_reduce(                                                                   \
+            mask, v, [](type a, type b) -> type { return expression; }, EMULATION_HERE);           \
     }
 EMULATION_REDUCE(__reduce_add_sync, unsigned, a + b)
 EMULATION_REDUCE(__reduce_add_sync, int, (int)((unsigned)a + (unsigned)b))
@@ -235,7 +235,7 @@ EMULATION_REDUCE(__reduce_max_sync, unsigned, a > b ? a : b)
 EMULATION_REDUCE(__reduce_max_sync, int, a > b ? a : b)
 EMULATION_REDUCE(__reduce_min_sync, unsigned, a < b ? a : b)
 EMULATION_REDUCE(__reduce_min_sync, int, a < b ? a : b)
-EMULATION_REDUCE(__reduce_and_sync, unsigned, a & b)
+EMULATION_REDUCE(__reduce_and_sync, unsigned, a &b)
 EMULATION_REDUCE(__reduce_or_sync, unsigned, a | b)
 EMULATION_REDUCE(__reduce_xor_sync, unsigned, a ^ b)
 
@@ -271,31 +271,31 @@ static inline void __nanosleep(unsigned ns)
 }
 
 /* Atomics return the old value; others may run before and after. */
-#define EMULATION_ATOMIC(name, type, expression) \
-    static inline type name(type *p, type v)     \
-    {                                            \
-        emulation_yield();                       \
-        type old = *p;                           \
-        *p = (expression);                       \
-        emulation_yield();                       \
-        return old;                              \
+#define EMULATION_ATOMIC(name, type, expression)                                                   \
+    static inline type name(type *p, type v)                                                       \
+    {                                                                                              \
+        emulation_yield();                                                                         \
+        type old = *p;                                                                             \
+        *p = (expression);                                                                         \
+        emulation_yield();                                                                         \
+        return old;                                                                                \
     }
-#define EMULATION_ATOMICS(type, wide)                                           \
-    EMULATION_ATOMIC(atomicAdd, type, (type)((wide)old + (wide)v))              \
-    EMULATION_ATOMIC(atomicMax, type, old > v ? old : v)                        \
-    EMULATION_ATOMIC(atomicMin, type, old < v ? old : v)                        \
-    EMULATION_ATOMIC(atomicExch, type, v)                                       \
-    EMULATION_ATOMIC(atomicOr, type, old | v)                                   \
-    EMULATION_ATOMIC(atomicAnd, type, old & v)                                  \
-    EMULATION_ATOMIC(atomicXor, type, old ^ v)                                  \
-    static inline type atomicCAS(type *p, type expected, type v)                \
-    {                                                                           \
-        emulation_yield();                                                      \
-        type old = *p;                                                          \
-        if (old == expected)                                                    \
-            *p = v;                                                             \
-        emulation_yield();                                                      \
-        return old;                                                             \
+#define EMULATION_ATOMICS(type, wide)                                                              \
+    EMULATION_ATOMIC(atomicAdd, type, (type)((wide)old + (wide)v))                                 \
+    EMULATION_ATOMIC(atomicMax, type, old > v ? old : v)                                           \
+    EMULATION_ATOMIC(atomicMin, type, old < v ? old : v)                                           \
+    EMULATION_ATOMIC(atomicExch, type, v)                                                          \
+    EMULATION_ATOMIC(atomicOr, type, old | v)                                                      \
+    EMULATION_ATOMIC(atomicAnd, type, old &v)                                                      \
+    EMULATION_ATOMIC(atomicXor, type, old ^ v)                                                     \
+    static inline type atomicCAS(type *p, type expected, type v)                                   \
+    {                                                                                              \
+        emulation_yield();                                                                         \
+        type old = *p;                                                                             \
+        if (old == expected)                                                                       \
+            *p = v;                                                                                \
+        emulation_yield();                                                                         \
+        return old;                                                                                \
     }
 EMULATION_ATOMICS(int, unsigned)
 EMULATION_ATOMICS(unsigned, unsigned)

@@ -61,7 +61,7 @@ bool memory_free(void *p, bool on_device);          /* false: not allocated so *
 const struct allocation *memory_find(const void *p, size_t n_bytes);
 void memory_info(size_t *n_free, size_t *n_total);
 void memory_set(void *p, int byte, size_t n_bytes);
-void memory_open(void);  /* device memory can be touched: work runs */
+void memory_open(void); /* device memory can be touched: work runs */
 void memory_close(void);
 
 /* runtime.cc: enqueue work of another module (cublasLt), and count a call. */

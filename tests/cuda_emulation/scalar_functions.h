@@ -243,14 +243,14 @@ static inline float __uint2float_rn(unsigned v)
     return (float)v;
 }
 
-#define EMULATION_MIN_MAX(a_type, b_type, type)                   \
-    static inline constexpr type min(a_type a, b_type b)          \
-    {                                                             \
-        return (type)a < (type)b ? (type)a : (type)b;             \
-    }                                                             \
-    static inline constexpr type max(a_type a, b_type b)          \
-    {                                                             \
-        return (type)a > (type)b ? (type)a : (type)b;             \
+#define EMULATION_MIN_MAX(a_type, b_type, type)                                                    \
+    static inline constexpr type min(a_type a, b_type b)                                           \
+    {                                                                                              \
+        return (type)a < (type)b ? (type)a : (type)b;                                              \
+    }                                                                                              \
+    static inline constexpr type max(a_type a, b_type b)                                           \
+    {                                                                                              \
+        return (type)a > (type)b ? (type)a : (type)b;                                              \
     }
 EMULATION_MIN_MAX(int, int, int)
 EMULATION_MIN_MAX(unsigned, unsigned, unsigned)
@@ -263,14 +263,14 @@ EMULATION_MIN_MAX(unsigned long, long, unsigned long)
 EMULATION_MIN_MAX(long long, long long, long long)
 EMULATION_MIN_MAX(unsigned long long, unsigned long long, unsigned long long)
 
-#define EMULATION_MIN_MAX_FLOAT(a_type, b_type, fn_min, fn_max) \
-    static inline auto min(a_type a, b_type b)                  \
-    {                                                           \
-        return fn_min(a, b);                                    \
-    }                                                           \
-    static inline auto max(a_type a, b_type b)                  \
-    {                                                           \
-        return fn_max(a, b);                                    \
+#define EMULATION_MIN_MAX_FLOAT(a_type, b_type, fn_min, fn_max)                                    \
+    static inline auto min(a_type a, b_type b)                                                     \
+    {                                                                                              \
+        return fn_min(a, b);                                                                       \
+    }                                                                                              \
+    static inline auto max(a_type a, b_type b)                                                     \
+    {                                                                                              \
+        return fn_max(a, b);                                                                       \
     }
 EMULATION_MIN_MAX_FLOAT(float, float, fminf, fmaxf)
 EMULATION_MIN_MAX_FLOAT(double, double, fmin, fmax)

@@ -14,10 +14,10 @@
 extern std::recursive_mutex runtime_lock;
 #define LOCK() std::lock_guard<std::recursive_mutex> locked_(runtime_lock)
 /* Begin a call of the runtime. */
-#define ENTER_AS(name)                        \
-    LOCK();                                   \
-    cudaError_t entered_ = call_enter(name);  \
-    if (entered_ != cudaSuccess)              \
+#define ENTER_AS(name)                                                                             \
+    LOCK();                                                                                        \
+    cudaError_t entered_ = call_enter(name);                                                       \
+    if (entered_ != cudaSuccess)                                                                   \
     return entered_
 #define ENTER() ENTER_AS(__func__)
 

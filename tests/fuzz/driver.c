@@ -228,8 +228,9 @@ static size_t put_copy(size_t len, size_t at)
 
 static size_t put_number(size_t len, size_t at)
 {
-    static const char *const numbers[] = {"0", "-1", "1", "65536", "4294967295", "1e308", "-1e308",
-                                          "9223372036854775807", "0.5", "true", "null", "\"\""};
+    static const char *const numbers[] = {"0",          "-1",    "1",      "65536",
+                                          "4294967295", "1e308", "-1e308", "9223372036854775807",
+                                          "0.5",        "true",  "null",   "\"\""};
     const char *number = numbers[below(sizeof numbers / sizeof *numbers)];
     size_t end = at;
 
@@ -287,9 +288,13 @@ static size_t mutate(size_t len)
     case 8:
     case 9:
     case 10: return put_quoted(len, at);
-    default: return word ? put(len, at, below(2) ? 0 : word->len < len - at ? word->len : len - at,
-                               word->data, word->len)
-                         : len;
+    default:
+        return word ? put(len, at,
+                          below(2)               ? 0
+                          : word->len < len - at ? word->len
+                                                 : len - at,
+                          word->data, word->len)
+                    : len;
     }
 }
 

@@ -128,8 +128,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct fuzz_input in = fuzz_split(data, size);
     const char *bytes = in.second ? in.second : in.first;
     size_t n = in.second ? in.second_len : in.first_len;
-    enum tarn_kind kind = in.second && in.first_len > 0 && in.first[0] == 'c' ? TARN_COMPLETION
-                                                                              : TARN_CHAT;
+    enum tarn_kind kind =
+        in.second && in.first_len > 0 && in.first[0] == 'c' ? TARN_COMPLETION : TARN_CHAT;
     size_t step = in.second && in.first_len > 1 ? (unsigned char)in.first[1] % 16 + 1 : 3;
     struct reading whole, cut;
 

@@ -120,8 +120,7 @@ static struct {
 static const struct disk_record *find(const struct kv_key *key, uint32_t *extent)
 {
     for (*extent = 0; *extent < N; (*extent)++)
-        if (seen.is_valid[*extent] &&
-            memcmp(&seen.records[*extent].key, key, sizeof *key) == 0)
+        if (seen.is_valid[*extent] && memcmp(&seen.records[*extent].key, key, sizeof *key) == 0)
             return &seen.records[*extent];
     return NULL;
 }
@@ -134,8 +133,7 @@ static const struct disk_record *before(const struct disk_record *r)
 
     if (!p || p->pos0 + p->n_tokens != r->pos0 || p->depth > r->depth)
         return NULL;
-    if (!(r->flags & DISK_STARTS_SEGMENT) &&
-        (p->n_tokens < KV_BLOCK_TOKENS || p->depth < r->depth))
+    if (!(r->flags & DISK_STARTS_SEGMENT) && (p->n_tokens < KV_BLOCK_TOKENS || p->depth < r->depth))
         return NULL;
     return p;
 }
@@ -173,8 +171,12 @@ static int state_of_valid(uint32_t e)
 
 static void look(void)
 {
-    static const int states[DISK_N_VERDICTS] = {EMPTY, GOOD, DISK_FAULT_TORN, DISK_FAULT_FOREIGN,
-                                                DISK_FAULT_IMPOSSIBLE, DISK_FAULT_MISNAMED};
+    static const int states[DISK_N_VERDICTS] = {EMPTY,
+                                                GOOD,
+                                                DISK_FAULT_TORN,
+                                                DISK_FAULT_FOREIGN,
+                                                DISK_FAULT_IMPOSSIBLE,
+                                                DISK_FAULT_MISNAMED};
 
     for (uint32_t e = 0; e < N; e++) {
         struct disk_reader reader;

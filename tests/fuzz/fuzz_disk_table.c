@@ -23,9 +23,20 @@
 
 enum { REPAIR_CRC = 1, REPAIR_PLACE = 2, REPAIR_KEY = 4 };
 /* DISK_FORMAT.md */
-enum { AT_VERSION = 4, AT_FLAGS = 6, AT_EXTENT = 8, AT_FINGERPRINT = 24, AT_POS0 = 32,
-       AT_N_TOKENS = 36, AT_DEPTH = 40, AT_KEY = 48, AT_PARENT = 80, AT_SCOPE = 112, AT_IDS = 144,
-       AT_CRC = 252 };
+enum {
+    AT_VERSION = 4,
+    AT_FLAGS = 6,
+    AT_EXTENT = 8,
+    AT_FINGERPRINT = 24,
+    AT_POS0 = 32,
+    AT_N_TOKENS = 36,
+    AT_DEPTH = 40,
+    AT_KEY = 48,
+    AT_PARENT = 80,
+    AT_SCOPE = 112,
+    AT_IDS = 144,
+    AT_CRC = 252
+};
 
 static void put(uint8_t *p, uint64_t v, int n)
 {
@@ -57,8 +68,8 @@ static void check_super(const uint8_t *page)
         ASSERT(super.n_extents > 0 && super.n_extents <= DISK_EXTENTS_MAX);
         ASSERT(super.extent_bytes == disk_extent_bytes(super.block_bytes));
         ASSERT(disk_extents_in(disk_table_bytes(super.n_extents) +
-                               super.n_extents * super.extent_bytes, super.block_bytes) ==
-               super.n_extents);
+                                   super.n_extents * super.extent_bytes,
+                               super.block_bytes) == super.n_extents);
         disk_super_encode(again, &super);
         ASSERT(memcmp(again, page, sizeof again) == 0);
     } else {

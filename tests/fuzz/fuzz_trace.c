@@ -57,8 +57,8 @@ static void write_file(const char *path, const char *bytes, size_t n)
 static void write_ragpulse(const char *bytes, size_t n)
 {
     static const char *const names[N_FILES] = {
-        "0_trace.jsonl", "1_sys_prompt.jsonl", "2_passages.jsonl", "3_history.jsonl",
-        "4_user_input.jsonl", "5_web_search.jsonl",
+        "0_trace.jsonl",   "1_sys_prompt.jsonl", "2_passages.jsonl",
+        "3_history.jsonl", "4_user_input.jsonl", "5_web_search.jsonl",
     };
     char path[128];
 

@@ -40,7 +40,7 @@ static uint32_t less(const struct speed *s, uint32_t n)
 
 struct gemm_arg {
     struct gemm_params p;
-    const unsigned char *data;   /* n_copies weights, one behind the other */
+    const unsigned char *data; /* n_copies weights, one behind the other */
     size_t stride;
     uint32_t n_copies;
 };
@@ -69,8 +69,10 @@ static enum status run_kv_scatter(struct speed *s, void *arg, uint32_t turn)
 static struct kv_copy_params copy_params(struct speed *s, uint32_t n_blocks)
 {
     struct kv_copy_params p = {.n_blocks = n_blocks,
-                               .pool = {.dtype = DTYPE_BF16, .n_blocks = 2 * n_blocks,
-                                        .n_layers = s->scale > 1 ? 1 : 32, .n_kv_heads = 8,
+                               .pool = {.dtype = DTYPE_BF16,
+                                        .n_blocks = 2 * n_blocks,
+                                        .n_layers = s->scale > 1 ? 1 : 32,
+                                        .n_kv_heads = 8,
                                         .head_dim = 128}};
     uint32_t *blocks = malloc(n_blocks * sizeof *blocks);
 
@@ -87,9 +89,15 @@ static struct kv_copy_params copy_params(struct speed *s, uint32_t n_blocks)
 static void time_gemm(struct speed *s, const char *name, enum dtype t, uint32_t group, uint32_t n,
                       uint32_t k, uint32_t n_rows)
 {
-    struct gemm_arg g = {.p = {.n_rows = n_rows, .a_stride = k, .out_stride = n,
-                               .w = {.dtype = t, .layout = WEIGHT_ROWS, .n = n, .k = k,
-                                     .group = group, .stride = pack_row_stride(k)}}};
+    struct gemm_arg g = {.p = {.n_rows = n_rows,
+                               .a_stride = k,
+                               .out_stride = n,
+                               .w = {.dtype = t,
+                                     .layout = WEIGHT_ROWS,
+                                     .n = n,
+                                     .k = k,
+                                     .group = group,
+                                     .stride = pack_row_stride(k)}}};
     static const char *const types[] = {"f32", "f16", "bf16", "int8", "int4"};
     struct speed_case c = {.op = "gemm", .run = run_gemm, .arg = &g};
 
@@ -169,12 +177,16 @@ static const uint32_t *numbers(struct speed *s, uint32_t n, uint32_t step, uint3
 
 static void time_embed(struct speed *s, const struct shape *h, uint32_t n_rows)
 {
-    struct embed_params p = {.n_rows = n_rows, .dim = h->dim, .n_vocab = h->n_vocab,
-                             .table = {.dtype = DTYPE_BF16, .layout = WEIGHT_ROWS,
-                                       .n = h->n_vocab, .k = h->dim,
+    struct embed_params p = {.n_rows = n_rows,
+                             .dim = h->dim,
+                             .n_vocab = h->n_vocab,
+                             .table = {.dtype = DTYPE_BF16,
+                                       .layout = WEIGHT_ROWS,
+                                       .n = h->n_vocab,
+                                       .k = h->dim,
                                        .stride = pack_row_stride(h->dim)}};
-    struct speed_case c = {.op = "embed", .run = run_embed, .arg = &p,
-                           .bytes = 6.0 * n_rows * h->dim};
+    struct speed_case c = {
+        .op = "embed", .run = run_embed, .arg = &p, .bytes = 6.0 * n_rows * h->dim};
 
     p.table.data = speed_halves(s, pack_weight_bytes(&p.table) / 2);
     p.ids = numbers(s, n_rows, 7919, h->n_vocab);
@@ -186,15 +198,18 @@ static void time_embed(struct speed *s, const struct shape *h, uint32_t n_rows)
 
 static void time_norms(struct speed *s, const struct shape *h, uint32_t n_rows)
 {
-    struct rmsnorm_params n = {.n_rows = n_rows, .dim = h->dim, .eps = 1e-5f,
+    struct rmsnorm_params n = {.n_rows = n_rows,
+                               .dim = h->dim,
+                               .eps = 1e-5f,
                                .x = speed_floats(s, (size_t)n_rows * h->dim),
                                .w = speed_floats(s, h->dim),
                                .out = speed_floats(s, (size_t)n_rows * h->dim)};
-    struct silu_mul_params a = {.n_rows = n_rows, .dim = h->ffn,
+    struct silu_mul_params a = {.n_rows = n_rows,
+                                .dim = h->ffn,
                                 .gate_up = speed_floats(s, (size_t)n_rows * 2 * h->ffn),
                                 .out = speed_floats(s, (size_t)n_rows * h->ffn)};
-    struct speed_case c = {.op = "rmsnorm", .run = run_rmsnorm, .arg = &n,
-                           .bytes = 8.0 * n_rows * h->dim};
+    struct speed_case c = {
+        .op = "rmsnorm", .run = run_rmsnorm, .arg = &n, .bytes = 8.0 * n_rows * h->dim};
 
     snprintf(c.shape, sizeof c.shape, "%s T %u", h->name, n_rows);
     (void)speed_time(s, &c);
@@ -202,8 +217,8 @@ static void time_norms(struct speed *s, const struct shape *h, uint32_t n_rows)
     c.bytes = 16.0 * n_rows * h->dim;
     snprintf(c.shape, sizeof c.shape, "%s T %u, residual", h->name, n_rows);
     (void)speed_time(s, &c);
-    c = (struct speed_case){.op = "silu_mul", .run = run_silu_mul, .arg = &a,
-                            .bytes = 12.0 * n_rows * h->ffn};
+    c = (struct speed_case){
+        .op = "silu_mul", .run = run_silu_mul, .arg = &a, .bytes = 12.0 * n_rows * h->ffn};
     snprintf(c.shape, sizeof c.shape, "%s T %u", h->name, n_rows);
     (void)speed_time(s, &c);
     speed_clear(s);
@@ -213,10 +228,16 @@ static void time_rope(struct speed *s, const struct shape *h, uint32_t n_rows)
 {
     uint32_t n_blocks = n_rows / KV_BLOCK_TOKENS + 1, n_pos = 4096 / s->scale;
     size_t width = (size_t)(h->n_heads + 2 * h->n_kv_heads) * h->head_dim;
-    struct rope_kv_params p = {.n_rows = n_rows, .n_heads = h->n_heads, .rot_dim = h->head_dim,
-                               .qkv_stride = width, .n_pos = n_pos,
-                               .pool = {.dtype = DTYPE_BF16, .n_blocks = n_blocks, .n_layers = 1,
-                                        .n_kv_heads = h->n_kv_heads, .head_dim = h->head_dim}};
+    struct rope_kv_params p = {.n_rows = n_rows,
+                               .n_heads = h->n_heads,
+                               .rot_dim = h->head_dim,
+                               .qkv_stride = width,
+                               .n_pos = n_pos,
+                               .pool = {.dtype = DTYPE_BF16,
+                                        .n_blocks = n_blocks,
+                                        .n_layers = 1,
+                                        .n_kv_heads = h->n_kv_heads,
+                                        .head_dim = h->head_dim}};
     struct speed_case c = {.op = "rope_kv", .run = run_rope_kv, .arg = &p};
     uint32_t *block = malloc(n_rows * sizeof *block), *offset = malloc(n_rows * sizeof *offset);
 
@@ -246,12 +267,15 @@ static void time_merge(struct speed *s, const struct shape *h, uint32_t n_rows)
 {
     enum { N_PARTS = 8 };
     size_t n_heads = (size_t)n_rows * h->n_heads, n = n_heads * h->head_dim;
-    struct merge_params p = {.n_rows = n_rows, .n_heads = h->n_heads, .head_dim = h->head_dim,
-                             .n_parts = N_PARTS, .parts = speed_floats(s, N_PARTS * n),
+    struct merge_params p = {.n_rows = n_rows,
+                             .n_heads = h->n_heads,
+                             .head_dim = h->head_dim,
+                             .n_parts = N_PARTS,
+                             .parts = speed_floats(s, N_PARTS * n),
                              .lse = speed_floats(s, N_PARTS * n_heads),
                              .out = speed_floats(s, n)};
-    struct speed_case c = {.op = "merge", .run = run_merge, .arg = &p,
-                           .bytes = 4.0 * (N_PARTS + 1) * (double)n};
+    struct speed_case c = {
+        .op = "merge", .run = run_merge, .arg = &p, .bytes = 4.0 * (N_PARTS + 1) * (double)n};
 
     snprintf(c.shape, sizeof c.shape, "%s T %u, %d parts", h->name, n_rows, N_PARTS);
     (void)speed_time(s, &c);
@@ -309,7 +333,7 @@ void speed_products(struct speed *s)
 
 struct attention_arg {
     struct attention_params p;
-    const uint32_t *blocks;   /* [n_copies, n_blocks]: the block tables of each copy of the KV */
+    const uint32_t *blocks; /* [n_copies, n_blocks]: the block tables of each copy of the KV */
     uint32_t n_blocks, n_copies;
 };
 
@@ -331,12 +355,16 @@ static void send_sequences(struct speed *s, struct attention_params *p, uint32_t
 
     ASSERT(seqs && segs);
     for (uint32_t i = 0; i < p->n_seqs; i++) {
-        seqs[i] = (struct attn_seq){.row0 = i * n_rows, .n_rows = n_rows, .pos0 = context,
-                                    .seg0 = i * n_segs, .n_segs = n_segs};
+        seqs[i] = (struct attn_seq){.row0 = i * n_rows,
+                                    .n_rows = n_rows,
+                                    .pos0 = context,
+                                    .seg0 = i * n_segs,
+                                    .n_segs = n_segs};
         for (uint32_t j = 0; j < n_segs; j++)
-            segs[i * n_segs + j] = (struct attn_segment){
-                .pos0 = j * 256, .n_tokens = len - j * 256 < 256 ? len - j * 256 : 256,
-                .block0 = i * n_blocks + j * 8};
+            segs[i * n_segs + j] =
+                (struct attn_segment){.pos0 = j * 256,
+                                      .n_tokens = len - j * 256 < 256 ? len - j * 256 : 256,
+                                      .block0 = i * n_blocks + j * 8};
     }
     p->seqs = speed_array(s, seqs, p->n_seqs * sizeof *seqs);
     p->segments = speed_array(s, segs, (size_t)p->n_seqs * n_segs * sizeof *segs);
@@ -346,18 +374,22 @@ static void send_sequences(struct speed *s, struct attention_params *p, uint32_t
 
 /* n_seqs sequences of n_rows rows behind `context` tokens, each with KV of its own; as many copies
  * of the KV, in turns, as keep it out of the second-level cache. */
-static void time_attention(struct speed *s, const struct shape *h, uint32_t n_seqs,
-                           uint32_t n_rows, uint32_t context)
+static void time_attention(struct speed *s, const struct shape *h, uint32_t n_seqs, uint32_t n_rows,
+                           uint32_t context)
 {
     uint32_t len = context + n_rows, n_segs = (len + 255) / 256, n_blocks = (len + 31) / 32;
-    struct attention_arg a = {
-        .n_blocks = n_seqs * n_blocks,
-        .p = {.n_seqs = n_seqs, .n_rows = n_seqs * n_rows, .n_rows_max = n_rows,
-              .n_segs_max = n_segs, .n_heads = h->n_heads,
-              .scale = 1.0f / sqrtf((float)h->head_dim),
-              .q_stride = (size_t)h->n_heads * h->head_dim,
-              .pool = {.dtype = DTYPE_BF16, .n_layers = 1, .n_kv_heads = h->n_kv_heads,
-                       .head_dim = h->head_dim}}};
+    struct attention_arg a = {.n_blocks = n_seqs * n_blocks,
+                              .p = {.n_seqs = n_seqs,
+                                    .n_rows = n_seqs * n_rows,
+                                    .n_rows_max = n_rows,
+                                    .n_segs_max = n_segs,
+                                    .n_heads = h->n_heads,
+                                    .scale = 1.0f / sqrtf((float)h->head_dim),
+                                    .q_stride = (size_t)h->n_heads * h->head_dim,
+                                    .pool = {.dtype = DTYPE_BF16,
+                                             .n_layers = 1,
+                                             .n_kv_heads = h->n_kv_heads,
+                                             .head_dim = h->head_dim}}};
     struct speed_case c = {.op = "attention", .run = run_attention, .arg = &a};
     double kv_bytes = (double)a.n_blocks * (double)kv_block_bytes(&a.p.pool);
     size_t n_out = (size_t)a.p.n_rows * a.p.q_stride;
@@ -379,10 +411,9 @@ static void time_attention(struct speed *s, const struct shape *h, uint32_t n_se
 
 void speed_attention(struct speed *s)
 {
-    static const uint32_t cases[][3] = {{1, 1, 1024},    {16, 1, 1024},  {64, 1, 1024},
-                                        {1, 1, 8192},    {16, 1, 8192},  {64, 1, 8192},
-                                        {1, 1, 131072},  {1, 512, 0},    {1, 512, 8192},
-                                        {1, 2048, 0},    {4, 512, 2048}};
+    static const uint32_t cases[][3] = {{1, 1, 1024},   {16, 1, 1024}, {64, 1, 1024},  {1, 1, 8192},
+                                        {16, 1, 8192},  {64, 1, 8192}, {1, 1, 131072}, {1, 512, 0},
+                                        {1, 512, 8192}, {1, 2048, 0},  {4, 512, 2048}};
 
     for (size_t m = 0; m < ARRAY_SIZE(shapes); m++)
         for (size_t i = 0; i < ARRAY_SIZE(cases) && !speed_is_late(s); i++)
@@ -426,7 +457,9 @@ void speed_copies(struct speed *s)
     ASSERT(pinned);
     memset(pinned, 1, (size_t)bytes);
     for (size_t i = 0; i < ARRAY_SIZE(ways); i++) {
-        struct speed_case c = {.op = ways[i].op, .run = ways[i].run, .arg = &p,
+        struct speed_case c = {.op = ways[i].op,
+                               .run = ways[i].run,
+                               .arg = &p,
                                .bytes = ways[i].to_host ? bytes : 2 * bytes};
 
         p.flat = ways[i].to_host ? pinned : flat;
@@ -457,12 +490,14 @@ static void time_sample(struct speed *s, const struct sampling *kind, uint32_t n
     uint32_t n = less(s, n_rows), n_vocab = shapes[1].n_vocab / s->scale;
     struct sample_row row[256];
     struct sample_params p = {.n_rows = n, .n_vocab = n_vocab, .n_top = 20};
-    struct speed_case c = {.op = "sample", .run = run_sample, .arg = &p,
-                           .bytes = 4.0 * n * n_vocab};
+    struct speed_case c = {
+        .op = "sample", .run = run_sample, .arg = &p, .bytes = 4.0 * n * n_vocab};
 
     for (uint32_t r = 0; r < n; r++)
-        row[r] = (struct sample_row){.seed = r, .temperature = kind->temperature,
-                                     .top_p = kind->top_p, .top_k = kind->top_k,
+        row[r] = (struct sample_row){.seed = r,
+                                     .temperature = kind->temperature,
+                                     .top_p = kind->top_p,
+                                     .top_k = kind->top_k,
                                      .repetition_penalty = 1,
                                      .want_logprob = kind->n_logprobs > 0,
                                      .n_logprobs = kind->n_logprobs};
@@ -537,14 +572,14 @@ static void time_decisive_products(struct speed *s)
 void speed_decisive(struct speed *s)
 {
     static const struct sampling kinds[] = {{"greedy", 0, 1, 0, 0}, {"top_p 0.9", 1, 0.9f, 0, 0}};
-    static const uint32_t attention[][3] = {{1, 1, 1024}, {64, 1, 4096}, {1, 2048, 0},
-                                            {1, 8192, 0}, {1, 64, 16384}};
+    static const uint32_t attention[][3] = {
+        {1, 1, 1024}, {64, 1, 4096}, {1, 2048, 0}, {1, 8192, 0}, {1, 64, 16384}};
 
     time_launches(s);
     time_decisive_products(s);
     for (size_t i = 0; i < ARRAY_SIZE(attention); i++)
-        time_attention(s, &shapes[1], s->scale > 1 ? 1 : attention[i][0],
-                       less(s, attention[i][1]), attention[i][2] / s->scale);
+        time_attention(s, &shapes[1], s->scale > 1 ? 1 : attention[i][0], less(s, attention[i][1]),
+                       attention[i][2] / s->scale);
     speed_copies(s);
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
         time_sample(s, &kinds[i], 64);

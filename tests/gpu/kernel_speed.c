@@ -47,8 +47,11 @@ static void check(struct speed *s, enum status status, const char *what)
 void speed_open(struct speed *s, bool batch_invariant)
 {
     bool emulated = getenv("TARN_GPU_TEST") == NULL;
-    struct device_config config = {.kind = DEVICE_CUDA, .n_threads = 1, .max_k = 14336,
-                                   .max_heads = 32, .max_head_dim = 128,
+    struct device_config config = {.kind = DEVICE_CUDA,
+                                   .n_threads = 1,
+                                   .max_k = 14336,
+                                   .max_heads = 32,
+                                   .max_head_dim = 128,
                                    .batch_invariant = batch_invariant};
     struct buf why;
 
@@ -239,7 +242,7 @@ static void open_csv(struct speed *s, const char *file)
     if (!s->csv)
         die(file, "cannot be written");
     fprintf(s->csv, "ops,op,shape,us,host_us,bytes,operations,GB_per_s,TFLOP_per_s,bound,"
-            "floor_us,share\n");
+                    "floor_us,share\n");
 }
 
 static void time_all(struct speed *s)

@@ -25,17 +25,25 @@ static const struct {
     const char *name;
     int (*run)(void);
 } tests[] = {
-    {"activation", test_activation_main}, {"attention", test_attention_main},
-    {"device", test_device_main},         {"gemm", test_gemm_main},
-    {"kv_copy", test_kv_copy_main},       {"merge", test_merge_main},
+    {"activation", test_activation_main},
+    {"attention", test_attention_main},
+    {"device", test_device_main},
+    {"gemm", test_gemm_main},
+    {"kv_copy", test_kv_copy_main},
+    {"merge", test_merge_main},
     {"same_tokens_gpu", test_same_tokens_gpu_main},
-    {"sample", test_sample_main},         {"small", test_small_main},
+    {"sample", test_sample_main},
+    {"small", test_small_main},
 };
 
 static int without_gpu(void)
 {
-    struct device_config config = {.kind = DEVICE_CUDA, .n_threads = 1, .max_rows = 1, .max_k = 1,
-                                   .max_heads = 1, .max_head_dim = 1};
+    struct device_config config = {.kind = DEVICE_CUDA,
+                                   .n_threads = 1,
+                                   .max_rows = 1,
+                                   .max_k = 1,
+                                   .max_heads = 1,
+                                   .max_head_dim = 1};
     struct device *d;
     struct buf why;
     int status = 0;

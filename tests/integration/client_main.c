@@ -91,10 +91,12 @@ static void on_chunk(void *arg, struct tarn_call *call, const struct tarn_chunk 
 
 static void add_times(struct load *l, const struct one *c, const struct tarn_result *r)
 {
-    ASSERT(buf_printf(&l->times, "%s{\"start\":%" PRIu64 ",\"ready\":%" PRIu64 ",\"head\":%" PRIu64
+    ASSERT(buf_printf(&l->times,
+                      "%s{\"start\":%" PRIu64 ",\"ready\":%" PRIu64 ",\"head\":%" PRIu64
                       ",\"first\":%" PRIu64 ",\"last\":%" PRIu64 ",\"end\":%" PRIu64
-                      ",\"chunks\":[%s]}", l->times.len ? "," : "", r->start_ns, r->ready_ns,
-                      r->head_ns, r->first_ns, r->last_ns, r->end_ns, buf_str(&c->times)) == OK);
+                      ",\"chunks\":[%s]}",
+                      l->times.len ? "," : "", r->start_ns, r->ready_ns, r->head_ns, r->first_ns,
+                      r->last_ns, r->end_ns, buf_str(&c->times)) == OK);
 }
 
 static void on_end(void *arg, struct tarn_call *call, const struct tarn_result *r)
@@ -142,9 +144,12 @@ static bool set_number(struct options *o, const char *flag, uint32_t v)
     const struct {
         const char *flag;
         uint32_t *to;
-    } numbers[] = {{"--n", &o->n}, {"--cancel-after", &o->cancel_after},
-                   {"--cancel-after-ms", &o->cancel_after_ms}, {"--pause-ms", &o->pause_ms},
-                   {"--spread-ms", &o->spread_ms}, {"--max-tokens", &o->max_tokens},
+    } numbers[] = {{"--n", &o->n},
+                   {"--cancel-after", &o->cancel_after},
+                   {"--cancel-after-ms", &o->cancel_after_ms},
+                   {"--pause-ms", &o->pause_ms},
+                   {"--spread-ms", &o->spread_ms},
+                   {"--max-tokens", &o->max_tokens},
                    {"--idle-ms", &o->client.idle_timeout_ms},
                    {"--total-ms", &o->client.total_timeout_ms}};
 
@@ -161,8 +166,10 @@ static bool set_switch(struct options *o, const char *flag)
     const struct {
         const char *flag;
         bool *to;
-    } switches[] = {{"--fresh", &o->client.fresh_connections}, {"--no-stream", &o->no_stream},
-                    {"--completion", &o->completion}, {"--times", &o->times},
+    } switches[] = {{"--fresh", &o->client.fresh_connections},
+                    {"--no-stream", &o->no_stream},
+                    {"--completion", &o->completion},
+                    {"--times", &o->times},
                     {"--insecure", &o->client.tls_no_verify}};
 
     for (size_t i = 0; i < ARRAY_SIZE(switches); i++)
@@ -227,13 +234,12 @@ static void print_report(const struct load *l, uint64_t wall_ns)
     getrusage(RUSAGE_SELF, &usage);
     printf("{\"n\":%u,\"n_ends\":%" PRIu64 ",\"n_wrong\":%" PRIu64 ",\"n_chunks\":%" PRIu64
            ",\"n_deltas\":%" PRIu64 ",\"n_text_bytes\":%" PRIu64 ",\"n_reused\":%" PRIu64
-           ",\"n_connections\":%" PRIu64 ",\"n_calls_peak\":%u,\"errors\":{", l->o.n, l->n_ends,
-           l->n_wrong, l->n_chunks, l->n_deltas, l->n_text_bytes, l->n_reused, st.n_connections,
-           st.n_calls_peak);
+           ",\"n_connections\":%" PRIu64 ",\"n_calls_peak\":%u,\"errors\":{",
+           l->o.n, l->n_ends, l->n_wrong, l->n_chunks, l->n_deltas, l->n_text_bytes, l->n_reused,
+           st.n_connections, st.n_calls_peak);
     for (int e = 0; e < TARN_N_ERRORS; e++)
         if (l->n_errors[e] > 0) {
-            printf("%s\"%s\":%" PRIu64, comma, tarn_error_name((enum tarn_error)e),
-                   l->n_errors[e]);
+            printf("%s\"%s\":%" PRIu64, comma, tarn_error_name((enum tarn_error)e), l->n_errors[e]);
             comma = ",";
         }
     struct buf message;
@@ -241,8 +247,8 @@ static void print_report(const struct load *l, uint64_t wall_ns)
     ASSERT(js_write_string(&message, l->message, strlen(l->message)) == OK);
     printf("},\"message\":%s,\"wall_ms\":%.1f,\"busy_ms\":%.1f,\"turn_ms_max\":%.3f"
            ",\"lag_ms_max\":%.3f,\"lag_ms_mean\":%.3f,\"rss_kb\":%ld,\"calls\":[%s]}\n",
-           message.data, (double)wall_ns * 1e-6,
-           (double)st.busy_ns * 1e-6, (double)st.turn_ns_max * 1e-6, (double)st.lag_ns_max * 1e-6,
+           message.data, (double)wall_ns * 1e-6, (double)st.busy_ns * 1e-6,
+           (double)st.turn_ns_max * 1e-6, (double)st.lag_ns_max * 1e-6,
            st.n_lags ? (double)st.lag_ns_sum / (double)st.n_lags * 1e-6 : 0, usage.ru_maxrss,
            buf_str(&l->times));
     buf_fini(&message);

@@ -41,8 +41,12 @@ static void parse(struct options *o, int argc, char **argv)
 {
     if (argc < 4)
         die("usage:", "tarn-logits MODEL_DIR IDS_FILE OUT_FILE [options]");
-    *o = (struct options){.dir = argv[1], .ids_file = argv[2], .out_file = argv[3],
-                          .kind = DEVICE_CPU, .chunk = 64, .quantization = "none"};
+    *o = (struct options){.dir = argv[1],
+                          .ids_file = argv[2],
+                          .out_file = argv[3],
+                          .kind = DEVICE_CPU,
+                          .chunk = 64,
+                          .quantization = "none"};
     for (int i = 4; i + 1 < argc; i += 2) {
         const char *v = argv[i + 1];
         if (!strcmp(argv[i], "--dtype"))
@@ -60,8 +64,9 @@ static void parse(struct options *o, int argc, char **argv)
         else if (!strcmp(argv[i], "--threads"))
             o->threads = (uint32_t)atoi(v);
         else if (!strcmp(argv[i], "--device"))
-            o->kind = !strcmp(v, "ref") ? DEVICE_REF : !strcmp(v, "cuda") ? DEVICE_CUDA
-                                                                           : DEVICE_CPU;
+            o->kind = !strcmp(v, "ref")    ? DEVICE_REF
+                      : !strcmp(v, "cuda") ? DEVICE_CUDA
+                                           : DEVICE_CPU;
         else if (!strcmp(argv[i], "--span-ends"))
             for (char *p = (char *)v; *p && o->n_span_ends < 64; p += *p == ',')
                 o->span_ends[o->n_span_ends++] = (uint32_t)strtoul(p, &p, 10);
@@ -101,8 +106,8 @@ static void run(const struct options *o, struct forward *f, struct cache *cache,
 {
     uint8_t fingerprint[KV_FINGERPRINT_BYTES] = {0};
     struct kv_scope scope = {{0}};
-    struct cache_prompt prompt = {.ids = ids, .n_ids = n, .span_ends = o->span_ends,
-                                  .n_span_ends = o->n_span_ends};
+    struct cache_prompt prompt = {
+        .ids = ids, .n_ids = n, .span_ends = o->span_ends, .n_span_ends = o->n_span_ends};
     struct kv_key *keys = calloc(cache_blocks_max(n, o->n_span_ends, 0), sizeof *keys);
     struct cache_seq *seq;
     struct batch batch;
@@ -157,24 +162,36 @@ int main(int argc, char **argv)
     uint32_t *ids = read_ids(o.ids_file, &n);
     check(model_config_load(&m, o.dir, &why), &why);
     check(weights_stored_dtype(o.dir, &stored, &why), &why);
-    struct device_config dc = {.kind = o.kind, .cpu_variant = o.variant, .n_threads = o.threads,
+    struct device_config dc = {.kind = o.kind,
+                               .cpu_variant = o.variant,
+                               .n_threads = o.threads,
                                .max_rows = o.chunk,
                                .max_k = max3(m.dim, m.ffn_dim, m.n_heads * m.head_dim),
-                               .max_heads = m.n_heads, .max_head_dim = m.head_dim};
+                               .max_heads = m.n_heads,
+                               .max_head_dim = m.head_dim};
     check(device_open(&device, &dc, &why), &why);
     puts(device_ops(device)->name);
-    struct weights_config wc = {.device = device, .dir = o.dir, .model = &m,
-                                .dtype = dtype_of(o.dtype, stored)};
+    struct weights_config wc = {
+        .device = device, .dir = o.dir, .model = &m, .dtype = dtype_of(o.dtype, stored)};
     check(quantization_parse(&wc.quantization, o.quantization, o.quantization_group, &why), &why);
     check(weights_load(&weights, &wc, &why), &why);
-    struct cache_config cc = {
-        .device = device, .segment_tokens = KV_SEGMENT_TOKENS_MAX, .prefix_caching = true,
-        .pool = {.dtype = dtype_of(o.kv_dtype, wc.dtype), .n_blocks = cache_blocks_max(n, 64, 0),
-                 .n_layers = m.n_layers, .n_kv_heads = m.n_kv_heads, .head_dim = m.head_dim}};
+    struct cache_config cc = {.device = device,
+                              .segment_tokens = KV_SEGMENT_TOKENS_MAX,
+                              .prefix_caching = true,
+                              .pool = {.dtype = dtype_of(o.kv_dtype, wc.dtype),
+                                       .n_blocks = cache_blocks_max(n, 64, 0),
+                                       .n_layers = m.n_layers,
+                                       .n_kv_heads = m.n_kv_heads,
+                                       .head_dim = m.head_dim}};
     check(cache_create(&cache, &cc, &why), &why);
-    struct forward_config fc = {.device = device, .model = &m, .weights = &weights,
-                                .n_rows_max = o.chunk, .n_out_max = o.chunk, .n_pos = n,
-                                .n_seqs_max = 1, .n_blocks_max = cache_blocks_max(n, 64, 0)};
+    struct forward_config fc = {.device = device,
+                                .model = &m,
+                                .weights = &weights,
+                                .n_rows_max = o.chunk,
+                                .n_out_max = o.chunk,
+                                .n_pos = n,
+                                .n_seqs_max = 1,
+                                .n_blocks_max = cache_blocks_max(n, 64, 0)};
     check(forward_create(&forward, &fc), &why);
     run(&o, forward, cache, m.n_vocab, ids, n, &why);
     forward_destroy(forward);

@@ -34,7 +34,7 @@
 #define N_KEYS_MAX (N_PROMPTS * 20)
 #define N_LOOPS_OF_A_DIRECTORY 7 /* then a new one: else nothing would be left to be written */
 #define BLOCK_BYTES (2 * 2 * 2 * 12 * 32 * 2) /* layers, K and V, heads, head_dim, tokens, bf16 */
-#define N_DEVICE 2000 /* nothing is evicted, from nowhere */
+#define N_DEVICE 2000                         /* nothing is evicted, from nowhere */
 #define N_DISK_BYTES (UINT64_C(32) << 20)
 #define WAIT_MAX_MS 120000
 #define WAIT_MAX_NS (WAIT_MAX_MS * UINT64_C(1000000))
@@ -64,14 +64,19 @@ static struct {
 /* --- what the child tells --- */
 
 enum message_kind {
-    TOLD_OPEN, TOLD_VERIFIED, TOLD_ASKING, TOLD_ANSWERED, TOLD_COMPLETE, TOLD_ALL_DONE
+    TOLD_OPEN,
+    TOLD_VERIFIED,
+    TOLD_ASKING,
+    TOLD_ANSWERED,
+    TOLD_COMPLETE,
+    TOLD_ALL_DONE
 };
 
 struct message {
     enum message_kind kind;
-    uint32_t prompt;             /* of TOLD_ASKING, TOLD_COMPLETE */
-    uint32_t n_blocks;           /* on disk, complete; 0: it does not say */
-    uint32_t n_writing;          /* of TOLD_ANSWERED: on their way */
+    uint32_t prompt;    /* of TOLD_ASKING, TOLD_COMPLETE */
+    uint32_t n_blocks;  /* on disk, complete; 0: it does not say */
+    uint32_t n_writing; /* of TOLD_ANSWERED: on their way */
     uint32_t n_torn, n_orphaned, n_doubled;
 };
 
@@ -177,8 +182,11 @@ static void tell_open(struct engine_test *t)
               d->n_impossible + d->n_misnamed);
     if (d->n_found < known.n_blocks)
         wrong("blocks were lost: found, had been reported", d->n_found, known.n_blocks);
-    tell(&(struct message){.kind = TOLD_OPEN, .n_blocks = d->n_found, .n_torn = d->n_torn,
-                           .n_orphaned = d->n_orphaned, .n_doubled = d->n_doubled});
+    tell(&(struct message){.kind = TOLD_OPEN,
+                           .n_blocks = d->n_found,
+                           .n_torn = d->n_torn,
+                           .n_orphaned = d->n_orphaned,
+                           .n_doubled = d->n_doubled});
 }
 
 /* Each prompt of which all was there is found, and whatever is found is right. */
@@ -208,8 +216,8 @@ static void complete(struct engine_test *t, const uint32_t *which, uint32_t n)
         clock_sleep_ns(100000);
     }
     for (uint32_t i = 0; i < n; i++)
-        tell(&(struct message){.kind = TOLD_COMPLETE, .prompt = which[i],
-                               .n_blocks = n_complete_blocks(t)});
+        tell(&(struct message){
+            .kind = TOLD_COMPLETE, .prompt = which[i], .n_blocks = n_complete_blocks(t)});
 }
 
 static void tell_answered(struct engine_test *t)
@@ -379,9 +387,10 @@ static void nothing_is_wrong_and_nothing_complete_is_lost(void **state)
     }
     printf("%u kills, %u of them at its start, %u when it had last told of writes on their way: %u "
            "prompts told to be complete, none lost; %llu blocks found at all starts together, %llu "
-           "of them more than had been told; %u torn, %u orphaned, %u twice\n", n_loops,
-           total.n_early, total.n_writing, total.n_complete, (unsigned long long)total.n_blocks,
-           (unsigned long long)total.n_untold, total.n_torn, total.n_orphaned, total.n_doubled);
+           "of them more than had been told; %u torn, %u orphaned, %u twice\n",
+           n_loops, total.n_early, total.n_writing, total.n_complete,
+           (unsigned long long)total.n_blocks, (unsigned long long)total.n_untold, total.n_torn,
+           total.n_orphaned, total.n_doubled);
     assert_true(total.n_complete > 0 && total.n_blocks > 0);
 }
 

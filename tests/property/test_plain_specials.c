@@ -23,7 +23,7 @@
 #define N_FOREIGN 3 /* the first ids: known to no template */
 
 static const char *const foreign[N_FOREIGN] = {"<|tarn_foreign|>", "<|Tarn Normalized|>",
-                                              "[FOREIGN]"};
+                                               "[FOREIGN]"};
 
 struct spellings {
     char text[N_SPELLINGS_MAX][64];
@@ -54,8 +54,8 @@ static void find_spellings(struct spellings *s, const char *source)
         char close = *p == '<' ? '>' : *p == '[' ? ']' : 0;
         size_t n = close ? strcspn(p + 1, "<>[] \n\"'{}()%=:,") : 0;
         bool letters = n > 1 && strpbrk(p + 1, LETTERS "ABCDEFGHIJKLMNOPQRSTUVWXYZ") < p + 1 + n;
-        bool upper = letters && p[1] != '-' && (p[1] < '0' || p[1] > '9') &&
-                     !(p[1] >= 'a' && p[1] <= 'z');
+        bool upper =
+            letters && p[1] != '-' && (p[1] < '0' || p[1] > '9') && !(p[1] >= 'a' && p[1] <= 'z');
         if (letters && p[n + 1] == close && (close == '>' || upper))
             add_spelling(s, p, n + 2);
     }
@@ -63,7 +63,9 @@ static void find_spellings(struct spellings *s, const char *source)
 
 static struct tokenizer *load_tokenizer(const struct spellings *s)
 {
-    struct recipe recipe = {.byte_letters = true, .pretok = BYTE_LEVEL, .decoder = BYTE_LEVEL,
+    struct recipe recipe = {.byte_letters = true,
+                            .pretok = BYTE_LEVEL,
+                            .decoder = BYTE_LEVEL,
                             .normalizer = "{\"type\":\"NFC\"}"};
     static const char config[] = "{\"bos_token\":\"<s>\",\"eos_token\":\"</s>\"}";
     struct buf added;

@@ -67,8 +67,7 @@ static void assert_equal(const struct answer *a, const struct answer *b, const c
     for (int i = 0; i < N_OUT; i++)
         if (memcmp(&a->tokens[i], &b->tokens[i], sizeof a->tokens[i]))
             fail_msg("%s: token %d is %u (%a), alone it is %u (%a)", how, i, a->tokens[i].id,
-                     (double)a->tokens[i].logprob, b->tokens[i].id,
-                     (double)b->tokens[i].logprob);
+                     (double)a->tokens[i].logprob, b->tokens[i].id, (double)b->tokens[i].logprob);
     if (memcmp(a->tops, b->tops, sizeof a->tops))
         fail_msg("%s: the alternatives' bits differ", how);
 }
@@ -273,7 +272,7 @@ static void a_seed_draws_the_same_tokens_in_any_company(void **state)
 
 /* --- every kernel set, weight type and kind of head --- */
 
-#ifndef N_SHORT /* as N_PROMPT */
+#ifndef N_SHORT     /* as N_PROMPT */
 #define N_SHORT 600 /* four segments and no multiple of a block */
 #endif
 #define N_SHORT_CACHED 270
@@ -283,7 +282,7 @@ static void a_seed_draws_the_same_tokens_in_any_company(void **state)
 
 struct kind {
     const char *variant;
-    const char *head;    /* the name of its shape */
+    const char *head; /* the name of its shape */
     const char *model;
     const char *dtype, *quantization;
     uint32_t group;
@@ -306,8 +305,11 @@ static const struct {
 static const struct {
     const char *dtype, *quantization;
     uint32_t group;
-} types[] = {{"f32", "none", 0},   {"bf16", "none", 0},  {"bf16", "int8", 32},
-             {"bf16", "int8", 128}, {"bf16", "int4", 32}};
+} types[] = {{"f32", "none", 0},
+             {"bf16", "none", 0},
+             {"bf16", "int8", 32},
+             {"bf16", "int8", 128},
+             {"bf16", "int4", 32}};
 
 static void open_kind(struct engine_test *t, const struct kind *k, uint32_t chunk, uint32_t threads)
 {
@@ -383,7 +385,7 @@ static void all_kernels_and_weight_types_keep_their_bits(void **state)
     for (uint32_t v = 0; v < n_variants && v < N_VARIANTS_MAX; v++)
         for (uint32_t s = 0; variants[v].supported() && s < ARRAY_SIZE(shapes); s++)
             for (uint32_t i = 0; i < ARRAY_SIZE(types); i++) {
-                struct kind k = {variants[v].name, shapes[s].name,      shapes[s].model,
+                struct kind k = {variants[v].name, shapes[s].name,        shapes[s].model,
                                  types[i].dtype,   types[i].quantization, types[i].group};
 
                 check_kind(&k);

@@ -127,8 +127,8 @@ static void rest(struct engine_test *t, struct engine_stats *out, const char *ho
     }
     assert_int_equal(out->n_finished[FINISH_ERROR], 0);
     printf("%s: of %llu tokens %llu found on the device, %llu on the host, %llu on disk (%s); %u "
-           "blocks there, %llu failed, %llu corrupt, %llu too late, %llu not worth it\n", how,
-           (unsigned long long)c->n_query_tokens,
+           "blocks there, %llu failed, %llu corrupt, %llu too late, %llu not worth it\n",
+           how, (unsigned long long)c->n_query_tokens,
            (unsigned long long)out->n_prompt_tokens_in[CACHE_DEVICE],
            (unsigned long long)out->n_prompt_tokens_in[CACHE_HOST],
            (unsigned long long)out->n_prompt_tokens_in[CACHE_DISK], c->disk.io,
@@ -261,8 +261,8 @@ static void sigkill_does_not_change_a_bit(void **state)
     assert_true(st.cache.disk.n_found > 0);
     printf("after SIGKILL: %u blocks found; %u torn, %u orphaned\n", st.cache.disk.n_found,
            st.cache.disk.n_torn, st.cache.disk.n_orphaned);
-    assert_int_equal(st.cache.disk.n_foreign + st.cache.disk.n_impossible +
-                     st.cache.disk.n_misnamed, 0);
+    assert_int_equal(
+        st.cache.disk.n_foreign + st.cache.disk.n_impossible + st.cache.disk.n_misnamed, 0);
     assert_int_equal(ask_all(&t, 1, "after SIGKILL"), 0);
     rest(&t, &st, "after SIGKILL");
     assert_true(st.n_prompt_tokens_in[CACHE_DISK] > st.cache.n_query_tokens / 20);

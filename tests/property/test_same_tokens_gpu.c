@@ -11,7 +11,7 @@
 #include "base/rng.h"
 #include "tests/engine_test.h"
 
-#define N_PROMPT 301      /* two segments and no multiple of a block */
+#define N_PROMPT 301 /* two segments and no multiple of a block */
 #define N_CACHED 270
 #define N_OUT 3
 #define N_COMPANY 5

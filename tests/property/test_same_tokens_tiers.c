@@ -95,8 +95,8 @@ static void print_stats(const char *how, const struct engine_stats *st)
     const struct cache_stats *c = &st->cache;
 
     printf("%s: %llu of %llu tokens found (%llu on the host), %llu restored, %llu preemptions, "
-           "%llu blocks in, %llu out\n", how, (unsigned long long)c->n_hit_tokens,
-           (unsigned long long)c->n_query_tokens,
+           "%llu blocks in, %llu out\n",
+           how, (unsigned long long)c->n_hit_tokens, (unsigned long long)c->n_query_tokens,
            (unsigned long long)st->n_prompt_tokens_in[CACHE_HOST],
            (unsigned long long)c->n_restored_tokens, (unsigned long long)st->n_preemptions,
            (unsigned long long)c->tier[CACHE_DEVICE].n_moved_in,

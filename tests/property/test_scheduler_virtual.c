@@ -23,8 +23,8 @@ static const char *const policies[] = {"skip-join-mlfq", "mlfq", "sjf-prompt", "
 struct mix {
     uint32_t n_prompt_max, n_out_max;
     uint32_t n_priorities, n_tenants, n_sessions;
-    uint32_t cancel_percent;  /* of steps: somebody is */
-    uint32_t arrive_percent;  /* of free slots and steps */
+    uint32_t cancel_percent; /* of steps: somebody is */
+    uint32_t arrive_percent; /* of free slots and steps */
 };
 
 static void submit_random(struct world *w, const struct mix *mix, uint32_t slot)
@@ -71,8 +71,12 @@ static void open_random(struct world *w, const char *policy, uint64_t seed)
     world_open(w);
 }
 
-static const struct mix usual_mix = {.n_prompt_max = 300, .n_out_max = 40, .n_priorities = 3,
-                                     .n_tenants = 3, .n_sessions = 4, .cancel_percent = 10,
+static const struct mix usual_mix = {.n_prompt_max = 300,
+                                     .n_out_max = 40,
+                                     .n_priorities = 3,
+                                     .n_tenants = 3,
+                                     .n_sessions = 4,
+                                     .cancel_percent = 10,
                                      .arrive_percent = 20};
 
 /* --- tokens once each, nothing left --- */
@@ -100,8 +104,7 @@ static void every_plan_fits_and_everybody_has_each_token_once(void **state)
         scheduler_stats(w.s, &stats);
         for (uint32_t i = 0; i < stats.n_levels; i++)
             assert_int_equal(stats.n_in_level[i], 0);
-        assert_int_equal(stats.n_preempted_for_place + stats.n_preempted_for_memory,
-                         w.n_preempted);
+        assert_int_equal(stats.n_preempted_for_place + stats.n_preempted_for_memory, w.n_preempted);
         world_close(&w);
     }
 }
@@ -237,7 +240,7 @@ static void a_plan_made_ahead_stays_current_while_nothing_changes(void **state)
 struct place {
     uint32_t level;
     double charged_s;
-    uint64_t ticket;    /* of coming to the level */
+    uint64_t ticket; /* of coming to the level */
     bool is_urgent;
     uint64_t urgent_ns; /* since when it had not run */
     uint64_t last_ns;   /* it ran, or came */
@@ -249,7 +252,7 @@ struct naive {
     struct world *w;
     const char *policy;
     bool is_mlfq;
-    bool to_top;        /* who is moved up is new there afterwards: variant paper */
+    bool to_top; /* who is moved up is new there afterwards: variant paper */
     struct place of[N_SLOTS];
     uint64_t n_tickets;
 };
@@ -271,8 +274,8 @@ static void naive_came(struct naive *v, uint32_t slot)
     const struct world_job *j = &v->w->jobs[slot];
     uint32_t n_new = j->r.n_known - j->r.n_cached;
 
-    v->of[slot] = (struct place){.ticket = v->n_tickets++, .last_ns = v->w->now_ns,
-                                 .n_cached = j->r.n_cached};
+    v->of[slot] = (struct place){
+        .ticket = v->n_tickets++, .last_ns = v->w->now_ns, .n_cached = j->r.n_cached};
     if (!strcmp(v->policy, "skip-join-mlfq"))
         v->of[slot].level = level_for(v->w, 0, n_new * v->w->token_s);
 }
@@ -304,8 +307,8 @@ static void naive_starving(struct naive *v)
             const struct place *p = &v->of[i];
             double waited_s = world_seconds(v->w->now_ns - p->last_ns);
 
-            if (v->w->jobs[i].is_live && !p->is_urgent &&
-                waited_s >= v->w->config.starvation_s && p->last_ns < first_ns)
+            if (v->w->jobs[i].is_live && !p->is_urgent && waited_s >= v->w->config.starvation_s &&
+                p->last_ns < first_ns)
                 first_ns = p->last_ns;
         }
         if (first_ns == UINT64_MAX)
@@ -333,8 +336,9 @@ static double rank_of(const struct naive *v, uint32_t slot)
     const struct world *w = v->w;
     const struct world_job *j = &w->jobs[slot];
     uint32_t n_out = j->r.n_out_max - (j->n_known - j->r.n_known);
-    uint32_t n_have = j->is_running ? j->n_computed
-                                    : v->of[slot].has_run ? j->n_known - 1 : v->of[slot].n_cached;
+    uint32_t n_have = j->is_running         ? j->n_computed
+                      : v->of[slot].has_run ? j->n_known - 1
+                                            : v->of[slot].n_cached;
 
     if (v->is_mlfq)
         return v->of[slot].level;
@@ -370,11 +374,10 @@ static void check_first(struct naive *v)
 
     for (uint32_t a = 0; a < N_SLOTS; a++)
         for (uint32_t b = 0; b < N_SLOTS; b++)
-            if (w->jobs[a].is_live && w->jobs[b].is_live && !w->jobs[a].n_run &&
-                w->jobs[b].n_run)
+            if (w->jobs[a].is_live && w->jobs[b].is_live && !w->jobs[a].n_run && w->jobs[b].n_run)
                 assert_false(is_before(v, a, b));
-    assert_int_equal(w->plan.n_items, w->n_live < w->config.n_running_max
-                                          ? w->n_live : w->config.n_running_max);
+    assert_int_equal(w->plan.n_items,
+                     w->n_live < w->config.n_running_max ? w->n_live : w->config.n_running_max);
 }
 
 static void step_of_naive(struct naive *v)
@@ -420,15 +423,21 @@ static void come_and_go_naive(struct naive *v, const struct mix *mix)
 
 static void the_first_of_the_order_run(void **state)
 {
-    static const struct mix mix = {.n_prompt_max = 300, .n_out_max = 30, .n_priorities = 3,
-                                   .n_tenants = 1, .n_sessions = 0, .cancel_percent = 5,
+    static const struct mix mix = {.n_prompt_max = 300,
+                                   .n_out_max = 30,
+                                   .n_priorities = 3,
+                                   .n_tenants = 1,
+                                   .n_sessions = 0,
+                                   .cancel_percent = 5,
                                    .arrive_percent = 4};
 
     (void)state;
     for (uint64_t seed = 0; seed < 4 * N_POLICIES; seed++) {
         const char *policy = policies[seed % N_POLICIES];
         struct world w;
-        struct naive v = {.w = &w, .policy = policy, .is_mlfq = strstr(policy, "mlfq") != NULL,
+        struct naive v = {.w = &w,
+                          .policy = policy,
+                          .is_mlfq = strstr(policy, "mlfq") != NULL,
                           .to_top = seed % 2};
 
         world_init(&w, policy, N_SLOTS);
@@ -461,8 +470,8 @@ static double bound_s(const struct world *w, const struct mix *mix)
 {
     uint32_t n_known = mix->n_prompt_max + mix->n_out_max, n_run = w->config.n_running_max;
     uint32_t n_blocks = (n_known + WORLD_BLOCK - 1) / WORLD_BLOCK;
-    uint32_t fit = w->n_blocks / (n_blocks + (w->config.reserve_blocks ? w->config.reserve_blocks
-                                                                       : 1));
+    uint32_t fit =
+        w->n_blocks / (n_blocks + (w->config.reserve_blocks ? w->config.reserve_blocks : 1));
     uint32_t n_at_once = fit < 1 ? 1 : fit < n_run ? fit : n_run;
     uint32_t n_tokens = w->config.n_tokens_max - n_run;
     double iteration_s = ceil((double)n_at_once * n_known / n_tokens) * w->longest_step_s;
@@ -472,8 +481,12 @@ static double bound_s(const struct world *w, const struct mix *mix)
 
 static void everybody_runs_again_within_the_bound(void **state)
 {
-    static const struct mix mix = {.n_prompt_max = 150, .n_out_max = 40, .n_priorities = 3,
-                                   .n_tenants = 2, .n_sessions = 2, .cancel_percent = 1,
+    static const struct mix mix = {.n_prompt_max = 150,
+                                   .n_out_max = 40,
+                                   .n_priorities = 3,
+                                   .n_tenants = 2,
+                                   .n_sessions = 2,
+                                   .cancel_percent = 1,
                                    .arrive_percent = 100};
 
     (void)state;

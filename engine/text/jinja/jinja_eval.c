@@ -138,16 +138,11 @@ enum status jinja_call(struct jinja_run *r, const struct jinja_value *callee,
                        const struct jinja_args *args, struct jinja_value *out)
 {
     switch (callee->type) {
-    case JINJA_UNDEFINED:
-        return jinja_fail_undefined(r, callee);
-    case JINJA_FUNCTION:
-        return callee->function->call(r, args, out);
-    case JINJA_METHOD:
-        return jinja_call_method(r, callee->method, args, out);
-    case JINJA_MACRO:
-        return jinja_call_macro(r, callee->macro, args, out);
-    case JINJA_LOOP:
-        return jinja_call_loop(r, callee->loop, args, out);
+    case JINJA_UNDEFINED: return jinja_fail_undefined(r, callee);
+    case JINJA_FUNCTION: return callee->function->call(r, args, out);
+    case JINJA_METHOD: return jinja_call_method(r, callee->method, args, out);
+    case JINJA_MACRO: return jinja_call_macro(r, callee->macro, args, out);
+    case JINJA_LOOP: return jinja_call_loop(r, callee->loop, args, out);
     default:
         return jinja_fail(r, ERR_INVALID, "'%s' object is not callable", jinja_type_name(callee));
     }
@@ -365,43 +360,26 @@ static enum status eval_node(struct jinja_run *r, struct jinja_scope *s,
                              const struct jinja_node *node, struct jinja_value *out)
 {
     switch (node->kind) {
-    case NODE_CONST:
-        *out = node->value;
-        return OK;
-    case NODE_NAME:
-        return jinja_scope_get(r, s, node->name, out);
+    case NODE_CONST: *out = node->value; return OK;
+    case NODE_NAME: return jinja_scope_get(r, s, node->name, out);
     case NODE_LIST:
-    case NODE_TUPLE:
-        return eval_items(r, s, node, out);
-    case NODE_DICT:
-        return eval_dict(r, s, node, out);
-    case NODE_GETATTR:
-        return eval_getattr(r, s, node, out);
-    case NODE_GETITEM:
-        return eval_getitem(r, s, node, out);
-    case NODE_CALL:
-        return jinja_eval_call(r, s, node, NULL, out);
-    case NODE_FILTER:
-        return jinja_eval_filters(r, s, node, NULL, out);
-    case NODE_TEST:
-        return eval_test(r, s, node, out);
+    case NODE_TUPLE: return eval_items(r, s, node, out);
+    case NODE_DICT: return eval_dict(r, s, node, out);
+    case NODE_GETATTR: return eval_getattr(r, s, node, out);
+    case NODE_GETITEM: return eval_getitem(r, s, node, out);
+    case NODE_CALL: return jinja_eval_call(r, s, node, NULL, out);
+    case NODE_FILTER: return jinja_eval_filters(r, s, node, NULL, out);
+    case NODE_TEST: return eval_test(r, s, node, out);
     case NODE_NOT:
     case NODE_NEG:
-    case NODE_POS:
-        return eval_unary(r, s, node, out);
+    case NODE_POS: return eval_unary(r, s, node, out);
     case NODE_AND:
-    case NODE_OR:
-        return eval_logic(r, s, node, out);
-    case NODE_BINARY:
-        return eval_binary(r, s, node, out);
-    case NODE_CONCAT:
-        return eval_concat(r, s, node, out);
-    case NODE_COMPARE:
-        return eval_compare(r, s, node, out);
-    case NODE_COND:
-        return eval_cond(r, s, node, out);
-    default:
-        return jinja_fail(r, ERR_INTERNAL, "no expression");
+    case NODE_OR: return eval_logic(r, s, node, out);
+    case NODE_BINARY: return eval_binary(r, s, node, out);
+    case NODE_CONCAT: return eval_concat(r, s, node, out);
+    case NODE_COMPARE: return eval_compare(r, s, node, out);
+    case NODE_COND: return eval_cond(r, s, node, out);
+    default: return jinja_fail(r, ERR_INTERNAL, "no expression");
     }
 }
 

@@ -188,8 +188,7 @@ static const struct jinja_value *take_keyword(struct jinja_args *args, const cha
     return NULL;
 }
 
-static enum status missing_parameter(struct jinja_run *r, const char *name,
-                                     struct jinja_value *out)
+static enum status missing_parameter(struct jinja_run *r, const char *name, struct jinja_value *out)
 {
     struct jinja_out text = {0};
 
@@ -383,37 +382,21 @@ static enum status exec_node(struct jinja_run *r, struct jinja_scope *s,
                              enum jinja_flow *flow)
 {
     switch (node->kind) {
-    case NODE_BLOCK:
-        return exec_block(r, s, node, out, flow);
-    case NODE_DATA:
-        return jinja_put(r, out, node->value.str.p, node->value.str.len);
+    case NODE_BLOCK: return exec_block(r, s, node, out, flow);
+    case NODE_DATA: return jinja_put(r, out, node->value.str.p, node->value.str.len);
     case NODE_SET:
-    case NODE_OUTPUT:
-        return exec_value(r, s, node, out);
-    case NODE_IF:
-        return exec_if(r, s, node, out, flow);
-    case NODE_FOR:
-        return exec_for(r, s, node, out);
-    case NODE_SET_BLOCK:
-        return exec_set_block(r, s, node);
-    case NODE_MACRO:
-        return exec_macro(r, s, node);
-    case NODE_CALL_BLOCK:
-        return exec_call_block(r, s, node, out);
-    case NODE_FILTER_BLOCK:
-        return exec_filter_block(r, s, node, out);
-    case NODE_WITH:
-        return exec_with(r, s, node, out, flow);
-    case NODE_SCOPE:
-        return exec_scope(r, s, node, out, flow);
-    case NODE_BREAK:
-        *flow = FLOW_BREAK;
-        return OK;
-    case NODE_CONTINUE:
-        *flow = FLOW_CONTINUE;
-        return OK;
-    default:
-        return jinja_fail(r, ERR_INTERNAL, "no statement");
+    case NODE_OUTPUT: return exec_value(r, s, node, out);
+    case NODE_IF: return exec_if(r, s, node, out, flow);
+    case NODE_FOR: return exec_for(r, s, node, out);
+    case NODE_SET_BLOCK: return exec_set_block(r, s, node);
+    case NODE_MACRO: return exec_macro(r, s, node);
+    case NODE_CALL_BLOCK: return exec_call_block(r, s, node, out);
+    case NODE_FILTER_BLOCK: return exec_filter_block(r, s, node, out);
+    case NODE_WITH: return exec_with(r, s, node, out, flow);
+    case NODE_SCOPE: return exec_scope(r, s, node, out, flow);
+    case NODE_BREAK: *flow = FLOW_BREAK; return OK;
+    case NODE_CONTINUE: *flow = FLOW_CONTINUE; return OK;
+    default: return jinja_fail(r, ERR_INTERNAL, "no statement");
     }
 }
 

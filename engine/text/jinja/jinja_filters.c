@@ -6,8 +6,8 @@
 #include "engine/text/jinja/jinja_print.h"
 #include "engine/text/jinja/jinja_tests.h"
 
-#define FILTER(fn)                                                                                \
-    static enum status fn(struct jinja_run *r, const struct jinja_value *in,                      \
+#define FILTER(fn)                                                                                 \
+    static enum status fn(struct jinja_run *r, const struct jinja_value *in,                       \
                           const struct jinja_args *args, struct jinja_value *out)
 
 static bool given(const struct jinja_value *v)

@@ -11,8 +11,8 @@
 #include "engine/text/jinja/jinja_ops.h"
 #include "engine/text/jinja/jinja_print.h"
 
-#define FILTER(fn)                                                                                \
-    static enum status fn(struct jinja_run *r, const struct jinja_value *in,                      \
+#define FILTER(fn)                                                                                 \
+    static enum status fn(struct jinja_run *r, const struct jinja_value *in,                       \
                           const struct jinja_args *args, struct jinja_value *out)
 
 static bool given(const struct jinja_value *v)
@@ -99,8 +99,7 @@ FILTER(filter_trim)
     if (given(&chars[0]) && chars[0].type != JINJA_STR)
         return jinja_fail(r, ERR_INVALID, "strip arg must be None or str");
     TRY(jinja_charge(r, text.str.len / 64));
-    struct jinja_str s =
-        jinja_strip(text.str, given(&chars[0]) ? &chars[0].str : NULL, true, true);
+    struct jinja_str s = jinja_strip(text.str, given(&chars[0]) ? &chars[0].str : NULL, true, true);
     *out = jinja_str_like(&text, s.p, s.len);
     return OK;
 }

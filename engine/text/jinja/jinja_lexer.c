@@ -224,8 +224,8 @@ static enum status lex_raw(struct lexer *l, size_t tag, char sign, size_t body)
 
 static bool is_name_byte(char c)
 {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           c == '_' || (unsigned char)c >= 0x80;
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           (unsigned char)c >= 0x80;
 }
 
 static int hex_digit(char c)
@@ -502,8 +502,7 @@ static size_t next_tag(const struct lexer *l)
     return l->len;
 }
 
-enum status jinja_lex(struct jinja_run *r, const char *source, size_t len,
-                      struct jinja_tokens *out)
+enum status jinja_lex(struct jinja_run *r, const char *source, size_t len, struct jinja_tokens *out)
 {
     struct lexer l = {
         .r = r, .src = source, .len = len, .line = 1, .line_starting = true, .out = out};

@@ -145,8 +145,7 @@ static const struct jinja_method_row *find_method(const struct jinja_value *self
 /* loop.cycle and loop.changed */
 static bool loop_method(const struct jinja_value *self, const char *name)
 {
-    return self->type == JINJA_LOOP &&
-           (strcmp(name, "cycle") == 0 || strcmp(name, "changed") == 0);
+    return self->type == JINJA_LOOP && (strcmp(name, "cycle") == 0 || strcmp(name, "changed") == 0);
 }
 
 bool jinja_has_method(const struct jinja_value *self, const char *name, bool *unsafe)

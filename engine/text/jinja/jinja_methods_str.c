@@ -216,8 +216,7 @@ static enum status str_splitlines(struct jinja_run *r, const struct jinja_value 
 }
 
 static enum status partition(struct jinja_run *r, const struct jinja_value *self,
-                             const struct jinja_args *args, bool from_left,
-                             struct jinja_value *out)
+                             const struct jinja_args *args, bool from_left, struct jinja_value *out)
 {
     struct jinja_value sep[1] = {0};
     struct jinja_str s = self->str;

@@ -9,28 +9,17 @@
 static const char *op_text(int op)
 {
     switch (op) {
-    case TOK_ADD:
-        return "+";
-    case TOK_SUB:
-        return "-";
-    case TOK_MUL:
-        return "*";
-    case TOK_DIV:
-        return "/";
-    case TOK_FLOORDIV:
-        return "//";
-    case TOK_MOD:
-        return "%";
-    case TOK_POW:
-        return "** or pow()";
-    case TOK_LT:
-        return "<";
-    case TOK_LE:
-        return "<=";
-    case TOK_GT:
-        return ">";
-    default:
-        return ">=";
+    case TOK_ADD: return "+";
+    case TOK_SUB: return "-";
+    case TOK_MUL: return "*";
+    case TOK_DIV: return "/";
+    case TOK_FLOORDIV: return "//";
+    case TOK_MOD: return "%";
+    case TOK_POW: return "** or pow()";
+    case TOK_LT: return "<";
+    case TOK_LE: return "<=";
+    case TOK_GT: return ">";
+    default: return ">=";
     }
 }
 
@@ -98,19 +87,11 @@ static enum status int_binary(struct jinja_run *r, int op, int64_t a, int64_t b,
     bool overflow;
 
     switch (op) {
-    case TOK_ADD:
-        overflow = __builtin_add_overflow(a, b, &v);
-        break;
-    case TOK_SUB:
-        overflow = __builtin_sub_overflow(a, b, &v);
-        break;
-    case TOK_MUL:
-        overflow = __builtin_mul_overflow(a, b, &v);
-        break;
-    case TOK_POW:
-        return int_pow(r, a, b, out);
-    default:
-        return int_divide(r, op, a, b, out);
+    case TOK_ADD: overflow = __builtin_add_overflow(a, b, &v); break;
+    case TOK_SUB: overflow = __builtin_sub_overflow(a, b, &v); break;
+    case TOK_MUL: overflow = __builtin_mul_overflow(a, b, &v); break;
+    case TOK_POW: return int_pow(r, a, b, out);
+    default: return int_divide(r, op, a, b, out);
     }
     if (overflow)
         return fail_range(r);
@@ -127,26 +108,13 @@ static enum status float_binary(struct jinja_run *r, int op, double a, double b,
     if (m != 0 && (m < 0) != (b < 0))
         m += b;
     switch (op) {
-    case TOK_ADD:
-        *out = jinja_float(a + b);
-        break;
-    case TOK_SUB:
-        *out = jinja_float(a - b);
-        break;
-    case TOK_MUL:
-        *out = jinja_float(a * b);
-        break;
-    case TOK_DIV:
-        *out = jinja_float(a / b);
-        break;
-    case TOK_MOD:
-        *out = jinja_float(m);
-        break;
-    case TOK_POW:
-        *out = jinja_float(pow(a, b));
-        break;
-    default:
-        *out = jinja_float(round((a - m) / b));
+    case TOK_ADD: *out = jinja_float(a + b); break;
+    case TOK_SUB: *out = jinja_float(a - b); break;
+    case TOK_MUL: *out = jinja_float(a * b); break;
+    case TOK_DIV: *out = jinja_float(a / b); break;
+    case TOK_MOD: *out = jinja_float(m); break;
+    case TOK_POW: *out = jinja_float(pow(a, b)); break;
+    default: *out = jinja_float(round((a - m) / b));
     }
     return OK;
 }
@@ -162,8 +130,7 @@ enum status jinja_negate(struct jinja_run *r, const struct jinja_value *a, struc
         return OK;
     }
     if (!jinja_as_int(a, &i))
-        return jinja_fail(r, ERR_INVALID, "bad operand type for unary -: '%s'",
-                          jinja_type_name(a));
+        return jinja_fail(r, ERR_INVALID, "bad operand type for unary -: '%s'", jinja_type_name(a));
     if (i == INT64_MIN)
         return fail_range(r);
     *out = jinja_int(-i);
@@ -595,8 +562,7 @@ enum status jinja_slice(struct jinja_run *r, const struct jinja_value *obj,
     if (obj->type == JINJA_STR)
         return slice_text(r, obj, bounds, out);
     if (!subscriptable(obj)) /* not Undefined as with [i]: jinja2 leaves slices to Python */
-        return jinja_fail(r, ERR_INVALID, "'%s' object is not subscriptable",
-                          jinja_type_name(obj));
+        return jinja_fail(r, ERR_INVALID, "'%s' object is not subscriptable", jinja_type_name(obj));
     TRY(resolve_slice(r, bounds, obj->seq->n, &s));
     TRY(jinja_charge(r, obj->seq->n / 8));
     for (int64_t i = s.start; inside(&s, i); i += s.step)

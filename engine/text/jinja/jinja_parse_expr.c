@@ -295,22 +295,17 @@ static enum status parse_dict(struct jinja_parser *p, struct jinja_node **out)
 enum status jinja_parse_primary(struct jinja_parser *p, struct jinja_node **out)
 {
     switch (p->tok->type) {
-    case TOK_NAME:
-        return parse_name(p, out);
+    case TOK_NAME: return parse_name(p, out);
     case TOK_STRING:
     case TOK_INT:
-    case TOK_FLOAT:
-        return parse_literal(p, out);
+    case TOK_FLOAT: return parse_literal(p, out);
     case TOK_LPAREN:
         jinja_next(p);
         TRY(jinja_parse_tuple(p, true, true, NULL, out));
         return jinja_expect(p, TOK_RPAREN);
-    case TOK_LBRACKET:
-        return parse_list(p, out);
-    case TOK_LBRACE:
-        return parse_dict(p, out);
-    default:
-        return jinja_unexpected(p, "an expression");
+    case TOK_LBRACKET: return parse_list(p, out);
+    case TOK_LBRACE: return parse_dict(p, out);
+    default: return jinja_unexpected(p, "an expression");
     }
 }
 
@@ -364,8 +359,7 @@ static enum status parse_slice(struct jinja_parser *p, struct jinja_node **out)
     return OK;
 }
 
-static enum status parse_dot(struct jinja_parser *p, struct jinja_node *on,
-                             struct jinja_node **out)
+static enum status parse_dot(struct jinja_parser *p, struct jinja_node *on, struct jinja_node **out)
 {
     struct jinja_node *node, *index;
 

@@ -23,8 +23,8 @@ struct jinja_parser {
     struct jinja_run *r;
     const struct jinja_token *tok; /* the current one; the last is TOK_EOF and never passed */
     unsigned depth;
-    unsigned soft; /* inside if bodies: unknown filters fail only when reached */
-    unsigned loops; /* for loops around, up to the next macro */
+    unsigned soft;   /* inside if bodies: unknown filters fail only when reached */
+    unsigned loops;  /* for loops around, up to the next macro */
     int macro_flags; /* special names seen since the macro began */
 };
 

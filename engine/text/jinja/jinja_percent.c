@@ -13,7 +13,7 @@ struct spec {
     bool alternate, zero, comma;
     int width;
     int precision; /* -1: none */
-    char type; /* 0: none */
+    char type;     /* 0: none */
 };
 
 static bool digit(struct jinja_str s, size_t at)
@@ -313,8 +313,7 @@ static enum status format_value(struct jinja_run *r, struct jinja_str name,
     size_t index = *auto_index;
 
     for (size_t i = 0; i < args->n_kw; i++)
-        if (args->kw[i].name.len == name.len &&
-            memcmp(args->kw[i].name.p, name.p, name.len) == 0) {
+        if (args->kw[i].name.len == name.len && memcmp(args->kw[i].name.p, name.p, name.len) == 0) {
             *out = &args->kw[i].value;
             return OK;
         }

@@ -50,8 +50,7 @@ void jinja_float_repr(double f, char out[40])
         snprintf(out, 40, "%s%.*s.%s", sign, exp + 1, digits, digits + exp + 1);
 }
 
-static enum status put_number(struct jinja_run *r, struct jinja_out *o,
-                              const struct jinja_value *v)
+static enum status put_number(struct jinja_run *r, struct jinja_out *o, const struct jinja_value *v)
 {
     char text[40];
 
@@ -143,20 +142,13 @@ static enum status put_range(struct jinja_run *r, struct jinja_out *o, const str
 static enum status put_seq(struct jinja_run *r, struct jinja_out *o, const struct jinja_seq *seq)
 {
     switch (seq->kind) {
-    case JINJA_LIST:
-        return put_items(r, o, seq, "[", "]");
-    case JINJA_TUPLE:
-        return put_items(r, o, seq, "(", seq->n == 1 ? ",)" : ")");
-    case JINJA_RANGE:
-        return put_range(r, o, seq);
-    case JINJA_KEYS:
-        return put_items(r, o, seq, "dict_keys([", "])");
-    case JINJA_VALUES:
-        return put_items(r, o, seq, "dict_values([", "])");
-    case JINJA_ITEMS:
-        return put_items(r, o, seq, "dict_items([", "])");
-    case JINJA_GENERATOR:
-        return jinja_puts(r, o, "<generator object>");
+    case JINJA_LIST: return put_items(r, o, seq, "[", "]");
+    case JINJA_TUPLE: return put_items(r, o, seq, "(", seq->n == 1 ? ",)" : ")");
+    case JINJA_RANGE: return put_range(r, o, seq);
+    case JINJA_KEYS: return put_items(r, o, seq, "dict_keys([", "])");
+    case JINJA_VALUES: return put_items(r, o, seq, "dict_values([", "])");
+    case JINJA_ITEMS: return put_items(r, o, seq, "dict_items([", "])");
+    case JINJA_GENERATOR: return jinja_puts(r, o, "<generator object>");
     }
     return OK;
 }
@@ -174,8 +166,7 @@ static enum status put_dict(struct jinja_run *r, struct jinja_out *o, const stru
     return jinja_puts(r, o, "}");
 }
 
-static enum status put_object(struct jinja_run *r, struct jinja_out *o,
-                              const struct jinja_value *v)
+static enum status put_object(struct jinja_run *r, struct jinja_out *o, const struct jinja_value *v)
 {
     if (v->type == JINJA_UNDEFINED)
         return jinja_puts(r, o, "Undefined");
@@ -192,21 +183,14 @@ static enum status put_object(struct jinja_run *r, struct jinja_out *o,
 static enum status put_repr(struct jinja_run *r, struct jinja_out *o, const struct jinja_value *v)
 {
     switch (v->type) {
-    case JINJA_NONE:
-        return jinja_puts(r, o, "None");
-    case JINJA_BOOL:
-        return jinja_puts(r, o, v->boolean ? "True" : "False");
+    case JINJA_NONE: return jinja_puts(r, o, "None");
+    case JINJA_BOOL: return jinja_puts(r, o, v->boolean ? "True" : "False");
     case JINJA_INT:
-    case JINJA_FLOAT:
-        return put_number(r, o, v);
-    case JINJA_STR:
-        return put_str_repr(r, o, v);
-    case JINJA_SEQ:
-        return put_seq(r, o, v->seq);
-    case JINJA_DICT:
-        return put_dict(r, o, v->dict);
-    default:
-        return put_object(r, o, v);
+    case JINJA_FLOAT: return put_number(r, o, v);
+    case JINJA_STR: return put_str_repr(r, o, v);
+    case JINJA_SEQ: return put_seq(r, o, v->seq);
+    case JINJA_DICT: return put_dict(r, o, v->dict);
+    default: return put_object(r, o, v);
     }
 }
 
@@ -331,14 +315,12 @@ static enum status put_json_seq(struct jinja_run *r, struct jinja_out *o,
 }
 
 static enum status put_json_key(struct jinja_run *r, struct jinja_out *o,
-                                const struct jinja_value *key,
-                                const struct jinja_json_style *style)
+                                const struct jinja_value *key, const struct jinja_json_style *style)
 {
     if (key->type == JINJA_STR)
         return put_json_str(r, o, key->str, style->ascii);
     if (key->type > JINJA_FLOAT || key->type < JINJA_NONE)
-        return jinja_fail(r, ERR_INVALID,
-                          "JSON keys must be str, int, float, bool or None, not %s",
+        return jinja_fail(r, ERR_INVALID, "JSON keys must be str, int, float, bool or None, not %s",
                           jinja_type_name(key));
     TRY(jinja_puts(r, o, "\""));
     TRY(put_json(r, o, key, style, 0));
@@ -393,27 +375,21 @@ static enum status put_json_dict(struct jinja_run *r, struct jinja_out *o,
 }
 
 static enum status put_json_value(struct jinja_run *r, struct jinja_out *o,
-                                  const struct jinja_value *v,
-                                  const struct jinja_json_style *style, size_t level)
+                                  const struct jinja_value *v, const struct jinja_json_style *style,
+                                  size_t level)
 {
     switch (v->type) {
-    case JINJA_NONE:
-        return jinja_puts(r, o, "null");
-    case JINJA_BOOL:
-        return jinja_puts(r, o, v->boolean ? "true" : "false");
+    case JINJA_NONE: return jinja_puts(r, o, "null");
+    case JINJA_BOOL: return jinja_puts(r, o, v->boolean ? "true" : "false");
     case JINJA_INT:
-    case JINJA_FLOAT:
-        return put_json_number(r, o, v);
-    case JINJA_STR:
-        return put_json_str(r, o, v->str, style->ascii);
-    case JINJA_DICT:
-        return put_json_dict(r, o, v->dict, style, level);
+    case JINJA_FLOAT: return put_json_number(r, o, v);
+    case JINJA_STR: return put_json_str(r, o, v->str, style->ascii);
+    case JINJA_DICT: return put_json_dict(r, o, v->dict, style, level);
     case JINJA_SEQ:
         if (v->seq->kind <= JINJA_TUPLE)
             return put_json_seq(r, o, v->seq, style, level);
         break;
-    default:
-        break;
+    default: break;
     }
     return jinja_fail(r, ERR_INVALID, "Object of type %s is not JSON serializable",
                       jinja_type_name(v));

@@ -6,8 +6,8 @@
 #include "engine/text/jinja/jinja_ops.h"
 #include "engine/text/jinja/jinja_print.h"
 
-#define CHECK(fn)                                                                                 \
-    static enum status fn(struct jinja_run *r, const struct jinja_value *in,                      \
+#define CHECK(fn)                                                                                  \
+    static enum status fn(struct jinja_run *r, const struct jinja_value *in,                       \
                           const struct jinja_args *args, bool *out)
 
 static enum status no_args(struct jinja_run *r, const struct jinja_args *args)

@@ -14,12 +14,8 @@ size_t jinja_utf8_next(const char *p, size_t left, uint32_t *cp)
         return left;
     }
     switch (n) {
-    case 1:
-        *cp = s[0];
-        break;
-    case 2:
-        *cp = (uint32_t)(s[0] & 0x1F) << 6 | (s[1] & 0x3F);
-        break;
+    case 1: *cp = s[0]; break;
+    case 2: *cp = (uint32_t)(s[0] & 0x1F) << 6 | (s[1] & 0x3F); break;
     case 3:
         *cp = (uint32_t)(s[0] & 0x0F) << 12 | (uint32_t)(s[1] & 0x3F) << 6 | (s[2] & 0x3F);
         break;
@@ -318,23 +314,12 @@ enum status jinja_put_escaped(struct jinja_run *r, struct jinja_out *o, struct j
     for (size_t i = 0; i < s.len; i++) {
         const char *entity = NULL;
         switch (s.p[i]) {
-        case '&':
-            entity = "&amp;";
-            break;
-        case '<':
-            entity = "&lt;";
-            break;
-        case '>':
-            entity = "&gt;";
-            break;
-        case '\'':
-            entity = "&#39;";
-            break;
-        case '"':
-            entity = "&#34;";
-            break;
-        default:
-            break;
+        case '&': entity = "&amp;"; break;
+        case '<': entity = "&lt;"; break;
+        case '>': entity = "&gt;"; break;
+        case '\'': entity = "&#39;"; break;
+        case '"': entity = "&#34;"; break;
+        default: break;
         }
         size_t n_before = o->len;
         if (entity)

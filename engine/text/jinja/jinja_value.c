@@ -177,8 +177,8 @@ static enum status dict_grow(struct jinja_run *r, struct jinja_dict *d)
     return OK;
 }
 
-enum status jinja_dict_set(struct jinja_run *r, struct jinja_dict *d,
-                           const struct jinja_value *key, const struct jinja_value *value)
+enum status jinja_dict_set(struct jinja_run *r, struct jinja_dict *d, const struct jinja_value *key,
+                           const struct jinja_value *value)
 {
     const struct jinja_value *found;
 
@@ -233,18 +233,10 @@ enum status jinja_from_json(struct jinja_run *r, const struct json *j, struct ji
     const char *text;
 
     switch (js_typeof(j)) {
-    case JS_NULL:
-        *out = jinja_none();
-        return OK;
-    case JS_BOOL:
-        *out = jinja_bool(js_bool(j));
-        return OK;
-    case JS_INT:
-        *out = jinja_int(js_int(j));
-        return OK;
-    case JS_REAL:
-        *out = jinja_float(js_number(j));
-        return OK;
+    case JS_NULL: *out = jinja_none(); return OK;
+    case JS_BOOL: *out = jinja_bool(js_bool(j)); return OK;
+    case JS_INT: *out = jinja_int(js_int(j)); return OK;
+    case JS_REAL: *out = jinja_float(js_number(j)); return OK;
     case JS_STRING:
         text = js_string(j, &len);
         *out = jinja_str(text, len);
@@ -254,8 +246,7 @@ enum status jinja_from_json(struct jinja_run *r, const struct json *j, struct ji
         for (size_t i = 0; i < out->seq->n; i++)
             TRY(jinja_from_json(r, js_at(j, i), &out->seq->items[i]));
         return OK;
-    case JS_OBJECT:
-        return from_object(r, j, out);
+    case JS_OBJECT: return from_object(r, j, out);
     }
     *out = jinja_none();
     return OK;
@@ -268,22 +259,14 @@ bool jinja_truth(const struct jinja_value *v)
     switch (v->type) {
     case JINJA_MISSING:
     case JINJA_UNDEFINED:
-    case JINJA_NONE:
-        return false;
-    case JINJA_BOOL:
-        return v->boolean;
-    case JINJA_INT:
-        return v->integer != 0;
-    case JINJA_FLOAT:
-        return v->real != 0;
-    case JINJA_STR:
-        return v->str.len > 0;
-    case JINJA_SEQ:
-        return v->seq->kind == JINJA_GENERATOR || v->seq->n > 0;
-    case JINJA_DICT:
-        return v->dict->n > 0;
-    default:
-        return true;
+    case JINJA_NONE: return false;
+    case JINJA_BOOL: return v->boolean;
+    case JINJA_INT: return v->integer != 0;
+    case JINJA_FLOAT: return v->real != 0;
+    case JINJA_STR: return v->str.len > 0;
+    case JINJA_SEQ: return v->seq->kind == JINJA_GENERATOR || v->seq->n > 0;
+    case JINJA_DICT: return v->dict->n > 0;
+    default: return true;
     }
 }
 
@@ -302,32 +285,19 @@ const char *jinja_type_name(const struct jinja_value *v)
 {
     switch (v->type) {
     case JINJA_MISSING:
-    case JINJA_UNDEFINED:
-        return "Undefined";
-    case JINJA_NONE:
-        return "NoneType";
-    case JINJA_BOOL:
-        return "bool";
-    case JINJA_INT:
-        return "int";
-    case JINJA_FLOAT:
-        return "float";
-    case JINJA_STR:
-        return v->markup ? "Markup" : "str";
-    case JINJA_SEQ:
-        return seq_type_name(v->seq->kind);
-    case JINJA_DICT:
-        return "dict";
-    case JINJA_NAMESPACE:
-        return "Namespace";
-    case JINJA_MACRO:
-        return "Macro";
-    case JINJA_FUNCTION:
-        return "function";
-    case JINJA_METHOD:
-        return "builtin_function_or_method";
-    case JINJA_LOOP:
-        return "LoopContext";
+    case JINJA_UNDEFINED: return "Undefined";
+    case JINJA_NONE: return "NoneType";
+    case JINJA_BOOL: return "bool";
+    case JINJA_INT: return "int";
+    case JINJA_FLOAT: return "float";
+    case JINJA_STR: return v->markup ? "Markup" : "str";
+    case JINJA_SEQ: return seq_type_name(v->seq->kind);
+    case JINJA_DICT: return "dict";
+    case JINJA_NAMESPACE: return "Namespace";
+    case JINJA_MACRO: return "Macro";
+    case JINJA_FUNCTION: return "function";
+    case JINJA_METHOD: return "builtin_function_or_method";
+    case JINJA_LOOP: return "LoopContext";
     }
     return "?";
 }
@@ -378,12 +348,10 @@ enum status jinja_fail_undefined(struct jinja_run *r, const struct jinja_value *
         return jinja_fail(r, ERR_INVALID, "%s has no element %s",
                           none ? "None" : owner_object(owner, object), name);
     case JINJA_UNDEF_UNSAFE:
-        return jinja_fail(r, ERR_INVALID, "access to attribute '%s' of '%s' object is unsafe",
-                          name, owner);
-    case JINJA_UNDEF_TEXT:
-        return jinja_fail(r, ERR_INVALID, "%s", name);
-    default:
-        return jinja_fail(r, ERR_INVALID, "'%s' is undefined", name);
+        return jinja_fail(r, ERR_INVALID, "access to attribute '%s' of '%s' object is unsafe", name,
+                          owner);
+    case JINJA_UNDEF_TEXT: return jinja_fail(r, ERR_INVALID, "%s", name);
+    default: return jinja_fail(r, ERR_INVALID, "'%s' is undefined", name);
     }
 }
 
@@ -477,8 +445,7 @@ static int str_compare(struct jinja_str a, struct jinja_str b)
 }
 
 static enum status seq_compare(struct jinja_run *r, const struct jinja_seq *a,
-                               const struct jinja_seq *b, const char *op, int *out,
-                               bool *unordered)
+                               const struct jinja_seq *b, const char *op, int *out, bool *unordered)
 {
     for (size_t i = 0; i < a->n && i < b->n; i++) {
         bool same;
@@ -543,9 +510,7 @@ enum status jinja_iterate(struct jinja_run *r, const struct jinja_value *v,
     struct jinja_value list;
 
     switch (v->type) {
-    case JINJA_UNDEFINED:
-        *out = &empty;
-        return OK;
+    case JINJA_UNDEFINED: *out = &empty; return OK;
     case JINJA_SEQ:
         *out = v->seq->spent ? &empty : v->seq;
         if (v->seq->kind == JINJA_GENERATOR)
@@ -559,34 +524,24 @@ enum status jinja_iterate(struct jinja_run *r, const struct jinja_value *v,
         TRY(jinja_dict_view(r, v->dict, JINJA_KEYS, &list));
         *out = list.seq;
         return OK;
-    default:
-        return jinja_fail(r, ERR_INVALID, "'%s' object is not iterable", jinja_type_name(v));
+    default: return jinja_fail(r, ERR_INVALID, "'%s' object is not iterable", jinja_type_name(v));
     }
 }
 
 enum status jinja_length(struct jinja_run *r, const struct jinja_value *v, size_t *out)
 {
     switch (v->type) {
-    case JINJA_UNDEFINED:
-        *out = 0;
-        return OK;
-    case JINJA_STR:
-        *out = jinja_n_chars(v->str);
-        return jinja_charge(r, v->str.len / 256);
-    case JINJA_DICT:
-        *out = v->dict->n;
-        return OK;
-    case JINJA_LOOP:
-        *out = v->loop->seq->n;
-        return OK;
+    case JINJA_UNDEFINED: *out = 0; return OK;
+    case JINJA_STR: *out = jinja_n_chars(v->str); return jinja_charge(r, v->str.len / 256);
+    case JINJA_DICT: *out = v->dict->n; return OK;
+    case JINJA_LOOP: *out = v->loop->seq->n; return OK;
     case JINJA_SEQ:
         if (v->seq->kind != JINJA_GENERATOR) {
             *out = v->seq->n;
             return OK;
         }
         break;
-    default:
-        break;
+    default: break;
     }
     return jinja_fail(r, ERR_INVALID, "object of type '%s' has no len()", jinja_type_name(v));
 }

@@ -20,16 +20,16 @@
 #include "base/status.h"
 
 /* No cleanup is ever needed on the way out: the arena takes everything. */
-#define TRY(call)                                                                                 \
-    do {                                                                                          \
-        enum status try_status = (call);                                                          \
-        if (try_status != OK)                                                                     \
-            return try_status;                                                                    \
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        enum status try_status = (call);                                                           \
+        if (try_status != OK)                                                                      \
+            return try_status;                                                                     \
     } while (0)
 
 #define JINJA_STEPS_MAX 10000000u /* about one second */
-#define JINJA_DEPTH_MAX 600u /* nested evaluations: keeps the C stack under 1 MiB */
-#define JINJA_RANGE_MAX 100000 /* MAX_RANGE of jinja2's sandbox */
+#define JINJA_DEPTH_MAX 600u      /* nested evaluations: keeps the C stack under 1 MiB */
+#define JINJA_RANGE_MAX 100000    /* MAX_RANGE of jinja2's sandbox */
 
 enum jinja_type {
     JINJA_MISSING = 0, /* an argument that was not given; never seen by templates */
@@ -61,10 +61,10 @@ enum jinja_seq_kind {
 /* Why a value is undefined; decides the words of the error when it is used. */
 enum jinja_undefined_kind {
     JINJA_UNDEF_VARIABLE, /* 'name' is undefined */
-    JINJA_UNDEF_ATTR, /* 'owner object' has no attribute 'name' */
-    JINJA_UNDEF_ELEMENT, /* 'owner object' has no element name */
-    JINJA_UNDEF_UNSAFE, /* access to attribute 'name' of 'owner' object is unsafe */
-    JINJA_UNDEF_TEXT, /* name is the whole message */
+    JINJA_UNDEF_ATTR,     /* 'owner object' has no attribute 'name' */
+    JINJA_UNDEF_ELEMENT,  /* 'owner object' has no element name */
+    JINJA_UNDEF_UNSAFE,   /* access to attribute 'name' of 'owner' object is unsafe */
+    JINJA_UNDEF_TEXT,     /* name is the whole message */
 };
 
 struct jinja_run;
@@ -85,7 +85,7 @@ struct jinja_function {
 struct jinja_value {
     enum jinja_type type;
     uint8_t undef_kind; /* enum jinja_undefined_kind, JINJA_UNDEFINED only */
-    bool markup; /* JINJA_STR only: Markup, the result of |safe or |escape */
+    bool markup;        /* JINJA_STR only: Markup, the result of |safe or |escape */
     union {
         bool boolean;
         int64_t integer;
@@ -133,7 +133,7 @@ struct jinja_loop {
     const struct jinja_seq *seq;
     size_t index0;
     const struct jinja_node *recursive; /* the for node when it is marked recursive, else NULL */
-    struct jinja_scope *scope; /* where that node stands */
+    struct jinja_scope *scope;          /* where that node stands */
     int depth0;
     struct jinja_value last_changed;
 };

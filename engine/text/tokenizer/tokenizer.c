@@ -308,8 +308,7 @@ static enum status encode_all(struct encoder *e, const char *text, size_t len, s
     return s;
 }
 
-static enum status encode_repaired(struct encoder *e, const char *text, size_t len,
-                                   struct buf *ids)
+static enum status encode_repaired(struct encoder *e, const char *text, size_t len, struct buf *ids)
 {
     struct ranges all = {0};
     struct buf repaired;
@@ -362,8 +361,7 @@ enum status tokenizer_encode(const struct tokenizer *t, const char *text, size_t
 }
 
 enum status tokenizer_encode_mixed(const struct tokenizer *t, const char *text, size_t len,
-                                   unsigned flags, const struct ranges *untrusted,
-                                   struct buf *ids)
+                                   unsigned flags, const struct ranges *untrusted, struct buf *ids)
 {
     uint64_t n_steps;
 

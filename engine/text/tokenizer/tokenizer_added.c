@@ -11,8 +11,7 @@
 
 /* ---- building ---- */
 
-static enum status add_node(struct tok_trie *t, unsigned char byte, uint32_t sibling,
-                            uint32_t *out)
+static enum status add_node(struct tok_trie *t, unsigned char byte, uint32_t sibling, uint32_t *out)
 {
     if (t->n_nodes == t->cap_nodes) {
         uint32_t cap = t->cap_nodes ? t->cap_nodes * 2 : 256;
@@ -97,8 +96,10 @@ static enum status read_flags(struct tok_added *a, bool *normalized, const struc
     const struct {
         const char *key;
         bool *value;
-    } flags[] = {{"special", &a->special},       {"lstrip", &a->lstrip},
-                 {"rstrip", &a->rstrip},         {"single_word", &a->single_word},
+    } flags[] = {{"special", &a->special},
+                 {"lstrip", &a->lstrip},
+                 {"rstrip", &a->rstrip},
+                 {"single_word", &a->single_word},
                  {"normalized", normalized}};
     enum status s = OK;
 
@@ -166,9 +167,9 @@ static enum status add_entry(struct tok_trie *plain, struct tok_trie *normalized
     return s;
 }
 
-enum status tok_added_load(struct tok_trie *plain, struct tok_trie *normalized,
-                           struct tok_vocab *v, const struct tok_normalizer *n,
-                           const struct json *added, struct buf *why)
+enum status tok_added_load(struct tok_trie *plain, struct tok_trie *normalized, struct tok_vocab *v,
+                           const struct tok_normalizer *n, const struct json *added,
+                           struct buf *why)
 {
     enum status s = OK;
 
@@ -185,8 +186,7 @@ static bool is_allowed(const struct tok_added *a, const struct tok_trust *trust,
     if (!a->special)
         return true;
     at += trust->base;
-    return trust->with_special &&
-           !ranges_touch(trust->untrusted, at + a->core, at + a->core_end);
+    return trust->with_special && !ranges_touch(trust->untrusted, at + a->core, at + a->core_end);
 }
 
 /* The longest token that begins at text[at]; NULL: none. */
@@ -198,8 +198,8 @@ static const struct tok_added *longest_at(const struct tok_trie *t, const char *
     size_t begin = at;
 
     while (node) {
-        const struct tok_added *a = t->nodes[node].token ? &t->tokens[t->nodes[node].token - 1]
-                                                         : NULL;
+        const struct tok_added *a =
+            t->nodes[node].token ? &t->tokens[t->nodes[node].token - 1] : NULL;
         if (a && is_allowed(a, trust, begin))
             found = a;
         if (++at == len)

@@ -139,8 +139,10 @@ static enum status read_merge(const struct json *entry, size_t i, struct merge_t
         m->right = js_string(js_at(entry, 1), &m->right_len);
         return OK;
     }
-    return buf_why(why, ERR_INVALID, "tokenizer.json: model.merges[%zu]: expected \"a b\" or "
-                   "[\"a\", \"b\"]", i);
+    return buf_why(why, ERR_INVALID,
+                   "tokenizer.json: model.merges[%zu]: expected \"a b\" or "
+                   "[\"a\", \"b\"]",
+                   i);
 }
 
 static enum status add_merge(struct tok_bpe *b, size_t i, const struct merge_text *m,
@@ -156,10 +158,13 @@ static enum status add_merge(struct tok_bpe *b, size_t i, const struct merge_tex
     uint32_t right = tok_vocab_find(b->vocab, m->right, m->right_len);
     uint32_t joined = tok_vocab_find(b->vocab, buf_str(name), name->len);
     if (left == TOKEN_NONE || right == TOKEN_NONE || joined == TOKEN_NONE)
-        return buf_why(why, ERR_INVALID, "tokenizer.json: model.merges[%zu]: \"%.80s\" is not "
-                       "in the vocabulary", i,
-                       left == TOKEN_NONE ? m->left : right == TOKEN_NONE ? m->right
-                                                                          : buf_str(name));
+        return buf_why(why, ERR_INVALID,
+                       "tokenizer.json: model.merges[%zu]: \"%.80s\" is not "
+                       "in the vocabulary",
+                       i,
+                       left == TOKEN_NONE    ? m->left
+                       : right == TOKEN_NONE ? m->right
+                                             : buf_str(name));
     *merge_slot(b, pair_key(left, right)) = (struct tok_merge_slot){
         .pair = pair_key(left, right), .rank = (uint32_t)i, .new_id = joined};
     mark_join(b, left, right);
@@ -207,8 +212,10 @@ static enum status load_unk(struct tok_bpe *b, const struct json *model, struct 
         return s;
     b->unk_id = tok_vocab_find(b->vocab, unk, len);
     if (b->unk_id == TOKEN_NONE)
-        return buf_why(why, ERR_INVALID, "tokenizer.json: model.unk_token: \"%.80s\" is not in "
-                       "the vocabulary", unk);
+        return buf_why(why, ERR_INVALID,
+                       "tokenizer.json: model.unk_token: \"%.80s\" is not in "
+                       "the vocabulary",
+                       unk);
     return OK;
 }
 
@@ -387,10 +394,10 @@ static enum status merge_short(const struct tok_bpe *b, struct tok_scratch *s,
 
 /* Four arrays of n in one vector; a position stays where its symbol began. */
 struct run {
-    uint32_t *id;    /* [n] */
-    uint32_t *prev;  /* [n]; n: none */
-    uint32_t *next;  /* [n]; n: none */
-    uint32_t *rank;  /* [n] of the pair (this, next); NO_RANK: none, or swallowed */
+    uint32_t *id;   /* [n] */
+    uint32_t *prev; /* [n]; n: none */
+    uint32_t *next; /* [n]; n: none */
+    uint32_t *rank; /* [n] of the pair (this, next); NO_RANK: none, or swallowed */
     uint32_t n;
 };
 
@@ -622,8 +629,8 @@ static enum status find_whole(const struct tok_bpe *b, struct tok_scratch *s, co
     buf_reset(&s->name);
     st = buf_reserve(&s->name, 2 * len);
     for (size_t i = 0; i < len && st == OK; i++)
-        s->name.len += utf8_put(s->name.data + s->name.len,
-                                tok_byte_letter((unsigned char)piece[i]));
+        s->name.len +=
+            utf8_put(s->name.data + s->name.len, tok_byte_letter((unsigned char)piece[i]));
     if (st == OK)
         *id = tok_vocab_find(b->vocab, s->name.data, s->name.len);
     return st;
@@ -643,7 +650,7 @@ enum status tok_bpe_piece(const struct tok_bpe *b, struct tok_scratch *s, const 
     }
     s->symbols.n = 0;
     s->n_steps += len;
-    enum status st = b->byte_level ? symbols_of_bytes(b, s, piece, len)
-                                   : symbols_of_chars(b, s, piece, len);
+    enum status st =
+        b->byte_level ? symbols_of_bytes(b, s, piece, len) : symbols_of_chars(b, s, piece, len);
     return st == OK ? merge_symbols(b, s) : st;
 }

@@ -126,8 +126,10 @@ enum status tok_charsmap_create(struct tok_charsmap **out, const char *base64, s
         return OK;
     }
     tok_charsmap_destroy(m);
-    return s != ERR_INVALID ? s : buf_why(why, s, "normalizer: precompiled_charsmap: not the "
-                                          "base64 of a SentencePiece character map");
+    return s != ERR_INVALID ? s
+                            : buf_why(why, s,
+                                      "normalizer: precompiled_charsmap: not the "
+                                      "base64 of a SentencePiece character map");
 }
 
 void tok_charsmap_destroy(struct tok_charsmap *m)
@@ -220,8 +222,7 @@ static bool is_single_ascii(const char *s, const char *end)
     return !(*s & 0x80) && *s != '\r' && (s + 1 == end || !(s[1] & 0x80));
 }
 
-enum status tok_charsmap_run(const struct tok_charsmap *m, struct buf *text,
-                             struct range_map *map)
+enum status tok_charsmap_run(const struct tok_charsmap *m, struct buf *text, struct range_map *map)
 {
     const char *s = buf_str(text), *end = s + text->len;
     struct rewrite r = {.m = m, .text = s, .copied = s, .map = map};

@@ -124,8 +124,8 @@ const char *tok_grapheme_end(const char *s, const char *end);
 struct tok_charsmap;
 
 /* `base64` is what stands in "precompiled_charsmap". */
-NODISCARD enum status tok_charsmap_create(struct tok_charsmap **out, const char *base64,
-                                          size_t len, struct buf *why);
+NODISCARD enum status tok_charsmap_create(struct tok_charsmap **out, const char *base64, size_t len,
+                                          struct buf *why);
 void tok_charsmap_destroy(struct tok_charsmap *m);
 /* Replace the content of *text. Each rewritten piece is told to *map. */
 NODISCARD enum status tok_charsmap_run(const struct tok_charsmap *m, struct buf *text,
@@ -150,11 +150,11 @@ bool tok_pretok_drops(const struct tok_pretok *p);
 
 /* A section on its way through the steps: a text and the pieces in it. */
 struct tok_pieces {
-    const char *text;      /* borrowed, or one of own[] */
-    const char *subject;   /* the same as patterns see it; see tok_pattern_subject() */
+    const char *text;    /* borrowed, or one of own[] */
+    const char *subject; /* the same as patterns see it; see tok_pattern_subject() */
     size_t len;
     struct buf own[2], own_subject;
-    struct tok_vec spans;  /* start, end, start, end, ... */
+    struct tok_vec spans; /* start, end, start, end, ... */
     struct tok_vec spare;
 };
 
@@ -224,9 +224,9 @@ uint32_t tok_vocab_find(const struct tok_vocab *v, const char *s, size_t len);
 
 /* A trie whose edges lie in one hash table: node 0 is the root, an edge leads to a new node. */
 struct tok_prefix_slot {
-    uint64_t key;   /* (node << 8 | byte) + 1; 0: a free slot */
+    uint64_t key; /* (node << 8 | byte) + 1; 0: a free slot */
     uint32_t child;
-    uint32_t id;    /* of the piece that ends here; TOKEN_NONE: none does */
+    uint32_t id; /* of the piece that ends here; TOKEN_NONE: none does */
 };
 
 struct tok_prefix {
@@ -266,11 +266,11 @@ struct tok_bpe {
     const struct tok_vocab *vocab;
     struct tok_merge_slot *merges;
     uint64_t *joins;
-    unsigned merge_shift;     /* 64 - log2(slots) */
+    unsigned merge_shift; /* 64 - log2(slots) */
     uint32_t merge_mask;
-    uint32_t unk_id;          /* TOKEN_NONE: unknown characters vanish */
-    uint32_t letter_ids[512]; /* id of a one-letter token with a code point below 512 */
-    uint32_t byte_ids[256];   /* id of the token for a byte, in byte-level text */
+    uint32_t unk_id;            /* TOKEN_NONE: unknown characters vanish */
+    uint32_t letter_ids[512];   /* id of a one-letter token with a code point below 512 */
+    uint32_t byte_ids[256];     /* id of the token for a byte, in byte-level text */
     uint32_t fallback_ids[256]; /* <0xXX> */
     bool fuse_unk, byte_fallback, ignore_merges, byte_level;
 };
@@ -286,28 +286,28 @@ struct tok_best {
 struct tok_queue {
     struct tok_queue_item {
         uint32_t pos, next;
-    } *items;
+    } * items;
     struct tok_queue_list {
         uint64_t key; /* rank << 32 | position of the first item */
         uint32_t first;
-    } *lists;         /* a heap by key */
+    } * lists; /* a heap by key */
     struct tok_queue_open {
         uint32_t rank, last;
-    } *open;          /* lists that can grow, at rank % size */
+    } * open; /* lists that can grow, at rank % size */
     uint32_t n_items, cap_items, free;
     size_t n_lists, cap_lists;
     uint64_t n_steps;
 };
 
 struct tok_scratch {
-    struct tok_vec out;      /* ids */
-    struct tok_vec symbols;  /* of one piece, before merging; Unigram: ids and ends, backwards */
-    struct tok_vec node;     /* the linked list of a long run */
+    struct tok_vec out;     /* ids */
+    struct tok_vec symbols; /* of one piece, before merging; Unigram: ids and ends, backwards */
+    struct tok_vec node;    /* the linked list of a long run */
     struct buf name;
-    struct tok_queue queue;  /* of joins, for a long run */
-    struct tok_best *best;   /* [best_cap] */
+    struct tok_queue queue; /* of joins, for a long run */
+    struct tok_best *best;  /* [best_cap] */
     size_t best_cap;
-    uint64_t n_steps;        /* table look-ups; with queue.n_steps: is the work linear? */
+    uint64_t n_steps;              /* table look-ups; with queue.n_steps: is the work linear? */
     const struct tok_token *plain; /* the vocabulary's, when a spelling of a special token may be
                                       plain text: no piece may be one. NULL: any may */
 };
@@ -354,7 +354,7 @@ NODISCARD enum status tok_unigram_piece(const struct tok_unigram *u, struct tok_
 
 struct tok_wordpiece {
     struct tok_prefix pieces;
-    uint32_t inside;    /* the node that pieces inside of a word continue from: behind "##" */
+    uint32_t inside; /* the node that pieces inside of a word continue from: behind "##" */
     bool has_inside;
     uint32_t unk_id;    /* TOKEN_NONE: a text with an unknown word is refused */
     size_t n_chars_max; /* a longer word is unknown */
@@ -436,7 +436,7 @@ struct tokenizer {
     char *bos_text, *eos_text, *chat_template;
     uint32_t bos_id, eos_id;
     uint32_t token_bytes_max; /* of a text's bytes that one token can stand for; 0: not known */
-    bool strips_first_space; /* in output the first token loses one leading space */
+    bool strips_first_space;  /* in output the first token loses one leading space */
 };
 
 /* tokenizer_load() from memory and without tokenizer_config.json. */

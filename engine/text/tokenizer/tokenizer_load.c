@@ -201,9 +201,9 @@ static enum status load_metaspace(struct tokenizer *t, const struct json *node, 
 static enum status clean_up(struct buf *text, struct buf *spare)
 {
     static const char *const pairs[][2] = {
-        {" .", "."},     {" ?", "?"},   {" !", "!"},           {" ,", ","},   {" ' ", "'"},
-        {" n't", "n't"}, {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"},
-        {" 're", "'re"},
+        {" .", "."},   {" ?", "?"},     {" !", "!"},     {" ,", ","},
+        {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},   {" do not", " don't"},
+        {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"},
     };
     enum status s = OK;
 
@@ -237,8 +237,7 @@ struct wordpiece_decoder {
 
 /* A token that continues a word loses its prefix, any other gets a space in front; the first token
  * of a text stays. Added tokens are no exception here. */
-static enum status join_words(struct tok_vocab *v, struct wordpiece_decoder *d,
-                              struct tok_token *t)
+static enum status join_words(struct tok_vocab *v, struct wordpiece_decoder *d, struct tok_token *t)
 {
     const char *bytes = t->bytes;
     size_t len = t->bytes_len;
@@ -293,7 +292,8 @@ static enum status load_strip(struct tokenizer *t, const struct json *node, bool
     if (s != OK || (start == 0 && stop == 0))
         return s;
     if (!fused || strcmp(content, " ") != 0 || start != 1 || stop != 0)
-        return buf_why(why, ERR_UNSUPPORTED, "decoder: a Strip other than one space off the "
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "decoder: a Strip other than one space off the "
                        "start, after Fuse, is not supported");
     t->strips_first_space = true;
     return OK;
@@ -365,8 +365,8 @@ static enum status push_special(struct tokenizer *t, struct tok_vec *ids, const 
 
     if (s != OK)
         return s;
-    const struct json *list = js_get(js_get(js_get(node, "special_tokens"), name ? name : ""),
-                                     "ids");
+    const struct json *list =
+        js_get(js_get(js_get(node, "special_tokens"), name ? name : ""), "ids");
     if (!js_is(list, JS_ARRAY))
         return buf_why(why, ERR_INVALID, "post_processor.special_tokens: no ids for \"%.80s\"",
                        name ? name : "");
@@ -391,8 +391,10 @@ static enum status read_template(struct tokenizer *t, const struct json *node,
         else if (special)
             s = push_special(t, seen ? after : before, node, special, why);
         else
-            s = buf_why(why, ERR_INVALID, "post_processor.single[%zu]: neither a SpecialToken "
-                        "nor a Sequence", i);
+            s = buf_why(why, ERR_INVALID,
+                        "post_processor.single[%zu]: neither a SpecialToken "
+                        "nor a Sequence",
+                        i);
     }
     if (s == OK && !seen)
         s = buf_why(why, ERR_INVALID, "post_processor.single: has no Sequence");
@@ -490,16 +492,17 @@ static enum status read_token(struct tokenizer *t, const struct json *config, co
     if (js_is(v, JS_OBJECT))
         v = js_get(v, "content");
     if (!js_is(v, JS_STRING))
-        return buf_why(why, ERR_INVALID, "tokenizer_config.json: %s: expected a string or "
-                       "{\"content\": string}", key);
+        return buf_why(why, ERR_INVALID,
+                       "tokenizer_config.json: %s: expected a string or "
+                       "{\"content\": string}",
+                       key);
     const char *s = js_string(v, &len);
     *id = tok_vocab_find(&t->vocab, s, len);
     return copy_text(text, s, len);
 }
 
 /* The template called "default" of a list of {name, template}; the first one when none is. */
-static enum status read_template_list(struct tokenizer *t, const struct json *list,
-                                      struct buf *why)
+static enum status read_template_list(struct tokenizer *t, const struct json *list, struct buf *why)
 {
     const struct json *chosen = NULL;
 
@@ -507,8 +510,10 @@ static enum status read_template_list(struct tokenizer *t, const struct json *li
         const struct json *name = js_get(js_at(list, i), "name");
         const struct json *text = js_get(js_at(list, i), "template");
         if (!js_is(name, JS_STRING) || !js_is(text, JS_STRING))
-            return buf_why(why, ERR_INVALID, "tokenizer_config.json: chat_template[%zu]: expected "
-                           "{\"name\": string, \"template\": string}", i);
+            return buf_why(why, ERR_INVALID,
+                           "tokenizer_config.json: chat_template[%zu]: expected "
+                           "{\"name\": string, \"template\": string}",
+                           i);
         if (!chosen || strcmp(js_string(name, NULL), "default") == 0)
             chosen = text;
     }
@@ -534,7 +539,8 @@ static enum status read_config(struct tokenizer *t, const struct json *config, s
     if (js_is(template, JS_ARRAY))
         return read_template_list(t, template, why);
     if (!js_is(template, JS_STRING))
-        return buf_why(why, ERR_INVALID, "tokenizer_config.json: chat_template: expected a string "
+        return buf_why(why, ERR_INVALID,
+                       "tokenizer_config.json: chat_template: expected a string "
                        "or an array");
     const char *text = js_string(template, &len);
     return copy_text(&t->chat_template, text, len);

@@ -19,7 +19,7 @@ struct step {
     size_t text_len;
     struct tok_regex *pattern;
     bool shrinks; /* REPLACE: the content may be shorter than what it replaces */
-    int options; /* of utf8proc */
+    int options;  /* of utf8proc */
     bool left, right;
     unsigned (*map)(uint32_t c, uint32_t *out); /* one of tok_map_* */
     struct tok_charsmap *charsmap;
@@ -146,8 +146,7 @@ static enum status load_bert(struct tok_normalizer *n, const struct json *node, 
     return s == OK && lowercase ? add_map(n, tok_map_lowercase, why) : s;
 }
 
-static enum status load_charsmap(struct tok_normalizer *n, const struct json *node,
-                                 struct buf *why)
+static enum status load_charsmap(struct tok_normalizer *n, const struct json *node, struct buf *why)
 {
     const char *base64 = NULL;
     size_t len = 0;
@@ -192,9 +191,8 @@ static enum status load_step(struct tok_normalizer *n, const char *type, const s
     static const struct {
         const char *name;
         unsigned (*map)(uint32_t c, uint32_t *out);
-    } maps[] = {{"Lowercase", tok_map_lowercase},
-                {"StripAccents", tok_map_no_mark},
-                {"Nmt", tok_map_nmt}};
+    } maps[] = {
+        {"Lowercase", tok_map_lowercase}, {"StripAccents", tok_map_no_mark}, {"Nmt", tok_map_nmt}};
 
     for (size_t i = 0; i < ARRAY_SIZE(maps); i++)
         if (strcmp(type, maps[i].name) == 0)
@@ -279,16 +277,17 @@ static bool is_ascii(const struct buf *text)
  * came to have a combining class or a decomposition in between, in order: models were trained with
  * these left alone. */
 static const uint32_t newer_than_unicode9[][2] = {
-    {0x7fd, 0x7fd}, {0x898, 0x89f}, {0x8ca, 0x8d3}, {0x9fe, 0x9fe}, {0xc3c, 0xc3c},
-    {0xd3b, 0xd3c}, {0xeba, 0xeba}, {0x1715, 0x1715}, {0x1abf, 0x1ace}, {0x1df6, 0x1dfa},
-    {0x32ff, 0x32ff}, {0xa7f2, 0xa7f4}, {0xa82c, 0xa82c}, {0xab69, 0xab69}, {0x10781, 0x10785},
-    {0x10787, 0x107b0}, {0x107b2, 0x107ba}, {0x10d24, 0x10d27}, {0x10eab, 0x10eac},
-    {0x10f46, 0x10f50}, {0x10f82, 0x10f85}, {0x11070, 0x11070}, {0x1133b, 0x1133b},
-    {0x1145e, 0x1145e}, {0x11839, 0x1183a}, {0x11938, 0x11938}, {0x1193d, 0x1193e},
-    {0x11943, 0x11943}, {0x119e0, 0x119e0}, {0x11a34, 0x11a34}, {0x11a47, 0x11a47},
-    {0x11a99, 0x11a99}, {0x11d42, 0x11d42}, {0x11d44, 0x11d45}, {0x11d97, 0x11d97},
-    {0x16ff0, 0x16ff1}, {0x1e130, 0x1e136}, {0x1e2ae, 0x1e2ae}, {0x1e2ec, 0x1e2ef},
-    {0x1f16c, 0x1f16c}, {0x1fbf0, 0x1fbf9},
+    {0x7fd, 0x7fd},     {0x898, 0x89f},     {0x8ca, 0x8d3},     {0x9fe, 0x9fe},
+    {0xc3c, 0xc3c},     {0xd3b, 0xd3c},     {0xeba, 0xeba},     {0x1715, 0x1715},
+    {0x1abf, 0x1ace},   {0x1df6, 0x1dfa},   {0x32ff, 0x32ff},   {0xa7f2, 0xa7f4},
+    {0xa82c, 0xa82c},   {0xab69, 0xab69},   {0x10781, 0x10785}, {0x10787, 0x107b0},
+    {0x107b2, 0x107ba}, {0x10d24, 0x10d27}, {0x10eab, 0x10eac}, {0x10f46, 0x10f50},
+    {0x10f82, 0x10f85}, {0x11070, 0x11070}, {0x1133b, 0x1133b}, {0x1145e, 0x1145e},
+    {0x11839, 0x1183a}, {0x11938, 0x11938}, {0x1193d, 0x1193e}, {0x11943, 0x11943},
+    {0x119e0, 0x119e0}, {0x11a34, 0x11a34}, {0x11a47, 0x11a47}, {0x11a99, 0x11a99},
+    {0x11d42, 0x11d42}, {0x11d44, 0x11d45}, {0x11d97, 0x11d97}, {0x16ff0, 0x16ff1},
+    {0x1e130, 0x1e136}, {0x1e2ae, 0x1e2ae}, {0x1e2ec, 0x1e2ef}, {0x1f16c, 0x1f16c},
+    {0x1fbf0, 0x1fbf9},
 };
 
 static bool is_left_alone(uint32_t c)
@@ -513,9 +512,9 @@ static enum status run_unicode(const struct step *step, struct buf *text)
     if (s == OK)
         s = order_marks(&chars);
     if (s == OK && composes) {
-        utf8proc_ssize_t n = utf8proc_normalize_utf32((utf8proc_int32_t *)chars.v,
-                                                      (utf8proc_ssize_t)chars.n,
-                                                      (utf8proc_option_t)step->options);
+        utf8proc_ssize_t n =
+            utf8proc_normalize_utf32((utf8proc_int32_t *)chars.v, (utf8proc_ssize_t)chars.n,
+                                     (utf8proc_option_t)step->options);
         if (n < 0)
             s = ERR_INTERNAL;
         else

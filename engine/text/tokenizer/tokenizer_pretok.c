@@ -23,17 +23,17 @@ struct step {
     enum behavior behavior;
     struct tok_regex *pattern; /* SPLIT; META: the replacement, to cut at */
     bool invert;
-    bool old_unicode;          /* SPLIT: the pattern says itself what newer characters are */
-    bool splits;               /* META */
-    enum tok_prepend prepend;  /* META */
-    char meta[8];              /* META: UTF-8 of the replacement */
+    bool old_unicode;         /* SPLIT: the pattern says itself what newer characters are */
+    bool splits;              /* META */
+    enum tok_prepend prepend; /* META */
+    char meta[8];             /* META: UTF-8 of the replacement */
     size_t meta_len;
 };
 
 struct tok_pretok {
     struct step steps[TOK_N_STEPS_MAX];
     size_t n_steps;
-    bool byte_level;     /* the last step was LETTERS and is left to BPE */
+    bool byte_level; /* the last step was LETTERS and is left to BPE */
     bool has_byte_level;
 };
 
@@ -89,8 +89,7 @@ static enum status add_step(struct tok_pretok *p, struct step **out, enum step_k
                             struct buf *why)
 {
     if (p->n_steps == TOK_N_STEPS_MAX)
-        return buf_why(why, ERR_UNSUPPORTED, "pre_tokenizer: more than %d steps",
-                       TOK_N_STEPS_MAX);
+        return buf_why(why, ERR_UNSUPPORTED, "pre_tokenizer: more than %d steps", TOK_N_STEPS_MAX);
     *out = &p->steps[p->n_steps++];
     (*out)->kind = kind;
     return OK;
@@ -173,8 +172,7 @@ static enum status add_punctuation(struct tok_pretok *p, enum behavior behavior,
     return s;
 }
 
-static enum status load_punctuation(struct tok_pretok *p, const struct json *node,
-                                    struct buf *why)
+static enum status load_punctuation(struct tok_pretok *p, const struct json *node, struct buf *why)
 {
     enum behavior behavior = ISOLATED;
     enum status s = get_behavior(node, &behavior, why);
@@ -189,8 +187,7 @@ static enum status load_bert(struct tok_pretok *p, struct buf *why)
     return s == OK ? add_punctuation(p, ISOLATED, why) : s;
 }
 
-enum status tok_metaspace_prepend(const struct json *node, enum tok_prepend *out,
-                                  struct buf *why)
+enum status tok_metaspace_prepend(const struct json *node, enum tok_prepend *out, struct buf *why)
 {
     const char *scheme = NULL;
     bool prefix = true; /* what files before 2024 have instead */
@@ -228,7 +225,8 @@ static enum status load_metaspace(struct tok_pretok *p, const struct json *node,
     if (s != OK)
         return s;
     if (len == 0 || len > 4 || utf8_size(meta[0]) != len)
-        return buf_why(why, ERR_INVALID, "pre_tokenizer: Metaspace.replacement: expected one "
+        return buf_why(why, ERR_INVALID,
+                       "pre_tokenizer: Metaspace.replacement: expected one "
                        "character");
     memcpy(step->meta, meta, len);
     step->meta_len = len;
@@ -291,8 +289,8 @@ static void leave_last_letters_to_bpe(struct tok_pretok *p, bool bytes_to_model)
     }
 }
 
-enum status tok_pretok_load(struct tok_pretok **out, const struct json *node,
-                            bool bytes_to_model, struct buf *why)
+enum status tok_pretok_load(struct tok_pretok **out, const struct json *node, bool bytes_to_model,
+                            struct buf *why)
 {
     *out = NULL;
     if (js_is(node, JS_NULL))
@@ -479,8 +477,8 @@ static enum status write_meta(const struct step *step, const struct tok_pieces *
 {
     const char *c = p->text + p->spans.v[i], *end = p->text + p->spans.v[i + 1];
     bool first = i == 0 && at_start;
-    bool has = *c == ' ' || ((size_t)(end - c) >= step->meta_len &&
-                             memcmp(c, step->meta, step->meta_len) == 0);
+    bool has = *c == ' ' ||
+               ((size_t)(end - c) >= step->meta_len && memcmp(c, step->meta, step->meta_len) == 0);
     enum status s = OK;
 
     if (!has && !(i == 0 && no_prefix) &&

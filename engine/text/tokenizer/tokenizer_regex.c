@@ -44,9 +44,12 @@ static enum status refuse(const char *where, const char *what, struct buf *why)
 static const char *shorthand(char c)
 {
     switch (c) {
-    case 's': case 'S': return SPACE_CLASS;
-    case 'w': case 'W': return WORD_CLASS;
-    case 'h': case 'H': return HEX_CLASS;
+    case 's':
+    case 'S': return SPACE_CLASS;
+    case 'w':
+    case 'W': return WORD_CLASS;
+    case 'h':
+    case 'H': return HEX_CLASS;
     default: return NULL;
     }
 }
@@ -58,7 +61,7 @@ struct rewriter {
     struct buf *out;
     bool in_class;
     size_t class_start;
-    size_t atom;   /* where in `out` begins what a quantifier would repeat */
+    size_t atom; /* where in `out` begins what a quantifier would repeat */
     size_t groups[N_GROUPS_MAX], n_groups; /* where in `out` the open groups begin */
     const char *where;
     struct buf *why;
@@ -258,8 +261,7 @@ static enum status create(struct tok_regex *re, const char *pattern, size_t len,
     buf_init(&rewritten, PATTERN_BYTES_MAX);
     enum status s = rewrite(&rewritten, pattern, len, where, why);
     if (s == ERR_TOO_LARGE)
-        s = buf_why(why, ERR_INVALID, "%s: pattern longer than %d bytes", where,
-                    PATTERN_BYTES_MAX);
+        s = buf_why(why, ERR_INVALID, "%s: pattern longer than %d bytes", where, PATTERN_BYTES_MAX);
     if (s == OK)
         s = compile(re, &rewritten, where, why);
     buf_fini(&rewritten);
@@ -292,8 +294,10 @@ enum status tok_regex_from_json(struct tok_regex **out, const struct json *patte
 
     *out = NULL;
     if (!text || !js_is(text, JS_STRING))
-        return buf_why(why, ERR_INVALID, "%s.pattern: expected {\"String\": ...} or "
-                       "{\"Regex\": ...}", where);
+        return buf_why(why, ERR_INVALID,
+                       "%s.pattern: expected {\"String\": ...} or "
+                       "{\"Regex\": ...}",
+                       where);
     const char *s = js_string(text, &len);
     return tok_regex_create(out, s, len, !regex, where, why);
 }
@@ -337,8 +341,8 @@ static int match(const struct tok_find *f, const char *text, size_t len, size_t 
     if (f->re->jit)
         return pcre2_jit_match(f->re->code, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK,
                                f->match_data, f->match_ctx);
-    return pcre2_match(f->re->code, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK,
-                       f->match_data, f->match_ctx);
+    return pcre2_match(f->re->code, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK, f->match_data,
+                       f->match_ctx);
 }
 
 /* JIT code starts on 32 KiB of the machine stack; only odd texts need more, so it is made late. */
@@ -354,8 +358,8 @@ static enum status grow_jit_stack(struct tok_find *f)
 static enum status find_literal(const struct tok_regex *re, const char *text, size_t len,
                                 size_t from, size_t *start, size_t *end)
 {
-    const char *at = from < len ? memmem(text + from, len - from, re->literal, re->literal_len)
-                                : NULL;
+    const char *at =
+        from < len ? memmem(text + from, len - from, re->literal, re->literal_len) : NULL;
 
     if (!at)
         return ERR_NOT_FOUND;

@@ -54,8 +54,10 @@ enum status tok_unigram_load(struct tok_unigram *u, const struct tok_vocab *v,
     enum status s = js_get_i64(model, "unk_id", 0, TOK_N_VOCAB_MAX, &unk_id, why);
 
     if (s == OK && unk_id >= (int64_t)js_len(vocab))
-        s = buf_why(why, ERR_INVALID, "tokenizer.json: model.unk_id: %lld is not in the "
-                    "vocabulary", (long long)unk_id);
+        s = buf_why(why, ERR_INVALID,
+                    "tokenizer.json: model.unk_id: %lld is not in the "
+                    "vocabulary",
+                    (long long)unk_id);
     if (s == OK)
         s = js_get_bool(model, "byte_fallback", &u->byte_fallback, why);
     if (s != OK)
@@ -209,8 +211,8 @@ static enum status write_out(struct walk *w, size_t end)
     return st;
 }
 
-enum status tok_unigram_piece(const struct tok_unigram *u, struct tok_scratch *s,
-                              const char *piece, size_t len)
+enum status tok_unigram_piece(const struct tok_unigram *u, struct tok_scratch *s, const char *piece,
+                              size_t len)
 {
     struct walk w = {.u = u, .s = s, .text = piece, .len = len};
     enum status st = reserve_best(&w, 1);

@@ -68,11 +68,15 @@ static enum status read_id(const struct json *value, const char *where, const ch
                            uint32_t *id, struct buf *why)
 {
     if (!js_is(value, JS_INT))
-        return buf_why(why, ERR_INVALID, "tokenizer.json: %s: id of \"%.80s\": expected an "
-                       "integer, got %s", where, name, js_type_name(js_typeof(value)));
+        return buf_why(why, ERR_INVALID,
+                       "tokenizer.json: %s: id of \"%.80s\": expected an "
+                       "integer, got %s",
+                       where, name, js_type_name(js_typeof(value)));
     if (js_int(value) < 0 || js_int(value) >= TOK_N_VOCAB_MAX)
-        return buf_why(why, ERR_INVALID, "tokenizer.json: %s: id %lld of \"%.80s\" is outside of "
-                       "[0, %u)", where, (long long)js_int(value), name, TOK_N_VOCAB_MAX);
+        return buf_why(why, ERR_INVALID,
+                       "tokenizer.json: %s: id %lld of \"%.80s\" is outside of "
+                       "[0, %u)",
+                       where, (long long)js_int(value), name, TOK_N_VOCAB_MAX);
     *id = (uint32_t)js_int(value);
     return OK;
 }
@@ -83,7 +87,8 @@ static enum status added_entry(const struct json *entry, const char **content, s
     const struct json *text = js_get(entry, "content");
 
     if (!js_is(entry, JS_OBJECT) || !js_is(text, JS_STRING))
-        return buf_why(why, ERR_INVALID, "tokenizer.json: added_tokens: expected objects with a "
+        return buf_why(why, ERR_INVALID,
+                       "tokenizer.json: added_tokens: expected objects with a "
                        "string \"content\"");
     *content = js_string(text, len);
     return read_id(js_get(entry, "id"), "added_tokens", *content, id, why);
@@ -95,8 +100,10 @@ static enum status check_scored(const struct json *vocab, struct buf *why)
     for (size_t i = 0; i < js_len(vocab) && js_is(vocab, JS_ARRAY); i++) {
         const struct json *piece = js_at(js_at(vocab, i), 0), *score = js_at(js_at(vocab, i), 1);
         if (!js_is(piece, JS_STRING) || (!js_is(score, JS_REAL) && !js_is(score, JS_INT)))
-            return buf_why(why, ERR_INVALID, "tokenizer.json: model.vocab[%zu]: expected "
-                           "[string, number]", i);
+            return buf_why(why, ERR_INVALID,
+                           "tokenizer.json: model.vocab[%zu]: expected "
+                           "[string, number]",
+                           i);
     }
     if (js_is(vocab, JS_ARRAY) && js_len(vocab) > TOK_N_VOCAB_MAX)
         return buf_why(why, ERR_INVALID, "tokenizer.json: model.vocab: more than %u pieces",
@@ -236,8 +243,7 @@ enum status tok_vocab_load(struct tok_vocab *v, const struct json *model, bool s
     arena_init(&v->strings, STRING_BYTES_MAX);
     if (!js_is(vocab, scored ? JS_ARRAY : JS_OBJECT))
         return buf_why(why, ERR_INVALID, "tokenizer.json: model.vocab: expected %s, got %s",
-                       js_type_name(scored ? JS_ARRAY : JS_OBJECT),
-                       js_type_name(js_typeof(vocab)));
+                       js_type_name(scored ? JS_ARRAY : JS_OBJECT), js_type_name(js_typeof(vocab)));
     if (!js_is(added, JS_NULL) && !js_is(added, JS_ARRAY))
         return buf_why(why, ERR_INVALID, "tokenizer.json: added_tokens: expected an array");
     enum status s = count_ids(v, vocab, added, why);

@@ -15,8 +15,7 @@ static enum status load_pieces(struct tok_wordpiece *w, const struct json *vocab
 
     for (void *it = js_first(vocab); it && s == OK; it = js_next(vocab, it)) {
         const char *piece = js_it_key(it);
-        s = tok_prefix_add(&w->pieces, piece, strlen(piece),
-                           (uint32_t)js_int(js_it_value(it)));
+        s = tok_prefix_add(&w->pieces, piece, strlen(piece), (uint32_t)js_int(js_it_value(it)));
     }
     return s;
 }
@@ -31,8 +30,7 @@ static void find_inside(struct tok_wordpiece *w, const char *prefix, size_t len)
     }
 }
 
-enum status tok_wordpiece_load(struct tok_wordpiece *w, const struct json *model,
-                               struct buf *why)
+enum status tok_wordpiece_load(struct tok_wordpiece *w, const struct json *model, struct buf *why)
 {
     const char *unk = "[UNK]", *prefix = "##";
     size_t unk_len = strlen(unk), prefix_len = strlen(prefix);

@@ -75,7 +75,8 @@ static enum status read_answer(const struct request *r, struct answer *out, stru
         return buf_why(why, ERR_INTERNAL, "a request ended with \"%s\" (%s)",
                        finish_reason_name(request_finish(r)),
                        r->error_words ? r->error_words : "no words");
-    *out = (struct answer){.ttft_ns = first - submitted, .n_out = request_n_out(r),
+    *out = (struct answer){.ttft_ns = first - submitted,
+                           .n_out = request_n_out(r),
                            .n_cached = atomic_load(&r->n_cached)};
     for (int t = 0; t < CACHE_N_TIERS; t++)
         out->n_cached_in[t] = atomic_load(&r->n_cached_in[t]);
@@ -155,8 +156,10 @@ enum status asker_rest(struct asker *a, struct cache_stats *out, struct buf *why
         if (n_still == N_STILL)
             break;
         if (clock_now_ns() > until)
-            s = buf_why(why, ERR_TIMEOUT, "the cache does not come to rest: %u blocks are on their "
-                        "way to disk%s", out->tier[CACHE_DISK].n_in_transfer,
+            s = buf_why(why, ERR_TIMEOUT,
+                        "the cache does not come to rest: %u blocks are on their "
+                        "way to disk%s",
+                        out->tier[CACHE_DISK].n_in_transfer,
                         out->disk.is_hung ? ", which hangs" : "");
     }
     free(stats);

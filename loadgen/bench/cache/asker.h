@@ -18,16 +18,16 @@ void asker_close(struct asker *a); /* NULL is fine */
 struct engine *asker_engine(struct asker *a);
 
 struct answer {
-    uint64_t ttft_ns;                      /* from submission to the first token */
+    uint64_t ttft_ns; /* from submission to the first token */
     uint32_t n_out;
-    uint32_t n_cached;                     /* prompt tokens not computed */
-    uint32_t n_cached_in[CACHE_N_TIERS];   /* of those, by where they lay */
+    uint32_t n_cached;                   /* prompt tokens not computed */
+    uint32_t n_cached_in[CACHE_N_TIERS]; /* of those, by where they lay */
 };
 
 struct ask {
-    const uint32_t *ids;         /* [n_ids] */
+    const uint32_t *ids; /* [n_ids] */
     uint32_t n_ids;
-    const uint32_t *span_ends;   /* [n_span_ends]; may be NULL when 0 */
+    const uint32_t *span_ends; /* [n_span_ends]; may be NULL when 0 */
     uint32_t n_span_ends;
     uint32_t n_out;
 };

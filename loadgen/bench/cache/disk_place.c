@@ -28,8 +28,10 @@ enum status disk_place_make(struct disk_place *p, const char *path, struct buf *
     }
     if (!mkdtemp(p->dir)) {
         p->dir[0] = '\0';
-        return buf_why(why, ERR_IO, "cannot make a directory in %s (%s): --disk-path must name a "
-                       "directory that can be written", tmp, strerror(errno));
+        return buf_why(why, ERR_IO,
+                       "cannot make a directory in %s (%s): --disk-path must name a "
+                       "directory that can be written",
+                       tmp, strerror(errno));
     }
     return OK;
 }
@@ -94,9 +96,10 @@ void steal_begin(struct steal *s)
     *s = (struct steal){0};
     if (!f)
         return;
-    if (fscanf(f, "cpu %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64
-               " %" SCNu64 " %" SCNu64, &v[0], &v[1], &v[2], &v[3], &v[4], &v[5], &v[6],
-               &v[7]) == N_STATES) {
+    if (fscanf(f,
+               "cpu %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64
+               " %" SCNu64 " %" SCNu64,
+               &v[0], &v[1], &v[2], &v[3], &v[4], &v[5], &v[6], &v[7]) == N_STATES) {
         s->stolen = v[N_STATES - 1];
         for (int i = 0; i < N_STATES; i++)
             s->all += v[i];

@@ -23,18 +23,18 @@ static const struct pattern {
     uint32_t depth;
     size_t chunk_bytes;
 } patterns[] = {
-    {1, (size_t)8 << 20}, {8, (size_t)4 << 20}, {16, (size_t)1 << 20}, {32, (size_t)512 << 10},
-    {64, (size_t)256 << 10}, {64, (size_t)128 << 10},
+    {1, (size_t)8 << 20},    {8, (size_t)4 << 20},    {16, (size_t)1 << 20},
+    {32, (size_t)512 << 10}, {64, (size_t)256 << 10}, {64, (size_t)128 << 10},
 };
 
 struct disk_rate {
     int fd;
     bool is_direct;
     uint64_t n_bytes;
-    uint8_t *buffer;             /* [BUFFER_BYTES] */
+    uint8_t *buffer; /* [BUFFER_BYTES] */
     struct aio *aio;
-    double best;                 /* of all passes until now */
-    char name[64];               /* its pattern */
+    double best;   /* of all passes until now */
+    char name[64]; /* its pattern */
 };
 
 /* Something that no layer below can leave out. */
@@ -56,8 +56,10 @@ static enum status fill_file(struct disk_rate *r, const char *dir, struct buf *w
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0 || n % PAGE_BYTES)
-            return buf_why(why, ERR_IO, "cannot write %llu bytes in %s (%s): --disk-path must have "
-                           "room", (unsigned long long)r->n_bytes, dir,
+            return buf_why(why, ERR_IO,
+                           "cannot write %llu bytes in %s (%s): --disk-path must have "
+                           "room",
+                           (unsigned long long)r->n_bytes, dir,
                            n < 0 ? strerror(errno) : "the file ends early");
         at += (uint64_t)n;
     }
@@ -91,8 +93,8 @@ enum status disk_rate_create(struct disk_rate **out, const char *dir, uint64_t n
     enum status s = r->buffer ? OK : buf_why(why, ERR_NOMEM, "out of memory");
     if (s == OK) {
         struct aio_region region = {r->buffer, BUFFER_BYTES};
-        struct aio_config c = {.backend = AIO_AUTO, .depth = DEPTH_MAX, .regions = &region,
-                               .n_regions = 1};
+        struct aio_config c = {
+            .backend = AIO_AUTO, .depth = DEPTH_MAX, .regions = &region, .n_regions = 1};
         memset(r->buffer, 1, BUFFER_BYTES);
         s = aio_open(&r->aio, &c, why);
     }
@@ -138,8 +140,11 @@ static bool read_plain(struct disk_rate *r, size_t chunk)
 static bool submit(struct disk_rate *r, size_t chunk, uint64_t at, uint64_t tag)
 {
     uint64_t left = r->n_bytes - at;
-    struct aio_op op = {.fd = r->fd, .data = r->buffer + tag * chunk,
-                        .n_bytes = left < chunk ? left : chunk, .offset = at, .tag = tag};
+    struct aio_op op = {.fd = r->fd,
+                        .data = r->buffer + tag * chunk,
+                        .n_bytes = left < chunk ? left : chunk,
+                        .offset = at,
+                        .tag = tag};
 
     return aio_submit(r->aio, &op, 1) == OK;
 }
@@ -177,8 +182,8 @@ static enum status one_pass(struct disk_rate *r, const struct pattern *p, double
     uint64_t t0 = clock_now_ns();
     bool ok = p->depth == 1 ? read_plain(r, p->chunk_bytes) : read_deep(r, p);
     *rate = (double)r->n_bytes / ((double)(clock_now_ns() - t0 + 1) * 1e-9);
-    return ok ? OK : buf_why(why, ERR_IO, "a file in --disk-path cannot be read: %s",
-                             strerror(errno));
+    return ok ? OK
+              : buf_why(why, ERR_IO, "a file in --disk-path cannot be read: %s", strerror(errno));
 }
 
 static void name_pattern(struct disk_rate *r, const struct pattern *p)

@@ -13,11 +13,11 @@
 
 /* Dummy weights are made, then packed; buffers of a step; code. */
 #define SPARE_BYTES ((uint64_t)512 << 20)
-#define HEADER_BYTES 256u    /* of a record, beside its extent: cache/disk/DISK_FORMAT.md */
+#define HEADER_BYTES 256u /* of a record, beside its extent: cache/disk/DISK_FORMAT.md */
 #define TABLE_SPARE_BYTES ((uint64_t)16 << 20)
 #define N_SEQS 4
 #define N_PREFIXES 2u
-#define N_PREFIXES_ROOM 4u   /* on disk: nothing is pushed out */
+#define N_PREFIXES_ROOM 4u /* on disk: nothing is pushed out */
 
 /* A request that counts, and what reading its prefix takes at least. */
 struct pair {
@@ -34,10 +34,10 @@ struct measurement {
     struct disk_rate *rate;
     struct asker *asker;
     struct bench_shape shape;
-    uint32_t *ids;                   /* [prefix + n_new] */
+    uint32_t *ids; /* [prefix + n_new] */
     uint64_t n_asked;
-    double bytes_per_s;              /* the latest */
-    struct pair *pairs;              /* [disk_pairs + restarts] */
+    double bytes_per_s; /* the latest */
+    struct pair *pairs; /* [disk_pairs + restarts] */
     uint32_t n_pairs;
     struct figure_series ttft[DISK_N_KINDS], ratio[DISK_N_KINDS], rates, reads, floors;
 };
@@ -58,14 +58,15 @@ static enum status check_memory(const struct measurement *t, bool tied, struct b
 
     counts_step(m, 1, t->o->prefix, 1, 1, &w);
     uint64_t table = tied ? 0 : (uint64_t)m->n_vocab * m->dim * dtype_bytes(m->output);
-    uint64_t need = w.weight_bytes + table + SPARE_BYTES +
-                    t->out->n_device_blocks * shape_block_bytes(m);
+    uint64_t need =
+        w.weight_bytes + table + SPARE_BYTES + t->out->n_device_blocks * shape_block_bytes(m);
     uint64_t available = memory_available();
     if (need <= available)
         return OK;
-    return buf_why(why, ERR_TOO_LARGE, "part disk needs about %.1f GiB of memory and %.1f GiB are "
-                   "available: a smaller --prefix or --model", (double)need / (1 << 30),
-                   (double)available / (1 << 30));
+    return buf_why(why, ERR_TOO_LARGE,
+                   "part disk needs about %.1f GiB of memory and %.1f GiB are "
+                   "available: a smaller --prefix or --model",
+                   (double)need / (1 << 30), (double)available / (1 << 30));
 }
 
 static enum status open_engine(struct measurement *t, struct buf *why)
@@ -96,8 +97,8 @@ static void begin_result(struct measurement *t)
     r->kv_bytes = w.kv_bytes;
     r->payload_bytes = n_blocks * block;
     /* Extents are whole pages. */
-    r->file_bytes_max = N_PREFIXES_ROOM * (n_blocks + 2) * (block + 4096 + HEADER_BYTES) +
-                        TABLE_SPARE_BYTES;
+    r->file_bytes_max =
+        N_PREFIXES_ROOM * (n_blocks + 2) * (block + 4096 + HEADER_BYTES) + TABLE_SPARE_BYTES;
 }
 
 static enum status open_all(struct measurement *t, struct buf *why)
@@ -163,8 +164,7 @@ static uint32_t slack_tokens(const struct measurement *t)
     uint32_t used = (t->out->prefix + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS +
                     (t->out->n_new + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
 
-    return t->out->n_device_blocks > used
-               ? (t->out->n_device_blocks - used) * KV_BLOCK_TOKENS : 0;
+    return t->out->n_device_blocks > used ? (t->out->n_device_blocks - used) * KV_BLOCK_TOKENS : 0;
 }
 
 /* Whether the prefix was found where this kind of request wants it. */
@@ -245,10 +245,11 @@ static enum status compute_prefixes(struct measurement *t, struct buf *why)
         if (s != OK)
             break;
         (void)count(t, DISK_COLD, &a);
-        t->out->disk_bytes = stats.tier[CACHE_DISK].n_cached *
-                             (stats.disk.extent_bytes + HEADER_BYTES) / (p + 1);
+        t->out->disk_bytes =
+            stats.tier[CACHE_DISK].n_cached * (stats.disk.extent_bytes + HEADER_BYTES) / (p + 1);
         if (t->out->disk_bytes < t->out->payload_bytes)
-            s = buf_why(why, ERR_INTERNAL, "of %llu bytes of KV %llu are on disk, %llu writes have "
+            s = buf_why(why, ERR_INTERNAL,
+                        "of %llu bytes of KV %llu are on disk, %llu writes have "
                         "failed: has the file system of --disk-path room?",
                         (unsigned long long)t->out->payload_bytes,
                         (unsigned long long)t->out->disk_bytes,
@@ -319,12 +320,12 @@ static enum status finish(struct measurement *t, struct buf *why)
         r->row[k].ratio = figure_of(&t->ratio[k]);
     if (r->row[DISK_READ].ttft_s.n > 0)
         return OK;
-    return buf_why(why, ERR_INTERNAL, "of %u requests none found its prefix on disk: %llu reads "
+    return buf_why(why, ERR_INTERNAL,
+                   "of %u requests none found its prefix on disk: %llu reads "
                    "failed, %llu took longer than the timeout, %llu times it was thought that "
-                   "computing is faster", r->row[DISK_READ].n_elsewhere,
-                   (unsigned long long)r->tier.n_reads_failed,
-                   (unsigned long long)r->tier.n_timeouts,
-                   (unsigned long long)r->tier.n_not_worth);
+                   "computing is faster",
+                   r->row[DISK_READ].n_elsewhere, (unsigned long long)r->tier.n_reads_failed,
+                   (unsigned long long)r->tier.n_timeouts, (unsigned long long)r->tier.n_not_worth);
 }
 
 static void close_all(struct measurement *t)

@@ -24,9 +24,9 @@ const char *disk_kind_name(enum disk_kind k); /* "cold", "step", "disk", "restar
 
 struct disk_row {
     struct figure ttft_s;
-    struct figure ratio;             /* of TTFT to the floor of the same pair */
-    uint32_t n_on_disk_min;          /* tokens found there, the least over what is counted */
-    uint32_t n_elsewhere;            /* not counted: the prefix was not where it was to be */
+    struct figure ratio;    /* of TTFT to the floor of the same pair */
+    uint32_t n_on_disk_min; /* tokens found there, the least over what is counted */
+    uint32_t n_elsewhere;   /* not counted: the prefix was not where it was to be */
 };
 
 struct disk_ttft_result {
@@ -36,16 +36,16 @@ struct disk_ttft_result {
     uint64_t n_params;
     uint32_t prefix, n_new;
     uint32_t n_device_blocks;
-    uint64_t kv_bytes;               /* of the prefix */
-    uint64_t payload_bytes;          /* of that, in whole blocks */
-    uint64_t disk_bytes;             /* a record's header and extent, for each of its blocks */
-    uint64_t file_bytes;             /* of all files at the end: the room was allocated in full */
-    uint64_t file_bytes_max;         /* what the tier was allowed */
-    struct figure disk_bytes_per_s;  /* by this program */
-    struct figure read_s;            /* kv_bytes at the rate of each pair */
-    struct figure floor_s;           /* that and a step */
+    uint64_t kv_bytes;              /* of the prefix */
+    uint64_t payload_bytes;         /* of that, in whole blocks */
+    uint64_t disk_bytes;            /* a record's header and extent, for each of its blocks */
+    uint64_t file_bytes;            /* of all files at the end: the room was allocated in full */
+    uint64_t file_bytes_max;        /* what the tier was allowed */
+    struct figure disk_bytes_per_s; /* by this program */
+    struct figure read_s;           /* kv_bytes at the rate of each pair */
+    struct figure floor_s;          /* that and a step */
     struct disk_row row[DISK_N_KINDS];
-    struct cache_disk_stats tier;    /* before the restarts */
+    struct cache_disk_stats tier; /* before the restarts */
     double steal_share;
 };
 

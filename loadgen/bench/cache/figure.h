@@ -12,13 +12,13 @@
 #include "base/status.h"
 
 struct figure {
-    uint32_t n;                  /* 0: nothing was measured, and the rest is 0 */
+    uint32_t n; /* 0: nothing was measured, and the rest is 0 */
     double median, min, max;
-    double p90;                  /* nine of ten are at most this */
+    double p90; /* nine of ten are at most this */
 };
 
 struct figure_series {
-    double *values;              /* [n_max] */
+    double *values; /* [n_max] */
     uint32_t n, n_max;
 };
 

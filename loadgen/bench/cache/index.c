@@ -53,14 +53,19 @@ static enum status open_cache(struct index *x, struct buf *why)
     uint64_t n = (uint64_t)n_paths(x) * PATH_BLOCKS;
     struct cache_config c = {
         .device = x->device,
-        .pool = {.dtype = DTYPE_F16, .n_blocks = N_DEVICE, .n_layers = 1, .n_kv_heads = 1,
+        .pool = {.dtype = DTYPE_F16,
+                 .n_blocks = N_DEVICE,
+                 .n_layers = 1,
+                 .n_kv_heads = 1,
                  .head_dim = 2},
         .segment_tokens = KV_SEGMENT_TOKENS_MAX,
         .prefix_caching = true,
         .policy = x->o->cache_policy[0] ? x->o->cache_policy : NULL,
         .disk = {.path = x->place.dir,
                  .n_bytes = (n + n / 16 + 256) * (EXTENT_BYTES + HEADER_BYTES),
-                 .fingerprint = x->fingerprint, .min_uses = 1, .timeout_ns = WRITE_MAX_NS,
+                 .fingerprint = x->fingerprint,
+                 .min_uses = 1,
+                 .timeout_ns = WRITE_MAX_NS,
                  .preload = CACHE_PRELOAD_NONE,
                  .threads_only = strcmp(x->o->disk_io, "threads") == 0},
     };
@@ -70,14 +75,20 @@ static enum status open_cache(struct index *x, struct buf *why)
 
 static enum status open_all(struct index *x, struct buf *why)
 {
-    struct device_config d = {.kind = DEVICE_CPU, .n_threads = 1, .max_rows = 1, .max_k = 32,
-                              .max_heads = 1, .max_head_dim = 2};
+    struct device_config d = {.kind = DEVICE_CPU,
+                              .n_threads = 1,
+                              .max_rows = 1,
+                              .max_k = 32,
+                              .max_heads = 1,
+                              .max_head_dim = 2};
     uint64_t need = x->o->records * BYTES_PER_RECORD + SPARE_BYTES;
 
     if (need > memory_available())
-        return buf_why(why, ERR_TOO_LARGE, "--records %llu needs about %.1f GiB of memory and %.1f "
-                       "GiB are available: ask for fewer", (unsigned long long)x->o->records,
-                       (double)need / (1 << 30), (double)memory_available() / (1 << 30));
+        return buf_why(why, ERR_TOO_LARGE,
+                       "--records %llu needs about %.1f GiB of memory and %.1f "
+                       "GiB are available: ask for fewer",
+                       (unsigned long long)x->o->records, (double)need / (1 << 30),
+                       (double)memory_available() / (1 << 30));
     enum status s = device_open(&x->device, &d, why);
     if (s == OK)
         s = disk_place_make(&x->place, x->o->disk_path, why);
@@ -130,9 +141,10 @@ static enum status wait_written(struct index *x, uint32_t n_want, struct buf *wh
         if (stats.tier[CACHE_DISK].n_cached >= n_want)
             return OK;
         if (clock_now_ns() - t0 > WRITE_MAX_NS)
-            return buf_why(why, ERR_TIMEOUT, "of %u records %u are on disk, %llu writes have "
-                           "failed: has the file system of --disk-path room?", n_want,
-                           stats.tier[CACHE_DISK].n_cached,
+            return buf_why(why, ERR_TIMEOUT,
+                           "of %u records %u are on disk, %llu writes have "
+                           "failed: has the file system of --disk-path room?",
+                           n_want, stats.tier[CACHE_DISK].n_cached,
                            (unsigned long long)stats.disk.n_writes_failed);
         clock_sleep_ns(POLL_STEP_NS);
     }
@@ -177,9 +189,9 @@ static enum status open_again(struct index *x, bool cold, struct figure_series *
     x->out->n_extents = stats.tier[CACHE_DISK].n_blocks;
     x->out->is_direct = stats.disk.is_direct;
     snprintf(x->out->io, sizeof x->out->io, "%s", stats.disk.io);
-    return stats.disk.n_found == n_want
-               ? OK : buf_why(why, ERR_INTERNAL, "of %u records %u were found", n_want,
-                              stats.disk.n_found);
+    return stats.disk.n_found == n_want ? OK
+                                        : buf_why(why, ERR_INTERNAL, "of %u records %u were found",
+                                                  n_want, stats.disk.n_found);
 }
 
 static enum status open_many(struct index *x, struct buf *why)
@@ -208,8 +220,7 @@ static enum status open_many(struct index *x, struct buf *why)
     return s;
 }
 
-enum status index_run(struct index_result *out, const struct cachebench_options *o,
-                      struct buf *why)
+enum status index_run(struct index_result *out, const struct cachebench_options *o, struct buf *why)
 {
     struct index *x = calloc(1, sizeof *x);
     struct steal steal;

@@ -21,12 +21,12 @@
 struct index_result {
     char io[16];
     bool is_direct;
-    uint32_t n_records;              /* found, in each opening */
-    uint32_t n_extents;              /* that the directory has room for */
-    double write_s;                  /* until all records were on disk */
-    double first_s;                  /* the tier's own figure of the first opening */
-    struct figure cold_s, warm_s;    /* the tier's own figure */
-    struct figure open_s;            /* of cache_create(), which makes much else as well */
+    uint32_t n_records;           /* found, in each opening */
+    uint32_t n_extents;           /* that the directory has room for */
+    double write_s;               /* until all records were on disk */
+    double first_s;               /* the tier's own figure of the first opening */
+    struct figure cold_s, warm_s; /* the tier's own figure */
+    struct figure open_s;         /* of cache_create(), which makes much else as well */
     double steal_share;
 };
 

@@ -43,14 +43,14 @@ static double cpu_seconds(void)
 
 static uint64_t pool_bytes(uint32_t n_tokens)
 {
-    struct kv_pool pool = {.dtype = DTYPE_BF16, .n_layers = N_LAYERS, .n_kv_heads = 2,
-                           .head_dim = 64};
+    struct kv_pool pool = {
+        .dtype = DTYPE_BF16, .n_layers = N_LAYERS, .n_kv_heads = 2, .head_dim = 64};
 
     return N_FIT * cache_blocks_max(n_tokens, 0, 1) * kv_block_bytes(&pool);
 }
 
-static enum status open_side(struct side *side, const struct cachebench_options *o,
-                             const char *dir, struct buf *why)
+static enum status open_side(struct side *side, const struct cachebench_options *o, const char *dir,
+                             struct buf *why)
 {
     struct engine_config c;
 
@@ -90,8 +90,10 @@ static enum status ask_one(struct side *side, const struct cachebench_options *o
     enum status s = asker_ask(side->asker, ids, n, NULL, 0, (uint32_t)o->max_tokens, &a, why);
     figure_series_add(&side->cpu, cpu_seconds() - t0);
     if (s == OK && a.n_cached)
-        s = buf_why(why, ERR_INTERNAL, "%u tokens were found of a prompt that was never asked "
-                    "before", a.n_cached);
+        s = buf_why(why, ERR_INTERNAL,
+                    "%u tokens were found of a prompt that was never asked "
+                    "before",
+                    a.n_cached);
     return s;
 }
 
@@ -150,7 +152,8 @@ enum status miss_run(struct miss_result *out, const struct cachebench_options *o
     struct side sides[MISS_N_SIDES] = {{0}};
 
     *out = (struct miss_result){.n_requests = (uint32_t)o->requests,
-                                .n_prompt = (uint32_t)o->prompt, .n_out = (uint32_t)o->max_tokens,
+                                .n_prompt = (uint32_t)o->prompt,
+                                .n_out = (uint32_t)o->max_tokens,
                                 .n_macs_per_token = MACS_PER_TOKEN};
     enum status s = open_sides(sides, out, o, why);
     if (s == OK && !o->quiet)

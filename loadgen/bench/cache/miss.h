@@ -19,11 +19,11 @@ enum miss_side { MISS_ON, MISS_OFF, MISS_N_SIDES };
 
 struct miss_result {
     char ops_name[32];
-    uint32_t n_requests, n_prompt, n_out;      /* of each request: tokens */
-    uint64_t n_macs_per_token;                 /* products of the layers */
-    uint64_t n_evicted;                        /* blocks, with caching on */
+    uint32_t n_requests, n_prompt, n_out; /* of each request: tokens */
+    uint64_t n_macs_per_token;            /* products of the layers */
+    uint64_t n_evicted;                   /* blocks, with caching on */
     bool ran[MISS_N_SIDES];
-    struct figure cpu_s[MISS_N_SIDES];         /* of a request, all threads of the process */
+    struct figure cpu_s[MISS_N_SIDES]; /* of a request, all threads of the process */
 };
 
 NODISCARD enum status miss_run(struct miss_result *out, const struct cachebench_options *o,

@@ -37,8 +37,10 @@ enum status model_files_make(struct model_files *m, const char *config_json, str
     }
     if (!mkdtemp(m->dir)) {
         m->dir[0] = '\0';
-        return buf_why(why, ERR_IO, "cannot make a directory in %s (%s): set TMPDIR to one that "
-                       "can be written", tmp, strerror(errno));
+        return buf_why(why, ERR_IO,
+                       "cannot make a directory in %s (%s): set TMPDIR to one that "
+                       "can be written",
+                       tmp, strerror(errno));
     }
     enum status s = write_config(m->dir, config_json, why);
     if (s != OK)

@@ -106,9 +106,10 @@ enum status cachebench_options_parse(struct cachebench_options *b, int argc, cha
     if (s != OK || b->want_help || b->want_version)
         return s;
     if (b->path_segments > b->segments)
-        return buf_why(why, ERR_INVALID, "--path-segments %llu is more than --segments %llu: the "
-                       "tree must hold one path at least", (unsigned long long)b->path_segments,
-                       (unsigned long long)b->segments);
+        return buf_why(why, ERR_INVALID,
+                       "--path-segments %llu is more than --segments %llu: the "
+                       "tree must hold one path at least",
+                       (unsigned long long)b->path_segments, (unsigned long long)b->segments);
     return OK;
 }
 

@@ -14,32 +14,32 @@
 #include "base/buf.h"
 
 struct cachebench_options {
-    const char *part;            /* "all", "ttft", "tree", "miss", "disk", "writes", "index" */
-    const char *cache_policy;    /* "": the default */
-    const char *cpu_variant;     /* "auto", ... */
-    uint64_t threads;            /* 0: all cores of this process */
+    const char *part;         /* "all", "ttft", "tree", "miss", "disk", "writes", "index" */
+    const char *cache_policy; /* "": the default */
+    const char *cpu_variant;  /* "auto", ... */
+    uint64_t threads;         /* 0: all cores of this process */
 
-    const char *model;           /* "": the shape of 0.49 B parameters */
-    const char *load_format;     /* "auto", "dummy" */
-    const char *dtype;           /* "auto", "f32", "bf16", "f16" */
+    const char *model;       /* "": the shape of 0.49 B parameters */
+    const char *load_format; /* "auto", "dummy" */
+    const char *dtype;       /* "auto", "f32", "bf16", "f16" */
     const char *kv_cache_dtype;
-    uint64_t prefix;             /* tokens that are shared */
-    uint64_t n_new;              /* tokens behind it, never the same */
+    uint64_t prefix; /* tokens that are shared */
+    uint64_t n_new;  /* tokens behind it, never the same */
     uint64_t rounds;
-    uint64_t hits;               /* pairs of device and host hits in a round */
+    uint64_t hits; /* pairs of device and host hits in a round */
     uint64_t chunk;
 
     uint64_t segments;
     uint64_t path_segments;
     uint64_t lookups;
 
-    const char *prefix_caching;  /* "both", "on", "off" */
+    const char *prefix_caching; /* "both", "on", "off" */
     uint64_t requests;
     uint64_t prompt;
     uint64_t max_tokens;
 
-    const char *disk_path;       /* "": $TMPDIR, or /tmp */
-    const char *disk_io;         /* "auto", "threads" */
+    const char *disk_path; /* "": $TMPDIR, or /tmp */
+    const char *disk_io;   /* "auto", "threads" */
     uint64_t disk_pairs;
     uint64_t restarts;
     uint64_t write_rounds;

@@ -17,8 +17,8 @@ static enum status text_ttft(struct buf *out, const struct ttft_result *r)
     enum status s = OK;
 
     PUT("Time to first token, prefix of %" PRIu32 " tokens and %" PRIu32 " new ones; %.2f G "
-        "parameters, %s, %" PRIu32 " threads\n", r->prefix, r->n_new, (double)r->n_params * 1e-9,
-        r->ops_name, r->n_threads);
+        "parameters, %s, %" PRIu32 " threads\n",
+        r->prefix, r->n_new, (double)r->n_params * 1e-9, r->ops_name, r->n_threads);
     PUT("floor: %.3f GB of weights and %.3f GB of KV at %.1f GB/s (%.1f to %.1f): %.1f ms\n",
         (double)r->weight_bytes * 1e-9, (double)r->kv_bytes * 1e-9,
         r->read_bytes_per_s.median * 1e-9, r->read_bytes_per_s.min * 1e-9,
@@ -38,8 +38,7 @@ static enum status text_ttft(struct buf *out, const struct ttft_result *r)
             PUT("  %.1f: %s", targets[k], report_verdict(row->ratio.median, targets[k]));
         PUT("\n");
         if (row->n_elsewhere)
-            PUT("  %" PRIu32 " more did not find it there and are not counted\n",
-                row->n_elsewhere);
+            PUT("  %" PRIu32 " more did not find it there and are not counted\n", row->n_elsewhere);
     }
     PUT("device and host: prompt tokens found there, the least. of floor: the median of the "
         "ratios.\n\n");
@@ -66,8 +65,8 @@ static enum status text_tree(struct buf *out, const struct tree_result *r)
     enum status s = OK;
 
     PUT("Tree of %" PRIu32 " segments of 256 tokens in %" PRIu32 " paths of %" PRIu32 " (%" PRIu32
-        " nodes, policy %s)\n", r->n_segments, r->n_paths, r->path_segments, r->n_nodes,
-        r->policy);
+        " nodes, policy %s)\n",
+        r->n_segments, r->n_paths, r->path_segments, r->n_nodes, r->policy);
     PUT("  hashing %.2f us a segment (%.2f to %.2f), target %.1f: %s; eight hashes alone %.2f us\n",
         r->hash_s.median * 1e6, r->hash_s.min * 1e6, r->hash_s.max * 1e6, HASH_US_MAX,
         report_verdict(r->hash_s.median * 1e6, HASH_US_MAX), 8 * r->hash_one_s * 1e6);
@@ -79,8 +78,8 @@ static enum status text_tree(struct buf *out, const struct tree_result *r)
     if (s == OK)
         s = text_calls(out, "warm", &r->warm);
     PUT("  filling in %.2f us a segment\n", r->fill_s * 1e6);
-    PUT("  bookkeeping %.0f bytes a segment, %.1f MB\n\n",
-        (double)r->memory_bytes / r->n_segments, (double)r->memory_bytes * 1e-6);
+    PUT("  bookkeeping %.0f bytes a segment, %.1f MB\n\n", (double)r->memory_bytes / r->n_segments,
+        (double)r->memory_bytes * 1e-6);
     return s;
 }
 
@@ -90,8 +89,8 @@ static enum status text_miss(struct buf *out, const struct miss_result *r)
     enum status s = OK;
 
     PUT("Nothing to hit: %" PRIu32 " requests of %" PRIu32 " + %" PRIu32 " tokens, %s, %.1f M "
-        "multiply-adds a token\n", r->n_requests, r->n_prompt, r->n_out, r->ops_name,
-        (double)r->n_macs_per_token * 1e-6);
+        "multiply-adds a token\n",
+        r->n_requests, r->n_prompt, r->n_out, r->ops_name, (double)r->n_macs_per_token * 1e-6);
     for (int k = 0; k < MISS_N_SIDES; k++)
         if (r->ran[k])
             PUT("  prefix caching %-3s  %.3f ms of CPU a request (%.3f to %.3f)\n", names[k],
@@ -136,17 +135,19 @@ static enum status json_ttft(struct buf *out, const struct ttft_result *r)
     enum status s = OK;
 
     PUT(",\n \"ttft\": {\"kernels\": \"%s\", \"threads\": %" PRIu32 ", \"n_params\": %" PRIu64
-        ", \"prefix_tokens\": %" PRIu32 ", \"new_tokens\": %" PRIu32 ", \"n_device_blocks\": %"
-        PRIu32 ", \"n_host_blocks\": %" PRIu32 ", \"weight_bytes\": %" PRIu64 ", \"kv_bytes\": %"
-        PRIu64 ", ", r->ops_name, r->n_threads, r->n_params, r->prefix, r->n_new,
-        r->n_device_blocks, r->n_host_blocks, r->weight_bytes, r->kv_bytes);
+        ", \"prefix_tokens\": %" PRIu32 ", \"new_tokens\": %" PRIu32
+        ", \"n_device_blocks\": %" PRIu32 ", \"n_host_blocks\": %" PRIu32
+        ", \"weight_bytes\": %" PRIu64 ", \"kv_bytes\": %" PRIu64 ", ",
+        r->ops_name, r->n_threads, r->n_params, r->prefix, r->n_new, r->n_device_blocks,
+        r->n_host_blocks, r->weight_bytes, r->kv_bytes);
     if (s == OK)
         s = report_json_field(out, "read_bytes_per_s", &r->read_bytes_per_s);
     if (s == OK)
         s = report_json_field(out, "floor_s", &r->floor_s);
     PUT("\"n_disturbed\": %" PRIu32 ", \"policy\": \"%s\", \"n_moved_to_device\": %" PRIu64
-        ", \"n_moved_to_host\": %" PRIu64, r->n_disturbed, r->cache.policy,
-        r->cache.tier[CACHE_DEVICE].n_moved_in, r->cache.tier[CACHE_HOST].n_moved_in);
+        ", \"n_moved_to_host\": %" PRIu64,
+        r->n_disturbed, r->cache.policy, r->cache.tier[CACHE_DEVICE].n_moved_in,
+        r->cache.tier[CACHE_HOST].n_moved_in);
     for (int k = 0; k < TTFT_N_KINDS; k++) {
         PUT(",\n  \"%s\": {", ttft_kind_name((enum ttft_kind)k));
         if (s == OK)
@@ -181,9 +182,9 @@ static enum status json_tree(struct buf *out, const struct tree_result *r)
 {
     enum status s = OK;
 
-    PUT(",\n \"tree\": {\"n_segments\": %" PRIu32 ", \"n_paths\": %" PRIu32 ", \"path_segments\": %"
-        PRIu32 ", \"n_nodes\": %" PRIu32 ", \"policy\": \"%s\", ", r->n_segments, r->n_paths,
-        r->path_segments, r->n_nodes, r->policy);
+    PUT(",\n \"tree\": {\"n_segments\": %" PRIu32 ", \"n_paths\": %" PRIu32
+        ", \"path_segments\": %" PRIu32 ", \"n_nodes\": %" PRIu32 ", \"policy\": \"%s\", ",
+        r->n_segments, r->n_paths, r->path_segments, r->n_nodes, r->policy);
     if (s == OK)
         s = report_json_field(out, "hash_s_per_segment", &r->hash_s);
     PUT("\"hash_one_s\": %.6g, \"fill_s_per_segment\": %.6g, \"memory_bytes\": %" PRIu64
@@ -203,10 +204,10 @@ static enum status json_miss(struct buf *out, const struct miss_result *r)
     static const char *const names[] = {"cpu_s_on", "cpu_s_off"};
     enum status s = OK;
 
-    PUT(",\n \"miss\": {\"kernels\": \"%s\", \"n_requests\": %" PRIu32 ", \"prompt_tokens\": %"
-        PRIu32 ", \"generated_tokens\": %" PRIu32 ", \"macs_per_token\": %" PRIu64
-        ", \"n_evicted\": %" PRIu64, r->ops_name, r->n_requests, r->n_prompt, r->n_out,
-        r->n_macs_per_token, r->n_evicted);
+    PUT(",\n \"miss\": {\"kernels\": \"%s\", \"n_requests\": %" PRIu32
+        ", \"prompt_tokens\": %" PRIu32 ", \"generated_tokens\": %" PRIu32
+        ", \"macs_per_token\": %" PRIu64 ", \"n_evicted\": %" PRIu64,
+        r->ops_name, r->n_requests, r->n_prompt, r->n_out, r->n_macs_per_token, r->n_evicted);
     for (int k = 0; k < MISS_N_SIDES; k++) {
         PUT(", ");
         if (s == OK && r->ran[k])

@@ -42,8 +42,8 @@ static enum status text_disk(struct buf *out, const struct disk_ttft_result *r)
     enum status s = OK;
 
     PUT("Time to first token from disk (%s%s), prefix of %" PRIu32 " tokens and %" PRIu32 " new "
-        "ones; %.2f G parameters, %s, %" PRIu32 " threads\n", r->io,
-        r->is_direct ? ", O_DIRECT" : "", r->prefix, r->n_new, (double)r->n_params * 1e-9,
+        "ones; %.2f G parameters, %s, %" PRIu32 " threads\n",
+        r->io, r->is_direct ? ", O_DIRECT" : "", r->prefix, r->n_new, (double)r->n_params * 1e-9,
         r->ops_name, r->n_threads);
     PUT("floor: %.3f GB of KV at %.2f GB/s (%.2f to %.2f; %s): %.1f ms, and a step: %.1f ms\n",
         (double)r->kv_bytes * 1e-9, r->disk_bytes_per_s.median * 1e-9,
@@ -57,8 +57,8 @@ static enum status text_disk(struct buf *out, const struct disk_ttft_result *r)
     for (int k = 0; s == OK && k < DISK_N_KINDS; k++)
         s = text_disk_row(out, r, (enum disk_kind)k);
     PUT("%" PRIu64 " reads failed, %" PRIu64 " corrupt, %" PRIu64 " too late; %" PRIu64 " requests "
-        "computed what could be read\n", r->tier.n_reads_failed, r->tier.n_corrupt,
-        r->tier.n_timeouts, r->tier.n_not_worth);
+        "computed what could be read\n",
+        r->tier.n_reads_failed, r->tier.n_corrupt, r->tier.n_timeouts, r->tier.n_not_worth);
     PUT("bytes on disk a token %.1f, payload %.1f: %.4f times; files %.1f MB of %.1f MB allowed\n",
         per_token(r->disk_bytes, r), per_token(r->kv_bytes, r),
         (double)r->disk_bytes / (double)r->kv_bytes, (double)r->file_bytes * 1e-6,
@@ -73,8 +73,9 @@ static enum status text_writes(struct buf *out, const struct writes_result *r)
 
     PUT("Writing to disk beside requests: %" PRIu32 " at once, %" PRIu32 " new tokens and %" PRIu32
         " generated ones each, then as many with the same prompts; %.2f G parameters, %s, %" PRIu32
-        " threads; %" PRIu32 " rounds\n", r->n_requests, r->n_prompt, r->n_out,
-        (double)r->n_params * 1e-9, r->ops_name, r->n_threads, r->n_rounds);
+        " threads; %" PRIu32 " rounds\n",
+        r->n_requests, r->n_prompt, r->n_out, (double)r->n_params * 1e-9, r->ops_name, r->n_threads,
+        r->n_rounds);
     PUT("%-14s %10s %10s %10s %10s %10s %12s  %s\n", "", "tokens/s", "cost %", "min", "max",
         "MB written", "meanwhile %", "target");
     for (int i = 0; i < WRITES_N_SIDES; i++) {
@@ -91,7 +92,8 @@ static enum status text_writes(struct buf *out, const struct writes_result *r)
         PUT("\n");
     }
     PUT("cost: of time, against the batch without a disk of the same round; median, least, most. "
-        "Stolen by other machines: %.1f %%\n\n", 100 * r->steal_share);
+        "Stolen by other machines: %.1f %%\n\n",
+        100 * r->steal_share);
     return s;
 }
 
@@ -102,10 +104,12 @@ static enum status text_index(struct buf *out, const struct index_result *r)
     PUT("Opening a directory of %" PRIu32 " records (%s%s; room for %" PRIu32 ")\n", r->n_records,
         r->io, r->is_direct ? ", O_DIRECT" : "", r->n_extents);
     PUT("  cold %.3f s (%.3f to %.3f; the first %.3f), warm %.3f s (%.3f to %.3f); with all else "
-        "%.3f s\n", r->cold_s.median, r->cold_s.min, r->cold_s.max, r->first_s, r->warm_s.median,
-        r->warm_s.min, r->warm_s.max, r->open_s.median);
+        "%.3f s\n",
+        r->cold_s.median, r->cold_s.min, r->cold_s.max, r->first_s, r->warm_s.median, r->warm_s.min,
+        r->warm_s.max, r->open_s.median);
     PUT("  target of cold %.2f s: %s; writing them took %.1f s; stolen by other machines: %.1f "
-        "%%\n", index_target_s(r), report_verdict(r->cold_s.median, index_target_s(r)), r->write_s,
+        "%%\n",
+        index_target_s(r), report_verdict(r->cold_s.median, index_target_s(r)), r->write_s,
         100 * r->steal_share);
     return s;
 }
@@ -146,10 +150,11 @@ static enum status json_disk(struct buf *out, const struct disk_ttft_result *r)
     enum status s = OK;
 
     PUT(",\n \"disk\": {\"kernels\": \"%s\", \"threads\": %" PRIu32 ", \"n_params\": %" PRIu64
-        ", \"prefix_tokens\": %" PRIu32 ", \"new_tokens\": %" PRIu32 ", \"n_device_blocks\": %"
-        PRIu32 ", \"kv_bytes\": %" PRIu64 ", \"io\": \"%s\", \"is_direct\": %s, ", r->ops_name,
-        r->n_threads, r->n_params, r->prefix, r->n_new, r->n_device_blocks, r->kv_bytes, r->io,
-        r->is_direct ? "true" : "false");
+        ", \"prefix_tokens\": %" PRIu32 ", \"new_tokens\": %" PRIu32
+        ", \"n_device_blocks\": %" PRIu32 ", \"kv_bytes\": %" PRIu64
+        ", \"io\": \"%s\", \"is_direct\": %s, ",
+        r->ops_name, r->n_threads, r->n_params, r->prefix, r->n_new, r->n_device_blocks,
+        r->kv_bytes, r->io, r->is_direct ? "true" : "false");
     if (s == OK)
         s = report_json_field(out, "disk_bytes_per_s", &r->disk_bytes_per_s);
     PUT("\"disk_rate_pattern\": \"%s\", \"disk_rate_is_direct\": %s, ", r->rate_pattern,
@@ -159,8 +164,9 @@ static enum status json_disk(struct buf *out, const struct disk_ttft_result *r)
     if (s == OK)
         s = report_json_field(out, "floor_s", &r->floor_s);
     PUT("\"n_reads_failed\": %" PRIu64 ", \"n_corrupt\": %" PRIu64 ", \"n_timeouts\": %" PRIu64
-        ", \"n_not_worth\": %" PRIu64 ", \"n_read_bytes\": %" PRIu64, r->tier.n_reads_failed,
-        r->tier.n_corrupt, r->tier.n_timeouts, r->tier.n_not_worth, r->tier.n_read_bytes);
+        ", \"n_not_worth\": %" PRIu64 ", \"n_read_bytes\": %" PRIu64,
+        r->tier.n_reads_failed, r->tier.n_corrupt, r->tier.n_timeouts, r->tier.n_not_worth,
+        r->tier.n_read_bytes);
     PUT(", \"bytes_per_token\": %.6g, \"payload_bytes_per_token\": %.6g, \"bytes_of_payload\": %.6g"
         ", \"file_bytes\": %" PRIu64 ", \"file_bytes_max\": %" PRIu64 ", \"steal_share\": %.4f",
         per_token(r->disk_bytes, r), per_token(r->kv_bytes, r),
@@ -178,8 +184,8 @@ static enum status json_writes(struct buf *out, const struct writes_result *r)
 
     PUT(",\n \"writes\": {\"kernels\": \"%s\", \"threads\": %" PRIu32 ", \"n_params\": %" PRIu64
         ", \"n_rounds\": %" PRIu32 ", \"n_requests\": %" PRIu32 ", \"prompt_tokens\": %" PRIu32
-        ", \"generated_tokens\": %" PRIu32 ", \"batch_tokens\": %" PRIu32, r->ops_name,
-        r->n_threads, r->n_params, r->n_rounds, r->n_requests, r->n_prompt, r->n_out,
+        ", \"generated_tokens\": %" PRIu32 ", \"batch_tokens\": %" PRIu32,
+        r->ops_name, r->n_threads, r->n_params, r->n_rounds, r->n_requests, r->n_prompt, r->n_out,
         r->n_batch_tokens);
     for (int i = 0; i < WRITES_N_SIDES; i++) {
         const struct writes_row *row = &r->row[i];
@@ -202,8 +208,8 @@ static enum status json_index(struct buf *out, const struct index_result *r)
     enum status s = OK;
 
     PUT(",\n \"index\": {\"io\": \"%s\", \"is_direct\": %s, \"n_records\": %" PRIu32
-        ", \"n_extents\": %" PRIu32 ", \"write_s\": %.6g, \"first_s\": %.6g, ", r->io,
-        r->is_direct ? "true" : "false", r->n_records, r->n_extents, r->write_s, r->first_s);
+        ", \"n_extents\": %" PRIu32 ", \"write_s\": %.6g, \"first_s\": %.6g, ",
+        r->io, r->is_direct ? "true" : "false", r->n_records, r->n_extents, r->write_s, r->first_s);
     if (s == OK)
         s = report_json_field(out, "cold_s", &r->cold_s);
     if (s == OK)

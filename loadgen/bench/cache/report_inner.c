@@ -9,8 +9,10 @@ const char *report_verdict(double value, double target)
 
 enum status report_json_figure(struct buf *out, const char *name, const struct figure *f)
 {
-    return buf_printf(out, "\"%s\": {\"n\": %" PRIu32 ", \"median\": %.6g, \"min\": %.6g, \"max\": "
-                      "%.6g, \"p90\": %.6g}", name, f->n, f->median, f->min, f->max, f->p90);
+    return buf_printf(out,
+                      "\"%s\": {\"n\": %" PRIu32 ", \"median\": %.6g, \"min\": %.6g, \"max\": "
+                      "%.6g, \"p90\": %.6g}",
+                      name, f->n, f->median, f->min, f->max, f->p90);
 }
 
 enum status report_json_field(struct buf *out, const char *name, const struct figure *f)

@@ -18,8 +18,7 @@
 
 const char *report_verdict(double value, double target); /* "met": at most the target; "missed" */
 /* "name": {...} */
-NODISCARD enum status report_json_figure(struct buf *out, const char *name,
-                                         const struct figure *f);
+NODISCARD enum status report_json_figure(struct buf *out, const char *name, const struct figure *f);
 /* The same, with a comma behind. */
 NODISCARD enum status report_json_field(struct buf *out, const char *name, const struct figure *f);
 

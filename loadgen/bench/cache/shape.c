@@ -20,9 +20,13 @@ enum status shape_read(struct bench_shape *shape, bool *tied, const struct cache
     if (s != OK)
         return s;
     *tied = m.tied;
-    *shape = (struct bench_shape){
-        .n_layers = m.n_layers, .dim = m.dim, .n_heads = m.n_heads, .n_kv_heads = m.n_kv_heads,
-        .head_dim = m.head_dim, .ffn_dim = m.ffn_dim, .n_vocab = m.n_vocab};
+    *shape = (struct bench_shape){.n_layers = m.n_layers,
+                                  .dim = m.dim,
+                                  .n_heads = m.n_heads,
+                                  .n_kv_heads = m.n_kv_heads,
+                                  .head_dim = m.head_dim,
+                                  .ffn_dim = m.ffn_dim,
+                                  .n_vocab = m.n_vocab};
     shape->layers = shape->output = bench_dtype(o->dtype, m.stored_dtype);
     shape->kv = bench_dtype(o->kv_cache_dtype, shape->layers);
     return OK;
@@ -30,8 +34,10 @@ enum status shape_read(struct bench_shape *shape, bool *tied, const struct cache
 
 uint64_t shape_block_bytes(const struct bench_shape *shape)
 {
-    struct kv_pool pool = {.dtype = shape->kv, .n_layers = shape->n_layers,
-                           .n_kv_heads = shape->n_kv_heads, .head_dim = shape->head_dim};
+    struct kv_pool pool = {.dtype = shape->kv,
+                           .n_layers = shape->n_layers,
+                           .n_kv_heads = shape->n_kv_heads,
+                           .head_dim = shape->head_dim};
 
     return kv_block_bytes(&pool);
 }

@@ -27,10 +27,10 @@ struct tree {
     struct device *device;
     struct cache *cache;
     uint8_t fingerprint[KV_FINGERPRINT_BYTES];
-    uint32_t n_ids;              /* of a path: its segments and one token behind them */
-    uint32_t n_keys;             /* of a path */
-    uint32_t *ids;               /* [n_ids] of the path at hand */
-    struct kv_key *keys;         /* [n_paths][n_keys] */
+    uint32_t n_ids;      /* of a path: its segments and one token behind them */
+    uint32_t n_keys;     /* of a path */
+    uint32_t *ids;       /* [n_ids] of the path at hand */
+    struct kv_key *keys; /* [n_paths][n_keys] */
 };
 
 static double seconds_since(uint64_t t0)
@@ -45,7 +45,10 @@ static enum status make_cache(struct tree *t, uint32_t n_blocks, struct cache **
 {
     struct cache_config c = {
         .device = t->device,
-        .pool = {.dtype = DTYPE_F16, .n_blocks = n_blocks, .n_layers = 1, .n_kv_heads = 1,
+        .pool = {.dtype = DTYPE_F16,
+                 .n_blocks = n_blocks,
+                 .n_layers = 1,
+                 .n_kv_heads = 1,
                  .head_dim = 2},
         .segment_tokens = KV_SEGMENT_TOKENS_MAX,
         .prefix_caching = true,
@@ -80,23 +83,30 @@ static enum status check_memory(struct tree *t, uint64_t n_blocks, struct buf *w
     need += (uint64_t)t->out->n_paths * t->n_keys * sizeof *t->keys + SPARE_BYTES;
     if (need <= available)
         return OK;
-    return buf_why(why, ERR_TOO_LARGE, "--segments %llu needs about %.1f GiB of memory and %.1f "
-                   "GiB are available: ask for fewer", (unsigned long long)t->o->segments,
-                   (double)need / (1 << 30), (double)available / (1 << 30));
+    return buf_why(why, ERR_TOO_LARGE,
+                   "--segments %llu needs about %.1f GiB of memory and %.1f "
+                   "GiB are available: ask for fewer",
+                   (unsigned long long)t->o->segments, (double)need / (1 << 30),
+                   (double)available / (1 << 30));
 }
 
 static enum status open_all(struct tree *t, struct buf *why)
 {
-    struct device_config d = {.kind = DEVICE_CPU, .n_threads = 1, .max_rows = 1, .max_k = 32,
-                              .max_heads = 1, .max_head_dim = 2};
+    struct device_config d = {.kind = DEVICE_CPU,
+                              .n_threads = 1,
+                              .max_rows = 1,
+                              .max_k = 32,
+                              .max_heads = 1,
+                              .max_head_dim = 2};
     /* One path may be written while all others are there. */
     uint64_t n_blocks = (uint64_t)t->out->n_paths * t->n_keys + t->n_keys + 1;
     enum status s = OK;
 
     if (n_blocks > UINT32_MAX / 2)
-        return buf_why(why, ERR_TOO_LARGE, "--segments %llu is more than block numbers can name: "
-                       "at most %u", (unsigned long long)t->o->segments,
-                       UINT32_MAX / 2 / BLOCKS_PER_SEGMENT);
+        return buf_why(why, ERR_TOO_LARGE,
+                       "--segments %llu is more than block numbers can name: "
+                       "at most %u",
+                       (unsigned long long)t->o->segments, UINT32_MAX / 2 / BLOCKS_PER_SEGMENT);
     s = device_open(&t->device, &d, why);
     if (s == OK)
         s = check_memory(t, n_blocks, why);
@@ -137,8 +147,11 @@ static struct kv_chain chain_of(const struct tree *t)
  * only the open block counts: the one token behind the last whole block. */
 static struct cache_prompt prompt_of(struct tree *t, uint32_t path)
 {
-    struct cache_prompt p = {.ids = t->ids, .n_ids = t->n_ids, .keys = keys_of(t, path),
-                             .n_keys = t->n_keys, .chain = chain_of(t)};
+    struct cache_prompt p = {.ids = t->ids,
+                             .n_ids = t->n_ids,
+                             .keys = keys_of(t, path),
+                             .n_keys = t->n_keys,
+                             .chain = chain_of(t)};
     struct kv_key none;
 
     bool closed = kv_chain_push(&p.chain, t->ids[t->n_ids - 1], &none);
@@ -157,8 +170,9 @@ static enum status hash_path(struct tree *t, uint32_t path, struct figure_series
     uint64_t t0 = clock_now_ns();
     uint32_t n = kv_chain_prompt(&chain, t->ids, t->n_ids, NULL, 0, 0, keys_of(t, path));
     figure_series_add(hash, seconds_since(t0) / t->out->path_segments);
-    return n == t->n_keys ? OK : buf_why(why, ERR_INTERNAL, "a path has %u keys, expected %u", n,
-                                         t->n_keys);
+    return n == t->n_keys
+               ? OK
+               : buf_why(why, ERR_INTERNAL, "a path has %u keys, expected %u", n, t->n_keys);
 }
 
 static enum status fill_path(struct tree *t, uint32_t path, struct buf *why)
@@ -243,8 +257,10 @@ static enum status look_up(struct tree *t, uint32_t path, struct figure_series *
     cache_seq_close(seq);
     at[CALL_CLOSE + 1] = clock_now_ns();
     if (n_match != wanted || n_attached != wanted)
-        return buf_why(why, ERR_INTERNAL, "%u tokens of a path were found and %u pinned, expected "
-                       "%u", n_match, n_attached, wanted);
+        return buf_why(why, ERR_INTERNAL,
+                       "%u tokens of a path were found and %u pinned, expected "
+                       "%u",
+                       n_match, n_attached, wanted);
     for (int i = 0; i < CALL_WALK; i++)
         figure_series_add(&calls[i], (double)(at[i + 1] - at[i]) * 1e-9);
     figure_series_add(&calls[CALL_WALK], (double)(at[CALL_CLOSE] - at[CALL_MATCH]) * 1e-9);

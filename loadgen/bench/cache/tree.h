@@ -20,17 +20,17 @@
 /* Seconds of the calls on one path, in the order an engine makes them. */
 struct tree_calls {
     struct figure open, match, attach, close;
-    struct figure walk_and_pin;      /* match and attach */
+    struct figure walk_and_pin; /* match and attach */
 };
 
 struct tree_result {
     uint32_t n_segments, n_paths, path_segments;
-    struct figure hash_s;            /* of a segment; one value for each path */
-    double hash_one_s;               /* of one block's message by itself */
-    double fill_s;                   /* of a segment: open, grow, commit, close */
+    struct figure hash_s; /* of a segment; one value for each path */
+    double hash_one_s;    /* of one block's message by itself */
+    double fill_s;        /* of a segment: open, grow, commit, close */
     struct tree_calls cold, warm;
     uint32_t n_nodes;
-    uint64_t memory_bytes;           /* of all bookkeeping */
+    uint64_t memory_bytes; /* of all bookkeeping */
     const char *policy;
 };
 

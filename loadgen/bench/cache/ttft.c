@@ -23,10 +23,10 @@ struct measurement {
     struct asker *asker;
     struct read_meter *meter;
     struct bench_shape shape;
-    uint32_t *ids;                   /* [prefix + n_new] */
-    uint64_t on_device, on_host;     /* seeds of the prefixes that lie there */
+    uint32_t *ids;               /* [prefix + n_new] */
+    uint64_t on_device, on_host; /* seeds of the prefixes that lie there */
     uint64_t n_prefixes, n_asked;
-    double rate;                     /* bytes/s: the latest */
+    double rate; /* bytes/s: the latest */
     struct figure_series ttft[TTFT_N_KINDS], ratio[TTFT_N_KINDS], rates, floors;
 };
 
@@ -52,7 +52,8 @@ static enum status check_memory(const struct measurement *t, bool tied, struct b
     uint64_t available = memory_available();
     if (need <= available)
         return OK;
-    return buf_why(why, ERR_TOO_LARGE, "part ttft needs about %.1f GiB of memory and %.1f GiB are "
+    return buf_why(why, ERR_TOO_LARGE,
+                   "part ttft needs about %.1f GiB of memory and %.1f GiB are "
                    "available: a smaller --prefix or --model, or --part tree or miss",
                    (double)need / (1 << 30), (double)available / (1 << 30));
 }
@@ -137,7 +138,8 @@ static uint32_t slack_tokens(const struct measurement *t)
                     (t->o->n_new + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
 
     return t->out->n_device_blocks > used
-               ? (uint32_t)(t->out->n_device_blocks - used) * KV_BLOCK_TOKENS : 0;
+               ? (uint32_t)(t->out->n_device_blocks - used) * KV_BLOCK_TOKENS
+               : 0;
 }
 
 /* Whether the prefix was found where this kind of request wants it. */
@@ -183,7 +185,8 @@ static enum status measure_rate(struct measurement *t, struct buf *why)
     enum status s = read_measure(t->meter, &f);
 
     if (s != OK || !(f.bytes_per_s > 0))
-        return buf_why(why, s == OK ? ERR_INTERNAL : s, "the read rate cannot be measured: no "
+        return buf_why(why, s == OK ? ERR_INTERNAL : s,
+                       "the read rate cannot be measured: no "
                        "thread could be started");
     t->rate = f.bytes_per_s;
     t->out->n_disturbed += f.cpu_share < READ_CPU_SHARE_MIN;
@@ -270,7 +273,8 @@ static enum status finish(struct measurement *t, struct buf *why)
         r->row[k].ttft_s = figure_of(&t->ttft[k]);
         r->row[k].ratio = figure_of(&t->ratio[k]);
         if (r->row[k].ttft_s.n == 0)
-            return buf_why(why, ERR_INTERNAL, "of %u %s requests none found its prefix there: "
+            return buf_why(why, ERR_INTERNAL,
+                           "of %u %s requests none found its prefix there: "
                            "eviction did not move it as this measurement needs it",
                            r->row[k].n_elsewhere, ttft_kind_name((enum ttft_kind)k));
     }

@@ -22,10 +22,10 @@ const char *ttft_kind_name(enum ttft_kind k); /* "cold", "device", "host" */
 
 struct ttft_row {
     struct figure ttft_s;
-    struct figure ratio;             /* of TTFT to the floor of the same pair */
+    struct figure ratio;                  /* of TTFT to the floor of the same pair */
     uint32_t n_cached_min[CACHE_N_TIERS]; /* tokens, the least over what is counted */
     uint32_t n_cached_max[CACHE_N_TIERS];
-    uint32_t n_elsewhere;            /* not counted: the prefix was not where it was to be */
+    uint32_t n_elsewhere; /* not counted: the prefix was not where it was to be */
 };
 
 struct ttft_result {
@@ -34,13 +34,13 @@ struct ttft_result {
     uint64_t n_params;
     uint32_t prefix, n_new;
     uint32_t n_device_blocks, n_host_blocks;
-    uint64_t weight_bytes;           /* read once by a step */
-    uint64_t kv_bytes;               /* of the prefix */
+    uint64_t weight_bytes; /* read once by a step */
+    uint64_t kv_bytes;     /* of the prefix */
     struct figure read_bytes_per_s;
     struct figure floor_s;
-    uint32_t n_disturbed;            /* read rates taken while others had the cores */
+    uint32_t n_disturbed; /* read rates taken while others had the cores */
     struct ttft_row row[TTFT_N_KINDS];
-    struct cache_stats cache;        /* at the end */
+    struct cache_stats cache; /* at the end */
 };
 
 NODISCARD enum status ttft_run(struct ttft_result *out, const struct cachebench_options *o,

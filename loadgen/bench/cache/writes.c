@@ -14,15 +14,15 @@
 
 #define N_ENGINES 3u
 #define N_WAVES 2u
-#define N_LAST 4u                    /* tokens behind the prompt, in each request others */
-#define N_FIT 3u                     /* batches that the device tier holds */
-#define N_DISK_BATCHES 8u            /* and a disk: from then on each one pushes another out */
+#define N_LAST 4u         /* tokens behind the prompt, in each request others */
+#define N_FIT 3u          /* batches that the device tier holds */
+#define N_DISK_BATCHES 8u /* and a disk: from then on each one pushes another out */
 #define SPARE_BYTES ((uint64_t)256 << 20)
 
 static const struct {
     const char *name;
-    uint32_t engine;                 /* sides with one engine differ in nothing */
-    uint32_t min_uses;               /* 0: no disk */
+    uint32_t engine;   /* sides with one engine differ in nothing */
+    uint32_t min_uses; /* 0: no disk */
 } sides[WRITES_N_SIDES] = {
     [WRITES_NONE] = {"no_disk", 0, 0},
     [WRITES_CONTROL] = {"no_disk_again", 0, 0},
@@ -38,7 +38,7 @@ struct measurement {
     struct disk_place place[N_ENGINES];
     struct asker *asker[N_ENGINES];
     struct bench_shape shape;
-    uint32_t *ids;                   /* [n_requests][n_prompt + N_LAST] */
+    uint32_t *ids; /* [n_requests][n_prompt + N_LAST] */
     uint64_t n_batches;
     uint64_t n_meanwhile[WRITES_N_SIDES]; /* bytes written when a batch ended */
     struct figure_series rate[WRITES_N_SIDES], cost[WRITES_N_SIDES];
@@ -70,7 +70,8 @@ static enum status check_memory(const struct measurement *t, bool tied, struct b
     uint64_t available = memory_available();
     if (need <= available)
         return OK;
-    return buf_why(why, ERR_TOO_LARGE, "part writes needs about %.1f GiB of memory for %u engines "
+    return buf_why(why, ERR_TOO_LARGE,
+                   "part writes needs about %.1f GiB of memory for %u engines "
                    "and %.1f GiB are available: a smaller --model, or fewer --write-requests",
                    (double)need / (1 << 30), N_ENGINES, (double)available / (1 << 30));
 }
@@ -169,9 +170,10 @@ static enum status run_batch(struct measurement *t, enum writes_side side, doubl
         took += clock_now_ns() - t0;
         for (uint32_t r = 0; s == OK && r < t->out->n_requests; r++)
             if (answers[r].n_cached != (wave ? t->out->n_prompt : 0))
-                s = buf_why(why, ERR_INTERNAL, "%s: %u tokens were found of a prompt of %u that "
-                            "was asked for %u times before", sides[side].name,
-                            answers[r].n_cached, t->out->n_prompt, wave);
+                s = buf_why(why, ERR_INTERNAL,
+                            "%s: %u tokens were found of a prompt of %u that "
+                            "was asked for %u times before",
+                            sides[side].name, answers[r].n_cached, t->out->n_prompt, wave);
     }
     *seconds = (double)took * 1e-9;
     return s;
@@ -209,7 +211,7 @@ static enum status run_round(struct measurement *t, uint32_t round, struct engin
     for (uint32_t i = 0; s == OK && i < WRITES_N_SIDES; i++) {
         uint32_t side = (round + i) % WRITES_N_SIDES; /* first in turns */
         if (round / WRITES_N_SIDES % 2)
-            side = WRITES_N_SIDES - 1 - side;         /* and behind each other in turns */
+            side = WRITES_N_SIDES - 1 - side; /* and behind each other in turns */
         s = run_side(t, (enum writes_side)side, &seconds[side], stats, why);
     }
     for (int i = 0; s == OK && counts && i < WRITES_N_SIDES; i++) {
@@ -223,8 +225,8 @@ static enum status run_round(struct measurement *t, uint32_t round, struct engin
 static enum status run_rounds(struct measurement *t, struct buf *why)
 {
     struct engine_stats *stats = malloc(sizeof *stats);
-    enum status s = stats ? run_round(t, 0, stats, false, why)
-                          : buf_why(why, ERR_NOMEM, "out of memory");
+    enum status s =
+        stats ? run_round(t, 0, stats, false, why) : buf_why(why, ERR_NOMEM, "out of memory");
 
     for (int i = 0; i < WRITES_N_SIDES; i++)
         t->out->row[i].n_written_bytes = t->n_meanwhile[i] = 0;
@@ -253,8 +255,10 @@ static enum status finish(struct measurement *t, struct buf *why)
         row->tokens_per_s = figure_of(&t->rate[i]);
         row->cost_percent = figure_of(&t->cost[i]);
         if (sides[i].min_uses && row->n_written_bytes == 0)
-            return buf_why(why, ERR_INTERNAL, "nothing was written with %s: has the file system of "
-                           "--disk-path room?", sides[i].name);
+            return buf_why(why, ERR_INTERNAL,
+                           "nothing was written with %s: has the file system of "
+                           "--disk-path room?",
+                           sides[i].name);
         if (row->n_written_bytes)
             row->written_meanwhile = (double)t->n_meanwhile[i] / (double)row->n_written_bytes;
     }
@@ -267,9 +271,10 @@ enum status writes_run(struct writes_result *out, const struct cachebench_option
     struct measurement t = {.o = o, .out = out};
     struct steal steal;
 
-    *out = (struct writes_result){
-        .n_rounds = (uint32_t)o->write_rounds, .n_requests = (uint32_t)o->write_requests,
-        .n_prompt = (uint32_t)o->write_prompt, .n_out = (uint32_t)o->write_tokens};
+    *out = (struct writes_result){.n_rounds = (uint32_t)o->write_rounds,
+                                  .n_requests = (uint32_t)o->write_requests,
+                                  .n_prompt = (uint32_t)o->write_prompt,
+                                  .n_out = (uint32_t)o->write_tokens};
     out->n_batch_tokens = N_WAVES * out->n_requests * (out->n_prompt + N_LAST + out->n_out);
     steal_begin(&steal);
     enum status s = make_series(&t);

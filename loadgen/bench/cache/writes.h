@@ -23,10 +23,10 @@ enum writes_side { WRITES_NONE, WRITES_CONTROL, WRITES_FIRST, WRITES_SECOND, WRI
 const char *writes_side_name(enum writes_side side);
 
 struct writes_row {
-    struct figure tokens_per_s;      /* of a batch: prompts and generated ones */
-    struct figure cost_percent;      /* of time, against the batch without a disk of its round */
-    uint64_t n_written_bytes;        /* of payload, over all rounds */
-    double written_meanwhile;        /* share of it that was there when its batch ended */
+    struct figure tokens_per_s; /* of a batch: prompts and generated ones */
+    struct figure cost_percent; /* of time, against the batch without a disk of its round */
+    uint64_t n_written_bytes;   /* of payload, over all rounds */
+    double written_meanwhile;   /* share of it that was there when its batch ended */
 };
 
 struct writes_result {

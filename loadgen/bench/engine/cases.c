@@ -59,8 +59,10 @@ enum status case_parse(struct bench_case *c, const char *text, struct buf *why)
         s = read_decode(c, text + 7);
     if (s == OK)
         return OK;
-    return buf_why(why, s, "--case: \"%s\" is none; prefill:512, prefill:512@8192 (behind a "
-                   "context) and decode:BATCH:CONTEXT are", text);
+    return buf_why(why, s,
+                   "--case: \"%s\" is none; prefill:512, prefill:512@8192 (behind a "
+                   "context) and decode:BATCH:CONTEXT are",
+                   text);
 }
 
 uint32_t case_defaults(struct bench_case *out)

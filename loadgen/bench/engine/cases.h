@@ -24,9 +24,9 @@ enum bench_phase { BENCH_PREFILL, BENCH_DECODE };
 
 struct bench_case {
     enum bench_phase phase;
-    uint32_t prompt;   /* prefill: tokens to compute; decode: 0 */
-    uint32_t batch;    /* sequences; prefill: 1 */
-    uint32_t context;  /* tokens of each sequence in the KV cache before it starts */
+    uint32_t prompt;  /* prefill: tokens to compute; decode: 0 */
+    uint32_t batch;   /* sequences; prefill: 1 */
+    uint32_t context; /* tokens of each sequence in the KV cache before it starts */
 };
 
 NODISCARD enum status case_parse(struct bench_case *c, const char *text, struct buf *why);

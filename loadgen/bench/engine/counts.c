@@ -48,8 +48,8 @@ uint64_t counts_attention_ops(uint32_t n_heads, uint32_t head_dim, uint32_t pos0
 static uint64_t layer_macs(const struct bench_shape *m, uint64_t *bytes)
 {
     uint32_t q = m->n_heads * m->head_dim, kv = m->n_kv_heads * m->head_dim;
-    const uint32_t nk[4][2] = {{q + 2 * kv, m->dim}, {m->dim, q}, {2 * m->ffn_dim, m->dim},
-                               {m->dim, m->ffn_dim}};
+    const uint32_t nk[4][2] = {
+        {q + 2 * kv, m->dim}, {m->dim, q}, {2 * m->ffn_dim, m->dim}, {m->dim, m->ffn_dim}};
     uint64_t macs = 0;
 
     *bytes = 0;
@@ -77,8 +77,8 @@ void counts_step(const struct bench_shape *m, uint32_t n_seqs, uint32_t pos0, ui
     *out = (struct bench_work){
         .layer_ops = 2 * macs * m->n_layers * rows,
         .output_ops = 2 * (uint64_t)m->n_vocab * m->dim * n_seqs * n_out,
-        .attention_ops = counts_attention_ops(m->n_heads, m->head_dim, pos0, n_rows) *
-                         m->n_layers * n_seqs,
+        .attention_ops =
+            counts_attention_ops(m->n_heads, m->head_dim, pos0, n_rows) * m->n_layers * n_seqs,
         .weight_bytes = layer_bytes * m->n_layers + rows * embed_row_bytes(m),
         .kv_bytes = counts_kv_token_bytes(m) * pos0 * n_seqs,
     };
@@ -97,8 +97,7 @@ enum limit_kind counts_rate_of(const struct limits *l, const char *ops_name, enu
     enum limit_kind k;
 
     if (strstr(ops_name, "avx2"))
-        return t < DTYPE_FLOATS ? LIMIT_AVX2_FP32
-                                : faster(l, LIMIT_AVX2_FP32, LIMIT_AVX2_INT8);
+        return t < DTYPE_FLOATS ? LIMIT_AVX2_FP32 : faster(l, LIMIT_AVX2_FP32, LIMIT_AVX2_INT8);
     k = faster(l, LIMIT_FP32, LIMIT_AVX2_FP32);
     if (t == DTYPE_BF16)
         k = faster(l, faster(l, k, LIMIT_BF16), amx ? LIMIT_AMX_BF16 : LIMIT_BF16);
@@ -125,8 +124,8 @@ static double step_floor(const struct bench_shape *m, const struct bench_work *w
                          const struct limits *l, const char *ops_name, struct times *total)
 {
     struct times compute = {{0}};
-    double read = l->rate[LIMIT_READ] > 0
-                      ? (double)(w->weight_bytes + w->kv_bytes) / l->rate[LIMIT_READ] : 0;
+    double read =
+        l->rate[LIMIT_READ] > 0 ? (double)(w->weight_bytes + w->kv_bytes) / l->rate[LIMIT_READ] : 0;
     double seconds = add_ops(&compute, l, counts_rate_of(l, ops_name, m->layers), w->layer_ops) +
                      add_ops(&compute, l, counts_rate_of(l, ops_name, m->output), w->output_ops) +
                      add_ops(&compute, l, counts_rate_of(l, ops_name, m->kv), w->attention_ops);

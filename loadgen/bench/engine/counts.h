@@ -19,19 +19,19 @@
 /* A model as far as counting goes. */
 struct bench_shape {
     uint32_t n_layers, dim, n_heads, n_kv_heads, head_dim, ffn_dim, n_vocab;
-    enum dtype layers;      /* of the layers' weights */
-    uint32_t layers_group;  /* as in struct weight; so for the output layer */
+    enum dtype layers;     /* of the layers' weights */
+    uint32_t layers_group; /* as in struct weight; so for the output layer */
     enum dtype output;
     uint32_t output_group;
     enum dtype kv;
 };
 
 struct bench_work {
-    uint64_t layer_ops;      /* products of the layers */
+    uint64_t layer_ops; /* products of the layers */
     uint64_t output_ops;
     uint64_t attention_ops;
-    uint64_t weight_bytes;   /* embedding rows included */
-    uint64_t kv_bytes;       /* read */
+    uint64_t weight_bytes; /* embedding rows included */
+    uint64_t kv_bytes;     /* read */
 };
 
 /* The type that an option names: "f32", "f16", "bf16", or "auto". */
@@ -46,8 +46,7 @@ void counts_step(const struct bench_shape *m, uint32_t n_seqs, uint32_t pos0, ui
                  uint32_t n_out, struct bench_work *out);
 
 /* Operations of attention for rows [pos0, pos0 + n_rows) of one sequence and one layer. */
-uint64_t counts_attention_ops(uint32_t n_heads, uint32_t head_dim, uint32_t pos0,
-                              uint32_t n_rows);
+uint64_t counts_attention_ops(uint32_t n_heads, uint32_t head_dim, uint32_t pos0, uint32_t n_rows);
 
 /* Which rate bounds products with weights (or KV) of type t in a kernel set, by its name: the
  * fastest that the set can compute them with. For bf16 that may be fp32: some machines take two
@@ -56,7 +55,7 @@ enum limit_kind counts_rate_of(const struct limits *l, const char *ops_name, enu
 
 struct bench_floor {
     double seconds;
-    enum limit_kind limit;   /* what most of it comes from */
+    enum limit_kind limit; /* what most of it comes from */
 };
 
 /* The shortest time of a case whose steps take at most chunk rows: of each step the longer of its

@@ -130,16 +130,17 @@ enum status threads_run(uint32_t n, void (*fn)(void *arg, uint32_t i), void *arg
 /* What one thread found in one try. */
 struct sample {
     double ops_per_s;
-    double clock_hz;        /* 0: the loop has no paced twin */
+    double clock_hz; /* 0: the loop has no paced twin */
 };
 
-struct try {
+struct
+try {
     const struct limit_loop *loop;
-    int pace;               /* of loop->paces */
+    int pace; /* of loop->paces */
     uint32_t n_threads;
     atomic_uint n_ready;
     _Atomic uint64_t begin_ns; /* of all threads; 0: not yet */
-    struct sample *samples; /* [n_threads] */
+    struct sample *samples;    /* [n_threads] */
 };
 
 static double time_ns(void (*run)(uint64_t), uint64_t n)
@@ -214,9 +215,9 @@ static void run_try(void *arg, uint32_t i)
 }
 
 struct figure {
-    double rate;       /* all threads' */
-    double clock_hz;   /* mean of the cores; 0: unknown */
-    double per_cycle;  /* operations of one core, mean; 0: unknown */
+    double rate;      /* all threads' */
+    double clock_hz;  /* mean of the cores; 0: unknown */
+    double per_cycle; /* operations of one core, mean; 0: unknown */
 };
 
 static enum status try_once(const struct limit_loop *loop, int pace, uint32_t n_threads,
@@ -280,8 +281,7 @@ static enum status find_pace(const struct limit_loop *loop, int *out)
             clock_hz[pace] = one.clock_hz;
     }
     *out = 0;
-    while (*out < LIMITS_N_PACES - 1 &&
-           clock_hz[*out] < PACED_SHARE * clock_hz[LIMITS_N_PACES - 1])
+    while (*out < LIMITS_N_PACES - 1 && clock_hz[*out] < PACED_SHARE * clock_hz[LIMITS_N_PACES - 1])
         (*out)++;
     return s;
 }
@@ -335,7 +335,8 @@ static void check_loop(struct limits *out, enum limit_kind k)
     out->is_void = true;
     snprintf(out->void_why, sizeof out->void_why,
              "%s reached %.1f of %.0f operations per cycle and core: others use the cores, or two "
-             "threads share one", limits_name(k), out->per_cycle[k], out->expected[k]);
+             "threads share one",
+             limits_name(k), out->per_cycle[k], out->expected[k]);
 }
 
 static void check_read(struct limits *out, const struct read_figure *read)
@@ -396,8 +397,8 @@ void limits_median(const struct limits *all, uint32_t n, struct limits *out)
     out->is_void = false;
     for (int k = 0; k < LIMIT_COUNT; k++) {
         out->rate[k] = median_at(all, n, offsetof(struct limits, rate) + k * sizeof(double));
-        out->per_cycle[k] = median_at(all, n, offsetof(struct limits, per_cycle) +
-                                                  k * sizeof(double));
+        out->per_cycle[k] =
+            median_at(all, n, offsetof(struct limits, per_cycle) + k * sizeof(double));
     }
     out->clock_hz = median_at(all, n, offsetof(struct limits, clock_hz));
     for (uint32_t i = 0; i < n; i++)

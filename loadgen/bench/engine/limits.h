@@ -20,9 +20,9 @@
 
 enum limit_kind {
     LIMIT_READ,
-    LIMIT_FP32,      /* widest fp32 multiply-add of the machine */
-    LIMIT_BF16,      /* vdpbf16ps */
-    LIMIT_INT8,      /* vpdpbusd, 512 bits */
+    LIMIT_FP32, /* widest fp32 multiply-add of the machine */
+    LIMIT_BF16, /* vdpbf16ps */
+    LIMIT_INT8, /* vpdpbusd, 512 bits */
     LIMIT_AMX_BF16,
     LIMIT_AMX_INT8,
     LIMIT_AVX2_FP32, /* what a kernel without AVX-512 is measured against */
@@ -31,10 +31,10 @@ enum limit_kind {
 };
 
 struct limits {
-    double rate[LIMIT_COUNT];        /* 0: not on this machine */
-    double per_cycle[LIMIT_COUNT];   /* operations per cycle and core */
-    double expected[LIMIT_COUNT];    /* the same by arithmetic */
-    double clock_hz;                 /* mean of the cores while they computed */
+    double rate[LIMIT_COUNT];      /* 0: not on this machine */
+    double per_cycle[LIMIT_COUNT]; /* operations per cycle and core */
+    double expected[LIMIT_COUNT];  /* the same by arithmetic */
+    double clock_hz;               /* mean of the cores while they computed */
     uint32_t n_threads;
     bool is_void;
     char void_why[160];

@@ -17,6 +17,7 @@
 /* The chain: %1 is what it counts in, %2 a number. Multiplications use a port that the vector
  * instructions of 512 bits leave alone; of register and register, as some cores add a constant
  * without taking a cycle. */
+// clang-format off
 #define NONE ""
 #define CYCLE_1 "add %2, %1\n\t"
 #define CYCLES_3 "imul %2, %1\n\t"
@@ -178,6 +179,7 @@ static void end_tiles(void)
     TILE_LOOP(name, op, NONE)                                                                      \
     TILE_LOOP(name##_66, op, CYCLES_66)                                                            \
     TILE_LOOP(name##_132, op, CYCLES_132) TILE_LOOP(name##_264, op, CYCLES_132 CYCLES_132)
+// clang-format on
 
 TILE_LOOPS(amx_bf16, "tdpbf16ps")
 TILE_LOOPS(amx_int8, "tdpbusd")
@@ -226,8 +228,20 @@ static bool has_amx_int8(void)
     return has_amx(25);
 }
 
-#define VECTOR_PACES(name) {{name##_13, 13, 12}, {name##_25, 25, 24}, {name##_49, 49, 48}}
-#define TILE_PACES(name) {{name##_66, 66, 64}, {name##_132, 132, 128}, {name##_264, 264, 256}}
+#define VECTOR_PACES(name)                                                                         \
+    {                                                                                              \
+        {name##_13, 13, 12}, {name##_25, 25, 24},                                                  \
+        {                                                                                          \
+            name##_49, 49, 48                                                                      \
+        }                                                                                          \
+    }
+#define TILE_PACES(name)                                                                           \
+    {                                                                                              \
+        {name##_66, 66, 64}, {name##_132, 132, 128},                                               \
+        {                                                                                          \
+            name##_264, 264, 256                                                                   \
+        }                                                                                          \
+    }
 
 /* fp32 comes in two widths; the first that is supported counts. */
 static const struct limit_loop loops[] = {

@@ -27,9 +27,9 @@
 
 struct limit_loop {
     enum limit_kind kind;
-    uint32_t ops_per_turn;     /* operations of one turn, paced or not */
+    uint32_t ops_per_turn; /* operations of one turn, paced or not */
     bool (*supported)(void);
-    void (*begin)(void);       /* may be NULL; so may end */
+    void (*begin)(void); /* may be NULL; so may end */
     void (*run)(uint64_t n_turns);
     void (*end)(void);
     struct {

@@ -49,8 +49,9 @@ typedef uint64_t line __attribute__((vector_size(LINE_BYTES), aligned(LINE_BYTES
         READ_BODY(n_streams);                                                                      \
     }
 #define READ_FUNCTIONS(name, attribute)                                                            \
-    attribute READ_FUNCTION(name, 1) attribute READ_FUNCTION(name, 2)                              \
-        attribute READ_FUNCTION(name, 4) attribute READ_FUNCTION(name, 8)
+    attribute READ_FUNCTION(name, 1) attribute READ_FUNCTION(name, 2) attribute READ_FUNCTION(     \
+        name, 4) attribute                                                                         \
+    READ_FUNCTION(name, 8)
 
 #define UNROLLED __attribute__((optimize("O3", "unroll-loops")))
 READ_FUNCTIONS(read_plain, UNROLLED)
@@ -71,20 +72,20 @@ static read_fn *const widths[3][4] = {
 
 static const struct pattern {
     uint32_t n_streams;
-    uint32_t fn;     /* column of `widths` */
-    uint32_t ahead;  /* bytes */
+    uint32_t fn;    /* column of `widths` */
+    uint32_t ahead; /* bytes */
 } patterns[] = {{1, 0, 0}, {1, 0, 2048}, {2, 1, 0}, {2, 1, 2048},
                 {4, 2, 0}, {4, 2, 2048}, {8, 3, 0}, {8, 3, 1024}};
 
 struct read_meter {
     uint32_t n_threads;
-    uint32_t width;            /* row of `widths` */
-    uint64_t n_bytes;          /* of each thread */
-    unsigned char **buffers;   /* [n_threads] */
+    uint32_t width;          /* row of `widths` */
+    uint64_t n_bytes;        /* of each thread */
+    unsigned char **buffers; /* [n_threads] */
     struct {
         _Alignas(64) uint64_t begin_ns, end_ns, cpu_ns, sum;
-    } *out;                    /* [n_threads] */
-    int best;                  /* of `patterns`; -1: not known yet */
+    } * out;  /* [n_threads] */
+    int best; /* of `patterns`; -1: not known yet */
     const struct pattern *now;
 };
 

@@ -15,25 +15,25 @@
 
 struct bench_options {
     const char *model;
-    const char *load_format;     /* "auto", "dummy" */
-    const char *dtype;           /* "auto", "f32", "bf16", "f16" */
-    const char *quantization;    /* "none", "int8", "int4" */
+    const char *load_format;  /* "auto", "dummy" */
+    const char *dtype;        /* "auto", "f32", "bf16", "f16" */
+    const char *quantization; /* "none", "int8", "int4" */
     const char *kv_cache_dtype;
     const char *cpu_variant;     /* "auto", ... */
     const char *device;          /* "auto", "cpu", "cuda", "ref" */
     uint64_t quantization_group; /* 32, 128; 0: the best of the type */
     uint64_t threads;
-    uint64_t chunk;              /* rows of one step at most */
-    uint64_t kv_bytes_max;       /* 0: from free memory */
+    uint64_t chunk;        /* rows of one step at most */
+    uint64_t kv_bytes_max; /* 0: from free memory */
     uint64_t repetitions;
-    uint64_t max_seconds;        /* 0: no limit */
+    uint64_t max_seconds; /* 0: no limit */
     bool json;
     bool no_limits;
     bool profile;
     bool batch_invariant;
     bool want_help;
     bool want_version;
-    bool only_limits;            /* `tarn-bench limits` */
+    bool only_limits; /* `tarn-bench limits` */
     struct bench_case cases[BENCH_CASES_MAX];
     uint32_t n_cases;
 };

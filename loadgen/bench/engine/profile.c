@@ -32,8 +32,7 @@ static enum status timed_embed(struct device *d, struct stream *s, const struct 
     return status;
 }
 
-static enum status timed_rmsnorm(struct device *d, struct stream *s,
-                                 const struct rmsnorm_params *p)
+static enum status timed_rmsnorm(struct device *d, struct stream *s, const struct rmsnorm_params *p)
 {
     uint64_t t0 = clock_now_ns();
     enum status status = state.real->rmsnorm(d, s, p);
@@ -79,8 +78,7 @@ static enum status timed_gemm(struct device *d, struct stream *s, const struct g
     return status;
 }
 
-static enum status timed_rope_kv(struct device *d, struct stream *s,
-                                 const struct rope_kv_params *p)
+static enum status timed_rope_kv(struct device *d, struct stream *s, const struct rope_kv_params *p)
 {
     uint64_t t0 = clock_now_ns();
     enum status status = state.real->rope_kv(d, s, p);
@@ -97,8 +95,8 @@ static enum status timed_attention(struct device *d, struct stream *s,
     uint64_t t1 = clock_now_ns();
 
     for (uint32_t i = 0; i < p->n_seqs; i++) {
-        ops += counts_attention_ops(p->n_heads, p->pool.head_dim, p->seqs[i].pos0,
-                                    p->seqs[i].n_rows);
+        ops +=
+            counts_attention_ops(p->n_heads, p->pool.head_dim, p->seqs[i].pos0, p->seqs[i].n_rows);
         n_context += p->seqs[i].pos0;
     }
     add(PROFILE_ATTENTION, t0 + (clock_now_ns() - t1), ops,
@@ -157,9 +155,9 @@ void profile_read(struct profile *out)
 const char *profile_op_name(enum profile_op op)
 {
     static const char *const names[PROFILE_OP_COUNT] = {
-        [PROFILE_EMBED] = "embed", [PROFILE_NORM] = "norm",       [PROFILE_QKV] = "qkv",
-        [PROFILE_ROPE] = "rope",   [PROFILE_ATTENTION] = "attention", [PROFILE_O] = "o",
-        [PROFILE_GATE_UP] = "gate_up", [PROFILE_SILU] = "silu",   [PROFILE_DOWN] = "down",
+        [PROFILE_EMBED] = "embed",     [PROFILE_NORM] = "norm",           [PROFILE_QKV] = "qkv",
+        [PROFILE_ROPE] = "rope",       [PROFILE_ATTENTION] = "attention", [PROFILE_O] = "o",
+        [PROFILE_GATE_UP] = "gate_up", [PROFILE_SILU] = "silu",           [PROFILE_DOWN] = "down",
         [PROFILE_GATHER] = "gather",   [PROFILE_OUTPUT] = "output",
     };
     return names[op];

@@ -7,8 +7,10 @@
 
 static const char *dtype_word(enum dtype t)
 {
-    static const char *const words[] = {[DTYPE_F32] = "f32", [DTYPE_F16] = "f16",
-                                        [DTYPE_BF16] = "bf16", [DTYPE_I8] = "int8",
+    static const char *const words[] = {[DTYPE_F32] = "f32",
+                                        [DTYPE_F16] = "f16",
+                                        [DTYPE_BF16] = "bf16",
+                                        [DTYPE_I8] = "int8",
                                         [DTYPE_I4] = "int4"};
     return words[t];
 }
@@ -29,7 +31,8 @@ void report_machine(FILE *f, const struct rig_info *i)
 {
     const struct bench_shape *m = &i->shape;
 
-    fprintf(f, "%.1f M parameters, %u layers, %s weights (output %s, %.2f GB), %s KV (pool %.2f "
+    fprintf(f,
+            "%.1f M parameters, %u layers, %s weights (output %s, %.2f GB), %s KV (pool %.2f "
             "GB)\n%s, %u threads, steps of at most %u tokens, loaded in %.1f s\n\n",
             (double)i->n_params * 1e-6, m->n_layers, dtype_word(m->layers), dtype_word(m->output),
             (double)i->weight_bytes * 1e-9, dtype_word(m->kv), (double)i->kv_bytes * 1e-9,
@@ -153,8 +156,8 @@ static enum status fill_limits(struct json *o, const struct limits *l)
         double rate = l->rate[rate_fields[i].kind];
         put(o, rate_fields[i].name, rate > 0 ? js_new_real(rate * 1e-9) : js_new_null(), &s);
     }
-    put(o, "int8_ops_per_cycle", l->per_cycle[LIMIT_INT8] > 0
-                                     ? js_new_real(l->per_cycle[LIMIT_INT8]) : js_new_null(), &s);
+    put(o, "int8_ops_per_cycle",
+        l->per_cycle[LIMIT_INT8] > 0 ? js_new_real(l->per_cycle[LIMIT_INT8]) : js_new_null(), &s);
     put(o, "clock_ghz", js_new_real(l->clock_hz * 1e-9), &s);
     put(o, "threads", js_new_int(l->n_threads), &s);
     put(o, "void", js_new_bool(l->is_void), &s);

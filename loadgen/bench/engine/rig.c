@@ -27,12 +27,12 @@ struct rig {
     struct cache *cache;
     struct forward *forward;
     struct batch batch;
-    uint64_t n_blocks_max;   /* what memory allows */
-    uint32_t *ids;           /* [n_ids]; sequence i starts at ids + i, so no two are equal */
+    uint64_t n_blocks_max; /* what memory allows */
+    uint32_t *ids;         /* [n_ids]; sequence i starts at ids + i, so no two are equal */
     uint32_t n_ids;
     struct cache_seq **seqs; /* [n_seqs] of the running case */
     uint32_t n_seqs;
-    struct bench_case c;     /* the running case */
+    struct bench_case c; /* the running case */
 };
 
 /* --- model, device, weights --- */
@@ -60,8 +60,8 @@ static enum status choose_weights(struct weights_config *out, const struct rig *
     enum dtype stored = r->model.stored_dtype;
     enum status s;
 
-    *out = (struct weights_config){.dir = o->model, .model = &r->model,
-                                   .dummy = strcmp(o->load_format, "dummy") == 0};
+    *out = (struct weights_config){
+        .dir = o->model, .model = &r->model, .dummy = strcmp(o->load_format, "dummy") == 0};
     s = quantization_parse(&out->quantization, o->quantization, (uint32_t)o->quantization_group,
                            why);
     if (s == OK && !out->dummy)
@@ -74,9 +74,12 @@ static enum status open_device(struct rig *r, const struct bench_options *o,
                                const struct weights_config *w, struct buf *why)
 {
     const struct model_config *m = &r->model;
-    struct device_config d = {.kind = DEVICE_AUTO, .n_threads = (uint32_t)o->threads,
-                              .max_rows = rows_max(r, o), .max_k = m->n_heads * m->head_dim,
-                              .max_heads = m->n_heads, .max_head_dim = m->head_dim,
+    struct device_config d = {.kind = DEVICE_AUTO,
+                              .n_threads = (uint32_t)o->threads,
+                              .max_rows = rows_max(r, o),
+                              .max_k = m->n_heads * m->head_dim,
+                              .max_heads = m->n_heads,
+                              .max_head_dim = m->head_dim,
                               .bf16_weights = w->dtype == DTYPE_BF16 && !w->quantization.group};
 
     if (m->dim > d.max_k)
@@ -110,19 +113,28 @@ static void fill_info(struct rig *r, uint64_t t0)
     i->n_params = r->weights.n_params;
     i->weight_bytes = r->weights.n_bytes;
     i->load_seconds = (double)(clock_now_ns() - t0) * 1e-9;
-    i->shape = (struct bench_shape){
-        .n_layers = m->n_layers, .dim = m->dim, .n_heads = m->n_heads,
-        .n_kv_heads = m->n_kv_heads, .head_dim = m->head_dim, .ffn_dim = m->ffn_dim,
-        .n_vocab = m->n_vocab, .layers = layer->dtype, .layers_group = layer->group,
-        .output = output->dtype, .output_group = output->group, .kv = i->shape.kv};
+    i->shape = (struct bench_shape){.n_layers = m->n_layers,
+                                    .dim = m->dim,
+                                    .n_heads = m->n_heads,
+                                    .n_kv_heads = m->n_kv_heads,
+                                    .head_dim = m->head_dim,
+                                    .ffn_dim = m->ffn_dim,
+                                    .n_vocab = m->n_vocab,
+                                    .layers = layer->dtype,
+                                    .layers_group = layer->group,
+                                    .output = output->dtype,
+                                    .output_group = output->group,
+                                    .kv = i->shape.kv};
 }
 
 /* --- the KV pool --- */
 
 static struct kv_pool pool_shape(const struct rig *r)
 {
-    return (struct kv_pool){.dtype = r->info.shape.kv, .n_layers = r->model.n_layers,
-                            .n_kv_heads = r->model.n_kv_heads, .head_dim = r->model.head_dim};
+    return (struct kv_pool){.dtype = r->info.shape.kv,
+                            .n_layers = r->model.n_layers,
+                            .n_kv_heads = r->model.n_kv_heads,
+                            .head_dim = r->model.head_dim};
 }
 
 enum status rig_case_fits(const struct rig *r, const struct bench_case *c, struct buf *why)
@@ -131,9 +143,10 @@ enum status rig_case_fits(const struct rig *r, const struct bench_case *c, struc
     struct kv_pool pool = pool_shape(r);
 
     if (n_tokens > r->model.max_pos)
-        return buf_why(why, ERR_TOO_LARGE, "%llu tokens are beyond the model's "
-                       "max_position_embeddings of %u", (unsigned long long)n_tokens,
-                       r->model.max_pos);
+        return buf_why(why, ERR_TOO_LARGE,
+                       "%llu tokens are beyond the model's "
+                       "max_position_embeddings of %u",
+                       (unsigned long long)n_tokens, r->model.max_pos);
     if (case_blocks(c) > r->n_blocks_max)
         return buf_why(why, ERR_TOO_LARGE, "its KV takes %.1f GiB, there is room for %.1f GiB",
                        (double)(case_blocks(c) * kv_block_bytes(&pool)) / (1 << 30),
@@ -189,8 +202,8 @@ static enum status fill_pool(struct rig *r)
     f.noise = noise;
     enum status s = OK;
     if (device_is_host(r->device))
-        device_parallel(r->device, (uint32_t)((f.n_bytes + FILL_BYTES - 1) / FILL_BYTES),
-                        fill_part, &f);
+        device_parallel(r->device, (uint32_t)((f.n_bytes + FILL_BYTES - 1) / FILL_BYTES), fill_part,
+                        &f);
     else
         s = upload_noise(r, &f);
     free(noise);
@@ -199,8 +212,8 @@ static enum status fill_pool(struct rig *r)
 
 static enum status create_cache(struct rig *r, uint64_t n_blocks, struct buf *why)
 {
-    struct cache_config c = {.device = r->device, .pool = pool_shape(r),
-                             .segment_tokens = KV_SEGMENT_TOKENS_MAX};
+    struct cache_config c = {
+        .device = r->device, .pool = pool_shape(r), .segment_tokens = KV_SEGMENT_TOKENS_MAX};
 
     c.pool.n_blocks = (uint32_t)n_blocks;
     r->info.kv_bytes = kv_block_bytes(&c.pool) * n_blocks;
@@ -214,8 +227,8 @@ static enum status create_cache(struct rig *r, uint64_t n_blocks, struct buf *wh
 /* --- what the cases that fit need together --- */
 
 struct needs {
-    uint64_t n_blocks;  /* the most of one case */
-    uint32_t n_tokens;  /* of one sequence */
+    uint64_t n_blocks; /* the most of one case */
+    uint32_t n_tokens; /* of one sequence */
     uint32_t batch;
 };
 
@@ -268,10 +281,14 @@ static enum status create_step(struct rig *r, const struct bench_options *o, str
     if (s != OK)
         return s;
     uint32_t rows = r->info.chunk > n.batch ? r->info.chunk : n.batch;
-    struct forward_config f = {
-        .device = r->device, .model = &r->model, .weights = &r->weights, .n_rows_max = rows,
-        .n_out_max = n.batch, .n_pos = n.n_tokens, .n_seqs_max = n.batch,
-        .n_blocks_max = (uint32_t)n.n_blocks};
+    struct forward_config f = {.device = r->device,
+                               .model = &r->model,
+                               .weights = &r->weights,
+                               .n_rows_max = rows,
+                               .n_out_max = n.batch,
+                               .n_pos = n.n_tokens,
+                               .n_seqs_max = n.batch,
+                               .n_blocks_max = (uint32_t)n.n_blocks};
     if (o->profile)
         f.ops = profile_ops(device_ops(r->device), &r->weights, r->model.n_layers);
     if ((s = forward_create(&r->forward, &f)) != OK ||

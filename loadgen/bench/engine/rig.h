@@ -21,11 +21,11 @@ struct rig;
 struct rig_info {
     const char *ops_name;
     uint32_t n_threads;
-    bool is_host;          /* computes in host memory */
-    uint32_t chunk;        /* rows of one step at most, in prefill */
+    bool is_host;   /* computes in host memory */
+    uint32_t chunk; /* rows of one step at most, in prefill */
     uint64_t n_params;
     uint64_t weight_bytes;
-    uint64_t kv_bytes;     /* of the pool */
+    uint64_t kv_bytes; /* of the pool */
     double load_seconds;
     struct bench_shape shape;
 };

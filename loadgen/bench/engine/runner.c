@@ -139,8 +139,7 @@ static void summarize(struct runner_result *out, const struct rig *rig)
         if (row->n_done == 0)
             continue;
         row->median = median_of(row->seconds, row->n_done);
-        counts_floor(&info->shape, &row->c, info->chunk, &out->limits, info->ops_name,
-                     &row->floor);
+        counts_floor(&info->shape, &row->c, info->chunk, &out->limits, info->ops_name, &row->floor);
     }
 }
 

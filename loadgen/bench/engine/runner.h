@@ -15,18 +15,18 @@
 
 struct runner_row {
     struct bench_case c;
-    char skipped[160];        /* why; "" when it ran */
-    double *seconds;          /* [n_done] of one pass, ascending in the end */
+    char skipped[160]; /* why; "" when it ran */
+    double *seconds;   /* [n_done] of one pass, ascending in the end */
     uint32_t n_done;
-    uint32_t n_passes;        /* in one repetition */
-    uint64_t n_profiled;      /* passes in `profile` */
+    uint32_t n_passes;   /* in one repetition */
+    uint64_t n_profiled; /* passes in `profile` */
     struct profile profile;
     struct bench_floor floor;
-    double median;            /* seconds of a pass */
+    double median; /* seconds of a pass */
 };
 
 struct runner_result {
-    struct runner_row *rows;  /* [n_rows] */
+    struct runner_row *rows; /* [n_rows] */
     uint32_t n_rows;
     uint32_t n_rounds;
     bool has_limits;

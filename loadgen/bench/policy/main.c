@@ -12,16 +12,18 @@
 static enum status make_cost(struct cost_model *m, const double c[3], struct buf *why)
 {
     static const uint32_t cached[] = {0, 1024, 4096, 16384, 65536, 131072, 262144};
-    static const uint32_t fresh[] = {32,   128,   512,   1024,   2048,  4096,
+    static const uint32_t fresh[] = {32,   128,   512,   1024,  2048,   4096,
                                      8192, 16384, 32768, 65536, 131072, 262144};
     double seconds[ARRAY_SIZE(cached)][ARRAY_SIZE(fresh)];
 
     for (size_t i = 0; i < ARRAY_SIZE(cached); i++)
         for (size_t j = 0; j < ARRAY_SIZE(fresh); j++)
-            seconds[i][j] = c[0] + c[1] * fresh[j] +
-                            c[2] * fresh[j] * ((double)cached[i] + fresh[j] / 2.0);
-    struct cost_points points = {.cached = cached, .n_cached = ARRAY_SIZE(cached),
-                                 .new_tokens = fresh, .n_new = ARRAY_SIZE(fresh),
+            seconds[i][j] =
+                c[0] + c[1] * fresh[j] + c[2] * fresh[j] * ((double)cached[i] + fresh[j] / 2.0);
+    struct cost_points points = {.cached = cached,
+                                 .n_cached = ARRAY_SIZE(cached),
+                                 .new_tokens = fresh,
+                                 .n_new = ARRAY_SIZE(fresh),
                                  .seconds = seconds[0]};
     return cost_model_init(m, &points, why);
 }

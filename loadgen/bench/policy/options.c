@@ -33,7 +33,8 @@ static const struct flag_row rows[] = {
 void sim_options_help(FILE *f)
 {
     fputs("usage: tarn-cachesim TRACE [options]\n\n"
-          "Replays a trace through the policies that decide what a KV cache keeps.\n", f);
+          "Replays a trace through the policies that decide what a KV cache keeps.\n",
+          f);
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
         flag_print(f, &rows[i]);
 }
@@ -103,8 +104,10 @@ static enum status read_memory(struct sim_options *o, const char *text, struct b
 
         if (end == text || (*end && *end != ',') || !(percent > 0 && percent <= 100) ||
             o->n_shares == SIM_N_SHARES_MAX)
-            return buf_why(why, ERR_INVALID, "--memory: expected up to %d numbers above 0, at most "
-                           "100", SIM_N_SHARES_MAX);
+            return buf_why(why, ERR_INVALID,
+                           "--memory: expected up to %d numbers above 0, at most "
+                           "100",
+                           SIM_N_SHARES_MAX);
         o->shares[o->n_shares++] = percent / 100;
         text = end;
     }
@@ -131,8 +134,7 @@ static enum status read_cost(struct sim_options *o, const char *text, struct buf
         char *end;
 
         o->cost[i] = strtod(text, &end);
-        if (end == text || *end != (i < 2 ? ':' : '\0') || !isfinite(o->cost[i]) ||
-            o->cost[i] < 0)
+        if (end == text || *end != (i < 2 ? ':' : '\0') || !isfinite(o->cost[i]) || o->cost[i] < 0)
             return buf_why(why, ERR_INVALID, "--cost: expected three numbers A:B:C, none below 0");
         text = end + 1;
     }

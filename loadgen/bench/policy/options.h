@@ -15,18 +15,18 @@
 #define SIM_N_SHARES_MAX 16
 
 struct sim_options {
-    const char *trace;     /* file or directory */
+    const char *trace; /* file or directory */
     enum trace_format format;
     enum trace_order order;
     enum paths_parts parts;
-    uint64_t from, to;     /* rows */
+    uint64_t from, to; /* rows */
     enum replace_policy policies[REPLACE_N_POLICIES];
     uint32_t n_policies;
     double shares[SIM_N_SHARES_MAX];
     uint32_t n_shares;
-    double history;        /* INFINITY: all */
+    double history; /* INFINITY: all */
     uint32_t n_lookahead;
-    double cost[3];        /* T = [0] + [1] new + [2] new (cached + new / 2) */
+    double cost[3]; /* T = [0] + [1] new + [2] new (cached + new / 2) */
     bool json, quiet, checks, help, version;
 };
 

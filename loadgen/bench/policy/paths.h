@@ -17,7 +17,7 @@
 
 /* Which parts of a row are the path. */
 enum paths_parts {
-    PARTS_AUTO,      /* documents if the trace has any, else all */
+    PARTS_AUTO, /* documents if the trace has any, else all */
     PARTS_ALL,
     PARTS_DOCUMENTS, /* as if nothing stood before the first document, and nothing is kept after */
 };
@@ -29,8 +29,8 @@ struct path_node {
 };
 
 struct path {
-    uint64_t first;    /* index into steps */
-    uint32_t n_nodes;  /* 0: nothing of this request is on a path */
+    uint64_t first;   /* index into steps */
+    uint32_t n_nodes; /* 0: nothing of this request is on a path */
 };
 
 struct path_step {
@@ -41,15 +41,15 @@ struct path_step {
 struct paths {
     struct path_node *nodes; /* [n_nodes] */
     uint32_t n_nodes;
-    struct path *requests;   /* [n_requests], in order of time */
+    struct path *requests; /* [n_requests], in order of time */
     uint32_t n_requests;
     struct path_step *steps;
     uint64_t n_steps;
     uint32_t n_nodes_longest; /* of a path */
     uint64_t n_tokens;        /* of all requests' paths */
     uint64_t n_tokens_distinct;
-    uint64_t n_tokens_ideal;  /* hits of an infinite cache */
-    enum paths_parts parts;   /* never PARTS_AUTO */
+    uint64_t n_tokens_ideal; /* hits of an infinite cache */
+    enum paths_parts parts;  /* never PARTS_AUTO */
 };
 
 /* Rows [from, to) of the trace; to past its end is its end. */

@@ -84,9 +84,9 @@ static bool make_room(struct sim *s, uint64_t n_tokens)
 /* --- a request --- */
 
 struct request_shape {
-    uint32_t n_hit, n_entered;        /* nodes */
-    uint32_t n_cached, n_new;         /* tokens */
-    uint32_t n_ideal;                 /* tokens an infinite cache would have */
+    uint32_t n_hit, n_entered; /* nodes */
+    uint32_t n_cached, n_new;  /* tokens */
+    uint32_t n_ideal;          /* tokens an infinite cache would have */
 };
 
 static struct request_shape look_up(struct sim *s, const struct path *path)
@@ -237,8 +237,7 @@ static enum status init(struct sim *s)
     return replace_create(&s->policy, &config);
 }
 
-enum status replay(const struct paths *p, const struct replay_options *o,
-                   struct replay_result *out)
+enum status replay(const struct paths *p, const struct replay_options *o, struct replay_result *out)
 {
     struct sim s = {.p = p, .o = o, .result = out};
     clock_t start = clock();

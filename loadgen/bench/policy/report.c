@@ -37,8 +37,8 @@ static enum status table_row(struct buf *out, const struct sim_options *o, const
         slowest = fmax(slowest, ns_per_use(&rows[i]));
     }
     for (uint32_t i = 0; s == OK && i < o->n_shares; i++)
-        s = buf_printf(out, "%s%7.2f", i ? " " : "  |", 100 * share(rows[i].saved_s,
-                                                                   rows[i].ideal_s));
+        s = buf_printf(out, "%s%7.2f", i ? " " : "  |",
+                       100 * share(rows[i].saved_s, rows[i].ideal_s));
     return s == OK ? buf_printf(out, "  | %6.0f\n", slowest) : s;
 }
 
@@ -46,8 +46,9 @@ enum status report_table(struct buf *out, const struct sim_options *o, const str
                          const struct replay_result *results)
 {
     enum status s = buf_printf(
-        out, "%s: %" PRIu32 " requests, %" PRIu64 " tokens (parts: %s), %" PRIu64
-        " distinct in %" PRIu32 " nodes\nideal: %.2f %% of tokens hit\n"
+        out,
+        "%s: %" PRIu32 " requests, %" PRIu64 " tokens (parts: %s), %" PRIu64 " distinct in %" PRIu32
+        " nodes\nideal: %.2f %% of tokens hit\n"
         "%% of ideal: tokens hit | seconds saved, by memory in %% of the distinct tokens\n%-8s",
         o->trace, p->n_requests, p->n_tokens, parts_name(p->parts), p->n_tokens_distinct,
         p->n_nodes, 100 * share((double)p->n_tokens_ideal, (double)p->n_tokens), "policy");
@@ -73,8 +74,8 @@ static enum status json_result(struct buf *out, const struct sim_options *o, con
         ", \"saved_s\": %.3f, \"saved_share_of_ideal\": %.6f, \"n_uses\": %" PRIu64
         ", \"n_evicted\": %" PRIu64 ", \"n_not_kept\": %" PRIu64 ", \"n_tokens_max\": %" PRIu64
         ", \"order_share\": {\"%s\": %.4f, \"%s\": %.4f, \"%s\": %.4f}, \"n_switches\": %" PRIu64
-        ", \"n_entries_max\": %" PRIu32
-        ", \"policy_bytes\": %" PRIu64 ", \"cpu_s\": %.4f, \"ns_per_use\": %.1f}",
+        ", \"n_entries_max\": %" PRIu32 ", \"policy_bytes\": %" PRIu64
+        ", \"cpu_s\": %.4f, \"ns_per_use\": %.1f}",
         policy || k ? "," : "", replace_policy_name(o->policies[policy]), o->shares[k],
         r->n_tokens_hit, share((double)r->n_tokens_hit, (double)p->n_tokens), of_ideal(p, r),
         r->n_nodes_hit, r->saved_s, share(r->saved_s, r->ideal_s), r->n_uses, r->n_evicted,
@@ -90,17 +91,20 @@ static enum status json_head(struct buf *out, const struct sim_options *o, const
     if (s == OK)
         s = js_write_string(out, o->trace, strlen(o->trace));
     if (s == OK)
-        s = buf_printf(out, ", \"parts\": \"%s\", \"row_first\": %" PRIu64
-                       ", \"n_requests\": %" PRIu32 ", \"n_tokens\": %" PRIu64
-                       ", \"n_tokens_distinct\": %" PRIu64 ", \"n_nodes\": %" PRIu32
-                       ", \"n_tokens_ideal\": %" PRIu64 ",\n  \"history\": ",
+        s = buf_printf(out,
+                       ", \"parts\": \"%s\", \"row_first\": %" PRIu64 ", \"n_requests\": %" PRIu32
+                       ", \"n_tokens\": %" PRIu64 ", \"n_tokens_distinct\": %" PRIu64
+                       ", \"n_nodes\": %" PRIu32 ", \"n_tokens_ideal\": %" PRIu64
+                       ",\n  \"history\": ",
                        parts_name(p->parts), o->from, p->n_requests, p->n_tokens,
                        p->n_tokens_distinct, p->n_nodes, p->n_tokens_ideal);
     if (s == OK)
         s = js_write_number(out, o->history); /* null: all */
-    return s == OK ? buf_printf(out, ", \"lookahead\": %" PRIu32 ", \"cost\": [%g, %g, %g],\n  "
-                                "\"results\": [", o->n_lookahead, o->cost[0], o->cost[1],
-                                o->cost[2]) : s;
+    return s == OK ? buf_printf(out,
+                                ", \"lookahead\": %" PRIu32 ", \"cost\": [%g, %g, %g],\n  "
+                                "\"results\": [",
+                                o->n_lookahead, o->cost[0], o->cost[1], o->cost[2])
+                   : s;
 }
 
 enum status report_json(struct buf *out, const struct sim_options *o, const struct paths *p,

@@ -70,12 +70,16 @@ static void arrive(struct crowd *c, uint32_t slot)
     double kind = draw(c);
 
     *q = (struct crowd_seq){.n_known = n_prompt, .n_out_left = draw_length(c, 16, 1.7, 4000)};
-    scheduler_submit(c->scheduler, slot, &(struct sched_request){
-        .n_known = n_prompt,
-        .n_out_max = q->n_out_left,
-        .priority = kind < 0.05 ? -1 : kind > 0.9 ? 1 : 0,
-        .tenant = 1 + (uint64_t)(draw(c) * N_TENANTS),
-    }, c->now_ns);
+    scheduler_submit(c->scheduler, slot,
+                     &(struct sched_request){
+                         .n_known = n_prompt,
+                         .n_out_max = q->n_out_left,
+                         .priority = kind < 0.05  ? -1
+                                     : kind > 0.9 ? 1
+                                                  : 0,
+                         .tenant = 1 + (uint64_t)(draw(c) * N_TENANTS),
+                     },
+                     c->now_ns);
 }
 
 static void drop(struct crowd *c, uint32_t slot)

@@ -27,7 +27,7 @@ struct crowd_config {
 struct crowd_seq {
     uint32_t n_known, n_computed;
     uint32_t n_out_left;
-    uint32_t n_cached;     /* while it waits: what it computed before */
+    uint32_t n_cached; /* while it waits: what it computed before */
     bool runs;
 };
 
@@ -39,7 +39,7 @@ struct crowd {
     uint64_t seed, n_draws;
     uint64_t now_ns;
     uint64_t n_ended, n_admitted, n_steps;
-    uint64_t n_items;      /* of all steps */
+    uint64_t n_items; /* of all steps */
 };
 
 NODISCARD enum status crowd_init(struct crowd *c, const struct crowd_config *config,

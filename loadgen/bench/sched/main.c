@@ -78,8 +78,8 @@ static enum status measure(const struct schedbench_options *o, struct buf *why)
     const char *names[N_POLICIES_MAX];
     char words[1024];
     struct buf text;
-    enum status s = run_all(&results, o, names,
-                            list_policies(o->policy, words, sizeof words, names), why);
+    enum status s =
+        run_all(&results, o, names, list_policies(o->policy, words, sizeof words, names), why);
 
     if (s != OK)
         return s;

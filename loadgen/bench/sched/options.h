@@ -14,8 +14,8 @@
 #include "base/buf.h"
 
 struct schedbench_options {
-    const char *policy;     /* "all", or one of scheduler_policies() */
-    uint64_t queued;        /* 0: SCHEDBENCH_QUEUED, one after another */
+    const char *policy; /* "all", or one of scheduler_policies() */
+    uint64_t queued;    /* 0: SCHEDBENCH_QUEUED, one after another */
     uint64_t running;
     uint64_t plans;
     uint64_t seed;

@@ -16,12 +16,12 @@ struct planning_figure {
 struct planning_result {
     struct crowd_config config;
     uint32_t n_plans;
-    struct planning_figure plan;  /* scheduler_plan() alone */
-    struct planning_figure step;  /* and all events of the step: take, tokens, ends, arrivals */
+    struct planning_figure plan; /* scheduler_plan() alone */
+    struct planning_figure step; /* and all events of the step: take, tokens, ends, arrivals */
     /* What happened while it was measured: an unchanged queue would be no measurement. */
     uint64_t n_ended, n_admitted, n_preempted, n_demoted, n_starving;
-    double n_items_mean;          /* of a step */
-    uint32_t n_levels_used;       /* that hold a sequence at the end */
+    double n_items_mean;    /* of a step */
+    uint32_t n_levels_used; /* that hold a sequence at the end */
 };
 
 /* n_plans are measured, behind half as many that are not. */

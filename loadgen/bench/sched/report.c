@@ -41,8 +41,9 @@ static enum status put_row(struct buf *out, const struct planning_result *r)
     enum status s = OK;
 
     PUT("{\"policy\":\"%s\",\"starvation\":\"%s\",\"n_queued\":%" PRIu32 ",\"n_running\":%" PRIu32
-        ",\"n_plans\":%" PRIu32 ",", r->config.policy, starvation_name(&r->config),
-        r->config.n_queued, r->config.n_running, r->n_plans);
+        ",\"n_plans\":%" PRIu32 ",",
+        r->config.policy, starvation_name(&r->config), r->config.n_queued, r->config.n_running,
+        r->n_plans);
     if (s == OK)
         s = put_figure(out, "plan_s", &r->plan);
     PUT(",");
@@ -50,8 +51,9 @@ static enum status put_row(struct buf *out, const struct planning_result *r)
         s = put_figure(out, "step_s", &r->step);
     PUT(",\"n_ended\":%" PRIu64 ",\"n_admitted\":%" PRIu64 ",\"n_preempted\":%" PRIu64
         ",\"n_demoted\":%" PRIu64 ",\"n_starving\":%" PRIu64 ",\"n_items_mean\":%.6g"
-        ",\"n_levels_used\":%" PRIu32 "}", r->n_ended, r->n_admitted, r->n_preempted, r->n_demoted,
-        r->n_starving, r->n_items_mean, r->n_levels_used);
+        ",\"n_levels_used\":%" PRIu32 "}",
+        r->n_ended, r->n_admitted, r->n_preempted, r->n_demoted, r->n_starving, r->n_items_mean,
+        r->n_levels_used);
     return s;
 }
 

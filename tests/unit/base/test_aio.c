@@ -24,8 +24,8 @@
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    size_t n_max;      /* bytes of one call; 0: all */
-    int hang_fd;       /* calls for it wait; -1: none */
+    size_t n_max; /* bytes of one call; 0: all */
+    int hang_fd;  /* calls for it wait; -1: none */
     uint32_t n_begun, n_ended;
 } disk = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .hang_fd = -1};
 
@@ -157,10 +157,13 @@ static void random_batches(struct aio *a, int fd, unsigned char *data, unsigned 
         for (; n < want && n < n_left; n++) {
             uint32_t slot = free_slots[n];
             uint32_t size = 1 + (uint32_t)rand_r(&seed) % PIECE_MAX;
-            pending[slot] = ops[n] = (struct aio_op){
-                .write = false, .fd = fd, .data = data + (size_t)slot * PIECE_MAX,
-                .n_bytes = size, .offset = (uint32_t)rand_r(&seed) % (FILE_BYTES - size),
-                .tag = slot};
+            pending[slot] = ops[n] =
+                (struct aio_op){.write = false,
+                                .fd = fd,
+                                .data = data + (size_t)slot * PIECE_MAX,
+                                .n_bytes = size,
+                                .offset = (uint32_t)rand_r(&seed) % (FILE_BYTES - size),
+                                .tag = slot};
         }
         assert_ok(aio_submit(a, ops, n));
         n_left -= n;
@@ -189,8 +192,11 @@ static void random_batches_read_what_the_file_holds(void **state)
     (void)state;
     for (int b = 0; b < 4; b++) {
         struct aio_region region = {data, DEPTH / 2 * PIECE_MAX}; /* the other half is not in it */
-        struct aio_config config = {.backend = both[b % 2], .depth = DEPTH, .n_threads = 5,
-                                    .regions = &region, .n_regions = b >= 2 ? 1 : 0};
+        struct aio_config config = {.backend = both[b % 2],
+                                    .depth = DEPTH,
+                                    .n_threads = 5,
+                                    .regions = &region,
+                                    .n_regions = b >= 2 ? 1 : 0};
         struct aio *a;
         enum status s = aio_open(&a, &config, NULL);
         if (s == ERR_UNSUPPORTED)
@@ -493,8 +499,8 @@ static void without_memory_open_says_so(void **state)
         for (long nth = 1; nth < 20; nth++) {
             char region[100];
             struct aio_region r = {region, sizeof region};
-            struct aio_config config = {.backend = both[b], .depth = 8, .regions = &r,
-                                        .n_regions = 1};
+            struct aio_config config = {
+                .backend = both[b], .depth = 8, .regions = &r, .n_regions = 1};
             struct aio *a = NULL;
             struct buf why;
             buf_init(&why, BUF_WHY_MAX);

@@ -106,7 +106,8 @@ static void help_is_wrapped_and_lined_up(void **state)
     for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
         flag_print(f, &rows[i]);
     fclose(f);
-    assert_string_equal(text,
+    assert_string_equal(
+        text,
         "\nGroup\n"
         "  --[no-]some                 says some [true]\n"
         "  --a-name-that-is-rather-long VALUE\n"
@@ -165,8 +166,8 @@ static enum status read_all(struct fields *f, char **argv, struct buf *words)
 static void a_table_fills_its_fields(void **state)
 {
     char *none[] = {NULL};
-    char *some[] = {"--name", "x", "--way=right", "--count", "9", "--bytes=1M", "--loud",
-                    "--other", "own", NULL};
+    char *some[] = {"--name",     "x",      "--way=right", "--count", "9",
+                    "--bytes=1M", "--loud", "--other",     "own",     NULL};
     struct fields f;
 
     (void)state;

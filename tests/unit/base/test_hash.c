@@ -17,7 +17,8 @@ static void blake2b_gives_the_published_value(void **state)
     /* RFC 7693, appendix A: BLAKE2b-512 of "abc". */
     hash_blake2b(out, 64, "abc", 3, NULL, 0);
     hash_hex(hex, out, 64);
-    assert_memory_equal(hex, "ba80a53f981c4d0d6a2797b69f12f6e94c212f14685ac4b74b12bb6fdbffa2d1", 64);
+    assert_memory_equal(hex, "ba80a53f981c4d0d6a2797b69f12f6e94c212f14685ac4b74b12bb6fdbffa2d1",
+                        64);
 }
 
 static void hashing_in_pieces_is_hashing_whole(void **state)

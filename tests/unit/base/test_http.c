@@ -24,8 +24,8 @@ struct seen {
     struct buf body;
     struct http_done done;
     uint64_t last_ns;
-    size_t cancel_at;       /* body bytes after which it hangs up */
-    size_t pause_at;        /* or pauses, for pause_ms */
+    size_t cancel_at; /* body bytes after which it hangs up */
+    size_t pause_at;  /* or pauses, for pause_ms */
     unsigned pause_ms;
     bool cancel_in_head;
     char header[64];
@@ -119,15 +119,15 @@ static struct seen ask(const struct canned *answer, struct http_request r, struc
     return s;
 }
 
-#define ASK(text_, then_) \
-    ask(&(struct canned){.text = (text_), .then = (then_)}, (struct http_request){0}, \
+#define ASK(text_, then_)                                                                          \
+    ask(&(struct canned){.text = (text_), .then = (then_)}, (struct http_request){0},              \
         (struct seen){0})
 
 static void expect(struct seen *s, enum http_end end, const char *words)
 {
     if (s->end != end || !strstr(s->message, words))
-        fail_msg("%s: %s, expected %s: %s", http_end_name(s->end), s->message,
-                 http_end_name(end), words);
+        fail_msg("%s: %s, expected %s: %s", http_end_name(s->end), s->message, http_end_name(end),
+                 words);
     buf_fini(&s->body);
 }
 
@@ -138,7 +138,8 @@ static void a_whole_answer_comes_through(void **state)
 {
     (void)state;
     struct seen s = ask(&(struct canned){.text = OK_HEAD LENGTH(5) "X-A: 1\r\nx-a:  two \r\n"
-                                                 "\r\nhello", .then = CANNED_HOLD},
+                                                                   "\r\nhello",
+                                         .then = CANNED_HOLD},
                         (struct http_request){0}, (struct seen){.want_header = "X-a"});
     assert_int_equal(s.status, 200);
     assert_string_equal(buf_str(&s.body), "hello");
@@ -196,8 +197,10 @@ static void each_way_to_fail_has_its_name(void **state)
     expect(&s, HTTP_END_CLOSED, "remaining");
     s = ASK(OK_HEAD "Transfer-Encoding: chunked\r\n\r\n5\r\nhel", CANNED_CLOSE);
     expect(&s, HTTP_END_CLOSED, "remaining");
-    s = ask(&(struct canned){.text = OK_HEAD LENGTH(50) "\r\nhello", .then = CANNED_RESET,
-                             .then_ms = 20}, (struct http_request){0}, (struct seen){0});
+    s = ask(&(struct canned){.text = OK_HEAD LENGTH(50) "\r\nhello",
+                             .then = CANNED_RESET,
+                             .then_ms = 20},
+            (struct http_request){0}, (struct seen){0});
     expect(&s, HTTP_END_RESET, "reset");
     s = ASK("SSH-2.0-OpenSSH_9\r\n", CANNED_CLOSE);
     expect(&s, HTTP_END_PROTOCOL, "");
@@ -237,8 +240,8 @@ static void timeouts_say_which(void **state)
 {
     static const struct canned silent = {.text = "", .then = CANNED_HOLD};
     static const struct canned half = {.text = OK_HEAD LENGTH(9) "\r\nabc", .then = CANNED_HOLD};
-    static const struct canned slow = {.text = OK_HEAD LENGTH(6) "\r\nabcdef", .split = 1,
-                                       .split_ms = 20, .then = CANNED_HOLD};
+    static const struct canned slow = {
+        .text = OK_HEAD LENGTH(6) "\r\nabcdef", .split = 1, .split_ms = 20, .then = CANNED_HOLD};
     struct seen s;
 
     (void)state;
@@ -286,8 +289,8 @@ static void limits_hold(void **state)
 
 static void a_cancelled_call_says_nothing_more(void **state)
 {
-    static const struct canned slow = {.text = OK_HEAD LENGTH(100) "\r\nabcdefghijklmnopq",
-                                       .split = 1, .then = CANNED_HOLD};
+    static const struct canned slow = {
+        .text = OK_HEAD LENGTH(100) "\r\nabcdefghijklmnopq", .split = 1, .then = CANNED_HOLD};
     struct seen s;
 
     (void)state;
@@ -361,13 +364,21 @@ static void a_request_is_sent_as_asked(void **state)
 
     (void)state;
     snprintf(url, sizeof url, "%s/a/b?c=d", canned_url(server));
-    run(&s, &(struct http_request){.url = url, .api_key = "sk-1", .headers = headers,
-                                   .n_headers = 2, .body = "{\"a\":1}", .body_len = 7});
+    run(&s, &(struct http_request){.url = url,
+                                   .api_key = "sk-1",
+                                   .headers = headers,
+                                   .n_headers = 2,
+                                   .body = "{\"a\":1}",
+                                   .body_len = 7});
     expect(&s, HTTP_END_OK, "");
     const char *sent = canned_requests(server);
-    static const char *const wanted[] = {"POST /a/b?c=d HTTP/1.1\r\n", "\r\nX-One: 1\r\n",
-        "\r\nX-Two: 2\r\n", "\r\nAuthorization: Bearer sk-1\r\n",
-        "\r\nContent-Type: application/json\r\n", "\r\nContent-Length: 7\r\n", "\r\n\r\n{\"a\":1}"};
+    static const char *const wanted[] = {"POST /a/b?c=d HTTP/1.1\r\n",
+                                         "\r\nX-One: 1\r\n",
+                                         "\r\nX-Two: 2\r\n",
+                                         "\r\nAuthorization: Bearer sk-1\r\n",
+                                         "\r\nContent-Type: application/json\r\n",
+                                         "\r\nContent-Length: 7\r\n",
+                                         "\r\n\r\n{\"a\":1}"};
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
         if (!strstr(sent, wanted[i]))
             fail_msg("%s lacks %s", sent, wanted[i]);
@@ -406,8 +417,8 @@ static void connections_are_reused_unless_fresh_is_asked(void **state)
     assert_ok(http_loop_create(&loop, NULL));
     for (int i = 0; i < 4; i++) {
         struct seen s = {0};
-        begin(&s, loop, &(struct http_request){.url = canned_url(server),
-                                               .fresh_connection = i == 2});
+        begin(&s, loop,
+              &(struct http_request){.url = canned_url(server), .fresh_connection = i == 2});
         /* The canned server serves one connection at a time: end the kept one first. */
         if (i == 2) {
             http_call_cancel(s.call);
@@ -431,8 +442,8 @@ static void connections_are_reused_unless_fresh_is_asked(void **state)
     assert_ok(http_loop_create(&loop, NULL));
     for (int i = 0; i < 3; i++) {
         struct seen s = {0};
-        begin(&s, loop, &(struct http_request){.url = canned_url(server),
-                                               .fresh_connection = true});
+        begin(&s, loop,
+              &(struct http_request){.url = canned_url(server), .fresh_connection = true});
         assert_ok(http_loop_run(loop));
         assert_false(s.done.reused);
         expect(&s, HTTP_END_OK, "");
@@ -464,7 +475,7 @@ static void a_paused_call_stalls_its_server(void **state)
     while (clock_now_ns() < until)
         assert_ok(http_loop_step(loop, 10 * MS));
     size_t n_written = canned_n_written(server);
-    assert_int_equal(s.n_bodies, n_bodies); /* nothing came while paused */
+    assert_int_equal(s.n_bodies, n_bodies);         /* nothing came while paused */
     assert_true(n_written < 40u * 1000 * 1000 / 2); /* and the server was held up */
     assert_ok(http_loop_run(loop)); /* goes on when resumed; the pause was no idleness */
     assert_int_equal(s.n_ends, 1);
@@ -525,8 +536,9 @@ static void waiting_calls_give_the_answer_or_the_reason(void **state)
     assert_ok(http_post(&a, canned_url(server), "{}", 2));
     assert_int_equal(a.status, 503);
     http_answer_fini(&a);
-    assert_int_equal(http_fetch(&a, &(struct http_request){.url = canned_url(server),
-                                                           .body_bytes_max = 3}), ERR_TOO_LARGE);
+    assert_int_equal(
+        http_fetch(&a, &(struct http_request){.url = canned_url(server), .body_bytes_max = 3}),
+        ERR_TOO_LARGE);
     assert_int_equal(a.end, HTTP_END_TOO_LARGE);
     http_answer_fini(&a);
     assert_int_equal(http_get(&a, "http://127.0.0.1:1"), ERR_IO);
@@ -685,7 +697,7 @@ static void names_are_words(void **state)
     (void)state;
     for (int i = 0; i < HTTP_END_COUNT; i++)
         assert_true(strlen(http_end_name((enum http_end)i)) >= 2);
-    assert_string_equal(http_end_name((enum http_end)-1), "?");
+    assert_string_equal(http_end_name((enum http_end) - 1), "?");
     assert_true(http_raise_descriptor_limit() >= 256);
 }
 

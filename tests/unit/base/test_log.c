@@ -49,17 +49,18 @@ static unsigned n_lines(const char *text)
 }
 
 /* The line that one event gives, without its time. */
-#define LINE(json, ...) \
+#define LINE(json, ...)                                                                            \
     (log_init(LOG_DEBUG, json), divert(STDERR_FILENO), log_event(__VA_ARGS__), take())
 
 static void a_text_line_has_its_fields(void **state)
 {
     (void)state;
-    const char *line = LINE(false, LOG_WARN, "two words", "a=%d b=\"%s\" c=%s d=%.2f e=%" PRIu64
-                            " f=%zu g=%u%% h=\"%s/%s\"", -3, "x y", "bare", 1.5,
-                            UINT64_C(18446744073709551615), (size_t)7, 50u, "dir", "file");
+    const char *line =
+        LINE(false, LOG_WARN, "two words",
+             "a=%d b=\"%s\" c=%s d=%.2f e=%" PRIu64 " f=%zu g=%u%% h=\"%s/%s\"", -3, "x y", "bare",
+             1.5, UINT64_C(18446744073709551615), (size_t)7, 50u, "dir", "file");
     assert_non_null(strstr(line, "Z warn  two words a=-3 b=\"x y\" c=bare d=1.50 "
-                           "e=18446744073709551615 f=7 g=50% h=\"dir/file\"\n"));
+                                 "e=18446744073709551615 f=7 g=50% h=\"dir/file\"\n"));
     line = LINE(false, LOG_INFO, "none", "%s", "");
     assert_non_null(strstr(line, "Z info  none\n"));
     line = LINE(false, LOG_INFO, "star", "a=\"%.*s\" b=%5d|%-4d| c=%x d=%hhu e=%c", 2, "xyz", 42, 7,
@@ -77,7 +78,7 @@ static void quotes_and_control_characters_are_escaped(void **state)
     (void)state;
     const char *line = LINE(false, LOG_INFO, "x", "name=\"%s\" n=1", evil);
     assert_non_null(strstr(line, "name=\"a\\\"b\\\\c\\nd\\re\\tf\\x1b[31mg\\x7fh\\u009bi\\u202ej"
-                           "\\u2028k\\xffl\xc3\xa9\" n=1\n"));
+                                 "\\u2028k\\xffl\xc3\xa9\" n=1\n"));
     assert_int_equal(n_lines(line), 1);
     line = LINE(false, LOG_INFO, "x", "name=%s n=1", "a\nb"); /* also where nobody wrote quotes */
     assert_non_null(strstr(line, "name=\"a\\nb\" n=1\n"));
@@ -109,9 +110,8 @@ static void json_keeps_quotes_and_whole_reasons(void **state)
     bool yes = false;
 
     (void)state;
-    struct json *j = parse(LINE(true, LOG_ERROR, "it failed",
-                                "why=\"%s\" n=%d ok=%s key=%s x=%g", reason, 12, "true", "0123",
-                                1e-7));
+    struct json *j = parse(LINE(true, LOG_ERROR, "it failed", "why=\"%s\" n=%d ok=%s key=%s x=%g",
+                                reason, 12, "true", "0123", 1e-7));
     assert_string_equal(text_of(j, "event"), "it failed");
     assert_string_equal(text_of(j, "level"), "error");
     assert_string_equal(text_of(j, "why"), reason);
@@ -158,7 +158,7 @@ static void values_and_lines_are_bounded(void **state)
         memcpy(text + i, "\xe2\x82\xac", 3);
     for (size_t at = 0; at < 3; at++) {
         line = LINE(false, LOG_INFO, "x", "v=\"%s\"", text + 3 - at);
-        assert_null(strstr(line + 60, at ? "\\x82...": "\\xe2"));
+        assert_null(strstr(line + 60, at ? "\\x82..." : "\\xe2"));
         line = strstr(line, "...");
         assert_memory_equal(line - 3, "\xe2\x82\xac", 3);
     }
@@ -284,8 +284,8 @@ static void a_reader_that_stopped_holds_up_nobody(void **state)
 
 static void levels_hold_but_announcements_are_always_made(void **state)
 {
-    const struct log_field fields[] = {{"a", "x \"y\"", LOG_TEXT},
-                                        {"b", "12", LOG_NUMBER}, {"c", "12", LOG_WORD}};
+    const struct log_field fields[] = {
+        {"a", "x \"y\"", LOG_TEXT}, {"b", "12", LOG_NUMBER}, {"c", "12", LOG_WORD}};
 
     (void)state;
     log_init(LOG_ERROR, true);

@@ -22,8 +22,8 @@
 #define N_IDS_MAX 1200
 #define N_PROMPT_MAX 900
 #define N_SPANS_MAX 4
-#define N_READS 1024   /* blocks that steps read before anybody compares */
-#define N_WRITES 8192  /* tokens that steps write before anybody waits */
+#define N_READS 1024  /* blocks that steps read before anybody compares */
+#define N_WRITES 8192 /* tokens that steps write before anybody waits */
 static struct device *device;
 static uint8_t fingerprint[KV_FINGERPRINT_BYTES];
 
@@ -35,12 +35,12 @@ struct life {
     uint32_t n_ids, n_prompt;
     uint32_t ends[N_SPANS_MAX];
     struct kv_key keys[N_IDS_MAX / KV_BLOCK_TOKENS + N_SPANS_MAX + 1];
-    uint32_t n_keys;           /* of closed blocks, the generated ones included */
+    uint32_t n_keys; /* of closed blocks, the generated ones included */
     struct kv_chain chain;
     struct cache_prompt prompt;
-    struct cache_seq *seq;     /* NULL: none */
+    struct cache_seq *seq; /* NULL: none */
     uint32_t n_tokens;
-    uint32_t n_left;           /* the most that it held when it was preempted */
+    uint32_t n_left; /* the most that it held when it was preempted */
     bool attached;
 };
 
@@ -53,16 +53,16 @@ struct reading {
 struct world {
     struct cache *cache;
     struct life lives[N_SEQS];
-    struct map known;          /* short keys of all closed blocks ever committed */
+    struct map known; /* short keys of all closed blocks ever committed */
     uint64_t n_hits, n_tails, now_ns;
     uint64_t n_loads, n_found, n_erased, n_left_behind; /* of a disk */
-    struct cache_stats sum;    /* of those caches that were closed */
+    struct cache_stats sum;                             /* of those caches that were closed */
     struct kv_key many_keys[2][N_IDS_MAX];
     uint32_t segment_tokens;
     bool has_disk;
-    bool copies;               /* tiers are different memories */
-    bool is_private;           /* a sequence finds again what it left itself, and nothing else */
-    bool keeps_all;            /* there is room for everything: nothing may be lost */
+    bool copies;     /* tiers are different memories */
+    bool is_private; /* a sequence finds again what it left itself, and nothing else */
+    bool keeps_all;  /* there is room for everything: nothing may be lost */
 };
 
 static uint64_t mix(uint64_t a, uint64_t b)
@@ -106,8 +106,8 @@ static void make_life(struct world *w, struct life *l, uint64_t seed)
         if (37 + e * (150 + family) <= n)
             l->ends[n_ends++] = 37 + e * (150 + family);
     l->n_ids = l->n_prompt = n;
-    l->prompt = (struct cache_prompt){.ids = l->ids, .n_ids = n, .span_ends = l->ends,
-                                      .n_span_ends = n_ends, .keys = l->keys};
+    l->prompt = (struct cache_prompt){
+        .ids = l->ids, .n_ids = n, .span_ends = l->ends, .n_span_ends = n_ends, .keys = l->keys};
     kv_chain_init(&l->chain, fingerprint, &scope, w->segment_tokens);
     l->n_keys = kv_chain_prompt(&l->chain, l->ids, n, l->ends, n_ends, 0, l->keys);
     l->prompt.n_keys = l->n_keys;
@@ -216,8 +216,7 @@ static uint32_t naive_match(const struct world *w, const struct life *l)
                 end = l->ends[e];
         if (end >= l->n_ids)
             break;
-        if (w->is_private ? end > l->n_left
-                          : !map_get(&w->known, short_of(&l->keys[k]), &unused))
+        if (w->is_private ? end > l->n_left : !map_get(&w->known, short_of(&l->keys[k]), &unused))
             break;
         pos = end;
     }

@@ -30,8 +30,8 @@ static void hash_prompt(struct prompt *q, uint32_t n, uint32_t n_ends)
     static const uint8_t fingerprint[KV_FINGERPRINT_BYTES];
     struct kv_scope scope = {{0}};
 
-    q->p = (struct cache_prompt){.ids = q->ids, .n_ids = n, .span_ends = q->ends,
-                                 .n_span_ends = n_ends, .keys = q->keys};
+    q->p = (struct cache_prompt){
+        .ids = q->ids, .n_ids = n, .span_ends = q->ends, .n_span_ends = n_ends, .keys = q->keys};
     kv_chain_init(&q->p.chain, fingerprint, &scope, KV_SEGMENT_TOKENS_MAX);
     q->p.n_keys = kv_chain_prompt(&q->p.chain, q->ids, n, q->ends, n_ends, 0, q->keys);
 }
@@ -53,19 +53,29 @@ static void prompt_of(struct prompt *q, const char *text)
 
 static struct cache_config small_config(uint32_t n_blocks, uint32_t n_host_blocks)
 {
-    return (struct cache_config){
-        .device = device,
-        .pool = {.dtype = DTYPE_F32, .n_blocks = n_blocks, .n_layers = 1, .n_kv_heads = 1,
-                 .head_dim = 2},
-        .segment_tokens = KV_SEGMENT_TOKENS_MAX, .prefix_caching = true, .policy = "lru",
-        .n_host_blocks = n_host_blocks, .prefetch_share = 0.5, .hold_share = 0.5,
-        .always_copy = true};
+    return (struct cache_config){.device = device,
+                                 .pool = {.dtype = DTYPE_F32,
+                                          .n_blocks = n_blocks,
+                                          .n_layers = 1,
+                                          .n_kv_heads = 1,
+                                          .head_dim = 2},
+                                 .segment_tokens = KV_SEGMENT_TOKENS_MAX,
+                                 .prefix_caching = true,
+                                 .policy = "lru",
+                                 .n_host_blocks = n_host_blocks,
+                                 .prefetch_share = 0.5,
+                                 .hold_share = 0.5,
+                                 .always_copy = true};
 }
 
 static bool open_device(void)
 {
-    struct device_config config = {.kind = DEVICE_REF, .n_threads = 1, .max_rows = 1, .max_k = 1,
-                                   .max_heads = 1, .max_head_dim = 2};
+    struct device_config config = {.kind = DEVICE_REF,
+                                   .n_threads = 1,
+                                   .max_rows = 1,
+                                   .max_k = 1,
+                                   .max_heads = 1,
+                                   .max_head_dim = 2};
 
     return hash_init() == OK && device_open(&device, &config, NULL) == OK;
 }

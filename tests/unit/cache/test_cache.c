@@ -19,12 +19,14 @@ static uint8_t fingerprint[KV_FINGERPRINT_BYTES];
 
 static struct cache *make_cache(uint32_t n_blocks, bool prefix_caching)
 {
-    struct cache_config config = {
-        .device = device,
-        .pool = {.dtype = DTYPE_F32, .n_blocks = n_blocks, .n_layers = 1, .n_kv_heads = 1,
-                 .head_dim = 2},
-        .segment_tokens = KV_SEGMENT_TOKENS_MAX,
-        .prefix_caching = prefix_caching};
+    struct cache_config config = {.device = device,
+                                  .pool = {.dtype = DTYPE_F32,
+                                           .n_blocks = n_blocks,
+                                           .n_layers = 1,
+                                           .n_kv_heads = 1,
+                                           .head_dim = 2},
+                                  .segment_tokens = KV_SEGMENT_TOKENS_MAX,
+                                  .prefix_caching = prefix_caching};
     struct cache *c;
 
     assert_ok(cache_create(&c, &config, NULL));
@@ -43,8 +45,8 @@ static void hash_prompt(struct prompt *q, uint32_t n, uint32_t n_ends)
 {
     struct kv_scope scope = {{0}};
 
-    q->p = (struct cache_prompt){.ids = q->ids, .n_ids = n, .span_ends = q->ends,
-                                 .n_span_ends = n_ends, .keys = q->keys};
+    q->p = (struct cache_prompt){
+        .ids = q->ids, .n_ids = n, .span_ends = q->ends, .n_span_ends = n_ends, .keys = q->keys};
     kv_chain_init(&q->p.chain, fingerprint, &scope, KV_SEGMENT_TOKENS_MAX);
     q->p.n_keys = kv_chain_prompt(&q->p.chain, q->ids, n, q->ends, n_ends, 0, q->keys);
 }
@@ -269,12 +271,12 @@ static void a_match_stops_at_the_limit_and_the_blocks_are_shared_all_the_same(vo
     struct cache_stats st;
 
     (void)state;
-    make_prompt(&q, 5, 112); /* three blocks and 16 tokens */
+    make_prompt(&q, 5, 112);           /* three blocks and 16 tokens */
     cache_seq_close(run_whole(c, &q)); /* which leaves a tail */
     assert_ok(cache_seq_open(c, &q.p, 200, &b));
     assert_int_equal(cache_match(b), 96);
-    static const uint32_t limits[][2] = {{0, 0}, {31, 0}, {32, 32}, {95, 64}, {96, 96},
-                                         {CACHE_MATCH_ALL, 96}};
+    static const uint32_t limits[][2] = {{0, 0},   {31, 0},  {32, 32},
+                                         {95, 64}, {96, 96}, {CACHE_MATCH_ALL, 96}};
     for (size_t i = 0; i < ARRAY_SIZE(limits); i++) {
         cache_seq_limit_match(b, limits[i][0]);
         assert_int_equal(cache_match(b), limits[i][1]);
@@ -436,8 +438,12 @@ int main(void)
         cmocka_unit_test(eviction_takes_the_deepest_of_the_oldest_first),
         cmocka_unit_test(states_add_up_after_random_events),
     };
-    struct device_config config = {.kind = DEVICE_REF, .n_threads = 1, .max_rows = 1, .max_k = 1,
-                                   .max_heads = 1, .max_head_dim = 2};
+    struct device_config config = {.kind = DEVICE_REF,
+                                   .n_threads = 1,
+                                   .max_rows = 1,
+                                   .max_k = 1,
+                                   .max_heads = 1,
+                                   .max_head_dim = 2};
     if (hash_init() != OK || device_open(&device, &config, NULL) != OK)
         return 1;
     int rc = cmocka_run_group_tests(tests, NULL, NULL);

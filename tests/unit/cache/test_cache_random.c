@@ -76,8 +76,8 @@ static bool attach_life(struct world *w, struct life *l)
     assert_true(l->n_tokens <= want);
     assert_int_equal(found[CACHE_DEVICE] + found[CACHE_HOST] + found[CACHE_DISK], l->n_tokens);
     if (!fail_one_in) /* fetching the path may have made room of the tail, and of nothing else */
-        assert_true(l->n_tokens + KV_BLOCK_TOKENS > want && (!w->keeps_all ||
-                                                             l->n_tokens >= naive));
+        assert_true(l->n_tokens + KV_BLOCK_TOKENS > want &&
+                    (!w->keeps_all || l->n_tokens >= naive));
     if (!w->copies && l->n_tokens == want)
         assert_int_equal(cache_n_available(w->cache), before - need);
     w->n_hits += l->n_tokens;
@@ -235,7 +235,7 @@ struct kind {
     bool is_private;         /* no prefix caching */
     uint32_t n_disk;         /* extents; 0: no disk */
     uint32_t min_uses;
-    uint32_t reopens;        /* after so many events; 0: never */
+    uint32_t reopens; /* after so many events; 0: never */
 };
 
 static double seconds(const void *arg, uint32_t n_cached, uint32_t n_new)
@@ -249,19 +249,29 @@ static char disk_path[64];
 static void create_cache(struct world *w, const struct kind *k)
 {
     uint32_t segment_tokens = k->segment_tokens ? k->segment_tokens : KV_SEGMENT_TOKENS_MAX;
-    struct cache_config config = {
-        .device = device,
-        .pool = {.dtype = DTYPE_F32, .n_blocks = k->n_device, .n_layers = 1, .n_kv_heads = 1,
-                 .head_dim = 2},
-        .segment_tokens = segment_tokens, .prefix_caching = !k->is_private, .policy = k->policy,
-        .n_host_blocks = k->n_host, .prefetch_share = 0.3, .hold_share = 0.6,
-        .always_copy = k->always_copy, .seconds = seconds};
+    struct cache_config config = {.device = device,
+                                  .pool = {.dtype = DTYPE_F32,
+                                           .n_blocks = k->n_device,
+                                           .n_layers = 1,
+                                           .n_kv_heads = 1,
+                                           .head_dim = 2},
+                                  .segment_tokens = segment_tokens,
+                                  .prefix_caching = !k->is_private,
+                                  .policy = k->policy,
+                                  .n_host_blocks = k->n_host,
+                                  .prefetch_share = 0.3,
+                                  .hold_share = 0.6,
+                                  .always_copy = k->always_copy,
+                                  .seconds = seconds};
 
     if (k->n_disk > 0)
         config.disk = (struct cache_disk_config){
-            .path = disk_path, .fingerprint = fingerprint, .min_uses = k->min_uses,
+            .path = disk_path,
+            .fingerprint = fingerprint,
+            .min_uses = k->min_uses,
             .n_bytes = disk_table_bytes(k->n_disk) + k->n_disk * disk_extent_bytes(BLOCK_BYTES),
-            .timeout_ns = UINT64_C(60000000000), .preload = CACHE_PRELOAD_ALL};
+            .timeout_ns = UINT64_C(60000000000),
+            .preload = CACHE_PRELOAD_ALL};
     assert_ok(cache_create(&w->cache, &config, NULL));
 }
 
@@ -269,8 +279,10 @@ static void open_world(struct world *w, const struct kind *k)
 {
     uint32_t segment_tokens = k->segment_tokens ? k->segment_tokens : KV_SEGMENT_TOKENS_MAX;
 
-    *w = (struct world){.keeps_all = k->keeps_all, .is_private = k->is_private,
-                        .segment_tokens = segment_tokens, .has_disk = k->n_disk > 0,
+    *w = (struct world){.keeps_all = k->keeps_all,
+                        .is_private = k->is_private,
+                        .segment_tokens = segment_tokens,
+                        .has_disk = k->n_disk > 0,
                         .copies = (k->n_host || k->n_disk) &&
                                   (k->always_copy || !device_is_host(device))};
     fail_one_in = 0;
@@ -374,8 +386,8 @@ static void assert_prefetches(struct world *w, const struct kind *k)
             close_life(&w->lives[i]);
     cache_reset(w->cache);
     cache_spill_ahead(w->cache, 0); /* no reserve */
-    for (uint64_t seed = 0; !l->seq || l->n_prompt <= share * KV_BLOCK_TOKENS ||
-                            l->prompt.n_span_ends; seed++) {
+    for (uint64_t seed = 0;
+         !l->seq || l->n_prompt <= share * KV_BLOCK_TOKENS || l->prompt.n_span_ends; seed++) {
         if (l->seq)
             close_life(l);
         make_life(w, l, seed);
@@ -430,12 +442,12 @@ static void print_life(const struct world *w, const struct kind *k, const struct
     const struct cache_tier_stats *t = st->tier;
 
     printf("%s: %llu tokens hit, %llu tails, evicted %llu / %llu, moved in %llu / %llu, "
-           "ahead %llu / %llu, lost %llu, failed %llu\n", k->name, (unsigned long long)w->n_hits,
-           (unsigned long long)w->n_tails, (unsigned long long)t[0].n_evicted,
-           (unsigned long long)t[1].n_evicted, (unsigned long long)t[0].n_moved_in,
-           (unsigned long long)t[1].n_moved_in, (unsigned long long)st->n_spilled_ahead,
-           (unsigned long long)st->n_fetched_ahead, (unsigned long long)st->n_expected_lost,
-           (unsigned long long)n_failed);
+           "ahead %llu / %llu, lost %llu, failed %llu\n",
+           k->name, (unsigned long long)w->n_hits, (unsigned long long)w->n_tails,
+           (unsigned long long)t[0].n_evicted, (unsigned long long)t[1].n_evicted,
+           (unsigned long long)t[0].n_moved_in, (unsigned long long)t[1].n_moved_in,
+           (unsigned long long)st->n_spilled_ahead, (unsigned long long)st->n_fetched_ahead,
+           (unsigned long long)st->n_expected_lost, (unsigned long long)n_failed);
 }
 
 static void live_through(struct world *w, const struct kind *k, uint64_t n_events)
@@ -456,7 +468,9 @@ static void live_through(struct world *w, const struct kind *k, uint64_t n_event
 }
 
 /* Of all kinds: in a short life of one of them it may not have come to that. */
-static struct { uint64_t n_loads, n_found, n_hits; } of_disk;
+static struct {
+    uint64_t n_loads, n_found, n_hits;
+} of_disk;
 
 static void live(const struct kind *k)
 {
@@ -479,8 +493,7 @@ static void live(const struct kind *k)
     if (k->n_disk > 0) {
         printf("    disk: %llu loads, %llu tokens of it hit, %llu blocks found again, %llu left "
                "behind, %llu evicted\n",
-               (unsigned long long)w.n_loads,
-               (unsigned long long)st.tier[CACHE_DISK].n_hit_tokens,
+               (unsigned long long)w.n_loads, (unsigned long long)st.tier[CACHE_DISK].n_hit_tokens,
                (unsigned long long)w.n_found, (unsigned long long)w.n_left_behind,
                (unsigned long long)st.tier[CACHE_DISK].n_evicted);
         of_disk.n_loads += w.n_loads;
@@ -498,7 +511,10 @@ static void live(const struct kind *k)
 /* Each call of a copy fails in turn: every enqueued block, every event recorded or waited for. */
 static void any_one_copy_may_fail(void **state)
 {
-    const struct kind k = {.name = "one fails", .n_device = 40, .n_host = 60, .always_copy = true,
+    const struct kind k = {.name = "one fails",
+                           .n_device = 40,
+                           .n_host = 60,
+                           .always_copy = true,
                            .policy = "contest"};
     static struct world w;
     uint64_t nth = 0;
@@ -563,8 +579,8 @@ static void open_cut(struct world *w, struct life *l, uint32_t n, uint32_t first
     for (uint32_t i = 0; i < n; i++)
         l->ids[i] = first_id + i;
     l->n_ids = l->n_prompt = n;
-    l->prompt = (struct cache_prompt){.ids = l->ids, .n_ids = n, .span_ends = l->ends,
-                                      .n_span_ends = end > 0, .keys = l->keys};
+    l->prompt = (struct cache_prompt){
+        .ids = l->ids, .n_ids = n, .span_ends = l->ends, .n_span_ends = end > 0, .keys = l->keys};
     kv_chain_init(&l->chain, fingerprint, &scope, w->segment_tokens);
     l->prompt.n_keys = kv_chain_prompt(&l->chain, l->ids, n, l->ends, end > 0, 0, l->keys);
     l->prompt.chain = l->chain;
@@ -582,8 +598,8 @@ static void open_plain(struct world *w, struct life *l, uint32_t n, uint32_t fir
  * on behind it, nobody writes on. */
 static void a_tail_that_somebody_uses_is_not_taken(void **state)
 {
-    static const struct kind kind = {"tails", 30, 30, false, true, false, "lru", 0, 0, false, 0, 0,
-                                     0};
+    static const struct kind kind = {"tails", 30, 30,    false, true, false, "lru",
+                                     0,       0,  false, 0,     0,    0};
     static struct world w;
     struct life *first = &w.lives[0], *cut = &w.lives[1], *again = &w.lives[2];
 
@@ -614,8 +630,8 @@ static void a_tail_that_somebody_uses_is_not_taken(void **state)
  * another one that waits. The block that the commit gives in exchange is not there yet. */
 static void a_block_on_its_way_is_waited_for(void **state)
 {
-    static const struct kind kind = {"on its way", 30, 200, true, true, false, "lru", 0, 0, false,
-                                     0, 0, 0};
+    static const struct kind kind = {"on its way", 30, 200, true, true, false, "lru", 0, 0,
+                                     false,        0,  0,   0};
     const uint32_t n = KV_SEGMENT_TOKENS_MAX + KV_BLOCK_TOKENS; /* the last block: its own node */
     static struct world w;
     struct life *longer = &w.lives[0], *exact = &w.lives[1], *other = &w.lives[2];
@@ -664,11 +680,14 @@ static void make_many(struct world *w, struct life *l, uint32_t *ends, uint32_t 
         ends[i] = i + 1;
     }
     l->n_ids = l->n_prompt = N_MANY + 1; /* the last one is never found */
-    l->prompt = (struct cache_prompt){.ids = l->ids, .n_ids = N_MANY + 1, .span_ends = ends,
-                                      .n_span_ends = N_MANY, .keys = w->many_keys[first_id > 0]};
+    l->prompt = (struct cache_prompt){.ids = l->ids,
+                                      .n_ids = N_MANY + 1,
+                                      .span_ends = ends,
+                                      .n_span_ends = N_MANY,
+                                      .keys = w->many_keys[first_id > 0]};
     kv_chain_init(&l->chain, fingerprint, &scope, w->segment_tokens);
-    l->prompt.n_keys = kv_chain_prompt(&l->chain, l->ids, N_MANY + 1, ends, N_MANY, 0,
-                                       w->many_keys[first_id > 0]);
+    l->prompt.n_keys =
+        kv_chain_prompt(&l->chain, l->ids, N_MANY + 1, ends, N_MANY, 0, w->many_keys[first_id > 0]);
     assert_int_equal(l->prompt.n_keys, N_MANY);
     l->prompt.chain = l->chain;
     for (uint32_t i = 0; i < l->n_ids; i++)
@@ -678,8 +697,8 @@ static void make_many(struct world *w, struct life *l, uint32_t *ends, uint32_t 
 
 static void more_copies_at_once_than_are_watched(void **state)
 {
-    static const struct kind kind = {"many", N_MANY, 3 * N_MANY, true, true, false, "lru", 0, 0,
-                                     false, 0, 0, 0};
+    static const struct kind kind = {"many", N_MANY, 3 * N_MANY, true, true, false, "lru",
+                                     0,      0,      false,      0,    0,    0};
     static struct world w;
     static uint32_t ends[2][N_MANY + 1];
     struct life *a = &w.lives[0], *b = &w.lives[1];
@@ -718,8 +737,12 @@ int main(void)
         cmocka_unit_test(a_block_on_its_way_is_waited_for),
         cmocka_unit_test(more_copies_at_once_than_are_watched),
     };
-    struct device_config config = {.kind = DEVICE_REF, .n_threads = 1, .max_rows = 1, .max_k = 1,
-                                   .max_heads = 1, .max_head_dim = 2};
+    struct device_config config = {.kind = DEVICE_REF,
+                                   .n_threads = 1,
+                                   .max_rows = 1,
+                                   .max_k = 1,
+                                   .max_heads = 1,
+                                   .max_head_dim = 2};
 
 #ifdef TEST_ON_GPU
     config.kind = DEVICE_CUDA;

@@ -12,21 +12,21 @@
 #include <stddef.h>
 
 enum canned_then {
-    CANNED_CLOSE,  /* FIN */
-    CANNED_RESET,  /* RST */
-    CANNED_HOLD,   /* nothing, until the client leaves */
-    CANNED_NEXT,   /* the next request on this connection gets the next canned answer */
+    CANNED_CLOSE, /* FIN */
+    CANNED_RESET, /* RST */
+    CANNED_HOLD,  /* nothing, until the client leaves */
+    CANNED_NEXT,  /* the next request on this connection gets the next canned answer */
 };
 
 struct canned {
     const char *text;
-    size_t len;         /* 0: strlen */
-    size_t split;       /* write so many bytes at a time; 0: all */
-    unsigned split_ms;  /* pause between pieces */
-    unsigned delay_ms;  /* before the first byte */
-    unsigned then_ms;   /* between the last byte and `then` */
+    size_t len;        /* 0: strlen */
+    size_t split;      /* write so many bytes at a time; 0: all */
+    unsigned split_ms; /* pause between pieces */
+    unsigned delay_ms; /* before the first byte */
+    unsigned then_ms;  /* between the last byte and `then` */
     enum canned_then then;
-    size_t repeat;      /* write the text so many times; 0: once */
+    size_t repeat; /* write the text so many times; 0: once */
 };
 
 struct canned_server;

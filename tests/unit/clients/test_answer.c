@@ -58,20 +58,26 @@ static void a_chat_stream_is_read(void **state)
     (void)state;
     set_up(&f, TARN_CHAT);
     assert_int_equal(event(&f, "{\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\","
-                               "\"content\":\"\"},\"finish_reason\":null}],\"usage\":null}"), 0);
+                               "\"content\":\"\"},\"finish_reason\":null}],\"usage\":null}"),
+                     0);
     assert_int_equal(event(&f, "{\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hi\"},"
-                               "\"token_ids\":[7,8]}]}"), 0);
+                               "\"token_ids\":[7,8]}]}"),
+                     0);
     assert_int_equal(event(&f, "{\"choices\":[{\"delta\":{\"content\":null,"
-                               "\"reasoning_content\":\"hm\"}}]}"), 0);
+                               "\"reasoning_content\":\"hm\"}}]}"),
+                     0);
     assert_int_equal(event(&f, "{\"choices\":[{\"index\":1,\"delta\":{\"tool_calls\":[{}]}}]}"), 0);
     assert_int_equal(event(&f, "{\"choices\":[{\"index\":1,\"delta\":{},"
-                               "\"finish_reason\":\"stop\"}]}"), 0);
+                               "\"finish_reason\":\"stop\"}]}"),
+                     0);
     assert_int_equal(event(&f, "{\"choices\":[{\"index\":0,\"delta\":{},"
-                               "\"finish_reason\":\"length\"}]}"), 0);
+                               "\"finish_reason\":\"length\"}]}"),
+                     0);
     assert_int_equal(event(&f, "{\"choices\":[],\"usage\":{\"prompt_tokens\":5,"
                                "\"completion_tokens\":6,\"total_tokens\":11,"
                                "\"prompt_tokens_details\":{\"cached_tokens\":3,"
-                               "\"cached_tokens_details\":{\"device\":1,\"disk\":2}}}}"), 0);
+                               "\"cached_tokens_details\":{\"device\":1,\"disk\":2}}}}"),
+                     0);
     assert_string_equal(buf_str(&f.out), "0:R;0:Hi#7#8D;0:+hmD;1:D;1:(stop);0:(length);");
     assert_string_equal(f.a.finish_reason, "length");
     assert_int_equal(f.a.n_chunks, 6);
@@ -94,9 +100,11 @@ static void a_completion_stream_is_read(void **state)
     (void)state;
     set_up(&f, TARN_COMPLETION);
     assert_int_equal(event(&f, "{\"choices\":[{\"text\":\"a\",\"index\":0},"
-                               "{\"text\":\"b\",\"index\":1,\"finish_reason\":\"stop\"}]}"), 0);
+                               "{\"text\":\"b\",\"index\":1,\"finish_reason\":\"stop\"}]}"),
+                     0);
     assert_int_equal(event(&f, "{\"choices\":[{\"text\":\"\",\"finish_reason\":\"length\"}],"
-                               "\"timings\":{\"cache_n\":9}}"), 0);
+                               "\"timings\":{\"cache_n\":9}}"),
+                     0);
     assert_string_equal(buf_str(&f.out), "0:aD;1:bD(stop);0:(length);");
     assert_int_equal(f.a.usage.cached_tokens, 9);
     assert_int_equal(f.a.usage.prompt_tokens, -1);
@@ -110,7 +118,8 @@ static void sglang_tells_tiers_in_its_own_way(void **state)
     (void)state;
     set_up(&f, TARN_COMPLETION);
     assert_int_equal(event(&f, "{\"choices\":[],\"sglext\":{\"cached_tokens_details\":"
-                               "{\"device\":4,\"host\":2,\"storage\":1}}}"), 0);
+                               "{\"device\":4,\"host\":2,\"storage\":1}}}"),
+                     0);
     assert_int_equal(f.a.usage.cached_by_tier[TARN_TIER_DEVICE], 4);
     assert_int_equal(f.a.usage.cached_by_tier[TARN_TIER_HOST], 2);
     assert_int_equal(f.a.usage.cached_by_tier[TARN_TIER_DISK], 1);
@@ -174,10 +183,15 @@ static void what_has_another_shape_is_refused_by_name(void **state)
 static void nonsense_in_usage_fails_nothing(void **state)
 {
     static const char *const odd[] = {
-        "{\"usage\":7}", "{\"usage\":[]}", "{\"usage\":{\"prompt_tokens\":-1}}",
-        "{\"usage\":{\"prompt_tokens\":\"5\"}}", "{\"usage\":{\"prompt_tokens\":1e30}}",
+        "{\"usage\":7}",
+        "{\"usage\":[]}",
+        "{\"usage\":{\"prompt_tokens\":-1}}",
+        "{\"usage\":{\"prompt_tokens\":\"5\"}}",
+        "{\"usage\":{\"prompt_tokens\":1e30}}",
         "{\"usage\":{\"prompt_tokens\":9223372036854775807}}",
-        "{\"usage\":{\"prompt_tokens_details\":[1]}}", "{\"timings\":3,\"sglext\":\"x\"}", "{}",
+        "{\"usage\":{\"prompt_tokens_details\":[1]}}",
+        "{\"timings\":3,\"sglext\":\"x\"}",
+        "{}",
     };
     struct fixture f;
 

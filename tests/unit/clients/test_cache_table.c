@@ -72,12 +72,15 @@ static void every_tier_and_span_is_a_line(void **state)
     expect_line(text, "device", "device 64.0M 2048 40 2000 1 7 300 4096 12 13 worth");
     expect_line(text, "host", "host 1000 50 - - - - - - - - -");
     expect_line(text, "policy", "policy: contest; a block: 32 tokens, 3.0M");
-    expect_line(text, "prompt", "prompt tokens: 400 looked up, 100 found (25.0 %); 3 found again "
-                                "after a preemption");
-    expect_line(text, "tree", "tree: 1000 spans, 5 nodes, 8 held blocks (6 holds), 2.0K of "
-                              "bookkeeping");
-    expect_line(text, "swapped", "swapped blocks: 21 out ahead, 22 on demand; 23 in ahead, 24 on "
-                                 "demand; 25 lost though waited for");
+    expect_line(text, "prompt",
+                "prompt tokens: 400 looked up, 100 found (25.0 %); 3 found again "
+                "after a preemption");
+    expect_line(text, "tree",
+                "tree: 1000 spans, 5 nodes, 8 held blocks (6 holds), 2.0K of "
+                "bookkeeping");
+    expect_line(text, "swapped",
+                "swapped blocks: 21 out ahead, 22 on demand; 23 in ahead, 24 on "
+                "demand; 25 lost though waited for");
     expect_line(text, "copies", "copies that failed: 4");
     expect_line(text, "LEAKED", "LEAKED: 2 blocks of tier 2 are in no state");
     expect_line(text, "spans by", "spans by tokens found, 1 of 1000");
@@ -91,19 +94,24 @@ static void the_disk_says_how_it_works_and_what_went_wrong(void **state)
 
     (void)state;
     expect_line(text, "disk ", "disk 2.9G 1000 8 390 600 2 77 88 99 111 clock");
-    expect_line(text, "disk:", "disk: io_uring, O_DIRECT; since the start 2.0K read, 3.0M written, "
-                               "31 blocks preloaded");
-    expect_line(text, "disk at", "disk at start: 380 blocks found in 0.31 s; 3 torn, 1 orphaned "
-                                 "not used");
+    expect_line(text, "disk:",
+                "disk: io_uring, O_DIRECT; since the start 2.0K read, 3.0M written, "
+                "31 blocks preloaded");
+    expect_line(text, "disk at",
+                "disk at start: 380 blocks found in 0.31 s; 3 torn, 1 orphaned "
+                "not used");
     expect_line(text, "DISK: 5", "DISK: 5 reads failed, 6 took too long, 7 corrupt blocks");
     expect_line(text, "DISK: it", "DISK: it does not answer now");
     free(text);
     /* Nothing went wrong; and no disk at all. */
-    text = printed(cache_table_print, "{\"object\":\"cache\",\"tiers\":[],\"disk\":{\"io\":"
+    text = printed(cache_table_print,
+                   "{\"object\":\"cache\",\"tiers\":[],\"disk\":{\"io\":"
                    "\"threads\",\"direct\":false,\"hung\":false,\"index_s\":0,"
-                   "\"found_blocks\":0,\"dropped_records\":{\"torn\":0}}}", OK);
-    expect_line(text, "disk:", "disk: threads, page cache; since the start 0 read, 0 written, "
-                               "0 blocks preloaded");
+                   "\"found_blocks\":0,\"dropped_records\":{\"torn\":0}}}",
+                   OK);
+    expect_line(text, "disk:",
+                "disk: threads, page cache; since the start 0 read, 0 written, "
+                "0 blocks preloaded");
     expect_line(text, "disk at", "disk at start: 0 blocks found in 0.00 s");
     assert_null(strstr(text, "DISK"));
     free(text);
@@ -126,7 +134,8 @@ static void columns_stand_below_their_heads(void **state)
 
 static void missing_and_wrong_fields_are_dashes(void **state)
 {
-    char *text = printed(cache_table_print, "{\"object\":\"cache\",\"tiers\":[{\"name\":7,"
+    char *text = printed(cache_table_print,
+                         "{\"object\":\"cache\",\"tiers\":[{\"name\":7,"
                          "\"blocks\":[1],\"nodes\":\"x\"},3],\"tokens\":[],\"top_spans\":[{},4]}",
                          OK);
 
@@ -139,10 +148,12 @@ static void missing_and_wrong_fields_are_dashes(void **state)
 
 static void a_server_cannot_talk_to_the_terminal(void **state)
 {
-    char *text = printed(cache_table_print, "{\"object\":\"cache\",\"policy\":\"\\u0007\","
+    char *text = printed(cache_table_print,
+                         "{\"object\":\"cache\",\"policy\":\"\\u0007\","
                          "\"tiers\":[{\"name\":\"\\u001b[2J\\n\",\"order\":\"a much longer word "
                          "than any cell has room for\"}],\"top_spans\":[{\"key\":"
-                         "\"\\u001b]0;x\\u0007\"}]}", OK);
+                         "\"\\u001b]0;x\\u0007\"}]}",
+                         OK);
 
     (void)state;
     for (const char *p = text; *p; p++)
@@ -154,8 +165,9 @@ static void a_server_cannot_talk_to_the_terminal(void **state)
 static void more_rows_than_fit_are_left_out(void **state)
 {
     static char json[1 << 16];
-    size_t n = (size_t)snprintf(json, sizeof json, "{\"object\":\"cache\",\"tiers\":[],"
-                                                   "\"top_spans\":[{}");
+    size_t n = (size_t)snprintf(json, sizeof json,
+                                "{\"object\":\"cache\",\"tiers\":[],"
+                                "\"top_spans\":[{}");
 
     (void)state;
     for (int i = 0; i < 5000; i++)
@@ -168,7 +180,12 @@ static void more_rows_than_fit_are_left_out(void **state)
 
 static void what_is_no_answer_of_cache_prints_nothing(void **state)
 {
-    static const char *const wrong[] = {"", "{", "[]", "3", "{}", "{\"object\":\"list\"}",
+    static const char *const wrong[] = {"",
+                                        "{",
+                                        "[]",
+                                        "3",
+                                        "{}",
+                                        "{\"object\":\"list\"}",
                                         "{\"object\":\"cache\"}",
                                         "{\"object\":\"cache\",\"tiers\":{}}"};
 
@@ -188,22 +205,28 @@ static void what_is_no_answer_of_cache_prints_nothing(void **state)
 
 static void forgetting_says_how_much(void **state)
 {
-    char *text = printed(cache_reset_print, "{\"object\":\"cache.reset\",\"cached_blocks\":"
-                         "{\"device\":12,\"host\":3},\"holds\":1}", OK);
+    char *text = printed(cache_reset_print,
+                         "{\"object\":\"cache.reset\",\"cached_blocks\":"
+                         "{\"device\":12,\"host\":3},\"holds\":1}",
+                         OK);
 
     (void)state;
     assert_string_equal(text, "forgotten: 12 blocks on the device, 3 in host memory, 1 holds\n");
     free(text);
-    text = printed(cache_reset_print, "{\"object\":\"cache.reset\",\"cached_blocks\":"
-                   "{\"device\":12,\"host\":3,\"disk\":9},\"holds\":1}", OK);
+    text = printed(cache_reset_print,
+                   "{\"object\":\"cache.reset\",\"cached_blocks\":"
+                   "{\"device\":12,\"host\":3,\"disk\":9},\"holds\":1}",
+                   OK);
     assert_string_equal(text, "forgotten: 12 blocks on the device, 3 in host memory, 9 on disk, "
                               "1 holds\n");
     free(text);
     text = printed(cache_reset_print, "{\"object\":\"cache.reset\",\"cached_blocks\":null}", OK);
     assert_string_equal(text, "forgotten\n");
     free(text);
-    text = printed(cache_erase_print, "{\"object\":\"cache.erase\",\"status\":\"ok\","
-                   "\"span\":\"00\",\"blocks\":7}", OK);
+    text = printed(cache_erase_print,
+                   "{\"object\":\"cache.erase\",\"status\":\"ok\","
+                   "\"span\":\"00\",\"blocks\":7}",
+                   OK);
     assert_string_equal(text, "erased: a span and what was behind it, 7 blocks\n");
     free(text);
 }

@@ -13,11 +13,13 @@
 #define SSE_HEAD "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 #define CHUNK(text) "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"" text "\"}}]}\n\n"
 #define FINISH "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n"
-#define USAGE "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2," \
-              "\"total_tokens\":5,\"prompt_tokens_details\":{\"cached_tokens\":1}}}\n\n"
+#define USAGE                                                                                      \
+    "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2,"                \
+    "\"total_tokens\":5,\"prompt_tokens_details\":{\"cached_tokens\":1}}}\n\n"
 #define DONE "data: [DONE]\n\n"
-#define JSON_HEAD(status, n) "HTTP/1.1 " status "\r\nContent-Type: application/json; charset=x" \
-                             "\r\nX-Request-Id: r-1\r\nContent-Length: " #n "\r\n\r\n"
+#define JSON_HEAD(status, n)                                                                       \
+    "HTTP/1.1 " status "\r\nContent-Type: application/json; charset=x"                             \
+    "\r\nX-Request-Id: r-1\r\nContent-Length: " #n "\r\n\r\n"
 
 struct seen {
     struct tarn_call *call;
@@ -122,8 +124,8 @@ static struct seen call(const struct canned *answer, struct tarn_client_config c
     return s;
 }
 
-#define CALL(text_, then_) \
-    call(&(struct canned){.text = (text_), .then = (then_), .then_ms = 20}, \
+#define CALL(text_, then_)                                                                         \
+    call(&(struct canned){.text = (text_), .then = (then_), .then_ms = 20},                        \
          (struct tarn_client_config){0}, true, 0)
 
 static void expect(struct seen *s, enum tarn_error e, const char *text, const char *words)
@@ -163,16 +165,16 @@ static void a_stream_comes_through_at_every_split(void **state)
 static void a_stream_may_be_cut_at_every_byte(void **state)
 {
     static const char stream[] = CHUNK("x") "data: {\"choices\":[],\r\ndata: \"usage\":null}"
-                                 "\r\n\r\n" FINISH DONE;
+                                            "\r\n\r\n" FINISH DONE;
     char text[2048];
     size_t head = strlen(SSE_HEAD), n = sizeof stream - 1;
 
     (void)state;
     for (size_t cut = 1; cut < n; cut += 3) {
         snprintf(text, sizeof text, "%s%s", SSE_HEAD, stream);
-        struct seen s = call(&(struct canned){.text = text, .len = head + n, .split = head + cut,
-                                              .split_ms = 1},
-                             (struct tarn_client_config){0}, true, 0);
+        struct seen s = call(
+            &(struct canned){.text = text, .len = head + n, .split = head + cut, .split_ms = 1},
+            (struct tarn_client_config){0}, true, 0);
         expect(&s, TARN_OK, "x", "");
     }
 }
@@ -185,8 +187,10 @@ static void a_whole_answer_comes_through(void **state)
     struct seen s;
 
     (void)state;
-    snprintf(text, sizeof text, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
-             "Content-Length: %zu\r\n\r\n%s", strlen(json), json);
+    snprintf(text, sizeof text,
+             "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+             "Content-Length: %zu\r\n\r\n%s",
+             strlen(json), json);
     s = call(&(struct canned){.text = text}, (struct tarn_client_config){0}, false, 0);
     expect(&s, TARN_OK, "Hello", "");
     /* Also where a stream was asked for. */
@@ -238,16 +242,18 @@ static void refusals_are_told_apart(void **state)
     static const struct {
         const char *status;
         enum tarn_error error;
-    } cases[] = {{"400 Bad", TARN_ERR_HTTP_4XX}, {"401 No", TARN_ERR_HTTP_4XX},
-                 {"429 Later", TARN_ERR_BUSY},   {"500 Oh", TARN_ERR_HTTP_5XX},
+    } cases[] = {{"400 Bad", TARN_ERR_HTTP_4XX},     {"401 No", TARN_ERR_HTTP_4XX},
+                 {"429 Later", TARN_ERR_BUSY},       {"500 Oh", TARN_ERR_HTTP_5XX},
                  {"503 Not now", TARN_ERR_HTTP_5XX}, {"302 There", TARN_ERR_HTTP},
                  {"600 What", TARN_ERR_HTTP}};
     char text[512];
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        snprintf(text, sizeof text, "HTTP/1.1 %s\r\nX-Request-Id: r-1\r\nRetry-After: 7\r\n"
-                 "Content-Length: %zu\r\n\r\n%s", cases[i].status, strlen(error), error);
+        snprintf(text, sizeof text,
+                 "HTTP/1.1 %s\r\nX-Request-Id: r-1\r\nRetry-After: 7\r\n"
+                 "Content-Length: %zu\r\n\r\n%s",
+                 cases[i].status, strlen(error), error);
         struct seen s = CALL(text, CANNED_CLOSE);
         assert_int_equal(s.result.http_status, atoi(cases[i].status));
         assert_string_equal(s.code, "cc");
@@ -265,8 +271,7 @@ static void refusals_are_told_apart(void **state)
 static void limits_and_timeouts_hold(void **state)
 {
     static const struct canned stalled = {.text = SSE_HEAD CHUNK("a"), .then = CANNED_HOLD};
-    static const struct canned after_done = {.text = SSE_HEAD CHUNK("a") DONE,
-                                             .then = CANNED_HOLD};
+    static const struct canned after_done = {.text = SSE_HEAD CHUNK("a") DONE, .then = CANNED_HOLD};
     struct seen s;
 
     (void)state;
@@ -278,9 +283,9 @@ static void limits_and_timeouts_hold(void **state)
     expect(&s, TARN_OK, "a", "");
     s = call(&stalled, (struct tarn_client_config){.event_bytes_max = 30}, true, 0);
     expect(&s, TARN_ERR_TOO_LARGE, "", "30 bytes");
-    s = call(&(struct canned){.text = JSON_HEAD("200 OK", 99) "{\"choices\":[",
-                              .then = CANNED_HOLD},
-             (struct tarn_client_config){.body_bytes_max = 5}, false, 0);
+    s = call(
+        &(struct canned){.text = JSON_HEAD("200 OK", 99) "{\"choices\":[", .then = CANNED_HOLD},
+        (struct tarn_client_config){.body_bytes_max = 5}, false, 0);
     expect(&s, TARN_ERR_TOO_LARGE, "", "5 bytes");
 }
 
@@ -311,8 +316,9 @@ static void keys_and_paths_are_sent(void **state)
 
     (void)state;
     snprintf(url, sizeof url, "%s/v1/", canned_url(server));
-    client = make_client(url, (struct tarn_client_config){.api_key = "k", .admin_key = "adm",
-                                                          .headers = headers, .n_headers = 1});
+    client = make_client(
+        url, (struct tarn_client_config){
+                 .api_key = "k", .admin_key = "adm", .headers = headers, .n_headers = 1});
     assert_int_equal(tarn_health(&a, client), TARN_OK);
     assert_string_equal(a.text, "{}");
     tarn_answer_fini(&a);
@@ -321,7 +327,11 @@ static void keys_and_paths_are_sent(void **state)
     assert_int_equal(tarn_cache_erase(&a, client, SPAN_KEY), TARN_OK);
     tarn_answer_fini(&a);
     /* Nothing of these is sent: what is no key must not become another path. */
-    static const char *const wrong[] = {"", "00", SPAN_KEY "0", "../" SPAN_KEY, "&" SPAN_KEY,
+    static const char *const wrong[] = {"",
+                                        "00",
+                                        SPAN_KEY "0",
+                                        "../" SPAN_KEY,
+                                        "&" SPAN_KEY,
                                         "zz23456789abcdef0123456789abcdef0123456789abcdef"
                                         "0123456789abcdef"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -431,7 +441,7 @@ static void a_client_checks_its_configuration(void **state)
         for (int k = 0; k < i; k++)
             assert_string_not_equal(tarn_error_name((enum tarn_error)i),
                                     tarn_error_name((enum tarn_error)k));
-    assert_string_equal(tarn_error_name((enum tarn_error)-1), "?");
+    assert_string_equal(tarn_error_name((enum tarn_error) - 1), "?");
     tarn_client_destroy(NULL);
 }
 

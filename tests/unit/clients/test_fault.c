@@ -23,10 +23,10 @@ int main(void)
 #else
 
 #define N_FAILURES_MAX 20000
-#define STREAM                                                                             \
-    "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"       \
-    "data: {\"choices\":[{\"delta\":{\"content\":\"Hello \"},\"token_ids\":[1,2,3]}]}\n\n"    \
-    "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":3}}\n\n"      \
+#define STREAM                                                                                     \
+    "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"              \
+    "data: {\"choices\":[{\"delta\":{\"content\":\"Hello \"},\"token_ids\":[1,2,3]}]}\n\n"         \
+    "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":3}}\n\n"           \
     "data: [DONE]\n\n"
 
 struct seen {
@@ -58,8 +58,11 @@ static bool once(const char *url, long fail_at)
     static const struct tarn_handlers handlers = {.on_chunk = on_chunk, .on_end = on_end};
     static const struct tarn_message hello[] = {{"user", {"Hi", 0}}};
     static const char *const headers[] = {"X-Some: header"};
-    struct tarn_client_config config = {.url = url, .api_key = "key", .headers = headers,
-                                        .n_headers = 1, .total_timeout_ms = 3000,
+    struct tarn_client_config config = {.url = url,
+                                        .api_key = "key",
+                                        .headers = headers,
+                                        .n_headers = 1,
+                                        .total_timeout_ms = 3000,
                                         .fresh_connections = true};
     struct tarn_client *client = NULL;
     struct http_loop *loop = NULL;

@@ -61,7 +61,10 @@ static void events_are_the_same_however_they_are_cut(void **state)
     expect_events("error: {\"a\":1}\n\n", "error|{\"a\":1};");
     expect_events("id: 1\nretry: 5\nfoo: bar\ndatum: 1\n\ndata: a\nid\n\n", "|a;");
     expect_events("event: lonely\n\ndata: a\n\n", "|a;");
-    expect_events("\xef\xbb\xbf" "data: a\n\n\xef\xbb\xbf" "data: b\n\n", "|a;");
+    expect_events("\xef\xbb\xbf"
+                  "data: a\n\n\xef\xbb\xbf"
+                  "data: b\n\n",
+                  "|a;");
     expect_events("data: [DONE]\n", "");
     expect_events("data:a:b: c\n\n\n\n\r\n", "|a:b: c;");
     expect_events("data\n\n", "|;");
@@ -141,8 +144,8 @@ static void an_event_has_a_maximum(void **state)
     sse_fini(&p);
     sse_init(&p, 100);
     for (n = 0; n < 1000; n++) /* many events within the maximum are fine */
-        assert_ok(sse_feed(&p, "data: 1234567890123456789012345678901234567890\n\n", 48, collect,
-                           &out));
+        assert_ok(
+            sse_feed(&p, "data: 1234567890123456789012345678901234567890\n\n", 48, collect, &out));
     sse_fini(&p);
     buf_fini(&out);
 }

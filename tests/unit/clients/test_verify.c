@@ -167,8 +167,7 @@ static void json_says_the_same(void **state)
     assert_int_equal(number(js_get(d, "faults"), "orphaned"), 0);
     assert_int_equal(js_len(js_get(d, "places")), 1);
     assert_int_equal(number(js_at(js_get(d, "places"), 0), "extent"), e);
-    assert_string_equal(js_string(js_get(js_at(js_get(d, "places"), 0), "fault"), NULL),
-                        "payload");
+    assert_string_equal(js_string(js_get(js_at(js_get(d, "places"), 0), "fault"), NULL), "payload");
     js_unref(root);
 }
 
@@ -190,12 +189,9 @@ static void json_has_the_words_of_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(a_sound_directory_is_fine),
-        TEST(damage_is_told_by_kind_and_place),
-        TEST(what_a_kill_leaves_is_fine),
-        TEST(what_cannot_be_read_is_an_error),
-        TEST(the_worst_of_all_directories_counts),
-        TEST(json_says_the_same),
+        TEST(a_sound_directory_is_fine),           TEST(damage_is_told_by_kind_and_place),
+        TEST(what_a_kill_leaves_is_fine),          TEST(what_cannot_be_read_is_an_error),
+        TEST(the_worst_of_all_directories_counts), TEST(json_says_the_same),
         TEST(json_has_the_words_of_an_error),
     };
 

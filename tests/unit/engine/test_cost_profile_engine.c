@@ -50,13 +50,24 @@ static void start(struct fixture *x)
     c.kv_bytes = 1 << 20;
     c.profile_cost = false; /* the tests do it */
     assert_ok(engine_open(&x->e, &c, NULL));
-    x->config = (struct cost_profile_config){
-        .device = x->e->device, .forward = x->e->forward, .batch = &x->e->batch,
-        .pool = cache_pool(x->e->cache), .segment_tokens = x->e->config.segment_tokens,
-        .n_vocab = 40, .n_rows_max = 128, .n_seqs_max = 4, .n_tokens_max = 300,
-        .estimate = {.weight_bytes = 1e4, .flops_per_token = 1e4, .flops_per_pair = 128,
-                     .kv_bytes_per_token = 64, .bytes_per_s = 1e10, .flops_per_s = 1e10},
-        .budget_s = 0.05, .dir = x->cost_dir, .subject = &x->subject};
+    x->config = (struct cost_profile_config){.device = x->e->device,
+                                             .forward = x->e->forward,
+                                             .batch = &x->e->batch,
+                                             .pool = cache_pool(x->e->cache),
+                                             .segment_tokens = x->e->config.segment_tokens,
+                                             .n_vocab = 40,
+                                             .n_rows_max = 128,
+                                             .n_seqs_max = 4,
+                                             .n_tokens_max = 300,
+                                             .estimate = {.weight_bytes = 1e4,
+                                                          .flops_per_token = 1e4,
+                                                          .flops_per_pair = 128,
+                                                          .kv_bytes_per_token = 64,
+                                                          .bytes_per_s = 1e10,
+                                                          .flops_per_s = 1e10},
+                                             .budget_s = 0.05,
+                                             .dir = x->cost_dir,
+                                             .subject = &x->subject};
     cost_profile_subject(&x->subject, x->e->fingerprint, &x->config);
 }
 

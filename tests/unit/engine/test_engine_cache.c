@@ -129,7 +129,7 @@ static void erasing_a_span_forgets_it_and_what_is_behind_it(void **state)
     uint32_t n_spans = view.n_spans_all, n_nodes = view.stats.n_nodes;
     struct kv_key key = document(&view, 1, &n_document);
     assert_ok(engine_cache_erase(t.engine, &key, &n));
-    assert_true(n_document == 12 && n > n_document); /* the question behind it as well */
+    assert_true(n_document == 12 && n > n_document);   /* the question behind it as well */
     assert_ok(engine_cache_erase(t.engine, &key, &n)); /* it is gone, and that is no error */
     assert_int_equal(n, 0);
     assert_ok(engine_cache_erase(t.engine, &nobodys, &n));
@@ -237,8 +237,8 @@ static void views_of_several_threads_agree_under_load(void **state)
     }
     engine_test_idle(&t, &stats);
     assert_int_equal(stats.n_prompt_tokens_in[CACHE_HOST], n_host);
-    assert_int_equal(stats.n_prompt_tokens_cached, stats.n_prompt_tokens_in[CACHE_HOST] +
-                                                       stats.n_prompt_tokens_in[CACHE_DEVICE]);
+    assert_int_equal(stats.n_prompt_tokens_cached,
+                     stats.n_prompt_tokens_in[CACHE_HOST] + stats.n_prompt_tokens_in[CACHE_DEVICE]);
     engine_test_close(&t);
 }
 

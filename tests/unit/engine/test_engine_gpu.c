@@ -93,7 +93,7 @@ static void the_pool_is_what_the_share_leaves(void **state)
     assert_true(half < GPU_BYTES / 2 && half > GPU_BYTES / 2 * 9 / 10);
     assert_in_range(half - quarter, GPU_BYTES / 4 - 100000, GPU_BYTES / 4 + 100000);
     assert_in_range(half - beside, 51000000, 70000000); /* its weights, and wider buffers */
-    assert_true(all > half && all < GPU_BYTES); /* something stays free for the driver */
+    assert_true(all > half && all < GPU_BYTES);         /* something stays free for the driver */
     assert_in_range(pool_bytes(NULL, 0.5, 3 << 20), (3 << 20) - 100000, 3 << 20);
 }
 
@@ -205,8 +205,8 @@ static void a_dead_device_ends_every_request(void **state)
     assert_nothing_held(&t);
     buf_init(&why, BUF_WHY_MAX);
     engine_test_params(&sp, &st, N_OUT);
-    assert_ok(request_create(&late, t.engine, ids[0], N_PROMPT, NULL, 0, &scope, 0, &sp, &st,
-                             NULL));
+    assert_ok(
+        request_create(&late, t.engine, ids[0], N_PROMPT, NULL, 0, &scope, 0, &sp, &st, NULL));
     assert_int_equal(engine_submit(t.engine, late, &why), ERR_UNAVAILABLE);
     assert_non_null(strstr(buf_str(&why), "device failed"));
     request_unref(late);

@@ -35,8 +35,7 @@ struct scores {
     struct out_top tops[N_ALL][N_TOP];
 };
 
-static void open_engine(struct engine_test *t, uint32_t n_batch, uint32_t n_seqs,
-                        uint32_t n_blocks)
+static void open_engine(struct engine_test *t, uint32_t n_batch, uint32_t n_seqs, uint32_t n_blocks)
 {
     struct engine_config c;
 
@@ -133,8 +132,7 @@ static void logprobs_of_a_prompt_are_those_of_its_generation(void **state)
     open_engine(&t, 512, 8, 60);
     generate(&t, ids, &want);
     score(&t, ids, &got);
-    assert_memory_equal(got.tokens + N_PROMPT, want.tokens + N_PROMPT,
-                        N_OUT * sizeof *want.tokens);
+    assert_memory_equal(got.tokens + N_PROMPT, want.tokens + N_PROMPT, N_OUT * sizeof *want.tokens);
     assert_memory_equal(got.tops + N_PROMPT, want.tops + N_PROMPT, N_OUT * sizeof *want.tops);
     for (uint32_t i = N_PROMPT; i < N_ALL; i++)
         assert_true(got.tops[i][0].id == ids[i] && got.tops[i][0].logprob == got.tokens[i].logprob);
@@ -144,8 +142,9 @@ static void logprobs_of_a_prompt_are_those_of_its_generation(void **state)
 
 static void neither_chunks_nor_cache_nor_batch_change_a_bit(void **state)
 {
-    static const struct { uint32_t n_batch, n_seqs; } shapes[] = {{512, 8}, {7, 1}, {64, 2},
-                                                                  {33, 24}};
+    static const struct {
+        uint32_t n_batch, n_seqs;
+    } shapes[] = {{512, 8}, {7, 1}, {64, 2}, {33, 24}};
     static struct scores want, got;
     uint32_t ids[N_ALL], other[N_ALL];
     struct engine_test t;
@@ -154,7 +153,7 @@ static void neither_chunks_nor_cache_nor_batch_change_a_bit(void **state)
     fill_ids(ids, 1, N_ALL);
     for (size_t i = 0; i < N_SHAPES; i++) {
         open_engine(&t, shapes[i].n_batch, shapes[i].n_seqs, 60);
-        score(&t, ids, i == 0 ? &want : &got); /* nothing is cached */
+        score(&t, ids, i == 0 ? &want : &got);           /* nothing is cached */
         for (int round = 0; round < N_ROUNDS; round++) { /* then all of it, and others run beside */
             struct request *r[3];
             for (uint32_t k = 0; k < 3; k++) {
@@ -199,8 +198,8 @@ static void a_preempted_prompt_has_the_same_logprobs(void **state)
         struct kv_scope scope = {{0}};
         struct request *first;
         engine_test_params(&sp, &stop, 2);
-        assert_ok(request_create(&first, t.engine, other, 20, NULL, 0, &scope, 0, &sp, &stop,
-                                 NULL));
+        assert_ok(
+            request_create(&first, t.engine, other, 20, NULL, 0, &scope, 0, &sp, &stop, NULL));
         first->priority = -1;
         assert_ok(engine_submit(t.engine, first, NULL));
         engine_test_wait(first);

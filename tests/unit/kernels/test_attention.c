@@ -18,12 +18,12 @@ struct world {
     uint32_t n_seqs;
     uint32_t len[N_SEQS_MAX];
     uint32_t n_segs[N_SEQS_MAX];
-    uint32_t seg_len[N_SEQS_MAX][64];   /* the last one may reach behind len */
+    uint32_t seg_len[N_SEQS_MAX][64]; /* the last one may reach behind len */
     uint32_t block0[N_SEQS_MAX][64];
     uint32_t *blocks;
     uint32_t n_blocks;
-    float *q[N_SEQS_MAX];               /* [len][H][d] */
-    float *k[N_SEQS_MAX];               /* [len][G][d] */
+    float *q[N_SEQS_MAX]; /* [len][H][d] */
+    float *k[N_SEQS_MAX]; /* [len][G][d] */
     float *v[N_SEQS_MAX];
     struct kv_pool pool;
 };
@@ -153,8 +153,8 @@ static void call_add(struct call *c, const struct world *w, uint32_t s, uint32_t
     struct attn_seq *seq = &c->seqs[c->n_seqs++];
     uint32_t at = 0;
 
-    *seq = (struct attn_seq){
-        .row0 = c->n_rows, .n_rows = end - pos0, .pos0 = pos0, .seg0 = c->n_segs};
+    *seq =
+        (struct attn_seq){.row0 = c->n_rows, .n_rows = end - pos0, .pos0 = pos0, .seg0 = c->n_segs};
     for (uint32_t i = 0; at < end; at += w->seg_len[s][i++]) {
         uint32_t n = w->seg_len[s][i] < end - at ? w->seg_len[s][i] : end - at;
 
@@ -262,11 +262,11 @@ static void write_all(struct world *w)
 /* Tiles take queries and probabilities in bf16, with relative errors up to 2^-9. A score of about
  * sqrt(d) * |q| |k| / sqrt(d), with outliers up to 10, then errs by some 0.1; values are up to
  * 10. */
-static void check_world(const char *what, struct device *d, const struct world *w,
-                        const float *got, const float *want)
+static void check_world(const char *what, struct device *d, const struct world *w, const float *got,
+                        const float *want)
 {
-    bool rounds = strcmp(device_ops(d)->name, "cpu-amx") == 0 && w->dtype == DTYPE_BF16 &&
-                  w->dim % 32 == 0;
+    bool rounds =
+        strcmp(device_ops(d)->name, "cpu-amx") == 0 && w->dtype == DTYPE_BF16 && w->dim % 32 == 0;
 
     if (rounds)
         check_near(what, got, want, world_outputs(w), 0.1, 0.01, 1e-4);
@@ -370,12 +370,8 @@ static void equals_reference_around_tile_edges(void **state)
  * that a merge with the wrong maximum overflows. */
 static void large_scores_on(struct device *d)
 {
-    struct world w = {.dtype = DTYPE_F32,
-                      .n_heads = 4,
-                      .n_kv_heads = 2,
-                      .dim = 16,
-                      .n_seqs = 1,
-                      .len = {150}};
+    struct world w = {
+        .dtype = DTYPE_F32, .n_heads = 4, .n_kv_heads = 2, .dim = 16, .n_seqs = 1, .len = {150}};
 
     world_init(&w, 32);
     for (size_t i = 0; i < world_outputs(&w); i++)
@@ -524,8 +520,8 @@ static void call_half(struct call *c, const struct world *w, uint32_t odd, float
 static void parts_on(struct device *d)
 {
     enum { LEN = 150, H = 4 };
-    struct world w = {.dtype = DTYPE_BF16, .n_heads = H, .n_kv_heads = 2, .dim = 64, .n_seqs = 1,
-                      .len = {LEN}};
+    struct world w = {
+        .dtype = DTYPE_BF16, .n_heads = H, .n_kv_heads = 2, .dim = 64, .n_seqs = 1, .len = {LEN}};
     size_t n_lse = (size_t)LEN * H, n = n_lse * w.dim;
     float *parts = test_alloc(2 * n * sizeof(float)), *lse = test_alloc(4 * n_lse * sizeof(float));
     float *got = test_alloc(n * sizeof(float)), *both = test_alloc(n_lse * sizeof(float));
@@ -545,8 +541,14 @@ static void parts_on(struct device *d)
         call_fini(&half);
     }
     assert_true(isinf(lse[n_lse]) && lse[n_lse] < 0 && parts[n] == 0);
-    struct merge_params m = {.n_rows = LEN, .n_heads = H, .head_dim = w.dim, .n_parts = 2,
-                             .parts = parts, .lse = lse, .out = got, .out_lse = both};
+    struct merge_params m = {.n_rows = LEN,
+                             .n_heads = H,
+                             .head_dim = w.dim,
+                             .n_parts = 2,
+                             .parts = parts,
+                             .lse = lse,
+                             .out = got,
+                             .out_lse = both};
 
     parts[n] = NAN; /* of a row without keys: counts nothing */
     assert_int_equal(device_ops(d)->merge(d, NULL, &m), OK);
@@ -580,8 +582,8 @@ static void parts_joined_by_their_lse_are_the_whole(void **state)
 static void windows_on(struct device *d)
 {
     enum { LEN = 70, WINDOW = 33 };
-    struct world w = {.dtype = DTYPE_F32, .n_heads = 2, .n_kv_heads = 1, .dim = 16, .n_seqs = 1,
-                      .len = {LEN}};
+    struct world w = {
+        .dtype = DTYPE_F32, .n_heads = 2, .n_kv_heads = 1, .dim = 16, .n_seqs = 1, .len = {LEN}};
     struct call c, cut;
 
     world_init(&w, 32);
@@ -614,8 +616,8 @@ static void a_window_hides_what_lies_before_it(void **state)
 /* A cap far above all scores changes next to nothing; one near zero makes all keys count alike. */
 static void caps_on(struct device *d)
 {
-    struct world w = {.dtype = DTYPE_F32, .n_heads = 1, .n_kv_heads = 1, .dim = 8, .n_seqs = 1,
-                      .len = {45}};
+    struct world w = {
+        .dtype = DTYPE_F32, .n_heads = 1, .n_kv_heads = 1, .dim = 8, .n_seqs = 1, .len = {45}};
     struct call c;
 
     world_init(&w, 0);

@@ -105,21 +105,24 @@ static void slow_bf16_products_give_way_to_floats_for_bf16_weights_only(void **s
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         const struct cpu_variant all[] = {{"amx", NULL, cases[i].amx ? yes : no},
-                                          {"avx512bf16", NULL, yes}, {"avx512", NULL, yes},
-                                          {"avx2", NULL, yes}, {"portable", NULL, yes}};
+                                          {"avx512bf16", NULL, yes},
+                                          {"avx512", NULL, yes},
+                                          {"avx2", NULL, yes},
+                                          {"portable", NULL, yes}};
 
         fake_rate = cases[i].rate;
         n_measured = 0;
-        assert_string_equal(cpu_variant_choose(all, ARRAY_SIZE(all), cases[i].bf16_weights,
-                                               measure_fake)->name, cases[i].name);
+        assert_string_equal(
+            cpu_variant_choose(all, ARRAY_SIZE(all), cases[i].bf16_weights, measure_fake)->name,
+            cases[i].name);
         assert_int_equal(n_measured, cases[i].n_measured);
     }
 }
 
 static void an_unsupported_variant_is_never_chosen(void **state)
 {
-    const struct cpu_variant all[] = {{"amx", NULL, no}, {"avx512bf16", NULL, no},
-                                      {"avx512", NULL, no}, {"avx2", NULL, yes}};
+    const struct cpu_variant all[] = {
+        {"amx", NULL, no}, {"avx512bf16", NULL, no}, {"avx512", NULL, no}, {"avx2", NULL, yes}};
 
     (void)state;
     fake_rate = 0.5;

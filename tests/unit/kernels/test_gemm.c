@@ -9,7 +9,7 @@
 static const struct kind {
     enum dtype t;
     uint32_t group;
-} kinds[] = {{DTYPE_F32, 0}, {DTYPE_F16, 0},  {DTYPE_BF16, 0}, {DTYPE_I8, 32},
+} kinds[] = {{DTYPE_F32, 0},  {DTYPE_F16, 0}, {DTYPE_BF16, 0}, {DTYPE_I8, 32},
              {DTYPE_I8, 128}, {DTYPE_I4, 32}, {DTYPE_I4, 128}};
 
 struct problem {
@@ -34,8 +34,7 @@ static void problem_init(struct problem *p, struct kind kind, uint32_t n_rows, u
     p->packed = aligned_alloc(64, (pack_bytes(kind.t, n, k, kind.group) + 127) / 64 * 64);
     assert_non_null(p->packed);
     memset(p->packed, 0, pack_bytes(kind.t, n, k, kind.group));
-    p->w = (struct weight){
-        .dtype = kind.t, .n = n, .k = k, .group = kind.group, .data = p->packed};
+    p->w = (struct weight){.dtype = kind.t, .n = n, .k = k, .group = kind.group, .data = p->packed};
     if (quantized)
         pack_quantize_rows(&p->w, 0, DTYPE_F32, src, n);
     else
@@ -202,7 +201,7 @@ static void check_rows(struct device *d, const struct problem *p, const float *a
 {
     static const uint32_t batches[] = {1, 2, 3, 5, 6, 11, 12, 13, 24, 29, 37, 64};
 
-    for (size_t b = 0; b < ARRAY_SIZE(batches); b += device_n_threads(d) > 1 ? 5 : 1) {
+    for (size_t b = 0; b<ARRAY_SIZE(batches); b += device_n_threads(d)> 1 ? 5 : 1) {
         uint32_t n = batches[b];
 
         for (uint32_t row0 = 0; row0 < p->n_rows; row0 += n) {

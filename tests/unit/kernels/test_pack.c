@@ -102,7 +102,10 @@ static void stores_overflow_to_inf_and_keep_nan(void **state)
 
 static struct weight make_weight(enum weight_layout layout, enum dtype t, uint32_t n, uint32_t k)
 {
-    struct weight w = {.dtype = t, .layout = layout, .n = n, .k = k,
+    struct weight w = {.dtype = t,
+                       .layout = layout,
+                       .n = n,
+                       .k = k,
                        .stride = layout == WEIGHT_ROWS ? pack_row_stride(k) : 0};
 
     w.data = test_alloc(pack_weight_bytes(&w));
@@ -165,8 +168,8 @@ static void rows_are_the_source_at_a_stride(void **state)
     for (int t = 0; t < DTYPE_FLOATS; t++) {
         size_t es = dtype_bytes((enum dtype)t);
         char *src = random_elements((enum dtype)t, (size_t)N * K);
-        struct weight w = {.dtype = (enum dtype)t, .layout = WEIGHT_ROWS, .n = N, .k = K,
-                           .stride = STRIDE};
+        struct weight w = {
+            .dtype = (enum dtype)t, .layout = WEIGHT_ROWS, .n = N, .k = K, .stride = STRIDE};
 
         assert_int_equal(pack_weight_bytes(&w), N * STRIDE * es);
         w.data = test_alloc(N * STRIDE * es);
@@ -223,8 +226,8 @@ static void sizes_are_whole_panels(void **state)
 
 static void sizes_are_whole_rows(void **state)
 {
-    struct weight w = {.dtype = DTYPE_BF16, .layout = WEIGHT_ROWS, .n = 1u << 20, .k = 0xff81,
-                       .stride = 1u << 16};
+    struct weight w = {
+        .dtype = DTYPE_BF16, .layout = WEIGHT_ROWS, .n = 1u << 20, .k = 0xff81, .stride = 1u << 16};
 
     (void)state;
     assert_int_equal(pack_row_stride(1), 128);

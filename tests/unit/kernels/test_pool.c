@@ -11,7 +11,7 @@
 struct seen {
     uint32_t n_threads;
     uint32_t chunk;
-    uint32_t times[N_MAX];     /* plain: a sanitizer sees a double call or a missing fence */
+    uint32_t times[N_MAX]; /* plain: a sanitizer sees a double call or a missing fence */
     _Atomic uint32_t n_calls;
 };
 

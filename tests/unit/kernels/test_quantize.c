@@ -6,13 +6,17 @@
 
 static const enum dtype types[] = {DTYPE_I8, DTYPE_I4};
 static const uint32_t group_sizes[] = {32, 128};
-static const uint32_t shapes[][2] = {{1, 1},    {1, 8},    {31, 3},   {32, 32},  {33, 33},
-                                     {65, 128}, {7, 129},  {40, 161}, {100, 257}};
+static const uint32_t shapes[][2] = {{1, 1},    {1, 8},   {31, 3},   {32, 32},  {33, 33},
+                                     {65, 128}, {7, 129}, {40, 161}, {100, 257}};
 
 static struct weight make_in(enum weight_layout layout, enum dtype t, uint32_t n, uint32_t k,
                              uint32_t group)
 {
-    struct weight w = {.dtype = t, .layout = layout, .n = n, .k = k, .group = group,
+    struct weight w = {.dtype = t,
+                       .layout = layout,
+                       .n = n,
+                       .k = k,
+                       .group = group,
                        .stride = layout == WEIGHT_ROWS ? pack_row_stride(k) : 0};
 
     w.data = test_alloc(pack_weight_bytes(&w));
@@ -340,9 +344,9 @@ static void pieces_of_rows_make_the_whole(void **state)
 /* Groups of one magnitude each, from the least denormal to the largest float. */
 static void any_magnitude_works(void **state)
 {
-    static const float magnitudes[] = {0,     0x1p-149f, 1e-44f, 1e-40f, 0x1p-126f, 1e-37f,
-                                       1e-36f, 1e-30f,   1e-20f, 1e-6f,  1,         1e6f,
-                                       1e20f, 1e36f,     3e38f};
+    static const float magnitudes[] = {0,      0x1p-149f, 1e-44f, 1e-40f, 0x1p-126f,
+                                       1e-37f, 1e-36f,    1e-30f, 1e-20f, 1e-6f,
+                                       1,      1e6f,      1e20f,  1e36f,  3e38f};
     float x[ARRAY_SIZE(magnitudes) * 32];
 
     (void)state;
@@ -454,8 +458,14 @@ static void check_ref_gemm_of(struct weight *w, enum dtype from, const float *x,
     float *a = random_floats((size_t)ROWS * w->k), *bias = random_floats(w->n);
     float *out = random_floats((size_t)ROWS * w->n);
     float *old = test_alloc(ROWS * w->n * sizeof *old);
-    struct gemm_params p = {.n_rows = ROWS, .a = a, .a_stride = w->k, .w = *w, .bias = bias,
-                            .accumulate = 1, .out = out, .out_stride = w->n};
+    struct gemm_params p = {.n_rows = ROWS,
+                            .a = a,
+                            .a_stride = w->k,
+                            .w = *w,
+                            .bias = bias,
+                            .accumulate = 1,
+                            .out = out,
+                            .out_stride = w->n};
 
     (void)x;
     memcpy(old, out, ROWS * w->n * sizeof *old);
@@ -488,8 +498,7 @@ static void odd_rows_of_activations(void **state)
     struct weight w = make_weight(DTYPE_I8, 3, 40, 32);
     float *x = random_floats(3 * 40);
     float a[5][40] = {{0}}, out[5][3];
-    struct gemm_params p = {.n_rows = 5, .a = a[0], .a_stride = 40, .out = out[0],
-                            .out_stride = 3};
+    struct gemm_params p = {.n_rows = 5, .a = a[0], .a_stride = 40, .out = out[0], .out_stride = 3};
 
     (void)state;
     a[1][3] = QUANT_ROW_MIN / 2;
@@ -513,8 +522,8 @@ static void embedding_rows_are_dequantized(void **state)
     struct weight w = make_weight(DTYPE_I8, 50, 37, 32);
     float *x = random_floats(50 * 37), out[2 * 37];
     uint32_t ids[] = {49, 3};
-    struct embed_params p = {.n_rows = 2, .dim = 37, .n_vocab = 50, .table = w, .ids = ids,
-                             .out = out};
+    struct embed_params p = {
+        .n_rows = 2, .dim = 37, .n_vocab = 50, .table = w, .ids = ids, .out = out};
 
     (void)state;
     pack_quantize_rows(&w, 0, DTYPE_F32, x, 50);

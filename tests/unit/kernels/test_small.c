@@ -18,8 +18,11 @@ static void embed_on(struct device *d)
             struct embed_params p = {.n_rows = N_ROWS,
                                      .dim = dim,
                                      .n_vocab = n_vocab,
-                                     .table = {.dtype = (enum dtype)t, .layout = WEIGHT_ROWS,
-                                               .n = n_vocab, .k = dim, .stride = dim,
+                                     .table = {.dtype = (enum dtype)t,
+                                               .layout = WEIGHT_ROWS,
+                                               .n = n_vocab,
+                                               .k = dim,
+                                               .stride = dim,
                                                .data = table + dtype_bytes((enum dtype)t)},
                                      .ids = ids,
                                      .out = want};
@@ -121,7 +124,7 @@ static void rmsnorm_equals_reference_alone_in_a_batch_and_in_place(void **state)
 
 static void silu_mul_dim_on(struct device *d, uint32_t dim)
 {
-    static const float nasty[] = {0,    -0.0f, 80,  -80,  87.5f,    -87.5f,    88.5f, -88.5f,
+    static const float nasty[] = {0,    -0.0f, 80,  -80,   87.5f,    -87.5f,    88.5f, -88.5f,
                                   1000, -1000, NAN, 3e38f, INFINITY, -INFINITY, 1e-30f};
     size_t n = (size_t)N_ROWS * dim;
     float *x = random_floats(2 * n), *one = test_alloc(dim * sizeof(float));
@@ -168,15 +171,14 @@ static void gather_on(struct device *d)
         size_t n = (size_t)N_ROWS * dims[i];
         float *x = random_floats(n), *out = test_alloc(n * sizeof(float));
         uint32_t rows[N_ROWS];
-        struct gather_params p = {.n_rows = N_ROWS, .dim = dims[i], .x = x, .rows = rows,
-                                  .out = out};
+        struct gather_params p = {
+            .n_rows = N_ROWS, .dim = dims[i], .x = x, .rows = rows, .out = out};
 
         for (uint32_t r = 0; r < N_ROWS; r++)
             rows[r] = rng_below(N_ROWS);
         assert_int_equal(device_ops(d)->gather(d, NULL, &p), OK);
         for (uint32_t r = 0; r < N_ROWS; r++)
-            check_same("gather", out + (size_t)r * dims[i], x + (size_t)rows[r] * dims[i],
-                       dims[i]);
+            check_same("gather", out + (size_t)r * dims[i], x + (size_t)rows[r] * dims[i], dims[i]);
         free(x);
         free(out);
     }
@@ -192,7 +194,7 @@ static void gather_picks_rows(void **state)
 /* A batch for rope_kv: every row its own slot. */
 struct rope {
     struct rope_kv_params p;
-    float *qkv;   /* [T][H * d + G * d + G * d + pad], as a fused product gives it */
+    float *qkv; /* [T][H * d + G * d + G * d + pad], as a fused product gives it */
     float *table;
     uint32_t pos[N_ROWS], block[N_ROWS], offset[N_ROWS];
     size_t pool_elements;
@@ -206,10 +208,19 @@ static void rope_init(struct rope *r, enum dtype t, uint32_t dim, uint32_t rot_d
     r->qkv = random_floats(N_ROWS * stride);
     r->table = random_floats((size_t)50 * rot_dim);
     r->p = (struct rope_kv_params){
-        .n_rows = N_ROWS, .n_heads = n_heads, .rot_dim = rot_dim, .layer = 1,
-        .q = r->qkv, .k = r->qkv + (size_t)n_heads * dim,
-        .v = r->qkv + (size_t)(n_heads + n_kv) * dim, .qkv_stride = stride, .pos = r->pos,
-        .cos_sin = r->table, .n_pos = 50, .slot_block = r->block, .slot_offset = r->offset,
+        .n_rows = N_ROWS,
+        .n_heads = n_heads,
+        .rot_dim = rot_dim,
+        .layer = 1,
+        .q = r->qkv,
+        .k = r->qkv + (size_t)n_heads * dim,
+        .v = r->qkv + (size_t)(n_heads + n_kv) * dim,
+        .qkv_stride = stride,
+        .pos = r->pos,
+        .cos_sin = r->table,
+        .n_pos = 50,
+        .slot_block = r->block,
+        .slot_offset = r->offset,
         .pool = {.dtype = t, .n_blocks = 5, .n_layers = 2, .n_kv_heads = n_kv, .head_dim = dim},
     };
     for (uint32_t i = 0; i < N_ROWS; i++) {
@@ -257,7 +268,7 @@ static float *rope_run(const struct rope *r, struct device *d, uint32_t chunk)
 
 static void rope_on(struct device *d)
 {
-    static const uint32_t shapes[][2] = {{2, 2},   {8, 8},   {16, 4},  {20, 20}, {34, 0},
+    static const uint32_t shapes[][2] = {{2, 2},   {8, 8},   {16, 4},  {20, 20},   {34, 0},
                                          {64, 64}, {80, 32}, {96, 96}, {128, 128}, {256, 256}};
     /* One unit in the last place of the cache dtype: the reference rounds from double. */
     static const double ulp[DTYPE_FLOATS] = {1e-6, 0x1p-10, 0x1p-7};
@@ -322,8 +333,8 @@ static void cache_rounding_equals_the_scalar_conversion(void **state)
 static void kv_copies_on(struct device *d)
 {
     enum { N = 7 };
-    struct kv_pool pool = {.dtype = DTYPE_BF16, .n_blocks = N, .n_layers = 3, .n_kv_heads = 2,
-                           .head_dim = 20};
+    struct kv_pool pool = {
+        .dtype = DTYPE_BF16, .n_blocks = N, .n_layers = 3, .n_kv_heads = 2, .head_dim = 20};
     uint32_t from[] = {5, 0, 6}, to[] = {1, 2, 5};
     size_t n = kv_block_bytes(&pool);
     unsigned char *flat = test_alloc(3 * n), *before = test_alloc(N * n);

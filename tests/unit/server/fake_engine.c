@@ -70,8 +70,7 @@ enum status tokenizer_encode(const struct tokenizer *t, const char *text, size_t
 }
 
 enum status tokenizer_encode_mixed(const struct tokenizer *t, const char *text, size_t len,
-                                   unsigned flags, const struct ranges *untrusted,
-                                   struct buf *ids)
+                                   unsigned flags, const struct ranges *untrusted, struct buf *ids)
 {
     (void)untrusted; /* this tokenizer has no special tokens */
     return tokenizer_encode(t, text, len, flags, ids);
@@ -196,8 +195,8 @@ enum status chat_template_render(const struct chat_template *t, const struct jso
 
 enum status chat_template_render_marked(const struct chat_template *t, const struct json *context,
                                         int64_t now_s, const struct chat_text *untrusted,
-                                        size_t n_untrusted, struct buf *out,
-                                        struct ranges *marked, struct buf *why)
+                                        size_t n_untrusted, struct buf *out, struct ranges *marked,
+                                        struct buf *why)
 {
     (void)untrusted;
     (void)n_untrusted;
@@ -271,8 +270,8 @@ enum status request_create(struct request **out, const struct engine *e, const u
     r->prompt.ids = copy;
     r->prompt.n_ids = n_ids;
     r->out = calloc((size_t)r->stopping.max_tokens + 1, sizeof *r->out);
-    r->out_top = calloc((size_t)r->stopping.max_tokens * (sampling->n_logprobs + 1),
-                        sizeof *r->out_top);
+    r->out_top =
+        calloc((size_t)r->stopping.max_tokens * (sampling->n_logprobs + 1), sizeof *r->out_top);
     r->stop_id = -1;
     atomic_init(&r->refs, 1);
     *out = r;
@@ -413,13 +412,23 @@ struct engine *fake_engine_create(uint32_t max_model_len)
 
     ASSERT(e);
     e->eos = FAKE_EOS;
-    e->info = (struct engine_info){
-        .model_dir = "fake", .ops_name = "fake", .weights_name = "f32", .n_vocab = FAKE_N_VOCAB,
-        .max_num_seqs = FAKE_MAX_NUM_SEQS, .max_queued = FAKE_MAX_QUEUED,
-        .max_model_len = max_model_len, .eos_ids = &e->eos, .n_eos_ids = 1,
-        .default_temperature = 0.75f, .default_top_p = 0.9f, .default_repetition_penalty = 1,
-        .default_top_k = 7, .n_kv_blocks = 100, .n_kv_host_blocks = FAKE_N_HOST_BLOCKS,
-        .kv_block_bytes = 4096, .fingerprint_hex = "0123456789abcdef"};
+    e->info = (struct engine_info){.model_dir = "fake",
+                                   .ops_name = "fake",
+                                   .weights_name = "f32",
+                                   .n_vocab = FAKE_N_VOCAB,
+                                   .max_num_seqs = FAKE_MAX_NUM_SEQS,
+                                   .max_queued = FAKE_MAX_QUEUED,
+                                   .max_model_len = max_model_len,
+                                   .eos_ids = &e->eos,
+                                   .n_eos_ids = 1,
+                                   .default_temperature = 0.75f,
+                                   .default_top_p = 0.9f,
+                                   .default_repetition_penalty = 1,
+                                   .default_top_k = 7,
+                                   .n_kv_blocks = 100,
+                                   .n_kv_host_blocks = FAKE_N_HOST_BLOCKS,
+                                   .kv_block_bytes = 4096,
+                                   .fingerprint_hex = "0123456789abcdef"};
     for (int i = 0; i < 256; i++)
         e->tokenizer.bytes[i] = (char)i;
     pthread_mutex_init(&e->lock, NULL);
@@ -477,8 +486,7 @@ enum status engine_submit(struct engine *e, struct request *r, struct buf *why)
     return full ? buf_why(why, ERR_BUSY, "the queue is full") : OK;
 }
 
-uint32_t fake_engine_submitted(struct engine *e,
-                               struct fake_submitted out[FAKE_N_SUBMITTED_MAX])
+uint32_t fake_engine_submitted(struct engine *e, struct fake_submitted out[FAKE_N_SUBMITTED_MAX])
 {
     pthread_mutex_lock(&e->lock);
     uint32_t n = e->n_submitted;
@@ -523,37 +531,78 @@ const struct chat_template *engine_chat_template(const struct engine *e)
 /* Under the lock. Every figure is another one, so that none can stand for another. */
 static void fill_cache(const struct engine *e, struct cache_stats *c)
 {
-    *c = (struct cache_stats){
-        .policy = "lru", .n_query_tokens = 400, .n_hit_tokens = 100, .n_restored_tokens = 3,
-        .n_copies_failed = 4, .n_spilled_ahead = 21, .n_spilled_on_demand = 22,
-        .n_fetched_ahead = 23, .n_fetched_on_demand = 24, .n_expected_lost = 25,
-        .n_nodes = 5, .n_holds = 6, .n_held_blocks = 8, .memory_bytes = 9000,
-        .tier = {[CACHE_DEVICE] = {.n_blocks = 100, .n_free = 80 - e->n_inside, .n_cached = 20,
-                                   .n_in_use = e->n_inside, .n_nodes = 11, .n_hit_tokens = 70,
-                                   .n_evicted = 12, .n_moved_in = 13, .order = ""},
-                 [CACHE_HOST] = {.n_blocks = FAKE_N_HOST_BLOCKS, .n_free = 20, .n_cached = 29,
-                                 .n_in_transfer = 1, .n_nodes = 14, .n_hit_tokens = 30,
-                                 .n_evicted = 15, .n_moved_in = 16, .order = ""}}};
+    *c = (struct cache_stats){.policy = "lru",
+                              .n_query_tokens = 400,
+                              .n_hit_tokens = 100,
+                              .n_restored_tokens = 3,
+                              .n_copies_failed = 4,
+                              .n_spilled_ahead = 21,
+                              .n_spilled_on_demand = 22,
+                              .n_fetched_ahead = 23,
+                              .n_fetched_on_demand = 24,
+                              .n_expected_lost = 25,
+                              .n_nodes = 5,
+                              .n_holds = 6,
+                              .n_held_blocks = 8,
+                              .memory_bytes = 9000,
+                              .tier = {[CACHE_DEVICE] = {.n_blocks = 100,
+                                                         .n_free = 80 - e->n_inside,
+                                                         .n_cached = 20,
+                                                         .n_in_use = e->n_inside,
+                                                         .n_nodes = 11,
+                                                         .n_hit_tokens = 70,
+                                                         .n_evicted = 12,
+                                                         .n_moved_in = 13,
+                                                         .order = ""},
+                                       [CACHE_HOST] = {.n_blocks = FAKE_N_HOST_BLOCKS,
+                                                       .n_free = 20,
+                                                       .n_cached = 29,
+                                                       .n_in_transfer = 1,
+                                                       .n_nodes = 14,
+                                                       .n_hit_tokens = 30,
+                                                       .n_evicted = 15,
+                                                       .n_moved_in = 16,
+                                                       .order = ""}}};
     if (!atomic_load(&fake_has_disk)) {
         c->disk.io = "";
         return;
     }
-    c->tier[CACHE_DISK] = (struct cache_tier_stats){
-        .n_blocks = FAKE_N_DISK_BLOCKS, .n_free = 101, .n_cached = 352, .n_in_use = 45,
-        .n_in_transfer = 2, .n_nodes = 46, .n_hit_tokens = 47, .n_evicted = 48, .n_moved_in = 49,
-        .order = "clock"};
-    c->disk = (struct cache_disk_stats){
-        .is_on = true, .is_hung = true, .io = "io_uring", .is_direct = true,
-        .extent_bytes = 8192, .index_s = 0.25, .n_found = 70, .n_torn = 71, .n_foreign = 72,
-        .n_impossible = 73, .n_misnamed = 74, .n_orphaned = 75, .n_doubled = 76,
-        .n_read_bytes = 77, .n_written_bytes = 78, .n_reads_failed = 79, .n_writes_failed = 81,
-        .n_timeouts = 82, .n_corrupt = 83, .n_not_worth = 84, .n_preloaded_blocks = 85,
-        .read_bytes_per_s = 86};
+    c->tier[CACHE_DISK] = (struct cache_tier_stats){.n_blocks = FAKE_N_DISK_BLOCKS,
+                                                    .n_free = 101,
+                                                    .n_cached = 352,
+                                                    .n_in_use = 45,
+                                                    .n_in_transfer = 2,
+                                                    .n_nodes = 46,
+                                                    .n_hit_tokens = 47,
+                                                    .n_evicted = 48,
+                                                    .n_moved_in = 49,
+                                                    .order = "clock"};
+    c->disk = (struct cache_disk_stats){.is_on = true,
+                                        .is_hung = true,
+                                        .io = "io_uring",
+                                        .is_direct = true,
+                                        .extent_bytes = 8192,
+                                        .index_s = 0.25,
+                                        .n_found = 70,
+                                        .n_torn = 71,
+                                        .n_foreign = 72,
+                                        .n_impossible = 73,
+                                        .n_misnamed = 74,
+                                        .n_orphaned = 75,
+                                        .n_doubled = 76,
+                                        .n_read_bytes = 77,
+                                        .n_written_bytes = 78,
+                                        .n_reads_failed = 79,
+                                        .n_writes_failed = 81,
+                                        .n_timeouts = 82,
+                                        .n_corrupt = 83,
+                                        .n_not_worth = 84,
+                                        .n_preloaded_blocks = 85,
+                                        .read_bytes_per_s = 86};
 }
 
 /* Span i has key bytes i and i + 1 blocks, the first of them in host memory. */
-enum status engine_cache_view(struct engine *e, uint32_t n_spans_max,
-                              struct engine_cache_view *out)
+enum status engine_cache_view(struct engine *e, uint32_t n_spans_max, struct engine_cache_view *out)
 {
     uint64_t end_ns = clock_now_ns() + atomic_load(&fake_view_ns);
 
@@ -569,12 +618,18 @@ enum status engine_cache_view(struct engine *e, uint32_t n_spans_max,
     out->n_spans = n_spans_max < ENGINE_N_SPANS_MAX ? n_spans_max : ENGINE_N_SPANS_MAX;
     for (uint32_t i = 0; i < out->n_spans; i++) {
         struct cache_span *s = &out->spans[i];
-        *s = (struct cache_span){.depth = i, .n_blocks = i + 1, .n_tokens = 32 * (i + 1),
-                                 .n_blocks_in = {[CACHE_DEVICE] = i, [CACHE_HOST] = 1,
-                                                 [CACHE_DISK] = i + 1},
-                                 .n_nodes = 2, .n_children = 3, .n_uses = 1000 - i,
-                                 .n_hit_tokens = 900 - i, .idle_ns = 1500000000, .in_use = i == 0,
-                                 .is_held = i == 1};
+        *s = (struct cache_span){
+            .depth = i,
+            .n_blocks = i + 1,
+            .n_tokens = 32 * (i + 1),
+            .n_blocks_in = {[CACHE_DEVICE] = i, [CACHE_HOST] = 1, [CACHE_DISK] = i + 1},
+            .n_nodes = 2,
+            .n_children = 3,
+            .n_uses = 1000 - i,
+            .n_hit_tokens = 900 - i,
+            .idle_ns = 1500000000,
+            .in_use = i == 0,
+            .is_held = i == 1};
         memset(s->key.bytes, (int)(i & 255), sizeof s->key.bytes);
     }
     return OK;
@@ -596,10 +651,14 @@ void engine_stats(struct engine *e, struct engine_stats *out)
     out->n_preemptions = 63;
     out->n_plans_ahead = 34;
     out->cost_error = 0.125;
-    out->scheduler = (struct scheduler_stats){
-        .n_levels = 3, .n_in_level = {35, 36, 37}, .quantum_s = {0.25, 0.5, INFINITY},
-        .starvation_s = 3, .n_preempted_for_place = 31, .n_preempted_for_memory = 32,
-        .n_starving = 38, .n_demoted = 39};
+    out->scheduler = (struct scheduler_stats){.n_levels = 3,
+                                              .n_in_level = {35, 36, 37},
+                                              .quantum_s = {0.25, 0.5, INFINITY},
+                                              .starvation_s = 3,
+                                              .n_preempted_for_place = 31,
+                                              .n_preempted_for_memory = 32,
+                                              .n_starving = 38,
+                                              .n_demoted = 39};
     hist_init(&out->ttft_s, hist_bounds_ttft_s, 22);
     hist_init(&out->step_s, hist_bounds_ttft_s, 22);
     hist_init(&out->gap_s, hist_bounds_ttft_s, 22);

@@ -26,17 +26,17 @@ extern _Atomic uint64_t fake_step_ns;    /* pause before each token of a request
 extern _Atomic uint64_t fake_prefill_ns; /* pause before the first one */
 extern atomic_uint fake_n_max;           /* requests inside; one more is ERR_BUSY */
 extern atomic_uint fake_n_inside;
-extern atomic_int fake_fail_at;          /* token at which a request fails; -1: never */
-extern atomic_bool fake_uses_documents;  /* what the template says */
-extern atomic_bool fake_failed;          /* what engine_failed() says */
-extern atomic_uint fake_clock_s;         /* the template begins with the time in units of so many
-                                            seconds; 0: it does not */
-extern atomic_bool fake_is_stuck;        /* engine_cache_view() waits in vain */
-extern _Atomic uint64_t fake_view_ns;    /* how long it takes; 0 ends one that waits */
-extern atomic_uint fake_n_resets;        /* calls of engine_reset_cache() */
-extern atomic_uint fake_n_erasures;      /* of engine_cache_erase() that found a span: their first
-                                            byte is below 20, as those of the first spans */
-extern atomic_bool fake_has_disk;        /* a third tier */
+extern atomic_int fake_fail_at;         /* token at which a request fails; -1: never */
+extern atomic_bool fake_uses_documents; /* what the template says */
+extern atomic_bool fake_failed;         /* what engine_failed() says */
+extern atomic_uint fake_clock_s;        /* the template begins with the time in units of so many
+                                           seconds; 0: it does not */
+extern atomic_bool fake_is_stuck;       /* engine_cache_view() waits in vain */
+extern _Atomic uint64_t fake_view_ns;   /* how long it takes; 0 ends one that waits */
+extern atomic_uint fake_n_resets;       /* calls of engine_reset_cache() */
+extern atomic_uint fake_n_erasures;     /* of engine_cache_erase() that found a span: their first
+                                           byte is below 20, as those of the first spans */
+extern atomic_bool fake_has_disk;       /* a third tier */
 
 struct engine *fake_engine_create(uint32_t max_model_len);
 

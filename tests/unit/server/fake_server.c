@@ -23,9 +23,9 @@
 
 static enum status read_config(struct config *c, int argc, char **argv, struct buf *why)
 {
-    static const char *const preset[] = {
-        "fake", "--model", "fake", "--http-threads", "2", "--max-connections", "512",
-        "--max-body-bytes", "1M", "--idle-timeout", "10", "--port"};
+    static const char *const preset[] = {"fake", "--model",           "fake", "--http-threads",
+                                         "2",    "--max-connections", "512",  "--max-body-bytes",
+                                         "1M",   "--idle-timeout",    "10",   "--port"};
     char *env[] = {NULL};
     char *args[N_ARGS_MAX];
     int n = 0, at = N_FIXED + 1;

@@ -106,8 +106,7 @@ static void without_a_flag_the_place_follows_xdg(void **state)
     assert_string_equal(path, below(".cache/tarn"));
     unsetenv("HOME");
     assert_false(cache_dir_find(path, ""));
-    assert_string_equal(cache_dir_open(path, "", "cost"),
-                        "neither XDG_CACHE_HOME nor HOME is set");
+    assert_string_equal(cache_dir_open(path, "", "cost"), "neither XDG_CACHE_HOME nor HOME is set");
     assert_true(cache_dir_find(path, "here"));
     assert_string_equal(path, "here");
 }

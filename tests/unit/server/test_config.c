@@ -164,8 +164,10 @@ static void the_kv_store_is_configured_by_flags(void **state)
 
     (void)state;
     buf_init(&why, BUF_WHY_MAX);
-    assert_ok(load(&c, "--model m --kv-host-bytes 3G --kv-prefetch-share 0 --kv-hold-share=1 "
-                       "--cache-policy lru", no_env, &why));
+    assert_ok(load(&c,
+                   "--model m --kv-host-bytes 3G --kv-prefetch-share 0 --kv-hold-share=1 "
+                   "--cache-policy lru",
+                   no_env, &why));
     assert_int_equal(c.kv_host_bytes, UINT64_C(3) << 30);
     assert_true(c.kv_prefetch_share == 0 && c.kv_hold_share == 1);
     assert_string_equal(c.cache_policy, "lru");
@@ -192,8 +194,10 @@ static void the_disk_tier_is_configured_by_flags(void **state)
 
     (void)state;
     buf_init(&why, BUF_WHY_MAX);
-    assert_ok(load(&c, "--model m --kv-disk-path /d --kv-disk-bytes 100G --kv-disk-min-uses 1 "
-                       "--kv-disk-timeout-ms=20 --kv-preload all", no_env, &why));
+    assert_ok(load(&c,
+                   "--model m --kv-disk-path /d --kv-disk-bytes 100G --kv-disk-min-uses 1 "
+                   "--kv-disk-timeout-ms=20 --kv-preload all",
+                   no_env, &why));
     assert_string_equal(c.kv_disk_path, "/d");
     assert_int_equal(c.kv_disk_bytes, UINT64_C(100) << 30);
     assert_int_equal(c.kv_disk_min_uses, 1);
@@ -216,7 +220,8 @@ static void the_disk_tier_is_configured_by_flags(void **state)
     refuses("--model m --kv-disk-timeout-ms 3600001", no_env, "is outside");
     refuses("--model m --kv-preload some", no_env, "--kv-preload: \"some\" is not known");
     refuses("--model m --kv-preload register", no_env, "did you mean \"registered\"?");
-    refuses("--model m --no-prefix-caching", env, "--kv-disk-path: keeps computed prompts, and "
+    refuses("--model m --no-prefix-caching", env,
+            "--kv-disk-path: keeps computed prompts, and "
             "--no-prefix-caching forgets them");
 }
 
@@ -230,9 +235,10 @@ static void scheduling_is_configured_by_flags(void **state)
     (void)state;
     buf_init(&why, BUF_WHY_MAX);
     buf_init(&text, 1u << 16);
-    assert_ok(load(&c, "--model m --max-step-ms 12.5 --quantum-ms=0.75 --level-ratio 1.1 "
-                       "--mlfq-variant released --kv-reserve-blocks 7 --kv-swap reactive", env,
-                   &why));
+    assert_ok(load(&c,
+                   "--model m --max-step-ms 12.5 --quantum-ms=0.75 --level-ratio 1.1 "
+                   "--mlfq-variant released --kv-reserve-blocks 7 --kv-swap reactive",
+                   env, &why));
     assert_true(c.max_step_ms == 12.5 && c.quantum_ms == 0.75 && c.level_ratio == 1.1);
     assert_true(c.starvation_ms == 300);
     assert_false(c.profile_cost);
@@ -244,8 +250,10 @@ static void scheduling_is_configured_by_flags(void **state)
                                            "starvation-ms=300 mlfq-variant=\"released\" "
                                            "profile-cost=false "));
     config_fini(&c);
-    assert_ok(load(&c, "--model m --level-ratio 16 --no-profile-cost --profile-cost "
-                       "--starvation-ms 86400000 --max-step-ms 3600000", no_env, &why));
+    assert_ok(load(&c,
+                   "--model m --level-ratio 16 --no-profile-cost --profile-cost "
+                   "--starvation-ms 86400000 --max-step-ms 3600000",
+                   no_env, &why));
     assert_true(c.level_ratio == 16 && c.starvation_ms == 86400000 && c.max_step_ms == 3600000);
     assert_true(c.profile_cost);
     config_fini(&c);
@@ -320,7 +328,8 @@ static void the_policies_are_those_of_the_scheduler(void **state)
 {
     (void)state;
     assert_int_equal(take_each(scheduler_policies(), "--scheduling-policy",
-                               offsetof(struct config, scheduling_policy)), 5);
+                               offsetof(struct config, scheduling_policy)),
+                     5);
     refuses("--model m --scheduling-policy skip-join-mlfg", no_env,
             "--scheduling-policy: \"skip-join-mlfg\" is not known, did you mean "
             "\"skip-join-mlfq\"?");
@@ -331,8 +340,8 @@ static void the_policies_are_those_of_the_scheduler(void **state)
 static void the_policies_are_those_of_the_cache(void **state)
 {
     (void)state;
-    assert_true(take_each(cache_policies(), "--cache-policy",
-                          offsetof(struct config, cache_policy)) >= 4);
+    assert_true(
+        take_each(cache_policies(), "--cache-policy", offsetof(struct config, cache_policy)) >= 4);
     refuses("--model m --cache-policy contes", no_env, "did you mean \"contest\"?");
     refuses("--model m --cache-policy contest,lru", no_env, cache_policies());
     refuses("--model m --cache-policy ,", no_env, "\",\" is not known");
@@ -375,9 +384,9 @@ static void a_bad_value_names_its_option(void **state)
 
 static void an_empty_key_is_refused(void **state)
 {
-    static const char *const values[] = {"TARN_API_KEY=", "TARN_API_KEY= \n", "TARN_API_KEY=a,,b",
-                                         "TARN_API_KEY=a,", "TARN_ADMIN_API_KEY=",
-                                         "TARN_API_KEY_FILE="};
+    static const char *const values[] = {"TARN_API_KEY=",       "TARN_API_KEY= \n",
+                                         "TARN_API_KEY=a,,b",   "TARN_API_KEY=a,",
+                                         "TARN_ADMIN_API_KEY=", "TARN_API_KEY_FILE="};
 
     (void)state;
     refuses("--model m --api-key=", no_env,

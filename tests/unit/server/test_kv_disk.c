@@ -6,10 +6,13 @@
 
 #include "server/kv_disk.h"
 
-static const struct cache_stats store = {
-    .tier[CACHE_DISK] = {.n_blocks = 1000},
-    .disk = {.is_on = true, .io = "io_uring", .is_direct = true, .extent_bytes = 8192,
-             .index_s = 0.3125, .n_found = 380}};
+static const struct cache_stats store = {.tier[CACHE_DISK] = {.n_blocks = 1000},
+                                         .disk = {.is_on = true,
+                                                  .io = "io_uring",
+                                                  .is_direct = true,
+                                                  .extent_bytes = 8192,
+                                                  .index_s = 0.3125,
+                                                  .n_found = 380}};
 
 static void expect(const struct cache_stats *c, const char *want)
 {

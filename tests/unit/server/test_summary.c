@@ -12,13 +12,18 @@ static struct engine_stats stats; /* too large for a stack */
 
 static void the_words_are_those_that_parsers_of_vllms_log_look_for(void **state)
 {
-    struct summary_figures f = {.prompt_per_s = 12.34, .generation_per_s = 5, .n_running = 3,
-                                .n_waiting = 1, .kv_usage_perc = 0.44, .hit_perc = 50};
+    struct summary_figures f = {.prompt_per_s = 12.34,
+                                .generation_per_s = 5,
+                                .n_running = 3,
+                                .n_waiting = 1,
+                                .kv_usage_perc = 0.44,
+                                .hit_perc = 50};
     char words[SUMMARY_WORDS_BYTES];
 
     (void)state;
     summary_words(&f, words);
-    assert_string_equal(words, "Engine 000: Avg prompt throughput: 12.3 tokens/s, Avg generation "
+    assert_string_equal(words,
+                        "Engine 000: Avg prompt throughput: 12.3 tokens/s, Avg generation "
                         "throughput: 5.0 tokens/s, Running: 3 reqs, Waiting: 1 reqs, GPU KV cache "
                         "usage: 0.4%, Prefix cache hit rate: 50.0%");
     f.n_preemptions = 7;
@@ -26,7 +31,8 @@ static void the_words_are_those_that_parsers_of_vllms_log_look_for(void **state)
     f.host_full_perc = 1;
     f.disk_full_perc = 2;
     summary_words(&f, words);
-    assert_non_null(strstr(words, "Waiting: 1 reqs, Preemptions: 7, GPU KV cache usage: 0.4%, "
+    assert_non_null(strstr(words,
+                           "Waiting: 1 reqs, Preemptions: 7, GPU KV cache usage: 0.4%, "
                            "Prefix cache hit rate: 50.0%, Host KV cache full: 1.0%, Disk KV cache "
                            "full: 2.0%"));
 }

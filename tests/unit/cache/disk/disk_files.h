@@ -30,7 +30,7 @@
 #define DISK_FILES_PATH 4u
 
 struct disk_files {
-    char root[64], dir[192];   /* --kv-disk-path, and the directory in it */
+    char root[64], dir[192]; /* --kv-disk-path, and the directory in it */
     struct disk_super super;
     struct disk_record records[DISK_FILES_RECORDS];
     uint8_t *table, *data;

@@ -49,7 +49,7 @@ static inline void world_in_memory(void)
 struct world {
     char path[64];
     uint8_t fingerprint[KV_FINGERPRINT_BYTES];
-    uint8_t *staging;          /* [N_SLOTS][EXTENT_BYTES] */
+    uint8_t *staging; /* [N_SLOTS][EXTENT_BYTES] */
     struct disk_config config;
     struct disk *d;
 };
@@ -70,11 +70,15 @@ static inline void world_init(struct world *w, enum aio_backend backend, uint32_
     w->staging = aligned_alloc(DISK_PAGE_BYTES, (size_t)N_SLOTS * EXTENT_BYTES);
     assert_non_null(w->staging);
     memset(w->staging, 0xAA, (size_t)N_SLOTS * EXTENT_BYTES);
-    w->config = (struct disk_config){
-        .dir = {.path = w->path, .n_bytes_max = bytes_for(n_extents),
-                .fingerprint = w->fingerprint, .block_bytes = BLOCK_BYTES, .segment_tokens = 256},
-        .staging = w->staging, .n_slots = N_SLOTS, .timeout_ns = 60 * SECOND_NS,
-        .backend = backend};
+    w->config = (struct disk_config){.dir = {.path = w->path,
+                                             .n_bytes_max = bytes_for(n_extents),
+                                             .fingerprint = w->fingerprint,
+                                             .block_bytes = BLOCK_BYTES,
+                                             .segment_tokens = 256},
+                                     .staging = w->staging,
+                                     .n_slots = N_SLOTS,
+                                     .timeout_ns = 60 * SECOND_NS,
+                                     .backend = backend};
 }
 
 /* False: this kernel has no io_uring. */
@@ -144,8 +148,8 @@ static inline enum disk_verdict look_on_disk(const struct world *w, uint32_t ext
 /* The first block of a sequence; its ids say `no`. */
 static inline struct disk_record record_of(const struct world *w, uint32_t no)
 {
-    struct disk_record r = {.flags = DISK_STARTS_SEGMENT, .n_tokens = 1 + no % KV_BLOCK_TOKENS,
-                            .n_uses = 2};
+    struct disk_record r = {
+        .flags = DISK_STARTS_SEGMENT, .n_tokens = 1 + no % KV_BLOCK_TOKENS, .n_uses = 2};
     uint8_t domain[KV_DOMAIN_BYTES];
 
     for (uint32_t i = 0; i < r.n_tokens; i++)

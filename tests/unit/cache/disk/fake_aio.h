@@ -19,22 +19,22 @@ struct aio {
 
 static struct {
     struct aio aio;
-    const struct world *world;   /* whose files are looked at */
+    const struct world *world; /* whose files are looked at */
     struct aio_op ops[FAKE_DEPTH];
     uint64_t numbers[FAKE_DEPTH]; /* in the order of submission, from 1 */
-    uint32_t n;                  /* under way */
+    uint32_t n;                   /* under way */
     uint64_t n_ever;
     /* what the test sets */
-    bool holds;                  /* nothing ends by itself, but for: */
-    bool ends;                   /* one of them, */
-    uint32_t ends_at;            /* this one, with the next look */
-    bool is_dead;                /* the process was killed: nothing reaches the disk any more */
-    uint64_t shuffle;            /* a seed: ends come in any order, some later; 0: in order */
-    uint64_t fail_nth;           /* this request fails; 0: none */
-    uint32_t fail_one_in;        /* at random, by `shuffle`; 0: none */
-    int fail_error;              /* with this; 0: the file ends (a read), EIO (a write) */
-    bool fail_half;              /* half of what fails is written all the same */
-    uint32_t n_busy;             /* so many calls find no room */
+    bool holds;           /* nothing ends by itself, but for: */
+    bool ends;            /* one of them, */
+    uint32_t ends_at;     /* this one, with the next look */
+    bool is_dead;         /* the process was killed: nothing reaches the disk any more */
+    uint64_t shuffle;     /* a seed: ends come in any order, some later; 0: in order */
+    uint64_t fail_nth;    /* this request fails; 0: none */
+    uint32_t fail_one_in; /* at random, by `shuffle`; 0: none */
+    int fail_error;       /* with this; 0: the file ends (a read), EIO (a write) */
+    bool fail_half;       /* half of what fails is written all the same */
+    uint32_t n_busy;      /* so many calls find no room */
     uint64_t n_draws;
     uint32_t n_failed;
 } fake;

@@ -11,10 +11,10 @@
 
 static const enum aio_backend both[] = {AIO_URING, AIO_THREADS};
 
-#define EACH_BACK_END(w)                                                                         \
-    for (int b_ = 0; b_ < 2; b_++)                                                               \
-        if (world_init(&(w), both[b_], N_EXTENTS), !world_open(&(w)))                            \
-            world_fini(&(w));                                                                    \
+#define EACH_BACK_END(w)                                                                           \
+    for (int b_ = 0; b_ < 2; b_++)                                                                 \
+        if (world_init(&(w), both[b_], N_EXTENTS), !world_open(&(w)))                              \
+            world_fini(&(w));                                                                      \
         else
 
 static void what_was_written_is_read_bit_for_bit(void **state)
@@ -24,7 +24,8 @@ static void what_was_written_is_read_bit_for_bit(void **state)
     struct world w;
 
     (void)state;
-    EACH_BACK_END(w) {
+    EACH_BACK_END(w)
+    {
         assert_int_equal(disk_directory(w.d)->super.n_extents, N_EXTENTS);
         write_now(&w, 100, row, 8);
         write_now(&w, 200, apart, 8);
@@ -38,8 +39,8 @@ static void what_was_written_is_read_bit_for_bit(void **state)
         disk_stats(w.d, &stats);
         assert_int_equal(stats.n_written_bytes, 17 * BLOCK_BYTES);
         assert_int_equal(stats.n_read_bytes, 20 * BLOCK_BYTES);
-        assert_int_equal(stats.n_reads_failed + stats.n_writes_failed + stats.n_timeouts +
-                             stats.n_corrupt, 0);
+        assert_int_equal(
+            stats.n_reads_failed + stats.n_writes_failed + stats.n_timeouts + stats.n_corrupt, 0);
         assert_true(stats.memory_bytes >= disk_table_bytes(N_EXTENTS));
         assert_string_equal(disk_io_name(w.d), both[b_] == AIO_URING ? "io_uring" : "threads");
         world_close(&w);
@@ -54,7 +55,8 @@ static void reopening_finds_what_was_done_and_nothing_else(void **state)
     struct world w;
 
     (void)state;
-    EACH_BACK_END(w) {
+    EACH_BACK_END(w)
+    {
         assert_true(disk_directory(w.d)->is_new);
         write_now(&w, 1, a, 8);
         write_now(&w, 11, b, 3);
@@ -86,7 +88,8 @@ static void a_cleared_extent_can_be_written_again(void **state)
     struct world w;
 
     (void)state;
-    EACH_BACK_END(w) {
+    EACH_BACK_END(w)
+    {
         for (uint32_t life = 0; life < 5; life++) {
             write_now(&w, 10 * life, e, 4);
             check_records(&w, 10 * life, e, 4);
@@ -107,7 +110,8 @@ static void what_is_erased_leaves_zeros(void **state)
     struct world w;
 
     (void)state;
-    EACH_BACK_END(w) {
+    EACH_BACK_END(w)
+    {
         write_now(&w, 1, e, 8);
         read_file(&w, "data", 3 * EXTENT_BYTES, payload, EXTENT_BYTES);
         assert_true(is_payload(payload, 3));
@@ -134,7 +138,8 @@ static void changed_bytes_are_corrupt_not_read(void **state)
     struct world w;
 
     (void)state;
-    EACH_BACK_END(w) {
+    EACH_BACK_END(w)
+    {
         write_now(&w, 1, e, 3);
         world_close(&w);
         file_path(path, sizeof path, &w, "data");
@@ -164,7 +169,8 @@ static void slots_are_given_in_a_row_if_there_is_one(void **state)
     struct world w;
 
     (void)state;
-    EACH_BACK_END(w) {
+    EACH_BACK_END(w)
+    {
         assert_true(disk_take_slots(w.d, a, 3));
         assert_true(disk_take_slots(w.d, b, 8));
         disk_give_slots(w.d, a + 1, 2);
@@ -199,7 +205,8 @@ static void many_units_are_under_way_at_once(void **state)
     struct world w;
 
     (void)state;
-    EACH_BACK_END(w) {
+    EACH_BACK_END(w)
+    {
         for (uint32_t k = 0; k < 10; k++) {
             for (uint32_t i = 0; i < 8; i++)
                 e[i] = 8 * k + (i + k) % 8;
@@ -228,7 +235,8 @@ static void closing_ends_what_is_under_way(void **state)
     struct world w;
 
     (void)state;
-    EACH_BACK_END(w) {
+    EACH_BACK_END(w)
+    {
         write_now(&w, 1, e, 8);
         disk_clear(w.d, e, 4, true);
         assert_ok(begin_write(&w, 100, f, 3, 1));
@@ -274,8 +282,7 @@ static void live(struct world *w, int fd, uint64_t seed)
             say(fd, u);
             clear_now(w, u->extents, u->n, k % 3 == 0);
         }
-        *u = (struct word){.what = 'w', .first_no = 100 * k,
-                           .n = 1 + rng_u32(seed, 2 * k + 1) % 8};
+        *u = (struct word){.what = 'w', .first_no = 100 * k, .n = 1 + rng_u32(seed, 2 * k + 1) % 8};
         for (uint32_t i = 0; i < u->n; i++)
             u->extents[i] = first + (i + k) % 8;
         write_now(w, u->first_no, u->extents, u->n);
@@ -321,7 +328,8 @@ static void a_killed_process_leaves_whole_records_and_loses_none(void **state)
     struct world w;
 
     (void)state;
-    EACH_BACK_END(w) {
+    EACH_BACK_END(w)
+    {
         world_close(&w);
         for (uint32_t k = 0; k < N_KILLS / 2; k++) {
             uint32_t held[N_EXTENTS] = {0};

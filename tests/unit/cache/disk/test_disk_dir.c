@@ -15,11 +15,11 @@
 /* --- a file system that refuses --- */
 
 static struct {
-    int fallocate_error;    /* 0: none */
-    uint64_t n_bytes_max;   /* of a file; 0: no bound */
+    int fallocate_error;                  /* 0: none */
+    uint64_t n_bytes_max;                 /* of a file; 0: no bound */
     uint64_t n_total_bytes, n_free_bytes; /* 0, 0: as it is */
     bool no_direct, has_reserved;
-    uint32_t fail_in;       /* allocations; 0: none fails */
+    uint32_t fail_in; /* allocations; 0: none fails */
     uint32_t n_sleeps;
     int unlock_fd, unlock_at; /* closed at the n-th sleep */
 } fs = {.unlock_fd = -1};
@@ -208,9 +208,8 @@ static enum disk_verdict verdict(const struct place *p, uint32_t extent)
     struct disk_record r;
 
     disk_reader_init(&reader, p->w.fingerprint);
-    return disk_header_decode(&reader, &r,
-                              p->d.table + DISK_PAGE_BYTES + (size_t)extent * DISK_HEADER_BYTES,
-                              extent);
+    return disk_header_decode(
+        &reader, &r, p->d.table + DISK_PAGE_BYTES + (size_t)extent * DISK_HEADER_BYTES, extent);
 }
 
 /* --- made and found again --- */
@@ -570,7 +569,7 @@ static void too_little_free_space_is_refused_before_anything_is_taken(void **sta
     fs.n_free_bytes = (UINT64_C(1) << 30) + wanted / 2;
     assert_int_equal(open_place(&p), ERR_IO);
     assert_says(&p, "has 1.0 GiB free, of which 1.0 GiB stay free, and --kv-disk-bytes asks for "
-                "1.2 MiB more");
+                    "1.2 MiB more");
     assert_false(fs.has_reserved);
     assert_false(is_there(&p, "."));
     fs.n_free_bytes = (UINT64_C(1) << 30) + wanted + 4096;

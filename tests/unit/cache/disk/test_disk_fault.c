@@ -247,8 +247,8 @@ static void take_all(struct world *w, uint32_t *holds, uint32_t *n_failed)
     assert_int_equal(disk_n_free_slots(w->d), N_SLOTS);
 }
 
-static void write_free(struct world *w, const uint32_t *holds, uint32_t first_no,
-                       const uint32_t *e, uint32_t n)
+static void write_free(struct world *w, const uint32_t *holds, uint32_t first_no, const uint32_t *e,
+                       uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
         if (holds[e[i]] != 0)

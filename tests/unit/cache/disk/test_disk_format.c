@@ -9,9 +9,25 @@
 static const uint8_t fingerprint[] = "fingerprint of a model in a test";
 
 /* Offsets as DISK_FORMAT.md has them, written down once more. */
-enum { AT_MAGIC = 0, AT_VERSION = 4, AT_FLAGS = 6, AT_EXTENT = 8, AT_PAYLOAD_CRC = 12, AT_NO = 16,
-       AT_FINGERPRINT = 24, AT_POS0 = 32, AT_N_TOKENS = 36, AT_DEPTH = 40, AT_N_USES = 44,
-       AT_KEY = 48, AT_PARENT = 80, AT_SCOPE = 112, AT_IDS = 144, AT_ZEROS = 240, AT_CRC = 252 };
+enum {
+    AT_MAGIC = 0,
+    AT_VERSION = 4,
+    AT_FLAGS = 6,
+    AT_EXTENT = 8,
+    AT_PAYLOAD_CRC = 12,
+    AT_NO = 16,
+    AT_FINGERPRINT = 24,
+    AT_POS0 = 32,
+    AT_N_TOKENS = 36,
+    AT_DEPTH = 40,
+    AT_N_USES = 44,
+    AT_KEY = 48,
+    AT_PARENT = 80,
+    AT_SCOPE = 112,
+    AT_IDS = 144,
+    AT_ZEROS = 240,
+    AT_CRC = 252
+};
 
 static void expect_hex(const uint8_t *bytes, size_t n, const char *want)
 {
@@ -26,8 +42,13 @@ static void expect_hex(const uint8_t *bytes, size_t n, const char *want)
 static struct disk_record golden_record(void)
 {
     struct disk_record r = {
-        .flags = DISK_STARTS_SEGMENT | DISK_REGISTERED, .pos0 = 4000, .n_tokens = 3, .depth = 7,
-        .n_uses = 9, .no = UINT64_C(0x0102030405060708), .payload_crc = 0xDEADBEEF,
+        .flags = DISK_STARTS_SEGMENT | DISK_REGISTERED,
+        .pos0 = 4000,
+        .n_tokens = 3,
+        .depth = 7,
+        .n_uses = 9,
+        .no = UINT64_C(0x0102030405060708),
+        .payload_crc = 0xDEADBEEF,
         .ids = {5, KV_ID_MAX, 70001},
     };
 
@@ -61,8 +82,11 @@ static void a_header_has_the_documented_bytes(void **state)
 }
 
 static const struct disk_super some_super = {
-    .fingerprint = "fingerprint of a model in a test", .block_bytes = 393217,
-    .extent_bytes = 397312, .n_extents = 70001, .segment_tokens = 128,
+    .fingerprint = "fingerprint of a model in a test",
+    .block_bytes = 393217,
+    .extent_bytes = 397312,
+    .n_extents = 70001,
+    .segment_tokens = 128,
 };
 
 static void a_superblock_has_the_documented_bytes(void **state)
@@ -71,9 +95,10 @@ static void a_superblock_has_the_documented_bytes(void **state)
 
     (void)state;
     disk_super_encode(page, &some_super);
-    expect_hex(page, 80, "5441524e4449534b0100000000100000000100002000000066696e6765727072"
-                         "696e74206f662061206d6f64656c20696e206120746573740100060000000000"
-                         "00100600000000007111010080000000");
+    expect_hex(page, 80,
+               "5441524e4449534b0100000000100000000100002000000066696e6765727072"
+               "696e74206f662061206d6f64656c20696e206120746573740100060000000000"
+               "00100600000000007111010080000000");
     assert_memory_equal(page + 80, zeros, 4092 - 80);
     expect_hex(page + 4092, 4, "53416a16");
 }
@@ -378,13 +403,13 @@ static void what_cannot_be_is_impossible(void **state)
     (void)state;
     expect_with(AT_FLAGS, 2, 4, DISK_IMPOSSIBLE);
     expect_with(AT_FLAGS, 2, 0x8001, DISK_IMPOSSIBLE);
-    expect_with(AT_POS0, 4, 0, DISK_IMPOSSIBLE);                     /* though it has a parent */
-    expect_with(AT_POS0, 4, UINT32_MAX - 2, DISK_IMPOSSIBLE);        /* ends behind 2^32 - 1 */
-    expect_with(AT_POS0, 4, 6, DISK_IMPOSSIBLE);                     /* less than its depth */
+    expect_with(AT_POS0, 4, 0, DISK_IMPOSSIBLE);              /* though it has a parent */
+    expect_with(AT_POS0, 4, UINT32_MAX - 2, DISK_IMPOSSIBLE); /* ends behind 2^32 - 1 */
+    expect_with(AT_POS0, 4, 6, DISK_IMPOSSIBLE);              /* less than its depth */
     expect_with(AT_N_TOKENS, 4, 0, DISK_IMPOSSIBLE);
     expect_with(AT_N_TOKENS, 4, 33, DISK_IMPOSSIBLE);
     expect_with(AT_N_TOKENS, 4, UINT32_MAX, DISK_IMPOSSIBLE);
-    expect_with(AT_N_TOKENS, 4, 2, DISK_IMPOSSIBLE);                 /* there is a third id */
+    expect_with(AT_N_TOKENS, 4, 2, DISK_IMPOSSIBLE); /* there is a third id */
     expect_with(AT_DEPTH, 4, 4001, DISK_IMPOSSIBLE);
     expect_with(AT_IDS, 3, KV_ID_MAX + 1, DISK_IMPOSSIBLE);
     expect_with(AT_IDS + 3 * 31, 3, 1, DISK_IMPOSSIBLE);
@@ -417,8 +442,8 @@ static void what_the_key_is_a_hash_of_cannot_change(void **state)
     expect_with(AT_KEY, 1, 0, DISK_MISNAMED);
     expect_with(AT_PARENT + 31, 1, 0, DISK_MISNAMED);
     expect_with(AT_SCOPE, 1, 0, DISK_MISNAMED);
-    expect_with(AT_FLAGS, 2, DISK_REGISTERED, DISK_MISNAMED);        /* starts no segment */
-    expect_with(AT_N_TOKENS, 4, 4, DISK_MISNAMED);                   /* a fourth id, 0 */
+    expect_with(AT_FLAGS, 2, DISK_REGISTERED, DISK_MISNAMED); /* starts no segment */
+    expect_with(AT_N_TOKENS, 4, 4, DISK_MISNAMED);            /* a fourth id, 0 */
     expect_with(AT_IDS, 3, 6, DISK_MISNAMED);
 }
 
@@ -430,7 +455,7 @@ static void what_it_is_no_hash_of_can(void **state)
     expect_with(AT_PAYLOAD_CRC, 4, 0, DISK_VALID);
     expect_with(AT_N_USES, 4, UINT32_MAX, DISK_VALID);
     expect_with(AT_POS0, 4, UINT32_MAX - 3, DISK_VALID);
-    expect_with(AT_POS0, 4, 7, DISK_VALID);                          /* as many as its depth */
+    expect_with(AT_POS0, 4, 7, DISK_VALID); /* as many as its depth */
     expect_with(AT_DEPTH, 4, 0, DISK_VALID);
     expect_with(AT_DEPTH, 4, 4000, DISK_VALID);
 }

@@ -19,9 +19,9 @@ struct model {
     struct world w;
     uint64_t seed, n_draws;
     enum what what[N_EXTENTS];
-    uint32_t no[N_EXTENTS];     /* of the record: what it holds, or may hold still */
+    uint32_t no[N_EXTENTS];      /* of the record: what it holds, or may hold still */
     uint32_t reading[N_EXTENTS]; /* units that read it */
-    uint32_t next_no, n_units;  /* under way */
+    uint32_t next_no, n_units;   /* under way */
     uint32_t n_written, n_read, n_failed, n_hung, n_deaths;
 };
 
@@ -265,8 +265,8 @@ static void each_extent_holds_what_was_written_or_nothing(void **state)
         n_deaths += m.n_deaths;
     }
     fake_now = 0;
-    print_message("%u blocks written, %u read, %u units failed, %u times hung\n", n_written,
-                  n_read, n_failed, n_hung);
+    print_message("%u blocks written, %u read, %u units failed, %u times hung\n", n_written, n_read,
+                  n_failed, n_hung);
     assert_true(n_written > 10 * N_LIVES && n_read > 10 * N_LIVES && n_failed > N_LIVES &&
                 n_hung > 0);
 }

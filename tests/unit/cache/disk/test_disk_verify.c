@@ -166,8 +166,8 @@ static void a_header_that_was_moved_is_foreign(void **state)
 
     (void)state;
     memcpy(disk_files_header(&files, e), header(LAST), DISK_HEADER_BYTES);
-    memcpy(disk_files_payload(&files, e),
-           disk_files_payload(&files, disk_files_extent(LAST)), BLOCK_BYTES);
+    memcpy(disk_files_payload(&files, e), disk_files_payload(&files, disk_files_extent(LAST)),
+           BLOCK_BYTES);
     expect_faults(DISK_FAULT_FOREIGN, 1, e);
 }
 
@@ -324,8 +324,8 @@ static void of_many_records_only_the_newest_is_good(void **state)
     (void)state;
     for (uint32_t n = 0; n < N_EMPTY; n++) {
         uint32_t e = some_empty_extent();
-        memcpy(disk_files_payload(&files, e),
-               disk_files_payload(&files, disk_files_extent(LAST)), BLOCK_BYTES);
+        memcpy(disk_files_payload(&files, e), disk_files_payload(&files, disk_files_extent(LAST)),
+               BLOCK_BYTES);
         again.no = 200 + (n * 3 + 1) % 5; /* 201 204 202 200 */
         newest = again.no == 204 ? e : newest;
         disk_files_put(&files, &again, e);

@@ -104,7 +104,7 @@ static void pgdsf_priorities_are_those_of_the_paper(void **state)
     use(r, c, 3); /* known: 2 uses, AvgCost (1 + 3) / 2 */
     replace_insert(r, 0, c);
     assert_priority(r, c, 1 + 2 * 2);
-    assert_priority(r, b, 4); /* nobody touched it */
+    assert_priority(r, b, 4);         /* nobody touched it */
     assert_int_equal(evict(r, 0), b); /* the clock is 4 */
     use(r, a, -1);
     assert_priority(r, a, 4 + 4 * 4);
@@ -148,7 +148,7 @@ static void lru_lfu_and_belady_pick_theirs(void **state)
             replace_accessed(r, id[i], &a);
         }
         if (policies[p] != REPLACE_BELADY)
-            use(r, id[0], -1); /* 0 is the most recent and the most used */
+            use(r, id[0], -1);                /* 0 is the most recent and the most used */
         assert_int_equal(evict(r, 0), id[1]); /* belady: never used again; else: the oldest */
         assert_int_equal(evict(r, 0), id[2]);
         assert_int_equal(evict(r, 0), id[0]);
@@ -621,8 +621,7 @@ int main(void)
         cmocka_unit_test(evict_never_takes_pinned),
         cmocka_unit_test(what_waiting_requests_want_goes_last),
         cmocka_unit_test(what_is_due_last_leaves_first_of_what_is_expected),
-        cmocka_unit_test(
-            what_is_due_later_than_others_survive_leaves_in_the_order_of_the_policy),
+        cmocka_unit_test(what_is_due_later_than_others_survive_leaves_in_the_order_of_the_policy),
         cmocka_unit_test(a_copy_below_makes_dropping_free),
         cmocka_unit_test(each_tier_has_its_own_clock),
         cmocka_unit_test(the_past_is_kept_as_long_as_there_is_room),

@@ -123,8 +123,8 @@ static void forget_if_full(struct model *m)
         const struct node *n = &m->nodes[k];
 
         n_known += n->in_tree || n->left_at;
-        if (!n->in_tree && n->left_at && (first == REPLACE_NONE ||
-                                          n->left_at < m->nodes[first].left_at))
+        if (!n->in_tree && n->left_at &&
+            (first == REPLACE_NONE || n->left_at < m->nodes[first].left_at))
             first = k;
     }
     if (n_known == N_ENTRIES_MAX && first != REPLACE_NONE)
@@ -304,8 +304,7 @@ static void do_remove(struct model *m, uint32_t k, uint32_t tier)
     if (!n->in_tree || !n->present[tier] || n->n_pins[tier])
         return;
     for (uint32_t t = tier; t < N_TIERS; t++) /* children keep a prefix that is not slower */
-        if (has_child(m, k, t) && !(tier > 0 && n->present[0]) &&
-            !(t > tier && n->present[t]))
+        if (has_child(m, k, t) && !(tier > 0 && n->present[0]) && !(t > tier && n->present[t]))
             return;
     replace_remove(m->r, tier, n->id);
     n->present[tier] = false;
@@ -361,8 +360,7 @@ static void do_leave(struct model *m, uint32_t k)
 {
     struct node *n = &m->nodes[k];
 
-    if (!n->in_tree || n->n_expected || n->present[0] || n->present[1] ||
-        has_child(m, k, N_TIERS))
+    if (!n->in_tree || n->n_expected || n->present[0] || n->present[1] || has_child(m, k, N_TIERS))
         return;
     replace_leave(m->r, n->id);
     n->in_tree = false;
@@ -406,8 +404,7 @@ static void step(struct model *m)
 static uint64_t run(enum replace_policy policy, uint64_t seed)
 {
     struct model m = {.policy = policy, .seed = seed};
-    struct replace_config config = {policy, N_ENTRIES_MAX, N_TIERS,
-                                    {capacities[0], capacities[1]}};
+    struct replace_config config = {policy, N_ENTRIES_MAX, N_TIERS, {capacities[0], capacities[1]}};
     struct replace_stats stats;
 
     assert_ok(replace_create(&m.r, &config));

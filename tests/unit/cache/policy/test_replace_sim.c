@@ -18,8 +18,8 @@ static void start(void)
 {
     const uint32_t cached[] = {0, 1000}, fresh[] = {1, 1001};
     const double seconds[] = {1, 1001, 1, 1001}; /* a second a token */
-    const struct cost_points points = {.cached = cached, .n_cached = 2, .new_tokens = fresh,
-                                       .n_new = 2, .seconds = seconds};
+    const struct cost_points points = {
+        .cached = cached, .n_cached = 2, .new_tokens = fresh, .n_new = 2, .seconds = seconds};
 
     trace = (struct trace){.rows = rows, .parts = parts};
     assert_ok(cost_model_init(&cost, &points, NULL));
@@ -55,7 +55,7 @@ static void a_trace_becomes_one_tree(void **state)
     (void)state;
     start();
     add_row(), add_part(1, 10), add_part(2, 5);
-    add_row(), add_part(2, 5);                  /* the same document at another place */
+    add_row(), add_part(2, 5); /* the same document at another place */
     add_row(), add_part(1, 10), add_part(0, 0), add_part(2, 5), add_part(3, 1);
     assert_ok(paths_build(&p, &trace, PARTS_AUTO, 0, UINT64_MAX, NULL));
     assert_int_equal(p.n_nodes, 4);
@@ -115,8 +115,7 @@ static void who_knows_the_future_loses_to_nobody(void **state)
     build_random(&p);
     struct replay_result best = run(&p, REPLACE_BELADY, p.n_tokens_distinct / 10, 0);
     for (int policy = 0; policy < REPLACE_N_POLICIES; policy++) {
-        struct replay_result r =
-            run(&p, (enum replace_policy)policy, p.n_tokens_distinct / 10, 0);
+        struct replay_result r = run(&p, (enum replace_policy)policy, p.n_tokens_distinct / 10, 0);
 
         assert_true(r.n_evicted > 0 && r.n_tokens_hit <= best.n_tokens_hit);
         assert_true(policy == REPLACE_BELADY || r.n_tokens_hit < best.n_tokens_hit);

@@ -73,7 +73,7 @@ static void holds_take_no_more_than_their_share(void **state)
     assert_int_equal(hold(c, "BBB", 1000, 100), 0);
     assert_int_equal(hold(c, "BBB", 32, 200), 32);
     assert_int_equal(hold(c, "BBB", 32, 200), 32); /* it has that already */
-    (void)cache_poll(c, 100); /* the first one ends */
+    (void)cache_poll(c, 100);                      /* the first one ends */
     assert_int_equal(hold(c, "BBB", 1000, 200), 96);
     assert_int_equal(stats_of(c).n_held_blocks, 3); /* each counts once */
     cache_destroy(c);

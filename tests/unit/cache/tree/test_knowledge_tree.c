@@ -46,8 +46,8 @@ static uint32_t add(struct ktree *t, uint32_t parent, uint32_t tier, const char 
     uint32_t node;
 
     path_of(keys, tokens);
-    assert_ok(ktree_add(t, parent, 0, tier, keys + n, slots + n, (uint32_t)strlen(tokens) - n,
-                        &node));
+    assert_ok(
+        ktree_add(t, parent, 0, tier, keys + n, slots + n, (uint32_t)strlen(tokens) - n, &node));
     ktree_check(t);
     return node;
 }

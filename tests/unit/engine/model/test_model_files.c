@@ -141,7 +141,8 @@ static void a_damaged_header_is_refused(void **state)
     refuse_header("{\"t\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[-1,15]}}", 16,
                   "data_offsets");
     refuse_header("{\"t\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],"
-                  "\"data_offsets\":[0,0]}}", 16, "too many");
+                  "\"data_offsets\":[0,0]}}",
+                  16, "too many");
     refuse_header("{\"t\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,0]}}", 16,
                   "shape[0]");
     refuse_header("{\"t\":{\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,4]}}", 16, "dtype");
@@ -150,7 +151,7 @@ static void a_damaged_header_is_refused(void **state)
     refuse_header("{\"t\":", 16, "malformed");
 }
 
-#define T(name, dtype, shape, offsets)                                                           \
+#define T(name, dtype, shape, offsets)                                                             \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":[" shape "],\"data_offsets\":[" offsets "]}"
 
 /* Files that the official library refuses, and offsets within an element, which it never writes. */
@@ -171,8 +172,9 @@ static void tensors_must_cover_the_data_once(void **state)
     refuse_header("{}", 1, "the last 1 bytes");
     refuse_header("{" T("m", "BOOL", "3", "0,3") "," T("a", "BF16", "4", "3,11") "}", 11,
                   "tensor a: data begins at byte 3, which is no multiple of the 2 bytes");
-    refuse_header("{" T("a", "I64", "1", "0,8") "," T("b", "U8", "4", "8,12") ","
-                  T("c", "I64", "1", "12,20") "}", 20, "no multiple of the 8 bytes");
+    refuse_header("{" T("a", "I64", "1", "0,8") "," T("b", "U8", "4", "8,12") "," T("c", "I64", "1",
+                                                                                    "12,20") "}",
+                  20, "no multiple of the 8 bytes");
     refuse_header("{" T("a", "F8_E4M3", "4", "0,5") "}", 5, "disagree");
 }
 
@@ -180,9 +182,11 @@ static void tensors_in_any_order_and_empty_ones_are_fine(void **state)
 {
     static unsigned char file[4096];
     static const char header[] =
-        "{" T("c", "BF16", "2", "16,20") "," T("none", "F32", "0,7", "16,16") ","
-        T("a", "F32", "4", "0,16") "," T("odd", "F4", "7", "20,24") ","
-        T("end", "F16", "0", "24,24") ",\"__metadata__\":{\"format\":\"pt\"}}";
+        "{" T("c", "BF16", "2", "16,20") "," T("none", "F32", "0,7", "16,16") "," T(
+            "a", "F32", "4",
+            "0,16") "," T("odd", "F4", "7",
+                          "20,24") "," T("end", "F16", "0",
+                                         "24,24") ",\"__metadata__\":{\"format\":\"pt\"}}";
     struct safetensors *st;
     struct buf why;
 
@@ -261,8 +265,12 @@ static void a_missing_or_misshapen_tensor_is_named(void **state)
     const char header[] = "{\"model.embed_tokens.weight\":{\"dtype\":\"F32\",\"shape\":[5,8],"
                           "\"data_offsets\":[0,160]},\"model.layers.0.input_layernorm.weight\":"
                           "{\"dtype\":\"F32\",\"shape\":[7],\"data_offsets\":[160,188]}}";
-    struct device_config dc = {.kind = DEVICE_REF, .n_threads = 1, .max_rows = 1, .max_k = 8,
-                               .max_heads = 2, .max_head_dim = 4};
+    struct device_config dc = {.kind = DEVICE_REF,
+                               .n_threads = 1,
+                               .max_rows = 1,
+                               .max_k = 8,
+                               .max_heads = 2,
+                               .max_head_dim = 4};
     struct model_config m;
     struct device *device;
     struct weights w;
@@ -373,8 +381,12 @@ static void write_checkpoint(bool is_broken)
 /* The log lines of loading the checkpoint. */
 static void load_and_read_log(char *log, size_t n)
 {
-    struct device_config dc = {.kind = DEVICE_REF, .n_threads = 1, .max_rows = 1, .max_k = 8,
-                               .max_heads = 2, .max_head_dim = 4};
+    struct device_config dc = {.kind = DEVICE_REF,
+                               .n_threads = 1,
+                               .max_rows = 1,
+                               .max_k = 8,
+                               .max_heads = 2,
+                               .max_head_dim = 4};
     int before = dup(STDERR_FILENO), pipe_fds[2];
     struct model_config m;
     struct device *device;

@@ -18,15 +18,27 @@ static char dir[64];
 /* Odd sizes: panels, groups and tasks all end inside. */
 static struct model_config odd_model(bool tied)
 {
-    return (struct model_config){.n_layers = 2, .dim = 40, .n_heads = 3, .n_kv_heads = 1,
-                                 .head_dim = 14, .ffn_dim = 150, .n_vocab = 77, .tied = tied,
-                                 .attention_bias = true, .stored_dtype = DTYPE_F32};
+    return (struct model_config){.n_layers = 2,
+                                 .dim = 40,
+                                 .n_heads = 3,
+                                 .n_kv_heads = 1,
+                                 .head_dim = 14,
+                                 .ffn_dim = 150,
+                                 .n_vocab = 77,
+                                 .tied = tied,
+                                 .attention_bias = true,
+                                 .stored_dtype = DTYPE_F32};
 }
 
 static struct weights load(const struct model_config *m, struct quantization q, bool dummy)
 {
-    struct weights_config c = {.device = device, .dir = dir, .model = m, .dtype = DTYPE_F32,
-                               .quantization = q, .dummy = dummy, .seed = 5};
+    struct weights_config c = {.device = device,
+                               .dir = dir,
+                               .model = m,
+                               .dtype = DTYPE_F32,
+                               .quantization = q,
+                               .dummy = dummy,
+                               .seed = 5};
     struct weights w;
     struct buf why;
 
@@ -45,8 +57,8 @@ static float *rows_of(const struct weight *w, bool packed)
     assert_non_null(x);
     for (uint32_t n = 0; n < w->n; n++)
         for (uint32_t k = 0; k < w->k; k++)
-            x[(size_t)n * w->k + k] = packed ? pack_at(w, n, k)
-                                             : dtype_load(w->dtype, w->data, (size_t)n * w->k + k);
+            x[(size_t)n * w->k + k] =
+                packed ? pack_at(w, n, k) : dtype_load(w->dtype, w->data, (size_t)n * w->k + k);
     return x;
 }
 
@@ -54,8 +66,8 @@ static void check_quantized(const struct weight *got, enum dtype want, uint32_t 
                             const struct weight *floats, bool packed)
 {
     size_t n_bytes = pack_bytes(want, floats->n, floats->k, group);
-    struct weight w = {.dtype = want, .n = floats->n, .k = floats->k, .group = group,
-                       .data = calloc(1, n_bytes)};
+    struct weight w = {
+        .dtype = want, .n = floats->n, .k = floats->k, .group = group, .data = calloc(1, n_bytes)};
     float *x = rows_of(floats, packed);
 
     assert_non_null(w.data);
@@ -170,8 +182,12 @@ int main(void)
         cmocka_unit_test(the_content_hash_is_the_checkpoints),
         cmocka_unit_test(the_default_group_depends_on_the_type),
     };
-    struct device_config c = {.kind = DEVICE_CPU, .n_threads = 2, .max_rows = 1, .max_k = 150,
-                              .max_heads = 3, .max_head_dim = 14};
+    struct device_config c = {.kind = DEVICE_CPU,
+                              .n_threads = 2,
+                              .max_rows = 1,
+                              .max_k = 150,
+                              .max_heads = 3,
+                              .max_head_dim = 14};
 
     strcpy(dir, "/tmp/tarn-weights-XXXXXX");
     if (!mkdtemp(dir) || device_open(&device, &c, NULL) != OK)

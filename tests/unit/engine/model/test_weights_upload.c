@@ -20,8 +20,12 @@ static char dir[64];
 
 static struct device *open_device(enum device_kind kind)
 {
-    struct device_config c = {.kind = kind, .n_threads = 2, .max_rows = 1, .max_k = 512,
-                              .max_heads = 4, .max_head_dim = 32};
+    struct device_config c = {.kind = kind,
+                              .n_threads = 2,
+                              .max_rows = 1,
+                              .max_k = 512,
+                              .max_heads = 4,
+                              .max_head_dim = 32};
     struct device *d;
     struct buf why;
 
@@ -35,24 +39,42 @@ static struct device *open_device(enum device_kind kind)
 /* Rows and groups end inside everything. */
 static struct model_config odd_model(bool tied, enum dtype stored)
 {
-    return (struct model_config){.n_layers = 2, .dim = 40, .n_heads = 3, .n_kv_heads = 1,
-                                 .head_dim = 14, .ffn_dim = 150, .n_vocab = 77, .tied = tied,
-                                 .attention_bias = true, .stored_dtype = stored};
+    return (struct model_config){.n_layers = 2,
+                                 .dim = 40,
+                                 .n_heads = 3,
+                                 .n_kv_heads = 1,
+                                 .head_dim = 14,
+                                 .ffn_dim = 150,
+                                 .n_vocab = 77,
+                                 .tied = tied,
+                                 .attention_bias = true,
+                                 .stored_dtype = stored};
 }
 
 /* Rows that need no padding, and an embedding of three pieces. */
 static struct model_config wide_model(enum dtype stored)
 {
-    return (struct model_config){.n_layers = 1, .dim = 128, .n_heads = 4, .n_kv_heads = 2,
-                                 .head_dim = 32, .ffn_dim = 256, .n_vocab = 100001,
-                                 .tied = true, .stored_dtype = stored};
+    return (struct model_config){.n_layers = 1,
+                                 .dim = 128,
+                                 .n_heads = 4,
+                                 .n_kv_heads = 2,
+                                 .head_dim = 32,
+                                 .ffn_dim = 256,
+                                 .n_vocab = 100001,
+                                 .tied = true,
+                                 .stored_dtype = stored};
 }
 
 static enum status try_load(struct device *d, const struct model_config *m, enum dtype dtype,
                             struct quantization q, bool dummy, struct weights *w, struct buf *why)
 {
-    struct weights_config c = {.device = d, .dir = dir, .model = m, .dtype = dtype,
-                               .quantization = q, .dummy = dummy, .seed = 5};
+    struct weights_config c = {.device = d,
+                               .dir = dir,
+                               .model = m,
+                               .dtype = dtype,
+                               .quantization = q,
+                               .dummy = dummy,
+                               .seed = 5};
 
     return weights_load(w, &c, why);
 }
@@ -157,10 +179,14 @@ static void every_type_lies_on_the_device_as_a_host_packs_it(void **state)
     static const struct {
         enum dtype stored, dtype;
         struct quantization q;
-    } kinds[] = {{DTYPE_F32, DTYPE_F32, {0}},           {DTYPE_F32, DTYPE_BF16, {0}},
-                 {DTYPE_BF16, DTYPE_BF16, {0}},         {DTYPE_F16, DTYPE_F32, {0}},
-                 {DTYPE_BF16, DTYPE_F16, {0}},          {DTYPE_BF16, DTYPE_BF16, {DTYPE_I8, 32}},
-                 {DTYPE_F32, DTYPE_F32, {DTYPE_I8, 128}}, {DTYPE_F32, DTYPE_F32, {DTYPE_I4, 32}},
+    } kinds[] = {{DTYPE_F32, DTYPE_F32, {0}},
+                 {DTYPE_F32, DTYPE_BF16, {0}},
+                 {DTYPE_BF16, DTYPE_BF16, {0}},
+                 {DTYPE_F16, DTYPE_F32, {0}},
+                 {DTYPE_BF16, DTYPE_F16, {0}},
+                 {DTYPE_BF16, DTYPE_BF16, {DTYPE_I8, 32}},
+                 {DTYPE_F32, DTYPE_F32, {DTYPE_I8, 128}},
+                 {DTYPE_F32, DTYPE_F32, {DTYPE_I4, 32}},
                  {DTYPE_BF16, DTYPE_BF16, {DTYPE_I4, 128}}};
 
     (void)state;

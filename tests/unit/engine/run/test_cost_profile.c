@@ -13,10 +13,10 @@
 #define PAIR_S 2e-6
 
 struct machine {
-    double speed;            /* all of it is so many times as quick */
+    double speed; /* all of it is so many times as quick */
     uint32_t n_runs, n_prefills, n_decodes;
-    uint32_t fails_at;       /* run; 0: never */
-    bool is_busy;            /* some runs are held up */
+    uint32_t fails_at; /* run; 0: never */
+    bool is_busy;      /* some runs are held up */
     const struct cost_profile_shape *shape;
 };
 
@@ -49,11 +49,19 @@ static enum status run(void *arg, uint32_t n_cached, uint32_t n_new, uint32_t n_
 
 static struct cost_profile_shape shape_of(struct machine *m)
 {
-    return (struct cost_profile_shape){
-        .n_rows_max = 512, .n_seqs_max = 16, .n_tokens_max = 4096, .n_kv_tokens_max = 40000,
-        .estimate = {.weight_bytes = 1e9, .flops_per_token = 1e9, .flops_per_pair = 1e6,
-                     .kv_bytes_per_token = 1e4, .bytes_per_s = 2e10, .flops_per_s = 1e12},
-        .budget_s = 3, .run = run, .arg = m};
+    return (struct cost_profile_shape){.n_rows_max = 512,
+                                       .n_seqs_max = 16,
+                                       .n_tokens_max = 4096,
+                                       .n_kv_tokens_max = 40000,
+                                       .estimate = {.weight_bytes = 1e9,
+                                                    .flops_per_token = 1e9,
+                                                    .flops_per_pair = 1e6,
+                                                    .kv_bytes_per_token = 1e4,
+                                                    .bytes_per_s = 2e10,
+                                                    .flops_per_s = 1e12},
+                                       .budget_s = 3,
+                                       .run = run,
+                                       .arg = m};
 }
 
 static double error(double got, double want)
@@ -62,8 +70,7 @@ static double error(double got, double want)
 }
 
 /* Of single chunks and of decodes, at random shapes inside of the grid. */
-static double worst_error(const struct cost_model *model, const struct machine *m,
-                          double *mean)
+static double worst_error(const struct cost_model *model, const struct machine *m, double *mean)
 {
     double worst = 0, sum = 0;
     uint32_t n = 4000;
@@ -216,9 +223,9 @@ static void a_failure_ends_it_and_keeps_what_was_found(void **state)
         m = (struct machine){.speed = 300, .fails_at = at};
         model = profile(&m, &shape, ERR_INTERNAL, &r);
         assert_int_equal(m.n_runs, at); /* none after it */
-        if (at > 7) /* the five runs of the floor were good */
-            assert_true(error(cost_model_decode_seconds(&model, 0, 1),
-                              law(0, 1, 1) / m.speed) < 1e-9);
+        if (at > 7)                     /* the five runs of the floor were good */
+            assert_true(error(cost_model_decode_seconds(&model, 0, 1), law(0, 1, 1) / m.speed) <
+                        1e-9);
     }
 }
 

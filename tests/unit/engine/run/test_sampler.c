@@ -14,8 +14,11 @@ static struct sampler_state no_state;
 
 static struct sampling params(float temperature)
 {
-    return (struct sampling){.temperature = temperature, .top_p = 1, .repetition_penalty = 1,
-                             .seed = 99, .want_logprob = true};
+    return (struct sampling){.temperature = temperature,
+                             .top_p = 1,
+                             .repetition_penalty = 1,
+                             .seed = 99,
+                             .want_logprob = true};
 }
 
 static void fill(uint64_t seed)
@@ -29,8 +32,13 @@ static struct out_token pick(const struct sampling *sp, const struct sampler_sta
                              struct out_top *top)
 {
     static float copy[V];
-    struct sampler_row row = {.sampling = sp, .state = st ? st : &no_state, .n = n,
-                              .logits = copy, .n_vocab = V, .scratch = scratch, .raw = raw};
+    struct sampler_row row = {.sampling = sp,
+                              .state = st ? st : &no_state,
+                              .n = n,
+                              .logits = copy,
+                              .n_vocab = V,
+                              .scratch = scratch,
+                              .raw = raw};
     struct out_token out;
 
     memcpy(copy, logits, sizeof copy);
@@ -85,8 +93,13 @@ static void a_given_token_comes_with_its_raw_logprob(void **state)
     sp.logit_bias = &bias;
     sp.n_logit_bias = 1;
     for (uint32_t id = 0; id < V; id += 11) {
-        struct sampler_row row = {.sampling = &sp, .state = &no_state, .logits = logits,
-                                  .n_vocab = V, .given = &id, .banned = &banned, .n_banned = 1};
+        struct sampler_row row = {.sampling = &sp,
+                                  .state = &no_state,
+                                  .logits = logits,
+                                  .n_vocab = V,
+                                  .given = &id,
+                                  .banned = &banned,
+                                  .n_banned = 1};
         sampler_pick(&row, &got, top);
         assert_int_equal(got.id, id);
         assert_true(fabs(got.logprob - (picked.logprob + logits[id] - logits[picked.id])) < 1e-5);
@@ -306,8 +319,14 @@ static void banned_ids_never_come(void **state)
     fill(7);
     logits[4] = 90;
     memcpy(copy, logits, sizeof copy);
-    struct sampler_row row = {.sampling = &sp, .state = &no_state, .banned = banned, .n_banned = 1,
-                              .logits = copy, .n_vocab = V, .scratch = scratch, .raw = raw};
+    struct sampler_row row = {.sampling = &sp,
+                              .state = &no_state,
+                              .banned = banned,
+                              .n_banned = 1,
+                              .logits = copy,
+                              .n_vocab = V,
+                              .scratch = scratch,
+                              .raw = raw};
     sampler_pick(&row, &out, NULL);
     assert_int_not_equal(out.id, 4);
 }

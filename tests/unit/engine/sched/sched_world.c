@@ -9,11 +9,18 @@
 
 void world_init(struct world *w, const char *policy, uint32_t n_slots)
 {
-    *w = (struct world){.config = {.policy = policy, .n_slots = n_slots, .n_running_max = 4,
-                                   .n_tokens_max = 1000, .starvation_s = INFINITY},
-                        .decode_s = 0.010, .token_s = 0.001, .decode_growth = 1,
+    *w = (struct world){.config = {.policy = policy,
+                                   .n_slots = n_slots,
+                                   .n_running_max = 4,
+                                   .n_tokens_max = 1000,
+                                   .starvation_s = INFINITY},
+                        .decode_s = 0.010,
+                        .token_s = 0.001,
+                        .decode_growth = 1,
                         .n_blocks = 1u << 20,
-                        .keep_percent = 100, .is_checked = true, .seed = 1};
+                        .keep_percent = 100,
+                        .is_checked = true,
+                        .seed = 1};
 }
 
 /* Lines through the origin, so that what is expected can be said in the head. */
@@ -22,9 +29,14 @@ static void make_cost(struct world *w)
     static const uint32_t cached[2] = {0, 1000}, axis[2] = {1, 1000};
     double t = w->token_s, d = w->decode_s, g = d * w->decode_growth;
     double seconds[4] = {t, 1000 * t, t, 1000 * t}, decode[4] = {d, g, d, g};
-    struct cost_points points = {.cached = cached, .new_tokens = axis, .batch = axis,
-                                 .n_cached = 2, .n_new = 2, .n_batch = 2,
-                                 .seconds = seconds, .decode = decode};
+    struct cost_points points = {.cached = cached,
+                                 .new_tokens = axis,
+                                 .batch = axis,
+                                 .n_cached = 2,
+                                 .n_new = 2,
+                                 .n_batch = 2,
+                                 .seconds = seconds,
+                                 .decode = decode};
 
     assert_ok(cost_model_init(&w->cost, &points, NULL));
 }
@@ -131,8 +143,13 @@ void world_submit_as(struct world *w, uint32_t slot, uint32_t n_prompt, uint32_t
     struct world_job *j = &w->jobs[slot];
 
     assert_false(j->is_live);
-    *j = (struct world_job){.r = *r, .n_out = n_out, .is_live = true, .n_known = n_prompt,
-                            .n_kept = r->n_cached, .came_ns = w->now_ns, .ran_ns = w->now_ns,
+    *j = (struct world_job){.r = *r,
+                            .n_out = n_out,
+                            .is_live = true,
+                            .n_known = n_prompt,
+                            .n_kept = r->n_cached,
+                            .came_ns = w->now_ns,
+                            .ran_ns = w->now_ns,
                             .token_ns = w->now_ns};
     j->r.n_known = n_prompt;
     if (!r->n_out_max)
@@ -243,7 +260,7 @@ static void grow_planned(struct world *w)
         bool is_decode = !w->items[i].admit && j->n_known - j->n_computed == 1;
 
         assert_true(j->n_computed + j->n_run <= j->n_known);
-        assert_true(n_blocks <= w->n_free); /* the plan fits into memory */
+        assert_true(n_blocks <= w->n_free);   /* the plan fits into memory */
         assert_false(is_decode && was_chunk); /* decodes first */
         was_chunk |= w->items[i].n_tokens > 1;
         w->n_free -= n_blocks;

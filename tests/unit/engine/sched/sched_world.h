@@ -19,15 +19,15 @@
 
 struct world_job {
     struct sched_request r;
-    uint32_t n_out;      /* tokens that it generates; then it ends */
+    uint32_t n_out; /* tokens that it generates; then it ends */
     bool is_live, is_running;
     uint32_t n_known, n_computed;
     uint32_t n_slots, n_held; /* tokens with a place, blocks */
-    uint32_t n_kept;     /* waiting: tokens that would be found */
-    uint32_t n_run;      /* in the step under way; 0: not in it */
+    uint32_t n_kept;          /* waiting: tokens that would be found */
+    uint32_t n_run;           /* in the step under way; 0: not in it */
     uint32_t n_admitted, n_preempted;
     uint64_t came_ns, ran_ns, token_ns, left_ns; /* ran, token: the last time */
-    double ran_s;        /* time of the steps that it took part in */
+    double ran_s;                                /* time of the steps that it took part in */
 };
 
 struct world {
@@ -38,14 +38,14 @@ struct world {
     double decode_growth; /* a decode of 1000 sequences takes so many times decode_s */
     uint32_t n_blocks, n_free;
     uint32_t keep_percent, surprise_percent;
-    bool is_checked;     /* scheduler_check() after each event */
+    bool is_checked; /* scheduler_check() after each event */
     uint64_t seed, n_drawn;
     uint64_t now_ns;
-    struct world_job *jobs;       /* [n_slots] */
+    struct world_job *jobs; /* [n_slots] */
     uint32_t n_live;
     bool is_stepping;
-    double step_s;                /* of the step under way, or the last */
-    struct plan plan;             /* the last that was taken, with arrays of its own */
+    double step_s;    /* of the step under way, or the last */
+    struct plan plan; /* the last that was taken, with arrays of its own */
     struct plan_item *items;
     uint32_t *preempt;
     uint64_t n_steps, n_preempted, n_view_calls;
@@ -81,7 +81,7 @@ void world_run_until_empty(struct world *w, uint64_t n_steps_max);
 void world_sleep(struct world *w, double seconds);
 
 bool world_is_planned(const struct world *w, uint32_t slot); /* in the last plan */
-uint32_t world_level(const struct world *w); /* of the only live job */
+uint32_t world_level(const struct world *w);                 /* of the only live job */
 /* Seconds from a job's coming or step to its next one, or a token to its next one, at most; those
  * that still wait count. */
 double world_longest_wait_s(const struct world *w);

@@ -72,17 +72,17 @@ static void outside_the_grid_it_does_what_the_header_says(void **state)
 
     (void)state;
     assert_seconds(&m, 100, 0, 0);
-    assert_seconds(&m, 0, 1, 1);      /* below: the first point */
-    assert_seconds(&m, 0, 40, 4);     /* above: the line goes on */
+    assert_seconds(&m, 0, 1, 1);  /* below: the first point */
+    assert_seconds(&m, 0, 40, 4); /* above: the line goes on */
     assert_seconds(&m, 500, 10, 11);
-    assert_seconds(&m, 500, 30, 15);  /* both: 7 9 9 11 13 ... along each axis */
+    assert_seconds(&m, 500, 30, 15); /* both: 7 9 9 11 13 ... along each axis */
     assert_near(cost_model_decode_seconds(&m, 100, 0), 0);
     assert_near(cost_model_decode_seconds(&m, 0, 7), 1.1);   /* 0.1 more for each sequence */
     assert_near(cost_model_decode_seconds(&m, 500, 4), 2.8); /* 0.4 more for each 100 tokens */
-    struct cost_points noisy = {.cached = a, .n_cached = 2, .new_tokens = b, .n_new = 2,
-                                .seconds = falls};
+    struct cost_points noisy = {
+        .cached = a, .n_cached = 2, .new_tokens = b, .n_new = 2, .seconds = falls};
     assert_ok(cost_model_init(&m, &noisy, NULL));
-    assert_seconds(&m, 0, 100, 2);    /* never below the last point */
+    assert_seconds(&m, 0, 100, 2); /* never below the last point */
 }
 
 static void a_grid_that_makes_no_sense_is_refused_with_words(void **state)
@@ -94,7 +94,7 @@ static void a_grid_that_makes_no_sense_is_refused_with_words(void **state)
     const struct {
         struct cost_points *p;
         const char *words;
-    } cases[] = {{&no_axis, "cached"},       {&no_new, "new"},   {&short_axis, "cached"},
+    } cases[] = {{&no_axis, "cached"},          {&no_new, "new"},   {&short_axis, "cached"},
                  {&no_number, "seconds[1][1]"}, {&no_one, "batch"}, {&no_decode, "decode[1][1]"}};
     struct cost_model m;
     struct buf why;
@@ -117,8 +117,8 @@ static void a_grid_that_makes_no_sense_is_refused_with_words(void **state)
 
 static void without_a_decode_grid_decodes_are_like_prefills(void **state)
 {
-    struct cost_points p = {.cached = cached, .n_cached = 3, .new_tokens = fresh, .n_new = 2,
-                            .seconds = seconds};
+    struct cost_points p = {
+        .cached = cached, .n_cached = 3, .new_tokens = fresh, .n_new = 2, .seconds = seconds};
     struct cost_model m;
 
     (void)state;
@@ -178,8 +178,7 @@ static void a_step_is_its_decodes_and_what_chunks_take_above_the_floor(void **st
     assert_near(cost_model_step_seconds(&m, &step), 3 + 2 - 0.5);
     for (uint32_t i = 0; i < 4; i++)
         cost_step_add(&step, &m, 50 * i, 1); /* 75 behind, in the mean */
-    assert_near(cost_model_step_seconds(&m, &step),
-                0.25 * 0.8 + 0.75 * 1.2 + 3 - 0.5 + 2 - 0.5);
+    assert_near(cost_model_step_seconds(&m, &step), 0.25 * 0.8 + 0.75 * 1.2 + 3 - 0.5 + 2 - 0.5);
 }
 
 static struct cost_step random_step(const struct cost_model *m, uint32_t seed)
@@ -317,8 +316,10 @@ static void whatever_is_learned_more_work_takes_no_less_time(void **state)
 }
 
 /* A model of 1 GB and 1 GFLOP a token, on a device of 1 GB and 100 GFLOP a second. */
-static const struct cost_estimate guess = {.weight_bytes = 1e9, .flops_per_token = 1e9,
-                                           .flops_per_pair = 1e5, .kv_bytes_per_token = 1e5,
+static const struct cost_estimate guess = {.weight_bytes = 1e9,
+                                           .flops_per_token = 1e9,
+                                           .flops_per_pair = 1e5,
+                                           .kv_bytes_per_token = 1e5,
                                            .bytes_per_s = 1e9,
                                            .flops_per_s = 1e11};
 

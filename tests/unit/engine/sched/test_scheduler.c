@@ -11,7 +11,7 @@
 
 struct toy {
     uint32_t n_blocks;
-    uint32_t held[N_SLOTS];     /* blocks */
+    uint32_t held[N_SLOTS];       /* blocks */
     uint32_t n_slots_of[N_SLOTS]; /* tokens with a slot */
     uint32_t n_known[N_SLOTS];
     uint32_t n_computed[N_SLOTS];
@@ -60,8 +60,10 @@ static uint32_t toy_available(void)
 
 static void start(uint32_t n_running_max, uint32_t n_tokens_max, uint32_t n_blocks)
 {
-    struct scheduler_config c = {.policy = "fcfs", .n_slots = N_SLOTS,
-                                 .n_running_max = n_running_max, .n_tokens_max = n_tokens_max};
+    struct scheduler_config c = {.policy = "fcfs",
+                                 .n_slots = N_SLOTS,
+                                 .n_running_max = n_running_max,
+                                 .n_tokens_max = n_tokens_max};
 
     memset(&toy, 0, sizeof toy);
     toy.n_blocks = n_blocks;
@@ -74,8 +76,9 @@ static void submit(uint32_t slot, uint32_t n_prompt, uint32_t n_out, int32_t pri
     toy.n_target[slot] = n_prompt + n_out;
     toy.n_computed[slot] = toy.n_slots_of[slot] = toy.held[slot] = 0;
     toy.n_loading[slot] = 0;
-    scheduler_submit(sched, slot, &(struct sched_request){.n_known = n_prompt, .n_out_max = n_out,
-                                                          .priority = priority}, 0);
+    scheduler_submit(
+        sched, slot,
+        &(struct sched_request){.n_known = n_prompt, .n_out_max = n_out, .priority = priority}, 0);
 }
 
 static void finish(uint32_t slot)
@@ -87,8 +90,8 @@ static void finish(uint32_t slot)
 /* One step as the engine would run it; the plan's own promises are checked on the way. */
 static struct plan step(uint32_t n_tokens_max)
 {
-    struct sched_view view = {&toy, toy_available(), toy_match, toy_need, toy_reclaimable,
-                              toy_is_loading};
+    struct sched_view view = {&toy,     toy_available(), toy_match,
+                              toy_need, toy_reclaimable, toy_is_loading};
     struct plan plan;
     uint32_t sum = 0;
     bool seen[N_SLOTS] = {0};
@@ -128,8 +131,8 @@ static struct plan step(uint32_t n_tokens_max)
 
 static void an_unknown_policy_is_named(void **state)
 {
-    struct scheduler_config c = {.policy = "lifo", .n_slots = 1, .n_running_max = 1,
-                                 .n_tokens_max = 1};
+    struct scheduler_config c = {
+        .policy = "lifo", .n_slots = 1, .n_running_max = 1, .n_tokens_max = 1};
     struct buf why;
 
     (void)state;
@@ -177,7 +180,7 @@ static void a_long_prefill_never_holds_up_decodes(void **state)
     (void)state;
     start(8, 64, 1000);
     submit(2, 20, 50, 0);
-    step(64); /* it decodes from here on */
+    step(64);                /* it decodes from here on */
     submit(1, 10000, 5, -1); /* long, and before it in the order of service */
     for (uint32_t i = 0; i < 40; i++) {
         uint32_t before = toy.n_known[2], chunk = toy.n_computed[1];

@@ -45,9 +45,9 @@ static double toy_mean_s(const char *policy)
 static void the_toy_example_has_the_published_means(void **state)
 {
     (void)state;
-    assert_near(toy_mean_s("fcfs"), 12.7 / 3, 1e-6);           /* 4.23 */
+    assert_near(toy_mean_s("fcfs"), 12.7 / 3, 1e-6); /* 4.23 */
     assert_near(toy_mean_s("mlfq"), 5, 1e-6);
-    assert_near(toy_mean_s("skip-join-mlfq"), 9.9 / 3, 1e-6);  /* 3.3 */
+    assert_near(toy_mean_s("skip-join-mlfq"), 9.9 / 3, 1e-6); /* 3.3 */
     assert_near(toy_mean_s("srpt"), 3, 1e-6);
 }
 
@@ -119,8 +119,8 @@ static void quanta_and_thresholds_have_the_stated_defaults(void **state)
 /* 10 ms a step and 0.1 ms a token. */
 static void without_a_cost_model_there_is_a_usual_one(void **state)
 {
-    struct scheduler_config config = {.policy = "skip-join-mlfq", .n_slots = 1,
-                                      .n_running_max = 1, .n_tokens_max = 1000};
+    struct scheduler_config config = {
+        .policy = "skip-join-mlfq", .n_slots = 1, .n_running_max = 1, .n_tokens_max = 1000};
     struct scheduler_stats stats;
     struct scheduler *s;
 
@@ -348,7 +348,7 @@ static void the_shortest_remaining_time_displaces(void **state)
     world_step(&w);
     assert_true(world_is_planned(&w, 1));
     assert_int_equal(w.jobs[0].n_preempted, 1);
-    world_submit(&w, 3, 65, 1);  /* against the 50 of slot 1 */
+    world_submit(&w, 3, 65, 1); /* against the 50 of slot 1 */
     world_step(&w);
     assert_true(world_is_planned(&w, 1));
     while (w.jobs[1].is_live)

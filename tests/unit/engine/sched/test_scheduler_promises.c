@@ -173,7 +173,7 @@ static void as_released_the_starving_are_looked_for_every_1000th_plan(void **sta
     assert_true(at >= 997 && at <= 999);
     scheduler_stats(w.s, &stats);
     assert_int_equal(stats.n_in_level[4], 0); /* where it came from */
-    assert_int_equal(stats.n_starving, 4); /* slot 0, and who never ran, in two scans */
+    assert_int_equal(stats.n_starving, 4);    /* slot 0, and who never ran, in two scans */
     assert_true(again > at + 900); /* with the time that it was charged: one token took it down */
     world_close(&w);
 }
@@ -519,8 +519,7 @@ static void carry_out(struct scheduler *s, struct shared *m, uint32_t n_known[3]
                       uint32_t *n_preempted)
 {
     uint32_t n_free = 10 - 4 * m->runs[0] - 6 * m->runs[1] - 4 * m->runs[2];
-    struct sched_view view = {m, n_free, shared_match, shared_need, shared_reclaimable,
-                                NULL};
+    struct sched_view view = {m, n_free, shared_match, shared_need, shared_reclaimable, NULL};
     struct plan plan;
 
     scheduler_plan(s, 0, &view, &plan);
@@ -540,8 +539,11 @@ static void carry_out(struct scheduler *s, struct shared *m, uint32_t n_known[3]
 
 static void who_shares_blocks_is_not_pushed_out_in_vain_again_and_again(void **state)
 {
-    struct scheduler_config config = {.policy = "fcfs", .n_slots = 3, .n_running_max = 3,
-                                      .n_tokens_max = 1000, .starvation_s = INFINITY};
+    struct scheduler_config config = {.policy = "fcfs",
+                                      .n_slots = 3,
+                                      .n_running_max = 3,
+                                      .n_tokens_max = 1000,
+                                      .starvation_s = INFINITY};
     static const uint32_t n_prompt[3] = {50, 6 * WORLD_BLOCK - 2, 4 * WORLD_BLOCK - 1};
     uint32_t n_known[3] = {0}, n_preempted = 0;
     struct shared m = {{false}};

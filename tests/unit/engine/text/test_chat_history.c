@@ -73,8 +73,8 @@ static void renders(const char *source, const char *messages, const char *expect
     chat_template_destroy(t);
 }
 
-#define CALL_OF(content, id, arguments) \
-    "{'role':'assistant','content':" content ",'tool_calls':[{'id':'" id "','type':'function'," \
+#define CALL_OF(content, id, arguments)                                                            \
+    "{'role':'assistant','content':" content ",'tool_calls':[{'id':'" id "','type':'function',"    \
     "'function':{'name':'weather','arguments':" arguments "}}]}"
 #define CALL(arguments) CALL_OF("null", "call_1", arguments)
 #define RESULT(id, text) "{'role':'tool','tool_call_id':'" id "','content':'" text "'}"
@@ -89,16 +89,20 @@ static void renders(const char *source, const char *messages, const char *expect
 
 static void arguments_take_the_form_that_the_template_renders(void **state)
 {
-    static const char objects[] = EACH "[{{ m.role }}|{{ m.content }}{% for c in m.tool_calls %}|"
+    static const char objects[] = EACH
+        "[{{ m.role }}|{{ m.content }}{% for c in m.tool_calls %}|"
         "{{ c.id }} {{ c.function.name }} {{ c.function.arguments | tojson }}{% endfor %}]" END;
-    static const char strings[] = EACH "[{{ m.role }}|{{ m.content }}{% for c in m.tool_calls %}|"
-        "{{ c.function.name + c.function.arguments }}{% endfor %}]" END;
-    static const char null[] = EACH "[{{ m.role }}|{% if m.content is none %}"
-        "{{ m.tool_calls[0].function.name + m.tool_calls[0].function.arguments }}"
-        "{% else %}{{ m.content }}{% endif %}]" END;
+    static const char strings[] =
+        EACH "[{{ m.role }}|{{ m.content }}{% for c in m.tool_calls %}|"
+             "{{ c.function.name + c.function.arguments }}{% endfor %}]" END;
+    static const char null[] =
+        EACH "[{{ m.role }}|{% if m.content is none %}"
+             "{{ m.tool_calls[0].function.name + m.tool_calls[0].function.arguments }}"
+             "{% else %}{{ m.content }}{% endif %}]" END;
 
     (void)state;
-    renders(objects, HISTORY, "[user|Hot?][assistant||call_1 weather {\"city\": \"Paris\"}]"
+    renders(objects, HISTORY,
+            "[user|Hot?][assistant||call_1 weather {\"city\": \"Paris\"}]"
             "[tool|18 C]");
     renders(strings, HISTORY, "[user|Hot?][assistant||weather{\"city\": \"Paris\"}][tool|18 C]");
     renders(null, HISTORY, "[user|Hot?][assistant|weather{\"city\": \"Paris\"}][tool|18 C]");
@@ -118,31 +122,37 @@ static void arguments_take_the_form_that_the_template_renders(void **state)
 static void a_template_without_tools_gets_calls_and_results_as_text(void **state)
 {
     /* As the demo model's: it knows three roles and adds the content to a string. */
-    static const char plain[] = EACH "{% if m.role == 'user' %}{{ 'U:' + m.content + ';' }}"
-        "{% elif m.role == 'assistant' %}{{ 'A:' + m.content + ';' }}{% endif %}" END;
+    static const char plain[] =
+        EACH "{% if m.role == 'user' %}{{ 'U:' + m.content + ';' }}"
+             "{% elif m.role == 'assistant' %}{{ 'A:' + m.content + ';' }}{% endif %}" END;
 
     (void)state;
-    renders(plain, HISTORY, "U:Hot?;A:Tool call call_1: weather({\"city\": \"Paris\"});"
+    renders(plain, HISTORY,
+            "U:Hot?;A:Tool call call_1: weather({\"city\": \"Paris\"});"
             "U:Tool result call_1:\n18 C;");
     /* Results in a row become one message; what follows stays apart. */
-    renders(plain, "[" CALL("{}") "," RESULT("call_1", "a") "," RESULT("call_2", "b")
-            ",{'role':'user','content':'c'}," RESULT("call_3", "d") "]",
+    renders(plain,
+            "[" CALL("{}") "," RESULT("call_1", "a") "," RESULT(
+                "call_2", "b") ",{'role':'user','content':'c'}," RESULT("call_3", "d") "]",
             "A:Tool call call_1: weather({});U:Tool result call_1:\na\n\nTool result call_2:\nb;"
             "U:c;U:Tool result call_3:\nd;");
     renders(plain, "[" CALL_OF("'Let me see.'", "x", "{}") "]",
             "A:Let me see.\nTool call x: weather({});");
     /* No calls at all: null is an empty text, with an empty list as well. */
-    renders(plain, "[{'role':'assistant','content':null},"
+    renders(plain,
+            "[{'role':'assistant','content':null},"
             "{'role':'assistant','content':null,'tool_calls':[]},"
-            "{'role':'assistant','content':'b','tool_calls':null}]", "A:;A:;A:b;");
+            "{'role':'assistant','content':'b','tool_calls':null}]",
+            "A:;A:;A:b;");
 }
 
 static void ids_are_shortened_where_the_template_demands_it(void **state)
 {
-    static const char mistral[] = EACH "{% for c in m.tool_calls %}{% if c.id | length != 9 %}"
-        "{{ raise_exception('9!') }}{% endif %}<{{ c.id }} {{ c.function.name }} "
-        "{{ c.function.arguments | tojson }}>{% endfor %}"
-        "{% if m.role == 'tool' %}<{{ m.tool_call_id }} {{ m.content }}>{% endif %}" END;
+    static const char mistral[] =
+        EACH "{% for c in m.tool_calls %}{% if c.id | length != 9 %}"
+             "{{ raise_exception('9!') }}{% endif %}<{{ c.id }} {{ c.function.name }} "
+             "{{ c.function.arguments | tojson }}>{% endfor %}"
+             "{% if m.role == 'tool' %}<{{ m.tool_call_id }} {{ m.content }}>{% endif %}" END;
     struct chat_template *t = compile(mistral);
     char id[10], id_of_result[10];
     struct buf out;
@@ -150,8 +160,8 @@ static void ids_are_shortened_where_the_template_demands_it(void **state)
     (void)state;
     buf_init(&out, OUT_BYTES_MAX);
     render(t, HISTORY, &out);
-    if (sscanf(buf_str(&out), "<%9s weather {\"city\": \"Paris\"}><%9s 18 C>", id,
-               id_of_result) != 2)
+    if (sscanf(buf_str(&out), "<%9s weather {\"city\": \"Paris\"}><%9s 18 C>", id, id_of_result) !=
+        2)
         fail_msg("%s", buf_str(&out));
     assert_string_equal(id, id_of_result);
     assert_int_equal(strlen(id), 9);
@@ -174,10 +184,12 @@ static void a_developer_message_is_never_lost(void **state)
             "D:Rule;q;");
     /* Named, but dropped. */
     renders("The developer says:" EACH "{% if m.role in ['user', 'system'] %}{{ m.content }};"
-            "{% endif %}" END, chat, "The developer says:Rule;q;");
+            "{% endif %}" END,
+            chat, "The developer says:Rule;q;");
     /* Named, but refused. */
     renders(EACH "{% if m.role == 'developer' %}{{ raise_exception('no') }}{% endif %}"
-            "{{ m.content }};" END, chat, "Rule;q;");
+                 "{{ m.content }};" END,
+            chat, "Rule;q;");
 }
 
 static void nothing_is_known_without_a_template(void **state)

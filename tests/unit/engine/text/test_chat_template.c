@@ -21,7 +21,7 @@ struct row {
 #include "tests/unit/engine/text/chat_template_exprs.h"
 #include "tests/unit/engine/text/chat_template_texts.h"
 
-#define NOW_S         1735787045 /* 2025-01-02 03:04:05 UTC */
+#define NOW_S 1735787045 /* 2025-01-02 03:04:05 UTC */
 #define OUT_MAX_BYTES ((size_t)1 << 20)
 #ifndef N_MUTATIONS /* -DN_MUTATIONS=1000000 for a long run */
 #define N_MUTATIONS 2000
@@ -82,8 +82,7 @@ static bool row_holds(const struct row *row, const char *format, const struct js
                                : s != OK && why.len > 0;
     if (!holds)
         printf("%s\n  expected %s\n  got      %s\n", source,
-               row->expected ? row->expected : "an error",
-               s == OK ? buf_str(&out) : buf_str(&why));
+               row->expected ? row->expected : "an error", s == OK ? buf_str(&out) : buf_str(&why));
     buf_fini(&out);
     buf_fini(&why);
     return holds;
@@ -137,8 +136,7 @@ static void expect_error(const char *source, enum status expected, const char *w
 static void errors_say_line_and_name(void **state)
 {
     (void)state;
-    expect_error("a\n\n{{ n|foo }}", ERR_UNSUPPORTED,
-                 "chat template line 3: unknown filter 'foo'");
+    expect_error("a\n\n{{ n|foo }}", ERR_UNSUPPORTED, "chat template line 3: unknown filter 'foo'");
     expect_error("a\n{% if t %}\n{{ n|foo(1) }}{% endif %}", ERR_UNSUPPORTED,
                  "chat template line 3: unknown filter 'foo'");
     expect_error("{{ n is foo }}", ERR_UNSUPPORTED, "chat template line 1: unknown test 'foo'");

@@ -9,8 +9,8 @@
 #include "engine/text/chat_template.h"
 
 #define FILE_MAX_BYTES ((size_t)4 << 20)
-#define OUT_MAX_BYTES  ((size_t)1 << 20)
-#define NOW_S          1735787045 /* 2025-01-02 03:04:05 UTC, the clock of the expected renderings */
+#define OUT_MAX_BYTES ((size_t)1 << 20)
+#define NOW_S 1735787045 /* 2025-01-02 03:04:05 UTC, the clock of the expected renderings */
 
 static char dir[4096];
 

@@ -87,8 +87,8 @@ static void bad_bytes_become_what_python_makes_of_them(void **state)
     check(tok, IDS(0xe2, 0x82, 'a'), NULL, 0, "\357\277\275a", -1);
     check(tok, IDS(0xe2, 0xe2, 0x82, 0xac), NULL, 0, "\357\277\275\342\202\254", -1);
     check(tok, IDS(0xed, 0xa0, 0x80), NULL, 0, "\357\277\275\357\277\275\357\277\275", -1);
-    check(tok, IDS(0xf0, 0x9f, 'x', 260, 0xa6, 0x99), NULL, 0,
-          "\357\277\275x\360\237\246\231", -1); /* 260 is f0 9f */
+    check(tok, IDS(0xf0, 0x9f, 'x', 260, 0xa6, 0x99), NULL, 0, "\357\277\275x\360\237\246\231",
+          -1); /* 260 is f0 9f */
 }
 
 static void special_tokens_show_only_when_asked(void **state)
@@ -152,8 +152,8 @@ static void a_stop_string_within_the_first_ids_is_text(void **state)
     check_min(1, IDS('x', 256, 'y'), "ab", "x", 0);
     check_min(2, IDS('x', 256, 'y'), "ab", "xaby", -1);
     check_min(2, IDS('x', 256, 'y', 256, 'z'), "ab", "xaby", 0); /* the next one counts */
-    check_min(2, IDS('x', 'a', 'b', 'c'), "ab", "x", 0); /* it ends with the third */
-    check_min(2, IDS('a', 'a', 'a'), "aa", "a", 0); /* its end begins the next one */
+    check_min(2, IDS('x', 'a', 'b', 'c'), "ab", "x", 0);         /* it ends with the third */
+    check_min(2, IDS('a', 'a', 'a'), "aa", "a", 0);              /* its end begins the next one */
     check_min(3, IDS('a', 'a', 'a'), "aa", "aaa", -1);
     check_min(2, IDS('x', 0xc3), "\357\277\275", "x\357\277\275", -1);
 }
@@ -194,8 +194,8 @@ static size_t find_stop(const char *text, const struct detok_stop *stops, uint32
     *met = -1;
     for (size_t end = 1; end <= strlen(text); end++) {
         for (uint32_t i = 0; i < n; i++)
-            if (stops[i].len <= end && memcmp(text + end - stops[i].len, stops[i].text,
-                                              stops[i].len) == 0 &&
+            if (stops[i].len <= end &&
+                memcmp(text + end - stops[i].len, stops[i].text, stops[i].len) == 0 &&
                 (*met < 0 || stops[i].len > stops[*met].len))
                 *met = (int)i;
         if (*met >= 0)

@@ -80,6 +80,7 @@ static void render(const char *source, struct buf *out, struct ranges *marked)
 
 /* An expression behind x for each filter and method of the tables that gives text: all letters of
  * the result must be marked. Arguments have no letters. NULL: the result holds no text of x. */
+// clang-format off
 static const struct {
     const char *name, *expression;
 } text_filters[] = {
@@ -114,6 +115,7 @@ static const struct {
     {"splitlines", "x.splitlines()|join"}, {"startswith", NULL}, {"strip", "x.strip('<>')"},
     {"title", "x.title()"}, {"upper", "x.upper()"}, {"zfill", "x.zfill(99)"},
 };
+// clang-format on
 
 static void check_marked(const char *expression)
 {
@@ -166,9 +168,24 @@ static void every_filter_and_method_passes_marks_on(void **state)
 static void operators_and_statements_pass_marks_on(void **state)
 {
     static const char *const expressions[] = {
-        "x", "x + '1'", "'1' ~ x ~ 2", "x * 3", "x[1:5]", "x[::-1]", "x[::2]", "x[0] + x[-1]",
-        "'%s %5.3s %r' % (x, x, x)", "x % ()", "(x|safe) + x", "x + ('1'|safe)", "[x, {1: x}]",
-        "x if x else 1", "x or 1", "z or x", "dict(a1=x).values()|list", "namespace(b=x).b",
+        "x",
+        "x + '1'",
+        "'1' ~ x ~ 2",
+        "x * 3",
+        "x[1:5]",
+        "x[::-1]",
+        "x[::2]",
+        "x[0] + x[-1]",
+        "'%s %5.3s %r' % (x, x, x)",
+        "x % ()",
+        "(x|safe) + x",
+        "x + ('1'|safe)",
+        "[x, {1: x}]",
+        "x if x else 1",
+        "x or 1",
+        "z or x",
+        "dict(a1=x).values()|list",
+        "namespace(b=x).b",
         "strftime_now(x)",
     };
     struct ranges marked = {0};
@@ -182,7 +199,8 @@ static void operators_and_statements_pass_marks_on(void **state)
            "{% call m(x) %}{{ b|upper }}{% endcall %}{% filter lower %}{{ x }}{% endfilter %}"
            "{% for c in x %}{{ c }}{% endfor %}{% for k, v in y[1].items() %}{{ k }}{{ v }}"
            "{% endfor %}{% set ns = namespace(s='') %}{% for c in y %}{% set ns.s = ns.s ~ c %}"
-           "{% endfor %}{{ ns.s }}", &out, &marked);
+           "{% endfor %}{{ ns.s }}",
+           &out, &marked);
     assert_string_equal(unmarked(&out, &marked), "");
     assert_true(out.len > 100);
     ranges_fini(&marked);
@@ -198,7 +216,8 @@ static void only_bytes_of_untrusted_strings_are_marked(void **state)
     buf_init(&out, 1 << 20);
     assert_ok(buf_puts(&out, "before "));
     render("<|a|>{{ t }}{{ x[:7]|upper }}<|b|>{{ t|upper }}{{ [t, 'c', 7, none]|tojson }}"
-           "{{ x[0] }}", &out, &marked);
+           "{{ x[0] }}",
+           &out, &marked);
     assert_string_equal(buf_str(&out), "before <|a|><|end|><|END|><|b|><|END|>"
                                        "[\"<|end|>\", \"c\", 7, null]<");
     assert_int_equal(marked.n, 2);
@@ -219,7 +238,8 @@ static void long_texts_keep_their_marks(void **state)
     (void)state;
     buf_init(&out, 1 << 24);
     render("{% set ns = namespace(s='1') %}{% for i in range(13) %}{% set ns.s = ns.s ~ x ~ '12' ~ "
-           "ns.s %}{% endfor %}{{ '345' ~ ns.s }}", &out, &marked);
+           "ns.s %}{% endfor %}{{ '345' ~ ns.s }}",
+           &out, &marked);
     assert_true(out.len > 200000);
     assert_string_equal(unmarked(&out, &marked), "");
     assert_int_equal(marked.n, (1 << 13) - 1);
@@ -262,7 +282,7 @@ static const char *mixed_ids(const struct tokenizer *t, const char *text, unsign
     return shown;
 }
 
-#define assert_mixed(t, text, want) \
+#define assert_mixed(t, text, want)                                                                \
     assert_string_equal(mixed_ids(t, text, TOKENIZE_PARSE_SPECIAL), want)
 
 static void special_tokens_count_in_trusted_text_only(void **state)
@@ -339,13 +359,32 @@ static void tokens_matched_after_normalization_are_told_apart(void **state)
 
 /* Trusted texts are of the letters a to m and what decomposes to them, untrusted ones of n to z: so
  * each letter of the result says where it came from. Uppercase: for Lowercase. */
-static const char *const trusted_parts[] = {"a", "b ", "Kl", "\303\241", "\303\204", "e\314\201",
-                                            "\357\275\201", " ", "\342\205\215", "\357\254\201 ",
-                                            "i\314\243\314\207", "\347\214\253", "<k>"};
-static const char *const untrusted_parts[] = {"n", "o ", "Yz", "\303\261", "\303\226", "o\314\201",
-                                              "\357\275\216", " ", "\342\205\244",
+static const char *const trusted_parts[] = {"a",
+                                            "b ",
+                                            "Kl",
+                                            "\303\241",
+                                            "\303\204",
+                                            "e\314\201",
+                                            "\357\275\201",
+                                            " ",
+                                            "\342\205\215",
+                                            "\357\254\201 ",
+                                            "i\314\243\314\207",
+                                            "\347\214\253",
+                                            "<k>"};
+static const char *const untrusted_parts[] = {"n",
+                                              "o ",
+                                              "Yz",
+                                              "\303\261",
+                                              "\303\226",
+                                              "o\314\201",
+                                              "\357\275\216",
+                                              " ",
+                                              "\342\205\244",
                                               "x\314\210\314\243",
-                                              "\347\212\254", "\314\201", "q  "};
+                                              "\347\212\254",
+                                              "\314\201",
+                                              "q  "};
 
 static char letter_class(char c)
 {
@@ -395,9 +434,15 @@ static void check_normalizer(const char *json, struct rng *rng)
 static void normalizers_carry_marks_to_what_they_make(void **state)
 {
     static const char *const normalizers[] = {
-        "{\"type\":\"NFC\"}", "{\"type\":\"NFD\"}", "{\"type\":\"NFKC\"}", "{\"type\":\"NFKD\"}",
-        "{\"type\":\"Lowercase\"}", "{\"type\":\"Strip\"}", "{\"type\":\"StripAccents\"}",
-        "{\"type\":\"BertNormalizer\"}", "{\"type\":\"Nmt\"}",
+        "{\"type\":\"NFC\"}",
+        "{\"type\":\"NFD\"}",
+        "{\"type\":\"NFKC\"}",
+        "{\"type\":\"NFKD\"}",
+        "{\"type\":\"Lowercase\"}",
+        "{\"type\":\"Strip\"}",
+        "{\"type\":\"StripAccents\"}",
+        "{\"type\":\"BertNormalizer\"}",
+        "{\"type\":\"Nmt\"}",
         "{\"type\":\"Prepend\",\"prepend\":\"__\"}",
         "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\342\226\201\"}",
         "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"\\\\s+\"},\"content\":\"\"}",
@@ -417,9 +462,9 @@ static void normalizers_carry_marks_to_what_they_make(void **state)
 /* ---- the same ids as ever ---- */
 
 static const char *const parts[] = {
-    "he", "ll", " ", "  ", "\n", "hell he", "<", "s", ">", "</", "\303\251",
-    "e\314\201", "\342\226\201", "<tool>", "\347\214\253", "a", "b", " a", "ab ", "\357\275\201",
-    "1", "'s",
+    "he",  "ll",           " ",         "  ",           "\n",     "hell he",      "<", "s", ">",
+    "</",  "\303\251",     "e\314\201", "\342\226\201", "<tool>", "\347\214\253", "a", "b", " a",
+    "ab ", "\357\275\201", "1",         "'s",
 };
 
 /* A text of random parts, some untrusted. Special tokens: in trusted text only, or anywhere. */
@@ -490,7 +535,10 @@ static void check_mixed(const struct tokenizer *t, struct rng *rng, bool hostile
 static void text_without_spellings_keeps_its_ids(void **state)
 {
     static const char *const normalizers[] = {
-        NULL, "{\"type\":\"NFC\"}", "{\"type\":\"NFKC\"}", "{\"type\":\"BertNormalizer\"}",
+        NULL,
+        "{\"type\":\"NFC\"}",
+        "{\"type\":\"NFKC\"}",
+        "{\"type\":\"BertNormalizer\"}",
         "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":"
         "\"\342\226\201\"},{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":"
         "\"\342\226\201\"}]}",

@@ -28,8 +28,7 @@ static const char indexed[] =
 /* An index on the document's own line. */
 static const char inline_index[] =
     "{% for d in documents %}{{ loop.index }}: {{ d.text }}\n{% endfor %}{{ question }}";
-static const char no_tail[] =
-    "{% for d in documents %}\n\n{{ d.text }}{% endfor %} {{ question }}";
+static const char no_tail[] = "{% for d in documents %}\n\n{{ d.text }}{% endfor %} {{ question }}";
 static const char one_newline[] =
     "{% for d in documents %}\n{{ d.text }}{% endfor %} {{ question }}";
 static const char upper[] = "{% for d in documents %}\n{{ d.text | upper }}\n{% endfor %}";
@@ -80,8 +79,8 @@ static void run(struct result *r, const char *template, const char *documents)
     assert_ok(render(&how, docs, &r->text));
     struct spans_render fn = {render, &how};
     assert_ok(spans_find(&r->spans, marks, docs, buf_str(&r->text), r->text.len, NULL, &fn));
-    assert_ok(spans_tokenize(&r->spans, tok, buf_str(&r->text), r->text.len, NULL, &r->ids,
-                              &r->ends));
+    assert_ok(
+        spans_tokenize(&r->spans, tok, buf_str(&r->text), r->text.len, NULL, &r->ids, &r->ends));
     chat_template_destroy(how.template);
     js_unref(how.context);
     js_unref(docs);

@@ -62,9 +62,13 @@ static void closed_and_at_once_have_no_times(void **state)
 /* In each tenth of the ramp the share of arrivals is the integral of the rate there. */
 static void count_ramp(bool exponential)
 {
-    struct arrival_config c = {.kind = ARRIVAL_GAMMA, .burstiness = 1, .ramp = true,
-                               .ramp_exponential = exponential, .ramp_start = 100,
-                               .ramp_end = 1000, .ramp_s = 100};
+    struct arrival_config c = {.kind = ARRIVAL_GAMMA,
+                               .burstiness = 1,
+                               .ramp = true,
+                               .ramp_exponential = exponential,
+                               .ramp_start = 100,
+                               .ramp_end = 1000,
+                               .ramp_s = 100};
     int counts[11] = {0};
     struct arrival a;
     double t;
@@ -116,7 +120,11 @@ static void nonsense_is_refused(void **state)
         {.kind = ARRIVAL_GAMMA, .rate = -3, .burstiness = 1},
         {.kind = ARRIVAL_GAMMA, .rate = NAN, .burstiness = 1},
         {.kind = ARRIVAL_GAMMA, .rate = 5, .burstiness = 0},
-        {.kind = ARRIVAL_GAMMA, .burstiness = 1, .ramp = true, .ramp_start = 1, .ramp_end = 0,
+        {.kind = ARRIVAL_GAMMA,
+         .burstiness = 1,
+         .ramp = true,
+         .ramp_start = 1,
+         .ramp_end = 0,
          .ramp_s = 5},
         {.kind = ARRIVAL_GAMMA, .burstiness = 1, .ramp = true, .ramp_start = 1, .ramp_end = 2},
         {.kind = ARRIVAL_CLOSED, .ramp = true},

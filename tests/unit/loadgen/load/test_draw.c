@@ -53,9 +53,8 @@ static void moments_are_those_of_theory(void **state)
         double (*next)(struct draw *);
         double mean, variance, bound;
     } rows[] = {
-        {draw_unit, 0.5, 1.0 / 12, 0.004}, {draw_exp, 1, 1, 0.03},
-        {draw_normal, 0, 1, 0.02},         {next_gamma_half, 0.5, 0.5, 0.03},
-        {next_gamma_four, 4, 4, 0.09},
+        {draw_unit, 0.5, 1.0 / 12, 0.004}, {draw_exp, 1, 1, 0.03},        {draw_normal, 0, 1, 0.02},
+        {next_gamma_half, 0.5, 0.5, 0.03}, {next_gamma_four, 4, 4, 0.09},
     };
     double mean, variance;
 
@@ -121,9 +120,24 @@ static void lengths_are_read_as_written(void **state)
 static void wrong_lengths_are_refused(void **state)
 {
     static const char *const wrong[] = {
-        "", "x", "0", "-1", "1.5", "constant:", "constant:1:2", "uniform:5", "uniform:9:3",
-        "uniform:0:3", "lognormal:0:1", "lognormal:5", "lognormal:5:-1", "lognormal:5:nan",
-        "1e99", "uniform:1:2:3", "constant:0x10", "99999999999",
+        "",
+        "x",
+        "0",
+        "-1",
+        "1.5",
+        "constant:",
+        "constant:1:2",
+        "uniform:5",
+        "uniform:9:3",
+        "uniform:0:3",
+        "lognormal:0:1",
+        "lognormal:5",
+        "lognormal:5:-1",
+        "lognormal:5:nan",
+        "1e99",
+        "uniform:1:2:3",
+        "constant:0x10",
+        "99999999999",
     };
     struct dist d;
     struct buf why;

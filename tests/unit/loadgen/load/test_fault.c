@@ -61,24 +61,46 @@ static const struct {
     enum workload_kind kind;
     const char *data; /* in the scratch directory; "" is itself, NULL none */
 } workloads[] = {
-    {WORKLOAD_RANDOM, NULL},          {WORKLOAD_PREFIX, NULL},
-    {WORKLOAD_MULTITURN, NULL},       {WORKLOAD_RAG, NULL},
-    {WORKLOAD_RAG, ""},               {WORKLOAD_MIX, NULL},
-    {WORKLOAD_TRACE, ""},             {WORKLOAD_TRACE, "blocks.jsonl"},
-    {WORKLOAD_TRACE, "azure.csv"},    {WORKLOAD_LENGTHS, "lengths.csv"},
-    {WORKLOAD_FILE, "file.jsonl"},       {WORKLOAD_FILE, "sharegpt.json"},
+    {WORKLOAD_RANDOM, NULL},
+    {WORKLOAD_PREFIX, NULL},
+    {WORKLOAD_MULTITURN, NULL},
+    {WORKLOAD_RAG, NULL},
+    {WORKLOAD_RAG, ""},
+    {WORKLOAD_MIX, NULL},
+    {WORKLOAD_TRACE, ""},
+    {WORKLOAD_TRACE, "blocks.jsonl"},
+    {WORKLOAD_TRACE, "azure.csv"},
+    {WORKLOAD_LENGTHS, "lengths.csv"},
+    {WORKLOAD_FILE, "file.jsonl"},
+    {WORKLOAD_FILE, "sharegpt.json"},
 };
 
 /* --- everything with one failure --- */
 
 static const struct prompt_style styles[] = {
-    {.kind = TARN_CHAT, .model = "m", .tokens_per_word = 1.5, .stream = true,
-     .documents_field = true, .extra_body = "{\"a\": [1]}", .top_p = TARN_UNSET_REAL,
+    {.kind = TARN_CHAT,
+     .model = "m",
+     .tokens_per_word = 1.5,
+     .stream = true,
+     .documents_field = true,
+     .extra_body = "{\"a\": [1]}",
+     .top_p = TARN_UNSET_REAL,
      .sampling_seed = TARN_UNSET},
-    {.kind = TARN_CHAT, .model = "m", .tokens_per_word = 1.5, .stream = true,
-     .top_p = TARN_UNSET_REAL, .sampling_seed = TARN_UNSET},
-    {.kind = TARN_COMPLETION, .model = "m", .tokens_per_word = 1, .stream = true, .ids = true,
-     .id_lo = 300, .id_hi = 500, .top_p = TARN_UNSET_REAL, .sampling_seed = TARN_UNSET},
+    {.kind = TARN_CHAT,
+     .model = "m",
+     .tokens_per_word = 1.5,
+     .stream = true,
+     .top_p = TARN_UNSET_REAL,
+     .sampling_seed = TARN_UNSET},
+    {.kind = TARN_COMPLETION,
+     .model = "m",
+     .tokens_per_word = 1,
+     .stream = true,
+     .ids = true,
+     .id_lo = 300,
+     .id_hi = 500,
+     .top_p = TARN_UNSET_REAL,
+     .sampling_seed = TARN_UNSET},
 };
 
 static enum status build_bodies(const struct load_request *r, struct buf *why)
@@ -151,8 +173,12 @@ static enum status report_all(const struct outcome_list *list, struct options *o
 
     if (s != OK)
         return s;
-    struct report r = {.options = o, .target = &target, .metrics = &m, .outcomes = list,
-                       .loop = &loop, .start_ns = 1000000000};
+    struct report r = {.options = o,
+                       .target = &target,
+                       .metrics = &m,
+                       .outcomes = list,
+                       .loop = &loop,
+                       .start_ns = 1000000000};
     s = report_write_files(&r, why);
     metrics_fini(&m);
     return s;
@@ -161,10 +187,20 @@ static enum status report_all(const struct outcome_list *list, struct options *o
 static enum status read_options(struct options *o, struct buf *why)
 {
     char json[128], raw[128], csv[128];
-    char *argv[] = {(char *)"tarn-loadgen", (char *)"--json", json, (char *)"--raw", raw,
-                    (char *)"--csv", csv, (char *)"--save-detailed", (char *)"--tenant",
-                    (char *)"name=a,share=1,ttft=100", (char *)"--goodput",
-                    (char *)"e2el:10", (char *)"--metadata", (char *)"k=v"};
+    char *argv[] = {(char *)"tarn-loadgen",
+                    (char *)"--json",
+                    json,
+                    (char *)"--raw",
+                    raw,
+                    (char *)"--csv",
+                    csv,
+                    (char *)"--save-detailed",
+                    (char *)"--tenant",
+                    (char *)"name=a,share=1,ttft=100",
+                    (char *)"--goodput",
+                    (char *)"e2el:10",
+                    (char *)"--metadata",
+                    (char *)"k=v"};
 
     snprintf(json, sizeof json, "%s/out.json", scratch.dir);
     snprintf(raw, sizeof raw, "%s/out.raw", scratch.dir);
@@ -276,7 +312,9 @@ static void every_allocation_may_fail(void **state)
         c.n_documents = c.kind == WORKLOAD_RAG && !c.data ? 5 : 0;
         char name[64];
         snprintf(name, sizeof name, "%s %s", workload_kind_name(c.kind),
-                 !workloads[i].data ? "" : workloads[i].data[0] ? workloads[i].data : "directory");
+                 !workloads[i].data     ? ""
+                 : workloads[i].data[0] ? workloads[i].data
+                                        : "directory");
         check_workload(&c, name);
     }
 }

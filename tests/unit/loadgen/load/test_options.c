@@ -251,8 +251,7 @@ static void wrong_lines_are_refused_with_words(void **state)
         {"--dataset-name random --dataset-path x",
          "--dataset-name random: makes its prompts and reads no --dataset-path"},
         {"--dataset-name custom", "--dataset-name custom: needs --dataset-path FILE"},
-        {"--dataset-name random --workload rag",
-         "--dataset-name, --workload: give one of them"},
+        {"--dataset-name random --workload rag", "--dataset-name, --workload: give one of them"},
         {"--result-dir x", "--result-dir, --result-filename: nothing is saved without "
                            "--save-result"},
         {"compare --a http://x --b http://y --count 1 --save-result",
@@ -275,14 +274,22 @@ static void wrong_lines_are_refused_with_words(void **state)
 
 static void a_simulation_has_flags_of_its_own(void **state)
 {
-    static const char *const refused[] = {"sim --url http://x", "sim --model m",
-                                          "sim --prompt-format ids", "sim --verify 1",
-                                          "sim --backend vllm", "sim --a http://x",
-                                          "--kv-swap off", "compare --instances 2",
-                                          "sim --load 1 --rate 2", "sim --load 1 --concurrency 2",
-                                          "sim --load 1 --arrival trace", "sim --instances 0",
-                                          "sim --kv-device-bytes 0", "sim --kv-swap maybe",
-                                          "sim --starvation-ms -1", "sim --no-url"};
+    static const char *const refused[] = {"sim --url http://x",
+                                          "sim --model m",
+                                          "sim --prompt-format ids",
+                                          "sim --verify 1",
+                                          "sim --backend vllm",
+                                          "sim --a http://x",
+                                          "--kv-swap off",
+                                          "compare --instances 2",
+                                          "sim --load 1 --rate 2",
+                                          "sim --load 1 --concurrency 2",
+                                          "sim --load 1 --arrival trace",
+                                          "sim --instances 0",
+                                          "sim --kv-device-bytes 0",
+                                          "sim --kv-swap maybe",
+                                          "sim --starvation-ms -1",
+                                          "sim --no-url"};
     struct options o;
 
     (void)state;

@@ -6,10 +6,16 @@
 
 static struct prompt_style usual_style(enum tarn_kind kind)
 {
-    return (struct prompt_style){.kind = kind, .model = "m", .tokens_per_word = 1, .stream = true,
-                                 .temperature = TARN_UNSET_REAL, .top_p = TARN_UNSET_REAL,
-                                 .sampling_seed = TARN_UNSET, .documents_field = true,
-                                 .id_lo = 300, .id_hi = 500};
+    return (struct prompt_style){.kind = kind,
+                                 .model = "m",
+                                 .tokens_per_word = 1,
+                                 .stream = true,
+                                 .temperature = TARN_UNSET_REAL,
+                                 .top_p = TARN_UNSET_REAL,
+                                 .sampling_seed = TARN_UNSET,
+                                 .documents_field = true,
+                                 .id_lo = 300,
+                                 .id_hi = 500};
 }
 
 static struct json *build(const struct prompt_style *style, const struct load_request *r,
@@ -76,7 +82,7 @@ static void documents_go_into_their_field(void **state)
     load_request_fini(&r);
 }
 
-#define DOCUMENTS_TEXT \
+#define DOCUMENTS_TEXT                                                                             \
     "Be brief.\n\nDocuments:\n### A\nalpha\n### Document\nbeta\n### End of documents\n\n"
 
 static void documents_go_as_text_in_the_same_order(void **state)

@@ -105,16 +105,18 @@ static void csv_files_of_three_kinds_are_read(void **state)
 
     (void)state;
     scratch_init(&x);
-    scratch_write(&x, "azure.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-                                   "2023-11-16 18:17:03.9799600,4808,10\n"
-                                   "2023-11-17 00:00:00.4799600,110,27\n");
+    scratch_write(&x, "azure.csv",
+                  "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+                  "2023-11-16 18:17:03.9799600,4808,10\n"
+                  "2023-11-17 00:00:00.4799600,110,27\n");
     assert_ok(trace_load(&t, x.path, &plain, NULL));
     assert_true(t.has_times);
     assert_int_equal(t.rows[0].input_len, 4808);
     assert_near(t.rows[1].at_s, 20576.5, 1e-6);
     trace_fini(&t);
-    scratch_write(&x, "apex.csv", "start_offset_ns,context_tokens,generated_tokens\r\n"
-                                  "1500000000,156,67\r\n500000000,4,3\r\n");
+    scratch_write(&x, "apex.csv",
+                  "start_offset_ns,context_tokens,generated_tokens\r\n"
+                  "1500000000,156,67\r\n500000000,4,3\r\n");
     assert_ok(trace_load(&t, x.path, &plain, NULL));
     assert_near(t.rows[1].at_s, 1, 1e-9);
     assert_int_equal(t.rows[1].output_len, 67);
@@ -134,8 +136,9 @@ static void write_ragpulse(struct scratch *x)
                   "{\"sys_prompt_id\": 1, \"token_length\": 512}\n"
                   "{\"sys_prompt_id\": 2, \"token_length\": 100}\n"
                   "{\"sys_prompt_id\": 3, \"token_length\": 437}\n");
-    scratch_write(x, "2_passages.jsonl", "{\"passage_id\": 10, \"token_length\": 84}\n"
-                                         "{\"passage_id\": 11, \"token_length\": 286}\n");
+    scratch_write(x, "2_passages.jsonl",
+                  "{\"passage_id\": 10, \"token_length\": 84}\n"
+                  "{\"passage_id\": 11, \"token_length\": 286}\n");
     scratch_write(x, "3_history.jsonl", "{\"history_id\": 20, \"token_length\": 11}\n");
     scratch_write(x, "4_user_input.jsonl", "{\"user_input_id\": 30, \"token_length\": 9}\n");
     scratch_write(x, "5_web_search.jsonl", "{\"web_search_id\": 40, \"token_length\": 0}\n");
@@ -253,8 +256,8 @@ static void an_unknown_ragpulse_id_is_named(void **state)
     scratch_write(&x, "2_passages.jsonl", "{\"passage_id\": 10, \"token_length\": 84}\n");
     buf_init(&why, BUF_WHY_MAX);
     assert_int_equal(trace_load(&t, x.dir, &plain, &why), ERR_INVALID);
-    assert_non_null(strstr(buf_str(&why),
-                           "0_trace.jsonl:1: hash_ids: no length is known for id 11"));
+    assert_non_null(
+        strstr(buf_str(&why), "0_trace.jsonl:1: hash_ids: no length is known for id 11"));
     buf_fini(&why);
     scratch_fini(&x);
 }

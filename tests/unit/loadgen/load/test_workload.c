@@ -41,8 +41,8 @@ static uint64_t digest_of_run(const struct workload_config *c, int n)
 
 static void equal_seeds_make_equal_requests(void **state)
 {
-    static const enum workload_kind kinds[] = {WORKLOAD_RANDOM, WORKLOAD_PREFIX,
-                                               WORKLOAD_MULTITURN, WORKLOAD_RAG, WORKLOAD_MIX};
+    static const enum workload_kind kinds[] = {WORKLOAD_RANDOM, WORKLOAD_PREFIX, WORKLOAD_MULTITURN,
+                                               WORKLOAD_RAG, WORKLOAD_MIX};
 
     (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
@@ -231,8 +231,8 @@ static void tenants_have_their_shares_lengths_and_priorities(void **state)
 
     (void)state;
     c.n_tenants = 2;
-    assert_ok(tenant_parse(&c.tenants[0], "name=a,share=3,priority=-2,input=5,output=6,ttft=100",
-                           NULL));
+    assert_ok(
+        tenant_parse(&c.tenants[0], "name=a,share=3,priority=-2,input=5,output=6,ttft=100", NULL));
     assert_ok(tenant_parse(&c.tenants[1], "name=b,share=1", NULL));
     assert_ok(workload_create(&w, &c, NULL));
     for (int i = 0; i < 4000; i++) {
@@ -256,9 +256,15 @@ static void tenants_have_their_shares_lengths_and_priorities(void **state)
 
 static void wrong_tenants_are_refused(void **state)
 {
-    static const char *const wrong[] = {"", "share=1", "name=a,share=x", "name=a,share=-1",
-                                        "name=a,priority=1.5", "name=a,color=red", "name",
-                                        "name=a,input=0", "name=a,ttft=0"};
+    static const char *const wrong[] = {"",
+                                        "share=1",
+                                        "name=a,share=x",
+                                        "name=a,share=-1",
+                                        "name=a,priority=1.5",
+                                        "name=a,color=red",
+                                        "name",
+                                        "name=a,input=0",
+                                        "name=a,ttft=0"};
     struct tenant t;
     struct buf why;
 
@@ -382,8 +388,7 @@ static void rows_are_shuffled_by_the_seed(void **state)
     (void)state;
     scratch_init(&x);
     for (int i = 0; i < 40; i++)
-        snprintf(text + strlen(text), sizeof text - strlen(text), "{\"prompt\": \"row %d\"}\n",
-                 i);
+        snprintf(text + strlen(text), sizeof text - strlen(text), "{\"prompt\": \"row %d\"}\n", i);
     c.data = scratch_write(&x, "f.jsonl", text);
     plain = digest_of_run(&c, 40);
     c.file.shuffle = true;
@@ -428,12 +433,18 @@ static void wrong_conversations_are_named(void **state)
 static void hostile_files_are_named(void **state)
 {
     static const char *const lines[] = {
-        "{}", "{\"prompt\": 5}", "{\"prompt\": \"a\", \"messages\": []}", "{\"messages\": []}",
-        "{\"messages\": [{\"role\": \"user\"}]}", "{\"messages\": [5]}",
+        "{}",
+        "{\"prompt\": 5}",
+        "{\"prompt\": \"a\", \"messages\": []}",
+        "{\"messages\": []}",
+        "{\"messages\": [{\"role\": \"user\"}]}",
+        "{\"messages\": [5]}",
         "{\"messages\": [{\"role\": \"robot\", \"content\": \"x\"}]}",
         "{\"prompt\": \"a\", \"documents\": [{\"title\": \"t\"}]}",
-        "{\"prompt\": \"a\", \"output_len\": 0}", "{\"prompt\": \"a\", \"body\": []}",
-        "{\"prompt\": \"a\", \"tenant\": \"nobody\"}", "{\"prompt\": \"a\", \"timestamp\": -1}",
+        "{\"prompt\": \"a\", \"output_len\": 0}",
+        "{\"prompt\": \"a\", \"body\": []}",
+        "{\"prompt\": \"a\", \"tenant\": \"nobody\"}",
+        "{\"prompt\": \"a\", \"timestamp\": -1}",
     };
     struct workload_config c = usual_config(WORKLOAD_FILE);
     struct scratch x;

@@ -31,7 +31,9 @@ static enum status next(void *arg, struct load_request *out)
 static struct sim_config usual_sim(const char *policy)
 {
     return (struct sim_config){
-        .instance = {.scheduler = {.policy = policy, .n_running_max = 4, .n_tokens_max = 512,
+        .instance = {.scheduler = {.policy = policy,
+                                   .n_running_max = 4,
+                                   .n_tokens_max = 512,
                                    .step_s_max = 0.1},
                      .cost = &cost,
                      .swap = SWAP_PROACTIVE,

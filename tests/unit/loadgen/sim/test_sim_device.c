@@ -191,10 +191,8 @@ static void a_bandwidth_of_nothing_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(memory_is_addresses_of_any_size, open_device,
-                                        close_device),
-        cmocka_unit_test_setup_teardown(synchronous_copies_are_refused, open_device,
-                                        close_device),
+        cmocka_unit_test_setup_teardown(memory_is_addresses_of_any_size, open_device, close_device),
+        cmocka_unit_test_setup_teardown(synchronous_copies_are_refused, open_device, close_device),
         cmocka_unit_test_setup_teardown(copies_of_one_stream_go_in_turn_and_of_two_side_by_side,
                                         open_device, close_device),
         cmocka_unit_test_setup_teardown(a_stream_that_was_idle_starts_now, open_device,
@@ -205,8 +203,7 @@ int main(void)
                                         close_device),
         cmocka_unit_test_setup_teardown(a_copy_can_be_ordered_behind_kernels, open_device,
                                         close_device),
-        cmocka_unit_test_setup_teardown(an_event_is_reached_in_its_time, open_device,
-                                        close_device),
+        cmocka_unit_test_setup_teardown(an_event_is_reached_in_its_time, open_device, close_device),
         cmocka_unit_test_setup_teardown(who_waits_on_the_host_loses_the_time, open_device,
                                         close_device),
         cmocka_unit_test(a_bandwidth_of_nothing_is_refused),

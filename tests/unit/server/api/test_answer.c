@@ -87,8 +87,9 @@ static void frames_of_a_chat_have_openais_shape(void **state)
     struct buf f;
 
     (void)state;
-    one_open(&o, PARAMS_CHAT, "{'max_tokens':3,'stream':true,'stream_options':"
-                              "{'include_usage':true},'logprobs':true,'top_logprobs':2}");
+    one_open(&o, PARAMS_CHAT,
+             "{'max_tokens':3,'stream':true,'stream_options':"
+             "{'include_usage':true},'logprobs':true,'top_logprobs':2}");
     buf_init(&f, 1 << 16);
     assert_ok(frame_write_begin(&o.call, &o.choice, &f));
     struct json *j = parse_frame(&f);
@@ -146,8 +147,8 @@ static void a_whole_completion_has_openais_shape(void **state)
     assert_int_equal(js_int(js_at(js_get(lp, "text_offset"), 3)), 3);
     assert_int_equal(js_len(js_get(c, "token_ids")), 4);
     assert_int_equal(js_len(js_get(c, "prompt_token_ids")), 3);
-    assert_int_equal(js_int(js_get(js_get(js_get(j, "usage"), "prompt_tokens_details"),
-                                   "cached_tokens")), 0);
+    assert_int_equal(
+        js_int(js_get(js_get(js_get(j, "usage"), "prompt_tokens_details"), "cached_tokens")), 0);
     js_unref(j);
     buf_fini(&f);
     one_close(&o);

@@ -51,7 +51,8 @@ static void every_figure_of_the_store_has_its_place(void **state)
     assert_string_equal(text(host, "name"), "host");
     assert_int_equal(number(blocks, "total"), 50);
     assert_int_equal(number(blocks, "free") + number(blocks, "cached") + number(blocks, "in_use") +
-                     number(blocks, "in_transfer"), 50);
+                         number(blocks, "in_transfer"),
+                     50);
     assert_int_equal(number(blocks, "leaked"), 0);
     assert_int_equal(number(host, "nodes"), 14);
     assert_int_equal(number(host, "hit_tokens"), 30);
@@ -79,12 +80,12 @@ static void the_disk_has_a_tier_and_figures_of_its_own(void **state)
     static const struct {
         const char *key;
         int64_t value;
-    } rows[] = {{"extent_bytes", 8192}, {"found_blocks", 70}, {"preloaded_blocks", 85},
-                {"read_bytes", 77}, {"written_bytes", 78}, {"read_bytes_per_s", 86},
-                {"reads_failed", 79}, {"writes_failed", 81}, {"timeouts", 82},
+    } rows[] = {{"extent_bytes", 8192}, {"found_blocks", 70},  {"preloaded_blocks", 85},
+                {"read_bytes", 77},     {"written_bytes", 78}, {"read_bytes_per_s", 86},
+                {"reads_failed", 79},   {"writes_failed", 81}, {"timeouts", 82},
                 {"corrupt_blocks", 83}, {"not_worth", 84}},
-      dropped[] = {{"torn", 71}, {"foreign", 72}, {"impossible", 73}, {"misnamed", 74},
-                   {"orphaned", 75}, {"doubled", 76}};
+      dropped[] = {{"torn", 71},     {"foreign", 72},  {"impossible", 73},
+                   {"misnamed", 74}, {"orphaned", 75}, {"doubled", 76}};
     struct json *j = get("/cache");
     const struct json *tier = js_at(js_get(j, "tiers"), 2), *disk = js_get(j, "disk");
     const struct json *blocks = js_get(tier, "blocks"), *why = js_get(disk, "dropped_records");
@@ -93,7 +94,8 @@ static void the_disk_has_a_tier_and_figures_of_its_own(void **state)
     assert_string_equal(text(tier, "name"), "disk");
     assert_int_equal(number(tier, "bytes"), FAKE_N_DISK_BLOCKS * 4096);
     assert_int_equal(number(blocks, "free") + number(blocks, "cached") + number(blocks, "in_use") +
-                     number(blocks, "in_transfer"), FAKE_N_DISK_BLOCKS);
+                         number(blocks, "in_transfer"),
+                     FAKE_N_DISK_BLOCKS);
     assert_int_equal(number(tier, "hit_tokens"), 47);
     assert_int_equal(number(tier, "evicted_blocks"), 48);
     assert_int_equal(number(tier, "moved_in_blocks"), 49);
@@ -145,8 +147,11 @@ static void as_many_spans_come_as_were_asked_for(void **state)
     static const struct {
         const char *path;
         size_t n;
-    } cases[] = {{"/cache?spans=0", 0}, {"/cache?spans=3", 3}, {"/cache?spans=256", 256},
-                 {"/cache?other=3", 20}, {"/cache?a=b&spans=0004", 4}};
+    } cases[] = {{"/cache?spans=0", 0},
+                 {"/cache?spans=3", 3},
+                 {"/cache?spans=256", 256},
+                 {"/cache?other=3", 20},
+                 {"/cache?a=b&spans=0004", 4}};
     static const char *const wrong[] = {"257", "-1", "", "x", "3x", "1e2", "99999999999999999999",
                                         "%2b3"};
 
@@ -255,8 +260,10 @@ static void a_span_is_erased_by_its_key(void **state)
     js_unref(j);
     assert_int_equal(atomic_load(&fake_n_erasures), erasures + 1);
     /* Upper case is the same key. */
-    assert_non_null(strstr(http_test_ask(&t, "DELETE", "/cache?span=0A0a0A0a0A0a0A0a0A0a0A0a0A0a0A"
-                                         "0a0A0a0A0a0A0a0A0a0A0a0A0a0A0a0A0a", ""),
+    assert_non_null(strstr(http_test_ask(&t, "DELETE",
+                                         "/cache?span=0A0a0A0a0A0a0A0a0A0a0A0a0A0a0A"
+                                         "0a0A0a0A0a0A0a0A0a0A0a0A0a0A0a0A0a",
+                                         ""),
                            "HTTP/1.1 200"));
     assert_int_equal(atomic_load(&fake_n_erasures), erasures + 2);
     assert_int_equal(atomic_load(&fake_n_resets), resets);
@@ -264,10 +271,14 @@ static void a_span_is_erased_by_its_key(void **state)
 
 static void what_is_no_key_of_a_span_erases_nothing(void **state)
 {
-    static const char *const wrong[] = {"/cache?span=", "/cache?span=05", "/cache?span=" FIVES "0",
-                                        "/cache?span=" FIVES "00", "/cache?span=%2b" FIVES,
+    static const char *const wrong[] = {"/cache?span=",
+                                        "/cache?span=05",
+                                        "/cache?span=" FIVES "0",
+                                        "/cache?span=" FIVES "00",
+                                        "/cache?span=%2b" FIVES,
                                         "/cache?span=x50505050505050505050505050505050505050505050"
-                                        "5050505050505050505", "/cache?span=%00" FIVES};
+                                        "5050505050505050505",
+                                        "/cache?span=%00" FIVES};
     /* A word that nobody knows, or that lost its value, must not become "all". */
     static const char *const unknown[] = {"/cache?spam=" FIVES, "/cache?span", "/cache?spans=3",
                                           "/cache?" FIVES};

@@ -51,7 +51,8 @@ static void what_was_not_said_is_zero(void **state)
     assert_int_equal(r.priority, 0);
     assert_int_equal(post("/v1/chat/completions", "sk-00000001",
                           "{'messages':[{'role':'user','content':'x'}],'max_tokens':1,"
-                          "'session_id':null}"), 1);
+                          "'session_id':null}"),
+                     1);
     assert_true(seen[0].session == 0 && seen[0].tenant == r.tenant);
 }
 
@@ -62,23 +63,25 @@ static void every_choice_belongs_to_the_session(void **state)
     (void)state;
     assert_int_equal(post(COMPLETIONS, "sk-00000001",
                           "{'prompt':['ab','cd'],'n':3,'max_tokens':1,'session_id':'agent-7',"
-                          "'priority':-2}"), 6);
+                          "'priority':-2}"),
+                     6);
     for (int i = 0; i < 6; i++) {
         assert_true(seen[i].session == first.session && seen[i].tenant == first.tenant);
         assert_int_equal(seen[i].priority, -2);
     }
     assert_int_equal(post("/v1/chat/completions", "sk-00000002",
                           "{'messages':[{'role':'user','content':'x'}],'n':2,'max_tokens':1,"
-                          "'session_id':'agent-7','stream':true}"), 2);
+                          "'session_id':'agent-7','stream':true}"),
+                     2);
     assert_true(seen[0].session == first.session && seen[1].session == first.session);
 }
 
 static void a_wrong_session_reaches_no_engine(void **state)
 {
     (void)state;
-    const char *answer = http_test_read(
-        &t, http_test_send_body(&t, "POST", COMPLETIONS, "sk-00000001",
-                                "{'prompt':'ab','max_tokens':1,'session_id':7}"));
+    const char *answer =
+        http_test_read(&t, http_test_send_body(&t, "POST", COMPLETIONS, "sk-00000001",
+                                               "{'prompt':'ab','max_tokens':1,'session_id':7}"));
     assert_non_null(strstr(answer, "HTTP/1.1 400"));
     struct json *j = http_test_json(&t);
     assert_string_equal(js_string(js_get(js_get(j, "error"), "param"), NULL), "session_id");
@@ -159,10 +162,10 @@ static int start(void **state)
     if (!f || hash_init() != OK)
         return 1;
     fprintf(f, "{\"keys\": ["
-            "{\"name\": \"one\", \"key\": \"sk-00000001\", \"tenant\": \"a\"},"
-            "{\"name\": \"two\", \"key\": \"sk-00000002\", \"tenant\": \"a\"},"
-            "{\"name\": \"three\", \"key\": \"sk-00000003\", \"tenant\": \"b\"},"
-            "{\"name\": \"four\", \"key\": \"sk-00000004\"}]}");
+               "{\"name\": \"one\", \"key\": \"sk-00000001\", \"tenant\": \"a\"},"
+               "{\"name\": \"two\", \"key\": \"sk-00000002\", \"tenant\": \"a\"},"
+               "{\"name\": \"three\", \"key\": \"sk-00000003\", \"tenant\": \"b\"},"
+               "{\"name\": \"four\", \"key\": \"sk-00000004\"}]}");
     if (fclose(f) != 0)
         return 1;
     http_test_open(&t, "m", key_file, "");

@@ -18,9 +18,13 @@ static void open_test(void)
 
     server_test_open(&t, "");
     buf_init(&why, BUF_WHY_MAX);
-    struct http_config config = {.host = "127.0.0.1", .n_threads = 1, .n_connections_max = 8,
-                                 .body_bytes_max = 1u << 20, .early = route_early,
-                                 .handle = route_handle, .arg = &t.srv};
+    struct http_config config = {.host = "127.0.0.1",
+                                 .n_threads = 1,
+                                 .n_connections_max = 8,
+                                 .body_bytes_max = 1u << 20,
+                                 .early = route_early,
+                                 .handle = route_handle,
+                                 .arg = &t.srv};
     if (http_create(&http, &config, &why) != OK)
         fail_msg("%s", buf_str(&why));
     buf_fini(&why);
@@ -37,7 +41,8 @@ static void close_test(void)
 /* Head and body of the answer. */
 static const char *get(const char *path)
 {
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(http_port(http)),
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons(http_port(http)),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     static char bytes[4096];
     size_t n_read = 0;
@@ -45,8 +50,10 @@ static const char *get(const char *path)
     int fd = socket(AF_INET, SOCK_STREAM, 0);
 
     assert_true(fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof to) == 0);
-    int len = snprintf(bytes, sizeof bytes, "GET %s HTTP/1.1\r\nHost: x\r\n"
-                       "Connection: close\r\n\r\n", path);
+    int len = snprintf(bytes, sizeof bytes,
+                       "GET %s HTTP/1.1\r\nHost: x\r\n"
+                       "Connection: close\r\n\r\n",
+                       path);
     assert_int_equal(write(fd, bytes, (size_t)len), len);
     while (n_read < sizeof bytes - 1 &&
            (n = read(fd, bytes + n_read, sizeof bytes - 1 - n_read)) > 0)

@@ -55,8 +55,8 @@ static struct json *take(struct one *o, enum params_kind kind)
     assert_ok(choice_take(&o->choice, &t.srv, &o->params, kind, UINT32_MAX));
     buf_init(&all, 100000);
     for (int k = 0; k < LP_N; k++)
-        assert_ok(buf_printf(&all, "%s\"%s\":[%s]", k ? "," : "{", names[k],
-                             buf_str(&o->choice.lp[k])));
+        assert_ok(
+            buf_printf(&all, "%s\"%s\":[%s]", k ? "," : "{", names[k], buf_str(&o->choice.lp[k])));
     assert_ok(buf_puts(&all, "}"));
     assert_ok(js_parse(&j, all.data, all.len, NULL));
     buf_fini(&all);
@@ -80,7 +80,7 @@ static void assert_offsets(const struct json *j, const int *want, size_t n)
                      (int)js_int(js_at(js_get(j, "offsets"), i)), want[i]);
 }
 
-#define ASSERT_OFFSETS(j, ...) \
+#define ASSERT_OFFSETS(j, ...)                                                                     \
     assert_offsets(j, (const int[]){__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / sizeof(int))
 
 static void assert_token(const struct json *j, size_t i, const char *want)
@@ -220,8 +220,9 @@ static void a_failed_prompt_ends_its_answer(void **state)
 
     (void)state;
     for (int stream = 0; stream < 2; stream++) {
-        one_open(&o, PARAMS_COMPLETION, stream ? "{'logprobs':1,'echo':true,'stream':true}"
-                                               : "{'logprobs':1,'echo':true}", prompt, 3, out, 1);
+        one_open(&o, PARAMS_COMPLETION,
+                 stream ? "{'logprobs':1,'echo':true,'stream':true}" : "{'logprobs':1,'echo':true}",
+                 prompt, 3, out, 1);
         o.choice.scored = o.request;
         o.choice.echo = &o.text;
         atomic_store(&o.request->n_prompt_out, 2);

@@ -33,9 +33,10 @@ static void write_keys(unsigned n)
     assert_non_null(f);
     fprintf(f, "{\"keys\": [");
     for (unsigned i = 0; i < n; i++)
-        fprintf(f, "%s{\"name\": \"k%u\", \"key\": \"sk-%08u\", \"tenant\": \"t%u\","
-                "\"weight\": %u.5, \"tokens_per_minute\": %u}", i ? "," : "", i, i, i % 200,
-                i % 9 + 1, i + 7);
+        fprintf(f,
+                "%s{\"name\": \"k%u\", \"key\": \"sk-%08u\", \"tenant\": \"t%u\","
+                "\"weight\": %u.5, \"tokens_per_minute\": %u}",
+                i ? "," : "", i, i, i % 200, i % 9 + 1, i + 7);
     fprintf(f, "]}");
     fclose(f);
 }

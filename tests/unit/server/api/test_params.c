@@ -34,14 +34,15 @@ static void takes(struct params *p, enum params_kind kind, struct json *body)
 
 static void a_wrong_type_names_the_field(void **state)
 {
-    static const char *const numbers[] = {"temperature", "top_p", "min_p", "repetition_penalty",
-                                          "presence_penalty", "frequency_penalty"};
-    static const char *const integers[] = {"top_k", "max_tokens", "max_completion_tokens", "n",
-                                           "seed", "min_tokens", "priority", "top_logprobs",
-                                           "cache_ttl"};
-    static const char *const booleans[] = {"stream", "ignore_eos", "skip_special_tokens",
-                                           "include_stop_str_in_output", "return_token_ids",
-                                           "logprobs", "add_special_tokens"};
+    static const char *const numbers[] = {
+        "temperature",      "top_p", "min_p", "repetition_penalty", "presence_penalty",
+        "frequency_penalty"};
+    static const char *const integers[] = {"top_k",    "max_tokens",   "max_completion_tokens",
+                                           "n",        "seed",         "min_tokens",
+                                           "priority", "top_logprobs", "cache_ttl"};
+    static const char *const booleans[] = {
+        "stream",           "ignore_eos", "skip_special_tokens", "include_stop_str_in_output",
+        "return_token_ids", "logprobs",   "add_special_tokens"};
     char json[256], words[256];
 
     (void)state;
@@ -201,10 +202,10 @@ static void counts_of_answers_are_read(void **state)
 
 static void harmless_forms_of_it_are_taken(void **state)
 {
-    struct json *body = json_of(
-        "{'model':'two','tools':[],'tool_choice':'none','response_format':{'type':'text'},"
-        "'modalities':['text'],'best_of':1,'suffix':null,'never_heard_of':{'a':1},"
-        "'stream':null,'temperature':null,'session_id':null,'store':null}");
+    struct json *body =
+        json_of("{'model':'two','tools':[],'tool_choice':'none','response_format':{'type':'text'},"
+                "'modalities':['text'],'best_of':1,'suffix':null,'never_heard_of':{'a':1},"
+                "'stream':null,'temperature':null,'session_id':null,'store':null}");
     struct params p;
 
     (void)state;
@@ -256,8 +257,11 @@ static void a_seed_has_64_bits(void **state)
         const char *json;
         int64_t seed;
     } taken[] = {
-        {"{'seed':9223372036854775807}", INT64_MAX}, {"{'seed':-9223372036854775808}", INT64_MIN},
-        {"{'seed':1e18}", INT64_C(1000000000000000000)}, {"{'seed':5.0}", 5}, {"{'seed':0}", 0},
+        {"{'seed':9223372036854775807}", INT64_MAX},
+        {"{'seed':-9223372036854775808}", INT64_MIN},
+        {"{'seed':1e18}", INT64_C(1000000000000000000)},
+        {"{'seed':5.0}", 5},
+        {"{'seed':0}", 0},
     };
     struct params p;
 
@@ -278,8 +282,11 @@ static void a_seed_has_64_bits(void **state)
 static void unknown_fields_are_named_with_what_was_meant(void **state)
 {
     static const char *const expected[][2] = {
-        {"temprature", "temperature"}, {"maxTokens", "max_tokens"}, {"xyzzy", NULL},
-        {"a?b?_?", NULL}, {"stream_options.include_usgae", "include_usage"},
+        {"temprature", "temperature"},
+        {"maxTokens", "max_tokens"},
+        {"xyzzy", NULL},
+        {"a?b?_?", NULL},
+        {"stream_options.include_usgae", "include_usage"},
     };
     struct json *body = json_of(
         "{'temprature':0,'stream':true,'stream_options':{'include_usgae':true},'maxTokens':1,"

@@ -99,7 +99,8 @@ static void a_chat_that_begins_with_the_preamble_shares_its_ids(void **state)
            "<s>system: Be kind.\n");
     shares("{'messages':[{'role':'system','content':[{'type':'text','text':'Be kind.'}]},"
            "{'role':'user','content':'q'},{'role':'assistant','content':'a'},"
-           "{'role':'user','content':'r'}]}", "<s>system: Be kind.\n");
+           "{'role':'user','content':'r'}]}",
+           "<s>system: Be kind.\n");
 }
 
 static void nothing_else_is_public(void **state)
@@ -166,7 +167,8 @@ static void white_space_at_the_end_of_the_file_may_be_left_out(void **state)
     shares("{'messages':[{'role':'system','content':'Be kind.\\t'},{'role':'user','content':'q'}]}",
            "");
     shares("{'messages':[{'role':'system','content':'Be kind. \\n'},"
-           "{'role':'user','content':'q'}]}", "<s>system: Be kind. \n");
+           "{'role':'user','content':'q'}]}",
+           "<s>system: Be kind. \n");
 }
 
 static void the_longest_preamble_counts(void **state)
@@ -176,7 +178,8 @@ static void the_longest_preamble_counts(void **state)
     (void)state;
     use(texts, 3);
     shares("{'messages':[{'role':'system','content':'Be kind.\\nBe brief.'},"
-           "{'role':'user','content':'q'}]}", "<s>system: Be kind.\nBe brief.\n");
+           "{'role':'user','content':'q'}]}",
+           "<s>system: Be kind.\nBe brief.\n");
     shares("{'messages':[{'role':'system','content':'Be kind.'},{'role':'user','content':'q'}]}",
            "<s>system: Be kind.\n");
     shares("{'messages':[{'role':'system','content':'Be\\nkind.'},{'role':'user','content':'q'}]}",
@@ -189,8 +192,10 @@ static void a_prompt_asked_for_as_one_text_is_one_span(void **state)
 
     (void)state;
     use_one("Be kind.");
-    read_chat(&p, "{'messages':[{'role':'system','content':'Be kind.'},"
-                  "{'role':'user','content':'q'}]}", true);
+    read_chat(&p,
+              "{'messages':[{'role':'system','content':'Be kind.'},"
+              "{'role':'user','content':'q'}]}",
+              true);
     assert_int_equal(p.n_public, 0);
     assert_int_equal(prompt_n_span_ends(&p), 0);
     prompt_fini(&p);

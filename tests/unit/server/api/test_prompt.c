@@ -46,23 +46,27 @@ static void messages_go_through_the_template(void **state)
             "[{'type':'text','text':'a'},{'type':'text','text':'b'}]}]}",
             "<s>system: d\nuser: a\nb\nassistant: ");
     renders("{'messages':[{'role':'user','content':'q'},{'role':'assistant','content':null}],"
-            "'add_generation_prompt':false}", "<s>user: q\nassistant: \n");
+            "'add_generation_prompt':false}",
+            "<s>user: q\nassistant: \n");
 }
 
 static void kwargs_do_not_replace_what_was_said(void **state)
 {
     (void)state;
     renders("{'messages':[{'role':'user','content':'hi'}],'chat_template_kwargs':{'messages':[],"
-            "'bos_token':'no','other':1}}", "<s>user: hi\nassistant: ");
+            "'bos_token':'no','other':1}}",
+            "<s>user: hi\nassistant: ");
 }
 
 static void a_final_message_can_be_continued(void **state)
 {
     (void)state;
     renders("{'messages':[{'role':'user','content':'q'},{'role':'assistant','content':'so '}],"
-            "'continue_final_message':true}", "<s>user: q\nassistant: so ");
+            "'continue_final_message':true}",
+            "<s>user: q\nassistant: so ");
     refuses("{'messages':[{'role':'user','content':'q'}],'continue_final_message':true,"
-            "'add_generation_prompt':true}", ERR_INVALID, "continue_final_message: ");
+            "'add_generation_prompt':true}",
+            ERR_INVALID, "continue_final_message: ");
 }
 
 static void documents_stand_at_the_end_of_the_system_message(void **state)
@@ -79,7 +83,8 @@ static void documents_stand_at_the_end_of_the_system_message(void **state)
     renders("{'messages':[{'role':'user','content':'q'}],'documents':[]}",
             "<s>user: q\nassistant: ");
     refuses("{'messages':[{'role':'user','content':'q'}],'documents':[{'text':'x'}],"
-            "'documents_placement':'template'}", ERR_INVALID, "documents_placement: ");
+            "'documents_placement':'template'}",
+            ERR_INVALID, "documents_placement: ");
 }
 
 static void a_template_that_knows_documents_gets_them(void **state)
@@ -88,7 +93,8 @@ static void a_template_that_knows_documents_gets_them(void **state)
     atomic_store(&fake_uses_documents, true);
     t.srv.documents_lead = true;
     renders("{'messages':[{'role':'user','content':'q'}],'documents':[{'title':'T','text':'x'},"
-            "{'text':'y'}]}", "<s>[T|x][|y]user: q\nassistant: ");
+            "{'text':'y'}]}",
+            "<s>[T|x][|y]user: q\nassistant: ");
     renders("{'messages':[{'role':'user','content':'q'}],'documents':[{'text':'x'}],"
             "'documents_placement':'system'}",
             "<s>system: Documents:\n### Document\nx\n### End of documents\n\n"
@@ -129,12 +135,15 @@ static void documents_become_spans_or_the_answer_says_why_not(void **state)
     cuts("{'messages':[{'role':'user','content':'q'}]}", 0, "");
     cuts("{'messages':[{'role':'user','content':'q'}],'documents':[{'text':'x'}]}", 2, "");
     cuts("{'messages':[{'role':'system','content':'S'},{'role':'user','content':'q'}],"
-         "'documents':[{'text':'x'},{'text':'y'},{'title':'T','text':'z'}]}", 4, "");
+         "'documents':[{'text':'x'},{'text':'y'},{'title':'T','text':'z'}]}",
+         4, "");
     cuts("{'messages':[{'role':'user','content':'q'},{'role':'assistant','content':'The'}],"
-         "'continue_final_message':true,'documents':[{'text':'x'}]}", 2, "");
+         "'continue_final_message':true,'documents':[{'text':'x'}]}",
+         2, "");
     atomic_store(&fake_uses_documents, true);
     cuts("{'messages':[{'role':'user','content':'q'}],'documents_placement':'template',"
-         "'documents':[{'title':'T','text':'x'}]}", 0, "no newline or special token");
+         "'documents':[{'title':'T','text':'x'}]}",
+         0, "no newline or special token");
     atomic_store(&fake_uses_documents, false);
 }
 
@@ -151,8 +160,8 @@ static void orders(const char *documents_order, bool scoped, const char *text, u
     buf_init(&got, 1000);
     prompt_init(&p, 1000);
     p.scope = scoped ? &scope : NULL;
-    assert_ok(js_set(body, "documents_order",
-                     js_new_string(documents_order, strlen(documents_order))));
+    assert_ok(
+        js_set(body, "documents_order", js_new_string(documents_order, strlen(documents_order))));
     if (prompt_from_chat(&p, &t.srv, body, false, &why) != OK)
         fail_msg("%s", buf_str(&why));
     for (uint32_t i = 0; i < prompt_n_ids(&p); i++)
@@ -233,16 +242,16 @@ static void a_bad_message_is_named(void **state)
             ERR_INVALID, "documents[1].text: expected a string");
     refuses("{'messages':[{'role':'user','content':'x'}],'documents':[{'title':1,'text':'a'}]}",
             ERR_INVALID, "documents[0].title: expected a string");
-    refuses("{'messages':[{'role':'user','content':'x'}],'documents_placement':'top'}",
-            ERR_INVALID, "documents_placement: expected");
+    refuses("{'messages':[{'role':'user','content':'x'}],'documents_placement':'top'}", ERR_INVALID,
+            "documents_placement: expected");
     refuses("{'messages':[{'role':'user','content':'x'}],'chat_template_kwargs':[]}", ERR_INVALID,
             "chat_template_kwargs: expected an object");
     refuses("{'messages':[{'role':'user','content':'x'}],'chat_template_kwargs':{'raise':1}}",
             ERR_INVALID, "messages: the chat template refused: raised");
 }
 
-#define CALLS(calls) \
-    "{'messages':[{'role':'user','content':'q'},{'role':'assistant','content':null," \
+#define CALLS(calls)                                                                               \
+    "{'messages':[{'role':'user','content':'q'},{'role':'assistant','content':null,"               \
     "'tool_calls':" calls "}]}"
 
 static void a_history_with_tool_calls_is_rendered(void **state)
@@ -300,12 +309,14 @@ static void an_empty_text_is_named(void **state)
 {
     (void)state;
     refuses("{'messages':[{'role':'user','content':[{'type':'text','text':'a'},"
-            "{'type':'text','text':''}]}]}", ERR_INVALID,
-            "messages[0].content[1].text: must not be empty");
+            "{'type':'text','text':''}]}]}",
+            ERR_INVALID, "messages[0].content[1].text: must not be empty");
     refuses("{'messages':[{'role':'user','content':'x'}],'documents':[{'text':'a'},"
-            "{'title':'b','text':''}]}", ERR_INVALID, "documents[1].text: must not be empty");
+            "{'title':'b','text':''}]}",
+            ERR_INVALID, "documents[1].text: must not be empty");
     renders("{'messages':[{'role':'user','content':'a'},{'role':'tool','content':"
-            "[{'type':'text','text':''}]}]}", "<s>user: a\ntool: \nassistant: ");
+            "[{'type':'text','text':''}]}]}",
+            "<s>user: a\ntool: \nassistant: ");
 }
 
 static void a_nul_names_the_field(void **state)
@@ -325,8 +336,8 @@ static void prompts_of_every_form_are_read(void **state)
         const char *json;
         uint32_t n_prompts, n_ids_of_last;
     } cases[] = {
-        {"{'prompt':'ab'}", 1, 3},          {"{'prompt':['ab','c']}", 2, 2},
-        {"{'prompt':[1,2,3]}", 1, 3},       {"{'prompt':[[1,2],[3,4,5,6]]}", 2, 4},
+        {"{'prompt':'ab'}", 1, 3},       {"{'prompt':['ab','c']}", 2, 2},
+        {"{'prompt':[1,2,3]}", 1, 3},    {"{'prompt':[[1,2],[3,4,5,6]]}", 2, 4},
         {"{'prompt':['ab',[7]]}", 2, 1},
     };
     struct prompt *list;
@@ -373,8 +384,7 @@ static void a_bad_prompt_is_named(void **state)
         assert_int_equal(prompt_list_parse(&list, &n, &t.srv, body, true, false, &why),
                          cases[i].status);
         if (strncmp(buf_str(&why), cases[i].words, strlen(cases[i].words)) != 0)
-            fail_msg("%s: \"%s\" instead of \"%s\"", cases[i].json, buf_str(&why),
-                     cases[i].words);
+            fail_msg("%s: \"%s\" instead of \"%s\"", cases[i].json, buf_str(&why), cases[i].words);
         js_unref(body);
     }
     buf_fini(&why);

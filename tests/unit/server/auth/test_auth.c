@@ -31,7 +31,8 @@ static struct auth *create(const char *keys, const char *key_file, const char *a
 {
     struct config config = {.api_key = (char *)(uintptr_t)keys,
                             .api_key_file = (char *)(uintptr_t)key_file,
-                            .admin_api_key = (char *)(uintptr_t)admin, .cache_dir = dir};
+                            .admin_api_key = (char *)(uintptr_t)admin,
+                            .cache_dir = dir};
     struct auth *auth;
     struct buf why;
 
@@ -86,8 +87,8 @@ static void tenants_have_scopes_of_their_own(void **state)
     write_keys(two_teams);
     struct auth *x = create("flag-one,flag-two", file, "boss");
     struct auth *y = create("flag-two", file, ""); /* after a restart */
-    static const char *const apart[] = {"sk-aaaaaaaa", "sk-bbbbbbbb", "sk-dddddddd",
-                                        "sk-eeeeeeee", "flag-one", "flag-two", "boss"};
+    static const char *const apart[] = {"sk-aaaaaaaa", "sk-bbbbbbbb", "sk-dddddddd", "sk-eeeeeeee",
+                                        "flag-one",    "flag-two",    "boss"};
     for (size_t i = 0; i < 7; i++)
         for (size_t k = 0; k < 7; k++)
             assert_int_equal(same_scope(x, apart[i], NULL, x, apart[k], NULL), i == k);

@@ -71,7 +71,8 @@ static void a_good_file_is_read(void **state)
     snprintf(text, sizeof text,
              "{'keys': [{'name': 'a', 'key': 'sk-aaaaaaaa', 'tenant': 'team', 'weight': 2.5,"
              "'requests_per_minute': 60, 'tokens_per_minute': 1000, 'kv_bytes': '2G'},"
-             "{'name': 'b', 'key_blake2b': '%s', 'kv_bytes': 4096}]}", hex);
+             "{'name': 'b', 'key_blake2b': '%s', 'kv_bytes': 4096}]}",
+             hex);
     buf_init(&why, KEYS_WORDS_BYTES_MAX);
     keys_init(&list, NULL);
     if (parse(&list, text, &why) != OK)
@@ -145,7 +146,8 @@ static void every_field_is_checked(void **state)
     refuses("{'keys': [{'name': 'api-key-1', 'key': 'sk-aaaaaaaa'}]}",
             "\"api-key-1\" is kept for keys of the command line");
     refuses("{'keys': [{'name': '0123456789012345678901234567890123456789012345678901234567890123"
-            "4', 'key': 'sk-aaaaaaaa'}]}", "is 65 bytes long, at most 64");
+            "4', 'key': 'sk-aaaaaaaa'}]}",
+            "is 65 bytes long, at most 64");
     refuses("{'keys': [{'name': 'a'}]}", "keys[0].key: is missing, and so is key_blake2b");
     refuses("{'keys': [{'name': 'a', 'key': ''}]}", "keys[0].key: must not be empty");
     refuses("{'keys': [{'name': 'a', 'key': null}]}", "key: expected a string, got null");
@@ -155,7 +157,8 @@ static void every_field_is_checked(void **state)
     refuses("{'keys': [{'name': 'a', 'key_blake2b': '12ab'}]}",
             "key_blake2b: expected 64 hex digits, got 4 bytes");
     refuses("{'keys': [{'name': 'a', 'key_blake2b': 'zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz"
-            "zzzzzzzzzzzzzzzzzzz'}]}", "expected 64 hex digits, got 64 bytes");
+            "zzzzzzzzzzzzzzzzzzz'}]}",
+            "expected 64 hex digits, got 64 bytes");
     refuses(KEY(", 'key_blake2b': 'x'"), "key: only one of key and key_blake2b");
     refuses(KEY(", 'tenant': ''"), "keys[0].tenant: must not be empty");
     refuses(KEY(", 'tenant': ['x']"), "keys[0].tenant: expected a string, got an array");
@@ -255,8 +258,8 @@ static void too_many_keys_are_refused(void **state)
         buf_reset(&text);
         assert_ok(buf_puts(&text, "{\"keys\":["));
         for (int i = 0; i < n; i++)
-            assert_ok(buf_printf(&text, "%s{\"name\":\"n%d\",\"key\":\"sk-%08d\"}", i ? "," : "",
-                                 i, i));
+            assert_ok(
+                buf_printf(&text, "%s{\"name\":\"n%d\",\"key\":\"sk-%08d\"}", i ? "," : "", i, i));
         assert_ok(buf_puts(&text, "]}"));
         assert_int_equal(keys_add_text(&list, text.data, text.len, &why),
                          n > KEYS_N_MAX ? ERR_INVALID : OK);

@@ -40,9 +40,13 @@ static inline void http_test_open(struct http_test *t, const char *model, const 
     buf_init(&why, BUF_WHY_MAX);
     buf_init(&t->text, 8u << 20);
     assert_ok(server_init(&t->s.srv, &t->s.config, t->s.engine));
-    struct http_config config = {.host = "127.0.0.1", .n_threads = 1, .n_connections_max = 8,
-                                 .body_bytes_max = 1u << 20, .early = route_early,
-                                 .handle = route_handle, .done = access_done,
+    struct http_config config = {.host = "127.0.0.1",
+                                 .n_threads = 1,
+                                 .n_connections_max = 8,
+                                 .body_bytes_max = 1u << 20,
+                                 .early = route_early,
+                                 .handle = route_handle,
+                                 .done = access_done,
                                  .arg = &t->s.srv};
     if (http_create(&t->http, &config, &why) != OK)
         fail_msg("%s", buf_str(&why));
@@ -62,15 +66,17 @@ static inline void http_test_close(struct http_test *t)
 static inline int http_test_send_body(const struct http_test *t, const char *method,
                                       const char *path, const char *key, const char *body)
 {
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(http_port(t->http)),
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons(http_port(t->http)),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     char text[2048];
     int fd = socket(AF_INET, SOCK_STREAM, 0);
 
     assert_true(fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof to) == 0);
-    int head = snprintf(text, sizeof text, "%s %s HTTP/1.1\r\nHost: x\r\nx-api-key: %s\r\n"
-                        "Content-Length: %zu\r\nConnection: close\r\n\r\n", method, path, key,
-                        strlen(body));
+    int head = snprintf(text, sizeof text,
+                        "%s %s HTTP/1.1\r\nHost: x\r\nx-api-key: %s\r\n"
+                        "Content-Length: %zu\r\nConnection: close\r\n\r\n",
+                        method, path, key, strlen(body));
     int len = head + snprintf(text + head, sizeof text - (size_t)head, "%s", body);
     assert_true(len < (int)sizeof text);
     for (char *c = text + head; *c; c++)

@@ -46,8 +46,8 @@ static void take(void *arg, int fd, const struct sockaddr *address, socklen_t n_
 
 static void server_open(struct server *s, unsigned n_max)
 {
-    struct acceptor_config config = {.has_room = has_room, .make_room = make_room, .take = take,
-                                     .arg = s};
+    struct acceptor_config config = {
+        .has_room = has_room, .make_room = make_room, .take = take, .arg = s};
 
     memset(s, 0, sizeof *s);
     atomic_store(&s->n_max, n_max);
@@ -66,7 +66,8 @@ static void server_close(struct server *s)
 
 static int client(const struct server *s)
 {
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(s->port),
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons(s->port),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
 
@@ -112,7 +113,8 @@ static void without_descriptors_room_is_asked_for(void **state)
     int fd = client(&s);
     wait_at_least(&s.n_taken, 1);
     int second = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(s.port),
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons(s.port),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     none = before;
     none.rlim_cur = 3;

@@ -16,7 +16,7 @@
 #endif
 #define N_CLIENTS 4
 #define BUSY_MS 4
-#define CHAT                                                                     \
+#define CHAT                                                                                       \
     "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":500,\"stream\":%s}"
 
 struct crowd {
@@ -28,8 +28,8 @@ struct crowd {
 
 static int connect_to(uint16_t port)
 {
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in to = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct timeval patience = {.tv_sec = 20};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
 
@@ -46,8 +46,10 @@ static void send_chat(int fd, const char *stream)
     char body[256], text[512];
 
     snprintf(body, sizeof body, CHAT, stream);
-    int n = snprintf(text, sizeof text, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
-                     "Content-Length: %zu\r\n\r\n%s", strlen(body), body);
+    int n = snprintf(text, sizeof text,
+                     "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+                     "Content-Length: %zu\r\n\r\n%s",
+                     strlen(body), body);
     (void)!send(fd, text, (size_t)n, MSG_NOSIGNAL);
 }
 
@@ -127,10 +129,15 @@ static void a_thousand_busy_servers_stop(void **state)
     (void)state;
     log_init(LOG_ERROR, false);
     http_test_open(&t, "m", "", "");
-    struct http_config config = {.host = "127.0.0.1", .n_threads = 2, .n_connections_max = 64,
-                                 .body_bytes_max = 1u << 20, .long_body_bytes = 64,
-                                 .header_timeout_s = 10, .early = route_early,
-                                 .handle = route_handle, .arg = &t.s.srv};
+    struct http_config config = {.host = "127.0.0.1",
+                                 .n_threads = 2,
+                                 .n_connections_max = 64,
+                                 .body_bytes_max = 1u << 20,
+                                 .long_body_bytes = 64,
+                                 .header_timeout_s = 10,
+                                 .early = route_early,
+                                 .handle = route_handle,
+                                 .arg = &t.s.srv};
     http_stop(t.http);
     http_destroy(t.http);
     atomic_store(&fake_step_ns, 200000);

@@ -44,12 +44,12 @@ static void *push(void *arg)
     struct pusher *p = arg;
 
     for (int i = 0; i < N_ITEMS; i++) {
-        enum status s = work_pool_push(p->pool, &times[p->first + i],
-                                       (uint64_t)p->first, (uint64_t)i % 2 << 30);
+        enum status s = work_pool_push(p->pool, &times[p->first + i], (uint64_t)p->first,
+                                       (uint64_t)i % 2 << 30);
         while (s == ERR_BUSY) {
             clock_sleep_ns(10000);
-            s = work_pool_push(p->pool, &times[p->first + i],
-                                       (uint64_t)p->first, (uint64_t)i % 2 << 30);
+            s = work_pool_push(p->pool, &times[p->first + i], (uint64_t)p->first,
+                               (uint64_t)i % 2 << 30);
         }
         p->n_taken += s == OK;
     }

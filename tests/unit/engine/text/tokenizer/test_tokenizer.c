@@ -99,7 +99,7 @@ static void text_that_is_no_utf8_reads_as_replacement_characters(void **state)
     struct tokenizer *t = load_recipe(&byte_level_recipe);
     static const char *const pairs[][2] = {
         {"a\377b", "a\357\277\275b"},
-        {"\342\202", "\357\277\275"},                  /* cut short: one */
+        {"\342\202", "\357\277\275"},                             /* cut short: one */
         {"\355\240\200", "\357\277\275\357\277\275\357\277\275"}, /* a surrogate: three */
         {"\360\237\230a", "\357\277\275a"},
         {"\300\257", "\357\277\275\357\277\275"},
@@ -137,8 +137,8 @@ static void unknown_characters_fall_back_to_bytes_then_to_one_unk(void **state)
     struct tokenizer *t = load_recipe(&spm_recipe);
 
     (void)state;
-    assert_ids(t, "a\303\251", 0, "5 6 7");  /* e acute: both byte tokens exist */
-    assert_ids(t, "axyzb", 0, "5 0 4");      /* fused */
+    assert_ids(t, "a\303\251", 0, "5 6 7"); /* e acute: both byte tokens exist */
+    assert_ids(t, "axyzb", 0, "5 0 4");     /* fused */
     tokenizer_destroy(t);
 
     struct recipe r = spm_recipe;
@@ -221,8 +221,10 @@ static void a_tokenizer_that_drops_text_has_no_longest_token(void **state)
          NULL, 0},
         {"{\"type\":\"Strip\"}", BYTE_LEVEL, NULL, 0},
         {"{\"type\":\"Lowercase\"}", BYTE_LEVEL, NULL, 0},
-        {NULL, "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"WhitespaceSplit\"},"
-         BYTE_LEVEL "]}", NULL, 0},
+        {NULL,
+         "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"WhitespaceSplit\"}," BYTE_LEVEL
+         "]}",
+         NULL, 0},
         {NULL, BYTE_LEVEL, "[{\"id\":300,\"content\":\"<s>\",\"special\":true}]", 1},
         {NULL, BYTE_LEVEL, "[{\"id\":300,\"content\":\"<s>\",\"lstrip\":true}]", 0},
     };
@@ -325,8 +327,8 @@ static void short_and_long_runs_merge_as_the_rule_says(void **state)
         buf_init(&vocab, 1 << 16);
         buf_init(&merges, 1 << 16);
         size_t n = random_merges(&rng, m, &vocab, &merges);
-        struct recipe r = {.byte_letters = true, .pretok = BYTE_LEVEL, .vocab = vocab.data,
-                           .merges = merges.data};
+        struct recipe r = {
+            .byte_letters = true, .pretok = BYTE_LEVEL, .vocab = vocab.data, .merges = merges.data};
         struct tokenizer *t = load_recipe(&r);
         for (size_t len = 0; len < 80; len++)
             check_against_rule(t, m, n, &rng, len);
@@ -356,7 +358,8 @@ static void work_on_the_worst_texts_grows_almost_linearly(void **state)
 {
     static const char *const units[] = {"a", "ab", "l", " ", "=-", "hel"};
     const struct recipe chain = {
-        .byte_letters = true, .pretok = BYTE_LEVEL,
+        .byte_letters = true,
+        .pretok = BYTE_LEVEL,
         .vocab = "\"aa\":256,\"aaaa\":257,\"ab\":258,\"abab\":259,\"aaaaaaaa\":260",
         .merges = "\"a a\",\"aa aa\",\"a b\",\"ab ab\",\"aaaa aaaa\""};
     struct tokenizer *tokenizers[] = {load_recipe(&byte_level_recipe), load_recipe(&chain),
@@ -426,8 +429,10 @@ static void config_gives_bos_eos_and_template(void **state)
     struct tokenizer *t = NULL;
 
     (void)state;
-    load_with_config(&t, "{\"bos_token\":\"<s>\",\"eos_token\":{\"content\":\"</s>\"},"
-                         "\"chat_template\":\"hi {{ x }}\"}", OK, NULL);
+    load_with_config(&t,
+                     "{\"bos_token\":\"<s>\",\"eos_token\":{\"content\":\"</s>\"},"
+                     "\"chat_template\":\"hi {{ x }}\"}",
+                     OK, NULL);
     assert_int_equal(tokenizer_bos(t), 260);
     assert_int_equal(tokenizer_eos(t), 261);
     assert_string_equal(tokenizer_bos_text(t), "<s>");
@@ -435,8 +440,10 @@ static void config_gives_bos_eos_and_template(void **state)
     assert_string_equal(tokenizer_chat_template(t), "hi {{ x }}");
     tokenizer_destroy(t);
 
-    load_with_config(&t, "{\"bos_token\":null,\"chat_template\":[{\"name\":\"rag\",\"template\":"
-                         "\"r\"},{\"name\":\"default\",\"template\":\"d\"}]}", OK, NULL);
+    load_with_config(&t,
+                     "{\"bos_token\":null,\"chat_template\":[{\"name\":\"rag\",\"template\":"
+                     "\"r\"},{\"name\":\"default\",\"template\":\"d\"}]}",
+                     OK, NULL);
     assert_int_equal(tokenizer_bos(t), TOKEN_NONE);
     assert_null(tokenizer_bos_text(t));
     assert_string_equal(tokenizer_chat_template(t), "d");
@@ -501,15 +508,18 @@ static void a_wrong_file_is_refused_by_field(void **state)
         {"{\"added_tokens\":[1],\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}", "added_tokens",
          ERR_INVALID},
         {"{\"added_tokens\":[{\"id\":0,\"content\":\"b\"}],\"model\":{\"vocab\":{\"a\":0},"
-         "\"merges\":[]}}", "id 0", ERR_INVALID},
+         "\"merges\":[]}}",
+         "id 0", ERR_INVALID},
         {"{\"added_tokens\":[{\"id\":1,\"content\":\"a\"}],\"model\":{\"vocab\":{\"a\":0},"
-         "\"merges\":[]}}", "two ids", ERR_INVALID},
+         "\"merges\":[]}}",
+         "two ids", ERR_INVALID},
         {"{\"decoder\":{\"type\":\"CTC\"},\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}", "CTC",
          ERR_UNSUPPORTED},
         {"{\"post_processor\":{\"type\":\"Odd\"},\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}",
          "Odd", ERR_UNSUPPORTED},
         {"{\"post_processor\":{\"type\":\"BertProcessing\",\"cls\":[\"x\",9]},\"model\":"
-         "{\"vocab\":{\"a\":0},\"merges\":[]}}", "post_processor", ERR_INVALID},
+         "{\"vocab\":{\"a\":0},\"merges\":[]}}",
+         "post_processor", ERR_INVALID},
     };
 
     (void)state;
@@ -563,8 +573,8 @@ static void truncated_and_flipped_files_never_crash(void **state)
         for (int i = 0; i < 500; i++) {
             size_t at = rng_below(&rng, (uint32_t)file.len);
             char old = file.data[at];
-            file.data[at] = i % 2 ? (char)rng_below(&rng, 256)
-                                  : "{}[]\",:0-9eanut\\"[rng_below(&rng, 16)];
+            file.data[at] =
+                i % 2 ? (char)rng_below(&rng, 256) : "{}[]\",:0-9eanut\\"[rng_below(&rng, 16)];
             try_file(file.data, file.len);
             file.data[at] = old;
         }

@@ -230,8 +230,8 @@ static void stories_prompts_are_as_llama2c_cuts_them(void **state)
                  (int)(text - line), line);
         read_data(&tokens, file);
         assert_int_equal(sscanf(tokens.data, "# prompt_ids: %4095[0-9 ]", want), 1);
-        assert_string_equal(ids_of(t, text + 1, (size_t)(line + len - text - 1),
-                                   TOKENIZE_ADD_SPECIAL), want);
+        assert_string_equal(
+            ids_of(t, text + 1, (size_t)(line + len - text - 1), TOKENIZE_ADD_SPECIAL), want);
         buf_fini(&tokens);
         line += len + (line[len] == '\n');
     }

@@ -9,7 +9,7 @@
 #endif
 
 #define META "\342\226\201"
-#define METASPACE                                                                                 \
+#define METASPACE                                                                                  \
     "{\"type\":\"Metaspace\",\"replacement\":\"" META "\",\"prepend_scheme\":\"always\"}"
 #define BERT_NORMALIZER "\"normalizer\":{\"type\":\"BertNormalizer\"},"
 #define BERT_PRETOK "\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},"
@@ -248,11 +248,11 @@ static void the_longest_piece_from_the_left_is_taken(void **state)
 
     (void)state;
     assert_ids(t, "unaffable", 0, "3 4 5");
-    assert_ids(t, "abc", 0, "8 10");         /* abcd begins so, but does not end */
+    assert_ids(t, "abc", 0, "8 10"); /* abcd begins so, but does not end */
     assert_ids(t, "abca abcd", 0, "8 10 6 9");
-    assert_ids(t, "unx a", 0, "0 7");        /* a rest that is no piece: the whole word */
+    assert_ids(t, "unx a", 0, "0 7"); /* a rest that is no piece: the whole word */
     assert_ids(t, "aaaaaaaaaa", 0, "7 6 6 6 6 6 6 6 6 6");
-    assert_ids(t, "aaaaaaaaaaa", 0, "0");    /* too long */
+    assert_ids(t, "aaaaaaaaaaa", 0, "0"); /* too long */
     assert_ids(t, "a, un!", TOKENIZE_ADD_SPECIAL, "1 7 11 3 12 2");
     assert_ids(t, "", TOKENIZE_ADD_SPECIAL, "1 2");
     tokenizer_destroy(t);
@@ -294,11 +294,11 @@ static void bert_text_is_cleaned_and_folded(void **state)
     struct tokenizer *t = load_json(wordpiece_json);
 
     (void)state;
-    assert_ids(t, "CAF\303\211", 0, "16");              /* lower case, accent off */
+    assert_ids(t, "CAF\303\211", 0, "16"); /* lower case, accent off */
     assert_ids(t, "cafe\314\201", 0, "16");
     assert_ids(t, "u\000n\342\200\213\357\277\275\001", 0, "0"); /* ends at the NUL here */
     assert_string_equal(ids_of(t, "u\000n\342\200\213\357\277\275\001", 9, 0), "3");
-    assert_ids(t, "a\344\270\255a", 0, "7 15 7");       /* CJK stands alone */
+    assert_ids(t, "a\344\270\255a", 0, "7 15 7"); /* CJK stands alone */
     assert_ids(t, "a\302\240a\342\200\250a", 0, "7 7 7");
     assert_ids(t, "I'M", 0, "0 13 14");
     tokenizer_destroy(t);
@@ -384,7 +384,7 @@ static void characters_and_small_clusters_are_replaced(void **state)
     assert_maps_to(m, "", "");
     assert_maps_to(m, "unchanged \303\251", "unchanged \303\251");
     assert_maps_to(m, "xA & A-y", "xa and ay");
-    assert_maps_to(m, "A\314\201x", "ax");  /* the whole cluster, by the entry it begins with */
+    assert_maps_to(m, "A\314\201x", "ax"); /* the whole cluster, by the entry it begins with */
     assert_maps_to(m, "A\314\201\314\201x", "ax");
     assert_maps_to(m, "A\314\201\314\201\314\201x", /* over 5 bytes */
                    "a\314\201\314\201\314\201x");
@@ -394,8 +394,8 @@ static void characters_and_small_clusters_are_replaced(void **state)
 
 static void damaged_maps_are_refused_or_harmless(void **state)
 {
-    static const char *const bad[] = {"", "AAAA", "AA=A", "====", "A", "not base64!", "BAAAAA==",
-                                      "BAAAAAAAAAD/", "/////wAA"};
+    static const char *const bad[] = {
+        "", "AAAA", "AA=A", "====", "A", "not base64!", "BAAAAA==", "BAAAAAAAAAD/", "/////wAA"};
     const struct map_entry entries[] = {{'A', "a"}, {'b', "B"}};
     struct rng rng = {.seed = 9};
     struct tok_charsmap *m = NULL;
@@ -441,10 +441,10 @@ static void metaspace_vanishes_in_the_first_token_only(void **state)
 
 static void post_processors_put_their_ids_around(void **state)
 {
-    struct tokenizer *t = load_json(
-        "{\"post_processor\":{\"type\":\"RobertaProcessing\",\"sep\":[\"</s>\",2],"
-        "\"cls\":[\"<s>\",1],\"trim_offsets\":true},\"model\":{\"unk_id\":0,"
-        "\"vocab\":[[\"<unk>\",0],[\"<s>\",0],[\"</s>\",0],[\"a\",-1]]}}");
+    struct tokenizer *t =
+        load_json("{\"post_processor\":{\"type\":\"RobertaProcessing\",\"sep\":[\"</s>\",2],"
+                  "\"cls\":[\"<s>\",1],\"trim_offsets\":true},\"model\":{\"unk_id\":0,"
+                  "\"vocab\":[[\"<unk>\",0],[\"<s>\",0],[\"</s>\",0],[\"a\",-1]]}}");
 
     (void)state;
     assert_ids(t, "a", TOKENIZE_ADD_SPECIAL, "1 3 2");
@@ -460,7 +460,8 @@ static void characters_newer_than_the_patterns_count_as_what_they_are(void **sta
     struct json *node = NULL;
     static const char json[] = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false}";
     /* a U+A7DA b, U+16130 1, ! U+1B4E */
-    static const char text[] = "a\352\237\232b\360\226\204\260" "1!\341\255\216";
+    static const char text[] = "a\352\237\232b\360\226\204\260"
+                               "1!\341\255\216";
 
     (void)state;
     assert_ok(js_parse(&node, json, strlen(json), NULL));
@@ -537,13 +538,16 @@ static void a_wrong_file_is_refused_by_field(void **state)
         {"{\"model\":{\"type\":\"WordPiece\",\"vocab\":{\"a\":0},\"unk_token\":1}}", "unk_token",
          ERR_INVALID},
         {"{\"model\":{\"type\":\"WordPiece\",\"vocab\":{\"a\":0},"
-         "\"max_input_chars_per_word\":-1}}", "max_input_chars_per_word", ERR_INVALID},
+         "\"max_input_chars_per_word\":-1}}",
+         "max_input_chars_per_word", ERR_INVALID},
         {"{\"normalizer\":{\"type\":\"Precompiled\"},\"model\":{\"vocab\":[[\"a\",1]]}}",
          "precompiled_charsmap", ERR_INVALID},
         {"{\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAAA\"},"
-         "\"model\":{\"vocab\":[[\"a\",1]]}}", "precompiled_charsmap", ERR_INVALID},
+         "\"model\":{\"vocab\":[[\"a\",1]]}}",
+         "precompiled_charsmap", ERR_INVALID},
         {"{\"normalizer\":{\"type\":\"BertNormalizer\",\"lowercase\":1},\"model\":{\"vocab\":"
-         "[[\"a\",1]]}}", "lowercase", ERR_INVALID},
+         "[[\"a\",1]]}}",
+         "lowercase", ERR_INVALID},
         {"{\"decoder\":{\"type\":\"WordPiece\",\"prefix\":1},\"model\":{\"vocab\":[[\"a\",1]]}}",
          "prefix", ERR_INVALID},
     };
@@ -608,8 +612,7 @@ static void check_recorded(const char *command, const char *file, const struct r
 static void bert_ids_are_the_recorded_ones(void **state)
 {
     static const struct recorded r[] = {
-        {"Hello, World! I'm here; don't.",
-         "101 6598 16 1094 5 51 11 55 1188 31 1129 11 62 18 102"},
+        {"Hello, World! I'm here; don't.", "101 6598 16 1094 5 51 11 55 1188 31 1129 11 62 18 102"},
         {"na\303\257ve CAF\303\211 \302\275 \357\254\201 \303\234n\303\257code",
          "101 14749 6674 98 990 26266 102"},
         {"\346\227\245\346\234\254\350\252\236 \344\270\255\346\226\207\345\255\227\347\254\246"
@@ -625,10 +628,8 @@ static void bert_ids_are_the_recorded_ones(void **state)
         {"\360\237\231\202 \360\237\221\250\342\200\215\360\237\221\251\342\200\215\360\237\221"
          "\247 \342\204\242 \342\205\247 \357\275\201\357\275\202\357\275\203",
          "101 1 1 586 1 1 102"},
-        {"   ",
-         "101 102"},
-        {"",
-         "101 102"},
+        {"   ", "101 102"},
+        {"", "101 102"},
     };
 
     (void)state;
@@ -639,8 +640,7 @@ static void bert_ids_are_the_recorded_ones(void **state)
 static void unigram_over_bert_text_ids_are_the_recorded_ones(void **state)
 {
     static const struct recorded r[] = {
-        {"Hello, World! I'm here; don't.",
-         "6594 13 1091 2 48 8 52 1184 28 1126 8 59 15"},
+        {"Hello, World! I'm here; don't.", "6594 13 1091 2 48 8 52 1184 28 1126 8 59 15"},
         {"na\303\257ve CAF\303\211 \302\275 \357\254\201 \303\234n\303\257code",
          "14745 6670 95 987 26262"},
         {"\346\227\245\346\234\254\350\252\236 \344\270\255\346\226\207\345\255\227\347\254\246"
@@ -655,10 +655,8 @@ static void unigram_over_bert_text_ids_are_the_recorded_ones(void **state)
         {"\360\237\231\202 \360\237\221\250\342\200\215\360\237\221\251\342\200\215\360\237\221"
          "\247 \342\204\242 \342\205\247 \357\275\201\357\275\202\357\275\203",
          "1 583 1"},
-        {"   ",
-         ""},
-        {"",
-         ""},
+        {"   ", ""},
+        {"", ""},
     };
 
     (void)state;
@@ -686,10 +684,8 @@ static void sentencepiece_ids_are_the_recorded_ones(void **state)
         {"\360\237\231\202 \360\237\221\250\342\200\215\360\237\221\251\342\200\215\360\237\221"
          "\247 \342\204\242 \342\205\247 \357\275\201\357\275\202\357\275\203",
          "4 0 4 0 243 431 4 0 100 100 100 11 66 28 2"},
-        {"   ",
-         "2"},
-        {"",
-         "2"},
+        {"   ", "2"},
+        {"", "2"},
     };
 
     (void)state;

@@ -82,18 +82,16 @@ static const struct step_case pretok_cases[] = {
      "alse,\"trim_offsets\":true,\"use_regex\":true},{\"type\":\"Digits\",\"individual_digits"
      "\":true}]}",
      "x12 \303\262\302\262", "x|1|2|\304\240\303\203|\302\262|\303\202|\302\262"},
-    {"{\"type\":\"Digits\",\"individual_digits\":false}",
-     "a12\331\243b", "a|12\331\243|b"},
-    {"{\"type\":\"Digits\",\"individual_digits\":true}",
-     "a12\342\205\247b", "a|1|2|\342\205\247|b"},
-    {"{\"type\":\"Punctuation\",\"behavior\":\"Isolated\"}",
-     "a,,b$\342\200\224c", "a|,|,|b|$|\342\200\224|c"},
-    {"{\"type\":\"Punctuation\",\"behavior\":\"Contiguous\"}",
-     "a,,b$\342\200\224c", "a|,,|b|$\342\200\224|c"},
-    {"{\"type\":\"Whitespace\"}",
-     "it's  a_b \340\244\250\340\244\277!?", "it|'|s|a_b|\340\244\250\340\244\277|!?"},
-    {"{\"type\":\"WhitespaceSplit\"}",
-     " a\302\240b\341\240\216c\302\205d ", "a|b\341\240\216c|d"},
+    {"{\"type\":\"Digits\",\"individual_digits\":false}", "a12\331\243b", "a|12\331\243|b"},
+    {"{\"type\":\"Digits\",\"individual_digits\":true}", "a12\342\205\247b",
+     "a|1|2|\342\205\247|b"},
+    {"{\"type\":\"Punctuation\",\"behavior\":\"Isolated\"}", "a,,b$\342\200\224c",
+     "a|,|,|b|$|\342\200\224|c"},
+    {"{\"type\":\"Punctuation\",\"behavior\":\"Contiguous\"}", "a,,b$\342\200\224c",
+     "a|,,|b|$\342\200\224|c"},
+    {"{\"type\":\"Whitespace\"}", "it's  a_b \340\244\250\340\244\277!?",
+     "it|'|s|a_b|\340\244\250\340\244\277|!?"},
+    {"{\"type\":\"WhitespaceSplit\"}", " a\302\240b\341\240\216c\302\205d ", "a|b\341\240\216c|d"},
     {"{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[^\\\\s]+\"},\"behavior\":\"Isolated\",\"in"
      "vert\":false}",
      "a\341\240\216b c", "a\341\240\216b| |c"},
@@ -121,43 +119,35 @@ static const struct step_case pretok_cases[] = {
 };
 
 static const struct step_case normalizer_cases[] = {
-    {"{\"type\":\"NFC\"}",
-     "e\314\201\341\204\200\341\205\241\341\206\250 \342\204\253", "\303\251\352\260\201 \303"
+    {"{\"type\":\"NFC\"}", "e\314\201\341\204\200\341\205\241\341\206\250 \342\204\253",
+     "\303\251\352\260\201 \303"
      "\205"},
-    {"{\"type\":\"NFD\"}",
-     "\303\251\352\260\201", "e\314\201\341\204\200\341\205\241\341\206\250"},
-    {"{\"type\":\"NFKC\"}",
-     "\357\254\201\302\275\357\274\241", "fi1\342\201\2042A"},
-    {"{\"type\":\"NFKD\"}",
-     "\357\254\201\303\251", "fie\314\201"},
-    {"{\"type\":\"NFC\"}",
-     "a\314\201\314\226", "\303\241\314\226"},
-    {"{\"type\":\"NFC\"}",
-     "\315\204\340\245\230\342\204\246", "\314\210\314\201\340\244\225\340\244\274\316\251"},
+    {"{\"type\":\"NFD\"}", "\303\251\352\260\201", "e\314\201\341\204\200\341\205\241\341\206\250"},
+    {"{\"type\":\"NFKC\"}", "\357\254\201\302\275\357\274\241", "fi1\342\201\2042A"},
+    {"{\"type\":\"NFKD\"}", "\357\254\201\303\251", "fie\314\201"},
+    {"{\"type\":\"NFC\"}", "a\314\201\314\226", "\303\241\314\226"},
+    {"{\"type\":\"NFC\"}", "\315\204\340\245\230\342\204\246",
+     "\314\210\314\201\340\244\225\340\244\274\316\251"},
     {"{\"type\":\"NFC\"}",
      "q\314\207\314\243\314\201\314\226\314\201\314\226\314\201\314\226\314\201\314\226\314"
      "\201\314\226\314\201\314\226\314\201\314\226\314\201\314\226\314\201\314\226\314\201\314"
-     "\226", "q\314\243\314\226\314\226\314\226\314\226\314\226\314\226\314\226\314\226\314"
+     "\226",
+     "q\314\243\314\226\314\226\314\226\314\226\314\226\314\226\314\226\314\226\314"
      "\226\314\226\314\207\314\201\314\201\314\201\314\201\314\201\314\201\314\201\314\201\314"
      "\201\314\201"},
-    {"{\"type\":\"Lowercase\"}",
-     "ABC\304\260\303\211\341\272\236\316\243", "abci\314\207\303\251\303\237\317\203"},
-    {"{\"type\":\"Strip\",\"strip_left\":true,\"strip_right\":true}",
-     " \343\200\200a b\012 ", "a b"},
-    {"{\"type\":\"Strip\",\"strip_left\":true,\"strip_right\":false}",
-     " a ", "a "},
-    {"{\"type\":\"Strip\",\"strip_left\":false,\"strip_right\":true}",
-     "  ", ""},
-    {"{\"type\":\"Prepend\",\"prepend\":\"\\u2581\"}",
-     "ab", "\342\226\201ab"},
-    {"{\"type\":\"Prepend\",\"prepend\":\"\\u2581\"}",
-     "", ""},
-    {"{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\\u2581\"}",
-     " a  b", "\342\226\201a\342\226\201\342\226\201b"},
-    {"{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" {2,}\"},\"content\":\"-\"}",
-     "a   b c  ", "a-b c-"},
-    {"{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"\"}",
-     "banana", "bnn"},
+    {"{\"type\":\"Lowercase\"}", "ABC\304\260\303\211\341\272\236\316\243",
+     "abci\314\207\303\251\303\237\317\203"},
+    {"{\"type\":\"Strip\",\"strip_left\":true,\"strip_right\":true}", " \343\200\200a b\012 ",
+     "a b"},
+    {"{\"type\":\"Strip\",\"strip_left\":true,\"strip_right\":false}", " a ", "a "},
+    {"{\"type\":\"Strip\",\"strip_left\":false,\"strip_right\":true}", "  ", ""},
+    {"{\"type\":\"Prepend\",\"prepend\":\"\\u2581\"}", "ab", "\342\226\201ab"},
+    {"{\"type\":\"Prepend\",\"prepend\":\"\\u2581\"}", "", ""},
+    {"{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\\u2581\"}", " a  b",
+     "\342\226\201a\342\226\201\342\226\201b"},
+    {"{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" {2,}\"},\"content\":\"-\"}", "a   b c  ",
+     "a-b c-"},
+    {"{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"\"}", "banana", "bnn"},
     {"{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"_\"},{\"type"
      "\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"_\"}]}",
      "a b", "_a_b"},
@@ -213,8 +203,8 @@ static void pre_tokenizers_cut_as_hugging_face_does(void **state)
 }
 
 /* Counts that Ruby and PCRE2 read differently. */
-#define COUNTED_TEXT \
-    "1234567 12 aaaaaab abcabab {1,3}+ ]bc \303\251\303\251\303\251\303\251" \
+#define COUNTED_TEXT                                                                               \
+    "1234567 12 aaaaaab abcabab {1,3}+ ]bc \303\251\303\251\303\251\303\251"                       \
     " \347\214\253\347\212\254\347\214\253\347\212\254 abbbb 4"
 static const struct step_case count_cases[] = {
     {"{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\p{N}{1,3}+\"},\"behav"
@@ -416,8 +406,7 @@ static void refused(const char *json, enum status want, const char *word, bool p
     struct buf why;
 
     buf_init(&why, BUF_WHY_MAX);
-    enum status s = pretok ? tok_pretok_load(&pt, j, true, &why)
-                           : tok_normalizer_load(&n, j, &why);
+    enum status s = pretok ? tok_pretok_load(&pt, j, true, &why) : tok_normalizer_load(&n, j, &why);
     assert_int_equal(s, want);
     assert_non_null(strstr(buf_str(&why), word));
     assert_null(pt);

@@ -81,8 +81,8 @@ static inline void write_recipe(struct buf *b, const struct recipe *r)
     write_part(b, "pre_tokenizer", r->pretok);
     write_part(b, "post_processor", r->post);
     write_part(b, "decoder", r->decoder);
-    assert_ok(buf_printf(b, "\"model\":{\"type\":\"BPE\",%s\"vocab\":{",
-                         r->options ? r->options : ""));
+    assert_ok(
+        buf_printf(b, "\"model\":{\"type\":\"BPE\",%s\"vocab\":{", r->options ? r->options : ""));
     for (unsigned i = 0; r->byte_letters && i < 256; i++) {
         char letter[4];
         size_t n = utf8_put(letter, tok_byte_letter((unsigned char)i));
@@ -167,7 +167,7 @@ static inline const char *ids_of(const struct tokenizer *t, const char *text, si
     return shown;
 }
 
-#define assert_ids(t, text, flags, want) \
+#define assert_ids(t, text, flags, want)                                                           \
     assert_string_equal(ids_of(t, text, strlen(text), flags), want)
 
 #endif

@@ -66,12 +66,12 @@ static void all_parts_run_unless_one_is_named(void **state)
 
 static void options_name_what_is_wrong(void **state)
 {
-    char *bad[][3] = {{"", "--frobnicate", "1"}, {"", "--threads", "two"},
+    char *bad[][3] = {{"", "--frobnicate", "1"},   {"", "--threads", "two"},
                       {"", "--quiet", "--json=1"}, {"", "--part", "none"},
-                      {"", "--json", "--hits"}, {"", "--new", "0"},
-                      {"", "--segments", "99"}, {"", "word", "--json"}};
-    const char *words[] = {"--frobnicate", "--threads", "--json", "--part", "--hits", "--new",
-                           "--path-segments", "word"};
+                      {"", "--json", "--hits"},    {"", "--new", "0"},
+                      {"", "--segments", "99"},    {"", "word", "--json"}};
+    const char *words[] = {"--frobnicate", "--threads", "--json",          "--part",
+                           "--hits",       "--new",     "--path-segments", "word"};
     struct cachebench_options o;
     struct buf why;
 

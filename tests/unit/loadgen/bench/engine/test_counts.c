@@ -20,10 +20,18 @@
 
 static struct bench_shape shape(enum dtype layers, uint32_t group, enum dtype output)
 {
-    return (struct bench_shape){.n_layers = 28, .dim = 1024, .n_heads = 16, .n_kv_heads = 8,
-                                .head_dim = 128, .ffn_dim = 3072, .n_vocab = 50257,
-                                .layers = layers, .layers_group = group, .output = output,
-                                .output_group = group, .kv = DTYPE_BF16};
+    return (struct bench_shape){.n_layers = 28,
+                                .dim = 1024,
+                                .n_heads = 16,
+                                .n_kv_heads = 8,
+                                .head_dim = 128,
+                                .ffn_dim = 3072,
+                                .n_vocab = 50257,
+                                .layers = layers,
+                                .layers_group = group,
+                                .output = output,
+                                .output_group = group,
+                                .kv = DTYPE_BF16};
 }
 
 static void decode_step_of_one_row(void **state)
@@ -147,8 +155,8 @@ static void floor_of_decode_is_reading(void **state)
 
     (void)state;
     counts_floor(&m, &c, 512, &l, "cpu-avx512", &f);
-    near(f.seconds, (double)(2 * LAYER_MACS + 2 * OUTPUT_PACKED + 2048 + 1024 * KV_TOKEN_BYTES) /
-                        40e9);
+    near(f.seconds,
+         (double)(2 * LAYER_MACS + 2 * OUTPUT_PACKED + 2048 + 1024 * KV_TOKEN_BYTES) / 40e9);
     assert_int_equal(f.limit, LIMIT_READ);
 }
 
@@ -233,9 +241,12 @@ static void case_is_read_as_it_is_written(void **state)
 {
     static const char *const good[] = {"prefill:512", "prefill:512@8192", "decode:64:8192",
                                        "decode:1:0"};
-    static const char *const bad[] = {"", "prefill", "prefill:", "prefill:0", "prefill:-1",
-                                      "prefill:512:1", "decode:0", "decode:1:", "decode:1@5",
-                                      "decode:99999999999999999999", "prefill:1x", "dec:1"};
+    static const char *const bad[] = {"",           "prefill",
+                                      "prefill:",   "prefill:0",
+                                      "prefill:-1", "prefill:512:1",
+                                      "decode:0",   "decode:1:",
+                                      "decode:1@5", "decode:99999999999999999999",
+                                      "prefill:1x", "dec:1"};
     char name[BENCH_CASE_NAME_BYTES];
     struct bench_case c;
 
