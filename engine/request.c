@@ -97,11 +97,11 @@ static void copy_stops(struct request *r, unsigned char **next, const struct sto
 static enum status check_params(const struct engine_info *info, const struct sampling *sp,
                                 const struct stopping *stopping, struct buf *why)
 {
-    if (sp->n_logprobs > REQUEST_N_LOGPROBS_MAX)
-        return buf_why(why, ERR_INVALID, "at most %d logprobs", REQUEST_N_LOGPROBS_MAX);
-    if (sp->n_logit_bias > REQUEST_N_LOGIT_BIAS_MAX)
+    if (sp->n_logprobs > SAMPLING_N_LOGPROBS_MAX)
+        return buf_why(why, ERR_INVALID, "at most %d logprobs", SAMPLING_N_LOGPROBS_MAX);
+    if (sp->n_logit_bias > SAMPLING_N_LOGIT_BIAS_MAX)
         return buf_why(why, ERR_INVALID, "logit_bias: at most %d entries",
-                       REQUEST_N_LOGIT_BIAS_MAX);
+                       SAMPLING_N_LOGIT_BIAS_MAX);
     for (uint32_t i = 0; i < sp->n_logit_bias; i++)
         if (sp->logit_bias[i].id >= info->n_vocab)
             return buf_why(why, ERR_INVALID,

@@ -19,13 +19,12 @@
 
 #include "base/buf.h"
 #include "cache/cache.h"
+#include "engine/run/sampling.h"
 #include "engine/text/detokenize.h"
 
 #define REQUEST_ID_BYTES 64
-#define REQUEST_N_LOGPROBS_MAX 20
 #define REQUEST_N_SPANS_MAX 1024
 #define REQUEST_N_STOP_IDS_MAX 32
-#define REQUEST_N_LOGIT_BIAS_MAX 1024
 
 enum finish_reason {
     FINISH_NONE = 0,  /* still running */
@@ -35,29 +34,6 @@ enum finish_reason {
     FINISH_ERROR,     /* `error` says why; this request only (design P4) */
 };
 const char *finish_reason_name(enum finish_reason r); /* "stop", "length", "abort", "error" */
-
-struct logit_bias {
-    uint32_t id;
-    float bias;
-};
-
-/* How the next token is chosen. Zero temperature is greedy. */
-struct sampling {
-    float temperature;         /* 0 = greedy */
-    float top_p;               /* (0, 1]; 1 = off */
-    uint32_t top_k;            /* 0 = off */
-    float min_p;               /* [0, 1]; 0 = off */
-    float repetition_penalty;  /* > 0; 1 = off; over prompt and output, as in vLLM */
-    float presence_penalty;    /* over the output */
-    float frequency_penalty;   /* over the output */
-    uint64_t seed;             /* always set: drawn by the server when the client gives none */
-    uint32_t n_logprobs;       /* top alternatives kept per token, at most REQUEST_N_LOGPROBS_MAX */
-    bool want_logprob;         /* keep the chosen token's logprob */
-    bool want_prompt_logprobs; /* keep the logprob of each prompt token, with n_logprobs
-                                  alternatives: the whole prompt is computed, cached or not */
-    uint32_t n_logit_bias;
-    const struct logit_bias *logit_bias; /* [n_logit_bias]; request_create() copies it */
-};
 
 /* When to stop. */
 struct stopping {
@@ -72,16 +48,6 @@ struct stopping {
     const uint32_t *stop_ids; /* copied by request_create() */
     uint32_t n_stops;
     const struct detok_stop *stops; /* copied by request_create() */
-};
-
-struct out_token {
-    uint32_t id;
-    float logprob; /* of the chosen token, if asked for */
-};
-
-struct out_top { /* n_logprobs of these per token, best first */
-    uint32_t id;
-    float logprob;
 };
 
 struct engine;

@@ -5,7 +5,7 @@
 #   tests/arrows.sh --self-test   plant violations in a copy and see that each is found
 #
 # Includes are written from the root ("cache/cache.h"), so grep sees every arrow:
-# server -> engine -> cache -> kernels -> base. A header in <> is the C library's, the system's or
+# server -> engine -> cache -> kernels -> base, and those between the folders inside of each. A header in <> is the C library's, the system's or
 # a third party's; a third party's may be included by one module only.
 set -euo pipefail
 
@@ -17,14 +17,29 @@ arrows_table() {
     cat <<'TABLE'
 ^base/             ^base/
 ^kernels/          ^(base|kernels)/
-^cache/            ^(base|cache)/|^kernels/(ops|params|device|pack)\.h$
+^cache/policy/     ^base/|^cache/policy/
+^cache/tree/       ^base/|^cache/tree/|^cache/(cache|key)\.h$
+^cache/disk/       ^base/|^cache/disk/|^cache/(cache|key)\.h$
+^cache/store/      ^(base|cache)/|^kernels/(ops|params|device|pack)\.h$
+^cache/            ^base/|^cache/(cache|cache_inner|key)\.h$|^cache/(store/kv_store|policy/replace)\.h$|^kernels/(ops|params|device|pack)\.h$
+^engine/text/jinja/  ^base/|^engine/text/jinja/|^engine/text/ranges\.h$
+^engine/text/tokenizer/  ^base/|^engine/text/tokenizer/|^engine/text/ranges\.h$
+^engine/text/      ^base/|^engine/text/
+^engine/sched/     ^base/|^engine/sched/
+^engine/model/     ^base/|^engine/model/|^kernels/(ops|params|device|pack)\.h$
+^engine/run/       ^base/|^engine/(run|model)/|^engine/sched/cost_model\.h$|^cache/cache\.h$|^kernels/(ops|params|device|pack)\.h$
 ^engine/           ^(base|engine)/|^cache/cache\.h$|^kernels/(ops|params|device|pack)\.h$
+^server/http/      ^base/|^server/http/
+^server/auth/      ^base/|^server/(auth|http)/|^server/(cache_dir|config|server)\.h$|^cache/cache\.h$
 ^server/           ^(base|engine|server)/|^cache/cache\.h$
 ^clients/tarnctl/verify  ^(base|clients)/|^cache/disk/disk_verify\.h$
 ^clients/          ^(base|clients)/
-^loadgen/cachesim       ^(base|clients|loadgen)/|^engine/(scheduler|cost_model|fairness)|^cache/policy/replace
-^loadgen/(cache|sched)?bench  ^(base|clients|loadgen|engine|kernels)/|^cache/cache\.h$
-^loadgen/sim/      ^(base|clients|loadgen)/|^engine/(scheduler|lineup|cost_model)\.h$|^cache/cache\.h$|^kernels/(device|backend|params)\.h$
+^loadgen/load/main\.c$  ^(base|clients)/|^loadgen/load/|^loadgen/sim/command\.h$
+^loadgen/load/report  ^(base|clients)/|^loadgen/load/|^loadgen/sim/result\.h$
+^loadgen/load/     ^(base|clients)/|^loadgen/load/
+^loadgen/bench/policy/  ^(base|clients|loadgen)/|^engine/sched/(scheduler|cost_model)\.h$|^cache/policy/replace\.h$
+^loadgen/bench/    ^(base|clients|loadgen|engine|kernels)/|^cache/cache\.h$
+^loadgen/sim/      ^(base|clients|loadgen)/|^engine/sched/(scheduler|cost_model)\.h$|^engine/lineup\.h$|^cache/cache\.h$|^kernels/(device|backend|params)\.h$
 ^loadgen/          ^(base|clients|loadgen)/
 ^tests/            .
 ^deploy/           ^(base|clients|deploy)/
@@ -41,8 +56,8 @@ libraries_table() {
 ^sqlite3\.h$                 ^base/store\.
 ^liburing\.h$|^liburing/     ^base/aio\.
 ^curl/                       ^base/http[._]
-^pcre2\.h$                   ^engine/text/tokenizer/tokenizer
-^utf8proc\.h$                ^engine/text/tokenizer/tokenizer
+^pcre2\.h$                   ^engine/text/tokenizer/
+^utf8proc\.h$                ^engine/text/tokenizer/
 ^faiss/                      ^engine/(retrieval|faiss_shim)
 ^nccl\.h$                    ^kernels/cuda/collective
 ^(cuda|cublas|cooperative_)  ^kernels/cuda/|^tests/(gpu|cuda_emulation)/
@@ -179,12 +194,27 @@ kernels/planted.c "cache/cache.h"
 kernels/cpu/planted.c "server/http/http.h"
 cache/planted.c "engine/request.h"
 cache/planted.c "kernels/cpu/pool.h"
+cache/planted.c "cache/store/kv_store_inner.h"
+cache/policy/planted.c "cache/cache.h"
+cache/tree/planted.c "cache/store/kv_store.h"
+cache/disk/planted.c "cache/store/kv_store.h"
 engine/planted.c "server/http/http.h"
-engine/planted.c "cache/block_pool.h"
+engine/planted.c "cache/store/kv_store.h"
 engine/planted.c "kernels/cpu/pool.h"
-server/planted.c "cache/block_pool.h"
+engine/text/planted.c "engine/engine.h"
+engine/text/planted.c "kernels/params.h"
+engine/text/jinja/planted.c "engine/text/chat_template.h"
+engine/text/tokenizer/planted.c "engine/text/detokenize.h"
+engine/sched/planted.c "cache/cache.h"
+engine/sched/planted.c "engine/lineup.h"
+engine/model/planted.c "engine/run/forward.h"
+engine/run/planted.c "engine/request.h"
+server/planted.c "cache/store/kv_store.h"
 server/planted.c "kernels/ops.h"
 server/planted.c "tests/tools/x.h"
+server/http/planted.c "server/api/route.h"
+server/http/planted.c "engine/engine.h"
+server/auth/planted.c "server/api/route.h"
 engine/planted.c "engine.h"
 tests/unit/base/planted.c "base/buf.c"
 base/buf_planted.c <jansson.h>
@@ -194,13 +224,15 @@ clients/planted.c "engine/engine.h"
 clients/planted.c "cache/disk/disk_verify.h"
 clients/tarnctl/verify_planted.c "cache/cache.h"
 loadgen/planted.c "engine/engine.h"
+loadgen/load/planted.c "loadgen/sim/sim.h"
+loadgen/bench/policy/planted.c "engine/engine.h"
 loadgen/planted.c "server/config.h"
 loadgen/sim/planted.c "engine/engine.h"
 server/planted.c <microhttpd.h>
 server/planted.c <jansson.h>
-server/http_planted.c <gnutls/gnutls.h>
+server/http/http_planted.c <gnutls/gnutls.h>
 engine/planted.c <pcre2.h>
-engine/chat_planted.c <utf8proc.h>
+engine/text/planted.c <utf8proc.h>
 engine/planted.c "pcre2.h"
 kernels/planted.c <cuda_runtime.h>
 cache/planted.c <hiredis/hiredis.h>

@@ -85,7 +85,7 @@ void engine_test_params(struct sampling *sp, struct stopping *st, uint32_t n_out
                             .repetition_penalty = 1,
                             .seed = 1,
                             .want_logprob = true,
-                            .n_logprobs = REQUEST_N_LOGPROBS_MAX};
+                            .n_logprobs = SAMPLING_N_LOGPROBS_MAX};
     *st = (struct stopping){.max_tokens = n_out, .ignore_eos = true};
 }
 

@@ -57,7 +57,7 @@ struct answer_digest many_prompts_digest(struct request *r, uint32_t n_out)
     }
     hash_begin(&h, sizeof d.bytes, NULL, 0);
     hash_add(&h, r->out, n_out * sizeof *r->out);
-    hash_add(&h, r->out_top, n_out * REQUEST_N_LOGPROBS_MAX * sizeof *r->out_top);
+    hash_add(&h, r->out_top, n_out * SAMPLING_N_LOGPROBS_MAX * sizeof *r->out_top);
     hash_end(&h, d.bytes, sizeof d.bytes);
     request_unref(r);
     return d;

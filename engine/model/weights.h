@@ -16,7 +16,6 @@
 #include <stdint.h>
 
 #include "base/buf.h"
-#include "cache/cache.h"
 #include "engine/model/model.h"
 #include "kernels/device.h"
 

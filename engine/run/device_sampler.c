@@ -6,6 +6,8 @@
 
 #include "base/check.h"
 
+#define NOT_GIVEN UINT32_MAX /* in `given`: the token is to be drawn */
+
 #define LIST_BYTES_MAX ((size_t)16 << 20)
 /* A list's entries have 4 or 8 bytes; each list begins at a multiple of 8, so that indices into
  * arrays of either begin at the same place. */
@@ -20,7 +22,7 @@ struct device_sampler {
     uint32_t *out_host;    /* pinned: ids, logprobs, tops of the rows in this round */
     uint32_t *out_device;
     struct out_top **tops; /* [n_rows_max] where each row's go */
-    uint32_t *given;       /* [n_rows_max] the row's token; TOKEN_NONE: one is picked */
+    uint32_t *given;       /* [n_rows_max] the row's token; NOT_GIVEN: one is picked */
 
     /* This step. */
     float *logits;
@@ -58,7 +60,7 @@ static size_t out_bytes(uint32_t n_rows, uint32_t n_top)
 static size_t choose_list_bytes(const struct device_sampler_config *c)
 {
     uint32_t n_seen = c->n_known_max < c->n_vocab ? c->n_known_max : c->n_vocab;
-    size_t one = row_list_bytes(n_seen, REQUEST_N_LOGIT_BIAS_MAX, c->n_banned_max);
+    size_t one = row_list_bytes(n_seen, SAMPLING_N_LOGIT_BIAS_MAX, c->n_banned_max);
     size_t all = one * c->n_rows_max, most = c->list_bytes_max ? c->list_bytes_max : LIST_BYTES_MAX;
     return all < most ? all : one > most ? one : most;
 }
@@ -66,7 +68,7 @@ static size_t choose_list_bytes(const struct device_sampler_config *c)
 uint64_t device_sampler_device_bytes(const struct device_sampler_config *c)
 {
     return rows_bytes(c) + 2 * (uint64_t)choose_list_bytes(c) +
-           out_bytes(c->n_rows_max, REQUEST_N_LOGPROBS_MAX);
+           out_bytes(c->n_rows_max, SAMPLING_N_LOGPROBS_MAX);
 }
 
 enum status device_sampler_create(struct device_sampler **out,
@@ -81,7 +83,7 @@ enum status device_sampler_create(struct device_sampler **out,
     ds->c = *config;
     ds->list_bytes = choose_list_bytes(config);
     size_t up = rows_bytes(config) + ds->list_bytes;
-    size_t down = out_bytes(config->n_rows_max, REQUEST_N_LOGPROBS_MAX);
+    size_t down = out_bytes(config->n_rows_max, SAMPLING_N_LOGPROBS_MAX);
     ds->host = device_alloc_pinned(d, up);
     ds->device = device_alloc(d, up);
     ds->raw = device_alloc(d, ds->list_bytes / sizeof(uint32_t) * sizeof(float));
@@ -135,7 +137,7 @@ static void hand_out(struct device_sampler *ds)
 
     for (uint32_t i = 0; i < ds->n_rows; i++) {
         struct out_token token = {ids[i], logprobs[i]};
-        if (ds->given[i] != TOKEN_NONE && ds->given[i] != ids[i])
+        if (ds->given[i] != NOT_GIVEN && ds->given[i] != ids[i])
             token = (struct out_token){ds->given[i], -INFINITY}; /* lay_out_given() says why */
         ds->tokens[ds->n_done + i] = token;
         for (uint32_t j = 0; j < rows[i].n_logprobs; j++) {
@@ -254,7 +256,7 @@ enum status device_sampler_add(struct device_sampler *ds, const struct sampler_r
     size_t n_bytes = row->given ? row_list_bytes(0, 1, 0)
                                 : row_list_bytes(n_seen, sp->n_logit_bias, row->n_banned);
 
-    ASSERT(sp->n_logprobs == 0 || (top && sp->n_logprobs <= REQUEST_N_LOGPROBS_MAX));
+    ASSERT(sp->n_logprobs == 0 || (top && sp->n_logprobs <= SAMPLING_N_LOGPROBS_MAX));
     if (ds->n_rows == ds->c.n_rows_max || ds->n_list_bytes + n_bytes > ds->list_bytes) {
         enum status s = launch_round(ds);
         if (s == OK)
@@ -268,7 +270,7 @@ enum status device_sampler_add(struct device_sampler *ds, const struct sampler_r
         lay_out(ds, row, n_seen);
     if (sp->n_logprobs > ds->n_top)
         ds->n_top = sp->n_logprobs;
-    ds->given[ds->n_rows] = row->given ? *row->given : TOKEN_NONE;
+    ds->given[ds->n_rows] = row->given ? *row->given : NOT_GIVEN;
     ds->tops[ds->n_rows++] = top;
     return OK;
 }

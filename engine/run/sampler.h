@@ -17,7 +17,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/request.h"
+#include "base/status.h"
+#include "engine/run/sampling.h"
 #include "kernels/params.h"
 
 struct sampler_state {

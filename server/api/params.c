@@ -342,9 +342,9 @@ static enum status parse_logit_bias(struct params *p, const struct server *srv,
     if (!js_is(o, JS_OBJECT))
         return buf_why(why, ERR_INVALID, "logit_bias: expected an object, got %s",
                        js_type_name(js_typeof(o)));
-    if (n > REQUEST_N_LOGIT_BIAS_MAX)
+    if (n > SAMPLING_N_LOGIT_BIAS_MAX)
         return buf_why(why, ERR_INVALID, "logit_bias: %zu entries, at most %d are taken", n,
-                       REQUEST_N_LOGIT_BIAS_MAX);
+                       SAMPLING_N_LOGIT_BIAS_MAX);
     if (n == 0)
         return OK;
     p->logit_bias = calloc(n, sizeof *p->logit_bias);
@@ -368,11 +368,11 @@ static enum status parse_logprobs(struct params *p, const struct json *body, enu
 
     if (kind == PARAMS_COMPLETION) {
         p->logprobs = js_get_set(body, "logprobs") != NULL;
-        s = get_u32(body, "logprobs", 0, REQUEST_N_LOGPROBS_MAX, &sm->n_logprobs, why);
+        s = get_u32(body, "logprobs", 0, SAMPLING_N_LOGPROBS_MAX, &sm->n_logprobs, why);
     } else {
         s = js_get_bool(body, "logprobs", &p->logprobs, why);
         if (s == OK)
-            s = get_u32(body, "top_logprobs", 0, REQUEST_N_LOGPROBS_MAX, &sm->n_logprobs, why);
+            s = get_u32(body, "top_logprobs", 0, SAMPLING_N_LOGPROBS_MAX, &sm->n_logprobs, why);
         if (s == OK && sm->n_logprobs > 0 && !p->logprobs)
             s = buf_why(why, ERR_INVALID, "top_logprobs: needs logprobs to be true");
     }

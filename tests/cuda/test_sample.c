@@ -24,7 +24,7 @@ struct row {
     uint32_t banned[N_BANNED_MAX];
     uint32_t n, n_banned;
     struct out_token want, got;
-    struct out_top want_top[REQUEST_N_LOGPROBS_MAX], got_top[REQUEST_N_LOGPROBS_MAX];
+    struct out_top want_top[SAMPLING_N_LOGPROBS_MAX], got_top[SAMPLING_N_LOGPROBS_MAX];
 };
 
 static float uniform(void)

@@ -24,7 +24,7 @@
 
 struct answer {
     struct out_token tokens[N_OUT];
-    struct out_top tops[N_OUT * REQUEST_N_LOGPROBS_MAX];
+    struct out_top tops[N_OUT * SAMPLING_N_LOGPROBS_MAX];
 };
 
 static uint32_t ids[N_BATCH][N_PROMPT + 64];

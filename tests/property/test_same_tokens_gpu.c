@@ -19,7 +19,7 @@
 
 struct answer {
     struct out_token tokens[N_OUT];
-    struct out_top tops[N_OUT * REQUEST_N_LOGPROBS_MAX];
+    struct out_top tops[N_OUT * SAMPLING_N_LOGPROBS_MAX];
 };
 
 static uint32_t ids[N_COMPANY][N_PROMPT];
@@ -269,9 +269,9 @@ static void assert_near(const struct answer *gpu, const struct answer *ref, doub
                         const char *name)
 {
     for (int o = 0; o < N_OUT; o++)
-        for (int i = 0; i < REQUEST_N_LOGPROBS_MAX; i++) {
-            float a = gpu->tops[o * REQUEST_N_LOGPROBS_MAX + i].logprob;
-            float b = ref->tops[o * REQUEST_N_LOGPROBS_MAX + i].logprob;
+        for (int i = 0; i < SAMPLING_N_LOGPROBS_MAX; i++) {
+            float a = gpu->tops[o * SAMPLING_N_LOGPROBS_MAX + i].logprob;
+            float b = ref->tops[o * SAMPLING_N_LOGPROBS_MAX + i].logprob;
             if (fabs((double)a - (double)b) > most)
                 fail_msg("%s: token %d, rank %d is %g, by the reference %g", name, o, i, (double)a,
                          (double)b);
