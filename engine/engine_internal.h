@@ -4,8 +4,8 @@
  * Thread  fields are grouped by who may touch them.
  * Errors  as engine.h.
  * Units   as engine.h. */
-#ifndef TARN_ENGINE_INTERNAL_H
-#define TARN_ENGINE_INTERNAL_H
+#ifndef TARN_ENGINE_ENGINE_INTERNAL_H
+#define TARN_ENGINE_ENGINE_INTERNAL_H
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -20,8 +20,8 @@
  * Errors  of a unit: disk_done.status. ERR_IO (errno is in `error`), ERR_CORRUPT (a checksum),
  *         ERR_TIMEOUT. Of a write: what of it is on the disk then is being cleared.
  * Units   blocks; times of clock_now_ns(). */
-#ifndef TARN_CACHE_DISK_H
-#define TARN_CACHE_DISK_H
+#ifndef TARN_CACHE_DISK_DISK_H
+#define TARN_CACHE_DISK_DISK_H
 
 #include "base/aio.h"
 #include "cache/disk/disk_dir.h"

@@ -22,8 +22,8 @@
  * Errors  words that name the path and what to do. ERR_BUSY: another server has locked it (after
  *         waiting for a killed one's last writes, at most DISK_LOCK_WAIT_NS).
  * Units   bytes. */
-#ifndef TARN_CACHE_DISK_DIR_H
-#define TARN_CACHE_DISK_DIR_H
+#ifndef TARN_CACHE_DISK_DISK_DIR_H
+#define TARN_CACHE_DISK_DISK_DIR_H
 
 #include "cache/disk/disk_format.h"
 

@@ -12,8 +12,8 @@
  * Thread  any.
  * Errors  a verdict, or words. Any bytes may come in: nothing here trusts them.
  * Units   bytes; all numbers little-endian. */
-#ifndef TARN_CACHE_DISK_FORMAT_H
-#define TARN_CACHE_DISK_FORMAT_H
+#ifndef TARN_CACHE_DISK_DISK_FORMAT_H
+#define TARN_CACHE_DISK_DISK_FORMAT_H
 
 #include "cache/cache.h"
 

@@ -11,8 +11,8 @@
  * Thread  as disk.h.
  * Errors  as disk.h.
  * Units   as disk.h. */
-#ifndef TARN_CACHE_DISK_INNER_H
-#define TARN_CACHE_DISK_INNER_H
+#ifndef TARN_CACHE_DISK_DISK_INNER_H
+#define TARN_CACHE_DISK_DISK_INNER_H
 
 #include "cache/disk/disk.h"
 

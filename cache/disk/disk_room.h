@@ -5,8 +5,8 @@
  * Thread  one at a time, with the root locked (disk_dir.c): nobody else opens or removes then.
  * Errors  ERR_IO, with words.
  * Units   bytes of the files' sizes. */
-#ifndef TARN_CACHE_DISK_ROOM_H
-#define TARN_CACHE_DISK_ROOM_H
+#ifndef TARN_CACHE_DISK_DISK_ROOM_H
+#define TARN_CACHE_DISK_DISK_ROOM_H
 
 #include <stdbool.h>
 #include <stdint.h>

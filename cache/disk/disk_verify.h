@@ -18,8 +18,8 @@
  *         ERR_UNSUPPORTED: another format version. ERR_CORRUPT: its superblock does not hold, so
  *         nothing in it can be used.
  * Units   bytes, extents. */
-#ifndef TARN_CACHE_DISK_VERIFY_H
-#define TARN_CACHE_DISK_VERIFY_H
+#ifndef TARN_CACHE_DISK_DISK_VERIFY_H
+#define TARN_CACHE_DISK_DISK_VERIFY_H
 
 #include "cache/disk/disk_format.h"
 

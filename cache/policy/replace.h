@@ -53,8 +53,8 @@
  * Errors  ERR_NOMEM and ERR_INVALID at create; ERR_NO_BLOCKS where nothing can be evicted, a
  *         normal answer. Wrong events (unpin without pin, ...) are bugs: ASSERT.
  * Units   bytes, seconds, uses. Every event costs O(log n), n = entries in that tier. */
-#ifndef TARN_CACHE_REPLACE_H
-#define TARN_CACHE_REPLACE_H
+#ifndef TARN_CACHE_POLICY_REPLACE_H
+#define TARN_CACHE_POLICY_REPLACE_H
 
 #include <stdbool.h>
 #include <stdint.h>

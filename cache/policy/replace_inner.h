@@ -8,8 +8,8 @@
  * Thread  as replace.h.
  * Errors  none.
  * Units   as replace.h; a turnover is the tier's capacity in inserted bytes. */
-#ifndef TARN_CACHE_REPLACE_INNER_H
-#define TARN_CACHE_REPLACE_INNER_H
+#ifndef TARN_CACHE_POLICY_REPLACE_INNER_H
+#define TARN_CACHE_POLICY_REPLACE_INNER_H
 
 #include "base/map.h"
 #include "cache/policy/replace.h"

@@ -18,8 +18,8 @@
  * Thread  engine thread only.
  * Errors  ERR_NOMEM at create. A copy that fails is counted, and what it was to bring is not there.
  * Units   blocks, tokens, nanoseconds. */
-#ifndef TARN_CACHE_KV_STORE_H
-#define TARN_CACHE_KV_STORE_H
+#ifndef TARN_CACHE_STORE_KV_STORE_H
+#define TARN_CACHE_STORE_KV_STORE_H
 
 #include <float.h>
 

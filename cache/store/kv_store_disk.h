@@ -13,8 +13,8 @@
  * Thread  engine thread only.
  * Errors  as kv_store.h.
  * Units   as kv_store.h. */
-#ifndef TARN_CACHE_KV_STORE_DISK_H
-#define TARN_CACHE_KV_STORE_DISK_H
+#ifndef TARN_CACHE_STORE_KV_STORE_DISK_H
+#define TARN_CACHE_STORE_KV_STORE_DISK_H
 
 #include "cache/disk/disk.h"
 #include "cache/store/kv_store_inner.h"

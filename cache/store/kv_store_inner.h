@@ -4,8 +4,8 @@
  * Thread  as kv_store.h.
  * Errors  none.
  * Units   as kv_store.h. */
-#ifndef TARN_CACHE_KV_STORE_INNER_H
-#define TARN_CACHE_KV_STORE_INNER_H
+#ifndef TARN_CACHE_STORE_KV_STORE_INNER_H
+#define TARN_CACHE_STORE_KV_STORE_INNER_H
 
 #include "base/map.h"
 #include "cache/key.h"

@@ -12,8 +12,8 @@
  * Thread  add and remove: the engine thread. has: any.
  * Errors  ERR_NOMEM at create.
  * Units   16 to 32 bytes for each block. */
-#ifndef TARN_CACHE_KEY_INDEX_H
-#define TARN_CACHE_KEY_INDEX_H
+#ifndef TARN_CACHE_TREE_KEY_INDEX_H
+#define TARN_CACHE_TREE_KEY_INDEX_H
 
 #include "cache/cache.h"
 

@@ -32,8 +32,8 @@
  * Units   blocks. A step of a walk costs O(1), a pin O(nodes that it makes active), a split
  * O(blocks
  *         of the upper part). */
-#ifndef TARN_CACHE_KNOWLEDGE_TREE_H
-#define TARN_CACHE_KNOWLEDGE_TREE_H
+#ifndef TARN_CACHE_TREE_KNOWLEDGE_TREE_H
+#define TARN_CACHE_TREE_KNOWLEDGE_TREE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -12,8 +12,8 @@
  * Thread  any; reads the environment.
  * Errors  ERR_NOT_FOUND with words that say where was looked.
  * Units   none. */
-#ifndef TARN_ENGINE_HUB_H
-#define TARN_ENGINE_HUB_H
+#ifndef TARN_ENGINE_MODEL_HUB_H
+#define TARN_ENGINE_MODEL_HUB_H
 
 #include "base/buf.h"
 

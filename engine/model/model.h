@@ -5,8 +5,8 @@
  * Errors  ERR_NOT_FOUND, ERR_INVALID (a field out of range, named), ERR_UNSUPPORTED (another
  *         architecture, activation or RoPE kind, named).
  * Units   elements, tokens. */
-#ifndef TARN_ENGINE_MODEL_H
-#define TARN_ENGINE_MODEL_H
+#ifndef TARN_ENGINE_MODEL_MODEL_H
+#define TARN_ENGINE_MODEL_MODEL_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -13,8 +13,8 @@
  *         together (words name file and tensor). Every offset is checked against the file and the
  *         other tensors before anything is handed out.
  * Units   bytes, elements. */
-#ifndef TARN_ENGINE_SAFETENSORS_H
-#define TARN_ENGINE_SAFETENSORS_H
+#ifndef TARN_ENGINE_MODEL_SAFETENSORS_H
+#define TARN_ENGINE_MODEL_SAFETENSORS_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -10,8 +10,8 @@
  * Errors  ERR_INVALID a tensor is missing or has another shape than config.json says;
  *         ERR_UNSUPPORTED a dtype; ERR_NOMEM.
  * Units   bytes, elements. */
-#ifndef TARN_ENGINE_WEIGHTS_H
-#define TARN_ENGINE_WEIGHTS_H
+#ifndef TARN_ENGINE_MODEL_WEIGHTS_H
+#define TARN_ENGINE_MODEL_WEIGHTS_H
 
 #include <stdint.h>
 

@@ -9,8 +9,8 @@
  * Thread  tasks run on the device's host threads; all else on the caller's.
  * Errors  as weights.h.
  * Units   rows, elements, bytes. */
-#ifndef TARN_ENGINE_WEIGHTS_LOAD_H
-#define TARN_ENGINE_WEIGHTS_LOAD_H
+#ifndef TARN_ENGINE_MODEL_WEIGHTS_LOAD_H
+#define TARN_ENGINE_MODEL_WEIGHTS_LOAD_H
 
 #include <stdatomic.h>
 

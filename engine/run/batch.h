@@ -5,8 +5,8 @@
  * Errors  batch_create(): ERR_NOMEM. Adding more than the capacity is a bug (ASSERT): the
  *         scheduler's plan keeps to it.
  * Units   rows (one token each). */
-#ifndef TARN_ENGINE_BATCH_H
-#define TARN_ENGINE_BATCH_H
+#ifndef TARN_ENGINE_RUN_BATCH_H
+#define TARN_ENGINE_RUN_BATCH_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -25,8 +25,8 @@
  *         words: the model is then as good as it could be made (an estimate at worst), see
  *         cost_profile_result.
  * Units   tokens and seconds. */
-#ifndef TARN_ENGINE_COST_PROFILE_H
-#define TARN_ENGINE_COST_PROFILE_H
+#ifndef TARN_ENGINE_RUN_COST_PROFILE_H
+#define TARN_ENGINE_RUN_COST_PROFILE_H
 
 #include <stdbool.h>
 

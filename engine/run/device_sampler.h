@@ -11,8 +11,8 @@
  * Thread  engine thread only.
  * Errors  ERR_NOMEM from create; else what the device answers.
  * Units   as sampler.h. */
-#ifndef TARN_ENGINE_DEVICE_SAMPLER_H
-#define TARN_ENGINE_DEVICE_SAMPLER_H
+#ifndef TARN_ENGINE_RUN_DEVICE_SAMPLER_H
+#define TARN_ENGINE_RUN_DEVICE_SAMPLER_H
 
 #include "engine/run/sampler.h"
 #include "kernels/device.h"

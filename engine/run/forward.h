@@ -8,8 +8,8 @@
  * Thread  engine thread only.
  * Errors  forward_create(): ERR_NOMEM. forward_run(): what the device answers.
  * Units   rows, elements. */
-#ifndef TARN_ENGINE_FORWARD_H
-#define TARN_ENGINE_FORWARD_H
+#ifndef TARN_ENGINE_RUN_FORWARD_H
+#define TARN_ENGINE_RUN_FORWARD_H
 
 #include "engine/run/batch.h"
 #include "engine/model/model.h"

@@ -11,8 +11,8 @@
  * Thread  one at a time per state and per scratch; rows may be sampled in parallel.
  * Errors  ERR_NOMEM.
  * Units   logits and log-probabilities in nats. */
-#ifndef TARN_ENGINE_SAMPLER_H
-#define TARN_ENGINE_SAMPLER_H
+#ifndef TARN_ENGINE_RUN_SAMPLER_H
+#define TARN_ENGINE_RUN_SAMPLER_H
 
 #include <stdbool.h>
 #include <stdint.h>

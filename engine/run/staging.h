@@ -10,8 +10,8 @@
  * a
  *         bug (ASSERT).
  * Units   bytes. */
-#ifndef TARN_ENGINE_STAGING_H
-#define TARN_ENGINE_STAGING_H
+#ifndef TARN_ENGINE_RUN_STAGING_H
+#define TARN_ENGINE_RUN_STAGING_H
 
 #include "kernels/device.h"
 

@@ -28,8 +28,8 @@
  * Errors  ERR_INVALID with words about the field; ERR_NOT_FOUND where there is no such file or it
  *         is of another model or device; ERR_IO, ERR_NOMEM.
  * Units   tokens and seconds. */
-#ifndef TARN_ENGINE_COST_MODEL_H
-#define TARN_ENGINE_COST_MODEL_H
+#ifndef TARN_ENGINE_SCHED_COST_MODEL_H
+#define TARN_ENGINE_SCHED_COST_MODEL_H
 
 #include <stdint.h>
 

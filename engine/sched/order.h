@@ -5,8 +5,8 @@
  * Errors  order_init(): ERR_NOMEM. A slot that is in the set twice, or is removed without being
  *         there, is a bug.
  * Units   slots. Insert, remove and move cost O(log n), a step of a walk O(1) amortized. */
-#ifndef TARN_ENGINE_ORDER_H
-#define TARN_ENGINE_ORDER_H
+#ifndef TARN_ENGINE_SCHED_ORDER_H
+#define TARN_ENGINE_SCHED_ORDER_H
 
 #include <stdbool.h>
 #include <stdint.h>

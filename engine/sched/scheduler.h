@@ -52,8 +52,8 @@
  * Thread  one at a time (the engine thread).
  * Errors  scheduler_create(): ERR_NOMEM, ERR_INVALID for an unknown policy or a wrong number.
  * Units   tokens, KV blocks, nanoseconds; seconds where a name says so. */
-#ifndef TARN_ENGINE_SCHEDULER_H
-#define TARN_ENGINE_SCHEDULER_H
+#ifndef TARN_ENGINE_SCHED_SCHEDULER_H
+#define TARN_ENGINE_SCHED_SCHEDULER_H
 
 #include <stdbool.h>
 #include <stdint.h>

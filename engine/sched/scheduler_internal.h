@@ -9,8 +9,8 @@
  * Thread  as scheduler.h.
  * Errors  none.
  * Units   as scheduler.h. */
-#ifndef TARN_ENGINE_SCHEDULER_INTERNAL_H
-#define TARN_ENGINE_SCHEDULER_INTERNAL_H
+#ifndef TARN_ENGINE_SCHED_SCHEDULER_INTERNAL_H
+#define TARN_ENGINE_SCHED_SCHEDULER_INTERNAL_H
 
 #include "base/map.h"
 #include "engine/sched/cost_model.h"

@@ -17,8 +17,8 @@
  * Thread  one at a time.
  * Errors  ERR_NOMEM; ERR_TOO_LARGE when a text passes CHAT_HISTORY_TEXT_BYTES_MAX.
  * Units   bytes of UTF-8. */
-#ifndef TARN_ENGINE_CHAT_HISTORY_H
-#define TARN_ENGINE_CHAT_HISTORY_H
+#ifndef TARN_ENGINE_TEXT_CHAT_HISTORY_H
+#define TARN_ENGINE_TEXT_CHAT_HISTORY_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -6,8 +6,8 @@
  *         template; ERR_UNSUPPORTED: a tag, filter or test we do not know, by name;
  *         ERR_TOO_LARGE: output or steps over their bound; ERR_NOMEM.
  * Units   bytes of UTF-8. */
-#ifndef TARN_ENGINE_CHAT_TEMPLATE_H
-#define TARN_ENGINE_CHAT_TEMPLATE_H
+#ifndef TARN_ENGINE_TEXT_CHAT_TEMPLATE_H
+#define TARN_ENGINE_TEXT_CHAT_TEMPLATE_H
 
 #include <stdbool.h>
 #include <stdint.h>

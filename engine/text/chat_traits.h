@@ -10,8 +10,8 @@
  * Thread  any; the traits are constant after chat_traits_find().
  * Errors  none: what cannot be rendered is not known.
  * Units   none. */
-#ifndef TARN_ENGINE_CHAT_TRAITS_H
-#define TARN_ENGINE_CHAT_TRAITS_H
+#ifndef TARN_ENGINE_TEXT_CHAT_TRAITS_H
+#define TARN_ENGINE_TEXT_CHAT_TRAITS_H
 
 #include <stdbool.h>
 

@@ -9,8 +9,8 @@
  * Errors  ERR_NOMEM; ERR_TOO_LARGE when the held-back text passes its bound (a stop string is at
  *         most DETOK_STOP_BYTES_MAX bytes).
  * Units   bytes of UTF-8. */
-#ifndef TARN_ENGINE_DETOKENIZE_H
-#define TARN_ENGINE_DETOKENIZE_H
+#ifndef TARN_ENGINE_TEXT_DETOKENIZE_H
+#define TARN_ENGINE_TEXT_DETOKENIZE_H
 
 #include <stdbool.h>
 

@@ -7,8 +7,8 @@
  * Thread  a set belongs to one thread; a set that nobody changes may be read by any.
  * Errors  ERR_NOMEM.
  * Units   byte offsets; a range is [begin, end). */
-#ifndef TARN_ENGINE_RANGES_H
-#define TARN_ENGINE_RANGES_H
+#ifndef TARN_ENGINE_TEXT_RANGES_H
+#define TARN_ENGINE_TEXT_RANGES_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -17,8 +17,8 @@
  * Errors  ERR_NOMEM, ERR_TOO_LARGE. That a prompt cannot be cut is no error: n_ends is 0 and the
  *         reason says why.
  * Units   byte offsets into the rendered text. */
-#ifndef TARN_ENGINE_SPANS_H
-#define TARN_ENGINE_SPANS_H
+#ifndef TARN_ENGINE_TEXT_SPANS_H
+#define TARN_ENGINE_TEXT_SPANS_H
 
 #include "base/buf.h"
 #include "base/json.h"

@@ -10,8 +10,8 @@
  * Thread  one at a time.
  * Errors  none; arrival_check() says ERR_INVALID with words.
  * Units   seconds from the start, requests per second. */
-#ifndef TARN_LOADGEN_ARRIVAL_H
-#define TARN_LOADGEN_ARRIVAL_H
+#ifndef TARN_LOADGEN_LOAD_ARRIVAL_H
+#define TARN_LOADGEN_LOAD_ARRIVAL_H
 
 #include <stdbool.h>
 

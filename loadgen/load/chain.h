@@ -6,8 +6,8 @@
  * Thread  one at a time.
  * Errors  ERR_NOMEM; what the source says.
  * Units   turns. */
-#ifndef TARN_LOADGEN_CHAIN_H
-#define TARN_LOADGEN_CHAIN_H
+#ifndef TARN_LOADGEN_LOAD_CHAIN_H
+#define TARN_LOADGEN_LOAD_CHAIN_H
 
 #include "base/buf.h"
 #include "clients/c/tarn_client.h"

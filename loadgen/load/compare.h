@@ -10,8 +10,8 @@
  * Thread  one.
  * Errors  those of runs and reports, with words.
  * Units   ratios are B / A: above 1, B takes longer. */
-#ifndef TARN_LOADGEN_COMPARE_H
-#define TARN_LOADGEN_COMPARE_H
+#ifndef TARN_LOADGEN_LOAD_COMPARE_H
+#define TARN_LOADGEN_LOAD_COMPARE_H
 
 #include "base/http.h"
 #include "loadgen/load/options.h"

@@ -7,8 +7,8 @@
  * Thread  read-only after load.
  * Errors  ERR_NOT_FOUND, ERR_INVALID with file:line, ERR_NOMEM.
  * Units   bytes of UTF-8; documents are named by their place in the file, not by doc_id. */
-#ifndef TARN_LOADGEN_CORPUS_H
-#define TARN_LOADGEN_CORPUS_H
+#ifndef TARN_LOADGEN_LOAD_CORPUS_H
+#define TARN_LOADGEN_LOAD_CORPUS_H
 
 #include <stddef.h>
 #include <stdint.h>

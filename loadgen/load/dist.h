@@ -10,8 +10,8 @@
  * Errors  ERR_INVALID with words.
  * Units   tokens (or whatever is counted), at least 1, at most DIST_MAX: a draw outside is
  *         clamped, which a lognormal with a large CV feels in its mean. */
-#ifndef TARN_LOADGEN_DIST_H
-#define TARN_LOADGEN_DIST_H
+#ifndef TARN_LOADGEN_LOAD_DIST_H
+#define TARN_LOADGEN_LOAD_DIST_H
 
 #include "base/buf.h"
 #include "loadgen/load/draw.h"

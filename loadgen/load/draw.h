@@ -8,8 +8,8 @@
  * Thread  any; a struct draw belongs to one thread.
  * Errors  none.
  * Units   draw_unit() is in [0, 1), draw_open() in (0, 1), both with 53 random bits. */
-#ifndef TARN_LOADGEN_DRAW_H
-#define TARN_LOADGEN_DRAW_H
+#ifndef TARN_LOADGEN_LOAD_DRAW_H
+#define TARN_LOADGEN_LOAD_DRAW_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -5,8 +5,8 @@
  * Errors  ERR_NOT_FOUND, ERR_IO, ERR_TOO_LARGE (over LINES_FILE_BYTES_MAX), ERR_INVALID,
  *         ERR_NOMEM.
  * Units   lines count from 1. */
-#ifndef TARN_LOADGEN_LINES_H
-#define TARN_LOADGEN_LINES_H
+#ifndef TARN_LOADGEN_LOAD_LINES_H
+#define TARN_LOADGEN_LOAD_LINES_H
 
 #include <stdbool.h>
 #include <stdio.h>

@@ -17,8 +17,8 @@
  * Thread  one at a time.
  * Errors  ERR_NOMEM.
  * Units   seconds inside, milliseconds in reports. */
-#ifndef TARN_LOADGEN_METRICS_H
-#define TARN_LOADGEN_METRICS_H
+#ifndef TARN_LOADGEN_LOAD_METRICS_H
+#define TARN_LOADGEN_LOAD_METRICS_H
 
 #include "loadgen/load/outcome.h"
 #include "loadgen/load/stats.h"

@@ -8,8 +8,8 @@
  * Errors  ERR_INVALID with words that name the option and, for a name nobody knows, the nearest
  *         one.
  * Units   seconds, tokens, requests per second. */
-#ifndef TARN_LOADGEN_OPTIONS_H
-#define TARN_LOADGEN_OPTIONS_H
+#ifndef TARN_LOADGEN_LOAD_OPTIONS_H
+#define TARN_LOADGEN_LOAD_OPTIONS_H
 
 #include <stdio.h>
 

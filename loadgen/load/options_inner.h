@@ -4,8 +4,8 @@
  * Thread  as options.h.
  * Errors  as options.h.
  * Units   as options.h. */
-#ifndef TARN_LOADGEN_OPTIONS_INNER_H
-#define TARN_LOADGEN_OPTIONS_INNER_H
+#ifndef TARN_LOADGEN_LOAD_OPTIONS_INNER_H
+#define TARN_LOADGEN_LOAD_OPTIONS_INNER_H
 
 #include "loadgen/load/options.h"
 

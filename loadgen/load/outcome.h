@@ -5,8 +5,8 @@
  * Errors  ERR_NOMEM.
  * Units   _ns of one monotonic clock; 0: never happened. Token counts of -1: the server did not
  *         say. */
-#ifndef TARN_LOADGEN_OUTCOME_H
-#define TARN_LOADGEN_OUTCOME_H
+#ifndef TARN_LOADGEN_LOAD_OUTCOME_H
+#define TARN_LOADGEN_LOAD_OUTCOME_H
 
 #include "clients/c/tarn_client.h"
 #include "loadgen/load/request.h"

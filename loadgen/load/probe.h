@@ -4,8 +4,8 @@
  * Thread  one; waits for the answers.
  * Errors  ERR_UNAVAILABLE, ERR_INVALID with words.
  * Units   tokens, words. */
-#ifndef TARN_LOADGEN_PROBE_H
-#define TARN_LOADGEN_PROBE_H
+#ifndef TARN_LOADGEN_LOAD_PROBE_H
+#define TARN_LOADGEN_LOAD_PROBE_H
 
 #include "base/buf.h"
 #include "loadgen/load/prompt.h"

@@ -4,8 +4,8 @@
  * Thread  one.
  * Errors  none: what cannot be written is lost.
  * Units   seconds, tokens per second of the last interval. */
-#ifndef TARN_LOADGEN_PROGRESS_H
-#define TARN_LOADGEN_PROGRESS_H
+#ifndef TARN_LOADGEN_LOAD_PROGRESS_H
+#define TARN_LOADGEN_LOAD_PROGRESS_H
 
 #include "loadgen/load/run.h"
 

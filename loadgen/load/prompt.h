@@ -4,8 +4,8 @@
  * Thread  any.
  * Errors  ERR_INVALID, ERR_TOO_LARGE, ERR_NOMEM with words.
  * Units   tokens become words by the style's tokens_per_word. */
-#ifndef TARN_LOADGEN_PROMPT_H
-#define TARN_LOADGEN_PROMPT_H
+#ifndef TARN_LOADGEN_LOAD_PROMPT_H
+#define TARN_LOADGEN_LOAD_PROMPT_H
 
 #include "base/buf.h"
 #include "clients/c/tarn_client.h"

@@ -8,8 +8,8 @@
  * Thread  one.
  * Errors  ERR_IO with words, ERR_NOMEM.
  * Units   milliseconds where a name says so; vLLM's per-request lists are in seconds. */
-#ifndef TARN_LOADGEN_REPORT_H
-#define TARN_LOADGEN_REPORT_H
+#ifndef TARN_LOADGEN_LOAD_REPORT_H
+#define TARN_LOADGEN_LOAD_REPORT_H
 
 #include <stdio.h>
 

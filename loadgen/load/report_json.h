@@ -4,8 +4,8 @@
  * Thread  one.
  * Errors  the first one stays in `status`; what follows does nothing.
  * Units   none. */
-#ifndef TARN_LOADGEN_REPORT_JSON_H
-#define TARN_LOADGEN_REPORT_JSON_H
+#ifndef TARN_LOADGEN_LOAD_REPORT_JSON_H
+#define TARN_LOADGEN_LOAD_REPORT_JSON_H
 
 #include <stdio.h>
 

@@ -13,8 +13,8 @@
  * Thread  one at a time.
  * Errors  ERR_NOMEM.
  * Units   seconds from the start of the run, tokens. */
-#ifndef TARN_LOADGEN_REQUEST_H
-#define TARN_LOADGEN_REQUEST_H
+#ifndef TARN_LOADGEN_LOAD_REQUEST_H
+#define TARN_LOADGEN_LOAD_REQUEST_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -10,8 +10,8 @@
  * Errors  ERR_NOMEM, ERR_INVALID with words: the run cannot go on. What happens to one request is
  *         in its outcome.
  * Units   ns of the loop's clock, seconds where named so. */
-#ifndef TARN_LOADGEN_RUN_H
-#define TARN_LOADGEN_RUN_H
+#ifndef TARN_LOADGEN_LOAD_RUN_H
+#define TARN_LOADGEN_LOAD_RUN_H
 
 #include "base/http.h"
 #include "loadgen/load/chain.h"

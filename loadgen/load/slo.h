@@ -6,8 +6,8 @@
  * Thread  any.
  * Errors  ERR_INVALID with words.
  * Units   milliseconds; a limit of 0 is none. `normalized` is ms per output token. */
-#ifndef TARN_LOADGEN_SLO_H
-#define TARN_LOADGEN_SLO_H
+#ifndef TARN_LOADGEN_LOAD_SLO_H
+#define TARN_LOADGEN_LOAD_SLO_H
 
 #include <stdbool.h>
 

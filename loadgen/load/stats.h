@@ -7,8 +7,8 @@
  * Thread  one at a time.
  * Errors  ERR_NOMEM.
  * Units   whatever the values have; an empty series has mean, median, ... 0. */
-#ifndef TARN_LOADGEN_STATS_H
-#define TARN_LOADGEN_STATS_H
+#ifndef TARN_LOADGEN_LOAD_STATS_H
+#define TARN_LOADGEN_LOAD_STATS_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -4,8 +4,8 @@
  * Thread  one.
  * Errors  ERR_UNAVAILABLE, ERR_INVALID with words that name the server.
  * Units   none. */
-#ifndef TARN_LOADGEN_TARGET_H
-#define TARN_LOADGEN_TARGET_H
+#ifndef TARN_LOADGEN_LOAD_TARGET_H
+#define TARN_LOADGEN_LOAD_TARGET_H
 
 #include "loadgen/load/options.h"
 #include "loadgen/load/probe.h"

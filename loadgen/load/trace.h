@@ -19,8 +19,8 @@
  * Thread  read-only after load.
  * Errors  ERR_NOT_FOUND, ERR_INVALID with file:line, ERR_TOO_LARGE, ERR_NOMEM.
  * Units   seconds, tokens. */
-#ifndef TARN_LOADGEN_TRACE_H
-#define TARN_LOADGEN_TRACE_H
+#ifndef TARN_LOADGEN_LOAD_TRACE_H
+#define TARN_LOADGEN_LOAD_TRACE_H
 
 #include <stdbool.h>
 

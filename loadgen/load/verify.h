@@ -8,8 +8,8 @@
  * Thread  one.
  * Errors  ERR_NOMEM, ERR_IO.
  * Units   requests. */
-#ifndef TARN_LOADGEN_VERIFY_H
-#define TARN_LOADGEN_VERIFY_H
+#ifndef TARN_LOADGEN_LOAD_VERIFY_H
+#define TARN_LOADGEN_LOAD_VERIFY_H
 
 #include "base/http.h"
 #include "loadgen/load/outcome.h"

@@ -5,8 +5,8 @@
  * Errors  ERR_INVALID for no things, or weights that are negative, not finite or all zero;
  *         ERR_NOMEM.
  * Units   weights need not sum to 1. */
-#ifndef TARN_LOADGEN_WEIGHTED_H
-#define TARN_LOADGEN_WEIGHTED_H
+#ifndef TARN_LOADGEN_LOAD_WEIGHTED_H
+#define TARN_LOADGEN_LOAD_WEIGHTED_H
 
 #include "base/status.h"
 #include "loadgen/load/draw.h"

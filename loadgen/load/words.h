@@ -9,8 +9,8 @@
  * Thread  any.
  * Errors  those of struct buf.
  * Units   words; token ids in [lo, hi). */
-#ifndef TARN_LOADGEN_WORDS_H
-#define TARN_LOADGEN_WORDS_H
+#ifndef TARN_LOADGEN_LOAD_WORDS_H
+#define TARN_LOADGEN_LOAD_WORDS_H
 
 #include "base/buf.h"
 

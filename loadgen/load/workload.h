@@ -9,8 +9,8 @@
  * Errors  ERR_INVALID (also for files, with file:line), ERR_NOT_FOUND, ERR_NOMEM. workload_next()
  *         says ERR_NOT_FOUND when the data are at their end.
  * Units   tokens, seconds. */
-#ifndef TARN_LOADGEN_WORKLOAD_H
-#define TARN_LOADGEN_WORKLOAD_H
+#ifndef TARN_LOADGEN_LOAD_WORKLOAD_H
+#define TARN_LOADGEN_LOAD_WORKLOAD_H
 
 #include "loadgen/load/arrival.h"
 #include "loadgen/load/dist.h"

@@ -4,8 +4,8 @@
  * Thread  as workload.h.
  * Errors  as workload.h.
  * Units   as workload.h. */
-#ifndef TARN_LOADGEN_WORKLOAD_INNER_H
-#define TARN_LOADGEN_WORKLOAD_INNER_H
+#ifndef TARN_LOADGEN_LOAD_WORKLOAD_INNER_H
+#define TARN_LOADGEN_LOAD_WORKLOAD_INNER_H
 
 #include "base/json.h"
 #include "loadgen/load/corpus.h"

@@ -15,8 +15,8 @@
  * Errors  none.
  * Units   bytes of bodies, microseconds from the end of the request's header to the last byte of
  *         the answer. */
-#ifndef TARN_SERVER_ACCESS_H
-#define TARN_SERVER_ACCESS_H
+#ifndef TARN_SERVER_API_ACCESS_H
+#define TARN_SERVER_API_ACCESS_H
 
 struct http_done;
 

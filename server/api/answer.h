@@ -9,8 +9,8 @@
  * Thread  the HTTP thread of the exchange.
  * Errors  ERR_NOMEM, ERR_TOO_LARGE.
  * Units   tokens. */
-#ifndef TARN_SERVER_ANSWER_H
-#define TARN_SERVER_ANSWER_H
+#ifndef TARN_SERVER_API_ANSWER_H
+#define TARN_SERVER_API_ANSWER_H
 
 #include "base/buf.h"
 

@@ -4,8 +4,8 @@
  * Thread  HTTP threads; a handler answers with http_reply() or http_defer() and never blocks.
  * Errors  answered as JSON.
  * Units   none. */
-#ifndef TARN_SERVER_API_H
-#define TARN_SERVER_API_H
+#ifndef TARN_SERVER_API_API_H
+#define TARN_SERVER_API_API_H
 
 struct server;
 struct http_exchange;

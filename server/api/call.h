@@ -7,8 +7,8 @@
  * Thread  the HTTP thread of the exchange; gone() of http.h only sets cancel flags.
  * Errors  answered to the client as JSON; none is returned.
  * Units   Unix seconds, tokens. */
-#ifndef TARN_SERVER_CALL_H
-#define TARN_SERVER_CALL_H
+#ifndef TARN_SERVER_API_CALL_H
+#define TARN_SERVER_API_CALL_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -24,8 +24,8 @@
  * Thread  any; reads only what is constant after start.
  * Errors  ERR_INVALID with words that name the field; ERR_NOMEM.
  * Units   bytes of UTF-8. */
-#ifndef TARN_SERVER_DOCUMENTS_H
-#define TARN_SERVER_DOCUMENTS_H
+#ifndef TARN_SERVER_API_DOCUMENTS_H
+#define TARN_SERVER_API_DOCUMENTS_H
 
 #include <stdbool.h>
 

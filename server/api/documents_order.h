@@ -5,8 +5,8 @@
  * Thread  any.
  * Errors  ERR_NOMEM.
  * Units   none. */
-#ifndef TARN_SERVER_DOCUMENTS_ORDER_H
-#define TARN_SERVER_DOCUMENTS_ORDER_H
+#ifndef TARN_SERVER_API_DOCUMENTS_ORDER_H
+#define TARN_SERVER_API_DOCUMENTS_ORDER_H
 
 #include "server/api/prompt.h"
 

@@ -9,8 +9,8 @@
  * Thread  one at a time.
  * Errors  in page.w.status, see writer.h.
  * Units   none. */
-#ifndef TARN_SERVER_EXPOSITION_H
-#define TARN_SERVER_EXPOSITION_H
+#ifndef TARN_SERVER_API_EXPOSITION_H
+#define TARN_SERVER_API_EXPOSITION_H
 
 #include <stdint.h>
 

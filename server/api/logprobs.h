@@ -13,8 +13,8 @@
  * Thread  the HTTP thread of the exchange.
  * Errors  ERR_NOMEM, ERR_TOO_LARGE.
  * Units   nats; characters of the text. */
-#ifndef TARN_SERVER_LOGPROBS_H
-#define TARN_SERVER_LOGPROBS_H
+#ifndef TARN_SERVER_API_LOGPROBS_H
+#define TARN_SERVER_API_LOGPROBS_H
 
 #include <stdbool.h>
 #include <stdint.h>

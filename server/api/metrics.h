@@ -8,8 +8,8 @@
  * Thread  HTTP threads.
  * Errors  in page->w.status; a figure that the system does not tell is left out.
  * Units   base units of Prometheus: seconds, bytes. */
-#ifndef TARN_SERVER_METRICS_H
-#define TARN_SERVER_METRICS_H
+#ifndef TARN_SERVER_API_METRICS_H
+#define TARN_SERVER_API_METRICS_H
 
 #include <stdbool.h>
 

@@ -10,8 +10,8 @@
  * Errors  ERR_INVALID, ERR_UNSUPPORTED, ERR_NOT_FOUND (model), each with words that begin with the
  *         name of the field.
  * Units   tokens; seconds where it says so. */
-#ifndef TARN_SERVER_PARAMS_H
-#define TARN_SERVER_PARAMS_H
+#ifndef TARN_SERVER_API_PARAMS_H
+#define TARN_SERVER_API_PARAMS_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -26,8 +26,8 @@
  * Errors  open and prepare: words that name the file and say what to do. ERR_NOT_FOUND, ERR_IO,
  *         ERR_INVALID, ERR_TOO_LARGE, ERR_UNSUPPORTED, ERR_NOMEM.
  * Units   bytes of UTF-8; Unix seconds. */
-#ifndef TARN_SERVER_PREAMBLE_H
-#define TARN_SERVER_PREAMBLE_H
+#ifndef TARN_SERVER_API_PREAMBLE_H
+#define TARN_SERVER_API_PREAMBLE_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -15,8 +15,8 @@
  * Errors  ERR_INVALID with words that name the field; ERR_UNSUPPORTED; ERR_TOO_LARGE when the ids
  *         would pass the model's context; ERR_NOMEM.
  * Units   tokens; bytes of UTF-8. */
-#ifndef TARN_SERVER_PROMPT_H
-#define TARN_SERVER_PROMPT_H
+#ifndef TARN_SERVER_API_PROMPT_H
+#define TARN_SERVER_API_PROMPT_H
 
 #include <stdbool.h>
 #include <stdint.h>

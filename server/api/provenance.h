@@ -11,8 +11,8 @@
  * Thread  any.
  * Errors  ERR_NOMEM, ERR_TOO_LARGE.
  * Units   bytes of UTF-8. */
-#ifndef TARN_SERVER_PROVENANCE_H
-#define TARN_SERVER_PROVENANCE_H
+#ifndef TARN_SERVER_API_PROVENANCE_H
+#define TARN_SERVER_API_PROVENANCE_H
 
 #include "base/json.h"
 #include "engine/text/chat_history.h"

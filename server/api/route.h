@@ -4,8 +4,8 @@
  * Thread  HTTP threads.
  * Errors  404 no such path, 405 another method (with Allow), 401, 503 while draining: JSON.
  * Units   none. */
-#ifndef TARN_SERVER_ROUTE_H
-#define TARN_SERVER_ROUTE_H
+#ifndef TARN_SERVER_API_ROUTE_H
+#define TARN_SERVER_API_ROUTE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -8,8 +8,8 @@
  * Thread  the HTTP thread of the exchange.
  * Errors  ERR_NOMEM, ERR_TOO_LARGE.
  * Units   tokens. */
-#ifndef TARN_SERVER_STREAM_H
-#define TARN_SERVER_STREAM_H
+#ifndef TARN_SERVER_API_STREAM_H
+#define TARN_SERVER_API_STREAM_H
 
 #include <stdbool.h>
 #include <stdint.h>

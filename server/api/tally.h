@@ -8,8 +8,8 @@
  * Thread  any.
  * Errors  tally_create(): ERR_NOMEM.
  * Units   seconds, tokens, HTTP status codes. */
-#ifndef TARN_SERVER_TALLY_H
-#define TARN_SERVER_TALLY_H
+#ifndef TARN_SERVER_API_TALLY_H
+#define TARN_SERVER_API_TALLY_H
 
 #include <stdint.h>
 

@@ -7,8 +7,8 @@
  * Errors  ERR_INVALID and ERR_UNSUPPORTED with words that name the field, as in
  *         "messages[1].tool_calls[0].id: expected a string, got null".
  * Units   none. */
-#ifndef TARN_SERVER_TOOL_CALLS_H
-#define TARN_SERVER_TOOL_CALLS_H
+#ifndef TARN_SERVER_API_TOOL_CALLS_H
+#define TARN_SERVER_API_TOOL_CALLS_H
 
 #include "base/json.h"
 

@@ -13,8 +13,8 @@
  * Thread  struct unknown_fields: one at a time. struct unknown_log: any, under its lock.
  * Errors  none.
  * Units   seconds of clock_now_ns(). */
-#ifndef TARN_SERVER_UNKNOWN_FIELDS_H
-#define TARN_SERVER_UNKNOWN_FIELDS_H
+#ifndef TARN_SERVER_API_UNKNOWN_FIELDS_H
+#define TARN_SERVER_API_UNKNOWN_FIELDS_H
 
 #include <pthread.h>
 #include <stdbool.h>

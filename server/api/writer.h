@@ -6,8 +6,8 @@
  * Thread  one at a time.
  * Errors  in `status`.
  * Units   bytes. */
-#ifndef TARN_SERVER_WRITER_H
-#define TARN_SERVER_WRITER_H
+#ifndef TARN_SERVER_API_WRITER_H
+#define TARN_SERVER_API_WRITER_H
 
 #include <string.h>
 

@@ -8,8 +8,8 @@
  * Thread  any.
  * Errors  answered: 429 with Retry-After; 413 for a prompt that no full bucket could pay for.
  * Units   tokens. */
-#ifndef TARN_SERVER_ADMISSION_H
-#define TARN_SERVER_ADMISSION_H
+#ifndef TARN_SERVER_AUTH_ADMISSION_H
+#define TARN_SERVER_AUTH_ADMISSION_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -15,8 +15,8 @@
  * Errors  ERR_UNAUTHORIZED with words. auth_create(), auth_reload(): as keys.h; each mistake is
  *         logged, and words say where to look.
  * Units   nanoseconds, tokens. */
-#ifndef TARN_SERVER_AUTH_H
-#define TARN_SERVER_AUTH_H
+#ifndef TARN_SERVER_AUTH_AUTH_H
+#define TARN_SERVER_AUTH_AUTH_H
 
 #include <pthread.h>
 #include <stdatomic.h>

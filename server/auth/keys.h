@@ -28,8 +28,8 @@
  * Errors  ERR_INVALID, ERR_NOT_FOUND, ERR_IO, ERR_TOO_LARGE, ERR_NOMEM; the words are one mistake
  *         per line.
  * Units   per minute; bytes. */
-#ifndef TARN_SERVER_KEYS_H
-#define TARN_SERVER_KEYS_H
+#ifndef TARN_SERVER_AUTH_KEYS_H
+#define TARN_SERVER_AUTH_KEYS_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -11,8 +11,8 @@
  * Thread  one at a time (an account's lock, see auth.h).
  * Errors  none; a refusal is a verdict.
  * Units   nanoseconds of any monotonic clock, requests, tokens; a limit of 0 means none. */
-#ifndef TARN_SERVER_RATELIMIT_H
-#define TARN_SERVER_RATELIMIT_H
+#ifndef TARN_SERVER_AUTH_RATELIMIT_H
+#define TARN_SERVER_AUTH_RATELIMIT_H
 
 #include <stdbool.h>
 #include <stdint.h>

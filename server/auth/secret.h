@@ -8,8 +8,8 @@
  * Thread  main, at start. Servers that start at once agree on one secret.
  * Errors  none: a warning in the log.
  * Units   bytes. */
-#ifndef TARN_SERVER_SECRET_H
-#define TARN_SERVER_SECRET_H
+#ifndef TARN_SERVER_AUTH_SECRET_H
+#define TARN_SERVER_AUTH_SECRET_H
 
 #include <stdint.h>
 

@@ -4,8 +4,8 @@
  * Thread  any.
  * Errors  none.
  * Units   none. */
-#ifndef TARN_SERVER_CORS_H
-#define TARN_SERVER_CORS_H
+#ifndef TARN_SERVER_HTTP_CORS_H
+#define TARN_SERVER_HTTP_CORS_H
 
 #include <stdbool.h>
 

@@ -7,8 +7,8 @@
  * Thread  any.
  * Errors  an answer that cannot be built for lack of memory goes out without a body.
  * Units   HTTP status codes. */
-#ifndef TARN_SERVER_ERROR_H
-#define TARN_SERVER_ERROR_H
+#ifndef TARN_SERVER_HTTP_ERROR_H
+#define TARN_SERVER_HTTP_ERROR_H
 
 #include "base/buf.h"
 

@@ -21,8 +21,8 @@
  * Errors  http_create(): words for an address or a file that cannot be had.
  *         http_defer(): ERR_UNAVAILABLE when the server stops.
  * Units   bytes, seconds, nanoseconds. */
-#ifndef TARN_SERVER_HTTP_H
-#define TARN_SERVER_HTTP_H
+#ifndef TARN_SERVER_HTTP_HTTP_H
+#define TARN_SERVER_HTTP_HTTP_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -9,8 +9,8 @@
  * Thread  acceptor_create() and acceptor_stop(): main. The callbacks run on the thread.
  * Errors  ERR_IO, ERR_NOMEM. A socket that cannot be accepted is logged and tried again.
  * Units   none. */
-#ifndef TARN_SERVER_HTTP_ACCEPT_H
-#define TARN_SERVER_HTTP_ACCEPT_H
+#ifndef TARN_SERVER_HTTP_HTTP_ACCEPT_H
+#define TARN_SERVER_HTTP_HTTP_ACCEPT_H
 
 #include <stdbool.h>
 #include <sys/socket.h>

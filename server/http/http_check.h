@@ -17,8 +17,8 @@
  * Thread  the HTTP thread of the connection.
  * Errors  as words for the client, and an HTTP status.
  * Units   bytes. */
-#ifndef TARN_SERVER_HTTP_CHECK_H
-#define TARN_SERVER_HTTP_CHECK_H
+#ifndef TARN_SERVER_HTTP_HTTP_CHECK_H
+#define TARN_SERVER_HTTP_HTTP_CHECK_H
 
 #include <stdbool.h>
 #include <stddef.h>

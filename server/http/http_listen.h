@@ -5,8 +5,8 @@
  * Thread  main, at start and end.
  * Errors  ERR_INVALID, ERR_NOT_FOUND, ERR_IO with words that name the flag, address or file.
  * Units   descriptors, bytes. */
-#ifndef TARN_SERVER_HTTP_LISTEN_H
-#define TARN_SERVER_HTTP_LISTEN_H
+#ifndef TARN_SERVER_HTTP_HTTP_LISTEN_H
+#define TARN_SERVER_HTTP_HTTP_LISTEN_H
 
 #include <stdint.h>
 

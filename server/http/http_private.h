@@ -5,8 +5,8 @@
  * Thread  see http.h; the callbacks run on the HTTP thread of the connection.
  * Errors  see http.h.
  * Units   bytes. */
-#ifndef TARN_SERVER_HTTP_PRIVATE_H
-#define TARN_SERVER_HTTP_PRIVATE_H
+#ifndef TARN_SERVER_HTTP_HTTP_PRIVATE_H
+#define TARN_SERVER_HTTP_HTTP_PRIVATE_H
 
 #include <microhttpd.h>
 #include <pthread.h>

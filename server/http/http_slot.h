@@ -34,8 +34,8 @@
  *         slot_wake(): any, does not block.
  * Errors  ERR_NOMEM, ERR_IO; ERR_UNAVAILABLE when the server stops.
  * Units   nanoseconds (CLOCK_MONOTONIC), bytes. */
-#ifndef TARN_SERVER_HTTP_SLOT_H
-#define TARN_SERVER_HTTP_SLOT_H
+#ifndef TARN_SERVER_HTTP_HTTP_SLOT_H
+#define TARN_SERVER_HTTP_HTTP_SLOT_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

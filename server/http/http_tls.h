@@ -10,8 +10,8 @@
  * Thread  tls_create(), tls_reload(), tls_destroy(): main. The rest: HTTP threads.
  * Errors  ERR_INVALID, ERR_NOT_FOUND, ERR_IO with words that name the flag and the file.
  * Units   bytes. */
-#ifndef TARN_SERVER_HTTP_TLS_H
-#define TARN_SERVER_HTTP_TLS_H
+#ifndef TARN_SERVER_HTTP_HTTP_TLS_H
+#define TARN_SERVER_HTTP_HTTP_TLS_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -17,8 +17,8 @@
  *         call back into the watcher.
  * Errors  ERR_IO, ERR_NOMEM.
  * Units   nanoseconds (CLOCK_MONOTONIC). */
-#ifndef TARN_SERVER_WATCHER_H
-#define TARN_SERVER_WATCHER_H
+#ifndef TARN_SERVER_HTTP_WATCHER_H
+#define TARN_SERVER_HTTP_WATCHER_H
 
 #include <stdbool.h>
 #include <stdint.h>

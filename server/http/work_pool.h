@@ -13,8 +13,8 @@
  * Errors  ERR_BUSY when the queue is full or the client's share of it is used up, ERR_UNAVAILABLE
  *         after work_pool_close(), ERR_NOMEM.
  * Units   items; cost in bytes of a request's body; service in nanoseconds. */
-#ifndef TARN_SERVER_WORK_POOL_H
-#define TARN_SERVER_WORK_POOL_H
+#ifndef TARN_SERVER_HTTP_WORK_POOL_H
+#define TARN_SERVER_HTTP_WORK_POOL_H
 
 #include <stdint.h>
 

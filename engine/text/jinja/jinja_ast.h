@@ -4,8 +4,8 @@
  * Thread  read-only, any thread.
  * Errors  none.
  * Units   lines count from 1. */
-#ifndef TARN_ENGINE_JINJA_AST_H
-#define TARN_ENGINE_JINJA_AST_H
+#ifndef TARN_ENGINE_TEXT_JINJA_JINJA_AST_H
+#define TARN_ENGINE_TEXT_JINJA_JINJA_AST_H
 
 #include "engine/text/jinja/jinja_value.h"
 

@@ -4,8 +4,8 @@
  * Thread  the run's; nodes are only read.
  * Errors  those of the template, with the line; ERR_TOO_LARGE over steps, depth or output.
  * Units   none. */
-#ifndef TARN_ENGINE_JINJA_EVAL_H
-#define TARN_ENGINE_JINJA_EVAL_H
+#ifndef TARN_ENGINE_TEXT_JINJA_JINJA_EVAL_H
+#define TARN_ENGINE_TEXT_JINJA_JINJA_EVAL_H
 
 #include "engine/text/jinja/jinja_ast.h"
 #include "engine/text/jinja/jinja_text.h"

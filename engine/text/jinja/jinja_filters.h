@@ -4,8 +4,8 @@
  * Thread  any.
  * Errors  ERR_INVALID with jinja2's words; ERR_UNSUPPORTED for what a filter cannot do here.
  * Units   lengths in code points. */
-#ifndef TARN_ENGINE_JINJA_FILTERS_H
-#define TARN_ENGINE_JINJA_FILTERS_H
+#ifndef TARN_ENGINE_TEXT_JINJA_JINJA_FILTERS_H
+#define TARN_ENGINE_TEXT_JINJA_JINJA_FILTERS_H
 
 #include "engine/text/jinja/jinja_value.h"
 

@@ -5,8 +5,8 @@
  * Thread  any.
  * Errors  raise_exception() gives ERR_INVALID with the template's words.
  * Units   strftime_now() formats the run's now_s as UTC. */
-#ifndef TARN_ENGINE_JINJA_FUNCTIONS_H
-#define TARN_ENGINE_JINJA_FUNCTIONS_H
+#ifndef TARN_ENGINE_TEXT_JINJA_JINJA_FUNCTIONS_H
+#define TARN_ENGINE_TEXT_JINJA_JINJA_FUNCTIONS_H
 
 #include "engine/text/jinja/jinja_value.h"
 

@@ -4,8 +4,8 @@
  * Thread  any.
  * Errors  ERR_INVALID with the line.
  * Units   bytes; lines count from 1. */
-#ifndef TARN_ENGINE_JINJA_LEXER_H
-#define TARN_ENGINE_JINJA_LEXER_H
+#ifndef TARN_ENGINE_TEXT_JINJA_JINJA_LEXER_H
+#define TARN_ENGINE_TEXT_JINJA_JINJA_LEXER_H
 
 #include "engine/text/jinja/jinja_value.h"
 

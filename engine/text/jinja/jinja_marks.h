@@ -11,8 +11,8 @@
  * Thread  the run's.
  * Errors  ERR_NOMEM, ERR_TOO_LARGE of the arena.
  * Units   bytes. A page of bits covers 4096 of them and takes 512. */
-#ifndef TARN_ENGINE_JINJA_MARKS_H
-#define TARN_ENGINE_JINJA_MARKS_H
+#ifndef TARN_ENGINE_TEXT_JINJA_JINJA_MARKS_H
+#define TARN_ENGINE_TEXT_JINJA_JINJA_MARKS_H
 
 #include "engine/text/jinja/jinja_text.h"
 #include "engine/text/ranges.h"

@@ -4,8 +4,8 @@
  * Thread  any.
  * Errors  those of the methods.
  * Units   none. */
-#ifndef TARN_ENGINE_JINJA_METHODS_H
-#define TARN_ENGINE_JINJA_METHODS_H
+#ifndef TARN_ENGINE_TEXT_JINJA_JINJA_METHODS_H
+#define TARN_ENGINE_TEXT_JINJA_JINJA_METHODS_H
 
 #include "engine/text/jinja/jinja_value.h"
 

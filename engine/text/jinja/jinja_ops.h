@@ -5,8 +5,8 @@
  * Errors  ERR_INVALID with Python's words for wrong types; ERR_UNSUPPORTED where an integer
  *         leaves 64 bits.
  * Units   indices count code points. */
-#ifndef TARN_ENGINE_JINJA_OPS_H
-#define TARN_ENGINE_JINJA_OPS_H
+#ifndef TARN_ENGINE_TEXT_JINJA_JINJA_OPS_H
+#define TARN_ENGINE_TEXT_JINJA_JINJA_OPS_H
 
 #include "engine/text/jinja/jinja_value.h"
 

@@ -5,8 +5,8 @@
  * Errors  ERR_INVALID: syntax, with the line; ERR_UNSUPPORTED: an unknown tag, filter or test, by
  *         name (inside an if only when it is reached, as in jinja2); ERR_TOO_LARGE: nesting.
  * Units   lines count from 1. */
-#ifndef TARN_ENGINE_JINJA_PARSER_H
-#define TARN_ENGINE_JINJA_PARSER_H
+#ifndef TARN_ENGINE_TEXT_JINJA_JINJA_PARSER_H
+#define TARN_ENGINE_TEXT_JINJA_JINJA_PARSER_H
 
 #include "engine/text/jinja/jinja_ast.h"
 #include "engine/text/jinja/jinja_lexer.h"

@@ -4,8 +4,8 @@
  * Thread  the run's.
  * Errors  ERR_INVALID for what JSON cannot hold; ERR_TOO_LARGE when nested too deep.
  * Units   bytes. */
-#ifndef TARN_ENGINE_JINJA_PRINT_H
-#define TARN_ENGINE_JINJA_PRINT_H
+#ifndef TARN_ENGINE_TEXT_JINJA_JINJA_PRINT_H
+#define TARN_ENGINE_TEXT_JINJA_JINJA_PRINT_H
 
 #include "engine/text/jinja/jinja_text.h"
 

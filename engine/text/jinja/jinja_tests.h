@@ -4,8 +4,8 @@
  * Thread  any.
  * Errors  ERR_INVALID for wrong arguments and for comparisons Python refuses.
  * Units   none. */
-#ifndef TARN_ENGINE_JINJA_TESTS_H
-#define TARN_ENGINE_JINJA_TESTS_H
+#ifndef TARN_ENGINE_TEXT_JINJA_JINJA_TESTS_H
+#define TARN_ENGINE_TEXT_JINJA_JINJA_TESTS_H
 
 #include "engine/text/jinja/jinja_value.h"
 

@@ -4,8 +4,8 @@
  * Thread  any; a jinja_out belongs to its run's thread.
  * Errors  ERR_TOO_LARGE when a jinja_out passes the run's out_max_bytes.
  * Units   bytes, unless a name says chars (code points). Text must be valid UTF-8. */
-#ifndef TARN_ENGINE_JINJA_TEXT_H
-#define TARN_ENGINE_JINJA_TEXT_H
+#ifndef TARN_ENGINE_TEXT_JINJA_JINJA_TEXT_H
+#define TARN_ENGINE_TEXT_JINJA_JINJA_TEXT_H
 
 #include "engine/text/jinja/jinja_value.h"
 

@@ -6,8 +6,8 @@
  * Errors  jinja_fail() puts "chat template line N: ..." into the run's `why`.
  *         ERR_TOO_LARGE when steps, depth, memory or output pass their bound.
  * Units   strings are slices of UTF-8 in bytes, not NUL-terminated. */
-#ifndef TARN_ENGINE_JINJA_VALUE_H
-#define TARN_ENGINE_JINJA_VALUE_H
+#ifndef TARN_ENGINE_TEXT_JINJA_JINJA_VALUE_H
+#define TARN_ENGINE_TEXT_JINJA_JINJA_VALUE_H
 
 #include <stdbool.h>
 #include <stddef.h>

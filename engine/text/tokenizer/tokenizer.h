@@ -9,8 +9,8 @@
  * Errors  ERR_NOT_FOUND no file; ERR_INVALID a damaged or contradictory file; ERR_UNSUPPORTED a
  *         kind of model, normalizer or pre-tokenizer we do not know (the words name it).
  * Units   ids are uint32_t; an `ids` buf holds them back to back (len / 4 ids). */
-#ifndef TARN_ENGINE_TOKENIZER_H
-#define TARN_ENGINE_TOKENIZER_H
+#ifndef TARN_ENGINE_TEXT_TOKENIZER_TOKENIZER_H
+#define TARN_ENGINE_TEXT_TOKENIZER_TOKENIZER_H
 
 #include <stdbool.h>
 #include <stddef.h>

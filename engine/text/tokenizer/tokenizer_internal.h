@@ -11,8 +11,8 @@
  * Thread  what load built is read-only; a struct tok_scratch belongs to one encode call.
  * Errors  as tokenizer.h.
  * Units   offsets are uint32_t bytes: texts are at most TOK_TEXT_BYTES_MAX. */
-#ifndef TARN_ENGINE_TOKENIZER_INTERNAL_H
-#define TARN_ENGINE_TOKENIZER_INTERNAL_H
+#ifndef TARN_ENGINE_TEXT_TOKENIZER_TOKENIZER_INTERNAL_H
+#define TARN_ENGINE_TEXT_TOKENIZER_TOKENIZER_INTERNAL_H
 
 #include <stdbool.h>
 #include <stddef.h>

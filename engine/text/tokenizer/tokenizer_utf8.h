@@ -4,8 +4,8 @@
  * Thread  any; no state.
  * Errors  none but those of the buf that repaired text goes to.
  * Units   bytes; code points are uint32_t. */
-#ifndef TARN_ENGINE_TOKENIZER_UTF8_H
-#define TARN_ENGINE_TOKENIZER_UTF8_H
+#ifndef TARN_ENGINE_TEXT_TOKENIZER_TOKENIZER_UTF8_H
+#define TARN_ENGINE_TEXT_TOKENIZER_TOKENIZER_UTF8_H
 
 #include <stdbool.h>
 #include <stddef.h>

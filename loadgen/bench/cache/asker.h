@@ -5,8 +5,8 @@
  * Errors  engine_open()'s and request_create()'s, with their words; ERR_INTERNAL when a request did
  *         not end as it should.
  * Units   nanoseconds, tokens. */
-#ifndef TARN_LOADGEN_CACHEBENCH_ASKER_H
-#define TARN_LOADGEN_CACHEBENCH_ASKER_H
+#ifndef TARN_LOADGEN_BENCH_CACHE_ASKER_H
+#define TARN_LOADGEN_BENCH_CACHE_ASKER_H
 
 #include "engine/engine.h"
 

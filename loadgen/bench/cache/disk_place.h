@@ -5,8 +5,8 @@
  * Thread  one.
  * Errors  ERR_IO with words that name the directory.
  * Units   bytes; shares from 0 to 1. */
-#ifndef TARN_LOADGEN_CACHEBENCH_DISK_PLACE_H
-#define TARN_LOADGEN_CACHEBENCH_DISK_PLACE_H
+#ifndef TARN_LOADGEN_BENCH_CACHE_DISK_PLACE_H
+#define TARN_LOADGEN_BENCH_CACHE_DISK_PLACE_H
 
 #include "base/buf.h"
 

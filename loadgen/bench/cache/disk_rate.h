@@ -7,8 +7,8 @@
  * Thread  one.
  * Errors  words that name the directory; ERR_IO, ERR_NOMEM.
  * Units   bytes, bytes per second. */
-#ifndef TARN_LOADGEN_CACHEBENCH_DISK_RATE_H
-#define TARN_LOADGEN_CACHEBENCH_DISK_RATE_H
+#ifndef TARN_LOADGEN_BENCH_CACHE_DISK_RATE_H
+#define TARN_LOADGEN_BENCH_CACHE_DISK_RATE_H
 
 #include <stdbool.h>
 

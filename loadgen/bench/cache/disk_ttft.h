@@ -12,8 +12,8 @@
  * Thread  one; the engine has its own.
  * Errors  words that name the option or file; ERR_TOO_LARGE when the memory does not suffice.
  * Units   seconds, bytes, tokens. */
-#ifndef TARN_LOADGEN_CACHEBENCH_DISK_TTFT_H
-#define TARN_LOADGEN_CACHEBENCH_DISK_TTFT_H
+#ifndef TARN_LOADGEN_BENCH_CACHE_DISK_TTFT_H
+#define TARN_LOADGEN_BENCH_CACHE_DISK_TTFT_H
 
 #include "cache/cache.h"
 #include "loadgen/bench/cache/figure.h"

@@ -4,8 +4,8 @@
  * Thread  one.
  * Errors  ERR_NOMEM. A value beyond the room is a bug and asserted.
  * Units   the values'. */
-#ifndef TARN_LOADGEN_CACHEBENCH_FIGURE_H
-#define TARN_LOADGEN_CACHEBENCH_FIGURE_H
+#ifndef TARN_LOADGEN_BENCH_CACHE_FIGURE_H
+#define TARN_LOADGEN_BENCH_CACHE_FIGURE_H
 
 #include <stdint.h>
 

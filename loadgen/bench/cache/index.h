@@ -11,8 +11,8 @@
  * Thread  one.
  * Errors  words that name the option; ERR_TOO_LARGE when the memory does not suffice.
  * Units   seconds. */
-#ifndef TARN_LOADGEN_CACHEBENCH_INDEX_H
-#define TARN_LOADGEN_CACHEBENCH_INDEX_H
+#ifndef TARN_LOADGEN_BENCH_CACHE_INDEX_H
+#define TARN_LOADGEN_BENCH_CACHE_INDEX_H
 
 #include "base/buf.h"
 #include "loadgen/bench/cache/figure.h"

@@ -8,8 +8,8 @@
  * Thread  one; the engine has its own.
  * Errors  words; ERR_INTERNAL when something was found after all.
  * Units   seconds, tokens. */
-#ifndef TARN_LOADGEN_CACHEBENCH_MISS_H
-#define TARN_LOADGEN_CACHEBENCH_MISS_H
+#ifndef TARN_LOADGEN_BENCH_CACHE_MISS_H
+#define TARN_LOADGEN_BENCH_CACHE_MISS_H
 
 #include "base/buf.h"
 #include "loadgen/bench/cache/figure.h"

@@ -4,8 +4,8 @@
  * Thread  one.
  * Errors  ERR_IO with words that name the directory.
  * Units   none. */
-#ifndef TARN_LOADGEN_CACHEBENCH_MODEL_FILES_H
-#define TARN_LOADGEN_CACHEBENCH_MODEL_FILES_H
+#ifndef TARN_LOADGEN_BENCH_CACHE_MODEL_FILES_H
+#define TARN_LOADGEN_BENCH_CACHE_MODEL_FILES_H
 
 #include "base/buf.h"
 

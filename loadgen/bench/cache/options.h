@@ -4,8 +4,8 @@
  * Thread  main.
  * Errors  ERR_INVALID with words that name the option.
  * Units   tokens, segments, counts. */
-#ifndef TARN_LOADGEN_CACHEBENCH_OPTIONS_H
-#define TARN_LOADGEN_CACHEBENCH_OPTIONS_H
+#ifndef TARN_LOADGEN_BENCH_CACHE_OPTIONS_H
+#define TARN_LOADGEN_BENCH_CACHE_OPTIONS_H
 
 #include <stdbool.h>
 #include <stdint.h>

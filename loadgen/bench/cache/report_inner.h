@@ -4,8 +4,8 @@
  * Thread  one.
  * Errors  ERR_NOMEM, ERR_TOO_LARGE of the buffer.
  * Units   the values'. */
-#ifndef TARN_LOADGEN_CACHEBENCH_REPORT_INNER_H
-#define TARN_LOADGEN_CACHEBENCH_REPORT_INNER_H
+#ifndef TARN_LOADGEN_BENCH_CACHE_REPORT_INNER_H
+#define TARN_LOADGEN_BENCH_CACHE_REPORT_INNER_H
 
 #include "loadgen/bench/cache/report.h"
 

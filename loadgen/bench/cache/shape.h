@@ -4,8 +4,8 @@
  * Thread  any.
  * Errors  model_config_load()'s, with its words.
  * Units   bytes. */
-#ifndef TARN_LOADGEN_CACHEBENCH_SHAPE_H
-#define TARN_LOADGEN_CACHEBENCH_SHAPE_H
+#ifndef TARN_LOADGEN_BENCH_CACHE_SHAPE_H
+#define TARN_LOADGEN_BENCH_CACHE_SHAPE_H
 
 #include "engine/engine.h"
 #include "loadgen/bench/engine/counts.h"

@@ -10,8 +10,8 @@
  * Errors  ERR_TOO_LARGE with words when the memory does not suffice; ERR_INTERNAL when the tree
  *         does not hold what was put in.
  * Units   seconds, bytes. */
-#ifndef TARN_LOADGEN_CACHEBENCH_TREE_H
-#define TARN_LOADGEN_CACHEBENCH_TREE_H
+#ifndef TARN_LOADGEN_BENCH_CACHE_TREE_H
+#define TARN_LOADGEN_BENCH_CACHE_TREE_H
 
 #include "cache/cache.h"
 #include "loadgen/bench/cache/figure.h"

@@ -10,8 +10,8 @@
  * Thread  one; the engine has its own, and the read rate is measured by as many as the engine uses.
  * Errors  words that name the option or file; ERR_TOO_LARGE when the memory does not suffice.
  * Units   seconds, bytes, tokens. */
-#ifndef TARN_LOADGEN_CACHEBENCH_TTFT_H
-#define TARN_LOADGEN_CACHEBENCH_TTFT_H
+#ifndef TARN_LOADGEN_BENCH_CACHE_TTFT_H
+#define TARN_LOADGEN_BENCH_CACHE_TTFT_H
 
 #include "cache/cache.h"
 #include "loadgen/bench/cache/figure.h"

@@ -11,8 +11,8 @@
  * Thread  one; the engines have theirs.
  * Errors  words that name the option; ERR_TOO_LARGE when the memory does not suffice.
  * Units   tokens per second; percent. */
-#ifndef TARN_LOADGEN_CACHEBENCH_WRITES_H
-#define TARN_LOADGEN_CACHEBENCH_WRITES_H
+#ifndef TARN_LOADGEN_BENCH_CACHE_WRITES_H
+#define TARN_LOADGEN_BENCH_CACHE_WRITES_H
 
 #include "base/buf.h"
 #include "loadgen/bench/cache/figure.h"

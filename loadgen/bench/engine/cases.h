@@ -8,8 +8,8 @@
  * Thread  any.
  * Errors  ERR_INVALID with words.
  * Units   tokens, sequences. */
-#ifndef TARN_LOADGEN_BENCH_CASES_H
-#define TARN_LOADGEN_BENCH_CASES_H
+#ifndef TARN_LOADGEN_BENCH_ENGINE_CASES_H
+#define TARN_LOADGEN_BENCH_ENGINE_CASES_H
 
 #include <stdint.h>
 

@@ -9,8 +9,8 @@
  * Thread  any.
  * Errors  none.
  * Units   operations, bytes, seconds. */
-#ifndef TARN_LOADGEN_BENCH_COUNTS_H
-#define TARN_LOADGEN_BENCH_COUNTS_H
+#ifndef TARN_LOADGEN_BENCH_ENGINE_COUNTS_H
+#define TARN_LOADGEN_BENCH_ENGINE_COUNTS_H
 
 #include "kernels/params.h"
 #include "loadgen/bench/engine/cases.h"

@@ -10,8 +10,8 @@
  * Errors  ERR_NOMEM; ERR_INTERNAL when no thread can be started. A bad measurement is no error: it
  *         is marked void.
  * Units   bytes per second, operations per second (a multiply-add is two), hertz. */
-#ifndef TARN_LOADGEN_BENCH_LIMITS_H
-#define TARN_LOADGEN_BENCH_LIMITS_H
+#ifndef TARN_LOADGEN_BENCH_ENGINE_LIMITS_H
+#define TARN_LOADGEN_BENCH_ENGINE_LIMITS_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -5,8 +5,8 @@
  * Thread  one caller.
  * Errors  ERR_NOMEM; ERR_INTERNAL when no thread can be started.
  * Units   bytes per second; cpu_share from 0 to 1. */
-#ifndef TARN_LOADGEN_BENCH_LIMITS_INTERNAL_H
-#define TARN_LOADGEN_BENCH_LIMITS_INTERNAL_H
+#ifndef TARN_LOADGEN_BENCH_ENGINE_LIMITS_INTERNAL_H
+#define TARN_LOADGEN_BENCH_ENGINE_LIMITS_INTERNAL_H
 
 #include <stdint.h>
 

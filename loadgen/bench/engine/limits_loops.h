@@ -15,8 +15,8 @@
  * Thread  any; begin() and end() on the thread that runs the loop.
  * Errors  none: a loop whose supported() is false must not run.
  * Units   operations (a multiply-add is two), cycles. */
-#ifndef TARN_LOADGEN_BENCH_LIMITS_LOOPS_H
-#define TARN_LOADGEN_BENCH_LIMITS_LOOPS_H
+#ifndef TARN_LOADGEN_BENCH_ENGINE_LIMITS_LOOPS_H
+#define TARN_LOADGEN_BENCH_ENGINE_LIMITS_LOOPS_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -4,8 +4,8 @@
  * Thread  any.
  * Errors  none; n >= 1 is asserted.
  * Units   the values'. */
-#ifndef TARN_LOADGEN_BENCH_MEDIAN_H
-#define TARN_LOADGEN_BENCH_MEDIAN_H
+#ifndef TARN_LOADGEN_BENCH_ENGINE_MEDIAN_H
+#define TARN_LOADGEN_BENCH_ENGINE_MEDIAN_H
 
 #include <stdint.h>
 

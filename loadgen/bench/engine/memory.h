@@ -4,8 +4,8 @@
  * Thread  any.
  * Errors  none: what cannot be read does not limit.
  * Units   bytes. */
-#ifndef TARN_LOADGEN_BENCH_MEMORY_H
-#define TARN_LOADGEN_BENCH_MEMORY_H
+#ifndef TARN_LOADGEN_BENCH_ENGINE_MEMORY_H
+#define TARN_LOADGEN_BENCH_ENGINE_MEMORY_H
 
 #include <stdint.h>
 

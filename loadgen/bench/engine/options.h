@@ -4,8 +4,8 @@
  * Thread  main.
  * Errors  ERR_INVALID with words that name the option.
  * Units   seconds, bytes, tokens. */
-#ifndef TARN_LOADGEN_BENCH_OPTIONS_H
-#define TARN_LOADGEN_BENCH_OPTIONS_H
+#ifndef TARN_LOADGEN_BENCH_ENGINE_OPTIONS_H
+#define TARN_LOADGEN_BENCH_ENGINE_OPTIONS_H
 
 #include <stdbool.h>
 #include <stdint.h>

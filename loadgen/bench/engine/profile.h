@@ -8,8 +8,8 @@
  * Thread  the one that runs the forward pass.
  * Errors  none; a launcher's status is passed on.
  * Units   seconds, operations, bytes. */
-#ifndef TARN_LOADGEN_BENCH_PROFILE_H
-#define TARN_LOADGEN_BENCH_PROFILE_H
+#ifndef TARN_LOADGEN_BENCH_ENGINE_PROFILE_H
+#define TARN_LOADGEN_BENCH_ENGINE_PROFILE_H
 
 #include "engine/model/weights.h"
 #include "kernels/ops.h"

@@ -8,8 +8,8 @@
  * Thread  one; the device spreads the work over its own threads.
  * Errors  words that name the option or file; ERR_TOO_LARGE for a case that does not fit.
  * Units   tokens, bytes, seconds. */
-#ifndef TARN_LOADGEN_BENCH_RIG_H
-#define TARN_LOADGEN_BENCH_RIG_H
+#ifndef TARN_LOADGEN_BENCH_ENGINE_RIG_H
+#define TARN_LOADGEN_BENCH_ENGINE_RIG_H
 
 #include <stdbool.h>
 

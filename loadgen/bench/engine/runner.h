@@ -7,8 +7,8 @@
  * Thread  one.
  * Errors  what the device answers; a case that does not fit is no error but a skipped row.
  * Units   seconds. */
-#ifndef TARN_LOADGEN_BENCH_RUNNER_H
-#define TARN_LOADGEN_BENCH_RUNNER_H
+#ifndef TARN_LOADGEN_BENCH_ENGINE_RUNNER_H
+#define TARN_LOADGEN_BENCH_ENGINE_RUNNER_H
 
 #include "loadgen/bench/engine/profile.h"
 #include "loadgen/bench/engine/rig.h"

@@ -4,8 +4,8 @@
  * Thread  one.
  * Errors  ERR_INVALID with words.
  * Units   shares of memory are fractions of the distinct tokens. */
-#ifndef TARN_LOADGEN_CACHESIM_OPTIONS_H
-#define TARN_LOADGEN_CACHESIM_OPTIONS_H
+#ifndef TARN_LOADGEN_BENCH_POLICY_OPTIONS_H
+#define TARN_LOADGEN_BENCH_POLICY_OPTIONS_H
 
 #include <stdio.h>
 

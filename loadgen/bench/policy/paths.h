@@ -7,8 +7,8 @@
  * Thread  read-only after paths_build().
  * Errors  ERR_INVALID with words, ERR_NOMEM.
  * Units   tokens, nodes, requests. */
-#ifndef TARN_LOADGEN_CACHESIM_PATHS_H
-#define TARN_LOADGEN_CACHESIM_PATHS_H
+#ifndef TARN_LOADGEN_BENCH_POLICY_PATHS_H
+#define TARN_LOADGEN_BENCH_POLICY_PATHS_H
 
 #include "loadgen/load/trace.h"
 

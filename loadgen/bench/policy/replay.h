@@ -9,8 +9,8 @@
  * Thread  one.
  * Errors  ERR_NOMEM.
  * Units   tokens (an entry has one byte a token), seconds. */
-#ifndef TARN_LOADGEN_CACHESIM_REPLAY_H
-#define TARN_LOADGEN_CACHESIM_REPLAY_H
+#ifndef TARN_LOADGEN_BENCH_POLICY_REPLAY_H
+#define TARN_LOADGEN_BENCH_POLICY_REPLAY_H
 
 #include "cache/policy/replace.h"
 #include "engine/sched/cost_model.h"

@@ -4,8 +4,8 @@
  * Thread  one.
  * Errors  ERR_TOO_LARGE, ERR_NOMEM of the buffer.
  * Units   as in replay.h. */
-#ifndef TARN_LOADGEN_CACHESIM_REPORT_H
-#define TARN_LOADGEN_CACHESIM_REPORT_H
+#ifndef TARN_LOADGEN_BENCH_POLICY_REPORT_H
+#define TARN_LOADGEN_BENCH_POLICY_REPORT_H
 
 #include "loadgen/bench/policy/options.h"
 #include "loadgen/bench/policy/replay.h"

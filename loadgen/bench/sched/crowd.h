@@ -10,8 +10,8 @@
  * Thread  one.
  * Errors  ERR_NOMEM; ERR_INVALID for a policy that nobody knows, with words.
  * Units   tokens, blocks of CROWD_BLOCK_TOKENS, nanoseconds of virtual time. */
-#ifndef TARN_LOADGEN_SCHEDBENCH_CROWD_H
-#define TARN_LOADGEN_SCHEDBENCH_CROWD_H
+#ifndef TARN_LOADGEN_BENCH_SCHED_CROWD_H
+#define TARN_LOADGEN_BENCH_SCHED_CROWD_H
 
 #include "engine/sched/scheduler.h"
 

@@ -4,8 +4,8 @@
  * Thread  main.
  * Errors  ERR_INVALID with words that name the option.
  * Units   sequences, plans. */
-#ifndef TARN_LOADGEN_SCHEDBENCH_OPTIONS_H
-#define TARN_LOADGEN_SCHEDBENCH_OPTIONS_H
+#ifndef TARN_LOADGEN_BENCH_SCHED_OPTIONS_H
+#define TARN_LOADGEN_BENCH_SCHED_OPTIONS_H
 
 #include <stdbool.h>
 #include <stdint.h>

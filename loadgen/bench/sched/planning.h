@@ -4,8 +4,8 @@
  * Thread  one; the clock of the machine is read around each plan.
  * Errors  ERR_NOMEM, ERR_INVALID with words.
  * Units   seconds. */
-#ifndef TARN_LOADGEN_SCHEDBENCH_PLANNING_H
-#define TARN_LOADGEN_SCHEDBENCH_PLANNING_H
+#ifndef TARN_LOADGEN_BENCH_SCHED_PLANNING_H
+#define TARN_LOADGEN_BENCH_SCHED_PLANNING_H
 
 #include "loadgen/bench/sched/crowd.h"
 

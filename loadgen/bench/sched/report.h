@@ -4,8 +4,8 @@
  * Thread  one.
  * Errors  ERR_NOMEM, ERR_TOO_LARGE of the buffer.
  * Units   as the fields' names say. */
-#ifndef TARN_LOADGEN_SCHEDBENCH_REPORT_H
-#define TARN_LOADGEN_SCHEDBENCH_REPORT_H
+#ifndef TARN_LOADGEN_BENCH_SCHED_REPORT_H
+#define TARN_LOADGEN_BENCH_SCHED_REPORT_H
 
 #include "loadgen/bench/sched/planning.h"
 
