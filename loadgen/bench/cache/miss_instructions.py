@@ -43,7 +43,7 @@ HASHING = re.compile(r"blake2b|kv_chain|key_of_block|close_block|hash_prompt")
 # The loop over all slots in each turn of the engine's thread. How often it turns while requests
 # come and go is chance: 10,000 instructions a request more or less. Left out on both sides.
 CHANCE = {"step.c:drop_cancelled"}
-CACHE_FILES = {path.name for path in (REPO / "cache").glob("*.c")}
+CACHE_FILES = {path.name for path in (REPO / "cache").rglob("*.c")}
 
 
 def program() -> Path:
@@ -134,7 +134,7 @@ def print_text(r: dict) -> None:
     print(f"caching adds              {r['added_percent']:14.3f} %  (target: under "
           f"{r['target_percent']} %)")
     print(f"  a token                 {r['added_per_token']:14,.0f} instructions")
-    print(f"  in cache/*.c            {r['added_in_cache_per_token']:14,.0f}")
+    print(f"  in cache/**.c           {r['added_in_cache_per_token']:14,.0f}")
     print(f"hashing, caching on       {r['hashing_per_token_on']:14,.0f} instructions a token; "
           f"off: {r['hashing_per_token_off']:,.0f}")
     print(f"against no hashing at all {r['with_hashing_percent']:14.3f} %")
