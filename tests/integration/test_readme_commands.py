@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Every command of README.md and loadgen/**/README.md, as typed, in a clone without shared data.
+"""Every command of the documents for users, as typed, in a clone without shared data.
 
     test_readme_commands.py [--only TEXT] [--list]
 
-The fenced `sh` blocks are cut into commands and run one after another in a copy of this repository,
-with nothing beside it, against the server that deploy/quickstart starts there. RULES says of each
-command how it runs: most as they stand, some with smaller numbers or with a name that must exist
-(/path/to/model), a few not at all, and why. A command that no rule knows fails the test: whoever
-adds a command to a README adds its rule.
+The documents are README.md, docs/user/*.md and loadgen/**/README.md. Their fenced `sh` blocks are
+cut into commands. The commands run one after another in a copy of this repository, with nothing
+beside it, against the server that deploy/quickstart starts there. RULES says how each command runs:
+most run unchanged, some with smaller numbers or with a name that must exist (/path/to/model), and a
+few are skipped for a stated reason. A command that matches no rule fails the test, so a new command
+in a document needs a rule here.
 
 The programs are not built again (tests/chroot.sh does that in an empty Debian): a stand-in for
 cmake links the targets that deploy/quickstart names, and only those.
@@ -30,8 +31,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 from tarn_test import REPO, build_dir, free_port  # noqa: E402
 
-DOCUMENTS = ["README.md", *sorted(str(p.relative_to(REPO)) for p in
-                                  (REPO / "loadgen").glob("**/README.md"))]
+DOCUMENTS = ["README.md", *sorted(str(p.relative_to(REPO)) for folder, pattern in
+                                  (("docs/user", "*.md"), ("loadgen", "**/README.md"))
+                                  for p in (REPO / folder).glob(pattern))]
+SIMULATIONS = "docs/user/scheduling.md"
 LIMIT_S = 240  # of one command; none takes that long, but the machine may be busy
 TAIL = 3000    # of an output that is shown
 
@@ -61,8 +64,10 @@ RULES = [
     Rule(r"^(sudo|apt|apt-get|dpkg|systemctl|systemd-analyze|journalctl|docker|kubectl|pip|pip3|"
          r"git|hf|huggingface-cli|man)\b", "skip",
          why="needs root, a network or another machine"),
+    Rule(r"^curl\b[\s\S]*captain of Kumnordim is Stamos", expect=r'"content": ?"Stamos\.'),
     Rule(r"^curl\b.*/v1/(chat/)?completions", expect=r'"choices"'),
     Rule(r"^curl\b"),
+    Rule(r"^build/tarn-server\b.*--tls-cert", "skip", why="needs a certificate and keys"),
     Rule(r"^build/tarn-server\b.*--kv-disk-path", "server",
          (("--kv-disk-path \\S+", "--kv-disk-path kv"), (r"--kv-disk-bytes \S+",
                                                          "--kv-disk-bytes 64M"))),
@@ -194,6 +199,7 @@ class Clone:
         self.env.pop("HF_HUB_CACHE", None)
         self.add_downloaded_model(folder / "home")
         self.port = free_port()
+        self.env["TARN_URL"] = f"http://127.0.0.1:{self.port}"
 
     def add_downloaded_model(self, home: Path) -> None:
         """org/name in the local Hugging Face cache: the demo model."""
@@ -318,8 +324,8 @@ def check_programs() -> None:
 
 
 def check_simulations() -> None:
-    """The two simulations of README.md are comparable: they differ in the policy only."""
-    lines = [c for d, c in all_commands() if d == "README.md" and "tarn-loadgen sim" in c]
+    """The two simulations of SIMULATIONS are comparable: they differ in the policy only."""
+    lines = [c for d, c in all_commands() if d == SIMULATIONS and "tarn-loadgen sim" in c]
     assert len(lines) == 2 and all(re.search(r"--seed \d+", line) for line in lines), lines
     joined = (" ".join(line.replace("\\\n", " ").split()) for line in lines)
     without = {re.sub(r" --scheduling-policy \S+", "", line) for line in joined}
@@ -327,12 +333,14 @@ def check_simulations() -> None:
 
 
 def check_python_blocks(clone: Clone) -> None:
-    """The Python of README.md, where the openai package is installed."""
+    """The Python of all documents, where the openai package is installed."""
     if subprocess.run([sys.executable, "-c", "import openai"], capture_output=True,
                       check=False).returncode:
         print("not run: no openai package for the python blocks")
         return
-    for block in blocks_of((REPO / "README.md").read_text(), "python"):
+    blocks = [b for name in DOCUMENTS for b in blocks_of((REPO / name).read_text(), "python")]
+    assert blocks, "no document has Python"
+    for block in blocks:
         done = subprocess.run([sys.executable, "-c", clone.localize(block)], cwd=clone.root,
                               env=clone.env, capture_output=True, text=True, timeout=LIMIT_S,
                               check=False)
