@@ -73,16 +73,21 @@ def broken_link(document: Path, target: str) -> str:
     return ""
 
 
+def line_of(text: str, match: re.Match[str]) -> int:
+    return text.count("\n", 0, match.start()) + 1
+
+
 def mistakes_of(root: Path, document: Path) -> list[str]:
     name, text = document.relative_to(root), document.read_text()
     found = []
-    for number, line in enumerate(without_code(text).splitlines(), 1):
-        for target in LINK.findall(line):
-            why = broken_link(document, target)
-            found += [f"{name}:{number}: link {target}: {why}"] if why else []
-        for path in PATH.findall(line):
-            if not (any(root.glob(path.rstrip("/"))) or any(root.glob(path + ".*"))):
-                found.append(f"{name}:{number}: there is no {path}")
+    prose = without_code(text)
+    for match in LINK.finditer(prose):
+        why = broken_link(document, match[1])
+        found += [f"{name}:{line_of(prose, match)}: link {match[1]}: {why}"] if why else []
+    for match in PATH.finditer(prose):
+        path = match[1]
+        if not (any(root.glob(path.rstrip("/"))) or any(root.glob(path + ".*"))):
+            found.append(f"{name}:{line_of(prose, match)}: there is no {path}")
     for number, line in enumerate(text.splitlines(), 1):
         may_be_long = line.lstrip().startswith("|") or re.search(r"https?://\S{60}", line)
         if len(line) > COLUMNS_MAX and not may_be_long:
@@ -117,9 +122,9 @@ def planted_mistakes_are_found() -> None:
         (root / "docs" / "there.md").write_text("# A heading, *here*\n\n## A heading here\n")
         page = root / "page.md"
         page.write_text("[a](docs/there.md#a-heading-here-1) [b](#page) `docs/there` "
-                        "[c](https://x)\n\n# Page\n\n```\n[no](link)\n```\n")
+                        "[c](https://x) [two\nlines](docs/there.md)\n\n# Page\n\n```\n[no](link)\n```\n")
         assert mistakes_of(root, page) == [], mistakes_of(root, page)
-        for mistake in ("[a](docs/gone.md)", "[a](docs/there.md#gone)", "[a](#gone)", "`docs/gone`",
+        for mistake in ("[a](docs/gone.md)", "[two\nlines](gone.md)", "[a](docs/there.md#gone)", "[a](#gone)", "`docs/gone`",
                         "x" * 101):
             page.write_text(f"# Page\n\n{mistake}\n")
             assert len(mistakes_of(root, page)) == 1, mistake
