@@ -8,6 +8,7 @@
 - Lines have at most 100 columns, except rows of tables and lines that a URL makes longer.
 - docs/user/metrics.md names every metric of the code, and no other.
 - README.md and ARCHITECTURE.md have fewer than 150 lines.
+- Documents and scripts cite no design notes that are not in the repository.
 - The checks themselves find planted mistakes.
 """
 from __future__ import annotations
@@ -27,18 +28,21 @@ FOLDERS = ("base", "kernels", "cache", "engine", "server", "clients", "loadgen",
            "tests")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 PATH = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./*-]+)`")
+CITING = ("*.md", "*.py", "*.sh", "CMakeLists.txt")
+NOTES = re.compile(r"\b(?:papers|peers|field|style|design|INDEX)\.md\b")
 METRIC_IN_CODE = re.compile(r'"((?:vllm:|tarn:|process_|http_request)\w+)"')
 METRIC_IN_PAGE = re.compile(r"`((?:vllm:|tarn:|process_|http_request)\w+)")
 
 
-def documents(root: Path) -> list[Path]:
-    """The tracked documents; where there is no git, all of them."""
+def tracked(root: Path, *patterns: str) -> list[Path]:
+    """The tracked files; where there is no git, all of them."""
     done = subprocess.run(["git", "-C", str(root), "ls-files", "-z", "--cached", "--others",
-                           "--exclude-standard", "*.md"], capture_output=True, text=True,
+                           "--exclude-standard", *patterns], capture_output=True, text=True,
                           check=False)
     if done.returncode == 0 and done.stdout:
         return [root / name for name in done.stdout.split("\0") if name and (root / name).is_file()]
-    return [p for p in root.rglob("*.md") if "build" not in p.relative_to(root).parts]
+    return [p for pattern in patterns for p in root.rglob(pattern)
+            if "build" not in p.relative_to(root).parts]
 
 
 def without_code(text: str) -> str:
@@ -109,6 +113,12 @@ def check_metrics() -> list[str]:
                for m in sorted(named - exported) if m != "tarn:kv_disk_"])
 
 
+def check_citations() -> list[str]:
+    return [f"{path.relative_to(REPO)} cites {match[0]}, which is not in the repository"
+            for path in tracked(REPO, *CITING) if path != Path(__file__).resolve()
+            for match in NOTES.finditer(path.read_text())]
+
+
 def check_lengths() -> list[str]:
     return [f"{name} has {n} lines; fewer than {LINES_MAX} are allowed"
             for name in ("README.md", "ARCHITECTURE.md")
@@ -132,10 +142,10 @@ def planted_mistakes_are_found() -> None:
 
 def main() -> int:
     planted_mistakes_are_found()
-    pages = documents(REPO)
+    pages = tracked(REPO, "*.md")
     assert len(pages) > 20, pages
     found = [m for page in pages for m in mistakes_of(REPO, page)]
-    found += check_metrics() + check_lengths()
+    found += check_metrics() + check_citations() + check_lengths()
     print("\n".join(found) if found else f"{len(pages)} documents: no mistake")
     if any(m.endswith(" are allowed") for m in found):
         print("tests/tools/fill_documents.py FILE... fills paragraphs")

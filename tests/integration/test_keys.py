@@ -380,7 +380,7 @@ def the_summary_line_is_vllms() -> None:
 
 # --- metrics ---
 
-VLLM = {  # peers.md 1.9: name -> buckets, or None for a gauge or counter
+VLLM = {  # vLLM's metrics: name -> buckets, or None for a gauge or counter
     "vllm:num_requests_running": None, "vllm:num_requests_waiting": None,
     "vllm:kv_cache_usage_perc": None, "vllm:cache_config_info": None,
     "vllm:prompt_tokens_total": None, "vllm:prompt_tokens_cached_total": None,

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """loadgen/schedbench, small: its parts that need no server run, the JSON has every field, what is
-there is kept, plots are whole, and the authors' figures say what papers.md says. No time is
+there is kept, plots are whole, and the authors' figures are read correctly. No time is
 judged."""
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def missing_data_are_said() -> None:
 # --- figures and plots ---
 
 def the_authors_figures_are_read(data: Path) -> None:
-    """The crossings that papers.md lists, which were read by others."""
+    """Crossings of the curves in FastServe's figures (Wu et al., 2023), read independently."""
     f = figures.read(data / "fastserve-figures.txt")
     for name, want in (("eval__overall", (2.30, 2.41, 4.89)),
                        ("eval__overall2", (11.7, 16.3, 32.4)),
