@@ -17,13 +17,15 @@ COLUMNS = 99
 ITEM = re.compile(r"^(\s*)([-*]|\d+\.)\s+")
 KEPT = ("|", "#", "<", "![")
 MARKER = re.compile(r"([-+*#>]|\d+[.)])(\s|$)")  # would begin a list, heading or quote
+KEPT_CHARS_MAX = 60  # longer code and links may be cut
 GLUE = "\x01"
 
 
 def glued(text: str) -> str:
     """The text with the blanks replaced that must not become ends of lines."""
-    text = re.sub(r"`[^`]{1,60}`", lambda m: m[0].replace(" ", GLUE), text)
-    return re.sub(r"\[[^\]]{1,50}\]\(", lambda m: m[0].replace(" ", GLUE), text)
+    def glue(match: re.Match[str]) -> str:
+        return match[0].replace(" ", GLUE) if len(match[0]) <= KEPT_CHARS_MAX else match[0]
+    return re.sub(r"\[[^\]]+\]\(", glue, re.sub(r"`[^`]+`", glue, text))
 
 
 def filled(words: str, first: str, rest: str) -> list[str]:
