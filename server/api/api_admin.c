@@ -261,8 +261,7 @@ static void forget_span(struct server *srv, struct http_exchange *x, const char 
     if (!is_answered(x, engine_cache_erase(srv->engine, &key, &n_blocks)))
         return;
     if (n_blocks == 0) {
-        error_reply(x, ERR_NOT_FOUND, NULL,
-                    "span: no span has this key; GET /cache lists spans");
+        error_reply(x, ERR_NOT_FOUND, NULL, "span: no span has this key; GET /cache lists spans");
         return;
     }
     hash_hex(hex, key.bytes, KV_KEY_BYTES);
