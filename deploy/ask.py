@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Asks a running server and shows the answer as it comes. Standard library only.
+"""Asks a running server a question and prints the answer as it arrives. Standard library only.
 
     ask.py [--url http://127.0.0.1:8000] [--document "TITLE: TEXT"]... [--max-tokens N] QUESTION
-    ask.py --demo     what deploy/quickstart shows
+    ask.py --demo     the demonstration of deploy/quickstart
 
-After each answer: time to first token (from sending the request to the first text), tokens per
-second after it, prompt tokens and how many of those came from the cache. --demo ends with two
-questions about the same long documents, side by side: computed, and found in the cache.
+After each answer the program prints the time to the first token (from sending the request to the
+first text), the tokens per second after it, and the prompt's tokens with the number found in the
+cache. --demo ends with two questions about the same long documents: the first computes them, the
+second finds them in the cache.
 """
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Iterator
 
-# Invented documents that come with the repository, and how many of them the end of --demo sends:
-# some 500 tokens, enough to see what computing them takes, and no more than the demo model was
-# made for.
+# Invented documents of this repository, and the number that the end of --demo sends: about 500
+# tokens, enough to see the time that computing them takes, and not more than the demo model was
+# trained for.
 LONG_DOCUMENTS = Path(__file__).resolve().parents[1] / "loadgen" / "data" / "rag"
 N_LONG_DOCUMENTS = 6
 
-# Invented things, in the manner that the demo model was trained on.
+# Invented documents in the style that the demo model was trained on.
 DEMO_DOCUMENTS = [
     {"title": "The tower Vomta",
      "text": "Vomta is a tower. The builder of Vomta is Stasprites. Vomta has the height 529."},
@@ -35,7 +36,7 @@ DEMO_DOCUMENTS = [
      "text": "Kumnordim is a ship. The captain of Kumnordim is Stamos. Kumnordim's length is 8417."},
 ]
 DEMO_QUESTIONS = ["Who is the captain of Kumnordim?", "What is the height of Vomta?",
-                  "Who is the captain of Vomta?"]  # the documents do not say
+                  "Who is the captain of Vomta?"]  # not in the documents
 
 
 class AskError(Exception):
@@ -92,7 +93,7 @@ def error_words(response: http.client.HTTPResponse) -> str:
 
 
 def connect(url: str) -> tuple[http.client.HTTPConnection, str]:
-    """An open connection to the server of `url`, and the path that stands before /v1."""
+    """An open connection to the server of `url`, and the part of its path before /v1."""
     try:
         parts = urllib.parse.urlsplit(url)
         is_known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -111,7 +112,7 @@ def connect(url: str) -> tuple[http.client.HTTPConnection, str]:
 
 def ask(url: str, question: str, documents: list[dict], max_tokens: int,
         api_key: str = "", show: bool = True, **more: object) -> Answer:
-    """Asks and waits for the whole answer. `more` are further members of the request."""
+    """Asks and waits for the whole answer. `more`: further members of the request."""
     body: dict = {"messages": [{"role": "user", "content": question}], "max_tokens": max_tokens,
                   "temperature": 0, "stream": True, "stream_options": {"include_usage": True},
                   **more}
@@ -131,7 +132,7 @@ def ask(url: str, question: str, documents: list[dict], max_tokens: int,
         usage = event.get("usage") or usage
         for choice in event.get("choices", []):
             piece = choice["delta"].get("content") or ""
-            if piece or choice.get("finish_reason"):  # the end counts: it is a token too
+            if piece or choice.get("finish_reason"):  # the end-of-sequence token counts too
                 last = time.perf_counter()
             if piece:
                 first = first or last
@@ -158,8 +159,8 @@ def read_lines(path: Path) -> list[dict]:
 
 
 def show_cold_and_cached(url: str, api_key: str) -> None:
-    """Two questions about the same documents. A cache_salt of this run's own makes the first one
-    cold, however often the demonstration ran before."""
+    """Asks two questions about the same documents. A random cache_salt ensures that the first one
+    finds nothing in the cache, also if the demonstration ran before."""
     n = N_LONG_DOCUMENTS
     documents = read_lines(LONG_DOCUMENTS / "documents.jsonl")[:n]
     questions = read_lines(LONG_DOCUMENTS / "questions.jsonl")[n - 2:n]  # about the last two
@@ -215,8 +216,8 @@ def main() -> None:
     except AskError as error:
         raise SystemExit(f"\nask.py: {error}")
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise SystemExit(f"\nask.py: {args.url} did not answer to the end: "
-                         f"{error or type(error).__name__}\n  The log of the server says more.")
+        raise SystemExit(f"\nask.py: the answer of {args.url} broke off: "
+                         f"{error or type(error).__name__}\n  See the log of the server.")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-# lib.sh - what deploy/quickstart and deploy/test share. Sourced, not run.
+# lib.sh - functions of deploy/quickstart, deploy/test and deploy/package. Sourced, not run.
 # shellcheck shell=bash
 
 REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-# What the build and the server need.
+# Packages that the build and the server need.
 BUILD_PACKAGES=(gcc libc6-dev cmake ninja-build pkg-config libmicrohttpd-dev libgnutls28-dev
     libjansson-dev libsodium-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev
     liburing-dev python3 curl ca-certificates)
-# What the Debian package is made with beyond that.
+# Further packages for building the Debian package.
 # shellcheck disable=SC2034  # used by deploy/package
 PACKAGE_PACKAGES=(dpkg-dev file)
-# What the tests need beyond both.
+# Further packages for the tests.
 # shellcheck disable=SC2034  # used by deploy/test
 TEST_PACKAGES=(g++ libcmocka-dev python3-numpy python3-venv "${PACKAGE_PACKAGES[@]}" mandoc zsh
     systemd)
@@ -34,13 +34,13 @@ now_ms() {
     echo $((t / 1000))
 }
 
-# seconds_since MS: like 3.2
+# seconds_since MS: print the seconds since then, such as 3.2
 seconds_since() {
     local ms=$(($(now_ms) - $1))
     printf '%d.%d' $((ms / 1000)) $((ms % 1000 / 100))
 }
 
-# step "words" COMMAND...: a heading, the command, the time it took.
+# step "words" COMMAND...: print a heading, run the command, print its duration.
 step() {
     local words=$1 start status=0
     shift
@@ -64,7 +64,7 @@ missing_packages() {
     done
 }
 
-# Runs a command as root: as it is, or by sudo.
+# Run a command as root: directly, or by sudo.
 as_root() {
     if ((EUID == 0)); then
         "$@"
@@ -81,11 +81,11 @@ apt_install() {
         install -y --no-install-recommends "$@" >/dev/null
 }
 
-# Installs what is missing, and does not touch apt when nothing is.
+# Install the packages that are missing. Does not run apt if all are installed.
 ensure_packages() {
     local -a missing
     if ! command -v dpkg-query >/dev/null; then
-        echo "    no dpkg here: going on, in the hope that these are there in some form:"
+        echo "    there is no dpkg to check or install packages; Tarn needs these:"
         echo "    $*"
         return 0
     fi
@@ -95,21 +95,22 @@ ensure_packages() {
         return 0
     fi
     if ((EUID != 0)) && ! command -v sudo >/dev/null; then
-        die "packages are missing and this is neither root nor has sudo. As root, run" \
+        die "packages are missing, and installing them needs root or sudo. As root, run" \
             "apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
     fi
     echo "    installing ${missing[*]}"
     if ! as_root apt-get -qq -o Acquire::Retries=2 update; then
-        echo "    apt-get update failed; trying with the package lists that are there" >&2
+        echo "    apt-get update failed; trying with the old package lists" >&2
     fi
     if ! apt_install "${missing[@]}"; then
         die "apt could not install: ${missing[*]}" \
-            "Look at its message above. Usual reasons: no network, an old release (Tarn is tested" \
-            "on Debian 12), another apt that is running, or no root rights. Then run this again."
+            "See its message above. Usual reasons: no network, an old release (Tarn is tested on" \
+            "Debian 12), another running apt, or no root rights. Then run this command again."
     fi
 }
 
-# A build folder that was configured for another checkout (moved or copied) cannot be used.
+# Remove the configuration of a build folder that belongs to another checkout (the folder was moved
+# or copied): CMake would refuse it.
 drop_foreign_build() {
     local dir=$1 home
     [[ -f $dir/CMakeCache.txt ]] || return 0
@@ -120,12 +121,13 @@ drop_foreign_build() {
     fi
 }
 
-# In CI warnings are errors; the same preset for both commands, or all would be built twice.
+# The preset of the release build. In CI warnings are errors. quickstart and test use the same
+# preset, because otherwise each of them would build everything again.
 release_preset() {
     if [[ ${CI:-} == true ]]; then echo ci; else echo cpu; fi
 }
 
-# configure_preset PRESET DIR [CMAKE OPTIONS...]; quiet unless it fails.
+# configure_preset PRESET DIR [CMAKE OPTIONS...]: configure; prints CMake's output only on failure.
 configure_preset() {
     local preset=$1 dir=$2 log
     shift 2
@@ -143,7 +145,7 @@ configure_preset() {
     sed -n '/Found/d; s/^-- \(  \S.*\)/  \1/p' "$log"
 }
 
-# build_dir DIR [TARGET...]: every core; progress as ninja prints it.
+# build_dir DIR [TARGET...]: build on all cores, with ninja's progress.
 build_dir() {
     local dir=$1 target
     local -a args=()
@@ -152,5 +154,5 @@ build_dir() {
         args+=(--target "$target")
     done
     NINJA_STATUS='    [%f/%t %es] ' cmake --build "$dir" -j "$(nproc)" "${args[@]}" ||
-        die "the build in $dir failed: the compiler's message stands above"
+        die "the build in $dir failed: see the compiler's message above"
 }

@@ -9,7 +9,7 @@
 #include "server/kv_disk.h"
 #include "server/server.h"
 
-/* How a client gets here: what curl needs before the URL, and the URL. */
+/* Write the server's URL, and the options that curl needs before it. */
 static void write_address(const struct config *c, uint16_t port, char *curl, char *url, size_t n)
 {
     const char *scheme = c->tls_cert[0] ? "https" : "http";

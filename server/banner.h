@@ -1,4 +1,4 @@
-/* banner.h - what the server says on stdout when it takes requests: text for people, or with
+/* banner.h - prints on stdout that the server accepts requests: a text for people, or with
  * --log-format json one line of JSON with the event "serving", whose last member is the URL.
  *
  * Owns    nothing.

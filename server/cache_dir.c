@@ -14,7 +14,7 @@ bool cache_dir_find(char out[PATH_MAX], const char *dir)
 
     if (dir[0])
         n = snprintf(out, PATH_MAX, "%s", dir);
-    /* The XDG base directory specification: a relative path is to be ignored. */
+    /* The XDG base directory specification demands that relative paths are ignored. */
     else if (cache && cache[0] == '/')
         n = snprintf(out, PATH_MAX, "%s/tarn", cache);
     else if (home && home[0] == '/')
@@ -37,7 +37,8 @@ const char *cache_dir_make(const char *path)
     return mkdir(part, 0700) == 0 || errno == EEXIST ? NULL : strerror(errno);
 }
 
-/* Whoever may write to a folder above it could have put another one here before. */
+/* Check the folder's owner and permissions: a user who may write to its parent could have made
+ * it. */
 static const char *look_at(const char *path)
 {
     struct stat st;

@@ -33,7 +33,7 @@ static void *wait_for_signal(void *arg)
             return NULL;
         if (read(early.signal_fd, &info, sizeof info) == sizeof info) {
             log_event(LOG_INFO, "stopped while starting", "signal=%u", info.ssi_signo);
-            _exit(EXIT_SUCCESS); /* no exit handlers: other threads are in the middle of work */
+            _exit(EXIT_SUCCESS); /* exit handlers would run while other threads still work */
         }
     }
 }
@@ -71,7 +71,7 @@ void early_end_stop(void)
 
     if (!early.runs)
         return;
-    /* An eventfd at zero takes one write; nothing else writes to it. */
+    /* The write cannot fail: the eventfd is at zero, and nothing else writes to it. */
     ASSERT(write(early.stop_fd, &one, sizeof one) == sizeof one);
     pthread_join(early.thread, NULL);
     early.runs = false;

@@ -1,9 +1,9 @@
-/* early_end.h - SIGTERM and SIGINT while the server starts: the process ends at once, with 0.
+/* early_end.h - ends the process at once, with 0, on SIGTERM or SIGINT while the server starts.
  *
- * A start takes minutes when a large model is read, measured or checked, and nothing of that can be
- * lost: files are replaced whole or survive being killed. So a thread waits for the signals, which
- * all other threads block, and ends the process. Once the server serves, main takes the signals and
- * drains.
+ * A start takes minutes if a large model has to be read, measured or checked. Ending in the middle
+ * is safe: files are replaced atomically or survive SIGKILL. So a thread waits for the signals,
+ * which all other threads block, and ends the process. Once the server serves, main handles the
+ * signals and drains.
  *
  * Owns    the thread.
  * Thread  main.
@@ -14,10 +14,10 @@
 
 #include "base/status.h"
 
-/* SIGTERM and SIGINT are blocked, in this thread and in those made later. */
+/* Block SIGTERM and SIGINT in this thread and in all created later, and start the thread. */
 NODISCARD enum status early_end_begin(void);
-/* From now on the signals stay pending for the caller. Without early_end_begin() this does
- * nothing; so does a second call. */
+/* End the thread: the signals stay pending for the caller from here on. Does nothing without
+ * early_end_begin(), and the second time. */
 void early_end_stop(void);
 
 #endif

@@ -54,7 +54,7 @@ void engine_test_open_model(struct engine_test *t, const char *dir, struct engin
     t->dir[0] = '\0';
     c->model_dir = dir;
     c->load_format = "dummy";
-    c->profile_cost = false; /* seconds, dozens of times */
+    c->profile_cost = false; /* it would take seconds for each of dozens of engines */
     if (engine_open(&t->engine, c, &why) != OK)
         die("engine_open", buf_str(&why));
     if (engine_start(t->engine) != OK)

@@ -1,9 +1,9 @@
-/* engine_test.h - an engine over random weights, without files to ship: for property tests.
+/* engine_test.h - an engine with random weights, for property tests that need no model files.
  *
- * Owns    a temporary directory with config.json, removed by engine_test_close(); but for
+ * Owns    a temporary directory with config.json, removed by engine_test_close(), except after
  *         engine_test_open_model().
  * Thread  the test's main thread.
- * Errors  everything that fails ends the test with a message.
+ * Errors  any failure ends the test with a message.
  * Units   tokens. */
 #ifndef TARN_TESTS_ENGINE_TEST_H
 #define TARN_TESTS_ENGINE_TEST_H
@@ -14,28 +14,28 @@
 
 struct engine_test {
     struct engine *engine;
-    char dir[ENGINE_TEST_DIR_BYTES]; /* "": somebody else's */
+    char dir[ENGINE_TEST_DIR_BYTES]; /* the directory to remove; "": none */
 };
 
-/* config_json NULL: a small Llama (2 layers, 4 heads, 2 KV heads, vocabulary 300). The engine's
- * thread runs. `c` comes from engine_config_init() with the test's own changes. */
+/* Open an engine and start its thread. config_json NULL: a small Llama (2 layers, 4 heads, 2 KV
+ * heads, vocabulary 300). `c`: from engine_config_init(), with the test's changes. */
 void engine_test_open(struct engine_test *t, const char *config_json, struct engine_config *c);
 void engine_test_close(struct engine_test *t);
-/* A directory with that config.json, for several engines and for processes that are killed. */
+/* Make a directory with a config.json, for several engines and for processes that are killed. */
 void engine_test_make_model(char dir[ENGINE_TEST_DIR_BYTES], const char *config_json);
 void engine_test_remove_model(const char *dir);
-/* engine_test_open() over one that is there, and stays. */
+/* Open an engine like engine_test_open(), with an existing directory, which is not removed. */
 void engine_test_open_model(struct engine_test *t, const char *dir, struct engine_config *c);
 
-/* The usual parameters: greedy, 20 logprobs, n_out tokens, no stops. */
+/* Set the usual parameters: greedy, 20 logprobs, n_out tokens, no stops. */
 void engine_test_params(struct sampling *sp, struct stopping *st, uint32_t n_out);
-/* Create and submit; the reference is the caller's. */
+/* Create and submit a request. The caller owns the reference. */
 struct request *engine_test_submit(struct engine_test *t, const uint32_t *ids, uint32_t n,
                                    const uint32_t *span_ends, uint32_t n_span_ends,
                                    const struct sampling *sp, const struct stopping *st);
-/* Until it has finished, whatever the reason. */
+/* Wait until the request has finished, for whatever reason. */
 void engine_test_wait(const struct request *r);
-/* Wait until nothing runs and return the statistics of then. */
+/* Wait until nothing runs or waits. *out: the statistics at that time. */
 void engine_test_idle(struct engine_test *t, struct engine_stats *out);
 
 #endif

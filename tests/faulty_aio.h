@@ -1,10 +1,10 @@
-/* faulty_aio.h - base/aio of this binary, over a disk that can be told to fail: errors, reads that
- * bring other bytes than were written, completions that come late, or not until they are let go.
+/* faulty_aio.h - wraps base/aio with injected faults of the disk: errors, reads with a changed bit,
+ * completions that are late or withheld.
  *
- * Include it once, and link with the --wrap options that tests/CMakeLists.txt calls faulty_aio. A
- * request really runs; what is changed is what its owner hears of it, and when. So a device that
- * hangs here has long stopped to touch the buffers: that they stay untouched by their owner is for
- * those tests to see that look at memory. */
+ * Include it in one file and link with the --wrap options of the target faulty_aio in
+ * tests/CMakeLists.txt. Each request is really carried out; only its reported result and the time
+ * of the report change. So a disk that "hangs" here does not touch the buffers any more. Whether
+ * the owner reuses buffers too early can therefore only be seen by tests that check memory. */
 #ifndef TARN_TESTS_FAULTY_AIO_H
 #define TARN_TESTS_FAULTY_AIO_H
 
@@ -16,26 +16,26 @@
 #include "base/clock.h"
 #include "base/rng.h"
 
-/* Set by the test, at any time. */
-static atomic_uint fault_reads_one_in; /* reads that end with EIO; 0: none */
+/* Set by the test, at any time. "one_in" n: on average one of n requests; 0: none. */
+static atomic_uint fault_reads_one_in; /* reads that end with EIO */
 static atomic_uint fault_writes_one_in;
 static atomic_uint fault_flip_one_in; /* reads with one bit changed */
-static atomic_ullong fault_late_ns;
-static atomic_bool fault_hung; /* nothing completes while it is set */
+static atomic_ullong fault_late_ns;   /* shortest time from submission to completion */
+static atomic_bool fault_hung;        /* while set, no completion is reported */
 /* Counted by the engine's thread. */
 static atomic_ullong fault_n_eio, fault_n_flipped, fault_n_done;
 
 #define FAULTY_WAIT_STEP_NS 100000u
 
-/* A request's tag while it is under way is its place in here. */
+/* The requests under way. The real aio gets the index as tag. */
 static struct faulty_request {
     struct aio *of; /* NULL: free */
-    bool ended;     /* but its owner was not told yet */
+    bool ended;     /* completed, but not reported yet */
     uint64_t begun_ns;
     struct aio_op op;
     struct aio_done done;
 } faulty_requests[AIO_DEPTH_MAX];
-static uint32_t faulty_n_places; /* requests beyond it are free */
+static uint32_t faulty_n_places; /* entries from this index on are free */
 
 enum status __real_aio_submit(struct aio *a, const struct aio_op *ops, uint32_t n);
 enum status __wrap_aio_submit(struct aio *a, const struct aio_op *ops, uint32_t n);
@@ -81,7 +81,7 @@ static bool faulty_happens(atomic_uint *one_in, uint64_t seed)
     return n && rng_u32(seed, atomic_load(&fault_n_done)) % n == 0;
 }
 
-/* What its owner is told. */
+/* The completion that is reported, with a fault if one is due. */
 static struct aio_done faulty_tell(struct faulty_request *r)
 {
     atomic_fetch_add(&fault_n_done, 1);
@@ -93,7 +93,7 @@ static struct aio_done faulty_tell(struct faulty_request *r)
         atomic_fetch_add(&fault_n_eio, 1);
     } else if (!r->op.write && r->done.status == OK && faulty_happens(&fault_flip_one_in, 12)) {
         uint32_t at = rng_u32(13, atomic_load(&fault_n_done)) % (uint32_t)r->op.n_bytes;
-        /* In the first page of what was read: there is payload, not what fills an extent up. */
+        /* In the first page, which holds payload and no padding. */
         ((uint8_t *)r->op.data)[at % 4096] ^= (uint8_t)(1u << at % 8);
         atomic_fetch_add(&fault_n_flipped, 1);
     }

@@ -21,7 +21,7 @@ void many_prompts_make(struct many_prompt *out, uint32_t p)
             out->ids[n++] = rng_u32(200 + doc, i) % MANY_PROMPTS_VOCAB;
     }
     out->ends[out->n_ends++] = n;
-    out->n_ends = p % 4 ? out->n_ends : 0; /* the same text uncut is another prompt */
+    out->n_ends = p % 4 ? out->n_ends : 0; /* the same ids as one span have other keys */
     for (uint32_t i = 0; i < 5 + rng_u32(4, p) % 80; i++)
         out->ids[n++] = rng_u32(300 + p / 2, i) % MANY_PROMPTS_VOCAB;
     out->n_ids = n;

@@ -1,8 +1,8 @@
-/* temp_dir.h - a directory below /tmp, with all that is in it, for the time of a test.
+/* temp_dir.h - a directory below /tmp that exists during a test.
  *
- * Owns    the directory, until temp_dir_remove().
+ * Owns    the directory and all files in it, until temp_dir_remove().
  * Thread  any, one at a time for one directory.
- * Errors  everything that fails ends the test with a message.
+ * Errors  any failure ends the test with a message.
  * Units   none. */
 #ifndef TARN_TESTS_TEMP_DIR_H
 #define TARN_TESTS_TEMP_DIR_H

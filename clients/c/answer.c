@@ -10,7 +10,7 @@
 #define N_INDEX_MAX 65536
 #define N_TOKENS_MAX ((int64_t)1 << 53)
 #define IDS_BYTES_MAX (64u << 20)
-#define WORDS_OF_BODY 200 /* of a refusal that is no JSON, e.g. a proxy's HTML page */
+#define WORDS_OF_BODY 200 /* bytes shown of an error body that is not JSON, as of a proxy */
 
 void answer_init(struct answer *a, enum tarn_kind kind,
                  void (*emit)(void *arg, const struct tarn_chunk *chunk), void *arg)
@@ -36,7 +36,7 @@ static enum tarn_error wrong(struct answer *a, const char *field, const char *wa
 
 /* --- usage --- */
 
-/* Absent, null, or nonsense: *out stays. Usage is told in passing and fails no answer. */
+/* Read a count. An absent or malformed one leaves *out unchanged: it must not fail the answer. */
 static void get_count(const struct json *obj, const char *key, int64_t *out)
 {
     const struct json *v = js_get(obj, key);
@@ -49,7 +49,7 @@ static void get_tiers(const struct json *tiers, struct tarn_usage *u)
 {
     for (int t = 0; t < TARN_N_TIERS; t++)
         get_count(tiers, tarn_tier_name((enum tarn_tier)t), &u->cached_by_tier[t]);
-    get_count(tiers, "storage", &u->cached_by_tier[TARN_TIER_DISK]); /* SGLang's word */
+    get_count(tiers, "storage", &u->cached_by_tier[TARN_TIER_DISK]); /* SGLang's name */
 }
 
 static void take_usage(struct answer *a, const struct json *root)
@@ -89,8 +89,8 @@ static void set_code(struct answer *a, const struct json *error)
     }
 }
 
-/* {"error": {"message", "code", "type"}}, {"error": "words"}, {"message": ...} of old vLLM,
- * {"detail": ...} of FastAPI. NULL when there are no words. */
+/* The message of an error in any of these forms: {"error": {"message", "code", "type"}},
+ * {"error": "words"}, {"message": ...} of old vLLM, {"detail": ...} of FastAPI. NULL: none. */
 static const char *take_error(struct answer *a, const struct json *root)
 {
     const struct json *error = js_get_set(root, "error");
@@ -157,7 +157,8 @@ static enum tarn_error get_ids(struct answer *a, const struct json *choice, stru
     return TARN_OK;
 }
 
-/* What a chat says stands in `delta` or `message`, what a completion says in the choice itself. */
+/* Read the text of a choice: a chat has it in the member `where` ("delta" or "message"), a
+ * completion in the choice itself. */
 static enum tarn_error read_said(struct answer *a, const struct json *choice, const char *where,
                                  struct tarn_chunk *c)
 {
@@ -165,7 +166,7 @@ static enum tarn_error read_said(struct answer *a, const struct json *choice, co
     enum tarn_error e;
 
     if (!said)
-        return TARN_OK; /* a last chunk may have a finish reason only */
+        return TARN_OK; /* the last chunk may have only a finish reason */
     if (!js_is(said, JS_OBJECT))
         return wrong(a, where, "an object", said);
     e = get_text(a, said, a->kind == TARN_CHAT ? "content" : "text", &c->text, &c->text_len);
@@ -262,7 +263,7 @@ enum tarn_error answer_take_event(struct answer *a, const char *json, size_t len
     struct json *root = NULL;
     enum tarn_error e = parse(a, json, len, &root);
 
-    if (e == TARN_ERR_PARSE && is_error) { /* an error in plain words */
+    if (e == TARN_ERR_PARSE && is_error) { /* an error event that is plain text */
         buf_why(&a->words, OK, "%.*s", (int)(len < WORDS_OF_BODY ? len : WORDS_OF_BODY), json);
         return TARN_ERR_STREAM;
     }
@@ -287,7 +288,7 @@ enum tarn_error answer_take_whole(struct answer *a, const char *json, size_t len
 
     if (e != TARN_OK)
         return e;
-    if (says_error(root)) { /* status 200 all the same */
+    if (says_error(root)) { /* some servers send errors with status 200 */
         const char *words = take_error(a, root);
         buf_why(&a->words, OK, "%s", words ? words : "an error without words");
         e = TARN_ERR_STREAM;

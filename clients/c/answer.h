@@ -1,10 +1,10 @@
-/* answer.h - what the JSON of an answer says: pieces of a stream, whole answers, errors, usage.
+/* answer.h - parses the JSON of an answer: pieces of a stream, whole answers, errors, usage.
  *
- * Owns    `words` and a scratch for token ids: answer_fini().
+ * Owns    `words` and a buffer for token ids: answer_fini().
  * Thread  one at a time.
- * Errors  TARN_ERR_PARSE, TARN_ERR_STREAM, TARN_ERR_NOMEM, with words; fields that we do not read
- *         may have any shape.
- * Units   times in ns as they are handed in. */
+ * Errors  TARN_ERR_PARSE, TARN_ERR_STREAM, TARN_ERR_NOMEM, with words; fields that this library
+ *         does not use may have any shape.
+ * Units   times in ns, as passed by the caller. */
 #ifndef TARN_CLIENTS_C_ANSWER_H
 #define TARN_CLIENTS_C_ANSWER_H
 
@@ -19,7 +19,7 @@ struct answer {
     struct buf words;
     struct buf ids; /* uint32_t */
     uint64_t n_chunks, n_deltas, first_ns, last_ns;
-    bool stopped; /* set by the owner: emit nothing more */
+    bool stopped; /* set by the owner: do not call emit() any more */
     void (*emit)(void *arg, const struct tarn_chunk *chunk);
     void *arg;
 };
@@ -28,12 +28,12 @@ void answer_init(struct answer *a, enum tarn_kind kind,
                  void (*emit)(void *arg, const struct tarn_chunk *chunk), void *arg);
 void answer_fini(struct answer *a);
 
-/* One event of a stream that is not [DONE]. is_error: its name said so. */
+/* Parse one event of a stream, except [DONE]. is_error: the event's name is "error". */
 enum tarn_error answer_take_event(struct answer *a, const char *json, size_t len, bool is_error,
                                   uint64_t time_ns);
-/* An answer that is no stream. */
+/* Parse an answer that is not a stream. */
 enum tarn_error answer_take_whole(struct answer *a, const char *json, size_t len, uint64_t time_ns);
-/* Words and code out of the body of a refusal, whatever it is. */
+/* Take message and code from the body of an error answer, JSON or not. */
 void answer_take_refusal(struct answer *a, int http_status, const char *body, size_t len);
 
 #endif

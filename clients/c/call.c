@@ -1,4 +1,4 @@
-/* call.c - one call to the server in a loop: bytes to events to chunks, and what went wrong. */
+/* call.c - a call in a loop: turns bytes into events and chunks, and decides which error it had. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "clients/c/client.h"
 #include "clients/c/sse.h"
 
-#define REFUSAL_BYTES_MAX ((size_t)64 << 10) /* of an error's body: no one reads more */
+#define REFUSAL_BYTES_MAX ((size_t)64 << 10) /* kept of the body of an error */
 #define URL_BYTES_MAX 4096
 
 struct tarn_call {
@@ -19,16 +19,16 @@ struct tarn_call {
     void *arg;
     struct answer answer;
     struct sse sse;
-    struct buf body; /* of what is no stream */
+    struct buf body; /* of an answer that is not a stream */
     int status;
-    enum tarn_error error; /* found by us while bytes came; the connection is then dropped */
-    bool is_raw;           /* no chunks: the body is the answer */
+    enum tarn_error error; /* first error found in the answer; the connection is then closed */
+    bool is_raw;           /* the body is the answer, there are no chunks */
     bool wants_stream, is_stream;
-    bool done; /* [DONE] */
+    bool done; /* [DONE] was received */
     bool cancelled;
     double retry_after_s;
     char request_id[128];
-    uint64_t now_ns; /* of the bytes at hand */
+    uint64_t now_ns; /* arrival of the bytes being parsed */
 };
 
 static void emit_chunk(void *arg, const struct tarn_chunk *chunk)
@@ -43,7 +43,7 @@ static void fail(struct tarn_call *c, enum tarn_error e)
 {
     if (c->error == TARN_OK)
         c->error = e;
-    http_call_cancel(c->http); /* nothing that comes now could be trusted */
+    http_call_cancel(c->http); /* after an error the rest of the answer is useless */
 }
 
 /* --- the answer's head --- */
@@ -59,7 +59,7 @@ static double parse_retry_after(const char *value)
 
     if (!value)
         return -1;
-    double s = strtod(value, &end); /* a date instead of seconds is not understood: -1 */
+    double s = strtod(value, &end); /* a date instead of seconds gives -1 */
     return end != value && *end == '\0' && s >= 0 && s < 1e9 ? s : -1;
 }
 
@@ -72,7 +72,7 @@ static void on_head(void *arg, struct http_call *http, int status, uint64_t time
     c->status = status;
     c->retry_after_s = parse_retry_after(http_call_header(http, "retry-after"));
     snprintf(c->request_id, sizeof c->request_id, "%s", id ? id : "");
-    /* A server may answer in one piece though a stream was asked for, and says so. */
+    /* A server may answer a request for a stream in one piece; its Content-Type shows that. */
     c->is_stream = c->wants_stream && is_success(c) &&
                    !(type && strncasecmp(type, "application/json", 16) == 0);
     if (!is_success(c) && c->body.max > REFUSAL_BYTES_MAX)
@@ -89,13 +89,13 @@ static enum status on_event(void *arg, const char *name, const char *data, size_
     enum tarn_error e;
 
     if (c->done || c->cancelled)
-        return OK; /* behind the end: not ours to judge */
+        return OK; /* events after the end are ignored */
     if (len == 6 && memcmp(data, "[DONE]", 6) == 0) {
         c->done = true;
         return OK;
     }
     if (len == 0)
-        return OK; /* some servers keep the connection alive so */
+        return OK; /* some servers send empty events to keep the connection alive */
     e = answer_take_event(&c->answer, data, len, strcmp(name, "error") == 0, c->now_ns);
     if (e == TARN_OK)
         return OK;
@@ -131,7 +131,7 @@ static void on_body(void *arg, struct http_call *http, const void *bytes, size_t
     }
     enum status s = buf_append(&c->body, bytes, n);
     if (s == OK || !is_success(c))
-        return; /* the first 64 KB of a refusal say enough */
+        return; /* an error body beyond REFUSAL_BYTES_MAX is cut */
     buf_why(&c->answer.words, s, "the answer is larger than %zu bytes",
             c->client->config.body_bytes_max);
     fail(c, s == ERR_NOMEM ? TARN_ERR_NOMEM : TARN_ERR_TOO_LARGE);
@@ -157,7 +157,7 @@ static enum tarn_error error_of_end(const struct http_done *done)
     case HTTP_END_CONNECT: return TARN_ERR_CONNECT;
     case HTTP_END_TLS: return TARN_ERR_TLS;
     case HTTP_END_RESET: return TARN_ERR_RESET;
-    /* Hung up in order: in the middle of an answer, or instead of one. */
+    /* The server closed the connection: in the middle of an answer, or without one. */
     case HTTP_END_CLOSED: return done->head_ns ? TARN_ERR_TRUNCATED : TARN_ERR_RESET;
     case HTTP_END_TIMEOUT: return TARN_ERR_TIMEOUT;
     case HTTP_END_PROTOCOL: return TARN_ERR_PARSE;
@@ -178,11 +178,12 @@ static enum tarn_error judge_whole(struct tarn_call *c)
     if (c->done)
         return TARN_OK;
     buf_why(&c->answer.words, OK, "the stream ended without [DONE]%s",
-            sse_is_inside(&c->sse) ? ", inside of an event" : "");
+            sse_is_inside(&c->sse) ? ", inside an event" : "");
     return TARN_ERR_TRUNCATED;
 }
 
-/* What was found first counts: our own finding, then a refusal, then the connection. */
+/* The call's result. An error in the answer's content comes first, then the HTTP status, then an
+ * error of the connection, since each of these may cause the following ones. */
 static enum tarn_error judge(struct tarn_call *c, const struct http_done *done)
 {
     if (c->cancelled)
@@ -195,7 +196,7 @@ static enum tarn_error judge(struct tarn_call *c, const struct http_done *done)
     }
     if (done->end == HTTP_END_OK)
         return judge_whole(c);
-    if (c->is_stream && c->done) /* all was said; how the connection ended does not matter */
+    if (c->is_stream && c->done) /* the answer is complete, however the connection ended */
         return TARN_OK;
     buf_why(&c->answer.words, OK, "%s", done->message);
     return error_of_end(done);
@@ -220,7 +221,7 @@ static void on_end(void *arg, struct http_call *http, const struct http_done *do
                             .reused = done->reused};
 
     (void)http;
-    r.error = judge(c, done); /* an answer in one piece emits its chunks here */
+    r.error = judge(c, done); /* calls on_chunk for an answer in one piece */
     if (c->cancelled)
         r.error = TARN_ERR_CANCELLED;
     r.message = r.error == TARN_OK              ? ""

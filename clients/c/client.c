@@ -1,4 +1,4 @@
-/* client.c - the configuration of a client, and names. */
+/* client.c - the configuration of a client, and the names of errors and tiers. */
 #include "clients/c/client.h"
 
 #include <stdio.h>
@@ -34,7 +34,7 @@ static enum tarn_error refuse(char *why, size_t why_size, enum tarn_error e, con
     return e;
 }
 
-/* A copy of `from`, or of nothing; *failed says that there was no memory. */
+/* A copy of `from`, which may be NULL. Sets *failed when memory is short. */
 static char *copy(const char *from, bool *failed)
 {
     char *to = from ? strdup(from) : NULL;
@@ -43,7 +43,8 @@ static char *copy(const char *from, bool *failed)
     return to;
 }
 
-/* Users write http://host:8000/, .../v1 and .../v1/; the paths we add begin with /v1 or not. */
+/* Remove a trailing slash and /v1, because users write http://host:8000/, .../v1 and .../v1/, and
+ * not all paths that are appended begin with /v1. */
 static void trim_url(char *url)
 {
     size_t n = strlen(url);

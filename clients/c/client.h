@@ -1,4 +1,4 @@
-/* client.h - what call.c and wait.c know of a client; not for users.
+/* client.h - the struct of a client, for call.c and wait.c; not part of the library's interface.
  *
  * Owns    copies of all strings.
  * Thread  read-only after tarn_client_create(): any.
@@ -10,11 +10,11 @@
 #include "clients/c/tarn_client.h"
 
 struct tarn_client {
-    /* Its pointers are ours, its zeros replaced by the defaults; url ends without slash and /v1. */
+    /* Strings are copies, defaults are filled in, and url has no trailing slash and no /v1. */
     struct tarn_client_config config;
 };
 
-/* tarn_call_start_raw() with any method; NULL: GET, or POST of a body. */
+/* tarn_call_start_raw() with any method; NULL: POST if there is a body, else GET. */
 enum tarn_error call_start_method(struct tarn_call **out, struct http_loop *loop,
                                   const struct tarn_client *client, const char *method,
                                   const char *path, const char *body, size_t body_len,

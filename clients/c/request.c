@@ -1,4 +1,4 @@
-/* request.c - a tarn_request as JSON: only what was set, in a fixed order. */
+/* request.c - writes a tarn_request as JSON: only the fields that are set, in a fixed order. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,12 +9,12 @@
 
 #define BODY_BYTES_MAX ((size_t)1 << 30)
 
-/* The first failure stays, and after it nothing is written. */
+/* After the first failure nothing more is written, and `status` keeps it. */
 struct writer {
     struct buf out;
     struct buf why;
     enum status status;
-    const struct json *extra; /* members of this replace ours; may be NULL */
+    const struct json *extra; /* its members replace those of the request; may be NULL */
     bool has_member;
 };
 
@@ -286,7 +286,7 @@ enum tarn_error tarn_body_build(struct tarn_body *out, const struct tarn_request
         w.status = check(&w, r);
     write_body(&w, r);
     if (w.status == OK) {
-        out->data = w.out.data; /* handed over */
+        out->data = w.out.data; /* passes ownership */
         out->len = w.out.len;
         out->stream = is_stream(r, extra);
     } else {

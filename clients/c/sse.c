@@ -68,7 +68,7 @@ static enum status take_field(struct sse *p, const char *line, size_t len)
     if (is(line, n_name, "event"))
         snprintf(p->name, sizeof p->name, "%.*s",
                  (int)(n_value < SSE_NAME_BYTES ? n_value : SSE_NAME_BYTES), value);
-    return OK; /* id, retry and unknown ones mean nothing to us */
+    return OK; /* id, retry and unknown fields are ignored */
 }
 
 static enum status take_line(struct sse *p, sse_on_event *on_event, void *arg)
@@ -119,7 +119,7 @@ enum status sse_feed(struct sse *p, const void *bytes, size_t n, sse_on_event *o
         p->after_cr = false;
         size_t len = run_length(at, end);
         if (len > p->line.max - p->data.len)
-            return ERR_TOO_LARGE; /* the maximum holds for line and data together */
+            return ERR_TOO_LARGE; /* line and data together must not exceed the maximum */
         s = buf_append(&p->line, at, len);
         at += len;
         if (s == OK && at < end) {

@@ -1,14 +1,14 @@
-/* sse.h - server-sent events, parsed as they come: any chunking, LF, CR and CRLF.
+/* sse.h - an incremental parser of server-sent events; lines end with LF, CR or CRLF.
  *
- * As in the HTML standard: lines `data: ...` up to a blank line are one event, joined by newlines;
- * a line that begins with a colon is a comment; a byte order mark at the start is skipped; what
- * stands after the last blank line is no event. One thing is not in the standard: a line
- * `error: ...` is data of an event named "error", because llama.cpp has written its errors so.
+ * As in the HTML standard, the lines `data: ...` up to an empty line form one event and are joined
+ * by newlines; a line that begins with a colon is a comment; a byte order mark at the start is
+ * skipped; bytes after the last empty line are no event. As an extension, a line `error: ...` is
+ * data of an event named "error", because versions of llama.cpp report errors in that way.
  *
  * Owns    the bytes of the event that is not complete yet.
  * Thread  one at a time.
- * Errors  ERR_TOO_LARGE when an event passes its maximum, ERR_NOMEM; or what on_event says, at
- *         once. After an error it must not be fed again.
+ * Errors  ERR_TOO_LARGE when an event exceeds its maximum, ERR_NOMEM, or the error of on_event, at
+ *         once. After an error, sse_feed() must not be called again.
  * Units   bytes. */
 #ifndef TARN_CLIENTS_C_SSE_H
 #define TARN_CLIENTS_C_SSE_H
@@ -25,8 +25,8 @@ struct sse {
     struct buf line, data;
     char name[SSE_NAME_BYTES]; /* of the event; "" when it has none */
     bool has_data;
-    bool after_cr;   /* a LF that comes next belongs to the CR before */
-    bool past_first; /* a line was complete: no byte order mark any more */
+    bool after_cr;   /* the last byte was a CR, so a LF that follows belongs to it */
+    bool past_first; /* the first line is complete, so no byte order mark can follow */
     uint64_t n_events, n_comments;
 };
 
@@ -38,7 +38,8 @@ void sse_init(struct sse *p, size_t event_bytes_max);
 void sse_fini(struct sse *p); /* also fine on a zeroed struct */
 NODISCARD enum status sse_feed(struct sse *p, const void *bytes, size_t n, sse_on_event *on_event,
                                void *arg);
-/* Something that is no complete event is left: at the end of a stream, a sign that it was cut. */
+/* Whether bytes of an incomplete event are left. At the end of a stream this means that the stream
+ * was cut. */
 bool sse_is_inside(const struct sse *p);
 
 #endif

@@ -1,13 +1,14 @@
-/* tarn_client.h - libtarn-client: chat, completions, documents and the rest of a Tarn server, or of
- * any other with an OpenAI-style API.
+/* tarn_client.h - libtarn-client: a client for Tarn's HTTP API (chat, completions, documents,
+ * cache) and for other servers with an OpenAI-style API.
  *
- * A request is filled in (tarn_request_init(), then what is wanted), turned into a body, and
- * started in a loop (base/http.h), which calls back for each piece of the answer; or
- * tarn_generate() does all that and waits. Only what was set is sent: strict servers are content.
+ * There are two ways to send a request. tarn_generate() sends one and waits for its end. Or build a
+ * body (tarn_request_init(), set fields, tarn_body_build()) and start a call in a loop
+ * (base/http.h), which calls back for each piece of the answer. Only fields that were set are sent,
+ * so that servers that refuse unknown fields accept the request.
  *
- * Owns    a client its copies of the configuration; a call is valid until its on_end returns.
+ * Owns    a client owns copies of its configuration; a call is valid until its on_end returns.
  * Thread  a client is read-only: any thread, also several. A call belongs to its loop's thread.
- * Errors  enum tarn_error: what to count and what to do, with words for a human.
+ * Errors  enum tarn_error for programs, with words for people.
  * Units   times in ns of CLOCK_MONOTONIC, timeouts in ms, sizes in bytes; text is UTF-8.
  *
  * Plain C99 and C++; needs nothing but the C library's headers. */
@@ -30,53 +31,54 @@ struct tarn_call;
 
 enum tarn_error {
     TARN_OK = 0,
-    TARN_ERR_INVALID, /* what was given to us: nothing was sent */
+    TARN_ERR_INVALID, /* an argument is invalid; nothing was sent */
     TARN_ERR_NOMEM,
     TARN_ERR_CONNECT, /* no such host, refused, no descriptor or port left */
     TARN_ERR_TLS,
-    TARN_ERR_RESET, /* the connection broke before the answer was whole */
+    TARN_ERR_RESET, /* the connection broke before the end of the answer */
     TARN_ERR_TIMEOUT,
-    TARN_ERR_BUSY,     /* HTTP 429: result.retry_after_s */
-    TARN_ERR_HTTP_4XX, /* refused; result.http_status, code, message */
+    TARN_ERR_BUSY,     /* HTTP 429; see result.retry_after_s */
+    TARN_ERR_HTTP_4XX, /* the server refused; see result.http_status, code, message */
     TARN_ERR_HTTP_5XX,
-    TARN_ERR_HTTP,      /* any other status that is not 200 */
-    TARN_ERR_PARSE,     /* the answer is no HTTP, no JSON, or not of the shape it should have */
-    TARN_ERR_STREAM,    /* {"error": ...} inside of a stream */
-    TARN_ERR_TRUNCATED, /* closed in order, but without [DONE] or before its length */
-    TARN_ERR_TOO_LARGE, /* over a limit of the configuration */
-    TARN_ERR_CANCELLED, /* tarn_call_cancel() */
+    TARN_ERR_HTTP,      /* any other status that is not 2xx */
+    TARN_ERR_PARSE,     /* the answer is not HTTP, not JSON, or has a wrong shape */
+    TARN_ERR_STREAM,    /* {"error": ...} inside a stream or with status 200 */
+    TARN_ERR_TRUNCATED, /* closed without [DONE], or before the Content-Length */
+    TARN_ERR_TOO_LARGE, /* the answer exceeds a limit of the configuration */
+    TARN_ERR_CANCELLED, /* by tarn_call_cancel() */
     TARN_ERR_INTERNAL,
     TARN_N_ERRORS
 };
 
-/* "ok", "connect", "http_4xx", "http_429", "stream_error", ...: for reports. Never NULL. */
+/* The error's name for reports: "ok", "connect", "http_4xx", "http_429", ... Never NULL. */
 const char *tarn_error_name(enum tarn_error e);
 
 /* --- client --- */
 
-/* Whatever is 0 or NULL has the default that is named. Strings are copied. */
+/* A field that is 0 or NULL has its default. Strings are copied. */
 struct tarn_client_config {
     const char *url;       /* http(s)://host:port, with or without /v1 */
-    const char *unix_path; /* Unix socket instead of host and port */
-    const char *api_key;   /* none */
-    const char *admin_key; /* for /cache; api_key */
-    const char *ca_file;   /* the system's authorities */
+    const char *unix_path; /* Unix socket; default: connect to host and port of the url */
+    const char *api_key;   /* default: none */
+    const char *admin_key; /* for /cache; default: api_key */
+    const char *ca_file;   /* default: the system's certificate authorities */
     bool tls_no_verify;
-    bool fresh_connections;     /* one per call, closed after it; else they are reused */
+    bool fresh_connections;     /* a new connection for each call; default: reuse connections */
     const char *const *headers; /* [n_headers] "Name: value" for every request */
     size_t n_headers;
-    uint32_t connect_timeout_ms; /* 10000 */
-    uint32_t total_timeout_ms;   /* none */
-    uint32_t idle_timeout_ms;    /* none: without a byte, comments count as bytes */
-    size_t body_bytes_max;       /* of an answer that is no stream; 64 MB */
-    size_t event_bytes_max;      /* of one event of a stream; 4 MB */
+    uint32_t connect_timeout_ms; /* default: 10000 */
+    uint32_t total_timeout_ms;   /* default: none */
+    uint32_t idle_timeout_ms;    /* time without a byte; keep-alive comments count; default: none */
+    size_t body_bytes_max;       /* of an answer that is not a stream; default: 64 MB */
+    size_t event_bytes_max;      /* of one event of a stream; default: 4 MB */
 };
 
-/* `why` gets words when it is not TARN_OK; may be NULL. */
+/* Create a client. On an error `why` (may be NULL) gets a message. */
 enum tarn_error tarn_client_create(struct tarn_client **out,
                                    const struct tarn_client_config *config, char *why,
                                    size_t why_size);
-void tarn_client_destroy(struct tarn_client *c); /* after its last call has ended; NULL is fine */
+/* Only after the client's last call has ended. NULL is fine. */
+void tarn_client_destroy(struct tarn_client *c);
 
 /* --- requests --- */
 
@@ -85,13 +87,13 @@ enum tarn_kind {
     TARN_COMPLETION, /* POST /v1/completions */
 };
 
-/* Values that mean "do not send this". */
+/* Values of fields that are not set, and so not sent. */
 #define TARN_UNSET INT64_MIN     /* integers, and booleans written as 0 or 1 */
 #define TARN_UNSET_REAL (-1e308) /* reals */
 
 struct tarn_text {
-    const char *data; /* NULL: not sent */
-    size_t len;       /* 0 with data: strlen(data) */
+    const char *data; /* NULL: not set */
+    size_t len;       /* 0: strlen(data) */
 };
 
 struct tarn_message {
@@ -100,23 +102,23 @@ struct tarn_message {
 };
 
 struct tarn_document {
-    struct tarn_text title; /* may be unset */
+    struct tarn_text title; /* optional */
     struct tarn_text text;
 };
 
-/* All pointers are borrowed while a body is built. Order here is the order in the body, so equal
- * requests are equal bytes. */
+/* tarn_body_build() borrows all pointers until it returns. It writes the fields in this order, so
+ * equal requests have equal bytes. */
 struct tarn_request {
     enum tarn_kind kind;
-    const char *model; /* NULL: the server's only one */
+    const char *model; /* NULL: the server's first model */
 
     const struct tarn_message *messages; /* [n_messages] chat */
     size_t n_messages;
     const struct tarn_document *documents; /* [n_documents] chat; an extension of Tarn */
     size_t n_documents;
     const char *documents_placement; /* "system", "template" */
-    struct tarn_text prompt;         /* completion: text, or */
-    const uint32_t *prompt_ids;      /* [n_prompt_ids] token ids; not NULL wins over prompt */
+    struct tarn_text prompt;         /* completion; used only if prompt_ids is NULL */
+    const uint32_t *prompt_ids;      /* [n_prompt_ids] completion: the prompt as token ids */
     size_t n_prompt_ids;
 
     bool stream;
@@ -126,28 +128,29 @@ struct tarn_request {
     double temperature, top_p, presence_penalty, frequency_penalty;
     const char *const *stop; /* [n_stop] */
     size_t n_stop;
-    int64_t logprobs;     /* completion: how many; chat: 0 or 1 */
+    int64_t logprobs;     /* completion: number of alternatives; chat: 0 or 1 */
     int64_t top_logprobs; /* chat */
     const char *user;
-    /* Beyond OpenAI: Tarn, vLLM and others. */
+    /* Extensions of Tarn, vLLM and others. */
     int64_t top_k, min_tokens, ignore_eos, priority, return_token_ids, add_special_tokens;
     double min_p, repetition_penalty;
     const uint32_t *stop_token_ids; /* [n_stop_token_ids] */
     size_t n_stop_token_ids;
     const char *session_id, *cache_salt, *request_id;
-    int64_t cache_ttl; /* s that the prompt's KV is kept after the end; Tarn */
+    int64_t cache_ttl; /* seconds to keep the prompt's KV after the request's end; Tarn only */
 
-    const char *extra_body; /* a JSON object whose members are added, or replace ours */
+    const char *extra_body; /* a JSON object whose members are added, or replace those above */
 };
 
-void tarn_request_init(struct tarn_request *r, enum tarn_kind kind); /* everything unset */
+/* Initialize a request in which no field is set. */
+void tarn_request_init(struct tarn_request *r, enum tarn_kind kind);
 
-/* A request as it is sent. Build it early: at the intended time only bytes have to go out. */
+/* A request's JSON. A load generator builds it early, so that sending it costs little time. */
 struct tarn_body {
     char *data; /* [len] JSON; owned: tarn_body_fini() */
     size_t len;
     enum tarn_kind kind;
-    bool stream; /* as the JSON says, extra_body included */
+    bool stream; /* the JSON asks for a stream, extra_body included */
 };
 
 enum tarn_error tarn_body_build(struct tarn_body *out, const struct tarn_request *r, char *why,
@@ -158,23 +161,23 @@ void tarn_body_fini(struct tarn_body *b); /* also fine on a zeroed struct */
 
 /* One choice's piece of a stream, or one choice of a whole answer. */
 struct tarn_chunk {
-    uint64_t time_ns; /* when its last byte came */
+    uint64_t time_ns; /* time of its last byte */
     uint32_t index;   /* of the choice */
     const char *text; /* [text_len] content (or text); "" in chunks of role or finish only */
     size_t text_len;
     const char *reasoning; /* [reasoning_len] delta.reasoning_content (or reasoning), else "" */
     size_t reasoning_len;
-    bool has_delta;      /* text, reasoning, ids or tool calls that are not empty */
-    bool has_role;       /* the opening chunk of a chat */
+    bool has_delta;      /* has text, reasoning, ids or tool calls that are not empty */
+    bool has_role;       /* the first chunk of a chat */
     const uint32_t *ids; /* [n_ids] with return_token_ids; else NULL */
     size_t n_ids;
-    const char *finish_reason; /* "stop", "length", ...; NULL while it goes on */
+    const char *finish_reason; /* "stop", "length", ...; NULL before the end of the choice */
 };
 
 enum tarn_tier { TARN_TIER_DEVICE, TARN_TIER_HOST, TARN_TIER_DISK, TARN_TIER_REMOTE, TARN_N_TIERS };
 const char *tarn_tier_name(enum tarn_tier t); /* "device", "host", "disk", "remote" */
 
-/* -1: the server did not say. */
+/* -1: the server did not report it. */
 struct tarn_usage {
     int64_t prompt_tokens, completion_tokens, total_tokens;
     /* usage.prompt_tokens_details.cached_tokens, or llama.cpp's timings.cache_n. */
@@ -189,27 +192,27 @@ struct tarn_usage {
 struct tarn_result {
     enum tarn_error error;
     int http_status;        /* 0: no answer */
-    const char *message;    /* words; "" when OK */
-    const char *code;       /* error.code of the server, else error.type, else "" */
-    double retry_after_s;   /* -1: not said */
+    const char *message;    /* the error in words; "" when OK */
+    const char *code;       /* the server's error.code, else error.type, else "" */
+    double retry_after_s;   /* the header Retry-After; -1: absent or a date */
     const char *request_id; /* X-Request-Id of the answer, or "" */
     struct tarn_usage usage;
     char finish_reason[32]; /* of choice 0; "" when none came */
-    uint64_t n_chunks;      /* calls of on_chunk */
-    uint64_t n_deltas;      /* of these with has_delta */
-    const char *body;       /* [body_len] of an answer that is no stream (errors too); else "" */
+    uint64_t n_chunks;      /* number of chunks */
+    uint64_t n_deltas;      /* chunks with has_delta */
+    const char *body;       /* [body_len] of an answer that is not a stream (errors too); else "" */
     size_t body_len;
-    uint64_t start_ns; /* tarn_call_start() */
+    uint64_t start_ns; /* call of tarn_call_start() */
     uint64_t ready_ns; /* connected; 0: never */
-    uint64_t head_ns;  /* the answer's headers; 0: never */
+    uint64_t head_ns;  /* the answer's headers were read; 0: never */
     uint64_t first_ns; /* first chunk with has_delta; 0: none */
     uint64_t last_ns;  /* last chunk with has_delta */
     uint64_t end_ns;
-    bool reused; /* an older connection carried it */
+    bool reused; /* sent over a connection of an earlier call */
 };
 
-/* Each may be NULL. on_end comes exactly once and last. None is called from inside of a function
- * declared here, tarn_generate() apart. */
+/* Callbacks, each of which may be NULL. on_end is called exactly once, as the last one. No callback
+ * is called from inside a function of this header, except from tarn_generate(). */
 struct tarn_handlers {
     void (*on_head)(void *arg, struct tarn_call *call, int http_status, uint64_t time_ns);
     void (*on_chunk)(void *arg, struct tarn_call *call, const struct tarn_chunk *chunk);
@@ -218,23 +221,25 @@ struct tarn_handlers {
 
 /* --- calls in a loop --- */
 
-/* `client` and `body->data` are borrowed until on_end. On TARN_OK on_end will come and *out, which
- * may be NULL, is valid until it returns; else no callback comes. */
+/* Start a call. Borrows `client` and `body->data` until on_end. On TARN_OK, on_end will be called,
+ * and *out (out may be NULL) is valid until on_end returns. On an error no callback is called. */
 enum tarn_error tarn_call_start(struct tarn_call **out, struct http_loop *loop,
                                 const struct tarn_client *client, const struct tarn_body *body,
                                 const struct tarn_handlers *handlers, void *arg);
-/* Anything else: GET when body is NULL, else POST of JSON. The answer is result.body. `path` begins
- * with '/'. */
+/* Start a call to any other path, which begins with '/': GET when body is NULL, else POST of JSON.
+ * The answer is result.body. */
 enum tarn_error tarn_call_start_raw(struct tarn_call **out, struct http_loop *loop,
                                     const struct tarn_client *client, const char *path,
                                     const char *body, size_t body_len,
                                     const struct tarn_handlers *handlers, void *arg);
-void tarn_call_cancel(struct tarn_call *call); /* hang up; on_end says TARN_ERR_CANCELLED */
-void tarn_call_pause(struct tarn_call *call, bool paused); /* a slow reader */
+/* Close the connection; on_end gets TARN_ERR_CANCELLED. */
+void tarn_call_cancel(struct tarn_call *call);
+/* Stop or resume reading from the connection. */
+void tarn_call_pause(struct tarn_call *call, bool paused);
 
 /* --- calls that wait --- */
 
-/* What a waiting call gives: tarn_answer_fini() in any case. */
+/* The result of a call that waits. Call tarn_answer_fini() after errors too. */
 struct tarn_answer {
     enum tarn_error error;
     int http_status;
@@ -249,29 +254,31 @@ struct tarn_answer {
 };
 void tarn_answer_fini(struct tarn_answer *a);
 
-/* Each returns answer->error. on_chunk may be NULL; it returns false to hang up. */
+/* Send a request and wait for its end; returns answer->error, as all functions below. on_chunk (may
+ * be NULL) returns false to cancel the call. */
 enum tarn_error tarn_generate(struct tarn_answer *answer, const struct tarn_client *client,
                               const struct tarn_request *request,
                               bool (*on_chunk)(void *arg, const struct tarn_chunk *chunk),
                               void *arg);
-/* The answer's text is the body as it came. POST when body is not NULL. */
+/* GET a path, or POST a body that is not NULL. The answer's text is the unchanged body. */
 enum tarn_error tarn_fetch(struct tarn_answer *answer, const struct tarn_client *client,
                            const char *path, const char *body, size_t body_len);
 enum tarn_error tarn_health(struct tarn_answer *answer, const struct tarn_client *client);
 enum tarn_error tarn_metrics(struct tarn_answer *answer, const struct tarn_client *client);
-/* /cache of Tarn, with the admin key: what the KV store holds (JSON), and forgetting it. */
+/* GET or DELETE Tarn's /cache, with the admin key: report what the KV store holds, as JSON, or
+ * forget all. */
 enum tarn_error tarn_cache_stats(struct tarn_answer *answer, const struct tarn_client *client);
 enum tarn_error tarn_cache_reset(struct tarn_answer *answer, const struct tarn_client *client);
-/* Forget one span and all behind it, in every tier. key: 64 hex digits, as tarn_cache_stats() gives
- * them; TARN_ERR_INVALID otherwise. */
+/* Forget a span and all spans behind it, in every tier. key: 64 hex digits, from the answer of
+ * tarn_cache_stats(); any other text is TARN_ERR_INVALID. */
 enum tarn_error tarn_cache_erase(struct tarn_answer *answer, const struct tarn_client *client,
                                  const char *key);
-/* The text is one model's id per line. */
+/* List the models. The answer's text has one model id per line. */
 enum tarn_error tarn_models(struct tarn_answer *answer, const struct tarn_client *client);
-/* On TARN_OK *ids [*n_ids] are the caller's: free(). answer->text is the body. */
+/* Tokenize a text. On TARN_OK the caller owns *ids [*n_ids]: free(). answer->text is the body. */
 enum tarn_error tarn_tokenize(struct tarn_answer *answer, const struct tarn_client *client,
                               const char *text, size_t len, uint32_t **ids, size_t *n_ids);
-/* The text is the ids' text. */
+/* Detokenize ids. answer->text is their text. */
 enum tarn_error tarn_detokenize(struct tarn_answer *answer, const struct tarn_client *client,
                                 const uint32_t *ids, size_t n_ids);
 

@@ -1,4 +1,4 @@
-/* wait.c - calls that wait for their end, each in a loop of its own. */
+/* wait.c - the functions that wait for the end of a call; each runs a loop of its own. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,9 +12,9 @@
 struct waiting {
     struct tarn_answer *answer;
     struct buf text;
-    bool failed; /* no memory for the text, or too much of it */
+    bool failed; /* the text is too large, or memory is short */
     bool is_raw;
-    const char *method; /* NULL: by the body */
+    const char *method; /* NULL: POST if there is a body, else GET */
     bool (*on_chunk)(void *arg, const struct tarn_chunk *chunk);
     void *arg;
 };
@@ -67,7 +67,7 @@ static void init_answer(struct tarn_answer *a)
     a->usage = (struct tarn_usage){-1, -1, -1, -1, {-1, -1, -1, -1}, -1};
 }
 
-/* path NULL: what body->kind says. */
+/* Run one call to its end. path NULL: the path of body->kind. */
 static enum tarn_error run(struct waiting *w, const struct tarn_client *client, const char *path,
                            const struct tarn_body *body)
 {
@@ -93,7 +93,7 @@ static enum tarn_error run(struct waiting *w, const struct tarn_client *client, 
     return w->answer->error;
 }
 
-/* Hands the text over; it is never NULL unless there is no memory at all. */
+/* Pass ownership of the text to the answer. The text is NULL only if even "" cannot be copied. */
 static enum tarn_error hand_over(struct tarn_answer *a, struct buf *text)
 {
     a->text = text->data ? text->data : strdup("");
@@ -169,7 +169,7 @@ enum tarn_error tarn_cache_erase(struct tarn_answer *answer, const struct tarn_c
     char path[16 + KEY_DIGITS];
     struct buf none = {0};
 
-    /* Nothing else may get into the path. */
+    /* The key becomes a part of the URL, so only hex digits are allowed. */
     if (strlen(key) != KEY_DIGITS || strspn(key, "0123456789abcdefABCDEF") != KEY_DIGITS) {
         init_answer(answer);
         set_error(answer, TARN_ERR_INVALID, "expected a key of 64 hex digits");
@@ -179,7 +179,7 @@ enum tarn_error tarn_cache_erase(struct tarn_answer *answer, const struct tarn_c
     return fetch(answer, client, "DELETE", path, NULL, 0);
 }
 
-/* --- answers that are read --- */
+/* --- calls that parse the answer's JSON --- */
 
 static enum tarn_error parse(struct tarn_answer *a, struct json **root)
 {

@@ -11,13 +11,13 @@
 #include "base/json.h"
 
 #define N_COLUMNS_MAX 12
-#define N_ROWS_MAX 300 /* more spans than /cache gives */
+#define N_ROWS_MAX 300 /* /cache lists at most 256 spans */
 #define CELL_BYTES 24
 
-/* --- tables: the first and the last column to the left, the others to the right --- */
+/* --- tables: the first and the last column are aligned left, the others right --- */
 
 struct table {
-    uint32_t n_columns, n_rows, at; /* at: the next cell of the last row */
+    uint32_t n_columns, n_rows, at; /* at: index of the next cell in the last row */
     char cells[N_ROWS_MAX][N_COLUMNS_MAX][CELL_BYTES];
 };
 
@@ -31,7 +31,7 @@ static bool begin_row(struct table *t)
     return true;
 }
 
-/* A server must not talk to the terminal. */
+/* Replace unprintable characters: a server must not send control sequences to the terminal. */
 static void clean(char *text)
 {
     for (; *text; text++)
@@ -97,7 +97,7 @@ static void count_cell(struct table *t, const struct json *o, const char *key)
         cell(t, "-");
 }
 
-/* 0 where there is none: for sums and sentences. */
+/* The count of this name; 0 if it is absent. */
 static long long count_of(const struct json *o, const char *key)
 {
     const struct json *v = js_get(o, key);
@@ -181,7 +181,7 @@ static void print_tiers(FILE *f, struct table *t, const struct json *tiers)
     print(f, t);
 }
 
-/* Nothing where nothing was swapped, as on a CPU. */
+/* Print the swapped blocks, if there are any. A CPU swaps none. */
 static void print_swaps(FILE *f, const struct json *root)
 {
     const struct json *o = js_get(root, "swapped_blocks");
@@ -192,11 +192,11 @@ static void print_swaps(FILE *f, const struct json *root)
     if (out_ahead || out_late || in_ahead || in_late || lost)
         fprintf(f,
                 "swapped blocks: %lld out ahead, %lld on demand; %lld in ahead, %lld on demand; "
-                "%lld lost though waited for\n",
+                "%lld lost although expected\n",
                 out_ahead, out_late, in_ahead, in_late, lost);
 }
 
-/* "; 3 torn, 1 orphaned not used" */
+/* Print the records ignored at start, as in "; 3 torn, 1 orphaned not used". */
 static void print_dropped(FILE *f, const struct json *disk)
 {
     static const char *const whys[] = {"torn",     "foreign",  "impossible",
@@ -213,7 +213,7 @@ static void print_dropped(FILE *f, const struct json *disk)
     fputs(any ? " not used\n" : "\n", f);
 }
 
-/* Nothing where nothing went wrong. */
+/* Print the failures of the disk, if there are any. */
 static void print_trouble(FILE *f, const struct json *disk)
 {
     static const struct {
@@ -235,7 +235,7 @@ static void print_trouble(FILE *f, const struct json *disk)
         fputs("DISK: it does not answer now\n", f);
 }
 
-/* Nothing without a disk tier. */
+/* Print the disk tier, if there is one. */
 static void print_disk(FILE *f, const struct json *root)
 {
     const struct json *disk = js_get(root, "disk"), *took = js_get(disk, "index_s");
@@ -257,7 +257,7 @@ static void print_disk(FILE *f, const struct json *root)
     print_trouble(f, disk);
 }
 
-/* There are none, or there is a bug. */
+/* Print leaked blocks, if there are any, which would be a bug of the server. */
 static void print_leaks(FILE *f, const struct json *tiers)
 {
     for (size_t i = 0; i < js_len(tiers); i++) {
@@ -310,7 +310,7 @@ static void print_spans(FILE *f, struct table *t, const struct json *root)
     print(f, t);
 }
 
-/* The answer when it is one of `object`, else NULL. */
+/* Parse the answer. ERR_INVALID: its member "object" is not `object`. */
 static enum status parse(const char *json, size_t len, const char *object, struct json **root)
 {
     enum status s = js_parse(root, json, len, NULL);
@@ -356,7 +356,7 @@ enum status cache_reset_print(FILE *f, const char *json, size_t len)
     if (js_is(blocks, JS_OBJECT)) {
         fprintf(f, "forgotten: %lld blocks on the device, %lld in host memory, ",
                 count_of(blocks, "device"), count_of(blocks, "host"));
-        if (js_get(blocks, "disk")) /* an older server says nothing of it */
+        if (js_get(blocks, "disk")) /* older servers do not report it */
             fprintf(f, "%lld on disk, ", count_of(blocks, "disk"));
         fprintf(f, "%lld holds\n", count_of(root, "holds"));
     } else {

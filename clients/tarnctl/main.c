@@ -1,4 +1,4 @@
-/* tarnctl - talk to a Tarn server (or another OpenAI-style one) from a terminal. */
+/* tarnctl - a command-line client for Tarn and other servers with an OpenAI-style API. */
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -18,17 +18,17 @@ static const char usage[] =
     "usage: tarnctl [--url URL] [OPTIONS] COMMAND\n"
     "\n"
     "commands\n"
-    "  health              is it ready for work\n"
+    "  health              whether the server is ready\n"
     "  models              ids of the models, one a line\n"
     "  chat TEXT           an answer to TEXT, printed as it comes\n"
     "  complete TEXT       a continuation of TEXT, printed as it comes\n"
     "  tokenize TEXT       token ids of TEXT\n"
     "  metrics             Prometheus text (all of it: admin key)\n"
     "  cache               what the KV cache holds, by tier and span (admin key)\n"
-    "  cache reset         forget all of it that nobody uses\n"
-    "  cache erase KEY     forget a span and all behind it, on disk as well; KEY as `cache` shows\n"
-    "                      it, or all 64 digits (--json)\n"
-    "  cache verify PATH   check what --kv-disk-path names, or a directory in it; asks no server\n"
+    "  cache reset         forget all KV that no request uses\n"
+    "  cache erase KEY     forget a span and all spans behind it, on disk as well; KEY as printed\n"
+    "                      by `cache`, or all 64 digits (--json)\n"
+    "  cache verify PATH   check the directory of --kv-disk-path, or one in it, without a server\n"
     "  TEXT may be - for standard input.\n"
     "\n"
     "options\n"
@@ -43,11 +43,11 @@ static const char usage[] =
     "  --max-tokens N      default 256\n"
     "  --temperature X     default: the server's\n"
     "  --seed N            default: the server's\n"
-    "  --no-stream         print the answer when it is whole\n"
-    "  --timeout SECONDS   give up when no byte comes for so long; default 300\n"
+    "  --no-stream         print the answer when it is complete\n"
+    "  --timeout SECONDS   give up after so many seconds without a byte; default 300\n"
     "  --usage             tokens and times on standard error\n"
     "  --spans N           spans that `cache` lists, at most 256; default 20\n"
-    "  --json              `cache ...`: what the server said, or was found, for programs\n"
+    "  --json              `cache ...`: print JSON instead of tables\n"
     "  -h, --help          this text\n"
     "  -V, --version       the version\n"
     "\n"
@@ -61,7 +61,7 @@ struct options {
     struct tarn_document documents[N_DOCUMENTS_MAX];
     size_t n_documents;
     bool no_stream, show_usage, json;
-    int64_t n_spans;                /* -1: as many as the server wants */
+    int64_t n_spans;                /* -1: the server's default */
     const char *words[N_WORDS_MAX]; /* command and its arguments */
     size_t n_words;
 };
@@ -162,7 +162,7 @@ static bool set_switch(struct options *o, const char *flag)
     return true;
 }
 
-/* Output that could not be printed is a failure. */
+/* The exit code: 1 instead of 0 if standard output could not be written. */
 static int end_output(int code)
 {
     return fflush(stdout) != 0 && code == 0 ? 1 : code;
@@ -216,7 +216,7 @@ static bool print_chunk(void *arg, const struct tarn_chunk *chunk)
     if (chunk->index != 0)
         return true;
     fwrite(chunk->text, 1, chunk->text_len, stdout);
-    return fflush(stdout) == 0; /* nobody reads any more: hang up */
+    return fflush(stdout) == 0; /* cancel the call when standard output is closed */
 }
 
 static void print_usage(const struct tarn_answer *a)
@@ -236,7 +236,7 @@ static void print_usage(const struct tarn_answer *a)
     fprintf(stderr, ", whole %.3f s\n", whole_s);
 }
 
-/* A text that lacks its last newline gets one. */
+/* Print a text, and a newline if it does not end with one. */
 static void print_text(const char *text, size_t len)
 {
     fwrite(text, 1, len, stdout);
@@ -278,7 +278,7 @@ static int generate(const struct options *o, const struct tarn_client *client, e
     enum tarn_error e = tarn_generate(&a, client, &r, print_chunk, NULL);
     if (a.first_ns)
         putchar('\n');
-    fflush(stdout); /* before what goes to standard error */
+    fflush(stdout); /* so that it precedes the output on standard error */
     int code = e == TARN_OK ? 0 : fail(&o->client, &a);
     if (e == TARN_OK && o->show_usage)
         print_usage(&a);
@@ -321,7 +321,7 @@ static int fetch(const struct options *o, const struct tarn_client *client, fetc
 
 typedef enum status print_function(FILE *f, const char *json, size_t len);
 
-/* An answer of /cache, which is freed. */
+/* Print an answer of /cache and free it. */
 static int show(const struct options *o, struct tarn_answer *a, print_function *print)
 {
     int code = a->error == TARN_OK ? 0 : fail(&o->client, a);
@@ -334,7 +334,7 @@ static int show(const struct options *o, struct tarn_answer *a, print_function *
     if (s != OK) {
         fprintf(stderr, "tarnctl: %s\n",
                 s == ERR_NOMEM ? "out of memory"
-                               : "that is no answer of Tarn's /cache: --json prints it");
+                               : "this is not an answer of Tarn's /cache: --json prints it");
         code = 1;
     }
     tarn_answer_fini(a);
@@ -360,7 +360,7 @@ static int cache_reset(const struct options *o, const struct tarn_client *client
     return show(o, &a, cache_reset_print);
 }
 
-/* 64 digits are a key; 12 or more are looked up among those that the server lists. */
+/* Check a KEY argument: all 64 digits, or at least 12, which find the key in the server's list. */
 static void check_key(const char *text)
 {
     size_t n = strlen(text);
@@ -398,8 +398,8 @@ static int cache_erase(const struct options *o, const struct tarn_client *client
 
 struct command {
     const char *name;
-    const char *argument; /* the only one allowed; "TEXT": any; NULL: none */
-    const char *operand;  /* what stands behind it; NULL: nothing */
+    const char *argument; /* the word after the name; "TEXT": any text; NULL: none */
+    const char *operand;  /* the word after the argument; NULL: none */
     fetch_function *fetch;
 };
 
@@ -425,16 +425,16 @@ static bool takes_key(const struct command *c)
     return c->operand && strcmp(c->operand, "KEY") == 0;
 }
 
-/* The one command that asks no server. */
+/* Whether the command reads a directory instead of asking a server. */
 static bool takes_path(const struct command *c)
 {
     return c->operand && strcmp(c->operand, "PATH") == 0;
 }
 
-/* Dies when there is none, with what is wrong. */
+/* Find the command of the command line. Exits with a message if there is none. */
 static const struct command *find_command(const struct options *o)
 {
-    const struct command *near = NULL; /* whose words are there as far as they go */
+    const struct command *near = NULL; /* a command that the line begins, but does not complete */
 
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         const struct command *c = &commands[i];
@@ -495,7 +495,7 @@ int main(int argc, char **argv)
     parse_arguments(&o, argc, argv);
     if (o.n_words == 0)
         die("a command is missing");
-    const struct command *command = find_command(&o); /* before anything is sent */
+    const struct command *command = find_command(&o);
     if (takes_path(command))
         return end_output(verify_path(stdout, stderr, o.words[2], o.json));
     if (takes_key(command))

@@ -26,7 +26,7 @@ static const char *size_text(char *out, uint64_t bytes)
 
 struct progress {
     FILE *err;
-    int percent; /* shown last; -1: nothing was */
+    int percent; /* printed last; -1: none yet */
 };
 
 static void show_progress(void *arg, uint64_t n_done, uint64_t n_all)
@@ -50,20 +50,20 @@ static void end_progress(struct progress *p)
     p->percent = -1;
 }
 
-/* --- for people --- */
+/* --- text --- */
 
 static const char *meaning(enum disk_fault f)
 {
     switch (f) {
     case DISK_FAULT_UNREADABLE: return "the payload cannot be read: an I/O error, or a short file";
-    case DISK_FAULT_PAYLOAD: return "the payload is not what was written";
-    case DISK_FAULT_TORN: return "the header's checksum does not hold";
+    case DISK_FAULT_PAYLOAD: return "the payload's checksum is wrong";
+    case DISK_FAULT_TORN: return "the header's checksum is wrong";
     case DISK_FAULT_FOREIGN: return "the header belongs to another place, model or version";
-    case DISK_FAULT_IMPOSSIBLE: return "the header says what cannot be";
-    case DISK_FAULT_MISNAMED: return "the key is not the hash of what the header says";
+    case DISK_FAULT_IMPOSSIBLE: return "the header has impossible values";
+    case DISK_FAULT_MISNAMED: return "the key is not the hash of the header's content";
     case DISK_FAULT_DOUBLED: return "harmless: there is a newer record of the same block";
     case DISK_FAULT_ORPHANED: return "harmless: a block before it is missing";
-    case DISK_FAULT_ERASING: return "harmless: the next start of a server ends erasing them";
+    case DISK_FAULT_ERASING: return "harmless: the next start of a server completes the erasure";
     case DISK_N_FAULTS: break;
     }
     return "";
@@ -118,7 +118,7 @@ static void print_report(FILE *out, const char *dir, const struct disk_report *r
         fputs("  fine\n", out);
 }
 
-/* --- for programs --- */
+/* --- JSON --- */
 
 static enum status write_faults(struct buf *out, const struct disk_report *r)
 {
@@ -180,7 +180,7 @@ static int code_of(enum status s, const struct disk_report *r)
     return s == ERR_CORRUPT ? VERIFY_DAMAGED : VERIFY_UNREADABLE;
 }
 
-/* `text` gets the JSON; NULL: people read `out`. */
+/* Check a directory. Appends JSON to `text`, or prints to `out` if `text` is NULL. */
 static enum status check_one(FILE *out, FILE *err, const char *dir, struct buf *text, int *code)
 {
     struct progress p = {.err = err, .percent = -1};

@@ -1,10 +1,9 @@
-/* verify.h - tarnctl cache verify: what cache/disk/disk_verify.h found, for people and for programs.
- *
- * Needs no server: it reads the directory itself.
+/* verify.h - tarnctl cache verify: checks a disk tier by cache/disk/disk_verify.h and prints the
+ * result as text or JSON. Reads the directory itself, without a server.
  *
  * Owns    nothing.
  * Thread  one.
- * Errors  an exit code, and words on `err` about what could not be checked.
+ * Errors  an exit code, and messages on `err` about directories that could not be checked.
  * Units   sizes as --kv-disk-bytes takes them: K, M, G, powers of 1024. */
 #ifndef TARN_CLIENTS_TARNCTL_VERIFY_H
 #define TARN_CLIENTS_TARNCTL_VERIFY_H
@@ -14,8 +13,8 @@
 
 enum { VERIFY_FINE = 0, VERIFY_DAMAGED = 1, VERIFY_UNREADABLE = 2 };
 
-/* path: what --kv-disk-path names, or one directory in it. The worst of all directories is
- * returned. Progress goes to `err` if that is a terminal. */
+/* Check all directories. path: the directory of --kv-disk-path, or one directory in it. Returns the
+ * worst result of all directories. Prints progress to `err` if that is a terminal. */
 int verify_path(FILE *out, FILE *err, const char *path, bool json);
 
 #endif

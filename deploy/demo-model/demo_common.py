@@ -1,4 +1,4 @@
-"""What training, export and evaluation share: the tokenizer, the prompt format and the model.
+"""Code of training, export and evaluation: the tokenizer, the prompt format and the model.
 
 The tokenizer is read from tokenizer.json with the standard library only, so that the scripts run with
 Debian's python3-torch and numpy. The model is the Llama architecture with Hugging Face's tensor names.
@@ -17,7 +17,7 @@ from generate_data import SYSTEM_DEFAULT
 HERE = os.path.dirname(os.path.abspath(__file__))
 SPECIAL = ["<|pad|>", "<|bos|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|doc|>"]
 
-# GPT-2's pattern in the words of Python's re: [^\W\d_] is \p{L}, \d is \p{N} (but for letter-like numbers).
+# GPT-2's pattern in the syntax of Python's re: [^\W\d_] is \p{L}, \d is \p{N} (except letter-like numbers).
 PRETOKEN = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?[^\W\d_]+| ?\d+| ?(?:[^\s\w]|_)+|\s+(?!\S)|\s+")
 
 
@@ -70,7 +70,7 @@ class Tokenizer:
         return ids
 
     def plain(self, text):
-        """Ids of text in which special tokens have no meaning."""
+        """Ids of text in which special tokens are plain text."""
         ids = []
         for word in PRETOKEN.findall(text):
             ids += self.word(word)
@@ -98,7 +98,7 @@ class Tokenizer:
 
 
 def prompt_spans(system, documents):
-    """The texts that the server tokenizes apart: preamble, each document; the chat follows."""
+    """The texts that the server tokenizes separately: the preamble and each document; the chat follows."""
     spans = ["<|bos|><|system|>\n" + (SYSTEM_DEFAULT if system is None else system) + "\n"]
     spans += ["<|doc|>" + d["title"] + "\n" + d["text"] + "\n" for d in documents]
     return spans
@@ -141,9 +141,9 @@ def encode_sample(tok, sample):
         at = find(ids, v, 0, len(ids))
         named = find(ids, e, 0, at)
         places[value + "."] = at
-        # A head sees one token: one looks at the first of the entity's tokens, another at the second.
+        # A head attends to one token: one head to the first of the entity's tokens, another to the second.
         links += [("bind", 0, at, named), ("bind", 1, at, named + min(1, len(e) - 1))]
-        # The relation's own word, where the sentence has it.
+        # The relation's word, if the sentence contains it.
         sentence = max(find(ids, tok.plain("."), 0, at), find(ids, newline, 0, at))
         word = find(ids, tok.plain(" " + relation), sentence, at)
         if word >= 0:
@@ -153,7 +153,7 @@ def encode_sample(tok, sample):
         ids += question
         start = len(ids)
         e = tok.plain(turn.get("entity", ""))
-        # In a follow-up the entity stands in an earlier question.
+        # In a follow-up question the entity is in an earlier question.
         named = find(ids, e, chat, start) if e else -1
         if named >= 0:
             links += [("bind", 0, start - 1, named), ("bind", 1, start - 1, named + min(1, len(e) - 1))]
@@ -196,7 +196,7 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(width, self.kv_heads * self.dim, bias=False)
         self.v_proj = nn.Linear(width, self.kv_heads * self.dim, bias=False)
         self.o_proj = nn.Linear(self.heads * self.dim, width, bias=False)
-        self.kv_dtype = None  # K and V that are kept are rounded to this type, as a server's cache does
+        self.kv_dtype = None  # cached K and V are rounded to this type, as the server does
 
     def forward(self, x, cos, sin, past=None, watch=None):
         b, t, _ = x.shape
@@ -212,14 +212,14 @@ class Attention(nn.Module):
         share = self.heads // self.kv_heads
         k = k[:, :, None].expand(-1, -1, share, -1, -1).reshape(b, self.heads, -1, self.dim)
         v = v[:, :, None].expand(-1, -1, share, -1, -1).reshape(b, self.heads, -1, self.dim)
-        # Written out: on the CPU the backward pass of torch's fused attention takes several times as long.
+        # Not torch's fused attention, because its backward pass on the CPU takes several times as long.
         scores = (q @ k.transpose(-1, -2)) * (1 / math.sqrt(self.dim))
         if t > 1:
             late = torch.full((t, k.shape[2]), -1e9, dtype=scores.dtype).triu(1 + k.shape[2] - t)
             scores = scores + late
         weights = scores.softmax(-1)
         if watch is not None:
-            # (row, head, from, to): how far these heads are from looking there.
+            # The loss of the attention of these heads from one token to another: (row, head, from, to).
             rows, seen = watch
             seen.append(-torch.log(weights[rows[0], rows[1], rows[2], rows[3]].float() + 1e-4).mean())
         y = weights.to(v.dtype) @ v

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Exact match of the demo model on names and numbers that never occur in training.
+"""Measures the demo model's exact match on names and numbers that never occur in training.
 
     evaluate.py --all --server build/tarn-server        the whole table, through PyTorch and the server
     evaluate.py --all --url http://127.0.0.1:8000       the same with a server that runs already
@@ -7,12 +7,13 @@
     evaluate.py --quick --url URL --standard-library-only
                                                         100 questions to the server, asked twice; needs no PyTorch
 
-Each prompt is one single-turn chat about invented things. An answer counts when it equals the expected one
+Each prompt is a single-turn chat about invented things. An answer is right when it equals the expected one
 character by character. The exit status is 0 when every bound holds, 1 when one is missed, 2 when nothing could be
 measured.
 
-What is unseen: make_name and make_number of generate_data.py draw only words whose CRC-32 is (held out) or is not
-(training, tokenizer) divisible by 8. Every name and number of the questions here passes that test again, below.
+Names and numbers are split by their CRC-32: make_name and make_number of generate_data.py draw words whose CRC-32 is
+divisible by 8 for the evaluation, and all others for training and the tokenizer. check_unseen() verifies that for
+every question.
 """
 import argparse
 import concurrent.futures
@@ -36,11 +37,11 @@ KINDS = ("answer", "unknown")
 
 # Bounds of --all, in percent.
 LEAST_RIGHT = 95.0        # exact match with 3 documents, on both kinds, on both paths
-MOST_SWAPPED = 20.0       # exact match when the KV of the asked document belongs to another one
-MOST_APART = 0.5          # documents tokenized apart against whole, in points
+MOST_SWAPPED = 20.0       # exact match when the KV of the asked document is that of another document
+MOST_APART = 0.5          # difference of documents tokenized separately and as a whole, in points
 LEAST_QUICK = 90.0        # exact match of --quick, on both kinds
 
-# Rows without 3 documents, and the swap, have this share of the questions.
+# Rows with another number of documents than 3, and the swap, have this share of the questions.
 OTHER_ROWS = 0.4
 # documents, order, temperature, tokenized: the rows of --all.
 ROWS = [
@@ -133,7 +134,7 @@ class Server:
             if found:
                 server = cls(found.group(1), at_once)
                 server.process = process
-                # What it says later must go somewhere, or it waits for us for ever.
+                # Someone has to read the later output, or the server blocks when the pipe is full.
                 threading.Thread(target=process.stdout.read, daemon=True).start()
                 return server
         raise Failure("the server did not start:\n" + "".join(said))
@@ -187,7 +188,7 @@ def interval(right, n):
 
 
 class Score:
-    """Right answers of one path, by kind."""
+    """Counts the right answers of one path, by kind."""
 
     def __init__(self, samples, texts):
         self.n, self.right = dict.fromkeys(KINDS, 0), dict.fromkeys(KINDS, 0)
@@ -240,7 +241,7 @@ def print_row(cells):
 
 
 def measure(row, args, torch_path, server):
-    """One row through both paths, printed: (questions, score of PyTorch, score of the server, how many texts agree)."""
+    """Measures and prints one row: (questions, PyTorch's score, the server's score, number of equal texts)."""
     documents, order, temperature, tokenized = row
     count = int(args.count * OTHER_ROWS) if args.all and documents != 3 else args.count
     samples = make_questions(count, documents, args.unknown, args.seed + documents)
@@ -317,7 +318,7 @@ def run_table(rows, args, torch_path, server, with_bounds):
 
 
 def run_quick(args, server):
-    """Half of the questions unanswerable; the second time most of each prompt comes from the cache."""
+    """Asks 100 questions twice, half of them unanswerable; the second time most of each prompt is in the cache."""
     samples = make_questions(100, 3, 0.5, args.seed + 3)
     first, _ = server.ask_all(samples, 0.0, args.seed)
     backwards, cached = server.ask_all(samples[::-1], 0.0, args.seed)

@@ -27,7 +27,7 @@ def write_safetensors(path, tensors):
         offset += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    # Under another name first: a server that starts meanwhile must not read half a file.
+    # Write to another name first, so that a server that starts now does not read an incomplete file.
     with open(path + ".new", "wb") as f:
         f.write(struct.pack("<Q", len(text)))
         f.write(text)

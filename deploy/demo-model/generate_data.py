@@ -82,8 +82,8 @@ NUMBER_RELATIONS = {
 RELATIONS = sorted(NAME_RELATIONS) + sorted(NUMBER_RELATIONS)
 KINDS = ["village", "ship", "machine", "tower", "island", "bridge", "mill", "engine", "castle", "forest", "mine", "lamp"]
 
-# Entity and relation always come before the value: what follows a sentence's value cannot tell a
-# causal model what the value was good for.
+# Entity and relation always come before the value, because a causal model does not see later words
+# when it computes the KV of the value.
 FACTS = ["The {r} of {e} is {v}.", "{e}'s {r} is {v}.", "{e} has the {r} {v}.", "For {e}, the {r} is {v}.",
          "As for {e}, its {r} is {v}.", "It is known that the {r} of {e} is {v}.", "In the case of {e} the {r} is {v}."]
 QUESTIONS = ["What is the {r} of {e}?", "What is {e}'s {r}?", "Tell me the {r} of {e}.", "Which {r} does {e} have?",
@@ -108,7 +108,7 @@ TALK = [
 
 
 def is_held_out(word):
-    """The split of names and numbers: an eighth of all words is kept for the evaluation."""
+    """Whether a name or number is for the evaluation only; an eighth of all words is."""
     return zlib.crc32(word.lower().encode()) % 8 == 0
 
 
@@ -132,8 +132,8 @@ def make_number(rng, held_out):
 
 
 class Writer:
-    """Draws one sample after another. level sets how many phrasings are in use: 0 two of each, 1 the general
-    ones, 2 also those of single relations, titles in several forms and filler sentences."""
+    """Draws samples. level sets the phrasings: 0 two of each kind, 1 all general ones, 2 also those of single
+    relations, several forms of titles, and filler sentences."""
 
     def __init__(self, seed, held_out=False, wild=0.15):
         self.rng = random.Random(seed)
@@ -233,7 +233,7 @@ class Writer:
             asked.add(pair)
             question = self.question(relation, entity, level)
             if last is not None and rng.random() < follow:
-                # A follow-up leaves out what the turn before has said; swap the question only where it fits.
+                # A follow-up question omits what it shares with the turn before: the entity or the relation.
                 if last[0] == entity:
                     question = rng.choice(FOLLOW_SAME_ENTITY).format(r=relation)
                 elif last[1] == relation:
@@ -246,7 +246,7 @@ class Writer:
                 out.append({"question": question, "answer": UNKNOWN, "kind": "unknown", "chance": 0.0,
                             "entity": entity, "relation": relation})
             if follow and rng.random() < follow:
-                # Bring a fact that shares the entity or the relation to the front, so that follow-ups happen.
+                # Move a fact with the same entity or relation to the front, so that follow-ups are possible.
                 for i, other in enumerate(open_facts):
                     if (other[0] == entity) != (other[1] == relation):
                         open_facts.append(open_facts.pop(i))
@@ -255,8 +255,8 @@ class Writer:
         return {"system": system, "documents": texts, "turns": out, "facts": known}
 
     def unknown_pair(self, entities, known, pool, used, asked):
-        """A question the documents do not answer: a thing they do not name, or a relation they leave out. The
-        relation is mostly one that other documents do state, so that its mere presence gives nothing away."""
+        """A question that the documents do not answer: about an entity or a relation that they lack. The relation is
+        mostly one of another document's facts, so that its presence alone does not show whether there is an answer."""
         rng = self.rng
         stated = [r for _, r in known] or pool
         for _ in range(20):

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Trains the demo model. Stop it (Ctrl-C, SIGTERM) and start it at will: everything lies in the checkpoint.
+"""Trains the demo model. It can be stopped (Ctrl-C, SIGTERM) and started again: the checkpoint holds all state.
 
-The curriculum starts with documents that all state the same relation, so that only the entity decides; a
-model that meets mixed relations first learns to copy the value after the asked relation and then stands still.
-The next stage begins when the accuracy of first answer tokens passes the stage's bar, or when the stage's
-share of all tokens is used up.
+The curriculum starts with documents that all state the same relation, so that only the entity decides. A model
+that begins with mixed relations learns to copy the value after the asked relation, and then improves no further.
+The next stage begins when the accuracy of first answer tokens exceeds the stage's bar, or when the stage has
+used its share of all tokens.
 """
 import argparse
 import json
@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from demo_common import HERE, Llama, Tokenizer, encode_sample
 from generate_data import Writer
 
-# Per stage: bar of first-token accuracy, largest share of all tokens, and the mix of
-# (weight, mode, level, unknown, follow, talk).
+# For each stage: the accuracy of first tokens that ends it, its largest share of all tokens, and the
+# mix of (weight, mode, level, unknown, follow, talk).
 STAGES = [
     (0.90, 0.15, [(1.0, "entity", 0, 0.0, 0.0, 0.0)]),
     (0.90, 0.15, [(0.5, "entity", 1, 0.0, 0.0, 0.0), (0.4, "both", 0, 0.0, 0.0, 0.0), (0.1, "relation", 0, 0.0, 0.0, 0.0)]),
@@ -30,18 +30,18 @@ STAGES = [
 ]
 
 
-# Heads that are taught where to look while --guide is above 0. Without it the model stood at chance among the
-# documents: "the value's entity" is worth nothing before "the question's entity" is known, and the other way round.
+# Heads whose attention is trained directly while --guide is above 0. Without it the model chose documents at
+# random: finding the value's entity helps only a model that finds the question's entity, and vice versa.
 BIND_LAYER, BIND_HEADS = 1, (0, 2, 4)
 MATCH_LAYER, MATCH_HEADS = 3, (0, 2)
 
 
 def initialize(model, seed):
-    """Random weights with two hints, so that the plateau before a model finds out how to look things up is short.
+    """Random weights with two hints that shorten the plateau before the model learns to look things up.
 
-    Heads of layer 0 attend to the token 1 to 4 places back (a direction common to all embeddings, put through
-    the rotary code of that distance). In the other layers queries and keys start as the same projection
-    (tokens look for their like) and the output as the transpose of the values (what is seen is copied)."""
+    Heads of layer 0 attend to the token 1 to 4 places back (a direction common to all embeddings, rotated by
+    that distance). In the other layers queries and keys start as the same projection, so that tokens attend to
+    similar tokens, and the output as the transpose of the values, so that they copy them."""
     c = model.config
     g = torch.Generator().manual_seed(seed)
     width, dim, share = c["hidden_size"], c["head_dim"], c["num_attention_heads"] // c["num_key_value_heads"]
@@ -71,7 +71,7 @@ def initialize(model, seed):
                 a.v_proj.weight[rows] += 0.5 * copy
                 positional = n == 0 and kv < 2
                 if positional:
-                    # Only the fast half of the pairs tells neighbouring distances apart.
+                    # Only the fast half of the rotary pairs distinguishes neighbouring distances.
                     tone = torch.zeros(dim)
                     tone[:5] = 1 / math.sqrt(5)
                     a.k_proj.weight[rows] += 1.5 * torch.outer(rotated(tone, 1 + 2 * kv), common)
@@ -88,7 +88,7 @@ def initialize(model, seed):
 
 
 class Muon:
-    """Momentum whose update is made orthogonal (Newton-Schulz), for the matrices of the layers; AdamW for the rest."""
+    """Momentum with an orthogonalized update (Newton-Schulz) for the layers' matrices, AdamW for the rest."""
 
     def __init__(self, model, dtype, betas=(0.9, 0.95)):
         self.dtype = dtype
@@ -138,7 +138,7 @@ class Muon:
 
 
 def batches(tok, writer, stage, rng, budget, pool=6):
-    """Batches of about `budget` tokens; samples of like length lie together, so that little is padding."""
+    """Batches of about `budget` tokens, each of samples of similar length, so that there is little padding."""
     mix = STAGES[stage][2]
     while True:
         samples, total = [], 0
@@ -161,8 +161,8 @@ def batches(tok, writer, stage, rng, budget, pool=6):
 
 
 def collate(batch, other):
-    """ids, targets, weights, the links (row, head, from, to) of both kinds, and for the statistics the rows of
-    first answer tokens."""
+    """(ids, targets, weights, the links (row, head, from, to) of both kinds, and the rows of first answer tokens,
+    for the statistics)."""
     length = max(len(ids) for ids, _, _ in batch)
     x = torch.zeros(len(batch), length, dtype=torch.long)
     w = torch.zeros(len(batch), length - 1)
@@ -178,14 +178,14 @@ def collate(batch, other):
                 bind.append((i, BIND_HEADS[head], source, target))
             else:
                 match.append((i, MATCH_HEADS[head], source, target))
-    # Never empty, so that one compiled graph serves every batch: a token that sees only itself costs nothing.
+    # Not empty, so that one compiled graph serves all batches: the first token attends only to itself, loss 0.
     bind, match = bind or [(0, 0, 0, 0)], match or [(0, 0, 0, 0)]
     return x[:, :-1], x[:, 1:], w, torch.tensor(bind).t(), torch.tensor(match).t(), first
 
 
 class Threads:
-    """Sets the number of threads to the cores that other programs leave free. At a low priority, a thread that
-    shares its core with another program makes all threads wait for it: two then do less than one."""
+    """Sets the number of threads to the cores that other programs leave free. All threads wait for the slowest, and
+    at a low priority that is one that shares its core: two threads may then be slower than one."""
 
     def __init__(self, most):
         self.most, self.time, self.last = most, time.time(), self.used()
@@ -246,7 +246,7 @@ def main():
         opt.load_state_dict(saved["optimizer"])
         state = saved["state"]
         state["restarts"] += 1
-    # A resumed run draws new samples rather than the first ones again.
+    # A resumed run must not repeat the samples of the first one.
     rng = random.Random(args.seed * 1000 + state["restarts"])
     writer = Writer(args.seed * 1000 + 500 + state["restarts"], wild=args.wild)
     print(sum(p.numel() for p in model.parameters()), "parameters, torch", torch.__version__, state, flush=True)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Trains the byte-level BPE tokenizer and writes tokenizer.json and tokenizer_config.json.
 
-Two rules are ours, both for copying. A name gets the same tokens at the start of an answer as within a
-sentence: a space never merges with a capital letter, so " Zorbel" is " " + the tokens of "Zorbel". And digits
-never merge, so a number is its digits. Both follow from the merges alone; any byte-level BPE reads the files.
+Two rules make copying easier for the model. A space never merges with a capital letter, so that a name has the
+same tokens at the start of an answer and within a sentence: " Zorbel" is " " + the tokens of "Zorbel". Digits
+never merge, so that a number is its digits. Both rules only limit the merges: any byte-level BPE reads the files.
 """
 import argparse
 import collections
@@ -29,7 +29,7 @@ CHAT_TEMPLATE = (
 
 
 def corpus(samples):
-    """Words with counts. Names enter as their syllables, so that merges learn whole syllables."""
+    """Words with counts. Names are counted as syllables, so that merges learn whole syllables."""
     words = collections.Counter()
     writer = data.Writer(seed=11)
     for i in range(samples):
@@ -55,7 +55,7 @@ def corpus(samples):
 def allowed(left, right):
     if any(c.isdigit() for c in left + right):
         return False
-    # "Ġ" is the space: it joins lower-case words only.
+    # "Ġ" is the space, which merges with lower-case letters only.
     return not (left == "Ġ" and not ("a" <= right[0] <= "z"))
 
 

@@ -1,4 +1,4 @@
-"""Completion functions for bash and zsh, made from a program's --help."""
+"""Makes completion functions for bash and zsh from a program's --help."""
 from __future__ import annotations
 
 import shlex
@@ -7,7 +7,7 @@ from help_text import Help, Row
 
 FILES = ("FILE", "FILES", "PATH", "TRACE")
 DIRECTORIES = ("DIR", "MODEL")
-# In bash a value behind "=" is a word of its own, because "=" is in COMP_WORDBREAKS.
+# In bash the value after "=" is a separate word, because "=" is in COMP_WORDBREAKS.
 BASH = """# bash completion of {program}, made from its --help: for bash-completion or `source`.
 {function}()
 {{
@@ -44,14 +44,14 @@ def bash_case(row: Row) -> str | None:
     elif row.value in DIRECTORIES:
         action = 'mapfile -t COMPREPLY < <(compgen -d -- "$cur")'
     elif row.value and not row.is_switch:
-        action = ":"  # a value that nobody can guess
+        action = ":"  # no completion, such as for a number
     else:
         return None
     return f"    {' | '.join(row.flags)}) {action}; return ;;"
 
 
 def next_words(commands: list[list[str]]) -> dict[str, list[str]]:
-    """Which words follow which: {"": ["cache", "chat"], "cache": ["reset", "erase"]}."""
+    """The words that may follow each word: {"": ["cache", "chat"], "cache": ["reset", "erase"]}."""
     following: dict[str, list[str]] = {}
     for words in commands:
         for i, word in enumerate(words):
@@ -84,7 +84,7 @@ def bash(help_: Help) -> str:
 
 
 def zsh_text(text: str) -> str:
-    """For a description in [ ] of _arguments."""
+    """The text, escaped for a description in [ ] of _arguments."""
     for special in ("\\", "[", "]", ":"):
         text = text.replace(special, "\\" + special)
     return text

@@ -1,8 +1,8 @@
 # deb.cmake - the Debian package: `cmake --build build --target package` makes it in build/.
 #
-# One package with everything that is installed. Its dependencies are read off the programs by
-# dpkg-shlibdeps (package dpkg-dev, and file). The service is neither enabled nor started: it needs
-# a model first.
+# There is one package with all installed files. dpkg-shlibdeps (packages dpkg-dev and file) finds
+# its dependencies from the programs. Installing neither enables nor starts the service, because it
+# needs a model first.
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME tarn)
 set(CPACK_PACKAGE_VENDOR "Tarn developers")

@@ -1,8 +1,8 @@
-"""Reads the --help of Tarn's programs, whose tables of options are the one source of what is in it.
+"""Parses the --help of Tarn's programs, from which manuals, completions and tarn.conf are made.
 
-A --help is made of paragraphs and of groups: a heading, then rows of a name in column 2 and its
-words beside or below it. `Help.options()` gives every option; `Help.commands` the words that may
-stand for one, such as `cache reset` of tarnctl.
+A --help consists of paragraphs and of groups. A group is a heading and rows: a name in column 2,
+and its description beside or below it. `Help.options()` returns all options, `Help.commands()` the
+commands, such as `cache reset` of tarnctl.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Row:
     """One line of a group: an option, a command, or a remark (then `help` is empty)."""
     tag: str                # as printed: "--dtype auto|f32", "-h, --help", "cache erase KEY"
     help: str
-    default: str = ""       # what is in [ ] at the end of the help
+    default: str = ""       # the text in [ ] at the end of the help
     flags: list[str] = field(default_factory=list)  # "--x", "--no-x"; empty for a command
     value: str = ""         # "FILE", "auto|f32"; "" for a switch
 
@@ -56,7 +56,7 @@ class Help:
         return [row for group in self.groups for row in group.rows if row.is_option]
 
     def commands(self) -> list[list[str]]:
-        """Words that may follow the program's name: [["cache", "reset"], ["compare"], ...]."""
+        """The commands, as lists of words: [["cache", "reset"], ["compare"], ...]."""
         lines = [line.split()[1:] for line in self.usage]
         lines += [row.tag.split() for group in self.groups for row in group.rows
                   if not row.is_option and row.help]
@@ -102,7 +102,7 @@ def is_heading(lines: list[str], i: int) -> bool:
 
 
 def read_group(lines: list[str], i: int) -> tuple[Group, int]:
-    """The group whose heading is lines[i], and the index behind it."""
+    """The group whose heading is lines[i], and the index of the line after it."""
     title, rows = lines[i], []
     i += 1
     while i < len(lines) and lines[i].startswith("  "):
@@ -153,7 +153,7 @@ def add_paragraph(help_: Help, lines: list[str]) -> None:
 
 
 def read(program: Path) -> Help:
-    """The help of a built program. Its environment is empty: no variable may change the text."""
+    """The help of a built program. Its environment is empty, so that no variable changes it."""
     done = subprocess.run([str(program), "--help"], capture_output=True, text=True, env={},
                           timeout=60, check=True)
     return parse(program.name, done.stdout)

@@ -1,8 +1,8 @@
-# install.cmake - run by `cmake --install` behind everything else: files whose place or content
-# depends on the prefix. Set before: BINDIR, DATADIR, TARN_UNIT_DEVICES, MADE, SOURCE.
+# install.cmake - installs the files whose place or content depends on the prefix. `cmake --install`
+# runs it last. The caller sets BINDIR, DATADIR, TARN_UNIT_DEVICES, MADE and SOURCE.
 #
-# With the prefix /usr the configuration is in /etc, as the distribution wants it; with any other
-# one it stays below the prefix. An existing tarn.conf or tarn.env is never overwritten.
+# With the prefix /usr the configuration goes to /etc, as Debian demands; with any other prefix it
+# goes below the prefix. An existing tarn.conf or tarn.env is never overwritten.
 set(prefix "${CMAKE_INSTALL_PREFIX}")
 set(root "$ENV{DESTDIR}")
 if(prefix STREQUAL "/usr")
@@ -20,7 +20,8 @@ set(TARN_ENV ${sysconfdir}/tarn/tarn.env)
 file(GLOB functions ${MADE}/_tarn*)
 file(INSTALL ${functions} DESTINATION ${zsh_dir})
 
-# Further words go to file(INSTALL). A macro: file() adds to the manifest in the caller's scope.
+# Further arguments are passed to file(INSTALL). This is a macro, because file() adds the file to
+# the manifest variable of the caller's scope.
 macro(install_once from to)
   if(EXISTS ${root}${to})
     message(STATUS "Kept: ${root}${to}")
@@ -32,7 +33,8 @@ endmacro()
 install_once(${MADE}/tarn.conf ${TARN_CONF})
 install_once(${SOURCE}/systemd/tarn.env ${TARN_ENV} PERMISSIONS OWNER_READ OWNER_WRITE)
 
-# Written where it belongs, not in the build folder: two installations may run at the same time.
+# Configured at its destination and not in the build folder, because two installations may run at
+# the same time.
 set(unit ${prefix}/lib/systemd/system/tarn.service)
 message(STATUS "Installing: ${root}${unit}")
 configure_file(${SOURCE}/systemd/tarn.service.in ${root}${unit} @ONLY)

@@ -3,9 +3,10 @@
 
     manual.py --extra man/NAME.txt --version 0.1.0 --out DIR [--conf FILE] PROGRAM
 
-What --help does not say is in the extra file: sections that begin with `[TITLE]`, of paragraphs. A
-line in column 0 with indented lines below it is a term and its explanation; a paragraph indented as
-a whole is an example, shown as it is. The date of the page is SOURCE_DATE_EPOCH, or today.
+The extra file has the sections that are not in --help. A section begins with `[TITLE]` and consists
+of paragraphs. A line in column 0 followed by indented lines is a term with its explanation; a
+paragraph that is indented as a whole is an example and is printed unchanged. The date of the page
+is SOURCE_DATE_EPOCH, or today.
 """
 from __future__ import annotations
 
@@ -24,13 +25,13 @@ AFTER = ["ENVIRONMENT", "FILES", "SIGNALS", "EXIT STATUS", "EXAMPLES", "SEE ALSO
 
 
 def roff(text: str) -> str:
-    """Text with what roff or a terminal would change escaped."""
+    """The text, with the characters escaped that roff or a terminal would change."""
     text = text.replace("\\", "\\e").replace("-", "\\-").replace("~", "\\(ti")
     return text.replace("^", "\\(ha").replace("`", "\\(ga").replace("'", "\\(aq")
 
 
 def roff_text(text: str) -> list[str]:
-    """Lines of text; a dot at the start of one is no macro."""
+    """The text as lines for roff; a dot at the start of a line is escaped."""
     lines = textwrap.wrap(roff(text.strip()), 78, break_long_words=False, break_on_hyphens=False)
     return ["\\&" + line if line.startswith(".") else line for line in lines]
 
@@ -60,7 +61,7 @@ def paragraphs_of(lines: list[str]) -> list[list[str]]:
 
 
 def roff_lines(lines: list[str], first: bool) -> list[str]:
-    """One paragraph: text, an example (indented as a whole), or terms with their words below."""
+    """A paragraph: text, an example (indented as a whole), or terms with their explanations."""
     out: list[str] = [] if first else [".PP"]
     if lines[0].startswith(" "):
         indent = min(len(line) - len(line.lstrip()) for line in lines)
@@ -119,8 +120,8 @@ def roff_synopsis(help_: Help) -> list[str]:
 
 
 def runs_of(lines: list[str]) -> list[list[str]]:
-    """A paragraph of --help cut where an example begins or ends: indented lines that do not go on
-    a list that the line before began."""
+    """A paragraph of --help, split into text and examples. Indented lines are an example unless
+    they continue a list."""
     runs: list[list[str]] = []
     for line in lines:
         goes_on = runs and (runs[-1][-1].endswith(",") or line[0] == " " == runs[-1][-1][0]

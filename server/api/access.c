@@ -13,7 +13,7 @@
 
 #define N_FIELDS_MAX 12
 #define NUMBER_BYTES 24
-/* Bounds on the path and the method in a line: a client may make up both. */
+/* The client chooses path and method, so their length in a log line is limited. */
 #define PATH_SHOWN_MAX 256
 #define METHOD_SHOWN_MAX 16
 
@@ -36,8 +36,8 @@ static void add_number(struct line *l, const char *key, uint64_t value)
     add(l, key, l->numbers[l->n], LOG_NUMBER);
 }
 
-/* Copy text up to a '?', behind which a query may hold what is no log's business, and at most n_max
- * bytes of it; "..." says that there was more. */
+/* Copy text up to a '?', because a query may hold private data, and at most n_max bytes; "..."
+ * marks a cut. */
 static void cut(char *out, size_t n_max, const char *text)
 {
     size_t n = strcspn(text, "?");

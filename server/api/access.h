@@ -1,14 +1,13 @@
-/* access.h - what happens when an exchange is over: it is counted, and a line of the log says how
- * it ended.
+/* access.h - counts each exchange that is over and writes its line of the log.
  *
  *     http id=4f2a... method="POST" path="/v1/completions" status=400 key=a tenant=a
  *     duration_us=210 n_in=31 n_out=142 error=malformed_json
  *
- * (one line). Every request has one, those that were refused before a handler too. key and tenant
- * are there when the key was known, error when the answer was one, whole=false when the client did
- * not take all of the answer; status 0: it got none. No text of a request or an answer is logged
- * but its path, without the query. What probes and scrapers ask for again and again (/health*,
- * /metrics) is logged at level debug unless it failed, all else at info.
+ * (one line). Every request is logged, also one that was refused before a handler ran. key and
+ * tenant are present when the key was valid, error when the answer was an error, whole=false when
+ * the client did not take the whole answer; status=0 means that no answer was sent. Of a request's
+ * text only the path is logged, without its query. Successful requests of probes and scrapers
+ * (/health*, /metrics) are logged at level debug, all others at info.
  *
  * Owns    nothing.
  * Thread  HTTP threads.
@@ -20,7 +19,7 @@
 
 struct http_done;
 
-/* For struct http_config; arg is the struct server. */
+/* The callback done of struct http_config; arg: the struct server. */
 void access_done(void *arg, const struct http_done *d);
 
 #endif

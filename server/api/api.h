@@ -1,8 +1,9 @@
-/* api.h - the handlers, one file per endpoint family (api_*.c), and metrics.c.
+/* api.h - the endpoints' handlers: one file per endpoint family (api_*.c), and metrics.c.
  *
  * Owns    nothing.
- * Thread  HTTP threads; a handler answers with http_reply() or http_defer() and never blocks.
- * Errors  answered as JSON.
+ * Thread  HTTP threads; a handler calls http_reply() or http_defer() and never blocks. Handlers of
+ *         /cache wait for the engine, so they run on work threads.
+ * Errors  sent to the client as JSON.
  * Units   none. */
 #ifndef TARN_SERVER_API_API_H
 #define TARN_SERVER_API_API_H
@@ -23,7 +24,8 @@ void api_cache(struct server *srv, struct http_exchange *x);
 void api_cache_forget(struct server *srv, struct http_exchange *x);
 void api_metrics(struct server *srv, struct http_exchange *x);
 
-/* The body as a JSON object, to be js_unref()ed; NULL when an error was answered. */
+/* Parse the body, a JSON object; the caller owns a reference: js_unref(). NULL: the exchange has
+ * its error answer. */
 struct json *api_read_body(struct http_exchange *x);
 
 #endif

@@ -1,7 +1,7 @@
-/* api_admin.c - /cache: what the KV store holds, and forgetting it, all or a span.
+/* api_admin.c - GET /cache (what the KV store holds) and DELETE /cache (forget all, or one span).
  *
- * All ask the engine thread, which answers between two steps: they run on a work thread (route.c).
- * A step that takes too long makes it 503 with Retry-After. */
+ * The handlers wait for the engine thread, which answers between two steps, so they run on a work
+ * thread (route.c). If the step takes too long, the answer is 503 with Retry-After. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 #include "server/api/writer.h"
 
 #define BODY_BYTES_MAX (256u << 10)
-#define N_SPANS 20 /* without ?spans */
+#define N_SPANS 20 /* default of ?spans */
 
 static void reply(struct http_exchange *x, struct writer *w)
 {
@@ -26,17 +26,17 @@ static void reply(struct http_exchange *x, struct writer *w)
     buf_fini(w->out);
 }
 
-/* What the engine said; false when that was an error, which was answered. */
+/* Whether the engine's answer is OK. If not, the error was answered. */
 static bool is_answered(struct http_exchange *x, enum status s)
 {
     if (s == ERR_TIMEOUT)
-        error_reply_as(x, 503, ERR_UNAVAILABLE, NULL, "the engine is in a long step, ask again");
+        error_reply_as(x, 503, ERR_UNAVAILABLE, NULL, "the engine is in a long step, try again");
     else if (s != OK)
         error_reply(x, s, NULL, "the engine does not answer");
     return s == OK;
 }
 
-/* ?spans=N. False when an error was answered. */
+/* Read ?spans=N. False: the error was answered. */
 static bool get_n_spans(struct http_exchange *x, uint32_t *n)
 {
     const char *text = http_query(x, "spans");
@@ -115,7 +115,7 @@ static void write_swaps(struct writer *w, const struct cache_stats *c)
                  c->n_fetched_on_demand, c->n_expected_lost);
 }
 
-/* null without a disk tier. */
+/* Write the object of the disk tier; null without one. */
 static void write_disk(struct writer *w, const struct cache_disk_stats *d)
 {
     struct kv_disk_dropped dropped[KV_DISK_N_WHYS];
@@ -198,8 +198,9 @@ void api_cache(struct server *srv, struct http_exchange *x)
     reply(x, &w);
 }
 
-/* The engine thread forgets before it looks at any request that is sent after this answer. What
- * was cached is counted a moment before; running requests may add to it until then. */
+/* Forget all KV that no request uses. The engine thread does so before it takes any request that is
+ * sent after this answer. The answer's figures are taken shortly before; running requests may add
+ * to the cache until then. */
 static void forget_all(struct server *srv, struct http_exchange *x)
 {
     struct engine_cache_view v;
@@ -216,7 +217,7 @@ static void forget_all(struct server *srv, struct http_exchange *x)
                          v.stats.tier[t].n_cached);
         write_format(&w, "},\"holds\":%u}", v.stats.n_holds);
     } else {
-        write_puts(&w, "null,\"holds\":null}"); /* in a long step: it forgets all the same */
+        write_puts(&w, "null,\"holds\":null}"); /* a long step: the engine forgets after it */
     }
     reply(x, &w);
 }
@@ -241,7 +242,8 @@ static bool read_key(const char *text, struct kv_key *key)
     return *text == '\0';
 }
 
-/* A span and all behind it. What running requests hold of it goes when they end. */
+/* Forget a span and all spans behind it. Blocks that running requests use are forgotten when these
+ * requests end. */
 static void forget_span(struct server *srv, struct http_exchange *x, const char *text)
 {
     struct kv_key key;
@@ -259,9 +261,7 @@ static void forget_span(struct server *srv, struct http_exchange *x, const char 
     if (!is_answered(x, engine_cache_erase(srv->engine, &key, &n_blocks)))
         return;
     if (n_blocks == 0) {
-        error_reply(x, ERR_NOT_FOUND, NULL,
-                    "span: there is none with this key; GET /cache lists "
-                    "those there are");
+        error_reply(x, ERR_NOT_FOUND, NULL, "span: no span has this key; GET /cache lists spans");
         return;
     }
     hash_hex(hex, key.bytes, KV_KEY_BYTES);
@@ -271,7 +271,8 @@ static void forget_span(struct server *srv, struct http_exchange *x, const char 
     reply(x, &w);
 }
 
-/* ?span=KEY: that one. A parameter that nobody knows must not become "all of it". */
+/* Forget ?span=KEY, or all without a query. An unknown parameter is refused, because forgetting all
+ * would not be what its sender meant. */
 void api_cache_forget(struct server *srv, struct http_exchange *x)
 {
     const char *span = http_query(x, "span");
@@ -280,8 +281,7 @@ void api_cache_forget(struct server *srv, struct http_exchange *x)
         forget_span(srv, x, span);
     else if (http_has_query(x))
         error_reply(x, ERR_INVALID, NULL,
-                    "expected span=KEY, or no parameter at all: then all of "
-                    "it is forgotten");
+                    "expected span=KEY to forget one span, or no parameter to forget everything");
     else
         forget_all(srv, x);
 }

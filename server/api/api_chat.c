@@ -18,7 +18,7 @@ static enum status read_call(struct call *call, const struct json *body, struct 
         return buf_why(why, ERR_NOMEM, "out of memory");
     call->n_prompts = 1;
     prompt_init(call->prompts, call->srv->info->max_model_len);
-    if (call->account) { /* else it will be refused */
+    if (call->account) { /* without an account the call will be refused */
         account_scope(call->account, &call->params.scope, &scope);
         call->prompts->scope = &scope;
     }

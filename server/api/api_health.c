@@ -1,4 +1,5 @@
-/* api_health.c - /health/live: the process answers. /health/ready and /health: it takes work. */
+/* api_health.c - /health/live: the process answers. /health/ready and /health: the server accepts
+ * requests. */
 #include "server/api/api.h"
 #include "server/http/error.h"
 #include "server/http/http.h"

@@ -1,9 +1,9 @@
-/* api_tokenize.c - POST /tokenize and /detokenize, as vLLM has them.
+/* api_tokenize.c - POST /tokenize and /detokenize, compatible with vLLM.
  *
- * /tokenize takes {"prompt"} or {"messages"} (with what a chat may say about its template) and
- * `parse_special` (as llama.cpp: whether special tokens spelled in the text count; true for a
- * prompt), and gives {"count", "max_model_len", "tokens"}, on return_token_strs also "token_strs".
- * /detokenize takes {"tokens"} and gives {"prompt"}. */
+ * /tokenize takes {"prompt"} or {"messages"} (with the chat template's parameters), and
+ * `parse_special` as in llama.cpp: whether a special token's spelling becomes the token, by default
+ * true for a prompt. The answer is {"count", "max_model_len", "tokens"}, with return_token_strs
+ * also "token_strs". /detokenize takes {"tokens"} and answers {"prompt"}. */
 #include "base/check.h"
 #include "base/json.h"
 #include "server/api/api.h"
@@ -31,7 +31,7 @@ static const char *const tokenize_fields[] = {"model",
                                               "reasoning_effort"};
 static const char *const detokenize_fields[] = {"model", "tokens"};
 
-/* Report unknown fields. The answer must not be given yet. */
+/* Report unknown fields. Call it before http_reply(). */
 static void report_unknown(struct server *srv, struct http_exchange *x, const struct json *body,
                            const char *const *known, size_t n_known)
 {
@@ -103,8 +103,8 @@ void api_tokenize(struct server *srv, struct http_exchange *x)
     report_unknown(srv, x, body, tokenize_fields, ARRAY_SIZE(tokenize_fields));
     buf_init(&why, BUF_WHY_MAX);
     buf_init(&answer, ANSWER_BYTES_MAX);
-    /* Not bound by the context: people ask in order to see how much too long a text is. A byte
-     * makes at most a token, so the body's limit bounds this too. */
+    /* The context does not limit the ids: clients ask how much longer than the context a text is.
+     * A byte makes at most one token, so the limit of the body limits the ids. */
     prompt_init(&p,
                 (uint32_t)(srv->config->max_body_bytes < (1u << 28) ? srv->config->max_body_bytes
                                                                     : 1u << 28));

@@ -28,8 +28,8 @@ static enum status check_document(const struct json *d, size_t i, struct buf *wh
     return OK;
 }
 
-/* With a title in any case: templates join it to the text without asking, and in our own format
- * every document then looks alike. */
+/* Append a document to the list. A missing title is added: templates use the title without checking
+ * that it exists, and in the server's own format all documents then have a heading. */
 static enum status push_document(struct documents *d, const struct json *given)
 {
     const struct json *title = js_get_set(given, "title");
@@ -64,7 +64,7 @@ static enum status choose_place(struct documents *d, const struct server *srv,
                        place);
     if (d->in_template && !chat_template_uses(srv->template, "documents"))
         return buf_why(why, ERR_INVALID,
-                       "documents_placement: the chat template of this model knows no documents");
+                       "documents_placement: the chat template of this model renders no documents");
     return OK;
 }
 
@@ -114,7 +114,7 @@ enum status documents_read(struct documents *d, const struct server *srv, const 
         return buf_why(why, ERR_INVALID, "documents: expected an array, got %s",
                        js_type_name(js_typeof(given)));
     if (n > N_DOCUMENTS_MAX)
-        return buf_why(why, ERR_INVALID, "documents: %zu of them, at most %d are taken", n,
+        return buf_why(why, ERR_INVALID, "documents: %zu entries, at most %d are taken", n,
                        N_DOCUMENTS_MAX);
     for (size_t i = 0; s == OK && i < n; i++)
         s = check_document(js_at(given, i), i, why);
@@ -163,7 +163,8 @@ enum status documents_write(const struct json *list, struct buf *out, struct ran
 
     for (size_t i = 0; s == OK && i < js_len(list); i++)
         s = write_document(js_at(list, i), out, own);
-    /* Templates strip a system message; this line keeps the last document's newline. */
+    /* Templates strip white space from a system message. Without this line, that would remove the
+     * last document's newline. */
     return s == OK ? buf_puts(out, "### End of documents\n") : s;
 }
 

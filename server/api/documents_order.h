@@ -1,5 +1,5 @@
-/* documents_order.h - `documents_order` "cache": the documents of a chat in the order of which most
- * is cached.
+/* documents_order.h - `documents_order` "cache": puts the documents of a chat into the order of
+ * which most KV is cached.
  *
  * Owns    nothing.
  * Thread  any.
@@ -12,11 +12,11 @@
 
 struct spans;
 
-/* Write into p->documents_order which order is cached farthest. p has the ids of the given order,
- * cut at `spans`, and the scope; a prompt that is one span keeps the given order. */
+/* Set p->documents_order to the order with the longest cached prefix. p holds the ids of the given
+ * order, cut at `spans`, and the scope. A prompt that is one span keeps the given order. */
 NODISCARD enum status documents_order_choose(struct prompt *p, const struct server *srv,
                                              const struct spans *spans);
-/* Whether a document stands at another place than the one that it was given at. */
+/* Whether p->documents_order differs from the given order. */
 bool documents_order_moves(const struct prompt *p);
 
 #endif

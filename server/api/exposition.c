@@ -71,7 +71,7 @@ static void write_value(struct page *p, double value)
     else if (value == floor(value) && fabs(value) < 1e15)
         write_format(&p->w, "%.0f", value);
     else
-        write_number(&p->w, value); /* every digit: a time since 1970 has ten before the point */
+        write_number(&p->w, value); /* %g would cut a Unix time, which has ten digits */
     write_puts(&p->w, "\n");
 }
 

@@ -18,7 +18,7 @@ static const char *token_bytes(const struct server *srv, uint32_t id, size_t *le
     return srv->tokenizer ? tokenizer_bytes(srv->tokenizer, id, len) : "";
 }
 
-/* prefix: what stands before bytes that are no text. */
+/* Write a token as a JSON string. prefix: put before bytes that are not UTF-8. */
 static void write_token(struct writer *w, const struct server *srv, uint32_t id, const char *prefix)
 {
     size_t len;
@@ -38,7 +38,7 @@ static void write_token(struct writer *w, const struct server *srv, uint32_t id,
     write_puts(w, "\"");
 }
 
-/* Nine digits tell any two floats apart. */
+/* Write a logprob. Nine digits distinguish all values of a float. */
 static void write_logprob(struct writer *w, float logprob)
 {
     write_format(w, "%.9g", isfinite(logprob) ? (double)logprob : LOGPROB_LEAST);
@@ -52,7 +52,7 @@ static void write_comma(struct writer *w)
 
 /* --- chats --- */
 
-/* "token":..., "logprob":..., "bytes":[...] */
+/* Write "token":..., "logprob":..., "bytes":[...]. */
 static void write_chat_token(struct writer *w, const struct server *srv, uint32_t id, float logprob)
 {
     size_t len;
@@ -96,7 +96,7 @@ struct scored_token {
     uint32_t n_tops;
 };
 
-/* Whether two ids have the same text, as a byte token and the letter of this byte do. */
+/* Whether two ids have the same text, such as a byte token and the token of that character. */
 static bool is_written_alike(const struct server *srv, uint32_t a, uint32_t b)
 {
     size_t a_len, b_len;
@@ -113,8 +113,8 @@ static bool is_among(const struct server *srv, const struct out_top *tops, uint3
     return false;
 }
 
-/* Write an object of the best tokens, and of the token itself if it is not among them. Of two
- * tokens with the same text only the better one is a member: JSON keys are unique. */
+/* Write an object of the best tokens, and the token itself if it is not among them. Of two tokens
+ * with the same text only the better one is written, because the keys of an object are unique. */
 static void write_tops(struct writer *w, const struct server *srv, const struct scored_token *t)
 {
     const char *separator = "";
@@ -134,7 +134,7 @@ static void write_tops(struct writer *w, const struct server *srv, const struct 
     write_puts(w, "}");
 }
 
-/* One more member of each list. is_first: of a prompt, so it has no logprob. */
+/* Append to each list. is_first: the first token of a prompt, which has no logprob. */
 static enum status add_token(struct choice *c, const struct server *srv,
                              const struct scored_token *t, bool is_first)
 {
@@ -193,10 +193,10 @@ static bool stands_at(const struct buf *text, size_t at, const char *bytes, size
     return len <= text->len - at && memcmp(buf_str(text) + at, bytes, len) == 0;
 }
 
-/* Move over the part of the echoed text that is the prompt's next token. The text is what the
- * client sent, and its tokens need not spell it: the tokenizer may have added special tokens and a
- * space in front, which take no text, and normalization may have changed characters, which are
- * counted one for one. */
+/* Advance in the echoed text by the prompt's next token. The echoed text is the client's own, and
+ * the tokens may spell another text: special tokens and a leading space that the tokenizer added
+ * are not in it, so they advance by nothing. Characters changed by normalization advance by as many
+ * characters of the client's text. */
 static enum status step_over(struct choice *c, const struct server *srv, uint32_t id)
 {
     size_t len, at = c->echo_at;
@@ -240,7 +240,7 @@ enum status logprobs_add_prompt(struct choice *c, const struct server *srv, uint
         return s;
     for (int k = 0; k < LP_N; k++)
         c->n_echo_bytes[k] = c->lp[k].len;
-    c->n_chars = n_chars_of(buf_str(c->echo), c->echo->len); /* the answer's own text begins here */
+    c->n_chars = n_chars_of(buf_str(c->echo), c->echo->len); /* offset of the answer's own text */
     return s;
 }
 

@@ -1,4 +1,5 @@
-/* metrics.c - GET /metrics: Prometheus text, vLLM's names for what vLLM has, ours under tarn:. */
+/* metrics.c - GET /metrics: Prometheus text. A metric that vLLM has is named as in vLLM, all others
+ * are named tarn:*. */
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -35,8 +36,8 @@ static void add_fraction(char *labels, size_t n, const char *name, double value)
     label_add(labels, n, name, text);
 }
 
-/* Routers read the capacity from these labels. Those of vLLM's that mean something here, each in
- * vLLM's form. */
+/* Write vllm:cache_config_info, from whose labels routers read the capacity. Has those of vLLM's
+ * labels that apply here, in vLLM's format. */
 static void write_cache_config(struct page *p, const struct server *srv)
 {
     const struct engine_info *info = srv->info;
@@ -154,7 +155,7 @@ static void write_blocks(struct page *p, const char *name, const char *help,
         page_sample(p, name, states[i].labels, states[i].n);
 }
 
-/* One sample for each tier; offset: of the uint64_t in struct cache_tier_stats. */
+/* Write one sample for each tier. offset: of a uint64_t in struct cache_tier_stats. */
 static void write_by_tier(struct page *p, const char *name, const char *label, const char *help,
                           const struct cache_stats *c, size_t offset)
 {
@@ -213,7 +214,7 @@ static void write_kv(struct page *p, const struct engine_stats *st)
                (double)c->memory_bytes);
 }
 
-/* Blocks that swapping moved: before somebody had to wait for it, or because somebody did. */
+/* Write the count of swapped blocks: moved ahead of time, or while a request waited for them. */
 static void write_swaps(struct page *p, const char *name, const char *help, uint64_t n_ahead,
                         uint64_t n_on_demand)
 {
@@ -293,7 +294,7 @@ static void write_scheduling(struct page *p, const struct engine_stats *st)
     write_levels(p, s);
     page_gauge(p, "tarn:sched_starvation_seconds", "Wait after which a request goes before others.",
                s->starvation_s);
-    /* vllm:num_preemptions_total by what the request had to give up. */
+    /* vllm:num_preemptions_total, divided by the resource that the preempted request gave up. */
     page_head(p, "tarn:preemptions_total", "counter",
               "Running requests put back, by what others needed: a place or KV memory.");
     page_sample(p, "tarn:preemptions_total", ",reason=\"place\"", (double)s->n_preempted_for_place);
@@ -336,8 +337,8 @@ static void write_all(struct page *p, struct server *srv)
     metrics_write_process(p, srv);
 }
 
-/* Whether the caller sees all figures; false and an answer when it may see none. A key that is no
- * admin's sees its own. */
+/* Whether the caller may see the page; if not, the error was answered. *all: the whole page, as for
+ * an admin key, not only the lines of its own key. */
 static bool check_caller(struct server *srv, struct http_exchange *x, const struct account *asks,
                          bool *all)
 {

@@ -1,4 +1,4 @@
-/* metrics_process.c - the process as the system sees it, and the HTTP side. */
+/* metrics_process.c - metrics of the process, from /proc, and of HTTP. */
 #include <dirent.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -32,7 +32,7 @@ static bool read_stat(struct proc_stat *out)
     size_t n = fread(text, 1, sizeof text - 1, f);
     fclose(f);
     text[n] = '\0';
-    /* The name of the program, which may hold anything, ends at the last parenthesis. */
+    /* The program's name may contain any character, so it ends at the last parenthesis. */
     const char *rest = strrchr(text, ')');
     return rest && sscanf(rest + 1,
                           " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d "
@@ -41,7 +41,7 @@ static bool read_stat(struct proc_stat *out)
                           &out->resident_pages) == 4;
 }
 
-/* Unix time at which the machine was started; 0 when the system does not tell. */
+/* Unix time of the machine's start; 0 when /proc does not have it. */
 static double boot_time_s(void)
 {
     char line[256];
@@ -56,11 +56,11 @@ static double boot_time_s(void)
     return (double)s;
 }
 
-/* -1: the system does not tell. */
+/* Count of open descriptors; -1 when /proc does not have it. */
 static double n_open_files(void)
 {
     DIR *dir = opendir("/proc/self/fd");
-    int n = -1; /* opendir() has one itself */
+    int n = -1; /* opendir() itself holds one descriptor */
 
     if (!dir)
         return -1;
@@ -89,7 +89,7 @@ static void write_memory(struct page *p, const struct proc_stat *stat)
 {
     bare(p, "process_resident_memory_bytes", "gauge", "Resident memory of the process.",
          (double)stat->resident_pages * (double)sysconf(_SC_PAGESIZE));
-    /* As it was called before the standard name was there. */
+    /* The metric's old name, kept for dashboards. */
     page_gauge(p, "tarn:process_resident_bytes", "The same as process_resident_memory_bytes.",
                (double)stat->resident_pages * (double)sysconf(_SC_PAGESIZE));
     bare(p, "process_virtual_memory_bytes", "gauge", "Virtual memory of the process.",

@@ -1,4 +1,4 @@
-/* metrics_tenants.c - what tenants used and what limits their keys have. */
+/* metrics_tenants.c - metrics of tenants' use and of keys' limits. */
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,10 +9,10 @@
 #include "server/api/metrics.h"
 #include "server/server.h"
 
-#define N_KEY_LABELS_MAX 100 /* keys named in each family */
+#define N_KEY_LABELS_MAX 100 /* keys listed in each family, which bounds the page */
 #define LABELS_BYTES (4 * KEY_NAME_BYTES)
 
-/* One family while it is written. */
+/* The state of writing one family. */
 struct family {
     struct page *p;
     const struct account *asks; /* NULL only where `all` is true */
@@ -22,7 +22,8 @@ struct family {
     uint32_t n_keys;
 };
 
-/* Later tenants share one set of counters (auth.h), which is nobody's own. */
+/* Whether `t` holds the counters of the asking tenant alone. Tenants beyond AUTH_N_TENANTS_MAX
+ * share the counters of "_other", which none of them may see. */
 static bool is_own(const struct family *f, const struct tenant *t)
 {
     return f->asks && f->asks->tenant == t && strcmp(t->name, f->asks->tenant_name) == 0;

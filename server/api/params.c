@@ -13,11 +13,11 @@
 #define CACHE_TTL_S_MAX 86400
 #define SESSION_BYTES_MAX 256
 
-/* --- what is refused, what is known --- */
+/* --- known and refused fields --- */
 
 enum rule {
     FINE, /* read elsewhere */
-    /* Accepted without effect: they change no token. Only the type is checked. */
+    /* Accepted without effect, because no token depends on them. Only the type is checked. */
     SWITCH, /* a boolean */
     TEXT,   /* a string */
     WORD,   /* a string, one of `fine`, which are separated by | */
@@ -135,7 +135,7 @@ static bool is_set(const struct json *v)
     return true;
 }
 
-/* "text", {"type": "text"} and ["text"] all say text. */
+/* Whether the value is the word, as in "text", {"type": "text"} and ["text"]. */
 static bool says(const struct json *v, const char *word)
 {
     const char *text;
@@ -533,8 +533,8 @@ static enum status parse_session(struct params *p, const struct json *body, stru
     return OK;
 }
 
-/* How many answers, and which of them are returned. Streams begin before the best ones are known.
- * A best_of of 0 or 1, which is OpenAI's default, means n. */
+/* Read n and best_of. A best_of of 0 or of 1, OpenAI's default, means n. Streams cannot have a
+ * best_of above n, because they begin before the best answers are known. */
 static enum status parse_counts(struct params *p, const struct json *body, enum params_kind kind,
                                 struct buf *why)
 {

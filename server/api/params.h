@@ -1,8 +1,8 @@
-/* params.h - the parameters that chat and text completions share: JSON to typed values.
+/* params.h - reads the parameters that chat and text completions share: JSON to typed values.
  *
- * What a request does not say comes from the model's generation_config.json, as in vLLM. What Tarn
- * does not do is refused by name. Fields that mean nothing to Tarn and change no token are checked
- * and have no effect; unknown ones are ignored and collected (unknown_fields.h).
+ * Parameters that a request does not set come from the model's generation_config.json, as in vLLM.
+ * Unsupported fields are refused by name. Fields that would not change a token (such as `user`) are
+ * checked and have no effect. Unknown fields are ignored and collected (unknown_fields.h).
  *
  * Owns    the logit_bias array: params_fini(). Stop strings and the session are borrowed from the
  *         JSON document.
@@ -25,25 +25,26 @@ struct server;
 
 #define PARAMS_N_MAX 128          /* answers per prompt */
 #define PARAMS_N_REQUESTS_MAX 128 /* answers per call: best_of times the prompts */
-/* Logprobs of echoed prompts per call: their tokens, times 1 + logprobs, times n. Each is some 30
- * bytes of JSON, so an answer stays at 16 MB and a fraction of a second of an HTTP thread. */
+/* Logprobs of echoed prompts per call: their tokens, times 1 + logprobs, times n. Each takes about
+ * 30 bytes of JSON, so an answer has at most 16 MB, which an HTTP thread writes in less than a
+ * second. */
 #define PARAMS_N_PROMPT_LOGPROBS_MAX (1u << 19)
 
 enum params_kind { PARAMS_CHAT, PARAMS_COMPLETION };
 
-/* Not to be moved once parsed: sampling and stopping point into it. */
+/* Must not be moved once parsed: sampling and stopping point into it. */
 struct params {
     struct sampling sampling; /* seed is that of choice 0 */
     struct stopping stopping;
-    const char *model;     /* as the client calls it; the server's string */
-    struct kv_scope scope; /* of cache_salt, all zero without; call_serve() makes it the
-                              tenant's, narrowed by that */
-    uint32_t cache_ttl_s;  /* keep the prompt's KV so long after the end; 0: no wish */
-    const char *session;   /* [session_len] session_id; NULL: none was given */
+    const char *model;     /* the served name that the client gave; the server's string */
+    struct kv_scope scope; /* hash of cache_salt, all zero without one; call_serve() replaces it by
+                              the tenant's scope, narrowed by this hash */
+    uint32_t cache_ttl_s;  /* time to keep the prompt's KV after the request's end; 0: not set */
+    const char *session;   /* [session_len] session_id; NULL: not set */
     size_t session_len;
-    uint32_t n;       /* answers that are returned */
-    uint32_t best_of; /* answers that are made, at least n: those with the best mean logprob
-                         per token are returned */
+    uint32_t n;       /* answers to return */
+    uint32_t best_of; /* answers to generate, at least n; the n with the best mean logprob per
+                         token are returned */
     int32_t priority;
     bool stream;
     bool include_usage;
@@ -51,7 +52,7 @@ struct params {
     bool return_token_ids;
     bool echo;                     /* completions */
     bool add_special;              /* add_special_tokens: completions true, chat false */
-    bool has_service_tier;         /* one was asked for: the answer says which it got */
+    bool has_service_tier;         /* service_tier was set, so the answer contains it */
     struct unknown_fields unknown; /* also after an error */
     /* storage */
     uint32_t stop_ids[REQUEST_N_STOP_IDS_MAX];
@@ -63,7 +64,7 @@ NODISCARD enum status params_parse(struct params *p, const struct server *srv,
                                    const struct json *body, enum params_kind kind, struct buf *why);
 void params_fini(struct params *p);
 
-/* *name: which of our names the field "model" gives; the first one when it is absent. */
+/* Read the field "model". *name: the served name that it gives; the first one when it is absent. */
 NODISCARD enum status params_get_model(const struct server *srv, const struct json *body,
                                        const char **name, struct buf *why);
 

@@ -19,32 +19,32 @@
 
 #define TEXT_BYTES_MAX (16u << 20) /* of one rendering */
 #define WORD_BYTES 24
-#define N_PLACES_MAX 8 /* of a span's end, that are tried before the first one is taken */
+#define N_PLACES_MAX 8 /* places tried as the prefix's end, before the first one is taken */
 #define DAY_S 86400
 
-/* A chat's rendering begins alike in these ways. */
+/* The ways in which a template may render a chat that begins with a preamble. */
 enum form {
     FORM_PLAIN,
     FORM_DOCUMENTS_IN_SYSTEM,   /* at the end of the system message */
-    FORM_DOCUMENTS_IN_TEMPLATE, /* where the template has them */
+    FORM_DOCUMENTS_IN_TEMPLATE, /* at the template's own place */
     N_FORMS
 };
 
 struct preamble {
     char *file;
-    struct buf text;                 /* as in the file */
-    size_t n_text;                   /* without white space at its end */
-    struct buf prefixes[2][N_FORMS]; /* of the text without that white space, and with it; empty:
-                                        there is no such form */
+    struct buf text;                 /* the file */
+    size_t n_text;                   /* length without the white space at its end */
+    struct buf prefixes[2][N_FORMS]; /* [0]: without the white space at the end, [1]: with it; an
+                                        empty one never matches */
 };
 
 struct preambles {
     const struct server *srv;
     struct preamble list[PREAMBLES_N_MAX];
     uint32_t n;
-    bool has_date;        /* the template may write one, so prefixes hold for one day */
-    pthread_mutex_t lock; /* with has_date: of prefixes and day */
-    int64_t day;          /* since 1970; -1: prefixes are not whole */
+    bool has_date;        /* the template may write a date, so prefixes are valid for one day */
+    pthread_mutex_t lock; /* guards prefixes and day if has_date */
+    int64_t day;          /* of the prefixes, since 1970; -1: the last rendering failed */
 };
 
 /* --- files --- */
@@ -84,7 +84,7 @@ static enum status read_text(struct preamble *p, struct buf *why)
     if (!f)
         return buf_why(why, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO,
                        "--preamble: cannot open %s: %s", p->file, strerror(errno));
-    /* One byte over the limit is kept, so that it shows. */
+    /* May read more than the limit, so that check_text() sees that the file is too large. */
     while (s == OK && p->text.len <= PREAMBLE_BYTES_MAX && (n = fread(piece, 1, sizeof piece, f)))
         s = buf_append(&p->text, piece, n);
     if (s != OK)
@@ -151,7 +151,8 @@ void preambles_destroy(struct preambles *p)
 
 /* --- renderings --- */
 
-/* Made-up words show where things stand. They are drawn at each start, so no text holds one. */
+/* A rendering with random marks in place of texts, to find where the template writes them. The
+ * marks are drawn for each use, so no preamble contains one. */
 struct probe {
     const struct server *srv;
     int64_t now_s;
@@ -186,7 +187,7 @@ static enum status push_message(struct json *messages, const char *role, struct 
     return s;
 }
 
-/* A chat of the system message text [len] and, behind it, `more`. */
+/* Make a chat with the system message text [len], followed by `more`. */
 static enum status make_body(struct json **out, const struct probe *p, const char *text, size_t len,
                              const char *more)
 {
@@ -240,7 +241,7 @@ static enum status tokenize(const struct probe *p, const char *text, size_t len,
     return tokenizer_encode(p->srv->tokenizer, text, len, flags, ids);
 }
 
-/* Whether the text has the same ids when it is cut at `at`. whole: its ids without a cut. */
+/* *same: the text has the same ids when it is cut at `at`. whole: the ids without a cut. */
 static enum status keeps_ids(const struct probe *p, const struct buf *text, size_t at,
                              const struct buf *whole, bool *same)
 {
@@ -255,7 +256,8 @@ static enum status keeps_ids(const struct probe *p, const struct buf *text, size
     return s;
 }
 
-/* The first place in [from, to] that leaves the ids as they are, else the first; 0: none. */
+/* *end: the first place in [from, to] at which a cut does not change the ids, or else the first
+ * place at which a span may end; 0: there is none. */
 static enum status choose_end(const struct probe *p, const struct buf *text, size_t from, size_t to,
                               size_t *end)
 {
@@ -288,8 +290,8 @@ static size_t n_common(const struct buf *a, const struct buf *b)
     return n;
 }
 
-/* *plain gets the rendering without documents; what begins with its first *n_until bytes says the
- * text (they are where a rendering with more behind the text parts from it). */
+/* Find the prefix without documents. *plain: the rendered chat. *n_until: its length up to the end
+ * of the system text, which is the common part with a rendering that has a mark there. */
 static enum status find_plain(const struct probe *p, const char *text, size_t len,
                               struct buf *plain, size_t *n_until, struct buf *prefix)
 {
@@ -320,7 +322,7 @@ static enum status find_plain(const struct probe *p, const char *text, size_t le
     return s;
 }
 
-/* [{"title": mark, "text": mark}] */
+/* Make [{"title": mark, "text": mark}]. */
 static enum status make_documents(struct json **out, const struct probe *p)
 {
     struct json *list = js_new_array(), *d = js_new_object();
@@ -342,8 +344,8 @@ static enum status make_documents(struct json **out, const struct probe *p)
     return s;
 }
 
-/* Documents behind the text: up to the first one. No prefix when they stand elsewhere, when they
- * are no spans, and when the template refuses them. */
+/* Find the prefix with documents, which ends at the first document. No prefix if the template
+ * writes documents elsewhere, if they cannot be spans, or if the template refuses them. */
 static enum status find_documents(const struct probe *p, const char *text, size_t len,
                                   enum form form, const struct buf *plain, size_t n_until,
                                   struct buf *prefix)
@@ -382,7 +384,7 @@ static enum status find_prefixes(const struct probe *p, const char *text, size_t
     return s;
 }
 
-/* All prefixes of all preambles. The words of a failure do not name the file: *failed does. */
+/* Find all prefixes of all preambles. On an error *failed is the file's name; *why lacks it. */
 static enum status find_all(struct preambles *all, int64_t now_s, const char **failed,
                             struct buf *why)
 {
@@ -405,7 +407,7 @@ static enum status find_all(struct preambles *all, int64_t now_s, const char **f
 
 /* --- at start --- */
 
-/* It must leave room in the model's context; says what was found. */
+/* Check that the preamble is shorter than the model's context, and log its length. */
 static enum status check_length(const struct preambles *all, const struct preamble *p,
                                 struct buf *why)
 {
@@ -428,7 +430,7 @@ static enum status check_length(const struct preambles *all, const struct preamb
     return s;
 }
 
-/* Prefixes are kept for a day: they must be the same at its other end. */
+/* Check that the prefixes are the same half a day away: they are used for a whole day. */
 static enum status check_time(struct preambles *all, int64_t now_s, const char **failed,
                               struct buf *why)
 {
@@ -522,5 +524,5 @@ enum status preambles_find(struct preambles *p, const char *text, size_t len, in
         log_event(LOG_ERROR, "preamble failed", "file=\"%s\" status=%s why=\"%s\"", failed,
                   status_name(s), buf_str(&why));
     buf_fini(&why);
-    return s == OK || s == ERR_NOMEM ? s : ERR_INTERNAL; /* it is no fault of the request's */
+    return s == OK || s == ERR_NOMEM ? s : ERR_INTERNAL; /* not an error of the client */
 }

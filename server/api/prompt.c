@@ -75,7 +75,7 @@ enum status prompt_text_flags(const struct json *body, bool add_special, unsigne
     return s;
 }
 
-/* untrusted: see tokenizer_encode_mixed(). */
+/* Append the ids of a text. untrusted: see tokenizer_encode_mixed(). */
 static enum status tokenize_text(struct prompt *p, const struct server *srv, const char *text,
                                  size_t len, unsigned flags, const struct ranges *untrusted,
                                  struct buf *why)
@@ -84,7 +84,7 @@ static enum status tokenize_text(struct prompt *p, const struct server *srv, con
         return buf_why(why, ERR_UNSUPPORTED, "prompt: this model has no tokenizer, send token ids");
     enum status s = tokenizer_encode_mixed(srv->tokenizer, text, len, flags, untrusted, &p->ids);
     if (s == ERR_TOO_LARGE)
-        return buf_why(why, s, "the prompt has more than %zu tokens, the longest this server takes",
+        return buf_why(why, s, "the prompt has more than the %zu tokens that this server accepts",
                        p->ids.max / sizeof(uint32_t));
     return s == OK ? OK : buf_why(why, s, "the prompt cannot be tokenized: %s", status_words(s));
 }
@@ -112,7 +112,7 @@ enum status prompt_from_ids(struct prompt *p, const struct server *srv, const st
                        js_type_name(js_typeof(ids)));
     if (n > p->ids.max / sizeof(uint32_t))
         return buf_why(why, ERR_TOO_LARGE,
-                       "the prompt has %zu tokens, more than %zu, the most this server takes", n,
+                       "the prompt has %zu tokens, more than the %zu that this server accepts", n,
                        p->ids.max / sizeof(uint32_t));
     enum status s = buf_reserve(&p->ids, n * sizeof(uint32_t));
     for (size_t i = 0; s == OK && i < n; i++) {
@@ -169,7 +169,7 @@ static enum status check_role(const struct json *message, size_t i, const char *
 static enum status append_part(struct buf *out, const struct json *part, const char *role, size_t i,
                                size_t k, struct buf *why)
 {
-    /* Answers and results of tools may be empty. An empty text of others is a mistake. */
+    /* Only answers and results of tools may be empty. */
     bool is_answer = strcmp(role, "assistant") == 0, may_be_empty = role[0] == 't' || is_answer;
     char name[64];
     const char *type;
@@ -196,8 +196,8 @@ static enum status append_part(struct buf *out, const struct json *part, const c
     return s == OK ? buf_append(out, bytes, len) : s;
 }
 
-/* The content as one text. Absent or null is fine for an assistant that called tools or refused to
- * answer: a refusal is then the text. */
+/* Append a message's content as one text. It may be absent or null for an assistant that called
+ * tools or refused to answer; then the refusal is the text. */
 static enum status read_content(struct buf *out, const struct json *message, const char *role,
                                 size_t i, struct buf *why)
 {
@@ -231,7 +231,7 @@ static enum status set_text(struct json *obj, const char *key, const char *text,
     return js_set(obj, key, js_new_string(text, len));
 }
 
-/* A message for the template: its members as they are, but one text as content. */
+/* Copy a message for the template, with `content` as its content. */
 static enum status make_message(struct json **out, const struct json *message,
                                 const struct buf *content)
 {
@@ -262,7 +262,7 @@ static enum status push_system(struct chat_history *history, const char *text, s
     return s;
 }
 
-/* `documents`: text to put at the end of the system message; empty for none. */
+/* Append a message. `documents`: text for the end of the system message; may be empty. */
 static enum status push_message(struct chat_history *history, const struct json *message, size_t i,
                                 const struct buf *documents, struct buf *why)
 {
@@ -296,7 +296,8 @@ static enum status push_message(struct chat_history *history, const struct json 
     return s;
 }
 
-/* *calls gets the tool calls that became text, of struct chat_history_calls. */
+/* Make the template's messages. Adds to *calls (of struct chat_history_calls) the tool calls that
+ * were written as text. */
 static enum status make_messages(struct json **out, struct buf *calls, const struct server *srv,
                                  const struct json *body, const struct buf *documents,
                                  struct buf *why)
@@ -310,7 +311,7 @@ static enum status make_messages(struct json **out, struct buf *calls, const str
         return buf_why(why, ERR_INVALID, "messages: expected an array, got %s",
                        js_type_name(js_typeof(given)));
     if (n == 0 || n > N_MESSAGES_MAX)
-        return buf_why(why, ERR_INVALID, "messages: expected 1 to %d of them, got %zu",
+        return buf_why(why, ERR_INVALID, "messages: expected 1 to %d entries, got %zu",
                        N_MESSAGES_MAX, n);
     struct chat_history history;
     enum status s = chat_history_init(&history, &srv->chat_traits);
@@ -348,7 +349,7 @@ static enum status set_optional(struct json *context, const char *key, const cha
     return text ? set_text(context, key, text, strlen(text)) : OK;
 }
 
-/* messages and documents are taken over. */
+/* Make the template's context. Takes ownership of messages and documents. */
 static enum status make_context(struct json **out, const struct server *srv,
                                 const struct json *body, const struct chat_flags *flags,
                                 struct json *messages, struct json *documents, struct buf *why)
@@ -360,7 +361,8 @@ static enum status make_context(struct json **out, const struct server *srv,
     if (s == OK && extra && !js_is(extra, JS_OBJECT))
         s = buf_why(why, ERR_INVALID, "chat_template_kwargs: expected an object, got %s",
                     js_type_name(js_typeof(extra)));
-    /* Templates such as gpt-oss's read reasoning_effort. chat_template_kwargs overrides it. */
+    /* Some templates, such as that of gpt-oss, use reasoning_effort. chat_template_kwargs overrides
+     * it. */
     if (s == OK && js_is(js_get(body, "reasoning_effort"), JS_STRING))
         s = js_set(c, "reasoning_effort", js_ref(js_get(body, "reasoning_effort")));
     for (void *it = js_first(extra); s == OK && it; it = js_next(extra, it))
@@ -371,7 +373,7 @@ static enum status make_context(struct json **out, const struct server *srv,
         s = set_optional(c, "eos_token", tokenizer_eos_text(srv->tokenizer));
     if (s == OK)
         s = js_set(c, "add_generation_prompt", js_new_bool(flags->add_generation_prompt));
-    /* As Hugging Face does, absent ones are defined, and null. */
+    /* Hugging Face defines absent tools and documents as null; templates may rely on it. */
     if (s == OK)
         s = js_set(c, "tools", js_new_null());
     if (s == OK) {
@@ -396,8 +398,9 @@ static bool is_space(char c)
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
-/* Where the text from `start` on is to be cut: after the last place where the final message stands,
- * as Hugging Face does. Templates may strip a message, so the search is for the stripped one. */
+/* Find where continue_final_message cuts the text from `start` on: after the last occurrence of the
+ * final message, as Hugging Face does. Searches for the message without white space at its ends,
+ * because templates may strip it. */
 static enum status find_final(const struct buf *text, size_t start, const struct json *messages,
                               size_t *n_kept, struct buf *why)
 {
@@ -425,20 +428,20 @@ static enum status find_final(const struct buf *text, size_t start, const struct
                    "continue_final_message: the final message is not in the rendered prompt");
 }
 
-/* All that a rendering needs but the documents. */
+/* The input of a rendering, except the documents. */
 struct chat {
     const struct server *srv;
     const struct json *body;
     struct chat_flags flags;
     bool in_template;
-    bool by_cache;      /* the order of the documents is still to be chosen */
+    bool by_cache;      /* the order of the documents has yet to be chosen */
     int64_t now_s;      /* the same for all renderings of a request */
-    bool parse_special; /* in untrusted text as well */
+    bool parse_special; /* treat untrusted text like trusted text */
     struct buf *why;
-    size_t n_kept; /* of the text, after continue_final_message cut it */
+    size_t n_kept; /* length of the text after the cut of continue_final_message */
 };
 
-/* Render the context. Which bytes of *out are untrusted is added to *untrusted, unless it is NULL;
+/* Render the context. Adds the ranges of *out that are untrusted to *untrusted (may be NULL).
  * calls, documents_len, own: see provenance_collect(). */
 static enum status render_context(const struct chat *chat, const struct json *context,
                                   const struct buf *calls, size_t documents_len,
@@ -467,8 +470,8 @@ static enum status render_context(const struct chat *chat, const struct json *co
     return s;
 }
 
-/* Render with these documents (NULL: none); what continue_final_message cuts off is only counted.
- * untrusted: see render_context(). */
+/* Render the chat with these documents (NULL: none). Sets chat->n_kept for continue_final_message,
+ * but does not cut the text. untrusted: see render_context(). */
 static enum status render(struct chat *chat, struct json *documents, struct buf *out,
                           struct ranges *untrusted)
 {
@@ -505,7 +508,7 @@ static enum status render_documents(void *arg, struct json *documents, struct bu
     return render(arg, documents, out, NULL);
 }
 
-/* What the client is told about the place of its documents. */
+/* Set the fields of the prompt that the answer reports about its documents. */
 static void note_documents(struct prompt *p, const struct chat *chat, const struct spans *spans,
                            uint32_t n_documents)
 {
@@ -518,7 +521,7 @@ static void note_documents(struct prompt *p, const struct chat *chat, const stru
                  "can be reused");
 }
 
-/* Where the text is cut: at a public preamble's end and at documents. */
+/* Find the spans: the text is cut at the end of a public preamble and around documents. */
 static enum status find_spans(struct spans *spans, struct chat *chat, const struct json *documents,
                               const struct buf *text, const struct ranges *untrusted, size_t n_kept)
 {
@@ -531,20 +534,21 @@ static enum status find_spans(struct spans *spans, struct chat *chat, const stru
         s = spans_find(spans, srv->span_marks, documents, buf_str(text), text->len, untrusted,
                        &how);
     while (spans_n_ends(spans) > 0 && spans_end(spans, spans_n_ends(spans) - 1) > n_kept) {
-        spans->ends.len -= sizeof(size_t); /* behind what continue_final_message left */
+        spans->ends.len -= sizeof(size_t); /* in the part that continue_final_message cuts off */
         buf_reset(&spans->places);
     }
     if (s == OK)
         s = preambles_find(srv->preambles, buf_str(text), n_kept, chat->now_s, &public_end);
-    /* A user who spells the preamble, control tokens and all, does not get the preamble's ids. */
+    /* Untrusted text may contain the preamble's bytes, control tokens included. Its ids differ, as
+     * control tokens are plain text there, so it must not be hashed in the public scope. */
     if (s == OK && public_end > 0 && !ranges_touch(untrusted, 0, public_end))
         s = spans_add_public(spans, public_end);
     if (s != OK && chat->why->len == 0)
-        buf_why(chat->why, s, "messages: they cannot be cut into spans: %s", status_words(s));
+        buf_why(chat->why, s, "messages: cannot be cut into spans: %s", status_words(s));
     return s;
 }
 
-/* Text to ids: span by span where it can be cut, else whole. */
+/* Tokenize the text: span by span if it has spans, else as a whole. */
 static enum status tokenize_chat(struct prompt *p, struct chat *chat, const struct json *documents,
                                  const struct buf *text, const struct ranges *untrusted,
                                  bool add_special)
@@ -564,8 +568,7 @@ static enum status tokenize_chat(struct prompt *p, struct chat *chat, const stru
                            &p->span_ends);
         if (s == ERR_TOO_LARGE)
             buf_why(chat->why, s,
-                    "the prompt has more than %zu tokens, the longest this server "
-                    "takes",
+                    "the prompt has more than the %zu tokens that this server accepts",
                     p->ids.max / sizeof(uint32_t));
         else if (s != OK)
             buf_why(chat->why, s, "the prompt cannot be tokenized: %s", status_words(s));
@@ -578,7 +581,7 @@ static enum status tokenize_chat(struct prompt *p, struct chat *chat, const stru
     }
     if (s == OK && documents)
         note_documents(p, chat, &spans, (uint32_t)js_len(documents));
-    /* One span: the given order. */
+    /* A prompt of one span keeps the given order. */
     for (uint32_t i = 0; s == OK && chat->by_cache && i < js_len(documents) &&
                          p->documents_order.len == i * sizeof i;
          i++)
@@ -643,7 +646,7 @@ enum status prompt_render_own(const struct server *srv, const struct json *body,
         return s;
     spans_init(&spans);
     s = spans_find(&spans, srv->span_marks, documents, buf_str(out), out->len, NULL, &how);
-    /* Two ends per document, unless the first begins at 0. */
+    /* There are two ends per document, unless the first document begins at 0. */
     if (s == OK && spans_n_ends(&spans) == 2 * js_len(documents))
         *first = spans_end(&spans, 0);
     spans_fini(&spans);
@@ -691,7 +694,7 @@ enum status prompt_from_chat(struct prompt *p, const struct server *srv, const s
 
 /* --- completions --- */
 
-/* One of the two kinds that a list may hold. */
+/* Read a prompt: a string or an array of ids. */
 static enum status parse_one(struct prompt *p, const struct server *srv, const struct json *v,
                              const char *name, unsigned flags, bool want_text, struct buf *why)
 {
@@ -734,7 +737,7 @@ enum status prompt_list_parse(struct prompt **out, uint32_t *n_out, const struct
     if (js_is(v, JS_ARRAY) && js_len(v) == 0)
         return buf_why(why, ERR_INVALID, "prompt: must not be empty");
     if (n > PARAMS_N_REQUESTS_MAX)
-        return buf_why(why, ERR_INVALID, "prompt: %zu of them, at most %d are taken", n,
+        return buf_why(why, ERR_INVALID, "prompt: %zu entries, at most %d are taken", n,
                        PARAMS_N_REQUESTS_MAX);
     struct prompt *list = calloc(n, sizeof *list);
     if (!list)

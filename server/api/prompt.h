@@ -1,14 +1,14 @@
-/* prompt.h - what a client says to the ids that the engine gets.
+/* prompt.h - turns the messages or prompts of a request into token ids.
  *
- * Chat: messages and documents are checked, made the context of the model's template, rendered,
- * tokenized. Completions: strings are tokenized, ids are taken as they are.
+ * A chat's messages and documents are checked, rendered by the model's template and tokenized. The
+ * strings of a text completion are tokenized; its ids are used unchanged.
  *
- * Special tokens spelled in the text of users, tools and documents (provenance.h) are text like any
- * other, unless the request's `parse_special` or the flag --parse-special says otherwise. In the
- * raw text of completions they are special tokens, unless `parse_special` is false.
+ * A special token's spelling in the text of users, tools and documents (provenance.h) is plain
+ * text, unless the request's `parse_special` or the flag --parse-special is true. In the raw text
+ * of completions it is the special token, unless `parse_special` is false.
  *
- * Documents (documents.h) become spans of their own where the rendered text can be cut, and so does
- * one of the operator's preambles (preamble.h) that a chat begins with.
+ * Each document (documents.h) becomes a span if the rendered text can be cut there, and so does an
+ * operator's preamble (preamble.h) at the begin of a chat.
  *
  * Owns    struct prompt: prompt_fini().
  * Thread  any; reads only what is constant after start.
@@ -28,16 +28,16 @@ struct server;
 
 struct prompt {
     struct buf ids;       /* of u32 */
-    struct buf text;      /* what `echo` gives back; empty unless wanted */
-    struct buf span_ends; /* of u32: positions before which a span ends; empty: one span */
-    uint32_t n_public;    /* ids that every tenant shares: 0, or one of span_ends */
+    struct buf text;      /* for `echo`; empty unless wanted */
+    struct buf span_ends; /* of u32: positions at which a span ends; empty: one span */
+    uint32_t n_public;    /* leading ids whose KV all tenants share: 0, or one of span_ends */
     uint32_t n_documents;
-    bool documents_in_template;   /* else at the end of the system message */
-    struct buf documents_order;   /* of u32: which of the given documents stands where; empty: all
-                                     stand as given, and nobody asked */
-    char documents_note[160];     /* why they are not spans, or cannot be reused; else "" */
-    const struct kv_scope *scope; /* in which `documents_order` "cache" looks for KV: set by the
-                                     caller. NULL: documents stand as given */
+    bool documents_in_template;   /* at the template's own place, not in the system message */
+    struct buf documents_order;   /* of u32: index of the given document at each place; empty: the
+                                     given order, because `documents_order` is not "cache" */
+    char documents_note[160];     /* why documents are not spans or cannot be reused; else "" */
+    const struct kv_scope *scope; /* the scope in which `documents_order` "cache" looks up KV, set
+                                     by the caller; NULL: keep the given order */
 };
 
 void prompt_init(struct prompt *p, uint32_t n_ids_max);
@@ -47,12 +47,12 @@ const uint32_t *prompt_ids(const struct prompt *p);
 uint32_t prompt_n_span_ends(const struct prompt *p);
 const uint32_t *prompt_span_ends(const struct prompt *p);
 
-/* `body`: an object with messages and so on. The text alone is appended to *out. */
+/* Render a chat and append its text to *out. `body`: a request with messages. */
 NODISCARD enum status prompt_render_chat(const struct server *srv, const struct json *body,
                                          struct buf *out, struct buf *why);
-/* A chat of the server's own: rendered as requests are, with these documents (as struct documents
- * has them; NULL: none) at the time now_s. *first, unless NULL: where the first document's span
- * begins; 0 when they are no spans. */
+/* Render a chat of the server itself in the same way, at the time now_s. documents: as in struct
+ * documents; NULL: none. *first (may be NULL): where the first document's span begins; 0: documents
+ * are not spans. */
 NODISCARD enum status prompt_render_own(const struct server *srv, const struct json *body,
                                         struct json *documents, bool in_template, int64_t now_s,
                                         struct buf *out, size_t *first, struct buf *why);
@@ -61,21 +61,21 @@ NODISCARD enum status prompt_from_chat(struct prompt *p, const struct server *sr
 /* flags: enum tokenizer_flags. */
 NODISCARD enum status prompt_from_text(struct prompt *p, const struct server *srv, const char *text,
                                        size_t len, unsigned flags, struct buf *why);
-/* The flags for a request's raw text: `parse_special` (true when absent), and add_special. */
+/* Make the tokenizer flags for raw text from `parse_special` (true when absent) and add_special. */
 NODISCARD enum status prompt_text_flags(const struct json *body, bool add_special, unsigned *flags,
                                         struct buf *why);
-/* `name`: what the field is called in errors, "prompt" or "tokens". */
+/* Copy an array of ids. `name`: the field's name for errors, "prompt" or "tokens". */
 NODISCARD enum status prompt_from_ids(struct prompt *p, const struct server *srv,
                                       const struct json *ids, const char *name, struct buf *why);
 
-/* The prompts of a text completion: string, [string], [ids] or [[ids]]. *out is an array of
- * *n_out made by malloc; the caller finishes and frees them. want_text: keep each one's text. */
+/* Read the prompts of a text completion: string, [string], [ids] or [[ids]]. The caller frees the
+ * array *out of *n_out prompts: prompt_list_free(). want_text: keep the text of each prompt. */
 NODISCARD enum status prompt_list_parse(struct prompt **out, uint32_t *n_out,
                                         const struct server *srv, const struct json *body,
                                         bool add_special, bool want_text, struct buf *why);
 void prompt_list_free(struct prompt *list, uint32_t n);
 
-/* The text of ids, special tokens written out. */
+/* Append the text of ids, special tokens included. */
 NODISCARD enum status prompt_decode(const struct server *srv, const uint32_t *ids, uint32_t n,
                                     struct buf *out);
 

@@ -9,7 +9,7 @@ static enum status add(struct buf *texts, const char *p, size_t len)
     return len ? buf_append(texts, &text, sizeof text) : OK;
 }
 
-/* All strings and keys of a value. Recursion is bounded by the nesting that json.h allows. */
+/* Add all strings and keys of a value. json.h limits the nesting, and so the recursion. */
 static enum status add_all(struct buf *texts, const struct json *v)
 {
     enum status s = OK;
@@ -38,7 +38,8 @@ static bool is_role(const struct json *message, const char *role)
     return js_is(v, JS_STRING) && strcmp(js_string(v, NULL), role) == 0;
 }
 
-/* The role is no text: it is one of a few known words, of which templates make control tokens. */
+/* Add the texts of a message, except its role: that is one of a few known words, and templates
+ * write it between control tokens. */
 static enum status add_message(struct buf *texts, const struct json *message)
 {
     enum status s = OK;
@@ -65,7 +66,7 @@ static enum status add_documents_in(struct buf *texts, const struct json *messag
     const char *content = js_is(v, JS_STRING) ? js_string(v, &len) : NULL;
     enum status s = OK;
 
-    if (!content || len < n_written) /* they are not where they were written: trust nothing */
+    if (!content || len < n_written) /* the documents were not found: trust nothing */
         return add_all(texts, v);
     for (size_t i = 0; s == OK && i < in_it->n; i++)
         s = add(texts, content + len - n_written + in_it->v[i].begin,

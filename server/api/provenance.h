@@ -1,11 +1,10 @@
-/* provenance.h - which texts of a chat may not spell special tokens.
+/* provenance.h - lists the untrusted texts of a chat, in which special tokens are plain text.
  *
- * Untrusted is what users, tools and documents say: every string and key of a message whose role is
- * neither system, developer nor assistant (its role apart), the tool calls of assistant messages
- * (also where they became text),
- * documents, and tool definitions. Trusted are the template's own text, system and developer
- * messages (the operator's), the model's earlier answers, and chat_template_kwargs, which the
- * application sets.
+ * Untrusted are the texts of users, tools and documents: all strings and keys of messages whose
+ * role is not system, developer or assistant (except the role itself), the tool calls of assistant
+ * messages (also if they were written as text), documents, and tool definitions. Trusted are the
+ * template's own text, system and developer messages (the operator's), the model's earlier answers,
+ * and chat_template_kwargs, which the application sets.
  *
  * Owns    nothing: the list borrows the strings of the context.
  * Thread  any.
@@ -18,10 +17,10 @@
 #include "engine/text/chat_history.h"
 #include "engine/text/chat_template.h"
 
-/* Append to *texts (of struct chat_text) what is untrusted in a template's context. `calls` lists
- * the tool calls that became text (of struct chat_history_calls). When documents end the first
- * message's content, documents_len is how many bytes were written there for them, and `in_it` says
- * which of those are the documents' own; else documents_len is 0. */
+/* Append the untrusted texts of a template's context to *texts (of struct chat_text). `calls`: the
+ * tool calls that were written as text (of struct chat_history_calls). documents_len: bytes at the
+ * end of the first message that hold documents, 0 if none do; `in_it`: the ranges of these bytes
+ * that are the documents' own text. */
 NODISCARD enum status provenance_collect(struct buf *texts, const struct json *context,
                                          const struct buf *calls, size_t documents_len,
                                          const struct ranges *in_it);

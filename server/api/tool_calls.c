@@ -66,7 +66,7 @@ static enum status check_calls(const struct json *calls, size_t index, struct bu
                        index, js_type_name(js_typeof(calls)));
     if (js_len(calls) > N_TOOL_CALLS_MAX)
         return buf_why(why, ERR_INVALID,
-                       "messages[%zu].tool_calls: %zu of them, at most %d are taken", index,
+                       "messages[%zu].tool_calls: %zu entries, at most %d are taken", index,
                        js_len(calls), N_TOOL_CALLS_MAX);
     for (size_t i = 0; s == OK && i < js_len(calls); i++) {
         snprintf(name, sizeof name, "messages[%zu].tool_calls[%zu]", index, i);

@@ -1,6 +1,6 @@
-/* tool_calls.h - what a chat's history says about tools: the checks of tool_calls and tool_call_id.
+/* tool_calls.h - checks tool_calls and tool_call_id in the messages of a chat.
  *
- * engine/text/chat_history.h then writes them in the form that the chat template knows.
+ * engine/text/chat_history.h then writes them in the form that the chat template renders.
  *
  * Owns    nothing.
  * Thread  any.
@@ -12,7 +12,7 @@
 
 #include "base/json.h"
 
-/* Check messages[index], which has this role. */
+/* Check messages[index]; role: its role. */
 NODISCARD enum status tool_calls_check(const struct json *message, const char *role, size_t index,
                                        struct buf *why);
 

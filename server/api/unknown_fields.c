@@ -12,7 +12,7 @@
 #include "server/http/http.h"
 
 #define TEXT_BYTES 128     /* a header's value, and the names of a line in the log */
-#define NAME_HASH_BYTES 16 /* the least that hash_blake2b() makes; the first half is used */
+#define NAME_HASH_BYTES 16 /* the minimum of hash_blake2b(); the first half is used */
 
 void unknown_log_init(struct unknown_log *log)
 {
@@ -46,7 +46,8 @@ static uint64_t hash_name(const char *prefix, const char *name)
     return hash;
 }
 
-/* A slip of the keyboard changes a letter or two, not a third of a name. */
+/* The known field that is most similar. NULL: all differ in a third of the name or more, which is
+ * no misspelling. */
 static const char *probably_meant(const char *name, const char *const *known, size_t n_known)
 {
     struct flag_near best = {0};
@@ -82,7 +83,8 @@ void unknown_fields_find(struct unknown_fields *u, const struct json *object, co
 
 /* --- report --- */
 
-/* Write the fields with wanted[i]: "a (did you mean b?), c, and 3 more". No name is cut. */
+/* Write the fields with wanted[i]: "a (did you mean b?), c, and 3 more". Names that do not fit are
+ * counted, not cut. */
 static void write_names(const struct unknown_fields *u, const bool *wanted, char out[TEXT_BYTES])
 {
     uint32_t n_named = u->n < UNKNOWN_N_NAMED_MAX ? u->n : UNKNOWN_N_NAMED_MAX, n_written = 0;
@@ -110,7 +112,7 @@ static void write_names(const struct unknown_fields *u, const bool *wanted, char
                  n_wanted - n_written);
 }
 
-/* Under the lock. */
+/* unknown_log_admit() under the lock. */
 static bool admit(struct unknown_log *log, uint64_t hash, uint64_t now_ns)
 {
     if (now_ns - log->since_ns >= UNKNOWN_FORGET_S * UINT64_C(1000000000))

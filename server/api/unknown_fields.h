@@ -1,13 +1,13 @@
-/* unknown_fields.h - fields of a request that the server does not know: misspelt, or another
- * server's.
+/* unknown_fields.h - reports the fields of a request that the server does not know: misspelt names,
+ * or fields of other servers.
  *
- * Such fields are ignored, as in vLLM, but not in silence. The answer has the header
+ * Such fields are ignored, as in vLLM, and reported. The answer has the header
  *     X-Tarn-Ignored-Fields: temprature (did you mean temperature?), foo, and 3 more
- * and the log a warning, once for each name: a client that sends one with every request would
- * flood it.
+ * and the log a warning, once an hour for each name, so that a client that sends a field with every
+ * request does not flood the log.
  *
- * Names come from outside: only letters, digits, '_', '-', '.', '[' and ']' are repeated, others as
- * '?', and long names are cut.
+ * The client chooses the names, so only letters, digits, '_', '-', '.', '[' and ']' are printed,
+ * other characters as '?', and long names are cut.
  *
  * Owns    nothing.
  * Thread  struct unknown_fields: one at a time. struct unknown_log: any, under its lock.
@@ -26,22 +26,22 @@ struct json;
 
 #define UNKNOWN_N_NAMED_MAX 8 /* fields of one request that are named; the others are counted */
 #define UNKNOWN_NAME_BYTES 48
-#define UNKNOWN_N_LOGGED_MAX 64 /* names that are remembered, and so warnings an hour */
-#define UNKNOWN_FORGET_S 3600   /* then all names are forgotten, and warned of again */
+#define UNKNOWN_N_LOGGED_MAX 64 /* names remembered, which limits the warnings per hour */
+#define UNKNOWN_FORGET_S 3600   /* after this time all names are forgotten and logged again */
 
 struct unknown_fields {
     uint32_t n;
     struct unknown_field {
-        char name[UNKNOWN_NAME_BYTES]; /* only harmless characters */
-        uint64_t hash;                 /* of the name as given */
+        char name[UNKNOWN_NAME_BYTES]; /* in printable form */
+        uint64_t hash;                 /* of the name as sent */
         const char *near;              /* the known field that was probably meant; NULL: none */
     } named[UNKNOWN_N_NAMED_MAX];
 };
 
-/* Which names were warned of. Zeroed, then unknown_log_init(). */
+/* The names that were logged. Initialize with zeros, then unknown_log_init(). */
 struct unknown_log {
     pthread_mutex_t lock;
-    uint64_t since_ns; /* when the first of them was */
+    uint64_t since_ns; /* when the first of them was logged */
     uint32_t n;
     uint64_t hashes[UNKNOWN_N_LOGGED_MAX];
 };
@@ -49,20 +49,20 @@ struct unknown_log {
 void unknown_log_init(struct unknown_log *log);
 void unknown_log_fini(struct unknown_log *log);
 
-/* Note the field "prefix" "name"; known[0..n_known) are the fields that it could have been. The
- * strings of `known` must stay. */
+/* Add the unknown field "prefix" "name". known[0..n_known): the fields that may have been meant;
+ * their strings are borrowed. */
 void unknown_fields_add(struct unknown_fields *u, const char *prefix, const char *name,
                         const char *const *known, size_t n_known);
 
-/* Note all members of the object that are none of known[0..n_known). */
+/* Add all members of the object that are not in known[0..n_known). */
 void unknown_fields_find(struct unknown_fields *u, const struct json *object, const char *prefix,
                          const char *const *known, size_t n_known);
 
-/* Remember the hash of a name. False when it was remembered before, or when the log is full and
- * none is forgotten yet. now_ns: of clock_now_ns(). */
+/* Remember the hash of a name. False: it is remembered already, or the log is full until its names
+ * are forgotten. now_ns: from clock_now_ns(). */
 bool unknown_log_admit(struct unknown_log *log, uint64_t hash, uint64_t now_ns);
 
-/* Add the header to the answer, which is not yet given, and warn of names that are new. */
+/* Add the header to the answer and log the names that are new. Call it before http_reply(). */
 void unknown_fields_report(const struct unknown_fields *u, struct unknown_log *log,
                            struct http_exchange *x);
 

@@ -1,8 +1,8 @@
-/* writer.h - append many small pieces to a buf and look at the result once.
+/* writer.h - appends many small pieces to a buf; the caller checks for errors once, at the end.
  *
- * After the first failure nothing more is appended; `status` keeps the reason.
+ * After the first failure nothing more is appended, and `status` keeps its reason.
  *
- * Owns    nothing; the buf is the caller's.
+ * Owns    nothing; the caller owns the buf.
  * Thread  one at a time.
  * Errors  in `status`.
  * Units   bytes. */
@@ -35,7 +35,7 @@ static inline void write_buf(struct writer *w, const struct buf *b)
     write_bytes(w, buf_str(b), b->len);
 }
 
-/* A JSON string, quotes and escapes included. */
+/* Append a JSON string, quotes and escapes included. */
 static inline void write_json(struct writer *w, const char *text, size_t len)
 {
     if (w->status == OK)

@@ -11,7 +11,7 @@
 #define WORDS_BYTES 256
 
 struct header_names {
-    const char *what; /* in words */
+    const char *what; /* the limit's name in messages */
     const char *limit, *remaining, *reset;
 };
 
@@ -30,7 +30,7 @@ static void add_number(struct http_exchange *x, const char *name, uint64_t value
     http_add_header(x, name, text);
 }
 
-/* As OpenAI writes it: "120ms", "1.5s", "6m0s". */
+/* Add a duration in OpenAI's format: "120ms", "1.5s", "6m0s". */
 static void add_duration(struct http_exchange *x, const char *name, uint64_t ms)
 {
     char text[48];

@@ -1,12 +1,14 @@
-/* admission.h - may this key do this now: its limits, and the words and headers about them.
+/* admission.h - applies the rate limits of a key to a request, and writes the answer's headers and
+ * errors about them.
  *
- * A POST is a request and pays when its header has come; a prompt pays its tokens when it is known
- * how many they are, an answer when it ends. What was refused for its tokens has been a request.
- * Answers carry OpenAI's x-ratelimit-* headers for the limits that the key has.
+ * Each POST takes one request from the account's bucket when its header was read. A prompt takes
+ * its tokens once it was tokenized; generated tokens are charged when the answer ends. A request
+ * that is refused for its tokens still counts as a request. Answers carry OpenAI's x-ratelimit-*
+ * headers for the limits that the key has.
  *
- * Owns    nothing; the buckets are the account's.
+ * Owns    nothing; the buckets belong to the account.
  * Thread  any.
- * Errors  answered: 429 with Retry-After; 413 for a prompt that no full bucket could pay for.
+ * Errors  sent to the client: 429 with Retry-After; 413 for a prompt larger than a full bucket.
  * Units   tokens. */
 #ifndef TARN_SERVER_AUTH_ADMISSION_H
 #define TARN_SERVER_AUTH_ADMISSION_H
@@ -17,10 +19,11 @@
 struct account;
 struct http_exchange;
 
-/* False: the refusal was answered. */
+/* Take one request, or the tokens of a prompt. False: the limit is reached, and the exchange has
+ * its error answer. */
 bool admission_request(struct account *a, struct http_exchange *x);
 bool admission_prompt(struct account *a, struct http_exchange *x, uint64_t n_tokens);
-/* The answer is over; charges what it generated. */
+/* Charge the generated tokens of an answer that ended. */
 void admission_generated(struct account *a, uint64_t n_tokens);
 
 #endif

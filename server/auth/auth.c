@@ -14,28 +14,28 @@
 
 #define DEFAULT_NAME "default"
 #define OTHER_NAME "_other"
-#define ID_HASH_BYTES 16 /* the least that hash_blake2b() gives; the first half is taken */
+#define ID_HASH_BYTES 16 /* the minimum of hash_blake2b(); an id is the first half */
 #define HASH_WORDS (KEY_HASH_BYTES / sizeof(uint64_t))
 
-/* A set of keys, exchanged as a whole. */
+/* A set of keys; a reload replaces it as a whole. */
 struct ring {
     struct key_list keys;
     struct account **accounts;      /* [keys.n], one reference each */
-    uint64_t (*hashes)[HASH_WORDS]; /* [keys.n] those of keys, side by side */
+    uint64_t (*hashes)[HASH_WORDS]; /* [keys.n], the keys' hashes side by side */
 };
 
 struct auth {
     char *file; /* --api-key-file, or "" */
     bool needs_key;
     bool has_admin_key;
-    struct key_list flags;     /* those of the command line, the same for ever */
-    struct account *everybody; /* without keys */
+    struct key_list flags;     /* keys of the command line; constant */
+    struct account *everybody; /* used when the server has no keys */
     _Atomic uint64_t n_reloaded, n_reload_failed;
     pthread_rwlock_t lock;
     struct ring ring; /* under lock */
     pthread_mutex_t tenants_lock;
-    struct tenant tenants[AUTH_N_TENANTS_MAX + 1]; /* the last one: all others */
-    uint32_t n_tenants;                            /* under tenants_lock; never fewer */
+    struct tenant tenants[AUTH_N_TENANTS_MAX + 1]; /* the last one is OTHER_NAME */
+    uint32_t n_tenants;                            /* under tenants_lock; never decreases */
 };
 
 /* --- tenants and accounts --- */
@@ -57,8 +57,9 @@ static struct tenant *find_tenant(struct auth *auth, const char *name)
     return t ? t : &auth->tenants[AUTH_N_TENANTS_MAX];
 }
 
-/* What a scope is made of; the first letter keeps the three kinds apart. A key of the command line
- * is known by itself, not by its place there: that may change from start to start. */
+/* A scope hashes the tenant, or the key if it has no tenant; a letter separates the three kinds. A
+ * key of the command line is identified by its text, because its position may change between
+ * starts. */
 static void make_scope(const struct auth *auth, const struct key_spec *spec, struct kv_scope *out)
 {
     struct hash_state h;
@@ -77,7 +78,8 @@ static void make_scope(const struct auth *auth, const struct key_spec *spec, str
     hash_end(&h, out->bytes, sizeof out->bytes);
 }
 
-/* Keyed with the tenant's scope, which nobody knows. `what` keeps its kinds apart. */
+/* A number for the scheduler; not 0. The hash is keyed with the tenant's scope, which is secret.
+ * `what`: a letter for the kind of id. */
 static uint64_t make_id(const struct kv_scope *scope, const char *what, const char *name,
                         size_t len)
 {
@@ -132,7 +134,7 @@ void account_scope(const struct account *a, const struct kv_scope *salt, struct 
 {
     static const struct kv_scope none;
 
-    /* A narrowed scope needs the tenant's: the same salt of another tenant is another scope. */
+    /* The hash is keyed with the tenant's scope: the same salt of two tenants gives two scopes. */
     if (!salt || memcmp(salt, &none, sizeof none) == 0)
         *out = a->scope;
     else
@@ -145,7 +147,7 @@ uint64_t account_session(const struct account *a, const char *name, size_t len)
     return make_id(&a->scope, "s", name, len);
 }
 
-/* --- the set --- */
+/* --- the set of keys --- */
 
 static void ring_fini(struct ring *ring)
 {
@@ -178,8 +180,7 @@ static void update_account(struct account *a, const struct key_spec *spec)
     pthread_mutex_unlock(&a->lock);
 }
 
-/* next->keys is read: gives each its account, the old one where there is one. Changes nothing
- * that is in use. */
+/* Find or create the account of each of next->keys. Changes nothing that is in use. */
 static enum status ring_fill(struct auth *auth, struct ring *next)
 {
     next->accounts = calloc(next->keys.n + 1, sizeof *next->accounts);
@@ -203,7 +204,7 @@ static enum status ring_fill(struct auth *auth, struct ring *next)
     return OK;
 }
 
-/* Each mistake is a line of its own. */
+/* Log each mistake as a line of its own. */
 static void log_lines(enum log_level level, const char *event, const char *file, char *lines)
 {
     for (char *line = lines, *end; line; line = end) {
@@ -297,7 +298,7 @@ enum status auth_create(struct auth **out, const struct config *config, struct b
     keys_init(&auth->flags, secret);
     explicit_bzero(secret, sizeof secret);
     snprintf(auth->tenants[AUTH_N_TENANTS_MAX].name, KEY_NAME_BYTES, OTHER_NAME);
-    /* "," asks for keys and names none: nothing may pass. */
+    /* A list of "," is given but holds no key: then no request is authorized, instead of all. */
     auth->has_admin_key = is_given(config->admin_api_key);
     auth->needs_key =
         auth->has_admin_key || is_given(config->api_key) || is_given(config->api_key_file);
@@ -344,7 +345,7 @@ enum status auth_reload(struct auth *auth, struct buf *why)
     pthread_rwlock_wrlock(&auth->lock);
     last = auth->ring;
     auth->ring = next;
-    /* In the same moment as the keys. Flags have no limits: nothing changes for them. */
+    /* Limits change under the same lock as the keys. Keys of the command line have no limits. */
     for (uint32_t i = 0; i < next.keys.n; i++)
         update_account(next.accounts[i], &next.keys.specs[i]);
     pthread_rwlock_unlock(&auth->lock);
@@ -355,7 +356,7 @@ enum status auth_reload(struct auth *auth, struct buf *why)
     return OK;
 }
 
-/* --- questions --- */
+/* --- lookup --- */
 
 bool auth_needs_key(const struct auth *auth)
 {
@@ -367,8 +368,9 @@ bool auth_has_admin_key(const struct auth *auth)
     return auth->has_admin_key;
 }
 
-/* The place of the key with this hash, or n. Looks at all words of all of them, without a branch on
- * what they are; hash_equal_secret() would do the same byte by byte, 30 times slower. */
+/* The index of the key with this hash, or n. Reads all words of all hashes, without a branch on
+ * their values, so that the duration reveals nothing. hash_equal_secret() compares byte by byte,
+ * which is 30 times slower. */
 static uint32_t match(const struct ring *ring, const uint8_t hash[KEY_HASH_BYTES])
 {
     uint64_t wanted[HASH_WORDS];
@@ -379,7 +381,7 @@ static uint32_t match(const struct ring *ring, const uint8_t hash[KEY_HASH_BYTES
         uint64_t differs = 0;
         for (size_t k = 0; k < HASH_WORDS; k++)
             differs |= wanted[k] ^ ring->hashes[i][k];
-        /* The sign of x | -x is set unless x is 0. One fits at most: hashes differ. */
+        /* The sign bit of x | -x is set unless x is 0. At most one key is equal. */
         uint32_t equal = 1 ^ (uint32_t)((differs | (0 - differs)) >> 63);
         at |= (0 - equal) & (i + 1);
     }

@@ -1,19 +1,20 @@
-/* auth.h - who is asking: API keys, tenants, scopes.
+/* auth.h - API keys, accounts, tenants and KV scopes.
  *
- * A key names an account: limits, and a tenant. Accounts of one tenant share cached KV, others
- * never do: a tenant's scope is H(tenant, installation secret), and every block key hashes it.
- * A key without a tenant is its own; a server without keys has one account for everybody.
+ * Each key has an account: its limits and its tenant. Accounts of one tenant share cached KV,
+ * accounts of different tenants never do: a tenant's scope is H(tenant, installation secret), and
+ * every block key is hashed with it. A key without a tenant is a tenant of its own. A server
+ * without keys has one account for all requests.
  *
- * Keys are kept as hashes (keys.h), and all of them are compared each time, so that the time an
- * answer takes tells neither how much of a key was right nor which one it was near.
+ * Keys are stored as hashes (keys.h), and each lookup compares all of them, so that its duration
+ * shows neither how much of a key was right nor which key it resembled.
  *
- * auth_reload() exchanges the whole set at once. An account lives on when its key's name and tenant
- * do: what it has used of its limits stays used. One that is gone ends with its last request.
+ * auth_reload() replaces the whole set at once. An account whose key keeps its name and tenant is
+ * kept, with what it has used of its limits. A removed account is freed with its last request.
  *
- * Owns    the set, the accounts (counted references), the tenants' counters.
+ * Owns    the set of keys, the accounts (reference counts), the tenants' counters.
  * Thread  auth_create/reload/destroy: main. All else: any.
- * Errors  ERR_UNAUTHORIZED with words. auth_create(), auth_reload(): as keys.h; each mistake is
- *         logged, and words say where to look.
+ * Errors  ERR_UNAUTHORIZED with words. auth_create(), auth_reload(): as keys.h; each mistake in the
+ *         key file is logged, and *why names the file.
  * Units   nanoseconds, tokens. */
 #ifndef TARN_SERVER_AUTH_AUTH_H
 #define TARN_SERVER_AUTH_AUTH_H
@@ -32,12 +33,13 @@ struct auth;
 struct config;
 struct server;
 
-/* Label values in /metrics are for ever, so they are bounded: later tenants share "_other". */
+/* A label value in /metrics never goes away, so their number is limited: all further tenants share
+ * the counters of "_other". */
 #define AUTH_N_TENANTS_MAX 64
 
 struct tenant {
     char name[KEY_NAME_BYTES];
-    _Atomic uint64_t n_requests; /* let in */
+    _Atomic uint64_t n_requests; /* admitted */
     _Atomic uint64_t n_rate_limited;
     _Atomic uint64_t n_prompt_tokens, n_cached_tokens, n_generation_tokens; /* of ended answers */
 };
@@ -48,8 +50,8 @@ struct account {
     char tenant_name[KEY_NAME_BYTES];
     bool admin;
     struct kv_scope scope;
-    uint64_t tenant_id;    /* of its tenant: what the scheduler is fair between */
-    struct tenant *tenant; /* its counters */
+    uint64_t tenant_id;    /* the tenant's number for the scheduler's fairness */
+    struct tenant *tenant; /* counters */
     atomic_uint refs;
     /* Under lock. */
     pthread_mutex_t lock;
@@ -58,32 +60,32 @@ struct account {
     uint64_t kv_bytes;
 };
 
-/* Reads the key file of `config` and forgets it: says early what auth_create() would. */
+/* Check the key file of `config`, so that its mistakes are reported before the model is loaded. */
 NODISCARD enum status auth_check_config(const struct config *config, struct buf *why);
 NODISCARD enum status auth_create(struct auth **out, const struct config *config, struct buf *why);
 void auth_destroy(struct auth *auth); /* NULL is fine */
-/* Reads the key file again; on an error everything stays as it was. */
+/* Read the key file again. On an error the old keys stay in force. */
 NODISCARD enum status auth_reload(struct auth *auth, struct buf *why);
 
-/* Some key is needed for everything but health. */
+/* Whether all endpoints except health need a key. */
 bool auth_needs_key(const struct auth *auth);
 bool auth_has_admin_key(const struct auth *auth);
 
-/* authorization: the header "Bearer KEY", x_api_key: a bare key; either may be NULL. On OK *out is
- * to be given to account_unref(). */
+/* Look up the account of a key. authorization: the header "Bearer KEY"; x_api_key: a bare key;
+ * either may be NULL. On OK the caller owns a reference: account_unref(*out). */
 NODISCARD enum status auth_find(struct auth *auth, const char *authorization, const char *x_api_key,
                                 struct account **out, struct buf *why);
 void account_ref(struct account *a);
 void account_unref(struct account *a); /* NULL is fine */
-/* The same question without the account. */
+/* Check a key without using its account. */
 NODISCARD enum status auth_check(const struct server *srv, const char *authorization,
                                  const char *x_api_key, struct buf *why);
 
-/* The account's scope, narrowed by a request's cache_salt (NULL: not). */
+/* The account's scope, narrowed by a request's cache_salt (NULL: not narrowed). */
 void account_scope(const struct account *a, const struct kv_scope *salt, struct kv_scope *out);
 
-/* What the scheduler knows a session by: another tenant's session of the same name is another one,
- * and nobody can find a name that falls together with it. Never 0. */
+/* The scheduler's number for a session; never 0. Sessions of the same name but of different tenants
+ * have different numbers, and the secret in the hash prevents constructing a collision. */
 uint64_t account_session(const struct account *a, const char *name, size_t len);
 
 /* For /metrics. */

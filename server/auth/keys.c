@@ -82,7 +82,7 @@ void keys_hash(const struct key_list *list, const char *key, size_t n, uint8_t o
     explicit_bzero(digest, sizeof digest);
 }
 
-/* NULL when no key before `end` has this hash. */
+/* The first key before index `end` with this hash; NULL: none. */
 static const struct key_spec *find_hash(const struct key_list *list, uint32_t end,
                                         const uint8_t hash[KEY_HASH_BYTES])
 {
@@ -146,7 +146,7 @@ struct reader {
     struct key_spec *spec;   /* where it goes */
 };
 
-/* One line; what does not fit is only counted. */
+/* Append one line to *why. Mistakes beyond its maximum are counted only. */
 #define mistake(r, ...)                                                                            \
     do {                                                                                           \
         enum status s_ = (r)->n_mistakes++ ? buf_putc((r)->why, '\n') : OK;                        \
@@ -155,7 +155,7 @@ struct reader {
         (void)s_;                                                                                  \
     } while (0)
 
-/* "keys[3].weight" needs the index; the name helps to find it in a long file. */
+/* A mistake in a field of the current key, such as "keys[3].weight: ...". */
 #define key_mistake(r, field, format, ...)                                                         \
     mistake(r, "keys[%u].%s: " format, (r)->index, field, __VA_ARGS__)
 
@@ -171,7 +171,8 @@ static bool is_one_of(const char *name, const char *const *words, size_t n)
     return false;
 }
 
-/* Somebody will write {"sk-secret": ...}: only what looks like the name of a field is repeated. */
+/* An operator may write {"sk-secret": ...} by mistake, and messages are logged: so only a string
+ * that looks like a field's name is printed. */
 static const char *printable_name(const char *name)
 {
     size_t n = strspn(name, "abcdefghijklmnopqrstuvwxyz_");
@@ -193,7 +194,7 @@ static void check_field_names(struct reader *r)
 
 /* --- the file: fields --- */
 
-/* The text of a field; NULL when absent or, with a mistake, when it is no string. */
+/* The text of a field. NULL: it is absent, or it is not a string, which is reported. */
 static const char *get_text(struct reader *r, const char *field, size_t *n)
 {
     const struct json *v = js_get(r->item, field);
@@ -220,7 +221,7 @@ static bool begins(const char *text, const char *start)
     return strncmp(text, start, strlen(start)) == 0;
 }
 
-/* name or tenant. */
+/* Read the field "name" or "tenant". */
 static void read_name(struct reader *r, const char *field, char out[KEY_NAME_BYTES])
 {
     size_t n = 0;
@@ -314,7 +315,7 @@ static void read_key(struct reader *r)
     else if (!has_text && !has_digest)
         key_mistake(r, "key", "%s", "is missing, and so is key_blake2b");
     if (has_text == has_digest || !(has_text ? read_key_text(r) : read_key_digest(r))) {
-        hash_random(r->spec->hash, sizeof r->spec->hash); /* equal to no other */
+        hash_random(r->spec->hash, sizeof r->spec->hash); /* equal to no key's hash */
         return;
     }
     const struct key_spec *same =
@@ -341,7 +342,7 @@ static void read_weight(struct reader *r)
         r->spec->weight = js_number(v);
 }
 
-/* At least 1: nobody can tell whether 0 was to mean nothing or everything. */
+/* Read a limit of at least 1. Refuses 0: it could mean no requests or no limit. */
 static void read_count(struct reader *r, const char *field, uint64_t max, uint64_t *out)
 {
     const struct json *v = js_get(r->item, field);
@@ -392,7 +393,7 @@ static void read_item(struct reader *r)
     read_kv_bytes(r);
 }
 
-/* A key without a tenant is its own tenant, called by the key's name: another's must not be. */
+/* A key without a tenant is a tenant with the key's name. No other key may use that tenant name. */
 static void check_tenants(struct reader *r)
 {
     for (uint32_t i = r->first; i < r->list->n; i++) {
@@ -447,7 +448,8 @@ static void read_document(struct reader *r, const struct json *document)
     check_tenants(r);
 }
 
-/* "malformed JSON at line 3, column 7: '}' expected near 'sk-...'": what is near may be a key. */
+/* Cut " near ..." from a JSON error such as "malformed JSON at line 3, column 7: '}' expected near
+ * 'sk-...'", because the quoted text may be a key. */
 static void hide_text(struct buf *words)
 {
     char *near = words->len ? strstr(words->data, " near ") : NULL;
@@ -482,10 +484,11 @@ enum status keys_add_text(struct key_list *list, const char *text, size_t n, str
     return s;
 }
 
-/* Reads an open file; ERR_TOO_LARGE beyond the maximum of *text. */
+/* Read an open file. ERR_TOO_LARGE: it is larger than the maximum of *text. */
 static enum status read_all(int fd, struct buf *text)
 {
-    enum status s = buf_reserve(text, KEYS_FILE_BYTES_MAX); /* never moved: no copies to wipe */
+    /* Reserving the maximum avoids reallocation, which would leave copies of keys in memory. */
+    enum status s = buf_reserve(text, KEYS_FILE_BYTES_MAX);
     char chunk[4096];
     ssize_t n = 0;
 

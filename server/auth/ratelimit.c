@@ -1,8 +1,8 @@
 #include "server/auth/ratelimit.h"
 
-#define SCALE INT64_C(60000) /* parts of a unit; milliseconds of a minute */
+#define SCALE INT64_C(60000) /* levels per unit: the milliseconds of a minute */
 #define NS_PER_MS UINT64_C(1000000)
-/* More than fills any bucket from any debt that one call can make, less than overflows. */
+/* Longer pauses count as this one (11 days), so that the product with a limit does not overflow. */
 #define ELAPSED_MS_MAX UINT64_C(1000000000)
 #define DEBT_MAX (INT64_C(1) << 61)
 
@@ -11,8 +11,8 @@ static int64_t full(const struct bucket *b)
     return (int64_t)b->limit * SCALE;
 }
 
-/* A clock that stands still or goes back fills nothing. The part of a millisecond that is left
- * over stays in the clock: t_ms counts whole ones. */
+/* Fill the bucket up to now. A clock that stands still or goes back fills nothing. The fraction of
+ * a millisecond is not lost: t_ms is in whole milliseconds, so the next fill includes it. */
 static void fill(struct bucket *b, uint64_t now_ns)
 {
     uint64_t now_ms = now_ns / NS_PER_MS;

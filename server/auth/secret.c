@@ -34,7 +34,7 @@ static bool parse(const char line[LINE_BYTES], uint8_t out[SECRET_BYTES])
     return line[LINE_BYTES - 1] == '\n';
 }
 
-/* NULL, or what is wrong. "" when there is no such file. */
+/* Read the file. Returns NULL, or an error message; "" if there is no such file. */
 static const char *read_secret(const char *path, uint8_t out[SECRET_BYTES])
 {
     char line[LINE_BYTES + 1];
@@ -54,7 +54,8 @@ static const char *read_secret(const char *path, uint8_t out[SECRET_BYTES])
     return NULL;
 }
 
-/* A whole file under another name, then link(): whoever comes second finds the first one's. */
+/* Write a temporary file, then link() it to its name. link() fails if the name exists, so that of
+ * two servers that start at the same time the second one reads the first one's secret. */
 static const char *make_secret(const char *path)
 {
     uint8_t bytes[SECRET_BYTES];
@@ -66,7 +67,7 @@ static const char *make_secret(const char *path)
     hash_random(bytes, sizeof bytes);
     hash_hex(line, bytes, sizeof bytes);
     line[LINE_BYTES - 1] = '\n';
-    unlink(temporary); /* of a process that had our number and died here */
+    unlink(temporary); /* left by a process with the same id that ended between open and unlink */
     int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0)
         return strerror(errno);
@@ -104,7 +105,7 @@ void secret_load(uint8_t out[SECRET_BYTES], const char *dir)
     if (dir && !wrong)
         return;
     if (dir)
-        log_event(LOG_WARN, "no installation secret, this process takes one of its own",
+        log_event(LOG_WARN, "no installation secret, this process uses a random one",
                   "dir=\"%s\" why=\"%s\"", dir, wrong);
     hash_random(out, SECRET_BYTES);
 }

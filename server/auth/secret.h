@@ -1,11 +1,12 @@
-/* secret.h - the installation's secret: 32 random bytes that scopes are made with.
+/* secret.h - the installation secret: 32 random bytes that KV scopes are hashed with.
  *
- * It stands in DIR/installation-secret (64 hex digits and a newline, mode 0600), is made at the
- * first start and never changed, so that a tenant's KV keys stay the same over restarts and nobody
- * outside can compute them. Where it cannot be kept, a new one per process does; that is logged.
+ * The file DIR/installation-secret (64 hex digits and a newline, mode 0600) is created at the first
+ * start and never changed. So a tenant's KV keys stay the same over restarts, and only this
+ * installation can compute them. If the file cannot be written, the process uses a random secret
+ * of its own and logs a warning.
  *
- * Owns    the file, and DIR (0700) if it had to be made.
- * Thread  main, at start. Servers that start at once agree on one secret.
+ * Owns    the file, and DIR (0700) if this module created it.
+ * Thread  main, at start. Servers that start at the same time get the same secret.
  * Errors  none: a warning in the log.
  * Units   bytes. */
 #ifndef TARN_SERVER_AUTH_SECRET_H
@@ -15,7 +16,8 @@
 
 #define SECRET_BYTES 32
 
-/* dir: --cache-dir; "": $XDG_CACHE_HOME/tarn or ~/.cache/tarn; NULL: no file (tests). */
+/* Read or create the secret. dir: --cache-dir; "": $XDG_CACHE_HOME/tarn or ~/.cache/tarn; NULL: no
+ * file, a random secret (tests). */
 void secret_load(uint8_t out[SECRET_BYTES], const char *dir);
 
 #endif

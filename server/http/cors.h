@@ -1,4 +1,4 @@
-/* cors.h - which browser pages of other origins may read our answers.
+/* cors.h - which browser pages of other origins may read the server's answers.
  *
  * Owns    nothing.
  * Thread  any.
@@ -9,9 +9,9 @@
 
 #include <stdbool.h>
 
-/* `list`: origins such as https://chat.example.org, separated by commas, blanks around them are
- * skipped; * is every origin; empty is none. `origin`: what the browser sent, may be NULL. An
- * origin is compared as a whole, letter by letter: no wildcards, no "ends with". */
+/* Whether `origin`, sent by a browser (may be NULL), is in `list`: origins such as
+ * https://chat.example.org, separated by commas and blanks. A * in the list allows every origin, an
+ * empty list none. Origins are compared byte by byte; there are no patterns. */
 bool cors_allows(const char *list, const char *origin);
 
 #endif

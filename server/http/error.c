@@ -7,7 +7,7 @@
 
 #define ERROR_BYTES_MAX 16384
 
-/* OpenAI's words where it has one. */
+/* The default code of a status: OpenAI's where OpenAI has one. */
 static const char *code_of(enum status s)
 {
     switch (s) {
@@ -27,7 +27,7 @@ static const char *code_of(enum status s)
     }
 }
 
-/* Length of a leading "name[2].key" that a colon and a space follow; 0 without one. */
+/* Length of a leading "name[2].key" before a colon and a space; 0 if there is none. */
 static size_t param_len(const char *words)
 {
     size_t n = strspn(words, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.[]");

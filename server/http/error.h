@@ -1,11 +1,11 @@
 /* error.h - JSON errors: {"error":{"message","type","param","code"}}.
  *
- * Words of the form "messages[2].role: expected a string" name a parameter; it is repeated as
- * `param`.
+ * A message of the form "messages[2].role: expected a string" begins with a parameter's name, which
+ * becomes `param`.
  *
  * Owns    nothing.
  * Thread  any.
- * Errors  an answer that cannot be built for lack of memory goes out without a body.
+ * Errors  when memory is short, the answer is sent without a body.
  * Units   HTTP status codes. */
 #ifndef TARN_SERVER_HTTP_ERROR_H
 #define TARN_SERVER_HTTP_ERROR_H
@@ -14,16 +14,16 @@
 
 struct http_exchange;
 
-/* The object alone, for a stream. code NULL: the usual one of the status. */
+/* Append the object alone, for a stream. code NULL: the default code of the status. */
 NODISCARD enum status error_write(struct buf *out, enum status s, const char *code,
                                   const char *words);
-/* Status code by s, Retry-After on 429 and 503. code, static text, also goes into the log's line of
- * the request; words do not, as they may quote it. */
+/* Answer with an error. The HTTP status follows from s; 429 and 503 get Retry-After. `code`, a
+ * static string, is also logged; `words` are not, because they may quote the request. */
 void error_reply(struct http_exchange *x, enum status s, const char *code, const char *words);
-/* The same with another HTTP status code. */
+/* Answer with an error and this HTTP status. */
 void error_reply_as(struct http_exchange *x, int http, enum status s, const char *code,
                     const char *words);
-/* What a prompt that does not fit gets: 400 with OpenAI's code. */
+/* Answer a prompt that exceeds the context: 400 with OpenAI's code. */
 void error_reply_too_long(struct http_exchange *x, const char *words);
 
 #endif

@@ -21,8 +21,8 @@
 #define N_EXTRA_HEADERS 16
 #define HEADER_VALUE_BYTES 128
 #define STREAM_BLOCK_BYTES (16u << 10)
-/* How much of a refused body is read and dropped, so that its sender gets to see our answer
- * instead of a reset connection. */
+/* The most bytes of a refused body that are read and dropped. A client that still sends while the
+ * connection closes would get a reset and not see the answer. */
 #define DISCARD_BYTES_MAX (256u << 20)
 
 struct extra_header {
@@ -35,17 +35,17 @@ struct http_exchange {
     struct MHD_Connection *connection;
     struct slot *slot; /* the connection's */
     struct http_head head;
-    bool begun;   /* the head was read and checked; before, there is no method and no path */
+    bool begun;   /* the head was read and checked: method and path are set */
     bool refused; /* exchange_refuse_at_once() answered */
     bool surplus;
     const char *method;
     char *path;
     char id[HTTP_ID_BYTES];
     struct buf body;
-    size_t n_body;           /* bytes that came */
-    size_t n_body_counted;   /* in bodies_bytes */
-    enum status body_status; /* ERR_TOO_LARGE, ERR_UNAVAILABLE: dropped, to be refused */
-    uint64_t client;         /* http_set_client(); 0: known by its address */
+    size_t n_body;           /* bytes received, dropped ones included */
+    size_t n_body_counted;   /* this body's share of http_server.bodies_bytes */
+    enum status body_status; /* not OK: the body was dropped, the request will be refused */
+    uint64_t client;         /* http_set_client(); 0: identified by its address */
     bool will_wait;
     bool handled;
     /* for done() */
@@ -199,7 +199,7 @@ static void add_headers(const struct http_exchange *x, struct MHD_Response *resp
         MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, x->content_type);
     for (uint32_t i = 0; i < x->n_extra; i++)
         MHD_add_response_header(response, x->extra[i].name, x->extra[i].value);
-    if (x->surplus) /* the next one may want to ask */
+    if (x->surplus) /* free the guest's slot for the next health check */
         MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
     if (is_allowed_origin(x)) {
         MHD_add_response_header(response, "Access-Control-Allow-Origin", http_header(x, "Origin"));
@@ -222,7 +222,7 @@ static enum MHD_Result queue(struct http_exchange *x, struct MHD_Response *respo
     return result;
 }
 
-/* A long answer goes out block by block, for the write deadline to see each of them taken. */
+/* Long answers are sent block by block, because the write deadline holds for each block. */
 static ssize_t on_read_reply(void *arg, uint64_t pos, char *bytes, size_t n_max)
 {
     struct http_exchange *x = arg;
@@ -255,13 +255,13 @@ static enum MHD_Result queue_reply(struct http_exchange *x)
     return queue(x, response);
 }
 
-/* End the connection in the middle of an answer. MHD 0.9.75 has an error code for that, but then
- * keeps the descriptor until something else happens to the connection. It does close one whose
- * socket is shut when it tries to send. */
+/* End the connection in the middle of an answer. MHD 0.9.75 has a return code for that, but keeps
+ * the descriptor open until the next event of the connection. A send to a socket that is shut down
+ * makes MHD close it at once. */
 static ssize_t break_off(struct http_exchange *x, char *bytes)
 {
     slot_shut(x->slot);
-    bytes[0] = '\n'; /* to be sent in vain */
+    bytes[0] = '\n'; /* any byte: MHD's attempt to send it fails */
     return 1;
 }
 
@@ -305,7 +305,7 @@ static enum MHD_Result queue_stream(struct http_exchange *x)
                                                       x, NULL));
 }
 
-/* Run a deferred answer until it waits or answers. */
+/* Run a deferred answer until its handler waits or has answered. */
 static enum MHD_Result advance(struct http_exchange *x)
 {
     for (;;) {
@@ -365,7 +365,7 @@ static void refuse_body(struct http_exchange *x)
     }
 }
 
-/* A browser asks what another origin's page may do; without a key, which it never sends here. */
+/* Answer a browser's CORS preflight. Browsers send no key with it, so this comes before auth. */
 static void answer_preflight(struct http_exchange *x)
 {
     if (strcmp(x->method, "OPTIONS") != 0 || !http_header(x, "Access-Control-Request-Method") ||
@@ -392,13 +392,13 @@ static void refuse_coding(struct http_exchange *x)
     error_reply_as(x, 415, ERR_INVALID, "unsupported_content_encoding", words);
 }
 
-/* Answer where the head alone decides. */
+/* Answer requests that can be answered or refused by their head alone. */
 static void answer_head(struct http_exchange *x, uint64_t n_bytes)
 {
     struct http_server *h = x->server;
 
     answer_preflight(x);
-    /* Keys first: without one, nobody learns our limits. */
+    /* The key is checked first, so that clients without one do not learn the limits. */
     if (!x->replied && h->config.early)
         h->config.early(h->config.arg, x);
     if (!x->replied && (n_bytes > 0 || http_header(x, MHD_HTTP_HEADER_TRANSFER_ENCODING)))
@@ -409,19 +409,19 @@ static void answer_head(struct http_exchange *x, uint64_t n_bytes)
     }
 }
 
-/* Words for what is wrong with the head; NULL for a good one. */
+/* The error message for a malformed head; NULL for a good one. */
 static const char *check_head(struct http_exchange *x, const char *url, int *status)
 {
     const char *words = http_check_head(&x->head, status);
     size_t n_origin = words ? 0 : x->head.n_origin;
 
     http_head_end(&x->head);
-    x->method = x->head.method; /* lives as long as MHD's view of the request */
+    x->method = x->head.method; /* valid for as long as MHD keeps the request */
     x->path = strdup(url[n_origin] ? url + n_origin : "/");
     return words;
 }
 
-/* The header is read. */
+/* Begin the exchange: the header was read. */
 static enum MHD_Result begin(struct http_exchange *x, const char *url)
 {
     int status;
@@ -436,7 +436,7 @@ static enum MHD_Result begin(struct http_exchange *x, const char *url)
     slot_set_interim(x->slot, strcmp(x->head.version, "HTTP/1.0") != 0);
     if (!slot_enter(x->slot, SLOT_BODY))
         return MHD_NO;
-    if (words) { /* answered before the body is read: MHD then closes the connection */
+    if (words) { /* an answer before the body was read makes MHD close the connection */
         error_reply_as(x, status, ERR_INVALID,
                        status == 413 ? "body_too_large" : "malformed_request", words);
         return queue_reply(x);
@@ -444,8 +444,9 @@ static enum MHD_Result begin(struct http_exchange *x, const char *url)
     const char *length = http_header(x, MHD_HTTP_HEADER_CONTENT_LENGTH);
     uint64_t n_bytes = length ? strtoull(length, NULL, 10) : 0;
     answer_head(x, n_bytes);
-    /* A client that waits for "100 Continue" or would send for long is told at once; MHD then
-     * closes the connection. A small body is read first, so the connection stays usable. */
+    /* A client that waits for "100 Continue", or that would send a very long body, gets the answer
+     * at once, and MHD closes the connection. A shorter body is read first, so that the connection
+     * stays usable. */
     if (x->replied &&
         (n_bytes > DISCARD_BYTES_MAX || (n_bytes > 0 && http_header(x, MHD_HTTP_HEADER_EXPECT))))
         return queue_reply(x);
@@ -483,7 +484,7 @@ void exchange_refuse_at_once(struct http_exchange *x, int status, const char *wo
     http_set_error(x, code);
     if (x->begun)
         return;
-    x->method = "-"; /* MHD has not told it yet */
+    x->method = "-"; /* MHD has not passed the method yet */
     x->path = strdup(x->head.target);
     x->begun = x->path != NULL;
     set_id(x);
@@ -496,7 +497,7 @@ static void drop_body(struct http_exchange *x)
     x->n_body_counted = 0;
 }
 
-/* Under one roof with all other bodies. */
+/* Append to the body. ERR_UNAVAILABLE: all bodies together exceed bodies_bytes_max. */
 static enum status keep_body(struct http_exchange *x, const char *bytes, size_t n)
 {
     struct http_server *h = x->server;
@@ -556,16 +557,15 @@ static void run_handler(struct http_exchange *x)
 {
     if (!x->replied && !slot_lost(x->slot))
         x->server->config.handle(x->server->config.arg, x);
-    drop_body(x); /* a long prompt is not kept while its answer is made */
+    drop_body(x); /* free a long prompt's JSON before the answer is computed */
 }
 
-/* On a work thread. */
 void exchange_work(void *item)
 {
     struct http_exchange *x = item;
 
     run_handler(x);
-    slot_offload_end(x->slot); /* from here on x is the HTTP thread's */
+    slot_offload_end(x->slot); /* the HTTP thread may free x from here on */
 }
 
 static uint64_t client_of(const struct http_exchange *x)
@@ -576,7 +576,7 @@ static uint64_t client_of(const struct http_exchange *x)
     return x->client ? x->client : work_client_of_address(info ? info->client_addr : NULL);
 }
 
-/* Suspended first: a work thread may be done before we return. */
+/* Suspend before the push: a work thread may have resumed the connection before push returns. */
 static void offload(struct http_exchange *x)
 {
     slot_offload_begin(x->slot);
@@ -587,7 +587,7 @@ static void offload(struct http_exchange *x)
     slot_offload_end(x->slot);
 }
 
-/* The body is there. */
+/* Call the handler, here or on a work thread: the body is complete. */
 static enum MHD_Result handle(struct http_exchange *x)
 {
     size_t long_bytes = x->server->config.long_body_bytes;
@@ -605,13 +605,13 @@ static enum MHD_Result handle(struct http_exchange *x)
     return advance(x);
 }
 
-/* The first line of a request was read. */
+/* Called after the first line of a request. */
 void *exchange_on_target(void *arg, const char *target, struct MHD_Connection *connection)
 {
     struct http_exchange *x = exchange_create(arg, connection, target);
 
     if (!x)
-        return NULL; /* exchange_on_access() gives the connection up */
+        return NULL; /* exchange_on_access() then closes the connection */
     slot_input(x->slot);
     if (http_head_is_too_long(&x->head))
         exchange_refuse_at_once(x, 431, "there are too many query arguments");
@@ -643,8 +643,8 @@ enum MHD_Result exchange_on_access(void *arg, struct MHD_Connection *connection,
     return x->handled ? advance(x) : handle(x);
 }
 
-/* Report a request that is over. One whose head never became whole has no method, and its target
- * stands for its path. */
+/* Report a request that is over. If its head never became complete, its method is "-" and its path
+ * the raw target. */
 static void report_done(const struct http_exchange *x, bool whole)
 {
     const struct http_config *c = &x->server->config;
@@ -675,10 +675,10 @@ void exchange_on_completed(void *arg, struct MHD_Connection *connection, void **
     if (!x)
         return;
     *memory = NULL;
-    slot_finish(x->slot); /* then the handler may free what gone() would touch */
+    slot_finish(x->slot); /* no gone() after this, so close() may free ctx */
     if (x->async)
         x->async->close(x->ctx, x->queued ? x->status : 0);
-    /* A client that left before its head was whole has asked nothing. */
+    /* A client that left before its head was complete made no request: nothing to report. */
     if (x->begun || slot_told_late(x->slot)) {
         if (!x->id[0])
             set_id(x);

@@ -30,7 +30,7 @@ static bool is_readable(int fd)
     return poll(&p, 1, 0) > 0;
 }
 
-/* Out of descriptors or of kernel memory: the client stays in the kernel's queue. */
+/* No descriptor or kernel memory is left: the client stays in the kernel's queue meanwhile. */
 static void on_shortage(struct acceptor *a, int error)
 {
     uint64_t now_ns = clock_now_ns();
@@ -42,7 +42,7 @@ static void on_shortage(struct acceptor *a, int error)
     a->config.make_room(a->config.arg);
 }
 
-/* False: nobody waits, or no connection can be accepted just now. */
+/* False: no client waits, or no connection can be accepted now. */
 static bool accept_one(struct acceptor *a)
 {
     struct sockaddr_storage address;
@@ -59,7 +59,7 @@ static bool accept_one(struct acceptor *a)
         clock_sleep_ns(NO_ROOM_MS * UINT64_C(1000000));
         return false;
     }
-    /* Linux reports errors of the new connection here; they concern no other one. */
+    /* On Linux, accept() also reports errors of the one new connection: try the next one. */
     return errno != EAGAIN && errno != EWOULDBLOCK && errno != EBADF && errno != EINVAL;
 }
 
@@ -111,7 +111,7 @@ void acceptor_stop(struct acceptor *a)
 
     if (!a)
         return;
-    /* An eventfd at zero takes one write; nothing else writes to it. */
+    /* The write cannot fail: the eventfd is at zero, and nothing else writes to it. */
     ASSERT(write(a->stop_fd, &one, sizeof one) == sizeof one);
     pthread_join(a->thread, NULL);
     close(a->stop_fd);

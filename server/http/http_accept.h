@@ -1,13 +1,13 @@
-/* http_accept.h - a thread that accepts connections and hands them over.
+/* http_accept.h - a thread that accepts connections and passes them to a callback.
  *
- * The HTTP library could listen by itself. Its way of giving the listening socket up while its
- * threads run (MHD_quiesce_daemon()) has a race that aborts the process, and it offers no say in
- * which connection is closed when there are too many. Here nobody but one thread of ours touches
- * the listening socket, and stopping means to join that thread.
+ * libmicrohttpd (MHD) could accept by itself. But closing its listening socket while its threads
+ * run (MHD_quiesce_daemon()) has a race that aborts the process, and MHD cannot choose a connection
+ * to close when there are too many. With this thread, stopping is simple: no other thread uses the
+ * listening socket, so acceptor_stop() joins the thread.
  *
- * Owns    the thread; not the listening socket, not what was handed over.
- * Thread  acceptor_create() and acceptor_stop(): main. The callbacks run on the thread.
- * Errors  ERR_IO, ERR_NOMEM. A socket that cannot be accepted is logged and tried again.
+ * Owns    the thread; not the listening socket, not the accepted sockets.
+ * Thread  acceptor_create() and acceptor_stop(): main. The callbacks run on the accepting thread.
+ * Errors  ERR_IO, ERR_NOMEM. A failure of accept() is logged and tried again.
  * Units   none. */
 #ifndef TARN_SERVER_HTTP_HTTP_ACCEPT_H
 #define TARN_SERVER_HTTP_HTTP_ACCEPT_H
@@ -20,13 +20,13 @@
 struct acceptor;
 
 struct acceptor_config {
-    int listen_fd; /* not blocking */
-    /* True: one more connection may be accepted now. Called before each. */
+    int listen_fd; /* non-blocking */
+    /* Whether one more connection may be accepted now. Called before each accept(). */
     bool (*has_room)(void *arg);
-    /* A client waits and has_room() said no, or the process has no descriptor left: give some
-     * connection up. Called again every few milliseconds while that lasts. */
+    /* Close some connection: a client waits, and either has_room() returned false or the process
+     * has no descriptor left. Called every few milliseconds for as long as that is so. */
     void (*make_room)(void *arg);
-    /* An accepted connection; its descriptor is the callee's to close. */
+    /* Take over an accepted connection. The callee closes the descriptor. */
     void (*take)(void *arg, int fd, const struct sockaddr *address, socklen_t n_address);
     void *arg;
 };

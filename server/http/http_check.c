@@ -10,13 +10,13 @@
 #define BROKEN_FIELD MALFORMED "a header field contains a NUL or is folded over two lines"
 #define N_ARGUMENTS_MAX 100 /* each takes 64 bytes of the connection's memory */
 
-/* One list per HTTP thread, because MHD's log callback does not say which connection it is about.
- * A connection stays on its thread. */
+/* One list per HTTP thread, because MHD's log callback does not name the connection. A connection
+ * is served by one thread for its whole life. */
 static _Thread_local struct http_head *first_head;
 
 /* --- the request target --- */
 
-/* Length of "http://host:port" at the start of an absolute target; 0 when it is none. */
+/* Length of "http://host:port" at the start of an absolute target; 0 for other targets. */
 static size_t origin_len(const char *target)
 {
     size_t n = strncasecmp(target, "http://", 7) == 0    ? 7
@@ -32,11 +32,11 @@ static const char *target_fault(const char *target, size_t n_origin)
         if ((unsigned char)*c <= ' ' || *c == 0x7f)
             return MALFORMED "the request target contains a blank or a control character";
     const char *nul = strstr(target, "%00");
-    if (nul && nul < target + strcspn(target, "?")) /* in an argument, its reader decides */
+    if (nul && nul < target + strcspn(target, "?")) /* in an argument a NUL is the handler's */
         return MALFORMED "the request target contains a NUL";
     if (target[0] != '/' && strcmp(target, "*") != 0 && n_origin == 0)
         return MALFORMED "the request target must be a path or http://host/path";
-    /* MHD undoes %xx in the host too, which would move where the path begins. */
+    /* MHD decodes %xx in the host too, so n_origin would no longer be where the path begins. */
     if (memchr(target, '%', n_origin))
         return MALFORMED "the host in the request target contains a %";
     return NULL;
@@ -82,10 +82,10 @@ void http_head_end(struct http_head *head)
 
 struct fields {
     bool layout_known;
-    const char *at;    /* the next name must begin here, or a byte further */
-    const char *fault; /* the first one found; NULL: none */
+    const char *at;    /* the next name must begin here or, after CR LF, one byte later */
+    const char *fault; /* the first error found; NULL: none */
     unsigned n_hosts, n_lengths, n_encodings;
-    const char *length, *encoding; /* the first ones */
+    const char *length, *encoding; /* the first Content-Length and Transfer-Encoding */
 };
 
 /* A token, RFC 9110 section 5.6.2. */
@@ -110,7 +110,8 @@ static bool is_clean_value(const char *text, size_t n)
     return true;
 }
 
-/* MHD put NULs in place of the colon and of the line's end. */
+/* Check that the field follows the one before without a gap. MHD has replaced the colon and the
+ * line's end by NULs. */
 static const char *layout_fault(struct fields *f, const char *name, size_t n_name,
                                 const char *value, size_t n_value)
 {
@@ -171,7 +172,7 @@ static bool is_layout_known(void)
 
 int http_check_strictness(void)
 {
-    /* 0.9.75 answers twice when it is told to be strict. */
+    /* When told to be strict, 0.9.75 answers a refused request twice. */
     return is_layout_known() ? 0 : 1;
 }
 
@@ -214,14 +215,14 @@ static const char *framing_fault(const struct fields *f, bool is_1_0, int *statu
     return f->length ? length_fault(f->length, status) : NULL;
 }
 
-/* METHOD, target and version with one NUL behind each. */
+/* Whether method, target and version follow each other with one NUL after each. */
 static bool is_first_line_whole(const struct http_head *head)
 {
     return head->method + strlen(head->method) + 1 == head->target &&
            head->target + head->n_target + 1 == head->version;
 }
 
-/* The empty line at the end: CR LF, or LF alone. */
+/* Whether the head ends at `at` with the empty line: CR LF, or LF alone. */
 static bool ends_at(const struct http_head *head, const char *at)
 {
     const union MHD_ConnectionInfo *info =
@@ -261,8 +262,8 @@ struct http_head *http_check_refused(const char **words, int *status)
     struct http_head *head;
     struct fields f = {0};
 
-    /* Between the end of a head and the handler's first call MHD does nothing else on a thread, so
-     * at most one is complete. */
+    /* MHD calls the handler right after it has read a head, before it reads another one on this
+     * thread. So at most one head of the list is complete. */
     for (head = first_head; head; head = head->next)
         if (MHD_get_connection_info(head->connection, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE))
             break;

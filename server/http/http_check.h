@@ -1,21 +1,21 @@
-/* http_check.h - what RFC 9112 forbids in the head of a request and the HTTP library lets pass.
+/* http_check.h - refuses request heads that RFC 9112 forbids and libmicrohttpd (MHD) accepts.
  *
- * libmicrohttpd 0.9.75 (MHD) takes the first of two Content-Length fields, joins a folded line to
- * the field's *name*, ends names and values at a NUL, and keeps the blanks before a colon as part
- * of the name. Between a proxy and us, each of them lets a client hide one request in another. All
- * of it shows where MHD leaves the pieces: it cuts the head in place, so names and values must lie
- * one behind the other without a gap. Whatever lies differently is refused, on every request of a
- * connection, encrypted or not, before its body is read. Newer versions of MHD check by themselves
- * when told to (http_check_strictness()); the rest is checked here for them too.
+ * MHD 0.9.75 uses the first of two Content-Length fields, joins a folded line to the field's
+ * *name*, ends names and values at a NUL, and keeps blanks before a colon as part of the name.
+ * Behind a proxy, each of these lets a client hide one request inside another (request smuggling).
+ * MHD splits the head in place, so in a well-formed head the names and values follow each other in
+ * memory without gaps. Any other layout is refused, for every request of a connection, encrypted or
+ * not, before its body is read. Newer versions of MHD make these checks themselves when told to
+ * (http_check_strictness()); their layout is not known here and is not checked, everything else is.
  *
- * MHD refuses two things before the handler's first call: a Content-Length that is no number, and
- * cookies that are too many. 0.9.75 then goes on as if nothing had happened, and answers twice. The
- * only sign is that it logs. The head that it is about is the one that has begun on this thread, is
- * complete, and has not ended: http_check_refused().
+ * MHD itself refuses two heads before it calls the handler: a Content-Length that is not a number,
+ * and too many cookies. MHD 0.9.75 then continues to process the request and answers it twice. The
+ * only sign is a log message, which does not name the request: http_check_refused() finds it, as
+ * the head of this thread that is complete and was not given to the handler yet.
  *
  * Owns    nothing; heads are linked to each other between http_head_begin() and http_head_end().
  * Thread  the HTTP thread of the connection.
- * Errors  as words for the client, and an HTTP status.
+ * Errors  words for the client, and an HTTP status.
  * Units   bytes. */
 #ifndef TARN_SERVER_HTTP_HTTP_CHECK_H
 #define TARN_SERVER_HTTP_HTTP_CHECK_H
@@ -28,29 +28,30 @@ struct MHD_Connection;
 struct http_head {
     struct MHD_Connection *connection;
     void *owner;
-    const char *target; /* where the request target began; MHD has changed it since */
+    const char *target; /* start of the request target; MHD has since changed the bytes */
     size_t n_target;
-    size_t n_origin; /* "http://host:port" in front of the path; 0 for most */
+    size_t n_origin; /* length of a leading "http://host:port"; 0 for most targets */
     const char *method, *version;
-    const char *fault;             /* of the target; NULL: none */
-    struct http_head *next, *prev; /* those that have begun on this thread */
+    const char *fault;             /* error in the target; NULL: none */
+    struct http_head *next, *prev; /* in the list of begun heads of this thread */
 };
 
-/* The first line was read; `target` as it was sent. */
+/* Begin a head after its first line was read. `target`: as sent by the client. */
 void http_head_begin(struct http_head *head, struct MHD_Connection *connection, const char *target,
                      void *owner);
-/* There are so many query arguments that MHD would run out of memory for them, which it too answers
- * twice. Right after http_head_begin(). */
+/* Whether there are more query arguments than fit into MHD's memory: MHD answers such requests
+ * twice as well. Call it right after http_head_begin(). */
 bool http_head_is_too_long(const struct http_head *head);
-/* End the check: the handler has the head, or the connection ended. Again does nothing. */
+/* Remove the head from the list: the handler was called, or the connection ended. A second call
+ * does nothing. */
 void http_head_end(struct http_head *head);
 
-/* All of it was read; method and version are set. NULL: fine; else what is wrong, and *status is
- * the answer's. */
+/* Check a complete head whose method and version are set. NULL: it is well-formed; otherwise the
+ * error message, and *status is the HTTP status. */
 const char *http_check_head(const struct http_head *head, int *status);
-/* The head that MHD is refusing on this thread; NULL: none. Words and *status as above. */
+/* The head that MHD is refusing on this thread; NULL: none. *words and *status as above. */
 struct http_head *http_check_refused(const char **words, int *status);
-/* The value of MHD_OPTION_STRICT_FOR_CLIENT for the library that we run with. */
+/* The value of MHD_OPTION_STRICT_FOR_CLIENT for the version of MHD in use. */
 int http_check_strictness(void);
 
 #endif

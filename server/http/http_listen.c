@@ -14,7 +14,7 @@
 
 #include "base/log.h"
 
-#define LISTEN_BACKLOG 4096 /* the kernel cuts it to net.core.somaxconn */
+#define LISTEN_BACKLOG 4096 /* the kernel lowers it to net.core.somaxconn */
 #define N_FILES_SPARE 256   /* descriptors beside connections: epoll, eventfd, model files, ... */
 #define PEM_BYTES_MAX (1u << 20)
 
@@ -32,7 +32,7 @@ uint32_t listen_fit_files(uint32_t n_connections)
         return n_connections;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
         return n_connections;
-    /* A limit that small leaves the spare ones half of it. */
+    /* If the limit is very low, half of it stays for other descriptors. */
     rlim_t n =
         limit.rlim_cur > 2 * N_FILES_SPARE ? limit.rlim_cur - N_FILES_SPARE : limit.rlim_cur / 2;
     n = n < 1 ? 1 : n < n_connections ? n : n_connections;
@@ -96,7 +96,7 @@ enum status listen_tcp(int *fd, const char *host, uint16_t port, uint16_t *bound
 static bool somebody_listens(const struct sockaddr_un *a)
 {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    /* EAGAIN: somebody does, and is busy. Only a refusal says that nobody does. */
+    /* EAGAIN means a listener with a full queue. Only ECONNREFUSED means that there is none. */
     bool yes =
         fd < 0 || connect(fd, (const struct sockaddr *)a, sizeof *a) == 0 || errno != ECONNREFUSED;
 
@@ -110,7 +110,7 @@ static enum status remove_stale(const struct sockaddr_un *a, struct buf *why)
     struct stat st;
 
     if (lstat(a->sun_path, &st) != 0)
-        return OK; /* bind() has the words for what is wrong with the folder */
+        return OK; /* bind() reports what is wrong with the folder */
     if (!S_ISSOCK(st.st_mode))
         return buf_why(why, ERR_INVALID, "uds: %s is there and no socket; it is left alone",
                        a->sun_path);
@@ -134,7 +134,7 @@ enum status listen_unix(int *fd, const char *path, uint32_t mode, struct buf *wh
     enum status s = remove_stale(&a, why);
     if (s != OK)
         return s;
-    /* Born with its permissions: a chmod() after bind() would leave a moment for others. */
+    /* umask() and not chmod() after bind(): other users could connect between the two calls. */
     mode_t before = umask((mode_t)(0777 & ~mode));
     *fd = bind_and_listen(AF_UNIX, SOCK_STREAM, (const struct sockaddr *)&a, sizeof a);
     int error = errno;
@@ -152,8 +152,8 @@ void listen_unix_remove(int fd, const char *path)
     if (fd < 0 || getsockname(fd, (struct sockaddr *)&bound, &n) != 0 ||
         strcmp(bound.sun_path, path) != 0)
         return;
-    /* Another server may have taken the path after somebody removed ours: then it answers after
-     * we have stopped listening, and its file stays. */
+    /* Another server may have created its socket at this path after ours was removed. If the path
+     * still accepts connections after our socket is shut down, the file is that server's. */
     shutdown(fd, SHUT_RDWR);
     memcpy(a.sun_path, path, strlen(path) + 1);
     if (!somebody_listens(&a))

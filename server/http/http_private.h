@@ -1,5 +1,5 @@
-/* http_private.h - what http.c (requests and their answers) and http_serve.c (threads, sockets,
- * start and end) share of a server.
+/* http_private.h - the server's struct, shared by http.c (requests and answers) and http_serve.c
+ * (threads, sockets, start and end).
  *
  * Owns    see http.h.
  * Thread  see http.h; the callbacks run on the HTTP thread of the connection.
@@ -25,20 +25,21 @@ struct http_server {
     uint16_t port;
     _Atomic size_t bodies_bytes;
     pthread_mutex_t lock;
-    char mhd_words[256]; /* what MHD said last; under lock */
+    char mhd_words[256]; /* MHD's last log message; under lock */
 };
 
-/* MHD's callbacks about a request; arg is the server. In this order, on_access() many times. */
+/* MHD's callbacks for a request, in the order of the calls; exchange_on_access() is called several
+ * times. arg: the server. */
 void *exchange_on_target(void *arg, const char *target, struct MHD_Connection *connection);
 enum MHD_Result exchange_on_access(void *arg, struct MHD_Connection *connection, const char *url,
                                    const char *method, const char *version, const char *upload,
                                    size_t *n_upload, void **memory);
 void exchange_on_completed(void *arg, struct MHD_Connection *connection, void **memory,
                            enum MHD_RequestTerminationCode why);
-/* MHD is about to send an answer of its own, twice: send ours and end the connection, so that its
- * cannot follow. */
+/* Send an error answer past MHD and shut the socket. For requests that MHD 0.9.75 is about to
+ * answer twice (http_check.h). */
 void exchange_refuse_at_once(struct http_exchange *x, int status, const char *words);
-/* Runs the handler of an exchange on a work thread. */
+/* Run the handler of an exchange; on a work thread. */
 void exchange_work(void *exchange);
 
 #endif

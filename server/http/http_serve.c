@@ -1,4 +1,4 @@
-/* http_serve.c - the server of http.h: its threads and sockets, start and end. */
+/* http_serve.c - starts and stops the threads and sockets of the server of http.h. */
 #include <microhttpd.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -17,15 +17,15 @@
 #include "server/http/http_tls.h"
 #include "server/http/work_pool.h"
 
-#define CONNECTION_MEMORY_BYTES (32u << 10) /* bounds the request line and header: 431 beyond */
+#define CONNECTION_MEMORY_BYTES (32u << 10) /* longer request lines and headers get 431 */
 #define STOP_TURN_NS UINT64_C(2000000)
 #define N_STOP_TURNS 1000
 #define SECOND_NS UINT64_C(1000000000)
-/* Two, so that a short one need not wait for a very long one; a few more that wait, since each
- * holds its body. */
+/* Two, because only one may run heavy items (work_pool.h). The queue is bounded because each queued
+ * request holds its body in memory. */
 #define N_WORK_THREADS 2
-#define N_WORK_QUEUED_MAX 128 /* of one client half of that */
-/* Connections beside --max-connections, for somebody who asks whether a busy server is alive. */
+#define N_WORK_QUEUED_MAX 128 /* one client may fill half of it */
+/* Connections beyond --max-connections, so that a health check can reach a full server. */
 #define N_GUESTS 8
 #define TLS_PRIORITIES "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
 
@@ -44,7 +44,7 @@ static void on_connection(void *arg, struct MHD_Connection *connection, void **m
         *memory = NULL;
     } else if (info) {
         *memory = slot_open(h->slots, connection, info->connect_fd);
-        if (!*memory) /* nobody would watch over it */
+        if (!*memory) /* without a slot the connection would have no deadlines */
             shutdown(info->connect_fd, SHUT_RDWR);
     }
 }
@@ -57,7 +57,7 @@ static void on_mhd_log(void *arg, const char *format, va_list ap)
     int status;
 
     vsnprintf(text, sizeof text, format, ap);
-    for (char *p = text; *p; p++) /* one event is one line, and quotes end a value */
+    for (char *p = text; *p; p++) /* a line break or a quote would break the log line */
         if (*p == '\n' || *p == '"')
             *p = ' ';
     log_event(LOG_DEBUG, "http library", "text=\"%s\"", text);
@@ -113,10 +113,11 @@ static enum status start_daemon(struct http_server *h, struct buf *why)
     const struct http_config *c = &h->config;
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
                      MHD_USE_NO_LISTEN_SOCKET | MHD_USE_ITC | (h->tls ? MHD_USE_TLS : 0u);
-    /* MHD wants no pool of one. */
+    /* MHD refuses a pool of one thread. */
     unsigned n_pool = c->n_threads > 1 ? c->n_threads : 0;
-    /* The slots are the limit. MHD must never reach its own: 0.9.75 then leaves a lock taken. Each
-     * of its threads may have to serve all connections. */
+    /* The slots limit connections. MHD's own limit must never be reached, because 0.9.75 then does
+     * not release a lock. MHD divides the limit between its threads, and one thread may get all
+     * connections. */
     unsigned n_connections = (c->n_connections_max + N_GUESTS + 1) * (n_pool ? n_pool : 1);
     struct MHD_OptionItem tls_options[] = {
         {MHD_OPTION_HTTPS_CERT_CALLBACK, 0, tls_callback(tls_of_connection)},
@@ -136,7 +137,7 @@ static enum status start_daemon(struct http_server *h, struct buf *why)
     return h->daemon ? OK : buf_why(why, ERR_IO, "cannot start the HTTP threads: %s", h->mhd_words);
 }
 
-/* --- new connections: on the thread that accepts --- */
+/* --- new connections, on the accepting thread --- */
 
 static bool has_room(void *arg)
 {
@@ -158,9 +159,9 @@ static void take_connection(void *arg, int fd, const struct sockaddr *address, s
         close(fd);
         return;
     }
-    /* A token must not wait for the acknowledgement of the one before. */
+    /* Without this, a token would wait for the acknowledgement of the token before it. */
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    /* MHD closes what it does not take, such as one too many of an address. */
+    /* MHD closes a connection that it refuses, such as one beyond n_connections_per_ip_max. */
     if (MHD_add_connection(h->daemon, fd, address, n_address) != MHD_YES)
         slot_dismiss(slot);
 }
@@ -252,7 +253,7 @@ void http_cancel_all(struct http_server *h)
     slots_cancel(h->slots, false);
 }
 
-/* From now on new clients are refused by the kernel. */
+/* Close the listening socket: the kernel refuses new clients from here on. */
 static void stop_listening(struct http_server *h)
 {
     acceptor_stop(h->acceptor);
@@ -271,17 +272,17 @@ void http_stop(struct http_server *h)
         return;
     slots_stop(h->slots);
     stop_listening(h);
-    slots_cancel(h->slots, true); /* what waits for a work thread is skipped */
+    slots_cancel(h->slots, true); /* work threads skip the handlers of lost clients */
     work_pool_close(h->pool);
-    /* Everything suspended must run again before MHD may be stopped. One that was deferred while
-     * we looked is found on the next turn. What then still stands is a client that reads nothing:
-     * not suspended, so it may be cut. */
+    /* MHD may be stopped only when no connection is suspended. A turn may miss a request that is
+     * deferred at the same moment, the next turn finds it. Requests that are still in flight after
+     * all turns belong to clients that do not read; they are not suspended and may be cut. */
     for (int i = 0; i < N_STOP_TURNS && http_n_in_flight(h) > 0; i++) {
         slots_cancel(h->slots, true);
         clock_sleep_ns(STOP_TURN_NS);
     }
-    /* MHD 0.9.75 reads through a null pointer when it refuses a request while it is being stopped,
-     * so there must be none left. */
+    /* MHD 0.9.75 dereferences a null pointer if it refuses a request while it is being stopped, so
+     * all connections have to be closed before. */
     for (int i = 0; i < N_STOP_TURNS && slots_cut_all(h->slots) > 0; i++)
         clock_sleep_ns(STOP_TURN_NS / 10);
     MHD_stop_daemon(h->daemon);
@@ -293,7 +294,7 @@ void http_destroy(struct http_server *h)
     if (!h)
         return;
     http_stop(h);
-    stop_listening(h); /* it never came to serve */
+    stop_listening(h); /* http_stop() did nothing if http_create() failed before MHD started */
     work_pool_destroy(h->pool);
     slots_destroy(h->slots);
     pthread_mutex_destroy(&h->lock);

@@ -28,28 +28,28 @@ struct slot {
     struct slots *slots;
     uint32_t index;
     int fd;
-    struct slot *next; /* of the free or the admitted ones; under the lock of slots */
+    struct slot *next; /* in the list of free or of admitted slots; under the lock of slots */
     pthread_mutex_t lock;
     /* Under lock. */
-    bool guest;                        /* let in although all connections were in use */
+    bool guest;                        /* admitted beyond n_max */
     struct MHD_Connection *connection; /* NULL: free */
     enum slot_phase phase;
-    bool cut;
-    bool told_late; /* 408 */
+    bool cut;       /* the socket is shut down */
+    bool told_late; /* a 408 was sent */
     bool suspended;
-    bool offloaded;   /* suspended, and only slot_offload_end() resumes */
-    bool pending;     /* a wake-up came while the connection was running */
+    bool offloaded;   /* suspended, and only slot_offload_end() resumes the connection */
+    bool pending;     /* a wake-up came while the connection was not suspended */
     bool spoke;       /* at least one byte came since the connection began */
     bool interim;     /* "100 Continue" may be sent */
-    uint64_t t_probe; /* when "100 Continue" is due */
+    uint64_t t_probe; /* time of the next "100 Continue" */
     uint64_t probe_pause_ns;
-    uint64_t t_phase;
-    uint64_t n_received;     /* bytes from the client when it became idle */
+    uint64_t t_phase;        /* begin of the phase */
+    uint64_t n_received;     /* bytes from the client when the connection became idle */
     void (*gone)(void *arg); /* NULL: not deferred */
     void *gone_arg;
-    uint64_t t_checked; /* the watcher's */
-    /* Written by whoever has the request. */
-    bool in_flight; /* counted */
+    uint64_t t_checked; /* used by the watcher thread only */
+    /* Used by the thread that has the request: the HTTP thread or a work thread. */
+    bool in_flight; /* counted in n_in_flight */
     atomic_bool lost;
     atomic_bool streaming;
     atomic_bool half_closed; /* a FIN came, and the client may still read */
@@ -66,10 +66,10 @@ struct slots {
     atomic_bool stopping;
     _Atomic uint64_t n_cut;
     atomic_uint n_used;    /* slots that are not free */
-    atomic_uint n_leaving; /* used ones whose connection is cut and not closed yet */
+    atomic_uint n_leaving; /* used slots whose connection is cut but not closed yet */
     pthread_mutex_t lock;
     struct slot *free;       /* under lock */
-    struct slot *admitted;   /* under lock: accepted, not begun; oldest first */
+    struct slot *admitted;   /* under lock: accepted, before slot_open(); oldest first */
     struct slot **admit_end; /* under lock */
 };
 
@@ -80,14 +80,14 @@ static uint64_t deadline_after(uint64_t now_ns, uint64_t timeout_ns)
 
 /* --- wake-ups --- */
 
-/* Under lock. While the connection is suspended nobody else writes to its socket, and before it
- * sends nothing of the answer is written. */
+/* Send "100 Continue" if it is due. Under lock. Writing past MHD is safe here: the connection is
+ * suspended, so MHD does not write, and no byte of the answer was sent yet. */
 static void probe(struct slot *slot, uint64_t now_ns)
 {
     if (!atomic_load(&slot->half_closed) || slot->slots->config.local || !slot->suspended ||
         slot->phase != SLOT_WORK || now_ns < slot->t_probe)
         return;
-    /* A failure is what the watcher waits for, and it sees it as well. */
+    /* The watcher sees a failed send as a certain loss, so the result is not needed here. */
     (void)!send(slot->fd, probe_answer, sizeof probe_answer - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
     slot->t_probe = now_ns + slot->probe_pause_ns;
     slot->probe_pause_ns = slot->probe_pause_ns * 2 < PROBE_PAUSE_MAX_NS ? slot->probe_pause_ns * 2
@@ -100,7 +100,7 @@ bool slot_suspend(struct slot *slot)
     bool again = slot->pending || atomic_load(&slot->lost);
     slot->pending = false;
     if (!again) {
-        atomic_store(&slot->deadline_ns, NO_DEADLINE); /* it waits for us now */
+        atomic_store(&slot->deadline_ns, NO_DEADLINE); /* the client waits for the server */
         slot->suspended = true;
         MHD_suspend_connection(slot->connection);
         probe(slot, clock_now_ns());
@@ -147,9 +147,9 @@ uint64_t slot_idle_ns(const struct slot *slot)
     return clock_now_ns() - atomic_load(&slot->t_last_sent);
 }
 
-/* --- what the watcher calls, under its lock --- */
+/* --- the watcher's callbacks, under its lock --- */
 
-/* Under lock. MHD's thread finds the socket shut, gives the connection up and tells us. */
+/* Shut down the socket. Under lock. MHD notices it, closes the connection and calls back. */
 static void shut(struct slot *slot)
 {
     if (!slot->cut)
@@ -159,7 +159,7 @@ static void shut(struct slot *slot)
     shutdown(slot->fd, SHUT_RDWR);
 }
 
-/* Under lock. */
+/* Close a connection that missed its deadline. Under lock. */
 static void cut_late(struct slot *slot)
 {
     static const char *const names[] = {"idle", "header", "body", "work", "send"};
@@ -168,13 +168,13 @@ static void cut_late(struct slot *slot)
     atomic_fetch_add(&slot->slots->n_cut, 1);
     if (answer && slot->slots->config.plain &&
         send(slot->fd, late_answer, sizeof late_answer - 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
-        answer = false; /* it is only a courtesy */
+        answer = false; /* the connection is closed all the same */
     slot->told_late = answer && slot->slots->config.plain;
     shut(slot);
     log_event(LOG_DEBUG, "connection was late", "phase=%s answered=%d", names[slot->phase], answer);
 }
 
-/* Bytes from the client since the connection began; 0 for a Unix socket, which does not count. */
+/* Bytes from the client since the connection began; 0 for a Unix socket, which has no count. */
 static uint64_t n_received(const struct slot *slot)
 {
     struct tcp_info info = {0};
@@ -184,7 +184,8 @@ static uint64_t n_received(const struct slot *slot)
                                                                        : 0;
 }
 
-/* Under lock: a request begins. MHD may have been quicker and be in the body already. */
+/* Enter the header phase. Under lock. The phase is later already if MHD read the header before the
+ * watcher saw its first byte. */
 static void begin_header(struct slot *slot, uint64_t now_ns)
 {
     if (slot->phase != SLOT_IDLE)
@@ -195,8 +196,9 @@ static void begin_header(struct slot *slot, uint64_t now_ns)
     atomic_store(&slot->deadline_ns, deadline_after(now_ns, slot->slots->config.header_timeout_ns));
 }
 
-/* MHD waits for edges, and takes bytes and the FIN behind them for one: then it never reads the
- * end. Shutting down what the client has shut down already makes another edge and loses nothing. */
+/* MHD's epoll set is edge-triggered. When bytes and a FIN arrive together, MHD reads the bytes and
+ * never notices the FIN. shutdown(SHUT_RD) raises another edge, and loses no input, because the
+ * client has already shut down this direction. */
 static void on_input(void *arg, bool end)
 {
     struct slot *slot = arg;
@@ -209,8 +211,8 @@ static void on_input(void *arg, bool end)
     pthread_mutex_unlock(&slot->lock);
 }
 
-/* epoll does not tell of input that MHD has taken before the watcher's thread ran, so what came is
- * counted as well, once a second. */
+/* epoll does not report input that MHD has read before the watcher thread ran. So the watcher also
+ * compares the kernel's count of received bytes, once a second. */
 static void check_input(struct slot *slot, uint64_t now_ns)
 {
     pthread_mutex_lock(&slot->lock);
@@ -228,7 +230,7 @@ static void cancel(struct slot *slot, bool lose)
         atomic_store(&slot->lost, true);
     pthread_mutex_unlock(&slot->lock);
     if (gone)
-        gone(arg); /* slot_finish() waits for us */
+        gone(arg); /* slot_finish() waits for this callback, so arg is still valid */
     slot_wake(slot);
 }
 
@@ -256,7 +258,7 @@ static bool on_half_closed(void *arg)
     return waits;
 }
 
-/* Neither idle nor between bytes: somebody works for it. */
+/* Whether the request is deferred or on a work thread. */
 static bool is_in_work(struct slot *slot)
 {
     pthread_mutex_lock(&slot->lock);
@@ -277,8 +279,8 @@ static void on_each_lose(void *arg)
         cancel(arg, true);
 }
 
-/* Under lock. Bytes that the HTTP thread has not come to read: then it is not the client who is
- * late. */
+/* Whether bytes wait that the HTTP thread has not read: then the server is late, not the client.
+ * Under lock. */
 static bool is_ours_to_read(const struct slot *slot)
 {
     int n = 0;
@@ -313,13 +315,13 @@ static void on_tick(void *arg, uint64_t now_ns)
         probe(slot, now_ns);
         pthread_mutex_unlock(&slot->lock);
     }
-    /* t_last_sent may be newer than now_ns, which was read before. */
+    /* t_last_sent may be newer than now_ns, so the difference is signed. */
     if (atomic_load(&slot->streaming) &&
         (int64_t)(now_ns - atomic_load(&slot->t_last_sent)) >= (int64_t)SECOND_NS)
         slot_wake(slot);
 }
 
-/* --- which connections there are --- */
+/* --- admission and eviction of connections --- */
 
 static void give(struct slots *s, struct slot *slot)
 {
@@ -330,7 +332,7 @@ static void give(struct slots *s, struct slot *slot)
     atomic_fetch_sub(&s->n_used, 1);
 }
 
-/* Removes what was admitted with this descriptor. NULL: nothing was. */
+/* Remove the admitted slot with this descriptor from the list. NULL: there is none. */
 static struct slot *take_admitted(struct slots *s, int fd)
 {
     struct slot **p, *slot;
@@ -360,7 +362,7 @@ bool slots_have_room(struct slots *s)
     return atomic_load(&s->n_used) < s->n_slots;
 }
 
-/* Lower goes first. A connection that has just come may have its request under way. */
+/* In the order of eviction. New connections come late, as their request may be on its way. */
 enum eviction { EVICT_SILENT, EVICT_IDLE, EVICT_STALLED, EVICT_NEW, EVICT_NEVER };
 
 /* Under lock. */
@@ -371,7 +373,7 @@ static enum eviction eviction_of(const struct slot *slot, uint64_t now_ns)
     if (!slot->connection || slot->cut || slot->phase > SLOT_BODY)
         return EVICT_NEVER;
     if (slot->phase == SLOT_BODY)
-        return slot->guest && !is_new ? EVICT_STALLED : EVICT_NEVER; /* refused already */
+        return slot->guest && !is_new ? EVICT_STALLED : EVICT_NEVER; /* a guest's was refused */
     if (slot->phase == SLOT_HEADER)
         return is_new ? EVICT_NEVER : EVICT_STALLED;
     if (slot->spoke)
@@ -400,7 +402,7 @@ static struct slot *find_idlest(struct slots *s, uint64_t now_ns)
     return found;
 }
 
-/* True: it was closed. False: it is not idle any more. */
+/* Close an idle connection. False: a request has begun on it since it was chosen. */
 static bool evict(struct slot *slot, uint64_t now_ns)
 {
     int n_unread = 0;
@@ -431,7 +433,8 @@ static void evict_idlest(struct slots *s)
         }
 }
 
-/* A slow HTTP thread must not make us close one connection after the other. */
+/* One eviction at a time: while a slow HTTP thread has not closed the last victim, another eviction
+ * would make no room sooner. */
 void slots_make_room(struct slots *s)
 {
     if (atomic_load(&s->n_leaving) == 0)
@@ -440,7 +443,8 @@ void slots_make_room(struct slots *s)
 
 struct slot *slots_admit(struct slots *s, int fd)
 {
-    /* The kernel gives no descriptor twice: one that MHD could not begin to serve was closed. */
+    /* An admitted slot with the same descriptor is stale: the kernel reuses a number only after
+     * close(), so MHD closed that connection before it began. */
     struct slot *slot = take_admitted(s, fd);
 
     if (slot)
@@ -600,7 +604,8 @@ static void count_in(struct slot *slot)
     slot->in_flight = true;
 }
 
-/* In this order: then nobody new calls gone(), then nobody still does, then only input counts. */
+/* The order matters. Clearing gone stops new calls of it, watcher_mute() waits for a running call,
+ * and only then may the socket be watched for the next request. */
 void slot_finish(struct slot *slot)
 {
     pthread_mutex_lock(&slot->lock);
@@ -629,7 +634,7 @@ enum status slot_defer(struct slot *slot, void (*gone)(void *arg), void *arg)
     slot->gone = gone;
     slot->gone_arg = arg;
     pthread_mutex_unlock(&slot->lock);
-    /* A client that left before this is found now. */
+    /* epoll reports at once a client that has left already. */
     watcher_watch(slot->slots->watcher, slot->index, WATCH_LEAVE);
     return OK;
 }

@@ -13,10 +13,10 @@
 #define N_CHAIN_MAX 16
 #define KEY_ID_BYTES 64
 
-/* One certificate chain and its key, ready to be used by any number of handshakes. */
+/* A certificate chain and its key. Any number of handshakes may use it at once. */
 struct pair {
     struct pair *older;
-    struct buf cert_text, key_text; /* the files' bytes, to see whether they changed */
+    struct buf cert_text, key_text; /* the files' bytes, to detect a change */
     gnutls_pcert_st chain[N_CHAIN_MAX];
     unsigned n_chain;
     gnutls_privkey_t key;
@@ -47,7 +47,7 @@ static gnutls_datum_t datum_of(const struct buf *b)
     return (gnutls_datum_t){.data = (unsigned char *)b->data, .size = (unsigned)b->len};
 }
 
-/* 0, or GnuTLS's code: they do not belong together. */
+/* Check that the key belongs to the certificate. Returns 0 or GnuTLS's error code. */
 static int compare_keys(const struct pair *p)
 {
     unsigned char of_cert[KEY_ID_BYTES], of_key[KEY_ID_BYTES];
@@ -165,7 +165,7 @@ void tls_destroy(struct tls *t)
     free(t);
 }
 
-/* GnuTLS asks in each handshake; what it is given stays ours. */
+/* Give GnuTLS the certificate for a handshake. The pair stays owned by struct tls. */
 static int on_handshake(gnutls_session_t session, const gnutls_datum_t *ca_names, int n_ca_names,
                         const gnutls_pk_algorithm_t *algorithms, int n_algorithms,
                         gnutls_pcert_st **chain, unsigned *n_chain, gnutls_privkey_t *key)
@@ -199,6 +199,6 @@ void tls_send_last(struct MHD_Connection *connection, const char *bytes, size_t 
     if (!info)
         return;
     if (gnutls_record_send(info->tls_session, bytes, n) < 0)
-        return; /* it is only a courtesy */
+        return; /* the connection is closed all the same */
     gnutls_bye(info->tls_session, GNUTLS_SHUT_WR);
 }

@@ -1,10 +1,10 @@
 /* http_tls.h - the certificate of HTTPS, and how it is replaced while the server runs.
  *
- * ONLY module that includes GnuTLS, the library that libmicrohttpd (MHD) speaks TLS with. MHD reads
- * a certificate once, at start. GnuTLS can ask for it at each handshake instead: then a certificate
- * that was renewed on disk serves new connections after tls_reload(), and open ones stay as they
- * are. A pair that was replaced is kept until the end, since a handshake may still use it: a few
- * KB for each renewal.
+ * ONLY module that includes GnuTLS, which libmicrohttpd (MHD) uses for TLS. MHD by itself reads a
+ * certificate once, at start. Here GnuTLS calls back for the certificate at each handshake, so that
+ * after tls_reload() new connections use the renewed certificate and open ones keep theirs. A
+ * replaced pair is freed only at the end, because a handshake may still use it: each renewal costs
+ * a few KB.
  *
  * Owns    the certificates and keys.
  * Thread  tls_create(), tls_reload(), tls_destroy(): main. The rest: HTTP threads.
@@ -25,13 +25,13 @@ struct tls;
 NODISCARD enum status tls_create(struct tls **out, const char *cert_path, const char *key_path,
                                  struct buf *why);
 void tls_destroy(struct tls *t); /* NULL is fine */
-/* Read the files again. On an error the old certificate stays. *changed: there is a new one. */
+/* Read the files again. On an error the old pair stays in use. *changed: the files differ. */
 NODISCARD enum status tls_reload(struct tls *t, bool *changed, struct buf *why);
 
-/* The value of MHD_OPTION_HTTPS_CERT_CALLBACK. `of` finds the struct tls of a connection; it is the
- * same function for all servers of a process. */
+/* The value of MHD_OPTION_HTTPS_CERT_CALLBACK. `of` finds the struct tls of a connection; all
+ * servers of a process must use the same function. */
 void *tls_callback(struct tls *(*of)(struct MHD_Connection *connection));
-/* Send these bytes now, and the end of the encrypted stream. Best effort. */
+/* Send these bytes and end the encrypted stream. Errors are ignored. */
 void tls_send_last(struct MHD_Connection *connection, const char *bytes, size_t n);
 
 #endif

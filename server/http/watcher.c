@@ -20,7 +20,7 @@
 struct entry {
     void *arg;
     int fd;
-    uint32_t generation; /* an event of an earlier use of this entry carries an older one */
+    uint32_t generation; /* counts arm() and mute; events of an older generation are stale */
     enum watch_kind kind;
     bool active;
 };
@@ -35,8 +35,8 @@ struct watcher {
     struct entry *entries; /* [n_max], under lock */
 };
 
-/* One shot: what is watched for lasts, and seeing it once is enough. Hang-up and error come even
- * though they are not asked for. Under lock. */
+/* Register the events of `kind`. Under lock. One-shot, because the states watched for last and one
+ * report is enough. epoll reports EPOLLHUP and EPOLLERR unasked. */
 static enum status arm(struct watcher *w, uint32_t index, int operation, enum watch_kind kind)
 {
     struct entry *e = &w->entries[index];
@@ -53,7 +53,7 @@ static enum status arm(struct watcher *w, uint32_t index, int operation, enum wa
     return epoll_ctl(w->epoll_fd, operation, e->fd, &event) == 0 ? OK : ERR_IO;
 }
 
-/* Under lock: the client may have left. */
+/* Handle a FIN, a reset or a close. Under lock. */
 static void on_leave(struct watcher *w, uint32_t index, uint32_t events)
 {
     struct entry *e = &w->entries[index];
@@ -163,7 +163,7 @@ void watcher_destroy(struct watcher *w)
 
     if (!w)
         return;
-    /* An eventfd at zero takes one write; nothing else writes to it. */
+    /* The write cannot fail: the eventfd is at zero, and nothing else writes to it. */
     ASSERT(write(w->stop_fd, &one, sizeof one) == sizeof one);
     pthread_join(w->thread, NULL);
     free_all(w);
@@ -196,7 +196,7 @@ void watcher_mute(struct watcher *w, uint32_t index)
 {
     ASSERT(index < w->n_max);
     pthread_mutex_lock(&w->lock);
-    w->entries[index].generation++; /* the event may come, nobody knows it */
+    w->entries[index].generation++; /* makes an event that still comes stale */
     pthread_mutex_unlock(&w->lock);
 }
 

@@ -17,11 +17,11 @@ struct item {
     bool is_heavy;
 };
 
-/* A client with something queued or running, or one that had. */
+/* A client that has, or recently had, items queued or running. */
 struct client {
     uint64_t id;
-    uint64_t service_ns; /* with what it was advanced by after pauses */
-    uint64_t used_no;    /* of the last push; 0: the place is free */
+    uint64_t service_ns; /* run time of its items, raised after pauses (work_pool_push()) */
+    uint64_t used_no;    /* number of its last push; 0: the record is free */
     uint32_t n_queued, n_running;
 };
 
@@ -32,13 +32,13 @@ struct work_pool {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* Under lock. */
-    struct item *items; /* [n_max], the oldest first; n_max is small */
+    struct item *items; /* [n_max], oldest first; n_max is small, so memmove() is fine */
     uint32_t n_max, n;
-    struct client *clients; /* [n_clients_max]: one is always idle when a new one comes */
+    struct client *clients; /* [n_clients_max], so many that a record is always idle */
     uint32_t n_clients_max;
-    uint64_t service_ns; /* of the client served last, when its item began */
+    uint64_t service_ns; /* highest service of a client when one of its items began */
     uint64_t n_pushed;
-    uint32_t n_heavy, n_heavy_max; /* running, and how many may */
+    uint32_t n_heavy, n_heavy_max; /* heavy items that run, and that may run */
     bool closed;
 };
 
@@ -49,7 +49,7 @@ static bool is_idle(const struct client *c)
     return c->n_queued == 0 && c->n_running == 0;
 }
 
-/* The client's record. A new client takes the place of the one that was idle for longest. */
+/* The client's record. A new client replaces the client that has been idle for longest. */
 static struct client *find_client(struct work_pool *p, uint64_t id)
 {
     struct client *oldest = NULL;
@@ -61,12 +61,12 @@ static struct client *find_client(struct work_pool *p, uint64_t id)
         if (is_idle(c) && (!oldest || c->used_no < oldest->used_no))
             oldest = c;
     }
-    ASSERT(oldest); /* there are more places than items */
+    ASSERT(oldest); /* there are more records than items */
     *oldest = (struct client){.id = id};
     return oldest;
 }
 
-/* Whether a's next item goes before b's. */
+/* Whether a's next item runs before b's. */
 static bool goes_before(const struct client *a, const struct client *b)
 {
     if ((a->n_running == 0) != (b->n_running == 0))
@@ -111,7 +111,7 @@ static void put_back(struct work_pool *p, const struct item *item, uint64_t serv
     item->client->n_running--;
     p->n_heavy -= item->is_heavy;
     if (item->is_heavy)
-        pthread_cond_broadcast(&p->changed); /* the next heavy one may run */
+        pthread_cond_broadcast(&p->changed); /* the next heavy item may run */
 }
 
 static void *run(void *arg)

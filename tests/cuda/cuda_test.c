@@ -9,7 +9,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 
-/* Cosine: what two vectors may differ in direction, whatever the elements' tolerance. */
+/* Two vectors may always differ in direction by this 1 - cosine, whatever the tolerance. */
 #define COSINE_DISTANCE_MAX 1e-5
 
 struct array {
@@ -30,7 +30,8 @@ bool full_size(void)
     return text && strcmp(text, "1") == 0;
 }
 
-/* The device's arrays go with it; the host's stay, a test may have made them already. */
+/* Free the device's arrays. Reopening the device keeps the host's, because a test may already have
+ * made its inputs. */
 static void free_arrays(struct device *d, bool host_too)
 {
     struct array **at = &arrays;
@@ -109,7 +110,7 @@ static void *remember(void *p, bool on_device)
     return p;
 }
 
-/* Of the exact length, so that AddressSanitizer sees what goes beyond. */
+/* Allocates the exact length, so that AddressSanitizer sees an access beyond it. */
 void *host_array(size_t n_bytes)
 {
     void *p = NULL;
@@ -189,7 +190,7 @@ static bool element_close(float got, float want, float abs_tol, float rel_tol)
     return difference <= abs_tol || difference <= rel_tol * fabsf(want);
 }
 
-/* 1 - cosine over the finite elements; 0 where there is no direction. */
+/* 1 - cosine over the finite elements; 0 if a vector is zero. */
 static double cosine_distance(const float *got, const float *want, size_t n)
 {
     double gw = 0, gg = 0, ww = 0;
@@ -203,8 +204,9 @@ static double cosine_distance(const float *got, const float *want, size_t n)
     return gg > 0 && ww > 0 ? 1 - gw / sqrt(gg * ww) : 0;
 }
 
-/* Errors of e in length turn a vector by about e, and 1 - cosine is half its square: a tolerance
- * allows that much, where the elements are small against abs_tol even all. */
+/* The 1 - cosine that the tolerances imply. A relative error e turns a vector by an angle of about
+ * e, and 1 - cosine is half of its square. If the elements are small compared with abs_tol, any
+ * direction is allowed. */
 static double cosine_allowed(const float *want, size_t n, float abs_tol, float rel_tol)
 {
     double ww = 0;

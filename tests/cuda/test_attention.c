@@ -1,8 +1,9 @@
-/* test_attention.c - attention on the GPU: against the reference, and bit against bit.
+/* test_attention.c - attention on the GPU: compared with the reference, and bits of a row compared
+ * between batches.
  *
  * A world holds sequences: their queries, keys and values at all positions, cut into segments. A
- * batch computes some rows of some of them; its KV pool holds what these rows may see and NaN and
- * infinities everywhere else. So a batch that looks where it must not shows NaN. */
+ * batch computes some rows of some sequences. Its KV pool holds the keys and values that these rows
+ * may read, and NaN and infinities everywhere else, so that a wrong read makes the output NaN. */
 #include "tests/cuda/cuda_test.h"
 
 #include <math.h>
@@ -38,14 +39,14 @@ struct world {
     struct sequence seqs[PARTS_MAX];
 };
 
-/* Rows [pos0, pos0 + n_rows) of a sequence; bit i of `missing`: without its segment i. */
+/* Rows [pos0, pos0 + n_rows) of a sequence. Bit i of `missing`: omit segment i. */
 struct part {
     uint32_t seq, pos0, n_rows;
     uint32_t missing;
 };
 
 struct result {
-    struct attention_params p; /* host pointers; out and lse are what the device gave */
+    struct attention_params p; /* host pointers; out and lse are the device's results */
     size_t n_out, n_lse;
 };
 
@@ -71,7 +72,8 @@ static void open_world(struct world *w, const struct shape *shape, uint32_t max_
     w->pool.base = host_array(max_blocks * kv_block_bytes(&w->pool));
 }
 
-/* The matrix instructions take queries in bf16: given so, what remains are the weights' errors. */
+/* Queries are rounded to bf16, because the matrix instructions would round them. What remains are
+ * the errors of the rounded softmax weights. */
 static float *queries(const struct shape *shape, size_t n)
 {
     float *q = random_array(n, 1);
@@ -84,7 +86,7 @@ static float *queries(const struct shape *shape, size_t n)
     return q;
 }
 
-/* A value or key of one token: into every head of the layer. */
+/* Fill the keys and values of one token, in all heads of the layer. */
 static void fill_token(const struct kv_pool *pool, uint32_t block, uint32_t offset)
 {
     uint32_t n = pool->n_kv_heads * pool->head_dim;
@@ -109,7 +111,7 @@ static uint32_t add_sequence(struct world *w, const uint32_t *seg_tokens, uint32
 
         w->segs[w->n_segs++] = (struct attn_segment){s->n_tokens, seg_tokens[i], w->n_blocks};
         assert_true(w->n_blocks + n <= w->pool.n_blocks);
-        for (uint32_t b = 0; b < n; b++, w->n_blocks++) /* blocks lie apart and in no order */
+        for (uint32_t b = 0; b < n; b++, w->n_blocks++) /* blocks in descending order */
             w->blocks[w->n_blocks] = w->pool.n_blocks - 1 - w->n_blocks;
         for (uint32_t t = 0; t < seg_tokens[i]; t++)
             fill_token(&w->pool, w->blocks[w->n_blocks - n + t / KV_BLOCK_TOKENS],
@@ -146,7 +148,7 @@ static struct kv_pool garbage_pool(const struct kv_pool *like)
     return pool;
 }
 
-/* The segments that a part sees, as far as they are there; their tokens into the pool. */
+/* Place the segments that a part reads, except missing ones, and copy their tokens to the pool. */
 static struct attn_seq place_part(const struct world *w, const struct part *part, uint32_t row0,
                                   struct attn_segment *segs, uint32_t seg0,
                                   const struct kv_pool *pool)
@@ -171,7 +173,7 @@ static struct attn_seq place_part(const struct world *w, const struct part *part
     return seq;
 }
 
-/* Compute the parts. `clean`: the world's own pool, without garbage. */
+/* Compute the parts. `clean`: use the world's own pool, without NaN in other places. */
 static struct result run(const struct world *w, const struct part *parts, uint32_t n_parts,
                          bool clean)
 {
@@ -231,8 +233,8 @@ static struct result run(const struct world *w, const struct part *parts, uint32
     return result;
 }
 
-/* Tolerances. bf16: a weight is rounded to 8 bits, so an output errs by at most 2^-9 of the mean
- * |V|, whose elements are about 1. All else is fp32. */
+/* Compare with the reference. In bf16 a softmax weight is rounded to 8 bits, so the error of an
+ * output is at most 2^-9 of the mean |V|, whose elements are about 1. All else is fp32. */
 static void check_against_reference(const struct result *result)
 {
     bool bf16 = result->p.pool.dtype == DTYPE_BF16;
@@ -298,7 +300,8 @@ static void plain_shapes_match_reference(void **state)
     check_shape(DTYPE_F32, 255, 2, 1);
 }
 
-/* Contexts at the edges of blocks, tiles and segments, decoded and as the end of a prefill. */
+/* Context lengths around the edges of blocks, tiles and segments: as a decode, and as the end of a
+ * prefill. */
 static void context_lengths_match_reference(void **state)
 {
     static const uint32_t lengths[] = {1,   2,   31,  32,  33,  63,  64,  65,
@@ -352,7 +355,7 @@ static void check_random(const struct shape *shape, uint32_t n_seqs, bool partia
         parts[i].missing = partial ? random_below(1u << 16) : 0;
     }
     if (partial)
-        parts[n_seqs / 2].missing = UINT32_MAX; /* sees nothing: zeros, and -inf */
+        parts[n_seqs / 2].missing = UINT32_MAX; /* no keys: output 0, lse -inf */
     check_batch(&w, parts, n_seqs);
     cuda_test_free_all(w.d);
 }
@@ -382,7 +385,7 @@ static void windows_match_reference(void **state)
                          5, false);
 }
 
-/* The first row's first key at the end of a tile and at the start of the next. */
+/* The sliding window begins at the last key of a tile, and at the first key of the next one. */
 static void window_edges_match_reference(void **state)
 {
     static const uint32_t cut[] = {64, 100};
@@ -429,7 +432,8 @@ static void partial_attention_matches_reference(void **state)
                      5, true);
 }
 
-/* A batch over the even segments and one over the odd ones, joined: attention over all. */
+/* Attention over the even segments merged with attention over the odd ones is attention over
+ * all. */
 static void partial_attentions_merge_to_the_whole(void **state)
 {
     struct shape shape = {.dtype = DTYPE_BF16, .dim = 32, .n_heads = 4, .n_kv_heads = 2};
@@ -464,7 +468,7 @@ static void partial_attentions_merge_to_the_whole(void **state)
 
 /* --- The same bits --- */
 
-/* The rows of one part are those of `whole`, which computed its sequence from position 0 on. */
+/* Check that the rows of a part have the bits of `whole`, which computed the sequence at once. */
 static void check_same_rows(const struct world *w, const struct result *whole,
                             const struct result *got, uint32_t row0, const struct part *part)
 {
@@ -502,7 +506,7 @@ static void check_same_bits(const struct shape *shape)
     for (int i = 0; i < 3; i++)
         random_cut(&w, 4);
     compute_wholes(&w, wholes);
-    for (uint32_t i = 0; i < 4; i++) { /* alone, and with others */
+    for (uint32_t i = 0; i < 4; i++) { /* single rows, in batches */
         uint32_t last = w.seqs[0].n_tokens - 1, pos = i == 0 ? last : random_below(last);
         struct part parts[4] = {{0, pos, 1, 0}};
 
@@ -536,7 +540,7 @@ static void rows_have_the_same_bits_in_any_batch(void **state)
     check_same_bits(&(struct shape){.dtype = DTYPE_F32, .dim = 20, .n_heads = 2, .n_kv_heads = 1});
 }
 
-/* A device for so many heads that it has room for the partial results of a few segments only. */
+/* With this many heads the device has room for the partial results of a few segments only. */
 static void rows_have_the_same_bits_without_room_for_partials(void **state)
 {
     struct shape shape = {.dtype = DTYPE_BF16, .dim = 32, .n_heads = 4, .n_kv_heads = 2};
@@ -557,7 +561,7 @@ static void rows_have_the_same_bits_without_room_for_partials(void **state)
 
 /* --- Infinities --- */
 
-/* Values that overflowed to inf reach the rows that see them, and no others. */
+/* Values that are inf change the rows that attend to them, and no others. */
 static void values_of_later_keys_never_matter(void **state)
 {
     static const uint32_t cut[] = {100, 30};
@@ -590,7 +594,7 @@ static void values_of_later_keys_never_matter(void **state)
 
 /* --- Sizes of real models, on a real GPU --- */
 
-/* Every `step`-th row of a result against the reference, as sequences of one row each. */
+/* Compare every `step`-th row of a result with the reference, each as a sequence of one row. */
 static void check_some_rows(const struct result *result, uint32_t step)
 {
     struct attn_seq *seqs = host_array(result->p.n_rows * sizeof *seqs);
@@ -619,8 +623,8 @@ static void check_some_rows(const struct result *result, uint32_t step)
     }
 }
 
-/* 64 sequences that read the same 8192 tokens, each from its own position; then 512 rows behind
- * 8192 tokens, and one row of them alone. */
+/* First 64 sequences that read the same 8192 tokens, each from its own position. Then 512 rows
+ * after 8192 tokens, and one of these rows alone. */
 static void full_sizes_match_reference(void **state)
 {
     struct shape shape = {.dtype = DTYPE_BF16, .dim = 128, .n_heads = 32, .n_kv_heads = 8};

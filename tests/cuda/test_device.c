@@ -1,5 +1,5 @@
-/* test_device.c - the CUDA device: memory, copies, streams and events, and what it does when calls
- * fail. Failures can be injected only into the emulation; on a GPU those tests skip. */
+/* test_device.c - the CUDA device: memory, copies, streams, events, and its behaviour when calls
+ * fail. Failures can be injected into the emulation only; on a real GPU these tests are skipped. */
 #include "tests/cuda/cuda_test.h"
 
 #include <stdio.h>
@@ -20,7 +20,7 @@ uint64_t emulation_calls(void) __attribute__((weak));
 void __lsan_disable(void) __attribute__((weak));
 void __lsan_enable(void) __attribute__((weak));
 
-/* cudaError_t; the header is C++. */
+/* Values of cudaError_t, whose header is C++. */
 enum {
     INVALID_VALUE = 1,
     OUT_OF_MEMORY = 2,
@@ -62,13 +62,13 @@ static void need_injection(void)
         skip();
 }
 
-/* Injected errors would fill the screen. */
+/* Turn the log off, because injected errors would fill it. */
 static void be_quiet(bool quiet)
 {
     log_init(quiet ? LOG_ERROR + 1 : LOG_WARN, false);
 }
 
-/* What a call that failed did not free is the driver's until the process ends. */
+/* Ignore leaks: the driver keeps memory that a failed call did not free. */
 static void allow_leaks(bool allow)
 {
     if (__lsan_disable && __lsan_enable) {
@@ -106,7 +106,7 @@ static void it_says_what_it_is(void **state)
     device_close(d);
 }
 
-/* Their KV differs in bits, and the fingerprint of stored KV takes the table's name. */
+/* The two modes give different bits, and the fingerprint of stored KV contains the ops' name. */
 static void batch_invariant_products_have_a_name_of_their_own(void **state)
 {
     struct device_config config = small_config;
@@ -121,14 +121,14 @@ static void batch_invariant_products_have_a_name_of_their_own(void **state)
     device_close(d);
 }
 
-/* So do the products of two generations of GPUs. */
+/* Two generations of GPUs give different bits, too. */
 static void each_generation_has_a_name_of_its_own(void **state)
 {
     struct device *d;
 
     (void)state;
     if (!emulation_fail_call)
-        skip(); /* a GPU is of one generation */
+        skip(); /* the generation of a real GPU cannot be changed */
     setenv("TARN_EMULATION_SM", "80", 1);
     d = open_small();
     assert_string_equal(device_ops(d)->name, "cuda-sm80");
@@ -166,7 +166,7 @@ static void memory_is_zeroed_and_aligned(void **state)
     device_close(d);
 }
 
-/* From and to memory that is not pinned, whose owner changes it as soon as the call is back. */
+/* The host memory is pageable, and the test changes it as soon as the call returns. */
 static void synchronous_copies_of_any_size_round_trip(void **state)
 {
     static const size_t sizes[] = {0, 1, 4097, 4 * MIB - 1, 4 * MIB, 4 * MIB + 1, 13 * MIB + 5};
@@ -195,8 +195,8 @@ static void synchronous_copies_of_any_size_round_trip(void **state)
     device_close(d);
 }
 
-/* In by one stream, through the op on the second, out by the third. With `ordered` false the two
- * events are left out. Returns whether what came out is right. */
+/* Copy in on one stream, run an op on the second, copy out on the third, ordered by two events, or
+ * without them if `ordered` is false. Returns whether the result is right. */
 static bool pass_through_streams(struct device *d, int round, bool ordered)
 {
     enum { DIM = 64, N_BYTES = DIM * sizeof(float) };
@@ -248,7 +248,7 @@ static void events_order_work_of_different_streams(void **state)
     device_close(d);
 }
 
-/* Or the test above would prove nothing. */
+/* Shows that the test above can fail. */
 static void without_events_the_emulation_shows_it(void **state)
 {
     need_injection();
@@ -281,7 +281,7 @@ static void an_event_is_done_before_it_is_recorded_and_after_it_is_reached(void 
         assert_ok(device_upload_async(d, in, p, pinned, MIB));
         assert_ok(device_event_record(d, e, in));
         assert_ok(device_event_query(d, e, &done));
-        /* Whatever the answer: it is no error that the next launch could take for its own. */
+        /* "Not ready" must not be kept as an error, which the next launch would report. */
         assert_ok(device_ops(d)->silu_mul(d, in, &nothing_left));
         assert_ok(device_event_wait(d, e));
         assert_ok(device_event_query(d, e, &done));
@@ -289,9 +289,9 @@ static void an_event_is_done_before_it_is_recorded_and_after_it_is_reached(void 
     }
     assert_ok(device_upload_async(d, in, p, pinned, MIB));
     assert_ok(device_event_record(d, e, in));
-    for (done = false; !done;) /* asking is enough to see it come */
+    for (done = false; !done;) /* queries alone must be enough */
         assert_ok(device_event_query(d, e, &done));
-    device_close(d); /* the event and the memory as well */
+    device_close(d); /* frees the event and the memory as well */
 }
 
 static void closing_gives_back_what_was_left(void **state)
@@ -309,7 +309,8 @@ static void closing_gives_back_what_was_left(void **state)
     assert_true(free_bytes(d) <= before - 30 * MIB);
     device_close(d);
     d = open_small();
-    assert_true(free_bytes(d) == before || !emulation_fail_call); /* a GPU has other users */
+    /* Other processes may use a real GPU, so its free memory is not compared. */
+    assert_true(free_bytes(d) == before || !emulation_fail_call);
     device_close(d);
 }
 
@@ -333,7 +334,7 @@ static void what_does_not_fit_is_null_and_the_device_goes_on(void **state)
     device_close(d);
 }
 
-/* A wrong call is a bug of ours, but the context works on. */
+/* An invalid argument is a bug of Tarn, but does not destroy the context. */
 static void a_harmless_error_fails_one_call_only(void **state)
 {
     need_injection();
@@ -351,7 +352,7 @@ static void a_harmless_error_fails_one_call_only(void **state)
     device_close(d);
 }
 
-/* Everything that a device offers, after its context died: no call gets as far as the GPU. */
+/* Check that after the context died, every function of the device fails without a CUDA call. */
 static void check_dead(struct device *d, void *p, struct device_event *e)
 {
     struct silu_mul_params op = {.n_rows = 1, .dim = 1, .gate_up = p, .out = p};
@@ -397,12 +398,12 @@ static void die_in(struct device *d, enum call call, void *p, struct device_even
     }
 }
 
-/* The context comes back here (the injection ends), yet the device stays failed: no request may be
- * answered from memory that such an error has been through. */
+/* The injection ends, so that CUDA calls would work again. The device stays failed all the same: no
+ * answer may be computed from memory that such an error may have corrupted. */
 static void after_a_sticky_error_the_device_stays_dead(void **state)
 {
-    /* ECC, illegal address, timeout, assert, stack, instruction, alignment, PC, launch failure,
-     * one that no header knows, and unknown. */
+    /* ECC, illegal address, timeout, assert, stack, instruction, alignment, PC, launch failure, a
+     * number that is in no header, and cudaErrorUnknown. */
     static const int errors[] = {214, 700, 702, 710, 714, 715, 716, 718, 719, 911, 999};
 
     (void)state;
@@ -447,7 +448,7 @@ static void a_device_whose_context_is_gone_can_be_closed(void **state)
     allow_leaks(false);
 }
 
-/* Lines that a call of fn writes to stderr, into `text`. */
+/* Call fn and copy its output on stderr to `text`. */
 static void capture_stderr(void (*fn)(void), char *text, size_t n_bytes)
 {
     FILE *f = tmpfile();
@@ -498,7 +499,7 @@ static void a_dead_context_is_logged_once(void **state)
     assert_non_null(strstr(text, "cudaErrorIllegalAddress"));
 }
 
-/* Every call that open() makes fails in turn, in three ways. */
+/* Each call of device_open() fails once, with each of three errors. */
 static void open_fails_cleanly_at_every_call(void **state)
 {
     static const int errors[] = {INVALID_VALUE, OUT_OF_MEMORY, ILLEGAL_ADDRESS};
@@ -528,7 +529,7 @@ static void open_fails_cleanly_at_every_call(void **state)
     be_quiet(false);
     emulation_fail_call(0, 0);
     d = open_small();
-    assert_int_equal(free_bytes(d), n_free); /* nothing was left behind */
+    assert_int_equal(free_bytes(d), n_free); /* all memory was freed */
     device_close(d);
 }
 
@@ -599,7 +600,7 @@ static void without_a_gpu_auto_takes_the_cpu_and_says_so_once(void **state)
     }
 }
 
-/* A machine that has one which is broken must not quietly become a slow server. */
+/* With --device auto, a broken GPU must end the start, not make the server silently slow. */
 static void a_gpu_that_does_not_start_fails_auto(void **state)
 {
     struct device_config config = small_config;

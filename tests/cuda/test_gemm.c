@@ -1,5 +1,5 @@
-/* test_gemm.c - matrix products on the GPU: against the reference, and the same bits for a row
- * whatever is beside it. */
+/* test_gemm.c - matrix products on the GPU: compared with the reference, and bits of a row compared
+ * between batches. */
 #include "tests/cuda/cuda_test.h"
 
 #include <math.h>
@@ -10,23 +10,24 @@
 #include "kernels/pack.h"
 #include "kernels/ref/ref.h"
 
-/* Of the emulation (emulation.h); NULL on a GPU. */
+/* A function of the emulation (emulation.h); NULL on a real GPU. */
 void emulation_refuse_products(int refuse) __attribute__((weak));
 
-/* What a product is about. */
+/* The shape, types and options of a product. */
 struct spec {
     enum dtype t;
     uint32_t group, n_rows, n, k;
     bool bias, accumulate, invariant;
 };
 
-/* A product with its operands on both sides. `host` has the activations as the kernels see them. */
+/* A product with its operands on host and device. `host` has the activations rounded as the kernels
+ * round them. */
 struct operands {
     struct device *d;
     struct gemm_params host, device;
-    float *a;          /* as given to the device, row stride a_stride */
-    float *old;        /* out before */
-    size_t n_a, n_out; /* elements of a and out, the gaps between rows included */
+    float *a;          /* activations for the device, row stride a_stride */
+    float *old;        /* out before the product */
+    size_t n_a, n_out; /* elements of a and out, including the gaps between rows */
 };
 
 static const struct {
@@ -37,7 +38,7 @@ static const struct {
              {DTYPE_I8, 32, "i8/32"},  {DTYPE_I8, 128, "i8/128"}, {DTYPE_I4, 32, "i4/32"},
              {DTYPE_I4, 128, "i4/128"}};
 
-/* Steps are longer than max_rows in the emulation's tests: they are cut. */
+/* In the emulation max_rows is smaller than the number of rows, so that steps are split. */
 static struct device *open_device(bool invariant)
 {
     struct device_config config = {.kind = DEVICE_CUDA,
@@ -50,7 +51,7 @@ static struct device *open_device(bool invariant)
     return cuda_device_for(&config);
 }
 
-/* Elements that repeat a random block of odd length: full-size weights in seconds. */
+/* Repeats a random block of odd length, because drawing full-size weights would take minutes. */
 static float *long_random_array(size_t n, float scale)
 {
     enum { BLOCK = 1000003 };
@@ -79,13 +80,13 @@ static struct weight empty_weight(enum weight_layout layout, enum dtype t, uint3
     return w;
 }
 
-/* Rows that one host thread packs at a time. */
+/* Rows of one packing task. */
 #define PACK_ROWS 64
 
 struct packing {
     struct weight *w;
     const float *x;
-    char *elements; /* [n, k] of w's type; NULL for integers */
+    char *elements; /* [n, k] in w's type; NULL for integer weights */
 };
 
 static void pack_some_rows(void *arg, uint32_t i)
@@ -103,7 +104,7 @@ static void pack_some_rows(void *arg, uint32_t i)
     pack_rows(p->w, row0, p->elements + first * dtype_bytes(p->w->dtype), n);
 }
 
-/* On all host threads of the device: full-size weights have up to 600 million elements. */
+/* Make a weight, on all host threads: full-size weights have up to 600 million elements. */
 static struct weight make_weight(struct device *d, enum dtype t, uint32_t group, uint32_t n,
                                  uint32_t k, const float *x)
 {
@@ -116,7 +117,7 @@ static struct weight make_weight(struct device *d, enum dtype t, uint32_t group,
     return w;
 }
 
-/* Rows rows[0 .. n) of w for the reference: floats as they are, integers multiplied out. */
+/* Rows rows[0 .. n) of w for the reference, as floats; integers are multiplied by their scales. */
 static struct weight float_weight(const struct weight *w, const uint32_t *rows, uint32_t n)
 {
     struct weight f = empty_weight(WEIGHT_PANELS, DTYPE_F32, 0, n, w->k);
@@ -154,7 +155,7 @@ static float *rounded_rows(const struct operands *o, const uint32_t *rows, uint3
     return a;
 }
 
-/* Rows of activations and outputs lie apart by a little more than their length. */
+/* Make operands whose row strides are a little larger than the rows, to test the strides. */
 static struct operands make_operands(const struct spec *s)
 {
     struct operands o = {.d = open_device(s->invariant)};
@@ -191,14 +192,15 @@ static float *run(const struct operands *o)
     return from_device(o->d, o->device.out, o->n_out * sizeof(float));
 }
 
-/* Sums of k terms have a variance of 1 here. The GPU's matrix units cut where IEEE would round,
- * once per 16 elements; long chains show it. */
+/* The tolerance for sums of k terms with a variance of 1. The GPU's matrix units truncate where
+ * IEEE arithmetic would round, once per 16 elements, so the error grows with k. */
 static float tolerance(const struct spec *s)
 {
     return full_size() ? 3e-6f * sqrtf((float)s->k) : s->k > 200 ? 1e-5f : 3e-6f;
 }
 
-/* Outputs [rows[i], cols[j]] against the reference. NULL: all, and the gaps are as before. */
+/* Compare outputs [rows[i], cols[j]] with the reference. NULL: compare all outputs, and check that
+ * the gaps between rows are unchanged. */
 static void check_against_reference(const struct spec *s, const struct operands *o,
                                     const float *got, const uint32_t *rows, uint32_t n_rows,
                                     const uint32_t *cols, uint32_t n_cols)
@@ -263,7 +265,7 @@ static void small_shapes_match_reference(void **state)
     }
 }
 
-/* Bias and old values, by each kernel and by cuBLASLt. */
+/* Checks bias and old values with each kernel and with cuBLASLt. */
 static void bias_and_old_values_are_added_once(void **state)
 {
     (void)state;
@@ -294,7 +296,7 @@ static void larger_shapes_match_reference(void **state)
         }
 }
 
-/* A bias that is aligned to its element only. */
+/* The bias is aligned to one element only. */
 static void any_alignment_of_floats_will_do(void **state)
 {
     (void)state;
@@ -315,7 +317,7 @@ static void any_alignment_of_floats_will_do(void **state)
     }
 }
 
-/* The first n_rows rows from row `first` on, computed by themselves: the bits of `want`. */
+/* Check that n_rows rows from `first` on, computed alone, have the bits of `want`. */
 static void check_rows_alone(const struct operands *o, uint32_t first, uint32_t n_rows,
                              const float *want)
 {
@@ -333,7 +335,7 @@ static void check_rows_alone(const struct operands *o, uint32_t first, uint32_t 
     assert_same_bits(what, from_device(o->d, p.out, n_bytes), want + first * p.out_stride, n_bytes);
 }
 
-/* Design P1: a row has the same bits alone, among few, and in every kind of tile. */
+/* Promise P1: a row has the same bits alone, among few rows, and in every kind of tile. */
 static void a_row_has_the_same_bits_among_any_number(void **state)
 {
     static const uint32_t counts[] = {1, 2, 8, 9, 15, 16, 17, 32, 33, 64, 65, 100, 129};
@@ -383,8 +385,9 @@ static void the_same_call_gives_the_same_bits(void **state)
         }
 }
 
-/* NaN and infinities of activations and of weights: IEEE for float weights; for integers they spoil
- * the row, or the outputs whose group they were in, whole. Other rows have the bits they had. */
+/* NaN and infinities in activations and weights follow IEEE rules for float weights. With integer
+ * weights they make the whole row NaN, or all outputs of their group. Other rows keep their
+ * bits. */
 static void nan_and_inf_come_out_where_they_went_in(void **state)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
@@ -422,13 +425,13 @@ static void nan_and_inf_come_out_where_they_went_in(void **state)
     }
 }
 
-/* Our kernels compute a product that cuBLASLt refuses although it found an algorithm: each type
- * that goes to cuBLASLt, and the same shape twice. */
+/* If cuBLASLt refuses a product for which it found an algorithm, Tarn's own kernels compute it.
+ * Tests each type that uses cuBLASLt, and the same shape twice. */
 static void a_product_that_the_library_refuses_is_computed_here(void **state)
 {
     (void)state;
     if (!emulation_refuse_products)
-        skip(); /* a GPU's library cannot be told to */
+        skip(); /* the real library cannot be made to refuse */
     seed_random(10);
     emulation_refuse_products(1);
     for (size_t t = 0; t < ARRAY_SIZE(types); t++) {
@@ -454,8 +457,8 @@ static void no_rows_do_nothing(void **state)
 
 /* --- full size --- */
 
-/* A sample of the outputs of the first n_rows rows against the reference; of an invariant product
- * also one row alone. */
+/* Compare a sample of the outputs of the first n_rows rows with the reference. For an invariant
+ * product, also check the bits of one row alone. */
 static void check_sample(const struct spec *whole, const struct operands *all, uint32_t n_rows)
 {
     enum { ROWS = 6, COLS = 48 };
@@ -481,7 +484,7 @@ static void check_sample(const struct spec *whole, const struct operands *all, u
         check_rows_alone(&o, rows[0], 1, got);
 }
 
-/* Some numbers of rows with one weight, s->n_rows being the most. */
+/* Check several numbers of rows, at most s->n_rows, with one weight. */
 static void check_full(const struct spec *s)
 {
     static const uint32_t counts[] = {1, 16, 40, 128, 512, 2048};
@@ -493,7 +496,7 @@ static void check_full(const struct spec *s)
     cuda_test_free_all(o.d);
 }
 
-/* Products of models of half a billion and of eight billion parameters. */
+/* The products of models with 0.5 and 8 billion parameters. */
 static void full_size_shapes_match_reference(void **state)
 {
     static const uint32_t shapes[][2] = {{1152, 896},  {9728, 896},   {896, 4864},  {6144, 4096},
@@ -516,7 +519,7 @@ static void full_size_shapes_match_reference(void **state)
                              c >= ARRAY_SIZE(types)};
             bool same_as_other_half = t >= DTYPE_FLOATS && !s.invariant;
 
-            /* Types that are used less: every other shape. */
+            /* Types that are used less are tested with every other shape. */
             if (!same_as_other_half && (t == DTYPE_BF16 || t == DTYPE_I4 || i % 2 == 0))
                 check_full(&s);
         }

@@ -1,4 +1,4 @@
-/* test_kv_copy.c - KV blocks out of the pool and into it, byte by byte. */
+/* test_kv_copy.c - copies of KV blocks out of the pool and into it, compared byte by byte. */
 #include "tests/cuda/cuda_test.h"
 
 #include <string.h>
@@ -28,7 +28,7 @@ static unsigned char *random_bytes(size_t n)
     return b;
 }
 
-/* Distinct blocks of the pool in no order. */
+/* Choose distinct blocks of the pool in random order. */
 static void copy_init(struct copy *c, struct kv_pool pool, uint32_t n_blocks)
 {
     uint32_t *all = host_array(pool.n_blocks * sizeof *all);
@@ -49,7 +49,7 @@ static void copy_init(struct copy *c, struct kv_pool pool, uint32_t n_blocks)
         .n_blocks = n_blocks, .blocks = all, .pool = pool, .flat = random_bytes(c->n_flat)};
 }
 
-/* Both directions; `flat` is device memory or pinned host memory of n_flat bytes. */
+/* Check both directions. `flat`: device memory or pinned host memory of n_flat bytes. */
 static void check_both(struct device *d, const struct copy *c, void *flat, bool pinned)
 {
     struct kv_copy_params p = c->p, ref = c->p;
@@ -102,7 +102,8 @@ static void check_copy(enum dtype t, uint32_t head_dim, uint32_t n_kv_heads, uin
     cuda_test_free_all(d);
 }
 
-/* Blocks of one piece of the kernel's, less and more, odd heads with the pad of their last pair. */
+/* Blocks as large as one piece of the kernel, smaller and larger, and odd head sizes with
+ * padding. */
 static void blocks_go_out_and_in_and_nothing_else_changes(void **state)
 {
     (void)state;

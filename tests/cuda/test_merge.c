@@ -1,4 +1,4 @@
-/* test_merge.c - joining partial attentions on the GPU against the reference. */
+/* test_merge.c - merging partial attentions on the GPU, compared with the reference. */
 #include "tests/cuda/cuda_test.h"
 
 #include <math.h>
@@ -21,8 +21,8 @@ struct merge {
     size_t n_heads, n_out;
 };
 
-/* Parts of very different weight; some saw nothing and hold NaN. Head 0 has no part at all, the
- * last one a NaN that counts. */
+/* Make parts of very different weight. Some have no keys (lse -inf) and hold NaN, which must not
+ * count. Head 0 has no part with keys; the last head has a NaN that does count. */
 static void merge_init(struct merge *m, uint32_t n_rows, uint32_t n_heads, uint32_t dim,
                        uint32_t n_parts)
 {
@@ -53,8 +53,8 @@ static void merge_init(struct merge *m, uint32_t n_rows, uint32_t n_heads, uint3
     }
 }
 
-/* Rows [first, first + n) of a merge as one of their own; d NULL: by the reference. The floats of
- * out, then those of out_lse. */
+/* Merge rows [first, first + n) only; d NULL: with the reference. Returns the floats of out, then
+ * those of out_lse. */
 static float *merge_run(const struct merge *m, struct device *d, uint32_t first, uint32_t n)
 {
     uint32_t dim = m->p.head_dim, parts = m->p.n_parts;
@@ -89,7 +89,7 @@ static void check_merge(uint32_t n_rows, uint32_t n_heads, uint32_t dim, uint32_
 
     assert_close("merge", got, want, m.n_out, 2e-6f, 1e-5f);
     assert_close("merge lse", got + m.n_out, want + m.n_out, m.n_heads, 1e-5f, 1e-6f);
-    for (uint32_t k = 0; k < dim; k++) /* nobody saw a key */
+    for (uint32_t k = 0; k < dim; k++) /* no part has keys */
         assert_true(got[k] == 0);
     assert_true(got[m.n_out] == -INFINITY);
     assert_same_bits("merge again", merge_run(&m, d, 0, n_rows), got,
@@ -122,7 +122,7 @@ static void merge_matches_reference_and_has_a_rows_own_bits(void **state)
     }
 }
 
-/* A part of weight 1 beside parts that saw nothing comes out as it went in. */
+/* One part with keys, merged with parts without keys, keeps its bits. */
 static void a_part_alone_keeps_its_bits_whatever_the_others_hold(void **state)
 {
     const uint32_t n_rows = 9, n_heads = 3, dim = 64, n_parts = 4;

@@ -1,8 +1,8 @@
-/* test_sample.c - sampling on the device against engine/run/sampler.c, which says what is right.
+/* test_sample.c - sampling on the device, compared with engine/run/sampler.c.
  *
- * Both add masses with rounding of their own (doubles there, exp in fp32 and integers here), so
- * their tokens may differ where a decision is closer than BORDER; anywhere else they must be
- * equal. */
+ * The two samplers round probabilities differently (doubles on the host, fp32 exp and integers on
+ * the device). So their tokens may differ if a decision is closer than BORDER, and must be equal
+ * otherwise. */
 #include "tests/cuda/cuda_test.h"
 
 #include <math.h>
@@ -140,7 +140,7 @@ static struct sampler_row view(struct row *r, uint32_t n_vocab)
 
 /* --- both samplers --- */
 
-/* Changes the logits. */
+/* Sample on the host. Changes the logits. */
 static void sample_on_host(struct row *rows, uint32_t n, float *logits, uint32_t n_vocab)
 {
     struct sampler_candidate *scratch = malloc(n_vocab * sizeof *scratch);
@@ -165,7 +165,7 @@ static struct device *device_for(uint32_t n_rows)
     return cuda_device_for(&config);
 }
 
-/* Returns the logits after it, in device memory. */
+/* Sample on the device. Returns the changed logits, in device memory. */
 static const float *sample_on_device(struct device *d, struct row *rows, uint32_t n,
                                      const float *logits, uint32_t n_vocab, size_t list_bytes_max)
 {
@@ -214,7 +214,7 @@ static bool near(double a, double b, double scale)
     return fabs(a - b) < BORDER * scale;
 }
 
-/* Whether one of a filtered draw's decisions is too close to tell; p [n] in descending order. */
+/* Whether a decision of a filtered draw is closer than BORDER; p [n]: descending probabilities. */
 static bool is_filtered_border(const struct sampling *sp, const double *p, uint32_t n, double u)
 {
     uint32_t k = sp->top_k && sp->top_k < n ? sp->top_k : n, m = 0;
@@ -223,7 +223,7 @@ static bool is_filtered_border(const struct sampling *sp, const double *p, uint3
     for (uint32_t i = 0; i < n && (sp->top_k == 0 || i < k); i++)
         whole += sp->top_k && p[i] < sp->min_p ? 0 : p[i];
     for (uint32_t i = 0; i < k; i++)
-        if (p[i] < 1 && near(p[i], sp->min_p, sp->min_p)) /* 1 is exact on both sides */
+        if (p[i] < 1 && near(p[i], sp->min_p, sp->min_p)) /* 1 is exact in both samplers */
             return true;
     for (; m < k && (m == 0 || (p[m] >= sp->min_p && kept < sp->top_p * whole)); m++) {
         if (sp->top_p < 1 && near(kept, sp->top_p * whole, whole))
@@ -254,7 +254,7 @@ static bool is_unfiltered_border(const double *p, uint32_t n, double u)
     return false;
 }
 
-/* changed [n_vocab]: the logits as the draw sees them. */
+/* Whether a decision is closer than BORDER. changed [n_vocab]: logits after bias and penalties. */
 static bool is_border(const struct row *r, const float *changed, uint32_t n_vocab)
 {
     const struct sampling *sp = &r->sampling;
@@ -283,7 +283,7 @@ static void assert_logprob(const char *what, float got, float want)
     fail_msg("%s: %.9g instead of %.9g", what, (double)got, (double)want);
 }
 
-/* Bias, penalties and bans are the same few operations on both sides. */
+/* Bias, penalties and bans are the same few operations in both samplers, so the bits are equal. */
 static void assert_same_changes(const float *got, const float *want, uint32_t n_vocab, uint32_t i)
 {
     for (uint32_t id = 0; id < n_vocab; id++)
@@ -292,7 +292,7 @@ static void assert_same_changes(const float *got, const float *want, uint32_t n_
                      (double)got[id], (double)want[id]);
 }
 
-/* Returns whether the tokens differ on a border. */
+/* Compare the results of a row. Returns whether the tokens differ because of a close decision. */
 static bool compare(const struct row *r, const float *changed, uint32_t n_vocab, uint32_t i)
 {
     const struct sampling *sp = &r->sampling;
@@ -316,7 +316,8 @@ static bool compare(const struct row *r, const float *changed, uint32_t n_vocab,
     return true;
 }
 
-/* Random rows of every kind in one launch; at most one in 200 may be too close to tell. */
+/* Check random rows of all kinds in one launch; at most one in 200 may differ by a close
+ * decision. */
 static void check_rows(uint32_t n, uint32_t n_vocab, size_t list_bytes_max)
 {
     struct device *d = device_for(n);
@@ -366,7 +367,7 @@ static void lists_beyond_the_buffer_run_in_rounds(void **state)
 {
     (void)state;
     seed_random(2);
-    check_rows(30, 300, 1); /* one row's worst: a few rows a round */
+    check_rows(30, 300, 1); /* the smallest list, so that rows are sampled in several rounds */
 }
 
 /* --- more elements in one range than are compared side by side --- */
@@ -400,7 +401,7 @@ static void crowded_ranges_are_cut_until_few_or_equals_are_left(void **state)
                                      .want_logprob = true}};
         check_one(&r, kinds[i % 5], 4500);
     }
-    for (uint32_t i = 0; i < 3; i++) { /* min_p = 1 leaves those equal to the best */
+    for (uint32_t i = 0; i < 3; i++) { /* min_p = 1 keeps the tokens that equal the best one */
         struct row r = {
             .sampling = {
                 .temperature = 1, .top_p = 1, .min_p = 1, .seed = i, .repetition_penalty = 1}};
@@ -408,8 +409,8 @@ static void crowded_ranges_are_cut_until_few_or_equals_are_left(void **state)
     }
 }
 
-/* u * V is a whole number here, and masses are equal: the sum that u * total must be passed by is
- * reached exactly, on both sides. */
+/* All masses are equal and u * V is an integer, so the sum of masses reaches u * total exactly.
+ * Both samplers must then take the next token. */
 static void a_draw_on_a_boundary_takes_the_next(void **state)
 {
     enum { V = 512 };
@@ -431,7 +432,7 @@ static void a_draw_on_a_boundary_takes_the_next(void **state)
     }
 }
 
-/* Logprobs of a prompt: the token is given, and parameters change nothing. */
+/* For the logprobs of a prompt the token is given, and sampling parameters have no effect. */
 static void a_given_token_comes_with_its_raw_logprob(void **state)
 {
     enum { N = 40, V = 777 };
@@ -483,7 +484,7 @@ static void a_given_token_comes_with_its_raw_logprob(void **state)
 
 /* --- properties --- */
 
-/* Chi-square of many draws; the seeds are fixed, so it passes always or never. */
+/* The chi-square test of many draws. The seeds are fixed, so it passes always or never. */
 static void draws_follow_the_distribution(void **state)
 {
     enum { V = 8 };

@@ -1,5 +1,5 @@
-/* test_small.c - embed, gather, rmsnorm and rope_kv on the GPU against the reference, and the same
- * bits for a row whatever is beside it. */
+/* test_small.c - embed, gather, rmsnorm and rope_kv on the GPU, compared with the reference, and
+ * bits of a row compared between batches. */
 #include "tests/cuda/cuda_test.h"
 
 #include <math.h>
@@ -20,8 +20,8 @@ static struct device *open_device(void)
     return cuda_device_for(&config);
 }
 
-/* Embed on the device and by the reference: exact, also for a table that is aligned to its element
- * only (`shift` elements behind an aligned address). */
+/* Check that embed gives exactly the reference's result, also for a table that is aligned to its
+ * elements only (`shift` elements after an aligned address). */
 static void check_embed(struct device *d, struct weight table, size_t n_table_bytes,
                         size_t shift_bytes, uint32_t n_rows)
 {
@@ -50,7 +50,7 @@ static void check_embed(struct device *d, struct weight table, size_t n_table_by
 static void embed_floats(enum dtype t, uint32_t dim, uint32_t stride, uint32_t shift,
                          uint32_t n_vocab, uint32_t n_rows)
 {
-    struct device *d = open_device(); /* before any array: opening frees them all */
+    struct device *d = open_device(); /* first, because opening a device frees all arrays */
     size_t n = (size_t)n_vocab * stride + shift;
     float *values = random_array(n, 2);
     void *data = host_array(n * dtype_bytes(t));
@@ -146,7 +146,7 @@ static void gather_picks_rows(void **state)
 
 enum norm_out { OUT_APART, OUT_IS_X, OUT_IS_SUM };
 
-/* Rows as they come, and some whose squares are 0, tiny, huge, infinite or NaN. */
+/* Make random rows, and some whose sum of squares is 0, tiny, huge, infinite or NaN. */
 static float *norm_input(uint32_t n_rows, uint32_t dim)
 {
     float *x = random_array((size_t)n_rows * dim, 1);
@@ -161,8 +161,8 @@ static float *norm_input(uint32_t n_rows, uint32_t dim)
     return x;
 }
 
-/* The result of rows [first, first + n) in device memory. x and out lie as many floats behind an
- * aligned address as said; *sum is replaced by the sum after it. */
+/* Compute rows [first, first + n); the result is in device memory. x and out begin at the given
+ * number of floats after an aligned address. *sum is replaced by the new sum. */
 static float *norm_on_device(struct device *d, const struct rmsnorm_params *host, uint32_t first,
                              uint32_t n, uint32_t x_shift, uint32_t out_shift, enum norm_out where,
                              float **sum)

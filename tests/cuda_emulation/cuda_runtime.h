@@ -1,4 +1,4 @@
-/* cuda_runtime.h - the part of the CUDA runtime that Tarn uses, for the host's compiler.
+/* cuda_runtime.h - declares the part of the CUDA runtime that Tarn uses, for the host's compiler.
  *
  * Names and meanings are those of NVIDIA's "CUDA Runtime API" and "CUDA C++ Programming Guide";
  * numbers of enums are the runtime's where a program could see them.
@@ -172,7 +172,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e);
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
 }
 
-/* What the templates below call. */
+/* Functions for the templates below. */
 cudaError_t emulation_malloc(void **out, size_t n_bytes);
 cudaError_t emulation_host_alloc(void **out, size_t n_bytes);
 cudaError_t emulation_func_set_attribute(const void *f, enum cudaFuncAttribute attr, int value);
@@ -220,7 +220,8 @@ static inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *n, 
     return emulation_occupancy(n, reinterpret_cast<const void *>(f), block, shared_bytes);
 }
 
-/* kernel<<<...>>>(arguments): they are converted to the kernel's parameters and copied now. */
+/* kernel<<<...>>>(arguments): the arguments are converted to the kernel's parameters and copied at
+ * the time of the call. */
 template <typename... Params, typename... Args>
 static inline void emulation_launch_kernel(const char *name, void (*kernel)(Params...), dim3 grid,
                                            dim3 block, size_t shared_bytes, cudaStream_t s,

@@ -1,11 +1,12 @@
-/* device_functions.h - what a kernel may call: indices, barriers, warp collectives, atomics, bits.
+/* device_functions.h - CUDA's device functions for the emulation: indices, barriers, warp
+ * collectives, atomics, bit operations.
  *
- * Every function that waits for other threads goes to grid.cc with the place of the call, for its
- * report of a deadlock.
+ * Functions that wait for other threads pass their source line to grid.cc, which prints it when it
+ * finds a deadlock.
  *
  * Owns    nothing.
  * Thread  inside a kernel.
- * Errors  misuse ends the process with words.
+ * Errors  misuse ends the process with a message.
  * Units   none. */
 #ifndef TARN_TESTS_CUDA_DEVICE_FUNCTIONS_H
 #define TARN_TESTS_CUDA_DEVICE_FUNCTIONS_H
@@ -20,7 +21,7 @@ extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 static constexpr int warpSize = 32;
 
-/* Where in the source a thread waits. */
+/* The source line at which a thread waits. */
 struct emulation_place {
     const char *file;
     int line;
@@ -33,7 +34,7 @@ enum emulation_wait {
     WAIT_SYNCTHREADS_OR,
     WAIT_SYNCTHREADS_AND,
     WAIT_SYNCTHREADS_COUNT,
-    WAIT_SYNCWARP, /* from here on of a warp */
+    WAIT_SYNCWARP, /* this one and all below: among the threads of a warp */
     WAIT_SHUFFLE,
     WAIT_SHUFFLE_XOR,
     WAIT_SHUFFLE_UP,
@@ -57,14 +58,14 @@ void emulation_yield(void);
 void *emulation_dynamic_shared(void);
 bool emulation_is_shared(const void *p, size_t n_bytes);
 unsigned emulation_active_mask(void);
-/* Deposit `value`, and get the one deposited by `source_lane`. */
+/* Deposit `value`, and return the value deposited by `source_lane`. */
 uint64_t emulation_exchange(emulation_wait kind, unsigned mask, uint64_t value,
                             unsigned source_lane, emulation_place place);
-/* Deposit `value`, and get all 32. Lanes outside the mask, or gone, hold 0; *present has the
- * rest. */
+/* Deposit `value`, and get the values of all 32 lanes. Lanes that are outside the mask or have
+ * returned hold 0; *present is the mask of the others. */
 void emulation_gather(emulation_wait kind, unsigned mask, uint64_t value, uint64_t all[32],
                       unsigned *present, emulation_place place);
-/* All 32 lanes deposit operands; the last one to come calls fn(operands of all) for the warp. */
+/* Deposit operands. All 32 lanes must do so; the last one calls fn(operands of all lanes). */
 struct emulation_operands {
     void *out;
     const void *a, *b;

@@ -1,18 +1,18 @@
-/* emulation.h - steer the emulated GPU from a test: seeds, injected errors, counters.
+/* emulation.h - controls the emulated GPU from a test: seeds, injected errors, counters.
  *
- * The .cu files of kernels/cuda, compiled as C++ against the headers of this folder, run here: each
- * CUDA thread is a fiber, and all fibers of a block share one OS thread. A thread runs until it
- * waits for others; who runs next is drawn at random, so what a missing barrier would order shows
- * as a wrong result. Work of streams is queued and done late, in a random order that respects only
- * streams and events.
+ * The .cu files of kernels/cuda are compiled as C++ against the headers of this folder. Each CUDA
+ * thread is a fiber, and all fibers of a block share one OS thread. A fiber runs until it waits for
+ * others, and the next one to run is drawn at random, so that a missing barrier shows as a wrong
+ * result. Work of streams is queued and done as late as possible, in a random order that respects
+ * only streams and events.
  *
  * Environment:
- *   TARN_EMULATION_SEED=n       of every draw (default 1)
- *   TARN_EMULATION_PROTECT=0    let host code touch device memory (default: it faults)
- *   TARN_EMULATION_MEMORY_MB=n  of the device (default 1024)
- *   TARN_EMULATION_SM=80|90     limits of which GPU (default 90)
+ *   TARN_EMULATION_SEED=n       seed of all random choices (default 1)
+ *   TARN_EMULATION_PROTECT=0    let host code access device memory (default: it faults)
+ *   TARN_EMULATION_MEMORY_MB=n  memory of the device (default 1024)
+ *   TARN_EMULATION_SM=80|90     compute capability of the emulated GPU (default 90)
  *   TARN_EMULATION_FAIL=n:e     the n-th runtime call returns cudaError e
- *   TARN_EMULATION_DEVICES=0    a machine without a GPU
+ *   TARN_EMULATION_DEVICES=0    emulate a machine without a GPU
  *
  * C and C++. Not part of the real runtime: a test that also runs on a GPU must not call these.
  *
@@ -30,18 +30,17 @@ extern "C" {
 #endif
 
 void emulation_seed(uint64_t seed);
-/* The n-th call of the CUDA runtime (launches included) or of cublasLt from now on fails with the
- * cudaError_t; it does nothing else. n = 0: none. */
+/* Make the n-th call from now on of the CUDA runtime (launches included) or of cublasLt fail with
+ * the cudaError_t and do nothing else. n = 0: none. */
 void emulation_fail_call(uint64_t n, int error);
-/* From now on cublasLtMatmul refuses every product (CUBLAS_STATUS_NOT_SUPPORTED), also one that
- * cublasLtMatmulAlgoGetHeuristic found an algorithm for. 0: it multiplies again. */
+/* Make cublasLtMatmul refuse all products (CUBLAS_STATUS_NOT_SUPPORTED), even if
+ * cublasLtMatmulAlgoGetHeuristic found an algorithm. 0: stop refusing. */
 void emulation_refuse_products(int refuse);
-/* From now on every call fails: the context is dead, as after a fault in a kernel. 0: works
- * again. */
+/* Make all calls fail, as after a fault in a kernel that destroyed the context. 0: stop failing. */
 void emulation_kill(int error);
-/* Runtime calls so far. */
+/* Count of runtime calls. */
 uint64_t emulation_calls(void);
-/* Kernels executed so far. */
+/* Count of executed kernels. */
 uint64_t emulation_kernels_run(void);
 
 #ifdef __cplusplus

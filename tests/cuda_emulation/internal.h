@@ -1,4 +1,4 @@
-/* internal.h - between the parts of the emulation: fibers, one block's execution, the runtime.
+/* internal.h - the interfaces between the emulation's parts: fibers, grids, memory, the runtime.
  *
  * Owns    nothing.
  * Thread  the runtime's lock is held while kernels run; fibers never leave their OS thread.
@@ -20,30 +20,30 @@
 #define EMULATION_ASAN 0
 #endif
 
-/* fiber.cc: stacks of their own, switched by hand. */
+/* fiber.cc: execution contexts with a stack each, switched explicitly. */
 struct fiber;
 typedef void fiber_entry(void *arg);
 struct fiber *fiber_create(void);
 /* The next fiber_switch() to it calls entry(arg), which must never return. */
 void fiber_prepare(struct fiber *f, fiber_entry *entry, void *arg);
 void fiber_switch(struct fiber *from, struct fiber *to);
-/* The stack that the OS gave. */
+/* The fiber of the OS thread's own stack. */
 struct fiber *fiber_main(void);
 
 /* random.cc */
 uint64_t random_u64(void);
-static inline uint32_t random_to(uint32_t n) /* below n */
+static inline uint32_t random_to(uint32_t n) /* a number below n */
 {
     return (uint32_t)(((random_u64() >> 32) * n) >> 32);
 }
-void random_fill(void *p, size_t n_bytes); /* past any sanitizer */
+void random_fill(void *p, size_t n_bytes); /* not checked by sanitizers */
 
-/* grid.cc: run a whole grid, block by block. */
+/* grid.cc: run a grid, block by block. */
 void grid_run(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared_bytes,
               const std::function<void()> &body);
 bool grid_is_running(void);
 
-/* shared.cc: static shared arrays of the kernel's file */
+/* shared.cc: the static shared arrays of the kernel's file. */
 void shared_fill(const void *kernel);
 bool shared_holds(const void *kernel, const void *p, size_t n_bytes);
 
@@ -55,16 +55,16 @@ struct allocation {
     void *mapping;
     size_t map_bytes;
 };
-void *memory_alloc(size_t n_bytes, bool on_device); /* NULL: none left */
-bool memory_free(void *p, bool on_device);          /* false: not allocated so */
+void *memory_alloc(size_t n_bytes, bool on_device); /* NULL: out of memory */
+bool memory_free(void *p, bool on_device);          /* false: not an allocation of this kind */
 /* The allocation that holds all of [p, p + n_bytes), or NULL. */
 const struct allocation *memory_find(const void *p, size_t n_bytes);
 void memory_info(size_t *n_free, size_t *n_total);
 void memory_set(void *p, int byte, size_t n_bytes);
-void memory_open(void); /* device memory can be touched: work runs */
+void memory_open(void); /* allow access to device memory, while the device works */
 void memory_close(void);
 
-/* runtime.cc: enqueue work of another module (cublasLt), and count a call. */
+/* runtime.cc: enqueue work for cublas.cc, and count a call. */
 void stream_enqueue(cudaStream_t s, std::function<void()> run);
 cudaError_t call_enter(const char *name);
 unsigned long env_number(const char *name, unsigned long otherwise);

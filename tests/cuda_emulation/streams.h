@@ -1,8 +1,8 @@
-/* streams.h - queues of work, and when the device gets around to it.
+/* streams.h - the emulated device's queues of work.
  *
  * Owns    streams and events until they are destroyed and their work is done.
  * Thread  under runtime_lock.
- * Errors  a wait that nothing can end is the caller's deadlock and ends the process.
+ * Errors  a wait that can never end is a deadlock of the caller and ends the process.
  * Units   none. */
 #ifndef TARN_TESTS_CUDA_EMULATION_STREAMS_H
 #define TARN_TESTS_CUDA_EMULATION_STREAMS_H
@@ -21,7 +21,7 @@ extern std::recursive_mutex runtime_lock;
     return entered_
 #define ENTER() ENTER_AS(__func__)
 
-/* Remember it for cudaGetLastError(), and return it. */
+/* Store the error for cudaGetLastError() and return it. */
 cudaError_t runtime_failed(cudaError_t e);
 
 void stream_finish(cudaStream_t s);

@@ -1,8 +1,8 @@
-/* fuzz.h - what the fuzz targets share.
+/* fuzz.h - the interface of the fuzz targets.
  *
- * A target is LLVMFuzzerTestOneInput(), which libFuzzer (clang) or driver.c (any compiler) calls
- * with one input after the other. An input is text in two parts: what is loaded, a line of "=====",
- * and what is done with it.
+ * A target defines LLVMFuzzerTestOneInput(), which libFuzzer (clang) or driver.c (any compiler)
+ * calls with one input after another. Text inputs have two parts, separated by a line "=====": the
+ * file to load (such as a template) and the text to process with it.
  *
  * Owns    nothing.
  * Thread  one.

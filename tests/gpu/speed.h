@@ -1,14 +1,15 @@
-/* speed.h - times single ops of a device: the frame of tests/gpu/kernel_speed.c.
+/* speed.h - measures the time of single ops of a device; implemented by tests/gpu/kernel_speed.c.
  *
- * A case enqueues one op. The frame holds the stream, enqueues the op many times behind the hold,
- * and takes the time between two events (timer.h): GPU time without the host's launches. The
- * median of several such rounds is reported, beside the host's time for each launch. Inputs that
- * would fit the second-level cache are given as several copies, used in turns.
+ * A case enqueues one op. speed_time() blocks the stream, enqueues the op many times, and takes the
+ * time between two events (timer.h): GPU time without the host's launches. It reports the median of
+ * several such rounds, and the host's time per launch. Inputs that would fit into the L2 cache are
+ * given as several copies, used in turn.
  *
  * Owns    the device and all its arrays until speed_close().
  * Thread  one.
- * Errors  a call that fails ends the program with words: there is nothing to go on with.
- * Units   bytes and operations (a multiply-add is two) that the op must move and do at least. */
+ * Errors  a call that fails ends the program with a message.
+ * Units   bytes and operations (a multiply-add is two): the minimum that the op must move and
+ * do. */
 #ifndef TARN_TESTS_GPU_SPEED_H
 #define TARN_TESTS_GPU_SPEED_H
 
@@ -17,7 +18,7 @@
 
 #include "kernels/device.h"
 
-/* More than any second-level cache of today. */
+/* More than any L2 cache of today. */
 #define SPEED_COLD_BYTES ((size_t)256 << 20)
 
 struct gpu_timer;
@@ -31,8 +32,8 @@ struct speed {
     double matrix_rate;   /* operations per second of the largest product */
     double round_s;       /* shortest round */
     uint32_t scale;       /* divides sizes: 1 on a GPU, more in the emulation */
-    uint64_t deadline_ns; /* no case begins after it; 0: none */
-    uint32_t n_left_out;  /* cases that the deadline cost */
+    uint64_t deadline_ns; /* no case begins after it; 0: no deadline */
+    uint32_t n_left_out;  /* cases omitted because of the deadline */
 };
 
 struct speed_case {
@@ -44,24 +45,24 @@ struct speed_case {
     void *arg;
 };
 
-/* Open the device; rates and the CSV file stay as they are. */
+/* Open the device; keeps rates and the CSV file. */
 void speed_open(struct speed *s, bool batch_invariant);
 void speed_close(struct speed *s);
-/* Device memory, freed by speed_close(); filled with small pseudo-random floats in bf16 or f32, or
- * with what `host` holds. */
+/* Allocate device memory, freed by speed_close(): a copy of `host`, or small pseudo-random floats
+ * in f32 or bf16. */
 void *speed_array(struct speed *s, const void *host, size_t n_bytes);
 void *speed_floats(struct speed *s, size_t n);
 void *speed_halves(struct speed *s, size_t n);
-/* Give all arrays back but keep the device. */
+/* Free all arrays but keep the device. */
 void speed_clear(struct speed *s);
-/* Whether the deadline has passed; counts a case that is left out for it. A case asks before it
- * fills its arrays. */
+/* Whether the deadline has passed; then counts an omitted case. A case calls it before it fills its
+ * arrays. */
 bool speed_is_late(struct speed *s);
-/* Seconds of GPU time of one op. Writes a line to the terminal and to the CSV file, at once. */
+/* Measure a case: seconds of GPU time of one op. Writes a line to the terminal and the CSV file. */
 double speed_time(struct speed *s, const struct speed_case *c);
 
 /* The cases, in tests/gpu/kernel_cases.c. */
-/* Some forty cases: those that decide whether the kernels are good, and the cost of a launch. */
+/* About forty cases that matter most for a model's speed, and the cost of a launch. */
 void speed_decisive(struct speed *s);
 void speed_ceilings(struct speed *s); /* sets copy_rate and matrix_rate */
 void speed_small_ops(struct speed *s);

@@ -143,7 +143,7 @@ def erasing_a_span_leaves_the_others() -> None:
         assert body == {"object": "cache.erase", "status": "ok", "span": keys[1], "blocks": n}, body
         assert {p["key"] for p in look(s)["top_spans"]} == {keys[0], keys[2]}
         status, _, body = s.request("DELETE", f"/cache?span={keys[1]}")
-        assert status == 404 and "there is none with this key" in body["error"]["message"], body
+        assert status == 404 and "no span has this key" in body["error"]["message"], body
         assert cached(s, 2) == NOWHERE
         assert cached(s, 1)["device"] == N_PROMPT - 32 == cached(s, 3)["device"]
         for wrong in ("span=", "span=00", f"span={keys[0]}0", f"spam={keys[0]}", "span"):

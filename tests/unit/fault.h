@@ -18,8 +18,8 @@ void *malloc(size_t n);
 void *calloc(size_t n, size_t size);
 void *realloc(void *p, size_t n);
 
-/* Only on the thread that sets it: a test's server is to go on. */
-static __thread long fail_in; /* 1: the next one fails; 0: none does */
+/* Per thread, so that allocations of a test's server threads do not fail. */
+static __thread long fail_in; /* n: the n-th allocation from now on fails; 0: none */
 
 static bool fails(void)
 {

@@ -1,4 +1,4 @@
-/* test.h - what every cmocka test includes, in the order that cmocka wants. */
+/* test.h - the headers that every cmocka test needs, in the order that cmocka.h demands. */
 #ifndef TARN_TESTS_UNIT_TEST_H
 #define TARN_TESTS_UNIT_TEST_H
 

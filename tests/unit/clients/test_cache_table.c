@@ -80,7 +80,7 @@ static void every_tier_and_span_is_a_line(void **state)
                 "bookkeeping");
     expect_line(text, "swapped",
                 "swapped blocks: 21 out ahead, 22 on demand; 23 in ahead, 24 on "
-                "demand; 25 lost though waited for");
+                "demand; 25 lost although expected");
     expect_line(text, "copies", "copies that failed: 4");
     expect_line(text, "LEAKED", "LEAKED: 2 blocks of tier 2 are in no state");
     expect_line(text, "spans by", "spans by tokens found, 1 of 1000");

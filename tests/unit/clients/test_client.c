@@ -208,7 +208,7 @@ static void each_way_to_fail_has_its_kind(void **state)
     s = CALL(SSE_HEAD CHUNK("a"), CANNED_CLOSE);
     expect(&s, TARN_ERR_TRUNCATED, "a", "[DONE]");
     s = CALL(SSE_HEAD CHUNK("a") "data: {\"cho", CANNED_CLOSE);
-    expect(&s, TARN_ERR_TRUNCATED, "a", "inside of an event");
+    expect(&s, TARN_ERR_TRUNCATED, "a", "inside an event");
     s = CALL("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\ndata:", CANNED_CLOSE);
     expect(&s, TARN_ERR_TRUNCATED, "", "");
     s = CALL("", CANNED_CLOSE);

@@ -1,7 +1,8 @@
-/* kernel_test.h - what the kernel tests share: random numbers, devices, comparison.
+/* kernel_test.h - helpers of the kernel tests: random numbers, devices, comparison.
  *
- * A comparison with the reference wants three things at once: inf and NaN in the same places, every
- * element within an absolute or a relative tolerance, and the two vectors pointing the same way. */
+ * A comparison with the reference checks three things: inf and NaN are at the same positions, every
+ * element is within an absolute or a relative tolerance, and the cosine of both vectors is near
+ * 1. */
 #ifndef TARN_TESTS_KERNEL_TEST_H
 #define TARN_TESTS_KERNEL_TEST_H
 
@@ -46,7 +47,7 @@ static UNUSED uint32_t rng_below(uint32_t n)
     return rng_u32() % n;
 }
 
-/* In (-1, 1), now and then ten times as much: an outlier keeps a softmax from being flat. */
+/* In (-1, 1), and one in 61 is ten times as large: without outliers a softmax would be flat. */
 static UNUSED float rng_float(void)
 {
     float f = (float)(int32_t)rng_u32() * 0x1p-31f;
@@ -88,7 +89,7 @@ static UNUSED struct device *open_device(enum device_kind kind, const char *vari
         .kind = kind,
         .cpu_variant = variant,
         .n_threads = n_threads,
-        .max_rows = 100, /* below some tests' rows: long steps are cut */
+        .max_rows = 100, /* fewer than the rows of some tests, so that long steps are split */
         .max_k = 1200,
         .max_heads = 64,
         .max_head_dim = 256,
@@ -141,8 +142,9 @@ static UNUSED void check_close(const char *what, const float *got, const float *
     check_near(what, got, want, n, abs_tol, rel_tol, 1e-6);
 }
 
-/* Bit for bit, with the first coordinate that differs. Two NaNs are the same: which payload
- * survives depends on the order of an instruction's operands, which no kernel controls. */
+/* Compare bit for bit; a failure shows the first index that differs. Any two NaNs are equal: the
+ * payload of a result depends on the order of an instruction's operands, which kernels do not
+ * control. */
 static UNUSED void check_same(const char *what, const float *got, const float *want, size_t n)
 {
     for (size_t i = 0; i < n; i++)

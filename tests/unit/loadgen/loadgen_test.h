@@ -1,5 +1,5 @@
-/* loadgen_test.h - what tests of the load generator share: files that live as long as a test, and a
- * configuration with the usual values. */
+/* loadgen_test.h - helpers of the load generator's tests: temporary files and a configuration with
+ * the usual values. */
 #ifndef TARN_TESTS_LOADGEN_TEST_H
 #define TARN_TESTS_LOADGEN_TEST_H
 

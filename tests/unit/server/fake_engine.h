@@ -1,10 +1,10 @@
-/* fake_engine.h - a test double of engine/: no model, one letter per step.
+/* fake_engine.h - a test double of engine/ without a model, which generates one letter per step.
  *
- * Tokens are bytes (0 to 255), 256 is <s>, 257 is </s>. Answers are "abcdef..." over and over,
+ * Tokens are bytes (0 to 255), 256 is <s>, 257 is </s>. Answers repeat the alphabet, "abcdef...",
  * until max_tokens, a stop string or a cancel. The template writes "role: content\n" per message.
  *
  * Owns    its thread, and a reference to each request inside.
- * Thread  as engine.h; the knobs are atomics.
+ * Thread  as engine.h; the settings below are atomics.
  * Errors  as engine.h.
  * Units   nanoseconds. */
 #ifndef TARN_TESTS_FAKE_ENGINE_H
@@ -24,29 +24,29 @@
 
 extern _Atomic uint64_t fake_step_ns;    /* pause before each token of a request */
 extern _Atomic uint64_t fake_prefill_ns; /* pause before the first one */
-extern atomic_uint fake_n_max;           /* requests inside; one more is ERR_BUSY */
-extern atomic_uint fake_n_inside;
-extern atomic_int fake_fail_at;         /* token at which a request fails; -1: never */
-extern atomic_bool fake_uses_documents; /* what the template says */
-extern atomic_bool fake_failed;         /* what engine_failed() says */
-extern atomic_uint fake_clock_s;        /* the template begins with the time in units of so many
-                                           seconds; 0: it does not */
-extern atomic_bool fake_is_stuck;       /* engine_cache_view() waits in vain */
-extern _Atomic uint64_t fake_view_ns;   /* how long it takes; 0 ends one that waits */
-extern atomic_uint fake_n_resets;       /* calls of engine_reset_cache() */
-extern atomic_uint fake_n_erasures;     /* of engine_cache_erase() that found a span: their first
-                                           byte is below 20, as those of the first spans */
-extern atomic_bool fake_has_disk;       /* a third tier */
+extern atomic_uint fake_n_max;           /* most requests at once; one more is ERR_BUSY */
+extern atomic_uint fake_n_inside;        /* requests that have not ended */
+extern atomic_int fake_fail_at;          /* token at which a request fails; -1: never */
+extern atomic_bool fake_uses_documents;  /* whether the template renders documents */
+extern atomic_bool fake_failed;          /* the result of engine_failed() */
+extern atomic_uint fake_clock_s;         /* unit in seconds of the time that the template writes at
+                                           the start; 0: it writes none */
+extern atomic_bool fake_is_stuck;        /* engine_cache_view() ends with ERR_TIMEOUT */
+extern _Atomic uint64_t fake_view_ns; /* duration of engine_cache_view(); 0 ends a running call */
+extern atomic_uint fake_n_resets;     /* calls of engine_reset_cache() */
+extern atomic_uint fake_n_erasures;   /* calls of engine_cache_erase() that found a span, which is
+                                           one whose key begins with a byte below 20 */
+extern atomic_bool fake_has_disk;     /* whether there is a disk tier */
 
 struct engine *fake_engine_create(uint32_t max_model_len);
 
-/* What engine_submit() was told of a request. */
+/* A request's properties as passed to engine_submit(). */
 struct fake_submitted {
     uint64_t tenant, session;
     int32_t priority;
 };
 #define FAKE_N_SUBMITTED_MAX 16
-/* The first ones since the last call, in their order; returns how many. */
+/* Get the first requests submitted since the last call, in their order. Returns their number. */
 uint32_t fake_engine_submitted(struct engine *e, struct fake_submitted out[FAKE_N_SUBMITTED_MAX]);
 
 #endif

@@ -1,4 +1,4 @@
-/* server_test.h - a struct server over the fake engine, for unit tests.
+/* server_test.h - a struct server with the fake engine, for unit tests.
  *
  * Owns    the engine; freed by server_test_close().
  * Thread  the test's.
@@ -40,7 +40,7 @@ static inline void server_test_close(struct server_test *t)
     engine_close(t->engine);
 }
 
-/* JSON with ' for ". */
+/* Parse JSON in which ' stands for ". */
 static inline struct json *json_of(const char *text)
 {
     char copy[4096];

@@ -1,8 +1,8 @@
-/* chat_template_exprs.h - expression and what "{{ expression }}" prints
+/* chat_template_exprs.h - expressions, and the output of "{{ expression }}".
  *
- * 619 rows; what is expected was printed by jinja2 3.1.6 with Hugging Face's settings
- * (ImmutableSandboxedEnvironment, trim_blocks, lstrip_blocks, loop controls, their tojson) over
- * the context of test_chat_template.c. NULL: jinja2 raises. */
+ * The outputs of these 619 rows are those of jinja2 3.1.6 with Hugging Face's settings
+ * (ImmutableSandboxedEnvironment, trim_blocks, lstrip_blocks, loop controls, their tojson) and the
+ * context of test_chat_template.c. NULL: jinja2 raises an error. */
 static const struct row expr_rows[] = {
     {"1 + 2 * 3", "7"},
     {"2 ** 3 ** 2", "64"},

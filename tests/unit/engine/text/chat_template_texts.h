@@ -1,8 +1,8 @@
-/* chat_template_texts.h - template and what it prints
+/* chat_template_texts.h - templates and their output.
  *
- * 168 rows; what is expected was printed by jinja2 3.1.6 with Hugging Face's settings
- * (ImmutableSandboxedEnvironment, trim_blocks, lstrip_blocks, loop controls, their tojson) over
- * the context of test_chat_template.c. NULL: jinja2 raises. */
+ * The outputs of these 168 rows are those of jinja2 3.1.6 with Hugging Face's settings
+ * (ImmutableSandboxedEnvironment, trim_blocks, lstrip_blocks, loop controls, their tojson) and the
+ * context of test_chat_template.c. NULL: jinja2 raises an error. */
 static const struct row text_rows[] = {
     {"a\n{% if t %}\nb\n{% endif %}\nc\n", "a\nb\nc"},
     {"a\n  {% if t %}\n  b\n  {% endif %}\nc\n\n", "a\n  b\nc\n"},

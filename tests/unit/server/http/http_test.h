@@ -1,4 +1,4 @@
-/* http_test.h - a server over the fake engine that is spoken to over a socket, for unit tests.
+/* http_test.h - an HTTP server with the fake engine, and a client over a socket, for unit tests.
  *
  * Owns    server, engine and sockets; freed by http_test_close().
  * Thread  the test's; http_test_ask() opens a connection each time.
@@ -23,7 +23,7 @@ struct http_test {
     struct buf text; /* the last answer, head and body */
 };
 
-/* One HTTP thread: a handler that blocks it blocks all. */
+/* Start a server with one HTTP thread, so that a handler that blocks would block all requests. */
 static inline void http_test_open(struct http_test *t, const char *model, const char *key_file,
                                   const char *admin_key)
 {
@@ -62,7 +62,7 @@ static inline void http_test_close(struct http_test *t)
     buf_fini(&t->text);
 }
 
-/* Sends a request; the descriptor to read its answer from. body: JSON with ' for ", or "". */
+/* Send a request. Returns the descriptor for its answer. body: JSON with ' for ", or "". */
 static inline int http_test_send_body(const struct http_test *t, const char *method,
                                       const char *path, const char *key, const char *body)
 {
@@ -91,7 +91,7 @@ static inline int http_test_send(const struct http_test *t, const char *method, 
     return http_test_send_body(t, method, path, key, "");
 }
 
-/* The answer to its end, in t->text. */
+/* Read the whole answer into t->text. */
 static inline const char *http_test_read(struct http_test *t, int fd)
 {
     char bytes[4096];
@@ -110,7 +110,7 @@ static inline const char *http_test_ask(struct http_test *t, const char *method,
     return http_test_read(t, http_test_send(t, method, path, key));
 }
 
-/* The body of the last answer; to be js_unref()ed. */
+/* The body of the last answer; the caller owns a reference. */
 static inline struct json *http_test_json(const struct http_test *t)
 {
     const char *text = buf_str(&t->text), *body = strstr(text, "\r\n\r\n");

@@ -1,4 +1,4 @@
-/* tokenizer_test.h - small tokenizers in a temporary directory, for tests. */
+/* tokenizer_test.h - makes small tokenizers in a temporary directory, for tests. */
 #ifndef TARN_TESTS_UNIT_ENGINE_TOKENIZER_TEST_H
 #define TARN_TESTS_UNIT_ENGINE_TOKENIZER_TEST_H
 
@@ -53,15 +53,15 @@ static inline void write_temp(const char *name, const char *bytes, size_t len)
     char path[128];
 
     temp_path(path, sizeof path, name);
-    unlink(path); /* ext4 waits for the disk when a file is truncated and written anew */
+    unlink(path); /* ext4 syncs a file that is truncated and rewritten, which would be slow */
     FILE *f = fopen(path, "wb");
     assert_non_null(f);
     assert_int_equal(fwrite(bytes, 1, len, f), len);
     assert_int_equal(fclose(f), 0);
 }
 
-/* The parts of a tokenizer.json; NULL leaves a part out. `vocab` and `merges` are what stands
- * between the brackets; byte_letters puts the 256 byte-level letters first, ids 0 to 255. */
+/* The parts of a tokenizer.json; NULL omits a part. `vocab` and `merges` are the text between the
+ * brackets; byte_letters puts the 256 byte-level letters first, as ids 0 to 255. */
 struct recipe {
     const char *added, *normalizer, *pretok, *post, *decoder, *options, *vocab, *merges;
     bool byte_letters;
@@ -113,8 +113,8 @@ static inline struct tokenizer *load_recipe(const struct recipe *r)
 
 #define BYTE_LEVEL "{\"type\":\"ByteLevel\",\"add_prefix_space\":false}"
 
-/* Letters, and: 256 "he", 257 "ll", 258 "hell", 259 "Gh" (space h), 260 <s> and 261 </s> special,
- * 262 "<tool>" not special. */
+/* The 256 letters, and 256 "he", 257 "ll", 258 "hell", 259 "Gh" (a space and h), the special tokens
+ * 260 <s> and 261 </s>, and 262 "<tool>", which is added but not special. */
 static const struct recipe byte_level_recipe = {
     .byte_letters = true,
     .pretok = BYTE_LEVEL,
@@ -147,7 +147,7 @@ static const struct recipe spm_recipe = {
     .merges = "\"\342\226\201 a\",\"a b\"",
 };
 
-/* Ids of text, blank-separated, in a static buffer. */
+/* The ids of a text, separated by blanks, in a static buffer. */
 static inline const char *ids_of(const struct tokenizer *t, const char *text, size_t len,
                                  unsigned flags)
 {
