@@ -1,4 +1,4 @@
-/* aio.c - which back end, and the one on io_uring. */
+/* aio.c - choice of the back end, and the back end on io_uring. */
 #include "base/aio.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@ struct request {
 };
 
 struct aio {
-    struct aio_threads *threads; /* NULL: io_uring */
+    struct aio_threads *threads; /* NULL: the back end is io_uring */
     struct io_uring ring;
     struct request *requests; /* [depth] */
     uint32_t *free;           /* [depth] stack */
@@ -30,8 +30,8 @@ struct aio {
 
 /* --- open and close --- */
 
-/* All that we use: what came last is to wait with a deadline and no request of its own (Linux
- * 5.11). */
+/* Whether this kernel has all features used here. The newest is IORING_FEAT_EXT_ARG (Linux 5.11): a
+ * wait with a deadline that takes no request. */
 static bool can_do(struct io_uring *ring)
 {
     struct io_uring_probe *probe = io_uring_get_probe_ring(ring);
@@ -64,11 +64,12 @@ static void register_regions(struct aio *a, const struct aio_config *config)
 
 static enum status open_ring(struct aio *a, const struct aio_config *config, struct buf *why)
 {
-    /* The ring of completions is twice as long: one of each request, one of each cancellation. */
+    /* The kernel makes the completion ring twice as long: room for one completion of each request
+     * and one of each cancellation. */
     int r = io_uring_queue_init(config->depth, &a->ring, 0);
 
     if (r < 0)
-        return buf_why(why, ERR_UNSUPPORTED, "no io_uring here: %s", strerror(-r));
+        return buf_why(why, ERR_UNSUPPORTED, "io_uring is not available: %s", strerror(-r));
     a->requests = calloc(config->depth, sizeof *a->requests);
     a->free = calloc(config->depth, sizeof *a->free);
     if (!a->requests || !a->free || !can_do(&a->ring)) {
@@ -141,7 +142,7 @@ enum status aio_close(struct aio *a, uint64_t deadline_ns)
             cancel_one(a, i);
     while (s == OK && aio_n_pending(a) > 0)
         s = aio_wait(a, deadline_ns, done, 16, &n);
-    io_uring_queue_exit(&a->ring); /* does not wait for what hangs */
+    io_uring_queue_exit(&a->ring); /* does not wait for hanging requests */
     free(a->requests);
     free(a->free);
     free(a->regions);
@@ -149,7 +150,7 @@ enum status aio_close(struct aio *a, uint64_t deadline_ns)
     return s;
 }
 
-/* --- io_uring: requests out --- */
+/* --- io_uring: submission --- */
 
 static struct io_uring_sqe *next_sqe(struct aio *a)
 {
@@ -157,11 +158,11 @@ static struct io_uring_sqe *next_sqe(struct aio *a)
 
     if (sqe)
         return sqe;
-    (void)io_uring_submit(&a->ring); /* the ring is full: what it holds goes first */
+    (void)io_uring_submit(&a->ring); /* the submission ring is full: hand it to the kernel */
     return io_uring_get_sqe(&a->ring);
 }
 
-/* The registered region that holds all of it, -1 when there is none. */
+/* The registered region that contains all of data[0..n_bytes), or -1. */
 static int find_region(const struct aio *a, const char *data, size_t n_bytes)
 {
     for (uint32_t i = 0; i < a->n_regions; i++) {
@@ -173,7 +174,7 @@ static int find_region(const struct aio *a, const char *data, size_t n_bytes)
     return -1;
 }
 
-/* Queue what is left of a request. False when the kernel takes none now. */
+/* Queue the rest of a request. False: the kernel takes no more now. */
 static bool push(struct aio *a, uint32_t i)
 {
     const struct request *r = &a->requests[i];
@@ -212,10 +213,10 @@ enum status aio_submit(struct aio *a, const struct aio_op *ops, uint32_t n)
         uint32_t i = a->free[--a->n_free];
         ASSERT(ops[k].n_bytes > 0);
         a->requests[i] = (struct request){.op = ops[k], .used = true};
-        ASSERT(push(a, i)); /* there is room: just seen */
+        ASSERT(push(a, i)); /* the space was checked above */
     }
-    /* What the kernel does not take now (out of memory, say) stays in the ring, and goes with the
-     * next call. */
+    /* Requests that the kernel refuses now (e.g. out of memory) stay in the ring and are submitted
+     * by the next call. */
     (void)io_uring_submit(&a->ring);
     return OK;
 }
@@ -243,14 +244,14 @@ void aio_cancel(struct aio *a, uint64_t tag)
             cancel_one(a, i);
 }
 
-/* --- io_uring: completions in --- */
+/* --- io_uring: completion --- */
 
-/* True when that was a request's end, which is then in *out. */
+/* True: a request ended, and *out is its completion. */
 static bool take_cqe(struct aio *a, const struct io_uring_cqe *cqe, struct aio_done *out)
 {
     uint64_t data = io_uring_cqe_get_data64(cqe);
 
-    if (data == 0) /* of a cancellation */
+    if (data == 0) /* completion of a cancellation */
         return false;
     uint32_t i = (uint32_t)(data - 1);
     struct request *r = &a->requests[i];
@@ -261,7 +262,7 @@ static bool take_cqe(struct aio *a, const struct io_uring_cqe *cqe, struct aio_d
         s = ERR_CANCELLED;
         error = ECANCELED;
     } else if (!over && push(a, i)) {
-        return false; /* goes on; submitted by the caller */
+        return false; /* continues; the caller submits */
     } else if (!over) {
         s = ERR_IO;
         error = EBUSY;

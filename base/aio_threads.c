@@ -12,7 +12,7 @@
 #define N_THREADS_MAX 64
 #define NONE UINT32_MAX
 
-/* Requests stand in one of three lists by index: free, waiting, done; or a thread has one. */
+/* Linked by index: a request is in one of the lists free, waiting and done, or a thread runs it. */
 struct list {
     uint32_t first, last;
 };
@@ -20,21 +20,21 @@ struct list {
 struct request {
     struct aio_op op;
     struct aio_done done;
-    bool cancelled; /* under the lock */
+    bool cancelled; /* protected by the lock */
     bool running;
     uint32_t next;
 };
 
 struct aio_threads {
     pthread_mutex_t lock;
-    pthread_cond_t work;      /* something waits, or the end */
-    pthread_cond_t ready;     /* something is done, or a thread has ended */
+    pthread_cond_t work;      /* signals: a request waits, or closing */
+    pthread_cond_t ready;     /* signals: a request is done, or a thread ended */
     struct request *requests; /* [depth] */
     struct list free, waiting, done;
     uint32_t depth, n_free;
     uint32_t n_threads, n_alive;
     bool closing;
-    bool abandoned; /* nobody waits any more: the last thread frees all */
+    bool abandoned; /* aio_threads_close() gave up waiting: the last thread frees everything */
     pthread_t threads[N_THREADS_MAX];
 };
 
@@ -68,8 +68,8 @@ bool aio_step(const struct aio_op *op, int64_t result, size_t *n_done, enum stat
     }
     if (result == -EINTR || result == -EAGAIN)
         return false;
-    /* A direct read that ended inside a sector was at the end of its file: to go on from there is
-     * refused. */
+    /* A direct read that ended inside a sector had reached the end of its file: continuing from
+     * there fails with EINVAL. */
     if (result == 0 || (result == -EINVAL && !op->write && *n_done > 0)) {
         *status = op->write ? ERR_IO : ERR_CORRUPT;
         return true;
@@ -91,7 +91,7 @@ static int64_t call(const struct aio_op *op, size_t n_done)
     return r < 0 ? -errno : r;
 }
 
-/* Without the lock, but for a look at `cancelled` between two calls. */
+/* Called without the lock; takes it only to read `cancelled` between two system calls. */
 static void run(struct aio_threads *t, struct request *r)
 {
     bool over = false;
@@ -153,7 +153,7 @@ static void init_conditions(struct aio_threads *t)
     pthread_condattr_t attr;
 
     pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); /* as clock_now_ns() */
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); /* the clock of clock_now_ns() */
     pthread_cond_init(&t->work, NULL);
     pthread_cond_init(&t->ready, &attr);
     pthread_condattr_destroy(&attr);
@@ -190,14 +190,14 @@ enum status aio_threads_open(struct aio_threads **out, uint32_t depth, uint32_t 
         pthread_mutex_lock(&t->lock);
         t->n_alive--;
         pthread_mutex_unlock(&t->lock);
-        (void)aio_threads_close(t, UINT64_MAX); /* nothing runs: ends at once */
+        (void)aio_threads_close(t, UINT64_MAX); /* no request yet: returns at once */
         return ERR_NOMEM;
     }
     *out = t;
     return OK;
 }
 
-/* Under the lock. False when the deadline has passed. */
+/* Under the lock. False: the deadline has passed. */
 static bool wait_ready(struct aio_threads *t, uint64_t deadline_ns)
 {
     struct timespec at = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
@@ -208,7 +208,7 @@ static bool wait_ready(struct aio_threads *t, uint64_t deadline_ns)
     return pthread_cond_timedwait(&t->ready, &t->lock, &at) != ETIMEDOUT;
 }
 
-/* Under the lock: cancels those that `tag` names, all when it is NULL. */
+/* Under the lock. Cancel the requests with *tag; NULL: all of them. */
 static void cancel(struct aio_threads *t, const uint64_t *tag)
 {
     struct list kept = {NONE, NONE};
@@ -244,7 +244,7 @@ enum status aio_threads_close(struct aio_threads *t, uint64_t deadline_ns)
     bool hung = t->n_alive > 0;
     t->abandoned = hung;
     for (uint32_t i = 0; i < n; i++)
-        threads[i] = t->threads[i]; /* an abandoned *t goes with its last thread */
+        threads[i] = t->threads[i]; /* the last thread frees an abandoned *t */
     pthread_mutex_unlock(&t->lock);
     for (uint32_t i = 0; i < n; i++) {
         if (hung)

@@ -1,7 +1,7 @@
-/* aio_threads.h - the back end of aio.h without io_uring: threads with pread() and pwrite().
+/* aio_threads.h - the back end of aio.h without io_uring: threads that call pread() and pwrite().
  *
  * Owns    its threads and its table of requests.
- * Thread  as aio.h; inside, one lock.
+ * Thread  as aio.h; one lock inside.
  * Errors  as aio.h.
  * Units   as aio.h. */
 #ifndef TARN_BASE_AIO_THREADS_H
@@ -9,7 +9,7 @@
 
 #include "base/aio.h"
 
-/* The most bytes of one system call, far below what Linux cuts to by itself. */
+/* Most bytes of one system call. Linux itself cuts calls at 2 GiB less a page. */
 #define AIO_CALL_BYTES_MAX ((size_t)1 << 30)
 
 struct aio_threads;
@@ -25,9 +25,9 @@ NODISCARD enum status aio_threads_wait(struct aio_threads *t, uint64_t deadline_
 void aio_threads_cancel(struct aio_threads *t, uint64_t tag);
 uint32_t aio_threads_n_pending(struct aio_threads *t);
 
-/* What a system call's answer means for a request with *n_done bytes done: true when it is over,
- * then *status and *error are set. `result` is what the call returned, -errno for a failure. Common
- * to both back ends. */
+/* Interpret the result of a system call (-errno for a failure) for a request with *n_done bytes
+ * done. Returns true when the request is over; then *status and *error are set. Both back ends use
+ * it. */
 bool aio_step(const struct aio_op *op, int64_t result, size_t *n_done, enum status *status,
               int *error);
 

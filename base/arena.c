@@ -43,7 +43,7 @@ static struct arena_chunk *add_chunk(struct arena *a, size_t n)
     size_t size = n > CHUNK_BYTES ? n : CHUNK_BYTES;
 
     if (size > a->max_bytes - a->used_bytes) {
-        size = n; /* the last chunk may be smaller than usual */
+        size = n; /* near the maximum, the last chunk is smaller */
         if (size > a->max_bytes - a->used_bytes)
             return NULL;
     }

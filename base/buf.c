@@ -130,7 +130,7 @@ enum status buf_why(struct buf *why, enum status s, const char *fmt, ...)
     if (len > why->max)
         len = why->max;
     buf_reset(why);
-    /* Without memory there are no words; the status itself still says what happened. */
+    /* Out of memory: no message; the status still tells what happened. */
     if (buf_append(why, text, len) != OK)
         buf_reset(why);
     return s;

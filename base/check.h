@@ -1,8 +1,8 @@
 /* check.h - assertions that stay in release builds.
  *
  * Owns    nothing.
- * Thread  any; ASSERT_THREAD backs a header's Thread line.
- * Errors  a failed check is a bug of ours: it prints file, line and condition, then aborts.
+ * Thread  any; ASSERT_THREAD enforces a header's Thread line.
+ * Errors  a failed check is a bug in Tarn: it prints file, line and condition, then aborts.
  * Units   none. */
 #ifndef TARN_BASE_CHECK_H
 #define TARN_BASE_CHECK_H
@@ -15,10 +15,10 @@ __attribute__((noreturn, cold)) void check_failed(const char *file, int line, co
 
 #define ASSERT(cond) ((cond) ? (void)0 : check_failed(__FILE__, __LINE__, #cond))
 
-/* A small number that names the calling thread; never 0. */
+/* A small number that identifies the calling thread; never 0. */
 unsigned check_thread_id(void);
 
-/* `owner` is an unsigned set to check_thread_id() by the owning thread, or 0 before it is known. */
+/* `owner` is 0 until the owner is known, then the owning thread's check_thread_id(). */
 #define ASSERT_THREAD(owner) ASSERT((owner) == 0 || (owner) == check_thread_id())
 
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))

@@ -1,8 +1,9 @@
-/* clock.h - time, read only at the edges; everyone else is handed `now`.
+/* clock.h - reads the clocks. Only the edges of the program call it; inner modules are passed
+ * `now`.
  *
  * Owns    nothing.
  * Thread  any.
- * Errors  none.
+ * Errors  none. A signal may end a sleep early.
  * Units   nanoseconds; clock_now_ns() is CLOCK_MONOTONIC, clock_unix_*() since 1970 UTC. */
 #ifndef TARN_BASE_CLOCK_H
 #define TARN_BASE_CLOCK_H

@@ -52,8 +52,8 @@ void hash_end(struct hash_state *h, uint8_t *out, size_t out_len)
            0);
 }
 
-/* One byte at a time through a table made on the stack of the first caller would need a lock;
- * four bits at a time needs only these sixteen constants (reflected polynomial 0x82F63B78). */
+/* Four bits at a time: the usual table for bytes has 256 entries that must be built under a lock or
+ * written out; this one has 16 (reflected polynomial 0x82F63B78). */
 static uint32_t crc32c_portable(uint32_t crc, const unsigned char *p, size_t n)
 {
     static const uint32_t nibble[16] = {0x00000000, 0x105EC76F, 0x20BD8EDE, 0x30E349B1,
@@ -70,13 +70,13 @@ static uint32_t crc32c_portable(uint32_t crc, const unsigned char *p, size_t n)
 }
 
 #if defined(__x86_64__)
-/* The instruction takes 3 cycles and starts in each: three streams, side by side, of so many bytes.
- * Then each state but the last is moved over what comes behind it, that is, multiplied by
- * x^(8 n) modulo the polynomial. The carry-less product of a state and x^(8 n - 33), both bit-
- * reflected, is one bit short of 64 and so has a factor x; the instruction multiplies by x^32 and
- * reduces. */
+/* The crc32 instruction takes 3 cycles but can start in each cycle, so three streams of
+ * STREAM_BYTES run side by side. To join them, each state but the last is moved over the n bytes
+ * behind it, that is, multiplied by x^(8 n) modulo the polynomial: the carry-less product of the
+ * state and x^(8 n - 33), both bit-reflected, is one bit short of 64 and so has an extra factor x;
+ * the crc32 instruction multiplies by x^32 and reduces. */
 #define STREAM_BYTES 1024u
-#define X_8N_33 0x170076FAu /* n = STREAM_BYTES, reflected */
+#define X_8N_33 0x170076FAu /* n = STREAM_BYTES; reflected */
 #define X_16N_33 0xA51B6135u
 
 __attribute__((target("sse4.2,pclmul"))) static uint64_t crc32c_move(uint64_t crc, uint32_t by)

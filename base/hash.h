@@ -17,19 +17,19 @@
 
 NODISCARD enum status hash_init(void);
 
-/* BLAKE2b of data[0..len) into out[0..out_len), out_len 16 to 64; key may be NULL (key_len 0) or
+/* Write the BLAKE2b of data[0..len) to out[0..out_len), out_len 16 to 64. key: NULL (key_len 0) or
  * 16 to 64 bytes. */
 void hash_blake2b(uint8_t *out, size_t out_len, const void *data, size_t len, const void *key,
                   size_t key_len);
 
 #define HASH_DOMAIN_BYTES 32
-/* Without a key, in a domain of its own: domain [HASH_DOMAIN_BYTES] becomes salt (the first half)
- * and personalization of BLAKE2b (RFC 7693 names the parameters, the BLAKE2 paper their use). A
- * message of up to 128 bytes takes one compression, where a key would take one more. */
+/* BLAKE2b without a key, in a domain: domain [HASH_DOMAIN_BYTES] becomes the salt (first half) and
+ * the personalization of BLAKE2b (RFC 7693). A message of up to 128 bytes then takes one
+ * compression; a key would take a second one. */
 void hash_blake2b_domain(uint8_t *out, size_t out_len, const void *data, size_t len,
                          const uint8_t *domain);
 
-/* The same over pieces. */
+/* hash_blake2b() over several pieces. */
 struct hash_state {
     _Alignas(64) unsigned char opaque[384];
 };
@@ -37,13 +37,13 @@ void hash_begin(struct hash_state *h, size_t out_len, const void *key, size_t ke
 void hash_add(struct hash_state *h, const void *data, size_t len);
 void hash_end(struct hash_state *h, uint8_t *out, size_t out_len);
 
-/* CRC32C (Castagnoli) of data[0..n), going on from `crc` (0 at the start). */
+/* CRC32C (Castagnoli) of data[0..n), continued from `crc` (0 at the start). */
 uint32_t hash_crc32c(uint32_t crc, const void *data, size_t n);
 
 void hash_random(void *out, size_t n);
-/* Takes the same time wherever the two differ. */
+/* Compare in a time that does not depend on where a and b differ. */
 bool hash_equal_secret(const void *a, const void *b, size_t n);
-/* 2 n + 1 characters into out, NUL included. */
+/* Write 2 n + 1 characters to out, NUL included. */
 void hash_hex(char *out, const uint8_t *bytes, size_t n);
 
 #endif

@@ -1,8 +1,8 @@
 /* http.c - the loop over curl_multi_socket_action(), epoll and a timerfd.
  *
- * libcurl forbids most of its functions inside of its own callbacks, and some of them call back
- * at once. So what users ask for (start, pause, cancel) only makes a note in a list of chores, and
- * the loop does the chores when libcurl has returned. */
+ * libcurl forbids most of its functions inside its own callbacks, and some of its functions run
+ * callbacks before they return. So the functions of http.h (start, pause, cancel) only add a chore
+ * to a list, and the loop does the chores when libcurl has returned. */
 #include "base/http.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@
 #define N_REUSING_MAX 2048
 #define N_EVENTS 256
 
-/* 10 us to 10 s: a lag below the clock's own noise says nothing. */
+/* 10 us to 10 s: a shorter delay is within the noise of the clock. */
 static const double lag_bounds_s[] = {1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2,
                                       2e-2, 5e-2, 0.1,  0.2,  0.5,  1,    2,    5,    10};
 
@@ -44,7 +44,7 @@ static struct http_call *call_of_all(struct link *l)
     return (struct http_call *)((char *)l - offsetof(struct http_call, all));
 }
 
-/* --- what libcurl calls: sockets and time --- */
+/* --- callbacks of libcurl: sockets and time --- */
 
 static uint32_t epoll_bits(int what)
 {
@@ -59,7 +59,8 @@ static int on_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *so
     (void)easy;
     (void)socket_arg;
     if (what == CURL_POLL_REMOVE) {
-        epoll_ctl(l->epoll_fd, EPOLL_CTL_DEL, fd, NULL); /* it may be closed already: fine */
+        epoll_ctl(l->epoll_fd, EPOLL_CTL_DEL, fd, NULL); /* may fail: the socket may be closed
+                                                            already */
         return 0;
     }
     if (epoll_ctl(l->epoll_fd, EPOLL_CTL_MOD, fd, &ev) == 0)
@@ -80,7 +81,7 @@ static int on_curl_timer(CURLM *multi, long timeout_ms, void *arg)
 
 /* --- chores --- */
 
-/* After every call of libcurl's. */
+/* To be called after every call of libcurl: do the chores and finish the calls that ended. */
 static void settle(struct http_loop *l)
 {
     const CURLMsg *msg;
@@ -104,7 +105,7 @@ static void settle(struct http_loop *l)
 /* --- timers --- */
 
 struct user_timer {
-    struct http_timer timer; /* first: the two are one object */
+    struct http_timer timer; /* first: http_timer_cancel() frees the whole by its address */
     struct http_loop *loop;
     void (*fn)(void *arg, uint64_t due_ns);
     void *arg;
@@ -162,8 +163,8 @@ void http_timer_cancel(struct http_loop *loop, struct http_timer *timer)
     free(timer);
 }
 
-/* A timer started by one that runs here waits for the next turn, even if it is late already:
- * or sockets might never get theirs. */
+/* Run the timers that are due. A timer that is started meanwhile waits for the next turn even if it
+ * is due: otherwise sockets might never be served. */
 static void run_timers(struct http_loop *l)
 {
     uint64_t end = l->timers.next_order;
@@ -262,7 +263,8 @@ void http_loop_destroy(struct http_loop *l)
     ASSERT(!l->in_step);
     while (l->calls.next != &l->calls)
         http_call_free(call_of_all(l->calls.next));
-    while ((t = timer_heap_first(&l->timers))) { /* calls have taken theirs out: users' are left */
+    while ((t = timer_heap_first(&l->timers))) { /* calls have removed their timers: the rest are
+                                                    the user's */
         timer_heap_remove(&l->timers, t);
         free(t);
     }
@@ -283,10 +285,10 @@ static struct http_call *find_added(struct http_loop *l)
     return NULL;
 }
 
-/* libcurl ran out of memory, or epoll did, and nobody says for which call: a socket may be left
- * unwatched, and its call would never end. libcurl 7.88 cannot be asked again (its table of that
- * socket has no slots then, and it divides by their number), only told to let go: so all calls
- * that run end here. */
+/* End all running calls. libcurl, or epoll, ran out of memory without saying for which call: a
+ * socket may be left unwatched, and its call would never end. Calling libcurl 7.88 again for that
+ * socket crashes it (its table for the socket has 0 slots, and it divides by their number), but
+ * removing the call works. */
 static void end_all(struct http_loop *l, CURLMcode code)
 {
     struct http_call *c;
@@ -317,16 +319,16 @@ static void handle_event(struct http_loop *l, const struct epoll_event *ev)
             l->armed_ns = UINT64_MAX;
         return;
     }
-    /* On an error too libcurl shall read and write as ever: so it sees what the error was, and
-     * what arrived before it. */
+    /* On an error too, tell libcurl to read and write: it then sees the error, and the data that
+     * arrived before it. */
     bool broken = ev->events & (EPOLLERR | EPOLLHUP);
     curl_act(l, fd,
              (broken || ev->events & EPOLLIN ? CURL_CSELECT_IN : 0) |
                  (broken || ev->events & EPOLLOUT ? CURL_CSELECT_OUT : 0));
 }
 
-/* Has epoll_wait() end at `at`: by the timerfd, which is exact to microseconds. Gives the
- * timeout for epoll_wait(). */
+/* Make epoll_wait() return at time `at`, by the timerfd, which is exact to microseconds. Returns
+ * the timeout for epoll_wait() in ms. */
 static int arm(struct http_loop *l, uint64_t at)
 {
     struct itimerspec when = {0};
@@ -339,7 +341,7 @@ static int arm(struct http_loop *l, uint64_t at)
         when.it_value =
             (struct timespec){.tv_sec = (time_t)(at / NS_PER_S), .tv_nsec = (long)(at % NS_PER_S)};
     if (timerfd_settime(l->timer_fd, TFD_TIMER_ABSTIME, &when, NULL) != 0)
-        return 1; /* cannot happen; then by milliseconds */
+        return 1; /* cannot happen; poll every millisecond then */
     l->armed_ns = at;
     return -1;
 }
@@ -379,7 +381,7 @@ enum status http_loop_step(struct http_loop *l, uint64_t max_wait_ns)
     uint64_t begin_ns = l->now_ns = clock_now_ns();
     uint64_t n_ended = l->stats.n_ended;
     settle(l);
-    /* A call that ended just now was what somebody waits for. */
+    /* A call has just ended, so the caller may wait for that: do not sleep. */
     bool at_once = atomic_load(&l->stop) || l->stats.n_ended != n_ended;
     int timeout_ms = at_once ? 0 : arm(l, next_wake_ns(l, max_wait_ns));
     l->stats.busy_ns += clock_now_ns() - begin_ns;
@@ -390,7 +392,7 @@ enum status http_loop_step(struct http_loop *l, uint64_t max_wait_ns)
     handle_due(l);
     for (int i = 0; i < n; i++) {
         handle_event(l, &events[i]);
-        if (timer_is_due(l)) /* a time to send does not wait for 255 other sockets */
+        if (timer_is_due(l)) /* a due timer must not wait for up to 255 other sockets */
             handle_due(l);
     }
     handle_due(l);
@@ -419,7 +421,7 @@ void http_loop_stop(struct http_loop *l)
 
     atomic_store(&l->stop, true);
     if (write(l->stop_fd, &one, sizeof one) < 0)
-        return; /* full: then it is readable anyway */
+        return; /* the counter is full, so the fd is readable anyway */
 }
 
 uint64_t http_loop_now_ns(const struct http_loop *l)

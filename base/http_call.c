@@ -1,4 +1,4 @@
-/* http_call.c - one call: its request, its answer as libcurl hands it over, its end. */
+/* http_call.c - one call: its request, its answer as libcurl delivers it, its end. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #define CONNECT_TIMEOUT_MS 10000
 #define HEADER_BYTES_MAX (64u << 10)
 #define LINE_BYTES_MAX 8192 /* of a header that we send */
-/* libcurl has one receive buffer per call; frames of a stream are a few hundred bytes. */
+/* libcurl has one receive buffer per call; the frames of a stream are a few hundred bytes. */
 #define RECEIVE_BYTES 8192L
 
 static void add_chore(struct http_call *c)
@@ -21,7 +21,7 @@ static void add_chore(struct http_call *c)
         link_append(&c->loop->chores, &c->chore);
 }
 
-/* --- a call's deadline: whole time and idleness; libcurl looks after connecting --- */
+/* --- deadline of a call: total and idle time. libcurl itself limits connecting --- */
 
 static uint64_t earliest_deadline(const struct http_call *c)
 {
@@ -112,7 +112,7 @@ void http_call_finish(struct http_call *c, CURLcode code)
     else if (code != CURLE_OK && c->verdict != HTTP_END_OK)
         finish(c, c->verdict, c->words);
     else if (code == CURLE_OUT_OF_MEMORY && c->done.ready_ns && !c->head_done)
-        /* So says libcurl also of a single header line over its own limit. */
+        /* libcurl returns this code also for one header line over its own limit. */
         finish(c, HTTP_END_TOO_LARGE, "a header is too large, or memory is short");
     else
         finish(c, translate(code), c->error[0] ? c->error : curl_easy_strerror(code));
@@ -124,7 +124,8 @@ static void on_deadline(void *arg, uint64_t due_ns)
     struct http_loop *l = c->loop;
     bool whole = c->total_ns && due_ns >= c->done.start_ns + c->total_ns;
 
-    /* Each byte moves the idle deadline, but not the timer: it looks again when it runs. */
+    /* A received byte moves the idle deadline but not the timer, so the timer may be early: start
+     * it again. */
     if (earliest_deadline(c) > l->now_ns) {
         c->deadline.due_ns = earliest_deadline(c);
         if (timer_heap_insert(&l->timers, &c->deadline) == OK)
@@ -138,13 +139,13 @@ static void on_deadline(void *arg, uint64_t due_ns)
     finish(c, HTTP_END_TIMEOUT, c->words);
 }
 
-/* --- what libcurl calls: the answer --- */
+/* --- callbacks of libcurl: the answer --- */
 
 static size_t refuse(struct http_call *c, enum http_end verdict, const char *words)
 {
     c->verdict = verdict;
     snprintf(c->words, sizeof c->words, "%s", words);
-    return 0; /* fewer bytes than were offered: libcurl ends the transfer */
+    return 0; /* fewer bytes than offered: libcurl ends the transfer */
 }
 
 static int on_ready(void *arg, char *ip, char *local_ip, int port, int local_port)
@@ -162,7 +163,7 @@ static int on_ready(void *arg, char *ip, char *local_ip, int port, int local_por
 
 static bool end_of_head(struct http_call *c)
 {
-    if (c->done.status < 200) /* an interim answer: the real one follows */
+    if (c->done.status < 200) /* an interim answer; the final one follows */
         return true;
     c->head_done = true;
     c->done.head_ns = c->loop->now_ns;
@@ -194,7 +195,7 @@ static size_t on_header(char *line, size_t one, size_t n, void *arg)
     c->n_header_bytes += n;
     if (c->n_header_bytes > c->header_bytes_max)
         return refuse(c, HTTP_END_TOO_LARGE, "the answer's headers are too large");
-    if (c->head_done) /* trailers: nobody asks for them */
+    if (c->head_done) /* ignore trailers */
         return n;
     while (len > 0 && (line[len - 1] == '\r' || line[len - 1] == '\n'))
         len--;
@@ -239,12 +240,13 @@ static void sync_pause(struct http_call *c)
 
     if (c->want_pause == c->is_paused)
         return;
-    /* Before the headers came libcurl would forget it; the first bytes of the body do it then. */
+    /* libcurl forgets a pause that is set before the headers; on_bytes() pauses at the first bytes
+     * of the body instead. */
     if (c->want_pause && !c->head_done)
         return;
     c->is_paused = c->want_pause;
     code = curl_easy_pause(c->easy, c->want_pause ? CURLPAUSE_RECV : CURLPAUSE_CONT);
-    if (code != CURLE_OK) /* what it held back was refused */
+    if (code != CURLE_OK) /* the handler refused the bytes that were held back */
         http_call_finish(c, code);
 }
 
@@ -284,7 +286,7 @@ static enum status check_url(const char *url, struct buf *why)
     CURLUcode code;
 
     if (!url)
-        return buf_why(why, ERR_INVALID, "no url");
+        return buf_why(why, ERR_INVALID, "no URL given");
     if (strncasecmp(url, "http://", 7) != 0 && strncasecmp(url, "https://", 8) != 0)
         return buf_why(why, ERR_INVALID, "\"%.200s\" does not begin with http:// or https://", url);
     u = curl_url();
@@ -295,7 +297,8 @@ static enum status check_url(const char *url, struct buf *why)
     if (code == CURLUE_OUT_OF_MEMORY)
         return buf_why(why, ERR_NOMEM, "out of memory");
     if (code != CURLUE_OK)
-        return buf_why(why, ERR_INVALID, "\"%.200s\" is no url: %s", url, curl_url_strerror(code));
+        return buf_why(why, ERR_INVALID, "\"%.200s\" is not a valid URL: %s", url,
+                       curl_url_strerror(code));
     return OK;
 }
 
@@ -303,7 +306,7 @@ static enum status check_method(const char *method, struct buf *why)
 {
     for (const char *p = method; p && *p; p++)
         if (!isalpha((unsigned char)*p))
-            return buf_why(why, ERR_INVALID, "\"%.20s\" is no HTTP method", method);
+            return buf_why(why, ERR_INVALID, "\"%.20s\" is not an HTTP method", method);
     return OK;
 }
 
@@ -312,7 +315,7 @@ static enum status add_header(struct http_call *c, const char *line, struct buf 
     struct curl_slist *longer;
 
     if (!is_printable_line(line) || !strchr(line, ':') || strlen(line) > LINE_BYTES_MAX)
-        return buf_why(why, ERR_INVALID, "\"%.60s\" is no header line", line);
+        return buf_why(why, ERR_INVALID, "\"%.60s\" is not a header line", line);
     longer = curl_slist_append(c->headers, line);
     if (!longer)
         return buf_why(why, ERR_NOMEM, "out of memory");
@@ -337,7 +340,8 @@ static enum status add_named(struct http_call *c, const char *name, const char *
 
 static enum status add_headers(struct http_call *c, const struct http_request *r, struct buf *why)
 {
-    /* Without this a large body waits for "100 Continue", a second where no server says it. */
+    /* Without this header a large body waits a second for "100 Continue" if the server does not
+     * send it. */
     enum status s = add_header(c, "Expect:", why);
 
     if (s == OK && r->body)
@@ -350,7 +354,8 @@ static enum status add_headers(struct http_call *c, const struct http_request *r
     return s;
 }
 
-/* SET(option, value) remembers that one failed: only for want of memory, or an old libcurl. */
+/* SET(option, value) keeps the first failure; the only causes are lack of memory and an old
+ * libcurl. */
 #define SET(option, value) (code = code ? code : curl_easy_setopt(c->easy, option, value))
 
 static CURLcode set_callbacks(struct http_call *c)
@@ -509,7 +514,7 @@ void http_call_pause(struct http_call *c, bool paused)
     if (c->ended || c->want_pause == paused)
         return;
     c->want_pause = paused;
-    c->last_byte_ns = c->loop->now_ns; /* idle time counts from here */
+    c->last_byte_ns = c->loop->now_ns; /* idle time starts again here */
     move_deadline(c);
     add_chore(c);
 }

@@ -1,4 +1,4 @@
-/* http_fetch.c - one call in a loop of its own, waiting for its end. */
+/* http_fetch.c - runs one call in a loop of its own and waits for its end. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,4 @@
-/* http_inner.h - what http.c (the loop) and http_call.c (a call) know of each other; for no one
- * else.
+/* http_inner.h - declarations shared by http.c (the loop) and http_call.c (a call) only.
  *
  * Owns    see http.h.
  * Thread  the loop's.
@@ -17,24 +16,25 @@
 #define NS_PER_MS 1000000ull
 #define NS_PER_S 1000000000ull
 
-/* Two lists go through each call: of all calls, and of those with a chore. */
+/* A call is in two lists: of all calls, and of the calls with a chore. */
 struct link {
     struct link *prev, *next;
 };
 
 struct http_loop {
-    unsigned owner; /* thread */
+    unsigned owner; /* its thread */
     CURLM *multi;
     int epoll_fd, timer_fd, stop_fd;
     atomic_bool stop;
     bool in_step;
-    uint64_t now_ns;   /* last look at the clock */
-    uint64_t curl_ns;  /* when libcurl wants to be called; UINT64_MAX: never */
-    uint64_t armed_ns; /* what timer_fd is set to; UINT64_MAX: not set */
+    uint64_t now_ns;   /* the clock when it was last read */
+    uint64_t curl_ns;  /* when libcurl asked to be called; UINT64_MAX: never */
+    uint64_t armed_ns; /* setting of timer_fd; UINT64_MAX: not set */
     struct timer_heap timers;
     struct link calls, chores;
     uint32_t n_reusing_max;
-    uint32_t n_idle; /* connections that may wait for reuse, at most: 0 spares libcurl the search */
+    uint32_t n_idle; /* upper bound of the idle connections; at 0 libcurl is spared the search for
+                        one */
     struct http_loop_stats stats;
 };
 
@@ -46,16 +46,17 @@ struct http_call {
     struct http_handlers handlers;
     void *arg;
     struct http_done done;
-    struct buf head; /* the answer's header lines, each with a NUL */
+    struct buf head; /* header lines of the answer, each ends with a NUL */
     size_t n_header_bytes, header_bytes_max;
     uint64_t body_bytes_max;
-    uint64_t total_ns, idle_ns; /* 0: no such limit */
+    uint64_t total_ns, idle_ns; /* 0: no limit */
     uint64_t last_byte_ns;
     struct http_timer deadline;
-    enum http_end verdict; /* ours, while libcurl only knows that a callback refused; OK: none */
+    enum http_end verdict; /* the cause, when a callback of ours refused and libcurl knows no more
+                              than that; OK: none */
     bool added, cancelled, ended, head_done;
     bool want_pause, is_paused;
-    bool keeps; /* its connection may be used again */
+    bool keeps; /* its connection is kept for reuse */
     char words[160];
     char error[CURL_ERROR_SIZE];
 };
@@ -73,16 +74,16 @@ static inline void link_append(struct link *list, struct link *l)
     list->prev = l;
 }
 
-static inline void link_remove(struct link *l) /* fine if it is in none */
+static inline void link_remove(struct link *l) /* no effect if it is in no list */
 {
     l->prev->next = l->next;
     l->next->prev = l->prev;
     link_init(l);
 }
 
-/* http_call.c, for the loop. Each may end the call and with it `c`. */
+/* Functions of http_call.c that the loop calls. The first two may end the call and free `c`. */
 void http_call_do_chore(struct http_call *c);
 void http_call_finish(struct http_call *c, CURLcode code);
-void http_call_free(struct http_call *c); /* without on_end */
+void http_call_free(struct http_call *c); /* does not call on_end */
 
 #endif

@@ -14,12 +14,12 @@
 #include "base/json_text.h"
 
 #define DEPTH_MAX 512
-/* Memory of a parse without other limits: more than any text can need. {} takes most, 208 bytes and
- * its place in an array for each 3 bytes of text. */
+/* Memory limit of a parse without other limits: more than any text needs. The worst case is {}: 208
+ * bytes and a place in an array for each 3 bytes of text. */
 #define PARSE_BYTES_MIN ((size_t)1 << 20)
 #define PARSE_BYTES_PER_BYTE 100
 
-/* struct json is json_t under another name: no wrapper objects, no second tree. */
+/* struct json is json_t under another name, so that there are no wrapper objects. */
 static json_t *in(const struct json *j)
 {
     return (json_t *)(uintptr_t)j;
@@ -52,18 +52,18 @@ static void set_hooks(void)
 {
     json_get_alloc_funcs(&malloc_before, &free_before);
     json_set_alloc_funcs(hook_malloc, hook_free);
-    json_object_seed(0); /* now, and not by two parses at once */
+    json_object_seed(0); /* now, because two parses must not do it at once */
 }
 
-/* --- the text before it is parsed --- */
+/* --- one pass over the text before it is parsed --- */
 
-/* The counts that one pass over the text gives. */
+/* Counts over the text. */
 struct outline {
     size_t n_values; /* member names are values too */
     int depth_max;
 };
 
-/* The end of a string, behind its closing quote. `at` is behind the opening one. */
+/* The index behind a string's closing quote, or len. `at` is behind the opening quote. */
 static size_t skip_string(const char *text, size_t len, size_t at)
 {
     const char *quote;
@@ -92,7 +92,7 @@ static enum byte_class class_of(char c)
     return (enum byte_class)classes[(unsigned char)c];
 }
 
-/* Count without building anything. Malformed text gives some numbers. */
+/* Count without building anything. For malformed text the counts are arbitrary. */
 static struct outline read_outline(const char *text, size_t len)
 {
     struct outline o = {0};
@@ -134,7 +134,7 @@ static bool build(void *arg)
     return p->out != NULL;
 }
 
-/* Refuse a number that JSON or a double does not have, and name its member. */
+/* Refuse a number that JSON or a double cannot represent, and name its member. */
 static enum status refuse_number(const struct parse *p, struct buf *why)
 {
     char path[128], word[48];
@@ -145,7 +145,7 @@ static enum status refuse_number(const struct parse *p, struct buf *why)
     if (json_error_code(&p->error) == json_error_numeric_overflow)
         return buf_why(why, ERR_INVALID, "%s%s%s is too large for a number", path,
                        path[0] ? ": " : "", word);
-    return buf_why(why, ERR_INVALID, "%s%s%s is no JSON number; leave it out, or send null", path,
+    return buf_why(why, ERR_INVALID, "%s%s%s is not a JSON number; leave it out or send null", path,
                    path[0] ? ": " : "", word);
 }
 
@@ -170,19 +170,19 @@ static enum status refuse_malformed(const struct parse *p, struct buf *why)
 
     if (json_error_code(e) == json_error_numeric_overflow || is_not_finite(p))
         return refuse_number(p, why);
-    /* The parser has read one word of what follows. */
+    /* The parser has already read one word behind the JSON. */
     if (json_error_code(e) == json_error_end_of_input_expected)
         return buf_why(why, ERR_INVALID,
-                       "malformed JSON at line %d, column %d: the JSON ends "
-                       "before, and more text follows it",
+                       "malformed JSON at line %d, column %d: more text follows "
+                       "the end of the JSON value",
                        e->line, e->column);
     return buf_why(why, ERR_INVALID, "malformed JSON at line %d, column %d: %s", e->line, e->column,
                    e->text);
 }
 
-/* Run the parser. JSON has no bound for integers, but jansson stops at one outside of int64_t. Then
- * run it again with such integers as reals: the getters name a field that must be smaller, and
- * fields that no getter reads may hold any. *wide keeps the second text. */
+/* Run the parser. JSON does not limit integers, but jansson stops at one outside of int64_t. Then
+ * run it again with such integers as reals: the getters name a field whose number is too large, and
+ * fields that no getter reads may have any number. *wide keeps the second text. */
 static enum status parse_text(struct parse *p, const struct js_limits *limits, struct buf *wide)
 {
     enum status s = json_memory_run(limits->n_bytes_max, build, p);
@@ -211,9 +211,7 @@ enum status js_parse_limited(struct json **out, const char *text, size_t len,
     if (outline.depth_max > DEPTH_MAX)
         return buf_why(why, ERR_INVALID, "JSON is nested deeper than %d levels", DEPTH_MAX);
     if (outline.n_values > limits->n_values_max)
-        return buf_why(why, ERR_TOO_LARGE,
-                       "JSON has %zu values and member names, more than the "
-                       "%zu that are taken",
+        return buf_why(why, ERR_TOO_LARGE, "JSON has %zu values and member names; the limit is %zu",
                        outline.n_values, limits->n_values_max);
     pthread_once(&hooks_once, set_hooks);
     buf_init(&wide, len + len / 8 + 16);
@@ -221,8 +219,7 @@ enum status js_parse_limited(struct json **out, const char *text, size_t len,
     *out = out_of(p.out);
     if (s == ERR_TOO_LARGE)
         buf_why(why, s,
-                "JSON of %zu bytes and %zu values needs more than %zu bytes of memory, the "
-                "most that it may take",
+                "JSON of %zu bytes and %zu values needs more than %zu bytes of memory, its limit",
                 len, outline.n_values, limits->n_bytes_max);
     else if (s != OK)
         buf_why(why, s, "out of memory while parsing %zu bytes of JSON", len);
@@ -422,7 +419,7 @@ enum status js_get_i64(const struct json *obj, const char *key, int64_t min, int
     if (js_is(v, JS_INT)) {
         n = js_int(v);
     } else if (js_is(v, JS_REAL) && js_number(v) == floor(js_number(v))) {
-        /* Some clients write 5.0. From 2^63 on no int64_t has the value. */
+        /* Some clients write 5.0. Values from 2^63 on do not fit into int64_t. */
         if (!(fabs(js_number(v)) < 0x1p63))
             return buf_why(why, ERR_INVALID, "%s: %.20g is outside of [%lld, %lld]", key,
                            js_number(v), (long long)min, (long long)max);
@@ -519,7 +516,7 @@ struct json *js_new_null(void)
 enum status js_set(struct json *obj, const char *key, struct json *value)
 {
     ASSERT(js_is(obj, JS_OBJECT));
-    /* jansson takes the reference even when it fails. */
+    /* jansson takes over the reference even when it fails. */
     return json_object_set_new(in(obj), key, in(value)) == 0 ? OK : ERR_NOMEM;
 }
 
@@ -560,7 +557,8 @@ enum status js_write(struct buf *out, const struct json *j)
     if (json_dump_callback(in(j), dump_to_buf, &d, JSON_COMPACT | JSON_ENCODE_ANY) == 0)
         return OK;
     out->len = len_before;
-    return d.status == OK ? ERR_NOMEM : d.status; /* the writer's own memory */
+    return d.status == OK ? ERR_NOMEM : d.status; /* not the buffer's error: jansson ran out of
+                                                     memory */
 }
 
 static enum status write_escape(struct buf *out, unsigned char c)
@@ -578,7 +576,7 @@ static enum status write_escape(struct buf *out, unsigned char c)
 enum status js_write_string(struct buf *out, const char *text, size_t len)
 {
     const unsigned char *s = (const unsigned char *)text;
-    size_t plain = 0; /* start of the run that needs no escape */
+    size_t plain = 0; /* start of the run that needs no escapes */
     uint32_t c;
     enum status st = buf_putc(out, '"');
 

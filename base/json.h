@@ -1,21 +1,20 @@
 /* json.h - JSON: parse hostile text, read typed fields by name, write into a buf.
  *
- * ONLY module that includes jansson (whose names begin with json_, ours with js_). A `struct json`
- * is one value of a parsed or built document.
+ * ONLY module that includes jansson (names with json_; Tarn's begin with js_). A `struct json` is
+ * one value of a parsed or built document.
  *
- * Parsed documents live in memory of their own (json_memory.h): a parse that runs out of memory
- * ends with ERR_NOMEM, and the memory goes back to the system with the document's last reference.
- * For that, js_parse() sets jansson's allocation functions. They pass other blocks on to the
- * functions that were set before. A program that sets functions of its own does so before its
- * first js_parse().
+ * Parsed documents have their own memory (json_memory.h): a parse that runs out of memory ends with
+ * ERR_NOMEM, and the memory is returned to the system with the document's last reference. For that,
+ * js_parse() sets jansson's allocation functions; they forward other blocks to the functions that
+ * were set before. A program that sets its own functions must do so before its first js_parse().
  *
- * Owns    js_parse(), js_new_*() hand over one reference: js_unref(). Values reached
- *         through a getter are borrowed and live as long as their root.
- * Thread  a document belongs to one thread at a time; distinct documents are independent.
- *         Documents that share values by js_ref() count as one.
- * Errors  ERR_INVALID with words in `why` that name the field, e.g. "messages[2].role: expected
- *         a string"; ERR_TOO_LARGE with the limit that was passed; ERR_NOMEM.
- * Units   lengths in bytes; text is UTF-8 and may hold NUL only where a length is returned. */
+ * Owns    js_parse(), js_new_*() hand over one reference: js_unref(). Values returned by a getter
+ *         are borrowed and live as long as their root.
+ * Thread  a document belongs to one thread at a time; distinct documents are independent. Documents
+ *         that share values by js_ref() count as one.
+ * Errors  ERR_INVALID with a message in `why` that names the field, e.g. "messages[2].role:
+ *         expected a string"; ERR_TOO_LARGE with the limit; ERR_NOMEM.
+ * Units   lengths in bytes; text is UTF-8 and may contain NUL only where a length is returned. */
 #ifndef TARN_BASE_JSON_H
 #define TARN_BASE_JSON_H
 
@@ -37,19 +36,19 @@ enum js_type {
     JS_OBJECT,
 };
 
-/* Parse one JSON value of any type. Duplicate keys, nesting deeper than 512, an empty text and
- * bytes behind the value are errors. U+0000 is allowed in strings, not in keys: use the length, or
- * js_read_cstr() and js_get_str() that refuse it. Integers outside of int64_t become JS_REAL. A
- * document takes at most about 100 times the bytes of its text. */
+/* Parse one JSON value of any type. Errors: duplicate keys, nesting deeper than 512, an empty text,
+ * bytes behind the value. U+0000 is allowed in strings but not in keys, so callers use the length,
+ * or js_read_cstr() and js_get_str(), which refuse it. Integers outside of int64_t become JS_REAL.
+ * A document takes at most about 100 times the bytes of its text. */
 NODISCARD enum status js_parse(struct json **out, const char *text, size_t len, struct buf *why);
 
-/* Bounds for a text from strangers. */
+/* Limits for a text from clients. */
 struct js_limits {
-    size_t n_values_max; /* of the document, each member name counted as a value too */
-    size_t n_bytes_max;  /* of memory while the text is parsed, the text itself not counted */
+    size_t n_values_max; /* values of the document; each member name counts as a value */
+    size_t n_bytes_max;  /* memory during the parse, without the text itself */
 };
 
-/* js_parse() with bounds: ERR_TOO_LARGE names the one that the text passes. */
+/* js_parse() with limits; ERR_TOO_LARGE names the one that was exceeded. */
 NODISCARD enum status js_parse_limited(struct json **out, const char *text, size_t len,
                                        const struct js_limits *limits, struct buf *why);
 NODISCARD enum status js_parse_file(struct json **out, const char *path, size_t max_bytes,
@@ -57,21 +56,21 @@ NODISCARD enum status js_parse_file(struct json **out, const char *path, size_t 
 struct json *js_ref(struct json *j);
 void js_unref(struct json *j); /* NULL is fine */
 
-enum js_type js_typeof(const struct json *j); /* NULL counts as JS_NULL */
+enum js_type js_typeof(const struct json *j); /* NULL: JS_NULL */
 const char *js_type_name(enum js_type t);     /* "a string", "an object", ... */
 static inline bool js_is(const struct json *j, enum js_type t)
 {
     return js_typeof(j) == t;
 }
 
-/* Values; each asserts the type. js_number takes INT and REAL. */
+/* The value; each asserts the type. js_number() accepts INT and REAL. */
 bool js_bool(const struct json *j);
 int64_t js_int(const struct json *j);
 double js_number(const struct json *j);
 /* The text may hold U+0000: pass len_out unless the document is the program's own. */
 const char *js_string(const struct json *j, size_t *len_out /* may be NULL */);
 
-/* Arrays: 0 and NULL for anything that is no array or out of range. */
+/* Arrays. Any other value, and an index out of range, give 0 and NULL. */
 size_t js_len(const struct json *j); /* of an array or object */
 struct json *js_at(const struct json *j, size_t i);
 
@@ -85,24 +84,24 @@ void *js_next(const struct json *j, void *it);
 const char *js_it_key(void *it);
 struct json *js_it_value(void *it);
 
-/* Typed getters. Absent or null: OK and *out is left as it was (so preset the default).
- * Wrong type or out of range: ERR_INVALID and the words name the key. */
+/* Typed getters. Absent or null: OK, and *out stays unchanged, so preset the default. Wrong type or
+ * out of range: ERR_INVALID, and the message names the key. */
 NODISCARD enum status js_get_bool(const struct json *obj, const char *key, bool *out,
                                   struct buf *why);
 NODISCARD enum status js_get_i64(const struct json *obj, const char *key, int64_t min, int64_t max,
                                  int64_t *out, struct buf *why);
 NODISCARD enum status js_get_f64(const struct json *obj, const char *key, double min, double max,
                                  double *out, struct buf *why);
-/* *out is borrowed. With len_out NULL the text is a C string: one that holds U+0000 is refused. */
+/* Read a string; *out is borrowed. With len_out NULL, a string with U+0000 is refused. */
 NODISCARD enum status js_get_str(const struct json *obj, const char *key, const char **out,
                                  size_t *len_out /* may be NULL */, struct buf *why);
-/* Read `v` itself as a C string. ERR_INVALID for anything but a string, absent included, and for a
- * string that holds U+0000. `name`: the field in the words. *out is borrowed. */
+/* Read `v` itself as a C string. ERR_INVALID: not a string, absent, or contains U+0000. `name` is
+ * the field's name in the message. *out is borrowed. */
 NODISCARD enum status js_read_cstr(const struct json *v, const char *name, const char **out,
                                    struct buf *why);
 
-/* Build. js_new_* return NULL without memory; the setters take over `value` in every case and
- * say ERR_NOMEM when value is NULL. */
+/* Build. js_new_* return NULL when out of memory. The setters take over `value` in every case and
+ * return ERR_NOMEM when it is NULL. */
 struct json *js_new_object(void);
 struct json *js_new_array(void);
 struct json *js_new_string(const char *s, size_t len); /* invalid UTF-8 -> NULL */
@@ -117,9 +116,9 @@ struct json *js_copy_deep(const struct json *j);
 
 /* Write. Compact; keys in document order. */
 NODISCARD enum status js_write(struct buf *out, const struct json *j);
-/* `"text"` with quotes and escapes; bytes that are no UTF-8 become U+FFFD. */
+/* Write `"text"` with quotes and escapes; bytes that are not UTF-8 become U+FFFD. */
 NODISCARD enum status js_write_string(struct buf *out, const char *s, size_t len);
-/* A number that parses back to the same double ("%.17g" shortened); non-finite becomes null. */
+/* Write a number that parses back to the same double; a non-finite one becomes null. */
 NODISCARD enum status js_write_number(struct buf *out, double v);
 
 #endif

@@ -12,7 +12,7 @@
 #include <sanitizer/asan_interface.h>
 #define POISON(p, n) ASAN_POISON_MEMORY_REGION(p, n)
 #define UNPOISON(p, n) ASAN_UNPOISON_MEMORY_REGION(p, n)
-#define GAP_BYTES ((size_t)8) /* between two blocks, so that reads behind a block are found */
+#define GAP_BYTES ((size_t)8) /* between two blocks, so that ASan finds reads past a block */
 #else
 #define POISON(p, n) ((void)(p), (void)(n))
 #define UNPOISON(p, n) ((void)(p), (void)(n))
@@ -23,30 +23,30 @@
 #define GRANULE_BITS 16
 #define GRANULE_BYTES ((size_t)1 << GRANULE_BITS)
 #define CHUNK_BYTES_MAX ((size_t)1 << 20)
-/* A block of this size or more has a mapping of its own, which is returned when the block is freed:
- * buffers and arrays grow by copying, and their old copies must not pile up. */
+/* A block of this size or more has a mapping of its own, which is unmapped when the block is freed:
+ * buffers and arrays grow by copying, and their old copies must not accumulate. */
 #define LARGE_BYTES (GRANULE_BYTES / 2)
 #define N_SPARE_MAX 16
 
-/* Whole granules from mmap. */
+/* Whole granules from mmap(). */
 struct region {
-    struct region *next, *prev; /* in the arena; next: also in the list of spares */
+    struct region *next, *prev; /* list of the arena; next: also list of spares */
     struct arena *arena;
     unsigned char *bytes;
     size_t n_bytes;
-    bool is_large; /* one large block; else a chunk of small ones */
+    bool is_large; /* one large block; else a chunk of small blocks */
 };
 
 struct arena {
     struct region first; /* the chunk that holds this struct */
     struct region *others;
-    size_t n_live;             /* blocks, and one while json_memory_run() runs */
-    size_t n_bytes, max_bytes; /* of all regions */
-    unsigned char *at, *end;   /* the free rest of the newest chunk */
-    size_t chunk_bytes;        /* of the next chunk */
+    size_t n_live;             /* live blocks, plus one while json_memory_run() runs */
+    size_t n_bytes, max_bytes; /* sum over all regions */
+    unsigned char *at, *end;   /* unused rest of the newest chunk */
+    size_t chunk_bytes;        /* size of the next chunk */
 };
 
-/* --- which region has a granule --- */
+/* --- table: granule to region --- */
 
 #define ADDRESS_BITS 48
 #define LEAF_BITS 15
@@ -57,7 +57,8 @@ struct leaf {
     struct region *_Atomic regions[(size_t)1 << LEAF_BITS];
 };
 
-/* Leaves are 256 KiB of untouched zeros, made when needed and kept: each covers 2 GiB. */
+/* Each leaf covers 2 GiB of addresses: 256 KiB of zeros of which only written pages exist. Leaves
+ * are made on demand and kept. */
 static struct leaf *_Atomic leaves[N_LEAVES];
 
 static struct region *find_region(const void *p)
@@ -69,6 +70,8 @@ static struct region *find_region(const void *p)
     struct leaf *leaf = atomic_load_explicit(&leaves[granule >> LEAF_BITS], memory_order_acquire);
     if (!leaf)
         return NULL;
+    /* Relaxed is enough: whatever synchronization passed the block to this thread also ordered the
+     * entry of its region before. */
     return atomic_load_explicit(&leaf->regions[granule & LEAF_MASK], memory_order_relaxed);
 }
 
@@ -79,7 +82,7 @@ static void *map_pages(size_t n)
     return p == MAP_FAILED ? NULL : p;
 }
 
-/* NULL without memory. */
+/* NULL: out of memory. */
 static struct leaf *make_leaf(size_t i)
 {
     struct leaf *leaf = atomic_load_explicit(&leaves[i], memory_order_acquire);
@@ -88,13 +91,13 @@ static struct leaf *make_leaf(size_t i)
         return leaf;
     struct leaf *made = map_pages(sizeof *made);
     if (made && !atomic_compare_exchange_strong(&leaves[i], &leaf, made))
-        munmap(made, sizeof *made); /* another thread was faster, and `leaf` is its own */
+        munmap(made, sizeof *made); /* another thread was faster; `leaf` is now that thread's */
     else
         leaf = made;
     return leaf;
 }
 
-/* False without memory: then no granule is entered. */
+/* Enter `as` for all granules of r. False: out of memory, and none is entered. */
 static bool enter_region(const struct region *r, struct region *as)
 {
     uint64_t first = (uint64_t)(uintptr_t)r->bytes >> GRANULE_BITS;
@@ -113,7 +116,8 @@ static bool enter_region(const struct region *r, struct region *as)
 
 /* --- regions --- */
 
-/* n: whole granules. mmap aligns to pages only, so one granule more is mapped and cut off. */
+/* Map n bytes of whole granules, aligned to granules. mmap() aligns to pages only, so one granule
+ * more is mapped and the ends are cut off. */
 static unsigned char *map_granules(size_t n)
 {
     unsigned char *p = map_pages(n + GRANULE_BYTES);
@@ -128,7 +132,8 @@ static unsigned char *map_granules(size_t n)
 }
 
 static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct region *spares; /* first chunks of one granule, still entered; under spare_lock */
+static struct region *spares; /* first chunks of one granule each, still in the table; protected by
+                                 spare_lock */
 static unsigned n_spares;
 
 static struct arena *take_spare(void)
@@ -160,7 +165,7 @@ static bool keep_spare(struct region *r)
 
 static void unmap_region(const struct region *r)
 {
-    unsigned char *bytes = r->bytes; /* r may lie in there */
+    unsigned char *bytes = r->bytes; /* r may lie in its own region */
     size_t n = r->n_bytes;
 
     (void)enter_region(r, NULL);
@@ -177,7 +182,7 @@ static void use_chunk(struct arena *a, unsigned char *from, unsigned char *end)
     POISON(from, (size_t)(end - from));
 }
 
-/* NULL without memory. */
+/* NULL: out of memory. */
 static struct arena *arena_make(size_t max_bytes)
 {
     struct arena *a = take_spare();
@@ -206,8 +211,8 @@ static void arena_drop(struct arena *a)
 {
     while (a->others) {
         struct region *r = a->others, *next = r->next;
-        /* A large block's struct may lie in a chunk that is unmapped before: the newest region is
-         * first in the list, and the struct is older than its region. */
+        /* The list is newest first, and a large block's struct lies in a chunk older than the
+         * block's region. So the struct is still mapped when its region is unmapped. */
         unmap_region(r);
         a->others = next;
     }
@@ -246,7 +251,7 @@ static void unlink_region(struct arena *a, struct region *r)
 
 /* --- blocks --- */
 
-/* The document that the calling thread builds. */
+/* The parse that the calling thread is running. */
 struct run {
     struct arena *arena;
     enum status status;
@@ -266,7 +271,7 @@ static size_t round_up(size_t n, size_t to)
     return (n + to - 1) & ~(to - 1);
 }
 
-/* n whole granules of the arena's budget. */
+/* Map n bytes of whole granules, charged to the arena. */
 static unsigned char *map_for(const struct arena *a, size_t n)
 {
     if (n > a->max_bytes || a->n_bytes > a->max_bytes - n)
@@ -287,13 +292,13 @@ static void enter_or_fail(struct arena *a, struct region *r)
     fail(ERR_NOMEM);
 }
 
-/* The rest of the newest chunk is left unused. */
+/* Start a new chunk. The rest of the previous one stays unused. */
 static void add_chunk(struct arena *a)
 {
     size_t n = a->chunk_bytes;
 
     if (a->n_bytes + n > a->max_bytes)
-        n = GRANULE_BYTES; /* near the bound the last chunks are small */
+        n = GRANULE_BYTES; /* near the maximum the last chunks are small */
     struct region head = {.arena = a, .n_bytes = n};
     head.bytes = map_for(a, n);
     struct region *r = (struct region *)(void *)head.bytes;
@@ -356,8 +361,9 @@ bool json_memory_is_running(void)
     return running != NULL;
 }
 
-/* Call build(arg). False: build() refused, or an allocation of it failed. The struct run is the
- * caller's, because a function's own variables are undefined after a jump into it. */
+/* Call build(arg). False: build() returned false, or an allocation failed. `run` belongs to the
+ * caller, because after longjmp() the local variables of the function that called setjmp() are
+ * indeterminate. */
 static bool try_build(struct run *run, bool (*build)(void *arg), void *arg)
 {
     return setjmp(run->failed) == 0 && build(arg);

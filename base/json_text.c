@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define DEPTH_MAX 512 /* base/json.c parses nothing deeper */
+#define DEPTH_MAX 512 /* limit of base/json.c */
 #define INT64_DIGITS 19
 
-/* The closing quote of a string, or len. `at` is behind the opening one. */
+/* Index of a string's closing quote, or len. `at` is behind the opening quote. */
 static size_t end_of_string(const char *text, size_t len, size_t at)
 {
     while (at < len && text[at] != '"')
@@ -22,7 +22,8 @@ static bool is_word(char c)
 
 /* --- integers --- */
 
-/* Whether word[0..n) is an integer, and outside of int64_t. JSON knows no leading zeros. */
+/* Whether word[0..n) is an integer outside of int64_t. JSON has no leading zeros, so the number of
+ * digits decides, and for 19 digits their comparison. */
 static bool is_wide(const char *word, size_t n)
 {
     bool negative = n > 0 && word[0] == '-';
@@ -65,17 +66,17 @@ enum status json_text_widen(const char *text, size_t len, struct buf *out, bool 
     return s == OK ? buf_append(out, text + copied, len - copied) : s;
 }
 
-/* --- names --- */
+/* --- names of values --- */
 
 struct level {
     bool is_object;
     bool wants_key;
     size_t index;
-    const char *key; /* [n_key]; NULL: none yet */
+    const char *key; /* [n_key]; NULL: none read yet */
     size_t n_key;
 };
 
-/* The open arrays and objects at byte `at`; their number. */
+/* Collect the arrays and objects that are open at byte `at`. Returns their number. */
 static size_t find_levels(const char *text, size_t at, struct level levels[DEPTH_MAX])
 {
     size_t n = 0;

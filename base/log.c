@@ -16,18 +16,18 @@
 #include "base/log_line.h"
 
 #define SECOND_NS UINT64_C(1000000000)
-/* Events that are counted apart. Two whose hash falls together share a count, which is harmless:
- * the program has a few dozen events. */
+/* Counters of lines, by hash of the event. Two events with the same hash share a counter, which is
+ * harmless: the program has a few dozen events. */
 #define N_METERS 128
 #define EVENT_BYTES 64
-/* How long a line waits for a reader that is slow. */
+/* Longest wait for a slow reader of the log. */
 #define PATIENCE_MS 200
 
 struct meter {
-    uint64_t begin_ns; /* of the second that is counted */
+    uint64_t begin_ns; /* start of the second being counted */
     uint32_t n_lines;
     uint32_t n_suppressed;
-    enum log_level level; /* of the suppressed lines, as the next */
+    enum log_level level; /* of the suppressed lines, as is `event` */
     char event[EVENT_BYTES];
 };
 
@@ -35,9 +35,9 @@ static atomic_int least_level = LOG_INFO;
 static atomic_bool as_json;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* Under lock. */
-static uint64_t n_lost; /* lines that nobody took */
-static bool is_torn;    /* only a part of the last line was written */
+/* The lock protects the following. */
+static uint64_t n_lost; /* lines that could not be written */
+static bool is_torn;    /* the last line was written only in part */
 static struct meter meters[N_METERS];
 static uint32_t n_suppressing; /* meters with n_suppressed > 0 */
 
@@ -74,8 +74,9 @@ static void begin_line(struct log_line *l, enum log_level level, const char *eve
     log_line_begin(l, log_is_json(), when, level_names[level], event);
 }
 
-/* Whether a write of PIPE_BUF bytes will not block: the reader of a pipe may have stopped reading,
- * and no request is to wait for it. A moment's patience, until the first line is lost. */
+/* Whether a write of up to PIPE_BUF bytes will not block. The reader of a pipe may have stopped
+ * reading, and no request may wait for it: wait PATIENCE_MS for the first line, and not at all once
+ * a line was lost. */
 static bool is_writable(int fd)
 {
     struct pollfd p = {.fd = fd, .events = POLLOUT};
@@ -83,7 +84,7 @@ static bool is_writable(int fd)
     return poll(&p, 1, n_lost ? 0 : PATIENCE_MS) != 0;
 }
 
-/* Under lock. Returns how many bytes were written. */
+/* Under the lock. Returns the number of bytes written. */
 static size_t write_bytes(int fd, const char *bytes, size_t n_bytes)
 {
     size_t done = 0;
@@ -99,7 +100,7 @@ static size_t write_bytes(int fd, const char *bytes, size_t n_bytes)
     return done;
 }
 
-/* Under lock, so that lines of two threads do not mix even where a write takes only a part. */
+/* Under the lock, so that lines of two threads do not mix even where a write is partial. */
 static void write_line(int fd, struct log_line *l)
 {
     log_line_end(l);
@@ -112,7 +113,7 @@ static void write_line(int fd, struct log_line *l)
     }
 }
 
-/* Under lock. */
+/* Under the lock. */
 static void report_lost(void)
 {
     struct log_line l;
@@ -137,7 +138,7 @@ static struct meter *meter_of(const char *event)
     return &meters[hash % N_METERS];
 }
 
-/* Under lock. */
+/* Under the lock. */
 static void report(struct meter *m)
 {
     struct log_line l;
@@ -154,7 +155,7 @@ static void report(struct meter *m)
     write_line(STDERR_FILENO, &l);
 }
 
-/* Under lock. */
+/* Under the lock. */
 static void report_due(uint64_t now_ns, bool all)
 {
     for (uint32_t i = 0; n_suppressing > 0 && i < N_METERS; i++) {
@@ -164,7 +165,7 @@ static void report_due(uint64_t now_ns, bool all)
     }
 }
 
-/* Under lock: whether one more line of this event may be written. */
+/* Under the lock. Whether one more line of this event may be written. */
 static bool let_through(enum log_level level, const char *event)
 {
     uint64_t now_ns = clock_now_ns();

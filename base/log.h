@@ -1,14 +1,15 @@
 /* log.h - one line per event on stderr: key=value text or JSON lines.
  *
- * Values may come from clients: whatever is in them, a line stays one line, a terminal shows it as
- * text and a JSON line is valid (log_line.h). No value and no line is longer than its bound, and
- * an event that happens more than LOG_LINES_PER_S times within a second is written so often and
- * then counted: "lines suppressed" says how many were left out.
+ * Values may come from clients. Whatever they contain, a line stays one line, a terminal shows it
+ * as text, and a JSON line is valid (log_line.h). Values and lines have a maximum length. Of one
+ * event at most LOG_LINES_PER_S lines are written per second; the others are counted, and an event
+ * "lines suppressed" reports the count.
  *
  * Owns    process-wide level and format, set once at start; the counts of suppressed lines.
  * Thread  any; a line is written whole.
- * Errors  none: a line that cannot be written is lost. So is one for a pipe whose reader has
- *         stopped, as no request may wait for that; "lines lost" says how many when it goes on.
+ * Errors  none. A line that cannot be written is lost. A line is also lost when stderr is a pipe
+ *         whose reader has stopped, since no request may wait for that reader; an event "lines
+ *         lost" reports the count when writing works again.
  * Units   times in the line are UTC with milliseconds; bytes. */
 #ifndef TARN_BASE_LOG_H
 #define TARN_BASE_LOG_H
@@ -16,9 +17,9 @@
 #include <stdarg.h>
 #include <stdbool.h>
 
-#define LOG_LINE_BYTES_MAX 8192  /* of a line as it is written, escapes included */
-#define LOG_VALUE_BYTES_MAX 3072 /* of one value, before escapes; a longer one ends with "..." */
-#define LOG_LINES_PER_S 200      /* of one event */
+#define LOG_LINE_BYTES_MAX 8192  /* of a line as written, escapes included */
+#define LOG_VALUE_BYTES_MAX 3072 /* of one value before escapes; longer ones end with "..." */
+#define LOG_LINES_PER_S 200      /* per event */
 
 #ifdef __cplusplus
 extern "C" {
@@ -30,39 +31,38 @@ void log_init(enum log_level least, bool json);
 bool log_enabled(enum log_level level);
 bool log_is_json(void);
 
-/* `event` is a few constant words; fields is a printf format of `key=value` pairs separated by one
- * space, or "". A value that may hold spaces stands between double quotes:
+/* Write one line. `event` is a few constant words; `fields` is a printf format of `key=value` pairs
+ * separated by one space, or "". A value that may contain spaces is put between double quotes:
  *     log_event(LOG_INFO, "model loaded", "path=\"%s\" params=%llu", path, n);
- * Quotes, newlines and the like inside of a value are escaped. In JSON each pair becomes a member:
- * what came through %s is a string (but for true and false), other numbers are numbers. */
+ * Quotes, newlines and the like inside a value are escaped. In JSON each pair becomes a member: a
+ * value from %s is a string (except true and false), other numbers are numbers. */
 void log_event(enum log_level level, const char *event, const char *fields, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* As log_event(), without the limit of lines per second: for lines that each stand for one
- * request. */
+/* log_event() without the limit of lines per second, for lines that each stand for one request. */
 void log_event_each(enum log_level level, const char *event, const char *fields, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Write one line to stdout whatever the level is: what a program says when it is ready. */
+/* Write one line to stdout at any level: a program's announcement that it is ready. */
 void log_announce(const char *event, const char *fields, ...) __attribute__((format(printf, 2, 3)));
 
 enum log_value {
     LOG_TEXT,   /* always between quotes */
-    LOG_WORD,   /* a string; in text form it has quotes only where it needs them */
-    LOG_NUMBER, /* a number, true or false: no quotes */
+    LOG_WORD,   /* a string; in text form quoted only where needed */
+    LOG_NUMBER, /* a number, true or false: not quoted */
 };
 
-/* One field of a line whose fields are not the same each time. */
+/* One field of a line whose set of fields varies. */
 struct log_field {
     const char *key, *value;
     enum log_value kind;
 };
-/* As log_event_each(). */
+/* log_event_each() with an array of fields. */
 void log_fields(enum log_level level, const char *event, const struct log_field *fields,
                 unsigned n);
 
-/* Report what was suppressed in seconds that are over; `all`: also in this one. To be called now
- * and then, and at the end of the program. */
+/* Report the lines suppressed in past seconds; `all`: also those of the current second. Call it
+ * regularly, and at the end of the program. */
 void log_flush(bool all);
 
 #ifdef __cplusplus

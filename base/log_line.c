@@ -7,21 +7,22 @@
 #include "base/utf8.h"
 
 #define ESCAPE_BYTES 16
-/* Room that is kept for what ends a line: `..."`, ` cut=true` or `,"cut":true}`, newline, NUL. */
+/* Room kept for the end of a line: `..."`, ` cut=true` or `,"cut":true}`, newline, NUL. */
 #define TAIL_BYTES 32
 #define SPEC_BYTES 32
 
 /* --- escapes --- */
 
-/* A character that a terminal obeys, or that changes how the rest of the line is shown. */
+/* Whether a terminal obeys the character, or the character changes how the rest of the line is
+ * shown. */
 static bool is_control(uint32_t c)
 {
     return c < 0x20 || (c >= 0x7f && c <= 0x9f) || c == 0x061c || c == 0x200e || c == 0x200f ||
            (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069) || c == 0xfeff;
 }
 
-/* Write the character at s[0..n) to out as a quoted string holds it. Returns how many bytes of s it
- * takes and sets *n_out. */
+/* Write the character at s[0..n) to out, escaped for a quoted string. Returns the bytes of s that
+ * it takes and sets *n_out. */
 static size_t escape(bool json, const char *s, size_t n, char out[ESCAPE_BYTES], size_t *n_out)
 {
     static const char letters[] = "\n\r\t\"\\", escaped[] = "nrt\"\\";
@@ -43,7 +44,7 @@ static size_t escape(bool json, const char *s, size_t n, char out[ESCAPE_BYTES],
     return len ? len : 1;
 }
 
-/* Text that key=value readers take whole without quotes. */
+/* Whether readers of key=value lines need no quotes around the text. */
 static bool is_plain(const char *s, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -61,7 +62,7 @@ static size_t n_digits(const char *s, size_t n)
     return i;
 }
 
-/* Whether JSON can hold the text without quotes: true, false or a number in its notation. */
+/* Whether the text is a JSON literal without quotes: true, false or a number. */
 static bool is_json_bare(const char *s, size_t n)
 {
     size_t i = n > 0 && s[0] == '-', digits;
@@ -104,7 +105,7 @@ static void put(struct log_line *l, const char *s, size_t n)
     l->n += n;
 }
 
-/* Append s[0..n) between quotes; what does not fit is replaced by "...". */
+/* Append s[0..n) between quotes; text that does not fit is replaced by "...". */
 static void put_quoted(struct log_line *l, const char *s, size_t n)
 {
     char out[ESCAPE_BYTES];
@@ -138,7 +139,8 @@ void log_line_begin(struct log_line *l, bool json, const char *when, const char 
         put_quoted(l, event, strlen(event));
         return;
     }
-    for (; *event && room(l) > 0; event++) { /* constant words: what is no such is a mistake */
+    for (; *event && room(l) > 0; event++) { /* the event is constant words: other bytes are a
+                                                mistake of the caller */
         char c = *event >= ' ' && *event != 0x7f ? *event : '?';
         put(l, &c, 1);
     }
@@ -171,12 +173,12 @@ void log_line_end(struct log_line *l)
     put(l, l->json ? "}\n" : "\n", l->json ? 2 : 1);
 }
 
-/* --- fields by a printf format --- */
+/* --- fields from a printf format --- */
 
 struct value {
     size_t n;
     bool full;       /* ends with "..." */
-    bool has_string; /* some of it came through %s */
+    bool has_string; /* part of it came from %s */
     char bytes[LOG_VALUE_BYTES_MAX + 4];
 };
 
@@ -184,7 +186,7 @@ struct args {
     va_list ap;
 };
 
-/* Append text; what exceeds LOG_VALUE_BYTES_MAX is replaced by "...", never half a character. */
+/* Append text. Past LOG_VALUE_BYTES_MAX it is cut at a character's boundary and ends with "...". */
 static void value_add(struct value *v, const char *s, size_t n)
 {
     uint32_t c;
@@ -211,7 +213,7 @@ static void value_add(struct value *v, const char *s, size_t n)
 struct conversion {
     char flags[8];
     int width, precision; /* -1: none */
-    char length;          /* 'H' hh, 'h', 'l', 'q' ll, 'z', 'j', 't', or 0 */
+    char length;          /* 'H' for hh, 'q' for ll, 'h', 'l', 'z', 'j', 't', or 0 */
     char letter;
 };
 
@@ -228,7 +230,7 @@ static int parse_number(const char **f, struct args *a)
     return n;
 }
 
-/* f stands behind the '%'. Returns what follows the conversion. */
+/* Parse the conversion at f, behind its '%'. Returns the text behind the conversion. */
 static const char *parse_conversion(const char *f, struct args *a, struct conversion *c)
 {
     size_t n = 0;
@@ -281,7 +283,7 @@ static unsigned long long take_unsigned(struct args *a, char length)
     }
 }
 
-/* Print one number with the conversion's own flags, width and precision. */
+/* Append one number with the conversion's own flags, width and precision. */
 static void add_number(struct value *v, const struct conversion *c, struct args *a)
 {
     char spec[SPEC_BYTES], text[512];
@@ -294,7 +296,8 @@ static void add_number(struct value *v, const struct conversion *c, struct args 
     snprintf(spec + n, sizeof spec - (size_t)n, "%s%c", strchr("diuxXo", c->letter) ? "ll" : "",
              c->letter);
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral" /* made of a format that was checked */
+#pragma GCC diagnostic ignored "-Wformat-nonliteral" /* built from a format that the compiler
+                                                        checked */
     if (strchr("di", c->letter))
         n = snprintf(text, sizeof text, spec, take_signed(a, c->length));
     else if (strchr("uxXo", c->letter))
@@ -329,7 +332,8 @@ static const char *convert(struct value *v, const char *f, struct args *a)
     return f;
 }
 
-/* The kind of a value that stands without quotes in JSON. Strings stay strings, also "12". */
+/* The kind of a value that had no quotes in the format. A string stays a string in JSON, even
+ * "12". */
 static enum log_value kind_of(const struct value *v)
 {
     bool is_bool =

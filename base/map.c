@@ -10,7 +10,7 @@ enum status map_init(struct map *m, uint32_t n_max)
     uint64_t n_slots = 16;
 
     *m = (struct map){.n_max = n_max};
-    while (n_slots < (uint64_t)n_max * 2) /* at most half full: short probes */
+    while (n_slots < (uint64_t)n_max * 2) /* at most half full, for short probes */
         n_slots *= 2;
     m->slots = memory_zeroed(n_slots, sizeof *m->slots);
     if (!m->slots)
@@ -30,7 +30,7 @@ static uint32_t home(const struct map *m, uint64_t key)
     return (uint32_t)((key * 0x9E3779B97F4A7C15u) >> 32) & m->mask;
 }
 
-/* The slot of key, or the empty slot where it would go. */
+/* The slot of key, or the empty slot where key would go. */
 static uint32_t find(const struct map *m, uint64_t key)
 {
     uint32_t i = home(m, key);
@@ -72,7 +72,7 @@ bool map_remove(struct map *m, uint64_t key)
 
     if (!m->slots[i].used)
         return false;
-    /* Backward shift: close the gap, so that no tombstones pile up. */
+    /* Backward shift closes the gap, so that no tombstones accumulate. */
     for (uint32_t j = (i + 1) & m->mask; m->slots[j].used; j = (j + 1) & m->mask) {
         uint32_t h = home(m, m->slots[j].key);
         if (((j - h) & m->mask) >= ((j - i) & m->mask)) {

@@ -1,9 +1,9 @@
-/* map.h - u64 -> u32, open addressing, a capacity given at birth.
+/* map.h - hash map u64 -> u32 with open addressing and a fixed capacity.
  *
- * Owns    one table of 16 bytes per slot; never grows.
+ * Owns    one table of 16 bytes per slot; it never grows.
  * Thread  one at a time.
  * Errors  map_init(): ERR_NOMEM. Putting more than n_max pairs is a bug (ASSERT).
- * Units   pairs. Keys are expected to be spread already (hashes); they are mixed once more. */
+ * Units   pairs. Keys are expected to be hashes already; the map mixes them once more. */
 #ifndef TARN_BASE_MAP_H
 #define TARN_BASE_MAP_H
 
@@ -28,9 +28,9 @@ struct map {
 NODISCARD enum status map_init(struct map *m, uint32_t n_max);
 void map_fini(struct map *m);
 bool map_get(const struct map *m, uint64_t key, uint32_t *value);
-/* A map_get() of this key will come soon: have its memory on the way. */
+/* Prefetch the memory that a map_get() of this key will read. */
 void map_prefetch(const struct map *m, uint64_t key);
-void map_put(struct map *m, uint64_t key, uint32_t value); /* replaces */
-bool map_remove(struct map *m, uint64_t key);              /* false: was not there */
+void map_put(struct map *m, uint64_t key, uint32_t value); /* replaces an existing value */
+bool map_remove(struct map *m, uint64_t key);              /* false: the key was not in the map */
 
 #endif

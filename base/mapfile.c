@@ -18,7 +18,7 @@ enum status mapfile_open(struct mapfile *m, const char *path, struct buf *why)
         return buf_why(why, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "cannot open %s: %s", path,
                        strerror(errno));
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-        s = buf_why(why, ERR_IO, "%s is no regular file", path);
+        s = buf_why(why, ERR_IO, "%s is not a regular file", path);
     } else if (st.st_size > 0) {
         void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (p == MAP_FAILED && errno == ENOMEM)

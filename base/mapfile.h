@@ -1,10 +1,10 @@
-/* mapfile.h - a whole file, read-only, as memory.
+/* mapfile.h - maps a whole file read-only into memory.
  *
  * Owns    the mapping until mapfile_close().
- * Thread  read-only after open: any.
- * Errors  ERR_NOT_FOUND, ERR_NOMEM, ERR_IO, with words. An empty file gives data NULL and n_bytes
- *         0. A file cut short while mapped raises SIGBUS, as with any mmap: models are not edited
- *         in place.
+ * Thread  any, after open: the mapping is read-only.
+ * Errors  ERR_NOT_FOUND, ERR_NOMEM, ERR_IO with a message. An empty file gives data NULL and
+ *         n_bytes 0. A file that is truncated while mapped raises SIGBUS, as with any mmap: do not
+ *         edit models in place.
  * Units   bytes. */
 #ifndef TARN_BASE_MAPFILE_H
 #define TARN_BASE_MAPFILE_H
@@ -17,7 +17,7 @@
 struct mapfile {
     const unsigned char *data;
     size_t n_bytes;
-    uint64_t dev, ino, mtime_ns; /* identity, for caches of what was computed from it */
+    uint64_t dev, ino, mtime_ns; /* identity of the file, for caches of results computed from it */
 };
 
 NODISCARD enum status mapfile_open(struct mapfile *m, const char *path, struct buf *why);

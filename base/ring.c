@@ -42,6 +42,7 @@ enum status ring_push(struct ring *r, void *item)
         s = ERR_BUSY;
     } else {
         r->items[(r->head + r->n) % r->n_max] = item;
+        /* The one receiver drains the ring, so only the first item needs a wake. */
         if (r->n++ == 0)
             pthread_cond_signal(&r->filled);
     }

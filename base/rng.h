@@ -1,8 +1,8 @@
 /* rng.h - a seeded, counter-based generator: the n-th number is a function of (seed, n).
  *
- * Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). Because
- * there is no state to carry, a preempted or replayed request draws the same numbers (design P1),
- * and a GPU kernel can draw the same ones.
+ * Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). The
+ * generator has no state, so a preempted or replayed request draws the same numbers (promise P1,
+ * ARCHITECTURE.md), and a GPU kernel can draw them too.
  *
  * Owns    nothing.
  * Thread  any.
@@ -13,7 +13,7 @@
 
 #include <stdint.h>
 
-#ifdef __CUDACC__ /* nvcc: for kernels too */
+#ifdef __CUDACC__ /* nvcc: also for kernels */
 #define RNG_FUNCTION static __host__ __device__ inline
 #else
 #define RNG_FUNCTION static inline

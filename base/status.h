@@ -1,9 +1,9 @@
-/* status.h - the one result enum of the project, its names and its HTTP mapping.
+/* status.h - the result enum of the whole project, its names and its HTTP mapping.
  *
  * Owns    nothing.
  * Thread  any.
- * Errors  a code says what the caller can do; the words go into a `struct buf *why`.
- * Units   status_http() gives an HTTP status code. */
+ * Errors  a code says what the caller can do; the message for people goes into a `struct buf *why`.
+ * Units   status_http() returns an HTTP status code. */
 #ifndef TARN_BASE_STATUS_H
 #define TARN_BASE_STATUS_H
 
@@ -15,7 +15,7 @@ extern "C" {
 
 enum status {
     OK = 0,
-    ERR_INVALID,      /* the input is wrong: say which field, do not retry */
+    ERR_INVALID,      /* the input is wrong: name the field, do not retry */
     ERR_UNAUTHORIZED, /* no valid key */
     ERR_FORBIDDEN,    /* a valid key that may not do this */
     ERR_NOT_FOUND,    /* no such file, model, route or id */
@@ -23,24 +23,24 @@ enum status {
     ERR_UNSUPPORTED,  /* well-formed, but not something Tarn does */
     ERR_BUSY,         /* a bounded queue is full: retry later */
     ERR_UNAVAILABLE,  /* draining, or not ready yet: retry elsewhere */
-    ERR_CANCELLED,    /* the client left */
+    ERR_CANCELLED,    /* the client disconnected */
     ERR_TIMEOUT,      /* a deadline passed */
     ERR_NO_BLOCKS,    /* the KV pool has no free block: evict, preempt and retry */
-    ERR_NOMEM,        /* malloc said no */
+    ERR_NOMEM,        /* out of memory */
     ERR_IO,           /* a system call failed */
     ERR_CORRUPT,      /* stored bytes do not pass their checks */
-    ERR_INTERNAL,     /* a bug of ours that did not warrant an abort */
+    ERR_INTERNAL,     /* a bug that did not warrant an abort */
     STATUS_COUNT
 };
 
-/* "ok", "invalid", ...: the word used in logs. Never NULL. */
+/* "ok", "invalid", ...: the word for logs. Never NULL. */
 const char *status_name(enum status s);
 
-/* "out of memory", "an input or output error", ...: for messages that nothing better is known for.
- * Never NULL. */
+/* "out of memory", "an input or output error", ...: the message when no better one is known. Never
+ * NULL. */
 const char *status_words(enum status s);
 
-/* HTTP status code that a failed request gets, e.g. ERR_BUSY -> 429. OK -> 200. */
+/* HTTP status code of a request that failed with s, e.g. ERR_BUSY -> 429. OK -> 200. */
 int status_http(enum status s);
 
 /* The `type` of the OpenAI-style error object, e.g. "invalid_request_error". Never NULL. */

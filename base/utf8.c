@@ -2,6 +2,7 @@
 
 size_t utf8_decode(const char *text, size_t n, uint32_t *out)
 {
+    /* Smallest code point of each length; a smaller one is overlong. */
     static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
     const unsigned char *s = (const unsigned char *)text;
     size_t len = s[0] < 0x80         ? 1

@@ -2,7 +2,7 @@
  *
  * Owns    nothing.
  * Thread  any; no state.
- * Errors  0 for bytes that are no valid character: truncated, overlong, a surrogate, too large.
+ * Errors  0 for bytes that are not a valid character: truncated, overlong, a surrogate, too large.
  * Units   bytes. */
 #ifndef TARN_BASE_UTF8_H
 #define TARN_BASE_UTF8_H

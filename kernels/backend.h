@@ -1,14 +1,14 @@
-/* backend.h - what a GPU backend gives to device.c, so that nothing above sees CUDA.
+/* backend.h - the interface of a GPU backend to device.c, which hides CUDA from everything above.
  *
- * A backend is an object library that defines `tarn_cuda_backend`; a program has it by linking that
- * library. Two exist: kernels/cuda compiled by nvcc, and the same files compiled as C++ against
- * tests/cuda_emulation.
+ * A backend is an object library that defines `tarn_cuda_backend`; a program gets it by linking
+ * that library. There are two: kernels/cuda compiled by nvcc, and the same files compiled as C++
+ * against tests/cuda_emulation.
  *
  * Common subset of C11 and C++.
  *
- * Owns    open() makes a state, close() frees it with everything still allocated from it.
+ * Owns    open() creates a state; close() frees it and everything still allocated from it.
  * Thread  as device.h.
- * Errors  as device.h; each function that returns a status has logged a failure of the device once.
+ * Errors  as device.h. A function that returns a status has logged the device's failure once.
  * Units   bytes. */
 #ifndef TARN_KERNELS_BACKEND_H
 #define TARN_KERNELS_BACKEND_H
@@ -20,7 +20,7 @@ extern "C" {
 #endif
 
 struct device_backend {
-    /* ERR_UNSUPPORTED with words when the machine has no such device. */
+    /* ERR_UNSUPPORTED with a message: the machine has no such device. */
     enum status (*open)(void **state, const struct device_config *config, struct buf *why);
     void (*close)(void *state);
     const struct ops *(*ops)(const void *state);
@@ -44,10 +44,10 @@ struct device_backend {
     enum status (*event_wait)(void *state, struct device_event *e);
 };
 
-/* Weak: its address is NULL in a program that does not link the backend. */
+/* Weak: NULL in a program that does not link the backend. */
 extern const struct device_backend tarn_cuda_backend __attribute__((weak));
 
-/* The state that open() made, for the backend's ops. */
+/* The state created by open(), for the backend's ops. */
 void *device_backend_state(struct device *d);
 
 #ifdef __cplusplus

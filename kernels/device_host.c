@@ -7,14 +7,15 @@
 #include <sys/mman.h>
 
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
-/* From here on an allocation is a mapping of its own, aligned so that huge pages can back it. */
+/* From this size on an allocation is a mapping of its own, aligned so that huge pages can back
+ * it. */
 #define MAP_BYTES_MIN (2 * HUGE_PAGE_BYTES)
 
-/* In front of every allocation. */
+/* Header in front of every allocation. */
 struct host_block {
     _Alignas(64) struct host_block *next;
     struct host_block *prev;
-    void *mapping; /* NULL: from malloc, freed as a whole */
+    void *mapping; /* NULL: from posix_memalign(), freed as a whole */
     size_t map_bytes;
 };
 
@@ -24,7 +25,7 @@ void host_memory_init(struct host_memory *m)
     m->blocks = NULL;
 }
 
-/* A mapping whose memory starts on a huge page, with the header just before it. */
+/* Map memory whose payload starts on a huge page; the header is just before it. */
 static struct host_block *map_block(size_t n_bytes)
 {
     size_t map_bytes = n_bytes + 2 * HUGE_PAGE_BYTES;
@@ -36,7 +37,7 @@ static struct host_block *map_block(size_t n_bytes)
                       ~(uintptr_t)(HUGE_PAGE_BYTES - 1);
     struct host_block *b = (struct host_block *)start - 1;
 
-    (void)madvise((void *)start, n_bytes, MADV_HUGEPAGE); /* only a wish */
+    (void)madvise((void *)start, n_bytes, MADV_HUGEPAGE); /* best effort */
     b->mapping = map;
     b->map_bytes = map_bytes;
     return b;

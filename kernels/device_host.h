@@ -14,12 +14,12 @@ struct host_block;
 
 struct host_memory {
     pthread_mutex_t lock;
-    struct host_block *blocks; /* everything handed out */
+    struct host_block *blocks; /* all live allocations */
 };
 
 void host_memory_init(struct host_memory *m);
 void host_memory_fini(struct host_memory *m);
-/* Zeroed, 64-byte aligned; one byte of it is there even when n_bytes is 0. */
+/* Zeroed memory, 64-byte aligned; n_bytes == 0 gives a valid pointer. */
 void *host_memory_alloc(struct host_memory *m, size_t n_bytes);
 void host_memory_free(struct host_memory *m, void *p);
 

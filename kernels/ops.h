@@ -2,12 +2,11 @@
  *
  * Common subset of C11 and C++.
  *
- * Owns    nothing; the table is constant and belongs to the device that handed it out.
- * Thread  one caller at a time per device (the engine thread); a CPU device spreads the work over
- *         its own pool and returns when it is done, a GPU device only enqueues on the stream.
- * Errors  launchers validate nothing that the caller computed itself (ASSERT guards shapes);
- *         they return ERR_NOMEM or ERR_INTERNAL from a device that failed. n_rows == 0 is OK and
- *         does nothing.
+ * Owns    nothing; the table is constant and belongs to the device that returned it.
+ * Thread  one caller at a time per device (the engine thread). A CPU device spreads the work over
+ *         its pool and returns when it is done; a GPU device only enqueues it on the stream.
+ * Errors  shapes are guarded by ASSERT, since the caller computed them itself. ERR_NOMEM or
+ *         ERR_INTERNAL come from a device that failed. n_rows == 0 is OK and does nothing.
  * Units   as params.h. */
 #ifndef TARN_KERNELS_OPS_H
 #define TARN_KERNELS_OPS_H
@@ -20,11 +19,11 @@ extern "C" {
 #endif
 
 struct device;
-struct stream; /* NULL is the device's default stream; the CPU has no other */
+struct stream; /* NULL: the device's default stream, the only one of a CPU */
 
 struct ops {
     const char *name; /* "ref", "cpu-avx512", "cpu-portable", "cuda-sm90", ... */
-    uint32_t version; /* numeric path: counts up when any op may give other bits */
+    uint32_t version; /* version of the numerics: incremented when any op may give other bits */
     enum status (*embed)(struct device *, struct stream *, const struct embed_params *);
     enum status (*rmsnorm)(struct device *, struct stream *, const struct rmsnorm_params *);
     enum status (*gemm)(struct device *, struct stream *, const struct gemm_params *);
@@ -35,7 +34,7 @@ struct ops {
     enum status (*merge)(struct device *, struct stream *, const struct merge_params *);
     enum status (*kv_gather)(struct device *, struct stream *, const struct kv_copy_params *);
     enum status (*kv_scatter)(struct device *, struct stream *, const struct kv_copy_params *);
-    /* NULL where logits lie in host memory: engine/run/sampler.c picks there. */
+    /* NULL if logits are in host memory: engine/run/sampler.c picks tokens there. */
     enum status (*sample)(struct device *, struct stream *, const struct sample_params *);
 };
 

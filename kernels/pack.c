@@ -1,4 +1,4 @@
-/* pack.c - where weights lie in both layouts, and the scalar conversions between dtypes. */
+/* pack.c - the places of weights in both layouts, and the scalar conversions between dtypes. */
 #include "kernels/pack.h"
 
 #include <string.h>
@@ -6,12 +6,12 @@
 #include "base/check.h"
 #include "kernels/quantize.h"
 
-/* Elements of K copied at once for all rows of a panel: what is written (BLOCK_K * 64 or 128
- * bytes) then stays in the first-level cache until its lines are full. */
+/* Elements of K copied for all rows of a panel before the next ones: the lines being written
+ * (BLOCK_K * 64 or 128 bytes) then stay in the first-level cache until they are full. */
 #define BLOCK_K 128
-/* WEIGHT_ROWS: rows are padded to whole groups of any size and to whole tiles of the kernels. */
+/* WEIGHT_ROWS: rows are padded to a multiple of every group size and of the kernels' tiles. */
 #define ROW_ALIGN 128
-/* WEIGHT_ROWS: the scales begin at a multiple of this many bytes. */
+/* WEIGHT_ROWS: the scales begin at a multiple of this. */
 #define SCALES_ALIGN 256
 
 static float f32_from_bits(uint32_t u)
@@ -45,7 +45,7 @@ static float f32_from_f16(uint16_t h)
 
     if (mag >= 0x7c00) /* inf, or NaN made quiet */
         return f32_from_bits(sign | 0x7f800000u | mag << 13 | (mag > 0x7c00 ? 0x400000u : 0));
-    /* Exact: the 15 bits land in the exponent and mantissa of a float that is 2^112 too small. */
+    /* Exact: the 15 bits become exponent and mantissa of a float that is 2^112 too small. */
     return f32_from_bits(sign | bits_from_f32(f32_from_bits(mag << 13) * 0x1p112f));
 }
 
@@ -60,8 +60,8 @@ static uint16_t f16_from_f32(float f)
     if (mag >= 0x477ff000u) /* 65520 and above round to inf */
         return sign | 0x7c00u;
     if (mag < 0x38800000u) {
-        /* Below 2^-14 the result is a multiple of 2^-24: adding 0.5, whose last bit is worth
-         * 2^-24, lets the adder round to nearest even. */
+        /* Below 2^-14 the result is a multiple of 2^-24. Adding 0.5, whose last bit is worth 2^-24,
+         * makes the addition round to nearest even. */
         return sign | (uint16_t)(bits_from_f32(f32_from_bits(mag) + 0.5f) - 0x3f000000u);
     }
     mag += 0xfffu + (mag >> 13 & 1);
@@ -127,7 +127,7 @@ uint32_t pack_row_stride(uint32_t k)
     return (k + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
 }
 
-/* WEIGHT_ROWS: bytes of elements of one row, and of its scales. */
+/* WEIGHT_ROWS: bytes of one row's elements; and of its scales. */
 static size_t row_bytes(const struct weight *w)
 {
     return w->dtype < DTYPE_FLOATS ? w->stride * dtype_bytes(w->dtype)
@@ -140,7 +140,7 @@ static size_t row_scale_bytes(const struct weight *w)
     return w->dtype < DTYPE_FLOATS ? 0 : w->stride / w->group * sizeof(uint16_t);
 }
 
-/* WEIGHT_ROWS: where the scales begin. */
+/* WEIGHT_ROWS: offset of the scales. */
 static size_t scales_offset(const struct weight *w)
 {
     return (w->n * row_bytes(w) + SCALES_ALIGN - 1) / SCALES_ALIGN * SCALES_ALIGN;
@@ -168,7 +168,7 @@ uint32_t pack_row_ranges(const struct weight *w, uint32_t n0, uint32_t n_rows,
     return 2;
 }
 
-/* Copy src[0..n) (elements k0.. of one output) into column `col` of a panel of 4-byte elements. */
+/* Copy src[0..n), elements k0 .. of one output, to column `col` of a panel of 4-byte elements. */
 static void put_f32(unsigned char *panel, uint32_t col, uint32_t k0, const char *src, uint32_t n)
 {
     unsigned char *dst = panel + ((size_t)k0 * PANEL_COLS + col) * 4;
@@ -185,7 +185,7 @@ static void put_f16(unsigned char *panel, uint32_t col, uint32_t k0, const char 
         memcpy(dst + (size_t)k * PANEL_COLS * 2, src + 2 * k, 2);
 }
 
-/* As put_f16, for pairs: k0 is even. */
+/* put_f16() for pairs; k0 is even. */
 static void put_bf16(unsigned char *panel, uint32_t col, uint32_t k0, const char *src, uint32_t n)
 {
     unsigned char *dst = panel + ((size_t)(k0 / 2) * PANEL_COLS + col) * 4;
@@ -203,7 +203,8 @@ static void pack_panel_rows(const struct weight *w, uint32_t n0, const void *src
     size_t panel_bytes = pack_panel_bytes(w->dtype, w->k, 0);
     uint32_t end;
 
-    for (uint32_t first = n0; first < n0 + n_rows; first = end) { /* one panel's share at a time */
+    for (uint32_t first = n0; first < n0 + n_rows; first = end) { /* the rows of one panel at a
+                                                                     time */
         unsigned char *panel = (unsigned char *)w->data + first / PANEL_COLS * panel_bytes;
 
         end = (first / PANEL_COLS + 1) * PANEL_COLS;
@@ -272,7 +273,7 @@ int pack_int_at(const struct weight *w, uint32_t n, uint32_t k)
     ASSERT(w->dtype >= DTYPE_FLOATS && n < w->n && k < w->k);
     struct pack_group g = pack_group_of(w, n, k);
     uint32_t i = k % w->group;
-    unsigned half; /* which half-byte of an i4's four bytes */
+    unsigned half; /* index of the half-byte in an i4's four bytes */
 
     if (w->dtype == DTYPE_I8)
         return g.quad[i / 4 * g.quad_step + i % 4] - 128;

@@ -1,33 +1,35 @@
-/* pack.h - the two layouts of weights; each is shared by one-row and many-row kernels (design P1).
+/* pack.h - the two layouts of weights. Kernels for one row and for many rows share a layout, so
+ * that they can share an order of operations (promise P1, ARCHITECTURE.md).
  *
  * WEIGHT_PANELS, for CPU kernels. A weight [N, K] is cut into panels of PANEL_COLS outputs,
  * zero-padded to a whole panel:
  *   f32:        panel[k][32]                one output per lane
  *   f16:        panel[k][32]
- *   bf16:       panel[ceil(K/2)][32][2]     pairs along K, as vdpbf16ps and AMX want them; an odd K
+ *   bf16:       panel[ceil(K/2)][32][2]     pairs along K, as vdpbf16ps and AMX take them; an odd K
  *                                           is padded with one zero
- *   i8, i4:     groups of `group` elements of K (the last may be short), one after the other, each
- *               a row of scales, then the quantized elements as unsigned numbers:
+ *   i8, i4:     groups of `group` elements of K (the last may be short), one after the other. A
+ *               group is a row of scales, then the quantized elements as unsigned numbers:
  *     scale[32]                             bf16; a weight is (u - 128) * scale or (u - 8) * scale
- *     i8: u[ceil(g/4)][32][4]               quads along K, as vpdpbusd and AMX want them; 1 .. 255
+ *     i8: u[ceil(g/4)][32][4]               quads along K, as vpdpbusd and AMX take them; 1 .. 255
  *     i4: u[ceil(g/8)][32][4]               byte j of quad i has element 8i + j in its lower half
  *                                           and element 8i + 4 + j in its upper half; 0 .. 15
- *               where K or N ends inside, padding is 0 bytes: kernels meet it with activations 0.
- * A kernel walks one panel from k = 0 to K for as many rows as it has accumulators; whether it has
- * one row or twelve, each output sees the same operations in the same order.
+ *               Behind the end of K or N the padding is 0 bytes; kernels multiply it by
+ *               activations of 0.
+ * A kernel walks one panel from k = 0 to K for as many rows as it has accumulators. With one row or
+ * twelve, each output sees the same operations in the same order.
  *
- * WEIGHT_ROWS, for GPU kernels: rows [N], each of `stride` elements, pack_row_stride(K) unless the
- * weight is a table that lies in a file; what is behind K is 0.
+ * WEIGHT_ROWS, for GPU kernels: rows [N], each of `stride` elements: pack_row_stride(K), or K if
+ * the weight is a table used in place in a mapped file. Elements behind K are 0.
  *   f32, f16, bf16: row[stride]
  *   i8:         row[stride]                 unsigned bytes, the weight is (u - 128) * scale
  *   i4:         row[stride / 8]             32-bit words, little-endian, of 8 elements: element 2j
  *                                           in bits 4j, element 2j + 1 in bits 16 + 4j; the weight
  *                                           is (u - 8) * scale
- *   i8, i4 then, from the next multiple of 256 bytes on: scale[N][stride / group], bf16; 0 for
+ *   i8, i4:     then, from the next multiple of 256 bytes on, scale[N][stride / group], bf16; 0 for
  *               groups wholly behind K.
  *
- * Owns    nothing; the caller gives the destination (pack_bytes() long, 64-byte aligned).
- * Thread  any; distinct panels may be packed at once.
+ * Owns    nothing; the caller supplies the destination (pack_bytes() long, 64-byte aligned).
+ * Thread  any; distinct panels may be packed at the same time.
  * Errors  none; shapes are asserted.
  * Units   bytes, elements. */
 #ifndef TARN_KERNELS_PACK_H
@@ -39,15 +41,15 @@
 extern "C" {
 #endif
 
-/* Elements between rows of K elements in WEIGHT_ROWS: the next multiple of 128. */
+/* WEIGHT_ROWS: elements from row to row for K elements, the next multiple of 128. */
 uint32_t pack_row_stride(uint32_t k);
-/* Bytes of a weight in its layout, whole. */
+/* Bytes of a whole weight in its layout. */
 size_t pack_weight_bytes(const struct weight *w);
 
-/* Where rows [n0, n0 + n_rows) of a WEIGHT_ROWS weight lie in it: one range for floats, two for
- * quantized weights (elements, scales). The same rows as a weight of their own, {n = n_rows}, have
- * equal ranges at n0 = 0: this is how a weight is packed piece by piece in host memory and copied
- * to where it belongs. Returns the number of ranges. */
+/* The byte ranges of rows [n0, n0 + n_rows) of a WEIGHT_ROWS weight: one for floats, two for
+ * quantized weights (elements, scales). Returns their number. A weight of only these rows, {n =
+ * n_rows}, has ranges of equal sizes at n0 = 0: so a weight can be packed piece by piece in host
+ * memory and each piece copied to its place. */
 struct pack_range {
     size_t offset;
     size_t n_bytes;
@@ -55,34 +57,34 @@ struct pack_range {
 uint32_t pack_row_ranges(const struct weight *w, uint32_t n0, uint32_t n_rows,
                          struct pack_range ranges[2]);
 
-/* WEIGHT_PANELS. `group` is struct weight's and ignored for floats. */
+/* WEIGHT_PANELS. `group` is that of struct weight and ignored for floats. */
 size_t pack_panel_bytes(enum dtype t, uint32_t k, uint32_t group);
 size_t pack_bytes(enum dtype t, uint32_t n, uint32_t k, uint32_t group);
 
 /* WEIGHT_PANELS: bytes of one group of a panel, scales included (i8, i4), for n_k elements of K. */
 size_t pack_group_bytes(enum dtype t, uint32_t n_k);
 
-/* Copy the row-major src [n_rows, K] of w->dtype (a float type) into rows [n0, n0 + n_rows) of w.
- * Rows may be given in any order and split as one likes (Q, K and V go into one weight); padding
- * must be zero beforehand (device_alloc gives zeroed memory). src needs only the alignment of its
- * element. */
+/* Copy the row-major src [n_rows, K] of w->dtype (a float type) to rows [n0, n0 + n_rows) of w.
+ * Rows may be copied in any order and in any pieces (Q, K and V go into one weight). Padding must
+ * be zero before (device_alloc() returns zeroed memory). src needs the alignment of its element
+ * only. */
 void pack_rows(const struct weight *w, uint32_t n0, const void *src, uint32_t n_rows);
 
-/* The same for an i8 or i4 weight: quantize the float rows src [n_rows, K] of dtype `from` (any
- * alignment of its element). Each group of each row by itself, symmetric, against its scale as
- * rounded to bf16 (2^-126 at least): i8 takes the one of max|x| / 124 .. 127 whose rounding keeps
- * the largest element best; i4 the best in squared error of a few scales near max|x| / 8, with its
- * sign. A group that holds NaN or inf gets scale NaN. Padding must be zero beforehand. */
+/* pack_rows() for an i8 or i4 weight: quantize the float rows src [n_rows, K] of dtype `from`
+ * (alignment of its element). Each group of each row is quantized on its own, symmetrically,
+ * against its scale as rounded to bf16 (2^-126 at least). i8: the scale of max|x| / 124 .. 127 that
+ * represents the largest element best. i4: the scale of least squared error among a few near max|x|
+ * / 8 with its sign. A group with NaN or inf gets the scale NaN. Padding must be zero before. */
 void pack_quantize_rows(const struct weight *w, uint32_t n0, enum dtype from, const void *src,
                         uint32_t n_rows);
 
-/* One element as float, dequantized where it is quantized: for reference kernels and tests. */
+/* One element as float, dequantized; for reference kernels and tests. */
 float pack_at(const struct weight *w, uint32_t n, uint32_t k);
-/* i8, i4: the scale and the signed integer behind it. */
+/* The scale and the signed integer of an i8 or i4 element. */
 float pack_scale_at(const struct weight *w, uint32_t n, uint32_t k);
 int pack_int_at(const struct weight *w, uint32_t n, uint32_t k);
 
-/* Scalar conversions of float types, round to nearest even, NaN stays NaN. */
+/* Scalar conversions of float types: round to nearest even; NaN stays NaN. */
 float dtype_load(enum dtype t, const void *base, size_t i);
 void dtype_store(enum dtype t, void *base, size_t i, float v);
 

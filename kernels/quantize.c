@@ -1,8 +1,8 @@
-/* quantize.c - float rows into int8 and int4 weights.
+/* quantize.c - quantizes float rows to int8 and int4 weights.
  *
- * A checkpoint passes through here whole while a user waits, so the loops are written for the
- * compiler's vectorizer: one output per lane, no early exits, sums in one order whatever the width
- * of a register. They are compiled once per instruction set, all giving the same bytes. */
+ * A whole checkpoint passes through here while a user waits, so the loops suit the compiler's
+ * vectorizer: one output per lane, no early exits, and sums in an order that does not depend on the
+ * register width. They are compiled once per instruction set; all give the same bytes. */
 #include "kernels/quantize.h"
 
 #include <stdbool.h>
@@ -12,31 +12,31 @@
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* Outputs worked on at once, one per lane: half a panel. */
+/* Outputs computed together, one per lane: half a panel. */
 #define LANES 16
-/* Elements of K done at once: a multiple of every group. */
+/* Elements of K computed together: a multiple of every group size. */
 #define BLOCK_K 128
-/* The least scale: below it 1 / scale would overflow. A group that is smaller still is rounded to
- * multiples of it, which is within half a scale all the same. */
+/* Smallest scale: below it 1 / scale would overflow. The elements of a group with smaller numbers
+ * are rounded to multiples of it, which is still within half a scale. */
 #define SCALE_MIN 0x1p-126f
-/* 1.5 * 2^23: added to |x| < 2^22 it rounds x to the nearest integer, ties to even, and leaves that
+/* 1.5 * 2^23: adding it to |x| < 2^22 rounds x to the nearest integer, ties to even, and leaves the
  * integer in the low bits. */
 #define ROUNDER 12582912.0f
 #define ROUNDER_BITS 0x4b400000
 #define INF_BITS 0x7f800000u
 #define NAN_BITS 0x7fc00000u
 
-/* Scales tried for int4, as shares of the group's element of largest magnitude m: that the largest
- * becomes -8 (m / -8), that it fits in without the sign's help (m / -7), and between and beyond. */
+/* Scales tried for int4, as shares of m, the group's element of largest magnitude: m / -8 makes m
+ * exactly -8; m / -7 avoids using -8; the others are between and beyond. */
 static const float i4_shares[] = {-1 / 8.0f, -1 / 7.5f, -1 / 8.5f, -1 / 7.0f, -1 / 9.0f};
 
-/* The least number of steps that int8 gives to the largest element of a group. */
+/* Fewest steps of the largest element of an int8 group. */
 #define I8_STEPS_MIN 124
 
-/* LANES outputs times one block of K, turned so that lanes are adjacent. */
+/* LANES outputs times one block of K, transposed so that lanes are adjacent. */
 struct strip {
     _Alignas(64) float x[BLOCK_K][LANES];
-    uint32_t lane0, lane1; /* lanes that hold rows of this call; only theirs may be written */
+    uint32_t lane0, lane1; /* lanes of this call's rows; other lanes' outputs must not be written */
 };
 
 ALWAYS_INLINE uint32_t bits_of(float f)
@@ -57,8 +57,8 @@ ALWAYS_INLINE float float_of(uint32_t u)
 
 /* --- reading --- */
 
-/* As dtype_load(), but inlined, and without a branch for f16: the 15 bits land in the exponent and
- * mantissa of a float that is 2^112 too small. Inf and NaN need only stay at least inf here. */
+/* dtype_load() inlined and without a branch for f16: the 15 bits become exponent and mantissa of a
+ * float that is 2^112 too small. Inf and NaN need only remain at least inf. */
 ALWAYS_INLINE float load_one(enum dtype from, const char *src)
 {
     uint16_t h;
@@ -76,7 +76,7 @@ ALWAYS_INLINE float load_one(enum dtype from, const char *src)
                     (mag >= 0x7c00 ? INF_BITS : 0));
 }
 
-/* n elements of one row into lane `lane`. */
+/* Load n elements of one row into a lane. */
 ALWAYS_INLINE void load_row(struct strip *s, uint32_t lane, enum dtype from, const char *src,
                             uint32_t n)
 {
@@ -86,8 +86,8 @@ ALWAYS_INLINE void load_row(struct strip *s, uint32_t lane, enum dtype from, con
 
 /* --- scales --- */
 
-/* Each lane's largest magnitude, as bits: they order as the numbers do, NaN above inf above all
- * others. `sign` gets the sign bit of an element that has it. */
+/* Each lane's largest magnitude as bits, which compare like the numbers: NaN above inf above all
+ * others. `sign` gets the sign bit of an element of that magnitude. */
 ALWAYS_INLINE void largest(uint32_t *mag, uint32_t *sign, const float (*x)[LANES], uint32_t n)
 {
     uint32_t pos[LANES] = {0}, neg[LANES] = {0};
@@ -96,8 +96,8 @@ ALWAYS_INLINE void largest(uint32_t *mag, uint32_t *sign, const float (*x)[LANES
         for (int j = 0; j < LANES; j++) {
             int32_t up = (int32_t)bits_of(x[i][j]), down = up ^ INT32_MIN;
 
-            /* As signed integers the numbers of one sign order among themselves, above all of the
-             * other. */
+            /* Compared as signed integers, numbers of one sign are in order and above all numbers
+             * of the other sign. */
             pos[j] = up > (int32_t)pos[j] ? (uint32_t)up : pos[j];
             neg[j] = down > (int32_t)neg[j] ? (uint32_t)down : neg[j];
         }
@@ -107,14 +107,14 @@ ALWAYS_INLINE void largest(uint32_t *mag, uint32_t *sign, const float (*x)[LANES
     }
 }
 
-ALWAYS_INLINE float bf16_nearest(float s) /* finite */
+ALWAYS_INLINE float bf16_nearest(float s) /* for finite s */
 {
     uint32_t u = bits_of(s);
 
     return float_of((u + 0x7fffu + (u >> 16 & 1)) & 0xffff0000u);
 }
 
-/* Away from zero to SCALE_MIN at least. */
+/* Raise the magnitude to SCALE_MIN at least; the sign stays. */
 ALWAYS_INLINE float not_too_small(float s)
 {
     uint32_t u = bits_of(s), mag = u & 0x7fffffffu, min = bits_of(SCALE_MIN);
@@ -122,7 +122,7 @@ ALWAYS_INLINE float not_too_small(float s)
     return float_of((u & 0x80000000u) | (mag > min ? mag : min));
 }
 
-/* The integer nearest to t, |t| < 2^22, within [low, high], as ROUNDER_BITS + itself. */
+/* ROUNDER_BITS + the integer nearest to t, |t| < 2^22, clamped to [low, high]. */
 ALWAYS_INLINE int32_t rounded(float t, int32_t low, int32_t high)
 {
     int32_t r = (int32_t)bits_of(t + ROUNDER);
@@ -131,7 +131,7 @@ ALWAYS_INLINE int32_t rounded(float t, int32_t low, int32_t high)
     return r < ROUNDER_BITS + high ? r : ROUNDER_BITS + high;
 }
 
-/* Squared error of a group of int4 with these inverse scales, in units of scale^2. */
+/* Squared error of an int4 group for each lane's inverse scale, in units of scale^2. */
 ALWAYS_INLINE void errors_i4(float *out, const float *inverse, const float (*x)[LANES], uint32_t n)
 {
     float sum[LANES] = {0};
@@ -146,7 +146,7 @@ ALWAYS_INLINE void errors_i4(float *out, const float *inverse, const float (*x)[
     memcpy(out, sum, sizeof(sum));
 }
 
-/* Errors are compared in units of the first scale's square, so that none overflows. */
+/* The errors are compared in units of the first scale's square, so that none overflows. */
 ALWAYS_INLINE void scales_i4(float *scale, const uint32_t *mag, const uint32_t *sign,
                              const float (*x)[LANES], uint32_t n)
 {
@@ -175,9 +175,9 @@ ALWAYS_INLINE void scales_i4(float *scale, const uint32_t *mag, const uint32_t *
     }
 }
 
-/* The largest becomes I8_STEPS_MIN .. 127 steps, whichever the rounding of the scale to bf16 hits
- * best: it weighs most in a product, and with 127 alone it would be off by up to half a step. (It
- * still is off by less than that: half a unit in bf16's last place is 1/256.) */
+/* The largest element gets I8_STEPS_MIN .. 127 steps, whichever the scale rounded to bf16
+ * represents best: it weighs most in a product, and with 127 alone it would be off by up to half a
+ * step, since half a unit in bf16's last place is 1/256. */
 ALWAYS_INLINE void scales_i8(float *scale, const uint32_t *mag)
 {
     float least[LANES];
@@ -196,20 +196,21 @@ ALWAYS_INLINE void scales_i8(float *scale, const uint32_t *mag)
         }
 }
 
-/* --- into the weight --- */
+/* --- writing the weight --- */
 
-/* A panel has element i of eight in bits 8 (i % 4) + 4 (i / 4), a row in bits 4 (i / 2) +
- * 16 (i % 2): half-byte j goes where j's three bits, turned left by one, say. */
+/* Reorder an i4 word from panel to row order. A panel has element i of eight in bits 8 (i % 4) + 4
+ * (i / 4), a row in bits 4 (i / 2) + 16 (i % 2): the three bits of a half-byte's index are rotated
+ * left by one, which takes two swaps. */
 ALWAYS_INLINE uint32_t row_order_i4(uint32_t u)
 {
-    uint32_t swap = (u ^ u >> 12) & 0xf0f0; /* 1 with 4, 3 with 6 */
+    uint32_t swap = (u ^ u >> 12) & 0xf0f0; /* half-bytes 1 and 4, 3 and 6 */
 
     u ^= swap | swap << 12;
-    swap = (u ^ u >> 8) & 0xff00; /* now 2 with 4, 3 with 5 */
+    swap = (u ^ u >> 8) & 0xff00; /* half-bytes 2 and 4, 3 and 5 */
     return u ^ (swap | swap << 8);
 }
 
-/* One 4-byte piece per lane, to `dst` for lane0. */
+/* Store one 4-byte piece per lane; `dst` is that of lane0. */
 ALWAYS_INLINE void put_quads(unsigned char *dst, size_t row_step, const struct strip *s,
                              enum dtype to, uint32_t *quad)
 {
@@ -225,7 +226,7 @@ ALWAYS_INLINE void put_quads(unsigned char *dst, size_t row_step, const struct s
     }
 }
 
-/* Where element i of `per_quad` lies inside its 4 bytes in a panel. */
+/* Shift of element i of `per_quad` inside its 4 bytes in a panel. */
 ALWAYS_INLINE unsigned quad_shift(enum dtype to, uint32_t i)
 {
     return to == DTYPE_I8 ? 8 * i : 8 * (i % 4) + 4 * (i / 4);
@@ -311,7 +312,7 @@ ALWAYS_INLINE void quantize_all(const struct weight *w, enum dtype to, uint32_t 
     }
 }
 
-/* Type by type, so that every loop above is compiled for its own. */
+/* One call per pair of types, so that every loop above is compiled for constant types. */
 #define PATH(name, attribute)                                                                      \
     attribute static void quantize_##name(const struct weight *w, uint32_t n0, enum dtype from,    \
                                           const char *src, uint32_t n_rows)                        \

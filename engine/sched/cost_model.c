@@ -29,10 +29,10 @@ static enum status check_axis(const char *name, const uint32_t *axis, uint32_t n
     if (n < 2 || n > N_MAX)
         return buf_why(why, ERR_INVALID, "%s: expected 2 to %d points", name, N_MAX);
     if (axis[0] < first)
-        return buf_why(why, ERR_INVALID, "%s: the first point is at least %u", name, first);
+        return buf_why(why, ERR_INVALID, "%s: the first point must be at least %u", name, first);
     for (uint32_t i = 1; i < n; i++)
         if (axis[i] <= axis[i - 1])
-            return buf_why(why, ERR_INVALID, "%s: the points have to ascend", name);
+            return buf_why(why, ERR_INVALID, "%s: the points must ascend", name);
     return OK;
 }
 
@@ -51,7 +51,7 @@ static enum status take_grid(double out[][N_MAX], const char *name, const double
     return OK;
 }
 
-/* Decodes that nobody measured. */
+/* Without measured decodes, a decode of n sequences is a prefill of n tokens. */
 static void decode_as_prefill(struct cost_model *m)
 {
     m->n_batch = ARRAY_SIZE(cost_model_default_batch);
@@ -71,7 +71,7 @@ enum status cost_model_init(struct cost_model *m, const struct cost_points *p, s
     if (s == OK && p->decode)
         s = check_axis("batch", p->batch, p->n_batch, 1, why);
     if (s == OK && p->decode && p->batch[0] != 1)
-        s = buf_why(why, ERR_INVALID, "batch: the first point is 1");
+        s = buf_why(why, ERR_INVALID, "batch: the first point must be 1");
     if (s != OK)
         return s;
     memcpy(fresh.cached, p->cached, p->n_cached * sizeof *p->cached);
@@ -90,9 +90,9 @@ enum status cost_model_init(struct cost_model *m, const struct cost_points *p, s
 
 /* --- interpolation --- */
 
-/* One of the two grids. */
+/* A view of one of the two grids. */
 struct grid {
-    const uint32_t *cached, *other; /* its axes */
+    const uint32_t *cached, *other; /* the axes */
     uint32_t n_cached, n_other;
     const double (*at)[N_MAX];
 };
@@ -107,8 +107,8 @@ static struct grid decodes(const struct cost_model *m)
     return (struct grid){m->cached, m->batch, m->n_cached, m->n_batch, m->decode};
 }
 
-/* Where x lies between two neighbours: points[low], points[low + 1], and how far along; more than 1
- * above the axis, 0 below it. */
+/* Find the neighbours of x on an axis: points[low] and points[low + 1]. Returns the position
+ * between them: 0 below the axis, more than 1 above it. */
 static double locate(const uint32_t *points, uint32_t n, uint32_t x, uint32_t *low)
 {
     uint32_t i = 0;
@@ -122,7 +122,7 @@ static double locate(const uint32_t *points, uint32_t n, uint32_t x, uint32_t *l
 }
 
 struct cell {
-    uint32_t a, b; /* its lower corner */
+    uint32_t a, b; /* lower corner */
     double t, u;
 };
 
@@ -173,7 +173,7 @@ double cost_model_decode_seconds(const struct cost_model *m, uint32_t n_cached, 
     return look_up(&g, n_cached, n_seqs);
 }
 
-/* --- guesses --- */
+/* --- estimates --- */
 
 static double guess_prefill(const struct cost_estimate *e, double n_cached, double n)
 {
@@ -218,9 +218,10 @@ void cost_model_scale(struct cost_model *m, uint32_t n_cached, uint32_t n_new, d
     }
 }
 
-/* Between two bounds that both ascend along rows and columns: the lowest point that is no less work
- * (share 0), and the highest that is no more (1). Where the grid ascends already, both are the
- * point. */
+/* Make a grid ascend along rows and columns. Lower bound of a point: the minimum of all points
+ * with no less work. Upper bound: the maximum of all points with no more work. Both bounds
+ * ascend, and both equal the point where the grid ascends already. The result is lower + share
+ * (upper - lower). */
 static void smooth_grid(double at[][N_MAX], uint32_t n_rows, uint32_t n_columns, double share)
 {
     double low[N_MAX][N_MAX];
@@ -253,13 +254,13 @@ void cost_model_smooth(struct cost_model *m)
 
 /* --- steps --- */
 
-/* What a step takes that has almost nothing to do: of one decode behind nothing. */
+/* The time of a step with almost nothing to do: one decode behind nothing. */
 static double floor_seconds(const struct cost_model *m)
 {
     return m->decode[0][0];
 }
 
-/* What a chunk takes in a step that has something to do anyway. */
+/* The time that a chunk adds to a step. */
 static double chunk_extra(const struct cost_model *m, uint32_t n_cached, uint32_t n_new)
 {
     return fmax(cost_model_seconds(m, n_cached, n_new) - floor_seconds(m), 0);
@@ -286,7 +287,7 @@ static uint32_t mean_cached(const struct cost_step *step)
     return step->n_decodes ? (uint32_t)(step->n_decode_cached / step->n_decodes) : 0;
 }
 
-/* Of a step that has something to do: what it takes without its chunks. */
+/* The time of a non-empty step without its chunks. */
 static double base_seconds(const struct cost_model *m, const struct cost_step *step)
 {
     return step->n_decodes ? cost_model_decode_seconds(m, mean_cached(step), step->n_decodes)
@@ -300,15 +301,16 @@ double cost_model_step_seconds(const struct cost_model *m, const struct cost_ste
     return base_seconds(m, step) + step->chunks_s;
 }
 
-/* The most tokens, at most n_max and 0 if not even 2, of a chunk with which a step of base and
- * `before` takes no longer than `seconds`. Sums as cost_step_add() does: to the last bit. */
+/* The most tokens n, 2 to n_max (0: none), such that base + (before + the chunk's extra time) <=
+ * seconds, by bisection. The sum has the order of cost_step_add() and cost_model_step_seconds(), so
+ * that the planned step's time equals this one to the last bit. */
 static uint32_t fit_chunk(const struct cost_model *m, double base, double before, uint32_t n_cached,
                           uint32_t n_max, double seconds)
 {
     struct grid g = prefills(m);
     struct cell c = cell_of(&g, n_cached, n_max);
     double floor = floor_seconds(m);
-    uint32_t low = 1, high = n_max + 1, n = n_max; /* low fits, or is 1; high does not */
+    uint32_t low = 1, high = n_max + 1, n = n_max; /* low fits or is 1; high does not fit */
 
     while (low + 1 < high) {
         c.u = locate(g.other, g.n_other, n, &c.b);
@@ -329,14 +331,15 @@ uint32_t cost_model_fit(const struct cost_model *m, const struct cost_step *step
     n = fit_chunk(m, base_seconds(m, step), step->chunks_s, n_cached, n_max, seconds);
     if (n > 0)
         return n;
-    cost_step_add(&one, m, n_cached, 1); /* which is a decode, and costs what decodes do */
+    cost_step_add(&one, m, n_cached, 1); /* one token counts as a decode */
     return cost_model_step_seconds(m, &one) <= seconds;
 }
 
 /* --- corrections --- */
 
-/* The answer at (n_cached, n_other) is to be multiplied by 1 + gain. Corner i is scaled by
- * 1 + step w_i. The answer then changes by the factor 1 + step * sum(w_i^2 T_i) / sum(w_i T_i). */
+/* Multiply the answer at (n_cached, n_other) by 1 + gain. Scaling corner i by 1 + step w_i, with
+ * w_i its weight and T_i its time, changes the answer by the factor 1 + step sum(w_i^2 T_i) /
+ * sum(w_i T_i); step follows from that. */
 static void move_corners(const struct grid *g, double at[][N_MAX], uint32_t n_cached,
                          uint32_t n_other, double gain)
 {
@@ -547,14 +550,14 @@ static enum status check_subject(const struct json *root, const struct cost_mode
         return s;
     hash_hex(hex, subject->fingerprint, COST_MODEL_FINGERPRINT_BYTES);
     if (format != FORMAT)
-        return buf_why(why, ERR_NOT_FOUND, "format %d: this version reads format %d: profile again",
+        return buf_why(why, ERR_NOT_FOUND, "format %d: this version reads format %d; profile again",
                        (int)format, FORMAT);
     if (strcmp(fingerprint, hex) != 0 || strcmp(device, subject->device) != 0)
         return buf_why(why, ERR_NOT_FOUND, "profiled for another model or device");
     return OK;
 }
 
-/* Lets go of root. */
+/* Consumes root. */
 static enum status read_root(struct cost_model *m, struct json *root,
                              const struct cost_model_subject *subject, struct buf *why)
 {

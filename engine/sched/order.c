@@ -5,7 +5,8 @@
 #include "base/check.h"
 #include "base/memory.h"
 
-/* Spread over 32 bits, so that slots in a row make no path (Knuth's multiplicative hash, mixed). */
+/* Hash of the slot number (Knuth's multiplicative hash, then mixed). The weights must look random:
+ * weights that grew with the slot number would make the tree a list. */
 static uint32_t weight_of(uint32_t slot)
 {
     uint32_t x = (slot + 1) * 2654435761u;
@@ -52,7 +53,7 @@ bool order_before(const struct order *o, uint32_t a, uint32_t b)
     return key_before(o->nodes[a].key, a, o->nodes[b].key, b);
 }
 
-/* What points at `slot` from above. */
+/* The link that points at `slot`: its parent's left or right, or the root. */
 static uint32_t *link_to(struct order *o, uint32_t slot)
 {
     uint32_t parent = o->nodes[slot].parent;
@@ -62,7 +63,7 @@ static uint32_t *link_to(struct order *o, uint32_t slot)
     return o->nodes[parent].left == slot ? &o->nodes[parent].left : &o->nodes[parent].right;
 }
 
-/* `slot` and its parent change places; the order stays. */
+/* Rotate `slot` above its parent. The sorted order stays. */
 static void rotate_up(struct order *o, uint32_t slot)
 {
     struct order_node *n = &o->nodes[slot];
@@ -127,7 +128,7 @@ uint32_t order_first(const struct order *o)
     return slot;
 }
 
-/* The neighbour behind or before; ORDER_NONE where there is none. */
+/* The next slot (behind) or the previous one; ORDER_NONE: there is none. */
 static uint32_t neighbour(const struct order *o, uint32_t slot, bool behind)
 {
     const struct order_node *n = &o->nodes[slot];

@@ -1,4 +1,4 @@
-/* scheduler.c - lifecycle, events, looking. The plan: scheduler_plan.c; the order:
+/* scheduler.c - lifecycle, events, queries. The plan: scheduler_plan.c; the order:
  * scheduler_policies.c. */
 #include "engine/sched/scheduler.h"
 
@@ -10,14 +10,14 @@
 
 #define N_TENANTS_MAX 1024
 #define N_IDLE_SESSIONS_MAX 4096
-/* Without a cost model. */
+/* Assumed times without a cost model: of a step, and of a prefilled token. */
 #define STEP_S 0.010
 #define TOKEN_S 0.0001
-/* The context that a decode step is priced at. */
+/* Context length at which the expected time of a decode step is taken. */
 #define USUAL_CONTEXT 512
-/* Of a KV block, about. */
+/* Approximate size of a KV block. */
 #define TOKENS_PER_BLOCK 32
-/* Of the moving mean of what it costs to bring one back. */
+/* Weight of a new observation in the moving mean of the restore cost. */
 #define RESTORE_RATE 0.05
 
 /* --- seconds --- */
@@ -56,7 +56,8 @@ static enum status check_config(const struct scheduler_config *c, struct buf *wh
     return OK;
 }
 
-/* A step takes 10 ms whatever decodes in it, a prefill 0.1 ms a token. */
+/* The model without a profile: a step takes 10 ms whatever decodes in it, a prefill 0.1 ms a
+ * token. */
 static void make_own_cost(struct scheduler *s)
 {
     static const uint32_t cached[] = {0, 1 << 20}, fresh[] = {1, 1 << 20}, batch[] = {1, 1 << 20};
@@ -131,7 +132,8 @@ enum status scheduler_create(struct scheduler **out, const struct scheduler_conf
     if (!s)
         return buf_why(why, ERR_NOMEM, "out of memory");
     s->config = *config;
-    if (s->config.n_running_max > config->n_tokens_max) /* each of them runs a token a step */
+    if (s->config.n_running_max > config->n_tokens_max) /* each running sequence needs a token per
+                                                           step */
         s->config.n_running_max = config->n_tokens_max;
     s->policy = policy;
     s->variant = policy->has_levels ? variant : MLFQ_TARN;
@@ -179,7 +181,7 @@ uint32_t entry_left(const struct entry *e)
     return entry_known(e) - entry_computed(e);
 }
 
-/* Numbers of priority in the order of service, above 0: 0 is for those who are moved up. */
+/* Priority as an unsigned number above 0 in the same order; 0 is for starving sequences. */
 static uint64_t priority_bits(int32_t priority)
 {
     uint32_t bits = (uint32_t)priority ^ 0x80000000u;
@@ -204,7 +206,8 @@ void entry_placed(struct scheduler *s, uint32_t slot)
         s->version++;
 }
 
-/* In order of arrival at the level. Fronts count down from the middle. */
+/* Ranks ascend in the order of arrival at the level. Ranks of the front count down from the
+ * middle. */
 #define RANK_MIDDLE (UINT64_C(1) << 63)
 
 static void set_rank(struct scheduler *s, uint32_t slot, bool to_front)
@@ -214,7 +217,7 @@ static void set_rank(struct scheduler *s, uint32_t slot, bool to_front)
     uint32_t index = round_index(e->level, e->priority);
 
     e->rank = to_front ? RANK_MIDDLE - 1 - n : RANK_MIDDLE + n;
-    if (s->variant != MLFQ_RELEASED) /* the authors know no tenants */
+    if (s->variant != MLFQ_RELEASED) /* the released code knows no tenants */
         e->round = tenants_round(&s->tenants, e->tenant, index, s->round[index]);
 }
 
@@ -235,7 +238,7 @@ void entry_found(struct entry *e, uint32_t n_computed)
     e->has_lost = n_computed < e->n_had;
 }
 
-/* --- the list of those who may starve --- */
+/* --- list by last_run_ns: candidates for starvation --- */
 
 void age_list_append(struct scheduler *s, uint32_t slot, uint64_t now_ns)
 {
@@ -335,7 +338,7 @@ void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uin
 
     ASSERT(slot < s->config.n_slots && e->state == ENTRY_RUNNING && n_run == e->n_flying);
     if (n_new != (e->n_computed + n_run == e->n_known))
-        s->version++; /* a plan that was made meanwhile expected something else */
+        s->version++; /* a plan made meanwhile expected another number of tokens */
     e->n_computed += n_run;
     e->n_flying = 0;
     e->n_known += n_new;
@@ -390,7 +393,7 @@ void scheduler_on_cancel(struct scheduler *s, uint32_t slot, uint64_t now_ns)
     forget(s, slot, now_ns);
 }
 
-/* --- looking --- */
+/* --- queries --- */
 
 uint32_t scheduler_n_running(const struct scheduler *s)
 {

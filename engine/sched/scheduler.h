@@ -1,57 +1,63 @@
-/* scheduler.h - who runs in the next step: pure state, events in, a plan out.
+/* scheduler.h - decides which sequences run in the next step: pure state, events in, a plan out.
  *
- * The scheduler does no I/O, reads no clock (it is handed `now`), allocates nothing after
- * scheduler_create() and touches no cache: it asks the view, whose functions are pure too. So the
- * server runs it in real time, the simulator in virtual time and the tests in no time.
+ * The scheduler does no I/O, reads no clock (callers pass `now`), allocates nothing after
+ * scheduler_create() and does not touch the cache: it calls the functions of a view, which are pure
+ * too. The server therefore runs it in real time, the simulator in virtual time and the tests in no
+ * time.
  *
- * A sequence is a slot number. It has n_known ids and n_computed of them in the cache; the rest are
- * to run: one is a decode, more are (a chunk of) a prefill. A preempted sequence is one that holds
- * nothing again; what it computed may still be found in the cache.
+ * A sequence is a slot number. It has n_known token ids, and n_computed of them are in the cache;
+ * the others are left to run: one token left is a decode, more are (a chunk of) a prefill. A
+ * preempted sequence holds no blocks, but the cache may still contain what it computed.
  *
- * One order. A policy gives each sequence a place in one strict order of service; all else is the
- * same for all of them (scheduler_plan.c): a step takes the first n_running_max sequences of the
- * order that KV memory, tokens and time allow; who was running and is not among the first loses its
- * place, last first. Nobody who waits gets the place of somebody before it in the order, so two
- * sequences cannot take the place from each other in turn.
+ * One order. A policy gives each sequence a place in one strict order of service. Everything else
+ * is the same for all policies (scheduler_plan.c): a step takes the first n_running_max sequences
+ * of the order that fit into KV memory, tokens and time. Running sequences behind those are
+ * preempted, the last one first. A waiting sequence never displaces one that is before it in the
+ * order, so two sequences cannot preempt each other in turn.
  *
  * Policies:
- *   skip-join-mlfq  FastServe (arXiv 2305.05920; papers.md 1.2): levels with quanta growing by
- *                   `ratio`; a sequence joins the first level whose quantum covers its prefill, and
- *                   sinks when it has used the quantum up
- *   mlfq            the same, but all join at the top
- *   fcfs            in the order of arrival
- *   sjf-prompt      the shortest prefill first; who runs goes on
- *   srpt            the shortest remaining time first: an oracle, which takes n_out_max for the
- *                   number of tokens that will come
- * In all of them a lower `priority` goes before a higher one, across levels. In the MLFQs requests
- * of one level alternate between tenants (deficit round robin in shares of the level's quantum), in
- * fcfs all requests do; the other two have an order of their own for each pair of requests. Rounds
- * are counted apart for priorities below, at and above 0.
+ *   skip-join-mlfq  FastServe (Wu et al., "Fast Distributed Inference Serving for Large Language
+ *                   Models", 2023, arXiv 2305.05920): levels whose quanta grow by `ratio`. A
+ *                   sequence joins the first level whose quantum covers its prefill, and is demoted
+ *                   when it has used up the quantum
+ *   mlfq            the same, but every sequence joins at the top level
+ *   fcfs            order of arrival
+ *   sjf-prompt      shortest prefill first, not preemptive: running sequences go on
+ *   srpt            shortest remaining time first: an oracle that takes n_out_max for the number of
+ *                   tokens that the sequence will generate
+ * In every policy a lower `priority` value goes before a higher one, across levels. The MLFQs
+ * alternate between tenants inside a level (deficit round robin in shares of the level's quantum),
+ * fcfs among all requests. sjf-prompt and srpt order any two requests themselves and have no
+ * rounds. Rounds are counted separately for priorities below, at and above 0.
  *
  * Variants of the two MLFQs (--mlfq-variant):
- *   tarn      as the paper, but who is moved up because it starved has one iteration and goes
- *             back to where it stood: sent to the top it would sink through all levels once more,
- *             before those who came since. And the threshold may rise (below)
- *   paper     to the top level and on from there, threshold fixed (papers.md 1.2)
- *   released  the authors' code (papers.md 1.3): down one level at a time and to its front;
- *             starvation is looked at every 1000th plan, to the top's front; who does not fit is
- *             not passed over; no rounds between tenants
+ *   tarn      the paper's, except that a starving sequence goes first for one iteration only and
+ *             then returns to its old place: in the top level it would be demoted through all
+ *             levels again, ahead of newer sequences. The starvation threshold may rise (below)
+ *   paper     as published: a starving sequence moves to the top level and stays there; the
+ *             threshold is fixed
+ *   released  the authors' released code: demotion by one level at a time, to the front of that
+ *             level; starvation is checked at every 1000th plan and moves to the front of the top
+ *             level; a sequence that does not fit is not passed over; no rounds between tenants
  *
- * No starvation (design P6). Who has not run for `starvation_s` goes before everybody until it has
- * its next token; nor does a run count that computes again what was lost since its last one. (fcfs,
- * where nobody is overtaken by equals: only who waits for more important ones.) Where memory is
- * short, to move somebody up is to bring its KV back and to send another's away, and with many of
- * them a machine would do nothing else: the threshold is raised so that bringing back takes a
- * fiftieth of the time at most (scheduler_on_restored()).
+ * No starvation (promise P6, ARCHITECTURE.md). A sequence that has not run for `starvation_s` goes
+ * before all others until its next token. Steps that only recompute tokens lost by a preemption do
+ * not count as running. (In fcfs, where no equal overtakes, only a sequence that waits for more
+ * important ones can starve.) Where memory is short, serving a starving sequence means restoring
+ * its KV and evicting another's; with many of them the machine would do nothing else. So the
+ * threshold is raised until restoring takes at most a fiftieth of the time
+ * (scheduler_on_restored()).
  *
- * Trajectories. Requests of one session are one job with pauses: a request that comes within
- * starvation_s of the end of the one before goes on at that one's level (the MLFQs), so that a long
- * job cut into many calls is a long job. The pauses are measured: scheduler_pause_s().
+ * Trajectories. The requests of one session are one job with pauses. In the MLFQs a request that
+ * arrives within starvation_s of the end of the previous one continues at the level of that one, so
+ * that a long job stays a long job when it is cut into many calls. scheduler_pause_s() answers the
+ * measured mean pause.
  *
  * Owns    its entries and the arrays of the plan it returns.
  * Thread  one at a time (the engine thread).
- * Errors  scheduler_create(): ERR_NOMEM, ERR_INVALID for an unknown policy or a wrong number.
- * Units   tokens, KV blocks, nanoseconds; seconds where a name says so. */
+ * Errors  scheduler_create(): ERR_NOMEM; ERR_INVALID for an unknown policy or a number out of
+ *         range.
+ * Units   tokens, KV blocks, nanoseconds; seconds where a name ends in _s. */
 #ifndef TARN_ENGINE_SCHED_SCHEDULER_H
 #define TARN_ENGINE_SCHED_SCHEDULER_H
 
@@ -63,31 +69,32 @@
 struct scheduler;
 struct cost_model;
 
-/* 0 is a default wherever a comment gives one. */
+/* Fields whose comment says "0: x" have the default x. */
 struct scheduler_config {
     const char *policy;
     uint32_t n_slots;       /* slot numbers are below this */
     uint32_t n_running_max; /* --max-num-seqs */
-    uint32_t n_tokens_max;  /* --max-num-batched-tokens: of one step */
-    double step_s_max;      /* --max-step-ms: prefill chunks are cut so that a step is expected
-                               to take no longer, but to no less than 32 tokens in a step
-                               without another chunk; 0: only n_tokens_max cuts them */
-    const struct cost_model *cost; /* borrowed, and may be corrected between two calls. NULL: a step
-                                      takes 10 ms and a prefill 0.1 ms a token */
-    double quantum_s;              /* of the top level; 0: what a decode step with n_running_max
-                                      sequences takes */
-    double ratio;                  /* from level to level; 0: 2 */
+    uint32_t n_tokens_max;  /* per step; --max-num-batched-tokens */
+    double step_s_max;      /* --max-step-ms: chunks are cut so that the expected time of a step
+                               stays below this, but the only chunk of a step has at least 32
+                               tokens; 0: only n_tokens_max cuts chunks */
+    const struct cost_model *cost; /* borrowed; may be corrected between two calls. NULL: a step
+                                      takes 10 ms, a prefill 0.1 ms a token */
+    double quantum_s;              /* of the top level; 0: the time of a decode step of
+                                      n_running_max sequences */
+    double ratio;                  /* of a level's quantum to that of the level above; 0: 2 */
     double starvation_s;           /* 0: max(3 s, 100 decode steps); INFINITY: never */
-    const char *variant;           /* of the MLFQs, above; NULL: "tarn" */
-    uint32_t reserve_blocks; /* device blocks kept for those that run when another is admitted,
-                                and free for those that come; 0: one for each that runs, and
-                                what a step may take */
+    const char *variant;           /* of the MLFQs (above); NULL: "tarn" */
+    uint32_t reserve_blocks;       /* device blocks that an admission must leave free for running
+                                sequences, and that the lineup keeps free for arrivals; 0: one per
+                                running sequence, for arrivals plus the blocks of n_tokens_max
+                                tokens */
 };
 
 NODISCARD enum status scheduler_create(struct scheduler **out,
                                        const struct scheduler_config *config, struct buf *why);
 void scheduler_destroy(struct scheduler *s); /* NULL is fine */
-/* "fcfs|mlfq|...", "tarn|...": for the message about an unknown one and for --help. */
+/* The known names, "fcfs|mlfq|...", "tarn|...", for --help and for messages about unknown names. */
 const char *scheduler_policies(void);
 const char *scheduler_variants(void);
 
@@ -95,99 +102,106 @@ const char *scheduler_variants(void);
 
 struct sched_request {
     uint32_t n_known;   /* ids of the prompt, > 0 */
-    uint32_t n_cached;  /* of them in the cache now: for the first guess of its prefill */
-    uint32_t n_out_max; /* tokens that it may generate at most */
+    uint32_t n_cached;  /* prompt ids in the cache now: for the expected time of its prefill */
+    uint32_t n_out_max; /* limit of the tokens that it may generate */
     int32_t priority;
-    uint64_t tenant;  /* equal: the same one */
-    uint64_t session; /* equal: one trajectory; 0: none */
+    uint64_t tenant;  /* equal numbers: the same tenant */
+    uint64_t session; /* equal numbers: one trajectory; 0: none */
 };
 
-/* A new sequence waits. */
+/* Add a new sequence to those that wait. */
 void scheduler_submit(struct scheduler *s, uint32_t slot, const struct sched_request *r,
                       uint64_t now_ns);
-/* What was planned to be admitted with n_cached tokens has n_computed instead. Between
- * scheduler_take() and the step's scheduler_on_tokens(). n_run: the tokens it runs now. */
+/* Correct an admission: the plan expected n_cached tokens in the cache, n_computed were
+ * attached, and n_run tokens run now. Call it between scheduler_take() and the step's
+ * scheduler_on_tokens(). */
 void scheduler_on_attach(struct scheduler *s, uint32_t slot, uint32_t n_computed, uint32_t n_run);
-/* The slot was admitted again after a preemption, for which its KV was copied for so long; what was
- * lost and is computed again the scheduler knows. Behind scheduler_on_attach(). */
+/* Report what re-admitting a preempted sequence cost: copy_s seconds of copies. The scheduler
+ * itself adds the time of recomputing what was lost. Call it after scheduler_on_attach(). */
 void scheduler_on_restored(struct scheduler *s, uint32_t slot, double copy_s);
-/* A step of step_ns ran n_run tokens of the slot; n_new more ids are known after it (0 or 1). */
+/* A step of step_ns ran n_run tokens of the slot; n_new (0 or 1) more ids are known after it. */
 void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uint32_t n_new,
                          uint64_t step_ns, uint64_t now_ns);
-/* The slot is done with: finished by itself, or cancelled in whatever phase. */
+/* Remove a sequence: it finished, or it was cancelled in any phase. */
 void scheduler_on_finish(struct scheduler *s, uint32_t slot, uint64_t now_ns);
 void scheduler_on_cancel(struct scheduler *s, uint32_t slot, uint64_t now_ns);
 
 /* --- the plan --- */
 
-/* What the cache would answer, without changing it. */
+/* Questions to the cache. The answers change nothing in it. */
 struct sched_view {
     void *arg;
-    uint32_t n_available;                                          /* free or evictable blocks */
-    uint32_t (*match)(void *arg, uint32_t slot);                   /* cached tokens of a waiter */
-    uint32_t (*need)(void *arg, uint32_t slot, uint32_t n_tokens); /* blocks out of available */
-    uint32_t (*reclaimable)(void *arg, uint32_t slot);             /* blocks a preemption frees */
-    /* Its KV is being read from disk: it is passed over. NULL: nobody's. Asked only of those who
-     * could be admitted, so who answers knows how long it has been holding one up. */
+    uint32_t n_available;                                          /* blocks that are free or can be
+                                                                      evicted */
+    uint32_t (*match)(void *arg, uint32_t slot);                   /* tokens in the cache of a
+                                                                      waiting one */
+    uint32_t (*need)(void *arg, uint32_t slot, uint32_t n_tokens); /* of n_available */
+    uint32_t (*reclaimable)(void *arg, uint32_t slot);             /* blocks freed by preempting
+                                                                      it */
+    /* Whether its KV is being read from disk; such a sequence is passed over. Only asked about a
+     * sequence that could be admitted now, so the callee can measure how long the read delays it.
+     * NULL: none is being read. */
     bool (*is_loading)(void *arg, uint32_t slot);
 };
 
 struct plan_item {
     uint32_t slot;
-    uint32_t n_tokens; /* to run now */
-    uint32_t n_cached; /* admit: the view's match, to be attached; else 0 */
-    bool admit;        /* first step of its life, or after a preemption */
+    uint32_t n_tokens; /* to run in this step */
+    uint32_t n_cached; /* admitted ones: cached tokens to attach, as the view answered; else 0 */
+    bool admit;        /* its first step, or the first one after a preemption */
 };
 
 struct plan {
     const struct plan_item *items; /* decodes first, then prefill chunks in the order of service */
     uint32_t n_items;
     uint32_t n_tokens;
-    const uint32_t *preempt; /* slots to drop before anything is attached or grown */
+    const uint32_t *preempt; /* slots to preempt, before any attach or growth */
     uint32_t n_preempt;
-    uint32_t n_for_memory; /* the first so many of them; the others had no place left */
-    double step_s;         /* what the cost model expects the step to take */
-    uint64_t version;      /* of the state that it was made for */
+    uint32_t n_for_memory; /* the first of them, preempted for memory; the others for lack of a
+                              place */
+    double step_s;         /* expected time of the step */
+    uint64_t version;      /* of the scheduler's state that it was made from */
 };
 
-/* Decide. A step that was taken and has not ended counts as if it had, each of its sequences with
- * one more token where it reaches the end of what is known: so the next plan can be made while a
- * step runs. The plan's arrays live until the next call. Without items only when nothing can run,
- * or when it takes places away for somebody whom the next plan admits. */
+/* Make a plan. A step that was taken and has not ended counts as if it had, with one more known
+ * token for each sequence that reaches the end of its known ones: so the next plan can be made
+ * while a step runs. The plan's arrays are valid until the next call. A plan has no items only when
+ * nothing can run, or when it preempts sequences for one that the next plan admits. */
 void scheduler_plan(struct scheduler *s, uint64_t now_ns, const struct sched_view *view,
                     struct plan *out);
-/* Whether the plan is still the one that scheduler_plan() would make, but for what may have become
- * available and for starvation meanwhile: nobody came, left or moved in the order. */
+/* Whether scheduler_plan() would make the same plan now: no sequence arrived, left or moved in the
+ * order since. Blocks that became available and starvation are not considered. */
 bool scheduler_is_current(const struct scheduler *s, const struct plan *plan);
-/* The plan is carried out now; it is current. */
+/* Carry out a plan that is current. */
 void scheduler_take(struct scheduler *s, const struct plan *plan, uint64_t now_ns);
 
-/* --- looking --- */
+/* --- queries --- */
 
 uint32_t scheduler_n_running(const struct scheduler *s);
 uint32_t scheduler_n_waiting(const struct scheduler *s);
-/* Those that wait in the order of service: *slot is UINT32_MAX for the first, then the last answer.
- * False: no more. Nothing may change between two calls. */
+/* Walk the waiting sequences in the order of service: set *slot to UINT32_MAX for the first, then
+ * pass the last answer. False: no more. The scheduler must not change between two calls. */
 bool scheduler_next_waiting(const struct scheduler *s, uint32_t *slot);
-/* The time at which a waiting sequence is expected to run again: papers.md 1.4, ENST. */
+/* The time at which a waiting sequence is expected to run again: FastServe's estimated next
+ * scheduled time (ENST). */
 uint64_t scheduler_next_ns(const struct scheduler *s, uint32_t slot, uint64_t now_ns);
-/* Mean seconds between the end of a request of this session and the next one; 0: not known. */
+/* Mean seconds between the end of a request of this session and the next one; 0: unknown. */
 double scheduler_pause_s(const struct scheduler *s, uint64_t session);
-/* Blocks to keep free for those that come. */
+/* Blocks to keep free for arriving requests. */
 uint32_t scheduler_reserve_blocks(const struct scheduler *s);
 
 #define SCHEDULER_N_LEVELS 24
 struct scheduler_stats {
-    uint32_t n_levels;                       /* 1 where the policy has none */
+    uint32_t n_levels;                       /* 1: the policy has no levels */
     uint32_t n_in_level[SCHEDULER_N_LEVELS]; /* running and waiting */
-    double quantum_s[SCHEDULER_N_LEVELS];    /* of the last level: INFINITY */
-    double starvation_s;                     /* as it is now */
+    double quantum_s[SCHEDULER_N_LEVELS];    /* INFINITY in the last level */
+    double starvation_s;                     /* the current threshold */
     uint64_t n_preempted_for_place, n_preempted_for_memory;
-    uint64_t n_starving; /* times that somebody was moved up for it */
+    uint64_t n_starving; /* times that a sequence was moved up because it starved */
     uint64_t n_demoted;
 };
 void scheduler_stats(const struct scheduler *s, struct scheduler_stats *out);
-/* Recount everything and ASSERT that it agrees. O(n). */
+/* Recount everything and ASSERT that it agrees. Costs O(n). */
 void scheduler_check(const struct scheduler *s);
 
 #endif

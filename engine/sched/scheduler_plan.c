@@ -1,38 +1,41 @@
-/* scheduler_plan.c - the step: the first of the order that memory, slots, tokens and time allow.
+/* scheduler_plan.c - the plan of a step: the first sequences of the order that memory, places,
+ * tokens and time allow.
  *
- * Memory first: those that run take what they need in the order of service, for all that is known
- * of them, so that a prefill that was begun can be ended. Where there is not enough, the last in
- * the order lose their place. Then those that run and those that wait are walked through together.
- * Who waits must leave the reserve to those that run, so that the next block of theirs does not
- * push it out again at once; where it would fit if those behind it were gone, they go.
+ * Memory comes first. Running sequences reserve blocks in the order of service, for all their known
+ * tokens, so that a prefill that was begun can be finished. Where blocks are missing, the last ones
+ * in the order are preempted. Then running and waiting sequences are walked in one order. An
+ * admission must leave a reserve to the running sequences, so that their next block does not
+ * preempt it again at once. If a waiting sequence would fit without the running ones behind it,
+ * those are preempted.
  *
- * A step that takes memory from somebody admits nobody: what the one holds may be what the other
- * would share, and until it has been given back nobody knows how many blocks that is.
+ * A plan that preempts for memory admits nothing: the victim's blocks may be the ones that an
+ * admitted sequence would share, so until the victim has released them the number of blocks needed
+ * is unknown.
  *
- * One-token rows go into the step first: a chunk takes what they leave of n_tokens_max and
- * step_s_max. So who decodes waits for one step with chunks, however many prefills there are. */
+ * Decodes are counted first, and chunks share what is left of n_tokens_max and step_s_max. So a
+ * decode waits for at most one step's chunks, however many prefills there are. */
 #include "base/check.h"
 #include "engine/sched/scheduler_internal.h"
 
-/* Of those that wait and find no memory, so many are passed over before the plan gives up. */
+/* The plan admits nothing more after passing over this many waiting sequences that do not fit. */
 #define N_PASSED_OVER_MAX 4
-/* And so many whose KV is being read. */
+/* The same for waiting sequences whose KV is being read. */
 #define N_LOADING_MAX 64
-/* A prefill gets at least so many tokens in a step that has no other chunk: it must come to an end,
- * whatever the step may cost. */
+/* Fewest tokens of the first chunk of a step, so that a prefill makes progress whatever the step
+ * costs. */
 #define CHUNK_TOKENS_MIN 32
 
 struct making {
     struct scheduler *s;
     const struct sched_view *view;
-    uint32_t available; /* blocks that can be taken as things stand */
+    uint32_t available; /* blocks that can be taken now */
     uint32_t n_chosen;  /* sequences that keep or get a place */
     uint32_t n_tokens_left;
-    uint32_t n_decodes_to_come; /* running ones that were not looked at yet */
+    uint32_t n_decodes_to_come; /* running decodes that choose() has not reached */
     uint32_t n_items, n_chunks, n_preempt;
     uint32_t n_for_memory;
     uint32_t n_passed_over, n_loading;
-    bool closed; /* nobody is admitted (any more) */
+    bool closed; /* no further admission in this plan */
     struct cost_step step;
 };
 
@@ -41,9 +44,9 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* --- the running ones, in the order --- */
+/* --- the running sequences, sorted --- */
 
-/* They are nearly in order already: insertion. */
+/* Insertion sort: the array is nearly sorted already. */
 static void sort_running(struct scheduler *s)
 {
     for (uint32_t i = 1; i < s->n_running; i++) {
@@ -77,8 +80,8 @@ static void take_place(struct making *m, uint32_t i)
     m->closed = true;
 }
 
-/* Have `need` blocks, from those that run at place `first` or behind it, the last one first. Nobody
- * loses its place when it would not be enough. */
+/* Make `need` blocks available by preempting running sequences at index `first` or behind it, the
+ * last one first. Preempt nothing if that would not be enough. */
 static bool make_room(struct making *m, uint32_t first, uint32_t need)
 {
     struct scheduler *s = m->s;
@@ -95,8 +98,8 @@ static bool make_room(struct making *m, uint32_t first, uint32_t need)
     return true;
 }
 
-/* What the running one at place i needs for this step at least, and for all of its prefill where
- * that is to be had. */
+/* Reserve blocks for the running sequence at index i: for all of its known tokens if possible, else
+ * for one step. Preempt it if even that fails. */
 static void reserve_running(struct making *m, uint32_t i)
 {
     const struct scheduler *s = m->s;
@@ -127,11 +130,12 @@ static void add_item(struct making *m, uint32_t slot, uint32_t n, uint32_t n_cac
     m->n_tokens_left -= n;
 }
 
-/* Tokens of a chunk, of the `left` behind n_before: 0 when the step is full. */
+/* Tokens of the next chunk, of the `left` ones behind n_before; 0: the step is full. */
 static uint32_t chunk_tokens(const struct making *m, uint32_t n_before, uint32_t left)
 {
     const struct scheduler_config *c = &m->s->config;
-    /* Those that run a token and will still have a place when this one has got one. */
+    /* Tokens kept for decodes that come later in the order and still have a place behind this
+     * one. */
     uint32_t n_decodes = min_u32(m->n_decodes_to_come, c->n_running_max - m->n_chosen - 1);
     uint32_t n = m->n_tokens_left > n_decodes ? min_u32(left, m->n_tokens_left - n_decodes) : 0;
 
@@ -145,7 +149,7 @@ static uint32_t chunk_tokens(const struct making *m, uint32_t n_before, uint32_t
 
 /* --- one sequence --- */
 
-/* It runs, and stands at place i of s->running. */
+/* The running sequence at index i. */
 static void choose_running(struct making *m, uint32_t i)
 {
     struct scheduler *s = m->s;
@@ -156,7 +160,7 @@ static void choose_running(struct making *m, uint32_t i)
     m->n_decodes_to_come -= left == 1;
     m->n_chosen++;
     if (n == 0)
-        return; /* it keeps its place */
+        return; /* it keeps its place and its blocks */
     if (left > 1)
         cost_step_add(&m->step, s->config.cost, entry_computed(e), n);
     add_item(m, slot, n, 0, false);
@@ -169,10 +173,10 @@ static uint32_t reserve(const struct making *m)
     return m->n_chosen == 0 ? 0 : r ? r : m->n_chosen;
 }
 
-/* Not in this step. */
+/* The sequence is not admitted by this plan. */
 static void pass_over(struct making *m, struct entry *e, bool has_cleared)
 {
-    if (has_cleared) { /* it is admitted by the next plan */
+    if (has_cleared) { /* others were preempted for it; the next plan admits it */
         e->has_cleared = true;
         return;
     }
@@ -181,7 +185,7 @@ static void pass_over(struct making *m, struct entry *e, bool has_cleared)
         e->has_cleared || m->s->variant == MLFQ_RELEASED || m->n_passed_over == N_PASSED_OVER_MAX;
 }
 
-/* It waits; those that run from place i on stand behind it. */
+/* A waiting sequence that precedes the running ones at index i and behind. */
 static void choose_waiting(struct making *m, uint32_t slot, uint32_t i)
 {
     struct entry *e = &m->s->entries[slot];
@@ -208,7 +212,7 @@ static void choose_waiting(struct making *m, uint32_t slot, uint32_t i)
     add_item(m, slot, n, n_cached, true);
 }
 
-/* --- all of them --- */
+/* --- the whole plan --- */
 
 static void begin(struct making *m)
 {
@@ -251,7 +255,7 @@ static void choose(struct making *m)
         }
     }
     m->n_for_memory = m->n_preempt;
-    for (; i < s->n_running; i++) /* there is no place for them any more */
+    for (; i < s->n_running; i++) /* no place left */
         if (!s->is_victim[i])
             s->preempt[m->n_preempt++] = s->running[i];
 }
@@ -285,7 +289,7 @@ bool scheduler_is_current(const struct scheduler *s, const struct plan *plan)
     return plan->version == s->version;
 }
 
-/* --- it is carried out --- */
+/* --- carrying out --- */
 
 static void take_preempted(struct scheduler *s, uint32_t slot)
 {
@@ -303,7 +307,7 @@ static void take_preempted(struct scheduler *s, uint32_t slot)
     if (e->n_computed > e->n_had)
         e->n_had = e->n_computed;
     e->n_computed = 0;
-    if (!s->policy->has_levels) /* the place may say what is left to do */
+    if (!s->policy->has_levels) /* the key may depend on what is left to compute */
         entry_placed(s, slot);
 }
 

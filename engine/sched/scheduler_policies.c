@@ -1,8 +1,8 @@
-/* scheduler_policies.c - who stands where in the order of service.
+/* scheduler_policies.c - the order of service: where each policy places a sequence.
  *
- * MLFQ (FastServe; papers.md 1.2, 1.3): level l has the quantum q_0 ratio^l, and time is charged as
- * the wall time of the steps that a sequence took part in. It is looked at when an iteration ends,
- * which is when a token came: a prefill is one iteration, however many chunks it is cut into. */
+ * MLFQ (FastServe): level l has the quantum q_0 ratio^l. A sequence is charged the wall time of
+ * each step that it takes part in. Demotion is decided only when an iteration ends, which is when a
+ * token came: a prefill is one iteration, whatever the number of its chunks. */
 #include <math.h>
 #include <string.h>
 
@@ -10,17 +10,17 @@
 #include "engine/sched/scheduler_internal.h"
 
 #define RELEASED_SCAN_PLANS 1000
-/* Of the time, what bringing back those who starve may take. */
+/* Largest share of the time that may go into restoring starving sequences. */
 #define RESTORE_SHARE 0.02
 
-/* --- places among equals --- */
+/* --- places within one priority and level --- */
 
 static struct order_key by_rank(const struct scheduler *s, uint32_t slot)
 {
     return (struct order_key){.middle = s->entries[slot].round, .low = s->entries[slot].rank};
 }
 
-/* Microseconds, then the order of arrival. */
+/* Ascending microseconds, then order of arrival. */
 static struct order_key by_seconds(const struct entry *e, double seconds)
 {
     double us = seconds * 1e6, max = (double)(UINT64_C(1) << 62);
@@ -37,8 +37,9 @@ static struct order_key by_prompt(const struct scheduler *s, uint32_t slot)
     return by_seconds(e, e->prefill_s);
 }
 
-/* What it computed before a preemption it is taken to find again. The numbers are those of its
- * coming, so that a key says the same whenever it is made. */
+/* The prefill is prorated from the time expected at arrival, and a preempted sequence is assumed to
+ * find everything it computed in the cache. So the key depends only on the sequence's own numbers,
+ * not on when it is computed. */
 static double remaining_seconds(const struct scheduler *s, const struct entry *e)
 {
     double t = e->n_out_left * s->decode_s;
@@ -68,10 +69,10 @@ void policy_init_levels(struct scheduler *s)
     }
 }
 
-/* The first level from `level` on whose quantum covers that time. */
+/* The first level, from `level` on, whose quantum covers that time. */
 static uint32_t covering_level(const struct scheduler *s, uint32_t level, double seconds)
 {
-    while (s->quantum_s[level] < seconds) /* the last one has no end */
+    while (s->quantum_s[level] < seconds) /* ends: the last quantum is INFINITY */
         level++;
     return level;
 }
@@ -112,9 +113,9 @@ static void ran_nothing(struct scheduler *s, uint32_t slot)
     (void)slot;
 }
 
-/* --- how long until it is its turn --- */
+/* --- expected time until a sequence's turn --- */
 
-/* papers.md 1.4, T_execute: all above sink to this level first. */
+/* FastServe's T_execute: all sequences of higher levels sink to this level first. */
 static double ahead_in_levels(const struct scheduler *s, uint32_t slot)
 {
     uint32_t level = s->entries[slot].level;
@@ -125,7 +126,7 @@ static double ahead_in_levels(const struct scheduler *s, uint32_t slot)
     return sum / s->config.n_running_max;
 }
 
-/* Who came before it runs a step at least. */
+/* Each sequence that arrived before runs one step at least. */
 static double ahead_in_line(const struct scheduler *s, uint32_t slot)
 {
     uint64_t first = s->entries[order_first(&s->order)].arrival, mine = s->entries[slot].arrival;
@@ -133,7 +134,7 @@ static double ahead_in_line(const struct scheduler *s, uint32_t slot)
     return mine > first ? (double)(mine - first) * s->decode_s / s->config.n_running_max : 0;
 }
 
-/* Those before it are shorter. */
+/* The sequences before it have shorter prefills than its own. */
 static double ahead_by_prompt(const struct scheduler *s, uint32_t slot)
 {
     return s->entries[slot].has_run ? 0 : s->entries[slot].prefill_s;
@@ -200,11 +201,12 @@ static void make_urgent(struct scheduler *s, uint32_t slot, uint64_t now_ns)
     struct entry *e = &s->entries[slot];
     const struct entry *first = &s->entries[order_first(&s->order)];
 
-    age_list_take(s, slot); /* until it has run */
+    age_list_take(s, slot); /* the list holds it again when it has run */
     if (e->is_urgent)
         return;
     if (!s->policy->overtakes_equals && !first->is_urgent && first->priority >= e->priority) {
-        age_list_append(s, slot, now_ns); /* nobody overtakes it: that may change */
+        age_list_append(s, slot, now_ns); /* it is first among equals in any case; a later arrival
+                                             of higher priority may change that */
         return;
     }
     e->is_urgent = true;
@@ -215,8 +217,9 @@ static void make_urgent(struct scheduler *s, uint32_t slot, uint64_t now_ns)
     entry_placed(s, slot);
 }
 
-/* The authors' code: all who did not run for that long, and (their time starts at 0) all who never
- * did, go to the front of the top level, with the time that they were charged. */
+/* As the authors' released code does it: all sequences that did not run for that long, and all that
+ * never ran (their time starts at 0), move to the front of the top level and keep the time charged
+ * to them. */
 static void scan_as_released(struct scheduler *s, uint64_t now_ns)
 {
     for (uint32_t slot = s->oldest; slot != ORDER_NONE; slot = s->entries[slot].newer) {
@@ -246,7 +249,7 @@ void promote_starving(struct scheduler *s, uint64_t now_ns)
         make_urgent(s, s->oldest, now_ns);
 }
 
-/* papers.md 1.4: T_promote is the time until it is moved up. */
+/* FastServe's ENST: the earlier of T_execute and T_promote, the time at which it is moved up. */
 uint64_t scheduler_next_ns(const struct scheduler *s, uint32_t slot, uint64_t now_ns)
 {
     const struct entry *e = &s->entries[slot];

@@ -1,6 +1,6 @@
 /* scheduler_tenants.c - deficit round robin between the tenants of a level (Shreedhar and Varghese,
- * SIGCOMM 1995), worked out when a request enters the level: a tenant gets one quantum of credit a
- * round, a request costs one, and what it does not use is given back. The round comes
+ * SIGCOMM 1995), computed when a request enters the level: a tenant gets one quantum of credit per
+ * round, a request costs one, and the unused share of its quantum is refunded. The round comes
  * before the order of arrival in a request's key, and places do not change while requests wait. */
 #include <stdlib.h>
 
@@ -8,7 +8,7 @@
 #include "base/memory.h"
 #include "engine/sched/scheduler_internal.h"
 
-/* What a tenant may save up: more would let it hold the level after a quiet hour. */
+/* Most credit that a tenant may save: with more it would occupy the level after a quiet hour. */
 #define CREDIT_MAX 4.0
 #define N_ROUNDS (SCHEDULER_N_LEVELS * N_CLASSES)
 
@@ -21,7 +21,7 @@ enum status tenants_init(struct tenants *t, uint32_t n_max)
     if (s != OK)
         return s;
     t->n_max = n_max;
-    t->n = 1; /* place 0 is shared by those for whom there is no other */
+    t->n = 1; /* place 0 is shared by all tenants for which the table has no room */
     t->oldest = t->newest = NO_TENANT;
     t->ids = calloc(n_max, sizeof *t->ids);
     t->refs = calloc(n_max, sizeof *t->refs);
@@ -41,7 +41,7 @@ void tenants_fini(struct tenants *t)
     free(t->levels);
 }
 
-/* --- those without a request, from the one that left first --- */
+/* --- list of tenants without a request, the one that left first at the front --- */
 
 static void list_append(struct tenants *t, uint32_t i)
 {
@@ -66,7 +66,7 @@ static void list_take(struct tenants *t, uint32_t i)
         t->older[t->newer[i]] = t->older[i];
 }
 
-/* A place for one that is not known, or 0. */
+/* A place for an unknown tenant; 0: the table is full. */
 static uint32_t new_place(struct tenants *t, uint64_t id)
 {
     uint32_t i = t->n;
@@ -115,7 +115,7 @@ uint64_t tenants_round(struct tenants *t, uint32_t tenant, uint32_t index, uint6
 {
     struct tenant_level *l = &t->levels[(size_t)tenant * N_ROUNDS + index];
 
-    if (l->round < now_served) { /* it had nothing here meanwhile: no right to what is over */
+    if (l->round < now_served) { /* the tenant was idle: rounds that are over give it no credit */
         l->round = now_served;
         l->credit = 1;
     }

@@ -1,12 +1,12 @@
-/* scheduler_trajectory.c - what is known of sessions: where their last request ended, and how long
- * they pause. */
+/* scheduler_trajectory.c - what the scheduler remembers of sessions: the level at which the last
+ * request ended, and the mean pause between requests. */
 #include <stdlib.h>
 
 #include "base/check.h"
 #include "base/memory.h"
 #include "engine/sched/scheduler_internal.h"
 
-#define PAUSE_RATE 0.25 /* of the moving mean */
+#define PAUSE_RATE 0.25 /* weight of a new pause in the moving mean */
 
 enum status trajectories_init(struct trajectories *t, uint32_t n_max)
 {
@@ -26,7 +26,7 @@ void trajectories_fini(struct trajectories *t)
     free(t->v);
 }
 
-/* --- those without a request inside, from the one that ended first --- */
+/* --- list of sessions without a request, the one that ended first at the front --- */
 
 static void list_append(struct trajectories *t, uint32_t i)
 {
@@ -53,7 +53,8 @@ static void list_take(struct trajectories *t, uint32_t i)
         t->v[x->newer].older = x->older;
 }
 
-/* A place for a session that is new: the one that ended longest ago is forgotten for it. */
+/* A place for a new session. When the table is full, the session that ended longest ago is
+ * forgotten. */
 static uint32_t new_place(struct trajectories *t, uint64_t session)
 {
     uint32_t i = t->n;

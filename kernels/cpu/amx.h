@@ -1,12 +1,13 @@
-/* amx.h - tiles: their shapes, and moves that the compiler does not reorder.
+/* amx.h - AMX tiles: their shapes, and tile instructions that the compiler does not reorder.
  *
- * In bf16 2 x 2 tiles are multiplied at once: C in 0..3 (2 * row block + column block), A in 4 and
- * 5, B in 6 and 7. A row block is at most 16 rows, a column block 16 outputs, so that B is one
- * panel of PANEL_COLS columns, its two tiles interleaved with a stride of 128 bytes, as packed
- * weights and KV blocks lie. The instructions name their tiles by constants, hence macros.
+ * bf16 products use 2 x 2 tiles at once: C in tiles 0..3 (2 * row block + column block), A in 4 and
+ * 5, B in 6 and 7. A row block has at most 16 rows, a column block 16 outputs. So B is one panel of
+ * PANEL_COLS columns whose two tiles are interleaved with a stride of 128 bytes, which is the
+ * layout of packed weights and KV blocks. The instructions name tiles by constants, so these are
+ * macros.
  *
- * Owns    nothing. Tiles are a thread's registers: amx_shape() before use, amx_done() after.
- * Thread  any that the process's permission reaches (cpu.c asks for it before it has threads).
+ * Owns    nothing. Tiles are registers of a thread: amx_shape() before use, amx_done() after.
+ * Thread  any thread of the process, after amx_supported() (cpu.c) has asked for the permission.
  * Units   rows, bytes. */
 #ifndef TARN_KERNELS_CPU_AMX_H
 #define TARN_KERNELS_CPU_AMX_H
@@ -18,9 +19,9 @@
 
 #define AMX_ROWS 16 /* of a tile */
 #define AMX_GROUP_ROWS (2 * AMX_ROWS)
-#define AMX_ROW_BYTES 64 /* of a tile's row, and of a step along K */
+#define AMX_ROW_BYTES 64 /* of a tile's row, which is one step along K */
 #define AMX_B_STRIDE (PANEL_COLS * 4)
-#define AMX_STEP_BYTES (AMX_ROWS * AMX_B_STRIDE) /* of B in one whole step along K */
+#define AMX_STEP_BYTES (AMX_ROWS * AMX_B_STRIDE) /* of B, in one whole step along K */
 
 struct amx_config {
     uint8_t palette, start_row, reserved[14];
@@ -28,7 +29,7 @@ struct amx_config {
     uint8_t rows[16];
 };
 
-/* Row blocks of m0 and m1 rows (either may be 0) and steps of k_bytes along K. */
+/* Set the shape: row blocks of m0 and m1 rows (either may be 0), steps of k_bytes along K. */
 static inline void amx_shape_of(uint32_t m0, uint32_t m1, uint32_t k_bytes)
 {
     struct amx_config c = {.palette = 1};
@@ -48,7 +49,7 @@ static inline void amx_shape_of(uint32_t m0, uint32_t m1, uint32_t k_bytes)
     __asm__ volatile("ldtilecfg %0" ::"m"(c));
 }
 
-/* n_rows of a group as row blocks. */
+/* Set the shape for a group of n_rows. */
 static inline void amx_shape(uint32_t n_rows, uint32_t k_bytes)
 {
     uint32_t m0 = min_u32(n_rows, AMX_ROWS);
@@ -61,7 +62,7 @@ static inline void amx_done(void)
     __asm__ volatile("tilerelease");
 }
 
-/* GCC's own intrinsic for loads does not say that it reads memory. */
+/* GCC's own intrinsic for tile loads does not declare that it reads memory. */
 #define AMX_LOAD(tile, base, stride)                                                               \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(base), "r"((long)(stride))           \
                      : "memor"                                                                     \
@@ -70,11 +71,11 @@ static inline void amx_done(void)
     __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(base), "r"((long)(stride))       \
                      : "memory")
 #define AMX_ZERO(tile) __asm__ volatile("tilezero %%tmm" #tile ::)
-/* C += A B: bf16, and signed bytes */
+/* C += A B: bf16, and signed bytes. */
 #define AMX_BF16(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 #define AMX_I8(c, a, b) __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 
-/* All of C; `two` tells whether there is a second row block. Rows of C are 128 bytes. */
+/* All of C; `two`: there is a second row block. Rows of C are 128 bytes. */
 ALWAYS_INLINE void amx_zero(bool two)
 {
     AMX_ZERO(0);
@@ -109,8 +110,8 @@ ALWAYS_INLINE void amx_store_c(void *c, bool two)
     }
 }
 
-/* One step along K in bf16: C += A B. a0, a1: the row blocks; b: rows of b_stride bytes, its second
- * column block right behind the first. */
+/* One step along K in bf16: C += A B. a0, a1: the row blocks. b: rows of b_stride bytes; its second
+ * column block is 64 bytes behind the first. */
 ALWAYS_INLINE void amx_step(bool two, const void *a0, const void *a1, const unsigned char *b,
                             size_t b_stride)
 {

@@ -1,9 +1,9 @@
-/* attn.h - what both attention kernels share: the job, its tasks, and their ends.
+/* attn.h - the parts that both attention kernels share: the job, its tasks, and writing results.
  *
- * A query is one head of one row; the queries of the heads that share a KV head are taken together,
- * so that a key read once serves all of them. A task is some of them with one KV head.
+ * A query is one head of one row. The queries of all heads that share a KV head are computed
+ * together, so that a key is read once for all of them. A task is some of these queries.
  *
- * Owns    nothing; results lie in the thread's scratch memory until attn_write().
+ * Owns    nothing; results are in the thread's scratch memory until attn_write().
  * Thread  a task runs on one thread of the pool.
  * Errors  none.
  * Units   queries, keys, elements. */
@@ -18,19 +18,19 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/pool.h"
 
-/* What does not change over the call. */
+/* Constants of one call. */
 struct attn_job {
     const struct attention_params *p;
     struct cpu *cpu;
     uint32_t n_shared; /* query heads per KV head */
     uint32_t dim;
-    uint32_t dim_padded; /* to whole panels; the stride of a task's results */
+    uint32_t dim_padded; /* dim rounded up to whole panels; the stride of a task's results */
     uint32_t n_tasks;
-    uint32_t task_queries; /* queries of a task, at most */
+    uint32_t task_queries; /* most queries of a task */
 };
 
-/* One task: queries [query0, query0 + n_queries) of one sequence and KV head. Query i is head
- * i % n_shared (of this KV head's) of row i / n_shared. */
+/* One task: queries [query0, query0 + n_queries) of one sequence and KV head. Query i is head i %
+ * n_shared (of this KV head) of row i / n_shared. */
 struct attn_task {
     const struct attn_job *job;
     const struct attn_seq *seq;
@@ -54,7 +54,7 @@ static inline const float *attn_query(const struct attn_task *task, uint32_t i)
            (size_t)attn_head(task, query) * task->job->dim;
 }
 
-/* Keys of the segment that the row of this query sees. */
+/* Number of the segment's keys that this query's row sees. */
 static uint32_t attn_visible(const struct attn_task *task, const struct attn_segment *seg,
                              uint32_t query)
 {
@@ -63,7 +63,8 @@ static uint32_t attn_visible(const struct attn_task *task, const struct attn_seg
     return pos < seg->pos0 ? 0 : min_u32(pos - seg->pos0 + 1, seg->n_tokens);
 }
 
-/* `unit`: what a difference of 1 in the running maxima is in nats (ln 2 where exp is to base 2). */
+/* Write the results and their log-sum-exp. `unit`: nats per unit of the running maxima (ln 2 if exp
+ * is to base 2). */
 static void attn_write(const struct attn_task *task, float unit)
 {
     const struct attn_job *job = task->job;
@@ -79,7 +80,7 @@ static void attn_write(const struct attn_task *task, float unit)
         if (job->p->lse)
             job->p->lse[row * job->p->n_heads + attn_head(task, query)] =
                 sum == 0 ? -INFINITY : task->mem->max[i] * unit + logf(sum);
-        if (sum == 0) { /* partial attention, and no key lies in this part */
+        if (sum == 0) { /* partial attention, and this part has no visible key */
             memset(out, 0, job->dim * sizeof(*out));
             continue;
         }

@@ -1,24 +1,25 @@
 /* attn_amx.h - causal attention on AMX tiles, for KV in bf16.
  *
  * The walk is that of attn_body.h: tasks of queries that share a KV head, segments as tiles, merged
- * by log-sum-exp. A group is two row blocks of at most 16 queries. On one segment:
+ * by log-sum-exp. A group of queries is two row blocks of at most 16. On one segment:
  *
- *   score = q k^T         a K block is a panel of 32 columns, in pairs along d as it lies
- *   p = 2^(score - max)   q is scaled by log2(e) beforehand; p is rounded to bf16
- *   tile = p v            32 dimensions of V are a panel, in pairs along the keys as it lies
+ *   score = q k^T         a K block is a panel of 32 columns, in pairs along d as stored
+ *   p = 2^(score - max)   q is scaled by log2(e) before; p is rounded to bf16
+ *   tile = p v            32 dimensions of V are a panel, in pairs along the keys as stored
  *
- * Why a row's bits do not depend on its company (P1): tiles treat every row of A by itself; a key
- * that the row does not see has p = +0, whose product with any finite V adds exactly 0, and steps
- * beyond a row's last key add 0 to its sums. Slots that nobody has written yet may hold anything,
- * even NaN: the last block of V is copied and its unwritten keys set to 0. Where V itself holds inf
- * or NaN and not all rows of the group see it, each row is taken alone. */
+ * Why a row's bits do not depend on the other rows (promise P1): the tile instructions treat every
+ * row of A separately. A key that the row does not see has p = +0, whose product with any finite V
+ * adds exactly 0, and steps behind a row's last key add 0 to its sums. Unwritten slots may contain
+ * anything, even NaN, so the last block of V is copied with its unwritten keys set to 0. Where V
+ * has inf or NaN that only some rows of the group see, each row is computed alone. */
 #ifndef TARN_KERNELS_CPU_ATTN_AMX_H
 #define TARN_KERNELS_CPU_ATTN_AMX_H
 
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/attn.h"
 
-/* Queries whose results stay in the second-level cache while a segment's K and V do. */
+/* Most queries of a task: their results fit into the second-level cache together with a segment's K
+ * and V. */
 #define ATTN_AMX_QUERIES 128
 #define ATTN_AMX_BLOCKS (KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS)
 
@@ -27,7 +28,7 @@ static bool attn_amx_fits(const struct kv_pool *pool)
     return pool->dtype == DTYPE_BF16 && pool->head_dim % 32 == 0;
 }
 
-/* 2^x for x <= 0, within 2^-18: p has 8 bits. 0 far below, NaN for NaN. */
+/* 2^x for x <= 0, within 2^-18, which is enough as p has 8 bits. 0 far below, NaN for NaN. */
 static inline vf attn_exp2(vf x)
 {
     x = v_max(v_set1(-200.0f), x);
@@ -46,14 +47,14 @@ static inline vf attn_exp2(vf x)
 struct attn_amx_group {
     const struct attn_task *task;
     const struct attn_segment *seg;
-    const struct attn_segment *next; /* the one behind it, to fetch; or NULL */
-    uint32_t first;                  /* of the task's queries */
+    const struct attn_segment *next; /* the segment behind it, to prefetch; or NULL */
+    uint32_t first;                  /* index of its first query in the task */
     uint32_t n_rows;
-    uint32_t n_any;    /* keys that the last row sees, and so some row */
-    uint32_t n_blocks; /* that hold them */
+    uint32_t n_any;    /* keys that the last row sees, the most of all rows */
+    uint32_t n_blocks; /* blocks with these keys */
 };
 
-/* Query i of the task in its packed queries, [block of 16][step][16][64 bytes]. */
+/* Address of the task's query i in its packed queries, [block of 16][step][16][64 bytes]. */
 #define ATTN_AMX_Q_STEP (AMX_ROWS * AMX_ROW_BYTES)
 static unsigned char *attn_amx_q(const struct attn_task *task, uint32_t i)
 {
@@ -70,7 +71,7 @@ static const unsigned char *attn_amx_block(const struct attn_task *task,
     return kv_at(&p->pool, p->blocks[seg->block0 + i], p->layer, v, task->kv_head);
 }
 
-/* What the product with block i may fetch meanwhile: the next K, and this block's V. */
+/* The K block to prefetch during the product with block i, or NULL. */
 static const unsigned char *attn_amx_next_k(const struct attn_amx_group *g, uint32_t i)
 {
     if (i + 1 < g->n_blocks)
@@ -81,7 +82,7 @@ static const unsigned char *attn_amx_next_k(const struct attn_amx_group *g, uint
 ALWAYS_INLINE void attn_amx_scores(const struct attn_amx_group *g, bool two)
 {
     uint32_t n_steps = g->task->job->dim / 32;
-    bool first = g->first == 0; /* the other groups find it in the second-level cache */
+    bool first = g->first == 0; /* later groups find V in the second-level cache */
 
     for (uint32_t i = 0; i < g->n_blocks; i++) {
         const unsigned char *k = attn_amx_block(g->task, g->seg, 0, i);
@@ -104,10 +105,11 @@ ALWAYS_INLINE void attn_amx_scores(const struct attn_amx_group *g, bool two)
     }
 }
 
-#define ATTN_AMX_SCORE_STEP (AMX_GROUP_ROWS * KV_BLOCK_TOKENS) /* of a row: from block to block */
+/* floats from a row's block to its next */
+#define ATTN_AMX_SCORE_STEP (AMX_GROUP_ROWS * KV_BLOCK_TOKENS)
 #define ATTN_AMX_P_STEP (AMX_GROUP_ROWS * AMX_ROW_BYTES)
 
-/* Of the lanes `first` .. of a block, those behind the n_seen that a row sees are replaced. */
+/* Replace the lanes of a vector that starts at key `first` of a block from key n_seen on. */
 static inline vf attn_amx_hide(vf x, uint32_t first, uint32_t n_seen, float instead)
 {
     return v_select(v_below((int32_t)n_seen - (int32_t)first), x, v_set1(instead));
@@ -129,8 +131,8 @@ static float attn_amx_max(const float *score, uint32_t n_keys)
     return _mm512_reduce_max_ps((__m512)v_max(max[0], max[1]));
 }
 
-/* A row's scores, from block to block ATTN_AMX_SCORE_STEP floats apart, into its row of each step of
- * p: zeros behind the keys that it sees. */
+/* Softmax of a row. Its scores are ATTN_AMX_SCORE_STEP floats apart from block to block; p gets its
+ * row of each step, with zeros behind the keys that the row sees. */
 static void attn_amx_softmax(const float *score, unsigned char *p, uint32_t n_keys,
                              uint32_t n_blocks, float *max_out, float *sum_out)
 {
@@ -160,7 +162,7 @@ static void attn_amx_softmax(const float *score, unsigned char *p, uint32_t n_ke
     *sum_out = _mm512_reduce_add_ps((__m512)(sum[0] + sum[1]));
 }
 
-/* The block with the last visible key, unwritten keys as 0. */
+/* V's block with the last visible key, with unwritten keys as 0. */
 static const unsigned char *attn_amx_last_v(const struct attn_amx_group *g)
 {
     const unsigned char *v = attn_amx_block(g->task, g->seg, 1, g->n_blocks - 1);
@@ -180,8 +182,8 @@ static const unsigned char *attn_amx_last_v(const struct attn_amx_group *g)
     return copy;
 }
 
-/* The rows of the next step along the keys: a tile load waits for each line that is not in the
- * first-level cache. */
+/* Prefetch the rows of the next step along the keys into the first-level cache: a tile load waits
+ * for each line that is missing there. */
 ALWAYS_INLINE void attn_amx_fetch_v(const unsigned char *v, size_t stride)
 {
     UNROLL
@@ -191,7 +193,7 @@ ALWAYS_INLINE void attn_amx_fetch_v(const unsigned char *v, size_t stride)
     }
 }
 
-/* tile[panel][row][32] = p v */
+/* tile[panel][row][32] = p v. */
 ALWAYS_INLINE void attn_amx_values(const struct attn_amx_group *g, bool two)
 {
     const unsigned char *v[ATTN_AMX_BLOCKS], *p = g->task->mem->p;
@@ -213,14 +215,14 @@ ALWAYS_INLINE void attn_amx_values(const struct attn_amx_group *g, bool two)
     }
 }
 
-/* Log-sum-exp merge, base 2, of one row of the tile into its running result. */
+/* Merge one row of the tile into its running result by log-sum-exp, base 2. */
 static void attn_amx_merge(const struct attn_task *task, uint32_t query, const float *tile,
                            float tile_max, float tile_sum)
 {
     uint32_t dim = task->job->dim;
     float *out = task->mem->out + (size_t)query * dim;
     float *max = &task->mem->max[query], *sum = &task->mem->sum[query];
-    bool first = *sum == 0; /* afterwards the sum is at least 1, or NaN */
+    bool first = *sum == 0; /* after the first tile the sum is at least 1, or NaN */
     float both = first || tile_max > *max ? tile_max : *max;
     vf old_scale = attn_exp2(v_set1(*max - both)), new_scale = attn_exp2(v_set1(tile_max - both));
 
@@ -254,7 +256,7 @@ ALWAYS_INLINE void attn_amx_group_of(const struct attn_amx_group *g, bool two)
             attn_amx_merge(task, g->first + r, task->mem->tile + (size_t)r * 32, max[r], sum[r]);
 }
 
-/* Queries scaled and rounded, in the order in which tiles take them. */
+/* Scale, round and pack the queries in the order of the tiles. */
 static void attn_amx_pack(const struct attn_task *task)
 {
     vf scale = v_set1(task->job->p->scale * 1.44269504088896341f);
@@ -273,7 +275,7 @@ static void attn_amx_pack(const struct attn_task *task)
     }
 }
 
-/* Whether the blocks of V that only some rows of the group see are all finite. */
+/* Whether all blocks of V that only some rows of the group see are finite. */
 static bool attn_amx_finite(const struct attn_amx_group *g)
 {
     uint32_t common = attn_visible(g->task, g->seg, g->task->query0 + g->first);

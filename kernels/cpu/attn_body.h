@@ -3,14 +3,15 @@
  * A task (attn.h) walks the segments with up to ATTN_QUERIES queries in register groups:
  *
  *   score[r][j] = q[r] . k[j]          a chain over d, 32 keys in lanes        (chain.h)
- *   max, exp, sum over the tile        lane l takes keys l, l + VW, ...
+ *   max, exp, sum over the tile        lane l has keys l, l + VW, ...
  *   tile[r][i] = sum_j p[r][j] v[j][i] a chain over visible keys, d in lanes   (chain.h)
  *   out = merge(out, tile)             log-sum-exp, segments in order
  *
- * Why a row's bits do not depend on who else is in the batch (design P1): all four treat each query
- * by itself; a key's lane is its index in the tile; a key that the row does not see is replaced by
- * -inf before the maximum and by 0 after exp, whatever its slot holds (it may be unwritten), and
- * the sum over V stops at the last visible key instead of multiplying by 0, for 0 * inf is NaN. */
+ * Why a row's bits do not depend on the rest of the batch (promise P1): all four operations treat
+ * each query separately. A key's lane is its index in the tile. The score of a key that the row
+ * does not see is replaced by -inf before the maximum and by 0 after exp, whatever its slot
+ * contains (it may be unwritten). The sum over V stops at the last visible key instead of
+ * multiplying by 0, because 0 * inf is NaN. */
 #ifndef TARN_KERNELS_CPU_ATTN_BODY_H
 #define TARN_KERNELS_CPU_ATTN_BODY_H
 
@@ -20,17 +21,17 @@
 #include "kernels/cpu/attn_amx.h"
 #endif
 
-/* Multiply-adds below which waking the pool does not pay. */
+/* Multiply-adds below which waking the pool costs more than it saves. */
 #define ATTN_ALONE_MAX (64u << 10)
-/* Queries that walk the segments together. */
+/* Most queries of a task; they walk the segments together. */
 #define ATTN_QUERIES 48
 
-/* One group of queries on one segment. */
+/* A group of queries on one segment. */
 struct attn_group {
     const struct attn_task *task;
     const struct attn_segment *seg;
     const float *q;            /* [d][rows] */
-    uint32_t first;            /* of the task's queries */
+    uint32_t first;            /* index of its first query in the task */
     uint32_t n_common;         /* keys that every row sees */
     uint32_t n_any;            /* keys that some row sees */
     uint32_t n_keys[ROWS_MAX]; /* keys that each row sees */
@@ -43,7 +44,8 @@ static const unsigned char *attn_block(const struct attn_group *g, int v, uint32
     return kv_at(&p->pool, p->blocks[g->seg->block0 + i], p->layer, v, g->task->kv_head);
 }
 
-/* From block i to the next one that will be read, for prefetching: blocks lie anywhere. */
+/* Distance from block i to the next one that will be read, for prefetching; blocks may be anywhere
+ * in the pool. 0: none. */
 static inline ptrdiff_t attn_ahead(const struct attn_group *g, int v, uint32_t i, uint32_t n_keys)
 {
     if ((i + 1) * KV_BLOCK_TOKENS >= n_keys)
@@ -51,7 +53,7 @@ static inline ptrdiff_t attn_ahead(const struct attn_group *g, int v, uint32_t i
     return attn_block(g, v, i + 1) - attn_block(g, v, i);
 }
 
-/* One element of a row of K or V in memory; in bf16 a row is one of pairs. */
+/* Bytes of one element of a row of K or V in memory; in bf16 a row consists of pairs. */
 ALWAYS_INLINE size_t attn_col_bytes(enum dtype t)
 {
     return t == DTYPE_F16 ? 2 : 4;
@@ -92,7 +94,7 @@ ALWAYS_INLINE void attn_scores(const struct attn_group *g, enum dtype t, int n_r
     }
 }
 
-/* Scores of one row to exp(score - max), 0 where the row does not see the key. */
+/* Turn a row's scores into exp(score - max), with 0 where the row does not see the key. */
 static void attn_softmax(float *score, uint32_t n_keys, float *max_out, float *sum_out)
 {
     vf max = v_set1(-INFINITY), sum = v_set1(0);
@@ -111,7 +113,7 @@ static void attn_softmax(float *score, uint32_t n_keys, float *max_out, float *s
     *sum_out = v_sum(sum);
 }
 
-/* Rows [row, row + n_rows) of the group: continue their chains over keys [begin, end) for the
+/* Continue the chains of rows [row, row + n_rows) of the group over keys [begin, end), for the
  * columns from `col` on. */
 ALWAYS_INLINE void attn_values_cols(const struct attn_group *g, enum dtype t, bool part, int row,
                                     int n_rows, uint32_t begin, uint32_t end, uint32_t col)
@@ -142,7 +144,7 @@ ALWAYS_INLINE void attn_values_cols(const struct attn_group *g, enum dtype t, bo
         c.ahead = attn_ahead(g, 1, j / KV_BLOCK_TOKENS, end);
         if (t != DTYPE_BF16) {
             chain_plain(acc, n_rows, nc, t, part, &c);
-        } else if (off % 2) { /* only ever the first key: blocks begin with a pair */
+        } else if (off % 2) { /* only the first key can be odd: blocks begin with a pair */
             chain_odd(acc, n_rows, nc, part, &c);
             c.n_k = 1;
         } else {
@@ -167,8 +169,8 @@ ALWAYS_INLINE void attn_values(const struct attn_group *g, enum dtype t, int row
         attn_values_cols(g, t, true, row, n_rows, begin, end, col);
 }
 
-/* The keys that this row sees and some other row of its group does not. An instance of its own, as
- * few keys are concerned: those on the diagonal. */
+/* The keys that this row sees but some other row of its group does not: those on the diagonal. They
+ * are few, so a kernel for one row serves all group sizes. */
 static __attribute__((noinline)) void attn_values_row(const struct attn_group *g, int row)
 {
     enum dtype t = g->task->job->p->pool.dtype;
@@ -181,7 +183,7 @@ static __attribute__((noinline)) void attn_values_row(const struct attn_group *g
         attn_values(g, DTYPE_BF16, row, 1, g->n_common, g->n_keys[row]);
 }
 
-/* Log-sum-exp merge of the tile into the row's running result. */
+/* Merge the tile into the row's running result by log-sum-exp. */
 static void attn_merge(const struct attn_task *task, uint32_t query, const float *tile,
                        float tile_max, float tile_sum)
 {
@@ -190,7 +192,7 @@ static void attn_merge(const struct attn_task *task, uint32_t query, const float
     float *max = &task->mem->max[query];
     float *sum = &task->mem->sum[query];
 
-    if (*sum == 0) { /* the first tile; afterwards the sum is at least 1, or NaN */
+    if (*sum == 0) { /* the first tile; later the sum is at least 1, or NaN */
         for (uint32_t i = 0; i < n; i += VW)
             v_store(out + i, v_load(tile + i));
         *max = tile_max;
@@ -207,7 +209,7 @@ static void attn_merge(const struct attn_task *task, uint32_t query, const float
     *max = both;
 }
 
-/* The kernel of a group: n_rows and t are constants in every instance. */
+/* The kernel of a group; n_rows and t are constants in every instance. */
 ALWAYS_INLINE void attn_group(const struct attn_group *g, enum dtype t, int n_rows)
 {
     const struct attn_task *task = g->task;
@@ -243,7 +245,8 @@ ALWAYS_INLINE void attn_group(const struct attn_group *g, enum dtype t, int n_ro
     }
 #define ATTN_ROW(rows) [rows - 1] = {attn_f32_##rows, attn_f16_##rows, attn_bf16_##rows}
 
-/* Group sizes with an instance: usual numbers of query heads per KV head, and the largest. */
+/* Group sizes that have an instance: the usual numbers of query heads per KV head, and the
+ * largest. */
 ATTN_GROUPS(1)
 ATTN_GROUPS(2)
 ATTN_GROUPS(3)
@@ -266,7 +269,7 @@ static void (*const attn_groups[ROWS_MAX][DTYPE_FLOATS])(const struct attn_group
 #endif
 };
 
-/* Largest group with an instance that n queries fill. */
+/* The largest group size with an instance that n queries fill. */
 static uint32_t attn_group_rows(uint32_t n)
 {
     uint32_t rows = min_u32(n, ROWS_MAX);
@@ -276,7 +279,7 @@ static uint32_t attn_group_rows(uint32_t n)
     return rows;
 }
 
-/* Queries scaled and packed [d][rows], group after group. */
+/* Scale the queries and pack them [d][rows], group after group. */
 static void attn_pack(const struct attn_task *task)
 {
     const struct attention_params *p = task->job->p;
@@ -306,7 +309,7 @@ static void attn_segment(const struct attn_task *task, const struct attn_segment
         rows = attn_group_rows(task->n_queries - g.first);
         for (uint32_t r = 0; r < rows; r++)
             g.n_keys[r] = attn_visible(task, seg, task->query0 + g.first + r);
-        g.n_common = g.n_keys[0]; /* later rows see more */
+        g.n_common = g.n_keys[0]; /* rows ascend in position, so the first sees the fewest keys */
         g.n_any = g.n_keys[rows - 1];
         g.q = task->mem->q + (size_t)g.first * task->job->dim;
         if (g.n_any > 0)
@@ -322,7 +325,7 @@ static uint32_t attn_seq_tasks(const struct attn_job *job, const struct attn_seq
            job->p->pool.n_kv_heads;
 }
 
-/* Which sequence, KV head and queries task number i is. */
+/* Find the sequence, KV head and queries of task i. */
 static void attn_task_find(const struct attn_job *job, uint32_t i, struct attn_task *task)
 {
     const struct attn_seq *seq = job->p->seqs;
@@ -336,7 +339,7 @@ static void attn_task_find(const struct attn_job *job, uint32_t i, struct attn_t
     task->n_queries = min_u32(seq->n_rows * job->n_shared - task->query0, job->task_queries);
 }
 
-/* Returns what attn_write() wants: the unit of the running maxima. */
+/* Returns the unit of the running maxima for attn_write(). */
 static float attn_task_run(const struct attn_task *task)
 {
 #ifdef HAVE_AMX
@@ -357,7 +360,7 @@ static void attn_tasks(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
     struct attn_task task = {.job = job, .mem = &job->cpu->attn[thread]};
 
     for (uint32_t i = begin; i < end; i++) {
-        /* Last rows first: they see the most keys, and a long task at the end leaves the other
+        /* Last rows first: they see the most keys, and a long task at the end would leave the other
          * threads idle. */
         attn_task_find(job, job->n_tasks - 1 - i, &task);
         for (uint32_t q = 0; q < task.n_queries; q++)
@@ -381,7 +384,7 @@ static enum status attention(struct device *d, struct stream *s, const struct at
     };
 
     if (p->window > 0 || p->soft_cap > 0)
-        return ref_attention(d, s, p); /* no model that the engine takes has them so far */
+        return ref_attention(d, s, p); /* no supported model uses them yet */
     ASSERT(p->n_heads % p->pool.n_kv_heads == 0 && p->pool.dtype < DTYPE_FLOATS);
     ASSERT(dim > 0 && dim <= c->max_head_dim && p->layer < p->pool.n_layers);
 #ifdef HAVE_AMX

@@ -1,5 +1,5 @@
-/* bf16_rate.c - both instructions in independent chains, in turns; kernels/CMakeLists.txt gives the
- * flags. */
+/* bf16_rate.c - measures two instructions in independent chains, alternating.
+ * kernels/CMakeLists.txt sets the compiler flags. */
 #include "kernels/cpu/bf16_rate.h"
 
 #include <immintrin.h>
@@ -7,15 +7,16 @@
 
 #include "base/clock.h"
 
-/* A sample of floats takes 6 to 12 us, one of bf16 up to 50: long beside the clock's resolution. */
+/* A sample of floats takes 6 to 12 us, one of bf16 up to 50 us: long compared with the resolution
+ * of the clock. */
 #define N_TURNS 3000
-/* The best of so many samples of each kind: an interrupt or a neighbour costs a sample, not the
- * result. The first samples also run while the core changes its clock for wide vectors. */
+/* Number of samples of each kind; the best counts, so an interrupt or a busy neighbour spoils only
+ * a sample. During the first samples the core also changes its clock for wide vectors. */
 #define N_SAMPLES 15
 
-/* Twelve chains, each of which waits only for itself: two instructions per cycle with a latency of
- * 4 to 6 cycles need no more. A compiler would keep an array of chains in memory, hence the
- * assembly. */
+/* Twelve chains that do not wait for each other: enough for two instructions per cycle with a
+ * latency of 4 to 6 cycles. Assembly, because a compiler would keep an array of chains in
+ * memory. */
 #define TURN(op, a, b)                                                                             \
     __asm__ volatile(op " %12, %13, %0\n\t" op " %12, %13, %1\n\t" op " %12, %13, %2\n\t" op       \
                         " %12, %13, %3\n\t" op " %12, %13, %4\n\t" op " %12, %13, %5\n\t" op       \
@@ -63,6 +64,6 @@ double bf16_rate_measure(void)
         floats_ns = shorter(floats_ns, run_floats);
         bf16_ns = shorter(bf16_ns, run_bf16);
     }
-    /* An instruction multiplies 16 floats, or 32 pairs of bf16. */
+    /* One instruction multiplies 16 floats, or 32 numbers in bf16. */
     return bf16_ns ? 2.0 * (double)floats_ns / (double)bf16_ns : 2.0;
 }

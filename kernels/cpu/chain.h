@@ -1,12 +1,12 @@
-/* chain.h - the one inner loop of products and attention: R rows times NC vectors of columns.
+/* chain.h - the inner loop of products and attention: R rows times NC vectors of columns.
  *
- * acc[r][j] = fma(a[r][k], w[k][j], acc[r][j]) for k ascending: each lane of each accumulator is
- * one chain of fused multiply-adds over k, whatever R and NC are. That is all of promise P1 for
- * products: instances for 1 and for 12 rows differ in what they do beside an output, never in what
- * they do to it. Accumulators may be stored as float and loaded again between two calls; that does
- * not change the chain either.
+ * acc[r][j] = fma(a[r][k], w[k][j], acc[r][j]) for ascending k: each lane of each accumulator is
+ * one chain of fused multiply-adds over k, for every R and NC. For products, promise P1
+ * (ARCHITECTURE.md) follows from that alone: the instances for 1 and for 12 rows compute different
+ * numbers of outputs, but each output by the same operations. Storing accumulators as float and
+ * loading them again between two calls does not change the chain.
  *
- * Everything is inlined with constant R, NC, dtype and layout, so that acc lives in registers. */
+ * Everything is inlined with constant R, NC, dtype and layout, so that acc stays in registers. */
 #ifndef TARN_KERNELS_CPU_CHAIN_H
 #define TARN_KERNELS_CPU_CHAIN_H
 
@@ -14,8 +14,8 @@
 
 #include "kernels/cpu/vec.h"
 
-/* Where the operands lie. Element k of row r is a[k * a_k + r * a_row]; row k of the columns is
- * w + k * w_k bytes (with pairs: elements 2i and 2i+1 of all columns at w + i * w_k). */
+/* The operands. Element k of row r is a[k * a_k + r * a_row]; row k of the columns is at w + k *
+ * w_k bytes (with pairs: elements 2i and 2i + 1 of all columns at w + i * w_k). */
 struct chain {
     const float *a;
     size_t a_k;
@@ -23,13 +23,13 @@ struct chain {
     const unsigned char *w;
     size_t w_k;
     uint32_t n_k;
-    /* Fetched into the cache meanwhile: what lies so many bytes behind w, or these streams. */
+    /* Memory to prefetch meanwhile: this many bytes behind w, or the streams of `fetch`. */
     ptrdiff_t ahead;                 /* 0: nothing */
     const struct chain_fetch *fetch; /* NULL: nothing */
-    uint32_t n_cols;                 /* read only where `part` is set: columns that exist */
+    uint32_t n_cols;                 /* columns that exist; used only if `part` is set */
 };
 
-/* Most vectors of columns that R rows leave accumulators for: a power of two, at most a panel. */
+/* Most vectors of columns for which R rows leave accumulators: a power of two, at most a panel. */
 ALWAYS_INLINE int chain_cols(int n_rows)
 {
     int nc = PANEL_COLS / VW;
@@ -50,7 +50,7 @@ ALWAYS_INLINE vf chain_load(enum dtype t, bool part, const struct chain *c, cons
     return c->n_cols <= col ? v_set1(0) : v_load_as_n(t, w, c->n_cols - col);
 }
 
-/* One k for all rows: w holds the NC vectors of this k. */
+/* One k for all rows; w has the NC vectors of this k. */
 ALWAYS_INLINE void chain_step(vf *acc, int n_rows, int nc, const float *a, size_t a_row,
                               const vf *w)
 {
@@ -64,14 +64,15 @@ ALWAYS_INLINE void chain_step(vf *acc, int n_rows, int nc, const float *a, size_
     }
 }
 
-/* What a walk over a panel fetches meanwhile: four streams, a quarter of a panel each. One stream is
- * bounded by the few misses that a core's first cache can have under way; what follows the four into
- * the second-level cache is fetched by hardware, which watches them page by page. */
+/* The prefetch of a walk over a panel: four streams, a quarter of a panel each. One stream alone is
+ * limited by the number of misses that a core's first-level cache can have under way. What follows
+ * the four streams is brought into the second-level cache by the hardware prefetcher, which works
+ * page by page. */
 struct chain_fetch {
     const unsigned char *from[4];
 };
 
-/* The share of step i of the walk, a step being a row of 128 bytes: two lines. */
+/* The prefetch of step i of the walk. A step is a row of 128 bytes: two lines. */
 ALWAYS_INLINE void chain_fetch_step(const struct chain_fetch *f, uint32_t i)
 {
     const unsigned char *const *from = f->from + i % 2 * 2;
@@ -81,7 +82,7 @@ ALWAYS_INLINE void chain_fetch_step(const struct chain_fetch *f, uint32_t i)
     __builtin_prefetch(from[1] + at, 0, 2);
 }
 
-/* n_bytes from w on, no nearer than the second-level cache. */
+/* Prefetch n_bytes from w on into the second-level cache. */
 ALWAYS_INLINE void fetch_lines_l2(const unsigned char *w, size_t n_bytes)
 {
     UNROLL
@@ -89,7 +90,7 @@ ALWAYS_INLINE void fetch_lines_l2(const unsigned char *w, size_t n_bytes)
         __builtin_prefetch(w + i, 0, 2);
 }
 
-/* n_bytes from w + ahead on. */
+/* Prefetch n_bytes from w + ahead on. */
 ALWAYS_INLINE void fetch_lines(const unsigned char *w, size_t n_bytes, ptrdiff_t ahead)
 {
     UNROLL
@@ -97,7 +98,7 @@ ALWAYS_INLINE void fetch_lines(const unsigned char *w, size_t n_bytes, ptrdiff_t
         __builtin_prefetch(w + ahead + i);
 }
 
-/* Rows of w one after the other, as in f32 and f16 panels and in KV blocks. */
+/* Rows of w one after the other: f32 and f16 panels, KV blocks. */
 ALWAYS_INLINE void chain_plain(vf *acc, int n_rows, int nc, enum dtype t, bool part,
                                const struct chain *c)
 {
@@ -129,8 +130,8 @@ ALWAYS_INLINE vu chain_load_pairs(bool part, const struct chain *c, const unsign
     return c->n_cols <= col ? (vu)v_set1(0) : (vu)v_load_n(p, c->n_cols - col);
 }
 
-/* bf16: pairs along k in 32-bit lanes. The even element is the lower half; shifting it up, or masking
- * the odd one, gives the float. */
+/* bf16: pairs along k in 32-bit lanes. The even element is the lower half: shifting it up gives the
+ * float. Masking the lower half off gives the float of the odd one. */
 ALWAYS_INLINE void chain_pairs(vf *acc, int n_rows, int nc, bool part, const struct chain *c)
 {
     const unsigned char *w = c->w;
@@ -158,7 +159,7 @@ ALWAYS_INLINE void chain_pairs(vf *acc, int n_rows, int nc, bool part, const str
     }
 }
 
-/* The odd element of the pairs at w alone: a chain that begins in the middle of a pair. */
+/* Only the odd element of the pairs at w, for a chain that begins in the middle of a pair. */
 ALWAYS_INLINE void chain_odd(vf *acc, int n_rows, int nc, bool part, const struct chain *c)
 {
     vf wv[PANEL_COLS / VW];

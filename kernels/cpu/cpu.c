@@ -39,8 +39,8 @@ static bool avx512bf16_supported(void)
     return avx512_supported() && __builtin_cpu_supports("avx512bf16");
 }
 
-/* Linux gives a process the tiles' 8 KB of state only when it asks; threads inherit the answer. The
- * pool is created after this. */
+/* Ask Linux for the tiles' 8 KB of state, which a process gets only on request. Threads inherit the
+ * permission, so this comes before the pool is created. */
 static bool amx_supported(void)
 {
     enum { REQUEST_STATE = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
@@ -89,8 +89,8 @@ const struct cpu_variant *cpu_variant_choose(const struct cpu_variant *all, uint
     return NULL;
 }
 
-/* Cut `floats` off the front of memory + *at; every part starts on a cache line. With memory NULL
- * it only counts. */
+/* Take `floats` from memory + *at; each part starts on a cache line. With memory NULL only
+ * count. */
 static float *carve(float *memory, size_t *at, size_t floats)
 {
     float *part = memory ? memory + *at : NULL;
@@ -149,12 +149,13 @@ static enum status init_tiles(struct cpu *c, uint32_t n_threads)
     return OK;
 }
 
-/* A row takes at most 4 bytes per element of K, and its share of a slot's head and ends. */
+/* A row takes at most 4 bytes per element of K, plus its share of a slot's head and ends. */
 static size_t packed_bytes(const struct cpu *c)
 {
     size_t row = (size_t)c->max_k * sizeof(float) + CPU_PACK_ROW_EXTRA;
 
-    return row * (c->packed_rows + 32); /* slots of unequal groups are of the larger's size */
+    return row * (c->packed_rows + 32); /* slots of unequal groups all have the size of the
+                                           largest */
 }
 
 enum status cpu_init(struct cpu *c, const struct device_config *config, uint32_t n_threads)
@@ -163,7 +164,7 @@ enum status cpu_init(struct cpu *c, const struct device_config *config, uint32_t
     c->packed_rows = config->max_rows < CPU_PACK_ROWS_MAX ? config->max_rows : CPU_PACK_ROWS_MAX;
     c->packed_rows = c->packed_rows ? c->packed_rows : 1;
     c->packed_bytes = packed_bytes(c) / 64 * 64;
-    /* Not touched here: a server that never sees a long step never pays for these pages. */
+    /* Not written here: a server that never runs a long step never gets these pages. */
     c->packed = aligned_alloc(64, c->packed_bytes);
     if (!c->packed || init_attn(c, n_threads) != OK || init_tiles(c, n_threads) != OK ||
         pool_create(&c->pool, n_threads) != OK) {

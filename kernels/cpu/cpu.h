@@ -1,4 +1,4 @@
-/* cpu.h - what the CPU kernels need of their device, and the tables of the variants.
+/* cpu.h - the state of a CPU device that its kernels use, and the list of kernel variants.
  *
  * Owns    scratch memory and the pool, from cpu_init() to cpu_fini().
  * Thread  as ops.h; a worker touches only its own part of the scratch memory and its outputs.
@@ -15,36 +15,37 @@
 struct pool;
 struct device_config;
 
-/* Rows whose activations are packed at once; a longer step is cut (that changes no bit). */
+/* Most rows whose activations are packed together. A step with more rows is cut, which changes no
+ * bit. */
 #define CPU_PACK_ROWS_MAX 768
-/* Queries (rows x heads that share a KV head) of one task, at most, in any kernel. */
+/* Most queries (rows x heads that share a KV head) of one task, in any kernel. */
 #define CPU_ATTN_QUERIES_MAX 128
-/* Queries of one register tile or pair of row blocks, at most, in any kernel. */
+/* Most queries of one register tile or pair of row blocks, in any kernel. */
 #define CPU_ATTN_ROWS_MAX 32
 
-/* Attention's memory of one thread; d is the head size, rounded up to PANEL_COLS. */
+/* Attention's scratch of one thread; d is the head size rounded up to PANEL_COLS. */
 struct cpu_attn_scratch {
-    float *q;         /* [CPU_ATTN_QUERIES_MAX * d], scaled, packed as the kernel wants them */
+    float *q;         /* [CPU_ATTN_QUERIES_MAX * d], scaled, in the kernel's packed order */
     float *score;     /* [CPU_ATTN_ROWS_MAX * KV_SEGMENT_TOKENS_MAX] */
-    unsigned char *p; /* as score, in bf16 */
-    unsigned char *v; /* [KV_BLOCK_TOKENS * d] in bf16: a block of V that is not full */
+    unsigned char *p; /* like score, in bf16 */
+    unsigned char *v; /* [KV_BLOCK_TOKENS * d] in bf16: copy of a block of V that is not full */
     float *tile;      /* [CPU_ATTN_ROWS_MAX * d] */
     float *out;       /* [CPU_ATTN_QUERIES_MAX][d] */
     float *max;       /* [CPU_ATTN_QUERIES_MAX] */
-    float *sum;       /* [CPU_ATTN_QUERIES_MAX]; 0: no key seen yet */
+    float *sum;       /* [CPU_ATTN_QUERIES_MAX]; 0: no visible key so far */
 };
 
-/* Of one thread: rows by 32 columns of all groups of a task, and a panel of int8 or int4 weights
- * unpacked. */
+/* A thread's scratch of products: sums of all groups of a task, and an unpacked panel of int8 or
+ * int4 weights. */
 struct cpu_tile_scratch {
     float *c;         /* [CPU_TILE_ROWS][PANEL_COLS] */
     unsigned char *w; /* [max_k][PANEL_COLS] */
 };
 #define CPU_TILE_ROWS (CPU_PACK_ROWS_MAX + 32)
-/* Bytes that a packed row may take beyond 4 per element of K: scales, sums, padding. */
+/* Bytes of a packed row beyond 4 per element of K: scales, sums, padding. */
 #define CPU_PACK_ROW_EXTRA 512
 
-/* Panels of a product that one thread walks before it helps the others. */
+/* The panels of a product that one thread walks before it helps other threads. */
 struct cpu_range {
     _Alignas(64) _Atomic uint32_t next;
     uint32_t end;
@@ -52,7 +53,7 @@ struct cpu_range {
 
 struct cpu {
     struct pool *pool;
-    unsigned char *packed; /* activations of packed_rows rows, as their kernel wants them */
+    unsigned char *packed; /* activations of packed_rows rows in the kernel's packed order */
     size_t packed_bytes;
     uint32_t packed_rows;
     uint32_t max_k;
@@ -66,12 +67,12 @@ struct cpu {
 
 NODISCARD enum status cpu_init(struct cpu *c, const struct device_config *config,
                                uint32_t n_threads);
-void cpu_fini(struct cpu *c); /* also fine on a zeroed struct */
+void cpu_fini(struct cpu *c); /* a zeroed struct is fine */
 
-/* The CPU side of a device; implemented by device.c. */
+/* The CPU state of a device; defined in device.c. */
 struct cpu *device_cpu(struct device *d);
 
-/* A variant: its table, and whether this machine can run it. In order of preference. */
+/* A kernel variant. The list is in order of preference. */
 struct cpu_variant {
     const char *name;
     const struct ops *ops;
@@ -79,15 +80,14 @@ struct cpu_variant {
 };
 const struct cpu_variant *cpu_variants(uint32_t *n_out);
 
-/* vdpbf16ps must reach this share of the multiply-adds that vfmadd231ps reaches, or weights in
- * bf16 are multiplied as floats. Cores measured so far give 0.5 or 2.0: the bound lies between
- * 0.5 and 1.0, at a third from either, so that no noise changes the choice. */
+/* Least speed of vdpbf16ps relative to vfmadd231ps, in multiply-adds, at which bf16 weights use it.
+ * Cores measured so far give 0.5 or 2.0. Floats win below 1.0, so the bound lies between 0.5 and
+ * 1.0 with distance to 0.5, and noise does not change the choice. */
 #define CPU_BF16_RATE_MIN 0.75
 
-/* Return the fastest variant of `all` that this machine supports. For weights in bf16 that is not
- * always the first: without AMX, and with a vdpbf16ps slower than CPU_BF16_RATE_MIN, the variant
- * after "avx512bf16" is faster. `measure` is called only where its answer counts; see
- * bf16_rate_measure(). */
+/* Return the fastest supported variant of `all`. That is the first one, except for bf16 weights on
+ * a core without AMX whose vdpbf16ps is slower than CPU_BF16_RATE_MIN: there the variant behind
+ * "avx512bf16" is faster. `measure` (bf16_rate_measure()) is called only if its result matters. */
 const struct cpu_variant *cpu_variant_choose(const struct cpu_variant *all, uint32_t n,
                                              bool bf16_weights, double (*measure)(void));
 

@@ -1,5 +1,5 @@
-/* cpu_amx.c - the CPU kernels compiled for AMX, beside AVX-512 with VNNI and BF16.
- * kernels/CMakeLists.txt gives the flags. */
+/* cpu_amx.c - the CPU kernels compiled for AMX, besides AVX-512 with VNNI and BF16.
+ * kernels/CMakeLists.txt sets the flags. */
 #define CPU_NAME "cpu-amx"
 #define CPU_OPS cpu_ops_amx
 #define HAVE_AMX 1

@@ -1,5 +1,5 @@
-/* cpu_avx512.c - the CPU kernels compiled for AVX-512 with VNNI (kernels/CMakeLists.txt gives the
- * flags). */
+/* cpu_avx512.c - the CPU kernels compiled for AVX-512 with VNNI. kernels/CMakeLists.txt sets the
+ * flags. */
 #define CPU_NAME "cpu-avx512"
 #define CPU_OPS cpu_ops_avx512
 #include "kernels/cpu/vec_avx512.h"

@@ -1,12 +1,12 @@
-/* gemm.h - the frame that all products share: rows in groups, activations packed, panels as tasks.
+/* gemm.h - the frame of all products: rows in groups, packed activations, panels as tasks.
  *
- * A step's rows are cut into groups, whose activations are packed as their kernel wants them; a
- * task is one panel of weights times a few groups that together stay in the second-level cache. K is
- * never split between tasks. With one row the walk over panels is a single stream through memory.
- * Which kernel takes a weight is a function of its type and shape and, where two kernels give equal
- * bits, of the number of rows (gemm_body.h).
+ * The rows of a step are cut into groups, whose activations are packed in their kernel's order. A
+ * task is one panel of weights times a few groups whose activations together fit into the
+ * second-level cache. K is never split between tasks. With one row, the walk over panels is a
+ * single stream through memory. The kernel is chosen by the weight's type and shape and, where two
+ * kernels give equal bits, by the number of rows (gemm_body.h).
  *
- * Owns    nothing; packed activations lie in the device's scratch memory.
+ * Owns    nothing; packed activations are in the device's scratch memory.
  * Thread  one product at a time per device; packing and panels run on its pool.
  * Errors  none.
  * Units   elements unless the name says bytes. */
@@ -28,16 +28,16 @@ struct gemm_panel {
     uint32_t panel;
     uint32_t begin, end;
     uint32_t thread;
-    struct chain_fetch fetch; /* what its first group fetches; the others find it done */
+    struct chain_fetch fetch; /* prefetched by the first group only */
 };
 
 /* How one kind of weight is multiplied. */
 struct gemm_kernel {
     uint32_t rows_max; /* most rows of a group */
-    bool even;         /* groups of even size instead of full ones and a rest */
+    bool even;         /* groups are of even size; else full groups and a rest */
     /* Bytes of one group's packed activations, a multiple of 64. */
     size_t (*slot_bytes)(const struct weight *w, uint32_t n_rows);
-    /* The rows of one group, from a on. */
+    /* Pack the rows of one group, from a on. */
     void (*pack)(const struct gemm_job *j, uint32_t group, const float *a, uint32_t n_rows);
     void (*panel)(const struct gemm_job *j, const struct gemm_panel *b);
 };
@@ -50,25 +50,25 @@ struct gemm_job {
     uint32_t row0;
     uint32_t n_rows;
     uint32_t n_groups;
-    uint32_t n_blocks; /* of groups */
+    uint32_t n_blocks; /* blocks of groups; each block is a task per panel */
     uint32_t n_panels;
     size_t panel_bytes;
     size_t slot_bytes;
-    unsigned char *packed;     /* [n_groups] slots, or as the kernel lays them out */
-    const struct weight *next; /* what is multiplied after this, to be fetched; or NULL */
+    unsigned char *packed;     /* [n_groups] slots, or another layout of the kernel's */
+    const struct weight *next; /* the weight of the next product, to prefetch; or NULL */
     uint32_t n_threads;
 };
 
-/* The end of a group's chains for one panel. */
+/* The last operations on a group's sums for one panel. */
 struct gemm_end {
-    uint32_t n_cols;   /* outputs of this panel that exist, 1..PANEL_COLS */
+    uint32_t n_cols;   /* outputs of this panel that exist, 1 .. PANEL_COLS */
     const float *bias; /* [n_cols] or NULL */
     bool accumulate;
     float *out; /* [rows][n_cols] */
     size_t out_stride;
 };
 
-/* i-th of n even cuts of [0, total]. */
+/* The i-th boundary of n even parts of [0, total). */
 static inline uint32_t even_cut(uint32_t total, uint32_t n, uint32_t i)
 {
     return (uint32_t)((uint64_t)total * i / n);
@@ -105,8 +105,8 @@ static inline struct gemm_end gemm_end_of(const struct gemm_job *j, uint32_t pan
     };
 }
 
-/* The end of each chain: bias, then the old output, then out it goes. Not inlined: it is short
- * beside any chain, and there are dozens of instances of those. */
+/* Finish the sums: add the bias, then the old output, and store. Not inlined: it is short beside
+ * any product, and dozens of kernel instances call it. */
 static __attribute__((noinline)) void gemm_store(const struct gemm_end *e,
                                                  const float *acc /* [n_rows][width] */,
                                                  uint32_t n_rows, uint32_t width, uint32_t col0)

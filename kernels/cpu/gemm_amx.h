@@ -1,19 +1,19 @@
 /* gemm_amx.h - products with bf16, int8 and int4 weights on AMX tiles.
  *
- * A group is two row blocks of at most 16. Its activations are packed in the order in which tiles
- * take them: block after block, [step][rows][64 bytes], a step being 32 bf16 or 64 int8 elements of
- * K. The tile instruction treats every row of A by itself, in an order along K that its shape alone
- * gives, so a row's bits do not depend on its company (P1); integer products are exact anyhow, and
- * equal those of gemm_int.h. */
+ * A group is two row blocks of at most 16 rows. Its activations are packed in the order of the
+ * tiles: block after block, [step][rows][64 bytes]; a step is 32 bf16 or 64 int8 elements of K. The
+ * tile instructions treat every row of A separately, in an order along K that depends on the shape
+ * alone, so a row's bits do not depend on the other rows (promise P1). Integer products are exact
+ * and equal those of gemm_int.h. */
 #ifndef TARN_KERNELS_CPU_GEMM_AMX_H
 #define TARN_KERNELS_CPU_GEMM_AMX_H
 
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/gemm_quant.h"
 
-/* Rows from which tiles are quicker than vpdpbusd. */
+/* Number of rows from which tiles are faster than vpdpbusd. */
 #define AMX_INT_ROWS_MIN 9
-/* Steps of B that stay in the first-level cache while all groups pass over them. */
+/* Steps of B that stay in the first-level cache while all groups are multiplied by them. */
 #define AMX_BF16_STEPS 8
 
 /* --- bf16 --- */
@@ -23,10 +23,10 @@ static uint32_t amx_bf16_steps(const struct weight *w)
     return (w->k + 31) / 32;
 }
 
-/* Activations lie span after span, so that a span of all groups is one stream through memory:
- * [span][group][row block][step of the span][rows][64 bytes]. */
+/* Activations are stored span after span, so that one span of all groups is one stream through
+ * memory: [span][group][row block][step of the span][rows][64 bytes]. */
 _Static_assert(AMX_BF16_STEPS *AMX_ROW_BYTES <= CPU_PACK_ROW_EXTRA, "a span is padded");
-#define AMX_SPAN_BYTES (AMX_BF16_STEPS * AMX_GROUP_ROWS * AMX_ROW_BYTES) /* of a group */
+#define AMX_SPAN_BYTES (AMX_BF16_STEPS * AMX_GROUP_ROWS * AMX_ROW_BYTES) /* of one group */
 
 static size_t amx_bf16_slot_bytes(const struct weight *w, uint32_t n_rows)
 {
@@ -60,15 +60,15 @@ static void amx_bf16_pack(const struct gemm_job *j, uint32_t group, const float 
         amx_bf16_pack_row(j, group, r, n_rows, a + r * j->p->a_stride);
 }
 
-struct amx_bf16_span {         /* of steps, for one panel */
+struct amx_bf16_span {         /* a few steps of one panel */
     const unsigned char *w;    /* first step of the span */
-    const unsigned char *tail; /* the last step of the panel when it is short: padded with zeros */
-    uint32_t begin, end;       /* steps; the tail is end - 1 when tail is set */
-    /* The span behind it, to be in the first-level cache in time: a tile load waits for each line
-     * that is not. So much of it in each step of each group. */
+    const unsigned char *tail; /* the panel's last step if it is short, padded with zeros */
+    uint32_t begin, end;       /* steps; step end - 1 is the tail if `tail` is set */
+    /* The span behind it, next_bytes of which are prefetched into the first-level cache in each
+     * step of each group: a tile load waits for each line that is missing there. */
     const unsigned char *next;
     uint32_t next_bytes;
-    /* What the panel is to fetch from memory, so many rows of it in each step of each group. */
+    /* The panel's prefetch from memory, fetch_rows of it in each step of each group. */
     const struct chain_fetch *fetch;
     uint32_t fetch_row, fetch_rows;
 };
@@ -163,9 +163,9 @@ static const struct gemm_kernel amx_bf16_kernel = {AMX_GROUP_ROWS, false, amx_bf
 /* --- int8 and int4 ---
  *
  * A group's slot: scale[32], then the row blocks. A panel is first unpacked to signed bytes,
- * [column block][K/4][16][4], which all rows then read from the nearer caches. One pair of blocks
- * at a time: its 16 rows of sums stay in vector registers while a tile takes each group of K in
- * turn. */
+ * [column block][K/4][16][4], which all rows then read from the nearer caches. One pair of a row
+ * block and a column block is computed at a time: its 16 rows of float sums stay in vector
+ * registers, and the four C tiles take the groups of K in turn. */
 
 #define AMX_INT_HEAD (AMX_GROUP_ROWS * sizeof(float))
 
@@ -203,11 +203,11 @@ static void amx_int_pack(const struct gemm_job *j, uint32_t group, const float *
     }
 }
 
-/* A panel as signed bytes; meanwhile the fetches. */
+/* Unpack a panel to signed bytes, and prefetch meanwhile. */
 ALWAYS_INLINE void amx_unpack(enum dtype t, const struct weight *w, const unsigned char *panel,
                               unsigned char *out, const struct chain_fetch *fetch)
 {
-    const uint32_t n_rows = w->group / (t == DTYPE_I4 ? 8 : 4); /* of 128 bytes in a group */
+    const uint32_t n_rows = w->group / (t == DTYPE_I4 ? 8 : 4); /* rows of 128 bytes in a group */
     size_t half = (size_t)w->k * AMX_ROWS;
     uint32_t step = 0;
 
@@ -231,7 +231,7 @@ ALWAYS_INLINE void amx_unpack(enum dtype t, const struct weight *w, const unsign
     }
 }
 
-/* sum[r] += (float)c[r] * scale: rows beyond those in use hold what they may. */
+/* sum[r] += (float)c[r] * scale. Rows beyond those in use have arbitrary values. */
 ALWAYS_INLINE void amx_int_scale(vf *sum, const int32_t *c, const unsigned char *scales)
 {
     vf s = v_load_as(DTYPE_BF16, scales);
@@ -241,7 +241,7 @@ ALWAYS_INLINE void amx_int_scale(vf *sum, const int32_t *c, const unsigned char 
         sum[r] = v_fma(__builtin_convertvector((vi)b_load(c + r * VW), vf), s, sum[r]);
 }
 
-/* One group of K of a pair of blocks into C tile 0 .. 3: exact sums. */
+/* The product of one pair of blocks over one group of K into C tile 0 .. 3; exact. */
 #define AMX_INT_DOT(tile, ta, tb)                                                                  \
     do {                                                                                           \
         AMX_ZERO(tile);                                                                            \
@@ -279,12 +279,12 @@ ALWAYS_INLINE void amx_int_take(uint32_t tile, int32_t *c)
         AMX_STORE(3, c, AMX_ROW_BYTES);
 }
 
-/* Groups of K between the product, the store and the scaling of a tile. A store that directly
- * follows its product holds up all that is behind it until the product is through. */
+/* Groups of K from a tile's product to its store and to its scaling. A store directly behind its
+ * product would stall everything behind it until the product is done. */
 #define AMX_INT_STORE_LAG 1
 #define AMX_INT_SCALE_LAG 3
 
-/* A row block of m rows times a column block, all of K, into out [16][16]. */
+/* A row block of m rows times a column block over all of K, to out [16][16]. */
 ALWAYS_INLINE void amx_int_block(uint32_t group, uint32_t n_groups, const unsigned char *a,
                                  size_t m, const unsigned char *b, const unsigned char *scales,
                                  size_t scales_step, const float *row_scale, float *out)

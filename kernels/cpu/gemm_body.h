@@ -1,5 +1,5 @@
-/* gemm_body.h - products of activations and packed weights: which kernel, and the tasks. Compiled
- * once per variant. */
+/* gemm_body.h - products of activations and packed weights: the choice of the kernel, and the
+ * tasks. Compiled once per variant. */
 #ifndef TARN_KERNELS_CPU_GEMM_BODY_H
 #define TARN_KERNELS_CPU_GEMM_BODY_H
 
@@ -11,16 +11,16 @@
 #include "kernels/cpu/gemm_dot.h"
 #endif
 
-/* Activations that the groups of one task may take: half of a second-level cache of 1 MB and more,
- * the rest is for the panel. */
+/* Most bytes of the packed activations of one task: half of a second-level cache of 1 MB; the rest
+ * is for the panel. */
 #define TASK_A_BYTES (512u << 10)
-/* Weights that one turn at the queue takes at least, so that small products do not queue for each
- * panel. */
+/* Least bytes of weights that a thread takes from the queue at once, so that small products do not
+ * queue for each panel. */
 #define TURN_W_BYTES (64u << 10)
-/* Below this many multiply-adds waking the pool costs more than it saves. */
+/* Multiply-adds below which waking the pool costs more than it saves. */
 #define GEMM_ALONE_MAX (64u << 10)
 
-/* Only kernels with equal bits may share a weight (P1). */
+/* The choice may depend on n_rows only between kernels with equal bits (promise P1). */
 static const struct gemm_kernel *gemm_kernel_of(const struct weight *w, uint32_t n_rows)
 {
 #if defined(HAVE_AMX)
@@ -54,7 +54,8 @@ static const unsigned char *quarter(const unsigned char *panel, size_t panel_byt
     return panel + i * (panel_bytes / 4 / 64 * 64);
 }
 
-/* More than one block of groups: panel after panel for each, in the cache of whoever takes it. */
+/* More than one block of groups: a task is one panel times one block, whose activations stay in the
+ * cache of the thread. */
 static void gemm_blocks(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
 {
     const struct gemm_job *j = arg;
@@ -73,7 +74,7 @@ static void gemm_blocks(void *arg, uint32_t begin, uint32_t end, uint32_t thread
     }
 }
 
-/* Panel `ahead` behind the last one of a thread's range: in what is multiplied next. */
+/* Quarter i of panel number `ahead` of this thread's range in the next product; NULL: none. */
 static const unsigned char *next_quarter(const struct gemm_job *j, uint32_t thread, uint32_t ahead,
                                          uint32_t i)
 {
@@ -89,10 +90,10 @@ static const unsigned char *next_quarter(const struct gemm_job *j, uint32_t thre
                             : NULL;
 }
 
-/* One block of groups: each thread walks a range of panels of its own, so that it knows what it
- * needs next, and fetches the next four panels meanwhile, a quarter of each: what lies q + 1 panels
- * ahead has had its first 3 - q quarters already. At the end of the range these are the panels of
- * the next product. Then it helps the others. */
+/* One block of groups. Each thread walks its own range of panels, so it knows which panels it will
+ * read next and prefetches the next four, a quarter of each: when it reaches a panel, all four
+ * quarters have been fetched. At the end of its range these are panels of the next product. Then
+ * the thread helps with the ranges of others. */
 static void gemm_range(const struct gemm_job *j, struct cpu_range *r, uint32_t thread)
 {
     for (uint32_t i; (i = atomic_fetch_add(&r->next, 1)) < r->end;) {
@@ -104,7 +105,7 @@ static void gemm_range(const struct gemm_job *j, struct cpu_range *r, uint32_t t
                                             ? quarter(gemm_panel_data(j, at), j->panel_bytes, 3 - q)
                                             : next_quarter(j, thread, at - r->end, 3 - q);
 
-            p.fetch.from[q] = from ? from : gemm_panel_data(j, i); /* as good as nothing */
+            p.fetch.from[q] = from ? from : gemm_panel_data(j, i); /* a harmless address */
         }
         j->kernel->panel(j, &p);
     }
@@ -114,7 +115,7 @@ static void gemm_ranges(void *arg, uint32_t begin, uint32_t end, uint32_t thread
 {
     const struct gemm_job *j = arg;
 
-    (void)begin; /* an index is only an invitation */
+    (void)begin; /* each call walks ranges until no panel is left, whatever its indices */
     (void)end;
     for (uint32_t t = 0; t < j->n_threads; t++)
         gemm_range(j, &j->cpu->ranges[(thread + t) % j->n_threads], thread);
@@ -133,7 +134,7 @@ static void gemm_run_ranges(struct gemm_job *j)
     pool_run(j->cpu->pool, n, macs > GEMM_ALONE_MAX ? 1 : n, gemm_ranges, j);
 }
 
-/* Tasks of one turn at the queue. */
+/* Number of tasks that a thread takes from the queue at once. */
 static uint32_t gemm_chunk(const struct gemm_job *j)
 {
     uint32_t chunk = (uint32_t)(TURN_W_BYTES / (j->panel_bytes + 1)) + 1;

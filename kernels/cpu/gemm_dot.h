@@ -1,5 +1,5 @@
-/* gemm_dot.h - products with bf16 weights by vdpbf16ps: activations rounded to bf16 and packed
- * [ceil(K/2)][rows][2], so that a pair is broadcast straight from memory. */
+/* gemm_dot.h - products with bf16 weights by vdpbf16ps. Activations are rounded to bf16 and packed
+ * [ceil(K/2)][rows][2], so that a pair is broadcast directly from memory. */
 #ifndef TARN_KERNELS_CPU_GEMM_DOT_H
 #define TARN_KERNELS_CPU_GEMM_DOT_H
 

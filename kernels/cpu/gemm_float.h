@@ -58,7 +58,7 @@ ALWAYS_INLINE void float_tile(const struct float_tile *g, enum dtype t, int n_ro
     {                                                                                              \
         float_tile(g, DTYPE_BF16, rows);                                                           \
     }
-#ifdef HAVE_BF16_DOT /* bf16 has a kernel of its own */
+#ifdef HAVE_BF16_DOT /* then bf16 has a kernel of its own (gemm_dot.h) */
 #define UNUSED_HERE __attribute__((unused))
 #define FLOAT_ROW(rows)                                                                            \
     {                                                                                              \
@@ -104,7 +104,7 @@ static size_t float_slot_bytes(const struct weight *w, uint32_t n_rows)
     return ((size_t)w->k * n_rows * sizeof(float) + 63) / 64 * 64;
 }
 
-/* Four rows of four floats each at a (rows stride apart) into columns at dst (n apart). */
+/* Transpose four rows of four floats at a (stride apart) to columns at dst (n apart). */
 static inline void transpose4(float *dst, size_t n, const float *a, size_t stride)
 {
     typedef float f4 __attribute__((vector_size(16)));
@@ -125,7 +125,7 @@ static inline void transpose4(float *dst, size_t n, const float *a, size_t strid
         memcpy(dst + (size_t)i * n, &r[i], sizeof(r[i]));
 }
 
-/* n rows of K floats, stride apart, into [K][n]. */
+/* Transpose n rows of K floats (stride apart) to [K][n]. */
 static void float_pack(const struct gemm_job *j, uint32_t group, const float *a, uint32_t n)
 {
     const struct weight *w = &j->p->w;

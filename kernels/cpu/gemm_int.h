@@ -1,9 +1,10 @@
 /* gemm_int.h - products with int8 and int4 weights by dot products of four bytes.
  *
- * A group's slot: scale[rows], then minus[groups of K][rows], then quads[ceil(K/8) * 2][rows][4].
- * Weights are stored with an offset of 128 (8) because the instruction wants one side unsigned; what
- * it adds to a row's sum over a group of K, negative, is where that sum starts:
- *   sum of q * (u - o) = sum of q * u - o * sum of q. */
+ * The slot of a group of rows: scale[rows], then minus[groups of K][rows], then quads[ceil(K/8) *
+ * 2][rows][4]. The dot-product instruction wants one operand unsigned, so weights are stored as u
+ * with an offset o of 128 (int8) or 8 (int4):
+ *   sum of q * (u - o) = sum of q * u - o * sum of q
+ * Each sum over a group of K starts at `minus`, which is the last term. */
 #ifndef TARN_KERNELS_CPU_GEMM_INT_H
 #define TARN_KERNELS_CPU_GEMM_INT_H
 
@@ -22,7 +23,7 @@ struct int_tile {
     struct gemm_end end;
 };
 
-/* One quad of all rows times nc vectors of weights; `half` picks the quad of int4. */
+/* One quad of all rows times nc vectors of weights; `half`: which quad of an int4 step. */
 ALWAYS_INLINE void int_quad(vi *acc, enum dtype t, int half, int n_rows, int nc, const vb *w,
                             const int32_t *a)
 {
@@ -42,7 +43,7 @@ ALWAYS_INLINE void int_quad(vi *acc, enum dtype t, int half, int n_rows, int nc,
     }
 }
 
-/* One group of K for all rows; a step is a row of the panel: one quad, or two of int4. */
+/* One group of K for all rows. A step is a row of the panel: one quad, or two of int4. */
 ALWAYS_INLINE void int_group(vi *acc, enum dtype t, int n_rows, int nc, const unsigned char *w,
                              const int32_t *a, uint32_t n_steps, const struct chain_fetch *fetch,
                              uint32_t step0)
@@ -159,7 +160,7 @@ static uint32_t int_n_groups(const struct weight *w)
     return (w->k + w->group - 1) / w->group;
 }
 
-/* Where a slot's parts begin, in 4-byte units; quads last. */
+/* Offsets of a slot's parts, in units of 4 bytes; the quads come last. */
 static size_t int_slot_minus(uint32_t n_rows)
 {
     return n_rows;

@@ -1,21 +1,22 @@
-/* gemm_quant.h - rows of activations to int8, for every kernel with quantized weights. The numbers
- * are those of gemm_params' comment, in every variant. */
+/* gemm_quant.h - quantizes rows of activations to int8 for all kernels with quantized weights.
+ * Every variant gives the numbers defined at struct gemm_params (params.h). */
 #ifndef TARN_KERNELS_CPU_GEMM_QUANT_H
 #define TARN_KERNELS_CPU_GEMM_QUANT_H
 
 #include "kernels/cpu/gemm.h"
 
-#define QUANT_CHUNK 32 /* elements quantized at once: all groups but the last are multiples */
+/* Elements quantized together; all groups but the last of a row are multiples of it. */
+#define QUANT_CHUNK 32
 
-/* How a row is scaled. */
+/* The scale of a row. */
 struct quant_row {
-    float scale;   /* max|a| / 127; NaN where the row holds NaN or inf */
+    float scale;   /* max|a| / 127; NaN if the row has NaN or inf */
     float inverse; /* 127 / max|a|, or 0 */
 };
 
 static struct quant_row quant_row_of(const float *a, uint32_t n)
 {
-    /* Magnitudes order as their bits do, and NaN and inf lie above all numbers. */
+    /* Magnitudes compare like their bits as integers; NaN and inf are above all numbers. */
     vu max = (vu)v_set1(0);
     uint32_t lanes[VW], top = 0;
     float f;
@@ -37,14 +38,14 @@ static struct quant_row quant_row_of(const float *a, uint32_t n)
     return (struct quant_row){f / 127.0f, 127.0f / f};
 }
 
-/* n <= QUANT_CHUNK elements to signed bytes, zeros behind them; returns their sum. */
+/* Quantize n <= QUANT_CHUNK elements to signed bytes, with zeros behind them. Returns their sum. */
 static int32_t quant_chunk(int8_t out[QUANT_CHUNK], const float *a, uint32_t n, float inverse)
 {
-    const vf magic = v_set1(0x1.8p23f); /* adding it rounds to an integer, seen in the low bits */
+    const vf magic = v_set1(0x1.8p23f); /* adding it rounds to an integer in the low bits */
     vi sum = v_set1_i32(0);
     int32_t lanes[VW], total = 0;
 
-    if (inverse == 0) { /* nothing to see, or NaN: 0 * NaN would be no integer */
+    if (inverse == 0) { /* a zero row or a NaN row: 0 * NaN would not be an integer */
         memset(out, 0, QUANT_CHUNK);
         return 0;
     }

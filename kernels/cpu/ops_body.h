@@ -1,7 +1,7 @@
-/* ops_body.h - one variant, whole: the kernel bodies and their table.
+/* ops_body.h - one whole variant: the kernel bodies and their table.
  *
- * A cpu_<variant>.c includes its vec_<variant>.h, then this; everything but the table is static, so
- * that no code compiled for one instruction set is ever shared with another. */
+ * A cpu_<variant>.c includes its vec_<variant>.h, then this file. Everything but the table is
+ * static, so that code compiled for one instruction set is never linked into another variant. */
 #include "kernels/cpu/attn_body.h"
 #include "kernels/cpu/gemm_body.h"
 #include "kernels/cpu/small_body.h"

@@ -1,11 +1,14 @@
-/* pool.c - workers that spin briefly, then sleep.
+/* pool.c - worker threads that spin briefly, then sleep.
  *
- * One 64-bit ticket carries the job's number in its upper half and the indices not yet handed out
- * in its lower half. A thread takes a chunk by compare-and-swap on the whole ticket. While the
- * lower half is not 0 the job is not finished, so its fields (fn, arg, n, chunk) cannot change;
- * hence a thread whose swap succeeds has read the fields of that very job, and a thread that wakes
- * up late finds 0 or another number and touches nothing. The caller therefore waits for the indices to be
- * done, not for every worker to report: a worker that the system holds back delays nobody. */
+ * A 64-bit ticket has the job's number in its upper half and the count of indices not yet handed
+ * out in its lower half. A thread takes a chunk by a compare-and-swap on the whole ticket.
+ *
+ * Why the job's fields (fn, arg, n, chunk) need no lock: pool_run() changes them only when the
+ * lower half is 0. So a thread whose compare-and-swap succeeds has read the fields of that job, and
+ * a thread that wakes up late finds 0 or another number and touches nothing.
+ *
+ * The caller waits until all indices are done, not until every worker reports: a worker that the
+ * operating system holds back delays nobody. */
 #include "kernels/cpu/pool.h"
 
 #include <linux/futex.h>
@@ -19,21 +22,21 @@
 
 #include "base/check.h"
 
-/* Turns of the waiting loop before a thread sleeps: some 50 us, longer than the gap between two
- * ops of a forward pass and short beside a step. */
+/* Turns of the waiting loop before a thread sleeps: about 50 us, longer than the gap between two
+ * ops of a forward pass but short compared with a step. */
 #define SPIN_TURNS 1500
 
 struct pool {
-    /* Each word that several threads write has a cache line of its own. */
-    _Alignas(64) _Atomic uint64_t ticket;   /* job number << 32 | indices not yet handed out */
-    _Alignas(64) _Atomic uint32_t n_done;   /* indices finished; the caller sleeps on it */
-    _Alignas(64) _Atomic uint32_t wake_seq; /* workers sleep on it */
+    /* Each word that several threads write has its own cache line. */
+    _Alignas(64) _Atomic uint64_t ticket;   /* job number << 32 | indices not handed out */
+    _Alignas(64) _Atomic uint32_t n_done;   /* indices finished; the caller sleeps on this word */
+    _Alignas(64) _Atomic uint32_t wake_seq; /* the workers sleep on this word */
     _Atomic uint32_t n_sleeping;
     _Atomic bool caller_sleeps;
     _Atomic bool stop;
 
-    /* The job. Atomic because a late worker may read them while the next job is set up; it then
-     * discards what it read. */
+    /* The job. Atomic, because a late worker may read the fields while the next job is set up; it
+     * then discards them. */
     _Alignas(64) void (*_Atomic fn)(void *, uint32_t, uint32_t, uint32_t);
     void *_Atomic arg;
     _Atomic uint32_t n;
@@ -42,7 +45,7 @@ struct pool {
     uint32_t spin_turns;
     uint32_t n_threads;
     bool pinned;
-    cpu_set_t cpus; /* that the process may use, when pinned */
+    cpu_set_t cpus; /* CPUs of the process, if pinned */
     uint32_t n_started;
     pthread_t *threads; /* [n_threads - 1] */
     struct pool_worker {
@@ -62,7 +65,7 @@ static void cpu_relax(void)
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen)
 {
-    /* Any return is fine: every caller looks again. */
+    /* Any return is fine: every caller checks its condition again. */
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
 }
 
@@ -71,7 +74,7 @@ static void futex_wake_all(_Atomic uint32_t *word)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 0x7fffffff, NULL, NULL, 0);
 }
 
-/* Take chunks of job `number` until none is left. */
+/* Run chunks of job `number` until none is left. */
 static void work(struct pool *p, uint32_t number, uint32_t thread)
 {
     for (;;) {
@@ -96,7 +99,7 @@ static void work(struct pool *p, uint32_t number, uint32_t thread)
     }
 }
 
-/* Wait for a job other than `number`; false when the pool stops. */
+/* Wait for a job other than *number and store its number. False: the pool stops. */
 static bool wait_for_job(struct pool *p, uint32_t *number)
 {
     for (uint32_t turn = 0;; turn++) {
@@ -113,9 +116,9 @@ static bool wait_for_job(struct pool *p, uint32_t *number)
             cpu_relax();
             continue;
         }
-        /* Announce the sleep, then look once more: either the caller sees the announcement and
-         * changes wake_seq, or this thread sees the new ticket (all four are sequentially
-         * consistent). */
+        /* Announce the sleep, then check once more: either the caller sees the announcement and
+         * changes wake_seq, or this thread sees the new ticket. All four accesses are sequentially
+         * consistent. */
         atomic_fetch_add(&p->n_sleeping, 1);
         if ((uint32_t)(atomic_load(&p->ticket) >> 32) == *number && !atomic_load(&p->stop))
             futex_wait(&p->wake_seq, seq);
@@ -186,8 +189,8 @@ void pool_run(struct pool *p, uint32_t n, uint32_t chunk,
     wait_done(p, n);
 }
 
-/* Thread i on the i-th core that the process may use. Left to itself the scheduler at times keeps a
- * worker on its caller's core for seconds when the other cores have some small load. */
+/* Pin thread i to the i-th CPU of the process. Without pinning, Linux was seen to keep a worker on
+ * its caller's core for seconds when the other cores had a small load. */
 static void pin(const struct pool *p, pthread_t thread, uint32_t i)
 {
     cpu_set_t one;
@@ -199,7 +202,7 @@ static void pin(const struct pool *p, pthread_t thread, uint32_t i)
             continue;
         CPU_ZERO(&one);
         CPU_SET(cpu, &one);
-        (void)pthread_setaffinity_np(thread, sizeof(one), &one); /* only a wish */
+        (void)pthread_setaffinity_np(thread, sizeof(one), &one); /* best effort */
         return;
     }
 }
@@ -234,9 +237,10 @@ enum status pool_create(struct pool **out, uint32_t n_threads)
     if (!p)
         return ERR_NOMEM;
     *p = (struct pool){.n_threads = n_threads};
-    /* With more threads than cores a spinning thread only keeps a working one from running. */
+    /* With more threads than cores, a spinning thread keeps a working one from running. */
     p->spin_turns = n_cpus > 0 && n_threads <= (unsigned long)n_cpus ? SPIN_TURNS : 0;
-    /* Only with all cores: with fewer, which ones would be a guess that another process may share. */
+    /* Only if the threads use all cores: with fewer, the choice of cores would be a guess, and
+     * other processes may use the same ones. */
     p->pinned = n_threads > 1 && sched_getaffinity(0, sizeof(p->cpus), &p->cpus) == 0 &&
                 CPU_COUNT(&p->cpus) == (int)n_threads;
     if (n_threads > 1 && start_threads(p) != OK) {

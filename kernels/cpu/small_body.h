@@ -1,7 +1,9 @@
-/* small_body.h - embed, rmsnorm, rope_kv, silu_mul, gather; compiled once per variant.
+/* small_body.h - embed, rmsnorm, rope_kv, silu_mul, gather, merge and KV copies; compiled once per
+ * variant.
  *
- * Each works row by row, threads share rows. Elementwise loops in plain C are left to the compiler:
- * the build forbids contraction, so the vector and the scalar part of a loop give equal bits. */
+ * Each op works row by row, and threads divide the rows. The compiler vectorizes elementwise loops
+ * in plain C: the build forbids contraction, so the vector and the scalar part of a loop give equal
+ * bits. */
 #ifndef TARN_KERNELS_CPU_SMALL_BODY_H
 #define TARN_KERNELS_CPU_SMALL_BODY_H
 
@@ -13,10 +15,10 @@
 #include "kernels/cpu/vec.h"
 #include "kernels/pack.h"
 
-/* Elements below which one thread is quicker than waking another. */
+/* Elements below which one thread is faster than waking others. */
 #define ROWS_ALONE_MAX (32u << 10)
 
-/* Run fn over rows, each of about row_elems elements of work. */
+/* Run fn over the rows, each of about row_elems elements of work. */
 static void over_rows(struct device *d, uint32_t n_rows, size_t row_elems,
                       void (*fn)(void *arg, uint32_t begin, uint32_t end, uint32_t thread),
                       const void *params)
@@ -31,7 +33,7 @@ static void over_rows(struct device *d, uint32_t n_rows, size_t row_elems,
     pool_run(c->pool, n_rows, chunk, fn, (void *)(uintptr_t)params);
 }
 
-/* A column of a packed weight: quads 128 bytes apart under the scale of their group. */
+/* Read a column of a packed weight: quads 128 bytes apart, with one scale per group. */
 static void embed_packed(const struct embed_params *p, uint32_t id, float *out)
 {
     const unsigned char *w =
@@ -54,7 +56,7 @@ static void embed_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
 {
     const struct embed_params *p = arg;
     enum dtype dtype = p->table.dtype;
-    size_t es = dtype_bytes(dtype); /* meaningless for I8 and not used there */
+    size_t es = dtype_bytes(dtype); /* undefined for I8, and not used there */
 
     (void)thread;
     for (uint32_t t = begin; t < end; t++) {
@@ -85,7 +87,7 @@ static enum status embed(struct device *d, struct stream *s, const struct embed_
     return OK;
 }
 
-/* Sum of squares in four vectors, added as a fixed tree: a function of the row alone. */
+/* Sum of squares in four vectors, added as a fixed tree, so that it depends on the row alone. */
 static float sum_squares(const float *x, uint32_t n)
 {
     vf acc[4] = {v_set1(0), v_set1(0), v_set1(0), v_set1(0)};
@@ -134,7 +136,7 @@ static enum status rmsnorm(struct device *d, struct stream *s, const struct rmsn
     return OK;
 }
 
-/* out may be x. */
+/* Apply the rotation; out may be x. */
 static void rotate(float *out, const float *x, const float *cos_sin, uint32_t half)
 {
     const float *cosv = cos_sin;
@@ -149,8 +151,8 @@ static void rotate(float *out, const float *x, const float *cos_sin, uint32_t ha
     }
 }
 
-/* A head's K into column `offset` of its block: one element (in bf16: one pair) per row of the
- * block, so it is converted in vectors first. */
+/* Store a head's K in column `offset` of its block: one element (bf16: one pair) in each row of the
+ * block. The values are converted in vectors first. */
 static void store_k(enum dtype t, void *k, uint32_t offset, const float *x, uint32_t dim)
 {
     unsigned char tmp[2 * VW * sizeof(float)];
@@ -172,8 +174,8 @@ static void store_k(enum dtype t, void *k, uint32_t offset, const float *x, uint
     }
 }
 
-/* One token's V into its row; in bf16 into every other element of the pair's row. The other half
- * may be another thread's row of the batch, so nothing of it is touched. */
+/* Store one token's V in its row; in bf16 in every other element of the pair's row. The other
+ * elements may belong to a row that another thread stores, so they are not touched. */
 static void store_v(enum dtype t, void *v, uint32_t offset, const float *x, uint32_t dim)
 {
     size_t es = dtype_bytes(t);
@@ -194,7 +196,7 @@ static void store_v(enum dtype t, void *v, uint32_t offset, const float *x, uint
     }
 }
 
-/* Both tokens of a pair. */
+/* Store both tokens of a pair. */
 static void store_v_pair(void *v, uint32_t offset, const float *x, const float *next, uint32_t dim)
 {
     float *dst = (float *)v + (size_t)(offset / 2) * dim;
@@ -208,7 +210,7 @@ static void store_v_pair(void *v, uint32_t offset, const float *x, const float *
     }
 }
 
-/* Largest head size that rope_kv takes; attention's bound is the device's max_head_dim. */
+/* Largest head size of rope_kv; attention's limit is the device's max_head_dim. */
 #define ROPE_DIM_MAX 1024
 
 /* Whether rows t and t + 1 fill one pair of V. */
@@ -268,7 +270,7 @@ static enum status rope_kv(struct device *d, struct stream *s, const struct rope
     return OK;
 }
 
-/* In vectors with a masked tail: a scalar tail would need an exp with equal bits. */
+/* In vectors with a masked tail: a scalar tail would need an exp with the same bits. */
 static void silu_mul_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
 {
     const struct silu_mul_params *p = arg;
@@ -312,7 +314,7 @@ static enum status gather(struct device *d, struct stream *s, const struct gathe
     return OK;
 }
 
-/* A row and head: the parts weighted, then divided by the sum of the weights. */
+/* One row and head: the sum of the weighted parts, divided by the sum of the weights. */
 static void merge_head(const struct merge_params *p, size_t at)
 {
     size_t n_heads = (size_t)p->n_rows * p->n_heads;

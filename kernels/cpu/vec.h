@@ -1,7 +1,8 @@
-/* vec.h - what all variants share above their vec_<variant>.h: conversions, reductions, exp.
+/* vec.h - functions that all variants share on top of their vec_<variant>.h: conversions,
+ * reductions, exp.
  *
- * Every function here is a fixed sequence of operations per lane; nothing depends on how many
- * lanes or rows are in use (design P1). */
+ * Each function is a fixed sequence of operations per lane. Nothing depends on the number of lanes
+ * or rows in use (promise P1, ARCHITECTURE.md). */
 #ifndef TARN_KERNELS_CPU_VEC_H
 #define TARN_KERNELS_CPU_VEC_H
 
@@ -12,7 +13,7 @@
 #include "kernels/params.h"
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
-/* Kernel bodies are written as loops over constants; all of them are to be unrolled. */
+/* Kernel bodies are loops over constants; all of them must be unrolled. */
 #define UNROLL _Pragma("GCC unroll 32")
 
 static inline uint32_t min_u32(uint32_t a, uint32_t b)
@@ -20,7 +21,7 @@ static inline uint32_t min_u32(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Lane by lane: a where the mask is all ones, b where it is 0. */
+/* Lane by lane: a if the mask is all ones, b if it is 0. */
 static inline vf v_select(vi mask, vf a, vf b)
 {
     return (vf)(((vi)a & mask) | ((vi)b & ~mask));
@@ -72,8 +73,8 @@ static inline vh v_to_bf16(vf v)
     return __builtin_convertvector((rounded & ~nan) | ((u >> 16 | 0x40u) & nan), vh);
 }
 
-/* n <= 2 VW floats to bf16, nearest even, with zeros up to 2 VW behind them: pairs along K. For
- * products also numbers below 2^-126 may become 0: the instructions take them as such anyway. */
+/* Convert n <= 2 VW floats to bf16 with zeros up to 2 VW behind them, rounding to nearest even.
+ * `product`: numbers below 2^-126 may become 0, since the product instructions treat them as 0. */
 ALWAYS_INLINE void bf16_pairs(void *out, const float *x, uint32_t n, bool product)
 {
     bool whole = n == 2 * VW;
@@ -103,7 +104,7 @@ ALWAYS_INLINE vf v_load_as(enum dtype t, const void *p)
     return t == DTYPE_F16 ? v_from_f16(h_load(p)) : v_from_bf16(h_load(p));
 }
 
-/* As v_load_as, the first n <= VW elements only. */
+/* v_load_as() of the first n <= VW elements only. */
 ALWAYS_INLINE vf v_load_as_n(enum dtype t, const void *p, uint32_t n)
 {
     if (t == DTYPE_F32)
@@ -119,7 +120,7 @@ ALWAYS_INLINE void v_store_as_n(enum dtype t, void *p, vf v, uint32_t n)
         h_store_n(p, t == DTYPE_F16 ? v_to_f16(v) : v_to_bf16(v), n);
 }
 
-/* Sum of all lanes, always as the same tree. */
+/* Sum of all lanes, always by the same tree. */
 static inline float v_sum(vf v)
 {
     float t[VW];
@@ -131,7 +132,7 @@ static inline float v_sum(vf v)
     return t[0];
 }
 
-/* Largest lane; NaN if any is NaN. */
+/* Largest lane; NaN if any lane is NaN. */
 static inline float v_largest(vf v)
 {
     float t[VW];
@@ -146,7 +147,7 @@ static inline float v_largest(vf v)
  * above 88.37, NaN for NaN. Cody-Waite reduction to [-ln2/2, ln2/2], then a polynomial (Cephes). */
 static inline vf v_exp(vf x)
 {
-    const vf magic = v_set1(0x1.8p23f); /* adding it rounds to an integer, seen in the low bits */
+    const vf magic = v_set1(0x1.8p23f); /* adding it rounds to an integer in the low bits */
     vf t = v_fma(x, v_set1(1.44269504088896341f), magic);
     vf n = t - magic;
     vf r = v_fma(n, v_set1(-0.693359375f), x);

@@ -1,6 +1,6 @@
 /* vec_avx2.h - the vector layer for AVX2 with FMA and F16C: 8 lanes, 16 registers.
  *
- * Included by cpu_avx2.c only, which is compiled with the flags for it. */
+ * Only cpu_avx2.c includes it, which is compiled with the flags for it. */
 #include <immintrin.h>
 #include <stdint.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #define ACC_MAX 12
 #define ROWS_MAX 6
 #define INT_ACC_MAX 4
-#define I8_OFFSET 0 /* v_dot_i8 takes the offset of 128 out itself */
+#define I8_OFFSET 0 /* v_dot_i8() subtracts the offset of 128 itself */
 
 typedef float vf __attribute__((vector_size(32)));
 typedef uint32_t vu __attribute__((vector_size(32)));
@@ -62,7 +62,7 @@ static inline vh v_to_f16(vf v)
     return (vh)_mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-/* acc + sum of the four products in each 32-bit lane of w in 0 .. 15 with a in -127 .. 127; exact:
+/* acc + the sum of the four products in each 32-bit lane, w in 0 .. 15, a in -127 .. 127. Exact:
  * pairs of products stay below 2^15. */
 static inline vi v_dot_i4(vi acc, vb w, vi a)
 {
@@ -71,8 +71,8 @@ static inline vi v_dot_i4(vi acc, vb w, vi a)
     return acc + (vi)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 
-/* The same for (w - 128). Its sign moves to `a`, for unsigned bytes up to 255 would overflow the
- * pairs; |w - 128| <= 127 does not. */
+/* v_dot_i4() for the weight w - 128. The instruction wants w unsigned, but bytes up to 255 would
+ * overflow the 16-bit pairs; so w becomes |w - 128| <= 127, and its sign moves to `a`. */
 static inline vi v_dot_i8(vi acc, vb w, vi a)
 {
     __m256i signed_w = (__m256i)(w ^ 0x80);

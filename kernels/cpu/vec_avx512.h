@@ -1,16 +1,16 @@
 /* vec_avx512.h - the vector layer for AVX-512 (F, BW, VL, DQ, VNNI): 16 lanes, 32 registers.
  *
  * Included by the variants with AVX-512 (cpu_avx512.c, cpu_avx512bf16.c, cpu_amx.c), which are
- * compiled with the flags for it. Everything that a variant must say itself is here; vec.h adds what
- * GCC's vector extensions express for all of them. */
+ * compiled with the flags for it. Each vec_<variant>.h defines the names below; vec.h adds what
+ * GCC's vector extensions can express for all variants. */
 #include <immintrin.h>
 #include <stdint.h>
 
 #define VW 16          /* lanes of a vector */
-#define ACC_MAX 24     /* accumulators that fit beside weights and a broadcast value */
+#define ACC_MAX 24     /* accumulators that fit into registers beside the operands */
 #define ROWS_MAX 12    /* most rows of one tile */
-#define INT_ACC_MAX 24 /* accumulators of integer products; their sums in floats are in memory */
-#define I8_OFFSET 128  /* v_dot_i8 multiplies with the stored, unsigned weight */
+#define INT_ACC_MAX 24 /* accumulators of integer products; their float sums are in memory */
+#define I8_OFFSET 128  /* v_dot_i8() multiplies by the stored, unsigned weight */
 
 typedef float vf __attribute__((vector_size(64)));
 typedef uint32_t vu __attribute__((vector_size(64)));
@@ -45,7 +45,7 @@ static inline vf v_max(vf a, vf b)
     return _mm512_max_ps(a, b);
 }
 
-/* The first n lanes, 0 behind them; reads nothing behind. n is 0 .. VW. */
+/* The first n lanes (0 .. VW), with 0 behind them; memory behind them is not read. */
 static inline vf v_load_n(const float *p, uint32_t n)
 {
     return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
@@ -71,7 +71,7 @@ static inline void h_store_n(uint16_t *p, vh v, uint32_t n)
     _mm256_mask_storeu_epi16(p, (__mmask16)((1u << n) - 1), (__m256i)v);
 }
 
-/* 16 bits to 32 with zeros on top. GCC 12 makes four instructions of __builtin_convertvector. */
+/* Widen 16 bits to 32 with zeros. GCC 12 makes four instructions of __builtin_convertvector. */
 static inline vu v_widen(vh h)
 {
     return (vu)_mm512_cvtepu16_epi32((__m256i)h);
@@ -87,13 +87,13 @@ static inline vh v_to_f16(vf v)
     return (vh)_mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-/* acc + sum of the four products in each 32-bit lane, w unsigned, a signed; exact. */
+/* acc + the sum of the four products in each 32-bit lane, w unsigned, a signed; exact. */
 static inline vi v_dot_i8(vi acc, vb w, vi a)
 {
     return (vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, (__m512i)a);
 }
 
-/* The same for w in 0 .. 15. */
+/* v_dot_i8() for w in 0 .. 15. */
 static inline vi v_dot_i4(vi acc, vb w, vi a)
 {
     return v_dot_i8(acc, w, a);
@@ -107,7 +107,7 @@ static inline vf v_dot_bf16(vf acc, vf a, vf w)
     return (vf)_mm512_dpbf16_ps((__m512)acc, (__m512bh)a, (__m512bh)w);
 }
 
-/* Nearest even; numbers below 2^-126 become 0. */
+/* Round to nearest even; numbers below 2^-126 become 0. */
 static inline vh v_to_bf16_product(vf v)
 {
     return (vh)_mm512_cvtneps_pbh((__m512)v);

@@ -1,5 +1,5 @@
-/* vec_partial.h - the first n lanes in and out, for variants without masks: through a small buffer,
- * so that nothing behind the end is read or written. n is 0 .. VW. */
+/* vec_partial.h - loads and stores of the first n lanes (0 .. VW), for variants without masks. They
+ * go through a small buffer, so that memory behind the end is neither read nor written. */
 static inline vf v_load_n(const float *p, uint32_t n)
 {
     float t[VW] = {0};

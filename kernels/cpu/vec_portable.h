@@ -1,7 +1,7 @@
 /* vec_portable.h - the vector layer in GCC vector extensions alone: 4 lanes, any machine.
  *
- * There is no FMA instruction to count on: products are rounded before they are added. The bits
- * differ from the other variants, as variants may; they are as fixed as theirs. */
+ * An FMA instruction may be missing, so products are rounded before they are added. The bits differ
+ * from those of other variants, which the fingerprint allows, but they are as reproducible. */
 #include <stdint.h>
 #include <string.h>
 
@@ -62,7 +62,7 @@ static inline vu v_widen(vh h)
     return __builtin_convertvector(h, vu);
 }
 
-/* As pack.c's scalar conversion: exact by way of a float that is 2^112 too small. */
+/* Like pack.c's scalar conversion: exact, through a float that is 2^112 too small. */
 static inline vf v_from_f16(vh h)
 {
     vu u = v_widen(h);
@@ -87,7 +87,7 @@ static inline vh v_to_f16(vf v)
     return h;
 }
 
-/* acc + sum of the four products in each 32-bit lane, w unsigned, a signed; exact. */
+/* acc + the sum of the four products in each 32-bit lane, w unsigned, a signed; exact. */
 static inline vi v_dot_i8(vi acc, vb w, vi a)
 {
     vu bytes = (vu)w;

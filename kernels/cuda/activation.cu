@@ -1,7 +1,7 @@
 /* activation.cu - the gated activation of a SwiGLU feed-forward layer.
  *
- * Grid (T, ceil(F / (4 * THREADS)) or as many as y allows): a block makes a stretch of one row, a
- * thread four elements of it. */
+ * Grid (T, ceil(F / (4 * THREADS)), at most GRID_Y_MAX): a block computes parts of one row, four
+ * elements per thread and turn. */
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/context.cuh"
 #include "kernels/cuda/vec4.cuh"

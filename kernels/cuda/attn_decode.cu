@@ -1,27 +1,28 @@
 /* attn_decode.cu - attention of sequences with one row: split over segments, then combined.
  *
- * Decode reads every key and value once for a handful of queries, so it is a matter of keeping
- * loads under way: each warp has a whole half of its tile in flight in registers, K while the
- * queries are fetched, V while the products of K are made. Nothing is shared between warps but the
- * results of a segment's tiles. */
+ * Decode reads every key and value once for a few queries, so its speed depends on the number of
+ * loads in flight. Each warp keeps half of its tile in flight in registers: K while the queries are
+ * loaded, V while the products of K are computed. Warps share only the results of a segment's
+ * tiles. */
 #include "base/check.h"
 #include "kernels/cuda/attn_launch.cuh"
 #include "kernels/cuda/attn_tile.cuh"
 
 #define THREADS (ATTN_SEGMENT_TILES * WARP)
-#define VALUES_AHEAD ATTN_TILE_BLOCKS /* groups of V under way while one is used */
+#define VALUES_AHEAD ATTN_TILE_BLOCKS /* groups of V in flight while one is used */
 
-/* A segment's tiles, one per warp. Aligned, since o is stored four floats at a time. */
+/* Results of a segment's tiles, one tile per warp. Aligned, since o is stored four floats at a
+ * time. */
 template <int DIM>
 struct __align__(16) results {
-    float o[ATTN_SEGMENT_TILES][ATTN_QUERIES][DIM + 4]; /* + 4: no two queries on one bank */
+    float o[ATTN_SEGMENT_TILES][ATTN_QUERIES][DIM + 4]; /* + 4: two queries are never in one bank */
     float2 ml[ATTN_SEGMENT_TILES][ATTN_QUERIES];
 };
 
-/* One block's piece of work: a segment, and up to 16 heads that share a KV head. */
+/* The work of one block: a segment, and up to 16 heads that share a KV head. */
 struct piece {
     struct attn_segment seg;
-    uint32_t slot;       /* of the partial results */
+    uint32_t slot;       /* index in the partial results */
     uint32_t row;
     uint32_t pos;
     uint32_t kv_head;
@@ -49,7 +50,7 @@ static __device__ __forceinline__ void load_keys(half_tile_k<DIM> &k, const uint
         k.words[i] = load_if(from + (4 * i + c) * 8 + g, 4 * g < n);
 }
 
-/* A group of 32 dimensions of V, all rows of the tile. */
+/* A group of 32 dimensions of V, with all rows of the tile. */
 struct value_group {
     uint4 words[ATTN_TILE_BLOCKS][4];
 };
@@ -73,7 +74,7 @@ static __device__ __forceinline__ void load_values(struct value_group &v, int gr
         }
 }
 
-/* Slots that the row does not see may hold anything, NaN as well: 0 * NaN would be NaN. */
+/* Slots that the row does not see may contain anything, even NaN, and 0 * NaN would be NaN. */
 static __device__ __forceinline__ void select_values(struct value_group &v, struct attn_range range)
 {
     uint32_t c = threadIdx.x % 4;
@@ -86,7 +87,7 @@ static __device__ __forceinline__ void select_values(struct value_group &v, stru
                 attn_select(v.words[b][s], KV_BLOCK_TOKENS * b + 2 * (4 * c + s), range);
 }
 
-/* Lane's share of 32 dimensions of its two queries. */
+/* Store this lane's share of 32 dimensions of its two queries. */
 static __device__ __forceinline__ void store_group(float *o0, float *o1, const float acc[4][4])
 {
     float4 *to0 = reinterpret_cast<float4 *>(o0), *to1 = reinterpret_cast<float4 *>(o1);
@@ -97,7 +98,7 @@ static __device__ __forceinline__ void store_group(float *o0, float *o1, const f
     to1[1] = make_float4(acc[0][3], acc[1][3], acc[2][3], acc[3][3]);
 }
 
-/* This warp's tile of the segment, into results. */
+/* Compute this warp's tile of the segment. */
 template <int DIM>
 static __device__ __forceinline__ void one_tile(struct results<DIM> &out,
                                                 const struct attention_params &p,
@@ -137,7 +138,7 @@ static __device__ __forceinline__ void one_tile(struct results<DIM> &out,
     for (int b = 0; b < ATTN_TILE_BLOCKS; b++) {
         attn_tile_products<DIM>(
             s[b], [&](int i) { return q[i]; }, [&](int i) { return k[b].words[i]; });
-        if (b < ATTN_GROUPS(DIM)) /* into the registers of k[b] */
+        if (b < ATTN_GROUPS(DIM)) /* reuses the registers of k[b] */
             load_values<DIM>(v[b], b, from_v, n);
     }
     attn_tile_scores(s, ranges, attn_scale_of(p));
@@ -160,8 +161,8 @@ static __device__ __forceinline__ void one_tile(struct results<DIM> &out,
     }
 }
 
-/* Merge the tiles of the segment, in order, and write the partial result: four dimensions of one
- * head per thread. */
+/* Merge the tiles of the segment in order and write the partial result: four dimensions of one head
+ * per thread. */
 template <int DIM>
 static __device__ __forceinline__ void merge_tiles(const struct results<DIM> &in,
                                                    const struct attn_job &job,
@@ -226,13 +227,13 @@ static __global__ void __launch_bounds__(THREADS, DIM <= 64 ? 3 : 2)
         merge_tiles<DIM>(results, job, piece);
 }
 
-/* --- Combine --- */
+/* --- combining --- */
 
 #define COMBINE_THREADS 128
-#define COMBINE_AHEAD 16 /* segments whose partial results are under way together */
+#define COMBINE_AHEAD 16 /* segments whose partial results are loaded together */
 
-/* Grid (n_seqs * ceil(H * d / 128)): a thread merges one element of a row over the segments that it
- * sees, in order; those are neighbours. */
+/* Grid (n_seqs * ceil(H * d / 128)): a thread merges one element of a row over the segments that
+ * the row sees, which are consecutive, in order. */
 static __global__ void __launch_bounds__(COMBINE_THREADS) attn_combine_kernel(struct attn_job job,
                                                                               uint32_t n_blocks)
 {
@@ -254,7 +255,7 @@ static __global__ void __launch_bounds__(COMBINE_THREADS) attn_combine_kernel(st
     float m = -INFINITY, l = 0, sum = 0;
 
     if (end < seq.n_segs && segs[end].pos0 <= seq.pos0)
-        end++; /* the one that holds the row itself */
+        end++; /* the segment with the row itself */
     for (; i < end; i += COMBINE_AHEAD) {
         float o_next[COMBINE_AHEAD];
         float2 ml_next[COMBINE_AHEAD];
@@ -295,8 +296,8 @@ enum status attn_decode(struct cuda_context *c, cudaStream_t s, const struct att
     const struct attention_params *p = &job->p;
     uint32_t n_blocks = ceil_div(p->n_heads * p->pool.head_dim, COMBINE_THREADS);
 
-    ASSERT(p->n_heads <= 65535);                               /* gridDim.y */
-    ASSERT((uint64_t)p->n_seqs * p->n_segs_max <= INT32_MAX && /* gridDim.x */
+    ASSERT(p->n_heads <= 65535);                               /* limit of gridDim.y */
+    ASSERT((uint64_t)p->n_seqs * p->n_segs_max <= INT32_MAX && /* limit of gridDim.x */
            (uint64_t)p->n_seqs * n_blocks <= INT32_MAX);
     if (p->n_segs_max > 0) {
         ATTN_FOR_DIM(p->pool.head_dim, launch, job, s);

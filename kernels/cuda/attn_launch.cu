@@ -1,9 +1,9 @@
-/* attn_launch.cu - which attention kernels run. */
+/* attn_launch.cu - chooses the attention kernels. */
 #include "base/check.h"
 #include "kernels/cuda/attn_launch.cuh"
 
-/* Tensor cores take bf16 keys of whole fragments. This decides a row's bits, so it looks at nothing
- * that differs between steps. */
+/* Whether tensor cores can be used: KV in bf16 and head sizes of whole fragments. The answer
+ * decides a row's bits, so it must not depend on anything that differs between steps. */
 static bool takes_tensor_cores(const struct attention_params *p)
 {
     return p->pool.dtype == DTYPE_BF16 && p->pool.head_dim % 16 == 0 && p->pool.head_dim <= 128;
@@ -22,7 +22,7 @@ enum status cuda_attention(struct device *d, struct stream *s, const struct atte
     ASSERT((uintptr_t)p->out % 16 == 0 && (uintptr_t)p->pool.base % 16 == 0);
     size_t n_slots = c->n_partial_segs < UINT32_MAX ? c->n_partial_segs : UINT32_MAX;
     struct attn_job job = {*p, c->partials, (uint32_t)n_slots, p->n_heads / p->pool.n_kv_heads};
-    /* Segments lie densely, so this bounds them all. */
+    /* An upper bound: the segments of the batch are numbered densely. */
     bool all_fit = (size_t)p->n_seqs * p->n_segs_max <= n_slots;
     enum status status = OK;
 

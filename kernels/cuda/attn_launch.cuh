@@ -1,11 +1,12 @@
-/* attn_launch.cuh - how attention is spread over kernels. cuda_attention() in attn_launch.cu picks:
+/* attn_launch.cuh - how attention is divided among kernels. cuda_attention() in attn_launch.cu
+ * chooses:
  *
- *   attn_plain    head sizes and KV types that tensor cores do not take: a warp per row and head
- *   attn_decode   sequences of one row: their segments side by side, then a combine kernel
+ *   attn_plain    head sizes and KV types without tensor-core kernels: a warp per row and head
+ *   attn_decode   sequences of one row: segments in parallel, then a combine kernel
  *   attn_prefill  all other sequences: a block of rows walks over the segments
  *
- * The last two do the same arithmetic (attn_tile.cuh) and divide the sequences between them by
- * attn_is_split(), on the device; the host only leaves out launches that no sequence needs.
+ * The last two do the same arithmetic (attn_tile.cuh). On the device, attn_is_split() decides which
+ * of them takes a sequence; the host only omits launches that no sequence needs.
  *
  * Owns    nothing.
  * Thread  as ops.h.
@@ -17,7 +18,7 @@
 #include "kernels/cuda/context.cuh"
 #include "kernels/params.h"
 
-/* What kernels get. */
+/* Argument of the kernels. */
 struct attn_job {
     struct attention_params p;
     float *partials;         /* [n_partial_segs][H][d], then [n_partial_segs][H] pairs (m, l) */
@@ -25,11 +26,13 @@ struct attn_job {
     uint32_t n_shared;       /* query heads per KV head */
 };
 
-/* A query is one head of one row; those of the heads that share a KV head are taken together. Query
- * i of a sequence and KV head is head i % n_shared (of this KV head's) of row i / n_shared. */
+/* A query is one head of one row. The queries of all heads that share a KV head are computed
+ * together: query i of a sequence and KV head is head i % n_shared (of this KV head) of row i /
+ * n_shared. */
 
-/* Whether a sequence is split over its segments. Segment i of the batch has slot i of the partial
- * results; sequences that lie behind their end take the other kernel, which gives the same bits. */
+/* Whether attn_decode takes the sequence. Segment i of the batch has slot i of the partial
+ * results; a sequence with segments behind the last slot is left to attn_prefill, which gives
+ * the same bits. */
 static __device__ __forceinline__ bool attn_is_split(const struct attn_seq &seq,
                                                      uint32_t n_partial_segs)
 {
@@ -40,7 +43,7 @@ enum status attn_plain(struct cuda_context *c, cudaStream_t s, const struct atte
 enum status attn_decode(struct cuda_context *c, cudaStream_t s, const struct attn_job *job);
 enum status attn_prefill(struct cuda_context *c, cudaStream_t s, const struct attn_job *job);
 
-/* fn<DIM> for each head size that tensor cores take. */
+/* fn<DIM> for each head size with tensor-core kernels. */
 #define ATTN_FOR_DIM(dim, fn, ...)                    \
     ((dim) == 128   ? fn<128>(__VA_ARGS__)            \
      : (dim) == 64  ? fn<64>(__VA_ARGS__)             \

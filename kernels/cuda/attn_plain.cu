@@ -1,15 +1,15 @@
 /* attn_plain.cu - attention without tensor cores: any head size up to 256, any type of KV.
  *
- * For what attn_tile.cuh does not take; correct and independent of the batch, but not fast. A tile
- * is one block of 32 keys, one per lane; a row's tiles are merged in ascending order, so its bits
- * depend on nothing but its keys. */
+ * For head sizes and types that attn_tile.cuh does not support: correct and independent of the
+ * batch, but not fast. A tile is one block of 32 keys, one per lane. A row's tiles are merged in
+ * ascending order, so its bits depend on nothing but its keys. */
 #include "base/check.h"
 #include "kernels/cuda/attn_launch.cuh"
 #include "kernels/cuda/attn_tile.cuh"
 
 #define N_WARPS 4
 #define DIM_MAX 256
-#define LANE_DIMS (DIM_MAX / WARP) /* of a lane: lane + 32 k */
+#define LANE_DIMS (DIM_MAX / WARP) /* dimensions of a lane: lane + 32 k */
 
 struct row_state {
     float m;
@@ -17,7 +17,7 @@ struct row_state {
     float o[LANE_DIMS];
 };
 
-/* Merge one block of keys, of which the row sees `range`, into the state. */
+/* Merge one block of keys into the state; the row sees `range` of it. */
 template <enum dtype TYPE>
 static __device__ __forceinline__ void one_block(struct row_state *s,
                                                  const struct attention_params &p, const float *q,

@@ -1,12 +1,13 @@
 /* attn_prefill.cu - attention of sequences with several rows: many queries against each tile.
  *
- * A block takes 64 queries of one KV head, 16 per warp, and walks over the tiles that any of them
- * sees. K and V of a tile are copied to shared memory once for all warps; the next K comes while V
- * is used, the next V while K is. It also takes decoding sequences whose partial results have no
- * room.
+ * A block of 4 warps takes 64 queries of one KV head, 16 per warp, and walks over the tiles that
+ * any of them sees. K and V of a tile are copied to shared memory once for all warps: the next K
+ * while V is used, the next V while K is used. This kernel also takes decoding sequences whose
+ * partial results have no slot.
  *
- * Two states per query, of the segment and of the row, are too much for registers: the row's o lies
- * in shared memory, where each lane meets only its own part, once per segment. */
+ * A query has two states, one for the segment and one for the row, which are too large for
+ * registers together. So the row's o is in shared memory, where each lane uses only its own part,
+ * once per segment. */
 #include "base/check.h"
 #include "kernels/cuda/attn_launch.cuh"
 #include "kernels/cuda/attn_tile.cuh"
@@ -15,10 +16,10 @@
 #define THREADS (N_WARPS * WARP)
 #define BLOCK_QUERIES (N_WARPS * ATTN_QUERIES)
 
-/* Shared memory, in units of 16 bytes ("chunks"): K of a tile [2 blocks][DIM / 2 rows of words][8],
- * V [2 blocks][16 rows][V_ROW], the rows' o. Eight lanes read 16 bytes each at once: two
- * neighbouring chunks (g) of four rows (c). The chunk of a row is xored with 2c, so that they lie
- * on distinct banks. */
+/* Shared memory, in chunks of 16 bytes: K of a tile [2 blocks][DIM / 2 rows of words][8], V [2
+ * blocks][16 rows][V_ROW], the rows' o. Eight lanes read 16 bytes each at once: two neighbouring
+ * chunks (g) of four rows (c). The chunk index is xored with 2c, so that these are in distinct
+ * banks. */
 template <int DIM>
 struct layout {
     enum {
@@ -27,7 +28,7 @@ struct layout {
         V_BLOCK = KV_BLOCK_TOKENS / 2 * V_ROW,
         V = ATTN_TILE_BLOCKS * K_BLOCK,
         TOTAL = V + ATTN_TILE_BLOCKS * V_BLOCK,
-        N_TOTAL = 4 * ATTN_GROUPS(DIM), /* of one thread, THREADS apart */
+        N_TOTAL = 4 * ATTN_GROUPS(DIM), /* of one thread; THREADS chunks apart */
         CHUNKS = TOTAL + N_TOTAL * THREADS
     };
 };
@@ -43,17 +44,17 @@ static __device__ __forceinline__ uint32_t v_chunk(uint32_t row, uint32_t chunk)
     return row * layout<DIM>::V_ROW + (chunk ^ 2 * (row / 4 % 4));
 }
 
-/* The walk over a sequence's tiles: those that a row between the first and the last of a block
- * sees. It keeps indices and reads the segment again whenever it looks: registers are short. */
+/* The walk over the tiles of a sequence that some row of a block sees. It keeps indices only and
+ * reads the segment again each time, because registers are scarce. */
 struct walk {
     uint32_t first_pos;    /* of the block's rows */
     uint32_t last_pos;
-    uint32_t index;        /* into the segments of the batch */
+    uint32_t index;        /* segment, numbered over the batch */
     uint32_t end;
     uint32_t token0;
 };
 
-/* Stop at this tile or the next one that is seen; index == end when there is none. */
+/* Stop at this tile or at the next one that is seen; index == end: there is none. */
 static __device__ __forceinline__ void walk_settle(struct walk *w, const struct attention_params &p)
 {
     uint32_t first_key = attn_first_key(p.window, w->first_pos);
@@ -74,7 +75,7 @@ static __device__ __forceinline__ void walk_settle(struct walk *w, const struct 
     }
 }
 
-/* Of queries block0 and up to 63 behind it. */
+/* Start the walk of queries block0 to block0 + 63. */
 static __device__ __forceinline__ struct walk walk_start(const struct attn_job &job,
                                                          const struct attn_seq &seq,
                                                          uint32_t block0)
@@ -95,7 +96,7 @@ static __device__ __forceinline__ bool walk_ended(const struct walk &w)
     return w.index >= w.end;
 }
 
-/* Start copying K (V) of a tile; what lies behind the segment's end becomes 0. */
+/* Start copying K (V) of a tile. Slots behind the segment's end become 0. */
 template <int DIM>
 static __device__ __forceinline__ void copy_keys(uint4 *k, const struct attention_params &p,
                                                  const struct walk &w)
@@ -128,7 +129,7 @@ static __device__ __forceinline__ void copy_values(uint4 *v, const struct attent
         const uint4 *from = reinterpret_cast<const uint4 *>(
             kv_at(&p.pool, blocks[t < n ? t / KV_BLOCK_TOKENS : 0], p.layer, 1, blockIdx.y));
 
-#pragma unroll(DIM % 32 == 0 ? 8 : 1) /* else each step has addresses of its own */
+#pragma unroll(DIM % 32 == 0 ? 8 : 1) /* otherwise each turn would compute its own addresses */
         for (uint32_t i = threadIdx.x; i < KV_BLOCK_TOKENS / 2 * (DIM / 4); i += THREADS)
             cp_async16(v + v_chunk<DIM>(i / (DIM / 4), i % (DIM / 4)), from + i,
                        t + 2 * (i / (DIM / 4)) < n);
@@ -140,9 +141,9 @@ static __device__ __forceinline__ bool has_special(uint32_t pair) /* inf or NaN 
     return (pair & 0x7f80u) == 0x7f80u || (pair & 0x7f800000u) == 0x7f800000u;
 }
 
-/* A tile that some query sees only in part: zero the token behind its end that shares a word with
- * the last one. Returns, in all threads and behind a barrier, whether V holds inf or NaN: a query
- * that does not see that key must not meet it, since 0 * inf is NaN. */
+/* For a tile that some query sees only in part: zero the token behind the tile's end that shares a
+ * word with the last one. Returns in all threads, behind a barrier, whether V has inf or NaN: these
+ * must not reach a query that does not see their key, since 0 * inf is NaN. */
 template <int DIM>
 static __device__ __forceinline__ bool clean_values(uint4 *v, uint32_t n)
 {
@@ -160,12 +161,12 @@ static __device__ __forceinline__ bool clean_values(uint4 *v, uint32_t n)
     return __syncthreads_or(special);
 }
 
-/* Copy V once more, with zeros where a row that sees `range` does not look. */
+/* Copy V again, with zeros outside the range that a row sees. */
 template <int DIM>
 static __device__ __forceinline__ void select_values(uint4 *v, const struct attention_params &p,
                                                      uint32_t block0, struct attn_range range)
 {
-    __syncthreads(); /* all have used what is there */
+    __syncthreads(); /* all threads have used the old V */
     for (uint32_t i = threadIdx.x; i < ATTN_TILE / 2 * (DIM / 4); i += THREADS) {
         uint32_t row = i / (DIM / 4), chunk = i % (DIM / 4);
         uint4 x = make_uint4(0, 0, 0, 0);
@@ -179,8 +180,8 @@ static __device__ __forceinline__ void select_values(uint4 *v, const struct atte
     __syncthreads();
 }
 
-/* This lane's share of two queries within a segment: m, l, and dims 32u + 8c .. 8c + 7 of o, where
- * o[4u + e] is as attn_tile_values() gives it. */
+/* This lane's state of two queries within a segment: m, l, and dims 32u + 8c .. 8c + 7 of o, where
+ * o[4u + e] is as attn_tile_values() returns it. */
 template <int DIM>
 struct state {
     float m[2];
@@ -198,14 +199,14 @@ static __device__ __forceinline__ void state_clear(state<DIM> &s)
         s.o[i / 4][i % 4] = 0;
 }
 
-/* Of the whole row; o is the thread's part of shared memory. */
+/* The state of the whole row; o is the thread's part of shared memory. */
 struct total {
     float m[2];
     float l[2];
     float4 *o;
 };
 
-/* Merge a tile into the segment's state; a query with an empty range stays as it is. */
+/* Merge a tile into the segment's state. A query with an empty range keeps its state. */
 template <int DIM>
 static __device__ __forceinline__ void join_tile(state<DIM> &state, const struct attn_tile &tile,
                                                  const uint4 *v, const struct attn_range range[2])
@@ -236,7 +237,7 @@ static __device__ __forceinline__ void join_tile(state<DIM> &state, const struct
     }
 }
 
-/* V has arrived: merge a tile, `active` says whether this warp sees any of it. */
+/* Merge a tile whose V has arrived. `active`: this warp sees some of it. */
 template <int DIM>
 static __device__ __forceinline__ void use_values(state<DIM> &part, const struct attn_tile &tile,
                                                   const struct attention_params &p, uint4 *v,
@@ -254,7 +255,7 @@ static __device__ __forceinline__ void use_values(state<DIM> &part, const struct
     if (special)
         pos = w.first_pos;
 #pragma unroll 1
-    for (; pos <= w.last_pos; pos++) { /* once, unless row by row */
+    for (; pos <= w.last_pos; pos++) { /* one turn, unless inf or NaN force a turn per row */
         struct attn_range range[2];
 
         if (special)
@@ -263,14 +264,14 @@ static __device__ __forceinline__ void use_values(state<DIM> &part, const struct
         for (int r = 0; r < 2; r++) {
             range[r] = attn_visible_tile(p.window, row_pos[r], seg, w.token0);
             if (special && row_pos[r] != pos)
-                range[r].hi = range[r].lo; /* the others sit out */
+                range[r].hi = range[r].lo; /* only the rows at pos take part in this turn */
         }
         if (active)
             join_tile<DIM>(part, tile, v, range);
     }
 }
 
-/* A segment is done: merge it into the row's state. */
+/* Merge a finished segment into the row's state. */
 template <int DIM>
 static __device__ __forceinline__ void join_segment(struct total &total, const state<DIM> &part,
                                                     const uint32_t row_pos[2], uint32_t window,
@@ -304,7 +305,7 @@ static __device__ __forceinline__ void join_segment(struct total &total, const s
     }
 }
 
-/* This lane's two queries to out[r] (NULL: none there) and lse[r]. */
+/* Write this lane's two queries to out[r] (NULL: no such query) and lse[r]. */
 template <int DIM>
 static __device__ __forceinline__ void write_queries(const struct total &total, float *const out[2],
                                                      float *const lse[2])
@@ -341,7 +342,7 @@ static __device__ __forceinline__ void write_queries(const struct total &total, 
             *lse[r] = attn_lse(total.m[r], total.l[r]);
 }
 
-/* Whether any query of the warp sees any of a tile. */
+/* Whether any query of the warp sees any key of a tile. */
 static __device__ __forceinline__ bool sees_tile(const struct attention_params &p,
                                                  const struct walk &w, const uint32_t row_pos[2])
 {
@@ -352,8 +353,8 @@ static __device__ __forceinline__ bool sees_tile(const struct attention_params &
                           attn_sees(attn_visible_tile(p.window, row_pos[1], seg, w.token0)));
 }
 
-/* All tiles of the walk, for one warp's queries. Every warp of the block takes part in every copy
- * and barrier. */
+/* Walk all tiles for one warp's queries. Every warp of the block takes part in every copy and
+ * barrier. */
 template <int DIM>
 static __device__ __forceinline__ void walk_tiles(struct total &total,
                                                   const struct attention_params &p, uint4 *k,
@@ -378,7 +379,7 @@ static __device__ __forceinline__ void walk_tiles(struct total &total,
         struct attn_tile tile;
 
         cp_async_wait<1>();
-        __syncthreads(); /* K is there */
+        __syncthreads(); /* K has arrived */
         if (active)
 #pragma unroll
             for (int b = 0; b < ATTN_TILE_BLOCKS; b++)
@@ -386,7 +387,7 @@ static __device__ __forceinline__ void walk_tiles(struct total &total,
                     s[b], [&](int i) { return q[i]; },
                     [&](int i) { return k[b * layout<DIM>::K_BLOCK + k_chunk(4 * i + c, g)]; });
         cp_async_wait<0>();
-        __syncthreads(); /* V is there, K has been used */
+        __syncthreads(); /* V has arrived, and all threads have used K */
         next.token0 += ATTN_TILE;
         walk_settle(&next, p);
         if (!walk_ended(next))
@@ -406,21 +407,21 @@ static __device__ __forceinline__ void walk_tiles(struct total &total,
             join_segment<DIM>(total, part, row_pos, p.window, p.segments[w.index]);
             state_clear(part);
         }
-        __syncthreads(); /* V has been used */
+        __syncthreads(); /* all threads have used V */
         if (!walk_ended(next))
             copy_values<DIM>(v, p, next);
         cp_async_commit();
     }
 }
 
-/* Which query is in row r (0: g, 1: g + 8) of this lane's fragments. */
+/* The query in row r (0: g, 1: g + 8) of this lane's fragments. */
 static __device__ __forceinline__ uint32_t lane_query(uint32_t block0, int r)
 {
     return block0 + threadIdx.x / WARP * ATTN_QUERIES + threadIdx.x % WARP / 4 + 8 * r;
 }
 
-/* Grid (n_seqs * n_tiles, G), 4 warps: 64 queries of one sequence and KV head. The last queries,
- * which see most, come first. */
+/* Grid (n_seqs * n_tiles, G), 4 warps: 64 queries of one sequence and KV head. The last queries see
+ * the most keys, so they start first. */
 template <int DIM>
 static __global__ void __launch_bounds__(THREADS, 2)
     attn_prefill_kernel(struct attn_job job, uint32_t n_tiles)
@@ -433,7 +434,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
     if (attn_is_split(seq, job.n_partial_segs) || block0 >= n_queries)
         return;
-    /* Queries behind the last are zeros at its position: they see what it sees. */
+    /* Lanes behind the last query compute zeros at its position, so that they see the same
+     * tiles. */
     struct total total = {{-INFINITY, -INFINITY}, {0, 0}, NULL};
     const float *from[2];
     uint32_t row_pos[2];
@@ -456,7 +458,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     walk_tiles<DIM>(total, p, shared, q, walk_start(job, seq, block0), row_pos);
 
     float *out[2] = {NULL, NULL}, *lse[2] = {NULL, NULL};
-    seq = p.seqs[blockIdx.x / n_tiles]; /* again, rather than kept in registers */
+    seq = p.seqs[blockIdx.x / n_tiles]; /* read again, rather than kept in registers */
     for (int r = 0; r < 2; r++) {
         uint32_t query = lane_query(block0, r), head = head0 + query % job.n_shared;
         size_t at = (size_t)(seq.row0 + query / job.n_shared) * p.n_heads + head;

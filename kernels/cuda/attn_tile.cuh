@@ -1,33 +1,34 @@
-/* attn_tile.cuh - what all attention kernels share: who sees what, a tile, and the merge.
+/* attn_tile.cuh - the parts that all attention kernels share: visibility, a tile, and the merge.
  *
- * A row's bits depend only on its own keys and on how they are cut (design P1). So every kernel
- * does the same operations, however it spreads them:
+ * A row's bits depend only on its own keys and on how they are cut (promise P1, ARCHITECTURE.md).
+ * So every kernel does the same operations, however it divides them among threads:
  *
  *   tile     up to 64 keys, [64 i, 64 i + 64) of one segment: scores by mma over dimensions in
  *            ascending order, their maximum m, p = 2^(score - m), l = sum of p, o = sum of p * V
  *   segment  its tiles that the row sees, merged in ascending order
  *   row      its segments, merged in ascending order, then divided by l
  *
- * A tile or segment without a key that the row sees is left out by selection: it changes no bit. A
- * key that a row does not see has p = +0 and adds exactly 0, so it does not matter which other rows
- * share the mma. Scores are times log2(e), since exp2 is what the hardware has. l sums p in fp32 as
- * FlashAttention does, while o takes p rounded to bf16: the log-sum-exp is then exact to fp32, and
- * the rounding errors of p average out instead of being made consistent.
+ * A tile or segment without a key that the row sees is skipped by selection, which changes no bit.
+ * A key that a row does not see has p = +0 and adds exactly 0, so it does not matter which other
+ * rows share the mma. Scores are multiplied by log2(e), since the hardware has exp2. l sums p in
+ * fp32 as in FlashAttention, while o uses p rounded to bf16: the log-sum-exp is then exact to fp32,
+ * and the rounding errors of p average out.
  *
- * Source: the tile is FlashAttention-2's (Dao, 2023), the split over segments and the merge are
- * FlashDecoding's.
+ * Source: the tile is that of FlashAttention-2 (Dao, 2023); the split over segments and the merge
+ * are those of FlashDecoding.
  *
- * Fragments. A warp has 16 queries; query g and g + 8 lie in lanes 4g .. 4g + 3 (g = lane / 4,
- * c = lane % 4; ptx.cuh draws it). The KV layout (params.h) gives whole B registers as words of 32
- * bits, and the order of keys and dimensions in a mma is free, so each lane reads 16 bytes at once:
- *   K  row of words i (dims 2i, 2i + 1), tokens 4g .. 4g + 3: column g of four mma; so columns 2c
- *      and 2c + 1 of the j-th are tokens 8c + j and 8c + 4 + j of the block, and a lane holds the
- *      scores of tokens 8c .. 8c + 7: whole pairs, as the second product wants them
- *   V  row of words 4c + s (tokens 8c + 2s, 8c + 2s + 1), dims 4g .. 4g + 3: column g of four mma;
- *      so a lane ends up with dims 8c .. 8c + 7 of each 32, for queries g and g + 8
+ * Fragments. A warp has 16 queries; queries g and g + 8 are in lanes 4g .. 4g + 3 (g = lane / 4, c
+ * = lane % 4; ptx.cuh has the layout). The KV layout (params.h) gives whole B registers as words of
+ * 32 bits, and the order of keys and dimensions in an mma is free, so each lane reads 16 bytes at
+ * once:
+ *   K  row of words i (dims 2i, 2i + 1), tokens 4g .. 4g + 3: column g of four mma. So columns 2c
+ *      and 2c + 1 of the j-th mma are tokens 8c + j and 8c + 4 + j of the block, and a lane has the
+ *      scores of tokens 8c .. 8c + 7: whole pairs, as the second product needs them
+ *   V  row of words 4c + s (tokens 8c + 2s, 8c + 2s + 1), dims 4g .. 4g + 3: column g of four mma.
+ *      So a lane ends up with dims 8c .. 8c + 7 of each 32, for queries g and g + 8
  *
  * Owns    nothing.
- * Thread  device code; functions named attn_tile_* by all 32 lanes of a warp together.
+ * Thread  device code; all 32 lanes of a warp call attn_tile_* together.
  * Errors  none.
  * Units   tokens, positions, dimensions; scores times log2(e). */
 #ifndef TARN_KERNELS_CUDA_ATTN_TILE_CUH
@@ -40,10 +41,10 @@
 #define ATTN_TILE 64
 #define ATTN_TILE_BLOCKS (ATTN_TILE / KV_BLOCK_TOKENS)
 #define ATTN_SEGMENT_TILES (KV_SEGMENT_TOKENS_MAX / ATTN_TILE)
-#define ATTN_QUERIES 16 /* of one warp: rows of a mma */
+#define ATTN_QUERIES 16 /* of one warp: the rows of an mma */
 #define ATTN_LOG2E 1.44269504088896341f
 #define ATTN_LN2 0.693147180559945309f
-/* 32 dimensions are one group: four mma per step of keys. */
+/* Groups of 32 dimensions: four mma per step of keys. */
 #define ATTN_GROUPS(dim) (((dim) + 31) / 32)
 
 static __device__ __forceinline__ uint32_t attn_min(uint32_t a, uint32_t b)
@@ -51,19 +52,19 @@ static __device__ __forceinline__ uint32_t attn_min(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* The first key that a row at `pos` sees. */
+/* Position of the first key that a row at `pos` sees. */
 static __device__ __forceinline__ uint32_t attn_first_key(uint32_t window, uint32_t pos)
 {
     return window > 0 && pos >= window ? pos - window + 1 : 0;
 }
 
-/* Keys [lo, hi) of a piece, counted from its first. */
+/* Keys [lo, hi) of a piece, counted from its first key; lo == hi: none. */
 struct attn_range {
     uint32_t lo;
     uint32_t hi;
 };
 
-/* What a row at `pos` sees of the n keys from position pos0 on; lo == hi is nothing. */
+/* The range that a row at `pos` sees of the n keys from position pos0 on. */
 static __device__ __forceinline__ struct attn_range attn_visible(uint32_t window, uint32_t pos,
                                                                  uint32_t pos0, uint32_t n)
 {
@@ -75,7 +76,8 @@ static __device__ __forceinline__ struct attn_range attn_visible(uint32_t window
     return r;
 }
 
-/* What it sees of the segment's tile that starts at token0: nothing where the segment has ended. */
+/* The range that a row sees of the segment's tile that starts at token0; empty behind the segment's
+ * end. */
 static __device__ __forceinline__ struct attn_range
 attn_visible_tile(uint32_t window, uint32_t pos, const struct attn_segment &seg, uint32_t token0)
 {
@@ -89,7 +91,7 @@ static __device__ __forceinline__ bool attn_sees(struct attn_range r)
     return r.lo < r.hi;
 }
 
-/* The first of a sequence's segments that ends behind position `first`; n_segs if none does. */
+/* Index of the sequence's first segment that ends behind position `first`; n_segs: none does. */
 static __device__ __forceinline__ uint32_t attn_first_segment(const struct attn_segment *segs,
                                                               uint32_t n_segs, uint32_t first)
 {
@@ -106,9 +108,10 @@ static __device__ __forceinline__ uint32_t attn_first_segment(const struct attn_
     return lo;
 }
 
-/* --- The merge --- */
+/* --- merging --- */
 
-/* Joining (m, l, o) to a state: the new maximum, and the factors of the old and of the new part. */
+/* How (m, l, o) is joined to a state: the new maximum, and the factors of the old and of the added
+ * part. */
 struct attn_weights {
     float m;
     float old;
@@ -118,18 +121,19 @@ struct attn_weights {
 static __device__ __forceinline__ struct attn_weights attn_weigh(float m_old, float m_add)
 {
     float m = fmaxf(m_old, m_add);
-    float from = m == -INFINITY ? 0 : m; /* all scores -inf: both weigh 0 instead of NaN */
+    float from = m == -INFINITY ? 0 : m; /* all scores are -inf: both factors are 0 instead of
+                                            NaN */
 
     return {m, fast_exp2(m_old - from), fast_exp2(m_add - from)};
 }
 
-/* l, or one element of o. */
+/* Join l, or one element of o. */
 static __device__ __forceinline__ float attn_join(float old, float add, struct attn_weights w)
 {
     return fmaf(add, w.add, old * w.old);
 }
 
-/* What o is multiplied by at the end: zeros for a row that saw nothing. */
+/* Final factor of o; 0 for a row without visible keys. */
 static __device__ __forceinline__ float attn_inverse(float l)
 {
     return l == 0 ? 0 : 1 / l;
@@ -140,12 +144,12 @@ static __device__ __forceinline__ float attn_lse(float m, float l)
     return fmaf(m, ATTN_LN2, logf(l));
 }
 
-/* --- Scores --- */
+/* --- scores --- */
 
 /* How a product becomes a score. */
 struct attn_scale {
-    float mul;     /* of the product */
-    float cap;     /* then cap * tanh(); 0: not */
+    float mul;     /* factor of the product */
+    float cap;     /* cap * tanh() of that; 0: no cap */
 };
 
 static __device__ __forceinline__ struct attn_scale attn_scale_of(const struct attention_params &p)
@@ -162,7 +166,7 @@ static __device__ __forceinline__ float attn_score(float product, struct attn_sc
     return scale.cap > 0 ? scale.cap * tanhf(x) : x;
 }
 
-/* d[e] += a * (column g = word e of lo and hi) */
+/* d[e] += a * (column g = word e of lo and hi). */
 static __device__ __forceinline__ void attn_mma4(float d[4][4], uint4 a, uint4 lo, uint4 hi)
 {
     const uint32_t a4[4] = {a.x, a.y, a.z, a.w};
@@ -173,7 +177,8 @@ static __device__ __forceinline__ void attn_mma4(float d[4][4], uint4 a, uint4 l
         mma_bf16(d[e], a4, b[e]);
 }
 
-/* A fragment of this lane's two queries (NULL: zeros), dims 16 i .. 16 i + 15, rounded to bf16. */
+/* The A fragment of this lane's two queries (NULL: zeros), dims 16 i .. 16 i + 15, rounded to
+ * bf16. */
 static __device__ __forceinline__ uint4 attn_tile_query(const float *const query[2], int i)
 {
     uint32_t at = 16 * i + 2 * (threadIdx.x % 4), a[4];
@@ -188,7 +193,8 @@ static __device__ __forceinline__ uint4 attn_tile_query(const float *const query
     return make_uint4(a[0], a[1], a[2], a[3]);
 }
 
-/* Products of the queries with one block of 32 keys. keys(i): 16 bytes of row 4i + c of K. */
+/* Products of the queries with one block of 32 keys. keys(i) returns 16 bytes of row 4i + c of
+ * K. */
 template <int DIM, typename Queries, typename Keys>
 static __device__ __forceinline__ void attn_tile_products(float s[4][4], const Queries &queries,
                                                           const Keys &keys)
@@ -201,15 +207,15 @@ static __device__ __forceinline__ void attn_tile_products(float s[4][4], const Q
         attn_mma4(s, queries(i), keys(2 * i), keys(2 * i + 1));
 }
 
-/* Of this lane's two queries: maximum and sum; and p as A fragments of the second product, whose
- * step k takes rows 4c + 2 (k % 2) and the one behind of V's block k / 2. */
+/* This lane's two queries of a tile: maxima, sums, and p as A fragments of the second product. Step
+ * k of that product takes rows 4c + 2 (k % 2) and the next one of V's block k / 2. */
 struct attn_tile {
     float m[2];
     float l[2];
     uint4 p[2 * ATTN_TILE_BLOCKS];
 };
 
-/* Products to scores, -inf where the query does not see the key. */
+/* Turn products into scores; -inf where the query does not see the key. */
 static __device__ __forceinline__ void attn_tile_scores(float s[ATTN_TILE_BLOCKS][4][4],
                                                         const struct attn_range range[2],
                                                         struct attn_scale scale)
@@ -232,7 +238,7 @@ static __device__ __forceinline__ void attn_tile_scores(float s[ATTN_TILE_BLOCKS
     }
 }
 
-/* Maximum and sum over the four lanes that share a query: the same bits in each. */
+/* Maximum and sum over the four lanes that share a query; the same bits in each lane. */
 static __device__ __forceinline__ float attn_quad_max(float v)
 {
     v = fmaxf(v, __shfl_xor_sync(FULL_WARP, v, 1));
@@ -256,7 +262,8 @@ static __device__ __forceinline__ void attn_tile_softmax(struct attn_tile &t,
         for (int e = 0; e < 8 * ATTN_TILE_BLOCKS; e++)
             m = fmaxf(m, s[e / 8][e / 2 % 4][2 * r + e % 2]);
         m = attn_quad_max(m);
-        float from = m == -INFINITY ? 0 : m; /* then every p is 2^-inf = 0, or NaN from NaN */
+        float from = m == -INFINITY ? 0 : m; /* then every p is 2^-inf = 0, or NaN if a score is
+                                                NaN */
 #pragma unroll
         for (int e = 0; e < 8 * ATTN_TILE_BLOCKS; e++) {
             float &x = s[e / 8][e / 2 % 4][2 * r + e % 2];
@@ -278,7 +285,7 @@ static __device__ __forceinline__ void attn_tile_softmax(struct attn_tile &t,
 }
 
 /* o of one group of 32 dimensions: o[e][0 .. 1] are dims 8c + e and 8c + 4 + e of the first query,
- * o[e][2 .. 3] of the second. values(b, s): 16 bytes of row 4c + s of V's block b. */
+ * o[e][2 .. 3] those of the second. values(b, s) returns 16 bytes of row 4c + s of V's block b. */
 template <typename Values>
 static __device__ __forceinline__ void attn_tile_values(float o[4][4], const struct attn_tile &t,
                                                         const Values &values)
@@ -291,7 +298,7 @@ static __device__ __forceinline__ void attn_tile_values(float o[4][4], const str
         attn_mma4(o, t.p[k], values(k / 2, 2 * (k % 2)), values(k / 2, 2 * (k % 2) + 1));
 }
 
-/* Words of V, tokens t and t + 1 of a tile: those outside the range become 0. */
+/* Words of V with tokens t and t + 1 of a tile: tokens outside the range become 0. */
 static __device__ __forceinline__ uint4 attn_select(uint4 v, uint32_t t, struct attn_range r)
 {
     uint32_t mask = (t >= r.lo && t < r.hi ? 0x0000ffffu : 0) |

@@ -1,11 +1,10 @@
-/* common.cuh - what kernels share: conversions, reductions in a fixed order, the KV pool's
- * addresses.
+/* common.cuh - helpers of the kernels: conversions, and reductions in a fixed order.
  *
  * Contraction is off for every file here (--fmad=false, -ffp-contract=off): a product and a sum are
- * fused only where fmaf() says so, so two kernels that share a function give equal bits.
+ * fused only by an explicit fmaf(), so two kernels that share a function give equal bits.
  *
  * Owns    nothing.
- * Thread  device code; warp_* by all 32 lanes together, block_* by all threads of a block.
+ * Thread  device code; all 32 lanes of a warp call warp_* together, all threads of a block block_*.
  * Errors  none.
  * Units   as params.h. */
 #ifndef TARN_KERNELS_CUDA_COMMON_CUH
@@ -50,7 +49,7 @@ static __device__ __forceinline__ void store_float(enum dtype t, void *base, siz
             (uint16_t)(t == DTYPE_F16 ? pack_f16(v, 0) : pack_bf16(v, 0));
 }
 
-/* Sum (maximum) over the lanes, the same bits in each: a butterfly, whose order is fixed. */
+/* Sum (maximum) over the lanes by a butterfly, whose order is fixed; the same bits in each lane. */
 static __device__ __forceinline__ float warp_sum(float v)
 {
     for (int m = WARP / 2; m > 0; m /= 2)
@@ -65,8 +64,8 @@ static __device__ __forceinline__ float warp_max(float v)
     return v;
 }
 
-/* Sum over a block of N_WARPS warps, the same bits in every thread. `shared` has N_WARPS floats; it
- * may be used again after the caller's next barrier. */
+/* Sum over a block of N_WARPS warps; the same bits in every thread. `shared` has N_WARPS floats and
+ * may be reused after the caller's next barrier. */
 template <int N_WARPS>
 static __device__ __forceinline__ float block_sum(float v, float *shared)
 {

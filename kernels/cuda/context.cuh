@@ -1,10 +1,11 @@
-/* context.cuh - the state behind a CUDA device, and how its errors become statuses.
+/* context.cuh - the state of a CUDA device, and the translation of CUDA errors to statuses.
  *
- * Owns    streams, the cuBLASLt handle, scratch memory: made by device.cu, used by the launchers.
+ * Owns    streams, the cuBLASLt handle, scratch memory: created by device.cu, used by the
+ *         launchers.
  * Thread  as ops.h: one caller at a time; alloc_pinned from any thread.
- * Errors  cuda_check() translates; after an error that a context does not survive (CUDA runtime
- *         API, cudaError_t: "the process must be terminated and relaunched") `failed` is set for
- *         good and every later call returns ERR_INTERNAL without touching the device.
+ * Errors  cuda_check() translates. After an error that ends the context (CUDA runtime API,
+ *         cudaError_t: "the process must be terminated and relaunched") `failed` stays set, and
+ *         every later call returns ERR_INTERNAL without using the device.
  * Units   bytes. */
 #ifndef TARN_KERNELS_CUDA_CONTEXT_CUH
 #define TARN_KERNELS_CUDA_CONTEXT_CUH
@@ -14,12 +15,12 @@
 
 #include "kernels/backend.h"
 
-/* Partial results of decode attention kept at once, at most: a sequence whose segments lie behind
- * takes the kernel that needs none (the bits are the same). */
+/* Most bytes of partial results of decode attention. A sequence with segments behind them takes the
+ * kernel that needs none; the bits are the same. */
 #define PARTIALS_BYTES_MAX ((size_t)256 << 20)
 #define CUBLAS_WORKSPACE_BYTES ((size_t)32 << 20)
 
-struct gemm_plans; /* gemm.cu */
+struct gemm_plans; /* defined in gemm.cu */
 
 struct cuda_context {
     struct device_config config;
@@ -27,20 +28,22 @@ struct cuda_context {
     int major, minor;             /* compute capability */
     struct ops ops;
     char ops_name[32];            /* "cuda-sm90", "cuda-sm90-invariant" */
-    size_t shared_max;            /* dynamic shared memory that a block may ask for */
+    size_t shared_max;            /* most dynamic shared memory of a block */
     cudaStream_t streams[DEVICE_STREAM_COUNT];
     cublasLtHandle_t cublas;
     struct gemm_plans *plans;
-    void *workspace;              /* CUBLAS_WORKSPACE_BYTES, of products */
-    uint16_t *act;                /* [max_rows][pack_row_stride(max_k)] activations in 16 bits */
-    float *partials;              /* of decode attention (attn_launch.cuh): n_partial_segs times
-                                     [H][d + 2], o of all segments first, then (m, l) of all */
+    void *workspace;              /* CUBLAS_WORKSPACE_BYTES, for products */
+    uint16_t *act;                /* [max_rows][pack_row_stride(max_k)] activations rounded to 16
+                                     bits */
+    float *partials;              /* partial results of decode attention (attn_launch.cuh):
+                                     n_partial_segs times [H][d + 2]; o of all segments first, then
+                                     (m, l) of all */
     size_t n_partial_segs;
     bool failed;
     char failure[256];
 };
 
-/* The context behind a device that runs an op. */
+/* The context of a device that runs an op. */
 static inline struct cuda_context *cuda_context_of(struct device *d)
 {
     return static_cast<struct cuda_context *>(device_backend_state(d));
@@ -51,12 +54,12 @@ static inline cudaStream_t cuda_stream_of(struct cuda_context *c, struct stream 
     return s ? reinterpret_cast<cudaStream_t>(s) : c->streams[DEVICE_COMPUTE];
 }
 
-/* OK, ERR_NOMEM, or ERR_INTERNAL; logs what failed once. `what` names the call. */
+/* Returns OK, ERR_NOMEM or ERR_INTERNAL, and logs a failure once. `what` names the call. */
 NODISCARD enum status cuda_check(struct cuda_context *c, cudaError_t e, const char *what);
-/* After a launch: cuda_check(c, cudaGetLastError(), kernel). */
+/* To be called after a launch: cuda_check(c, cudaGetLastError(), kernel). */
 NODISCARD enum status cuda_launched(struct cuda_context *c, const char *kernel);
 
-/* Made and freed with the context. */
+/* Created and freed with the context. */
 NODISCARD enum status gemm_plans_create(struct cuda_context *c);
 void gemm_plans_destroy(struct cuda_context *c);
 
@@ -72,7 +75,7 @@ enum status cuda_merge(struct device *, struct stream *, const struct merge_para
 enum status cuda_kv_gather(struct device *, struct stream *, const struct kv_copy_params *);
 enum status cuda_kv_scatter(struct device *, struct stream *, const struct kv_copy_params *);
 enum status cuda_sample(struct device *, struct stream *, const struct sample_params *);
-/* Fills c->ops, their table: once the device's compute capability is known. */
+/* Fill c->ops, the table of launchers; the device's compute capability must be known. */
 void cuda_ops_init(struct cuda_context *c);
 
 #endif

@@ -1,9 +1,9 @@
-/* device.cu - the CUDA device: context, memory, streams, events, and what its errors mean.
+/* device.cu - the CUDA device: context, memory, streams, events, and the meaning of errors.
  *
  * Everything that a step needs is allocated by open(); a step allocates nothing. The host waits by
- * polling and yielding (cudaDeviceScheduleYield): the engine thread waits once per step, for a
- * millisecond or so, where being woken by an interrupt would cost some percent of each token; and
- * where HTTP threads want the core, they get it, which plain spinning would not allow. */
+ * polling and yielding (cudaDeviceScheduleYield). The engine thread waits once per step, for about
+ * a millisecond; an interrupt would add some percent to each token, and spinning without yielding
+ * would keep HTTP threads from the core. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,11 +19,11 @@
 #define COMPUTE_CAPABILITY_MAJOR_MIN 8 /* bf16 on tensor cores, cp.async */
 #define ALLOC_BYTES_MIN ((size_t)256)
 #define PARTIALS_BYTES_MIN ((size_t)4 << 20)
-#define PARTIALS_MEMORY_SHARE 64 /* at most one part in so many of the free memory */
+#define PARTIALS_MEMORY_SHARE 64 /* most of the free memory, as 1 / n */
 
 enum owned_kind { OWNED_MEMORY, OWNED_PINNED, OWNED_EVENT };
 
-/* Something to give back when the device closes. */
+/* An object to free when the device closes. */
 struct owned {
     struct owned *next;
     void *p;
@@ -31,8 +31,8 @@ struct owned {
 };
 
 struct cuda_device {
-    struct cuda_context context; /* first: the state is a pointer to it */
-    pthread_mutex_t lock;        /* of `owned` and of the failure's words */
+    struct cuda_context context; /* first, because the state is a pointer to it */
+    pthread_mutex_t lock;        /* protects `owned` and the failure's message */
     struct owned *owned;
 };
 
@@ -60,9 +60,9 @@ static bool has_failed(const struct cuda_context *c)
     return __atomic_load_n(&c->failed, __ATOMIC_ACQUIRE);
 }
 
-/* Errors of a call that did nothing, after which the context works on: the call was wrong, or there
- * was too little of something. Any other error counts as the end of the context: an unknown one
- * that was taken as harmless could leave a server that answers nothing but errors. */
+/* Errors of a call that did nothing and left the context usable: a wrong argument, or too little of
+ *         some resource. Any other error, also an unknown one, counts as the end of the context:
+ *         otherwise a server with a dead context might run on and answer nothing but errors. */
 static bool is_harmless(cudaError_t e)
 {
     switch (e) {
@@ -83,7 +83,7 @@ static bool is_harmless(cudaError_t e)
     }
 }
 
-/* The first failure is the one whose words stay. */
+/* The message of the first failure is kept. */
 static void mark_failed(struct cuda_context *c, cudaError_t e, const char *what)
 {
     struct cuda_device *d = device_of(c);
@@ -105,9 +105,9 @@ enum status cuda_check(struct cuda_context *c, cudaError_t e, const char *what)
         return ERR_INTERNAL;
     if (e == cudaSuccess)
         return OK;
-    (void)cudaGetLastError(); /* or the next launch would be taken for the one that failed */
+    (void)cudaGetLastError(); /* otherwise the next launch would report this error */
     if (e == cudaErrorMemoryAllocation)
-        return ERR_NOMEM; /* for the caller to say what it was for */
+        return ERR_NOMEM; /* the caller logs what the memory was for */
     if (!is_harmless(e))
         mark_failed(c, e, what);
     else
@@ -121,7 +121,7 @@ enum status cuda_launched(struct cuda_context *c, const char *kernel)
     return cuda_check(c, cudaGetLastError(), kernel);
 }
 
-/* Where nothing can be done about it: cuda_check() has logged it. */
+/* For failures that the caller cannot handle; cuda_check() has logged them. */
 static void check_and_go_on(struct cuda_context *c, cudaError_t e, const char *what)
 {
     enum status s = cuda_check(c, e, what);
@@ -129,7 +129,7 @@ static void check_and_go_on(struct cuda_context *c, cudaError_t e, const char *w
     (void)s;
 }
 
-/* As cuda_check(), with words: for open(). */
+/* cuda_check() with a message, for open(). */
 static enum status check_open(struct cuda_context *c, cudaError_t e, const char *what,
                               struct buf *why)
 {
@@ -207,7 +207,7 @@ static void release_owned(struct cuda_context *c, void *p, const char *what)
     while (*at && (*at)->p != p)
         at = &(*at)->next;
     struct owned *o = *at;
-    ASSERT(o != NULL); /* not from this device, or given back already */
+    ASSERT(o != NULL); /* not from this device, or already freed */
     *at = o->next;
     pthread_mutex_unlock(&d->lock);
     check_and_go_on(c, release(o), what);
@@ -224,7 +224,7 @@ static void *cuda_alloc(void *state, size_t n_bytes)
     if (n > SIZE_MAX / 2 || acquire_owned(c, OWNED_MEMORY, n, "cudaMalloc", &p) != OK)
         return NULL;
     enum status s = cuda_check(c, cudaMemsetAsync(p, 0, n, compute), "cudaMemsetAsync");
-    /* Waited for: the next to touch it may be on another stream. */
+    /* Wait, because the next use may be on another stream. */
     if (s == OK)
         s = cuda_check(c, cudaStreamSynchronize(compute), "cudaStreamSynchronize");
     if (s != OK) {
@@ -268,7 +268,7 @@ static enum status cuda_memory(void *state, size_t *n_free, size_t *n_total)
 
 static enum status no_driver(struct buf *why)
 {
-    int driver = 0, runtime = 0; /* 0 too where there is no driver */
+    int driver = 0, runtime = 0; /* driver: 0 if there is none */
 
     (void)cudaDriverGetVersion(&driver);
     (void)cudaRuntimeGetVersion(&runtime);
@@ -281,12 +281,13 @@ static enum status no_driver(struct buf *why)
                    driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
 }
 
-/* Whether the machine has a device, and a driver that is new enough: the runtime compares, since
- * some older drivers run a newer minor version. */
+/* Check for a device and for a recent driver. The runtime compares the versions, because some older
+ * drivers run a newer minor version. */
 static enum status find_device(struct cuda_context *c, struct buf *why)
 {
     int n = 0;
-    /* Before the first call; a user's own setting stays. load_kernels() loads ours. */
+    /* Must come before the first CUDA call; a setting of the user's has precedence. load_kernels()
+     * loads the kernels of the program. */
     setenv("CUDA_MODULE_LOADING", "LAZY", 0);
     cudaError_t e = cudaGetDeviceCount(&n);
 
@@ -300,7 +301,7 @@ static enum status find_device(struct cuda_context *c, struct buf *why)
     return check_open(c, e, "cudaGetDeviceCount", why);
 }
 
-/* Device 0 is the first one that CUDA_VISIBLE_DEVICES names, and every thread's default. */
+/* Use device 0: the first one that CUDA_VISIBLE_DEVICES names, and the default of every thread. */
 static enum status select_device(struct cuda_context *c, struct buf *why)
 {
     struct cudaDeviceProp p;
@@ -318,7 +319,7 @@ static enum status select_device(struct cuda_context *c, struct buf *why)
     c->n_sms = p.multiProcessorCount;
     c->shared_max = p.sharedMemPerBlockOptin;
     s = check_open(c, cudaSetDeviceFlags(cudaDeviceScheduleYield), "cudaSetDeviceFlags", why);
-    if (s == OK) /* makes the context */
+    if (s == OK) /* creates the context */
         s = check_open(c, cudaSetDevice(0), "cudaSetDevice", why);
     if (s == OK)
         log_event(LOG_INFO, "GPU", "name=\"%s\" compute_capability=%d.%d multiprocessors=%d "
@@ -326,8 +327,8 @@ static enum status select_device(struct cuda_context *c, struct buf *why)
     return s;
 }
 
-/* Load every kernel now: a kernel's first launch would allocate in the middle of a step. Asking for
- * a kernel's attributes loads it (CUDA Programming Guide, "Lazy Loading"). */
+/* Load every kernel now, because a kernel's first launch would allocate in the middle of a step.
+ * Asking for a kernel's attributes loads it (CUDA Programming Guide, "Lazy Loading"). */
 static enum status load_kernels(struct cuda_context *c, struct buf *why)
 {
     enum status s = OK;
@@ -403,8 +404,8 @@ static enum status make_scratch(struct cuda_context *c, struct buf *why)
     return s;
 }
 
-/* Waits for what is under way and gives everything back; also half of an open(). After a failure
- * the calls fail, which was said before. */
+/* Wait for work under way and free everything, also after a partial open(). After a failure these
+ * calls fail too, which was logged before. */
 static void cuda_close(void *state)
 {
     struct cuda_context *c = context_of(state);
@@ -515,7 +516,7 @@ static enum status cuda_stream_wait(void *state, struct stream *s)
     return cuda_check(c, cudaStreamSynchronize(cuda_stream_of(c, s)), "cudaStreamSynchronize");
 }
 
-/* A device_event is CUDA's own. */
+/* A device_event is a cudaEvent_t. */
 static cudaEvent_t event_of(struct device_event *e)
 {
     return reinterpret_cast<cudaEvent_t>(e);
@@ -565,7 +566,7 @@ static enum status cuda_event_query(void *state, struct device_event *e, bool *d
     cudaError_t answer = cudaEventQuery(event_of(e));
     *done = answer == cudaSuccess;
     if (answer == cudaErrorNotReady) {
-        (void)cudaGetLastError(); /* it counts as an error there, and is none */
+        (void)cudaGetLastError(); /* the runtime records "not ready" as an error */
         return OK;
     }
     return cuda_check(c, answer, "cudaEventQuery");

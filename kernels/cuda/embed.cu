@@ -1,7 +1,7 @@
-/* embed.cu - token ids to rows of the embedding table, and rows picked out of others.
+/* embed.cu - rows of the embedding table by token ids, and gather.
  *
- * Grid (T, ceil(D / (4 * THREADS)) or as many as y allows): a block writes a stretch of one row, a
- * thread four elements of it. gather is embed with a table of floats. */
+ * Grid (T, ceil(D / (4 * THREADS)), at most GRID_Y_MAX): a block writes parts of one row, four
+ * elements per thread and turn. gather is embed with a table of floats. */
 #include "base/check.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/context.cuh"
@@ -10,7 +10,7 @@
 #define THREADS 256
 #define GRID_Y_MAX 65535
 
-/* Where the scales of a quantized table begin (pack.h). */
+/* The scales of a quantized table (pack.h). */
 static __device__ __forceinline__ const uint16_t *scales_of(const struct weight *w)
 {
     size_t at = ((size_t)w->n * w->stride + 255) / 256 * 256;
@@ -18,8 +18,8 @@ static __device__ __forceinline__ const uint16_t *scales_of(const struct weight 
     return reinterpret_cast<const uint16_t *>(static_cast<const unsigned char *>(w->data) + at);
 }
 
-/* Elements i .. i + 3 of a row of 8-bit integers: they share a group and its scale, and behind D
- * the row is padded to a multiple of 4. */
+/* Elements i .. i + 3 of a row of 8-bit integers. They share a group and its scale, and the row is
+ * padded behind D to a multiple of 4. */
 static __device__ __forceinline__ float4 load_quantized(const struct weight *w, uint32_t row,
                                                         uint32_t i)
 {
@@ -34,7 +34,7 @@ static __device__ __forceinline__ float4 load_quantized(const struct weight *w, 
                        (float)((int)(four >> 24) - 128) * scale);
 }
 
-/* The same of a row of 16-bit floats of n elements. */
+/* Elements i .. i + 3 of a row of n 16-bit floats. */
 template <enum dtype TYPE, bool VEC>
 static __device__ __forceinline__ float4 load_halves(const uint16_t *x, uint32_t i, uint32_t n)
 {
@@ -84,7 +84,7 @@ template <enum dtype TYPE>
 static void embed_launch(const struct embed_params *p, cudaStream_t s)
 {
     const struct weight *w = &p->table;
-    /* Of four elements: the integers' rows always are aligned for it. */
+    /* Bytes of four elements; rows of integers always have this alignment. */
     size_t unit = TYPE == DTYPE_I8 ? 4 : 4 * dtype_bytes(TYPE);
     uint32_t n_y = ceil_div(p->dim, 4 * THREADS);
     dim3 grid(p->n_rows, n_y < GRID_Y_MAX ? n_y : GRID_Y_MAX);

@@ -1,11 +1,11 @@
-/* gemm.cu - the launcher of matrix products: activations to 16 bits, then cuBLASLt or a kernel of
- * our own.
+/* gemm.cu - the launcher of matrix products: rounds activations to 16 bits, then calls cuBLASLt or
+ * one of Tarn's kernels.
  *
- * cuBLASLt computes float weights unless products have to be batch-invariant; quantized weights are
- * ours always. cuBLASLt is column-major, so the call is D[N, T] = W[N, K] * A[K, T]: rows of ours
- * are its columns. Which of its algorithms serves a shape is asked once and kept in a table (the
- * question costs the host about as long as a small product the GPU); a shape that it has no
- * algorithm for goes to our kernel. */
+ * cuBLASLt computes products with float weights, unless they must be batch-invariant; quantized
+ * weights always use Tarn's kernels. cuBLASLt is column-major, so a call is D[N, T] = W[N, K] *
+ * A[K, T], and Tarn's rows are its columns. Its choice of an algorithm for a shape is asked once
+ * and kept in a table, because asking takes the host about as long as a small product takes the
+ * GPU. A shape for which it has no algorithm uses Tarn's kernel. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,13 +16,14 @@
 #include "kernels/pack.h"
 
 #define THREADS 256
-/* Elements that a thread of round_kernel() makes: 16 bytes. */
+/* Elements per thread of round_kernel(): 16 bytes. */
 #define ROUND_ELEMENTS 8
 
-/* Plans: a model asks for five shapes per number of rows. Sets of ways, the longest unused goes. */
+/* The table of plans: a model has five shapes per number of rows. It is set-associative; a new plan
+ * replaces the least recently used one of its set. */
 #define PLAN_SETS 1024
 #define PLAN_WAYS 8
-/* cuBLASLt looks at no more than this of an address's alignment. */
+/* Largest alignment that cuBLASLt distinguishes. */
 #define ALIGNMENT_MAX 256
 
 struct plan_key {
@@ -35,12 +36,12 @@ struct plan_key {
 struct plan {
     struct plan_key key;
     uint64_t last_use;        /* 0: empty */
-    bool ours;                /* cuBLASLt has no algorithm for it */
+    bool ours;                /* cuBLASLt has no algorithm for it; Tarn's kernel computes it */
     cublasLtMatmulAlgo_t algo;
 };
 
 struct gemm_plans {
-    /* What describes one product to cuBLASLt: made once, set before each. */
+    /* Descriptions of one product for cuBLASLt: created once, filled in before each call. */
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t w, a, out;
     cublasLtMatmulPreference_t wish;
@@ -51,7 +52,7 @@ struct gemm_plans {
 /* --- activations ----------------------------------------------------------------------------- */
 
 struct round_params {
-    uint32_t n_rows, k, stride; /* stride: of to, a multiple of ROUND_ELEMENTS */
+    uint32_t n_rows, k, stride; /* stride: of `to`, a multiple of ROUND_ELEMENTS */
     const float *from;
     size_t from_stride;
     uint16_t *to;
@@ -71,8 +72,8 @@ static __device__ __forceinline__ uint32_t round_pair(const struct round_params 
     return r;
 }
 
-/* Grid ceil(T * stride / (ROUND_ELEMENTS * THREADS)): a thread makes ROUND_ELEMENTS elements of one
- * row; those behind K are 0. */
+/* Grid ceil(T * stride / (ROUND_ELEMENTS * THREADS)): a thread rounds ROUND_ELEMENTS elements of
+ * one row; elements behind K become 0. */
 static __global__ void round_kernel(struct round_params p)
 {
     size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * ROUND_ELEMENTS;
@@ -97,9 +98,9 @@ static __global__ void round_kernel(struct round_params p)
         round_pair(p, v[6], v[7]));
 }
 
-/* The activations of p into the scratch, rows of w.stride. A row of a quantized weight's product
- * that holds an infinity becomes NaN in all outputs, as on the CPU, whatever it is multiplied by:
- * NaN stands for it here. */
+/* Round the activations of p to the scratch, in rows of w.stride. With quantized weights inf
+ * becomes NaN: as on the CPU, a row with an inf must give NaN in all outputs, whatever the
+ * weights. */
 static enum status round_activations(struct cuda_context *c, cudaStream_t stream,
                                      const struct gemm_params *p)
 {
@@ -115,12 +116,13 @@ static enum status round_activations(struct cuda_context *c, cudaStream_t stream
     r.dtype = p->w.dtype == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16;
     r.nan_for_inf = p->w.dtype >= DTYPE_FLOATS;
     n_blocks = ((size_t)r.n_rows * (r.stride / ROUND_ELEMENTS) + THREADS - 1) / THREADS;
-    ASSERT(n_blocks < (size_t)1 << 31); /* gridDim.x */
+    ASSERT(n_blocks < (size_t)1 << 31); /* limit of gridDim.x */
     LAUNCH(round_kernel, (unsigned)n_blocks, THREADS, 0, stream, r);
     return cuda_launched(c, "round_activations");
 }
 
-/* --- our own --------------------------------------------------------------------------------- */
+/* --- Tarn's kernels
+ * ---------------------------------------------------------------------------- */
 
 static enum status multiply_ours(struct cuda_context *c, cudaStream_t stream,
                                  const struct gemm_params *p)
@@ -156,7 +158,7 @@ static enum status multiply_ours(struct cuda_context *c, cudaStream_t stream,
 
 /* --- cuBLASLt -------------------------------------------------------------------------------- */
 
-/* As the CUDA error that means the same; one that a context survives where it does. */
+/* Translate to the CUDA error of the same meaning, which the context survives or not. */
 static enum status cublas_check(struct cuda_context *c, cublasStatus_t e, const char *what)
 {
     switch (e) {
@@ -168,7 +170,7 @@ static enum status cublas_check(struct cuda_context *c, cublasStatus_t e, const 
     case CUBLAS_STATUS_INTERNAL_ERROR:
     case CUBLAS_STATUS_MAPPING_ERROR:
         return cuda_check(c, cudaErrorLaunchFailure, what);
-    default: /* arguments that it does not take: ours to have asked */
+    default: /* arguments that cuBLASLt refuses: a bug of the caller */
         return cuda_check(c, cudaErrorInvalidValue, what);
     }
 }
@@ -186,7 +188,7 @@ static cudaDataType_t cuda_type(enum dtype t)
     return t == DTYPE_F32 ? CUDA_R_32F : t == DTYPE_F16 ? CUDA_R_16F : CUDA_R_16BF;
 }
 
-/* The operands that cuBLASLt gets: floats as they are, others rounded and padded. */
+/* The activations for cuBLASLt: floats as they are, others rounded and padded. */
 static const void *operand(const struct cuda_context *c, const struct gemm_params *p)
 {
     return p->w.dtype == DTYPE_F32 ? static_cast<const void *>(p->a) : c->act;
@@ -196,7 +198,7 @@ static struct plan_key key_of(const struct cuda_context *c, const struct gemm_pa
 {
     struct plan_key key;
 
-    memset(&key, 0, sizeof(key)); /* compared as bytes */
+    memset(&key, 0, sizeof(key)); /* the key is compared as bytes */
     key.out_stride = p->out_stride;
     key.a_stride = p->w.dtype == DTYPE_F32 ? p->a_stride : p->w.stride;
     key.n = p->w.n;
@@ -232,7 +234,7 @@ static cublasStatus_t set(cublasLtMatmulPreference_t d,
     return cublasLtMatmulPreferenceSetAttribute(d, attribute, &value, sizeof(value));
 }
 
-/* A column-major matrix: what are rows of ours are its columns. */
+/* Describe a column-major matrix; its columns are Tarn's rows. */
 static cublasStatus_t describe_matrix(cublasLtMatrixLayout_t m, cudaDataType_t type,
                                       uint64_t n_rows, uint64_t n_cols, uint64_t stride)
 {
@@ -290,7 +292,7 @@ static cublasStatus_t choose(struct cuda_context *c, struct plan *plan)
     return plan->ours ? CUBLAS_STATUS_SUCCESS : e;
 }
 
-/* The plan for a shape, chosen now if it is not in the table. */
+/* The plan of a shape; chosen now if it is not in the table. */
 static enum status find_plan(struct cuda_context *c, const struct plan_key *key,
                              struct plan **out)
 {
@@ -311,7 +313,7 @@ static enum status find_plan(struct cuda_context *c, const struct plan_key *key,
         oldest = p->last_use < oldest->last_use ? p : oldest;
     }
     oldest->key = *key;
-    oldest->last_use = 0; /* no plan, should the next fail */
+    oldest->last_use = 0; /* the slot is empty if the choice fails */
     enum status s = cublas_check(c, choose(c, oldest), "cublasLtMatmulAlgoGetHeuristic");
     if (s == OK)
         oldest->last_use = ++c->plans->n_uses;
@@ -319,7 +321,7 @@ static enum status find_plan(struct cuda_context *c, const struct plan_key *key,
     return s;
 }
 
-/* cuBLASLt does not take these arguments, and has done nothing. */
+/* Whether cuBLASLt refused the arguments and did nothing. */
 static bool is_refusal(cublasStatus_t e)
 {
     return e == CUBLAS_STATUS_NOT_SUPPORTED || e == CUBLAS_STATUS_INVALID_VALUE ||
@@ -356,7 +358,7 @@ static enum status multiply_cublas(struct cuda_context *c, cudaStream_t stream,
 
 static cublasStatus_t create_descriptions(struct gemm_plans *d)
 {
-    /* F32 too: no TF32, whose 10 bits are not what float weights are asked for. */
+    /* No TF32 for F32 weights: its 10 bits of mantissa are less than their user expects. */
     cublasStatus_t e = cublasLtMatmulDescCreate(&d->product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
 
     if (e == CUBLAS_STATUS_SUCCESS)
@@ -386,7 +388,7 @@ enum status gemm_plans_create(struct cuda_context *c)
     c->plans = static_cast<struct gemm_plans *>(calloc(1, sizeof(*c->plans)));
     if (!c->plans)
         return ERR_NOMEM;
-    /* gemm_plans_destroy() gives half of it back as well. */
+    /* gemm_plans_destroy() handles a partial creation. */
     return cublas_check(c, create_descriptions(c->plans), "describing products to cuBLASLt");
 }
 
@@ -396,7 +398,7 @@ void gemm_plans_destroy(struct cuda_context *c)
 
     if (!d)
         return;
-    /* Host memory; there is nothing to do about an error. */
+    /* These free host memory; errors have no consequence. */
     if (d->wish)
         (void)cublasLtMatmulPreferenceDestroy(d->wish);
     if (d->out)
@@ -413,7 +415,7 @@ void gemm_plans_destroy(struct cuda_context *c)
 
 /* --- the launcher ---------------------------------------------------------------------------- */
 
-/* At most max_rows rows. */
+/* The product of at most max_rows rows. */
 static enum status multiply_some(struct cuda_context *c, cudaStream_t stream,
                                  const struct gemm_params *p)
 {
@@ -424,7 +426,7 @@ static enum status multiply_some(struct cuda_context *c, cudaStream_t stream,
     if (s != OK)
         return s;
     if (c->config.batch_invariant || p->w.dtype >= DTYPE_FLOATS ||
-        (p->bias && alignment_of(p->bias) < 16)) /* its epilogue wants whole vectors */
+        (p->bias && alignment_of(p->bias) < 16)) /* its epilogue needs an aligned bias */
         return multiply_ours(c, stream, p);
     return multiply_cublas(c, stream, p);
 }

@@ -1,7 +1,7 @@
 /* gemm_int.cu - products with 8-bit and 4-bit weights: gemm_tile.cuh for each type and group.
  *
- * Activations are bf16 and stay floats (weight-only quantization); integers of up to 8 bits are
- * exact in bf16, so the matrix instructions of floats serve, and each group's sum is in fp32. */
+ * Activations are bf16 (weight-only quantization). Integers of up to 8 bits are exact in bf16, so
+ * the matrix instructions for floats are used, and each group's sum is in fp32. */
 #include "base/check.h"
 #include "kernels/cuda/gemm_tile.cuh"
 

@@ -1,9 +1,10 @@
-/* gemm_rows.cu - products with float weights in an order that no number of rows changes. */
+/* gemm_rows.cu - products with float weights, in an order that does not depend on the number of
+ * rows. */
 #include "base/check.h"
 #include "kernels/cuda/gemm_tile.cuh"
 
-/* Elements of K that the f32 kernel holds at once. With 4 more from row to row, 16-byte loads of
- * eight lanes meet no bank twice. */
+/* Elements of K in shared memory at once in the f32 kernel. With rows 4 elements further apart,
+ * 16-byte loads of eight lanes have no bank conflicts. */
 #define F32_STEP 64
 #define F32_STRIDE (F32_STEP + 4)
 #define F32_SIDE 16 /* threads along each side of a block */
@@ -24,8 +25,8 @@ cudaError_t gemm_rows_prepare(void)
     return e == cudaSuccess ? prepare_product<DTYPE_F16, 0>() : e;
 }
 
-/* Rows [row0, row0 + N_ROWS) of a row-major matrix, elements [k0, k0 + F32_STEP); 0 where there is
- * none. Only the element's alignment is asked for. */
+/* Copy rows [row0, row0 + N_ROWS) of a row-major matrix, elements [k0, k0 + F32_STEP), with 0 for
+ * missing ones. Works for any alignment of the rows. */
 template <int N_ROWS>
 static __device__ __forceinline__ void f32_copy(float (*dst)[F32_STRIDE], const float *src,
                                                 size_t stride, uint32_t row0, uint32_t n_rows,
@@ -39,7 +40,7 @@ static __device__ __forceinline__ void f32_copy(float (*dst)[F32_STRIDE], const 
     }
 }
 
-/* The same of weights, whose rows are aligned and padded: 16 bytes at once. */
+/* f32_copy() for weights, whose rows are aligned and padded: 16 bytes at once. */
 template <int N_ROWS>
 static __device__ __forceinline__ void f32_copy_weights(float (*dst)[F32_STRIDE],
                                                         const struct weight &w, uint32_t row0,
@@ -56,8 +57,8 @@ static __device__ __forceinline__ void f32_copy_weights(float (*dst)[F32_STRIDE]
     }
 }
 
-/* Grid (ceil(N / 16 NN), ceil(T / 16 NT)), 16 x 16 threads: a thread makes outputs x + 16 i of rows
- * y + 16 j, each one chain over K. */
+/* Grid (ceil(N / 16 NN), ceil(T / 16 NT)), 16 x 16 threads: a thread computes outputs x + 16 i of
+ * rows y + 16 j, each as one chain over K. */
 template <int NN, int NT>
 static __global__ void __launch_bounds__(F32_SIDE *F32_SIDE) f32_kernel(struct gemm_params p)
 {
@@ -72,7 +73,7 @@ static __global__ void __launch_bounds__(F32_SIDE *F32_SIDE) f32_kernel(struct g
         for (int j = 0; j < NT; j++)
             sum[i][j] = 0;
     for (uint32_t k0 = 0; k0 < p.w.k; k0 += F32_STEP) {
-        __syncthreads(); /* all are done with the elements before */
+        __syncthreads(); /* all threads are done with the previous elements */
         f32_copy_weights<NN * F32_SIDE>(w, p.w, n0, k0);
         f32_copy<NT * F32_SIDE>(a, p.a, p.a_stride, t0, p.n_rows, k0, p.w.k);
         __syncthreads();

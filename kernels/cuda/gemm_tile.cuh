@@ -1,22 +1,23 @@
 /* gemm_tile.cuh - products on matrix instructions, for gemm_rows.cu and gemm_int.cu.
  *
- * Two shapes, one order of operations (gemm.cuh): the narrow kernel spreads the ranges of K over
- * the warps of a block and reads weights straight into fragments, which is what few rows need (they
- * wait for memory); the tile kernel walks K alone and shares both operands through shared memory.
+ * Two kernels, one order of operations (gemm.cuh). The narrow kernel divides the ranges of K among
+ * the warps of a block and reads weights directly into fragments: best for few rows, which wait for
+ * memory. The tile kernel walks all of K in each block and shares both operands through shared
+ * memory.
  *
- * A step is 32 elements of K. Lane (g = lane / 4, c = lane % 4) holds elements 8c .. 8c + 7 of its
- * rows: one load of 16, 8 or 4 bytes. They are four pairs; the first two go into one mma as columns
- * 2c and 2c + 8, the others into a second. Which columns a k takes is free as long as both operands
- * and both kernels agree, and so nothing has to be shuffled. In shared memory a step's rows lie one
- * behind the other, by which those loads meet no bank twice.
+ * A step is 32 elements of K. Lane (g = lane / 4, c = lane % 4) has elements 8c .. 8c + 7 of its
+ * rows, by one load of 16, 8 or 4 bytes. They are four pairs: the first two go into one mma as
+ * columns 2c and 2c + 8, the other two into a second mma. The order of columns is free as long as
+ * both operands and both kernels use the same one, so no shuffle is needed. In shared memory the
+ * rows of a step are contiguous, so those loads have no bank conflicts.
  *
- * The idea of permuting k so that a lane's fragment is one wide load is Marlin's (Frantar et al.,
+ * The permutation of k that makes a lane's fragment one wide load is Marlin's (Frantar et al.,
  * 2024), as is unpacking four bits by or-ing an exponent onto them.
  *
  * Owns    nothing.
  * Thread  device code.
  * Errors  none.
- * Units   elements unless it says bytes. */
+ * Units   elements unless the name says bytes. */
 #ifndef TARN_KERNELS_CUDA_GEMM_TILE_CUH
 #define TARN_KERNELS_CUDA_GEMM_TILE_CUH
 
@@ -26,10 +27,10 @@
 #define GEMM_STEP 32
 #define GEMM_CHUNK_STEPS (GEMM_CHUNK / GEMM_STEP)
 #define GEMM_STAGES 4
-/* Bytes of a step of one row of activations. */
+/* Bytes of one row of activations in a step. */
 #define GEMM_A_BYTES (GEMM_STEP * 2)
 
-/* Bytes of a step of one row of weights; 32-bit words of it per lane. */
+/* Bytes of one row of weights in a step; and its 32-bit words per lane. */
 template <enum dtype W>
 static __host__ __device__ constexpr int step_bytes(void)
 {
@@ -64,8 +65,8 @@ static __device__ __forceinline__ void load_words(uint32_t *dst, const unsigned 
     }
 }
 
-/* From global memory. Whole sectors are read once; the 16 bytes that four lanes want of a row of I4
- * are half a sector, whose other half should stay near. */
+/* Load from global memory. 16 bytes per lane are whole sectors, which are read once. The 16 bytes
+ * that four lanes read of an I4 row are half a sector; caches should keep the other half. */
 template <int WORDS>
 static __device__ __forceinline__ void load_words_once(uint32_t *dst, const unsigned char *src)
 {
@@ -81,15 +82,17 @@ static __device__ __forceinline__ void load_words_once(uint32_t *dst, const unsi
     }
 }
 
-/* Eight consecutive weights as four pairs of 16-bit floats; integers are exact in bf16. */
+/* Unpack eight consecutive weights to four pairs of 16-bit floats; the integers are exact in
+ * bf16. */
 template <enum dtype W>
 static __device__ __forceinline__ void unpack(uint32_t pair[4], const uint32_t *words)
 {
     const uint32_t one = 0x3f803f80;
 
     if constexpr (W == DTYPE_I8) {
-        /* bf16 0x4300 | m is 128 + m for seven bits m. The eighth bit of u says which of 256 and
-         * 128 has to go to leave u - 128, and it stands where these differ: 0x4380, 0x4300. */
+        /* bf16 0x4300 | m is 128 + m for seven bits m. To get u - 128, 256 must be subtracted if
+         * the eighth bit of u is clear, and 128 if it is set. The bit has the position in which
+         * these two numbers differ: 0x4380 and 0x4300. */
         for (int j = 0; j < 4; j++) {
             uint32_t u = __byte_perm(words[j / 2], 0, j % 2 ? 0x4342 : 0x4140);
 
@@ -115,7 +118,7 @@ static __device__ __forceinline__ void mma_any(float d[4], const uint32_t a[4],
         mma_bf16(d, a, b);
 }
 
-/* d += 16 outputs' weights times 8 rows' activations over one step. */
+/* d += the weights of 16 outputs times the activations of 8 rows, over one step. */
 template <enum dtype W>
 static __device__ __forceinline__ void multiply(float d[4], const uint32_t upper[4],
                                                 const uint32_t lower[4], uint4 act)
@@ -128,7 +131,7 @@ static __device__ __forceinline__ void multiply(float d[4], const uint32_t upper
     mma_any<W>(d, a1, b1);
 }
 
-/* sum += scale * group: rows g and g + 8 of a fragment have scales of their own. */
+/* sum += scale * group; rows g and g + 8 of a fragment have different scales. */
 static __device__ __forceinline__ void add_scaled(float sum[4], const float group[4], float upper,
                                                   float lower)
 {
@@ -138,7 +141,7 @@ static __device__ __forceinline__ void add_scaled(float sum[4], const float grou
     sum[3] = fmaf(lower, group[3], sum[3]);
 }
 
-/* --- scales: those of one row for one chunk of K --- */
+/* --- scales of one row for one chunk of K --- */
 
 template <int GROUP>
 static __host__ __device__ constexpr int scale_words(void)
@@ -155,7 +158,7 @@ static __device__ __forceinline__ void load_scales(uint32_t *dst, const uint16_t
         dst[0] = row[k / 128];
 }
 
-/* Of step s of the chunk. */
+/* The scale of step s of the chunk. */
 template <int GROUP>
 static __device__ __forceinline__ float scale_of(const uint32_t *scales, int s)
 {
@@ -170,7 +173,7 @@ static __device__ __forceinline__ float scale_of(const uint32_t *scales, int s)
 template <enum dtype W, int GROUP, int MT, int NT>
 struct warp_sums {
     float sum[MT][NT][4];
-    float group[GROUP == 128 ? MT : 1][NT][4]; /* a group longer than a step has sums that last */
+    float group[GROUP == 128 ? MT : 1][NT][4]; /* sums of a group that is longer than a step */
 
     __device__ __forceinline__ void clear(void)
     {
@@ -180,8 +183,8 @@ struct warp_sums {
                     sum[m][n][i] = 0;
     }
 
-    /* Step s of a chunk. words[2m], words[2m + 1]: rows g, g + 8 of the m-th sixteen; scales in the
-     * same order. */
+    /* Add step s of a chunk. words[2m], words[2m + 1]: rows g, g + 8 of the m-th sixteen; scales in
+     * the same order. */
     __device__ __forceinline__ void step(int s, const uint32_t (*words)[step_words<W>()],
                                          const uint32_t (*scales)[scale_words<GROUP>()],
                                          const uint4 *act)
@@ -229,19 +232,18 @@ static __device__ __forceinline__ void put_output(const struct product &p, uint3
     *out = v;
 }
 
-/* --- few rows --- */
+/* --- few rows: the narrow kernel --- */
 
-/* Two blocks at once on a multiprocessor keep more of memory's latency under way, where that needs
- * no spilling. */
+/* Blocks per multiprocessor: two have more loads under way, where that needs no spilling. */
 template <enum dtype W, int MT, int NT>
 static __host__ __device__ constexpr int narrow_blocks(void)
 {
     return MT * NT <= (W < DTYPE_FLOATS ? 4 : 1) ? 2 : 1;
 }
 
-/* Grid (ceil(N / 16 MT), ceil(T / 8 NT)), GEMM_SPLITS warps: a block makes 16 MT outputs of 8 NT
+/* Grid (ceil(N / 16 MT), ceil(T / 8 NT)), GEMM_SPLITS warps. A block computes 16 MT outputs of 8 NT
  * rows, each warp one range of K. A warp loads the weights of the next PART steps while it computes
- * with these. */
+ * the current ones. */
 template <enum dtype W, int GROUP, int MT, int NT>
 static __global__ void __launch_bounds__(GEMM_SPLITS *WARP, (narrow_blocks<W, MT, NT>()))
 narrow_kernel(struct product p)
@@ -249,7 +251,7 @@ narrow_kernel(struct product p)
     constexpr int WORDS = step_words<W>();
     constexpr int PART = WORDS == 4 && MT > 1 ? 2 : GEMM_CHUNK_STEPS; /* 32 or 16 words per row */
     constexpr int COLS = 16 * MT, ROWS = 8 * NT;
-    __shared__ float sums[GEMM_SPLITS][ROWS][COLS + 4]; /* by 4 more: no bank twice below */
+    __shared__ float sums[GEMM_SPLITS][ROWS][COLS + 4]; /* + 4: no bank conflicts below */
     uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
     uint32_t n0 = blockIdx.x * COLS, t0 = blockIdx.y * ROWS;
     uint32_t begin = warp * p.split, end = min(begin + p.split, p.k);
@@ -259,7 +261,8 @@ narrow_kernel(struct product p)
     uint32_t scales[2 * MT][scale_words<GROUP>()], scales_ahead[2 * MT][scale_words<GROUP>()];
     struct warp_sums<W, GROUP, MT, NT> sums_here;
 
-    /* Rows behind the last are computed from the last and dropped at the end. */
+    /* Threads behind the last row compute the last row again; the results are dropped at the
+     * end. */
 #pragma unroll
     for (int i = 0; i < 2 * MT; i++) {
         uint32_t n = min(n0 + 8 * i + g, p.n - 1);
@@ -322,10 +325,10 @@ narrow_kernel(struct product p)
     }
 }
 
-/* --- many rows --- */
+/* --- many rows: the tile kernel --- */
 
-/* Grid (ceil(T / TT), ceil(N / TN)): blocks that share weights follow each other. A block makes TN
- * outputs of TT rows: WARPS_N by WARPS_T warps of 16 MT by 8 NT. */
+/* Grid (ceil(T / TT), ceil(N / TN)), so that consecutive blocks share weights. A block computes TN
+ * outputs of TT rows by WARPS_N by WARPS_T warps of 16 MT by 8 NT. */
 template <enum dtype W, int GROUP, int MT, int NT, int WARPS_N, int WARPS_T>
 struct tile {
     static constexpr int THREADS = WARPS_N * WARPS_T * WARP;
@@ -334,11 +337,11 @@ struct tile {
     static constexpr int STAGE_BYTES = W_BYTES + TT * GEMM_A_BYTES;
     static constexpr int SHARED_BYTES = GEMM_STAGES * STAGE_BYTES;
 
-    /* Step `step` of both operands into a stage; zeros for rows that there are not. */
+    /* Copy step `step` of both operands to a stage, with zeros for rows behind the last. */
     static __device__ __forceinline__ void copy(unsigned char *stage, const struct product &p,
                                                 uint32_t n0, uint32_t t0, uint32_t step)
     {
-        constexpr int PIECES = step_bytes<W>() / 16; /* of a row */
+        constexpr int PIECES = step_bytes<W>() / 16; /* 16-byte pieces of a row */
 
 #pragma unroll
         for (uint32_t i = threadIdx.x; i < TN * PIECES; i += THREADS) {
@@ -410,7 +413,8 @@ static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(str
             uint4 act[NT];
 
             cp_async_wait<GEMM_STAGES - 2>();
-            __syncthreads(); /* this step is there for all, and all are done with the one before */
+            __syncthreads(); /* this step has arrived for all threads, and all are done with the
+                                previous one */
             if (later < n_steps)
                 Tile::copy(stages + later % GEMM_STAGES * Tile::STAGE_BYTES, p, n0, t0, later);
             cp_async_commit();
@@ -424,7 +428,7 @@ static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(str
                     stage + Tile::W_BYTES + (t_warp + 8 * i + g) * GEMM_A_BYTES + c * 16);
             sums.step(s, words, scales, act);
         }
-        if ((k + GEMM_CHUNK) % p.split == 0 || k + GEMM_CHUNK == p.k) { /* the end of a range */
+        if ((k + GEMM_CHUNK) % p.split == 0 || k + GEMM_CHUNK == p.k) { /* end of a range of K */
 #pragma unroll
             for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -450,9 +454,9 @@ static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(str
             }
 }
 
-/* --- which shape --- */
+/* --- choice of the kernel --- */
 
-/* Rows up to which the narrow kernels are taken. */
+/* Most rows of the narrow kernels. */
 #define NARROW_ROWS_MAX 64
 
 template <enum dtype W, int GROUP, int MT, int NT>
@@ -474,7 +478,7 @@ static void launch_tile(cudaStream_t stream, const struct product *p)
            Tile::SHARED_BYTES, stream, *p);
 }
 
-/* Large tiles: 128 by 128, or half of it where a third set of sums needs the registers. */
+/* Large tiles: 128 by 128, or half of that where the sums of groups need registers too. */
 template <enum dtype W, int GROUP>
 struct large {
     static constexpr int MT = GROUP ? 2 : 4, WARPS_N = GROUP ? 4 : 2, WARPS_T = GROUP ? 2 : 4;

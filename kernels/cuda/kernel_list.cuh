@@ -1,12 +1,12 @@
-/* kernel_list.cuh - every kernel of the program, so that all of them can be loaded at start.
+/* kernel_list.cuh - the list of all kernels of the program, so that all can be loaded at start.
  *
- * CUDA loads a kernel at its first launch, which allocates memory and may wait for the whole
- * device: in the middle of a step. CUDA_MODULE_LOADING=EAGER avoids that, but also loads thousands
- * of cuBLASLt's kernels, 0.5 to 1.5 GB for each process. So the device asks for lazy loading, and
- * loads the kernels in this list itself (device.cu).
+ * By default CUDA loads a kernel at its first launch, which allocates memory and may wait for the
+ * whole device in the middle of a step. CUDA_MODULE_LOADING=EAGER avoids that, but also loads
+ * thousands of cuBLASLt's kernels: 0.5 to 1.5 GB for each process. So the device asks for lazy
+ * loading, and loads the kernels in this list itself (device.cu).
  *
- * LAUNCH enters its kernel by naming listed_kernel<kernel>: a static member of a class template,
- * which is initialized before main() wherever it is named.
+ * LAUNCH enters its kernel by naming listed_kernel<kernel>, a static member of a class template
+ * that is initialized before main() wherever it is named.
  *
  * Owns    the list.
  * Thread  the list is filled before main() and constant from then on.

@@ -1,13 +1,13 @@
-/* kv_copy.cu - KV blocks of all layers into one buffer, and back.
+/* kv_copy.cu - copies KV blocks of all layers to one buffer, and back.
  *
- * Grid (N_PER_SM blocks per multiprocessor at most): thread blocks walk over pieces of PIECE bytes,
- * of which a thread moves MOVES times 16 bytes, all loads before the first store. That keeps
- * N_PER_SM * PIECE bytes under way per multiprocessor: more than memory asks for (bandwidth times
- * latency is some 2.7 MB on an H100, 20 KB per multiprocessor), and far more than a bus to the host
- * does; and it leaves the larger part of every multiprocessor to the kernels of another stream.
+ * Grid: at most N_PER_SM blocks per multiprocessor. Thread blocks walk over pieces of PIECE bytes,
+ * of which a thread moves MOVES times 16 bytes, with all loads before the first store. So N_PER_SM
+ * * PIECE bytes per multiprocessor are in flight. Memory needs less (bandwidth times latency is
+ * about 2.7 MB on an H100, 20 KB per multiprocessor), and a bus to the host far less; and most of
+ * every multiprocessor is left to the kernels of other streams.
  *
  * The flat side may be pinned host memory: with unified addressing a kernel reads and writes it in
- * place, so a block that is cut out of the pool crosses the bus without a copy in between. */
+ * place, so a block crosses the bus without a copy in between. */
 #include "base/check.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/context.cuh"
@@ -17,7 +17,7 @@
 #define PIECE ((size_t)THREADS * MOVES * 16)
 #define N_PER_SM 2
 
-/* This thread's share of a piece of n bytes, n at most PIECE. */
+/* Move this thread's share of a piece of n <= PIECE bytes. */
 static __device__ __forceinline__ void move_piece(unsigned char *to, const unsigned char *from,
                                                   size_t n)
 {
@@ -65,7 +65,8 @@ static enum status kv_copy(struct device *d, struct stream *stream,
 
     if (n == 0)
         return OK;
-    /* A head's K is 32 tokens of 2 bytes or more for each dimension, hence a multiple of 64. */
+    /* A head's K has 32 tokens of at least 2 bytes for each dimension, so its size is a multiple of
+     * 64. */
     ASSERT(n_bytes % 16 == 0 && reinterpret_cast<uintptr_t>(p->flat) % 16 == 0 &&
            reinterpret_cast<uintptr_t>(p->pool.base) % 16 == 0);
     LAUNCH(kv_copy_kernel<SCATTER>, (uint32_t)(n < n_max ? n : n_max), THREADS, 0,

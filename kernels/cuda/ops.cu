@@ -3,11 +3,12 @@
 
 #include "kernels/cuda/context.cuh"
 
-/* Counts up when any op may give other bits, whatever the name. */
+/* Incremented when any op may give other bits under the same name. */
 #define NUMERIC_VERSION 1
 
-/* Another generation's matrix instructions may add in another order, and cuBLASLt picks by device:
- * KV of one must never be taken for KV of the other. The fingerprint takes the name, so it says. */
+/* The name contains the generation of the GPU and is part of the fingerprint: matrix instructions
+ * of another generation may add in another order, and cuBLASLt chooses by device, so their KV must
+ * not be mixed. */
 void cuda_ops_init(struct cuda_context *c)
 {
     snprintf(c->ops_name, sizeof(c->ops_name), "cuda-sm%d%d%s", c->major, c->minor,

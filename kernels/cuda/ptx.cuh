@@ -1,20 +1,20 @@
-/* ptx.cuh - the few things that only the GPU's compiler or instruction set can say.
+/* ptx.cuh - the operations that need the GPU's compiler or instruction set.
  *
- * Everything else in this folder is plain C++ with CUDA's built-ins. tests/cuda_emulation has a
- * file of the same path and the same functions for the host's compiler, found first there; so
- * kernels hold no #ifdef.
+ * All other files of this folder are plain C++ with CUDA's built-ins. tests/cuda_emulation has a
+ * file of the same path with the same functions for the host's compiler, which finds it first; so
+ * kernels need no #ifdef.
  *
- * Fragments of mma are those of m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16"); with
- * g = lane / 4 and c = lane % 4:
+ * Fragments of mma are those of m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16"); with g =
+ * lane / 4 and c = lane % 4:
  *   A [16, 16]: a[0] = A[g][2c, 2c + 1], a[1] = A[g + 8][2c, 2c + 1], a[2] = A[g][2c + 8, 2c + 9],
  *               a[3] = A[g + 8][2c + 8, 2c + 9]; the lower column in the lower half
  *   B [16, 8]:  b[0] = B[2c, 2c + 1][g], b[1] = B[2c + 8, 2c + 9][g]
  *   D [16, 8]:  d[0], d[1] = D[g][2c, 2c + 1]; d[2], d[3] = D[g + 8][2c, 2c + 1]
  *
  * Owns    nothing.
- * Thread  device code; mma and ldmatrix by all 32 lanes of a warp together.
+ * Thread  device code; all 32 lanes of a warp call mma and ldmatrix together.
  * Errors  none.
- * Units   bytes where it says so. */
+ * Units   bytes where the name says so. */
 #ifndef TARN_KERNELS_CUDA_PTX_CUH
 #define TARN_KERNELS_CUDA_PTX_CUH
 
@@ -23,8 +23,8 @@
 
 #include "kernels/cuda/kernel_list.cuh"
 
-/* LAUNCH((kernel<8>), grid, block, shared_bytes, stream, arguments...): errors are picked up by
- * cuda_launched(). Every kernel that stands in a LAUNCH is loaded when a device opens
+/* LAUNCH((kernel<8>), grid, block, shared_bytes, stream, arguments...). The caller checks errors
+ * by cuda_launched(). Every kernel named in a LAUNCH is loaded when a device opens
  * (kernel_list.cuh). */
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                 \
     do {                                                                       \
@@ -32,7 +32,7 @@
         (kernel)<<<(grid), (block), (shared_bytes), (stream)>>>(__VA_ARGS__);  \
     } while (0)
 
-/* The block's dynamic shared memory as an array, aligned to 16 bytes. */
+/* Declare the block's dynamic shared memory as an array, aligned to 16 bytes. */
 #define DYNAMIC_SHARED(type, name)                             \
     extern __shared__ __align__(16) unsigned char tarn_shared[]; \
     type *name = reinterpret_cast<type *>(tarn_shared)
@@ -44,7 +44,7 @@ static inline cudaError_t allow_shared(Kernel kernel, size_t n_bytes)
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)n_bytes);
 }
 
-/* Two floats rounded to nearest even, `lo` in the lower half. NaN stays NaN. */
+/* Two floats, each rounded to nearest even, `lo` in the lower half. NaN stays NaN. */
 static __device__ __forceinline__ uint32_t pack_bf16(float lo, float hi)
 {
     uint32_t r;
@@ -61,7 +61,7 @@ static __device__ __forceinline__ uint32_t pack_f16(float lo, float hi)
     return r;
 }
 
-/* a * b + c of both halves, each rounded once to bf16. */
+/* a * b + c in both halves, each rounded once to bf16. */
 static __device__ __forceinline__ uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c)
 {
     uint32_t r;
@@ -78,7 +78,7 @@ static __device__ __forceinline__ float f32_from_f16(uint16_t h)
     return f;
 }
 
-/* d += a * b, sums in fp32. */
+/* d += a * b, with sums in fp32. */
 static __device__ __forceinline__ void mma_bf16(float d[4], const uint32_t a[4],
                                                 const uint32_t b[2])
 {
@@ -97,9 +97,9 @@ static __device__ __forceinline__ void mma_f16(float d[4], const uint32_t a[4],
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* Four 8x8 matrices of 16-bit elements from shared memory; lane i gives the address of row i % 8 of
- * matrix i / 8 (16 bytes, aligned). r[j] of lane i: elements 2 (i % 4), 2 (i % 4) + 1 of row i / 4
- * of matrix j. */
+/* Load four 8x8 matrices of 16-bit elements from shared memory; lane i passes the address of row i
+ * % 8 of matrix i / 8 (16 bytes, aligned). r[j] of lane i: elements 2 (i % 4), 2 (i % 4) + 1 of row
+ * i / 4 of matrix j. */
 static __device__ __forceinline__ void ldmatrix_x4(uint32_t r[4], const void *row)
 {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
@@ -110,8 +110,8 @@ static __device__ __forceinline__ void ldmatrix_x4(uint32_t r[4], const void *ro
                  : "memory");
 }
 
-/* 16 bytes from global to shared memory, both aligned; zeros where !valid (then nothing is read).
- * There only after commit, wait and a barrier. */
+/* Copy 16 bytes from global to shared memory, both aligned; if !valid, write zeros and read
+ * nothing. The bytes are visible only after commit, wait and a barrier. */
 static __device__ __forceinline__ void cp_async16(void *shared, const void *global, bool valid)
 {
     uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
@@ -121,13 +121,13 @@ static __device__ __forceinline__ void cp_async16(void *shared, const void *glob
                  : "memory");
 }
 
-/* All copies of this thread since the last commit become one group. */
+/* Make one group of all copies of this thread since the last commit. */
 static __device__ __forceinline__ void cp_async_commit(void)
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Wait until at most N of this thread's youngest groups are still under way. */
+/* Wait until at most N of this thread's groups, the youngest, are under way. */
 template <int N>
 static __device__ __forceinline__ void cp_async_wait(void)
 {
@@ -143,7 +143,7 @@ static __device__ __forceinline__ float fast_exp2(float x)
     return r;
 }
 
-/* Nanoseconds of the GPU's wall clock, whose steps may be up to a microsecond wide. */
+/* Nanoseconds of the GPU's wall clock, which may advance in steps of up to a microsecond. */
 static __device__ __forceinline__ uint64_t global_timer_ns(void)
 {
     uint64_t ns;
@@ -152,8 +152,8 @@ static __device__ __forceinline__ uint64_t global_timer_ns(void)
     return ns;
 }
 
-/* Load 16 aligned bytes that are read once: the first-level cache does not keep them. KV and
- * whatever else another kernel may write needs this one. */
+/* Load 16 aligned bytes that are read once: the first-level cache does not keep them. To be used
+ * for KV and all other memory that another kernel may write. */
 static __device__ __forceinline__ uint4 load_once16(const void *global)
 {
     uint4 r;
@@ -164,8 +164,8 @@ static __device__ __forceinline__ uint4 load_once16(const void *global)
     return r;
 }
 
-/* The same through the non-coherent path. Only for memory that no kernel writes while this one may
- * run, with kernels of other streams and programmatic overlap counted in: in practice, weights. */
+/* load_once16() through the non-coherent path. Only for memory that no kernel writes while this one
+ * may run, including kernels of other streams and overlapping launches: in practice, weights. */
 static __device__ __forceinline__ uint4 load_weight16(const void *global)
 {
     uint4 r;

@@ -1,12 +1,12 @@
 /* rmsnorm.cu - root-mean-square norm of rows (Zhang and Sennrich 2019), with the residual's sum.
  *
- * Grid (T): a block makes one row, with as many warps as the row is worth. A thread has four
- * consecutive elements out of every 4 * block size; the first KEPT of them stay in registers, what
- * is behind (rows longer than 8192) is read twice. All loads are issued before the first store:
- * out may be x, so the compiler could not move them.
+ * Grid (T): a block computes one row, with a number of warps chosen by its length. A thread has
+ * four consecutive elements out of every 4 * block size. The first KEPT of these stay in registers;
+ * those behind (in rows longer than 8192) are read twice. All loads are issued before the first
+ * store: since out may be x, the compiler could not move them.
  *
- * The squares of a thread are four chains, then a butterfly over the warp, then the warps in order:
- * the bits of a row are a function of the row alone. */
+ * The squares are summed in four chains per thread, then by a butterfly over the warp, then over
+ * the warps in order: a row's bits depend on the row alone. */
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/context.cuh"
 #include "kernels/cuda/vec4.cuh"
@@ -72,7 +72,7 @@ static __global__ void __launch_bounds__(N_WARPS *WARP) rmsnorm_kernel(struct rm
     float scale = 1.0f / sqrtf(block_sum<N_WARPS>(mine, shared) / (float)p.dim + p.eps);
     float *out = p.out + row;
 
-    /* A thread writes only what it alone has read, so out may be x or sum. */
+    /* A thread writes only elements that no other thread reads, so out may be x or sum. */
 #pragma unroll
     for (int j = 0; j < KEPT; j++)
         store4<VEC>(out, i0 + j * step, p.dim,

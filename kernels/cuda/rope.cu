@@ -1,17 +1,18 @@
-/* rope.cu - rotate Q in place and K on its way into the cache, write V into the cache (RoPE, Su et
- * al. 2021; pairs (i, i + r/2)).
+/* rope.cu - rotates Q in place, rotates K and writes it to the cache, writes V to the cache (RoPE,
+ * Su et al. 2021; pairs (i, i + r/2)).
  *
  * One launch, a flat grid of three kinds of blocks, in this order:
- *   Q  over (row, Q_HEADS heads, four pairs), one a thread: a cosine and a sine are read once for
- *      all of a thread's heads, and its loads are under way together.
- *   K  one for TILE rows, one head and TILE cells. A cell is what lies together in the cache: two
- *      dimensions in bf16, one in f16 and f32. Cells of a dimension lie side by side along tokens,
- *      rows of K along dimensions: the tile is turned in shared memory, so that a warp reads a row
- *      and writes a cell of 32 rows, one line when these are neighbours in a KV block. A lane
- *      writes its own row's cells only, wherever that row's slot is.
- *   V  one for TILE rows, one head and V_DIMS dimensions, a warp for V_ROWS rows. In bf16 a word of
- *      the cache holds two tokens: where the next row has the other half of the word, one warp
- *      writes both; elsewhere 16 bits are written, since the other half may be another warp's.
+ *   Q  (row, Q_HEADS heads, four pairs) per thread: a cosine and a sine are read once for all heads
+ *      of a thread, and its loads are in flight together.
+ *   K  TILE rows, one head and TILE cells per block. A cell is what is contiguous in the cache: two
+ *      dimensions in bf16, one in f16 and f32. The cache has the cells of a dimension side by side
+ *      along tokens, but rows of K are contiguous along dimensions. So the tile is transposed in
+ *      shared memory: a warp reads a row and writes one cell of 32 rows, which is one line if the
+ *      rows are neighbours in a KV block. A lane writes only the cells of its own row, wherever
+ *      that row's slot is.
+ *   V  TILE rows, one head and V_DIMS dimensions per block, V_ROWS rows per warp. In bf16 a word of
+ *      the cache has two tokens: where the next row has the other half of the word, one warp writes
+ *      both. Otherwise 16 bits are written, since another warp may write the other half.
  *
  * Products and sums are not fused, as in the CPU's kernels. */
 #include "base/check.h"
@@ -28,7 +29,7 @@
 
 struct rope_grid {
     uint32_t n_q_items;    /* rows * groups of heads * quads of pairs */
-    uint32_t n_q, n_k;     /* blocks; those behind are V's */
+    uint32_t n_q, n_k;     /* numbers of blocks; those behind are for V */
     uint32_t k_chunks;     /* of one head: ceil(cells / TILE) */
     uint32_t v_chunks;     /* ceil(d / V_DIMS) */
 };
@@ -50,7 +51,7 @@ static __device__ __forceinline__ float4 rotated_upper(float4 lo, float4 hi, flo
                        hi.w * c.w + lo.w * s.w);
 }
 
-/* Four pairs of Q_HEADS heads of one row. */
+/* Rotate four pairs of Q_HEADS heads of one row. */
 template <bool VEC>
 static __device__ __forceinline__ void rotate_q(const struct rope_kv_params *p, uint32_t item)
 {
@@ -79,7 +80,8 @@ static __device__ __forceinline__ void rotate_q(const struct rope_kv_params *p, 
         }
 }
 
-/* Element i of a head after rotation, 0 behind its end; dimensions from rot_dim on pass. */
+/* Element i of a head after rotation, 0 behind its end. Dimensions from rot_dim on stay as they
+ * are. */
 static __device__ __forceinline__ float rotated(const struct rope_kv_params *p, const float *x,
                                                 uint32_t i, const float *cos_sin)
 {
@@ -92,8 +94,8 @@ static __device__ __forceinline__ float rotated(const struct rope_kv_params *p, 
     return x[i] * cos_sin[i - half] + x[i - half] * cos_sin[i];
 }
 
-/* The cell whose first dimension is i, as it lies in the cache. An odd head's last pair in bf16 has
- * 0 for its second half. */
+/* The cell with first dimension i, in the cache's format. In bf16 the last pair of an odd head has
+ * 0 in its second half. */
 template <enum dtype TYPE>
 static __device__ __forceinline__ uint32_t k_cell(const struct rope_kv_params *p, const float *x,
                                                   uint32_t i, const float *cos_sin)
@@ -105,13 +107,13 @@ static __device__ __forceinline__ uint32_t k_cell(const struct rope_kv_params *p
     return TYPE == DTYPE_F16 ? pack_f16(v, 0) : __float_as_uint(v);
 }
 
-/* All threads of the block. */
+/* Called by all threads of the block. */
 template <enum dtype TYPE>
 static __device__ __forceinline__ void store_k(const struct rope_kv_params *p, uint32_t row0,
                                                uint32_t head, uint32_t cell0,
                                                uint32_t cells[TILE][TILE + 1])
 {
-    const uint32_t dims = TYPE == DTYPE_BF16 ? 2 : 1; /* in a cell */
+    const uint32_t dims = TYPE == DTYPE_BF16 ? 2 : 1; /* dimensions in a cell */
     uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     struct kv_pool pool = p->pool;
 
@@ -157,7 +159,7 @@ static __device__ __forceinline__ bool is_v_pair(const struct rope_kv_params *p,
            p->slot_block[row + 1] == p->slot_block[row];
 }
 
-/* Dimension i of one row, or of this one and the next. */
+/* Store V_DIMS dimensions of one row, or of this row and the next. */
 template <enum dtype TYPE>
 static __device__ __forceinline__ void store_v(const struct rope_kv_params *p, uint32_t row,
                                                uint32_t head, uint32_t dim0)
@@ -169,7 +171,7 @@ static __device__ __forceinline__ void store_v(const struct rope_kv_params *p, u
     struct kv_pool pool = p->pool;
 
     if (TYPE == DTYPE_BF16 && row > 0 && is_v_pair(p, row - 1))
-        return; /* the row before writes this one's too */
+        return; /* the previous row's warp writes this row too */
     pool.dtype = TYPE;
 #pragma unroll
     for (uint32_t i = dim0 + threadIdx.x % WARP, j = 0; j < V_DIMS / WARP; j++, i += WARP) {
@@ -188,7 +190,8 @@ template <enum dtype TYPE, bool VEC>
 static __global__ void __launch_bounds__(THREADS) rope_kv_kernel(struct rope_kv_params p,
                                                                 struct rope_grid g)
 {
-    __shared__ uint32_t cells[TILE][TILE + 1]; /* [row][cell]; + 1: columns in distinct banks */
+    __shared__ uint32_t cells[TILE][TILE + 1]; /* [row][cell]; + 1: the cells of a column are in
+                                                  distinct banks */
     uint32_t n_heads = p.pool.n_kv_heads, b = blockIdx.x;
 
     if (b < g.n_q) {
@@ -214,7 +217,7 @@ static __global__ void __launch_bounds__(THREADS) rope_kv_kernel(struct rope_kv_
         store_v<TYPE>(&p, r, rest % n_heads, b % g.v_chunks * V_DIMS);
 }
 
-/* Q can be read and written by 16 bytes, and the angles too. */
+/* Whether Q and the angles can be accessed by 16 bytes. */
 static bool is_vec(const struct rope_kv_params *p)
 {
     return rows_are_vec4(p->q, p->qkv_stride) && rows_are_vec4(p->cos_sin, p->rot_dim / 2) &&

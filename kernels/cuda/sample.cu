@@ -32,7 +32,8 @@
 
 struct bins {
     uint32_t count[BINS];
-    uint32_t mass_low[BINS];  /* 64-bit sums in halves: shared memory adds 32 bits natively */
+    uint32_t mass_low[BINS];  /* 64-bit sums in halves, because shared memory adds 32 bits
+                                 natively */
     uint32_t mass_high[BINS];
 };
 
@@ -45,12 +46,12 @@ struct list {
 struct workspace {
     uint64_t reduced[SAMPLE_WARPS];
     struct amount scanned[SAMPLE_WARPS];
-    struct bins coarse;       /* of the whole row, kept for every search */
+    struct bins coarse;       /* of the whole row; kept for all searches */
     union {
         struct bins fine;
         struct list list;
     };
-    struct amount before;     /* the chosen bin */
+    struct amount before;     /* amount before the chosen bin */
     uint32_t chosen;
     uint32_t n_chosen;
     uint32_t n_listed;
@@ -97,7 +98,7 @@ static __device__ struct row_view view_row(const float *x, uint32_t n, const str
     r.x = x;
     r.n = n;
     r.max = best_logit(s);
-    r.inv_temperature = fminf(1 / temperature, 3e38f); /* 0 times infinity is no 0 */
+    r.inv_temperature = fminf(1 / temperature, 3e38f); /* finite, because 0 * inf is NaN */
     r.scale = ldexpf(1, mass_shift(n));
     return r;
 }
@@ -119,7 +120,7 @@ static __device__ double log_sum_exp(const float *x, uint32_t n, const struct su
     return r.max + log(ldexp((double)sum, -mass_shift(n)));
 }
 
-/* The best of what comes behind `bound` among first, first + step, ... */
+/* The best after `bound` among first, first + step, ... */
 static __device__ __forceinline__ uint64_t best_behind(const float *x, uint32_t n, uint32_t first,
                                                        uint32_t step, uint64_t bound)
 {
@@ -134,8 +135,8 @@ static __device__ __forceinline__ uint64_t best_behind(const float *x, uint32_t 
     return best;
 }
 
-/* Each thread knows the best of every THREADS-th id; when it was the best of all, the block looks
- * for the next one of that thread's. */
+/* Each thread keeps the best of its own ids, which are THREADS apart. When that was the best of
+ * all, the block searches the next best of that thread. */
 static __device__ void best_logprobs(const float *x, uint32_t n, double lse,
                                      struct sample_top *top, uint32_t n_top, struct workspace *w)
 {
@@ -168,7 +169,7 @@ static __device__ uint32_t edited_id(const struct sample_params *p, const struct
     return p->banned[row->banned0 + i - row->n_seen];
 }
 
-/* Biases of one id are added in the order given, by the thread of the first of them. */
+/* Biases of one id are added in the given order, by the thread of the first of them. */
 static __device__ void add_bias(const struct sample_bias *bias, uint32_t n, float *x)
 {
     for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
@@ -235,7 +236,7 @@ static __device__ float raw_logit(const struct sample_params *p, const struct sa
 
 static __device__ __forceinline__ uint32_t coarse_bin(const struct row_view *r, float x)
 {
-    float d = (r->max - x) * r->bins_per_unit; /* never falls when x does */
+    float d = (r->max - x) * r->bins_per_unit; /* does not decrease when x decreases */
 
     return d < BINS - 1 ? (uint32_t)d : BINS - 1;
 }
@@ -257,8 +258,8 @@ static __device__ __forceinline__ void add_to_bin(struct bins *b, uint32_t i, ui
         atomicAdd(&b->mass_high[i], high);
 }
 
-/* f(id, x, mass) for every element that counts. What has no mass comes last in order and adds none:
- * a top_k that reaches into it is as good as none. */
+/* Call f(id, x, mass) for every element with a mass. Elements without one are last in the order and
+ * add nothing: a top_k that reaches them has no effect. */
 template <typename F>
 static __device__ __forceinline__ void each_candidate(const struct row_view *r, F f)
 {
@@ -269,8 +270,8 @@ static __device__ __forceinline__ void each_candidate(const struct row_view *r, 
     });
 }
 
-/* Histogram of the whole row. *floored: the mass of logits from `floor` on, *likely: the mass of
- * those with a probability of at least min_p times the best one's. */
+/* Fill the histogram of the whole row. *floored: the mass of the logits from `floor` on. *likely:
+ * the mass of those with a probability of at least min_p times the best one's. */
 static __device__ struct amount fill_coarse(const struct row_view *r, struct workspace *w,
                                             float min_p, double floor, uint64_t *floored,
                                             uint64_t *likely)
@@ -295,7 +296,7 @@ static __device__ struct amount fill_coarse(const struct row_view *r, struct wor
     return total;
 }
 
-/* What a search looks for: the first prefix whose count (or mass) reaches target. */
+/* A search for the first prefix whose count (or mass) reaches target. */
 struct search {
     uint64_t target;
     bool counts;
@@ -308,7 +309,7 @@ static __device__ __forceinline__ bool ends_within(const struct search *s, struc
                      : before.mass < s->target && s->target <= with.mass;
 }
 
-/* The bin in which the prefix ends, with w->before counting what comes before it. */
+/* Find the bin in which the prefix ends; w->before is the amount before that bin. */
 static __device__ void choose_bin(const struct bins *b, const struct search *s,
                                   struct amount before, struct workspace *w)
 {
@@ -325,7 +326,7 @@ static __device__ void choose_bin(const struct bins *b, const struct search *s,
     __syncthreads();
 }
 
-/* The elements among which a prefix ends: of one coarse bin, between two keys. */
+/* The elements among which a prefix ends: those of one coarse bin between two keys. */
 struct range {
     uint32_t bin;
     uint32_t low, high;   /* keys, both included */
@@ -347,7 +348,7 @@ static __device__ __forceinline__ void each_in_range(const struct row_view *r,
     });
 }
 
-/* The keys that really occur: where the first cut in bins of keys begins. */
+/* Shrink the range to the keys that occur, before it is cut into bins of keys. */
 static __device__ void shrink(const struct row_view *r, struct range *g, struct workspace *w)
 {
     uint64_t low = UINT32_MAX, high = 0;
@@ -360,7 +361,7 @@ static __device__ void shrink(const struct row_view *r, struct range *g, struct 
     g->high = (uint32_t)block_reduce(high, w->reduced, join_max());
 }
 
-/* One of BINS equal ranges of keys. */
+/* Cut the range into BINS equal ranges of keys and keep the one in which the prefix ends. */
 static __device__ void cut(const struct row_view *r, const struct search *s, struct range *g,
                            struct workspace *w)
 {
@@ -382,17 +383,18 @@ static __device__ void cut(const struct row_view *r, const struct search *s, str
 }
 
 struct found {
-    uint32_t id;     /* the prefix's last element */
+    uint32_t id;     /* last element of the prefix */
     uint64_t mass;   /* of the prefix */
 };
 
-/* The range's elements side by side: each finds what comes before it. */
+/* Compare the range's elements with each other: a thread per element sums the elements before
+ * it. */
 static __device__ struct found search_list(const struct row_view *r, const struct search *s,
                                            const struct range *g, struct workspace *w)
 {
     struct list *l = &w->list;
 
-    __syncthreads(); /* the fine bins, which lie in the same place, are done with */
+    __syncthreads(); /* the fine bins, which share the memory, are no longer used */
     if (threadIdx.x == 0)
         w->n_listed = 0;
     __syncthreads();
@@ -421,8 +423,8 @@ static __device__ struct found search_list(const struct row_view *r, const struc
 
 /* --- in id order --- */
 
-/* Weights of BINS chunks of consecutive ids: *mine this thread's own; returns the sum of its and
- * all before. */
+/* Sum weights over BINS chunks of consecutive ids. *mine: the sum of this thread's chunk. Returns
+ * the sum of this chunk and all before it. */
 template <typename F>
 static __device__ struct amount sum_chunks(const struct row_view *r, struct workspace *w,
                                            struct amount *mine, struct amount *total, F weight)
@@ -430,7 +432,7 @@ static __device__ struct amount sum_chunks(const struct row_view *r, struct work
     uint32_t len = ceil_div(r->n, BINS);
     uint64_t *sums = w->list.mass;
 
-    __syncthreads(); /* what lies in the same place is done with */
+    __syncthreads(); /* the other contents of this memory are no longer used */
     for (uint32_t c = threadIdx.x / WARP; c < BINS; c += SAMPLE_WARPS) {
         uint32_t begin = c * len, end = begin + len < r->n ? begin + len : r->n;
         uint64_t sum = 0;
@@ -446,8 +448,8 @@ static __device__ struct amount sum_chunks(const struct row_view *r, struct work
     return block_scan(*mine, w->scanned, total);
 }
 
-/* The id with which the sum of weights in id order reaches target; `with` and `mine` are
- * sum_chunks()'s. */
+/* The id at which the sum of weights in id order reaches target; `with` and `mine` are from
+ * sum_chunks(). */
 template <typename F>
 static __device__ uint32_t pick_from_chunks(const struct row_view *r, struct workspace *w,
                                             struct amount mine, struct amount with,
@@ -475,7 +477,8 @@ static __device__ uint32_t pick_from_chunks(const struct row_view *r, struct wor
     return w->found_id;
 }
 
-/* More equals than a list takes: which of them, by arithmetic. */
+/* More equal elements than the list has room for: find the last one by arithmetic on their
+ * count. */
 static __device__ struct found search_equals(const struct row_view *r, const struct search *s,
                                              const struct range *g, struct workspace *w)
 {
@@ -513,7 +516,7 @@ static __device__ struct found find(const struct row_view *r, bool counts, uint6
 
 /* --- the draw --- */
 
-/* The smallest sum above u * total, u = draw / 2^24: what the CPU asks of its sums. */
+/* The smallest sum above u * total with u = draw / 2^24, as on the CPU. */
 static __device__ __forceinline__ uint64_t above(uint32_t draw, uint64_t total)
 {
     return draw * (total >> 24) + (draw * (total & 0xffffffu) >> 24) + 1;
@@ -540,10 +543,10 @@ static __device__ uint32_t draw_filtered(const struct sample_row *row, struct ro
     if (no_mass < range)
         range = no_mass;
     r->bins_per_unit = range > 0 ? BINS / range : 0;
-    /* The CPU's: it collects for top_k a hair more than min_p leaves. */
+    /* As on the CPU, where top_k collects slightly more than min_p leaves. */
     double floor = row->min_p > 0 ? r->max + log((double)row->min_p) * row->temperature - 1e-3 : 0;
     struct amount total = fill_coarse(r, w, row->min_p, floor, &floored, &likely);
-    uint64_t kept = total.mass, whole = total.mass; /* top_p is a share of the whole */
+    uint64_t kept = total.mass, whole = total.mass; /* `whole` is the base of top_p */
 
     if (row->top_k > 0 && row->top_k < total.count)
         kept = whole = find(r, true, row->top_k, w).mass;

@@ -1,16 +1,17 @@
-/* sample.cuh - what the sampling kernel computes with: order and mass of a logit, sums over a
+/* sample.cuh - the building blocks of the sampling kernel: order and mass of a logit, sums over a
  * block, walks over a row.
  *
- * Order: a logit's key grows with it; -0 has +0's, a NaN has 0, below every number's. "The best" of
- * a row is always the largest key, ties to the lower id.
+ * Order: a logit's key grows with the logit. -0 has the key of +0; NaN has 0, below the key of
+ * every number. "The best" of a row is the largest key, with ties to the lower id.
  *
- * Mass: exp((x - max) / temperature) as an integer, a share of row_view.scale = 2^shift. Sums of
- * integers are the same in any order, so atomics and any split over threads give the same bits.
- * The scale is chosen so that V masses do not overflow 64 bits; exp is computed in fp32, so a mass
- * is right to some 2^-22 of the largest, and what lies below 1 / scale counts nothing.
+ * Mass: exp((x - max) / temperature) as an integer multiple of 1 / row_view.scale, a power of two.
+ * Sums of integers are the same in any order, so atomics and any split over threads give the same
+ * bits. The scale is chosen so that V masses do not overflow 64 bits. exp is computed in fp32, so a
+ * mass is correct to about 2^-22 of the largest, and a share below 1 / scale counts as 0.
  *
  * Owns    nothing.
- * Thread  device code; block_* and what says so by all SAMPLE_THREADS threads of a block together.
+ * Thread  device code; all SAMPLE_THREADS threads of a block call block_* together, and other
+ *         functions that say so.
  * Errors  none.
  * Units   masses in 1 / scale. */
 #ifndef TARN_KERNELS_CUDA_SAMPLE_CUH
@@ -18,15 +19,16 @@
 
 #include "kernels/cuda/common.cuh"
 
-/* A row is one block's, and few rows are common, so a block is as wide as it can be: that many
- * loads are in flight. As many warps as a warp has lanes lets one warp join the others' results. */
+/* One block does a row, and few rows are common, so a block is as wide as possible: that many loads
+ * are in flight. A block has as many warps as a warp has lanes, so one warp can join the results of
+ * all. */
 #define SAMPLE_THREADS 1024
 #define SAMPLE_WARPS (SAMPLE_THREADS / WARP)
 
 struct row_view {
     const float *x;        /* [n] */
     uint32_t n;
-    float max;             /* of the numbers; finite wherever masses are asked for */
+    float max;             /* largest number; finite wherever masses are used */
     float inv_temperature;
     float scale;
     float bins_per_unit;   /* coarse bins per unit of logit */
@@ -46,7 +48,7 @@ static __device__ __forceinline__ float logit_of(uint32_t key)
     return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-/* Key and id in one number: its maximum is the best, ties to the lower id. 0 for a NaN. */
+/* Key and id in one number, whose maximum is the best, with ties to the lower id; 0 for NaN. */
 static __device__ __forceinline__ uint64_t ranked(float x, uint32_t id)
 {
     uint32_t key = key_of(x);
@@ -66,16 +68,16 @@ static __device__ __forceinline__ float probability(const struct row_view *r, fl
 
 static __device__ __forceinline__ uint64_t mass_of(const struct row_view *r, float p)
 {
-    return p > 0 ? (uint64_t)(p * r->scale) : 0; /* not of a NaN */
+    return p > 0 ? (uint64_t)(p * r->scale) : 0; /* 0 for NaN */
 }
 
-/* The largest power of two with which n masses fit into 63 bits. */
+/* Exponent of the largest power of two with which n masses fit into 63 bits. */
 static __device__ __forceinline__ int mass_shift(uint32_t n)
 {
     return 31 + __clz((int)n);
 }
 
-/* --- over a block --- */
+/* --- reductions over a block --- */
 
 struct join_max {
     template <typename T> __device__ T operator()(T a, T b) const
@@ -106,13 +108,13 @@ static __device__ __forceinline__ T warp_reduce(T v, Join join)
     return v;
 }
 
-/* `shared` [SAMPLE_WARPS]; the same result in every thread. Calls may follow one another with the
- * same memory. */
+/* `shared` [SAMPLE_WARPS]; the same result in every thread. Consecutive calls may use the same
+ * memory. */
 template <typename Join>
 static __device__ __forceinline__ uint64_t block_reduce(uint64_t v, uint64_t *shared, Join join)
 {
     v = warp_reduce(v, join);
-    __syncthreads(); /* nobody reads the last result any more */
+    __syncthreads(); /* no thread reads the previous result any more */
     if (threadIdx.x % WARP == 0)
         shared[threadIdx.x / WARP] = v;
     __syncthreads();
@@ -129,7 +131,7 @@ static __device__ __forceinline__ struct amount add(struct amount a, struct amou
     return {a.mass + b.mass, a.count + b.count};
 }
 
-/* Sum of this lane's and all lower lanes' amounts. */
+/* Sum of the amounts of this lane and all lower lanes. */
 static __device__ __forceinline__ struct amount warp_scan(struct amount v)
 {
     for (uint32_t d = 1; d < WARP; d *= 2) {
@@ -141,15 +143,15 @@ static __device__ __forceinline__ struct amount warp_scan(struct amount v)
     return v;
 }
 
-/* Sum of this thread's and all lower threads' amounts; *total of all. `shared` [SAMPLE_WARPS], as
- * in block_reduce(). */
+/* Sum of the amounts of this thread and all lower threads; *total: of all threads. `shared`
+ * [SAMPLE_WARPS], as in block_reduce(). */
 static __device__ __forceinline__ struct amount block_scan(struct amount v, struct amount *shared,
                                                            struct amount *total)
 {
     uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
 
     v = warp_scan(v);
-    __syncthreads(); /* nobody reads the last result any more */
+    __syncthreads(); /* no thread reads the previous result any more */
     if (lane == WARP - 1)
         shared[warp] = v;
     __syncthreads();
@@ -161,10 +163,10 @@ static __device__ __forceinline__ struct amount block_scan(struct amount v, stru
     return warp == 0 ? v : add(v, before);
 }
 
-/* --- over a row --- */
+/* --- walks over a row --- */
 
-/* f(id, x[id]) for every id, by all threads of the block; 16 bytes a load, whatever the row's
- * alignment. */
+/* Call f(id, x[id]) for every id, by all threads of the block, with loads of 16 bytes for any
+ * alignment of the row. */
 template <typename F>
 static __device__ __forceinline__ void each(const float *x, uint32_t n, F f)
 {
@@ -183,7 +185,7 @@ static __device__ __forceinline__ void each(const float *x, uint32_t n, F f)
         f(id + 2, q.z);
         f(id + 3, q.w);
     }
-    if (threadIdx.x < n_odd) { /* at most 6 before and behind */
+    if (threadIdx.x < n_odd) { /* at most 6, before and behind the aligned part */
         uint32_t id = threadIdx.x < head ? threadIdx.x : threadIdx.x + 4 * n4;
         f(id, x[id]);
     }

@@ -1,11 +1,11 @@
-/* vec4.cuh - four consecutive floats a thread: one 16-byte access where the memory is aligned for
- * it, four single ones elsewhere.
+/* vec4.cuh - four consecutive floats per thread: one 16-byte access if the memory is aligned for
+ * it, else four single ones.
  *
  * A kernel is a template over VEC and gives each thread the same elements either way, so its bits
- * do not depend on where its arrays lie.
+ * do not depend on the alignment of its arrays.
  *
  * Owns    nothing.
- * Thread  device code; is_aligned() on the host, which looks at the address only.
+ * Thread  device code; is_aligned() and rows_are_vec4() on the host.
  * Errors  none.
  * Units   elements; is_aligned(): bytes. */
 #ifndef TARN_KERNELS_CUDA_VEC4_CUH
@@ -20,13 +20,14 @@ static inline bool is_aligned(const void *p, size_t n_bytes)
     return reinterpret_cast<uintptr_t>(p) % n_bytes == 0;
 }
 
-/* Rows of n floats from p on can be read and written with VEC. */
+/* Whether rows of n floats from p on can be accessed with VEC. */
 static inline bool rows_are_vec4(const float *p, size_t n)
 {
     return is_aligned(p, 16) && n % 4 == 0;
 }
 
-/* x[i .. i + 3], 0 from x[n] on. VEC: i and n are multiples of 4 and x is aligned to 16 bytes. */
+/* x[i .. i + 3], with 0 from x[n] on. VEC: i and n are multiples of 4 and x is aligned to 16
+ * bytes. */
 template <bool VEC>
 static __device__ __forceinline__ float4 load4(const float *x, uint32_t i, uint32_t n)
 {
@@ -48,7 +49,7 @@ static __device__ __forceinline__ float4 load4(const float *x, uint32_t i, uint3
     return v;
 }
 
-/* The other way; nothing is written from x[n] on. */
+/* Store x[i .. i + 3]; nothing is written from x[n] on. */
 template <bool VEC>
 static __device__ __forceinline__ void store4(float *x, uint32_t i, uint32_t n, float4 v)
 {

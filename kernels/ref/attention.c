@@ -1,5 +1,5 @@
-/* attention.c - reference: a plain softmax in double over all visible keys. It knows no tiles, so
- * it also judges the merge of the fast kernels. The CPU device uses it for windows and soft
+/* attention.c - reference: a plain softmax in double over all visible keys. It has no tiles, so
+ * it also checks how the fast kernels merge theirs. The CPU device uses it for windows and soft
  * caps. */
 #include <math.h>
 #include <stdlib.h>
@@ -10,7 +10,8 @@
 
 #define NO_BLOCK UINT32_MAX
 
-/* Where the key at `pos` lies: its block and the offset inside; NO_BLOCK when no segment has it. */
+/* Find the key at `pos`: returns its block and sets the offset inside. NO_BLOCK: no segment has
+ * it. */
 static uint32_t find_block(const struct attention_params *p, const struct attn_seq *seq,
                            uint32_t pos, uint32_t *offset)
 {
@@ -36,7 +37,7 @@ static double dot_key(const struct attention_params *p, const float *q, const vo
     return p->soft_cap > 0 ? p->soft_cap * tanh(sum / p->soft_cap) : sum;
 }
 
-/* The first key that the row at `pos` sees. */
+/* Position of the first key that the row at `pos` sees. */
 static uint32_t first_key(const struct attention_params *p, uint32_t pos)
 {
     return p->window > 0 && pos + 1 > p->window ? pos + 1 - p->window : 0;

@@ -1,7 +1,7 @@
 /* gemm.c - reference: activations times a packed weight.
  *
- * Floats are summed in double. Quantized weights are computed exactly as params.h says, to the bit:
- * there the order of operations is part of the definition. */
+ * Floats are summed in double. Quantized weights are computed to the bit as params.h says: there
+ * the order of operations is part of the definition. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static float dot_floats(const struct weight *w, uint32_t n, const float *a, cons
     return (float)sum;
 }
 
-/* One row of activations as integers; their scale, or NaN if one of them is none or infinite. */
+/* Quantize one row of activations. Returns the scale, or NaN if the row has NaN or inf. */
 static float quantize_row(int8_t *q, const float *a, uint32_t n_k)
 {
     float max = 0;
@@ -51,7 +51,7 @@ static float dot_ints(const struct weight *w, uint32_t n, const int8_t *q, float
 
     for (uint32_t k0 = 0; k0 < w->k; k0 += w->group) {
         uint32_t end = w->group < w->k - k0 ? k0 + w->group : w->k;
-        int32_t group = 0; /* at most 128 * 127 * 127 */
+        int32_t group = 0; /* |group| <= 128 * 127 * 127 fits */
 
         for (uint32_t k = k0; k < end; k++)
             group += q[k] * pack_int_at(w, n, k);

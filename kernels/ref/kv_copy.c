@@ -1,4 +1,4 @@
-/* kv_copy.c - reference: whole KV blocks out of the pool and back. */
+/* kv_copy.c - reference: copy whole KV blocks out of the pool and back. */
 #include <string.h>
 
 #include "base/check.h"

@@ -1,4 +1,5 @@
-/* ref.h - the reference kernels: plain C, double accumulation, one thread. The truth of the tests.
+/* ref.h - the reference kernels: plain C, sums in double, one thread. Tests compare all other
+ * kernels with them.
  *
  * Owns    nothing.
  * Thread  any; they keep no state and ignore device and stream (both may be NULL).

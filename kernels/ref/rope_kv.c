@@ -1,9 +1,11 @@
-/* rope_kv.c - reference: rotate Q in place and K on its way into the cache, write V there too. */
+/* rope_kv.c - reference: rotate Q in place, rotate K and write it to the cache, write V to the
+ * cache. */
 #include "base/check.h"
 #include "kernels/pack.h"
 #include "kernels/ref/ref.h"
 
-/* Element i of a head after rotation: pairs are (i, i + r/2), dimensions from r on pass. */
+/* Element i of a head after rotation. Pairs are (i, i + r/2); dimensions from r on stay as they
+ * are. */
 static float rotated(const float *x, uint32_t i, uint32_t r, const float *cos_sin)
 {
     uint32_t half = r / 2;

@@ -35,7 +35,7 @@ static void malformed_text_is_refused_with_its_place(void **state)
     refuse(" \r\n\t ", "the text is empty");
     refuse("{\"a\": 1, \"a\": 2}", "malformed");
     refuse("\"\xff\"", "malformed");
-    refuse("[1] trailing", "line 1, column 12: the JSON ends before, and more text follows it");
+    refuse("[1] trailing", "line 1, column 12: more text follows the end of the JSON value");
     refuse("{}{}", "more text follows");
 }
 
@@ -74,12 +74,12 @@ static void numbers_that_json_has_not_are_named(void **state)
     (void)state;
     refuse("{\"a\": [{\"x\": \"a,b\"}, {\"y\": [], \"z_1\": 1e999}]}",
            "a[1].z_1: 1e999 is too large for a number");
-    refuse("{\"temperature\": NaN}", "temperature: NaN is no JSON number; leave it out");
-    refuse("{\"a\": 1, \"b\": -Infinity}", "b: -Infinity is no JSON number");
-    refuse("{\"a\": 1, \"b\": {\"c\": Infinity, \"d\": 2}}", "b.c: Infinity is no JSON number");
+    refuse("{\"temperature\": NaN}", "temperature: NaN is not a JSON number; leave it out");
+    refuse("{\"a\": 1, \"b\": -Infinity}", "b: -Infinity is not a JSON number");
+    refuse("{\"a\": 1, \"b\": {\"c\": Infinity, \"d\": 2}}", "b.c: Infinity is not a JSON number");
     refuse("{\"a b\\n\": 1e999}", "a?b?n: 1e999 is too large");
     refuse("1e999", "1e999 is too large");
-    refuse("[NaN", "[0]: NaN is no JSON number");
+    refuse("[NaN", "[0]: NaN is not a JSON number");
     refuse("{\"a\": nanosecond}", "malformed");
 }
 
