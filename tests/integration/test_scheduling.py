@@ -118,7 +118,7 @@ class Long:
         self.answer: dict[str, Any] = {}
         self.thread = threading.Thread(target=self.run, args=(s,))
         self.thread.start()
-        s.wait_blocks(lambda n: n > 0, 60)
+        s.wait_blocks(lambda n: n > 0)
 
     def run(self, s: Server) -> None:
         self.answer = s.post(TEXT, body(N_LONG))

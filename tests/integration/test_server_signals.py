@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from http_helpers import REPO, run_tests, tarn_test
-from test_network import make_certificate
+from network_helpers import make_certificate
 
 MODEL = REPO / "deploy" / "demo-model"
 
