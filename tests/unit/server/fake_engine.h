@@ -33,6 +33,7 @@ extern atomic_uint fake_clock_s;        /* the template begins with the time in 
                                            seconds; 0: it does not */
 extern atomic_bool fake_is_stuck;       /* engine_cache_view() waits in vain */
 extern _Atomic uint64_t fake_view_ns;   /* how long it takes; 0 ends one that waits */
+extern atomic_uint fake_n_viewing;      /* threads inside engine_cache_view() */
 extern atomic_uint fake_n_resets;       /* calls of engine_reset_cache() */
 extern atomic_uint fake_n_erasures;     /* of engine_cache_erase() that found a span: their first
                                            byte is below 20, as those of the first spans */
