@@ -122,17 +122,19 @@ static void on_deadline(void *arg, uint64_t due_ns)
 {
     struct http_call *c = arg;
     struct http_loop *l = c->loop;
-    bool whole = c->total_ns && due_ns >= c->done.start_ns + c->total_ns;
+    uint64_t deadline_ns = earliest_deadline(c);
 
+    (void)due_ns;
     /* A received byte moves the idle deadline but not the timer, so the timer may be early: start
      * it again. */
-    if (earliest_deadline(c) > l->now_ns) {
-        c->deadline.due_ns = earliest_deadline(c);
+    if (deadline_ns > l->now_ns) {
+        c->deadline.due_ns = deadline_ns;
         if (timer_heap_insert(&l->timers, &c->deadline) == OK)
             return;
         finish(c, HTTP_END_NOMEM, "out of memory");
         return;
     }
+    bool whole = c->total_ns && deadline_ns == c->done.start_ns + c->total_ns;
     snprintf(c->words, sizeof c->words,
              whole ? "not finished after %llu ms" : "no byte came for %llu ms",
              (unsigned long long)((whole ? c->total_ns : c->idle_ns) / NS_PER_MS));

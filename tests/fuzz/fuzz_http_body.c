@@ -22,7 +22,7 @@
 
 #define MODEL_LEN 512
 #define N_TURNS_BEFORE_LEAVING 20
-#define N_TURNS_MAX 10000
+#define N_TURNS_MAX 600000 /* a minute and more */
 #define TURN_NS 100000
 
 struct http_exchange {

@@ -1,6 +1,7 @@
 """What the HTTP tests share: a running server, requests, streams, metrics, a tiny runner."""
 from __future__ import annotations
 
+import concurrent.futures
 import http.client
 import json
 import os
@@ -20,6 +21,19 @@ sys.path.insert(0, str(REPO / "tests" / "tools"))
 import tarn_test  # noqa: E402
 
 TIMEOUT = 120
+# Until a state is there. A guard against hanging, not a measure: what would pass without the tested
+# effect has to take longer than this.
+WAIT_SECONDS = 60
+
+
+def wait_until(is_there: Callable[[], bool], words: Callable[[], object] = lambda: "") -> float:
+    """Seconds until `is_there`; `words` say what is there instead."""
+    start = time.monotonic()
+    while not is_there():
+        if time.monotonic() - start > WAIT_SECONDS:
+            raise AssertionError(f"not there after {WAIT_SECONDS} s: {words()}")
+        time.sleep(0.01)
+    return time.monotonic() - start
 
 
 class Server:
@@ -101,14 +115,10 @@ class Server:
     def blocks_in_use(self) -> float:
         return self.metrics()['tarn:kv_blocks{state="in_use"}']
 
-    def wait_blocks(self, want: Callable[[float], bool], seconds: float) -> float:
+    def wait_blocks(self, want: Callable[[float], bool]) -> float:
         """Seconds until blocks in use satisfy `want`."""
-        start = time.monotonic()
-        while not want(self.blocks_in_use()):
-            if time.monotonic() - start > seconds:
-                raise AssertionError(f"{self.blocks_in_use()} blocks in use after {seconds} s")
-            time.sleep(0.01)
-        return time.monotonic() - start
+        return wait_until(lambda: want(self.blocks_in_use()),
+                          lambda: f"{self.blocks_in_use()} blocks in use")
 
     def stop(self, number: int = signal.SIGTERM, seconds: float = 60) -> int:
         if self.process.poll() is None:
@@ -158,16 +168,21 @@ def make_model(folder: str, *options: str) -> Path:
     return path
 
 
-def run_tests(tests: list[Callable[[], None]]) -> int:
-    """Runs each, prints one line each; the exit status."""
-    n_failed = 0
-    for test in tests:
-        start = time.monotonic()
-        try:
-            test()
-            print(f"ok    {test.__name__} ({time.monotonic() - start:.2f} s)", flush=True)
-        except Exception:
-            n_failed += 1
-            print(f"FAIL  {test.__name__}\n{traceback.format_exc()}", flush=True)
+def run_one(test: Callable[[], None]) -> bool:
+    start = time.monotonic()
+    try:
+        test()
+    except Exception:
+        print(f"FAIL  {test.__name__}\n{traceback.format_exc()}", flush=True)
+        return False
+    print(f"ok    {test.__name__} ({time.monotonic() - start:.2f} s)", flush=True)
+    return True
+
+
+def run_tests(tests: list[Callable[[], None]], n_at_once: int = 1) -> int:
+    """Runs each, prints one line each; the exit status. Tests that mostly wait and share nothing
+    may run several at once."""
+    with concurrent.futures.ThreadPoolExecutor(n_at_once) as pool:
+        n_failed = list(pool.map(run_one, tests)).count(False)
     print(f"{len(tests) - n_failed} passed, {n_failed} failed")
     return 1 if n_failed else 0

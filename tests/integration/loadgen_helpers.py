@@ -13,10 +13,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from tarn_test import program  # noqa: E402
+from tarn_test import is_sanitized, program  # noqa: E402
 
-# A sanitizer's build keeps freed memory and is several times slower.
-SANITIZED = "asan" in os.environ.get("TARN_BUILD_DIR", "")
+SANITIZED = is_sanitized(program("tarn-loadgen"))
 MS = 1e6
 
 
@@ -58,7 +57,7 @@ def loadgen(url, *arguments, code=0, first=(), env=None):
 
 def get(server, path, method="GET"):
     request = urllib.request.Request(server.url + path, method=method)
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         return answer.read().decode()
 
 

@@ -25,6 +25,7 @@ the header `X-Script: {...}`, and the member "script" of the body. All members a
     gap_ms           between tokens: a number, or a list that is repeated         (0)
     head_ms          until the response headers                                   (0)
     role_ms          until the role chunk of a chat                               (0)
+    n_together       the first token waits until so many requests generate at once (0)
     comment_ms       a comment line every so often until the first token          (never)
   content
     n_tokens         how many (max_tokens of the body, or 16)
@@ -493,6 +494,10 @@ class Connection(asyncio.Protocol):
         self.server.note(self.record)
         self.stats.n_generating += 1
         self.stats.n_generating_peak = max(self.stats.n_generating_peak, self.stats.n_generating)
+        if self.stats.n_generating_peak >= self.script.get("n_together", 0):
+            for held in self.server.held:
+                self.loop.call_soon(held.play)
+            self.server.held = []
         self.playing = self.script.steps()
         self.pending = None
         self.play()
@@ -526,6 +531,10 @@ class Connection(asyncio.Protocol):
             due = self.begin + self.pending[0]
             if due > self.loop.time():
                 self.timer = self.loop.call_at(due, self.again)
+                return
+            if isinstance(self.pending[1], tuple) and \
+                    self.stats.n_generating_peak < self.script.get("n_together", 0):
+                self.server.held.append(self)
                 return
             what, self.pending = self.pending[1], None
             self.do(what)
@@ -571,6 +580,7 @@ class Server:
         self.stats.n_open = self.stats.n_open_peak = open_now
         self.stats.n_generating = self.stats.n_generating_peak = running
         self.log = []
+        self.held = []           # requests that wait for others, see n_together
         self.n_logged = 0
 
     def note(self, record):

@@ -108,7 +108,7 @@ class Soak:
             t.start()
         for t in threads:
             t.join()
-        self.server.wait_blocks(lambda n: n == 0, 2)
+        self.server.wait_blocks(lambda n: n == 0)
         time.sleep(SETTLE_SECONDS)
         return self.server.metrics()["tarn:process_resident_bytes"]
 

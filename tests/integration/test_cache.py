@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable
 
-from http_helpers import Server, make_model, run_tests, tarn_server
+from http_helpers import WAIT_SECONDS, Server, make_model, run_tests, tarn_server
 import tarn_test
 
 TEXT = "/v1/completions"
@@ -52,7 +52,7 @@ def look(s: Server, path: str = "/cache") -> dict[str, Any]:
 
 
 def wait_for(s: Server, want: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + WAIT_SECONDS
     while True:
         body = look(s)
         if want(body):

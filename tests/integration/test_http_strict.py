@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from http_helpers import run_tests
-from test_network import CHAT, SLOW_US, Net, ask_unix, chat, make_certificate, post_bytes
+from network_helpers import CHAT, SLOW_US, Net, ask_unix, chat, make_certificate, post_bytes
 
 HOST = b"Host: x\r\n"
 BODY = b'{"prompt":"abc"}'
@@ -302,7 +302,7 @@ def a_half_closed_client_that_leaves_is_noticed() -> None:
             s = server.connect()
             s.sendall(post_bytes(CHAT, json.dumps(chat(stream)).encode()))
             s.shutdown(socket.SHUT_WR)
-            server.wait_blocks(lambda n: n == 1, 5)
+            server.wait_blocks(lambda n: n == 1)
             time.sleep(0.5)
             assert server.blocks_in_use() == 1, "it waits for its answer"
             s.settimeout(0.3)
@@ -312,7 +312,7 @@ def a_half_closed_client_that_leaves_is_noticed() -> None:
             except TimeoutError:
                 pass
             s.close()
-            seconds = server.wait_blocks(lambda n: n == 0, 10)
+            seconds = server.wait_blocks(lambda n: n == 0)
             print(f"      stream={stream}: noticed {seconds:.2f} s after it left")
 
 
@@ -321,9 +321,9 @@ def where_nothing_can_be_sent_a_fin_counts_as_leaving() -> None:
     with Net(prefill_us=SLOW_US) as server:
         s = server.connect()
         s.sendall(post_bytes(CHAT, json.dumps(chat()).encode()).replace(b"HTTP/1.1", b"HTTP/1.0"))
-        server.wait_blocks(lambda n: n == 1, 5)
+        server.wait_blocks(lambda n: n == 1)
         s.shutdown(socket.SHUT_WR)
-        server.wait_blocks(lambda n: n == 0, 5)
+        server.wait_blocks(lambda n: n == 0)
         assert read_all(s)[0] == b""
         s.close()
 

@@ -13,11 +13,10 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any, Callable
 
-from http_helpers import REPO, Server, make_model, run_tests, tarn_server
+from http_helpers import REPO, Server, make_model, run_tests, tarn_server, wait_until
 import tarn_test
 
 TEXT = "/v1/completions"
@@ -171,10 +170,7 @@ def a_client_that_leaves_has_a_line_too() -> None:
         stream.recv(1)
         whole.close()
         stream.close()
-        deadline = time.monotonic() + 20
-        while len(http_lines(s)) < 2:
-            assert time.monotonic() < deadline, s.log_text()
-            time.sleep(0.02)
+        wait_until(lambda: len(http_lines(s)) >= 2, s.log_text)
         ends = sorted((e["status"], e["whole"]) for e in http_lines(s).values())
         assert ends == [(0, False), (200, False)], ends
 
@@ -238,7 +234,7 @@ def a_client_can_forge_no_line() -> None:
             assert all(head[1] != "error" and head[2] != "forged" for head in heads), text
         assert not set(text) & {"\x1b", "\x9b", "\u202e", "\r"}
         assert max(map(len, text.splitlines())) <= 8192
-        assert len(text.splitlines()) < 500, "the flood is counted, not written"
+        assert len(text.splitlines()) < 900, "most of the 1,000 lines are counted, not written"
         assert '"..."' not in text and "yyy..." in text
 
 

@@ -9,12 +9,11 @@ import json
 import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any, Callable
 
 from exposition import check_exposition, read_samples
-from http_helpers import Server, make_model, run_tests, tarn_server
+from http_helpers import Server, make_model, run_tests, tarn_server, wait_until
 
 TEXT = "/v1/completions"
 FOLDER: Path
@@ -64,12 +63,9 @@ class Page:
         return dict(found)
 
 
-def wait_for(what: Callable[[], bool], seconds: float = 20) -> None:
+def wait_for(what: Callable[[], bool]) -> None:
     """An exchange is counted a moment after its client has the answer."""
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "did not happen"
-        time.sleep(0.02)
+    wait_until(what)
 
 
 # --- who sees what ---
@@ -165,7 +161,7 @@ def requests_are_counted_by_route_and_status() -> None:
             by_route[route] = by_route.get(route, 0) + n
         for route, n in by_route.items():
             assert p.get("http_request_duration_seconds_count", route=route) == n, route
-            assert 0 < p.get("http_request_duration_seconds_sum", route=route) < 60, route
+            assert p.get("http_request_duration_seconds_sum", route=route) > 0, route
         assert p.get("http_requests_total", route="/metrics", status="200") >= 1
 
 

@@ -81,7 +81,7 @@ def a_stream_can_be_left() -> None:
                                             extra_body={"ignore_eos": True})
     next(iter(stream))
     stream.close()
-    SERVER.wait_blocks(lambda n: n == 0, 1)
+    SERVER.wait_blocks(lambda n: n == 0)
 
 
 def completions_answer_and_stream() -> None:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from http_helpers import Server, make_model, run_tests, tarn_server
+from http_helpers import WAIT_SECONDS, Server, make_model, run_tests, tarn_server
 import tarn_test
 
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "deploy" / "demo-model"
@@ -36,7 +36,7 @@ def ids_of(answer: dict[str, Any]) -> list[int]:
 
 def settled(s: Server, n_ended: int) -> dict[str, float]:
     """The metrics, once they know of n_ended requests: an answer may be there a moment before."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + WAIT_SECONDS
     while True:
         m = s.metrics()
         if m['vllm:request_success_total{finished_reason="length"}'] >= n_ended:
@@ -118,7 +118,7 @@ class Long:
         self.answer: dict[str, Any] = {}
         self.thread = threading.Thread(target=self.run, args=(s,))
         self.thread.start()
-        s.wait_blocks(lambda n: n > 0, 60)
+        s.wait_blocks(lambda n: n > 0)
 
     def run(self, s: Server) -> None:
         self.answer = s.post(TEXT, body(N_LONG))

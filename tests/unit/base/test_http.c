@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/http.h"
 #include "tests/unit/clients/canned_server.h"
+#include "tests/unit/test_clock.h"
 
 #define MS 1000000ull
 #define N_ORDER_MAX 64
@@ -25,21 +26,11 @@ struct seen {
     struct http_done done;
     uint64_t last_ns;
     size_t cancel_at; /* body bytes after which it hangs up */
-    size_t pause_at;  /* or pauses, for pause_ms */
-    unsigned pause_ms;
+    size_t pause_at;  /* or pauses, until the test resumes it */
     bool cancel_in_head;
     char header[64];
     const char *want_header;
 };
-
-static void resume(void *arg, uint64_t due_ns)
-{
-    struct seen *s = arg;
-
-    (void)due_ns;
-    if (s->n_ends == 0)
-        http_call_pause(s->call, false);
-}
 
 static void on_head(void *arg, struct http_call *call, int status, uint64_t time_ns)
 {
@@ -71,7 +62,6 @@ static void on_body(void *arg, struct http_call *call, const void *bytes, size_t
     if (s->pause_at && s->body.len >= s->pause_at) {
         s->pause_at = 0;
         http_call_pause(call, true);
-        assert_ok(http_timer_start(NULL, s->loop, clock_now_ns() + s->pause_ms * MS, resume, s));
     }
 }
 
@@ -236,29 +226,108 @@ static void a_server_without_tls_fails_as_tls(void **state)
     canned_stop(server);
 }
 
-static void timeouts_say_which(void **state)
+/* A call under a clock that only the test advances. */
+struct timed {
+    struct canned_server *server;
+    struct http_loop *loop;
+    struct seen s;
+};
+
+static void step_until_n_bytes(struct timed *t, size_t n)
+{
+    while (t->s.body.len < n && t->s.n_ends == 0)
+        assert_ok(http_loop_step(t->loop, 0));
+    assert_int_equal(t->s.body.len, n);
+}
+
+/* Starts the call and stops the clock once the server has the request. */
+static void timed_begin(struct timed *t, const struct canned *answer, struct http_request r)
+{
+    *t = (struct timed){.server = canned_start(answer, 1)};
+    r.url = canned_url(t->server);
+    assert_ok(http_loop_create(&t->loop, NULL));
+    begin(&t->s, t->loop, &r);
+    while (!canned_has_request(t->server))
+        assert_ok(http_loop_step(t->loop, MS));
+    assert_ok(http_loop_step(t->loop, 0));
+    test_clock_stop();
+}
+
+static void timed_advance(struct timed *t, uint64_t ms)
+{
+    test_clock_advance(ms * MS);
+    assert_ok(http_loop_step(t->loop, 0));
+}
+
+static void timed_end(struct timed *t, enum http_end end, const char *words)
+{
+    assert_int_equal(t->s.n_ends, 1);
+    expect(&t->s, end, words);
+    http_loop_destroy(t->loop);
+    test_clock_resume();
+    canned_stop(t->server);
+}
+
+static void the_total_timeout_ends_a_silent_call(void **state)
+{
+    static const struct canned silent = {.text = "", .then = CANNED_HOLD};
+    struct timed t;
+
+    (void)state;
+    timed_begin(&t, &silent, (struct http_request){.total_timeout_ms = 600000});
+    timed_advance(&t, 300000);
+    assert_int_equal(t.s.n_ends, 0);
+    timed_advance(&t, 300000);
+    timed_end(&t, HTTP_END_TIMEOUT, "not finished after 600000 ms");
+}
+
+static void the_idle_timeout_ends_a_call_without_bytes(void **state)
 {
     static const struct canned silent = {.text = "", .then = CANNED_HOLD};
     static const struct canned half = {.text = OK_HEAD LENGTH(9) "\r\nabc", .then = CANNED_HOLD};
-    static const struct canned slow = {
-        .text = OK_HEAD LENGTH(6) "\r\nabcdef", .split = 1, .split_ms = 20, .then = CANNED_HOLD};
-    struct seen s;
+    struct timed t;
 
     (void)state;
-    s = ask(&silent, (struct http_request){.total_timeout_ms = 60}, (struct seen){0});
-    expect(&s, HTTP_END_TIMEOUT, "not finished after 60 ms");
-    s = ask(&silent, (struct http_request){.idle_timeout_ms = 50}, (struct seen){0});
-    expect(&s, HTTP_END_TIMEOUT, "no byte came for 50 ms");
-    assert_true(s.done.end_ns - s.done.start_ns >= 50 * MS);
-    s = ask(&half, (struct http_request){.idle_timeout_ms = 50}, (struct seen){0});
-    assert_string_equal(buf_str(&s.body), "abc");
-    expect(&s, HTTP_END_TIMEOUT, "no byte");
-    /* Bytes that come slowly keep the idle limit away, not the whole one. */
-    s = ask(&slow, (struct http_request){.idle_timeout_ms = 400, .total_timeout_ms = 200},
-            (struct seen){0});
-    expect(&s, HTTP_END_TIMEOUT, "not finished");
-    s = ask(&slow, (struct http_request){.idle_timeout_ms = 400}, (struct seen){0});
-    expect(&s, HTTP_END_OK, "");
+    timed_begin(&t, &silent, (struct http_request){.idle_timeout_ms = 600000});
+    timed_advance(&t, 300000);
+    assert_int_equal(t.s.n_ends, 0);
+    timed_advance(&t, 300000);
+    timed_end(&t, HTTP_END_TIMEOUT, "no byte came for 600000 ms");
+    timed_begin(&t, &half, (struct http_request){.idle_timeout_ms = 600000});
+    step_until_n_bytes(&t, 3);
+    timed_advance(&t, 599999);
+    assert_int_equal(t.s.n_ends, 0);
+    timed_advance(&t, 1);
+    assert_string_equal(buf_str(&t.s.body), "abc");
+    timed_end(&t, HTTP_END_TIMEOUT, "no byte");
+}
+
+static void slow_bytes_are_not_idle_and_the_total_timeout_counts(void **state)
+{
+    static const struct canned slow = {.text = OK_HEAD LENGTH(6) "\r\nabcdef",
+                                       .split = 1,
+                                       .gate_at = sizeof OK_HEAD LENGTH(6) "\r\n" - 1,
+                                       .then = CANNED_HOLD};
+    static const struct http_request limits[] = {
+        {.idle_timeout_ms = 600000},
+        {.idle_timeout_ms = 600000, .total_timeout_ms = 1500000},
+    };
+    struct timed t;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        timed_begin(&t, &slow, limits[i]);
+        for (size_t n = 1; n <= 6 && t.s.n_ends == 0; n++) {
+            canned_release(t.server);
+            step_until_n_bytes(&t, n);
+            if (n < 6)
+                timed_advance(&t, 400000);
+        }
+        while (t.s.n_ends == 0)
+            assert_ok(http_loop_step(t.loop, 0));
+        assert_int_equal(t.s.body.len, i == 0 ? 6 : 4);
+        timed_end(&t, i == 0 ? HTTP_END_OK : HTTP_END_TIMEOUT, i == 0 ? "" : "not finished");
+    }
 }
 
 static void limits_hold(void **state)
@@ -458,31 +527,36 @@ static void a_paused_call_stalls_its_server(void **state)
     static char text[100000];
     static const char head[] = OK_HEAD "Connection: close\r\n\r\n";
     struct canned answer = {.text = text, .repeat = 400, .then = CANNED_CLOSE};
-    struct canned_server *server;
-    struct http_loop *loop;
-    struct seen s = {.pause_at = 1, .pause_ms = 300};
+    struct timed t;
 
     (void)state;
     memset(text, 'z', sizeof text - 1);
     memcpy(text, head, strlen(head)); /* repeated it is body */
-    server = canned_start(&answer, 1);
-    assert_ok(http_loop_create(&loop, NULL));
-    begin(&s, loop, &(struct http_request){.url = canned_url(server), .idle_timeout_ms = 200});
-    while (s.n_bodies == 0)
-        assert_ok(http_loop_step(loop, 10 * MS));
-    int n_bodies = s.n_bodies;
-    uint64_t until = clock_now_ns() + 150 * MS;
-    while (clock_now_ns() < until)
-        assert_ok(http_loop_step(loop, 10 * MS));
-    size_t n_written = canned_n_written(server);
-    assert_int_equal(s.n_bodies, n_bodies);         /* nothing came while paused */
-    assert_true(n_written < 40u * 1000 * 1000 / 2); /* and the server was held up */
-    assert_ok(http_loop_run(loop)); /* goes on when resumed; the pause was no idleness */
-    assert_int_equal(s.n_ends, 1);
-    assert_int_equal(s.body.len, 400 * (sizeof text - 1) - strlen(head));
-    expect(&s, HTTP_END_OK, "");
-    http_loop_destroy(loop);
-    canned_stop(server);
+    t = (struct timed){.server = canned_start(&answer, 1), .s.pause_at = 1};
+    assert_ok(http_loop_create(&t.loop, NULL));
+    begin(&t.s, t.loop,
+          &(struct http_request){.url = canned_url(t.server), .idle_timeout_ms = 600000});
+    while (t.s.n_bodies == 0)
+        assert_ok(http_loop_step(t.loop, 10 * MS));
+    test_clock_stop();
+    int n_bodies = t.s.n_bodies;
+    size_t n_written;
+    do { /* until the server's writes have stalled */
+        n_written = canned_n_written(t.server);
+        for (int i = 0; i < 50; i++) {
+            assert_ok(http_loop_step(t.loop, 0));
+            clock_sleep_ns(MS);
+        }
+    } while (canned_n_written(t.server) > n_written);
+    assert_int_equal(t.s.n_bodies, n_bodies); /* nothing came while paused */
+    assert_true(n_written < 40u * 1000 * 1000 / 2);
+    timed_advance(&t, 900000); /* the pause is no idleness */
+    assert_int_equal(t.s.n_ends, 0);
+    http_call_pause(t.s.call, false);
+    while (t.s.n_ends == 0)
+        assert_ok(http_loop_step(t.loop, 0));
+    assert_int_equal(t.s.body.len, 400 * (sizeof text - 1) - strlen(head));
+    timed_end(&t, HTTP_END_OK, "");
 }
 
 static void a_paused_call_can_be_cancelled(void **state)
@@ -490,7 +564,7 @@ static void a_paused_call_can_be_cancelled(void **state)
     static const struct canned answer = {.text = OK_HEAD LENGTH(90) "\r\nabc", .then = CANNED_HOLD};
     struct canned_server *server = canned_start(&answer, 1);
     struct http_loop *loop;
-    struct seen s = {.pause_at = 1, .pause_ms = 10000};
+    struct seen s = {.pause_at = 1};
 
     (void)state;
     assert_ok(http_loop_create(&loop, NULL));
@@ -501,7 +575,7 @@ static void a_paused_call_can_be_cancelled(void **state)
     assert_ok(http_loop_step(loop, 0));
     assert_int_equal(s.n_ends, 1);
     expect(&s, HTTP_END_CANCELLED, "");
-    http_loop_destroy(loop); /* the timer that would resume it is dropped */
+    http_loop_destroy(loop);
     canned_stop(server);
 }
 
@@ -657,14 +731,12 @@ static void another_thread_can_stop_the_loop(void **state)
 {
     struct http_loop *loop;
     pthread_t thread;
-    uint64_t begin_ns = clock_now_ns();
 
     (void)state;
     assert_ok(http_loop_create(&loop, NULL));
-    assert_ok(http_timer_start(NULL, loop, begin_ns + 3600 * 1000 * MS, never, NULL));
+    assert_ok(http_timer_start(NULL, loop, clock_now_ns() + 3600 * 1000 * MS, never, NULL));
     assert_int_equal(pthread_create(&thread, NULL, stop_soon, loop), 0);
     assert_ok(http_loop_run(loop));
-    assert_true(clock_now_ns() - begin_ns < 10000 * MS);
     pthread_join(thread, NULL);
     assert_ok(http_loop_step(loop, 0)); /* and it goes on */
     http_loop_destroy(loop);
@@ -710,7 +782,9 @@ int main(void)
         cmocka_unit_test(redirects_are_not_followed),
         cmocka_unit_test(each_way_to_fail_has_its_name),
         cmocka_unit_test(a_server_without_tls_fails_as_tls),
-        cmocka_unit_test(timeouts_say_which),
+        cmocka_unit_test(the_total_timeout_ends_a_silent_call),
+        cmocka_unit_test(the_idle_timeout_ends_a_call_without_bytes),
+        cmocka_unit_test(slow_bytes_are_not_idle_and_the_total_timeout_counts),
         cmocka_unit_test(limits_hold),
         cmocka_unit_test(a_cancelled_call_says_nothing_more),
         cmocka_unit_test(a_call_may_be_cancelled_before_it_began),

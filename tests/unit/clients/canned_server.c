@@ -26,23 +26,19 @@ struct canned_server {
     size_t n_answers, next;
     pthread_t thread;
     atomic_bool stop;
-    atomic_size_t n_written, n_connections;
+    atomic_size_t n_written, n_connections, n_requests, n_released;
     pthread_mutex_t lock;
     struct buf requests; /* under the lock */
 };
 
-/* False when the server is to stop or the peer left. */
-static bool wait_for(struct canned_server *s, int fd, short events, unsigned ms)
+/* False when the server is to stop. */
+static bool wait_for(struct canned_server *s, int fd, short events)
 {
     struct pollfd p = {.fd = fd, .events = events};
-    uint64_t end = clock_now_ns() + ms * NS_PER_MS;
 
-    while (!atomic_load(&s->stop)) {
+    while (!atomic_load(&s->stop))
         if (poll(&p, 1, POLL_MS) > 0)
             return true;
-        if (ms && clock_now_ns() >= end)
-            return false;
-    }
     return false;
 }
 
@@ -52,6 +48,15 @@ static void pause_ms(struct canned_server *s, unsigned ms)
 
     while (clock_now_ns() < end && !atomic_load(&s->stop))
         clock_sleep_ns(NS_PER_MS / 4);
+}
+
+/* Waits for the test to release one more piece. */
+static void wait_for_release(struct canned_server *s)
+{
+    while (!atomic_load(&s->stop) && atomic_load(&s->n_released) == 0)
+        clock_sleep_ns(NS_PER_MS / 4);
+    if (atomic_load(&s->n_released) > 0)
+        atomic_fetch_sub(&s->n_released, 1);
 }
 
 static size_t content_length(const char *head)
@@ -69,7 +74,7 @@ static bool read_request(struct canned_server *s, int fd)
     bool whole = false;
 
     buf_init(&in, 64u << 20);
-    while (!whole && wait_for(s, fd, POLLIN, 0)) {
+    while (!whole && wait_for(s, fd, POLLIN)) {
         ssize_t n = read(fd, chunk, sizeof chunk);
         if (n <= 0)
             break;
@@ -81,13 +86,14 @@ static bool read_request(struct canned_server *s, int fd)
     if (in.len > 0)
         ASSERT(buf_append(&s->requests, in.data, in.len) == OK);
     pthread_mutex_unlock(&s->lock);
+    atomic_fetch_add(&s->n_requests, whole);
     buf_fini(&in);
     return whole;
 }
 
 static bool write_all(struct canned_server *s, int fd, const char *data, size_t n)
 {
-    while (n > 0 && wait_for(s, fd, POLLOUT, 0)) {
+    while (n > 0 && wait_for(s, fd, POLLOUT)) {
         ssize_t done = send(fd, data, n, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (done <= 0)
             return false;
@@ -106,6 +112,8 @@ static bool write_answer(struct canned_server *s, int fd, const struct canned *c
     pause_ms(s, c->delay_ms);
     for (size_t k = 0; k < (c->repeat ? c->repeat : 1); k++)
         for (size_t at = 0; at < len; at += step) {
+            if (c->gate_at && at >= c->gate_at)
+                wait_for_release(s);
             if (!write_all(s, fd, c->text + at, len - at < step ? len - at : step))
                 return false;
             pause_ms(s, c->split_ms);
@@ -119,7 +127,7 @@ static void end_connection(struct canned_server *s, int fd, enum canned_then the
     char byte;
 
     if (then == CANNED_HOLD)
-        while (wait_for(s, fd, POLLIN, 0) && read(fd, &byte, 1) > 0)
+        while (wait_for(s, fd, POLLIN) && read(fd, &byte, 1) > 0)
             continue;
     if (then == CANNED_RESET)
         setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
@@ -148,7 +156,7 @@ static void *run(void *arg)
 {
     struct canned_server *s = arg;
 
-    while (wait_for(s, s->fd, POLLIN, 0)) {
+    while (wait_for(s, s->fd, POLLIN)) {
         int fd = accept(s->fd, NULL, NULL);
         if (fd < 0)
             continue;
@@ -210,6 +218,16 @@ const char *canned_requests(struct canned_server *s)
     const char *text = buf_str(&s->requests);
     pthread_mutex_unlock(&s->lock);
     return text;
+}
+
+bool canned_has_request(struct canned_server *s)
+{
+    return atomic_load(&s->n_requests) > 0;
+}
+
+void canned_release(struct canned_server *s)
+{
+    atomic_fetch_add(&s->n_released, 1);
 }
 
 size_t canned_n_written(struct canned_server *s)

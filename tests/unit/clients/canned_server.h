@@ -23,6 +23,7 @@ struct canned {
     size_t len;        /* 0: strlen */
     size_t split;      /* write so many bytes at a time; 0: all */
     unsigned split_ms; /* pause between pieces */
+    size_t gate_at;    /* from this byte on each piece waits for canned_release(); 0: none */
     unsigned delay_ms; /* before the first byte */
     unsigned then_ms;  /* between the last byte and `then` */
     enum canned_then then;
@@ -39,6 +40,9 @@ const char *canned_url(const struct canned_server *s); /* "http://127.0.0.1:PORT
 void canned_stop(struct canned_server *s);
 /* The requests as they came, head and body, one after the other. Valid until the next one comes. */
 const char *canned_requests(struct canned_server *s);
+bool canned_has_request(struct canned_server *s); /* at least one came whole */
+/* Let an answer with `gate_at` write its next piece. */
+void canned_release(struct canned_server *s);
 size_t canned_n_written(struct canned_server *s); /* bytes the kernel took so far */
 size_t canned_n_connections(struct canned_server *s);
 

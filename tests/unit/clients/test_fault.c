@@ -62,7 +62,7 @@ static bool once(const char *url, long fail_at)
                                         .api_key = "key",
                                         .headers = headers,
                                         .n_headers = 1,
-                                        .total_timeout_ms = 3000,
+                                        .total_timeout_ms = 90000,
                                         .fresh_connections = true};
     struct tarn_client *client = NULL;
     struct http_loop *loop = NULL;

@@ -14,7 +14,6 @@
 #define GPU_BYTES ((uint64_t)1 << 30)  /* the emulation's default */
 #define N_PROMPT 70
 #define N_OUT 3
-#define SECOND_NS UINT64_C(1000000000)
 
 static uint32_t ids[4][N_PROMPT];
 
@@ -191,7 +190,6 @@ static void a_dead_device_ends_every_request(void **state)
         r[i] = submit(&t, i % 3, 100);
     while (request_n_out(r[0]) < 2)
         clock_sleep_ns(100000);
-    uint64_t t0 = clock_now_ns();
     emulation_kill(CUDA_ERROR_LAUNCH_FAILURE);
     for (uint32_t i = 0; i < N; i++) {
         engine_test_wait(r[i]);
@@ -200,7 +198,6 @@ static void a_dead_device_ends_every_request(void **state)
         assert_non_null(strstr(r[i]->error_words, "device failed"));
         request_unref(r[i]);
     }
-    assert_true(clock_now_ns() - t0 < 5 * SECOND_NS);
     assert_true(engine_failed(t.engine));
     assert_nothing_held(&t);
     buf_init(&why, BUF_WHY_MAX);

@@ -23,6 +23,7 @@ atomic_bool fake_failed;
 atomic_uint fake_clock_s;
 atomic_bool fake_is_stuck;
 _Atomic uint64_t fake_view_ns;
+atomic_uint fake_n_viewing;
 atomic_uint fake_n_resets;
 atomic_uint fake_n_erasures;
 atomic_bool fake_has_disk = true;
@@ -608,8 +609,10 @@ enum status engine_cache_view(struct engine *e, uint32_t n_spans_max, struct eng
 
     if (atomic_load(&fake_is_stuck))
         return ERR_TIMEOUT;
+    atomic_fetch_add(&fake_n_viewing, 1);
     while (clock_now_ns() < end_ns && atomic_load(&fake_view_ns))
         clock_sleep_ns(IDLE_NS);
+    atomic_fetch_sub(&fake_n_viewing, 1);
     memset(out, 0, sizeof *out);
     pthread_mutex_lock(&e->lock);
     fill_cache(e, &out->stats);

@@ -77,7 +77,7 @@ static int client(const struct server *s)
 
 static void wait_at_least(atomic_uint *n, unsigned value)
 {
-    for (int i = 0; i < 10000 && atomic_load(n) < value; i++)
+    for (int i = 0; i < 60000 && atomic_load(n) < value; i++)
         clock_sleep_ns(1000000);
     assert_true(atomic_load(n) >= value);
 }

@@ -55,7 +55,7 @@ static void open_client(struct client *c)
 
 static void wait_for(atomic_int *n, int value)
 {
-    for (int i = 0; i < 5000 && atomic_load(n) != value; i++)
+    for (int i = 0; i < 60000 && atomic_load(n) != value; i++)
         clock_sleep_ns(1000000);
     assert_int_equal(atomic_load(n), value);
 }
@@ -214,8 +214,8 @@ static void only_living_entries_tick(void **state)
     watcher_mute(w, 0); /* ticks go on */
     watcher_remove(w, 1);
     int n = atomic_load(&b.n_ticks);
-    clock_sleep_ns(900000000);
-    assert_true(atomic_load(&a.n_ticks) >= 2);
+    while (atomic_load(&a.n_ticks) < 3)
+        clock_sleep_ns(1000000);
     assert_int_equal(atomic_load(&b.n_ticks), n);
     watcher_for_each(w, NULL);
     assert_int_equal(atomic_load(&a.n_lost), 1);
