@@ -1,6 +1,6 @@
 /* trace.h - recorded workloads: when requests came, how long they were, what they shared.
  *
- * Formats (of shared data/INDEX.md, section 1):
+ * Formats:
  *   mooncake      JSON lines {timestamp (ms), input_length, output_length, hash_ids}; an id
  *                 names a block of 512 tokens, equal leading ids are an equal prefix
  *   timed_trace   the same fields as `vllm bench serve --dataset-name timed_trace` reads them

@@ -1,4 +1,4 @@
-/* The cache against the rules of design.md: states add up (P2), the cut depends only on ids and
+/* The cache keeps its promises: states add up (P2), the cut depends only on ids and
  * spans, what was committed is found again, nothing in use is evicted. */
 #include "tests/unit/test.h"
 

@@ -15,7 +15,7 @@ static uint32_t n_in_level(const struct world *w, uint32_t level)
     return stats.n_in_level[level];
 }
 
-/* --- the toy example of papers.md 1.1 --- */
+/* --- the example of FastServe (Wu et al., 2023) with three jobs --- */
 
 /* Three jobs come together. The means are published (4.23, 5, 3.3 and 3), the jobs are not to be
  * had: these came out of a search over prefills of whole tenths of a second, decodes of 0.1 to 1.2

@@ -262,7 +262,7 @@ static void an_unknown_ragpulse_id_is_named(void **state)
     scratch_fini(&x);
 }
 
-/* The shared traces, where they lie beside the clone, against the figures of their INDEX.md. */
+/* The shared traces, where they lie beside the clone, against their known figures. */
 static void the_shared_traces_have_their_figures(void **state)
 {
     static const struct {
