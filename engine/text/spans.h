@@ -1,7 +1,7 @@
 /* spans.h - finds where a rendered prompt may be cut into spans, so that the ids of a document do
  * not depend on its neighbours.
  *
- * A prompt is a preamble, documents, and the rest (docs/design/keys.md). A public preamble
+ * A prompt is a preamble, documents, and the rest (docs/design/text.md). A public preamble
  * (server/api/preamble.h) is a span of its own whose end the caller supplies. The span of a
  * document is a constant separator and the document's text, up to and including the first newline
  * or special token behind it. Text that depends on the position (e.g. an index) is in a span before
