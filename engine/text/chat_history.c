@@ -52,7 +52,7 @@ static bool is_short(const char *id)
     return n == SHORT_ID_CHARS && id[n] == '\0';
 }
 
-/* The same id always becomes the same 9 letters and digits, so that calls and results still match
+/* Replace an id by 9 letters and digits. Equal ids stay equal, so calls and results still match,
  * and the next turn of the conversation finds this one in the cache. */
 static enum status shorten_id(struct json *obj, const char *key)
 {
@@ -70,8 +70,8 @@ static enum status shorten_id(struct json *obj, const char *key)
 
 /* --- calls --- */
 
-/* Make an object of the arguments. Models also write arguments that are no JSON: the template then
- * gets the text itself. */
+/* The arguments as an object. Models also write arguments that are not JSON; the template then gets
+ * the text itself. */
 static enum status arguments_as_object(struct json **out, const struct json *given)
 {
     struct json *parsed = NULL;
@@ -89,7 +89,8 @@ static enum status arguments_as_object(struct json **out, const struct json *giv
     enum status s = js_parse(&parsed, text, len, NULL);
     if (s == ERR_NOMEM)
         return s;
-    /* Copy to the heap: a parsed document has pages of its own, too many for a thousand calls. */
+    /* Copy to the heap: a parsed document has memory pages of its own, too many for a thousand
+     * calls. */
     *out = s == OK && js_is(parsed, JS_OBJECT) ? js_copy_deep(parsed) : js_new_string(text, len);
     js_unref(parsed);
     return *out ? OK : ERR_NOMEM;
@@ -117,7 +118,7 @@ static enum status arguments_as_string(struct json **out, const struct json *giv
     return s;
 }
 
-/* Add a call with its arguments in the template's form. Other members are copied. */
+/* Add a call with its arguments in the template's form; other members are copied. */
 static enum status adapt_call(struct json *calls, const struct json *given,
                               const struct chat_traits *traits)
 {
@@ -177,7 +178,7 @@ static enum status write_call(struct buf *out, const struct json *call)
     return s == OK ? buf_putc(out, ')') : s;
 }
 
-/* Write the calls into the content, for templates that do not render tool_calls. */
+/* Write the calls into the content, for a template that does not render tool_calls. */
 static enum status calls_to_text(struct chat_history *h, struct json *message)
 {
     const struct json *calls = js_get(message, "tool_calls");
@@ -200,7 +201,7 @@ static enum status calls_to_text(struct chat_history *h, struct json *message)
     return s;
 }
 
-/* The message becomes the next one of the history. */
+/* Adapt an assistant's message, which becomes the next one of the history. */
 static enum status adapt_assistant(struct chat_history *h, struct json *message)
 {
     const struct chat_traits *traits = &h->traits;
@@ -213,7 +214,7 @@ static enum status adapt_assistant(struct chat_history *h, struct json *message)
         if (s != OK)
             return s;
     }
-    /* A template that looks for a content of null would drop the calls beside a text. */
+    /* A template that tests for a content of null would drop the calls of a message with text. */
     if (has_calls &&
         (traits->tool_calls == TOOL_CALLS_AS_TEXT || (traits->null_content && len > 0)))
         return calls_to_text(h, message);
@@ -228,7 +229,7 @@ static enum status adapt_assistant(struct chat_history *h, struct json *message)
 
 /* --- results --- */
 
-/* Gather a result, for templates that drop role "tool". */
+/* Collect a result, for a template that drops role "tool". */
 static enum status add_result(struct chat_history *h, const struct json *message)
 {
     size_t n_id, n_content;
@@ -241,7 +242,7 @@ static enum status add_result(struct chat_history *h, const struct json *message
     return s == OK ? buf_append(&h->results, content, n_content) : s;
 }
 
-/* Add the gathered results, if any, as a message of the user. */
+/* Add the collected results, if any, as a message of role "user". */
 static enum status end_results(struct chat_history *h)
 {
     struct json *m = h->has_results ? js_new_object() : NULL;

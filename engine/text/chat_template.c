@@ -8,12 +8,12 @@
 #include "engine/text/jinja/jinja_marks.h"
 #include "engine/text/jinja/jinja_parser.h"
 
-/* Real templates are 1 to 20 KB and take about 100 times as much as a tree. */
+/* Real templates have 1 to 20 KB; their tree takes about 100 times as much. */
 #define SOURCE_MAX_BYTES ((size_t)1 << 20)
 #define TREE_MAX_BYTES ((size_t)256 << 20)
-/* Values of one render: structure and the texts made on the way, with a bit for each byte of them
- * that is marked; strings of the context are borrowed. Bounds what a hostile template can take from
- * an http thread. */
+/* Memory of one render: structure and the texts made on the way, and a bit for each byte of them
+ * that is marked; strings of the context are borrowed. The limit protects the HTTP threads from a
+ * hostile template. */
 #define RENDER_MAX_BYTES ((size_t)144 << 20)
 
 struct chat_template {
@@ -22,7 +22,7 @@ struct chat_template {
     struct jinja_tokens tokens;
 };
 
-/* Newlines become \n, and the last one goes: jinja2's keep_trailing_newline=False. */
+/* Convert newlines to \n and drop the last one: jinja2's keep_trailing_newline=False. */
 static enum status normalize(struct jinja_run *r, const char *source, size_t len,
                              struct jinja_str *out)
 {

@@ -5,7 +5,7 @@
 
 #define PROBE_BYTES_MAX (1u << 20)
 
-/* Words that no template holds. */
+/* Words that occur in no template. */
 #define WORD_SYSTEM "QxSystem"
 #define WORD_NAME "QxName"
 #define WORD_VALUE "QxValue"
@@ -19,7 +19,7 @@
     "}}]}"
 #define AS_OBJECT "{\"QxKey\":\"" WORD_VALUE "\"}"
 #define AS_STRING "\"{\\\"QxKey\\\": \\\"" WORD_VALUE "\\\"}\""
-#define LONG_ID "call_Qx3456789012345678901234" /* as OpenAI's */
+#define LONG_ID "call_Qx3456789012345678901234" /* the form of OpenAI's ids */
 #define SHORT_ID "Qx3456789"
 #define TOOL_CHAT(content, id, arguments) USER "," CALL(content, id, arguments) "," TOOL(id)
 
@@ -42,7 +42,7 @@ static const struct tool_probe tool_probes[] = {
      {.tool_calls = TOOL_CALLS_AS_STRINGS, .short_call_ids = true}},
 };
 
-/* False when the template refuses the chat. */
+/* False: the template refuses the chat. */
 static bool render(const struct chat_template *t, const char *messages, struct buf *out)
 {
     struct json *context = NULL;
@@ -64,8 +64,9 @@ static bool render(const struct chat_template *t, const char *messages, struct b
     return s == OK;
 }
 
-/* Whether the last rendering shows a call with its arguments as JSON or in a notation of the
- * template's own: quoted quotes are JSON inside a JSON string, 'QxKey' is Python's notation. */
+/* Whether the last rendering has a call with arguments as JSON or in the template's own notation.
+ * Excluded: escaped quotes, which are JSON inside a JSON string, and 'QxKey', which is Python's
+ * notation. */
 static bool shows_call(const struct buf *out)
 {
     const char *text = buf_str(out);
@@ -89,7 +90,7 @@ static void find_tool_calls(struct chat_traits *out, const struct chat_template 
         strstr(buf_str(text), WORD_RESULT);
 }
 
-/* Whether a message of this role is in the text: the first of the chat, or the second one. */
+/* Whether a message of this role is rendered, as the first of the chat or as the second. */
 static bool shows_role(const struct chat_template *t, const char *role, bool first,
                        struct buf *text)
 {
@@ -100,9 +101,9 @@ static bool shows_role(const struct chat_template *t, const char *role, bool fir
     return render(t, messages, text) && strstr(buf_str(text), WORD_SYSTEM);
 }
 
-/* A template knows the role when it names it and loses no message of it that it would show as
- * "system". Templates that print any role's name do not name this one, and their models never saw
- * it. */
+/* Whether the template supports role "developer": it names the role, and renders each message of
+ * this role that it would render as "system". Templates that print the name of any role do not name
+ * this one, and their models never saw it. */
 static bool knows_developer(const struct chat_template *t, struct buf *text)
 {
     if (!chat_template_mentions(t, "developer"))

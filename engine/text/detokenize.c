@@ -1,9 +1,9 @@
 /* detokenize.c - ids to text that never has to be taken back.
  *
- * Bytes of tokens go through two gates. The first joins bytes to whole characters: at most three
- * bytes wait in `part`. The second runs every stop string over the characters (Knuth-Morris-Pratt,
- * so each byte costs O(1) per stop string, also on hostile ones): the longest end of the text that
- * could still become a stop string waits in `held`. */
+ * Bytes of tokens pass two stages. The first joins bytes to whole characters: up to three bytes
+ * wait in `part`. The second matches every stop string against the characters (Knuth-Morris-Pratt,
+ * so a byte costs O(1) amortized per stop string, even hostile ones): the longest end of the text
+ * that may still become a stop string waits in `held`. */
 #include "engine/text/detokenize.h"
 
 #include <string.h>
@@ -11,7 +11,8 @@
 #include "base/check.h"
 #include "engine/text/tokenizer/tokenizer_utf8.h"
 
-/* What waits is shorter than a stop string, plus one token. No vocabulary has tokens this long. */
+/* The held text is shorter than a stop string plus one token, and no vocabulary has tokens this
+ * long. */
 #define HELD_BYTES_MAX (1u << 24)
 
 void detok_init(struct detok *d, const struct tokenizer *tok, const struct detok_stop *stops,
@@ -41,7 +42,7 @@ void detok_fini(struct detok *d)
 
 /* ---- stop strings ---- */
 
-/* fail[i]: length of the longest proper prefix of text[0..i] that is also its end. */
+/* fail[i]: length of the longest proper prefix of text[0..i] that is also its suffix. */
 static void fill_fail_table(uint16_t *fail, const struct detok_stop *stop)
 {
     uint16_t k = 0;
@@ -76,7 +77,7 @@ static enum status make_fail_tables(struct detok *d)
     return OK;
 }
 
-/* One byte further; the index of the stop string that ends here (the longest), or -1. */
+/* Advance by one byte. Returns the index of the longest stop string that ends here, or -1. */
 static int step_stops(struct detok *d, char byte)
 {
     const uint16_t *fail = (const uint16_t *)(const void *)d->fail.data;
@@ -90,7 +91,7 @@ static int step_stops(struct detok *d, char byte)
         if (stop->text[k] == byte)
             k++;
         if (k == stop->len && d->n_ids <= d->n_ids_without_stop)
-            k = fail[k - 1]; /* it is text; its end may begin the next one */
+            k = fail[k - 1]; /* plain text here; its end may begin the next stop string */
         d->n_matched[i] = k;
         if (k == stop->len && (met < 0 || stop->len > d->stops[met].len))
             met = (int)i;
@@ -108,7 +109,7 @@ static size_t n_bytes_held_back(const struct detok *d)
     return n;
 }
 
-/* Characters [from..) of held are new: look for stop strings, emit what is certain. */
+/* Match the new characters held[from..) and emit the text that is certain. */
 static enum status emit(struct detok *d, size_t from, struct buf *out)
 {
     for (size_t i = from; i < d->held.len && d->n_stops > 0; i++) {
@@ -132,7 +133,7 @@ static enum status emit(struct detok *d, size_t from, struct buf *out)
 
 /* ---- characters ---- */
 
-/* One byte towards a character; what becomes certain goes to held. */
+/* Add one byte to the current character; a complete one goes to held. */
 static enum status take_byte(struct detok *d, char byte)
 {
     size_t size;
@@ -147,8 +148,8 @@ static enum status take_byte(struct detok *d, char byte)
         d->n_part = 0;
         return s;
     }
-    /* The bytes before this one were a good beginning; this one, unless it was alone, may begin a
-     * character of its own. */
+    /* This byte does not continue the character that the earlier ones began: one U+FFFD replaces
+     * those. The byte itself, unless it was the only one, may begin another character. */
     s = buf_puts(&d->held, UTF8_REPLACEMENT);
     bool again = d->n_part > 1;
     d->n_part = 0;

@@ -38,7 +38,7 @@ enum status ranges_add(struct ranges *r, size_t begin, size_t end)
     return OK;
 }
 
-/* The index of the first range that ends behind `at`. */
+/* Index of the first range that ends behind `at`. */
 static size_t first_behind(const struct ranges *r, size_t at)
 {
     size_t low = 0, high = r->n;
@@ -76,7 +76,7 @@ enum status ranges_cut(struct ranges *out, const struct ranges *r, size_t from, 
     return s;
 }
 
-/* Forget the ranges that end at or before the place that was read. */
+/* Skip the ranges that end at or before src. */
 static void skip(struct range_map *m)
 {
     while (m->i < m->from->n && m->from->v[m->i].end <= m->src)

@@ -1,10 +1,10 @@
 /* ranges.h - a set of bytes of one text, as ascending ranges that do not touch.
  *
- * The engine uses it for provenance: which bytes of a prompt came from users, tools and documents.
- * Such bytes are untrusted: no special token is recognized in them.
+ * Used for provenance: the set of bytes of a prompt that came from users, tools and documents. Such
+ * bytes are untrusted: no special token is recognized in them.
  *
  * Owns    struct ranges: ranges_fini(). A zeroed struct is an empty set.
- * Thread  a set belongs to one thread; a set that nobody changes may be read by any.
+ * Thread  a set belongs to one thread; a set that no thread changes may be read by any.
  * Errors  ERR_NOMEM.
  * Units   byte offsets; a range is [begin, end). */
 #ifndef TARN_ENGINE_TEXT_RANGES_H
@@ -25,24 +25,24 @@ struct ranges {
 };
 
 void ranges_fini(struct ranges *r);
-/* Empty the set, keep its memory. */
+/* Empty the set and keep its memory. */
 void ranges_reset(struct ranges *r);
-/* Add [begin, end), which begins at or behind the start of the last range. A range that touches
- * the last one extends it; an empty one is ignored. */
+/* Add [begin, end), with begin at or behind the start of the last range. A range that touches the
+ * last one extends it; an empty range is ignored. */
 NODISCARD enum status ranges_add(struct ranges *r, size_t begin, size_t end);
 /* Whether any byte of [begin, end) is in the set; r may be NULL. */
 bool ranges_touch(const struct ranges *r, size_t begin, size_t end);
-/* The part of `r` in [from, to) as offsets from `from`: replaces *out. r may be NULL. */
+/* Set *out to the part of `r` in [from, to), as offsets from `from`. r may be NULL. */
 NODISCARD enum status ranges_cut(struct ranges *out, const struct ranges *r, size_t from,
                                  size_t to);
 
-/* A walk over a text that is rewritten from its start to its end: tells which bytes of the result
- * come from bytes of the set. `from` and `to` may be NULL: then nothing is done. */
+/* A walk along the rewriting of a text from start to end, which finds the bytes of the result that
+ * come from bytes of the set. If `from` and `to` are NULL, the functions do nothing. */
 struct range_map {
     const struct ranges *from;
     struct ranges *to;
-    size_t i;        /* the first range of `from` that does not end before src */
-    size_t src, dst; /* how much has been read and written */
+    size_t i;        /* first range of `from` that ends behind src */
+    size_t src, dst; /* bytes read and written so far */
 };
 
 static inline struct range_map range_map(const struct ranges *from, struct ranges *to)
@@ -52,8 +52,8 @@ static inline struct range_map range_map(const struct ranges *from, struct range
 
 /* The text up to src_end is copied. */
 NODISCARD enum status range_map_copy(struct range_map *m, size_t src_end);
-/* The text up to src_end is replaced by n bytes. They are in the result's set when any byte that
- * they replace is in the set, or when they are put into the middle of a range. */
+/* The text up to src_end is replaced by n bytes. These are in the result's set if any byte that
+ * they replace is in the set, or if they are inserted inside a range. */
 NODISCARD enum status range_map_replace(struct range_map *m, size_t src_end, size_t n);
 
 #endif

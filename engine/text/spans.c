@@ -9,12 +9,12 @@
 
 #define TEXT_BYTES_MAX (256u << 20)
 #define N_MARKS_MAX 4096
-#define N_STRINGS_MAX 8 /* members of one document */
+#define N_STRINGS_MAX 8 /* strings of one document that are replaced by sentinels */
 
-/* --- marks: after what a boundary may lie --- */
+/* --- boundaries --- */
 
 struct mark {
-    const char *text; /* the tokenizer's */
+    const char *text; /* owned by the tokenizer */
     size_t len;
 };
 
@@ -46,7 +46,7 @@ void span_marks_destroy(struct span_marks *m)
     free(m);
 }
 
-/* Whether a boundary may lie at `at`: right behind a newline or a special token. */
+/* Whether a boundary is allowed at `at`: right behind a newline or a special token. */
 static bool is_boundary(const struct span_marks *m, const char *text,
                         const struct ranges *untrusted, size_t at)
 {
@@ -77,7 +77,7 @@ size_t spans_next_boundary(const struct span_marks *m, const char *text, size_t 
 /* --- sentinels --- */
 
 /* "Qx<nonce>d<document>s<string>z": letters and digits only, so that templates that escape, strip
- * or split leave it whole; the nonce is drawn per call, so no text can hold one. */
+ * or split keep it whole. The nonce is random for each call, so no text contains a sentinel. */
 #define SENTINEL_BYTES 48
 
 struct sentinels {
@@ -91,7 +91,7 @@ static int sentinel(char out[SENTINEL_BYTES], const struct sentinels *s, uint32_
     return snprintf(out, SENTINEL_BYTES, "Qx%sd%us%uz", s->nonce, document, string);
 }
 
-/* A copy of the document whose non-empty strings are sentinels. */
+/* Copy a document with sentinels for its non-empty strings. */
 static enum status mask_document(const struct sentinels *s, const struct json *document,
                                  uint32_t index, struct json **out)
 {
@@ -120,8 +120,8 @@ static enum status mask_document(const struct sentinels *s, const struct json *d
     return st;
 }
 
-/* All documents masked; the last one stands there a second time, so that even a single document
- * shows what comes between two. */
+/* Mask all documents. one_more: append the last one again, so that even a single document shows
+ * what comes between two. */
 static enum status mask_documents(const struct sentinels *s, const struct json *documents,
                                   bool one_more, struct json **out)
 {
@@ -142,12 +142,13 @@ static enum status mask_documents(const struct sentinels *s, const struct json *
     return st;
 }
 
-/* --- where the documents stand --- */
+/* --- places of the documents --- */
 
 /* One document in a masked rendering. */
 struct place {
-    size_t begin, end;           /* from its first sentinel to behind its last, masked offsets */
-    size_t real_begin, real_end; /* the same with the real strings put back */
+    size_t begin, end;           /* from its first sentinel to the end of its last, in the masked
+                                    rendering */
+    size_t real_begin, real_end; /* the same with the real strings */
 };
 
 struct finder {
@@ -166,7 +167,7 @@ static enum status give_up(struct finder *f, const char *why)
     return OK;
 }
 
-/* Reads a sentinel at p; its length, or 0. */
+/* Read a sentinel at p. Returns its length; 0: there is none. */
 static size_t read_sentinel(const struct finder *f, const char *p, const char *end,
                             uint32_t *document, uint32_t *string)
 {
@@ -196,13 +197,13 @@ static const char *real_string(const struct finder *f, uint32_t document, uint32
     return "";
 }
 
-/* Put the real strings into a masked rendering: *out gets the text, places[n_places] where each
- * document stands. *ok is false when a document is missing or two of them interleave. */
+/* Put the real strings into a masked rendering: *out gets the text, places[n_places] the place of
+ * each document. *ok is false if a document is missing or two of them interleave. */
 static enum status unmask(const struct finder *f, const struct buf *masked, struct buf *out,
                           struct place *places, uint32_t n_places, bool *ok)
 {
     const char *p = buf_str(masked), *end = p + masked->len;
-    uint32_t next = 0; /* documents before it have been seen */
+    uint32_t next = 0; /* number of documents seen so far */
     enum status s = OK;
 
     *ok = true;
@@ -236,17 +237,18 @@ static enum status unmask(const struct finder *f, const struct buf *masked, stru
     return s;
 }
 
-/* --- where to cut --- */
+/* --- cutting --- */
 
-/* The separator: the longest text before each document's first string that begins at a boundary
- * and is the same before all of them. False when there is none. */
+/* Find the separator: the longest text before the first string of every document that begins at a
+ * boundary and is the same for all. False: there is none. */
 static bool find_separator(const struct finder *f, const struct buf *masked,
                            const struct place *places, uint32_t n, size_t *len_out)
 {
     const char *text = buf_str(masked);
     size_t same = SIZE_MAX;
 
-    for (uint32_t i = 0; i < n; i++) { /* the longest common ending, never into a document */
+    for (uint32_t i = 0; i < n; i++) { /* the longest common suffix that does not reach into a
+                                          document */
         size_t room = places[i].begin - (i ? places[i - 1].end : 0), k = 0;
         while (k < room && k < same &&
                text[places[i].begin - 1 - k] == text[places[0].begin - 1 - k])
@@ -257,7 +259,7 @@ static bool find_separator(const struct finder *f, const struct buf *masked,
         bool all = true;
         for (uint32_t i = 0; all && i < n; i++) {
             size_t from = i ? places[i - 1].end : 0, at = places[i].begin - len;
-            /* Between two documents the cut must leave the first one its own end. */
+            /* Between two documents, the cut must leave the first one its own end. */
             all = at >= from && is_boundary(f->marks, text, NULL, at) && (i == 0 || at > from);
         }
         if (all) {
@@ -273,7 +275,7 @@ static enum status add_end(struct finder *f, size_t at)
     size_t n = spans_n_ends(f->spans);
 
     if (at == 0 || (n > 0 && spans_end(f->spans, n - 1) >= at))
-        return OK; /* nothing lies between */
+        return OK; /* nothing is between the two ends */
     return buf_append(&f->spans->ends, &at, sizeof at);
 }
 
@@ -286,11 +288,11 @@ static enum status cut(struct finder *f, const struct place *places, uint32_t n,
         size_t limit = i + 1 < n ? places[i + 1].real_begin - separator : len;
         size_t end = next_boundary(f->marks, text, f->untrusted, places[i].real_end + 1, limit);
         size_t begin = places[i].real_begin - separator;
-        /* A document's own last newline is a boundary, too, when the template adds nothing. */
+        /* If the template adds nothing, a document's own last newline is its end. */
         if (end == 0 && is_boundary(f->marks, text, f->untrusted, places[i].real_end))
             end = places[i].real_end;
         if (end == 0 || !is_boundary(f->marks, text, f->untrusted, begin))
-            return give_up(f, "behind a document stands neither a newline nor a special token");
+            return give_up(f, "no newline or special token follows a document");
         s = add_end(f, begin);
         if (s == OK)
             s = add_end(f, end);
@@ -301,7 +303,7 @@ static enum status cut(struct finder *f, const struct place *places, uint32_t n,
     return s;
 }
 
-/* Learn the separator from a rendering with one document more. */
+/* Find the separator from a rendering with one more document. */
 static enum status probe_separator(struct finder *f, const struct spans_render *render,
                                    size_t *separator, bool *found)
 {
@@ -347,11 +349,11 @@ static enum status find(struct finder *f, const char *text, size_t len,
     if (s != OK)
         ;
     else if (!ok)
-        s = give_up(f, "the template leaves documents out, mixes or rewrites them");
+        s = give_up(f, "the template omits, mixes or rewrites documents");
     else if (real.len != len || memcmp(buf_str(&real), text, len))
         s = give_up(f, "the template changes the documents' text");
     else if (!found)
-        s = give_up(f, "no newline or special token stands before each document");
+        s = give_up(f, "no newline or special token precedes each document");
     else
         s = cut(f, places, n, separator, text, len);
     js_unref(masked_documents);
@@ -408,7 +410,7 @@ enum status spans_add_public(struct spans *s, size_t at)
         i--;
     if (i > 0 && spans_end(s, i - 1) == at)
         return OK;
-    enum status st = buf_append(&s->ends, &at, sizeof at); /* room; then the later ones move */
+    enum status st = buf_append(&s->ends, &at, sizeof at); /* makes room; the later ends move */
     if (st != OK)
         return st;
     unsigned char *place = (unsigned char *)s->ends.data + i * sizeof at;
@@ -437,7 +439,7 @@ enum status spans_find(struct spans *s, const struct span_marks *marks,
     return find(&f, text, len, render);
 }
 
-/* n_ids ids lie before the byte `at`, where a span ends or the text begins. */
+/* Record that n_ids ids precede byte `at`, at which a span ends or the text begins. */
 static void note_places(struct spans *s, size_t *next, size_t at, uint32_t n_ids)
 {
     struct span_place *p;
@@ -456,7 +458,7 @@ enum status spans_tokenize(struct spans *s, const struct tokenizer *t, const cha
                            const struct ranges *untrusted, struct buf *ids, struct buf *span_ends)
 {
     size_t n = spans_n_ends(s), from = 0, next_place = 0;
-    struct ranges part = {0}; /* of `untrusted`, in one span */
+    struct ranges part = {0}; /* the part of `untrusted` in one span */
     enum status st = OK;
 
     s->n_public = 0;

@@ -276,7 +276,7 @@ static enum status no_driver(struct buf *why)
     if (driver == 0)
         return buf_why(why, ERR_UNSUPPORTED, "no NVIDIA driver is installed: install one for CUDA "
                        "%d.%d or newer, or use the CPU", runtime / 1000, runtime % 1000 / 10);
-    return buf_why(why, ERR_UNSUPPORTED, "the NVIDIA driver knows CUDA %d.%d, this build is for "
+    return buf_why(why, ERR_UNSUPPORTED, "the NVIDIA driver supports CUDA %d.%d, this build needs "
                    "%d.%d: update the driver, or use the CPU", driver / 1000,
                    driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
 }
@@ -441,7 +441,7 @@ static enum status cuda_open(void **state, const struct device_config *config, s
     struct cuda_device *d = static_cast<struct cuda_device *>(calloc(1, sizeof(*d)));
 
     if (!d)
-        return buf_why(why, ERR_NOMEM, "no memory for a device");
+        return buf_why(why, ERR_NOMEM, "out of memory for a device");
     struct cuda_context *c = &d->context;
     c->config = *config;
     pthread_mutex_init(&d->lock, NULL);

@@ -170,6 +170,19 @@ static __device__ __forceinline__ float scale_of(const uint32_t *scales, int s)
 
 /* --- sums of a warp: 16 MT outputs by 8 NT rows --- */
 
+/* Call f(m, n, i) for each of a lane's sums [MT][NT][4], unrolled to keep them in registers. */
+template <int MT, int NT, typename F>
+static __device__ __forceinline__ void each_sum(F f)
+{
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                f(m, n, i);
+}
+
 template <enum dtype W, int GROUP, int MT, int NT>
 struct warp_sums {
     float sum[MT][NT][4];
@@ -177,10 +190,7 @@ struct warp_sums {
 
     __device__ __forceinline__ void clear(void)
     {
-        for (int m = 0; m < MT; m++)
-            for (int n = 0; n < NT; n++)
-                for (int i = 0; i < 4; i++)
-                    sum[m][n][i] = 0;
+        each_sum<MT, NT>([&](int m, int n, int i) { sum[m][n][i] = 0; });
     }
 
     /* Add step s of a chunk. words[2m], words[2m + 1]: rows g, g + 8 of the m-th sixteen; scales in
@@ -305,13 +315,9 @@ narrow_kernel(struct product p)
         }
     }
 
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int n = 0; n < NT; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                sums[warp][8 * n + 2 * c + i % 2][16 * m + g + i / 2 * 8] = sums_here.sum[m][n][i];
+    each_sum<MT, NT>([&](int m, int n, int i) {
+        sums[warp][8 * n + 2 * c + i % 2][16 * m + g + i / 2 * 8] = sums_here.sum[m][n][i];
+    });
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < ROWS * COLS; i += GEMM_SPLITS * WARP) {
         uint32_t t = i / COLS, n = i % COLS;
@@ -388,13 +394,7 @@ static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(str
         }
     };
 
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int n = 0; n < NT; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                total[m][n][i] = 0;
+    each_sum<MT, NT>([&](int m, int n, int i) { total[m][n][i] = 0; });
     sums.clear();
     for (uint32_t s = 0; s < GEMM_STAGES - 1; s++) {
         if (s < n_steps)
@@ -429,6 +429,7 @@ static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(str
             sums.step(s, words, scales, act);
         }
         if ((k + GEMM_CHUNK) % p.split == 0 || k + GEMM_CHUNK == p.k) { /* end of a range of K */
+            /* Not by each_sum(), with which nvcc 13.0 gives other, longer code here. */
 #pragma unroll
             for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -440,18 +441,13 @@ static __global__ void __launch_bounds__(WARPS_N *WARPS_T *WARP) tile_kernel(str
         }
     }
 
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int nt = 0; nt < NT; nt++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                uint32_t n = n0 + n_warp + 16 * m + g + i / 2 * 8;
-                uint32_t t = t0 + t_warp + 8 * nt + 2 * c + i % 2;
+    each_sum<MT, NT>([&](int m, int nt, int i) {
+        uint32_t n = n0 + n_warp + 16 * m + g + i / 2 * 8;
+        uint32_t t = t0 + t_warp + 8 * nt + 2 * c + i % 2;
 
-                if (n < p.n && t < p.n_rows)
-                    put_output(p, t, n, total[m][nt][i]);
-            }
+        if (n < p.n && t < p.n_rows)
+            put_output(p, t, n, total[m][nt][i]);
+    });
 }
 
 /* --- choice of the kernel --- */

@@ -1,5 +1,5 @@
-# The CUDA backend's sources, by name: read by CMakeLists.txt beside this (nvcc), by the tests'
-# emulation (g++) and by tests/tools/cuda_report.py.
+# The CUDA backend's sources by name. Readers: CMakeLists.txt in this folder (nvcc), the tests'
+# emulation (g++) and tests/tools/cuda_report.py.
 set(TARN_CUDA_SOURCES
     activation.cu
     attn_decode.cu

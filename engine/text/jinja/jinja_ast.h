@@ -1,6 +1,6 @@
 /* jinja_ast.h - the parsed template: one node struct for expressions and statements.
  *
- * Owns    nothing: nodes live in the template's arena and do not change after parsing.
+ * Owns    nothing: nodes are in the template's arena and do not change after parsing.
  * Thread  read-only, any thread.
  * Errors  none.
  * Units   lines count from 1. */
@@ -9,9 +9,9 @@
 
 #include "engine/text/jinja/jinja_value.h"
 
-/* The fields a kind uses stand behind it. */
+/* Each kind's comment names the fields that it uses. */
 enum jinja_node_kind {
-    /* expressions */
+    /* expressions: */
     NODE_CONST,   /* value */
     NODE_NAME,    /* name */
     NODE_LIST,    /* args */
@@ -35,12 +35,12 @@ enum jinja_node_kind {
     NODE_OPERAND, /* op a */
     NODE_COND,    /* b if a else c; c may be NULL */
     NODE_NSREF,   /* name.attr as an assignment target */
-    /* statements */
+    /* statements: */
     NODE_BLOCK,        /* args: statements in order */
     NODE_DATA,         /* value */
     NODE_OUTPUT,       /* a */
-    NODE_IF,           /* args: conditions, more: their bodies; c: else or NULL */
-    NODE_FOR,          /* for a in b if c; body, other: else or NULL; op: recursive */
+    NODE_IF,           /* args: conditions, more: their bodies; c: else body or NULL */
+    NODE_FOR,          /* for a in b if c; body, other: else body or NULL; op: recursive */
     NODE_SET,          /* a = b */
     NODE_SET_BLOCK,    /* a = body; b: filters or NULL */
     NODE_MACRO,        /* name(args: NODE_NAME, more: defaults of the last ones); body; op: flags */
@@ -52,7 +52,7 @@ enum jinja_node_kind {
     NODE_CONTINUE,
 };
 
-/* NODE_MACRO, op: which special names the body mentions; only then may a call pass them. */
+/* NODE_MACRO, op: the special names that the body uses. Only then may a call pass them. */
 enum { MACRO_VARARGS = 1, MACRO_KWARGS = 2, MACRO_CALLER = 4 };
 
 struct jinja_node;
@@ -74,7 +74,7 @@ struct jinja_node {
     struct jinja_nodes args;
     struct jinja_nodes more;
     struct jinja_value value;
-    const struct jinja_filter *filter; /* NULL: unknown, an error only when reached */
+    const struct jinja_filter *filter; /* NULL: unknown; an error only when evaluated */
     const struct jinja_test *test;
 };
 

@@ -105,7 +105,7 @@ static enum status spread_kwargs(struct jinja_run *r, const struct jinja_value *
     return OK;
 }
 
-/* The arguments of a call, filter or test; room for one more keyword is left. */
+/* Evaluate the arguments of a call, filter or test; room for one more keyword is left. */
 static enum status eval_args(struct jinja_run *r, struct jinja_scope *s,
                              const struct jinja_node *node, struct jinja_args *args)
 {
@@ -284,7 +284,7 @@ static enum status eval_binary(struct jinja_run *r, struct jinja_scope *s,
     return jinja_binary(r, node->op, &a, &b, out);
 }
 
-/* "and" and "or" give one of their operands, as in Python. */
+/* "and" and "or" return one of their operands, as in Python. */
 static enum status eval_logic(struct jinja_run *r, struct jinja_scope *s,
                               const struct jinja_node *node, struct jinja_value *out)
 {
@@ -308,7 +308,7 @@ static enum status eval_concat(struct jinja_run *r, struct jinja_scope *s,
     return OK;
 }
 
-/* a < b < c: each pair in turn, each operand once. */
+/* a < b < c: compare each pair in turn; evaluate each operand once. */
 static enum status eval_compare(struct jinja_run *r, struct jinja_scope *s,
                                 const struct jinja_node *node, struct jinja_value *out)
 {

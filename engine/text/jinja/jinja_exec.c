@@ -64,7 +64,7 @@ static enum status exec_set_block(struct jinja_run *r, struct jinja_scope *s,
 
 /* Loops ------------------------------------------------------------------------------------ */
 
-/* The items that pass "for ... if test"; the test sees the target but not the loop. */
+/* Keep the items that pass "for ... if test". The test sees the target but not `loop`. */
 static enum status filter_items(struct jinja_run *r, struct jinja_scope *s,
                                 const struct jinja_node *node, const struct jinja_seq **seq)
 {
@@ -84,7 +84,7 @@ static enum status filter_items(struct jinja_run *r, struct jinja_scope *s,
     return OK;
 }
 
-/* Each turn begins with the loop's own names only, as jinja2 has it: what a turn sets is gone. */
+/* As in jinja2, each turn begins with the loop's own names only: names set in a turn are lost. */
 static enum status fresh_scope(struct jinja_run *r, struct jinja_scope *parent,
                                struct jinja_scope **inner)
 {
@@ -177,7 +177,7 @@ static enum status make_macro(struct jinja_run *r, struct jinja_scope *s,
     return OK;
 }
 
-/* Takes the keyword `name` out of kw (its name becomes empty); NULL when it is not there. */
+/* Take the keyword `name` out of args (its name becomes empty); NULL: it is not there. */
 static const struct jinja_value *take_keyword(struct jinja_args *args, const char *name)
 {
     for (size_t i = 0; i < args->n_kw; i++)
@@ -270,7 +270,7 @@ enum status jinja_call_macro(struct jinja_run *r, const struct jinja_macro *m,
     struct jinja_args args = *given;
     struct jinja_scope *s;
 
-    if (args.n_kw) { /* take_keyword() marks what was used: on a copy */
+    if (args.n_kw) { /* on a copy, because take_keyword() changes it */
         TRY(jinja_alloc_array(r, args.n_kw, sizeof *args.kw, &args.kw));
         memcpy(args.kw, given->kw, args.n_kw * sizeof *args.kw);
     }

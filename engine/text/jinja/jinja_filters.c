@@ -20,7 +20,8 @@ static struct jinja_value no_item(const char *text)
     return jinja_undefined(JINJA_UNDEF_TEXT, text, NULL);
 }
 
-/* item.attribute, in lower case unless case_sensitive: what sort, unique and min compare. */
+/* The key that sort, unique and min compare: item.attribute, in lower case unless
+ * case_sensitive. */
 static enum status key_of(struct jinja_run *r, const struct jinja_value *item,
                           const struct jinja_value *attribute, bool case_sensitive,
                           struct jinja_value *out)
@@ -45,7 +46,7 @@ FILTER(filter_length)
     return OK;
 }
 
-/* A copy of the items as a sequence of that kind. */
+/* A copy of the items, as a sequence of that kind. */
 static enum status as_seq(struct jinja_run *r, const struct jinja_value *in,
                           enum jinja_seq_kind kind, struct jinja_value *out)
 {
@@ -170,7 +171,7 @@ struct sorted {
     struct jinja_value item;
 };
 
-/* Stable merge; `reverse` keeps equal items in their order too, as Python does. */
+/* Stable merge sort; `reverse` keeps the order of equal items too, as Python does. */
 static enum status merge(struct jinja_run *r, struct sorted *v, struct sorted *tmp, size_t n,
                          bool reverse)
 {
@@ -207,7 +208,7 @@ static enum status sort_pairs(struct jinja_run *r, struct sorted *v, size_t n, b
     return OK;
 }
 
-/* sort(attribute="a,b") compares by a, then by b. */
+/* The key of sort(attribute="a,b"): a, then b. */
 static enum status multi_key(struct jinja_run *r, const struct jinja_value *item,
                              const struct jinja_value *attribute, bool case_sensitive,
                              struct jinja_value *out)
@@ -402,7 +403,7 @@ FILTER(filter_batch)
 
 /* map and select ---------------------------------------------------------------------------- */
 
-/* As jinja2's "if value:" in front of the loop: nothing comes of None, which is not iterable. */
+/* As jinja2's "if value:" before the loop: None gives no items although it is not iterable. */
 static enum status iterate_if_true(struct jinja_run *r, const struct jinja_value *v,
                                    const struct jinja_seq **out)
 {
@@ -412,7 +413,7 @@ static enum status iterate_if_true(struct jinja_run *r, const struct jinja_value
     return jinja_truth(v) ? jinja_iterate(r, v, out) : OK;
 }
 
-/* The arguments behind the first `n`, which were for map or select themselves. */
+/* The arguments behind the first `n`, which are for map or select themselves. */
 static struct jinja_args rest_of(const struct jinja_args *args, size_t n)
 {
     struct jinja_args rest = *args;
@@ -451,7 +452,7 @@ static enum status map_filter(struct jinja_run *r, const struct jinja_seq *seq,
     filter = jinja_filter_find(name);
     if (!filter)
         return jinja_fail(r, ERR_UNSUPPORTED, "unknown filter '%s'", name);
-    if (++r->depth > JINJA_DEPTH_MAX) /* "map" can map itself */
+    if (++r->depth > JINJA_DEPTH_MAX) /* "map" can call itself */
         return jinja_fail(r, ERR_TOO_LARGE, "nested deeper than %u levels", JINJA_DEPTH_MAX);
     for (size_t i = 0; i < seq->n; i++) {
         TRY(jinja_charge(r, 1));
@@ -475,7 +476,7 @@ FILTER(filter_map)
     return jinja_list_seq(r, JINJA_GENERATOR, &list, out);
 }
 
-/* select(test, ...), selectattr(attribute, test, ...) and their opposites. */
+/* select(test, ...), selectattr(attribute, test, ...), and reject(), rejectattr(). */
 static enum status choose(struct jinja_run *r, const struct jinja_value *in,
                           const struct jinja_args *args, bool by_attribute, bool want,
                           struct jinja_value *out)

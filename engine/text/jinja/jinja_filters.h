@@ -2,7 +2,7 @@
  *
  * Owns    nothing: static tables.
  * Thread  any.
- * Errors  ERR_INVALID with jinja2's words; ERR_UNSUPPORTED for what a filter cannot do here.
+ * Errors  ERR_INVALID with jinja2's message; ERR_UNSUPPORTED for arguments that are not supported.
  * Units   lengths in code points. */
 #ifndef TARN_ENGINE_TEXT_JINJA_JINJA_FILTERS_H
 #define TARN_ENGINE_TEXT_JINJA_JINJA_FILTERS_H
@@ -15,7 +15,7 @@ struct jinja_filter {
                          const struct jinja_args *args, struct jinja_value *out);
 };
 
-/* NULL when there is no filter of that name. */
+/* NULL: there is no filter of that name. */
 const struct jinja_filter *jinja_filter_find(const char *name);
 
 /* The two halves of the table. */

@@ -1,4 +1,4 @@
-/* Filters that make text or numbers; those that walk sequences are in jinja_filters.c. */
+/* Filters that make text or numbers. Filters of sequences are in jinja_filters.c. */
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -26,18 +26,18 @@ static enum status int_slot(struct jinja_run *r, const struct jinja_value *v, co
     if (v->type == JINJA_UNDEFINED)
         return jinja_fail_undefined(r, v);
     if (v->type != JINJA_MISSING && !jinja_as_int(v, out))
-        return jinja_fail(r, ERR_INVALID, "%s: '%s' is no integer", what, jinja_type_name(v));
+        return jinja_fail(r, ERR_INVALID, "%s: '%s' is not an integer", what, jinja_type_name(v));
     return OK;
 }
 
-/* For the filters that do not call str() first. */
+/* For filters that do not call str() first. */
 static enum status need_text(struct jinja_run *r, const struct jinja_value *in, const char *what)
 {
     if (in->type == JINJA_STR)
         return OK;
     if (in->type == JINJA_UNDEFINED)
         return jinja_fail_undefined(r, in);
-    return jinja_fail(r, ERR_INVALID, "%s: '%s' is no string", what, jinja_type_name(in));
+    return jinja_fail(r, ERR_INVALID, "%s: '%s' is not a string", what, jinja_type_name(in));
 }
 
 /* Case and white space --------------------------------------------------------------------- */
@@ -135,11 +135,11 @@ FILTER(filter_replace)
     TRY(jinja_to_str(r, in, &text));
     TRY(jinja_to_str(r, &slots[0], &from));
     TRY(jinja_to_str(r, &slots[1], &to));
-    *out = jinja_str("", 0); /* str(s).replace(): plain text even of Markup */
+    *out = jinja_str("", 0); /* str(s).replace(): the result is plain text, even of Markup */
     return jinja_replace(r, text.str, from.str, to.str, count, &out->str);
 }
 
-/* The first line of text, or every line, behind `indent`. */
+/* Append every line, each but the first behind `indent`; empty lines only if `blank`. */
 static enum status put_indented(struct jinja_run *r, const struct jinja_list *lines,
                                 struct jinja_str indent, bool blank, struct jinja_out *o)
 {
@@ -172,7 +172,7 @@ FILTER(filter_indent)
         TRY(jinja_put_spaces(r, &indent, width > 0 ? (size_t)width : 0));
     }
     struct jinja_str space = jinja_out_value(&indent).str;
-    struct jinja_value with_end = text; /* the newline keeps a last empty line */
+    struct jinja_value with_end = text; /* the newline preserves a last empty line */
     TRY(jinja_concat(r, text.str, (struct jinja_str){"\n", 1}, &with_end.str));
     TRY(jinja_splitlines(r, &with_end, false, &lines));
     if (jinja_truth(&slots[1]))
@@ -287,7 +287,7 @@ FILTER(filter_forceescape)
 
 /* Numbers ---------------------------------------------------------------------------------- */
 
-/* A stripped copy without '_', NUL-terminated; false when it is too long or empty. */
+/* A stripped copy without '_', NUL-terminated. False: too long or empty. */
 static bool number_text(struct jinja_str s, char out[128])
 {
     size_t n = 0;
@@ -389,7 +389,8 @@ FILTER(filter_abs)
     return jinja_negate(r, in, out);
 }
 
-/* Half to even on the exact binary value, as Python's round(): printf does just that. */
+/* Round half to even on the exact binary value, as Python's round() does; printf() does the
+ * same. */
 static double round_half_even(double v, int64_t precision)
 {
     char text[512];
@@ -458,7 +459,7 @@ FILTER(filter_attr)
     if (slots[0].type != JINJA_STR)
         return jinja_fail(r, ERR_INVALID, "attr: the name must be a string");
     TRY(jinja_cdup(r, slots[0].str, &name));
-    if (in->type != JINJA_DICT) /* items are no attributes */
+    if (in->type != JINJA_DICT) /* items are not attributes */
         return jinja_getattr(r, in, name, out);
     *out = jinja_undefined(JINJA_UNDEF_ATTR, name, "dict");
     return OK;
@@ -479,8 +480,8 @@ static enum status json_separators(struct jinja_run *r, const struct jinja_value
     return OK;
 }
 
-/* Hugging Face's own: tojson(x, ensure_ascii=False, indent=None, separators=None,
- * sort_keys=False), with no escapes for HTML. */
+/* Hugging Face's tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False),
+ * without escapes for HTML. */
 FILTER(filter_tojson)
 {
     struct jinja_value slots[4] = {0};
@@ -501,7 +502,7 @@ FILTER(filter_tojson)
         style.pretty = true;
     }
     if (style.pretty)
-        style.item_separator.len = 1; /* "," : the newline follows */
+        style.item_separator.len = 1; /* "," only: the newline follows */
     TRY(json_separators(r, &slots[2], &style));
     TRY(jinja_put_json(r, &o, in, &style));
     *out = jinja_out_value(&o);

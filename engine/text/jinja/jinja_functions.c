@@ -60,7 +60,7 @@ static enum status call_range(struct jinja_run *r, const struct jinja_args *args
     return OK;
 }
 
-/* dict(pairs or dict, **more), which namespace() takes as well. */
+/* dict(pairs or dict, **more), also used by namespace(). */
 static enum status call_dict(struct jinja_run *r, const struct jinja_args *args,
                              struct jinja_value *out)
 {

@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "engine/text/jinja/jinja_text.h"
 
-#define BALANCE_MAX 256 /* nested brackets inside one tag */
+#define BALANCE_MAX 256 /* most nested brackets inside one tag */
 
 struct lexer {
     struct jinja_run *r;
@@ -13,7 +13,7 @@ struct lexer {
     size_t len;
     size_t pos;
     int line;
-    bool line_starting; /* what was consumed last ended with a newline, or nothing was */
+    bool line_starting; /* the consumed text ended with a newline, or nothing was consumed */
     struct jinja_tokens *out;
     char closers[BALANCE_MAX];
     size_t n_open;
@@ -95,7 +95,7 @@ static enum status push_data(struct lexer *l, struct jinja_str text)
     return push(l, (struct jinja_token){.type = TOK_DATA, .text = text});
 }
 
-/* Consume up to `to`, counting lines. */
+/* Consume up to `to` and count lines. */
 static void advance(struct lexer *l, size_t to)
 {
     if (to > l->pos)
@@ -130,8 +130,8 @@ static size_t find_from(const struct lexer *l, const char *text, size_t at)
                       at);
 }
 
-/* The text before a tag: "-" strips its end; without a sign a block or comment that stands alone
- * behind the indent of its line takes the indent away (lstrip_blocks). */
+/* The text before a tag. "-" strips its end. Without a sign, the indent before a block or comment
+ * that begins its line is removed (lstrip_blocks). */
 static struct jinja_str text_before(const struct lexer *l, size_t end, char sign, bool variable)
 {
     struct jinja_str text = {l->src + l->pos, end - l->pos};
@@ -150,7 +150,8 @@ static struct jinja_str text_before(const struct lexer *l, size_t end, char sign
     return text;
 }
 
-/* Where a tag that closes at `close` (2 bytes) ends: "-" eats white space, no sign one newline. */
+/* The end of a tag that closes at `close` (2 bytes). "-" consumes white space; without a sign one
+ * newline is consumed. */
 static size_t tag_end(const struct lexer *l, size_t close, char sign, bool trim_newline)
 {
     size_t end = close + 2;
@@ -184,7 +185,7 @@ static enum status lex_comment(struct lexer *l, size_t tag)
     return OK;
 }
 
-/* Whether `{% word %}` stands at `tag`; *inner_end is where its end was consumed to. */
+/* Whether there is a `{% word %}` at `tag`; *inner_end: where it was consumed to. */
 static bool word_tag(const struct lexer *l, size_t tag, const char *word, bool trim_newline,
                      char *sign, size_t *inner_end)
 {
@@ -237,7 +238,7 @@ static int hex_digit(char c)
     return -1;
 }
 
-/* \xHH, \uHHHH, \UHHHHHHHH: the digits behind the letter. */
+/* Append the character of \xHH, \uHHHH or \UHHHHHHHH; *at is at the letter. */
 static enum status hex_escape(struct lexer *l, struct jinja_str s, size_t *at, int n_digits,
                               struct jinja_out *o)
 {
@@ -263,7 +264,7 @@ static enum status octal_escape(struct lexer *l, struct jinja_str s, size_t *at,
     return jinja_put_cp(l->r, o, cp);
 }
 
-/* One escape; s.p[*at] is the character behind the backslash. */
+/* Append one escape; s.p[*at] is the character behind the backslash. */
 static enum status put_escape(struct lexer *l, struct jinja_str s, size_t *at, struct jinja_out *o)
 {
     static const char from[] = "\\'\"abfnrtv";
@@ -280,7 +281,7 @@ static enum status put_escape(struct lexer *l, struct jinja_str s, size_t *at, s
         return OK;
     if (c == 'x' || c == 'u' || c == 'U')
         return hex_escape(l, s, at, c == 'x' ? 2 : c == 'u' ? 4 : 8, o);
-    TRY(jinja_puts(l->r, o, "\\")); /* Python keeps an escape that it does not know */
+    TRY(jinja_puts(l->r, o, "\\")); /* Python keeps unknown escapes */
     return jinja_put(l->r, o, &c, 1);
 }
 
@@ -330,7 +331,7 @@ static bool digit_at(const struct lexer *l, size_t at)
     return at < l->len && l->src[at] >= '0' && l->src[at] <= '9';
 }
 
-/* Where the number at pos ends as a float, or `int_end` when it is none. */
+/* End of the number at pos as a float; int_end: it is not a float. */
 static size_t float_end(const struct lexer *l, size_t int_end)
 {
     size_t end = int_end;
@@ -445,7 +446,7 @@ static enum status lex_operator(struct lexer *l)
     return jinja_fail(l->r, ERR_INVALID, "unexpected character '%c'", l->src[l->pos]);
 }
 
-/* Consumes the end of the tag when it stands at pos; *done says so. */
+/* Consume the end of the tag if it is at pos; *done: it was. */
 static enum status lex_tag_end(struct lexer *l, bool variable, bool *done)
 {
     char sign = sign_at(l, l->pos);
@@ -492,7 +493,7 @@ static enum status lex_tag(struct lexer *l, size_t tag, bool variable)
     }
 }
 
-/* The next "{{", "{%" or "{#" at or behind pos, or the end. */
+/* Offset of the next "{{", "{%" or "{#" at or behind pos, or the end. */
 static size_t next_tag(const struct lexer *l)
 {
     for (size_t at = l->pos; at + 1 < l->len; at++)

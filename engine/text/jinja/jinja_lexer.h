@@ -1,6 +1,6 @@
 /* jinja_lexer.h - template source to tokens, with trim_blocks and lstrip_blocks on.
  *
- * Owns    nothing: tokens and decoded strings live in the arena given, raw text stays in `source`.
+ * Owns    nothing: tokens and decoded strings are in the run's arena, raw text stays in `source`.
  * Thread  any.
  * Errors  ERR_INVALID with the line.
  * Units   bytes; lines count from 1. */
@@ -46,7 +46,7 @@ enum jinja_tok {
     TOK_RBRACKET,
     TOK_LBRACE,
     TOK_RBRACE,
-    TOK_IN, /* never lexed: operands of a comparison */
+    TOK_IN, /* not made by the lexer: the parser's operators of comparisons */
     TOK_NOTIN,
 };
 
@@ -64,11 +64,11 @@ struct jinja_tokens {
     size_t cap;
 };
 
-/* `r` supplies arena and `why`. The source must be valid UTF-8 and outlive the tokens. */
+/* `r` supplies the arena and `why`. The source must be valid UTF-8 and outlive the tokens. */
 NODISCARD enum status jinja_lex(struct jinja_run *r, const char *source, size_t len,
                                 struct jinja_tokens *out);
 
-/* "end of print statement", "'name'", ...: for messages; never NULL. */
+/* "end of print statement", "'name'", ...: for messages. Never NULL. */
 const char *jinja_tok_name(enum jinja_tok t);
 
 #endif

@@ -13,7 +13,7 @@ static size_t slot_of(const struct jinja_marks *m, uintptr_t number)
     return i;
 }
 
-/* The bits of the page that holds an address; NULL: nothing in it is marked. */
+/* The bits of the page of an address; NULL: nothing in the page is marked. */
 static const uint64_t *find_page(const struct jinja_marks *m, uintptr_t address)
 {
     return m->n == 0 ? NULL : m->pages[slot_of(m, address / PAGE_BYTES)].bits;
@@ -48,7 +48,7 @@ static enum status make_page(struct jinja_run *r, uintptr_t address, uint64_t **
     return OK;
 }
 
-/* How far it is from an address to the end of its page. */
+/* Bytes from an address to the end of its page, at most len. */
 static size_t page_left(uintptr_t address, size_t len)
 {
     size_t left = PAGE_BYTES - address % PAGE_BYTES;
@@ -56,7 +56,7 @@ static size_t page_left(uintptr_t address, size_t len)
     return left < len ? left : len;
 }
 
-/* How far it is from bit `at` to the end of its word. */
+/* Bits from bit `at` to the end of its word, at most len. */
 static size_t word_left(size_t at, size_t len)
 {
     size_t left = 64 - at % 64;
@@ -101,7 +101,7 @@ bool jinja_marks_any(const struct jinja_run *r, const char *p, size_t len)
     return false;
 }
 
-/* Both places lie within one page each. `from_bits` has marks. */
+/* Copy marks between two places, each inside one page. `from_bits` has marks. */
 static enum status copy_within_pages(struct jinja_run *r, uintptr_t to, const uint64_t *from_bits,
                                      size_t from, size_t len)
 {
@@ -151,7 +151,7 @@ enum status jinja_marks_ranges(struct jinja_run *r, const char *p, size_t len, s
         size_t at = (address + done) % PAGE_BYTES;
         n = bits ? word_left(at, len - done) : page_left(address + done, len - done);
         uint64_t word = bits ? bits[at / 64] >> at % 64 & low_bits(n) : 0;
-        for (size_t k = 0; word != 0;) { /* runs of ones */
+        for (size_t k = 0; word != 0;) { /* one run of ones per turn */
             size_t zeros = (size_t)__builtin_ctzll(word);
             word >>= zeros;
             size_t ones = word == ~(uint64_t)0 ? 64 : (size_t)__builtin_ctzll(~word);

@@ -1,4 +1,4 @@
-/* Methods of dict, list, tuple and loop, and the lookup of all methods. */
+/* Methods of dict, list, tuple and loop, and the lookup of all methods by name. */
 #include "engine/text/jinja/jinja_methods.h"
 
 #include "engine/text/jinja/jinja_ops.h"
@@ -43,7 +43,7 @@ static enum status dict_get(struct jinja_run *r, const struct jinja_value *self,
     return OK;
 }
 
-/* Values cannot change in the sandbox, so a copy may be the thing itself. */
+/* Values cannot change in the sandbox, so a copy may be the same object. */
 static enum status self_copy(struct jinja_run *r, const struct jinja_value *self,
                              const struct jinja_args *args, struct jinja_value *out)
 {
@@ -106,7 +106,7 @@ static const char *const dict_unsafe[] = {"clear", "pop", "popitem", "setdefault
 static const char *const list_unsafe[] = {"append", "clear",  "pop",    "reverse", "insert",
                                           "sort",   "extend", "remove", NULL};
 
-/* NULL: a type without methods here. Python gives int and float some; templates never ask. */
+/* NULL: no methods here. Python's int and float have some, but templates do not use them. */
 static const struct jinja_method_row *methods_of(const struct jinja_value *self,
                                                  const char *const **unsafe_out)
 {
@@ -142,7 +142,7 @@ static const struct jinja_method_row *find_method(const struct jinja_value *self
     return NULL;
 }
 
-/* loop.cycle and loop.changed */
+/* Whether `name` is loop.cycle or loop.changed. */
 static bool loop_method(const struct jinja_value *self, const char *name)
 {
     return self->type == JINJA_LOOP && (strcmp(name, "cycle") == 0 || strcmp(name, "changed") == 0);

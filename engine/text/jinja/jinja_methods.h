@@ -1,4 +1,4 @@
-/* jinja_methods.h - what jinja_methods.c and jinja_methods_str.c share: one row per method.
+/* jinja_methods.h - the method tables that jinja_methods.c and jinja_methods_str.c share.
  *
  * Owns    nothing: static tables.
  * Thread  any.
@@ -9,7 +9,8 @@
 
 #include "engine/text/jinja/jinja_value.h"
 
-/* call is NULL for a method that Python has and we do not: ERR_UNSUPPORTED, not a wrong answer. */
+/* call is NULL for a method of Python's that is not implemented: it gives ERR_UNSUPPORTED instead
+ * of a wrong result. */
 struct jinja_method_row {
     const char *name;
     enum status (*call)(struct jinja_run *r, const struct jinja_value *self,

@@ -123,7 +123,7 @@ static enum status rsplit_at(struct jinja_run *r, const struct jinja_value *self
     return push_piece(r, list, self, s.p, s.len);
 }
 
-/* Bytes at the start (or end) of `s` up to the first (or last) white space. */
+/* Bytes of `s` up to the first (from_left), or behind the last, white space. */
 static size_t word_len(struct jinja_str s, bool from_left)
 {
     size_t best = from_left ? s.len : 0;
@@ -256,7 +256,7 @@ static enum status str_rpartition(struct jinja_run *r, const struct jinja_value 
 
 /* str: search ------------------------------------------------------------------------------ */
 
-/* The window [start:end] of self, in bytes; `base_chars` is its first code point. */
+/* The window [start:end] of self, in bytes; *base_chars: index of its first code point. */
 static enum status window(struct jinja_run *r, const struct jinja_value *self,
                           const struct jinja_value slots[3], struct jinja_str *out,
                           size_t *base_chars)
@@ -451,7 +451,7 @@ static enum status str_join(struct jinja_run *r, const struct jinja_value *self,
     return OK;
 }
 
-/* Fill up to `width` code points: `left` of the filling goes before. */
+/* Pad to `width` code points. side < 0: behind the text, > 0: before it, 0: both. */
 static enum status pad(struct jinja_run *r, const struct jinja_value *self,
                        const struct jinja_args *args, int side, struct jinja_value *out)
 {
@@ -468,8 +468,9 @@ static enum status pad(struct jinja_run *r, const struct jinja_value *self,
     int64_t n = (int64_t)jinja_n_chars(self->str);
     int64_t more = width > n ? width - n : 0;
     if (more > (int64_t)r->out_max_bytes)
-        return jinja_fail(r, ERR_TOO_LARGE, "text padded to %lld characters", (long long)width);
-    /* CPython's str.center() puts the odd one left when the width is odd */
+        return jinja_fail(r, ERR_TOO_LARGE, "the text would be padded to %lld characters",
+                          (long long)width);
+    /* CPython's str.center() puts an odd one left if the width is odd */
     int64_t before = side < 0 ? 0 : side > 0 ? more : more / 2 + (more & width & 1);
     for (int64_t i = 0; i < before; i++)
         TRY(jinja_put(r, &o, fill.p, fill.len));
@@ -576,7 +577,7 @@ static enum status str_isspace(struct jinja_run *r, const struct jinja_value *se
     return all_of(r, self, args, jinja_is_space, out);
 }
 
-/* At least one cased letter, and none of the other case. */
+/* Whether all cased letters have one case, and there is at least one. */
 static enum status one_case(struct jinja_run *r, const struct jinja_value *self,
                             const struct jinja_args *args, bool upper, struct jinja_value *out)
 {

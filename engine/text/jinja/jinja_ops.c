@@ -50,7 +50,8 @@ static enum status int_pow(struct jinja_run *r, int64_t base, int64_t exp, struc
         *out = jinja_float(pow((double)base, (double)exp));
         return OK;
     }
-    if (base == -1 || base == 0 || base == 1) /* the only ones whose powers stay in range */
+    if (base == -1 || base == 0 || base == 1) /* only their powers stay in range for every
+                                                 exponent */
         exp = exp > 2 ? 2 + (exp & 1) : exp;
     for (int64_t i = 0; i < exp; i++)
         if (__builtin_mul_overflow(product, base, &product))
@@ -180,7 +181,7 @@ static enum status repeat(struct jinja_run *r, const struct jinja_value *v, int6
         return OK;
     }
     if (v->seq->n && (uint64_t)n > JINJA_STEPS_MAX / v->seq->n)
-        return jinja_fail(r, ERR_TOO_LARGE, "a list repeated too often");
+        return jinja_fail(r, ERR_TOO_LARGE, "the repeated list is too long");
     TRY(jinja_charge(r, (uint64_t)n));
     TRY(jinja_seq_new(r, v->seq->kind, v->seq->n ? v->seq->n * (size_t)n : 0, out));
     for (size_t i = 0; i < out->seq->n; i++)
@@ -313,7 +314,7 @@ static void loop_attr(const struct jinja_loop *l, const char *name, struct jinja
                          : jinja_undefined(JINJA_UNDEF_TEXT, "there is no next item", NULL);
 }
 
-/* The attribute proper, no items; *out stays JINJA_MISSING when there is none. */
+/* The attribute itself, without items; *out stays JINJA_MISSING if there is none. */
 static enum status attribute(struct jinja_run *r, const struct jinja_value *obj, const char *name,
                              struct jinja_value *out)
 {
@@ -322,7 +323,7 @@ static enum status attribute(struct jinja_run *r, const struct jinja_value *obj,
     bool unsafe = false;
 
     *out = (struct jinja_value){0};
-    if (strncmp(name, "__", 2) == 0) { /* Python's internals: never */
+    if (strncmp(name, "__", 2) == 0) { /* Python's internals are never accessible */
         *out = jinja_undefined(JINJA_UNDEF_UNSAFE, name, jinja_type_name(obj));
         return OK;
     }
@@ -363,7 +364,7 @@ enum status jinja_getattr(struct jinja_run *r, const struct jinja_value *obj, co
 
 /* Items ------------------------------------------------------------------------------------ */
 
-/* Python's index: counts from the end when negative. SIZE_MAX: out of range. */
+/* Python's index, which counts from the end if negative. SIZE_MAX: out of range. */
 static size_t resolve_index(int64_t i, size_t n)
 {
     if (i < 0)
@@ -395,7 +396,7 @@ static bool may_be_key(const struct jinja_value *v)
     return v->type != JINJA_DICT && !jinja_is_seq(v, JINJA_LIST);
 }
 
-/* The item, *out stays JINJA_MISSING when there is none. */
+/* The item; *out stays JINJA_MISSING if there is none. */
 static enum status item(struct jinja_run *r, const struct jinja_value *obj,
                         const struct jinja_value *key, struct jinja_value *out)
 {
@@ -561,7 +562,8 @@ enum status jinja_slice(struct jinja_run *r, const struct jinja_value *obj,
         return jinja_fail_undefined(r, obj);
     if (obj->type == JINJA_STR)
         return slice_text(r, obj, bounds, out);
-    if (!subscriptable(obj)) /* not Undefined as with [i]: jinja2 leaves slices to Python */
+    if (!subscriptable(obj)) /* an error, not Undefined as for [i]: jinja2 leaves slices to
+                                Python */
         return jinja_fail(r, ERR_INVALID, "'%s' object is not subscriptable", jinja_type_name(obj));
     TRY(resolve_slice(r, bounds, obj->seq->n, &s));
     TRY(jinja_charge(r, obj->seq->n / 8));

@@ -2,8 +2,8 @@
  *
  * Owns    nothing.
  * Thread  the run's.
- * Errors  ERR_INVALID with Python's words for wrong types; ERR_UNSUPPORTED where an integer
- *         leaves 64 bits.
+ * Errors  ERR_INVALID with Python's message for wrong types; ERR_UNSUPPORTED: an integer exceeds 64
+ *         bits.
  * Units   indices count code points. */
 #ifndef TARN_ENGINE_TEXT_JINJA_JINJA_OPS_H
 #define TARN_ENGINE_TEXT_JINJA_JINJA_OPS_H
@@ -21,7 +21,7 @@ NODISCARD enum status jinja_relate(struct jinja_run *r, int op, const struct jin
 NODISCARD enum status jinja_contains(struct jinja_run *r, const struct jinja_value *needle,
                                      const struct jinja_value *hay, bool *out);
 
-/* a.name: attribute (method) first, then item. What is absent is Undefined, not an error; an
+/* a.name: attribute (method) first, then item. An absent one is Undefined, not an error; an
  * attribute of Undefined is an error. */
 NODISCARD enum status jinja_getattr(struct jinja_run *r, const struct jinja_value *obj,
                                     const char *name, struct jinja_value *out);
@@ -32,7 +32,8 @@ NODISCARD enum status jinja_getitem(struct jinja_run *r, const struct jinja_valu
 NODISCARD enum status jinja_slice(struct jinja_run *r, const struct jinja_value *obj,
                                   const struct jinja_value bounds[3], struct jinja_value *out);
 
-/* "a.b.0" walked with jinja_getitem, as map(attribute=...) does. An Integer is an index. */
+/* Follow a path such as "a.b.0" by jinja_getitem(), as map(attribute=...) does. An integer is an
+ * index. */
 NODISCARD enum status jinja_get_path(struct jinja_run *r, const struct jinja_value *obj,
                                      const struct jinja_value *path, struct jinja_value *out);
 
@@ -42,8 +43,8 @@ NODISCARD enum status jinja_percent(struct jinja_run *r, const struct jinja_valu
 NODISCARD enum status jinja_format(struct jinja_run *r, const struct jinja_value *format,
                                    const struct jinja_args *args, struct jinja_value *out);
 
-/* Whether Python's type has a method of that name; *unsafe: one that changes its object, which
- * Hugging Face's sandbox refuses. */
+/* Whether Python's type has a method of that name. *unsafe: the method changes its object, so
+ * Hugging Face's sandbox refuses it. */
 bool jinja_has_method(const struct jinja_value *self, const char *name, bool *unsafe);
 NODISCARD enum status jinja_call_method(struct jinja_run *r, const struct jinja_method *method,
                                         const struct jinja_args *args, struct jinja_value *out);

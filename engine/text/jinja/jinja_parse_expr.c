@@ -30,7 +30,7 @@ static bool at_one_of(const struct jinja_parser *p, const enum jinja_tok *types,
 
 /* Arithmetic ------------------------------------------------------------------------------ */
 
-/* As in jinja2, ** binds tighter than * but looser than a sign, and leans left. */
+/* As in jinja2, ** binds tighter than * but looser than a sign, and is left-associative. */
 static enum status parse_pow(struct jinja_parser *p, struct jinja_node **out)
 {
     struct jinja_node *right;
@@ -92,7 +92,7 @@ static enum status parse_sum(struct jinja_parser *p, struct jinja_node **out)
 
 /* Comparison and logic --------------------------------------------------------------------- */
 
-/* The comparison operator at the current token, which is passed; TOK_EOF when there is none. */
+/* Consume the comparison operator at the current token and return it; TOK_EOF: there is none. */
 static enum jinja_tok compare_operator(struct jinja_parser *p)
 {
     static const enum jinja_tok types[] = {TOK_EQ, TOK_NE, TOK_LT, TOK_LE, TOK_GT, TOK_GE};
@@ -337,7 +337,7 @@ enum status jinja_parse_tuple(struct jinja_parser *p, bool with_cond, bool paren
 
 /* Postfix: subscripts, calls, filters, tests ------------------------------------------------ */
 
-/* One of "a:b:c" with any part left out; p stands behind '[' or a part. */
+/* Parse a:b:c, each part optional. The current token is behind '[' or behind the first part. */
 static enum status parse_slice(struct jinja_parser *p, struct jinja_node **out)
 {
     struct jinja_node *slice, *start = NULL;
@@ -421,7 +421,7 @@ static enum status parse_arg(struct jinja_parser *p, struct jinja_node *call)
     return jinja_nodes_push(p, &call->args, arg);
 }
 
-/* "(args)" into the args, more, b and c of `call`. */
+/* Parse "(args)" into the args, more, b and c of `call`. */
 static enum status parse_args(struct jinja_parser *p, struct jinja_node *call)
 {
     TRY(jinja_expect(p, TOK_LPAREN));
@@ -444,7 +444,8 @@ static enum status parse_call(struct jinja_parser *p, struct jinja_node *on,
     return parse_args(p, node);
 }
 
-/* "a.b" names exist for filters of extensions; joined here only so that the error names them. */
+/* Names such as "a.b" exist only for filters of extensions; they are read so that the error can
+ * name them. */
 static enum status parse_dotted_name(struct jinja_parser *p, const char **out)
 {
     struct jinja_str name;
@@ -482,8 +483,8 @@ enum status jinja_parse_filters(struct jinja_parser *p, struct jinja_node *in, b
     return OK;
 }
 
-/* "x is divisibleby 3": an argument without parentheses. More lenient than jinja2, which takes
- * the `if` of "a is defined if b" for the argument and then fails. */
+/* Whether an argument without parentheses follows, as in "x is divisibleby 3". More lenient than
+ * jinja2, which takes the `if` of "a is defined if b" as the argument and then fails. */
 static bool at_test_argument(const struct jinja_parser *p)
 {
     static const char *const keywords[] = {"else", "or", "and", "is", "if", "in", "not"};

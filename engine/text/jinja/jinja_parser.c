@@ -96,7 +96,7 @@ enum status jinja_enter(struct jinja_parser *p)
 
 /* Bodies ----------------------------------------------------------------------------------- */
 
-/* Whether the current token is one of the space separated names. */
+/* Whether the current token is one of the names, which are separated by spaces. */
 static bool at_end_tag(const struct jinja_parser *p, const char *names)
 {
     while (names && *names) {
@@ -126,7 +126,7 @@ static enum status parse_data(struct jinja_parser *p, struct jinja_node **out)
     return OK;
 }
 
-/* Statements up to "{% <one of names>", or the end of the template when `names` is NULL. The
+/* Parse statements up to "{% <one of names>", or to the end of the template if `names` is NULL. The
  * current token is then the name. */
 static enum status parse_block(struct jinja_parser *p, const char *names, struct jinja_node **out)
 {
@@ -156,7 +156,7 @@ static enum status parse_block(struct jinja_parser *p, const char *names, struct
     return OK;
 }
 
-/* The body behind an opening tag whose "%}" comes next. */
+/* Parse the body of an opening tag; the current token is before its "%}". */
 static enum status parse_body(struct jinja_parser *p, const char *names, struct jinja_node **out)
 {
     jinja_skip(p, TOK_COLON);
@@ -164,7 +164,7 @@ static enum status parse_body(struct jinja_parser *p, const char *names, struct 
     return parse_block(p, names, out);
 }
 
-/* A body with one possible end tag, which is passed. */
+/* Parse a body with one possible end tag, and consume the tag. */
 static enum status parse_whole_body(struct jinja_parser *p, const char *end,
                                     struct jinja_node **out)
 {
@@ -217,7 +217,7 @@ static enum status parse_target(struct jinja_parser *p, bool with_namespace, con
     return check_target(p, *out);
 }
 
-/* Statements. The current token is behind the tag's name; node is of the tag's line. ------- */
+/* Statements. The current token is behind the tag's name; node has the tag's line. ---------- */
 
 static enum status parse_set(struct jinja_parser *p, struct jinja_node *node)
 {
@@ -289,7 +289,7 @@ static enum status parse_signature(struct jinja_parser *p, struct jinja_node *ma
     return jinja_expect(p, TOK_RPAREN);
 }
 
-/* The body of a macro: break cannot leave it, and the special names count for it alone. */
+/* The body of a macro: break cannot leave it, and the special names are collected for it alone. */
 static enum status parse_macro_body(struct jinja_parser *p, struct jinja_node *macro,
                                     const char *end)
 {
@@ -351,7 +351,7 @@ static enum status parse_with(struct jinja_parser *p, struct jinja_node *node)
     return parse_whole_body(p, "endwith", &node->body);
 }
 
-/* {% generation %} marks what the model wrote, for training; when serving it is only a scope. */
+/* {% generation %} marks the model's text for training. In a server it is only a scope. */
 static enum status parse_generation(struct jinja_parser *p, struct jinja_node *node)
 {
     unsigned loops = p->loops;

@@ -1,4 +1,4 @@
-/* "..." % values and "...".format(): the conversions that texts use. */
+/* "..." % values and "...".format(): the conversions that templates use. */
 #include <stdio.h>
 
 #include "engine/text/jinja/jinja_ops.h"
@@ -82,7 +82,7 @@ static enum status put_real(struct jinja_run *r, double v, const struct spec *s,
     return s->type == '%' ? jinja_puts(r, o, "%") : OK;
 }
 
-/* `text` in `width` code points; zero filling goes behind the sign. */
+/* Pad `text` to `width` code points; zeros go behind the sign. */
 static enum status put_padded(struct jinja_run *r, struct jinja_str text, const struct spec *s,
                               bool number, struct jinja_out *o)
 {
@@ -149,7 +149,7 @@ static enum status put_text(struct jinja_run *r, const struct jinja_value *v, co
 
 struct percent {
     const struct jinja_value *values;
-    size_t used; /* of a tuple, or of the single value */
+    size_t used; /* values used of a tuple, or of the single value */
 };
 
 static enum status next_value(struct jinja_run *r, struct percent *p,
@@ -164,12 +164,13 @@ static enum status next_value(struct jinja_run *r, struct percent *p,
     return OK;
 }
 
-/* "%(key)s" or the next of the values. */
+/* Find the value of "%(key)s"; NULL: the next of the values. */
 static enum status percent_value(struct jinja_run *r, struct percent *p, struct jinja_str f,
                                  size_t *at, const struct jinja_value **out)
 {
     if (*at >= f.len || f.p[*at] != '(') {
-        *out = NULL; /* taken behind the width, which may be '*' in Python but not here */
+        *out = NULL; /* taken behind the width; a width of '*', which Python allows, is not
+                        supported */
         return OK;
     }
     size_t close = jinja_find(f, (struct jinja_str){")", 1}, *at);
@@ -304,7 +305,7 @@ static enum status format_spec(struct jinja_run *r, struct jinja_str f, struct s
     return OK;
 }
 
-/* The value "{name}" or "{0}" or "{}" names; ".attr" and "[key]" are not supported. */
+/* Find the value that "{name}", "{0}" or "{}" names; ".attr" and "[key]" are not supported. */
 static enum status format_value(struct jinja_run *r, struct jinja_str name,
                                 const struct jinja_args *args, size_t *auto_index,
                                 const struct jinja_value **out)
@@ -333,7 +334,7 @@ static enum status format_value(struct jinja_run *r, struct jinja_str name,
     return OK;
 }
 
-/* "name!r:spec" */
+/* Format a field "name!r:spec". */
 static enum status format_field(struct jinja_run *r, const struct jinja_value *format,
                                 struct jinja_str field, const struct jinja_args *args,
                                 size_t *auto_index, struct jinja_out *o)

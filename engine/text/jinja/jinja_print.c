@@ -8,7 +8,7 @@
 
 /* Numbers --------------------------------------------------------------------------------- */
 
-/* Digits and exponent of the shortest text that reads back as f, e.g. "12345", 3 for 1234.5. */
+/* Digits and exponent of the shortest text that reads back as f, e.g. "12345" and 3 for 1234.5. */
 static int shortest_digits(double f, char digits[20], int *n_digits)
 {
     char text[40];
@@ -213,7 +213,7 @@ enum status jinja_put_str(struct jinja_run *r, struct jinja_out *o, const struct
 {
     if (v->type == JINJA_STR)
         return jinja_put(r, o, v->str.p, v->str.len);
-    return v->type == JINJA_UNDEFINED ? OK : jinja_put_repr(r, o, v); /* Undefined: nothing */
+    return v->type == JINJA_UNDEFINED ? OK : jinja_put_repr(r, o, v); /* Undefined prints nothing */
 }
 
 enum status jinja_to_str(struct jinja_run *r, const struct jinja_value *v, struct jinja_value *out)
@@ -258,7 +258,7 @@ static enum status put_json_str(struct jinja_run *r, struct jinja_out *o, struct
     TRY(jinja_charge(r, s.len / 32));
     TRY(jinja_puts(r, o, "\""));
     for (size_t at = 0; at < s.len;) {
-        size_t run = at; /* plain ASCII goes out in one piece */
+        size_t run = at; /* ASCII without escapes is copied in one piece */
         while (run < s.len && s.p[run] >= 0x20 && s.p[run] != '"' && s.p[run] != '\\')
             run++;
         TRY(jinja_put(r, o, s.p + at, run - at));
@@ -327,7 +327,8 @@ static enum status put_json_key(struct jinja_run *r, struct jinja_out *o,
     return jinja_puts(r, o, "\"");
 }
 
-/* Insertion sort over pointers: json.dumps(sort_keys=True) on the few keys of a schema. */
+/* Sort the keys for json.dumps(sort_keys=True): insertion sort over pointers, since schemas have
+ * few keys. */
 static enum status sorted_pairs(struct jinja_run *r, const struct jinja_dict *d,
                                 const struct jinja_pair ***out)
 {

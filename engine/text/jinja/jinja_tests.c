@@ -83,7 +83,7 @@ CHECK(is_mapping)
     return no_args(r, args);
 }
 
-/* jinja2 asks for len() and []: Undefined and dicts have both, generators and views do not. */
+/* jinja2 checks for len() and []. Undefined and dicts have both, generators and views do not. */
 CHECK(is_sequence)
 {
     *out = in->type == JINJA_STR || in->type == JINJA_DICT || in->type == JINJA_UNDEFINED ||
@@ -216,7 +216,7 @@ CHECK(is_in)
     return relate(r, TOK_IN, in, args, out);
 }
 
-/* Python's `is`: the same object. Small values stand for one object each. */
+/* Python's `is`: the same sequence or dict. Other values are compared by equality. */
 CHECK(is_sameas)
 {
     struct jinja_value slots[1] = {0};

@@ -1,8 +1,8 @@
-/* jinja_tests.h - what stands behind `is`.
+/* jinja_tests.h - the tests of jinja2, which follow `is`.
  *
  * Owns    nothing: a static table.
  * Thread  any.
- * Errors  ERR_INVALID for wrong arguments and for comparisons Python refuses.
+ * Errors  ERR_INVALID for wrong arguments and for comparisons that Python refuses.
  * Units   none. */
 #ifndef TARN_ENGINE_TEXT_JINJA_JINJA_TESTS_H
 #define TARN_ENGINE_TEXT_JINJA_JINJA_TESTS_H
@@ -15,7 +15,7 @@ struct jinja_test {
                          const struct jinja_args *args, bool *out);
 };
 
-/* NULL when there is no test of that name. */
+/* NULL: there is no test of that name. */
 const struct jinja_test *jinja_test_find(const char *name);
 
 #endif

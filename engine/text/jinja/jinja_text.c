@@ -9,7 +9,7 @@ size_t jinja_utf8_next(const char *p, size_t left, uint32_t *cp)
     const unsigned char *s = (const unsigned char *)p;
     size_t n = s[0] < 0x80 ? 1 : s[0] < 0xE0 ? 2 : s[0] < 0xF0 ? 3 : 4;
 
-    if (n > left) { /* cannot happen in valid text; stay inside all the same */
+    if (n > left) { /* impossible in valid text; stay inside the text anyway */
         *cp = 0xFFFD;
         return left;
     }
@@ -114,7 +114,7 @@ bool jinja_is_alnum(uint32_t cp)
            !(cp >= 0x3000 && cp <= 0x3004) && !(cp >= 0x1F000 && cp <= 0x1FAFF);
 }
 
-/* Latin, Greek and Cyrillic, the scripts whose case texts in templates can be expected to hold. */
+/* Lower case for Latin, Greek and Cyrillic, the scripts with case that templates may contain. */
 uint32_t jinja_lower(uint32_t cp)
 {
     if (cp >= 'A' && cp <= 'Z')
@@ -367,14 +367,14 @@ enum status jinja_recase(struct jinja_run *r, const struct jinja_value *s, enum 
         bool upper = how == JINJA_CASE_UPPER || (how != JINJA_CASE_LOWER && start);
         TRY(put_recased(r, &o, cp, upper));
         TRY(jinja_mark_from(r, &o, n_before, s->str.p + at, n));
-        /* str.title(): a letter behind anything that is no letter starts a word */
+        /* str.title(): a letter behind a character that is not a letter starts a word */
         start = how == JINJA_CASE_TITLE && (!jinja_is_alnum(cp) || (cp >= '0' && cp <= '9'));
     }
     *out = jinja_str_like(s, o.p ? o.p : "", o.len);
     return OK;
 }
 
-/* An empty `from` stands between all code points and at both ends. */
+/* An empty `from` matches between all code points and at both ends. */
 static enum status replace_empty(struct jinja_run *r, struct jinja_str s, struct jinja_str to,
                                  int64_t count, struct jinja_out *o)
 {

@@ -30,7 +30,7 @@ enum status jinja_alloc(struct jinja_run *r, size_t n, void *ptr_out)
 {
     void *p = arena_alloc(r->arena, n);
 
-    memcpy(ptr_out, &p, sizeof p); /* any kind of pointer: a cast would break aliasing rules */
+    memcpy(ptr_out, &p, sizeof p); /* for any kind of pointer; a cast would break aliasing rules */
     if (!p) {
         if (n > r->arena->max_bytes || r->arena->used_bytes > r->arena->max_bytes - n)
             return jinja_fail(r, ERR_TOO_LARGE, "needs more than %zu bytes of memory",
@@ -43,7 +43,7 @@ enum status jinja_alloc(struct jinja_run *r, size_t n, void *ptr_out)
 enum status jinja_alloc_array(struct jinja_run *r, size_t n, size_t each, void *ptr_out)
 {
     if (each && n > SIZE_MAX / 4 / each)
-        return jinja_fail(r, ERR_TOO_LARGE, "a list of %zu items", n);
+        return jinja_fail(r, ERR_TOO_LARGE, "a list of %zu items is too long", n);
     return jinja_alloc(r, n * each, ptr_out);
 }
 
@@ -326,7 +326,7 @@ bool jinja_as_number(const struct jinja_value *v, double *out)
     return true;
 }
 
-/* jinja2 says "dict object" of a dict. */
+/* jinja2's messages say "dict object" for a dict. */
 static const char *owner_object(const char *owner, char text[64])
 {
     snprintf(text, 64, "%s object", owner);
@@ -427,7 +427,7 @@ enum status jinja_equal(struct jinja_run *r, const struct jinja_value *a,
     else if (a->type == JINJA_METHOD)
         *out = a->method == b->method;
     else if (a->type >= JINJA_NAMESPACE)
-        *out = a->dict == b->dict; /* all pointers: identity */
+        *out = a->dict == b->dict; /* all are pointers: compare identity */
     else
         *out = true; /* None, Undefined */
     r->depth--;
@@ -437,7 +437,7 @@ enum status jinja_equal(struct jinja_run *r, const struct jinja_value *a,
 static int str_compare(struct jinja_str a, struct jinja_str b)
 {
     size_t n = a.len < b.len ? a.len : b.len;
-    int c = n ? memcmp(a.p, b.p, n) : 0; /* UTF-8 sorts as its code points do */
+    int c = n ? memcmp(a.p, b.p, n) : 0; /* UTF-8 sorts in the order of code points */
 
     if (c != 0)
         return c;
@@ -548,7 +548,8 @@ enum status jinja_length(struct jinja_run *r, const struct jinja_value *v, size_
 
 /* Arguments ------------------------------------------------------------------------------- */
 
-/* The index of `name` in the space separated `names`, or the number of names. */
+/* The index of `name` in `names`, which are separated by spaces; SIZE_MAX: absent. *n_names: their
+ * number. */
 static size_t name_index(const char *names, struct jinja_str name, size_t *n_names)
 {
     size_t i = 0;

@@ -1,10 +1,10 @@
 /* jinja_value.h - the values of a template run, with Python's semantics, and the run itself.
  *
- * Owns    nothing: every value, string and list lives in the run's arena, or is borrowed from the
+ * Owns    nothing: every value, string and list is in the run's arena, or is borrowed from the
  *         template and the JSON context, which outlive the run.
  * Thread  a run belongs to one thread.
- * Errors  jinja_fail() puts "chat template line N: ..." into the run's `why`.
- *         ERR_TOO_LARGE when steps, depth, memory or output pass their bound.
+ * Errors  jinja_fail() puts "chat template line N: ..." into the run's `why`. ERR_TOO_LARGE: steps,
+ *         depth, memory or output exceed their limit.
  * Units   strings are slices of UTF-8 in bytes, not NUL-terminated. */
 #ifndef TARN_ENGINE_TEXT_JINJA_JINJA_VALUE_H
 #define TARN_ENGINE_TEXT_JINJA_JINJA_VALUE_H
@@ -19,7 +19,8 @@
 #include "base/json.h"
 #include "base/status.h"
 
-/* No cleanup is ever needed on the way out: the arena takes everything. */
+/* Return the status of a call that failed. Errors need no cleanup: all memory belongs to the
+ * arena. */
 #define TRY(call)                                                                                  \
     do {                                                                                           \
         enum status try_status = (call);                                                           \
@@ -28,11 +29,11 @@
     } while (0)
 
 #define JINJA_STEPS_MAX 10000000u /* about one second */
-#define JINJA_DEPTH_MAX 600u      /* nested evaluations: keeps the C stack under 1 MiB */
+#define JINJA_DEPTH_MAX 600u      /* nested evaluations; keeps the C stack under 1 MiB */
 #define JINJA_RANGE_MAX 100000    /* MAX_RANGE of jinja2's sandbox */
 
 enum jinja_type {
-    JINJA_MISSING = 0, /* an argument that was not given; never seen by templates */
+    JINJA_MISSING = 0, /* an argument that was not given; templates never see it */
     JINJA_UNDEFINED,
     JINJA_NONE,
     JINJA_BOOL,
@@ -55,10 +56,10 @@ enum jinja_seq_kind {
     JINJA_KEYS,
     JINJA_VALUES,
     JINJA_ITEMS,
-    JINJA_GENERATOR, /* what map() and select() give: can be walked once, has no length */
+    JINJA_GENERATOR, /* result of map() and select(): iterable once, without a length */
 };
 
-/* Why a value is undefined; decides the words of the error when it is used. */
+/* Why a value is undefined. It decides the message when the value is used. */
 enum jinja_undefined_kind {
     JINJA_UNDEF_VARIABLE, /* 'name' is undefined */
     JINJA_UNDEF_ATTR,     /* 'owner object' has no attribute 'name' */
@@ -106,7 +107,7 @@ struct jinja_value {
 
 struct jinja_seq {
     enum jinja_seq_kind kind;
-    bool spent; /* a generator that was walked */
+    bool spent; /* a generator that was iterated */
     size_t n;
     struct jinja_value *items;
     int64_t start, stop, step; /* JINJA_RANGE: for printing */
@@ -117,7 +118,7 @@ struct jinja_pair {
     struct jinja_value value;
 };
 
-/* In insertion order; looked up by walking, and every walk is charged to the run's steps. */
+/* Pairs in insertion order. A lookup compares key by key and is charged to the run's steps. */
 struct jinja_dict {
     size_t n;
     size_t cap;
@@ -132,8 +133,8 @@ struct jinja_method {
 struct jinja_loop {
     const struct jinja_seq *seq;
     size_t index0;
-    const struct jinja_node *recursive; /* the for node when it is marked recursive, else NULL */
-    struct jinja_scope *scope;          /* where that node stands */
+    const struct jinja_node *recursive; /* the for node if it is marked recursive, else NULL */
+    struct jinja_scope *scope;          /* the scope of that node */
     int depth0;
     struct jinja_value last_changed;
 };
@@ -150,7 +151,7 @@ struct jinja_args {
     size_t n_kw;
 };
 
-/* See jinja_marks.h. */
+/* Defined in jinja_marks.h. */
 struct jinja_marks_page;
 struct jinja_marks {
     struct jinja_marks_page *pages; /* open addressing, linear probing; at most half full */
@@ -163,16 +164,16 @@ struct jinja_run {
     struct buf *why;
     const struct jinja_dict *context; /* the variables given to the render */
     int64_t now_s;
-    size_t out_max_bytes; /* of the render and of each captured block */
+    size_t out_max_bytes; /* limit of the render and of each captured block */
     uint64_t steps;
     unsigned depth;
     int line; /* of the node being evaluated, for messages */
 };
 
-/* Formats the message behind "chat template line N: "; returns `s`. */
+/* Format a message as "chat template line N: ..."; returns `s`. */
 enum status jinja_fail(struct jinja_run *r, enum status s, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* `n` more steps of work. */
+/* Count `n` steps of work; ERR_TOO_LARGE beyond JINJA_STEPS_MAX. */
 NODISCARD enum status jinja_charge(struct jinja_run *r, uint64_t n);
 /* Zeroed memory from the arena. */
 NODISCARD enum status jinja_alloc(struct jinja_run *r, size_t n_bytes, void *ptr_out);
@@ -209,7 +210,7 @@ static inline struct jinja_value jinja_cstr(const char *text)
     return jinja_str(text, strlen(text));
 }
 
-/* A piece of `whole` or a text derived from it: Markup stays Markup. */
+/* A piece of `whole`, or text derived from it: Markup stays Markup. */
 static inline struct jinja_value jinja_str_like(const struct jinja_value *whole, const char *p,
                                                 size_t len)
 {
@@ -238,12 +239,12 @@ static inline bool jinja_str_is(struct jinja_str s, const char *text)
     return s.len == strlen(text) && memcmp(s.p, text, s.len) == 0;
 }
 
-/* A sequence with room for n items, all of them JINJA_MISSING until set. */
+/* A sequence with room for n items, which are JINJA_MISSING until set. */
 NODISCARD enum status jinja_seq_new(struct jinja_run *r, enum jinja_seq_kind kind, size_t n,
                                     struct jinja_value *out);
 NODISCARD enum status jinja_pair_tuple(struct jinja_run *r, const struct jinja_value *a,
                                        const struct jinja_value *b, struct jinja_value *out);
-/* A growing list: starts zeroed; jinja_list_push() doubles. */
+/* A growing list; zeroed: empty. */
 struct jinja_list {
     struct jinja_value *items;
     size_t n;
@@ -258,7 +259,7 @@ NODISCARD enum status jinja_dict_new(struct jinja_run *r, size_t cap, struct jin
 NODISCARD enum status jinja_dict_set(struct jinja_run *r, struct jinja_dict *d,
                                      const struct jinja_value *key,
                                      const struct jinja_value *value);
-/* *found points into the dict, or is NULL. ERR_INVALID for a key that Python cannot hash. */
+/* *found points into the dict, or is NULL. ERR_INVALID: a key that Python cannot hash. */
 NODISCARD enum status jinja_dict_get(struct jinja_run *r, const struct jinja_dict *d,
                                      const struct jinja_value *key,
                                      const struct jinja_value **found);
@@ -269,36 +270,35 @@ NODISCARD enum status jinja_dict_get_text(struct jinja_run *r, const struct jinj
 NODISCARD enum status jinja_dict_view(struct jinja_run *r, const struct jinja_dict *d,
                                       enum jinja_seq_kind kind, struct jinja_value *out);
 
-/* Copies structure, borrows strings: `j` must outlive the run. */
+/* Copy the structure of `j` and borrow its strings: `j` must outlive the run. */
 NODISCARD enum status jinja_from_json(struct jinja_run *r, const struct json *j,
                                       struct jinja_value *out);
 
 bool jinja_truth(const struct jinja_value *v);
 /* Python's type name: "str", "list", "dict_items", ... */
 const char *jinja_type_name(const struct jinja_value *v);
-/* bool counts as a number, as in Python. */
+/* As a number; bool counts as one, as in Python. False: v is not a number. */
 bool jinja_as_int(const struct jinja_value *v, int64_t *out);
 bool jinja_as_number(const struct jinja_value *v, double *out);
 
-/* What using an undefined value says. Returns ERR_INVALID. */
+/* Fail with the message for using an undefined value. Returns ERR_INVALID. */
 enum status jinja_fail_undefined(struct jinja_run *r, const struct jinja_value *v);
 
 NODISCARD enum status jinja_equal(struct jinja_run *r, const struct jinja_value *a,
                                   const struct jinja_value *b, bool *out);
-/* *out < 0, 0, > 0; ERR_INVALID where Python has no order (`op` is for the message). NaN: the
- * values count as unordered, *unordered is set. */
+/* *out < 0, 0, > 0. ERR_INVALID: Python has no order for them (`op` is for the message). With NaN,
+ * *unordered is set. */
 NODISCARD enum status jinja_compare(struct jinja_run *r, const struct jinja_value *a,
                                     const struct jinja_value *b, const char *op, int *out,
                                     bool *unordered);
-/* The items as a sequence: characters of a string, keys of a dict; spends a generator. */
+/* The items as a sequence: characters of a string, keys of a dict. A generator is used up. */
 NODISCARD enum status jinja_iterate(struct jinja_run *r, const struct jinja_value *v,
                                     const struct jinja_seq **out);
-/* ERR_INVALID where Python's len() raises. */
+/* ERR_INVALID: Python's len() raises. */
 NODISCARD enum status jinja_length(struct jinja_run *r, const struct jinja_value *v, size_t *out);
 
-/* Binds arguments to names as Python does: `names` is "first second third", the first
- * `n_required` of which must be given. slots[] must be zeroed; what is absent stays
- * JINJA_MISSING. */
+/* Bind arguments to names as Python does. `names` is "first second third", of which the first
+ * `n_required` must be given. slots[] must be zeroed; absent ones stay JINJA_MISSING. */
 NODISCARD enum status jinja_bind(struct jinja_run *r, const struct jinja_args *args,
                                  const char *what, const char *names, size_t n_required,
                                  struct jinja_value *slots);

@@ -1,4 +1,4 @@
-/* tokenizer.c - the public face: load, encode, ask. */
+/* tokenizer.c - the public functions: load, encode, queries. */
 #include "engine/text/tokenizer/tokenizer.h"
 
 #include <stdlib.h>
@@ -21,7 +21,7 @@ enum status tok_node_type(const struct json *node, const char *where, const char
     return OK;
 }
 
-/* Files before 2021 do not say the type: it shows in the fields. */
+/* Files before 2021 have no type; the fields tell it. */
 static const char *guess_type(const struct json *model)
 {
     if (js_is(js_get(model, "vocab"), JS_ARRAY))
@@ -61,7 +61,8 @@ static enum status load_model(struct tokenizer *t, const struct json *model, str
     return ERR_INTERNAL;
 }
 
-/* Raise *len_max to the longest added token. False: one of them swallows white space around it. */
+/* Raise *len_max to the longest added token. False: one of them also strips white space around
+ * it. */
 static bool measure_added(const struct tok_trie *trie, uint32_t *len_max)
 {
     for (uint32_t i = 0; i < trie->n_tokens; i++) {
@@ -74,7 +75,7 @@ static bool measure_added(const struct tok_trie *trie, uint32_t *len_max)
     return true;
 }
 
-/* Set token_bytes_max, where every byte of a text is sure to be in a token. */
+/* Set token_bytes_max, if every byte of a text becomes part of some token. */
 static void measure_tokens(struct tokenizer *t)
 {
     uint32_t len_max = 1, shrinks = tok_normalizer_shrinks(t->normalizer);
@@ -204,9 +205,9 @@ struct encoder {
     struct buf normal; /* the section after normalization */
     size_t n_ids_max;
     unsigned flags;
-    const char *text;               /* all of it */
-    const struct ranges *untrusted; /* of all of it; may be NULL */
-    struct ranges normal_untrusted; /* of the section after normalization */
+    const char *text;               /* the whole text */
+    const struct ranges *untrusted; /* set over the whole text; may be NULL */
+    struct ranges normal_untrusted; /* the set over the section after normalization */
 };
 
 static enum status encode_piece(struct encoder *e, const char *piece, size_t len)
@@ -233,7 +234,7 @@ static enum status encode_pieces(struct encoder *e, const char *text, size_t len
     return s;
 }
 
-/* Hand what lies between added tokens to `section`, and write the tokens' own ids. */
+/* Call `section` for each part between added tokens, and append the tokens' own ids. */
 static enum status cut_at_added(struct encoder *e, const struct tok_trie *trie, const char *text,
                                 size_t len, bool at_start, const struct tok_trust *trust,
                                 enum status (*section)(struct encoder *e, const char *text,
@@ -317,7 +318,8 @@ static enum status encode_repaired(struct encoder *e, const char *text, size_t l
         return encode_all(e, text, len, ids);
     buf_init(&repaired, (size_t)TOK_TEXT_BYTES_MAX * 3);
     enum status s = utf8_repair(&repaired, text, len);
-    if (s == OK && e->untrusted && e->untrusted->n > 0) { /* its offsets hold no more */
+    if (s == OK && e->untrusted && e->untrusted->n > 0) { /* the set's offsets are not valid in the
+                                                             repaired text: trust none of it */
         s = ranges_add(&all, 0, repaired.len);
         e->untrusted = &all;
     }
@@ -340,7 +342,7 @@ enum status tok_encode_counted(const struct tokenizer *t, const char *text, size
     e.scratch.plain = mixed ? t->vocab.tokens : NULL;
     e.n_ids_max = (ids->max - ids->len) / sizeof(uint32_t);
     *n_steps_out = 0;
-    /* A text that cannot fit is refused by its length: cutting it takes time and memory. */
+    /* Refuse a text that cannot fit by its length: encoding it would take time and memory. */
     if (t->token_bytes_max > 0 && len / t->token_bytes_max > e.n_ids_max)
         return ERR_TOO_LARGE;
     tok_pieces_init(&e.pieces);
@@ -368,7 +370,7 @@ enum status tokenizer_encode_mixed(const struct tokenizer *t, const char *text, 
     return tok_encode_counted(t, text, len, flags, untrusted, ids, &n_steps);
 }
 
-/* ---- ask ---- */
+/* ---- queries ---- */
 
 uint32_t tokenizer_n_vocab(const struct tokenizer *t)
 {

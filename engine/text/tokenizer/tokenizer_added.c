@@ -1,7 +1,7 @@
 /* tokenizer_added.c - added tokens in text: a trie, leftmost longest match.
  *
- * Hugging Face keeps two sets: tokens with "normalized": false are looked for in the raw text,
- * the others after normalization, in their own normalized form. */
+ * Hugging Face has two sets: tokens with "normalized": false are matched in the raw text, the
+ * others after normalization, in their own normalized form. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +22,7 @@ static enum status add_node(struct tok_trie *t, unsigned char byte, uint32_t sib
         t->cap_nodes = cap;
     }
     if (t->n_nodes == 0)
-        t->n_nodes = 1; /* 0 means none */
+        t->n_nodes = 1; /* node 0 means "none" */
     *out = t->n_nodes;
     t->nodes[t->n_nodes++] = (struct tok_trie_node){.byte = byte, .sibling = sibling};
     return OK;
@@ -65,10 +65,10 @@ enum status tok_trie_add(struct tok_trie *t, const struct tok_added *token)
     uint32_t leaf;
 
     if (token->len == 0)
-        return OK; /* normalized away: it can never be met */
+        return OK; /* nothing is left after normalization: it cannot be matched */
     enum status s = add_path(t, token->content, token->len, &leaf);
     if (s != OK || t->nodes[leaf].token)
-        return s; /* of two tokens with one form the first is met */
+        return s; /* of two tokens with the same form the first is matched */
     struct tok_added *tokens = realloc(t->tokens, (t->n_tokens + 1) * sizeof *tokens);
     if (!tokens)
         return ERR_NOMEM;
@@ -106,13 +106,13 @@ static enum status read_flags(struct tok_added *a, bool *normalized, const struc
     *normalized = true;
     for (size_t i = 0; i < ARRAY_SIZE(flags) && s == OK; i++) {
         if (strcmp(flags[i].key, "normalized") == 0 && a->special)
-            *normalized = false; /* what Hugging Face assumes for special tokens */
+            *normalized = false; /* Hugging Face's default for special tokens */
         s = js_get_bool(entry, flags[i].key, flags[i].value, why);
     }
     return s;
 }
 
-/* Bytes of the blank at p: a space, or U+2581 as normalizers write spaces; 0: there is none. */
+/* Bytes of the blank at p, a space or U+2581 (a normalized space); 0: not a blank. */
 static uint32_t blank_bytes(const char *p, uint32_t left)
 {
     if (left >= 1 && *p == ' ')
@@ -120,8 +120,9 @@ static uint32_t blank_bytes(const char *p, uint32_t left)
     return left >= 3 && memcmp(p, "\xe2\x96\x81", 3) == 0 ? 3 : 0;
 }
 
-/* A normalized form often begins with a blank of the normalizer's (Llama 2: U+2581 before "</s>"),
- * which the text before the token supplies, whoever wrote that. */
+/* Find the content without the blanks at its ends. A normalized form often begins with a blank
+ * added by the normalizer (Llama 2: U+2581 before "</s>"). In a text the bytes before the token
+ * supply that blank, so whether they are trusted must not matter. */
 static void find_core(struct tok_added *a)
 {
     uint32_t begin = 0, end = a->len, n;
@@ -180,7 +181,7 @@ enum status tok_added_load(struct tok_trie *plain, struct tok_trie *normalized, 
 
 /* ---- matching ---- */
 
-/* Whether the token may be recognized at text[at]: a special one only in trusted text. */
+/* Whether the token may be recognized at text[at]: special ones only in trusted text. */
 static bool is_allowed(const struct tok_added *a, const struct tok_trust *trust, size_t at)
 {
     if (!a->special)
@@ -189,7 +190,7 @@ static bool is_allowed(const struct tok_added *a, const struct tok_trust *trust,
     return trust->with_special && !ranges_touch(trust->untrusted, at + a->core, at + a->core_end);
 }
 
-/* The longest token that begins at text[at]; NULL: none. */
+/* The longest token at text[at]; NULL: none. */
 static const struct tok_added *longest_at(const struct tok_trie *t, const char *text, size_t len,
                                           size_t at, const struct tok_trust *trust)
 {
@@ -281,7 +282,8 @@ enum status tok_trie_find(const struct tok_trie *t, const char *text, size_t len
             swallow_space(a, text, len, floor, m);
             return OK;
         }
-        i += a->len - 1; /* as in Hugging Face, what is refused as a word is passed over whole */
+        i += a->len - 1; /* as in Hugging Face, a token that is not a whole word is skipped
+                            entirely */
     }
     return ERR_NOT_FOUND;
 }

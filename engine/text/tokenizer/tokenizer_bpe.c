@@ -1,14 +1,14 @@
 /* tokenizer_bpe.c - byte pair encoding: the merge table, and the merging of one piece.
  *
- * The rule: of all neighbours that the table knows, join the pair of the lowest rank, the leftmost
- * of equals, until none is left. Three ways to the same result, by length:
+ * The rule: of all neighbouring pairs in the table, join the pair of lowest rank, the leftmost
+ * among equals, until no pair is left. Three methods with the same result, by length:
  *
  *   any piece     is first cut where no merge can ever join the two symbols (TOK_JOIN_BITS). Old
- *                 SentencePiece-style files hand over a whole text as one piece; this cuts it
- *                 back into words.
+ *                 SentencePiece-style files make a whole text one piece; this cuts it back into
+ *                 words
  *   short runs    scan an array of ranks for the lowest: quadratic, but without a heap
  *   long runs     a linked list and a queue of (rank, position): O(n log n), and O(n) for the worst
- *                 texts there are, one character a million times */
+ *                 texts known, one character repeated a million times */
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,8 +74,8 @@ static enum status make_tables(struct tok_bpe *b, size_t n_merges)
 
 /* ---- loading ---- */
 
-/* The symbols a piece may begin (or end) with before any merge: its first (last) character, and
- * itself when it is a byte token, which enters merging whole. */
+/* The symbols with which a piece may begin (or end) before any merge: its first (last) character,
+ * and the piece itself if it is a byte token, since those enter merging whole. */
 struct edge {
     uint32_t ids[2];
 };
@@ -179,7 +179,7 @@ static enum status load_merges(struct tok_bpe *b, const struct json *merges, str
     if (!js_is(merges, JS_ARRAY))
         return buf_why(why, ERR_INVALID, "tokenizer.json: model.merges: expected an array");
     if (js_len(merges) > TOK_N_VOCAB_MAX * 2)
-        return buf_why(why, ERR_INVALID, "tokenizer.json: model.merges: too many");
+        return buf_why(why, ERR_INVALID, "tokenizer.json: model.merges: too many merges");
     enum status s = make_tables(b, js_len(merges));
     buf_init(&name, TOK_FILE_BYTES_MAX);
     for (size_t i = 0; i < js_len(merges) && s == OK; i++) {
@@ -262,7 +262,7 @@ void tok_bpe_fini(struct tok_bpe *b)
     *b = (struct tok_bpe){0};
 }
 
-/* ---- from a piece to symbols ---- */
+/* ---- pieces to symbols ---- */
 
 bool tok_bpe_keeps_all(const struct tok_bpe *b)
 {
@@ -276,9 +276,9 @@ bool tok_bpe_keeps_all(const struct tok_bpe *b)
     return true;
 }
 
-/* An unknown character becomes <0xXX> tokens when all of them exist, else one unk, which fuse_unk
- * joins with the one before. As in Hugging Face, a pending unk waits for the next known
- * character, also past byte tokens. */
+/* An unknown character becomes <0xXX> tokens if all of them exist, else one unk, which fuse_unk
+ * joins with the previous one. As in Hugging Face, an unk is emitted only before the next known
+ * character, even after byte tokens. */
 static enum status push_unknown(const struct tok_bpe *b, struct tok_scratch *s, const char *c,
                                 size_t n, bool *unk_waits)
 {
@@ -353,7 +353,7 @@ static enum status merge_short(const struct tok_bpe *b, struct tok_scratch *s,
                                const uint32_t *symbols, size_t n)
 {
     uint32_t ids[SHORT_RUN];
-    const struct tok_merge_slot *pairs[SHORT_RUN]; /* [i]: of ids[i] and ids[i + 1] */
+    const struct tok_merge_slot *pairs[SHORT_RUN]; /* [i]: pair of ids[i] and ids[i + 1] */
 
     memcpy(ids, symbols, n * sizeof *ids);
     for (size_t i = 0; i + 1 < n; i++)
@@ -392,19 +392,20 @@ static enum status merge_short(const struct tok_bpe *b, struct tok_scratch *s,
 
 /* ---- merging long runs ---- */
 
-/* Four arrays of n in one vector; a position stays where its symbol began. */
+/* A doubly linked list as four arrays of n in one vector. A symbol's position is where it began. */
 struct run {
-    uint32_t *id;   /* [n] */
+    uint32_t *id;   /* [n] symbol */
     uint32_t *prev; /* [n]; n: none */
     uint32_t *next; /* [n]; n: none */
-    uint32_t *rank; /* [n] of the pair (this, next); NO_RANK: none, or swallowed */
+    uint32_t *rank; /* [n] rank of the pair (this, next); NO_RANK: none, or joined into its left
+                       neighbour */
     uint32_t n;
 };
 
-/* The queue gives out (rank, position) in ascending order. Positions of one rank mostly come in
- * ascending order, too, so they are kept in lists, and the heap holds only the first of each. A
- * list is found by its rank in a small table where newer ranks push out older ones; a position
- * that finds no list to be the end of begins a new one. */
+/* The queue returns (rank, position) in ascending order. Positions of one rank mostly arrive in
+ * ascending order, so they are kept in lists, and the heap contains only the first item of each
+ * list. A small table finds the list of a rank; newer ranks replace older ones in it. A position
+ * that cannot be appended to a list starts a new one. */
 static enum status new_item(struct tok_queue *q, uint32_t pos, uint32_t *out)
 {
     if (q->free != QUEUE_END) {
@@ -463,7 +464,7 @@ static enum status queue_push(struct tok_queue *q, uint32_t rank, uint32_t pos)
     return new_list(q, (uint64_t)rank << 32 | pos, item);
 }
 
-/* Let this list sink from the top of the heap to its place. */
+/* Move this list from the top of the heap down to its place. */
 static void sink(struct tok_queue *q, struct tok_queue_list list)
 {
     size_t i = 0, child;
@@ -510,7 +511,7 @@ static enum status queue_start(struct tok_queue *q)
         for (size_t i = 0; i < QUEUE_N_OPEN; i++)
             q->open[i].rank = NO_RANK;
     }
-    ASSERT(q->n_lists == 0); /* and so no list is open: the last call has emptied it */
+    ASSERT(q->n_lists == 0); /* and so no list is open: the previous call emptied the queue */
     q->n_items = 0;
     q->free = QUEUE_END;
     return OK;
@@ -523,7 +524,7 @@ static void queue_fini(struct tok_queue *q)
     free(q->open);
 }
 
-/* Look the pair (pos, next) up again, after one of the two has changed. */
+/* Look up the pair (pos, next) again, after one of the two has changed. */
 static enum status refresh_pair(const struct tok_bpe *b, struct tok_scratch *s, struct run *r,
                                 uint32_t pos)
 {
@@ -569,7 +570,7 @@ static enum status merge_long(const struct tok_bpe *b, struct tok_scratch *s,
     while (s->queue.n_lists > 0 && st == OK) {
         uint64_t top = queue_pop(&s->queue);
         uint32_t pos = (uint32_t)top;
-        if (r.rank[pos] == top >> 32) /* else the pair has changed since */
+        if (r.rank[pos] == top >> 32) /* otherwise the pair has changed since it was queued */
             st = join_at(b, s, &r, pos);
     }
     for (uint32_t i = 0; i < r.n && st == OK; i = r.next[i])
@@ -596,7 +597,7 @@ static enum status merge_symbols(const struct tok_bpe *b, struct tok_scratch *s)
     size_t n = s->symbols.n, start = 0;
     enum status st = OK;
 
-    if (n == 0) /* only unknown characters, and no token for them */
+    if (n == 0) /* only unknown characters without a token */
         return OK;
     if (n <= SHORT_RUN)
         return merge_short(b, s, v, n);
@@ -612,7 +613,7 @@ static enum status merge_symbols(const struct tok_bpe *b, struct tok_scratch *s)
     return st;
 }
 
-/* ignore_merges (Llama 3): a piece that is a token as it stands is that token. */
+/* ignore_merges (Llama 3): a piece that is itself a token becomes that token. */
 static enum status find_whole(const struct tok_bpe *b, struct tok_scratch *s, const char *piece,
                               size_t len, uint32_t *id)
 {

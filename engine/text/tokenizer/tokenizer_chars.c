@@ -1,9 +1,9 @@
-/* tokenizer_chars.c - what single characters are, as Hugging Face's tables have it.
+/* tokenizer_chars.c - properties of single characters as in Hugging Face's tables.
  *
- * Models were trained with the Unicode tables of their day, and Hugging Face still uses them: for
- * BertNormalizer those of Unicode 8, for StripAccents of Unicode 9, but for lower case and grapheme
- * clusters the newest. utf8proc 2.8 has one set, of Unicode 15; the tables here are the
- * differences, found by asking `tokenizers` 0.23.3 about every code point. */
+ * Models were trained with the Unicode tables of their time, and Hugging Face still uses those:
+ * Unicode 8 for BertNormalizer, Unicode 9 for StripAccents, but the newest for lower case and
+ * grapheme clusters. utf8proc 2.8 has one set, of Unicode 15. The tables here are the differences,
+ * found by asking `tokenizers` 0.23.3 about every code point. */
 #include <utf8proc.h>
 
 #include "base/check.h"
@@ -12,7 +12,7 @@
 
 /* ---- tables ---- */
 
-/* Nonspacing marks that Unicode 8 did not know as such. */
+/* Nonspacing marks that were not nonspacing marks in Unicode 8. */
 // clang-format off
 static const uint32_t no_accent_yet[][2] = {
     {0x7fd, 0x7fd}, {0x898, 0x89f}, {0x8ca, 0x8e1}, {0x9fe, 0x9fe}, {0xafa, 0xaff}, {0xb55, 0xb55},
@@ -40,7 +40,7 @@ static const uint32_t no_accent_yet[][2] = {
 };
 // clang-format on
 
-/* Combining marks that Unicode 9 did not know as such. */
+/* Combining marks that were not combining marks in Unicode 9. */
 // clang-format off
 static const uint32_t no_mark_yet[][2] = {
     {0x7fd, 0x7fd}, {0x898, 0x89f}, {0x8ca, 0x8d3}, {0x9fe, 0x9fe}, {0xafa, 0xaff}, {0xb55, 0xb55},
@@ -64,7 +64,7 @@ static const uint32_t no_mark_yet[][2] = {
 };
 // clang-format on
 
-/* Join the character before them since Unicode 16 or 17. */
+/* Characters that join the previous character since Unicode 16 or 17. */
 // clang-format off
 static const uint32_t joins_newly[][2] = {
     {0x897, 0x897}, {0x1acf, 0x1add}, {0x1ae0, 0x1aeb}, {0x10d69, 0x10d6d}, {0x10efa, 0x10efc},
@@ -75,8 +75,9 @@ static const uint32_t joins_newly[][2] = {
 };
 // clang-format on
 
-/* Assigned in Unicode 15 and 16, which the Oniguruma of Hugging Face knows and PCRE2 10.42 does
- * not, each with an older character of the same category and size: \p{...} says the same of it. */
+/* Characters of Unicode 15 and 16, which Hugging Face's Oniguruma knows and PCRE2 10.42 does not,
+ * each with an older character of the same category and size, for which \p{...} gives the same
+ * answer. */
 // clang-format off
 static const uint32_t newer_than_pcre2[][3] = {
     {0x897, 0x897, 0x900}, {0xcf3, 0xcf3, 0x903}, {0xece, 0xece, 0x900}, {0x1b4e, 0x1b4f, 0x1361},
@@ -146,7 +147,8 @@ static unsigned one(uint32_t c, uint32_t *out)
 
 /* ---- BertNormalizer ---- */
 
-/* Control, format and private use characters; what came to be Cf since Unicode 8 is kept. */
+/* Control, format and private use characters. Characters that became format characters after
+ * Unicode 8 are kept. */
 static bool is_control(uint32_t c)
 {
     if (c < 0xa0)
@@ -168,7 +170,7 @@ unsigned tok_map_clean(uint32_t c, uint32_t *out)
     return one(utf8_is_space(c) ? ' ' : c, out);
 }
 
-/* The blocks as BERT's own code has them, without the later extensions. */
+/* The blocks listed in BERT's own code, without later extensions. */
 static bool is_chinese(uint32_t c)
 {
     return (c >= 0x4e00 && c <= 0x9fff) || (c >= 0x3400 && c <= 0x4dbf) ||
@@ -223,7 +225,7 @@ unsigned tok_map_nmt(uint32_t c, uint32_t *out)
     return one(is_space ? ' ' : c, out);
 }
 
-/* Capitals newer than utf8proc's tables; c itself when it is none. */
+/* Lower case of capitals newer than utf8proc's tables; c itself if it is not one. */
 static uint32_t lower_of_new(uint32_t c)
 {
     if (c >= 0x10d50 && c <= 0x10d65)
@@ -247,7 +249,7 @@ unsigned tok_map_lowercase(uint32_t c, uint32_t *out)
 {
     if (c < 0x80)
         return one(c >= 'A' && c <= 'Z' ? c + 32 : c, out);
-    if (c == 0x130) { /* the one character whose full lower case is two: i and a dot above */
+    if (c == 0x130) { /* the only character whose full lower case is two: i and a dot above */
         out[0] = 'i';
         out[1] = 0x307;
         return 2;
@@ -258,15 +260,15 @@ unsigned tok_map_lowercase(uint32_t c, uint32_t *out)
 
 /* ---- grapheme clusters ---- */
 
-/* A character that utf8proc knows and that breaks as c does. */
+/* A character that utf8proc knows and whose break properties are those of c. */
 static utf8proc_int32_t stand_in(uint32_t c)
 {
     if (c < joins_newly[0][0])
         return (utf8proc_int32_t)c;
     if (c == 0x113d1)
-        return 0x110bd; /* joins the character behind it */
+        return 0x110bd; /* joins the next character */
     if (c == 0x11a3a)
-        return 0x11a0b; /* no longer does */
+        return 0x11a0b; /* does not join any more */
     return is_in(joins_newly, ARRAY_SIZE(joins_newly), c) ? 0x300 : (utf8proc_int32_t)c;
 }
 
@@ -285,9 +287,9 @@ const char *tok_grapheme_end(const char *s, const char *end)
     return s;
 }
 
-/* ---- what patterns see ---- */
+/* ---- text for patterns ---- */
 
-/* The character at s as PCRE2 must see it. */
+/* The older character that PCRE2 sees instead of c; c itself if PCRE2 knows it. */
 static uint32_t older(uint32_t c)
 {
     size_t low = 0, high = ARRAY_SIZE(newer_than_pcre2);
@@ -304,7 +306,7 @@ static uint32_t older(uint32_t c)
     return newer_than_pcre2[low][2];
 }
 
-/* All characters of the table begin with one of these bytes; most of CJK does not. */
+/* All characters of the table begin with one of these bytes; most CJK characters do not. */
 static bool may_be_newer(char lead)
 {
     unsigned char b = (unsigned char)lead;

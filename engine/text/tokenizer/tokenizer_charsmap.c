@@ -1,17 +1,18 @@
 /* tokenizer_charsmap.c - the normalizer "Precompiled": SentencePiece's rewriting of characters.
  *
- * The map, base64 in the file, is as SentencePiece writes it (all numbers little-endian):
+ * The map, base64 in the file, is in SentencePiece's format (all numbers little-endian):
  *
  *   u32   size of the trie in bytes
  *   u32[] the trie, a double array of darts-clone: bytes of a character sequence -> u32
  *   text  replacements, each ended by a NUL; the trie's values are offsets into it
  *
- * A unit of the trie is a node; bits 0-7 are the byte that leads to it, bit 8 says that a value
- * hangs below it, bit 9 that its offset counts in 256s, bits 10-30 are the offset. Children of the
- * node at `pos` stand at pos ^ offset ^ byte, its value at pos ^ offset.
+ * A unit of the trie is a node: bits 0-7 are the byte that leads to it, bit 8 is set if it has a
+ * value, bit 9 if its offset counts in units of 256, bits 10-30 are the offset. The children of the
+ * node at `pos` are at pos ^ offset ^ byte, its value is at pos ^ offset.
  *
  * As in Hugging Face, a grapheme cluster of at most 5 bytes is looked up first: the *shortest*
- * entry that it begins with replaces all of it. Else each of its characters is looked up alone. */
+ * entry that is a prefix of the cluster replaces all of it. Otherwise each character of the cluster
+ * is looked up alone. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +24,7 @@
 struct tok_charsmap {
     uint32_t *units;
     size_t n_units;
-    char *text; /* replacements; ended by one more NUL */
+    char *text; /* replacements, with one more NUL at the end */
     size_t text_len;
     bool changes_ascii[128];
 };
@@ -41,7 +42,8 @@ static int base64_value(char c)
     return c == '+' ? 62 : c == '/' ? 63 : -1;
 }
 
-/* out has room for len / 4 * 3 bytes. ERR_INVALID unless it is padded base64 and nothing else. */
+/* Decode padded base64 to out, which has room for len / 4 * 3 bytes. ERR_INVALID: any other
+ * text. */
 static enum status decode_base64(const char *s, size_t len, char *out, size_t *n_out)
 {
     size_t n = 0, n_pad = 0;
@@ -78,7 +80,7 @@ static enum status read_map(struct tok_charsmap *m, const char *blob, size_t len
     if (len < 4 || read_u32(blob) > len - 4)
         return ERR_INVALID;
     m->n_units = read_u32(blob) / 4;
-    /* Bytes of the trie's size that make no whole unit belong to the text, in Hugging Face too. */
+    /* As in Hugging Face, bytes of the trie's size beyond whole units belong to the text. */
     size_t text_at = 4 + m->n_units * 4;
     m->text_len = len - text_at;
     if (m->n_units == 0 || !utf8_is_valid(blob + text_at, m->text_len))
@@ -141,14 +143,14 @@ void tok_charsmap_destroy(struct tok_charsmap *m)
     free(m);
 }
 
-/* ---- looking up ---- */
+/* ---- lookup ---- */
 
 static size_t unit_offset(uint32_t unit)
 {
     return (size_t)(unit >> 10) << ((unit & 1u << 9) >> 6);
 }
 
-/* The NUL-terminated replacement at a trie's value; NULL when the file points to nowhere. */
+/* The NUL-terminated replacement at a trie's value; NULL: the value is out of range. */
 static const char *text_at(const struct tok_charsmap *m, uint32_t value)
 {
     bool is_inside = value < m->text_len && ((unsigned char)m->text[value] & 0xc0) != 0x80;
@@ -156,7 +158,7 @@ static const char *text_at(const struct tok_charsmap *m, uint32_t value)
     return is_inside ? m->text + value : NULL;
 }
 
-/* What the shortest entry that s[0..len) begins with is replaced by; NULL: there is none. */
+/* The replacement for the shortest entry that is a prefix of s[0..len); NULL: there is none. */
 static const char *replacement(const struct tok_charsmap *m, const char *s, size_t len)
 {
     size_t pos = unit_offset(m->units[0]);
@@ -177,16 +179,16 @@ static const char *replacement(const struct tok_charsmap *m, const char *s, size
 
 /* ---- running ---- */
 
-/* Text is copied up to what is replaced. */
+/* A rewriting in progress: text up to the next replacement is copied with it. */
 struct rewrite {
     const struct tok_charsmap *m;
     const char *text;
-    const char *copied; /* everything before it is in out */
+    const char *copied; /* everything before this is in out */
     struct buf out;
     struct range_map *map;
 };
 
-/* s[0..len) is replaced by the text, if any. */
+/* Replace s[0..len) by the text. */
 static enum status replace(struct rewrite *r, const char *s, size_t len, const char *text)
 {
     enum status st = buf_append(&r->out, r->copied, (size_t)(s - r->copied));
@@ -216,7 +218,7 @@ static enum status rewrite_cluster(struct rewrite *r, const char *s, const char 
     return st;
 }
 
-/* Whether the cluster at s is one ASCII character: so it is before another one, but for CR LF. */
+/* Whether the cluster at s is one ASCII character. It is if ASCII follows, except for CR LF. */
 static bool is_single_ascii(const char *s, const char *end)
 {
     return !(*s & 0x80) && *s != '\r' && (s + 1 == end || !(s[1] & 0x80));

@@ -1,16 +1,18 @@
-/* tokenizer_internal.h - what the files engine/tokenizer*.c share. Not for other modules.
+/* tokenizer_internal.h - declarations shared by engine/text/tokenizer/tokenizer*.c, not for other
+ * modules.
  *
- * The way of a text:
+ * The steps from a text to ids:
  *
  *   repair UTF-8 -> cut at added tokens -> normalize each section -> cut at added tokens that are
- *   written normalized -> pre-tokenize (split into pieces) -> the model on each piece -> ids
+ *   matched in normalized text -> pre-tokenize (split into pieces) -> the model on each piece ->
+ *   ids
  *
- * which is the order, and with it the quirks, of Hugging Face `tokenizers`.
+ * This is the order of Hugging Face `tokenizers`, so the results agree in its special cases too.
  *
  * Owns    see each struct.
- * Thread  what load built is read-only; a struct tok_scratch belongs to one encode call.
+ * Thread  everything built by load is read-only; a struct tok_scratch belongs to one encode call.
  * Errors  as tokenizer.h.
- * Units   offsets are uint32_t bytes: texts are at most TOK_TEXT_BYTES_MAX. */
+ * Units   offsets are uint32_t bytes: texts have at most TOK_TEXT_BYTES_MAX. */
 #ifndef TARN_ENGINE_TEXT_TOKENIZER_TOKENIZER_INTERNAL_H
 #define TARN_ENGINE_TEXT_TOKENIZER_TOKENIZER_INTERNAL_H
 
@@ -26,7 +28,7 @@
 
 /* The largest vocabularies known have 262,144 entries. */
 #define TOK_N_VOCAB_MAX (4u << 20)
-/* One text; the steps below hold a few copies of it, each of which may be larger. */
+/* Bytes of one text. The steps hold a few copies of it, each of which may be larger. */
 #define TOK_TEXT_BYTES_MAX (256u << 20)
 #define TOK_FILE_BYTES_MAX (256u << 20)
 #define TOK_N_STEPS_MAX 64
@@ -56,8 +58,8 @@ static inline NODISCARD enum status tok_push(struct tok_vec *x, uint32_t v)
 
 struct tok_regex;
 
-/* `pattern` is in the Ruby syntax of Oniguruma, or plain text when `literal`. `where` names the
- * field in error words. */
+/* `pattern` is in the Ruby syntax of Oniguruma, or plain text if `literal`. `where` names the field
+ * in error messages. */
 NODISCARD enum status tok_regex_create(struct tok_regex **out, const char *pattern, size_t len,
                                        bool literal, const char *where, struct buf *why);
 /* A {"String": "..."} or {"Regex": "..."} object. */
@@ -65,18 +67,18 @@ NODISCARD enum status tok_regex_from_json(struct tok_regex **out, const struct j
                                           const char *where, struct buf *why);
 void tok_regex_destroy(struct tok_regex *re);
 
-/* One walk over the matches of one subject. */
+/* A search through one subject, match by match. */
 struct tok_find {
     const struct tok_regex *re;
     void *match_data;
-    void *jit_stack; /* made when the default stack was too small */
+    void *jit_stack; /* created when the default stack is too small */
     void *match_ctx;
 };
 
 NODISCARD enum status tok_find_init(struct tok_find *f, const struct tok_regex *re);
 void tok_find_fini(struct tok_find *f);
-/* First match in text[from..len). ERR_NOT_FOUND is the normal end; ERR_INVALID: the pattern went
- * past its match limit on this text. */
+/* Find the first match in text[from..len). ERR_NOT_FOUND: no further match. ERR_INVALID: the
+ * pattern exceeded its match limit on this text. */
 NODISCARD enum status tok_find_next(struct tok_find *f, const char *text, size_t len, size_t from,
                                     size_t *start, size_t *end);
 
@@ -84,50 +86,50 @@ NODISCARD enum status tok_find_next(struct tok_find *f, const char *text, size_t
 
 struct tok_normalizer;
 
-/* *out is NULL when the file has none. */
+/* *out is NULL if the file has no normalizer. */
 NODISCARD enum status tok_normalizer_load(struct tok_normalizer **out, const struct json *node,
                                           struct buf *why);
 void tok_normalizer_destroy(struct tok_normalizer *n);
-/* Return how many bytes of a text become at least one byte of its normal form; 0: no such bound is
- * known, since steps remove or replace. `n` may be NULL. */
+/* A bound on how much normalization shortens a text: len <= bound * length of the normal form;
+ * 0: unknown, because a step may remove or replace text. `n` may be NULL. */
 uint32_t tok_normalizer_shrinks(const struct tok_normalizer *n);
-/* Replace the content of *text. no_prefix leaves out Prepend. `n` may be NULL. `marked` (may be
- * NULL) is a set of bytes of the text, and becomes the set of the bytes that were made of them. */
+/* Normalize *text in place. no_prefix skips Prepend. `n` may be NULL. `marked` (may be NULL) is a
+ * set of bytes of the text; it becomes the set of the bytes made from them. */
 NODISCARD enum status tok_normalize(const struct tok_normalizer *n, struct buf *text,
                                     bool no_prefix, struct ranges *marked);
 
-/* ---- characters as Hugging Face's tables see them (tokenizer_chars.c) ---- */
+/* ---- properties of characters as in Hugging Face's tables (tokenizer_chars.c) ---- */
 
-/* Each tok_map_* says what a step makes of one character: writes at most TOK_MAP_N_MAX to out and
- * returns how many. Their UTF-8 is never more than twice as long. */
+/* Each tok_map_* maps one character: it writes at most TOK_MAP_N_MAX characters to out and returns
+ * their number. Their UTF-8 is at most twice as long. */
 #define TOK_MAP_N_MAX 3
 
-/* BertNormalizer's clean_text: control characters vanish, white space becomes a blank. */
+/* BertNormalizer's clean_text: removes control characters, makes white space a blank. */
 unsigned tok_map_clean(uint32_t c, uint32_t *out);
-/* handle_chinese_chars: a blank on both sides of a CJK ideograph. */
+/* handle_chinese_chars: puts a blank on both sides of a CJK ideograph. */
 unsigned tok_map_chinese(uint32_t c, uint32_t *out);
-/* strip_accents after NFD: nonspacing marks vanish; StripAccents: all combining marks. */
+/* strip_accents after NFD removes nonspacing marks; StripAccents removes all combining marks. */
 unsigned tok_map_no_accent(uint32_t c, uint32_t *out);
 unsigned tok_map_no_mark(uint32_t c, uint32_t *out);
-/* Nmt, SentencePiece's clean-up of white space and controls. */
+/* Nmt: SentencePiece's clean-up of white space and control characters. */
 unsigned tok_map_nmt(uint32_t c, uint32_t *out);
 unsigned tok_map_lowercase(uint32_t c, uint32_t *out);
-/* The text that patterns are matched against: *out is `text`, or a copy in *own in which characters
- * that PCRE2 does not know yet are replaced by others of the same size. */
+/* The text for pattern matching: *out is `text`, or a copy in *own in which characters too new for
+ * PCRE2 are replaced by older ones of the same size and category. */
 NODISCARD enum status tok_pattern_subject(const char *text, size_t len, struct buf *own,
                                           const char **out);
-/* End of the extended grapheme cluster that begins at s < end. */
+/* End of the extended grapheme cluster at s; s < end. */
 const char *tok_grapheme_end(const char *s, const char *end);
 
 /* ---- SentencePiece's compiled character map (tokenizer_charsmap.c) ---- */
 
 struct tok_charsmap;
 
-/* `base64` is what stands in "precompiled_charsmap". */
+/* `base64` is the value of "precompiled_charsmap". */
 NODISCARD enum status tok_charsmap_create(struct tok_charsmap **out, const char *base64, size_t len,
                                           struct buf *why);
 void tok_charsmap_destroy(struct tok_charsmap *m);
-/* Replace the content of *text. Each rewritten piece is told to *map. */
+/* Rewrite *text in place. Each rewritten piece is reported to *map. */
 NODISCARD enum status tok_charsmap_run(const struct tok_charsmap *m, struct buf *text,
                                        struct range_map *map);
 
@@ -135,23 +137,23 @@ NODISCARD enum status tok_charsmap_run(const struct tok_charsmap *m, struct buf 
 
 struct tok_pretok;
 
-/* bytes_to_model: the model can start from bytes (BPE), so that byte-level letters need not be
- * written by the last step. */
+/* bytes_to_model: the model can start from bytes (BPE), so the last step need not write byte-level
+ * letters. */
 NODISCARD enum status tok_pretok_load(struct tok_pretok **out, const struct json *node,
                                       bool bytes_to_model, struct buf *why);
 void tok_pretok_destroy(struct tok_pretok *p);
-/* True when the last step would write bytes as byte-level letters and leaves that out: the pieces
- * are then handed over as plain bytes, and BPE starts from bytes. */
+/* Whether the last step would write byte-level letters but is skipped: the pieces are then plain
+ * bytes, and BPE starts from bytes. */
 bool tok_pretok_is_byte_level(const struct tok_pretok *p);
-/* True when byte-level letters are written anywhere. */
+/* Whether any step, also the skipped one, writes byte-level letters. */
 bool tok_pretok_has_byte_level(const struct tok_pretok *p);
-/* True when a step may drop a part of the text. `p` may be NULL. */
+/* Whether a step may drop a part of the text. `p` may be NULL. */
 bool tok_pretok_drops(const struct tok_pretok *p);
 
-/* A section on its way through the steps: a text and the pieces in it. */
+/* A section during pre-tokenization: a text and its pieces. */
 struct tok_pieces {
     const char *text;    /* borrowed, or one of own[] */
-    const char *subject; /* the same as patterns see it; see tok_pattern_subject() */
+    const char *subject; /* the text for patterns, see tok_pattern_subject() */
     size_t len;
     struct buf own[2], own_subject;
     struct tok_vec spans; /* start, end, start, end, ... */
@@ -160,18 +162,18 @@ struct tok_pieces {
 
 void tok_pieces_init(struct tok_pieces *p);
 void tok_pieces_fini(struct tok_pieces *p);
-/* at_start: the section begins at position 0 of the text. no_prefix: its first piece gets no
- * space in front. `pt` may be NULL: one piece. */
+/* Cut a section into pieces. at_start: it begins at position 0 of the text. no_prefix: its first
+ * piece gets no leading space. `pt` may be NULL: one piece. */
 NODISCARD enum status tok_pretok_run(const struct tok_pretok *pt, struct tok_pieces *p,
                                      const char *text, size_t len, bool at_start, bool no_prefix);
 
 enum tok_prepend { TOK_PREPEND_ALWAYS, TOK_PREPEND_FIRST, TOK_PREPEND_NEVER };
 
-/* prepend_scheme of a Metaspace node, or what the older add_prefix_space says. */
+/* Read prepend_scheme of a Metaspace node, or the older add_prefix_space. */
 NODISCARD enum status tok_metaspace_prepend(const struct json *node, enum tok_prepend *out,
                                             struct buf *why);
 
-/* The byte-level letter of a byte, and back (-1 when c is none). */
+/* The byte-level letter of a byte, and the reverse (-1: c is not such a letter). */
 uint32_t tok_byte_letter(unsigned char byte);
 int tok_letter_byte(uint32_t c);
 
@@ -184,16 +186,16 @@ enum tok_token_flags {
 };
 
 struct tok_token {
-    const char *piece; /* NULL: no such id */
-    const char *bytes; /* what it stands for in output */
-    const char *first; /* the same for the first token of a text; NULL: no different */
+    const char *piece; /* NULL: the id is unused */
+    const char *bytes; /* text in output */
+    const char *first; /* text as the first token of an output; NULL: no difference */
     uint32_t piece_len;
     uint32_t bytes_len;
     uint32_t first_len;
     uint32_t flags;
 };
 
-/* Open addressing, linear probing; an id of TOKEN_NONE is a free slot. */
+/* Open addressing, linear probing; id TOKEN_NONE: free slot. */
 struct tok_name_slot {
     uint32_t hash;
     uint32_t id;
@@ -201,7 +203,7 @@ struct tok_name_slot {
 
 struct tok_merge_slot {
     uint64_t pair; /* left << 32 | right */
-    uint32_t rank; /* UINT32_MAX: a free slot */
+    uint32_t rank; /* UINT32_MAX: free slot */
     uint32_t new_id;
 };
 
@@ -214,19 +216,20 @@ struct tok_vocab {
     uint32_t piece_len_max;
 };
 
-/* scored: the vocabulary is Unigram's list of pieces and scores. */
+/* scored: the vocabulary is Unigram's list of pieces with scores. */
 NODISCARD enum status tok_vocab_load(struct tok_vocab *v, const struct json *model, bool scored,
                                      const struct json *added, struct buf *why);
 void tok_vocab_fini(struct tok_vocab *v);
 uint32_t tok_vocab_find(const struct tok_vocab *v, const char *s, size_t len);
 
-/* ---- all pieces of a vocabulary by their bytes (tokenizer_prefix.c) ---- */
+/* ---- trie of all pieces of a vocabulary (tokenizer_prefix.c) ---- */
 
-/* A trie whose edges lie in one hash table: node 0 is the root, an edge leads to a new node. */
+/* A trie whose edges are in one hash table. Node 0 is the root; each edge leads to a node of its
+ * own. */
 struct tok_prefix_slot {
-    uint64_t key; /* (node << 8 | byte) + 1; 0: a free slot */
+    uint64_t key; /* (node << 8 | byte) + 1; 0: free slot */
     uint32_t child;
-    uint32_t id; /* of the piece that ends here; TOKEN_NONE: none does */
+    uint32_t id; /* of the piece that ends here; TOKEN_NONE: none */
 };
 
 struct tok_prefix {
@@ -236,13 +239,13 @@ struct tok_prefix {
     uint32_t n_nodes;
 };
 
-/* Of a piece that is added twice the last id counts; an empty one is never met. */
+/* If a piece is added twice, the last id counts. An empty piece is never found. */
 NODISCARD enum status tok_prefix_add(struct tok_prefix *p, const char *s, size_t len, uint32_t id);
 void tok_prefix_fini(struct tok_prefix *p);
-/* TOKEN_NONE when absent. */
+/* TOKEN_NONE: absent. */
 uint32_t tok_prefix_find(const struct tok_prefix *p, const char *s, size_t len);
 
-/* The edge from a node; NULL: none. */
+/* The edge from a node by a byte; NULL: none. */
 static inline const struct tok_prefix_slot *tok_prefix_step(const struct tok_prefix *p,
                                                             uint32_t node, char byte)
 {
@@ -258,8 +261,9 @@ static inline const struct tok_prefix_slot *tok_prefix_step(const struct tok_pre
 
 /* ---- BPE (tokenizer_bpe.c) ---- */
 
-/* Pairs of initial symbols that some merge may ever join. A bit that is 0 is a place where any
- * piece can be cut without changing the result; long pieces are cut there first. */
+/* A bit set over pairs of initial symbols (hashed to TOK_JOIN_BITS): whether some merge may ever
+ * join them. Where the bit is 0, a piece can be cut without changing the result; long pieces are
+ * cut there first. */
 #define TOK_JOIN_BITS 18
 
 struct tok_bpe {
@@ -268,21 +272,21 @@ struct tok_bpe {
     uint64_t *joins;
     unsigned merge_shift; /* 64 - log2(slots) */
     uint32_t merge_mask;
-    uint32_t unk_id;            /* TOKEN_NONE: unknown characters vanish */
-    uint32_t letter_ids[512];   /* id of a one-letter token with a code point below 512 */
-    uint32_t byte_ids[256];     /* id of the token for a byte, in byte-level text */
-    uint32_t fallback_ids[256]; /* <0xXX> */
+    uint32_t unk_id;            /* TOKEN_NONE: unknown characters are dropped */
+    uint32_t letter_ids[512];   /* ids of one-letter tokens with code points below 512 */
+    uint32_t byte_ids[256];     /* ids of the tokens of bytes in byte-level text */
+    uint32_t fallback_ids[256]; /* ids of <0xXX> */
     bool fuse_unk, byte_fallback, ignore_merges, byte_level;
 };
 
-/* Unigram: the best way to cut the text up to here. */
+/* Unigram: the best cut of the text up to some place. */
 struct tok_best {
     double score;
-    uint32_t from; /* where its last token begins; UINT32_MAX: no way leads here */
-    uint32_t id;   /* of that token */
+    uint32_t from; /* start of its last token; UINT32_MAX: no cut reaches this place */
+    uint32_t id;   /* of its last token */
 };
 
-/* BPE: (rank, position) of joins in ascending order; see tokenizer_bpe.c. */
+/* BPE: a queue of joins in ascending order of (rank, position); see tokenizer_bpe.c. */
 struct tok_queue {
     struct tok_queue_item {
         uint32_t pos, next;
@@ -293,7 +297,7 @@ struct tok_queue {
     } * lists; /* a heap by key */
     struct tok_queue_open {
         uint32_t rank, last;
-    } * open; /* lists that can grow, at rank % size */
+    } * open; /* lists that can still grow, at rank % size */
     uint32_t n_items, cap_items, free;
     size_t n_lists, cap_lists;
     uint64_t n_steps;
@@ -301,18 +305,20 @@ struct tok_queue {
 
 struct tok_scratch {
     struct tok_vec out;     /* ids */
-    struct tok_vec symbols; /* of one piece, before merging; Unigram: ids and ends, backwards */
-    struct tok_vec node;    /* the linked list of a long run */
+    struct tok_vec symbols; /* of one piece, before merging; Unigram: ids and ends, in reverse */
+    struct tok_vec node;    /* linked list of a long run */
     struct buf name;
-    struct tok_queue queue; /* of joins, for a long run */
+    struct tok_queue queue; /* joins of a long run */
     struct tok_best *best;  /* [best_cap] */
     size_t best_cap;
-    uint64_t n_steps;              /* table look-ups; with queue.n_steps: is the work linear? */
-    const struct tok_token *plain; /* the vocabulary's, when a spelling of a special token may be
-                                      plain text: no piece may be one. NULL: any may */
+    uint64_t n_steps;              /* table lookups; a test checks that the work, with
+                                      queue.n_steps, is linear */
+    const struct tok_token *plain; /* the vocabulary's tokens, if spellings of special tokens may be
+                                      plain text: then no piece may become a special token. NULL:
+                                      any piece may */
 };
 
-/* Whether a model may take this token for a spelling that it found in its vocabulary. */
+/* Whether the model may use this token for a piece that it found in the vocabulary. */
 static inline bool tok_may_take(const struct tok_scratch *s, uint32_t id)
 {
     return !s->plain || !(s->plain[id].flags & TOK_SPECIAL);
@@ -321,15 +327,15 @@ static inline bool tok_may_take(const struct tok_scratch *s, uint32_t id)
 NODISCARD enum status tok_bpe_load(struct tok_bpe *b, const struct tok_vocab *v, bool byte_level,
                                    const struct json *model, struct buf *why);
 void tok_bpe_fini(struct tok_bpe *b);
-/* True when each byte of a piece ends up in some token: no character is dropped, and unknown ones
- * are not joined into one token. */
+/* Whether each byte of a piece becomes part of some token: no character is dropped, and unknown
+ * ones are not joined into one token. */
 bool tok_bpe_keeps_all(const struct tok_bpe *b);
 void tok_scratch_fini(struct tok_scratch *s);
-/* Ids of one piece are appended to s->out. */
+/* Append the ids of one piece to s->out. */
 NODISCARD enum status tok_bpe_piece(const struct tok_bpe *b, struct tok_scratch *s,
                                     const char *piece, size_t len);
 
-/* Ids of the byte tokens <0x00> to <0xFF> (TOKEN_NONE: not there), which are marked TOK_BYTE. */
+/* Ids of the byte tokens <0x00> to <0xFF>, which are marked TOK_BYTE; TOKEN_NONE: absent. */
 void tok_vocab_byte_tokens(const struct tok_vocab *v, uint32_t ids[256]);
 
 /* ---- Unigram (tokenizer_unigram.c) ---- */
@@ -346,7 +352,7 @@ struct tok_unigram {
 NODISCARD enum status tok_unigram_load(struct tok_unigram *u, const struct tok_vocab *v,
                                        const struct json *model, struct buf *why);
 void tok_unigram_fini(struct tok_unigram *u);
-/* Ids of one piece are appended to s->out. */
+/* Append the ids of one piece to s->out. */
 NODISCARD enum status tok_unigram_piece(const struct tok_unigram *u, struct tok_scratch *s,
                                         const char *piece, size_t len);
 
@@ -354,25 +360,25 @@ NODISCARD enum status tok_unigram_piece(const struct tok_unigram *u, struct tok_
 
 struct tok_wordpiece {
     struct tok_prefix pieces;
-    uint32_t inside; /* the node that pieces inside of a word continue from: behind "##" */
+    uint32_t inside; /* node behind "##", from which pieces inside a word continue */
     bool has_inside;
     uint32_t unk_id;    /* TOKEN_NONE: a text with an unknown word is refused */
-    size_t n_chars_max; /* a longer word is unknown */
+    size_t n_chars_max; /* longer words are unknown */
 };
 
 NODISCARD enum status tok_wordpiece_load(struct tok_wordpiece *w, const struct json *model,
                                          struct buf *why);
 void tok_wordpiece_fini(struct tok_wordpiece *w);
-/* Ids of one piece are appended to s->out. */
+/* Append the ids of one piece to s->out. */
 NODISCARD enum status tok_wordpiece_piece(const struct tok_wordpiece *w, struct tok_scratch *s,
                                           const char *piece, size_t len);
 
 /* ---- added tokens in text (tokenizer_added.c) ---- */
 
 struct tok_added {
-    const char *content; /* as matched: normalized for some */
+    const char *content; /* as matched; some are normalized */
     uint32_t len;
-    uint32_t core, core_end; /* content without the blanks at its ends, if anything is left */
+    uint32_t core, core_end; /* content without the blanks at its ends, if any of it is left */
     uint32_t id;
     bool special, lstrip, rstrip, single_word;
 };
@@ -390,16 +396,16 @@ struct tok_trie {
     uint32_t n_nodes, cap_nodes;
     uint32_t roots[256]; /* first byte -> node, 0: none */
     bool has_special;
-    struct tok_regex *word; /* \w, when a token asks for whole words */
+    struct tok_regex *word; /* \w, if a token matches whole words only */
 };
 
 struct tok_added_match {
-    size_t start, end; /* with the space that lstrip and rstrip swallow */
+    size_t start, end; /* with the space stripped by lstrip and rstrip */
     uint32_t id;
 };
 
-/* Where special tokens are recognized: nowhere, or wherever their core lies outside of the set
- * `untrusted` (may be NULL), which counts the text's first byte as `base`. */
+/* Where special tokens are recognized: nowhere, or wherever no byte of their core is in the set
+ * `untrusted` (may be NULL). `base`: the text's first byte in the set's numbering. */
 struct tok_trust {
     bool with_special;
     const struct ranges *untrusted;
@@ -408,12 +414,12 @@ struct tok_trust {
 
 NODISCARD enum status tok_trie_add(struct tok_trie *t, const struct tok_added *token);
 void tok_trie_fini(struct tok_trie *t);
-/* The leftmost longest added token that begins at or after `floor`, the end of the one before.
- * ERR_NOT_FOUND: no further one. */
+/* Find the leftmost longest added token at or after `floor`, the end of the previous one.
+ * ERR_NOT_FOUND: there is none. */
 NODISCARD enum status tok_trie_find(const struct tok_trie *t, const char *text, size_t len,
                                     size_t floor, const struct tok_trust *trust,
                                     struct tok_added_match *m);
-/* Both tries from the file's added_tokens. */
+/* Fill both tries from the file's added_tokens. */
 NODISCARD enum status tok_added_load(struct tok_trie *plain, struct tok_trie *normalized,
                                      struct tok_vocab *v, const struct tok_normalizer *n,
                                      const struct json *added, struct buf *why);
@@ -424,7 +430,7 @@ enum tok_model { TOK_BPE, TOK_UNIGRAM, TOK_WORDPIECE };
 
 struct tokenizer {
     struct tok_vocab vocab;
-    enum tok_model model; /* which of the three is filled */
+    enum tok_model model; /* which of the three below is filled */
     struct tok_bpe bpe;
     struct tok_unigram unigram;
     struct tok_wordpiece wordpiece;
@@ -432,30 +438,30 @@ struct tokenizer {
     struct tok_pretok *pretok;
     struct tok_trie added;            /* matched in the raw text */
     struct tok_trie added_normalized; /* matched after normalization */
-    struct tok_vec before, after;     /* ids that the post-processor puts around a text */
+    struct tok_vec before, after;     /* ids that the post-processor adds around a text */
     char *bos_text, *eos_text, *chat_template;
     uint32_t bos_id, eos_id;
-    uint32_t token_bytes_max; /* of a text's bytes that one token can stand for; 0: not known */
-    bool strips_first_space;  /* in output the first token loses one leading space */
+    uint32_t token_bytes_max; /* most bytes of a text per token; 0: unknown */
+    bool strips_first_space;  /* the first token of an output loses one leading space */
 };
 
-/* tokenizer_load() from memory and without tokenizer_config.json. */
+/* tokenizer_load() from memory, without tokenizer_config.json. */
 NODISCARD enum status tok_load_text(struct tokenizer **out, const char *text, size_t len,
                                     struct buf *why);
 
-/* Fill tokens[].bytes and .first as the file's decoder says, and strips_first_space. */
+/* Fill tokens[].bytes and .first as the file's decoder defines them, and strips_first_space. */
 NODISCARD enum status tok_decoder_load(struct tokenizer *t, const struct json *node,
                                        struct buf *why);
 NODISCARD enum status tok_processor_load(struct tokenizer *t, const struct json *node,
                                          struct buf *why);
 NODISCARD enum status tok_config_load(struct tokenizer *t, const char *dir, struct buf *why);
 
-/* tokenizer_encode(), and how much work it was (n_steps of tok_scratch). */
+/* tokenizer_encode_mixed() that also returns the work it took (n_steps of tok_scratch). */
 NODISCARD enum status tok_encode_counted(const struct tokenizer *t, const char *text, size_t len,
                                          unsigned flags, const struct ranges *untrusted,
                                          struct buf *ids, uint64_t *n_steps_out);
 
-/* "type" of a node such as {"type": "NFC"}; ERR_INVALID when it has none. */
+/* "type" of a node such as {"type": "NFC"}; ERR_INVALID: it has none. */
 NODISCARD enum status tok_node_type(const struct json *node, const char *where, const char **type,
                                     struct buf *why);
 

@@ -1,4 +1,4 @@
-/* tokenizer_load.c - what surrounds the model: decoder, post-processor, tokenizer_config.json. */
+/* tokenizer_load.c - everything but the model: decoder, post-processor, tokenizer_config.json. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +12,8 @@
 
 /* ---- decoder ---- */
 
-/* A decoder is understood as: rewrite each token for itself, with another form for the first token
- * of a text, then perhaps drop one space at the very start. What does not fit that is refused. */
+/* A decoder is supported if it rewrites each token separately, with another form for the first
+ * token of a text, and then drops at most one space at the start. Any other decoder is refused. */
 static enum status set_bytes(struct tok_vocab *v, struct tok_token *t, const struct buf *bytes)
 {
     if (bytes->len == t->bytes_len && memcmp(buf_str(bytes), t->bytes, bytes->len) == 0)
@@ -23,7 +23,7 @@ static enum status set_bytes(struct tok_vocab *v, struct tok_token *t, const str
     return t->bytes ? OK : ERR_NOMEM;
 }
 
-/* Call when bytes have their final form: the two often share their memory. */
+/* Set the first form. Call it when `bytes` is final, because the two often share memory. */
 static enum status set_first(struct tok_vocab *v, struct tok_token *t, const struct buf *first)
 {
     size_t skipped = t->bytes_len - first->len;
@@ -37,7 +37,7 @@ static enum status set_first(struct tok_vocab *v, struct tok_token *t, const str
     return OK;
 }
 
-/* Byte-level letters to bytes; a token with any other letter stays as it is. */
+/* Convert byte-level letters to bytes. A token with any other letter is unchanged. */
 static enum status decode_letters(const char *text, size_t len, struct buf *out)
 {
     enum status s = OK;
@@ -69,7 +69,8 @@ static enum status decode_replace(const struct replacement *r, const char *text,
     while (s == OK) {
         s = tok_find_next(&find, text, len, done, &start, &end);
         if (s == OK && start == end)
-            s = ERR_NOT_FOUND; /* an empty match replaces nothing that a decoder could mean */
+            s = ERR_NOT_FOUND; /* an empty match would insert text everywhere, which no decoder
+                                  means */
         if (s == OK)
             s = buf_append(out, text + done, start - done);
         if (s == OK)
@@ -81,7 +82,7 @@ static enum status decode_replace(const struct replacement *r, const char *text,
     return s == ERR_NOT_FOUND ? buf_append(out, text + done, len - done) : s;
 }
 
-/* Byte-level letters (r is NULL), or a replacement. */
+/* Convert byte-level letters (r is NULL), or apply a replacement. */
 static enum status rewrite(const struct replacement *r, const char *text, size_t len,
                            struct buf *out)
 {
@@ -102,7 +103,7 @@ static enum status rewrite_token(struct tok_vocab *v, const struct replacement *
     return s == OK && first ? set_first(v, t, out) : s;
 }
 
-/* An added token is its own content, whatever the decoder. */
+/* Rewrite all tokens except added ones, which are their own content with every decoder. */
 static enum status rewrite_all(struct tokenizer *t, const struct replacement *r)
 {
     struct buf out;
@@ -153,7 +154,7 @@ static enum status load_replace(struct tokenizer *t, const struct json *node, st
     return s;
 }
 
-/* Every U+2581 becomes a space; in the first token of a text it vanishes. */
+/* Replace every U+2581 by a space; in the first token of a text, by nothing. */
 static enum status rewrite_meta(struct tokenizer *t, const struct replacement *space,
                                 bool strips_first)
 {
@@ -197,7 +198,7 @@ static enum status load_metaspace(struct tokenizer *t, const struct json *node, 
     return s;
 }
 
-/* What WordPiece's cleanup replaces in each token, one after the other. */
+/* Apply the replacements of WordPiece's cleanup to a token, one after the other. */
 static enum status clean_up(struct buf *text, struct buf *spare)
 {
     static const char *const pairs[][2] = {
@@ -235,8 +236,8 @@ struct wordpiece_decoder {
     struct buf text, spare;
 };
 
-/* A token that continues a word loses its prefix, any other gets a space in front; the first token
- * of a text stays. Added tokens are no exception here. */
+/* A token that continues a word loses its prefix; any other one gets a leading space, except at the
+ * start of a text. Added tokens are treated in the same way here. */
 static enum status join_words(struct tok_vocab *v, struct wordpiece_decoder *d, struct tok_token *t)
 {
     const char *bytes = t->bytes;
@@ -277,7 +278,7 @@ static enum status load_wordpiece(struct tokenizer *t, const struct json *node, 
     return s;
 }
 
-/* Only what SentencePiece conversions have: one space off the start, after Fuse. */
+/* Only the form in SentencePiece conversions: one space off the start, after Fuse. */
 static enum status load_strip(struct tokenizer *t, const struct json *node, bool fused,
                               struct buf *why)
 {
@@ -343,7 +344,7 @@ enum status tok_decoder_load(struct tokenizer *t, const struct json *node, struc
     }
     if (!js_is(node, JS_NULL))
         return load_decoder(t, node, &fused, why);
-    /* A file without a decoder: undo what the pre-tokenizer is known to have done. */
+    /* A file without a decoder: undo what the pre-tokenizer does. */
     return tok_pretok_has_byte_level(t->pretok) ? rewrite_all(t, NULL) : OK;
 }
 
@@ -353,7 +354,7 @@ static enum status push_id(struct tokenizer *t, struct tok_vec *ids, const struc
                            struct buf *why)
 {
     if (!js_is(id, JS_INT) || js_int(id) < 0 || js_int(id) >= t->vocab.n_tokens)
-        return buf_why(why, ERR_INVALID, "post_processor: an id that is not in the vocabulary");
+        return buf_why(why, ERR_INVALID, "post_processor: an id is not in the vocabulary");
     return tok_push(ids, (uint32_t)js_int(id));
 }
 
@@ -410,7 +411,7 @@ static enum status read_pair(struct tokenizer *t, const struct json *node, struc
     return s == OK ? push_id(t, after, js_at(js_get(node, "sep"), 1), why) : s;
 }
 
-/* before = new + before, after = after + new: a later processor goes around an earlier one. */
+/* before = new + before, after = after + new: a later processor is outside an earlier one. */
 static enum status wrap(struct tokenizer *t, struct tok_vec *before, const struct tok_vec *after)
 {
     enum status s = OK;
@@ -434,7 +435,7 @@ static enum status load_processor(struct tokenizer *t, const char *type, const s
     enum status s;
 
     if (strcmp(type, "ByteLevel") == 0)
-        return OK; /* moves offsets only */
+        return OK; /* changes offsets only */
     if (strcmp(type, "TemplateProcessing") == 0)
         s = read_template(t, node, &before, &after, why);
     else if (strcmp(type, "RobertaProcessing") == 0 || strcmp(type, "BertProcessing") == 0)
@@ -501,7 +502,7 @@ static enum status read_token(struct tokenizer *t, const struct json *config, co
     return copy_text(text, s, len);
 }
 
-/* The template called "default" of a list of {name, template}; the first one when none is. */
+/* The template named "default" in a list of {name, template}, else the first one. */
 static enum status read_template_list(struct tokenizer *t, const struct json *list, struct buf *why)
 {
     const struct json *chosen = NULL;
@@ -565,7 +566,7 @@ static enum status read_all(struct buf *text, const char *path, struct buf *why)
     return s;
 }
 
-/* A file of its own wins over tokenizer_config.json, as in Hugging Face. */
+/* A template file has precedence over tokenizer_config.json, as in Hugging Face. */
 static enum status read_template_file(struct tokenizer *t, const char *path, struct buf *why)
 {
     struct buf text;
@@ -581,8 +582,8 @@ static enum status read_template_file(struct tokenizer *t, const char *path, str
     return s;
 }
 
-/* Both files may be absent. One that is there but cannot be opened is an error: without its
- * template a model would answer nonsense. */
+/* Both files may be absent. A file that exists but cannot be opened is an error: without its
+ * template a model would give nonsense. */
 enum status tok_config_load(struct tokenizer *t, const char *dir, struct buf *why)
 {
     struct json *config = NULL;

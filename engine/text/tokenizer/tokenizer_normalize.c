@@ -1,8 +1,8 @@
 /* tokenizer_normalize.c - the normalizers of tokenizer.json.
  *
- * Sequences are flattened into one list of steps, and so is BertNormalizer. Unicode normalization
- * is put together from utf8proc's decomposition and composition with a sort of our own between
- * them: utf8proc's sort of combining marks is quadratic, and a text can consist of nothing else. */
+ * Sequences, and BertNormalizer, are flattened into one list of steps. Unicode normalization uses
+ * utf8proc's decomposition and composition but sorts combining marks itself: utf8proc's sort is
+ * quadratic, and a text may consist of nothing but marks. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -15,10 +15,10 @@ enum step_kind { STEP_PREPEND, STEP_REPLACE, STEP_UNICODE, STEP_STRIP, STEP_MAP,
 
 struct step {
     enum step_kind kind;
-    char *text; /* what to prepend, what to put in */
+    char *text; /* text to prepend, or the replacement */
     size_t text_len;
     struct tok_regex *pattern;
-    bool shrinks; /* REPLACE: the content may be shorter than what it replaces */
+    bool shrinks; /* REPLACE: the content may be shorter than the text it replaces */
     int options;  /* of utf8proc */
     bool left, right;
     unsigned (*map)(uint32_t c, uint32_t *out); /* one of tok_map_* */
@@ -30,8 +30,8 @@ struct tok_normalizer {
     size_t n_steps;
 };
 
-/* The four forms map single characters of at most 4 bytes to no less than one byte, and compose at
- * most 4 characters into one: factors up to 4 are known, and 8 is on the safe side. */
+/* The four forms map a character of at most 4 bytes to at least one byte, and compose at most 4
+ * characters into one. Factors up to 4 are known; 8 leaves a margin. */
 #define UNICODE_SHRINKS 8
 
 /* ---- loading ---- */
@@ -122,7 +122,7 @@ static enum status add_unicode(struct tok_normalizer *n, const char *form, struc
     return s;
 }
 
-/* strip_accents null: accents go when the case goes. */
+/* strip_accents null: accents are removed if the text is lowercased. */
 static enum status load_bert(struct tok_normalizer *n, const struct json *node, struct buf *why)
 {
     bool clean = true, chinese = true, lowercase = true;
@@ -160,7 +160,7 @@ static enum status load_charsmap(struct tok_normalizer *n, const struct json *no
     return s == OK ? tok_charsmap_create(&step->charsmap, base64, len, why) : s;
 }
 
-/* The kinds that are one step with something to read. */
+/* The types that are one step with fields to read. */
 static enum status load_with_fields(struct tok_normalizer *n, const char *type,
                                     const struct json *node, struct buf *why)
 {
@@ -206,7 +206,7 @@ static enum status load_step(struct tok_normalizer *n, const char *type, const s
     return load_with_fields(n, type, node, why);
 }
 
-/* Recursion is bounded by the nesting that json.h allows. */
+/* The recursion is bounded by the nesting limit of json.h. */
 static enum status load_node(struct tok_normalizer *n, const struct json *node, struct buf *why)
 {
     const char *type;
@@ -256,7 +256,7 @@ void tok_normalizer_destroy(struct tok_normalizer *n)
 
 /* ---- Unicode forms ---- */
 
-/* Nothing below U+0300 is changed by NFC, and the lead byte of U+0300 is 0xCC. */
+/* Whether every character is below U+0300, whose first byte is 0xCC. NFC changes none of these. */
 static bool is_surely_nfc(const struct buf *text)
 {
     for (size_t i = 0; i < text->len; i++)
@@ -273,9 +273,9 @@ static bool is_ascii(const struct buf *text)
     return true;
 }
 
-/* Hugging Face normalizes by the tables of Unicode 9, utf8proc 2.8 by those of Unicode 14. What
- * came to have a combining class or a decomposition in between, in order: models were trained with
- * these left alone. */
+/* Hugging Face normalizes by the tables of Unicode 9, utf8proc 2.8 by those of Unicode 14. These
+ * characters got a combining class or a decomposition in between; models were trained with texts
+ * that keep them as they are. */
 static const uint32_t newer_than_unicode9[][2] = {
     {0x7fd, 0x7fd},     {0x898, 0x89f},     {0x8ca, 0x8d3},     {0x9fe, 0x9fe},
     {0xc3c, 0xc3c},     {0xd3b, 0xd3c},     {0xeba, 0xeba},     {0x1715, 0x1715},
@@ -309,7 +309,7 @@ static bool is_left_alone(uint32_t c)
 static enum status decompose(struct tok_vec *out, const struct buf *text, int options)
 {
     const char *s = text->data, *end = text->data + text->len;
-    utf8proc_int32_t part[64]; /* the longest decomposition known has 18 */
+    utf8proc_int32_t part[64]; /* the longest known decomposition has 18 */
     int boundary = 0;
 
     while (s < end) {
@@ -337,7 +337,7 @@ static unsigned combining_class(uint32_t c)
     return (unsigned)utf8proc_get_property((utf8proc_int32_t)c)->combining_class;
 }
 
-/* A stable counting sort of marks[0..n) by combining class. */
+/* Stable counting sort of marks[0..n) by combining class. */
 static void sort_marks(uint32_t *marks, uint32_t *spare, size_t n)
 {
     size_t first[257] = {0};
@@ -362,7 +362,7 @@ static void insert_marks(uint32_t *marks, size_t n)
     }
 }
 
-/* Canonical order: within each run of marks (class not 0), by class. */
+/* Put the text in canonical order: sort each run of marks (class not 0) by class. */
 static enum status order_marks(struct tok_vec *text)
 {
     uint32_t *spare = NULL;
@@ -400,12 +400,12 @@ static enum status write_text(struct buf *text, const uint32_t *v, size_t n)
 
 static enum status run_unicode(const struct step *step, struct buf *text);
 
-/* ---- Unicode forms of a text some bytes of which are marked ----
+/* ---- Unicode forms of a text with marked bytes ----
  *
- * An ASCII character never changes what stands before it, so the text is normalized in chunks that
- * begin at one. Inside a chunk the pieces between the marks' borders are normalized apart; where
- * that gives another text, characters on both sides of a border became one, and all of the chunk
- * counts as marked. */
+ * An ASCII character never changes the text before it, so the text is normalized in chunks that
+ * begin at one. Inside a chunk, the pieces between the borders of the marks are normalized
+ * separately. If that gives another text than normalizing the chunk as a whole, characters on both
+ * sides of a border were combined, and the whole chunk counts as marked. */
 
 struct marked_text {
     const struct step *step;
@@ -414,7 +414,7 @@ struct marked_text {
     struct range_map *map;
 };
 
-/* Append the normalized s[0..len) to *out. */
+/* Append the normal form of s[0..len) to *out. */
 static enum status append_normalized(const struct step *step, const char *s, size_t len,
                                      struct buf *out)
 {
@@ -430,8 +430,8 @@ static enum status append_normalized(const struct step *step, const char *s, siz
     return st;
 }
 
-/* The end of the piece at text[at]: the next border of a mark, at most `end`. *i: the first mark
- * that does not end before it. */
+/* The end of the piece at text[at]: the next border of a mark, at most `end`. *i: index of the
+ * first mark that ends behind `at`. */
 static size_t piece_end(const struct ranges *marks, size_t *i, size_t at, size_t end)
 {
     while (*i < marks->n && marks->v[*i].end <= at)
@@ -446,7 +446,7 @@ static size_t piece_end(const struct ranges *marks, size_t *i, size_t at, size_t
 static enum status run_unicode_chunk(struct marked_text *m, size_t from, size_t to)
 {
     size_t n_before = m->out.len, mark = m->map->i;
-    struct tok_vec ends = {0}; /* of each piece: where it ends in the text, and in `apart` */
+    struct tok_vec ends = {0}; /* pairs: a piece's end in the text, and its end in `apart` */
     struct buf apart;
     enum status s = append_normalized(m->step, m->text + from, to - from, &m->out);
 
@@ -481,7 +481,7 @@ static enum status run_unicode_marked(const struct step *step, struct buf *text,
     buf_init(&m.out, text->max);
     for (size_t at = 0, end; s == OK && at < len; at = end) {
         for (end = at; end < len && !(t[end] & 0x80) && (end + 1 == len || !(t[end + 1] & 0x80));)
-            end++; /* ASCII before ASCII stays as it is */
+            end++; /* ASCII followed by ASCII does not change */
         if (end > at) {
             s = buf_append(&m.out, t + at, end - at);
             if (s == OK)
@@ -565,7 +565,7 @@ static enum status replace_all(const struct step *step, struct tok_find *find,
             return s;
         copied = end;
         from = end;
-        if (start == end) /* an empty match: step over one character */
+        if (start == end) /* an empty match: skip one character */
             from = end < text->len ? end + utf8_size(text->data[end]) : text->len + 1;
     }
     if (s != OK && s != ERR_NOT_FOUND)
@@ -700,7 +700,7 @@ enum status tok_normalize(const struct tok_normalizer *n, struct buf *text, bool
         s = run_step(&n->steps[i], text, no_prefix, &map);
         if (!maps || s != OK)
             continue;
-        s = range_map_copy(&map, n_before); /* what the step left as it was */
+        s = range_map_copy(&map, n_before); /* the rest is unchanged */
         struct ranges old = *marked;
         *marked = next;
         next = old;

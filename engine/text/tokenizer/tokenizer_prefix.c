@@ -1,7 +1,7 @@
 /* tokenizer_prefix.c - all pieces of a vocabulary in one trie, for Unigram and WordPiece.
  *
- * Both models ask "which pieces begin here?" at every place of a text. The edges lie in one open
- * hash table: a step is one look-up, and building takes one pass over the vocabulary. */
+ * Both models ask at every place of a text which pieces begin there. The edges are in one open hash
+ * table, so a step is one lookup, and building takes one pass over the vocabulary. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ static uint32_t n_slots(const struct tok_prefix *p)
     return p->slots ? p->mask + 1 : 0;
 }
 
-/* The slot of this key, or the free one where it belongs. */
+/* The slot of this key, or the free slot where it belongs. */
 static struct tok_prefix_slot *slot_of(const struct tok_prefix *p, uint64_t key)
 {
     uint32_t i = (uint32_t)(key * 0x9e3779b97f4a7c15u >> p->shift);
@@ -44,7 +44,7 @@ static enum status grow(struct tok_prefix *p)
     return OK;
 }
 
-/* Every node but the root is the end of one edge, so n_nodes counts edges. */
+/* Find or add an edge. Every node but the root is the end of one edge, so n_nodes counts edges. */
 static enum status add_edge(struct tok_prefix *p, uint32_t node, char byte,
                             struct tok_prefix_slot **out)
 {

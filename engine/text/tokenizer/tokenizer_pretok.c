@@ -1,12 +1,12 @@
 /* tokenizer_pretok.c - the pre-tokenizers of tokenizer.json: cut a section into pieces.
  *
- * Sequences are flattened into one list of steps, and every kind is put together from four:
+ * Sequences are flattened into one list of steps, and every type is built from four kinds:
  *   SPLIT   cut each piece at the matches of a pattern
- *   PREFIX  a space in front of each piece that has none
- *   META    spaces become U+2581, with one in front, cut before each
- *   LETTERS each byte becomes its byte-level letter
- * LETTERS as the last step before BPE is not carried out: BPE then starts from bytes, which says
- * the same. */
+ *   PREFIX  put a space before each piece that has none
+ *   META    replace spaces by U+2581, put one at the start, cut before each
+ *   LETTERS replace each byte by its byte-level letter
+ * LETTERS as the last step before BPE is skipped: BPE then starts from bytes, with the same
+ * result. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,9 +21,10 @@ enum behavior { ISOLATED, REMOVED, CONTIGUOUS, MERGED_WITH_PREVIOUS, MERGED_WITH
 struct step {
     enum step_kind kind;
     enum behavior behavior;
-    struct tok_regex *pattern; /* SPLIT; META: the replacement, to cut at */
+    struct tok_regex *pattern; /* SPLIT; META: the replacement, where pieces are cut */
     bool invert;
-    bool old_unicode;         /* SPLIT: the pattern says itself what newer characters are */
+    bool old_unicode;         /* SPLIT: the pattern itself handles characters newer than its Unicode
+                                 version */
     bool splits;              /* META */
     enum tok_prepend prepend; /* META */
     char meta[8];             /* META: UTF-8 of the replacement */
@@ -33,16 +34,16 @@ struct step {
 struct tok_pretok {
     struct step steps[TOK_N_STEPS_MAX];
     size_t n_steps;
-    bool byte_level; /* the last step was LETTERS and is left to BPE */
+    bool byte_level; /* the last step was LETTERS and is skipped */
     bool has_byte_level;
 };
 
-/* GPT-2's own pattern, which ByteLevel uses unless told not to. */
+/* GPT-2's pattern, the default of ByteLevel. */
 static const char gpt2_pattern[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* What Punctuation means in Hugging Face: ASCII's, and the P categories of Unicode 8. PCRE2 knows
- * later ones, which the lookahead takes out, and two have changed category since. */
+/* Punctuation in Hugging Face: that of ASCII, and the P categories of Unicode 8. The lookahead
+ * excludes newer characters that PCRE2 knows; two characters have changed their category since. */
 static const char punctuation_pattern[] =
     "(?!["
     "\\x{61d}\\x{9fd}\\x{a76}\\x{c77}\\x{c84}\\x{1b7d}-\\x{1b7e}\\x{2e43}-\\x{2e4f}"
@@ -55,7 +56,7 @@ static const char punctuation_pattern[] =
 
 /* ---- byte-level letters ---- */
 
-/* Printable bytes stand for themselves; the others, in order, for U+0100 and up. */
+/* Printable bytes are their own letters; the other bytes, in order, have letters from U+0100 on. */
 static bool is_own_letter(unsigned b)
 {
     return (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
@@ -190,7 +191,7 @@ static enum status load_bert(struct tok_pretok *p, struct buf *why)
 enum status tok_metaspace_prepend(const struct json *node, enum tok_prepend *out, struct buf *why)
 {
     const char *scheme = NULL;
-    bool prefix = true; /* what files before 2024 have instead */
+    bool prefix = true; /* the form in files before 2024 */
     enum status s = js_get_bool(node, "add_prefix_space", &prefix, why);
 
     if (s == OK)
@@ -256,7 +257,7 @@ static enum status load_step(struct tok_pretok *p, const char *type, const struc
         return add_split(p, "\\s+", REMOVED, false, why);
     if (strcmp(type, "BertPreTokenizer") == 0)
         return load_bert(p, why);
-    if (strcmp(type, "Whitespace") == 0) /* Rust's \w has the joiners, Oniguruma's has not */
+    if (strcmp(type, "Whitespace") == 0) /* Rust's \w contains the joiners, Oniguruma's does not */
         return add_split(p, "[\\w\\x{200c}\\x{200d}]+|[^\\w\\x{200c}\\x{200d}\\s]+", REMOVED, true,
                          why);
     return buf_why(why, ERR_UNSUPPORTED, "pre_tokenizer: type %s is not supported", type);
@@ -362,8 +363,8 @@ static enum status push_span(struct tok_vec *spans, size_t start, size_t end)
     return s == OK ? tok_push(spans, (uint32_t)end) : s;
 }
 
-/* What one behavior does with the matches and the gaps of a piece, as they come. `open` is the
- * span that may still grow. */
+/* Turns the matches and gaps of a piece, in order, into spans by one behavior. `open`: the last
+ * span may still grow. */
 struct cutter {
     struct tok_vec *out;
     enum behavior behavior;
@@ -421,7 +422,7 @@ static enum status cut_piece(const struct step *step, struct tok_find *find, str
             return s;
         done = end;
         from = end;
-        if (start == end) /* an empty match: step over one character */
+        if (start == end) /* an empty match: skip one character */
             from = end < len ? end + utf8_size(text[base + end]) : len + 1;
     }
     if (s != OK && s != ERR_NOT_FOUND)
@@ -451,7 +452,7 @@ static enum status run_split(const struct step *step, struct tok_pieces *p)
     return s;
 }
 
-/* The buffer that p->text does not lie in. */
+/* The buffer that p->text is not in. */
 static struct buf *fresh_text(struct tok_pieces *p)
 {
     struct buf *b = p->text == p->own[0].data ? &p->own[1] : &p->own[0];
@@ -512,7 +513,7 @@ static enum status take_text(struct tok_pieces *p, const char *text, size_t len)
     return tok_pattern_subject(text, len, &p->own_subject, &p->subject);
 }
 
-/* Steps that change the text write every piece anew, one behind the other. */
+/* Run a step that changes the text: write all pieces to a new text, one after the other. */
 static enum status run_rewrite(const struct step *step, struct tok_pieces *p, bool at_start,
                                bool no_prefix)
 {

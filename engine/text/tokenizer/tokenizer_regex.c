@@ -1,13 +1,13 @@
-/* tokenizer_regex.c - patterns of tokenizer.json on PCRE2, with the meaning Oniguruma gives them.
+/* tokenizer_regex.c - the patterns of tokenizer.json on PCRE2, with their meaning in Oniguruma.
  *
- * Hugging Face runs these patterns on Oniguruma in Ruby syntax. Where the two differ for patterns
- * that occur, the pattern is rewritten before PCRE2 sees it:
+ * Hugging Face runs these patterns on Oniguruma in Ruby syntax. Where the two engines differ for
+ * patterns that occur, the pattern is rewritten before PCRE2 compiles it:
  *   \s \S   White_Space; PCRE2 would add U+180E
- *   \w \W   letters, marks, digits and connectors; PCRE2 10.42 knows no marks
- *   \h \H   a hex digit; for PCRE2 a horizontal space
- *   {n,m}+  a repeated repeat, as is {n}?; for PCRE2 a possessive and a lazy count
+ *   \w \W   letters, marks, digits and connectors; PCRE2 10.42 has no marks
+ *   \h \H   a hex digit; in PCRE2 a horizontal space
+ *   {n,m}+  a repeated repeat, as is {n}?; in PCRE2 a possessive and a lazy count
  *   {,m}    {0,m}
- * and what has no equal is refused: nested classes, && in a class. */
+ * Constructs without an equivalent are refused: nested classes, && in a class. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <stdlib.h>
@@ -17,9 +17,9 @@
 #include "engine/text/tokenizer/tokenizer_utf8.h"
 
 #define PATTERN_BYTES_MAX 65536
-#define N_GROUPS_MAX 250 /* open at once; PCRE2's own limit */
-/* PCRE2's own default. Known patterns need a few steps per byte of a match; past it, the text is
- * refused rather than waited for. */
+#define N_GROUPS_MAX 250 /* open at the same time; PCRE2's own limit */
+/* PCRE2's own default. Known patterns need a few steps per byte of a match. Beyond the limit the
+ * text is refused, so that it cannot block a thread. */
 #define MATCH_LIMIT 10000000
 #define HEAP_LIMIT_KIB 65536
 #define JIT_STACK_BYTES_MAX (64u << 20)
@@ -29,7 +29,7 @@
 #define HEX_CLASS "0-9A-Fa-f"
 
 struct tok_regex {
-    pcre2_code *code; /* NULL: a literal */
+    pcre2_code *code; /* NULL: a literal pattern */
     bool jit;
     char *literal;
     size_t literal_len;
@@ -40,7 +40,7 @@ static enum status refuse(const char *where, const char *what, struct buf *why)
     return buf_why(why, ERR_UNSUPPORTED, "%s: %s is not supported in a pattern", where, what);
 }
 
-/* The class a shorthand stands for, or NULL to leave it to PCRE2. */
+/* The class of a shorthand, or NULL: PCRE2's meaning is right. */
 static const char *shorthand(char c)
 {
     switch (c) {
@@ -57,12 +57,12 @@ static const char *shorthand(char c)
 /* One pass over a pattern. */
 struct rewriter {
     const char *p;
-    size_t len, i; /* i: the next character to read */
+    size_t len, i; /* i: index of the next character */
     struct buf *out;
     bool in_class;
     size_t class_start;
-    size_t atom; /* where in `out` begins what a quantifier would repeat */
-    size_t groups[N_GROUPS_MAX], n_groups; /* where in `out` the open groups begin */
+    size_t atom;                           /* offset in `out` of what a quantifier would repeat */
+    size_t groups[N_GROUPS_MAX], n_groups; /* offsets in `out` of the open groups */
     const char *where;
     struct buf *why;
 };
@@ -72,7 +72,7 @@ static bool is_hex(char c)
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
 
-/* The end of what belongs to the escape whose letter is p[i]: \p{..}, \x{..}, \k<..>, \x41. */
+/* The end of the escape with the letter p[i]: \p{..}, \x{..}, \k<..>, \x41. */
 static size_t escape_end(const char *p, size_t len, size_t i)
 {
     char letter = p[i++], close = i < len && p[i] == '{' ? '}' : i < len && p[i] == '<' ? '>' : 0;
@@ -103,14 +103,15 @@ static enum status rewrite_escape(struct rewriter *r)
         return buf_printf(r->out, negated ? "[^%s]" : "[%s]", class);
     if (!negated)
         return buf_puts(r->out, class);
-    /* A negated shorthand inside a class cannot be spelled out; [\s\S] and the like do not
-     * depend on the one code point in question. */
+    /* A negated shorthand inside a class cannot be written out, so PCRE2's meaning stays. [\s\S]
+     * and the like do not depend on the one code point that differs. */
     if (c == 'H')
         return refuse(r->where, "\\H inside [...]", r->why);
     return buf_printf(r->out, "\\%c", c);
 }
 
-/* p[i] is '[' inside a class: POSIX classes are common to both, nesting is Oniguruma's own. */
+/* For '[' at p[i] inside a class: POSIX classes exist in both engines, nested classes only in
+ * Oniguruma. */
 static bool is_posix_class(const char *p, size_t len, size_t i)
 {
     return i + 1 < len && p[i + 1] == ':';
@@ -135,7 +136,7 @@ static enum status rewrite_in_class(struct rewriter *r)
     return buf_append(r->out, p, n);
 }
 
-/* A count {n}, {n,}, {n,m} or {,m} at p[i]: its end; 0: the brace is a character. */
+/* The end of a count {n}, {n,}, {n,m} or {,m} at p[i]; 0: the brace is a plain character. */
 static size_t count_end(const char *p, size_t len, size_t i, bool *is_range)
 {
     size_t n_digits = 0;
@@ -148,21 +149,22 @@ static size_t count_end(const char *p, size_t len, size_t i, bool *is_range)
     return i < len && p[i] == '}' && n_digits > 0 ? i + 1 : 0;
 }
 
-/* A count. For Ruby neither + nor, behind {n}, ? belongs to it: they repeat what is counted. So
- * X{1,3}+ is (?:X{1,3})+; PCRE2 would read it as possessive, and X{3}? as lazy. */
+/* Rewrite a count. In Ruby a + behind a count, and a ? behind {n}, is not part of the count but
+ * repeats the counted expression. So X{1,3}+ becomes (?:X{1,3})+; PCRE2 would read it as
+ * possessive, and X{3}? as lazy. */
 static enum status rewrite_count(struct rewriter *r, size_t end, bool is_range)
 {
     enum status s = buf_putc(r->out, '{');
 
     if (s == OK && r->p[r->i + 1] == ',')
         s = buf_putc(r->out, '0');
-    end += is_range && end < r->len && r->p[end] == '?'; /* lazy for both */
+    end += is_range && end < r->len && r->p[end] == '?'; /* lazy in both engines */
     if (s == OK)
         s = buf_append(r->out, r->p + r->i + 1, end - r->i - 1);
     r->i = end;
     if (s != OK || end == r->len || !strchr("+*?{", r->p[end]))
         return s;
-    s = buf_puts(r->out, "(?:)"); /* room; then the counted atom moves into it */
+    s = buf_puts(r->out, "(?:)"); /* makes room; the counted atom then moves into the group */
     if (s == OK) {
         char *atom = r->out->data + r->atom;
         memmove(atom + 3, atom, r->out->len - r->atom - 4);
@@ -172,7 +174,7 @@ static enum status rewrite_count(struct rewriter *r, size_t end, bool is_range)
     return s;
 }
 
-/* Whether p[i] begins what a quantifier can repeat, and is no quantifier itself. */
+/* Whether p[i] begins something that a quantifier can repeat and is not a quantifier itself. */
 static bool begins_atom(char c)
 {
     return !strchr("+*?{)", c) && ((unsigned char)c & 0xc0) != 0x80;
@@ -193,7 +195,7 @@ static enum status rewrite_one(struct rewriter *r)
     if (c == '\\' && r->i + 1 < r->len)
         return rewrite_escape(r);
     if (c == '(' && r->n_groups == N_GROUPS_MAX)
-        return refuse(r->where, "a group so deep", r->why);
+        return refuse(r->where, "a group nested so deep", r->why);
     if (c == '(')
         r->groups[r->n_groups++] = r->out->len;
     if (c == ')' && r->n_groups > 0)
@@ -228,7 +230,7 @@ static enum status compile(struct tok_regex *re, const struct buf *pattern, cons
 
     if (!ctx)
         return ERR_NOMEM;
-    /* Ruby's ^ and $ hold at every line, its only newline is \n. */
+    /* In Ruby, ^ and $ match at every line, and the only newline is \n. */
     pcre2_set_newline(ctx, PCRE2_NEWLINE_LF);
     pcre2_set_max_pattern_length(ctx, PATTERN_BYTES_MAX);
     re->code = pcre2_compile((PCRE2_SPTR)buf_str(pattern), pattern->len,
@@ -337,7 +339,7 @@ void tok_find_fini(struct tok_find *f)
 
 static int match(const struct tok_find *f, const char *text, size_t len, size_t from)
 {
-    /* The text was repaired before, so the UTF-8 check would only cost time. */
+    /* The text was repaired before, so a UTF-8 check would only cost time. */
     if (f->re->jit)
         return pcre2_jit_match(f->re->code, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK,
                                f->match_data, f->match_ctx);
@@ -345,7 +347,8 @@ static int match(const struct tok_find *f, const char *text, size_t len, size_t 
                        f->match_ctx);
 }
 
-/* JIT code starts on 32 KiB of the machine stack; only odd texts need more, so it is made late. */
+/* JIT code starts with 32 KiB of the machine stack. Only unusual texts need more, so a larger stack
+ * is created on demand. */
 static enum status grow_jit_stack(struct tok_find *f)
 {
     f->jit_stack = pcre2_jit_stack_create(32768, JIT_STACK_BYTES_MAX, NULL);
@@ -389,6 +392,6 @@ enum status tok_find_next(struct tok_find *f, const char *text, size_t len, size
     const PCRE2_SIZE *at = pcre2_get_ovector_pointer(f->match_data);
     *start = at[0];
     *end = at[1];
-    /* \K in a lookahead can give an end before the start; nothing sensible can follow. */
+    /* \K in a lookahead can give an end before the start; no useful match can follow. */
     return *start <= *end && *start >= from ? OK : ERR_INVALID;
 }

@@ -1,12 +1,13 @@
-/* tokenizer_unigram.c - Unigram: the cut of a piece into tokens whose scores sum to most (Viterbi).
+/* tokenizer_unigram.c - Unigram: the cut of a piece into tokens with the largest sum of scores
+ * (Viterbi).
  *
- * At each place of the text stands the best way to cut what is before it. As in Hugging Face,
- * scores are added in double precision from the left over the whole piece, and of equal ways to a
- * place the one whose last token is longest stays. A character that is no token of its own costs
- * the lowest score less 10; neighbouring unknown characters become one token.
+ * For each place of the text the best cut of the text before it is kept. As in Hugging Face, scores
+ * are added in double precision from the left over the whole piece, and among equal cuts to a place
+ * the one whose last token is longest wins. A character that is not a token costs the lowest score
+ * less 10; neighbouring unknown characters become one token.
  *
- * A file may hand over a whole text as one piece. Where no token found so far reaches past a place,
- * every way goes through it: what lies before is decided, written out, and its memory is free. */
+ * A file may make a whole text one piece. At a place that no token found so far reaches past, every
+ * cut has a boundary: everything before it is decided, written out, and its memory reused. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,12 +18,12 @@
 
 #define UNK_PENALTY 10.0
 #define NO_WAY UINT32_MAX
-/* Write out what is decided when it is at least this long: often enough to stay in the cache. */
+/* Write out decided text of at least this length: often enough to stay in the cache. */
 #define DECIDED_BYTES_MIN 2048
 
 /* ---- loading ---- */
 
-/* The array was checked by tok_vocab_load(). */
+/* Read the pieces; tok_vocab_load() has checked the array. */
 static enum status load_pieces(struct tok_unigram *u, const struct tok_vocab *v,
                                const struct json *vocab, struct buf *why)
 {
@@ -76,15 +77,15 @@ void tok_unigram_fini(struct tok_unigram *u)
 
 /* ---- one piece ---- */
 
-/* Places are bytes of the piece; best[place - base]. */
+/* A walk over one piece. Places are bytes of the piece, numbered best[place - base]. */
 struct walk {
     const struct tok_unigram *u;
     struct tok_scratch *s;
     const char *text;
     size_t len;
-    size_t base;               /* what is before it is written out */
-    size_t reach;              /* the furthest place that some way leads to */
-    size_t unk_start, unk_end; /* unknown characters that wait for more; equal: none */
+    size_t base;               /* everything before this is written out */
+    size_t reach;              /* the furthest place that some cut reaches */
+    size_t unk_start, unk_end; /* run of unknown characters that may still grow; equal: none */
 };
 
 static enum status reserve_best(struct walk *w, size_t n)
@@ -117,12 +118,12 @@ static enum status offer(struct walk *w, size_t from, size_t end, double score, 
     if (best->from != NO_WAY && !(score > best->score))
         return OK;
     if (id == TOKEN_NONE)
-        return ERR_INVALID; /* unknown, and the file names no token for that */
+        return ERR_INVALID; /* unknown, and the file has no token for that */
     *best = (struct tok_best){.score = score, .from = (uint32_t)(from - w->base), .id = id};
     return OK;
 }
 
-/* All tokens that begin at `from`. */
+/* Extend the best cut up to `from` by each token that begins there. */
 static enum status offer_all(struct walk *w, size_t from)
 {
     const struct tok_unigram *u = w->u;
@@ -149,8 +150,8 @@ static enum status offer_all(struct walk *w, size_t from)
     return st;
 }
 
-/* A run of unknown characters may be a token after all (of a score so low that it lost); else it
- * becomes byte tokens when there is one for each byte, else one unk. */
+/* Write a run of unknown characters. It may be a token after all (with so low a score that it
+ * lost); otherwise it becomes byte tokens if there is one for each byte, else one unk. */
 static enum status write_unknown(struct walk *w)
 {
     const struct tok_unigram *u = w->u;
@@ -186,7 +187,8 @@ static enum status write_token(struct walk *w, size_t start, size_t end, uint32_
     return st == OK ? tok_push(&w->s->out, id) : st;
 }
 
-/* Every way goes through `end`: follow the best one back to base, write it forwards, go on. */
+/* Every cut has a boundary at `end`: follow the best cut back to base, write it forwards, continue
+ * from `end`. */
 static enum status write_out(struct walk *w, size_t end)
 {
     struct tok_vec *back = &w->s->symbols;

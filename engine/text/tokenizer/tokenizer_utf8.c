@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-/* The second byte decides what overlong forms, surrogates and values past U+10FFFF are: each lead
- * byte allows one range for it (Unicode 15, table 3-7). Later bytes are 80..BF. */
+/* The second byte excludes overlong forms, surrogates and values above U+10FFFF: each first byte
+ * allows one range for it (Unicode 15, table 3-7). Later bytes are 80..BF. */
 static size_t lead_info(unsigned char b, unsigned char *low, unsigned char *high)
 {
     *low = 0x80;
@@ -47,7 +47,7 @@ enum utf8_kind utf8_classify(const char *s, size_t n, size_t *size_out)
     return UTF8_VALID;
 }
 
-/* Bytes of plain ASCII at the start of s, eight at a time: most text is. */
+/* Bytes of ASCII at the start of s, eight at a time, because most text is ASCII. */
 static size_t ascii_run(const char *s, size_t n)
 {
     size_t i = 0;

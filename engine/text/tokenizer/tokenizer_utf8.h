@@ -1,8 +1,8 @@
-/* tokenizer_utf8.h - UTF-8 for the tokenizer and the detokenizer: classify, repair, step.
+/* tokenizer_utf8.h - UTF-8 for the tokenizer and the detokenizer: classify, repair, iterate.
  *
  * Owns    nothing.
  * Thread  any; no state.
- * Errors  none but those of the buf that repaired text goes to.
+ * Errors  those of the buf for repaired text.
  * Units   bytes; code points are uint32_t. */
 #ifndef TARN_ENGINE_TEXT_TOKENIZER_TOKENIZER_UTF8_H
 #define TARN_ENGINE_TEXT_TOKENIZER_TOKENIZER_UTF8_H
@@ -17,22 +17,22 @@
 
 enum utf8_kind {
     UTF8_VALID,   /* a whole character */
-    UTF8_BAD,     /* bytes that no continuation can save: one U+FFFD stands for all of them */
-    UTF8_PARTIAL, /* the text ends inside what may still become a character */
+    UTF8_BAD,     /* an invalid sequence, to be replaced by one U+FFFD */
+    UTF8_PARTIAL, /* the text ends inside a sequence that is valid so far */
 };
 
-/* What stands at s[0..n), n > 0; *size_out bytes belong to it. A bad sequence is cut as Python's
- * errors='replace' and Rust's from_utf8_lossy cut it (maximal subparts). */
+/* Classify the sequence at s[0..n), n > 0; *size_out: its bytes. Invalid bytes are divided into
+ * sequences as by Python's errors='replace' and Rust's from_utf8_lossy (maximal subparts). */
 enum utf8_kind utf8_classify(const char *s, size_t n, size_t *size_out);
 bool utf8_is_valid(const char *s, size_t n);
-/* s with U+FFFD in place of what is bad is appended to *out. */
+/* Append s to *out, with U+FFFD for each invalid sequence. */
 NODISCARD enum status utf8_repair(struct buf *out, const char *s, size_t n);
-/* Writes c to s, which has room for 4 bytes; returns the bytes used. */
+/* Write c to s, which has room for 4 bytes; returns the bytes used. */
 size_t utf8_put(char *s, uint32_t c);
-/* Unicode's White_Space property, which Rust's char::is_whitespace and Oniguruma's \s follow. */
+/* Unicode's White_Space property, as Rust's char::is_whitespace and Oniguruma's \s use it. */
 bool utf8_is_space(uint32_t c);
 
-/* Size of the character with this first byte, in text known to be valid. */
+/* Bytes of the character with this first byte, in valid text. */
 static inline size_t utf8_size(char lead)
 {
     unsigned char b = (unsigned char)lead;
@@ -40,7 +40,7 @@ static inline size_t utf8_size(char lead)
     return b < 0x80 ? 1 : b < 0xe0 ? 2 : b < 0xf0 ? 3 : 4;
 }
 
-/* The character at *s, in text known to be valid; steps over it. */
+/* The character at *s, in valid text; advances *s behind it. */
 static inline uint32_t utf8_next(const char **s)
 {
     const unsigned char *p = (const unsigned char *)*s;

@@ -43,7 +43,7 @@ static uint32_t hash_name(const char *s, size_t len)
     return (uint32_t)(h ^ h >> 32);
 }
 
-/* The slot that holds this name, or the free one where it belongs. */
+/* The slot of this name, or the free slot where it belongs. */
 static struct tok_name_slot *name_slot(const struct tok_vocab *v, const char *s, size_t len,
                                        uint32_t hash)
 {
@@ -94,7 +94,7 @@ static enum status added_entry(const struct json *entry, const char **content, s
     return read_id(js_get(entry, "id"), "added_tokens", *content, id, why);
 }
 
-/* Unigram: [["piece", score], ...], the id is the index. */
+/* Check a Unigram vocabulary, [["piece", score], ...]; a piece's id is its index. */
 static enum status check_scored(const struct json *vocab, struct buf *why)
 {
     for (size_t i = 0; i < js_len(vocab) && js_is(vocab, JS_ARRAY); i++) {
@@ -111,7 +111,7 @@ static enum status check_scored(const struct json *vocab, struct buf *why)
     return OK;
 }
 
-/* One more than the largest id in the file. */
+/* Set v->n_tokens to the largest id of the file + 1. */
 static enum status count_ids(struct tok_vocab *v, const struct json *vocab,
                              const struct json *added, struct buf *why)
 {
@@ -150,23 +150,14 @@ static enum status make_tables(struct tok_vocab *v, size_t n_names)
     return OK;
 }
 
-/* A name that is there already keeps its id; the same name or the same id twice with different
- * partners is a contradiction. */
-static enum status put_name(struct tok_vocab *v, const char *s, size_t len, uint32_t id,
-                            struct buf *why)
+/* Make s the piece of token `id`, found through `slot`, the slot of s. */
+static enum status set_piece(struct tok_vocab *v, struct tok_name_slot *slot, uint32_t hash,
+                             const char *s, size_t len, uint32_t id)
 {
-    uint32_t hash = hash_name(s, len);
-    struct tok_name_slot *slot = name_slot(v, s, len, hash);
     struct tok_token *t = &v->tokens[id];
 
-    if (slot->id == id)
-        return OK;
-    if (slot->id != TOKEN_NONE)
-        return buf_why(why, ERR_INVALID, "tokenizer.json: \"%.80s\" has two ids, %u and %u", s,
-                       slot->id, id);
-    if (t->piece)
-        return buf_why(why, ERR_INVALID, "tokenizer.json: id %u is both \"%.80s\" and \"%.80s\"",
-                       id, t->piece, s);
+    if (len > UINT32_MAX)
+        return ERR_TOO_LARGE;
     t->piece = arena_dup(&v->strings, s, len);
     if (!t->piece)
         return ERR_NOMEM;
@@ -177,25 +168,35 @@ static enum status put_name(struct tok_vocab *v, const char *s, size_t len, uint
     return OK;
 }
 
-/* Unlike the other models, Unigram may have a piece twice: it is found by its last id. */
+/* Enter a name. A name that is there with the same id is fine; a name with two ids, and an id with
+ * two names, are errors. */
+static enum status put_name(struct tok_vocab *v, const char *s, size_t len, uint32_t id,
+                            struct buf *why)
+{
+    uint32_t hash = hash_name(s, len);
+    struct tok_name_slot *slot = name_slot(v, s, len, hash);
+    const struct tok_token *t = &v->tokens[id];
+
+    if (slot->id == id)
+        return OK;
+    if (slot->id != TOKEN_NONE)
+        return buf_why(why, ERR_INVALID, "tokenizer.json: \"%.80s\" has two ids, %u and %u", s,
+                       slot->id, id);
+    if (t->piece)
+        return buf_why(why, ERR_INVALID, "tokenizer.json: id %u is both \"%.80s\" and \"%.80s\"",
+                       id, t->piece, s);
+    return set_piece(v, slot, hash, s, len, id);
+}
+
+/* Enter a piece of a Unigram model. Unlike other models it may have a piece twice; a lookup then
+ * finds the last id. */
 static enum status put_scored(struct tok_vocab *v, const struct json *entry, uint32_t id)
 {
     size_t len;
     const char *piece = js_string(js_at(entry, 0), &len);
     uint32_t hash = hash_name(piece, len);
-    struct tok_name_slot *slot = name_slot(v, piece, len, hash);
-    struct tok_token *t = &v->tokens[id];
 
-    if (len > UINT32_MAX)
-        return ERR_TOO_LARGE;
-    t->piece = arena_dup(&v->strings, piece, len);
-    if (!t->piece)
-        return ERR_NOMEM;
-    t->piece_len = (uint32_t)len;
-    *slot = (struct tok_name_slot){.hash = hash, .id = id};
-    if (len > v->piece_len_max)
-        v->piece_len_max = (uint32_t)len;
-    return OK;
+    return set_piece(v, name_slot(v, piece, len, hash), hash, piece, len, id);
 }
 
 static enum status mark_added(struct tok_vocab *v, const struct json *entry, struct buf *why)
@@ -207,9 +208,10 @@ static enum status mark_added(struct tok_vocab *v, const struct json *entry, str
     enum status s = added_entry(entry, &content, &len, &id, why);
 
     if (s == OK && len == 0)
-        return OK; /* Hugging Face leaves these out, too */
+        return OK; /* Hugging Face skips these, too */
     if (s == OK && len > UINT16_MAX)
-        s = buf_why(why, ERR_INVALID, "tokenizer.json: added_tokens: a content of %zu bytes", len);
+        s = buf_why(why, ERR_INVALID,
+                    "tokenizer.json: added_tokens: a content of %zu bytes is too long", len);
     if (s == OK)
         s = put_name(v, content, len, id, why);
     if (s == OK)

@@ -1,13 +1,13 @@
-/* tokenizer_wordpiece.c - WordPiece: the longest piece from the left, again and again.
+/* tokenizer_wordpiece.c - WordPiece: repeatedly take the longest piece from the left.
  *
- * Pieces inside of a word are written with a prefix ("##ing"). A word of which some rest is no
- * piece, or that is too long, becomes one unknown token. The trie gives the longest piece in one
- * walk, so that a word costs its length times the longest piece, and not the square. */
+ * Pieces inside a word have a prefix ("##ing"). A word with a rest that is not a piece, and a word
+ * that is too long, become one unknown token. The trie finds the longest piece in one walk, so a
+ * word costs its length times the longest piece, not the square of its length. */
 #include <string.h>
 
 #include "engine/text/tokenizer/tokenizer_internal.h"
 
-#define N_CHARS_MAX 100 /* when the file does not say */
+#define N_CHARS_MAX 100 /* default */
 
 static enum status load_pieces(struct tok_wordpiece *w, const struct json *vocab)
 {
@@ -70,7 +70,7 @@ static bool is_too_long(const struct tok_wordpiece *w, const char *piece, size_t
     return n_chars > w->n_chars_max;
 }
 
-/* Bytes of the longest piece at text[0..len), which is not empty; 0: none. */
+/* Bytes of the longest piece at the start of text[0..len), len > 0; 0: none. */
 static size_t longest_piece(const struct tok_wordpiece *w, struct tok_scratch *s, uint32_t node,
                             const char *text, size_t len, uint32_t *id)
 {

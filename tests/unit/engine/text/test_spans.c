@@ -156,13 +156,13 @@ static void what_cannot_be_cut_is_one_span_with_a_reason(void **state)
     const struct {
         const char *template, *documents, *words;
     } cases[] = {
-        {inline_index, TWO, "before each document"},
-        {no_tail, TWO, "behind a document"},
-        {one_newline, TWO, "before each document"},
-        {upper, TWO, "rewrites them"},
+        {inline_index, TWO, "precedes each document"},
+        {no_tail, TWO, "follows a document"},
+        {one_newline, TWO, "precedes each document"},
+        {upper, TWO, "rewrites documents"},
         {trimmed, "[{\"text\":\"  spaces  \"}]", "changes the documents' text"},
-        {only_first, TWO, "leaves documents out"},
-        {clean, "[{\"title\":\"\",\"text\":\"\"}]", "leaves documents out"},
+        {only_first, TWO, "omits, mixes or rewrites documents"},
+        {clean, "[{\"title\":\"\",\"text\":\"\"}]", "omits, mixes or rewrites documents"},
     };
 
     (void)state;
