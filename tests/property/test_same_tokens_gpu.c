@@ -46,7 +46,7 @@ static const struct kind kinds[] = {
     {"head of 64, int4", wide_heads, "bf16", "int4", 32, 90},
 };
 
-#ifndef N_KINDS /* sanitizer builds take fewer: see CMakeLists.txt */
+#ifndef N_KINDS /* sanitizer builds take fewer: see tests/emulated/CMakeLists.txt */
 #define N_KINDS ARRAY_SIZE(kinds)
 #endif
 

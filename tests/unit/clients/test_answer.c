@@ -10,7 +10,7 @@
 
 #define N_LINE_MAX 262144
 
-/* Chunks as "index:text[+reasoning][#ids](finish);" one after the other. */
+/* Write chunks as "index:text[+reasoning][#ids](finish);", one after another. */
 static void write_chunk(void *arg, const struct tarn_chunk *c)
 {
     struct buf *out = arg;
@@ -256,7 +256,7 @@ static void refusals_give_words_whatever_they_are(void **state)
     }
 }
 
-/* --- what api.openai.com really sent --- */
+/* --- recorded answers of api.openai.com --- */
 
 struct replay {
     struct answer a;

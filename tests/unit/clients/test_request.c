@@ -14,7 +14,7 @@ static void expect_body(const struct tarn_request *r, const char *wanted)
     assert_int_equal(tarn_body_build(&body, r, NULL, 0), TARN_OK);
     assert_int_equal(body.len, strlen(body.data));
     assert_string_equal(body.data, wanted);
-    assert_ok(js_parse(&parsed, body.data, body.len, NULL)); /* no name twice */
+    assert_ok(js_parse(&parsed, body.data, body.len, NULL)); /* refuses duplicate names */
     js_unref(parsed);
     tarn_body_fini(&body);
 }

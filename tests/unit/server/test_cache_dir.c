@@ -1,5 +1,5 @@
-/* test_cache_dir.c - folders that outlive the process: made for us alone, and not taken from
- * others. */
+/* test_cache_dir.c - folders that outlive the process: made for this user alone, and refused if
+ * they belong to another one. */
 #include "tests/unit/test.h"
 
 #include <stdio.h>
@@ -48,7 +48,7 @@ static void what_is_there_keeps_its_mode(void **state)
 
     (void)state;
     assert_int_equal(mkdir(below("shared"), 0750), 0);
-    assert_int_equal(chmod(below("shared"), 0770), 0); /* as a volume of Kubernetes is */
+    assert_int_equal(chmod(below("shared"), 0770), 0); /* the mode of a Kubernetes volume */
     assert_null(cache_dir_open(path, dir, "shared"));
     assert_int_equal(mode_of(path), 0770);
 }
@@ -81,12 +81,12 @@ static void what_cannot_be_made_is_said(void **state)
     (void)state;
     assert_non_null(deep);
     assert_non_null(cache_dir_open(path, "/proc/no/such/place", "cost"));
-    assert_non_null(cache_dir_open(path, below("file"), "cost")); /* below a file */
+    assert_non_null(cache_dir_open(path, below("file"), "cost")); /* the parent is a file */
     for (int i = 0; i < PATH_MAX; i++)
         memcpy(deep + 2 * i, "/a", 2);
     deep[2 * PATH_MAX - 1] = '\0';
     assert_string_equal(cache_dir_open(path, deep, "cost"), "the path is too long");
-    deep[PATH_MAX - 3] = '\0'; /* long enough only with the name */
+    deep[PATH_MAX - 3] = '\0'; /* too long only together with the name */
     assert_string_equal(cache_dir_open(path, deep, "cost"), "the path is too long");
     free(deep);
 }

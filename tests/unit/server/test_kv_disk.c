@@ -1,4 +1,4 @@
-/* test_kv_disk.c - what the start-up says of the disk tier. */
+/* test_kv_disk.c - the messages about the disk tier at start. */
 #include "tests/unit/test.h"
 
 #include <stdlib.h>

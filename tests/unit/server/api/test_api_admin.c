@@ -217,7 +217,7 @@ static void deleting_forgets_and_says_how_much(void **state)
     assert_int_equal(number(js_get(j, "cached_blocks"), "disk"), 352);
     assert_int_equal(number(j, "holds"), 6);
     js_unref(j);
-    /* An engine in a long step cannot be asked how much there is, and forgets it all the same. */
+    /* An engine in a long step cannot report how much is cached, but forgets it after the step. */
     atomic_store(&fake_is_stuck, true);
     assert_non_null(strstr(http_test_ask(&t, "DELETE", "/cache", ""), "HTTP/1.1 200"));
     atomic_store(&fake_is_stuck, false);
@@ -229,7 +229,7 @@ static void deleting_forgets_and_says_how_much(void **state)
 
 #define FIVES "0505050505050505050505050505050505050505050505050505050505050505"
 
-/* The error's parameter, "" without one. */
+/* Check an error. param: its `param`, "" for null. */
 static void expect_error(const char *path, const char *line, const char *param)
 {
     const char *answer = http_test_ask(&t, "DELETE", path, "");
@@ -278,7 +278,7 @@ static void what_is_no_key_of_a_span_erases_nothing(void **state)
                                         "/cache?span=x50505050505050505050505050505050505050505050"
                                         "5050505050505050505",
                                         "/cache?span=%00" FIVES};
-    /* A word that nobody knows, or that lost its value, must not become "all". */
+    /* An unknown parameter, or one without a value, must not forget everything. */
     static const char *const unknown[] = {"/cache?spam=" FIVES, "/cache?span", "/cache?spans=3",
                                           "/cache?" FIVES};
     unsigned erasures = atomic_load(&fake_n_erasures), resets = atomic_load(&fake_n_resets);
