@@ -1,4 +1,4 @@
-/* Documents whose memory runs out, is given back, and outlives their root. */
+/* Memory of JSON documents: exhausted, freed, and still in use after the root was freed. */
 #include "tests/unit/test.h"
 
 #include <pthread.h>

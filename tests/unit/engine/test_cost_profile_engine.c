@@ -1,4 +1,4 @@
-/* The profile of a real forward pass, its file, and what it leaves behind. */
+/* The profile of a real forward pass: its file, and the state of the engine after it. */
 #include "tests/unit/test.h"
 
 #include <stdio.h>

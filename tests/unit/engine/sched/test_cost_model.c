@@ -280,7 +280,7 @@ static void steps_teach_the_grid_that_they_are_of(void **state)
     assert_memory_equal(&m, &was, sizeof m);
 }
 
-/* One in ten steps is held up for a second: the model stays within a third of the truth. */
+/* One in ten steps is delayed by a second. The model's error stays below a third. */
 static void delayed_steps_do_not_wreck_the_model(void **state)
 {
     struct cost_model m = small();
@@ -346,8 +346,8 @@ static void an_estimate_has_a_floor_and_grows_with_work(void **state)
     assert_near(cost_model_decode_seconds(&m, 0, 1), 1);
 }
 
-/* Without attention and the floor, twice the tokens are twice the time; what the device does scales
- * all of it. */
+/* Without attention and the floor, twice the tokens take twice the time, and all times scale with
+ * the device's speed. */
 static void an_estimate_has_the_right_ratios(void **state)
 {
     struct cost_estimate e = guess;

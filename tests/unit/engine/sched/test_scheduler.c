@@ -1,4 +1,4 @@
-/* The scheduler in no time: a toy cache with a fixed number of blocks stands behind the view. */
+/* The scheduler without time: its view shows a toy cache with a fixed number of blocks. */
 #include "tests/unit/test.h"
 
 #include <string.h>
@@ -87,7 +87,7 @@ static void finish(uint32_t slot)
     scheduler_on_finish(sched, slot, 0);
 }
 
-/* One step as the engine would run it; the plan's own promises are checked on the way. */
+/* Run a step as the engine does, and check the promises of every plan. */
 static struct plan step(uint32_t n_tokens_max)
 {
     struct sched_view view = {&toy,     toy_available(), toy_match,
@@ -213,7 +213,7 @@ static void a_full_pool_preempts_the_last_in_line(void **state)
     fail_msg("nobody was preempted");
 }
 
-/* A short one goes past it meanwhile, and gives its place back as soon as that is enough. */
+/* A short request runs first, and is preempted as soon as the long one fits. */
 static void who_does_not_fit_gets_its_place_when_it_does(void **state)
 {
     (void)state;
@@ -295,7 +295,7 @@ static void who_is_preempted_waits_at_its_old_place(void **state)
     scheduler_destroy(sched);
 }
 
-/* A copy failed: what was planned as cached is computed, from the tokens that are there on. */
+/* After a failed copy, tokens that were planned as cached are computed. */
 static void what_was_not_attached_is_computed(void **state)
 {
     struct sched_view view = {&toy, 100, toy_match, toy_need, toy_reclaimable, NULL};
@@ -326,7 +326,7 @@ static void what_was_not_attached_is_computed(void **state)
     scheduler_destroy(sched);
 }
 
-/* What is read from disk holds nobody up but its owner, who keeps his place in the order. */
+/* A sequence whose KV is being read does not delay others, and keeps its place in the order. */
 static void who_is_loading_is_passed_over(void **state)
 {
     struct plan plan;
@@ -351,7 +351,7 @@ static void who_is_loading_is_passed_over(void **state)
     scheduler_destroy(sched);
 }
 
-/* However many are loading: a plan looks at a few. */
+/* A plan examines only a few loading sequences, however many there are. */
 static void a_plan_looks_at_few_who_are_loading(void **state)
 {
     uint32_t n_asked = 0;
@@ -369,7 +369,7 @@ static void a_plan_looks_at_few_who_are_loading(void **state)
     scheduler_destroy(sched);
 }
 
-/* Random loads on random pools: every plan fits, and everybody finishes. */
+/* Random loads on random pools: every plan fits, and all sequences finish. */
 static void everyone_finishes_under_random_load(void **state)
 {
     (void)state;

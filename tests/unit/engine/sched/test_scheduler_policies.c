@@ -1,5 +1,5 @@
-/* Each policy's order, by deterministic cases in virtual time (sched_world.h): a decode takes 10 ms
- * and a token of a prefill 1 ms, unless a case says otherwise. */
+/* The order of each policy, in deterministic cases in virtual time (sched_world.h). A decode takes
+ * 10 ms and a token of a prefill 1 ms, unless a case sets other times. */
 #include "tests/unit/test.h"
 
 #include <math.h>
@@ -15,13 +15,14 @@ static uint32_t n_in_level(const struct world *w, uint32_t level)
     return stats.n_in_level[level];
 }
 
-/* --- the toy example of papers.md 1.1 --- */
+/* --- the toy example of FastServe (Wu et al., "Fast Distributed Inference Serving for Large
+ * Language Models", 2023) --- */
 
-/* Three jobs come together. The means are published (4.23, 5, 3.3 and 3), the jobs are not to be
- * had: these came out of a search over prefills of whole tenths of a second, decodes of 0.1 to 1.2
- * s and up to 8 tokens, with quanta of 1, 2, 4, ... s, for jobs that meet all four means. 42
- * triples do without an iteration being exactly as long as a quantum; this one has equal numbers of
- * tokens. Prefills of 3.0, 0.2 and 2.1 s, then two decodes of 0.1 s each. */
+/* Three jobs arrive together. The paper gives the mean completion times of four policies (4.23, 5,
+ * 3.3 and 3 s), but not the jobs. These jobs were found by a search for triples with all four
+ * means: prefills of multiples of 0.1 s, decodes of 0.1 to 1.2 s, up to 8 tokens, quanta of 1, 2,
+ * 4, ... s. Of the 42 triples in which no iteration is exactly as long as a quantum, this one has
+ * equal numbers of tokens: prefills of 3.0, 0.2 and 2.1 s, then two decodes of 0.1 s each. */
 static double toy_mean_s(const char *policy)
 {
     static const uint32_t prefill_tenths[] = {30, 2, 21};
@@ -162,8 +163,8 @@ static void a_used_up_quantum_means_one_level_down(void **state)
     }
 }
 
-/* What is charged is a step's whole time, and a quantum that is exactly used up is used up as
- * published, but not in the released code. */
+/* A job is charged the whole time of its steps. If that equals the quantum exactly, the job sinks
+ * by the published rule, but not by the released code. */
 static void exactly_a_quantum_is_used_up_as_published_only(void **state)
 {
     for (int as_released = 0; as_released < 2; as_released++) {
@@ -220,7 +221,7 @@ static void nobody_sinks_in_the_midst_of_a_prefill(void **state)
     world_close(&w);
 }
 
-/* Slot 0 sinks from the top into the level in which slot 1 waits. */
+/* Slot 0 sinks from the top level into the level in which slot 1 waits. */
 static void who_sinks_goes_behind_its_new_level_and_before_it_as_released(void **state)
 {
     for (int as_released = 0; as_released < 2; as_released++) {

@@ -1,6 +1,6 @@
-/* What holds whatever the policy, by deterministic cases in virtual time (sched_world.h): nobody
- * starves, priorities, the length of a step, memory, plans made ahead. A decode takes 10 ms
- * and a token of a prefill 1 ms, unless a case says otherwise. */
+/* Properties of all policies, in deterministic cases in virtual time (sched_world.h): no
+ * starvation, priorities, the length of a step, memory, plans made ahead. A decode takes 10 ms and
+ * a token of a prefill 1 ms, unless a case sets other times. */
 #include "tests/unit/test.h"
 
 #include <math.h>
@@ -14,8 +14,8 @@ static const char *const policies[] = {"skip-join-mlfq", "mlfq", "fcfs", "sjf-pr
 
 /* --- starvation --- */
 
-/* Slot 0 is long, and there is always somebody who goes before it. Returns at which step it ran
- * next after its first; *again: and after that. */
+/* Slot 0 has a long job, and there is always another job before it in the order. Returns the step
+ * of its second run; *again: the step of its third run. */
 static uint64_t steps_until_it_runs(struct world *w, int32_t priority_of_others, uint64_t *again)
 {
     uint64_t at[2] = {0, 0};
@@ -31,7 +31,8 @@ static uint64_t steps_until_it_runs(struct world *w, int32_t priority_of_others,
     return at[0];
 }
 
-/* Others run 9 ms each: 300 ms are 34 of them. Then it is moved up for one token. */
+/* Each other job runs for 9 ms. After the threshold of 300 ms, which are 34 of these jobs, slot 0
+ * runs before all others until its next token. */
 static void who_starves_runs_for_one_token_whatever_the_policy(void **state)
 {
     for (uint32_t i = 0; i < N_POLICIES; i++) {
@@ -82,8 +83,8 @@ static void who_starves_in_its_prefill_runs_until_it_has_a_token(void **state)
     }
 }
 
-/* Slot 0 has time for two of its five chunks before somebody else comes, and then has to begin
- * anew: unless it is moved up, it would never have a token, though it runs most of the time. */
+/* Slot 0 computes two of its five chunks before another job preempts it, and then begins again. If
+ * it were not promoted, it would never have a token, although it runs most of the time. */
 static void who_loses_what_it_computed_has_its_token_all_the_same(void **state)
 {
     for (uint32_t i = 0; i < N_POLICIES; i++) {
@@ -110,8 +111,8 @@ static void who_loses_what_it_computed_has_its_token_all_the_same(void **state)
     }
 }
 
-/* It was moved up when priority 0 was the most important there was; then come others who are more
- * important, without end. */
+/* A job is promoted while 0 is the most important priority. Then more important jobs arrive without
+ * end. */
 static void who_was_moved_up_stays_before_those_who_come(void **state)
 {
     for (uint32_t i = 0; i < N_POLICIES; i++) {
@@ -153,8 +154,8 @@ static void without_a_threshold_nobody_is_moved_up(void **state)
     world_close(&w);
 }
 
-/* The released code looks every 1000th time, and then the job stays at the top, before those who
- * come, until its charged time takes it down. */
+/* The released code looks for starving jobs in every 1000th plan. A promoted job then stays in the
+ * top level, before new jobs, until its charged time makes it sink. */
 static void as_released_the_starving_are_looked_for_every_1000th_plan(void **state)
 {
     struct scheduler_stats stats;
@@ -225,8 +226,8 @@ static void a_priority_acts_across_levels(void **state)
     }
 }
 
-/* Who takes a place does so for a reason, and each reason comes once: its arrival, somebody's
- * change of level, somebody's end of starvation. */
+/* Count preemptions. Each one has a cause that occurs once: an arrival, a change of level, or the
+ * end of a starvation. */
 static uint64_t preemptions_in_a_crowd(const char *policy, uint32_t n_blocks, uint64_t *n_reasons)
 {
     struct scheduler_stats stats;
@@ -271,7 +272,7 @@ static void equals_never_take_places_from_each_other_in_turn(void **state)
 
 /* --- how long a step takes --- */
 
-/* What the cost model says of the last plan's items, with `n_more` tokens for the last of them. */
+/* The cost model's estimate of the last plan, with `n_more` tokens more for its last item. */
 static double expected_s(const struct world *w, const uint32_t *n_computed, uint32_t n_more)
 {
     struct cost_step step = {0};
@@ -312,7 +313,7 @@ static void chunks_are_cut_to_the_expected_time_and_no_decode_is_left_out(void *
     }
 }
 
-/* In whatever order they stand, the chunk has what the decodes leave, and that wholly. */
+/* In any order, the chunk gets all tokens of the step that decodes leave. */
 static void a_chunk_has_all_tokens_that_decodes_leave(void **state)
 {
     for (int32_t priority = -1; priority <= 1; priority += 2) {
@@ -335,7 +336,7 @@ static void a_chunk_has_all_tokens_that_decodes_leave(void **state)
     }
 }
 
-/* A step that is too long whatever is done: still everybody gets on. */
+/* Even the shortest step exceeds the limit, but all jobs progress. */
 static void a_limit_that_is_too_low_stops_nobody(void **state)
 {
     for (uint32_t i = 0; i < N_POLICIES; i++) {
@@ -386,8 +387,8 @@ static void a_newcomer_leaves_the_reserve_to_those_that_run(void **state)
     }
 }
 
-/* Blocks of 3, 2 (then 3) and 1 in a memory of 7: slot 0 needs one more, and slot 2 has just one.
- * */
+/* Jobs of 3, 2 (then 3) and 1 blocks in a memory of 7. Slot 0 needs one block more, and slot 2
+ * holds exactly one. */
 static void no_more_lose_their_place_than_must(void **state)
 {
     struct scheduler_stats stats;
@@ -415,8 +416,8 @@ static void no_more_lose_their_place_than_must(void **state)
     world_close(&w);
 }
 
-/* Three need a fourth block at once: one is free, slot 3 has one, and so slot 2 has to go as well.
- * */
+/* Three jobs need a fourth block at once. One block is free and slot 3 holds one, so slot 2 must be
+ * preempted as well. */
 static void what_was_taken_is_given_only_once(void **state)
 {
     struct world w;
@@ -561,7 +562,7 @@ static void who_shares_blocks_is_not_pushed_out_in_vain_again_and_again(void **s
     scheduler_destroy(s);
 }
 
-/* What a plan asks the cache depends on the slots, not on who waits. */
+/* The number of a plan's cache lookups depends on the slots, not on the number of waiting jobs. */
 static void a_plan_asks_as_much_however_many_wait(void **state)
 {
     for (uint32_t i = 0; i < 2 * N_POLICIES; i++)

@@ -1,4 +1,5 @@
-/* detokenize.c: what is shown is whole, final, and the same however the text was cut. */
+/* detokenize.c: the output has whole characters only, is never taken back, and does not depend on
+ * the division of the text into tokens. */
 #include "engine/text/detokenize.h"
 
 #include "tests/unit/engine/text/tokenizer/tokenizer_test.h"
@@ -19,7 +20,7 @@ struct outcome {
     int stopped_by;
 };
 
-/* Feed all ids; every piece that is shown must be valid UTF-8 on its own. */
+/* Feed all ids. Each piece of output must be valid UTF-8 by itself. */
 static struct outcome decode(const struct tokenizer *t, const uint32_t *ids, size_t n,
                              const struct detok_stop *stops, uint32_t n_stops, unsigned flags)
 {

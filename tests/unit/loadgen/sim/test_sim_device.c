@@ -1,4 +1,4 @@
-/* The virtual device: what copies and kernels take, and who waits for whom. */
+/* The virtual device: the times of copies and kernels, and their order. */
 #include "tests/unit/loadgen/loadgen_test.h"
 
 #include "base/buf.h"
