@@ -169,7 +169,7 @@ static void a_full_queue_is_said_and_never_grows(void **state)
     buf_fini(&why);
 }
 
-static void what_can_never_run_is_refused_at_once(void **state)
+static void requests_that_can_never_run_are_refused_at_once(void **state)
 {
     struct engine_config c;
     struct engine_test t;
@@ -212,7 +212,7 @@ int main(void)
         cmocka_unit_test(ten_thousand_random_events_leak_nothing),
         cmocka_unit_test(a_cancelled_request_holds_nothing_after_the_next_step),
         cmocka_unit_test(a_full_queue_is_said_and_never_grows),
-        cmocka_unit_test(what_can_never_run_is_refused_at_once),
+        cmocka_unit_test(requests_that_can_never_run_are_refused_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

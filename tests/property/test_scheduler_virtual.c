@@ -93,7 +93,7 @@ static void run_random(const char *policy, uint64_t seed, struct world *w)
     world_run_until_empty(w, 20000);
 }
 
-static void every_plan_fits_and_everybody_has_each_token_once(void **state)
+static void every_plan_fits_and_every_job_gets_each_token_once(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 8 * N_POLICIES; seed++) {
@@ -479,7 +479,7 @@ static double bound_s(const struct world *w, const struct mix *mix)
     return w->config.starvation_s + (ceil((double)N_SLOTS / n_at_once) + 1) * iteration_s;
 }
 
-static void everybody_runs_again_within_the_bound(void **state)
+static void every_job_runs_again_within_the_bound(void **state)
 {
     static const struct mix mix = {.n_prompt_max = 150,
                                    .n_out_max = 40,
@@ -519,12 +519,12 @@ static void everybody_runs_again_within_the_bound(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_plan_fits_and_everybody_has_each_token_once),
+        cmocka_unit_test(every_plan_fits_and_every_job_gets_each_token_once),
         cmocka_unit_test(the_same_events_give_the_same_plans),
         cmocka_unit_test(a_plan_made_ahead_that_is_current_is_the_one_made_afresh),
         cmocka_unit_test(a_plan_made_ahead_stays_current_while_nothing_changes),
         cmocka_unit_test(the_first_of_the_order_run),
-        cmocka_unit_test(everybody_runs_again_within_the_bound),
+        cmocka_unit_test(every_job_runs_again_within_the_bound),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -216,7 +216,7 @@ static void a_flood_of_one_event_is_counted_not_written(void **state)
     assert_int_equal(n_written + n_suppressed, N_FLOOD);
 }
 
-static void what_was_suppressed_is_told_when_the_second_is_over(void **state)
+static void suppressed_lines_are_counted_after_the_second(void **state)
 {
     (void)state;
     log_init(LOG_DEBUG, false);
@@ -319,7 +319,7 @@ int main(void)
         cmocka_unit_test(values_and_lines_are_bounded),
         cmocka_unit_test(a_line_may_end_at_any_byte),
         cmocka_unit_test(a_flood_of_one_event_is_counted_not_written),
-        cmocka_unit_test(what_was_suppressed_is_told_when_the_second_is_over),
+        cmocka_unit_test(suppressed_lines_are_counted_after_the_second),
         cmocka_unit_test(lines_of_requests_are_not_limited),
         cmocka_unit_test(a_reader_that_stopped_holds_up_nobody),
         cmocka_unit_test(levels_hold_but_announcements_are_always_made),

@@ -178,7 +178,7 @@ static void more_rows_than_fit_are_left_out(void **state)
     free(text);
 }
 
-static void what_is_no_answer_of_cache_prints_nothing(void **state)
+static void other_json_prints_nothing(void **state)
 {
     static const char *const wrong[] = {"",
                                         "{",
@@ -271,7 +271,7 @@ int main(void)
         cmocka_unit_test(missing_and_wrong_fields_are_dashes),
         cmocka_unit_test(a_server_cannot_talk_to_the_terminal),
         cmocka_unit_test(more_rows_than_fit_are_left_out),
-        cmocka_unit_test(what_is_no_answer_of_cache_prints_nothing),
+        cmocka_unit_test(other_json_prints_nothing),
         cmocka_unit_test(forgetting_says_how_much),
         cmocka_unit_test(a_key_is_found_by_the_digits_that_are_shown),
     };

@@ -152,7 +152,7 @@ static void bytes_that_are_no_text_become_text(void **state)
     expect_body(&r, "{\"prompt\":\"a\xef\xbf\xbd\\u0000b\"}");
 }
 
-static void what_makes_no_sense_is_refused(void **state)
+static void incomplete_or_invalid_requests_are_refused(void **state)
 {
     struct tarn_request r;
 
@@ -199,7 +199,7 @@ int main(void)
         cmocka_unit_test(token_ids_stand_for_a_prompt),
         cmocka_unit_test(extra_members_are_added_or_replace_ours),
         cmocka_unit_test(bytes_that_are_no_text_become_text),
-        cmocka_unit_test(what_makes_no_sense_is_refused),
+        cmocka_unit_test(incomplete_or_invalid_requests_are_refused),
         cmocka_unit_test(equal_requests_are_equal_bytes),
     };
 

@@ -159,7 +159,7 @@ static enum status refuse(void *arg, const char *name, const char *data, size_t 
     return ERR_CANCELLED;
 }
 
-static void what_the_callback_says_ends_it(void **state)
+static void an_error_of_the_callback_ends_the_parse(void **state)
 {
     struct sse p;
     int n = 0;
@@ -179,7 +179,7 @@ int main(void)
         cmocka_unit_test(a_zero_byte_is_a_byte_of_data),
         cmocka_unit_test(a_stream_that_is_cut_shows),
         cmocka_unit_test(an_event_has_a_maximum),
-        cmocka_unit_test(what_the_callback_says_ends_it),
+        cmocka_unit_test(an_error_of_the_callback_ends_the_parse),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -145,7 +145,7 @@ static void erasing_a_span_forgets_it_and_what_is_behind_it(void **state)
 }
 
 /* Blocks that running requests compute behind an erased span are erased, too. */
-static void what_runs_keeps_an_erased_span_until_it_ends(void **state)
+static void a_running_request_keeps_an_erased_span_until_its_end(void **state)
 {
     static struct engine_cache_view view;
     uint32_t n, n_document, n_waits = 0;
@@ -314,7 +314,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_view_of_an_idle_engine_shows_what_was_run),
         cmocka_unit_test(erasing_a_span_forgets_it_and_what_is_behind_it),
-        cmocka_unit_test(what_runs_keeps_an_erased_span_until_it_ends),
+        cmocka_unit_test(a_running_request_keeps_an_erased_span_until_its_end),
         cmocka_unit_test(views_of_several_threads_agree_under_load),
         cmocka_unit_test(a_ttl_keeps_a_prompt_until_it_is_over),
         cmocka_unit_test(holds_of_requests_stay_within_their_share),

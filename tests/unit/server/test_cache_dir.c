@@ -53,7 +53,7 @@ static void what_is_there_keeps_its_mode(void **state)
     assert_int_equal(mode_of(path), 0770);
 }
 
-static void what_others_may_write_to_is_not_taken(void **state)
+static void a_folder_that_others_can_write_to_is_refused(void **state)
 {
     char path[PATH_MAX];
 
@@ -131,7 +131,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_not_there_is_made_for_us_alone),
         cmocka_unit_test(what_is_there_keeps_its_mode),
-        cmocka_unit_test(what_others_may_write_to_is_not_taken),
+        cmocka_unit_test(a_folder_that_others_can_write_to_is_refused),
         cmocka_unit_test(what_cannot_be_made_is_said),
         cmocka_unit_test(without_a_flag_the_place_follows_xdg),
     };

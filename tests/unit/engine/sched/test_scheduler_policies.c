@@ -185,7 +185,7 @@ static void exactly_a_quantum_is_used_up_as_published_only(void **state)
 
 /* Behind a short prefill come decodes that are longer than the first quanta of 1, 2, 4, 8, 16 ms.
  * */
-static void as_published_it_sinks_to_where_the_next_iteration_fits(void **state)
+static void as_published_a_job_sinks_to_a_quantum_that_fits_its_next_iteration(void **state)
 {
     for (int as_released = 0; as_released < 2; as_released++) {
         struct world w;
@@ -203,7 +203,7 @@ static void as_published_it_sinks_to_where_the_next_iteration_fits(void **state)
 }
 
 /* A prefill is one iteration, however many chunks it is cut into. */
-static void nobody_sinks_in_the_midst_of_a_prefill(void **state)
+static void no_job_sinks_during_its_prefill(void **state)
 {
     struct world w;
 
@@ -222,7 +222,7 @@ static void nobody_sinks_in_the_midst_of_a_prefill(void **state)
 }
 
 /* Slot 0 sinks from the top level into the level in which slot 1 waits. */
-static void who_sinks_goes_behind_its_new_level_and_before_it_as_released(void **state)
+static void a_sinking_job_joins_the_end_of_its_level_or_the_front_as_released(void **state)
 {
     for (int as_released = 0; as_released < 2; as_released++) {
         struct world w;
@@ -285,7 +285,7 @@ static void higher_levels_go_first_and_displace(void **state)
     world_close(&w);
 }
 
-static void who_is_displaced_keeps_its_place_in_its_level(void **state)
+static void a_displaced_job_keeps_its_place_in_its_level(void **state)
 {
     struct world w;
 
@@ -308,7 +308,7 @@ static void who_is_displaced_keeps_its_place_in_its_level(void **state)
 
 /* --- the other policies --- */
 
-static void the_shortest_prefill_goes_first_and_who_runs_goes_on(void **state)
+static void the_shortest_prefill_is_first_and_running_jobs_continue(void **state)
 {
     struct world w;
 
@@ -414,12 +414,12 @@ int main(void)
         cmocka_unit_test(without_a_cost_model_there_is_a_usual_one),
         cmocka_unit_test(a_used_up_quantum_means_one_level_down),
         cmocka_unit_test(exactly_a_quantum_is_used_up_as_published_only),
-        cmocka_unit_test(as_published_it_sinks_to_where_the_next_iteration_fits),
-        cmocka_unit_test(nobody_sinks_in_the_midst_of_a_prefill),
-        cmocka_unit_test(who_sinks_goes_behind_its_new_level_and_before_it_as_released),
+        cmocka_unit_test(as_published_a_job_sinks_to_a_quantum_that_fits_its_next_iteration),
+        cmocka_unit_test(no_job_sinks_during_its_prefill),
+        cmocka_unit_test(a_sinking_job_joins_the_end_of_its_level_or_the_front_as_released),
         cmocka_unit_test(higher_levels_go_first_and_displace),
-        cmocka_unit_test(who_is_displaced_keeps_its_place_in_its_level),
-        cmocka_unit_test(the_shortest_prefill_goes_first_and_who_runs_goes_on),
+        cmocka_unit_test(a_displaced_job_keeps_its_place_in_its_level),
+        cmocka_unit_test(the_shortest_prefill_is_first_and_running_jobs_continue),
         cmocka_unit_test(the_shortest_remaining_time_displaces),
         cmocka_unit_test(the_estimate_of_coming_back_is_the_published_one),
     };

@@ -80,7 +80,7 @@ static void half_a_character_is_held_back(void **state)
     buf_fini(&out);
 }
 
-static void bad_bytes_become_what_python_makes_of_them(void **state)
+static void invalid_utf8_is_replaced_as_by_python(void **state)
 {
     (void)state;
     check(tok, IDS(0xff, 'a'), NULL, 0, "\357\277\275a", -1);
@@ -295,7 +295,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(half_a_character_is_held_back),
-        cmocka_unit_test(bad_bytes_become_what_python_makes_of_them),
+        cmocka_unit_test(invalid_utf8_is_replaced_as_by_python),
         cmocka_unit_test(special_tokens_show_only_when_asked),
         cmocka_unit_test(one_space_goes_off_the_start_of_sentencepiece_text),
         cmocka_unit_test(a_stop_string_ends_the_text_across_tokens),

@@ -268,7 +268,7 @@ static void a_span_is_erased_by_its_key(void **state)
     assert_int_equal(atomic_load(&fake_n_resets), resets);
 }
 
-static void what_is_no_key_of_a_span_erases_nothing(void **state)
+static void text_that_is_no_key_erases_nothing(void **state)
 {
     static const char *const wrong[] = {"/cache?span=",
                                         "/cache?span=05",
@@ -343,7 +343,7 @@ int main(void)
         cmocka_unit_test(looking_at_the_cache_keeps_no_other_client_waiting),
         cmocka_unit_test(deleting_forgets_and_says_how_much),
         cmocka_unit_test(a_span_is_erased_by_its_key),
-        cmocka_unit_test(what_is_no_key_of_a_span_erases_nothing),
+        cmocka_unit_test(text_that_is_no_key_erases_nothing),
         cmocka_unit_test(there_is_one_way_to_forget),
     };
     return cmocka_run_group_tests(tests, start, end);

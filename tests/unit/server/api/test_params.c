@@ -279,7 +279,7 @@ static void a_seed_has_64_bits(void **state)
     refuses(PARAMS_CHAT, "{'n':1e30}", ERR_INVALID, "n: 1.0000000000000000199e+30 is outside");
 }
 
-static void unknown_fields_are_named_with_what_was_meant(void **state)
+static void unknown_fields_are_reported_with_the_probable_name(void **state)
 {
     static const char *const expected[][2] = {
         {"temprature", "temperature"},
@@ -425,7 +425,7 @@ int main(void)
         cmocka_unit_test(harmless_forms_of_it_are_taken),
         cmocka_unit_test(fields_without_effect_are_taken_and_checked),
         cmocka_unit_test(a_seed_has_64_bits),
-        cmocka_unit_test(unknown_fields_are_named_with_what_was_meant),
+        cmocka_unit_test(unknown_fields_are_reported_with_the_probable_name),
         cmocka_unit_test(a_model_is_known_by_each_of_its_names),
         cmocka_unit_test(nothing_said_means_the_models_defaults),
         cmocka_unit_test(everything_said_is_read),

@@ -121,7 +121,7 @@ static void nothing_else_is_public(void **state)
         shares(chats[i], "");
 }
 
-static void what_the_request_puts_before_the_preamble_makes_it_private(void **state)
+static void text_before_the_preamble_makes_a_chat_private(void **state)
 {
     const char *chat = "{'messages':[{'role':'system','content':'Be kind.'},"
                        "{'role':'user','content':'q'}],'documents_placement':'template',"
@@ -395,7 +395,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_chat_that_begins_with_the_preamble_shares_its_ids),
         cmocka_unit_test(nothing_else_is_public),
-        cmocka_unit_test(what_the_request_puts_before_the_preamble_makes_it_private),
+        cmocka_unit_test(text_before_the_preamble_makes_a_chat_private),
         cmocka_unit_test(documents_behind_the_preamble_end_it),
         cmocka_unit_test(white_space_at_the_end_of_the_file_may_be_left_out),
         cmocka_unit_test(the_longest_preamble_counts),

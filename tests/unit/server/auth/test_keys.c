@@ -99,7 +99,7 @@ static void a_good_file_is_read(void **state)
     buf_fini(&why);
 }
 
-static void what_is_kept_is_neither_the_key_nor_its_plain_hash(void **state)
+static void stored_keys_are_neither_text_nor_plain_hash(void **state)
 {
     struct key_list one, two;
     uint8_t plain[32], hash_one[32], hash_two[32];
@@ -116,7 +116,7 @@ static void what_is_kept_is_neither_the_key_nor_its_plain_hash(void **state)
     keys_fini(&two);
 }
 
-static void what_is_no_key_file_is_told(void **state)
+static void a_file_that_is_no_key_file_is_reported(void **state)
 {
     (void)state;
     refuses("", "malformed JSON at line 1");
@@ -362,8 +362,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_good_file_is_read),
-        cmocka_unit_test(what_is_kept_is_neither_the_key_nor_its_plain_hash),
-        cmocka_unit_test(what_is_no_key_file_is_told),
+        cmocka_unit_test(stored_keys_are_neither_text_nor_plain_hash),
+        cmocka_unit_test(a_file_that_is_no_key_file_is_reported),
         cmocka_unit_test(every_field_is_checked),
         cmocka_unit_test(keys_names_and_tenants_must_differ),
         cmocka_unit_test(all_mistakes_are_told_at_once),

@@ -57,7 +57,7 @@ static void waiting_as_long_as_told_is_enough(void **state)
     }
 }
 
-static void what_an_answer_costs_is_owed(void **state)
+static void the_tokens_of_an_answer_become_a_debt(void **state)
 {
     struct limiter l;
     uint64_t wait = 0;
@@ -157,7 +157,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_full_bucket_pays_for_a_minute_and_no_more),
         cmocka_unit_test(waiting_as_long_as_told_is_enough),
-        cmocka_unit_test(what_an_answer_costs_is_owed),
+        cmocka_unit_test(the_tokens_of_an_answer_become_a_debt),
         cmocka_unit_test(more_than_a_minute_never_passes),
         cmocka_unit_test(no_limit_is_no_limit),
         cmocka_unit_test(new_limits_keep_what_was_used),

@@ -133,7 +133,7 @@ static void an_end_is_told_with_the_input(void **state)
     close(c.theirs);
 }
 
-static void a_half_closed_client_is_lost_when_it_closes(void **state)
+static void a_half_closed_client_is_lost_after_its_close(void **state)
 {
     static const struct watcher_callbacks with_half = {on_input, on_lost, on_tick, on_half_closed};
     struct watcher *w;
@@ -173,7 +173,7 @@ static void a_half_closed_client_is_lost_when_it_closes(void **state)
     close(c.ours);
 }
 
-static void what_was_called_off_does_not_come(void **state)
+static void events_do_not_come_after_a_mute(void **state)
 {
     struct watcher *w;
     struct client c;
@@ -233,8 +233,8 @@ int main(void)
         cmocka_unit_test(input_is_seen_once_until_asked_again),
         cmocka_unit_test(leaving_is_seen_and_bytes_are_not_leaving),
         cmocka_unit_test(an_end_is_told_with_the_input),
-        cmocka_unit_test(a_half_closed_client_is_lost_when_it_closes),
-        cmocka_unit_test(what_was_called_off_does_not_come),
+        cmocka_unit_test(a_half_closed_client_is_lost_after_its_close),
+        cmocka_unit_test(events_do_not_come_after_a_mute),
         cmocka_unit_test(only_living_entries_tick),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
