@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a user sees of the KV store: GET and DELETE /cache, usage, metrics, cache_ttl, tarnctl.
+"""The KV store from a user's view: GET and DELETE /cache, usage, metrics, cache_ttl, tarnctl.
 
 TARN_TEST_MODEL names a model directory; without it a random one is made.
 """

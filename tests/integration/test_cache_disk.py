@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What a user sees of the disk tier: what survives a kill, and what is made of damaged files.
+"""The disk tier from a user's view: KV that survives a kill, and directories with damaged files.
 
-Answers are compared with those of a server without any cache: whatever a directory holds, the text
-is right. TARN_TEST_MODEL is not used: the sizes of files are counted in blocks of a known model.
+Answers are compared with those of a server without a cache: the text is right, whatever a directory
+holds. TARN_TEST_MODEL is not used, because the tests count blocks of a known model.
 """
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def fresh(name: str) -> Path:
 
 
 def options_of(disk: Path, *more: str) -> list[str]:
-    """The time limit is that of a slow machine: no test here may miss because of it. The secret is
-    part of all keys, so it must outlive the servers as well."""
+    """The disk timeout is long, so that no read is given up on a slow machine. The installation
+    secret is part of all keys, so it must outlive the servers as well."""
     return ["--kv-disk-path", str(disk), "--kv-disk-bytes", str(DISK_BYTES),
             "--kv-disk-timeout-ms", "100000", "--kv-preload", "none",
             "--cache-dir", str(FOLDER / "secret"), *more]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A directory of the disk tier written by cache/disk/DISK_FORMAT.md alone; tarnctl cache verify judges."""
+"""Writes a directory of the disk tier by DISK_FORMAT.md alone; tarnctl cache verify checks it."""
 from __future__ import annotations
 
 import fcntl

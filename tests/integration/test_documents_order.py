@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`documents_order`: "cache" puts first the documents of which most is cached, and says so."""
+"""`documents_order` "cache" puts cached documents first, and the answer reports the order."""
 from __future__ import annotations
 
 import sys

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`cmake --install` and the Debian package: everything is there, fits the programs, and works.
+"""`cmake --install` and the Debian package: all files are installed, match the programs, and work.
 
     test_install.py [NAME...]    only the cases of these names
 """
