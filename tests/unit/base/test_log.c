@@ -246,7 +246,7 @@ static void lines_of_requests_are_not_limited(void **state)
     assert_int_equal(n_lines(take()), LOG_LINES_PER_S * 3);
 }
 
-static void a_reader_that_stopped_holds_up_nobody(void **state)
+static void a_stopped_reader_of_the_log_blocks_no_thread(void **state)
 {
     int ends[2], kept = dup(STDERR_FILENO);
     unsigned n_written = 0, n_lost = 0;
@@ -321,7 +321,7 @@ int main(void)
         cmocka_unit_test(a_flood_of_one_event_is_counted_not_written),
         cmocka_unit_test(suppressed_lines_are_counted_after_the_second),
         cmocka_unit_test(lines_of_requests_are_not_limited),
-        cmocka_unit_test(a_reader_that_stopped_holds_up_nobody),
+        cmocka_unit_test(a_stopped_reader_of_the_log_blocks_no_thread),
         cmocka_unit_test(levels_hold_but_announcements_are_always_made),
     };
 

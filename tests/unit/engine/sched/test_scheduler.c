@@ -251,7 +251,7 @@ static void a_cancelled_slot_is_forgotten_in_every_state(void **state)
     scheduler_destroy(sched);
 }
 
-static void who_waits_is_listed_in_the_order_of_service(void **state)
+static void waiting_requests_are_listed_in_the_order_of_service(void **state)
 {
     static const uint32_t order[] = {7, 2, 9, 1};
 
@@ -410,7 +410,7 @@ int main(void)
         cmocka_unit_test(a_full_pool_preempts_the_last_in_line),
         cmocka_unit_test(a_request_that_does_not_fit_runs_as_soon_as_it_fits),
         cmocka_unit_test(a_cancelled_slot_is_forgotten_in_every_state),
-        cmocka_unit_test(who_waits_is_listed_in_the_order_of_service),
+        cmocka_unit_test(waiting_requests_are_listed_in_the_order_of_service),
         cmocka_unit_test(a_preempted_job_waits_at_its_old_place),
         cmocka_unit_test(tokens_that_were_not_attached_are_computed),
         cmocka_unit_test(a_loading_sequence_does_not_delay_others),
