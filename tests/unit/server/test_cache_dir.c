@@ -60,13 +60,13 @@ static void a_folder_that_others_can_write_to_is_refused(void **state)
     (void)state;
     assert_int_equal(mkdir(below("open"), 0700), 0);
     assert_int_equal(chmod(below("open"), 0777), 0);
-    assert_string_equal(cache_dir_open(path, dir, "open"), "everybody may write to it");
+    assert_string_equal(cache_dir_open(path, dir, "open"), "all users may write to it");
     assert_int_equal(symlink("open", below("link")), 0);
-    assert_string_equal(cache_dir_open(path, dir, "link"), "it is no directory");
+    assert_string_equal(cache_dir_open(path, dir, "link"), "it is not a directory");
     FILE *f = fopen(below("file"), "w");
     assert_non_null(f);
     fclose(f);
-    assert_string_equal(cache_dir_open(path, dir, "file"), "it is no directory");
+    assert_string_equal(cache_dir_open(path, dir, "file"), "it is not a directory");
     if (geteuid() == 0) {
         assert_int_equal(mkdir(below("theirs"), 0700), 0);
         assert_int_equal(chown(below("theirs"), 12345, 12345), 0);
