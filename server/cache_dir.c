@@ -46,11 +46,11 @@ static const char *look_at(const char *path)
     if (lstat(path, &st) != 0)
         return strerror(errno);
     if (!S_ISDIR(st.st_mode))
-        return "it is no directory";
+        return "it is not a directory";
     if (st.st_uid != geteuid() && st.st_uid != 0)
         return "it belongs to another user";
     if (st.st_mode & S_IWOTH)
-        return "everybody may write to it";
+        return "all users may write to it";
     return access(path, R_OK | W_OK | X_OK) == 0 ? NULL : strerror(errno);
 }
 

@@ -50,7 +50,8 @@ void api_model(struct server *srv, struct http_exchange *x)
     struct writer w = {&body, OK};
 
     if (!name) {
-        error_reply(x, ERR_NOT_FOUND, "model_not_found", "model: no such model is served here");
+        error_reply(x, ERR_NOT_FOUND, "model_not_found",
+                    "model: this server has no model of that name");
         return;
     }
     buf_init(&body, BODY_BYTES_MAX);

@@ -68,7 +68,7 @@ static void refuse_for_ever(struct http_exchange *x, const char *what, uint64_t 
 
     snprintf(words, sizeof words,
              "This request has %" PRIu64 " %s, more than this key's %" PRIu64
-             " per minute: it can never pass.",
+             " per minute: it can never be admitted.",
              n, what, limit);
     error_reply(x, ERR_TOO_LARGE, "rate_limit_too_small", words);
 }

@@ -135,7 +135,7 @@ static const char *field_fault(struct fields *f, const char *name, size_t n_name
             return fault;
     }
     if (!is_token(name, n_name))
-        return MALFORMED "a header field has a blank or another wrong character in its name";
+        return MALFORMED "the name of a header field contains a blank or an invalid character";
     if (!is_clean_value(value, n_value))
         return MALFORMED "a header field has a control character in its value";
     return NULL;
@@ -157,7 +157,7 @@ static enum MHD_Result on_field(void *arg, enum MHD_ValueKind kind, const char *
         n_value--;
     if (strcasecmp(name, MHD_HTTP_HEADER_HOST) == 0 && f->n_hosts++ == 0 && !f->fault &&
         strcspn(value, " \t/\\?#@,") < n_value)
-        f->fault = MALFORMED "the Host field is no host";
+        f->fault = MALFORMED "the Host field is not a host";
     if (strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0 && f->n_lengths++ == 0)
         f->length = value;
     if (strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0 && f->n_encodings++ == 0)
@@ -181,7 +181,7 @@ static const char *length_fault(const char *length, int *status)
     size_t n_digits = strspn(length, "0123456789");
 
     if (n_digits == 0 || length[n_digits])
-        return MALFORMED "Content-Length is no number";
+        return MALFORMED "Content-Length is not a number";
     while (n_digits > 1 && *length == '0') {
         length++;
         n_digits--;
@@ -248,7 +248,7 @@ const char *http_check_head(const struct http_head *head, int *status)
     if (!is_token(head->method, strlen(head->method)))
         return MALFORMED "the method contains a wrong character";
     if (f.layout_known && !is_first_line_whole(head))
-        return MALFORMED "the first line contains a NUL or a blank too many";
+        return MALFORMED "the first line contains a NUL or too many blanks";
     MHD_get_connection_values_n(head->connection, MHD_HEADER_KIND, on_field, &f);
     if (f.fault)
         return f.fault;

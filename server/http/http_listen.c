@@ -112,7 +112,7 @@ static enum status remove_stale(const struct sockaddr_un *a, struct buf *why)
     if (lstat(a->sun_path, &st) != 0)
         return OK; /* bind() reports what is wrong with the folder */
     if (!S_ISSOCK(st.st_mode))
-        return buf_why(why, ERR_INVALID, "uds: %s is there and no socket; it is left alone",
+        return buf_why(why, ERR_INVALID, "uds: %s exists and is not a socket; it is left unchanged",
                        a->sun_path);
     if (somebody_listens(a))
         return buf_why(why, ERR_INVALID, "uds: another process listens on %s", a->sun_path);
@@ -183,7 +183,7 @@ enum status listen_read_pem(struct buf *out, const char *flag, const char *path,
     if (s != OK)
         return buf_why(why, s, "%s: %s is larger than %u bytes", flag, path, PEM_BYTES_MAX);
     if (!strstr(buf_str(out), marker))
-        return buf_why(why, ERR_INVALID, "%s: %s is no PEM file with a \"%s\" in it", flag, path,
+        return buf_why(why, ERR_INVALID, "%s: %s is not a PEM file with a \"%s\"", flag, path,
                        marker);
     return OK;
 }

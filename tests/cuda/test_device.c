@@ -262,7 +262,7 @@ static void without_events_the_emulation_shows_it(void **state)
     device_close(d);
 }
 
-static void an_event_is_done_before_it_is_recorded_and_after_it_is_reached(void **state)
+static void an_event_is_done_before_its_record_and_after_its_work(void **state)
 {
     struct device *d = open_small();
     void *pinned = device_alloc_pinned(d, MIB), *p = device_alloc(d, MIB);
@@ -314,7 +314,7 @@ static void closing_gives_back_what_was_left(void **state)
     device_close(d);
 }
 
-static void what_does_not_fit_is_null_and_the_device_goes_on(void **state)
+static void a_failed_allocation_is_null_and_the_device_works(void **state)
 {
     struct device *d = open_small();
     size_t n_free = 0, n_total = 0;
@@ -661,9 +661,9 @@ int main(void)
         cmocka_unit_test(synchronous_copies_of_any_size_round_trip),
         cmocka_unit_test(events_order_work_of_different_streams),
         cmocka_unit_test(without_events_the_emulation_shows_it),
-        cmocka_unit_test(an_event_is_done_before_it_is_recorded_and_after_it_is_reached),
+        cmocka_unit_test(an_event_is_done_before_its_record_and_after_its_work),
         cmocka_unit_test(closing_gives_back_what_was_left),
-        cmocka_unit_test(what_does_not_fit_is_null_and_the_device_goes_on),
+        cmocka_unit_test(a_failed_allocation_is_null_and_the_device_works),
         cmocka_unit_test(a_harmless_error_fails_one_call_only),
         cmocka_unit_test(after_a_sticky_error_the_device_stays_dead),
         cmocka_unit_test(a_device_whose_context_is_gone_can_be_closed),

@@ -1,4 +1,4 @@
-/* cublas.cc - matrix products of cuBLASLt as a plain loop, enqueued like a kernel. */
+/* cublas.cc - cuBLASLt's matrix products as a plain loop, enqueued like a kernel. */
 #include "streams.h"
 
 #include <cublasLt.h>
@@ -92,7 +92,7 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasCompute
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* Attributes have one exact size each. */
+/* Set an attribute; its size must be exact. */
 template <typename T>
 static cublasStatus_t set(T *field, const void *value, size_t n_bytes)
 {
@@ -232,7 +232,7 @@ static uint64_t op_cols(const cublasLtMatrixLayoutOpaque_t *m, int32_t op)
     return op == CUBLAS_OP_N ? m->cols : m->rows;
 }
 
-/* Whether the shapes and types make one product. */
+/* Check that the shapes and types belong to one product. */
 static cublasStatus_t check(cublasLtHandle_t h, const cublasLtMatmulDescOpaque_t *d,
                             const cublasLtMatrixLayoutOpaque_t *a,
                             const cublasLtMatrixLayoutOpaque_t *b,
@@ -301,7 +301,7 @@ static void multiply(const product &m)
                 sum += load(m.la.type, m.a, i * a_row + k * a_col) *
                        load(m.lb.type, m.b, k * b_row + j * b_col);
             sum *= m.alpha;
-            if (m.beta != 0) /* 0: C is not read */
+            if (m.beta != 0) /* as in cuBLAS, C is not read if beta is 0 */
                 sum += m.beta * load(m.lc.type, m.c, i + j * (uint64_t)m.lc.ld);
             if (m.d.epilogue == CUBLASLT_EPILOGUE_BIAS)
                 sum += load(bias_type, m.d.bias, i);

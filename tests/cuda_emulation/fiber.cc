@@ -1,4 +1,4 @@
-/* fiber.cc - stacks of their own, switched by hand. */
+/* fiber.cc - execution contexts with a stack each, switched explicitly. */
 #include "internal.h"
 
 #include <errno.h>
@@ -11,8 +11,8 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-/* Kernels inlined into one frame at -O1 with sanitizers need a good deal; pages that stay untouched
- * cost nothing. */
+/* Kernels that are inlined into one frame at -O1 with sanitizers need large stacks. Pages that are
+ * never touched cost nothing. */
 #define STACK_BYTES ((size_t)256 << 10)
 
 struct fiber {
@@ -36,8 +36,8 @@ struct fiber {
 static fiber main_fiber;
 
 #if defined(__x86_64__)
-/* Save the callee's registers on this stack, go on where the other fiber saved its own (System V
- * ABI). The rounding mode is the same everywhere. */
+/* Save the callee-saved registers on this stack and continue where the other fiber saved its own
+ * (System V ABI). The rounding mode is not saved, because all fibers use the same. */
 extern "C" void emulation_switch_stack(void **save_sp, void *sp);
 asm(".text\n"
     ".globl emulation_switch_stack\n"
@@ -61,10 +61,10 @@ asm(".text\n"
     ".size emulation_switch_stack, . - emulation_switch_stack\n");
 #endif
 
-/* Fibers of one grid share one OS thread, and the runtime's lock is held while a grid runs. */
+/* Plain globals, because the fibers of a grid share one OS thread, under the runtime's lock. */
 static fiber *leaving, *entering;
 
-/* First thing on a stack that has just been entered. */
+/* Tell AddressSanitizer about the switch; called first on a stack that was entered. */
 static void arrived(void)
 {
 #if EMULATION_ASAN
@@ -72,7 +72,7 @@ static void arrived(void)
     size_t n_bytes;
 
     __sanitizer_finish_switch_fiber(entering->fake_stack, &bottom, &n_bytes);
-    if (leaving == &main_fiber) { /* the OS's stack says here where it lies */
+    if (leaving == &main_fiber) { /* the only way to learn the bounds of the OS thread's stack */
         main_fiber.stack = static_cast<char *>(const_cast<void *>(bottom));
         main_fiber.stack_bytes = n_bytes;
     }
@@ -114,7 +114,7 @@ void fiber_prepare(fiber *f, fiber_entry *entry, void *arg)
     f->arg = arg;
 #if EMULATION_ASAN
     f->fake_stack = nullptr;
-    __asan_unpoison_memory_region(f->stack, f->stack_bytes); /* frames left for good */
+    __asan_unpoison_memory_region(f->stack, f->stack_bytes); /* frames that never returned */
 #endif
 #if defined(__x86_64__)
     void **top = reinterpret_cast<void **>(f->stack + f->stack_bytes);

@@ -1,13 +1,14 @@
-/* grid.cc - run a grid: blocks one after the other, the threads of a block as fibers.
+/* grid.cc - runs a grid: one block after another, the threads of a block as fibers.
  *
- * A thread runs until it waits (barrier, warp collective) or yields (atomics); the next one is
- * drawn in one of four orders, drawn per block: any thread; a fixed order of warps, the first of
- * which runs as far ahead as it can; one warp for as long as it can run; lanes in order, as a GPU
- * mostly does. Threads never run at the same time: what shows is a missing order, not a torn write.
+ * A thread runs until it waits (barrier, warp collective) or yields (atomics). The next thread is
+ * chosen by one of four rules, drawn for each block: any thread; a fixed order of warps, so that
+ * the first one runs as far ahead as possible; one warp for as long as it can run; lanes in order,
+ * as a GPU mostly does. Threads never run at the same time, so the emulation finds a missing order,
+ * but not a torn write.
  *
- * A collective is complete when all lanes of its mask that have not returned have come to the same
- * one with the same mask (CUDA C++ Programming Guide, "Warp Shuffle Functions"). A barrier is
- * complete when all threads that have not returned wait at the same place of the source. */
+ * A collective is complete when all lanes of its mask that have not returned wait at it with the
+ * same mask (CUDA C++ Programming Guide, "Warp Shuffle Functions"). A barrier is complete when all
+ * threads that have not returned wait at the same source line. */
 #include "internal.h"
 
 #include <stdarg.h>
@@ -41,13 +42,13 @@ struct copy {
 struct thread {
     fiber *stack;
     uint3 index;
-    unsigned number; /* in its block */
+    unsigned number; /* index in its block */
     thread_state state;
-    emulation_wait kind; /* of the collective that it waits at or has just left */
+    emulation_wait kind; /* kind of the collective at which it waits or that it has just left */
     emulation_place place;
     unsigned mask;
-    uint64_t value; /* deposited */
-    uint64_t *all;  /* [32] takes every lane's; may be NULL */
+    uint64_t value; /* the deposited value */
+    uint64_t *all;  /* [32] receives the values of all lanes; may be NULL */
     unsigned source;
     emulation_operands operands;
     uint64_t result; /* of the collective */
@@ -186,7 +187,7 @@ static void report_waiting(void)
     emulation_die("deadlock: %s", why);
 }
 
-/* The thread that runs next. */
+/* Choose the thread that runs next. */
 static thread *draw(void)
 {
     if (!grid.runnable_warps)
@@ -234,7 +235,7 @@ void emulation_yield(void)
         resume(grid.running, draw());
 }
 
-/* Release the barrier if nobody is missing. */
+/* Release the barrier if all threads have arrived. */
 static void check_barrier(void)
 {
     const thread *first = nullptr;
@@ -276,7 +277,7 @@ int emulation_block_barrier(emulation_wait kind, int predicate, emulation_place 
     return (int)me->result;
 }
 
-/* Whether all living lanes of the mask wait at what `t` waits at. */
+/* Whether all lanes of the mask that have not returned wait at the same collective as `t`. */
 static bool collective_complete(const thread *t)
 {
     const warp *w = warp_of(t);
@@ -293,7 +294,7 @@ static bool collective_complete(const thread *t)
     return true;
 }
 
-/* All lanes of `needed` are there: what each gets. */
+/* Compute the results of a collective at which all lanes of `needed` have arrived. */
 static void finish_collective(thread *first, unsigned needed)
 {
     warp *w = warp_of(first);
@@ -309,7 +310,7 @@ static void finish_collective(thread *first, unsigned needed)
         if (t->all)
             memcpy(t->all, gathered, sizeof gathered);
         t->all = nullptr;
-        t->mask = needed; /* who was there */
+        t->mask = needed; /* the lanes that took part */
         make_runnable(t);
     }
     w->waiting &= ~needed;
@@ -345,7 +346,7 @@ static thread *meet_warp(emulation_wait kind, unsigned mask, emulation_place pla
         together(all);
     }
     finish_collective(first, needed);
-    return me; /* runnable; it may go on at once */
+    return me; /* runnable again, as the collective may be complete */
 }
 
 uint64_t emulation_exchange(emulation_wait kind, unsigned mask, uint64_t value,
@@ -386,7 +387,7 @@ unsigned emulation_lane(void)
     return lane_of(self("a warp function"));
 }
 
-/* Those of the warp that wait at nothing: some set that holds the caller. */
+/* The lanes of the warp that do not wait. CUDA promises only that the caller is among them. */
 unsigned emulation_active_mask(void)
 {
     thread *me = self("__activemask");
@@ -452,7 +453,7 @@ void emulation_copy_wait(unsigned n_young)
         run_copies(me, me->group - n_young);
 }
 
-/* A living lane fewer: collectives and barriers may be complete now. */
+/* A thread returns, which may complete collectives and barriers of the others. */
 static void thread_returns(thread *me)
 {
     warp *w = warp_of(me);
@@ -484,7 +485,7 @@ static void run_thread(void *arg)
     } else {
         resume(me, draw());
     }
-    abort(); /* nobody resumes a thread that has returned */
+    abort(); /* a thread that has returned is never resumed */
 }
 
 static void prepare_threads(dim3 block)
@@ -526,8 +527,8 @@ static void draw_order(void)
     grid.favourite = random_to(grid.n_warps);
 }
 
-/* Exactly as long as asked for: behind it lies a red zone or a page that faults. Aligned to 16 and
- * no better. */
+/* Allocate dynamic shared memory of exactly this length, followed by a red zone or a page that
+ * faults. It is aligned to 16 bytes and not more. */
 static void open_shared(size_t n_bytes)
 {
     grid.shared_bytes = n_bytes;
@@ -572,7 +573,7 @@ void grid_run(const char *name, const void *kernel, dim3 blocks, dim3 block, siz
               const std::function<void()> &body)
 {
     uint64_t n = (uint64_t)blocks.x * blocks.y * blocks.z;
-    /* A step prime to n visits every block once, in an order that looks like none. */
+    /* A step that is prime to n visits every block once, in an order that looks random. */
     uint64_t step = n > 1 ? random_u64() % n | 1 : 1, at = n ? random_u64() % n : 0;
 
     for (uint64_t a = step, b = n; n > 1;) {

@@ -1,8 +1,8 @@
-/* memory.cc - allocations of the device and pinned ones, each with its own bounds.
+/* memory.cc - device and pinned memory, with checked bounds of each allocation.
  *
- * Device memory can be touched only while the device works: at all other times the host that
- * follows a device pointer gets a fault (or a report of AddressSanitizer), as on a real machine.
- * Fresh memory holds 0xff: NaN floats, huge indices. */
+ * Device memory is accessible only while the device works. At other times a host access through a
+ * device pointer faults (or AddressSanitizer reports it), as on a real machine. New memory holds
+ * 0xff: NaN floats, huge indices. */
 #include "internal.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 
 #include <map>
 
-/* Beyond this much, fresh memory is filled at both ends only. */
+/* Larger allocations are filled at both ends only. */
 #define FILL_BYTES_MAX ((size_t)1 << 20)
 #define SIGNAL_STACK_BYTES ((size_t)64 << 10)
 
@@ -59,7 +59,7 @@ static void set_access(const allocation *a, bool open)
         __asan_poison_memory_region(a->base, a->n_bytes);
 }
 #else
-/* The last 256 bytes end at a page that faults. */
+/* Map memory whose end is at a page that faults. */
 static bool map_memory(allocation *a)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), rounded = (a->n_bytes + 255) / 256 * 256;
@@ -86,7 +86,7 @@ static void set_access(const allocation *a, bool open)
 }
 #endif
 
-/* What lies between the length asked for and the end, where no red zone does. */
+/* The bytes between the requested length and the end of the mapping. */
 static size_t slack_bytes(const allocation *a)
 {
     return EMULATION_ASAN ? 0 : (size_t)(static_cast<char *>(a->mapping) + a->map_bytes - a->base) -
@@ -149,7 +149,8 @@ void memory_info(size_t *n_free, size_t *n_total)
     *n_free = capacity() - n_device_bytes;
 }
 
-/* Zeros, without touching each page: they come from the system when somebody looks. */
+/* Fill with zeros without touching each page: the kernel supplies zero pages at the first
+ * access. */
 void memory_set(void *p, int byte, size_t n_bytes)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -178,7 +179,7 @@ static void set_all(bool open)
 #if !EMULATION_ASAN
 static struct sigaction outer_segv, outer_bus;
 
-/* A kernel went out of bounds: say so before a test framework jumps out of its stack. */
+/* Report a kernel's access out of bounds, before a test framework's handler leaves the stack. */
 static void fault(int signal_number, siginfo_t *info, void *context)
 {
     const char *at = static_cast<const char *>(info->si_addr);
@@ -200,7 +201,7 @@ static void catch_faults(void)
     struct sigaction mine = {};
     stack_t stack = {};
 
-    if (!has_stack) { /* a fiber's overflow leaves none to run on */
+    if (!has_stack) { /* the handler needs a stack of its own if a fiber's stack overflows */
         stack.ss_sp = malloc(SIGNAL_STACK_BYTES);
         stack.ss_size = SIGNAL_STACK_BYTES;
         sigaltstack(&stack, nullptr);
@@ -217,7 +218,7 @@ static void catch_faults_no_more(void)
     sigaction(SIGSEGV, &outer_segv, nullptr);
     sigaction(SIGBUS, &outer_bus, nullptr);
 }
-#else /* AddressSanitizer's words are better */
+#else /* AddressSanitizer's own report is better */
 static void catch_faults(void)
 {
 }

@@ -1,4 +1,4 @@
-/* mma.cc - matrix instructions on the 32 lanes' fragments, and the 16-bit floats they take.
+/* mma.cc - matrix instructions on the fragments of 32 lanes, and conversions of 16-bit floats.
  *
  * Layouts: PTX ISA, "Matrix Fragments for mma.m16n8k16" and "ldmatrix". */
 #include "internal.h"
@@ -10,7 +10,7 @@ uint32_t emulation_bf16_bits(float v)
     uint32_t bits = __float_as_uint(v);
 
     if (v != v)
-        return 0x7fff; /* what cvt.rn.bf16x2 gives for any NaN */
+        return 0x7fff; /* cvt.rn.bf16x2 returns this for any NaN */
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
@@ -33,7 +33,7 @@ uint32_t emulation_f16_bits(float v)
 
     if (v != v)
         return 0x7fff;
-    if (magnitude >= 65520) /* halfway to the number behind the largest */
+    if (magnitude >= 65520) /* rounds to a number above the largest, 65504 */
         return sign | 0x7c00;
     if (magnitude < 0x1p-14f) /* denormal: units of 2^-24 */
         return sign | (uint32_t)rintf(magnitude * 0x1p24f);
@@ -46,7 +46,7 @@ static float bf16_value(uint16_t h)
     return __uint_as_float((uint32_t)h << 16);
 }
 
-/* Row of register i, and the column of its lower half: in A [16, 16]; B is [k][n] likewise. */
+/* The row of register i in A [16, 16], and the column of its lower half. B [k][n] is analogous. */
 static void mma(const emulation_operands all[32], float (*value)(uint16_t))
 {
     float a[16][16], b[16][8], d[16][8];
@@ -106,7 +106,7 @@ void emulation_ldmatrix(const emulation_operands all[32])
                    static_cast<const char *>(all[8 * j + lane / 4].a) + 4 * (lane % 4), 4);
 }
 
-/* Element [row][column] goes where [column][row] would. */
+/* The transposed form: element [row][column] goes to the place of [column][row]. */
 void emulation_ldmatrix_transposed(const emulation_operands all[32])
 {
     check_rows(all);

@@ -1,5 +1,5 @@
-/* planted.cu - small kernels, right and with one bug each. BUG is a template parameter, so that
- * both forms are the same source but for one line. */
+/* planted.cu - small kernels, each in a correct form and with one bug. BUG is a template parameter,
+ * so that both forms differ in one line only. */
 #include "planted.cuh"
 
 #include <vector>
@@ -14,7 +14,7 @@
 #define N 128
 #define TILES 6
 
-/* Integers, so that any order of a right sum gives the same bits. */
+/* The inputs are integers, so that a correct sum has the same bits in any order. */
 static int input_at(unsigned i)
 {
     return (int)(i * 2654435761u >> 20);
@@ -83,8 +83,8 @@ static bool reduction_barrier(bool bug)
     return sums(bug ? reduce_kernel<true> : reduce_kernel<false>);
 }
 
-/* Threads add up what others loaded; two buffers, so one barrier per tile is enough, but not
- * none. */
+/* Threads add up values that other threads loaded. With two buffers one barrier per tile is enough;
+ * the bug is to have none. */
 template <bool BUG> static __global__ void tiles_kernel(const int *in, int *out)
 {
     __shared__ int tile[2][N];
@@ -143,7 +143,7 @@ template <bool BUG> static __global__ void global_bound_kernel(const int *in, in
         out[i] = in[BUG ? i - (i == n) : i];
 }
 
-/* n is one where the last element ends 256 bytes, and one where it does not. */
+/* The last element ends at a multiple of 256 bytes for one n, and not for the other. */
 static bool global_bound_of(bool bug, unsigned n)
 {
     int *in = device_array(n, true), *out = device_array(n, false);
@@ -283,7 +283,8 @@ static bool divergent_barrier(bool bug)
     return equals(out, want);
 }
 
-/* Half a warp shuffles with the mask of the whole; the others wait at the barrier. */
+/* The bug: half a warp shuffles with the mask of the whole warp, while the others wait at the
+ * barrier. */
 template <bool BUG> static __global__ void divergent_shuffle_kernel(const int *in, int *out)
 {
     int v = in[threadIdx.x];
@@ -333,7 +334,7 @@ static __global__ void large_shared_kernel(const int *in, int *out, unsigned n)
     out[threadIdx.x] = part[n - N + threadIdx.x];
 }
 
-/* More than 48 KB, asked for or not. */
+/* A kernel with more than 48 KB of shared memory; the bug is not to request them. */
 static bool too_much_shared(bool bug)
 {
     const unsigned n = 16 << 10;
@@ -353,7 +354,7 @@ static __global__ void increment_kernel(const int *in, int *out)
     out[threadIdx.x] = in[threadIdx.x] + 1;
 }
 
-/* One stream makes what the other reads. */
+/* One stream reads the data that another stream writes; the bug is to wait for no event. */
 static bool event_between_streams(bool bug)
 {
     int *in = device_array(N, true), *mid = device_array(N, false), *out = device_array(N, false);
@@ -375,7 +376,7 @@ static bool event_between_streams(bool bug)
     return equals(out, want);
 }
 
-/* The event is recorded before the work that it should stand for. */
+/* The bug: the event is recorded before the work that it should mark. */
 static bool event_recorded_too_early(bool bug)
 {
     int *in = device_array(N, true), *out = device_array(N, false), *host = nullptr;
@@ -416,7 +417,7 @@ static bool host_reads_too_early(bool bug)
     return right;
 }
 
-/* Pinned memory is used again while a copy from it is under way. */
+/* The bug: pinned memory is overwritten while a copy from it is under way. */
 static bool host_writes_too_early(bool bug)
 {
     int *out = device_array(N, false), *host = nullptr;
@@ -446,7 +447,7 @@ static bool host_follows_device_pointer(bool bug)
     return first == input_at(0);
 }
 
-/* A vector of four is stored one element behind where a vector may begin. */
+/* The bug: a vector of four is stored one element after an aligned address. */
 template <bool BUG> static __global__ void misaligned_global_kernel(int *out)
 {
     if (threadIdx.x < N / 8)

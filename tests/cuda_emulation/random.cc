@@ -1,4 +1,5 @@
-/* random.cc - every draw of the emulation: xorshift64* (Vigna 2016), seeded by the environment. */
+/* random.cc - the emulation's random numbers: xorshift64* (Vigna 2016), seeded by the
+ * environment. */
 #include "internal.h"
 
 static uint64_t state;
@@ -20,8 +21,8 @@ uint64_t random_u64(void)
     return state * 0x2545f4914f6cdd1du;
 }
 
-/* Either NaNs everywhere or noise: a sum that used them is wrong, an index mostly so. Whole words
- * may lie in sanitizers' red zones, so nothing here is instrumented. */
+/* Fill with NaNs, or with noise, so that a sum that uses these bytes is wrong, and mostly an index
+ * too. Not instrumented, because whole words may reach into a sanitizer's red zone. */
 __attribute__((no_sanitize("address", "undefined"), noinline)) void random_fill(void *p,
                                                                                size_t n_bytes)
 {

@@ -1,4 +1,5 @@
-/* runtime.cc - devices, errors, memory calls and launches: what checks arguments and enqueues. */
+/* runtime.cc - the calls about devices, errors, memory and launches: check arguments and
+ * enqueue. */
 #include "internal.h"
 #include "streams.h"
 
@@ -52,12 +53,12 @@ uint64_t emulation_calls(void)
 
 cudaError_t runtime_failed(cudaError_t e)
 {
-    if (e != cudaSuccess) /* cudaErrorNotReady too: so does the real one */
+    if (e != cudaSuccess) /* cudaErrorNotReady too, as in the real runtime */
         last_error = e;
     return e;
 }
 
-/* TARN_EMULATION_FAIL=n:e, read once. */
+/* Read TARN_EMULATION_FAIL=n:e, once. */
 static void read_environment(void)
 {
     static bool done;
@@ -267,7 +268,7 @@ cudaError_t cudaFree(void *p)
     ENTER();
     if (!p)
         return cudaSuccess;
-    streams_finish(); /* the real one waits too */
+    streams_finish(); /* the real cudaFree() waits too */
     return runtime_failed(memory_free(p, true) ? cudaSuccess : cudaErrorInvalidValue);
 }
 
@@ -280,7 +281,7 @@ cudaError_t cudaFreeHost(void *p)
     return runtime_failed(memory_free(p, false) ? cudaSuccess : cudaErrorInvalidValue);
 }
 
-/* What lies at [p, p + n_bytes): on the device, pinned, or the host's own. */
+/* The kind of memory at [p, p + n_bytes). */
 enum where { ON_DEVICE, PINNED, PAGEABLE, OUT_OF_BOUNDS };
 
 static where find_memory(const void *p, size_t n_bytes)
@@ -297,8 +298,8 @@ static bool side_fits(where w, bool on_device, enum cudaMemcpyKind kind)
     return w != OUT_OF_BOUNDS && (kind == cudaMemcpyDefault || (w == ON_DEVICE) == on_device);
 }
 
-/* Copy in stream order. What comes from pageable memory is read now, what goes to it is there on
- * return: so the runtime stages it. */
+/* Copy in stream order. As in the real runtime, pageable sources are read during the call, and
+ * pageable destinations are complete when it returns. */
 static cudaError_t enqueue_copy(void *dst, const void *src, size_t n_bytes,
                                 enum cudaMemcpyKind kind, cudaStream_t s, bool *to_pageable)
 {
@@ -398,7 +399,7 @@ cudaError_t emulation_occupancy(int *n, const void *f, int block, size_t shared_
     return cudaSuccess;
 }
 
-/* A program that asks for lazy loading means to load its kernels before it launches them. */
+/* A program that sets lazy loading intends to load its kernels before it launches them. */
 static bool is_loaded(const void *kernel)
 {
     const char *loading = getenv("CUDA_MODULE_LOADING");

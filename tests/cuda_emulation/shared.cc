@@ -1,9 +1,9 @@
-/* shared.cc - where the static shared arrays of kernels lie.
+/* shared.cc - finds the static shared arrays of kernels.
  *
- * `__shared__` is `static` here, and nothing that a compiler offers says where such a variable of a
- * template lies (GCC ignores sections there). The program's own symbol table does: a writable
- * variable that is local to a function ("_ZZ", Itanium C++ ABI) of a file whose name ends in
- * .cu. */
+ * `__shared__` is `static` here. A section attribute cannot collect these variables, because GCC
+ * ignores it for variables of templates. So they are found in the program's symbol table, as the
+ * writable variables that are local to a function ("_ZZ", Itanium C++ ABI) of a file whose name
+ * ends in .cu. */
 #include "internal.h"
 
 #include <elf.h>
@@ -23,7 +23,7 @@ struct range {
     size_t n_bytes;
 };
 
-/* By file; and which file a kernel is from. */
+/* The arrays by file, and the file of each kernel. */
 static std::map<int, std::vector<range>> shared_arrays;
 static std::map<const void *, int> file_of_kernel;
 
@@ -31,7 +31,7 @@ static int on_object(struct dl_phdr_info *info, size_t n_bytes, void *bias)
 {
     (void)n_bytes;
     *static_cast<ElfW(Addr) *>(bias) = info->dlpi_addr;
-    return 1; /* the first is the program itself */
+    return 1; /* the first object is the program itself */
 }
 
 static bool ends_in_cu(const char *name)

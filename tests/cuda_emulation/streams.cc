@@ -1,9 +1,9 @@
 /* streams.cc - streams and events.
  *
- * Work waits in its stream until the host waits for something; then the device takes the next piece
- * of a stream drawn at random, among those whose next piece may run, until what the host waits for
- * is done. So a copy that the host does not wait for has not happened, and two streams that no
- * event orders go in any order. A query lets one piece run at most, now and then. */
+ * Work stays queued until the host waits for something. Then the device repeatedly chooses a random
+ * stream whose next piece of work may run, and runs it, until the work that the host waits for is
+ * done. So a copy that the host does not wait for has not happened, and streams that no event
+ * orders run in any order. A query runs at most one piece of work, and not always. */
 #include "streams.h"
 
 #include <time.h>
@@ -14,26 +14,26 @@
 
 struct CUevent_st {
     uint64_t n_recorded = 0; /* calls of cudaEventRecord */
-    uint64_t n_reached = 0;  /* of these, by the device */
-    double reached_at = 0;   /* seconds */
+    uint64_t n_reached = 0;  /* records that the device has reached */
+    double reached_at = 0;   /* time of the last one, in seconds */
     bool timing = true;
 };
 
 struct work {
-    std::function<bool()> ready; /* none: always */
+    std::function<bool()> ready; /* whether it may run; empty: always */
     std::function<void()> run;
 };
 
 struct CUstream_st {
     std::deque<work> queue;
     uint64_t n_queued = 0, n_done = 0;
-    bool blocking = true; /* orders itself with the legacy default stream */
+    bool blocking = true; /* ordered with the legacy default stream */
     bool destroyed = false;
 };
 
-/* The legacy default stream comes first and stays. */
+/* The first one is the legacy default stream, which is never destroyed. */
 static std::vector<std::unique_ptr<CUstream_st>> streams;
-/* Handle to event; queued work holds the event itself. */
+/* The events that have a handle. Queued work holds references of its own. */
 static std::vector<std::shared_ptr<CUevent_st>> events;
 
 static CUstream_st *legacy(void)
@@ -65,7 +65,7 @@ static std::shared_ptr<CUevent_st> find_event(cudaEvent_t e)
 
 static void push(CUstream_st *s, work w)
 {
-    if (s == legacy() || s->blocking) { /* each side waits for what the other had been given */
+    if (s == legacy() || s->blocking) { /* each waits for all earlier work of the other */
         std::vector<std::pair<CUstream_st *, uint64_t>> before;
         for (const auto &other : streams)
             if (other.get() != s && other->blocking && (s == legacy() || other.get() == legacy()) &&
@@ -86,7 +86,7 @@ static void push(CUstream_st *s, work w)
     s->n_queued++;
 }
 
-/* One piece of work of a random stream; false when there is none. Device memory is open. */
+/* Run one piece of work of a random stream, with device memory open. False: there is none. */
 static bool run_one(void)
 {
     std::vector<CUstream_st *> ready;
@@ -153,7 +153,7 @@ void streams_finish(void)
     });
 }
 
-/* While the host looks elsewhere the device may go on, or may not. */
+/* Run a piece of work, or not, because a real device may progress between two calls of the host. */
 static void run_perhaps(void)
 {
     if (random_to(2))
@@ -238,7 +238,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
     (void)flags;
     if (!s || !e)
         return runtime_failed(cudaErrorInvalidResourceHandle);
-    uint64_t n = e->n_recorded; /* later records do not count; none: no wait */
+    uint64_t n = e->n_recorded; /* later records do not count; 0: no wait */
     push(s, {[e, n] { return e->n_reached >= n; }, nullptr});
     return cudaSuccess;
 }

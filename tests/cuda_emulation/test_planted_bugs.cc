@@ -1,8 +1,8 @@
-/* test_planted_bugs.cc - the emulation finds the bugs it is for.
+/* test_planted_bugs.cc - shows that the emulation finds missing barriers and similar bugs.
  *
- * Each case of planted.cu runs in a child process, under many seeds: the right form has to pass
- * every time, the one with the bug must fail, by its result or by its end, at least once. Usage:
- *   test_planted_bugs [-v]     -v: children's words */
+ * Each case of planted.cu runs in a child process with many seeds. The correct form must always
+ * pass; the form with the bug must fail at least once, by a wrong result or a crash. Usage:
+ *   test_planted_bugs [-v]     -v: print the children's messages */
 #include "emulation.h"
 #include "planted.cuh"
 
@@ -26,7 +26,7 @@ static const bool has_asan = false;
 
 static bool verbose;
 
-/* Whether the case passes under a seed. */
+/* Whether the case passes with a seed. */
 static bool passes(const struct planted_case *c, bool with_bug, unsigned seed)
 {
     int status;
@@ -70,7 +70,7 @@ static bool check_case(const struct planted_case *c)
     return good;
 }
 
-/* The twin's 16-bit floats against the conversions that the reference uses. */
+/* Compare the emulation's 16-bit floats with the conversions of the reference kernels. */
 static bool check_floats(void)
 {
     uint64_t noise = 1;

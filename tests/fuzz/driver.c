@@ -1,12 +1,12 @@
-/* driver.c - runs a fuzz target without libFuzzer: mutates the files of a corpus, seeded.
+/* driver.c - runs a fuzz target without libFuzzer, on random mutations of a corpus.
  *
  *   fuzz_X [--seconds N] [--seed S] [--dict FILE] PATH...
  *
- * Each PATH is a file or a directory of files. All of them are run as they are; then, for N
- * seconds, mixtures and mutations of them. The same seed gives the same inputs. An input that
- * crashes, or takes longer than 30 s, is written to ./crash-SEED-NUMBER; give that file as PATH to
- * see it again. There is no coverage feedback: a crash that needs many lucky steps is libFuzzer's
- * to find. */
+ * Each PATH is a file or a directory of files. The driver first runs all files unchanged, and then,
+ * for N seconds, mixtures and mutations of them. The same seed gives the same inputs. An input that
+ * crashes, or takes longer than 30 s, is written to ./crash-SEED-NUMBER; pass that file as PATH to
+ * reproduce the crash. There is no coverage feedback, so crashes that need several rare mutations
+ * are found by libFuzzer only. */
 #include <dirent.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -38,7 +38,7 @@ static struct text corpus[N_FILES_MAX], words[N_WORDS_MAX];
 static size_t n_corpus, n_words;
 static uint64_t seed = 1, n_random;
 
-/* What is being run, for the handler of a crash. */
+/* The current input, for the crash handler. */
 static uint8_t input[INPUT_BYTES_MAX];
 static const uint8_t *running = input;
 static size_t running_len;
@@ -105,7 +105,7 @@ static void load_file(const char *path)
     }
     t.len = fread(t.data, 1, INPUT_BYTES_MAX, f);
     fclose(f);
-    uint8_t *exact = malloc(t.len + 1); /* so that a sanitizer sees reads behind the end */
+    uint8_t *exact = malloc(t.len + 1); /* the exact length, so that a sanitizer sees overreads */
     if (!exact)
         exit(1);
     memcpy(exact, t.data, t.len);
@@ -123,7 +123,7 @@ static void load_path(const char *path)
         load_file(path);
         return;
     }
-    int n = scandir(path, &names, NULL, alphasort); /* sorted: the seed must mean the same */
+    int n = scandir(path, &names, NULL, alphasort); /* sorted, so that a seed is reproducible */
     for (int i = 0; i < n; i++) {
         snprintf(file, sizeof file, "%s/%s", path, names[i]->d_name);
         if (stat(file, &st) == 0 && S_ISREG(st.st_mode))
@@ -134,7 +134,7 @@ static void load_path(const char *path)
         free(names);
 }
 
-/* A dictionary as libFuzzer has it: one "word" in quotes per line, \xNN for bytes. */
+/* Load a line of a dictionary in libFuzzer's format: one "word" in quotes, with \xNN for bytes. */
 static void load_word(const char *line)
 {
     const char *end = strrchr(line, '"');
@@ -186,7 +186,7 @@ static size_t below(size_t limit)
     return limit ? rng_u32(seed, n_random++) % limit : 0;
 }
 
-/* Put bytes in place of input[at..at + n_old). */
+/* Replace input[at..at + n_old) by bytes. */
 static size_t put(size_t len, size_t at, size_t n_old, const uint8_t *bytes, size_t n)
 {
     if (len - n_old + n > INPUT_BYTES_MAX)
@@ -197,7 +197,7 @@ static size_t put(size_t len, size_t at, size_t n_old, const uint8_t *bytes, siz
     return len - n_old + n;
 }
 
-/* Mostly short, now and then long. */
+/* A random length, mostly short. */
 static size_t some_length(size_t max)
 {
     size_t n = below(4) ? below(16) + 1 : below(1024) + 1;
@@ -241,7 +241,7 @@ static size_t put_number(size_t len, size_t at)
     return put(len, at, end - at, (const uint8_t *)number, strlen(number));
 }
 
-/* A text in quotes in bytes[from..len), with its quotes; 0: none found. */
+/* Find a quoted text in bytes[from..len). Returns its length with the quotes; 0: there is none. */
 static size_t find_quoted(const uint8_t *bytes, size_t len, size_t from, size_t *start)
 {
     const uint8_t *open = memchr(bytes + from, '"', len - from);
@@ -253,7 +253,7 @@ static size_t find_quoted(const uint8_t *bytes, size_t len, size_t from, size_t 
     return (size_t)(close - open) + 1;
 }
 
-/* One quoted text in place of another: JSON mostly stays JSON. */
+/* Replace a quoted text by another one, so that JSON mostly stays valid. */
 static size_t put_quoted(size_t len, size_t at)
 {
     uint8_t piece[1024];

@@ -1,7 +1,7 @@
-/* fuzz_chat_template.c - any bytes as a chat template, then any JSON as what it is rendered with.
+/* fuzz_chat_template.c - any bytes as a chat template, and any JSON as its context.
  *
- * Beyond not crashing: a refusal has words, a failed render leaves the output as it was, rendering
- * twice gives the same. */
+ * Checks beyond crashes: a refusal has a message, a failed rendering leaves the output unchanged,
+ * and rendering twice gives the same text. */
 #include "base/check.h"
 #include "engine/text/chat_traits.h"
 #include "tests/fuzz/fuzz.h"

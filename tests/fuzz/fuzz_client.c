@@ -1,10 +1,10 @@
-/* fuzz_client.c - any bytes as what a server answers: SSE, chunk JSON, whole answers, refusals.
+/* fuzz_client.c - any bytes as a server's answer: SSE, chunks, whole answers, errors.
  *
  * The input is one line of options, a line of "=====", and the answer's bytes. The first byte of
- * the options chooses chat or completion, the second how the stream is cut.
+ * the options chooses chat or completion, the second the sizes of the pieces of the stream.
  *
- * Beyond not crashing: the events, chunks, error and usage are the same however the stream is cut;
- * an error has words; strings are whole within their lengths; an event never passes its maximum. */
+ * Checks beyond crashes: events, chunks, error and usage do not depend on the pieces; an error has
+ * a message; strings lie within their lengths; an event never exceeds its maximum. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 #define EVENT_BYTES_MAX 8192
 #define SEEN_BYTES_MAX (16u << 20)
 
-/* Everything that one reading of a stream gave. */
+/* The result of reading a stream. */
 struct reading {
     struct answer answer;
     struct sse sse;
@@ -49,7 +49,7 @@ static void on_chunk(void *arg, const struct tarn_chunk *c)
         add(&r->seen, c->finish_reason, strlen(c->finish_reason));
 }
 
-/* As call.c does it. */
+/* Handles an event as call.c does. */
 static enum status on_event(void *arg, const char *name, const char *data, size_t len)
 {
     struct reading *r = arg;
@@ -80,7 +80,7 @@ static void read_stream(struct reading *r, enum tarn_kind kind, const char *byte
     sse_init(&r->sse, EVENT_BYTES_MAX);
     for (size_t at = 0; r->status == OK && at < n; at += step) {
         size_t len = n - at < step ? n - at : step;
-        char *exact = malloc(len); /* so that a sanitizer sees reads behind the end */
+        char *exact = malloc(len); /* the exact length, so that a sanitizer sees overreads */
         ASSERT(exact);
         memcpy(exact, bytes + at, len);
         r->status = sse_feed(&r->sse, exact, len, on_event, r);

@@ -1,11 +1,11 @@
-/* fuzz_disk_records.c - a small directory of the disk tier, damaged as the input says: disk_verify
- * must find all of it.
+/* fuzz_disk_records.c - damages a small directory of the disk tier by the input; disk_verify must
+ * find all damage.
  *
- * Sixteen records are written (tests/unit/cache/disk/disk_files.h). The input is a list of damages of
- * four bytes each: what (table of damage()), a number of 16 bits, and another of 8.
+ * The directory has sixteen records (tests/unit/cache/disk/disk_files.h). The input is a list of
+ * damages of four bytes each: the kind (see damage()), a number of 16 bits and one of 8 bits.
  *
- * Beyond not crashing: the report says of every extent what a naive look at the files says; and
- * whatever it calls good has the key, ids and payload of a record that was written. */
+ * Checks beyond crashes: the report agrees, for every extent, with a naive check of the files; and
+ * every record that it calls good has the key, ids and payload of a record that was written. */
 #include <stdbool.h>
 
 #include "base/buf.h"
@@ -17,7 +17,7 @@
 #define N DISK_FILES_EXTENTS
 #define N_DAMAGES_MAX 64u
 
-static struct disk_files sound, other, now; /* other: another model's; now: the damaged one */
+static struct disk_files sound, other, now; /* undamaged; of another model; damaged */
 
 static void remove_files(void)
 {
@@ -86,7 +86,7 @@ static void damage(uint8_t what, uint32_t a, uint32_t b)
     case 8: exchange(payload(a), payload(b), a % N == b % N ? 0 : now.super.extent_bytes); break;
     case 9: exchange(header(0), header(16), 4 * DISK_HEADER_BYTES); break;
     case 10: disk_files_seal(header(a)); break;
-    case 11: /* the same record again, elsewhere, earlier or later */
+    case 11: /* a second copy of a record, in another extent */
         disk_files_put(&now, &now.records[b % DISK_FILES_RECORDS], a % N);
         header(a)[16] ^= (uint8_t)(a >> 8);
         disk_files_seal(header(a));
@@ -98,7 +98,7 @@ static void damage(uint8_t what, uint32_t a, uint32_t b)
         if (b == 2)
             memcpy(header(a), disk_erase_mark, DISK_HEADER_BYTES);
         else if (b == 0)
-            memcpy(now.table, other.table, now.n_table_bytes); /* files exchanged */
+            memcpy(now.table, other.table, now.n_table_bytes); /* the other model's table */
         else if (b == 1)
             now.n_table_bytes = (now.n_table_bytes + 1) * a / 65536;
         else
@@ -107,7 +107,7 @@ static void damage(uint8_t what, uint32_t a, uint32_t b)
     }
 }
 
-/* --- a naive look --- */
+/* --- a naive check --- */
 
 enum { EMPTY = -2, GOOD = -1 }; /* else enum disk_fault */
 
@@ -125,7 +125,7 @@ static const struct disk_record *find(const struct kv_key *key, uint32_t *extent
     return NULL;
 }
 
-/* The record before r, when r can stand behind it. */
+/* The record before r; NULL: none that r can follow. */
 static const struct disk_record *before(const struct disk_record *r)
 {
     uint32_t extent;
@@ -194,7 +194,7 @@ static void look(void)
 
 /* --- the report --- */
 
-/* What is good was written like that: to compute with it is right. */
+/* Check that a good extent equals a record that was written. */
 static void check_good(uint32_t e)
 {
     const struct disk_record *r = &seen.records[e];

@@ -1,13 +1,13 @@
 /* fuzz_disk_table.c - any bytes as the table of a directory of the disk tier.
  *
- * The first part of an input is a byte of switches, the first 80 bytes of a superblock and then
- * headers, zeros where the input ends. Random bytes pass no checksum, so the switches have what
- * guards the rest put right: 1 checksums, 2 a header's place, 4 what its key is the hash of. The
- * second part, pairs of an offset and a mask, changes a header that was valid.
+ * The first part of an input is a byte of switches, the first 80 bytes of a superblock, and
+ * headers, filled up with zeros. Random bytes have no valid checksum, so each switch repairs a
+ * guard: 1 the checksums, 2 a header's place, 4 its key. The second part changes a valid header by
+ * pairs of an offset and a mask.
  *
- * Beyond not crashing: what is accepted is written again as it was, to the last bit; its key is the
- * documented hash; what is refused leaves *out alone; and a valid header that was changed is either
- * refused or has the same key, and then the same content. */
+ * Checks beyond crashes: an accepted header is written back with the same bits, and its key is the
+ * documented hash; a refused one leaves *out unchanged; a valid header that was changed is either
+ * refused or has the same key and content. */
 #include <stdbool.h>
 #include <stdlib.h>
 
@@ -22,7 +22,7 @@
 #define N_HEADERS_MAX 16u
 
 enum { REPAIR_CRC = 1, REPAIR_PLACE = 2, REPAIR_KEY = 4 };
-/* DISK_FORMAT.md */
+/* Offsets from cache/disk/DISK_FORMAT.md. */
 enum {
     AT_VERSION = 4,
     AT_FLAGS = 6,
@@ -81,7 +81,7 @@ static void check_super(const uint8_t *page)
 
 /* --- headers --- */
 
-/* key.h once more. */
+/* The key as cache/key.h documents it, implemented a second time. */
 static void documented_key(uint8_t *key, const uint8_t *header, const uint8_t *fingerprint)
 {
     uint8_t domain[32], message[32 + 3 * KV_BLOCK_TOKENS];
@@ -125,7 +125,7 @@ static void check_header(const uint8_t *header, const uint8_t *fingerprint, uint
     ASSERT(memcmp(key, r.key.bytes, sizeof key) == 0);
 }
 
-/* Whatever the bytes were: possible. */
+/* Replace the header's impossible values by possible ones. */
 static void make_possible(uint8_t *header)
 {
     static const uint8_t zeros[KV_KEY_BYTES];
@@ -161,7 +161,7 @@ static void repair(uint8_t *header, const uint8_t *fingerprint, uint32_t extent,
         put(header + AT_CRC, hash_crc32c(0, header, AT_CRC), 4);
 }
 
-/* pairs [n]: offset, mask */
+/* Change a valid header and check the result. pairs [n]: offset, mask. */
 static void check_changed(const uint8_t *header, const uint8_t *fingerprint, uint32_t extent,
                           const uint8_t *pairs, size_t n, bool seal)
 {
@@ -178,7 +178,7 @@ static void check_changed(const uint8_t *header, const uint8_t *fingerprint, uin
         repair(changed, fingerprint, extent, REPAIR_CRC);
     if (!decode(&after, changed, fingerprint, extent))
         return;
-    if (!seal) /* a checksum of 32 bits: one in 4 billion changes would get through */
+    if (!seal) /* holds except for one in 4 billion changes, as the checksum has 32 bits */
         ASSERT(memcmp(changed, valid, sizeof valid) == 0);
     ASSERT(memcmp(&after.key, &before.key, sizeof after.key) == 0);
     ASSERT(memcmp(&after.parent, &before.parent, sizeof after.parent) == 0);

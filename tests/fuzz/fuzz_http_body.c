@@ -1,10 +1,11 @@
 /* fuzz_http_body.c - any bytes as the body of a request, through route, handler, answer, stream.
  *
- * The input is the path, a line of "=====", and the body. In place of http.c and libmicrohttpd
- * stands a double that runs a deferred answer on this thread; behind is the fake engine.
+ * The input is the path, a line of "=====", and the body. A test double replaces http.c and
+ * libmicrohttpd and runs deferred answers on this thread; the engine is the fake engine.
  *
- * Beyond not crashing: every error is JSON with a message, none is a 500, every whole answer is
- * JSON, every header is printable, every stream ends with [DONE], close() comes exactly once. */
+ * Checks beyond crashes: every error is JSON with a message, none is a 500, every whole answer is
+ * JSON, every header is printable, every stream ends with [DONE], close() is called exactly
+ * once. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,7 +91,7 @@ bool http_is_surplus(const struct http_exchange *x)
 
 void http_will_wait(struct http_exchange *x)
 {
-    (void)x; /* the handler runs here in any case */
+    (void)x; /* the handler always runs on this thread */
 }
 
 const struct buf *http_body(const struct http_exchange *x)
@@ -120,7 +121,7 @@ void http_add_header(struct http_exchange *x, const char *name, const char *valu
 {
     (void)x;
     ASSERT(name);
-    for (const char *p = value; *p; p++) /* what a header may hold */
+    for (const char *p = value; *p; p++) /* printable characters only */
         ASSERT(*p >= ' ' && *p <= '~');
 }
 
@@ -148,7 +149,7 @@ enum status http_defer(struct http_exchange *x, const struct http_async *async, 
     return OK;
 }
 
-/* Not the exchange, which does not live as long as a late wake-up. */
+/* The waker is this flag and not the exchange, because a wake-up may come after its end. */
 static atomic_bool woken;
 
 void *http_waker(struct http_exchange *x)
@@ -249,7 +250,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct fuzz_input in = fuzz_split(data, size);
     struct http_exchange x = {.method = "POST"};
 
-    if (!in.second) { /* all of it is a body */
+    if (!in.second) { /* without a separator the input is a body */
         in.second = in.first;
         in.second_len = in.first_len;
         in.first = "/v1/chat/completions";

@@ -1,7 +1,7 @@
 /* fuzz_tokenizer.c - any bytes as tokenizer.json, then any bytes as text: load, encode, decode.
  *
- * Beyond not crashing: ids lie in the vocabulary, encoding twice gives the same, the work is in
- * proportion to the text, and what comes out of the detokenizer is UTF-8. */
+ * Checks beyond crashes: ids are in the vocabulary, encoding twice gives the same ids, the work is
+ * proportional to the text, and the detokenizer's output is UTF-8. */
 #include "base/check.h"
 #include "engine/text/detokenize.h"
 #include "engine/text/tokenizer/tokenizer_internal.h"
@@ -9,7 +9,8 @@
 #include "tests/fuzz/fuzz.h"
 
 #define TEXT_BYTES_MAX 65536
-/* A few look-ups per byte for each byte of the longest token; normalizing may make text longer. */
+/* A few lookups per byte of the text and of the longest token; normalization may lengthen a
+ * text. */
 #define N_STEPS_PER_BYTE_MAX 100000
 
 static void check_detokenizer(const struct tokenizer *t, const struct buf *ids)
@@ -43,7 +44,7 @@ static void check_text(const struct tokenizer *t, const char *text, size_t len, 
     enum status s = tok_encode_counted(t, text, len, flags, NULL, &ids, &n_steps);
     ASSERT(n_steps <= (uint64_t)(len + 1) * N_STEPS_PER_BYTE_MAX);
     ASSERT(s == OK || ids.len == 0);
-    if (s == OK && t->token_bytes_max > 0) /* long texts are refused by their length */
+    if (s == OK && t->token_bytes_max > 0) /* the bound by which long texts are refused */
         ASSERT(len <= ids.len / 4 * (uint64_t)t->token_bytes_max);
     ASSERT(tokenizer_encode(t, text, len, flags, &again) == s);
     ASSERT(ids.len == again.len && memcmp(buf_str(&ids), buf_str(&again), ids.len) == 0);

@@ -1,13 +1,13 @@
 /* fuzz_trace.c - any bytes as a recorded workload: a trace of each format, and RAGPulse's files.
  *
  * The input is a line of options, a line of "=====", and the file's bytes. The first letter of the
- * options chooses the format (m, t, c, r, a: guessed), the digit behind it the size of a block or
- * the order. A RAGPulse directory has six files: the bytes are cut at lines of "-----", and what is
- * missing is empty.
+ * options chooses the format (m, t, c, r, or a: detect it), the digit after it the size of a block
+ * or the order. A RAGPulse directory has six files: the bytes are split at lines of "-----", and
+ * missing files are empty.
  *
- * Beyond not crashing: an error has words that name the file; rows are sorted from 0, their parts
- * lie in the list, are not empty and add up to the length in the block formats; reading the same
- * twice gives the same; and a workload made of it generates requests within its limits. */
+ * Checks beyond crashes: an error has a message that names the file; rows are sorted and begin at
+ * 0; their parts are in the list, not empty, and add up to the length in the block formats; reading
+ * twice gives the same rows; a workload of the trace generates requests within its limits. */
 #include <fcntl.h>
 #include <math.h>
 #include <stdbool.h>
@@ -35,7 +35,7 @@ static void remove_files(void)
     ASSERT(system(command) == 0);
 }
 
-/* In memory where the system has a place for it: an input is read up to four times. */
+/* Make the directory in memory if possible, because an input is read up to four times. */
 static void make_dir(void)
 {
     if (dir[0])
@@ -101,7 +101,7 @@ static void check_equal(const struct trace *a, const struct trace *b)
     }
 }
 
-/* Requests of the trace, cut to the limits. */
+/* Check that the requests of the trace are cut to the limits. */
 static void check_workload(const char *path, const struct trace_options *options, bool has_times)
 {
     struct workload_config c = {.kind = WORKLOAD_TRACE, .seed = 1, .data = path};

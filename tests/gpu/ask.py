@@ -1,10 +1,11 @@
-"""Send requests of token ids to a server with random weights, many at a time, and check the answers.
+"""Send many concurrent requests of token ids to a server with random weights; check the answers.
 
     python3 tests/gpu/ask.py --url http://127.0.0.1:8000 [--requests 100] [--threads 16]
 
-Each prompt has 20 to 900 ids, some share their beginning; each answer must have all its tokens. A few
-requests are sent again alone, at the end; how many greedy answers differ is printed (a GPU promises
-equal ones only with --batch-invariant; with --strict a difference is an error). Standard library only.
+Each prompt has 20 to 900 ids, and some share a prefix. Each answer must have all its tokens. At the
+end a few requests are sent again alone, and the number of greedy answers that differ is printed. A
+GPU promises equal answers only with --batch-invariant; with --strict a difference is an error.
+Standard library only.
 """
 import argparse
 import concurrent.futures

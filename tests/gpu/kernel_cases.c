@@ -1,4 +1,4 @@
-/* kernel_cases.c - what tarn-gpu-speed times: every op at the shapes of a 0.5 B and an 8 B
+/* kernel_cases.c - the cases of tarn-gpu-speed: every op at the shapes of a 0.5 B and an 8 B
  * model. */
 #include <math.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static const struct shape shapes[] = {
     {"8B", 4096, 14336, 32, 8, 128, 128256},
 };
 
-/* A shape made small where time is emulated; heads stay as they are. */
+/* The shape, made smaller on the emulated GPU; the heads' size stays the same. */
 static struct shape scaled(const struct speed *s, const struct shape *from)
 {
     struct shape h = *from;
@@ -30,7 +30,7 @@ static struct shape scaled(const struct speed *s, const struct shape *from)
     return h;
 }
 
-/* Rows, contexts: whatever shrinks in the emulation, but not to nothing. */
+/* A number of rows or tokens, made smaller on the emulated GPU, at least 1. */
 static uint32_t less(const struct speed *s, uint32_t n)
 {
     return n / s->scale > 0 ? n / s->scale : 1;
@@ -40,7 +40,7 @@ static uint32_t less(const struct speed *s, uint32_t n)
 
 struct gemm_arg {
     struct gemm_params p;
-    const unsigned char *data; /* n_copies weights, one behind the other */
+    const unsigned char *data; /* n_copies weights, one after another */
     size_t stride;
     uint32_t n_copies;
 };
@@ -65,7 +65,7 @@ static enum status run_kv_scatter(struct speed *s, void *arg, uint32_t turn)
     return s->ops->kv_scatter(s->d, NULL, arg);
 }
 
-/* n_blocks of the 8 B model's KV, every other one of a pool twice as large. */
+/* n_blocks of the 8 B model's KV: every second block of a pool that is twice as large. */
 static struct kv_copy_params copy_params(struct speed *s, uint32_t n_blocks)
 {
     struct kv_copy_params p = {.n_blocks = n_blocks,
@@ -162,7 +162,7 @@ static enum status run_merge(struct speed *s, void *arg, uint32_t turn)
     return s->ops->merge(s->d, NULL, arg);
 }
 
-/* 0, 1, 2, ... times `step`, below `below`. */
+/* The numbers i * step modulo `below`. */
 static const uint32_t *numbers(struct speed *s, uint32_t n, uint32_t step, uint32_t below)
 {
     uint32_t *host = malloc(n * sizeof *host);
@@ -345,7 +345,7 @@ static enum status run_attention(struct speed *s, void *arg, uint32_t turn)
     return s->ops->attention(s->d, NULL, &a->p);
 }
 
-/* The tables of n_seqs sequences of n_rows rows behind `context` tokens, on the device. */
+/* Send the block tables of n_seqs sequences of n_rows rows after `context` tokens to the device. */
 static void send_sequences(struct speed *s, struct attention_params *p, uint32_t n_rows,
                            uint32_t context)
 {
@@ -372,8 +372,8 @@ static void send_sequences(struct speed *s, struct attention_params *p, uint32_t
     free(segs);
 }
 
-/* n_seqs sequences of n_rows rows behind `context` tokens, each with KV of its own; as many copies
- * of the KV, in turns, as keep it out of the second-level cache. */
+/* Time n_seqs sequences of n_rows rows after `context` tokens, each with its own KV. Several copies
+ * of the KV are used in turn, so that it is not in the L2 cache. */
 static void time_attention(struct speed *s, const struct shape *h, uint32_t n_seqs, uint32_t n_rows,
                            uint32_t context)
 {
@@ -525,7 +525,7 @@ void speed_sampling(struct speed *s)
             time_sample(s, &kinds[k], rows[i]);
 }
 
-/* --- the decisive ones --- */
+/* --- the decisive cases --- */
 
 static enum status run_empty(struct speed *s, void *arg, uint32_t turn)
 {
@@ -536,7 +536,7 @@ static enum status run_empty(struct speed *s, void *arg, uint32_t turn)
     return OK;
 }
 
-/* Time empty kernels: the cost of a launch for the GPU and for the host. */
+/* Time empty kernels, to measure a launch on the GPU and on the host. */
 static void time_launches(struct speed *s)
 {
     static uint32_t counts[] = {1, 132, 4096};

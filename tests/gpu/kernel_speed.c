@@ -1,15 +1,15 @@
-/* kernel_speed.c - how fast each CUDA kernel is beside its floors, as a table and as CSV.
+/* kernel_speed.c - measures each CUDA kernel against its floor; prints a table and CSV.
  *
  *   tarn-gpu-speed [--ceilings | --decisive] [--invariant] [--max-seconds N] [FILE.csv]
  *
  *   --ceilings       the rates of the largest product and of copies, on the device and over the bus
  *   --decisive       the few cases that matter most, and the ceilings, instead of all
- *   --invariant      products as under --batch-invariant; the ceilings are cuBLASLt's all the same
- *   --max-seconds N  begin no case after so long
+ *   --invariant      products as under --batch-invariant; the ceilings still are cuBLASLt's
+ *   --max-seconds N  begin no case after N seconds
  *
- * The floor of an op is the larger of its bytes over the copy rate and its operations over the rate
- * of the largest product, both measured first; `share` is the floor over the time. Each row is
- * flushed when it is measured. */
+ * The floor of an op is the larger of two times: its bytes divided by the copy rate, and its
+ * operations divided by the rate of the largest product. Both rates are measured first. `share` is
+ * the floor divided by the measured time. Each row is flushed when it is measured. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,8 +21,8 @@
 
 #define N_ROUNDS 5
 #define N_ARRAYS_MAX 256
-/* Launches behind a hold: a stream's queue has room for about a thousand, and an op has up to
- * four. */
+/* Ops enqueued while the stream is blocked. A stream's queue has room for about a thousand
+ * launches, and an op has up to four. */
 #define N_BEHIND_HOLD_MAX 200
 #define HOLD_NS_MIN UINT64_C(200000)
 #define HOLD_NS_MAX UINT64_C(20000000)
@@ -94,7 +94,7 @@ void speed_clear(struct speed *s)
         device_free(s->d, arrays[--n_arrays]);
 }
 
-/* One random megabyte, repeated: zeros would be faster than real data. */
+/* An array of one random megabyte, repeated. Zeros would be computed faster than real data. */
 static void *filled(struct speed *s, enum dtype t, size_t n)
 {
     enum { N = 1 << 18 };
@@ -129,8 +129,8 @@ struct round {
     double gpu_s, host_s; /* per op */
 };
 
-/* n ops in a row behind a hold of *hold_ns, which grows until the host is through before the GPU
- * begins, or is so long that the ops' own time counts for more. */
+/* Measure n ops behind a hold of *hold_ns. The hold grows until the host has enqueued all ops
+ * before the GPU begins, or until it is so long that launches no longer matter. */
 static struct round round_of(struct speed *s, const struct speed_case *c, uint32_t n,
                              uint64_t *hold_ns)
 {
@@ -194,12 +194,12 @@ double speed_time(struct speed *s, const struct speed_case *c)
     uint64_t hold_ns = HOLD_NS_MIN;
     uint32_t n = 1;
 
-    if (s->round_s == 0) { /* emulated: that it runs is all there is to see */
+    if (s->round_s == 0) { /* emulated: one round, as times have no meaning */
         rounds[0] = round_of(s, c, 1, &hold_ns);
         write_row(s, c, rounds[0]);
         return rounds[0].gpu_s;
     }
-    (void)round_of(s, c, 2, &hold_ns); /* plans, pages, clocks */
+    (void)round_of(s, c, 2, &hold_ns); /* warm up: cuBLASLt's plans, pages, clocks */
     while (round_of(s, c, n, &hold_ns).gpu_s * n < s->round_s && n < N_BEHIND_HOLD_MAX)
         n = 2 * n < N_BEHIND_HOLD_MAX ? 2 * n : N_BEHIND_HOLD_MAX;
     for (int i = 0; i < N_ROUNDS; i++)
@@ -265,7 +265,7 @@ int main(int argc, char **argv)
         open_csv(&s, a.csv_file);
     speed_open(&s, false);
     speed_ceilings(&s);
-    if (a.invariant) { /* the ceilings are the library's: our own kernel would be its own bound */
+    if (a.invariant) { /* the ceilings come from cuBLASLt, not from the kernels to measure */
         speed_close(&s);
         speed_open(&s, true);
     }

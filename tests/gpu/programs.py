@@ -1,4 +1,4 @@
-"""Which programs tests/gpu/run can start here, and what they need around them."""
+"""Finds the programs that tests/gpu/run can start on this machine, and the environment for them."""
 from __future__ import annotations
 
 import glob

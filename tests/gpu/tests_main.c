@@ -1,5 +1,6 @@
-/* tests_main.c - the tests of tests/cuda, and P1 on a GPU, in one program: each holds all kernels, so
- * that a program for each test would be too much to carry.
+/* tests_main.c - all tests of tests/cuda and the test of promise P1 on a GPU, in one program. Each
+ * program contains all kernels, so one program per test would be too large to copy to a GPU
+ * machine.
  *
  *   tarn-gpu-tests NAME     exit status 77 where there is no GPU
  *   tarn-gpu-tests --list */
@@ -10,7 +11,7 @@
 #include "base/check.h"
 #include "kernels/device.h"
 
-/* Their main(), renamed by CMakeLists.txt. */
+/* The main() functions of the tests, renamed by CMakeLists.txt. */
 int test_activation_main(void);
 int test_attention_main(void);
 int test_device_main(void);

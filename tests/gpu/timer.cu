@@ -10,7 +10,7 @@
 struct gpu_timer {
     cudaStream_t stream;
     cudaEvent_t begin, end;
-    cudaError_t failure; /* the first */
+    cudaError_t failure; /* the first error */
 };
 
 static __global__ void hold_kernel(uint64_t ns)
@@ -79,7 +79,7 @@ bool gpu_timer_begun_early(struct gpu_timer *t)
     cudaError_t e = cudaEventQuery(t->begin);
 
     if (e == cudaErrorNotReady) {
-        (void)cudaGetLastError(); /* or the next launch would be taken for the one that failed */
+        (void)cudaGetLastError(); /* clear it, or the next launch would seem to fail */
         return false;
     }
     note(t, e);

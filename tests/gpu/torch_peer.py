@@ -1,11 +1,11 @@
-"""PyTorch's products and attention at the decisive shapes, to stand beside ours.
+"""Measures PyTorch's products and attention at the decisive shapes, for comparison with Tarn's.
 
     torch_peer.py FILE.csv
 
-Rows are named as tarn-gpu-speed names them. Weights and KV go round through copies that together
-exceed the second-level cache, as there. Times are medians of CUDA events around many calls behind
-a sleeping kernel, so that the host's launches do not count. Where PyTorch is not installed, or sees
-no GPU, this says so and ends with 0.
+Rows have the names of tarn-gpu-speed. As there, several copies of weights and KV are used in turn,
+which together exceed the L2 cache. Times are medians of CUDA events around many calls behind a
+sleeping kernel, so that the host's launches do not count. If PyTorch is not installed or finds no
+GPU, the script prints that and ends with 0.
 """
 from __future__ import annotations
 

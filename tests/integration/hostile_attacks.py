@@ -1,8 +1,8 @@
-"""The attacks of hostile_hour.py: each is one thing that a hostile or broken client does.
+"""The attacks of hostile_hour.py: each imitates one behaviour of a hostile or broken client.
 
-An attack takes a Target and a random generator, and returns the status codes that it saw. It raises
-Wrong where the server did something that it must not do: ran the rest of a refused request, answered
-twice, gave a wrong answer, answered 500 or never answered.
+An attack takes a Target and a random generator, and returns the status codes of the answers. It
+raises Wrong if the server ran the rest of a refused request, answered twice, gave a wrong answer,
+answered 500 or never answered.
 """
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
-# No answer takes longer, or the attack calls it missing. Under ASan a step of this load takes a
-# quarter of a second, and a request that waits at a low level gets a token in 100 of them.
+# The longest wait for an answer, after which it counts as missing. Under ASan a step of this load
+# takes a quarter of a second, and a request in a low level gets a token every 100 steps.
 SECONDS = 240.0
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"

@@ -1,14 +1,14 @@
-"""A tap between a client and a server: forwards bytes at once and writes down when each passed.
+"""A proxy between a client and a server that forwards bytes at once and records their times.
 
     recording_proxy.py HOST:PORT FILE     listens on a free port, which it prints; at the end of its
                                           standard input it writes the connections to FILE
 
-Two clients that ask a server one after the other also measure how the server differs from run to
-run. What both look at through a tap is the same stream, so what differs is how they measure. Times
-are CLOCK_MONOTONIC, which all processes share. Those of the server's bytes are taken before they
-are passed on; those of the client's are the kernel's own, for it does not have to wait until a
-processor is free for this process. It is a process, for another thread of a test would hold
-Python's lock now and then. HTTP is only looked at afterwards.
+Two load generators that measure a server one after the other would also measure the server's
+differences between the runs. Here each client's figures are compared with the recorded times of the
+same stream. Times are CLOCK_MONOTONIC, which all processes share. Times of the server's bytes are
+taken before they are forwarded; times of the client's bytes are the kernel's, which do not include
+the wait for a free processor. The proxy is a process of its own, because a thread of the test would
+wait for Python's lock. HTTP is parsed only after the recording.
 """
 import bisect
 import gc

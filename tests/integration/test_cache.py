@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a user sees of the KV store: GET and DELETE /cache, usage, metrics, cache_ttl, tarnctl.
+"""The KV store from a user's view: GET and DELETE /cache, usage, metrics, cache_ttl, tarnctl.
 
 TARN_TEST_MODEL names a model directory; without it a random one is made.
 """
@@ -153,7 +153,7 @@ def erasing_a_span_leaves_the_others() -> None:
 
 # --- tiers ---
 
-def what_left_the_device_is_found_in_host_memory_and_said_so() -> None:
+def spilled_blocks_are_found_and_reported_in_host_memory() -> None:
     with tarn_server(MODEL) as s:
         device, host = small_store(s)
         plain = [s.post(TEXT, {"prompt": [9] * 40, "max_tokens": 8, "temperature": 0})]
@@ -255,7 +255,7 @@ def main() -> int:
             spans_come_as_asked_and_most_found_first,
             deleting_forgets_and_says_so,
             erasing_a_span_leaves_the_others,
-            what_left_the_device_is_found_in_host_memory_and_said_so,
+            spilled_blocks_are_found_and_reported_in_host_memory,
             a_prompt_with_a_ttl_outlives_those_without,
             a_bad_ttl_is_named,
             without_prefix_caching_nothing_is_kept,

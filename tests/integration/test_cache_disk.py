@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What a user sees of the disk tier: what survives a kill, and what is made of damaged files.
+"""The disk tier from a user's view: KV that survives a kill, and directories with damaged files.
 
-Answers are compared with those of a server without any cache: whatever a directory holds, the text
-is right. TARN_TEST_MODEL is not used: the sizes of files are counted in blocks of a known model.
+Answers are compared with those of a server without a cache: the text is right, whatever a directory
+holds. TARN_TEST_MODEL is not used, because the tests count blocks of a known model.
 """
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def fresh(name: str) -> Path:
 
 
 def options_of(disk: Path, *more: str) -> list[str]:
-    """The time limit is that of a slow machine: no test here may miss because of it. The secret is
-    part of all keys, so it must outlive the servers as well."""
+    """The disk timeout is long, so that no read is given up on a slow machine. The installation
+    secret is part of all keys, so it must outlive the servers as well."""
     return ["--kv-disk-path", str(disk), "--kv-disk-bytes", str(DISK_BYTES),
             "--kv-disk-timeout-ms", "100000", "--kv-preload", "none",
             "--cache-dir", str(FOLDER / "secret"), *more]
@@ -191,7 +191,7 @@ def all_right(disk: Path, model: Path | None = None) -> tuple[dict[str, Any], in
 
 # --- what survives ---
 
-def what_was_used_twice_survives_a_kill() -> None:
+def blocks_used_twice_survive_a_kill() -> None:
     disk = fresh("survive")
     s = serve(disk)
     assert "Disk KV cache size: " in s.first_lines and ": 0 blocks found in " in s.first_lines
@@ -225,7 +225,7 @@ def what_was_used_twice_survives_a_kill() -> None:
         assert "n_hit_disk=288" in s.log_text()
 
 
-def an_orderly_end_keeps_it_as_well() -> None:
+def blocks_used_twice_survive_an_orderly_end() -> None:
     disk = fresh("orderly")
     with serve(disk) as s:
         fill(s)
@@ -297,7 +297,7 @@ def a_second_server_on_the_directory_is_told_so() -> None:
         assert ask(s, 1)["device"] == N_FOUND
 
 
-def what_cannot_be_used_is_named() -> None:
+def an_unusable_path_or_size_is_named() -> None:
     disk = fresh("small")
     words = refused(disk, "--kv-disk-bytes", "4096")
     assert "--kv-disk-bytes" in words, words
@@ -488,13 +488,13 @@ def main() -> int:
                 for seed in SEEDS:
                     ask(s, seed)
         return run_tests([
-            what_was_used_twice_survives_a_kill,
-            an_orderly_end_keeps_it_as_well,
+            blocks_used_twice_survive_a_kill,
+            blocks_used_twice_survive_an_orderly_end,
             with_one_use_everything_is_written,
             a_preamble_is_there_before_the_first_request,
             preloading_reads_what_was_used_if_all_is_wanted,
             a_second_server_on_the_directory_is_told_so,
-            what_cannot_be_used_is_named,
+            an_unusable_path_or_size_is_named,
             another_model_makes_room_within_the_bound,
             a_table_that_is_none_is_a_fresh_start,
             damaged_headers_are_counted_and_not_used,

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""deploy/docker and deploy/kubernetes: valid, in step with the server's options, routes and times.
+"""deploy/docker and deploy/kubernetes are valid and match the server's options, routes and times.
 
-No container runs here. What a cluster or a Docker daemon would have to show is named in the README
-files there.
+No container runs here. The README files in these folders list the steps that need a cluster or a
+Docker daemon.
 """
 import json
 import os

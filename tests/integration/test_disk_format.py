@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A directory of the disk tier written by cache/disk/DISK_FORMAT.md alone; tarnctl cache verify judges."""
+"""Writes a directory of the disk tier by DISK_FORMAT.md alone; tarnctl cache verify checks it."""
 from __future__ import annotations
 
 import fcntl
@@ -138,7 +138,7 @@ def a_lock_is_seen(root: Path) -> None:
     assert verify(root, 0)["in_use"] is False
 
 
-def what_cannot_be_read_is_told_apart(root: Path) -> None:
+def unreadable_directories_have_their_own_exit_code(root: Path) -> None:
     assert "nowhere" in verify(root / "nowhere", 2)["error"]
     assert "--kv-disk-path" in verify(root, 2)["error"]
     d = Directory(root)
@@ -150,7 +150,8 @@ def what_cannot_be_read_is_told_apart(root: Path) -> None:
 
 
 CASES = [the_document_is_enough_to_write_a_directory, a_changed_byte_is_damage,
-         the_mark_of_erasing_is_none, a_lock_is_seen, what_cannot_be_read_is_told_apart]
+         the_mark_of_erasing_is_none, a_lock_is_seen,
+         unreadable_directories_have_their_own_exit_code]
 
 
 def main() -> None:

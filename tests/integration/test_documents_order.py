@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`documents_order`: "cache" puts first the documents of which most is cached, and says so."""
+"""`documents_order` "cache" puts cached documents first, and the answer reports the order."""
 from __future__ import annotations
 
 import sys
@@ -47,12 +47,12 @@ def forget() -> None:
     ask([], None)
 
 
-def what_is_new_stays_as_given() -> None:
+def new_documents_keep_the_given_order() -> None:
     forget()
     assert order(ask(["a", "b", "c"])) == [0, 1, 2]
 
 
-def what_is_cached_comes_first_in_its_own_order() -> None:
+def cached_documents_come_first_in_their_cached_order() -> None:
     forget()
     first = ask(["a", "b", "c"], "given")
     assert "order" not in first["documents"]
@@ -92,7 +92,7 @@ def another_salt_sees_nothing() -> None:
     assert order(ask(["b", "a"], cache_salt="one")) == [1, 0]
 
 
-def what_was_forgotten_does_not_count() -> None:
+def forgotten_documents_do_not_count_as_cached() -> None:
     forget()
     ask(["a", "b"], "given")
     assert order(ask(["b", "a"])) == [1, 0]
@@ -107,7 +107,7 @@ def both_placements_work() -> None:
         assert order(ask(["c", "b", "a"], documents_placement=placement)) == [2, 1, 0], placement
 
 
-def streams_say_it_too() -> None:
+def streams_report_the_order_too() -> None:
     forget()
     ask(["a", "b"], "given")
     body = {"messages": [{"role": "user", "content": "Who is it?"}], "max_tokens": 1,
@@ -118,7 +118,7 @@ def streams_say_it_too() -> None:
     assert said and all(s == [1, 0] for s in said), frames
 
 
-def what_is_no_order_is_refused() -> None:
+def an_unknown_order_is_refused() -> None:
     for wrong in ("best", 7):
         status, _, answer = SERVER.request("POST", CHAT, {
             "messages": [{"role": "user", "content": "q"}], "documents_order": wrong})
@@ -129,15 +129,15 @@ def main() -> int:
     global SERVER
     with tarn_server(MODEL, "--no-profile-cost") as SERVER:
         return run_tests([
-            what_is_new_stays_as_given,
-            what_is_cached_comes_first_in_its_own_order,
+            new_documents_keep_the_given_order,
+            cached_documents_come_first_in_their_cached_order,
             the_longest_path_wins,
             an_order_that_was_chosen_can_be_asked_for_again,
             another_salt_sees_nothing,
-            what_was_forgotten_does_not_count,
+            forgotten_documents_do_not_count_as_cached,
             both_placements_work,
-            streams_say_it_too,
-            what_is_no_order_is_refused,
+            streams_report_the_order_too,
+            an_unknown_order_is_refused,
         ])
 
 

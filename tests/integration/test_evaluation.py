@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What evaluation harnesses and samplers ask for: echo with logprobs, prefills (max_tokens 0),
-n and best_of, min_tokens against stop strings, text_offset.
+"""Features for evaluation harnesses: echo with logprobs, prefills (max_tokens 0), n and best_of,
+min_tokens with stop strings, text_offset.
 
 Prompt logprobs are compared with tests/tools/numpy_llama.py, a forward pass that shares no code
 with the engine, on the demo model (which has byte tokens) with KV in f32. Where the machine's

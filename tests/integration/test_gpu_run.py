@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tests/gpu/run, rehearsed without a GPU: whatever goes wrong, what was measured comes back.
+"""tests/gpu/run without a GPU: after any failure, all measured results are in the report.
 
 A copy of tests/gpu runs against stand-ins: an nvidia-smi that names a GPU, the speed program and
 some kernel tests on the emulated device, and small scripts for the rest.

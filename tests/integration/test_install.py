@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`cmake --install` and the Debian package: everything is there, fits the programs, and works.
+"""`cmake --install` and the Debian package: all files are installed, match the programs, and work.
 
     test_install.py [NAME...]    only the cases of these names
 """
@@ -73,7 +73,7 @@ def manuals_render_without_warnings(prefix):
 
 
 def complete_bash(script, *words):
-    """What bash offers behind these words; "=" is one of its own, as bash cuts it."""
+    """The completions that bash offers after these words; bash treats "=" as a word."""
     code = (f'source "{script}"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
             'f=$(complete -p "$1" | sed "s/.*-F \\([^ ]*\\).*/\\1/"); "$f"; '
             'printf "%s\\n" "${COMPREPLY[@]}"')
@@ -226,7 +226,7 @@ def unit_passes_systemds_checks(prefix):
 
 
 def system_calls(filters):
-    """The calls that SystemCallFilter= lines allow, groups resolved by systemd itself."""
+    """The system calls that SystemCallFilter= lines allow; systemd resolves the groups."""
     def expand(name):
         if not name.startswith("@"):
             return {name}

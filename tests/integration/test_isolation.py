@@ -158,7 +158,7 @@ def a_preamble_is_shared_and_nothing_behind_it() -> None:
         assert Tenant(s, "a").post("/tokenize", chat(SYSTEM, question))["tokens"] == ids
 
 
-def what_is_not_the_preamble_is_not_shared() -> None:
+def text_that_is_not_the_preamble_is_not_shared() -> None:
     question = "Which trains go to Basel?"
     others = [chat(SYSTEM + "!", question), chat(SYSTEM[:-1], question), chat(None, SYSTEM),
               chat(" " + SYSTEM, question), chat(SYSTEM + " I am Ann.", question),
@@ -329,7 +329,7 @@ def main() -> int:
         MODEL = make_model(folder, "--max-pos", "2048", "--vocab", str(VOCAB))
         tests = [
             another_tenants_prompt_is_no_hit, another_salt_is_no_hit,
-            a_preamble_is_shared_and_nothing_behind_it, what_is_not_the_preamble_is_not_shared,
+            a_preamble_is_shared_and_nothing_behind_it, text_that_is_not_the_preamble_is_not_shared,
             documents_behind_a_preamble_are_the_tenants_own, a_preamble_leaves_the_ids_as_they_are,
             a_template_that_strips_and_writes_the_date_can_share,
             a_preamble_that_cannot_be_shared_ends_the_start, the_auc_is_right]

@@ -301,7 +301,7 @@ def limits_are_kept_per_key() -> None:
         assert int(headers["retry-after"]) <= 30, headers
         assert 30 <= int(headers["x-ratelimit-remaining-tokens"]) < 80, headers
         status, headers, body = post("sk-tttttttt", 101)
-        assert status == 413 and "can never pass" in body["error"]["message"], body
+        assert status == 413 and "can never be admitted" in body["error"]["message"], body
         assert "retry-after" not in headers
         for _ in range(5):
             status, headers, _ = post("sk-ffffffff", 60)

@@ -469,7 +469,7 @@ def nothing_measured_is_no_zero(server):
     assert seen.json["mean_ttft_ms"] > 0 and seen.json["mean_tpot_ms"] is None
 
 
-def pieces_of_several_tokens_are_said(server):
+def pieces_of_several_tokens_are_reported(server):
     flags = ["--count", 5, "--concurrency", 1, "--output-len", 12, "--calibrate", "off"]
     note = "ITL is the time between\n      pieces here, not between tokens"
     seen = loadgen(server.url, *flags, *script_flag({"tokens_per_chunk": 3, "gap_ms": 2}))
@@ -568,7 +568,7 @@ CASES = (every_statistic_is_that_of_the_raw_times, times_are_those_of_the_server
          disconnects_and_slow_readers_are_counted_apart,
          an_overload_does_not_look_like_fewer_requests, interrupted_runs_print_their_report,
          verify_finds_other_texts, compare_finds_the_ratio, the_table_and_the_files_are_vllms,
-         nothing_measured_is_no_zero, pieces_of_several_tokens_are_said,
+         nothing_measured_is_no_zero, pieces_of_several_tokens_are_reported,
          a_ratio_of_nothing_is_none, vllms_command_line_saves_vllms_file, vllms_datasets_are_read,
          wrong_use_is_said)
 

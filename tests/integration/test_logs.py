@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What stands in the log: JSON from the first line to the last, errors first, each request, nothing
-that a client could forge.
+"""The log: JSON from the first line to the last, errors before other lines, a line per request,
+and no line that a client could forge.
 
 TARN_TEST_MODEL names a model directory; without it a random one is made.
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""GET /metrics: who sees what, what HTTP requests are counted as, the process, vLLM's names.
+"""GET /metrics: the lines for each caller, counts of HTTP requests, the process, vLLM's names.
 
 TARN_TEST_MODEL names a model directory; without it a random one is made.
 """

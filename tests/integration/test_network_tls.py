@@ -68,7 +68,7 @@ def a_stale_unix_socket_is_replaced_nothing_else_is() -> None:
         with Net("--uds", str(path)):
             assert ask_unix(path)
         path.write_text("precious")
-        assert "no socket" in fails("--uds", str(path))
+        assert "not a socket" in fails("--uds", str(path))
         assert path.read_text() == "precious"
         assert "cannot listen" in fails("--uds", str(Path(folder) / "none" / "tarn.sock"))
         assert "has more than" in fails("--uds", "/tmp/" + "x" * 200)

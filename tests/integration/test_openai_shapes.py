@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Our answers against recorded ones of api.openai.com: no key that they lack but the documented
-extensions, none missing that they always have."""
+"""Tarn's answers compared with recorded answers of api.openai.com: they have no other keys except
+the documented extensions, and lack no key that OpenAI's answers always have."""
 from __future__ import annotations
 
 import json

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What quantization costs: the perplexity of a real model on real text, against f32.
+"""The cost of quantization: the perplexity of a real model on real text, compared with f32.
 
 stories260K reads windows of War and Peace, spread over the whole book; the mean negative
 log-likelihood of the tokens gives a perplexity for each type of weights. It must not grow by more

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What clients of OpenAI's API send: histories with tool calls, fields without effect, misspelt and
-hostile ones; and how the names and keys of a server are read."""
+"""Requests of clients of OpenAI's API: histories with tool calls, fields without effect, misspelt
+and hostile fields; and the server's options for names and keys."""
 from __future__ import annotations
 
 import http.client
@@ -130,7 +130,7 @@ def openais_fields_without_effect_are_taken() -> None:
     assert frames[-1]["usage"]["completion_tokens_details"]["reasoning_tokens"] == 0, frames
 
 
-def what_openai_has_and_tarn_has_not_is_400() -> None:
+def unsupported_openai_fields_are_400() -> None:
     for field, value in (("tools", [{"type": "function"}]), ("modalities", ["audio"]),
                          ("response_format", {"type": "json_object"}), ("functions", [{}])):
         refused(user("x", **{field: value}), field, "supported")
@@ -236,7 +236,7 @@ if __name__ == "__main__":
             a_tool_clients_history_is_rendered, a_template_that_knows_more_gets_more,
             a_history_that_cannot_be_read_is_named, a_nul_is_400_and_names_the_field,
             an_empty_text_is_named, openais_fields_without_effect_are_taken,
-            what_openai_has_and_tarn_has_not_is_400, a_seed_has_64_bits,
+            unsupported_openai_fields_are_400, a_seed_has_64_bits,
             a_misspelt_field_is_named_once_in_the_log,
             names_of_unknown_fields_are_harmless_and_bounded,
             the_log_names_a_bounded_number_of_unknown_fields,

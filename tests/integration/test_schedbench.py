@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""loadgen/schedbench, small: its parts that need no server run, the JSON has every field, what is
-there is kept, plots are whole, and the authors' figures are read correctly. No time is
-judged."""
+"""loadgen/bench/sched on a small scale: the parts that need no server run, the JSON has all fields,
+existing results are kept, plots are complete, and curves are read correctly from the figures of the
+FastServe paper. No time is checked."""
 from __future__ import annotations
 
 import contextlib

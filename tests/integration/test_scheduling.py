@@ -74,7 +74,7 @@ def tokens_are_the_same_under_every_policy() -> None:
     assert all(a == answers[0] for a in answers[1:])
 
 
-def what_cannot_be_meant_ends_the_start() -> None:
+def a_misspelt_or_invalid_option_ends_the_start() -> None:
     cases = [
         (["--scheduling-policy", "skipjoin-mlfq"], 'did you mean "skip-join-mlfq"?'),
         (["--level-ratio", "1"], "--level-ratio: expected a number from 1.1 to 16"),
@@ -131,7 +131,7 @@ class Long:
         return ids_of(self.answer)
 
 
-def who_is_more_important_gets_the_only_place_at_once() -> None:
+def a_more_important_request_gets_the_only_place_at_once() -> None:
     for policy in ("fcfs", "skip-join-mlfq"):
         # Nobody uses up a quantum, however long a step takes on a machine that is busy elsewhere.
         with tarn_server(MODEL, "--max-num-seqs", "1", "--scheduling-policy", policy,
@@ -198,7 +198,7 @@ def the_profile_is_measured_once_and_kept_for_us_alone() -> None:
     assert sorted(cost.iterdir()) == files
 
 
-def without_a_place_the_profile_is_not_kept_and_that_is_said() -> None:
+def without_a_cache_dir_the_profile_is_not_kept_and_the_log_says_so() -> None:
     with tarn_server(MODEL, "--profile-cost", "--cache-dir", "/proc/nowhere") as s:
         assert "measured costs are not kept" in s.log_text()
         s.post(TEXT, body(1))
@@ -216,12 +216,12 @@ def main() -> int:
         return run_tests([
             tokens_are_the_same_under_every_policy,
             a_trained_model_says_the_same_however_often_it_is_swapped,
-            what_cannot_be_meant_ends_the_start,
-            who_is_more_important_gets_the_only_place_at_once,
+            a_misspelt_or_invalid_option_ends_the_start,
+            a_more_important_request_gets_the_only_place_at_once,
             a_session_is_taken_and_a_wrong_one_named,
             steps_are_measured,
             the_profile_is_measured_once_and_kept_for_us_alone,
-            without_a_place_the_profile_is_not_kept_and_that_is_said,
+            without_a_cache_dir_the_profile_is_not_kept_and_the_log_says_so,
         ])
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The scripted server keeps to its script: a plain socket and a clock see what was written down.
+"""The scripted server sends the bytes of its script at the right times, checked by a plain socket.
 
-Nothing of the C client is used here, so that its tests rest on something checked by other means.
+The C client is not used here, because its own tests rely on the scripted server.
 """
 import json
 import socket

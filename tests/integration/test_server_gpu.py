@@ -2,8 +2,8 @@
 """tarn-server --device cuda from end to end, on the emulated GPU.
 
     greedy tokens and logprobs are those of the CPU
-    a dead GPU: open requests get an error, readiness goes off, the process ends with 1, soon
-    --device auto without a GPU computes on the CPU and says so in one line; --device cuda refuses
+    when the GPU fails, open requests get an error, readiness is 503, the process soon ends with 1
+    --device auto without a GPU computes on the CPU and logs one line; --device cuda refuses
 """
 from __future__ import annotations
 

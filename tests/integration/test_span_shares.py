@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Documents tokenized apart against whole, per tokenizer family, over SQuAD's paragraphs.
+"""Documents tokenized separately and as a whole, for each tokenizer family, on SQuAD's paragraphs.
 
-A boundary after a newline should rarely be inside of what a tokenizer would merge. The shares are
-printed; at most one boundary in a hundred may differ.
+A boundary after a newline should rarely split a token that the tokenizer would form across it. The
+shares are printed; at most one boundary in a hundred may differ.
 """
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Special tokens spelled in requests, on a real server with the demo model.
 
-They are text in what users, tools and documents say, control tokens in what the template, the
-operator and the model say; `parse_special` and --parse-special bring Hugging Face's ids back.
+They are plain text in the texts of users, tools and documents, and control tokens in those of the
+template, the operator and the model; `parse_special` and --parse-special give Hugging Face's ids.
 """
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-/* The disk tier's promise under SIGKILL: nothing wrong comes back, and nothing is lost that was
- * complete. A process answers prompts and writes their KV to disk; it is killed at any moment; the
- * next one must find all blocks that its predecessors' statistics had reported as written, and all
- * prompts of which they had said that each block is there; and answer with the same bits as without
- * a cache.
+/* The disk tier survives SIGKILL at any moment: no wrong KV is read, and no complete record is
+ * lost.
  *
- * test_disk_kills [N]   how often; default 20 */
+ * A child process answers prompts and writes their KV to disk until the parent kills it. The next
+ * child must find all blocks that the statistics of its predecessors reported as written, and all
+ * prompts that they reported as complete. Its answers must have the same bits as without a cache.
+ *
+ * test_disk_kills [N]   N: number of kills */
 #include "tests/unit/test.h"
 
 #include <errno.h>
@@ -25,21 +26,22 @@
 #include "tests/many_prompts.h"
 #include "tests/temp_dir.h"
 
-/* So few that the disk's rate stays unknown: where it is known, a prompt that is computed faster
- * than it is read is computed, and would look as if it had been lost. */
+/* So few that the engine does not learn the disk's rate. With a known rate it would compute a
+ * prompt that is computed faster than it is read, and the test would take that for a lost
+ * record. */
 #define N_PROMPTS 64
 #define N_WINDOW 8
-/* One token: its KV is not computed, so the closed blocks of the prompts are all that there is. */
+/* One token, whose KV is not computed. So the closed blocks of the prompts are all blocks. */
 #define N_OUT 1
 #define N_KEYS_MAX (N_PROMPTS * 20)
-#define N_LOOPS_OF_A_DIRECTORY 7 /* then a new one: else nothing would be left to be written */
+#define N_LOOPS_OF_A_DIRECTORY 7 /* then a new directory, or soon all blocks would be written */
 #define BLOCK_BYTES (2 * 2 * 2 * 12 * 32 * 2) /* layers, K and V, heads, head_dim, tokens, bf16 */
-#define N_DEVICE 2000                         /* nothing is evicted, from nowhere */
+#define N_DEVICE 2000                         /* enough blocks that none is evicted */
 #define N_DISK_BYTES (UINT64_C(32) << 20)
 #define WAIT_MAX_MS 120000
 #define WAIT_MAX_NS (WAIT_MAX_MS * UINT64_C(1000000))
 
-#ifndef N_LOOPS /* sanitizer builds take fewer: see tests/CMakeLists.txt */
+#ifndef N_LOOPS /* sanitizer builds take fewer: see CMakeLists.txt */
 #define N_LOOPS 200
 #endif
 
@@ -48,12 +50,12 @@ static struct many_prompt prompts[N_PROMPTS];
 static struct answer_digest cold[N_PROMPTS];
 static char model[ENGINE_TEST_DIR_BYTES];
 
-/* What is known of the directory at hand; a child inherits it and tells what it adds. */
+/* The parent's knowledge of the current directory. A child inherits it and reports additions. */
 static struct {
     struct temp_dir dir;
-    bool was_asked[N_PROMPTS];   /* so that some of its blocks may be there */
-    bool is_complete[N_PROMPTS]; /* all of them are */
-    uint32_t n_blocks;           /* reported as written, at most so far */
+    bool was_asked[N_PROMPTS];   /* some of the prompt's blocks may be on disk */
+    bool is_complete[N_PROMPTS]; /* all blocks of the prompt are on disk */
+    uint32_t n_blocks;           /* the highest count reported as written */
 } known;
 
 static struct {
@@ -61,7 +63,7 @@ static struct {
     uint64_t n_blocks, n_untold;
 } total;
 
-/* --- what the child tells --- */
+/* --- messages from the child --- */
 
 enum message_kind {
     TOLD_OPEN,
@@ -75,8 +77,8 @@ enum message_kind {
 struct message {
     enum message_kind kind;
     uint32_t prompt;    /* of TOLD_ASKING, TOLD_COMPLETE */
-    uint32_t n_blocks;  /* on disk, complete; 0: it does not say */
-    uint32_t n_writing; /* of TOLD_ANSWERED: on their way */
+    uint32_t n_blocks;  /* complete records on disk; 0: not reported */
+    uint32_t n_writing; /* of TOLD_ANSWERED: blocks being written */
     uint32_t n_torn, n_orphaned, n_doubled;
 };
 
@@ -84,7 +86,7 @@ static int pipe_fd;
 
 static void tell(const struct message *m)
 {
-    if (write(pipe_fd, m, sizeof *m) != sizeof *m) /* less than PIPE_BUF: whole or not at all */
+    if (write(pipe_fd, m, sizeof *m) != sizeof *m) /* atomic, as it is less than PIPE_BUF */
         _exit(2);
 }
 
@@ -119,8 +121,8 @@ static uint32_t n_complete_blocks(struct engine_test *t)
     return st.cache.tier[CACHE_DISK].n_cached + st.cache.tier[CACHE_DISK].n_in_use;
 }
 
-/* Different keys of all prompts that this process has asked for. It asks first for all that others
- * have asked for, so there is no other key on the disk. */
+/* The different keys of all prompts that this process has asked. It first asks all prompts that its
+ * predecessors asked, so the disk holds no other key. */
 static struct kv_key keys[N_KEYS_MAX];
 static uint32_t n_keys;
 
@@ -137,8 +139,8 @@ static void add_keys(const struct request *r)
     }
 }
 
-/* Tokens of a prompt that are found when all its closed blocks are there; the last token is always
- * computed, so a block that ends there counts as far as it goes. */
+/* Tokens of a prompt that are found when all its closed blocks are on disk. The last token is
+ * always computed, so a block that ends with it counts without it. */
 static uint32_t n_tokens_closed(const struct many_prompt *p)
 {
     uint32_t end = p->n_ends ? p->ends[p->n_ends - 1] : 0;
@@ -189,7 +191,7 @@ static void tell_open(struct engine_test *t)
                            .n_doubled = d->n_doubled});
 }
 
-/* Each prompt of which all was there is found, and whatever is found is right. */
+/* Check that each complete prompt is found, and that all answers are right. */
 static void verify(struct engine_test *t)
 {
     uint32_t which[N_WINDOW], n = 0;
@@ -205,7 +207,7 @@ static void verify(struct engine_test *t)
     tell(&(struct message){.kind = TOLD_VERIFIED, .n_blocks = n_complete_blocks(t)});
 }
 
-/* Until all blocks of all prompts that were asked for are on disk; says so. */
+/* Wait until all blocks of these prompts are on disk, then report them as complete. */
 static void complete(struct engine_test *t, const uint32_t *which, uint32_t n)
 {
     uint64_t t0 = clock_now_ns();
@@ -241,7 +243,7 @@ static _Noreturn void run_until_killed(unsigned loop)
     engine_test_open_model(&t, model, &c);
     tell_open(&t);
     verify(&t);
-    for (uint32_t i = 0; i < N_PROMPTS; i++) { /* an order of this loop's own */
+    for (uint32_t i = 0; i < N_PROMPTS; i++) { /* a different order in each loop */
         uint32_t at = rng_u32(1000 + loop, i) % (i + 1);
         which[i] = which[at];
         which[at] = i;
@@ -263,7 +265,7 @@ static _Noreturn void run_until_killed(unsigned loop)
 
 /* --- the parent --- */
 
-static bool was_writing; /* when the child last told of it */
+static bool was_writing; /* blocks were being written at the child's last report */
 
 static void take(const struct message *m)
 {
@@ -287,7 +289,7 @@ static void take(const struct message *m)
     }
 }
 
-/* False at its end. */
+/* Read a message. False: the pipe has ended. */
 static bool hear(int fd, struct message *m)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};
@@ -300,8 +302,8 @@ static bool hear(int fd, struct message *m)
     return n > 0;
 }
 
-/* At once, or after n_messages behind what it has verified; the rest of a millisecond or twenty by
- * the clock, so that no moment is spared. */
+/* Wait for a moment to kill the child: at once, or after some messages that follow its
+ * verification, and then up to 1 or 20 ms more, so that the kill can hit any moment. */
 static void wait_for_moment(int fd, unsigned loop)
 {
     bool early = rng_u32(31, loop) % 6 == 0;
@@ -327,7 +329,7 @@ static void one_loop(unsigned loop)
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL); /* should this test fail */
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* end with the parent */
         pipe_fd = fds[1];
         close(fds[0]);
         run_until_killed(loop);
@@ -336,7 +338,7 @@ static void one_loop(unsigned loop)
     wait_for_moment(fds[0], loop);
     kill(child, SIGKILL);
     assert_int_equal(waitpid(child, &status, 0), child);
-    while (hear(fds[0], &m)) /* said before the kill */
+    while (hear(fds[0], &m)) /* messages sent before the kill */
         continue;
     total.n_writing += was_writing;
     was_writing = false;
@@ -345,7 +347,7 @@ static void one_loop(unsigned loop)
         fail_msg("loop %u: the process ended by itself (status %x): see above", loop, status);
 }
 
-/* What the last process of a directory left behind, payloads included. */
+/* Check all records that the processes left in the directory, payloads included. */
 static void verify_directory(void)
 {
     struct disk_report report;
@@ -354,7 +356,7 @@ static void verify_directory(void)
 
     buf_init(&why, BUF_WHY_MAX);
     enum status s = disk_dirs_find(&dirs, known.dir.path, &why);
-    if (s == ERR_NOT_FOUND && known.n_blocks == 0) { /* killed so early that nothing was made */
+    if (s == ERR_NOT_FOUND && known.n_blocks == 0) { /* killed before the directory was made */
         buf_fini(&why);
         return;
     }

@@ -1,5 +1,6 @@
-/* P2: nothing leaks. 10,000 random submit, cancel and finish events on a small pool; the states of
- * the blocks add up after every step that we look at, and at rest nothing is in use. */
+/* Promise P2: nothing leaks. 10,000 random submit, cancel and finish events on a small pool. The
+ * states of the blocks add up after each step that is checked, and at the end no block is in
+ * use. */
 #include "tests/unit/test.h"
 
 #include <stdio.h>
@@ -33,7 +34,7 @@ static struct request *submit_random(struct engine_test *t, uint64_t e)
         ends[n_spans++] = 33;
         ends[n_spans++] = n;
     }
-    engine_test_params(&sp, &st, e % 6 == 0 ? 0 : 1 + rng_u32(3, e) % 30); /* 0: a prefill */
+    engine_test_params(&sp, &st, e % 6 == 0 ? 0 : 1 + rng_u32(3, e) % 30); /* 0: prefill only */
     sp.n_logprobs = 0;
     sp.want_prompt_logprobs = e % 5 == 0;
     sp.temperature = e % 2 ? 1 : 0;
@@ -54,7 +55,7 @@ static void ten_thousand_random_events_leak_nothing(void **state)
     c.max_num_seqs = 12;
     c.max_batched_tokens = 200;
     c.max_model_len = 500;
-    c.kv_bytes = (uint64_t)60 * (2 * 2 * 2 * 12 * 32 * 2); /* 60 blocks: always short of them */
+    c.kv_bytes = (uint64_t)60 * (2 * 2 * 2 * 12 * 32 * 2); /* 60 blocks, which is always too few */
     engine_test_open(&t, NULL, &c);
     for (uint64_t e = 0; e < N_EVENTS; e++) {
         uint32_t r = rng_u32(9, e), i = r % N_LIVE;
@@ -63,10 +64,10 @@ static void ten_thousand_random_events_leak_nothing(void **state)
             n_submitted++;
         } else if ((r >> 10) % 8 == 0) {
             request_cancel(live[i]);
-            request_unref(live[i]); /* the submitter forgets it at once: the engine must not */
+            request_unref(live[i]); /* the engine holds a reference of its own */
             live[i] = NULL;
             n_cancelled++;
-        } else if ((r >> 14) % 4 == 0) { /* on a machine of any speed some come to their end */
+        } else if ((r >> 14) % 4 == 0) { /* some requests finish, however slow the machine is */
             engine_test_wait(live[i]);
             assert_int_equal(request_finish(live[i]), FINISH_LENGTH);
             request_unref(live[i]);
@@ -156,7 +157,7 @@ static void a_full_queue_is_said_and_never_grows(void **state)
     assert_int_equal(engine_submit(t.engine, r[63], &why), ERR_UNAVAILABLE);
     for (int i = 0; i < 64; i++)
         request_cancel(r[i]);
-    for (int i = 0; i < 64; i++) /* an idle snapshot may be older than the last intake */
+    for (int i = 0; i < 64; i++) /* the statistics may be older than the last submission */
         if (is_in[i])
             engine_test_wait(r[i]);
     assert_true(engine_drained(t.engine));
@@ -168,7 +169,7 @@ static void a_full_queue_is_said_and_never_grows(void **state)
     buf_fini(&why);
 }
 
-static void what_can_never_run_is_refused_at_once(void **state)
+static void requests_that_can_never_run_are_refused_at_once(void **state)
 {
     struct engine_config c;
     struct engine_test t;
@@ -211,7 +212,7 @@ int main(void)
         cmocka_unit_test(ten_thousand_random_events_leak_nothing),
         cmocka_unit_test(a_cancelled_request_holds_nothing_after_the_next_step),
         cmocka_unit_test(a_full_queue_is_said_and_never_grows),
-        cmocka_unit_test(what_can_never_run_is_refused_at_once),
+        cmocka_unit_test(requests_that_can_never_run_are_refused_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

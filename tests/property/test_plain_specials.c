@@ -1,13 +1,13 @@
 /* test_plain_specials.c - no text of a user, a tool or a document becomes a control token.
  *
- * Every chat template of the shared data, with a tokenizer whose special tokens are all words in
- * brackets that the template spells, and a few that it does not know. Chats of several shapes carry
- * those spellings in every field that users, tools and documents fill:
- *   - a special token that the template does not know never appears in the ids, and
+ * The test takes every chat template of the shared data, with a tokenizer whose special tokens are
+ * all bracketed words in the template, and a few foreign ones. Chats of several shapes have these
+ * spellings in every field that users, tools and documents fill. Checks:
+ *   - a foreign special token never appears in the ids, and
  *   - the special tokens of the prompt are those of the same chat with the spellings broken;
- *   - with parse_special they do appear, so the test can fail, and
+ *   - with parse_special the foreign ones do appear, so the test can fail, and
  *   - a chat without spellings has the same ids with parse_special and without.
- * Skipped (77) where the shared data are absent. */
+ * Skipped (77) if the shared data are absent. */
 #include <dirent.h>
 
 #include "engine/text/chat_template.h"
@@ -20,7 +20,7 @@
 #define N_SPELLINGS_MAX 400
 #define FIRST_ID 256
 #define LETTERS "abcdefghijklmnopqrstuvwxyz"
-#define N_FOREIGN 3 /* the first ids: known to no template */
+#define N_FOREIGN 3 /* the first ids, whose spellings are in no template */
 
 static const char *const foreign[N_FOREIGN] = {"<|tarn_foreign|>", "<|Tarn Normalized|>",
                                                "[FOREIGN]"};
@@ -43,7 +43,7 @@ static void add_spelling(struct spellings *s, const char *text, size_t len)
         snprintf(s->text[s->n++], sizeof s->text[0], "%.*s", (int)len, text);
 }
 
-/* Words in <...> or [...] without spaces, quotes, braces and brackets inside. */
+/* Find the words in <...> or [...] without spaces, quotes, braces or brackets inside. */
 static void find_spellings(struct spellings *s, const char *source)
 {
     for (size_t i = 0; i < N_FOREIGN; i++)
@@ -111,10 +111,10 @@ static const char *const chats[] = {
 };
 #define N_CHATS (sizeof chats / sizeof chats[0])
 
-/* The chat with this text in each %s; parse_special unless it is NULL. */
+/* Make a chat with this text in place of each %s. parse_special: "true", "false" or NULL. */
 static struct json *make_chat(const char *form, const char *text, const char *parse_special)
 {
-    /* Firefunction's template asks for these. */
+    /* Firefunction's template needs these. */
     static const char asked_for[] = "{\"functions\":\"none\",\"datetime\":\"now\"}";
     struct json *body = NULL, *kwargs = NULL;
     struct buf json;
@@ -135,7 +135,7 @@ static struct json *make_chat(const char *form, const char *text, const char *pa
     return body;
 }
 
-/* False when the template refuses such a chat. */
+/* Tokenize a chat. False: the template refuses it. */
 static bool encode(const struct server *srv, const char *form, const char *text,
                    const char *parse_special, struct prompt *p)
 {
@@ -188,7 +188,7 @@ static bool same_ids(const struct prompt *a, const struct prompt *b)
             memcmp(a->span_ends.data, b->span_ends.data, a->span_ends.len) == 0);
 }
 
-/* All spellings, one behind another; broken: without what makes them a token. */
+/* Write all spellings one after another. broken: changed so that none is a special token. */
 static void write_spellings(const struct spellings *s, bool broken, struct buf *out)
 {
     assert_ok(buf_puts(out, "x"));
@@ -202,7 +202,7 @@ static void write_spellings(const struct spellings *s, bool broken, struct buf *
     assert_ok(buf_puts(out, "y"));
 }
 
-/* Whether the chat could be rendered. */
+/* Check a chat. False: the template refuses it. */
 static bool check_chat(const struct server *srv, const char *name, const char *form,
                        const struct spellings *s)
 {
@@ -239,7 +239,7 @@ static bool check_chat(const struct server *srv, const char *name, const char *f
     return hostile_ok && ok;
 }
 
-/* Text of the operator, the model and the template itself keeps its special tokens. */
+/* Check that text of the operator, the model and the template itself keeps its special tokens. */
 static void check_trusted(const struct server *srv, const char *name)
 {
     static const char form[] =
@@ -254,7 +254,7 @@ static void check_trusted(const struct server *srv, const char *name)
     prompt_fini(&old);
 }
 
-/* How many of the chats the template takes. */
+/* Check all chats with a template. Returns the number of chats that it does not refuse. */
 static uint32_t check_template(const char *name, const char *source, size_t len)
 {
     struct config config = {.parse_special = false};
@@ -329,7 +329,7 @@ static void no_text_of_others_becomes_a_control_token(void **state)
     assert_true(n_templates > 0);
 }
 
-/* The two halves of a spelling, one of them the template's: in either order. */
+/* One half of the spelling is the template's text, the other half the user's. */
 static void a_spelling_across_the_border_is_text(void **state)
 {
     static const char source[] = "{{ bos_token }}<|tarn_{% for m in messages %}{{ m.content }}"

@@ -1,9 +1,9 @@
-/* P1: the same tokens, always. Logits must be bit for bit a function of model, prompt, parameters
- * and seed: whatever the batch, the chunks, the threads, the cache and the preemptions. Token ids
- * and the bits of 21 log-probabilities per token stand for the logits.
+/* Promise P1: the same tokens, always. Logits depend, bit for bit, only on model, prompt,
+ * parameters and seed, and not on batch, chunks, threads, cache and preemptions. The tests compare
+ * token ids and the bits of 21 log-probabilities per token.
  *
- * Most tests run on the best kernels with bf16 weights and a long prompt; the one at the end takes
- * all kernels and weight types with a short one. */
+ * Most tests use the best kernels of the machine, bf16 weights and a long prompt. The last one uses
+ * all kernels and weight types with a short prompt. */
 #include "tests/unit/test.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "kernels/cpu/cpu.h"
 #include "tests/engine_test.h"
 
-#ifndef N_PROMPT /* sanitizer builds take a shorter one: see tests/CMakeLists.txt */
+#ifndef N_PROMPT /* sanitizer builds take a shorter one: see CMakeLists.txt */
 #define N_PROMPT 5003
 #endif
 #define N_OUT 12
@@ -84,7 +84,7 @@ static void config(struct engine_config *c, uint32_t chunk, uint32_t threads)
     c->n_threads = threads;
     c->max_num_seqs = N_BATCH + 1;
     c->kv_bytes = (uint64_t)96 << 20;
-    c->check_each_step = false; /* 16,000 blocks: others do */
+    c->check_each_step = false; /* too slow with 16,000 blocks; other tests check */
 }
 
 static void answer_with(uint32_t chunk, uint32_t threads, const char *kv, struct answer *a)
@@ -132,7 +132,7 @@ static void threads_do_not_change_a_bit(void **state)
     assert_same(&a, "three threads");
 }
 
-/* What the comparison could miss if it compared nothing: another KV dtype must show. */
+/* Shows that the comparison can fail: another KV dtype gives other bits. */
 static void another_kv_dtype_does_change_bits(void **state)
 {
     struct answer a;
@@ -152,7 +152,7 @@ static void a_batch_of_32_does_not_change_a_bit(void **state)
     (void)state;
     config(&c, 1024, 2);
     engine_test_open(&t, NULL, &c);
-    for (uint32_t b = 0; b < N_BATCH; b++) /* the one under test arrives in the middle */
+    for (uint32_t b = 0; b < N_BATCH; b++) /* the request under test is submitted in the middle */
         r[b] = submit(&t, (b + N_BATCH / 2) % N_BATCH, N_PROMPT, false);
     keep(&a, r[N_BATCH / 2]);
     assert_same(&a, "in a batch of 32");
@@ -189,7 +189,7 @@ static void a_cache_hit_does_not_change_a_bit(void **state)
     engine_test_close(&t);
 }
 
-/* A pool that holds about two of the three prompts: somebody is always preempted and comes back. */
+/* The pool holds about two of the three prompts, so that one is always preempted and resumes. */
 static void preemptions_do_not_change_a_bit(void **state)
 {
     enum { N_LONG = 3, N_LATE = 700 };
@@ -221,7 +221,7 @@ static void preemptions_do_not_change_a_bit(void **state)
         engine_test_wait(r[2]);
         request_unref(r[0]);
         request_unref(r[2]);
-        /* Two that both fit at first and outgrow the pool while they decode. */
+        /* Two prompts fit into the pool at first, and exceed it while they decode. */
         uint32_t n_half = (uint32_t)(c.kv_bytes / (2 * 2 * 2 * 12 * 32 * 2)) * 32 / 2 - 200;
         struct request *first, *second;
         static struct out_token want[N_LATE];
@@ -288,8 +288,8 @@ struct kind {
     uint32_t group;
 };
 
-/* Groups of 32 and 128 fill K here, so that int8 and int4 use tiles where there are any; attention
- * with bf16 KV uses them for heads of a multiple of 32. */
+/* K is a multiple of 32 and 128 here, so that int8 and int4 weights use matrix tiles if the machine
+ * has them; attention with bf16 KV uses them for head sizes that are multiples of 32. */
 static const char whole_tiles[] =
     "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":128,\"num_hidden_layers\":2,"
     "\"num_attention_heads\":6,\"num_key_value_heads\":2,\"head_dim\":64,"
@@ -297,7 +297,8 @@ static const char whole_tiles[] =
     "\"rms_norm_eps\":1e-5,\"rope_theta\":10000,\"tie_word_embeddings\":false,"
     "\"torch_dtype\":\"bfloat16\"}";
 
-/* NULL is the model of engine_test.h: its heads have 12 dimensions, its K ends inside groups. */
+/* NULL is the model of engine_test.h: its heads have 12 dimensions, and its K is no multiple of a
+ * group. */
 static const struct {
     const char *name, *model;
 } shapes[] = {{"head of 64", whole_tiles}, {"head of 12", NULL}};
@@ -334,7 +335,7 @@ static void answer_of_kind(const struct kind *k, uint32_t chunk, uint32_t thread
     engine_test_close(&t);
 }
 
-/* A part of the prompt from the cache, the rest among others of all lengths. */
+/* Answer with a part of the prompt in the cache, in a batch with prompts of all lengths. */
 static void answer_in_company(const struct kind *k, struct answer *a)
 {
     enum { N_COMPANY = 11 };

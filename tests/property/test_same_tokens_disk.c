@@ -1,7 +1,7 @@
-/* P1 and P4 over the disk tier: 500 prompts give the same bits cold, from disk, after a restart and
- * after SIGKILL; and over a disk that fails, brings other bytes, is slow or hangs.
+/* Promises P1 and P4 with the disk tier: 500 prompts give the same bits cold, from disk, after a
+ * restart and after SIGKILL, and with a disk that fails, returns wrong bytes, is slow or hangs.
  *
- * The answers of an engine without prefix caching, one request at a time, are the truth. */
+ * The expected answers are those of an engine without prefix caching, one request at a time. */
 #include "tests/unit/test.h"
 
 #include <fcntl.h>
@@ -19,17 +19,18 @@
 #include "tests/many_prompts.h"
 #include "tests/temp_dir.h"
 
-#ifndef N_PROMPTS /* sanitizer builds take fewer: see tests/CMakeLists.txt */
+#ifndef N_PROMPTS /* sanitizer builds take fewer: see CMakeLists.txt */
 #define N_PROMPTS 500
 #endif
 #define N_OUT 12
 #define N_WINDOW 40
 #define BLOCK_BYTES (2 * 2 * 2 * 12 * 32 * 2) /* layers, K and V, heads, head_dim, tokens, bf16 */
-/* On disk all prompts fit, with what is generated; in memory not even those of sanitizer builds. */
+/* The disk holds all prompts with their answers; memory does not even hold those of a sanitizer
+ * build. */
 #define N_DISK_BYTES (UINT64_C(16) << 20)
 #define N_DEVICE 100
 #define N_HOST 60
-#define TIMEOUT_MS 20000 /* no test machine is so slow by itself */
+#define TIMEOUT_MS 20000 /* only the injected delays exceed it */
 #define WAIT_MAX_NS UINT64_C(120000000000)
 
 static struct many_prompt prompts[N_PROMPTS];
@@ -43,7 +44,7 @@ static void config(struct engine_config *c, const char *disk)
     c->max_batched_tokens = 200;
     c->max_model_len = MANY_PROMPTS_IDS_MAX + N_OUT;
     c->kv_bytes = (uint64_t)N_DEVICE * BLOCK_BYTES;
-    c->check_each_step = N_PROMPTS < 500; /* where all is slow anyway */
+    c->check_each_step = N_PROMPTS < 500; /* in sanitizer builds, which use fewer prompts */
     if (!disk)
         return;
     c->kv_disk_path = disk;
@@ -69,8 +70,8 @@ static int learn_cold(void **state)
     return 0;
 }
 
-/* N_WINDOW prompts from number `from` on, all at once. Returns how many have other bits than cold.
- */
+/* Ask N_WINDOW prompts from number `from` on, all at once. Returns the number of answers with other
+ * bits than cold. */
 static uint32_t ask_window(struct engine_test *t, uint32_t from, uint32_t stride, const char *how)
 {
     uint32_t n = N_PROMPTS - from < N_WINDOW ? N_PROMPTS - from : N_WINDOW, n_wrong = 0;
@@ -91,14 +92,14 @@ static uint32_t ask_window(struct engine_test *t, uint32_t from, uint32_t stride
     return n_wrong;
 }
 
-/* All prompts, `rounds` times, in an order of its own each time. */
+/* Ask all prompts `rounds` times, in a different order each time. Returns the wrong answers. */
 static uint32_t ask_all(struct engine_test *t, uint32_t rounds, const char *how)
 {
     uint32_t n_wrong = 0;
 
     for (uint32_t round = 0; round < rounds; round++)
         for (uint32_t i = 0; i < N_PROMPTS; i += N_WINDOW)
-            n_wrong += ask_window(t, i, round % 2 ? 7 : 1, how); /* 7 divides no count here */
+            n_wrong += ask_window(t, i, round % 2 ? 7 : 1, how); /* 7 is prime to N_PROMPTS */
     return n_wrong;
 }
 
@@ -111,7 +112,8 @@ static bool is_busy(const struct cache_stats *c)
     return n > 0;
 }
 
-/* Until nothing runs and nothing is on its way; every block of every tier is in one state then. */
+/* Wait until no request runs and no transfer is under way, and check that each block of each tier
+ * is in exactly one state. */
 static void rest(struct engine_test *t, struct engine_stats *out, const char *how)
 {
     const struct cache_stats *c = &out->cache;
@@ -172,7 +174,7 @@ static void the_disk_tier_does_not_change_a_bit(void **state)
     }
 }
 
-/* What two uses wrote is found by the next process, all of it. */
+/* The next process finds all blocks that were written, which are those with two uses. */
 static void a_restart_does_not_change_a_bit(void **state)
 {
     struct engine_config c;
@@ -205,7 +207,7 @@ static void a_restart_does_not_change_a_bit(void **state)
     temp_dir_remove(&d);
 }
 
-/* Asks until it is killed, and tells of each window through the pipe. */
+/* Ask windows until killed, and report each of them through the pipe. */
 static void ask_until_killed(const char *model, const struct engine_config *config, int pipe_fd)
 {
     struct engine_config c = *config;
@@ -217,7 +219,7 @@ static void ask_until_killed(const char *model, const struct engine_config *conf
             _exit(3);
 }
 
-/* Starts such a process and kills it `us` after it has told of n_windows. */
+/* Start such a process and kill it `us` microseconds after its n_windows-th report. */
 static void run_and_kill(const char *model, const struct engine_config *c, uint32_t n_windows,
                          uint32_t us)
 {
@@ -228,7 +230,7 @@ static void run_and_kill(const char *model, const struct engine_config *c, uint3
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL); /* should this test fail */
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* end with the parent */
         close(fds[0]);
         ask_until_killed(model, c, fds[1]);
     }
@@ -271,7 +273,7 @@ static void sigkill_does_not_change_a_bit(void **state)
     temp_dir_remove(&d);
 }
 
-/* --- one that does not --- */
+/* --- a disk with faults --- */
 
 static int no_faults(void **state)
 {
@@ -303,7 +305,7 @@ static void errors_of_the_disk_do_not_change_a_bit(void **state)
     assert_true(st.cache.disk.n_writes_failed > 0);
     engine_test_close(&t);
 
-    engine_test_open(&t, NULL, &c); /* what the errors left behind is nothing wrong */
+    engine_test_open(&t, NULL, &c); /* the records left after the errors are right */
     assert_int_equal(ask_all(&t, 2, "after EIO of writes"), 0);
     rest(&t, &st, "after EIO of writes");
     assert_int_equal(st.cache.disk.n_corrupt, 0);
@@ -315,7 +317,7 @@ static void errors_of_the_disk_do_not_change_a_bit(void **state)
     assert_int_equal(ask_all(&t, 2, "EIO of reads"), 0);
     rest(&t, &st, "EIO of reads");
     assert_true(st.cache.disk.n_reads_failed > 0);
-    assert_true(st.n_prompt_tokens_in[CACHE_DISK] > 0); /* the others were read */
+    assert_true(st.n_prompt_tokens_in[CACHE_DISK] > 0); /* the undamaged records were read */
     engine_test_close(&t);
     temp_dir_remove(&d);
 }
@@ -341,7 +343,8 @@ static void bits_that_flip_do_not_change_a_bit(void **state)
     temp_dir_remove(&d);
 }
 
-/* From `at` on, every `stride` bytes, one byte of the next 256 is changed, but for one in three. */
+/* Change a byte in the first 256 bytes of every `stride` bytes from `at` on, except in one stride
+ * of three. */
 static void garble(const char *path, off_t at, off_t stride)
 {
     int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -362,7 +365,7 @@ static void garble(const char *path, off_t at, off_t stride)
     close(fd);
 }
 
-/* The name of the only directory in d. */
+/* The path of `file` in the only directory in d. */
 static void find_inner(const struct temp_dir *d, const char *file, char *out, size_t n)
 {
     char command[160];
@@ -405,13 +408,13 @@ static void garbled_files_do_not_change_a_bit(void **state)
         else if (i == 1)
             assert_true(st.cache.disk.n_torn > 0 && st.cache.disk.n_orphaned > 0);
         else
-            assert_int_equal(st.cache.disk.n_found, 0); /* without a superblock: nothing */
+            assert_int_equal(st.cache.disk.n_found, 0); /* no superblock, so no records */
         engine_test_close(&t);
         temp_dir_remove(&d);
     }
 }
 
-/* Everything takes longer than the timeout: all of it is computed. */
+/* Each read takes longer than the timeout, so that all tokens are computed. */
 static void a_disk_that_is_too_slow_does_not_change_a_bit(void **state)
 {
     struct engine_config c;
@@ -436,7 +439,7 @@ static void a_disk_that_is_too_slow_does_not_change_a_bit(void **state)
     assert_true(st.cache.disk.n_timeouts > 0);
     engine_test_close(&t);
 
-    c.kv_disk_timeout_ms = TIMEOUT_MS; /* as slow, but there is time */
+    c.kv_disk_timeout_ms = TIMEOUT_MS; /* the disk is as slow, but the timeout is long */
     engine_test_open(&t, NULL, &c);
     atomic_store(&fault_late_ns, 3000000);
     for (uint32_t i = 0; i < 3 * N_WINDOW && i < N_PROMPTS; i += N_WINDOW)
@@ -481,7 +484,7 @@ static void a_disk_that_hangs_does_not_change_a_bit(void **state)
     rest(&t, &st, "let go, asked again");
     engine_test_close(&t);
 
-    engine_test_open(&t, NULL, &c); /* and it ends though the disk hangs */
+    engine_test_open(&t, NULL, &c); /* the engine can be closed while the disk hangs */
     atomic_store(&fault_hung, true);
     assert_int_equal(ask_window(&t, 0, 1, "hung to the end"), 0);
     engine_test_close(&t);

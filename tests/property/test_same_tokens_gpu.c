@@ -1,6 +1,6 @@
-/* P1 on a GPU with --batch-invariant: token ids and the bits of 21 log-probabilities per token are
- * a function of model, prompt, parameters and seed, whatever the chunks, the batch, the cache and
- * the preemptions. On the emulated GPU, so with prompts as short as the cases allow. */
+/* Promise P1 on a GPU with --batch-invariant: token ids and the bits of 21 log-probabilities per
+ * token depend only on model, prompt, parameters and seed, and not on chunks, batch, cache and
+ * preemptions. The prompts are as short as the cases allow, because the GPU is emulated. */
 #include "tests/unit/test.h"
 
 #include <math.h>
@@ -25,7 +25,7 @@ struct answer {
 static uint32_t ids[N_COMPANY][N_PROMPT];
 static const uint32_t span_ends[] = {17, 140, 141};
 
-/* Heads of 64 take tensor cores, those of 12 (engine_test.h's own model) do not. */
+/* Heads of 64 dimensions use tensor cores, those of 12 (engine_test.h's model) do not. */
 static const char wide_heads[] =
     "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":128,\"num_hidden_layers\":2,"
     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":64,"
@@ -46,7 +46,7 @@ static const struct kind kinds[] = {
     {"head of 64, int4", wide_heads, "bf16", "int4", 32, 90},
 };
 
-#ifndef N_KINDS /* sanitizer builds take fewer: see tests/CMakeLists.txt */
+#ifndef N_KINDS /* sanitizer builds take fewer: see tests/emulated/CMakeLists.txt */
 #define N_KINDS ARRAY_SIZE(kinds)
 #endif
 
@@ -117,7 +117,7 @@ static void answer_with(const struct kind *k, uint32_t chunk, struct answer *a)
     answer_on("cuda", k, chunk, a);
 }
 
-/* A part of the prompt from the cache, the rest among others of all lengths. */
+/* Answer with a part of the prompt in the cache, in a batch with prompts of all lengths. */
 static void answer_in_company(const struct kind *k, struct answer *a)
 {
     struct request *r[N_COMPANY], *first;
@@ -157,8 +157,8 @@ static void chunks_batch_mates_and_cache_hits_do_not_change_a_bit(void **state)
     }
 }
 
-/* A pool for one prompt and a half: what others push out comes back from pinned host memory, by
- * copies that the emulation makes as late as streams and events allow. */
+/* The pool holds one and a half prompts, so that evicted blocks are fetched from pinned host
+ * memory. The emulation makes these copies as late as streams and events allow. */
 static void the_host_tier_does_not_change_a_bit(void **state)
 {
     enum { N_BLOCKS = 18, N_BLOCK_BYTES = 2 * 2 * 2 * 64 * 32 * 2 };
@@ -200,7 +200,7 @@ static void the_host_tier_does_not_change_a_bit(void **state)
     engine_test_close(&t);
 }
 
-/* A pool that holds two of three prompts: somebody is preempted and comes back. */
+/* The pool holds two of the three prompts, so that one is preempted and resumes. */
 static void preemptions_do_not_change_a_bit(void **state)
 {
     enum { N_LATE = 40, N_BLOCK_BYTES = 2 * 2 * 2 * 64 * 32 * 2 };
@@ -264,7 +264,8 @@ static void a_seed_draws_the_same_tokens_in_any_company(void **state)
     engine_test_close(&t);
 }
 
-/* The best logprobs of each token, rank by rank: which id has a rank may depend on the last bit. */
+/* Compare the best logprobs of each token by rank. Ids are not compared, because the id of a rank
+ * may depend on the last bit. */
 static void assert_near(const struct answer *gpu, const struct answer *ref, double most,
                         const char *name)
 {
@@ -278,7 +279,7 @@ static void assert_near(const struct answer *gpu, const struct answer *ref, doub
         }
 }
 
-/* What is always the same could always be wrong. */
+/* The tests above only compare the GPU with itself; this one compares it with the reference. */
 static void the_answers_are_the_references(void **state)
 {
     static const struct {
@@ -299,7 +300,7 @@ static void the_answers_are_the_references(void **state)
     }
 }
 
-/* What the comparison could miss if it compared nothing. */
+/* Shows that the comparison can fail: another KV dtype gives other bits. */
 static void another_kv_dtype_does_change_bits(void **state)
 {
     const struct kind other = {"f16", wide_heads, "f16", "none", 0, 0};

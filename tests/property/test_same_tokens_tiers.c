@@ -1,7 +1,7 @@
-/* P1 over the KV store: 500 prompts give the same bits cold, warm, preempted and restored, from the
- * host, by exchange and by copy; and after thousands of preemptions at whatever token.
+/* Promise P1 with the KV store: 500 prompts give the same bits cold, warm, after a preemption, and
+ * from the host tier, by exchange and by copy; and after thousands of preemptions at any token.
  *
- * The answers of an engine without prefix caching, one request at a time, are the truth. */
+ * The expected answers are those of an engine without prefix caching, one request at a time. */
 #include "tests/unit/test.h"
 
 #include <stdio.h>
@@ -12,14 +12,14 @@
 #include "tests/many_prompts.h"
 #include "tests/unit/cache/failing_copies.h"
 
-#ifndef N_PROMPTS /* sanitizer builds take fewer: see tests/CMakeLists.txt */
+#ifndef N_PROMPTS /* sanitizer builds take fewer: see CMakeLists.txt */
 #define N_PROMPTS 500
 #endif
 #ifndef N_PREEMPTIONS
 #define N_PREEMPTIONS 10000
 #endif
 #define N_OUT 12
-#define N_OUT_LONG 120 /* where sequences are to outgrow the pool */
+#define N_OUT_LONG 120 /* for tests in which sequences exceed the pool */
 #define N_WINDOW 40
 #define BLOCK_BYTES (2 * 2 * 2 * 12 * 32 * 2) /* layers, K and V, heads, head_dim, tokens, bf16 */
 
@@ -67,7 +67,7 @@ static int learn_cold(void **state)
     return 0;
 }
 
-/* All prompts, `rounds` times, N_WINDOW at a time, in an order of its own each time. */
+/* Ask all prompts `rounds` times, N_WINDOW at once, in a different order each time. */
 static void ask_all(struct engine_test *t, uint32_t rounds, const char *how)
 {
     struct request *r[N_WINDOW];
@@ -78,7 +78,7 @@ static void ask_all(struct engine_test *t, uint32_t rounds, const char *how)
             uint32_t n = N_PROMPTS - i < N_WINDOW ? N_PROMPTS - i : N_WINDOW;
 
             for (uint32_t w = 0; w < n; w++) {
-                which[w] = (i + w) * (round % 2 ? 7 : 1) % N_PROMPTS; /* 7 divides no count here */
+                which[w] = (i + w) * (round % 2 ? 7 : 1) % N_PROMPTS; /* 7 is prime to N_PROMPTS */
                 r[w] = submit(t, which[w], N_OUT);
             }
             for (uint32_t w = 0; w < n; w++) {
@@ -131,7 +131,7 @@ static void the_host_tier_does_not_change_a_bit(void **state)
     for (int copy = 0; copy < 2; copy++) {
         config(&c, 100, 12000);
         c.kv_always_copy = copy;
-        c.check_each_step = N_PROMPTS < 500; /* where all is slow anyway */
+        c.check_each_step = N_PROMPTS < 500; /* in sanitizer builds, which use fewer prompts */
         engine_test_open(&t, NULL, &c);
         ask_all(&t, 2, copy ? "host by copy" : "host by exchange");
         engine_test_idle(&t, &st);
@@ -141,7 +141,7 @@ static void the_host_tier_does_not_change_a_bit(void **state)
     }
 }
 
-/* What a failed copy was to bring is computed again, and no request ends by it. */
+/* The blocks of a failed copy are computed again, and no request fails. */
 static void copies_that_fail_do_not_change_a_bit(void **state)
 {
     struct engine_config c;
@@ -163,8 +163,8 @@ static void copies_that_fail_do_not_change_a_bit(void **state)
     engine_test_close(&t);
 }
 
-/* 16 sequences that outgrow a pool of 48 blocks: somebody always leaves and comes back, at any
- * token, some from the host and some computed again. */
+/* 16 sequences exceed a pool of 48 blocks. So some are always preempted, at any token, and resume
+ * from the host tier or are computed again. */
 static void preemptions_do_not_change_a_bit(void **state)
 {
     const uint32_t n_host[] = {2000, 60, 0};

@@ -1,9 +1,9 @@
-/* The scheduler's promises over random workloads in virtual time (sched_world.h): all policies,
- * priorities, tenants, sessions, cancels in every phase, attachments that found less or more than
- * was planned, memory that is short, plans made while a step runs.
+/* The scheduler's promises with random workloads in virtual time (sched_world.h): all policies,
+ * priorities, tenants, sessions, cancels in every phase, cache hits shorter or longer than planned,
+ * scarce memory, plans made while a step runs.
  *
- * Every plan is checked by world_begin(): each slot is in one state, decodes are never left out,
- * the plan fits into memory, tokens and slots; and scheduler_check() recounts after each event. */
+ * world_begin() checks each plan: each slot is in one state, decodes are never omitted, the plan
+ * fits into memory, tokens and slots. scheduler_check() recounts after each event. */
 #include "base/check.h"
 #include "tests/unit/test.h"
 
@@ -14,7 +14,7 @@
 
 static const char *const policies[] = {"skip-join-mlfq", "mlfq", "sjf-prompt", "srpt", "fcfs"};
 #define N_POLICIES 5
-#define N_WITH_W 4 /* in fcfs who waits for equals waits until they have ended */
+#define N_WITH_W 4 /* policies with the bound W; in fcfs a job may wait until all before it end */
 
 #define N_SLOTS 20
 
@@ -23,8 +23,8 @@ static const char *const policies[] = {"skip-join-mlfq", "mlfq", "sjf-prompt", "
 struct mix {
     uint32_t n_prompt_max, n_out_max;
     uint32_t n_priorities, n_tenants, n_sessions;
-    uint32_t cancel_percent; /* of steps: somebody is */
-    uint32_t arrive_percent; /* of free slots and steps */
+    uint32_t cancel_percent; /* chance of a cancel in each step */
+    uint32_t arrive_percent; /* chance of an arrival for each free slot and step */
 };
 
 static void submit_random(struct world *w, const struct mix *mix, uint32_t slot)
@@ -93,7 +93,7 @@ static void run_random(const char *policy, uint64_t seed, struct world *w)
     world_run_until_empty(w, 20000);
 }
 
-static void every_plan_fits_and_everybody_has_each_token_once(void **state)
+static void every_plan_fits_and_every_job_gets_each_token_once(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 8 * N_POLICIES; seed++) {
@@ -157,8 +157,8 @@ static void keep(struct kept_plan *k, const struct plan *p)
     k->plan.preempt = k->preempt;
 }
 
-/* A step at a time as the engine does it: the next plan is made while a step runs, for the time at
- * which it ends, and taken if it is still current. Then a fresh plan is the same one. */
+/* Run steps as the engine does. The next plan is made while a step runs, for the time of its end,
+ * and used if it is still current. Then a fresh plan must be equal to it. */
 static void plan_ahead(struct world *w, uint32_t n_steps, uint32_t n_current[2])
 {
     struct sched_view view = world_view(w);
@@ -176,7 +176,7 @@ static void plan_ahead(struct world *w, uint32_t n_steps, uint32_t n_current[2])
         scheduler_plan(w->s, ends_ns, &view, &plan);
         keep(&ahead, &plan);
         scheduler_check(w->s);
-        if (world_draw(w, 2)) /* while the step runs */
+        if (world_draw(w, 2)) /* jobs arrive and are cancelled while the step runs */
             come_and_go(w, &usual_mix);
         world_end(w);
         is_current = scheduler_is_current(w->s, &ahead.plan);
@@ -203,10 +203,10 @@ static void a_plan_made_ahead_that_is_current_is_the_one_made_afresh(void **stat
         world_run_until_empty(&w, 20000);
         world_close(&w);
     }
-    assert_true(n_current[1] > n_current[0] / 2); /* not by never being current */
+    assert_true(n_current[1] > n_current[0] / 2); /* most plans made ahead are used */
 }
 
-/* While nobody comes, leaves or moves in the order, the plan made ahead is to be used. */
+/* Without arrivals, ends and changes of the order, the plan made ahead stays current. */
 static void a_plan_made_ahead_stays_current_while_nothing_changes(void **state)
 {
     (void)state;
@@ -230,21 +230,21 @@ static void a_plan_made_ahead_stays_current_while_nothing_changes(void **state)
             world_end(&w);
             n_current += scheduler_is_current(w.s, &plan);
         }
-        assert_true(n_current >= 180); /* levels change ever more seldom */
+        assert_true(n_current >= 180); /* the rest are changes of level, which become rare */
         world_close(&w);
     }
 }
 
-/* --- the order, worked out anew from the header --- */
+/* --- a naive implementation of the order, from the header's text --- */
 
 struct place {
     uint32_t level;
     double charged_s;
-    uint64_t ticket; /* of coming to the level */
+    uint64_t ticket; /* order of arrival at the level */
     bool is_urgent;
-    uint64_t urgent_ns; /* since when it had not run */
-    uint64_t last_ns;   /* it ran, or came */
-    uint32_t n_cached;  /* when it came */
+    uint64_t urgent_ns; /* last step before it became urgent */
+    uint64_t last_ns;   /* last step, or arrival */
+    uint32_t n_cached;  /* cached tokens at its arrival */
     bool has_run;
 };
 
@@ -252,7 +252,7 @@ struct naive {
     struct world *w;
     const char *policy;
     bool is_mlfq;
-    bool to_top; /* who is moved up is new there afterwards: variant paper */
+    bool to_top; /* a starving job moves to the top level: variant "paper" */
     struct place of[N_SLOTS];
     uint64_t n_tickets;
 };
@@ -297,7 +297,7 @@ static void naive_ran(struct naive *v, uint32_t slot, uint32_t n_known_before)
     p->ticket = v->n_tickets++;
 }
 
-/* Who has not run for long goes before everybody, the one that ran longest ago first. */
+/* Starving jobs run before all others, the one that has waited longest first. */
 static void naive_starving(struct naive *v)
 {
     for (;;) {
@@ -321,7 +321,7 @@ static void naive_starving(struct naive *v)
             p->is_urgent = true;
             p->urgent_ns = first_ns;
             if (v->is_mlfq && v->to_top) {
-                p->ticket = v->n_tickets; /* of those of the same time nobody says who is first */
+                p->ticket = v->n_tickets; /* jobs of the same time may be in any order */
                 p->level = 0;
                 p->charged_s = 0;
             }
@@ -330,7 +330,7 @@ static void naive_starving(struct naive *v)
     }
 }
 
-/* What comes after priority: smaller goes first. */
+/* The policy's rank of a job within its priority: the smallest runs first. */
 static double rank_of(const struct naive *v, uint32_t slot)
 {
     const struct world *w = v->w;
@@ -349,7 +349,7 @@ static double rank_of(const struct naive *v, uint32_t slot)
     return 0;
 }
 
-/* Surely: by more than what the estimates of a remaining time may differ by. */
+/* Whether a is before b by more than the estimates of a remaining time may differ. */
 static bool is_before(const struct naive *v, uint32_t a, uint32_t b)
 {
     const struct place *p = &v->of[a], *q = &v->of[b];
@@ -367,7 +367,7 @@ static bool is_before(const struct naive *v, uint32_t a, uint32_t b)
     return margin == 0 && p->ticket < q->ticket;
 }
 
-/* With enough of everything the plan is the first n_running_max of the order. */
+/* With ample resources the plan must contain the first n_running_max jobs of the order. */
 static void check_first(struct naive *v)
 {
     const struct world *w = v->w;
@@ -389,7 +389,7 @@ static void step_of_naive(struct naive *v)
 
     naive_starving(v);
     scheduler_plan(w->s, w->now_ns, &view, &plan);
-    /* The order is that of before the step, in which nothing had run. */
+    /* The order is computed from the state before the step. */
     for (uint32_t slot = 0; slot < N_SLOTS; slot++)
         w->jobs[slot].n_run = 0;
     for (uint32_t i = 0; i < plan.n_items; i++)
@@ -402,7 +402,7 @@ static void step_of_naive(struct naive *v)
     }
     world_begin(w, &plan);
     world_end(w);
-    for (uint32_t i = 0; i < w->plan.n_items; i++) /* in the order in which they were told of */
+    for (uint32_t i = 0; i < w->plan.n_items; i++) /* in the order of the plan, as world_end() */
         if (w->jobs[w->items[i].slot].is_live)
             naive_ran(v, w->items[i].slot, n_known[w->items[i].slot]);
 }
@@ -445,7 +445,7 @@ static void the_first_of_the_order_run(void **state)
         w.config.variant = v.to_top ? "paper" : "tarn";
         w.config.n_running_max = 1 + (uint32_t)seed % 5;
         w.config.n_tokens_max = 1u << 20;
-        w.config.quantum_s = 0.0101; /* so that nothing is exactly a quantum */
+        w.config.quantum_s = 0.0101; /* so that no job uses exactly a quantum */
         w.config.starvation_s = strcmp(policy, "fcfs") != 0 ? 1.0003 : INFINITY;
         w.token_s = 0.00097;
         world_open(&w);
@@ -458,14 +458,14 @@ static void the_first_of_the_order_run(void **state)
     }
 }
 
-/* --- no starvation: W of P6 --- */
+/* --- no starvation: the bound W of promise P6 --- */
 
-/* W = alpha + (ceil(N / B) + 1) I. Who has not run for alpha goes before everybody, behind those
- * that have waited longer: at most N others, all that there are. As many as slots and memory take
- * at least, B, are served at once, and nobody loses its place before its token. I is the longest
- * iteration of B at once: the tokens of all that is known of each, by what decodes leave of a
- * step's tokens, times the longest step. One more for those that are being served when it becomes
- * its turn. */
+/* W = alpha + (ceil(N / B) + 1) I. A job that has not run for alpha runs before all others, except
+ * jobs that have waited longer: at most N, the number of jobs. At least B jobs fit into slots and
+ * memory at once, and a job that is served keeps its place until its next token. I is the longest
+ * time to serve B jobs: the steps needed for all their known tokens, at the tokens per step that
+ * decodes leave, times the longest step. One more I is for the jobs that are served when the job
+ * becomes urgent. */
 static double bound_s(const struct world *w, const struct mix *mix)
 {
     uint32_t n_known = mix->n_prompt_max + mix->n_out_max, n_run = w->config.n_running_max;
@@ -479,7 +479,7 @@ static double bound_s(const struct world *w, const struct mix *mix)
     return w->config.starvation_s + (ceil((double)N_SLOTS / n_at_once) + 1) * iteration_s;
 }
 
-static void everybody_runs_again_within_the_bound(void **state)
+static void every_job_runs_again_within_the_bound(void **state)
 {
     static const struct mix mix = {.n_prompt_max = 150,
                                    .n_out_max = 40,
@@ -508,7 +508,7 @@ static void everybody_runs_again_within_the_bound(void **state)
         }
         w_s = bound_s(&w, &mix);
         assert_true(world_longest_wait_s(&w) <= w_s);
-        /* Until it has a token it may be pushed out behind each new chunk, and wait anew. */
+        /* Before its first token, a job may be preempted after each chunk and wait again. */
         n_chunks = ceil((mix.n_prompt_max + mix.n_out_max) /
                         (double)(w.config.n_tokens_max - w.config.n_running_max));
         assert_true(world_longest_gap_s(&w) <= n_chunks * w_s);
@@ -519,12 +519,12 @@ static void everybody_runs_again_within_the_bound(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_plan_fits_and_everybody_has_each_token_once),
+        cmocka_unit_test(every_plan_fits_and_every_job_gets_each_token_once),
         cmocka_unit_test(the_same_events_give_the_same_plans),
         cmocka_unit_test(a_plan_made_ahead_that_is_current_is_the_one_made_afresh),
         cmocka_unit_test(a_plan_made_ahead_stays_current_while_nothing_changes),
         cmocka_unit_test(the_first_of_the_order_run),
-        cmocka_unit_test(everybody_runs_again_within_the_bound),
+        cmocka_unit_test(every_job_runs_again_within_the_bound),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

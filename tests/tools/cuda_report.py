@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Compiles kernels/cuda for every architecture and says what each kernel takes.
+"""Compiles kernels/cuda for every architecture and prints the resources of each kernel.
 
     cuda_report.py [--nvcc PATH] [--csv FILE] [--jobs N] [--arch 80,90] [SOURCE.cu...]
     cuda_report.py --show FILE      prints the table of an earlier --csv again
 
-Warnings are errors, and so is a kernel that spills registers to memory: on these kernels a spill is
-a design that does not fit, and the list of exceptions is empty. For each kernel and architecture:
-registers per thread, barriers, static shared memory, stack and spills in bytes.
-Without nvcc it says so and exits 77. Exit status 1 when anything failed.
+Warnings are errors, and so is a kernel that spills registers to memory; there are no exceptions.
+The table has, for each kernel and architecture: registers per thread, barriers, static shared
+memory, stack and spills in bytes. Exit status 77 without nvcc, 1 when anything failed.
 """
 from __future__ import annotations
 

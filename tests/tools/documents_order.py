@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""What share of the documents' text a prefix cache has seen before, by the order they stand in.
+"""Computes the share of the documents' text that a prefix cache finds, for several orders.
 
     documents_order.py DATA [--documents N] [--retrieved K] [--server PROGRAM]
 
 DATA is a folder with documents.jsonl and questions.jsonl (shared rag-derived-*). The questions are
-asked in their order, each with the first K (3) of its own list of retrieved documents; as
-tarn-loadgen does, only questions count whose whole list lies among the first N documents (0: all).
-Four orders are compared, with a cache that forgets nothing:
+asked in their order, each with the first K (3) of its own list of retrieved documents. As in
+tarn-loadgen, only questions count whose whole list is among the first N documents (0: all). Four
+orders are compared, with a cache that never evicts:
 
     given    best document first, as retrieved
     sorted   by document id
-    cache    the longest path that is cached first, the rest as given (`documents_order`)
-    any      what would be found if a document's KV did not depend on what stands before it
+    cache    the longest cached path first, the rest as given (`documents_order`)
+    any      an upper bound: as if a document's KV did not depend on the text before it
 
-With --server the first three are also asked of a real server (a model of random weights, whose
-answers mean nothing), and the share of all prompt tokens that it found is printed beside.
+With --server the questions are also sent to a real server in the first three orders (with random
+weights, so that answers have no meaning), and the share of prompt tokens that it found is printed.
 """
 from __future__ import annotations
 

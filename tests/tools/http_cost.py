@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Instructions that HTTP, JSON, SSE and detokenization cost per token, beside those of the model.
+"""Counts the instructions of HTTP, JSON, SSE and detokenization per token, and those of the model.
 
     http_cost.py [--streams 64] [--model DIR]
 
-Runs the server under callgrind with so many streams, once with few tokens each and once with more;
-the difference is the cost of a token, the rest that of a request. Counted are the HTTP threads and
-the watcher, and on the engine thread what http_wake() takes. With --model it is tarn-server (with
-the real detokenizer), else the HTTP side over the fake engine.
+Runs the server under callgrind with --streams streams, once with few tokens each and once with
+more. The difference is the cost of the tokens, the rest the cost of the requests. Counted are the
+HTTP threads, the watcher, and http_wake() on the engine thread. With --model the server is
+tarn-server with its detokenizer, otherwise the HTTP side with the fake engine.
 
 A decode step of the 0.49 B shape is counted by arithmetic: its multiply-adds, 32 of them per
 instruction (AVX-512 bf16, the fewest instructions there can be) and nothing else.

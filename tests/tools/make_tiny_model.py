@@ -6,9 +6,9 @@
                             --rope-theta 10000 --rope-scaling linear:4 --bias --shards 1
                             --no-tokenizer]
 
-The same arguments give the same bytes. Weights are scaled so that a test sees something: hidden
-states stay near unit size, attention is not flat, logits spread with a deviation of about 3.
-The tokenizer has the 256 bytes, some merges and five special tokens at the end; ids between its
+The same arguments give the same bytes. Weights are scaled so that errors are visible in tests:
+hidden states stay near unit size, attention is not flat, and logits have a deviation of about 3.
+The tokenizer has the 256 bytes, some merges and five special tokens at the end. Ids between its
 size and --vocab exist in the model only, as in many real models.
 """
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""NumpyLlama with int8 or int4 weights and int8 activations, from the definitions in words alone.
+"""NumpyLlama with int8 or int4 weights and int8 activations, written from the definitions alone.
 
-kernels/pack.h says how weights are quantized, the comment of gemm_params (kernels/params.h) how
-activations are. Nothing is packed here: a weight is quantized and at once widened again.
+The definitions are in kernels/pack.h for weights, and in the comment of gemm_params
+(kernels/params.h) for activations. Nothing is packed: each weight is quantized and converted back.
 """
 from __future__ import annotations
 

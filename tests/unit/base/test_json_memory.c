@@ -1,4 +1,4 @@
-/* Documents whose memory runs out, is given back, and outlives their root. */
+/* Memory of JSON documents: exhausted, freed, and still in use after the root was freed. */
 #include "tests/unit/test.h"
 
 #include <pthread.h>
@@ -128,7 +128,7 @@ static void a_refusal_names_the_limit(void **state)
 }
 
 /* js_parse() promises that no text needs more than its bound. */
-static void what_takes_most_memory_still_parses(void **state)
+static void documents_that_take_most_memory_parse(void **state)
 {
     static const char *const items[] = {"{}", "[]", "1", "\"\"", "{\"\":{}}", "[[]]", "[[[[]]]]"};
     struct json *j;
@@ -281,7 +281,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_parse_may_run_out_of_memory_at_any_point),
         cmocka_unit_test(a_refusal_names_the_limit),
-        cmocka_unit_test(what_takes_most_memory_still_parses),
+        cmocka_unit_test(documents_that_take_most_memory_parse),
         cmocka_unit_test(a_parse_that_the_system_gives_no_memory_says_so),
         cmocka_unit_test(memory_goes_back_with_the_last_reference),
         cmocka_unit_test(parsed_and_built_values_mix),

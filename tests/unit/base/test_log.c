@@ -19,7 +19,7 @@ static char written[16u << 20];
 static int saved[2] = {-1, -1};
 static FILE *file;
 
-/* From here to take() what goes to `fd` goes to a file. */
+/* Redirect `fd` to a file until take(). */
 static void divert(int fd)
 {
     file = tmpfile();
@@ -123,7 +123,7 @@ static void json_keeps_quotes_and_whole_reasons(void **state)
     assert_true(yes);
     js_unref(j);
     assert_null(strstr(written, "\x1b"));
-    /* Neither NaN nor bytes that are no UTF-8 make a line that is no JSON. */
+    /* A line is valid JSON even with NaN and bytes that are not UTF-8. */
     j = parse(LINE(true, LOG_INFO, "x", "a=%f b=\"%s\" c=%d", (double)NAN, "\xff\xc3", 3));
     assert_string_equal(text_of(j, "a"), "nan");
     assert_string_equal(text_of(j, "b"), "\xef\xbf\xbd\xef\xbf\xbd");
@@ -142,7 +142,7 @@ static void values_and_lines_are_bounded(void **state)
     const char *line = LINE(false, LOG_INFO, "x", "v=\"%s\" after=1", text);
     assert_in_range(strlen(line), LOG_VALUE_BYTES_MAX, LOG_VALUE_BYTES_MAX + 100);
     assert_non_null(strstr(line, "aaa...\" after=1\n"));
-    /* Escapes are longer than what they stand for: the line's own bound. */
+    /* Escapes are longer than the characters, and the line's length stays bounded. */
     memset(text, '\x01', n_long);
     for (int json = 0; json < 2; json++) {
         line = LINE(json, LOG_INFO, "x", "v=\"%s\" w=\"%s\" after=1", text, text);
@@ -216,7 +216,7 @@ static void a_flood_of_one_event_is_counted_not_written(void **state)
     assert_int_equal(n_written + n_suppressed, N_FLOOD);
 }
 
-static void what_was_suppressed_is_told_when_the_second_is_over(void **state)
+static void suppressed_lines_are_counted_after_the_second(void **state)
 {
     (void)state;
     log_init(LOG_DEBUG, false);
@@ -246,7 +246,7 @@ static void lines_of_requests_are_not_limited(void **state)
     assert_int_equal(n_lines(take()), LOG_LINES_PER_S * 3);
 }
 
-static void a_reader_that_stopped_holds_up_nobody(void **state)
+static void a_stopped_reader_of_the_log_blocks_no_thread(void **state)
 {
     int ends[2], kept = dup(STDERR_FILENO);
     unsigned n_written = 0, n_lost = 0;
@@ -319,9 +319,9 @@ int main(void)
         cmocka_unit_test(values_and_lines_are_bounded),
         cmocka_unit_test(a_line_may_end_at_any_byte),
         cmocka_unit_test(a_flood_of_one_event_is_counted_not_written),
-        cmocka_unit_test(what_was_suppressed_is_told_when_the_second_is_over),
+        cmocka_unit_test(suppressed_lines_are_counted_after_the_second),
         cmocka_unit_test(lines_of_requests_are_not_limited),
-        cmocka_unit_test(a_reader_that_stopped_holds_up_nobody),
+        cmocka_unit_test(a_stopped_reader_of_the_log_blocks_no_thread),
         cmocka_unit_test(levels_hold_but_announcements_are_always_made),
     };
 

@@ -10,7 +10,7 @@
 
 #define N_LINE_MAX 262144
 
-/* Chunks as "index:text[+reasoning][#ids](finish);" one after the other. */
+/* Write chunks as "index:text[+reasoning][#ids](finish);", one after another. */
 static void write_chunk(void *arg, const struct tarn_chunk *c)
 {
     struct buf *out = arg;
@@ -147,7 +147,7 @@ static void whole_answers_are_read(void **state)
     tear_down(&f);
 }
 
-static void what_has_another_shape_is_refused_by_name(void **state)
+static void a_field_of_another_shape_is_refused_by_name(void **state)
 {
     static const char *const bad[][2] = {
         {"", "JSON"},
@@ -256,7 +256,7 @@ static void refusals_give_words_whatever_they_are(void **state)
     }
 }
 
-/* --- what api.openai.com really sent --- */
+/* --- recorded answers of api.openai.com --- */
 
 struct replay {
     struct answer a;
@@ -370,7 +370,7 @@ int main(void)
         cmocka_unit_test(a_completion_stream_is_read),
         cmocka_unit_test(sglang_tells_tiers_in_its_own_way),
         cmocka_unit_test(whole_answers_are_read),
-        cmocka_unit_test(what_has_another_shape_is_refused_by_name),
+        cmocka_unit_test(a_field_of_another_shape_is_refused_by_name),
         cmocka_unit_test(nonsense_in_usage_fails_nothing),
         cmocka_unit_test(errors_inside_a_stream_are_told),
         cmocka_unit_test(refusals_give_words_whatever_they_are),

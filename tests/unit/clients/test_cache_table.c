@@ -1,4 +1,4 @@
-/* test_cache_table.c - what tarnctl cache prints of the server's JSON, whatever that is. */
+/* test_cache_table.c - the tables that tarnctl prints of a server's JSON, valid or not. */
 #include "tests/unit/test.h"
 
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static const char store[] =
     "\"hit_tokens\":3072,"
     "\"idle_s\":1.25,\"in_use\":true,\"held\":true}],\"copies_failed\":4}";
 
-/* Free the text. */
+/* The printed text; the caller frees it. */
 static char *printed(enum status (*print)(FILE *, const char *, size_t), const char *json,
                      enum status want)
 {
@@ -46,7 +46,7 @@ static char *printed(enum status (*print)(FILE *, const char *, size_t), const c
     return text;
 }
 
-/* The words of the line that begins with `first`, with one space between. */
+/* Check the line that begins with `first`. words: the line with single spaces. */
 static void expect_line(const char *text, const char *first, const char *words)
 {
     char line[256] = "";
@@ -103,7 +103,7 @@ static void the_disk_says_how_it_works_and_what_went_wrong(void **state)
     expect_line(text, "DISK: 5", "DISK: 5 reads failed, 6 took too long, 7 corrupt blocks");
     expect_line(text, "DISK: it", "DISK: it does not answer now");
     free(text);
-    /* Nothing went wrong; and no disk at all. */
+    /* A disk without failures, and no disk. */
     text = printed(cache_table_print,
                    "{\"object\":\"cache\",\"tiers\":[],\"disk\":{\"io\":"
                    "\"threads\",\"direct\":false,\"hung\":false,\"index_s\":0,"
@@ -126,7 +126,7 @@ static void columns_stand_below_their_heads(void **state)
     const char *device = strstr(text, "\ndevice"), *host = strstr(text, "\nhost");
 
     (void)state;
-    /* The size column ends where its head does. */
+    /* The size column is aligned right with its head. */
     assert_int_equal(strstr(text, "size") + 4 - text, strstr(device, "64.0M") + 5 - device - 1);
     assert_int_equal(strstr(device, "64.0M") + 5 - device, strstr(host, "1000") + 4 - host);
     free(text);
@@ -142,7 +142,7 @@ static void missing_and_wrong_fields_are_dashes(void **state)
     (void)state;
     expect_line(text, "- ", "- 0 - - - - - - - - - -");
     assert_non_null(strstr(text, "spans by tokens found, 2 of 0"));
-    assert_null(strstr(text, "swapped")); /* an older server says nothing of it */
+    assert_null(strstr(text, "swapped")); /* older servers do not report it */
     free(text);
 }
 
@@ -178,7 +178,7 @@ static void more_rows_than_fit_are_left_out(void **state)
     free(text);
 }
 
-static void what_is_no_answer_of_cache_prints_nothing(void **state)
+static void other_json_prints_nothing(void **state)
 {
     static const char *const wrong[] = {"",
                                         "{",
@@ -250,7 +250,7 @@ static void a_key_is_found_by_the_digits_that_are_shown(void **state)
     char key[CACHE_KEY_DIGITS + 1];
 
     (void)state;
-    assert_int_equal(find_key(key, spans, "FFFF456789ab"), 1); /* not the one cut short */
+    assert_int_equal(find_key(key, spans, "FFFF456789ab"), 1); /* not the key that is too short */
     assert_string_equal(key, KEY_3);
     assert_int_equal(find_key(key, spans, "0123456789ab"), 2);
     assert_string_equal(key, KEY_1);
@@ -271,7 +271,7 @@ int main(void)
         cmocka_unit_test(missing_and_wrong_fields_are_dashes),
         cmocka_unit_test(a_server_cannot_talk_to_the_terminal),
         cmocka_unit_test(more_rows_than_fit_are_left_out),
-        cmocka_unit_test(what_is_no_answer_of_cache_prints_nothing),
+        cmocka_unit_test(other_json_prints_nothing),
         cmocka_unit_test(forgetting_says_how_much),
         cmocka_unit_test(a_key_is_found_by_the_digits_that_are_shown),
     };

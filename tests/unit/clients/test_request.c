@@ -14,7 +14,7 @@ static void expect_body(const struct tarn_request *r, const char *wanted)
     assert_int_equal(tarn_body_build(&body, r, NULL, 0), TARN_OK);
     assert_int_equal(body.len, strlen(body.data));
     assert_string_equal(body.data, wanted);
-    assert_ok(js_parse(&parsed, body.data, body.len, NULL)); /* no name twice */
+    assert_ok(js_parse(&parsed, body.data, body.len, NULL)); /* refuses duplicate names */
     js_unref(parsed);
     tarn_body_fini(&body);
 }
@@ -152,7 +152,7 @@ static void bytes_that_are_no_text_become_text(void **state)
     expect_body(&r, "{\"prompt\":\"a\xef\xbf\xbd\\u0000b\"}");
 }
 
-static void what_makes_no_sense_is_refused(void **state)
+static void incomplete_or_invalid_requests_are_refused(void **state)
 {
     struct tarn_request r;
 
@@ -199,7 +199,7 @@ int main(void)
         cmocka_unit_test(token_ids_stand_for_a_prompt),
         cmocka_unit_test(extra_members_are_added_or_replace_ours),
         cmocka_unit_test(bytes_that_are_no_text_become_text),
-        cmocka_unit_test(what_makes_no_sense_is_refused),
+        cmocka_unit_test(incomplete_or_invalid_requests_are_refused),
         cmocka_unit_test(equal_requests_are_equal_bytes),
     };
 

@@ -6,7 +6,7 @@
 
 #include "clients/c/sse.h"
 
-/* Events as "name|data;" one after the other. */
+/* Collect events as "name|data;", one after another. */
 static enum status collect(void *arg, const char *name, const char *data, size_t len)
 {
     struct buf *out = arg;
@@ -15,7 +15,7 @@ static enum status collect(void *arg, const char *name, const char *data, size_t
     return buf_printf(out, "%s|%.*s;", name, (int)len, data);
 }
 
-/* Feeds text in pieces that end at `a` and `b` (and the end). */
+/* Feed a text in three pieces, cut at `a` and `b`. */
 static void feed_split(const char *text, size_t len, size_t a, size_t b, struct buf *out)
 {
     size_t ends[3] = {a, b, len}, at = 0;
@@ -24,7 +24,7 @@ static void feed_split(const char *text, size_t len, size_t a, size_t b, struct 
     buf_reset(out);
     sse_init(&p, 4096);
     for (int i = 0; i < 3; i++) {
-        char *exact = malloc(ends[i] - at + 1); /* so that a sanitizer sees reads behind the end */
+        char *exact = malloc(ends[i] - at + 1); /* exact, so that a sanitizer sees overreads */
         assert_non_null(exact);
         memcpy(exact, text + at, ends[i] - at);
         assert_ok(sse_feed(&p, exact, ends[i] - at, collect, out));
@@ -132,13 +132,13 @@ static void an_event_has_a_maximum(void **state)
     sse_init(&p, 100);
     while (sse_feed(&p, "x", 1, collect, &out) == OK && n < 1000)
         n++;
-    assert_int_equal(n, 100); /* one line without end */
+    assert_int_equal(n, 100); /* one endless line */
     sse_fini(&p);
     sse_init(&p, 100);
     enum status s = OK;
     for (n = 0; s == OK && n < 1000; n++)
         s = sse_feed(&p, "data: 12345678\n", 15, collect, &out);
-    assert_int_equal(s, ERR_TOO_LARGE); /* lines without end */
+    assert_int_equal(s, ERR_TOO_LARGE); /* endless lines of one event */
     assert_true(n >= 9 && n <= 12);
     assert_true(p.line.cap <= 128 && p.data.cap <= 128);
     sse_fini(&p);
@@ -159,7 +159,7 @@ static enum status refuse(void *arg, const char *name, const char *data, size_t 
     return ERR_CANCELLED;
 }
 
-static void what_the_callback_says_ends_it(void **state)
+static void an_error_of_the_callback_ends_the_parse(void **state)
 {
     struct sse p;
     int n = 0;
@@ -179,7 +179,7 @@ int main(void)
         cmocka_unit_test(a_zero_byte_is_a_byte_of_data),
         cmocka_unit_test(a_stream_that_is_cut_shows),
         cmocka_unit_test(an_event_has_a_maximum),
-        cmocka_unit_test(what_the_callback_says_ends_it),
+        cmocka_unit_test(an_error_of_the_callback_ends_the_parse),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* test_verify.c - what tarnctl cache verify says of a directory of the disk tier, and its code. */
+/* test_verify.c - the output and the exit code of tarnctl cache verify. */
 #include "tests/unit/test.h"
 
 #include "base/json.h"
@@ -22,7 +22,7 @@ static int tear_down(void **state)
     return 0;
 }
 
-/* Free both. */
+/* Verify a path. Returns the exit code; the caller frees *out and *err. */
 static int run(const char *path, bool json, char **out, char **err)
 {
     size_t n_out, n_err;
@@ -103,7 +103,7 @@ static void what_cannot_be_read_is_an_error(void **state)
     expect(files.root, VERIFY_DAMAGED, "", "superblock");
 }
 
-/* One directory that cannot be read hides no other. */
+/* A directory that cannot be read does not hide the results of the others. */
 static void the_worst_of_all_directories_counts(void **state)
 {
     char dir[256];

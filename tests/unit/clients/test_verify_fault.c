@@ -1,5 +1,5 @@
-/* Every allocation of tarnctl cache verify fails once: it says so, and never that a directory is
- * fine, or damaged, of which it has not seen all. Nothing leaks.
+/* Each allocation of tarnctl cache verify fails once. The program then reports the failure, and
+ * never calls a directory fine or damaged that it has not read completely. Nothing leaks.
  *
  * malloc is replaced for this binary; under a sanitizer, which replaces it too, the test is
  * skipped. */
@@ -38,7 +38,7 @@ struct output {
 
 static struct output out, err;
 
-/* Files whose buffers are there already. */
+/* Open files with preallocated buffers, so that printing does not allocate. */
 static void open_output(struct output *o)
 {
     o->file = tmpfile();
@@ -55,7 +55,7 @@ static void read_output(struct output *o)
     assert_int_equal(ftruncate(fileno(o->file), 0), 0);
 }
 
-/* Bytes that are allocated now; main() sees to it that none of those lie in a cache of malloc's. */
+/* Allocated bytes. main() turns malloc's per-thread cache off, which would count as allocated. */
 static size_t in_use(void)
 {
     struct mallinfo2 m = mallinfo2();
@@ -63,7 +63,7 @@ static size_t in_use(void)
     return m.uordblks + m.hblkhd;
 }
 
-/* The code; the texts are in out and err. */
+/* Verify with the `which`-th allocation failing. Returns the exit code; -1: there was none. */
 static int verify_failing(const char *path, bool json, long which)
 {
     size_t before = in_use();
@@ -75,7 +75,7 @@ static int verify_failing(const char *path, bool json, long which)
     assert_int_equal(in_use(), before);
     read_output(&out);
     read_output(&err);
-    return which > 0 && left > 0 ? -1 : code; /* -1: there are no so many allocations */
+    return which > 0 && left > 0 ? -1 : code; /* -1: there are fewer allocations */
 }
 
 static void check(struct disk_files *files, int want_code, bool json)
@@ -89,7 +89,7 @@ static void check(struct disk_files *files, int want_code, bool json)
         int code = verify_failing(files->root, json, i);
         if (code < 0)
             break;
-        /* Words of an error are cut where there is no memory for them: the code says it. */
+        /* Messages may be cut when memory is short, so only the code is checked then. */
         if (code != VERIFY_UNREADABLE && (code != want_code || strcmp(out.text, want) != 0))
             fail_msg("failure %ld: code %d\n%s%s", i, code, out.text, err.text);
         if (code == VERIFY_UNREADABLE)

@@ -1,4 +1,4 @@
-/* The profile of a real forward pass, its file, and what it leaves behind. */
+/* The profile of a real forward pass: its file, and the state of the engine after it. */
 #include "tests/unit/test.h"
 
 #include <stdio.h>
@@ -80,7 +80,7 @@ static void end(struct fixture *x)
     assert_int_equal(system(command), 0);
 }
 
-static void what_was_measured_once_is_loaded_the_next_time(void **state)
+static void a_measured_profile_is_loaded_at_the_next_start(void **state)
 {
     struct cost_model first, second;
     struct cost_profile_result r;
@@ -180,7 +180,7 @@ static void nothing_of_it_is_in_the_cache(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_was_measured_once_is_loaded_the_next_time),
+        cmocka_unit_test(a_measured_profile_is_loaded_at_the_next_start),
         cmocka_unit_test(another_engine_measures_for_itself),
         cmocka_unit_test(a_broken_file_is_measured_over),
         cmocka_unit_test(a_folder_that_cannot_be_written_costs_the_file_only),

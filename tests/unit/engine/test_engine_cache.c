@@ -1,5 +1,5 @@
-/* The cache as users of an engine see it: its view from another thread, what requests hold, and
- * where their prompts were found. */
+/* The cache through the engine's interface: its view from another thread, holds of requests, and
+ * the tiers in which prompts were found. */
 #include "tests/unit/test.h"
 
 #include <pthread.h>
@@ -51,7 +51,8 @@ static struct request *create(struct engine_test *t, uint32_t which, uint32_t n_
     return r;
 }
 
-/* Tokens of its prompt that were found. Where they lay must add up. */
+/* Wait for the request. Returns the tokens of its prompt that were found, and checks that the
+ * counts of the tiers add up to them. */
 static uint32_t finish(struct request *r, uint32_t *n_host)
 {
     engine_test_wait(r);
@@ -69,7 +70,7 @@ static uint32_t ask(struct engine_test *t, uint32_t which, uint32_t *n_host)
     return finish(create(t, which, 2, 0), n_host);
 }
 
-/* Prompts 10, 11, ...: of 13 blocks each, so 60 blocks hold four of them. */
+/* Ask prompts 10, 11, ... of 13 blocks each, so that 60 blocks hold four of them. */
 static void ask_others(struct engine_test *t, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -143,8 +144,8 @@ static void erasing_a_span_forgets_it_and_what_is_behind_it(void **state)
     engine_test_close(&t);
 }
 
-/* And what they compute behind it meanwhile goes as well. */
-static void what_runs_keeps_an_erased_span_until_it_ends(void **state)
+/* Blocks that running requests compute behind an erased span are erased, too. */
+static void a_running_request_keeps_an_erased_span_until_its_end(void **state)
 {
     static struct engine_cache_view view;
     uint32_t n, n_document, n_waits = 0;
@@ -273,7 +274,7 @@ static void a_ttl_keeps_a_prompt_until_it_is_over(void **state)
     engine_test_close(&t);
 }
 
-/* By the default share a fourth of 60 blocks: one prompt of 12, not two. */
+/* The default share is a quarter of 60 blocks, enough to hold one prompt of 12, but not two. */
 static void holds_of_requests_stay_within_their_share(void **state)
 {
     static struct engine_cache_view view;
@@ -313,7 +314,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_view_of_an_idle_engine_shows_what_was_run),
         cmocka_unit_test(erasing_a_span_forgets_it_and_what_is_behind_it),
-        cmocka_unit_test(what_runs_keeps_an_erased_span_until_it_ends),
+        cmocka_unit_test(a_running_request_keeps_an_erased_span_until_its_end),
         cmocka_unit_test(views_of_several_threads_agree_under_load),
         cmocka_unit_test(a_ttl_keeps_a_prompt_until_it_is_over),
         cmocka_unit_test(holds_of_requests_stay_within_their_share),

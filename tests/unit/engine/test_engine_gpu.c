@@ -1,5 +1,5 @@
-/* test_engine_gpu.c - the engine on a device with memory of its own, here the emulated GPU: what it
- * takes of that memory, and what becomes of requests when a step or the whole device fails. */
+/* test_engine_gpu.c - the engine on a device with its own memory, here the emulated GPU: its use of
+ * that memory, and the end of requests when a step or the whole device fails. */
 #include "tests/unit/test.h"
 
 #include <stdio.h>
@@ -214,7 +214,8 @@ static void a_dead_device_ends_every_request(void **state)
     emulation_kill(0);
 }
 
-/* Wherever it fails: the request ends, and so does the engine. */
+/* If any call fails with a launch failure, the request ends with an error and the engine is failed;
+ * nothing is held. */
 static void every_failing_call_ends_the_request(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Whatever engine_open() is given, it opens or says what is wrong and leaves nothing behind (under
+/* engine_open() either succeeds or returns an error message, and then has freed everything (under
  * ASan a leak is a failure). */
 #include "tests/unit/test.h"
 

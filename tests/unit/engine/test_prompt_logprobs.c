@@ -1,8 +1,8 @@
 /* test_prompt_logprobs.c - logprobs of prompts, and prefills (max_tokens 0).
  *
- * A prompt's logprobs are those that its tokens had when they were generated, bit for bit, and P1
- * holds for them: they depend neither on chunks, nor on the batch, the cache or a preemption. With
- * TEST_ON_GPU the same runs on the emulated GPU, where logits and sampler are the device's. */
+ * The logprobs of a prompt's tokens have the same bits as those of the same tokens when generated,
+ * and promise P1 holds for them: they do not depend on chunks, batch, cache or preemptions. With
+ * TEST_ON_GPU the test runs on the emulated GPU, which computes the logits and samples. */
 #include "tests/unit/test.h"
 
 #include <string.h>
@@ -105,8 +105,8 @@ static void assert_nothing_held(struct engine_test *t)
     assert_int_equal(st.cache.tier[CACHE_DEVICE].n_leaked, 0);
 }
 
-/* The truth: ids [N_ALL] with the tokens that greedy decoding puts behind N_PROMPT random ones, and
- * the logprobs that those had as they came. */
+/* Make the expected values: ids [N_ALL] are N_PROMPT random tokens and those that greedy decoding
+ * generates after them; *want: the logprobs of the generated tokens. */
 static void generate(struct engine_test *t, uint32_t *ids, struct scores *want)
 {
     fill_ids(ids, 7, N_PROMPT);
@@ -174,7 +174,7 @@ static void neither_chunks_nor_cache_nor_batch_change_a_bit(void **state)
     }
 }
 
-/* Requests of a higher priority take the place of one in the middle of its prompt. */
+/* Requests of a higher priority preempt one in the middle of its prompt. */
 static void a_preempted_prompt_has_the_same_logprobs(void **state)
 {
     static struct scores want, got;

@@ -1,5 +1,5 @@
-/* test_attention.c - attention: right, and the same bits for a row however the prompt is cut, who
- * else is in the batch, how many threads there are and what unwritten slots hold. */
+/* test_attention.c - attention: compared with the reference, and the same bits for a row whatever
+ * the chunks, the batch, the number of threads and the content of unwritten slots. */
 #include "tests/unit/kernels/kernel_test.h"
 
 #include "kernels/ref/ref.h"
@@ -8,8 +8,8 @@
 #define N_LAYERS 2
 #define LAYER 1
 
-/* A few sequences whose keys, values and queries are known for every position; the pool is filled
- * as the test goes. */
+/* A few sequences with keys, values and queries for all positions; the test fills the pool as it
+ * proceeds. */
 struct world {
     enum dtype dtype;
     uint32_t n_heads;
@@ -212,8 +212,9 @@ static float *run_whole(struct world *w, struct device *d)
     return c.out;
 }
 
-/* Sequence by sequence in chunks of `chunk` rows, each written just before its call, the rest of
- * the pool poisoned. With `mixed`, chunks of all sequences share calls, of different sizes. */
+/* Compute the sequences one after another in chunks of `chunk` rows. Each chunk is written just
+ * before its call, and the rest of the pool is poisoned. With `mixed`, a call has chunks of all
+ * sequences, of different sizes. */
 static float *run_chunked(struct world *w, struct device *d, uint32_t chunk, bool mixed)
 {
     size_t width = (size_t)w->n_heads * w->dim, rows = 0;
@@ -366,8 +367,8 @@ static void equals_reference_around_tile_edges(void **state)
     each_variant(2, lengths_on);
 }
 
-/* Scores of some hundreds: one tile's maximum is far above another's, before it or behind it, so
- * that a merge with the wrong maximum overflows. */
+/* Scores of some hundreds. The maximum of one tile is far above that of an earlier or later tile,
+ * so that a merge with the wrong maximum overflows. */
 static void large_scores_on(struct device *d)
 {
     struct world w = {
@@ -515,8 +516,8 @@ static void call_half(struct call *c, const struct world *w, uint32_t odd, float
     c->lse = lse;
 }
 
-/* Half of the keys here, half there, joined: as all together. The first rows see nothing of the
- * odd half. */
+/* Attention over two halves of the keys, merged, equals attention over all. The first rows have no
+ * keys in the second half. */
 static void parts_on(struct device *d)
 {
     enum { LEN = 150, H = 4 };
@@ -577,8 +578,8 @@ static void parts_joined_by_their_lse_are_the_whole(void **state)
     device_close(ref);
 }
 
-/* What a row sees with a window of n are its last n keys: a shorter sequence of only these, whose
- * first row stands where it stood. Keys before may be anything. */
+/* With a window of n, a row has the same result as in a sequence of only its last n keys at the
+ * same positions. Earlier keys may hold any values. */
 static void windows_on(struct device *d)
 {
     enum { LEN = 70, WINDOW = 33 };

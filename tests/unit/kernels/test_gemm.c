@@ -1,11 +1,11 @@
-/* test_gemm.c - products: right on odd sizes, and the same bits for a row however computed. */
+/* test_gemm.c - products: right for odd sizes, and the same bits for a row in any batch. */
 #include "tests/unit/kernels/kernel_test.h"
 
 #include "kernels/ref/ref.h"
 
 #define PAD 3 /* floats between rows, which nobody may touch */
 
-/* What is tested: every type of weight, the quantized ones with both sizes of groups. */
+/* The tested types of weights; quantized ones with both sizes of groups. */
 static const struct kind {
     enum dtype t;
     uint32_t group;
@@ -195,8 +195,8 @@ static void nan_and_inf_stay_in_their_row_and_column(void **state)
     each_variant(2, nan_and_inf_on);
 }
 
-/* Every row of `all` (a run over all rows by `d`) equals the row computed in any other company; in
- * fewer companies with several threads, where calls are slow under a sanitizer. */
+/* Check that every row of `all` (computed by `d` in one call) has the same bits in other batches.
+ * With several threads fewer batches are tested, because calls are slow under a sanitizer. */
 static void check_rows(struct device *d, const struct problem *p, const float *all)
 {
     static const uint32_t batches[] = {1, 2, 3, 5, 6, 11, 12, 13, 24, 29, 37, 64};

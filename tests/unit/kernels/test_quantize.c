@@ -1,5 +1,5 @@
-/* test_quantize.c - int8 and int4 weights: what the quantizer promises about its numbers, that it
- * does the same however it is called, and the products of the reference kernel with them. */
+/* test_quantize.c - int8 and int4 weights: the quantizer's promises about its numbers, the same
+ * result for every division of the work, and products of the reference kernel. */
 #include "kernels/quantize.h"
 #include "kernels/ref/ref.h"
 #include "tests/unit/kernels/kernel_test.h"
@@ -69,7 +69,7 @@ static double squared_error(const float *x, uint32_t n, double s)
     return sum;
 }
 
-/* One group of one output against what pack.h promises. */
+/* Check one group of one output against the promises of pack.h. */
 static void check_group(const struct weight *w, uint32_t row, uint32_t k0, const float *x,
                         uint32_t n)
 {
@@ -155,8 +155,8 @@ static void every_element_is_within_half_a_step(void **state)
     each_case(check_bounds_of);
 }
 
-/* In three parts, the last first, from an address with the alignment of an element only, and on
- * every path that this machine has: always the same bytes. */
+/* Quantizing in three parts, the last first, from an address that is aligned to an element only,
+ * and with each set of instructions of this machine gives the same bytes. */
 static void check_splits_in(enum weight_layout layout, const struct weight *like, enum dtype from,
                             const void *src)
 {
@@ -214,7 +214,7 @@ static void other_rows_are_left_alone(void **state)
     each_case(check_neighbours_of);
 }
 
-/* Behind K, in the last piece of a group, and behind N all is 0: kernels count on it. */
+/* The padding after K, in the last group, and after N is 0, which kernels rely on. */
 static void check_padding_of(struct weight *w, enum dtype from, const float *x, const void *src)
 {
     const unsigned char *p = w->data;
@@ -267,7 +267,8 @@ static void rows_hold_the_same_numbers_as_panels(void **state)
     each_case(check_rows_of);
 }
 
-/* Read by the drawing in pack.h, not by pack.c: what is an element's must be it, the rest 0. */
+/* Check the bytes against the drawing in pack.h, without pack.c: each element is at its place, and
+ * all other bytes are 0. */
 static void check_drawing_of(struct weight *w, enum dtype from, const float *x, const void *src)
 {
     struct weight rows = make_in(WEIGHT_ROWS, w->dtype, w->n, w->k, w->group);
@@ -366,8 +367,8 @@ static void any_magnitude_works(void **state)
     }
 }
 
-/* Trying several scales must pay: over many groups of bell-shaped numbers, as weights are, the
- * squared error is a twentieth below that of the plain scale at least (measured: a tenth). */
+/* Over many groups of normally distributed numbers, as weights are, the search over scales lowers
+ * the squared error by at least 5 % compared with the plain scale (measured: 10 %). */
 static void int4_gains_from_its_search(void **state)
 {
     enum { N = 128 };

@@ -131,8 +131,8 @@ void detok_fini(struct detok *d)
     buf_fini(&d->held);
 }
 
-/* Holds back what is no whole character yet, and everything while there are stop strings: simple,
- * and still right at the end. */
+/* Holds back incomplete characters, and with stop strings all text until the end: simple, and the
+ * whole text is right. */
 enum status detok_feed(struct detok *d, uint32_t id, struct buf *out)
 {
     size_t len;
@@ -205,7 +205,7 @@ enum status chat_template_render_marked(const struct chat_template *t, const str
     return chat_template_render(t, context, now_s, out, why);
 }
 
-/* The last document first. */
+/* Chooses the reverse order. */
 enum status document_order_by_cache(const struct engine *e, const struct document_prompt *p,
                                     uint32_t *order, uint32_t *n_cached)
 {
@@ -322,7 +322,7 @@ static void wake(struct request *r)
         r->wake(r->wake_arg);
 }
 
-/* Token i of the prompt has the logprob -i, and alternatives behind it. */
+/* Give token i of the prompt the logprob -i, and worse alternatives. */
 static void score_prompt(struct request *r)
 {
     uint32_t n_top = r->sampling.n_logprobs;
@@ -336,7 +336,7 @@ static void score_prompt(struct request *r)
     atomic_store(&r->n_prompt_out, r->prompt.n_ids);
 }
 
-/* One token, or the end. True when the request is out. */
+/* Generate a token or end the request. True: the request has ended. */
 static bool step(struct engine *e, struct inside *in)
 {
     struct request *r = in->r;
@@ -529,7 +529,7 @@ const struct chat_template *engine_chat_template(const struct engine *e)
     return &e->template;
 }
 
-/* Under the lock. Every figure is another one, so that none can stand for another. */
+/* Fill in figures that all differ, so that a test sees if two are mixed up. Under the lock. */
 static void fill_cache(const struct engine *e, struct cache_stats *c)
 {
     *c = (struct cache_stats){.policy = "lru",

@@ -1,5 +1,5 @@
-/* test_cache_dir.c - folders that outlive the process: made for us alone, and not taken from
- * others. */
+/* test_cache_dir.c - folders that outlive the process: made for this user alone, and refused if
+ * they belong to another one. */
 #include "tests/unit/test.h"
 
 #include <stdio.h>
@@ -48,25 +48,25 @@ static void what_is_there_keeps_its_mode(void **state)
 
     (void)state;
     assert_int_equal(mkdir(below("shared"), 0750), 0);
-    assert_int_equal(chmod(below("shared"), 0770), 0); /* as a volume of Kubernetes is */
+    assert_int_equal(chmod(below("shared"), 0770), 0); /* the mode of a Kubernetes volume */
     assert_null(cache_dir_open(path, dir, "shared"));
     assert_int_equal(mode_of(path), 0770);
 }
 
-static void what_others_may_write_to_is_not_taken(void **state)
+static void a_folder_that_others_can_write_to_is_refused(void **state)
 {
     char path[PATH_MAX];
 
     (void)state;
     assert_int_equal(mkdir(below("open"), 0700), 0);
     assert_int_equal(chmod(below("open"), 0777), 0);
-    assert_string_equal(cache_dir_open(path, dir, "open"), "everybody may write to it");
+    assert_string_equal(cache_dir_open(path, dir, "open"), "all users may write to it");
     assert_int_equal(symlink("open", below("link")), 0);
-    assert_string_equal(cache_dir_open(path, dir, "link"), "it is no directory");
+    assert_string_equal(cache_dir_open(path, dir, "link"), "it is not a directory");
     FILE *f = fopen(below("file"), "w");
     assert_non_null(f);
     fclose(f);
-    assert_string_equal(cache_dir_open(path, dir, "file"), "it is no directory");
+    assert_string_equal(cache_dir_open(path, dir, "file"), "it is not a directory");
     if (geteuid() == 0) {
         assert_int_equal(mkdir(below("theirs"), 0700), 0);
         assert_int_equal(chown(below("theirs"), 12345, 12345), 0);
@@ -81,12 +81,12 @@ static void what_cannot_be_made_is_said(void **state)
     (void)state;
     assert_non_null(deep);
     assert_non_null(cache_dir_open(path, "/proc/no/such/place", "cost"));
-    assert_non_null(cache_dir_open(path, below("file"), "cost")); /* below a file */
+    assert_non_null(cache_dir_open(path, below("file"), "cost")); /* the parent is a file */
     for (int i = 0; i < PATH_MAX; i++)
         memcpy(deep + 2 * i, "/a", 2);
     deep[2 * PATH_MAX - 1] = '\0';
     assert_string_equal(cache_dir_open(path, deep, "cost"), "the path is too long");
-    deep[PATH_MAX - 3] = '\0'; /* long enough only with the name */
+    deep[PATH_MAX - 3] = '\0'; /* too long only together with the name */
     assert_string_equal(cache_dir_open(path, deep, "cost"), "the path is too long");
     free(deep);
 }
@@ -131,7 +131,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_not_there_is_made_for_us_alone),
         cmocka_unit_test(what_is_there_keeps_its_mode),
-        cmocka_unit_test(what_others_may_write_to_is_not_taken),
+        cmocka_unit_test(a_folder_that_others_can_write_to_is_refused),
         cmocka_unit_test(what_cannot_be_made_is_said),
         cmocka_unit_test(without_a_flag_the_place_follows_xdg),
     };

@@ -1,4 +1,4 @@
-/* test_kv_disk.c - what the start-up says of the disk tier. */
+/* test_kv_disk.c - the messages about the disk tier at start. */
 #include "tests/unit/test.h"
 
 #include <stdlib.h>
@@ -27,7 +27,7 @@ static void expect(const struct cache_stats *c, const char *want)
     free(text);
 }
 
-static void the_line_says_how_large_it_is_and_what_was_found(void **state)
+static void the_line_has_the_size_and_the_found_blocks(void **state)
 {
     struct cache_stats c = store;
 
@@ -63,7 +63,7 @@ static void what_was_dropped_has_its_reason(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_line_says_how_large_it_is_and_what_was_found),
+        cmocka_unit_test(the_line_has_the_size_and_the_found_blocks),
         cmocka_unit_test(what_was_dropped_has_its_reason),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

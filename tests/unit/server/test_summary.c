@@ -60,7 +60,7 @@ static void figures_are_those_of_the_interval(void **state)
     stats.n_generation_tokens = 60;
     assert_true(summary_next(&s, &stats, 35 * SECOND, &f));
     assert_true(f.prompt_per_s == 0 && f.generation_per_s == 1 && f.n_preemptions == 0);
-    assert_true(f.hit_perc == 25); /* nothing was looked up: the last rate stays */
+    assert_true(f.hit_perc == 25); /* without a lookup the last rate stays */
 }
 
 static void an_engine_that_becomes_idle_says_so_once(void **state)
@@ -82,7 +82,7 @@ static void an_engine_that_becomes_idle_says_so_once(void **state)
         for (int i = 0; i < 5; i++)
             assert_false(summary_next(&s, &stats, now += 10 * SECOND, &f));
     }
-    stats.n_running = 1; /* one step that takes longer than an interval is no idleness */
+    stats.n_running = 1; /* a step that is longer than an interval does not count as idle */
     assert_true(summary_next(&s, &stats, now += 10 * SECOND, &f));
     assert_true(summary_next(&s, &stats, now += 10 * SECOND, &f));
 }

@@ -1,5 +1,5 @@
-/* config.json and safetensors from outside are hostile until checked: each damage gets a clear
- * error and no crash (run under ASan and UBSan). */
+/* config.json and safetensors files may be hostile: each kind of damage gives a clear error and no
+ * crash (run under ASan and UBSan). */
 #include "tests/unit/test.h"
 
 #include <math.h>

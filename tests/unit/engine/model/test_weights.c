@@ -15,7 +15,7 @@
 static struct device *device;
 static char dir[64];
 
-/* Odd sizes: panels, groups and tasks all end inside. */
+/* Odd sizes, so that the last panel, group and task are incomplete. */
 static struct model_config odd_model(bool tied)
 {
     return (struct model_config){.n_layers = 2,
@@ -138,8 +138,8 @@ static void a_checkpoint_is_quantized_and_let_go(void **state)
     checkpoint_remove(dir);
 }
 
-/* What was asked for is part of what stored KV depends on through the settings, not through the
- * content: that is the checkpoint's own. */
+/* The content hash depends on the checkpoint alone. Stored KV depends on the quantization too, but
+ * through the settings in the fingerprint. */
 static void the_content_hash_is_the_checkpoints(void **state)
 {
     struct model_config m = odd_model(true);

@@ -1,6 +1,6 @@
-/* test_weights_upload.c - weights on a device with memory of its own, here the emulated GPU: what
- * lies there is what a host packs, whatever the dtypes, sizes and pieces; and every failure on the
- * way is an error with words, after which nothing is held. */
+/* test_weights_upload.c - weights on a device with its own memory, here the emulated GPU. The bytes
+ * there equal those packed on a host, for all dtypes, sizes and pieces. Each failure gives an error
+ * message and frees all memory. */
 #include "tests/unit/test.h"
 
 #include <stdio.h>
@@ -36,7 +36,7 @@ static struct device *open_device(enum device_kind kind)
     return d;
 }
 
-/* Rows and groups end inside everything. */
+/* Odd sizes, so that rows and groups end inside pieces and panels. */
 static struct model_config odd_model(bool tied, enum dtype stored)
 {
     return (struct model_config){.n_layers = 2,
@@ -238,7 +238,7 @@ static void a_file_that_shrinks_is_an_error(void **state)
     device_close(gpu);
 }
 
-/* One call of the runtime after the other fails, once or (a dead context) from then on. */
+/* Each call of the runtime fails: once, or (a dead context) from then on. */
 static void every_failing_call_is_an_error_and_holds_nothing(void **state)
 {
     struct model_config m = odd_model(true, DTYPE_F32);

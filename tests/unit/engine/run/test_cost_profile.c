@@ -1,4 +1,5 @@
-/* The profile of a made-up device, whose law is known: what is run, how long, and what follows. */
+/* The profile of a simulated device with a known cost law: the steps that are run, their number,
+ * and the resulting model. */
 #include "tests/unit/test.h"
 
 #include <math.h>
@@ -127,7 +128,7 @@ static void a_quick_device_is_measured_everywhere_and_met(void **state)
     assert_true(error(cost_model_seconds(&model, 0, 4096), sum) < 0.02);
 }
 
-/* Three seconds are 28 steps of this one. */
+/* The budget of three seconds is enough for 28 steps of this device. */
 static void a_slow_device_keeps_the_budget_and_the_law_says_the_rest(void **state)
 {
     struct machine m = {.speed = 1};

@@ -77,7 +77,7 @@ static void logprobs_are_those_of_the_raw_logits(void **state)
     }
 }
 
-/* As for a prompt's tokens: whatever the parameters would make of the row. */
+/* As for a prompt's tokens: the sampling parameters have no effect. */
 static void a_given_token_comes_with_its_raw_logprob(void **state)
 {
     struct logit_bias bias = {7, 100};
@@ -237,7 +237,7 @@ static void penalties_follow_their_formulas(void **state)
     sampler_state_fini(&st);
 }
 
-/* The list that a device gets says the same as the counts. */
+/* The list for a device contains the same ids as the counts. */
 static void the_seen_list_has_each_id_once(void **state)
 {
     const uint32_t prompt[] = {7, 9, 7, 7};

@@ -23,7 +23,7 @@ void world_init(struct world *w, const char *policy, uint32_t n_slots)
                         .seed = 1};
 }
 
-/* Lines through the origin, so that what is expected can be said in the head. */
+/* A cost model of lines through the origin, so that tests can compute expected values by head. */
 static void make_cost(struct world *w)
 {
     static const uint32_t cached[2] = {0, 1000}, axis[2] = {1, 1000};
@@ -230,7 +230,8 @@ static void admit_planned(struct world *w)
         assert_int_equal(w->jobs[w->preempt[i]].n_run, 0);
 }
 
-/* The copy failed, or somebody else committed the same prefix meanwhile. */
+/* Let an admission find less than planned (as after a failed copy) or more (as when another
+ * sequence committed the same prefix). */
 static void surprise(struct world *w, uint32_t slot)
 {
     struct world_job *j = &w->jobs[slot];
@@ -305,8 +306,8 @@ void world_begin(struct world *w, const struct plan *plan)
     assert_false(w->is_stepping);
     assert_true(scheduler_is_current(w->s, plan));
     copy_plan(w, plan);
-    /* Each job alone fits into a test's memory: so somebody can always run, or can after others
-     * have given their blocks back; and that comes but once in turn. */
+    /* Each job alone fits into the memory. So some job can always run, at the latest after one plan
+     * that only preempts. */
     if (w->n_live > 0 && plan->n_items == 0)
         assert_true(plan->n_preempt > 0 && w->n_without_items++ < 1);
     if (plan->n_items > 0)

@@ -64,7 +64,7 @@ static void between_points_the_formula_of_the_paper_holds(void **state)
     assert_near(cost_model_decode_seconds(&m, 25, 2), 0.25 + 0.1 + 0.2 + 0.1);
 }
 
-static void outside_the_grid_it_does_what_the_header_says(void **state)
+static void outside_the_grid_the_model_extrapolates_as_documented(void **state)
 {
     struct cost_model m = small();
     const uint32_t a[] = {0, 10}, b[] = {10, 20};
@@ -163,7 +163,7 @@ static void corrections_converge_and_wild_ones_are_bounded(void **state)
             assert_true(m.seconds[i][j] > 0);
 }
 
-static void a_step_is_its_decodes_and_what_chunks_take_above_the_floor(void **state)
+static void a_step_takes_its_decodes_and_the_chunks_time_above_the_floor(void **state)
 {
     struct cost_model m = small();
     struct cost_step step = {0};
@@ -199,7 +199,7 @@ static double seconds_with(const struct cost_model *m, struct cost_step step, ui
 }
 
 /* Of 30,000 random questions: the answer fits, one token more does not. */
-static void what_fits_is_the_most_that_fits(void **state)
+static void fit_returns_the_largest_number_of_tokens_that_fits(void **state)
 {
     struct cost_model m = small();
 
@@ -218,7 +218,7 @@ static void what_fits_is_the_most_that_fits(void **state)
     }
 }
 
-static void more_time_or_less_before_it_fits_no_fewer_tokens(void **state)
+static void more_time_or_a_shorter_prefix_fits_no_fewer_tokens(void **state)
 {
     struct cost_model m = small();
 
@@ -239,7 +239,7 @@ static void more_time_or_less_before_it_fits_no_fewer_tokens(void **state)
     }
 }
 
-static void smoothing_lowers_what_less_work_took_longer_for(void **state)
+static void smoothing_lowers_points_where_less_work_took_longer(void **state)
 {
     struct cost_model m = small(), was = m;
 
@@ -280,7 +280,7 @@ static void steps_teach_the_grid_that_they_are_of(void **state)
     assert_memory_equal(&m, &was, sizeof m);
 }
 
-/* One in ten steps is held up for a second: the model stays within a third of the truth. */
+/* One in ten steps is delayed by a second. The model's error stays below a third. */
 static void delayed_steps_do_not_wreck_the_model(void **state)
 {
     struct cost_model m = small();
@@ -346,8 +346,8 @@ static void an_estimate_has_a_floor_and_grows_with_work(void **state)
     assert_near(cost_model_decode_seconds(&m, 0, 1), 1);
 }
 
-/* Without attention and the floor, twice the tokens are twice the time; what the device does scales
- * all of it. */
+/* Without attention and the floor, twice the tokens take twice the time, and all times scale with
+ * the device's speed. */
 static void an_estimate_has_the_right_ratios(void **state)
 {
     struct cost_estimate e = guess;
@@ -478,15 +478,15 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(points_of_the_grid_are_exact),
         cmocka_unit_test(between_points_the_formula_of_the_paper_holds),
-        cmocka_unit_test(outside_the_grid_it_does_what_the_header_says),
+        cmocka_unit_test(outside_the_grid_the_model_extrapolates_as_documented),
         cmocka_unit_test(a_grid_that_makes_no_sense_is_refused_with_words),
         cmocka_unit_test(a_correction_moves_the_answer_by_the_rate),
         cmocka_unit_test(corrections_converge_and_wild_ones_are_bounded),
         cmocka_unit_test(without_a_decode_grid_decodes_are_like_prefills),
-        cmocka_unit_test(a_step_is_its_decodes_and_what_chunks_take_above_the_floor),
-        cmocka_unit_test(what_fits_is_the_most_that_fits),
-        cmocka_unit_test(more_time_or_less_before_it_fits_no_fewer_tokens),
-        cmocka_unit_test(smoothing_lowers_what_less_work_took_longer_for),
+        cmocka_unit_test(a_step_takes_its_decodes_and_the_chunks_time_above_the_floor),
+        cmocka_unit_test(fit_returns_the_largest_number_of_tokens_that_fits),
+        cmocka_unit_test(more_time_or_a_shorter_prefix_fits_no_fewer_tokens),
+        cmocka_unit_test(smoothing_lowers_points_where_less_work_took_longer),
         cmocka_unit_test(steps_teach_the_grid_that_they_are_of),
         cmocka_unit_test(delayed_steps_do_not_wreck_the_model),
         cmocka_unit_test(whatever_is_learned_more_work_takes_no_less_time),

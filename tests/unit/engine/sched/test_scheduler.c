@@ -1,4 +1,4 @@
-/* The scheduler in no time: a toy cache with a fixed number of blocks stands behind the view. */
+/* The scheduler without time: its view shows a toy cache with a fixed number of blocks. */
 #include "tests/unit/test.h"
 
 #include <string.h>
@@ -87,7 +87,7 @@ static void finish(uint32_t slot)
     scheduler_on_finish(sched, slot, 0);
 }
 
-/* One step as the engine would run it; the plan's own promises are checked on the way. */
+/* Run a step as the engine does, and check the promises of every plan. */
 static struct plan step(uint32_t n_tokens_max)
 {
     struct sched_view view = {&toy,     toy_available(), toy_match,
@@ -213,8 +213,8 @@ static void a_full_pool_preempts_the_last_in_line(void **state)
     fail_msg("nobody was preempted");
 }
 
-/* A short one goes past it meanwhile, and gives its place back as soon as that is enough. */
-static void who_does_not_fit_gets_its_place_when_it_does(void **state)
+/* A short request runs first, and is preempted as soon as the long one fits. */
+static void a_request_that_does_not_fit_runs_as_soon_as_it_fits(void **state)
 {
     (void)state;
     start(8, 1000, 10);
@@ -251,7 +251,7 @@ static void a_cancelled_slot_is_forgotten_in_every_state(void **state)
     scheduler_destroy(sched);
 }
 
-static void who_waits_is_listed_in_the_order_of_service(void **state)
+static void waiting_requests_are_listed_in_the_order_of_service(void **state)
 {
     static const uint32_t order[] = {7, 2, 9, 1};
 
@@ -278,7 +278,7 @@ static void who_waits_is_listed_in_the_order_of_service(void **state)
     scheduler_destroy(sched);
 }
 
-static void who_is_preempted_waits_at_its_old_place(void **state)
+static void a_preempted_job_waits_at_its_old_place(void **state)
 {
     (void)state;
     start(2, 1000, 4);
@@ -295,8 +295,8 @@ static void who_is_preempted_waits_at_its_old_place(void **state)
     scheduler_destroy(sched);
 }
 
-/* A copy failed: what was planned as cached is computed, from the tokens that are there on. */
-static void what_was_not_attached_is_computed(void **state)
+/* After a failed copy, tokens that were planned as cached are computed. */
+static void tokens_that_were_not_attached_are_computed(void **state)
 {
     struct sched_view view = {&toy, 100, toy_match, toy_need, toy_reclaimable, NULL};
     struct plan plan;
@@ -326,8 +326,8 @@ static void what_was_not_attached_is_computed(void **state)
     scheduler_destroy(sched);
 }
 
-/* What is read from disk holds nobody up but its owner, who keeps his place in the order. */
-static void who_is_loading_is_passed_over(void **state)
+/* A sequence whose KV is being read does not delay others, and keeps its place in the order. */
+static void a_loading_sequence_does_not_delay_others(void **state)
 {
     struct plan plan;
 
@@ -351,8 +351,8 @@ static void who_is_loading_is_passed_over(void **state)
     scheduler_destroy(sched);
 }
 
-/* However many are loading: a plan looks at a few. */
-static void a_plan_looks_at_few_who_are_loading(void **state)
+/* A plan examines only a few loading sequences, however many there are. */
+static void a_plan_examines_few_loading_sequences(void **state)
 {
     uint32_t n_asked = 0;
 
@@ -369,8 +369,8 @@ static void a_plan_looks_at_few_who_are_loading(void **state)
     scheduler_destroy(sched);
 }
 
-/* Random loads on random pools: every plan fits, and everybody finishes. */
-static void everyone_finishes_under_random_load(void **state)
+/* Random loads on random pools: every plan fits, and all sequences finish. */
+static void every_sequence_finishes_under_random_load(void **state)
 {
     (void)state;
     for (uint64_t round = 0; round < 60; round++) {
@@ -408,14 +408,14 @@ int main(void)
         cmocka_unit_test(lower_priority_numbers_go_first),
         cmocka_unit_test(a_long_prefill_never_holds_up_decodes),
         cmocka_unit_test(a_full_pool_preempts_the_last_in_line),
-        cmocka_unit_test(who_does_not_fit_gets_its_place_when_it_does),
+        cmocka_unit_test(a_request_that_does_not_fit_runs_as_soon_as_it_fits),
         cmocka_unit_test(a_cancelled_slot_is_forgotten_in_every_state),
-        cmocka_unit_test(who_waits_is_listed_in_the_order_of_service),
-        cmocka_unit_test(who_is_preempted_waits_at_its_old_place),
-        cmocka_unit_test(what_was_not_attached_is_computed),
-        cmocka_unit_test(who_is_loading_is_passed_over),
-        cmocka_unit_test(a_plan_looks_at_few_who_are_loading),
-        cmocka_unit_test(everyone_finishes_under_random_load),
+        cmocka_unit_test(waiting_requests_are_listed_in_the_order_of_service),
+        cmocka_unit_test(a_preempted_job_waits_at_its_old_place),
+        cmocka_unit_test(tokens_that_were_not_attached_are_computed),
+        cmocka_unit_test(a_loading_sequence_does_not_delay_others),
+        cmocka_unit_test(a_plan_examines_few_loading_sequences),
+        cmocka_unit_test(every_sequence_finishes_under_random_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Each policy's order, by deterministic cases in virtual time (sched_world.h): a decode takes 10 ms
- * and a token of a prefill 1 ms, unless a case says otherwise. */
+/* The order of each policy, in deterministic cases in virtual time (sched_world.h). A decode takes
+ * 10 ms and a token of a prefill 1 ms, unless a case sets other times. */
 #include "tests/unit/test.h"
 
 #include <math.h>
@@ -15,13 +15,14 @@ static uint32_t n_in_level(const struct world *w, uint32_t level)
     return stats.n_in_level[level];
 }
 
-/* --- the example of FastServe (Wu et al., 2023) with three jobs --- */
+/* --- the toy example of FastServe (Wu et al., "Fast Distributed Inference Serving for Large
+ * Language Models", 2023) --- */
 
-/* Three jobs come together. The means are published (4.23, 5, 3.3 and 3), the jobs are not to be
- * had: these came out of a search over prefills of whole tenths of a second, decodes of 0.1 to 1.2
- * s and up to 8 tokens, with quanta of 1, 2, 4, ... s, for jobs that meet all four means. 42
- * triples do without an iteration being exactly as long as a quantum; this one has equal numbers of
- * tokens. Prefills of 3.0, 0.2 and 2.1 s, then two decodes of 0.1 s each. */
+/* Three jobs arrive together. The paper gives the mean completion times of four policies (4.23, 5,
+ * 3.3 and 3 s), but not the jobs. These jobs were found by a search for triples with all four
+ * means: prefills of multiples of 0.1 s, decodes of 0.1 to 1.2 s, up to 8 tokens, quanta of 1, 2,
+ * 4, ... s. Of the 42 triples in which no iteration is exactly as long as a quantum, this one has
+ * equal numbers of tokens: prefills of 3.0, 0.2 and 2.1 s, then two decodes of 0.1 s each. */
 static double toy_mean_s(const char *policy)
 {
     static const uint32_t prefill_tenths[] = {30, 2, 21};
@@ -162,8 +163,8 @@ static void a_used_up_quantum_means_one_level_down(void **state)
     }
 }
 
-/* What is charged is a step's whole time, and a quantum that is exactly used up is used up as
- * published, but not in the released code. */
+/* A job is charged the whole time of its steps. If that equals the quantum exactly, the job sinks
+ * by the published rule, but not by the released code. */
 static void exactly_a_quantum_is_used_up_as_published_only(void **state)
 {
     for (int as_released = 0; as_released < 2; as_released++) {
@@ -184,7 +185,7 @@ static void exactly_a_quantum_is_used_up_as_published_only(void **state)
 
 /* Behind a short prefill come decodes that are longer than the first quanta of 1, 2, 4, 8, 16 ms.
  * */
-static void as_published_it_sinks_to_where_the_next_iteration_fits(void **state)
+static void as_published_a_job_sinks_to_a_quantum_that_fits_its_next_iteration(void **state)
 {
     for (int as_released = 0; as_released < 2; as_released++) {
         struct world w;
@@ -202,7 +203,7 @@ static void as_published_it_sinks_to_where_the_next_iteration_fits(void **state)
 }
 
 /* A prefill is one iteration, however many chunks it is cut into. */
-static void nobody_sinks_in_the_midst_of_a_prefill(void **state)
+static void no_job_sinks_during_its_prefill(void **state)
 {
     struct world w;
 
@@ -220,8 +221,8 @@ static void nobody_sinks_in_the_midst_of_a_prefill(void **state)
     world_close(&w);
 }
 
-/* Slot 0 sinks from the top into the level in which slot 1 waits. */
-static void who_sinks_goes_behind_its_new_level_and_before_it_as_released(void **state)
+/* Slot 0 sinks from the top level into the level in which slot 1 waits. */
+static void a_sinking_job_joins_the_end_of_its_level_or_the_front_as_released(void **state)
 {
     for (int as_released = 0; as_released < 2; as_released++) {
         struct world w;
@@ -284,7 +285,7 @@ static void higher_levels_go_first_and_displace(void **state)
     world_close(&w);
 }
 
-static void who_is_displaced_keeps_its_place_in_its_level(void **state)
+static void a_displaced_job_keeps_its_place_in_its_level(void **state)
 {
     struct world w;
 
@@ -307,7 +308,7 @@ static void who_is_displaced_keeps_its_place_in_its_level(void **state)
 
 /* --- the other policies --- */
 
-static void the_shortest_prefill_goes_first_and_who_runs_goes_on(void **state)
+static void the_shortest_prefill_is_first_and_running_jobs_continue(void **state)
 {
     struct world w;
 
@@ -413,12 +414,12 @@ int main(void)
         cmocka_unit_test(without_a_cost_model_there_is_a_usual_one),
         cmocka_unit_test(a_used_up_quantum_means_one_level_down),
         cmocka_unit_test(exactly_a_quantum_is_used_up_as_published_only),
-        cmocka_unit_test(as_published_it_sinks_to_where_the_next_iteration_fits),
-        cmocka_unit_test(nobody_sinks_in_the_midst_of_a_prefill),
-        cmocka_unit_test(who_sinks_goes_behind_its_new_level_and_before_it_as_released),
+        cmocka_unit_test(as_published_a_job_sinks_to_a_quantum_that_fits_its_next_iteration),
+        cmocka_unit_test(no_job_sinks_during_its_prefill),
+        cmocka_unit_test(a_sinking_job_joins_the_end_of_its_level_or_the_front_as_released),
         cmocka_unit_test(higher_levels_go_first_and_displace),
-        cmocka_unit_test(who_is_displaced_keeps_its_place_in_its_level),
-        cmocka_unit_test(the_shortest_prefill_goes_first_and_who_runs_goes_on),
+        cmocka_unit_test(a_displaced_job_keeps_its_place_in_its_level),
+        cmocka_unit_test(the_shortest_prefill_is_first_and_running_jobs_continue),
         cmocka_unit_test(the_shortest_remaining_time_displaces),
         cmocka_unit_test(the_estimate_of_coming_back_is_the_published_one),
     };

@@ -1,6 +1,6 @@
-/* What holds whatever the policy, by deterministic cases in virtual time (sched_world.h): nobody
- * starves, priorities, the length of a step, memory, plans made ahead. A decode takes 10 ms
- * and a token of a prefill 1 ms, unless a case says otherwise. */
+/* Properties of all policies, in deterministic cases in virtual time (sched_world.h): no
+ * starvation, priorities, the length of a step, memory, plans made ahead. A decode takes 10 ms and
+ * a token of a prefill 1 ms, unless a case sets other times. */
 #include "tests/unit/test.h"
 
 #include <math.h>
@@ -14,8 +14,8 @@ static const char *const policies[] = {"skip-join-mlfq", "mlfq", "fcfs", "sjf-pr
 
 /* --- starvation --- */
 
-/* Slot 0 is long, and there is always somebody who goes before it. Returns at which step it ran
- * next after its first; *again: and after that. */
+/* Slot 0 has a long job, and there is always another job before it in the order. Returns the step
+ * of its second run; *again: the step of its third run. */
 static uint64_t steps_until_it_runs(struct world *w, int32_t priority_of_others, uint64_t *again)
 {
     uint64_t at[2] = {0, 0};
@@ -31,8 +31,9 @@ static uint64_t steps_until_it_runs(struct world *w, int32_t priority_of_others,
     return at[0];
 }
 
-/* Others run 9 ms each: 300 ms are 34 of them. Then it is moved up for one token. */
-static void who_starves_runs_for_one_token_whatever_the_policy(void **state)
+/* Each other job runs for 9 ms. After the threshold of 300 ms, which are 34 of these jobs, slot 0
+ * runs before all others until its next token. */
+static void a_starving_job_runs_for_one_token_in_every_policy(void **state)
 {
     for (uint32_t i = 0; i < N_POLICIES; i++) {
         struct scheduler_stats stats;
@@ -56,7 +57,7 @@ static void who_starves_runs_for_one_token_whatever_the_policy(void **state)
     }
 }
 
-static void who_starves_in_its_prefill_runs_until_it_has_a_token(void **state)
+static void a_job_starving_in_its_prefill_runs_until_it_has_a_token(void **state)
 {
     for (uint32_t i = 0; i < N_POLICIES; i++) {
         uint32_t n = 0;
@@ -82,9 +83,9 @@ static void who_starves_in_its_prefill_runs_until_it_has_a_token(void **state)
     }
 }
 
-/* Slot 0 has time for two of its five chunks before somebody else comes, and then has to begin
- * anew: unless it is moved up, it would never have a token, though it runs most of the time. */
-static void who_loses_what_it_computed_has_its_token_all_the_same(void **state)
+/* Slot 0 computes two of its five chunks before another job preempts it, and then begins again. If
+ * it were not promoted, it would never have a token, although it runs most of the time. */
+static void a_job_that_loses_its_kv_still_gets_its_token(void **state)
 {
     for (uint32_t i = 0; i < N_POLICIES; i++) {
         uint64_t next_ns = 40 * 1000000;
@@ -110,9 +111,9 @@ static void who_loses_what_it_computed_has_its_token_all_the_same(void **state)
     }
 }
 
-/* It was moved up when priority 0 was the most important there was; then come others who are more
- * important, without end. */
-static void who_was_moved_up_stays_before_those_who_come(void **state)
+/* A job is promoted while 0 is the most important priority. Then more important jobs arrive without
+ * end. */
+static void a_promoted_job_stays_before_new_jobs(void **state)
 {
     for (uint32_t i = 0; i < N_POLICIES; i++) {
         uint32_t n = 0;
@@ -138,7 +139,7 @@ static void who_was_moved_up_stays_before_those_who_come(void **state)
     }
 }
 
-static void without_a_threshold_nobody_is_moved_up(void **state)
+static void without_a_threshold_no_job_is_promoted(void **state)
 {
     uint64_t again;
     struct world w;
@@ -153,8 +154,8 @@ static void without_a_threshold_nobody_is_moved_up(void **state)
     world_close(&w);
 }
 
-/* The released code looks every 1000th time, and then the job stays at the top, before those who
- * come, until its charged time takes it down. */
+/* The released code looks for starving jobs in every 1000th plan. A promoted job then stays in the
+ * top level, before new jobs, until its charged time makes it sink. */
 static void as_released_the_starving_are_looked_for_every_1000th_plan(void **state)
 {
     struct scheduler_stats stats;
@@ -178,7 +179,7 @@ static void as_released_the_starving_are_looked_for_every_1000th_plan(void **sta
     world_close(&w);
 }
 
-static void who_ran_lately_is_not_moved_up_as_released_either(void **state)
+static void a_job_that_ran_lately_is_not_promoted(void **state)
 {
     struct world w;
 
@@ -225,8 +226,8 @@ static void a_priority_acts_across_levels(void **state)
     }
 }
 
-/* Who takes a place does so for a reason, and each reason comes once: its arrival, somebody's
- * change of level, somebody's end of starvation. */
+/* Count preemptions. Each one has a cause that occurs once: an arrival, a change of level, or the
+ * end of a starvation. */
 static uint64_t preemptions_in_a_crowd(const char *policy, uint32_t n_blocks, uint64_t *n_reasons)
 {
     struct scheduler_stats stats;
@@ -271,7 +272,7 @@ static void equals_never_take_places_from_each_other_in_turn(void **state)
 
 /* --- how long a step takes --- */
 
-/* What the cost model says of the last plan's items, with `n_more` tokens for the last of them. */
+/* The cost model's estimate of the last plan, with `n_more` tokens more for its last item. */
 static double expected_s(const struct world *w, const uint32_t *n_computed, uint32_t n_more)
 {
     struct cost_step step = {0};
@@ -312,7 +313,7 @@ static void chunks_are_cut_to_the_expected_time_and_no_decode_is_left_out(void *
     }
 }
 
-/* In whatever order they stand, the chunk has what the decodes leave, and that wholly. */
+/* In any order, the chunk gets all tokens of the step that decodes leave. */
 static void a_chunk_has_all_tokens_that_decodes_leave(void **state)
 {
     for (int32_t priority = -1; priority <= 1; priority += 2) {
@@ -335,8 +336,8 @@ static void a_chunk_has_all_tokens_that_decodes_leave(void **state)
     }
 }
 
-/* A step that is too long whatever is done: still everybody gets on. */
-static void a_limit_that_is_too_low_stops_nobody(void **state)
+/* Even the shortest step exceeds the limit, but all jobs progress. */
+static void a_limit_that_is_too_low_stops_no_job(void **state)
 {
     for (uint32_t i = 0; i < N_POLICIES; i++) {
         struct world w;
@@ -386,8 +387,8 @@ static void a_newcomer_leaves_the_reserve_to_those_that_run(void **state)
     }
 }
 
-/* Blocks of 3, 2 (then 3) and 1 in a memory of 7: slot 0 needs one more, and slot 2 has just one.
- * */
+/* Jobs of 3, 2 (then 3) and 1 blocks in a memory of 7. Slot 0 needs one block more, and slot 2
+ * holds exactly one. */
 static void no_more_lose_their_place_than_must(void **state)
 {
     struct scheduler_stats stats;
@@ -415,9 +416,9 @@ static void no_more_lose_their_place_than_must(void **state)
     world_close(&w);
 }
 
-/* Three need a fourth block at once: one is free, slot 3 has one, and so slot 2 has to go as well.
- * */
-static void what_was_taken_is_given_only_once(void **state)
+/* Three jobs need a fourth block at once. One block is free and slot 3 holds one, so slot 2 must be
+ * preempted as well. */
+static void preempted_blocks_are_given_only_once(void **state)
 {
     struct world w;
 
@@ -439,7 +440,7 @@ static void what_was_taken_is_given_only_once(void **state)
     world_close(&w);
 }
 
-static void who_is_alone_may_have_all_memory(void **state)
+static void a_single_sequence_may_use_all_memory(void **state)
 {
     for (uint32_t i = 0; i < N_POLICIES; i++) {
         struct world w;
@@ -457,7 +458,7 @@ static void who_is_alone_may_have_all_memory(void **state)
 }
 
 /* Slot 1 does not fit beside slot 0, slot 2 does. Slot 1 comes first once it fits. */
-static void who_fits_may_run_before_one_who_does_not_but_not_as_released(void **state)
+static void a_fitting_job_passes_one_that_does_not_fit_but_not_as_released(void **state)
 {
     for (int as_released = 0; as_released < 2; as_released++) {
         struct world w;
@@ -537,7 +538,7 @@ static void carry_out(struct scheduler *s, struct shared *m, uint32_t n_known[3]
     scheduler_check(s);
 }
 
-static void who_shares_blocks_is_not_pushed_out_in_vain_again_and_again(void **state)
+static void sharing_blocks_causes_no_endless_preemptions(void **state)
 {
     struct scheduler_config config = {.policy = "fcfs",
                                       .n_slots = 3,
@@ -561,7 +562,7 @@ static void who_shares_blocks_is_not_pushed_out_in_vain_again_and_again(void **s
     scheduler_destroy(s);
 }
 
-/* What a plan asks the cache depends on the slots, not on who waits. */
+/* The number of a plan's cache lookups depends on the slots, not on the number of waiting jobs. */
 static void a_plan_asks_as_much_however_many_wait(void **state)
 {
     for (uint32_t i = 0; i < 2 * N_POLICIES; i++)
@@ -623,7 +624,7 @@ static void a_plan_made_ahead_counts_the_step_as_done(void **state)
     world_close(&w);
 }
 
-static void a_plan_is_not_current_when_somebody_left_or_came(void **state)
+static void a_plan_is_stale_after_an_arrival_or_an_end(void **state)
 {
     struct sched_view view;
     struct plan ahead;
@@ -659,27 +660,27 @@ static void a_plan_is_not_current_when_somebody_left_or_came(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_starves_runs_for_one_token_whatever_the_policy),
-        cmocka_unit_test(who_starves_in_its_prefill_runs_until_it_has_a_token),
-        cmocka_unit_test(who_loses_what_it_computed_has_its_token_all_the_same),
-        cmocka_unit_test(who_was_moved_up_stays_before_those_who_come),
-        cmocka_unit_test(without_a_threshold_nobody_is_moved_up),
+        cmocka_unit_test(a_starving_job_runs_for_one_token_in_every_policy),
+        cmocka_unit_test(a_job_starving_in_its_prefill_runs_until_it_has_a_token),
+        cmocka_unit_test(a_job_that_loses_its_kv_still_gets_its_token),
+        cmocka_unit_test(a_promoted_job_stays_before_new_jobs),
+        cmocka_unit_test(without_a_threshold_no_job_is_promoted),
         cmocka_unit_test(as_released_the_starving_are_looked_for_every_1000th_plan),
-        cmocka_unit_test(who_ran_lately_is_not_moved_up_as_released_either),
+        cmocka_unit_test(a_job_that_ran_lately_is_not_promoted),
         cmocka_unit_test(a_priority_acts_across_levels),
         cmocka_unit_test(equals_never_take_places_from_each_other_in_turn),
         cmocka_unit_test(chunks_are_cut_to_the_expected_time_and_no_decode_is_left_out),
         cmocka_unit_test(a_chunk_has_all_tokens_that_decodes_leave),
-        cmocka_unit_test(a_limit_that_is_too_low_stops_nobody),
+        cmocka_unit_test(a_limit_that_is_too_low_stops_no_job),
         cmocka_unit_test(a_newcomer_leaves_the_reserve_to_those_that_run),
         cmocka_unit_test(no_more_lose_their_place_than_must),
-        cmocka_unit_test(what_was_taken_is_given_only_once),
-        cmocka_unit_test(who_is_alone_may_have_all_memory),
-        cmocka_unit_test(who_fits_may_run_before_one_who_does_not_but_not_as_released),
-        cmocka_unit_test(who_shares_blocks_is_not_pushed_out_in_vain_again_and_again),
+        cmocka_unit_test(preempted_blocks_are_given_only_once),
+        cmocka_unit_test(a_single_sequence_may_use_all_memory),
+        cmocka_unit_test(a_fitting_job_passes_one_that_does_not_fit_but_not_as_released),
+        cmocka_unit_test(sharing_blocks_causes_no_endless_preemptions),
         cmocka_unit_test(a_plan_asks_as_much_however_many_wait),
         cmocka_unit_test(a_plan_made_ahead_counts_the_step_as_done),
-        cmocka_unit_test(a_plan_is_not_current_when_somebody_left_or_came),
+        cmocka_unit_test(a_plan_is_stale_after_an_arrival_or_an_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Between tenants and inside of sessions, by deterministic cases in virtual time (sched_world.h).
- * */
+/* Fairness between tenants, and levels of sessions, in deterministic cases in virtual time
+ * (sched_world.h). */
 #include "tests/unit/test.h"
 
 #include "tests/unit/engine/sched/sched_world.h"
@@ -9,8 +9,9 @@ static const char *const policies[] = {"skip-join-mlfq", "mlfq", "fcfs"};
 
 /* --- tenants --- */
 
-/* Tenant 7 has one request waiting or running at any time, tenant 8 has 100, all equal. Seconds of
- * steps that each took part in, once all of the first 100 have sunk to where they end. */
+/* Tenant 7 always has one request waiting or running, tenant 8 has 100, all alike. served_s:
+ * seconds of the steps with a request of each tenant, after the first 100 requests have sunk to the
+ * level in which they end. */
 static void serve_tenants(const char *policy, uint32_t n_out, double served_s[2])
 {
     struct world w;
@@ -36,7 +37,7 @@ static void serve_tenants(const char *policy, uint32_t n_out, double served_s[2]
 
 static void tenants_have_equal_time_however_many_they_send(void **state)
 {
-    /* So that the quantum of the last level is used up as well: 20 + 40 ms, 20 + 20 + 40 ms. */
+    /* Lengths that use the quantum of the last level completely: 20 + 40 ms, 20 + 20 + 40 ms. */
     static const uint32_t n_out[N_WITH_ROUNDS] = {5, 7, 5};
 
     (void)state;
@@ -72,8 +73,8 @@ static void each_of_five_tenants_has_a_fifth(void **state)
     world_close(&w);
 }
 
-/* A request is counted for a whole quantum when it comes to a level; what it did not use its tenant
- * has back when it ends. So those that wait already are served a little late. */
+/* A tenant is charged a whole quantum when its request enters a level, and gets the unused rest
+ * back when the request ends. So requests that wait already are served a little late. */
 static void an_unused_quantum_is_nearly_equal_time(void **state)
 {
     double served_s[2] = {0, 0};
@@ -83,8 +84,8 @@ static void an_unused_quantum_is_nearly_equal_time(void **state)
     assert_true(served_s[0] < 1.5 * served_s[1] && served_s[1] < 1.5 * served_s[0]);
 }
 
-/* Tenant 1 sends what takes a tenth of what tenant 2 sends. Each has 10 requests waiting or running
- * at any time: what a request did not use of the quantum is its tenant's again. */
+/* A request of tenant 1 takes a tenth of the time of one of tenant 2. Each tenant always has 10
+ * requests waiting or running, and gets the unused rest of a quantum back. */
 static void small_requests_are_served_more_often(void **state)
 {
     double served_s[2] = {0, 0};
@@ -108,7 +109,7 @@ static void small_requests_are_served_more_often(void **state)
     world_close(&w);
 }
 
-/* Credit for what was not used ends when others were served meanwhile. */
+/* Credit for an unused quantum expires when other tenants are served meanwhile. */
 static void credit_is_not_kept_over_a_pause(void **state)
 {
     uint32_t n_first = 0;
@@ -136,7 +137,7 @@ static void credit_is_not_kept_over_a_pause(void **state)
     world_close(&w);
 }
 
-/* More tenants than are told apart, all of whom come and go. */
+/* More tenants than the scheduler distinguishes, each for a short time. */
 static void thousands_of_tenants_come_and_go(void **state)
 {
     uint32_t n_first = 0;
@@ -175,7 +176,7 @@ static void thousands_of_tenants_come_and_go(void **state)
     world_close(&w);
 }
 
-/* What more important requests have had says nothing about whose turn it is among the others. */
+/* Service in one priority does not change the order of tenants in another priority. */
 static void rounds_of_one_priority_are_not_those_of_another(void **state)
 {
     double served_s[2] = {0, 0};
@@ -203,7 +204,7 @@ static void rounds_of_one_priority_are_not_those_of_another(void **state)
     world_close(&w);
 }
 
-/* Who had nothing to do has no claim to what he did not use. */
+/* An idle tenant gains no credit. */
 static void an_idle_tenant_saves_nothing_up(void **state)
 {
     struct world w;
@@ -248,7 +249,8 @@ static uint32_t level_of_one_call(uint32_t n_prompt, uint32_t n_out)
     return level;
 }
 
-/* The same in calls of `n_out_each` tokens with pauses between them; prompts grow by what came. */
+/* The same tokens in calls of `n_out_each` tokens with pauses, in which each prompt contains the
+ * answers before it. */
 static uint32_t level_of_many_calls(uint32_t n_prompt, uint32_t n_out, uint32_t n_out_each,
                                     double pause_s)
 {
@@ -284,7 +286,7 @@ static void a_job_cut_into_calls_sinks_like_a_whole_one(void **state)
     assert_int_equal(level_of_many_calls(9, 120, 5, 3.5), 0); /* too long ago */
 }
 
-/* Where the session is does not help a prompt that is longer than that. */
+/* A prompt that is longer than the quantum of its session's level begins in a lower level. */
 static void a_session_goes_on_no_higher_than_its_prefill_allows(void **state)
 {
     struct world w;
@@ -303,7 +305,7 @@ static void a_session_goes_on_no_higher_than_its_prefill_allows(void **state)
     world_close(&w);
 }
 
-/* More sessions than are remembered: the last ones are. */
+/* More sessions than the scheduler remembers: it remembers the last ones. */
 static void sessions_that_ended_long_ago_are_forgotten(void **state)
 {
     uint32_t n_known = 0;

@@ -1,4 +1,5 @@
-/* detokenize.c: what is shown is whole, final, and the same however the text was cut. */
+/* detokenize.c: the output has whole characters only, is never taken back, and does not depend on
+ * the division of the text into tokens. */
 #include "engine/text/detokenize.h"
 
 #include "tests/unit/engine/text/tokenizer/tokenizer_test.h"
@@ -19,7 +20,7 @@ struct outcome {
     int stopped_by;
 };
 
-/* Feed all ids; every piece that is shown must be valid UTF-8 on its own. */
+/* Feed all ids. Each piece of output must be valid UTF-8 by itself. */
 static struct outcome decode(const struct tokenizer *t, const uint32_t *ids, size_t n,
                              const struct detok_stop *stops, uint32_t n_stops, unsigned flags)
 {
@@ -79,7 +80,7 @@ static void half_a_character_is_held_back(void **state)
     buf_fini(&out);
 }
 
-static void bad_bytes_become_what_python_makes_of_them(void **state)
+static void invalid_utf8_is_replaced_as_by_python(void **state)
 {
     (void)state;
     check(tok, IDS(0xff, 'a'), NULL, 0, "\357\277\275a", -1);
@@ -294,7 +295,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(half_a_character_is_held_back),
-        cmocka_unit_test(bad_bytes_become_what_python_makes_of_them),
+        cmocka_unit_test(invalid_utf8_is_replaced_as_by_python),
         cmocka_unit_test(special_tokens_show_only_when_asked),
         cmocka_unit_test(one_space_goes_off_the_start_of_sentencepiece_text),
         cmocka_unit_test(a_stop_string_ends_the_text_across_tokens),

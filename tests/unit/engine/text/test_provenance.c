@@ -1,4 +1,5 @@
-/* Where special tokens count: ranges, marks through templates and normalizers, mixed text. */
+/* Where a special token's spelling becomes the token: ranges, marks through templates and
+ * normalizers, text of trusted and untrusted parts. */
 #include "engine/text/chat_template.h"
 #include "engine/text/jinja/jinja_filters.h"
 #include "engine/text/jinja/jinja_methods.h"
@@ -251,7 +252,7 @@ static void long_texts_keep_their_marks(void **state)
 
 /* ---- mixed text ---- */
 
-/* Ids of a text whose untrusted pieces stand between U+0001 and U+0002. */
+/* The ids of a text whose untrusted parts are enclosed in U+0001 and U+0002. */
 static const char *mixed_ids(const struct tokenizer *t, const char *text, unsigned flags)
 {
     static char shown[4096];
@@ -357,8 +358,9 @@ static void tokens_matched_after_normalization_are_told_apart(void **state)
 
 /* ---- marks through normalizers ---- */
 
-/* Trusted texts are of the letters a to m and what decomposes to them, untrusted ones of n to z: so
- * each letter of the result says where it came from. Uppercase: for Lowercase. */
+/* Trusted texts consist of the letters a to m and characters that decompose to them, untrusted ones
+ * of n to z. So each letter of the result shows its source. Capitals are for the normalizer
+ * Lowercase. */
 static const char *const trusted_parts[] = {"a",
                                             "b ",
                                             "Kl",

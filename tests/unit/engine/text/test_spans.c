@@ -1,5 +1,5 @@
-/* Cutting rendered prompts at their documents: a document's ids must not depend on its neighbours,
- * and what cannot be cut must be said. The tokenizer is the demo model's. */
+/* Cutting rendered prompts at their documents. A document's ids must not depend on its neighbours,
+ * and a prompt that cannot be cut must give a reason. The tokenizer is the demo model's. */
 #include "engine/text/spans.h"
 
 #include <stdio.h>

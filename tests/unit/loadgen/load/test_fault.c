@@ -1,7 +1,6 @@
-/* Every allocation fails once, of all that stands between options and a report: what is asked
- * (every workload, its data read from files), the bodies, what came of it, and the report's files.
- * Each time a clear status comes back, with words where there is room for them; and nothing
- * leaks: afterwards as many bytes are allocated as before.
+/* Each allocation from the options to the report fails once: every workload with its data files,
+ * the bodies, the outcomes, and the report's files. Each time the result is a clear status, with a
+ * message if memory suffices. Nothing leaks: as many bytes are allocated after as before.
  *
  * malloc is replaced for this binary; under a sanitizer, which replaces it too, the test is
  * skipped. */
@@ -24,7 +23,7 @@ int main(void)
 
 #define N_FAILURES_MAX 20000
 #define N_REQUESTS 12
-/* So many tries in a row without a failure: nothing more is asked for. */
+/* After this many runs without a failure, all allocations have failed once. */
 #define N_QUIET 3
 
 static struct scratch scratch;
@@ -227,7 +226,7 @@ static enum status once(long fail_at, const struct workload_config *c, bool *fai
     return s;
 }
 
-/* Bytes that are allocated now; main() sees to it that none of those lie in a cache of malloc's. */
+/* Allocated bytes. main() turns malloc's per-thread cache off, which would count as allocated. */
 static size_t in_use(void)
 {
     struct mallinfo2 m = mallinfo2();
@@ -235,7 +234,7 @@ static size_t in_use(void)
     return m.uordblks + m.hblkhd;
 }
 
-/* Of the raw results: all times in them are made up, so that they are the same each time. */
+/* A hash of the raw results, whose times are constants and so always the same. */
 static uint64_t digest_of_results(void)
 {
     char path[128];

@@ -1,4 +1,4 @@
-/* Outcomes made by hand, every figure computed by hand. */
+/* Figures of constructed outcomes, compared with values computed by hand. */
 #include "tests/unit/loadgen/loadgen_test.h"
 
 #include "loadgen/load/metrics.h"
@@ -6,7 +6,7 @@
 #define MS UINT64_C(1000000)
 #define T0 (UINT64_C(5000) * MS)
 
-/* Sent 2 ms late; tokens at the given ms after the intended time. */
+/* An outcome that was sent 2 ms late, with tokens at these times after the intended time. */
 static struct outcome made(uint64_t at_ms, const uint64_t *tokens_ms, uint32_t n, int64_t n_said)
 {
     struct load_request r;

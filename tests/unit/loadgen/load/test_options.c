@@ -144,7 +144,7 @@ static void vllms_routes_are_known(void **state)
     }
 }
 
-static void what_vllm_users_pass_along_is_taken(void **state)
+static void options_of_vllm_are_accepted(void **state)
 {
     struct options o;
 
@@ -337,7 +337,7 @@ int main(void)
         cmocka_unit_test(a_dataset_name_is_vllms_workload),
         cmocka_unit_test(a_timed_trace_keeps_its_times),
         cmocka_unit_test(vllms_routes_are_known),
-        cmocka_unit_test(what_vllm_users_pass_along_is_taken),
+        cmocka_unit_test(options_of_vllm_are_accepted),
         cmocka_unit_test(concurrency_alone_is_a_closed_loop),
         cmocka_unit_test(a_timed_trace_has_vllms_flags),
         cmocka_unit_test(seeds_differ_unless_given),

@@ -265,7 +265,7 @@ static uint64_t count_ends(const struct made *m, enum outcome_end end, int http_
     return n;
 }
 
-static void who_finds_the_queue_full_is_refused(void **state)
+static void a_full_queue_refuses_requests(void **state)
 {
     struct made m = {.config = usual_sim("fcfs")};
     struct workload_config w = constant(50, 20, 0);
@@ -282,7 +282,7 @@ static void who_finds_the_queue_full_is_refused(void **state)
     fini(&m);
 }
 
-static void what_memory_cannot_hold_is_cut_or_refused(void **state)
+static void sequences_beyond_the_memory_are_cut_or_refused(void **state)
 {
     struct made m = {.config = usual_sim("fcfs")};
     struct workload_config w = constant(100, 1000, 0.01);
@@ -560,8 +560,8 @@ int main(void)
         cmocka_unit_test(every_request_ends_once_with_its_tokens),
         cmocka_unit_test(conversations_follow_their_ends),
         cmocka_unit_test(equal_seeds_give_equal_outcomes),
-        cmocka_unit_test(who_finds_the_queue_full_is_refused),
-        cmocka_unit_test(what_memory_cannot_hold_is_cut_or_refused),
+        cmocka_unit_test(a_full_queue_refuses_requests),
+        cmocka_unit_test(sequences_beyond_the_memory_are_cut_or_refused),
         cmocka_unit_test(clients_that_hang_up_get_no_more),
         cmocka_unit_test(a_run_of_some_seconds_stops_then),
         cmocka_unit_test(a_closed_loop_keeps_its_places_full),

@@ -1,4 +1,4 @@
-/* The virtual device: what copies and kernels take, and who waits for whom. */
+/* The virtual device: the times of copies and kernels, and their order. */
 #include "tests/unit/loadgen/loadgen_test.h"
 
 #include "base/buf.h"
@@ -160,7 +160,7 @@ static void an_event_is_reached_in_its_time(void **state)
     assert_int_equal(virtual_device_now(v), 2 * MS);
 }
 
-static void who_waits_on_the_host_loses_the_time(void **state)
+static void time_that_the_host_waits_is_counted(void **state)
 {
     struct virtual_device_stats stats;
 
@@ -204,7 +204,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_copy_can_be_ordered_behind_kernels, open_device,
                                         close_device),
         cmocka_unit_test_setup_teardown(an_event_is_reached_in_its_time, open_device, close_device),
-        cmocka_unit_test_setup_teardown(who_waits_on_the_host_loses_the_time, open_device,
+        cmocka_unit_test_setup_teardown(time_that_the_host_waits_is_counted, open_device,
                                         close_device),
         cmocka_unit_test(a_bandwidth_of_nothing_is_refused),
     };

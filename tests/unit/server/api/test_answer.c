@@ -1,4 +1,4 @@
-/* test_answer.c - answers and frames are JSON of the right shape, whatever the text. */
+/* test_answer.c - answers and SSE frames are valid JSON of the right shape for any text. */
 #include "tests/unit/server/server_test.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 static struct server_test t;
 
-/* A call with one choice whose tokens are all there. */
+/* A call with one choice that has all its tokens. */
 struct one {
     struct call call;
     struct choice choice;
@@ -63,7 +63,7 @@ static void one_close(struct one *o)
     params_fini(&o->call.params);
 }
 
-/* "data: JSON\n\n" -> the JSON. */
+/* Parse the JSON of a frame "data: JSON\n\n". */
 static struct json *parse_frame(const struct buf *frame)
 {
     struct json *j = NULL;
@@ -154,7 +154,7 @@ static void a_whole_completion_has_openais_shape(void **state)
     one_close(&o);
 }
 
-/* In a stream and in one piece, for a chat and a completion. */
+/* Tests a chat and a completion, each as a stream and in one piece. */
 static void usage_says_which_tier_held_the_cached_tokens(void **state)
 {
     static const enum params_kind kinds[] = {PARAMS_CHAT, PARAMS_COMPLETION};

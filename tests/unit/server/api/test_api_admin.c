@@ -217,7 +217,7 @@ static void deleting_forgets_and_says_how_much(void **state)
     assert_int_equal(number(js_get(j, "cached_blocks"), "disk"), 352);
     assert_int_equal(number(j, "holds"), 6);
     js_unref(j);
-    /* An engine in a long step cannot be asked how much there is, and forgets it all the same. */
+    /* An engine in a long step cannot report how much is cached, but forgets it after the step. */
     atomic_store(&fake_is_stuck, true);
     assert_non_null(strstr(http_test_ask(&t, "DELETE", "/cache", ""), "HTTP/1.1 200"));
     atomic_store(&fake_is_stuck, false);
@@ -229,7 +229,7 @@ static void deleting_forgets_and_says_how_much(void **state)
 
 #define FIVES "0505050505050505050505050505050505050505050505050505050505050505"
 
-/* The error's parameter, "" without one. */
+/* Check an error. param: its `param`, "" for null. */
 static void expect_error(const char *path, const char *line, const char *param)
 {
     const char *answer = http_test_ask(&t, "DELETE", path, "");
@@ -268,7 +268,7 @@ static void a_span_is_erased_by_its_key(void **state)
     assert_int_equal(atomic_load(&fake_n_resets), resets);
 }
 
-static void what_is_no_key_of_a_span_erases_nothing(void **state)
+static void text_that_is_no_key_erases_nothing(void **state)
 {
     static const char *const wrong[] = {"/cache?span=",
                                         "/cache?span=05",
@@ -278,7 +278,7 @@ static void what_is_no_key_of_a_span_erases_nothing(void **state)
                                         "/cache?span=x50505050505050505050505050505050505050505050"
                                         "5050505050505050505",
                                         "/cache?span=%00" FIVES};
-    /* A word that nobody knows, or that lost its value, must not become "all". */
+    /* An unknown parameter, or one without a value, must not forget everything. */
     static const char *const unknown[] = {"/cache?spam=" FIVES, "/cache?span", "/cache?spans=3",
                                           "/cache?" FIVES};
     unsigned erasures = atomic_load(&fake_n_erasures), resets = atomic_load(&fake_n_resets);
@@ -343,7 +343,7 @@ int main(void)
         cmocka_unit_test(looking_at_the_cache_keeps_no_other_client_waiting),
         cmocka_unit_test(deleting_forgets_and_says_how_much),
         cmocka_unit_test(a_span_is_erased_by_its_key),
-        cmocka_unit_test(what_is_no_key_of_a_span_erases_nothing),
+        cmocka_unit_test(text_that_is_no_key_erases_nothing),
         cmocka_unit_test(there_is_one_way_to_forget),
     };
     return cmocka_run_group_tests(tests, start, end);

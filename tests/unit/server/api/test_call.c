@@ -1,4 +1,4 @@
-/* test_call.c - what the engine is told of whose a request is: tenant, session, priority. */
+/* test_call.c - tenant, session and priority of a request, as passed to the engine. */
 #include "tests/unit/server/http/http_test.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@ static char key_file[] = "/tmp/tarn-test-call-XXXXXX";
 static struct http_test t;
 static struct fake_submitted seen[FAKE_N_SUBMITTED_MAX];
 
-/* Posts, and leaves in `seen` what came of it. */
+/* Post a request. `seen` gets the engine's submissions; returns their number. */
 static uint32_t post(const char *path, const char *key, const char *json)
 {
     const char *answer = http_test_read(&t, http_test_send_body(&t, "POST", path, key, json));
@@ -89,7 +89,7 @@ static void a_wrong_session_reaches_no_engine(void **state)
     assert_int_equal(fake_engine_submitted(t.s.engine, seen), 0);
 }
 
-/* Sooner than it could be found out by waiting: the queue never has that much room. */
+/* Refused at once, because the queue can never have that much room. */
 static void more_answers_than_the_server_takes_in_are_refused(void **state)
 {
     static const struct {
@@ -112,7 +112,7 @@ static void more_answers_than_the_server_takes_in_are_refused(void **state)
     post(COMPLETIONS, "sk-00000001", "{'prompt':['ab','cd'],'n':52,'max_tokens':1}");
 }
 
-/* The prompt's logprobs are asked of one request only. */
+/* Only one of the requests of a call computes the prompt's logprobs. */
 static void an_answer_has_the_prompts_logprobs_beside_its_own(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* /health/ready over a socket, with the fake engine: it is off as soon as no work is taken. */
+/* /health/ready over a socket, with the fake engine: 503 as soon as requests are not accepted. */
 #include "tests/unit/server/server_test.h"
 
 #include <arpa/inet.h>
@@ -75,7 +75,7 @@ static void ready_goes_off_when_the_device_fails(void **state)
     assert_non_null(strstr(answer, "HTTP/1.1 503"));
     assert_non_null(strstr(answer, "device_failed"));
     assert_non_null(strstr(get("/health"), "HTTP/1.1 503"));
-    assert_non_null(strstr(get("/health/live"), "HTTP/1.1 200")); /* it still answers */
+    assert_non_null(strstr(get("/health/live"), "HTTP/1.1 200")); /* the process still answers */
     atomic_store(&fake_failed, false);
     close_test();
 }

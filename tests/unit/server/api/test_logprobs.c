@@ -1,5 +1,5 @@
-/* test_logprobs.c - logprobs of text completions and chats as JSON: tokens that are no text,
- * text_offset, and the echoed prompt. */
+/* test_logprobs.c - logprobs of text completions and chats as JSON: tokens that are not valid
+ * UTF-8, text_offset, and the echoed prompt. */
 #include "tests/unit/server/server_test.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 
 static struct server_test t;
 
-/* One answer over a request that no engine saw: the test says what came. */
+/* An answer of a request that no engine runs: the test sets its tokens. */
 struct one {
     struct params params;
     struct choice choice;
@@ -42,7 +42,7 @@ static void one_open(struct one *o, enum params_kind kind, const char *json, con
     buf_fini(&why);
 }
 
-/* The whole answer is there. *lists: the four lists of the answer, or the one, as JSON. */
+/* Take the whole answer. Returns its lists as JSON: four for a completion, one for a chat. */
 static struct json *take(struct one *o, enum params_kind kind)
 {
     static const char *const names[] = {"tokens", "values", "tops", "offsets"};
@@ -134,13 +134,13 @@ static void an_echoed_prompt_comes_first(void **state)
     assert_token(j, 2, "bytes:\\xe2");
     assert_true(js_is(js_at(values, 0), JS_NULL) && js_is(js_at(tops, 0), JS_NULL));
     assert_true(js_number(js_at(values, 1)) == -1 && js_number(js_at(values, 3)) == -9999);
-    assert_int_equal(js_len(js_at(tops, 1)), 3); /* two, and its own */
+    assert_int_equal(js_len(js_at(tops, 1)), 3); /* the two best, and the token itself */
     assert_true(js_number(js_get(js_at(tops, 1), "h")) == -1);
     ASSERT_OFFSETS(j, 0, 0, 1, 1, 1, 2, 3, 4);
     one_close(&o, j);
 }
 
-/* In a stream: a frame's worth at a time, and no token before the last of it. */
+/* A stream takes one frame of the prompt at a time, and generated tokens only after its end. */
 static void a_streamed_prompt_is_taken_before_the_first_token(void **state)
 {
     static uint32_t prompt[2000], out[] = {'a'};
@@ -161,7 +161,7 @@ static void a_streamed_prompt_is_taken_before_the_first_token(void **state)
     for (uint32_t i = 0; i < 2000 * 20; i++)
         o.request->prompt_top[i] = (struct out_top){'A' + i % 20, -1.2345678f};
     assert_ok(choice_take(&o.choice, &t.srv, &o.params, PARAMS_COMPLETION, 64));
-    assert_int_equal(o.choice.n_echoed, 0); /* they are not there yet */
+    assert_int_equal(o.choice.n_echoed, 0); /* not computed yet */
     atomic_store(&o.request->n_prompt_out, 1999);
     assert_ok(choice_take(&o.choice, &t.srv, &o.params, PARAMS_COMPLETION, 64));
     assert_int_equal(o.choice.n_echoed, 0);
@@ -179,7 +179,7 @@ static void a_streamed_prompt_is_taken_before_the_first_token(void **state)
     one_close(&o, j);
 }
 
-/* In one piece: what is there, and a token only behind all of them. */
+/* An answer in one piece takes the logprobs computed so far, and tokens only after all of them. */
 static void a_whole_answer_takes_its_prompt_step_by_step(void **state)
 {
     static const uint32_t prompt[] = {'x', 'y', 'z'}, out[] = {'a'};
@@ -212,7 +212,7 @@ static void a_whole_answer_takes_its_prompt_step_by_step(void **state)
     one_close(&o, j);
 }
 
-/* A prompt that failed halfway is an error, not an answer that never comes. */
+/* A prompt that fails halfway must end the answer with an error. */
 static void a_failed_prompt_ends_its_answer(void **state)
 {
     static const uint32_t prompt[] = {'x', 'y', 'z'}, out[] = {'a'};
@@ -233,7 +233,7 @@ static void a_failed_prompt_ends_its_answer(void **state)
     }
 }
 
-/* Where normalization or a prefix changed the text, offsets stay inside it and end at its end. */
+/* If normalization or a prefix changed the text, offsets stay within the client's text. */
 static void offsets_follow_the_clients_text(void **state)
 {
     static const struct {
@@ -242,10 +242,10 @@ static void offsets_follow_the_clients_text(void **state)
         const char *text;
         int want[7];
     } cases[] = {
-        {{FAKE_BOS, ' ', 'a', 'b'}, 4, "ab", {0, 0, 0, 1, 2}}, /* a space in front is added */
-        {{' ', 'a'}, 2, " a", {0, 1, 2}},                      /* and here it is the client's */
-        {{'a', FAKE_EOS, 'b'}, 3, "a</s>b", {0, 1, 5, 6}},     /* written out by the client */
-        {{'x', 'y', 'z'}, 3, "X\303\211z", {0, 1, 2, 3}},      /* other characters, one for one */
+        {{FAKE_BOS, ' ', 'a', 'b'}, 4, "ab", {0, 0, 0, 1, 2}}, /* the tokenizer added a space */
+        {{' ', 'a'}, 2, " a", {0, 1, 2}},                      /* the client sent the space */
+        {{'a', FAKE_EOS, 'b'}, 3, "a</s>b", {0, 1, 5, 6}},     /* the client spelled the token */
+        {{'x', 'y', 'z'}, 3, "X\303\211z", {0, 1, 2, 3}},      /* changed, character by character */
         {{'x', 'y', 'z'}, 3, "x", {0, 1, 1, 1}},
         {{'x'}, 1, "xyz", {0, 3}},
     };
@@ -275,7 +275,7 @@ static void no_key_of_top_logprobs_comes_twice(void **state)
     o.request->out[0].logprob = -3;
     o.request->out_top[0] = (struct out_top){'c', -0.5f};
     o.request->out_top[1] = (struct out_top){'b', -1};
-    o.request->out_top[2] = (struct out_top){'c', -2}; /* as if another id were written alike */
+    o.request->out_top[2] = (struct out_top){'c', -2}; /* an id with the same text as another */
     struct json *j = take(&o, PARAMS_COMPLETION);
     assert_int_equal(js_len(js_at(js_get(j, "tops"), 0)), 3);
     assert_true(js_number(js_get(js_at(js_get(j, "tops"), 0), "c")) == -0.5);

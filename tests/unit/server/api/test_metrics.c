@@ -1,5 +1,5 @@
-/* GET /metrics over a socket, with the fake engine: what each caller sees, and how much of it. The
- * format itself is checked by tests/integration/test_keys.py. */
+/* GET /metrics over a socket, with the fake engine: which lines each caller gets.
+ * tests/integration/test_keys.py checks the format. */
 #include "tests/unit/server/http/http_test.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 
 static char key_file[] = "/tmp/tarn-test-metrics-XXXXXX";
 
-/* The page as this key sees it. */
+/* The page that this key gets. */
 static const char *get(struct http_test *t, const char *key)
 {
     return http_test_ask(t, "GET", "/metrics", key);
@@ -88,7 +88,7 @@ static void labels_are_bounded(void **state)
     assert_int_equal(count(page, "\ntarn:key_weight{"), 100);
     assert_int_equal(count(page, "\ntarn:tenant_requests_total{"), AUTH_N_TENANTS_MAX + 1);
     assert_int_equal(count(page, "tenant=\"_other\""), 5);
-    /* The shared counters of later tenants are nobody's own. */
+    /* Tenants that share the counters of "_other" do not get them. */
     page = get(&t, "sk-00000070");
     assert_non_null(strstr(page, "key=\"k70\",tenant=\"t70\""));
     assert_null(strstr(page, "_other"));
@@ -111,7 +111,7 @@ static void without_keys_there_is_one_tenant(void **state)
     http_test_close(&t);
 }
 
-/* Value of one sample; the test fails without it. */
+/* The value of a sample, which must exist. */
 static double value(const char *page, const char *name, const char *labels)
 {
     char want[160];
@@ -130,7 +130,7 @@ static void the_kv_store_is_told_by_tier_and_state(void **state)
     (void)state;
     http_test_open(&t, "m", "", "");
     const char *page = get(&t, "");
-    /* What asks for the device's states sees nothing but the device. */
+    /* tarn:kv_blocks has the states of the device tier only. */
     assert_int_equal(count(page, "\ntarn:kv_blocks{"), 4);
     assert_true(value(page, "tarn:kv_blocks", ",state=\"free\"") == 80);
     assert_true(value(page, "tarn:kv_blocks", ",state=\"cached\"") == 20);
@@ -190,7 +190,7 @@ static void the_disk_says_what_it_did_and_what_it_dropped(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (value(page, rows[i].name, rows[i].labels) != rows[i].value)
             fail_msg("%s%s is not %g", rows[i].name, rows[i].labels, rows[i].value);
-    /* Without a disk tier the same names are there, and say 0. */
+    /* Without a disk tier the same metrics exist with the value 0. */
     atomic_store(&fake_has_disk, false);
     page = get(&t, "");
     atomic_store(&fake_has_disk, true);
@@ -222,7 +222,7 @@ static void scheduling_is_told_by_level_and_reason(void **state)
     (void)state;
     http_test_open(&t, "m", "", "");
     const char *page = get(&t, "");
-    /* As many levels as there are, not as many as there is room for. */
+    /* There is a sample for each level in use, not for each possible one. */
     assert_int_equal(count(page, "\ntarn:sched_level_requests{"), 3);
     assert_int_equal(count(page, "\ntarn:sched_level_quantum_seconds{"), 3);
     assert_true(value(page, "tarn:sched_level_requests", ",level=\"0\"") == 35);
@@ -262,7 +262,7 @@ static void exchanges_are_counted_by_route_and_status(void **state)
     assert_non_null(strstr(page, "\nhttp_requests_total{route=\"other\",status=\"404\"} 1\n"));
     assert_non_null(strstr(page, "\nhttp_request_duration_seconds_count{route=\"/v1/models\"} "
                                  "3\n"));
-    /* A path with two methods is one route; each route is there from the start. */
+    /* A path with two methods is one route; each route has a series from the start. */
     assert_int_equal(count(page, "\nhttp_requests_total{route=\"/cache\""), 1);
     assert_non_null(strstr(page, "\nhttp_requests_total{route=\"/v1/models/{id}\","
                                  "status=\"200\"} 0\n"));

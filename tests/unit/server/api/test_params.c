@@ -1,4 +1,4 @@
-/* test_params.c - request parameters: every wrong one is named, the rest is read as meant. */
+/* test_params.c - request parameters: errors name the wrong field, valid values are read. */
 #include "tests/unit/server/server_test.h"
 
 #include "server/api/params.h"
@@ -21,7 +21,7 @@ static void refuses(enum params_kind kind, const char *json, enum status s, cons
     buf_fini(&why);
 }
 
-/* The body is not needed after: stop strings are looked at by the callers that keep it. */
+/* Parse a valid body and free it. Tests of stop strings, which borrow from it, keep it instead. */
 static void takes(struct params *p, enum params_kind kind, struct json *body)
 {
     struct buf why;
@@ -135,7 +135,7 @@ static void a_session_has_1_to_256_bytes(void **state)
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         int n = (int)lengths[i];
         snprintf(json, sizeof json, "{'session_id':'%0*d'}", n, 0);
-        if (n == 0) /* "%00d" writes a digit all the same */
+        if (n == 0) /* "%00d" would write a digit */
             snprintf(json, sizeof json, "{'session_id':''}");
         if (n >= 1 && n <= 256) {
             struct json *body = json_of(json);
@@ -148,7 +148,7 @@ static void a_session_has_1_to_256_bytes(void **state)
             refuses(PARAMS_CHAT, json, ERR_INVALID, words);
         }
     }
-    /* Bytes, not characters: 86 of three. */
+    /* The limit counts bytes: 86 characters of three bytes exceed it. */
     size_t at = (size_t)snprintf(json, sizeof json, "{'session_id':'");
     for (int i = 0; i < 86; i++)
         at += (size_t)snprintf(json + at, sizeof json - at, "\u20ac");
@@ -279,7 +279,7 @@ static void a_seed_has_64_bits(void **state)
     refuses(PARAMS_CHAT, "{'n':1e30}", ERR_INVALID, "n: 1.0000000000000000199e+30 is outside");
 }
 
-static void unknown_fields_are_named_with_what_was_meant(void **state)
+static void unknown_fields_are_reported_with_the_probable_name(void **state)
 {
     static const char *const expected[][2] = {
         {"temprature", "temperature"},
@@ -329,7 +329,7 @@ static void nothing_said_means_the_models_defaults(void **state)
     takes(&q, PARAMS_COMPLETION, body);
     assert_int_equal(q.stopping.max_tokens, 16);
     assert_true(q.add_special);
-    assert_true(p.sampling.seed != q.sampling.seed); /* drawn */
+    assert_true(p.sampling.seed != q.sampling.seed); /* random */
     params_fini(&p);
     params_fini(&q);
     js_unref(body);
@@ -392,7 +392,7 @@ static void a_model_is_known_by_each_of_its_names(void **state)
     assert_string_equal(server_find_model(&own.srv, "d"), "d");
     server_fini(&own.srv);
     own.config.served_model_name = (char *)(uintptr_t) "";
-    own.config.model = (char *)(uintptr_t) "/models/x, y"; /* a path, not a list */
+    own.config.model = (char *)(uintptr_t) "/models/x, y"; /* a comma in a path is no separator */
     assert_ok(server_init(&own.srv, &own.config, own.engine));
     assert_int_equal(own.srv.n_model_names, 1);
     assert_string_equal(own.srv.model_names[0], "/models/x, y");
@@ -425,7 +425,7 @@ int main(void)
         cmocka_unit_test(harmless_forms_of_it_are_taken),
         cmocka_unit_test(fields_without_effect_are_taken_and_checked),
         cmocka_unit_test(a_seed_has_64_bits),
-        cmocka_unit_test(unknown_fields_are_named_with_what_was_meant),
+        cmocka_unit_test(unknown_fields_are_reported_with_the_probable_name),
         cmocka_unit_test(a_model_is_known_by_each_of_its_names),
         cmocka_unit_test(nothing_said_means_the_models_defaults),
         cmocka_unit_test(everything_said_is_read),

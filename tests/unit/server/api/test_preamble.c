@@ -1,4 +1,4 @@
-/* test_preamble.c - which ids of a chat are public: a preamble's, all of them, and nothing else. */
+/* test_preamble.c - the public ids of a chat are exactly those of a preamble. */
 #include "tests/unit/server/server_test.h"
 
 #include <pthread.h>
@@ -16,7 +16,7 @@
 static struct server_test t;
 static char dir[] = "/tmp/tarn-test-preamble-XXXXXX";
 
-/* Files of these texts, as --preamble names them. */
+/* Write these texts to files. Returns the value of --preamble. */
 static const char *files_of(const char *const *texts, const size_t *lens, int n)
 {
     static char list[N_FILES_MAX * 64];
@@ -71,8 +71,8 @@ static void read_chat(struct prompt *p, const char *json, bool add_special)
     buf_fini(&why);
 }
 
-/* The public ids of this chat must be those of `text` (an id is a byte; <s> has three), and end
- * with a span. */
+/* Check that the public ids of the chat are those of `text`, and that a span ends there. An id is a
+ * byte; <s> counts as three bytes of `text`. */
 static void shares(const char *json, const char *text)
 {
     uint32_t n = (uint32_t)strlen(text), is_end = n == 0;
@@ -121,14 +121,14 @@ static void nothing_else_is_public(void **state)
         shares(chats[i], "");
 }
 
-static void what_the_request_puts_before_the_preamble_makes_it_private(void **state)
+static void text_before_the_preamble_makes_a_chat_private(void **state)
 {
     const char *chat = "{'messages':[{'role':'system','content':'Be kind.'},"
                        "{'role':'user','content':'q'}],'documents_placement':'template',"
                        "'documents':[{'title':'T','text':'x'}]}";
 
     (void)state;
-    atomic_store(&fake_uses_documents, true); /* this template puts documents in front */
+    atomic_store(&fake_uses_documents, true); /* the template writes documents first */
     use_one("Be kind.");
     shares(chat, "");
     atomic_store(&fake_uses_documents, false);
@@ -146,7 +146,7 @@ static void documents_behind_the_preamble_end_it(void **state)
     use_one("Be kind.");
     shares(one, "<s>system: Be kind.\n\nDocuments:\n");
     shares(two, "<s>system: Be kind.\n\nDocuments:\n");
-    /* Where documents begin is where the preamble ends: no span more than without it. */
+    /* The preamble ends where documents begin, so it adds no span end. */
     read_chat(&with, two, false);
     preambles_destroy(t.srv.preambles);
     t.srv.preambles = NULL;
@@ -222,11 +222,12 @@ static void a_date_in_the_template_is_that_of_the_day(void **state)
     assert_int_equal(find_at(day_7, 8 * DAY_S - 1), n);
     assert_int_equal(find_at(day_8, 8 * DAY_S - 1), 0);
     assert_int_equal(find_at(day_8, 8 * DAY_S), n);
-    assert_int_equal(find_at(day_7, 7 * DAY_S), n); /* a request that came before midnight */
+    assert_int_equal(find_at(day_7, 7 * DAY_S), n); /* a request rendered before midnight */
     atomic_store(&fake_clock_s, 0);
 }
 
-/* A chat of day *arg, again and again. No assertions here: cmocka's belong to the main thread. */
+/* Look up a chat of day *arg repeatedly. Does not assert, because cmocka's assertions work on the
+ * main thread only. */
 static void *ask_all_day(void *arg)
 {
     int day = *(const int *)arg;
@@ -334,7 +335,7 @@ static void a_public_end_takes_its_place_among_the_ends(void **state)
     struct spans s;
 
     (void)state;
-    for (int i = 0; i < 4; i++) { /* before all, between, equal to one, behind all */
+    for (int i = 0; i < 4; i++) { /* before all ends, between two, equal to one, after all */
         static const size_t at[] = {5, 9, 20, 30};
         spans_init(&s);
         assert_ok(spans_add_public(&s, i == 0 ? 9 : 5));
@@ -394,7 +395,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_chat_that_begins_with_the_preamble_shares_its_ids),
         cmocka_unit_test(nothing_else_is_public),
-        cmocka_unit_test(what_the_request_puts_before_the_preamble_makes_it_private),
+        cmocka_unit_test(text_before_the_preamble_makes_a_chat_private),
         cmocka_unit_test(documents_behind_the_preamble_end_it),
         cmocka_unit_test(white_space_at_the_end_of_the_file_may_be_left_out),
         cmocka_unit_test(the_longest_preamble_counts),

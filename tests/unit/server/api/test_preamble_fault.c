@@ -1,6 +1,6 @@
-/* Every allocation fails once, from the files of --preamble to the ids of chats. Each time a status
- * other than OK comes back, or what is public is as it always is: a failure never makes more, or
- * less, of a chat public. And nothing leaks.
+/* Each allocation fails once, from reading the files of --preamble to the ids of chats. Each time
+ * the result is an error, or the right public ids: a failure never makes more or less of a chat
+ * public. Nothing leaks.
  *
  * malloc is replaced for this binary; under a sanitizer, which replaces it too, the test is
  * skipped. */
@@ -51,7 +51,7 @@ static enum status ask(const struct json *body, uint32_t *n, struct buf *why)
     return s;
 }
 
-/* Everything once; the n-th allocation fails (0: none). True while there was an n-th. */
+/* Run everything once with the n-th allocation failing (0: none). False: there was no n-th one. */
 static bool once(long n)
 {
     struct preambles *p = NULL;
@@ -78,7 +78,7 @@ static bool once(long n)
     return failed;
 }
 
-/* Bytes, large blocks included. */
+/* Allocated bytes, including mapped blocks. */
 static size_t n_allocated(void)
 {
     struct mallinfo2 m = mallinfo2();
@@ -127,7 +127,7 @@ static void the_same_on_the_first_chat_of_a_day(void **state)
 static int open_server(void **state)
 {
     (void)state;
-    log_init(LOG_ERROR + 1, false); /* failures are meant here */
+    log_init(LOG_ERROR + 1, false); /* no messages about the injected failures */
     server_test_open(&t, "");
     int fd = mkstemp(path);
     for (int i = 0; i < 3; i++)
@@ -152,7 +152,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_same_on_the_first_chat_of_a_day),
     };
     (void)argc;
-    /* What malloc sets aside for itself counts as allocated: it is to set nothing aside. */
+    /* malloc's per-thread cache counts as allocated, so the test runs without it. */
     if (!getenv("GLIBC_TUNABLES")) {
         if (setenv("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0", 1) == 0)
             execv("/proc/self/exe", argv);

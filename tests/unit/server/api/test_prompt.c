@@ -99,14 +99,14 @@ static void a_template_that_knows_documents_gets_them(void **state)
             "'documents_placement':'system'}",
             "<s>system: Documents:\n### Document\nx\n### End of documents\n\n"
             "user: q\nassistant: ");
-    t.srv.documents_lead = false; /* what documents_lead() finds: they stand behind the question */
+    t.srv.documents_lead = false; /* as if the template wrote documents after the question */
     renders("{'messages':[{'role':'user','content':'q'}],'documents':[{'text':'x'}]}",
             "<s>system: Documents:\n### Document\nx\n### End of documents\n\n"
             "user: q\nassistant: ");
     atomic_store(&fake_uses_documents, false);
 }
 
-/* Ids and span ends of a chat; the note must hold `note`. */
+/* Check the number of span ends of a chat, and that its note contains `note`. */
 static void cuts(const char *json, uint32_t n_ends, const char *note)
 {
     struct json *body = json_of(json);
@@ -147,7 +147,8 @@ static void documents_become_spans_or_the_answer_says_why_not(void **state)
     atomic_store(&fake_uses_documents, false);
 }
 
-/* The fake tokenizer has an id for each byte; the fake engine wants the last document first. */
+/* Check the text and the order of documents. An id of the fake tokenizer is a byte, and the fake
+ * engine chooses the reverse order. */
 static void orders(const char *documents_order, bool scoped, const char *text, uint32_t n_ordered)
 {
     static const struct kv_scope scope;
@@ -187,7 +188,7 @@ static void documents_stand_in_the_order_that_is_cached_farthest(void **state)
     (void)state;
     orders("given", true, given, 0);
     orders("cache", true, reversed, 3);
-    orders("cache", false, given, 0); /* nobody to look for */
+    orders("cache", false, given, 0); /* without a scope there is no lookup */
     refuses("{'messages':[{'role':'user','content':'x'}],'documents_order':'best'}", ERR_INVALID,
             "documents_order: expected");
     refuses("{'messages':[{'role':'user','content':'x'}],'parse_special':'no'}", ERR_INVALID,
@@ -200,7 +201,7 @@ static void a_prompt_of_one_span_says_the_given_order(void **state)
     struct json *body = json_of("{'messages':[{'role':'user','content':'q'}],"
                                 "'documents_order':'cache'}");
     struct json *documents = js_new_array();
-    const uint32_t n = 257; /* more than are cut */
+    const uint32_t n = 257; /* more documents than can be spans */
     struct buf why;
     struct prompt p;
 
@@ -264,7 +265,7 @@ static void a_history_with_tool_calls_is_rendered(void **state)
     renders("{'messages':[{'role':'assistant','content':[{'type':'text','text':''}],"
             "'tool_calls':[{'id':'c','function':{'name':'f'}}]}]}",
             "<s>assistant: Tool call c: f({})\nassistant: ");
-    /* A refusal is what the assistant said. */
+    /* A refusal becomes the text of the assistant's message. */
     renders("{'messages':[{'role':'assistant','content':null,'refusal':'No.'},{'role':'assistant',"
             "'content':[{'type':'refusal','refusal':'Never.'}]}]}",
             "<s>assistant: No.\nassistant: Never.\nassistant: ");

@@ -1,4 +1,4 @@
-/* test_unknown_fields.c - names of unknown fields: harmless, bounded, and warned of once. */
+/* test_unknown_fields.c - names of unknown fields are made printable, bounded, and logged once. */
 #include "tests/unit/test.h"
 
 #include <stdio.h>
@@ -42,7 +42,7 @@ static void names_are_cut_and_hold_harmless_characters(void **state)
     memset(longest, 'a', 200);
     longest[200] = '\0';
     assert_int_equal(strlen(add(&u, longest)->name), UNKNOWN_NAME_BYTES - 1);
-    /* Two long names that begin alike stay two. */
+    /* Two long names with the same beginning are two names. */
     longest[199] = 'b';
     assert_true(add(&u, longest)->hash != u.named[1].hash);
     for (int i = 0; i < 1000; i++)
@@ -77,7 +77,7 @@ static void a_name_is_warned_of_once_an_hour(void **state)
         assert_true(unknown_log_admit(&log, i, now_ns + i));
         assert_false(unknown_log_admit(&log, i, now_ns + i));
     }
-    /* Full: nothing more in this hour, which begins with the first name. */
+    /* The log is full: no more names in the hour that began with the first one. */
     assert_false(unknown_log_admit(&log, 1000, now_ns + (UNKNOWN_FORGET_S - 1) * SECOND_NS));
     now_ns += 1 + UNKNOWN_FORGET_S * SECOND_NS;
     assert_true(unknown_log_admit(&log, 1000, now_ns));

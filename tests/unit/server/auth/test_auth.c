@@ -1,4 +1,4 @@
-/* Who is asking: keys to accounts, reloading, scopes, the installation's secret. */
+/* test_auth.c - lookup of keys, reloading, scopes, the installation secret. */
 #include "tests/unit/server/server_test.h"
 
 #include <pthread.h>
@@ -43,7 +43,7 @@ static struct auth *create(const char *keys, const char *key_file, const char *a
     return auth;
 }
 
-/* NULL when the key is refused. */
+/* Look up a key. NULL: it is refused. */
 static struct account *find(struct auth *auth, const char *key)
 {
     struct account *a;
@@ -71,7 +71,7 @@ static bool same_scope(struct auth *x, const char *key_x, const char *salt_x, st
 
     scope_of(x, key_x, salt_x, &a);
     scope_of(y, key_y, salt_y, &b);
-    assert_memory_not_equal(&a, &none, sizeof a); /* that would be the public one */
+    assert_memory_not_equal(&a, &none, sizeof a); /* zeros are the public scope */
     return memcmp(&a, &b, sizeof a) == 0;
 }
 
@@ -98,7 +98,7 @@ static void tenants_have_scopes_of_their_own(void **state)
     assert_false(same_scope(x, "sk-aaaaaaaa", "s", x, "sk-aaaaaaaa", "t"));
     assert_true(same_scope(x, "sk-aaaaaaaa", "s", x, "sk-cccccccc", "s"));
     assert_false(same_scope(x, "sk-aaaaaaaa", "s", x, "sk-bbbbbbbb", "s"));
-    /* The same installation: the same scopes, whatever the order of the flags. */
+    /* In the same installation the scopes are the same, whatever the order of the flags. */
     for (size_t i = 0; i < 4; i++)
         assert_true(same_scope(x, apart[i], NULL, y, apart[i], NULL));
     assert_true(same_scope(x, "flag-two", NULL, y, "flag-two", NULL));
@@ -112,7 +112,7 @@ static void another_installation_has_other_scopes(void **state)
     struct auth *x, *y;
 
     (void)state;
-    assert_ok(auth_create(&x, &config, NULL)); /* no cache_dir: a secret of its own */
+    assert_ok(auth_create(&x, &config, NULL)); /* without cache_dir each has a random secret */
     assert_ok(auth_create(&y, &config, NULL));
     assert_false(same_scope(x, NULL, NULL, y, NULL, NULL));
     assert_true(same_scope(x, NULL, NULL, x, "whatever", NULL)); /* no keys: one tenant */
@@ -133,7 +133,7 @@ static void admins_are_told_apart(void **state)
     account_unref(plain);
     account_unref(boss);
     auth_destroy(auth);
-    auth = create("", "", "boss"); /* one key is enough to close the rest */
+    auth = create("", "", "boss"); /* with an admin key alone, all endpoints need a key */
     assert_true(auth_needs_key(auth));
     assert_null(find(auth, NULL));
     auth_destroy(auth);
@@ -151,14 +151,14 @@ static void a_reload_is_all_or_nothing(void **state)
     struct account *a = find(auth, "sk-aaaaaaaa");
     uint64_t wait;
     assert_int_equal(bucket_take(&a->limiter.tokens, 100, clock_now_ns(), &wait), VERDICT_YES);
-    /* Bad: b is gone and c is new, but nothing of it counts. */
+    /* A file with a mistake: b is missing and c is new, but the old keys stay in force. */
     write_keys("{'keys': [{'name': 'c', 'key': 'sk-cccccccc'}, {'name': 'd'}]}");
     assert_int_equal(auth_reload(auth, &why), ERR_INVALID);
     assert_non_null(strstr(why.data, "keys[1].key: is missing"));
     assert_null(find(auth, "sk-cccccccc"));
     account_unref(find(auth, "sk-bbbbbbbb"));
     assert_int_equal(auth_n_reloads(auth, true), 1);
-    /* Good: the key of a changed, what it used did not. */
+    /* A correct file: the key of a changes, and its account keeps what it used. */
     write_keys("{'keys': [{'name': 'a', 'key': 'sk-new-aaaaaaaa', 'tokens_per_minute': 150,"
                "'weight': 3}, {'name': 'c', 'key': 'sk-cccccccc'}]}");
     assert_ok(auth_reload(auth, &why));
@@ -169,10 +169,11 @@ static void a_reload_is_all_or_nothing(void **state)
     assert_float_equal(a->weight, 3, 0);
     assert_in_range(bucket_look(&a->limiter.tokens, clock_now_ns()).remaining, 50, 140);
     account_unref(again);
-    again = find(auth, "flag-one"); /* those of the command line stay */
+    again = find(auth, "flag-one"); /* keys of the command line stay */
     assert_non_null(again);
     account_unref(again);
-    /* Another tenant is another account, and the old one lives as long as it is held. */
+    /* With another tenant the key gets a new account; the old one lives until its last
+     * reference. */
     write_keys("{'keys': [{'name': 'a', 'key': 'sk-new-aaaaaaaa', 'tenant': 'red'}]}");
     assert_ok(auth_reload(auth, &why));
     again = find(auth, "sk-new-aaaaaaaa");
@@ -198,7 +199,7 @@ static void *look_up(void *arg)
 
     while (!atomic_load(&race->stop)) {
         struct account *a = find(race->auth, "sk-aaaaaaaa"), *b = find(race->auth, "sk-xxxxxxxx");
-        assert_non_null(a); /* in every file */
+        assert_non_null(a); /* the key is in every file */
         assert_string_equal(a->name, "a");
         account_unref(a);
         account_unref(b);
@@ -257,7 +258,7 @@ static void tenants_in_metrics_are_bounded(void **state)
     buf_fini(&text);
 }
 
-/* --- what the scheduler knows requests by --- */
+/* --- numbers of tenants and sessions for the scheduler --- */
 
 static void a_session_belongs_to_its_tenant(void **state)
 {
@@ -280,7 +281,7 @@ static void a_session_belongs_to_its_tenant(void **state)
     assert_true(account_session(a[0], "s", 1) != account_session(a[0], "s\0", 2));
     assert_true(account_session(a[0], "s", 1) != a[0]->tenant_id);
     assert_true(account_session(a[0], "", 0) != a[0]->tenant_id);
-    /* The last one has no tenant but itself. */
+    /* The last key is a tenant of its own. */
     for (int i = 2; i < 4; i++) {
         assert_true(a[i]->tenant_id != a[0]->tenant_id);
         assert_true(account_session(a[i], "s", 1) != account_session(a[0], "s", 1));
@@ -291,7 +292,7 @@ static void a_session_belongs_to_its_tenant(void **state)
     auth_destroy(auth);
 }
 
-/* --- the installation's secret --- */
+/* --- the installation secret --- */
 
 static void the_secret_is_kept_and_private(void **state)
 {
@@ -312,7 +313,7 @@ static void the_secret_is_kept_and_private(void **state)
     assert_memory_equal(one, two, SECRET_BYTES);
     secret_load(two, NULL);
     assert_memory_not_equal(one, two, SECRET_BYTES);
-    /* One that is damaged is neither used nor overwritten. */
+    /* A damaged file is neither used nor overwritten. */
     FILE *f = fopen(path, "w");
     assert_non_null(f);
     fputs("damaged", f);
@@ -322,7 +323,7 @@ static void the_secret_is_kept_and_private(void **state)
     assert_memory_not_equal(one, two, SECRET_BYTES);
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_size, 7);
-    /* A place where nothing can be made. */
+    /* A folder that cannot be made. */
     secret_load(one, "/proc/no/such/place");
     secret_load(two, "/proc/no/such/place");
     assert_memory_not_equal(one, two, SECRET_BYTES);

@@ -1,4 +1,4 @@
-/* The key file with every mistake one can make, and what a good one means. */
+/* test_keys.c - reading of correct key files, and of files with every kind of mistake. */
 #include "tests/unit/server/server_test.h"
 
 #include <stdlib.h>
@@ -27,7 +27,7 @@ static enum status parse(struct key_list *list, const char *text, struct buf *wh
     return keys_add_text(list, copy, strlen(copy), why);
 }
 
-/* Each mistake of the text, one per line and no more; the list stays as it was. */
+/* Check that a text is refused with exactly these mistakes, and that the list is unchanged. */
 static void refuses_all(const char *text, const char *const *lines, size_t n_lines)
 {
     struct key_list list;
@@ -90,7 +90,7 @@ static void a_good_file_is_read(void **state)
     assert_float_equal(b->weight, 1, 0);
     assert_int_equal(b->requests_per_minute, 0);
     assert_int_equal(b->kv_bytes, 4096);
-    /* A digest is as good as the key itself. */
+    /* A key_blake2b identifies the same key as its text. */
     keys_hash(&list, "sk-bbbbbbbb", 11, hash);
     assert_memory_equal(hash, b->hash, sizeof hash);
     keys_hash(&list, "sk-aaaaaaaa", 11, hash);
@@ -99,7 +99,7 @@ static void a_good_file_is_read(void **state)
     buf_fini(&why);
 }
 
-static void what_is_kept_is_neither_the_key_nor_its_plain_hash(void **state)
+static void stored_keys_are_neither_text_nor_plain_hash(void **state)
 {
     struct key_list one, two;
     uint8_t plain[32], hash_one[32], hash_two[32];
@@ -111,12 +111,12 @@ static void what_is_kept_is_neither_the_key_nor_its_plain_hash(void **state)
     keys_hash(&one, "secret-key", 10, hash_one);
     keys_hash(&two, "secret-key", 10, hash_two);
     assert_memory_not_equal(hash_one, plain, 32);
-    assert_memory_not_equal(hash_one, hash_two, 32); /* another process, another hash */
+    assert_memory_not_equal(hash_one, hash_two, 32); /* each process has a random secret */
     keys_fini(&one);
     keys_fini(&two);
 }
 
-static void what_is_no_key_file_is_told(void **state)
+static void a_file_that_is_no_key_file_is_reported(void **state)
 {
     (void)state;
     refuses("", "malformed JSON at line 1");
@@ -336,7 +336,7 @@ static void files_are_checked(void **state)
     assert_ok(add_file(path, &why, &warning));
     assert_int_equal(warning.len, 0);
     write_file(path, good, strlen(good), 0644);
-    assert_ok(add_file(path, &why, &warning)); /* unwise, not wrong */
+    assert_ok(add_file(path, &why, &warning)); /* allowed, with a warning */
     assert_non_null(strstr(warning.data, "has mode 0644, others may read or change it"));
     char *big = calloc(1, KEYS_FILE_BYTES_MAX + 1);
     assert_non_null(big);
@@ -362,8 +362,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_good_file_is_read),
-        cmocka_unit_test(what_is_kept_is_neither_the_key_nor_its_plain_hash),
-        cmocka_unit_test(what_is_no_key_file_is_told),
+        cmocka_unit_test(stored_keys_are_neither_text_nor_plain_hash),
+        cmocka_unit_test(a_file_that_is_no_key_file_is_reported),
         cmocka_unit_test(every_field_is_checked),
         cmocka_unit_test(keys_names_and_tenants_must_differ),
         cmocka_unit_test(all_mistakes_are_told_at_once),

@@ -1,4 +1,4 @@
-/* Token buckets, with a clock that the test holds: nothing sleeps. */
+/* test_ratelimit.c - token buckets with a test clock. */
 #include "tests/unit/test.h"
 
 #include "base/rng.h"
@@ -22,7 +22,7 @@ static void a_full_bucket_pays_for_a_minute_and_no_more(void **state)
     assert_int_equal(bucket_take(&l.requests, 1, T0 + 999 * MS, &wait), VERDICT_LATER);
     assert_int_equal(bucket_take(&l.requests, 1, T0 + S, &wait), VERDICT_YES);
     assert_int_equal(bucket_take(&l.requests, 1, T0 + S, &wait), VERDICT_LATER);
-    /* However long the pause, never more than a minute's worth. */
+    /* After any pause the bucket holds at most one minute's limit. */
     for (int i = 0; i < 60; i++)
         assert_int_equal(bucket_take(&l.requests, 1, T0 + 9999999 * S, &wait), VERDICT_YES);
     assert_int_equal(bucket_take(&l.requests, 1, T0 + 9999999 * S, &wait), VERDICT_LATER);
@@ -42,7 +42,7 @@ static void waiting_as_long_as_told_is_enough(void **state)
             enum verdict v = bucket_take(&l.tokens, n, now, &wait);
             if (v == VERDICT_LATER) {
                 assert_in_range(wait, 1, 60);
-                /* A second less is not enough. */
+                /* One second less than wait_s is too early. */
                 uint64_t unused;
                 struct bucket copy = l.tokens;
                 if (wait > 1)
@@ -57,7 +57,7 @@ static void waiting_as_long_as_told_is_enough(void **state)
     }
 }
 
-static void what_an_answer_costs_is_owed(void **state)
+static void the_tokens_of_an_answer_become_a_debt(void **state)
 {
     struct limiter l;
     uint64_t wait = 0;
@@ -65,7 +65,7 @@ static void what_an_answer_costs_is_owed(void **state)
     (void)state;
     limiter_init(&l, 0, 600, T0);
     assert_int_equal(bucket_take(&l.tokens, 100, T0, &wait), VERDICT_YES);
-    bucket_charge(&l.tokens, 1100, T0); /* 600 too many: a minute */
+    bucket_charge(&l.tokens, 1100, T0); /* a debt of 600, which takes a minute to fill */
     assert_int_equal(bucket_look(&l.tokens, T0).remaining, 0);
     assert_int_equal(bucket_look(&l.tokens, T0).reset_ms, 120000);
     assert_int_equal(bucket_take(&l.tokens, 10, T0, &wait), VERDICT_LATER);
@@ -120,7 +120,7 @@ static void new_limits_keep_what_was_used(void **state)
     assert_int_equal(bucket_look(&l.tokens, T0).remaining, 600);
     limiter_set(&l, 0, 0, T0);
     assert_int_equal(bucket_take(&l.tokens, 99999, T0, &wait), VERDICT_YES);
-    limiter_set(&l, 0, 500, T0); /* nothing is owed for the time without a limit */
+    limiter_set(&l, 0, 500, T0); /* use during the time without a limit does not count */
     assert_int_equal(bucket_look(&l.tokens, T0).remaining, 500 - 400);
 }
 
@@ -137,7 +137,7 @@ static void a_clock_that_goes_back_gives_nothing(void **state)
     assert_int_equal(bucket_take(&l.requests, 1, T0 + 30 * S, &wait), VERDICT_YES);
 }
 
-/* Many small steps fill exactly as much as one big one. */
+/* Many short intervals fill exactly as much as one long interval. */
 static void nothing_is_lost_to_rounding(void **state)
 {
     struct limiter l;
@@ -157,7 +157,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_full_bucket_pays_for_a_minute_and_no_more),
         cmocka_unit_test(waiting_as_long_as_told_is_enough),
-        cmocka_unit_test(what_an_answer_costs_is_owed),
+        cmocka_unit_test(the_tokens_of_an_answer_become_a_debt),
         cmocka_unit_test(more_than_a_minute_never_passes),
         cmocka_unit_test(no_limit_is_no_limit),
         cmocka_unit_test(new_limits_keep_what_was_used),

@@ -3,7 +3,7 @@
 
 #include "server/http/cors.h"
 
-static void an_empty_list_allows_nobody(void **state)
+static void an_empty_list_allows_no_origin(void **state)
 {
     (void)state;
     assert_false(cors_allows("", "https://a.example"));
@@ -29,7 +29,7 @@ static void an_origin_is_compared_as_a_whole(void **state)
     assert_false(cors_allows(list, "null"));
 }
 
-static void a_star_is_everybody_only_alone(void **state)
+static void a_star_allows_every_origin_only_alone(void **state)
 {
     (void)state;
     assert_true(cors_allows("*", "https://a.example"));
@@ -40,9 +40,9 @@ static void a_star_is_everybody_only_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_empty_list_allows_nobody),
+        cmocka_unit_test(an_empty_list_allows_no_origin),
         cmocka_unit_test(an_origin_is_compared_as_a_whole),
-        cmocka_unit_test(a_star_is_everybody_only_alone),
+        cmocka_unit_test(a_star_allows_every_origin_only_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* test_http_accept.c - connections are handed over while there is room, and never after a stop. */
+/* test_http_accept.c - connections are accepted while there is room, and never after a stop. */
 #include "tests/unit/test.h"
 
 #include <arpa/inet.h>
@@ -123,7 +123,7 @@ static void without_descriptors_room_is_asked_for(void **state)
     wait_at_least(&s.n_calls_for_room, 1);
     assert_int_equal(atomic_load(&s.n_taken), 1);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-    wait_at_least(&s.n_taken, 2); /* it waited in the kernel's queue */
+    wait_at_least(&s.n_taken, 2); /* the client waited in the kernel's queue */
     server_close(&s);
     close(fd);
     close(second);
@@ -134,7 +134,7 @@ static void a_stop_returns_at_once_and_nothing_is_taken_after(void **state)
     struct server s;
 
     (void)state;
-    server_open(&s, 0); /* also while there is no room */
+    server_open(&s, 0); /* stopping also works while there is no room */
     int fd = client(&s);
     wait_at_least(&s.n_calls_for_room, 1);
     acceptor_stop(s.acceptor);

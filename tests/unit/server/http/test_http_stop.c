@@ -1,8 +1,8 @@
-/* test_http_stop.c - a server is stopped a thousand times while clients come, send, wait and leave.
+/* test_http_stop.c - stops a server many times while clients connect, send, wait and leave.
  *
- * Stopping is where threads of ours, of the HTTP library and of the engine let go of the same
- * connections. Any mistake ends the process: an abort of the library, a use after free that ASan
- * finds, or a stop that never returns (the test's time limit). */
+ * During a stop, the server's own threads, those of the HTTP library and the engine give up the
+ * same connections. A mistake shows as an abort of the library, a use after free that ASan finds,
+ * or a stop that never returns (the test's time limit). */
 #include "tests/unit/server/http/http_test.h"
 
 #include <pthread.h>
@@ -20,7 +20,7 @@
     "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":500,\"stream\":%s}"
 
 struct crowd {
-    atomic_uint port; /* 0: none listens now */
+    atomic_uint port; /* 0: no server listens now */
     atomic_bool ended;
     atomic_uint n_connected;
     atomic_uint n_answered;
@@ -53,14 +53,14 @@ static void send_chat(int fd, const char *stream)
     (void)!send(fd, text, (size_t)n, MSG_NOSIGNAL);
 }
 
-/* One client after the other; each sort is open somewhere when the server stops. */
+/* Be a client of a kind that depends on `turn`, so that a stop meets clients of all kinds. */
 static void visit(struct crowd *c, int fd, unsigned turn)
 {
     static const char health[] = "GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n";
     static const char refused[] = "GET nonsense\r\n\r\n";
     char bytes[512];
 
-    if (turn % 5 == 0) { /* asks again and again until the connection ends */
+    if (turn % 5 == 0) { /* sends requests until the connection ends */
         while (send(fd, health, sizeof health - 1, MSG_NOSIGNAL) > 0 &&
                recv(fd, bytes, sizeof bytes, 0) > 0)
             atomic_fetch_add(&c->n_answered, 1);
@@ -69,13 +69,13 @@ static void visit(struct crowd *c, int fd, unsigned turn)
     if (turn % 5 == 1) {
         (void)!send(fd, health, 20, MSG_NOSIGNAL); /* half a header */
     } else if (turn % 5 == 4 && turn % 2) {
-        (void)!send(fd, refused, sizeof refused - 1, MSG_NOSIGNAL); /* by the library itself */
+        (void)!send(fd, refused, sizeof refused - 1, MSG_NOSIGNAL); /* refused by the library */
     } else if (turn % 5 < 4) {
         send_chat(fd, turn % 5 == 2 ? "true" : "false");
-    } /* else it says nothing */
+    } /* else it sends nothing */
     if (turn % 3 == 0)
         shutdown(fd, SHUT_WR);
-    if (turn % 7 < 6) /* and one in seven leaves at once */
+    if (turn % 7 < 6) /* one in seven leaves without reading */
         while (recv(fd, bytes, sizeof bytes, 0) > 0)
             continue;
 }
@@ -108,13 +108,13 @@ static void serve_and_stop(struct http_test *t, struct crowd *c, const struct ht
         fail_msg("%s", buf_str(&why));
     unsigned n_connected = atomic_load(&c->n_connected);
     atomic_store(&c->port, http_port(t->http));
-    /* Somebody is there; then some go on into every phase. */
+    /* Wait for a new connection, and then a while, so that connections are in all phases. */
     while (atomic_load(&c->n_connected) == n_connected)
         clock_sleep_ns(20000);
     clock_sleep_ns(turn % BUSY_MS * UINT64_C(700000));
     http_stop(t->http);
     atomic_store(&c->port, 0);
-    while (atomic_load(&fake_n_inside) > 0) /* after that nothing wakes a connection */
+    while (atomic_load(&fake_n_inside) > 0) /* until no request can wake a connection */
         clock_sleep_ns(20000);
     http_destroy(t->http);
     buf_fini(&why);

@@ -1,4 +1,4 @@
-/* test_watcher.c - input and departures are seen once, and never after they were called off. */
+/* test_watcher.c - input and lost clients are reported once, and never after a mute or remove. */
 #include "tests/unit/test.h"
 
 #include <pthread.h>
@@ -12,7 +12,7 @@
 struct client {
     int ours, theirs;
     atomic_int n_input, n_ends, n_half_closed, n_lost, n_ticks;
-    atomic_bool may_read; /* what half_closed() says */
+    atomic_bool may_read; /* the result of half_closed() */
 };
 
 static void on_input(void *arg, bool end)
@@ -81,7 +81,7 @@ static void input_is_seen_once_until_asked_again(void **state)
     assert_int_equal(write(c.theirs, "b", 1), 1);
     pause_a_little();
     assert_int_equal(atomic_load(&c.n_input), 1);
-    watcher_watch(w, 2, WATCH_INPUT); /* there is something still */
+    watcher_watch(w, 2, WATCH_INPUT); /* unread input is reported again */
     wait_for(&c.n_input, 2);
     assert_int_equal(atomic_load(&c.n_lost), 0);
     watcher_remove(w, 2);
@@ -105,7 +105,7 @@ static void leaving_is_seen_and_bytes_are_not_leaving(void **state)
     assert_int_equal(atomic_load(&c.n_lost), 0);
     close(c.theirs);
     wait_for(&c.n_lost, 1);
-    /* A client that left before is found too. */
+    /* A client that left before the call is reported, too. */
     watcher_watch(w, 0, WATCH_LEAVE);
     wait_for(&c.n_lost, 2);
     assert_int_equal(atomic_load(&c.n_input), 0);
@@ -133,7 +133,7 @@ static void an_end_is_told_with_the_input(void **state)
     close(c.theirs);
 }
 
-static void a_half_closed_client_is_lost_when_it_closes(void **state)
+static void a_half_closed_client_is_lost_after_its_close(void **state)
 {
     static const struct watcher_callbacks with_half = {on_input, on_lost, on_tick, on_half_closed};
     struct watcher *w;
@@ -160,7 +160,7 @@ static void a_half_closed_client_is_lost_when_it_closes(void **state)
         if (!may_read)
             close(c.theirs);
     }
-    /* A close is certain on a Unix socket: it is not asked about. */
+    /* On a Unix socket a close is certain, so half_closed() is not called. */
     open_client(&c);
     atomic_store(&c.may_read, true);
     assert_ok(watcher_add(w, 0, c.ours, &c));
@@ -173,7 +173,7 @@ static void a_half_closed_client_is_lost_when_it_closes(void **state)
     close(c.ours);
 }
 
-static void what_was_called_off_does_not_come(void **state)
+static void events_do_not_come_after_a_mute(void **state)
 {
     struct watcher *w;
     struct client c;
@@ -211,7 +211,7 @@ static void only_living_entries_tick(void **state)
     assert_ok(watcher_create(&w, 2, &callbacks));
     assert_ok(watcher_add(w, 0, a.ours, &a));
     assert_ok(watcher_add(w, 1, b.ours, &b));
-    watcher_mute(w, 0); /* ticks go on */
+    watcher_mute(w, 0); /* ticks continue */
     watcher_remove(w, 1);
     int n = atomic_load(&b.n_ticks);
     while (atomic_load(&a.n_ticks) < 3)
@@ -233,8 +233,8 @@ int main(void)
         cmocka_unit_test(input_is_seen_once_until_asked_again),
         cmocka_unit_test(leaving_is_seen_and_bytes_are_not_leaving),
         cmocka_unit_test(an_end_is_told_with_the_input),
-        cmocka_unit_test(a_half_closed_client_is_lost_when_it_closes),
-        cmocka_unit_test(what_was_called_off_does_not_come),
+        cmocka_unit_test(a_half_closed_client_is_lost_after_its_close),
+        cmocka_unit_test(events_do_not_come_after_a_mute),
         cmocka_unit_test(only_living_entries_tick),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* test_work_pool.c - everything taken in is worked once; full and closed are said. */
+/* test_work_pool.c - each accepted item runs once, clients share the threads fairly, and a full or
+ * closed pool refuses items. */
 #include "tests/unit/test.h"
 
 #include <arpa/inet.h>
@@ -93,16 +94,16 @@ static void full_is_busy_and_closed_is_unavailable(void **state)
         assert_true(s == OK || s == ERR_BUSY);
         n_taken += s == OK;
     }
-    assert_true(n_taken == 3 || n_taken == 4); /* the thread may have one */
+    assert_true(n_taken == 3 || n_taken == 4); /* the thread may have taken one already */
     atomic_store(&gate, true);
-    work_pool_close(pool); /* works off what it took */
+    work_pool_close(pool); /* finishes the queued items */
     assert_int_equal(atomic_load(&n_done), n_taken);
     assert_int_equal(work_pool_push(pool, &gate, 1, 0), ERR_UNAVAILABLE);
     work_pool_destroy(pool);
     work_pool_destroy(NULL);
 }
 
-/* --- who goes next --- */
+/* --- the order --- */
 
 struct task {
     char name;
@@ -161,7 +162,7 @@ static void a_client_waits_behind_none_of_another_ones_queue(void **state)
     work_pool_destroy(pool);
 }
 
-/* A client that comes back after a pause has no credit from it, and one with debts keeps them. */
+/* A client that returns after a pause has gained no credit, and has lost no service time. */
 static void a_pause_earns_nothing(void **state)
 {
     struct task first = {'A', true}, a = {'a', false}, b = {'b', false}, wait = {'W', true};
@@ -170,7 +171,7 @@ static void a_pause_earns_nothing(void **state)
     (void)state;
     reset();
     assert_ok(work_pool_create(&pool, 1, 32, note));
-    push_task(pool, &first, 1, 0); /* takes long */
+    push_task(pool, &first, 1, 0); /* takes a long time */
     wait_until_begun(1);
     clock_sleep_ns(20000000);
     atomic_store(&gate, true);
@@ -179,7 +180,7 @@ static void a_pause_earns_nothing(void **state)
     atomic_store(&gate, false);
     push_task(pool, &wait, 9, 0);
     wait_until_begun(2);
-    push_task(pool, &a, 1, 0); /* came first, but was served before */
+    push_task(pool, &a, 1, 0); /* queued first, but its client has more service */
     push_task(pool, &b, 2, 0);
     atomic_store(&gate, true);
     work_pool_close(pool);
@@ -198,9 +199,9 @@ static void heavy_items_leave_a_thread_to_short_ones(void **state)
     push_task(pool, &heavy, 1, WORK_HEAVY_COST + 1);
     wait_until_begun(1);
     push_task(pool, &other, 2, WORK_HEAVY_COST + 1);
-    push_task(pool, &light, 1, WORK_HEAVY_COST); /* its own client's heavy one does not matter */
+    push_task(pool, &light, 1, WORK_HEAVY_COST); /* of a client with a heavy item running */
     push_task(pool, &light, 3, 0);
-    while (atomic_load(&n_done) < 2) /* for ever, if it waited for the heavy ones */
+    while (atomic_load(&n_done) < 2) /* would never end if these waited for heavy items */
         clock_sleep_ns(100000);
     assert_string_equal(order, "Hll");
     atomic_store(&gate, true);

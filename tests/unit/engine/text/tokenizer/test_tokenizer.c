@@ -165,7 +165,7 @@ static void ignore_merges_takes_whole_pieces(void **state)
     tokenizer_destroy(t);
 }
 
-static void too_many_ids_leave_the_buffer_as_it_was(void **state)
+static void too_many_ids_leave_the_buffer_unchanged(void **state)
 {
     struct tokenizer *t = load_recipe(&byte_level_recipe);
     struct buf ids;
@@ -611,7 +611,7 @@ int main(void)
         T(sentencepiece_text_gets_its_dummy_space_unless_it_continues),
         T(unknown_characters_fall_back_to_bytes_then_to_one_unk),
         T(ignore_merges_takes_whole_pieces),
-        T(too_many_ids_leave_the_buffer_as_it_was),
+        T(too_many_ids_leave_the_buffer_unchanged),
         T(a_text_that_cannot_fit_is_refused_by_its_length),
         T(a_tokenizer_that_drops_text_has_no_longest_token),
         T(short_and_long_runs_merge_as_the_rule_says),

@@ -415,7 +415,7 @@ static void refused(const char *json, enum status want, const char *word, bool p
     js_unref(j);
 }
 
-static void what_is_not_known_is_refused_by_name(void **state)
+static void unknown_steps_are_refused_by_name(void **state)
 {
     (void)state;
     refused("{\"type\":\"UnicodeScripts\"}", ERR_UNSUPPORTED, "UnicodeScripts", true);
@@ -463,7 +463,7 @@ int main(void)
         cmocka_unit_test(normalizers_write_as_hugging_face_does),
         cmocka_unit_test(a_text_of_nothing_but_marks_normalizes_in_linear_time),
         cmocka_unit_test(byte_letters_are_a_bijection),
-        cmocka_unit_test(what_is_not_known_is_refused_by_name),
+        cmocka_unit_test(unknown_steps_are_refused_by_name),
         cmocka_unit_test(a_pattern_that_backtracks_for_ever_is_an_error),
     };
 

@@ -237,7 +237,7 @@ static void median_of_limits_is_void_when_most_are(void **state)
 
 /* --- cases and options --- */
 
-static void case_is_read_as_it_is_written(void **state)
+static void a_case_parses_back_from_its_name(void **state)
 {
     static const char *const good[] = {"prefill:512", "prefill:512@8192", "decode:64:8192",
                                        "decode:1:0"};
@@ -305,7 +305,7 @@ int main(void)
         cmocka_unit_test(rate_is_the_fastest_that_the_kernels_can_use),
         cmocka_unit_test(nothing_measured_gives_no_floor),
         cmocka_unit_test(median_of_limits_is_void_when_most_are),
-        cmocka_unit_test(case_is_read_as_it_is_written),
+        cmocka_unit_test(a_case_parses_back_from_its_name),
         cmocka_unit_test(options_name_what_is_wrong),
     };
 
