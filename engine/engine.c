@@ -260,8 +260,7 @@ static struct device_sampler_config sampler_shape(struct engine *e, uint32_t max
     return (struct device_sampler_config){.device = e->device,
                                           .n_vocab = e->model.n_vocab,
                                           .n_rows_max = e->config.max_num_seqs,
-                                          .n_known_max = max_model_len,
-                                          .n_banned_max = N_BANNED_MAX};
+                                          .n_known_max = max_model_len};
 }
 
 /* What --gpu-memory-utilization leaves for the KV pool: that share of all memory, less what was
@@ -677,7 +676,6 @@ enum status engine_open(struct engine **out, const struct engine_config *config,
     if (!e)
         return buf_why(why, ERR_NOMEM, "out of memory");
     init_locks(e);
-    buf_init(&e->text, (size_t)1 << 16);
     init_stats(&e->live);
     e->shared = e->live;
     e->config = *config;
@@ -763,7 +761,6 @@ void engine_close(struct engine *e)
     free(e->intake);
     free(e->candidates);
     free(e->raw_logits);
-    buf_fini(&e->text);
     pthread_mutex_destroy(&e->stats_lock);
     pthread_mutex_destroy(&e->ask_lock);
     pthread_cond_destroy(&e->answered);

@@ -19,17 +19,14 @@
 #include "engine/lineup.h"
 #include "engine/model/model.h"
 #include "engine/run/sampler.h"
+#include "engine/stopping.h"
 #include "engine/model/weights.h"
-
-/* Ids that one row may have banned (min_tokens). */
-#define N_BANNED_MAX (MODEL_N_EOS_MAX + REQUEST_N_STOP_IDS_MAX)
 
 /* A request inside the engine. Its KV, and how far it is: lineup.seqs[slot]. */
 struct sequence {
     struct request *req; /* NULL: the slot is free */
     uint32_t live_at;    /* place in live_slots */
-    bool watches_text;   /* has stop strings, so it detokenizes */
-    struct detok detok;
+    struct stop_watch stop;
     struct sampler_state sampler;
     uint64_t t_last_token;
     uint32_t n_scored; /* leading prompt positions whose next token has its logprob */
@@ -91,7 +88,6 @@ struct engine {
     uint32_t n_logits_max;                 /* rows of logits at once */
     struct sampler_candidate *candidates;  /* [max_num_seqs, V]; NULL with a device_sampler */
     float *raw_logits;                     /* the same */
-    struct buf text;                       /* scratch of the stop-string watch */
     struct engine_stats live;
     struct cost_model cost;
     struct cost_profile_result profile;

@@ -16,24 +16,9 @@
 /* Rows of a piece of score_prompts(): enough for the output layer to run at its full rate. */
 #define SCORE_ROWS_MAX 64
 
-static uint32_t banned_ids(const struct engine *e, const struct request *r, uint32_t n_out,
-                           uint32_t *ids)
-{
-    uint32_t n = 0;
-
-    if (n_out >= r->stopping.min_tokens)
-        return 0;
-    for (uint32_t i = 0; i < e->info.n_eos_ids; i++)
-        ids[n++] = e->info.eos_ids[i];
-    for (uint32_t i = 0; i < r->stopping.n_stop_ids; i++)
-        if (r->stopping.stop_ids[i] < e->info.n_vocab)
-            ids[n++] = r->stopping.stop_ids[i];
-    return n;
-}
-
-/* banned [N_BANNED_MAX] is the row's; *top is where the token's alternatives go. */
+/* *top: the place of the token's alternatives. */
 static struct sampler_row row_of(const struct engine *e, const struct pick_row *at,
-                                 uint32_t *banned, struct out_top **top)
+                                 struct out_top **top)
 {
     const struct sequence *q = &e->seqs[at->slot];
     const struct request *r = q->req;
@@ -43,8 +28,7 @@ static struct sampler_row row_of(const struct engine *e, const struct pick_row *
 
     if (at->pos == PICK_NEXT) {
         *top = r->out_top ? r->out_top + (size_t)n_out * r->sampling.n_logprobs : NULL;
-        row.banned = banned;
-        row.n_banned = banned_ids(e, r, n_out, banned);
+        row.mask = stop_watch_mask(&q->stop, n_out);
     } else {
         size_t next = (size_t)at->pos + 1;
         *top = r->prompt_top ? r->prompt_top + next * r->sampling.n_logprobs : NULL;
@@ -57,10 +41,9 @@ static void pick_row(void *arg, uint32_t i)
 {
     const struct pick_job *job = arg;
     struct engine *e = job->e;
-    uint32_t banned[N_BANNED_MAX];
     struct out_top *top;
     size_t at = (size_t)i * e->info.n_vocab;
-    struct sampler_row row = row_of(e, &job->rows[i], banned, &top);
+    struct sampler_row row = row_of(e, &job->rows[i], &top);
 
     row.logits = job->logits + at;
     if (!row.given) {
@@ -80,9 +63,8 @@ enum status pick_begin(const struct pick_job *job, uint32_t n)
     }
     device_sampler_begin(e->device_sampler, job->logits, job->tokens);
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t banned[N_BANNED_MAX];
         struct out_top *top;
-        struct sampler_row row = row_of(e, &job->rows[i], banned, &top);
+        struct sampler_row row = row_of(e, &job->rows[i], &top);
         enum status s = device_sampler_add(e->device_sampler, &row, top);
         if (s != OK)
             return s;

@@ -7,18 +7,6 @@
 #include "engine/engine.h"
 #include "engine/engine_internal.h"
 
-const char *finish_reason_name(enum finish_reason r)
-{
-    switch (r) {
-    case FINISH_NONE: return "none";
-    case FINISH_STOP: return "stop";
-    case FINISH_LENGTH: return "length";
-    case FINISH_CANCELLED: return "abort";
-    case FINISH_ERROR: return "error";
-    }
-    return "error";
-}
-
 static enum status check_ids(const struct engine_info *info, const uint32_t *ids, uint32_t n_ids,
                              bool generates, struct buf *why)
 {
@@ -199,7 +187,7 @@ enum status request_create(struct request **out, const struct engine *e, const u
     unsigned char *next = (unsigned char *)r + ((sizeof *r + 15) & ~(size_t)15);
     r->stopping = *stopping;
     r->stopping.max_tokens = n_out;
-    r->stop_id = -1;
+    r->stop_id = r->stop_string = -1;
     r->prompt.n_ids = n_ids;
     r->prompt.n_span_ends = n_span_ends;
     memcpy(r->ids, ids, n_ids * sizeof *ids);
@@ -229,8 +217,8 @@ void request_unref(struct request *r)
 
 void request_poll(struct request *r)
 {
-    /* Sequentially consistent with the engine's exchange in publish(): either this poll comes
-     * first and the engine wakes again, or the tokens are visible to the reads that follow. */
+    /* Sequentially consistent with the exchange of wake() in step.c: either this store comes first
+     * and the engine calls wake() again, or the reads that follow see the tokens. */
     atomic_store(&r->woken, false);
 }
 

@@ -20,35 +20,11 @@
 #include "base/buf.h"
 #include "cache/cache.h"
 #include "engine/run/sampling.h"
-#include "engine/text/detokenize.h"
+#include "engine/stopping.h"
 
 #define REQUEST_ID_BYTES 64
 #define REQUEST_N_SPANS_MAX 1024
 #define REQUEST_N_STOP_IDS_MAX 32
-
-enum finish_reason {
-    FINISH_NONE = 0,  /* still running */
-    FINISH_STOP,      /* end-of-sequence token, stop string or stop id */
-    FINISH_LENGTH,    /* max_tokens, or the model's context is full */
-    FINISH_CANCELLED, /* the client left or the server was told to stop */
-    FINISH_ERROR,     /* `error` says why; this request only (design P4) */
-};
-const char *finish_reason_name(enum finish_reason r); /* "stop", "length", "abort", "error" */
-
-/* When to stop. */
-struct stopping {
-    uint32_t max_tokens; /* cut to what the context leaves. 0 is a prefill: the request ends
-                            with FINISH_LENGTH when its prompt's KV is committed */
-    uint32_t min_tokens; /* neither end-of-sequence nor a stop id comes among the first
-                            min_tokens tokens, and a stop string that ends there is text */
-    bool ignore_eos;
-    bool include_stop; /* include_stop_str_in_output */
-    bool show_special; /* skip_special_tokens = false */
-    uint32_t n_stop_ids;
-    const uint32_t *stop_ids; /* copied by request_create() */
-    uint32_t n_stops;
-    const struct detok_stop *stops; /* copied by request_create() */
-};
 
 struct engine;
 
@@ -77,10 +53,13 @@ struct request {
     _Atomic uint32_t n_prompt_out; /* entries of both that are there; all of them before the
                                       first token, and before the end unless that is an error */
     _Atomic uint32_t n_out;
-    _Atomic int finish;                          /* enum finish_reason */
-    enum status error;                           /* valid after finish == FINISH_ERROR */
-    const char *error_words;                     /* constant text; may be NULL */
-    int32_t stop_id;                             /* stop_token_ids member that ended it, or -1 */
+    _Atomic int finish;      /* enum finish_reason */
+    enum status error;       /* valid after finish == FINISH_ERROR */
+    const char *error_words; /* constant text; may be NULL */
+    int32_t stop_id;         /* the three as in struct stop_verdict, of the */
+    int32_t stop_string;     /* tokens so far; written before n_out */
+    _Atomic uint32_t n_text_ids;
+    _Atomic uint64_t n_text_bytes;
     _Atomic uint32_t n_cached;                   /* prompt tokens not computed again */
     _Atomic uint32_t n_cached_in[CACHE_N_TIERS]; /* of those, by where they lay */
     _Atomic uint32_t n_prefilled;                /* prompt tokens whose KV is there: progress */
@@ -94,7 +73,6 @@ struct request {
 
     /* Engine thread. */
     uint32_t *ids; /* the prompt's, then the generated ones */
-    uint32_t slot; /* of the engine's sequence table */
 };
 
 /* Everything pointed to is copied. span_ends may be NULL. Computes the block keys (hashing runs

@@ -78,8 +78,7 @@ static void end_sequence(struct engine *e, uint32_t slot, enum finish_reason rea
         hold_prompt(e, slot, now);
     lineup_end(&e->lineup, slot, finished, now);
     sampler_state_fini(&q->sampler);
-    if (q->watches_text)
-        detok_fini(&q->detok);
+    stop_watch_fini(&q->stop);
     uint32_t last = e->live_slots[e->n_slots - e->n_free_slots - 1];
     e->live_slots[q->live_at] = last;
     e->seqs[last].live_at = q->live_at;
@@ -109,6 +108,8 @@ static void fail_sequence(struct engine *e, uint32_t slot, enum status error, co
 static enum status open_sequence(struct engine *e, struct sequence *q, struct request *r,
                                  struct cache_seq **kv)
 {
+    const struct stop_model model = {e->info.eos_ids, e->info.n_eos_ids, e->info.n_vocab,
+                                     e->tokenizer};
     enum status s =
         cache_seq_open(e->cache, &r->prompt, r->prompt.n_ids + r->stopping.max_tokens, kv);
 
@@ -116,16 +117,15 @@ static enum status open_sequence(struct engine *e, struct sequence *q, struct re
         return s;
     s = sampler_state_init(&q->sampler, &r->sampling, e->info.n_vocab, r->ids, r->prompt.n_ids,
                            r->stopping.max_tokens);
+    if (s == OK)
+        s = stop_watch_init(&q->stop, &r->stopping, &model, r->text_continues);
     if (s != OK) {
+        stop_watch_fini(&q->stop);
+        sampler_state_fini(&q->sampler);
         cache_seq_close(*kv);
         return s;
     }
     q->req = r;
-    q->watches_text = r->stopping.n_stops > 0 && e->tokenizer;
-    if (q->watches_text)
-        detok_init(&q->detok, e->tokenizer, r->stopping.stops, r->stopping.n_stops,
-                   r->stopping.show_special, r->text_continues, r->stopping.include_stop);
-    q->detok.n_ids_without_stop = r->stopping.min_tokens;
     if (prompt_is_to_score(q))
         cache_seq_limit_match(*kv, 0);
     return OK;
@@ -166,7 +166,6 @@ static void take_submitted(struct engine *e, uint64_t now)
         e->seqs[slot].live_at = e->n_slots - e->n_free_slots;
         e->live_slots[e->seqs[slot].live_at] = slot;
         e->n_free_slots--;
-        r->slot = slot;
         struct sched_request asked = {.n_known = r->prompt.n_ids,
                                       .n_out_max = r->stopping.max_tokens,
                                       .priority = r->priority,
@@ -239,27 +238,14 @@ static uint32_t build_batch(struct engine *e, struct pick_row *rows)
 
 /* --- after the step --- */
 
-static enum finish_reason check_stop(struct engine *e, struct sequence *q, uint32_t id)
+/* The verdict is there before the token that it is about. */
+static void publish_token(struct request *r, const struct stop_verdict *v, uint32_t n_out)
 {
-    struct request *r = q->req;
-    uint32_t n_out = atomic_load_explicit(&r->n_out, memory_order_relaxed);
-
-    if (n_out > r->stopping.min_tokens || r->stopping.min_tokens == 0) {
-        for (uint32_t i = 0; !r->stopping.ignore_eos && i < e->info.n_eos_ids; i++)
-            if (id == e->info.eos_ids[i])
-                return FINISH_STOP;
-        for (uint32_t i = 0; i < r->stopping.n_stop_ids; i++)
-            if (id == r->stopping.stop_ids[i]) {
-                r->stop_id = (int32_t)id;
-                return FINISH_STOP;
-            }
-    }
-    if (q->watches_text) {
-        buf_reset(&e->text);
-        if (detok_feed(&q->detok, id, &e->text) == OK && q->detok.stopped_by >= 0)
-            return FINISH_STOP;
-    }
-    return n_out >= r->stopping.max_tokens ? FINISH_LENGTH : FINISH_NONE;
+    r->stop_id = v->stop_id;
+    r->stop_string = v->stop_string;
+    atomic_store(&r->n_text_ids, v->n_text_ids);
+    atomic_store(&r->n_text_bytes, v->n_text_bytes);
+    atomic_store(&r->n_out, n_out);
 }
 
 static void give_token(struct engine *e, uint32_t slot, struct out_token token, uint64_t now)
@@ -281,15 +267,14 @@ static void give_token(struct engine *e, uint32_t slot, struct out_token token, 
         hist_add(&e->live.itl_s, seconds(q->t_last_token, now));
     }
     q->t_last_token = now;
-    atomic_store(&r->n_out, n_out + 1);
-
-    enum finish_reason reason = check_stop(e, q, token.id);
-    if (reason == FINISH_NONE) {
-        if (!r->wake_at_end)
-            wake(r);
-        return;
-    }
-    end_sequence(e, slot, reason);
+    enum status s = stop_watch_feed(&q->stop, n_out, token.id);
+    publish_token(r, &q->stop.now, n_out + 1);
+    if (s != OK)
+        fail_sequence(e, slot, s, "out of memory for this request's text");
+    else if (q->stop.now.finish != FINISH_NONE)
+        end_sequence(e, slot, q->stop.now.finish);
+    else if (!r->wake_at_end)
+        wake(r);
 }
 
 /* End a prefill: its prompt's KV is committed. */

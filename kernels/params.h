@@ -304,12 +304,15 @@ struct sample_row {
     float top_p;       /* 1: off */
     float min_p;       /* 0: off */
     float repetition_penalty, presence_penalty, frequency_penalty;
-    uint32_t seen0, n_seen;     /* range of `seen` */
-    uint32_t bias0, n_bias;     /* range of `bias` */
-    uint32_t banned0, n_banned; /* range of `banned` */
-    uint32_t raw0;              /* range of `raw`: as many as the three above together */
-    uint32_t want_logprob;      /* 0 or 1 */
-    uint32_t n_logprobs;        /* at most n_top */
+    uint32_t seen0, n_seen;  /* range of `seen` */
+    uint32_t bias0, n_bias;  /* range of `bias` */
+    uint32_t mask0, n_mask;  /* range of `mask`; n_mask 0: every id may come */
+    uint32_t mask_is_sparse; /* the range holds pairs (index, word) of the words that forbid an
+                                   id; else all ceil(V / 32) words */
+    uint32_t lowest_masked;  /* the lowest forbidden id, where n_mask > 0 */
+    uint32_t raw0;           /* range of `raw`: n_seen + n_bias, and 1 where n_mask > 0 */
+    uint32_t want_logprob;   /* 0 or 1 */
+    uint32_t n_logprobs;     /* at most n_top */
 };
 
 struct sample_top {
@@ -317,8 +320,8 @@ struct sample_top {
     float logprob;
 };
 
-/* One token per row of logits: the same as engine/run/sampler.h gives for the same logits, but where
- * two candidates' cumulated masses lie within rounding of the draw. */
+/* One token per row of logits: the token that engine/run/sampler.h picks for the same logits, except
+ * where two candidates' cumulated masses lie within rounding of the draw. */
 struct sample_params {
     uint32_t n_rows;                /* R */
     uint32_t n_vocab;               /* V */
@@ -326,7 +329,7 @@ struct sample_params {
     const struct sample_row *rows;  /* [R] */
     const struct sample_seen *seen; /* all rows' */
     const struct sample_bias *bias;
-    const uint32_t *banned; /* ids that may not come */
+    const uint32_t *mask;   /* bit id % 32 of word id / 32: 1 where the id may come */
     float *raw;             /* scratch; may be NULL when no row wants a logprob */
     uint32_t n_top;         /* stride of top */
     uint32_t *ids;          /* [R] */

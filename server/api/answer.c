@@ -105,8 +105,8 @@ static void write_finish(struct writer *w, const struct choice *c)
     const struct stopping *st = &c->request->stopping;
 
     write_format(w, ",\"finish_reason\":\"%s\",\"stop_reason\":", finish_reason_name(c->finish));
-    if (c->finish == FINISH_STOP && c->has_detok && c->detok.stopped_by >= 0) {
-        const struct detok_stop *stop = &st->stops[c->detok.stopped_by];
+    if (c->finish == FINISH_STOP && c->request->stop_string >= 0) {
+        const struct detok_stop *stop = &st->stops[c->request->stop_string];
         write_json(w, stop->text, stop->len);
     } else if (c->finish == FINISH_STOP && c->request->stop_id >= 0) {
         write_format(w, "%d", c->request->stop_id);
