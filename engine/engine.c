@@ -494,11 +494,10 @@ static enum status create_tables(struct engine *e, struct buf *why)
 {
     enum status s;
 
-    e->seqs = calloc(e->n_slots, sizeof *e->seqs);
     e->free_slots = calloc(e->n_slots, sizeof *e->free_slots);
     e->live_slots = calloc(e->n_slots, sizeof *e->live_slots);
     e->intake = calloc(e->n_slots, sizeof *e->intake);
-    if (!e->seqs || !e->free_slots || !e->live_slots || !e->intake)
+    if (!e->free_slots || !e->live_slots || !e->intake)
         return buf_why(why, ERR_NOMEM, "out of memory for the sequence table");
     if ((s = create_sampler(e)) != OK)
         return buf_why(why, s, "out of memory for sampling");
@@ -755,7 +754,6 @@ void engine_close(struct engine *e)
     tokenizer_destroy(e->tokenizer);
     weights_free(&e->weights);
     device_close(e->device);
-    free(e->seqs);
     free(e->free_slots);
     free(e->live_slots);
     free(e->intake);

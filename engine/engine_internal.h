@@ -22,16 +22,6 @@
 #include "engine/stopping.h"
 #include "engine/model/weights.h"
 
-/* A request inside the engine. Its KV, and how far it is: lineup.seqs[slot]. */
-struct sequence {
-    struct request *req; /* NULL: the slot is free */
-    uint32_t live_at;    /* place in live_slots */
-    struct stop_watch stop;
-    struct sampler_state sampler;
-    uint64_t t_last_token;
-    uint32_t n_scored; /* leading prompt positions whose next token has its logprob */
-};
-
 /* What another thread asks of the cache (engine_ask.c). */
 struct cache_question {
     struct engine_cache_view *view; /* to be filled; NULL: not asked for */
@@ -79,8 +69,7 @@ struct engine {
     struct forward *forward;
     struct lineup lineup;
     struct batch batch;
-    struct sequence *seqs; /* [n_slots] */
-    uint32_t *free_slots;  /* stack */
+    uint32_t *free_slots; /* stack */
     uint32_t n_free_slots;
     uint32_t *live_slots;                  /* [n_slots - n_free_slots] in no order */
     void **intake;                         /* [n_slots] */

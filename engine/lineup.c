@@ -60,34 +60,36 @@ void lineup_submit(struct lineup *l, uint32_t slot, struct cache_seq *kv,
     struct sched_request request = *r;
 
     ASSERT(slot < l->n_slots && !l->seqs[slot].kv);
-    l->seqs[slot] =
-        (struct lineup_seq){.kv = kv, .n_known = r->n_known, .waits = true, .session = r->session};
+    l->seqs[slot].kv = kv;
+    l->seqs[slot].session = r->session;
     request.n_cached = cache_match_disk(kv); /* its level is that of what it will compute */
     scheduler_submit(l->scheduler, slot, &request, now_ns);
     expect(l, slot, now_ns);
 }
 
 /* The session's next request comes soon, if it does as it did before. */
-static void hold_for_session(struct lineup *l, struct lineup_seq *q, uint64_t now_ns)
+static void hold_for_session(struct lineup *l, uint32_t slot, uint64_t now_ns)
 {
+    const struct sequence *q = &l->seqs[slot];
     double pause_s = HOLD_PAUSES * scheduler_pause_s(l->scheduler, q->session);
 
     if (pause_s > 0 && pause_s <= HOLD_S_MAX)
-        (void)cache_seq_hold(q->kv, q->n_computed, now_ns + (uint64_t)(pause_s * 1e9));
+        (void)cache_seq_hold(q->kv, scheduler_seq(l->scheduler, slot).n_computed,
+                             now_ns + (uint64_t)(pause_s * 1e9));
 }
 
 void lineup_end(struct lineup *l, uint32_t slot, bool finished, uint64_t now_ns)
 {
-    struct lineup_seq *q = &l->seqs[slot];
+    struct sequence *q = &l->seqs[slot];
 
     if (finished) {
-        hold_for_session(l, q, now_ns);
+        hold_for_session(l, slot, now_ns);
         scheduler_on_finish(l->scheduler, slot, now_ns);
     } else {
         scheduler_on_cancel(l->scheduler, slot, now_ns);
     }
     cache_seq_close(q->kv);
-    *q = (struct lineup_seq){0};
+    *q = (struct sequence){0};
 }
 
 /* --- the plan --- */
@@ -111,7 +113,7 @@ static uint32_t view_reclaimable(void *arg, uint32_t slot)
 static bool view_is_loading(void *arg, uint32_t slot)
 {
     struct lineup *l = arg;
-    struct lineup_seq *q = &l->seqs[slot];
+    struct sequence *q = &l->seqs[slot];
 
     if (!cache_seq_is_loading(q->kv))
         return false;
@@ -163,7 +165,7 @@ static void refresh_expected(struct lineup *l, uint64_t now_ns)
         uint32_t slot = l->refresh_at;
 
         l->refresh_at = slot + 1 < l->n_slots ? slot + 1 : 0;
-        if (!l->seqs[slot].waits)
+        if (!scheduler_seq(l->scheduler, slot).waits)
             continue;
         expect(l, slot, now_ns);
         n++;
@@ -189,11 +191,9 @@ static void preempt(struct lineup *l, const struct plan *plan, uint64_t now_ns)
 {
     for (uint32_t i = 0; i < plan->n_preempt; i++) {
         uint32_t slot = plan->preempt[i];
-        struct lineup_seq *q = &l->seqs[slot];
+        struct sequence *q = &l->seqs[slot];
 
         cache_seq_drop(q->kv);
-        q->n_computed = 0;
-        q->waits = true;
         q->wanted_ns = 0;
         expect(l, slot, now_ns); /* it comes back */
     }
@@ -205,24 +205,20 @@ static void preempt(struct lineup *l, const struct plan *plan, uint64_t now_ns)
  * one pushed it out. */
 static void attach(struct lineup *l, struct plan_item *item)
 {
-    struct lineup_seq *q = &l->seqs[item->slot];
-    uint32_t found[CACHE_N_TIERS], left;
+    struct sequence *q = &l->seqs[item->slot];
+    uint32_t found[CACHE_N_TIERS], n_found = cache_seq_attach(q->kv, found);
+    uint32_t left = scheduler_seq(l->scheduler, item->slot).n_known - n_found;
 
-    q->n_computed = cache_seq_attach(q->kv, found);
-    q->waits = false;
-    q->is_first = !q->has_run;
-    q->has_run = true;
-    left = q->n_known - q->n_computed;
     if (item->n_tokens > left)
         item->n_tokens = left;
-    if (q->n_computed != item->n_cached)
-        scheduler_on_attach(l->scheduler, item->slot, q->n_computed, item->n_tokens);
-    if (!q->is_first) {
+    if (n_found != item->n_cached)
+        scheduler_on_attach(l->scheduler, item->slot, n_found, item->n_tokens);
+    if (!item->is_first) {
         scheduler_on_restored(l->scheduler, item->slot, /* out and in */
                               2 * found[CACHE_HOST] * l->copy_s_per_token);
         return;
     }
-    q->n_cached = q->n_computed;
+    q->n_cached = n_found;
     for (enum cache_tier t = 0; t < CACHE_N_TIERS; t++)
         q->n_cached_in[t] = found[t];
 }
@@ -234,7 +230,6 @@ static void place_items(struct lineup *l, const struct plan *plan)
 
     for (uint32_t i = 0; i < plan->n_items; i++) {
         l->items[i] = plan->items[i];
-        l->seqs[l->items[i].slot].is_first = false;
         if (l->items[i].admit)
             attach(l, &l->items[i]);
     }
@@ -286,9 +281,20 @@ void lineup_ahead(struct lineup *l, uint64_t ends_ns)
 void lineup_ran(struct lineup *l, uint32_t i, bool got_token, uint64_t step_ns, uint64_t now_ns)
 {
     const struct plan_item *item = &l->items[i];
-    struct lineup_seq *q = &l->seqs[item->slot];
 
-    cache_seq_commit(q->kv, item->n_tokens);
-    q->n_computed += item->n_tokens;
+    cache_seq_commit(l->seqs[item->slot].kv, item->n_tokens);
     scheduler_on_tokens(l->scheduler, item->slot, item->n_tokens, got_token, step_ns, now_ns);
+}
+
+void lineup_check(const struct lineup *l)
+{
+    scheduler_check(l->scheduler);
+    for (uint32_t slot = 0; slot < l->n_slots; slot++) {
+        struct cache_view view;
+
+        if (!l->seqs[slot].kv)
+            continue;
+        cache_seq_view(l->seqs[slot].kv, &view);
+        ASSERT(view.n_tokens == scheduler_seq(l->scheduler, slot).n_computed);
+    }
 }

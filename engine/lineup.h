@@ -26,6 +26,7 @@
 
 #include "cache/cache.h"
 #include "engine/sched/scheduler.h"
+#include "engine/sequence.h"
 
 struct lineup_config {
     struct cache *cache;
@@ -35,25 +36,10 @@ struct lineup_config {
     uint64_t load_timeout_ns; /* one whose turn it is waits so long for what lies on disk */
 };
 
-/* Read by the owner; written by lineup.c but for n_known, which the owner counts up when it tells
- * of a token. */
-struct lineup_seq {
-    struct cache_seq *kv; /* NULL: the slot is free */
-    uint32_t n_known;
-    uint32_t n_computed;
-    bool waits;
-    bool has_run;
-    bool is_first;     /* the step that is under way is the first of its life */
-    uint32_t n_cached; /* found when it was admitted for the first time */
-    uint32_t n_cached_in[CACHE_N_TIERS];
-    uint64_t session;
-    uint64_t wanted_ns; /* since when it is held up only by what is read; 0: it is not */
-};
-
 struct lineup {
     struct cache *cache;
     struct scheduler *scheduler;
-    struct lineup_seq *seqs; /* [n_slots] */
+    struct sequence *seqs; /* [n_slots] */
     uint32_t n_slots;
     struct plan_item *items; /* [n_items] of the step under way, in batch order */
     uint32_t n_items;
@@ -91,8 +77,12 @@ uint32_t lineup_begin(struct lineup *l, uint64_t now_ns);
 /* While the step runs: spill and fetch ahead, and plan the next step for the time at which this one
  * is expected to end. Without it lineup_begin() does so. */
 void lineup_ahead(struct lineup *l, uint64_t ends_ns);
-/* Item i of the step was run: its KV is written. got_token: its next id is known; the owner calls
- * cache_seq_extend() and counts n_known up. */
+/* Item i of the step was run: commit its KV. got_token: the next id of its sequence is known, and the
+ * scheduler counts it; the owner calls cache_seq_extend() with the id. */
 void lineup_ran(struct lineup *l, uint32_t i, bool got_token, uint64_t step_ns, uint64_t now_ns);
+
+/* scheduler_check(), and ASSERT that scheduler and cache agree on what is computed. O(n). Between
+ * two steps. */
+void lineup_check(const struct lineup *l);
 
 #endif

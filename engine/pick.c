@@ -20,7 +20,7 @@
 static struct sampler_row row_of(const struct engine *e, const struct pick_row *at,
                                  struct out_top **top)
 {
-    const struct sequence *q = &e->seqs[at->slot];
+    const struct sequence *q = &e->lineup.seqs[at->slot];
     const struct request *r = q->req;
     uint32_t n_out = atomic_load_explicit(&r->n_out, memory_order_relaxed);
     struct sampler_row row = {
@@ -109,7 +109,7 @@ static enum status score_rows(struct scoring *g)
     if (s == OK && g->n)
         s = pick_finish(&job);
     for (uint32_t i = 0; s == OK && i < g->n; i++)
-        g->e->seqs[g->rows[i].slot].req->prompt_out[g->rows[i].pos + 1] = tokens[i];
+        g->e->lineup.seqs[g->rows[i].slot].req->prompt_out[g->rows[i].pos + 1] = tokens[i];
     g->n = 0;
     return s;
 }
@@ -119,10 +119,11 @@ static enum status score_item(struct scoring *g, uint32_t i)
 {
     struct engine *e = g->e;
     const struct plan_item *item = &e->lineup.items[i];
-    uint32_t n_before = e->lineup.seqs[item->slot].n_computed, end = n_before + item->n_tokens;
-    uint32_t n_all = n_to_score(e->seqs[item->slot].req), row0 = e->batch.seqs[i].row0;
+    uint32_t n_before = scheduler_seq(e->lineup.scheduler, item->slot).n_computed;
+    uint32_t end = n_before + item->n_tokens;
+    uint32_t n_all = n_to_score(e->lineup.seqs[item->slot].req), row0 = e->batch.seqs[i].row0;
     uint32_t n_max = e->n_logits_max < SCORE_ROWS_MAX ? e->n_logits_max : SCORE_ROWS_MAX;
-    struct sequence *q = &e->seqs[item->slot];
+    struct sequence *q = &e->lineup.seqs[item->slot];
     enum status s = OK;
 
     ASSERT(n_before <= q->n_scored);
@@ -144,7 +145,7 @@ enum status score_prompts(struct engine *e, bool *scored)
 
     *scored = false;
     for (uint32_t i = 0; s == OK && i < e->lineup.n_items; i++) {
-        if (!prompt_is_to_score(&e->seqs[e->lineup.items[i].slot]))
+        if (!prompt_is_to_score(&e->lineup.seqs[e->lineup.items[i].slot]))
             continue;
         *scored = true;
         s = score_item(&g, i);

@@ -156,7 +156,7 @@ enum status request_create(struct request **out, const struct engine *e, const u
                            struct buf *why)
 {
     const struct engine_info *info = engine_info(e);
-    enum status s = check_ids(info, ids, n_ids, stopping->max_tokens > 0, why);
+    enum status s = check_ids(info, ids, n_ids, !stopping_is_prefill(stopping), why);
 
     *out = NULL;
     if (s == OK)

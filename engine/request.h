@@ -62,7 +62,6 @@ struct request {
     _Atomic uint64_t n_text_bytes;
     _Atomic uint32_t n_cached;                   /* prompt tokens not computed again */
     _Atomic uint32_t n_cached_in[CACHE_N_TIERS]; /* of those, by where they lay */
-    _Atomic uint32_t n_prefilled;                /* prompt tokens whose KV is there: progress */
     _Atomic uint64_t t_submit, t_first_step, t_finish;
     _Atomic uint64_t t_first_token; /* of a prefill: when the prompt was computed */
 

@@ -60,7 +60,7 @@ static void count_finish(struct engine *e, const struct request *r, enum finish_
 /* Whoever asked for it finds the prompt's KV a while longer. */
 static void hold_prompt(const struct engine *e, uint32_t slot, uint64_t now)
 {
-    const struct request *r = e->seqs[slot].req;
+    const struct request *r = e->lineup.seqs[slot].req;
 
     (void)cache_seq_hold(e->lineup.seqs[slot].kv, r->prompt.n_ids,
                          now + r->cache_ttl_s * UINT64_C(1000000000));
@@ -69,20 +69,19 @@ static void hold_prompt(const struct engine *e, uint32_t slot, uint64_t now)
 /* The end of a request, whatever the reason: everything it holds is given back now. */
 static void end_sequence(struct engine *e, uint32_t slot, enum finish_reason reason)
 {
-    struct sequence *q = &e->seqs[slot];
+    struct sequence *q = &e->lineup.seqs[slot];
     struct request *r = q->req;
     bool finished = reason == FINISH_STOP || reason == FINISH_LENGTH;
     uint64_t now = clock_now_ns();
 
     if (r->cache_ttl_s && finished)
         hold_prompt(e, slot, now);
-    lineup_end(&e->lineup, slot, finished, now);
     sampler_state_fini(&q->sampler);
     stop_watch_fini(&q->stop);
     uint32_t last = e->live_slots[e->n_slots - e->n_free_slots - 1];
     e->live_slots[q->live_at] = last;
-    e->seqs[last].live_at = q->live_at;
-    *q = (struct sequence){0};
+    e->lineup.seqs[last].live_at = q->live_at;
+    lineup_end(&e->lineup, slot, finished, now);
     e->free_slots[e->n_free_slots++] = slot;
 
     atomic_store(&r->t_finish, now);
@@ -95,7 +94,7 @@ static void end_sequence(struct engine *e, uint32_t slot, enum finish_reason rea
 
 static void fail_sequence(struct engine *e, uint32_t slot, enum status error, const char *words)
 {
-    struct request *r = e->seqs[slot].req;
+    struct request *r = e->lineup.seqs[slot].req;
 
     log_event(LOG_ERROR, "request failed", "id=\"%s\" error=%s", r->id, status_name(error));
     r->error = error;
@@ -157,14 +156,14 @@ static void take_submitted(struct engine *e, uint64_t now)
         ASSERT(e->n_free_slots > 0); /* engine_submit() lets no more in than there are slots */
         uint32_t slot = e->free_slots[e->n_free_slots - 1];
         struct cache_seq *kv;
-        enum status s = open_sequence(e, &e->seqs[slot], r, &kv);
+        enum status s = open_sequence(e, &e->lineup.seqs[slot], r, &kv);
         if (s != OK) {
-            e->seqs[slot] = (struct sequence){0};
+            e->lineup.seqs[slot] = (struct sequence){0};
             refuse(e, r, s, "out of memory for this request");
             continue;
         }
-        e->seqs[slot].live_at = e->n_slots - e->n_free_slots;
-        e->live_slots[e->seqs[slot].live_at] = slot;
+        e->lineup.seqs[slot].live_at = e->n_slots - e->n_free_slots;
+        e->live_slots[e->lineup.seqs[slot].live_at] = slot;
         e->n_free_slots--;
         struct sched_request asked = {.n_known = r->prompt.n_ids,
                                       .n_out_max = r->stopping.max_tokens,
@@ -181,7 +180,7 @@ static void drop_cancelled(struct engine *e)
 
     for (uint32_t i = e->n_slots - e->n_free_slots; i-- > 0;) { /* who ends changes with the last */
         uint32_t slot = e->live_slots[i];
-        if (all || atomic_load_explicit(&e->seqs[slot].req->cancel, memory_order_relaxed))
+        if (all || atomic_load_explicit(&e->lineup.seqs[slot].req->cancel, memory_order_relaxed))
             end_sequence(e, slot, FINISH_CANCELLED);
     }
 }
@@ -191,30 +190,30 @@ static void drop_cancelled(struct engine *e)
 /* Its first step: what it found is known now, and waiting is over. */
 static void note_admitted(struct engine *e, uint32_t slot, uint64_t now)
 {
-    const struct lineup_seq *l = &e->lineup.seqs[slot];
-    struct request *r = e->seqs[slot].req;
+    const struct sequence *q = &e->lineup.seqs[slot];
+    struct request *r = q->req;
 
     atomic_store(&r->t_first_step, now);
-    atomic_store(&r->n_cached, l->n_cached);
+    atomic_store(&r->n_cached, q->n_cached);
     e->live.n_prompt_tokens += r->prompt.n_ids;
-    e->live.n_prompt_tokens_cached += l->n_cached;
+    e->live.n_prompt_tokens_cached += q->n_cached;
     for (enum cache_tier t = 0; t < CACHE_N_TIERS; t++) {
-        atomic_store(&r->n_cached_in[t], l->n_cached_in[t]);
-        e->live.n_prompt_tokens_in[t] += l->n_cached_in[t];
+        atomic_store(&r->n_cached_in[t], q->n_cached_in[t]);
+        e->live.n_prompt_tokens_in[t] += q->n_cached_in[t];
     }
 }
 
 static bool reaches_end(const struct engine *e, const struct plan_item *item)
 {
-    const struct lineup_seq *l = &e->lineup.seqs[item->slot];
+    struct sched_seq q = scheduler_seq(e->lineup.scheduler, item->slot);
 
-    return l->n_computed + item->n_tokens == l->n_known;
+    return q.n_computed + item->n_tokens == q.n_known;
 }
 
-/* Whether the step gives the item's sequence a token. A prefill wants none. */
+/* Whether the step gives the item's sequence a token. */
 static bool gives_token(const struct engine *e, const struct plan_item *item)
 {
-    return reaches_end(e, item) && e->seqs[item->slot].req->stopping.max_tokens > 0;
+    return reaches_end(e, item) && !stopping_is_prefill(&e->lineup.seqs[item->slot].req->stopping);
 }
 
 /* rows [n_items]: the sequences that get their next token from this step. Returns how many. */
@@ -225,11 +224,12 @@ static uint32_t build_batch(struct engine *e, struct pick_row *rows)
     batch_reset(&e->batch);
     for (uint32_t i = 0; i < e->lineup.n_items; i++) {
         const struct plan_item *item = &e->lineup.items[i];
-        const struct lineup_seq *l = &e->lineup.seqs[item->slot];
+        const struct sequence *q = &e->lineup.seqs[item->slot];
+        uint32_t n_computed = scheduler_seq(e->lineup.scheduler, item->slot).n_computed;
         bool wants = gives_token(e, item);
 
-        batch_add(&e->batch, l->kv, e->seqs[item->slot].req->ids + l->n_computed, l->n_computed,
-                  item->n_tokens, wants ? 1 : 0);
+        batch_add(&e->batch, q->kv, q->req->ids + n_computed, n_computed, item->n_tokens,
+                  wants ? 1 : 0);
         if (wants)
             rows[n_out++] = (struct pick_row){item->slot, PICK_NEXT};
     }
@@ -250,13 +250,12 @@ static void publish_token(struct request *r, const struct stop_verdict *v, uint3
 
 static void give_token(struct engine *e, uint32_t slot, struct out_token token, uint64_t now)
 {
-    struct sequence *q = &e->seqs[slot];
+    struct sequence *q = &e->lineup.seqs[slot];
     struct request *r = q->req;
-    struct lineup_seq *l = &e->lineup.seqs[slot];
-    uint32_t n_out = l->n_known - r->prompt.n_ids;
+    uint32_t n_out = atomic_load_explicit(&r->n_out, memory_order_relaxed);
 
-    r->ids[l->n_known++] = token.id;
-    cache_seq_extend(l->kv, token.id);
+    r->ids[r->prompt.n_ids + n_out] = token.id;
+    cache_seq_extend(q->kv, token.id);
     sampler_state_count(&q->sampler, token.id);
     r->out[n_out] = token;
     e->live.n_generation_tokens++;
@@ -280,7 +279,7 @@ static void give_token(struct engine *e, uint32_t slot, struct out_token token, 
 /* End a prefill: its prompt's KV is committed. */
 static void end_prefill(struct engine *e, uint32_t slot, uint64_t now)
 {
-    atomic_store(&e->seqs[slot].req->t_first_token, now);
+    atomic_store(&e->lineup.seqs[slot].req->t_first_token, now);
     end_sequence(e, slot, FINISH_LENGTH);
 }
 
@@ -292,7 +291,8 @@ static void learn_cost(struct engine *e, double step_s)
 
     for (uint32_t i = 0; i < e->lineup.n_items; i++) {
         const struct plan_item *item = &e->lineup.items[i];
-        cost_step_add(&step, &e->cost, e->lineup.seqs[item->slot].n_computed, item->n_tokens);
+        cost_step_add(&step, &e->cost, scheduler_seq(e->lineup.scheduler, item->slot).n_computed,
+                      item->n_tokens);
     }
     if (!e->profile.is_measured && step.n_chunks == 1 && step.n_decodes == 0 &&
         e->n_prefills_learned++ < N_PREFILLS_TO_SCALE)
@@ -324,14 +324,11 @@ static void finish_step(struct engine *e, const struct out_token *tokens, bool s
         learn_cost(e, seconds(began, now));
     for (uint32_t i = 0; i < n; i++) {
         uint32_t slot = e->lineup.items[i].slot;
-        struct request *r = e->seqs[slot].req;
         bool ends = reaches_end(e, &e->lineup.items[i]), got = gives_token(e, &e->lineup.items[i]);
 
         lineup_ran(&e->lineup, i, got, now - began, now);
-        uint32_t n_computed = e->lineup.seqs[slot].n_computed, n_prompt = r->prompt.n_ids;
-        atomic_store(&r->n_prefilled, n_computed < n_prompt ? n_computed : n_prompt);
         if (scored)
-            publish_prompt_logprobs(&e->seqs[slot]);
+            publish_prompt_logprobs(&e->lineup.seqs[slot]);
         if (got)
             give_token(e, slot, tokens[o++], now);
         else if (ends)
@@ -348,7 +345,7 @@ static void fail_all(struct engine *e, const char *words)
     take_submitted(e, clock_now_ns());
     for (uint32_t i = e->n_slots - e->n_free_slots; i-- > 0;) {
         uint32_t slot = e->live_slots[i];
-        struct request *r = e->seqs[slot].req;
+        struct request *r = e->lineup.seqs[slot].req;
         r->error = ERR_UNAVAILABLE;
         r->error_words = DEVICE_FAILED_WORDS;
         end_sequence(e, slot, FINISH_ERROR);
@@ -376,7 +373,7 @@ static bool begin_step(struct engine *e, uint64_t now)
     for (uint32_t i = 0; i < e->lineup.n_failed; i++)
         fail_sequence(e, e->lineup.failed[i], ERR_NO_BLOCKS, "the KV pool is full");
     for (uint32_t i = 0; i < n; i++)
-        if (e->lineup.seqs[e->lineup.items[i].slot].is_first)
+        if (e->lineup.items[i].is_first)
             note_admitted(e, e->lineup.items[i].slot, now);
     return n > 0;
 }
@@ -453,7 +450,7 @@ void *engine_loop(void *arg)
             run_step(e, now);
         if (e->config.check_each_step) {
             cache_check(e->cache);
-            scheduler_check(e->lineup.scheduler);
+            lineup_check(&e->lineup);
         }
         engine_publish_stats(e);
         if (idle) {

@@ -37,7 +37,7 @@ const char *finish_reason_name(enum finish_reason r); /* "stop", "length", "abor
 
 /* What a client asked for. */
 struct stopping {
-    uint32_t max_tokens; /* cut to what the context leaves; 0: request_is_prefill() */
+    uint32_t max_tokens; /* cut to what the context leaves; 0: stopping_is_prefill() */
     uint32_t min_tokens;
     bool ignore_eos;
     bool include_stop; /* include_stop_str_in_output */
@@ -47,6 +47,13 @@ struct stopping {
     uint32_t n_stops;
     const struct detok_stop *stops; /* copied by request_create() */
 };
+
+/* Whether the request only has its prompt's KV computed and committed. No token is generated, and
+ * the request ends with FINISH_LENGTH. */
+static inline bool stopping_is_prefill(const struct stopping *s)
+{
+    return s->max_tokens == 0;
+}
 
 /* What a watch needs to know of the model. */
 struct stop_model {

@@ -362,7 +362,7 @@ static bool refuse_too_long(const struct call *call, struct http_exchange *x)
 
     for (uint32_t i = 0; i < call->n_prompts; i++) {
         uint32_t n = prompt_n_ids(&call->prompts[i]), max = call->srv->info->max_model_len;
-        bool generates = call->params.stopping.max_tokens > 0;
+        bool generates = !stopping_is_prefill(&call->params.stopping);
         if (n < max || (n == max && !generates))
             continue;
         snprintf(words, sizeof words,

@@ -344,7 +344,7 @@ static bool step(struct engine *e, struct inside *in)
         r->error = ERR_INTERNAL;
         r->error_words = "the fake engine was told to fail";
         finish = FINISH_ERROR;
-    } else if (r->stopping.max_tokens == 0) {
+    } else if (stopping_is_prefill(&r->stopping)) {
         score_prompt(r);
         finish = FINISH_LENGTH;
     } else {
