@@ -149,7 +149,12 @@ enum status route_check_admin(const struct server *srv, const struct account *a,
     return buf_why(why, ERR_FORBIDDEN, "this needs an admin key (--admin-api-key)");
 }
 
-/* NULL when a refusal was answered. r may be NULL: no such path. */
+static void unref_account(void *a)
+{
+    account_unref(a);
+}
+
+/* The account, which the exchange keeps. NULL when a refusal was answered. r may be NULL: no such path. */
 static struct account *check_key(struct server *srv, struct http_exchange *x, const struct route *r)
 {
     struct account *a;
@@ -162,9 +167,10 @@ static struct account *check_key(struct server *srv, struct http_exchange *x, co
         http_set_caller(x, a->name, a->tenant_name);
     if (s == OK && r && r->admin)
         s = route_check_admin(srv, a, &why);
+    if (a)
+        http_keep(x, a, unref_account);
     if (s != OK) {
         error_reply(x, s, NULL, buf_str(&why));
-        account_unref(a);
         a = NULL;
     }
     buf_fini(&why);
@@ -215,7 +221,11 @@ void route_early(void *arg, struct http_exchange *x)
         http_will_wait(x);
     if (a && auth_needs_key(srv->auth))
         http_set_client(x, a->tenant_id);
-    account_unref(a);
+}
+
+struct account *route_account(const struct http_exchange *x)
+{
+    return http_kept(x);
 }
 
 void route_handle(void *arg, struct http_exchange *x)

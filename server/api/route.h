@@ -20,6 +20,11 @@ struct server;
 void route_early(void *arg, struct http_exchange *x);
 void route_handle(void *arg, struct http_exchange *x);
 
+/* The account of the request's key, which was checked once, when the head was read: a key that is
+ * removed meanwhile still serves its request. NULL on paths that need no key. Valid until the end of
+ * the exchange. */
+struct account *route_account(const struct http_exchange *x);
+
 /* OK where `a` may do what needs an admin: with an admin key, or on a server without any key that
  * only this machine reaches. ERR_FORBIDDEN with words that say what to do. */
 NODISCARD enum status route_check_admin(const struct server *srv, const struct account *a,

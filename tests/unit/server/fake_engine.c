@@ -27,6 +27,9 @@ atomic_uint fake_n_viewing;
 atomic_uint fake_n_resets;
 atomic_uint fake_n_erasures;
 atomic_bool fake_has_disk = true;
+atomic_bool fake_order_is_held;
+atomic_uint fake_n_orders;
+atomic_uint fake_n_ordered;
 
 struct tokenizer {
     char bytes[256];
@@ -210,9 +213,13 @@ enum status document_order_by_cache(const struct engine *e, const struct documen
                                     uint32_t *order, uint32_t *n_cached)
 {
     (void)e;
+    atomic_fetch_add(&fake_n_orders, 1);
+    while (atomic_load(&fake_order_is_held))
+        clock_sleep_ns(IDLE_NS);
     *n_cached = 0;
     for (uint32_t i = 0; i < p->n_documents; i++)
         order[i] = p->n_documents - 1 - i;
+    atomic_fetch_add(&fake_n_ordered, 1);
     return OK;
 }
 

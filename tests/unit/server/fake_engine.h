@@ -38,6 +38,9 @@ extern atomic_uint fake_n_resets;     /* calls of engine_reset_cache() */
 extern atomic_uint fake_n_erasures;   /* calls of engine_cache_erase() that found a span, which is
                                            one whose key begins with a byte below 20 */
 extern atomic_bool fake_has_disk;     /* whether there is a disk tier */
+extern atomic_bool fake_order_is_held; /* document_order_by_cache() waits while it is set */
+extern atomic_uint fake_n_orders;      /* calls of document_order_by_cache() that have begun */
+extern atomic_uint fake_n_ordered;     /* and ended */
 
 struct engine *fake_engine_create(uint32_t max_model_len);
 
