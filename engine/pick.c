@@ -1,19 +1,19 @@
 /* pick.c - logits to tokens, and logprobs of prompts.
  *
- * A step leaves the hidden states of all its rows in place. The output layer runs over the last row
- * of each sequence that gets a token. Prompts with want_prompt_logprobs need it over every row, and
- * a row of logits has the size of the vocabulary: so it runs over at most n_logits_max rows at a
- * time, and the memory for logits is what a step without such prompts needs. A row's logits do not
- * depend on the rows beside it (P1), so this order changes no bit of them.
+ * After a step the hidden states of all its rows are still in memory. The output layer runs over the
+ * last row of each sequence that gets a token. Prompts with want_prompt_logprobs need the output
+ * layer over every row. A row of logits has the size of the vocabulary, so the output layer runs over
+ * at most n_logits_max rows at a time, and needs no more memory than a step without such prompts. A
+ * row's logits do not depend on the rows beside it (promise P1), so the pieces change no bit.
  *
- * Cached tokens have no hidden states. Such a prompt is therefore computed from its first token on:
- * cache_seq_limit_match() keeps the sequence from attaching KV of positions without a logprob. A
- * preempted sequence finds the KV of those that have one. */
+ * Cached tokens have no hidden states, so a prompt that wants logprobs is computed from its first
+ * token on: cache_seq_limit_match() keeps the sequence from attaching KV of positions that have no
+ * logprob yet. A preempted sequence attaches the KV of the positions that have one. */
 #include "base/check.h"
 #include "engine/engine_internal.h"
 #include "kernels/device.h"
 
-/* Rows of a piece of score_prompts(): enough for the output layer to run at its full rate. */
+/* Rows of one piece of score_prompts(): enough for the output layer's full speed. */
 #define SCORE_ROWS_MAX 64
 
 /* *top: the place of the token's alternatives. */
@@ -79,7 +79,7 @@ enum status pick_finish(const struct pick_job *job)
 
 /* --- logprobs of prompts --- */
 
-/* Positions whose next token is one of the prompt. */
+/* Count the positions whose next token belongs to the prompt. */
 static uint32_t n_to_score(const struct request *r)
 {
     return r->prompt_out ? r->prompt.n_ids - 1 : 0;
@@ -90,7 +90,7 @@ bool prompt_is_to_score(const struct sequence *q)
     return q->n_scored < n_to_score(q->req);
 }
 
-/* Rows that are collected until the output layer runs over them. */
+/* Rows collected for one run of the output layer. */
 struct scoring {
     struct engine *e;
     uint32_t n;
@@ -114,7 +114,7 @@ static enum status score_rows(struct scoring *g)
     return s;
 }
 
-/* Item i of the step. */
+/* Collect the rows of item i of the step, and score full pieces. */
 static enum status score_item(struct scoring *g, uint32_t i)
 {
     struct engine *e = g->e;

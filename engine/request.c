@@ -40,7 +40,7 @@ static enum status check_spans(uint32_t n_ids, const uint32_t *ends, uint32_t n,
     return OK;
 }
 
-/* A block has one scope, so what is public ends where a span does. */
+/* A block has one scope, so the public part ends at a span end. */
 static enum status check_public(uint32_t n_public, const uint32_t *ends, uint32_t n,
                                 struct buf *why)
 {
@@ -106,8 +106,8 @@ static enum status check_params(const struct engine_info *info, const struct sam
     return OK;
 }
 
-/* The arrays for tokens and logprobs. calloc of a large array is not touched until tokens are
- * written: a generous max_tokens costs address space, not memory. */
+/* Allocate the arrays for tokens and logprobs. The kernel maps pages of a large calloc() at the first
+ * write, so a large max_tokens costs address space and not memory. */
 static enum status alloc_outputs(struct request *r, uint32_t n_ids, uint32_t n_out)
 {
     size_t n_tops = r->sampling.n_logprobs;
@@ -198,7 +198,7 @@ enum status request_create(struct request **out, const struct engine *e, const u
     copy_stops(r, &next, stopping);
     hash_prompt(r, e, scope, n_public, carve(&next, n_keys_max * sizeof(struct kv_key), NULL));
     atomic_init(&r->refs, 1);
-    atomic_init(&r->n_prompt_out, n_ids == 1 && r->prompt_out); /* there is nothing to compute */
+    atomic_init(&r->n_prompt_out, n_ids == 1 && r->prompt_out); /* token 0 has no logprob */
     *out = r;
     return OK;
 }

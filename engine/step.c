@@ -1,9 +1,8 @@
-/* The step loop: take what was submitted, let go of what was cancelled, ask the lineup who runs,
- * run one batch through the model, pick tokens (pick.c), hand them out. Runs on the engine thread
- * alone.
+/* The step loop, on the engine thread: drain the submit ring, release cancelled sequences, have the
+ * lineup plan a step, run one batch through the model, pick tokens (pick.c) and publish them.
  *
- * On a GPU the step is launched, and the next one planned while it runs; a host device computes in
- * the calls themselves, with all its cores, so there is nothing to plan beside. */
+ * On a GPU the next step is planned while this one runs. A host device computes inside the launching
+ * calls with all its cores, so no time is left beside the step. */
 #include <stdlib.h>
 
 #include "base/check.h"
@@ -13,14 +12,14 @@
 #include "kernels/device.h"
 
 #define IDLE_WAIT_NS 1000000000u
-/* Until then the cost model is a guess, of which only ratios are right. */
+/* Prefills that scale an unmeasured cost model: before them only its ratios are right. */
 #define N_PREFILLS_TO_SCALE 4
-/* Of the moving mean of the cost model's error. */
+/* Weight of one step in the moving mean of the cost model's error. */
 #define ERROR_RATE 0.02
-/* When a copy may be what everybody waits for. */
+/* Poll interval while copies are under way that sequences may wait for. */
 #define COPY_WAIT_NS 200000u
 
-/* --- tokens and ends go to the submitter --- */
+/* --- waking the submitter, ending sequences --- */
 
 static void wake(struct request *r)
 {
@@ -57,7 +56,7 @@ static void count_finish(struct engine *e, const struct request *r, enum finish_
     hist_add(&st->generation_tokens, n_out);
 }
 
-/* Whoever asked for it finds the prompt's KV a while longer. */
+/* Keep the prompt's KV for the cache_ttl of the request. */
 static void hold_prompt(const struct engine *e, uint32_t slot, uint64_t now)
 {
     const struct request *r = e->lineup.seqs[slot].req;
@@ -66,7 +65,7 @@ static void hold_prompt(const struct engine *e, uint32_t slot, uint64_t now)
                          now + r->cache_ttl_s * UINT64_C(1000000000));
 }
 
-/* The end of a request, whatever the reason: everything it holds is given back now. */
+/* End a request for any reason, and release everything that it holds. */
 static void end_sequence(struct engine *e, uint32_t slot, enum finish_reason reason)
 {
     struct sequence *q = &e->lineup.seqs[slot];
@@ -130,7 +129,7 @@ static enum status open_sequence(struct engine *e, struct sequence *q, struct re
     return OK;
 }
 
-/* A request that never became a sequence. */
+/* End a request that never became a sequence. */
 static void refuse(struct engine *e, struct request *r, enum status error, const char *words)
 {
     r->error = error;
@@ -149,11 +148,11 @@ static void take_submitted(struct engine *e, uint64_t now)
 
     for (uint32_t i = 0; i < n; i++) {
         struct request *r = e->intake[i];
-        if (atomic_load(&e->failed)) { /* it was past engine_submit()'s look at that */
+        if (atomic_load(&e->failed)) { /* the device failed after engine_submit()'s check */
             refuse(e, r, ERR_UNAVAILABLE, DEVICE_FAILED_WORDS);
             continue;
         }
-        ASSERT(e->n_free_slots > 0); /* engine_submit() lets no more in than there are slots */
+        ASSERT(e->n_free_slots > 0); /* engine_submit() accepts no more than there are slots */
         uint32_t slot = e->free_slots[e->n_free_slots - 1];
         struct cache_seq *kv;
         enum status s = open_sequence(e, &e->lineup.seqs[slot], r, &kv);
@@ -178,7 +177,7 @@ static void drop_cancelled(struct engine *e)
 {
     bool all = atomic_load(&e->stopping);
 
-    for (uint32_t i = e->n_slots - e->n_free_slots; i-- > 0;) { /* who ends changes with the last */
+    for (uint32_t i = e->n_slots - e->n_free_slots; i-- > 0;) { /* an end moves the last one here */
         uint32_t slot = e->live_slots[i];
         if (all || atomic_load_explicit(&e->lineup.seqs[slot].req->cancel, memory_order_relaxed))
             end_sequence(e, slot, FINISH_CANCELLED);
@@ -187,7 +186,7 @@ static void drop_cancelled(struct engine *e)
 
 /* --- the plan becomes a batch --- */
 
-/* Its first step: what it found is known now, and waiting is over. */
+/* Publish what the cache had for a sequence at its first admission. */
 static void note_admitted(struct engine *e, uint32_t slot, uint64_t now)
 {
     const struct sequence *q = &e->lineup.seqs[slot];
@@ -216,7 +215,7 @@ static bool gives_token(const struct engine *e, const struct plan_item *item)
     return reaches_end(e, item) && !stopping_is_prefill(&e->lineup.seqs[item->slot].req->stopping);
 }
 
-/* rows [n_items]: the sequences that get their next token from this step. Returns how many. */
+/* Lay out the step. rows [n_items]: the sequences that get a token from it; returns their count. */
 static uint32_t build_batch(struct engine *e, struct pick_row *rows)
 {
     uint32_t n_out = 0;
@@ -238,7 +237,7 @@ static uint32_t build_batch(struct engine *e, struct pick_row *rows)
 
 /* --- after the step --- */
 
-/* The verdict is there before the token that it is about. */
+/* The verdict is stored before the count: a reader that sees a token sees its verdict. */
 static void publish_token(struct request *r, const struct stop_verdict *v, uint32_t n_out)
 {
     r->stop_id = v->stop_id;
@@ -283,7 +282,7 @@ static void end_prefill(struct engine *e, uint32_t slot, uint64_t now)
     end_sequence(e, slot, FINISH_LENGTH);
 }
 
-/* What the step says about the cost of steps. */
+/* Correct the cost model by the time of the step. */
 static void learn_cost(struct engine *e, double step_s)
 {
     struct cost_step step = {0};
@@ -301,7 +300,7 @@ static void learn_cost(struct engine *e, double step_s)
     e->live.cost_error += ERROR_RATE * (error - e->live.cost_error);
 }
 
-/* Tell the submitter how many prompt tokens have their logprob. */
+/* Publish how many prompt tokens have their logprob. */
 static void publish_prompt_logprobs(const struct sequence *q)
 {
     struct request *r = q->req;
@@ -313,8 +312,8 @@ static void publish_prompt_logprobs(const struct sequence *q)
         wake(r);
 }
 
-/* Hand out the step's tokens. scored: a part of the step's time went into logprobs of prompts, so
- * the cost model, which does not know them, learns nothing from it. */
+/* Commit the step and publish its tokens. scored: part of the step's time went into logprobs of
+ * prompts, which the cost model does not cover, so the model is not corrected. */
 static void finish_step(struct engine *e, const struct out_token *tokens, bool scored,
                         uint64_t began, uint64_t now)
 {
@@ -336,12 +335,12 @@ static void finish_step(struct engine *e, const struct out_token *tokens, bool s
     }
 }
 
-/* The device computes nothing any more: everybody is told, and the server has to end. */
+/* The device is dead: end all requests with ERR_UNAVAILABLE; main ends the process. */
 static void fail_all(struct engine *e, const char *words)
 {
     log_event(LOG_ERROR, "the device failed", "device=%s why=\"%s\" requests=%u", e->info.ops_name,
               words, e->n_slots - e->n_free_slots);
-    atomic_store(&e->failed, true); /* from here on nobody comes in */
+    atomic_store(&e->failed, true); /* engine_submit() refuses from here on */
     take_submitted(e, clock_now_ns());
     for (uint32_t i = e->n_slots - e->n_free_slots; i-- > 0;) {
         uint32_t slot = e->live_slots[i];
@@ -352,7 +351,7 @@ static void fail_all(struct engine *e, const char *words)
     }
 }
 
-/* A failure that the device survives is the end of this step's requests only. */
+/* End the requests of a failed step, or all requests where the device is dead. */
 static void fail_step(struct engine *e, enum status s)
 {
     const char *failure = device_failure(e->device);
@@ -365,7 +364,7 @@ static void fail_step(struct engine *e, enum status s)
         fail_sequence(e, e->lineup.items[i].slot, s, "the device could not run this step");
 }
 
-/* Plan it and have its KV in place. False: nothing runs now. */
+/* Plan a step and reserve its KV. False: nothing can run now. */
 static bool begin_step(struct engine *e, uint64_t now)
 {
     uint32_t n = lineup_begin(&e->lineup, now);
@@ -441,7 +440,8 @@ void *engine_loop(void *arg)
         bool copying = cache_poll(e->cache, now);
         take_submitted(e, now);
         drop_cancelled(e);
-        /* After the intake: what was submitted after the wish cannot have attached before it. */
+        /* After the intake: a request submitted after the question has not attached before the
+         * answer. */
         if (engine_answer(e))
             copying = true;
         bool runs = begin_step(e, now);
@@ -455,7 +455,7 @@ void *engine_loop(void *arg)
         engine_publish_stats(e);
         if (idle) {
             e->computed_ns = 0;
-            /* Who waits although nothing runs is being loaded for. */
+            /* Requests wait but nothing runs: their KV is being read. Poll again soon. */
             copying = copying || e->live.n_waiting > 0;
             ring_wait(&e->submitted, copying ? COPY_WAIT_NS : IDLE_WAIT_NS);
         }
@@ -463,7 +463,7 @@ void *engine_loop(void *arg)
     ring_close(&e->submitted);
     take_submitted(e, clock_now_ns());
     drop_cancelled(e);
-    (void)engine_answer(e); /* whoever asked while it ended */
+    (void)engine_answer(e); /* a question that came during the shutdown */
     cache_check(e->cache);
     engine_publish_stats(e);
     return NULL;

@@ -91,7 +91,7 @@ struct rmsnorm_params {
 
 /* out = a * w^T + bias, or out += a * w^T + bias when accumulate is set. Each output is one chain
  * over K in ascending order, started at 0 and the same for any number of rows and threads; the
- * bias, then the old out, are added once at its end (design P1).
+ * bias, then the old out, are added once at its end (promise P1).
  *
  * With BF16 weights a device may round `a` to bf16 (nearest even) first: that is what the matrix
  * instructions take. With I8 and I4 each row of `a` is quantized by itself, to
@@ -226,7 +226,7 @@ struct attn_seq {
 
 /* Causal attention. Tiles are whole segments: for each row and segment the visible keys' scores,
  * their maximum, exp and weighted sum over the tile in a fixed order of keys; tiles are merged in
- * segment order by log-sum-exp in fp32 (design P1; the merge is that of FlashDecoding and of
+ * segment order by log-sum-exp in fp32 (promise P1; the merge is that of FlashDecoding and of
  * TokenLake's query shipping). Keys behind the row's position or before its window count exactly 0.
  *
  * Partial attention: segments may hold only some of a row's keys; `lse` then says how much weight
@@ -253,7 +253,7 @@ struct attention_params {
 };
 
 /* Join partial attentions: out = sum_i w_i part_i / sum_i w_i with w_i = exp(lse_i - max lse), in
- * the order of the parts, in fp32 (papers.md 3: TokenLake's merge). A part with lse = -inf counts
+ * the order of the parts, in fp32 (the merge of TokenLake, 2025). A part with lse = -inf counts
  * exactly 0, whatever it holds; all such: zeros. */
 struct merge_params {
     uint32_t n_rows;   /* T */

@@ -22,7 +22,7 @@ struct device_sampler {
     uint32_t *out_host;    /* pinned: ids, logprobs, tops of the rows in this round */
     uint32_t *out_device;
     struct out_top **tops; /* [n_rows_max] where each row's go */
-    uint32_t *given;       /* [n_rows_max] the row's token; NOT_GIVEN: one is picked */
+    uint32_t *given;       /* [n_rows_max] the row's known token, or NOT_GIVEN */
 
     /* This step. */
     float *logits;

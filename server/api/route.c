@@ -15,11 +15,11 @@
 struct route {
     const char *method; /* GET also answers HEAD */
     const char *path;
-    bool is_prefix; /* something must follow */
+    bool is_prefix; /* the path goes on behind it */
     bool open;      /* needs no key */
     bool generates; /* refused while draining */
     bool admin;     /* needs an admin key */
-    bool waits;     /* the handler blocks for a moment */
+    bool waits;     /* the handler blocks, so it runs on a work thread */
     void (*handle)(struct server *srv, struct http_exchange *x);
 };
 
@@ -51,7 +51,7 @@ static bool method_fits(const struct route *r, const char *method)
            (strcmp(method, "HEAD") == 0 && strcmp(r->method, "GET") == 0);
 }
 
-/* What fits both, else the first with that path, else NULL. */
+/* The route with this path and method, else the first route with this path, else NULL. */
 static const struct route *find(const char *path, const char *method)
 {
     const struct route *first = NULL;
@@ -106,7 +106,8 @@ bool route_is_probe(uint32_t route)
 
 /* --- what fits a request --- */
 
-/* "GET, HEAD, DELETE, OPTIONS", or without `all` what has a route of its own: "GET or DELETE". */
+/* List the methods of a path: all as "GET, HEAD, DELETE, OPTIONS", else those with a route of their
+ * own as "GET or DELETE". */
 static void list_methods(const char *path, bool all, char *out, size_t n_out)
 {
     size_t n = 0;
@@ -124,7 +125,7 @@ static void list_methods(const char *path, bool all, char *out, size_t n_out)
         snprintf(out + n, n_out - n, ", OPTIONS");
 }
 
-/* Only processes of this machine reach us. */
+/* Whether only processes of this machine can connect. */
 static bool is_local(const struct config *c)
 {
     const char *host = c->host;
@@ -133,7 +134,6 @@ static bool is_local(const struct config *c)
            strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
 }
 
-/* Without any key the machine's own users may do everything, others nothing an admin does. */
 enum status route_check_admin(const struct server *srv, const struct account *a, struct buf *why)
 {
     if (a->admin || (!auth_needs_key(srv->auth) && is_local(srv->config)))
@@ -177,7 +177,7 @@ static struct account *check_key(struct server *srv, struct http_exchange *x, co
     return a;
 }
 
-/* Path, method, state: answers what does not fit. */
+/* Check path, method and the server's state, and answer a refusal. */
 static void check_request(const struct server *srv, struct http_exchange *x, const struct route *r)
 {
     char words[192], methods[64];
@@ -211,7 +211,7 @@ void route_early(void *arg, struct http_exchange *x)
     const struct route *r = find(http_path(x), http_method(x));
     struct account *a = NULL;
 
-    /* The key first: without one, nobody learns what paths there are. */
+    /* The key is checked first: a client without a key must not learn which paths exist. */
     if (!(r && r->open) && !(a = check_key(srv, x, r)))
         return;
     check_request(srv, x, r);
@@ -236,8 +236,8 @@ void route_handle(void *arg, struct http_exchange *x)
     r->handle(arg, x);
 }
 
-/* The bounds of a request's JSON. A prompt of a million token ids, or a hundred of ten thousand,
- * passes; a body made of empty objects, 70 bytes of memory for each of its own, does not. */
+/* Bounds of a request's JSON. A prompt of a million token ids passes, and so do a hundred prompts of
+ * ten thousand ids. A body of empty objects, which take 70 bytes of memory each, does not pass. */
 #define BODY_N_VALUES_MAX ((size_t)1 << 22)
 #define BODY_MEMORY_MIN ((size_t)64 << 20)
 #define BODY_MEMORY_PER_BYTE 4
