@@ -19,7 +19,7 @@
 #include "server/api/wait.h"
 
 #define KEEP_ALIVE_NS UINT64_C(1000000000)
-/* One turn of a stream: enough to catch up, little enough to stay within HTTP_OUT_BYTES_MAX. */
+/* Bounds of one on_fill(): within HTTP_OUT_BYTES_MAX. */
 #define N_TOKENS_PER_TURN 64
 #define TURN_BYTES (1u << 20)
 #define ANSWER_BYTES_MAX (1u << 30)
@@ -65,8 +65,8 @@ static void cancel_all(struct call *call)
         request_cancel(call->choices[i].request);
 }
 
-/* submit() stores the state before it looks at is_gone, and this function the other way round: one
- * of the two cancels. */
+/* submit() stores the state and then reads is_gone; on_gone() stores is_gone and then reads the state.
+ * So at least one of the two cancels the requests. */
 static void on_gone(void *ctx)
 {
     struct call *call = ctx;
@@ -175,7 +175,7 @@ static enum status failure_of(const struct choice *c, const char **words)
     return c->request->error == OK ? ERR_INTERNAL : c->request->error;
 }
 
-/* An echoed prompt stands before the answer's own text. */
+/* Put an echoed prompt before the answer's own text. */
 static enum status prepend_echo(struct call *call)
 {
     enum status s = OK;
@@ -301,7 +301,7 @@ static enum http_next on_step(void *ctx, struct http_exchange *x)
     return all_done ? reply_whole(call, x) : HTTP_WAIT;
 }
 
-/* Frames for what choice c has new. */
+/* Write frames for the new tokens of choice c. */
 static enum status fill_choice(struct call *call, struct choice *c, struct buf *out)
 {
     enum status s = choice_take(c, call->srv, &call->params, call->kind, N_TOKENS_PER_TURN);
@@ -407,7 +407,7 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
     return OK;
 }
 
-/* True when an error was answered. */
+/* Whether a prompt leaves no room in the context; true when an error was answered. */
 static bool refuse_too_long(const struct call *call, struct http_exchange *x)
 {
     char words[160];
@@ -450,7 +450,8 @@ static void submit_all(struct call *call, struct http_exchange *x, struct buf *w
         struct request *r = call->choices[i].request;
         r->wake = http_wake;
         r->wake_arg = http_waker(x);
-        /* Logprobs are made JSON while tokens come: all at the end would hold up the thread. */
+        /* Logprobs become JSON while tokens are generated: to write all of them at the end would block
+         * the HTTP thread for long. */
         r->wake_at_end = !call->params.stream && !call->params.logprobs;
         s = engine_submit(call->srv->engine, r, why);
     }
@@ -470,7 +471,7 @@ static void log_prompts(const struct call *call)
     for (uint32_t i = 0; i < call->n_prompts; i++) {
         buf_init(&text, LOG_PROMPT_BYTES_MAX);
         const struct prompt *p = &call->prompts[i];
-        /* What does not fit is cut; the words say how long it was. */
+        /* Text that does not fit is cut, and the line says so. */
         enum status s = prompt_decode(call->srv, prompt_ids(p), prompt_n_ids(p), &text);
         log_event(LOG_DEBUG, "prompt", "id=%s index=%u n_tokens=%u cut=%s text=\"%.3000s\"",
                   call->http_id, i, prompt_n_ids(p), s != OK || text.len > 3000 ? "true" : "false",
