@@ -166,7 +166,7 @@ static void refresh_expected(struct lineup *l, uint64_t now_ns)
         uint32_t slot = l->refresh_at;
 
         l->refresh_at = slot + 1 < l->n_slots ? slot + 1 : 0;
-        if (!scheduler_seq(l->scheduler, slot).waits)
+        if (!l->seqs[slot].kv || !scheduler_seq(l->scheduler, slot).waits)
             continue;
         expect(l, slot, now_ns);
         n++;

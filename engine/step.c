@@ -202,17 +202,20 @@ static void note_admitted(struct engine *e, uint32_t slot, uint64_t now)
     }
 }
 
-static bool reaches_end(const struct engine *e, const struct plan_item *item)
+/* What an item does to its sequence. */
+struct effect {
+    uint32_t n_computed; /* before the step */
+    bool ends;           /* all known ids are computed after the step */
+    bool gives_token;
+};
+
+static struct effect effect_of(const struct engine *e, const struct plan_item *item)
 {
     struct sched_seq q = scheduler_seq(e->lineup.scheduler, item->slot);
+    bool ends = q.n_computed + item->n_tokens == q.n_known;
 
-    return q.n_computed + item->n_tokens == q.n_known;
-}
-
-/* Whether the step gives the item's sequence a token. */
-static bool gives_token(const struct engine *e, const struct plan_item *item)
-{
-    return reaches_end(e, item) && !stopping_is_prefill(&e->lineup.seqs[item->slot].req->stopping);
+    return (struct effect){q.n_computed, ends,
+                           ends && !stopping_is_prefill(&e->lineup.seqs[item->slot].req->stopping)};
 }
 
 /* Lay out the step. rows [n_items]: the sequences that get a token from it; returns their count. */
@@ -224,12 +227,11 @@ static uint32_t build_batch(struct engine *e, struct pick_row *rows)
     for (uint32_t i = 0; i < e->lineup.n_items; i++) {
         const struct plan_item *item = &e->lineup.items[i];
         const struct sequence *q = &e->lineup.seqs[item->slot];
-        uint32_t n_computed = scheduler_seq(e->lineup.scheduler, item->slot).n_computed;
-        bool wants = gives_token(e, item);
+        struct effect f = effect_of(e, item);
 
-        batch_add(&e->batch, q->kv, q->req->ids + n_computed, n_computed, item->n_tokens,
-                  wants ? 1 : 0);
-        if (wants)
+        batch_add(&e->batch, q->kv, q->req->ids + f.n_computed, f.n_computed, item->n_tokens,
+                  f.gives_token ? 1 : 0);
+        if (f.gives_token)
             rows[n_out++] = (struct pick_row){item->slot, PICK_NEXT};
     }
     return n_out;
@@ -323,14 +325,14 @@ static void finish_step(struct engine *e, const struct out_token *tokens, bool s
         learn_cost(e, seconds(began, now));
     for (uint32_t i = 0; i < n; i++) {
         uint32_t slot = e->lineup.items[i].slot;
-        bool ends = reaches_end(e, &e->lineup.items[i]), got = gives_token(e, &e->lineup.items[i]);
+        struct effect f = effect_of(e, &e->lineup.items[i]);
 
-        lineup_ran(&e->lineup, i, got, now - began, now);
+        lineup_ran(&e->lineup, i, f.gives_token, now - began, now);
         if (scored)
             publish_prompt_logprobs(&e->lineup.seqs[slot]);
-        if (got)
+        if (f.gives_token)
             give_token(e, slot, tokens[o++], now);
-        else if (ends)
+        else if (f.ends)
             end_prefill(e, slot, now);
     }
 }
