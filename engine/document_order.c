@@ -11,7 +11,7 @@
 struct search {
     const struct cache *cache;
     const struct document_prompt *p;
-    uint32_t n_looked; /* blocks */
+    uint32_t n_looked; /* blocks looked up */
     bool *is_used;     /* [n_documents] on the path */
     uint32_t *path;    /* [n_documents] */
     uint32_t *best;    /* [n_documents]; the first n_best are set */
@@ -24,8 +24,8 @@ static bool is_cached(struct search *s, const struct kv_key *key)
     return s->n_looked <= N_BLOCKS_MAX && cache_knows(s->cache, key);
 }
 
-/* Go on behind *chain with ids [begin, end), a span. *n_cached: its tokens that are cached. True
- * when all of it is. */
+/* Look up the span of ids [begin, end) behind *chain. *n_cached: its leading tokens that are cached.
+ * True: all of them are. */
 static bool follow(struct search *s, struct kv_chain *chain, uint32_t begin, uint32_t end,
                    uint32_t *n_cached)
 {
@@ -40,7 +40,7 @@ static bool follow(struct search *s, struct kv_chain *chain, uint32_t begin, uin
         *n_cached = i + 1 - begin;
     }
     if (*n_cached == end - begin)
-        (void)!kv_chain_end_span(chain, &key); /* no block is open */
+        (void)!kv_chain_end_span(chain, &key); /* no block is open, so there is no key */
     else if (!kv_chain_end_span(chain, &key) || !is_cached(s, &key))
         return false;
     *n_cached = end - begin;
@@ -56,7 +56,8 @@ static void take_if_better(struct search *s, uint32_t n, uint32_t n_tokens)
     memcpy(s->best, s->path, n * sizeof *s->best);
 }
 
-/* The path's first n documents are set and cached, n_tokens of them; *before: the chain there. */
+/* Extend the path. Its first n documents are cached, n_tokens tokens; *before: the chain behind
+ * them. */
 static void search_from(struct search *s, const struct kv_chain *before, uint32_t n,
                         uint32_t n_tokens)
 {
@@ -84,8 +85,8 @@ static void search_from(struct search *s, const struct kv_chain *before, uint32_
     }
 }
 
-/* The chain before the first document. False when not all of that is cached: then no document is
- * found behind it. */
+/* Compute the chain up to the first document. *is_whole false: some of it is not cached, so no
+ * document can be found behind it. */
 static enum status follow_preamble(struct search *s, const struct engine *e, struct kv_chain *chain,
                                    bool *is_whole)
 {
@@ -107,7 +108,7 @@ static enum status follow_preamble(struct search *s, const struct engine *e, str
     return OK;
 }
 
-/* The best path, and behind it what is not on it. */
+/* Write the best path, and behind it the documents that are not on it. */
 static void write_order(const struct search *s, uint32_t *order)
 {
     uint32_t n = s->n_best;

@@ -1,9 +1,9 @@
-/* document_order.h - in which order of a prompt's documents most of it is cached.
+/* document_order.h - the order of a prompt's documents for which most of the prompt is cached.
  *
  * KV is found by prefix, so a document is a hit only behind the same documents in the same order as
- * before. Given a prompt whose documents are spans, this looks for the path of documents that is
- * cached farthest, and puts what is left behind it in the given order. Nothing is reserved and
- * nothing waits: what is cached is read from a hint (cache_knows()) and may change at once.
+ * before. The search finds the longest cached path of documents; documents that are not on the path
+ * follow it in the given order. The search reserves nothing and takes no lock: cache_knows() is a
+ * hint, and the cache may change right after.
  *
  * Owns    nothing.
  * Thread  any.
@@ -21,7 +21,7 @@ struct document_place {
     uint32_t begin, end;
 };
 
-/* The prompt as it is with the documents in the given order. */
+/* The prompt with the documents in the given order. */
 struct document_prompt {
     const uint32_t *ids; /* [n_ids] */
     uint32_t n_ids;
@@ -29,14 +29,14 @@ struct document_prompt {
     uint32_t n_span_ends;
     uint32_t n_public;
     const struct kv_scope *scope;
-    const struct document_place *documents; /* [n_documents], ascending; what stands between two of
-                                               them belongs to the place, not to the documents */
+    const struct document_place *documents; /* [n_documents], ascending; the text between two of
+                                               them stays at its place when documents move */
     uint32_t n_documents;
 };
 
-/* order [n_documents]: which document stands at each place. *n_cached: tokens of documents that are
- * cached in that order; 0 leaves the given order. Looks at a bounded number of blocks (8192, about
- * 5 ms): what was found by then counts. */
+/* Choose the order. order [n_documents]: the index of the document for each place. *n_cached: tokens
+ * of documents that are cached in that order; with 0 the given order stays. The search looks up at
+ * most 8192 blocks, about 5 ms, and then returns the best order so far. */
 NODISCARD enum status document_order_by_cache(const struct engine *e,
                                               const struct document_prompt *p, uint32_t *order,
                                               uint32_t *n_cached);

@@ -260,8 +260,7 @@ static struct device_sampler_config sampler_shape(struct engine *e, uint32_t max
     return (struct device_sampler_config){.device = e->device,
                                           .n_vocab = e->model.n_vocab,
                                           .n_rows_max = e->config.max_num_seqs,
-                                          .n_known_max = max_model_len,
-                                          .n_banned_max = N_BANNED_MAX};
+                                          .n_known_max = max_model_len};
 }
 
 /* What --gpu-memory-utilization leaves for the KV pool: that share of all memory, less what was
@@ -495,11 +494,10 @@ static enum status create_tables(struct engine *e, struct buf *why)
 {
     enum status s;
 
-    e->seqs = calloc(e->n_slots, sizeof *e->seqs);
     e->free_slots = calloc(e->n_slots, sizeof *e->free_slots);
     e->live_slots = calloc(e->n_slots, sizeof *e->live_slots);
     e->intake = calloc(e->n_slots, sizeof *e->intake);
-    if (!e->seqs || !e->free_slots || !e->live_slots || !e->intake)
+    if (!e->free_slots || !e->live_slots || !e->intake)
         return buf_why(why, ERR_NOMEM, "out of memory for the sequence table");
     if ((s = create_sampler(e)) != OK)
         return buf_why(why, s, "out of memory for sampling");
@@ -677,7 +675,6 @@ enum status engine_open(struct engine **out, const struct engine_config *config,
     if (!e)
         return buf_why(why, ERR_NOMEM, "out of memory");
     init_locks(e);
-    buf_init(&e->text, (size_t)1 << 16);
     init_stats(&e->live);
     e->shared = e->live;
     e->config = *config;
@@ -757,13 +754,11 @@ void engine_close(struct engine *e)
     tokenizer_destroy(e->tokenizer);
     weights_free(&e->weights);
     device_close(e->device);
-    free(e->seqs);
     free(e->free_slots);
     free(e->live_slots);
     free(e->intake);
     free(e->candidates);
     free(e->raw_logits);
-    buf_fini(&e->text);
     pthread_mutex_destroy(&e->stats_lock);
     pthread_mutex_destroy(&e->ask_lock);
     pthread_cond_destroy(&e->answered);

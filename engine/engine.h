@@ -91,8 +91,8 @@ bool engine_failed(const struct engine *e);
 /* Takes a reference of its own on OK. */
 NODISCARD enum status engine_submit(struct engine *e, struct request *r, struct buf *why);
 
-/* What the cache holds, with at most n_spans_max of its spans (ENGINE_N_SPANS_MAX at most). The
- * engine thread makes it between two steps; any other thread waits for it. */
+/* A view of the cache, with at most n_spans_max of its spans (ENGINE_N_SPANS_MAX at most). The engine
+ * thread makes the view between two steps, and the caller waits. */
 #define ENGINE_N_SPANS_MAX 256
 struct engine_cache_view {
     struct cache_stats stats;
@@ -102,14 +102,14 @@ struct engine_cache_view {
 };
 NODISCARD enum status engine_cache_view(struct engine *e, uint32_t n_spans_max,
                                         struct engine_cache_view *out);
-/* Forget the span whose first block has this key and all behind it, in every tier; what running
- * requests hold of it goes when they end. *n_blocks: how many those were, 0: there is no such span.
- * Waits as the view does; a request that is submitted after this call finds nothing of it.
- * ERR_TIMEOUT: nothing was forgotten. */
+/* Evict the span whose first block has this key, and all spans behind it, from every tier; blocks that
+ * running requests hold are evicted when these requests end. *n_blocks: blocks of those spans, 0: no
+ * such span. Waits for the engine thread; requests submitted after this call find none of the blocks.
+ * ERR_TIMEOUT: nothing was evicted. */
 NODISCARD enum status engine_cache_erase(struct engine *e, const struct kv_key *first,
                                          uint32_t *n_blocks);
-/* Forget all cached KV but what running requests hold. The engine thread does it between two steps:
- * a request that is submitted after this call finds nothing of it. */
+/* Evict all cached KV that no running request holds. The engine thread does so between two steps;
+ * requests submitted after this call find none of it. */
 void engine_reset_cache(struct engine *e);
 
 /* Constant after open. */
@@ -133,7 +133,7 @@ struct engine_info {
     const uint32_t *eos_ids; /* [n_eos_ids] from generation_config.json, else config.json,
                                 else the tokenizer */
     uint32_t n_eos_ids;
-    /* generation_config.json: what a request gets when it says nothing. */
+    /* Defaults of a request's parameters, from generation_config.json. */
     float default_temperature, default_top_p, default_min_p, default_repetition_penalty;
     uint32_t default_top_k;
     char fingerprint_hex[65];
@@ -147,18 +147,18 @@ struct engine_stats {
     struct cache_stats cache;
     uint32_t n_running, n_waiting;
     uint64_t n_steps, n_prompt_tokens, n_prompt_tokens_cached, n_generation_tokens;
-    uint64_t n_prompt_tokens_in[CACHE_N_TIERS]; /* of those cached, by where they lay */
+    uint64_t n_prompt_tokens_in[CACHE_N_TIERS]; /* of those cached, by tier */
     uint64_t n_preemptions, n_rejected;
     struct scheduler_stats scheduler;
-    uint64_t n_plans_ahead; /* of the steps: planned while the one before ran */
-    double cost_error;      /* moving mean of |expected - seen| / seen of steps' times */
+    uint64_t n_plans_ahead; /* steps planned while the previous step ran */
+    double cost_error;      /* moving mean of |expected - measured| / measured step time */
     struct hist step_s;     /* from a step's plan to its tokens */
     struct hist gap_s;      /* from a step's tokens to the launch of the next */
     uint64_t n_finished[FINISH_ERROR + 1];
     struct hist ttft_s, itl_s, e2e_s, queue_s, prefill_s, decode_s, inference_s, tpot_s;
     struct hist prompt_tokens, generation_tokens, step_tokens;
-    struct hist computed_tokens; /* of a prompt, not found in the cache */
-    struct hist max_tokens;      /* what a request may generate at most */
+    struct hist computed_tokens; /* of a prompt: those not in the cache */
+    struct hist max_tokens;      /* limit of a request's generated tokens */
 };
 void engine_stats(struct engine *e, struct engine_stats *out);
 

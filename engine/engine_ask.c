@@ -1,10 +1,10 @@
-/* What other threads want of the cache: to see it, or to have something forgotten. The engine
- * thread does it between two steps, after the intake: what was submitted after the wish has not
- * attached before it. */
+/* Questions of other threads to the cache: a view of it, an erasure, a reset. The engine thread
+ * answers between two steps, after it has drained the submit ring: a request that is submitted after
+ * the question attaches after the answer. */
 #include "base/clock.h"
 #include "engine/engine_internal.h"
 
-/* Waiting for the engine thread to come out of a step. */
+/* Limit of the wait for the end of a step. */
 #define ANSWER_WAIT_NS UINT64_C(10000000000)
 
 void engine_reset_cache(struct engine *e)
@@ -21,7 +21,7 @@ static enum status ask(struct engine *e, struct cache_question *q)
 
     pthread_mutex_lock(&e->ask_lock);
     pthread_mutex_lock(&e->stats_lock);
-    if (atomic_load(&e->stopping)) /* its last answer may have been given */
+    if (atomic_load(&e->stopping)) /* the engine thread may have given its last answer */
         s = ERR_UNAVAILABLE;
     else
         e->question = q;
@@ -30,7 +30,7 @@ static enum status ask(struct engine *e, struct cache_question *q)
     while (s == OK && e->question)
         if (pthread_cond_timedwait(&e->answered, &e->stats_lock, &ts) != 0)
             s = e->question ? ERR_TIMEOUT : OK;
-    e->question = NULL; /* it is not there any more when the engine thread comes late */
+    e->question = NULL; /* after a timeout the question must not be answered: it is on our stack */
     pthread_mutex_unlock(&e->stats_lock);
     pthread_mutex_unlock(&e->ask_lock);
     return s;
@@ -84,7 +84,8 @@ bool engine_answer(struct engine *e)
 
     if (writes)
         cache_reset(e->cache);
-    /* At the end whoever is about to ask: he has the lock, or sees that it ends. */
+    /* While the engine stops, questions are answered without the flag: a thread that is about to set
+     * it has either stored its question under the lock, or sees `stopping` and does not ask. */
     if (atomic_exchange(&e->is_asked, false) || atomic_load(&e->stopping))
         writes |= answer_question(e);
     return writes;

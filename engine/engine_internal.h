@@ -19,25 +19,12 @@
 #include "engine/lineup.h"
 #include "engine/model/model.h"
 #include "engine/run/sampler.h"
+#include "engine/stopping.h"
 #include "engine/model/weights.h"
 
-/* Ids that one row may have banned (min_tokens). */
-#define N_BANNED_MAX (MODEL_N_EOS_MAX + REQUEST_N_STOP_IDS_MAX)
-
-/* A request inside the engine. Its KV, and how far it is: lineup.seqs[slot]. */
-struct sequence {
-    struct request *req; /* NULL: the slot is free */
-    uint32_t live_at;    /* place in live_slots */
-    bool watches_text;   /* has stop strings, so it detokenizes */
-    struct detok detok;
-    struct sampler_state sampler;
-    uint64_t t_last_token;
-    uint32_t n_scored; /* leading prompt positions whose next token has its logprob */
-};
-
-/* What another thread asks of the cache (engine_ask.c). */
+/* A question of another thread to the cache (engine_ask.c). */
 struct cache_question {
-    struct engine_cache_view *view; /* to be filled; NULL: not asked for */
+    struct engine_cache_view *view; /* to be filled; NULL: not wanted */
     const struct kv_key *erase;     /* to be erased first; NULL: nothing */
     uint32_t n_erased;
 };
@@ -70,10 +57,10 @@ struct engine {
     /* Under stats_lock. */
     pthread_mutex_t stats_lock;
     struct engine_stats shared;
-    struct cache_question *question; /* NULL: nobody waits */
+    struct cache_question *question; /* NULL: no thread waits for an answer */
     pthread_cond_t answered;         /* on CLOCK_MONOTONIC */
 
-    pthread_mutex_t ask_lock; /* one asks at a time */
+    pthread_mutex_t ask_lock; /* held by the thread that asks: one question at a time */
 
     /* Engine thread. */
     pthread_t thread;
@@ -82,8 +69,7 @@ struct engine {
     struct forward *forward;
     struct lineup lineup;
     struct batch batch;
-    struct sequence *seqs; /* [n_slots] */
-    uint32_t *free_slots;  /* stack */
+    uint32_t *free_slots; /* stack */
     uint32_t n_free_slots;
     uint32_t *live_slots;                  /* [n_slots - n_free_slots] in no order */
     void **intake;                         /* [n_slots] */
@@ -91,16 +77,15 @@ struct engine {
     uint32_t n_logits_max;                 /* rows of logits at once */
     struct sampler_candidate *candidates;  /* [max_num_seqs, V]; NULL with a device_sampler */
     float *raw_logits;                     /* the same */
-    struct buf text;                       /* scratch of the stop-string watch */
     struct engine_stats live;
     struct cost_model cost;
     struct cost_profile_result profile;
     struct cost_model_subject cost_subject; /* of the file that the model is kept in */
     uint64_t n_prefills_learned;
-    uint64_t computed_ns; /* when the step before had its tokens; 0: none just before */
+    uint64_t computed_ns; /* time of the previous step's tokens; 0: no step right before */
 };
 
-/* What a request is told that a failed device ended, or that came too late. */
+/* The words of requests that a dead device ended or refused. */
 #define DEVICE_FAILED_WORDS "the device failed; this server is ending, try another one"
 
 const uint8_t *engine_fingerprint(const struct engine *e); /* [KV_FINGERPRINT_BYTES] */
@@ -108,18 +93,18 @@ uint32_t engine_segment_tokens(const struct engine *e);
 
 /* --- engine_cost.c --- */
 
-/* T(cached, new, batch): measured, or kept from an earlier start. Without it the server goes on
- * with an estimate, which the first prefills scale. */
+/* Measure T(cached, new, batch), or load the file of an earlier start. Where neither succeeds, the
+ * server uses an estimate that the first prefills scale. */
 void engine_obtain_cost(struct engine *e, const struct kv_pool *pool);
-/* What was learned since the start goes into the file for the next one. */
+/* Write the corrected cost model to its file, for the next start. */
 void engine_keep_cost(const struct engine *e);
-/* Seconds to copy a token's KV between host and device memory; 0 where that cannot be measured. */
+/* Measure the seconds of copying a token's KV between host and device memory; 0: not measurable. */
 double engine_measure_copy(struct engine *e);
 
 /* --- engine_ask.c --- */
 
-/* On the engine thread, between two steps: forgets and tells what was asked for. True when that may
- * have begun writes to disk. */
+/* Answer a pending question, on the engine thread, between two steps. True: the answer may have begun
+ * writes to disk. */
 bool engine_answer(struct engine *e);
 
 /* --- pick.c --- */
@@ -139,14 +124,14 @@ struct pick_job {
     struct out_token *tokens;    /* [n] */
 };
 
-/* Pick one token per row of logits, where the logits are. What a device has to do for it is
- * launched and pick_finish() waits for it; a host does it in pick_begin(). */
+/* Pick one token per row of logits, on the device that has the logits. A GPU launches the work in
+ * pick_begin(), and pick_finish() waits for it; a host picks in pick_begin(). */
 enum status pick_begin(const struct pick_job *job, uint32_t n);
 enum status pick_finish(const struct pick_job *job);
-/* True while a prompt has tokens that want a logprob and have none. */
+/* Whether some tokens of the prompt still need a logprob. */
 bool prompt_is_to_score(const struct sequence *q);
-/* Take the logprobs of the prompt tokens that the step just computed, for the requests that want
- * them. The next tokens are picked already: the logits are overwritten. *scored: there were any. */
+/* Compute the logprobs of the prompt tokens of this step, for the requests that want them. Overwrites
+ * the logits, so the next tokens must be picked already. *scored: whether there were any. */
 enum status score_prompts(struct engine *e, bool *scored);
 
 /* step.c: the engine thread's main function, arg = struct engine *. */

@@ -5,13 +5,13 @@
 #include "base/check.h"
 #include "engine/sched/order.h"
 
-/* Those whose turn is far away are not fetched for: a step's work must not grow with the queue. */
+/* Waiting sequences for which KV is fetched in a step: its work must not grow with the queue. */
 #define N_FETCHED_FOR_MAX 64
 #define N_LOADED_FOR_MAX 64
-/* Waiting sequences whose expected time is looked at again in a step, and slots passed for them. */
+/* Waiting sequences whose expected time is updated in a step, and slots that are scanned for them. */
 #define N_REFRESHED 4
 #define N_SLOTS_PASSED 64
-/* KV of a session is kept for so many of its usual pauses, if that is not too long. */
+/* KV of an ended request is held for so many mean pauses of its session, up to HOLD_S_MAX. */
 #define HOLD_PAUSES 2.0
 #define HOLD_S_MAX 120.0
 
@@ -47,7 +47,7 @@ void lineup_destroy(struct lineup *l)
     *l = (struct lineup){0};
 }
 
-/* --- coming and going --- */
+/* --- submission and end --- */
 
 static void expect(struct lineup *l, uint32_t slot, uint64_t now_ns)
 {
@@ -60,34 +60,36 @@ void lineup_submit(struct lineup *l, uint32_t slot, struct cache_seq *kv,
     struct sched_request request = *r;
 
     ASSERT(slot < l->n_slots && !l->seqs[slot].kv);
-    l->seqs[slot] =
-        (struct lineup_seq){.kv = kv, .n_known = r->n_known, .waits = true, .session = r->session};
-    request.n_cached = cache_match_disk(kv); /* its level is that of what it will compute */
+    l->seqs[slot].kv = kv;
+    l->seqs[slot].session = r->session;
+    request.n_cached = cache_match_disk(kv); /* only what will be computed sets the MLFQ level */
     scheduler_submit(l->scheduler, slot, &request, now_ns);
     expect(l, slot, now_ns);
 }
 
-/* The session's next request comes soon, if it does as it did before. */
-static void hold_for_session(struct lineup *l, struct lineup_seq *q, uint64_t now_ns)
+/* Hold the KV for the session's next request, which is expected after its mean pause. */
+static void hold_for_session(struct lineup *l, uint32_t slot, uint64_t now_ns)
 {
+    const struct sequence *q = &l->seqs[slot];
     double pause_s = HOLD_PAUSES * scheduler_pause_s(l->scheduler, q->session);
 
     if (pause_s > 0 && pause_s <= HOLD_S_MAX)
-        (void)cache_seq_hold(q->kv, q->n_computed, now_ns + (uint64_t)(pause_s * 1e9));
+        (void)cache_seq_hold(q->kv, scheduler_seq(l->scheduler, slot).n_computed,
+                             now_ns + (uint64_t)(pause_s * 1e9));
 }
 
 void lineup_end(struct lineup *l, uint32_t slot, bool finished, uint64_t now_ns)
 {
-    struct lineup_seq *q = &l->seqs[slot];
+    struct sequence *q = &l->seqs[slot];
 
     if (finished) {
-        hold_for_session(l, q, now_ns);
+        hold_for_session(l, slot, now_ns);
         scheduler_on_finish(l->scheduler, slot, now_ns);
     } else {
         scheduler_on_cancel(l->scheduler, slot, now_ns);
     }
     cache_seq_close(q->kv);
-    *q = (struct lineup_seq){0};
+    *q = (struct sequence){0};
 }
 
 /* --- the plan --- */
@@ -107,11 +109,12 @@ static uint32_t view_reclaimable(void *arg, uint32_t slot)
     return cache_seq_reclaimable(((struct lineup *)arg)->seqs[slot].kv);
 }
 
-/* Loading, and not held up by that for too long. */
+/* Whether the plan passes the sequence over because its KV is being read. The first such answer
+ * starts the timer of load_timeout_ns. */
 static bool view_is_loading(void *arg, uint32_t slot)
 {
     struct lineup *l = arg;
-    struct lineup_seq *q = &l->seqs[slot];
+    struct sequence *q = &l->seqs[slot];
 
     if (!cache_seq_is_loading(q->kv))
         return false;
@@ -120,7 +123,7 @@ static bool view_is_loading(void *arg, uint32_t slot)
     return l->plan_ns < q->wanted_ns + l->load_timeout_ns;
 }
 
-/* In the order of service, what waits gets its KV from the disk before it is planned. */
+/* Begin reads from disk for the first waiting sequences in the order of service. */
 static void load_ahead(struct lineup *l)
 {
     uint32_t slot = ORDER_NONE, n = 0;
@@ -135,7 +138,7 @@ static void load_ahead(struct lineup *l)
     }
 }
 
-/* In the order of service, what waits gets its KV from the host before it is planned. */
+/* Begin copies from host memory for the first waiting sequences in the order of service. */
 static void fetch_ahead(struct lineup *l)
 {
     uint32_t slot = ORDER_NONE, n = 0;
@@ -163,7 +166,7 @@ static void refresh_expected(struct lineup *l, uint64_t now_ns)
         uint32_t slot = l->refresh_at;
 
         l->refresh_at = slot + 1 < l->n_slots ? slot + 1 : 0;
-        if (!l->seqs[slot].waits)
+        if (!l->seqs[slot].kv || !scheduler_seq(l->scheduler, slot).waits)
             continue;
         expect(l, slot, now_ns);
         n++;
@@ -183,58 +186,52 @@ static void make_plan(struct lineup *l, uint64_t now_ns, struct plan *plan)
     scheduler_plan(l->scheduler, now_ns, &view, plan);
 }
 
-/* --- the plan is carried out --- */
+/* --- carrying out the plan --- */
 
 static void preempt(struct lineup *l, const struct plan *plan, uint64_t now_ns)
 {
     for (uint32_t i = 0; i < plan->n_preempt; i++) {
         uint32_t slot = plan->preempt[i];
-        struct lineup_seq *q = &l->seqs[slot];
+        struct sequence *q = &l->seqs[slot];
 
         cache_seq_drop(q->kv);
-        q->n_computed = 0;
-        q->waits = true;
         q->wanted_ns = 0;
-        expect(l, slot, now_ns); /* it comes back */
+        expect(l, slot, now_ns);
     }
     l->n_preempted = plan->n_preempt;
     l->n_preemptions += plan->n_preempt;
 }
 
-/* It may find more than when it was planned, or less, where a copy failed or a fetch for another
- * one pushed it out. */
+/* Attach an admitted sequence to its cached KV. The cache may hold more than at the time of the plan,
+ * or less, where a copy failed or a fetch for another sequence evicted blocks. */
 static void attach(struct lineup *l, struct plan_item *item)
 {
-    struct lineup_seq *q = &l->seqs[item->slot];
-    uint32_t found[CACHE_N_TIERS], left;
+    struct sequence *q = &l->seqs[item->slot];
+    uint32_t found[CACHE_N_TIERS], n_found = cache_seq_attach(q->kv, found);
+    uint32_t left = scheduler_seq(l->scheduler, item->slot).n_known - n_found;
 
-    q->n_computed = cache_seq_attach(q->kv, found);
-    q->waits = false;
-    q->is_first = !q->has_run;
-    q->has_run = true;
-    left = q->n_known - q->n_computed;
     if (item->n_tokens > left)
         item->n_tokens = left;
-    if (q->n_computed != item->n_cached)
-        scheduler_on_attach(l->scheduler, item->slot, q->n_computed, item->n_tokens);
-    if (!q->is_first) {
+    if (n_found != item->n_cached)
+        scheduler_on_attach(l->scheduler, item->slot, n_found, item->n_tokens);
+    if (!item->is_first) {
         scheduler_on_restored(l->scheduler, item->slot, /* out and in */
                               2 * found[CACHE_HOST] * l->copy_s_per_token);
         return;
     }
-    q->n_cached = q->n_computed;
+    q->n_cached = n_found;
     for (enum cache_tier t = 0; t < CACHE_N_TIERS; t++)
         q->n_cached_in[t] = found[t];
 }
 
-/* All attach before any grows: growing may evict what another was promised. */
+/* All sequences attach before any grows: growing may evict blocks that the plan counts for another
+ * sequence. */
 static void place_items(struct lineup *l, const struct plan *plan)
 {
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < plan->n_items; i++) {
         l->items[i] = plan->items[i];
-        l->seqs[l->items[i].slot].is_first = false;
         if (l->items[i].admit)
             attach(l, &l->items[i]);
     }
@@ -243,7 +240,7 @@ static void place_items(struct lineup *l, const struct plan *plan)
 
         if (cache_seq_grow(l->seqs[item.slot].kv, item.n_tokens) == OK)
             l->items[n++] = item;
-        else /* the plan's count was wrong: a bug, but one request's, not the server's */
+        else /* the plan's count was wrong: a bug, which ends this request only */
             l->failed[l->n_failed++] = item.slot;
     }
     l->n_items = n;
@@ -252,7 +249,7 @@ static void place_items(struct lineup *l, const struct plan *plan)
 uint32_t lineup_begin(struct lineup *l, uint64_t now_ns)
 {
     struct plan plan = l->ahead;
-    /* An empty one may be out of date: memory may have become free since. */
+    /* An empty plan made ahead is not used: memory may have become free since. */
     bool was_ahead = l->has_ahead && plan.n_items > 0 && scheduler_is_current(l->scheduler, &plan);
 
     l->has_ahead = false;
@@ -273,7 +270,7 @@ uint32_t lineup_begin(struct lineup *l, uint64_t now_ns)
     return l->n_items;
 }
 
-/* --- while it runs, and after --- */
+/* --- during and after the step --- */
 
 void lineup_ahead(struct lineup *l, uint64_t ends_ns)
 {
@@ -286,9 +283,20 @@ void lineup_ahead(struct lineup *l, uint64_t ends_ns)
 void lineup_ran(struct lineup *l, uint32_t i, bool got_token, uint64_t step_ns, uint64_t now_ns)
 {
     const struct plan_item *item = &l->items[i];
-    struct lineup_seq *q = &l->seqs[item->slot];
 
-    cache_seq_commit(q->kv, item->n_tokens);
-    q->n_computed += item->n_tokens;
+    cache_seq_commit(l->seqs[item->slot].kv, item->n_tokens);
     scheduler_on_tokens(l->scheduler, item->slot, item->n_tokens, got_token, step_ns, now_ns);
+}
+
+void lineup_check(const struct lineup *l)
+{
+    scheduler_check(l->scheduler);
+    for (uint32_t slot = 0; slot < l->n_slots; slot++) {
+        struct cache_view view;
+
+        if (!l->seqs[slot].kv)
+            continue;
+        cache_seq_view(l->seqs[slot].kv, &view);
+        ASSERT(view.n_tokens == scheduler_seq(l->scheduler, slot).n_computed);
+    }
 }

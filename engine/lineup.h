@@ -1,64 +1,49 @@
-/* lineup.h - sequences under the scheduler, and what its plans mean for their KV.
+/* lineup.h - runs the scheduler's plans on the cache: the one place where the two meet.
  *
- * The one place where scheduler and cache meet. The step loop (step.c) runs what comes out of it
- * through a model, the simulator through a cost model:
+ * The step loop (step.c) runs the planned items through a model, the simulator through a cost model:
  *
- *     lineup_submit(), lineup_end()           whenever somebody comes or leaves
- *     n = lineup_begin(l, now)                plan; swap out and in; grow: l->items [n]
- *     (the step runs)     lineup_ahead()      what can be done for the next step meanwhile
- *     lineup_ran(l, i, ...) of each item      its KV is written, and whether a token came
+ *     lineup_submit(), lineup_end()           when a sequence is submitted or ends
+ *     n = lineup_begin(l, now)                plan; preempt, attach, grow: l->items [n]
+ *     (the step runs)     lineup_ahead()      spill, fetch and plan for the next step meanwhile
+ *     lineup_ran(l, i, ...) of each item      commit its KV, and count its token
  *
- * Swapping. A sequence that loses its place gives its blocks back to the cache, as the value that
- * its expected time of coming back gives them (cache_seq_expect()). With `swap_ahead` blocks are
- * spilled before they are needed, so that a reserve is free, and what comes back soon is fetched
- * before its turn (FastServe, papers.md 1.4).
+ * Swapping. A preempted sequence releases its blocks to the cache, together with the time at which
+ * it is expected to run again (cache_seq_expect()); the cache evicts by that time. With `swap_ahead`
+ * the cache spills blocks before they are needed, so that a reserve stays free, and fetches the KV
+ * of sequences that run soon (proactive swapping: FastServe, Wu et al. 2023).
  *
- * Disk. Who waits is passed over while its KV is being read, in the order of service; from the plan
- * on that would have admitted it, for load_timeout_ns at most: then it is computed.
+ * Disk. The plan passes a waiting sequence over while its KV is being read from disk. The first plan
+ * that would have admitted it starts a timer of load_timeout_ns; after that its KV is computed.
  *
- * Owns    scheduler and sequences' KV handles; the cache is borrowed.
+ * Owns    the scheduler, the records of sequences, their KV handles; the cache is borrowed.
  * Thread  the engine thread.
- * Errors  lineup_create(): ERR_NOMEM, ERR_INVALID with words. A sequence for which no block was
- *         left against the plan stands in `failed`: a bug, but one request's.
+ * Errors  lineup_create(): ERR_NOMEM, ERR_INVALID with words. `failed` lists sequences for which no
+ *         block was left although the plan had counted one: a bug that ends one request only.
  * Units   as scheduler.h. */
 #ifndef TARN_ENGINE_LINEUP_H
 #define TARN_ENGINE_LINEUP_H
 
 #include "cache/cache.h"
 #include "engine/sched/scheduler.h"
+#include "engine/sequence.h"
 
 struct lineup_config {
     struct cache *cache;
     struct scheduler_config scheduler;
     bool swap_ahead;
     double copy_s_per_token;  /* of KV, from host to device or back; 0: nothing is copied */
-    uint64_t load_timeout_ns; /* one whose turn it is waits so long for what lies on disk */
-};
-
-/* Read by the owner; written by lineup.c but for n_known, which the owner counts up when it tells
- * of a token. */
-struct lineup_seq {
-    struct cache_seq *kv; /* NULL: the slot is free */
-    uint32_t n_known;
-    uint32_t n_computed;
-    bool waits;
-    bool has_run;
-    bool is_first;     /* the step that is under way is the first of its life */
-    uint32_t n_cached; /* found when it was admitted for the first time */
-    uint32_t n_cached_in[CACHE_N_TIERS];
-    uint64_t session;
-    uint64_t wanted_ns; /* since when it is held up only by what is read; 0: it is not */
+    uint64_t load_timeout_ns; /* limit of a planned sequence's wait for a read from disk */
 };
 
 struct lineup {
     struct cache *cache;
     struct scheduler *scheduler;
-    struct lineup_seq *seqs; /* [n_slots] */
+    struct sequence *seqs; /* [n_slots] */
     uint32_t n_slots;
     struct plan_item *items; /* [n_items] of the step under way, in batch order */
     uint32_t n_items;
     uint32_t n_preempted; /* by lineup_begin() just now */
-    double step_s;        /* what that step is expected to take */
+    double step_s;        /* expected time of the step under way */
     uint32_t *failed;     /* [n_failed] slots that lineup_begin() could not grow */
     uint32_t n_failed;
     uint64_t n_preemptions;
@@ -68,7 +53,7 @@ struct lineup {
     bool swap_ahead;
     double copy_s_per_token;
     uint64_t load_timeout_ns;
-    uint64_t plan_ns; /* the time for which a plan is being made */
+    uint64_t plan_ns; /* time that the plan in the making is for */
     struct plan ahead;
     bool has_ahead;
     uint32_t refresh_at; /* slot */
@@ -76,23 +61,27 @@ struct lineup {
 
 NODISCARD enum status lineup_create(struct lineup *l, const struct lineup_config *config,
                                     struct buf *why);
-/* No sequence is left. */
+/* All sequences have ended. */
 void lineup_destroy(struct lineup *l); /* fine on a zeroed struct */
 
-/* kv becomes the lineup's. */
+/* A new sequence waits. Takes kv over. */
 void lineup_submit(struct lineup *l, uint32_t slot, struct cache_seq *kv,
                    const struct sched_request *r, uint64_t now_ns);
-/* The end of a sequence; finished: by itself. Gives everything back. */
+/* End a sequence and release its KV. finished: it generated all of its tokens. */
 void lineup_end(struct lineup *l, uint32_t slot, bool finished, uint64_t now_ns);
 
-/* Plan the next step and have its KV in place; cache_poll() was called just now. Returns items:
- * with 0, and nobody preempted or failed, nothing can run until one comes or a copy is done. */
+/* Plan the next step and reserve its KV, right after cache_poll(). Returns the number of items. With
+ * 0 items, and none preempted or failed, nothing can run before a submission or the end of a copy. */
 uint32_t lineup_begin(struct lineup *l, uint64_t now_ns);
-/* While the step runs: spill and fetch ahead, and plan the next step for the time at which this one
- * is expected to end. Without it lineup_begin() does so. */
+/* While the step runs: spill and fetch ahead, and plan the next step for ends_ns, the expected end of
+ * this one. Optional: lineup_begin() does the same where it was not called. */
 void lineup_ahead(struct lineup *l, uint64_t ends_ns);
-/* Item i of the step was run: its KV is written. got_token: its next id is known; the owner calls
- * cache_seq_extend() and counts n_known up. */
+/* Item i of the step was run: commit its KV. got_token: the next id of its sequence is known, and the
+ * scheduler counts it; the owner calls cache_seq_extend() with the id. */
 void lineup_ran(struct lineup *l, uint32_t i, bool got_token, uint64_t step_ns, uint64_t now_ns);
+
+/* scheduler_check(), and ASSERT that scheduler and cache agree on what is computed. O(n). Between
+ * two steps. */
+void lineup_check(const struct lineup *l);
 
 #endif

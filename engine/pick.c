@@ -1,41 +1,26 @@
 /* pick.c - logits to tokens, and logprobs of prompts.
  *
- * A step leaves the hidden states of all its rows in place. The output layer runs over the last row
- * of each sequence that gets a token. Prompts with want_prompt_logprobs need it over every row, and
- * a row of logits has the size of the vocabulary: so it runs over at most n_logits_max rows at a
- * time, and the memory for logits is what a step without such prompts needs. A row's logits do not
- * depend on the rows beside it (P1), so this order changes no bit of them.
+ * After a step the hidden states of all its rows are still in memory. The output layer runs over the
+ * last row of each sequence that gets a token. Prompts with want_prompt_logprobs need the output
+ * layer over every row. A row of logits has the size of the vocabulary, so the output layer runs over
+ * at most n_logits_max rows at a time, and needs no more memory than a step without such prompts. A
+ * row's logits do not depend on the rows beside it (promise P1), so the pieces change no bit.
  *
- * Cached tokens have no hidden states. Such a prompt is therefore computed from its first token on:
- * cache_seq_limit_match() keeps the sequence from attaching KV of positions without a logprob. A
- * preempted sequence finds the KV of those that have one. */
+ * Cached tokens have no hidden states, so a prompt that wants logprobs is computed from its first
+ * token on: cache_seq_limit_match() keeps the sequence from attaching KV of positions that have no
+ * logprob yet. A preempted sequence attaches the KV of the positions that have one. */
 #include "base/check.h"
 #include "engine/engine_internal.h"
 #include "kernels/device.h"
 
-/* Rows of a piece of score_prompts(): enough for the output layer to run at its full rate. */
+/* Rows of one piece of score_prompts(): enough for the output layer's full speed. */
 #define SCORE_ROWS_MAX 64
 
-static uint32_t banned_ids(const struct engine *e, const struct request *r, uint32_t n_out,
-                           uint32_t *ids)
-{
-    uint32_t n = 0;
-
-    if (n_out >= r->stopping.min_tokens)
-        return 0;
-    for (uint32_t i = 0; i < e->info.n_eos_ids; i++)
-        ids[n++] = e->info.eos_ids[i];
-    for (uint32_t i = 0; i < r->stopping.n_stop_ids; i++)
-        if (r->stopping.stop_ids[i] < e->info.n_vocab)
-            ids[n++] = r->stopping.stop_ids[i];
-    return n;
-}
-
-/* banned [N_BANNED_MAX] is the row's; *top is where the token's alternatives go. */
+/* *top: the place of the token's alternatives. */
 static struct sampler_row row_of(const struct engine *e, const struct pick_row *at,
-                                 uint32_t *banned, struct out_top **top)
+                                 struct out_top **top)
 {
-    const struct sequence *q = &e->seqs[at->slot];
+    const struct sequence *q = &e->lineup.seqs[at->slot];
     const struct request *r = q->req;
     uint32_t n_out = atomic_load_explicit(&r->n_out, memory_order_relaxed);
     struct sampler_row row = {
@@ -43,8 +28,7 @@ static struct sampler_row row_of(const struct engine *e, const struct pick_row *
 
     if (at->pos == PICK_NEXT) {
         *top = r->out_top ? r->out_top + (size_t)n_out * r->sampling.n_logprobs : NULL;
-        row.banned = banned;
-        row.n_banned = banned_ids(e, r, n_out, banned);
+        row.mask = stop_watch_mask(&q->stop, n_out);
     } else {
         size_t next = (size_t)at->pos + 1;
         *top = r->prompt_top ? r->prompt_top + next * r->sampling.n_logprobs : NULL;
@@ -57,10 +41,9 @@ static void pick_row(void *arg, uint32_t i)
 {
     const struct pick_job *job = arg;
     struct engine *e = job->e;
-    uint32_t banned[N_BANNED_MAX];
     struct out_top *top;
     size_t at = (size_t)i * e->info.n_vocab;
-    struct sampler_row row = row_of(e, &job->rows[i], banned, &top);
+    struct sampler_row row = row_of(e, &job->rows[i], &top);
 
     row.logits = job->logits + at;
     if (!row.given) {
@@ -80,9 +63,8 @@ enum status pick_begin(const struct pick_job *job, uint32_t n)
     }
     device_sampler_begin(e->device_sampler, job->logits, job->tokens);
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t banned[N_BANNED_MAX];
         struct out_top *top;
-        struct sampler_row row = row_of(e, &job->rows[i], banned, &top);
+        struct sampler_row row = row_of(e, &job->rows[i], &top);
         enum status s = device_sampler_add(e->device_sampler, &row, top);
         if (s != OK)
             return s;
@@ -97,7 +79,7 @@ enum status pick_finish(const struct pick_job *job)
 
 /* --- logprobs of prompts --- */
 
-/* Positions whose next token is one of the prompt. */
+/* Count the positions whose next token belongs to the prompt. */
 static uint32_t n_to_score(const struct request *r)
 {
     return r->prompt_out ? r->prompt.n_ids - 1 : 0;
@@ -108,7 +90,7 @@ bool prompt_is_to_score(const struct sequence *q)
     return q->n_scored < n_to_score(q->req);
 }
 
-/* Rows that are collected until the output layer runs over them. */
+/* Rows collected for one run of the output layer. */
 struct scoring {
     struct engine *e;
     uint32_t n;
@@ -127,20 +109,21 @@ static enum status score_rows(struct scoring *g)
     if (s == OK && g->n)
         s = pick_finish(&job);
     for (uint32_t i = 0; s == OK && i < g->n; i++)
-        g->e->seqs[g->rows[i].slot].req->prompt_out[g->rows[i].pos + 1] = tokens[i];
+        g->e->lineup.seqs[g->rows[i].slot].req->prompt_out[g->rows[i].pos + 1] = tokens[i];
     g->n = 0;
     return s;
 }
 
-/* Item i of the step. */
+/* Collect the rows of item i of the step, and score full pieces. */
 static enum status score_item(struct scoring *g, uint32_t i)
 {
     struct engine *e = g->e;
     const struct plan_item *item = &e->lineup.items[i];
-    uint32_t n_before = e->lineup.seqs[item->slot].n_computed, end = n_before + item->n_tokens;
-    uint32_t n_all = n_to_score(e->seqs[item->slot].req), row0 = e->batch.seqs[i].row0;
+    uint32_t n_before = scheduler_seq(e->lineup.scheduler, item->slot).n_computed;
+    uint32_t end = n_before + item->n_tokens;
+    uint32_t n_all = n_to_score(e->lineup.seqs[item->slot].req), row0 = e->batch.seqs[i].row0;
     uint32_t n_max = e->n_logits_max < SCORE_ROWS_MAX ? e->n_logits_max : SCORE_ROWS_MAX;
-    struct sequence *q = &e->seqs[item->slot];
+    struct sequence *q = &e->lineup.seqs[item->slot];
     enum status s = OK;
 
     ASSERT(n_before <= q->n_scored);
@@ -162,7 +145,7 @@ enum status score_prompts(struct engine *e, bool *scored)
 
     *scored = false;
     for (uint32_t i = 0; s == OK && i < e->lineup.n_items; i++) {
-        if (!prompt_is_to_score(&e->seqs[e->lineup.items[i].slot]))
+        if (!prompt_is_to_score(&e->lineup.seqs[e->lineup.items[i].slot]))
             continue;
         *scored = true;
         s = score_item(&g, i);

@@ -7,18 +7,6 @@
 #include "engine/engine.h"
 #include "engine/engine_internal.h"
 
-const char *finish_reason_name(enum finish_reason r)
-{
-    switch (r) {
-    case FINISH_NONE: return "none";
-    case FINISH_STOP: return "stop";
-    case FINISH_LENGTH: return "length";
-    case FINISH_CANCELLED: return "abort";
-    case FINISH_ERROR: return "error";
-    }
-    return "error";
-}
-
 static enum status check_ids(const struct engine_info *info, const uint32_t *ids, uint32_t n_ids,
                              bool generates, struct buf *why)
 {
@@ -52,7 +40,7 @@ static enum status check_spans(uint32_t n_ids, const uint32_t *ends, uint32_t n,
     return OK;
 }
 
-/* A block has one scope, so what is public ends where a span does. */
+/* A block has one scope, so the public part ends at a span end. */
 static enum status check_public(uint32_t n_public, const uint32_t *ends, uint32_t n,
                                 struct buf *why)
 {
@@ -118,8 +106,8 @@ static enum status check_params(const struct engine_info *info, const struct sam
     return OK;
 }
 
-/* The arrays for tokens and logprobs. calloc of a large array is not touched until tokens are
- * written: a generous max_tokens costs address space, not memory. */
+/* Allocate the arrays for tokens and logprobs. The kernel maps pages of a large calloc() at the first
+ * write, so a large max_tokens costs address space and not memory. */
 static enum status alloc_outputs(struct request *r, uint32_t n_ids, uint32_t n_out)
 {
     size_t n_tops = r->sampling.n_logprobs;
@@ -168,7 +156,7 @@ enum status request_create(struct request **out, const struct engine *e, const u
                            struct buf *why)
 {
     const struct engine_info *info = engine_info(e);
-    enum status s = check_ids(info, ids, n_ids, stopping->max_tokens > 0, why);
+    enum status s = check_ids(info, ids, n_ids, !stopping_is_prefill(stopping), why);
 
     *out = NULL;
     if (s == OK)
@@ -199,7 +187,7 @@ enum status request_create(struct request **out, const struct engine *e, const u
     unsigned char *next = (unsigned char *)r + ((sizeof *r + 15) & ~(size_t)15);
     r->stopping = *stopping;
     r->stopping.max_tokens = n_out;
-    r->stop_id = -1;
+    r->stop_id = r->stop_string = -1;
     r->prompt.n_ids = n_ids;
     r->prompt.n_span_ends = n_span_ends;
     memcpy(r->ids, ids, n_ids * sizeof *ids);
@@ -210,7 +198,7 @@ enum status request_create(struct request **out, const struct engine *e, const u
     copy_stops(r, &next, stopping);
     hash_prompt(r, e, scope, n_public, carve(&next, n_keys_max * sizeof(struct kv_key), NULL));
     atomic_init(&r->refs, 1);
-    atomic_init(&r->n_prompt_out, n_ids == 1 && r->prompt_out); /* there is nothing to compute */
+    atomic_init(&r->n_prompt_out, n_ids == 1 && r->prompt_out); /* token 0 has no logprob */
     *out = r;
     return OK;
 }
@@ -229,8 +217,8 @@ void request_unref(struct request *r)
 
 void request_poll(struct request *r)
 {
-    /* Sequentially consistent with the engine's exchange in publish(): either this poll comes
-     * first and the engine wakes again, or the tokens are visible to the reads that follow. */
+    /* Sequentially consistent with the exchange of wake() in step.c: either this store comes first
+     * and the engine calls wake() again, or the reads that follow see the tokens. */
     atomic_store(&r->woken, false);
 }
 

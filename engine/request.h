@@ -1,8 +1,8 @@
-/* request.h - what a client asked for, and the tokens it gets.
+/* request.h - what a client asked for, and the tokens that the engine publishes for it.
  *
- * Two threads share a request: the one that submitted it (an HTTP thread) reads tokens, the engine
- * thread writes them. Tokens go through `out`, an array with room for every token that the request
- * may produce, so publishing one never blocks and never fails.
+ * Two threads share a request: the engine thread writes tokens, the submitting thread (an HTTP
+ * thread) reads them. `out` has room for every token that the request may produce, so publishing a
+ * token never blocks and never fails.
  *
  * Owns    its arrays; counted references: the submitter holds one, the engine one while it works
  *         on it. request_unref() frees at zero.
@@ -20,35 +20,11 @@
 #include "base/buf.h"
 #include "cache/cache.h"
 #include "engine/run/sampling.h"
-#include "engine/text/detokenize.h"
+#include "engine/stopping.h"
 
 #define REQUEST_ID_BYTES 64
 #define REQUEST_N_SPANS_MAX 1024
 #define REQUEST_N_STOP_IDS_MAX 32
-
-enum finish_reason {
-    FINISH_NONE = 0,  /* still running */
-    FINISH_STOP,      /* end-of-sequence token, stop string or stop id */
-    FINISH_LENGTH,    /* max_tokens, or the model's context is full */
-    FINISH_CANCELLED, /* the client left or the server was told to stop */
-    FINISH_ERROR,     /* `error` says why; this request only (design P4) */
-};
-const char *finish_reason_name(enum finish_reason r); /* "stop", "length", "abort", "error" */
-
-/* When to stop. */
-struct stopping {
-    uint32_t max_tokens; /* cut to what the context leaves. 0 is a prefill: the request ends
-                            with FINISH_LENGTH when its prompt's KV is committed */
-    uint32_t min_tokens; /* neither end-of-sequence nor a stop id comes among the first
-                            min_tokens tokens, and a stop string that ends there is text */
-    bool ignore_eos;
-    bool include_stop; /* include_stop_str_in_output */
-    bool show_special; /* skip_special_tokens = false */
-    uint32_t n_stop_ids;
-    const uint32_t *stop_ids; /* copied by request_create() */
-    uint32_t n_stops;
-    const struct detok_stop *stops; /* copied by request_create() */
-};
 
 struct engine;
 
@@ -61,12 +37,12 @@ struct request {
     struct sampling sampling;
     struct stopping stopping;
     struct cache_prompt prompt; /* ids, span ends, keys: owned by the request */
-    uint32_t cache_ttl_s;       /* keep the prompt's KV so long after the end; 0: no wish */
+    uint32_t cache_ttl_s;       /* time to hold the prompt's KV after the end; 0: none */
     bool text_continues;        /* generated text continues the prompt (completions) */
-    void (*wake)(void *arg);    /* engine thread: tokens or the end are there; must not
-                                   block. Called at most once until request_poll() */
+    void (*wake)(void *arg);    /* called by the engine thread after it published tokens or the
+                                   end, at most once until request_poll(); must not block */
     void *wake_arg;
-    bool wake_at_end; /* nobody looks before: wake() for the end only */
+    bool wake_at_end; /* wake() for the end only: the submitter reads nothing before */
 
     /* Written by the engine thread, read by the submitter. */
     struct out_token *out;         /* [stopping.max_tokens] */
@@ -74,16 +50,18 @@ struct request {
     struct out_token *prompt_out;  /* [prompt.n_ids] with want_prompt_logprobs, else NULL.
                                       Nothing precedes token 0: its logprob means nothing */
     struct out_top *prompt_top;    /* [prompt.n_ids * n_logprobs]; NULL when 0 */
-    _Atomic uint32_t n_prompt_out; /* entries of both that are there; all of them before the
-                                      first token, and before the end unless that is an error */
+    _Atomic uint32_t n_prompt_out; /* published entries of both; all of them before the first
+                                      token, and before the end unless the end is an error */
     _Atomic uint32_t n_out;
-    _Atomic int finish;                          /* enum finish_reason */
-    enum status error;                           /* valid after finish == FINISH_ERROR */
-    const char *error_words;                     /* constant text; may be NULL */
-    int32_t stop_id;                             /* stop_token_ids member that ended it, or -1 */
+    _Atomic int finish;      /* enum finish_reason */
+    enum status error;       /* valid after finish == FINISH_ERROR */
+    const char *error_words; /* constant text; may be NULL */
+    int32_t stop_id;         /* the three as in struct stop_verdict, of the */
+    int32_t stop_string;     /* tokens so far; written before n_out */
+    _Atomic uint32_t n_text_ids;
+    _Atomic uint64_t n_text_bytes;
     _Atomic uint32_t n_cached;                   /* prompt tokens not computed again */
-    _Atomic uint32_t n_cached_in[CACHE_N_TIERS]; /* of those, by where they lay */
-    _Atomic uint32_t n_prefilled;                /* prompt tokens whose KV is there: progress */
+    _Atomic uint32_t n_cached_in[CACHE_N_TIERS]; /* of those, by the tier that held them */
     _Atomic uint64_t t_submit, t_first_step, t_finish;
     _Atomic uint64_t t_first_token; /* of a prefill: when the prompt was computed */
 
@@ -94,15 +72,13 @@ struct request {
 
     /* Engine thread. */
     uint32_t *ids; /* the prompt's, then the generated ones */
-    uint32_t slot; /* of the engine's sequence table */
 };
 
-/* Everything pointed to is copied. span_ends may be NULL. Computes the block keys (hashing runs
- * here, on the caller's thread); the ids before n_public (0, or a span end) are shared by all
- * tenants, those behind it lie in `scope`. Cuts max_tokens to the context; ERR_INVALID for a prompt
- * that is longer than the context, fills it though a token is to be generated, is empty, or holds
- * an id outside of the vocabulary.
- * On OK *out has one reference, the caller's. */
+/* Create a request; everything pointed to is copied. span_ends may be NULL. Hashes the block keys on
+ * the caller's thread: the ids before n_public (0, or a span end) are shared by all tenants, the ids
+ * behind it belong to `scope`. Cuts max_tokens to the context. ERR_INVALID: the prompt is empty, is
+ * longer than the context, leaves no room for a token that is to be generated, or has an id outside
+ * of the vocabulary. On OK *out has one reference, the caller's. */
 NODISCARD enum status request_create(struct request **out, const struct engine *e,
                                      const uint32_t *ids, uint32_t n_ids, const uint32_t *span_ends,
                                      uint32_t n_span_ends, const struct kv_scope *scope,
@@ -111,10 +87,11 @@ NODISCARD enum status request_create(struct request **out, const struct engine *
 void request_ref(struct request *r);
 void request_unref(struct request *r); /* NULL is fine */
 
-/* The submitter has drained everything it saw: the next token or end calls wake() again. Call it
- * BEFORE reading n_out and finish, so that nothing published in between is missed. */
+/* Have the next token or end call wake() again. The submitter calls this BEFORE it reads n_out and
+ * finish, so that nothing published in between is missed. */
 void request_poll(struct request *r);
-/* Any thread; idempotent. The engine lets go of everything by the next step (design P2). */
+/* Any thread; idempotent. The engine releases all that the request holds before its next step
+ * (promise P2). */
 void request_cancel(struct request *r);
 
 /* Token counts and times for usage and logs. */

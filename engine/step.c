@@ -1,9 +1,8 @@
-/* The step loop: take what was submitted, let go of what was cancelled, ask the lineup who runs,
- * run one batch through the model, pick tokens (pick.c), hand them out. Runs on the engine thread
- * alone.
+/* The step loop, on the engine thread: drain the submit ring, release cancelled sequences, have the
+ * lineup plan a step, run one batch through the model, pick tokens (pick.c) and publish them.
  *
- * On a GPU the step is launched, and the next one planned while it runs; a host device computes in
- * the calls themselves, with all its cores, so there is nothing to plan beside. */
+ * On a GPU the next step is planned while this one runs. A host device computes inside the launching
+ * calls with all its cores, so no time is left beside the step. */
 #include <stdlib.h>
 
 #include "base/check.h"
@@ -13,14 +12,14 @@
 #include "kernels/device.h"
 
 #define IDLE_WAIT_NS 1000000000u
-/* Until then the cost model is a guess, of which only ratios are right. */
+/* Prefills that scale an unmeasured cost model: before them only its ratios are right. */
 #define N_PREFILLS_TO_SCALE 4
-/* Of the moving mean of the cost model's error. */
+/* Weight of one step in the moving mean of the cost model's error. */
 #define ERROR_RATE 0.02
-/* When a copy may be what everybody waits for. */
+/* Poll interval while copies are under way that sequences may wait for. */
 #define COPY_WAIT_NS 200000u
 
-/* --- tokens and ends go to the submitter --- */
+/* --- waking the submitter, ending sequences --- */
 
 static void wake(struct request *r)
 {
@@ -57,33 +56,31 @@ static void count_finish(struct engine *e, const struct request *r, enum finish_
     hist_add(&st->generation_tokens, n_out);
 }
 
-/* Whoever asked for it finds the prompt's KV a while longer. */
+/* Keep the prompt's KV for the cache_ttl of the request. */
 static void hold_prompt(const struct engine *e, uint32_t slot, uint64_t now)
 {
-    const struct request *r = e->seqs[slot].req;
+    const struct request *r = e->lineup.seqs[slot].req;
 
     (void)cache_seq_hold(e->lineup.seqs[slot].kv, r->prompt.n_ids,
                          now + r->cache_ttl_s * UINT64_C(1000000000));
 }
 
-/* The end of a request, whatever the reason: everything it holds is given back now. */
+/* End a request for any reason, and release everything that it holds. */
 static void end_sequence(struct engine *e, uint32_t slot, enum finish_reason reason)
 {
-    struct sequence *q = &e->seqs[slot];
+    struct sequence *q = &e->lineup.seqs[slot];
     struct request *r = q->req;
     bool finished = reason == FINISH_STOP || reason == FINISH_LENGTH;
     uint64_t now = clock_now_ns();
 
     if (r->cache_ttl_s && finished)
         hold_prompt(e, slot, now);
-    lineup_end(&e->lineup, slot, finished, now);
     sampler_state_fini(&q->sampler);
-    if (q->watches_text)
-        detok_fini(&q->detok);
+    stop_watch_fini(&q->stop);
     uint32_t last = e->live_slots[e->n_slots - e->n_free_slots - 1];
     e->live_slots[q->live_at] = last;
-    e->seqs[last].live_at = q->live_at;
-    *q = (struct sequence){0};
+    e->lineup.seqs[last].live_at = q->live_at;
+    lineup_end(&e->lineup, slot, finished, now);
     e->free_slots[e->n_free_slots++] = slot;
 
     atomic_store(&r->t_finish, now);
@@ -96,7 +93,7 @@ static void end_sequence(struct engine *e, uint32_t slot, enum finish_reason rea
 
 static void fail_sequence(struct engine *e, uint32_t slot, enum status error, const char *words)
 {
-    struct request *r = e->seqs[slot].req;
+    struct request *r = e->lineup.seqs[slot].req;
 
     log_event(LOG_ERROR, "request failed", "id=\"%s\" error=%s", r->id, status_name(error));
     r->error = error;
@@ -109,6 +106,8 @@ static void fail_sequence(struct engine *e, uint32_t slot, enum status error, co
 static enum status open_sequence(struct engine *e, struct sequence *q, struct request *r,
                                  struct cache_seq **kv)
 {
+    const struct stop_model model = {e->info.eos_ids, e->info.n_eos_ids, e->info.n_vocab,
+                                     e->tokenizer};
     enum status s =
         cache_seq_open(e->cache, &r->prompt, r->prompt.n_ids + r->stopping.max_tokens, kv);
 
@@ -116,22 +115,21 @@ static enum status open_sequence(struct engine *e, struct sequence *q, struct re
         return s;
     s = sampler_state_init(&q->sampler, &r->sampling, e->info.n_vocab, r->ids, r->prompt.n_ids,
                            r->stopping.max_tokens);
+    if (s == OK)
+        s = stop_watch_init(&q->stop, &r->stopping, &model, r->text_continues);
     if (s != OK) {
+        stop_watch_fini(&q->stop);
+        sampler_state_fini(&q->sampler);
         cache_seq_close(*kv);
         return s;
     }
     q->req = r;
-    q->watches_text = r->stopping.n_stops > 0 && e->tokenizer;
-    if (q->watches_text)
-        detok_init(&q->detok, e->tokenizer, r->stopping.stops, r->stopping.n_stops,
-                   r->stopping.show_special, r->text_continues, r->stopping.include_stop);
-    q->detok.n_ids_without_stop = r->stopping.min_tokens;
     if (prompt_is_to_score(q))
         cache_seq_limit_match(*kv, 0);
     return OK;
 }
 
-/* A request that never became a sequence. */
+/* End a request that never became a sequence. */
 static void refuse(struct engine *e, struct request *r, enum status error, const char *words)
 {
     r->error = error;
@@ -150,23 +148,22 @@ static void take_submitted(struct engine *e, uint64_t now)
 
     for (uint32_t i = 0; i < n; i++) {
         struct request *r = e->intake[i];
-        if (atomic_load(&e->failed)) { /* it was past engine_submit()'s look at that */
+        if (atomic_load(&e->failed)) { /* the device failed after engine_submit()'s check */
             refuse(e, r, ERR_UNAVAILABLE, DEVICE_FAILED_WORDS);
             continue;
         }
-        ASSERT(e->n_free_slots > 0); /* engine_submit() lets no more in than there are slots */
+        ASSERT(e->n_free_slots > 0); /* engine_submit() accepts no more than there are slots */
         uint32_t slot = e->free_slots[e->n_free_slots - 1];
         struct cache_seq *kv;
-        enum status s = open_sequence(e, &e->seqs[slot], r, &kv);
+        enum status s = open_sequence(e, &e->lineup.seqs[slot], r, &kv);
         if (s != OK) {
-            e->seqs[slot] = (struct sequence){0};
+            e->lineup.seqs[slot] = (struct sequence){0};
             refuse(e, r, s, "out of memory for this request");
             continue;
         }
-        e->seqs[slot].live_at = e->n_slots - e->n_free_slots;
-        e->live_slots[e->seqs[slot].live_at] = slot;
+        e->lineup.seqs[slot].live_at = e->n_slots - e->n_free_slots;
+        e->live_slots[e->lineup.seqs[slot].live_at] = slot;
         e->n_free_slots--;
-        r->slot = slot;
         struct sched_request asked = {.n_known = r->prompt.n_ids,
                                       .n_out_max = r->stopping.max_tokens,
                                       .priority = r->priority,
@@ -180,45 +177,48 @@ static void drop_cancelled(struct engine *e)
 {
     bool all = atomic_load(&e->stopping);
 
-    for (uint32_t i = e->n_slots - e->n_free_slots; i-- > 0;) { /* who ends changes with the last */
+    for (uint32_t i = e->n_slots - e->n_free_slots; i-- > 0;) { /* an end moves the last one here */
         uint32_t slot = e->live_slots[i];
-        if (all || atomic_load_explicit(&e->seqs[slot].req->cancel, memory_order_relaxed))
+        if (all || atomic_load_explicit(&e->lineup.seqs[slot].req->cancel, memory_order_relaxed))
             end_sequence(e, slot, FINISH_CANCELLED);
     }
 }
 
 /* --- the plan becomes a batch --- */
 
-/* Its first step: what it found is known now, and waiting is over. */
+/* Publish what the cache had for a sequence at its first admission. */
 static void note_admitted(struct engine *e, uint32_t slot, uint64_t now)
 {
-    const struct lineup_seq *l = &e->lineup.seqs[slot];
-    struct request *r = e->seqs[slot].req;
+    const struct sequence *q = &e->lineup.seqs[slot];
+    struct request *r = q->req;
 
     atomic_store(&r->t_first_step, now);
-    atomic_store(&r->n_cached, l->n_cached);
+    atomic_store(&r->n_cached, q->n_cached);
     e->live.n_prompt_tokens += r->prompt.n_ids;
-    e->live.n_prompt_tokens_cached += l->n_cached;
+    e->live.n_prompt_tokens_cached += q->n_cached;
     for (enum cache_tier t = 0; t < CACHE_N_TIERS; t++) {
-        atomic_store(&r->n_cached_in[t], l->n_cached_in[t]);
-        e->live.n_prompt_tokens_in[t] += l->n_cached_in[t];
+        atomic_store(&r->n_cached_in[t], q->n_cached_in[t]);
+        e->live.n_prompt_tokens_in[t] += q->n_cached_in[t];
     }
 }
 
-static bool reaches_end(const struct engine *e, const struct plan_item *item)
-{
-    const struct lineup_seq *l = &e->lineup.seqs[item->slot];
+/* What an item does to its sequence. */
+struct effect {
+    uint32_t n_computed; /* before the step */
+    bool ends;           /* all known ids are computed after the step */
+    bool gives_token;
+};
 
-    return l->n_computed + item->n_tokens == l->n_known;
+static struct effect effect_of(const struct engine *e, const struct plan_item *item)
+{
+    struct sched_seq q = scheduler_seq(e->lineup.scheduler, item->slot);
+    bool ends = q.n_computed + item->n_tokens == q.n_known;
+
+    return (struct effect){q.n_computed, ends,
+                           ends && !stopping_is_prefill(&e->lineup.seqs[item->slot].req->stopping)};
 }
 
-/* Whether the step gives the item's sequence a token. A prefill wants none. */
-static bool gives_token(const struct engine *e, const struct plan_item *item)
-{
-    return reaches_end(e, item) && e->seqs[item->slot].req->stopping.max_tokens > 0;
-}
-
-/* rows [n_items]: the sequences that get their next token from this step. Returns how many. */
+/* Lay out the step. rows [n_items]: the sequences that get a token from it; returns their count. */
 static uint32_t build_batch(struct engine *e, struct pick_row *rows)
 {
     uint32_t n_out = 0;
@@ -226,12 +226,12 @@ static uint32_t build_batch(struct engine *e, struct pick_row *rows)
     batch_reset(&e->batch);
     for (uint32_t i = 0; i < e->lineup.n_items; i++) {
         const struct plan_item *item = &e->lineup.items[i];
-        const struct lineup_seq *l = &e->lineup.seqs[item->slot];
-        bool wants = gives_token(e, item);
+        const struct sequence *q = &e->lineup.seqs[item->slot];
+        struct effect f = effect_of(e, item);
 
-        batch_add(&e->batch, l->kv, e->seqs[item->slot].req->ids + l->n_computed, l->n_computed,
-                  item->n_tokens, wants ? 1 : 0);
-        if (wants)
+        batch_add(&e->batch, q->kv, q->req->ids + f.n_computed, f.n_computed, item->n_tokens,
+                  f.gives_token ? 1 : 0);
+        if (f.gives_token)
             rows[n_out++] = (struct pick_row){item->slot, PICK_NEXT};
     }
     return n_out;
@@ -239,38 +239,24 @@ static uint32_t build_batch(struct engine *e, struct pick_row *rows)
 
 /* --- after the step --- */
 
-static enum finish_reason check_stop(struct engine *e, struct sequence *q, uint32_t id)
+/* The verdict is stored before the count: a reader that sees a token sees its verdict. */
+static void publish_token(struct request *r, const struct stop_verdict *v, uint32_t n_out)
 {
-    struct request *r = q->req;
-    uint32_t n_out = atomic_load_explicit(&r->n_out, memory_order_relaxed);
-
-    if (n_out > r->stopping.min_tokens || r->stopping.min_tokens == 0) {
-        for (uint32_t i = 0; !r->stopping.ignore_eos && i < e->info.n_eos_ids; i++)
-            if (id == e->info.eos_ids[i])
-                return FINISH_STOP;
-        for (uint32_t i = 0; i < r->stopping.n_stop_ids; i++)
-            if (id == r->stopping.stop_ids[i]) {
-                r->stop_id = (int32_t)id;
-                return FINISH_STOP;
-            }
-    }
-    if (q->watches_text) {
-        buf_reset(&e->text);
-        if (detok_feed(&q->detok, id, &e->text) == OK && q->detok.stopped_by >= 0)
-            return FINISH_STOP;
-    }
-    return n_out >= r->stopping.max_tokens ? FINISH_LENGTH : FINISH_NONE;
+    r->stop_id = v->stop_id;
+    r->stop_string = v->stop_string;
+    atomic_store(&r->n_text_ids, v->n_text_ids);
+    atomic_store(&r->n_text_bytes, v->n_text_bytes);
+    atomic_store(&r->n_out, n_out);
 }
 
 static void give_token(struct engine *e, uint32_t slot, struct out_token token, uint64_t now)
 {
-    struct sequence *q = &e->seqs[slot];
+    struct sequence *q = &e->lineup.seqs[slot];
     struct request *r = q->req;
-    struct lineup_seq *l = &e->lineup.seqs[slot];
-    uint32_t n_out = l->n_known - r->prompt.n_ids;
+    uint32_t n_out = atomic_load_explicit(&r->n_out, memory_order_relaxed);
 
-    r->ids[l->n_known++] = token.id;
-    cache_seq_extend(l->kv, token.id);
+    r->ids[r->prompt.n_ids + n_out] = token.id;
+    cache_seq_extend(q->kv, token.id);
     sampler_state_count(&q->sampler, token.id);
     r->out[n_out] = token;
     e->live.n_generation_tokens++;
@@ -281,25 +267,24 @@ static void give_token(struct engine *e, uint32_t slot, struct out_token token, 
         hist_add(&e->live.itl_s, seconds(q->t_last_token, now));
     }
     q->t_last_token = now;
-    atomic_store(&r->n_out, n_out + 1);
-
-    enum finish_reason reason = check_stop(e, q, token.id);
-    if (reason == FINISH_NONE) {
-        if (!r->wake_at_end)
-            wake(r);
-        return;
-    }
-    end_sequence(e, slot, reason);
+    enum status s = stop_watch_feed(&q->stop, n_out, token.id);
+    publish_token(r, &q->stop.now, n_out + 1);
+    if (s != OK)
+        fail_sequence(e, slot, s, "out of memory for this request's text");
+    else if (q->stop.now.finish != FINISH_NONE)
+        end_sequence(e, slot, q->stop.now.finish);
+    else if (!r->wake_at_end)
+        wake(r);
 }
 
 /* End a prefill: its prompt's KV is committed. */
 static void end_prefill(struct engine *e, uint32_t slot, uint64_t now)
 {
-    atomic_store(&e->seqs[slot].req->t_first_token, now);
+    atomic_store(&e->lineup.seqs[slot].req->t_first_token, now);
     end_sequence(e, slot, FINISH_LENGTH);
 }
 
-/* What the step says about the cost of steps. */
+/* Correct the cost model by the time of the step. */
 static void learn_cost(struct engine *e, double step_s)
 {
     struct cost_step step = {0};
@@ -307,7 +292,8 @@ static void learn_cost(struct engine *e, double step_s)
 
     for (uint32_t i = 0; i < e->lineup.n_items; i++) {
         const struct plan_item *item = &e->lineup.items[i];
-        cost_step_add(&step, &e->cost, e->lineup.seqs[item->slot].n_computed, item->n_tokens);
+        cost_step_add(&step, &e->cost, scheduler_seq(e->lineup.scheduler, item->slot).n_computed,
+                      item->n_tokens);
     }
     if (!e->profile.is_measured && step.n_chunks == 1 && step.n_decodes == 0 &&
         e->n_prefills_learned++ < N_PREFILLS_TO_SCALE)
@@ -316,7 +302,7 @@ static void learn_cost(struct engine *e, double step_s)
     e->live.cost_error += ERROR_RATE * (error - e->live.cost_error);
 }
 
-/* Tell the submitter how many prompt tokens have their logprob. */
+/* Publish how many prompt tokens have their logprob. */
 static void publish_prompt_logprobs(const struct sequence *q)
 {
     struct request *r = q->req;
@@ -328,8 +314,8 @@ static void publish_prompt_logprobs(const struct sequence *q)
         wake(r);
 }
 
-/* Hand out the step's tokens. scored: a part of the step's time went into logprobs of prompts, so
- * the cost model, which does not know them, learns nothing from it. */
+/* Commit the step and publish its tokens. scored: part of the step's time went into logprobs of
+ * prompts, which the cost model does not cover, so the model is not corrected. */
 static void finish_step(struct engine *e, const struct out_token *tokens, bool scored,
                         uint64_t began, uint64_t now)
 {
@@ -339,38 +325,35 @@ static void finish_step(struct engine *e, const struct out_token *tokens, bool s
         learn_cost(e, seconds(began, now));
     for (uint32_t i = 0; i < n; i++) {
         uint32_t slot = e->lineup.items[i].slot;
-        struct request *r = e->seqs[slot].req;
-        bool ends = reaches_end(e, &e->lineup.items[i]), got = gives_token(e, &e->lineup.items[i]);
+        struct effect f = effect_of(e, &e->lineup.items[i]);
 
-        lineup_ran(&e->lineup, i, got, now - began, now);
-        uint32_t n_computed = e->lineup.seqs[slot].n_computed, n_prompt = r->prompt.n_ids;
-        atomic_store(&r->n_prefilled, n_computed < n_prompt ? n_computed : n_prompt);
+        lineup_ran(&e->lineup, i, f.gives_token, now - began, now);
         if (scored)
-            publish_prompt_logprobs(&e->seqs[slot]);
-        if (got)
+            publish_prompt_logprobs(&e->lineup.seqs[slot]);
+        if (f.gives_token)
             give_token(e, slot, tokens[o++], now);
-        else if (ends)
+        else if (f.ends)
             end_prefill(e, slot, now);
     }
 }
 
-/* The device computes nothing any more: everybody is told, and the server has to end. */
+/* The device is dead: end all requests with ERR_UNAVAILABLE; main ends the process. */
 static void fail_all(struct engine *e, const char *words)
 {
     log_event(LOG_ERROR, "the device failed", "device=%s why=\"%s\" requests=%u", e->info.ops_name,
               words, e->n_slots - e->n_free_slots);
-    atomic_store(&e->failed, true); /* from here on nobody comes in */
+    atomic_store(&e->failed, true); /* engine_submit() refuses from here on */
     take_submitted(e, clock_now_ns());
     for (uint32_t i = e->n_slots - e->n_free_slots; i-- > 0;) {
         uint32_t slot = e->live_slots[i];
-        struct request *r = e->seqs[slot].req;
+        struct request *r = e->lineup.seqs[slot].req;
         r->error = ERR_UNAVAILABLE;
         r->error_words = DEVICE_FAILED_WORDS;
         end_sequence(e, slot, FINISH_ERROR);
     }
 }
 
-/* A failure that the device survives is the end of this step's requests only. */
+/* End the requests of a failed step, or all requests where the device is dead. */
 static void fail_step(struct engine *e, enum status s)
 {
     const char *failure = device_failure(e->device);
@@ -383,7 +366,7 @@ static void fail_step(struct engine *e, enum status s)
         fail_sequence(e, e->lineup.items[i].slot, s, "the device could not run this step");
 }
 
-/* Plan it and have its KV in place. False: nothing runs now. */
+/* Plan a step and reserve its KV. False: nothing can run now. */
 static bool begin_step(struct engine *e, uint64_t now)
 {
     uint32_t n = lineup_begin(&e->lineup, now);
@@ -391,7 +374,7 @@ static bool begin_step(struct engine *e, uint64_t now)
     for (uint32_t i = 0; i < e->lineup.n_failed; i++)
         fail_sequence(e, e->lineup.failed[i], ERR_NO_BLOCKS, "the KV pool is full");
     for (uint32_t i = 0; i < n; i++)
-        if (e->lineup.seqs[e->lineup.items[i].slot].is_first)
+        if (e->lineup.items[i].is_first)
             note_admitted(e, e->lineup.items[i].slot, now);
     return n > 0;
 }
@@ -459,7 +442,8 @@ void *engine_loop(void *arg)
         bool copying = cache_poll(e->cache, now);
         take_submitted(e, now);
         drop_cancelled(e);
-        /* After the intake: what was submitted after the wish cannot have attached before it. */
+        /* After the intake: a request submitted after the question has not attached before the
+         * answer. */
         if (engine_answer(e))
             copying = true;
         bool runs = begin_step(e, now);
@@ -468,12 +452,12 @@ void *engine_loop(void *arg)
             run_step(e, now);
         if (e->config.check_each_step) {
             cache_check(e->cache);
-            scheduler_check(e->lineup.scheduler);
+            lineup_check(&e->lineup);
         }
         engine_publish_stats(e);
         if (idle) {
             e->computed_ns = 0;
-            /* Who waits although nothing runs is being loaded for. */
+            /* Requests wait but nothing runs: their KV is being read. Poll again soon. */
             copying = copying || e->live.n_waiting > 0;
             ring_wait(&e->submitted, copying ? COPY_WAIT_NS : IDLE_WAIT_NS);
         }
@@ -481,7 +465,7 @@ void *engine_loop(void *arg)
     ring_close(&e->submitted);
     take_submitted(e, clock_now_ns());
     drop_cancelled(e);
-    (void)engine_answer(e); /* whoever asked while it ended */
+    (void)engine_answer(e); /* a question that came during the shutdown */
     cache_check(e->cache);
     engine_publish_stats(e);
     return NULL;

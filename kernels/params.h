@@ -91,7 +91,7 @@ struct rmsnorm_params {
 
 /* out = a * w^T + bias, or out += a * w^T + bias when accumulate is set. Each output is one chain
  * over K in ascending order, started at 0 and the same for any number of rows and threads; the
- * bias, then the old out, are added once at its end (design P1).
+ * bias, then the old out, are added once at its end (promise P1).
  *
  * With BF16 weights a device may round `a` to bf16 (nearest even) first: that is what the matrix
  * instructions take. With I8 and I4 each row of `a` is quantized by itself, to
@@ -226,7 +226,7 @@ struct attn_seq {
 
 /* Causal attention. Tiles are whole segments: for each row and segment the visible keys' scores,
  * their maximum, exp and weighted sum over the tile in a fixed order of keys; tiles are merged in
- * segment order by log-sum-exp in fp32 (design P1; the merge is that of FlashDecoding and of
+ * segment order by log-sum-exp in fp32 (promise P1; the merge is that of FlashDecoding and of
  * TokenLake's query shipping). Keys behind the row's position or before its window count exactly 0.
  *
  * Partial attention: segments may hold only some of a row's keys; `lse` then says how much weight
@@ -253,7 +253,7 @@ struct attention_params {
 };
 
 /* Join partial attentions: out = sum_i w_i part_i / sum_i w_i with w_i = exp(lse_i - max lse), in
- * the order of the parts, in fp32 (papers.md 3: TokenLake's merge). A part with lse = -inf counts
+ * the order of the parts, in fp32 (the merge of TokenLake, 2025). A part with lse = -inf counts
  * exactly 0, whatever it holds; all such: zeros. */
 struct merge_params {
     uint32_t n_rows;   /* T */
@@ -304,12 +304,15 @@ struct sample_row {
     float top_p;       /* 1: off */
     float min_p;       /* 0: off */
     float repetition_penalty, presence_penalty, frequency_penalty;
-    uint32_t seen0, n_seen;     /* range of `seen` */
-    uint32_t bias0, n_bias;     /* range of `bias` */
-    uint32_t banned0, n_banned; /* range of `banned` */
-    uint32_t raw0;              /* range of `raw`: as many as the three above together */
-    uint32_t want_logprob;      /* 0 or 1 */
-    uint32_t n_logprobs;        /* at most n_top */
+    uint32_t seen0, n_seen;  /* range of `seen` */
+    uint32_t bias0, n_bias;  /* range of `bias` */
+    uint32_t mask0, n_mask;  /* range of `mask`; n_mask 0: every id may come */
+    uint32_t mask_is_sparse; /* the range holds pairs (index, word) of the words that forbid an
+                                   id; else all ceil(V / 32) words */
+    uint32_t lowest_masked;  /* the lowest forbidden id, where n_mask > 0 */
+    uint32_t raw0;           /* range of `raw`: n_seen + n_bias, and 1 where n_mask > 0 */
+    uint32_t want_logprob;   /* 0 or 1 */
+    uint32_t n_logprobs;     /* at most n_top */
 };
 
 struct sample_top {
@@ -317,8 +320,8 @@ struct sample_top {
     float logprob;
 };
 
-/* One token per row of logits: the same as engine/run/sampler.h gives for the same logits, but where
- * two candidates' cumulated masses lie within rounding of the draw. */
+/* One token per row of logits: the token that engine/run/sampler.h picks for the same logits, except
+ * where two candidates' cumulated masses lie within rounding of the draw. */
 struct sample_params {
     uint32_t n_rows;                /* R */
     uint32_t n_vocab;               /* V */
@@ -326,7 +329,7 @@ struct sample_params {
     const struct sample_row *rows;  /* [R] */
     const struct sample_seen *seen; /* all rows' */
     const struct sample_bias *bias;
-    const uint32_t *banned; /* ids that may not come */
+    const uint32_t *mask;   /* bit id % 32 of word id / 32: 1 where the id may come */
     float *raw;             /* scratch; may be NULL when no row wants a logprob */
     uint32_t n_top;         /* stride of top */
     uint32_t *ids;          /* [R] */

@@ -11,6 +11,9 @@
 #include "server/api/route.h"
 #include "server/api/tally.h"
 
+/* A lookup of cached documents takes some 10 ms; a call that waits for long has lost its client. */
+#define WAIT_TIMEOUT_NS UINT64_C(10000000000)
+
 /* Copy the names. config_load() has checked the list. */
 static enum status split_names(struct server *srv, const char *list)
 {
@@ -49,7 +52,8 @@ enum status server_init(struct server *srv, const struct config *config, struct 
                            .info = engine_info(engine),
                            .tokenizer = engine_tokenizer(engine),
                            .template = engine_chat_template(engine),
-                           .created_s = (int64_t)(clock_unix_ns() / 1000000000u)};
+                           .created_s = (int64_t)(clock_unix_ns() / 1000000000u),
+                           .wait_timeout_ns = WAIT_TIMEOUT_NS};
     unknown_log_init(&srv->unknown_log);
     snprintf(srv->system_fingerprint, sizeof srv->system_fingerprint, "tarn-%.8s",
              srv->info->fingerprint_hex);

@@ -38,6 +38,7 @@ struct server {
     struct auth *auth;
     struct tally *tally; /* what the HTTP side counts */
     int64_t created_s;
+    uint64_t wait_timeout_ns; /* of what a call waits for before it is submitted (wait.h) */
     char system_fingerprint[32];
     struct unknown_log unknown_log; /* locks itself */
     atomic_bool draining;

@@ -9,8 +9,8 @@
 #define NOT_GIVEN UINT32_MAX /* in `given`: the token is to be drawn */
 
 #define LIST_BYTES_MAX ((size_t)16 << 20)
-/* A list's entries have 4 or 8 bytes; each list begins at a multiple of 8, so that indices into
- * arrays of either begin at the same place. */
+/* A list's entries have 4 or 8 bytes. Each list begins at a multiple of 8 bytes, so one offset is a
+ * whole index into an array of either. */
 #define LIST_ALIGN 8
 
 struct device_sampler {
@@ -22,7 +22,7 @@ struct device_sampler {
     uint32_t *out_host;    /* pinned: ids, logprobs, tops of the rows in this round */
     uint32_t *out_device;
     struct out_top **tops; /* [n_rows_max] where each row's go */
-    uint32_t *given;       /* [n_rows_max] the row's token; NOT_GIVEN: one is picked */
+    uint32_t *given;       /* [n_rows_max] the row's known token, or NOT_GIVEN */
 
     /* This step. */
     float *logits;
@@ -41,10 +41,10 @@ static size_t align_list(size_t n_bytes)
     return (n_bytes + LIST_ALIGN - 1) / LIST_ALIGN * LIST_ALIGN;
 }
 
-static size_t row_list_bytes(uint32_t n_seen, uint32_t n_bias, uint32_t n_banned)
+static size_t row_list_bytes(uint32_t n_seen, uint32_t n_bias, uint32_t n_mask)
 {
     return n_seen * sizeof(struct sample_seen) + n_bias * sizeof(struct sample_bias) +
-           align_list(n_banned * sizeof(uint32_t));
+           align_list(n_mask * sizeof(uint32_t));
 }
 
 static size_t rows_bytes(const struct device_sampler_config *c)
@@ -60,7 +60,7 @@ static size_t out_bytes(uint32_t n_rows, uint32_t n_top)
 static size_t choose_list_bytes(const struct device_sampler_config *c)
 {
     uint32_t n_seen = c->n_known_max < c->n_vocab ? c->n_known_max : c->n_vocab;
-    size_t one = row_list_bytes(n_seen, SAMPLING_N_LOGIT_BIAS_MAX, c->n_banned_max);
+    size_t one = row_list_bytes(n_seen, SAMPLING_N_LOGIT_BIAS_MAX, vocab_mask_n_words(c->n_vocab));
     size_t all = one * c->n_rows_max, most = c->list_bytes_max ? c->list_bytes_max : LIST_BYTES_MAX;
     return all < most ? all : one > most ? one : most;
 }
@@ -158,7 +158,7 @@ static enum status launch_round(struct device_sampler *ds)
                               .rows = (const struct sample_row *)ds->device,
                               .seen = (const struct sample_seen *)lists,
                               .bias = (const struct sample_bias *)lists,
-                              .banned = (const uint32_t *)lists,
+                              .mask = (const uint32_t *)lists,
                               .raw = ds->raw,
                               .n_top = ds->n_top,
                               .ids = ds->out_device,
@@ -188,7 +188,7 @@ static enum status end_round(struct device_sampler *ds)
     return OK;
 }
 
-/* Room for n_bytes of a list; *index is where it lies in elements of `element` bytes. */
+/* Reserve n_bytes for a list; *index: its offset in elements of `element` bytes. */
 static void *take(struct device_sampler *ds, size_t n_bytes, size_t element, uint32_t *index)
 {
     void *p = ds->host + rows_bytes(&ds->c) + ds->n_list_bytes;
@@ -199,7 +199,49 @@ static void *take(struct device_sampler *ds, size_t n_bytes, size_t element, uin
     return p;
 }
 
-static void lay_out(struct device_sampler *ds, const struct sampler_row *row, uint32_t n_seen)
+/* How a row's mask is laid out. */
+struct mask_form {
+    uint32_t n;      /* entries of `mask`; 0: no id is forbidden */
+    bool is_sparse;  /* pairs of index and word, else all words */
+    uint32_t lowest; /* forbidden id */
+};
+
+static struct mask_form mask_form_of(const uint32_t *mask, uint32_t n_vocab)
+{
+    uint32_t n_all = vocab_mask_n_words(n_vocab), n = 0, first = 0;
+
+    for (uint32_t i = n_all; mask && i-- > 0;)
+        if (vocab_mask_forbidden(mask, n_vocab, i)) {
+            n++;
+            first = i;
+        }
+    if (n == 0)
+        return (struct mask_form){0};
+    bool is_sparse = 2 * n < n_all;
+    uint32_t forbidden = vocab_mask_forbidden(mask, n_vocab, first);
+    return (struct mask_form){is_sparse ? 2 * n : n_all, is_sparse,
+                              32 * first + (uint32_t)__builtin_ctz(forbidden)};
+}
+
+static void lay_out_mask(const struct mask_form *form, const uint32_t *mask, uint32_t n_vocab,
+                         uint32_t *out)
+{
+    if (!form->is_sparse) {
+        if (form->n)
+            memcpy(out, mask, form->n * sizeof *out);
+        return;
+    }
+    for (uint32_t i = 0, n = 0; n < form->n; i++) {
+        uint32_t forbidden = vocab_mask_forbidden(mask, n_vocab, i);
+        if (!forbidden)
+            continue;
+        out[n++] = i;
+        out[n++] = ~forbidden;
+    }
+}
+
+static void lay_out(struct device_sampler *ds, const struct sampler_row *row, uint32_t n_seen,
+                    const struct mask_form *form)
 {
     const struct sampling *sp = row->sampling;
     struct sample_row *r = (struct sample_row *)ds->host + ds->n_rows;
@@ -215,7 +257,9 @@ static void lay_out(struct device_sampler *ds, const struct sampler_row *row, ui
                              .frequency_penalty = sp->frequency_penalty,
                              .n_seen = n_seen,
                              .n_bias = sp->n_logit_bias,
-                             .n_banned = row->n_banned,
+                             .n_mask = form->n,
+                             .mask_is_sparse = form->is_sparse,
+                             .lowest_masked = form->lowest,
                              .raw0 = ds->n_entries,
                              .want_logprob = sp->want_logprob,
                              .n_logprobs = sp->n_logprobs};
@@ -225,18 +269,18 @@ static void lay_out(struct device_sampler *ds, const struct sampler_row *row, ui
     struct sample_bias *bias = take(ds, r->n_bias * sizeof *bias, sizeof *bias, &r->bias0);
     for (uint32_t i = 0; i < r->n_bias; i++)
         bias[i] = (struct sample_bias){sp->logit_bias[i].id, sp->logit_bias[i].bias};
-    uint32_t *banned = take(ds, r->n_banned * sizeof *banned, sizeof *banned, &r->banned0);
-    if (r->n_banned)
-        memcpy(banned, row->banned, r->n_banned * sizeof *banned);
-    ds->n_entries += n_seen + r->n_bias + r->n_banned;
+    uint32_t *mask = take(ds, form->n * sizeof *mask, sizeof *mask, &r->mask0);
+    lay_out_mask(form, row->mask, ds->c.n_vocab, mask);
+    ds->n_entries += n_seen + r->n_bias + (form->n > 0);
 }
 
-/* Lay out a row whose token is known. The op has no field for it: an infinite bias makes the greedy
- * pick take it, and logprobs are those of the logits before the bias. A logit of -inf or NaN is not
- * moved by a bias; hand_out() sees another id then. */
+/* Lay out a row whose token is known. The op has no field for a known token: an infinite bias makes
+ * the greedy pick choose it, and logprobs are those of the logits before the bias. A bias does not
+ * change a logit of -inf or NaN; hand_out() then receives another id. */
 static void lay_out_given(struct device_sampler *ds, const struct sampler_row *row)
 {
     static const struct sampler_state no_state;
+    static const struct mask_form no_mask;
     const struct logit_bias bias = {*row->given, INFINITY};
     const struct sampling sp = {.repetition_penalty = 1,
                                 .top_p = 1,
@@ -245,7 +289,7 @@ static void lay_out_given(struct device_sampler *ds, const struct sampler_row *r
                                 .n_logprobs = row->sampling->n_logprobs,
                                 .want_logprob = row->sampling->want_logprob};
 
-    lay_out(ds, &(struct sampler_row){.sampling = &sp, .state = &no_state}, 0);
+    lay_out(ds, &(struct sampler_row){.sampling = &sp, .state = &no_state}, 0, &no_mask);
 }
 
 enum status device_sampler_add(struct device_sampler *ds, const struct sampler_row *row,
@@ -253,8 +297,9 @@ enum status device_sampler_add(struct device_sampler *ds, const struct sampler_r
 {
     const struct sampling *sp = row->sampling;
     uint32_t n_seen = row->given ? 0 : row->state->n_seen;
-    size_t n_bytes = row->given ? row_list_bytes(0, 1, 0)
-                                : row_list_bytes(n_seen, sp->n_logit_bias, row->n_banned);
+    struct mask_form form = mask_form_of(row->given ? NULL : row->mask, ds->c.n_vocab);
+    size_t n_bytes =
+        row->given ? row_list_bytes(0, 1, 0) : row_list_bytes(n_seen, sp->n_logit_bias, form.n);
 
     ASSERT(sp->n_logprobs == 0 || (top && sp->n_logprobs <= SAMPLING_N_LOGPROBS_MAX));
     if (ds->n_rows == ds->c.n_rows_max || ds->n_list_bytes + n_bytes > ds->list_bytes) {
@@ -267,7 +312,7 @@ enum status device_sampler_add(struct device_sampler *ds, const struct sampler_r
     if (row->given)
         lay_out_given(ds, row);
     else
-        lay_out(ds, row, n_seen);
+        lay_out(ds, row, n_seen, &form);
     if (sp->n_logprobs > ds->n_top)
         ds->n_top = sp->n_logprobs;
     ds->given[ds->n_rows] = row->given ? *row->given : NOT_GIVEN;

@@ -146,6 +146,13 @@ static void apply_penalties(const struct sampler_row *row)
     }
 }
 
+static void apply_mask(const struct sampler_row *row)
+{
+    for (uint32_t i = 0; i < vocab_mask_n_words(row->n_vocab); i++)
+        for (uint32_t no = vocab_mask_forbidden(row->mask, row->n_vocab, i); no; no &= no - 1)
+            row->logits[32 * i + (uint32_t)__builtin_ctz(no)] = -INFINITY;
+}
+
 static void change_logits(const struct sampler_row *row)
 {
     const struct sampling *sp = row->sampling;
@@ -154,8 +161,8 @@ static void change_logits(const struct sampler_row *row)
         row->logits[sp->logit_bias[i].id] += sp->logit_bias[i].bias;
     if (row->state->counts)
         apply_penalties(row);
-    for (uint32_t i = 0; i < row->n_banned; i++)
-        row->logits[row->banned[i]] = -INFINITY;
+    if (row->mask)
+        apply_mask(row);
 }
 
 /* --- the draw --- */
@@ -177,7 +184,7 @@ static uint32_t pick_greedy(const float *x, uint32_t n)
     return best;
 }
 
-/* Everything may come: one pass in id order, no sort. */
+/* Without filters the draw is one pass in id order and needs no sort. */
 static uint32_t draw_unfiltered(const struct sampler_row *row, float max, double inv_t, float u)
 {
     double total = 0, seen = 0;
@@ -239,9 +246,10 @@ static uint32_t keep_best(struct sampler_candidate *heap, uint32_t n, uint32_t k
     return n;
 }
 
-/* The candidates that can come at all, unsorted, so that the sort stays short. top_p: a token below
- * (1 - top_p) / V of the whole mass cannot be in the nucleus, since all such tokens together have
- * less than 1 - top_p. That holds for the whole vocabulary only, so top_k goes first. */
+/* Collect the candidates that the filters may keep, unsorted, so that the sort stays short. A token
+ * below (1 - top_p) / V of the whole mass cannot be in the nucleus, because all such tokens together
+ * have less than 1 - top_p. The bound holds for the whole vocabulary only, so with a top_k it is not
+ * used. */
 static uint32_t collect(const struct sampler_row *row, float max, double inv_t, double *total)
 {
     const struct sampling *sp = row->sampling;
@@ -303,7 +311,7 @@ static uint32_t pick(const struct sampler_row *row)
     if (sp->temperature <= 0 || sp->top_k == 1)
         return pick_greedy(row->logits, row->n_vocab);
     max = max_of(row->logits, row->n_vocab);
-    if (!isfinite(max)) /* all banned, or a broken model: something must come */
+    if (!isfinite(max)) /* all ids are masked, or the model is broken: pick some id */
         return pick_greedy(row->logits, row->n_vocab);
     float u = rng_uniform(sp->seed, row->n);
     double inv_t = 1.0 / (double)sp->temperature;

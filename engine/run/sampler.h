@@ -1,11 +1,13 @@
 /* sampler.h - one row of logits to one token.
  *
- * Order of operations (as in vLLM): log-probabilities are those of the raw logits; then logit_bias,
- * min_tokens, penalties; greedy picks the largest (ties: lowest id); otherwise temperature, top_k,
- * min_p, top_p, and a draw with the n-th number of the request's own generator. So the token is a
- * function of the logits, the parameters, the seed and n alone (design P1).
+ * Order of operations, as in vLLM: log-probabilities are those of the raw logits. Then logit_bias,
+ * penalties and the mask change the logits. Greedy sampling picks the largest logit, of equal ones
+ * the lowest id. Other sampling applies temperature, top_k, min_p and top_p, and draws with the
+ * n-th number of the request's own generator. The token is therefore a function of the logits, the
+ * parameters, the mask, the seed and n alone (promise P1).
  *
- * A NaN is a broken model's; it is never among the best, and has no share of a draw.
+ * A NaN logit comes from a broken model. The sampler never draws it and never lists it as one of
+ * the best.
  *
  * Owns    sampler_state: one count per vocabulary entry, only where a penalty needs it.
  * Thread  one at a time per state and per scratch; rows may be sampled in parallel.
@@ -19,6 +21,7 @@
 
 #include "base/status.h"
 #include "engine/run/sampling.h"
+#include "engine/run/vocab_mask.h"
 #include "kernels/params.h"
 
 struct sampler_state {
@@ -33,9 +36,9 @@ NODISCARD enum status sampler_state_init(struct sampler_state *st, const struct 
                                          uint32_t n_vocab, const uint32_t *prompt,
                                          uint32_t n_prompt, uint32_t n_out_max);
 void sampler_state_fini(struct sampler_state *st);
-/* What the penalties look at, for a device: fills list [st->n_seen]. */
+/* Fill list [st->n_seen] with the ids that the penalties change, for a device. */
 void sampler_state_list(const struct sampler_state *st, struct sample_seen *list);
-/* An id was chosen. */
+/* Count an id that was chosen. */
 void sampler_state_count(struct sampler_state *st, uint32_t id);
 
 struct sampler_candidate {
@@ -46,11 +49,10 @@ struct sampler_candidate {
 struct sampler_row {
     const struct sampling *sampling;
     const struct sampler_state *state;
-    uint32_t n;             /* index of the token in the output */
-    const uint32_t *banned; /* [n_banned] ids that may not come (min_tokens) */
-    uint32_t n_banned;
-    const uint32_t *given; /* a token that is known already, as a prompt's are: only its
-                              logprob is wanted; NULL: pick one */
+    uint32_t n;            /* index of the token in the output */
+    const uint32_t *mask;  /* ids that the token may be (vocab_mask.h); NULL: all of them */
+    const uint32_t *given; /* a known token, as of a prompt: only its logprob is wanted, and mask
+                               and parameters change nothing; NULL: pick one */
     float *logits;         /* [V]; changed */
     uint32_t n_vocab;
     struct sampler_candidate *scratch; /* [V]; may be NULL with a given token */

@@ -1,4 +1,4 @@
-/* sampling.h - how a request's next token is chosen, and what a chosen token is reported as.
+/* sampling.h - the parameters that choose a request's next token, and the record of a chosen token.
  *
  * Owns    nothing: request_create() copies the arrays.
  * Thread  plain data.

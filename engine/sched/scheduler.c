@@ -395,6 +395,15 @@ void scheduler_on_cancel(struct scheduler *s, uint32_t slot, uint64_t now_ns)
 
 /* --- queries --- */
 
+struct sched_seq scheduler_seq(const struct scheduler *s, uint32_t slot)
+{
+    const struct entry *e = &s->entries[slot];
+
+    return e->state == ENTRY_NONE
+               ? (struct sched_seq){0}
+               : (struct sched_seq){e->n_known, e->n_computed, e->state == ENTRY_WAITING};
+}
+
 uint32_t scheduler_n_running(const struct scheduler *s)
 {
     return s->n_running;

@@ -149,6 +149,7 @@ struct plan_item {
     uint32_t n_tokens; /* to run in this step */
     uint32_t n_cached; /* admitted ones: cached tokens to attach, as the view answered; else 0 */
     bool admit;        /* its first step, or the first one after a preemption */
+    bool is_first;     /* its first step */
 };
 
 struct plan {
@@ -176,6 +177,14 @@ bool scheduler_is_current(const struct scheduler *s, const struct plan *plan);
 void scheduler_take(struct scheduler *s, const struct plan *plan, uint64_t now_ns);
 
 /* --- queries --- */
+
+/* The counts of a sequence, by the steps that have ended. They are kept here only: the owner of the
+ * slot reads the counts here. A free slot has zeros. */
+struct sched_seq {
+    uint32_t n_known, n_computed;
+    bool waits; /* false: it runs */
+};
+struct sched_seq scheduler_seq(const struct scheduler *s, uint32_t slot);
 
 uint32_t scheduler_n_running(const struct scheduler *s);
 uint32_t scheduler_n_waiting(const struct scheduler *s);

@@ -121,7 +121,7 @@ static void add_item(struct making *m, uint32_t slot, uint32_t n, uint32_t n_cac
     struct scheduler *s = m->s;
     const struct entry *e = &s->entries[slot];
     uint32_t n_before = admit ? n_cached : entry_computed(e);
-    struct plan_item item = {slot, n, n_cached, admit};
+    struct plan_item item = {slot, n, n_cached, admit, admit && !e->has_run};
 
     if (entry_known(e) - n_before == 1)
         s->items[m->n_items++] = item;

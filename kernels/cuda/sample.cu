@@ -19,7 +19,7 @@
  *
  * The row is read once for the maximum, once more for masses where it is drawn, and once for each
  * search; once for the log-sum-exp, once for the best n; again for the maximum where biases,
- * penalties or bans changed it. Reads after the first come from L2 as far as the rows in flight
+ * penalties or a mask changed it. Reads after the first come from L2 as far as the rows in flight
  * (4 V bytes per resident block) fit. */
 #include "base/check.h"
 #include "base/rng.h"
@@ -158,6 +158,9 @@ static __device__ void best_logprobs(const float *x, uint32_t n, double lse,
 
 /* --- changes to the logits --- */
 
+/* The ids whose raw logit is kept, because the row may choose them: those of the biases, those seen,
+ * and one of the masked ids. A row chooses a masked id only where every logit has become -inf, and
+ * then the lowest id. */
 static __device__ uint32_t edited_id(const struct sample_params *p, const struct sample_row *row,
                                      uint32_t i)
 {
@@ -166,7 +169,7 @@ static __device__ uint32_t edited_id(const struct sample_params *p, const struct
     i -= row->n_bias;
     if (i < row->n_seen)
         return p->seen[row->seen0 + i].id;
-    return p->banned[row->banned0 + i - row->n_seen];
+    return row->lowest_masked;
 }
 
 /* Biases of one id are added in the given order, by the thread of the first of them. */
@@ -200,6 +203,20 @@ static __device__ void add_penalties(const struct sample_row *row, const struct 
     }
 }
 
+static __device__ void apply_mask(const struct sample_row *row, const uint32_t *mask, uint32_t n,
+                                  float *x)
+{
+    if (row->mask_is_sparse) {
+        for (uint32_t i = 2 * threadIdx.x; i < row->n_mask; i += 2 * THREADS)
+            for (uint32_t no = ~mask[i + 1]; no; no &= no - 1)
+                x[32 * mask[i] + (uint32_t)__ffs((int)no) - 1] = -INFINITY;
+    } else if (row->n_mask) {
+        for (uint32_t id = threadIdx.x; id < n; id += THREADS)
+            if (!(mask[id / 32] >> id % 32 & 1))
+                x[id] = -INFINITY;
+    }
+}
+
 static __device__ void change_logits(const struct sample_params *p, const struct sample_row *row,
                                      uint32_t n_edits, float *x)
 {
@@ -211,8 +228,7 @@ static __device__ void change_logits(const struct sample_params *p, const struct
     __syncthreads();
     add_penalties(row, p->seen + row->seen0, x);
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < row->n_banned; i += THREADS)
-        x[p->banned[row->banned0 + i]] = -INFINITY;
+    apply_mask(row, p->mask + row->mask0, p->n_vocab, x);
     __syncthreads();
 }
 
@@ -582,7 +598,7 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS) sample_kernel(struct sa
     __shared__ struct workspace w;
     const struct sample_row row = p.rows[blockIdx.x];
     float *x = p.logits + (size_t)blockIdx.x * p.n_vocab;
-    uint32_t n_edits = row.n_bias + row.n_seen + row.n_banned;
+    uint32_t n_edits = row.n_bias + row.n_seen + (row.n_mask > 0);
     struct survey s = survey_row(x, p.n_vocab, &w);
     double lse = 0;
 

@@ -166,7 +166,7 @@ static void end_job(struct instance *in, struct job *j, enum job_end end, uint64
 
 static void leave_lineup(struct instance *in, struct job *j, enum job_end end, uint64_t now_ns)
 {
-    const struct lineup_seq *q = &in->lineup.seqs[j->slot];
+    const struct sequence *q = &in->lineup.seqs[j->slot];
 
     j->n_cached = q->n_cached;
     memcpy(j->n_cached_in, q->n_cached_in, sizeof j->n_cached_in);
@@ -307,7 +307,8 @@ static double step_seconds(struct instance *in)
 
     for (uint32_t i = 0; i < l->n_items; i++) {
         const struct plan_item *item = &l->items[i];
-        cost_step_add(&step, in->config.cost, l->seqs[item->slot].n_computed, item->n_tokens);
+        cost_step_add(&step, in->config.cost, scheduler_seq(l->scheduler, item->slot).n_computed,
+                      item->n_tokens);
         in->result.n_step_tokens += item->n_tokens;
     }
     in->result.n_items += l->n_items;
@@ -372,8 +373,6 @@ static void count_computed(struct instance *in, struct job *j, uint32_t from, ui
 
 static void got_token(struct instance *in, struct job *j, uint64_t now_ns)
 {
-    struct lineup_seq *q = &in->lineup.seqs[j->slot];
-
     j->n_got++;
     if (!j->is_cancelled)
         in->config.on_token(in->config.arg, j, now_ns);
@@ -381,8 +380,7 @@ static void got_token(struct instance *in, struct job *j, uint64_t now_ns)
         leave_lineup(in, j, JOB_DONE, now_ns);
         return;
     }
-    cache_seq_extend(q->kv, sim_id(j->answer_name, j->n_got - 1));
-    q->n_known++;
+    cache_seq_extend(in->lineup.seqs[j->slot].kv, sim_id(j->answer_name, j->n_got - 1));
 }
 
 void instance_end_step(struct instance *in, uint64_t now_ns)
@@ -397,10 +395,10 @@ void instance_end_step(struct instance *in, uint64_t now_ns)
     in->wake_ns = now_ns;
     for (uint32_t i = 0; i < l->n_items; i++) {
         const struct plan_item *item = &l->items[i];
-        const struct lineup_seq *q = &l->seqs[item->slot];
-        bool is_token = q->n_computed + item->n_tokens == q->n_known;
+        struct sched_seq q = scheduler_seq(l->scheduler, item->slot);
+        bool is_token = q.n_computed + item->n_tokens == q.n_known;
 
-        count_computed(in, in->by_slot[item->slot], q->n_computed, item->n_tokens);
+        count_computed(in, in->by_slot[item->slot], q.n_computed, item->n_tokens);
         lineup_ran(l, i, is_token, step_ns, now_ns);
         if (is_token)
             got_token(in, in->by_slot[item->slot], now_ns);
@@ -456,6 +454,6 @@ void instance_check(const struct instance *in)
         n += in->by_slot[i] != NULL;
     }
     ASSERT(n == in->n_slots - in->n_free_slots);
-    scheduler_check(in->lineup.scheduler);
+    lineup_check(&in->lineup);
     cache_check(in->cache);
 }

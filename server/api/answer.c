@@ -105,8 +105,8 @@ static void write_finish(struct writer *w, const struct choice *c)
     const struct stopping *st = &c->request->stopping;
 
     write_format(w, ",\"finish_reason\":\"%s\",\"stop_reason\":", finish_reason_name(c->finish));
-    if (c->finish == FINISH_STOP && c->has_detok && c->detok.stopped_by >= 0) {
-        const struct detok_stop *stop = &st->stops[c->detok.stopped_by];
+    if (c->finish == FINISH_STOP && c->request->stop_string >= 0) {
+        const struct detok_stop *stop = &st->stops[c->request->stop_string];
         write_json(w, stop->text, stop->len);
     } else if (c->finish == FINISH_STOP && c->request->stop_id >= 0) {
         write_format(w, "%d", c->request->stop_id);
@@ -115,7 +115,7 @@ static void write_finish(struct writer *w, const struct choice *c)
     }
 }
 
-/* With `documents_order` "cache": which of the given documents stood where. */
+/* With `documents_order` "cache": the index of the given document at each place. */
 static void write_order(struct writer *w, const struct prompt *p)
 {
     const uint32_t *order = (const uint32_t *)(const void *)p->documents_order.data;
@@ -126,7 +126,7 @@ static void write_order(struct writer *w, const struct prompt *p)
         write_puts(w, "]");
 }
 
-/* Where documents stood and how many spans they became; an extension of ours. */
+/* Tarn's extension: the placement of documents, and the number of spans. */
 static void write_documents(struct writer *w, const struct call *call)
 {
     const struct prompt *p = &call->prompts[0];

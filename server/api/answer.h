@@ -1,9 +1,9 @@
 /* answer.h - the JSON of answers, whole and as SSE frames, in OpenAI's shape.
  *
- * Beyond OpenAI's, as in vLLM: stop_reason (the stop string or id that ended an answer, else null),
- * token_ids and prompt_token_ids on return_token_ids. usage.prompt_tokens_details.cached_tokens is
- * always there, and beside it, named as in SGLang, cached_tokens_details: the same tokens by the
- * tier that held them.
+ * Fields beyond OpenAI's, as in vLLM: stop_reason (the stop string or id that ended an answer, else
+ * null); token_ids and prompt_token_ids where return_token_ids asks for them.
+ * usage.prompt_tokens_details always has cached_tokens and, named as in SGLang,
+ * cached_tokens_details: the same tokens by the tier that held them.
  *
  * Owns    nothing.
  * Thread  the HTTP thread of the exchange.
@@ -17,20 +17,20 @@
 struct call;
 struct choice;
 
-/* Every choice is finished. */
+/* Write the whole answer; every choice has finished. */
 NODISCARD enum status answer_write(const struct call *call, struct buf *out);
 
-/* Frames, each "data: {...}\n\n". The first of a choice: its role, or the echoed prompt. */
+/* Frames, each "data: {...}\n\n". The first frame of a choice has its role, or the echoed prompt. */
 NODISCARD enum status frame_write_begin(const struct call *call, const struct choice *c,
                                         struct buf *out);
-/* What choice_has_delta() speaks of. */
+/* The contents of the choice's bufs (choice_has_delta()). */
 NODISCARD enum status frame_write_delta(const struct call *call, const struct choice *c,
                                         struct buf *out);
 NODISCARD enum status frame_write_end(const struct call *call, const struct choice *c,
                                       struct buf *out);
 NODISCARD enum status frame_write_usage(const struct call *call, struct buf *out);
 NODISCARD enum status frame_write_error(struct buf *out, enum status s, const char *words);
-/* What frame_write_*() put before "choices"; made once per call. */
+/* The beginning of every frame, up to "choices"; made once per call. */
 NODISCARD enum status frame_make_head(const struct call *call, struct buf *head);
 
 #define FRAME_DONE "data: [DONE]\n\n"

@@ -14,10 +14,12 @@
 #include "server/http/error.h"
 #include "server/api/logprobs.h"
 #include "server/server.h"
+#include "server/api/route.h"
 #include "server/api/tally.h"
+#include "server/api/wait.h"
 
 #define KEEP_ALIVE_NS UINT64_C(1000000000)
-/* One turn of a stream: enough to catch up, little enough to stay within HTTP_OUT_BYTES_MAX. */
+/* Bounds of one on_fill(): within HTTP_OUT_BYTES_MAX. */
 #define N_TOKENS_PER_TURN 64
 #define TURN_BYTES (1u << 20)
 #define ANSWER_BYTES_MAX (1u << 30)
@@ -33,9 +35,7 @@ static struct call *call_create(struct server *srv, struct http_exchange *x, enu
     if (!call)
         return NULL;
     call->srv = srv;
-    if (auth_find(srv->auth, http_header(x, "Authorization"), http_header(x, "x-api-key"),
-                  &call->account, NULL) != OK)
-        call->account = NULL; /* call_start() says so */
+    call->account = route_account(x);
     call->kind = kind;
     call->http_id = http_id(x);
     call->created_s = (int64_t)(clock_unix_ns() / 1000000000u);
@@ -55,7 +55,7 @@ static void call_free(struct call *call)
     prompt_list_free(call->prompts, call->n_prompts);
     buf_fini(&call->frame_head);
     params_fini(&call->params);
-    account_unref(call->account);
+    wait_unref(call->wait);
     free(call);
 }
 
@@ -65,12 +65,18 @@ static void cancel_all(struct call *call)
         request_cancel(call->choices[i].request);
 }
 
+/* submit() stores the state and then reads is_gone; on_gone() stores is_gone and then reads the state.
+ * So at least one of the two cancels the requests. */
 static void on_gone(void *ctx)
 {
-    cancel_all(ctx);
+    struct call *call = ctx;
+
+    atomic_store(&call->is_gone, true);
+    if (atomic_load(&call->state) == CALL_SUBMITTED)
+        cancel_all(call);
 }
 
-/* What the answers cost, whoever ended them. A prompt counts once, as in `usage`. */
+/* Charge the account for the answers, whatever ended them. A prompt counts once, as in `usage`. */
 static void charge(const struct call *call)
 {
     struct tenant *t = call->account->tenant;
@@ -88,7 +94,7 @@ static void charge(const struct call *call)
     atomic_fetch_add(&t->n_generation_tokens, n_out);
 }
 
-/* Count what was asked for and made of it, prompt by prompt, as vLLM does. */
+/* Count answers and the longest of them, prompt by prompt, as vLLM does. */
 static void tally(const struct call *call)
 {
     uint32_t n_each = call->n_choices / call->n_prompts, n_tokens_max = 0;
@@ -125,7 +131,8 @@ static void log_choice(const struct call *call, const struct choice *c, int stat
                    us_between(submit, finish), r->prompt.n_ids, atomic_load(&r->n_cached),
                    atomic_load(&r->n_cached_in[CACHE_HOST]),
                    atomic_load(&r->n_cached_in[CACHE_DISK]), request_n_out(r),
-                   /* The client's view: an answer that it did not take whole was cancelled. */
+                   /* The client's view: an answer that the client did not take whole counts as
+                    * cancelled. */
                    c->finish == FINISH_NONE ? "abort" : finish_reason_name(c->finish));
 }
 
@@ -133,16 +140,25 @@ static void on_close(void *ctx, int status)
 {
     struct call *call = ctx;
 
-    cancel_all(call); /* what is finished does not mind */
-    charge(call);
-    tally(call);
-    if (log_enabled(LOG_INFO))
-        for (uint32_t i = 0; i < call->n_choices; i++)
+    if (atomic_load(&call->state) == CALL_SUBMITTED) {
+        cancel_all(call); /* no effect on finished requests */
+        charge(call);
+        tally(call);
+        for (uint32_t i = 0; log_enabled(LOG_INFO) && i < call->n_choices; i++)
             log_choice(call, &call->choices[i], status);
+    }
     call_free(call);
 }
 
 /* --- answering --- */
+
+static void reply_error(struct http_exchange *x, enum status s, const struct buf *why)
+{
+    if (s == ERR_TOO_LARGE)
+        error_reply_too_long(x, buf_str(why));
+    else
+        error_reply(x, s, s == ERR_NOT_FOUND ? "model_not_found" : NULL, buf_str(why));
+}
 
 static bool failed(const struct choice *c)
 {
@@ -159,7 +175,7 @@ static enum status failure_of(const struct choice *c, const char **words)
     return c->request->error == OK ? ERR_INTERNAL : c->request->error;
 }
 
-/* An echoed prompt stands before the answer's own text. */
+/* Put an echoed prompt before the answer's own text. */
 static enum status prepend_echo(struct call *call)
 {
     enum status s = OK;
@@ -226,12 +242,48 @@ static enum http_next reply_whole(struct call *call, struct http_exchange *x)
     return HTTP_DONE;
 }
 
+static void submit(struct call *call, struct http_exchange *x);
+
+/* A waiting call was woken: submit it when the work is over. */
+static enum http_next step_waiting(struct call *call, struct http_exchange *x)
+{
+    struct wait *w = call->wait;
+    char words[96];
+    struct buf why;
+
+    if (atomic_load(&call->is_gone)) {
+        error_reply(x, ERR_UNAVAILABLE, NULL, "the server is shutting down");
+        return HTTP_DONE;
+    }
+    if (!wait_is_over(w)) {
+        if (clock_now_ns() < call->wait_until_ns)
+            return HTTP_WAIT;
+        snprintf(words, sizeof words, "%s: the lookup took too long, try again", w->name);
+        error_reply(x, ERR_UNAVAILABLE, NULL, words);
+        return HTTP_DONE;
+    }
+    http_wake_at(x, 0);
+    buf_init(&why, BUF_WHY_MAX);
+    enum status s = w->status == OK ? w->resumed(call, w, &why) : w->status;
+    if (s == OK)
+        submit(call, x);
+    else
+        reply_error(x, s, w->status != OK ? &w->why : &why);
+    buf_fini(&why);
+    return http_replied(x) ? HTTP_DONE : HTTP_WAIT;
+}
+
 static enum http_next on_step(void *ctx, struct http_exchange *x)
 {
     struct call *call = ctx;
     bool all_done = true;
     const char *words;
 
+    if (atomic_load(&call->state) == CALL_WAITING) {
+        enum http_next next = step_waiting(call, x);
+        if (next == HTTP_DONE || atomic_load(&call->state) == CALL_WAITING)
+            return next;
+    }
     if (call->params.stream)
         return HTTP_STREAM;
     for (uint32_t i = 0; i < call->n_choices; i++) {
@@ -249,7 +301,7 @@ static enum http_next on_step(void *ctx, struct http_exchange *x)
     return all_done ? reply_whole(call, x) : HTTP_WAIT;
 }
 
-/* Frames for what choice c has new. */
+/* Write frames for the new tokens of choice c. */
 static enum status fill_choice(struct call *call, struct choice *c, struct buf *out)
 {
     enum status s = choice_take(c, call->srv, &call->params, call->kind, N_TOKENS_PER_TURN);
@@ -355,14 +407,14 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
     return OK;
 }
 
-/* True when an error was answered. */
+/* Whether a prompt leaves no room in the context; true when an error was answered. */
 static bool refuse_too_long(const struct call *call, struct http_exchange *x)
 {
     char words[160];
 
     for (uint32_t i = 0; i < call->n_prompts; i++) {
         uint32_t n = prompt_n_ids(&call->prompts[i]), max = call->srv->info->max_model_len;
-        bool generates = call->params.stopping.max_tokens > 0;
+        bool generates = !stopping_is_prefill(&call->params.stopping);
         if (n < max || (n == max && !generates))
             continue;
         snprintf(words, sizeof words,
@@ -390,7 +442,6 @@ static enum status make_choices(struct call *call, struct buf *why)
     return s == OK && call->params.stream ? frame_make_head(call, &call->frame_head) : s;
 }
 
-/* The exchange owns the call by now: whatever happens, on_close() comes. */
 static void submit_all(struct call *call, struct http_exchange *x, struct buf *why)
 {
     enum status s = OK;
@@ -399,17 +450,15 @@ static void submit_all(struct call *call, struct http_exchange *x, struct buf *w
         struct request *r = call->choices[i].request;
         r->wake = http_wake;
         r->wake_arg = http_waker(x);
-        /* Logprobs are made JSON while tokens come: all at the end would hold up the thread. */
+        /* Logprobs become JSON while tokens are generated: to write all of them at the end would block
+         * the HTTP thread for long. */
         r->wake_at_end = !call->params.stream && !call->params.logprobs;
         s = engine_submit(call->srv->engine, r, why);
     }
     if (s == OK)
         return;
     cancel_all(call);
-    if (s == ERR_TOO_LARGE)
-        error_reply_too_long(x, buf_str(why));
-    else
-        error_reply(x, s, NULL, buf_str(why));
+    reply_error(x, s, why);
 }
 
 /* Only with --log-prompts, and then at level debug. */
@@ -422,7 +471,7 @@ static void log_prompts(const struct call *call)
     for (uint32_t i = 0; i < call->n_prompts; i++) {
         buf_init(&text, LOG_PROMPT_BYTES_MAX);
         const struct prompt *p = &call->prompts[i];
-        /* What does not fit is cut; the words say how long it was. */
+        /* Text that does not fit is cut, and the line says so. */
         enum status s = prompt_decode(call->srv, prompt_ids(p), prompt_n_ids(p), &text);
         log_event(LOG_DEBUG, "prompt", "id=%s index=%u n_tokens=%u cut=%s text=\"%.3000s\"",
                   call->http_id, i, prompt_n_ids(p), s != OK || text.len > 3000 ? "true" : "false",
@@ -431,23 +480,20 @@ static void log_prompts(const struct call *call)
     }
 }
 
-/* Whether the caller may, and as whom; true when an error was answered. */
+/* Narrow the scope to the caller's, and charge the caller's limits; true when an error was
+ * answered. */
 static bool refuse_caller(struct call *call, struct http_exchange *x)
 {
     const struct kv_scope salt = call->params.scope;
     uint64_t n_tokens = 0;
 
-    if (!call->account) {
-        error_reply(x, ERR_UNAUTHORIZED, NULL, "the API key is not valid any more");
-        return true;
-    }
     account_scope(call->account, &salt, &call->params.scope);
     for (uint32_t i = 0; i < call->n_prompts; i++)
         n_tokens += prompt_n_ids(&call->prompts[i]);
     return !admission_prompt(call->account, x, n_tokens);
 }
 
-/* Whether one call may have so many answers, and logprobs of its prompts; true when an error was
+/* Whether one call has more answers, or logprobs of prompts, than it may; true when an error was
  * answered. */
 static bool refuse_too_many(const struct call *call, struct http_exchange *x)
 {
@@ -480,29 +526,57 @@ static bool refuse_too_many(const struct call *call, struct http_exchange *x)
     return words[0] != '\0';
 }
 
-/* params and prompts are there: submit, and answer when it is done. Takes the call over. */
-static void call_start(struct call *call, struct http_exchange *x)
+/* Params and prompts are final: have the engine answer them, or answer with an error. */
+static void submit(struct call *call, struct http_exchange *x)
 {
     struct buf why;
 
+    if (refuse_too_many(call, x) || refuse_too_long(call, x) || refuse_caller(call, x))
+        return;
     buf_init(&why, BUF_WHY_MAX);
-    if (!refuse_too_many(call, x) && !refuse_too_long(call, x) && !refuse_caller(call, x)) {
-        log_prompts(call);
-        enum status s = make_choices(call, &why);
-        if (s == OK)
-            s = http_defer(x, &async, call);
-        if (s == ERR_TOO_LARGE)
-            error_reply_too_long(x, buf_str(&why));
-        else if (s != OK)
-            error_reply(x, s, NULL, buf_str(&why));
-        if (s == OK) {
-            atomic_fetch_add(&call->account->tenant->n_requests, 1);
-            submit_all(call, x, &why);
-            call = NULL;
-        }
+    log_prompts(call);
+    enum status s = make_choices(call, &why);
+    if (s == OK) {
+        atomic_fetch_add(&call->account->tenant->n_requests, 1);
+        atomic_store(&call->state, CALL_SUBMITTED);
+        submit_all(call, x, &why);
+        if (atomic_load(&call->is_gone))
+            cancel_all(call);
+    } else {
+        reply_error(x, s, &why);
     }
-    call_free(call);
     buf_fini(&why);
+}
+
+void call_wait_for(struct call *call, struct wait *w)
+{
+    call->wait = w;
+}
+
+static void begin_waiting(struct call *call, struct http_exchange *x)
+{
+    call->wait_until_ns = clock_now_ns() + call->srv->wait_timeout_ns;
+    atomic_store(&call->state, CALL_WAITING);
+    enum status s = wait_begin(call->wait, x);
+    if (s == OK)
+        http_wake_at(x, call->wait_until_ns);
+    else
+        error_reply(x, s, NULL, "too many requests wait for a lookup");
+}
+
+/* Take the call over. Once the exchange is deferred it owns the call: on_close() frees it. */
+static void call_start(struct call *call, struct http_exchange *x)
+{
+    enum status s = http_defer(x, &async, call);
+
+    if (s != OK) {
+        error_reply(x, s, NULL, "the server is shutting down");
+        call_free(call);
+    } else if (call->wait) {
+        begin_waiting(call, x);
+    } else {
+        submit(call, x);
+    }
 }
 
 void call_serve(struct server *srv, struct http_exchange *x, enum params_kind kind,
@@ -520,13 +594,10 @@ void call_serve(struct server *srv, struct http_exchange *x, enum params_kind ki
         unknown_fields_report(&call->params.unknown, &srv->unknown_log, x);
     if (s == OK) {
         call_start(call, x);
-        call = NULL;
-    } else if (s == ERR_TOO_LARGE) {
-        error_reply_too_long(x, buf_str(&why));
     } else {
-        error_reply(x, s, s == ERR_NOT_FOUND ? "model_not_found" : NULL, buf_str(&why));
+        reply_error(x, s, &why);
+        call_free(call);
     }
-    call_free(call);
     js_unref(body);
     buf_fini(&why);
 }

@@ -1,15 +1,23 @@
-/* call.h - one HTTP call that generates: its answers, from submission to the last byte.
+/* call.h - one HTTP call that generates: its answers, from the body to the last byte.
  *
  * Chat and text completions differ in how the prompt is made (api_*.c) and in the shape of the
- * JSON (answer.h); everything else is here.
+ * JSON (answer.h); everything else is here. A call goes through three states:
  *
- * Owns    its prompts, choices and parameters; one block freed when the exchange closes.
- * Thread  the HTTP thread of the exchange; gone() of http.h only sets cancel flags.
+ *   CALL_READ       the body is being read into params and prompts
+ *   CALL_WAITING    optional: work on another thread ends before the prompts are final (wait.h). The
+ *                   connection is suspended. The call is resumed when the work ends; the deadline
+ *                   (server.wait_timeout_ns) answers 503; a client that leaves ends the call, and
+ *                   nothing is submitted
+ *   CALL_SUBMITTED  the engine has the requests; answers are written as tokens come
+ *
+ * Owns    its prompts, choices and parameters; freed when the exchange closes.
+ * Thread  the thread that has the exchange; gone() of http.h only sets flags.
  * Errors  answered to the client as JSON; none is returned.
  * Units   Unix seconds, tokens. */
 #ifndef TARN_SERVER_API_CALL_H
 #define TARN_SERVER_API_CALL_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -19,12 +27,19 @@
 #include "server/api/stream.h"
 
 struct server;
+struct wait;
+
+enum call_state { CALL_READ, CALL_WAITING, CALL_SUBMITTED };
 
 #define CALL_ID_BYTES (HTTP_ID_BYTES + 16)
 
 struct call {
     struct server *srv;
-    struct account *account; /* who asks; NULL when the key was taken away a moment ago */
+    struct account *account; /* route_account() */
+    _Atomic int state;       /* enum call_state */
+    atomic_bool is_gone;     /* the client left, or the server ends */
+    struct wait *wait;       /* a reference: call_wait_for(); NULL: nothing to wait for */
+    uint64_t wait_until_ns;
     enum params_kind kind;
     struct params params;
     char id[CALL_ID_BYTES];
@@ -37,9 +52,15 @@ struct call {
     struct buf frame_head;  /* streaming: what every frame begins with */
 };
 
-/* Serve one POST: read the body, have `read` fill params and prompts from it (words in `why`),
- * submit, and answer when it is done; or answer with the error. */
+/* Serve one POST: parse the body, have `read` fill params and prompts from it (words in `why`),
+ * wait where read() called call_wait_for(), submit, and write the answer; or answer with the error.
+ * The body is valid during read(); strings of params point into it, so a wait that read() begins
+ * holds a reference to the body. */
 void call_serve(struct server *srv, struct http_exchange *x, enum params_kind kind,
                 enum status (*read)(struct call *call, const struct json *body, struct buf *why));
+
+/* From read() only: submit when w is over, with what w->resumed() makes of the prompts. Takes over
+ * the reference. */
+void call_wait_for(struct call *call, struct wait *w);
 
 #endif

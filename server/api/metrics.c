@@ -345,10 +345,9 @@ static bool check_caller(struct server *srv, struct http_exchange *x, const stru
     struct buf why;
 
     buf_init(&why, BUF_WHY_MAX);
-    enum status s = asks ? route_check_admin(srv, asks, &why)
-                         : buf_why(&why, ERR_UNAUTHORIZED, "the API key is not valid any more");
+    enum status s = route_check_admin(srv, asks, &why);
     *all = s == OK;
-    bool may = s == OK || (asks && auth_needs_key(srv->auth));
+    bool may = s == OK || auth_needs_key(srv->auth);
     if (!may)
         error_reply(x, s, NULL, buf_str(&why));
     buf_fini(&why);
@@ -357,14 +356,11 @@ static bool check_caller(struct server *srv, struct http_exchange *x, const stru
 
 void api_metrics(struct server *srv, struct http_exchange *x)
 {
-    struct account *asks;
+    const struct account *asks = route_account(x);
     struct buf body;
     struct page p;
     bool all;
 
-    if (auth_find(srv->auth, http_header(x, "Authorization"), http_header(x, "x-api-key"), &asks,
-                  NULL) != OK)
-        asks = NULL;
     if (check_caller(srv, x, asks, &all)) {
         buf_init(&body, BODY_BYTES_MAX);
         page_begin(&p, &body, srv->model_names[0]);
@@ -377,5 +373,4 @@ void api_metrics(struct server *srv, struct http_exchange *x)
             error_reply(x, p.w.status, NULL, "out of memory");
         buf_fini(&body);
     }
-    account_unref(asks);
 }

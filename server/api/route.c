@@ -15,11 +15,11 @@
 struct route {
     const char *method; /* GET also answers HEAD */
     const char *path;
-    bool is_prefix; /* something must follow */
+    bool is_prefix; /* the path goes on behind it */
     bool open;      /* needs no key */
     bool generates; /* refused while draining */
     bool admin;     /* needs an admin key */
-    bool waits;     /* the handler blocks for a moment */
+    bool waits;     /* the handler blocks, so it runs on a work thread */
     void (*handle)(struct server *srv, struct http_exchange *x);
 };
 
@@ -51,7 +51,7 @@ static bool method_fits(const struct route *r, const char *method)
            (strcmp(method, "HEAD") == 0 && strcmp(r->method, "GET") == 0);
 }
 
-/* What fits both, else the first with that path, else NULL. */
+/* The route with this path and method, else the first route with this path, else NULL. */
 static const struct route *find(const char *path, const char *method)
 {
     const struct route *first = NULL;
@@ -106,7 +106,8 @@ bool route_is_probe(uint32_t route)
 
 /* --- what fits a request --- */
 
-/* "GET, HEAD, DELETE, OPTIONS", or without `all` what has a route of its own: "GET or DELETE". */
+/* List the methods of a path: all as "GET, HEAD, DELETE, OPTIONS", else those with a route of their
+ * own as "GET or DELETE". */
 static void list_methods(const char *path, bool all, char *out, size_t n_out)
 {
     size_t n = 0;
@@ -124,7 +125,7 @@ static void list_methods(const char *path, bool all, char *out, size_t n_out)
         snprintf(out + n, n_out - n, ", OPTIONS");
 }
 
-/* Only processes of this machine reach us. */
+/* Whether only processes of this machine can connect. */
 static bool is_local(const struct config *c)
 {
     const char *host = c->host;
@@ -133,7 +134,6 @@ static bool is_local(const struct config *c)
            strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
 }
 
-/* Without any key the machine's own users may do everything, others nothing an admin does. */
 enum status route_check_admin(const struct server *srv, const struct account *a, struct buf *why)
 {
     if (a->admin || (!auth_needs_key(srv->auth) && is_local(srv->config)))
@@ -149,7 +149,12 @@ enum status route_check_admin(const struct server *srv, const struct account *a,
     return buf_why(why, ERR_FORBIDDEN, "this needs an admin key (--admin-api-key)");
 }
 
-/* NULL when a refusal was answered. r may be NULL: no such path. */
+static void unref_account(void *a)
+{
+    account_unref(a);
+}
+
+/* The account, which the exchange keeps. NULL when a refusal was answered. r may be NULL: no such path. */
 static struct account *check_key(struct server *srv, struct http_exchange *x, const struct route *r)
 {
     struct account *a;
@@ -162,16 +167,17 @@ static struct account *check_key(struct server *srv, struct http_exchange *x, co
         http_set_caller(x, a->name, a->tenant_name);
     if (s == OK && r && r->admin)
         s = route_check_admin(srv, a, &why);
+    if (a)
+        http_keep(x, a, unref_account);
     if (s != OK) {
         error_reply(x, s, NULL, buf_str(&why));
-        account_unref(a);
         a = NULL;
     }
     buf_fini(&why);
     return a;
 }
 
-/* Path, method, state: answers what does not fit. */
+/* Check path, method and the server's state, and answer a refusal. */
 static void check_request(const struct server *srv, struct http_exchange *x, const struct route *r)
 {
     char words[192], methods[64];
@@ -205,7 +211,7 @@ void route_early(void *arg, struct http_exchange *x)
     const struct route *r = find(http_path(x), http_method(x));
     struct account *a = NULL;
 
-    /* The key first: without one, nobody learns what paths there are. */
+    /* The key is checked first: a client without a key must not learn which paths exist. */
     if (!(r && r->open) && !(a = check_key(srv, x, r)))
         return;
     check_request(srv, x, r);
@@ -215,7 +221,11 @@ void route_early(void *arg, struct http_exchange *x)
         http_will_wait(x);
     if (a && auth_needs_key(srv->auth))
         http_set_client(x, a->tenant_id);
-    account_unref(a);
+}
+
+struct account *route_account(const struct http_exchange *x)
+{
+    return http_kept(x);
 }
 
 void route_handle(void *arg, struct http_exchange *x)
@@ -226,8 +236,8 @@ void route_handle(void *arg, struct http_exchange *x)
     r->handle(arg, x);
 }
 
-/* The bounds of a request's JSON. A prompt of a million token ids, or a hundred of ten thousand,
- * passes; a body made of empty objects, 70 bytes of memory for each of its own, does not. */
+/* Bounds of a request's JSON. A prompt of a million token ids passes, and so do a hundred prompts of
+ * ten thousand ids. A body of empty objects, which take 70 bytes of memory each, does not pass. */
 #define BODY_N_VALUES_MAX ((size_t)1 << 22)
 #define BODY_MEMORY_MIN ((size_t)64 << 20)
 #define BODY_MEMORY_PER_BYTE 4

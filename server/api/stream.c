@@ -4,7 +4,7 @@
 #include "server/server.h"
 
 #define TEXT_BYTES_MAX (256u << 20)
-/* Of one list of an echoed prompt's logprobs, in one frame of a stream. */
+/* One list of an echoed prompt's logprobs, in one frame of a stream. */
 #define ECHO_FRAME_BYTES (256u << 10)
 
 void choice_init(struct choice *c, struct request *request, const struct tokenizer *tokenizer)
@@ -13,14 +13,13 @@ void choice_init(struct choice *c, struct request *request, const struct tokeniz
 
     *c = (struct choice){.request = request, .has_detok = tokenizer != NULL};
     buf_init(&c->text, TEXT_BYTES_MAX);
+    buf_init(&c->held, TEXT_BYTES_MAX);
     buf_init(&c->ids, TEXT_BYTES_MAX);
     for (int i = 0; i < LP_N; i++)
         buf_init(&c->lp[i], TEXT_BYTES_MAX);
     if (!tokenizer)
         return;
-    detok_init(&c->detok, tokenizer, st->stops, st->n_stops, st->show_special,
-               request->text_continues, st->include_stop);
-    c->detok.n_ids_without_stop = st->min_tokens;
+    detok_init(&c->detok, tokenizer, NULL, 0, st->show_special, request->text_continues, false);
     detok_init(&c->chars, tokenizer, NULL, 0, st->show_special, request->text_continues, false);
     detok_init(&c->prompt_chars, tokenizer, NULL, 0, true, false, false);
 }
@@ -33,6 +32,7 @@ void choice_fini(struct choice *c)
         detok_fini(&c->prompt_chars);
     }
     buf_fini(&c->text);
+    buf_fini(&c->held);
     buf_fini(&c->ids);
     for (int i = 0; i < LP_N; i++)
         buf_fini(&c->lp[i]);
@@ -60,32 +60,31 @@ void choice_reset_delta(struct choice *c)
 
 /* --- tokens --- */
 
-/* The token that ends the answer by itself is no part of its text, as in vLLM. */
-static bool is_terminator(const struct choice *c, const struct engine_info *info, uint32_t i)
+/* Move to c->text what no stop string can take back any more. */
+static enum status release_text(struct choice *c)
 {
-    const struct stopping *st = &c->request->stopping;
-    uint32_t id = c->request->out[i].id;
+    uint64_t n = atomic_load(&c->request->n_text_bytes) - c->n_released;
 
-    if (st->include_stop || i < st->min_tokens)
-        return false;
-    for (uint32_t k = 0; !st->ignore_eos && k < info->n_eos_ids; k++)
-        if (info->eos_ids[k] == id)
-            return true;
-    for (uint32_t k = 0; k < st->n_stop_ids; k++)
-        if (st->stop_ids[k] == id)
-            return true;
-    return false;
+    if (c->held.len == 0)
+        return OK;
+    n = n < c->held.len ? n : c->held.len;
+    enum status s = buf_append(&c->text, c->held.data, n);
+    if (s == OK)
+        buf_consume(&c->held, n);
+    c->n_released += n;
+    return s;
 }
 
 static enum status take_token(struct choice *c, const struct server *srv, const struct params *p,
                               enum params_kind kind, uint32_t i)
 {
-    uint32_t id = c->request->out[i].id;
-    bool in_text = c->has_detok && !is_terminator(c, srv->info, i);
+    const struct request *r = c->request;
+    uint32_t id = r->out[i].id;
+    bool in_text = c->has_detok && i < atomic_load(&r->n_text_ids);
     enum status s = OK;
 
     if (in_text)
-        s = detok_feed(&c->detok, id, &c->text);
+        s = detok_feed(&c->detok, id, r->stopping.n_stops > 0 ? &c->held : &c->text);
     if (s == OK && p->return_token_ids)
         s = buf_printf(&c->ids, "%s%u", c->ids.len ? "," : "", id);
     if (s == OK && p->logprobs)
@@ -99,8 +98,8 @@ static bool has_failed(enum finish_reason finish)
     return finish == FINISH_ERROR || finish == FINISH_CANCELLED;
 }
 
-/* Write the logprobs that the steps so far have given: writing all of them at the end would hold up
- * the HTTP thread. The other answers to the prompt copy what the first one wrote. */
+/* Write the logprobs that are published so far: to write all of them at the end would block the HTTP
+ * thread for long. The other answers to the same prompt copy what the first answer wrote. */
 static enum status take_prompt_so_far(struct choice *c, const struct server *srv, uint32_t n_there)
 {
     enum status s = OK;
@@ -112,8 +111,8 @@ static enum status take_prompt_so_far(struct choice *c, const struct server *srv
     return s;
 }
 
-/* Write one frame's worth for a stream, once all logprobs are there: clients take the time of the
- * first frame for that of the first token. */
+/* Write one frame of a stream, once all logprobs are published: clients measure the time to the
+ * first token by the first frame. */
 static enum status take_prompt_frame(struct choice *c, const struct server *srv, uint32_t n_there)
 {
     enum status s = OK;
@@ -127,7 +126,7 @@ static enum status take_prompt_frame(struct choice *c, const struct server *srv,
 /* Write logprobs of the echoed prompt. */
 static enum status take_prompt(struct choice *c, const struct server *srv, bool is_stream)
 {
-    /* In this order: without an error all of them are there when the end is. */
+    /* In this order: without an error all logprobs are published before the end is. */
     enum finish_reason finish = request_finish(c->request);
     uint32_t n_there = atomic_load(&c->scored->n_prompt_out);
     enum status s =
@@ -151,7 +150,7 @@ enum status choice_take(struct choice *c, const struct server *srv, const struct
         if (s != OK || p->stream || choice_has_prompt_left(c))
             return s;
     }
-    /* In this order: a finish seen here means that n_out below is final. */
+    /* In this order: after a finish is read, n_out is final. */
     enum finish_reason finish = request_finish(c->request);
     uint32_t n_out = request_n_out(c->request);
     uint32_t end = n_out - c->n_taken > n_max ? c->n_taken + n_max : n_out;
@@ -160,7 +159,7 @@ enum status choice_take(struct choice *c, const struct server *srv, const struct
     if (s == OK && finish != FINISH_NONE && c->n_taken == n_out) {
         c->finish = finish;
         if (c->has_detok)
-            s = detok_finish(&c->detok, &c->text);
+            s = detok_finish(&c->detok, c->request->stopping.n_stops > 0 ? &c->held : &c->text);
     }
-    return s;
+    return s == OK ? release_text(c) : s;
 }

@@ -1,8 +1,9 @@
-/* stream.h - one answer's tokens to text, logprobs and ids, as they come.
+/* stream.h - one answer's tokens to text, logprobs and ids, while the engine publishes them.
  *
- * The engine publishes tokens in the request; a choice remembers how far it has read. What was read
- * but not yet sent stands in its bufs: a streamed answer sends and empties them, a whole answer
- * lets them grow.
+ * The engine publishes tokens in the request, and with each token its verdict (engine/stopping.h):
+ * which tokens and how many bytes are text. A choice counts the tokens that it has read, and follows
+ * the verdict. Its bufs hold what was read and not yet sent: a streamed answer sends and empties
+ * them, a whole answer lets them grow.
  *
  * Owns    its reference to the request, the detok, the bufs: choice_fini().
  * Thread  the HTTP thread of the exchange.
@@ -27,7 +28,9 @@ struct choice {
     uint32_t index; /* of the request in the call */
     uint32_t place; /* of the answer in the response; CHOICE_LEFT_OUT */
     uint32_t prompt_index;
-    struct detok detok;
+    struct detok detok;        /* knows no stop strings */
+    struct buf held;           /* with stop strings: text that is not certain yet */
+    uint64_t n_released;       /* bytes moved from held to text */
     bool has_detok;            /* without a tokenizer there is no text */
     uint32_t n_taken;          /* tokens read */
     enum finish_reason finish; /* FINISH_NONE until the last token was taken */
@@ -49,23 +52,23 @@ struct choice {
     size_t echo_at;               /* bytes of the text before the next one */
 };
 
-/* Of an answer that best_of others beat. */
+/* The place of an answer that is not among the n best of best_of. */
 #define CHOICE_LEFT_OUT UINT32_MAX
 
-/* Takes over the reference. */
+/* Take over the reference to the request. */
 void choice_init(struct choice *c, struct request *request, const struct tokenizer *tokenizer);
 void choice_fini(struct choice *c);
 
-/* Read up to n_max more tokens. Answers the engine's wake-up first, so whatever is published
- * later wakes again. Logprobs of the prompt come first: in a stream a call takes a frame's worth of
- * them and no token. */
+/* Read up to n_max more tokens. Answer the engine's wake-up first, so that the engine wakes the
+ * connection again for anything published later. Logprobs of the prompt come first: in a stream one
+ * call reads one frame of them and no token. */
 NODISCARD enum status choice_take(struct choice *c, const struct server *srv,
                                   const struct params *p, enum params_kind kind, uint32_t n_max);
-/* Logprobs of the echoed prompt are to be written still. */
+/* Whether logprobs of the echoed prompt are still to be written. */
 bool choice_has_prompt_left(const struct choice *c);
-/* Something to send. */
+/* Whether there is something to send. */
 bool choice_has_delta(const struct choice *c);
-/* It was sent. */
+/* Empty the bufs: their contents were sent. */
 void choice_reset_delta(struct choice *c);
 
 #endif

@@ -48,6 +48,9 @@ struct http_exchange {
     uint64_t client;         /* http_set_client(); 0: identified by its address */
     bool will_wait;
     bool handled;
+    struct http_job job; /* on a work thread: handle() */
+    void *kept;          /* http_keep() */
+    void (*free_kept)(void *p);
     /* for done() */
     uint64_t t_begin_ns;
     uint64_t n_sent; /* bytes of the answer's body */
@@ -170,6 +173,23 @@ void *http_waker(struct http_exchange *x)
 void http_wake(void *waker)
 {
     slot_wake(waker);
+}
+
+void http_wake_at(struct http_exchange *x, uint64_t at_ns)
+{
+    slot_wake_at(x->slot, at_ns);
+}
+
+void http_keep(struct http_exchange *x, void *p, void (*free_kept)(void *p))
+{
+    ASSERT(!x->kept);
+    x->kept = p;
+    x->free_kept = free_kept;
+}
+
+void *http_kept(const struct http_exchange *x)
+{
+    return x->kept;
 }
 
 enum status http_defer(struct http_exchange *x, const struct http_async *async, void *ctx)
@@ -545,6 +565,8 @@ static struct http_exchange *exchange_create(struct http_server *h, struct MHD_C
 
 static void exchange_free(struct http_exchange *x)
 {
+    if (x->kept)
+        x->free_kept(x->kept);
     http_head_end(&x->head);
     drop_body(x);
     buf_fini(&x->out);
@@ -562,7 +584,14 @@ static void run_handler(struct http_exchange *x)
 
 void exchange_work(void *item)
 {
-    struct http_exchange *x = item;
+    struct http_job *job = item;
+
+    job->run(job->arg);
+}
+
+static void run_offloaded(void *arg)
+{
+    struct http_exchange *x = arg;
 
     run_handler(x);
     slot_offload_end(x->slot); /* the HTTP thread may free x from here on */
@@ -576,11 +605,17 @@ static uint64_t client_of(const struct http_exchange *x)
     return x->client ? x->client : work_client_of_address(info ? info->client_addr : NULL);
 }
 
+enum status http_run(struct http_exchange *x, struct http_job *job)
+{
+    return work_pool_push(x->server->pool, job, client_of(x), x->body.len);
+}
+
 /* Suspend before the push: a work thread may have resumed the connection before push returns. */
 static void offload(struct http_exchange *x)
 {
     slot_offload_begin(x->slot);
-    enum status s = work_pool_push(x->server->pool, x, client_of(x), x->body.len);
+    x->job = (struct http_job){run_offloaded, x};
+    enum status s = http_run(x, &x->job);
     if (s == OK)
         return;
     error_reply(x, s, NULL, "too many long requests at once");

@@ -156,5 +156,20 @@ NODISCARD enum status http_defer(struct http_exchange *x, const struct http_asyn
 /* The argument of http_wake() for this exchange; after http_defer(). */
 void *http_waker(struct http_exchange *x);
 void http_wake(void *waker);
+/* Have step() called at that time as if by http_wake(), within 0.2 s; 0: not any more. */
+void http_wake_at(struct http_exchange *x, uint64_t at_ns);
+
+/* Keep p with the exchange, which calls free_kept(p) at its end. At most one per exchange. */
+void http_keep(struct http_exchange *x, void *p, void (*free_kept)(void *p));
+void *http_kept(const struct http_exchange *x); /* NULL: nothing */
+
+/* run(arg) for a work thread. The caller owns the struct, and keeps it until run() is called. */
+struct http_job {
+    void (*run)(void *arg);
+    void *arg;
+};
+/* Queue a job on behalf of the sender of x; from handle() only. On OK job->run() is called once,
+ * also when the server stops. ERR_BUSY as in work_pool.h. */
+NODISCARD enum status http_run(struct http_exchange *x, struct http_job *job);
 
 #endif

@@ -39,7 +39,7 @@ void exchange_on_completed(void *arg, struct MHD_Connection *connection, void **
 /* Send an error answer past MHD and shut the socket. For requests that MHD 0.9.75 is about to
  * answer twice (http_check.h). */
 void exchange_refuse_at_once(struct http_exchange *x, int status, const char *words);
-/* Run the handler of an exchange; on a work thread. */
-void exchange_work(void *exchange);
+/* Run a struct http_job; on a work thread. */
+void exchange_work(void *job);
 
 #endif

@@ -55,6 +55,7 @@ struct slot {
     atomic_bool half_closed; /* a FIN came, and the client may still read */
     _Atomic uint64_t deadline_ns;
     _Atomic uint64_t t_last_sent;
+    _Atomic uint64_t wake_at_ns; /* 0: never */
 };
 
 struct slots {
@@ -318,6 +319,9 @@ static void on_tick(void *arg, uint64_t now_ns)
     /* t_last_sent may be newer than now_ns, so the difference is signed. */
     if (atomic_load(&slot->streaming) &&
         (int64_t)(now_ns - atomic_load(&slot->t_last_sent)) >= (int64_t)SECOND_NS)
+        slot_wake(slot);
+    uint64_t at_ns = atomic_load(&slot->wake_at_ns);
+    if (at_ns && at_ns <= now_ns && atomic_compare_exchange_strong(&slot->wake_at_ns, &at_ns, 0))
         slot_wake(slot);
 }
 
@@ -604,10 +608,16 @@ static void count_in(struct slot *slot)
     slot->in_flight = true;
 }
 
+void slot_wake_at(struct slot *slot, uint64_t at_ns)
+{
+    atomic_store(&slot->wake_at_ns, at_ns);
+}
+
 /* The order matters. Clearing gone stops new calls of it, watcher_mute() waits for a running call,
  * and only then may the socket be watched for the next request. */
 void slot_finish(struct slot *slot)
 {
+    slot_wake_at(slot, 0);
     pthread_mutex_lock(&slot->lock);
     slot->gone = NULL;
     slot->suspended = slot->pending = slot->interim = false;

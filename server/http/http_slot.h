@@ -130,5 +130,7 @@ bool slot_lost(const struct slot *slot);
 /* Have the connection woken after each second in which nothing was sent. */
 void slot_set_streaming(struct slot *slot);
 uint64_t slot_idle_ns(const struct slot *slot);
+/* Wake the connection at that time, within the watcher's tick of 0.2 s; 0: never. */
+void slot_wake_at(struct slot *slot, uint64_t at_ns);
 
 #endif

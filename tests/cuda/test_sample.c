@@ -15,14 +15,13 @@
 #define BORDER 2e-6
 #define N_SEEN_MAX 64
 #define N_BIAS_MAX 6
-#define N_BANNED_MAX 4
 
 struct row {
     struct sampling sampling;
     struct sampler_state state;
     struct logit_bias bias[N_BIAS_MAX];
-    uint32_t banned[N_BANNED_MAX];
-    uint32_t n, n_banned;
+    uint32_t *mask; /* NULL: every id may come */
+    uint32_t n;
     struct out_token want, got;
     struct out_top want_top[SAMPLING_N_LOGPROBS_MAX], got_top[SAMPLING_N_LOGPROBS_MAX];
 };
@@ -101,6 +100,24 @@ static void random_penalties(struct row *r, uint32_t n_vocab)
         sampler_state_count(&r->state, random_below(n_vocab));
 }
 
+/* Without forbidden ids, with a few, with most of them, with all. */
+static void random_mask(struct row *r, uint32_t n_vocab)
+{
+    uint32_t kind = random_below(8), n_few = random_below(n_vocab < 5 ? n_vocab : 5);
+
+    if (kind > 4)
+        return;
+    r->mask = malloc(vocab_mask_n_words(n_vocab) * sizeof *r->mask);
+    vocab_mask_allow_all(r->mask, n_vocab);
+    for (uint32_t i = 0; i < n_few; i++)
+        vocab_mask_forbid(r->mask, random_below(n_vocab));
+    for (uint32_t id = 0; kind >= 3 && id < n_vocab; id++)
+        if (kind == 4 || random_below(50))
+            vocab_mask_forbid(r->mask, id);
+    if (random_below(2) && n_vocab % 32) /* these bits have no meaning */
+        r->mask[n_vocab / 32] &= (1u << n_vocab % 32) - 1;
+}
+
 static void random_row(struct row *r, uint32_t n_vocab)
 {
     const uint32_t ks[] = {0, 0, 0, 1, 2, 5, 40, n_vocab, n_vocab + 5, 1 + random_below(n_vocab)};
@@ -123,9 +140,7 @@ static void random_row(struct row *r, uint32_t n_vocab)
     for (uint32_t i = 0; i < sp->n_logit_bias; i++) /* an id may come twice */
         r->bias[i] = (struct logit_bias){random_below(n_vocab < 4 ? n_vocab : 4),
                                          ONE_OF(20, 4 * uniform() - 2)};
-    r->n_banned = random_below(3) ? 0 : random_below(N_BANNED_MAX + 1);
-    for (uint32_t i = 0; i < r->n_banned; i++)
-        r->banned[i] = random_below(n_vocab);
+    random_mask(r, n_vocab);
 }
 
 static struct sampler_row view(struct row *r, uint32_t n_vocab)
@@ -133,8 +148,7 @@ static struct sampler_row view(struct row *r, uint32_t n_vocab)
     return (struct sampler_row){.sampling = &r->sampling,
                                 .state = &r->state,
                                 .n = r->n,
-                                .banned = r->banned,
-                                .n_banned = r->n_banned,
+                                .mask = r->mask,
                                 .n_vocab = n_vocab};
 }
 
@@ -173,7 +187,6 @@ static const float *sample_on_device(struct device *d, struct row *rows, uint32_
                                            .n_vocab = n_vocab,
                                            .n_rows_max = n,
                                            .n_known_max = N_SEEN_MAX,
-                                           .n_banned_max = N_BANNED_MAX,
                                            .list_bytes_max = list_bytes_max};
     struct device_sampler *ds;
     struct out_token *tokens = malloc(n * sizeof *tokens);
@@ -196,8 +209,10 @@ static const float *sample_on_device(struct device *d, struct row *rows, uint32_
 
 static void free_rows(struct row *rows, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
         sampler_state_fini(&rows[i].state);
+        free(rows[i].mask);
+    }
 }
 
 /* --- comparison --- */
@@ -283,7 +298,7 @@ static void assert_logprob(const char *what, float got, float want)
     fail_msg("%s: %.9g instead of %.9g", what, (double)got, (double)want);
 }
 
-/* Bias, penalties and bans are the same few operations in both samplers, so the bits are equal. */
+/* Bias, penalties and masks are the same few operations in both samplers, so the bits are equal. */
 static void assert_same_changes(const float *got, const float *want, uint32_t n_vocab, uint32_t i)
 {
     for (uint32_t id = 0; id < n_vocab; id++)
@@ -309,10 +324,10 @@ static bool compare(const struct row *r, const float *changed, uint32_t n_vocab,
     }
     if (!is_border(r, changed, n_vocab))
         fail_msg("row %u, V %u: id %u instead of %u; temperature %g top_k %u top_p %.9g min_p %g "
-                 "seen %u bias %u banned %u seed %llu n %u",
+                 "seen %u bias %u masked %d seed %llu n %u",
                  i, n_vocab, r->got.id, r->want.id, (double)sp->temperature, sp->top_k,
                  (double)sp->top_p, (double)sp->min_p, r->state.n_seen, sp->n_logit_bias,
-                 r->n_banned, (unsigned long long)sp->seed, r->n);
+                 r->mask != NULL, (unsigned long long)sp->seed, r->n);
     return true;
 }
 
@@ -440,11 +455,8 @@ static void a_given_token_comes_with_its_raw_logprob(void **state)
     struct row *rows = calloc(N, sizeof *rows);
     uint32_t given[N];
     float *logits = host_array((size_t)N * V * sizeof *logits);
-    struct device_sampler_config config = {.device = d,
-                                           .n_vocab = V,
-                                           .n_rows_max = N,
-                                           .n_known_max = N_SEEN_MAX,
-                                           .n_banned_max = N_BANNED_MAX};
+    struct device_sampler_config config = {
+        .device = d, .n_vocab = V, .n_rows_max = N, .n_known_max = N_SEEN_MAX};
     struct device_sampler *ds;
     struct out_token tokens[N];
 

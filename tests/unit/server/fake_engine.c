@@ -27,6 +27,9 @@ atomic_uint fake_n_viewing;
 atomic_uint fake_n_resets;
 atomic_uint fake_n_erasures;
 atomic_bool fake_has_disk = true;
+atomic_bool fake_order_is_held;
+atomic_uint fake_n_orders;
+atomic_uint fake_n_ordered;
 
 struct tokenizer {
     char bytes[256];
@@ -38,7 +41,7 @@ struct chat_template {
 
 struct inside {
     struct request *r;
-    struct detok detok;
+    struct stop_watch stop;
     uint64_t t_next;
 };
 
@@ -210,9 +213,13 @@ enum status document_order_by_cache(const struct engine *e, const struct documen
                                     uint32_t *order, uint32_t *n_cached)
 {
     (void)e;
+    atomic_fetch_add(&fake_n_orders, 1);
+    while (atomic_load(&fake_order_is_held))
+        clock_sleep_ns(IDLE_NS);
     *n_cached = 0;
     for (uint32_t i = 0; i < p->n_documents; i++)
         order[i] = p->n_documents - 1 - i;
+    atomic_fetch_add(&fake_n_ordered, 1);
     return OK;
 }
 
@@ -232,13 +239,6 @@ bool chat_template_mentions(const struct chat_template *t, const char *word)
 }
 
 /* --- requests --- */
-
-const char *finish_reason_name(enum finish_reason r)
-{
-    static const char *const names[] = {"none", "stop", "length", "abort", "error"};
-
-    return names[r];
-}
 
 enum status request_create(struct request **out, const struct engine *e, const uint32_t *ids,
                            uint32_t n_ids, const uint32_t *span_ends, uint32_t n_span_ends,
@@ -273,7 +273,7 @@ enum status request_create(struct request **out, const struct engine *e, const u
     r->out = calloc((size_t)r->stopping.max_tokens + 1, sizeof *r->out);
     r->out_top =
         calloc((size_t)r->stopping.max_tokens * (sampling->n_logprobs + 1), sizeof *r->out_top);
-    r->stop_id = -1;
+    r->stop_id = r->stop_string = -1;
     atomic_init(&r->refs, 1);
     *out = r;
     return OK;
@@ -340,7 +340,6 @@ static void score_prompt(struct request *r)
 static bool step(struct engine *e, struct inside *in)
 {
     struct request *r = in->r;
-    struct buf text;
     uint32_t n = request_n_out(r);
     enum finish_reason finish = FINISH_NONE;
 
@@ -352,7 +351,7 @@ static bool step(struct engine *e, struct inside *in)
         r->error = ERR_INTERNAL;
         r->error_words = "the fake engine was told to fail";
         finish = FINISH_ERROR;
-    } else if (r->stopping.max_tokens == 0) {
+    } else if (stopping_is_prefill(&r->stopping)) {
         score_prompt(r);
         finish = FINISH_LENGTH;
     } else {
@@ -364,19 +363,18 @@ static bool step(struct engine *e, struct inside *in)
                 (struct out_top){.id = id + k, .logprob = -0.5f - (float)k};
         if (n == 0)
             atomic_store(&r->t_first_token, clock_now_ns());
-        atomic_store(&r->n_out, n + 1);
         e->n_tokens++;
         in->t_next = clock_now_ns() + atomic_load(&fake_step_ns);
-        buf_init(&text, 4096);
-        ASSERT(detok_feed(&in->detok, id, &text) == OK);
-        buf_fini(&text);
-        if (in->detok.stopped_by >= 0)
-            finish = FINISH_STOP;
-        else if (n + 1 == r->stopping.max_tokens)
-            finish = FINISH_LENGTH;
+        ASSERT(stop_watch_feed(&in->stop, n, id) == OK);
+        finish = in->stop.now.finish;
+        r->stop_id = in->stop.now.stop_id;
+        r->stop_string = in->stop.now.stop_string;
+        atomic_store(&r->n_text_ids, in->stop.now.n_text_ids);
+        atomic_store(&r->n_text_bytes, in->stop.now.n_text_bytes);
+        atomic_store(&r->n_out, n + 1);
     }
     if (finish != FINISH_NONE) {
-        detok_fini(&in->detok);
+        stop_watch_fini(&in->stop);
         atomic_store(&r->t_finish, clock_now_ns());
         atomic_store(&r->finish, (int)finish);
     }
@@ -474,8 +472,8 @@ enum status engine_submit(struct engine *e, struct request *r, struct buf *why)
         struct inside *in = &e->inside[e->n_inside++];
         in->r = r;
         in->t_next = clock_now_ns() + atomic_load(&fake_prefill_ns);
-        detok_init(&in->detok, &e->tokenizer, r->stopping.stops, r->stopping.n_stops,
-                   r->stopping.show_special, r->text_continues, r->stopping.include_stop);
+        const struct stop_model model = {&e->eos, 1, FAKE_N_VOCAB, &e->tokenizer};
+        ASSERT(stop_watch_init(&in->stop, &r->stopping, &model, r->text_continues) == OK);
         atomic_fetch_add(&r->refs, 1);
         atomic_store(&r->t_submit, clock_now_ns());
         atomic_store(&fake_n_inside, e->n_inside);

@@ -32,12 +32,15 @@ extern atomic_bool fake_failed;          /* the result of engine_failed() */
 extern atomic_uint fake_clock_s;         /* unit in seconds of the time that the template writes at
                                            the start; 0: it writes none */
 extern atomic_bool fake_is_stuck;        /* engine_cache_view() ends with ERR_TIMEOUT */
-extern _Atomic uint64_t fake_view_ns; /* duration of engine_cache_view(); 0 ends a running call */
-extern atomic_uint fake_n_viewing;    /* threads inside engine_cache_view() */
-extern atomic_uint fake_n_resets;     /* calls of engine_reset_cache() */
-extern atomic_uint fake_n_erasures;   /* calls of engine_cache_erase() that found a span, which is
+extern _Atomic uint64_t fake_view_ns;  /* duration of engine_cache_view(); 0 ends a running call */
+extern atomic_uint fake_n_viewing;     /* threads inside engine_cache_view() */
+extern atomic_uint fake_n_resets;      /* calls of engine_reset_cache() */
+extern atomic_uint fake_n_erasures;    /* calls of engine_cache_erase() that found a span, which is
                                            one whose key begins with a byte below 20 */
-extern atomic_bool fake_has_disk;     /* whether there is a disk tier */
+extern atomic_bool fake_has_disk;      /* whether there is a disk tier */
+extern atomic_bool fake_order_is_held; /* document_order_by_cache() waits while it is set */
+extern atomic_uint fake_n_orders;      /* calls of document_order_by_cache() that have begun */
+extern atomic_uint fake_n_ordered;     /* and ended */
 
 struct engine *fake_engine_create(uint32_t max_model_len);
 

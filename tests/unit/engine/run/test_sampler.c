@@ -84,10 +84,12 @@ static void a_given_token_comes_with_its_raw_logprob(void **state)
     struct sampling sp = params(0.5f);
     struct out_token picked, got;
     struct out_top want[5], top[5];
-    uint32_t banned = 11;
+    uint32_t mask[vocab_mask_n_words(V)];
 
     (void)state;
     fill(2);
+    vocab_mask_allow_all(mask, V);
+    vocab_mask_forbid(mask, 11);
     sp.n_logprobs = 5;
     picked = pick(&sp, NULL, 3, want);
     sp.logit_bias = &bias;
@@ -98,8 +100,7 @@ static void a_given_token_comes_with_its_raw_logprob(void **state)
                                   .logits = logits,
                                   .n_vocab = V,
                                   .given = &id,
-                                  .banned = &banned,
-                                  .n_banned = 1};
+                                  .mask = mask};
         sampler_pick(&row, &got, top);
         assert_int_equal(got.id, id);
         assert_true(fabs(got.logprob - (picked.logprob + logits[id] - logits[picked.id])) < 1e-5);
@@ -308,27 +309,86 @@ static void logit_bias_moves_the_choice(void **state)
         assert_int_equal(pick(&sp, NULL, n, NULL).id, 123);
 }
 
-static void banned_ids_never_come(void **state)
+/* Pick from a fresh copy of the logits under a mask. */
+static struct out_token pick_masked(const struct sampling *sp, const uint32_t *mask, uint32_t n)
 {
-    struct sampling sp = params(0);
-    uint32_t banned[] = {4};
-    float copy[V];
-    struct out_token out;
-
-    (void)state;
-    fill(7);
-    logits[4] = 90;
-    memcpy(copy, logits, sizeof copy);
-    struct sampler_row row = {.sampling = &sp,
+    static float copy[V];
+    struct sampler_row row = {.sampling = sp,
                               .state = &no_state,
-                              .banned = banned,
-                              .n_banned = 1,
+                              .n = n,
+                              .mask = mask,
                               .logits = copy,
                               .n_vocab = V,
                               .scratch = scratch,
                               .raw = raw};
+    struct out_token out;
+
+    memcpy(copy, logits, sizeof copy);
     sampler_pick(&row, &out, NULL);
-    assert_int_not_equal(out.id, 4);
+    return out;
+}
+
+static void only_allowed_ids_come(void **state)
+{
+    uint32_t mask[vocab_mask_n_words(V)], n_words = vocab_mask_n_words(V);
+
+    (void)state;
+    for (int kind = 0; kind < 3; kind++) { /* greedy, a free draw, a filtered draw */
+        struct sampling sp = params(kind ? 1 : 0);
+        sp.top_k = kind == 2 ? 50 : 0;
+        for (uint32_t n = 0; n < 40; n++) {
+            fill(7 + n);
+            memset(mask, 0, n_words * sizeof *mask);
+            for (uint32_t k = 0; k < 5; k++)
+                mask[(n * 7 + k * 211) % V / 32] |= 1u << (n * 7 + k * 211) % 32;
+            assert_true(vocab_mask_allows(mask, pick_masked(&sp, mask, n).id));
+        }
+    }
+}
+
+static void a_mask_that_forbids_nothing_changes_nothing(void **state)
+{
+    uint32_t mask[vocab_mask_n_words(V)];
+    struct sampling sp = params(0.9f);
+
+    (void)state;
+    vocab_mask_allow_all(mask, V);
+    for (uint32_t n = 0; n < 40; n++) {
+        fill(60 + n);
+        struct out_token want = pick_masked(&sp, NULL, n), got = pick_masked(&sp, mask, n);
+        assert_memory_equal(&got, &want, sizeof got);
+    }
+}
+
+/* V is no multiple of 32: the last word has bits that stand for no id. */
+static void bits_behind_the_vocabulary_have_no_meaning(void **state)
+{
+    uint32_t n_words = vocab_mask_n_words(V), mask[vocab_mask_n_words(V)];
+
+    (void)state;
+    assert_int_not_equal(V % 32, 0);
+    vocab_mask_allow_all(mask, V);
+    mask[n_words - 1] = 0;
+    assert_int_equal(vocab_mask_forbidden(mask, V, n_words - 1), (1u << V % 32) - 1);
+    assert_int_equal(vocab_mask_forbidden(mask, V, 0), 0);
+    assert_int_equal(vocab_mask_n_words(32), 1);
+    mask[0] = 0;
+    assert_int_equal(vocab_mask_forbidden(mask, 32, 0), UINT32_MAX);
+}
+
+/* Where nothing is left the lowest id comes, with the logprob of its raw logit. */
+static void a_mask_that_forbids_all_gives_the_lowest_id(void **state)
+{
+    uint32_t mask[vocab_mask_n_words(V)];
+    struct sampling greedy = params(0), free = params(1);
+
+    (void)state;
+    memset(mask, 0, sizeof mask);
+    fill(7);
+    struct out_token a = pick_masked(&greedy, mask, 0), b = pick_masked(&free, mask, 0);
+    assert_int_equal(a.id, 0);
+    assert_int_equal(b.id, 0);
+    assert_true(isfinite(a.logprob) && a.logprob == b.logprob);
 }
 
 int main(void)
@@ -345,7 +405,10 @@ int main(void)
         cmocka_unit_test(the_seen_list_has_each_id_once),
         cmocka_unit_test(a_nan_is_never_drawn_nor_among_the_best),
         cmocka_unit_test(logit_bias_moves_the_choice),
-        cmocka_unit_test(banned_ids_never_come),
+        cmocka_unit_test(only_allowed_ids_come),
+        cmocka_unit_test(a_mask_that_forbids_nothing_changes_nothing),
+        cmocka_unit_test(bits_behind_the_vocabulary_have_no_meaning),
+        cmocka_unit_test(a_mask_that_forbids_all_gives_the_lowest_id),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include "base/clock.h"
+
 #define COMPLETIONS "/v1/completions"
 
 static char key_file[] = "/tmp/tarn-test-call-XXXXXX";
@@ -153,6 +155,100 @@ static void without_keys_all_are_one_tenant(void **state)
     http_test_close(&open);
 }
 
+/* --- a call that waits: its documents are looked up --- */
+
+#define LOOKUP                                                                                     \
+    "{'messages':[{'role':'user','content':'x'}],'max_tokens':1,'documents_order':'cache',"        \
+    "'documents':[{'text':'a'},{'text':'b'}]}"
+
+/* Send it, and return when its lookup has begun, which is held. */
+static int send_held(void)
+{
+    unsigned n = atomic_load(&fake_n_orders);
+
+    atomic_store(&fake_order_is_held, true);
+    int fd = http_test_send_body(&t, "POST", "/v1/chat/completions", "sk-00000001", LOOKUP);
+    while (atomic_load(&fake_n_orders) == n)
+        clock_sleep_ns(100000);
+    assert_int_equal(fake_engine_submitted(t.s.engine, seen), 0);
+    return fd;
+}
+
+/* The lookup that is held goes on, and ends. */
+static void release(void)
+{
+    unsigned n = atomic_load(&fake_n_orders);
+
+    atomic_store(&fake_order_is_held, false);
+    while (atomic_load(&fake_n_ordered) != n)
+        clock_sleep_ns(100000);
+}
+
+/* Nothing is in flight: http_n_in_flight() falls when the exchange is over. */
+static void wait_until_over(void)
+{
+    while (http_n_in_flight(t.http) > 0)
+        clock_sleep_ns(100000);
+}
+
+static void a_waiting_call_is_submitted_when_it_is_resumed(void **state)
+{
+    (void)state;
+    int fd = send_held();
+    /* There is one HTTP thread, and the call does not hold it. */
+    assert_non_null(strstr(http_test_ask(&t, "GET", "/v1/models", "sk-00000001"), "HTTP/1.1 200"));
+    assert_int_equal(post(COMPLETIONS, "sk-00000002", IN_SESSION), 1);
+    release();
+    assert_non_null(strstr(http_test_read(&t, fd), "HTTP/1.1 200"));
+    assert_non_null(strstr(buf_str(&t.text), "\"order\":[1,0]"));
+    assert_int_equal(fake_engine_submitted(t.s.engine, seen), 1);
+}
+
+static void a_client_that_leaves_while_its_call_waits_has_nothing_submitted(void **state)
+{
+    (void)state;
+    close(send_held());
+    wait_until_over();
+    release(); /* the work ends after the call */
+    post(COMPLETIONS, "sk-00000001", "{'prompt':'ab','max_tokens':1}");
+    assert_int_equal(fake_engine_submitted(t.s.engine, seen), 0); /* beside that one */
+}
+
+static void a_call_that_waits_too_long_answers_503(void **state)
+{
+    (void)state;
+    t.s.srv.wait_timeout_ns = 100000000; /* the lookup is held for longer */
+    int fd = send_held();
+    assert_non_null(strstr(http_test_read(&t, fd), "HTTP/1.1 503"));
+    assert_non_null(strstr(buf_str(&t.text), "documents_order: the lookup took too long"));
+    wait_until_over();
+    release();
+    t.s.srv.wait_timeout_ns = UINT64_C(1000000000000);
+    assert_int_equal(fake_engine_submitted(t.s.engine, seen), 0);
+}
+
+static void a_stream_may_wait_too(void **state)
+{
+    (void)state;
+    int fd = http_test_send_body(&t, "POST", "/v1/chat/completions", "sk-00000001",
+                                 "{'stream':true,'messages':[{'role':'user','content':'x'}],"
+                                 "'max_tokens':1,'documents_order':'cache',"
+                                 "'documents':[{'text':'a'},{'text':'b'}]}");
+    assert_non_null(strstr(http_test_read(&t, fd), "[DONE]"));
+    assert_int_equal(fake_engine_submitted(t.s.engine, seen), 1);
+}
+
+static void what_is_wrong_with_a_waiting_call_is_answered(void **state)
+{
+    (void)state;
+    const char *answer = http_test_read(
+        &t, http_test_send_body(&t, "POST", "/v1/chat/completions", "sk-00000001",
+                                "{'messages':[{'role':'user','content':7}],"
+                                "'documents_order':'cache','documents':[{'text':'a'}]}"));
+    assert_non_null(strstr(answer, "HTTP/1.1 400"));
+    assert_int_equal(fake_engine_submitted(t.s.engine, seen), 0);
+}
+
 static int start(void **state)
 {
     int fd = mkstemp(key_file);
@@ -169,6 +265,7 @@ static int start(void **state)
     if (fclose(f) != 0)
         return 1;
     http_test_open(&t, "m", key_file, "");
+    t.s.srv.wait_timeout_ns = UINT64_C(1000000000000); /* longer than any machine takes */
     return 0;
 }
 
@@ -189,6 +286,11 @@ int main(void)
         cmocka_unit_test(more_answers_than_the_server_takes_in_are_refused),
         cmocka_unit_test(an_answer_has_the_prompts_logprobs_beside_its_own),
         cmocka_unit_test(without_keys_all_are_one_tenant),
+        cmocka_unit_test(a_waiting_call_is_submitted_when_it_is_resumed),
+        cmocka_unit_test(a_client_that_leaves_while_its_call_waits_has_nothing_submitted),
+        cmocka_unit_test(a_call_that_waits_too_long_answers_503),
+        cmocka_unit_test(a_stream_may_wait_too),
+        cmocka_unit_test(what_is_wrong_with_a_waiting_call_is_answered),
     };
     return cmocka_run_group_tests(tests, start, end);
 }

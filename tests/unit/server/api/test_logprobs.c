@@ -50,6 +50,8 @@ static struct json *take(struct one *o, enum params_kind kind)
     struct buf all;
 
     atomic_store(&o->request->n_prompt_out, o->request->prompt.n_ids);
+    atomic_store(&o->request->n_text_ids, o->params.stopping.max_tokens);
+    atomic_store(&o->request->n_text_bytes, STOP_TEXT_ALL);
     atomic_store(&o->request->n_out, o->params.stopping.max_tokens);
     atomic_store(&o->request->finish, FINISH_LENGTH);
     assert_ok(choice_take(&o->choice, &t.srv, &o->params, kind, UINT32_MAX));

@@ -1,0 +1,40 @@
+/* sequence.h - a sequence inside the engine: one record per slot, and the home of each fact.
+ *
+ *   fact                                        home
+ *   ids known and computed; waits or runs       the scheduler: scheduler_seq()
+ *   block table, keys of blocks, cached KV      kv: cache/cache.h
+ *   ids, limits, what a client may read         req: request.h
+ *   whether the answer ends, and what is text   stop: stopping.h
+ *
+ * The lineup owns the records and the first group of fields; the engine owns the second group. The
+ * simulator runs the lineup without requests and leaves the second group zero.
+ *
+ * Owns    as its fields' modules say.
+ * Thread  the engine thread.
+ * Errors  none.
+ * Units   tokens, nanoseconds. */
+#ifndef TARN_ENGINE_SEQUENCE_H
+#define TARN_ENGINE_SEQUENCE_H
+
+#include "cache/cache.h"
+#include "engine/request.h"
+#include "engine/run/sampler.h"
+
+struct sequence {
+    /* The lineup's. */
+    struct cache_seq *kv; /* NULL: the slot is free */
+    uint64_t session;
+    uint64_t wanted_ns; /* since when only a read from disk holds the sequence up; 0: none does */
+    uint32_t n_cached;  /* tokens found when it was admitted for the first time */
+    uint32_t n_cached_in[CACHE_N_TIERS];
+
+    /* The engine's. */
+    struct request *req;
+    uint32_t live_at; /* index in engine.live_slots */
+    struct stop_watch stop;
+    struct sampler_state sampler;
+    uint64_t t_last_token;
+    uint32_t n_scored; /* leading prompt positions whose next token has its logprob */
+};
+
+#endif

@@ -1,0 +1,166 @@
+/* lineup.c: plans are carried out on the cache, and scheduler and cache agree after each step. */
+#include "engine/lineup.h"
+
+#include "tests/unit/test.h"
+
+#include "tests/unit/cache/cache_prompt.h"
+
+#define N_SLOTS 4
+#define STEP_NS 1000000
+
+static struct cache *cache;
+static struct lineup lineup;
+static struct prompt prompts[N_SLOTS];
+static uint64_t now_ns;
+
+static void open_all(uint32_t n_blocks, uint32_t n_running)
+{
+    struct cache_config cc = small_config(n_blocks, 0);
+    struct lineup_config config = {
+        .cache = NULL,
+        .scheduler = {
+            .policy = "fcfs", .n_slots = N_SLOTS, .n_running_max = n_running, .n_tokens_max = 64}};
+
+    assert_ok(cache_create(&cache, &cc, NULL));
+    config.cache = cache;
+    assert_ok(lineup_create(&lineup, &config, NULL));
+    now_ns = 1;
+}
+
+static void close_all(void)
+{
+    for (uint32_t slot = 0; slot < N_SLOTS; slot++)
+        if (lineup.seqs[slot].kv)
+            lineup_end(&lineup, slot, false, now_ns);
+    lineup_destroy(&lineup);
+    cache_check(cache);
+    cache_destroy(cache);
+}
+
+static void submit(uint32_t slot, const char *text, int32_t priority)
+{
+    struct cache_seq *kv;
+
+    prompt_of(&prompts[slot], text);
+    uint32_t n = prompts[slot].p.n_ids;
+    assert_ok(cache_seq_open(cache, &prompts[slot].p, n + 40, &kv));
+    lineup_submit(&lineup, slot, kv,
+                  &(struct sched_request){.n_known = n, .n_out_max = 40, .priority = priority},
+                  now_ns);
+}
+
+/* One step; each item that reaches the end of what is known gets a token. Returns the items. */
+static uint32_t step(void)
+{
+    (void)cache_poll(cache, now_ns);
+    uint32_t n = lineup_begin(&lineup, now_ns);
+
+    assert_int_equal(lineup.n_failed, 0);
+    now_ns += STEP_NS;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct plan_item *item = &lineup.items[i];
+        struct sched_seq q = scheduler_seq(lineup.scheduler, item->slot);
+        bool got = q.n_computed + item->n_tokens == q.n_known;
+
+        lineup_ran(&lineup, i, got, STEP_NS, now_ns);
+        if (got)
+            cache_seq_extend(lineup.seqs[item->slot].kv, 500 + item->slot);
+    }
+    lineup_check(&lineup);
+    cache_check(cache);
+    return n;
+}
+
+static struct sched_seq counts(uint32_t slot)
+{
+    return scheduler_seq(lineup.scheduler, slot);
+}
+
+static void a_prompt_is_computed_in_chunks_and_then_decoded(void **state)
+{
+    (void)state;
+    open_all(20, 2);
+    submit(0, "ABC", 0); /* 97 tokens, 64 of them in a step */
+    assert_true(counts(0).waits && counts(0).n_known == 97 && counts(0).n_computed == 0);
+    assert_int_equal(step(), 1);
+    assert_true(lineup.items[0].is_first && lineup.items[0].n_tokens == 64);
+    assert_true(!counts(0).waits && counts(0).n_known == 97 && counts(0).n_computed == 64);
+    assert_int_equal(step(), 1);
+    assert_false(lineup.items[0].is_first);
+    assert_true(counts(0).n_known == 98 && counts(0).n_computed == 97);
+    assert_int_equal(step(), 1);
+    assert_true(counts(0).n_known == 99 && counts(0).n_computed == 98);
+    lineup_end(&lineup, 0, true, now_ns);
+    assert_true(counts(0).n_known == 0 && counts(0).n_computed == 0 && !counts(0).waits);
+    close_all();
+}
+
+static void what_is_cached_is_attached_and_counted(void **state)
+{
+    (void)state;
+    open_all(20, 2);
+    submit(0, "AB", 0);
+    while (counts(0).n_computed < 65)
+        assert_int_equal(step(), 1);
+    lineup_end(&lineup, 0, true, now_ns);
+    submit(1, "ABC", 0);
+    assert_int_equal(step(), 1);
+    assert_true(lineup.items[0].is_first && lineup.items[0].n_cached == 64);
+    assert_int_equal(lineup.seqs[1].n_cached, 64);
+    assert_int_equal(lineup.seqs[1].n_cached_in[CACHE_DEVICE], 64);
+    assert_int_equal(counts(1).n_computed, 97);
+    close_all();
+}
+
+static void a_preempted_sequence_holds_nothing_and_comes_back(void **state)
+{
+    (void)state;
+    open_all(20, 1);
+    submit(0, "AB", 5);
+    assert_int_equal(step(), 1);
+    submit(1, "CD", 0); /* more important, and there is one place */
+    uint32_t n = step();
+    assert_int_equal(lineup.n_preempted, 1);
+    assert_true(counts(0).waits && counts(0).n_computed == 0);
+    if (n == 0)
+        assert_int_equal(step(), 1);
+    assert_int_equal(lineup.items[0].slot, 1);
+    lineup_end(&lineup, 1, true, now_ns);
+    assert_int_equal(step(), 1);
+    assert_true(lineup.items[0].slot == 0 && lineup.items[0].admit && !lineup.items[0].is_first);
+    assert_false(counts(0).waits);
+    assert_int_equal(lineup.n_preemptions, 1);
+    close_all();
+}
+
+static void a_plan_made_ahead_is_used_unless_somebody_came(void **state)
+{
+    (void)state;
+    open_all(20, 2);
+    submit(0, "AB", 0);
+    assert_int_equal(step(), 1);
+    lineup_ahead(&lineup, now_ns);
+    assert_int_equal(step(), 1);
+    assert_int_equal(lineup.n_planned_ahead, 1);
+    lineup_ahead(&lineup, now_ns);
+    submit(1, "C", 0);
+    assert_int_equal(step(), 2);
+    assert_int_equal(lineup.n_planned_ahead, 1);
+    close_all();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_prompt_is_computed_in_chunks_and_then_decoded),
+        cmocka_unit_test(what_is_cached_is_attached_and_counted),
+        cmocka_unit_test(a_preempted_sequence_holds_nothing_and_comes_back),
+        cmocka_unit_test(a_plan_made_ahead_is_used_unless_somebody_came),
+    };
+
+    if (!open_device())
+        return 1;
+    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    device_close(device);
+    return rc;
+}
