@@ -37,52 +37,12 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "cache/key.h"
 #include "kernels/params.h"
 
 struct device;
 struct cache;
 struct cache_seq;
-
-/* Counts up when keys, cuts or the layout of a block change; part of every fingerprint. */
-#define KV_FORMAT_VERSION 3
-
-#define KV_KEY_BYTES 32
-#define KV_FINGERPRINT_BYTES 32
-#define KV_SCOPE_BYTES 32
-#define KV_DOMAIN_BYTES 32
-
-struct kv_key {
-    uint8_t bytes[KV_KEY_BYTES];
-};
-
-/* Who may share: H(tenant, installation secret), or all zero for the public scope. */
-struct kv_scope {
-    uint8_t bytes[KV_SCOPE_BYTES];
-};
-
-/* --- identity: cutting and hashing, on any thread --- */
-
-/* The running state of one sequence's cut: feed ids in order, collect keys of closed blocks. */
-struct kv_chain {
-    uint8_t fingerprint[KV_FINGERPRINT_BYTES];
-    struct kv_scope scope;
-    uint8_t domain[KV_DOMAIN_BYTES]; /* of both: key.h */
-    struct kv_key prev;              /* key of the last closed block; zero at the start */
-    uint32_t ids[KV_BLOCK_TOKENS];   /* of the open block */
-    uint32_t n_open;                 /* ids in the open block */
-    uint32_t n_in_segment;           /* tokens in the open segment, open block included */
-    uint32_t segment_tokens;         /* where segments close */
-    bool block_starts_segment;
-};
-
-/* fingerprint [KV_FINGERPRINT_BYTES]. segment_tokens: a multiple of KV_BLOCK_TOKENS, at most
- * KV_SEGMENT_TOKENS_MAX. */
-void kv_chain_init(struct kv_chain *c, const uint8_t *fingerprint, const struct kv_scope *scope,
-                   uint32_t segment_tokens);
-/* Feed one id. True when a block closed: its key is in *key. */
-bool kv_chain_push(struct kv_chain *c, uint32_t id, struct kv_key *key);
-/* The span ends here. True when that closed a partly filled block. */
-bool kv_chain_end_span(struct kv_chain *c, struct kv_key *key);
 
 /* A prompt as the cache sees it; everything is borrowed from the request. */
 struct cache_prompt {
@@ -96,14 +56,6 @@ struct cache_prompt {
     uint32_t n_keys;
     struct kv_chain chain; /* the state after the last id (generated tokens go on from it) */
 };
-
-/* Cut and hash a whole prompt: keys_out has room for cache_blocks_max(n_ids, n_span_ends, 0) keys;
- * the state after the last id is left in *c. n_public: 0, or one of the span ends; the ids before
- * it are hashed in the public scope, so that every tenant shares them (design P5), those behind it
- * in the chain's. Returns the number of keys. */
-uint32_t kv_chain_prompt(struct kv_chain *c, const uint32_t *ids, uint32_t n_ids,
-                         const uint32_t *span_ends, uint32_t n_span_ends, uint32_t n_public,
-                         struct kv_key *keys_out);
 
 /* Blocks that a prompt of n_ids with these spans can touch at most, with n_more tokens after it. */
 uint32_t cache_blocks_max(uint32_t n_ids, uint32_t n_span_ends, uint32_t n_more);

@@ -19,7 +19,7 @@ arrows_table() {
 ^kernels/          ^(base|kernels)/
 ^cache/policy/     ^base/|^cache/policy/
 ^cache/tree/       ^base/|^cache/tree/|^cache/(cache|key)\.h$
-^cache/disk/       ^base/|^cache/disk/|^cache/(cache|key)\.h$
+^cache/disk/       ^base/|^cache/disk/|^cache/key\.h$
 ^cache/store/      ^(base|cache)/|^kernels/(ops|params|device|pack)\.h$
 ^cache/            ^base/|^cache/(cache|cache_inner|key)\.h$|^cache/(store/kv_store|policy/replace)\.h$|^kernels/(ops|params|device|pack)\.h$
 ^engine/text/jinja/  ^base/|^engine/text/jinja/|^engine/text/ranges\.h$
@@ -198,6 +198,7 @@ cache/planted.c "cache/store/kv_store_inner.h"
 cache/policy/planted.c "cache/cache.h"
 cache/tree/planted.c "cache/store/kv_store.h"
 cache/disk/planted.c "cache/store/kv_store.h"
+cache/disk/planted.c "cache/cache.h"
 engine/planted.c "server/http/http.h"
 engine/planted.c "cache/store/kv_store.h"
 engine/planted.c "kernels/cpu/pool.h"

@@ -15,7 +15,8 @@
 #ifndef TARN_CACHE_DISK_DISK_FORMAT_H
 #define TARN_CACHE_DISK_DISK_FORMAT_H
 
-#include "cache/cache.h"
+#include "base/buf.h"
+#include "cache/key.h"
 
 /* Counts up when anything below changes. It is part of a directory's name, so another version is
  * another directory: nothing is ever misread. */
