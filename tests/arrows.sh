@@ -20,8 +20,9 @@ arrows_table() {
 ^cache/policy/     ^base/|^cache/policy/
 ^cache/tree/       ^base/|^cache/tree/|^cache/(cache|key)\.h$
 ^cache/disk/       ^base/|^cache/disk/|^cache/key\.h$
-^cache/store/      ^(base|cache)/|^kernels/(ops|params|device|pack)\.h$
-^cache/            ^base/|^cache/(cache|cache_inner|key)\.h$|^cache/(store/kv_store|policy/replace)\.h$|^kernels/(ops|params|device|pack)\.h$
+^cache/tier/       ^base/|^cache/(tier|disk)/|^cache/key\.h$|^kernels/(params|device)\.h$
+^cache/store/      ^base/|^cache/(store|tree|policy)/|^cache/tier/tier\.h$|^cache/(cache|key)\.h$|^kernels/params\.h$
+^cache/            ^base/|^cache/(cache|cache_inner|key)\.h$|^cache/(store/kv_store|tier/tier|policy/replace)\.h$|^kernels/(ops|params|device|pack)\.h$
 ^engine/text/jinja/  ^base/|^engine/text/jinja/|^engine/text/ranges\.h$
 ^engine/text/tokenizer/  ^base/|^engine/text/tokenizer/|^engine/text/ranges\.h$
 ^engine/text/      ^base/|^engine/text/
@@ -199,6 +200,13 @@ cache/policy/planted.c "cache/cache.h"
 cache/tree/planted.c "cache/store/kv_store.h"
 cache/disk/planted.c "cache/store/kv_store.h"
 cache/disk/planted.c "cache/cache.h"
+cache/disk/planted.c "cache/tier/tier.h"
+cache/tier/planted.c "cache/store/kv_store.h"
+cache/tier/planted.c "cache/cache.h"
+cache/tier/planted.c "cache/tree/knowledge_tree.h"
+cache/store/planted.c "cache/disk/disk.h"
+cache/store/planted.c "cache/tier/tier_inner.h"
+cache/store/planted.c "kernels/device.h"
 engine/planted.c "server/http/http.h"
 engine/planted.c "cache/store/kv_store.h"
 engine/planted.c "kernels/cpu/pool.h"

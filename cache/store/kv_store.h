@@ -24,11 +24,16 @@
 #include <float.h>
 
 #include "cache/cache.h"
+#include "cache/policy/replace.h"
 #include "cache/tree/knowledge_tree.h"
 
 struct store;
+struct tier;
 
+/* tiers [CACHE_N_TIERS], NULL for those that do not exist: they stay the caller's, and are closed
+ * after the store is destroyed. */
 NODISCARD enum status store_create(struct store **out, const struct cache_config *config,
+                                   struct tier *const *tiers, enum replace_policy policy,
                                    struct buf *why);
 void store_destroy(struct store *st); /* NULL is fine; nothing is private or pinned any more */
 /* See cache_knows(). Any thread. */

@@ -34,28 +34,25 @@ struct indexing {
 
 /* --- reading the table --- */
 
-static void count_verdict(struct cache_disk_stats *found, enum disk_verdict v)
+static void count_found(struct cache_disk_stats *found, enum tier_found f)
 {
-    switch (v) {
-    case DISK_TORN: found->n_torn++; break;
-    case DISK_FOREIGN: found->n_foreign++; break;
-    case DISK_IMPOSSIBLE: found->n_impossible++; break;
-    case DISK_MISNAMED: found->n_misnamed++; break;
-    case DISK_EMPTY:
-    case DISK_VALID:
-    case DISK_N_VERDICTS: break;
+    switch (f) {
+    case TIER_TORN: found->n_torn++; break;
+    case TIER_FOREIGN: found->n_foreign++; break;
+    case TIER_IMPOSSIBLE: found->n_impossible++; break;
+    case TIER_MISNAMED: found->n_misnamed++; break;
+    case TIER_NOTHING:
+    case TIER_RECORD:
+    case TIER_ERASING: break;
     }
 }
 
-/* The record is not to be used: its extent is cleared. */
 static void refuse(struct indexing *x, uint32_t extent)
 {
-    x->st->tier[CACHE_DISK].n_in_transfer++;
-    x->st->disk->n_clearing++;
-    disk_clear(x->st->disk->disk, &extent, 1, false);
+    tier_drop(x->st->disk->t, &extent, 1, false);
 }
 
-static void note_record(struct indexing *x, uint32_t extent, const struct disk_record *r)
+static void note_record(struct indexing *x, uint32_t extent, const struct tier_record *r)
 {
     x->of_extent[extent] = x->n_seen;
     x->seen[x->n_seen++] = (struct seen){.key = r->key,
@@ -67,35 +64,23 @@ static void note_record(struct indexing *x, uint32_t extent, const struct disk_r
                                          .depth = r->depth,
                                          .n_uses = r->n_uses,
                                          .node = KTREE_NONE,
-                                         .starts_segment = r->flags & DISK_STARTS_SEGMENT,
-                                         .is_registered = r->flags & DISK_REGISTERED};
-}
-
-/* Somebody wanted it gone, and the process ended before it was: that goes on now. */
-static bool is_being_erased(const struct indexing *x, uint32_t extent)
-{
-    const uint8_t *table = disk_directory(x->st->disk->disk)->table;
-
-    return memcmp(table + DISK_PAGE_BYTES + (size_t)extent * DISK_HEADER_BYTES, disk_erase_mark,
-                  DISK_HEADER_BYTES) == 0;
+                                         .starts_segment = r->starts_segment,
+                                         .is_registered = r->is_registered};
 }
 
 static void read_table(struct indexing *x)
 {
-    struct disk_record record;
+    struct tier_record record;
 
-    /* The last ones first, so that low extents are handed out first. */
-    for (uint32_t extent = x->st->tier[CACHE_DISK].n_blocks; extent-- > 0;) {
-        enum disk_verdict v = disk_look(x->st->disk->disk, extent, &record);
+    /* From the end, so that low extents are reserved first. */
+    for (uint32_t extent = tier_n_blocks(x->st->disk->t); extent-- > 0;) {
+        enum tier_found f = tier_look(x->st->disk->t, extent, &record);
 
         x->of_extent[extent] = NO_RECORD;
-        if (!is_being_erased(x, extent))
-            count_verdict(x->found, v);
-        if (v == DISK_VALID)
+        count_found(x->found, f);
+        if (f == TIER_RECORD)
             note_record(x, extent, &record);
-        else if (v == DISK_EMPTY)
-            tier_push(&x->st->tier[CACHE_DISK], extent);
-        else
+        else if (f != TIER_NOTHING)
             refuse(x, extent);
     }
 }
@@ -310,7 +295,7 @@ static void tell_policy(struct indexing *x)
 
 static enum status list_preload(struct indexing *x)
 {
-    struct disk_tier *d = x->st->disk;
+    struct store_disk *d = x->st->disk;
     enum cache_preload which = x->st->config.disk.preload;
 
     if (which == CACHE_PRELOAD_NONE || x->found->n_found == 0)
@@ -340,11 +325,11 @@ static enum status allocate(struct indexing *x, uint32_t n)
     return x->seen && x->of_extent && x->order ? map_init(&x->by_key, n) : ERR_NOMEM;
 }
 
-enum status disk_tier_index(struct store *st, struct buf *why)
+enum status store_index_disk(struct store *st, struct buf *why)
 {
     uint64_t began = clock_now_ns();
     struct indexing x = {.st = st, .found = &st->disk->found};
-    enum status s = allocate(&x, st->tier[CACHE_DISK].n_blocks);
+    enum status s = allocate(&x, tier_n_blocks(st->disk->t));
 
     if (s == OK) {
         read_table(&x);
