@@ -11,8 +11,9 @@
 
 /* Bytes of reads whose checksums one poll computes. */
 #define CHECK_BYTES_PER_POLL (UINT64_C(32) << 20)
-/* What the policy remembers of nodes that left, as a share of those that can be in the tree: nodes
- * of one block are rare, so this is several times what fits (replace.h says why it matters). */
+/* Nodes that the policy remembers after they left the tree, as a share of the largest possible
+ * number of nodes in it. Most nodes have several blocks, so this is several times the number of
+ * nodes that fit (replace.h says why that matters). */
 #define HISTORY_SHARE 0.5
 
 /* --- life --- */

@@ -36,7 +36,7 @@ bool make_room_ahead(struct store *st, uint32_t n_blocks, double due_s)
     return true;
 }
 
-/* A node of a path whose end on the host is `end`: room is not made of that. */
+/* Fetch one node of a path whose last node on the host is `end`; making room must not evict `end`. */
 static bool prefetch_node(struct store *st, uint32_t node, uint32_t end, double due_s)
 {
     uint32_t entry = st->info[end].entry;
@@ -53,7 +53,7 @@ static bool prefetch_node(struct store *st, uint32_t node, uint32_t end, double 
     return done;
 }
 
-/* The tail of that name behind the match, where it lies on the host only; KTREE_NONE else. */
+/* The tail with this key behind the match if it lies on the host only, else KTREE_NONE. */
 static uint32_t host_tail(const struct store *st, const struct ktree_match *m,
                           const struct kv_key *key)
 {
@@ -65,8 +65,8 @@ static uint32_t host_tail(const struct store *st, const struct ktree_match *m,
     return lies_in(&look, CACHE_DEVICE) ? KTREE_NONE : node;
 }
 
-/* What of the path to `node` lies on the host only, the deepest first, to st->path; *first is the
- * last node before it. */
+/* List the nodes of the path to `node` that lie on the host only in st->path, deepest first; *first
+ * is the last node of the path on the device. */
 static uint32_t list_host_part(struct store *st, uint32_t node, uint32_t tail, uint32_t *first)
 {
     uint32_t n = 0;
@@ -96,7 +96,7 @@ bool store_prefetch(struct store *st, const struct ktree_match *m, const struct 
         return true;
     n = list_host_part(st, m->node, host_tail(st, m, tail), &pinned);
     st->is_ahead = true;
-    move_pin(st, KTREE_ROOT, pinned); /* nor is room made of its beginning */
+    move_pin(st, KTREE_ROOT, pinned); /* nor must it evict the path's beginning */
     while (n > 0) {
         uint32_t x = st->path[--n];
 
@@ -121,7 +121,7 @@ static void forget_prefetch_of(struct store *st, uint32_t node)
     struct node_info *info = &st->info[node];
 
     if (!info->is_prefetched || replace_n_expected(st->policy, info->entry) > 0)
-        return; /* or another one waits for it */
+        return; /* not prefetched, or another request waits for it */
     info->is_prefetched = false;
     st->n_prefetched -= ktree_look(st->tree, node).n_blocks;
 }
@@ -138,16 +138,16 @@ void store_forget_prefetch(struct store *st, const struct ktree_match *m, const 
 
 /* --- spilling ahead --- */
 
-/* Whether the next victim is better out before its room is needed. Not what was fetched ahead, nor
- * what is due about now: both would only come back. And nothing that somebody waits for is lost for
- * a reserve: there must be a copy of it, or room for one, or something on the host to give way. */
+/* Whether to spill this victim before its room is needed. Not if it was prefetched or is due about
+ * now: it would be fetched again at once. And an expected node must not be lost for a reserve: the
+ * host must have a copy of it, room for one, or an unexpected victim. */
 static bool may_spill_ahead(const struct store *st, uint32_t entry)
 {
     uint32_t node = st->node_of[entry], out = replace_peek(st->policy, CACHE_HOST);
     double due_s = replace_due_s(st->policy, entry);
 
     if (isinf(due_s))
-        return true; /* nobody waits for it */
+        return true; /* unexpected */
     if (st->info[node].is_prefetched || due_s - store_now_s(st) <= SPILL_AHEAD_MIN_S)
         return false;
     return replace_in_tier(st->policy, CACHE_HOST, entry) ||

@@ -1,14 +1,13 @@
-/* kv_store_expect.c - what will be used: by requests that wait, and by the word of those who hold
- * it.
+/* kv_store_expect.c - the nodes that waiting requests expect to use, and holds.
  *
- * Both are counted by the keys of blocks, whether the tree has them now or not: a document that the
- * next request computes is expected by the others from its first block on. A node is expected as
- * often as its first block is.
+ * Both are counted per block key, whether or not the tree has the block. So when several requests
+ * wait for a document that none has computed yet, its nodes are expected as soon as they enter the
+ * tree. The count of a node is the count of its first block.
  *
- * Due times are kept by node only, as the policy's: the earliest that was told. Who told it is not
- * kept; when that time passes on (its owner has come, or tells a later one) and others wait, the
- * node's time is theirs as they tell them. What is held, or was not in the tree when they told, is
- * due now. */
+ * The policy keeps one due time per node: the earliest that a waiting request reported. The request
+ * that reported it is not recorded. When that request starts or reports a later time while others
+ * wait, the next time that any of them reports is taken. Held nodes, and nodes that entered the
+ * tree after the requests reported, are due now. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,7 +58,7 @@ double store_now_s(const struct store *st)
     return (double)st->now_ns * 1e-9;
 }
 
-/* False: there is no room for another key; nothing changed. */
+/* Add delta to the count of a key. False: no room for another key; nothing changed. */
 static bool count_key(struct store *st, struct map *m, const struct kv_key *key, int delta)
 {
     uint32_t n = count_of(m, key), node;
@@ -82,7 +81,7 @@ static bool count_key(struct store *st, struct map *m, const struct kv_key *key,
     return true;
 }
 
-/* Somebody who waits for the node tells its time. */
+/* A waiting request reports its due time of a node. */
 static void tell_node(struct store *st, uint32_t node, const struct kv_key *first, double was_s,
                       double due_s)
 {
@@ -157,7 +156,7 @@ void drop_holds(struct store *st)
         end_hold(st, st->n_holds - 1);
 }
 
-/* The same path is held already: until the later of both times. */
+/* If the same path is held already, extend that hold to the later of both times. */
 static bool renew_hold(struct store *st, const struct kv_key *keys, uint32_t n, uint64_t until_ns)
 {
     for (uint32_t i = 0; i < st->n_holds; i++) {

@@ -8,7 +8,7 @@ static void copy_evicted(const struct store *st, uint64_t out[CACHE_N_TIERS])
         out[tier] = st->tier[tier].n_evicted;
 }
 
-/* Nothing had to make room. */
+/* Forgetting is not counted as eviction. */
 static void restore_evicted(struct store *st, const uint64_t n_evicted[CACHE_N_TIERS])
 {
     for (uint32_t tier = 0; tier < CACHE_N_TIERS; tier++)
@@ -44,9 +44,9 @@ void store_reset(struct store *st)
     st->n_expected_lost = n_lost;
 }
 
-/* --- forgetting what was one sequence's --- */
+/* --- forgetting a subtree --- */
 
-/* It leaves all tiers; it has no child, and nothing of it moves. */
+/* Remove a node without children from all tiers. No move of it is under way. */
 static void forget_node(struct store *st, uint32_t node)
 {
     struct ktree_node look = ktree_look(st->tree, node);
@@ -72,7 +72,7 @@ static bool is_in_use(const struct store *st, uint32_t node)
     return is_moving(st, node) || ktree_look(st->tree, node).n_pins > 0;
 }
 
-/* The orphan, and those above that have no other child, as far as nothing moves. */
+/* Forget an orphan, and the orphans above it that have no other child, as far as they are unused. */
 static void forget_upwards(struct store *st, uint32_t node)
 {
     while (node != KTREE_ROOT && st->info[node].is_orphan && !is_in_use(st, node) &&
@@ -86,7 +86,7 @@ static void forget_upwards(struct store *st, uint32_t node)
 
 void forget_orphans(struct store *st)
 {
-    /* What comes behind a node in this order is not above it. */
+    /* In depth-first order the next node is never an ancestor, so it survives this call. */
     for (uint32_t x = KTREE_ROOT, next; st->n_orphans > 0 && x != KTREE_NONE; x = next) {
         next = ktree_next(st->tree, x, KTREE_ROOT);
         forget_upwards(st, x);
@@ -105,13 +105,14 @@ uint32_t store_forget(struct store *st, const struct kv_key *first)
         st->info[x].is_orphan = true;
     }
     struct ktree_node look = ktree_look(st->tree, top);
-    if (lies_in(&look, CACHE_DISK)) { /* at once: the process may end before who uses it does */
+    if (lies_in(&look,
+                CACHE_DISK)) { /* at once: the process may end before the sequences that use it */
         drop_disk_below(st, top, true);
         if (lies_on_disk_only(&look))
             return n_blocks;
     }
     for (uint32_t x = top, next; x != KTREE_NONE; x = next) {
-        next = ktree_next(st->tree, x, top); /* not above x, which is all that may go with it */
+        next = ktree_next(st->tree, x, top); /* no ancestor of x; only x and ancestors go */
         forget_upwards(st, x);
     }
     return n_blocks;

@@ -1,9 +1,9 @@
-/* kv_store_index.c - at start: the directory's records become nodes of the tree.
+/* kv_store_index.c - entering the records of the disk into the tree at start.
  *
- * Records are blocks; those of one run become one node again, as they were. A record whose
- * predecessor is missing, or does not end where it begins, cannot be used and is cleared, and so is
- * the second of two that have one key. Predecessors have smaller positions, so records are entered
- * in the order of these. */
+ * A record describes one block; consecutive records become one node again. A record is dropped if
+ * its predecessor is missing or does not end where the record begins, or if a record with the same
+ * key was entered before. Predecessors have smaller positions, so records are entered in the order
+ * of their positions. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,12 +13,12 @@
 
 #define NO_RECORD UINT32_MAX
 
-/* What the index needs of a record. */
+/* The part of a record that the index needs. */
 struct seen {
     struct kv_key key, parent;
     uint64_t no;
     uint32_t extent, pos0, n_tokens, depth, n_uses;
-    uint32_t node, at; /* where its block stands, once it is entered */
+    uint32_t node, at; /* node and index of its block, once entered */
     bool starts_segment, is_registered;
 };
 
@@ -27,8 +27,8 @@ struct indexing {
     struct seen *seen; /* [n_seen] */
     uint32_t n_seen;
     uint32_t *of_extent; /* [extents] -> seen, or NO_RECORD */
-    uint32_t *order;     /* [n_seen] by position */
-    struct map by_key;   /* short key -> seen, of those that were entered */
+    uint32_t *order;     /* [n_seen] sorted indexes into seen */
+    struct map by_key;   /* short key -> seen, entered records only */
     struct cache_disk_stats *found;
 };
 
@@ -103,7 +103,7 @@ static bool is_zero(const struct kv_key *key)
     return memcmp(key, &zero, sizeof zero) == 0;
 }
 
-/* Whether it can stand behind p (NULL: at the beginning). */
+/* Whether r can follow p; NULL: be the first of a path. */
 static bool follows(const struct seen *r, const struct seen *p)
 {
     if (!p)
@@ -112,7 +112,7 @@ static bool follows(const struct seen *r, const struct seen *p)
            (r->starts_segment || (p->n_tokens == KV_BLOCK_TOKENS && r->depth == p->depth));
 }
 
-/* Blocks of the node stand elsewhere now: those of the first n are in `upper`. */
+/* Update the places of the blocks of a node that was split: its first n blocks are in `upper`. */
 static void note_split(struct indexing *x, uint32_t upper, uint32_t lower, uint32_t n)
 {
     uint32_t extents[NODE_N_BLOCKS_MAX], n_lower = ktree_look(x->st->tree, lower).n_blocks;
@@ -125,7 +125,7 @@ static void note_split(struct indexing *x, uint32_t upper, uint32_t lower, uint3
         x->seen[x->of_extent[extents[i]]].at = i;
 }
 
-/* The record's block goes on in its predecessor's node. */
+/* Append the record's block to the node of its predecessor. */
 static bool extend(struct indexing *x, struct seen *r, const struct seen *p)
 {
     struct store *st = x->st;
@@ -217,7 +217,8 @@ static void enter_all(struct indexing *x)
     }
 }
 
-/* What comes before another in its path was used as often: it was written earlier, that is all. */
+/* An earlier block of a path was used at least as often as a later one. Its record may say less,
+ * because it was written earlier. */
 static void raise_uses(struct indexing *x)
 {
     for (uint32_t i = x->n_seen; i-- > 0;) {
@@ -237,7 +238,7 @@ static int compare(uint64_t a, uint64_t b)
     return (a > b) - (a < b);
 }
 
-/* Of one position the one written last first: of two with one key it is the one that is kept. */
+/* Records of one position: last written first, so that of two with one key the newer is kept. */
 static int by_position(const void *a, const void *b, void *seen)
 {
     const struct seen *all = seen, *x = &all[*(const uint32_t *)a], *y = &all[*(const uint32_t *)b];
@@ -252,7 +253,7 @@ static int by_time(const void *a, const void *b, void *seen)
     return compare(all[*(const uint32_t *)a].no, all[*(const uint32_t *)b].no);
 }
 
-/* Registered ones and those used most first; what comes before another in a path before it. */
+/* Registered nodes first, then by use count; of equals, earlier positions first. */
 static int by_worth(const void *a, const void *b)
 {
     const struct preload *x = a, *y = b;
@@ -269,9 +270,10 @@ static void sort(struct indexing *x, int (*before)(const void *, const void *, v
     qsort_r(x->order, x->n_seen, sizeof *x->order, before, x->seen);
 }
 
-/* --- what the policy is told, and what is read at start --- */
+/* --- uses for the policy; preloading --- */
 
-/* As if each node had been used when it was written: so the order of age is as it was. */
+/* Report a use of each node in the order in which the nodes were written, so that the policy sees
+ * the same order of age as before the restart. */
 static void tell_policy(struct indexing *x)
 {
     struct store *st = x->st;

@@ -1,23 +1,23 @@
-/* kv_store_load.c - what is read from disk: for those who wait, and at start.
+/* kv_store_load.c - what is read from disk: for waiting requests, and at start.
  *
- * A node goes to the host where there is a host tier, from where it is fetched like any other; else
- * to the device, within the share of what is fetched ahead. Who comes first of those who wait gets
- * room whatever the share, and at the cost of what was read for others: so there is always one
- * whose reads come to an end, however small the tier is. */
+ * Where there is a host tier, nodes are read into it and fetched from there like any other node;
+ * else they are read to the device, within prefetch_share. The first of the waiting requests gets
+ * room regardless of the share, even if that evicts what was read for others. So the reads of at
+ * least one request always end, however small the tier is. */
 #include <math.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "cache/store/kv_store_disk.h"
 
-/* What was read too late is not read again before so many timeouts; what found no place not before
- * this time, but for who comes first. */
+/* A node whose read timed out is not read again for this many timeouts. A node for which there was
+ * no room is not read again for NO_ROOM_NS, except for the first request. */
 #define VAIN_TIMEOUTS 10
 #define NO_ROOM_NS UINT64_C(100000000)
-/* Of the moving mean of the disk's rate, and the bytes over which one value of it is taken. */
+/* Weight of a new value in the moving mean of the read rate, and the bytes that one value covers. */
 #define RATE_SHARE 0.3
 #define RATE_BYTES (UINT64_C(4) << 20)
-/* Units of what is read at start under way: the others are for those who wait. */
+/* Units that may preload at a time; the others are kept for waiting requests. */
 #define N_PRELOADING 8
 
 uint64_t store_n_load_events(const struct store *st)
@@ -37,7 +37,7 @@ static void measure_begin(struct store *st)
     }
 }
 
-/* Over the time in which something was read, however many reads there were beside each other. */
+/* The rate is bytes over the time in which any read was under way, however many ran in parallel. */
 static void measure_end(struct store *st, uint32_t n)
 {
     struct store_disk *d = st->disk;
@@ -71,7 +71,7 @@ static void clear_reading(struct store *st, const struct unit *u, enum read_end 
     }
 }
 
-/* Begin to read a node that lies on disk only. False: there is no place for it now. */
+/* Begin to read a node that lies on disk only. False: no unit or staging buffer is free now. */
 static bool begin_read(struct store *st, uint32_t node, const void *owner, double due_s)
 {
     struct store_disk *d = st->disk;
@@ -106,8 +106,8 @@ static void end_unit(struct store *st, struct unit *u)
     st->n_load_events++;
 }
 
-/* Its record is not what it should be, or cannot be read: it is forgotten, and what hangs on it.
- * Unless it was evicted while it was read, and lies elsewhere now. */
+/* Forget the nodes of a unit that cannot be read, and all nodes below them; but not a node that was
+ * evicted during the read and has been written to another block since. */
 static void drop_unreadable(struct store *st, const struct unit *u)
 {
     for (uint32_t i = 0; i < u->what.n; i++) {
@@ -172,15 +172,15 @@ static bool make_host_load_room(struct store *st, const struct unit *u, uint32_t
     return done;
 }
 
-/* Blocks [i, ...) of what was read, as far as they are a node that lies on disk only. Returns how
- * many; 0: there is none. */
+/* The node that begins with block i of the unit, if it still lies on disk only. Returns its number
+ * of blocks; 0: there is none. */
 static uint32_t node_to_place(const struct store *st, const struct unit *u, uint32_t i,
                               uint32_t *node)
 {
     struct ktree_node look;
 
     *node = ktree_find(st->tree, &u->what.keys[i]);
-    if (!u->buffers[i]) /* placed before, whatever became of it */
+    if (!u->buffers[i]) /* placed before, even if evicted since */
         return 0;
     if (*node == KTREE_NONE || st->info[*node].is_orphan)
         return 0;
@@ -338,7 +338,7 @@ static bool place_unit(struct store *st, struct unit *u)
     return true;
 }
 
-/* What hangs on another one finds its place after it, whatever their order here. */
+/* A node is placed after its parent, which may belong to a later unit: repeat while any unit ends. */
 static void place_units(struct store *st)
 {
     bool again = st->disk->n_reading > 0;
@@ -351,9 +351,9 @@ static void place_units(struct store *st)
     }
 }
 
-/* --- for those who wait --- */
+/* --- reads for waiting requests --- */
 
-/* Reading the path's end, which begins with this node, is expected to be faster than computing. */
+/* Whether reading the nodes from `first` to `last` is expected to be faster than computing them. */
 static bool is_worth(const struct store *st, uint32_t first, uint32_t last)
 {
     const struct node_info *a = &st->info[first], *b = &st->info[last];
@@ -371,11 +371,11 @@ void store_load_first(struct store *st, const void *owner)
 {
     if (st->disk && st->disk->first != owner) {
         st->disk->first = owner;
-        st->n_load_events++; /* it may do what it could not before */
+        st->n_load_events++; /* the new first request may read more */
     }
 }
 
-/* The share of what is fetched ahead; on the host the policy decides. */
+/* Whether the node is within prefetch_share. On the host the policy decides instead. */
 static bool may_load(const struct store *st, uint32_t node, const void *owner)
 {
     const struct store_disk *d = st->disk;
@@ -388,7 +388,7 @@ static bool may_load(const struct store *st, uint32_t node, const void *owner)
             st->n_prefetched + d->n_reading + n <= prefetch_limit(st));
 }
 
-/* What of the path to `node` lies on disk only, the deepest first, to st->path. */
+/* List the nodes of the path to `node` that lie on disk only in st->path, deepest first. */
 static uint32_t list_disk_part(struct store *st, uint32_t node)
 {
     uint32_t n = 0;
@@ -422,7 +422,7 @@ enum store_load_state store_load(struct store *st, const struct kv_key *keys, ui
         uint32_t node = st->path[n_listed];
 
         if (st->info[node].is_orphan || st->now_ns < st->info[node].no_load_until_ns)
-            break; /* nor can what comes behind it be used */
+            break; /* the nodes behind it cannot be used either */
         if (!st->info[node].is_reading &&
             (!may_load(st, node, owner) || !begin_read(st, node, owner, due_s)))
             return STORE_CANNOT_LOAD;
@@ -433,7 +433,7 @@ enum store_load_state store_load(struct store *st, const struct kv_key *keys, ui
 
 /* --- at start --- */
 
-/* Half of the tier is left to those who come first. */
+/* Preloading fills at most half of the tier: the rest is for the first requests. */
 static bool has_preload_room(const struct store *st, uint32_t n)
 {
     return st->disk->n_preloaded + st->disk->n_reading + n <=

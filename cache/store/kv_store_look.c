@@ -1,4 +1,4 @@
-/* kv_store_look.c - counting, checking, and the spans that are worth most. */
+/* kv_store_look.c - statistics, checks, and the spans with most hits. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -85,8 +85,8 @@ void store_stats(const struct store *st, struct cache_stats *out)
 
 /* --- check --- */
 
-/* Each block of a tier is in one place only: on the free stack, in the tree, or (returned) nowhere
- * that the store knows: private, or being spilled. */
+/* Check that each block of a tier is in one place only: free or in the tree. Returns the number of
+ * the other blocks: private, being placed, or on their way to be free. */
 static uint32_t check_places(const struct store *st, enum cache_tier tier, uint8_t *seen,
                              uint32_t n_ids)
 {
@@ -109,7 +109,7 @@ static uint32_t check_places(const struct store *st, enum cache_tier tier, uint8
     return tier_n_blocks(t) - n_seen;
 }
 
-/* The policy and node_info say of a node what the tree says. */
+/* Check that the policy and node_info agree with the tree on a node. */
 static void check_node(const struct store *st, uint32_t node)
 {
     const struct node_info *info = &st->info[node];
@@ -223,14 +223,13 @@ void store_check(const struct store *st)
 
 /* --- spans --- */
 
-/* A span's first node stands where the number of spans before it changes. */
+/* A node is the first of its span if its parent has another depth. */
 static bool begins_span(const struct store *st, const struct ktree_node *look)
 {
     return look->parent == KTREE_ROOT || ktree_look(st->tree, look->parent).depth != look->depth;
 }
 
-/* Add the part of the span that begins at `first`: all below it with its depth. The tree's order is
- * parents first, and what is below a node comes before its siblings. */
+/* Sum up the span that begins at `first`: all nodes of its depth below it, in depth-first order. */
 static void measure_span(const struct store *st, uint32_t first, struct cache_span *out)
 {
     const struct node_info *head = &st->info[first];

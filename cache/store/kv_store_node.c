@@ -51,7 +51,7 @@ bool node_split(struct store *st, uint32_t node, uint32_t n_upper, uint32_t *upp
     low->n_hit_tokens -= up->n_hit_tokens;
     low->n_tokens -= up->n_tokens;
     low->pos0 += up->n_tokens;
-    low->due_is_old = true; /* who told it may not go on to here */
+    low->due_is_old = true; /* the request that set it may not reach the lower part */
     st->n_orphans += up->is_orphan;
     st->node_of[entry] = id;
     replace_expect(st->policy, low->entry,
@@ -80,7 +80,7 @@ uint32_t node_enter(struct store *st, const struct node_birth *b)
                                         .tail_of = KTREE_NONE,
                                         .due_is_old = true};
     st->node_of[entry] = node;
-    /* What is computed behind what is to be forgotten goes with it. */
+    /* A node behind an orphan is an orphan, too. */
     st->info[node].is_orphan = b->parent != KTREE_ROOT && st->info[b->parent].is_orphan;
     st->n_orphans += st->info[node].is_orphan;
     replace_expect(st->policy, entry, (int)n_expected(st, &b->keys[0]));

@@ -4,7 +4,7 @@
 #include "base/check.h"
 #include "cache/store/kv_store_disk.h"
 
-/* n: so many of its blocks are those of the request that uses it. */
+/* Count a use of the node. n: blocks of it that the request uses. */
 static void count_use(struct store *st, uint32_t node, uint32_t n, const struct store_use *use,
                       bool was_cached)
 {
@@ -20,9 +20,9 @@ static void count_use(struct store *st, uint32_t node, uint32_t n, const struct 
         disk_offer(st, node, n, use, false);
 }
 
-/* --- paths --- */
+/* --- attaching --- */
 
-/* The match ends before this node of its path. */
+/* Shorten the match to end before this node of its path. */
 static void cut_match(const struct store *st, struct ktree_match *m, uint32_t node)
 {
     struct ktree_node look = ktree_look(st->tree, node);
@@ -31,8 +31,8 @@ static void cut_match(const struct store *st, struct ktree_match *m, uint32_t no
                               look.n_before};
 }
 
-/* What lies on disk only is at the path's end: a parent lies in a tier as fast as its children.
- * What is to be forgotten is found no more, though somebody may still use it. */
+/* Nodes on disk only are at the end of the path, because a parent lies in a tier at least as fast
+ * as its children. Orphans are never found, even while a sequence still uses them. */
 struct ktree_match store_match(const struct store *st, const struct kv_key *keys, uint32_t n)
 {
     struct ktree_match m = ktree_match(st->tree, keys, n);
@@ -56,7 +56,7 @@ struct ktree_match store_match_disk(const struct store *st, const struct kv_key 
     return ktree_match(st->tree, keys, n);
 }
 
-/* Of n blocks at the beginning of a node: only its last one may have fewer than a block's. */
+/* Tokens of a node's first n blocks. Only its last block may be partly filled. */
 static uint32_t tokens_of(const struct store *st, uint32_t node, uint32_t n)
 {
     const struct node_info *info = &st->info[node];
@@ -79,14 +79,14 @@ uint32_t store_need(const struct store *st, const struct ktree_match *m)
         struct ktree_node look = ktree_look(st->tree, node);
 
         if (lies_in(&look, CACHE_DEVICE) && (look.n_pins || look.n_active_children))
-            break; /* and so is all before it */
+            break; /* pinned already, and so are all nodes before it */
         n += look.n_blocks;
         node = look.parent;
     }
     return n;
 }
 
-/* The nodes of the path to `node`, root's child first, to st->path. */
+/* List the nodes of the path to `node` in st->path, the root's child first. Returns their number. */
 static uint32_t list_path(struct store *st, uint32_t node)
 {
     uint32_t n = 0;
@@ -101,17 +101,17 @@ static uint32_t list_path(struct store *st, uint32_t node)
     return n;
 }
 
-/* Fetch path[first, n), which lies on the host, node by node; *pinned moves on to the last one that
- * is on the device. Returns how many of the path are. */
+/* Fetch the nodes path[first, n) from the host, one by one; *pinned advances to the last one that is
+ * on the device. Returns the number of nodes of the path on the device. */
 static uint32_t fetch_path(struct store *st, uint32_t first, uint32_t n, uint32_t *pinned)
 {
     uint32_t end = st->info[st->path[n - 1]].entry, i;
 
-    /* While it lasts nobody makes room on the host by dropping the end of the path. */
+    /* Making room must not evict the end of this path from the host. */
     replace_pin(st->policy, CACHE_HOST, end);
     for (i = first; i < n; i++) {
         if (i == n - 1)
-            replace_unpin(st->policy, CACHE_HOST, end); /* fetch_node() looks after its own */
+            replace_unpin(st->policy, CACHE_HOST, end); /* fetch_node() pins it itself */
         if (!fetch_node(st, st->path[i]))
             break;
         move_pin(st, *pinned, st->path[i]);
@@ -122,8 +122,8 @@ static uint32_t fetch_path(struct store *st, uint32_t first, uint32_t n, uint32_
     return i;
 }
 
-/* A sequence goes on in this node: nobody needs to have it fetched ahead any more, and what a fetch
- * under way brings is waited for. */
+/* A sequence now uses this node: order kernels behind its fetch, if one is under way, and return the
+ * node's blocks to the prefetch budget. */
 static void take_over(struct store *st, uint32_t node)
 {
     struct node_info *info = &st->info[node];
@@ -136,7 +136,7 @@ static void take_over(struct store *st, uint32_t node)
     st->n_prefetched -= ktree_look(st->tree, node).n_blocks;
 }
 
-/* A sequence takes the first n blocks of a node that is on the device. */
+/* Give a sequence the first n blocks of a node that is on the device. */
 static void take_node(struct store *st, uint32_t node, uint32_t n, bool from_host,
                       const struct store_use *use, uint32_t *blocks, uint32_t *found)
 {
@@ -200,7 +200,7 @@ uint32_t store_reclaimable(const struct store *st, const struct store_end *end)
     for (uint32_t node = end->node; node != KTREE_ROOT; node = look.parent) {
         look = ktree_look(st->tree, node);
         if (look.n_pins != n_pins || look.n_active_children != n_below)
-            break; /* others need it, and so all before it */
+            break; /* other sequences use it, and so all nodes before it */
         n += look.n_blocks;
         n_pins = 0;
         n_below = 1;
@@ -210,7 +210,7 @@ uint32_t store_reclaimable(const struct store *st, const struct store_end *end)
 
 /* --- growing --- */
 
-/* Others may have split the node above the place where our path ends. */
+/* Move the end up to the node in which the path ends now: other sequences may have split the node. */
 static void climb(struct store *st, struct store_end *end)
 {
     struct ktree_node look;
@@ -233,7 +233,7 @@ static uint32_t run_tokens(const struct store_run *run, uint32_t i, uint32_t n)
     return i + n == run->n ? run->n_tokens - i * KV_BLOCK_TOKENS : n * KV_BLOCK_TOKENS;
 }
 
-/* Blocks [i, run->n) of the run become a node behind the end. */
+/* Enter blocks [i, run->n) of the run as a new node behind the end. */
 static bool add_node(struct store *st, struct store_end *end, const struct store_run *run,
                      uint32_t i, const struct store_use *use)
 {
@@ -273,7 +273,7 @@ static bool extend_node(struct store *st, const struct store_end *end, const str
     return true;
 }
 
-/* How many of the node's first blocks are those of the run from i on. */
+/* The number of the node's first blocks that equal the run from block i on. */
 static uint32_t n_alike(const struct store *st, uint32_t node, const struct store_run *run,
                         uint32_t i)
 {
@@ -285,8 +285,8 @@ static uint32_t n_alike(const struct store *st, uint32_t node, const struct stor
     return k;
 }
 
-/* The tree has *n blocks of the run from i on, in a node that lies on the host or on disk only:
- * ours are its copies on the device, equal by P1. */
+/* The tree has *n blocks of the run from i on, in a node that lies on the host or on disk only. The
+ * private blocks become its copies on the device; they are equal by promise P1. */
 static bool place_in_child(struct store *st, struct store_end *end, uint32_t child,
                            const struct store_run *run, uint32_t i, const struct store_use *use,
                            uint32_t *n)
@@ -302,8 +302,8 @@ static bool place_in_child(struct store *st, struct store_end *end, uint32_t chi
     return true;
 }
 
-/* Step over block i of the run where the tree has it or has something else in its place. *n: so
- * many blocks from i on are dealt with; false: they cannot be. */
+/* Compare block i of the run with the tree, and use the tree's block if it is equal. *n: blocks from
+ * i on that are done, 0 if the tree has none there. False: the run cannot be entered. */
 static bool meet_tree(struct store *st, struct store_end *end, const struct store_run *run,
                       uint32_t i, const struct store_use *use, uint32_t *n)
 {
@@ -335,7 +335,7 @@ static bool meet_tree(struct store *st, struct store_end *end, const struct stor
         return place_in_child(st, end, child, run, i, use, n);
     count_use(st, child, n_alike(st, child, run, i), use, false);
     move_end(st, end, child);
-    take_over(st, child); /* it may be on its way, for somebody who waits */
+    take_over(st, child); /* a prefetch of it may be under way */
     ktree_slots(st->tree, child, CACHE_DEVICE, slots, 1);
     store_give(st, run->blocks[i]);
     run->blocks[i] = slots[0];
@@ -347,7 +347,7 @@ static bool can_extend(const struct store *st, const struct store_end *end,
 {
     struct ktree_node look = ktree_look(st->tree, end->node);
 
-    /* What is being written keeps its blocks: a unit knows it by their keys. */
+    /* A node that is being written must keep its blocks: the unit names it by their keys. */
     return end->node != KTREE_ROOT && look.n_children == 0 && look.tiers == 1u << CACHE_DEVICE &&
            (i > 0 || !run->starts_segment) && !st->info[end->node].is_offered &&
            !st->info[end->node].is_writing;
@@ -392,8 +392,8 @@ bool store_leave_tail(struct store *st, struct store_end *end, const struct kv_k
         ktree_find(st->tree, key) != KTREE_NONE)
         return false;
     at = *end;
-    node_pin(st, at.node);                       /* add_node() moves a pin of ours */
-    if (!add_node(st, &at, &run, 0, &unnamed)) { /* it is not for the disk */
+    node_pin(st, at.node);                       /* add_node() moves this pin */
+    if (!add_node(st, &at, &run, 0, &unnamed)) { /* unnamed: tails are not written to disk */
         node_unpin(st, at.node);
         return false;
     }
@@ -420,7 +420,7 @@ uint32_t store_find_tail(const struct store *st, const struct ktree_match *m,
         return KTREE_NONE;
     look = ktree_look(st->tree, node);
     if (look.n_children || look.n_pins || is_moving(st, node) ||
-        (st->copies && !lies_in(&look, CACHE_DEVICE))) /* its copy would have to be waited for */
+        (st->copies && !lies_in(&look, CACHE_DEVICE))) /* taking it would wait for a copy */
         return KTREE_NONE;
     return node;
 }

@@ -69,7 +69,7 @@ void disk_offer(struct store *st, uint32_t node, uint32_t n, const struct store_
         d->n_offers == N_OFFERS || !is_written_before(st, look.parent) ||
         st->now_ns < d->no_write_until_ns || tier_is_hung(d->t))
         return;
-    /* The second use is the filter: most prompts come once. */
+    /* Most prompts are used once: writing waits for the second use. */
     if (!must && end > use->n_public &&
         replace_n_uses(st->policy, info->entry) < st->config.disk.min_uses)
         return;
@@ -92,7 +92,7 @@ void store_save(struct store *st, const struct kv_key *keys, uint32_t n,
     }
 }
 
-/* These blocks are in no offer (or unit that writes) any more. */
+/* Clear the marks of nodes that are no longer in an offer or in a unit that writes. */
 static void unmark(struct store *st, const struct kv_key *keys, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -113,7 +113,7 @@ void drop_offers(struct store *st)
     }
 }
 
-/* The offer goes on behind its first n blocks. */
+/* Remove the first n blocks from an offer. */
 static void shift_offer(struct offer *o, uint32_t n)
 {
     uint32_t n_tokens = n * KV_BLOCK_TOKENS < o->n_tokens ? n * KV_BLOCK_TOKENS : o->n_tokens;
@@ -127,7 +127,7 @@ static void shift_offer(struct offer *o, uint32_t n)
     o->starts_segment = false;
 }
 
-/* The first n blocks of an offer. */
+/* Copy the first n blocks of an offer. */
 static void copy_offer(struct offer *out, const struct offer *o, uint32_t n)
 {
     *out = *o;
@@ -138,8 +138,8 @@ static void copy_offer(struct offer *out, const struct offer *o, uint32_t n)
 
 /* --- writes --- */
 
-/* Have the offer's beginning be a node: *n of its blocks, all of them unless the tree has cut it
- * meanwhile. KTREE_NONE: it is not there any more. */
+/* The node that consists of the first *n blocks of the offer: of all of them, unless the tree has
+ * split the node meanwhile. KTREE_NONE: the tree does not have them any more. */
 static uint32_t node_of_offer(struct store *st, const struct offer *o, uint32_t *n)
 {
     uint32_t node = ktree_find(st->tree, &o->keys[0]), lower = node, n_node;
@@ -153,7 +153,7 @@ static uint32_t node_of_offer(struct store *st, const struct offer *o, uint32_t 
             return KTREE_NONE;
     if (*n == n_node)
         return node;
-    if (!node_split(st, lower, *n, &node)) /* others may go on in the rest, or nobody */
+    if (!node_split(st, lower, *n, &node)) /* the rest is not part of the offer */
         return KTREE_NONE;
     st->info[lower].is_offered = false;
     return node;
@@ -183,7 +183,7 @@ static bool save_payload(struct store *st, struct unit *u, uint32_t node)
 
 enum fate { FATE_WAITS, FATE_BEGUN, FATE_OVER };
 
-/* The node, whose blocks are the offer's first n, becomes a unit. */
+/* Begin to write a node, whose blocks are the first n of the offer. */
 static enum fate begin_write(struct store *st, const struct offer *o, uint32_t node, uint32_t n)
 {
     struct store_disk *d = st->disk;
@@ -202,7 +202,7 @@ static enum fate begin_write(struct store *st, const struct offer *o, uint32_t n
         return FATE_OVER;
     }
     reserved = tier_reserve(d->t, u->blocks, n);
-    ASSERT(reserved); /* looked at above */
+    ASSERT(reserved); /* checked above */
     st->tier[CACHE_DISK].n_placing += n;
     d->n_writing += n;
     st->info[node].is_offered = false;
@@ -210,7 +210,7 @@ static enum fate begin_write(struct store *st, const struct offer *o, uint32_t n
     return FATE_BEGUN;
 }
 
-/* What becomes of the offer now; it is shorter by what was dealt with. */
+/* Try to begin the write of an offer. Blocks that are done are removed from it. */
 static enum fate try_offer(struct store *st, struct offer *o)
 {
     uint32_t n, node = node_of_offer(st, o, &n);
@@ -239,7 +239,7 @@ static enum fate try_offer(struct store *st, struct offer *o)
     return FATE_WAITS;
 }
 
-/* The oldest first; what must wait goes to the end, so that nobody waits for who stands behind. */
+/* The oldest offer first. An offer that must wait goes to the end, so that it does not delay others. */
 void save_begin(struct store *st)
 {
     struct store_disk *d = st->disk;
@@ -251,7 +251,7 @@ void save_begin(struct store *st)
         enum fate fate = try_offer(st, o);
 
         d->first_offer = (first + 1) % N_OFFERS;
-        if (fate == FATE_WAITS) { /* the places of a ring that is full are the same one */
+        if (fate == FATE_WAITS) { /* in a full ring both places are the same */
             struct offer *other = d->offer_ring[end];
             d->offer_ring[end] = o;
             if (end != first)
@@ -295,8 +295,8 @@ static void write_saved(struct store_disk *d, struct unit *u)
         u->state = UNIT_WRITING;
 }
 
-/* Blocks [i, ...) of what was written, as far as they are one node that the tree wants there.
- * Returns how many; 0: the tree does not have block i. */
+/* Give the node that begins with block i of a finished write its copy on disk. Returns its number of
+ * blocks; 0: the tree does not have block i any more, or does not want it there. */
 static uint32_t place_written(struct store *st, const struct unit *u, uint32_t i)
 {
     const struct kv_key *keys = &u->what.keys[i];
@@ -311,7 +311,7 @@ static uint32_t place_written(struct store *st, const struct unit *u, uint32_t i
     if (u->is_stale || st->info[node].is_orphan || st->info[node].tail_of != KTREE_NONE ||
         lies_in(&look, CACHE_DISK) || (look.parent != KTREE_ROOT && !lies_in(&parent, CACHE_DISK)))
         return 0;
-    for (uint32_t k = 1; k < n; k++) /* it may have been computed again, in other company */
+    for (uint32_t k = 1; k < n; k++) /* it may have been computed again, with other blocks */
         if (memcmp(ktree_key_at(st->tree, node, k), &keys[k], sizeof *keys) != 0)
             n = k;
     if (n < look.n_blocks && !node_split(st, node, n, &node))
