@@ -1,4 +1,5 @@
-/* cache.c - life of the cache, and what is asked of all of it. Sequences: cache_seq.c. */
+/* cache.c - create and destroy the cache, and calls that concern all of it. Sequences: cache_seq.c.
+ *  */
 #include "cache/cache.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* replace.h - the eviction policies: the caller reports entries and events, the policy names victims.
+/* replace.h - the eviction policies: the caller reports entries and events, the policy names
+ * victims.
  *
  * An entry is a unit of eviction (here a node of the tree). It has a parent, its prefix, and lies
  * in no, one or several tiers (0 = device, 1 = host, ...). In each tier only unpinned leaves are
@@ -120,7 +121,8 @@ uint32_t replace_split(struct replace *r, uint32_t id, uint64_t key, uint64_t by
  * child and lies in one tier that has room. A remembered entry of that name is merged into it.
  * False, and nothing changed, when another entry in the tree has the name. */
 bool replace_grow(struct replace *r, uint32_t id, uint64_t key, uint64_t bytes);
-/* Remove an entry from the tree. It lies in no tier, is not pinned or expected, and has no child. */
+/* Remove an entry from the tree. It lies in no tier, is not pinned or expected, and has no child.
+ *  */
 void replace_leave(struct replace *r, uint32_t id);
 
 struct replace_access {

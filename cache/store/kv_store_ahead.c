@@ -1,5 +1,5 @@
-/* kv_store_ahead.c - moves before they are needed: prefetching for waiting requests, and spilling so
- * that the next request finds free blocks. */
+/* kv_store_ahead.c - moves before they are needed: prefetching for waiting requests, and spilling
+ * so that the next request finds free blocks. */
 #include <math.h>
 
 #include "base/check.h"
@@ -36,7 +36,8 @@ bool make_room_ahead(struct store *st, uint32_t n_blocks, double due_s)
     return true;
 }
 
-/* Fetch one node of a path whose last node on the host is `end`; making room must not evict `end`. */
+/* Fetch one node of a path whose last node on the host is `end`; making room must not evict `end`.
+ *  */
 static bool prefetch_node(struct store *st, uint32_t node, uint32_t end, double due_s)
 {
     uint32_t entry = st->info[end].entry;

@@ -14,7 +14,8 @@
  * no room is not read again for NO_ROOM_NS, except for the first request. */
 #define VAIN_TIMEOUTS 10
 #define NO_ROOM_NS UINT64_C(100000000)
-/* Weight of a new value in the moving mean of the read rate, and the bytes that one value covers. */
+/* Weight of a new value in the moving mean of the read rate, and the bytes that one value covers.
+ *  */
 #define RATE_SHARE 0.3
 #define RATE_BYTES (UINT64_C(4) << 20)
 /* Units that may preload at a time; the others are kept for waiting requests. */
@@ -238,8 +239,8 @@ static bool copy_piece(struct store *st, struct unit *u)
     return u->n_copied == u->n_reserved;
 }
 
-/* The bytes are in memory, or (is_moving_in) on the way there: the node lies there now. Kernels that
- * read a node on its way are ordered behind the move. */
+/* The bytes are in memory, or (is_moving_in) on the way there: the node lies there now. Kernels
+ * that read a node on its way are ordered behind the move. */
 static void enter_piece(struct store *st, struct unit *u, uint32_t node, bool is_moving_in)
 {
     enum cache_tier which = load_tier(st);
@@ -338,7 +339,8 @@ static bool place_unit(struct store *st, struct unit *u)
     return true;
 }
 
-/* A node is placed after its parent, which may belong to a later unit: repeat while any unit ends. */
+/* A node is placed after its parent, which may belong to a later unit: repeat while any unit ends.
+ *  */
 static void place_units(struct store *st)
 {
     bool again = st->disk->n_reading > 0;

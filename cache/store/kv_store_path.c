@@ -86,7 +86,8 @@ uint32_t store_need(const struct store *st, const struct ktree_match *m)
     return n;
 }
 
-/* List the nodes of the path to `node` in st->path, the root's child first. Returns their number. */
+/* List the nodes of the path to `node` in st->path, the root's child first. Returns their number.
+ *  */
 static uint32_t list_path(struct store *st, uint32_t node)
 {
     uint32_t n = 0;
@@ -101,8 +102,8 @@ static uint32_t list_path(struct store *st, uint32_t node)
     return n;
 }
 
-/* Fetch the nodes path[first, n) from the host, one by one; *pinned advances to the last one that is
- * on the device. Returns the number of nodes of the path on the device. */
+/* Fetch the nodes path[first, n) from the host, one by one; *pinned advances to the last one that
+ * is on the device. Returns the number of nodes of the path on the device. */
 static uint32_t fetch_path(struct store *st, uint32_t first, uint32_t n, uint32_t *pinned)
 {
     uint32_t end = st->info[st->path[n - 1]].entry, i;
@@ -122,8 +123,8 @@ static uint32_t fetch_path(struct store *st, uint32_t first, uint32_t n, uint32_
     return i;
 }
 
-/* A sequence now uses this node: order kernels behind its fetch, if one is under way, and return the
- * node's blocks to the prefetch budget. */
+/* A sequence now uses this node: order kernels behind its fetch, if one is under way, and return
+ * the node's blocks to the prefetch budget. */
 static void take_over(struct store *st, uint32_t node)
 {
     struct node_info *info = &st->info[node];
@@ -210,7 +211,8 @@ uint32_t store_reclaimable(const struct store *st, const struct store_end *end)
 
 /* --- growing --- */
 
-/* Move the end up to the node in which the path ends now: other sequences may have split the node. */
+/* Move the end up to the node in which the path ends now: other sequences may have split the node.
+ *  */
 static void climb(struct store *st, struct store_end *end)
 {
     struct ktree_node look;
@@ -302,8 +304,8 @@ static bool place_in_child(struct store *st, struct store_end *end, uint32_t chi
     return true;
 }
 
-/* Compare block i of the run with the tree, and use the tree's block if it is equal. *n: blocks from
- * i on that are done, 0 if the tree has none there. False: the run cannot be entered. */
+/* Compare block i of the run with the tree, and use the tree's block if it is equal. *n: blocks
+ * from i on that are done, 0 if the tree has none there. False: the run cannot be entered. */
 static bool meet_tree(struct store *st, struct store_end *end, const struct store_run *run,
                       uint32_t i, const struct store_use *use, uint32_t *n)
 {

@@ -239,7 +239,8 @@ static enum fate try_offer(struct store *st, struct offer *o)
     return FATE_WAITS;
 }
 
-/* The oldest offer first. An offer that must wait goes to the end, so that it does not delay others. */
+/* The oldest offer first. An offer that must wait goes to the end, so that it does not delay
+ * others. */
 void save_begin(struct store *st)
 {
     struct store_disk *d = st->disk;
@@ -295,8 +296,8 @@ static void write_saved(struct store_disk *d, struct unit *u)
         u->state = UNIT_WRITING;
 }
 
-/* Give the node that begins with block i of a finished write its copy on disk. Returns its number of
- * blocks; 0: the tree does not have block i any more, or does not want it there. */
+/* Give the node that begins with block i of a finished write its copy on disk. Returns its number
+ * of blocks; 0: the tree does not have block i any more, or does not want it there. */
 static uint32_t place_written(struct store *st, const struct unit *u, uint32_t i)
 {
     const struct kv_key *keys = &u->what.keys[i];
