@@ -1,4 +1,5 @@
-/* cache.c - life of the cache, and what is asked of all of it. Sequences: cache_seq.c. */
+/* cache.c - create and destroy the cache, and calls that concern all of it. Sequences: cache_seq.c.
+ *  */
 #include "cache/cache.h"
 
 #include <stdlib.h>
@@ -6,6 +7,7 @@
 #include "base/check.h"
 #include "cache/cache_inner.h"
 #include "cache/policy/replace.h"
+#include "kernels/device.h"
 
 const char *cache_tier_name(enum cache_tier t)
 {
@@ -26,6 +28,79 @@ void cache_assert_owner(struct cache *c)
     ASSERT_THREAD(c->owner);
 }
 
+/* --- life --- */
+
+static enum status open_memory(struct cache *c)
+{
+    const struct cache_config *config = &c->config;
+    bool is_separate = !device_is_host(config->device) || config->always_copy;
+    uint64_t n_shared = is_separate ? 0 : config->n_host_blocks;
+    struct tier_device_config device = {.device = config->device,
+                                        .block_bytes = kv_block_bytes(&config->pool),
+                                        .n_blocks = config->pool.n_blocks,
+                                        .n_shared = (uint32_t)n_shared,
+                                        .is_separate = is_separate,
+                                        .has_other_tiers =
+                                            config->n_host_blocks > 0 || config->disk.path};
+    enum status s;
+
+    if (config->pool.n_blocks + n_shared > UINT32_MAX / 2)
+        return ERR_TOO_LARGE;
+    s = tier_device_open(&c->tiers[CACHE_DEVICE], &device);
+    if (s == OK && config->n_host_blocks > 0)
+        s = tier_host_open(&c->tiers[CACHE_HOST], config->device,
+                           is_separate ? NULL : c->tiers[CACHE_DEVICE], device.block_bytes,
+                           config->n_host_blocks);
+    return s;
+}
+
+static enum status open_disk(struct cache *c, struct buf *why)
+{
+    const struct cache_config *config = &c->config;
+    struct tier_disk_config disk = {.device = config->device,
+                                    .block_bytes = kv_block_bytes(&config->pool),
+                                    .path = config->disk.path,
+                                    .n_bytes = config->disk.n_bytes,
+                                    .fingerprint = config->disk.fingerprint,
+                                    .segment_tokens = config->segment_tokens,
+                                    .timeout_ns = config->disk.timeout_ns,
+                                    .threads_only = config->disk.threads_only};
+
+    return tier_disk_open(&c->tiers[CACHE_DISK], &disk, why);
+}
+
+/* Belady's policy needs to know the future: it is for simulations only. */
+static enum status parse_policy(const char *name, enum replace_policy *out, struct buf *why)
+{
+    *out = REPLACE_CONTEST;
+    if (!name || (replace_policy_parse(name, out) == OK && *out != REPLACE_BELADY))
+        return OK;
+    return buf_why(why, ERR_INVALID, "unknown cache policy %s; known: %s", name, cache_policies());
+}
+
+static enum status init_cache(struct cache *c, struct buf *why)
+{
+    enum replace_policy policy;
+    enum status s = parse_policy(c->config.policy, &policy, why);
+
+    if (s != OK)
+        return s;
+    s = open_memory(c);
+    if (s == OK && c->config.disk.path && (s = open_disk(c, why)) != OK)
+        return s; /* it has said why */
+    if (s == OK)
+        s = store_create(&c->store, &c->config, c->tiers, policy, why);
+    if (s == OK)
+        return s;
+    return buf_why(
+        why, s,
+        "%s: cannot allocate KV for %u blocks on the device and %u on the host, of "
+        "%zu bytes each, and keep the books of %u more on disk; lower --kv-device-bytes, "
+        "--kv-host-bytes or --kv-disk-bytes",
+        status_words(s), c->config.pool.n_blocks, c->config.n_host_blocks,
+        kv_block_bytes(&c->config.pool), tier_n_blocks(c->tiers[CACHE_DISK]));
+}
+
 enum status cache_create(struct cache **out, const struct cache_config *config, struct buf *why)
 {
     struct cache *c = calloc(1, sizeof *c);
@@ -35,9 +110,9 @@ enum status cache_create(struct cache **out, const struct cache_config *config, 
     if (!c)
         return buf_why(why, ERR_NOMEM, "out of memory for the KV cache");
     c->config = *config;
-    s = store_create(&c->store, config, why);
+    s = init_cache(c, why);
     if (s != OK) {
-        free(c);
+        cache_destroy(c);
         return s;
     }
     *out = c;
@@ -50,6 +125,8 @@ void cache_destroy(struct cache *c)
         return;
     ASSERT(c->n_seqs == 0);
     store_destroy(c->store);
+    for (enum cache_tier t = 0; t < CACHE_N_TIERS; t++)
+        tier_close(c->tiers[t]);
     free(c);
 }
 

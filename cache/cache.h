@@ -1,35 +1,36 @@
-/* cache.h - where KV lives: the only cache header that engine/ includes.
+/* cache.h - the KV cache: the only cache header that engine/ includes.
  *
- * KV is kept in blocks of 32 tokens. A sequence (`cache_seq`) is a list of segments, each a list of
- * blocks; how a prompt is cut depends only on its ids and span boundaries, never on the schedule:
+ * KV is kept in blocks of up to 32 tokens. A sequence (`cache_seq`) is a list of segments, each a
+ * list of blocks. The cuts depend only on the ids and the span boundaries of the prompt, never on
+ * the schedule:
  *   a block closes after KV_BLOCK_TOKENS tokens or at the end of its span,
  *   a segment closes after the configured number of tokens (at most 256) or at the end of its span.
  * Generated tokens continue the last span, which stays open.
  *
- * Each closed block has a key (key.h of this folder writes it down byte by byte). Closed blocks
- * stand in a tree of prefixes (knowledge_tree.h), whose nodes are at most a segment long and are
- * shared by all sequences that begin alike. What is evicted is decided by one policy for all
- * (replace.h).
+ * Each closed block has a key (key.h). Closed blocks form a tree of prefixes (knowledge_tree.h):
+ * a node holds at most one segment and is shared by all sequences that begin alike. One policy
+ * (replace.h) picks the victims in every tier.
  *
- * Tiers. A node lies in the device's memory, in host memory, on disk, or in several of them. What
- * leaves the device goes to the host once ("copy out once"), if there is a host tier; what is hit
- * there comes back.
- *   - Beside a GPU host memory is pinned, and copies run on streams of their own: kernels that need
- *     what a copy brings wait for it on the device, nobody waits on the host.
- *   - A host device computes in host memory. Its tiers are two sets of blocks of one memory, and to
- *     move a node is to exchange block numbers with the other set: nothing is copied.
- *   - To disk goes, in the background, what was used a second time or is registered, while it lies
- *     in memory: so leaving memory never waits for a disk, and what was written survives the
- *     process. What lies on disk only is read while its request waits (cache_seq_load()).
+ * A node lies in device memory, in host memory, on disk, or in several of these tiers.
+ *   - A node evicted from the device is copied to the host, if there is a host tier and the host
+ *     has no copy yet ("copy out once"). A hit on the host brings the node back to the device.
+ *   - On a GPU, host memory is pinned and copies run on their own streams. Kernels that need the
+ *     result of a copy are ordered behind it on the device; the host does not wait.
+ *   - A host device computes in host memory. Its two memory tiers are two sets of block numbers
+ *     of one memory, and a node changes tiers by exchanging numbers: nothing is copied.
+ *   - A node that was used min_uses times or is registered is written to disk in the background
+ *     while it lies in memory. Eviction therefore never waits for the disk, and what is on disk
+ *     survives the process. A node that lies on disk only is read while its request waits
+ *     (cache_seq_load()).
  *
  * A block is in exactly one state: free; cached (in the tree, no reference); in use (one reference
- * or more); in transfer. The sum is constant (design P2).
+ * or more); in transfer. The sum is constant (promise P2, ARCHITECTURE.md).
  *
  * Owns    the KV pools in device and host memory, the tree, every cache_seq until closed.
- * Thread  kv_chain_*, cache_knows(): any. All else: engine thread only, no locks.
- * Errors  ERR_NO_BLOCKS is a normal answer: preempt something and retry. A copy that fails is a
- *         miss: what it was to bring is computed again.
- * Units   tokens and blocks; bytes where it says so. */
+ * Thread  cache_knows(): any. All other functions: engine thread only, no locks.
+ * Errors  ERR_NO_BLOCKS is a normal answer: preempt a sequence and retry. A copy that fails counts
+ *         as a miss: the tokens are computed again.
+ * Units   tokens and blocks; bytes where the name says so. */
 #ifndef TARN_CACHE_CACHE_H
 #define TARN_CACHE_CACHE_H
 
@@ -37,75 +38,27 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "cache/key.h"
 #include "kernels/params.h"
 
 struct device;
 struct cache;
 struct cache_seq;
 
-/* Counts up when keys, cuts or the layout of a block change; part of every fingerprint. */
-#define KV_FORMAT_VERSION 3
-
-#define KV_KEY_BYTES 32
-#define KV_FINGERPRINT_BYTES 32
-#define KV_SCOPE_BYTES 32
-#define KV_DOMAIN_BYTES 32
-
-struct kv_key {
-    uint8_t bytes[KV_KEY_BYTES];
-};
-
-/* Who may share: H(tenant, installation secret), or all zero for the public scope. */
-struct kv_scope {
-    uint8_t bytes[KV_SCOPE_BYTES];
-};
-
-/* --- identity: cutting and hashing, on any thread --- */
-
-/* The running state of one sequence's cut: feed ids in order, collect keys of closed blocks. */
-struct kv_chain {
-    uint8_t fingerprint[KV_FINGERPRINT_BYTES];
-    struct kv_scope scope;
-    uint8_t domain[KV_DOMAIN_BYTES]; /* of both: key.h */
-    struct kv_key prev;              /* key of the last closed block; zero at the start */
-    uint32_t ids[KV_BLOCK_TOKENS];   /* of the open block */
-    uint32_t n_open;                 /* ids in the open block */
-    uint32_t n_in_segment;           /* tokens in the open segment, open block included */
-    uint32_t segment_tokens;         /* where segments close */
-    bool block_starts_segment;
-};
-
-/* fingerprint [KV_FINGERPRINT_BYTES]. segment_tokens: a multiple of KV_BLOCK_TOKENS, at most
- * KV_SEGMENT_TOKENS_MAX. */
-void kv_chain_init(struct kv_chain *c, const uint8_t *fingerprint, const struct kv_scope *scope,
-                   uint32_t segment_tokens);
-/* Feed one id. True when a block closed: its key is in *key. */
-bool kv_chain_push(struct kv_chain *c, uint32_t id, struct kv_key *key);
-/* The span ends here. True when that closed a partly filled block. */
-bool kv_chain_end_span(struct kv_chain *c, struct kv_key *key);
-
-/* A prompt as the cache sees it; everything is borrowed from the request. */
+/* A prompt. Everything in it is borrowed from the request. */
 struct cache_prompt {
     const uint32_t *ids; /* [n_ids] */
     uint32_t n_ids;
     const uint32_t *span_ends; /* [n_span_ends] ascending positions, each in [1, n_ids]; a span
                                   ends before that position. Without any: one open span. */
     uint32_t n_span_ends;
-    uint32_t n_public;         /* ids in the public scope, as kv_chain_prompt() was told */
+    uint32_t n_public;         /* ids in the public scope: the argument of kv_chain_prompt() */
     const struct kv_key *keys; /* [n_keys] of the closed blocks, in order */
     uint32_t n_keys;
-    struct kv_chain chain; /* the state after the last id (generated tokens go on from it) */
+    struct kv_chain chain; /* the state after the last id; generated tokens continue it */
 };
 
-/* Cut and hash a whole prompt: keys_out has room for cache_blocks_max(n_ids, n_span_ends, 0) keys;
- * the state after the last id is left in *c. n_public: 0, or one of the span ends; the ids before
- * it are hashed in the public scope, so that every tenant shares them (design P5), those behind it
- * in the chain's. Returns the number of keys. */
-uint32_t kv_chain_prompt(struct kv_chain *c, const uint32_t *ids, uint32_t n_ids,
-                         const uint32_t *span_ends, uint32_t n_span_ends, uint32_t n_public,
-                         struct kv_key *keys_out);
-
-/* Blocks that a prompt of n_ids with these spans can touch at most, with n_more tokens after it. */
+/* The largest number of blocks of a prompt of n_ids with these spans and n_more tokens after it. */
 uint32_t cache_blocks_max(uint32_t n_ids, uint32_t n_span_ends, uint32_t n_more);
 
 /* --- lifecycle --- */
@@ -113,16 +66,16 @@ uint32_t cache_blocks_max(uint32_t n_ids, uint32_t n_span_ends, uint32_t n_more)
 enum cache_tier { CACHE_DEVICE, CACHE_HOST, CACHE_DISK, CACHE_N_TIERS };
 const char *cache_tier_name(enum cache_tier t); /* "device", "host", "disk" */
 
-/* What is read from disk when the cache is opened. */
+/* Which nodes are read from disk when the cache is opened. */
 enum cache_preload { CACHE_PRELOAD_NONE, CACHE_PRELOAD_REGISTERED, CACHE_PRELOAD_ALL };
 
 struct cache_disk_config {
-    const char *path;           /* NULL: no disk tier. disk_dir.h says what is made there */
-    uint64_t n_bytes;           /* of all that is there, tables included */
+    const char *path;           /* NULL: no disk tier. disk_dir.h describes the files */
+    uint64_t n_bytes;           /* limit for all files under path, tables included */
     const uint8_t *fingerprint; /* [KV_FINGERPRINT_BYTES] of all keys */
-    uint32_t min_uses;          /* what was used so often is written; 1: all at once */
+    uint32_t min_uses;          /* uses after which a node is written; 1: at the first use */
     uint64_t timeout_ns;        /* a read that takes longer is a miss */
-    enum cache_preload preload; /* as far as half of the device's blocks */
+    enum cache_preload preload; /* at most half of the blocks of the tier that is read into */
     bool threads_only;          /* no io_uring (tests) */
 };
 
@@ -130,16 +83,16 @@ struct cache_config {
     struct device *device;
     struct kv_pool pool; /* n_blocks: of the device tier; base is filled in */
     uint32_t segment_tokens;
-    bool prefix_caching;    /* off: a sequence finds again only what it computed itself, before
-                               a preemption, and what it leaves at its end is forgotten */
-    const char *policy;     /* of eviction: a name of replace.h; NULL: the default */
+    bool prefix_caching;    /* false: a sequence finds only the KV that it computed itself before
+                               a preemption, and its KV is forgotten when it is closed */
+    const char *policy;     /* eviction policy, a name of replace.h; NULL: the default */
     uint32_t n_host_blocks; /* 0: no host tier */
-    double prefetch_share;  /* of the device's blocks, that waiting requests may fetch into */
-    double hold_share;      /* of the device's blocks, that holds may cover */
-    bool always_copy;       /* a host device too copies between tiers (tests) */
+    double prefetch_share;  /* share of the device blocks that may hold prefetched nodes */
+    double hold_share;      /* share of the device blocks that holds may cover */
+    bool always_copy;       /* a host device copies between tiers, too (tests) */
     struct cache_disk_config disk;
-    /* Seconds to compute n_new tokens behind n_cached: what a miss costs. NULL: all tokens cost the
-     * same. Called on the engine thread. */
+    /* The cost of a miss: seconds to compute n_new tokens behind n_cached. NULL: all tokens cost
+     * the same. Called on the engine thread. */
     double (*seconds)(const void *arg, uint32_t n_cached, uint32_t n_new);
     const void *seconds_arg;
 };
@@ -147,99 +100,105 @@ struct cache_config {
 NODISCARD enum status cache_create(struct cache **out, const struct cache_config *config,
                                    struct buf *why);
 void cache_destroy(struct cache *c); /* NULL is fine; asserts that no sequence is open */
-/* What kernels read: n_blocks counts all blocks that a sequence may hold. */
+/* The pool for the kernels; its n_blocks counts all block ids that a sequence may hold. */
 const struct kv_pool *cache_pool(const struct cache *c);
-/* Whether the block with this key is cached in any tier, as far as is known: a hint (key_index.h).
- * Any thread. False without prefix caching. */
+/* Whether the block with this key is cached in any tier. A hint: the answer may be out of date
+ * (key_index.h). Any thread. False without prefix caching. */
 bool cache_knows(const struct cache *c, const struct kv_key *key);
-/* "contest, lru, ...": for the message about an unknown policy and for --help. */
+/* "contest, lru, ...", for --help and for the message about an unknown policy. */
 const char *cache_policies(void);
 
-/* Once per step, before anything is planned: completes copies, reads and writes that are done and
- * ends holds whose time is over. True while any are under way: poll again soon. */
+/* Call once per step, before planning: complete the copies, reads and writes that are over, and end
+ * expired holds. Returns true while any are under way: poll again soon. */
 bool cache_poll(struct cache *c, uint64_t now_ns);
 
 /* --- sequences --- */
 
-/* A handle with room for n_tokens_max tokens; holds no block yet. `prompt` is copied but what it
- * points to must outlive the sequence. */
+/* Open a sequence with room for n_tokens_max tokens; it holds no block yet. *prompt is copied, but
+ * its ids, span ends and keys must outlive the sequence. */
 NODISCARD enum status cache_seq_open(struct cache *c, const struct cache_prompt *prompt,
                                      uint32_t n_tokens_max, struct cache_seq **out);
-/* Drop every reference and the handle. Closed blocks, and what is written of the open one (a tail),
- * stay cached until evicted. NULL is fine. */
+/* Drop every reference and the handle. The closed blocks, and the written part of the open block
+ * (the tail), stay cached until they are evicted. NULL is fine. */
 void cache_seq_close(struct cache_seq *s);
 
-/* Let the sequence match and attach at most its first n_tokens from now on; CACHE_MATCH_ALL, as
- * after opening, lifts the limit. A request that needs the hidden states of its prompt computes
- * tokens whose KV is cached. Their blocks are committed like all others: a block that the tree has
- * already is exchanged for the tree's. */
+/* Limit what the sequence may match and attach to its first n_tokens; CACHE_MATCH_ALL, the state
+ * after opening, lifts the limit. This is for requests that need the hidden states of their prompt
+ * and so must compute tokens whose KV is cached. Their blocks are committed like all others: a
+ * block that the tree already has is replaced by the tree's. */
 #define CACHE_MATCH_ALL UINT32_MAX
 void cache_seq_limit_match(struct cache_seq *s, uint32_t n_tokens);
 
-/* One more id is known (it was sampled): the sequence's cut and keys go on. */
+/* Append one sampled id: the sequence's cuts and keys continue with it. */
 void cache_seq_extend(struct cache_seq *s, uint32_t id);
 
-/* Tokens at the start of the sequence whose KV lies in memory now, on the device or the host: whole
- * blocks, then a tail that somebody left inside of one; at most all known ids but one (the last is
- * always computed: its logits are wanted). Pins nothing: weak. */
+/* Tokens at the start of the sequence whose KV lies in memory now, on the device or on the host:
+ * whole blocks, then perhaps the tail that an earlier sequence left inside a block. At most all
+ * known ids but one: the last is always computed, because its logits are needed. The match is not
+ * pinned and may be evicted at any time. */
 uint32_t cache_match(const struct cache_seq *s);
-/* The same with what lies on disk only behind it, and without a tail: what cache_seq_load() may
- * bring. */
+/* The same, plus the nodes behind it that lie on disk only, without a tail: what the match can
+ * become after cache_seq_load(). */
 uint32_t cache_match_disk(const struct cache_seq *s);
-/* Pin what cache_match() would find; what lies on the host only is fetched. The sequence then holds
- * that many tokens: fewer than the match when a copy failed. Only on a sequence that holds none,
- * and with cache_seq_need() of it available. Returns the tokens; found [CACHE_N_TIERS], unless
- * NULL, is where they lay. */
+/* Pin what cache_match() would find, and fetch what lies on the host only. Call it only on a
+ * sequence that holds no tokens, when cache_seq_need() blocks are available. Returns the number of
+ * tokens that the sequence now holds: fewer than the match when a copy failed. found
+ * [CACHE_N_TIERS] (or NULL) receives the number of tokens that lay in each tier. */
 uint32_t cache_seq_attach(struct cache_seq *s, uint32_t *found);
-/* The sequence waits, and is expected to use what lies on its path at due_ns (of cache_poll()'s
- * clock). Of what is expected, that leaves first which is due last; and what is due later than the
- * time for which KV that nobody waits for survives in the tier, or a second if that is more, leaves
- * like that, in the order of the policy. Until it attaches or is closed. Again: the new time; one
- * that differs little counts as the old one, but is to be told now and then all the same. */
+/* Declare that the waiting sequence is expected to use the nodes of its path at due_ns (on the
+ * clock of cache_poll()). Expected blocks are evicted latest-due first, and after all blocks that
+ * no sequence expects. Exception: blocks due later than unexpected KV usually survives in the tier
+ * (at least a second) are evicted in the policy's order, like unexpected ones. The declaration ends
+ * when the sequence attaches or is closed. Call again with a new time when the estimate changes,
+ * and now and then even if it does not: a small change counts as no change. */
 void cache_seq_expect(struct cache_seq *s, uint64_t due_ns);
-/* The sequence waits: start to fetch what lies on the host. False: nothing more may be fetched now
- * (prefetch_share, or all that could make room is due before it), so ask for no other either. On a
- * host device nothing is to be done. */
+/* Begin to fetch the nodes of a waiting sequence that lie on the host. False: no more can be
+ * fetched now, because prefetch_share is used up or all possible victims are due earlier. Then do
+ * not ask for later sequences either. No effect on a host device. */
 bool cache_seq_prefetch(struct cache_seq *s);
-/* The sequence waits, and will be planned for soon: start to read what of its path lies on disk
- * only. To be called in the order of service, in every step, until cache_seq_is_loading() is false:
- * when all is there, a read failed or took longer than timeout_ns, or reading would take longer
- * than computing. is_first: nobody before it is loading; room is made for it of whatever nobody
- * uses, for the others within prefetch_share. False: no more can be read now, so ask no more. */
+/* Begin to read the nodes of a waiting sequence that lie on disk only. Call it in every step, for
+ * the waiting sequences in the order of service, until cache_seq_is_loading() is false: everything
+ * is in memory, a read failed or took longer than timeout_ns, or reading would take longer than
+ * computing. is_first: no sequence before this one is loading. The first sequence may evict any
+ * unused node; the others stay within prefetch_share. False: no more can be read now, do not ask
+ * for later sequences. */
 bool cache_seq_load(struct cache_seq *s, bool is_first);
-/* It had better not run yet. True from its opening on, where there is a disk, until
- * cache_seq_load() has found that nothing is to be waited for. */
+/* Whether the sequence should wait for reads. With a disk tier this is true from opening until
+ * cache_seq_load() finds nothing to wait for. */
 bool cache_seq_is_loading(const struct cache_seq *s);
-/* It runs although it is loading (nothing else does, say): what comes too late is computed. */
+/* Let the sequence run although it is loading, for example because no other one can run. Nodes that
+ * arrive too late are computed. */
 void cache_seq_stop_loading(struct cache_seq *s);
-/* Start to spill what ranks lowest until n_blocks of the device are free or on their way out, so
- * that who comes next does not wait for a copy: at most 16 nodes a call, nothing that was fetched
- * ahead or is due about now, and of what is expected nothing that would be lost. Prefetching leaves
- * n_blocks alone from now on. Nothing without a host tier, or on a host device. */
+/* Spill the lowest ranked nodes to the host until n_blocks of the device are free or about to be,
+ * so that the next request does not wait for a copy. One call spills at most 16 nodes, no
+ * prefetched node, none that is due about now, and no expected node of which no copy would remain.
+ * From now on prefetching leaves n_blocks free. No effect without a host tier or on a host device.
+ */
 void cache_spill_ahead(struct cache *c, uint32_t n_blocks);
-/* The first n_tokens of the sequence, those that are in the tree, are evicted last until `until_ns`
- * (of cache_poll()). Returns the tokens: fewer, or 0, when hold_share or the number of holds is
- * used up. */
+/* Hold the first n_tokens of the sequence, as far as they are in the tree: until until_ns (on the
+ * clock of cache_poll()) they are evicted last. Returns the number of tokens held: fewer, or 0,
+ * when hold_share or the number of holds is used up. */
 uint32_t cache_seq_hold(struct cache_seq *s, uint32_t n_tokens, uint64_t until_ns);
-/* Blocks that growing by n_tokens would take out of free and cached. On a sequence that holds
- * nothing: by n_tokens after an attach, the cached blocks which that would pin included. Pure. */
+/* Blocks, out of cache_n_available(), that growing by n_tokens would take. For a sequence that
+ * holds nothing: that attaching and then growing by n_tokens would take, including the cached
+ * blocks that the attach would pin. Changes nothing. */
 uint32_t cache_seq_need(const struct cache_seq *s, uint32_t n_tokens);
-/* Blocks that only this sequence holds: what dropping it would make available. */
+/* Blocks that only this sequence holds: dropping it makes these available. */
 uint32_t cache_seq_reclaimable(const struct cache_seq *s);
-/* Make slots for the next n_tokens tokens, evicting cached blocks where none is free.
- * All or nothing: ERR_NO_BLOCKS leaves the sequence as it was. */
+/* Take slots for the next n_tokens tokens, evicting cached blocks where none is free. All or
+ * nothing: ERR_NO_BLOCKS leaves the sequence unchanged. */
 NODISCARD enum status cache_seq_grow(struct cache_seq *s, uint32_t n_tokens);
-/* The KV of the next n grown tokens has been written by a finished step: closed blocks enter the
- * tree and can be found by others. A block that another sequence committed first is exchanged for
- * that one (equal by P1). */
+/* Declare that a finished step has written the KV of the next n grown tokens. Closed blocks enter
+ * the tree, where other sequences find them. A block that another sequence committed first is
+ * replaced by that one; the two are equal by promise P1 (ARCHITECTURE.md). */
 void cache_seq_commit(struct cache_seq *s, uint32_t n);
-/* Take back slots that were grown but not committed (the step did not run). */
+/* Give back the slots that were grown but not committed, because the step did not run. */
 void cache_seq_shrink(struct cache_seq *s);
-/* Preemption: give every reference back, hold nothing; attach finds what is still there, the tail
- * included. */
+/* Preempt: give back every reference. A later attach finds what is still cached, including the
+ * tail. */
 void cache_seq_drop(struct cache_seq *s);
 
-/* What attention needs; valid until the next call that changes the sequence. */
+/* The input of attention; valid until the next call that changes the sequence. */
 struct cache_view {
     const uint32_t *blocks; /* [n_blocks] ids */
     uint32_t n_blocks;
@@ -261,12 +220,12 @@ struct cache_tier_stats {
     uint32_t n_cached;
     uint32_t n_in_use;
     uint32_t n_in_transfer;
-    uint32_t n_leaked;     /* in no state: 0, or P2 is broken */
-    uint32_t n_nodes;      /* of the tree, that lie here */
-    uint64_t n_hit_tokens; /* found here at attach */
-    uint64_t n_evicted;    /* blocks that left the tier to make room */
-    uint64_t n_moved_in;   /* blocks that came from another tier */
-    const char *order;     /* policy contest: which of its orders picks now; else "" */
+    uint32_t n_leaked;     /* in no state; anything but 0 breaks promise P2 */
+    uint32_t n_nodes;      /* nodes of the tree that lie in this tier */
+    uint64_t n_hit_tokens; /* tokens found here at attach */
+    uint64_t n_evicted;    /* blocks evicted to make room */
+    uint64_t n_moved_in;   /* blocks moved in from another tier */
+    const char *order;     /* policy contest: the order that picks victims now; else "" */
 };
 
 struct cache_disk_stats {
@@ -274,71 +233,71 @@ struct cache_disk_stats {
     const char *io; /* "io_uring", "threads"; "" without a disk */
     bool is_direct; /* O_DIRECT */
     uint64_t extent_bytes;
-    double index_s;   /* it took to open the directory and to enter its records */
-    uint32_t n_found; /* blocks entered then */
-    /* Those that were not, by why: disk_verdict_name() of disk_format.h; orphaned: what comes
-     * before them in their path is missing; doubled: there are two of one key. */
+    double index_s;   /* time to open the directory and to enter its records */
+    uint32_t n_found; /* blocks entered at start */
+    /* Blocks that were not entered, by reason: disk_verdict_name() of disk_format.h; orphaned: an
+     * earlier block of the path is missing; doubled: another block has the same key. */
     uint32_t n_torn, n_foreign, n_impossible, n_misnamed, n_orphaned, n_doubled;
-    uint64_t n_read_bytes, n_written_bytes; /* of payload, since then */
+    uint64_t n_read_bytes, n_written_bytes; /* of payload, since the start */
     uint64_t n_reads_failed, n_writes_failed, n_timeouts, n_corrupt;
-    uint64_t n_not_worth; /* sequences that computed what would take longer to read */
+    uint64_t n_not_worth; /* times that computing was expected to be faster than reading */
     uint64_t n_preloaded_blocks;
-    double read_bytes_per_s; /* a moving mean; 0: nothing was read yet */
+    double read_bytes_per_s; /* a moving mean; 0 before the first read */
 };
 
 struct cache_stats {
     struct cache_tier_stats tier[CACHE_N_TIERS];
     struct cache_disk_stats disk;
     const char *policy;
-    uint64_t n_query_tokens;    /* tokens looked up at attach, by requests that had not run */
-    uint64_t n_hit_tokens;      /* of those, found */
-    uint64_t n_restored_tokens; /* found again by preempted sequences: not in the two above */
+    uint64_t n_query_tokens;    /* tokens looked up at the first attach of each request */
+    uint64_t n_hit_tokens;      /* tokens found there */
+    uint64_t n_restored_tokens; /* tokens found by preempted sequences; not in the two above */
     uint64_t n_copies_failed;
-    /* Swapping: blocks of the tiers' moves, by why they were made. */
+    /* Blocks moved between tiers, by reason. */
     uint64_t n_spilled_ahead; /* before the room was needed */
     uint64_t n_spilled_on_demand;
     uint64_t n_fetched_ahead; /* for a waiting sequence */
     uint64_t n_fetched_on_demand;
-    uint64_t n_expected_lost; /* blocks that left the last tier although somebody waited for them:
-                                 they are computed again */
+    uint64_t n_expected_lost; /* blocks that left their last tier although a sequence waited for
+                                 them: they are computed again */
     uint32_t n_nodes;         /* of the tree */
     uint32_t n_holds;
     uint32_t n_held_blocks;
-    uint64_t memory_bytes; /* of tree, policy and bookkeeping; not the KV */
+    uint64_t memory_bytes; /* of the tree, the policy and the bookkeeping; not of the KV */
 };
 void cache_stats(const struct cache *c, struct cache_stats *out);
 
-/* A span in the tree: a document at one place in one path, or a run of plain prompt. Where prompts
- * part inside of a span, all branches count. */
+/* A span in the tree: a document at one place of one path, or a run of plain prompt. Where prompts
+ * diverge inside a span, all its branches count. */
 struct cache_span {
-    struct kv_key key; /* of its first block: names the path to it */
-    uint32_t depth;    /* spans before it */
+    struct kv_key key; /* of its first block; identifies the span and the path to it */
+    uint32_t depth;    /* spans before it in the path */
     uint32_t n_blocks;
     uint32_t n_tokens;
     uint32_t n_blocks_in[CACHE_N_TIERS];
     uint32_t n_nodes;
-    uint32_t n_children;   /* spans behind it */
-    uint64_t n_uses;       /* requests that had its first block on their path */
-    uint64_t n_hit_tokens; /* of it, found by requests that had not run */
-    uint64_t idle_ns;      /* since its last use; by cache_poll() */
+    uint32_t n_children;   /* spans that follow it directly */
+    uint64_t n_uses;       /* requests with its first block on their path */
+    uint64_t n_hit_tokens; /* of its tokens, found at the first attach of requests */
+    uint64_t idle_ns;      /* since its last use, on the clock of cache_poll() */
     bool in_use;
     bool is_held;
 };
-/* The n_max spans of which most tokens were found, best first. *n_all: spans in the tree. Returns
- * how many were written. O(nodes): between steps, when somebody asks. */
+/* List the n_max spans with most hit tokens, best first. *n_all: spans in the tree. Returns the
+ * number written. O(nodes), so for requests of an operator only. */
 uint32_t cache_top_spans(const struct cache *c, struct cache_span *out, uint32_t n_max,
                          uint32_t *n_all);
 
-/* Device blocks that are free or can be evicted: what cache_seq_grow() could hand out now. */
+/* Device blocks that are free or can be evicted: the most that cache_seq_grow() can take now. */
 uint32_t cache_n_available(const struct cache *c);
-/* Recount everything from scratch and ASSERT that states, references and lists agree. O(blocks). */
+/* Recount everything and ASSERT that states, references and lists agree. O(blocks). */
 void cache_check(const struct cache *c);
-/* Forget every cached block of every tier (those in use stay), and all holds. What lies on disk is
+/* Forget every cached block of every tier and all holds. Blocks in use stay. Blocks on disk are
  * overwritten. */
 void cache_reset(struct cache *c);
-/* Forget the span whose first block has this key, and all that comes behind it in any path, in
- * every tier; on disk it is overwritten. What is in use, or on its way, goes when it is not any
- * more. Returns the blocks of the tree that it was: 0 when there is no such span. */
+/* Forget the span whose first block has this key and everything behind it, in every tier; on disk
+ * it is overwritten. Blocks that are in use or being moved go when that ends. Returns the number of
+ * blocks of the tree that this concerns: 0 when there is no such span. */
 uint32_t cache_erase(struct cache *c, const struct kv_key *first);
 
 #endif

@@ -9,9 +9,11 @@
 
 #include "cache/cache.h"
 #include "cache/store/kv_store.h"
+#include "cache/tier/tier.h"
 
 struct cache {
     struct cache_config config;
+    struct tier *tiers[CACHE_N_TIERS]; /* NULL: there is no such tier */
     struct store *store;
     uint32_t n_seqs;
     uint64_t n_nonces;

@@ -1,10 +1,11 @@
 /* cache_seq.c - a sequence: how it is cut into blocks and segments, and which blocks it holds.
  *
- * Its leading blocks are the tree's, shared with whoever begins alike, and held by one pin on the
- * node where that path ends; those behind, not closed or not written yet, are its own.
+ * The leading blocks belong to the tree, are shared with sequences that begin alike, and are held
+ * by one pin on the last node of that path. The blocks behind them, which are not closed or not
+ * written yet, are private.
  *
- * Without prefix caching its blocks enter the tree only when it is preempted, under keys that no
- * other sequence has, and are forgotten at its end. */
+ * Without prefix caching the blocks enter the tree only when the sequence is preempted, under keys
+ * that no other sequence has, and are forgotten when it is closed. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,33 +16,36 @@
 #include "cache/key.h"
 
 #define RUN_BLOCKS_MAX (KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS)
-/* A miss of few tokens costs a whole step, and says little of what more of them would cost. */
+/* The cost per byte of a miss is taken for at least this many tokens: fewer tokens cost a whole
+ * step, which says little about the cost of more. */
 #define MISS_TOKENS_MIN KV_SEGMENT_TOKENS_MAX
-/* Of a prompt that waits: counting the rest of a very long one is not worth the time it takes. */
+/* Blocks of a waiting prompt that are counted as expected: more would cost more time than it helps.
+ *  */
 #define EXPECT_BLOCKS_MAX 1024u
-/* Fewer are computed again in the step that comes anyway, and are not worth a block. */
+/* A shorter tail is not worth a block: its tokens are computed again in a step that runs anyway. */
 #define TAIL_TOKENS_MIN 4
-/* A due time that moves by less is as it was: by this share of what is left, or these seconds. */
+/* A due time counts as unchanged if it moves by less than this share of the time left, or than
+ * these seconds. */
 #define DUE_SHARE 0.1
 #define DUE_SECONDS 0.05
 
-/* Where the cut of a sequence stands: the block to come starts at pos. */
+/* The state of cutting a sequence: the next block starts at pos. */
 struct cursor {
     uint32_t pos;
-    uint32_t n_in_segment; /* 0: the block to come starts a segment */
+    uint32_t n_in_segment; /* 0: the next block starts a segment */
     uint32_t span;         /* index of the next span end */
 };
 
 struct cache_seq {
     struct cache *cache;
     struct cache_prompt prompt;
-    struct kv_chain chain; /* goes on from prompt.chain with generated ids */
+    struct kv_chain chain; /* continues prompt.chain with generated ids */
     uint32_t n_ids;        /* known ids: the prompt's and the generated ones */
     uint32_t n_blocks_max;
     struct kv_key *keys; /* [n_blocks_max] keys of closed blocks, prompt's first */
     uint32_t n_keys;
     uint32_t n_match_max;      /* tokens that a match may cover: cache_seq_limit_match() */
-    uint32_t n_match_keys_max; /* the blocks that lie within those */
+    uint32_t n_match_keys_max; /* blocks within these tokens */
     uint32_t *blocks;          /* [n_blocks_max] */
     uint32_t *block_pos0;      /* [n_blocks_max] */
     uint32_t n_blocks;
@@ -50,23 +54,23 @@ struct cache_seq {
     uint32_t n_tokens;        /* committed */
     uint32_t n_slots;         /* grown */
     struct cursor cursor;     /* after the last block held */
-    struct store_end end;     /* blocks [0, end.n_blocks) are the tree's */
-    struct cursor end_cursor; /* after those */
+    struct store_end end;     /* blocks [0, end.n_blocks) belong to the tree */
+    struct cursor end_cursor; /* after these */
     struct store_use use;
-    bool has_run;        /* it attached once */
-    bool is_private;     /* what follows has no place in the tree */
-    uint32_t n_expected; /* blocks that the cache was told it waits for */
-    bool expects_tail;   /* and the tail */
-    double due_s;        /* when, as it was told */
+    bool has_run;        /* it attached before */
+    bool is_private;     /* later blocks cannot enter the tree */
+    uint32_t n_expected; /* blocks that it declared as expected */
+    bool expects_tail;   /* it declared a tail, too */
+    double due_s;        /* the due time that it declared */
     bool asked_prefetch;
-    bool was_prefetched; /* all of it, when n_expected_out was so much */
+    bool was_prefetched; /* everything was fetched when n_expected_out had this value */
     uint64_t n_expected_out;
-    uint32_t tail_pos0, tail_n; /* where it left a tail, and of how many tokens; 0: nowhere */
+    uint32_t tail_pos0, tail_n; /* place and tokens of a tail that it left; 0: none */
     struct kv_key tail_name;
-    bool is_loading; /* what it waits for may lie on disk */
-    bool is_reading; /* all of that is under way, when n_load_events was so much */
+    bool is_loading; /* part of its path may lie on disk only */
+    bool is_reading; /* all reads were under way when n_load_events had this value */
     uint64_t n_load_events;
-    bool has_left;       /* something in the tree, under private keys */
+    bool has_left;       /* nodes of it are in the tree, under private keys */
     struct kv_key nonce; /* of private keys; zero with prefix caching */
 };
 
@@ -77,7 +81,7 @@ uint32_t cache_blocks_max(uint32_t n_ids, uint32_t n_span_ends, uint32_t n_more)
 
 /* --- the cut --- */
 
-/* Tokens of the block that starts at the cursor, once it is closed. */
+/* Tokens that the block at the cursor will have when it closes. */
 static uint32_t cut_len(const struct cache_seq *s, const struct cursor *at)
 {
     uint32_t n = KV_BLOCK_TOKENS;
@@ -104,8 +108,8 @@ static void cut_next(const struct cache_seq *s, struct cursor *at)
 
 /* --- matching --- */
 
-/* Closed blocks that a match may cover: not the one with the last known id, which is the last
- * closed one unless a block is open behind it, and none behind the limit of the sequence. */
+/* The number of closed blocks that a match may cover: none with the last known id, which is always
+ * computed, and none behind the limit of the sequence. */
 static uint32_t n_keys_to_match(const struct cache_seq *s)
 {
     uint32_t n = s->n_keys - (s->n_keys > 0 && s->chain.n_open == 0);
@@ -139,7 +143,7 @@ static struct ktree_match match_path(const struct cache_seq *s)
 
 /* --- private keys --- */
 
-/* One that no sequence had: all that it is good for is to differ. */
+/* A nonce that no other sequence has, so that its keys differ from all others. */
 static void make_nonce(struct cache *c, struct kv_key *out)
 {
     uint64_t n = c->n_nonces++;
@@ -155,7 +159,7 @@ static void hide_key(const struct cache_seq *s, struct kv_key *key)
 
 /* --- life --- */
 
-/* Keys that nobody else has are not for the disk. */
+/* Blocks under private keys are not written to disk: use->ids stays NULL. */
 static bool reads_disk(const struct cache *c)
 {
     return c->config.disk.path && c->config.prefix_caching;
@@ -200,7 +204,7 @@ enum status cache_seq_open(struct cache *c, const struct cache_prompt *prompt,
     return OK;
 }
 
-/* Give back the private blocks behind the first n_keep, the last one first. */
+/* Give back the private blocks behind the first n_keep blocks, last block first. */
 static void give_from(struct cache_seq *s, uint32_t n_keep)
 {
     ASSERT(n_keep >= s->end.n_blocks);
@@ -208,7 +212,7 @@ static void give_from(struct cache_seq *s, uint32_t n_keep)
         store_give(s->cache->store, s->blocks[--s->n_blocks]);
 }
 
-/* It waits no more. */
+/* Withdraw what the sequence declared as expected: it waits no more. */
 static void stop_expecting(struct cache_seq *s)
 {
     struct store *st = s->cache->store;
@@ -221,7 +225,7 @@ static void stop_expecting(struct cache_seq *s)
     s->expects_tail = false;
 }
 
-/* The ids at [pos, pos + n), or NULL: of generated ones only those of the open block are kept. */
+/* The ids at [pos, pos + n). NULL: they are generated ids of a closed block, which are not kept. */
 static const uint32_t *ids_at(const struct cache_seq *s, uint32_t pos, uint32_t n)
 {
     if (pos + n <= s->prompt.n_ids)
@@ -229,7 +233,7 @@ static const uint32_t *ids_at(const struct cache_seq *s, uint32_t pos, uint32_t 
     return pos == s->n_ids - s->chain.n_open && n <= s->chain.n_open ? s->chain.ids : NULL;
 }
 
-/* The key of the first n tokens of the block at `at`, as if it ended with them. */
+/* The key of the first n tokens of the block at `at`, as if the block closed after them. */
 static bool tail_key(const struct cache_seq *s, const struct cursor *at, uint32_t n_blocks,
                      uint32_t n, struct kv_key *key)
 {
@@ -237,13 +241,14 @@ static bool tail_key(const struct cache_seq *s, const struct cursor *at, uint32_
 
     if (!ids || n_blocks == 0)
         return false;
-    /* In the sequence's own scope, also inside a public preamble: narrower is never wrong. */
+    /* The scope is the sequence's own, even inside a public preamble: a narrower scope is never
+     * wrong. */
     key_of_block(key, s->chain.domain, &s->keys[n_blocks - 1], at->n_in_segment == 0, ids, n);
     return true;
 }
 
-/* What of the open block has been written can be found again: by this sequence after a preemption,
- * by the next turn of a conversation after the end. */
+/* Leave the written part of the open block in the tree, where this sequence finds it after a
+ * preemption, and the next turn of a conversation after the end. */
 static void leave_tail(struct cache_seq *s)
 {
     struct cursor at = s->end_cursor;
@@ -257,7 +262,7 @@ static void leave_tail(struct cache_seq *s)
         return;
     s->tail_pos0 = at.pos;
     s->tail_n = n;
-    /* It is no block of ours any more. */
+    /* The block now belongs to the tree. */
     memmove(s->blocks + first, s->blocks + first + 1,
             (s->n_blocks - first - 1) * sizeof *s->blocks);
     s->n_blocks--;
@@ -265,7 +270,7 @@ static void leave_tail(struct cache_seq *s)
 
 /* --- entering the tree --- */
 
-/* Closed and committed blocks behind the path's end, those of one segment. */
+/* The closed and committed blocks of one segment behind the end of the path. */
 static uint32_t next_run(const struct cache_seq *s, struct cursor *at)
 {
     uint32_t first = s->end.n_blocks, n = 0;
@@ -305,11 +310,11 @@ static void enter_tree(struct cache_seq *s)
 
 /* --- the end --- */
 
-/* Give every reference back. leaves: what it computed can be found again. */
+/* Give back every reference. leaves: the computed blocks stay in the tree. */
 static void let_go(struct cache_seq *s, bool leaves)
 {
     if (s->n_blocks == 0)
-        return; /* it waits, as before */
+        return; /* it has not run, and still waits */
     if (leaves && !s->cache->config.prefix_caching) {
         enter_tree(s);
         s->has_left = true;
@@ -330,7 +335,7 @@ void cache_seq_drop(struct cache_seq *s)
     let_go(s, true);
 }
 
-/* Its own tail, if it left one. */
+/* The node of the tail that this sequence left, or KTREE_NONE. */
 static const struct kv_key *own_tail(const struct cache_seq *s)
 {
     return s->tail_n ? &s->tail_name : NULL;
@@ -343,7 +348,7 @@ void cache_seq_close(struct cache_seq *s)
     struct store *st = s->cache->store;
     cache_assert_owner(s->cache);
     stop_expecting(s);
-    if (s->asked_prefetch && s->n_blocks == 0) { /* and waits still */
+    if (s->asked_prefetch && s->n_blocks == 0) { /* it still waits */
         struct ktree_match m = match_path(s);
         store_forget_prefetch(st, &m, own_tail(s));
     }
@@ -368,7 +373,7 @@ void cache_seq_extend(struct cache_seq *s, uint32_t id)
 
 /* --- what is found --- */
 
-/* The cursor behind a match. Blocks and segments are counted from their span's beginning. */
+/* The cursor behind a match. Blocks and segments are counted from the beginning of their span. */
 static struct cursor cursor_behind(const struct cache_seq *s, const struct ktree_match *m)
 {
     struct cursor at = {.pos = store_match_tokens(s->cache->store, m)};
@@ -387,8 +392,8 @@ static struct cursor cursor_behind(const struct cache_seq *s, const struct ktree
     return at;
 }
 
-/* A tail behind the match, at cursor `at`: of *n tokens. Where this sequence left one its length is
- * known; else the longest that somebody left. */
+/* The tail of *n tokens behind the match, at cursor `at`: the one that this sequence left, else the
+ * longest. */
 static uint32_t find_tail(const struct cache_seq *s, const struct ktree_match *m,
                           const struct cursor *at, uint32_t *n)
 {
@@ -434,7 +439,7 @@ uint32_t cache_match_disk(const struct cache_seq *s)
 
 /* --- holding --- */
 
-/* Note block `id` at the cursor as the sequence's next one. */
+/* Append block `id` to the sequence and advance the cursor. */
 static void hold_block(struct cache_seq *s, uint32_t id)
 {
     ASSERT(s->n_blocks < s->n_blocks_max);
@@ -456,7 +461,7 @@ static double miss_seconds_per_byte(const struct cache_seq *s, uint32_t n_cached
     return seconds / ((double)n_new / KV_BLOCK_TOKENS * (double)kv_block_bytes(&c->pool));
 }
 
-/* found [CACHE_N_TIERS]: of blocks, to tokens. Leading ones lay in the faster tier. */
+/* Convert found [CACHE_N_TIERS] from blocks to tokens. Earlier blocks lay in faster tiers. */
 static void count_found(const struct cache_seq *s, uint32_t *found)
 {
     uint32_t block = 0, pos0 = 0;
@@ -471,7 +476,7 @@ static void count_found(const struct cache_seq *s, uint32_t *found)
     }
 }
 
-/* The sequence goes on in a block that another one began, or it itself before a preemption. */
+/* Continue in a tail: a block that another sequence, or this one before a preemption, began. */
 static void attach_tail(struct cache_seq *s, const struct ktree_match *m, uint32_t *found)
 {
     uint32_t n, block, node = find_tail(s, m, &s->cursor, &n);
@@ -523,7 +528,7 @@ uint32_t cache_seq_attach(struct cache_seq *s, uint32_t *found)
     return s->n_tokens;
 }
 
-/* Blocks to allocate for n more slots, when the block before the cursor has `room` slots left. */
+/* Blocks to take for n more slots when the block before the cursor has `room` slots left. */
 static uint32_t count_new_blocks(const struct cache_seq *s, struct cursor at, uint32_t room,
                                  uint32_t n)
 {
@@ -560,11 +565,11 @@ uint32_t cache_seq_reclaimable(const struct cache_seq *s)
     return s->n_blocks - s->end.n_blocks + store_reclaimable(s->cache->store, &s->end);
 }
 
-/* Give slots [n_slots, n_slots + n) their places in the segments already held. */
+/* Assign slots [n_slots, n_slots + n) to the segments already held. */
 static void fill_slots(struct cache_seq *s, uint32_t n)
 {
     s->n_slots += n;
-    /* Only trailing segments change: find the first that is not full yet. */
+    /* Only the last segments change: find the first that is not full. */
     uint32_t i = s->n_segments;
     while (i > 0 && s->segments[i - 1].pos0 + s->segments[i - 1].n_tokens != s->n_slots - n)
         i--;
@@ -587,7 +592,7 @@ enum status cache_seq_grow(struct cache_seq *s, uint32_t n_tokens)
     while (n_new > 0) {
         uint32_t n = n_new < 64 ? n_new : 64;
         enum status st = store_take(c->store, fresh, n);
-        ASSERT(st == OK); /* availability was checked for all of them */
+        ASSERT(st == OK); /* availability was checked before */
         for (uint32_t i = 0; i < n; i++)
             hold_block(s, fresh[i]);
         n_new -= n;
@@ -612,7 +617,7 @@ void cache_seq_shrink(struct cache_seq *s)
     cache_assert_owner(s->cache);
     if (s->n_slots == s->n_tokens)
         return;
-    /* Blocks without a committed token go; the cut is replayed to find the cursor again. */
+    /* Give back the blocks without a committed token, and replay the cuts to find the cursor. */
     uint32_t n_keep = 0;
     while (n_keep < s->n_blocks && s->block_pos0[n_keep] < s->n_tokens)
         n_keep++;
@@ -666,9 +671,9 @@ void cache_seq_expect(struct cache_seq *s, uint64_t due_ns)
         n = s->n_match_keys_max;
     cache_assert_owner(s->cache);
     if (!s->cache->config.prefix_caching && !s->has_left)
-        return; /* nobody else computes it */
+        return; /* no other sequence computes its path */
     if (is_told && fabs(due_s - was_s) <= fmax(DUE_SECONDS, DUE_SHARE * (was_s - store_now_s(st))))
-        due_s = was_s; /* told again: others may have moved, and time passes */
+        due_s = was_s; /* report it again: others may have moved, and time passes */
     s->due_s = due_s;
     if (s->n_expected > 0)
         store_expect_at(st, s->keys, s->n_expected, was_s, due_s);

@@ -20,7 +20,8 @@ void key_domain(uint8_t *domain, const uint8_t *fingerprint, const struct kv_sco
 void key_of_block(struct kv_key *out, const uint8_t *domain, const struct kv_key *prev,
                   bool starts_segment, const uint32_t *ids, uint32_t n_ids)
 {
-    uint8_t message[MESSAGE_BYTES_MAX + 1], *m = message; /* ids are written with a byte too many */
+    uint8_t message[MESSAGE_BYTES_MAX + 1],
+        *m = message; /* each id is written as 4 bytes, then cut to 3 */
 
     uint32_t all = 0;
 
@@ -75,7 +76,7 @@ bool kv_chain_push(struct kv_chain *c, uint32_t id, struct kv_key *key)
     return true;
 }
 
-/* A whole block at once, where none is open. */
+/* Feed a whole block at once, when no block is open. */
 static void push_block(struct kv_chain *c, const uint32_t *ids, struct kv_key *key)
 {
     if (c->n_in_segment == c->segment_tokens)
@@ -110,7 +111,7 @@ uint32_t kv_chain_prompt(struct kv_chain *c, const uint32_t *ids, uint32_t n_ids
     uint32_t n_keys = 0, span = 0;
     bool in_public = n_public > 0;
 
-    /* Behind a block of a tenant's nothing is public: it would be wider than what it rests on. */
+    /* A public block cannot follow a tenant's block: scopes only narrow. */
     ASSERT(!in_public || is_fresh(c));
     if (in_public)
         set_scope(c, &everybody);
@@ -127,13 +128,13 @@ uint32_t kv_chain_prompt(struct kv_chain *c, const uint32_t *ids, uint32_t n_ids
             span++;
             if (kv_chain_end_span(c, &keys_out[n_keys]))
                 n_keys++;
-            /* Only here, where no block is open: a block has one scope. */
+            /* A block has one scope, so the scope changes only where no block is open. */
             if (in_public && i + 1 == n_public) {
                 set_scope(c, &own);
                 in_public = false;
             }
         }
     }
-    ASSERT(!in_public); /* else ids that are the tenant's were hashed as everybody's */
+    ASSERT(!in_public); /* n_public was no span end: a tenant's ids were hashed as public */
     return n_keys;
 }

@@ -8,11 +8,11 @@
 #include "base/clock.h"
 #include "cache/disk/disk_inner.h"
 
-/* The kernel registers no more in one piece. */
+/* The most that the kernel registers in one piece. */
 #define REGION_BYTES_MAX ((uint64_t)1 << 30)
 #define N_REGIONS_MAX 64u
 #define N_REAP 32u
-#define N_LAST_TRIES 4u /* to write what failed, before it is closed */
+#define N_LAST_TRIES 4u /* retries of failed writes at close */
 
 /* --- open --- */
 
@@ -41,7 +41,7 @@ static enum status open_queue(struct disk *d, enum aio_backend backend, struct b
     return aio_open(&d->aio, &config, why);
 }
 
-/* Zeroed, on whole pages. */
+/* Zeroed memory at a page boundary, in whole pages. */
 static uint8_t *pages_of_zeros(uint64_t n_bytes)
 {
     uint8_t *p = aligned_alloc(DISK_PAGE_BYTES, n_bytes);
@@ -93,7 +93,8 @@ static void fill_lists(struct disk *d)
     d->next_no = 1;
 }
 
-/* But what a hung kernel may still look at: bounce, zeros and the directory. */
+/* Free all but the memory and files that a hung kernel may still use: bounce, zeros, the directory.
+ *  */
 static void free_tables(struct disk *d)
 {
     free(d->slots);
@@ -202,7 +203,7 @@ static void begin(struct disk *d)
     disk_table_begin(d);
 }
 
-/* What belongs to no unit is late by its own time. */
+/* Ops that belong to no unit have a deadline of their own. */
 static void expire(struct disk *d)
 {
     disk_units_expire(d);
@@ -221,7 +222,7 @@ uint32_t disk_poll(struct disk *d, uint64_t now_ns, struct disk_done *out, uint3
     reap(d);
     expire(d);
     begin(d);
-    /* Units first: an extent of a write comes back after the word that it failed. */
+    /* Units first: the failure of a write is reported before its extents are. */
     while (n < n_max && disk_unit_report(d, &out[n]))
         n++;
     while (n < n_max && disk_cleared_report(d, &out[n]))
@@ -251,7 +252,7 @@ static void drop_reports(struct disk *d)
         ;
 }
 
-/* Until nothing more begins or ends. False when it is time to stop. */
+/* Run until nothing more begins or ends. False: stop_ns has passed. */
 static bool run_dry(struct disk *d, uint64_t stop_ns)
 {
     struct aio_done done[N_REAP];
@@ -271,8 +272,8 @@ static bool run_dry(struct disk *d, uint64_t stop_ns)
     }
 }
 
-/* Half of the time is for what can still begin, or the last extent to be erased would look like a
- * hung disk. What fails has a few more tries. */
+/* Begin waiting work for half of the time only: else the last erasures would leave no time to end
+ * and look like a hung disk. Failed writes are retried N_LAST_TRIES times. */
 static void finish(struct disk *d, uint64_t deadline_ns)
 {
     uint64_t now = clock_now_ns();
@@ -288,8 +289,8 @@ enum status disk_close(struct disk *d, uint64_t deadline_ns)
         return OK;
     finish(d, deadline_ns);
     enum status s = aio_close(d->aio, deadline_ns);
-    /* What hangs may still be read from or written to. The files stay open, and so locked: their
-     * numbers must not become other files', nor the directory another server's. */
+    /* Requests that hang may still use the files. These stay open and locked, so that their
+     * descriptors are not reused and no other server takes the directory. */
     if (s == OK) {
         free(d->zeros);
         free(d->bounce);
@@ -306,7 +307,8 @@ uint32_t disk_n_free_slots(const struct disk *d)
     return d->n_free_slots;
 }
 
-/* The first of n free slots in a row, which make one request of adjacent extents; DISK_NONE. */
+/* The first of n adjacent free slots, or DISK_NONE. Adjacent slots to adjacent extents are one
+ * request. */
 static uint32_t find_row(const struct disk *d, uint32_t n)
 {
     uint32_t n_row = 0;

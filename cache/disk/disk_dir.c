@@ -18,20 +18,20 @@
 #include "cache/disk/disk_room.h"
 
 #define LOCK_AGAIN_NS UINT64_C(20000000)
-#define READ_BYTES ((size_t)16 << 20) /* of the table at once */
-/* Of the file system's size; 1 GiB is enough for logs and whatever else runs there. */
+#define READ_BYTES ((size_t)16 << 20) /* read of the table at a time */
+/* The share of the file system that stays free; 1 GiB is enough for logs and other programs. */
 #define MARGIN_PERCENT 5
 #define MARGIN_BYTES_MAX (UINT64_C(1) << 30)
 
-/* On the way to a struct disk_dir. */
+/* The state of opening a directory. */
 struct opening {
     const struct disk_dir_config *config;
     char name[DISK_NAME_BYTES]; /* of the fingerprint's directory */
     int root, dir;
     bool made_dir, is_sizing;
-    uint32_t n_before;                  /* headers that are kept; 0: none */
-    uint64_t table_before, data_before; /* bytes */
-    uint64_t n_more, n_free;            /* bytes asked of the file system, and what it had before */
+    uint32_t n_before;                  /* old headers that are kept */
+    uint64_t table_before, data_before; /* old sizes in bytes */
+    uint64_t n_more, n_free; /* bytes to allocate, and free bytes of the file system before */
     struct disk_dir *d;
     struct buf *why;
 };
@@ -80,8 +80,8 @@ static enum status make_root(struct opening *o)
     return OK;
 }
 
-/* Whoever may write there could give us bytes to answer with. The root may be the superuser's, as
- * mounted volumes are. NULL: fine. */
+/* Why a directory is not safe, or NULL. Users who can write to it could choose the KV that the
+ * model reads. The root may belong to the superuser, as mounted volumes do. */
 static const char *look_at(int dir, bool is_root)
 {
     mode_t not = is_root ? S_IWOTH : S_IWGRP | S_IWOTH;
@@ -137,7 +137,8 @@ static enum status busy(struct opening *o)
                text[0] ? " (pid " : "", text, text[0] ? ")" : "", o->name);
 }
 
-/* flock(): ERR_BUSY when somebody has it; file systems that cannot lock directories let pass. */
+/* flock(). ERR_BUSY: another process holds the lock. OK on file systems that cannot lock
+ * directories. */
 static enum status lock(struct opening *o, int fd, bool must)
 {
     if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0)
@@ -156,8 +157,8 @@ static void unlock(struct opening *o)
     close_fd(&o->root);
 }
 
-/* The root first: with it locked nobody makes, removes or sizes a directory in it. Then the three
- * files: what a killed server's requests still hold is data or table, not the lock file. */
+/* Lock the root first, so that no other process creates, removes or sizes a directory in it. Then
+ * the three files: the last requests of a killed server hold data or table, not the lock file. */
 static enum status try_lock(struct opening *o)
 {
     struct disk_dir *d = o->d;
@@ -197,17 +198,17 @@ static enum status lock_all(struct opening *o)
         clock_sleep_ns(LOCK_AGAIN_NS);
     }
     if (s == ERR_BUSY)
-        o->made_dir = false; /* somebody else's by now */
+        o->made_dir = false; /* another process uses it by now */
     return s;
 }
 
-/* Who has it, and since when: disk_room.h removes what was not used for longest. */
+/* Write pid and time to the lock file. Its mtime is the time of last use for disk_room.h. */
 static void sign(struct opening *o)
 {
     char text[16];
     int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
 
-    /* Only words depend on it. */
+    /* An error matters only for messages. */
     if (ftruncate(o->d->lock_fd, 0) != 0 || pwrite(o->d->lock_fd, text, (size_t)n, 0) != n)
         (void)ftruncate(o->d->lock_fd, 0);
     (void)futimens(o->d->lock_fd, NULL);
@@ -217,7 +218,7 @@ static void sign(struct opening *o)
 
 static uint64_t dir_bytes(uint32_t n_extents, uint64_t extent_bytes)
 {
-    /* A page for the lock file. */
+    /* One page is for the lock file. */
     return disk_table_bytes(n_extents) + n_extents * extent_bytes + DISK_PAGE_BYTES;
 }
 
@@ -268,7 +269,7 @@ static uint64_t allocated_bytes(int fd)
     return fstat(fd, &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
 }
 
-/* The bytes that a file must still get to have n bytes. */
+/* The bytes to allocate so that a file has n bytes. */
 static uint64_t n_more_bytes(int fd, uint64_t n)
 {
     uint64_t n_now = allocated_bytes(fd);
@@ -276,7 +277,7 @@ static uint64_t n_more_bytes(int fd, uint64_t n)
     return n > n_now ? n - n_now : 0;
 }
 
-/* Bytes that stay free for everybody else. */
+/* Bytes that stay free for other programs. */
 static uint64_t margin_bytes(uint64_t n_file_system)
 {
     uint64_t share = n_file_system / 100 * MARGIN_PERCENT;
@@ -284,8 +285,8 @@ static uint64_t margin_bytes(uint64_t n_file_system)
     return share < MARGIN_BYTES_MAX ? share : MARGIN_BYTES_MAX;
 }
 
-/* Measure the file system before anything on it changes: an attempt that fails would first fill it,
- * to the harm of all who write there. File systems that give no figures pass. */
+/* Check the free space before anything changes: an attempt that fails would first fill the file
+ * system and harm other programs. File systems that report no figures pass. */
 static enum status check_free(struct opening *o)
 {
     uint32_t n = o->d->super.n_extents;
@@ -306,7 +307,7 @@ static enum status check_free(struct opening *o)
                size_words(a, o->n_free), size_words(b, margin), size_words(c, o->n_more));
 }
 
-/* The figures are those from before the attempt, which may have filled the file system. */
+/* The figures are from before the attempt, which may have filled the file system. */
 static enum status no_space(struct opening *o)
 {
     const char *cause = errno == EDQUOT ? "a quota is used up" : "others write there too";
@@ -323,7 +324,7 @@ static enum status no_space(struct opening *o)
                size_words(a, o->n_free), size_words(b, o->n_more), cause);
 }
 
-/* The file has n bytes then, as far as possible with room for all of them. */
+/* Set the size of a file to n bytes and allocate them where the file system can. */
 static enum status allocate(struct opening *o, int fd, const char *name, uint64_t n)
 {
     struct stat st;
@@ -384,7 +385,7 @@ static enum status write_page(struct opening *o, uint64_t page)
                r < 0 ? strerror(errno) : "the file system is full");
 }
 
-/* Can what is there be gone on with? Else why_new says why not. */
+/* Whether the old content can be used; if not, why_new says why. */
 static void look_at_super(struct opening *o, const uint8_t *page)
 {
     struct disk_dir *d = o->d;
@@ -428,8 +429,8 @@ static enum status look_at_files(struct opening *o)
     return s == ERR_CORRUPT ? OK : s;
 }
 
-/* Headers beyond what there is from now on are cut off before the file grows again, so what comes
- * behind the kept ones is zero. */
+/* Cut off the headers that are not kept before the file grows again, so that all bytes behind the
+ * kept headers are zero. */
 static enum status size_files(struct opening *o)
 {
     struct disk_dir *d = o->d;
@@ -451,7 +452,7 @@ static enum status size_files(struct opening *o)
     return s;
 }
 
-/* Not every file system that takes the flag takes the reads. */
+/* Some file systems accept the flag O_DIRECT but fail the reads. */
 static bool try_direct(int fd, uint8_t *page)
 {
     int flags = fcntl(fd, F_GETFL);
@@ -474,7 +475,7 @@ static void choose_direct(struct disk_dir *d)
     }
 }
 
-/* Behind the kept headers there is nothing, in their last page either. */
+/* Zero everything behind the kept headers, also in their last page. */
 static enum status load_table(struct opening *o, uint32_t n_said)
 {
     struct disk_dir *d = o->d;
@@ -499,7 +500,7 @@ static enum status load_table(struct opening *o, uint32_t n_said)
 
 /* --- open and close --- */
 
-/* Nothing half-made stays: what was there before keeps its size. */
+/* Undo a failed opening: files that existed before get their old sizes back. */
 static void undo(struct opening *o)
 {
     struct disk_dir *d = o->d;
@@ -596,7 +597,7 @@ static enum status read_super(struct disk_dir *d, const char *dir, struct buf *w
     return s;
 }
 
-/* What the superblock says is believed only as far as the file goes. */
+/* The superblock's figures are used only as far as the file goes. */
 static enum status read_table(struct disk_dir *d, const char *dir, struct buf *why)
 {
     uint64_t there = file_bytes(d->table_fd);

@@ -14,7 +14,7 @@
 static const char super_magic[8] = {'T', 'A', 'R', 'N', 'D', 'I', 'S', 'K'};
 static const char header_magic[4] = {'T', 'K', 'V', 'R'};
 
-/* Where the fields stand; DISK_FORMAT.md has the same tables with words. */
+/* Offsets of the fields. DISK_FORMAT.md explains them. */
 enum {
     SUPER_MAGIC = 0,
     SUPER_VERSION = 8,
@@ -99,7 +99,7 @@ static uint64_t get_u64(const uint8_t *p)
 
 static bool is_zero(const uint8_t *p, size_t n)
 {
-    /* Each byte equals the one before it, and the first is zero. */
+    /* All bytes are zero if the first is and each equals the previous one. */
     return n == 0 || (p[0] == 0 && memcmp(p, p + 1, n - 1) == 0);
 }
 
@@ -126,7 +126,7 @@ uint32_t disk_extents_in(uint64_t n_bytes, uint64_t block_bytes)
     n = (n_bytes - DISK_PAGE_BYTES) / (extent_bytes + DISK_HEADER_BYTES);
     if (n > DISK_EXTENTS_MAX)
         return DISK_EXTENTS_MAX;
-    /* The last page of headers is whole, which takes an extent's place at most. */
+    /* Rounding the table up to whole pages takes the place of at most one extent. */
     if (n > 0 && disk_table_bytes((uint32_t)n) + n * extent_bytes > n_bytes)
         n--;
     return (uint32_t)n;
@@ -151,7 +151,7 @@ void disk_super_encode(uint8_t *page, const struct disk_super *super)
     put_u32(page + SUPER_CRC, hash_crc32c(0, page, SUPER_CRC));
 }
 
-/* The checksum holds, so this is what somebody wrote: can it be? */
+/* Check the values of a superblock with a right checksum. */
 static enum status check_super(const struct disk_super *s, const uint8_t *page, struct buf *why)
 {
     if (get_u32(page + SUPER_PAGE_BYTES) != DISK_PAGE_BYTES ||
@@ -189,7 +189,7 @@ enum status disk_super_decode(struct disk_super *out, const uint8_t *page, struc
         return buf_why(why, ERR_CORRUPT, "its superblock was never written");
     if (memcmp(page + SUPER_MAGIC, super_magic, sizeof super_magic) != 0)
         return buf_why(why, ERR_CORRUPT, "it does not begin with a superblock of Tarn's");
-    /* Before the checksum: another version may have it elsewhere. */
+    /* Checked before the checksum, which another version may have elsewhere. */
     if (version != DISK_FORMAT_VERSION)
         return buf_why(why, ERR_CORRUPT, "it has format version %u; this program reads version %d",
                        version, DISK_FORMAT_VERSION);
@@ -303,7 +303,7 @@ static bool is_possible(struct disk_record *r, const uint8_t *header)
         return false;
     uint32_t end = HEADER_IDS + ID_BYTES * r->n_tokens;
 
-    return is_zero(header + end, HEADER_CRC - end) && /* ids behind n_tokens, and what is unused */
+    return is_zero(header + end, HEADER_CRC - end) && /* ids behind n_tokens, and unused bytes */
            (r->flags & ~(uint32_t)KNOWN_FLAGS) == 0 && r->pos0 <= UINT32_MAX - r->n_tokens &&
            r->depth <= r->pos0 && /* a span before it has at least one token */
            is_zero(r->parent.bytes, KV_KEY_BYTES) == (r->pos0 == 0);

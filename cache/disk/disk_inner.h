@@ -1,11 +1,11 @@
-/* disk_inner.h - what disk.c, disk_unit.c and disk_table.c share. Not for others.
+/* disk_inner.h - what disk.c, disk_unit.c and disk_table.c share; included by these only.
  *
  * disk.c        open, close, staging, what is handed out
  * disk_unit.c   units: payloads, checksums, deadlines
  * disk_table.c  headers, their pages, clearing and erasing
  *
- * Every request to the queue is an `op`; what it is about stays reserved until the op has come
- * back, however long that takes: so nothing that comes late meets a new owner.
+ * Every request to the queue is an `op`. Its slots, pages and extents stay reserved until the op
+ * has ended, however long that takes, so a late op never touches memory or extents of another unit.
  *
  * Owns    see disk.h.
  * Thread  as disk.h.
@@ -19,7 +19,7 @@
 #define DISK_NONE UINT32_MAX
 #define DISK_N_UNITS 64u
 #define DISK_N_BOUNCE 32u /* pages of headers under way */
-#define DISK_N_ERASING 4u /* extents that zeros are on their way to: in the background */
+#define DISK_N_ERASING 4u /* extents being overwritten with zeros at a time */
 /* A write that failed is tried again so much later. */
 #define DISK_RETRY_NS UINT64_C(100000000)
 
@@ -48,7 +48,7 @@ static inline uint32_t disk_list_pop(struct disk_list *l, const uint32_t *next)
     return i;
 }
 
-/* All of `from` behind all of `to`. */
+/* Append all of `from` to `to`, and empty `from`. */
 static inline void disk_list_move(struct disk_list *to, struct disk_list *from, uint32_t *next)
 {
     for (uint32_t i; (i = disk_list_pop(from, next)) != DISK_NONE;)
@@ -72,14 +72,14 @@ struct disk_op {
 
 enum disk_unit_state {
     DISK_UNIT_FREE,
-    DISK_UNIT_WAITING, /* for room in the queue */
-    DISK_UNIT_PAYLOAD, /* under way */
-    DISK_UNIT_HEADERS, /* of a write: the payloads are there */
-    DISK_UNIT_DONE,    /* to be reported */
-    DISK_UNIT_GIVEN_UP /* by the deadline, with requests under way; reported or not */
+    DISK_UNIT_WAITING, /* waits for room in the queue */
+    DISK_UNIT_PAYLOAD, /* payloads are under way */
+    DISK_UNIT_HEADERS, /* of a write: the payloads are on the disk, headers are under way */
+    DISK_UNIT_DONE,    /* waits to be reported */
+    DISK_UNIT_GIVEN_UP /* past its deadline with requests under way; reported or not */
 };
 
-/* Blocks whose extents and slots both follow each other: one request. */
+/* Blocks with adjacent extents and adjacent slots: one request. */
 struct disk_run {
     uint8_t first, n;
 };
@@ -92,28 +92,28 @@ struct disk_unit {
     int error;
     uint64_t tag, began_ns, took_ns;
     uint32_t n, n_runs;
-    uint32_t n_pending; /* requests under way; of DISK_UNIT_HEADERS: headers not there yet */
+    uint32_t n_pending; /* requests under way; in DISK_UNIT_HEADERS: headers not on the disk yet */
     uint32_t extents[DISK_UNIT_BLOCKS_MAX], slots[DISK_UNIT_BLOCKS_MAX];
-    uint32_t crc[DISK_UNIT_BLOCKS_MAX]; /* of a read: what the payloads must have */
+    uint32_t crc[DISK_UNIT_BLOCKS_MAX]; /* of a read: the expected checksums */
     struct disk_run runs[DISK_UNIT_BLOCKS_MAX];
     uint8_t headers[DISK_UNIT_BLOCKS_MAX][DISK_HEADER_BYTES]; /* of a write */
 };
 
 /* --- extents --- */
 
-/* What is _OUT lies in a copy of its page that is being written. */
+/* _OUT: a copy of the extent's header page is being written with this state. */
 enum disk_extent_state {
-    DISK_EXTENT_IDLE,    /* a record or none: the table in memory and on the disk say the same */
-    DISK_EXTENT_PAYLOAD, /* of a unit that writes; no header yet */
+    DISK_EXTENT_IDLE,    /* a record or none; the tables in memory and on the disk agree */
+    DISK_EXTENT_PAYLOAD, /* its payload is being written; no header yet */
     DISK_EXTENT_HEADER,
     DISK_EXTENT_HEADER_OUT,
-    DISK_EXTENT_WRITTEN, /* its header is there, others of its unit are not */
+    DISK_EXTENT_WRITTEN, /* its header is on the disk, others of its unit are not yet */
     DISK_EXTENT_MARK,
-    DISK_EXTENT_MARK_OUT, /* to be erased: the table is to say so first */
-    DISK_EXTENT_ERASE,    /* zeros wait, or are under way */
+    DISK_EXTENT_MARK_OUT, /* to be erased: the mark is written first */
+    DISK_EXTENT_ERASE,    /* zeros over the payload are waiting or under way */
     DISK_EXTENT_CLEAR,
-    DISK_EXTENT_CLEAR_OUT, /* the header is zero */
-    DISK_EXTENT_CLEARED    /* to be reported */
+    DISK_EXTENT_CLEAR_OUT, /* a header of zeros is to be written */
+    DISK_EXTENT_CLEARED    /* waits to be reported */
 };
 
 enum { DISK_PAGE_DIRTY = 1, DISK_PAGE_OUT = 2 };
@@ -143,7 +143,7 @@ struct disk {
     uint32_t n_units; /* not free */
 
     uint8_t *extents; /* [n_extents] enum disk_extent_state */
-    /* [n_extents] in a list; of _HEADER, _HEADER_OUT and _WRITTEN: the unit. */
+    /* [n_extents] next extent in a list; in _HEADER, _HEADER_OUT and _WRITTEN: the unit. */
     uint32_t *extent_next;
     struct disk_list to_erase, failed_erases, cleared;
     uint8_t *zeros; /* [extent_bytes] */
@@ -152,10 +152,10 @@ struct disk {
     uint8_t *pages;      /* [n_pages] DISK_PAGE_DIRTY, DISK_PAGE_OUT */
     uint32_t *page_next; /* [n_pages] */
     struct disk_list dirty_pages, failed_pages;
-    uint8_t *bounce; /* [DISK_N_BOUNCE][DISK_PAGE_BYTES]: a page does not change while it is
-                        written */
+    uint8_t *bounce; /* [DISK_N_BOUNCE][DISK_PAGE_BYTES] copies of pages being written, which must
+                        not change */
     uint32_t free_bounce[DISK_N_BOUNCE], n_free_bounce;
-    uint64_t retry_ns; /* when what failed is tried again */
+    uint64_t retry_ns; /* when failed writes are tried again */
 };
 
 static inline uint8_t *disk_header_at(struct disk *d, uint32_t extent)
@@ -170,7 +170,7 @@ static inline uint8_t *disk_slot_at(struct disk *d, uint32_t slot)
 
 /* --- disk.c --- */
 
-/* An op for `op`, whose kind, index and bounce are the caller's, or DISK_NONE. */
+/* Take an op; the caller has set kind, index and bounce. DISK_NONE: there is none. */
 uint32_t disk_op_take(struct disk *d, struct disk_op op);
 void disk_op_give(struct disk *d, uint32_t i);
 void disk_op_is_late(struct disk *d, struct disk_op *op);
@@ -178,19 +178,19 @@ void disk_release_slots(struct disk *d, const struct disk_unit *u);
 
 /* --- disk_unit.c --- */
 
-void disk_units_begin(struct disk *d); /* those that wait */
+void disk_units_begin(struct disk *d); /* begin waiting units */
 void disk_unit_op_done(struct disk *d, const struct disk_op *op, const struct aio_done *done);
-/* A header of the unit is on the disk, or (status) could not be written. */
+/* A header of the unit was written, with this status. */
 void disk_unit_header_done(struct disk *d, uint32_t unit, enum status status, int error);
 void disk_units_expire(struct disk *d);
-/* False: nothing is to be reported. */
+/* Report a finished unit. False: there is none. */
 bool disk_unit_report(struct disk *d, struct disk_done *out);
 
 /* --- disk_table.c --- */
 
-/* The unit's headers into the table. */
+/* Put the unit's headers into the table. */
 void disk_table_commit(struct disk *d, uint32_t unit);
-/* An extent of a unit that failed: with a header in the table, or none yet. */
+/* Clear an extent of a failed unit, with or without a header in the table. */
 void disk_table_take_back(struct disk *d, uint32_t extent);
 void disk_table_begin(struct disk *d);
 void disk_page_op_done(struct disk *d, const struct disk_op *op, const struct aio_done *done);

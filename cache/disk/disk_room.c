@@ -52,7 +52,7 @@ enum status disk_room_lock(int dir, int *fds)
     return OK;
 }
 
-/* --- what is there --- */
+/* --- the directories under the root --- */
 
 static bool look_at(struct other *o, int dir)
 {
@@ -76,7 +76,7 @@ static bool look_at(struct other *o, int dir)
     return true;
 }
 
-/* Neither a link nor another user's is taken for ours. */
+/* Links and directories of other users are ignored. */
 static enum status add(struct others *list, int root, const char *name)
 {
     struct other o = {.n_bytes = 0};
@@ -126,7 +126,7 @@ static bool is_older(const struct other *a, const struct other *b)
                                             : a->used.tv_nsec < b->used.tv_nsec;
 }
 
-/* NULL: none is left. */
+/* The least recently used directory that is not locked, or NULL. */
 static struct other *oldest_idle(const struct others *list)
 {
     struct other *found = NULL;
@@ -149,13 +149,13 @@ static uint64_t idle_bytes(const struct others *list)
     return n;
 }
 
-/* What somebody else put in there keeps the directory, but none of our files. */
+/* Remove our files, and the directory unless it contains files of others. */
 static enum status remove_one(struct other *o, int root, const char *path, struct buf *why)
 {
     int dir = openat(root, o->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     int error = dir < 0 ? errno : 0;
 
-    for (int i = N_FILES - 1; !error && i >= 0; i--) /* the lock last: it says what it is */
+    for (int i = N_FILES - 1; !error && i >= 0; i--) /* the lock file last */
         if (unlinkat(dir, file_names[i], 0) != 0 && errno != ENOENT)
             error = errno;
     if (dir >= 0)

@@ -1,8 +1,8 @@
-/* disk_room.h - how much room a directory of the disk tier has left for one fingerprint, and making
- * more by removing what no server uses.
+/* disk_room.h - the room under PATH for the directory of one fingerprint, and making room by
+ * removing directories that no server uses.
  *
  * Owns    nothing.
- * Thread  one at a time, with the root locked (disk_dir.c): nobody else opens or removes then.
+ * Thread  one at a time, with the root locked (disk_dir.c): no other process opens or removes then.
  * Errors  ERR_IO, with words.
  * Units   bytes of the files' sizes. */
 #ifndef TARN_CACHE_DISK_DISK_ROOM_H
@@ -18,25 +18,24 @@ struct buf;
 /* 64 hex digits, "-v", a version, NUL. */
 #define DISK_NAME_BYTES 80
 
-/* Is that the name of a fingerprint's directory, of whatever version? */
+/* Whether this is the name of a fingerprint's directory, of any format version. */
 bool disk_room_is_ours(const char *name);
-/* The files lock, table and data in the directory, as far as they are there, locked by flock(): the
- * descriptors are in fds [3], -1 for what is missing. A file that somebody else has locked, this
- * program included: ERR_BUSY, and none is open. To lock a server's requests out as well, which may
- * live longer than it, all three are locked. */
+/* Open and flock() the files lock, table and data of a directory, as far as they exist: fds [3], -1
+ * for a missing one. ERR_BUSY: one of them is locked already, perhaps by this process; none is open
+ * then. All three are locked because I/O requests of a server may outlive it. */
 NODISCARD enum status disk_room_lock(int dir, int *fds);
 
 struct disk_room {
     uint64_t n_left;          /* for the directory `own` */
-    uint64_t n_running_bytes; /* of servers that run, and their number */
+    uint64_t n_running_bytes; /* in directories of running servers */
     uint32_t n_running;
     uint64_t n_removed_bytes;
     uint32_t n_removed;
 };
 
-/* Of n_max in all of `root` (an open directory, `path` in words), at least n_wanted for `own`, or
- * what running servers leave. Others go for that, the one whose lock file was not touched for
- * longest first. */
+/* Make room for n_wanted bytes in the directory `own`, when all of `root` (an open directory with
+ * the name `path`) may have n_max; or for as many as running servers leave. Unused directories are
+ * removed for that, the one with the oldest lock file first. */
 NODISCARD enum status disk_room_make(struct disk_room *out, int root, const char *path,
                                      const char *own, uint64_t n_max, uint64_t n_wanted,
                                      struct buf *why);

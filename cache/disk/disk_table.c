@@ -1,8 +1,8 @@
 /* disk_table.c - the headers: changed in memory, written by pages, cleared and erased.
  *
- * An extent is erased in three steps: its header becomes a mark, on the disk; zeros go over the
- * payload; the header becomes zero. So whatever ends the process meanwhile, no record comes back,
- * and who finds disk_erase_mark knows that there is something left to be erased. */
+ * An extent is erased in three steps, each on the disk before the next begins: write a mark as its
+ * header, overwrite the payload with zeros, write zeros as its header. Wherever the process ends,
+ * no record comes back, and disk_erase_mark tells the next process to finish the erasure. */
 #include <string.h>
 
 #include "base/check.h"
@@ -36,13 +36,13 @@ static uint32_t page_end(const struct disk *d, uint32_t page)
     return end < d->dir.super.n_extents ? end : d->dir.super.n_extents;
 }
 
-/* What the page says of its extents is on its way. */
+/* A write of the page has begun: its extents change to the _OUT states. */
 static void page_goes_out(struct disk *d, uint32_t page)
 {
     for (uint32_t e = page * DISK_HEADERS_PER_PAGE; e < page_end(d, page); e++)
         if (d->extents[e] == DISK_EXTENT_HEADER || d->extents[e] == DISK_EXTENT_MARK ||
             d->extents[e] == DISK_EXTENT_CLEAR)
-            d->extents[e]++; /* its _OUT is the next one */
+            d->extents[e]++; /* the _OUT state follows in the enum */
 }
 
 static bool begin_page(struct disk *d, uint32_t page)
@@ -79,7 +79,7 @@ static void settle_extent(struct disk *d, uint32_t e, const struct aio_done *don
     switch (d->extents[e]) {
     case DISK_EXTENT_HEADER_OUT: {
         uint32_t unit = d->extent_next[e];
-        d->extents[e] = DISK_EXTENT_WRITTEN; /* perhaps: if not, its unit takes it back */
+        d->extents[e] = DISK_EXTENT_WRITTEN; /* if the write failed, its unit takes it back */
         disk_unit_header_done(d, unit, done->status, done->error);
         break;
     }
@@ -104,7 +104,7 @@ void disk_page_op_done(struct disk *d, const struct disk_op *op, const struct ai
 
     d->free_bounce[d->n_free_bounce++] = op->bounce;
     d->pages[page] = 0;
-    if (done->status != OK) { /* who knows what is there now */
+    if (done->status != OK) { /* the page on the disk is unknown now */
         d->pages[page] = DISK_PAGE_DIRTY;
         disk_list_push(&d->failed_pages, d->page_next, page);
         d->retry_ns = d->now_ns + DISK_RETRY_NS;
@@ -130,7 +130,7 @@ void disk_table_commit(struct disk *d, uint32_t unit)
     }
 }
 
-/* Its header is, or may be, on the disk. */
+/* Begin to overwrite the extent's header with zeros; it is, or may be, on the disk. */
 static void clear_header(struct disk *d, uint32_t extent)
 {
     memset(disk_header_at(d, extent), 0, DISK_HEADER_BYTES);
@@ -207,7 +207,7 @@ void disk_erase_op_done(struct disk *d, const struct disk_op *op, const struct a
     }
 }
 
-/* --- what waits --- */
+/* --- waiting work --- */
 
 void disk_table_begin(struct disk *d)
 {
@@ -216,7 +216,7 @@ void disk_table_begin(struct disk *d)
         disk_list_move(&d->to_erase, &d->failed_erases, d->extent_next);
     }
     while (d->dirty_pages.first != DISK_NONE && d->n_free_bounce > 0) {
-        /* Off its list first: where it goes from there is decided by how it comes back. */
+        /* Take it off its list first: the result of the write decides the next list. */
         uint32_t page = d->dirty_pages.first, next = d->page_next[page];
         if (!begin_page(d, page))
             break;

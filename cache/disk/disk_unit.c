@@ -33,7 +33,7 @@ static void find_runs(struct disk_unit *u)
     }
 }
 
-/* NULL: too much is under way. */
+/* Take a unit; NULL: none is free. */
 static struct disk_unit *take_unit(struct disk *d, const uint32_t *extents, const uint32_t *slots,
                                    uint32_t n, uint64_t tag)
 {
@@ -63,7 +63,7 @@ static struct disk_unit *take_unit(struct disk *d, const uint32_t *extents, cons
     return u;
 }
 
-/* All requests of the unit, or none: false when there is no room now. */
+/* Begin all requests of the unit, or none. False: the queue has no room now. */
 static bool begin_unit(struct disk *d, struct disk_unit *u)
 {
     struct aio_op ops[DISK_UNIT_BLOCKS_MAX];
@@ -99,11 +99,11 @@ static void begin_list(struct disk *d, struct disk_list *l)
 
 void disk_units_begin(struct disk *d)
 {
-    begin_list(d, &d->waiting_reads); /* somebody waits for them */
+    begin_list(d, &d->waiting_reads); /* reads first: requests wait for them */
     begin_list(d, &d->waiting_writes);
 }
 
-/* Behind those of its kind that wait. */
+/* Begin the unit, or append it to the waiting units of its kind. */
 static void queue(struct disk *d, struct disk_unit *u)
 {
     struct disk_list *l = u->is_write ? &d->waiting_writes : &d->waiting_reads;
@@ -123,7 +123,7 @@ enum status disk_read(struct disk *d, const uint32_t *extents, const uint32_t *s
     if (!u)
         return ERR_BUSY;
     for (uint32_t i = 0; i < n; i++) {
-        /* What the table says now counts, whatever becomes of the extent meanwhile. */
+        /* The checksum of now counts, even if the extent is cleared or written again meanwhile. */
         if (disk_look(d, extents[i], &record) == DISK_VALID)
             u->crc[i] = record.payload_crc;
         else
@@ -173,14 +173,15 @@ static uint64_t age(const struct disk *d, const struct disk_unit *u)
     return d->now_ns > u->began_ns ? d->now_ns - u->began_ns : 0;
 }
 
-/* What it leaves to the disk; nothing of it is under way. */
+/* Clear the extents of a failed write; no request of it is under way. */
 static void take_back(struct disk *d, struct disk_unit *u)
 {
     for (uint32_t i = 0; u->is_write && i < u->n; i++)
         disk_table_take_back(d, u->extents[i]);
 }
 
-/* Nothing of it is under way, and its slots are where they belong, but for those of a read. */
+/* End a unit without requests under way: it waits to be reported. Only the slots of a read are not
+ * given back yet. */
 static void finish_unit(struct disk *d, struct disk_unit *u)
 {
     u->took_ns = age(d, u);
@@ -195,7 +196,7 @@ static void finish_unit(struct disk *d, struct disk_unit *u)
 static void note_failure(struct disk_unit *u, enum status status, int error)
 {
     if (status == OK || u->status != OK)
-        return; /* the first one says why */
+        return; /* the first failure is reported */
     u->status = status == ERR_CORRUPT ? ERR_CORRUPT : ERR_IO;
     u->error = error;
 }
@@ -209,7 +210,7 @@ void disk_unit_op_done(struct disk *d, const struct disk_op *op, const struct ai
         note_failure(u, done->status, done->error);
     if (--u->n_pending > 0)
         return;
-    if (u->state == DISK_UNIT_GIVEN_UP) { /* the kernel has let go */
+    if (u->state == DISK_UNIT_GIVEN_UP) { /* the kernel has ended it */
         disk_release_slots(d, u);
         take_back(d, u);
         if (u->is_reported)
@@ -250,7 +251,7 @@ static void unlink_waiting(struct disk *d, uint32_t unit)
     *l = kept;
 }
 
-/* Requests that carry something of the unit: those of its payload, or the pages of its headers. */
+/* Whether the op belongs to the unit: to its payload, or to a page with a header of it. */
 static bool carries(const struct disk *d, const struct disk_op *op, const struct disk_unit *u)
 {
     if (!op->is_used || op->kind == DISK_OP_ERASE)
@@ -273,7 +274,7 @@ static void give_up(struct disk *d, uint32_t unit)
             continue;
         disk_op_is_late(d, &d->ops[i]);
         if (d->ops[i].kind == DISK_OP_PAYLOAD)
-            aio_cancel(d->aio, i); /* what has not begun need not begin */
+            aio_cancel(d->aio, i); /* requests that have not begun are cancelled */
     }
     u->status = ERR_TIMEOUT;
     u->error = 0;
@@ -327,7 +328,7 @@ static void count(struct disk *d, const struct disk_unit *u)
         *(u->is_write ? &s->n_writes_failed : &s->n_reads_failed) += 1;
 }
 
-/* The slots of a read become the caller's, or free. */
+/* Give the slots of a finished read to the caller, or free them. */
 static void settle_read(struct disk *d, const struct disk_unit *u)
 {
     if (u->status != OK) {

@@ -18,13 +18,13 @@
 #include "cache/disk/disk_dir.h"
 #include "cache/key.h"
 
-/* Read at once at most: enough for any disk to be at its rate. */
+/* The most to read at a time: enough to reach the rate of any disk. */
 #define PIECE_BYTES_MAX ((uint64_t)8 << 20)
 #define FINGERPRINT_DIGITS (2 * KV_FINGERPRINT_BYTES)
 #define NONE UINT32_MAX
 #define MISSING (UINT32_MAX - 1)
 
-/* What is known of an extent; above: STATE_FAULT + its enum disk_fault. */
+/* The state of an extent. Larger values: STATE_FAULT + enum disk_fault. */
 enum { STATE_EMPTY, STATE_GOOD, STATE_CHANGED, STATE_FAULT };
 
 /* A record whose header is valid. */
@@ -33,8 +33,8 @@ struct entry {
     uint64_t no;
     uint32_t extent, pos0, n_tokens, depth, flags, payload_crc;
     uint32_t next;   /* another key with the same short key; NONE */
-    uint32_t newest; /* of this key, in the entry that the index has */
-    uint32_t up;     /* the block before it; NONE: it is the first, or MISSING */
+    uint32_t newest; /* newest entry of this key; valid in the entry in the index */
+    uint32_t up;     /* the previous block; NONE for the first; or MISSING */
     bool is_followed, has_start;
 };
 
@@ -73,7 +73,7 @@ uint32_t disk_report_n_damaged(const struct disk_report *r)
     return n;
 }
 
-/* The version in a name like <64 hex digits>-v1; -1: it is not like that. */
+/* The version in a name like <64 hex digits>-v1; -1 for other names. */
 static long version_in_name(const char *name)
 {
     char *end;
@@ -91,7 +91,7 @@ static long version_in_name(const char *name)
 
 /* --- reading --- */
 
-/* All n bytes. Buffer, n and offset are whole pages: the file may be open with O_DIRECT. */
+/* Read all n bytes. Buffer, n and offset are page-aligned, because the file may use O_DIRECT. */
 static bool read_all(int fd, uint8_t *out, uint64_t n, uint64_t offset)
 {
     for (uint64_t done = 0; done < n;) {
@@ -110,8 +110,8 @@ static const uint8_t *header_of(const struct verify *v, uint32_t extent)
     return v->dir.table + DISK_PAGE_BYTES + (size_t)extent * DISK_HEADER_BYTES;
 }
 
-/* Somebody works on the directory, and the header on the disk is another one by now. Overwrites the
- * piece. */
+/* Whether a running server has changed the header on the disk since the table was read. Overwrites
+ * the piece. */
 static bool has_changed(struct verify *v, uint32_t extent)
 {
     uint64_t page = 1 + extent / DISK_HEADERS_PER_PAGE;
@@ -183,7 +183,7 @@ static enum status check_headers(struct verify *v)
 
 /* --- keys and paths --- */
 
-/* The entry that the index has for this key, or NONE. */
+/* The entry in the index for this key, or NONE. */
 static uint32_t find(const struct verify *v, const struct kv_key *key)
 {
     uint32_t i;
@@ -215,7 +215,8 @@ static void enter(struct verify *v, uint32_t i)
     set_fault(v, v->entries[older].extent, DISK_FAULT_DOUBLED);
 }
 
-/* It begins where p ends; and where no segment begins p is full, and of the same span. */
+/* Whether e can follow p: it begins where p ends and, unless it starts a segment, p is full and of
+ * the same span. */
 static bool follows(const struct entry *e, const struct entry *p)
 {
     bool starts_segment = (e->flags & DISK_STARTS_SEGMENT) != 0;
@@ -224,7 +225,7 @@ static bool follows(const struct entry *e, const struct entry *p)
            (starts_segment || (p->n_tokens == KV_BLOCK_TOKENS && e->depth == p->depth));
 }
 
-/* The block before it. Positions grow along a path, so paths have no circles. */
+/* The previous block of the path. Positions grow along a path, so paths have no cycles. */
 static uint32_t find_up(const struct verify *v, const struct entry *e)
 {
     if (e->pos0 == 0)
@@ -233,7 +234,7 @@ static uint32_t find_up(const struct verify *v, const struct entry *e)
     return up != NONE && follows(e, &v->entries[up]) ? up : MISSING;
 }
 
-/* Each entry is walked over twice at most, however long the paths are. */
+/* Every entry is visited at most twice, however long the paths are. */
 static void follow(struct verify *v, uint32_t i)
 {
     uint32_t end = i;
@@ -280,7 +281,7 @@ static void progress(struct verify *v, uint64_t n_extents)
         v->watch->progress(v->watch->arg, v->n_done_bytes, v->n * extent_bytes);
 }
 
-/* One extent by itself, whatever its size. */
+/* Check one extent by itself, in pieces if it is large. */
 static void check_payload(struct verify *v, const struct entry *e)
 {
     const struct disk_super *super = &v->dir.super;
@@ -301,8 +302,8 @@ static void check_payload(struct verify *v, const struct entry *e)
         set_fault(v, e->extent, DISK_FAULT_PAYLOAD);
 }
 
-/* n entries whose extents lie one behind the other and fit into the piece. What is wrong with any
- * of them is looked at again one by one. */
+/* Check n entries whose extents are adjacent and fit into the piece. If one is wrong, each is
+ * checked again by itself. */
 static void check_run(struct verify *v, const struct entry *first, uint32_t n)
 {
     const struct disk_super *super = &v->dir.super;
@@ -332,7 +333,7 @@ static void check_payloads(struct verify *v)
 
 /* --- a directory --- */
 
-/* A server holds the lock for as long as it runs. */
+/* Whether a server runs: it holds the lock. */
 static bool is_locked(const char *dir)
 {
     char path[PATH_MAX];
@@ -343,7 +344,7 @@ static bool is_locked(const char *dir)
     if (fd < 0)
         return false;
     bool locked = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    close(fd); /* a server that starts at this moment tries again */
+    close(fd); /* a server that starts at this moment retries its lock */
     return locked;
 }
 
@@ -379,7 +380,8 @@ static uint64_t n_bytes_beyond(int fd, uint64_t n_bytes)
                                                                  : 0;
 }
 
-/* The last page of the table has room behind the last header, where servers write zeros. */
+/* Count nonzero bytes behind the last header, in the last page of the table. Servers write zeros.
+ *  */
 static uint64_t count_stray_bytes(const struct verify *v)
 {
     const struct disk_super *super = &v->dir.super;
@@ -416,7 +418,7 @@ static enum status verify_open(struct verify *v)
     return OK;
 }
 
-/* The directory's name says a fingerprint, if it has a name of that kind. */
+/* If the directory is named after a fingerprint, that must be the superblock's. */
 static enum status check_name(const char *dir, const uint8_t *fingerprint, struct buf *why)
 {
     char full[PATH_MAX], hex[FINGERPRINT_DIGITS + 1];
@@ -439,7 +441,7 @@ static enum status check_name(const char *dir, const uint8_t *fingerprint, struc
                    dir, hex);
 }
 
-/* Words about a superblock do not say where it is. */
+/* Add the path to a message about the superblock. */
 static enum status name_dir(enum status s, const char *dir, struct buf *why)
 {
     char words[BUF_WHY_MAX];
@@ -457,7 +459,7 @@ enum status disk_verify(struct disk_report *out, const char *dir,
     enum status s;
 
     *out = (struct disk_report){.is_in_use = is_locked(dir)};
-    s = check_name(dir, NULL, why); /* before a table of another version is read */
+    s = check_name(dir, NULL, why); /* checked before a table of another version is read */
     if (s != OK)
         return s;
     s = disk_dir_open_to_read(&v.dir, dir, why);
@@ -478,7 +480,7 @@ enum status disk_verify(struct disk_report *out, const char *dir,
     return s;
 }
 
-/* --- what there is to check --- */
+/* --- directories to check --- */
 
 static enum status add_dir(struct disk_dirs *d, const char *path, const char *name)
 {

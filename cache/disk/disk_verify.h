@@ -1,22 +1,22 @@
-/* disk_verify.h - a directory of the disk tier checked offline: is what it says still true?
+/* disk_verify.h - check a directory of the disk tier offline.
  *
- * Every header is decoded and its key computed again; each path is followed to its start; two
- * records of one key are found; and every payload is read and its checksum taken. Nothing is
- * written, and no lock is held while it is read.
+ * The check decodes every header and computes its key again, follows each path to its start, finds
+ * records of equal keys, and reads every payload and compares its checksum. It writes nothing and
+ * holds no lock.
  *
- * A server may be running on the directory. What it changes between two looks is counted apart,
- * but the table was not read in one moment: orphaned and doubled records may then be false alarms,
- * and a server that started in the middle may have caused any of the others.
+ * A server may use the directory meanwhile. Records that change between two reads are counted
+ * separately. But the table is not read at one moment, so orphaned and doubled records may be false
+ * alarms then, and a server that starts during the check may cause any other fault.
  *
- * Each extent counts once: as empty, good, changed, or by the worst fault that it has. After
- * SIGKILL there may be orphaned and doubled records, and some that are being erased: they do no
- * harm, the next start of a server frees them. All other faults are damage.
+ * Each extent counts once: as empty, good, changed, or by its worst fault. After SIGKILL there may
+ * be orphaned and doubled records and unfinished erasures. They are harmless: the next start of a
+ * server frees them. All other faults are damage.
  *
  * Owns    nothing after it has returned.
  * Thread  any; no state.
- * Errors  words that name the path. ERR_NOT_FOUND, ERR_IO, ERR_NOMEM: it could not be looked at.
- *         ERR_UNSUPPORTED: another format version. ERR_CORRUPT: its superblock does not hold, so
- *         nothing in it can be used.
+ * Errors  words that name the path. ERR_NOT_FOUND, ERR_IO, ERR_NOMEM: it could not be checked.
+ *         ERR_UNSUPPORTED: another format version. ERR_CORRUPT: the superblock is invalid, so
+ *         nothing in the directory can be used.
  * Units   bytes, extents. */
 #ifndef TARN_CACHE_DISK_DISK_VERIFY_H
 #define TARN_CACHE_DISK_DISK_VERIFY_H
@@ -25,19 +25,19 @@
 
 /* The worst first. */
 enum disk_fault {
-    DISK_FAULT_UNREADABLE, /* a valid header, but its extent: an I/O error, or the file ends */
-    DISK_FAULT_PAYLOAD,    /* the same, but the payload's checksum does not hold */
+    DISK_FAULT_UNREADABLE, /* a valid header, but the extent has an I/O error or is cut off */
+    DISK_FAULT_PAYLOAD,    /* a valid header, but a wrong checksum of the payload */
     DISK_FAULT_TORN,       /* these four: enum disk_verdict */
     DISK_FAULT_FOREIGN,
     DISK_FAULT_IMPOSSIBLE,
     DISK_FAULT_MISNAMED,
     DISK_FAULT_DOUBLED,  /* there is a newer record of the same key */
-    DISK_FAULT_ORPHANED, /* a block before it in its path is missing, or does not fit */
-    DISK_FAULT_ERASING,  /* a record that was erased; its payload may still be there */
+    DISK_FAULT_ORPHANED, /* an earlier block of its path is missing or does not fit */
+    DISK_FAULT_ERASING,  /* an unfinished erasure; part of the payload may remain */
     DISK_N_FAULTS
 };
 const char *disk_fault_name(enum disk_fault f);
-/* The last three: they take place, and nothing else. A kill leaves such. */
+/* The last three, which only take room. A kill leaves such faults. */
 static inline bool disk_fault_is_harmless(enum disk_fault f)
 {
     return f >= DISK_FAULT_DOUBLED;
@@ -47,13 +47,13 @@ static inline bool disk_fault_is_harmless(enum disk_fault f)
 
 struct disk_report {
     struct disk_super super;
-    bool is_in_use; /* a server had it locked, at the beginning or at the end */
+    bool is_in_use; /* a server held the lock at the beginning or at the end of the check */
     uint32_t n_empty, n_good, n_changed, n_by_fault[DISK_N_FAULTS]; /* sum: super.n_extents */
     uint32_t n_registered;                                          /* of the good ones */
     uint64_t n_tokens;                                              /* in the good ones */
     uint64_t n_file_bytes;  /* of table and data together, as the superblock says */
-    uint64_t n_stray_bytes; /* behind the last header that are not zero, and behind either file's
-                               end as the superblock says it: nobody reads them */
+    uint64_t n_stray_bytes; /* bytes that no server reads: nonzero ones behind the last header, and
+                               those behind the end of either file by the superblock */
     uint32_t n_places;      /* the first faults by extent number, harmless ones too */
     struct disk_place {
         uint32_t extent;
@@ -64,17 +64,17 @@ struct disk_report {
 uint32_t disk_report_n_damaged(const struct disk_report *r);
 
 struct disk_verify_watch {
-    /* While payloads are read; n_done == n_all at the end. */
+    /* Called while payloads are read; n_done_bytes == n_all_bytes at the end. */
     void (*progress)(void *arg, uint64_t n_done_bytes, uint64_t n_all_bytes);
     void *arg;
 };
 
-/* dir: the one with `table` in it. watch may be NULL. */
+/* dir: the directory that contains `table`. watch may be NULL. */
 NODISCARD enum status disk_verify(struct disk_report *out, const char *dir,
                                   const struct disk_verify_watch *watch, struct buf *why);
 
-/* What to check at a path: itself if there is a table in it, else all in it that are named like
- * directories of the disk tier, of whatever version, in the order of their names. */
+/* The directories to check at a path: the path itself if it contains a table, else all directories
+ * in it that are named like those of the disk tier, of any version, sorted by name. */
 struct disk_dirs {
     char **paths; /* [n] */
     uint32_t n;

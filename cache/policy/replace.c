@@ -1,4 +1,4 @@
-/* replace.c - entries, tiers and who is a candidate. The orders' keys: priority() here for the
+/* replace.c - entries, tiers, and which entries are candidates. Priorities: priority() here for the
  * published policies, replace_contest.c for contest. */
 #include "cache/policy/replace.h"
 
@@ -56,7 +56,7 @@ static enum status init_tier(struct replace *r, struct tier *t, uint64_t capacit
     if (!t->sky)
         return ERR_NOMEM;
     for (uint32_t order = 0; order < N_ORDERS_MAX; order++)
-        t->sky[order].full = 1; /* nothing is known: all above bin 0 fits */
+        t->sky[order].full = 1; /* no entry is known: all bins above 0 fit */
     return OK;
 }
 
@@ -139,7 +139,7 @@ static struct place *checked_place(const struct replace *r, uint32_t tier, uint3
     return place_of(r, tier, id);
 }
 
-/* --- those that left the tree: a list from the oldest to the newest --- */
+/* --- remembered entries, which left the tree: a list from the oldest to the newest --- */
 
 static void past_append(struct replace *r, uint32_t id)
 {
@@ -168,7 +168,7 @@ static void past_take(struct replace *r, uint32_t id)
         r->newest = e->older;
 }
 
-/* Everything about it is gone; its id is free. */
+/* Forget a remembered entry and free its id. */
 static void forget(struct replace *r, uint32_t id)
 {
     struct entry *e = &r->entries[id];
@@ -183,7 +183,7 @@ static void forget(struct replace *r, uint32_t id)
     r->unused = id;
 }
 
-/* An id without any past. */
+/* A free id; the oldest remembered entry is forgotten for it if need be. */
 static uint32_t fresh_id(struct replace *r, uint64_t key, uint64_t bytes, uint32_t depth)
 {
     uint32_t id;
@@ -216,7 +216,7 @@ uint32_t replace_enter(struct replace *r, uint64_t key, uint32_t parent, uint32_
             return REPLACE_NONE;
         if (r->entries[id].bytes == bytes)
             past_take(r, id);
-        else { /* the name of something else: what we know is not about this */
+        else { /* an entry of another size: its record does not apply */
             forget(r, id);
             id = REPLACE_NONE;
         }
@@ -234,7 +234,7 @@ uint32_t replace_enter(struct replace *r, uint64_t key, uint32_t parent, uint32_
     return id;
 }
 
-/* The place of the upper part: as the lower's, with the lower as its only child. */
+/* The upper part's place in a tier: a copy of the lower part's, with that as its only child. */
 static void split_place(struct replace *r, uint32_t tier, uint32_t up, uint32_t low)
 {
     struct place *p = place_of(r, tier, up);
@@ -252,7 +252,7 @@ uint32_t replace_split(struct replace *r, uint32_t id, uint64_t key, uint64_t by
     uint32_t up;
 
     ASSERT(bytes > 0 && bytes < low->bytes);
-    if (map_get(&r->by_key, key, &up)) { /* once it was an entry; the lower part knows better */
+    if (map_get(&r->by_key, key, &up)) { /* a remembered entry: the lower part has newer counts */
         if (r->entries[up].in_tree)
             return REPLACE_NONE;
         forget(r, up);
@@ -281,7 +281,7 @@ uint32_t replace_split(struct replace *r, uint32_t id, uint64_t key, uint64_t by
     return up;
 }
 
-/* Add what is remembered of entry `past` to what is known of e, and forget it. */
+/* Add the counts of the remembered entry `past` to e, and forget `past`. */
 static void inherit(struct replace *r, uint32_t id, uint32_t past)
 {
     struct entry *e = &r->entries[id];
@@ -290,7 +290,7 @@ static void inherit(struct replace *r, uint32_t id, uint32_t past)
     e->n_uses += p->n_uses < UINT32_MAX - e->n_uses ? p->n_uses : 0;
     e->n_misses += p->n_misses < UINT32_MAX - e->n_misses ? p->n_misses : 0;
     e->miss_s += p->miss_s;
-    for (uint32_t tier = 0; tier < r->n_tiers; tier++) /* decayed to about the same time */
+    for (uint32_t tier = 0; tier < r->n_tiers; tier++) /* both decayed to about the same time */
         place_of(r, tier, id)->score += place_of(r, tier, past)->score;
     forget(r, past);
 }
@@ -378,9 +378,9 @@ void replace_accessed(struct replace *r, uint32_t id, const struct replace_acces
     }
 }
 
-/* --- what is expected --- */
+/* --- expected entries --- */
 
-/* The due time that counts in this tier: INFINITY for what leaves in the policy's order. */
+/* The due time that counts in this tier: INFINITY for class 1 (replace.h). */
 static double due_in(const struct replace *r, uint32_t tier, const struct entry *e)
 {
     bool is_soon = e->due_s - r->now_s < replace_survival_s(r, tier);
@@ -428,7 +428,7 @@ void replace_time(struct replace *r, double now_s)
 
 /* --- tiers --- */
 
-/* Put it into the heaps, or take it out, as it deserves now. */
+/* Put the entry into the heaps if it is a candidate, else take it out. */
 static void update_candidate(struct replace *r, uint32_t tier, uint32_t id)
 {
     const struct place *p = place_of(r, tier, id);
@@ -441,7 +441,7 @@ static void update_candidate(struct replace *r, uint32_t tier, uint32_t id)
         heap_take(r, tier, id);
 }
 
-/* In this tier or a faster one. */
+/* Whether the entry lies in this tier or a faster one. */
 static bool lies_within(const struct replace *r, uint32_t tier, uint32_t id)
 {
     for (uint32_t t = 0; t <= tier; t++)
@@ -463,7 +463,7 @@ void replace_insert(struct replace *r, uint32_t tier, uint32_t id)
     t->n_entries++;
     t->turnovers += (double)e->bytes / (double)t->capacity;
     if (r->policy != REPLACE_CONTEST)
-        p->key[0] = priority(r, t, e); /* with the clock of this tier, after its evictions */
+        p->key[0] = priority(r, t, e); /* uses the clock of this tier, after its evictions */
     if (e->parent != REPLACE_NONE) {
         place_of(r, tier, e->parent)->n_children++;
         update_candidate(r, tier, e->parent);
@@ -480,7 +480,7 @@ void replace_remove(struct replace *r, uint32_t tier, uint32_t id)
 
     ASSERT(p->present && p->n_pins == 0);
     p->present = false;
-    ASSERT(p->n_children == 0 || lies_within(r, tier, id)); /* children keep a prefix */
+    ASSERT(p->n_children == 0 || lies_within(r, tier, id)); /* its children keep their prefix */
     t->used -= e->bytes;
     t->n_entries--;
     update_candidate(r, tier, id);
@@ -517,7 +517,7 @@ uint32_t replace_peek(const struct replace *r, uint32_t tier)
     return t->n_candidates ? t->heap[t->order][0] : REPLACE_NONE;
 }
 
-/* A victim that nobody waits for has lived for so long behind its last use. */
+/* Add a sample to the survival time: an unexpected victim's time since its last use. */
 static void note_age(const struct replace *r, struct tier *t, const struct entry *e)
 {
     if (e->n_expected > 0)
@@ -533,7 +533,7 @@ enum status replace_evict(struct replace *r, uint32_t tier, struct replace_victi
 
     if (id == REPLACE_NONE)
         return ERR_NO_BLOCKS;
-    /* What is expected soon may rank high; its priority is not what leaving cost at this time. */
+    /* The priority of an expected victim may be high; it must not raise the clock. */
     if ((r->policy == REPLACE_PGDSF || r->policy == REPLACE_GDSF) &&
         place_of(r, tier, id)->due == INFINITY)
         t->clock = fmax(t->clock, place_of(r, tier, id)->key[0]);
@@ -631,7 +631,7 @@ uint64_t replace_memory_bytes(const struct replace *r)
     return r->memory_bytes;
 }
 
-/* Children and bytes of a tier by counting; O(entries * tiers), children through their parents. */
+/* Recount the children and bytes of a tier. O(entries * tiers). */
 static void check_tier(const struct replace *r, uint32_t tier)
 {
     const struct tier *t = &r->tiers[tier];

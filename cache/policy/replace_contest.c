@@ -1,30 +1,32 @@
-/* replace_contest.c - three orders and the question which of them would have saved most.
+/* replace_contest.c - three orders, and an estimate of the seconds that each would have saved.
  *
- * An order keeps the entries with the highest keys, as many as fit. All keys of an entry change
- * only when it is used: worth is a logarithm, so that decay, the same factor for all, need not
- * touch the keys at rest (LRFU, Lee et al. 2001, in logarithms), and a clock moves no key anyway:
+ * An order keeps the entries with the highest keys (priorities), as many as fit. The keys of an
+ * entry change only when it is used: `worth` is a logarithm, so that decay, the same factor for all
+ * entries, need not touch the keys of entries that are not used (LRFU, Lee et al. 2001, in
+ * logarithms), and a clock changes no key:
  *
  *   worth   = log2(score + prior) + log2(AvgCost) + now / CONTEST_HALF_LIFE
  *   clock   = line + uses * AvgCost / mean AvgCost
  *   recency = KEYS_PER_TURNOVER * now
  *
- * A prefix is used whenever what hangs below it is, so its keys are not lower, and the highest keys
- * are a tree without holes (AvgCost of a prefix may be less; the heap then decides leaf first, and
- * the histogram is a little off). Where "as many as fit" ends is the skyline: a pointer into a
- * histogram of bytes by key, over everything that is known, in the tier or not. It moves by a few
- * bins when something is added. A use of an entry whose old key lies above it would have been a
- * hit; one in the bin at the pointer counts by the share of that bin that still fits.
+ * A prefix is used whenever an entry below it is, so its keys are not lower, and the entries with
+ * the highest keys form a tree without holes. (AvgCost of a prefix may be lower; then the heap
+ * still evicts leaves first, and the histogram is slightly wrong.) The skyline is the key at which
+ * the tier is full: a position in a histogram of bytes by key, over all known entries, in the tier
+ * or not. It moves by a few bins when an entry is added. A use of an entry whose old key lies above
+ * the skyline would have been a hit; a use in the bin at the skyline counts by the share of the bin
+ * that still fits.
  *
- * Choosing between orders by what each would have hit is in ARC (Megiddo and Modha 2003) and LeCaR
- * (Vietri et al. 2018), which learn only from ghosts of victims of the order in power; the
- * histogram tells it of all orders at every use. */
+ * ARC (Megiddo and Modha 2003) and LeCaR (Vietri et al. 2018) also choose between orders by the
+ * hits of each, but learn only from remembered victims of the current order. The histogram gives an
+ * estimate for all orders at every use. */
 #include <math.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "cache/policy/replace_inner.h"
 
-#define COST_MIN 1e-30 /* seconds per byte where nobody gave any: equal for all will do */
+#define COST_MIN 1e-30 /* seconds per byte of entries without a known cost: the same for all */
 
 static int64_t bin_of(double key)
 {
@@ -41,7 +43,8 @@ static bool in_ring(const struct skyline *sky, int64_t bin)
     return bin > sky->top - N_BINS && bin <= sky->top;
 }
 
-/* Turn the ring until `bin` is in it; what falls off at the lower end is far below the line. */
+/* Advance the ring until it contains `bin`. The bins lost at the lower end are far below the line.
+ *  */
 static void raise_top(struct skyline *sky, int64_t bin)
 {
     if (bin - sky->top >= N_BINS) {
@@ -60,14 +63,14 @@ static void raise_top(struct skyline *sky, int64_t bin)
     }
 }
 
-/* Let `full` be the lowest bin from which on everything fits. */
+/* Set `full` to the lowest bin such that it and all higher bins fit together. */
 static void settle(struct skyline *sky, uint64_t capacity)
 {
     while (sky->above > capacity)
         sky->above -= *bin_at(sky, sky->full++);
     while (in_ring(sky, sky->full - 1) && sky->above + *bin_at(sky, sky->full - 1) <= capacity)
         sky->above += *bin_at(sky, --sky->full);
-    if (in_ring(sky, sky->full - 1)) /* something does not fit */
+    if (in_ring(sky, sky->full - 1)) /* not everything fits */
         sky->line = fmax(sky->line, (double)sky->full / BINS_PER_KEY);
 }
 
@@ -95,7 +98,7 @@ static void sky_remove(struct skyline *sky, double key, uint64_t bytes)
         sky->above -= bytes;
 }
 
-/* How much of an entry with this key would be there: 1, 0, or between at the line. */
+/* The share of an entry with this key that the tier would hold: 1, 0, or between at the skyline. */
 static double sky_share(struct skyline *sky, double key, uint64_t capacity)
 {
     int64_t bin = bin_of(key);
@@ -107,7 +110,7 @@ static double sky_share(struct skyline *sky, double key, uint64_t capacity)
     return (double)(capacity - sky->above) / (double)*bin_at(sky, bin);
 }
 
-/* What was saved long ago counts less, in the time of the tier. */
+/* Decay the savings by the turnovers of the tier since the last call. */
 static void fade(struct tier *t)
 {
     double factor;
@@ -122,8 +125,9 @@ static void fade(struct tier *t)
         t->sky[order].saved_s *= factor;
 }
 
-/* Would it have been a hit? The order that saved most takes over when it leads by the margin, which
- * is worth a share of the tier at the mean cost of what was asked for. */
+/* Credit each order with the seconds that it would have saved at this use. The order that saved
+ * most takes over when it leads by the margin: CONTEST_MARGIN of the tier's bytes at the mean cost
+ * per byte of the uses. */
 static void judge(struct tier *t, const struct entry *e, const struct place *p)
 {
     double seconds = (double)e->bytes * entry_avg_cost(e);
@@ -197,7 +201,7 @@ void contest_forget(struct replace *r, uint32_t tier, uint32_t id)
         sky_remove(&r->tiers[tier].sky[order], p->key[order], r->entries[id].bytes);
 }
 
-/* Bytes of what is known whose keys lie in the ring, from `full` on in *above. */
+/* Recount the bytes of known entries whose keys lie in the ring; *above: from bin `full` on. */
 static uint64_t count_known(const struct replace *r, uint32_t tier, uint32_t order, uint64_t *above)
 {
     const struct skyline *sky = &r->tiers[tier].sky[order];

@@ -1,8 +1,9 @@
-/* replace_inner.h - what the files of replace share; nobody else includes it.
+/* replace_inner.h - what the files of the policy share; included by cache/policy/ only.
  *
- * One entry has a fixed part (struct entry) and one part per tier (struct place), in two arrays.
- * Candidates of a tier lie in a binary heap per order: policies have one order, contest has
- * three, whose heaps hold the same entries, so that it can change its mind at any event for free.
+ * An entry has a fixed part (struct entry) and one part per tier (struct place), in two arrays. The
+ * candidates of a tier lie in one binary heap per order. contest has three orders and keeps the
+ * candidates in all three heaps, so it can switch between orders at no cost; other policies have
+ * one.
  *
  * Owns    nothing.
  * Thread  as replace.h.
@@ -17,22 +18,22 @@
 #define N_ORDERS_MAX 3
 enum { ORDER_WORTH, ORDER_CLOCK, ORDER_RECENCY }; /* of contest; other policies have one */
 
-/* Bins of a histogram over keys. The ring must reach from the highest key down to the one at which
- * the tier is full. Recency: 128 bins a turnover, and what was used longer than one turnover ago
- * is not among the most recent tierful. Worth: 8 bins for each factor of 2, so 128 octaves.
- * Clock: 8 bins for a use at mean cost, so uses beyond CLOCK_USES_MAX are not told apart. */
+/* Bins of a histogram over priorities. The ring must reach from the highest priority down to the
+ * one at which the tier is full. Recency: 128 bins per turnover; entries used longer than one
+ * turnover ago cannot be among those that fill the tier. Worth: 8 bins per factor of 2, so 128
+ * octaves. Clock: 8 bins per use at mean cost, so uses beyond CLOCK_USES_MAX count as that many. */
 #define N_BINS 1024
 #define BINS_PER_KEY 8.0
 #define KEYS_PER_TURNOVER 16.0 /* of recency */
 #define CLOCK_USES_MAX 64.0
 
-/* Victims over which the age at leaving is averaged. */
+/* Number of victims over which the survival time is averaged. */
 #define SURVIVAL_MEMORY 32u
 
 struct entry {
     uint64_t key;
     uint64_t bytes;
-    uint64_t stamp; /* number of its last use: the younger wins a tie */
+    uint64_t stamp; /* number of its last use; in a tie the entry used later stays */
     double miss_s;  /* sum of miss_s_per_byte over n_misses */
     double own_s;
     double next_use;
@@ -40,16 +41,16 @@ struct entry {
     uint32_t parent, depth;
     uint32_t n_children; /* in the tree */
     uint32_t n_expected;
-    double due_s;          /* the earliest of those; read while there are any */
-    double used_s;         /* when it was used or unpinned for the last time */
-    uint32_t older, newer; /* of those that left the tree; newer also links unused ids */
+    double due_s;          /* earliest due time; valid while n_expected > 0 */
+    double used_s;         /* when it was last used or unpinned */
+    uint32_t older, newer; /* list of remembered entries; newer also links unused ids */
     bool in_tree;
     bool known; /* in the tree or remembered */
 };
 
 struct place {
     double key[N_ORDERS_MAX];   /* the priority; larger stays longer */
-    double due;                 /* of those that leave last; INFINITY: of the others */
+    double due;                 /* due time of an entry of class 2; INFINITY in class 1 */
     double score;               /* contest: uses, decayed up to `scored_at` */
     double scored_at;           /* in turnovers */
     uint32_t pos[N_ORDERS_MAX]; /* in the heaps, or REPLACE_NONE */
@@ -58,28 +59,29 @@ struct place {
     bool present;
 };
 
-/* What would be cached if the tier kept the highest keys of all that is known. */
+/* The entries that one order would keep in the tier: those of the highest priorities, among all
+ * entries in the tree or remembered. */
 struct skyline {
-    uint64_t bytes[N_BINS]; /* of known entries, by bin of their key: a ring */
+    uint64_t bytes[N_BINS]; /* bytes of known entries by bin of their priority: a ring */
     int64_t top;            /* highest bin; the ring holds (top - N_BINS, top] */
-    int64_t full;           /* bins >= full fit into the tier together */
-    uint64_t above;         /* their bytes */
-    double line;            /* the highest key so far at which the tier was full */
-    double saved_s;         /* by hits above, decayed */
+    int64_t full;           /* the bins >= full fit into the tier together */
+    uint64_t above;         /* bytes in these bins */
+    double line;            /* the highest priority so far at which the tier was full */
+    double saved_s;         /* seconds saved by hits in these bins, decayed */
 };
 
 struct tier {
     uint64_t capacity, used;
     uint32_t n_entries;
     uint32_t n_candidates;
-    uint32_t order; /* which heap picks */
+    uint32_t order; /* the heap that picks victims */
     uint64_t n_evicted, n_switches;
-    double age_s; /* decayed mean of what left that nobody waited for */
+    double age_s; /* decayed mean of the time since the last use of unexpected victims */
     uint32_t n_ages;
     double clock;
-    double turnovers;             /* inserted bytes / capacity: the time of this tier */
+    double turnovers;             /* inserted bytes / capacity: the logical time of this tier */
     double judged_at;             /* contest: turnovers at the last decay */
-    double asked_s, asked_bytes;  /* contest: of uses of the known, decayed */
+    double asked_s, asked_bytes;  /* contest: cost and bytes of uses of known entries, decayed */
     uint32_t *heap[N_ORDERS_MAX]; /* [n_entries_max] ids */
     struct skyline *sky;          /* [N_ORDERS_MAX], contest only */
 };
@@ -90,7 +92,7 @@ struct replace {
     uint32_t n_tiers;
     uint32_t n_entries_max;
     uint32_t unused;         /* stack of ids never used */
-    uint32_t oldest, newest; /* of those that left the tree */
+    uint32_t oldest, newest; /* remembered entries, which have left the tree */
     uint64_t n_uses;
     double now_s;
     uint64_t memory_bytes;
@@ -105,7 +107,7 @@ static inline struct place *place_of(const struct replace *r, uint32_t tier, uin
     return &r->places[(uint64_t)id * r->n_tiers + tier];
 }
 
-/* Mean seconds per byte over the uses that missed it; what is known otherwise where none did. */
+/* Mean seconds per byte over the uses that missed the entry; without any, its own estimate. */
 static inline double entry_avg_cost(const struct entry *e)
 {
     return e->n_misses ? e->miss_s / e->n_misses : e->own_s;
@@ -114,19 +116,20 @@ static inline double entry_avg_cost(const struct entry *e)
 /* replace_heap.c */
 void heap_push(struct replace *r, uint32_t tier, uint32_t id); /* into all orders */
 void heap_take(struct replace *r, uint32_t tier, uint32_t id);
-void heap_moved(struct replace *r, uint32_t tier, uint32_t id); /* its keys changed */
-/* a goes before b */
+void heap_moved(struct replace *r, uint32_t tier, uint32_t id); /* its priorities changed */
+/* Whether a is evicted before b. */
 bool heap_less(const struct replace *r, uint32_t tier, uint32_t order, uint32_t a, uint32_t b);
 void heap_check(const struct replace *r, uint32_t tier);
 
 /* replace_contest.c */
-/* The use was counted in e; judge the orders by its old keys, give it new ones. */
+/* After a use of the entry: credit the orders that would have kept it by its old priorities, then
+ * compute its new ones. */
 void contest_accessed(struct replace *r, uint32_t tier, uint32_t id, bool was_known);
-/* The entry is new: a first key. */
+/* Compute the first priorities of a new entry. */
 void contest_entered(struct replace *r, uint32_t tier, uint32_t id);
-/* Its bytes count at its keys. */
+/* Add the entry's bytes to the histograms at its priorities. */
 void contest_know(struct replace *r, uint32_t tier, uint32_t id);
-/* They do not any more. */
+/* Remove them. */
 void contest_forget(struct replace *r, uint32_t tier, uint32_t id);
 void contest_check(const struct replace *r, uint32_t tier);
 

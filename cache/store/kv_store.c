@@ -1,6 +1,4 @@
-/* kv_store.c - life, private blocks, paths. Moving between tiers: kv_store_move.c; what is
- * expected: kv_store_expect.c; counting and looking: kv_store_look.c; the disk:
- * kv_store_disk.c, kv_store_load.c, kv_store_index.c. */
+/* kv_store.c - create, destroy, private blocks, poll. kv_store_inner.h lists the other files. */
 #include "cache/store/kv_store.h"
 
 #include <stdlib.h>
@@ -11,8 +9,11 @@
 #include "cache/tree/key_index.h"
 #include "cache/store/kv_store_disk.h"
 
-/* What the policy remembers of nodes that left, as a share of those that can be in the tree: nodes
- * of one block are rare, so this is several times what fits (replace.h says why it matters). */
+/* Bytes of reads whose checksums one poll computes. */
+#define CHECK_BYTES_PER_POLL (UINT64_C(32) << 20)
+/* Nodes that the policy remembers after they left the tree, as a share of the largest possible
+ * number of nodes in it. Most nodes have several blocks, so this is several times the number of
+ * nodes that fit (replace.h says why that matters). */
 #define HISTORY_SHARE 0.5
 
 /* --- life --- */
@@ -23,32 +24,19 @@ static void *take_memory(struct store *st, uint64_t n, size_t size)
     return memory_zeroed(n, size);
 }
 
-static enum status init_tier(struct store *st, enum cache_tier which, uint32_t n, uint32_t first)
-{
-    struct store_tier *t = &st->tier[which];
-
-    t->n_blocks = n;
-    t->free_ids = take_memory(st, n, sizeof *t->free_ids);
-    if (!t->free_ids)
-        return ERR_NOMEM;
-    for (uint32_t i = n; i-- > 0;) /* low ids are handed out first */
-        tier_push(t, first + i);
-    return OK;
-}
-
 static enum status init_tree(struct store *st, enum replace_policy policy)
 {
-    uint64_t n_nodes = st->tier[CACHE_DISK].n_blocks, bytes = st->block_bytes;
+    uint64_t n_nodes = 0, bytes = st->block_bytes;
     struct replace_config r = {.policy = policy, .n_tiers = st->n_tiers + (st->disk != NULL)};
     struct ktree_stats tree;
     enum status s;
 
-    for (uint32_t tier = 0; tier < st->n_tiers; tier++) {
-        n_nodes += st->tier[tier].n_blocks;
-        r.capacity_bytes[tier] = bytes * st->tier[tier].n_blocks;
+    for (enum cache_tier t = 0; t < CACHE_N_TIERS; t++) {
+        if (!st->tier[t].t)
+            continue;
+        n_nodes += tier_n_blocks(st->tier[t].t);
+        r.capacity_bytes[order_of(st, t)] = bytes * tier_capacity(st->tier[t].t);
     }
-    if (st->disk)
-        r.capacity_bytes[order_of(st, CACHE_DISK)] = bytes * disk_tier_capacity(st);
     if (n_nodes > UINT32_MAX / 2)
         return ERR_TOO_LARGE;
     r.n_entries_max = (uint32_t)((double)n_nodes * (1 + HISTORY_SHARE));
@@ -71,69 +59,76 @@ static enum status init_tree(struct store *st, enum replace_policy policy)
     return init_expect(st);
 }
 
-static enum status init_memory(struct store *st)
+static void init_tiers(struct store *st, struct tier *const *tiers)
 {
-    const struct cache_config *c = &st->config;
-    uint64_t n_pool = c->pool.n_blocks;
-    enum status s;
+    struct tier_stats stats;
 
-    if (st->n_tiers > 1 && !st->copies)
-        n_pool += c->n_host_blocks;
-    if (n_pool > UINT32_MAX / 2)
-        return ERR_TOO_LARGE;
-    if (st->copies && st->n_tiers > 1) {
-        st->host = device_alloc_pinned(c->device, st->block_bytes * c->n_host_blocks);
-        if (!st->host)
-            return ERR_NOMEM;
+    for (enum cache_tier t = 0; t < CACHE_N_TIERS; t++) {
+        st->tier[t].t = tiers[t];
+        if (!tiers[t])
+            continue;
+        tier_stats(tiers[t], &stats);
+        st->memory_bytes += stats.memory_bytes;
     }
-    if (st->copies && (st->n_tiers > 1 || c->disk.path) && (s = init_transfers(st)) != OK)
-        return s;
-    st->pool.n_blocks = (uint32_t)n_pool;
-    st->pool.base = device_alloc(c->device, st->block_bytes * n_pool);
-    if (!st->pool.base)
+    st->n_tiers = tiers[CACHE_HOST] ? 2 : 1;
+    st->copies = !tier_is_addressable(tiers[CACHE_DEVICE]);
+    st->pool.base = tier_device_memory(tiers[CACHE_DEVICE]);
+    st->pool.n_blocks = tier_n_blocks(tiers[CACHE_DEVICE]);
+    if (!st->copies)
+        st->pool.n_blocks += tier_n_blocks(tiers[CACHE_HOST]);
+}
+
+static enum status init_disk(struct store *st, struct tier *t)
+{
+    struct store_disk *d = calloc(1, sizeof *d);
+    struct tier_stats stats;
+
+    if (!d)
         return ERR_NOMEM;
-    s = init_tier(st, CACHE_DEVICE, c->pool.n_blocks, 0);
-    if (s == OK && st->n_tiers > 1)
-        s = init_tier(st, CACHE_HOST, c->n_host_blocks, st->copies ? 0 : c->pool.n_blocks);
+    st->disk = d;
+    d->t = t;
+    tier_stats(t, &stats);
+    d->found.index_s = stats.open_s;
+    d->units = calloc(N_DISK_UNITS, sizeof *d->units);
+    d->offers = calloc(N_OFFERS, sizeof *d->offers);
+    if (!d->units || !d->offers)
+        return ERR_NOMEM;
+    for (uint32_t i = 0; i < N_OFFERS; i++)
+        d->offer_ring[i] = &d->offers[i];
+    st->memory_bytes += sizeof *d + N_DISK_UNITS * sizeof *d->units + N_OFFERS * sizeof *d->offers;
+    return OK;
+}
+
+static enum status init_store(struct store *st, struct tier *const *tiers,
+                              enum replace_policy policy, struct buf *why)
+{
+    enum status s = OK;
+
+    init_tiers(st, tiers);
+    if (tiers[CACHE_DISK])
+        s = init_disk(st, tiers[CACHE_DISK]);
+    if (s == OK)
+        s = init_tree(st, policy);
+    if (s == OK && st->disk)
+        s = store_index_disk(st, why);
     return s;
 }
 
-enum status store_create(struct store **out, const struct cache_config *config, struct buf *why)
+enum status store_create(struct store **out, const struct cache_config *config,
+                         struct tier *const *tiers, enum replace_policy policy, struct buf *why)
 {
-    enum replace_policy policy = REPLACE_CONTEST;
-    struct store *st;
+    struct store *st = calloc(1, sizeof *st);
     enum status s;
 
     *out = NULL;
-    if (config->policy && (replace_policy_parse(config->policy, &policy) != OK ||
-                           policy == REPLACE_BELADY)) /* needs the future */
-        return buf_why(why, ERR_INVALID, "unknown cache policy %s; known: %s", config->policy,
-                       cache_policies());
-    st = calloc(1, sizeof *st);
     if (!st)
         return buf_why(why, ERR_NOMEM, "out of memory for the KV cache");
     st->config = *config;
     st->pool = config->pool;
     st->block_bytes = kv_block_bytes(&st->pool);
-    st->n_tiers = config->n_host_blocks ? 2 : 1;
-    st->copies = !device_is_host(config->device) || config->always_copy;
     st->memory_bytes = sizeof *st;
-    s = init_memory(st);
-    if (s == OK && config->disk.path && (s = disk_tier_open(st, why)) != OK) {
-        store_destroy(st);
-        return s; /* it has said why */
-    }
-    if (s == OK)
-        s = init_tree(st, policy);
-    if (s == OK && st->disk)
-        s = disk_tier_index(st, why);
+    s = init_store(st, tiers, policy, why);
     if (s != OK) {
-        buf_why(why, s,
-                "%s: cannot allocate KV for %u blocks on the device and %u on the host, of "
-                "%zu bytes each, and keep the books of %u more on disk; lower --kv-device-bytes, "
-                "--kv-host-bytes or --kv-disk-bytes",
-                status_words(s), config->pool.n_blocks, config->n_host_blocks, st->block_bytes,
-                st->tier[CACHE_DISK].n_blocks);
         store_destroy(st);
         return s;
     }
@@ -141,24 +136,28 @@ enum status store_create(struct store **out, const struct cache_config *config, 
     return OK;
 }
 
+static void fini_disk(struct store_disk *d)
+{
+    if (!d)
+        return;
+    free(d->units);
+    free(d->offers);
+    free(d->preload);
+    free(d);
+}
+
 void store_destroy(struct store *st)
 {
     if (!st)
         return;
     if (st->tree)
-        complete_transfers(st, true);
+        complete_moves(st, true);
     ASSERT(st->n_private == 0);
-    disk_tier_close(st);
-    fini_transfers(st);
+    fini_disk(st->disk);
     fini_expect(st);
     ktree_destroy(st->tree);
     key_index_destroy(st->index);
     replace_destroy(st->policy);
-    if (st->pool.base)
-        device_free(st->config.device, st->pool.base);
-    device_free_pinned(st->config.device, st->host);
-    for (uint32_t tier = 0; tier < CACHE_N_TIERS; tier++)
-        free(st->tier[tier].free_ids);
     free(st->info);
     free(st->node_of);
     free(st->path);
@@ -175,615 +174,68 @@ const struct kv_pool *store_pool(const struct store *st)
     return &st->pool;
 }
 
-/* --- free and private blocks --- */
-
-void tier_push(struct store_tier *t, uint32_t id)
-{
-    ASSERT(t->n_free < t->n_blocks);
-    t->free_ids[t->n_free++] = id;
-}
-
-uint32_t tier_pop(struct store_tier *t)
-{
-    ASSERT(t->n_free > 0);
-    return t->free_ids[--t->n_free];
-}
-
-/* Of the tree, on the device, and nobody's. */
-static uint32_t n_cached_blocks(const struct store *st)
-{
-    struct ktree_stats tree;
-
-    ktree_stats(st->tree, &tree);
-    return tree.n_blocks_in[CACHE_DEVICE] - tree.n_blocks_active;
-}
-
-uint32_t store_n_available(const struct store *st)
-{
-    return st->tier[CACHE_DEVICE].n_free + n_cached_blocks(st) + n_spilling(st);
-}
+/* --- private blocks --- */
 
 enum status store_take(struct store *st, uint32_t *ids, uint32_t n)
 {
-    if (!make_device_room(st, n))
+    if (!make_device_room(st, n) || !tier_reserve(device_tier(st), ids, n))
         return ERR_NO_BLOCKS;
-    for (uint32_t i = 0; i < n; i++)
-        ids[i] = tier_pop(&st->tier[CACHE_DEVICE]);
     st->n_private += n;
     return OK;
 }
 
-void store_give(struct store *st, uint32_t id)
+/* --- every step --- */
+
+static void take_done(struct store *st, const struct tier_done *done)
 {
-    ASSERT(st->n_private > 0);
-    st->n_private--;
-    tier_push(&st->tier[CACHE_DEVICE], id);
+    struct unit *u = &st->disk->units[done->tag];
+
+    if (done->is_write)
+        save_write_done(st, u, done->status);
+    else
+        load_read_done(st, u, done->status);
 }
 
-/* --- nodes --- */
-
-void node_pin(struct store *st, uint32_t node)
+static void poll_disk(struct store *st)
 {
-    ktree_pin(st->tree, node);
-    replace_pin(st->policy, CACHE_DEVICE, st->info[node].entry);
-}
-
-void node_unpin(struct store *st, uint32_t node)
-{
-    ktree_unpin(st->tree, node);
-    replace_unpin(st->policy, CACHE_DEVICE, st->info[node].entry);
-}
-
-void node_left(struct store *st, uint32_t node, uint32_t entry)
-{
-    struct node_info *info = &st->info[node];
-
-    if (info->tail_of != KTREE_NONE)
-        st->info[info->tail_of].n_tails--;
-    st->n_orphans -= info->is_orphan;
-    info->is_orphan = false;
-    replace_expect(st->policy, entry, -(int)replace_n_expected(st->policy, entry));
-    replace_leave(st->policy, entry);
-}
-
-bool node_split(struct store *st, uint32_t node, uint32_t n_upper, uint32_t *upper)
-{
-    struct node_info *low = &st->info[node], *up;
-    const struct kv_key *key = ktree_key_at(st->tree, node, n_upper - 1);
-    uint32_t id, entry;
-
-    if (!replace_is_free_name(st->policy, short_key(key)) ||
-        ktree_split(st->tree, node, n_upper, &id) != OK)
-        return false;
-    entry = replace_split(st->policy, low->entry, short_key(ktree_key(st->tree, id)),
-                          n_upper * st->block_bytes);
-    ASSERT(entry != REPLACE_NONE); /* the name is free, and there are more entries than nodes */
-    up = &st->info[id];
-    *up = *low;
-    up->entry = entry;
-    up->n_tokens = n_upper * KV_BLOCK_TOKENS; /* only the last block of a segment may have fewer */
-    up->n_tails = 0;                          /* children stay with the lower part */
-    low->starts_segment = false;
-    up->tail_of = KTREE_NONE;
-    up->n_hit_tokens = low->n_hit_tokens * up->n_tokens / low->n_tokens;
-    low->n_hit_tokens -= up->n_hit_tokens;
-    low->n_tokens -= up->n_tokens;
-    low->pos0 += up->n_tokens;
-    low->due_is_old = true; /* who told it may not go on to here */
-    st->n_orphans += up->is_orphan;
-    st->node_of[entry] = id;
-    replace_expect(st->policy, low->entry,
-                   (int)n_expected(st, ktree_key_at(st->tree, node, 0)) -
-                       (int)replace_n_expected(st->policy, low->entry));
-    *upper = id;
-    return true;
-}
-
-uint32_t node_enter(struct store *st, const struct node_birth *b)
-{
-    uint32_t node, entry;
-
-    entry = replace_enter(st->policy, short_key(&b->keys[b->n - 1]), st->info[b->parent].entry,
-                          b->depth, b->n * st->block_bytes);
-    if (entry == REPLACE_NONE)
-        return KTREE_NONE;
-    if (ktree_add(st->tree, b->parent, b->depth, b->tier, b->keys, b->slots, b->n, &node) != OK) {
-        replace_leave(st->policy, entry);
-        return KTREE_NONE;
-    }
-    st->info[node] = (struct node_info){.entry = entry,
-                                        .n_tokens = b->n_tokens,
-                                        .pos0 = b->pos0,
-                                        .starts_segment = b->starts_segment,
-                                        .tail_of = KTREE_NONE,
-                                        .due_is_old = true};
-    st->node_of[entry] = node;
-    /* What is computed behind what is to be forgotten goes with it. */
-    st->info[node].is_orphan = b->parent != KTREE_ROOT && st->info[b->parent].is_orphan;
-    st->n_orphans += st->info[node].is_orphan;
-    replace_expect(st->policy, entry, (int)n_expected(st, &b->keys[0]));
-    return node;
-}
-
-double own_seconds_per_byte(const struct store *st, uint32_t node)
-{
-    const struct node_info *info = &st->info[node];
-    double s = st->config.seconds
-                   ? st->config.seconds(st->config.seconds_arg, info->pos0, info->n_tokens)
-                   : info->n_tokens;
-
-    return s / (double)(ktree_look(st->tree, node).n_blocks * st->block_bytes);
-}
-
-/* n: so many of its blocks are those of the request that uses it. */
-static void count_use(struct store *st, uint32_t node, uint32_t n, const struct store_use *use,
-                      bool was_cached)
-{
-    struct node_info *info = &st->info[node];
-    struct replace_access access = {.was_cached = was_cached,
-                                    .miss_s_per_byte = use->miss_s_per_byte,
-                                    .own_s_per_byte = own_seconds_per_byte(st, node)};
-
-    replace_accessed(st->policy, info->entry, &access);
-    info->n_uses++;
-    info->used_ns = st->now_ns;
-    if (st->disk)
-        disk_offer(st, node, n, use, false);
-}
-
-/* --- paths --- */
-
-/* The match ends before this node of its path. */
-static void cut_match(const struct store *st, struct ktree_match *m, uint32_t node)
-{
-    struct ktree_node look = ktree_look(st->tree, node);
-
-    *m = (struct ktree_match){look.parent, ktree_look(st->tree, look.parent).n_blocks,
-                              look.n_before};
-}
-
-/* What lies on disk only is at the path's end: a parent lies in a tier as fast as its children.
- * What is to be forgotten is found no more, though somebody may still use it. */
-struct ktree_match store_match(const struct store *st, const struct kv_key *keys, uint32_t n)
-{
-    struct ktree_match m = ktree_match(st->tree, keys, n);
-
-    for (uint32_t x = m.node; st->disk && x != KTREE_ROOT; x = m.node) {
-        struct ktree_node look = ktree_look(st->tree, x);
-
-        if (!lies_on_disk_only(&look))
-            break;
-        cut_match(st, &m, x);
-    }
-    for (uint32_t x = m.node; st->n_orphans > 0 && x != KTREE_ROOT;
-         x = ktree_look(st->tree, x).parent)
-        if (st->info[x].is_orphan)
-            cut_match(st, &m, x);
-    return m;
-}
-
-struct ktree_match store_match_disk(const struct store *st, const struct kv_key *keys, uint32_t n)
-{
-    return ktree_match(st->tree, keys, n);
-}
-
-/* Of n blocks at the beginning of a node: only its last one may have fewer than a block's. */
-static uint32_t tokens_of(const struct store *st, uint32_t node, uint32_t n)
-{
-    const struct node_info *info = &st->info[node];
-
-    return n == ktree_look(st->tree, node).n_blocks ? info->n_tokens : n * KV_BLOCK_TOKENS;
-}
-
-uint32_t store_match_tokens(const struct store *st, const struct ktree_match *m)
-{
-    if (m->node == KTREE_ROOT)
-        return 0;
-    return st->info[m->node].pos0 + tokens_of(st, m->node, m->n_in_node);
-}
-
-uint32_t store_need(const struct store *st, const struct ktree_match *m)
-{
-    uint32_t n = 0;
-
-    for (uint32_t node = m->node; node != KTREE_ROOT;) {
-        struct ktree_node look = ktree_look(st->tree, node);
-
-        if (lies_in(&look, CACHE_DEVICE) && (look.n_pins || look.n_active_children))
-            break; /* and so is all before it */
-        n += look.n_blocks;
-        node = look.parent;
-    }
-    return n;
-}
-
-/* The nodes of the path to `node`, root's child first, to st->path. */
-static uint32_t list_path(struct store *st, uint32_t node)
-{
-    uint32_t n = 0;
-
-    for (uint32_t x = node; x != KTREE_ROOT; x = ktree_look(st->tree, x).parent)
-        st->path[n++] = x;
-    for (uint32_t i = 0; i < n / 2; i++) {
-        uint32_t other = st->path[i];
-        st->path[i] = st->path[n - 1 - i];
-        st->path[n - 1 - i] = other;
-    }
-    return n;
-}
-
-void move_pin(struct store *st, uint32_t from, uint32_t to)
-{
-    if (to != KTREE_ROOT)
-        node_pin(st, to);
-    if (from != KTREE_ROOT)
-        node_unpin(st, from);
-}
-
-/* Fetch path[first, n), which lies on the host, node by node; *pinned moves on to the last one that
- * is on the device. Returns how many of the path are. */
-static uint32_t fetch_path(struct store *st, uint32_t first, uint32_t n, uint32_t *pinned)
-{
-    uint32_t end = st->info[st->path[n - 1]].entry, i;
-
-    /* While it lasts nobody makes room on the host by dropping the end of the path. */
-    replace_pin(st->policy, CACHE_HOST, end);
-    for (i = first; i < n; i++) {
-        if (i == n - 1)
-            replace_unpin(st->policy, CACHE_HOST, end); /* fetch_node() looks after its own */
-        if (!fetch_node(st, st->path[i]))
-            break;
-        move_pin(st, *pinned, st->path[i]);
-        *pinned = st->path[i];
-    }
-    if (i < n - 1)
-        replace_unpin(st->policy, CACHE_HOST, end);
-    return i;
-}
-
-/* A sequence goes on in this node: nobody needs to have it fetched ahead any more, and what a fetch
- * under way brings is waited for. */
-static void take_over(struct store *st, uint32_t node)
-{
-    struct node_info *info = &st->info[node];
-
-    wait_for_fetch(st, node);
-    info->from_disk = false;
-    if (!info->is_prefetched)
-        return;
-    info->is_prefetched = false;
-    st->n_prefetched -= ktree_look(st->tree, node).n_blocks;
-}
-
-/* A sequence takes the first n blocks of a node that is on the device. */
-static void take_node(struct store *st, uint32_t node, uint32_t n, bool from_host,
-                      const struct store_use *use, uint32_t *blocks, uint32_t *found)
-{
-    struct node_info *info = &st->info[node];
-    uint32_t n_tokens = tokens_of(st, node, n);
-    enum cache_tier lay = info->from_disk                    ? CACHE_DISK
-                          : from_host || info->is_prefetched ? CACHE_HOST
-                                                             : CACHE_DEVICE;
-
-    ktree_slots(st->tree, node, CACHE_DEVICE, blocks, n);
-    take_over(st, node);
-    found[lay] += n;
-    if (!use->is_new)
-        return;
-    count_use(st, node, n, use, true);
-    info->n_hit_tokens += n_tokens;
-    st->tier[lay].n_hit_tokens += n_tokens;
-}
-
-void store_attach(struct store *st, const struct ktree_match *m, const struct store_use *use,
-                  struct store_end *end, uint32_t *blocks, uint32_t *found)
-{
-    uint32_t n = m->node == KTREE_ROOT ? 0 : list_path(st, m->node), n_there = 0, n_on_device;
-    uint32_t pinned = KTREE_ROOT;
-
-    ASSERT(end->node == KTREE_ROOT);
-    for (enum cache_tier tier = 0; tier < CACHE_N_TIERS; tier++)
-        found[tier] = 0;
-    while (n_there < n) {
-        struct ktree_node look = ktree_look(st->tree, st->path[n_there]);
-        if (!lies_in(&look, CACHE_DEVICE))
-            break;
-        pinned = st->path[n_there++];
-    }
-    move_pin(st, KTREE_ROOT, pinned);
-    n_on_device = n_there < n ? fetch_path(st, n_there, n, &pinned) : n;
-    end->node = pinned;
-    end->n_blocks =
-        n_on_device == n ? m->n_blocks : ktree_look(st->tree, st->path[n_on_device]).n_before;
-    for (uint32_t i = 0; i < n_on_device; i++) {
-        struct ktree_node look = ktree_look(st->tree, st->path[i]);
-        uint32_t left = end->n_blocks - look.n_before;
-
-        take_node(st, st->path[i], left < look.n_blocks ? left : look.n_blocks, i >= n_there, use,
-                  blocks + look.n_before, found);
-    }
-}
-
-void store_release(struct store *st, struct store_end *end)
-{
-    if (end->node != KTREE_ROOT)
-        node_unpin(st, end->node);
-    *end = (struct store_end){KTREE_ROOT, 0};
-}
-
-uint32_t store_reclaimable(const struct store *st, const struct store_end *end)
-{
-    struct ktree_node look;
-    uint32_t n = 0, n_pins = 1, n_below = 0;
-
-    for (uint32_t node = end->node; node != KTREE_ROOT; node = look.parent) {
-        look = ktree_look(st->tree, node);
-        if (look.n_pins != n_pins || look.n_active_children != n_below)
-            break; /* others need it, and so all before it */
-        n += look.n_blocks;
-        n_pins = 0;
-        n_below = 1;
-    }
-    return n;
-}
-
-/* --- growing --- */
-
-/* Others may have split the node above the place where our path ends. */
-static void climb(struct store *st, struct store_end *end)
-{
-    struct ktree_node look;
-
-    while (end->node != KTREE_ROOT &&
-           (look = ktree_look(st->tree, end->node)).n_before >= end->n_blocks) {
-        move_pin(st, end->node, look.parent);
-        end->node = look.parent;
-    }
-}
-
-static void move_end(struct store *st, struct store_end *end, uint32_t node)
-{
-    move_pin(st, end->node, node);
-    end->node = node;
-}
-
-static uint32_t run_tokens(const struct store_run *run, uint32_t i, uint32_t n)
-{
-    return i + n == run->n ? run->n_tokens - i * KV_BLOCK_TOKENS : n * KV_BLOCK_TOKENS;
-}
-
-/* Blocks [i, run->n) of the run become a node behind the end. */
-static bool add_node(struct store *st, struct store_end *end, const struct store_run *run,
-                     uint32_t i, const struct store_use *use)
-{
-    uint32_t n = run->n - i;
-    uint32_t node =
-        node_enter(st, &(struct node_birth){.parent = end->node,
-                                            .depth = run->depth,
-                                            .pos0 = run->pos0 + i * KV_BLOCK_TOKENS,
-                                            .n_tokens = run_tokens(run, i, n),
-                                            .tier = CACHE_DEVICE,
-                                            .keys = run->keys + i,
-                                            .slots = run->blocks + i,
-                                            .n = n,
-                                            .starts_segment = i == 0 && run->starts_segment});
-
-    if (node == KTREE_NONE)
-        return false;
-    count_use(st, node, n, use, false);
-    replace_insert(st->policy, CACHE_DEVICE, st->info[node].entry);
-    move_end(st, end, node);
-    return true;
-}
-
-static bool extend_node(struct store *st, const struct store_end *end, const struct store_run *run,
-                        uint32_t i)
-{
-    struct node_info *info = &st->info[end->node];
-    uint32_t n = run->n - i;
-    uint64_t bytes = (ktree_look(st->tree, end->node).n_blocks + (uint64_t)n) * st->block_bytes;
-
-    if (!replace_grow(st->policy, info->entry, short_key(&run->keys[run->n - 1]), bytes))
-        return false;
-    enum status s =
-        ktree_extend(st->tree, end->node, CACHE_DEVICE, run->keys + i, run->blocks + i, n);
-    ASSERT(s == OK); /* there are as many records as blocks */
-    info->n_tokens += run_tokens(run, i, n);
-    return true;
-}
-
-/* How many of the node's first blocks are those of the run from i on. */
-static uint32_t n_alike(const struct store *st, uint32_t node, const struct store_run *run,
-                        uint32_t i)
-{
-    uint32_t n = ktree_look(st->tree, node).n_blocks, k = 1;
-
-    while (k < n && i + k < run->n &&
-           memcmp(ktree_key_at(st->tree, node, k), &run->keys[i + k], sizeof *run->keys) == 0)
-        k++;
-    return k;
-}
-
-/* The tree has *n blocks of the run from i on, in a node that lies on the host or on disk only:
- * ours are its copies on the device, equal by P1. */
-static bool place_in_child(struct store *st, struct store_end *end, uint32_t child,
-                           const struct store_run *run, uint32_t i, const struct store_use *use,
-                           uint32_t *n)
-{
-    *n = n_alike(st, child, run, i);
-    if (ktree_look(st->tree, child).n_blocks > *n && !node_split(st, child, *n, &child))
-        return false;
-    ktree_place(st->tree, child, CACHE_DEVICE, &run->blocks[i]);
-    count_use(st, child, *n, use, false);
-    replace_insert(st->policy, CACHE_DEVICE, st->info[child].entry);
-    move_end(st, end, child);
-    st->n_private -= *n;
-    return true;
-}
-
-/* Step over block i of the run where the tree has it or has something else in its place. *n: so
- * many blocks from i on are dealt with; false: they cannot be. */
-static bool meet_tree(struct store *st, struct store_end *end, const struct store_run *run,
-                      uint32_t i, const struct store_use *use, uint32_t *n)
-{
-    struct ktree_node look = ktree_look(st->tree, end->node);
-    uint32_t at = end->n_blocks - look.n_before, child, slots[NODE_N_BLOCKS_MAX];
-
-    *n = 1;
-    if (at < look.n_blocks) {
-        const struct kv_key *key = ktree_key_at(st->tree, end->node, at);
-
-        if (memcmp(key, &run->keys[i], sizeof *key) == 0) {
-            ktree_slots(st->tree, end->node, CACHE_DEVICE, slots, at + 1);
-            store_give(st, run->blocks[i]);
-            run->blocks[i] = slots[at];
-            return true;
-        }
-        if (!node_split(st, end->node, at, &child))
-            return false;
-        move_end(st, end, child);
-    }
-    child = ktree_find(st->tree, &run->keys[i]);
-    *n = child != KTREE_NONE;
-    if (*n == 0)
-        return true;
-    look = ktree_look(st->tree, child);
-    if (look.parent != end->node)
-        return false;
-    if (!lies_in(&look, CACHE_DEVICE))
-        return place_in_child(st, end, child, run, i, use, n);
-    count_use(st, child, n_alike(st, child, run, i), use, false);
-    move_end(st, end, child);
-    take_over(st, child); /* it may be on its way, for somebody who waits */
-    ktree_slots(st->tree, child, CACHE_DEVICE, slots, 1);
-    store_give(st, run->blocks[i]);
-    run->blocks[i] = slots[0];
-    return true;
-}
-
-static bool can_extend(const struct store *st, const struct store_end *end,
-                       const struct store_run *run, uint32_t i)
-{
-    struct ktree_node look = ktree_look(st->tree, end->node);
-
-    /* What is being written keeps its blocks: a unit knows it by their keys. */
-    return end->node != KTREE_ROOT && look.n_children == 0 && look.tiers == 1u << CACHE_DEVICE &&
-           (i > 0 || !run->starts_segment) && !st->info[end->node].is_offered &&
-           !st->info[end->node].is_writing;
-}
-
-uint32_t store_append(struct store *st, struct store_end *end, const struct store_run *run,
-                      const struct store_use *use)
-{
+    struct store_disk *d = st->disk;
+    struct tier_done done[4];
+    uint64_t n_bytes = 0;
     uint32_t n;
 
-    ASSERT(run->n > 0 && run->n <= NODE_N_BLOCKS_MAX);
-    for (uint32_t i = 0; i < run->n; i += n, end->n_blocks += n) {
-        climb(st, end);
-        if (!meet_tree(st, end, run, i, use, &n))
-            return i;
-        if (n > 0)
-            continue;
-        if (can_extend(st, end, run, i) ? !extend_node(st, end, run, i)
-                                        : !add_node(st, end, run, i, use))
-            return i;
-        st->n_private -= run->n - i;
-        end->n_blocks += run->n - i;
-        break;
+    d->copy_left = COPY_BYTES_PER_POLL;
+    do {
+        n = tier_poll(d->t, done, 4);
+        for (uint32_t i = 0; i < n; i++) {
+            n_bytes += done[i].is_write ? 0 : done[i].n * tier_extent_bytes(d->t);
+            take_done(st, &done[i]);
+        }
+    } while (n == 4 && n_bytes < CHECK_BYTES_PER_POLL);
+    if (tier_is_hung(d->t)) {
+        drop_offers(st);
+        return;
     }
-    return run->n;
+    save_poll(st);
+    load_poll(st);
+    save_begin(st);
 }
 
-/* --- tails --- */
-
-bool store_leave_tail(struct store *st, struct store_end *end, const struct kv_key *key,
-                      uint32_t block, uint32_t pos0, uint32_t n_tokens, uint32_t depth,
-                      const struct store_use *use)
+/* A disk that hangs is not busy: it is enough to look at it now and then. */
+static bool disk_is_busy(const struct store_disk *d)
 {
-    struct store_run run = {key, &block, 1, pos0, n_tokens, depth, true};
-    struct store_use unnamed = {.is_new = use->is_new, .miss_s_per_byte = use->miss_s_per_byte};
-    struct store_end at;
-
-    climb(st, end);
-    if (end->node == KTREE_ROOT ||
-        end->n_blocks <
-            ktree_look(st->tree, end->node).n_before + ktree_look(st->tree, end->node).n_blocks ||
-        ktree_find(st->tree, key) != KTREE_NONE)
-        return false;
-    at = *end;
-    node_pin(st, at.node);                       /* add_node() moves a pin of ours */
-    if (!add_node(st, &at, &run, 0, &unnamed)) { /* it is not for the disk */
-        node_unpin(st, at.node);
-        return false;
-    }
-    node_unpin(st, at.node);
-    st->info[at.node].tail_of = end->node;
-    st->info[end->node].n_tails++;
-    st->n_private--;
-    return true;
+    return !tier_is_hung(d->t) &&
+           (tier_is_busy(d->t) || d->n_offers > 0 || d->at_preload < d->n_preload ||
+            d->n_writing > 0 || d->n_reading > 0);
 }
-
-bool store_has_tails(const struct store *st, const struct ktree_match *m)
-{
-    return m->node != KTREE_ROOT && st->info[m->node].n_tails > 0 &&
-           m->n_in_node == ktree_look(st->tree, m->node).n_blocks;
-}
-
-uint32_t store_find_tail(const struct store *st, const struct ktree_match *m,
-                         const struct kv_key *key)
-{
-    uint32_t node = ktree_find(st->tree, key);
-    struct ktree_node look;
-
-    if (node == KTREE_NONE || st->info[node].tail_of != m->node)
-        return KTREE_NONE;
-    look = ktree_look(st->tree, node);
-    if (look.n_children || look.n_pins || is_moving(st, node) ||
-        (st->copies && !lies_in(&look, CACHE_DEVICE))) /* its copy would have to be waited for */
-        return KTREE_NONE;
-    return node;
-}
-
-bool store_take_tail(struct store *st, uint32_t node, const struct store_use *use, uint32_t *block,
-                     enum cache_tier *lay)
-{
-    struct ktree_node look = ktree_look(st->tree, node);
-    uint32_t entry = st->info[node].entry, n_tokens = st->info[node].n_tokens, slot;
-
-    *lay = lies_in(&look, CACHE_DEVICE) ? CACHE_DEVICE : CACHE_HOST;
-    if (*lay == CACHE_HOST && !fetch_node(st, node))
-        return false;
-    look = ktree_look(st->tree, node);
-    ktree_slots(st->tree, node, CACHE_DEVICE, block, 1);
-    if (use->is_new) {
-        count_use(st, node, 1, use, true);
-        st->tier[*lay].n_hit_tokens += n_tokens;
-    }
-    if (lies_in(&look, CACHE_HOST)) {
-        ktree_slots(st->tree, node, CACHE_HOST, &slot, 1);
-        replace_remove(st->policy, CACHE_HOST, entry);
-        (void)ktree_leave(st->tree, node, CACHE_HOST);
-        tier_push(&st->tier[CACHE_HOST], slot);
-    }
-    if (st->info[node].is_prefetched)
-        st->n_prefetched--;
-    replace_remove(st->policy, CACHE_DEVICE, entry);
-    if (ktree_leave(st->tree, node, CACHE_DEVICE))
-        node_left(st, node, entry);
-    st->n_private++;
-    return true;
-}
-
-/* --- every step --- */
 
 bool store_poll(struct store *st, uint64_t now_ns)
 {
     st->now_ns = now_ns;
     replace_time(st->policy, store_now_s(st));
-    complete_transfers(st, false);
+    complete_moves(st, false);
     if (st->disk)
-        disk_tier_poll(st);
+        poll_disk(st);
     forget_orphans(st);
     end_holds(st, now_ns);
-    return st->n_transfers > 0 || (st->disk && disk_tier_is_busy(st));
+    return st->n_moves_over < st->n_moves_begun || (st->disk && disk_is_busy(st->disk));
 }

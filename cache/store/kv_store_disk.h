@@ -1,26 +1,30 @@
-/* kv_store_disk.h - the store's disk tier: what is written, read, evicted; only kv_store*.c include
- * it.
+/* kv_store_disk.h - what the store decides about the disk tier: what is written, what is read, in
+ * which order. Included by cache/store/ only. The bytes are moved by the tier (tier.h).
  *
- * A node on disk has a parent on disk: it is written after it, and evicted before it (the policy's
- * order of the tier sees to that). A node that lies on disk only is brought to memory before
- * anybody can use it: to the host where there is a host tier, else to the device.
+ * A node on disk has a parent on disk: it is written after its parent and evicted before it, which
+ * the policy's order of the tier guarantees. A node that lies on disk only must be read into memory
+ * before a sequence can use it: to the host where there is a host tier, else to the device.
  *
- * Offers are what the store would like to have written: nodes that were used often enough, with the
- * ids that their records name. Units are what is under way, by keys: nodes may be split, evicted or
- * computed again meanwhile, and what a unit brings is placed where the tree still wants it.
+ * An offer is a node that the store wants to write: it was used often enough, and its token ids are
+ * known. A unit is one write or read under way. Units name blocks by key, not by node: while a unit
+ * is under way its nodes may be split, evicted or computed again. What a unit brings is placed only
+ * where the tree still lacks it.
  *
- * Owns    the disk (disk.h), staging memory, offers, units.
+ * Owns    offers and units.
  * Thread  engine thread only.
  * Errors  as kv_store.h.
  * Units   as kv_store.h. */
 #ifndef TARN_CACHE_STORE_KV_STORE_DISK_H
 #define TARN_CACHE_STORE_KV_STORE_DISK_H
 
-#include "cache/disk/disk.h"
 #include "cache/store/kv_store_inner.h"
+#include "cache/tier/tier.h"
 
 #define N_OFFERS 256
 #define N_DISK_UNITS 64
+/* Bytes that one poll copies on the engine thread between staging and memory: about a millisecond.
+ * At least one block (of a read) or one node (of a write) is copied whatever its size. */
+#define COPY_BYTES_PER_POLL (UINT64_C(8) << 20)
 
 struct offer {
     uint32_t n;
@@ -34,22 +38,27 @@ struct offer {
 
 enum unit_state {
     UNIT_FREE,
-    UNIT_SAVING, /* is copied from the device to staging */
-    UNIT_SAVED,  /* lies in staging, to be written */
+    UNIT_SAVING, /* being copied from the device to staging */
+    UNIT_SAVED,  /* in staging, to be written */
     UNIT_WRITING,
     UNIT_READING,
-    UNIT_READ /* lies in staging, to be placed */
+    UNIT_READ /* in staging, to be placed */
 };
 
 struct unit {
     enum unit_state state;
-    struct offer what; /* of reads: keys and n only */
-    uint32_t slots[NODE_N_BLOCKS_MAX], extents[NODE_N_BLOCKS_MAX];
-    bool is_stale; /* what it writes is not wanted any more */
+    struct offer what;                  /* of reads: keys and n only */
+    void *buffers[NODE_N_BLOCKS_MAX];   /* staging; of reads NULL: that block was placed */
+    uint32_t blocks[NODE_N_BLOCKS_MAX]; /* of the disk tier */
+    uint64_t save_no;                   /* UNIT_SAVING: the move */
+    bool is_stale;                      /* a write whose result nobody wants any more */
     bool is_preload;
-    const void *owner; /* of reads: who waits for it */
+    const void *owner; /* of reads: the request that waits */
     double due_s;
-    uint64_t give_up_ns; /* UNIT_READ: if it has no place by then */
+    uint64_t give_up_ns; /* UNIT_READ: if there is no room by then */
+    /* The node that is being copied from staging to memory, over several polls. */
+    uint32_t to[NODE_N_BLOCKS_MAX]; /* [n_reserved] blocks of load_tier() */
+    uint32_t at, n_reserved, n_copied;
 };
 
 /* A node to be read at start. */
@@ -59,66 +68,72 @@ struct preload {
     bool is_registered;
 };
 
-struct disk_tier {
-    struct disk *disk;
-    void *staging_memory;
-    unsigned char *staging; /* [n_slots][extent_bytes] in that, at a page's beginning */
-    uint64_t extent_bytes;
-    uint32_t n_slots;
-    uint32_t n_capacity;  /* extents that the policy fills; the rest is on its way out */
-    struct offer *offers; /* [N_OFFERS] */
-    struct offer *offer_ring[N_OFFERS]; /* all of them; those in use from first_offer on, oldest
+struct store_disk {
+    struct tier *t;
+    struct offer *offers;               /* [N_OFFERS] */
+    struct offer *offer_ring[N_OFFERS]; /* all of them; those in use begin at first_offer, oldest
                                            first */
     uint32_t first_offer, n_offers;
-    struct unit *units;  /* [N_DISK_UNITS] */
-    uint32_t n_writing;  /* blocks of units that write: their room is promised */
-    uint32_t n_reading;  /* blocks of units that read */
-    uint32_t n_clearing; /* extents whose record is being cleared */
-    const void *first;   /* of those who wait: store_load_first() */
-    uint64_t n_load_events;
+    struct unit *units;         /* [N_DISK_UNITS] */
+    uint32_t n_writing;         /* blocks of units that write; room on disk is promised to them */
+    uint32_t n_reading;         /* blocks of units that read */
+    uint64_t copy_left;         /* of COPY_BYTES_PER_POLL in this poll */
+    const void *first;          /* the first of the waiting requests: store_load_first() */
     uint64_t no_write_until_ns; /* after an error */
     struct preload *preload;    /* [n_preload] */
     uint32_t n_preload, at_preload;
     uint64_t n_preloaded, n_not_worth;
-    uint64_t busy_since_ns, n_busy_bytes; /* of reads: to measure the disk's rate */
+    uint64_t busy_since_ns, n_busy_bytes; /* to measure the read rate */
     double bytes_per_s;
-    struct cache_disk_stats found; /* by the index */
+    struct cache_disk_stats found; /* by the index at start */
 };
 
-/* --- kv_store_disk.c: life, offers and writes, leaving --- */
+static inline bool is_write(const struct unit *u)
+{
+    return u->state == UNIT_SAVING || u->state == UNIT_SAVED || u->state == UNIT_WRITING;
+}
 
-/* Opens the directory; st->tier[CACHE_DISK] is ready. The tree is not there yet. */
-enum status disk_tier_open(struct store *st, struct buf *why);
-/* A disk that hangs keeps its staging memory for ever. */
-void disk_tier_close(struct store *st);
-uint32_t disk_tier_capacity(const struct store *st);
-/* The node's first n blocks were used: they may be worth writing. `must`: whatever their uses. */
+/* The tier into which nodes are read. */
+static inline enum cache_tier load_tier(const struct store *st)
+{
+    return st->n_tiers > 1 ? CACHE_HOST : CACHE_DEVICE;
+}
+
+/* Take n bytes of this poll's copy budget. False: it is used up. */
+static inline bool take_copy_budget(struct store_disk *d, uint64_t n)
+{
+    if (d->copy_left == 0)
+        return false;
+    d->copy_left -= n < d->copy_left ? n : d->copy_left;
+    return true;
+}
+
+/* --- kv_store_save.c --- */
+
+/* Offer the node's first n blocks, which were just used, for writing. Unless `must`, only what has
+ * been used often enough (min_uses) or is public is taken. */
 void disk_offer(struct store *st, uint32_t node, uint32_t n, const struct store_use *use,
                 bool must);
-void disk_tier_poll(struct store *st);
-bool disk_tier_is_busy(const struct store *st);
-/* The transfer of a unit that was being saved is done. */
-void unit_saved(struct store *st, const uint32_t *slots);
-/* The node's copy on disk goes; nothing below it lies there. True: the node is gone. */
-bool leave_disk(struct store *st, uint32_t node, bool erase);
-/* The node's copy on disk goes, and all below it. The node may be gone then. */
-void drop_disk_below(struct store *st, uint32_t node, bool erase);
-void disk_tier_reset(struct store *st);
-void disk_tier_stats(const struct store *st, struct cache_disk_stats *out);
-void disk_tier_check(const struct store *st);
-/* A unit that is free, or NULL. */
-struct unit *take_unit(struct disk_tier *d);
-uint64_t unit_tag(const struct disk_tier *d, const struct unit *u);
+void save_write_done(struct store *st, struct unit *u, enum status status);
+/* Write what has arrived in staging. */
+void save_poll(struct store *st);
+/* Begin writes of offers, within the limits of one poll. */
+void save_begin(struct store *st);
+/* Forget all offers. */
+void drop_offers(struct store *st);
+/* A free unit, or NULL. */
+struct unit *take_unit(struct store_disk *d);
+uint64_t unit_tag(const struct store_disk *d, const struct unit *u);
 
-/* --- kv_store_load.c: reads --- */
+/* --- kv_store_load.c --- */
 
-void load_read_done(struct store *st, struct unit *u, const struct disk_done *done);
-/* What was read and waits for its place; then what is to be preloaded. */
+void load_read_done(struct store *st, struct unit *u, enum status status);
+/* Place what has been read, then begin to preload. */
 void load_poll(struct store *st);
 
 /* --- kv_store_index.c --- */
 
-/* Enters the directory's records into the tree. */
-enum status disk_tier_index(struct store *st, struct buf *why);
+/* Enter the records of the disk into the tree, at start. */
+enum status store_index_disk(struct store *st, struct buf *why);
 
 #endif

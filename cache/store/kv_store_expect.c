@@ -1,14 +1,13 @@
-/* kv_store_expect.c - what will be used: by requests that wait, and by the word of those who hold
- * it.
+/* kv_store_expect.c - the nodes that waiting requests expect to use, and holds.
  *
- * Both are counted by the keys of blocks, whether the tree has them now or not: a document that the
- * next request computes is expected by the others from its first block on. A node is expected as
- * often as its first block is.
+ * Both are counted per block key, whether or not the tree has the block. So when several requests
+ * wait for a document that none has computed yet, its nodes are expected as soon as they enter the
+ * tree. The count of a node is the count of its first block.
  *
- * Due times are kept by node only, as the policy's: the earliest that was told. Who told it is not
- * kept; when that time passes on (its owner has come, or tells a later one) and others wait, the
- * node's time is theirs as they tell them. What is held, or was not in the tree when they told, is
- * due now. */
+ * The policy keeps one due time per node: the earliest that a waiting request reported. The request
+ * that reported it is not recorded. When that request starts or reports a later time while others
+ * wait, the next time that any of them reports is taken. Held nodes, and nodes that entered the
+ * tree after the requests reported, are due now. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,7 +58,7 @@ double store_now_s(const struct store *st)
     return (double)st->now_ns * 1e-9;
 }
 
-/* False: there is no room for another key; nothing changed. */
+/* Add delta to the count of a key. False: no room for another key; nothing changed. */
 static bool count_key(struct store *st, struct map *m, const struct kv_key *key, int delta)
 {
     uint32_t n = count_of(m, key), node;
@@ -82,7 +81,7 @@ static bool count_key(struct store *st, struct map *m, const struct kv_key *key,
     return true;
 }
 
-/* Somebody who waits for the node tells its time. */
+/* A waiting request reports its due time of a node. */
 static void tell_node(struct store *st, uint32_t node, const struct kv_key *first, double was_s,
                       double due_s)
 {
@@ -130,133 +129,6 @@ void store_unexpect(struct store *st, const struct kv_key *keys, uint32_t n, dou
         (void)count_key(st, &st->expected, &keys[i], -1);
 }
 
-/* --- prefetch --- */
-
-bool store_prefetches(const struct store *st)
-{
-    return st->n_tiers > 1 && st->copies;
-}
-
-uint32_t prefetch_limit(const struct store *st)
-{
-    return (uint32_t)(st->config.prefetch_share * st->config.pool.n_blocks);
-}
-
-bool make_room_ahead(struct store *st, uint32_t n_blocks, double due_s)
-{
-    bool is_early = due_s != STORE_NO_DUE &&
-                    due_s - store_now_s(st) > replace_survival_s(st->policy, CACHE_DEVICE);
-
-    while (st->tier[CACHE_DEVICE].n_free + n_spilling(st) < n_blocks + st->n_reserve) {
-        uint32_t victim = replace_peek(st->policy, CACHE_DEVICE);
-
-        if (victim == REPLACE_NONE || is_early || replace_due_s(st->policy, victim) <= due_s ||
-            !evict_from_device(st))
-            return false;
-    }
-    return true;
-}
-
-/* A node of a path whose end on the host is `end`: room is not made of that. */
-static bool prefetch_node(struct store *st, uint32_t node, uint32_t end, double due_s)
-{
-    uint32_t entry = st->info[end].entry;
-
-    replace_pin(st->policy, CACHE_HOST, entry);
-    uint32_t n = ktree_look(st->tree, node).n_blocks;
-    bool done = st->n_prefetched + n <= prefetch_limit(st) && make_room_ahead(st, n, due_s) &&
-                fetch_node(st, node);
-    replace_unpin(st->policy, CACHE_HOST, entry);
-    if (done) {
-        st->info[node].is_prefetched = true;
-        st->n_prefetched += n;
-    }
-    return done;
-}
-
-/* The tail of that name behind the match, where it lies on the host only; KTREE_NONE else. */
-static uint32_t host_tail(const struct store *st, const struct ktree_match *m,
-                          const struct kv_key *key)
-{
-    uint32_t node = key ? ktree_find(st->tree, key) : KTREE_NONE;
-
-    if (node == KTREE_NONE || st->info[node].tail_of != m->node)
-        return KTREE_NONE;
-    struct ktree_node look = ktree_look(st->tree, node);
-    return lies_in(&look, CACHE_DEVICE) ? KTREE_NONE : node;
-}
-
-/* What of the path to `node` lies on the host only, the deepest first, to st->path; *first is the
- * last node before it. */
-static uint32_t list_host_part(struct store *st, uint32_t node, uint32_t tail, uint32_t *first)
-{
-    uint32_t n = 0;
-
-    *first = KTREE_ROOT;
-    if (tail != KTREE_NONE)
-        st->path[n++] = tail;
-    for (uint32_t x = node; x != KTREE_ROOT; x = ktree_look(st->tree, x).parent) {
-        struct ktree_node look = ktree_look(st->tree, x);
-
-        if (lies_in(&look, CACHE_DEVICE)) {
-            *first = x;
-            break;
-        }
-        st->path[n++] = x;
-    }
-    return n;
-}
-
-bool store_prefetch(struct store *st, const struct ktree_match *m, const struct kv_key *tail,
-                    double due_s)
-{
-    uint32_t n, pinned;
-    bool room = true;
-
-    if (!store_prefetches(st) || m->node == KTREE_ROOT)
-        return true;
-    n = list_host_part(st, m->node, host_tail(st, m, tail), &pinned);
-    st->is_ahead = true;
-    move_pin(st, KTREE_ROOT, pinned); /* nor is room made of its beginning */
-    while (n > 0) {
-        uint32_t x = st->path[--n];
-
-        room = prefetch_node(st, x, st->path[0], due_s);
-        if (!room)
-            break;
-        move_pin(st, pinned, x);
-        pinned = x;
-    }
-    move_pin(st, pinned, KTREE_ROOT);
-    st->is_ahead = false;
-    return room;
-}
-
-uint64_t store_n_expected_out(const struct store *st)
-{
-    return st->n_expected_out;
-}
-
-static void forget_prefetch_of(struct store *st, uint32_t node)
-{
-    struct node_info *info = &st->info[node];
-
-    if (!info->is_prefetched || replace_n_expected(st->policy, info->entry) > 0)
-        return; /* or another one waits for it */
-    info->is_prefetched = false;
-    st->n_prefetched -= ktree_look(st->tree, node).n_blocks;
-}
-
-void store_forget_prefetch(struct store *st, const struct ktree_match *m, const struct kv_key *tail)
-{
-    uint32_t node = tail ? ktree_find(st->tree, tail) : KTREE_NONE;
-
-    if (node != KTREE_NONE)
-        forget_prefetch_of(st, node);
-    for (uint32_t x = m->node; x != KTREE_ROOT; x = ktree_look(st->tree, x).parent)
-        forget_prefetch_of(st, x);
-}
-
 /* --- holds --- */
 
 static void end_hold(struct store *st, uint32_t i)
@@ -284,7 +156,7 @@ void drop_holds(struct store *st)
         end_hold(st, st->n_holds - 1);
 }
 
-/* The same path is held already: until the later of both times. */
+/* If the same path is held already, extend that hold to the later of both times. */
 static bool renew_hold(struct store *st, const struct kv_key *keys, uint32_t n, uint64_t until_ns)
 {
     for (uint32_t i = 0; i < st->n_holds; i++) {

@@ -1,9 +1,9 @@
-/* kv_store_index.c - at start: the directory's records become nodes of the tree.
+/* kv_store_index.c - entering the records of the disk into the tree at start.
  *
- * Records are blocks; those of one run become one node again, as they were. A record whose
- * predecessor is missing, or does not end where it begins, cannot be used and is cleared, and so is
- * the second of two that have one key. Predecessors have smaller positions, so records are entered
- * in the order of these. */
+ * A record describes one block; consecutive records become one node again. A record is dropped if
+ * its predecessor is missing or does not end where the record begins, or if a record with the same
+ * key was entered before. Predecessors have smaller positions, so records are entered in the order
+ * of their positions. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,12 +13,12 @@
 
 #define NO_RECORD UINT32_MAX
 
-/* What the index needs of a record. */
+/* The part of a record that the index needs. */
 struct seen {
     struct kv_key key, parent;
     uint64_t no;
     uint32_t extent, pos0, n_tokens, depth, n_uses;
-    uint32_t node, at; /* where its block stands, once it is entered */
+    uint32_t node, at; /* node and index of its block, once entered */
     bool starts_segment, is_registered;
 };
 
@@ -27,35 +27,32 @@ struct indexing {
     struct seen *seen; /* [n_seen] */
     uint32_t n_seen;
     uint32_t *of_extent; /* [extents] -> seen, or NO_RECORD */
-    uint32_t *order;     /* [n_seen] by position */
-    struct map by_key;   /* short key -> seen, of those that were entered */
+    uint32_t *order;     /* [n_seen] sorted indexes into seen */
+    struct map by_key;   /* short key -> seen, entered records only */
     struct cache_disk_stats *found;
 };
 
 /* --- reading the table --- */
 
-static void count_verdict(struct cache_disk_stats *found, enum disk_verdict v)
+static void count_found(struct cache_disk_stats *found, enum tier_found f)
 {
-    switch (v) {
-    case DISK_TORN: found->n_torn++; break;
-    case DISK_FOREIGN: found->n_foreign++; break;
-    case DISK_IMPOSSIBLE: found->n_impossible++; break;
-    case DISK_MISNAMED: found->n_misnamed++; break;
-    case DISK_EMPTY:
-    case DISK_VALID:
-    case DISK_N_VERDICTS: break;
+    switch (f) {
+    case TIER_TORN: found->n_torn++; break;
+    case TIER_FOREIGN: found->n_foreign++; break;
+    case TIER_IMPOSSIBLE: found->n_impossible++; break;
+    case TIER_MISNAMED: found->n_misnamed++; break;
+    case TIER_NOTHING:
+    case TIER_RECORD:
+    case TIER_ERASING: break;
     }
 }
 
-/* The record is not to be used: its extent is cleared. */
 static void refuse(struct indexing *x, uint32_t extent)
 {
-    x->st->tier[CACHE_DISK].n_in_transfer++;
-    x->st->disk->n_clearing++;
-    disk_clear(x->st->disk->disk, &extent, 1, false);
+    tier_drop(x->st->disk->t, &extent, 1, false);
 }
 
-static void note_record(struct indexing *x, uint32_t extent, const struct disk_record *r)
+static void note_record(struct indexing *x, uint32_t extent, const struct tier_record *r)
 {
     x->of_extent[extent] = x->n_seen;
     x->seen[x->n_seen++] = (struct seen){.key = r->key,
@@ -67,35 +64,23 @@ static void note_record(struct indexing *x, uint32_t extent, const struct disk_r
                                          .depth = r->depth,
                                          .n_uses = r->n_uses,
                                          .node = KTREE_NONE,
-                                         .starts_segment = r->flags & DISK_STARTS_SEGMENT,
-                                         .is_registered = r->flags & DISK_REGISTERED};
-}
-
-/* Somebody wanted it gone, and the process ended before it was: that goes on now. */
-static bool is_being_erased(const struct indexing *x, uint32_t extent)
-{
-    const uint8_t *table = disk_directory(x->st->disk->disk)->table;
-
-    return memcmp(table + DISK_PAGE_BYTES + (size_t)extent * DISK_HEADER_BYTES, disk_erase_mark,
-                  DISK_HEADER_BYTES) == 0;
+                                         .starts_segment = r->starts_segment,
+                                         .is_registered = r->is_registered};
 }
 
 static void read_table(struct indexing *x)
 {
-    struct disk_record record;
+    struct tier_record record;
 
-    /* The last ones first, so that low extents are handed out first. */
-    for (uint32_t extent = x->st->tier[CACHE_DISK].n_blocks; extent-- > 0;) {
-        enum disk_verdict v = disk_look(x->st->disk->disk, extent, &record);
+    /* From the end, so that low extents are reserved first. */
+    for (uint32_t extent = tier_n_blocks(x->st->disk->t); extent-- > 0;) {
+        enum tier_found f = tier_look(x->st->disk->t, extent, &record);
 
         x->of_extent[extent] = NO_RECORD;
-        if (!is_being_erased(x, extent))
-            count_verdict(x->found, v);
-        if (v == DISK_VALID)
+        count_found(x->found, f);
+        if (f == TIER_RECORD)
             note_record(x, extent, &record);
-        else if (v == DISK_EMPTY)
-            tier_push(&x->st->tier[CACHE_DISK], extent);
-        else
+        else if (f != TIER_NOTHING)
             refuse(x, extent);
     }
 }
@@ -118,7 +103,7 @@ static bool is_zero(const struct kv_key *key)
     return memcmp(key, &zero, sizeof zero) == 0;
 }
 
-/* Whether it can stand behind p (NULL: at the beginning). */
+/* Whether r can follow p; NULL: be the first of a path. */
 static bool follows(const struct seen *r, const struct seen *p)
 {
     if (!p)
@@ -127,7 +112,7 @@ static bool follows(const struct seen *r, const struct seen *p)
            (r->starts_segment || (p->n_tokens == KV_BLOCK_TOKENS && r->depth == p->depth));
 }
 
-/* Blocks of the node stand elsewhere now: those of the first n are in `upper`. */
+/* Update the places of the blocks of a node that was split: its first n blocks are in `upper`. */
 static void note_split(struct indexing *x, uint32_t upper, uint32_t lower, uint32_t n)
 {
     uint32_t extents[NODE_N_BLOCKS_MAX], n_lower = ktree_look(x->st->tree, lower).n_blocks;
@@ -140,7 +125,7 @@ static void note_split(struct indexing *x, uint32_t upper, uint32_t lower, uint3
         x->seen[x->of_extent[extents[i]]].at = i;
 }
 
-/* The record's block goes on in its predecessor's node. */
+/* Append the record's block to the node of its predecessor. */
 static bool extend(struct indexing *x, struct seen *r, const struct seen *p)
 {
     struct store *st = x->st;
@@ -232,7 +217,8 @@ static void enter_all(struct indexing *x)
     }
 }
 
-/* What comes before another in its path was used as often: it was written earlier, that is all. */
+/* An earlier block of a path was used at least as often as a later one. Its record may say less,
+ * because it was written earlier. */
 static void raise_uses(struct indexing *x)
 {
     for (uint32_t i = x->n_seen; i-- > 0;) {
@@ -252,7 +238,7 @@ static int compare(uint64_t a, uint64_t b)
     return (a > b) - (a < b);
 }
 
-/* Of one position the one written last first: of two with one key it is the one that is kept. */
+/* Records of one position: last written first, so that of two with one key the newer is kept. */
 static int by_position(const void *a, const void *b, void *seen)
 {
     const struct seen *all = seen, *x = &all[*(const uint32_t *)a], *y = &all[*(const uint32_t *)b];
@@ -267,7 +253,7 @@ static int by_time(const void *a, const void *b, void *seen)
     return compare(all[*(const uint32_t *)a].no, all[*(const uint32_t *)b].no);
 }
 
-/* Registered ones and those used most first; what comes before another in a path before it. */
+/* Registered nodes first, then by use count; of equals, earlier positions first. */
 static int by_worth(const void *a, const void *b)
 {
     const struct preload *x = a, *y = b;
@@ -284,9 +270,10 @@ static void sort(struct indexing *x, int (*before)(const void *, const void *, v
     qsort_r(x->order, x->n_seen, sizeof *x->order, before, x->seen);
 }
 
-/* --- what the policy is told, and what is read at start --- */
+/* --- uses for the policy; preloading --- */
 
-/* As if each node had been used when it was written: so the order of age is as it was. */
+/* Report a use of each node in the order in which the nodes were written, so that the policy sees
+ * the same order of age as before the restart. */
 static void tell_policy(struct indexing *x)
 {
     struct store *st = x->st;
@@ -310,7 +297,7 @@ static void tell_policy(struct indexing *x)
 
 static enum status list_preload(struct indexing *x)
 {
-    struct disk_tier *d = x->st->disk;
+    struct store_disk *d = x->st->disk;
     enum cache_preload which = x->st->config.disk.preload;
 
     if (which == CACHE_PRELOAD_NONE || x->found->n_found == 0)
@@ -340,11 +327,11 @@ static enum status allocate(struct indexing *x, uint32_t n)
     return x->seen && x->of_extent && x->order ? map_init(&x->by_key, n) : ERR_NOMEM;
 }
 
-enum status disk_tier_index(struct store *st, struct buf *why)
+enum status store_index_disk(struct store *st, struct buf *why)
 {
     uint64_t began = clock_now_ns();
     struct indexing x = {.st = st, .found = &st->disk->found};
-    enum status s = allocate(&x, st->tier[CACHE_DISK].n_blocks);
+    enum status s = allocate(&x, tier_n_blocks(st->disk->t));
 
     if (s == OK) {
         read_table(&x);

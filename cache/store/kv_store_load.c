@@ -1,41 +1,36 @@
-/* kv_store_load.c - what is read from disk: for those who wait, and at start.
+/* kv_store_load.c - what is read from disk: for waiting requests, and at start.
  *
- * A node goes to the host where there is a host tier, from where it is fetched like any other; else
- * to the device, within the share of what is fetched ahead. Who comes first of those who wait gets
- * room whatever the share, and at the cost of what was read for others: so there is always one
- * whose reads come to an end, however small the tier is. */
+ * Where there is a host tier, nodes are read into it and fetched from there like any other node;
+ * else they are read to the device, within prefetch_share. The first of the waiting requests gets
+ * room regardless of the share, even if that evicts what was read for others. So the reads of at
+ * least one request always end, however small the tier is. */
 #include <math.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "cache/store/kv_store_disk.h"
 
-#define NO_SLOT UINT32_MAX
-/* What was read too late is not read again before so many timeouts; what found no place not before
- * this time, but for who comes first. */
+/* A node whose read timed out is not read again for this many timeouts. A node for which there was
+ * no room is not read again for NO_ROOM_NS, except for the first request. */
 #define VAIN_TIMEOUTS 10
 #define NO_ROOM_NS UINT64_C(100000000)
-/* Of the moving mean of the disk's rate, and the bytes over which one value of it is taken. */
+/* Weight of a new value in the moving mean of the read rate, and the bytes that one value covers.
+ *  */
 #define RATE_SHARE 0.3
 #define RATE_BYTES (UINT64_C(4) << 20)
-/* Units of what is read at start under way: the others are for those who wait. */
+/* Units that may preload at a time; the others are kept for waiting requests. */
 #define N_PRELOADING 8
 
 uint64_t store_n_load_events(const struct store *st)
 {
-    return st->disk ? st->disk->n_load_events : 0;
-}
-
-static enum cache_tier load_tier(const struct store *st)
-{
-    return st->n_tiers > 1 ? CACHE_HOST : CACHE_DEVICE;
+    return st->n_load_events;
 }
 
 /* --- the disk's rate --- */
 
 static void measure_begin(struct store *st)
 {
-    struct disk_tier *d = st->disk;
+    struct store_disk *d = st->disk;
 
     if (d->n_reading == 0) {
         d->busy_since_ns = st->now_ns;
@@ -43,12 +38,12 @@ static void measure_begin(struct store *st)
     }
 }
 
-/* Over the time in which something was read, however many reads there were beside each other. */
+/* The rate is bytes over the time in which any read was under way, however many ran in parallel. */
 static void measure_end(struct store *st, uint32_t n)
 {
-    struct disk_tier *d = st->disk;
+    struct store_disk *d = st->disk;
 
-    d->n_busy_bytes += n * d->extent_bytes;
+    d->n_busy_bytes += n * tier_extent_bytes(d->t);
     if (d->n_busy_bytes < RATE_BYTES || st->now_ns <= d->busy_since_ns)
         return;
     double rate = (double)d->n_busy_bytes / ((double)(st->now_ns - d->busy_since_ns) * 1e-9);
@@ -66,8 +61,8 @@ static void clear_reading(struct store *st, const struct unit *u, enum read_end 
     for (uint32_t i = 0; i < u->what.n; i++) {
         uint32_t node = ktree_find(st->tree, &u->what.keys[i]);
 
-        if (node == KTREE_NONE)
-            continue;
+        if (node == KTREE_NONE || !u->buffers[i])
+            continue; /* gone, or placed */
         st->info[node].is_reading = false;
         if (end == READ_TOO_LATE)
             st->info[node].no_load_until_ns =
@@ -77,18 +72,18 @@ static void clear_reading(struct store *st, const struct unit *u, enum read_end 
     }
 }
 
-/* Begin to read a node that lies on disk only. False: there is no place for it now. */
+/* Begin to read a node that lies on disk only. False: no unit or staging buffer is free now. */
 static bool begin_read(struct store *st, uint32_t node, const void *owner, double due_s)
 {
-    struct disk_tier *d = st->disk;
+    struct store_disk *d = st->disk;
     struct unit *u = take_unit(d);
     uint32_t n = ktree_look(st->tree, node).n_blocks;
 
-    if (!u || !disk_take_slots(d->disk, u->slots, n))
+    if (!u || !tier_stage(d->t, u->buffers, n))
         return false;
-    ktree_slots(st->tree, node, CACHE_DISK, u->extents, n);
-    if (disk_read(d->disk, u->extents, u->slots, n, unit_tag(d, u)) != OK) {
-        disk_give_slots(d->disk, u->slots, n);
+    ktree_slots(st->tree, node, CACHE_DISK, u->blocks, n);
+    if (tier_read(d->t, u->blocks, u->buffers, n, false, unit_tag(d, u)) != OK) {
+        tier_unstage(d->t, u->buffers, n);
         return false;
     }
     measure_begin(st);
@@ -96,6 +91,7 @@ static bool begin_read(struct store *st, uint32_t node, const void *owner, doubl
     u->owner = owner;
     u->due_s = due_s;
     u->is_preload = owner == NULL;
+    u->n_reserved = 0;
     u->what.n = n;
     for (uint32_t i = 0; i < n; i++)
         u->what.keys[i] = *ktree_key_at(st->tree, node, i);
@@ -108,15 +104,15 @@ static void end_unit(struct store *st, struct unit *u)
 {
     u->state = UNIT_FREE;
     st->disk->n_reading -= u->what.n;
-    st->disk->n_load_events++;
+    st->n_load_events++;
 }
 
-/* Its record is not what it should be, or cannot be read: it is forgotten, and what hangs on it.
- * Unless it was evicted while it was read, and lies elsewhere now. */
+/* Forget the nodes of a unit that cannot be read, and all nodes below them; but not a node that was
+ * evicted during the read and has been written to another block since. */
 static void drop_unreadable(struct store *st, const struct unit *u)
 {
     for (uint32_t i = 0; i < u->what.n; i++) {
-        uint32_t node = ktree_find(st->tree, &u->what.keys[i]), extent;
+        uint32_t node = ktree_find(st->tree, &u->what.keys[i]), block;
         struct ktree_node look;
 
         if (node == KTREE_NONE)
@@ -124,28 +120,27 @@ static void drop_unreadable(struct store *st, const struct unit *u)
         look = ktree_look(st->tree, node);
         if (!lies_in(&look, CACHE_DISK))
             continue;
-        ktree_slots(st->tree, node, CACHE_DISK, &extent, 1);
-        if (extent == u->extents[i])
+        ktree_slots(st->tree, node, CACHE_DISK, &block, 1);
+        if (block == u->blocks[i])
             drop_disk_below(st, node, false);
     }
 }
 
-void load_read_done(struct store *st, struct unit *u, const struct disk_done *done)
+void load_read_done(struct store *st, struct unit *u, enum status status)
 {
-    if (done->status == OK) {
+    if (status == OK) {
         measure_end(st, u->what.n);
         u->state = UNIT_READ;
-        memcpy(u->slots, done->slots, u->what.n * sizeof *u->slots);
         u->give_up_ns = st->now_ns + st->config.disk.timeout_ns;
         return;
     }
-    clear_reading(st, u, done->status == ERR_TIMEOUT ? READ_TOO_LATE : READ_OVER);
-    if (done->status != ERR_TIMEOUT)
+    clear_reading(st, u, status == ERR_TIMEOUT ? READ_TOO_LATE : READ_OVER);
+    if (status != ERR_TIMEOUT)
         drop_unreadable(st, u);
     end_unit(st, u);
 }
 
-/* --- finding a place --- */
+/* --- placing --- */
 
 /* Room on the device for n blocks behind `parent`. */
 static bool make_load_room(struct store *st, const struct unit *u, uint32_t parent, uint32_t n)
@@ -153,88 +148,40 @@ static bool make_load_room(struct store *st, const struct unit *u, uint32_t pare
     bool done;
 
     if (u->is_preload)
-        return st->tier[CACHE_DEVICE].n_free >= n;
-    move_pin(st, KTREE_ROOT, parent); /* room is not made of what it hangs on */
+        return tier_n_free(device_tier(st)) >= n;
+    move_pin(st, KTREE_ROOT, parent); /* the parent must not be evicted to make room */
     done = (u->owner == st->disk->first || make_room_ahead(st, n, u->due_s)) &&
            make_device_room(st, n);
     move_pin(st, parent, KTREE_ROOT);
     return done;
 }
 
-/* A node of n blocks out of slots [n] to the device. */
-static bool place_on_device(struct store *st, struct unit *u, uint32_t node, uint32_t *slots,
-                            uint32_t n)
+/* The same on the host, for a policy entry. */
+static bool make_host_load_room(struct store *st, const struct unit *u, uint32_t parent,
+                                uint32_t entry, uint32_t n)
 {
-    struct disk_tier *d = st->disk;
-    struct node_info *info = &st->info[node];
-    unsigned char *pool = st->pool.base;
-    uint32_t to[NODE_N_BLOCKS_MAX];
-
-    for (uint32_t i = 0; i < n; i++)
-        to[i] = tier_pop(&st->tier[CACHE_DEVICE]);
-    if (st->copies && start_transfer(st, TRANSFER_LOAD, node, to, slots, n) != OK) {
-        for (uint32_t i = n; i-- > 0;)
-            tier_push(&st->tier[CACHE_DEVICE], to[i]);
-        return false;
-    }
-    for (uint32_t i = 0; i < n && !st->copies; i++)
-        memcpy(pool + to[i] * st->block_bytes, d->staging + slots[i] * d->extent_bytes,
-               st->block_bytes);
-    ktree_place(st->tree, node, CACHE_DEVICE, to);
-    replace_insert(st->policy, CACHE_DEVICE, info->entry);
-    if (st->copies) {
-        node_pin(st, node);
-        info->fetch_no = st->n_transfers_ever;
-        for (uint32_t i = 0; i < n; i++)
-            slots[i] = NO_SLOT; /* the transfer gives them back */
-    }
-    if (!u->is_preload && replace_n_expected(st->policy, info->entry) > 0) {
-        info->is_prefetched = true;
-        st->n_prefetched += n;
-    }
-    st->tier[CACHE_DEVICE].n_moved_in += n;
-    st->n_fetched_ahead += n;
-    return true;
-}
-
-/* The same to the host. parent: lies in memory. */
-static bool place_on_host(struct store *st, const struct unit *u, uint32_t node, uint32_t parent,
-                          const uint32_t *slots, uint32_t n)
-{
-    struct disk_tier *d = st->disk;
-    struct store_tier *host = &st->tier[CACHE_HOST];
     struct ktree_node look = ktree_look(st->tree, parent);
-    uint32_t entry = st->info[node].entry, to[NODE_N_BLOCKS_MAX];
     bool is_below = parent != KTREE_ROOT && lies_in(&look, CACHE_HOST), done;
-    unsigned char *memory = st->copies ? st->host : st->pool.base;
 
+    if (u->is_preload)
+        return tier_n_free(host_tier(st)) >= n;
     if (is_below)
         replace_pin(st->policy, CACHE_HOST, st->info[parent].entry);
-    done = u->is_preload ? host->n_free >= n : make_host_room(st, entry, n, u->owner == d->first);
+    done = make_host_room(st, entry, n, u->owner == st->disk->first);
     if (is_below)
         replace_unpin(st->policy, CACHE_HOST, st->info[parent].entry);
-    if (!done)
-        return false;
-    for (uint32_t i = 0; i < n; i++) {
-        to[i] = tier_pop(host);
-        memcpy(memory + to[i] * st->block_bytes, d->staging + slots[i] * d->extent_bytes,
-               st->block_bytes);
-    }
-    ktree_place(st->tree, node, CACHE_HOST, to);
-    replace_insert(st->policy, CACHE_HOST, entry);
-    st->n_loaded_to_host += n;
-    return true;
+    return done;
 }
 
-/* Blocks [i, ...) of what was read, as far as they are a node that lies on disk only. Returns how
- * many; 0: there is none. */
+/* The node that begins with block i of the unit, if it still lies on disk only. Returns its number
+ * of blocks; 0: there is none. */
 static uint32_t node_to_place(const struct store *st, const struct unit *u, uint32_t i,
                               uint32_t *node)
 {
     struct ktree_node look;
 
     *node = ktree_find(st->tree, &u->what.keys[i]);
-    if (u->slots[i] == NO_SLOT) /* placed before, whatever became of it */
+    if (!u->buffers[i]) /* placed before, even if evicted since */
         return 0;
     if (*node == KTREE_NONE || st->info[*node].is_orphan)
         return 0;
@@ -248,42 +195,131 @@ static uint32_t node_to_place(const struct store *st, const struct unit *u, uint
     return look.n_blocks;
 }
 
-enum place_result { PLACED, PLACE_WAITS, PLACE_NEVER };
+/* Give up the node that was being copied to memory. */
+static void cancel_piece(struct store *st, struct unit *u)
+{
+    struct store_tier *t = &st->tier[load_tier(st)];
 
+    if (u->n_reserved == 0)
+        return;
+    tier_drop(t->t, u->to, u->n_reserved, false);
+    t->n_placing -= u->n_reserved;
+    u->n_reserved = 0;
+}
+
+/* Reserve blocks in memory for n blocks of the unit from i on. */
+static bool begin_piece(struct store *st, struct unit *u, uint32_t i, uint32_t n, uint32_t node)
+{
+    struct store_tier *t = &st->tier[load_tier(st)];
+    uint32_t parent = ktree_look(st->tree, node).parent, entry = st->info[node].entry;
+
+    if (load_tier(st) == CACHE_HOST ? !make_host_load_room(st, u, parent, entry, n)
+                                    : !make_load_room(st, u, parent, n))
+        return false;
+    if (!tier_reserve(t->t, u->to, n))
+        return false;
+    t->n_placing += n;
+    u->at = i;
+    u->n_reserved = n;
+    u->n_copied = 0;
+    return true;
+}
+
+/* Copy blocks to memory as far as this poll's budget goes. True: all are there. */
+static bool copy_piece(struct store *st, struct unit *u)
+{
+    while (u->n_copied < u->n_reserved && take_copy_budget(st->disk, st->block_bytes)) {
+        const void *from = u->buffers[u->at + u->n_copied];
+        enum status s =
+            tier_write(st->tier[load_tier(st)].t, &u->to[u->n_copied], &from, NULL, 1, 0);
+
+        ASSERT(s == OK); /* a copy in memory */
+        u->n_copied++;
+    }
+    return u->n_copied == u->n_reserved;
+}
+
+/* The bytes are in memory, or (is_moving_in) on the way there: the node lies there now. Kernels
+ * that read a node on its way are ordered behind the move. */
+static void enter_piece(struct store *st, struct unit *u, uint32_t node, bool is_moving_in)
+{
+    enum cache_tier which = load_tier(st);
+    struct node_info *info = &st->info[node];
+    uint32_t n = u->n_reserved;
+
+    for (uint32_t k = 0; k < n; k++) /* end_move() gives back the buffers of a move */
+        u->buffers[u->at + k] = NULL;
+    ktree_place(st->tree, node, which, u->to);
+    replace_insert(st->policy, which, info->entry);
+    if (is_moving_in) {
+        node_pin(st, node);
+        info->fetch_no = st->n_moves_begun;
+    }
+    st->tier[which].n_placing -= n;
+    u->n_reserved = 0;
+    info->is_reading = false;
+    info->from_disk = !u->is_preload;
+    st->disk->n_preloaded += u->is_preload ? n : 0;
+    if (which == CACHE_HOST) {
+        st->n_loaded_to_host += n;
+        return;
+    }
+    if (!u->is_preload && replace_n_expected(st->policy, info->entry) > 0) {
+        info->is_prefetched = true;
+        st->n_prefetched += n;
+    }
+    st->tier[CACHE_DEVICE].n_moved_in += n;
+    st->n_fetched_ahead += n;
+}
+
+enum place_result { PLACED, PLACE_COPIES, PLACE_WAITS, PLACE_NEVER };
+
+/* Only the first request waits for room: the buffers of the others must not be in its way. */
+static bool may_wait_for_room(const struct store *st, const struct unit *u)
+{
+    return !u->is_preload && u->owner == st->disk->first;
+}
+
+/* Blocks [i, i + n) of the unit are this node. */
 static enum place_result place_piece(struct store *st, struct unit *u, uint32_t i, uint32_t n,
                                      uint32_t node)
 {
     uint32_t parent = ktree_look(st->tree, node).parent;
     struct ktree_node look = ktree_look(st->tree, parent);
-    bool done;
+    bool copies = tier_is_addressable(st->tier[load_tier(st)].t);
 
     if (parent != KTREE_ROOT && lies_on_disk_only(&look))
         return st->info[parent].is_reading ? PLACE_WAITS : PLACE_NEVER;
-    st->info[node].is_reading = false;
-    if (load_tier(st) == CACHE_HOST)
-        done = place_on_host(st, u, node, parent, &u->slots[i], n);
-    else
-        done = make_load_room(st, u, parent, n) && place_on_device(st, u, node, &u->slots[i], n);
-    if (done) {
-        st->info[node].from_disk = !u->is_preload;
-        st->disk->n_preloaded += u->is_preload ? n : 0;
+    if (u->n_reserved > 0 && (u->at != i || u->n_reserved != n))
+        cancel_piece(st, u); /* the node was split */
+    if (copies && u->n_reserved == 0 && st->disk->copy_left == 0)
+        return PLACE_COPIES; /* at the next poll: blocks are not reserved for longer than needed */
+    if (u->n_reserved == 0 && !begin_piece(st, u, i, n, node))
+        return may_wait_for_room(st, u) ? PLACE_WAITS : PLACE_NEVER;
+    if (copies) {
+        if (!copy_piece(st, u))
+            return PLACE_COPIES;
+        tier_unstage(st->disk->t, u->buffers + i, n);
+        enter_piece(st, u, node, false);
         return PLACED;
     }
-    if (u->is_preload || u->owner != st->disk->first)
-        return PLACE_NEVER; /* its staging is not to be in the way of who comes first */
-    st->info[node].is_reading = true;
-    return PLACE_WAITS;
+    if (!begin_move(st, MOVE_LOAD, node, u->to, u->buffers + i, n)) {
+        cancel_piece(st, u);
+        return may_wait_for_room(st, u) ? PLACE_WAITS : PLACE_NEVER;
+    }
+    enter_piece(st, u, node, true);
+    return PLACED;
 }
 
-/* Slots that no transfer gives back. */
-static void give_slots(struct store *st, struct unit *u)
+/* Give back the buffers that no move gives back. */
+static void give_buffers(struct store *st, struct unit *u)
 {
     for (uint32_t i = 0; i < u->what.n; i++)
-        if (u->slots[i] != NO_SLOT)
-            disk_give_slots(st->disk->disk, &u->slots[i], 1);
+        if (u->buffers[i])
+            tier_unstage(st->disk->t, &u->buffers[i], 1);
 }
 
-/* True: the unit is over, in place or in vain. */
+/* Place what can be placed now. True: the unit is over, whether it was placed or not. */
 static bool place_unit(struct store *st, struct unit *u)
 {
     enum place_result result = PLACED;
@@ -294,15 +330,17 @@ static bool place_unit(struct store *st, struct unit *u)
         if (n > 0)
             result = place_piece(st, u, i, n, node);
     }
-    if (result == PLACE_WAITS && st->now_ns < u->give_up_ns)
+    if (result == PLACE_COPIES || (result == PLACE_WAITS && st->now_ns < u->give_up_ns))
         return false;
+    cancel_piece(st, u);
     clear_reading(st, u, result == PLACED ? READ_OVER : READ_NO_ROOM);
-    give_slots(st, u);
+    give_buffers(st, u);
     end_unit(st, u);
     return true;
 }
 
-/* What hangs on another one finds its place after it, whatever their order here. */
+/* A node is placed after its parent, which may belong to a later unit: repeat while any unit ends.
+ *  */
 static void place_units(struct store *st)
 {
     bool again = st->disk->n_reading > 0;
@@ -315,9 +353,9 @@ static void place_units(struct store *st)
     }
 }
 
-/* --- for those who wait --- */
+/* --- reads for waiting requests --- */
 
-/* Reading the path's end, which begins with this node, is expected to be faster than computing. */
+/* Whether reading the nodes from `first` to `last` is expected to be faster than computing them. */
 static bool is_worth(const struct store *st, uint32_t first, uint32_t last)
 {
     const struct node_info *a = &st->info[first], *b = &st->info[last];
@@ -327,7 +365,7 @@ static bool is_worth(const struct store *st, uint32_t first, uint32_t last)
 
     if (!st->config.seconds || st->disk->bytes_per_s == 0)
         return true;
-    return (double)n_blocks * (double)st->disk->extent_bytes / st->disk->bytes_per_s <
+    return (double)n_blocks * (double)tier_extent_bytes(st->disk->t) / st->disk->bytes_per_s <
            st->config.seconds(st->config.seconds_arg, a->pos0, n_tokens);
 }
 
@@ -335,14 +373,14 @@ void store_load_first(struct store *st, const void *owner)
 {
     if (st->disk && st->disk->first != owner) {
         st->disk->first = owner;
-        st->disk->n_load_events++; /* it may do what it could not before */
+        st->n_load_events++; /* the new first request may read more */
     }
 }
 
-/* The share of what is fetched ahead; on the host the policy decides. */
+/* Whether the node is within prefetch_share. On the host the policy decides instead. */
 static bool may_load(const struct store *st, uint32_t node, const void *owner)
 {
-    const struct disk_tier *d = st->disk;
+    const struct store_disk *d = st->disk;
     uint32_t n = ktree_look(st->tree, node).n_blocks;
 
     if (d->first == owner)
@@ -352,7 +390,7 @@ static bool may_load(const struct store *st, uint32_t node, const void *owner)
             st->n_prefetched + d->n_reading + n <= prefetch_limit(st));
 }
 
-/* What of the path to `node` lies on disk only, the deepest first, to st->path. */
+/* List the nodes of the path to `node` that lie on disk only in st->path, deepest first. */
 static uint32_t list_disk_part(struct store *st, uint32_t node)
 {
     uint32_t n = 0;
@@ -373,7 +411,7 @@ enum store_load_state store_load(struct store *st, const struct kv_key *keys, ui
 {
     uint32_t n_listed, n_under_way = 0;
 
-    if (!st->disk || disk_is_hung(st->disk->disk))
+    if (!st->disk || tier_is_hung(st->disk->t))
         return STORE_LOADED;
     n_listed = list_disk_part(st, store_match_disk(st, keys, n).node);
     if (n_listed == 0)
@@ -386,7 +424,7 @@ enum store_load_state store_load(struct store *st, const struct kv_key *keys, ui
         uint32_t node = st->path[n_listed];
 
         if (st->info[node].is_orphan || st->now_ns < st->info[node].no_load_until_ns)
-            break; /* nor can what comes behind it be used */
+            break; /* the nodes behind it cannot be used either */
         if (!st->info[node].is_reading &&
             (!may_load(st, node, owner) || !begin_read(st, node, owner, due_s)))
             return STORE_CANNOT_LOAD;
@@ -397,17 +435,16 @@ enum store_load_state store_load(struct store *st, const struct kv_key *keys, ui
 
 /* --- at start --- */
 
-/* Half of the tier is left to those who come first. */
+/* Preloading fills at most half of the tier: the rest is for the first requests. */
 static bool has_preload_room(const struct store *st, uint32_t n)
 {
-    const struct store_tier *t = &st->tier[load_tier(st)];
-
-    return st->disk->n_preloaded + st->disk->n_reading + n <= t->n_blocks / 2;
+    return st->disk->n_preloaded + st->disk->n_reading + n <=
+           tier_n_blocks(st->tier[load_tier(st)].t) / 2;
 }
 
 static void preload_next(struct store *st)
 {
-    struct disk_tier *d = st->disk;
+    struct store_disk *d = st->disk;
     uint32_t node = ktree_find(st->tree, &d->preload[d->at_preload].first);
     struct ktree_node look = ktree_look(st->tree, node == KTREE_NONE ? KTREE_ROOT : node);
     struct ktree_node parent = ktree_look(st->tree, node == KTREE_NONE ? KTREE_ROOT : look.parent);
@@ -422,7 +459,7 @@ static void preload_next(struct store *st)
 
 static void preload_some(struct store *st)
 {
-    struct disk_tier *d = st->disk;
+    struct store_disk *d = st->disk;
     uint32_t n_under_way = 0, at;
 
     if (d->at_preload == d->n_preload)

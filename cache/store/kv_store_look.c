@@ -1,61 +1,78 @@
-/* kv_store_look.c - counting, checking, and the spans that are worth most. */
+/* kv_store_look.c - statistics, checks, and the spans with most hits. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "cache/store/kv_store_disk.h"
 
-static uint32_t n_fetching(const struct store *st)
-{
-    uint32_t n = 0;
-
-    for (uint32_t i = 0; i < st->n_transfers; i++) {
-        const struct transfer *t = &st->transfers[(st->first_transfer + i) % N_TRANSFERS];
-        n += is_inward(t->kind) ? t->n_held : 0;
-    }
-    return n;
-}
-
-static void tier_stats(const struct store *st, enum cache_tier which,
+static void count_tier(const struct store *st, enum cache_tier which,
                        const struct ktree_stats *tree, struct cache_tier_stats *out)
 {
     const struct store_tier *t = &st->tier[which];
     struct replace_stats policy = {.order = ""};
+    struct tier_stats moves;
 
-    if (t->n_blocks > 0)
-        replace_stats(st->policy, order_of(st, which), &policy);
-    *out = (struct cache_tier_stats){.n_blocks = t->n_blocks,
-                                     .n_free = t->n_free,
-                                     .n_in_transfer = t->n_in_transfer,
+    *out = (struct cache_tier_stats){.order = ""};
+    if (!t->t)
+        return;
+    tier_stats(t->t, &moves);
+    replace_stats(st->policy, order_of(st, which), &policy);
+    *out = (struct cache_tier_stats){.n_blocks = tier_n_blocks(t->t),
+                                     .n_free = tier_n_free(t->t),
+                                     .n_cached = tree->n_blocks_in[which] - t->n_filling,
+                                     .n_in_transfer = t->n_filling + t->n_placing +
+                                                      moves.n_arriving + moves.n_leaving,
                                      .n_nodes = policy.n_entries,
                                      .n_hit_tokens = t->n_hit_tokens,
                                      .n_evicted = t->n_evicted,
                                      .n_moved_in = t->n_moved_in,
                                      .order = policy.order};
     if (which == CACHE_DEVICE) {
-        out->n_cached = tree->n_blocks_in[which] - tree->n_blocks_active;
-        out->n_in_use = st->n_private + tree->n_blocks_active - n_fetching(st);
-    } else if (which == CACHE_HOST && t->n_blocks > 0) {
-        out->n_cached = tree->n_blocks_in[which] - t->n_in_transfer;
-    } else if (which == CACHE_DISK && t->n_blocks > 0) {
-        out->n_cached = tree->n_blocks_in[which]; /* what is written or cleared is in no tree */
+        out->n_cached -= tree->n_blocks_active;
+        out->n_in_use = st->n_private + tree->n_blocks_active - moves.n_arriving;
     }
-    out->n_leaked = t->n_blocks - out->n_free - out->n_cached - out->n_in_use - out->n_in_transfer;
+    out->n_leaked =
+        out->n_blocks - out->n_free - out->n_cached - out->n_in_use - out->n_in_transfer;
+}
+
+static void count_disk(const struct store *st, struct cache_disk_stats *out)
+{
+    const struct store_disk *d = st->disk;
+    struct tier_stats stats;
+
+    tier_stats(d->t, &stats);
+    *out = d->found;
+    out->is_on = true;
+    out->is_hung = tier_is_hung(d->t);
+    out->io = stats.io;
+    out->is_direct = stats.is_direct;
+    out->extent_bytes = stats.extent_bytes;
+    out->n_read_bytes = stats.n_read_bytes;
+    out->n_written_bytes = stats.n_written_bytes;
+    out->n_reads_failed = stats.n_reads_failed;
+    out->n_writes_failed = stats.n_writes_failed;
+    out->n_timeouts = stats.n_timeouts;
+    out->n_corrupt = stats.n_corrupt;
+    out->n_not_worth = d->n_not_worth;
+    out->n_preloaded_blocks = d->n_preloaded;
+    out->read_bytes_per_s = d->bytes_per_s;
 }
 
 void store_stats(const struct store *st, struct cache_stats *out)
 {
+    struct tier_stats device;
     struct ktree_stats tree;
 
+    tier_stats(device_tier(st), &device);
     ktree_stats(st->tree, &tree);
     for (enum cache_tier t = 0; t < CACHE_N_TIERS; t++)
-        tier_stats(st, t, &tree, &out->tier[t]);
+        count_tier(st, t, &tree, &out->tier[t]);
     if (st->disk)
-        disk_tier_stats(st, &out->disk);
+        count_disk(st, &out->disk);
     else
         out->disk.io = "";
     out->n_nodes = tree.n_nodes;
-    out->n_copies_failed = st->n_copies_failed;
+    out->n_copies_failed = device.n_failed;
     out->n_spilled_ahead = st->n_spilled_ahead;
     out->n_spilled_on_demand = st->n_spilled_on_demand;
     out->n_fetched_ahead = st->n_fetched_ahead;
@@ -68,18 +85,15 @@ void store_stats(const struct store *st, struct cache_stats *out)
 
 /* --- check --- */
 
-/* Each block of a tier is in one place only: on the free stack, in the tree, or (returned) nowhere
- * that the store knows: private, or being spilled. */
+/* Check that each block of a tier is in one place only: free or in the tree. Returns the number of
+ * the other blocks: private, being placed, or on their way to be free. */
 static uint32_t check_places(const struct store *st, enum cache_tier tier, uint8_t *seen,
                              uint32_t n_ids)
 {
-    const struct store_tier *t = &st->tier[tier];
-    uint32_t n_seen = 0, slots[NODE_N_BLOCKS_MAX];
+    const struct tier *t = st->tier[tier].t;
+    uint32_t n_seen = tier_n_free(t), slots[NODE_N_BLOCKS_MAX];
 
-    for (uint32_t i = 0; i < t->n_free; i++) {
-        ASSERT(t->free_ids[i] < n_ids && !seen[t->free_ids[i]]++);
-        n_seen++;
-    }
+    tier_check_free(t, seen, n_ids);
     for (uint32_t x = KTREE_ROOT, next; x != KTREE_NONE; x = next) {
         struct ktree_node look = ktree_look(st->tree, x);
 
@@ -92,10 +106,10 @@ static uint32_t check_places(const struct store *st, enum cache_tier tier, uint8
         }
         next = ktree_next(st->tree, x, KTREE_ROOT);
     }
-    return t->n_blocks - n_seen;
+    return tier_n_blocks(t) - n_seen;
 }
 
-/* The policy and node_info say of a node what the tree says. */
+/* Check that the policy and node_info agree with the tree on a node. */
 static void check_node(const struct store *st, uint32_t node)
 {
     const struct node_info *info = &st->info[node];
@@ -104,9 +118,9 @@ static void check_node(const struct store *st, uint32_t node)
     ASSERT(st->node_of[info->entry] == node);
     ASSERT(look.parent == KTREE_ROOT || st->info[look.parent].entry != info->entry);
     for (enum cache_tier tier = 0; tier < CACHE_N_TIERS; tier++)
-        ASSERT(st->tier[tier].n_blocks > 0 ? replace_in_tier(st->policy, order_of(st, tier),
-                                                             info->entry) == lies_in(&look, tier)
-                                           : !lies_in(&look, tier));
+        ASSERT(st->tier[tier].t ? replace_in_tier(st->policy, order_of(st, tier), info->entry) ==
+                                      lies_in(&look, tier)
+                                : !lies_in(&look, tier));
     if (lies_in(&look, CACHE_DISK) && look.parent != KTREE_ROOT) {
         struct ktree_node parent = ktree_look(st->tree, look.parent);
         ASSERT(lies_in(&parent, CACHE_DISK));
@@ -131,28 +145,62 @@ static void check_node(const struct store *st, uint32_t node)
            replace_due_s(st->policy, info->entry) == 0);
 }
 
-void store_check(const struct store *st)
+static void check_disk(const struct store *st)
 {
-    uint32_t n_ids = st->pool.n_blocks;
-    for (enum cache_tier t = 0; t < CACHE_N_TIERS; t++)
-        n_ids = st->tier[t].n_blocks > n_ids ? st->tier[t].n_blocks : n_ids;
-    uint8_t *seen = calloc(n_ids ? n_ids : 1, 1);
-    struct cache_stats stats;
-    uint32_t n_spilling = st->tier[CACHE_DEVICE].n_in_transfer - n_fetching(st);
+    const struct store_disk *d = st->disk;
+    uint32_t n_writing = 0, n_reading = 0, n_buffers = 0;
 
-    if (!seen)
-        return; /* no memory to look with */
-    ASSERT(check_places(st, CACHE_DEVICE, seen, n_ids) == st->n_private + n_spilling);
+    for (uint32_t i = 0; i < N_DISK_UNITS; i++) {
+        const struct unit *u = &d->units[i];
+
+        n_writing += is_write(u) ? u->what.n : 0;
+        n_reading += u->state != UNIT_FREE && !is_write(u) ? u->what.n : 0;
+    }
+    ASSERT(n_writing == d->n_writing && n_reading == d->n_reading);
+    ASSERT(st->tier[CACHE_DISK].n_placing == n_writing);
+    ASSERT(d->n_offers <= N_OFFERS);
+    if (n_writing + n_reading == 0 && st->n_moves_over == st->n_moves_begun && !tier_is_busy(d->t))
+        n_buffers = tier_n_buffers(d->t) - tier_n_free_buffers(d->t);
+    ASSERT(n_buffers == 0);
+}
+
+/* Blocks of a tier that no node has: reserved for a node, or on their way to be free. */
+static uint32_t n_in_no_node(const struct store *st, enum cache_tier tier)
+{
+    const struct store_tier *t = &st->tier[tier];
+
+    return t->n_placing + tier_n_free_soon(t->t) - tier_n_free(t->t);
+}
+
+static void check_tiers(const struct store *st, uint8_t *seen, uint32_t n_ids)
+{
+    ASSERT(check_places(st, CACHE_DEVICE, seen, n_ids) ==
+           st->n_private + n_in_no_node(st, CACHE_DEVICE));
     if (st->n_tiers > 1) {
-        if (st->copies) /* another memory: numbers of its own */
+        if (st->copies) /* separate memory has numbers of its own */
             memset(seen, 0, n_ids);
-        ASSERT(check_places(st, CACHE_HOST, seen, n_ids) == 0);
+        ASSERT(check_places(st, CACHE_HOST, seen, n_ids) == n_in_no_node(st, CACHE_HOST));
     }
     if (st->disk) {
         memset(seen, 0, n_ids);
-        ASSERT(check_places(st, CACHE_DISK, seen, n_ids) == st->tier[CACHE_DISK].n_in_transfer);
-        disk_tier_check(st);
+        ASSERT(check_places(st, CACHE_DISK, seen, n_ids) == n_in_no_node(st, CACHE_DISK));
+        check_disk(st);
     }
+}
+
+void store_check(const struct store *st)
+{
+    uint32_t n_ids = st->pool.n_blocks;
+    struct cache_stats stats;
+    uint8_t *seen;
+
+    for (enum cache_tier t = 0; t < CACHE_N_TIERS; t++)
+        if (st->tier[t].t && tier_n_blocks(st->tier[t].t) > n_ids)
+            n_ids = tier_n_blocks(st->tier[t].t);
+    seen = calloc(n_ids ? n_ids : 1, 1);
+    if (!seen)
+        return; /* there is no memory to check with */
+    check_tiers(st, seen, n_ids);
     free(seen);
     for (enum cache_tier t = 0; t < CACHE_N_TIERS; t++) {
         store_stats(st, &stats);
@@ -175,14 +223,13 @@ void store_check(const struct store *st)
 
 /* --- spans --- */
 
-/* A span's first node stands where the number of spans before it changes. */
+/* A node is the first of its span if its parent has another depth. */
 static bool begins_span(const struct store *st, const struct ktree_node *look)
 {
     return look->parent == KTREE_ROOT || ktree_look(st->tree, look->parent).depth != look->depth;
 }
 
-/* Add the part of the span that begins at `first`: all below it with its depth. The tree's order is
- * parents first, and what is below a node comes before its siblings. */
+/* Sum up the span that begins at `first`: all nodes of its depth below it, in depth-first order. */
 static void measure_span(const struct store *st, uint32_t first, struct cache_span *out)
 {
     const struct node_info *head = &st->info[first];

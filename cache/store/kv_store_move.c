@@ -1,202 +1,116 @@
-/* kv_store_move.c - between tiers of memory: making room, spilling, fetching, and the copies under
- * way.
+/* kv_store_move.c - moves of nodes between tiers: moves under way, making room, evicting, spilling
+ * to the host, fetching from it.
  *
- * Ordering, where tiers are different memories. Kernels run on the compute stream, spills on
- * copy-out, fetches on copy-in.
- *   - A copy starts behind what the compute stream has been given so far: it reads what steps
- *     wrote, and does not overwrite what they read.
- *   - A node's blocks that are being spilled are handed out again only with compute and copy-in
- *     ordered behind the spill.
+ * Order of copies and kernels where the tiers are separate memories (tier.h has the calls):
+ *   - Blocks whose spill is under way are handed out again only with kernels and fetches ordered
+ *     behind the spill.
  *   - A fetch is ordered behind the spill that brought the node to the host, and kernels that read
- *     it behind the fetch. */
-#include <math.h>
+ *     the node behind the fetch. */
 #include <string.h>
 
 #include "base/check.h"
-#include "cache/store/kv_store_disk.h"
+#include "cache/store/kv_store_inner.h"
 
-/* Of one call; and what is due within this time is not spilled ahead. */
-#define SPILL_AHEAD_NODES_MAX 16
-#define SPILL_AHEAD_MIN_S 0.1
+/* --- moves under way --- */
 
-/* --- copies under way --- */
-
-enum status init_transfers(struct store *st)
+bool is_move_over(const struct store *st, uint64_t no)
 {
-    enum status s = device_event_create(st->config.device, &st->compute_done);
-
-    for (uint32_t i = 0; s == OK && i < N_TRANSFERS; i++)
-        s = device_event_create(st->config.device, &st->transfers[i].event);
-    return s;
-}
-
-void fini_transfers(struct store *st)
-{
-    device_event_destroy(st->config.device, st->compute_done);
-    for (uint32_t i = 0; i < N_TRANSFERS; i++)
-        device_event_destroy(st->config.device, st->transfers[i].event);
-}
-
-static struct stream *stream_of(const struct store *st, enum transfer_kind kind)
-{
-    return device_stream(st->config.device, is_inward(kind) ? DEVICE_COPY_IN : DEVICE_COPY_OUT);
-}
-
-static struct transfer *transfer_at(struct store *st, uint32_t i)
-{
-    return &st->transfers[(st->first_transfer + i) % N_TRANSFERS];
-}
-
-/* Under way, or NULL. They end in the order of their start. */
-static struct transfer *transfer_of(struct store *st, uint64_t no)
-{
-    uint64_t n_done = st->n_transfers_ever - st->n_transfers;
-
-    return no > n_done ? transfer_at(st, (uint32_t)(no - n_done - 1)) : NULL;
+    return no <= st->n_moves_over;
 }
 
 bool is_moving(const struct store *st, uint32_t node)
 {
-    uint64_t n_done = st->n_transfers_ever - st->n_transfers;
+    const struct node_info *info = &st->info[node];
 
-    return st->info[node].fetch_no > n_done || st->info[node].spill_no > n_done ||
-           st->info[node].is_writing || st->info[node].is_reading;
-}
-
-/* What comes on the stream from now on waits for the transfer; should the device not take that, the
- * host does. (A device that does neither is dead, and computes nothing with what is wrong.) */
-static void order_behind(struct store *st, const struct transfer *t, struct stream *s)
-{
-    if (device_event_order(st->config.device, t->event, s) != OK &&
-        device_event_wait(st->config.device, t->event) != OK)
-        st->n_copies_failed++;
+    return !is_move_over(st, info->fetch_no) || !is_move_over(st, info->spill_no) ||
+           info->is_writing || info->is_reading;
 }
 
 void wait_for_fetch(struct store *st, uint32_t node)
 {
-    const struct transfer *t = transfer_of(st, st->info[node].fetch_no);
+    uint64_t no = st->info[node].fetch_no;
 
-    if (t)
-        order_behind(st, t, device_stream(st->config.device, DEVICE_COMPUTE));
+    if (!is_move_over(st, no))
+        tier_order(device_tier(st), no, TIER_BEFORE_KERNELS);
 }
 
-/* The device blocks of a spill, once its copy has read them. */
-static void release_blocks(struct store *st, struct transfer *t)
+static void end_move(struct store *st, uint64_t no)
 {
-    struct store_tier *device = &st->tier[CACHE_DEVICE];
+    struct store_move *m = &st->moves[no % N_MOVES];
+    uint32_t entry = st->info[m->node].entry;
 
-    for (uint32_t i = 0; i < t->n_held; i++)
-        tier_push(device, t->device_blocks[i]);
-    device->n_in_transfer -= t->n_held;
-    t->n_held = 0;
-}
-
-static void complete_first(struct store *st)
-{
-    struct transfer *t = transfer_at(st, 0);
-    uint32_t entry = st->info[t->node].entry;
-
-    switch (t->kind) {
-    case TRANSFER_FETCH:
+    ASSERT(no == st->n_moves_over + 1);
+    st->n_moves_over = no;
+    switch (m->kind) {
+    case MOVE_FETCH:
         replace_unpin(st->policy, CACHE_HOST, entry);
-        node_unpin(st, t->node);
-        st->tier[CACHE_DEVICE].n_in_transfer -= t->n_held;
+        node_unpin(st, m->node);
         break;
-    case TRANSFER_SPILL:
+    case MOVE_SPILL:
         replace_unpin(st->policy, CACHE_HOST, entry);
-        release_blocks(st, t);
-        st->tier[CACHE_HOST].n_in_transfer -= t->n;
+        st->tier[CACHE_HOST].n_filling -= m->n;
         break;
-    case TRANSFER_LOAD:
-        node_unpin(st, t->node);
-        st->tier[CACHE_DEVICE].n_in_transfer -= t->n_held;
-        disk_give_slots(st->disk->disk, t->memory_blocks, t->n);
-        st->disk->n_load_events++;
+    case MOVE_LOAD:
+        node_unpin(st, m->node);
+        tier_unstage(st->tier[CACHE_DISK].t, m->buffers, m->n);
+        st->n_load_events++;
         break;
-    case TRANSFER_SAVE:
-        node_unpin(st, t->node);
-        unit_saved(st, t->memory_blocks);
-        break;
-    }
-    st->first_transfer = (st->first_transfer + 1) % N_TRANSFERS;
-    st->n_transfers--;
-}
-
-void complete_transfers(struct store *st, bool all)
-{
-    while (st->n_transfers > 0) {
-        struct transfer *t = transfer_at(st, 0);
-        bool done = true;
-
-        /* An error is the device's end; engine/step.c finds that out by itself. */
-        if (all ? device_event_wait(st->config.device, t->event) != OK
-                : device_event_query(st->config.device, t->event, &done) != OK)
-            st->n_copies_failed++;
-        if (!done)
-            return;
-        complete_first(st);
+    case MOVE_SAVE: node_unpin(st, m->node); break;
     }
 }
 
-/* Copy n blocks between the device's pool and host memory or staging. */
-static enum status copy_blocks(struct store *st, enum transfer_kind kind,
-                               const uint32_t *device_blocks, const uint32_t *memory_blocks,
-                               uint32_t n)
+static bool end_oldest_move(struct store *st, bool wait)
 {
-    struct device *d = st->config.device;
-    struct stream *s = stream_of(st, kind);
-    bool is_staged = kind == TRANSFER_LOAD || kind == TRANSFER_SAVE;
-    unsigned char *pool = st->pool.base, *memory = is_staged ? st->disk->staging : st->host;
-    size_t bytes = st->block_bytes, stride = is_staged ? st->disk->extent_bytes : bytes;
-    enum status status;
+    struct tier_done done;
 
-    status = device_event_record(d, st->compute_done, device_stream(d, DEVICE_COMPUTE));
-    if (status == OK)
-        status = device_event_order(d, st->compute_done, s);
-    for (uint32_t i = 0; status == OK && i < n; i++) {
-        unsigned char *device = pool + device_blocks[i] * bytes;
-        unsigned char *host = memory + memory_blocks[i] * stride;
-        status = is_inward(kind) ? device_upload_async(d, s, device, host, bytes)
-                                 : device_download_async(d, s, host, device, bytes);
-    }
-    return status;
+    if (wait)
+        tier_wait(device_tier(st));
+    if (tier_poll(device_tier(st), &done, 1) == 0)
+        return false;
+    end_move(st, done.tag);
+    return true;
 }
 
-enum status start_transfer(struct store *st, enum transfer_kind kind, uint32_t node,
-                           const uint32_t *device_blocks, const uint32_t *memory_blocks, uint32_t n)
+void complete_moves(struct store *st, bool all)
 {
-    struct transfer *t;
+    while (st->n_moves_over < st->n_moves_begun && end_oldest_move(st, all)) {
+    }
+}
+
+bool begin_move(struct store *st, enum move_kind kind, uint32_t node, const uint32_t *blocks,
+                void *const *memory, uint32_t n)
+{
+    const void *from[NODE_N_BLOCKS_MAX];
+    uint64_t no = st->n_moves_begun + 1;
     enum status s;
 
-    if (st->n_transfers == N_TRANSFERS) { /* the ring is full: wait for the oldest */
-        if (device_event_wait(st->config.device, transfer_at(st, 0)->event) != OK)
-            st->n_copies_failed++;
-        complete_first(st);
+    if (!tier_can_move(device_tier(st)))
+        end_oldest_move(st, true);
+    if (kind == MOVE_FETCH || kind == MOVE_LOAD) {
+        memcpy(from, memory, n * sizeof *from);
+        s = tier_write(device_tier(st), blocks, from, NULL, n, no);
+    } else {
+        s = tier_read(device_tier(st), blocks, memory, n, kind == MOVE_SPILL, no);
     }
-    s = copy_blocks(st, kind, device_blocks, memory_blocks, n);
-    t = transfer_at(st, st->n_transfers);
-    if (s == OK)
-        s = device_event_record(st->config.device, t->event, stream_of(st, kind));
-    if (s != OK) {
-        st->n_copies_failed++;
-        /* None of it may be under way: the blocks go back. A dead device copies nothing. */
-        return device_stream_wait(st->config.device, stream_of(st, kind)) == OK ? s : ERR_INTERNAL;
-    }
-    t->kind = kind;
-    t->node = node;
-    t->n = n;
-    t->n_held = kind == TRANSFER_SAVE ? 0 : n; /* that one leaves them where they are */
-    memcpy(t->device_blocks, device_blocks, n * sizeof *device_blocks);
-    memcpy(t->memory_blocks, memory_blocks, n * sizeof *memory_blocks);
-    t->no = ++st->n_transfers_ever;
-    st->n_transfers++;
-    st->tier[CACHE_DEVICE].n_in_transfer += t->n_held;
-    return OK;
+    if (s != OK)
+        return false;
+    struct store_move *m = &st->moves[no % N_MOVES];
+    *m = (struct store_move){.kind = kind, .node = node, .n = n};
+    memcpy(m->buffers, memory, n * sizeof *memory);
+    st->n_moves_begun = no;
+    return true;
+}
+
+/* The addresses of host blocks [n]. */
+static void host_memory(const struct store *st, const uint32_t *blocks, void **memory, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        memory[i] = tier_memory(host_tier(st), blocks[i]);
 }
 
 /* --- leaving the host --- */
 
-/* It leaves its last tier, and somebody waits for it. */
+/* Count a node that leaves its last tier although a request waits for it. */
 static void count_lost(struct store *st, uint32_t node, enum cache_tier tier)
 {
     struct ktree_node look = ktree_look(st->tree, node);
@@ -205,43 +119,53 @@ static void count_lost(struct store *st, uint32_t node, enum cache_tier tier)
         st->n_expected_lost += look.n_blocks;
 }
 
-/* What was read from disk and leaves memory without having been used was read in vain. */
-static void look_gone_to_disk(struct store *st, uint32_t node, enum cache_tier tier)
+/* A node that leaves memory loses its mark of having been read from disk. */
+static void unmark_from_disk(struct store *st, uint32_t node, enum cache_tier tier)
 {
     if ((ktree_look(st->tree, node).tiers & ~(1u << CACHE_DISK)) == 1u << tier)
         st->info[node].from_disk = false;
 }
 
-/* It has been taken out of the host's order. */
-static void leave_host(struct store *st, uint32_t node)
+static bool leave_memory(struct store *st, uint32_t node, enum cache_tier tier)
 {
-    struct store_tier *host = &st->tier[CACHE_HOST];
-    uint32_t n = ktree_look(st->tree, node).n_blocks, slots[NODE_N_BLOCKS_MAX];
     uint32_t entry = st->info[node].entry;
 
-    ktree_slots(st->tree, node, CACHE_HOST, slots, n);
-    for (uint32_t i = 0; i < n; i++)
-        tier_push(host, slots[i]);
-    host->n_evicted += n;
-    count_lost(st, node, CACHE_HOST);
-    look_gone_to_disk(st, node, CACHE_HOST);
-    if (ktree_leave(st->tree, node, CACHE_HOST))
-        node_left(st, node, entry);
+    st->tier[tier].n_evicted += ktree_look(st->tree, node).n_blocks;
+    count_lost(st, node, tier);
+    unmark_from_disk(st, node, tier);
+    if (!ktree_leave(st->tree, node, tier))
+        return false;
+    node_left(st, node, entry);
+    return true;
 }
 
-static bool evict_from_host(struct store *st)
+static void drop_blocks(struct store *st, uint32_t node, enum cache_tier tier)
+{
+    uint32_t n = ktree_look(st->tree, node).n_blocks, slots[NODE_N_BLOCKS_MAX];
+
+    ktree_slots(st->tree, node, tier, slots, n);
+    tier_drop(st->tier[tier].t, slots, n, false);
+}
+
+bool leave_host(struct store *st, uint32_t node)
+{
+    drop_blocks(st, node, CACHE_HOST);
+    return leave_memory(st, node, CACHE_HOST);
+}
+
+bool evict_from_host(struct store *st)
 {
     struct replace_victim victim;
 
     if (replace_evict(st->policy, CACHE_HOST, &victim) != OK)
         return false;
-    leave_host(st, st->node_of[victim.id]);
+    (void)leave_host(st, st->node_of[victim.id]);
     return true;
 }
 
 bool make_host_room(struct store *st, uint32_t entry, uint32_t n, bool must)
 {
-    while (st->tier[CACHE_HOST].n_free < n)
+    while (tier_n_free(host_tier(st)) < n)
         if ((!must && !replace_admits(st->policy, CACHE_HOST, entry)) || !evict_from_host(st))
             return false;
     return true;
@@ -260,12 +184,13 @@ uint32_t child_in(const struct store *st, uint32_t node, enum cache_tier tier)
     return child;
 }
 
-/* What hangs below the node on the host would be faster than it: it leaves the host. */
+/* Remove from the host all nodes below one that leaves memory: a node never lies in a faster tier
+ * than its parent. */
 static void drop_below(struct store *st, uint32_t node)
 {
     uint32_t x = node, child;
 
-    complete_transfers(st, true);
+    complete_moves(st, true);
     for (;;) {
         while ((child = child_in(st, x, CACHE_HOST)) != KTREE_NONE)
             x = child;
@@ -274,83 +199,76 @@ static void drop_below(struct store *st, uint32_t node)
         child = x;
         x = ktree_look(st->tree, x).parent;
         replace_remove(st->policy, CACHE_HOST, st->info[child].entry);
-        leave_host(st, child);
+        (void)leave_host(st, child);
     }
 }
 
 /* --- leaving the device --- */
 
-/* The host gets the node's blocks, and gives as many free ones for them. */
+/* The host takes over the node's block numbers and gives as many free ones in exchange. */
 static void exchange_out(struct store *st, uint32_t node, const uint32_t *slots, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++)
-        tier_push(&st->tier[CACHE_DEVICE], tier_pop(&st->tier[CACHE_HOST]));
+    uint32_t numbers[NODE_N_BLOCKS_MAX];
+    bool reserved = tier_reserve(host_tier(st), numbers, n);
+
+    ASSERT(reserved); /* room was made */
+    tier_drop(device_tier(st), numbers, n, false);
     ktree_place(st->tree, node, CACHE_HOST, slots);
     replace_insert(st->policy, CACHE_HOST, st->info[node].entry);
 }
 
 static bool copy_out(struct store *st, uint32_t node, const uint32_t *slots, uint32_t n)
 {
-    struct store_tier *host = &st->tier[CACHE_HOST];
     uint32_t entry = st->info[node].entry, to[NODE_N_BLOCKS_MAX];
+    void *memory[NODE_N_BLOCKS_MAX];
+    bool reserved = tier_reserve(host_tier(st), to, n);
 
-    for (uint32_t i = 0; i < n; i++)
-        to[i] = tier_pop(host);
-    if (start_transfer(st, TRANSFER_SPILL, node, slots, to, n) != OK) {
-        for (uint32_t i = n; i-- > 0;)
-            tier_push(host, to[i]);
+    ASSERT(reserved); /* room was made */
+    host_memory(st, to, memory, n);
+    if (!begin_move(st, MOVE_SPILL, node, slots, memory, n)) {
+        tier_unreserve(host_tier(st), to, n);
         return false;
     }
-    host->n_in_transfer += n;
+    st->tier[CACHE_HOST].n_filling += n;
     ktree_place(st->tree, node, CACHE_HOST, to);
     replace_insert(st->policy, CACHE_HOST, entry);
-    replace_pin(st->policy, CACHE_HOST, entry); /* until the copy is done */
-    st->info[node].spill_no = st->n_transfers_ever;
+    replace_pin(st->policy, CACHE_HOST, entry); /* until the copy is over */
+    st->info[node].spill_no = st->n_moves_begun;
     return true;
 }
 
-/* The node's KV goes to the host. False: it does not; the caller frees its blocks. */
+/* Give the host the node's KV. False: not done, the caller drops the node's device blocks. */
 static bool spill(struct store *st, uint32_t node, const uint32_t *slots, uint32_t n)
 {
     if (st->n_tiers < 2 ||
         !make_host_room(st, st->info[node].entry, n, child_in(st, node, CACHE_HOST) != KTREE_NONE))
         return false;
-    if (st->copies) {
-        if (!copy_out(st, node, slots, n))
-            return false;
-    } else {
+    if (!st->copies)
         exchange_out(st, node, slots, n);
-    }
+    else if (!copy_out(st, node, slots, n))
+        return false;
     st->tier[CACHE_HOST].n_moved_in += n;
     *(st->is_ahead ? &st->n_spilled_ahead : &st->n_spilled_on_demand) += n;
     return true;
 }
 
-/* It has been taken out of the device's order; where its blocks go is the caller's. */
-static void forget_on_device(struct store *st, uint32_t node)
+/* Take the node off the device; its blocks have gone elsewhere. */
+static bool forget_on_device(struct store *st, uint32_t node)
 {
-    uint32_t n = ktree_look(st->tree, node).n_blocks, entry = st->info[node].entry;
+    struct node_info *info = &st->info[node];
 
-    if (st->info[node].is_prefetched) {
-        st->info[node].is_prefetched = false;
-        st->n_prefetched -= n;
+    if (info->is_prefetched) {
+        info->is_prefetched = false;
+        st->n_prefetched -= ktree_look(st->tree, node).n_blocks;
     }
-    st->tier[CACHE_DEVICE].n_evicted += n;
-    st->n_expected_out += replace_n_expected(st->policy, entry) > 0;
-    count_lost(st, node, CACHE_DEVICE);
-    look_gone_to_disk(st, node, CACHE_DEVICE);
-    if (ktree_leave(st->tree, node, CACHE_DEVICE))
-        node_left(st, node, entry);
+    st->n_expected_out += replace_n_expected(st->policy, info->entry) > 0;
+    return leave_memory(st, node, CACHE_DEVICE);
 }
 
-static void leave_device(struct store *st, uint32_t node)
+bool leave_device(struct store *st, uint32_t node)
 {
-    uint32_t n = ktree_look(st->tree, node).n_blocks, slots[NODE_N_BLOCKS_MAX];
-
-    ktree_slots(st->tree, node, CACHE_DEVICE, slots, n);
-    for (uint32_t i = 0; i < n; i++)
-        tier_push(&st->tier[CACHE_DEVICE], slots[i]);
-    forget_on_device(st, node);
+    drop_blocks(st, node, CACHE_DEVICE);
+    return forget_on_device(st, node);
 }
 
 bool evict_from_device(struct store *st)
@@ -363,202 +281,116 @@ bool evict_from_device(struct store *st)
     uint32_t node = st->node_of[victim.id];
     struct ktree_node look = ktree_look(st->tree, node);
     ktree_slots(st->tree, node, CACHE_DEVICE, slots, look.n_blocks);
-    /* A copy on disk is no reason not to have a faster one. */
+    /* The host gets a copy even if the disk has one: it is faster. */
     bool is_on_host = lies_in(&look, CACHE_HOST);
     if (!is_on_host && spill(st, node, slots, look.n_blocks)) {
-        forget_on_device(st, node);
+        (void)forget_on_device(st, node);
         return true;
     }
     if (!is_on_host && victim.has_below)
         drop_below(st, node);
-    leave_device(st, node);
+    (void)leave_device(st, node);
     return true;
 }
 
-uint32_t n_spilling(const struct store *st)
+static uint32_t n_cached_blocks(const struct store *st)
 {
-    uint32_t n = 0;
+    struct ktree_stats tree;
 
-    for (uint32_t i = 0; i < st->n_transfers; i++) {
-        const struct transfer *t = &st->transfers[(st->first_transfer + i) % N_TRANSFERS];
-        n += t->kind == TRANSFER_SPILL ? t->n_held : 0;
-    }
-    return n;
+    ktree_stats(st->tree, &tree);
+    return tree.n_blocks_in[CACHE_DEVICE] - tree.n_blocks_active;
 }
 
-/* Whether the next victim is better out before its room is needed. Not what was fetched ahead, nor
- * what is due about now: both would only come back. And nothing that somebody waits for is lost for
- * a reserve: there must be a copy of it, or room for one, or something on the host to give way. */
-static bool may_spill_ahead(const struct store *st, uint32_t entry)
+uint32_t store_n_available(const struct store *st)
 {
-    uint32_t node = st->node_of[entry], out = replace_peek(st->policy, CACHE_HOST);
-    double due_s = replace_due_s(st->policy, entry);
-
-    if (isinf(due_s))
-        return true; /* nobody waits for it */
-    if (st->info[node].is_prefetched || due_s - store_now_s(st) <= SPILL_AHEAD_MIN_S)
-        return false;
-    return replace_in_tier(st->policy, CACHE_HOST, entry) ||
-           st->tier[CACHE_HOST].n_free >= ktree_look(st->tree, node).n_blocks ||
-           (out != REPLACE_NONE && isinf(replace_due_s(st->policy, out)));
-}
-
-void store_spill_ahead(struct store *st, uint32_t n_blocks)
-{
-    uint32_t entry;
-
-    if (!store_prefetches(st))
-        return;
-    st->n_reserve = n_blocks;
-    st->is_ahead = true;
-    for (uint32_t i = 0; i < SPILL_AHEAD_NODES_MAX && st->n_transfers < N_TRANSFERS &&
-                         st->tier[CACHE_DEVICE].n_free + n_spilling(st) < n_blocks;
-         i++) {
-        entry = replace_peek(st->policy, CACHE_DEVICE);
-        if (entry == REPLACE_NONE || !may_spill_ahead(st, entry) || !evict_from_device(st))
-            break;
-    }
-    st->is_ahead = false;
-}
-
-/* Blocks whose spill is under way can be written behind it. */
-static bool reap_spill(struct store *st)
-{
-    for (uint32_t i = 0; i < st->n_transfers; i++) {
-        struct transfer *t = transfer_at(st, i);
-
-        if (t->kind != TRANSFER_SPILL || t->n_held == 0)
-            continue;
-        order_behind(st, t, device_stream(st->config.device, DEVICE_COMPUTE));
-        order_behind(st, t, stream_of(st, TRANSFER_FETCH));
-        release_blocks(st, t);
-        return true;
-    }
-    return false;
+    return tier_n_free_soon(device_tier(st)) + n_cached_blocks(st);
 }
 
 bool make_device_room(struct store *st, uint32_t n)
 {
-    if (st->tier[CACHE_DEVICE].n_free >= n)
+    if (tier_n_free(device_tier(st)) >= n)
         return true;
     if (n > store_n_available(st))
         return false;
-    while (st->tier[CACHE_DEVICE].n_free < n)
-        if (!reap_spill(st) && !evict_from_device(st))
+    while (tier_n_free(device_tier(st)) < n)
+        if (!tier_reap(device_tier(st)) && !evict_from_device(st))
             return false;
     return true;
 }
 
-static void copy_evicted(const struct store *st, uint64_t out[CACHE_N_TIERS])
-{
-    for (uint32_t tier = 0; tier < CACHE_N_TIERS; tier++)
-        out[tier] = st->tier[tier].n_evicted;
-}
+/* --- leaving the disk --- */
 
-/* Nothing had to make room. */
-static void restore_evicted(struct store *st, const uint64_t n_evicted[CACHE_N_TIERS])
-{
-    for (uint32_t tier = 0; tier < CACHE_N_TIERS; tier++)
-        st->tier[tier].n_evicted = n_evicted[tier];
-}
-
-void store_reset(struct store *st)
-{
-    uint64_t n_evicted[CACHE_N_TIERS], n_lost = st->n_expected_lost;
-    struct replace_victim victim;
-
-    copy_evicted(st, n_evicted);
-    complete_transfers(st, true);
-    drop_holds(st);
-    if (st->disk)
-        disk_tier_reset(st);
-    while (st->n_tiers > 1 && evict_from_host(st)) {
-    }
-    while (replace_evict(st->policy, CACHE_DEVICE, &victim) == OK)
-        leave_device(st, st->node_of[victim.id]);
-    restore_evicted(st, n_evicted);
-    st->n_expected_lost = n_lost;
-}
-
-/* --- forgetting what was one sequence's --- */
-
-/* It leaves all tiers; it has no child, and nothing of it moves. */
-static void forget_node(struct store *st, uint32_t node)
+/* The caller has removed the node from the disk's order. */
+static bool forget_on_disk(struct store *st, uint32_t node, bool erase)
 {
     struct ktree_node look = ktree_look(st->tree, node);
-    uint32_t entry = st->info[node].entry;
-    uint64_t n_evicted[CACHE_N_TIERS];
+    uint32_t slots[NODE_N_BLOCKS_MAX], entry = st->info[node].entry;
 
-    copy_evicted(st, n_evicted);
-    if (lies_in(&look, CACHE_DISK) && leave_disk(st, node, true))
-        return;
-    if (lies_in(&look, CACHE_DEVICE)) {
-        replace_remove(st->policy, CACHE_DEVICE, entry);
-        leave_device(st, node);
-    }
-    if (lies_in(&look, CACHE_HOST)) {
-        replace_remove(st->policy, CACHE_HOST, entry);
-        leave_host(st, node);
-    }
-    restore_evicted(st, n_evicted);
+    ktree_slots(st->tree, node, CACHE_DISK, slots, look.n_blocks);
+    tier_drop(st->tier[CACHE_DISK].t, slots, look.n_blocks, erase);
+    count_lost(st, node, CACHE_DISK);
+    if (!ktree_leave(st->tree, node, CACHE_DISK))
+        return false;
+    node_left(st, node, entry);
+    return true;
 }
 
-static bool is_in_use(const struct store *st, uint32_t node)
+bool leave_disk(struct store *st, uint32_t node, bool erase)
 {
-    return is_moving(st, node) || ktree_look(st->tree, node).n_pins > 0;
+    replace_remove(st->policy, order_of(st, CACHE_DISK), st->info[node].entry);
+    return forget_on_disk(st, node, erase);
 }
 
-/* The orphan, and those above that have no other child, as far as nothing moves. */
-static void forget_upwards(struct store *st, uint32_t node)
+static bool evict_from_disk(struct store *st)
 {
-    while (node != KTREE_ROOT && st->info[node].is_orphan && !is_in_use(st, node) &&
-           ktree_look(st->tree, node).n_children == 0) {
-        uint32_t parent = ktree_look(st->tree, node).parent;
+    struct replace_victim victim;
 
-        forget_node(st, node);
-        node = parent;
-    }
+    if (replace_evict(st->policy, order_of(st, CACHE_DISK), &victim) != OK)
+        return false;
+    uint32_t node = st->node_of[victim.id];
+    st->tier[CACHE_DISK].n_evicted += ktree_look(st->tree, node).n_blocks;
+    (void)forget_on_disk(st, node, false);
+    return true;
 }
 
-void forget_orphans(struct store *st)
+bool make_disk_room(struct store *st, uint32_t entry, uint32_t n, uint32_t n_promised)
 {
-    /* What comes behind a node in this order is not above it. */
-    for (uint32_t x = KTREE_ROOT, next; st->n_orphans > 0 && x != KTREE_NONE; x = next) {
-        next = ktree_next(st->tree, x, KTREE_ROOT);
-        forget_upwards(st, x);
-    }
+    uint32_t order = order_of(st, CACHE_DISK);
+
+    while (!replace_has_room(st->policy, order, ((uint64_t)n_promised + n) * st->block_bytes))
+        if (!replace_admits(st->policy, order, entry) || !evict_from_disk(st))
+            return false;
+    return true;
 }
 
-uint32_t store_forget(struct store *st, const struct kv_key *first)
+void drop_disk_below(struct store *st, uint32_t node, bool erase)
 {
-    uint32_t top = ktree_find(st->tree, first), n_blocks = 0;
+    uint32_t x, child;
 
-    if (top == KTREE_NONE)
-        return 0;
-    for (uint32_t x = top; x != KTREE_NONE; x = ktree_next(st->tree, x, top)) {
-        n_blocks += ktree_look(st->tree, x).n_blocks;
-        st->n_orphans += !st->info[x].is_orphan;
-        st->info[x].is_orphan = true;
-    }
-    struct ktree_node look = ktree_look(st->tree, top);
-    if (lies_in(&look, CACHE_DISK)) { /* at once: the process may end before who uses it does */
-        drop_disk_below(st, top, true);
-        if (lies_on_disk_only(&look))
-            return n_blocks;
-    }
-    for (uint32_t x = top, next; x != KTREE_NONE; x = next) {
-        next = ktree_next(st->tree, x, top); /* not above x, which is all that may go with it */
-        forget_upwards(st, x);
-    }
-    return n_blocks;
+    do {
+        x = node;
+        while ((child = child_in(st, x, CACHE_DISK)) != KTREE_NONE)
+            x = child;
+        (void)leave_disk(st, x, erase);
+    } while (x != node);
 }
 
-/* --- coming back --- */
+void drop_all_of_disk(struct store *st)
+{
+    struct replace_victim victim;
 
-/* The host gets as many free blocks for the node's. It lies on the device only then. */
+    while (replace_evict(st->policy, order_of(st, CACHE_DISK), &victim) == OK)
+        (void)forget_on_disk(st, st->node_of[victim.id], true);
+}
+
+/* --- fetching from the host --- */
+
+/* The host gets as many free block numbers for the node's. The node then lies on the device only.
+ */
 static void exchange_in(struct store *st, uint32_t node, uint32_t n)
 {
-    uint32_t slots[NODE_N_BLOCKS_MAX];
+    uint32_t slots[NODE_N_BLOCKS_MAX], numbers[NODE_N_BLOCKS_MAX];
+    bool reserved;
 
     ktree_slots(st->tree, node, CACHE_HOST, slots, n);
     ktree_place(st->tree, node, CACHE_DEVICE, slots);
@@ -566,32 +398,32 @@ static void exchange_in(struct store *st, uint32_t node, uint32_t n)
     replace_remove(st->policy, CACHE_HOST, st->info[node].entry);
     bool gone = ktree_leave(st->tree, node, CACHE_HOST);
     ASSERT(!gone);
-    for (uint32_t i = 0; i < n; i++)
-        tier_push(&st->tier[CACHE_HOST], tier_pop(&st->tier[CACHE_DEVICE]));
+    reserved = tier_reserve(device_tier(st), numbers, n);
+    ASSERT(reserved); /* room was made */
+    tier_drop(host_tier(st), numbers, n, false);
 }
 
 static bool copy_in(struct store *st, uint32_t node, uint32_t n)
 {
-    struct store_tier *device = &st->tier[CACHE_DEVICE];
-    uint32_t from[NODE_N_BLOCKS_MAX], to[NODE_N_BLOCKS_MAX];
-    uint32_t entry = st->info[node].entry;
-    const struct transfer *spill = transfer_of(st, st->info[node].spill_no);
+    uint32_t from[NODE_N_BLOCKS_MAX], to[NODE_N_BLOCKS_MAX], entry = st->info[node].entry;
+    uint64_t spill_no = st->info[node].spill_no;
+    void *memory[NODE_N_BLOCKS_MAX];
+    bool reserved = tier_reserve(device_tier(st), to, n);
 
+    ASSERT(reserved); /* room was made */
     ktree_slots(st->tree, node, CACHE_HOST, from, n);
-    for (uint32_t i = 0; i < n; i++)
-        to[i] = tier_pop(device);
-    if (spill)
-        order_behind(st, spill, stream_of(st, TRANSFER_FETCH));
-    if (start_transfer(st, TRANSFER_FETCH, node, to, from, n) != OK) {
-        for (uint32_t i = n; i-- > 0;)
-            tier_push(device, to[i]);
+    host_memory(st, from, memory, n);
+    if (!is_move_over(st, spill_no))
+        tier_order(device_tier(st), spill_no, TIER_BEFORE_WRITES);
+    if (!begin_move(st, MOVE_FETCH, node, to, memory, n)) {
+        tier_unreserve(device_tier(st), to, n);
         return false;
     }
     ktree_place(st->tree, node, CACHE_DEVICE, to);
     replace_insert(st->policy, CACHE_DEVICE, entry);
-    node_pin(st, node); /* both until the copy is done */
+    node_pin(st, node); /* both pins until the copy is over */
     replace_pin(st->policy, CACHE_HOST, entry);
-    st->info[node].fetch_no = st->n_transfers_ever;
+    st->info[node].fetch_no = st->n_moves_begun;
     return true;
 }
 
@@ -600,7 +432,7 @@ bool fetch_node(struct store *st, uint32_t node)
     uint32_t n = ktree_look(st->tree, node).n_blocks, entry = st->info[node].entry;
     bool done;
 
-    replace_pin(st->policy, CACHE_HOST, entry); /* room is not made of itself */
+    replace_pin(st->policy, CACHE_HOST, entry); /* making room must not evict the node itself */
     done = make_device_room(st, n);
     replace_unpin(st->policy, CACHE_HOST, entry);
     if (!done)

@@ -21,7 +21,7 @@ enum status key_index_create(struct key_index **out, uint32_t n_keys_max)
     *out = NULL;
     if (!x)
         return ERR_NOMEM;
-    /* At most half full, so that a bucket is next to never full. */
+    /* At most half full, so that a bucket is almost never full. */
     for (x->n_buckets = 1; x->n_buckets * BUCKET_KEYS < 2 * (uint64_t)n_keys_max;)
         x->n_buckets *= 2;
     x->tags = memory_zeroed(x->n_buckets * BUCKET_KEYS, sizeof *x->tags);
@@ -46,7 +46,7 @@ static _Atomic uint64_t *bucket_of(const struct key_index *x, const struct kv_ke
     return x->tags + (short_key(key) & (x->n_buckets - 1)) * BUCKET_KEYS;
 }
 
-/* Other bits of the key than those that choose the bucket; never 0. */
+/* The tag uses other bits of the key than the choice of the bucket; it is never 0. */
 static uint64_t tag_of(const struct kv_key *key)
 {
     uint64_t tag;
@@ -61,7 +61,7 @@ void key_index_add(struct key_index *x, const struct kv_key *key)
         return;
     _Atomic uint64_t *tags = bucket_of(x, key);
     uint64_t tag = tag_of(key);
-    unsigned place = (unsigned)(tag >> 1) % BUCKET_KEYS; /* in a full bucket one is forgotten */
+    unsigned place = (unsigned)(tag >> 1) % BUCKET_KEYS; /* overwrite one in a full bucket */
 
     for (unsigned i = 0; i < BUCKET_KEYS; i++) {
         uint64_t there = atomic_load_explicit(&tags[i], memory_order_relaxed);

@@ -15,7 +15,8 @@
 #ifndef TARN_CACHE_TREE_KEY_INDEX_H
 #define TARN_CACHE_TREE_KEY_INDEX_H
 
-#include "cache/cache.h"
+#include "base/status.h"
+#include "cache/key.h"
 
 struct key_index;
 

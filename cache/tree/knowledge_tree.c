@@ -35,7 +35,7 @@ struct ktree {
     struct node *nodes;      /* [n_nodes_max + 1], the root first */
     struct block *blocks;    /* [n_blocks_max] */
     uint32_t *slots;         /* [n_blocks_max][n_tiers] */
-    struct key_index *index; /* of all blocks' keys; NULL: none is wanted */
+    struct key_index *index; /* of the keys of all blocks, or NULL */
 };
 
 static bool same_key(const struct kv_key *a, const struct kv_key *b)
@@ -207,8 +207,8 @@ static void append_blocks(struct ktree *t, struct node *n, uint32_t tier, const 
 
 /* --- finding --- */
 
-/* How many of the node's blocks have these keys, from its first on. A key is a hash over all that
- * comes before it as well, so where the last one is equal all are. */
+/* The number of the node's first blocks that have these keys. A key is a hash over everything
+ * before it, too: if the last one is equal, all are. */
 static uint32_t count_equal(const struct ktree *t, const struct node *n, const struct kv_key *keys,
                             uint32_t n_keys)
 {
@@ -224,10 +224,10 @@ static uint32_t count_equal(const struct ktree *t, const struct node *n, const s
     return i;
 }
 
-/* A walk through a large tree waits for memory three times a node: for its place in the map, for
- * the node, for its last block. Most nodes of a long path are whole segments, so where the next
- * ones begin can be guessed, and they come while this one is looked at. A wrong guess costs nothing
- * but that. */
+/* Prefetch the next nodes into the processor's cache. A walk through a large tree misses that cache
+ * three times per node: for the map slot, the node, and its last block. Most nodes of a long path
+ * are whole segments, so the first keys of the next nodes can be guessed. A wrong guess costs only
+ * the prefetch. */
 static void prefetch_ahead(const struct ktree *t, const struct kv_key *keys, uint32_t n_keys)
 {
     const uint32_t step = KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS;
@@ -251,7 +251,7 @@ struct ktree_match ktree_match(const struct ktree *t, const struct kv_key *keys,
     while (m.n_blocks < n_keys && map_get(&t->by_first_key, short_key(&keys[m.n_blocks]), &next)) {
         uint32_t n = count_equal(t, &t->nodes[next], keys + m.n_blocks, n_keys - m.n_blocks);
 
-        /* n == 0 or another parent: 64 bits were equal and no more. */
+        /* n == 0 or another parent: only the first 64 bits of the keys were equal. */
         if (n == 0 || t->nodes[next].parent != m.node)
             break;
         m.node = next;
@@ -285,7 +285,7 @@ enum status ktree_split(struct ktree *t, uint32_t node, uint32_t n_upper, uint32
     ASSERT(n_upper > 0 && n_upper < low->n_blocks);
     for (uint32_t i = 1; i < n_upper; i++)
         block = t->blocks[block].next;
-    /* Two nodes cannot share 64 bits of a first key; that will not happen in our lifetime. */
+    /* Two nodes cannot have first keys with equal first 64 bits. This practically never happens. */
     if (t->unused_node == KTREE_NONE ||
         map_get(&t->by_first_key, short_key(&t->blocks[t->blocks[block].next].key), &id))
         return ERR_NO_BLOCKS;
@@ -322,7 +322,7 @@ enum status ktree_add(struct ktree *t, uint32_t parent, uint32_t depth, uint32_t
         return ERR_NO_BLOCKS;
     if (map_get(&t->by_first_key, short_key(&keys[0]), &id)) {
         ASSERT(!same_key(first_key(t, &t->nodes[id]), &keys[0]));
-        return ERR_NO_BLOCKS; /* 64 equal bits: not cached rather than found wrongly */
+        return ERR_NO_BLOCKS; /* equal first 64 bits: do not cache it, so that lookups stay exact */
     }
     id = take_node(t);
     t->nodes[id].depth = depth;
@@ -531,7 +531,7 @@ void ktree_stats(const struct ktree *t, struct ktree_stats *out)
     memcpy(out->n_blocks_in, t->n_blocks_in, sizeof out->n_blocks_in);
 }
 
-/* Its children's links and what it counts of them; returns its blocks, counted. */
+/* Check a node's links to its children and its counts of them. Returns its number of blocks. */
 static uint32_t check_node(const struct ktree *t, uint32_t node)
 {
     const struct node *n = &t->nodes[node];

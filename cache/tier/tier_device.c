@@ -1,0 +1,284 @@
+/* tier_device.c - blocks in the memory of the device that computes.
+ *
+ * Where the host cannot address that memory, kernels run on the compute stream, reads on copy-out
+ * and writes on copy-in. A copy begins behind everything that the compute stream has been given so
+ * far: it reads what finished steps wrote, and does not overwrite what they still read. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "cache/tier/tier_inner.h"
+#include "kernels/device.h"
+
+#define N_MOVES 256
+
+struct move {
+    uint64_t tag;
+    bool is_write;
+    bool drops;   /* its blocks become free when it is over, unless that happened before */
+    bool is_over; /* the host has waited for it */
+    uint32_t n;
+    uint32_t blocks[TIER_MOVE_BLOCKS_MAX];
+    enum status status;
+    struct device_event *event;
+};
+
+struct tier_device {
+    struct tier base;
+    struct device *device;
+    unsigned char *pool;
+    /* A ring, oldest move first. */
+    struct move moves[N_MOVES];
+    uint32_t first, n_moves;
+    struct device_event *compute_done; /* recorded before each copy */
+};
+
+static struct tier_device *of(struct tier *t)
+{
+    return (struct tier_device *)t;
+}
+
+static struct stream *stream_of(const struct tier_device *d, bool is_write)
+{
+    return device_stream(d->device, is_write ? DEVICE_COPY_IN : DEVICE_COPY_OUT);
+}
+
+static struct move *move_at(struct tier_device *d, uint32_t i)
+{
+    return &d->moves[(d->first + i) % N_MOVES];
+}
+
+/* --- order --- */
+
+/* A device that can neither order nor wait is dead, and computes nothing with wrong bytes. */
+static void order_behind(struct tier_device *d, const struct move *m, struct stream *s)
+{
+    if (device_event_order(d->device, m->event, s) != OK &&
+        device_event_wait(d->device, m->event) != OK)
+        d->base.n_failed++;
+}
+
+static void device_order(struct tier *t, uint64_t tag, enum tier_order before)
+{
+    struct tier_device *d = of(t);
+
+    for (uint32_t i = 0; i < d->n_moves; i++)
+        if (move_at(d, i)->tag == tag)
+            order_behind(d, move_at(d, i),
+                         before == TIER_BEFORE_KERNELS ? device_stream(d->device, DEVICE_COMPUTE)
+                                                       : stream_of(d, true));
+}
+
+static void free_blocks(struct tier_device *d, struct move *m)
+{
+    if (!m->drops)
+        return;
+    for (uint32_t i = 0; i < m->n; i++)
+        tier_push(&d->base, m->blocks[i]);
+    d->base.n_leaving -= m->n;
+    m->drops = false;
+}
+
+static bool device_reap(struct tier *t)
+{
+    struct tier_device *d = of(t);
+
+    for (uint32_t i = 0; i < d->n_moves; i++) {
+        struct move *m = move_at(d, i);
+
+        if (!m->drops)
+            continue;
+        order_behind(d, m, device_stream(d->device, DEVICE_COMPUTE));
+        order_behind(d, m, stream_of(d, true));
+        free_blocks(d, m);
+        return true;
+    }
+    return false;
+}
+
+/* --- moves --- */
+
+static enum status copy_blocks(struct tier_device *d, bool is_write, const uint32_t *blocks,
+                               void *const *memory, uint32_t n)
+{
+    struct stream *s = stream_of(d, is_write);
+    size_t bytes = d->base.block_bytes;
+    enum status status;
+
+    status =
+        device_event_record(d->device, d->compute_done, device_stream(d->device, DEVICE_COMPUTE));
+    if (status == OK)
+        status = device_event_order(d->device, d->compute_done, s);
+    for (uint32_t i = 0; status == OK && i < n; i++) {
+        unsigned char *block = d->pool + blocks[i] * bytes;
+        status = is_write ? device_upload_async(d->device, s, block, memory[i], bytes)
+                          : device_download_async(d->device, s, memory[i], block, bytes);
+    }
+    return status;
+}
+
+static enum status begin_move(struct tier_device *d, bool is_write, const uint32_t *blocks,
+                              void *const *memory, uint32_t n, bool drop, uint64_t tag)
+{
+    struct move *m = move_at(d, d->n_moves);
+    enum status s;
+
+    if (d->n_moves == N_MOVES)
+        return ERR_BUSY;
+    s = copy_blocks(d, is_write, blocks, memory, n);
+    if (s == OK)
+        s = device_event_record(d->device, m->event, stream_of(d, is_write));
+    if (s != OK) {
+        d->base.n_failed++;
+        /* The caller gives the blocks away again, so no part of the copy may still run. */
+        return device_stream_wait(d->device, stream_of(d, is_write)) == OK ? s : ERR_INTERNAL;
+    }
+    *m = (struct move){
+        .tag = tag, .is_write = is_write, .drops = drop, .n = n, .status = OK, .event = m->event};
+    memcpy(m->blocks, blocks, n * sizeof *blocks);
+    d->n_moves++;
+    d->base.n_leaving += drop ? n : 0;
+    d->base.n_arriving += is_write ? n : 0;
+    return OK;
+}
+
+static enum status device_read(struct tier *t, const uint32_t *blocks, void *const *to, uint32_t n,
+                               bool drop, uint64_t tag)
+{
+    return begin_move(of(t), false, blocks, to, n, drop, tag);
+}
+
+static enum status device_write(struct tier *t, const uint32_t *blocks, const void *const *from,
+                                const struct tier_record *records, uint32_t n, uint64_t tag)
+{
+    void *memory[TIER_MOVE_BLOCKS_MAX];
+
+    (void)records;
+    memcpy(memory, from, n * sizeof *memory);
+    return begin_move(of(t), true, blocks, memory, n, false, tag);
+}
+
+static bool is_over(struct tier_device *d, struct move *m)
+{
+    bool done = true;
+
+    if (m->is_over)
+        return true;
+    /* An error is the end of the device; engine/step.c detects that by itself. */
+    if (device_event_query(d->device, m->event, &done) != OK)
+        m->status = ERR_INTERNAL;
+    return done;
+}
+
+static uint32_t device_poll(struct tier *t, struct tier_done *out, uint32_t n_max)
+{
+    struct tier_device *d = of(t);
+    uint32_t n = 0;
+
+    while (n < n_max && d->n_moves > 0 && is_over(d, move_at(d, 0))) {
+        struct move *m = move_at(d, 0);
+
+        t->n_failed += m->status != OK;
+        t->n_arriving -= m->is_write ? m->n : 0;
+        free_blocks(d, m);
+        out[n++] = (struct tier_done){m->is_write, m->status, m->tag, m->n};
+        d->first = (d->first + 1) % N_MOVES;
+        d->n_moves--;
+    }
+    return n;
+}
+
+static void device_wait(struct tier *t)
+{
+    struct tier_device *d = of(t);
+    struct move *m = move_at(d, 0);
+
+    if (d->n_moves == 0)
+        return;
+    if (device_event_wait(d->device, m->event) != OK)
+        m->status = ERR_INTERNAL;
+    m->is_over = true;
+}
+
+static bool device_is_busy(const struct tier *t)
+{
+    return ((const struct tier_device *)t)->n_moves > 0;
+}
+
+static bool device_can_move(const struct tier *t)
+{
+    return ((const struct tier_device *)t)->n_moves < N_MOVES;
+}
+
+/* --- life --- */
+
+static void device_close_tier(struct tier *t)
+{
+    struct tier_device *d = of(t);
+    struct tier_done done;
+
+    while (d->n_moves > 0) {
+        device_wait(t);
+        (void)device_poll(t, &done, 1);
+    }
+    device_event_destroy(d->device, d->compute_done);
+    for (uint32_t i = 0; i < N_MOVES; i++)
+        device_event_destroy(d->device, d->moves[i].event);
+    device_free(d->device, d->pool);
+    free(d);
+}
+
+static const struct tier_ops separate_ops = {.close = device_close_tier,
+                                             .read = device_read,
+                                             .write = device_write,
+                                             .poll = device_poll,
+                                             .is_busy = device_is_busy,
+                                             .order = device_order,
+                                             .reap = device_reap,
+                                             .can_move = device_can_move,
+                                             .wait = device_wait};
+
+static const struct tier_ops addressable_ops = {
+    .close = device_close_tier, .read = tier_copy_out, .write = tier_copy_in};
+
+static enum status init_moves(struct tier_device *d)
+{
+    enum status s = device_event_create(d->device, &d->compute_done);
+
+    for (uint32_t i = 0; s == OK && i < N_MOVES; i++)
+        s = device_event_create(d->device, &d->moves[i].event);
+    return s;
+}
+
+enum status tier_device_open(struct tier **out, const struct tier_device_config *c)
+{
+    struct tier_device *d = calloc(1, sizeof *d);
+    enum status s;
+
+    *out = NULL;
+    if (!d)
+        return ERR_NOMEM;
+    d->device = c->device;
+    s = tier_init(&d->base, c->is_separate ? &separate_ops : &addressable_ops, c->block_bytes,
+                  c->n_blocks);
+    if (s == OK && c->is_separate && c->has_other_tiers)
+        s = init_moves(d);
+    if (s == OK) {
+        d->pool = device_alloc(c->device, c->block_bytes * ((size_t)c->n_blocks + c->n_shared));
+        s = d->pool ? OK : ERR_NOMEM;
+    }
+    if (s != OK) {
+        tier_close(&d->base);
+        return s;
+    }
+    d->base.memory = c->is_separate ? NULL : d->pool;
+    d->base.memory_bytes += sizeof *d;
+    tier_fill(&d->base, 0);
+    *out = &d->base;
+    return OK;
+}
+
+void *tier_device_memory(const struct tier *t)
+{
+    return ((const struct tier_device *)t)->pool;
+}
