@@ -355,7 +355,8 @@ static bool step(struct engine *e, struct inside *in)
         score_prompt(r);
         finish = FINISH_LENGTH;
     } else {
-        score_prompt(r);
+        if (n == 0)
+            score_prompt(r);
         uint32_t id = 'a' + n % 26;
         r->out[n] = (struct out_token){.id = id, .logprob = -0.5f};
         for (uint32_t k = 0; k < r->sampling.n_logprobs; k++)

@@ -110,14 +110,18 @@ struct task {
     bool waits; /* for the gate */
 };
 
-static char order[64]; /* names of the tasks, as they began */
-static atomic_int n_begun;
+static char order[64];     /* names of the tasks, as they began */
+static atomic_int n_begun; /* names that are written */
+static pthread_mutex_t order_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void note(void *item)
 {
     const struct task *t = item;
 
-    order[atomic_fetch_add(&n_begun, 1)] = t->name;
+    pthread_mutex_lock(&order_lock);
+    order[atomic_load(&n_begun)] = t->name;
+    atomic_fetch_add(&n_begun, 1);
+    pthread_mutex_unlock(&order_lock);
     while (t->waits && !atomic_load(&gate))
         clock_sleep_ns(100000);
     atomic_fetch_add(&n_done, 1);
