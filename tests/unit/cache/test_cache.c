@@ -1,5 +1,5 @@
-/* The cache keeps its promises: states add up (P2), the cut depends only on ids and
- * spans, what was committed is found again, nothing in use is evicted. */
+/* The rules of the cache: the states of blocks add up (promise P2), the cuts depend only on ids and
+ * spans, committed blocks are found again, blocks in use are never evicted. */
 #include "tests/unit/test.h"
 
 #include <stdlib.h>
