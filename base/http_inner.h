@@ -52,8 +52,7 @@ struct http_call {
     uint64_t total_ns, idle_ns; /* 0: no limit */
     uint64_t last_byte_ns;
     struct http_timer deadline;
-    enum http_end verdict; /* the cause, when a callback of ours refused and libcurl knows no more
-                              than that; OK: none */
+    enum http_end verdict; /* reason of a refusal by our callbacks; OK: none */
     bool added, cancelled, ended, head_done;
     bool want_pause, is_paused;
     bool keeps; /* its connection is kept for reuse */

@@ -132,7 +132,7 @@ double cost_model_learn(struct cost_model *m, const struct cost_step *step, doub
 #define COST_MODEL_RATE 0.1
 #define COST_MODEL_SLOWER_MAX 1.5
 
-/* What the numbers were measured for. */
+/* The model and the device that a profile was measured for. */
 struct cost_model_subject {
     uint8_t fingerprint[COST_MODEL_FINGERPRINT_BYTES];
     char device[COST_MODEL_DEVICE_BYTES_MAX]; /* NUL-terminated UTF-8: "cpu 2 threads avx512bf16" */

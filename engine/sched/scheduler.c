@@ -217,7 +217,7 @@ static void set_rank(struct scheduler *s, uint32_t slot, bool to_front)
     uint32_t index = round_index(e->level, e->priority);
 
     e->rank = to_front ? RANK_MIDDLE - 1 - n : RANK_MIDDLE + n;
-    if (s->variant != MLFQ_RELEASED) /* the released code knows no tenants */
+    if (s->variant != MLFQ_RELEASED) /* the released code has no tenants */
         e->round = tenants_round(&s->tenants, e->tenant, index, s->round[index]);
 }
 

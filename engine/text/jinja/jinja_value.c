@@ -252,7 +252,7 @@ enum status jinja_from_json(struct jinja_run *r, const struct json *j, struct ji
     return OK;
 }
 
-/* What a value is ------------------------------------------------------------------------- */
+/* Types, truth, numbers ------------------------------------------------------------------- */
 
 bool jinja_truth(const struct jinja_value *v)
 {
