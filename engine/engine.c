@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "engine/engine_internal.h"
+#include "engine/model/fingerprint.h"
 #include "kernels/device.h"
 
 #define TEMPLATE_BYTES_MAX ((size_t)1 << 20)
@@ -353,41 +354,23 @@ static enum status size_pool(struct engine *e, struct kv_pool *pool, struct buf 
     return OK;
 }
 
-/* design.md section 5: all that a stored block's bytes depend on. */
-static void make_fingerprint(struct engine *e, const struct kv_pool *pool)
+static enum status make_fingerprint(struct engine *e, const struct kv_pool *pool)
 {
-    const struct model_config *m = &e->model;
     const struct ops *ops = device_ops(e->device);
-    double freqs[128];
-    const uint32_t numbers[] = {KV_FORMAT_VERSION,
-                                m->n_layers,
-                                m->dim,
-                                m->n_heads,
-                                m->n_kv_heads,
-                                m->head_dim,
-                                m->ffn_dim,
-                                m->n_vocab,
-                                m->tied,
-                                m->attention_bias,
-                                m->mlp_bias,
-                                e->weights.dtype,
-                                e->weights.quantization.dtype,
-                                e->weights.quantization.group,
-                                pool->dtype,
-                                e->config.segment_tokens,
-                                ops->version};
-    struct hash_state h;
+    struct fingerprint_config f = {.terms = {.format_version = KV_FORMAT_VERSION,
+                                             .segment_tokens = e->config.segment_tokens,
+                                             .ops_version = ops->version,
+                                             .weights_dtype = e->weights.dtype,
+                                             .quantization = e->weights.quantization,
+                                             .kv_dtype = pool->dtype},
+                                   .model = &e->model,
+                                   .ops_name = ops->name,
+                                   .content_hash = e->weights.content_hash};
 
-    model_rope_freqs(m, freqs);
-    hash_begin(&h, KV_FINGERPRINT_BYTES, NULL, 0);
-    hash_add(&h, "tarn-kv", 8);
-    hash_add(&h, numbers, sizeof numbers);
-    hash_add(&h, &m->rms_eps, sizeof m->rms_eps);
-    hash_add(&h, freqs, m->head_dim / 2 * sizeof *freqs);
-    hash_add(&h, ops->name, strlen(ops->name) + 1);
-    hash_add(&h, e->weights.content_hash, sizeof e->weights.content_hash);
-    hash_end(&h, e->fingerprint, KV_FINGERPRINT_BYTES);
+    _Static_assert(FINGERPRINT_BYTES == KV_FINGERPRINT_BYTES, "one fingerprint");
+    enum status s = fingerprint_make(e->fingerprint, &f);
     hash_hex(e->info.fingerprint_hex, e->fingerprint, KV_FINGERPRINT_BYTES);
+    return s;
 }
 
 /* --- opening: what the loop needs --- */
@@ -697,8 +680,9 @@ enum status engine_open(struct engine **out, const struct engine_config *config,
         s = load_tokenizer(e, why);
     if (s == OK)
         s = size_pool(e, &pool, why);
+    if (s == OK && (s = make_fingerprint(e, &pool)) != OK)
+        s = buf_why(why, s, "out of memory");
     if (s == OK) {
-        make_fingerprint(e, &pool);
         e->info.kv_block_bytes = kv_block_bytes(&pool);
         s = create_loop_state(e, &pool, why);
     }

@@ -169,7 +169,7 @@ static enum status norm(struct forward *f, uint32_t n_rows, const float *x, cons
 {
     struct rmsnorm_params p = {.n_rows = n_rows,
                                .dim = f->c.model->dim,
-                               .eps = f->c.model->rms_eps,
+                               .eps = (float)f->c.model->rms_eps,
                                .x = x,
                                .w = w,
                                .out = out};
