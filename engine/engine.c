@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "engine/engine_internal.h"
+#include "engine/model/family.h"
 #include "engine/model/fingerprint.h"
 #include "kernels/device.h"
 
@@ -131,7 +132,7 @@ static enum status choose_weights(struct engine *e, struct buf *why)
                        "are known",
                        e->config.load_format);
     if (!w->dummy)
-        s = weights_stored_dtype(e->model_dir, &stored, why);
+        s = weights_stored_dtype(&e->model, e->model_dir, &stored, why);
     if (s == OK)
         s = parse_dtype("--dtype", e->config.dtype, stored, &w->dtype, why);
     if (s == OK)
@@ -153,13 +154,11 @@ static enum status open_device(struct engine *e, struct buf *why)
                               .max_head_dim = m->head_dim,
                               .batch_invariant = c->batch_invariant};
     const struct weights_config *w = &e->weights_config;
+    struct model_work work;
 
     d.bf16_weights = w->dtype == DTYPE_BF16 && w->quantization.group == 0;
-    d.max_k = m->dim;
-    if (m->ffn_dim > d.max_k)
-        d.max_k = m->ffn_dim;
-    if (m->n_heads * m->head_dim > d.max_k)
-        d.max_k = m->n_heads * m->head_dim;
+    m->family->count_work(m, NULL, &work);
+    d.max_k = work.k_max;
     if (!strcmp(c->device, "auto"))
         d.kind = DEVICE_AUTO;
     else if (!strcmp(c->device, "cpu"))

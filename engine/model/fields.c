@@ -4,7 +4,9 @@
 
 static size_t element_bytes(enum field_type t)
 {
-    return t == FIELD_F64 ? sizeof(double) : sizeof(uint32_t);
+    return t == FIELD_F64     ? sizeof(double)
+           : t == FIELD_NAMED ? sizeof(const char *const *)
+                              : sizeof(uint32_t);
 }
 
 static enum status read_u32(const struct field *f, const struct json *j, void *at, struct buf *why)
@@ -78,8 +80,10 @@ static enum status write_element(enum field_type type, const char *at, struct bu
     uint32_t u;
     float f;
     double d;
+    const char *const *named;
 
     switch (type) {
+    case FIELD_NAMED: memcpy(&named, at, sizeof named); return buf_puts(out, *named);
     case FIELD_F32: memcpy(&f, at, sizeof f); return buf_printf(out, "%a", (double)f);
     case FIELD_F64: memcpy(&d, at, sizeof d); return buf_printf(out, "%a", d);
     default: memcpy(&u, at, sizeof u); return buf_printf(out, "%u", u);

@@ -16,10 +16,11 @@
 #include "base/json.h"
 
 enum field_type {
-    FIELD_U32,  /* uint32_t, or an enum */
-    FIELD_F32,  /* float */
-    FIELD_F64,  /* double */
-    FIELD_FLAG, /* uint32_t, 0 or 1; a JSON bool */
+    FIELD_U32,   /* uint32_t, or an enum */
+    FIELD_F32,   /* float */
+    FIELD_F64,   /* double */
+    FIELD_FLAG,  /* uint32_t, 0 or 1; a JSON bool */
+    FIELD_NAMED, /* pointer to a struct that begins with `const char *name`: the text has the name */
 };
 
 /* The file that fields_read() takes a field from. */

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/json.h"
+#include "engine/model/family.h"
 
 #define CONFIG_BYTES_MAX ((size_t)4 << 20)
 #define PI 3.14159265358979323846
@@ -21,6 +22,7 @@
  * computed, the types of the weights are in the fingerprint by themselves, and the end-of-sequence
  * ids and the sampling defaults only choose tokens. */
 static const struct field rows[] = {
+    ROW(family, "family", FIELD_NAMED, COMPUTED),
     ROW(rope.theta, "rope.theta", FIELD_F64, COMPUTED),
     ROW(rope.factor, "rope.factor", FIELD_F64, COMPUTED),
     ROW(rope.low_freq_factor, "rope.low_freq_factor", FIELD_F64, COMPUTED),
@@ -28,6 +30,7 @@ static const struct field rows[] = {
     ROW(rope.original_max_pos, "rope.original_max_position_embeddings", FIELD_U32, COMPUTED),
     ROW(rope.kind, "rope.kind", FIELD_U32, COMPUTED),
     ROW(rms_eps, "rms_norm_eps", FIELD_F64, CONFIG(0, 1)),
+    ROW(own, "own", FIELD_U32, COMPUTED),
     ROW(n_layers, "num_hidden_layers", FIELD_U32, REQUIRED(1, 1000)),
     ROW(dim, "hidden_size", FIELD_U32, REQUIRED(1, 1 << 17)),
     ROW(n_heads, "num_attention_heads", FIELD_U32, REQUIRED(1, 4096)),
@@ -59,40 +62,48 @@ enum status model_config_write(const struct model_config *m, bool only_kv, struc
     return fields_write(model_config_fields(), m, only_kv, out);
 }
 
-static enum status check_architecture(const struct json *j, struct buf *why)
+static bool is_in(const char *name, const char *const *list)
 {
-    const struct json *list = js_get_set(j, "architectures");
-    const struct json *first = js_at(list, 0);
-    const char *act = "silu", *name;
-    size_t window = 0;
+    while (*list && strcmp(*list, name) != 0)
+        list++;
+    return *list != NULL;
+}
 
-    if (first && js_is(first, JS_STRING)) {
-        name = js_string(first, NULL);
-        if (strcmp(name, "LlamaForCausalLM") && strcmp(name, "MistralForCausalLM"))
-            return buf_why(why, ERR_UNSUPPORTED,
-                           "architecture %s is not supported; "
-                           "LlamaForCausalLM and MistralForCausalLM are",
-                           name);
-    } else {
-        const char *type = NULL;
-        enum status s = js_get_str(j, "model_type", &type, NULL, why);
-        if (s != OK)
-            return s;
-        if (!type || (strcmp(type, "llama") && strcmp(type, "mistral")))
-            return buf_why(why, ERR_UNSUPPORTED,
-                           "architectures is missing and model_type is "
-                           "%s, not llama",
-                           type ? type : "missing, too");
-    }
-    const struct json *sliding = js_get_set(j, "sliding_window");
-    if (sliding && js_is(sliding, JS_INT))
-        window = (size_t)js_int(sliding);
-    if (window > 0)
-        return buf_why(why, ERR_UNSUPPORTED, "sliding_window attention is not supported");
-    enum status s = js_get_str(j, "hidden_act", &act, NULL, why);
-    if (s == OK && strcmp(act, "silu"))
-        s = buf_why(why, ERR_UNSUPPORTED, "hidden_act %s is not supported; silu is", act);
-    return s;
+/* Every architecture or model type that a family takes, separated by commas. */
+static void list_known(bool types, char *out, size_t n_bytes)
+{
+    size_t len = 0;
+
+    out[0] = '\0';
+    for (const struct model_family *const *f = model_families; *f; f++)
+        for (const char *const *name = types ? (*f)->model_types : (*f)->architectures;
+             *name && len < n_bytes; name++)
+            len += (size_t)snprintf(out + len, n_bytes - len, "%s%s", len ? ", " : "", *name);
+}
+
+static enum status find_family(const struct json *j, const struct model_family **out,
+                               struct buf *why)
+{
+    const struct json *first = js_at(js_get_set(j, "architectures"), 0);
+    bool by_type = !first || !js_is(first, JS_STRING);
+    const char *name = by_type ? NULL : js_string(first, NULL);
+    enum status s = by_type ? js_get_str(j, "model_type", &name, NULL, why) : OK;
+    char known[512];
+
+    if (s != OK)
+        return s;
+    for (const struct model_family *const *f = model_families; name && *f; f++)
+        if (is_in(name, by_type ? (*f)->model_types : (*f)->architectures)) {
+            *out = *f;
+            return OK;
+        }
+    list_known(by_type, known, sizeof known);
+    if (by_type)
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "architectures is missing and model_type is %s; supported types: %s",
+                       name ? name : "missing, too", known);
+    return buf_why(why, ERR_UNSUPPORTED, "architecture %s is not supported; supported: %s", name,
+                   known);
 }
 
 static enum status read_dtype(const struct json *j, enum dtype *out, struct buf *why)
@@ -214,20 +225,25 @@ static enum status read_eos(const struct json *j, struct model_config *m, struct
     return OK;
 }
 
+enum status model_read_common(const struct json *j, struct model_config *m, struct buf *why)
+{
+    enum status s = read_shapes(j, m, why);
+
+    if (s == OK)
+        s = read_rope(j, &m->rope, why);
+    if (s == OK)
+        s = read_dtype(j, &m->stored_dtype, why);
+    return s == OK ? read_eos(j, m, why) : s;
+}
+
 static enum status read_config(const struct json *j, struct model_config *m, struct buf *why)
 {
     enum status s;
 
     if (!js_is(j, JS_OBJECT))
         return buf_why(why, ERR_INVALID, "not a JSON object");
-    s = check_architecture(j, why);
-    if (s == OK)
-        s = read_shapes(j, m, why);
-    if (s == OK)
-        s = read_rope(j, &m->rope, why);
-    if (s == OK)
-        s = read_dtype(j, &m->stored_dtype, why);
-    return s == OK ? read_eos(j, m, why) : s;
+    s = find_family(j, &m->family, why);
+    return s == OK ? m->family->read_config(j, m, why) : s;
 }
 
 static enum status read_generation(const struct json *j, struct model_config *m, struct buf *why)

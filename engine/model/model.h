@@ -16,6 +16,7 @@
 #include "kernels/params.h"
 
 #define MODEL_N_EOS_MAX 16
+#define MODEL_OWN_WORDS 8
 
 enum rope_kind { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
 
@@ -28,9 +29,14 @@ struct rope_config {
     enum rope_kind kind;
 };
 
+struct model_family;
+
 /* No padding: model_config_fields() covers every byte, and a test checks this. */
 struct model_config {
+    const struct model_family *family;
     struct rope_config rope;
+    uint64_t own[MODEL_OWN_WORDS]; /* fields of this family alone, zeros without; in the text as
+                                      they are */
     double rms_eps;
     uint32_t n_layers;
     uint32_t dim;        /* D */

@@ -25,25 +25,13 @@ struct quantization {
     uint32_t group;   /* 32 or 128; 0: not quantized, dtype counts for nothing */
 };
 
-struct layer_weights {
-    float *attn_norm;  /* [D] */
-    struct weight qkv; /* [(H + 2 G) d, D]: Q rows, then K, then V */
-    float *qkv_bias;   /* NULL when the model has none; so for the other biases */
-    struct weight o;   /* [D, H d] */
-    float *o_bias;
-    float *ffn_norm;       /* [D] */
-    struct weight gate_up; /* [2 F, D]: gate rows, then up */
-    float *gate_up_bias;
-    struct weight down; /* [D, F] */
-    float *down_bias;
-};
-
 struct weights {
     struct device *device;
-    struct layer_weights *layers; /* [n_layers] */
-    struct weight embedding;      /* [V, D]: floats row-major, not packed; I8 packed, and the same
+    void *layers;               /* [n_layers], a struct of the family's */
+    const struct weight *first; /* that a step multiplies first */
+    struct weight embedding;    /* [V, D]: floats row-major, not packed; I8 packed, and the same
                                      memory as output when the model is tied */
-    enum dtype dtype;             /* the float type: of every packed weight unless quantized */
+    enum dtype dtype;           /* the float type: of every packed weight unless quantized */
     struct quantization quantization;
     float *final_norm;    /* [D] */
     struct weight output; /* [V, D] */
@@ -53,7 +41,7 @@ struct weights {
 
     struct safetensors *file; /* NULL when nothing refers to it */
     void **owned;             /* every device allocation, for weights_free() */
-    uint32_t n_owned;
+    uint32_t n_owned, owned_cap;
 };
 
 struct weights_config {
@@ -69,8 +57,9 @@ struct weights_config {
 /* *w is ready to use on OK and zeroed otherwise. */
 NODISCARD enum status weights_load(struct weights *w, const struct weights_config *config,
                                    struct buf *why);
-/* The dtype that the checkpoint's embedding table is stored in. */
-NODISCARD enum status weights_stored_dtype(const char *dir, enum dtype *out, struct buf *why);
+/* Read the type in which the checkpoint stores the embedding table. */
+NODISCARD enum status weights_stored_dtype(const struct model_config *m, const char *dir,
+                                           enum dtype *out, struct buf *why);
 /* "none", "int8" or "int4"; group 32, 128, or 0 for the best of that type. */
 NODISCARD enum status quantization_parse(struct quantization *out, const char *name, uint32_t group,
                                          struct buf *why);

@@ -39,6 +39,7 @@ struct loader {
     const struct weights_config *config;
     struct weights *w;
     struct buf *why;
+    const char *embedding; /* name of its tensor, once planned */
     struct job *jobs;
     uint32_t n_jobs, cap;
     uint32_t n_tasks;

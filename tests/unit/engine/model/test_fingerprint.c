@@ -5,13 +5,15 @@
 
 #include "base/check.h"
 #include "base/hash.h"
+#include "engine/model/family.h"
 #include "engine/model/fingerprint.h"
 
 #define STRUCT_BYTES_MAX 1024
 
 static struct model_config some_model(void)
 {
-    return (struct model_config){.rope = {.theta = 10000, .factor = 1},
+    return (struct model_config){.family = &family_llama,
+                                 .rope = {.theta = 10000, .factor = 1},
                                  .n_layers = 2,
                                  .dim = 48,
                                  .n_heads = 4,
@@ -60,12 +62,22 @@ static void the_tables_cover_every_byte_of_their_structs(void **state)
  * lowest mantissa bit of a float counts as well. */
 static void flip(unsigned char *base, const struct field *f, uint32_t at)
 {
-    base[f->offset + at] ^= 1;
+    static const char *const other_family = "another";
+    static const void *other = &other_family;
+
+    if (f->type == FIELD_NAMED) {
+        const void *before;
+        memcpy(&before, base + f->offset, sizeof before);
+        memcpy(base + f->offset, &other, sizeof other);
+        other = before;
+    } else {
+        base[f->offset + at] ^= 1;
+    }
 }
 
 static uint32_t element_bytes(const struct field *f)
 {
-    return f->type == FIELD_F64 ? 8 : 4;
+    return f->type == FIELD_F64 || f->type == FIELD_NAMED ? 8 : 4;
 }
 
 static void each_field_of_the_config_changes_the_fingerprint(void **state)
