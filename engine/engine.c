@@ -311,14 +311,16 @@ static enum status size_pool(struct engine *e, struct kv_pool *pool, struct buf 
     struct engine_config *c = &e->config;
     uint32_t len = c->max_model_len ? c->max_model_len : e->model.max_pos;
     uint64_t bytes, wanted;
+    enum dtype kv;
     enum status s;
 
     *pool = (struct kv_pool){.n_layers = e->model.n_layers,
                              .n_kv_heads = e->model.n_kv_heads,
                              .head_dim = e->model.head_dim};
-    s = parse_dtype("--kv-cache-dtype", c->kv_dtype, e->weights.dtype, &pool->dtype, why);
+    s = parse_dtype("--kv-cache-dtype", c->kv_dtype, e->weights.dtype, &kv, why);
     if (s != OK)
         return s;
+    pool->layout = kv_layout_of(kv);
     if (len > e->model.max_pos)
         return buf_why(why, ERR_INVALID,
                        "--max-model-len %u is above the model's "
@@ -361,7 +363,7 @@ static enum status make_fingerprint(struct engine *e, const struct kv_pool *pool
                                              .ops_version = ops->version,
                                              .weights_dtype = e->weights.dtype,
                                              .quantization = e->weights.quantization,
-                                             .kv_dtype = pool->dtype},
+                                             .kv = pool->layout},
                                    .model = &e->model,
                                    .ops_name = ops->name,
                                    .content_hash = e->weights.content_hash};

@@ -14,7 +14,11 @@ static const struct field rows[] = {
     ROW(weights_dtype, "weights_dtype"),
     ROW(quantization.dtype, "quantization_dtype"),
     ROW(quantization.group, "quantization_group"),
-    ROW(kv_dtype, "kv_dtype"),
+    ROW(kv.dtype, "kv_dtype"),
+    ROW(kv.scale_group, "kv_scale_group"),
+    ROW(kv.k_order, "kv_k_order"),
+    ROW(kv.v_order, "kv_v_order"),
+    ROW(kv.block_tokens, "kv_block_tokens"),
 };
 
 struct field_table fingerprint_fields(void)

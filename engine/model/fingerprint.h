@@ -23,7 +23,7 @@ struct fingerprint_terms {
     uint32_t ops_version;
     enum dtype weights_dtype;
     struct quantization quantization;
-    enum dtype kv_dtype;
+    struct kv_layout kv;
 };
 
 /* The rows of struct fingerprint_terms. */

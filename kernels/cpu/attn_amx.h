@@ -25,7 +25,7 @@
 
 static bool attn_amx_fits(const struct kv_pool *pool)
 {
-    return pool->dtype == DTYPE_BF16 && pool->head_dim % 32 == 0;
+    return pool->layout.dtype == DTYPE_BF16 && pool->head_dim % 32 == 0;
 }
 
 /* 2^x for x <= 0, within 2^-18, which is enough as p has 8 bits. 0 far below, NaN for NaN. */

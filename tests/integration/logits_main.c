@@ -176,7 +176,7 @@ int main(int argc, char **argv)
     struct cache_config cc = {.device = device,
                               .segment_tokens = KV_SEGMENT_TOKENS_MAX,
                               .prefix_caching = true,
-                              .pool = {.dtype = dtype_of(o.kv_dtype, wc.dtype),
+                              .pool = {.layout = kv_layout_of(dtype_of(o.kv_dtype, wc.dtype)),
                                        .n_blocks = cache_blocks_max(n, 64, 0),
                                        .n_layers = m.n_layers,
                                        .n_kv_heads = m.n_kv_heads,

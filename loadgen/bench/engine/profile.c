@@ -101,7 +101,7 @@ static enum status timed_attention(struct device *d, struct stream *s,
         n_context += p->seqs[i].pos0;
     }
     add(PROFILE_ATTENTION, t0 + (clock_now_ns() - t1), ops,
-        n_context * 2 * p->pool.n_kv_heads * p->pool.head_dim * dtype_bytes(p->pool.dtype));
+        n_context * 2 * kv_half_bytes(&p->pool) / KV_BLOCK_TOKENS);
     return status;
 }
 

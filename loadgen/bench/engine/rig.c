@@ -132,7 +132,7 @@ static void fill_info(struct rig *r, uint64_t t0)
 
 static struct kv_pool pool_shape(const struct rig *r)
 {
-    return (struct kv_pool){.dtype = r->info.shape.kv,
+    return (struct kv_pool){.layout = kv_layout_of(r->info.shape.kv),
                             .n_layers = r->model.n_layers,
                             .n_kv_heads = r->model.n_kv_heads,
                             .head_dim = r->model.head_dim};
@@ -193,13 +193,13 @@ static enum status fill_pool(struct rig *r)
 {
     const struct kv_pool *pool = cache_pool(r->cache);
     struct fill f = {pool->base, kv_block_bytes(pool) * pool->n_blocks, NULL,
-                     (uint64_t)NOISE_COUNT * dtype_bytes(pool->dtype)};
+                     (uint64_t)NOISE_COUNT * kv_element_bytes(&pool->layout)};
     unsigned char *noise = malloc(f.noise_bytes);
 
     if (!noise)
         return ERR_NOMEM;
     for (uint32_t i = 0; i < NOISE_COUNT; i++)
-        dtype_store(pool->dtype, noise, i, 2 * rng_uniform(SEED, i) - 1);
+        dtype_store(pool->layout.dtype, noise, i, 2 * rng_uniform(SEED, i) - 1);
     f.noise = noise;
     enum status s = OK;
     if (device_is_host(r->device))

@@ -75,7 +75,8 @@ static inline void world_open(struct world *w, const struct model_config *m, con
         fail_msg("%s", buf_str(&why));
     struct cache_config cc = {.device = w->device,
                               .segment_tokens = KV_SEGMENT_TOKENS_MAX,
-                              .pool = {.n_blocks = WORLD_N_BLOCKS,
+                              .pool = {.layout = kv_layout_of(DTYPE_F32),
+                                       .n_blocks = WORLD_N_BLOCKS,
                                        .n_layers = m->n_layers,
                                        .n_kv_heads = m->n_kv_heads,
                                        .head_dim = m->head_dim}};
