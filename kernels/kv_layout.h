@@ -123,15 +123,38 @@ static inline size_t kv_block_bytes(const struct kv_pool *p)
     return kv_half_bytes(p) * 2 * p->n_layers;
 }
 
+/* Bytes from one head, half and block to the next: for callers that need many addresses. */
+struct kv_strides {
+    size_t head, half, block;
+};
+
+TARN_HOST_DEVICE
+static inline struct kv_strides kv_strides_of(const struct kv_pool *p)
+{
+    struct kv_strides s;
+
+    s.head = kv_head_bytes(p);
+    s.half = p->n_kv_heads * s.head;
+    s.block = s.half * 2 * p->n_layers;
+    return s;
+}
+
 /* Return the first byte of K (v = 0) or V (v = 1) of one block, layer and KV head. */
+TARN_HOST_DEVICE
+static inline unsigned char *kv_at_strides(const struct kv_pool *p, const struct kv_strides *s,
+                                           uint32_t block, uint32_t layer, int v, uint32_t head)
+{
+    return (unsigned char *)p->base + block * s->block +
+           s->half * (2 * (size_t)layer + (v ? 1 : 0)) + head * s->head;
+}
+
 TARN_HOST_DEVICE
 static inline unsigned char *kv_at(const struct kv_pool *p, uint32_t block, uint32_t layer, int v,
                                    uint32_t head)
 {
-    size_t head_bytes = kv_head_bytes(p), half = p->n_kv_heads * head_bytes;
+    struct kv_strides s = kv_strides_of(p);
 
-    return (unsigned char *)p->base + (size_t)block * (half * 2 * p->n_layers) +
-           half * (2 * (size_t)layer + (v ? 1 : 0)) + head * head_bytes;
+    return kv_at_strides(p, &s, block, layer, v, head);
 }
 
 /* Return the index of dimension i of token t among a head's elements. */

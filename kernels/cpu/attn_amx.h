@@ -68,7 +68,8 @@ static const unsigned char *attn_amx_block(const struct attn_task *task,
 {
     const struct attention_params *p = task->job->p;
 
-    return kv_at(&p->pool, p->blocks[seg->block0 + i], p->layer, v, task->kv_head);
+    return kv_at_strides(&p->pool, &task->job->kv, p->blocks[seg->block0 + i], p->layer, v,
+                         task->kv_head);
 }
 
 /* The K block to prefetch during the product with block i, or NULL. */

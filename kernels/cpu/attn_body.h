@@ -41,7 +41,8 @@ static const unsigned char *attn_block(const struct attn_group *g, int v, uint32
 {
     const struct attention_params *p = g->task->job->p;
 
-    return kv_at(&p->pool, p->blocks[g->seg->block0 + i], p->layer, v, g->task->kv_head);
+    return kv_at_strides(&p->pool, &g->task->job->kv, p->blocks[g->seg->block0 + i], p->layer, v,
+                         g->task->kv_head);
 }
 
 /* Distance from block i to the next one that will be read, for prefetching; blocks may be anywhere
@@ -377,6 +378,7 @@ static enum status attention(struct device *d, struct stream *s, const struct at
     struct attn_job job = {
         .p = p,
         .cpu = c,
+        .kv = kv_strides_of(&p->pool),
         .n_shared = p->n_heads / p->pool.n_kv_heads,
         .dim = dim,
         .dim_padded = (dim + PANEL_COLS - 1) / PANEL_COLS * PANEL_COLS,

@@ -226,6 +226,7 @@ static void rope_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
     const struct rope_kv_params *p = arg;
     uint32_t dim = p->pool.head_dim;
     uint32_t half = p->rot_dim / 2;
+    struct kv_strides kv = kv_strides_of(&p->pool);
     float head[ROPE_DIM_MAX];
 
     (void)thread;
@@ -242,7 +243,8 @@ static void rope_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
 
             rotate(head, p->k + at, cos_sin, half);
             memcpy(head + 2 * half, p->k + at + 2 * half, (dim - 2 * half) * sizeof(*head));
-            store_k(p->pool.layout.dtype, kv_at(&p->pool, p->slot_block[t], p->layer, 0, g),
+            store_k(p->pool.layout.dtype,
+                    kv_at_strides(&p->pool, &kv, p->slot_block[t], p->layer, 0, g),
                     p->slot_offset[t], head, dim);
         }
     }
@@ -250,7 +252,7 @@ static void rope_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
         n = rope_is_pair(p, t, end) ? 2 : 1;
         for (uint32_t g = 0; g < p->pool.n_kv_heads; g++) {
             const float *v = p->v + t * p->qkv_stride + (size_t)g * dim;
-            void *to = kv_at(&p->pool, p->slot_block[t], p->layer, 1, g);
+            void *to = kv_at_strides(&p->pool, &kv, p->slot_block[t], p->layer, 1, g);
 
             if (n == 2)
                 store_v_pair(to, p->slot_offset[t], v, v + p->qkv_stride, dim);
