@@ -243,7 +243,7 @@ static struct forward_config forward_shape(struct engine *e, uint32_t max_model_
     uint64_t n_blocks =
         (uint64_t)c->max_num_seqs * cache_blocks_max(max_model_len, REQUEST_N_SPANS_MAX, 0);
 
-    return (struct forward_config){.device = e->device,
+    return (struct forward_config){.group = device_group_of(e->device),
                                    .model = &e->model,
                                    .weights = &e->weights,
                                    .n_rows_max = c->max_batched_tokens,

@@ -197,6 +197,12 @@ struct gather_params {
     float *out;           /* [n_rows, dim]; does not overlap x */
 };
 
+/* x[i] = the sum of x[i] over the devices of a group; the same bits on each. */
+struct all_reduce_params {
+    size_t n;
+    float *x; /* [n] on this device */
+};
+
 /* An id that a row has seen, once per distinct id. */
 struct sample_seen {
     uint32_t id;

@@ -41,7 +41,15 @@ enum status layer_add_product(const struct layer_step *s, uint32_t n_rows, const
                               const struct weight *w, const struct weight *next, const float *bias,
                               float *out)
 {
-    return product(s, n_rows, a, w, next, bias, true, out);
+    /* The first device adds its product and the bias to the old out, the others begin with their
+     * product alone: the sum over the group has the old out and the bias once. */
+    bool is_first = s->group->rank == 0;
+    enum status status = product(s, n_rows, a, w, next, is_first ? bias : NULL, is_first, out);
+
+    if (status != OK || s->group->n == 1)
+        return status;
+    struct all_reduce_params p = {.n = (size_t)n_rows * w->n, .x = out};
+    return s->ops->all_reduce(s->device, NULL, &p);
 }
 
 enum status layer_rope_kv(const struct layer_step *s, uint32_t layer, float *qkv)

@@ -14,7 +14,8 @@
 #define LAYER_N_BUFFERS_MAX 8
 
 struct layer_step {
-    struct device *device;
+    struct device *device; /* device_group_self(group) */
+    const struct device_group *group;
     const struct ops *ops;
     const struct model_config *model;
     const struct weights *weights;
@@ -43,7 +44,7 @@ NODISCARD enum status layer_norm(const struct layer_step *s, uint32_t n_rows, co
 NODISCARD enum status layer_product(const struct layer_step *s, uint32_t n_rows, const float *a,
                                     const struct weight *w, const struct weight *next,
                                     const float *bias, float *out);
-/* out += a * w^T + bias. */
+/* out += a * w^T + bias, summed over the group: each device multiplies its share of a and w. */
 NODISCARD enum status layer_add_product(const struct layer_step *s, uint32_t n_rows, const float *a,
                                         const struct weight *w, const struct weight *next,
                                         const float *bias, float *out);

@@ -10,6 +10,7 @@
 
 struct forward {
     struct forward_config c;
+    struct device *device;    /* of the group: the one that this forward pass runs on */
     struct layer_step step;   /* its buffers are owned here */
     const uint32_t *ids;      /* [T] of this step, where ops can read them */
     const uint32_t *out_rows; /* the same, [R] */
@@ -22,7 +23,7 @@ struct forward {
 
 static void *alloc_floats(struct forward *f, uint64_t rows, uint64_t cols)
 {
-    return device_alloc(f->c.device, rows * cols * sizeof(float));
+    return device_alloc(f->device, rows * cols * sizeof(float));
 }
 
 static enum status make_cos_sin(struct forward *f)
@@ -41,7 +42,7 @@ static enum status make_cos_sin(struct forward *f)
             table[(size_t)p * 2 * half + i] = (float)cos(p * freqs[i]);
             table[(size_t)p * 2 * half + half + i] = (float)sin(p * freqs[i]);
         }
-    enum status s = device_upload(f->c.device, f->cos_sin, table, n * sizeof *table);
+    enum status s = device_upload(f->device, f->cos_sin, table, n * sizeof *table);
     free(table);
     return s;
 }
@@ -99,21 +100,26 @@ enum status forward_create(struct forward **out, const struct forward_config *co
     if (!f)
         return ERR_NOMEM;
     f->c = *config;
-    f->step = (struct layer_step){.device = config->device,
-                                  .ops = config->ops ? config->ops : device_ops(config->device),
+    f->device = device_group_self(&f->c.group);
+    f->step = (struct layer_step){.device = f->device,
+                                  .group = &f->c.group,
+                                  .ops = config->ops ? config->ops : device_ops(f->device),
                                   .model = config->model,
                                   .weights = config->weights,
                                   .n_pos = config->n_pos};
-    s = alloc_buffers(f);
-    if (s == OK && device_is_host(config->device))
+    if (config->group.n > 1 && !f->step.ops->all_reduce)
+        s = ERR_UNSUPPORTED;
+    else
+        s = alloc_buffers(f);
+    if (s == OK && device_is_host(f->device))
         /* Touch the pages now, not in the first step with so many rows: see base/memory.h. */
         memset(f->logits, 0, n_logits * sizeof(float));
-    if (s == OK && !device_is_host(config->device) && !config->device_logits) {
+    if (s == OK && !device_is_host(f->device) && !config->device_logits) {
         f->host_logits = malloc(n_logits * sizeof(float));
         s = f->host_logits ? OK : ERR_NOMEM;
     }
     if (s == OK)
-        s = staging_create(&f->staging, config->device, staging_bytes_max(config));
+        s = staging_create(&f->staging, f->device, staging_bytes_max(config));
     if (s == OK)
         s = make_cos_sin(f);
     if (s != OK) {
@@ -130,9 +136,9 @@ void forward_destroy(struct forward *f)
         return;
     void *all[] = {f->step.x, f->step.xn, f->out_x, f->logits, f->cos_sin};
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
-        device_free(f->c.device, all[i]);
+        device_free(f->device, all[i]);
     for (size_t i = 0; i < LAYER_N_BUFFERS_MAX; i++)
-        device_free(f->c.device, f->step.buffer[i]);
+        device_free(f->device, f->step.buffer[i]);
     staging_destroy(f->staging);
     free(f->host_logits);
     free(f);
@@ -169,7 +175,7 @@ static enum status embed(struct forward *f)
                              .table = f->c.weights->embedding,
                              .ids = f->ids,
                              .out = f->step.x};
-    return f->step.ops->embed(f->c.device, NULL, &p);
+    return f->step.ops->embed(f->device, NULL, &p);
 }
 
 /* Compute the logits of rows [n]; the array lies where ops can read it. */
@@ -184,13 +190,13 @@ static enum status run_output(struct forward *f, const uint32_t *rows, uint32_t 
     *logits = f->host_logits ? f->host_logits : f->logits;
     if (n == 0)
         return OK;
-    if ((s = f->step.ops->gather(f->c.device, NULL, &p)) != OK ||
+    if ((s = f->step.ops->gather(f->device, NULL, &p)) != OK ||
         (s = layer_norm(&f->step, n, f->out_x, w->final_norm, f->out_x)) != OK ||
         (s = layer_product(&f->step, n, f->out_x, &w->output, w->first, NULL, f->logits)) != OK)
         return s;
     if (*logits == f->logits)
         return OK;
-    return device_download(f->c.device, *logits, f->logits, (size_t)n * m->n_vocab * sizeof(float));
+    return device_download(f->device, *logits, f->logits, (size_t)n * m->n_vocab * sizeof(float));
 }
 
 enum status forward_run(struct forward *f, const struct batch *b, const struct kv_pool *pool,

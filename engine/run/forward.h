@@ -5,7 +5,8 @@
  *
  * Owns    its activations, sized once for n_rows_max and n_out_max; borrows model, weights, device.
  * Thread  engine thread only.
- * Errors  forward_create(): ERR_NOMEM. forward_run(): what the device answers.
+ * Errors  forward_create(): ERR_NOMEM; ERR_UNSUPPORTED for a group of several devices without a
+ *         collective. forward_run(): what the device answers.
  * Units   rows, elements. */
 #ifndef TARN_ENGINE_RUN_FORWARD_H
 #define TARN_ENGINE_RUN_FORWARD_H
@@ -17,7 +18,7 @@
 struct forward;
 
 struct forward_config {
-    struct device *device;
+    struct device_group group;
     const struct model_config *model;
     const struct weights *weights;
     uint32_t n_rows_max;

@@ -182,7 +182,7 @@ int main(int argc, char **argv)
                                        .n_kv_heads = m.n_kv_heads,
                                        .head_dim = m.head_dim}};
     check(cache_create(&cache, &cc, &why), &why);
-    struct forward_config fc = {.device = device,
+    struct forward_config fc = {.group = device_group_of(device),
                                 .model = &m,
                                 .weights = &weights,
                                 .n_rows_max = o.chunk,

@@ -282,7 +282,7 @@ static enum status create_step(struct rig *r, const struct bench_options *o, str
     if (s != OK)
         return s;
     uint32_t rows = r->info.chunk > n.batch ? r->info.chunk : n.batch;
-    struct forward_config f = {.device = r->device,
+    struct forward_config f = {.group = device_group_of(r->device),
                                .model = &r->model,
                                .weights = &r->weights,
                                .n_rows_max = rows,

@@ -82,7 +82,7 @@ static inline void world_open(struct world *w, const struct model_config *m, con
                                        .head_dim = m->head_dim}};
     assert_ok(cache_create(&w->cache, &cc, NULL));
     assert_ok(batch_create(&w->batch, WORLD_N_ROWS, WORLD_N_SEQS, WORLD_N_ROWS, WORLD_N_BLOCKS));
-    struct forward_config fc = {.device = w->device,
+    struct forward_config fc = {.group = device_group_of(w->device),
                                 .model = &w->model,
                                 .weights = &w->weights,
                                 .n_rows_max = WORLD_N_ROWS,

@@ -183,6 +183,64 @@ static void a_step_without_logits_runs_no_output_layer(void **state)
     world_close(&w);
 }
 
+/* --- a group of two devices, seen from one of them --- */
+
+static uint32_t n_reduced;
+static float *reduced_x;
+
+static enum status counted_all_reduce(struct device *d, struct stream *s,
+                                      const struct all_reduce_params *p)
+{
+    (void)d;
+    (void)s;
+    n_reduced++;
+    reduced_x = p->x;
+    assert_int_equal(p->n, world_llama().dim); /* one row */
+    return count();
+}
+
+/* Make a second forward pass over the world, as rank `rank` of two. */
+static enum status create_ranked(struct world *w, const struct ops *ops, uint32_t rank,
+                                 struct forward **out)
+{
+    struct forward_config c = {.group = {.devices = {w->device, w->device}, .n = 2, .rank = rank},
+                               .model = &w->model,
+                               .weights = &w->weights,
+                               .n_rows_max = 1,
+                               .n_out_max = 1,
+                               .n_pos = WORLD_N_TOKENS,
+                               .n_seqs_max = 1,
+                               .n_blocks_max = WORLD_N_BLOCKS,
+                               .ops = ops};
+
+    return forward_create(out, &c);
+}
+
+static void a_group_sums_the_residual_twice_a_layer(void **state)
+{
+    struct ops ops = *counted_ops();
+    struct forward *alone;
+    struct world w;
+    uint32_t n_ops;
+
+    (void)state;
+    open_world(&w, NULL);
+    assert_int_equal(create_ranked(&w, NULL, 0, &alone), ERR_UNSUPPORTED); /* no collective */
+    ops.all_reduce = counted_all_reduce;
+    alone = w.forward;
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        n_reduced = 0;
+        assert_ok(create_ranked(&w, &ops, rank, &w.forward));
+        assert_ok(one_step(&w, 1, &n_ops));
+        assert_int_equal(n_reduced, 2 * w.model.n_layers);
+        assert_int_equal(n_ops, 1 + w.model.n_layers * 11 + 3);
+        assert_non_null(reduced_x);
+        forward_destroy(w.forward);
+    }
+    w.forward = alone;
+    world_close(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -191,6 +249,7 @@ int main(void)
         cmocka_unit_test(logits_of_any_row_can_be_had_later),
         cmocka_unit_test(a_failing_op_ends_the_step_with_its_status),
         cmocka_unit_test(a_step_without_logits_runs_no_output_layer),
+        cmocka_unit_test(a_group_sums_the_residual_twice_a_layer),
     };
 
     if (hash_init() != OK)
