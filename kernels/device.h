@@ -37,7 +37,7 @@ struct device_config {
     uint32_t max_k;          /* largest K of any product */
     uint32_t max_heads;      /* most query heads */
     uint32_t max_head_dim;
-    bool batch_invariant; /* CUDA: products in an order that no batch changes (design P1); CPU
+    bool batch_invariant; /* CUDA: products in an order that no batch changes (promise P1); CPU
                              devices always do so */
 };
 
