@@ -11,6 +11,8 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "engine/engine_internal.h"
+#include "engine/model/family.h"
+#include "engine/model/fingerprint.h"
 #include "kernels/device.h"
 
 #define TEMPLATE_BYTES_MAX ((size_t)1 << 20)
@@ -130,7 +132,7 @@ static enum status choose_weights(struct engine *e, struct buf *why)
                        "are known",
                        e->config.load_format);
     if (!w->dummy)
-        s = weights_stored_dtype(e->model_dir, &stored, why);
+        s = weights_stored_dtype(&e->model, e->model_dir, &stored, why);
     if (s == OK)
         s = parse_dtype("--dtype", e->config.dtype, stored, &w->dtype, why);
     if (s == OK)
@@ -152,13 +154,11 @@ static enum status open_device(struct engine *e, struct buf *why)
                               .max_head_dim = m->head_dim,
                               .batch_invariant = c->batch_invariant};
     const struct weights_config *w = &e->weights_config;
+    struct model_work work;
 
     d.bf16_weights = w->dtype == DTYPE_BF16 && w->quantization.group == 0;
-    d.max_k = m->dim;
-    if (m->ffn_dim > d.max_k)
-        d.max_k = m->ffn_dim;
-    if (m->n_heads * m->head_dim > d.max_k)
-        d.max_k = m->n_heads * m->head_dim;
+    m->family->count_work(m, NULL, &work);
+    d.max_k = work.k_max;
     if (!strcmp(c->device, "auto"))
         d.kind = DEVICE_AUTO;
     else if (!strcmp(c->device, "cpu"))
@@ -243,7 +243,7 @@ static struct forward_config forward_shape(struct engine *e, uint32_t max_model_
     uint64_t n_blocks =
         (uint64_t)c->max_num_seqs * cache_blocks_max(max_model_len, REQUEST_N_SPANS_MAX, 0);
 
-    return (struct forward_config){.device = e->device,
+    return (struct forward_config){.group = device_group_of(e->device),
                                    .model = &e->model,
                                    .weights = &e->weights,
                                    .n_rows_max = c->max_batched_tokens,
@@ -311,14 +311,16 @@ static enum status size_pool(struct engine *e, struct kv_pool *pool, struct buf 
     struct engine_config *c = &e->config;
     uint32_t len = c->max_model_len ? c->max_model_len : e->model.max_pos;
     uint64_t bytes, wanted;
+    enum dtype kv;
     enum status s;
 
     *pool = (struct kv_pool){.n_layers = e->model.n_layers,
                              .n_kv_heads = e->model.n_kv_heads,
                              .head_dim = e->model.head_dim};
-    s = parse_dtype("--kv-cache-dtype", c->kv_dtype, e->weights.dtype, &pool->dtype, why);
+    s = parse_dtype("--kv-cache-dtype", c->kv_dtype, e->weights.dtype, &kv, why);
     if (s != OK)
         return s;
+    pool->layout = kv_layout_of(kv);
     if (len > e->model.max_pos)
         return buf_why(why, ERR_INVALID,
                        "--max-model-len %u is above the model's "
@@ -353,41 +355,23 @@ static enum status size_pool(struct engine *e, struct kv_pool *pool, struct buf 
     return OK;
 }
 
-/* design.md section 5: all that a stored block's bytes depend on. */
-static void make_fingerprint(struct engine *e, const struct kv_pool *pool)
+static enum status make_fingerprint(struct engine *e, const struct kv_pool *pool)
 {
-    const struct model_config *m = &e->model;
     const struct ops *ops = device_ops(e->device);
-    double freqs[128];
-    const uint32_t numbers[] = {KV_FORMAT_VERSION,
-                                m->n_layers,
-                                m->dim,
-                                m->n_heads,
-                                m->n_kv_heads,
-                                m->head_dim,
-                                m->ffn_dim,
-                                m->n_vocab,
-                                m->tied,
-                                m->attention_bias,
-                                m->mlp_bias,
-                                e->weights.dtype,
-                                e->weights.quantization.dtype,
-                                e->weights.quantization.group,
-                                pool->dtype,
-                                e->config.segment_tokens,
-                                ops->version};
-    struct hash_state h;
+    struct fingerprint_config f = {.terms = {.format_version = KV_FORMAT_VERSION,
+                                             .segment_tokens = e->config.segment_tokens,
+                                             .ops_version = ops->version,
+                                             .weights_dtype = e->weights.dtype,
+                                             .quantization = e->weights.quantization,
+                                             .kv = pool->layout},
+                                   .model = &e->model,
+                                   .ops_name = ops->name,
+                                   .content_hash = e->weights.content_hash};
 
-    model_rope_freqs(m, freqs);
-    hash_begin(&h, KV_FINGERPRINT_BYTES, NULL, 0);
-    hash_add(&h, "tarn-kv", 8);
-    hash_add(&h, numbers, sizeof numbers);
-    hash_add(&h, &m->rms_eps, sizeof m->rms_eps);
-    hash_add(&h, freqs, m->head_dim / 2 * sizeof *freqs);
-    hash_add(&h, ops->name, strlen(ops->name) + 1);
-    hash_add(&h, e->weights.content_hash, sizeof e->weights.content_hash);
-    hash_end(&h, e->fingerprint, KV_FINGERPRINT_BYTES);
+    _Static_assert(FINGERPRINT_BYTES == KV_FINGERPRINT_BYTES, "one fingerprint");
+    enum status s = fingerprint_make(e->fingerprint, &f);
     hash_hex(e->info.fingerprint_hex, e->fingerprint, KV_FINGERPRINT_BYTES);
+    return s;
 }
 
 /* --- opening: what the loop needs --- */
@@ -697,8 +681,9 @@ enum status engine_open(struct engine **out, const struct engine_config *config,
         s = load_tokenizer(e, why);
     if (s == OK)
         s = size_pool(e, &pool, why);
+    if (s == OK && (s = make_fingerprint(e, &pool)) != OK)
+        s = buf_why(why, s, "out of memory");
     if (s == OK) {
-        make_fingerprint(e, &pool);
         e->info.kv_block_bytes = kv_block_bytes(&pool);
         s = create_loop_state(e, &pool, why);
     }

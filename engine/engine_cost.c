@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/engine_internal.h"
+#include "engine/model/family.h"
 #include "kernels/device.h"
 
 #define COPY_BYTES ((size_t)4 << 20)
@@ -11,11 +12,13 @@ static struct cost_estimate estimate(const struct engine *e, const struct kv_poo
 {
     const struct model_config *m = &e->model;
     bool is_host = device_is_host(e->device);
+    struct model_work work;
 
+    m->family->count_work(m, &e->weights, &work);
     return (struct cost_estimate){
-        .weight_bytes = (double)e->weights.n_bytes,
-        .flops_per_token = 2.0 * (double)e->weights.n_params,
-        .flops_per_pair = 4.0 * m->n_layers * m->n_heads * m->head_dim,
+        .weight_bytes = work.weight_bytes,
+        .flops_per_token = work.flops_per_token,
+        .flops_per_pair = work.flops_per_pair,
         .kv_bytes_per_token = (double)kv_block_bytes(pool) / KV_BLOCK_TOKENS,
         .bytes_per_s = is_host ? 2e10 : 2e12,
         .flops_per_s = is_host ? 1e11 * device_n_threads(e->device) : 3e14};

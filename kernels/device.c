@@ -235,6 +235,11 @@ const struct ops *device_ops(const struct device *d)
     return d->ops;
 }
 
+struct device_group device_group_of(struct device *d)
+{
+    return (struct device_group){.devices = {d}, .n = 1};
+}
+
 int device_is_host(const struct device *d)
 {
     return d->backend == NULL;

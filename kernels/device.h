@@ -37,7 +37,7 @@ struct device_config {
     uint32_t max_k;          /* largest K of any product */
     uint32_t max_heads;      /* most query heads */
     uint32_t max_head_dim;
-    bool batch_invariant; /* CUDA: products in an order that no batch changes (design P1); CPU
+    bool batch_invariant; /* CUDA: products in an order that no batch changes (promise P1); CPU
                              devices always do so */
 };
 
@@ -51,6 +51,24 @@ NODISCARD enum status device_open_backend(struct device **out, const struct devi
 void device_close(struct device *d); /* NULL is fine */
 
 const struct ops *device_ops(const struct device *d);
+
+/* Devices that compute one model together, each with its share of the weights; the caller runs
+ * devices[rank]. */
+#define DEVICE_GROUP_MAX 8
+struct device_group {
+    struct device *devices[DEVICE_GROUP_MAX];
+    uint32_t n;
+    uint32_t rank;
+};
+
+/* Return a group of one device. */
+struct device_group device_group_of(struct device *d);
+
+static inline struct device *device_group_self(const struct device_group *g)
+{
+    return g->devices[g->rank];
+}
+
 uint32_t device_n_threads(const struct device *d);
 /* The calling thread is the one that will run ops from now on: it may be bound to a core for good.
  * Threads that it starts later inherit that. */

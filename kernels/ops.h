@@ -34,6 +34,9 @@ struct ops {
     enum status (*merge)(struct device *, struct stream *, const struct merge_params *);
     enum status (*kv_gather)(struct device *, struct stream *, const struct kv_copy_params *);
     enum status (*kv_scatter)(struct device *, struct stream *, const struct kv_copy_params *);
+    /* NULL: no collective, so the device works in groups of one only. Each device of a group calls
+     * it with its own x. */
+    enum status (*all_reduce)(struct device *, struct stream *, const struct all_reduce_params *);
     /* NULL if logits are in host memory: engine/run/sampler.c picks tokens there. */
     enum status (*sample)(struct device *, struct stream *, const struct sample_params *);
 };

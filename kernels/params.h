@@ -12,38 +12,13 @@
 #ifndef TARN_KERNELS_PARAMS_H
 #define TARN_KERNELS_PARAMS_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "kernels/dtype.h"
+#include "kernels/kv_layout.h"
 
-/* What device code calls too. */
-#ifdef __CUDACC__
-#define TARN_HOST_DEVICE __host__ __device__
-#else
-#define TARN_HOST_DEVICE
-#endif
-
-/* Tokens in one KV block: unit of allocation and of identity (design: "KV block"). */
-#define KV_BLOCK_TOKENS 32
 /* Tokens in one segment at most: unit of attention tiles and of transfer. */
 #define KV_SEGMENT_TOKENS_MAX 256
 /* Output columns in one packed panel of a weight. */
 #define PANEL_COLS 32
-
-enum dtype {
-    DTYPE_F32 = 0,
-    DTYPE_F16 = 1,
-    DTYPE_BF16 = 2,
-    DTYPE_FLOATS, /* those above are numbers by themselves; the rest are weights with scales */
-    DTYPE_I8 = DTYPE_FLOATS,
-    DTYPE_I4,
-    DTYPE_COUNT
-};
-
-TARN_HOST_DEVICE
-static inline size_t dtype_bytes(enum dtype t) /* of a float type */
-{
-    return t == DTYPE_F32 ? 4 : 2;
-}
 
 /* Rows of activations whose largest magnitude is below this are quantized to zeros. */
 #define QUANT_ROW_MIN 1e-30f
@@ -115,67 +90,6 @@ struct gemm_params {
     float *out; /* [T, N], row stride out_stride; never overlaps a */
     size_t out_stride;
 };
-
-/* The KV pool: [n_blocks][n_layers][2: K then V][G][...], contiguous per block. Inside one
- * (block, layer): K of a head is [d][KV_BLOCK_TOKENS], so that the scores of 32 keys fill vector
- * lanes; V of a head is [KV_BLOCK_TOKENS][d], so that a weighted sum of rows does. In BF16 both are
- * in pairs along the dimension that the product sums over, as matrix instructions want them: K
- * [ceil(d/2)][KV_BLOCK_TOKENS][2], V [KV_BLOCK_TOKENS/2][d][2]; kv_k_index() and kv_v_index() say
- * it in one place. */
-struct kv_pool {
-    void *base;
-    enum dtype dtype;
-    uint32_t n_blocks;
-    uint32_t n_layers;
-    uint32_t n_kv_heads; /* G */
-    uint32_t head_dim;   /* d */
-};
-
-TARN_HOST_DEVICE
-static inline size_t kv_head_bytes(const struct kv_pool *p) /* K (or V) of a block, layer, head */
-{
-    size_t dim = p->dtype == DTYPE_BF16 ? ((size_t)p->head_dim + 1) / 2 * 2 : p->head_dim;
-
-    return dim * KV_BLOCK_TOKENS * dtype_bytes(p->dtype);
-}
-
-TARN_HOST_DEVICE
-static inline size_t kv_half_bytes(const struct kv_pool *p) /* K (or V) of one block and layer */
-{
-    return p->n_kv_heads * kv_head_bytes(p);
-}
-
-/* Which element of a head's K (V) is dimension i of the token at offset t of the block. */
-TARN_HOST_DEVICE
-static inline size_t kv_k_index(const struct kv_pool *p, uint32_t i, uint32_t t)
-{
-    if (p->dtype == DTYPE_BF16)
-        return ((size_t)(i / 2) * KV_BLOCK_TOKENS + t) * 2 + i % 2;
-    return (size_t)i * KV_BLOCK_TOKENS + t;
-}
-
-TARN_HOST_DEVICE
-static inline size_t kv_v_index(const struct kv_pool *p, uint32_t i, uint32_t t)
-{
-    if (p->dtype == DTYPE_BF16)
-        return ((size_t)(t / 2) * p->head_dim + i) * 2 + t % 2;
-    return (size_t)t * p->head_dim + i;
-}
-
-TARN_HOST_DEVICE
-static inline size_t kv_block_bytes(const struct kv_pool *p)
-{
-    return kv_half_bytes(p) * 2 * p->n_layers;
-}
-
-/* First byte of K (v = 0) or V (v = 1) of one block, layer and KV head. */
-TARN_HOST_DEVICE
-static inline unsigned char *kv_at(const struct kv_pool *p, uint32_t block, uint32_t layer, int v,
-                                   uint32_t head)
-{
-    return (unsigned char *)p->base + (size_t)block * kv_block_bytes(p) +
-           kv_half_bytes(p) * (2 * (size_t)layer + (v ? 1 : 0)) + head * kv_head_bytes(p);
-}
 
 /* Rotate Q in place and K on its way into the cache, write V into the cache. K and V are rounded
  * to the cache dtype (nearest even) here, before any row attends to them. Pairs are (i, i + r/2)
@@ -281,6 +195,12 @@ struct gather_params {
     const float *x;       /* [T, dim] */
     const uint32_t *rows; /* [n_rows] */
     float *out;           /* [n_rows, dim]; does not overlap x */
+};
+
+/* x[i] = the sum of x[i] over the devices of a group; the same bits on each. */
+struct all_reduce_params {
+    size_t n;
+    float *x; /* [n] on this device */
 };
 
 /* An id that a row has seen, once per distinct id. */

@@ -4,63 +4,106 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/json.h"
+#include "engine/model/family.h"
 
 #define CONFIG_BYTES_MAX ((size_t)4 << 20)
 #define PI 3.14159265358979323846
 
-static enum status get_u32(const struct json *j, const char *key, int64_t min, int64_t max,
-                           uint32_t *out, struct buf *why)
-{
-    int64_t v = *out;
-    enum status s = js_get_i64(j, key, min, max, &v, why);
+#define ROW(member, name, type, ...) FIELD(model_config, member, name, type, __VA_ARGS__)
+#define COMPUTED .file = FIELD_COMPUTED
+#define CONFIG(low, high) .file = FIELD_CONFIG, .min = (low), .max = (high)
+#define REQUIRED(low, high) CONFIG(low, high), .required = true
+#define GENERATION(low, high)                                                                      \
+    .file = FIELD_GENERATION, .not_of_kv = true, .min = (low), .max = (high)
 
-    *out = (uint32_t)v;
-    return s;
+/* A row counts for the fingerprint unless it says not_of_kv: positions beyond max_pos are never
+ * computed, the types of the weights are in the fingerprint by themselves, and the end-of-sequence
+ * ids and the sampling defaults only choose tokens. */
+static const struct field rows[] = {
+    ROW(family, "family", FIELD_NAMED, COMPUTED),
+    ROW(rope.theta, "rope.theta", FIELD_F64, COMPUTED),
+    ROW(rope.factor, "rope.factor", FIELD_F64, COMPUTED),
+    ROW(rope.low_freq_factor, "rope.low_freq_factor", FIELD_F64, COMPUTED),
+    ROW(rope.high_freq_factor, "rope.high_freq_factor", FIELD_F64, COMPUTED),
+    ROW(rope.original_max_pos, "rope.original_max_position_embeddings", FIELD_U32, COMPUTED),
+    ROW(rope.kind, "rope.kind", FIELD_U32, COMPUTED),
+    ROW(rms_eps, "rms_norm_eps", FIELD_F64, CONFIG(0, 1)),
+    ROW(own, "own", FIELD_U32, COMPUTED),
+    ROW(n_layers, "num_hidden_layers", FIELD_U32, REQUIRED(1, 1000)),
+    ROW(dim, "hidden_size", FIELD_U32, REQUIRED(1, 1 << 17)),
+    ROW(n_heads, "num_attention_heads", FIELD_U32, REQUIRED(1, 4096)),
+    ROW(n_kv_heads, "num_key_value_heads", FIELD_U32, CONFIG(1, 4096)),
+    ROW(head_dim, "head_dim", FIELD_U32, CONFIG(2, 256)),
+    ROW(ffn_dim, "intermediate_size", FIELD_U32, REQUIRED(1, 1 << 20)),
+    ROW(n_vocab, "vocab_size", FIELD_U32, REQUIRED(1, 4 << 20)),
+    ROW(max_pos, "max_position_embeddings", FIELD_U32, CONFIG(1, 1 << 26), .not_of_kv = true),
+    ROW(tied, "tie_word_embeddings", FIELD_FLAG, CONFIG(0, 1)),
+    ROW(attention_bias, "attention_bias", FIELD_FLAG, CONFIG(0, 1)),
+    ROW(mlp_bias, "mlp_bias", FIELD_FLAG, CONFIG(0, 1)),
+    ROW(stored_dtype, "torch_dtype", FIELD_U32, COMPUTED, .not_of_kv = true),
+    ROW(eos_ids, "eos_token_id", FIELD_U32, COMPUTED, .not_of_kv = true),
+    ROW(n_eos_ids, "n_eos_ids", FIELD_U32, COMPUTED, .not_of_kv = true),
+    ROW(temperature, "temperature", FIELD_F32, GENERATION(0, 100)),
+    ROW(top_p, "top_p", FIELD_F32, GENERATION(0, 1)),
+    ROW(min_p, "min_p", FIELD_F32, GENERATION(0, 1)),
+    ROW(repetition_penalty, "repetition_penalty", FIELD_F32, GENERATION(1e-3, 100)),
+    ROW(top_k, "top_k", FIELD_U32, GENERATION(0, 4 << 20)),
+};
+
+struct field_table model_config_fields(void)
+{
+    return (struct field_table){rows, ARRAY_SIZE(rows)};
 }
 
-static enum status require_u32(const struct json *j, const char *key, int64_t min, int64_t max,
-                               uint32_t *out, struct buf *why)
+enum status model_config_write(const struct model_config *m, bool only_kv, struct buf *out)
 {
-    if (!js_get_set(j, key))
-        return buf_why(why, ERR_INVALID, "%s is missing", key);
-    return get_u32(j, key, min, max, out, why);
+    return fields_write(model_config_fields(), m, only_kv, out);
 }
 
-static enum status check_architecture(const struct json *j, struct buf *why)
+static bool is_in(const char *name, const char *const *list)
 {
-    const struct json *list = js_get_set(j, "architectures");
-    const struct json *first = js_at(list, 0);
-    const char *act = "silu", *name;
-    size_t window = 0;
+    while (*list && strcmp(*list, name) != 0)
+        list++;
+    return *list != NULL;
+}
 
-    if (first && js_is(first, JS_STRING)) {
-        name = js_string(first, NULL);
-        if (strcmp(name, "LlamaForCausalLM") && strcmp(name, "MistralForCausalLM"))
-            return buf_why(why, ERR_UNSUPPORTED,
-                           "architecture %s is not supported; "
-                           "LlamaForCausalLM and MistralForCausalLM are",
-                           name);
-    } else {
-        const char *type = NULL;
-        enum status s = js_get_str(j, "model_type", &type, NULL, why);
-        if (s != OK)
-            return s;
-        if (!type || (strcmp(type, "llama") && strcmp(type, "mistral")))
-            return buf_why(why, ERR_UNSUPPORTED,
-                           "architectures is missing and model_type is "
-                           "%s, not llama",
-                           type ? type : "missing, too");
-    }
-    const struct json *sliding = js_get_set(j, "sliding_window");
-    if (sliding && js_is(sliding, JS_INT))
-        window = (size_t)js_int(sliding);
-    if (window > 0)
-        return buf_why(why, ERR_UNSUPPORTED, "sliding_window attention is not supported");
-    enum status s = js_get_str(j, "hidden_act", &act, NULL, why);
-    if (s == OK && strcmp(act, "silu"))
-        s = buf_why(why, ERR_UNSUPPORTED, "hidden_act %s is not supported; silu is", act);
-    return s;
+/* Every architecture or model type that a family takes, separated by commas. */
+static void list_known(bool types, char *out, size_t n_bytes)
+{
+    size_t len = 0;
+
+    out[0] = '\0';
+    for (const struct model_family *const *f = model_families; *f; f++)
+        for (const char *const *name = types ? (*f)->model_types : (*f)->architectures;
+             *name && len < n_bytes; name++)
+            len += (size_t)snprintf(out + len, n_bytes - len, "%s%s", len ? ", " : "", *name);
+}
+
+static enum status find_family(const struct json *j, const struct model_family **out,
+                               struct buf *why)
+{
+    const struct json *first = js_at(js_get_set(j, "architectures"), 0);
+    bool by_type = !first || !js_is(first, JS_STRING);
+    const char *name = by_type ? NULL : js_string(first, NULL);
+    enum status s = by_type ? js_get_str(j, "model_type", &name, NULL, why) : OK;
+    char known[512];
+
+    if (s != OK)
+        return s;
+    for (const struct model_family *const *f = model_families; name && *f; f++)
+        if (is_in(name, by_type ? (*f)->model_types : (*f)->architectures)) {
+            *out = *f;
+            return OK;
+        }
+    list_known(by_type, known, sizeof known);
+    if (by_type)
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "architectures is missing and model_type is %s; supported types: %s",
+                       name ? name : "missing, too", known);
+    return buf_why(why, ERR_UNSUPPORTED, "architecture %s is not supported; supported: %s", name,
+                   known);
 }
 
 static enum status read_dtype(const struct json *j, enum dtype *out, struct buf *why)
@@ -84,16 +127,17 @@ static enum status read_dtype(const struct json *j, enum dtype *out, struct buf 
 
 static enum status read_llama3(const struct json *r, struct rope_config *rope, struct buf *why)
 {
+    double original_max_pos = 8192;
     enum status s;
 
     rope->low_freq_factor = 1;
     rope->high_freq_factor = 4;
-    rope->original_max_pos = 8192;
     s = js_get_f64(r, "low_freq_factor", 1e-3, 1e6, &rope->low_freq_factor, why);
     if (s == OK)
         s = js_get_f64(r, "high_freq_factor", 1e-3, 1e6, &rope->high_freq_factor, why);
     if (s == OK)
-        s = js_get_f64(r, "original_max_position_embeddings", 1, 1e9, &rope->original_max_pos, why);
+        s = js_get_f64(r, "original_max_position_embeddings", 1, 1e9, &original_max_pos, why);
+    rope->original_max_pos = (uint32_t)original_max_pos;
     if (s == OK && rope->high_freq_factor <= rope->low_freq_factor)
         s = buf_why(why, ERR_INVALID,
                     "rope_scaling.high_freq_factor must be above "
@@ -139,38 +183,17 @@ static enum status read_rope(const struct json *j, struct rope_config *rope, str
 
 static enum status read_shapes(const struct json *j, struct model_config *m, struct buf *why)
 {
-    double eps = 1e-6;
-    enum status s = require_u32(j, "num_hidden_layers", 1, 1000, &m->n_layers, why);
+    enum status s;
 
-    if (s == OK)
-        s = require_u32(j, "hidden_size", 1, 1 << 17, &m->dim, why);
-    if (s == OK)
-        s = require_u32(j, "num_attention_heads", 1, 4096, &m->n_heads, why);
-    m->n_kv_heads = m->n_heads;
-    if (s == OK)
-        s = get_u32(j, "num_key_value_heads", 1, 4096, &m->n_kv_heads, why);
-    if (s == OK)
-        s = require_u32(j, "intermediate_size", 1, 1 << 20, &m->ffn_dim, why);
-    if (s == OK)
-        s = require_u32(j, "vocab_size", 1, 4 << 20, &m->n_vocab, why);
     m->max_pos = 2048;
-    if (s == OK)
-        s = get_u32(j, "max_position_embeddings", 1, 1 << 26, &m->max_pos, why);
-    if (s == OK)
-        m->head_dim = m->dim / m->n_heads;
-    if (s == OK)
-        s = get_u32(j, "head_dim", 2, 256, &m->head_dim, why);
-    if (s == OK)
-        s = js_get_f64(j, "rms_norm_eps", 0, 1, &eps, why);
-    m->rms_eps = (float)eps;
-    if (s == OK)
-        s = js_get_bool(j, "tie_word_embeddings", &m->tied, why);
-    if (s == OK)
-        s = js_get_bool(j, "attention_bias", &m->attention_bias, why);
-    if (s == OK)
-        s = js_get_bool(j, "mlp_bias", &m->mlp_bias, why);
+    m->rms_eps = 1e-6;
+    s = fields_read(model_config_fields(), FIELD_CONFIG, j, m, why);
     if (s != OK)
         return s;
+    if (m->n_kv_heads == 0)
+        m->n_kv_heads = m->n_heads;
+    if (m->head_dim == 0)
+        m->head_dim = m->dim / m->n_heads;
     if (m->n_heads % m->n_kv_heads)
         return buf_why(why, ERR_INVALID,
                        "num_attention_heads %u is no multiple of "
@@ -202,15 +225,10 @@ static enum status read_eos(const struct json *j, struct model_config *m, struct
     return OK;
 }
 
-static enum status read_config(const struct json *j, struct model_config *m, struct buf *why)
+enum status model_read_common(const struct json *j, struct model_config *m, struct buf *why)
 {
-    enum status s;
+    enum status s = read_shapes(j, m, why);
 
-    if (!js_is(j, JS_OBJECT))
-        return buf_why(why, ERR_INVALID, "not a JSON object");
-    s = check_architecture(j, why);
-    if (s == OK)
-        s = read_shapes(j, m, why);
     if (s == OK)
         s = read_rope(j, &m->rope, why);
     if (s == OK)
@@ -218,28 +236,29 @@ static enum status read_config(const struct json *j, struct model_config *m, str
     return s == OK ? read_eos(j, m, why) : s;
 }
 
+static enum status read_config(const struct json *j, struct model_config *m, struct buf *why)
+{
+    enum status s;
+
+    if (!js_is(j, JS_OBJECT))
+        return buf_why(why, ERR_INVALID, "not a JSON object");
+    s = find_family(j, &m->family, why);
+    return s == OK ? m->family->read_config(j, m, why) : s;
+}
+
 static enum status read_generation(const struct json *j, struct model_config *m, struct buf *why)
 {
-    double temperature = 1, top_p = 1, min_p = 0, penalty = 1;
     bool do_sample = true;
     enum status s = read_eos(j, m, why);
 
     if (s == OK)
         s = js_get_bool(j, "do_sample", &do_sample, why);
     if (s == OK)
-        s = js_get_f64(j, "temperature", 0, 100, &temperature, why);
-    if (s == OK)
-        s = js_get_f64(j, "top_p", 0, 1, &top_p, why);
-    if (s == OK)
-        s = js_get_f64(j, "min_p", 0, 1, &min_p, why);
-    if (s == OK)
-        s = js_get_f64(j, "repetition_penalty", 1e-3, 100, &penalty, why);
-    if (s == OK)
-        s = get_u32(j, "top_k", 0, 4 << 20, &m->top_k, why);
-    m->temperature = do_sample ? (float)temperature : 0;
-    m->top_p = top_p > 0 ? (float)top_p : 1;
-    m->min_p = (float)min_p;
-    m->repetition_penalty = (float)penalty;
+        s = fields_read(model_config_fields(), FIELD_GENERATION, j, m, why);
+    if (!do_sample)
+        m->temperature = 0;
+    if (m->top_p <= 0)
+        m->top_p = 1;
     return s;
 }
 

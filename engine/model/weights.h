@@ -1,9 +1,9 @@
-/* weights.h - a checkpoint on the device: packed, fused, fingerprinted, quantized if so asked.
+/* weights.h - a checkpoint on the device: packed, fused, hashed, quantized on request.
  *
- * Q, K and V become one weight, gate and up another, so that a layer is four products. The
- * embedding table stays where it is (the mapped file) unless the dtype changes. When weights are
- * quantized, the layers' products get the type asked for, the embedding and the output layer always
- * 8 bits: a tied model has both in one packed weight. Norms and biases stay f32.
+ * The family plans which tensors make up which weight (weights_plan.h). On a host device the
+ * embedding table is read from the mapped file unless its type changes. Quantization gives the
+ * layers' products the requested type, and the embedding and the output layer 8 bits: a tied model
+ * has both in one packed weight. Norms and biases stay f32.
  *
  * Owns    device memory of every packed weight; the mapped checkpoint while `file` is not NULL.
  * Thread  load: one caller, spreads over the device's host threads. Read-only after.
@@ -19,31 +19,19 @@
 #include "engine/model/model.h"
 #include "kernels/device.h"
 
-/* How weights are made smaller while they are loaded. */
+/* Quantization of weights while they are loaded. */
 struct quantization {
     enum dtype dtype; /* of the layers' products: DTYPE_I8 or DTYPE_I4 */
-    uint32_t group;   /* 32 or 128; 0: not quantized, dtype counts for nothing */
-};
-
-struct layer_weights {
-    float *attn_norm;  /* [D] */
-    struct weight qkv; /* [(H + 2 G) d, D]: Q rows, then K, then V */
-    float *qkv_bias;   /* NULL when the model has none; so for the other biases */
-    struct weight o;   /* [D, H d] */
-    float *o_bias;
-    float *ffn_norm;       /* [D] */
-    struct weight gate_up; /* [2 F, D]: gate rows, then up */
-    float *gate_up_bias;
-    struct weight down; /* [D, F] */
-    float *down_bias;
+    uint32_t group;   /* elements that share a scale, 32 or 128; 0: not quantized, dtype unused */
 };
 
 struct weights {
     struct device *device;
-    struct layer_weights *layers; /* [n_layers] */
-    struct weight embedding;      /* [V, D]: floats row-major, not packed; I8 packed, and the same
+    void *layers;               /* [n_layers], a struct of the family's */
+    const struct weight *first; /* that a step multiplies first */
+    struct weight embedding;    /* [V, D]: floats row-major, not packed; I8 packed, and the same
                                      memory as output when the model is tied */
-    enum dtype dtype;             /* the float type: of every packed weight unless quantized */
+    enum dtype dtype;           /* the float type: of every packed weight unless quantized */
     struct quantization quantization;
     float *final_norm;    /* [D] */
     struct weight output; /* [V, D] */
@@ -51,9 +39,9 @@ struct weights {
     uint64_t n_bytes;         /* device memory taken */
     uint8_t content_hash[32]; /* over names, shapes, dtypes and CRC32C of what was loaded */
 
-    struct safetensors *file; /* NULL when nothing refers to it */
+    struct safetensors *file; /* NULL once no weight lies in the mapped file */
     void **owned;             /* every device allocation, for weights_free() */
-    uint32_t n_owned;
+    uint32_t n_owned, owned_cap;
 };
 
 struct weights_config {
@@ -66,12 +54,13 @@ struct weights_config {
     uint64_t seed;
 };
 
-/* *w is ready to use on OK and zeroed otherwise. */
+/* Load all weights. *w is ready to use on OK and zeroed otherwise. */
 NODISCARD enum status weights_load(struct weights *w, const struct weights_config *config,
                                    struct buf *why);
-/* The dtype that the checkpoint's embedding table is stored in. */
-NODISCARD enum status weights_stored_dtype(const char *dir, enum dtype *out, struct buf *why);
-/* "none", "int8" or "int4"; group 32, 128, or 0 for the best of that type. */
+/* Read the type in which the checkpoint stores the embedding table. */
+NODISCARD enum status weights_stored_dtype(const struct model_config *m, const char *dir,
+                                           enum dtype *out, struct buf *why);
+/* Parse "none", "int8" or "int4"; group is 32, 128, or 0 for the default of that type. */
 NODISCARD enum status quantization_parse(struct quantization *out, const char *name, uint32_t group,
                                          struct buf *why);
 void weights_free(struct weights *w); /* also fine on a zeroed struct */

@@ -1,9 +1,9 @@
-/* weights_load.h - what the parts of weights.c share while a checkpoint is loaded.
+/* weights_load.h - jobs and tasks, which the parts of the weight loader share.
  *
- * A job is one source tensor on its way into a weight, a table or a vector of floats; jobs are made
- * by weights.c in a fixed order. A task is CHUNK_ROWS rows of a job. On a host device tasks run in
- * any order and pack from the mapped file straight into place (weights_host.c); for a GPU they run
- * in pieces through buffers (weights_upload.c).
+ * A job copies one source tensor into a weight, a table or a vector of floats; the family's plan
+ * makes the jobs in a fixed order. A task is CHUNK_ROWS rows of a job. On a host device, tasks run
+ * in any order and pack from the mapped file into place (weights_host.c). For a GPU, pieces of jobs
+ * pass through buffers (weights_upload.c).
  *
  * Owns    jobs, CRCs and counts: weights_load(), for as long as it runs.
  * Thread  tasks run on the device's host threads; all else on the caller's.
@@ -17,10 +17,10 @@
 #include "engine/model/safetensors.h"
 #include "engine/model/weights.h"
 
-/* Rows that one task converts, sums and packs: fixed, because the list of their CRCs is hashed. */
+/* Rows of one task. Fixed, because the content hash covers the list of the tasks' CRCs. */
 #define CHUNK_ROWS 64
 
-/* One source tensor on its way into a weight (w), a table or a vector of floats (vec). */
+/* One source tensor, and its destination: a weight (w), a table or a vector of floats (vec). */
 struct job {
     const struct tensor *tensor; /* NULL: dummy */
     struct weight *w;
@@ -31,7 +31,7 @@ struct job {
     uint64_t seed;
     float scale; /* dummy: standard deviation; 0: all ones (norms) or zeros */
     float fill;  /* dummy vectors */
-    bool again;  /* its tensor is a later job's too: counted and hashed there */
+    bool again;  /* a later job reads the same tensor, and is counted and hashed for it */
     uint32_t first_task;
 };
 
@@ -39,6 +39,7 @@ struct loader {
     const struct weights_config *config;
     struct weights *w;
     struct buf *why;
+    const char *embedding; /* name of its tensor, once planned */
     struct job *jobs;
     uint32_t n_jobs, cap;
     uint32_t n_tasks;
@@ -47,23 +48,23 @@ struct loader {
     atomic_int failed;     /* enum status */
 };
 
-/* Rows [row, row + n_rows) of a dummy job, made up in job->dtype; rows of dst are dst_stride
+/* Write random rows [row, row + n_rows) of a dummy job in job->dtype; rows of dst are dst_stride
  * elements apart. */
 void weights_make_rows(const struct job *job, uint32_t row, uint32_t n_rows, void *dst,
                        size_t dst_stride);
-/* The same from rows of the checkpoint, at any alignment. */
+/* Convert rows of the checkpoint, at any alignment, to job->dtype. */
 void weights_convert_rows(const struct job *job, const unsigned char *src, uint32_t n_rows,
                           void *dst, size_t dst_stride);
-/* Elements [row, row + n_rows) of a vector job as floats; src is its tensor's element `row`. */
+/* Write elements [row, row + n_rows) of a vector job as floats; src is the tensor's element `row`. */
 void weights_make_vec(const struct job *job, const unsigned char *src, uint32_t n_rows, float *dst);
 
 /* Count the elements that are NaN or infinite; src has any alignment. */
 uint64_t weights_count_nonfinite(enum dtype dtype, const unsigned char *src, size_t n_elements);
-/* Take the CRC of a task's source rows, and count what is not finite in them. */
+/* Compute the CRC of a task's source rows; count their values that are not finite. */
 void weights_check_rows(const struct loader *l, const struct job *job, uint32_t task,
                         const unsigned char *src, uint32_t n_rows);
 
-/* Bytes of one row in the checkpoint, also of a dummy tensor if it were in one. */
+/* Bytes of one row in the checkpoint; of a dummy tensor, as if it were stored in job->dtype. */
 static inline size_t weights_source_row_bytes(const struct job *job)
 {
     return (job->k ? job->k : 1) * dtype_bytes(job->tensor ? job->tensor->dtype : job->dtype);
@@ -74,7 +75,7 @@ static inline uint32_t weights_n_tasks(const struct job *job)
     return (job->n_rows + CHUNK_ROWS - 1) / CHUNK_ROWS;
 }
 
-/* Run all jobs, CRCs included; words on failure. */
+/* Run all jobs, CRCs included. Errors have words. */
 NODISCARD enum status weights_load_host(struct loader *l);
 NODISCARD enum status weights_load_upload(struct loader *l);
 

@@ -1,4 +1,4 @@
-/* batch.h - the flat arrays of one step: which tokens run, where their KV goes, who wants logits.
+/* batch.h - the flat arrays of one step: its tokens, the slots of their KV, the rows with logits.
  *
  * Owns    its arrays, sized once.
  * Thread  engine thread only.
@@ -31,14 +31,14 @@ struct batch {
     uint32_t seq_segments_most; /* segments of the sequence that has most */
 };
 
-/* n_blocks_max bounds the blocks of all sequences of a step together. */
+/* Allocate the arrays. n_blocks_max bounds the blocks of all sequences of a step together. */
 NODISCARD enum status batch_create(struct batch *b, uint32_t n_rows_max, uint32_t n_seqs_max,
                                    uint32_t n_out_max, uint32_t n_blocks_max);
 void batch_destroy(struct batch *b);
 void batch_reset(struct batch *b);
 
-/* Rows for the ids at positions [pos0, pos0 + n) of a sequence whose slots are grown that far. The
- * logits of the last n_out of them are wanted. */
+/* Append rows for the ids at positions [pos0, pos0 + n) of a sequence whose slots are grown to
+ * pos0 + n. The last n_out rows want logits. */
 void batch_add(struct batch *b, const struct cache_seq *seq, const uint32_t *ids, uint32_t pos0,
                uint32_t n, uint32_t n_out);
 

@@ -4,20 +4,20 @@
  * measures through the engine's own forward pass and saves. cost_profile_measure() is the part that
  * knows no engine: which shapes to run within a budget, and what grids follow from them.
  *
- * The budget is kept like this: shapes are run in the order of what they tell (one decode, a few
- * tokens of prefill, then the corners of the grids, then what halves the gaps), and those that are
- * expected to take more than half of what is left are passed over. What took much longer than the
- * rest says is run again. What was not run follows the law
+ * Shapes run in the order of their information: one decode, a short prefill, the corners of the
+ * grids, then points that halve the gaps. A shape is skipped if it is expected to take more than
+ * half of the remaining budget. A point that took much longer than the others suggest is measured
+ * again. Points that were not measured follow the law
  *     prefill = a + b new + c new (cached + new / 2),  decode = a + b batch + c batch cached
- * fitted to what was, bent through the measured points. With one point it is the estimate's shape,
- * scaled. One point of each grid is always run, whatever it takes.
+ * which is fitted to the measured points and bent through them. With a single point, the law is the
+ * estimate, scaled. One point of each grid is always measured, however long it takes.
  *
- * A chunk has at most n_rows_max tokens, and no shape takes more KV than the pool has: longer
- * prefills are the sum of their chunks, and what does not fit into the pool follows the law.
+ * A chunk has at most n_rows_max tokens, and no shape takes more KV than the pool has. A longer
+ * prefill is the sum of its chunks; a shape that does not fit into the pool follows the law.
  *
- * What is run is made up: batches of some ids over the first blocks of the pool, before anything is
- * in it. The cache never hears of them, so no request can find them. What the host does around the
- * forward pass (planning, sampling) is not in them: cost_model_learn() brings it in.
+ * The measured steps are artificial: batches of arbitrary ids over the first blocks of the empty
+ * pool. The cache does not know these blocks, so no request can hit them. The times leave out the
+ * host's work around the forward pass (planning, sampling); cost_model_learn() adds it.
  *
  * Owns    nothing beyond a call.
  * Thread  the engine thread, or any before it starts.
@@ -40,10 +40,10 @@ struct kv_pool;
 struct cost_profile_result {
     uint32_t n_prefill, n_decode; /* points measured */
     double seconds;               /* in steps, repetitions included */
-    bool is_measured;             /* now or by an earlier start; else the model is the estimate,
-                                     and the first prefills have to scale it */
+    bool is_measured;             /* by this start or an earlier one; else the model is the
+                                     estimate, and the first prefills scale it */
     bool is_loaded;               /* from a file */
-    bool is_kept;                 /* there is a file: at the end, save what was learned */
+    bool is_kept;                 /* a file exists: save the learned model at the end */
 };
 
 struct cost_profile_config {
@@ -66,7 +66,7 @@ struct cost_profile_config {
 NODISCARD enum status cost_profile_obtain(struct cost_model *m,
                                           const struct cost_profile_config *config,
                                           struct cost_profile_result *result, struct buf *why);
-/* What the numbers are true for: of config, the device and the three maxima.
+/* Describe the configuration that the numbers hold for: the device and the three maxima.
  * fingerprint [COST_MODEL_FINGERPRINT_BYTES]. */
 void cost_profile_subject(struct cost_model_subject *out, const uint8_t *fingerprint,
                           const struct cost_profile_config *config);
@@ -84,8 +84,8 @@ struct cost_profile_shape {
     void *arg;
 };
 
-/* *m is always filled. The first failure of run() ends the measuring: its status, and the model
- * says what was found until then. */
+/* Measure within the budget. *m is always filled. The first failure of run() ends the measurement
+ * and is returned; the model then follows from the points measured before it. */
 NODISCARD enum status cost_profile_measure(struct cost_model *m,
                                            const struct cost_profile_shape *shape,
                                            struct cost_profile_result *result);

@@ -1,12 +1,12 @@
 /* forward.h - the layer loop: one batch through the model.
  *
- * Written once against kernels/ops.h; reads like the paper (Touvron et al., "LLaMA"): embedding,
- * then per layer norm, QKV, rotary, attention, residual, norm, gated feed-forward, residual, then
- * the final norm and the output layer for the rows that want logits.
+ * The embedding, then the layers of the model's family (engine/model/family.h), then the final norm
+ * and the output layer for the rows that want logits.
  *
- * Owns    its activations, sized once for max_rows and max_out; borrows model, weights, device.
+ * Owns    its activations, sized once for n_rows_max and n_out_max; borrows model, weights, device.
  * Thread  engine thread only.
- * Errors  forward_create(): ERR_NOMEM. forward_run(): what the device answers.
+ * Errors  forward_create(): ERR_NOMEM; ERR_UNSUPPORTED for a group of several devices without a
+ *         collective. forward_run(): what the device answers.
  * Units   rows, elements. */
 #ifndef TARN_ENGINE_RUN_FORWARD_H
 #define TARN_ENGINE_RUN_FORWARD_H
@@ -18,7 +18,7 @@
 struct forward;
 
 struct forward_config {
-    struct device *device;
+    struct device_group group;
     const struct model_config *model;
     const struct weights *weights;
     uint32_t n_rows_max;

@@ -22,6 +22,7 @@
 struct attn_job {
     const struct attention_params *p;
     struct cpu *cpu;
+    struct kv_strides kv;
     uint32_t n_shared; /* query heads per KV head */
     uint32_t dim;
     uint32_t dim_padded; /* dim rounded up to whole panels; the stride of a task's results */

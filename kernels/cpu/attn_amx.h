@@ -25,7 +25,7 @@
 
 static bool attn_amx_fits(const struct kv_pool *pool)
 {
-    return pool->dtype == DTYPE_BF16 && pool->head_dim % 32 == 0;
+    return pool->layout.dtype == DTYPE_BF16 && pool->head_dim % 32 == 0;
 }
 
 /* 2^x for x <= 0, within 2^-18, which is enough as p has 8 bits. 0 far below, NaN for NaN. */
@@ -68,7 +68,8 @@ static const unsigned char *attn_amx_block(const struct attn_task *task,
 {
     const struct attention_params *p = task->job->p;
 
-    return kv_at(&p->pool, p->blocks[seg->block0 + i], p->layer, v, task->kv_head);
+    return kv_at_strides(&p->pool, &task->job->kv, p->blocks[seg->block0 + i], p->layer, v,
+                         task->kv_head);
 }
 
 /* The K block to prefetch during the product with block i, or NULL. */

@@ -41,7 +41,8 @@ static const unsigned char *attn_block(const struct attn_group *g, int v, uint32
 {
     const struct attention_params *p = g->task->job->p;
 
-    return kv_at(&p->pool, p->blocks[g->seg->block0 + i], p->layer, v, g->task->kv_head);
+    return kv_at_strides(&p->pool, &g->task->job->kv, p->blocks[g->seg->block0 + i], p->layer, v,
+                         g->task->kv_head);
 }
 
 /* Distance from block i to the next one that will be read, for prefetching; blocks may be anywhere
@@ -173,7 +174,7 @@ ALWAYS_INLINE void attn_values(const struct attn_group *g, enum dtype t, int row
  * are few, so a kernel for one row serves all group sizes. */
 static __attribute__((noinline)) void attn_values_row(const struct attn_group *g, int row)
 {
-    enum dtype t = g->task->job->p->pool.dtype;
+    enum dtype t = g->task->job->p->pool.layout.dtype;
 
     if (t == DTYPE_F32)
         attn_values(g, DTYPE_F32, row, 1, g->n_common, g->n_keys[row]);
@@ -313,7 +314,7 @@ static void attn_segment(const struct attn_task *task, const struct attn_segment
         g.n_any = g.n_keys[rows - 1];
         g.q = task->mem->q + (size_t)g.first * task->job->dim;
         if (g.n_any > 0)
-            attn_groups[rows - 1][task->job->p->pool.dtype](&g);
+            attn_groups[rows - 1][task->job->p->pool.layout.dtype](&g);
     }
 }
 
@@ -377,15 +378,18 @@ static enum status attention(struct device *d, struct stream *s, const struct at
     struct attn_job job = {
         .p = p,
         .cpu = c,
+        .kv = kv_strides_of(&p->pool),
         .n_shared = p->n_heads / p->pool.n_kv_heads,
         .dim = dim,
         .dim_padded = (dim + PANEL_COLS - 1) / PANEL_COLS * PANEL_COLS,
         .task_queries = ATTN_QUERIES,
     };
 
+    if (!kv_layout_is_native(&p->pool.layout))
+        return ERR_UNSUPPORTED;
     if (p->window > 0 || p->soft_cap > 0)
         return ref_attention(d, s, p); /* no supported model uses them yet */
-    ASSERT(p->n_heads % p->pool.n_kv_heads == 0 && p->pool.dtype < DTYPE_FLOATS);
+    ASSERT(p->n_heads % p->pool.n_kv_heads == 0);
     ASSERT(dim > 0 && dim <= c->max_head_dim && p->layer < p->pool.n_layers);
 #ifdef HAVE_AMX
     if (attn_amx_fits(&p->pool))

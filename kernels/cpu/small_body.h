@@ -216,7 +216,7 @@ static void store_v_pair(void *v, uint32_t offset, const float *x, const float *
 /* Whether rows t and t + 1 fill one pair of V. */
 static bool rope_is_pair(const struct rope_kv_params *p, uint32_t t, uint32_t end)
 {
-    return p->pool.dtype == DTYPE_BF16 && t + 1 < end && p->slot_offset[t] % 2 == 0 &&
+    return p->pool.layout.dtype == DTYPE_BF16 && t + 1 < end && p->slot_offset[t] % 2 == 0 &&
            p->slot_block[t + 1] == p->slot_block[t] &&
            p->slot_offset[t + 1] == p->slot_offset[t] + 1;
 }
@@ -226,6 +226,7 @@ static void rope_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
     const struct rope_kv_params *p = arg;
     uint32_t dim = p->pool.head_dim;
     uint32_t half = p->rot_dim / 2;
+    struct kv_strides kv = kv_strides_of(&p->pool);
     float head[ROPE_DIM_MAX];
 
     (void)thread;
@@ -242,7 +243,8 @@ static void rope_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
 
             rotate(head, p->k + at, cos_sin, half);
             memcpy(head + 2 * half, p->k + at + 2 * half, (dim - 2 * half) * sizeof(*head));
-            store_k(p->pool.dtype, kv_at(&p->pool, p->slot_block[t], p->layer, 0, g),
+            store_k(p->pool.layout.dtype,
+                    kv_at_strides(&p->pool, &kv, p->slot_block[t], p->layer, 0, g),
                     p->slot_offset[t], head, dim);
         }
     }
@@ -250,12 +252,12 @@ static void rope_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
         n = rope_is_pair(p, t, end) ? 2 : 1;
         for (uint32_t g = 0; g < p->pool.n_kv_heads; g++) {
             const float *v = p->v + t * p->qkv_stride + (size_t)g * dim;
-            void *to = kv_at(&p->pool, p->slot_block[t], p->layer, 1, g);
+            void *to = kv_at_strides(&p->pool, &kv, p->slot_block[t], p->layer, 1, g);
 
             if (n == 2)
                 store_v_pair(to, p->slot_offset[t], v, v + p->qkv_stride, dim);
             else
-                store_v(p->pool.dtype, to, p->slot_offset[t], v, dim);
+                store_v(p->pool.layout.dtype, to, p->slot_offset[t], v, dim);
         }
     }
 }
@@ -263,6 +265,8 @@ static void rope_rows(void *arg, uint32_t begin, uint32_t end, uint32_t thread)
 static enum status rope_kv(struct device *d, struct stream *s, const struct rope_kv_params *p)
 {
     (void)s;
+    if (!kv_layout_is_native(&p->pool.layout))
+        return ERR_UNSUPPORTED;
     ASSERT(p->pool.head_dim <= ROPE_DIM_MAX && p->rot_dim <= p->pool.head_dim &&
            p->rot_dim % 2 == 0 && p->layer < p->pool.n_layers);
     over_rows(d, p->n_rows, (size_t)(p->n_heads + 2 * p->pool.n_kv_heads) * p->pool.head_dim,

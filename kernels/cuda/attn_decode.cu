@@ -117,10 +117,10 @@ static __device__ __forceinline__ void one_tile(struct results<DIM> &out,
     for (int b = 0; b < ATTN_TILE_BLOCKS; b++) {
         load_keys<DIM>(k[b],
                        reinterpret_cast<const uint4 *>(
-                           kv_at(&p.pool, block[b], p.layer, 0, piece.kv_head)),
+                           kv_at_as<DTYPE_BF16>(p.pool, block[b], p.layer, 0, piece.kv_head)),
                        b == 0 ? n : n1);
         from_v[b] = reinterpret_cast<const uint4 *>(
-            kv_at(&p.pool, block[b], p.layer, 1, piece.kv_head));
+            kv_at_as<DTYPE_BF16>(p.pool, block[b], p.layer, 1, piece.kv_head));
     }
 
     uint4 q[DIM / 16];

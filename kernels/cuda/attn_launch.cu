@@ -6,7 +6,7 @@
  * decides a row's bits, so it must not depend on anything that differs between steps. */
 static bool takes_tensor_cores(const struct attention_params *p)
 {
-    return p->pool.dtype == DTYPE_BF16 && p->pool.head_dim % 16 == 0 && p->pool.head_dim <= 128;
+    return p->pool.layout.dtype == DTYPE_BF16 && p->pool.head_dim % 16 == 0 && p->pool.head_dim <= 128;
 }
 
 enum status cuda_attention(struct device *d, struct stream *s, const struct attention_params *p)
@@ -17,6 +17,8 @@ enum status cuda_attention(struct device *d, struct stream *s, const struct atte
     ASSERT(p->n_heads % p->pool.n_kv_heads == 0);
     if (p->n_rows == 0 || p->n_seqs == 0)
         return OK;
+    if (!kv_layout_is_native(&p->pool.layout))
+        return ERR_UNSUPPORTED;
     if (!takes_tensor_cores(p))
         return attn_plain(c, stream, p);
     ASSERT((uintptr_t)p->out % 16 == 0 && (uintptr_t)p->pool.base % 16 == 0);

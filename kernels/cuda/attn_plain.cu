@@ -26,9 +26,12 @@ static __device__ __forceinline__ void one_block(struct row_state *s,
 {
     uint32_t lane = threadIdx.x % WARP, dim = p.pool.head_dim;
     float dot = 0, o[LANE_DIMS] = {0};
+    struct kv_pool pool = p.pool;
+
+    pool.layout = kv_layout_of(TYPE); /* a constant for the compiler */
 
     for (uint32_t i = 0; i < dim; i++)
-        dot = fmaf(q[i], load_float(TYPE, k, kv_k_index(&p.pool, i, lane)), dot);
+        dot = fmaf(q[i], load_float(TYPE, k, kv_k_index(&pool, i, lane)), dot);
     float score = lane >= range.lo && lane < range.hi ? attn_score(dot, attn_scale_of(p))
                                                       : -INFINITY;
     float m = warp_max(score);
@@ -42,7 +45,7 @@ static __device__ __forceinline__ void one_block(struct row_state *s,
         for (uint32_t i = 0; i < LANE_DIMS; i++)
             if (lane + WARP * i < dim)
                 o[i] = fmaf(weight_t,
-                            load_float(TYPE, v, kv_v_index(&p.pool, lane + WARP * i, t)),
+                            load_float(TYPE, v, kv_v_index(&pool, lane + WARP * i, t)),
                             o[i]);
     }
     s->m = w.m;
@@ -65,8 +68,8 @@ static __device__ __forceinline__ void one_segment(struct row_state *s,
         if (!attn_sees(range))
             continue;
         uint32_t block = p.blocks[seg.block0 + token0 / KV_BLOCK_TOKENS];
-        one_block<TYPE>(s, p, q, kv_at(&p.pool, block, p.layer, 0, kv_head),
-                        kv_at(&p.pool, block, p.layer, 1, kv_head), range);
+        one_block<TYPE>(s, p, q, kv_at_as<TYPE>(p.pool, block, p.layer, 0, kv_head),
+                        kv_at_as<TYPE>(p.pool, block, p.layer, 1, kv_head), range);
     }
 }
 
@@ -108,9 +111,9 @@ enum status attn_plain(struct cuda_context *c, cudaStream_t s, const struct atte
 
     ASSERT(p->pool.head_dim <= DIM_MAX && p->n_heads <= 65535);
     ASSERT((uint64_t)p->n_seqs * p->n_rows_max <= INT32_MAX);
-    if (p->pool.dtype == DTYPE_F32)
+    if (p->pool.layout.dtype == DTYPE_F32)
         LAUNCH((attn_plain_kernel<DTYPE_F32>), grid, N_WARPS *WARP, 0, s, *p);
-    else if (p->pool.dtype == DTYPE_F16)
+    else if (p->pool.layout.dtype == DTYPE_F16)
         LAUNCH((attn_plain_kernel<DTYPE_F16>), grid, N_WARPS *WARP, 0, s, *p);
     else
         LAUNCH((attn_plain_kernel<DTYPE_BF16>), grid, N_WARPS *WARP, 0, s, *p);

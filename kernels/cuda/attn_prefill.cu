@@ -108,7 +108,7 @@ static __device__ __forceinline__ void copy_keys(uint4 *k, const struct attentio
 #pragma unroll 1
     for (uint32_t t = 0; t < n; t += KV_BLOCK_TOKENS, k += layout<DIM>::K_BLOCK) {
         const uint4 *from = reinterpret_cast<const uint4 *>(
-            kv_at(&p.pool, blocks[t / KV_BLOCK_TOKENS], p.layer, 0, blockIdx.y));
+            kv_at_as<DTYPE_BF16>(p.pool, blocks[t / KV_BLOCK_TOKENS], p.layer, 0, blockIdx.y));
 
 #pragma unroll
         for (uint32_t i = threadIdx.x; i < layout<DIM>::K_BLOCK; i += THREADS)
@@ -127,7 +127,7 @@ static __device__ __forceinline__ void copy_values(uint4 *v, const struct attent
 #pragma unroll 1
     for (uint32_t t = 0; t < ATTN_TILE; t += KV_BLOCK_TOKENS, v += layout<DIM>::V_BLOCK) {
         const uint4 *from = reinterpret_cast<const uint4 *>(
-            kv_at(&p.pool, blocks[t < n ? t / KV_BLOCK_TOKENS : 0], p.layer, 1, blockIdx.y));
+            kv_at_as<DTYPE_BF16>(p.pool, blocks[t < n ? t / KV_BLOCK_TOKENS : 0], p.layer, 1, blockIdx.y));
 
 #pragma unroll(DIM % 32 == 0 ? 8 : 1) /* otherwise each turn would compute its own addresses */
         for (uint32_t i = threadIdx.x; i < KV_BLOCK_TOKENS / 2 * (DIM / 4); i += THREADS)
@@ -173,7 +173,7 @@ static __device__ __forceinline__ void select_values(uint4 *v, const struct atte
 
         if (2 * row < range.hi)
             x = reinterpret_cast<const uint4 *>(
-                kv_at(&p.pool, p.blocks[block0 + row / 16], p.layer, 1,
+                kv_at_as<DTYPE_BF16>(p.pool, p.blocks[block0 + row / 16], p.layer, 1,
                       blockIdx.y))[row % 16 * (DIM / 4) + chunk];
         v[v_chunk<DIM>(row, chunk)] = attn_select(x, 2 * row, range);
     }

@@ -49,6 +49,18 @@ static __device__ __forceinline__ void store_float(enum dtype t, void *base, siz
             (uint16_t)(t == DTYPE_F16 ? pack_f16(v, 0) : pack_bf16(v, 0));
 }
 
+/* kv_at() for a native pool whose type the kernel knows: sizes become constants. */
+template <enum dtype TYPE>
+static __device__ __forceinline__ unsigned char *kv_at_as(const struct kv_pool &native,
+                                                          uint32_t block, uint32_t layer, int v,
+                                                          uint32_t head)
+{
+    struct kv_pool pool = native;
+
+    pool.layout = kv_layout_of(TYPE);
+    return kv_at(&pool, block, layer, v, head);
+}
+
 /* Sum (maximum) over the lanes by a butterfly, whose order is fixed; the same bits in each lane. */
 static __device__ __forceinline__ float warp_sum(float v)
 {

@@ -117,7 +117,7 @@ static __device__ __forceinline__ void store_k(const struct rope_kv_params *p, u
     uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     struct kv_pool pool = p->pool;
 
-    pool.dtype = TYPE; /* a constant for the compiler */
+    pool.layout = kv_layout_of(TYPE); /* a constant for the compiler */
 #pragma unroll
     for (uint32_t r = warp; r < TILE; r += N_WARPS)
         if (row0 + r < p->n_rows && (cell0 + lane) * dims < pool.head_dim) {
@@ -165,14 +165,14 @@ static __device__ __forceinline__ void store_v(const struct rope_kv_params *p, u
                                                uint32_t head, uint32_t dim0)
 {
     const float *x = p->v + row * p->qkv_stride + (size_t)head * p->pool.head_dim;
-    unsigned char *to = kv_at(&p->pool, p->slot_block[row], p->layer, 1, head);
+    unsigned char *to = kv_at_as<TYPE>(p->pool, p->slot_block[row], p->layer, 1, head);
     uint32_t offset = p->slot_offset[row];
     bool pair = TYPE == DTYPE_BF16 && is_v_pair(p, row);
     struct kv_pool pool = p->pool;
 
     if (TYPE == DTYPE_BF16 && row > 0 && is_v_pair(p, row - 1))
         return; /* the previous row's warp writes this row too */
-    pool.dtype = TYPE;
+    pool.layout = kv_layout_of(TYPE);
 #pragma unroll
     for (uint32_t i = dim0 + threadIdx.x % WARP, j = 0; j < V_DIMS / WARP; j++, i += WARP) {
         if (i >= pool.head_dim)
@@ -256,7 +256,9 @@ enum status cuda_rope_kv(struct device *d, struct stream *stream, const struct r
     if (p->n_rows == 0)
         return OK;
     ASSERT(p->rot_dim <= p->pool.head_dim && p->rot_dim % 2 == 0 && p->layer < p->pool.n_layers);
-    switch (p->pool.dtype) {
+    if (!kv_layout_is_native(&p->pool.layout))
+        return ERR_UNSUPPORTED;
+    switch (p->pool.layout.dtype) {
     case DTYPE_F32:
         rope_launch<DTYPE_F32>(p, s);
         break;

@@ -20,8 +20,8 @@ static uint32_t find_block(const struct attention_params *p, const struct attn_s
 
         if (pos < seg->pos0 || pos - seg->pos0 >= seg->n_tokens)
             continue;
-        *offset = (pos - seg->pos0) % KV_BLOCK_TOKENS;
-        return p->blocks[seg->block0 + (pos - seg->pos0) / KV_BLOCK_TOKENS];
+        *offset = (pos - seg->pos0) % p->pool.layout.block_tokens;
+        return p->blocks[seg->block0 + (pos - seg->pos0) / p->pool.layout.block_tokens];
     }
     return NO_BLOCK;
 }
@@ -32,7 +32,7 @@ static double dot_key(const struct attention_params *p, const float *q, const vo
     double sum = 0;
 
     for (uint32_t i = 0; i < p->pool.head_dim; i++)
-        sum += (double)q[i] * dtype_load(p->pool.dtype, k, kv_k_index(&p->pool, i, offset));
+        sum += (double)q[i] * dtype_load(p->pool.layout.dtype, k, kv_k_index(&p->pool, i, offset));
     sum *= p->scale;
     return p->soft_cap > 0 ? p->soft_cap * tanh(sum / p->soft_cap) : sum;
 }
@@ -75,7 +75,7 @@ static void one_head(const struct attention_params *p, const struct attn_seq *se
                 continue;
             const void *v = kv_at(&p->pool, block, p->layer, 1, g);
 
-            sum += score[j] * dtype_load(p->pool.dtype, v, kv_v_index(&p->pool, i, off));
+            sum += score[j] * dtype_load(p->pool.layout.dtype, v, kv_v_index(&p->pool, i, off));
         }
         out[i] = total == 0 ? 0 : (float)(sum / total);
     }
@@ -88,6 +88,8 @@ enum status ref_attention(struct device *d, struct stream *s, const struct atten
 {
     (void)d;
     (void)s;
+    if (p->pool.layout.scale_group)
+        return ERR_UNSUPPORTED;
     ASSERT(p->n_heads % p->pool.n_kv_heads == 0);
     for (uint32_t i = 0; i < p->n_seqs; i++) {
         const struct attn_seq *seq = &p->seqs[i];

@@ -67,7 +67,7 @@ static double seconds_of(const void *arg, uint32_t n_cached, uint32_t n_new)
 /* One layer and one head, as wide as it takes: what counts is the product. */
 static struct kv_pool pool_of(const struct instance_config *c)
 {
-    return (struct kv_pool){.dtype = DTYPE_F16,
+    return (struct kv_pool){.layout = kv_layout_of(DTYPE_F16),
                             .n_blocks = c->n_device_blocks,
                             .n_layers = 1,
                             .n_kv_heads = 1,

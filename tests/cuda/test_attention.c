@@ -64,7 +64,7 @@ static void open_world(struct world *w, const struct shape *shape, uint32_t max_
     memset(w, 0, sizeof *w);
     w->shape = *shape;
     w->d = cuda_device_for(&config);
-    w->pool = (struct kv_pool){.dtype = shape->dtype,
+    w->pool = (struct kv_pool){.layout = kv_layout_of(shape->dtype),
                                .n_blocks = max_blocks,
                                .n_layers = N_LAYERS,
                                .n_kv_heads = shape->n_kv_heads,
@@ -94,10 +94,10 @@ static void fill_token(const struct kv_pool *pool, uint32_t block, uint32_t offs
 
     for (uint32_t i = 0; i < n; i++) {
         uint32_t head = i / pool->head_dim, dim = i % pool->head_dim;
-        dtype_store(pool->dtype, kv_at(pool, block, LAYER, 0, head), kv_k_index(pool, dim, offset),
-                    x[i]);
-        dtype_store(pool->dtype, kv_at(pool, block, LAYER, 1, head), kv_v_index(pool, dim, offset),
-                    x[n + i]);
+        dtype_store(pool->layout.dtype, kv_at(pool, block, LAYER, 0, head),
+                    kv_k_index(pool, dim, offset), x[i]);
+        dtype_store(pool->layout.dtype, kv_at(pool, block, LAYER, 1, head),
+                    kv_v_index(pool, dim, offset), x[n + i]);
     }
 }
 
@@ -131,8 +131,8 @@ static void copy_token(const struct kv_pool *to, const struct kv_pool *from, uin
         for (uint32_t i = 0; i < to->head_dim; i++)
             for (int v = 0; v < 2; v++) {
                 size_t at = v ? kv_v_index(to, i, offset) : kv_k_index(to, i, offset);
-                dtype_store(to->dtype, kv_at(to, block, LAYER, v, head), at,
-                            dtype_load(from->dtype, kv_at(from, block, LAYER, v, head), at));
+                dtype_store(to->layout.dtype, kv_at(to, block, LAYER, v, head), at,
+                            dtype_load(from->layout.dtype, kv_at(from, block, LAYER, v, head), at));
             }
 }
 
@@ -143,8 +143,8 @@ static struct kv_pool garbage_pool(const struct kv_pool *like)
     size_t n = pool.n_blocks * kv_block_bytes(&pool);
 
     pool.base = host_array(n);
-    for (size_t i = 0; i < n / dtype_bytes(pool.dtype); i++)
-        dtype_store(pool.dtype, pool.base, i, garbage[i % 7]);
+    for (size_t i = 0; i < n / dtype_bytes(pool.layout.dtype); i++)
+        dtype_store(pool.layout.dtype, pool.base, i, garbage[i % 7]);
     return pool;
 }
 
@@ -237,7 +237,7 @@ static struct result run(const struct world *w, const struct part *parts, uint32
  * output is at most 2^-9 of the mean |V|, whose elements are about 1. All else is fp32. */
 static void check_against_reference(const struct result *result)
 {
-    bool bf16 = result->p.pool.dtype == DTYPE_BF16;
+    bool bf16 = result->p.pool.layout.dtype == DTYPE_BF16;
     struct attention_params p = result->p;
 
     p.out = host_array(result->n_out * sizeof *p.out);

@@ -83,7 +83,7 @@ static void check_copy(enum dtype t, uint32_t head_dim, uint32_t n_kv_heads, uin
                        uint32_t n_pool_blocks, uint32_t n_blocks)
 {
     struct device *d = open_device();
-    struct kv_pool pool = {.dtype = t,
+    struct kv_pool pool = {.layout = kv_layout_of(t),
                            .n_blocks = n_pool_blocks,
                            .n_layers = n_layers,
                            .n_kv_heads = n_kv_heads,

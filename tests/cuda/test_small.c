@@ -304,7 +304,7 @@ static void rope_init(struct rope *r, enum dtype t, uint32_t dim, uint32_t rot_d
         .n_pos = N_POS,
         .slot_block = r->block,
         .slot_offset = r->offset,
-        .pool = {.dtype = t,
+        .pool = {.layout = kv_layout_of(t),
                  .n_blocks = N_POOL_BLOCKS,
                  .n_layers = 2,
                  .n_kv_heads = n_kv,
@@ -329,15 +329,15 @@ static void *fresh_pool(const struct rope *r)
 {
     void *pool = host_array(r->n_pool_bytes);
 
-    for (size_t i = 0; i < r->n_pool_bytes / dtype_bytes(r->p.pool.dtype); i++)
-        dtype_store(r->p.pool.dtype, pool, i, 77);
+    for (size_t i = 0; i < r->n_pool_bytes / dtype_bytes(r->p.pool.layout.dtype); i++)
+        dtype_store(r->p.pool.layout.dtype, pool, i, 77);
     return pool;
 }
 
 /* Q, K and V rows, then the pool, as floats. `d` NULL: by the reference. */
 static float *rope_run(const struct rope *r, struct device *d, uint32_t chunk)
 {
-    size_t n_pool = r->n_pool_bytes / dtype_bytes(r->p.pool.dtype);
+    size_t n_pool = r->n_pool_bytes / dtype_bytes(r->p.pool.layout.dtype);
     float *out = host_array((r->n_qkv + n_pool) * sizeof *out);
     void *pool = fresh_pool(r);
     struct rope_kv_params p = r->p;
@@ -368,7 +368,7 @@ static float *rope_run(const struct rope *r, struct device *d, uint32_t chunk)
         pool = from_device(d, p.pool.base, r->n_pool_bytes);
     }
     for (size_t i = 0; i < n_pool; i++)
-        out[r->n_qkv + i] = dtype_load(p.pool.dtype, pool, i);
+        out[r->n_qkv + i] = dtype_load(p.pool.layout.dtype, pool, i);
     return out;
 }
 
@@ -380,7 +380,7 @@ static size_t pool_index(const struct rope *r, uint32_t row, int v, uint32_t hea
 
     pool.base = &origin;
     return (size_t)(kv_at(&pool, r->block[row], r->p.layer, v, head) - &origin) /
-               dtype_bytes(pool.dtype) +
+               dtype_bytes(pool.layout.dtype) +
            (v ? kv_v_index(&pool, i, r->offset[row]) : kv_k_index(&pool, i, r->offset[row]));
 }
 
@@ -397,7 +397,7 @@ static void check_rows(const struct rope *r, const float *got, float *want)
 
                 assert_true(got[at] == want[at] || (isnan(got[at]) && isnan(want[at])));
             }
-            if (r->p.pool.dtype == DTYPE_BF16 && dim % 2)
+            if (r->p.pool.layout.dtype == DTYPE_BF16 && dim % 2)
                 want[pool_index(r, t, 0, g, dim)] = 0;
         }
 }

@@ -69,7 +69,7 @@ static enum status run_kv_scatter(struct speed *s, void *arg, uint32_t turn)
 static struct kv_copy_params copy_params(struct speed *s, uint32_t n_blocks)
 {
     struct kv_copy_params p = {.n_blocks = n_blocks,
-                               .pool = {.dtype = DTYPE_BF16,
+                               .pool = {.layout = kv_layout_of(DTYPE_BF16),
                                         .n_blocks = 2 * n_blocks,
                                         .n_layers = s->scale > 1 ? 1 : 32,
                                         .n_kv_heads = 8,
@@ -233,7 +233,7 @@ static void time_rope(struct speed *s, const struct shape *h, uint32_t n_rows)
                                .rot_dim = h->head_dim,
                                .qkv_stride = width,
                                .n_pos = n_pos,
-                               .pool = {.dtype = DTYPE_BF16,
+                               .pool = {.layout = kv_layout_of(DTYPE_BF16),
                                         .n_blocks = n_blocks,
                                         .n_layers = 1,
                                         .n_kv_heads = h->n_kv_heads,
@@ -386,7 +386,7 @@ static void time_attention(struct speed *s, const struct shape *h, uint32_t n_se
                                     .n_heads = h->n_heads,
                                     .scale = 1.0f / sqrtf((float)h->head_dim),
                                     .q_stride = (size_t)h->n_heads * h->head_dim,
-                                    .pool = {.dtype = DTYPE_BF16,
+                                    .pool = {.layout = kv_layout_of(DTYPE_BF16),
                                              .n_layers = 1,
                                              .n_kv_heads = h->n_kv_heads,
                                              .head_dim = h->head_dim}}};

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "engine/model/family.h"
 #include "engine/run/forward.h"
 #include "kernels/device.h"
 
@@ -139,15 +140,11 @@ static void run(const struct options *o, struct forward *f, struct cache *cache,
     free(keys);
 }
 
-static uint32_t max3(uint32_t a, uint32_t b, uint32_t c)
-{
-    return a > b ? (a > c ? a : c) : (b > c ? b : c);
-}
-
 int main(int argc, char **argv)
 {
     struct options o;
     struct model_config m;
+    struct model_work work;
     struct device *device;
     struct weights weights;
     struct forward *forward;
@@ -161,12 +158,13 @@ int main(int argc, char **argv)
     check(hash_init(), &why);
     uint32_t *ids = read_ids(o.ids_file, &n);
     check(model_config_load(&m, o.dir, &why), &why);
-    check(weights_stored_dtype(o.dir, &stored, &why), &why);
+    check(weights_stored_dtype(&m, o.dir, &stored, &why), &why);
+    m.family->count_work(&m, NULL, &work);
     struct device_config dc = {.kind = o.kind,
                                .cpu_variant = o.variant,
                                .n_threads = o.threads,
                                .max_rows = o.chunk,
-                               .max_k = max3(m.dim, m.ffn_dim, m.n_heads * m.head_dim),
+                               .max_k = work.k_max,
                                .max_heads = m.n_heads,
                                .max_head_dim = m.head_dim};
     check(device_open(&device, &dc, &why), &why);
@@ -178,13 +176,13 @@ int main(int argc, char **argv)
     struct cache_config cc = {.device = device,
                               .segment_tokens = KV_SEGMENT_TOKENS_MAX,
                               .prefix_caching = true,
-                              .pool = {.dtype = dtype_of(o.kv_dtype, wc.dtype),
+                              .pool = {.layout = kv_layout_of(dtype_of(o.kv_dtype, wc.dtype)),
                                        .n_blocks = cache_blocks_max(n, 64, 0),
                                        .n_layers = m.n_layers,
                                        .n_kv_heads = m.n_kv_heads,
                                        .head_dim = m.head_dim}};
     check(cache_create(&cache, &cc, &why), &why);
-    struct forward_config fc = {.device = device,
+    struct forward_config fc = {.group = device_group_of(device),
                                 .model = &m,
                                 .weights = &weights,
                                 .n_rows_max = o.chunk,

@@ -53,7 +53,7 @@ static enum status open_cache(struct index *x, struct buf *why)
     uint64_t n = (uint64_t)n_paths(x) * PATH_BLOCKS;
     struct cache_config c = {
         .device = x->device,
-        .pool = {.dtype = DTYPE_F16,
+        .pool = {.layout = kv_layout_of(DTYPE_F16),
                  .n_blocks = N_DEVICE,
                  .n_layers = 1,
                  .n_kv_heads = 1,

@@ -44,7 +44,7 @@ static double cpu_seconds(void)
 static uint64_t pool_bytes(uint32_t n_tokens)
 {
     struct kv_pool pool = {
-        .dtype = DTYPE_BF16, .n_layers = N_LAYERS, .n_kv_heads = 2, .head_dim = 64};
+        .layout = kv_layout_of(DTYPE_BF16), .n_layers = N_LAYERS, .n_kv_heads = 2, .head_dim = 64};
 
     return N_FIT * cache_blocks_max(n_tokens, 0, 1) * kv_block_bytes(&pool);
 }

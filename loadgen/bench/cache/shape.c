@@ -34,7 +34,7 @@ enum status shape_read(struct bench_shape *shape, bool *tied, const struct cache
 
 uint64_t shape_block_bytes(const struct bench_shape *shape)
 {
-    struct kv_pool pool = {.dtype = shape->kv,
+    struct kv_pool pool = {.layout = kv_layout_of(shape->kv),
                            .n_layers = shape->n_layers,
                            .n_kv_heads = shape->n_kv_heads,
                            .head_dim = shape->head_dim};

@@ -45,7 +45,7 @@ static enum status make_cache(struct tree *t, uint32_t n_blocks, struct cache **
 {
     struct cache_config c = {
         .device = t->device,
-        .pool = {.dtype = DTYPE_F16,
+        .pool = {.layout = kv_layout_of(DTYPE_F16),
                  .n_blocks = n_blocks,
                  .n_layers = 1,
                  .n_kv_heads = 1,

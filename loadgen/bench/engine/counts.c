@@ -33,7 +33,12 @@ uint64_t counts_weight_bytes(enum dtype t, uint32_t n, uint32_t k, uint32_t grou
 
 uint64_t counts_kv_token_bytes(const struct bench_shape *m)
 {
-    return 2 * (uint64_t)m->n_layers * m->n_kv_heads * m->head_dim * dtype_bytes(m->kv);
+    struct kv_pool pool = {.layout = kv_layout_of(m->kv),
+                           .n_layers = m->n_layers,
+                           .n_kv_heads = m->n_kv_heads,
+                           .head_dim = m->head_dim};
+
+    return kv_block_bytes(&pool) / KV_BLOCK_TOKENS;
 }
 
 uint64_t counts_attention_ops(uint32_t n_heads, uint32_t head_dim, uint32_t pos0, uint32_t n_rows)

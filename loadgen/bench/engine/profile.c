@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "engine/model/family_llama.h"
 #include "loadgen/bench/engine/counts.h"
 
 static struct {
@@ -42,7 +43,7 @@ static enum status timed_rmsnorm(struct device *d, struct stream *s, const struc
 }
 
 /* Which product of the layer this is; PROFILE_OP_COUNT when it is none of its. */
-static enum profile_op product_of(const struct layer_weights *y, const void *data)
+static enum profile_op product_of(const struct llama_layer *y, const void *data)
 {
     if (data == y->qkv.data)
         return PROFILE_QKV;
@@ -57,7 +58,7 @@ static enum profile_op which_product(const struct weight *w)
 {
     for (uint32_t i = 0; i < state.n_layers; i++) {
         uint32_t layer = (state.layer + i) % state.n_layers;
-        enum profile_op op = product_of(&state.weights->layers[layer], w->data);
+        enum profile_op op = product_of(&llama_layers(state.weights)[layer], w->data);
 
         if (op != PROFILE_OP_COUNT) {
             state.layer = layer;
@@ -100,7 +101,7 @@ static enum status timed_attention(struct device *d, struct stream *s,
         n_context += p->seqs[i].pos0;
     }
     add(PROFILE_ATTENTION, t0 + (clock_now_ns() - t1), ops,
-        n_context * 2 * p->pool.n_kv_heads * p->pool.head_dim * dtype_bytes(p->pool.dtype));
+        n_context * 2 * kv_half_bytes(&p->pool) / KV_BLOCK_TOKENS);
     return status;
 }
 

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/rng.h"
+#include "engine/model/family.h"
 #include "engine/run/forward.h"
 #include "kernels/pack.h"
 #include "loadgen/bench/engine/memory.h"
@@ -65,7 +66,7 @@ static enum status choose_weights(struct weights_config *out, const struct rig *
     s = quantization_parse(&out->quantization, o->quantization, (uint32_t)o->quantization_group,
                            why);
     if (s == OK && !out->dummy)
-        s = weights_stored_dtype(o->model, &stored, why);
+        s = weights_stored_dtype(&r->model, o->model, &stored, why);
     out->dtype = bench_dtype(o->dtype, stored);
     return s;
 }
@@ -77,15 +78,13 @@ static enum status open_device(struct rig *r, const struct bench_options *o,
     struct device_config d = {.kind = DEVICE_AUTO,
                               .n_threads = (uint32_t)o->threads,
                               .max_rows = rows_max(r, o),
-                              .max_k = m->n_heads * m->head_dim,
                               .max_heads = m->n_heads,
                               .max_head_dim = m->head_dim,
                               .bf16_weights = w->dtype == DTYPE_BF16 && !w->quantization.group};
+    struct model_work work;
 
-    if (m->dim > d.max_k)
-        d.max_k = m->dim;
-    if (m->ffn_dim > d.max_k)
-        d.max_k = m->ffn_dim;
+    m->family->count_work(m, NULL, &work);
+    d.max_k = work.k_max;
     if (strcmp(o->cpu_variant, "auto") != 0)
         d.cpu_variant = o->cpu_variant;
     if (strcmp(o->device, "ref") == 0)
@@ -96,6 +95,8 @@ static enum status open_device(struct rig *r, const struct bench_options *o,
         d.kind = DEVICE_CUDA;
     d.batch_invariant = o->batch_invariant;
     enum status s = device_open(&r->device, &d, why);
+    if (s == OK && o->profile && m->family != &family_llama)
+        s = buf_why(why, ERR_UNSUPPORTED, "--profile names the products of Llama layers only");
     if (s == OK && o->profile && !device_is_host(r->device))
         s = buf_why(why, ERR_UNSUPPORTED, "--profile measures ops on the host: use --device cpu");
     return s;
@@ -104,7 +105,7 @@ static enum status open_device(struct rig *r, const struct bench_options *o,
 static void fill_info(struct rig *r, uint64_t t0)
 {
     const struct model_config *m = &r->model;
-    const struct weight *layer = &r->weights.layers[0].qkv, *output = &r->weights.output;
+    const struct weight *layer = r->weights.first, *output = &r->weights.output;
     struct rig_info *i = &r->info;
 
     i->ops_name = device_ops(r->device)->name;
@@ -131,7 +132,7 @@ static void fill_info(struct rig *r, uint64_t t0)
 
 static struct kv_pool pool_shape(const struct rig *r)
 {
-    return (struct kv_pool){.dtype = r->info.shape.kv,
+    return (struct kv_pool){.layout = kv_layout_of(r->info.shape.kv),
                             .n_layers = r->model.n_layers,
                             .n_kv_heads = r->model.n_kv_heads,
                             .head_dim = r->model.head_dim};
@@ -192,13 +193,13 @@ static enum status fill_pool(struct rig *r)
 {
     const struct kv_pool *pool = cache_pool(r->cache);
     struct fill f = {pool->base, kv_block_bytes(pool) * pool->n_blocks, NULL,
-                     (uint64_t)NOISE_COUNT * dtype_bytes(pool->dtype)};
+                     (uint64_t)NOISE_COUNT * kv_element_bytes(&pool->layout)};
     unsigned char *noise = malloc(f.noise_bytes);
 
     if (!noise)
         return ERR_NOMEM;
     for (uint32_t i = 0; i < NOISE_COUNT; i++)
-        dtype_store(pool->dtype, noise, i, 2 * rng_uniform(SEED, i) - 1);
+        dtype_store(pool->layout.dtype, noise, i, 2 * rng_uniform(SEED, i) - 1);
     f.noise = noise;
     enum status s = OK;
     if (device_is_host(r->device))
@@ -281,7 +282,7 @@ static enum status create_step(struct rig *r, const struct bench_options *o, str
     if (s != OK)
         return s;
     uint32_t rows = r->info.chunk > n.batch ? r->info.chunk : n.batch;
-    struct forward_config f = {.device = r->device,
+    struct forward_config f = {.group = device_group_of(r->device),
                                .model = &r->model,
                                .weights = &r->weights,
                                .n_rows_max = rows,

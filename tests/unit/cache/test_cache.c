@@ -20,7 +20,7 @@ static uint8_t fingerprint[KV_FINGERPRINT_BYTES];
 static struct cache *make_cache(uint32_t n_blocks, bool prefix_caching)
 {
     struct cache_config config = {.device = device,
-                                  .pool = {.dtype = DTYPE_F32,
+                                  .pool = {.layout = kv_layout_of(DTYPE_F32),
                                            .n_blocks = n_blocks,
                                            .n_layers = 1,
                                            .n_kv_heads = 1,

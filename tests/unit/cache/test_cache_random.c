@@ -250,7 +250,7 @@ static void create_cache(struct world *w, const struct kind *k)
 {
     uint32_t segment_tokens = k->segment_tokens ? k->segment_tokens : KV_SEGMENT_TOKENS_MAX;
     struct cache_config config = {.device = device,
-                                  .pool = {.dtype = DTYPE_F32,
+                                  .pool = {.layout = kv_layout_of(DTYPE_F32),
                                            .n_blocks = k->n_device,
                                            .n_layers = 1,
                                            .n_kv_heads = 1,

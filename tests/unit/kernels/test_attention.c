@@ -55,7 +55,7 @@ static void world_init(struct world *w, uint32_t seg_tokens)
         w->blocks[i] = w->blocks[j];
         w->blocks[j] = i;
     }
-    w->pool = (struct kv_pool){.dtype = w->dtype,
+    w->pool = (struct kv_pool){.layout = kv_layout_of(w->dtype),
                                .n_blocks = max_blocks,
                                .n_layers = N_LAYERS,
                                .n_kv_heads = w->n_kv_heads,
@@ -394,8 +394,9 @@ static void equals_reference_where_one_tile_dwarfs_another(void **state)
 
 static void nothing_on(struct device *d)
 {
-    struct attention_params p = {.n_heads = 2,
-                                 .pool = {.n_layers = 1, .n_kv_heads = 1, .head_dim = 8}};
+    struct attention_params p = {
+        .n_heads = 2,
+        .pool = {.layout = kv_layout_of(DTYPE_F32), .n_layers = 1, .n_kv_heads = 1, .head_dim = 8}};
 
     assert_int_equal(device_ops(d)->attention(d, NULL, &p), OK);
 }

@@ -221,7 +221,11 @@ static void rope_init(struct rope *r, enum dtype t, uint32_t dim, uint32_t rot_d
         .n_pos = 50,
         .slot_block = r->block,
         .slot_offset = r->offset,
-        .pool = {.dtype = t, .n_blocks = 5, .n_layers = 2, .n_kv_heads = n_kv, .head_dim = dim},
+        .pool = {.layout = kv_layout_of(t),
+                 .n_blocks = 5,
+                 .n_layers = 2,
+                 .n_kv_heads = n_kv,
+                 .head_dim = dim},
     };
     for (uint32_t i = 0; i < N_ROWS; i++) {
         uint32_t slot = (i * 53) % (5 * KV_BLOCK_TOKENS); /* 53 and 160 have no common factor */
@@ -242,9 +246,9 @@ static float *rope_run(const struct rope *r, struct device *d, uint32_t chunk)
     float *out = test_alloc(n * sizeof(*out));
 
     memcpy(out, r->qkv, n_q * sizeof(*out));
-    p.pool.base = test_alloc(r->pool_elements * dtype_bytes(p.pool.dtype));
+    p.pool.base = test_alloc(r->pool_elements * dtype_bytes(p.pool.layout.dtype));
     for (size_t i = 0; i < r->pool_elements; i++)
-        dtype_store(p.pool.dtype, p.pool.base, i, 77);
+        dtype_store(p.pool.layout.dtype, p.pool.base, i, 77);
     for (uint32_t t = 0; t < N_ROWS; t += chunk) {
         struct rope_kv_params c = p;
 
@@ -261,7 +265,7 @@ static float *rope_run(const struct rope *r, struct device *d, uint32_t chunk)
             assert_int_equal(ref_rope_kv(NULL, NULL, &c), OK);
     }
     for (size_t i = 0; i < r->pool_elements; i++)
-        out[n_q + i] = dtype_load(p.pool.dtype, p.pool.base, i);
+        out[n_q + i] = dtype_load(p.pool.layout.dtype, p.pool.base, i);
     free(p.pool.base);
     return out;
 }
@@ -333,8 +337,11 @@ static void cache_rounding_equals_the_scalar_conversion(void **state)
 static void kv_copies_on(struct device *d)
 {
     enum { N = 7 };
-    struct kv_pool pool = {
-        .dtype = DTYPE_BF16, .n_blocks = N, .n_layers = 3, .n_kv_heads = 2, .head_dim = 20};
+    struct kv_pool pool = {.layout = kv_layout_of(DTYPE_BF16),
+                           .n_blocks = N,
+                           .n_layers = 3,
+                           .n_kv_heads = 2,
+                           .head_dim = 20};
     uint32_t from[] = {5, 0, 6}, to[] = {1, 2, 5};
     size_t n = kv_block_bytes(&pool);
     unsigned char *flat = test_alloc(3 * n), *before = test_alloc(N * n);
@@ -372,7 +379,10 @@ static void no_rows_on(struct device *d)
     assert_int_equal(o->silu_mul(d, NULL, &(struct silu_mul_params){.dim = 8}), OK);
     assert_int_equal(o->gather(d, NULL, &(struct gather_params){.dim = 8}), OK);
     assert_int_equal(
-        o->rope_kv(d, NULL, &(struct rope_kv_params){.pool = {.n_layers = 1, .head_dim = 8}}), OK);
+        o->rope_kv(d, NULL,
+                   &(struct rope_kv_params){
+                       .pool = {.layout = kv_layout_of(DTYPE_F32), .n_layers = 1, .head_dim = 8}}),
+        OK);
 }
 
 static void no_rows_do_nothing(void **state)

@@ -12,6 +12,7 @@
 #include "base/rng.h"
 #include "engine/model/model.h"
 #include "engine/model/safetensors.h"
+#include "engine/model/family.h"
 #include "engine/model/weights_load.h"
 #include "kernels/pack.h"
 
@@ -35,6 +36,8 @@ static void remove_file(const char *name)
     snprintf(path, sizeof path, "%s/%s", dir, name);
     unlink(path);
 }
+
+static const struct model_config llama = {.family = &family_llama};
 
 static const char good_config[] =
     "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":8,\"num_hidden_layers\":1,"
@@ -250,11 +253,11 @@ static void random_damage_never_crashes(void **state)
         for (uint32_t i = 0; i < r % 3 + 1; i++)
             bad[rng_u32(3 + i, round) % (r % 5 ? n - 160 : 16)] = (unsigned char)(r >> (8 * i));
         write_file("model.safetensors", bad, len);
-        n_ok += weights_stored_dtype(dir, &dtype, NULL) == OK;
+        n_ok += weights_stored_dtype(&llama, dir, &dtype, NULL) == OK;
     }
     assert_true(n_ok < 3000);
     write_file("model.safetensors", good, n);
-    assert_ok(weights_stored_dtype(dir, &dtype, NULL));
+    assert_ok(weights_stored_dtype(&llama, dir, &dtype, NULL));
     assert_int_equal(dtype, DTYPE_BF16);
     remove_file("model.safetensors");
 }

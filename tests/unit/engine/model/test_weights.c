@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "engine/model/family.h"
+#include "engine/model/family_llama.h"
 #include "engine/model/weights.h"
 #include "kernels/pack.h"
 #include "tests/unit/engine/model/checkpoint.h"
@@ -18,7 +20,8 @@ static char dir[64];
 /* Odd sizes, so that the last panel, group and task are incomplete. */
 static struct model_config odd_model(bool tied)
 {
-    return (struct model_config){.n_layers = 2,
+    return (struct model_config){.family = &family_llama,
+                                 .n_layers = 2,
                                  .dim = 40,
                                  .n_heads = 3,
                                  .n_kv_heads = 1,
@@ -87,7 +90,7 @@ static void check_all(const struct weights *got, const struct weights *floats,
     struct quantization q = got->quantization;
 
     for (uint32_t i = 0; i < m->n_layers; i++) {
-        const struct layer_weights *a = &got->layers[i], *b = &floats->layers[i];
+        const struct llama_layer *a = &llama_layers(got)[i], *b = &llama_layers(floats)[i];
 
         check_quantized(&a->qkv, q.dtype, q.group, &b->qkv, true);
         check_quantized(&a->o, q.dtype, q.group, &b->o, true);

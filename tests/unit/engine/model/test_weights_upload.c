@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "engine/model/family.h"
+#include "engine/model/family_llama.h"
 #include "engine/model/weights.h"
 #include "kernels/pack.h"
 #include "tests/cuda_emulation/emulation.h"
@@ -39,7 +41,8 @@ static struct device *open_device(enum device_kind kind)
 /* Odd sizes, so that rows and groups end inside pieces and panels. */
 static struct model_config odd_model(bool tied, enum dtype stored)
 {
-    return (struct model_config){.n_layers = 2,
+    return (struct model_config){.family = &family_llama,
+                                 .n_layers = 2,
                                  .dim = 40,
                                  .n_heads = 3,
                                  .n_kv_heads = 1,
@@ -54,7 +57,8 @@ static struct model_config odd_model(bool tied, enum dtype stored)
 /* Rows that need no padding, and an embedding of three pieces. */
 static struct model_config wide_model(enum dtype stored)
 {
-    return (struct model_config){.n_layers = 1,
+    return (struct model_config){.family = &family_llama,
+                                 .n_layers = 1,
                                  .dim = 128,
                                  .n_heads = 4,
                                  .n_kv_heads = 2,
@@ -141,7 +145,7 @@ static void check_same(struct device *d, const struct weights *got, const struct
                        const struct model_config *m)
 {
     for (uint32_t i = 0; i < m->n_layers; i++) {
-        const struct layer_weights *a = &got->layers[i], *b = &want->layers[i];
+        const struct llama_layer *a = &llama_layers(got)[i], *b = &llama_layers(want)[i];
 
         check_vec(d, a->attn_norm, b->attn_norm, m->dim);
         check_weight(d, &a->qkv, &b->qkv);

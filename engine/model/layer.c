@@ -1,0 +1,103 @@
+#include "engine/model/layer.h"
+
+#include <math.h>
+
+enum status layer_norm(const struct layer_step *s, uint32_t n_rows, const float *x, const float *w,
+                       float *out)
+{
+    struct rmsnorm_params p = {.n_rows = n_rows,
+                               .dim = s->model->dim,
+                               .eps = (float)s->model->rms_eps,
+                               .x = x,
+                               .w = w,
+                               .out = out};
+    return s->ops->rmsnorm(s->device, NULL, &p);
+}
+
+static enum status product(const struct layer_step *s, uint32_t n_rows, const float *a,
+                           const struct weight *w, const struct weight *next, const float *bias,
+                           bool accumulate, float *out)
+{
+    struct gemm_params p = {.n_rows = n_rows,
+                            .a = a,
+                            .a_stride = w->k,
+                            .w = *w,
+                            .next = next,
+                            .bias = bias,
+                            .accumulate = accumulate,
+                            .out = out,
+                            .out_stride = w->n};
+    return s->ops->gemm(s->device, NULL, &p);
+}
+
+enum status layer_product(const struct layer_step *s, uint32_t n_rows, const float *a,
+                          const struct weight *w, const struct weight *next, const float *bias,
+                          float *out)
+{
+    return product(s, n_rows, a, w, next, bias, false, out);
+}
+
+enum status layer_add_product(const struct layer_step *s, uint32_t n_rows, const float *a,
+                              const struct weight *w, const struct weight *next, const float *bias,
+                              float *out)
+{
+    /* The first device adds its product and the bias to the old out, the others begin with their
+     * product alone: the sum over the group has the old out and the bias once. */
+    bool is_first = s->group->rank == 0;
+    enum status status = product(s, n_rows, a, w, next, is_first ? bias : NULL, is_first, out);
+
+    if (status != OK || s->group->n == 1)
+        return status;
+    struct all_reduce_params p = {.n = (size_t)n_rows * w->n, .x = out};
+    return s->ops->all_reduce(s->device, NULL, &p);
+}
+
+enum status layer_rope_kv(const struct layer_step *s, uint32_t layer, float *qkv)
+{
+    const struct model_config *m = s->model;
+    size_t q = (size_t)m->n_heads * m->head_dim, kv = (size_t)m->n_kv_heads * m->head_dim;
+    struct rope_kv_params p = {.n_rows = s->n_rows,
+                               .n_heads = m->n_heads,
+                               .rot_dim = m->head_dim,
+                               .layer = layer,
+                               .q = qkv,
+                               .k = qkv + q,
+                               .v = qkv + q + kv,
+                               .qkv_stride = q + 2 * kv,
+                               .pos = s->pos,
+                               .cos_sin = s->cos_sin,
+                               .n_pos = s->n_pos,
+                               .slot_block = s->slot_block,
+                               .slot_offset = s->slot_offset,
+                               .pool = *s->pool};
+    return s->ops->rope_kv(s->device, NULL, &p);
+}
+
+enum status layer_attention(const struct layer_step *s, uint32_t layer, const float *qkv,
+                            float *out)
+{
+    const struct model_config *m = s->model;
+    struct attention_params p = {.n_seqs = s->n_seqs,
+                                 .n_rows = s->n_rows,
+                                 .n_rows_max = s->seq_rows_most,
+                                 .n_segs_max = s->seq_segments_most,
+                                 .n_heads = m->n_heads,
+                                 .layer = layer,
+                                 .scale = 1.0f / sqrtf((float)m->head_dim),
+                                 .q = qkv,
+                                 .q_stride = (size_t)(m->n_heads + 2 * m->n_kv_heads) * m->head_dim,
+                                 .out = out,
+                                 .seqs = s->seqs,
+                                 .segments = s->segments,
+                                 .blocks = s->blocks,
+                                 .pool = *s->pool};
+    return s->ops->attention(s->device, NULL, &p);
+}
+
+enum status layer_silu_mul(const struct layer_step *s, uint32_t dim, const float *gate_up,
+                           float *out)
+{
+    struct silu_mul_params p = {.n_rows = s->n_rows, .dim = dim, .gate_up = gate_up, .out = out};
+
+    return s->ops->silu_mul(s->device, NULL, &p);
+}

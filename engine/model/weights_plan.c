@@ -1,0 +1,265 @@
+/* weights_plan.c - memory for each weight, and the list of the tensors that fill it. */
+#include "engine/model/weights_plan.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "engine/model/weights_load.h"
+#include "kernels/pack.h"
+
+const struct model_config *plan_model(const struct loader *l)
+{
+    return l->config->model;
+}
+
+void *plan_layers(struct loader *l, size_t layer_bytes)
+{
+    l->w->layers = calloc(l->config->model->n_layers, layer_bytes);
+    if (!l->w->layers)
+        buf_why(l->why, ERR_NOMEM, "out of memory");
+    return l->w->layers;
+}
+
+void plan_first_product(struct loader *l, const struct weight *w)
+{
+    l->w->first = w;
+}
+
+static void *own(struct loader *l, size_t n_bytes)
+{
+    struct weights *w = l->w;
+    void *p = device_alloc(w->device, n_bytes);
+
+    if (!p)
+        return NULL;
+    if (w->n_owned == w->owned_cap) {
+        uint32_t cap = w->owned_cap ? w->owned_cap * 2 : 256;
+        void **more = realloc(w->owned, cap * sizeof *more);
+        if (!more) {
+            device_free(w->device, p);
+            return NULL;
+        }
+        w->owned = more;
+        w->owned_cap = cap;
+    }
+    w->owned[w->n_owned++] = p;
+    w->n_bytes += n_bytes;
+    return p;
+}
+
+static enum status find_tensor(struct loader *l, const char *name, uint32_t rows, uint32_t cols,
+                               const struct tensor **out)
+{
+    const struct tensor *t;
+    uint32_t n_dims = cols ? 2 : 1;
+
+    *out = NULL;
+    if (l->config->dummy)
+        return OK;
+    t = safetensors_find(l->w->file, name);
+    if (!t)
+        return buf_why(l->why, ERR_INVALID, "the checkpoint in %s has no tensor %s", l->config->dir,
+                       name);
+    if (!t->dtype_known)
+        return buf_why(l->why, ERR_UNSUPPORTED,
+                       "tensor %s has dtype %s; F32, F16 and BF16 are "
+                       "supported",
+                       name, t->dtype_name);
+    if (t->n_dims != n_dims || t->shape[0] != rows || (cols && t->shape[1] != cols))
+        return buf_why(l->why, ERR_INVALID,
+                       "tensor %s has another shape than config.json says "
+                       "(wanted [%u%s%.0u])",
+                       name, rows, cols ? ", " : "", cols);
+    *out = t;
+    return OK;
+}
+
+static enum status add_job(struct loader *l, struct job job)
+{
+    if (l->n_jobs == l->cap) {
+        uint32_t cap = l->cap ? l->cap * 2 : 256;
+        struct job *more = realloc(l->jobs, cap * sizeof *more);
+        if (!more)
+            return buf_why(l->why, ERR_NOMEM, "out of memory");
+        l->jobs = more;
+        l->cap = cap;
+    }
+    job.seed = l->config->seed + 0x9E3779B97F4A7C15u * (l->n_jobs + 1);
+    job.first_task = l->n_tasks;
+    l->n_tasks += weights_n_tasks(&job);
+    if (!job.again)
+        l->w->n_params += (uint64_t)job.n_rows * (job.k ? job.k : 1);
+    l->jobs[l->n_jobs++] = job;
+    return OK;
+}
+
+static enum status no_memory(struct loader *l)
+{
+    const char *failure = device_failure(l->w->device);
+    size_t n_free, n_total;
+
+    if (failure)
+        return buf_why(l->why, ERR_INTERNAL, "the device failed: %s", failure);
+    if (device_is_host(l->w->device) || device_memory(l->w->device, &n_free, &n_total) != OK)
+        return buf_why(l->why, ERR_NOMEM, "out of memory for the weights");
+    return buf_why(l->why, ERR_NOMEM,
+                   "out of device memory for the weights: %.2f GB were taken, "
+                   "%.2f of %.2f GB are free",
+                   (double)l->w->n_bytes * 1e-9, (double)n_free * 1e-9, (double)n_total * 1e-9);
+}
+
+/* A weight in `quantized` where quantization is asked for, else in the float type. */
+static enum status alloc_weight(struct loader *l, struct weight *w, uint32_t n, uint32_t k,
+                                enum dtype quantized)
+{
+    uint32_t group = l->config->quantization.group;
+
+    *w = (struct weight){.dtype = group ? quantized : l->config->dtype,
+                         .layout = device_weight_layout(l->w->device),
+                         .n = n,
+                         .k = k,
+                         .group = group};
+    if (w->layout == WEIGHT_ROWS)
+        w->stride = pack_row_stride(k);
+    w->data = own(l, pack_weight_bytes(w));
+    return w->data ? OK : no_memory(l);
+}
+
+/* Rows [n0, n0 + rows) of w come from tensor `name`. */
+static enum status add_rows(struct loader *l, struct weight *w, uint32_t n0, uint32_t rows,
+                            const char *name)
+{
+    struct job job = {.w = w, .dtype = l->config->dtype, .n0 = n0, .n_rows = rows, .k = w->k};
+    enum status s = find_tensor(l, name, rows, w->k, &job.tensor);
+
+    job.scale = 1.0f / sqrtf((float)w->k);
+    return s == OK ? add_job(l, job) : s;
+}
+
+static enum status alloc_vec(struct loader *l, float **vec, uint32_t n)
+{
+    *vec = own(l, n * sizeof(float));
+    return *vec ? OK : no_memory(l);
+}
+
+static enum status add_vec(struct loader *l, float *vec, uint32_t n, const char *name, float fill)
+{
+    struct job job = {.vec = vec, .n_rows = n, .fill = fill};
+    enum status s = find_tensor(l, name, n, 0, &job.tensor);
+
+    return s == OK ? add_job(l, job) : s;
+}
+
+enum status plan_product(struct loader *l, struct weight *w, float **bias, uint32_t k,
+                         const char *prefix, const struct plan_part *parts, uint32_t n_parts)
+{
+    char name[160];
+    uint32_t n = 0, n0 = 0;
+    enum status s;
+
+    for (uint32_t i = 0; i < n_parts; i++)
+        n += parts[i].rows;
+    s = alloc_weight(l, w, n, k, l->config->quantization.dtype);
+    if (s == OK && bias)
+        s = alloc_vec(l, bias, n);
+    for (uint32_t i = 0; s == OK && i < n_parts; i++) {
+        snprintf(name, sizeof name, "%s%s.weight", prefix, parts[i].name);
+        s = add_rows(l, w, n0, parts[i].rows, name);
+        if (s == OK && bias) {
+            snprintf(name, sizeof name, "%s%s.bias", prefix, parts[i].name);
+            s = add_vec(l, *bias + n0, parts[i].rows, name, 0);
+        }
+        n0 += parts[i].rows;
+    }
+    return s;
+}
+
+static enum status add_norm(struct loader *l, float **vec, uint32_t n, const char *name)
+{
+    enum status s = alloc_vec(l, vec, n);
+
+    return s == OK ? add_vec(l, *vec, n, name, 1) : s;
+}
+
+enum status plan_norm(struct loader *l, float **vec, uint32_t n, const char *prefix,
+                      const char *name)
+{
+    char tensor[160];
+
+    snprintf(tensor, sizeof tensor, "%s%s.weight", prefix, name);
+    return add_norm(l, vec, n, tensor);
+}
+
+/* The embedding as a weight of its own, or as the output layer's if they are tied. */
+static enum status add_packed_embedding(struct loader *l, struct job job)
+{
+    struct weight *w = l->config->model->tied ? &l->w->output : &l->w->embedding;
+    enum status s = alloc_weight(l, w, job.n_rows, job.k, DTYPE_I8);
+
+    l->w->embedding = *w;
+    job.w = w;
+    return s == OK ? add_job(l, job) : s;
+}
+
+/* On a host device the embedding is read row by row where it lies, in the mapped file, unless it is
+ * converted or made up. */
+static enum status add_embedding_table(struct loader *l, struct job job)
+{
+    const struct model_config *m = l->config->model;
+    enum dtype t = job.dtype;
+    struct weight *embedding = &l->w->embedding;
+
+    *embedding = (struct weight){
+        .dtype = t, .layout = WEIGHT_ROWS, .n = m->n_vocab, .k = m->dim, .stride = m->dim};
+    if (job.tensor && job.tensor->dtype == t && (uintptr_t)job.tensor->data % dtype_bytes(t) == 0) {
+        embedding->data = job.tensor->data;
+        return m->tied ? OK : add_job(l, job); /* only for its CRC */
+    }
+    embedding->data = job.table = own(l, (size_t)m->n_vocab * m->dim * dtype_bytes(t));
+    if (!job.table)
+        return buf_why(l->why, ERR_NOMEM, "out of memory for the embedding table");
+    job.again = m->tied && job.tensor;
+    return add_job(l, job);
+}
+
+enum status plan_embedding(struct loader *l, const char *tensor)
+{
+    const struct model_config *m = l->config->model;
+    bool packs = device_weight_layout(l->w->device) == WEIGHT_ROWS;
+    struct job job = {.dtype = l->config->dtype, .n_rows = m->n_vocab, .k = m->dim, .scale = 1};
+    enum status s = find_tensor(l, tensor, m->n_vocab, m->dim, &job.tensor);
+
+    if (s != OK)
+        return s;
+    l->embedding = tensor;
+    if (l->config->quantization.group)
+        return add_packed_embedding(l, job);
+    if (!packs)
+        return add_embedding_table(l, job);
+    if (m->tied &&
+        job.tensor) /* plan_output() makes it: the order of the jobs is that of a host device */
+        return OK;
+    return add_packed_embedding(l, job);
+}
+
+enum status plan_output(struct loader *l, const char *norm, const char *head)
+{
+    const struct model_config *m = l->config->model;
+    struct weights *w = l->w;
+    enum status s = add_norm(l, &w->final_norm, m->dim, norm);
+
+    if (s == OK && w->output.data)
+        return OK; /* add_packed_embedding() made it */
+    if (s == OK)
+        s = alloc_weight(l, &w->output, m->n_vocab, m->dim, DTYPE_I8);
+    if (s != OK)
+        return s;
+    if (!w->embedding.data)
+        w->embedding = w->output;
+    if (m->tied && l->config->dummy) {
+        /* Packed from the made-up table afterwards, by pack_tied_dummy(). */
+        return OK;
+    }
+    return add_rows(l, &w->output, 0, m->n_vocab, m->tied ? l->embedding : head);
+}

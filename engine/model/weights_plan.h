@@ -1,0 +1,44 @@
+/* weights_plan.h - the calls with which a family says which tensor goes where.
+ *
+ * A plan allocates device memory for each weight and lists the tensors that fill it. Nothing is read
+ * yet. The order of the calls is part of the content hash, so a family keeps it for good.
+ *
+ * Owns    planned memory belongs to the struct weights that is loaded.
+ * Thread  the caller of weights_load().
+ * Errors  as weights.h, with words in the loader's buffer.
+ * Units   elements, rows. */
+#ifndef TARN_ENGINE_MODEL_WEIGHTS_PLAN_H
+#define TARN_ENGINE_MODEL_WEIGHTS_PLAN_H
+
+#include "engine/model/weights.h"
+
+struct loader;
+
+const struct model_config *plan_model(const struct loader *l);
+
+/* Allocate the family's layer structs [n_layers], zeroed, as weights->layers. NULL: out of memory,
+ * with words. */
+void *plan_layers(struct loader *l, size_t layer_bytes);
+
+/* Rows of a fused weight that come from tensors NAME.weight and NAME.bias. */
+struct plan_part {
+    const char *name; /* behind the prefix of the layer */
+    uint32_t rows;
+};
+
+/* Plan a product's weight: its parts in row order, each [rows, k]. bias NULL: the model has none. */
+NODISCARD enum status plan_product(struct loader *l, struct weight *w, float **bias, uint32_t k,
+                                   const char *prefix, const struct plan_part *parts,
+                                   uint32_t n_parts);
+/* Plan the weights [n] of a norm: tensor PREFIX NAME.weight. */
+NODISCARD enum status plan_norm(struct loader *l, float **vec, uint32_t n, const char *prefix,
+                                const char *name);
+/* Plan weights->embedding [V, D]. */
+NODISCARD enum status plan_embedding(struct loader *l, const char *tensor);
+/* Plan weights->final_norm and weights->output [V, D]; a tied model has no tensor `head`. */
+NODISCARD enum status plan_output(struct loader *l, const char *norm, const char *head);
+/* Name the weight that a step multiplies first: the output product of the step before fetches it
+ * early. */
+void plan_first_product(struct loader *l, const struct weight *w);
+
+#endif

@@ -1,0 +1,207 @@
+/* kv_layout.h - how KV blocks lie in memory: the description, sizes, element access, conversion.
+ *
+ * Every size and index of KV follows from struct kv_layout; nothing else assumes a size of an
+ * element. A pool is [n_blocks][n_layers][2: K then V][G] heads, contiguous per block. A head is its
+ * elements in k_order or v_order, then its scales, if any: [ceil(d / scale_group)][tokens] floats.
+ *
+ * Kernels are written for the native layout of a float type (kv_layout_of()): the scores of 32 keys
+ * fill vector lanes, so K is [d][tokens]; a weighted sum of rows does, so V is [tokens][d]. In BF16
+ * both are in pairs along the dimension that the product sums over, as matrix instructions want
+ * them. Kernels refuse other layouts by kv_layout_is_native(); the reference kernels take any
+ * without scales.
+ *
+ * Common subset of C11 and C++ (nvcc reads it too).
+ *
+ * Owns    nothing: pools point to memory of the caller's.
+ * Thread  any.
+ * Errors  kv_block_convert(): ERR_INVALID for pools of different shapes.
+ * Units   elements, bytes, tokens. */
+#ifndef TARN_KERNELS_KV_LAYOUT_H
+#define TARN_KERNELS_KV_LAYOUT_H
+
+#include "base/status.h"
+#include "kernels/dtype.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Tokens in one KV block: the unit of allocation and of identity. */
+#define KV_BLOCK_TOKENS 32
+
+/* Place of dimension i of token t among the elements of a head. */
+enum kv_order {
+    KV_DIM_TOKEN = 0, /* [d][tokens] */
+    KV_TOKEN_DIM,     /* [tokens][d] */
+    KV_DIM_PAIRS,     /* [ceil(d / 2)][tokens][2 dimensions] */
+    KV_TOKEN_PAIRS,   /* [tokens / 2][d][2 tokens] */
+    KV_ORDER_COUNT
+};
+
+struct kv_layout {
+    enum dtype dtype;      /* of the elements: a float type, or I8 with scales */
+    uint32_t scale_group;  /* dimensions of a token that share a scale; 0: no scales */
+    enum kv_order k_order; /* of K's elements */
+    enum kv_order v_order;
+    uint32_t block_tokens; /* even */
+};
+
+struct kv_pool {
+    void *base;
+    struct kv_layout layout;
+    uint32_t n_blocks;
+    uint32_t n_layers;
+    uint32_t n_kv_heads; /* G */
+    uint32_t head_dim;   /* d */
+};
+
+/* Return the layout that the kernels take for a float type. */
+TARN_HOST_DEVICE
+static inline struct kv_layout kv_layout_of(enum dtype t)
+{
+    struct kv_layout l;
+
+    l.dtype = t;
+    l.scale_group = 0;
+    l.k_order = t == DTYPE_BF16 ? KV_DIM_PAIRS : KV_DIM_TOKEN;
+    l.v_order = t == DTYPE_BF16 ? KV_TOKEN_PAIRS : KV_TOKEN_DIM;
+    l.block_tokens = KV_BLOCK_TOKENS;
+    return l;
+}
+
+/* Whether the layout is the one that the kernels take for its type: their one check. */
+TARN_HOST_DEVICE
+static inline int kv_layout_is_native(const struct kv_layout *l)
+{
+    struct kv_layout native = kv_layout_of(l->dtype);
+
+    return l->dtype < DTYPE_FLOATS && l->scale_group == 0 && l->k_order == native.k_order &&
+           l->v_order == native.v_order && l->block_tokens == native.block_tokens;
+}
+
+TARN_HOST_DEVICE
+static inline size_t kv_element_bytes(const struct kv_layout *l)
+{
+    return l->dtype == DTYPE_I8 ? 1 : dtype_bytes(l->dtype);
+}
+
+/* Bytes of the elements of K (or V) of a block, layer and head. K and V take equally many: pairs of
+ * dimensions in either pad an odd head. */
+TARN_HOST_DEVICE
+static inline size_t kv_elements_bytes(const struct kv_pool *p)
+{
+    const struct kv_layout *l = &p->layout;
+    size_t dim = l->k_order == KV_DIM_PAIRS || l->v_order == KV_DIM_PAIRS
+                     ? ((size_t)p->head_dim + 1) / 2 * 2
+                     : p->head_dim;
+
+    return dim * l->block_tokens * kv_element_bytes(l);
+}
+
+/* Bytes of K (or V) of a block, layer and head, scales included. */
+TARN_HOST_DEVICE
+static inline size_t kv_head_bytes(const struct kv_pool *p)
+{
+    uint32_t group = p->layout.scale_group;
+    size_t n = kv_elements_bytes(p);
+
+    if (group)
+        n += ((size_t)p->head_dim + group - 1) / group * p->layout.block_tokens * sizeof(float);
+    return n;
+}
+
+/* Bytes of K (or V) of a block and layer. */
+TARN_HOST_DEVICE
+static inline size_t kv_half_bytes(const struct kv_pool *p)
+{
+    return p->n_kv_heads * kv_head_bytes(p);
+}
+
+TARN_HOST_DEVICE
+static inline size_t kv_block_bytes(const struct kv_pool *p)
+{
+    return kv_half_bytes(p) * 2 * p->n_layers;
+}
+
+/* Bytes from one head, half and block to the next: for callers that need many addresses. */
+struct kv_strides {
+    size_t head, half, block;
+};
+
+TARN_HOST_DEVICE
+static inline struct kv_strides kv_strides_of(const struct kv_pool *p)
+{
+    struct kv_strides s;
+
+    s.head = kv_head_bytes(p);
+    s.half = p->n_kv_heads * s.head;
+    s.block = s.half * 2 * p->n_layers;
+    return s;
+}
+
+/* Return the first byte of K (v = 0) or V (v = 1) of one block, layer and KV head. */
+TARN_HOST_DEVICE
+static inline unsigned char *kv_at_strides(const struct kv_pool *p, const struct kv_strides *s,
+                                           uint32_t block, uint32_t layer, int v, uint32_t head)
+{
+    return (unsigned char *)p->base + block * s->block +
+           s->half * (2 * (size_t)layer + (v ? 1 : 0)) + head * s->head;
+}
+
+TARN_HOST_DEVICE
+static inline unsigned char *kv_at(const struct kv_pool *p, uint32_t block, uint32_t layer, int v,
+                                   uint32_t head)
+{
+    struct kv_strides s = kv_strides_of(p);
+
+    return kv_at_strides(p, &s, block, layer, v, head);
+}
+
+/* Return the index of dimension i of token t among a head's elements. */
+TARN_HOST_DEVICE
+static inline size_t kv_index(const struct kv_pool *p, enum kv_order order, uint32_t i, uint32_t t)
+{
+    size_t tokens = p->layout.block_tokens, dim = p->head_dim;
+
+    switch (order) {
+    case KV_TOKEN_DIM: return t * dim + i;
+    case KV_DIM_PAIRS: return (i / 2 * tokens + t) * 2 + i % 2;
+    case KV_TOKEN_PAIRS: return (t / 2 * dim + i) * 2 + t % 2;
+    default: return i * tokens + t;
+    }
+}
+
+TARN_HOST_DEVICE
+static inline size_t kv_k_index(const struct kv_pool *p, uint32_t i, uint32_t t)
+{
+    return kv_index(p, p->layout.k_order, i, t);
+}
+
+TARN_HOST_DEVICE
+static inline size_t kv_v_index(const struct kv_pool *p, uint32_t i, uint32_t t)
+{
+    return kv_index(p, p->layout.v_order, i, t);
+}
+
+/* --- on the host, for conversion at disk and transfer --- */
+
+/* Whether a pool can have this layout: a float type without scales or I8 with scales, even tokens. */
+int kv_layout_is_valid(const struct kv_layout *l);
+
+/* Read K (v = 0) or V (v = 1) of one token and head as floats x [d], or write it: rounded to the
+ * nearest even float, or quantized symmetrically by groups, scale = max|x| / 127. A group with a NaN
+ * or an infinity reads as NaN. */
+void kv_token_load(const struct kv_pool *p, uint32_t block, uint32_t layer, int v, uint32_t head,
+                   uint32_t t, float *x);
+void kv_token_store(const struct kv_pool *p, uint32_t block, uint32_t layer, int v, uint32_t head,
+                    uint32_t t, const float *x);
+
+/* Write the KV of a block of `from` into a block of `to`. Equal element types and scale groups keep
+ * every bit, in any order of elements; different ones go through floats. Padding becomes zeros. */
+NODISCARD enum status kv_block_convert(const struct kv_pool *to, uint32_t to_block,
+                                       const struct kv_pool *from, uint32_t from_block);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
