@@ -95,8 +95,7 @@ struct config {
     char *log_level;
     char *log_format;
     bool log_prompts;
-    /* not options of the table */
-    char *config_file;
+    char *config_file; /* of --config; empty: none */
     bool want_help, want_version;
 };
 
@@ -124,5 +123,7 @@ bool config_wants_json(const struct config *c, int argc, char **argv, char **env
 
 /* The known option name nearest to `name`, or NULL when nothing is near. */
 const char *config_nearest(const char *name);
+/* Replace each {some_name} in a message of a lower layer by --some-name. */
+void config_name_options(struct buf *why);
 
 #endif

@@ -367,8 +367,10 @@ int main(int argc, char **argv)
     } else { /* as the user wants to read the log, as far as that can be known */
         log_init(LOG_INFO, config_wants_json(&config, argc, argv, environ));
     }
-    if (s != OK)
+    if (s != OK) {
+        config_name_options(&why);
         report_failure(s, buf_str(&why));
+    }
     config_fini(&config);
     buf_fini(&why);
     return s == OK ? EXIT_SUCCESS : EXIT_FAILURE;

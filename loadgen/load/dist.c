@@ -5,16 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum status dist_parse_number(const char *text, double *out)
-{
-    char *end;
-
-    if (text[0] == '\0' || strspn(text, "0123456789+-.eE") != strlen(text))
-        return ERR_INVALID;
-    errno = 0;
-    *out = strtod(text, &end);
-    return errno == 0 && *end == '\0' && isfinite(*out) ? OK : ERR_INVALID;
-}
+#include "base/flags.h"
 
 /* Splits "name:x:y" (or "x") into numbers; returns how many, or -1 when one is none. */
 static int read_numbers(const char *text, double v[2])
@@ -28,7 +19,7 @@ static int read_numbers(const char *text, double v[2])
             return -1;
         memcpy(one, text, len);
         one[len] = '\0';
-        if (dist_parse_number(one, &v[n++]) != OK)
+        if (flag_parse_number(one, &v[n++]) != OK)
             return -1;
         if (text[len] == '\0')
             return n;

@@ -31,7 +31,4 @@ double dist_mean(const struct dist *d); /* before clamping */
 /* The same distribution, every length times `factor`. */
 struct dist dist_scaled(const struct dist *d, double factor);
 
-/* A whole or real number and nothing else; ERR_INVALID otherwise, also for nan and inf. */
-NODISCARD enum status dist_parse_number(const char *text, double *out);
-
 #endif

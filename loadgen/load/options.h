@@ -13,16 +13,11 @@
 
 #include <stdio.h>
 
+#include "base/option_table.h"
 #include "loadgen/load/metrics.h"
 #include "loadgen/load/workload.h"
 
-#define N_TEXTS_MAX 64
 #define N_OPTIONS_MAX 192
-
-struct texts {
-    char *v[N_TEXTS_MAX]; /* [n] */
-    uint32_t n;
-};
 
 struct options {
     /* where */
@@ -33,7 +28,7 @@ struct options {
     char *backend;
     char *ca_file;
     bool insecure, fresh_connections;
-    struct texts headers;
+    struct option_list headers;
     double ready_timeout_s, request_timeout_s;
     /* how much, when */
     char *workload, *rate, *arrival, *ramp;
@@ -54,7 +49,7 @@ struct options {
     uint64_t n_prefixes, n_documents, n_retrieved;
     double think_s, zipf;
     char *history, *popularity, *retrieval, *document_order, *documents_as;
-    struct texts tenants;
+    struct option_list tenants;
     double disconnect_rate, slow_rate, slow_pause_s;
     /* how it is asked */
     char *prompt_format, *token_ids, *calibrate, *temperature, *top_p;
@@ -63,11 +58,11 @@ struct options {
     bool ignore_eos, send_session;
     char *sampling_seed;
     /* checks and reports */
-    struct texts slo;
+    struct option_list slo;
     double verify;
     char *percentile_metrics, *metric_percentiles;
     char *json_file, *csv_file, *raw_file, *label;
-    struct texts metadata;
+    struct option_list metadata;
     char *result_dir, *result_filename;
     bool save_result, save_detailed, append_result, progress, quiet;
     /* compare */
@@ -83,6 +78,9 @@ struct options {
     uint64_t kv_bytes_per_token, kv_device_bytes, kv_host_bytes, kv_reserve_blocks;
     uint64_t copy_in_bytes, copy_out_bytes; /* per second */
     double kv_prefetch_share;
+
+    char *ignored; /* options that have no effect */
+    bool ignored_switch;
 
     bool compare, sim; /* the subcommand */
     bool want_help, want_version;

@@ -143,7 +143,7 @@ static enum status add_parameter(struct json *body, const struct parameter *p, s
 
     if (is(p->value, "none"))
         return OK;
-    if (dist_parse_number(p->value, &v) != OK ||
+    if (flag_parse_number(p->value, &v) != OK ||
         (p->is_whole && (fabs(v) > WHOLE_MOST || v != floor(v))))
         return buf_why(why, ERR_INVALID, "--%s: expected a %snumber, or none", p->flag,
                        p->is_whole ? "whole " : "");

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/flags.h"
 #include "loadgen/load/workload_inner.h"
 
 const char *workload_kind_name(enum workload_kind kind)
@@ -391,12 +392,12 @@ static enum status set_tenant(struct tenant *t, const char *key, const char *val
         return OK;
     }
     if (strcmp(key, "share") == 0) {
-        if (dist_parse_number(value, &t->share) != OK || t->share < 0)
+        if (flag_parse_number(value, &t->share) != OK || t->share < 0)
             return buf_why(why, ERR_INVALID, "share: expected a number of 0 or above");
         return OK;
     }
     if (strcmp(key, "priority") == 0) {
-        if (dist_parse_number(value, &x) != OK || x != floor(x) || fabs(x) > INT32_MAX)
+        if (flag_parse_number(value, &x) != OK || x != floor(x) || fabs(x) > INT32_MAX)
             return buf_why(why, ERR_INVALID, "priority: expected a whole number");
         t->priority = (int32_t)x;
         t->has_priority = true;

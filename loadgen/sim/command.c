@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/flags.h"
 #include "engine/sched/cost_model.h"
 #include "loadgen/load/report.h"
 #include "loadgen/sim/cost.h"
@@ -33,17 +34,6 @@ struct command {
 static enum status next(void *arg, struct load_request *out)
 {
     return workload_next(arg, out);
-}
-
-/* The place of `text` among "a|b|c"; it is one of them. */
-static uint32_t choice_of(const char *words, const char *text)
-{
-    uint32_t at = 0;
-    size_t n = strlen(text);
-
-    for (const char *p = words; strncmp(p, text, n) != 0 || (p[n] != '|' && p[n]); at++)
-        p = strchr(p, '|') + 1;
-    return at;
 }
 
 static enum status blocks_of(uint32_t *out, const char *flag, uint64_t n_bytes,
@@ -75,7 +65,7 @@ static enum status fill_instance(struct command *x, struct buf *why)
                       .variant = o->mlfq_variant,
                       .reserve_blocks = (uint32_t)o->kv_reserve_blocks},
         .cost = &x->cost,
-        .swap = (enum sim_swap)choice_of("proactive|reactive|recompute|off", o->kv_swap),
+        .swap = (enum sim_swap)flag_choice_at("proactive|reactive|recompute|off", o->kv_swap),
         .in_bytes_per_s = (double)o->copy_in_bytes,
         .out_bytes_per_s = (double)o->copy_out_bytes,
         .bytes_per_token = bytes_per_token,
@@ -98,7 +88,7 @@ static void fill_config(struct command *x)
     struct sim_config *c = &x->config;
 
     c->n_instances = (uint32_t)o->n_instances;
-    c->routing = (enum sim_routing)choice_of("least-loaded|round-robin|session", o->routing);
+    c->routing = (enum sim_routing)flag_choice_at("least-loaded|round-robin|session", o->routing);
     c->closed = o->closed;
     c->concurrency = (uint32_t)o->concurrency;
     c->count = o->count;

@@ -80,6 +80,7 @@ int main(int argc, char **argv)
     }
     if (s != OK)
         fprintf(stderr, "tarn-cachebench: %s\n", why.len ? buf_str(&why) : status_name(s));
+    cachebench_options_fini(&o);
     buf_fini(&why);
     return s == OK ? 0 : s == ERR_INVALID ? 2 : 1;
 }

@@ -48,7 +48,7 @@ static enum status run_all(const struct sim_options *o, const struct paths *p,
                 .policy = o->policies[i],
                 .capacity_tokens = (uint64_t)(o->shares[k] * (double)p->n_tokens_distinct),
                 .history = o->history,
-                .n_lookahead = o->n_lookahead,
+                .n_lookahead = (uint32_t)o->n_lookahead,
                 .cost = cost,
                 .checks = o->checks,
             };
@@ -120,6 +120,7 @@ int main(int argc, char **argv)
         s = simulate(&o, &why);
     if (s != OK)
         fprintf(stderr, "tarn-cachesim: %s\n", why.len ? buf_str(&why) : status_name(s));
+    sim_options_fini(&o);
     buf_fini(&why);
     return s == OK ? 0 : s == ERR_INVALID ? 2 : 1;
 }
