@@ -9,12 +9,13 @@
 #include "base/option_rows.h"
 #include "cache/cache.h"
 #include "engine/sched/scheduler.h"
+#include "engine/settings.h"
 
 #define VARIABLES "TARN_"
 #define VARIABLE_SHOWN_MAX 64
 #define HOUR_MS 3600000.0
 #define OPTIONS_OF struct config
-#define DTYPES "auto|f32|bf16|f16|float32=f32|float=f32|bfloat16=bf16|float16=f16|half=f16"
+#define DTYPES DTYPE_NAMES "|float32=f32|float=f32|bfloat16=bf16|float16=f16|half=f16"
 
 static const struct option_row rows[] = {
     TEXT("Model", "model", model, "", "MODEL",
@@ -27,14 +28,14 @@ static const struct option_row rows[] = {
          "system prompt (or several files, separated by commas) whose KV all tenants share"),
     BOOL(NULL, "parse-special", parse_special, "false",
          "special tokens spelled in the text of users, tools and documents are control tokens"),
-    CHOICE(NULL, "load-format", load_format, "auto", "auto|dummy",
+    CHOICE(NULL, "load-format", load_format, DEFAULT_LOAD_FORMAT, LOAD_FORMAT_NAMES,
            "dummy: random weights for any config.json"),
-    CHOICE(NULL, "dtype", dtype, "auto", DTYPES, "type of the weights; auto: as stored"),
-    CHOICE(NULL, "quantization", quantization, "none", "none|int8|int4",
+    CHOICE(NULL, "dtype", dtype, DEFAULT_DTYPE, DTYPES, "type of the weights; auto: as stored"),
+    CHOICE(NULL, "quantization", quantization, DEFAULT_QUANTIZATION, QUANTIZATION_NAMES,
            "make weights smaller while they load; embedding and output layer keep 8 bits"),
     CHOICE(NULL, "quantization-group", quantization_group, "auto", "auto|32|128",
            "weights that share a scale; auto: 128 for int8, 32 for int4"),
-    CHOICE(NULL, "kv-cache-dtype", kv_cache_dtype, "auto", DTYPES,
+    CHOICE(NULL, "kv-cache-dtype", kv_cache_dtype, DEFAULT_DTYPE, DTYPES,
            "type of cached K and V; auto: that of --dtype"),
     COUNT(NULL, "max-model-len", max_model_len, 0, UINT32_MAX, "0",
           "longest prompt plus answer in tokens; 0: the model's, cut to what the KV pool holds"),
@@ -72,7 +73,7 @@ static const struct option_row rows[] = {
     COUNT(NULL, "drain-timeout", drain_timeout_s, 0, 86400, "30",
           "seconds that running requests get to finish after SIGTERM"),
 
-    CHOICE("Machine", "device", device, "auto", "auto|cpu|cuda|ref",
+    CHOICE("Machine", "device", device, DEFAULT_DEVICE, DEVICE_NAMES,
            "where to compute; auto: a GPU, or the CPU where there is none; ref: plain C, slow, the "
            "truth"),
     CHOICE(NULL, "cpu-variant", cpu_variant, "auto", "auto|amx|avx512bf16|avx512|avx2|portable",
@@ -82,23 +83,27 @@ static const struct option_row rows[] = {
     COUNT(NULL, "threads", threads, 0, 1024, "0", "compute threads; 0: all cores of this process"),
     COUNT(NULL, "seed", seed, 0, UINT64_MAX, "0", "seed of dummy weights"),
 
-    COUNT("Scheduling", "max-num-seqs", max_num_seqs, 1, 4096, "64", "sequences that run at once"),
-    COUNT(NULL, "max-num-batched-tokens", max_num_batched_tokens, 1, 1 << 20, "512",
+    COUNT("Scheduling", "max-num-seqs", max_num_seqs, 1, 4096, SETTING_TEXT(DEFAULT_MAX_NUM_SEQS),
+          "sequences that run at once"),
+    COUNT(NULL, "max-num-batched-tokens", max_num_batched_tokens, 1, 1 << 20,
+          SETTING_TEXT(DEFAULT_MAX_NUM_BATCHED_TOKENS),
           "tokens of one step; longer prompts are computed in chunks"),
-    COUNT(NULL, "max-num-queued-reqs", max_num_queued_reqs, 1, 1 << 20, "1024",
-          "waiting requests; one more gets 429"),
-    CHOICE_OF(NULL, "scheduling-policy", scheduling_policy, "skip-join-mlfq", scheduler_policies,
+    COUNT(NULL, "max-num-queued-reqs", max_num_queued_reqs, 1, 1 << 20,
+          SETTING_TEXT(DEFAULT_MAX_NUM_QUEUED_REQS), "waiting requests; one more gets 429"),
+    CHOICE_OF(NULL, "scheduling-policy", scheduling_policy, DEFAULT_SCHEDULING_POLICY,
+              scheduler_policies,
               "order of requests; in all of them a lower `priority` goes first"),
     NUMBER(NULL, "max-step-ms", max_step_ms, 0, HOUR_MS, "0", "MS",
-           "prompts are cut so that a step takes no longer; 0: 200 on a CPU, 100 on a GPU"),
+           "prompts are cut so that a step takes no longer; 0: " SETTING_TEXT(
+               DEFAULT_CPU_STEP_MS) " on a CPU, " SETTING_TEXT(DEFAULT_GPU_STEP_MS) " on a GPU"),
     NUMBER(NULL, "quantum-ms", quantum_ms, 0, HOUR_MS, "0", "MS",
            "time that the top level of an MLFQ gives a request; 0: that of a decode step"),
-    NUMBER(NULL, "level-ratio", level_ratio, 1.1, 16, "2", "X",
+    NUMBER(NULL, "level-ratio", level_ratio, 1.1, 16, SETTING_TEXT(DEFAULT_LEVEL_RATIO), "X",
            "how many times as much an MLFQ level gives as the one above, 1.1 to 16"),
     NUMBER(NULL, "starvation-ms", starvation_ms, 0, 24 * HOUR_MS, "0", "MS",
            "who has not run for so long goes before all; 0: 300 on a GPU, on a CPU 3000 or, if "
            "longer, 100 decode steps"),
-    CHOICE_OF(NULL, "mlfq-variant", mlfq_variant, "tarn", scheduler_variants,
+    CHOICE_OF(NULL, "mlfq-variant", mlfq_variant, DEFAULT_MLFQ_VARIANT, scheduler_variants,
               "MLFQs as tuned here, as in FastServe's paper, or as in its authors' code"),
     BOOL(NULL, "profile-cost", profile_cost, "true",
          "measure at start how long steps take (seconds, once for a model and machine); off: "
@@ -106,35 +111,39 @@ static const struct option_row rows[] = {
 
     SIZE("KV cache", "kv-device-bytes", kv_device_bytes, 0, UINT64_C(1) << 50, "0",
          "size of the KV pool; 0: chosen from free memory"),
-    SHARE(NULL, "gpu-memory-utilization", gpu_memory_utilization, "0.9",
+    SHARE(NULL, "gpu-memory-utilization", gpu_memory_utilization,
+          SETTING_TEXT(DEFAULT_GPU_MEMORY_UTILIZATION),
           "GPU: share of its memory for weights, buffers and KV pool; --kv-device-bytes wins"),
-    COUNT(NULL, "kv-segment-tokens", kv_segment_tokens, 32, 256, "256",
-          "tokens of a segment, a multiple of 32"),
+    COUNT(NULL, "kv-segment-tokens", kv_segment_tokens, 32, 256,
+          SETTING_TEXT(DEFAULT_KV_SEGMENT_TOKENS), "tokens of a segment, a multiple of 32"),
     BOOL(NULL, "prefix-caching", prefix_caching, "true",
          "find computed prompts again; --no-prefix-caching switches it off"),
     SIZE(NULL, "kv-host-bytes", kv_host_bytes, 0, UINT64_C(1) << 50, "0",
          "host memory (pinned) for KV that the GPU has no room for; 0: none; on a CPU a second "
          "part of the same memory"),
-    NUMBER(NULL, "kv-prefetch-share", kv_prefetch_share, 0, 1, "0.1", "SHARE",
+    NUMBER(NULL, "kv-prefetch-share", kv_prefetch_share, 0, 1,
+           SETTING_TEXT(DEFAULT_KV_PREFETCH_SHARE), "SHARE",
            "share of the KV pool that waiting requests may fetch into from host memory"),
-    NUMBER(NULL, "kv-hold-share", kv_hold_share, 0, 1, "0.25", "SHARE",
+    NUMBER(NULL, "kv-hold-share", kv_hold_share, 0, 1, SETTING_TEXT(DEFAULT_KV_HOLD_SHARE), "SHARE",
            "share of the KV pool that requests may keep with cache_ttl"),
     COUNT(NULL, "kv-reserve-blocks", kv_reserve_blocks, 0, UINT32_MAX, "0",
           "blocks kept free for those that come; 0: by need"),
-    CHOICE(NULL, "kv-swap", kv_swap, "proactive", "proactive|reactive",
+    CHOICE(NULL, "kv-swap", kv_swap, DEFAULT_KV_SWAP, KV_SWAP_NAMES,
            "move KV to host memory and back before the room is needed, or when it is"),
     TEXT(NULL, "kv-disk-path", kv_disk_path, "", "DIR",
          "directory for KV that outlives memory and the process; one server uses it at a time"),
     SIZE(NULL, "kv-disk-bytes", kv_disk_bytes, 0, UINT64_C(1) << 50, "0",
          "size of all that lies in --kv-disk-path, whatever model wrote it"),
-    COUNT(NULL, "kv-disk-min-uses", kv_disk_min_uses, 1, UINT32_MAX, "2",
+    COUNT(NULL, "kv-disk-min-uses", kv_disk_min_uses, 1, UINT32_MAX,
+          SETTING_TEXT(DEFAULT_KV_DISK_MIN_USES),
           "what was used so often is written to disk; 1: all at once"),
-    COUNT(NULL, "kv-disk-timeout-ms", kv_disk_timeout_ms, 1, 3600000, "1000",
+    COUNT(NULL, "kv-disk-timeout-ms", kv_disk_timeout_ms, 1, 3600000,
+          SETTING_TEXT(DEFAULT_KV_DISK_TIMEOUT_MS),
           "what the disk has not read by then is computed instead"),
-    CHOICE(NULL, "kv-preload", kv_preload, "registered", "none|registered|all",
+    CHOICE(NULL, "kv-preload", kv_preload, DEFAULT_KV_PRELOAD, KV_PRELOAD_NAMES,
            "read from disk at start: nothing, the KV of --preamble, or what fits into half of the "
            "KV pool"),
-    CHOICE_OF(NULL, "cache-policy", cache_policy, "contest", cache_policies,
+    CHOICE_OF(NULL, "cache-policy", cache_policy, DEFAULT_CACHE_POLICY, cache_policies,
               "what is evicted first"),
     TEXT(NULL, "cache-dir", cache_dir, "", "DIR",
          "what outlives the process: the secret that keeps tenants apart, measured costs; default: "

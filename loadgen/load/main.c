@@ -223,6 +223,7 @@ int main(int argc, char **argv)
         puts("tarn-loadgen " TARN_VERSION);
     else
         code = o.sim ? run_simulation(&o, &why) : run_with(&o, &why);
+    options_name_options(&why);
     if (why.len > 0 && code != EXIT_SUCCESS)
         fprintf(stderr, "tarn-loadgen: %s\n", buf_str(&why));
     options_fini(&o);

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/option_rows.h"
+#include "engine/settings.h"
 #include "loadgen/load/options_inner.h"
 
 #define OPTIONS_OF struct options
@@ -179,14 +180,16 @@ static const struct option_row rows[] = {
     CHOICE(NULL, "interleave", interleave, "blocks", "blocks|requests",
            "blocks in turn, or (at a rate, servers that share no machine) each request to both"),
 
-    TEXT(SIM_GROUP, "scheduling-policy", scheduling_policy, "skip-join-mlfq", "NAME",
+    TEXT(SIM_GROUP, "scheduling-policy", scheduling_policy, DEFAULT_SCHEDULING_POLICY, "NAME",
          "as tarn-server's; a wrong name lists them"),
-    COUNT(NULL, "max-num-seqs", n_seqs_max, 1, 4096, "64", "sequences that run in one step"),
-    COUNT(NULL, "max-num-batched-tokens", n_batched_tokens_max, 1, 1 << 20, "512",
-          "tokens of one step"),
-    NUMBER(NULL, "max-step-ms", max_step_ms, 0, 3600000, "100", "MS",
+    COUNT(NULL, "max-num-seqs", n_seqs_max, 1, 4096, SETTING_TEXT(DEFAULT_MAX_NUM_SEQS),
+          "sequences that run in one step"),
+    COUNT(NULL, "max-num-batched-tokens", n_batched_tokens_max, 1, 1 << 20,
+          SETTING_TEXT(DEFAULT_MAX_NUM_BATCHED_TOKENS), "tokens of one step"),
+    NUMBER(NULL, "max-step-ms", max_step_ms, 0, 3600000, SETTING_TEXT(DEFAULT_GPU_STEP_MS), "MS",
            "prompts are cut so that a step takes no longer; 0: only tokens cut them"),
-    COUNT(NULL, "max-num-queued-reqs", n_queued_max, 0, 1 << 20, "1024",
+    COUNT(NULL, "max-num-queued-reqs", n_queued_max, 0, 1 << 20,
+          SETTING_TEXT(DEFAULT_MAX_NUM_QUEUED_REQS),
           "more that wait for their first step are refused (429); 0: no limit"),
     TEXT(NULL, "cost-model", cost_model, "", "FILE",
          "what steps cost, as tarn-server measured it; default: OPT-13B on an A100"),
@@ -197,12 +200,12 @@ static const struct option_row rows[] = {
            "instead of --rate"),
     NUMBER(NULL, "quantum-ms", quantum_ms, 0, 3600000, "0", "MS",
            "time that the top level of an MLFQ gives a request; 0: that of a decode step"),
-    NUMBER(NULL, "level-ratio", level_ratio, 1.1, 16, "2", "X",
+    NUMBER(NULL, "level-ratio", level_ratio, 1.1, 16, SETTING_TEXT(DEFAULT_LEVEL_RATIO), "X",
            "how many times as much an MLFQ level gives as the one above"),
     TEXT(NULL, "starvation-ms", starvation_ms, "0", "MS",
          "who has not run for so long goes before all; inf: never; 0: 3000 or, if longer, 100 "
          "decode steps"),
-    CHOICE(NULL, "mlfq-variant", mlfq_variant, "tarn", "tarn|paper|released",
+    CHOICE(NULL, "mlfq-variant", mlfq_variant, DEFAULT_MLFQ_VARIANT, "tarn|paper|released",
            "MLFQs as tuned here, as in FastServe's paper, or as in its authors' code"),
     SIZE(NULL, "kv-bytes-per-token", kv_bytes_per_token, 4, 1 << 30, "819200",
          "KV of a token, all layers; default: OPT-13B's"),
@@ -212,9 +215,10 @@ static const struct option_row rows[] = {
          "host memory of an instance for KV"),
     COUNT(NULL, "kv-reserve-blocks", kv_reserve_blocks, 0, UINT32_MAX, "0",
           "blocks kept free for those that come; 0: by need"),
-    NUMBER(NULL, "kv-prefetch-share", kv_prefetch_share, 0, 1, "0.1", "SHARE",
+    NUMBER(NULL, "kv-prefetch-share", kv_prefetch_share, 0, 1,
+           SETTING_TEXT(DEFAULT_KV_PREFETCH_SHARE), "SHARE",
            "of device memory, that waiting requests may fetch into"),
-    CHOICE(NULL, "kv-swap", kv_swap, "proactive", "proactive|reactive|recompute|off",
+    CHOICE(NULL, "kv-swap", kv_swap, DEFAULT_KV_SWAP, "proactive|reactive|recompute|off",
            "move KV to the host and back before the room is needed, or when; without host memory: "
            "compute it again, or let nobody in whom memory might not hold"),
     BOOL(NULL, "prefix-caching", prefix_caching, "true", "requests share KV of equal beginnings"),
@@ -346,6 +350,11 @@ void options_fini(struct options *o)
 {
     option_table_fini(&table, o);
     memset(o, 0, sizeof *o);
+}
+
+void options_name_options(struct buf *why)
+{
+    option_table_name_options(&table, why);
 }
 
 void options_print_help(FILE *f)

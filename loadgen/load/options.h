@@ -96,6 +96,8 @@ struct options {
 NODISCARD enum status options_load(struct options *o, int argc, char **argv, struct buf *why);
 void options_fini(struct options *o);
 void options_print_help(FILE *f);
+/* Replace each {some_name} in a message of the engine by --some-name. */
+void options_name_options(struct buf *why);
 /* Whether the command line has the option; `name` is the one that --help lists. */
 bool options_was_given(const struct options *o, const char *name);
 

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/flags.h"
 #include "engine/sched/cost_model.h"
+#include "engine/settings.h"
 #include "loadgen/load/report.h"
 #include "loadgen/sim/cost.h"
 #include "loadgen/sim/ids.h"
@@ -20,7 +21,6 @@
 #define N_MEASURED_USUAL 4000
 #define N_MEASURED_MAX 20000
 #define N_OUTPUT_USUAL 128 /* of a request that does not say: the preset of --output-len */
-#define SEGMENT_TOKENS 256 /* the server's default */
 
 struct command {
     const struct options *o;
@@ -69,7 +69,7 @@ static enum status fill_instance(struct command *x, struct buf *why)
         .in_bytes_per_s = (double)o->copy_in_bytes,
         .out_bytes_per_s = (double)o->copy_out_bytes,
         .bytes_per_token = bytes_per_token,
-        .segment_tokens = SEGMENT_TOKENS,
+        .segment_tokens = DEFAULT_KV_SEGMENT_TOKENS,
         .prefetch_share = o->kv_prefetch_share,
         .prefix_caching = o->prefix_caching,
         .overhead_ns = (uint64_t)(o->step_overhead_us * 1e3),

@@ -5,12 +5,12 @@
 
 #include "base/check.h"
 #include "engine/sched/cost_model.h"
+#include "engine/settings.h"
 #include "loadgen/sim/ids.h"
 #include "loadgen/sim/virtual_device.h"
 
 #define NO_SLOT UINT32_MAX
 #define NEVER UINT64_MAX
-#define HOLD_SHARE 0.25 /* the server's default; nobody holds anything here */
 
 struct instance {
     struct instance_config config;
@@ -85,7 +85,7 @@ static enum status open_cache(struct instance *in, struct buf *why)
         .prefix_caching = c->prefix_caching,
         .n_host_blocks = has_host ? c->n_host_blocks : 0,
         .prefetch_share = c->prefetch_share,
-        .hold_share = HOLD_SHARE,
+        .hold_share = DEFAULT_KV_HOLD_SHARE,
         .seconds = seconds_of,
         .seconds_arg = c->cost,
     };

@@ -78,6 +78,7 @@ int main(int argc, char **argv)
         if (s == OK)
             s = run_parts(&o, &why);
     }
+    cachebench_options_name(&why);
     if (s != OK)
         fprintf(stderr, "tarn-cachebench: %s\n", why.len ? buf_str(&why) : status_name(s));
     cachebench_options_fini(&o);

@@ -4,9 +4,9 @@
 
 #include "base/check.h"
 #include "base/option_rows.h"
+#include "engine/settings.h"
 
 #define OPTIONS_OF struct cachebench_options
-#define DTYPES "auto|f32|bf16|f16"
 
 static const struct option_row rows[] = {
     CHOICE(
@@ -24,12 +24,14 @@ static const struct option_row rows[] = {
 
     TEXT("Model (ttft, disk, writes)", "model", model, "", "DIR",
          "directory in Hugging Face layout; default: a shape of 0.49 B parameters"),
-    CHOICE(NULL, "load-format", load_format, "dummy", "auto|dummy",
+    CHOICE(NULL, "load-format", load_format, "dummy", LOAD_FORMAT_NAMES,
            "dummy: random weights, config.json is enough; auto: the directory's"),
-    CHOICE(NULL, "dtype", dtype, "auto", DTYPES, "type of the weights; auto: as stored"),
-    CHOICE(NULL, "kv-cache-dtype", kv_cache_dtype, "auto", DTYPES,
+    CHOICE(NULL, "dtype", dtype, DEFAULT_DTYPE, DTYPE_NAMES,
+           "type of the weights; auto: as stored"),
+    CHOICE(NULL, "kv-cache-dtype", kv_cache_dtype, DEFAULT_DTYPE, DTYPE_NAMES,
            "type of cached K and V; auto: that of the weights"),
-    COUNT(NULL, "max-num-batched-tokens", chunk, 1, 1 << 20, "512",
+    COUNT(NULL, "max-num-batched-tokens", chunk, 1, 1 << 20,
+          SETTING_TEXT(DEFAULT_MAX_NUM_BATCHED_TOKENS),
           "tokens of one step; longer prompts are computed in chunks"),
 
     COUNT("Parts ttft and disk", "prefix", prefix, 32, 100000, "4000", "tokens that are shared"),
@@ -73,11 +75,16 @@ static const struct option_row rows[] = {
     SWITCH(NULL, "quiet", quiet, "no progress on the standard error"),
 };
 
+/* What the cache calls its settings. */
+static const char *const aliases[][2] = {{"kv-disk-path", "disk-path"}};
+
 static const struct option_table table = {
     .rows = rows,
     .n_rows = ARRAY_SIZE(rows),
     .help = OPTION_AT(want_help),
     .version = OPTION_AT(want_version),
+    .aliases = aliases,
+    .n_aliases = ARRAY_SIZE(aliases),
 };
 
 enum status cachebench_options_parse(struct cachebench_options *b, int argc, char **argv,
@@ -106,6 +113,11 @@ bool cachebench_wants(const struct cachebench_options *o, const char *part)
 void cachebench_options_fini(struct cachebench_options *o)
 {
     option_table_fini(&table, o);
+}
+
+void cachebench_options_name(struct buf *why)
+{
+    option_table_name_options(&table, why);
 }
 
 void cachebench_options_help(FILE *f)

@@ -58,6 +58,8 @@ struct cachebench_options {
 NODISCARD enum status cachebench_options_parse(struct cachebench_options *o, int argc, char **argv,
                                                struct buf *why);
 void cachebench_options_fini(struct cachebench_options *o);
+/* Replace each {some_name} in a message of the engine by --some-name. */
+void cachebench_options_name(struct buf *why);
 void cachebench_options_help(FILE *f);
 /* Whether `part` is to run. */
 bool cachebench_wants(const struct cachebench_options *o, const char *part);

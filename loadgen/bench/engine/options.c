@@ -4,23 +4,25 @@
 
 #include "base/check.h"
 #include "base/option_rows.h"
+#include "engine/settings.h"
 
 #define OPTIONS_OF struct bench_options
-#define DTYPES "auto|f32|bf16|f16"
 
 static const struct option_row rows[] = {
     TEXT("Model", "model", model, "", "DIR",
          "directory in Hugging Face layout; config.json is enough for dummy weights"),
-    CHOICE(NULL, "load-format", load_format, "auto", "auto|dummy", "dummy: random weights"),
-    CHOICE(NULL, "dtype", dtype, "auto", DTYPES, "type of the weights; auto: as stored"),
-    CHOICE(NULL, "quantization", quantization, "none", "none|int8|int4",
+    CHOICE(NULL, "load-format", load_format, DEFAULT_LOAD_FORMAT, LOAD_FORMAT_NAMES,
+           "dummy: random weights"),
+    CHOICE(NULL, "dtype", dtype, DEFAULT_DTYPE, DTYPE_NAMES,
+           "type of the weights; auto: as stored"),
+    CHOICE(NULL, "quantization", quantization, DEFAULT_QUANTIZATION, QUANTIZATION_NAMES,
            "quantize the weights at load"),
     COUNT(NULL, "quantization-group", quantization_group, 0, 128, "0",
           "weights that share a scale, 32 or 128; 0: the best of the type"),
-    CHOICE(NULL, "kv-cache-dtype", kv_cache_dtype, "auto", DTYPES,
+    CHOICE(NULL, "kv-cache-dtype", kv_cache_dtype, DEFAULT_DTYPE, DTYPE_NAMES,
            "type of cached K and V; auto: that of --dtype"),
 
-    CHOICE("Machine", "device", device, "auto", "auto|cpu|cuda|ref",
+    CHOICE("Machine", "device", device, DEFAULT_DEVICE, DEVICE_NAMES,
            "where to compute; on a GPU the machine's limits are not measured"),
     SWITCH(NULL, "batch-invariant", batch_invariant,
            "GPU: products in an order that no batch changes"),
@@ -37,7 +39,8 @@ static const struct option_row rows[] = {
           "rounds through all cases; medians are reported"),
     COUNT(NULL, "max-seconds", max_seconds, 0, 1000000, "0",
           "start no new round after so many seconds (the first is always finished); 0: no limit"),
-    COUNT(NULL, "max-num-batched-tokens", chunk, 1, 1 << 20, "512",
+    COUNT(NULL, "max-num-batched-tokens", chunk, 1, 1 << 20,
+          SETTING_TEXT(DEFAULT_MAX_NUM_BATCHED_TOKENS),
           "tokens of one step; longer prompts are computed in chunks"),
     SIZE(NULL, "kv-device-bytes", kv_bytes_max, 0, UINT64_C(1) << 50, "0",
          "largest KV pool, cases that need more are skipped; 0: three quarters of free memory"),
