@@ -25,6 +25,7 @@
 #ifndef TARN_LOADGEN_SIM_INSTANCE_H
 #define TARN_LOADGEN_SIM_INSTANCE_H
 
+#include "base/list.h"
 #include "engine/lineup.h"
 #include "loadgen/sim/result.h"
 
@@ -48,7 +49,7 @@ struct job {
     uint32_t n_blocks;       /* that it may need */
     uint32_t n_computed_max; /* the most tokens that it ever had computed */
     bool is_cancelled;
-    struct job *prev, *next; /* in a list of the instance */
+    struct link link; /* in a list of the instance */
 };
 
 struct instance_config {
