@@ -8,7 +8,6 @@
 #include "loadgen/bench/cache/asker.h"
 #include "loadgen/bench/cache/disk_place.h"
 #include "loadgen/bench/cache/disk_rate.h"
-#include "loadgen/bench/cache/model_files.h"
 #include "loadgen/bench/cache/shape.h"
 
 /* Dummy weights are made, then packed; buffers of a step; code. */
@@ -104,15 +103,8 @@ static void begin_result(struct measurement *t)
 static enum status open_all(struct measurement *t, struct buf *why)
 {
     bool tied = false;
-    enum status s = OK;
+    enum status s = shape_open(&t->shape, &tied, &t->model_dir, &t->files, t->o, why);
 
-    t->model_dir = t->o->model;
-    if (!t->model_dir[0]) {
-        s = model_files_make(&t->files, shape_config_json, why);
-        t->model_dir = t->files.dir;
-    }
-    if (s == OK)
-        s = shape_read(&t->shape, &tied, t->o, t->model_dir, why);
     if (s == OK)
         s = check_memory(t, tied, why);
     if (s == OK)
@@ -128,13 +120,10 @@ static enum status make_series(struct measurement *t)
 {
     uint32_t n = (uint32_t)(t->o->disk_pairs + t->o->restarts) + N_PREFIXES;
     struct figure_series *others[] = {&t->rates, &t->reads, &t->floors};
-    enum status s = OK;
+    enum status s = figure_series_init_all(t->ttft, DISK_N_KINDS, n);
 
-    for (int k = 0; s == OK && k < DISK_N_KINDS; k++) {
-        s = figure_series_init(&t->ttft[k], n);
-        if (s == OK)
-            s = figure_series_init(&t->ratio[k], n);
-    }
+    if (s == OK)
+        s = figure_series_init_all(t->ratio, DISK_N_KINDS, n);
     for (int i = 0; s == OK && i < 3; i++)
         s = figure_series_init(others[i], 2 * n);
     t->ids = calloc(t->o->prefix + t->o->n_new, sizeof *t->ids);
@@ -334,10 +323,8 @@ static void close_all(struct measurement *t)
     disk_rate_destroy(t->rate);
     disk_place_remove(&t->place);
     model_files_remove(&t->files);
-    for (int k = 0; k < DISK_N_KINDS; k++) {
-        figure_series_fini(&t->ttft[k]);
-        figure_series_fini(&t->ratio[k]);
-    }
+    figure_series_fini_all(t->ttft, DISK_N_KINDS);
+    figure_series_fini_all(t->ratio, DISK_N_KINDS);
     figure_series_fini(&t->rates);
     figure_series_fini(&t->reads);
     figure_series_fini(&t->floors);

@@ -8,7 +8,6 @@
 #include "loadgen/bench/engine/limits_internal.h"
 #include "loadgen/bench/engine/memory.h"
 #include "loadgen/bench/cache/asker.h"
-#include "loadgen/bench/cache/model_files.h"
 #include "loadgen/bench/cache/shape.h"
 
 /* The host tier holds so many times what the device tier does: nothing falls out of it. */
@@ -74,16 +73,10 @@ static struct engine_config config_of(const struct measurement *t, const char *d
 static enum status open_all(struct measurement *t, struct buf *why)
 {
     struct model_files files = {{0}};
-    const char *dir = t->o->model;
+    const char *dir;
     bool tied = false;
-    enum status s = OK;
+    enum status s = shape_open(&t->shape, &tied, &dir, &files, t->o, why);
 
-    if (!dir[0]) {
-        s = model_files_make(&files, shape_config_json, why);
-        dir = files.dir;
-    }
-    if (s == OK)
-        s = shape_read(&t->shape, &tied, t->o, dir, why);
     if (s == OK)
         s = check_memory(t, tied, why);
     if (s == OK) {
@@ -99,13 +92,10 @@ static enum status open_all(struct measurement *t, struct buf *why)
 static enum status make_series(struct measurement *t)
 {
     uint32_t n = (uint32_t)(t->o->rounds * t->o->hits);
-    enum status s = OK;
+    enum status s = figure_series_init_all(t->ttft, TTFT_N_KINDS, n);
 
-    for (int k = 0; s == OK && k < TTFT_N_KINDS; k++) {
-        s = figure_series_init(&t->ttft[k], n);
-        if (s == OK)
-            s = figure_series_init(&t->ratio[k], n);
-    }
+    if (s == OK)
+        s = figure_series_init_all(t->ratio, TTFT_N_KINDS, n);
     if (s == OK)
         s = figure_series_init(&t->floors, n);
     if (s == OK)
@@ -317,10 +307,8 @@ enum status ttft_run(struct ttft_result *out, const struct cachebench_options *o
         s = finish(&t, why);
     read_destroy(t.meter);
     asker_close(t.asker);
-    for (int k = 0; k < TTFT_N_KINDS; k++) {
-        figure_series_fini(&t.ttft[k]);
-        figure_series_fini(&t.ratio[k]);
-    }
+    figure_series_fini_all(t.ttft, TTFT_N_KINDS);
+    figure_series_fini_all(t.ratio, TTFT_N_KINDS);
     figure_series_fini(&t.floors);
     figure_series_fini(&t.rates);
     free(t.ids);
