@@ -8,8 +8,8 @@
  * Owns    nothing; plain data.
  * Thread  any.
  * Errors  ERR_INVALID with words.
- * Units   tokens (or whatever is counted), at least 1, at most DIST_MAX: a draw outside is
- *         clamped, which a lognormal with a large CV feels in its mean. */
+ * Units   tokens (or another count), at least 1, at most DIST_MAX. A draw outside is clamped: the
+ *         mean of a lognormal with a large CV is then another. */
 #ifndef TARN_LOADGEN_LOAD_DIST_H
 #define TARN_LOADGEN_LOAD_DIST_H
 

@@ -284,7 +284,7 @@ static bool is_one_of(const char *name, const char *const *names, size_t n)
     return false;
 }
 
-/* A simulation has no server and sends nothing; a live run and `compare` take no place of one. */
+/* Refuse options of a server in a simulation, and options of the simulated server elsewhere. */
 static enum status check_mode(const void *options, const struct option_row *row, const char *text,
                               const char *source, struct buf *why)
 {

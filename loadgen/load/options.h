@@ -1,12 +1,11 @@
-/* options.h - the command line of tarn-loadgen, from one table.
+/* options.h - the command line of tarn-loadgen.
  *
- * Names that vllm bench serve has mean here what they mean there; where ours is another word,
- * theirs is an alias (--num-prompts is --count, --request-rate is --rate, ...).
+ * An option of `vllm bench serve` has the same meaning here; where the name differs, vLLM's is an
+ * alias (--num-prompts is --count, --request-rate is --rate, ...).
  *
  * Owns    copies of all texts: options_fini().
  * Thread  filled on the main thread, read-only after.
- * Errors  ERR_INVALID with words that name the option and, for a name nobody knows, the nearest
- *         one.
+ * Errors  ERR_INVALID with words that name the option (option_table.h).
  * Units   seconds, tokens, requests per second. */
 #ifndef TARN_LOADGEN_LOAD_OPTIONS_H
 #define TARN_LOADGEN_LOAD_OPTIONS_H
@@ -20,7 +19,7 @@
 #define N_OPTIONS_MAX 192
 
 struct options {
-    /* where */
+    /* server */
     char *url, *url_a, *url_b, *host, *unix_path;
     uint64_t port;
     char *api_key, *admin_api_key, *model, *served_model, *tokenizer;
@@ -30,13 +29,13 @@ struct options {
     bool insecure, fresh_connections;
     struct option_list headers;
     double ready_timeout_s, request_timeout_s;
-    /* how much, when */
+    /* arrivals and length */
     char *workload, *rate, *arrival, *ramp;
     double burstiness, ramp_start, ramp_end, ramp_s;
     uint64_t concurrency, count;
     double duration_s, warmup_s, drain_s;
     char *seed;
-    /* what */
+    /* workload */
     char *input_len, *output_len, *prefix_len, *system_len, *document_len, *turns;
     double range_ratio;
     uint64_t max_input_len, max_output_len;
@@ -51,7 +50,7 @@ struct options {
     char *history, *popularity, *retrieval, *document_order, *documents_as;
     struct option_list tenants;
     double disconnect_rate, slow_rate, slow_pause_s;
-    /* how it is asked */
+    /* requests */
     char *prompt_format, *token_ids, *calibrate, *temperature, *top_p;
     char *top_k, *min_p, *frequency_penalty, *presence_penalty, *repetition_penalty;
     char *extra_body; /* after options_load(): with the five above */

@@ -131,7 +131,7 @@ static enum status resolve_amount(struct options *o, struct buf *why)
         if (*end || o->seed[0] == '-')
             return buf_why(why, ERR_INVALID, "--seed: expected a whole number");
     } else {
-        /* Another one each time: with a fixed default a second run would find the first one's
+        /* A new seed for each run: with a fixed one a second run would find the first one's
          * prompts in the cache. Short enough to be typed again. */
         o->config.seed = clock_unix_ns() / 1000 % 1000000000;
     }
@@ -190,7 +190,7 @@ static void resolve_rest(struct options *o)
     c->verify_share = o->verify;
 }
 
-/* Room is left for those that every result file has. */
+/* The rest is for the percentiles that every result file has. */
 #define N_PERCENTS_ASKED_MAX (N_PERCENTS_MAX - 4)
 
 static enum status resolve_percents(struct options *o, struct buf *why)

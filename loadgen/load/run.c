@@ -13,8 +13,8 @@
 #define NS_PER_S 1e9
 #define STEP_NS UINT64_C(100000000)
 #define TEXT_BYTES_MAX (16u << 20)
-/* So many requests are sent in one turn of the loop before sockets are looked at again: sending a
- * burst must not make the tokens of others look late. */
+/* Requests that one turn of the loop sends before it reads sockets again, at most: a burst must not
+ * delay the time stamps of other requests' tokens. */
 #define N_SENDS_PER_TURN 16
 
 struct flight {
@@ -33,7 +33,7 @@ struct run {
     struct run_config config;
     struct outcome_list outcomes;
     struct pace pace;
-    struct flight *prepared; /* the next to send, its body built */
+    struct flight *prepared; /* the next flight to send, with its body */
     struct http_timer *send_timer, *stop_timer;
     struct link active;   /* flights that were sent and have not ended */
     struct link thinking; /* flights whose user thinks */
@@ -129,7 +129,7 @@ static void end_flight(struct flight *f);
 static void keep_message(struct outcome *o, const char *words)
 {
     o->message = words[0] ? strdup(words) : NULL; /* without memory there are only fewer words */
-    /* They may be the server's, and go to a terminal. */
+    /* The server's words go to a terminal. */
     for (char *c = o->message; c && *c; c++)
         if (iscntrl((unsigned char)*c))
             *c = ' ';
@@ -200,7 +200,7 @@ static void on_end(void *arg, struct tarn_call *call, const struct tarn_result *
     o->http_status = r->http_status;
     o->usage = r->usage;
     o->end_ns = r->end_ns;
-    /* An answer without text (the first token ended it) has its end for both. */
+    /* An answer without text (its first token ended it) has its end as first and last time. */
     o->first_ns = o->n_tokens ? o->token_ns[0] : r->end_ns;
     o->last_ns = o->n_tokens ? o->token_ns[o->n_tokens - 1] : r->end_ns;
     memcpy(o->finish_reason, r->finish_reason, sizeof o->finish_reason);
@@ -354,7 +354,7 @@ static void schedule(struct run *run)
     if (run->send_timer || run->draining)
         return;
     prepare(run);
-    /* 0 has passed: at once. A closed loop begins at the start of the run, not before. */
+    /* A time of 0 means at once. A closed loop begins at the start of the run. */
     if (run->n_waiting && pace_has_place(&run->pace))
         due_ns = 0;
     else if (run->prepared && run->config.closed)
@@ -372,7 +372,7 @@ static void send_due(void *arg, uint64_t due_ns)
     struct run *run = arg;
 
     (void)due_ns;
-    /* Kept set meanwhile, so that a request that fails at once does not schedule another. */
+    /* The timer stays set meanwhile: a request that fails at once must not schedule another. */
     for (int i = 0; i < N_SENDS_PER_TURN && run->status == OK && !run->draining; i++)
         if (!send_one(run, clock_now_ns()))
             break;
@@ -382,8 +382,8 @@ static void send_due(void *arg, uint64_t due_ns)
 
 /* --- the whole run --- */
 
-/* A request whose time had come but which never got a place: left out, an overload would look like
- * fewer requests. */
+/* Count a request that was due and never got a place as unfinished: without it an overload would
+ * look like fewer requests. */
 static void give_up(struct run *run, struct flight *f)
 {
     f->turn.outcome.end = OUTCOME_UNFINISHED;
@@ -468,7 +468,7 @@ enum status run_create(struct run **out, const struct run_config *config)
     return OK;
 }
 
-/* After the last arrival, what is in flight or waits gets so long; then it is hung up. */
+/* After the last arrival, cancel what has not ended within drain_s. */
 static void watch_drain(struct run *run)
 {
     if (!run->pace.no_more || run->stop_timer || run->draining || run->prepared)
@@ -489,7 +489,7 @@ static void begin(struct run *run, uint64_t start_ns, struct buf *why)
     schedule(run);
 }
 
-/* Whether one of them is still under way. What stops one stops all. */
+/* Check all runs; an error or interrupt of one stops all. False: all have ended. */
 static bool look_after(struct run *const *runs, uint32_t n)
 {
     bool stops = false, goes_on = false;
@@ -510,7 +510,7 @@ enum status run_go_together(struct run *const *runs, uint32_t n, struct buf *why
     struct http_loop *loop = runs[0]->config.loop;
     enum status s = OK;
 
-    /* A little ahead, so that the first request's body is built before its time. */
+    /* 2 ms ahead: the body of the first request is built before its time. */
     uint64_t start_ns = clock_now_ns() + UINT64_C(2000000);
     for (uint32_t i = 0; i < n; i++)
         begin(runs[i], start_ns, why);

@@ -77,7 +77,7 @@ static void sort_rows(struct trace *t)
 
 /* --- what the JSON formats share --- */
 
-/* Runs an OK-or-words getter and puts file:line before its words. */
+/* Put file:line before the words of a getter that failed. */
 static enum status get_u32(const struct lines *l, const struct json *o, const char *key,
                            uint32_t min, uint32_t *out, struct buf *why)
 {

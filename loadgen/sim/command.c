@@ -14,13 +14,13 @@
 #include "loadgen/sim/ids.h"
 #include "loadgen/sim/sim.h"
 
-/* Of the closed loop that measures the capacity: full batches and as many that wait, and so many
- * requests that beginning and end are a small part. */
+/* The closed loop that measures the capacity runs full batches with as many requests waiting, and
+ * enough requests for its beginning and end to be a small part. */
 #define N_ROUNDS_INSIDE 2
 #define N_ROUNDS_MIN 6
 #define N_MEASURED_USUAL 4000
 #define N_MEASURED_MAX 20000
-#define N_OUTPUT_USUAL 128 /* of a request that does not say: the preset of --output-len */
+#define N_OUTPUT_USUAL 128 /* tokens of a request without a length: the default of --output-len */
 
 struct command {
     const struct options *o;
@@ -121,7 +121,7 @@ static void fill_result(struct command *x)
     };
 }
 
-/* The requests of the run itself, all there from the beginning, first come first served. */
+/* Measure with the run's own requests, all submitted at the start, first come first served. */
 static enum status measure_capacity(struct command *x, struct sim_capacity *out, struct buf *why)
 {
     const struct options *o = x->o;

@@ -23,7 +23,7 @@ struct instance {
     uint32_t n_slots, n_free_slots;
     struct link inbox, leaving; /* jobs */
     uint32_t n_inside;
-    uint64_t n_blocks_inside;   /* that those in the lineup may need */
+    uint64_t n_blocks_inside;   /* the most that jobs in the lineup may need */
     uint64_t began_ns, ends_ns; /* of the step under way; NEVER: there is none */
     uint64_t wake_ns;
     bool is_stuck;
@@ -37,7 +37,7 @@ static double seconds_of(const void *arg, uint32_t n_cached, uint32_t n_new)
     return cost_model_seconds(arg, n_cached, n_new);
 }
 
-/* One layer and one head, as wide as it takes: what counts is the product. */
+/* One layer and one head, as wide as needed: only the product of the sizes counts. */
 static struct kv_pool pool_of(const struct instance_config *c)
 {
     return (struct kv_pool){.dtype = DTYPE_F16,
@@ -130,7 +130,7 @@ void instance_close(struct instance *in)
 
 /* --- coming and leaving --- */
 
-/* It has left all lists; what it held has been given back. */
+/* End a job that is in no list and holds nothing any more. */
 static void end_job(struct instance *in, struct job *j, enum job_end end, uint64_t now_ns)
 {
     in->n_inside--;
@@ -151,7 +151,7 @@ static void leave_lineup(struct instance *in, struct job *j, enum job_end end, u
     end_job(in, j, end, now_ns);
 }
 
-/* What it asks for is cut to what the device's memory holds, as the server does it. */
+/* Whether the prompt fits the device's memory. Cuts n_out to the rest, as the server does. */
 static bool fits(struct instance *in, struct job *j)
 {
     uint64_t n_blocks = in->config.n_device_blocks, n_spans = j->prompt.n_span_ends;
@@ -272,7 +272,7 @@ static uint64_t nanoseconds(double s)
     return (uint64_t)(s * 1e9 + 0.5);
 }
 
-/* What the cost model says of the items, as they are before the step. */
+/* Expected time of the step by the cost model. */
 static double step_seconds(struct instance *in)
 {
     const struct lineup *l = &in->lineup;

@@ -11,7 +11,7 @@
 
 #define NEVER UINT64_MAX
 #define NS_PER_S 1e9
-/* Sessions whose instance is remembered. A later one is routed like a new one. */
+/* Sessions whose instance is kept; further ones are routed like new sessions. */
 #define N_SESSIONS_MAX (1u << 20)
 
 struct flight {
@@ -254,7 +254,7 @@ static struct flight *flight_of(struct job *j)
     return LINK_ITEM(j, flight, job);
 }
 
-/* Room for all of them at once: there will be just so many. */
+/* Keep a token's time; the number of tokens is known, so the room is allocated once. */
 static enum status keep_time(struct outcome *o, const struct job *j, uint64_t now_ns)
 {
     if (!o->token_ns && (o->token_ns = malloc(j->n_out * sizeof *o->token_ns)))
@@ -313,7 +313,7 @@ static bool send_one(struct sim *sim)
     return true;
 }
 
-/* A think time is over, or a client hangs up. */
+/* Do what the agenda has for a flight: start it after its think time, or cancel it. */
 static void act(struct sim *sim, struct flight *f)
 {
     if (f->is_active) {
@@ -326,7 +326,7 @@ static void act(struct sim *sim, struct flight *f)
 
 /* --- the whole run --- */
 
-/* What has not ended by now is not waited for. */
+/* End the run: cancel requests inside, drop those that wait. */
 static void drain(struct sim *sim)
 {
     struct agenda_item *item;

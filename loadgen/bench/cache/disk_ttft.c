@@ -141,13 +141,13 @@ static enum status ask(struct measurement *t, uint64_t prefix_seed, struct answe
 
     for (uint32_t i = 0; i < prefix; i++)
         t->ids[i] = rng_u32(prefix_seed, i) % n_vocab;
-    t->ids[prefix] = (uint32_t)(asked % n_vocab); /* so that no two continue alike */
+    t->ids[prefix] = (uint32_t)(asked % n_vocab); /* no two prompts continue alike */
     for (uint32_t i = 1; i < n_new; i++)
         t->ids[prefix + i] = rng_u32(asked, (uint64_t)i << 32) % n_vocab;
     return asker_ask(t->asker, t->ids, prefix + n_new, &prefix, 1, 1, a, why);
 }
 
-/* What one prompt leaves of the device tier to others: so much of a prefix may stay there. */
+/* Tokens of another prefix that the device tier can hold beside one prompt. */
 static uint32_t slack_tokens(const struct measurement *t)
 {
     uint32_t used = (t->out->prefix + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS +
@@ -156,7 +156,7 @@ static uint32_t slack_tokens(const struct measurement *t)
     return t->out->n_device_blocks > used ? (t->out->n_device_blocks - used) * KV_BLOCK_TOKENS : 0;
 }
 
-/* Whether the prefix was found where this kind of request wants it. */
+/* Whether the prefix was found in the tier that this kind of request measures. */
 static bool lies_right(const struct measurement *t, enum disk_kind k, const struct answer *a)
 {
     uint32_t prefix = t->out->prefix, on_disk = a->n_cached_in[CACHE_DISK];
@@ -171,7 +171,7 @@ static bool lies_right(const struct measurement *t, enum disk_kind k, const stru
     return false;
 }
 
-/* False: its prefix was not where it was to be. */
+/* Count a request. False: its prefix was in another tier. */
 static bool count(struct measurement *t, enum disk_kind k, const struct answer *a)
 {
     struct disk_row *row = &t->out->row[k];
@@ -217,7 +217,7 @@ static enum status ask_pair(struct measurement *t, enum disk_kind kind, uint64_t
     return OK;
 }
 
-/* Each prefix for the first time; both are on disk behind it. */
+/* Request each prefix for the first time; afterwards both are on disk. */
 static enum status compute_prefixes(struct measurement *t, struct buf *why)
 {
     enum status s = OK;

@@ -1,4 +1,4 @@
-/* figure.h - what is reported of many values: median, extremes, and the slowest tenth.
+/* figure.h - the summary of many values: median, extremes, and the slowest tenth.
  *
  * Owns    figure_series_init(): room for the values, until fini.
  * Thread  one.

@@ -38,7 +38,8 @@ const char *ttft_kind_name(enum ttft_kind k)
 
 /* --- setting up --- */
 
-/* Before any of it is taken. The buffers of the read rate take at most a quarter of the rest. */
+/* Refuse before any of the memory is allocated. The buffers of the read rate take at most a quarter
+ * of the rest. */
 static enum status check_memory(const struct measurement *t, bool tied, struct buf *why)
 {
     const struct bench_shape *m = &t->shape;
@@ -115,13 +116,13 @@ static enum status ask(struct measurement *t, uint64_t prefix_seed, struct answe
 
     for (uint32_t i = 0; i < prefix; i++)
         t->ids[i] = rng_u32(prefix_seed, i) % n_vocab;
-    t->ids[prefix] = (uint32_t)(asked % n_vocab); /* so that no two continue alike */
+    t->ids[prefix] = (uint32_t)(asked % n_vocab); /* no two prompts continue alike */
     for (uint32_t i = 1; i < n_new; i++)
         t->ids[prefix + i] = rng_u32(asked, (uint64_t)i << 32) % n_vocab;
     return asker_ask(t->asker, t->ids, prefix + n_new, &prefix, 1, 1, a, why);
 }
 
-/* What one prompt leaves of the device tier to others: so much of a prefix may stay there. */
+/* Tokens of another prefix that the device tier can hold beside one prompt. */
 static uint32_t slack_tokens(const struct measurement *t)
 {
     uint64_t used = (t->o->prefix + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS +
@@ -132,7 +133,7 @@ static uint32_t slack_tokens(const struct measurement *t)
                : 0;
 }
 
-/* Whether the prefix was found where this kind of request wants it. */
+/* Whether the prefix was found in the tier that this kind of request measures. */
 static bool lies_right(const struct measurement *t, enum ttft_kind k, const struct answer *a)
 {
     uint32_t prefix = (uint32_t)t->o->prefix;
@@ -184,7 +185,7 @@ static enum status measure_rate(struct measurement *t, struct buf *why)
     return OK;
 }
 
-/* A prefix that nobody asked for before; what was on the device goes to the host. */
+/* Request a new prefix; the prefix on the device is spilled to the host. */
 static enum status ask_cold(struct measurement *t, struct answer *a, struct buf *why)
 {
     t->on_host = t->on_device;
@@ -228,7 +229,7 @@ static enum status run_round(struct measurement *t, struct buf *why)
     return s;
 }
 
-/* The first prefix warms everything up; it is what the first round finds on the host. */
+/* Warm up with the first prefix, which the first round finds on the host. */
 static enum status run_rounds(struct measurement *t, struct buf *why)
 {
     struct answer warm;

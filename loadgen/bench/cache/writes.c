@@ -125,7 +125,7 @@ static enum status make_series(struct measurement *t)
 
 /* --- batches --- */
 
-/* The prompts of batch number `batch`, with what comes behind them in this wave. */
+/* Make the prompts of batch number `batch`, each followed by tokens of this wave. */
 static void make_wave(struct measurement *t, uint64_t batch, uint32_t wave, struct ask *asks)
 {
     uint32_t n_vocab = t->shape.n_vocab, n_prompt = t->out->n_prompt;
@@ -210,7 +210,7 @@ static enum status run_round(struct measurement *t, uint32_t round, struct engin
     return s;
 }
 
-/* The first round warms everything up and does not count. */
+/* The first round is a warm-up and does not count. */
 static enum status run_rounds(struct measurement *t, struct buf *why)
 {
     struct engine_stats *stats = malloc(sizeof *stats);

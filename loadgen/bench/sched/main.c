@@ -1,4 +1,4 @@
-/* main.c - tarn-schedbench: what planning a step takes. */
+/* main.c - tarn-schedbench: measures the time of planning a step. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
