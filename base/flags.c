@@ -10,7 +10,7 @@
 
 /* --- the nearest name --- */
 
-/* Insertions, deletions and changes of one letter that turn a into b. */
+/* The number of insertions, deletions and changes of one letter that turn a into b. */
 static unsigned distance(const char *a, const char *b)
 {
     unsigned row[FLAG_NAME_BYTES_MAX + 1];
@@ -37,7 +37,7 @@ bool flag_consider(struct flag_near *best, const char *word, const char *given)
 {
     unsigned d = distance(word, given);
 
-    /* Half the letters wrong is no longer a slip. */
+    /* With half of its letters wrong, the word is not meant. */
     if ((best->word && d >= best->distance) || d > strlen(given) / 2)
         return false;
     *best = (struct flag_near){word, d};

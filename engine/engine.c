@@ -16,12 +16,12 @@
 #include "kernels/device.h"
 
 #define TEMPLATE_BYTES_MAX ((size_t)1 << 20)
-/* Of a GPU's free memory, what the KV pool leaves: the allocator rounds up, and the driver takes
- * some when kernels are launched for the first time. */
+/* Free memory of a GPU that the KV pool leaves: the allocator rounds up, and the driver allocates
+ * when kernels are launched for the first time. */
 #define GPU_SPARE_BYTES ((uint64_t)256 << 20)
 
-/* Rows of logits at once at least, as far as a step has so many: prompts' logprobs with a small
- * max_num_seqs would else run the output layer row by row. */
+/* Least number of rows of logits in a step: with a small max_num_seqs the output layer would
+ * compute the logprobs of prompts row by row. */
 #define LOGITS_ROWS_MIN 16u
 /* FastServe's starvation threshold (Wu et al., "Fast Distributed Inference Serving for Large
  * Language Models", 2023). */
@@ -106,7 +106,7 @@ static enum status read_gpu_memory(struct engine *e, uint64_t *n_free, uint64_t 
     return OK;
 }
 
-/* Choose type and quantization of the weights. The device opens after that, and for them. */
+/* Choose type and quantization of the weights, which decide how the device is opened. */
 static enum status choose_weights(struct engine *e, struct buf *why)
 {
     struct weights_config *w = &e->weights_config;
@@ -185,7 +185,7 @@ static enum status load_tokenizer(struct engine *e, struct buf *why)
     enum status s = tokenizer_load(&e->tokenizer, e->model_dir, why);
 
     if (s == ERR_NOT_FOUND && !strcmp(e->config.load_format, "dummy"))
-        return OK; /* random weights have nothing to say: token ids in, token ids out */
+        return OK; /* random weights need no text: token ids in, token ids out */
     if (s != OK)
         return s;
     s = load_chat_template(e, why);
@@ -242,9 +242,8 @@ static struct device_sampler_config sampler_shape(struct engine *e, uint32_t max
                                           .n_known_max = max_model_len};
 }
 
-/* What gpu_memory_utilization leaves for the KV pool: that share of all memory, less what was
- * taken since the device was opened (weights) and what the step's buffers will take; never more
- * than is free, whoever has the rest. */
+/* Size the KV pool by gpu_memory_utilization: that share of all memory, less the memory used since
+ * the device was opened (weights) and that of the step's buffers; never more than is free. */
 static enum status gpu_kv_bytes(struct engine *e, uint32_t max_model_len, uint64_t *out,
                                 struct buf *why)
 {
@@ -371,7 +370,7 @@ static void make_fingerprint(struct engine *e, const struct kv_pool *pool)
 
 /* --- opening: what the loop needs --- */
 
-/* Where tokens are picked: on a device that does it, else here, with scratch for every row. */
+/* Sample on the device if it can; else on the host, with scratch for every row. */
 static enum status create_sampler(struct engine *e)
 {
     struct device_sampler_config ds = sampler_shape(e, e->config.max_model_len);
@@ -747,7 +746,7 @@ static enum status enter(struct engine *e, struct buf *why)
         return buf_why(why, ERR_UNAVAILABLE, DEVICE_FAILED_WORDS);
     if (atomic_load(&e->draining))
         return buf_why(why, ERR_UNAVAILABLE, "the server is shutting down");
-    /* Those that were preempted wait as well: what is inside counts, not what never ran. */
+    /* Preempted requests wait too: all requests inside count, not only those that never ran. */
     if (atomic_fetch_add(&e->n_inside, 1) >= e->n_slots) {
         atomic_fetch_sub(&e->n_inside, 1);
         atomic_fetch_add(&e->n_rejected, 1);
@@ -764,7 +763,7 @@ enum status engine_submit(struct engine *e, struct request *r, struct buf *why)
     uint32_t n_blocks = cache_blocks_max(p->n_ids, p->n_span_ends, r->stopping.max_tokens);
     enum status s;
 
-    /* What could never run alone must not wait forever. */
+    /* A request that does not fit the empty pool would wait forever. */
     if (n_blocks > e->info.n_kv_blocks)
         return buf_why(why, ERR_TOO_LARGE,
                        "prompt and max_tokens need up to %u KV blocks, the "

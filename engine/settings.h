@@ -14,7 +14,7 @@
 #define SETTING_TEXT(number) SETTING_TEXT_OF(number)
 #define SETTING_TEXT_OF(number) #number
 
-/* Each in the order of the enum or the table that engine.c maps it to. */
+/* The order is that of the enum or table in engine.c. */
 #define DEVICE_NAMES "auto|cpu|cuda|ref"
 #define DTYPE_NAMES "auto|f32|bf16|f16"
 #define LOAD_FORMAT_NAMES "auto|dummy"
@@ -32,7 +32,7 @@
 #define DEFAULT_MAX_NUM_SEQS 64
 #define DEFAULT_MAX_NUM_BATCHED_TOKENS 512
 #define DEFAULT_MAX_NUM_QUEUED_REQS 1024
-/* How long a step with chunks of prompts should take. */
+/* Time limit of a step with chunks of prompts. */
 #define DEFAULT_CPU_STEP_MS 200
 #define DEFAULT_GPU_STEP_MS 100
 #define DEFAULT_GPU_MEMORY_UTILIZATION 0.9 /* vLLM's */

@@ -44,7 +44,7 @@ static const struct option_row rows[] = {
           "segments of 256 tokens in the tree"),
     COUNT(NULL, "path-segments", path_segments, 1, 4096, "100", "segments of one path"),
     COUNT(NULL, "lookups", lookups, 1, 1000000, "2000",
-          "paths that are looked up and pinned, at random; and one of them as often again"),
+          "random paths that are looked up and pinned; then one path as often"),
 
     CHOICE("Part miss", "prefix-caching", prefix_caching, "both", "both|on|off",
            "one of them alone is for counting instructions: see miss_instructions.py"),
@@ -58,18 +58,18 @@ static const struct option_row rows[] = {
     CHOICE(NULL, "disk-io", disk_io, "auto", "auto|threads", "threads: no io_uring"),
 
     COUNT("Part disk", "disk-pairs", disk_pairs, 1, 1000, "15",
-          "pairs of a prefix that lies on disk only, and the same on the device"),
+          "pairs of a request for a prefix on disk and one for the same prefix on the device"),
     COUNT(NULL, "restarts", restarts, 0, 100, "3",
-          "new engines over the same directory, each asked once"),
+          "new engines over the same directory, with one request each"),
 
     COUNT("Part writes", "write-rounds", write_rounds, 1, 1000, "30", "rounds, each of all sides"),
     COUNT(NULL, "write-requests", write_requests, 1, 64, "4", "requests that run at a time"),
     COUNT(NULL, "write-prompt", write_prompt, 32, 8000, "192",
-          "tokens that nobody asked for before, in each of them"),
-    COUNT(NULL, "write-tokens", write_tokens, 1, 1000, "8", "tokens that each of them generates"),
+          "new tokens in the prompt of each request"),
+    COUNT(NULL, "write-tokens", write_tokens, 1, 1000, "8", "tokens that each request generates"),
 
     COUNT("Part index", "records", records, 64, 10000000, "100000", "records in the directory"),
-    COUNT(NULL, "opens", opens, 1, 1000, "9", "how often it is opened"),
+    COUNT(NULL, "opens", opens, 1, 1000, "9", "openings of the directory"),
 
     SWITCH("Output", "json", json, "JSON instead of text"),
     SWITCH(NULL, "quiet", quiet, "no progress on the standard error"),

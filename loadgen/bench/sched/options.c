@@ -13,7 +13,7 @@ static const struct option_row rows[] = {
     COUNT(NULL, "running", running, 1, 4096, "64",
           "sequences that run at once, as --max-num-seqs of tarn-server"),
     COUNT(NULL, "plans", plans, 10, 10000000, "4000",
-          "plans that are measured, behind half as many that are not"),
+          "plans that are measured, after half as many to warm up"),
     CHOICE(NULL, "starvation", starvation, "both", "both|default|never",
            "default: the scheduler's own limit, beyond which nearly all of a long queue is; never: "
            "the "
