@@ -2,54 +2,15 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define HELP_INDENT 30
-#define HELP_COLUMNS 98
-
-/* --- help --- */
-
-/* Words of `text` from column HELP_INDENT on, wrapped. */
-static void print_wrapped(FILE *f, const char *text)
-{
-    int column = HELP_INDENT;
-
-    for (const char *p = text; *p;) {
-        int n = (int)strcspn(p, " ");
-        if (column + 1 + n > HELP_COLUMNS) {
-            fprintf(f, "\n%*s", HELP_INDENT, "");
-            column = HELP_INDENT;
-        } else if (p != text) {
-            fputc(' ', f);
-            column++;
-        }
-        fprintf(f, "%.*s", n, p);
-        column += n;
-        p += n + (p[n] == ' ');
-    }
-    fputc('\n', f);
-}
-
-void flag_print(FILE *f, const struct flag_row *row)
-{
-    char text[512];
-
-    if (row->group)
-        fprintf(f, "\n%s\n", row->group);
-    int n = fprintf(f, "  --%s%s%s%s", row->is_switch ? "[no-]" : "", row->name,
-                    row->value ? " " : "", row->value ? row->value : "");
-    if (n >= HELP_INDENT)
-        fprintf(f, "\n%*s", HELP_INDENT, "");
-    else
-        fprintf(f, "%*s", HELP_INDENT - n, "");
-    snprintf(text, sizeof text, row->preset[0] ? "%s [%s]" : "%s", row->help, row->preset);
-    print_wrapped(f, text);
-}
+#include "base/check.h"
 
 /* --- the nearest name --- */
 
-/* Insertions, deletions and changes of one letter that turn a into b. */
+/* The number of insertions, deletions and changes of one letter that turn a into b. */
 static unsigned distance(const char *a, const char *b)
 {
     unsigned row[FLAG_NAME_BYTES_MAX + 1];
@@ -76,7 +37,7 @@ bool flag_consider(struct flag_near *best, const char *word, const char *given)
 {
     unsigned d = distance(word, given);
 
-    /* Half the letters wrong is no longer a slip. */
+    /* With half of its letters wrong, the word is not meant. */
     if ((best->word && d >= best->distance) || d > strlen(given) / 2)
         return false;
     *best = (struct flag_near){word, d};
@@ -128,6 +89,17 @@ enum status flag_parse_size(const char *text, uint64_t *out)
     return OK;
 }
 
+enum status flag_parse_number(const char *text, double *out)
+{
+    char *end;
+
+    if (text[0] == '\0' || strspn(text, "0123456789+-.eE") != strlen(text))
+        return ERR_INVALID;
+    errno = 0;
+    *out = strtod(text, &end);
+    return errno == 0 && *end == '\0' && isfinite(*out) ? OK : ERR_INVALID;
+}
+
 enum status flag_parse(enum flag_number kind, const char *source, const char *text, uint64_t min,
                        uint64_t max, uint64_t *out, struct buf *why)
 {
@@ -144,17 +116,32 @@ enum status flag_parse(enum flag_number kind, const char *source, const char *te
     return OK;
 }
 
-bool flag_is_choice(const char *words, const char *text)
+/* The place of `text` among `words`; UINT32_MAX when it is none of them. */
+static uint32_t find_word(const char *words, const char *text)
 {
     size_t n = strlen(text);
+    uint32_t at = 0;
 
-    for (const char *p = words; *p;) {
+    for (const char *p = words; *p; at++) {
         size_t one = strcspn(p, "|");
         if (one == n && memcmp(p, text, n) == 0)
-            return true;
+            return at;
         p += one + (p[one] == '|');
     }
-    return false;
+    return UINT32_MAX;
+}
+
+bool flag_is_choice(const char *words, const char *text)
+{
+    return find_word(words, text) != UINT32_MAX;
+}
+
+uint32_t flag_choice_at(const char *words, const char *text)
+{
+    uint32_t at = find_word(words, text);
+
+    ASSERT(at != UINT32_MAX);
+    return at;
 }
 
 bool flag_list_next(const char **list, const char **item, size_t *len)

@@ -36,12 +36,12 @@ const char *http_end_name(enum http_end e)
 
 static struct http_call *call_of_chore(struct link *l)
 {
-    return (struct http_call *)((char *)l - offsetof(struct http_call, chore));
+    return LINK_ITEM(l, http_call, chore);
 }
 
 static struct http_call *call_of_all(struct link *l)
 {
-    return (struct http_call *)((char *)l - offsetof(struct http_call, all));
+    return LINK_ITEM(l, http_call, all);
 }
 
 /* --- callbacks of libcurl: sockets and time --- */

@@ -12,14 +12,10 @@
 
 #include "base/http.h"
 #include "base/http_timer.h"
+#include "base/list.h"
 
 #define NS_PER_MS 1000000ull
 #define NS_PER_S 1000000000ull
-
-/* A call is in two lists: of all calls, and of the calls with a chore. */
-struct link {
-    struct link *prev, *next;
-};
 
 struct http_loop {
     unsigned owner; /* its thread */
@@ -39,7 +35,7 @@ struct http_loop {
 };
 
 struct http_call {
-    struct link all, chore;
+    struct link all, chore; /* in the lists of all calls, and of those with a chore */
     struct http_loop *loop;
     CURL *easy;
     struct curl_slist *headers;
@@ -59,26 +55,6 @@ struct http_call {
     char words[160];
     char error[CURL_ERROR_SIZE];
 };
-
-static inline void link_init(struct link *l)
-{
-    l->prev = l->next = l;
-}
-
-static inline void link_append(struct link *list, struct link *l)
-{
-    l->prev = list->prev;
-    l->next = list;
-    list->prev->next = l;
-    list->prev = l;
-}
-
-static inline void link_remove(struct link *l) /* no effect if it is in no list */
-{
-    l->prev->next = l->next;
-    l->next->prev = l->prev;
-    link_init(l);
-}
 
 /* Functions of http_call.c that the loop calls. The first two may end the call and free `c`. */
 void http_call_do_chore(struct http_call *c);

@@ -95,8 +95,8 @@ static enum status init_cache(struct cache *c, struct buf *why)
     return buf_why(
         why, s,
         "%s: cannot allocate KV for %u blocks on the device and %u on the host, of "
-        "%zu bytes each, and keep the books of %u more on disk; lower --kv-device-bytes, "
-        "--kv-host-bytes or --kv-disk-bytes",
+        "%zu bytes each, and keep the books of %u more on disk; lower {kv_device_bytes}, "
+        "{kv_host_bytes} or {kv_disk_bytes}",
         status_words(s), c->config.pool.n_blocks, c->config.n_host_blocks,
         kv_block_bytes(&c->config.pool), tier_n_blocks(c->tiers[CACHE_DISK]));
 }

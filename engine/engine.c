@@ -7,34 +7,26 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/flags.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "engine/engine_internal.h"
 #include "engine/model/family.h"
 #include "engine/model/fingerprint.h"
+#include "engine/settings.h"
 #include "kernels/device.h"
 
 #define TEMPLATE_BYTES_MAX ((size_t)1 << 20)
-/* vLLM's default. */
-#define GPU_MEMORY_UTILIZATION 0.9
-/* Of a GPU's free memory, what the KV pool leaves: the allocator rounds up, and the driver takes
- * some when kernels are launched for the first time. */
+/* Free memory of a GPU that the KV pool leaves: the allocator rounds up, and the driver allocates
+ * when kernels are launched for the first time. */
 #define GPU_SPARE_BYTES ((uint64_t)256 << 20)
 
-/* Of the device's KV blocks: design.md section 4. */
-#define KV_PREFETCH_SHARE 0.1
-/* The same: what requests may keep by cache_ttl. */
-#define KV_HOLD_SHARE 0.25
-#define KV_DISK_MIN_USES 2
-#define KV_DISK_TIMEOUT_MS 1000
-/* Rows of logits at once at least, as far as a step has so many: prompts' logprobs with a small
- * --max-num-seqs would else run the output layer row by row. */
+/* Least number of rows of logits in a step: with a small max_num_seqs the output layer would
+ * compute the logprobs of prompts row by row. */
 #define LOGITS_ROWS_MIN 16u
-/* How long a step with prefill chunks should take. */
-#define CPU_STEP_MS 200.0
-#define GPU_STEP_MS 100.0
-/* FastServe's (papers.md 1.2). */
+/* FastServe's starvation threshold (Wu et al., "Fast Distributed Inference Serving for Large
+ * Language Models", 2023). */
 #define GPU_STARVATION_MS 300.0
 #ifdef TARN_DEBUG
 #define CHECK_EACH_STEP true
@@ -44,27 +36,28 @@
 
 void engine_config_init(struct engine_config *c)
 {
-    *c = (struct engine_config){.device = "auto",
-                                .dtype = "auto",
-                                .kv_dtype = "auto",
-                                .quantization = "none",
-                                .load_format = "auto",
-                                .policy = "skip-join-mlfq",
-                                .mlfq_variant = "tarn",
-                                .level_ratio = 2,
-                                .swap = "proactive",
+    *c = (struct engine_config){.device = DEFAULT_DEVICE,
+                                .dtype = DEFAULT_DTYPE,
+                                .kv_dtype = DEFAULT_DTYPE,
+                                .quantization = DEFAULT_QUANTIZATION,
+                                .load_format = DEFAULT_LOAD_FORMAT,
+                                .policy = DEFAULT_SCHEDULING_POLICY,
+                                .mlfq_variant = DEFAULT_MLFQ_VARIANT,
+                                .level_ratio = DEFAULT_LEVEL_RATIO,
+                                .swap = DEFAULT_KV_SWAP,
                                 .profile_cost = true,
-                                .max_num_seqs = 64,
-                                .max_batched_tokens = 512,
-                                .max_queued = 1024,
-                                .gpu_memory_utilization = GPU_MEMORY_UTILIZATION,
-                                .segment_tokens = KV_SEGMENT_TOKENS_MAX,
+                                .max_num_seqs = DEFAULT_MAX_NUM_SEQS,
+                                .max_batched_tokens = DEFAULT_MAX_NUM_BATCHED_TOKENS,
+                                .max_queued = DEFAULT_MAX_NUM_QUEUED_REQS,
+                                .gpu_memory_utilization = DEFAULT_GPU_MEMORY_UTILIZATION,
+                                .segment_tokens = DEFAULT_KV_SEGMENT_TOKENS,
                                 .prefix_caching = true,
-                                .kv_prefetch_share = KV_PREFETCH_SHARE,
-                                .kv_hold_share = KV_HOLD_SHARE,
-                                .kv_disk_min_uses = KV_DISK_MIN_USES,
-                                .kv_disk_timeout_ms = KV_DISK_TIMEOUT_MS,
-                                .kv_preload = "registered",
+                                .kv_prefetch_share = DEFAULT_KV_PREFETCH_SHARE,
+                                .kv_hold_share = DEFAULT_KV_HOLD_SHARE,
+                                .kv_disk_min_uses = DEFAULT_KV_DISK_MIN_USES,
+                                .kv_disk_timeout_ms = DEFAULT_KV_DISK_TIMEOUT_MS,
+                                .kv_preload = DEFAULT_KV_PRELOAD,
+                                .cache_policy = DEFAULT_CACHE_POLICY,
                                 .check_each_step = CHECK_EACH_STEP};
 }
 
@@ -80,26 +73,25 @@ uint32_t engine_segment_tokens(const struct engine *e)
 
 /* --- opening: model, device, weights --- */
 
-static enum status parse_dtype(const char *flag, const char *name, enum dtype if_auto,
-                               enum dtype *out, struct buf *why)
+/* The place of `name` among `names`. `setting` is the option in braces. */
+static enum status choose(const char *setting, const char *names, const char *name, uint32_t *out,
+                          struct buf *why)
 {
-    static const struct {
-        const char *name;
-        enum dtype dtype;
-    } names[] = {{"f32", DTYPE_F32},   {"float32", DTYPE_F32},  {"float", DTYPE_F32},
-                 {"f16", DTYPE_F16},   {"float16", DTYPE_F16},  {"half", DTYPE_F16},
-                 {"bf16", DTYPE_BF16}, {"bfloat16", DTYPE_BF16}};
+    if (!flag_is_choice(names, name))
+        return buf_why(why, ERR_INVALID, "%s %s is unknown (one of %s)", setting, name, names);
+    *out = flag_choice_at(names, name);
+    return OK;
+}
 
-    *out = if_auto;
-    if (!strcmp(name, "auto"))
-        return OK;
-    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
-        if (!strcmp(names[i].name, name)) {
-            *out = names[i].dtype;
-            return OK;
-        }
-    return buf_why(why, ERR_INVALID, "%s %s is unknown; auto, f32, f16 and bf16 are known", flag,
-                   name);
+static enum status choose_dtype(const char *setting, const char *name, enum dtype if_auto,
+                                enum dtype *out, struct buf *why)
+{
+    const enum dtype dtypes[] = {if_auto, DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    uint32_t at = 0;
+    enum status s = choose(setting, DTYPE_NAMES, name, &at, why);
+
+    *out = dtypes[at];
+    return s;
 }
 
 static enum status read_gpu_memory(struct engine *e, uint64_t *n_free, uint64_t *n_total,
@@ -116,25 +108,20 @@ static enum status read_gpu_memory(struct engine *e, uint64_t *n_free, uint64_t 
     return OK;
 }
 
-/* Choose type and quantization of the weights. The device opens after that, and for them. */
+/* Choose type and quantization of the weights, which decide how the device is opened. */
 static enum status choose_weights(struct engine *e, struct buf *why)
 {
     struct weights_config *w = &e->weights_config;
     enum dtype stored = e->model.stored_dtype;
-    enum status s = OK;
+    uint32_t format = 0; /* auto, dummy */
+    enum status s = choose("{load_format}", LOAD_FORMAT_NAMES, e->config.load_format, &format, why);
 
     *w = (struct weights_config){.dir = e->model_dir, .model = &e->model, .seed = e->config.seed};
-    if (!strcmp(e->config.load_format, "dummy"))
-        w->dummy = true;
-    else if (strcmp(e->config.load_format, "auto") && strcmp(e->config.load_format, "safetensors"))
-        return buf_why(why, ERR_INVALID,
-                       "--load-format %s is unknown; auto, safetensors and dummy "
-                       "are known",
-                       e->config.load_format);
-    if (!w->dummy)
+    w->dummy = format == 1;
+    if (s == OK && !w->dummy)
         s = weights_stored_dtype(&e->model, e->model_dir, &stored, why);
     if (s == OK)
-        s = parse_dtype("--dtype", e->config.dtype, stored, &w->dtype, why);
+        s = choose_dtype("{dtype}", e->config.dtype, stored, &w->dtype, why);
     if (s == OK)
         s = quantization_parse(&w->quantization, e->config.quantization,
                                e->config.quantization_group, why);
@@ -143,6 +130,8 @@ static enum status choose_weights(struct engine *e, struct buf *why)
 
 static enum status open_device(struct engine *e, struct buf *why)
 {
+    static const enum device_kind kinds[] = {DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA, DEVICE_REF};
+    uint32_t kind = 0;
     const struct engine_config *c = &e->config;
     const struct model_config *m = &e->model;
     struct device_config d = {.cpu_variant = c->cpu_variant,
@@ -159,20 +148,10 @@ static enum status open_device(struct engine *e, struct buf *why)
     d.bf16_weights = w->dtype == DTYPE_BF16 && w->quantization.group == 0;
     m->family->count_work(m, NULL, &work);
     d.max_k = work.k_max;
-    if (!strcmp(c->device, "auto"))
-        d.kind = DEVICE_AUTO;
-    else if (!strcmp(c->device, "cpu"))
-        d.kind = DEVICE_CPU;
-    else if (!strcmp(c->device, "cuda"))
-        d.kind = DEVICE_CUDA;
-    else if (!strcmp(c->device, "ref"))
-        d.kind = DEVICE_REF;
-    else
-        return buf_why(why, ERR_UNSUPPORTED,
-                       "--device %s is unknown; auto, cpu, cuda and ref are "
-                       "known",
-                       c->device);
-    enum status s = device_open(&e->device, &d, why);
+    enum status s = choose("{device}", DEVICE_NAMES, c->device, &kind, why);
+    d.kind = kinds[kind];
+    if (s == OK)
+        s = device_open(&e->device, &d, why);
     if (s == OK && !device_is_host(e->device))
         s = read_gpu_memory(e, &e->gpu_bytes_free_at_open, NULL, why);
     return s;
@@ -188,7 +167,7 @@ static enum status load_chat_template(struct engine *e, struct buf *why)
         return source ? chat_template_create(&e->chat_template, source, strlen(source), why) : OK;
     FILE *f = fopen(e->config.chat_template_file, "rb");
     if (!f)
-        return buf_why(why, ERR_NOT_FOUND, "cannot open --chat-template %s",
+        return buf_why(why, ERR_NOT_FOUND, "{chat_template}: cannot open %s",
                        e->config.chat_template_file);
     buf_init(&file, TEMPLATE_BYTES_MAX);
     s = buf_reserve(&file, TEMPLATE_BYTES_MAX);
@@ -206,7 +185,7 @@ static enum status load_tokenizer(struct engine *e, struct buf *why)
     enum status s = tokenizer_load(&e->tokenizer, e->model_dir, why);
 
     if (s == ERR_NOT_FOUND && !strcmp(e->config.load_format, "dummy"))
-        return OK; /* random weights have nothing to say: token ids in, token ids out */
+        return OK; /* random weights need no text: token ids in, token ids out */
     if (s != OK)
         return s;
     s = load_chat_template(e, why);
@@ -263,9 +242,8 @@ static struct device_sampler_config sampler_shape(struct engine *e, uint32_t max
                                           .n_known_max = max_model_len};
 }
 
-/* What --gpu-memory-utilization leaves for the KV pool: that share of all memory, less what was
- * taken since the device was opened (weights) and what the step's buffers will take; never more
- * than is free, whoever has the rest. */
+/* Size the KV pool by gpu_memory_utilization: that share of all memory, less the memory used since
+ * the device was opened (weights) and that of the step's buffers; never more than is free. */
 static enum status gpu_kv_bytes(struct engine *e, uint32_t max_model_len, uint64_t *out,
                                 struct buf *why)
 {
@@ -289,7 +267,7 @@ static enum status gpu_kv_bytes(struct engine *e, uint32_t max_model_len, uint64
     if (*out == 0)
         return buf_why(why, ERR_NOMEM,
                        "the GPU has no room for a KV pool: weights and buffers "
-                       "take %.2f GB, %.2f of %.2f GB are free, --gpu-memory-utilization is %g",
+                       "take %.2f GB, %.2f of %.2f GB are free, {gpu_memory_utilization} is %g",
                        (double)taken * 1e-9, (double)n_free * 1e-9, (double)n_total * 1e-9, share);
     return OK;
 }
@@ -317,13 +295,13 @@ static enum status size_pool(struct engine *e, struct kv_pool *pool, struct buf 
     *pool = (struct kv_pool){.n_layers = e->model.n_layers,
                              .n_kv_heads = e->model.n_kv_heads,
                              .head_dim = e->model.head_dim};
-    s = parse_dtype("--kv-cache-dtype", c->kv_dtype, e->weights.dtype, &kv, why);
+    s = choose_dtype("{kv_cache_dtype}", c->kv_dtype, e->weights.dtype, &kv, why);
     if (s != OK)
         return s;
     pool->layout = kv_layout_of(kv);
     if (len > e->model.max_pos)
         return buf_why(why, ERR_INVALID,
-                       "--max-model-len %u is above the model's "
+                       "{max_model_len} %u is above the model's "
                        "max_position_embeddings %u",
                        len, e->model.max_pos);
     uint64_t block = kv_block_bytes(pool);
@@ -339,13 +317,13 @@ static enum status size_pool(struct engine *e, struct kv_pool *pool, struct buf 
     if (n < 2)
         return buf_why(why, ERR_INVALID,
                        "the KV pool of %llu bytes holds fewer than 2 KV blocks "
-                       "of %llu bytes; raise --kv-device-bytes",
+                       "of %llu bytes; raise {kv_device_bytes}",
                        (unsigned long long)bytes, (unsigned long long)block);
     if (per_seq > n) {
         if (c->max_model_len)
             return buf_why(why, ERR_INVALID,
-                           "the KV pool of %llu blocks cannot hold "
-                           "--max-model-len %u; raise --kv-device-bytes to %llu",
+                           "the KV pool of %llu blocks cannot hold {max_model_len} %u; raise "
+                           "{kv_device_bytes} to %llu",
                            (unsigned long long)n, len, (unsigned long long)(per_seq * block));
         len = (uint32_t)(n - 1) * KV_BLOCK_TOKENS;
         log_event(LOG_WARN, "max_model_len cut to what the KV pool holds", "max_model_len=%u", len);
@@ -376,7 +354,7 @@ static enum status make_fingerprint(struct engine *e, const struct kv_pool *pool
 
 /* --- opening: what the loop needs --- */
 
-/* Where tokens are picked: on a device that does it, else here, with scratch for every row. */
+/* Sample on the device if it can; else on the host, with scratch for every row. */
 static enum status create_sampler(struct engine *e)
 {
     struct device_sampler_config ds = sampler_shape(e, e->config.max_model_len);
@@ -401,27 +379,20 @@ static uint32_t n_host_blocks(const struct engine_config *c, uint64_t block_byte
     return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX; /* cache_create() says when it is too much */
 }
 
-/* check_config() has seen that the name is one of these. */
-static enum cache_preload preload_of(const char *name)
-{
-    if (!strcmp(name, "all"))
-        return CACHE_PRELOAD_ALL;
-    return !strcmp(name, "none") ? CACHE_PRELOAD_NONE : CACHE_PRELOAD_REGISTERED;
-}
-
 static struct cache_disk_config disk_shape(const struct engine *e)
 {
     const struct engine_config *c = &e->config;
 
     if (!c->kv_disk_path)
         return (struct cache_disk_config){0};
-    return (struct cache_disk_config){.path = c->kv_disk_path,
-                                      .n_bytes = c->kv_disk_bytes,
-                                      .fingerprint = e->fingerprint,
-                                      .min_uses = c->kv_disk_min_uses,
-                                      .timeout_ns = c->kv_disk_timeout_ms * UINT64_C(1000000),
-                                      .preload = preload_of(c->kv_preload),
-                                      .threads_only = c->kv_disk_threads_only};
+    return (struct cache_disk_config){
+        .path = c->kv_disk_path,
+        .n_bytes = c->kv_disk_bytes,
+        .fingerprint = e->fingerprint,
+        .min_uses = c->kv_disk_min_uses,
+        .timeout_ns = c->kv_disk_timeout_ms * UINT64_C(1000000),
+        .preload = (enum cache_preload)flag_choice_at(KV_PRELOAD_NAMES, c->kv_preload),
+        .threads_only = c->kv_disk_threads_only};
 }
 
 static struct cache_config cache_shape(const struct engine *e, const struct kv_pool *pool)
@@ -445,8 +416,8 @@ static struct cache_config cache_shape(const struct engine *e, const struct kv_p
 static enum status create_lineup(struct engine *e, struct buf *why)
 {
     const struct engine_config *c = &e->config;
-    bool is_host = device_is_host(e->device), ahead = !strcmp(c->swap, "proactive");
-    double step_ms = is_host ? CPU_STEP_MS : GPU_STEP_MS;
+    bool is_host = device_is_host(e->device), ahead = flag_choice_at(KV_SWAP_NAMES, c->swap) == 0;
+    double step_ms = is_host ? DEFAULT_CPU_STEP_MS : DEFAULT_GPU_STEP_MS;
     double starvation_ms = is_host ? 0 : GPU_STARVATION_MS; /* 0: the scheduler's own default */
     struct lineup_config l = {
         .cache = e->cache,
@@ -466,11 +437,6 @@ static enum status create_lineup(struct engine *e, struct buf *why)
                       .variant = c->mlfq_variant,
                       .reserve_blocks = c->kv_reserve_blocks}};
 
-    if (!ahead && strcmp(c->swap, "reactive"))
-        return buf_why(why, ERR_INVALID,
-                       "--kv-swap %s is unknown; proactive and reactive are "
-                       "known",
-                       c->swap);
     return lineup_create(&e->lineup, &l, why);
 }
 
@@ -501,12 +467,12 @@ static enum status create_loop_state(struct engine *e, const struct kv_pool *poo
     enum status s;
 
     if (c->kv_host_bytes > 0 && cache.n_host_blocks == 0)
-        return buf_why(why, ERR_INVALID,
-                       "--kv-host-bytes holds less than one KV block of %zu "
-                       "bytes; raise it, or leave it out",
-                       kv_block_bytes(pool));
+        return buf_why(
+            why, ERR_INVALID,
+            "{kv_host_bytes} holds less than one KV block of %zu bytes; raise it, or leave it out",
+            kv_block_bytes(pool));
     if (fwd.n_blocks_max == UINT32_MAX)
-        return buf_why(why, ERR_INVALID, "--max-num-seqs times --max-model-len is too large");
+        return buf_why(why, ERR_INVALID, "{max_num_seqs} times {max_model_len} is too large");
     if ((s = cache_create(&e->cache, &cache, why)) != OK)
         return s;
     if ((s = forward_create(&e->forward, &fwd)) != OK ||
@@ -588,46 +554,49 @@ static void fill_info(struct engine *e, const struct kv_pool *pool, uint64_t t0)
 
 static enum status check_disk(const struct engine_config *c, struct buf *why)
 {
+    uint32_t at;
+
     if (!c->kv_disk_path)
         return OK;
     if (c->kv_disk_bytes == 0)
-        return buf_why(why, ERR_INVALID, "--kv-disk-path needs --kv-disk-bytes as well");
+        return buf_why(why, ERR_INVALID, "{kv_disk_path} needs {kv_disk_bytes} as well");
     if (!c->prefix_caching)
         return buf_why(why, ERR_INVALID,
-                       "--kv-disk-path keeps computed prompts, and "
-                       "--no-prefix-caching forgets them; leave one of the two out");
+                       "{kv_disk_path} keeps computed prompts, and without {prefix_caching} they "
+                       "are forgotten; leave one of the two out");
     if (c->kv_disk_min_uses == 0 || c->kv_disk_timeout_ms == 0)
         return buf_why(why, ERR_INVALID,
-                       "--kv-disk-min-uses and --kv-disk-timeout-ms must be at "
-                       "least 1");
-    if (strcmp(c->kv_preload, "none") && strcmp(c->kv_preload, "registered") &&
-        strcmp(c->kv_preload, "all"))
-        return buf_why(why, ERR_INVALID,
-                       "--kv-preload %s is unknown; none, registered and all are "
-                       "known",
-                       c->kv_preload);
-    return OK;
+                       "{kv_disk_min_uses} and {kv_disk_timeout_ms} must be at least 1");
+    return choose("{kv_preload}", KV_PRELOAD_NAMES, c->kv_preload, &at, why);
+}
+
+static enum status check_share(const char *setting, double share, struct buf *why)
+{
+    return share >= 0 && share <= 1 ? OK
+                                    : buf_why(why, ERR_INVALID, "%s must be from 0 to 1", setting);
 }
 
 static enum status check_config(const struct engine_config *c, struct buf *why)
 {
+    uint32_t at;
+    enum status s = choose("{kv_swap}", KV_SWAP_NAMES, c->swap, &at, why);
+
+    if (s == OK)
+        s = check_share("{kv_prefetch_share}", c->kv_prefetch_share, why);
+    if (s == OK)
+        s = check_share("{kv_hold_share}", c->kv_hold_share, why);
+    if (s != OK)
+        return s;
     if (!(c->gpu_memory_utilization > 0 && c->gpu_memory_utilization <= 1))
-        return buf_why(why, ERR_INVALID, "--gpu-memory-utilization must be above 0 and at most 1");
-    if (!(c->kv_prefetch_share >= 0 && c->kv_prefetch_share <= 1))
-        return buf_why(why, ERR_INVALID, "--kv-prefetch-share must be from 0 to 1");
-    if (!(c->kv_hold_share >= 0 && c->kv_hold_share <= 1))
-        return buf_why(why, ERR_INVALID, "--kv-hold-share must be from 0 to 1");
+        return buf_why(why, ERR_INVALID, "{gpu_memory_utilization} must be above 0 and at most 1");
     if (!c->model_dir)
-        return buf_why(why, ERR_INVALID, "no model given; use --model DIR");
+        return buf_why(why, ERR_INVALID, "no model given; use {model}");
     if (c->max_num_seqs == 0 || c->max_batched_tokens == 0)
         return buf_why(why, ERR_INVALID,
-                       "--max-num-seqs and --max-num-batched-tokens must be at "
-                       "least 1");
+                       "{max_num_seqs} and {max_num_batched_tokens} must be at least 1");
     if (c->segment_tokens < KV_BLOCK_TOKENS || c->segment_tokens > KV_SEGMENT_TOKENS_MAX ||
         c->segment_tokens % KV_BLOCK_TOKENS)
-        return buf_why(why, ERR_INVALID,
-                       "--kv-segment-tokens must be a multiple of %d, at most "
-                       "%d",
+        return buf_why(why, ERR_INVALID, "{kv_segment_tokens} must be a multiple of %d, at most %d",
                        KV_BLOCK_TOKENS, KV_SEGMENT_TOKENS_MAX);
     return check_disk(c, why);
 }
@@ -762,13 +731,12 @@ static enum status enter(struct engine *e, struct buf *why)
         return buf_why(why, ERR_UNAVAILABLE, DEVICE_FAILED_WORDS);
     if (atomic_load(&e->draining))
         return buf_why(why, ERR_UNAVAILABLE, "the server is shutting down");
-    /* Those that were preempted wait as well: what is inside counts, not what never ran. */
+    /* Preempted requests wait too: all requests inside count, not only those that never ran. */
     if (atomic_fetch_add(&e->n_inside, 1) >= e->n_slots) {
         atomic_fetch_sub(&e->n_inside, 1);
         atomic_fetch_add(&e->n_rejected, 1);
         return buf_why(why, ERR_BUSY,
-                       "%u requests are waiting already (--max-num-queued-reqs), "
-                       "beside %u that run; try again later",
+                       "%u requests are waiting already, beside %u that run; try again later",
                        e->config.max_queued, e->config.max_num_seqs);
     }
     return OK;
@@ -780,7 +748,7 @@ enum status engine_submit(struct engine *e, struct request *r, struct buf *why)
     uint32_t n_blocks = cache_blocks_max(p->n_ids, p->n_span_ends, r->stopping.max_tokens);
     enum status s;
 
-    /* What could never run alone must not wait forever. */
+    /* A request that does not fit the empty pool would wait forever. */
     if (n_blocks > e->info.n_kv_blocks)
         return buf_why(why, ERR_TOO_LARGE,
                        "prompt and max_tokens need up to %u KV blocks, the "

@@ -4,7 +4,7 @@
  * Thread  engine_open/start/drain/close: main. engine_submit, engine_reset_cache, engine_stats and
  *         the const getters: any thread. Everything inside the step: the engine thread alone.
  * Errors  engine_open(): words that name the file and what is wrong with it.
- *         engine_submit(): ERR_BUSY when --max-num-queued-reqs are waiting, ERR_UNAVAILABLE while
+ *         engine_submit(): ERR_BUSY when max_queued requests are waiting, ERR_UNAVAILABLE while
  *         draining and after the device failed, ERR_TOO_LARGE when the request could never fit the
  *         KV pool. engine_cache_view(), engine_cache_erase(): ERR_TIMEOUT when the engine thread
  *         is in a step for too long, ERR_UNAVAILABLE when it ends.
@@ -72,7 +72,7 @@ struct engine_config {
     uint64_t seed;               /* of dummy weights */
     const char *chat_template_file; /* NULL = the model's own */
 };
-/* The defaults that --help prints. */
+/* Set the defaults of settings.h. */
 void engine_config_init(struct engine_config *c);
 
 NODISCARD enum status engine_open(struct engine **out, const struct engine_config *config,

@@ -1,16 +1,11 @@
-/* config.h - the options of tarn-server, from one table.
+/* config.h - the options of tarn-server, from one table (base/option_table.h).
  *
- * A row gives name, type, limits, default and help. The flag --some-name, the variable
- * TARN_SOME_NAME and the line `some-name = value` of a --config file all come from it. A flag wins
- * over a variable, a variable over the file.
- *
- * The file is plain text, one `name = value` per line; empty lines and lines that begin with # are
- * skipped. Names are those of the flags without the two dashes; no quoting, a value ends at the end
- * of its line.
+ * A value comes from the flag --some-name, else from the variable TARN_SOME_NAME, else from a line
+ * `some-name = value` of the --config file, else from the default of its row.
  *
  * Owns    copies of every text value: config_fini().
  * Thread  filled on the main thread, read-only after.
- * Errors  ERR_INVALID with words that name the option, its source and, for a name nobody knows,
+ * Errors  ERR_INVALID with words that name the option, its source and, for an unknown name,
  *         the nearest one; ERR_NOT_FOUND for a --config file that is not there. An unknown TARN_*
  *         variable is no error: config_warn_unknown().
  * Units   sizes in bytes (K, M, G are powers of 1024), times in seconds but for names in _ms. */
@@ -95,13 +90,12 @@ struct config {
     char *log_level;
     char *log_format;
     bool log_prompts;
-    /* not options of the table */
-    char *config_file;
+    char *config_file; /* of --config; empty: none */
     bool want_help, want_version;
 };
 
-/* argv[1..argc) and the environment `env` (as environ: "NAME=value", NULL-terminated). On any
- * result *c can be given to config_fini(). */
+/* Read argv[1..argc) and the environment `env` (as environ: "NAME=value", NULL-terminated). *c goes
+ * to config_fini() after errors too. */
 NODISCARD enum status config_load(struct config *c, int argc, char **argv, char **env,
                                   struct buf *why);
 void config_fini(struct config *c);
@@ -115,14 +109,16 @@ void config_print_help(FILE *f);
 void config_describe(const struct config *c, struct buf *out);
 /* Write the same to the log, one line. */
 void config_log(const struct config *c);
-/* Log each TARN_* variable that names no option: Kubernetes sets some of its own for a service
- * called "tarn". TARN_URL is tarnctl's and is passed over in silence. */
+/* Log each TARN_* variable that names no option, but TARN_URL, which is tarnctl's. No error:
+ * Kubernetes sets further ones for a service called "tarn". */
 void config_warn_unknown(char **env);
-/* Whether the user wants JSON lines; also after config_load() failed, as far as that can be told
- * from what it has read, the command line and the environment. */
+/* Whether the log has JSON lines. After a failed config_load() the answer comes from the options it
+ * has read, the command line and the environment. */
 bool config_wants_json(const struct config *c, int argc, char **argv, char **env);
 
 /* The known option name nearest to `name`, or NULL when nothing is near. */
 const char *config_nearest(const char *name);
+/* Replace each {some_name} in a message of a lower layer by --some-name. */
+void config_name_options(struct buf *why);
 
 #endif

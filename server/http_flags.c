@@ -7,8 +7,8 @@
 #include "server/http/http.h"
 #include "server/api/route.h"
 
-#define LONG_BODY_BYTES (64u << 10) /* at 5 MB/s and more: below 15 ms of an HTTP thread */
-/* Request bodies in memory at once: so many of the largest, and never less than this. */
+#define LONG_BODY_BYTES (64u << 10) /* an HTTP thread parses it in 15 ms at 5 MB/s */
+/* Limit on request bodies in memory at once: 16 of the largest, and at least 64 MiB. */
 #define N_LARGEST_BODIES 16
 #define BODIES_BYTES_LEAST (size_t)(64u << 20)
 

@@ -1,4 +1,4 @@
-/* http_flags.h - what the user's flags mean for http.h.
+/* http_flags.h - the configuration of http.h from that of tarn-server.
  *
  * Owns    nothing; the result points into the configuration.
  * Thread  main.
@@ -11,7 +11,7 @@ struct config;
 struct http_config;
 struct server;
 
-/* The routes of `srv` behind the flags of `c`. */
+/* Fill *out from the options of `c`, with the routes of `srv`. */
 void http_flags_apply(struct http_config *out, const struct config *c, struct server *srv);
 
 #endif

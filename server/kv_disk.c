@@ -22,7 +22,7 @@ static void print_dropped(FILE *f, const struct cache_disk_stats *d)
     for (int i = 0; i < KV_DISK_N_WHYS; i++) {
         if (dropped[i].n == 0)
             continue;
-        fprintf(f, "%s%u %s", any ? ", " : "  of what was there, not used: ", dropped[i].n,
+        fprintf(f, "%s%u %s", any ? ", " : "  records that cannot be used: ", dropped[i].n,
                 dropped[i].why);
         any = true;
     }

@@ -1,4 +1,4 @@
-/* kv_disk.h - the disk tier in words: the start-up line, and what of its records was of no use.
+/* kv_disk.h - text about the disk tier: its line at the start, and the records it cannot use.
  *
  * Owns    nothing.
  * Thread  any.
@@ -13,15 +13,15 @@
 
 #define KV_DISK_N_WHYS 6
 
-/* Records that were there at start and were not entered, by why. */
+/* Records that were found at the start and dropped, by reason. */
 struct kv_disk_dropped {
     const char *why;
     uint32_t n;
 };
 void kv_disk_dropped(const struct cache_disk_stats *d, struct kv_disk_dropped out[KV_DISK_N_WHYS]);
 
-/* Room and what was found, one line; then a line for what was dropped, if anything was. Nothing
- * without a disk tier. */
+/* Print one line with the size and the records found, and one with the dropped records, if any.
+ * Nothing is printed without a disk tier. */
 void kv_disk_print(FILE *f, const char *path, const struct cache_stats *c);
 
 #endif

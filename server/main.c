@@ -1,11 +1,11 @@
-/* main.c - tarn-server: build top to bottom, serve, drain, tear down in reverse.
+/* main.c - tarn-server: start, serve, drain, and free everything in reverse order.
  *
- * The first SIGTERM or SIGINT drains: readiness goes off, new requests get 503, running ones
- * finish, for at most --drain-timeout seconds. A second one ends at once, as does one that comes
- * while the server starts. All exit with 0. SIGHUP reads the files of keys and of TLS again.
+ * The first SIGTERM or SIGINT drains the server: readiness goes off, new requests get 503, running
+ * requests finish within --drain-timeout seconds. A second signal, or a signal during the start,
+ * ends the process at once. All these exit with 0. SIGHUP reads the files of keys and TLS again.
  *
- * When the device fails for good, readiness goes off, what is open is answered with 503, and the
- * process ends with 1, for systemd or Kubernetes to start it again. */
+ * After a permanent failure of the device readiness goes off, open requests get 503, and the
+ * process exits with 1, so that systemd or Kubernetes starts it again. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -37,16 +37,15 @@
 #define END_POLL_NS UINT64_C(5000000)
 #define SECOND_NS UINT64_C(1000000000)
 #define END_WAIT_NS (5 * SECOND_NS)
-/* How often main looks whether the device works, and how long open requests have after it
- * failed. */
+/* Period of the check that the device works, and time that open requests have after its failure. */
 #define WATCH_NS 200000000L
 #define FAILED_NS SECOND_NS
 
 extern char **environ;
 
-/* --- before anything is built --- */
+/* --- process --- */
 
-/* Signals are taken by sigtimedwait() on this thread; every thread made later inherits the mask. */
+/* This thread receives signals by sigtimedwait(); threads created later inherit the mask. */
 static void block_signals(sigset_t *set)
 {
     sigemptyset(set);
@@ -54,11 +53,11 @@ static void block_signals(sigset_t *set)
     sigaddset(set, SIGINT);
     sigaddset(set, SIGHUP);
     pthread_sigmask(SIG_BLOCK, set, NULL);
-    signal(SIGPIPE, SIG_IGN); /* a client that left is an error of one write */
+    signal(SIGPIPE, SIG_IGN); /* a closed connection is an error of one write */
 }
 
-/* One heap for all threads: with an arena each, every thread keeps its own high-water mark of
- * prompts and answers. What the step and the streams do per token does not allocate. */
+/* Use one heap for all threads: with an arena per thread, each keeps the memory of its largest
+ * prompts and answers. Steps and streams allocate nothing per token. */
 static void share_heap(void)
 {
     mallopt(M_ARENA_MAX, 1);
@@ -75,8 +74,8 @@ static void start_log(const struct config *c)
     log_init(level, strcmp(c->log_format, "json") == 0);
 }
 
-/* Say what ends the program: text for people, or one more line of a JSON log. A start that fails
- * for want of memory says so, whatever words came up from below. */
+/* Print the error that ends the program: text, or a line of a JSON log. An error for lack of memory
+ * is named as such beside the words of the lower layers. */
 static void report_failure(enum status s, const char *words)
 {
     bool add_cause = s == ERR_NOMEM && !strstr(words, status_words(s));
@@ -93,7 +92,7 @@ static void report_failure(enum status s, const char *words)
 
 #define COST_DIR "cost"
 
-/* Where the engine keeps what it measured; NULL: nowhere. It may look at the path until it ends. */
+/* The directory of measured costs; NULL: costs are not kept. The engine borrows the path. */
 static const char *find_cost_dir(const struct config *c)
 {
     static char path[PATH_MAX];
@@ -219,11 +218,11 @@ static void reload(const struct server *srv, struct http_server *http)
         reload_certificate(http);
 }
 
-/* Until the first signal that ends the server, or the device fails. */
+/* Wait for the first signal that ends the server, or a failure of the device. */
 static void wait_for_end(const struct server *srv, struct http_server *http, const sigset_t *set)
 {
     const struct timespec period = {.tv_nsec = WATCH_NS};
-    struct summary summary = {.t_ns = clock_now_ns()}; /* requests may have come already */
+    struct summary summary = {.t_ns = clock_now_ns()}; /* requests may have arrived already */
 
     while (!engine_failed(srv->engine)) {
         int number = sigtimedwait(set, NULL, &period);
@@ -237,7 +236,7 @@ static void wait_for_end(const struct server *srv, struct http_server *http, con
     }
 }
 
-/* True when another signal to end came. */
+/* Wait for another signal to end; true when it came. */
 static bool wait_signal(const sigset_t *set, long timeout_ns)
 {
     struct timespec timeout = {.tv_nsec = timeout_ns};
@@ -266,7 +265,7 @@ static void drain(struct server *srv, struct http_server *http, const sigset_t *
             break;
         }
     }
-    /* What is left is cancelled, and its clients are told so. */
+    /* Cancel the remaining requests; their clients get an error. */
     end_ns = clock_now_ns() + (failed ? FAILED_NS : END_WAIT_NS);
     while (http_n_in_flight(http) > 0 && clock_now_ns() < end_ns) {
         http_cancel_all(http);
@@ -289,15 +288,15 @@ static enum status serve(struct server *srv, const sigset_t *set, struct buf *wh
     if (s != OK)
         return s;
     early_end_stop();
-    /* Only now: a start that fails says what is wrong, and nothing before that. */
+    /* Only now: a failed start prints nothing but its error. */
     config_log(c);
     banner_print(srv, http_port(http));
     wait_for_end(srv, http, set);
     drain(srv, http, set);
-    /* Also when it failed while draining: what it ended did not finish. */
+    /* Also after a failure while draining: the requests it ended did not finish. */
     s = engine_failed(srv->engine) ? buf_why(why, ERR_INTERNAL, "the device failed") : OK;
     http_stop(http);
-    engine_close(srv->engine); /* after this no wake-up can come */
+    engine_close(srv->engine); /* no request is woken after this */
     srv->engine = NULL;
     http_destroy(http);
     log_event(LOG_INFO, "stopped", "%s", "");
@@ -313,7 +312,7 @@ static enum status run(struct config *c, const sigset_t *set, struct buf *why)
     struct buf model_dir;
 
     buf_init(&model_dir, 8192);
-    enum status s = auth_check_config(c, why); /* before minutes of loading */
+    enum status s = auth_check_config(c, why); /* before the weights load for minutes */
     if (s == OK)
         s = preambles_open(&preambles, c->preamble, why);
     if (s == OK)
@@ -364,11 +363,13 @@ int main(int argc, char **argv)
         if (s == OK)
             s = run(&config, &set, &why);
         early_end_stop();
-    } else { /* as the user wants to read the log, as far as that can be known */
+    } else { /* in the log format of the options, as far as they were read */
         log_init(LOG_INFO, config_wants_json(&config, argc, argv, environ));
     }
-    if (s != OK)
+    if (s != OK) {
+        config_name_options(&why);
         report_failure(s, buf_str(&why));
+    }
     config_fini(&config);
     buf_fini(&why);
     return s == OK ? EXIT_SUCCESS : EXIT_FAILURE;

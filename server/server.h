@@ -1,4 +1,4 @@
-/* server.h - what every handler needs: configuration, engine, names, state.
+/* server.h - the state that all handlers share: configuration, engine, names.
  *
  * Owns    nothing but the two lists; main owns config, engine and http.
  * Thread  constant after server_init(), but for `draining` (set by main, read by all) and
@@ -29,14 +29,14 @@ struct server {
     const struct engine_info *info;
     const struct tokenizer *tokenizer;    /* may be NULL: dummy weights without one */
     const struct chat_template *template; /* may be NULL */
-    struct span_marks *span_marks;        /* where documents may be cut */
+    struct span_marks *span_marks;        /* where a document may end */
     bool documents_lead;                  /* see documents.h */
     struct chat_traits chat_traits;       /* of template */
     char **model_names;                   /* [n_model_names], the first one is used in answers */
     uint32_t n_model_names;
     struct preambles *preambles; /* the operator's; NULL: none. Borrowed: set by main */
     struct auth *auth;
-    struct tally *tally; /* what the HTTP side counts */
+    struct tally *tally; /* counters of the HTTP side */
     int64_t created_s;
     uint64_t wait_timeout_ns; /* of what a call waits for before it is submitted (wait.h) */
     char system_fingerprint[32];
@@ -49,7 +49,7 @@ NODISCARD enum status server_init(struct server *srv, const struct config *confi
                                   struct engine *engine);
 void server_fini(struct server *srv);
 
-/* Our copy of a name by which a request may call the model; NULL when it is none. */
+/* Find a name of the model; NULL: the model has no such name. The result lives as long as *srv. */
 const char *server_find_model(const struct server *srv, const char *name);
 
 #endif

@@ -35,12 +35,13 @@ arrows_table() {
 ^server/           ^(base|engine|server)/|^cache/cache\.h$
 ^clients/tarnctl/verify  ^(base|clients)/|^cache/disk/disk_verify\.h$
 ^clients/          ^(base|clients)/
+^loadgen/load/options\.c$  ^(base|clients)/|^loadgen/load/|^engine/settings\.h$
 ^loadgen/load/main\.c$  ^(base|clients)/|^loadgen/load/|^loadgen/sim/command\.h$
 ^loadgen/load/report  ^(base|clients)/|^loadgen/load/|^loadgen/sim/result\.h$
 ^loadgen/load/     ^(base|clients)/|^loadgen/load/
 ^loadgen/bench/policy/  ^(base|clients|loadgen)/|^engine/sched/(scheduler|cost_model)\.h$|^cache/policy/replace\.h$
 ^loadgen/bench/    ^(base|clients|loadgen|engine|kernels)/|^cache/cache\.h$
-^loadgen/sim/      ^(base|clients|loadgen)/|^engine/sched/(scheduler|cost_model)\.h$|^engine/lineup\.h$|^cache/cache\.h$|^kernels/(device|backend|params)\.h$
+^loadgen/sim/      ^(base|clients|loadgen)/|^engine/sched/(scheduler|cost_model)\.h$|^engine/(lineup|settings)\.h$|^cache/cache\.h$|^kernels/(device|backend|params)\.h$
 ^loadgen/          ^(base|clients|loadgen)/
 ^tests/            .
 ^deploy/           ^(base|clients|deploy)/

@@ -37,7 +37,7 @@ struct opening {
 };
 
 #define SAY(o, status, format, ...)                                                                \
-    buf_why((o)->why, status, "--kv-disk-path %s: " format, (o)->config->path, __VA_ARGS__)
+    buf_why((o)->why, status, "{kv_disk_path} %s: " format, (o)->config->path, __VA_ARGS__)
 
 /* "1.5 GiB" */
 static const char *size_words(char out[32], uint64_t n)
@@ -249,10 +249,10 @@ static enum status choose_size(struct opening *o)
     if (n >= DISK_EXTENTS_MIN)
         return OK;
     if (room.n_running == 0)
-        return SAY(o, ERR_INVALID, "--kv-disk-bytes is %s; this model needs %s at least",
+        return SAY(o, ERR_INVALID, "{kv_disk_bytes} is %s; this model needs %s at least",
                    size_words(a, c->n_bytes_max), size_words(b, least));
     return SAY(o, ERR_INVALID,
-               "--kv-disk-bytes is %s for all in it, of which %u other running server%s %s %s; "
+               "{kv_disk_bytes} is %s for all in it, of which %u other running server%s %s %s; "
                "this model needs %s at least: raise it, or give each server a directory of its "
                "own",
                size_words(a, c->n_bytes_max), room.n_running, room.n_running == 1 ? "" : "s",
@@ -302,7 +302,7 @@ static enum status check_free(struct opening *o)
     if (o->n_more == 0 || (o->n_free >= margin && o->n_free - margin >= o->n_more))
         return OK;
     return SAY(o, ERR_IO,
-               "its file system has %s free, of which %s stay free, and --kv-disk-bytes asks for "
+               "its file system has %s free, of which %s stay free, and {kv_disk_bytes} asks for "
                "%s more: ask for less, or free some",
                size_words(a, o->n_free), size_words(b, margin), size_words(c, o->n_more));
 }
@@ -315,12 +315,12 @@ static enum status no_space(struct opening *o)
 
     if (o->n_free < o->n_more)
         return SAY(o, ERR_IO,
-                   "its file system has no room for the %s that --kv-disk-bytes asks "
+                   "its file system has no room for the %s that {kv_disk_bytes} asks "
                    "for: ask for less, or free some",
                    size_words(a, o->n_more));
     return SAY(o, ERR_IO,
                "its file system had %s free, but refused the %s more that "
-               "--kv-disk-bytes asks for (%s): ask for less, or free some",
+               "{kv_disk_bytes} asks for (%s): ask for less, or free some",
                size_words(a, o->n_free), size_words(b, o->n_more), cause);
 }
 

@@ -165,7 +165,7 @@ static enum status remove_one(struct other *o, int root, const char *path, struc
         error = errno;
     if (error)
         return buf_why(why, ERR_IO,
-                       "--kv-disk-path %s: another model's %s, which no server uses, is to make "
+                       "{kv_disk_path} %s: another model's %s, which no server uses, is to make "
                        "room, but cannot be removed: %s",
                        path, o->name, strerror(error));
     o->is_gone = true;
@@ -201,7 +201,7 @@ enum status disk_room_make(struct disk_room *out, int root, const char *path, co
 
     *out = (struct disk_room){.n_left = 0};
     if (s != OK)
-        buf_why(why, s, "--kv-disk-path %s: cannot see what is there: %s", path,
+        buf_why(why, s, "{kv_disk_path} %s: cannot see what is there: %s", path,
                 s == ERR_NOMEM ? "out of memory" : strerror(errno));
     for (uint32_t i = 0; i < list.n; i++) {
         out->n_running += list.all[i].runs;

@@ -538,8 +538,8 @@ enum status disk_dirs_find(struct disk_dirs *out, const char *path, struct buf *
     }
     if (out->n == 0)
         return buf_why(why, ERR_NOT_FOUND,
-                       "%s: there is neither a table in it nor a directory of "
-                       "Tarn's disk tier; what --kv-disk-path names is meant",
+                       "%s: neither a table nor a directory of Tarn's disk tier is in it; give the "
+                       "directory in which a server keeps its disk tier",
                        path);
     return OK;
 }

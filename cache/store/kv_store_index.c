@@ -351,6 +351,6 @@ enum status store_index_disk(struct store *st, struct buf *why)
     return s == OK ? OK
                    : buf_why(why, s,
                              "out of memory to read the directory of %s; lower "
-                             "--kv-disk-bytes",
+                             "{kv_disk_bytes}",
                              st->config.disk.path);
 }

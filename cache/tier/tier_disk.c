@@ -274,8 +274,8 @@ static enum status allocate_staging(struct tier_disk *d, struct buf *why)
     if (!d->staging_memory)
         return buf_why(why, ERR_NOMEM,
                        "out of memory for the %zu bytes through which the disk "
-                       "tier reads and writes; lower --kv-device-bytes, or leave out "
-                       "--kv-disk-path",
+                       "tier reads and writes; lower {kv_device_bytes}, or leave out "
+                       "{kv_disk_path}",
                        n_bytes);
     at = (uintptr_t)d->staging_memory;
     d->staging = (unsigned char *)d->staging_memory +
@@ -311,7 +311,7 @@ static enum status init_extents(struct tier_disk *d, struct buf *why)
     if (tier_init(&d->base, &disk_ops, d->base.block_bytes, n) != OK)
         return buf_why(why, ERR_NOMEM,
                        "out of memory for the books of %u extents; lower "
-                       "--kv-disk-bytes",
+                       "{kv_disk_bytes}",
                        n);
     d->base.extent_bytes = extent_bytes;
     d->base.n_buffers = n_buffers;
@@ -344,8 +344,8 @@ enum status tier_disk_open(struct tier **out, const struct tier_disk_config *c, 
     *out = NULL;
     if (!d)
         return buf_why(why, ERR_NOMEM,
-                       "out of memory for the disk tier; lower --kv-device-bytes, "
-                       "or leave out --kv-disk-path");
+                       "out of memory for the disk tier; lower {kv_device_bytes}, "
+                       "or leave out {kv_disk_path}");
     d->device = c->device;
     d->path = c->path;
     d->base.ops = &disk_ops;

@@ -112,7 +112,7 @@ enum status quantization_parse(struct quantization *out, const char *name, uint3
 {
     *out = (struct quantization){0};
     if (group != 0 && group != 32 && group != 128)
-        return buf_why(why, ERR_INVALID, "--quantization-group %u is unknown; 32 and 128 are known",
+        return buf_why(why, ERR_INVALID, "{quantization_group} %u is unknown; 32 and 128 are known",
                        group);
     if (!strcmp(name, "int8"))
         *out = (struct quantization){DTYPE_I8, group ? group : GROUP_I8};
@@ -120,9 +120,7 @@ enum status quantization_parse(struct quantization *out, const char *name, uint3
         *out = (struct quantization){DTYPE_I4, group ? group : GROUP_I4};
     else if (strcmp(name, "none") != 0)
         return buf_why(why, ERR_INVALID,
-                       "--quantization %s is unknown; none, int8 and int4 are "
-                       "known",
-                       name);
+                       "{quantization} %s is unknown; none, int8 and int4 are known", name);
     return OK;
 }
 

@@ -45,14 +45,14 @@ double next_iteration_seconds(const struct scheduler *s, const struct entry *e)
 static enum status check_config(const struct scheduler_config *c, struct buf *why)
 {
     if (c->ratio != 0 && !(c->ratio >= 1.1 && c->ratio <= 16))
-        return buf_why(why, ERR_INVALID, "--level-ratio %g: expected 1.1 to 16", c->ratio);
+        return buf_why(why, ERR_INVALID, "{level_ratio} %g: expected 1.1 to 16", c->ratio);
     if (c->quantum_s != 0 && !(c->quantum_s > 0 && c->quantum_s <= 3600))
-        return buf_why(why, ERR_INVALID, "--quantum-ms %g: expected above 0, at most 3600000",
+        return buf_why(why, ERR_INVALID, "{quantum_ms} %g: expected above 0, at most 3600000",
                        c->quantum_s * 1e3);
     if (!(c->starvation_s >= 0))
-        return buf_why(why, ERR_INVALID, "--starvation-ms: expected 0 or more");
+        return buf_why(why, ERR_INVALID, "{starvation_ms}: expected 0 or more");
     if (!(c->step_s_max >= 0))
-        return buf_why(why, ERR_INVALID, "--max-step-ms: expected 0 or more");
+        return buf_why(why, ERR_INVALID, "{max_step_ms}: expected 0 or more");
     return OK;
 }
 

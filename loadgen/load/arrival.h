@@ -3,8 +3,8 @@
  * Open loops: gaps are drawn whatever the server does. Gamma has the shape `burstiness` (1:
  * Poisson, below 1: in bursts, above: more even) and the mean 1 / rate, as vLLM's --burstiness.
  * A ramp is the same with a rate that grows from one value to another, linearly or
- * exponentially, and then stays. Closed loop: no times at all, a request is sent when an earlier
- * one has ended. A trace brings its own times.
+ * exponentially, and then stays. In a closed loop requests have no times: one is sent when an
+ * earlier one has ended. A trace has its own times.
  *
  * Owns    nothing; plain data.
  * Thread  one at a time.
@@ -33,7 +33,7 @@ struct arrival_config {
     bool ramp;
     bool ramp_exponential;
     double ramp_start, ramp_end; /* requests per second */
-    double ramp_s;               /* how long it grows */
+    double ramp_s;               /* duration of the growth */
 };
 
 struct arrival {
@@ -45,7 +45,7 @@ struct arrival {
 
 NODISCARD enum status arrival_check(const struct arrival_config *config, struct buf *why);
 void arrival_init(struct arrival *a, const struct arrival_config *config, uint64_t seed);
-/* Times of one process never go back. 0 for AT_ONCE, CLOSED and TRACE. */
+/* The time of the next arrival, never before the last one; 0 for AT_ONCE, CLOSED and TRACE. */
 double arrival_next_s(struct arrival *a);
 
 #endif

@@ -63,6 +63,6 @@ enum status chain_keep_answer(struct chain *c, uint32_t turn, struct buf *text)
         c->n_answers = turn + 1;
     }
     c->answers[turn] = (struct tarn_text){text->data, text->len};
-    memset(text, 0, sizeof *text); /* its bytes are the chain's now */
+    memset(text, 0, sizeof *text); /* the chain owns the bytes now */
     return OK;
 }

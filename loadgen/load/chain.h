@@ -1,10 +1,11 @@
-/* chain.h - the later turns of a conversation, between their generation and their turn to be asked.
+/* chain.h - the later turns of a conversation, from their generation until they are sent.
  *
- * A source gives all turns right behind the first; each is due when the one before it has ended.
+ * A source generates all turns of a conversation one after another; each turn is due when the one
+ * before it has ended.
  *
- * Owns    the turns not asked yet, and the answers that were kept.
+ * Owns    the turns not sent yet, and the answers that were kept.
  * Thread  one at a time.
- * Errors  ERR_NOMEM; what the source says.
+ * Errors  ERR_NOMEM; errors of the source.
  * Units   turns. */
 #ifndef TARN_LOADGEN_LOAD_CHAIN_H
 #define TARN_LOADGEN_LOAD_CHAIN_H
@@ -26,12 +27,12 @@ struct chain {
     uint32_t n_answers;
 };
 
-/* All that follow the request `first`; *out is NULL when none does. Those beyond what is asked for
- * are generated too, so that the source stays in step. */
+/* Generate all turns that follow the request `first`; *out is NULL when there are none. Turns that
+ * will never be sent are generated too: the source's next request is then the same in every run. */
 NODISCARD enum status chain_pull(struct chain **out, const struct load_request *first,
                                  const struct load_source *source);
 void chain_free(struct chain *c); /* NULL is fine */
-/* Keep the answer of a turn where later ones look for it. Takes the bytes over on OK. */
+/* Keep the answer of a turn for the prompts of later turns. Takes the bytes over on OK. */
 NODISCARD enum status chain_keep_answer(struct chain *c, uint32_t turn, struct buf *text);
 
 #endif

@@ -11,7 +11,7 @@
 
 #define N_SIDES 2
 #define PROGRESS_NS UINT64_C(250000000)
-/* Who is second of two at the same time: the loop keeps to the order of times. */
+/* Delay of the second of two requests with one time: the loop sends in order of time. */
 #define BEHIND_S 1e-6
 
 struct side {
@@ -117,7 +117,7 @@ static enum status keep_outcomes(struct comparison *c, struct side *side, struct
     return append(&side->outcomes, &outcomes);
 }
 
-/* To sides[0..n) at the same time. */
+/* Send the block to sides[0..n) at the same time. */
 static enum status send_block(struct comparison *c, struct side *sides, uint32_t n,
                               void (*set_current)(struct run *), struct buf *why)
 {
@@ -147,7 +147,7 @@ static void drop_block(struct comparison *c)
     c->n_block = 0;
 }
 
-/* At most `limit` requests; none when the data are at their end. */
+/* Generate at most `limit` requests; none at the end of the data. */
 static enum status fill_block(struct comparison *c, uint64_t limit, struct buf *why)
 {
     drop_block(c);
@@ -188,7 +188,8 @@ struct pairs {
     size_t n;
 };
 
-/* Values of both servers for the requests that both answered. Both lists are sorted by index. */
+/* Collect the values of both servers for requests that both answered. Both lists are sorted by
+ * index. */
 static enum status pair_up(struct pairs *p, const struct comparison *c, enum metric m)
 {
     const struct outcome_list *a = &c->sides[0].outcomes, *b = &c->sides[1].outcomes;
@@ -256,7 +257,7 @@ static void put_ratio(struct put *p, const char *prefix, const char *name, doubl
     put_finite(p, key, ratio.high);
 }
 
-/* Resampling a tail of which there are hardly any values says too much. */
+/* Few values lie in a tail: resampling them would give too narrow an interval. */
 static bool is_tail_thin(enum statistic what, size_t n)
 {
     return (what == STATISTIC_P95 && n < 100) || (what == STATISTIC_P99 && n < 500);

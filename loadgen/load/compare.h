@@ -1,10 +1,10 @@
-/* compare.h - the same requests to two servers, interleaved, and the ratios of what they took.
+/* compare.h - the same requests to two servers, interleaved, and the ratios of their latencies.
  *
  * Requests are cut into blocks. A block goes to one server; when all of it is answered, the same
- * block goes to the other; the order alternates (AB BA AB ...), so what drifts on the machine
- * hits both alike, and two servers on one machine never compute at the same time. In a closed
- * loop with one request at a time that is pairs. Or, for servers that do not share a machine, each
- * request goes to both at its time; who is asked first alternates.
+ * block goes to the other. The order alternates (AB BA AB ...): a drift of the machine hits both
+ * servers alike, and two servers on one machine never compute at the same time. A closed loop with
+ * one request at a time sends pairs. For servers that do not share a machine, each request can go
+ * to both servers at its time; the server that is asked first alternates.
  *
  * Owns    nothing.
  * Thread  one.
@@ -17,8 +17,8 @@
 #include "loadgen/load/options.h"
 #include "loadgen/load/run.h"
 
-/* `set_current` is told which run goes on (NULL: none), for Ctrl-C. *failed: one of the servers
- * answered nothing. */
+/* Compare the two servers. `set_current` gets each run that begins, and NULL at its end: the run
+ * that Ctrl-C interrupts. *failed: one of the servers answered nothing. */
 NODISCARD enum status compare_run(const struct options *o, struct http_loop *loop,
                                   void (*set_current)(struct run *run), bool *failed,
                                   struct buf *why);

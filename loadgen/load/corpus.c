@@ -22,7 +22,7 @@ void corpus_fini(struct corpus *c)
     memset(c, 0, sizeof *c);
 }
 
-/* Room for one more of `size` bytes. */
+/* Make room for one more item of `size` bytes. */
 static enum status grow(void *array, uint32_t n, uint32_t *cap, size_t size)
 {
     void **at = array;
@@ -40,7 +40,7 @@ static enum status grow(void *array, uint32_t n, uint32_t *cap, size_t size)
     return OK;
 }
 
-/* A copy of o[key]; ERR_INVALID when it is no string, or absent and `needed`. */
+/* Copy o[key]. ERR_INVALID for a member that is no string, or is absent and `needed`. */
 static enum status copy_text(const struct lines *l, const struct json *o, const char *key,
                              bool needed, char **out, size_t *len, struct buf *why)
 {
@@ -111,7 +111,7 @@ static enum status load_documents(struct corpus *c, const char *path, uint32_t n
     return s;
 }
 
-/* The retrieval list as places in the file; *inside is false when one lies outside. */
+/* Read the retrieval list as places in the file. *inside: all documents of the list were loaded. */
 static enum status read_list(struct corpus_question *q, const struct lines *l,
                              const struct json *list, const struct map *place_of, bool *inside,
                              struct buf *why)

@@ -37,8 +37,8 @@ struct corpus {
     uint32_t n_questions, cap_questions;
 };
 
-/* Only the first n_documents_max documents (0: all), and of the questions those whose whole list
- * lies among them and is not empty. */
+/* Load the first n_documents_max documents (0: all), and the questions whose whole list lies among
+ * them and is not empty. */
 NODISCARD enum status corpus_load(struct corpus *c, const char *dir, uint32_t n_documents_max,
                                   struct buf *why);
 void corpus_fini(struct corpus *c); /* also fine on a zeroed struct */

@@ -5,18 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum status dist_parse_number(const char *text, double *out)
-{
-    char *end;
+#include "base/flags.h"
 
-    if (text[0] == '\0' || strspn(text, "0123456789+-.eE") != strlen(text))
-        return ERR_INVALID;
-    errno = 0;
-    *out = strtod(text, &end);
-    return errno == 0 && *end == '\0' && isfinite(*out) ? OK : ERR_INVALID;
-}
-
-/* Splits "name:x:y" (or "x") into numbers; returns how many, or -1 when one is none. */
+/* Split "x:y" (or "x") into numbers. Returns their count, or -1 for a text that is no number. */
 static int read_numbers(const char *text, double v[2])
 {
     char one[64];
@@ -28,7 +19,7 @@ static int read_numbers(const char *text, double v[2])
             return -1;
         memcpy(one, text, len);
         one[len] = '\0';
-        if (dist_parse_number(one, &v[n++]) != OK)
+        if (flag_parse_number(one, &v[n++]) != OK)
             return -1;
         if (text[len] == '\0')
             return n;

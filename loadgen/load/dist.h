@@ -8,8 +8,8 @@
  * Owns    nothing; plain data.
  * Thread  any.
  * Errors  ERR_INVALID with words.
- * Units   tokens (or whatever is counted), at least 1, at most DIST_MAX: a draw outside is
- *         clamped, which a lognormal with a large CV feels in its mean. */
+ * Units   tokens (or another count), at least 1, at most DIST_MAX. A draw outside is clamped: the
+ *         mean of a lognormal with a large CV is then another. */
 #ifndef TARN_LOADGEN_LOAD_DIST_H
 #define TARN_LOADGEN_LOAD_DIST_H
 
@@ -30,8 +30,5 @@ uint32_t dist_draw(const struct dist *d, struct draw *draw);
 double dist_mean(const struct dist *d); /* before clamping */
 /* The same distribution, every length times `factor`. */
 struct dist dist_scaled(const struct dist *d, double factor);
-
-/* A whole or real number and nothing else; ERR_INVALID otherwise, also for nan and inf. */
-NODISCARD enum status dist_parse_number(const char *text, double *out);
 
 #endif

@@ -1,8 +1,8 @@
 /* draw.h - random numbers of many kinds from base/rng.h, in independent streams.
  *
- * A stream is named by a purpose and a number (of a request, a document, a session), so what one
- * request draws never depends on how much another one drew: two runs with one seed generate the
- * same requests, in whatever order they are asked for.
+ * A stream is named by a purpose and a number (of a request, a document, a session). The draws of
+ * one request never depend on how many another request made: two runs with one seed generate the
+ * same requests in any order.
  *
  * Owns    nothing.
  * Thread  any; a struct draw belongs to one thread.

@@ -92,7 +92,7 @@ enum status lines_json(const struct lines *l, struct json **out, struct buf *why
     return s;
 }
 
-/* Cuts `text` at its commas, in place. */
+/* Cut `text` at its commas, in place. */
 static uint32_t split(char *text, char *fields[CSV_N_FIELDS_MAX])
 {
     uint32_t n = 0;

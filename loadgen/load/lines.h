@@ -1,4 +1,4 @@
-/* lines.h - a hostile text file, line by line, with errors that name file:line.
+/* lines.h - an untrusted text file, line by line, with errors that name file:line.
  *
  * Owns    the open file and one line: lines_close().
  * Thread  one at a time.
@@ -26,9 +26,9 @@ struct lines {
 
 NODISCARD enum status lines_open(struct lines *l, const char *path, struct buf *why);
 void lines_close(struct lines *l); /* also fine on a zeroed struct */
-/* The next line that is not blank; *more is false at the end. */
+/* Read the next line that is not blank; *more is false at the end. */
 NODISCARD enum status lines_next(struct lines *l, bool *more, struct buf *why);
-/* Puts "file:line: " before the words; returns s. */
+/* Put "file:line: " before the words; returns s. */
 enum status lines_why(const struct lines *l, struct buf *why, enum status s, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* The line as a JSON object; the caller unrefs it. */

@@ -44,7 +44,7 @@ static void prepare_process(void)
     signal(SIGTERM, on_interrupt);
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
         limit.rlim_cur = limit.rlim_max;
-        (void)!setrlimit(RLIMIT_NOFILE, &limit); /* else fewer connections: errors say so */
+        (void)!setrlimit(RLIMIT_NOFILE, &limit); /* a failure shows as errors of connections */
     }
 }
 
@@ -111,7 +111,7 @@ static enum status report(struct session *x, bool *failed, struct buf *why)
                                       .tenant_names = names,
                                       .n_tenants = workload_n_tenants(x->workload)};
 
-    /* Seconds without an arrival at the end of the window belong to it as well. */
+    /* The window also has the seconds after its last arrival. */
     if (x->o->duration_s > 0 && x->o->count == 0 && !run_was_interrupted(x->run) &&
         x->o->config.arrival.kind != ARRIVAL_TRACE)
         options.until_ns = options.start_ns + (uint64_t)(x->o->duration_s * 1e9);
@@ -223,6 +223,7 @@ int main(int argc, char **argv)
         puts("tarn-loadgen " TARN_VERSION);
     else
         code = o.sim ? run_simulation(&o, &why) : run_with(&o, &why);
+    options_name_options(&why);
     if (why.len > 0 && code != EXIT_SUCCESS)
         fprintf(stderr, "tarn-loadgen: %s\n", buf_str(&why));
     options_fini(&o);

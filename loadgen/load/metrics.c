@@ -17,7 +17,7 @@ const char *metric_name(enum metric m)
     return names[m];
 }
 
-/* Signed: a clock read a little before another is no reason to wrap around. */
+/* Signed: of two clocks the later one may have been read first. */
 static double span_s(uint64_t from_ns, uint64_t to_ns)
 {
     return (double)(int64_t)(to_ns - from_ns) * S_PER_NS;
@@ -109,7 +109,7 @@ static void count_tokens(struct group *g, const struct outcome *o)
     g->n_said_tiers += said_tiers;
 }
 
-/* Adds the pieces of one answer, and how many tokens they held. */
+/* Add the pieces of one answer, and the tokens in them. */
 static void count_pieces(struct group *g, const struct outcome *o)
 {
     bool has_end_token = strcmp(o->finish_reason, "stop") == 0;
@@ -195,7 +195,7 @@ static int compare_i32(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The different priorities of measured outcomes, ascending, into out[0..n). */
+/* Collect the different priorities of measured outcomes, ascending, in out[0..n). */
 static size_t list_priorities(const struct outcome *v, size_t n, int32_t *out)
 {
     size_t n_all = 0, n_different = 0;

@@ -6,12 +6,12 @@
  *   itl       each gap between two pieces of text; where a server sends several tokens in one piece
  *             (group.n_piece_tokens above n_pieces), a gap is not the time of one token
  *   normalized_latency   e2el / output tokens
- *   ttft_from_send, e2el_from_send   the same from the time it was really sent
- *   send_lag  really sent - (intended, or when --concurrency allowed it): the generator's own
- *             delay
+ *   ttft_from_send, e2el_from_send   the same from the time of sending
+ *   send_lag  time of sending - (intended time, or when --concurrency allowed the request): the
+ *             generator's own delay
  *
- * Counted are requests of the measured part that ended well; slow readers and those that hung up
- * on purpose have counts of their own and no latencies.
+ * Latencies are those of requests of the measured part that ended well. Slow readers and clients
+ * that hung up on purpose are counted apart and have no latencies.
  *
  * Owns    groups: metrics_fini().
  * Thread  one at a time.
@@ -54,7 +54,7 @@ struct group {
     uint64_t n_good; /* met their SLO */
     uint64_t n_with_slo;
     uint64_t prompt_tokens, output_tokens;
-    uint64_t cached_tokens, n_said_cached; /* requests whose answer said it */
+    uint64_t cached_tokens, n_said_cached; /* requests whose answer has that number */
     uint64_t cached_by_tier[TARN_N_TIERS], n_said_tiers;
     /* Pieces of text and the tokens in them, of requests that have latencies and a token count of
      * the server's; a token that ends an answer has no text and does not count. */
@@ -78,22 +78,22 @@ struct metrics {
 struct metrics_options {
     struct percents percents;
     uint64_t start_ns; /* of the measured part */
-    uint64_t until_ns; /* arrivals went on until then: the duration is no shorter; 0: not said */
+    uint64_t until_ns; /* end of the arrivals: the duration is no shorter; 0: not known */
     const char *const *tenant_names; /* [n_tenants] */
     uint32_t n_tenants;
 };
 
 NODISCARD enum status metrics_compute(struct metrics *m, const struct outcome *outcomes, size_t n,
                                       const struct metrics_options *options);
-/* What was asked for, then 50, 90, 95 and, always the last, 99. */
+/* Add 50, 90, 95 and, always as the last one, 99 to the percentiles asked for. */
 void metrics_add_usual_percents(struct percents *p);
 void metrics_fini(struct metrics *m); /* also fine on a zeroed struct */
 const char *metric_name(enum metric m);
 
-/* How many tokens a piece of text held on average; 0: not known. */
+/* Tokens in a piece of text, mean; 0: not known. */
 double metrics_tokens_per_piece(const struct group *g);
 
-/* One request's own: seconds; *has is false where it has none. */
+/* A metric of one request, seconds; *has: whether the request has that metric. */
 double metric_of(const struct outcome *o, enum metric m, bool *has);
 
 #endif

@@ -1,50 +1,20 @@
 #include "loadgen/load/options.h"
 
-#include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
-#include "base/flags.h"
+#include "base/option_rows.h"
+#include "engine/settings.h"
 #include "loadgen/load/options_inner.h"
 
-enum kind { KIND_TEXT, KIND_CHOICE, KIND_COUNT, KIND_SIZE, KIND_REAL, KIND_BOOL, KIND_LIST };
-
-struct option {
-    const char *group; /* starts a group of --help when not NULL */
-    const char *name;
-    enum kind kind;
-    size_t offset;
-    double min, max;
-    const char *preset;
-    const char *value; /* what --help calls it; of a CHOICE its words, `a|b` */
-    const char *help;
-};
-
-#define AT(field) offsetof(struct options, field)
-// clang-format off
-#define TEXT(group, name, field, preset, value, help) \
-    {group, name, KIND_TEXT, AT(field), 0, 0, preset, value, help}
-#define CHOICE(group, name, field, preset, words, help) \
-    {group, name, KIND_CHOICE, AT(field), 0, 0, preset, words, help}
-#define COUNT(group, name, field, min, max, preset, help) \
-    {group, name, KIND_COUNT, AT(field), min, max, preset, "N", help}
-#define SIZE(group, name, field, min, max, preset, help) \
-    {group, name, KIND_SIZE, AT(field), min, max, preset, "SIZE", help}
-#define REAL(group, name, field, min, max, preset, value, help) \
-    {group, name, KIND_REAL, AT(field), min, max, preset, value, help}
-#define BOOL(group, name, field, preset, help) \
-    {group, name, KIND_BOOL, AT(field), 0, 1, preset, NULL, help}
-#define LIST(group, name, field, value, help) \
-    {group, name, KIND_LIST, AT(field), 0, 0, "", value, help}
-// clang-format on
-
+#define OPTIONS_OF struct options
 #define SERVER_GROUP "Server"
 #define REQUESTS_GROUP "Requests"
 #define COMPARE_GROUP "tarn-loadgen compare"
 #define SIM_GROUP "tarn-loadgen sim"
+#define IGNORED_GROUP "Accepted without effect"
 
-static const struct option options[] = {
+static const struct option_row rows[] = {
     TEXT(SERVER_GROUP, "url", url, "", "URL", "http(s)://host:port, with or without /v1"),
     TEXT(NULL, "host", host, "127.0.0.1", "HOST", "with --port, instead of --url"),
     COUNT(NULL, "port", port, 1, 65535, "8000", "see --host"),
@@ -58,20 +28,20 @@ static const struct option options[] = {
     CHOICE(NULL, "backend", backend, "", "openai|openai-chat|vllm",
            "vLLM's name of the endpoint: openai-chat is chat, the others are completions"),
     TEXT(NULL, "tokenizer", tokenizer, "", "NAME",
-         "goes into the result as tokenizer_id; the server counts the tokens here"),
+         "goes into the result as tokenizer_id; only the server counts tokens"),
     TEXT(NULL, "api-key", api_key, "", "KEY", "default: $OPENAI_API_KEY"),
     TEXT(NULL, "admin-api-key", admin_api_key, "", "KEY", "for DELETE /cache; default: --api-key"),
     LIST(NULL, "header", headers, "'NAME: VALUE'", "one more header of every request"),
     TEXT(NULL, "ca-file", ca_file, "", "FILE", "authorities for https (PEM)"),
     BOOL(NULL, "insecure", insecure, "false", "accept any certificate"),
     BOOL(NULL, "fresh-connections", fresh_connections, "false", "a new connection per request"),
-    REAL(NULL, "ready-timeout", ready_timeout_s, 0, 86400, "10", "S",
-         "wait so long for the server to answer"),
-    REAL(NULL, "request-timeout", request_timeout_s, 0, 86400, "21600", "S",
-         "give up a request after so long; 0: never"),
+    NUMBER(NULL, "ready-timeout", ready_timeout_s, 0, 86400, "10", "S",
+           "how long to wait for the server to become ready"),
+    NUMBER(NULL, "request-timeout", request_timeout_s, 0, 86400, "21600", "S",
+           "time limit of a request; 0: none"),
 
     CHOICE("Workload", "workload", workload, "random",
-           "random|lengths|prefix|multiturn|rag|mix|trace|file", "what is asked"),
+           "random|lengths|prefix|multiturn|rag|mix|trace|file", "kind of requests"),
     CHOICE(NULL, "dataset-name", dataset_name, "",
            "random|prefix_repetition|sharegpt|custom|timed_trace",
            "vLLM's name of a workload, with vLLM's defaults; sharegpt, custom and timed_trace "
@@ -80,8 +50,8 @@ static const struct option options[] = {
          "tokens of a prompt (or of a turn, a question): N, constant:N, uniform:A:B, "
          "lognormal:MEAN:CV; default 1024, multiturn 128, rag 32"),
     TEXT(NULL, "output-len", output_len, "", "DIST", "tokens to generate; default 128"),
-    REAL(NULL, "range-ratio", range_ratio, 0, 1, "0", "R",
-         "constant lengths become uniform in [N(1-R), N(1+R)]"),
+    NUMBER(NULL, "range-ratio", range_ratio, 0, 1, "0", "R",
+           "constant lengths become uniform in [N(1-R), N(1+R)]"),
     TEXT(NULL, "data", data, "", "PATH", "file or directory of lengths, rag, trace, file"),
     BOOL(NULL, "shuffle", shuffle, "true", "sharegpt, custom: in an order drawn by the seed"),
     BOOL(NULL, "oversample", oversample, "true",
@@ -92,8 +62,8 @@ static const struct option options[] = {
          "prefix: tokens of a shared prefix (256); random: one prefix for all"),
     COUNT(NULL, "num-prefixes", n_prefixes, 1, 1e7, "10", "prefix: how many"),
     TEXT(NULL, "turns", turns, "uniform:2:6", "DIST", "multiturn: turns of a conversation"),
-    REAL(NULL, "think-time", think_s, 0, 86400, "1", "S",
-         "multiturn: mean pause before the next turn (exponential)"),
+    NUMBER(NULL, "think-time", think_s, 0, 86400, "1", "S",
+           "multiturn: mean pause before the next turn (exponential)"),
     CHOICE(NULL, "history", history, "made", "made|real",
            "multiturn: earlier answers in later turns; made ones keep runs identical"),
     TEXT(NULL, "system-len", system_len, "", "DIST", "multiturn, rag: a shared system prompt"),
@@ -105,19 +75,20 @@ static const struct option options[] = {
            "rag: take the data's lists, or draw documents one by one"),
     CHOICE(NULL, "popularity", popularity, "measured", "measured|zipf",
            "rag: as in the data, or by --zipf"),
-    REAL(NULL, "zipf", zipf, 0, 10, "", "A",
-         "exponent of popularity; default: rag 1, prefix 0 (all equal)"),
+    NUMBER(NULL, "zipf", zipf, 0, 10, "", "A",
+           "exponent of popularity; default: rag 1, prefix 0 (all equal)"),
     CHOICE(NULL, "document-order", document_order, "kept", "kept|shuffled",
            "rag: as retrieved, or shuffled per request"),
     CHOICE(NULL, "documents-as", documents_as, "", "field|text",
            "our `documents` field, or plain text in the same order; default: field on chat"),
     CHOICE(NULL, "trace-format", trace_format, "auto",
            "auto|mooncake|azure|ragpulse|timed_trace|csv", "trace: how to read --data"),
-    REAL(NULL, "trace-speed", trace_speed, 1e-6, 1e6, "1", "X", "trace: so many times faster"),
+    NUMBER(NULL, "trace-speed", trace_speed, 1e-6, 1e6, "1", "X",
+           "trace: speed, as a multiple of the recorded one"),
     COUNT(NULL, "trace-block", trace_block, 0, 1e6, "0",
           "trace: tokens that a hash id names; default: 512, of timed_trace 16"),
-    REAL(NULL, "trace-time-unit", trace_unit_s, 0, 1e6, "0", "S",
-         "trace: seconds that 1 in a timestamp is; default: 0.001, of timed_trace 1"),
+    NUMBER(NULL, "trace-time-unit", trace_unit_s, 0, 1e6, "0", "S",
+           "trace: seconds that 1 in a timestamp is; default: 0.001, of timed_trace 1"),
     CHOICE(NULL, "trace-order", trace_order, "given", "given|reuse",
            "ragpulse: reuse moves the per-request third of the system prompt behind the passages"),
     LIST(NULL, "tenant", tenants, "SPEC",
@@ -125,36 +96,36 @@ static const struct option options[] = {
          "(ttft=, tpot=, e2el=, normalized=), key=KEY"),
     COUNT(NULL, "max-input-len", max_input_len, 0, DIST_MAX, "0", "cut longer; 0: no limit"),
     COUNT(NULL, "max-output-len", max_output_len, 0, DIST_MAX, "0", "cut longer; 0: no limit"),
-    REAL(NULL, "scale-input", scale_input, 1e-6, 1e6, "1", "X", "all input lengths times X"),
-    REAL(NULL, "scale-output", scale_output, 1e-6, 1e6, "1", "X", "all output lengths times X"),
-    REAL(NULL, "disconnect-rate", disconnect_rate, 0, 1, "0", "SHARE",
-         "so many clients hang up somewhere in their answer"),
-    REAL(NULL, "slow-rate", slow_rate, 0, 1, "0", "SHARE", "so many clients read slowly"),
-    REAL(NULL, "slow-pause", slow_pause_s, 0.001, 3600, "1", "S",
-         "a slow reader waits so long after each piece"),
+    NUMBER(NULL, "scale-input", scale_input, 1e-6, 1e6, "1", "X", "all input lengths times X"),
+    NUMBER(NULL, "scale-output", scale_output, 1e-6, 1e6, "1", "X", "all output lengths times X"),
+    NUMBER(NULL, "disconnect-rate", disconnect_rate, 0, 1, "0", "SHARE",
+           "share of clients that hang up during their answer"),
+    NUMBER(NULL, "slow-rate", slow_rate, 0, 1, "0", "SHARE", "share of clients that read slowly"),
+    NUMBER(NULL, "slow-pause", slow_pause_s, 0.001, 3600, "1", "S",
+           "pause of a slow reader after each piece"),
     TEXT(NULL, "seed", seed, "", "N", "equal seeds make equal requests; default: another each run"),
 
     TEXT("Arrivals and length", "rate", rate, "", "R",
          "requests (or conversations) per second, open loop; inf: all at once"),
     CHOICE(NULL, "arrival", arrival, "", "poisson|gamma|constant|trace|closed",
            "default: the data's times for trace, poisson with --rate, closed with --concurrency"),
-    REAL(NULL, "burstiness", burstiness, 1e-6, 1e6, "1", "B",
-         "shape of the gaps: 1 Poisson, below 1 in bursts, above 1 more even"),
+    NUMBER(NULL, "burstiness", burstiness, 1e-6, 1e6, "1", "B",
+           "shape of the gaps: 1 Poisson, below 1 in bursts, above 1 more even"),
     CHOICE(NULL, "ramp-up-strategy", ramp, "", "linear|exponential",
            "the rate goes from --ramp-up-start-rps to --ramp-up-end-rps"),
-    REAL(NULL, "ramp-up-start-rps", ramp_start, 0, 1e6, "0", "R", "see --ramp-up-strategy"),
-    REAL(NULL, "ramp-up-end-rps", ramp_end, 0, 1e6, "0", "R", "see --ramp-up-strategy"),
-    REAL(NULL, "ramp-up-time", ramp_s, 0, 1e9, "0", "S",
-         "how long the ramp takes; default: --warmup and --duration"),
+    NUMBER(NULL, "ramp-up-start-rps", ramp_start, 0, 1e6, "0", "R", "see --ramp-up-strategy"),
+    NUMBER(NULL, "ramp-up-end-rps", ramp_end, 0, 1e6, "0", "R", "see --ramp-up-strategy"),
+    NUMBER(NULL, "ramp-up-time", ramp_s, 0, 1e9, "0", "S",
+           "how long the ramp takes; default: --warmup and --duration"),
     COUNT(NULL, "concurrency", concurrency, 0, 1e6, "0",
           "closed loop: requests (or conversations) at any time; with --rate a limit"),
     COUNT(NULL, "count", count, 0, 1e12, "0",
           "measured requests; default 1000 without --duration, or all of the data"),
-    REAL(NULL, "duration", duration_s, 0, 1e9, "0", "S", "seconds in which requests are sent"),
-    REAL(NULL, "warmup", warmup_s, 0, 1e9, "0", "S",
-         "requests of the first S seconds do not count"),
-    REAL(NULL, "drain", drain_s, 0, 1e9, "0", "S",
-         "seconds for what is in flight at the end; 0: until all is answered"),
+    NUMBER(NULL, "duration", duration_s, 0, 1e9, "0", "S", "seconds in which requests are sent"),
+    NUMBER(NULL, "warmup", warmup_s, 0, 1e9, "0", "S",
+           "requests of the first S seconds do not count"),
+    NUMBER(NULL, "drain", drain_s, 0, 1e9, "0", "S",
+           "seconds for what is in flight at the end; 0: until all is answered"),
 
     CHOICE(REQUESTS_GROUP, "prompt-format", prompt_format, "text", "text|ids",
            "prompts as text, or as token ids (completions)"),
@@ -174,9 +145,9 @@ static const struct option options[] = {
     TEXT(NULL, "extra-body", extra_body, "", "JSON", "members added to each request"),
 
     LIST("Checks and reports", "goodput", slo, "METRIC:MS...",
-         "limits that a good request keeps: ttft, tpot, e2el, normalized; also --slo"),
-    REAL(NULL, "verify", verify, 0, 1, "0", "SHARE",
-         "send this share again alone, cold and warm, and compare the texts (temperature 0)"),
+         "limits of a good request: ttft, tpot, e2el, normalized; also --slo"),
+    NUMBER(NULL, "verify", verify, 0, 1, "0", "SHARE",
+           "send this share again alone, cold and warm, and compare the texts (temperature 0)"),
     TEXT(NULL, "percentile-metrics", percentile_metrics, "ttft,tpot,itl", "LIST",
          "in the table: ttft, tpot, itl, e2el"),
     TEXT(NULL, "metric-percentiles", metric_percentiles, "99", "LIST", "in the table"),
@@ -205,35 +176,37 @@ static const struct option options[] = {
     CHOICE(NULL, "documents-as-b", documents_as_b, "text", "field|text",
            "of the second (compare's default for the first is text too)"),
     COUNT(NULL, "block", block, 0, 1e9, "0",
-          "so many requests go to one server, then the same to the other, in alternating order; "
-          "default: --concurrency, or a fourth of --count at a rate"),
+          "requests that go to one server, then to the other, in alternating order; default: "
+          "--concurrency, or a fourth of --count at a rate"),
     CHOICE(NULL, "interleave", interleave, "blocks", "blocks|requests",
            "blocks in turn, or (at a rate, servers that share no machine) each request to both"),
 
-    TEXT(SIM_GROUP, "scheduling-policy", scheduling_policy, "skip-join-mlfq", "NAME",
+    TEXT(SIM_GROUP, "scheduling-policy", scheduling_policy, DEFAULT_SCHEDULING_POLICY, "NAME",
          "as tarn-server's; a wrong name lists them"),
-    COUNT(NULL, "max-num-seqs", n_seqs_max, 1, 4096, "64", "sequences that run in one step"),
-    COUNT(NULL, "max-num-batched-tokens", n_batched_tokens_max, 1, 1 << 20, "512",
-          "tokens of one step"),
-    REAL(NULL, "max-step-ms", max_step_ms, 0, 3600000, "100", "MS",
-         "prompts are cut so that a step takes no longer; 0: only tokens cut them"),
-    COUNT(NULL, "max-num-queued-reqs", n_queued_max, 0, 1 << 20, "1024",
-          "more that wait for their first step are refused (429); 0: no limit"),
+    COUNT(NULL, "max-num-seqs", n_seqs_max, 1, 4096, SETTING_TEXT(DEFAULT_MAX_NUM_SEQS),
+          "sequences that run in one step"),
+    COUNT(NULL, "max-num-batched-tokens", n_batched_tokens_max, 1, 1 << 20,
+          SETTING_TEXT(DEFAULT_MAX_NUM_BATCHED_TOKENS), "tokens of one step"),
+    NUMBER(NULL, "max-step-ms", max_step_ms, 0, 3600000, SETTING_TEXT(DEFAULT_GPU_STEP_MS), "MS",
+           "prompts are cut so that a step takes no longer; 0: only tokens cut them"),
+    COUNT(NULL, "max-num-queued-reqs", n_queued_max, 0, 1 << 20,
+          SETTING_TEXT(DEFAULT_MAX_NUM_QUEUED_REQS),
+          "requests that may wait for their first step; one more gets 429; 0: no limit"),
     TEXT(NULL, "cost-model", cost_model, "", "FILE",
          "what steps cost, as tarn-server measured it; default: OPT-13B on an A100"),
-    REAL(NULL, "step-overhead-us", step_overhead_us, 0, 1e9, "0", "US",
-         "of the host, before each step"),
-    REAL(NULL, "load", load, 0, 100, "0", "X",
-         "so much of what the instances can take, which is measured first (all at once, fcfs); "
-         "instead of --rate"),
-    REAL(NULL, "quantum-ms", quantum_ms, 0, 3600000, "0", "MS",
-         "time that the top level of an MLFQ gives a request; 0: that of a decode step"),
-    REAL(NULL, "level-ratio", level_ratio, 1.1, 16, "2", "X",
-         "how many times as much an MLFQ level gives as the one above"),
+    NUMBER(NULL, "step-overhead-us", step_overhead_us, 0, 1e9, "0", "US",
+           "of the host, before each step"),
+    NUMBER(NULL, "load", load, 0, 100, "0", "X",
+           "rate as a multiple of the instances' capacity, which is measured first (all at once, "
+           "fcfs); instead of --rate"),
+    NUMBER(NULL, "quantum-ms", quantum_ms, 0, 3600000, "0", "MS",
+           "time that the top level of an MLFQ gives a request; 0: that of a decode step"),
+    NUMBER(NULL, "level-ratio", level_ratio, 1.1, 16, SETTING_TEXT(DEFAULT_LEVEL_RATIO), "X",
+           "time of an MLFQ level, as a multiple of the level above"),
     TEXT(NULL, "starvation-ms", starvation_ms, "0", "MS",
-         "who has not run for so long goes before all; inf: never; 0: 3000 or, if longer, 100 "
-         "decode steps"),
-    CHOICE(NULL, "mlfq-variant", mlfq_variant, "tarn", "tarn|paper|released",
+         "a request that has not run for this time goes first; inf: never; 0: 3000, or 100 decode "
+         "steps where that is longer"),
+    CHOICE(NULL, "mlfq-variant", mlfq_variant, DEFAULT_MLFQ_VARIANT, "tarn|paper|released",
            "MLFQs as tuned here, as in FastServe's paper, or as in its authors' code"),
     SIZE(NULL, "kv-bytes-per-token", kv_bytes_per_token, 4, 1 << 30, "819200",
          "KV of a token, all layers; default: OPT-13B's"),
@@ -242,13 +215,14 @@ static const struct option options[] = {
     SIZE(NULL, "kv-host-bytes", kv_host_bytes, 0, UINT64_C(1) << 44, "48G",
          "host memory of an instance for KV"),
     COUNT(NULL, "kv-reserve-blocks", kv_reserve_blocks, 0, UINT32_MAX, "0",
-          "blocks kept free for those that come; 0: by need"),
-    REAL(NULL, "kv-prefetch-share", kv_prefetch_share, 0, 1, "0.1", "SHARE",
-         "of device memory, that waiting requests may fetch into"),
-    CHOICE(NULL, "kv-swap", kv_swap, "proactive", "proactive|reactive|recompute|off",
-           "move KV to the host and back before the room is needed, or when; without host memory: "
-           "compute it again, or let nobody in whom memory might not hold"),
-    BOOL(NULL, "prefix-caching", prefix_caching, "true", "requests share KV of equal beginnings"),
+          "KV blocks kept free for new requests; 0: chosen by need"),
+    NUMBER(NULL, "kv-prefetch-share", kv_prefetch_share, 0, 1,
+           SETTING_TEXT(DEFAULT_KV_PREFETCH_SHARE), "SHARE",
+           "of device memory, that waiting requests may fetch into"),
+    CHOICE(NULL, "kv-swap", kv_swap, DEFAULT_KV_SWAP, "proactive|reactive|recompute|off",
+           "swap KV to the host and back ahead of need, or only when room is needed; without host "
+           "memory: compute evicted KV again, or admit only requests that fit to their end"),
+    BOOL(NULL, "prefix-caching", prefix_caching, "true", "requests with equal beginnings share KV"),
     SIZE(NULL, "copy-in-bytes-per-s", copy_in_bytes, 1, UINT64_C(1) << 50, "12000000000",
          "host to device"),
     SIZE(NULL, "copy-out-bytes-per-s", copy_out_bytes, 1, UINT64_C(1) << 50, "12000000000",
@@ -258,21 +232,16 @@ static const struct option options[] = {
            "which instance a request goes to"),
     BOOL(NULL, "token-times", token_times, "true",
          "keep the time of each token, 8 bytes each: without, there is no ITL"),
+
+    /* vLLM's tool loads a tokenizer as these say. There is none here: the server renders chat
+     * templates and counts tokens. */
+    TEXT(IGNORED_GROUP, "tokenizer-mode", ignored, "", NULL, NULL),
+    SWITCH(NULL, "trust-remote-code", ignored_switch, NULL),
+    SWITCH(NULL, "skip-tokenizer-init", ignored_switch, NULL),
+    SWITCH(NULL, "skip-chat-template", ignored_switch, NULL),
 };
 
-_Static_assert(ARRAY_SIZE(options) <= N_OPTIONS_MAX, "struct options has a place for each");
-
-/* Flags of vLLM's tool that say how its tokenizer is loaded. There is none here: the server
- * renders chat templates and counts tokens. `has_value`: the next word belongs to the flag. */
-static const struct {
-    const char *name;
-    bool has_value;
-} without_effect[] = {
-    {"tokenizer-mode", true},
-    {"trust-remote-code", false},
-    {"skip-tokenizer-init", false},
-    {"skip-chat-template", false},
-};
+_Static_assert(ARRAY_SIZE(rows) <= N_OPTIONS_MAX, "struct options has a place for each");
 
 /* Other words for the same. */
 static const char *const aliases[][2] = {
@@ -301,119 +270,11 @@ static const char *const aliases[][2] = {
     {"disable-tqdm", "no-progress"},
 };
 
-/* The name that the table has; perhaps with "no-" before it. */
-static const char *without_alias(const char *name)
+static const char *group_of(const struct option_row *row)
 {
-    for (size_t i = 0; i < ARRAY_SIZE(aliases); i++)
-        if (strcmp(aliases[i][0], name) == 0)
-            return aliases[i][1];
-    return name;
-}
-
-static const struct option *find(const char *name)
-{
-    name = without_alias(name);
-    for (size_t i = 0; i < ARRAY_SIZE(options); i++)
-        if (strcmp(options[i].name, name) == 0)
-            return &options[i];
-    return NULL;
-}
-
-bool options_was_given(const struct options *o, const char *name)
-{
-    const struct option *opt = find(name);
-
-    return opt && o->given[opt - options];
-}
-
-/* --- the nearest name --- */
-
-static const char *nearest(const char *name)
-{
-    struct flag_near best = {0};
-
-    for (size_t i = 0; i < ARRAY_SIZE(options); i++)
-        flag_consider(&best, options[i].name, name);
-    for (size_t i = 0; i < ARRAY_SIZE(aliases); i++)
-        flag_consider(&best, aliases[i][0], name);
-    return best.word;
-}
-
-/* --- values --- */
-
-static enum status set_number(struct options *o, const struct option *opt, const char *text,
-                              struct buf *why)
-{
-    void *at = (char *)o + opt->offset;
-    double v;
-
-    if (dist_parse_number(text, &v) != OK)
-        return buf_why(why, ERR_INVALID, "--%s: expected a number, got \"%s\"", opt->name, text);
-    if (v < opt->min || v > opt->max)
-        return buf_why(why, ERR_INVALID, "--%s: %s is outside of [%g, %g]", opt->name, text,
-                       opt->min, opt->max);
-    if (opt->kind == KIND_REAL) {
-        *(double *)at = v;
-        return OK;
-    }
-    if (v != (double)(uint64_t)v)
-        return buf_why(why, ERR_INVALID, "--%s: expected a whole number, got \"%s\"", opt->name,
-                       text);
-    *(uint64_t *)at = (uint64_t)v;
-    return OK;
-}
-
-static enum status set_size(struct options *o, const struct option *opt, const char *text,
-                            struct buf *why)
-{
-    struct buf words;
-
-    buf_init(&words, BUF_WHY_MAX);
-    enum status s = flag_parse(FLAG_SIZE, opt->name, text, (uint64_t)opt->min, (uint64_t)opt->max,
-                               (uint64_t *)(void *)((char *)o + opt->offset), &words);
-    if (s != OK)
-        buf_why(why, s, "--%s", buf_str(&words));
-    buf_fini(&words);
-    return s;
-}
-
-static enum status add_text(struct texts *list, const char *text)
-{
-    if (list->n == N_TEXTS_MAX)
-        return ERR_TOO_LARGE;
-    list->v[list->n] = strdup(text);
-    return list->v[list->n] ? (list->n++, OK) : ERR_NOMEM;
-}
-
-static enum status set(struct options *o, const struct option *opt, const char *text,
-                       struct buf *why)
-{
-    void *at = (char *)o + opt->offset;
-
-    switch (opt->kind) {
-    case KIND_TEXT: return flag_set_text(at, text);
-    case KIND_CHOICE:
-        if (text[0] && !flag_is_choice(opt->value, text))
-            return buf_why(why, ERR_INVALID, "--%s: \"%s\" is none of %s", opt->name, text,
-                           opt->value);
-        return flag_set_text(at, text);
-    case KIND_COUNT:
-    case KIND_REAL: return set_number(o, opt, text, why);
-    case KIND_SIZE: return set_size(o, opt, text, why);
-    case KIND_BOOL: *(bool *)at = strcmp(text, "true") == 0; return OK;
-    case KIND_LIST: break;
-    }
-    enum status s = text[0] ? add_text(at, text) : OK;
-    return s == OK ? OK : buf_why(why, s, "--%s: given more than %d times", opt->name, N_TEXTS_MAX);
-}
-
-/* --- the command line --- */
-
-static const char *group_of(const struct option *opt)
-{
-    while (!opt->group)
-        opt--;
-    return opt->group;
+    while (!row->group)
+        row--;
+    return row->group;
 }
 
 static bool is_one_of(const char *name, const char *const *names, size_t n)
@@ -424,138 +285,62 @@ static bool is_one_of(const char *name, const char *const *names, size_t n)
     return false;
 }
 
-/* A simulation has no server and sends nothing; a live run and `compare` take no place of one. */
-static enum status check_mode(const struct options *o, const struct option *opt, struct buf *why)
+/* Refuse options of a server in a simulation, and options of the simulated server elsewhere. */
+static enum status check_mode(const void *options, const struct option_row *row, const char *text,
+                              const char *source, struct buf *why)
 {
     static const char *const sim_too[] = {"ignore-eos", "send-session-id"};
     static const char *const live_only[] = {"verify", "documents-as", "slow-pause"};
-    const char *group = group_of(opt);
+    const struct options *o = options;
+    const char *group = group_of(row);
     bool is_sim = strcmp(group, SIM_GROUP) == 0;
-    bool is_live = is_one_of(opt->name, live_only, ARRAY_SIZE(live_only)) ||
+    bool is_live = is_one_of(row->name, live_only, ARRAY_SIZE(live_only)) ||
                    ((strcmp(group, SERVER_GROUP) == 0 || strcmp(group, REQUESTS_GROUP) == 0 ||
                      strcmp(group, COMPARE_GROUP) == 0) &&
-                    !is_one_of(opt->name, sim_too, ARRAY_SIZE(sim_too)));
+                    !is_one_of(row->name, sim_too, ARRAY_SIZE(sim_too)));
 
+    (void)text;
     if (o->sim && is_live)
-        return buf_why(why, ERR_INVALID, "--%s: asks a server; `tarn-loadgen sim` has none",
-                       opt->name);
+        return buf_why(why, ERR_INVALID, "%s: asks a server; `tarn-loadgen sim` has none", source);
     if (!o->sim && is_sim)
-        return buf_why(why, ERR_INVALID,
-                       "--%s: belongs to `tarn-loadgen sim`; a server has its "
-                       "own",
-                       opt->name);
+        return buf_why(why, ERR_INVALID, "%s: belongs to `tarn-loadgen sim`; a server has its own",
+                       source);
     return OK;
 }
 
-static enum status unknown(const char *name, struct buf *why)
+static const struct option_table table = {
+    .rows = rows,
+    .n_rows = ARRAY_SIZE(rows),
+    .help = OPTION_AT(want_help),
+    .version = OPTION_AT(want_version),
+    .given = OPTION_AT(given),
+    .aliases = aliases,
+    .n_aliases = ARRAY_SIZE(aliases),
+    .check = check_mode,
+};
+
+bool options_was_given(const struct options *o, const char *name)
 {
-    const char *near = nearest(name);
+    const struct option_row *row = option_table_find(&table, name);
 
-    if (near)
-        return buf_why(why, ERR_INVALID, "--%s: unknown option, did you mean --%s?", name, near);
-    return buf_why(why, ERR_INVALID, "--%s: unknown option, see --help", name);
-}
-
-/* vLLM's way: --goodput ttft:200 tpot:50, --metadata A=1 B=2. */
-static enum status read_more(struct options *o, const struct option *opt, int argc, char **argv,
-                             int *i, struct buf *why)
-{
-    enum status s = OK;
-
-    while (s == OK && *i + 1 < argc && argv[*i + 1][0] != '-')
-        s = set(o, opt, argv[++*i], why);
-    return s;
-}
-
-static enum status read_switch(struct options *o, const char *name, const char *value, bool *found,
-                               struct buf *why)
-{
-    bool on = strncmp(name, "no-", 3) != 0;
-    const struct option *opt = find(on ? name : name + 3);
-
-    *found = opt && opt->kind == KIND_BOOL;
-    if (!*found)
-        return OK;
-    enum status s = check_mode(o, opt, why);
-    if (s != OK)
-        return s;
-    if (value && strcmp(value, "true") != 0 && strcmp(value, "false") != 0)
-        return buf_why(why, ERR_INVALID, "--%s: expected true or false", name);
-    bool is_true = value ? strcmp(value, "true") == 0 : true;
-    o->given[opt - options] = true;
-    return set(o, opt, is_true == on ? "true" : "false", why);
-}
-
-/* Whether `name` is known and has no effect; skips its value. */
-static bool skip_without_effect(const char *name, const char *value, int argc, int *i)
-{
-    for (size_t k = 0; k < ARRAY_SIZE(without_effect); k++)
-        if (strcmp(without_effect[k].name, name) == 0) {
-            *i += without_effect[k].has_value && !value && *i + 1 < argc;
-            return true;
-        }
-    return false;
-}
-
-static enum status read_flag(struct options *o, int argc, char **argv, int *i, struct buf *why)
-{
-    const char *arg = strcmp(argv[*i], "-h") == 0 ? "--help" : argv[*i];
-    char name[FLAG_NAME_BYTES_MAX];
-    bool found;
-
-    if (strncmp(arg, "--", 2) != 0)
-        return buf_why(why, ERR_INVALID, "\"%s\": expected an option, see --help", arg);
-    size_t n = strcspn(arg + 2, "=");
-    if (n >= sizeof name)
-        return buf_why(why, ERR_INVALID, "a name of %zu letters is no option, see --help", n);
-    memcpy(name, arg + 2, n);
-    name[n] = '\0';
-    const char *value = arg[2 + n] == '=' ? arg + 3 + n : NULL;
-    if (strcmp(name, "help") == 0 || strcmp(name, "version") == 0) {
-        *(name[0] == 'h' ? &o->want_help : &o->want_version) = true;
-        return OK;
-    }
-    if (skip_without_effect(name, value, argc, i))
-        return OK;
-    enum status s = read_switch(o, without_alias(name), value, &found, why);
-    if (s != OK || found)
-        return s;
-    const struct option *opt = find(name);
-    if (!opt)
-        return unknown(name, why);
-    if (!value) {
-        if (*i + 1 >= argc)
-            return buf_why(why, ERR_INVALID, "--%s: needs a value", name);
-        value = argv[++*i];
-    }
-    s = check_mode(o, opt, why);
-    if (s == OK)
-        s = set(o, opt, value, why);
-    o->given[opt - options] = true;
-    return s == OK && opt->kind == KIND_LIST && strcmp(opt->value, "SPEC") != 0
-               ? read_more(o, opt, argc, argv, i, why)
-               : s;
+    return row && o->given[row - rows];
 }
 
 enum status options_load(struct options *o, int argc, char **argv, struct buf *why)
 {
-    enum status s = OK;
-    int i = 1;
+    int first = 1;
 
     memset(o, 0, sizeof *o);
     o->zipf = -1;
-    for (size_t k = 0; s == OK && k < ARRAY_SIZE(options); k++)
-        s = options[k].preset[0] || options[k].kind == KIND_TEXT || options[k].kind == KIND_CHOICE
-                ? set(o, &options[k], options[k].preset, why)
-                : OK;
-    if (i < argc && (strcmp(argv[i], "compare") == 0 || strcmp(argv[i], "sim") == 0)) {
-        *(argv[i][0] == 'c' ? &o->compare : &o->sim) = true;
-        i++;
-    } else if (i < argc && strcmp(argv[i], "run") == 0) {
-        i++;
+    enum status s = option_table_presets(&table, o, why);
+    if (argc > 1 && (strcmp(argv[1], "compare") == 0 || strcmp(argv[1], "sim") == 0)) {
+        *(argv[1][0] == 'c' ? &o->compare : &o->sim) = true;
+        first = 2;
+    } else if (argc > 1 && strcmp(argv[1], "run") == 0) {
+        first = 2;
     }
-    for (; s == OK && i < argc; i++)
-        s = read_flag(o, argc, argv, &i, why);
+    if (s == OK)
+        s = option_table_read_args(&table, o, argc, argv, first, why);
     if (s != OK || o->want_help || o->want_version)
         return s;
     s = options_apply_vllm(o, why);
@@ -564,23 +349,13 @@ enum status options_load(struct options *o, int argc, char **argv, struct buf *w
 
 void options_fini(struct options *o)
 {
-    for (size_t k = 0; k < ARRAY_SIZE(options); k++) {
-        void *at = (char *)o + options[k].offset;
-        struct texts *list = at;
-        if (options[k].kind == KIND_TEXT || options[k].kind == KIND_CHOICE)
-            free(*(char **)at);
-        for (uint32_t i = 0; options[k].kind == KIND_LIST && i < list->n; i++)
-            free(list->v[i]);
-    }
+    option_table_fini(&table, o);
     memset(o, 0, sizeof *o);
 }
 
-/* --- help --- */
-
-static void print_option(FILE *f, const struct option *opt)
+void options_name_options(struct buf *why)
 {
-    flag_print(f, &(struct flag_row){opt->group, opt->name, opt->kind == KIND_BOOL, opt->value,
-                                     opt->help, opt->preset});
+    option_table_name_options(&table, why);
 }
 
 void options_print_help(FILE *f)
@@ -598,10 +373,7 @@ void options_print_help(FILE *f)
           "Exit status: 0, 1 when it could not run or no request succeeded, 2 for a wrong option,\n"
           "3 when --verify found other texts.\n",
           f);
-    for (size_t i = 0; i < ARRAY_SIZE(options); i++)
-        print_option(f, &options[i]);
-    flag_print(f,
-               &(struct flag_row){"Other", "help, --version", false, NULL, "print and exit", ""});
+    option_table_help(&table, f);
     fputs("\nOther words: ", f);
     for (size_t i = 0; i < ARRAY_SIZE(aliases); i++)
         fprintf(f, "%s--%s = --%s",
@@ -610,7 +382,7 @@ void options_print_help(FILE *f)
                         : ",\n  ",
                 aliases[i][0], aliases[i][1]);
     fputs("\nAccepted without effect, since no tokenizer is loaded here:\n ", f);
-    for (size_t i = 0; i < ARRAY_SIZE(without_effect); i++)
-        fprintf(f, " --%s%s", without_effect[i].name,
-                i + 1 < ARRAY_SIZE(without_effect) ? "," : "\n");
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        if (!rows[i].help)
+            fprintf(f, " --%s%s", rows[i].name, i + 1 < ARRAY_SIZE(rows) ? "," : "\n");
 }

@@ -1,31 +1,25 @@
-/* options.h - the command line of tarn-loadgen, from one table.
+/* options.h - the command line of tarn-loadgen.
  *
- * Names that vllm bench serve has mean here what they mean there; where ours is another word,
- * theirs is an alias (--num-prompts is --count, --request-rate is --rate, ...).
+ * An option of `vllm bench serve` has the same meaning here; where the name differs, vLLM's is an
+ * alias (--num-prompts is --count, --request-rate is --rate, ...).
  *
  * Owns    copies of all texts: options_fini().
  * Thread  filled on the main thread, read-only after.
- * Errors  ERR_INVALID with words that name the option and, for a name nobody knows, the nearest
- *         one.
+ * Errors  ERR_INVALID with words that name the option (option_table.h).
  * Units   seconds, tokens, requests per second. */
 #ifndef TARN_LOADGEN_LOAD_OPTIONS_H
 #define TARN_LOADGEN_LOAD_OPTIONS_H
 
 #include <stdio.h>
 
+#include "base/option_table.h"
 #include "loadgen/load/metrics.h"
 #include "loadgen/load/workload.h"
 
-#define N_TEXTS_MAX 64
 #define N_OPTIONS_MAX 192
 
-struct texts {
-    char *v[N_TEXTS_MAX]; /* [n] */
-    uint32_t n;
-};
-
 struct options {
-    /* where */
+    /* server */
     char *url, *url_a, *url_b, *host, *unix_path;
     uint64_t port;
     char *api_key, *admin_api_key, *model, *served_model, *tokenizer;
@@ -33,15 +27,15 @@ struct options {
     char *backend;
     char *ca_file;
     bool insecure, fresh_connections;
-    struct texts headers;
+    struct option_list headers;
     double ready_timeout_s, request_timeout_s;
-    /* how much, when */
+    /* arrivals and length */
     char *workload, *rate, *arrival, *ramp;
     double burstiness, ramp_start, ramp_end, ramp_s;
     uint64_t concurrency, count;
     double duration_s, warmup_s, drain_s;
     char *seed;
-    /* what */
+    /* workload */
     char *input_len, *output_len, *prefix_len, *system_len, *document_len, *turns;
     double range_ratio;
     uint64_t max_input_len, max_output_len;
@@ -54,20 +48,20 @@ struct options {
     uint64_t n_prefixes, n_documents, n_retrieved;
     double think_s, zipf;
     char *history, *popularity, *retrieval, *document_order, *documents_as;
-    struct texts tenants;
+    struct option_list tenants;
     double disconnect_rate, slow_rate, slow_pause_s;
-    /* how it is asked */
+    /* requests */
     char *prompt_format, *token_ids, *calibrate, *temperature, *top_p;
     char *top_k, *min_p, *frequency_penalty, *presence_penalty, *repetition_penalty;
     char *extra_body; /* after options_load(): with the five above */
     bool ignore_eos, send_session;
     char *sampling_seed;
     /* checks and reports */
-    struct texts slo;
+    struct option_list slo;
     double verify;
     char *percentile_metrics, *metric_percentiles;
     char *json_file, *csv_file, *raw_file, *label;
-    struct texts metadata;
+    struct option_list metadata;
     char *result_dir, *result_filename;
     bool save_result, save_detailed, append_result, progress, quiet;
     /* compare */
@@ -84,6 +78,9 @@ struct options {
     uint64_t copy_in_bytes, copy_out_bytes; /* per second */
     double kv_prefetch_share;
 
+    char *ignored; /* options that have no effect */
+    bool ignored_switch;
+
     bool compare, sim; /* the subcommand */
     bool want_help, want_version;
     bool given[N_OPTIONS_MAX]; /* by the user; options_was_given() */
@@ -98,6 +95,8 @@ struct options {
 NODISCARD enum status options_load(struct options *o, int argc, char **argv, struct buf *why);
 void options_fini(struct options *o);
 void options_print_help(FILE *f);
+/* Replace each {some_name} in a message of the engine by --some-name. */
+void options_name_options(struct buf *why);
 /* Whether the command line has the option; `name` is the one that --help lists. */
 bool options_was_given(const struct options *o, const char *name);
 

@@ -1,4 +1,4 @@
-/* options_inner.h - the second half of reading options: from texts to what a run needs.
+/* options_inner.h - from the texts of options to the configuration of a run.
  *
  * Owns    as options.h.
  * Thread  as options.h.
@@ -9,9 +9,9 @@
 
 #include "loadgen/load/options.h"
 
-/* Fills config, closed and percents; checks what must fit together. */
+/* Fill config, closed and percents; refuse options that contradict each other. */
 NODISCARD enum status options_resolve(struct options *o, struct buf *why);
-/* Applies what vLLM's flags mean: --dataset-name, --backend, --endpoint, --header KEY=VALUE and
+/* Apply vLLM's flags: --dataset-name, --backend, --endpoint, --header KEY=VALUE and
  * sampling parameters. Runs before options_resolve(), whose defaults depend on the workload. */
 NODISCARD enum status options_apply_vllm(struct options *o, struct buf *why);
 

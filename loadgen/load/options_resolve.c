@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/flags.h"
 #include "loadgen/load/options_inner.h"
 
 static bool is(const char *text, const char *word)
@@ -105,7 +106,7 @@ static enum status resolve_arrival(struct options *o, struct buf *why)
     } else if (open && !a->ramp) {
         if (!o->rate[0] || is(o->rate, "inf"))
             a->kind = ARRIVAL_AT_ONCE;
-        else if (dist_parse_number(o->rate, &a->rate) != OK || a->rate <= 0)
+        else if (flag_parse_number(o->rate, &a->rate) != OK || a->rate <= 0)
             return buf_why(why, ERR_INVALID, "--rate: expected a number above 0, or inf");
     }
     /* vLLM's rate inf with a concurrency is a closed loop by another name. */
@@ -130,7 +131,7 @@ static enum status resolve_amount(struct options *o, struct buf *why)
         if (*end || o->seed[0] == '-')
             return buf_why(why, ERR_INVALID, "--seed: expected a whole number");
     } else {
-        /* Another one each time: with a fixed default a second run would find the first one's
+        /* A new seed for each run: with a fixed one a second run would find the first one's
          * prompts in the cache. Short enough to be typed again. */
         o->config.seed = clock_unix_ns() / 1000 % 1000000000;
     }
@@ -189,7 +190,7 @@ static void resolve_rest(struct options *o)
     c->verify_share = o->verify;
 }
 
-/* Room is left for those that every result file has. */
+/* The rest is for the percentiles that every result file has. */
 #define N_PERCENTS_ASKED_MAX (N_PERCENTS_MAX - 4)
 
 static enum status resolve_percents(struct options *o, struct buf *why)
@@ -202,7 +203,7 @@ static enum status resolve_percents(struct options *o, struct buf *why)
     memcpy(copy, o->metric_percentiles, strlen(o->metric_percentiles) + 1);
     for (char *one = strtok_r(copy, ",", &save); one; one = strtok_r(NULL, ",", &save)) {
         double p;
-        if (dist_parse_number(one, &p) != OK || p < 0 || p > 100 ||
+        if (flag_parse_number(one, &p) != OK || p < 0 || p > 100 ||
             o->percents.n == N_PERCENTS_ASKED_MAX)
             return buf_why(why, ERR_INVALID,
                            "--metric-percentiles: expected at most %d numbers in "
@@ -252,7 +253,7 @@ static enum status resolve_sim(struct options *o, struct buf *why)
         o->starvation_s = INFINITY;
         return OK;
     }
-    if (dist_parse_number(o->starvation_ms, &ms) != OK || ms < 0)
+    if (flag_parse_number(o->starvation_ms, &ms) != OK || ms < 0)
         return buf_why(why, ERR_INVALID,
                        "--starvation-ms: expected 0, milliseconds or inf, got "
                        "\"%s\"",

@@ -1,4 +1,4 @@
-/* options_vllm.c - what the flags of `vllm bench serve` mean in our words.
+/* options_vllm.c - the flags of `vllm bench serve` in terms of tarn-loadgen's options.
  *
  * --dataset-name names a workload and brings vLLM's defaults for it; --backend and --endpoint name
  * one of two routes; sampling parameters become members of --extra-body. */
@@ -112,7 +112,7 @@ static enum status apply_route(struct options *o, struct buf *why)
 
 /* --- requests --- */
 
-/* Turns vLLM's KEY=VALUE into KEY: VALUE; a header that has a colon first stays. */
+/* Turn vLLM's KEY=VALUE into KEY: VALUE; a header with a colon before the = stays. */
 static enum status apply_headers(struct options *o, struct buf *why)
 {
     enum status s = OK;
@@ -143,7 +143,7 @@ static enum status add_parameter(struct json *body, const struct parameter *p, s
 
     if (is(p->value, "none"))
         return OK;
-    if (dist_parse_number(p->value, &v) != OK ||
+    if (flag_parse_number(p->value, &v) != OK ||
         (p->is_whole && (fabs(v) > WHOLE_MOST || v != floor(v))))
         return buf_why(why, ERR_INVALID, "--%s: expected a %snumber, or none", p->flag,
                        p->is_whole ? "whole " : "");
@@ -152,7 +152,7 @@ static enum status add_parameter(struct json *body, const struct parameter *p, s
     return js_set(body, p->key, p->is_whole ? js_new_int((int64_t)v) : js_new_real(v));
 }
 
-/* Makes --extra-body hold the sampling parameters that have no member of their own. */
+/* Add the sampling parameters without a field in struct prompt_style to --extra-body. */
 static enum status apply_parameters(struct options *o, struct buf *why)
 {
     const struct parameter all[] = {

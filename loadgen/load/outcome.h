@@ -1,4 +1,4 @@
-/* outcome.h - what became of one request: times, counts, errors. The simulator fills the same.
+/* outcome.h - the result of one request, live or simulated: times, counts, errors.
  *
  * Owns    token times, text, words and body: outcome_fini(). A list owns its outcomes.
  * Thread  one at a time.
@@ -26,7 +26,7 @@ struct outcome {
     int32_t priority;
     struct slo slo;
     bool measured;    /* not of the warm-up */
-    bool slow_reader; /* its latencies are its own fault: they are not counted */
+    bool slow_reader; /* the client caused the latencies: they are not counted */
     bool verify;
 
     enum outcome_end end;
@@ -34,8 +34,8 @@ struct outcome {
     int http_status;
     char *message; /* of an error; NULL: none */
 
-    uint64_t intended_ns; /* when it should have been sent: latencies count from here */
-    uint64_t free_ns;     /* when it could be: later where --concurrency held it back */
+    uint64_t intended_ns; /* intended time of sending: latencies count from here */
+    uint64_t free_ns;     /* when a place was free: later than intended under --concurrency */
     uint64_t sent_ns;
     uint64_t first_ns, last_ns; /* first and last token */
     uint64_t end_ns;
@@ -59,9 +59,10 @@ struct outcome_list {
 void outcome_init(struct outcome *o, const struct load_request *r);
 void outcome_fini(struct outcome *o);
 NODISCARD enum status outcome_token(struct outcome *o, uint64_t time_ns);
-/* Tokens generated: as the server says, else pieces counted. */
+/* Tokens generated: the number of the server, else that of the pieces. */
 uint64_t outcome_output_tokens(const struct outcome *o);
-uint64_t outcome_prompt_tokens(const struct outcome *o); /* as the server says, else as asked */
+uint64_t outcome_prompt_tokens(
+    const struct outcome *o); /* the number of the server, else that of the request */
 const char *outcome_end_name(enum outcome_end e);
 
 /* Takes the outcome over on OK. */

@@ -47,7 +47,8 @@ enum status probe_ready(const struct tarn_client *client, double timeout_s, stru
     }
 }
 
-/* Tokens of n_words words as a prompt, by /tokenize; -1: it has none, or not of this shape. */
+/* Tokens of a prompt of n_words words, by /tokenize; -1: the server has no such route, or answers
+ * in another form. */
 static double count_by_tokenize(const struct tarn_client *client, const struct prompt_style *style,
                                 uint64_t id, uint32_t n_words)
 {
@@ -87,7 +88,7 @@ static double count_by_tokenize(const struct tarn_client *client, const struct p
     return (double)n;
 }
 
-/* The same by asking for one token; -1: the answer has no usage. */
+/* The same from the usage of a request for one token; -1: the answer has no usage. */
 static double count_by_request(const struct tarn_client *client, const struct prompt_style *style,
                                uint64_t id, uint32_t n_words)
 {
@@ -120,7 +121,7 @@ static double count_by_request(const struct tarn_client *client, const struct pr
     return n;
 }
 
-/* Tokens of a prompt of so many words, or -1. */
+/* Tokens of a prompt of n_words words, or -1. */
 typedef double counter(const struct tarn_client *, const struct prompt_style *, uint64_t id,
                        uint32_t n_words);
 
@@ -150,7 +151,7 @@ enum calibration probe_calibrate(const struct tarn_client *client, struct prompt
 {
     if (calibrate_by(count_by_tokenize, client, style, 64, 256, N_SAMPLES))
         return CALIBRATION_TOKENIZE;
-    /* Shorter and fewer: these are computed by the model, and must fit into a small context. */
+    /* Short prompts: the model computes them, and its context may be small. */
     if (calibrate_by(count_by_request, client, style, 8, 40, 1))
         return CALIBRATION_REQUESTS;
     return CALIBRATION_NONE;

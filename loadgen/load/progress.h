@@ -2,7 +2,7 @@
  *
  * Owns    nothing but its last figures.
  * Thread  one.
- * Errors  none: what cannot be written is lost.
+ * Errors  none: an error of writing is ignored.
  * Units   seconds, tokens per second of the last interval. */
 #ifndef TARN_LOADGEN_LOAD_PROGRESS_H
 #define TARN_LOADGEN_LOAD_PROGRESS_H

@@ -10,7 +10,7 @@
 
 #define TEXT_BYTES_MAX (256u << 20)
 
-/* What is being laid out. Offsets instead of pointers: the text moves while it grows. */
+/* A body under construction. Offsets instead of pointers: the text moves while it grows. */
 struct piece {
     enum part_role role;
     const char *title;
@@ -27,7 +27,7 @@ struct layout {
     bool documents_open; /* plain text: "Documents:" was written and not ended */
 };
 
-/* Tokens of the last part are fewer by what the template adds, so that the sum is as asked. */
+/* The last part is shorter by the tokens that the template adds: the sum is that of the request. */
 static uint32_t n_words_of(const struct layout *y, uint32_t i)
 {
     const struct part *p = &y->r->parts[i];
@@ -177,7 +177,7 @@ static enum status lay_out_ids(struct layout *y, struct buf *why)
 
 /* --- the body --- */
 
-/* One object with the members of both; the request's own win. NULL, NULL: NULL. */
+/* Merge two objects; members of the request win. Two NULLs give NULL. */
 static enum status merge_extra(const char *all, const char *own, char **out, struct buf *why)
 {
     struct json *a = NULL, *b = NULL;

@@ -36,7 +36,7 @@ static void print_real(FILE *f, const char *name, double v)
     fprintf(f, "%-40s %-10.2f\n", name, v);
 }
 
-/* Prints nothing for a metric that no request had: a 0 would look like a measurement. */
+/* Print nothing for a metric that no request has: a 0 would look like a measurement. */
 static void print_metric(FILE *f, const char *title, const char *label, const struct summary *s,
                          const struct percents *percents)
 {
@@ -228,7 +228,7 @@ static void print_groups(FILE *f, const char *what, const struct group *groups, 
         print_group_row(f, &groups[i], m);
 }
 
-/* Ten ms is more than a loaded machine's scheduler; 1 % of the median can be seen in no figure. */
+/* A loaded machine delays by less than 10 ms; 1 % of the median changes no printed figure. */
 bool report_is_late(const struct report *r)
 {
     const struct summary *lag = &r->metrics->all.of[METRIC_LAG];

@@ -1,8 +1,8 @@
-/* report.h - what a run found: as a table, JSON, CSV and raw JSON lines.
+/* report.h - the result of a run as a table, JSON, CSV and raw JSON lines.
  *
- * The table's first half is that of `vllm bench serve`, line for line, because scripts parse it;
- * ours stands behind it. JSON has the field names of vLLM's result file, and ours in the same
- * manner; loadgen/README.md documents them.
+ * The first half of the table is that of `vllm bench serve`, line for line, because scripts parse
+ * it; Tarn's own lines follow. JSON has the field names of vLLM's result file and further ones in
+ * the same manner; loadgen/README.md documents them.
  *
  * Owns    nothing.
  * Thread  one.
@@ -33,16 +33,16 @@ struct report {
     const struct sim_result *sim; /* NULL: a live run */
 };
 
-/* The generator's own lag was large enough to be seen in the results. */
+/* Whether the generator's own lag shows in the results. */
 bool report_is_late(const struct report *r);
 void report_print(FILE *f, const struct report *r);
 /* js_unref(); NULL without memory. */
 struct json *report_json(const struct report *r);
-/* All files that the options ask for. */
+/* Write all files that the options ask for. */
 NODISCARD enum status report_write_files(const struct report *r, struct buf *why);
 
-/* Makes --result-dir and the directories above it. Before a run: a result that cannot be saved is
- * better known then. ERR_INVALID with words. */
+/* Make --result-dir and the directories above it, before the run: an error must not cost the
+ * results. ERR_INVALID with words. */
 NODISCARD enum status report_make_dir(const struct options *o, struct buf *why);
 
 /* Shared with compare's report. */

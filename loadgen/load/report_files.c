@@ -46,7 +46,7 @@ static double per_second(double n, const struct metrics *m)
     return m->duration_s > 0 ? n / m->duration_s : 0;
 }
 
-/* vLLM's name for what was asked. */
+/* vLLM's name for the endpoint. */
 static const char *backend_of(const struct report *r)
 {
     if (r->sim)
@@ -62,7 +62,7 @@ static void put_setting(struct put *p, const struct report *r)
     const struct arrival_config *a = &o->config.arrival;
     bool has_rate = a->kind == ARRIVAL_GAMMA || a->kind == ARRIVAL_CONSTANT;
     const char *model = o->model[0] && !r->sim ? o->model : r->target->model;
-    char date[32] = ""; /* a simulation has none: equal ones give equal files */
+    char date[32] = ""; /* a simulation has no date: equal simulations give equal files */
     time_t now = time(NULL);
     struct tm tm;
 

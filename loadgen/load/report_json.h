@@ -1,8 +1,8 @@
-/* report_json.h - building JSON objects without asking after each member.
+/* report_json.h - building JSON objects without a check after each member.
  *
  * Owns    nothing; a put's object is the caller's.
  * Thread  one.
- * Errors  the first one stays in `status`; what follows does nothing.
+ * Errors  the first one stays in `status`; later calls do nothing.
  * Units   none. */
 #ifndef TARN_LOADGEN_LOAD_REPORT_JSON_H
 #define TARN_LOADGEN_LOAD_REPORT_JSON_H
@@ -24,7 +24,7 @@ void put_text(struct put *p, const char *key, const char *text); /* NULL: null *
 /* The member "sim". */
 struct sim_result;
 void report_put_sim(struct put *p, const struct sim_result *r);
-/* And what the table says of it. */
+/* The lines of the table for it. */
 void report_print_sim(FILE *f, const struct sim_result *r);
 
 #endif

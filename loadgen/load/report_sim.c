@@ -1,4 +1,4 @@
-/* report_sim.c - what a simulation says beside what a live run would. */
+/* report_sim.c - the figures that only a simulation has. */
 #include <inttypes.h>
 
 #include "loadgen/load/report_json.h"

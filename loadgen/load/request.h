@@ -1,10 +1,9 @@
-/* request.h - one generated request: what is asked, when, by whom. Knows no HTTP.
+/* request.h - one generated request: prompt, time and client. No HTTP.
  *
  * A prompt is a list of parts. A part has an id and a length; equal ids mean equal text and so
  * equal tokens. Two requests whose leading parts have equal ids (and lengths) can share the KV
- * of those parts: that is the expected reuse, and all that a simulator needs. Text is made from
- * ids only by whoever sends the request (prompt.h); parts with text of their own (real
- * documents, questions) have an id as well.
+ * of those parts; a simulator needs no more than that. Only a sender makes text from ids
+ * (prompt.h); parts with text of their own (real documents, questions) have an id as well.
  *
  * Requests of one chain (turns of a conversation) are generated one right after another; each but
  * the first is due think_s after the one before it has ended.

@@ -7,43 +7,41 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/list.h"
+#include "loadgen/load/pace.h"
 
 #define NS_PER_S 1e9
 #define STEP_NS UINT64_C(100000000)
 #define TEXT_BYTES_MAX (16u << 20)
-/* So many requests are sent in one turn of the loop before sockets are looked at again: sending a
- * burst must not make the tokens of others look late. */
+/* Requests that one turn of the loop sends before it reads sockets again, at most: a burst must not
+ * delay the time stamps of other requests' tokens. */
 #define N_SENDS_PER_TURN 16
 
 struct flight {
     struct run *run;
-    struct load_request request;
-    struct chain *chain; /* NULL: a single request */
+    struct turn turn;
     struct tarn_body body;
-    struct outcome outcome;
     struct buf text;
     struct tarn_call *call;
     struct http_timer *timer; /* think time, disconnect, or a slow reader's pause */
     bool hangs_up;            /* on purpose */
     bool keeps_text;
-    struct flight *prev, *next; /* in `active`, or `next` in `waiting` */
+    struct link link; /* in `active`, `thinking` or `waiting` */
 };
 
 struct run {
     struct run_config config;
     struct outcome_list outcomes;
-    uint64_t start_ns, measured_ns, stop_ns;
-    struct flight *prepared; /* the next to send, its body built */
+    struct pace pace;
+    struct flight *prepared; /* the next flight to send, with its body */
     struct http_timer *send_timer, *stop_timer;
-    struct flight active;                   /* head of the ring of those sent */
-    struct flight thinking;                 /* of those whose user thinks */
-    struct flight *waiting, **waiting_tail; /* for a place, or for the one before them */
-    uint32_t n_active, n_waiting, n_thinking;
-    uint64_t n_admitted; /* measured requests that will be sent */
+    struct link active;   /* flights that were sent and have not ended */
+    struct link thinking; /* flights whose user thinks */
+    struct link waiting;  /* flights whose time has come, for a place */
+    uint32_t n_waiting;
     uint64_t n_started, n_ended, n_errors, n_tokens;
     uint64_t progress_ns;
-    bool no_more; /* nothing more is generated */
-    bool draining;
+    bool draining; /* nothing more is sent, what is in flight is hung up */
     enum status status;
     struct buf *why;
     atomic_bool interrupted;
@@ -59,10 +57,8 @@ static void flight_free(struct flight *f)
     if (!f)
         return;
     http_timer_cancel(f->run->config.loop, f->timer);
-    load_request_fini(&f->request);
-    chain_free(f->chain);
+    turn_fini(&f->turn);
     tarn_body_fini(&f->body);
-    outcome_fini(&f->outcome);
     buf_fini(&f->text);
     free(f);
 }
@@ -71,90 +67,57 @@ static void fail(struct run *run, enum status s)
 {
     if (run->status == OK)
         run->status = s;
-    run->no_more = true;
+    run->pace.no_more = true;
 }
 
-/* Takes the request over, also on failure. */
-static struct flight *flight_create(struct run *run, struct load_request *r)
+/* Takes the turn over, also on failure. */
+static struct flight *flight_create(struct run *run, struct turn *t)
 {
     struct flight *f = calloc(1, sizeof *f);
 
     if (!f) {
-        load_request_fini(r);
+        turn_fini(t);
         buf_why(run->why, ERR_NOMEM, "out of memory");
         fail(run, ERR_NOMEM);
         return NULL;
     }
     f->run = run;
-    f->request = *r;
-    outcome_init(&f->outcome, r);
+    f->turn = *t;
+    link_init(&f->link);
     buf_init(&f->text, TEXT_BYTES_MAX);
-    f->keeps_text = run->config.keep_text || r->verify || run->config.real_history;
+    f->keeps_text = run->config.keep_text || t->request.verify || run->config.real_history;
     return f;
 }
 
 static enum status flight_build(struct flight *f)
 {
     struct run *run = f->run;
-    struct prompt_answers answers = {f->chain ? f->chain->answers : NULL,
-                                     f->chain ? f->chain->n_answers : 0};
-    enum status s = prompt_build(&f->body, run->config.style, &f->request, &answers, run->why);
+    const struct chain *chain = f->turn.chain;
+    struct prompt_answers answers = {chain ? chain->answers : NULL, chain ? chain->n_answers : 0};
+    enum status s = prompt_build(&f->body, run->config.style, &f->turn.request, &answers, run->why);
 
     if (s != OK)
         fail(run, s);
     return s;
 }
 
-/* --- generating --- */
-
-static uint64_t after_s(uint64_t from_ns, double s)
-{
-    return from_ns + (uint64_t)(s * NS_PER_S);
-}
-
-static uint64_t intended_of(const struct run *run, const struct load_request *r)
-{
-    double s = r->arrival_s - run->config.arrival_offset_s;
-
-    return after_s(run->start_ns, s > 0 ? s : 0);
-}
-
-/* Makes run->prepared, or finds that there is no more. */
+/* Make run->prepared, if there is more to send. */
 static void prepare(struct run *run)
 {
-    const struct run_config *c = &run->config;
-    struct load_request r;
+    struct turn t;
 
-    if (run->prepared || run->no_more)
+    if (run->prepared)
         return;
-    if (c->count && run->n_admitted >= c->count) {
-        run->no_more = true;
-        return;
-    }
-    enum status s = c->source.next(c->source.arg, &r);
-    if (s == ERR_NOT_FOUND) {
-        run->no_more = true;
-        return;
-    }
+    enum status s = pace_next(&run->pace, &t, run->why);
     if (s != OK) {
-        buf_why(run->why, s, "the workload failed: %s", status_name(s));
-        fail(run, s);
+        if (s != ERR_NOT_FOUND)
+            fail(run, s);
         return;
     }
-    struct flight *f = flight_create(run, &r);
-    if (!f)
-        return;
-    s = chain_pull(&f->chain, &f->request, &c->source);
-    if (s != OK)
-        fail(run, s);
-    if (s == OK && !c->closed) {
-        f->outcome.intended_ns = intended_of(run, &f->request);
-        if (c->duration_s > 0 && f->outcome.intended_ns >= run->stop_ns)
-            run->no_more = true;
-    }
-    if (run->no_more || flight_build(f) != OK) {
+    struct flight *f = flight_create(run, &t);
+    if (f && flight_build(f) != OK) {
         flight_free(f);
-        return;
+        f = NULL;
     }
     run->prepared = f;
 }
@@ -163,25 +126,10 @@ static void prepare(struct run *run)
 
 static void end_flight(struct flight *f);
 
-static void enter(struct flight *ring, struct flight *f)
-{
-    f->prev = ring->prev;
-    f->next = ring;
-    f->prev->next = f;
-    ring->prev = f;
-}
-
-static void leave(struct flight *f)
-{
-    f->prev->next = f->next;
-    f->next->prev = f->prev;
-    f->prev = f->next = NULL;
-}
-
 static void keep_message(struct outcome *o, const char *words)
 {
     o->message = words[0] ? strdup(words) : NULL; /* without memory there are only fewer words */
-    /* They may be the server's, and go to a terminal. */
+    /* The server's words go to a terminal. */
     for (char *c = o->message; c && *c; c++)
         if (iscntrl((unsigned char)*c))
             *c = ' ';
@@ -210,7 +158,7 @@ static void on_chunk(void *arg, struct tarn_call *call, const struct tarn_chunk 
 {
     struct flight *f = arg;
     struct run *run = f->run;
-    struct outcome *o = &f->outcome;
+    struct outcome *o = &f->turn.outcome;
 
     if (!c->has_delta || c->index != 0)
         return;
@@ -220,12 +168,12 @@ static void on_chunk(void *arg, struct tarn_call *call, const struct tarn_chunk 
         buf_why(run->why, ERR_NOMEM, "out of memory");
         fail(run, ERR_NOMEM);
     }
-    if (o->n_tokens >= f->request.disconnect_after && !f->hangs_up) {
+    if (o->n_tokens >= f->turn.request.disconnect_after && !f->hangs_up) {
         f->hangs_up = true;
         tarn_call_cancel(call);
-    } else if (f->request.slow_reader && !f->timer) {
+    } else if (f->turn.request.slow_reader && !f->timer) {
         tarn_call_pause(call, true);
-        uint64_t due_ns = after_s(c->time_ns, run->config.slow_pause_s);
+        uint64_t due_ns = pace_after(c->time_ns, run->config.slow_pause_s);
         if (http_timer_start(&f->timer, run->config.loop, due_ns, resume_due, f) != OK)
             tarn_call_pause(call, false);
     }
@@ -243,7 +191,7 @@ static enum outcome_end end_of(const struct flight *f, const struct tarn_result 
 static void on_end(void *arg, struct tarn_call *call, const struct tarn_result *r)
 {
     struct flight *f = arg;
-    struct outcome *o = &f->outcome;
+    struct outcome *o = &f->turn.outcome;
 
     (void)call;
     f->call = NULL;
@@ -252,7 +200,7 @@ static void on_end(void *arg, struct tarn_call *call, const struct tarn_result *
     o->http_status = r->http_status;
     o->usage = r->usage;
     o->end_ns = r->end_ns;
-    /* An answer without text (the first token ended it) has its end for both. */
+    /* An answer without text (its first token ended it) has its end as first and last time. */
     o->first_ns = o->n_tokens ? o->token_ns[0] : r->end_ns;
     o->last_ns = o->n_tokens ? o->token_ns[o->n_tokens - 1] : r->end_ns;
     memcpy(o->finish_reason, r->finish_reason, sizeof o->finish_reason);
@@ -265,11 +213,11 @@ static void start(struct flight *f)
 {
     static const struct tarn_handlers handlers = {NULL, on_chunk, on_end};
     struct run *run = f->run;
-    struct outcome *o = &f->outcome;
-    const struct load_request *r = &f->request;
+    struct outcome *o = &f->turn.outcome;
+    const struct load_request *r = &f->turn.request;
 
-    enter(&run->active, f);
-    run->n_active++;
+    link_append(&run->active, &f->link);
+    run->pace.n_active++;
     run->n_started++;
     o->sent_ns = clock_now_ns();
     uint32_t client = r->tenant < run->config.n_clients ? r->tenant : 0;
@@ -283,7 +231,7 @@ static void start(struct flight *f)
         return;
     }
     if (r->disconnect_after == 0 &&
-        http_timer_start(&f->timer, run->config.loop, after_s(o->sent_ns, r->disconnect_s),
+        http_timer_start(&f->timer, run->config.loop, pace_after(o->sent_ns, r->disconnect_s),
                          hang_up_due, f) != OK)
         fail(run, ERR_NOMEM);
 }
@@ -293,58 +241,51 @@ static void start(struct flight *f)
 static void think_over(void *arg, uint64_t due_ns)
 {
     struct flight *f = arg;
-    struct run *run = f->run;
 
-    leave(f);
-    run->n_thinking--;
+    (void)due_ns;
+    link_remove(&f->link);
+    f->run->pace.n_thinking--;
     f->timer = NULL;
-    f->outcome.free_ns = due_ns;
     start(f);
 }
 
-/* The next turn of the conversation, if there is one and time for it. */
+/* Prepare the next turn of the conversation, if there is one and time for it. */
 static void follow(struct run *run, struct chain *chain, const struct outcome *before)
 {
-    bool is_over = chain && (chain->next >= chain->n || run->draining || run->status != OK ||
-                             before->end != OUTCOME_OK ||
-                             (run->config.count && run->n_admitted >= run->config.count));
-    if (is_over)
-        chain_free(chain);
-    if (!chain || is_over)
-        return;
-    struct flight *f = flight_create(run, &chain->turns[chain->next++]);
-    if (!f) {
+    struct turn t;
+
+    if (run->draining || run->status != OK) {
         chain_free(chain);
         return;
     }
-    f->chain = chain;
-    uint64_t due_ns = after_s(before->end_ns, f->request.think_s);
-    f->outcome.intended_ns = due_ns;
-    f->outcome.measured = before->measured;
-    bool late = run->stop_ns && due_ns >= run->stop_ns;
-    if (late || flight_build(f) != OK ||
-        http_timer_start(&f->timer, run->config.loop, due_ns, think_over, f) != OK) {
+    if (!pace_follow(&run->pace, chain, before, &t))
+        return;
+    struct flight *f = flight_create(run, &t);
+    if (!f)
+        return;
+    if (flight_build(f) != OK ||
+        http_timer_start(&f->timer, run->config.loop, t.outcome.intended_ns, think_over, f) != OK) {
         flight_free(f);
         return;
     }
-    run->n_admitted += f->outcome.measured;
-    enter(&run->thinking, f);
-    run->n_thinking++;
+    run->pace.n_admitted += t.outcome.measured;
+    link_append(&run->thinking, &f->link);
+    run->pace.n_thinking++;
 }
 
 static void end_flight(struct flight *f)
 {
     struct run *run = f->run;
-    struct outcome *o = &f->outcome;
-    struct chain *chain = f->chain;
+    struct outcome *o = &f->turn.outcome;
+    struct chain *chain = f->turn.chain;
 
-    leave(f);
-    run->n_active--;
+    link_remove(&f->link);
+    run->pace.n_active--;
     run->n_ended++;
     run->n_errors += o->end == OUTCOME_FAILED;
     http_timer_cancel(run->config.loop, f->timer);
     f->timer = NULL;
-    f->chain = NULL;
+    f->turn.chain = NULL;
     if (run->config.keep_text || o->verify) {
         o->text = f->text.data ? strdup(f->text.data) : NULL;
         o->text_len = f->text.len;
@@ -365,89 +306,47 @@ static void end_flight(struct flight *f)
     schedule(run);
 }
 
-/* --- who is next --- */
-
-static bool has_place(const struct run *run)
-{
-    uint32_t limit = run->config.concurrency;
-
-    /* A conversation keeps its place while its user thinks: places are users. */
-    return limit == 0 || run->n_active + run->n_thinking < limit;
-}
-
-static void admit(struct run *run, struct flight *f, uint64_t now_ns)
-{
-    struct outcome *o = &f->outcome;
-
-    if (run->config.closed)
-        o->intended_ns = now_ns;
-    o->measured = o->intended_ns >= run->measured_ns;
-    run->n_admitted += o->measured;
-}
-
-static void enqueue(struct run *run, struct flight *f)
-{
-    f->next = NULL;
-    *run->waiting_tail = f;
-    run->waiting_tail = &f->next;
-    run->n_waiting++;
-}
+/* --- the order of sending --- */
 
 static struct flight *dequeue(struct run *run)
 {
-    struct flight *f = run->waiting;
+    struct flight *f = LINK_ITEM(run->waiting.next, flight, link);
 
-    run->waiting = f->next;
-    if (!run->waiting)
-        run->waiting_tail = &run->waiting;
-    f->next = NULL;
+    link_remove(&f->link);
     run->n_waiting--;
     return f;
 }
 
-/* Since the next request was prepared the run's time, or its count, may have come to an end: later
- * turns of conversations count too. */
-static bool is_too_late(const struct run *run, uint64_t now_ns)
-{
-    const struct run_config *c = &run->config;
-
-    return (c->count && run->n_admitted >= c->count) ||
-           (c->closed && run->stop_ns && now_ns >= run->stop_ns);
-}
-
-/* Sends at most one; false when nothing can be sent now. */
+/* Send one request at most; false when none can be sent now. */
 static bool send_one(struct run *run, uint64_t now_ns)
 {
     struct flight *f;
 
-    if (run->waiting && has_place(run)) {
+    if (run->n_waiting && pace_has_place(&run->pace)) {
         f = dequeue(run);
-        f->outcome.free_ns = now_ns;
+        f->turn.outcome.free_ns = now_ns;
         start(f);
         return true;
     }
     prepare(run);
     f = run->prepared;
-    if (!f || (run->config.closed && !has_place(run)))
-        return false;
-    if (!run->config.closed && f->outcome.intended_ns > now_ns)
+    if (!f || !pace_is_due(&run->pace, &f->turn, now_ns))
         return false;
     run->prepared = NULL;
-    if (is_too_late(run, now_ns)) {
+    if (!pace_admit(&run->pace, &f->turn, now_ns)) {
         flight_free(f);
-        run->no_more = true;
         return false;
     }
-    admit(run, f, now_ns);
-    f->outcome.free_ns = f->outcome.intended_ns;
-    if (has_place(run))
+    if (pace_has_place(&run->pace)) {
         start(f);
-    else
-        enqueue(run, f);
+    } else {
+        link_append(&run->waiting, &f->link);
+        run->n_waiting++;
+    }
     return true;
 }
 
-/* Sees to it that send_due() is called when the next request can go. */
+/* Start the timer for the next request. */
 static void schedule(struct run *run)
 {
     uint64_t due_ns = UINT64_MAX;
@@ -455,13 +354,13 @@ static void schedule(struct run *run)
     if (run->send_timer || run->draining)
         return;
     prepare(run);
-    /* 0 has passed: at once. A closed loop begins at the start of the run, not before. */
-    if (run->waiting && has_place(run))
+    /* A time of 0 means at once. A closed loop begins at the start of the run. */
+    if (run->n_waiting && pace_has_place(&run->pace))
         due_ns = 0;
     else if (run->prepared && run->config.closed)
-        due_ns = has_place(run) ? run->start_ns : UINT64_MAX;
+        due_ns = pace_has_place(&run->pace) ? run->pace.start_ns : UINT64_MAX;
     else if (run->prepared)
-        due_ns = run->prepared->outcome.intended_ns;
+        due_ns = run->prepared->turn.outcome.intended_ns;
     if (due_ns == UINT64_MAX)
         return;
     if (http_timer_start(&run->send_timer, run->config.loop, due_ns, send_due, run) != OK)
@@ -473,7 +372,7 @@ static void send_due(void *arg, uint64_t due_ns)
     struct run *run = arg;
 
     (void)due_ns;
-    /* Kept set meanwhile, so that a request that fails at once does not schedule another. */
+    /* The timer stays set meanwhile: a request that fails at once must not schedule another. */
     for (int i = 0; i < N_SENDS_PER_TURN && run->status == OK && !run->draining; i++)
         if (!send_one(run, clock_now_ns()))
             break;
@@ -483,13 +382,13 @@ static void send_due(void *arg, uint64_t due_ns)
 
 /* --- the whole run --- */
 
-/* A request whose time had come but which never got a place: left out, an overload would look like
- * fewer requests. */
+/* Count a request that was due and never got a place as unfinished: without it an overload would
+ * look like fewer requests. */
 static void give_up(struct run *run, struct flight *f)
 {
-    f->outcome.end = OUTCOME_UNFINISHED;
-    if (outcome_list_push(&run->outcomes, &f->outcome) == OK)
-        memset(&f->outcome, 0, sizeof f->outcome);
+    f->turn.outcome.end = OUTCOME_UNFINISHED;
+    if (outcome_list_push(&run->outcomes, &f->turn.outcome) == OK)
+        memset(&f->turn.outcome, 0, sizeof f->turn.outcome);
     else
         fail(run, ERR_NOMEM);
     flight_free(f);
@@ -497,20 +396,20 @@ static void give_up(struct run *run, struct flight *f)
 
 static void cancel_all(struct run *run)
 {
-    run->no_more = true;
+    run->pace.no_more = true;
     run->draining = true;
     flight_free(run->prepared);
     run->prepared = NULL;
-    while (run->waiting)
+    while (run->n_waiting)
         give_up(run, dequeue(run));
-    while (run->thinking.next != &run->thinking) {
-        struct flight *f = run->thinking.next;
-        leave(f);
-        run->n_thinking--;
+    while (!link_is_empty(&run->thinking)) {
+        struct flight *f = LINK_ITEM(run->thinking.next, flight, link);
+        link_remove(&f->link);
+        run->pace.n_thinking--;
         flight_free(f);
     }
-    for (struct flight *f = run->active.next; f != &run->active; f = f->next)
-        tarn_call_cancel(f->call);
+    for (struct link *l = run->active.next; l != &run->active; l = l->next)
+        tarn_call_cancel(LINK_ITEM(l, flight, link)->call);
 }
 
 static void stop_due(void *arg, uint64_t due_ns)
@@ -530,14 +429,14 @@ static void report_progress(struct run *run, uint64_t now_ns)
         return;
     run->progress_ns = now_ns + c->progress_ns;
     struct run_progress p = {
-        .elapsed_s = (double)(int64_t)(now_ns - run->start_ns) / NS_PER_S,
+        .elapsed_s = (double)(int64_t)(now_ns - run->pace.start_ns) / NS_PER_S,
         .of_s = c->duration_s > 0 ? c->warmup_s + c->duration_s : 0,
         .n_started = run->n_started,
         .n_ended = run->n_ended,
         .n_errors = run->n_errors,
         .of_n = c->count,
         .n_tokens = run->n_tokens,
-        .n_active = run->n_active,
+        .n_active = run->pace.n_active,
         .n_waiting = run->n_waiting,
     };
     c->progress(c->progress_arg, &p);
@@ -545,8 +444,8 @@ static void report_progress(struct run *run, uint64_t now_ns)
 
 static bool is_over(const struct run *run)
 {
-    return run->n_active == 0 && run->n_thinking == 0 && !run->prepared && !run->waiting &&
-           run->no_more;
+    return run->pace.n_active == 0 && run->pace.n_thinking == 0 && !run->prepared &&
+           !run->n_waiting && run->pace.no_more;
 }
 
 enum status run_create(struct run **out, const struct run_config *config)
@@ -558,21 +457,26 @@ enum status run_create(struct run **out, const struct run_config *config)
         return ERR_NOMEM;
     ASSERT(config->n_clients > 0 && (!config->closed || config->concurrency > 0));
     run->config = *config;
-    run->active.prev = run->active.next = &run->active;
-    run->thinking.prev = run->thinking.next = &run->thinking;
-    run->waiting_tail = &run->waiting;
+    run->pace = (struct pace){.source = config->source,
+                              .closed = config->closed,
+                              .concurrency = config->concurrency,
+                              .count = config->count,
+                              .offset_s = config->arrival_offset_s};
+    link_init(&run->active);
+    link_init(&run->thinking);
+    link_init(&run->waiting);
     return OK;
 }
 
-/* After the last arrival, what is in flight or waits gets so long; then it is hung up. */
+/* After the last arrival, cancel what has not ended within drain_s. */
 static void watch_drain(struct run *run)
 {
-    if (!run->no_more || run->stop_timer || run->draining || run->prepared)
+    if (!run->pace.no_more || run->stop_timer || run->draining || run->prepared)
         return;
     if (run->config.drain_s <= 0)
         return;
     if (http_timer_start(&run->stop_timer, run->config.loop,
-                         after_s(clock_now_ns(), run->config.drain_s), stop_due, run) != OK)
+                         pace_after(clock_now_ns(), run->config.drain_s), stop_due, run) != OK)
         fail(run, ERR_NOMEM);
 }
 
@@ -581,13 +485,11 @@ static void begin(struct run *run, uint64_t start_ns, struct buf *why)
     const struct run_config *c = &run->config;
 
     run->why = why;
-    run->start_ns = start_ns;
-    run->measured_ns = after_s(run->start_ns, c->warmup_s);
-    run->stop_ns = c->duration_s > 0 ? after_s(run->measured_ns, c->duration_s) : 0;
+    pace_begin(&run->pace, start_ns, c->warmup_s, c->duration_s);
     schedule(run);
 }
 
-/* Whether one of them is still under way. What stops one stops all. */
+/* Check all runs; an error or interrupt of one stops all. False: all have ended. */
 static bool look_after(struct run *const *runs, uint32_t n)
 {
     bool stops = false, goes_on = false;
@@ -608,7 +510,7 @@ enum status run_go_together(struct run *const *runs, uint32_t n, struct buf *why
     struct http_loop *loop = runs[0]->config.loop;
     enum status s = OK;
 
-    /* A little ahead, so that the first request's body is built before its time. */
+    /* 2 ms ahead: the body of the first request is built before its time. */
     uint64_t start_ns = clock_now_ns() + UINT64_C(2000000);
     for (uint32_t i = 0; i < n; i++)
         begin(runs[i], start_ns, why);
@@ -652,12 +554,12 @@ void run_take(struct run *run, struct outcome_list *out)
 
 uint64_t run_start_ns(const struct run *run)
 {
-    return run->start_ns;
+    return run->pace.start_ns;
 }
 
 uint64_t run_measured_ns(const struct run *run)
 {
-    return run->measured_ns;
+    return run->pace.measured_ns;
 }
 
 void run_destroy(struct run *run)
@@ -665,7 +567,7 @@ void run_destroy(struct run *run)
     if (!run)
         return;
     flight_free(run->prepared);
-    while (run->waiting)
+    while (run->n_waiting)
         flight_free(dequeue(run));
     outcome_list_fini(&run->outcomes);
     free(run);

@@ -1,14 +1,13 @@
-/* run.h - sends generated requests to one server and writes down what becomes of them.
+/* run.h - sends generated requests to one server and collects their outcomes.
  *
- * One thread drives all connections through the loop of base/http.h. Open loop: each request has
- * an intended time, whatever the server does; with a limit on concurrency it waits for a place,
- * and that wait counts in its latency. Closed loop: a request goes out when a place is free. The
- * next body is built while nothing else is due, so that at the intended time only bytes go out.
+ * One thread drives all connections through the loop of base/http.h; pace.h decides when a request
+ * is sent. In an open loop the wait for a place counts in the latency. The next body is built while
+ * nothing else is due: at the intended time the bytes are ready.
  *
  * Owns    its requests in flight; the outcomes are handed over by run_take().
  * Thread  one; run_interrupt() also from a signal handler.
- * Errors  ERR_NOMEM, ERR_INVALID with words: the run cannot go on. What happens to one request is
- *         in its outcome.
+ * Errors  ERR_NOMEM, ERR_INVALID with words: the run cannot go on. The errors of a request are in
+ *         its outcome.
  * Units   ns of the loop's clock, seconds where named so. */
 #ifndef TARN_LOADGEN_LOAD_RUN_H
 #define TARN_LOADGEN_LOAD_RUN_H
@@ -38,10 +37,10 @@ struct run_config {
     uint32_t concurrency;        /* 0: no limit (open loop only) */
     uint64_t count;              /* measured requests; 0: no limit */
     double warmup_s, duration_s; /* duration 0: no limit */
-    double drain_s;              /* for what is in flight when nothing more is sent */
+    double drain_s;              /* limit for requests in flight after the last arrival; 0: none */
     double arrival_offset_s;     /* subtracted from arrival times */
     double slow_pause_s;         /* what a slow reader waits after each piece */
-    bool keep_text;              /* of all; else only of those to verify */
+    bool keep_text;              /* of all requests; else only of those to verify */
     bool real_history;           /* answers stand in later turns as they came */
 
     void (*progress)(void *arg, const struct run_progress *p); /* may be NULL */
@@ -49,15 +48,15 @@ struct run_config {
     uint64_t progress_ns; /* how often */
 };
 
-/* Runs to the end. On OK *out holds the outcomes: run_destroy(). */
+/* On OK *out is the caller's: run_destroy(). */
 NODISCARD enum status run_create(struct run **out, const struct run_config *config);
 NODISCARD enum status run_go(struct run *run, struct buf *why);
-/* Several of one loop, from one start. What ends one early ends all. */
+/* Run several runs of one loop from one start. An error or interrupt of one ends all. */
 NODISCARD enum status run_go_together(struct run *const *runs, uint32_t n, struct buf *why);
-/* Nothing more is sent, what is in flight is hung up. Async-signal-safe. */
+/* Send nothing more and cancel the requests in flight. Async-signal-safe. */
 void run_interrupt(struct run *run);
 bool run_was_interrupted(const struct run *run);
-/* The outcomes become the caller's. */
+/* Hand the outcomes over to the caller. */
 void run_take(struct run *run, struct outcome_list *out);
 uint64_t run_start_ns(const struct run *run);    /* of the first arrivals */
 uint64_t run_measured_ns(const struct run *run); /* end of the warm-up */

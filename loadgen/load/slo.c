@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "base/flags.h"
+
 #include "loadgen/load/dist.h"
 
 const char *slo_metric_name(enum slo_metric m)
@@ -18,7 +20,7 @@ enum status slo_set(struct slo *s, const char *metric, const char *limit, struct
     for (int m = 0; m < N_SLO_METRICS; m++) {
         if (strcmp(metric, slo_metric_name((enum slo_metric)m)) != 0)
             continue;
-        if (dist_parse_number(limit, &ms) != OK || ms <= 0)
+        if (flag_parse_number(limit, &ms) != OK || ms <= 0)
             return buf_why(why, ERR_INVALID, "%s: expected milliseconds above 0, got \"%s\"",
                            metric, limit);
         s->limit_ms[m] = ms;

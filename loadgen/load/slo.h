@@ -19,9 +19,9 @@ struct slo {
     double limit_ms[N_SLO_METRICS];
 };
 
-/* Adds to what is there. */
+/* Add the limits of `text` to those of *slo. */
 NODISCARD enum status slo_parse(struct slo *s, const char *text, struct buf *why);
-/* One "metric" and its limit: as in a tenant's ttft=500. ERR_NOT_FOUND for another name. */
+/* Set the limit of one metric, as in a tenant's ttft=500. ERR_NOT_FOUND for an unknown name. */
 NODISCARD enum status slo_set(struct slo *s, const char *metric, const char *limit,
                               struct buf *why);
 bool slo_is_set(const struct slo *s);

@@ -85,7 +85,7 @@ const char *statistic_name(enum statistic s)
     return names[s];
 }
 
-/* Sorts v in place where the statistic needs it. */
+/* Compute a statistic; sorts v in place where the statistic needs it. */
 static double compute(double *v, size_t n, enum statistic what)
 {
     static const double percents[N_STATISTICS] = {0, 50, 95, 99};
@@ -96,7 +96,7 @@ static double compute(double *v, size_t n, enum statistic what)
     return stats_percentile(v, n, percents[what]);
 }
 
-/* The value of a ratio that does not exist: 0 / 0 is no 0. */
+/* A ratio without a value: 0 / 0 is not 0. */
 static const struct interval no_ratio = {NAN, NAN, NAN};
 
 /* Draws n pairs with replacement into x and y. Returns their ratio, or NAN. */

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/flags.h"
+
 static const char *key_of(const struct options *o, bool is_b)
 {
     const char *key = is_b && o->api_key_b[0] ? o->api_key_b : o->api_key;
@@ -52,7 +54,7 @@ static enum status open_clients(struct target *t, const struct options *o, bool 
 static enum status read_real(const char *flag, const char *text, double *out, struct buf *why)
 {
     *out = TARN_UNSET_REAL;
-    if (strcmp(text, "none") == 0 || dist_parse_number(text, out) == OK)
+    if (strcmp(text, "none") == 0 || flag_parse_number(text, out) == OK)
         return OK;
     return buf_why(why, ERR_INVALID, "%s: expected a number, or none", flag);
 }

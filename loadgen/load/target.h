@@ -20,7 +20,8 @@ struct target {
     enum calibration calibration;
 };
 
-/* `is_b`: the second server of compare. Waits until the server is ready; does not calibrate. */
+/* Connect to the server and wait until it is ready, without calibration. `is_b`: the second server
+ * of compare. */
 NODISCARD enum status target_open(struct target *t, const struct options *o, bool is_b,
                                   struct buf *why);
 void target_close(struct target *t); /* also fine on a zeroed struct */

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "base/check.h"
+#include "base/flags.h"
 #include "loadgen/load/dist.h"
 #include "loadgen/load/lines.h"
 
@@ -76,7 +77,7 @@ static void sort_rows(struct trace *t)
 
 /* --- what the JSON formats share --- */
 
-/* Runs an OK-or-words getter and puts file:line before its words. */
+/* Put file:line before the words of a getter that failed. */
 static enum status get_u32(const struct lines *l, const struct json *o, const char *key,
                            uint32_t min, uint32_t *out, struct buf *why)
 {
@@ -105,7 +106,7 @@ static enum status get_time(const struct lines *l, const struct json *o, double 
         *out = js_number(v);
         good = true;
     } else if (js_is(v, JS_STRING)) {
-        good = dist_parse_number(js_string(v, NULL), out) == OK;
+        good = flag_parse_number(js_string(v, NULL), out) == OK;
     }
     if (!good || !(*out >= 0) || *out > TRACE_S_MAX * 1000)
         return lines_why(l, why, ERR_INVALID, "timestamp: expected a number that is not negative");
@@ -376,7 +377,7 @@ static bool parse_wall_clock(const char *text, double *out)
                &tm.tm_min, &used) != 5 ||
         used == 0)
         return false;
-    if (dist_parse_number(text + used, &seconds) != OK || seconds < 0 || seconds >= 61)
+    if (flag_parse_number(text + used, &seconds) != OK || seconds < 0 || seconds >= 61)
         return false;
     if (tm.tm_mon < 1 || tm.tm_mon > 12 || tm.tm_mday < 1 || tm.tm_mday > 31)
         return false;

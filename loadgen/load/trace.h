@@ -1,4 +1,4 @@
-/* trace.h - recorded workloads: when requests came, how long they were, what they shared.
+/* trace.h - recorded workloads: arrival, lengths and shared parts of each request.
  *
  * Formats:
  *   mooncake      JSON lines {timestamp (ms), input_length, output_length, hash_ids}; an id
@@ -6,8 +6,8 @@
  *   timed_trace   the same fields as `vllm bench serve --dataset-name timed_trace` reads them
  *                 (vLLM 0.23, pull request 39795): timestamps are seconds unless a multiplier
  *                 says otherwise, a block has 16 tokens unless told. Alibaba's Qwen traces are
- *                 such files as they are. vLLM ends a prompt where hash_ids end; here what is
- *                 missing of input_length is the row's own text, so hash_ids may be absent
+ *                 such files as they are. vLLM ends a prompt where hash_ids end; here the rest of
+ *                 input_length is text of the row's own, and hash_ids may be absent
  *   ragpulse      a directory: 0_trace.jsonl and the lengths of its parts
  *   csv           a header and whole numbers: Azure's (TIMESTAMP, ContextTokens,
  *                 GeneratedTokens), and the lengths-* files (with start_offset_ns, or without

@@ -43,7 +43,7 @@ static enum status ask(struct answer *a, struct http_loop *loop, const struct ta
     return s != OK ? s : a->status;
 }
 
-/* Where two texts differ first; SIZE_MAX: nowhere. */
+/* The first byte in which two texts differ; SIZE_MAX: they are equal. */
 static size_t difference(const char *a, size_t n_a, const char *b, size_t n_b)
 {
     size_t i = 0;

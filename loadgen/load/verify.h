@@ -1,8 +1,7 @@
-/* verify.h - are the answers the same alone as under load, cold as warm?
+/* verify.h - compares the answers under load with those of a server that runs nothing else.
  *
- * Each request of the run that was marked is sent again when nothing else runs: once after the
- * server's cache was emptied (if it lets us), once right after that. All three texts must be
- * equal.
+ * Each marked request of the run is sent again alone, twice: after the server's cache was emptied
+ * (if the key may do so), and right after that. All three texts must be equal.
  *
  * Owns    nothing.
  * Thread  one.

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* So many misses in a row mean that what is left is rare: then it is searched in order. */
+/* After so many misses in a row the rest is rare, and one pass in order finds the next thing. */
 #define TRIES_MAX 64
 
 enum status weighted_init(struct weighted *w, const double *weights, uint32_t n)

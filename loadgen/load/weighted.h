@@ -21,7 +21,7 @@ NODISCARD enum status weighted_init_zipf(struct weighted *w, uint32_t n, double 
 NODISCARD enum status weighted_init(struct weighted *w, const double *weights, uint32_t n);
 void weighted_fini(struct weighted *w); /* also fine on a zeroed struct */
 uint32_t weighted_draw(const struct weighted *w, struct draw *d);
-/* k different things, in the order they were drawn; k is cut to how many have any weight. */
+/* Draw k different things, in the order of drawing; at most as many as have a weight. */
 NODISCARD enum status weighted_draw_distinct(const struct weighted *w, struct draw *d,
                                              uint32_t *out, uint32_t *k);
 

@@ -1,9 +1,9 @@
 /* words.h - text and token ids made from a number, so that equal ids give equal prompts.
  *
  * The i-th word of id is a function of (id, i): a shorter text of the same id is a prefix of a
- * longer one, which is how the last, partial block of a trace shares what it should. Each word
- * is common, short, and stands behind one blank, so most tokenizers make one token of it and
- * none merges two.
+ * longer one, so that the last, partial block of a trace shares its beginning with the whole block.
+ * Each word is common, short and follows one blank: most tokenizers make one token of it, and none
+ * merges two words.
  *
  * Owns    nothing.
  * Thread  any.

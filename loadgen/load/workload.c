@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/flags.h"
 #include "loadgen/load/workload_inner.h"
 
 const char *workload_kind_name(enum workload_kind kind)
@@ -97,8 +98,8 @@ static void begin_session(struct workload *w, const struct load_request *r)
     w->session_arrival_s = r->arrival_s;
 }
 
-/* Turn k asks what all turns before it asked, with their answers, and one thing more. Lengths are
- * drawn again from each turn's own stream, so nothing of the conversation has to be kept. */
+/* The prompt of turn k has all earlier questions and answers, and one new question. Lengths are
+ * drawn again from the stream of each turn: the conversation needs no memory. */
 static enum status fill_multiturn(struct workload *w, struct load_request *r)
 {
     const struct workload_config *c = &w->config;
@@ -265,7 +266,7 @@ static enum status check(const struct workload_config *c, struct buf *why)
     return arrival_check(&c->arrival, why);
 }
 
-/* Two tenants that show what a mix is for; used when none was named. */
+/* Two example tenants, used when none was named. */
 static enum status add_usual_tenants(struct workload_config *c, struct buf *why)
 {
     enum status s = OK;
@@ -391,12 +392,12 @@ static enum status set_tenant(struct tenant *t, const char *key, const char *val
         return OK;
     }
     if (strcmp(key, "share") == 0) {
-        if (dist_parse_number(value, &t->share) != OK || t->share < 0)
+        if (flag_parse_number(value, &t->share) != OK || t->share < 0)
             return buf_why(why, ERR_INVALID, "share: expected a number of 0 or above");
         return OK;
     }
     if (strcmp(key, "priority") == 0) {
-        if (dist_parse_number(value, &x) != OK || x != floor(x) || fabs(x) > INT32_MAX)
+        if (flag_parse_number(value, &x) != OK || x != floor(x) || fabs(x) > INT32_MAX)
             return buf_why(why, ERR_INVALID, "priority: expected a whole number");
         t->priority = (int32_t)x;
         t->has_priority = true;

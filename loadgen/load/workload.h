@@ -1,13 +1,13 @@
-/* workload.h - what is asked: an endless (or as long as its data) row of generated requests.
+/* workload.h - generates requests, endlessly or to the end of the data.
  *
- * Everything follows from the configuration and its seed, so two runs generate equal requests, and
- * the simulator the same ones as a live run. Sending is somebody else's.
+ * The requests follow from the configuration and its seed alone: two runs generate equal requests,
+ * and so do the simulator and a live run.
  *
  * Owns    its data (traces, documents) and a copy of the configuration, whose strings are borrowed
  *         until workload_destroy().
  * Thread  one at a time.
  * Errors  ERR_INVALID (also for files, with file:line), ERR_NOT_FOUND, ERR_NOMEM. workload_next()
- *         says ERR_NOT_FOUND when the data are at their end.
+ *         answers ERR_NOT_FOUND at the end of the data.
  * Units   tokens, seconds. */
 #ifndef TARN_LOADGEN_LOAD_WORKLOAD_H
 #define TARN_LOADGEN_LOAD_WORKLOAD_H

@@ -66,7 +66,7 @@ static enum status find_role(const char *name, enum part_role *role)
     return ERR_INVALID;
 }
 
-/* Shapes of all that fill() will read, so that it need not check again. */
+/* Check the types of all members that fill() reads. */
 static enum status check_texts(const struct lines *l, const struct json *o, struct buf *why)
 {
     const struct json *prompt = js_get_set(o, "prompt"), *messages = js_get_set(o, "messages");
@@ -223,7 +223,7 @@ enum status workload_file_open(struct workload *w, struct buf *why)
     return f->shuffle ? shuffle_rows(w) : OK;
 }
 
-/* Which row the request asks. ERR_NOT_FOUND behind the last one. */
+/* Find the row of the request. ERR_NOT_FOUND after the last one. */
 static enum status choose_row(const struct workload *w, const struct load_request *r, size_t *k)
 {
     struct draw d;
@@ -270,7 +270,7 @@ static enum status add_messages(struct workload *w, struct load_request *r, size
     return s;
 }
 
-/* Fills in what a line says; its members were checked when it was read. */
+/* Fill the request from a line; its members were checked when the line was read. */
 static enum status fill_line(struct workload *w, struct load_request *r, size_t k)
 {
     const struct file_row *row = &w->rows[k];

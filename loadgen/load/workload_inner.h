@@ -12,7 +12,7 @@
 #include "loadgen/load/weighted.h"
 #include "loadgen/load/workload.h"
 
-/* Kinds of names of parts, so that a document's is never a prefix's. */
+/* Kinds of parts: the name of a document never equals that of a prefix. */
 enum id_space { ID_OWN = 1, ID_PREFIX, ID_SYSTEM, ID_DOCUMENT, ID_QUESTION, ID_TURN, ID_LINE };
 
 struct file_row {
@@ -39,14 +39,14 @@ struct workload {
     struct file_row *rows; /* [n_rows] */
     size_t n_rows, cap_rows;
 
-    /* multiturn: the conversation that goes on */
+    /* multiturn: the current conversation */
     uint64_t n_sessions;
     uint32_t turn, n_turns;
     uint32_t session_tenant;
     double session_arrival_s;
 };
 
-/* The name of a part that only this seed has. */
+/* Name a part that only this seed has. */
 uint64_t workload_id(const struct workload *w, enum id_space space, uint64_t number);
 /* Lengths with tenant, scale and limits applied. */
 uint32_t workload_draw_input(const struct workload *w, const struct load_request *r,

@@ -1,8 +1,7 @@
 /* workload_rag.c - requests with documents: which, in what order, and a question.
  *
  * Three ways to say which documents a request has:
- *   the data's lists     each question brings its own; questions are asked in a shuffled order,
- *   all
+ *   the data's lists     each question has its own; questions are asked in a shuffled order, all
  *                        once before any twice (measured popularity), or drawn by Zipf
  *   drawn from the data  one by one, by how often the lists name each (measured) or by Zipf
  *   made documents       without data: drawn by Zipf, texts from ids */

@@ -3,8 +3,8 @@
  *     [{"conversations": [{"value": "a question"}, {"value": "its answer"}, ...]}, ...]
  *
  * A request is the first text of a conversation, and the second says how long the answer is to be.
- * vLLM's tool counts both with a tokenizer and leaves out what is very short or long. Here nothing
- * counts tokens before the server does, so both are estimated from bytes. */
+ * vLLM's tool counts both with a tokenizer and leaves out very short and very long ones. The load
+ * generator has no tokenizer and estimates both from bytes. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* agenda.h - what is to happen when: a binary heap of items that know their place in it, so that
- * any of them can be taken out again. At one time the lower number comes first.
+/* agenda.h - future events in order of time: a binary heap whose items know their place, so that
+ * each can be removed. Items with one time come in order of their numbers.
  *
  * Owns    its array, not the items.
  * Thread  one.
@@ -25,7 +25,7 @@ struct agenda {                 /* fine when zeroed */
 
 void agenda_fini(struct agenda *a);
 void agenda_item_init(struct agenda_item *item, uint64_t number);
-/* Of an item that is in none. */
+/* Add an item that is in no agenda. */
 NODISCARD enum status agenda_add(struct agenda *a, struct agenda_item *item, uint64_t due_ns);
 void agenda_remove(struct agenda *a, struct agenda_item *item); /* fine when it is not there */
 struct agenda_item *agenda_first(const struct agenda *a);       /* NULL: empty */

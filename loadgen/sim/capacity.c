@@ -1,9 +1,9 @@
-/* capacity.c - what the instances can take: a closed loop that is always full. */
+/* capacity.c - measures the capacity of the instances: a closed loop that is always full. */
 #include <stdlib.h>
 
 #include "loadgen/sim/sim.h"
 
-/* Of the ends: until then those who began together end together. */
+/* Share of the first ends that is left out: requests that began together end together. */
 #define START_SHARE 0.2
 
 static int compare_times(const void *a, const void *b)

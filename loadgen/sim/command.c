@@ -6,20 +6,21 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/flags.h"
 #include "engine/sched/cost_model.h"
+#include "engine/settings.h"
 #include "loadgen/load/report.h"
 #include "loadgen/sim/cost.h"
 #include "loadgen/sim/ids.h"
 #include "loadgen/sim/sim.h"
 
-/* Of the closed loop that measures the capacity: full batches and as many that wait, and so many
- * requests that beginning and end are a small part. */
+/* The closed loop that measures the capacity runs full batches with as many requests waiting, and
+ * enough requests for its beginning and end to be a small part. */
 #define N_ROUNDS_INSIDE 2
 #define N_ROUNDS_MIN 6
 #define N_MEASURED_USUAL 4000
 #define N_MEASURED_MAX 20000
-#define N_OUTPUT_USUAL 128 /* of a request that does not say: the preset of --output-len */
-#define SEGMENT_TOKENS 256 /* the server's default */
+#define N_OUTPUT_USUAL 128 /* tokens of a request without a length: the default of --output-len */
 
 struct command {
     const struct options *o;
@@ -33,17 +34,6 @@ struct command {
 static enum status next(void *arg, struct load_request *out)
 {
     return workload_next(arg, out);
-}
-
-/* The place of `text` among "a|b|c"; it is one of them. */
-static uint32_t choice_of(const char *words, const char *text)
-{
-    uint32_t at = 0;
-    size_t n = strlen(text);
-
-    for (const char *p = words; strncmp(p, text, n) != 0 || (p[n] != '|' && p[n]); at++)
-        p = strchr(p, '|') + 1;
-    return at;
 }
 
 static enum status blocks_of(uint32_t *out, const char *flag, uint64_t n_bytes,
@@ -75,11 +65,11 @@ static enum status fill_instance(struct command *x, struct buf *why)
                       .variant = o->mlfq_variant,
                       .reserve_blocks = (uint32_t)o->kv_reserve_blocks},
         .cost = &x->cost,
-        .swap = (enum sim_swap)choice_of("proactive|reactive|recompute|off", o->kv_swap),
+        .swap = (enum sim_swap)flag_choice_at("proactive|reactive|recompute|off", o->kv_swap),
         .in_bytes_per_s = (double)o->copy_in_bytes,
         .out_bytes_per_s = (double)o->copy_out_bytes,
         .bytes_per_token = bytes_per_token,
-        .segment_tokens = SEGMENT_TOKENS,
+        .segment_tokens = DEFAULT_KV_SEGMENT_TOKENS,
         .prefetch_share = o->kv_prefetch_share,
         .prefix_caching = o->prefix_caching,
         .overhead_ns = (uint64_t)(o->step_overhead_us * 1e3),
@@ -98,7 +88,7 @@ static void fill_config(struct command *x)
     struct sim_config *c = &x->config;
 
     c->n_instances = (uint32_t)o->n_instances;
-    c->routing = (enum sim_routing)choice_of("least-loaded|round-robin|session", o->routing);
+    c->routing = (enum sim_routing)flag_choice_at("least-loaded|round-robin|session", o->routing);
     c->closed = o->closed;
     c->concurrency = (uint32_t)o->concurrency;
     c->count = o->count;
@@ -131,7 +121,7 @@ static void fill_result(struct command *x)
     };
 }
 
-/* The requests of the run itself, all there from the beginning, first come first served. */
+/* Measure with the run's own requests, all submitted at the start, first come first served. */
 static enum status measure_capacity(struct command *x, struct sim_capacity *out, struct buf *why)
 {
     const struct options *o = x->o;

@@ -11,7 +11,7 @@
 #define TOKEN_S 0.17e-3
 #define KV_TOKEN_S 0.0006e-3
 
-/* Linear in each number, so a few points say it all: what lies between and above is exact. */
+/* The formula is linear in each number: a few points give exact values between and above them. */
 enum status sim_cost_builtin(struct cost_model *m, struct buf *why)
 {
     static const uint32_t cached[] = {0, 2048}, fresh[] = {1, 2048}, batch[] = {1, 64};
@@ -39,7 +39,7 @@ static int digit_of(char c)
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* Whatever the file says it is about: cost_model_read() is to find just that. */
+/* cost_model_read() wants the fingerprint and device that the file itself names. */
 static bool read_subject(struct cost_model_subject *subject, const struct json *j)
 {
     const struct json *print = js_get(j, "fingerprint"), *device = js_get(j, "device");

@@ -17,12 +17,12 @@
 
 #include "engine/sched/cost_model.h"
 
-/* What a token's KV takes in that model: 40 layers, K and V of 5120 fp16 numbers. */
+/* KV of a token in that model: 40 layers, K and V of 5120 fp16 numbers. */
 #define SIM_BUILTIN_BYTES_PER_TOKEN 819200
 #define SIM_BUILTIN_NAME "OPT-13B on A100-40G (built-in)"
 
 NODISCARD enum status sim_cost_builtin(struct cost_model *m, struct buf *why);
-/* Of whatever model and device the file is. */
+/* Read a file of any model and device. */
 NODISCARD enum status sim_cost_load(struct cost_model *m, const char *path, struct buf *why);
 
 #endif

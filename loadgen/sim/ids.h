@@ -1,7 +1,7 @@
 /* ids.h - the token ids of a generated request, without a tokenizer.
  *
- * The id at a position of a part follows from the part's name and the position alone, so equal
- * parts have equal ids: what shares KV live shares it here. Spans end where the server ends them
+ * The id at a position of a part follows from the part's name and the position alone: equal parts
+ * have equal ids, and share KV as in a live run. Spans end where the server ends them
  * (engine/text/spans.h): before the first document and behind each one.
  *
  * A part of real text without a length counts its words, times IDS_PER_WORD.
@@ -22,8 +22,8 @@
 /* The id at a position of the part called `name`. */
 uint32_t sim_id(uint64_t name, uint32_t position);
 
-/* What the answer of a turn is called: of its own request alone, as where later turns stand in for
- * it with made words (--history made), or by conversation and turn (real). */
+/* Name the answer of a turn: by its request alone when later turns contain made words in its place
+ * (--history made), or by conversation and turn (real). */
 uint64_t sim_answer_name(const struct load_request *r, uint32_t turn, bool real_history);
 
 struct sim_prompt_config {
@@ -32,7 +32,7 @@ struct sim_prompt_config {
     bool real_history; /* earlier answers are those that were generated */
 };
 
-/* ids, span ends and keys in one piece of memory. */
+/* Make ids, span ends and keys, in one piece of memory. */
 NODISCARD enum status sim_prompt_make(struct cache_prompt *out, const struct load_request *r,
                                       const struct sim_prompt_config *config);
 void sim_prompt_fini(struct cache_prompt *p); /* also fine on a zeroed struct */

@@ -5,12 +5,12 @@
 
 #include "base/check.h"
 #include "engine/sched/cost_model.h"
+#include "engine/settings.h"
 #include "loadgen/sim/ids.h"
 #include "loadgen/sim/virtual_device.h"
 
 #define NO_SLOT UINT32_MAX
 #define NEVER UINT64_MAX
-#define HOLD_SHARE 0.25 /* the server's default; nobody holds anything here */
 
 struct instance {
     struct instance_config config;
@@ -21,41 +21,14 @@ struct instance {
     struct job **by_slot; /* [n_slots] */
     uint32_t *free_slots; /* [n_free_slots] */
     uint32_t n_slots, n_free_slots;
-    struct job inbox, leaving; /* heads of rings */
+    struct link inbox, leaving; /* jobs */
     uint32_t n_inside;
-    uint64_t n_blocks_inside;   /* that those in the lineup may need */
+    uint64_t n_blocks_inside;   /* the most that jobs in the lineup may need */
     uint64_t began_ns, ends_ns; /* of the step under way; NEVER: there is none */
     uint64_t wake_ns;
     bool is_stuck;
     struct sim_result result;
 };
-
-/* --- rings --- */
-
-static void ring_init(struct job *head)
-{
-    head->prev = head->next = head;
-}
-
-static void ring_push(struct job *head, struct job *j)
-{
-    j->prev = head->prev;
-    j->next = head;
-    j->prev->next = j;
-    head->prev = j;
-}
-
-static void ring_remove(struct job *j)
-{
-    j->prev->next = j->next;
-    j->next->prev = j->prev;
-    j->prev = j->next = NULL;
-}
-
-static bool ring_is_empty(const struct job *head)
-{
-    return head->next == head;
-}
 
 /* --- life --- */
 
@@ -64,7 +37,7 @@ static double seconds_of(const void *arg, uint32_t n_cached, uint32_t n_new)
     return cost_model_seconds(arg, n_cached, n_new);
 }
 
-/* One layer and one head, as wide as it takes: what counts is the product. */
+/* One layer and one head, as wide as needed: only the product of the sizes counts. */
 static struct kv_pool pool_of(const struct instance_config *c)
 {
     return (struct kv_pool){.layout = kv_layout_of(DTYPE_F16),
@@ -85,7 +58,7 @@ static enum status open_cache(struct instance *in, struct buf *why)
         .prefix_caching = c->prefix_caching,
         .n_host_blocks = has_host ? c->n_host_blocks : 0,
         .prefetch_share = c->prefetch_share,
-        .hold_share = HOLD_SHARE,
+        .hold_share = DEFAULT_KV_HOLD_SHARE,
         .seconds = seconds_of,
         .seconds_arg = c->cost,
     };
@@ -116,8 +89,8 @@ enum status instance_open(struct instance **out, const struct instance_config *c
     if (!in)
         return buf_why(why, ERR_NOMEM, "out of memory");
     in->config = *config;
-    ring_init(&in->inbox);
-    ring_init(&in->leaving);
+    link_init(&in->inbox);
+    link_init(&in->leaving);
     in->ends_ns = in->wake_ns = NEVER;
     in->n_slots = config->n_queued_max ? config->n_queued_max + config->scheduler.n_running_max
                                        : SIM_SLOTS_MAX;
@@ -157,7 +130,7 @@ void instance_close(struct instance *in)
 
 /* --- coming and leaving --- */
 
-/* It has left all lists; what it held has been given back. */
+/* End a job that is in no list and holds nothing any more. */
 static void end_job(struct instance *in, struct job *j, enum job_end end, uint64_t now_ns)
 {
     in->n_inside--;
@@ -178,7 +151,7 @@ static void leave_lineup(struct instance *in, struct job *j, enum job_end end, u
     end_job(in, j, end, now_ns);
 }
 
-/* What it asks for is cut to what the device's memory holds, as the server does it. */
+/* Whether the prompt fits the device's memory. Cuts n_out to the rest, as the server does. */
 static bool fits(struct instance *in, struct job *j)
 {
     uint64_t n_blocks = in->config.n_device_blocks, n_spans = j->prompt.n_span_ends;
@@ -209,7 +182,7 @@ void instance_submit(struct instance *in, struct job *j, uint64_t now_ns)
         return;
     }
     in->n_inside++;
-    ring_push(&in->inbox, j);
+    link_append(&in->inbox, &j->link);
     if (in->ends_ns == NEVER)
         in->wake_ns = now_ns;
 }
@@ -220,18 +193,18 @@ void instance_cancel(struct instance *in, struct job *j, uint64_t now_ns)
         return;
     j->is_cancelled = true;
     if (j->slot == NO_SLOT)
-        ring_remove(j);
-    ring_push(&in->leaving, j);
+        link_remove(&j->link);
+    link_append(&in->leaving, &j->link);
     if (in->ends_ns == NEVER)
         in->wake_ns = now_ns;
 }
 
 static void drop_cancelled(struct instance *in, uint64_t now_ns)
 {
-    while (!ring_is_empty(&in->leaving)) {
-        struct job *j = in->leaving.next;
+    while (!link_is_empty(&in->leaving)) {
+        struct job *j = LINK_ITEM(in->leaving.next, job, link);
 
-        ring_remove(j);
+        link_remove(&j->link);
         if (j->slot == NO_SLOT)
             end_job(in, j, JOB_CANCELLED, now_ns);
         else
@@ -268,10 +241,10 @@ static bool is_let_in(const struct instance *in, const struct job *j)
 
 static void take_submitted(struct instance *in, uint64_t now_ns)
 {
-    while (!ring_is_empty(&in->inbox) && is_let_in(in, in->inbox.next)) {
-        struct job *j = in->inbox.next;
+    while (!link_is_empty(&in->inbox) && is_let_in(in, LINK_ITEM(in->inbox.next, job, link))) {
+        struct job *j = LINK_ITEM(in->inbox.next, job, link);
 
-        ring_remove(j);
+        link_remove(&j->link);
         if (enter_lineup(in, j, now_ns) != OK)
             end_job(in, j, JOB_FAILED, now_ns);
     }
@@ -299,7 +272,7 @@ static uint64_t nanoseconds(double s)
     return (uint64_t)(s * 1e9 + 0.5);
 }
 
-/* What the cost model says of the items, as they are before the step. */
+/* Expected time of the step by the cost model. */
 static double step_seconds(struct instance *in)
 {
     const struct lineup *l = &in->lineup;
@@ -321,7 +294,7 @@ static void drop_failed(struct instance *in, uint64_t now_ns)
         struct job *j = in->by_slot[in->lineup.failed[i]];
 
         if (j->is_cancelled)
-            ring_remove(j);
+            link_remove(&j->link);
         leave_lineup(in, j, JOB_FAILED, now_ns);
     }
 }

@@ -1,30 +1,31 @@
-/* instance.h - one simulated server: the engine's scheduler and lineup, the cache itself, a cost
- * model in the place of the device, and a queue in front of them as the server has one.
+/* instance.h - one simulated server: the engine's scheduler and lineup, the real cache, a cost
+ * model in place of the device, and a queue in front of them as in the server.
  *
- * It is driven from outside, in virtual time:
+ * The caller drives the instance in virtual time:
  *
- *     instance_submit(), instance_cancel()       whenever somebody comes or leaves
- *     t = instance_next(in)                      when something happens inside
- *     instance_end_step(in, t)                   the step that ends then: tokens, ends
- *     instance_begin_step(in, t)                 and the next one
+ *     instance_submit(), instance_cancel()       a request arrives, or its client leaves
+ *     t = instance_next(in)                      time of the next event inside
+ *     instance_end_step(in, t)                   end the step that is due: tokens, finished jobs
+ *     instance_begin_step(in, t)                 begin the next step
  *
- * What comes during a step is taken up between two steps, as the engine does it.
+ * Requests that arrive during a step are admitted between two steps, as in the engine.
  *
  * Swapping:
  *   proactive  spill and fetch ahead (lineup.h)
- *   reactive   spill when room is needed, fetch when it is needed
- *   recompute  nothing is swapped: what has no room is computed again. No host memory
- *   off        nothing has to be swapped: a request is let in when all that it may ever need fits
- *              beside all that those inside may ever need. No host memory. It is what a server must
- *              do that can neither swap nor compute again
+ *   reactive   spill when room is needed, fetch when the request is scheduled
+ *   recompute  no swapping and no host memory: evicted KV is computed again
+ *   off        no swapping and no host memory: a request is admitted only when its largest need
+ *              fits beside the largest needs of all admitted requests. A server that can neither
+ *              swap nor recompute has to work like this
  *
  * Owns    its device, cache, lineup; jobs are borrowed until they have ended.
  * Thread  one.
- * Errors  instance_open(): ERR_NOMEM, ERR_INVALID with words. A job that cannot be taken: its end.
+ * Errors  instance_open(): ERR_NOMEM, ERR_INVALID with words. A refused job: on_end().
  * Units   virtual nanoseconds, tokens, KV blocks, bytes. */
 #ifndef TARN_LOADGEN_SIM_INSTANCE_H
 #define TARN_LOADGEN_SIM_INSTANCE_H
 
+#include "base/list.h"
 #include "engine/lineup.h"
 #include "loadgen/sim/result.h"
 
@@ -45,10 +46,10 @@ struct job {
     uint32_t n_got;
     uint32_t n_cached, n_cached_in[CACHE_N_TIERS];
     uint32_t slot;           /* NO_SLOT: not in the lineup */
-    uint32_t n_blocks;       /* that it may need */
-    uint32_t n_computed_max; /* the most tokens that it ever had computed */
+    uint32_t n_blocks;       /* the most that it may need */
+    uint32_t n_computed_max; /* most tokens that were computed at one time */
     bool is_cancelled;
-    struct job *prev, *next; /* in a list of the instance */
+    struct link link; /* in a list of the instance */
 };
 
 struct instance_config {
@@ -77,24 +78,24 @@ struct instance;
 
 NODISCARD enum status instance_open(struct instance **out, const struct instance_config *config,
                                     struct buf *why);
-void instance_close(struct instance *in); /* NULL is fine; jobs inside are let go without a word */
+void instance_close(struct instance *in); /* NULL is fine; jobs inside get no on_end() */
 
-/* May call on_end: refused. */
+/* Add a job; a refused job gets its on_end() at once. */
 void instance_submit(struct instance *in, struct job *j, uint64_t now_ns);
-/* Its on_end comes between two steps. */
+/* Cancel a job; its on_end() comes between two steps. */
 void instance_cancel(struct instance *in, struct job *j, uint64_t now_ns);
 uint32_t instance_n_inside(const struct instance *in);
-/* UINT64_MAX: nothing, unless somebody is submitted. */
+/* Time of the next event; UINT64_MAX: none before the next submission. */
 uint64_t instance_next(const struct instance *in);
 void instance_end_step(struct instance *in, uint64_t now_ns);
-/* Nothing while a step is under way. */
+/* Begin a step, unless one is under way. */
 void instance_begin_step(struct instance *in, uint64_t now_ns);
 /* Jobs are inside, nothing is under way, and nothing will ever happen: a fault of the policy. */
 bool instance_is_stuck(const struct instance *in);
 
-/* Adds to *r. */
+/* Add the counts to *r. */
 void instance_count(const struct instance *in, struct sim_result *r);
-/* ASSERTs that all books agree. O(everything). */
+/* ASSERT that all counts and lists agree. Walks everything. */
 void instance_check(const struct instance *in);
 
 #endif

@@ -1,4 +1,4 @@
-/* result.h - what a simulation says beside what a live run would: plain numbers for the report.
+/* result.h - the figures that only a simulation has: plain numbers for the report.
  *
  * Owns    nothing.
  * Thread  any.
@@ -14,14 +14,14 @@ struct sim_result {
     uint32_t n_instances, n_running_max, n_tokens_max;
     double load;           /* share of the capacity; 0: not asked for */
     double capacity_per_s; /* requests; 0: not measured */
-    double rate_per_s;     /* that the load came to, as --rate counts; 0: not asked for */
+    double rate_per_s;     /* of the load, in the unit of --rate; 0: not asked for */
 
     uint64_t n_requests; /* of warm-up and measured part */
     uint64_t n_steps, n_items, n_step_tokens;
     uint64_t busy_ns; /* of steps, from plan to end */
     uint64_t n_preempted_for_place, n_preempted_for_memory, n_starving, n_demoted;
     uint64_t n_plans_ahead;
-    uint64_t n_cut; /* answers that memory cut */
+    uint64_t n_cut; /* answers cut to what memory holds */
     uint64_t n_tokens_restored, n_tokens_recomputed;
 
     uint64_t bytes_per_token, n_device_blocks, n_host_blocks; /* of one instance */
@@ -31,7 +31,7 @@ struct sim_result {
     uint64_t compute_waited_ns, host_waited_ns; /* for copies */
 
     double simulated_s;
-    /* With what measured the capacity: */
+    /* including those that measured the capacity: */
     uint64_t n_simulated; /* requests */
     double wall_s, cpu_s;
 };

@@ -5,23 +5,22 @@
 
 #include "base/check.h"
 #include "base/map.h"
+#include "loadgen/load/pace.h"
 #include "loadgen/sim/agenda.h"
 #include "loadgen/sim/ids.h"
 
 #define NEVER UINT64_MAX
 #define NS_PER_S 1e9
-/* Sessions whose instance is remembered. A later one is routed like a new one. */
+/* Sessions whose instance is kept; further ones are routed like new sessions. */
 #define N_SESSIONS_MAX (1u << 20)
 
 struct flight {
     struct agenda_item item; /* first: its think time, or when it hangs up */
     struct job job;
-    struct load_request request;
-    struct chain *chain; /* NULL: a single request */
-    struct outcome outcome;
+    struct turn turn;
     struct instance *instance;
-    bool is_active; /* sent, not ended */
-    struct flight *prev, *next;
+    bool is_active;   /* sent, not ended */
+    struct link link; /* in `active` or `waiting` */
 };
 
 struct sim {
@@ -29,44 +28,27 @@ struct sim {
     struct instance **instances; /* [config->n_instances] */
     struct outcome_list *outcomes;
     struct agenda agenda;
-    uint64_t now_ns, measured_ns, stop_ns;
+    struct pace pace;
+    uint64_t now_ns;
     uint64_t drain_end_ns; /* NEVER: no limit */
     struct flight *prepared;
-    struct flight active, waiting; /* heads of rings: sent; and for a place */
-    uint32_t n_active, n_thinking;
-    uint64_t n_admitted; /* measured requests that will be sent */
+    struct link active;  /* flights that were sent and have not ended */
+    struct link waiting; /* flights whose time has come, for a place */
     uint32_t next_instance;
-    struct map session_at;     /* session -> instance */
-    bool no_more, is_draining; /* nothing more is generated; nothing is waited for */
+    struct map session_at; /* session -> instance */
+    bool is_draining;      /* nothing more is sent, requests inside are cancelled */
     enum status status;
     struct buf *why;
 };
 
 /* --- flights --- */
 
-static void ring_push(struct flight *head, struct flight *f)
-{
-    f->prev = head->prev;
-    f->next = head;
-    f->prev->next = f;
-    head->prev = f;
-}
-
-static void ring_remove(struct flight *f)
-{
-    f->prev->next = f->next;
-    f->next->prev = f->prev;
-    f->prev = f->next = NULL;
-}
-
 static void flight_free(struct flight *f)
 {
     if (!f)
         return;
     sim_prompt_fini(&f->job.prompt);
-    load_request_fini(&f->request);
-    chain_free(f->chain);
-    outcome_fini(&f->outcome);
+    turn_fini(&f->turn);
     free(f);
 }
 
@@ -74,68 +56,37 @@ static void fail(struct sim *sim, enum status s, const char *words)
 {
     if (sim->status == OK)
         sim->status = buf_why(sim->why, s, "%s", words);
-    sim->no_more = true;
+    sim->pace.no_more = true;
 }
 
-/* Takes the request over, also on failure. */
-static struct flight *flight_create(struct sim *sim, struct load_request *r)
+/* Takes the turn over, also on failure. */
+static struct flight *flight_create(struct sim *sim, struct turn *t)
 {
     struct flight *f = calloc(1, sizeof *f);
 
     if (!f) {
-        load_request_fini(r);
+        turn_fini(t);
         fail(sim, ERR_NOMEM, "out of memory");
         return NULL;
     }
-    agenda_item_init(&f->item, r->index);
-    f->request = *r;
-    outcome_init(&f->outcome, r);
+    agenda_item_init(&f->item, t->request.index);
+    f->turn = *t;
+    link_init(&f->link);
     return f;
 }
 
-/* --- generating --- */
-
-static uint64_t after_s(uint64_t from_ns, double s)
-{
-    return from_ns + (uint64_t)(s * NS_PER_S);
-}
-
-/* Makes sim->prepared, or finds that there is no more. */
+/* Make sim->prepared, if there is more to send. */
 static void prepare(struct sim *sim)
 {
-    const struct sim_config *c = sim->config;
-    struct load_request r;
+    struct turn t;
 
-    if (sim->prepared || sim->no_more)
+    if (sim->prepared)
         return;
-    if (c->count && sim->n_admitted >= c->count) {
-        sim->no_more = true;
-        return;
-    }
-    enum status s = c->source.next(c->source.arg, &r);
-    if (s == ERR_NOT_FOUND) {
-        sim->no_more = true;
-        return;
-    }
-    if (s != OK) {
-        fail(sim, s, "the workload failed");
-        return;
-    }
-    struct flight *f = flight_create(sim, &r);
-    if (!f)
-        return;
-    if (chain_pull(&f->chain, &f->request, &c->source) != OK)
-        fail(sim, ERR_NOMEM, "out of memory");
-    if (!c->closed) {
-        double at_s = f->request.arrival_s;
-        f->outcome.intended_ns = after_s(SIM_START_NS, at_s > 0 ? at_s : 0);
-        if (sim->stop_ns && f->outcome.intended_ns >= sim->stop_ns)
-            sim->no_more = true;
-    }
-    if (sim->no_more)
-        flight_free(f);
-    else
-        sim->prepared = f;
+    enum status s = pace_next(&sim->pace, &t, NULL);
+    if (s == OK)
+        sim->prepared = flight_create(sim, &t);
+    else if (s != ERR_NOT_FOUND)
+        fail(sim, s, s == ERR_NOMEM ? "out of memory" : "the workload failed");
 }
 
 /* --- sending --- */
@@ -173,7 +124,7 @@ static struct instance *route(struct sim *sim, const struct load_request *r)
 static enum status fill_job(struct sim *sim, struct flight *f)
 {
     const struct sim_config *c = sim->config;
-    const struct load_request *r = &f->request;
+    const struct load_request *r = &f->turn.request;
     struct sim_prompt_config p = {r->tenant, c->instance.segment_tokens, c->real_history};
     enum status s = sim_prompt_make(&f->job.prompt, r, &p);
 
@@ -189,12 +140,12 @@ static void end_flight(struct sim *sim, struct flight *f, enum job_end end);
 
 static void start(struct sim *sim, struct flight *f)
 {
-    const struct load_request *r = &f->request;
+    const struct load_request *r = &f->turn.request;
 
-    ring_push(&sim->active, f);
-    sim->n_active++;
+    link_append(&sim->active, &f->link);
+    sim->pace.n_active++;
     f->is_active = true;
-    f->outcome.sent_ns = sim->now_ns;
+    f->turn.outcome.sent_ns = sim->now_ns;
     enum status s = fill_job(sim, f);
     if (s == ERR_NOMEM) {
         fail(sim, s, "out of memory");
@@ -205,7 +156,7 @@ static void start(struct sim *sim, struct flight *f)
         return;
     }
     if (r->disconnect_after == 0 &&
-        agenda_add(&sim->agenda, &f->item, after_s(sim->now_ns, r->disconnect_s)) != OK) {
+        agenda_add(&sim->agenda, &f->item, pace_after(sim->now_ns, r->disconnect_s)) != OK) {
         fail(sim, ERR_NOMEM, "out of memory");
         return;
     }
@@ -215,41 +166,27 @@ static void start(struct sim *sim, struct flight *f)
 
 /* --- after the end --- */
 
-static bool is_full(const struct sim *sim)
-{
-    return sim->config->count && sim->n_admitted >= sim->config->count;
-}
-
-/* The next turn of the conversation, if there is one and time for it. */
+/* Prepare the next turn of the conversation, if there is one and time for it. */
 static void follow(struct sim *sim, struct chain *chain, const struct outcome *before)
 {
-    if (!chain)
-        return;
-    if (chain->next >= chain->n || sim->is_draining || sim->status != OK ||
-        before->end != OUTCOME_OK || is_full(sim)) {
+    struct turn t;
+
+    if (sim->is_draining || sim->status != OK) {
         chain_free(chain);
         return;
     }
-    struct flight *f = flight_create(sim, &chain->turns[chain->next++]);
-    if (!f) {
-        chain_free(chain);
+    if (!pace_follow(&sim->pace, chain, before, &t))
         return;
-    }
-    f->chain = chain;
-    uint64_t due_ns = after_s(before->end_ns, f->request.think_s);
-    f->outcome.intended_ns = f->outcome.free_ns = due_ns;
-    f->outcome.measured = before->measured;
-    if (sim->stop_ns && due_ns >= sim->stop_ns) {
-        flight_free(f);
+    struct flight *f = flight_create(sim, &t);
+    if (!f)
         return;
-    }
-    if (agenda_add(&sim->agenda, &f->item, due_ns) != OK) {
+    if (agenda_add(&sim->agenda, &f->item, t.outcome.intended_ns) != OK) {
         flight_free(f);
         fail(sim, ERR_NOMEM, "out of memory");
         return;
     }
-    sim->n_admitted += f->outcome.measured;
-    sim->n_thinking++;
+    sim->pace.n_admitted += t.outcome.measured;
+    sim->pace.n_thinking++;
 }
 
 static void set_end(struct outcome *o, enum job_end end)
@@ -274,7 +211,7 @@ static void set_end(struct outcome *o, enum job_end end)
 static void fill_outcome(const struct sim *sim, struct flight *f, enum job_end end)
 {
     const struct job *j = &f->job;
-    struct outcome *o = &f->outcome;
+    struct outcome *o = &f->turn.outcome;
 
     set_end(o, end);
     if (end == JOB_CANCELLED && sim->is_draining)
@@ -296,17 +233,17 @@ static void fill_outcome(const struct sim *sim, struct flight *f, enum job_end e
 
 static void end_flight(struct sim *sim, struct flight *f, enum job_end end)
 {
-    struct chain *chain = f->chain;
+    struct chain *chain = f->turn.chain;
 
-    ring_remove(f);
-    sim->n_active--;
+    link_remove(&f->link);
+    sim->pace.n_active--;
     f->is_active = false;
-    f->chain = NULL;
+    f->turn.chain = NULL;
     agenda_remove(&sim->agenda, &f->item);
     fill_outcome(sim, f, end);
-    follow(sim, chain, &f->outcome);
-    if (outcome_list_push(sim->outcomes, &f->outcome) == OK)
-        memset(&f->outcome, 0, sizeof f->outcome);
+    follow(sim, chain, &f->turn.outcome);
+    if (outcome_list_push(sim->outcomes, &f->turn.outcome) == OK)
+        memset(&f->turn.outcome, 0, sizeof f->turn.outcome);
     else
         fail(sim, ERR_NOMEM, "out of memory");
     flight_free(f);
@@ -314,10 +251,10 @@ static void end_flight(struct sim *sim, struct flight *f, enum job_end end)
 
 static struct flight *flight_of(struct job *j)
 {
-    return (struct flight *)((char *)j - offsetof(struct flight, job));
+    return LINK_ITEM(j, flight, job);
 }
 
-/* Room for all of them at once: there will be just so many. */
+/* Keep a token's time; the number of tokens is known, so the room is allocated once. */
 static enum status keep_time(struct outcome *o, const struct job *j, uint64_t now_ns)
 {
     if (!o->token_ns && (o->token_ns = malloc(j->n_out * sizeof *o->token_ns)))
@@ -329,14 +266,14 @@ static void on_token(void *arg, struct job *j, uint64_t now_ns)
 {
     struct sim *sim = arg;
     struct flight *f = flight_of(j);
-    struct outcome *o = &f->outcome;
+    struct outcome *o = &f->turn.outcome;
 
     if (!o->first_ns)
         o->first_ns = now_ns;
     o->last_ns = now_ns;
     if (sim->config->token_times && keep_time(o, j, now_ns) != OK)
         fail(sim, ERR_NOMEM, "out of memory for token times; without them: --no-token-times");
-    if (j->n_got >= f->request.disconnect_after)
+    if (j->n_got >= f->turn.request.disconnect_after)
         instance_cancel(f->instance, j, now_ns);
 }
 
@@ -346,81 +283,62 @@ static void on_end(void *arg, struct job *j, enum job_end end, uint64_t now_ns)
     end_flight(arg, flight_of(j), end);
 }
 
-/* --- who is next --- */
+/* --- the order of sending --- */
 
-static bool has_place(const struct sim *sim)
-{
-    uint32_t limit = sim->config->concurrency;
-
-    /* A conversation keeps its place while its user thinks: places are users. */
-    return limit == 0 || sim->n_active + sim->n_thinking < limit;
-}
-
-static bool is_too_late(const struct sim *sim)
-{
-    return is_full(sim) || (sim->config->closed && sim->stop_ns && sim->now_ns >= sim->stop_ns);
-}
-
-/* Sends at most one; false when nothing can be sent now. */
+/* Send one request at most; false when none can be sent now. */
 static bool send_one(struct sim *sim)
 {
-    struct flight *f = sim->waiting.next;
+    struct flight *f;
 
-    if (f != &sim->waiting && has_place(sim)) {
-        ring_remove(f);
-        f->outcome.free_ns = sim->now_ns;
+    if (!link_is_empty(&sim->waiting) && pace_has_place(&sim->pace)) {
+        f = LINK_ITEM(sim->waiting.next, flight, link);
+        link_remove(&f->link);
+        f->turn.outcome.free_ns = sim->now_ns;
         start(sim, f);
         return true;
     }
     prepare(sim);
     f = sim->prepared;
-    if (!f || (sim->config->closed && !has_place(sim)) ||
-        (!sim->config->closed && f->outcome.intended_ns > sim->now_ns))
+    if (!f || !pace_is_due(&sim->pace, &f->turn, sim->now_ns))
         return false;
     sim->prepared = NULL;
-    if (is_too_late(sim)) {
+    if (!pace_admit(&sim->pace, &f->turn, sim->now_ns)) {
         flight_free(f);
-        sim->no_more = true;
         return false;
     }
-    if (sim->config->closed)
-        f->outcome.intended_ns = sim->now_ns;
-    f->outcome.measured = f->outcome.intended_ns >= sim->measured_ns;
-    f->outcome.free_ns = f->outcome.intended_ns;
-    sim->n_admitted += f->outcome.measured;
-    if (has_place(sim))
+    if (pace_has_place(&sim->pace))
         start(sim, f);
     else
-        ring_push(&sim->waiting, f);
+        link_append(&sim->waiting, &f->link);
     return true;
 }
 
-/* A think time is over, or a client hangs up. */
+/* Do what the agenda has for a flight: start it after its think time, or cancel it. */
 static void act(struct sim *sim, struct flight *f)
 {
     if (f->is_active) {
         instance_cancel(f->instance, &f->job, sim->now_ns);
         return;
     }
-    sim->n_thinking--;
+    sim->pace.n_thinking--;
     start(sim, f);
 }
 
 /* --- the whole run --- */
 
-/* What has not ended by now is not waited for. */
+/* End the run: cancel requests inside, drop those that wait. */
 static void drain(struct sim *sim)
 {
     struct agenda_item *item;
 
     sim->is_draining = true;
     sim->drain_end_ns = NEVER;
-    while (sim->waiting.next != &sim->waiting) {
-        struct flight *f = sim->waiting.next;
-        ring_remove(f);
-        f->outcome.end = OUTCOME_UNFINISHED;
-        if (outcome_list_push(sim->outcomes, &f->outcome) == OK)
-            memset(&f->outcome, 0, sizeof f->outcome);
+    while (!link_is_empty(&sim->waiting)) {
+        struct flight *f = LINK_ITEM(sim->waiting.next, flight, link);
+        link_remove(&f->link);
+        f->turn.outcome.end = OUTCOME_UNFINISHED;
+        if (outcome_list_push(sim->outcomes, &f->turn.outcome) == OK)
+            memset(&f->turn.outcome, 0, sizeof f->turn.outcome);
         flight_free(f);
     }
     while ((item = agenda_first(&sim->agenda))) {
@@ -428,11 +346,13 @@ static void drain(struct sim *sim)
         agenda_remove(&sim->agenda, item);
         if (f->is_active)
             continue;
-        sim->n_thinking--;
+        sim->pace.n_thinking--;
         flight_free(f);
     }
-    for (struct flight *f = sim->active.next; f != &sim->active; f = f->next)
+    for (struct link *l = sim->active.next; l != &sim->active; l = l->next) {
+        struct flight *f = LINK_ITEM(l, flight, link);
         instance_cancel(f->instance, &f->job, sim->now_ns);
+    }
 }
 
 static uint64_t earlier(uint64_t a, uint64_t b)
@@ -446,12 +366,12 @@ static uint64_t next_time(struct sim *sim)
     uint64_t t = item ? item->due_ns : NEVER;
 
     prepare(sim);
-    if (sim->waiting.next != &sim->waiting && has_place(sim))
+    if (!link_is_empty(&sim->waiting) && pace_has_place(&sim->pace))
         t = sim->now_ns;
     else if (sim->prepared && sim->config->closed)
-        t = has_place(sim) ? sim->now_ns : t;
+        t = pace_has_place(&sim->pace) ? sim->now_ns : t;
     else if (sim->prepared)
-        t = earlier(t, sim->prepared->outcome.intended_ns);
+        t = earlier(t, sim->prepared->turn.outcome.intended_ns);
     for (uint32_t i = 0; i < sim->config->n_instances; i++)
         t = earlier(t, instance_next(sim->instances[i]));
     t = earlier(t, sim->drain_end_ns);
@@ -460,9 +380,9 @@ static uint64_t next_time(struct sim *sim)
 
 static void watch_drain(struct sim *sim)
 {
-    if (sim->no_more && !sim->prepared && sim->drain_end_ns == NEVER && !sim->is_draining &&
+    if (sim->pace.no_more && !sim->prepared && sim->drain_end_ns == NEVER && !sim->is_draining &&
         sim->config->drain_s > 0)
-        sim->drain_end_ns = after_s(sim->now_ns, sim->config->drain_s);
+        sim->drain_end_ns = pace_after(sim->now_ns, sim->config->drain_s);
 }
 
 static void run_until(struct sim *sim, uint64_t now_ns)
@@ -488,8 +408,8 @@ static void run_until(struct sim *sim, uint64_t now_ns)
 
 static bool is_over(const struct sim *sim)
 {
-    return sim->n_active == 0 && sim->n_thinking == 0 && !sim->prepared &&
-           sim->waiting.next == &sim->waiting && sim->no_more;
+    return sim->pace.n_active == 0 && sim->pace.n_thinking == 0 && !sim->prepared &&
+           link_is_empty(&sim->waiting) && sim->pace.no_more;
 }
 
 static enum status run_all(struct sim *sim)
@@ -503,7 +423,7 @@ static enum status run_all(struct sim *sim)
             return buf_why(sim->why, ERR_INTERNAL,
                            "%u requests wait for ever under policy %s: a "
                            "fault of the scheduler; please report the command",
-                           sim->n_active, sim->config->instance.scheduler.policy);
+                           sim->pace.n_active, sim->config->instance.scheduler.policy);
         run_until(sim, t);
     }
     return sim->status;
@@ -538,11 +458,11 @@ static void close_all(struct sim *sim)
         if (!((struct flight *)item)->is_active)
             flight_free((struct flight *)item);
     }
-    struct flight *heads[] = {&sim->active, &sim->waiting};
+    struct link *heads[] = {&sim->active, &sim->waiting};
     for (size_t i = 0; i < ARRAY_SIZE(heads); i++)
-        while (heads[i]->next != heads[i]) {
-            struct flight *f = heads[i]->next;
-            ring_remove(f);
+        while (!link_is_empty(heads[i])) {
+            struct flight *f = LINK_ITEM(heads[i]->next, flight, link);
+            link_remove(&f->link);
             flight_free(f);
         }
     agenda_fini(&sim->agenda);
@@ -555,14 +475,17 @@ enum status sim_run(const struct sim_config *config, struct outcome_list *outcom
                       .outcomes = outcomes,
                       .now_ns = SIM_START_NS,
                       .drain_end_ns = NEVER,
+                      .pace = {.source = config->source,
+                               .closed = config->closed,
+                               .concurrency = config->concurrency,
+                               .count = config->count},
                       .why = why};
 
     ASSERT(config->n_instances > 0 && config->n_instances <= SIM_INSTANCES_MAX &&
            (!config->closed || config->concurrency > 0));
-    sim.active.prev = sim.active.next = &sim.active;
-    sim.waiting.prev = sim.waiting.next = &sim.waiting;
-    sim.measured_ns = after_s(SIM_START_NS, config->warmup_s);
-    sim.stop_ns = config->duration_s > 0 ? after_s(sim.measured_ns, config->duration_s) : 0;
+    link_init(&sim.active);
+    link_init(&sim.waiting);
+    pace_begin(&sim.pace, SIM_START_NS, config->warmup_s, config->duration_s);
     enum status s = open_instances(&sim);
     if (s == OK)
         s = run_all(&sim);

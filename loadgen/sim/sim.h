@@ -1,14 +1,14 @@
 /* sim.h - a discrete-event simulation: generated requests against one or many instances.
  *
  * Arrivals, conversations, limits of time, number and concurrency are those of a live run (run.h),
- * and so are the outcomes; time is virtual and starts at SIM_START_NS. At one time, steps end
- * first, then clients act, then new steps begin: so an order is given to what happens at once, and
- * equal configurations and sources give equal outcomes.
+ * and so are the outcomes; time is virtual and starts at SIM_START_NS. Of events at one time, ends
+ * of steps come first, then actions of clients, then beginnings of steps. This order makes the
+ * outcomes of equal configurations and sources equal.
  *
  * Routing, where there are several instances:
- *   least-loaded  who has the fewest requests inside, the first of them
- *   round-robin   one after the other
- *   session       the instance that the session was on before; without one, the least loaded
+ *   least-loaded  the first instance with the fewest requests inside
+ *   round-robin   one instance after the other
+ *   session       the instance of the session's last request; for a new session the least loaded
  *
  * Owns    nothing that outlives sim_run() but the outcomes.
  * Thread  one.
@@ -38,7 +38,7 @@ struct sim_config {
     uint64_t count;              /* measured requests; 0: no limit */
     double warmup_s, duration_s; /* duration 0: no limit */
     double drain_s;              /* 0: until all has ended */
-    uint32_t n_output_usual;     /* of a request that does not say */
+    uint32_t n_output_usual;     /* tokens of a request without a length */
     bool real_history;           /* answers stand in later turns as they came */
     bool send_session;           /* the scheduler is told of sessions */
     bool token_times;            /* outcomes keep the time of each token: 8 bytes each */
@@ -48,8 +48,8 @@ struct sim_config {
 NODISCARD enum status sim_run(const struct sim_config *config, struct outcome_list *outcomes,
                               struct sim_result *result, struct buf *why);
 
-/* Requests (and first requests of conversations) per second that a closed loop had answered while
- * all its places were taken: what the instances can take. */
+/* The capacity: requests (and first requests of conversations) per second that a closed loop got
+ * answered while all its places were taken. */
 struct sim_capacity {
     double requests_per_s, conversations_per_s;
     uint64_t n_simulated;

@@ -55,7 +55,7 @@ static void vd_close(void *state)
     free(v);
 }
 
-/* It computes nothing: kernels are a time, virtual_device_run(). */
+/* No kernel computes: virtual_device_run() takes their time. */
 static const struct ops *vd_ops(const void *state)
 {
     (void)state;

@@ -1,11 +1,11 @@
 /* virtual_device.h - a device of virtual time behind kernels/device.h, for the simulator.
  *
- * Memory is addresses that nobody reads. Copies move nothing: they take bytes / bandwidth on their
- * stream. A stream is the time at which all that it was given will be done, an event a time, and to
- * order a stream behind an event is to let nothing on it start earlier. So a step that must have
- * blocks which a copy still brings starts late, and one whose blocks came ahead of time does not.
+ * Memory is a range of addresses that are never read. A copy moves nothing and takes
+ * bytes / bandwidth on its stream. A stream is the time at which its work will be done, an event is
+ * a time, and work that is ordered behind an event does not start before that time. A step that
+ * needs blocks of an unfinished copy therefore starts late.
  *
- * The host has a clock as well: what waits on the host moves it on.
+ * The host has a clock too: a wait on the host advances it.
  *
  * Owns    the state behind the device; device_close() frees it.
  * Thread  one at a time.
@@ -22,15 +22,15 @@ struct virtual_device_config {
     double in_bytes_per_s, out_bytes_per_s; /* host to device and back; above 0 */
 };
 
-/* *device is to be closed by device_close(), after which *out is gone too. */
+/* Close *device with device_close(), which frees *out too. */
 NODISCARD enum status virtual_device_open(struct virtual_device **out, struct device **device,
                                           const struct virtual_device_config *config,
                                           struct buf *why);
 
-/* The host's clock, and moving it on to now_ns if it is not there yet. */
+/* Read the host's clock; advance it to now_ns, if that is later. */
 uint64_t virtual_device_now(const struct virtual_device *v);
 void virtual_device_advance(struct virtual_device *v, uint64_t now_ns);
-/* Kernels that take n_ns are given to the compute stream now; returns when they are done. */
+/* Launch kernels that take n_ns on the compute stream; returns the time of their end. */
 uint64_t virtual_device_run(struct virtual_device *v, uint64_t n_ns);
 /* The first time after now at which an event is reached; UINT64_MAX: there is none. */
 uint64_t virtual_device_next(const struct virtual_device *v);

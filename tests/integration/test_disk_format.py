@@ -140,7 +140,7 @@ def a_lock_is_seen(root: Path) -> None:
 
 def unreadable_directories_have_their_own_exit_code(root: Path) -> None:
     assert "nowhere" in verify(root / "nowhere", 2)["error"]
-    assert "--kv-disk-path" in verify(root, 2)["error"]
+    assert "neither a table nor" in verify(root, 2)["error"]
     d = Directory(root)
     d.table[8] = 2
     d.write()

@@ -9,7 +9,7 @@
 
 #define REST_MAX_NS UINT64_C(120000000000)
 #define REST_STEP_NS 1000000u
-/* So often in succession nothing moved: what waits for its turn to be written is not counted. */
+/* Polls without a change after which the cache counts as quiet: queued writes have no count. */
 #define N_STILL 30
 
 struct asker {
@@ -60,7 +60,7 @@ static void on_end(void *arg)
     sem_post(&a->ended);
 }
 
-/* wake_at_end: the engine calls once, and it ends every request that it has taken. */
+/* wake_at_end: one call for each request; the engine ends every request that it took. */
 static void wait_for_end(struct asker *a)
 {
     while (sem_wait(&a->ended) != 0 && errno == EINTR)

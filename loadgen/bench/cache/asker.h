@@ -43,8 +43,8 @@ NODISCARD enum status asker_ask(struct asker *a, const uint32_t *ids, uint32_t n
                                 const uint32_t *span_ends, uint32_t n_span_ends, uint32_t n_out,
                                 struct answer *out, struct buf *why);
 
-/* Until all KV is where it stays: nothing in use, nothing on its way to a tier or a disk. *out: the
- * cache's statistics of then. ERR_TIMEOUT, with words: not within two minutes. */
+/* Wait until no KV is in use or in transfer. *out: the cache's statistics at that time.
+ * ERR_TIMEOUT, with words: not within two minutes. */
 NODISCARD enum status asker_rest(struct asker *a, struct cache_stats *out, struct buf *why);
 
 #endif

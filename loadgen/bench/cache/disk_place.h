@@ -1,5 +1,5 @@
-/* disk_place.h - a directory for a disk tier, for the time of a measurement; and what the machine
- * did beside it.
+/* disk_place.h - a directory for a disk tier during a measurement; and the CPU time that the
+ * hypervisor took from this machine meanwhile.
  *
  * Owns    the directory and all in it, until disk_place_remove().
  * Thread  one.
@@ -19,12 +19,12 @@ struct disk_place {
 /* Below `path`; "": below $TMPDIR, or /tmp without it. */
 NODISCARD enum status disk_place_make(struct disk_place *p, const char *path, struct buf *why);
 void disk_place_remove(struct disk_place *p); /* also fine on a zeroed struct, and twice */
-/* What all files in it take of the file system. */
+/* Bytes that all its files take of the file system. */
 uint64_t disk_place_bytes(const struct disk_place *p);
-/* The page cache forgets what it holds of all files in it. */
+/* Drop the files from the page cache. */
 void disk_place_forget(const struct disk_place *p);
 
-/* Time that the machine under this virtual one gave to others. */
+/* CPU time that the hypervisor gave to other machines ("steal"). */
 struct steal {
     uint64_t stolen, all;
 };

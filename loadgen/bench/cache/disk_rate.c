@@ -114,7 +114,7 @@ void disk_rate_destroy(struct disk_rate *r)
 {
     if (!r)
         return;
-    /* What still hangs may write into the buffer, which then stays. */
+    /* A read that still hangs may write into the buffer, which is then not freed. */
     if (aio_close(r->aio, clock_now_ns() + PASS_MAX_NS) == OK)
         free(r->buffer);
     if (r->fd >= 0)

@@ -1,4 +1,4 @@
-/* disk_rate.h - how fast this machine reads a file, at best: O_DIRECT, in several patterns.
+/* disk_rate.h - the highest rate at which this machine reads a file: O_DIRECT, several patterns.
  *
  * The file has the size of what is compared with it, was written in full, and lies in the same file
  * system.
@@ -19,11 +19,11 @@ struct disk_rate;
 NODISCARD enum status disk_rate_create(struct disk_rate **out, const char *dir, uint64_t n_bytes,
                                        struct buf *why);
 void disk_rate_destroy(struct disk_rate *r); /* NULL is fine */
-/* The best of one pass in each pattern: which one is the best changes from minute to minute. */
+/* Measure one pass in each pattern and return the best, which changes from minute to minute. */
 NODISCARD enum status disk_rate_measure(struct disk_rate *r, double *bytes_per_s, struct buf *why);
 /* Of the best: "io_uring, 16 x 512 KiB". */
 const char *disk_rate_pattern(const struct disk_rate *r);
-/* Else the page cache is in between, and the rate is one of memory. */
+/* Whether reads bypass the page cache; else the rate is one of memory. */
 bool disk_rate_is_direct(const struct disk_rate *r);
 
 #endif

@@ -8,7 +8,6 @@
 #include "loadgen/bench/cache/asker.h"
 #include "loadgen/bench/cache/disk_place.h"
 #include "loadgen/bench/cache/disk_rate.h"
-#include "loadgen/bench/cache/model_files.h"
 #include "loadgen/bench/cache/shape.h"
 
 /* Dummy weights are made, then packed; buffers of a step; code. */
@@ -104,15 +103,8 @@ static void begin_result(struct measurement *t)
 static enum status open_all(struct measurement *t, struct buf *why)
 {
     bool tied = false;
-    enum status s = OK;
+    enum status s = shape_open(&t->shape, &tied, &t->model_dir, &t->files, t->o, why);
 
-    t->model_dir = t->o->model;
-    if (!t->model_dir[0]) {
-        s = model_files_make(&t->files, shape_config_json, why);
-        t->model_dir = t->files.dir;
-    }
-    if (s == OK)
-        s = shape_read(&t->shape, &tied, t->o, t->model_dir, why);
     if (s == OK)
         s = check_memory(t, tied, why);
     if (s == OK)
@@ -128,13 +120,10 @@ static enum status make_series(struct measurement *t)
 {
     uint32_t n = (uint32_t)(t->o->disk_pairs + t->o->restarts) + N_PREFIXES;
     struct figure_series *others[] = {&t->rates, &t->reads, &t->floors};
-    enum status s = OK;
+    enum status s = figure_series_init_all(t->ttft, DISK_N_KINDS, n);
 
-    for (int k = 0; s == OK && k < DISK_N_KINDS; k++) {
-        s = figure_series_init(&t->ttft[k], n);
-        if (s == OK)
-            s = figure_series_init(&t->ratio[k], n);
-    }
+    if (s == OK)
+        s = figure_series_init_all(t->ratio, DISK_N_KINDS, n);
     for (int i = 0; s == OK && i < 3; i++)
         s = figure_series_init(others[i], 2 * n);
     t->ids = calloc(t->o->prefix + t->o->n_new, sizeof *t->ids);
@@ -152,13 +141,13 @@ static enum status ask(struct measurement *t, uint64_t prefix_seed, struct answe
 
     for (uint32_t i = 0; i < prefix; i++)
         t->ids[i] = rng_u32(prefix_seed, i) % n_vocab;
-    t->ids[prefix] = (uint32_t)(asked % n_vocab); /* so that no two continue alike */
+    t->ids[prefix] = (uint32_t)(asked % n_vocab); /* no two prompts continue alike */
     for (uint32_t i = 1; i < n_new; i++)
         t->ids[prefix + i] = rng_u32(asked, (uint64_t)i << 32) % n_vocab;
     return asker_ask(t->asker, t->ids, prefix + n_new, &prefix, 1, 1, a, why);
 }
 
-/* What one prompt leaves of the device tier to others: so much of a prefix may stay there. */
+/* Tokens of another prefix that the device tier can hold beside one prompt. */
 static uint32_t slack_tokens(const struct measurement *t)
 {
     uint32_t used = (t->out->prefix + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS +
@@ -167,7 +156,7 @@ static uint32_t slack_tokens(const struct measurement *t)
     return t->out->n_device_blocks > used ? (t->out->n_device_blocks - used) * KV_BLOCK_TOKENS : 0;
 }
 
-/* Whether the prefix was found where this kind of request wants it. */
+/* Whether the prefix was found in the tier that this kind of request measures. */
 static bool lies_right(const struct measurement *t, enum disk_kind k, const struct answer *a)
 {
     uint32_t prefix = t->out->prefix, on_disk = a->n_cached_in[CACHE_DISK];
@@ -182,7 +171,7 @@ static bool lies_right(const struct measurement *t, enum disk_kind k, const stru
     return false;
 }
 
-/* False: its prefix was not where it was to be. */
+/* Count a request. False: its prefix was in another tier. */
 static bool count(struct measurement *t, enum disk_kind k, const struct answer *a)
 {
     struct disk_row *row = &t->out->row[k];
@@ -228,7 +217,7 @@ static enum status ask_pair(struct measurement *t, enum disk_kind kind, uint64_t
     return OK;
 }
 
-/* Each prefix for the first time; both are on disk behind it. */
+/* Request each prefix for the first time; afterwards both are on disk. */
 static enum status compute_prefixes(struct measurement *t, struct buf *why)
 {
     enum status s = OK;
@@ -334,10 +323,8 @@ static void close_all(struct measurement *t)
     disk_rate_destroy(t->rate);
     disk_place_remove(&t->place);
     model_files_remove(&t->files);
-    for (int k = 0; k < DISK_N_KINDS; k++) {
-        figure_series_fini(&t->ttft[k]);
-        figure_series_fini(&t->ratio[k]);
-    }
+    figure_series_fini_all(t->ttft, DISK_N_KINDS);
+    figure_series_fini_all(t->ratio, DISK_N_KINDS);
     figure_series_fini(&t->rates);
     figure_series_fini(&t->reads);
     figure_series_fini(&t->floors);

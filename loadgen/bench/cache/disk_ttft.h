@@ -1,12 +1,12 @@
 /* disk_ttft.h - part "disk": time to first token of a prefix that lies on disk only, next to the
  * time that reading its bytes takes at least, and one step.
  *
- * The device tier holds one prompt, and there is no host tier: of two prefixes that are asked for
- * in turns, each has left the memory when its turn comes again. A pair is such a request (disk) and
- * one for the same prefix, which is on the device now (step: what is to be computed takes that
- * long). The machine's O_DIRECT rate is measured before and after each pair on a file of the
- * prefix's size in the same directory; the pair's floor is at the higher of the two, and the median
- * of all steps. At the end the engine is closed and opened again, and asked (restart).
+ * The device tier holds one prompt, and there is no host tier: of two prefixes that are requested
+ * in turns, each was evicted from memory before its next turn. A pair is such a request (disk) and
+ * one for the same prefix, which is then on the device (step: the time of computing the rest).
+ * The machine's O_DIRECT rate is measured before and after each pair on a file of the prefix's size
+ * in the same directory. The pair's floor is reading at the higher of the two rates, and the median
+ * of all steps. At the end the engine is closed, opened again and measured (restart).
  *
  * Owns    everything that it opens, until it returns.
  * Thread  one; the engine has its own.

@@ -17,6 +17,21 @@ void figure_series_fini(struct figure_series *s)
     *s = (struct figure_series){0};
 }
 
+enum status figure_series_init_all(struct figure_series *s, uint32_t n, uint32_t n_max)
+{
+    enum status st = OK;
+
+    for (uint32_t i = 0; st == OK && i < n; i++)
+        st = figure_series_init(&s[i], n_max);
+    return st;
+}
+
+void figure_series_fini_all(struct figure_series *s, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        figure_series_fini(&s[i]);
+}
+
 void figure_series_add(struct figure_series *s, double value)
 {
     ASSERT(s->n < s->n_max);

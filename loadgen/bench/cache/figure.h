@@ -1,4 +1,4 @@
-/* figure.h - what is reported of many values: median, extremes, and the slowest tenth.
+/* figure.h - the summary of many values: median, extremes, and the slowest tenth.
  *
  * Owns    figure_series_init(): room for the values, until fini.
  * Thread  one.
@@ -24,6 +24,9 @@ struct figure_series {
 
 NODISCARD enum status figure_series_init(struct figure_series *s, uint32_t n_max);
 void figure_series_fini(struct figure_series *s); /* also fine on a zeroed struct */
+/* The same for all of s[0..n); fini also where not all have room. */
+NODISCARD enum status figure_series_init_all(struct figure_series *s, uint32_t n, uint32_t n_max);
+void figure_series_fini_all(struct figure_series *s, uint32_t n);
 void figure_series_add(struct figure_series *s, double value);
 /* Sorts the values. */
 struct figure figure_of(struct figure_series *s);

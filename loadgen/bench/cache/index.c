@@ -129,7 +129,7 @@ static enum status put_path(struct index *x, uint32_t path, struct buf *why)
     return s;
 }
 
-/* Until so many blocks are on disk. */
+/* Wait until n blocks are on disk. */
 static enum status wait_written(struct index *x, uint32_t n_want, struct buf *why)
 {
     uint64_t t0 = clock_now_ns();

@@ -1,11 +1,11 @@
-/* index.h - part "index": how long a directory with many records takes to be opened.
+/* index.h - part "index": measures the opening of a directory with many records.
  *
  * The cache alone, with KV of 256 bytes a block: each record is a page of payload and a header.
  * Paths of 8 segments are hashed, opened, grown, committed and closed, and written as a server
- * writes them; then the cache is closed and opened again and again. The first opening, and every
- * other one behind it, finds nothing of the files in the page cache (cold); the others may (warm).
- * Headers are read, their checksums and keys computed again, and the tree is built: a server does
- * no more before it is ready.
+ * writes them; then the cache is closed and opened many times. The first opening and every second
+ * one after it finds nothing of the files in the page cache (cold); the others may (warm). An
+ * opening reads headers, computes their checksums and keys again, and builds the tree, which is all
+ * that a server does before it is ready.
  *
  * Owns    everything that it opens, until it returns.
  * Thread  one.

@@ -1,4 +1,4 @@
-/* main.c - tarn-cachebench: what the KV cache gains and costs, in figures. */
+/* main.c - tarn-cachebench: measures the gains and costs of the KV cache. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -22,7 +22,7 @@ static enum status print_report(const struct cachebench_options *o,
     return s;
 }
 
-/* The parts one after another: none shares the machine or the memory with another. */
+/* Run the parts one after another: no part shares the machine or the memory with another. */
 static enum status run_parts(const struct cachebench_options *o, struct buf *why)
 {
     struct cachebench_results r = {0};
@@ -78,8 +78,10 @@ int main(int argc, char **argv)
         if (s == OK)
             s = run_parts(&o, &why);
     }
+    cachebench_options_name(&why);
     if (s != OK)
         fprintf(stderr, "tarn-cachebench: %s\n", why.len ? buf_str(&why) : status_name(s));
+    cachebench_options_fini(&o);
     buf_fini(&why);
     return s == OK ? 0 : s == ERR_INVALID ? 2 : 1;
 }

@@ -9,12 +9,12 @@
 #include "loadgen/bench/cache/asker.h"
 #include "loadgen/bench/cache/model_files.h"
 
-/* Of the prompts that are asked, so many fit the pool: from then on each one pushes another out. */
+/* Prompts that fit the pool: each further one evicts another. */
 #define N_FIT 4
 #define N_SEQS 2
 #define N_VOCAB 2000u
 
-/* Small enough to run under callgrind in a minute. The macros say what it says. */
+/* Small enough to run under callgrind in a minute. The macros above have the same numbers. */
 static const char shape_config[] =
     "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":256,\"num_hidden_layers\":2,"
     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":64,"
@@ -109,7 +109,7 @@ static enum status read_evicted(struct miss_result *out, struct asker *a, struct
     return OK;
 }
 
-/* Request by request on both sides, so that a change of the machine's pace hits both alike. */
+/* Alternate between the sides: a change of the machine's speed hits both alike. */
 static enum status run(struct side *sides, struct miss_result *out,
                        const struct cachebench_options *o, struct buf *why)
 {

@@ -1,12 +1,12 @@
 /* miss.h - part "miss": requests that share nothing, with prefix caching and without it.
  *
  * A small model on one thread, one request after another, in a pool that holds a few of them: with
- * caching on, every request is looked up in vain, enters the tree and pushes another one out.
+ * caching on, every lookup misses, and every request enters the tree and evicts another one.
  * What this measures by itself is time; miss_instructions.py runs it under callgrind and counts.
  *
  * Owns    everything that it opens, until it returns.
  * Thread  one; the engine has its own.
- * Errors  words; ERR_INTERNAL when something was found after all.
+ * Errors  words; ERR_INTERNAL when a lookup hits.
  * Units   seconds, tokens. */
 #ifndef TARN_LOADGEN_BENCH_CACHE_MISS_H
 #define TARN_LOADGEN_BENCH_CACHE_MISS_H

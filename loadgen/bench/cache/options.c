@@ -1,91 +1,91 @@
 #include "loadgen/bench/cache/options.h"
 
-#include <stddef.h>
 #include <string.h>
 
 #include "base/check.h"
-#include "base/flag_table.h"
+#include "base/option_rows.h"
+#include "engine/settings.h"
 
-#define AT(field) offsetof(struct cachebench_options, field)
-#define DTYPES "auto|f32|bf16|f16"
+#define OPTIONS_OF struct cachebench_options
 
 static const struct option_row rows[] = {
-    {"What", "part", OPTION_CHOICE, AT(part), 0, 0, "all", "all|ttft|tree|miss|disk|writes|index",
-     "ttft: time to first token behind a shared prefix; tree: hashing, walking and pinning in a "
-     "large tree; miss: what prefix caching costs when nothing is found; disk: ttft from disk; "
-     "writes: what writing to disk costs running requests; index: opening a full directory"},
-    {NULL, "cache-policy", OPTION_TEXT, AT(cache_policy), 0, 0, "", "NAME",
-     "eviction policy, as of tarn-server; default: the server's default"},
+    CHOICE(
+        "What", "part", part, "all", "all|ttft|tree|miss|disk|writes|index",
+        "ttft: time to first token behind a shared prefix; tree: hashing, walking and pinning in a "
+        "large tree; miss: what prefix caching costs when nothing is found; disk: ttft from disk; "
+        "writes: what writing to disk costs running requests; index: opening a full directory"),
+    TEXT(NULL, "cache-policy", cache_policy, "", "NAME",
+         "eviction policy, as of tarn-server; default: the server's default"),
 
-    {"Machine (all but tree)", "threads", OPTION_COUNT, AT(threads), 0, 1024, "0", "N",
-     "compute threads, also of the read rate; 0: all cores of this process, 1 (miss)"},
-    {NULL, "cpu-variant", OPTION_TEXT, AT(cpu_variant), 0, 0, "auto", "NAME",
-     "instruction set; auto: the fastest of this machine"},
+    COUNT("Machine (all but tree)", "threads", threads, 0, 1024, "0",
+          "compute threads, also of the read rate; 0: all cores of this process, 1 (miss)"),
+    TEXT(NULL, "cpu-variant", cpu_variant, "auto", "NAME",
+         "instruction set; auto: the fastest of this machine"),
 
-    {"Model (ttft, disk, writes)", "model", OPTION_TEXT, AT(model), 0, 0, "", "DIR",
-     "directory in Hugging Face layout; default: a shape of 0.49 B parameters"},
-    {NULL, "load-format", OPTION_CHOICE, AT(load_format), 0, 0, "dummy", "auto|dummy",
-     "dummy: random weights, config.json is enough; auto: the directory's"},
-    {NULL, "dtype", OPTION_CHOICE, AT(dtype), 0, 0, "auto", DTYPES,
-     "type of the weights; auto: as stored"},
-    {NULL, "kv-cache-dtype", OPTION_CHOICE, AT(kv_cache_dtype), 0, 0, "auto", DTYPES,
-     "type of cached K and V; auto: that of the weights"},
-    {NULL, "max-num-batched-tokens", OPTION_COUNT, AT(chunk), 1, 1 << 20, "512", "N",
-     "tokens of one step; longer prompts are computed in chunks"},
+    TEXT("Model (ttft, disk, writes)", "model", model, "", "DIR",
+         "directory in Hugging Face layout; default: a shape of 0.49 B parameters"),
+    CHOICE(NULL, "load-format", load_format, "dummy", LOAD_FORMAT_NAMES,
+           "dummy: random weights, config.json is enough; auto: the directory's"),
+    CHOICE(NULL, "dtype", dtype, DEFAULT_DTYPE, DTYPE_NAMES,
+           "type of the weights; auto: as stored"),
+    CHOICE(NULL, "kv-cache-dtype", kv_cache_dtype, DEFAULT_DTYPE, DTYPE_NAMES,
+           "type of cached K and V; auto: that of the weights"),
+    COUNT(NULL, "max-num-batched-tokens", chunk, 1, 1 << 20,
+          SETTING_TEXT(DEFAULT_MAX_NUM_BATCHED_TOKENS),
+          "tokens of one step; longer prompts are computed in chunks"),
 
-    {"Parts ttft and disk", "prefix", OPTION_COUNT, AT(prefix), 32, 100000, "4000", "N",
-     "tokens that are shared"},
-    {NULL, "new", OPTION_COUNT, AT(n_new), 1, 1024, "4", "N",
-     "tokens behind the prefix, different in each request"},
+    COUNT("Parts ttft and disk", "prefix", prefix, 32, 100000, "4000", "tokens that are shared"),
+    COUNT(NULL, "new", n_new, 1, 1024, "4", "tokens behind the prefix, different in each request"),
 
-    {"Part ttft", "rounds", OPTION_COUNT, AT(rounds), 1, 1000, "7", "N",
-     "rounds; each begins with a cold prefix"},
-    {NULL, "hits", OPTION_COUNT, AT(hits), 1, 1000, "3", "N",
-     "pairs of a device hit and a host hit in a round"},
+    COUNT("Part ttft", "rounds", rounds, 1, 1000, "7", "rounds; each begins with a cold prefix"),
+    COUNT(NULL, "hits", hits, 1, 1000, "3", "pairs of a device hit and a host hit in a round"),
 
-    {"Part tree", "segments", OPTION_COUNT, AT(segments), 1, 100000000, "1000000", "N",
-     "segments of 256 tokens in the tree"},
-    {NULL, "path-segments", OPTION_COUNT, AT(path_segments), 1, 4096, "100", "N",
-     "segments of one path"},
-    {NULL, "lookups", OPTION_COUNT, AT(lookups), 1, 1000000, "2000", "N",
-     "paths that are looked up and pinned, at random; and one of them as often again"},
+    COUNT("Part tree", "segments", segments, 1, 100000000, "1000000",
+          "segments of 256 tokens in the tree"),
+    COUNT(NULL, "path-segments", path_segments, 1, 4096, "100", "segments of one path"),
+    COUNT(NULL, "lookups", lookups, 1, 1000000, "2000",
+          "random paths that are looked up and pinned; then one path as often"),
 
-    {"Part miss", "prefix-caching", OPTION_CHOICE, AT(prefix_caching), 0, 0, "both", "both|on|off",
-     "one of them alone is for counting instructions: see miss_instructions.py"},
-    {NULL, "requests", OPTION_COUNT, AT(requests), 1, 1000000, "24", "N",
-     "requests that share nothing, one after another"},
-    {NULL, "prompt", OPTION_COUNT, AT(prompt), 1, 8000, "128", "N", "tokens of each prompt"},
-    {NULL, "max-tokens", OPTION_COUNT, AT(max_tokens), 1, 1000, "4", "N",
-     "tokens that each request generates"},
+    CHOICE("Part miss", "prefix-caching", prefix_caching, "both", "both|on|off",
+           "one of them alone is for counting instructions: see miss_instructions.py"),
+    COUNT(NULL, "requests", requests, 1, 1000000, "24",
+          "requests that share nothing, one after another"),
+    COUNT(NULL, "prompt", prompt, 1, 8000, "128", "tokens of each prompt"),
+    COUNT(NULL, "max-tokens", max_tokens, 1, 1000, "4", "tokens that each request generates"),
 
-    {"Disk (disk, writes, index)", "disk-path", OPTION_TEXT, AT(disk_path), 0, 0, "", "DIR",
-     "a directory is made below it, and removed at the end; default: $TMPDIR, or /tmp"},
-    {NULL, "disk-io", OPTION_CHOICE, AT(disk_io), 0, 0, "auto", "auto|threads",
-     "threads: no io_uring"},
+    TEXT("Disk (disk, writes, index)", "disk-path", disk_path, "", "DIR",
+         "a directory is made below it, and removed at the end; default: $TMPDIR, or /tmp"),
+    CHOICE(NULL, "disk-io", disk_io, "auto", "auto|threads", "threads: no io_uring"),
 
-    {"Part disk", "disk-pairs", OPTION_COUNT, AT(disk_pairs), 1, 1000, "15", "N",
-     "pairs of a prefix that lies on disk only, and the same on the device"},
-    {NULL, "restarts", OPTION_COUNT, AT(restarts), 0, 100, "3", "N",
-     "new engines over the same directory, each asked once"},
+    COUNT("Part disk", "disk-pairs", disk_pairs, 1, 1000, "15",
+          "pairs of a request for a prefix on disk and one for the same prefix on the device"),
+    COUNT(NULL, "restarts", restarts, 0, 100, "3",
+          "new engines over the same directory, with one request each"),
 
-    {"Part writes", "write-rounds", OPTION_COUNT, AT(write_rounds), 1, 1000, "30", "N",
-     "rounds, each of all sides"},
-    {NULL, "write-requests", OPTION_COUNT, AT(write_requests), 1, 64, "4", "N",
-     "requests that run at a time"},
-    {NULL, "write-prompt", OPTION_COUNT, AT(write_prompt), 32, 8000, "192", "N",
-     "tokens that nobody asked for before, in each of them"},
-    {NULL, "write-tokens", OPTION_COUNT, AT(write_tokens), 1, 1000, "8", "N",
-     "tokens that each of them generates"},
+    COUNT("Part writes", "write-rounds", write_rounds, 1, 1000, "30", "rounds, each of all sides"),
+    COUNT(NULL, "write-requests", write_requests, 1, 64, "4", "requests that run at a time"),
+    COUNT(NULL, "write-prompt", write_prompt, 32, 8000, "192",
+          "new tokens in the prompt of each request"),
+    COUNT(NULL, "write-tokens", write_tokens, 1, 1000, "8", "tokens that each request generates"),
 
-    {"Part index", "records", OPTION_COUNT, AT(records), 64, 10000000, "100000", "N",
-     "records in the directory"},
-    {NULL, "opens", OPTION_COUNT, AT(opens), 1, 1000, "9", "N", "how often it is opened"},
+    COUNT("Part index", "records", records, 64, 10000000, "100000", "records in the directory"),
+    COUNT(NULL, "opens", opens, 1, 1000, "9", "openings of the directory"),
 
-    {"Output", "json", OPTION_SWITCH, AT(json), 0, 1, "", NULL, "JSON instead of text"},
-    {NULL, "quiet", OPTION_SWITCH, AT(quiet), 0, 1, "", NULL, "no progress on the standard error"},
+    SWITCH("Output", "json", json, "JSON instead of text"),
+    SWITCH(NULL, "quiet", quiet, "no progress on the standard error"),
 };
 
-static const struct option_table table = {rows, ARRAY_SIZE(rows), NULL};
+/* What the cache calls its settings. */
+static const char *const aliases[][2] = {{"kv-disk-path", "disk-path"}};
+
+static const struct option_table table = {
+    .rows = rows,
+    .n_rows = ARRAY_SIZE(rows),
+    .help = OPTION_AT(want_help),
+    .version = OPTION_AT(want_version),
+    .aliases = aliases,
+    .n_aliases = ARRAY_SIZE(aliases),
+};
 
 enum status cachebench_options_parse(struct cachebench_options *b, int argc, char **argv,
                                      struct buf *why)
@@ -93,16 +93,8 @@ enum status cachebench_options_parse(struct cachebench_options *b, int argc, cha
     *b = (struct cachebench_options){0};
     enum status s = option_table_presets(&table, b, why);
 
-    for (int i = 1; s == OK && i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0)
-            b->want_help = true;
-        else if (strcmp(argv[i], "--version") == 0)
-            b->want_version = true;
-        else if (strncmp(argv[i], "--", 2) == 0)
-            s = option_table_read(&table, b, argc, argv, &i, why);
-        else
-            s = buf_why(why, ERR_INVALID, "\"%.64s\" is no option, see --help", argv[i]);
-    }
+    if (s == OK)
+        s = option_table_read_args(&table, b, argc, argv, 1, why);
     if (s != OK || b->want_help || b->want_version)
         return s;
     if (b->path_segments > b->segments)
@@ -116,6 +108,16 @@ enum status cachebench_options_parse(struct cachebench_options *b, int argc, cha
 bool cachebench_wants(const struct cachebench_options *o, const char *part)
 {
     return strcmp(o->part, "all") == 0 || strcmp(o->part, part) == 0;
+}
+
+void cachebench_options_fini(struct cachebench_options *o)
+{
+    option_table_fini(&table, o);
+}
+
+void cachebench_options_name(struct buf *why)
+{
+    option_table_name_options(&table, why);
 }
 
 void cachebench_options_help(FILE *f)

@@ -1,6 +1,6 @@
 /* options.h - tarn-cachebench's command line.
  *
- * Owns    nothing: texts point into argv.
+ * Owns    copies of all texts: cachebench_options_fini().
  * Thread  main.
  * Errors  ERR_INVALID with words that name the option.
  * Units   tokens, segments, counts. */
@@ -14,15 +14,15 @@
 #include "base/buf.h"
 
 struct cachebench_options {
-    const char *part;         /* "all", "ttft", "tree", "miss", "disk", "writes", "index" */
-    const char *cache_policy; /* "": the default */
-    const char *cpu_variant;  /* "auto", ... */
-    uint64_t threads;         /* 0: all cores of this process */
+    char *part;         /* "all", "ttft", "tree", "miss", "disk", "writes", "index" */
+    char *cache_policy; /* "": the default */
+    char *cpu_variant;  /* "auto", ... */
+    uint64_t threads;   /* 0: all cores of this process */
 
-    const char *model;       /* "": the shape of 0.49 B parameters */
-    const char *load_format; /* "auto", "dummy" */
-    const char *dtype;       /* "auto", "f32", "bf16", "f16" */
-    const char *kv_cache_dtype;
+    char *model;       /* "": the shape of 0.49 B parameters */
+    char *load_format; /* "auto", "dummy" */
+    char *dtype;       /* "auto", "f32", "bf16", "f16" */
+    char *kv_cache_dtype;
     uint64_t prefix; /* tokens that are shared */
     uint64_t n_new;  /* tokens behind it, never the same */
     uint64_t rounds;
@@ -33,13 +33,13 @@ struct cachebench_options {
     uint64_t path_segments;
     uint64_t lookups;
 
-    const char *prefix_caching; /* "both", "on", "off" */
+    char *prefix_caching; /* "both", "on", "off" */
     uint64_t requests;
     uint64_t prompt;
     uint64_t max_tokens;
 
-    const char *disk_path; /* "": $TMPDIR, or /tmp */
-    const char *disk_io;   /* "auto", "threads" */
+    char *disk_path; /* "": $TMPDIR, or /tmp */
+    char *disk_io;   /* "auto", "threads" */
     uint64_t disk_pairs;
     uint64_t restarts;
     uint64_t write_rounds;
@@ -57,6 +57,9 @@ struct cachebench_options {
 
 NODISCARD enum status cachebench_options_parse(struct cachebench_options *o, int argc, char **argv,
                                                struct buf *why);
+void cachebench_options_fini(struct cachebench_options *o);
+/* Replace each {some_name} in a message of the engine by --some-name. */
+void cachebench_options_name(struct buf *why);
 void cachebench_options_help(FILE *f);
 /* Whether `part` is to run. */
 bool cachebench_wants(const struct cachebench_options *o, const char *part);

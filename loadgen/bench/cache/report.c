@@ -2,7 +2,7 @@
 
 #include <inttypes.h>
 
-/* The targets. */
+/* Targets of the project: the report says whether they were met. */
 #define DEVICE_RATIO_MAX 1.5
 #define HOST_RATIO_MAX 2.0
 #define HASH_US_MAX 2.0

@@ -2,7 +2,7 @@
 
 #include "loadgen/bench/cache/report_inner.h"
 
-/* The targets. */
+/* Targets of the project: the report says whether they were met. */
 #define READ_RATIO_MAX 1.3
 #define COST_PERCENT_MAX 2.0
 #define INDEX_S_MAX 1.0

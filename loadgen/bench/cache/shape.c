@@ -4,15 +4,15 @@
 
 #include "engine/model/model.h"
 
-const char shape_config_json[] =
+static const char config_json[] =
     "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_size\":1024,\"num_hidden_layers\":28,"
     "\"num_attention_heads\":16,\"num_key_value_heads\":8,\"head_dim\":128,"
     "\"intermediate_size\":3072,\"vocab_size\":50257,\"max_position_embeddings\":131072,"
     "\"rms_norm_eps\":1e-5,\"rope_theta\":500000,\"tie_word_embeddings\":true,"
     "\"torch_dtype\":\"bfloat16\"}\n";
 
-enum status shape_read(struct bench_shape *shape, bool *tied, const struct cachebench_options *o,
-                       const char *dir, struct buf *why)
+static enum status read_shape(struct bench_shape *shape, bool *tied,
+                              const struct cachebench_options *o, const char *dir, struct buf *why)
 {
     struct model_config m;
     enum status s = model_config_load(&m, dir, why);
@@ -30,6 +30,20 @@ enum status shape_read(struct bench_shape *shape, bool *tied, const struct cache
     shape->layers = shape->output = bench_dtype(o->dtype, m.stored_dtype);
     shape->kv = bench_dtype(o->kv_cache_dtype, shape->layers);
     return OK;
+}
+
+enum status shape_open(struct bench_shape *shape, bool *tied, const char **dir,
+                       struct model_files *files, const struct cachebench_options *o,
+                       struct buf *why)
+{
+    enum status s = OK;
+
+    *dir = o->model;
+    if (!o->model[0]) {
+        s = model_files_make(files, config_json, why);
+        *dir = files->dir;
+    }
+    return s == OK ? read_shape(shape, tied, o, *dir, why) : s;
 }
 
 uint64_t shape_block_bytes(const struct bench_shape *shape)

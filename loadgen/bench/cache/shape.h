@@ -9,14 +9,14 @@
 
 #include "engine/engine.h"
 #include "loadgen/bench/engine/counts.h"
+#include "loadgen/bench/cache/model_files.h"
 #include "loadgen/bench/cache/options.h"
 
-/* config.json of the shape that the project's figures are stated for: 0.49 B parameters. */
-extern const char shape_config_json[];
-
-/* What `dir` says, with the options' dtypes. */
-NODISCARD enum status shape_read(struct bench_shape *shape, bool *tied,
-                                 const struct cachebench_options *o, const char *dir,
+/* Read the shape of --model, with the options' dtypes. Without --model a directory is made for the
+ * shape that the project's figures are stated for (0.49 B parameters); model_files_remove() when
+ * the engines have read it, also after an error. *dir points into the options or `files`. */
+NODISCARD enum status shape_open(struct bench_shape *shape, bool *tied, const char **dir,
+                                 struct model_files *files, const struct cachebench_options *o,
                                  struct buf *why);
 /* KV of 32 tokens. */
 uint64_t shape_block_bytes(const struct bench_shape *shape);

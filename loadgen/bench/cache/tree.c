@@ -16,7 +16,7 @@
 #define N_HASHES 200 /* of a batch: short, so that most are not interrupted */
 /* What key.h's message of a full block has: key, scope, two bytes, ids. */
 #define MESSAGE_BYTES (KV_KEY_BYTES + 3 * KV_BLOCK_TOKENS)
-/* Of a small cache, whose bookkeeping per block says what the large one will take. */
+/* Blocks of a small cache: its bookkeeping per block estimates that of the large one. */
 #define N_PROBE_BLOCKS 8192u
 #define SPARE_BYTES ((uint64_t)256 << 20)
 #define SEED 20260801u
@@ -143,8 +143,8 @@ static struct kv_chain chain_of(const struct tree *t)
     return c;
 }
 
-/* What a request would bring; the keys were made when the path was filled in. Of the chain's state
- * only the open block counts: the one token behind the last whole block. */
+/* Make the prompt of a request; its keys were made when the path was filled in. Of the chain's
+ * state only the open block counts: the one token behind the last whole block. */
 static struct cache_prompt prompt_of(struct tree *t, uint32_t path)
 {
     struct cache_prompt p = {.ids = t->ids,

@@ -1,9 +1,9 @@
-/* tree.h - part "tree": what hashing, walking and pinning take in a tree of many segments.
+/* tree.h - part "tree": measures hashing, walking and pinning in a tree of many segments.
  *
  * The KV of a block is as small as it can be, so that memory holds a million segments.
- * No model runs. Paths share nothing. Each is hashed (as on an HTTP thread), computed as far as the
- * cache can tell (grown and committed) and closed; then paths are looked up at random, so that the
- * processor's caches help little, and one path again and again.
+ * No model runs, and paths share nothing. Each path is hashed (as on an HTTP thread), grown and
+ * committed as if it was computed, and closed. Then random paths are looked up, where the
+ * processor's caches help little, and one path many times.
  *
  * Owns    everything that it makes, until it returns.
  * Thread  one.

@@ -8,7 +8,6 @@
 #include "loadgen/bench/engine/limits_internal.h"
 #include "loadgen/bench/engine/memory.h"
 #include "loadgen/bench/cache/asker.h"
-#include "loadgen/bench/cache/model_files.h"
 #include "loadgen/bench/cache/shape.h"
 
 /* The host tier holds so many times what the device tier does: nothing falls out of it. */
@@ -39,7 +38,8 @@ const char *ttft_kind_name(enum ttft_kind k)
 
 /* --- setting up --- */
 
-/* Before any of it is taken. The buffers of the read rate take at most a quarter of the rest. */
+/* Refuse before any of the memory is allocated. The buffers of the read rate take at most a quarter
+ * of the rest. */
 static enum status check_memory(const struct measurement *t, bool tied, struct buf *why)
 {
     const struct bench_shape *m = &t->shape;
@@ -74,16 +74,10 @@ static struct engine_config config_of(const struct measurement *t, const char *d
 static enum status open_all(struct measurement *t, struct buf *why)
 {
     struct model_files files = {{0}};
-    const char *dir = t->o->model;
+    const char *dir;
     bool tied = false;
-    enum status s = OK;
+    enum status s = shape_open(&t->shape, &tied, &dir, &files, t->o, why);
 
-    if (!dir[0]) {
-        s = model_files_make(&files, shape_config_json, why);
-        dir = files.dir;
-    }
-    if (s == OK)
-        s = shape_read(&t->shape, &tied, t->o, dir, why);
     if (s == OK)
         s = check_memory(t, tied, why);
     if (s == OK) {
@@ -99,13 +93,10 @@ static enum status open_all(struct measurement *t, struct buf *why)
 static enum status make_series(struct measurement *t)
 {
     uint32_t n = (uint32_t)(t->o->rounds * t->o->hits);
-    enum status s = OK;
+    enum status s = figure_series_init_all(t->ttft, TTFT_N_KINDS, n);
 
-    for (int k = 0; s == OK && k < TTFT_N_KINDS; k++) {
-        s = figure_series_init(&t->ttft[k], n);
-        if (s == OK)
-            s = figure_series_init(&t->ratio[k], n);
-    }
+    if (s == OK)
+        s = figure_series_init_all(t->ratio, TTFT_N_KINDS, n);
     if (s == OK)
         s = figure_series_init(&t->floors, n);
     if (s == OK)
@@ -125,13 +116,13 @@ static enum status ask(struct measurement *t, uint64_t prefix_seed, struct answe
 
     for (uint32_t i = 0; i < prefix; i++)
         t->ids[i] = rng_u32(prefix_seed, i) % n_vocab;
-    t->ids[prefix] = (uint32_t)(asked % n_vocab); /* so that no two continue alike */
+    t->ids[prefix] = (uint32_t)(asked % n_vocab); /* no two prompts continue alike */
     for (uint32_t i = 1; i < n_new; i++)
         t->ids[prefix + i] = rng_u32(asked, (uint64_t)i << 32) % n_vocab;
     return asker_ask(t->asker, t->ids, prefix + n_new, &prefix, 1, 1, a, why);
 }
 
-/* What one prompt leaves of the device tier to others: so much of a prefix may stay there. */
+/* Tokens of another prefix that the device tier can hold beside one prompt. */
 static uint32_t slack_tokens(const struct measurement *t)
 {
     uint64_t used = (t->o->prefix + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS +
@@ -142,7 +133,7 @@ static uint32_t slack_tokens(const struct measurement *t)
                : 0;
 }
 
-/* Whether the prefix was found where this kind of request wants it. */
+/* Whether the prefix was found in the tier that this kind of request measures. */
 static bool lies_right(const struct measurement *t, enum ttft_kind k, const struct answer *a)
 {
     uint32_t prefix = (uint32_t)t->o->prefix;
@@ -194,7 +185,7 @@ static enum status measure_rate(struct measurement *t, struct buf *why)
     return OK;
 }
 
-/* A prefix that nobody asked for before; what was on the device goes to the host. */
+/* Request a new prefix; the prefix on the device is spilled to the host. */
 static enum status ask_cold(struct measurement *t, struct answer *a, struct buf *why)
 {
     t->on_host = t->on_device;
@@ -238,7 +229,7 @@ static enum status run_round(struct measurement *t, struct buf *why)
     return s;
 }
 
-/* The first prefix warms everything up; it is what the first round finds on the host. */
+/* Warm up with the first prefix, which the first round finds on the host. */
 static enum status run_rounds(struct measurement *t, struct buf *why)
 {
     struct answer warm;
@@ -317,10 +308,8 @@ enum status ttft_run(struct ttft_result *out, const struct cachebench_options *o
         s = finish(&t, why);
     read_destroy(t.meter);
     asker_close(t.asker);
-    for (int k = 0; k < TTFT_N_KINDS; k++) {
-        figure_series_fini(&t.ttft[k]);
-        figure_series_fini(&t.ratio[k]);
-    }
+    figure_series_fini_all(t.ttft, TTFT_N_KINDS);
+    figure_series_fini_all(t.ratio, TTFT_N_KINDS);
     figure_series_fini(&t.floors);
     figure_series_fini(&t.rates);
     free(t.ids);

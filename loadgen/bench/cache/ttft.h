@@ -1,10 +1,11 @@
 /* ttft.h - part "ttft": time to first token of a shared prefix that is cold, on the device, or on
  * the host, next to the time that reading the weights and the prefix's KV takes at least.
  *
- * The device tier holds one prompt only, so a new prefix pushes the one before it out to the host.
- * A round is: a new prefix (cold); then pairs of "ask what lies on the device" and "ask what lies
- * on the host", which changes their places. The machine's read rate is measured before and after
- * each pair, and the pair's floor is at the higher of the two rates.
+ * The device tier holds one prompt only, so a new prefix spills the one before it to the host.
+ * A round is: a new prefix (cold); then pairs of requests, one for the prefix on the device and one
+ * for the prefix on the host, after which the two have changed places. The
+ * machine's read rate is measured before and after each pair; the pair's floor is at the higher of
+ * the two rates.
  *
  * Owns    everything that it opens, until it returns.
  * Thread  one; the engine has its own, and the read rate is measured by as many as the engine uses.

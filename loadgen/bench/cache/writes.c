@@ -9,7 +9,6 @@
 #include "loadgen/bench/engine/memory.h"
 #include "loadgen/bench/cache/asker.h"
 #include "loadgen/bench/cache/disk_place.h"
-#include "loadgen/bench/cache/model_files.h"
 #include "loadgen/bench/cache/shape.h"
 
 #define N_ENGINES 3u
@@ -105,15 +104,8 @@ static enum status open_engine(struct measurement *t, enum writes_side side, str
 static enum status open_all(struct measurement *t, struct buf *why)
 {
     bool tied = false;
-    enum status s = OK;
+    enum status s = shape_open(&t->shape, &tied, &t->model_dir, &t->files, t->o, why);
 
-    t->model_dir = t->o->model;
-    if (!t->model_dir[0]) {
-        s = model_files_make(&t->files, shape_config_json, why);
-        t->model_dir = t->files.dir;
-    }
-    if (s == OK)
-        s = shape_read(&t->shape, &tied, t->o, t->model_dir, why);
     if (s == OK)
         s = check_memory(t, tied, why);
     for (int i = 0; s == OK && i < WRITES_N_SIDES; i++)
@@ -123,20 +115,17 @@ static enum status open_all(struct measurement *t, struct buf *why)
 
 static enum status make_series(struct measurement *t)
 {
-    enum status s = OK;
+    enum status s = figure_series_init_all(t->rate, WRITES_N_SIDES, t->out->n_rounds);
 
-    for (int i = 0; s == OK && i < WRITES_N_SIDES; i++) {
-        s = figure_series_init(&t->rate[i], t->out->n_rounds);
-        if (s == OK)
-            s = figure_series_init(&t->cost[i], t->out->n_rounds);
-    }
+    if (s == OK)
+        s = figure_series_init_all(t->cost, WRITES_N_SIDES, t->out->n_rounds);
     t->ids = calloc(t->o->write_requests * (t->o->write_prompt + N_LAST), sizeof *t->ids);
     return t->ids ? s : ERR_NOMEM;
 }
 
 /* --- batches --- */
 
-/* The prompts of batch number `batch`, with what comes behind them in this wave. */
+/* Make the prompts of batch number `batch`, each followed by tokens of this wave. */
 static void make_wave(struct measurement *t, uint64_t batch, uint32_t wave, struct ask *asks)
 {
     uint32_t n_vocab = t->shape.n_vocab, n_prompt = t->out->n_prompt;
@@ -221,7 +210,7 @@ static enum status run_round(struct measurement *t, uint32_t round, struct engin
     return s;
 }
 
-/* The first round warms everything up and does not count. */
+/* The first round is a warm-up and does not count. */
 static enum status run_rounds(struct measurement *t, struct buf *why)
 {
     struct engine_stats *stats = malloc(sizeof *stats);
@@ -292,10 +281,8 @@ enum status writes_run(struct writes_result *out, const struct cachebench_option
         disk_place_remove(&t.place[e]);
     }
     model_files_remove(&t.files);
-    for (int i = 0; i < WRITES_N_SIDES; i++) {
-        figure_series_fini(&t.rate[i]);
-        figure_series_fini(&t.cost[i]);
-    }
+    figure_series_fini_all(t.rate, WRITES_N_SIDES);
+    figure_series_fini_all(t.cost, WRITES_N_SIDES);
     free(t.ids);
     return s;
 }

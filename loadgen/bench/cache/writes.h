@@ -1,11 +1,11 @@
-/* writes.h - part "writes": what writing to disk in the background costs requests that run.
+/* writes.h - part "writes": measures the cost of background writes to disk for running requests.
  *
  * Engines that differ in their disk tier only: none, writes on the first use, writes on the second
- * (the default). A batch is some requests at once for prompts that nobody asked for before, and
- * then as many that begin with the same prompts: both are timed together. A round is a batch on
- * each side, in changing order, and one more without a disk, which says what the machine's noise
- * is. What is still to be written at the end of a batch is waited for before the next one begins,
- * and is not timed: written_meanwhile says how much was there by then.
+ * (the default). A batch is several requests at once for new prompts, and then as many that begin
+ * with the same prompts; both are timed together. A round is a batch on each side, in changing
+ * order, and one more without a disk, which measures the machine's noise. Writes that are
+ * unfinished at the end of a batch end before the next one begins and are not timed;
+ * written_meanwhile is the share that was finished.
  *
  * Owns    everything that it opens, until it returns.
  * Thread  one; the engines have theirs.

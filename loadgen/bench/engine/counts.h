@@ -1,4 +1,4 @@
-/* counts.h - arithmetic of a step: how many operations and bytes it cannot do without.
+/* counts.h - the least number of operations and bytes of a step.
  *
  * Counted are the products (two operations per multiply-add, the output layer only for rows that
  * want logits), the two products of attention over the keys that each row sees, every packed weight
@@ -16,7 +16,7 @@
 #include "loadgen/bench/engine/cases.h"
 #include "loadgen/bench/engine/limits.h"
 
-/* A model as far as counting goes. */
+/* The sizes of a model that counting needs. */
 struct bench_shape {
     uint32_t n_layers, dim, n_heads, n_kv_heads, head_dim, ffn_dim, n_vocab;
     enum dtype layers;     /* of the layers' weights */

@@ -23,7 +23,7 @@
 #define WARM_SLICES 6
 #define N_TRIES 5
 #define N_TRIES_MAX 40
-/* Of the arithmetic: good enough to stop trying, and too little to be believed. */
+/* Shares of the expected rate: enough to stop trying, and too little to be believed. */
 #define SHARE_GOOD 0.97
 #define SHARE_VOID 0.90
 /* Between 1 and 1/2, and nearer to 1/2 as a lighter load may have a higher clock. */
@@ -72,7 +72,7 @@ uint32_t threads_usable_cores(void)
     return CPU_COUNT(&set) > 0 ? (uint32_t)CPU_COUNT(&set) : 1;
 }
 
-/* The n-th core of this process, -1 when it has not so many. */
+/* The n-th core of this process; -1: it has fewer. */
 static int nth_core(uint32_t n)
 {
     cpu_set_t set;
@@ -115,7 +115,7 @@ enum status threads_run(uint32_t n, void (*fn)(void *arg, uint32_t i), void *arg
     }
     for (uint32_t i = 0; i < n; i++) {
         members[i] = (struct member){.crew = &crew, .index = i, .core = spread ? nth_core(i) : -1};
-        /* Those that wait already could not be sent home: without one thread there is no test. */
+        /* Threads that wait already cannot be stopped: a missing thread aborts the measurement. */
         ASSERT(pthread_create(&members[i].thread, NULL, run_member, &members[i]) == 0);
     }
     for (uint32_t i = 0; i < n; i++)
@@ -151,7 +151,7 @@ static double time_ns(void (*run)(uint64_t), uint64_t n)
     return (double)(clock_now_ns() - t0);
 }
 
-/* Turns that take about `ns`. */
+/* Turns of the loop that take about `ns`. */
 static uint64_t turns_for(void (*run)(uint64_t), double ns)
 {
     uint64_t n = 16;

@@ -1,9 +1,9 @@
-/* limits.h - what this machine can do at most, measured with N threads at once.
+/* limits.h - the highest rates of this machine, measured with N threads at once.
  *
  * Memory: plain vector loads over buffers far larger than the last-level cache. Arithmetic: loops
  * in registers only, with enough independent accumulators. Each loop's figure is compared with its
- * instructions per cycle times the clock of the same moment (limits_loops.h says how that is told);
- * a figure far off means that somebody else had the cores.
+ * instructions per cycle times the clock of the same moment (measured as limits_loops.h says); a
+ * figure far below means that other processes used the cores.
  *
  * Owns    limits_create(): the buffers and threads' places of a measurement, until destroyed.
  * Thread  one caller; it starts and joins threads of its own.

@@ -104,8 +104,10 @@ int main(int argc, char **argv)
         if (s == OK)
             s = o.only_limits ? run_limits(&o, &why) : run_cases(&o, &why);
     }
+    options_name_options(&why);
     if (s != OK)
         fprintf(stderr, "tarn-bench: %s\n", why.len ? buf_str(&why) : status_name(s));
+    options_fini(&o);
     buf_fini(&why);
     return s == OK ? EXIT_SUCCESS : EXIT_FAILURE;
 }

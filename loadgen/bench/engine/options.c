@@ -1,86 +1,73 @@
 #include "loadgen/bench/engine/options.h"
 
-#include <stddef.h>
 #include <string.h>
 
 #include "base/check.h"
-#include "base/flag_table.h"
+#include "base/option_rows.h"
+#include "engine/settings.h"
 
-#define AT(field) offsetof(struct bench_options, field)
-#define DTYPES "auto|f32|bf16|f16"
+#define OPTIONS_OF struct bench_options
 
 static const struct option_row rows[] = {
-    {"Model", "model", OPTION_TEXT, AT(model), 0, 0, "", "DIR",
-     "directory in Hugging Face layout; config.json is enough for dummy weights"},
-    {NULL, "load-format", OPTION_CHOICE, AT(load_format), 0, 0, "auto", "auto|dummy",
-     "dummy: random weights"},
-    {NULL, "dtype", OPTION_CHOICE, AT(dtype), 0, 0, "auto", DTYPES,
-     "type of the weights; auto: as stored"},
-    {NULL, "quantization", OPTION_CHOICE, AT(quantization), 0, 0, "none", "none|int8|int4",
-     "quantize the weights at load"},
-    {NULL, "quantization-group", OPTION_COUNT, AT(quantization_group), 0, 128, "0", "N",
-     "weights that share a scale, 32 or 128; 0: the best of the type"},
-    {NULL, "kv-cache-dtype", OPTION_CHOICE, AT(kv_cache_dtype), 0, 0, "auto", DTYPES,
-     "type of cached K and V; auto: that of --dtype"},
+    TEXT("Model", "model", model, "", "DIR",
+         "directory in Hugging Face layout; config.json is enough for dummy weights"),
+    CHOICE(NULL, "load-format", load_format, DEFAULT_LOAD_FORMAT, LOAD_FORMAT_NAMES,
+           "dummy: random weights"),
+    CHOICE(NULL, "dtype", dtype, DEFAULT_DTYPE, DTYPE_NAMES,
+           "type of the weights; auto: as stored"),
+    CHOICE(NULL, "quantization", quantization, DEFAULT_QUANTIZATION, QUANTIZATION_NAMES,
+           "quantize the weights at load"),
+    COUNT(NULL, "quantization-group", quantization_group, 0, 128, "0",
+          "weights that share a scale, 32 or 128; 0: the best of the type"),
+    CHOICE(NULL, "kv-cache-dtype", kv_cache_dtype, DEFAULT_DTYPE, DTYPE_NAMES,
+           "type of cached K and V; auto: that of --dtype"),
 
-    {"Machine", "device", OPTION_CHOICE, AT(device), 0, 0, "auto", "auto|cpu|cuda|ref",
-     "where to compute; on a GPU the machine's limits are not measured"},
-    {NULL, "batch-invariant", OPTION_SWITCH, AT(batch_invariant), 0, 1, "", NULL,
-     "GPU: products in an order that no batch changes"},
-    {NULL, "cpu-variant", OPTION_TEXT, AT(cpu_variant), 0, 0, "auto", "NAME",
-     "instruction set; auto: the fastest of this machine"},
-    {NULL, "threads", OPTION_COUNT, AT(threads), 0, 1024, "0", "N",
-     "compute threads, also of the limits; 0: all cores of this process"},
+    CHOICE("Machine", "device", device, DEFAULT_DEVICE, DEVICE_NAMES,
+           "where to compute; on a GPU the machine's limits are not measured"),
+    SWITCH(NULL, "batch-invariant", batch_invariant,
+           "GPU: products in an order that no batch changes"),
+    TEXT(NULL, "cpu-variant", cpu_variant, "auto", "NAME",
+         "instruction set; auto: the fastest of this machine"),
+    COUNT(NULL, "threads", threads, 0, 1024, "0",
+          "compute threads, also of the limits; 0: all cores of this process"),
 
-    {"Cases", "case", OPTION_OTHER, 0, 0, 0, "", "CASE",
-     "prefill:512, prefill:512@8192 (behind a context of 8192) or decode:BATCH:CONTEXT; may be "
-     "given many times; default: prefill of 128, 512, 2048, 4096 and decode of 1, 4, 16, 64 "
-     "sequences at context 0, 1024, 8192"},
-    {NULL, "repetitions", OPTION_COUNT, AT(repetitions), 1, 1000, "5", "N",
-     "rounds through all cases; medians are reported"},
-    {NULL, "max-seconds", OPTION_COUNT, AT(max_seconds), 0, 1000000, "0", "N",
-     "start no new round after so many seconds (the first is always finished); 0: no limit"},
-    {NULL, "max-num-batched-tokens", OPTION_COUNT, AT(chunk), 1, 1 << 20, "512", "N",
-     "tokens of one step; longer prompts are computed in chunks"},
-    {NULL, "kv-device-bytes", OPTION_SIZE, AT(kv_bytes_max), 0, UINT64_C(1) << 50, "0", "SIZE",
-     "largest KV pool, cases that need more are skipped; 0: three quarters of free memory"},
-    {NULL, "no-limits", OPTION_SWITCH, AT(no_limits), 0, 1, "", NULL,
-     "do not measure the machine's limits"},
-    {NULL, "profile", OPTION_SWITCH, AT(profile), 0, 1, "", NULL, "time of each op in each case"},
+    LIST("Cases", "case", case_texts, "CASE",
+         "prefill:512, prefill:512@8192 (behind a context of 8192) or decode:BATCH:CONTEXT; may be "
+         "given many times; default: prefill of 128, 512, 2048, 4096 and decode of 1, 4, 16, 64 "
+         "sequences at context 0, 1024, 8192"),
+    COUNT(NULL, "repetitions", repetitions, 1, 1000, "5",
+          "rounds through all cases; medians are reported"),
+    COUNT(NULL, "max-seconds", max_seconds, 0, 1000000, "0",
+          "start no new round after so many seconds (the first is always finished); 0: no limit"),
+    COUNT(NULL, "max-num-batched-tokens", chunk, 1, 1 << 20,
+          SETTING_TEXT(DEFAULT_MAX_NUM_BATCHED_TOKENS),
+          "tokens of one step; longer prompts are computed in chunks"),
+    SIZE(NULL, "kv-device-bytes", kv_bytes_max, 0, UINT64_C(1) << 50, "0",
+         "largest KV pool, cases that need more are skipped; 0: three quarters of free memory"),
+    SWITCH(NULL, "no-limits", no_limits, "do not measure the machine's limits"),
+    SWITCH(NULL, "profile", profile, "time of each op in each case"),
 
-    {"Output", "json", OPTION_SWITCH, AT(json), 0, 1, "", NULL, "JSON instead of a table"},
+    SWITCH("Output", "json", json, "JSON instead of a table"),
 };
 
-/* --case, the only one of its kind. */
-static enum status add_case(void *options, const struct option_row *row, const char *text,
-                            struct buf *why)
-{
-    struct bench_options *b = options;
+static const struct option_table table = {
+    .rows = rows,
+    .n_rows = ARRAY_SIZE(rows),
+    .help = OPTION_AT(want_help),
+    .version = OPTION_AT(want_version),
+};
 
-    if (b->n_cases == BENCH_CASES_MAX)
-        return buf_why(why, ERR_TOO_LARGE, "--%s: at most %d", row->name, BENCH_CASES_MAX);
-    return case_parse(&b->cases[b->n_cases++], text, why);
-}
-
-static const struct option_table table = {rows, ARRAY_SIZE(rows), add_case};
+_Static_assert(BENCH_CASES_MAX == OPTION_LIST_MAX, "each --case has a place");
 
 enum status options_parse(struct bench_options *b, int argc, char **argv, struct buf *why)
 {
-    *b = (struct bench_options){0};
+    *b = (struct bench_options){.only_limits = argc > 1 && strcmp(argv[1], "limits") == 0};
     enum status s = option_table_presets(&table, b, why);
 
-    for (int i = 1; s == OK && i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0)
-            b->want_help = true;
-        else if (strcmp(argv[i], "--version") == 0)
-            b->want_version = true;
-        else if (strcmp(argv[i], "limits") == 0 && i == 1)
-            b->only_limits = true;
-        else if (strncmp(argv[i], "--", 2) == 0)
-            s = option_table_read(&table, b, argc, argv, &i, why);
-        else
-            s = buf_why(why, ERR_INVALID, "\"%s\" is no option, see --help", argv[i]);
-    }
+    if (s == OK)
+        s = option_table_read_args(&table, b, argc, argv, b->only_limits ? 2 : 1, why);
+    for (uint32_t i = 0; s == OK && i < b->case_texts.n; i++)
+        s = case_parse(&b->cases[b->n_cases++], b->case_texts.v[i], why);
     if (s != OK || b->want_help || b->want_version || b->only_limits)
         return s;
     if (b->model[0] == '\0')
@@ -88,6 +75,16 @@ enum status options_parse(struct bench_options *b, int argc, char **argv, struct
     if (b->n_cases == 0)
         b->n_cases = case_defaults(b->cases);
     return OK;
+}
+
+void options_fini(struct bench_options *b)
+{
+    option_table_fini(&table, b);
+}
+
+void options_name_options(struct buf *why)
+{
+    option_table_name_options(&table, why);
 }
 
 void options_print_help(FILE *f)

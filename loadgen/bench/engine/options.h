@@ -1,6 +1,6 @@
 /* options.h - tarn-bench's command line.
  *
- * Owns    nothing: texts point into argv.
+ * Owns    copies of all texts: options_fini().
  * Thread  main.
  * Errors  ERR_INVALID with words that name the option.
  * Units   seconds, bytes, tokens. */
@@ -11,16 +11,17 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "base/option_table.h"
 #include "loadgen/bench/engine/cases.h"
 
 struct bench_options {
-    const char *model;
-    const char *load_format;  /* "auto", "dummy" */
-    const char *dtype;        /* "auto", "f32", "bf16", "f16" */
-    const char *quantization; /* "none", "int8", "int4" */
-    const char *kv_cache_dtype;
-    const char *cpu_variant;     /* "auto", ... */
-    const char *device;          /* "auto", "cpu", "cuda", "ref" */
+    char *model;
+    char *load_format;  /* "auto", "dummy" */
+    char *dtype;        /* "auto", "f32", "bf16", "f16" */
+    char *quantization; /* "none", "int8", "int4" */
+    char *kv_cache_dtype;
+    char *cpu_variant;           /* "auto", ... */
+    char *device;                /* "auto", "cpu", "cuda", "ref" */
     uint64_t quantization_group; /* 32, 128; 0: the best of the type */
     uint64_t threads;
     uint64_t chunk;        /* rows of one step at most */
@@ -34,12 +35,16 @@ struct bench_options {
     bool want_help;
     bool want_version;
     bool only_limits; /* `tarn-bench limits` */
+    struct option_list case_texts;
     struct bench_case cases[BENCH_CASES_MAX];
     uint32_t n_cases;
 };
 
 NODISCARD enum status options_parse(struct bench_options *o, int argc, char **argv,
                                     struct buf *why);
+void options_fini(struct bench_options *o);
 void options_print_help(FILE *f);
+/* Replace each {some_name} in a message of the engine by --some-name. */
+void options_name_options(struct buf *why);
 
 #endif

@@ -1,4 +1,4 @@
-/* main.c - tarn-cachesim: recorded traces through the replacement policies, in no time. */
+/* main.c - tarn-cachesim: replays recorded traces through the replacement policies. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 
 #define REPORT_BYTES_MAX ((size_t)1 << 20)
 
-/* The line's T on a grid of its own, since that is what policies are given in the server too. */
+/* Put --cost on a grid: the server's policies get their costs from such a grid too. */
 static enum status make_cost(struct cost_model *m, const double c[3], struct buf *why)
 {
     static const uint32_t cached[] = {0, 1024, 4096, 16384, 65536, 131072, 262144};
@@ -48,7 +48,7 @@ static enum status run_all(const struct sim_options *o, const struct paths *p,
                 .policy = o->policies[i],
                 .capacity_tokens = (uint64_t)(o->shares[k] * (double)p->n_tokens_distinct),
                 .history = o->history,
-                .n_lookahead = o->n_lookahead,
+                .n_lookahead = (uint32_t)o->n_lookahead,
                 .cost = cost,
                 .checks = o->checks,
             };
@@ -120,6 +120,7 @@ int main(int argc, char **argv)
         s = simulate(&o, &why);
     if (s != OK)
         fprintf(stderr, "tarn-cachesim: %s\n", why.len ? buf_str(&why) : status_name(s));
+    sim_options_fini(&o);
     buf_fini(&why);
     return s == OK ? 0 : s == ERR_INVALID ? 2 : 1;
 }

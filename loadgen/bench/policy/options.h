@@ -1,6 +1,6 @@
 /* options.h - the command line of tarn-cachesim.
  *
- * Owns    nothing: texts are those of argv.
+ * Owns    copies of all texts: sim_options_fini().
  * Thread  one.
  * Errors  ERR_INVALID with words.
  * Units   shares of memory are fractions of the distinct tokens. */
@@ -15,7 +15,10 @@
 #define SIM_N_SHARES_MAX 16
 
 struct sim_options {
-    const char *trace; /* file or directory */
+    struct { /* as the user wrote it */
+        char *format, *order, *parts, *rows, *policies, *memory, *history, *cost;
+    } given;
+    char *trace; /* file or directory */
     enum trace_format format;
     enum trace_order order;
     enum paths_parts parts;
@@ -25,13 +28,14 @@ struct sim_options {
     double shares[SIM_N_SHARES_MAX];
     uint32_t n_shares;
     double history; /* INFINITY: all */
-    uint32_t n_lookahead;
+    uint64_t n_lookahead;
     double cost[3]; /* T = [0] + [1] new + [2] new (cached + new / 2) */
     bool json, quiet, checks, help, version;
 };
 
 NODISCARD enum status sim_options_parse(struct sim_options *o, int argc, char **argv,
                                         struct buf *why);
+void sim_options_fini(struct sim_options *o);
 void sim_options_help(FILE *f);
 
 #endif

@@ -1,7 +1,7 @@
-/* paths.h - a trace as paths in one tree: what an infinite cache would hold in the end.
+/* paths.h - a trace as paths in one tree: the contents of an infinite cache at the end.
  *
- * A node is a part (document, block of a prompt) at one place behind one prefix: equal nodes of two
- * requests are KV that can be shared.
+ * A node is a part (document, block of a prompt) behind one prefix. Two requests with the same node
+ * can share its KV.
  *
  * Owns    all arrays: paths_fini().
  * Thread  read-only after paths_build().
@@ -19,7 +19,7 @@
 enum paths_parts {
     PARTS_AUTO, /* documents if the trace has any, else all */
     PARTS_ALL,
-    PARTS_DOCUMENTS, /* as if nothing stood before the first document, and nothing is kept after */
+    PARTS_DOCUMENTS, /* documents only: parts before and after them are left out */
 };
 
 struct path_node {

@@ -119,7 +119,7 @@ static void count(struct sim *s, const struct request_shape *shape)
     s->result->ideal_s += cold - cost_model_seconds(cost, shape->n_ideal, all - shape->n_ideal);
 }
 
-/* Pin what hits, let the rest enter the tree, tell the policy of all. */
+/* Pin the hits, enter the other nodes into the tree, and report both to the policy. */
 static void use_path(struct sim *s, const struct path *path, struct request_shape *shape)
 {
     struct replace_access access = {0};
@@ -145,7 +145,7 @@ static void use_path(struct sim *s, const struct path *path, struct request_shap
     }
 }
 
-/* Find room for what was computed, from the top; returns how many nodes of the path lie there. */
+/* Evict victims for the computed nodes, from the top. Returns the nodes of the path kept. */
 static uint32_t keep_path(struct sim *s, const struct path *path, const struct request_shape *shape)
 {
     uint32_t i;
@@ -191,7 +191,7 @@ static void run(struct sim *s)
     for (uint32_t r = 0; r < n && r < n_ahead; r++)
         expect_path(s, r, +1);
     for (uint32_t r = 0; r < n; r++) {
-        if (n_ahead) { /* it comes to run, another one into the queue */
+        if (n_ahead) { /* the request runs, and another one enters the queue */
             expect_path(s, r, -1);
             if (n - r > n_ahead)
                 expect_path(s, r + n_ahead, +1);

@@ -1,9 +1,9 @@
-/* replay.h - one policy, one size of memory, one trace: how much would have hit.
+/* replay.h - replays one trace with one policy and one size of memory, and counts hits.
  *
  * The cache is one tier. A request's hits are the leading nodes of its path that are there; it pins
  * them, has victims evicted for the nodes it computes, and unpins its path at its end; requests do
- * not overlap. A node that does not fit because everything is pinned is not kept, nor what follows
- * it.
+ * not overlap. A node that does not fit because everything is pinned is not kept, nor the nodes
+ * behind it.
  *
  * Owns    nothing after it returns.
  * Thread  one.

@@ -101,7 +101,7 @@ static enum status json_head(struct buf *out, const struct sim_options *o, const
     if (s == OK)
         s = js_write_number(out, o->history); /* null: all */
     return s == OK ? buf_printf(out,
-                                ", \"lookahead\": %" PRIu32 ", \"cost\": [%g, %g, %g],\n  "
+                                ", \"lookahead\": %" PRIu64 ", \"cost\": [%g, %g, %g],\n  "
                                 "\"results\": [",
                                 o->n_lookahead, o->cost[0], o->cost[1], o->cost[2])
                    : s;

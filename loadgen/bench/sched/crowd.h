@@ -1,14 +1,14 @@
-/* crowd.h - a crowd of sequences under a scheduler: what a server would have around it, made up.
+/* crowd.h - made-up sequences around a scheduler, in place of a server.
  *
  * Each sequence has a prompt and an answer of drawn lengths, a tenant and a priority. KV is a count
- * of blocks: who runs holds them, who was preempted finds all but its last partial block again (as
- * from a host tier), and nobody else shares any. When a sequence ends another comes, so the number
- * of those that wait stays what it was. Time is virtual: a step takes 10 ms and 0.1 ms for each
- * token of a prefill, which is what the scheduler expects without a cost model.
+ * of blocks: a running sequence holds them, a preempted one finds all but its last partial block
+ * again (as from a host tier), and no two sequences share any. When a sequence ends another one
+ * arrives: the number of waiting sequences stays the same. Time is virtual: a step takes 10 ms and
+ * 0.1 ms for each token of a prefill, as the scheduler expects without a cost model.
  *
  * Owns    its sequences and the scheduler.
  * Thread  one.
- * Errors  ERR_NOMEM; ERR_INVALID for a policy that nobody knows, with words.
+ * Errors  ERR_NOMEM; ERR_INVALID with words for an unknown policy.
  * Units   tokens, blocks of CROWD_BLOCK_TOKENS, nanoseconds of virtual time. */
 #ifndef TARN_LOADGEN_BENCH_SCHED_CROWD_H
 #define TARN_LOADGEN_BENCH_SCHED_CROWD_H
@@ -27,7 +27,7 @@ struct crowd_config {
 struct crowd_seq {
     uint32_t n_known, n_computed;
     uint32_t n_out_left;
-    uint32_t n_cached; /* while it waits: what it computed before */
+    uint32_t n_cached; /* of a waiting sequence: tokens computed before its preemption */
     bool runs;
 };
 
@@ -47,7 +47,7 @@ NODISCARD enum status crowd_init(struct crowd *c, const struct crowd_config *con
 void crowd_fini(struct crowd *c); /* also fine on a zeroed struct */
 
 void crowd_plan(struct crowd *c, struct plan *out);
-/* The step that was planned runs: tokens come, some sequences end, and as many others come. */
+/* Run the planned step: tokens are generated, some sequences end, and as many new ones arrive. */
 void crowd_run(struct crowd *c, const struct plan *plan);
 
 #endif

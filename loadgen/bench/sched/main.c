@@ -1,4 +1,4 @@
-/* main.c - tarn-schedbench: what planning a step takes. */
+/* main.c - tarn-schedbench: measures the time of planning a step. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -107,6 +107,7 @@ int main(int argc, char **argv)
         s = measure(&o, &why);
     if (s != OK)
         fprintf(stderr, "tarn-schedbench: %s\n", why.len ? buf_str(&why) : status_name(s));
+    schedbench_options_fini(&o);
     buf_fini(&why);
     return s == OK ? 0 : s == ERR_INVALID ? 2 : 1;
 }

@@ -1,6 +1,6 @@
 /* options.h - tarn-schedbench's command line.
  *
- * Owns    nothing: texts point into argv.
+ * Owns    copies of all texts: schedbench_options_fini().
  * Thread  main.
  * Errors  ERR_INVALID with words that name the option.
  * Units   sequences, plans. */
@@ -14,12 +14,12 @@
 #include "base/buf.h"
 
 struct schedbench_options {
-    const char *policy; /* "all", or one of scheduler_policies() */
-    uint64_t queued;    /* 0: SCHEDBENCH_QUEUED, one after another */
+    char *policy;    /* "all", or one of scheduler_policies() */
+    uint64_t queued; /* 0: SCHEDBENCH_QUEUED, one after another */
     uint64_t running;
     uint64_t plans;
     uint64_t seed;
-    const char *starvation; /* "both", "default", "never" */
+    char *starvation; /* "both", "default", "never" */
     bool json;
     bool quiet;
     bool want_help;
@@ -28,6 +28,7 @@ struct schedbench_options {
 
 NODISCARD enum status schedbench_options_parse(struct schedbench_options *o, int argc, char **argv,
                                                struct buf *why);
+void schedbench_options_fini(struct schedbench_options *o);
 void schedbench_options_help(FILE *f);
 
 #endif

@@ -43,7 +43,7 @@ static uint64_t n_preempted(const struct scheduler_stats *st)
     return st->n_preempted_for_place + st->n_preempted_for_memory;
 }
 
-/* What happened between `before`, with its counts of the crowd, and now. */
+/* Fill in the events since `before`. */
 static void count(struct planning_result *r, const struct crowd *c, const struct crowd *c0,
                   const struct scheduler_stats *st0)
 {

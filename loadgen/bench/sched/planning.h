@@ -1,4 +1,4 @@
-/* planning.h - how long one scheduler_plan() takes in the middle of a crowd.
+/* planning.h - measures scheduler_plan() among many sequences.
  *
  * Owns    nothing after a call.
  * Thread  one; the clock of the machine is read around each plan.
@@ -18,13 +18,13 @@ struct planning_result {
     uint32_t n_plans;
     struct planning_figure plan; /* scheduler_plan() alone */
     struct planning_figure step; /* and all events of the step: take, tokens, ends, arrivals */
-    /* What happened while it was measured: an unchanged queue would be no measurement. */
+    /* Events during the measurement: planning an unchanged queue would show little. */
     uint64_t n_ended, n_admitted, n_preempted, n_demoted, n_starving;
     double n_items_mean;    /* of a step */
     uint32_t n_levels_used; /* that hold a sequence at the end */
 };
 
-/* n_plans are measured, behind half as many that are not. */
+/* Measure n_plans plans, after half as many to warm up. */
 NODISCARD enum status planning_run(struct planning_result *r, const struct crowd_config *config,
                                    uint32_t n_plans, struct buf *why);
 

@@ -1,10 +1,9 @@
 #include "tests/unit/test.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
-#include "base/flag_table.h"
+#include "base/flags.h"
 
 static void sizes_are_powers_of_1024(void **state)
 {
@@ -90,129 +89,23 @@ static void a_choice_is_a_whole_word(void **state)
     assert_false(flag_is_choice("auto|f32", ""));
 }
 
-static void help_is_wrapped_and_lined_up(void **state)
+static void a_choice_has_a_place(void **state)
 {
-    static const struct flag_row rows[] = {
-        {"Group", "some", true, NULL, "says some", "true"},
-        {NULL, "a-name-that-is-rather-long", false, "VALUE",
-         "words words words words words words words words words words words words words", ""},
-    };
-    char *text = NULL;
-    size_t size = 0;
+    (void)state;
+    assert_int_equal(flag_choice_at("a|bc|b", "a"), 0);
+    assert_int_equal(flag_choice_at("a|bc|b", "b"), 2);
+}
+
+static void a_number_is_decimal_and_finite(void **state)
+{
+    static const char *const bad[] = {"", "x", "1x", "nan", "inf", "0x10", "1e999", " 1"};
+    double v;
 
     (void)state;
-    FILE *f = open_memstream(&text, &size);
-    assert_non_null(f);
-    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
-        flag_print(f, &rows[i]);
-    fclose(f);
-    assert_string_equal(
-        text,
-        "\nGroup\n"
-        "  --[no-]some                 says some [true]\n"
-        "  --a-name-that-is-rather-long VALUE\n"
-        "                              words words words words words words words words words words"
-        " words\n"
-        "                              words words\n");
-    free(text);
-}
-
-/* --- a command line by a table --- */
-
-struct fields {
-    const char *name, *way;
-    uint64_t n, bytes;
-    bool loud;
-    char other[16];
-};
-
-static enum status take_other(void *options, const struct option_row *row, const char *text,
-                              struct buf *why)
-{
-    struct fields *f = options;
-
-    if (strlen(text) >= sizeof f->other)
-        return buf_why(why, ERR_TOO_LARGE, "--%s: too long", row->name);
-    strcpy(f->other, text);
-    return OK;
-}
-
-#define AT(field) offsetof(struct fields, field)
-
-static const struct option_row rows[] = {
-    {"Group", "name", OPTION_TEXT, AT(name), 0, 0, "nobody", "NAME", "a text"},
-    {NULL, "way", OPTION_CHOICE, AT(way), 0, 0, "left", "left|right", "a choice"},
-    {NULL, "count", OPTION_COUNT, AT(n), 1, 9, "3", "N", "a number"},
-    {NULL, "bytes", OPTION_SIZE, AT(bytes), 0, 1 << 20, "2K", "SIZE", "a size"},
-    {NULL, "loud", OPTION_SWITCH, AT(loud), 0, 0, "", NULL, "a switch"},
-    {NULL, "other", OPTION_OTHER, 0, 0, 0, "", "TEXT", "the program's own"}};
-static const struct option_table table = {rows, ARRAY_SIZE(rows), take_other};
-
-/* All of the command line that the table reads; *words as of the first error. */
-static enum status read_all(struct fields *f, char **argv, struct buf *words)
-{
-    int argc = 0;
-    enum status s;
-
-    *f = (struct fields){.loud = true};
-    s = option_table_presets(&table, f, words);
-    while (argv[argc])
-        argc++;
-    for (int i = 0; s == OK && i < argc; i++)
-        s = option_table_read(&table, f, argc, argv, &i, words);
-    return s;
-}
-
-static void a_table_fills_its_fields(void **state)
-{
-    char *none[] = {NULL};
-    char *some[] = {"--name",     "x",      "--way=right", "--count", "9",
-                    "--bytes=1M", "--loud", "--other",     "own",     NULL};
-    struct fields f;
-
-    (void)state;
-    assert_ok(read_all(&f, none, NULL));
-    assert_string_equal(f.name, "nobody");
-    assert_string_equal(f.way, "left");
-    assert_int_equal(f.n, 3);
-    assert_int_equal(f.bytes, 2048);
-    assert_false(f.loud);
-    assert_ok(read_all(&f, some, NULL));
-    assert_string_equal(f.name, "x");
-    assert_string_equal(f.way, "right");
-    assert_int_equal(f.n, 9);
-    assert_int_equal(f.bytes, 1 << 20);
-    assert_true(f.loud);
-    assert_string_equal(f.other, "own");
-}
-
-static void a_table_names_what_is_wrong(void **state)
-{
-    static const struct {
-        char *argv[3];
-        const char *words;
-    } cases[] = {{{"--cuont", "3", NULL}, "did you mean --count"},
-                 {{"--zzzzzzzz", NULL, NULL}, "see --help"},
-                 {{"--name", NULL, NULL}, "a value is missing"},
-                 {{"--loud=yes", NULL, NULL}, "takes no value"},
-                 {{"--way", "up", NULL}, "left|right"},
-                 {{"--count", "10", NULL}, "--count"},
-                 {{"--other", "far too long a text", NULL}, "too long"}};
-    struct fields f;
-    struct buf why;
-
-    (void)state;
-    buf_init(&why, BUF_WHY_MAX);
-    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        char *argv[3];
-
-        memcpy(argv, cases[i].argv, sizeof argv);
-        buf_reset(&why);
-        assert_int_not_equal(read_all(&f, argv, &why), OK);
-        if (!strstr(buf_str(&why), cases[i].words))
-            fail_msg("%s: \"%s\" does not say \"%s\"", argv[0], buf_str(&why), cases[i].words);
-    }
-    buf_fini(&why);
+    assert_ok(flag_parse_number("-1.5e2", &v));
+    assert_true(v == -150);
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
+        assert_int_equal(flag_parse_number(bad[i], &v), ERR_INVALID);
 }
 
 int main(void)
@@ -223,9 +116,8 @@ int main(void)
         cmocka_unit_test(the_nearest_word_is_a_slip_away),
         cmocka_unit_test(items_of_a_list_lose_the_space_around_them),
         cmocka_unit_test(a_choice_is_a_whole_word),
-        cmocka_unit_test(help_is_wrapped_and_lined_up),
-        cmocka_unit_test(a_table_fills_its_fields),
-        cmocka_unit_test(a_table_names_what_is_wrong),
+        cmocka_unit_test(a_choice_has_a_place),
+        cmocka_unit_test(a_number_is_decimal_and_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -126,7 +126,7 @@ static void what_does_not_fit_is_refused_with_words(void **state)
     refuse(&t, &c, ERR_NOMEM, "--gpu-memory-utilization");
     config(&c);
     c.kv_bytes = GPU_BYTES + 1;
-    refuse(&t, &c, ERR_NOMEM, "--kv-device-bytes");
+    refuse(&t, &c, ERR_NOMEM, "{kv_device_bytes}");
     config(&c);
     c.max_batched_tokens = 1 << 20;
     c.max_num_seqs = 4096;

@@ -49,14 +49,14 @@ static void what_was_dropped_has_its_reason(void **state)
     (void)state;
     c.disk.n_orphaned = 2;
     expect(&c, "Disk KV cache size: 32000 tokens (8.2 MB) in /var/kv: 380 blocks found in 0.31 s "
-               "(io_uring, O_DIRECT)\n  of what was there, not used: 2 orphaned\n");
+               "(io_uring, O_DIRECT)\n  records that cannot be used: 2 orphaned\n");
     c.disk.n_torn = 11;
     c.disk.n_foreign = 12;
     c.disk.n_impossible = 13;
     c.disk.n_misnamed = 14;
     c.disk.n_doubled = 15;
     expect(&c, "Disk KV cache size: 32000 tokens (8.2 MB) in /var/kv: 380 blocks found in 0.31 s "
-               "(io_uring, O_DIRECT)\n  of what was there, not used: 11 torn, 12 foreign, "
+               "(io_uring, O_DIRECT)\n  records that cannot be used: 11 torn, 12 foreign, "
                "13 impossible, 14 misnamed, 2 orphaned, 15 doubled\n");
 }
 

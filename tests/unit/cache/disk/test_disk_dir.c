@@ -521,7 +521,7 @@ static void too_small_a_bound_is_refused_with_numbers(void **state)
     begin_place(&p, DISK_EXTENTS_MIN);
     p.w.config.dir.n_bytes_max--;
     assert_int_equal(open_place(&p), ERR_INVALID);
-    assert_says(&p, "--kv-disk-bytes is ");
+    assert_says(&p, "{kv_disk_bytes} is ");
     assert_says(&p, "needs 7");
     assert_false(is_there(&p, "lock")); /* nothing is left */
     assert_false(is_there(&p, "."));
@@ -539,7 +539,7 @@ static void a_full_file_system_is_refused_and_left_as_it_was(void **state)
     begin_place(&p, 100);
     fs.n_bytes_max = 30 * EXTENT_BYTES;
     assert_int_equal(open_place(&p), ERR_IO);
-    assert_says(&p, "but refused the 1.2 MiB more that --kv-disk-bytes asks for");
+    assert_says(&p, "but refused the 1.2 MiB more that {kv_disk_bytes} asks for");
     assert_false(is_there(&p, "."));
     fs.n_bytes_max = 0;
     must_open(&p);
@@ -568,7 +568,7 @@ static void too_little_free_space_is_refused_before_anything_is_taken(void **sta
     fs.n_total_bytes = UINT64_C(60) << 30;
     fs.n_free_bytes = (UINT64_C(1) << 30) + wanted / 2;
     assert_int_equal(open_place(&p), ERR_IO);
-    assert_says(&p, "has 1.0 GiB free, of which 1.0 GiB stay free, and --kv-disk-bytes asks for "
+    assert_says(&p, "has 1.0 GiB free, of which 1.0 GiB stay free, and {kv_disk_bytes} asks for "
                     "1.2 MiB more");
     assert_false(fs.has_reserved);
     assert_false(is_there(&p, "."));

@@ -638,7 +638,7 @@ static void where_there_is_nothing_it_says_so(void **state)
     assert_int_equal(disk_dirs_find(&dirs, "/nowhere/at/all", &why), ERR_NOT_FOUND);
     assert_non_null(strstr(buf_str(&why), "/nowhere/at/all"));
     assert_int_equal(disk_dirs_find(&dirs, files.dir, &why), ERR_NOT_FOUND);
-    assert_non_null(strstr(buf_str(&why), "--kv-disk-path"));
+    assert_non_null(strstr(buf_str(&why), "neither a table nor"));
     disk_files_write_one(files.root, "notes", NULL, 0);
     char path[256];
     snprintf(path, sizeof path, "%s/notes", files.root);

@@ -606,7 +606,7 @@ static void a_tier_beyond_memory_is_refused_with_words(void **state)
     buf_init(&why, BUF_WHY_MAX);
     assert_int_not_equal(cache_create(&c, &config, &why), OK);
     assert_null(c);
-    assert_non_null(strstr(buf_str(&why), "--kv-host-bytes"));
+    assert_non_null(strstr(buf_str(&why), "{kv_host_bytes}"));
     buf_fini(&why);
 }
 

@@ -58,10 +58,12 @@ static void all_parts_run_unless_one_is_named(void **state)
     assert_true(cachebench_wants(&o, "disk") && cachebench_wants(&o, "index"));
     assert_int_equal(o.prefix, 4000);
     assert_int_equal(o.segments, 1000000);
+    cachebench_options_fini(&o);
     assert_ok(cachebench_options_parse(&o, ARRAY_SIZE(one), one, NULL));
     assert_true(cachebench_wants(&o, "tree") && !cachebench_wants(&o, "ttft"));
     assert_int_equal(o.segments, 200);
     assert_true(o.json && !o.quiet);
+    cachebench_options_fini(&o);
 }
 
 static void options_name_what_is_wrong(void **state)
@@ -80,6 +82,7 @@ static void options_name_what_is_wrong(void **state)
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
         assert_int_equal(cachebench_options_parse(&o, 3, bad[i], &why), ERR_INVALID);
         assert_non_null(strstr(buf_str(&why), words[i]));
+        cachebench_options_fini(&o);
     }
     buf_fini(&why);
 }
@@ -94,6 +97,7 @@ static void a_misspelled_option_gets_the_nearest_name(void **state)
     buf_init(&why, BUF_WHY_MAX);
     assert_int_equal(cachebench_options_parse(&o, 2, near, &why), ERR_INVALID);
     assert_non_null(strstr(buf_str(&why), "did you mean --segments?"));
+    cachebench_options_fini(&o);
     buf_fini(&why);
 }
 

@@ -281,12 +281,15 @@ static void options_name_what_is_wrong(void **state)
     assert_int_equal(o.threads, 2);
     assert_int_equal(o.n_cases, 1);
     assert_true(o.json);
+    options_fini(&o);
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
         assert_int_equal(options_parse(&o, 4, bad[i], &why), ERR_INVALID);
         assert_non_null(strstr(buf_str(&why), words[i]));
+        options_fini(&o);
     }
     assert_int_equal(options_parse(&o, 1, good, &why), ERR_INVALID);
     assert_non_null(strstr(buf_str(&why), "--model"));
+    options_fini(&o);
     buf_fini(&why);
 }
 
