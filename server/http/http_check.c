@@ -135,7 +135,7 @@ static const char *field_fault(struct fields *f, const char *name, size_t n_name
             return fault;
     }
     if (!is_token(name, n_name))
-        return MALFORMED "the name of a header field contains a blank or an invalid character";
+        return MALFORMED "a header field has a blank or an invalid character in its name";
     if (!is_clean_value(value, n_value))
         return MALFORMED "a header field has a control character in its value";
     return NULL;
