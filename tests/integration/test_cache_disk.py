@@ -344,7 +344,7 @@ def damaged_headers_are_counted_and_not_used() -> None:
     for e in extents:
         patch(folder / "table", PAGE + e * HEADER, flip, HEADER)
     s = serve(disk)
-    assert f"not used: {len(extents)} torn" in s.first_lines, s.first_lines
+    assert f"cannot be used: {len(extents)} torn" in s.first_lines, s.first_lines
     m = s.metrics()
     assert m['tarn:kv_disk_records_dropped{why="torn"}'] == len(extents), m
     assert m["tarn:kv_disk_records_found"] == 0, m
