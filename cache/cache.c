@@ -1,5 +1,5 @@
 /* cache.c - create and destroy the cache, and calls that concern all of it. Sequences: cache_seq.c.
- *  */
+ */
 #include "cache/cache.h"
 
 #include <stdlib.h>

@@ -20,7 +20,7 @@
  * step, which says little about the cost of more. */
 #define MISS_TOKENS_MIN KV_SEGMENT_TOKENS_MAX
 /* Blocks of a waiting prompt that are counted as expected: more would cost more time than it helps.
- *  */
+ */
 #define EXPECT_BLOCKS_MAX 1024u
 /* A shorter tail is not worth a block: its tokens are computed again in a step that runs anyway. */
 #define TAIL_TOKENS_MIN 4

@@ -94,7 +94,7 @@ static void fill_lists(struct disk *d)
 }
 
 /* Free all but the memory and files that a hung kernel may still use: bounce, zeros, the directory.
- *  */
+ */
 static void free_tables(struct disk *d)
 {
     free(d->slots);

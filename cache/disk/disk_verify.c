@@ -381,7 +381,7 @@ static uint64_t n_bytes_beyond(int fd, uint64_t n_bytes)
 }
 
 /* Count nonzero bytes behind the last header, in the last page of the table. Servers write zeros.
- *  */
+ */
 static uint64_t count_stray_bytes(const struct verify *v)
 {
     const struct disk_super *super = &v->dir.super;

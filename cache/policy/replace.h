@@ -122,7 +122,7 @@ uint32_t replace_split(struct replace *r, uint32_t id, uint64_t key, uint64_t by
  * False, and nothing changed, when another entry in the tree has the name. */
 bool replace_grow(struct replace *r, uint32_t id, uint64_t key, uint64_t bytes);
 /* Remove an entry from the tree. It lies in no tier, is not pinned or expected, and has no child.
- *  */
+ */
 void replace_leave(struct replace *r, uint32_t id);
 
 struct replace_access {

@@ -44,7 +44,7 @@ static bool in_ring(const struct skyline *sky, int64_t bin)
 }
 
 /* Advance the ring until it contains `bin`. The bins lost at the lower end are far below the line.
- *  */
+ */
 static void raise_top(struct skyline *sky, int64_t bin)
 {
     if (bin - sky->top >= N_BINS) {

@@ -37,7 +37,7 @@ bool make_room_ahead(struct store *st, uint32_t n_blocks, double due_s)
 }
 
 /* Fetch one node of a path whose last node on the host is `end`; making room must not evict `end`.
- *  */
+ */
 static bool prefetch_node(struct store *st, uint32_t node, uint32_t end, double due_s)
 {
     uint32_t entry = st->info[end].entry;

@@ -73,7 +73,7 @@ static bool is_in_use(const struct store *st, uint32_t node)
 }
 
 /* Forget an orphan, and the orphans above it that have no other child, as far as they are unused.
- *  */
+ */
 static void forget_upwards(struct store *st, uint32_t node)
 {
     while (node != KTREE_ROOT && st->info[node].is_orphan && !is_in_use(st, node) &&

@@ -176,7 +176,7 @@ void node_left(struct store *st, uint32_t node, uint32_t entry);
 /* Seconds per byte to compute the node behind its prefix. */
 double own_seconds_per_byte(const struct store *st, uint32_t node);
 /* Split a node after its first n_upper blocks; *upper is the new upper part. False: not possible.
- *  */
+ */
 bool node_split(struct store *st, uint32_t node, uint32_t n_upper, uint32_t *upper);
 void node_pin(struct store *st, uint32_t node);
 void node_unpin(struct store *st, uint32_t node);

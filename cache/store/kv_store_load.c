@@ -15,7 +15,7 @@
 #define VAIN_TIMEOUTS 10
 #define NO_ROOM_NS UINT64_C(100000000)
 /* Weight of a new value in the moving mean of the read rate, and the bytes that one value covers.
- *  */
+ */
 #define RATE_SHARE 0.3
 #define RATE_BYTES (UINT64_C(4) << 20)
 /* Units that may preload at a time; the others are kept for waiting requests. */
@@ -340,7 +340,7 @@ static bool place_unit(struct store *st, struct unit *u)
 }
 
 /* A node is placed after its parent, which may belong to a later unit: repeat while any unit ends.
- *  */
+ */
 static void place_units(struct store *st)
 {
     bool again = st->disk->n_reading > 0;

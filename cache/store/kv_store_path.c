@@ -87,7 +87,7 @@ uint32_t store_need(const struct store *st, const struct ktree_match *m)
 }
 
 /* List the nodes of the path to `node` in st->path, the root's child first. Returns their number.
- *  */
+ */
 static uint32_t list_path(struct store *st, uint32_t node)
 {
     uint32_t n = 0;
@@ -212,7 +212,7 @@ uint32_t store_reclaimable(const struct store *st, const struct store_end *end)
 /* --- growing --- */
 
 /* Move the end up to the node in which the path ends now: other sequences may have split the node.
- *  */
+ */
 static void climb(struct store *st, struct store_end *end)
 {
     struct ktree_node look;

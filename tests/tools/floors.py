@@ -105,7 +105,8 @@ def main() -> None:
     files = [str(f.relative_to(args.root)) for folder in FOLDERS
              for f in sorted((args.root / folder).rglob("*.[ch]"))]
     includes = include_graph(args.root, files)
-    calls = call_graph(args.build or args.root / "build", {module_of(f) for f in files})
+    compiled = {module_of(f) for f in files if f.endswith(".c")}
+    calls = call_graph(args.build or args.root / "build", compiled)
     by_folder: dict[str, set[str]] = defaultdict(set)
     for name in files:
         by_folder[str(Path(name).parent)].add(module_of(name))

@@ -184,7 +184,7 @@ static void exactly_a_quantum_is_used_up_as_published_only(void **state)
 }
 
 /* Behind a short prefill come decodes that are longer than the first quanta of 1, 2, 4, 8, 16 ms.
- * */
+ */
 static void as_published_a_job_sinks_to_a_quantum_that_fits_its_next_iteration(void **state)
 {
     for (int as_released = 0; as_released < 2; as_released++) {
