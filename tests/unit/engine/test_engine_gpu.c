@@ -123,7 +123,7 @@ static void what_does_not_fit_is_refused_with_words(void **state)
     config(&c);
     c.kv_bytes = 0;
     c.gpu_memory_utilization = 0.0001;
-    refuse(&t, &c, ERR_NOMEM, "--gpu-memory-utilization");
+    refuse(&t, &c, ERR_NOMEM, "{gpu_memory_utilization}");
     config(&c);
     c.kv_bytes = GPU_BYTES + 1;
     refuse(&t, &c, ERR_NOMEM, "{kv_device_bytes}");
