@@ -18,7 +18,7 @@ int main(void)
 
 #else
 
-/* Until the lists of free chunks, which count as allocated, are full. */
+/* Enough runs to fill the allocator's lists of free chunks, which count as allocated. */
 #define N_WARM_UP 20
 
 static size_t n_allocated(void)
@@ -76,7 +76,7 @@ static void why_it_failed_is_said(void **state)
 
     (void)state;
     buf_init(&why, BUF_WHY_MAX);
-    assert_ok(buf_reserve(&why, 500)); /* it has its memory */
+    assert_ok(buf_reserve(&why, 500)); /* allocated before allocations fail */
     for (long n = 1; n < 4; n++) {
         buf_reset(&why);
         fail_in = n;
@@ -135,7 +135,7 @@ static void what_cannot_be_held_has_no_effect(void **state)
     cache_seq_expect(s, 1000000000u);
     cache_spill_ahead(c, 14);
     (void)cache_seq_prefetch(s);
-    assert_int_equal(fail_in, 1); /* none of these needs memory */
+    assert_int_equal(fail_in, 1); /* none of these allocates */
     assert_int_equal(cache_seq_hold(s, q.p.n_ids, 1000), 0);
     assert_int_equal(fail_in, 0);
     cache_check(c);

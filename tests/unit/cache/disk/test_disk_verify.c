@@ -1,4 +1,4 @@
-/* test_disk_verify.c - each fault that is planted in a directory is found, counted and placed. */
+/* test_disk_verify.c - each fault injected into a directory is found, counted and located. */
 #include "tests/unit/test.h"
 
 #include <sys/file.h>
@@ -35,7 +35,7 @@ static void check_sum(const struct disk_report *r)
     assert_int_equal(n, r->super.n_extents);
 }
 
-/* What is in memory goes to the files and is checked. */
+/* Write the directory from memory to files and verify it. */
 static struct disk_report verified(const struct disk_verify_watch *watch)
 {
     struct disk_report r;
@@ -50,7 +50,7 @@ static struct disk_report verified(const struct disk_verify_watch *watch)
     return r;
 }
 
-/* So many faults of this kind, and no others; `first` is where the first of them is. */
+/* Expect n faults of this kind and no others; the first one at `first`. */
 static struct disk_report expect_faults(enum disk_fault fault, uint32_t n, uint32_t first)
 {
     struct disk_report r = verified(NULL);
@@ -70,7 +70,7 @@ static uint8_t *header(uint32_t k)
     return disk_files_header(&files, disk_files_extent(k));
 }
 
-/* The last record of a path: nothing is behind it. */
+/* The last record of a path, so no other record depends on it. */
 #define LAST 7u
 
 static void a_sound_directory_is_fine(void **state)
@@ -171,7 +171,7 @@ static void a_header_that_was_moved_is_foreign(void **state)
     expect_faults(DISK_FAULT_FOREIGN, 1, e);
 }
 
-/* 16 headers stand on the first page: their extents, and those of the other page's. */
+/* One page has 16 headers: the extents of both pages have foreign headers. */
 static void pages_of_headers_exchanged_are_foreign(void **state)
 {
     uint8_t page[DISK_PAGE_BYTES], *first = files.table + DISK_PAGE_BYTES;
@@ -184,7 +184,7 @@ static void pages_of_headers_exchanged_are_foreign(void **state)
     r = verified(NULL);
     assert_int_equal(r.n_good, 0);
     assert_true(r.n_by_fault[DISK_FAULT_FOREIGN] > 0);
-    /* What does not fit on the last page is not there any more. */
+    /* Headers that do not fit on the last page are missing. */
     assert_true(r.n_by_fault[DISK_FAULT_FOREIGN] + r.n_empty == DISK_FILES_EXTENTS);
 }
 
@@ -213,10 +213,11 @@ static void behind_a_gap_all_are_orphans(void **state)
     r = expect_faults(DISK_FAULT_ORPHANED, 3, first);
     assert_int_equal(r.n_good, DISK_FILES_RECORDS - 4);
     assert_int_equal(r.n_empty, N_EMPTY + 1);
-    assert_int_equal(r.n_registered, 0); /* it was that path */
+    assert_int_equal(r.n_registered, 0); /* the record was the whole path */
 }
 
-/* The key does not say the position: a child that does not begin where its parent ends is lost. */
+/* The key does not include the position: a child that does not begin where its parent ends is
+ * lost. */
 static void a_path_with_a_jump_ends_there(void **state)
 {
     struct disk_record moved = files.records[6];
@@ -235,7 +236,7 @@ static void expect_one_orphan(const struct disk_record *r)
     expect_faults(DISK_FAULT_ORPHANED, 1, disk_files_extent(LAST));
 }
 
-/* In the middle of a segment a block is behind a full one of its span. */
+/* In the middle of a segment, a block follows a full block of its span. */
 static void a_block_behind_one_that_it_cannot_follow_is_lost(void **state)
 {
     struct disk_record r = files.records[LAST], p = files.records[LAST - 1];
@@ -248,10 +249,11 @@ static void a_block_behind_one_that_it_cannot_follow_is_lost(void **state)
     disk_files_put(&files, &r, disk_files_extent(LAST));
     struct disk_report report = verified(NULL); /* a new span may begin there */
     assert_int_equal(report.n_good, DISK_FILES_RECORDS);
-    p.depth = 2; /* but spans do not come back */
+    p.depth = 2; /* but span depths do not decrease */
     disk_files_put(&files, &p, disk_files_extent(LAST - 1));
     report = verified(NULL);
-    assert_int_equal(report.n_by_fault[DISK_FAULT_ORPHANED], 2); /* both: p is in no new segment */
+    assert_int_equal(report.n_by_fault[DISK_FAULT_ORPHANED], 2); /* both records: p starts no new
+                                                                    segment */
     p.flags |= DISK_STARTS_SEGMENT;
     disk_files_name(&p, files.super.fingerprint);
     disk_files_put(&files, &p, disk_files_extent(LAST - 1));
@@ -290,7 +292,7 @@ static void what_is_being_erased_is_no_damage(void **state)
     assert_int_equal(r.n_good, DISK_FILES_RECORDS - 1);
 }
 
-/* A parent with a payload that is wrong is a miss; what is behind it is still told apart. */
+/* A parent with a wrong payload is a miss, but its children are still checked. */
 static void a_wrong_payload_makes_no_orphans(void **state)
 {
     (void)state;
@@ -336,7 +338,7 @@ static void of_many_records_only_the_newest_is_good(void **state)
         assert_int_not_equal(r.places[i].extent, newest);
 }
 
-/* Faults are told by the worst that an extent has. */
+/* An extent counts once, by its worst fault. */
 static void an_extent_counts_once(void **state)
 {
     (void)state;
@@ -371,7 +373,7 @@ static void extents_behind_the_end_of_the_file_are_unreadable(void **state)
     snprintf(path, sizeof path, "%s/data", files.dir);
     assert_int_equal(truncate(path, (off_t)(17 * files.super.extent_bytes + 4096)), 0);
     enum status s = disk_verify(&r, files.dir, NULL, NULL);
-    if (s != OK) { /* refused as a whole: also fine */
+    if (s != OK) { /* refused as a whole, which is also correct */
         assert_true(s == ERR_CORRUPT);
         return;
     }
@@ -384,7 +386,7 @@ static void extents_behind_the_end_of_the_file_are_unreadable(void **state)
     assert_int_equal(r.n_good, DISK_FILES_RECORDS - n_behind);
 }
 
-/* Larger than what is read at once, and not a multiple of it. */
+/* Larger than the read buffer, and not a multiple of it. */
 static void a_huge_extent_is_read_in_pieces(void **state)
 {
     struct disk_record r = files.records[0];
@@ -435,9 +437,9 @@ static void it_says_when_a_server_has_the_directory(void **state)
     close(fd);
     r = verified(NULL);
     assert_false(r.is_in_use);
-    fd = hold_lock(LOCK_EX); /* it was not left locked */
+    fd = hold_lock(LOCK_EX); /* verify released its lock */
     close(fd);
-    fd = hold_lock(LOCK_SH); /* somebody else who checks it */
+    fd = hold_lock(LOCK_SH); /* another process that verifies the directory */
     r = verified(NULL);
     assert_false(r.is_in_use);
     close(fd);
@@ -476,7 +478,7 @@ static void overwrite(const char *name, uint64_t at, size_t n)
     close(fd);
 }
 
-/* What a server does while payloads are read: frees the extent that comes last, and uses it. */
+/* What a server does while payloads are read: it frees the last extent and writes it again. */
 static void free_the_last_extent(void *arg, uint64_t n_done, uint64_t n_all)
 {
     uint32_t *n_calls = arg, e = DISK_FILES_EXTENTS - 1;
@@ -505,7 +507,7 @@ static void what_a_server_changes_meanwhile_is_no_fault(void **state)
     assert_int_equal(disk_report_n_damaged(&r), 0);
     close(fd);
     n_calls = 0;
-    r = verified(&watch); /* nobody has it: then that was no server */
+    r = verified(&watch); /* no lock is held, so the change was not made by a server */
     assert_int_equal(r.n_by_fault[DISK_FAULT_PAYLOAD], 1);
     assert_int_equal(r.places[0].extent, DISK_FILES_EXTENTS - 1);
 }
@@ -583,7 +585,7 @@ static void missing_and_short_files_are_errors(void **state)
         enum status s = disk_verify(&r, files.dir, NULL, NULL);
         if (n < DISK_PAGE_BYTES)
             assert_int_equal(s, ERR_CORRUPT);
-        else if (s == OK) /* what is not there is empty */
+        else if (s == OK) /* a missing file is empty */
             check_sum(&r);
         else
             assert_int_equal(s, ERR_CORRUPT);
@@ -598,7 +600,8 @@ static void directories_are_found_by_their_names(void **state)
     char path[256];
 
     (void)state;
-    assert_ok(disk_dirs_find(&dirs, files.root, NULL)); /* empty as it is: its name says it all */
+    assert_ok(disk_dirs_find(&dirs, files.root, NULL)); /* an empty directory is recognized by its
+                                                           name */
     assert_int_equal(dirs.n, 1);
     assert_string_equal(dirs.paths[0], files.dir);
     disk_dirs_fini(&dirs);

@@ -17,7 +17,7 @@ static struct cost_model cost;
 static void start(void)
 {
     const uint32_t cached[] = {0, 1000}, fresh[] = {1, 1001};
-    const double seconds[] = {1, 1001, 1, 1001}; /* a second a token */
+    const double seconds[] = {1, 1001, 1, 1001}; /* one second per token */
     const struct cost_points points = {
         .cached = cached, .n_cached = 2, .new_tokens = fresh, .n_new = 2, .seconds = seconds};
 
@@ -55,7 +55,7 @@ static void a_trace_becomes_one_tree(void **state)
     (void)state;
     start();
     add_row(), add_part(1, 10), add_part(2, 5);
-    add_row(), add_part(2, 5); /* the same document at another place */
+    add_row(), add_part(2, 5); /* the same document at another position */
     add_row(), add_part(1, 10), add_part(0, 0), add_part(2, 5), add_part(3, 1);
     assert_ok(paths_build(&p, &trace, PARTS_AUTO, 0, UINT64_MAX, NULL));
     assert_int_equal(p.n_nodes, 4);
@@ -98,7 +98,7 @@ static void build_random(struct paths *p)
         uint32_t n_parts = 1 + rng_u32(3, n++) % 4;
 
         add_row();
-        for (uint32_t i = 0; i < n_parts; i++) { /* cubed: low ids are popular */
+        for (uint32_t i = 0; i < n_parts; i++) { /* the cube makes low ids popular */
             uint32_t id = (uint32_t)(400 * pow(rng_uniform(3, n++), 3));
 
             add_part(id, 1 + id % 7);
