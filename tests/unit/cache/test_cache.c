@@ -226,7 +226,7 @@ static void two_that_compute_the_same_share_blocks_after_commit(void **state)
 }
 
 /* The next turn of a conversation, and a preempted sequence, continue inside a block. */
-static void a_tail_is_gone_on_with(void **state)
+static void a_sequence_continues_a_cached_tail(void **state)
 {
     struct cache *c = make_cache(N_BLOCKS, true);
     static struct prompt turn, next, other;
@@ -434,7 +434,7 @@ int main(void)
         cmocka_unit_test(spans_cut_segments_and_blocks),
         cmocka_unit_test(growing_in_pieces_gives_the_same_view),
         cmocka_unit_test(two_that_compute_the_same_share_blocks_after_commit),
-        cmocka_unit_test(a_tail_is_gone_on_with),
+        cmocka_unit_test(a_sequence_continues_a_cached_tail),
         cmocka_unit_test(a_match_stops_at_the_limit_and_the_blocks_are_shared_all_the_same),
         cmocka_unit_test(shrinking_keeps_the_segments_that_have_tokens),
         cmocka_unit_test(growth_without_blocks_changes_nothing),

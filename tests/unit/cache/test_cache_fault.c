@@ -68,7 +68,7 @@ static void a_cache_that_cannot_be_made_is_an_error(void **state)
     assert_int_equal(n_allocated(), before);
 }
 
-static void why_it_failed_is_said(void **state)
+static void a_failed_create_states_the_reason(void **state)
 {
     struct cache_config config = small_config(16, 32);
     struct cache *c;
@@ -117,7 +117,7 @@ static void a_sequence_without_memory_is_an_error(void **state)
     cache_destroy(c); /* asserts that no sequence is open */
 }
 
-static void what_cannot_be_held_has_no_effect(void **state)
+static void a_hold_without_memory_has_no_effect(void **state)
 {
     struct cache_config config = small_config(16, 32);
     struct cache_stats stats;
@@ -154,9 +154,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_cache_that_cannot_be_made_is_an_error),
-        cmocka_unit_test(why_it_failed_is_said),
+        cmocka_unit_test(a_failed_create_states_the_reason),
         cmocka_unit_test(a_sequence_without_memory_is_an_error),
-        cmocka_unit_test(what_cannot_be_held_has_no_effect),
+        cmocka_unit_test(a_hold_without_memory_has_no_effect),
     };
     if (!open_device())
         return 1;

@@ -597,7 +597,7 @@ static void open_plain(struct world *w, struct life *l, uint32_t n, uint32_t fir
 
 /* A tail is a closed block for a prompt whose span ends there. While that prompt uses the block, or
  * has blocks after it, no sequence may write to it. */
-static void a_tail_that_somebody_uses_is_not_taken(void **state)
+static void a_tail_in_use_is_not_taken(void **state)
 {
     static const struct kind kind = {"tails", 30, 30,    false, true, false, "lru",
                                      0,       0,  false, 0,     0,    0};
@@ -736,7 +736,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_lost_and_nothing_is_wrong),
         cmocka_unit_test(any_one_copy_may_fail),
-        cmocka_unit_test(a_tail_that_somebody_uses_is_not_taken),
+        cmocka_unit_test(a_tail_in_use_is_not_taken),
         cmocka_unit_test(a_block_on_its_way_is_waited_for),
         cmocka_unit_test(more_copies_at_once_than_are_watched),
     };

@@ -71,7 +71,7 @@ static void keys_do_not_depend_on_what_follows(void **state)
     }
 }
 
-static void feeding_on_later_gives_the_same_keys(void **state)
+static void hashing_in_pieces_gives_the_same_keys(void **state)
 {
     uint32_t ids[700], ends[] = {45, 300};
     struct kv_key all[40], some[40];
@@ -178,7 +178,7 @@ static void two_tenants_share_exactly_the_public_blocks(void **state)
     }
 }
 
-static void what_is_generated_behind_a_public_prompt_is_the_tenants_own(void **state)
+static void blocks_generated_after_a_public_prompt_are_private(void **state)
 {
     const struct kv_scope tenants[] = {{{1}}, {{2}}};
     struct kv_key keys[2][20];
@@ -191,7 +191,7 @@ static void what_is_generated_behind_a_public_prompt_is_the_tenants_own(void **s
     assert_memory_not_equal(&keys[0][n - 1], &keys[1][n - 1], sizeof keys[0][0]);
 }
 
-static void a_salt_narrows_and_public_stays_public(void **state)
+static void a_salt_separates_private_blocks_only(void **state)
 {
     const struct kv_scope plain = {{1}}, salted = {{1, 9}}; /* as account_scope() computes them */
     struct kv_key a[20], b[20];
@@ -208,7 +208,7 @@ static void a_salt_narrows_and_public_stays_public(void **state)
     assert_int_equal(n_equal(a, b, n), 0);
 }
 
-static void where_public_ends_changes_what_is_behind_it(void **state)
+static void the_public_end_changes_all_later_keys(void **state)
 {
     const struct kv_scope tenant = {{1}};
     struct kv_key a[20], b[20];
@@ -230,13 +230,13 @@ int main(void)
         cmocka_unit_test(a_key_is_the_documented_hash),
         cmocka_unit_test(a_key_is_blake2b),
         cmocka_unit_test(keys_do_not_depend_on_what_follows),
-        cmocka_unit_test(feeding_on_later_gives_the_same_keys),
+        cmocka_unit_test(hashing_in_pieces_gives_the_same_keys),
         cmocka_unit_test(every_part_of_the_message_changes_the_key),
         cmocka_unit_test(a_span_end_closes_the_open_block),
         cmocka_unit_test(two_tenants_share_exactly_the_public_blocks),
-        cmocka_unit_test(what_is_generated_behind_a_public_prompt_is_the_tenants_own),
-        cmocka_unit_test(a_salt_narrows_and_public_stays_public),
-        cmocka_unit_test(where_public_ends_changes_what_is_behind_it),
+        cmocka_unit_test(blocks_generated_after_a_public_prompt_are_private),
+        cmocka_unit_test(a_salt_separates_private_blocks_only),
+        cmocka_unit_test(the_public_end_changes_all_later_keys),
     };
     if (hash_init() != OK)
         return 1;

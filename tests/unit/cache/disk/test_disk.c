@@ -17,7 +17,7 @@ static const enum aio_backend both[] = {AIO_URING, AIO_THREADS};
             world_fini(&(w));                                                                      \
         else
 
-static void what_was_written_is_read_bit_for_bit(void **state)
+static void a_read_returns_the_written_bytes(void **state)
 {
     const uint32_t row[8] = {8, 9, 10, 11, 12, 13, 14, 15}, apart[8] = {99, 3, 4, 5, 50, 0, 17, 16};
     struct disk_stats stats;
@@ -102,7 +102,7 @@ static void a_cleared_extent_can_be_written_again(void **state)
     }
 }
 
-static void what_is_erased_leaves_zeros(void **state)
+static void an_erased_extent_holds_zeros(void **state)
 {
     static uint8_t payload[EXTENT_BYTES];
     const uint32_t e[8] = {1, 2, 3, 4, 60, 61, 62, 98};
@@ -163,7 +163,7 @@ static void changed_bytes_are_corrupt_not_read(void **state)
     }
 }
 
-static void slots_are_given_in_a_row_if_there_is_one(void **state)
+static void adjacent_slots_are_reserved_if_possible(void **state)
 {
     uint32_t a[8], b[N_SLOTS];
     struct world w;
@@ -358,12 +358,12 @@ static void a_killed_process_leaves_whole_records_and_loses_none(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_was_written_is_read_bit_for_bit),
+        cmocka_unit_test(a_read_returns_the_written_bytes),
         cmocka_unit_test(reopening_finds_what_was_done_and_nothing_else),
         cmocka_unit_test(a_cleared_extent_can_be_written_again),
-        cmocka_unit_test(what_is_erased_leaves_zeros),
+        cmocka_unit_test(an_erased_extent_holds_zeros),
         cmocka_unit_test(changed_bytes_are_corrupt_not_read),
-        cmocka_unit_test(slots_are_given_in_a_row_if_there_is_one),
+        cmocka_unit_test(adjacent_slots_are_reserved_if_possible),
         cmocka_unit_test(many_units_are_under_way_at_once),
         cmocka_unit_test(closing_ends_what_is_under_way),
         cmocka_unit_test(a_killed_process_leaves_whole_records_and_loses_none),

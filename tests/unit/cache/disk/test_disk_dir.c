@@ -248,7 +248,7 @@ static void a_new_directory_is_private_and_as_large_as_asked(void **state)
     end_place(&p);
 }
 
-static void what_is_there_is_found_again(void **state)
+static void reopening_keeps_the_records(void **state)
 {
     struct place p;
 
@@ -271,7 +271,7 @@ static void what_is_there_is_found_again(void **state)
     end_place(&p);
 }
 
-static void another_superblock_means_to_begin_anew(void **state)
+static void another_superblock_starts_an_empty_directory(void **state)
 {
     static const struct {
         const char *says;
@@ -313,7 +313,7 @@ static void another_superblock_means_to_begin_anew(void **state)
     }
 }
 
-static void it_is_read_by_others_without_a_lock(void **state)
+static void a_reader_needs_no_lock(void **state)
 {
     char path[256];
     struct disk_dir r;
@@ -424,7 +424,7 @@ static void links_others_and_open_directories_are_refused(void **state)
     end_place(&p);
 }
 
-static void what_stands_in_a_files_place_is_refused(void **state)
+static void links_and_fifos_instead_of_files_are_refused(void **state)
 {
     char dir[256], path[256];
     struct place p;
@@ -459,7 +459,7 @@ static void what_stands_in_a_files_place_is_refused(void **state)
 
 /* --- how large --- */
 
-static void it_is_cut_and_grown_to_the_bound(void **state)
+static void a_directory_is_resized_to_the_bound(void **state)
 {
     struct place p;
 
@@ -598,7 +598,7 @@ static void too_little_free_space_is_refused_before_anything_is_taken(void **sta
     end_place(&p);
 }
 
-static void where_nothing_can_be_reserved_it_grows_as_it_is_written(void **state)
+static void without_fallocate_files_are_still_created(void **state)
 {
     struct place p;
 
@@ -611,7 +611,7 @@ static void where_nothing_can_be_reserved_it_grows_as_it_is_written(void **state
     end_place(&p);
 }
 
-static void without_memory_nothing_is_opened_nor_left(void **state)
+static void without_memory_opening_fails_and_leaks_nothing(void **state)
 {
     enum status s = ERR_NOMEM;
     uint32_t n_failed = 0;
@@ -694,7 +694,7 @@ static void other_models_make_room(void **state)
     end_place(&p);
 }
 
-static void only_as_many_go_as_are_in_the_way_the_oldest_first(void **state)
+static void only_as_many_directories_as_needed_are_removed_oldest_first(void **state)
 {
     struct disk_room room;
     char own[DISK_NAME_BYTES];
@@ -757,7 +757,7 @@ static void running_servers_keep_what_they_have(void **state)
     end_place(&p);
 }
 
-static void names_of_ours_are_known(void **state)
+static void directory_names_are_recognized(void **state)
 {
     char name[200];
 
@@ -789,24 +789,24 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_new_directory_is_private_and_as_large_as_asked),
-        cmocka_unit_test(what_is_there_is_found_again),
-        cmocka_unit_test(another_superblock_means_to_begin_anew),
-        cmocka_unit_test(it_is_read_by_others_without_a_lock),
+        cmocka_unit_test(reopening_keeps_the_records),
+        cmocka_unit_test(another_superblock_starts_an_empty_directory),
+        cmocka_unit_test(a_reader_needs_no_lock),
         cmocka_unit_test(a_second_server_is_refused),
         cmocka_unit_test(the_last_requests_of_a_killed_server_are_waited_for),
         cmocka_unit_test(links_others_and_open_directories_are_refused),
-        cmocka_unit_test(what_stands_in_a_files_place_is_refused),
-        cmocka_unit_test(it_is_cut_and_grown_to_the_bound),
+        cmocka_unit_test(links_and_fifos_instead_of_files_are_refused),
+        cmocka_unit_test(a_directory_is_resized_to_the_bound),
         cmocka_unit_test(a_cut_file_is_made_whole_again),
         cmocka_unit_test(too_small_a_bound_is_refused_with_numbers),
         cmocka_unit_test(a_full_file_system_is_refused_and_left_as_it_was),
         cmocka_unit_test(too_little_free_space_is_refused_before_anything_is_taken),
-        cmocka_unit_test(where_nothing_can_be_reserved_it_grows_as_it_is_written),
-        cmocka_unit_test(without_memory_nothing_is_opened_nor_left),
+        cmocka_unit_test(without_fallocate_files_are_still_created),
+        cmocka_unit_test(without_memory_opening_fails_and_leaks_nothing),
         cmocka_unit_test(other_models_make_room),
-        cmocka_unit_test(only_as_many_go_as_are_in_the_way_the_oldest_first),
+        cmocka_unit_test(only_as_many_directories_as_needed_are_removed_oldest_first),
         cmocka_unit_test(running_servers_keep_what_they_have),
-        cmocka_unit_test(names_of_ours_are_known),
+        cmocka_unit_test(directory_names_are_recognized),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -174,7 +174,7 @@ static void a_page_does_not_change_while_it_is_written(void **state)
 
 /* The steps are the mark, the zeros, the empty header. After a death between them, the next server
  * continues. */
-static void what_was_to_be_erased_is_erased_after_a_death_too(void **state)
+static void an_interrupted_erase_is_finished_after_a_restart(void **state)
 {
     static uint8_t payload[EXTENT_BYTES];
     const uint32_t e = 42;
@@ -313,7 +313,7 @@ static bool run_script(const struct script *script, uint64_t fail_nth)
     return hit;
 }
 
-static void whichever_request_fails_nothing_wrong_is_kept(void **state)
+static void no_wrong_record_is_kept_whichever_request_fails(void **state)
 {
     static const struct script scripts[] = {
         {"EIO", EIO, false}, {"ENOSPC, half written", ENOSPC, true}, {"a short file", 0, false}};
@@ -380,7 +380,7 @@ static void a_header_that_cannot_be_written_is_no_record(void **state)
     end_world(&w);
 }
 
-static void what_cannot_be_cleared_comes_back_later(void **state)
+static void a_failed_clear_is_retried(void **state)
 {
     const uint32_t e[4] = {1, 2, 30, 31};
     struct disk_record r;
@@ -458,7 +458,7 @@ static void a_full_queue_delays_but_loses_nothing(void **state)
     end_world(&w);
 }
 
-static void what_never_begins_is_over_at_its_deadline(void **state)
+static void a_unit_that_never_starts_ends_at_its_deadline(void **state)
 {
     const uint32_t a[2] = {1, 3}, b[2] = {40, 41};
     struct world w;
@@ -610,7 +610,7 @@ static void a_header_that_comes_too_late_is_cleared_again(void **state)
     end_world(&w);
 }
 
-static void clears_hang_like_all_else(void **state)
+static void a_clear_can_hang_like_any_request(void **state)
 {
     const uint32_t e[2] = {10, 50};
     struct world w;
@@ -668,19 +668,19 @@ int main(void)
         cmocka_unit_test(no_header_is_on_the_disk_before_all_payloads),
         cmocka_unit_test(adjacent_blocks_go_as_one_request),
         cmocka_unit_test(a_page_does_not_change_while_it_is_written),
-        cmocka_unit_test(what_was_to_be_erased_is_erased_after_a_death_too),
-        cmocka_unit_test(whichever_request_fails_nothing_wrong_is_kept),
+        cmocka_unit_test(an_interrupted_erase_is_finished_after_a_restart),
+        cmocka_unit_test(no_wrong_record_is_kept_whichever_request_fails),
         cmocka_unit_test(a_failed_unit_says_why_and_gives_all_back),
         cmocka_unit_test(a_header_that_cannot_be_written_is_no_record),
-        cmocka_unit_test(what_cannot_be_cleared_comes_back_later),
+        cmocka_unit_test(a_failed_clear_is_retried),
         cmocka_unit_test(closing_tries_again_what_failed),
         cmocka_unit_test(a_full_queue_delays_but_loses_nothing),
-        cmocka_unit_test(what_never_begins_is_over_at_its_deadline),
+        cmocka_unit_test(a_unit_that_never_starts_ends_at_its_deadline),
         cmocka_unit_test(more_units_than_there_are_is_busy),
         cmocka_unit_test(a_hung_read_is_over_and_its_slots_stay_reserved),
         cmocka_unit_test(a_hung_write_keeps_slots_and_extents_until_it_ends),
         cmocka_unit_test(a_header_that_comes_too_late_is_cleared_again),
-        cmocka_unit_test(clears_hang_like_all_else),
+        cmocka_unit_test(a_clear_can_hang_like_any_request),
         cmocka_unit_test(a_hung_disk_is_left_as_it_is),
     };
 

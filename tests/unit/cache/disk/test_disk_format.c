@@ -119,7 +119,7 @@ static void extents_are_whole_pages(void **state)
                      4096 + (uint64_t)DISK_EXTENTS_MAX * DISK_HEADER_BYTES);
 }
 
-static void as_many_extents_as_fit_and_not_one_more(void **state)
+static void the_number_of_extents_fits_the_bound_exactly(void **state)
 {
     static const uint64_t blocks[] = {1, 4096, 4097, 20480, 393216, 1000003};
 
@@ -398,7 +398,7 @@ static void a_fingerprint_with_the_same_beginning_is_found_by_the_key(void **sta
     assert_int_equal(verdict_of(header, EXTENT, other), DISK_MISNAMED);
 }
 
-static void what_cannot_be_is_impossible(void **state)
+static void contradicting_fields_are_impossible(void **state)
 {
     (void)state;
     expect_with(AT_FLAGS, 2, 4, DISK_IMPOSSIBLE);
@@ -436,7 +436,7 @@ static void a_first_block_has_no_parent(void **state)
     expect_verdict(header, DISK_IMPOSSIBLE);
 }
 
-static void what_the_key_is_a_hash_of_cannot_change(void **state)
+static void fields_hashed_by_the_key_cannot_change(void **state)
 {
     (void)state;
     expect_with(AT_KEY, 1, 0, DISK_MISNAMED);
@@ -447,7 +447,7 @@ static void what_the_key_is_a_hash_of_cannot_change(void **state)
     expect_with(AT_IDS, 3, 6, DISK_MISNAMED);
 }
 
-static void what_it_is_no_hash_of_can(void **state)
+static void fields_outside_the_key_can_change(void **state)
 {
     (void)state;
     expect_with(AT_FLAGS, 2, DISK_STARTS_SEGMENT, DISK_VALID);
@@ -504,7 +504,7 @@ int main(void)
         cmocka_unit_test(a_header_has_the_documented_bytes),
         cmocka_unit_test(a_superblock_has_the_documented_bytes),
         cmocka_unit_test(extents_are_whole_pages),
-        cmocka_unit_test(as_many_extents_as_fit_and_not_one_more),
+        cmocka_unit_test(the_number_of_extents_fits_the_bound_exactly),
         cmocka_unit_test(a_superblock_comes_back),
         cmocka_unit_test(any_flipped_bit_of_a_superblock_is_found),
         cmocka_unit_test(a_superblock_that_contradicts_itself_is_refused),
@@ -515,10 +515,10 @@ int main(void)
         cmocka_unit_test(the_mark_of_what_is_erased_is_no_header),
         cmocka_unit_test(a_header_elsewhere_is_foreign),
         cmocka_unit_test(a_fingerprint_with_the_same_beginning_is_found_by_the_key),
-        cmocka_unit_test(what_cannot_be_is_impossible),
+        cmocka_unit_test(contradicting_fields_are_impossible),
         cmocka_unit_test(a_first_block_has_no_parent),
-        cmocka_unit_test(what_the_key_is_a_hash_of_cannot_change),
-        cmocka_unit_test(what_it_is_no_hash_of_can),
+        cmocka_unit_test(fields_hashed_by_the_key_cannot_change),
+        cmocka_unit_test(fields_outside_the_key_can_change),
         cmocka_unit_test(scopes_may_alternate),
         cmocka_unit_test(a_whole_block_of_the_largest_ids_comes_back),
     };

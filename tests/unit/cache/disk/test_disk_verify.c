@@ -100,7 +100,7 @@ static void an_empty_directory_is_fine(void **state)
     assert_int_equal(disk_report_n_damaged(&r), 0);
 }
 
-static void bytes_behind_the_last_header_are_counted(void **state)
+static void bytes_after_the_last_header_are_counted(void **state)
 {
     uint8_t *end = files.table + DISK_PAGE_BYTES + DISK_FILES_EXTENTS * DISK_HEADER_BYTES;
     uint8_t *page_end = files.table + files.n_table_bytes;
@@ -140,7 +140,7 @@ static void a_flipped_bit_in_a_payload_is_found(void **state)
     }
 }
 
-static void what_is_behind_a_payload_means_nothing(void **state)
+static void bytes_after_a_payload_are_ignored(void **state)
 {
     (void)state;
     for (uint32_t e = 0; e < DISK_FILES_EXTENTS; e++)
@@ -172,7 +172,7 @@ static void a_header_that_was_moved_is_foreign(void **state)
 }
 
 /* One page has 16 headers: the extents of both pages have foreign headers. */
-static void pages_of_headers_exchanged_are_foreign(void **state)
+static void exchanged_header_pages_are_foreign(void **state)
 {
     uint8_t page[DISK_PAGE_BYTES], *first = files.table + DISK_PAGE_BYTES;
     struct disk_report r;
@@ -200,7 +200,7 @@ static void impossible_and_misnamed_headers_are_found(void **state)
     expect_faults(DISK_FAULT_MISNAMED, 1, disk_files_extent(LAST));
 }
 
-static void behind_a_gap_all_are_orphans(void **state)
+static void all_records_after_a_gap_are_orphans(void **state)
 {
     struct disk_report r;
 
@@ -237,7 +237,7 @@ static void expect_one_orphan(const struct disk_record *r)
 }
 
 /* In the middle of a segment, a block follows a full block of its span. */
-static void a_block_behind_one_that_it_cannot_follow_is_lost(void **state)
+static void a_block_that_cannot_follow_its_parent_is_lost(void **state)
 {
     struct disk_record r = files.records[LAST], p = files.records[LAST - 1];
 
@@ -283,7 +283,7 @@ static void a_first_block_that_starts_no_segment_is_lost(void **state)
     expect_one_orphan(&r);
 }
 
-static void what_is_being_erased_is_no_damage(void **state)
+static void an_extent_being_erased_is_no_fault(void **state)
 {
     (void)state;
     memcpy(header(LAST), disk_erase_mark, DISK_HEADER_BYTES);
@@ -426,7 +426,7 @@ static int hold_lock(int how)
     return fd;
 }
 
-static void it_says_when_a_server_has_the_directory(void **state)
+static void a_running_server_is_reported(void **state)
 {
     int fd = hold_lock(LOCK_EX);
     struct disk_report r = verified(NULL);
@@ -455,7 +455,7 @@ static void start_a_server(void *arg, uint64_t n_done, uint64_t n_all)
         *fd = hold_lock(LOCK_EX);
 }
 
-static void it_says_when_a_server_started_meanwhile(void **state)
+static void a_server_started_meanwhile_is_reported(void **state)
 {
     int fd = -1;
     struct disk_verify_watch watch = {start_a_server, &fd};
@@ -492,7 +492,7 @@ static void free_the_last_extent(void *arg, uint64_t n_done, uint64_t n_all)
     overwrite("data", e * files.super.extent_bytes, 4096);
 }
 
-static void what_a_server_changes_meanwhile_is_no_fault(void **state)
+static void a_change_by_a_running_server_is_no_fault(void **state)
 {
     uint32_t n_calls = 0;
     struct disk_verify_watch watch = {free_the_last_extent, &n_calls};
@@ -560,7 +560,7 @@ static void a_directory_may_have_any_other_name(void **state)
     assert_int_equal(rename(dir, files.dir), 0);
 }
 
-static void another_version_is_not_looked_at(void **state)
+static void a_directory_of_another_version_is_refused(void **state)
 {
     char dir[192];
 
@@ -619,7 +619,7 @@ static void directories_are_found_by_their_names(void **state)
     disk_dirs_fini(&dirs);
 }
 
-static void a_directory_with_a_table_is_meant_itself(void **state)
+static void a_path_with_a_table_is_the_directory_itself(void **state)
 {
     struct disk_dirs dirs;
 
@@ -631,7 +631,7 @@ static void a_directory_with_a_table_is_meant_itself(void **state)
     disk_dirs_fini(&dirs);
 }
 
-static void where_there_is_nothing_it_says_so(void **state)
+static void a_path_without_directories_is_an_error(void **state)
 {
     struct disk_dirs dirs;
     struct buf why;
@@ -657,18 +657,18 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_sound_directory_is_fine),
         TEST(an_empty_directory_is_fine),
-        TEST(bytes_behind_the_last_header_are_counted),
+        TEST(bytes_after_the_last_header_are_counted),
         TEST(a_flipped_bit_in_a_header_is_found),
         TEST(a_flipped_bit_in_a_payload_is_found),
-        TEST(what_is_behind_a_payload_means_nothing),
+        TEST(bytes_after_a_payload_are_ignored),
         TEST(a_header_that_was_moved_is_foreign),
-        TEST(pages_of_headers_exchanged_are_foreign),
+        TEST(exchanged_header_pages_are_foreign),
         TEST(impossible_and_misnamed_headers_are_found),
-        TEST(behind_a_gap_all_are_orphans),
+        TEST(all_records_after_a_gap_are_orphans),
         TEST(a_path_with_a_jump_ends_there),
-        TEST(a_block_behind_one_that_it_cannot_follow_is_lost),
+        TEST(a_block_that_cannot_follow_its_parent_is_lost),
         TEST(a_first_block_that_starts_no_segment_is_lost),
-        TEST(what_is_being_erased_is_no_damage),
+        TEST(an_extent_being_erased_is_no_fault),
         TEST(a_wrong_payload_makes_no_orphans),
         TEST(of_two_records_the_older_is_doubled),
         TEST(of_many_records_only_the_newest_is_good),
@@ -676,17 +676,17 @@ int main(void)
         TEST(more_faults_than_places_are_counted),
         TEST(extents_behind_the_end_of_the_file_are_unreadable),
         TEST(a_huge_extent_is_read_in_pieces),
-        TEST(it_says_when_a_server_has_the_directory),
-        TEST(it_says_when_a_server_started_meanwhile),
-        TEST(what_a_server_changes_meanwhile_is_no_fault),
+        TEST(a_running_server_is_reported),
+        TEST(a_server_started_meanwhile_is_reported),
+        TEST(a_change_by_a_running_server_is_no_fault),
         TEST(a_superblock_that_does_not_hold_is_an_error),
         TEST(files_of_another_model_are_an_error),
         TEST(a_directory_may_have_any_other_name),
-        TEST(another_version_is_not_looked_at),
+        TEST(a_directory_of_another_version_is_refused),
         TEST(missing_and_short_files_are_errors),
         TEST(directories_are_found_by_their_names),
-        TEST(a_directory_with_a_table_is_meant_itself),
-        TEST(where_there_is_nothing_it_says_so),
+        TEST(a_path_with_a_table_is_the_directory_itself),
+        TEST(a_path_without_directories_is_an_error),
     };
 
     if (hash_init() != OK)

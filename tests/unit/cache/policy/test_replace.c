@@ -114,7 +114,7 @@ static void pgdsf_priorities_are_those_of_the_paper(void **state)
     replace_destroy(r);
 }
 
-static void gdsf_counts_the_cost_behind_the_whole_prefix(void **state)
+static void gdsf_counts_the_cost_after_the_whole_prefix(void **state)
 {
     struct replace *r = make(REPLACE_GDSF, 8, 1, 10);
     struct replace_access hit = {.was_cached = true, .own_s_per_byte = 5};
@@ -157,7 +157,7 @@ static void lru_lfu_and_belady_pick_theirs(void **state)
     }
 }
 
-static void a_parent_never_goes_before_its_child(void **state)
+static void a_parent_is_never_evicted_before_its_child(void **state)
 {
     (void)state;
     for (int p = 0; p < REPLACE_N_POLICIES; p++) {
@@ -194,7 +194,7 @@ static void evict_never_takes_pinned(void **state)
     }
 }
 
-static void what_waiting_requests_want_goes_last(void **state)
+static void entries_of_waiting_requests_are_evicted_last(void **state)
 {
     (void)state;
     for (int p = 0; p < REPLACE_N_POLICIES; p++) {
@@ -219,7 +219,7 @@ static void what_waiting_requests_want_goes_last(void **state)
 }
 
 /* Two expected entries, a due before b, and one that is not expected and was used last. */
-static void what_is_due_last_leaves_first_of_what_is_expected(void **state)
+static void expected_entries_are_evicted_latest_due_first(void **state)
 {
     (void)state;
     for (int p = 0; p < REPLACE_N_POLICIES; p++) {
@@ -252,7 +252,7 @@ static void what_is_due_last_leaves_first_of_what_is_expected(void **state)
 }
 
 /* Unexpected entries survive for 10 s, so an entry due later than that is not protected. */
-static void what_is_due_later_than_others_survive_leaves_in_the_order_of_the_policy(void **state)
+static void entries_due_after_the_survival_time_are_evicted_by_priority(void **state)
 {
     struct replace *r = make(REPLACE_LRU, 16, 1, 10);
     uint32_t late, other, soon;
@@ -295,7 +295,7 @@ static void what_is_due_later_than_others_survive_leaves_in_the_order_of_the_pol
     replace_destroy(r);
 }
 
-static void a_copy_below_makes_dropping_free(void **state)
+static void a_copy_in_the_slower_tier_makes_eviction_free(void **state)
 {
     struct replace *r = make(REPLACE_PGDSF, 8, 2, 10);
     uint32_t a = add(r, 1, REPLACE_NONE, 1), b = add(r, 2, a, 5);
@@ -337,7 +337,7 @@ static void each_tier_has_its_own_clock(void **state)
     replace_destroy(r);
 }
 
-static void the_past_is_kept_as_long_as_there_is_room(void **state)
+static void uses_of_evicted_entries_are_remembered_while_there_is_room(void **state)
 {
     struct replace *r = make(REPLACE_LFU, 3, 1, 10);
     uint32_t a;
@@ -394,7 +394,7 @@ static void the_filter_compares_with_the_next_victim(void **state)
     replace_destroy(r);
 }
 
-static void what_grows_is_found_under_its_new_name_only(void **state)
+static void a_grown_entry_is_found_by_its_new_key_only(void **state)
 {
     (void)state;
     for (int p = 0; p < REPLACE_N_POLICIES; p++) {
@@ -422,7 +422,7 @@ static void what_grows_is_found_under_its_new_name_only(void **state)
     }
 }
 
-static void what_grows_into_a_known_name_inherits_its_uses(void **state)
+static void an_entry_grown_to_a_remembered_key_inherits_its_uses(void **state)
 {
     struct replace *r = make(REPLACE_LFU, 8, 1, 10);
     uint32_t a = replace_enter(r, 1, REPLACE_NONE, 0, 2);
@@ -620,20 +620,20 @@ int main(void)
         cmocka_unit_test(names_are_read_back),
         cmocka_unit_test(a_config_without_room_is_refused),
         cmocka_unit_test(pgdsf_priorities_are_those_of_the_paper),
-        cmocka_unit_test(gdsf_counts_the_cost_behind_the_whole_prefix),
+        cmocka_unit_test(gdsf_counts_the_cost_after_the_whole_prefix),
         cmocka_unit_test(lru_lfu_and_belady_pick_theirs),
-        cmocka_unit_test(a_parent_never_goes_before_its_child),
+        cmocka_unit_test(a_parent_is_never_evicted_before_its_child),
         cmocka_unit_test(evict_never_takes_pinned),
-        cmocka_unit_test(what_waiting_requests_want_goes_last),
-        cmocka_unit_test(what_is_due_last_leaves_first_of_what_is_expected),
-        cmocka_unit_test(what_is_due_later_than_others_survive_leaves_in_the_order_of_the_policy),
-        cmocka_unit_test(a_copy_below_makes_dropping_free),
+        cmocka_unit_test(entries_of_waiting_requests_are_evicted_last),
+        cmocka_unit_test(expected_entries_are_evicted_latest_due_first),
+        cmocka_unit_test(entries_due_after_the_survival_time_are_evicted_by_priority),
+        cmocka_unit_test(a_copy_in_the_slower_tier_makes_eviction_free),
         cmocka_unit_test(each_tier_has_its_own_clock),
-        cmocka_unit_test(the_past_is_kept_as_long_as_there_is_room),
+        cmocka_unit_test(uses_of_evicted_entries_are_remembered_while_there_is_room),
         cmocka_unit_test(a_name_in_the_tree_is_not_given_twice),
         cmocka_unit_test(the_filter_compares_with_the_next_victim),
-        cmocka_unit_test(what_grows_is_found_under_its_new_name_only),
-        cmocka_unit_test(what_grows_into_a_known_name_inherits_its_uses),
+        cmocka_unit_test(a_grown_entry_is_found_by_its_new_key_only),
+        cmocka_unit_test(an_entry_grown_to_a_remembered_key_inherits_its_uses),
         cmocka_unit_test(several_are_expected_and_taken_back_at_once),
         cmocka_unit_test(an_inner_entry_leaves_a_slower_tier),
         cmocka_unit_test(contest_keeps_documents_like_counting),

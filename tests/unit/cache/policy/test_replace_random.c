@@ -429,7 +429,7 @@ static uint64_t run(enum replace_policy policy, uint64_t seed)
     return m.victims;
 }
 
-static void victims_are_those_of_the_model(void **state)
+static void victims_match_the_model(void **state)
 {
     (void)state;
     for (int p = 0; p < REPLACE_N_POLICIES; p++)
@@ -446,7 +446,7 @@ static void equal_events_give_equal_victims(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(victims_are_those_of_the_model),
+        cmocka_unit_test(victims_match_the_model),
         cmocka_unit_test(equal_events_give_equal_victims),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

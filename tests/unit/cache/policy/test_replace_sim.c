@@ -76,7 +76,7 @@ static void a_trace_becomes_one_tree(void **state)
     assert_int_equal(paths_build(&p, &trace, PARTS_ALL, 3, 9, NULL), ERR_INVALID);
 }
 
-static void what_does_not_fit_is_not_kept(void **state)
+static void blocks_that_do_not_fit_are_not_kept(void **state)
 {
     struct paths p;
 
@@ -107,7 +107,7 @@ static void build_random(struct paths *p)
     assert_ok(paths_build(p, &trace, PARTS_AUTO, 0, UINT64_MAX, NULL));
 }
 
-static void who_knows_the_future_loses_to_nobody(void **state)
+static void belady_has_the_most_hits(void **state)
 {
     struct paths p;
 
@@ -126,7 +126,7 @@ static void who_knows_the_future_loses_to_nobody(void **state)
     paths_fini(&p);
 }
 
-static void knowing_the_queue_helps(void **state)
+static void expecting_queued_requests_raises_hits(void **state)
 {
     struct paths p;
 
@@ -146,9 +146,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_trace_becomes_one_tree),
-        cmocka_unit_test(what_does_not_fit_is_not_kept),
-        cmocka_unit_test(who_knows_the_future_loses_to_nobody),
-        cmocka_unit_test(knowing_the_queue_helps),
+        cmocka_unit_test(blocks_that_do_not_fit_are_not_kept),
+        cmocka_unit_test(belady_has_the_most_hits),
+        cmocka_unit_test(expecting_queued_requests_raises_hits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,7 +25,7 @@ static void close_all(struct open_seq *o, int n)
 
 /* --- order of eviction --- */
 
-static void of_what_is_expected_that_leaves_first_which_is_due_last(void **state)
+static void expected_blocks_are_evicted_latest_due_first(void **state)
 {
     struct cache_config config = small_config(16, 0);
     struct cache *c = make(&config);
@@ -53,7 +53,7 @@ static void of_what_is_expected_that_leaves_first_which_is_due_last(void **state
     cache_destroy(c);
 }
 
-static void a_time_that_is_told_again_counts(void **state)
+static void the_last_due_time_counts(void **state)
 {
     struct cache_config config = small_config(16, 0);
     struct cache *c = make(&config);
@@ -85,7 +85,7 @@ static void a_time_that_is_told_again_counts(void **state)
 
 /* Two sequences expect A and one expects B, due between the two: the earlier due time of A
  * counts. */
-static void the_earliest_of_those_who_wait_counts(void **state)
+static void the_earliest_due_time_counts(void **state)
 {
     struct cache_config config = small_config(16, 0);
     struct open_seq o[3];
@@ -158,7 +158,7 @@ static void run_with_tail(struct cache *c, struct open_seq *o, const char *text)
     cache_check(c);
 }
 
-static void what_is_preempted_keeps_its_last_tokens_too(void **state)
+static void a_preempted_sequence_keeps_its_last_tokens(void **state)
 {
     struct cache_config config = small_config(16, 64);
     uint32_t found[CACHE_N_TIERS];
@@ -242,7 +242,7 @@ static void room_is_made_before_it_is_needed(void **state)
 }
 
 /* A is due now, B almost now, D held; C in 10 s. */
-static void what_is_due_now_is_not_spilled_ahead(void **state)
+static void blocks_due_now_are_not_spilled_ahead(void **state)
 {
     struct cache_config config = small_config(16, 64);
     struct cache *c = make(&config);
@@ -303,7 +303,7 @@ static void spilling_and_fetching_ahead_do_not_undo_each_other(void **state)
     cache_destroy(c);
 }
 
-static void a_prefetch_makes_room_of_what_is_due_later(void **state)
+static void a_prefetch_evicts_blocks_that_are_due_later(void **state)
 {
     struct cache_config config = small_config(16, 64);
     struct cache *c = make(&config);
@@ -331,7 +331,7 @@ static void a_prefetch_makes_room_of_what_is_due_later(void **state)
     cache_destroy(c);
 }
 
-static void what_was_pushed_out_again_is_fetched_again(void **state)
+static void an_evicted_prefetch_is_repeated(void **state)
 {
     struct cache_config config = small_config(16, 64);
     struct cache *c = make(&config);
@@ -356,7 +356,7 @@ static void what_was_pushed_out_again_is_fetched_again(void **state)
 }
 
 /* If there is no room for the rest, the part that was prefetched is released with it. */
-static void a_part_that_was_fetched_is_given_back_too(void **state)
+static void a_partial_prefetch_is_released_too(void **state)
 {
     struct cache_config config = small_config(16, 64);
     struct cache *c = make(&config);
@@ -381,7 +381,7 @@ static void a_part_that_was_fetched_is_given_back_too(void **state)
 
 /* --- without prefix caching --- */
 
-static void without_prefix_caching_a_sequence_finds_its_own_only(void **state)
+static void without_prefix_caching_a_sequence_finds_only_its_own_blocks(void **state)
 {
     struct cache_config config = small_config(16, 64);
     uint32_t found[CACHE_N_TIERS];
@@ -429,7 +429,7 @@ static void without_prefix_caching_a_sequence_finds_its_own_only(void **state)
 }
 
 /* Two sequences with the same ids and the same output each keep their own blocks. */
-static void without_prefix_caching_equal_texts_do_not_meet(void **state)
+static void without_prefix_caching_equal_texts_share_no_blocks(void **state)
 {
     struct cache_config config = small_config(32, 0);
     struct open_seq o[2];
@@ -458,7 +458,7 @@ static void without_prefix_caching_equal_texts_do_not_meet(void **state)
     cache_destroy(c);
 }
 
-static void what_moves_when_its_sequence_ends_is_forgotten_when_it_has_come(void **state)
+static void blocks_of_a_closed_sequence_are_freed_after_their_transfer(void **state)
 {
     struct cache_config config = small_config(16, 64);
     struct open_seq a;
@@ -491,20 +491,20 @@ static void what_moves_when_its_sequence_ends_is_forgotten_when_it_has_come(void
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(of_what_is_expected_that_leaves_first_which_is_due_last),
-        cmocka_unit_test(a_time_that_is_told_again_counts),
-        cmocka_unit_test(the_earliest_of_those_who_wait_counts),
+        cmocka_unit_test(expected_blocks_are_evicted_latest_due_first),
+        cmocka_unit_test(the_last_due_time_counts),
+        cmocka_unit_test(the_earliest_due_time_counts),
         cmocka_unit_test(a_hold_goes_before_any_time),
-        cmocka_unit_test(what_is_preempted_keeps_its_last_tokens_too),
+        cmocka_unit_test(a_preempted_sequence_keeps_its_last_tokens),
         cmocka_unit_test(room_is_made_before_it_is_needed),
-        cmocka_unit_test(what_is_due_now_is_not_spilled_ahead),
+        cmocka_unit_test(blocks_due_now_are_not_spilled_ahead),
         cmocka_unit_test(spilling_and_fetching_ahead_do_not_undo_each_other),
-        cmocka_unit_test(a_prefetch_makes_room_of_what_is_due_later),
-        cmocka_unit_test(what_was_pushed_out_again_is_fetched_again),
-        cmocka_unit_test(a_part_that_was_fetched_is_given_back_too),
-        cmocka_unit_test(without_prefix_caching_a_sequence_finds_its_own_only),
-        cmocka_unit_test(without_prefix_caching_equal_texts_do_not_meet),
-        cmocka_unit_test(what_moves_when_its_sequence_ends_is_forgotten_when_it_has_come),
+        cmocka_unit_test(a_prefetch_evicts_blocks_that_are_due_later),
+        cmocka_unit_test(an_evicted_prefetch_is_repeated),
+        cmocka_unit_test(a_partial_prefetch_is_released_too),
+        cmocka_unit_test(without_prefix_caching_a_sequence_finds_only_its_own_blocks),
+        cmocka_unit_test(without_prefix_caching_equal_texts_share_no_blocks),
+        cmocka_unit_test(blocks_of_a_closed_sequence_are_freed_after_their_transfer),
     };
     if (!open_device())
         return 1;

@@ -177,7 +177,7 @@ static void a_host_tier_is_filled_within_the_same_bound(void **state)
 }
 
 /* A sequence that does not wait computes the blocks that are still being copied; no block leaks. */
-static void a_copy_that_is_not_wanted_any_more_is_given_up(void **state)
+static void a_copy_that_no_sequence_waits_for_is_cancelled(void **state)
 {
     static const char text[] = "BBBBBBBBBBBBBBBB";
     struct cache *c = open_cache(0, false);
@@ -226,7 +226,7 @@ int main(void)
                                         remove_folder),
         cmocka_unit_test_setup_teardown(a_host_tier_is_filled_within_the_same_bound, make_folder,
                                         remove_folder),
-        cmocka_unit_test_setup_teardown(a_copy_that_is_not_wanted_any_more_is_given_up, make_folder,
+        cmocka_unit_test_setup_teardown(a_copy_that_no_sequence_waits_for_is_cancelled, make_folder,
                                         remove_folder),
     };
 

@@ -154,7 +154,7 @@ static void a_hold_outlives_a_split(void **state)
 
 /* --- expected blocks --- */
 
-static void what_a_waiting_request_will_use_goes_last(void **state)
+static void blocks_of_a_waiting_request_are_evicted_last(void **state)
 {
     struct cache_config config = small_config(16, 0);
     struct cache *c = make(&config);
@@ -176,7 +176,7 @@ static void what_a_waiting_request_will_use_goes_last(void **state)
     cache_destroy(c);
 }
 
-static void what_is_not_there_yet_is_expected_too(void **state)
+static void blocks_computed_later_are_expected_too(void **state)
 {
     struct cache_config config = small_config(16, 0);
     struct cache *c = make(&config);
@@ -197,7 +197,7 @@ static void what_is_not_there_yet_is_expected_too(void **state)
 }
 
 /* Where two prompts diverge inside a segment, the expected branch stays. */
-static void a_branch_inside_of_a_segment_is_expected(void **state)
+static void an_expected_branch_inside_a_segment_stays(void **state)
 {
     struct cache_config config = small_config(16, 0);
     struct cache *c = make(&config);
@@ -216,7 +216,7 @@ static void a_branch_inside_of_a_segment_is_expected(void **state)
 
 /* --- tiers --- */
 
-static void what_waits_is_fetched_before_it_is_attached(void **state)
+static void a_waiting_request_is_prefetched_before_it_is_attached(void **state)
 {
     struct cache_config config = small_config(16, 64);
     struct cache *c = make(&config);
@@ -252,7 +252,7 @@ static void what_waits_is_fetched_before_it_is_attached(void **state)
     cache_destroy(c);
 }
 
-static void prefetching_takes_nothing_that_others_wait_for(void **state)
+static void a_prefetch_evicts_no_expected_blocks(void **state)
 {
     static const char *const others[] = {"XXXX", "YYYY", "ZZZZ"};
     struct cache_config config = small_config(16, 64);
@@ -282,7 +282,7 @@ static void prefetching_takes_nothing_that_others_wait_for(void **state)
 }
 
 /* A block prefetched for a request that was cancelled is an ordinary cached block. */
-static void who_waits_no_more_gives_the_prefetch_share_back(void **state)
+static void a_cancelled_request_releases_its_prefetch_share(void **state)
 {
     struct cache_config config = small_config(16, 64);
     struct cache *c = make(&config);
@@ -326,7 +326,7 @@ static void one_memory_needs_no_fetching_ahead(void **state)
     cache_destroy(c);
 }
 
-static void what_has_a_copy_is_not_copied_again(void **state)
+static void a_block_with_a_copy_is_not_copied_again(void **state)
 {
     struct cache_config config = small_config(16, 64);
     struct cache *c = make(&config);
@@ -352,7 +352,7 @@ static void what_has_a_copy_is_not_copied_again(void **state)
     cache_destroy(c);
 }
 
-static void hits_are_counted_where_they_lay(void **state)
+static void hits_are_counted_per_tier(void **state)
 {
     struct cache_config config = small_config(16, 64);
     uint32_t found[CACHE_N_TIERS];
@@ -379,7 +379,7 @@ static void hits_are_counted_where_they_lay(void **state)
 }
 
 /* Random documents below one preamble: if a document lies on the device, so does the preamble. */
-static void a_beginning_is_never_slower_than_its_end(void **state)
+static void a_prefix_is_never_in_a_slower_tier_than_its_suffix(void **state)
 {
     struct cache_config config = small_config(16, 24);
     char text[] = "PP|DDD|EE|Q";
@@ -498,7 +498,7 @@ static void a_split_leaves_the_hits_as_they_were(void **state)
 
 /* --- reset and refusal --- */
 
-static void a_reset_leaves_what_is_in_use_and_nothing_else(void **state)
+static void a_reset_keeps_only_blocks_in_use(void **state)
 {
     struct cache_config config = small_config(16, 64);
     struct cache_view view;
@@ -621,20 +621,20 @@ int main(void)
         cmocka_unit_test(the_number_of_holds_is_bounded),
         cmocka_unit_test(a_hold_can_be_renewed),
         cmocka_unit_test(a_hold_outlives_a_split),
-        cmocka_unit_test(what_a_waiting_request_will_use_goes_last),
-        cmocka_unit_test(what_is_not_there_yet_is_expected_too),
-        cmocka_unit_test(a_branch_inside_of_a_segment_is_expected),
-        cmocka_unit_test(what_waits_is_fetched_before_it_is_attached),
-        cmocka_unit_test(prefetching_takes_nothing_that_others_wait_for),
-        cmocka_unit_test(who_waits_no_more_gives_the_prefetch_share_back),
+        cmocka_unit_test(blocks_of_a_waiting_request_are_evicted_last),
+        cmocka_unit_test(blocks_computed_later_are_expected_too),
+        cmocka_unit_test(an_expected_branch_inside_a_segment_stays),
+        cmocka_unit_test(a_waiting_request_is_prefetched_before_it_is_attached),
+        cmocka_unit_test(a_prefetch_evicts_no_expected_blocks),
+        cmocka_unit_test(a_cancelled_request_releases_its_prefetch_share),
         cmocka_unit_test(one_memory_needs_no_fetching_ahead),
-        cmocka_unit_test(what_has_a_copy_is_not_copied_again),
-        cmocka_unit_test(hits_are_counted_where_they_lay),
-        cmocka_unit_test(a_beginning_is_never_slower_than_its_end),
+        cmocka_unit_test(a_block_with_a_copy_is_not_copied_again),
+        cmocka_unit_test(hits_are_counted_per_tier),
+        cmocka_unit_test(a_prefix_is_never_in_a_slower_tier_than_its_suffix),
         cmocka_unit_test(spans_are_listed_by_what_was_found_of_them),
         cmocka_unit_test(branches_inside_of_a_span_are_counted_with_it),
         cmocka_unit_test(a_split_leaves_the_hits_as_they_were),
-        cmocka_unit_test(a_reset_leaves_what_is_in_use_and_nothing_else),
+        cmocka_unit_test(a_reset_keeps_only_blocks_in_use),
         cmocka_unit_test(a_reset_while_somebody_waits_leaves_the_wait),
         cmocka_unit_test(an_unknown_policy_is_refused_with_words),
         cmocka_unit_test(a_tier_beyond_memory_is_refused_with_words),

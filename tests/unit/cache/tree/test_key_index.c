@@ -34,7 +34,7 @@ static uint32_t count(const struct key_index *x, uint32_t from, uint32_t to)
     return n;
 }
 
-static void what_was_added_is_there_until_it_is_removed(void **state)
+static void an_added_key_stays_until_it_is_removed(void **state)
 {
     struct key_index *x;
 
@@ -117,7 +117,7 @@ static void *read_all(void *arg)
 }
 
 /* Under TSan: one thread reads while another one writes. Keys that do not change stay visible. */
-static void readers_see_what_stays_while_others_come_and_go(void **state)
+static void readers_see_unchanged_keys_while_others_change(void **state)
 {
     struct reader r = {0};
     struct key_index *x;
@@ -146,10 +146,10 @@ static void readers_see_what_stays_while_others_come_and_go(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_was_added_is_there_until_it_is_removed),
+        cmocka_unit_test(an_added_key_stays_until_it_is_removed),
         cmocka_unit_test(an_index_that_is_not_there_knows_nothing),
         cmocka_unit_test(the_index_follows_the_tree),
-        cmocka_unit_test(readers_see_what_stays_while_others_come_and_go),
+        cmocka_unit_test(readers_see_unchanged_keys_while_others_change),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

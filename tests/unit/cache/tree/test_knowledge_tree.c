@@ -60,7 +60,7 @@ static struct ktree_match match(const struct ktree *t, const char *tokens)
     return ktree_match(t, keys, (uint32_t)strlen(tokens));
 }
 
-static void a_path_is_found_to_the_block(void **state)
+static void a_path_is_found_block_by_block(void **state)
 {
     struct ktree *t = make(8, 16, 1);
     uint32_t preamble = add(t, KTREE_ROOT, 0, "abc", 0), doc = add(t, preamble, 0, "abcde", 3);
@@ -105,7 +105,7 @@ static void siblings_share_their_leading_blocks(void **state)
     ktree_destroy(t);
 }
 
-static void a_parent_is_never_slower_than_its_child(void **state)
+static void a_parent_is_never_in_a_slower_tier_than_its_child(void **state)
 {
     struct ktree *t = make(8, 16, 3);
     uint32_t a = add(t, KTREE_ROOT, 0, "ab", 0), b = add(t, a, 0, "abcd", 2);
@@ -182,7 +182,7 @@ static void without_room_nothing_changes(void **state)
 }
 
 /* A collision of 64 bits must never be a hit, nor a key below another parent. */
-static void half_a_key_is_no_key(void **state)
+static void colliding_short_keys_are_no_hit(void **state)
 {
     struct ktree *t = make(4, 8, 1);
     struct kv_key key = chain(NULL, 1), like = key, path[2] = {key, chain(NULL, 2)};
@@ -199,7 +199,7 @@ static void half_a_key_is_no_key(void **state)
     ktree_destroy(t);
 }
 
-static void a_first_key_finds_its_node_wherever_it_stands(void **state)
+static void the_first_key_of_a_node_finds_the_node(void **state)
 {
     struct ktree *t = make(8, 16, 1);
     uint32_t a = add(t, KTREE_ROOT, 0, "abcd", 0), b = add(t, a, 0, "abcdef", 4), up;
@@ -254,7 +254,7 @@ static void all_nodes_come_once_and_parents_first(void **state)
     ktree_destroy(t);
 }
 
-static void a_node_knows_how_many_blocks_stand_before_it(void **state)
+static void a_node_has_the_number_of_blocks_before_it(void **state)
 {
     struct ktree *t = make(8, 16, 1);
     uint32_t a = add(t, KTREE_ROOT, 0, "abc", 0), b = add(t, a, 0, "abcde", 3), up;
@@ -589,16 +589,16 @@ static void random_operations_agree_with_a_search(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_path_is_found_to_the_block),
+        cmocka_unit_test(a_path_is_found_block_by_block),
         cmocka_unit_test(siblings_share_their_leading_blocks),
-        cmocka_unit_test(a_parent_is_never_slower_than_its_child),
+        cmocka_unit_test(a_parent_is_never_in_a_slower_tier_than_its_child),
         cmocka_unit_test(a_pin_holds_the_whole_path),
         cmocka_unit_test(a_tail_grows_in_place),
         cmocka_unit_test(without_room_nothing_changes),
-        cmocka_unit_test(half_a_key_is_no_key),
-        cmocka_unit_test(a_first_key_finds_its_node_wherever_it_stands),
+        cmocka_unit_test(colliding_short_keys_are_no_hit),
+        cmocka_unit_test(the_first_key_of_a_node_finds_the_node),
         cmocka_unit_test(all_nodes_come_once_and_parents_first),
-        cmocka_unit_test(a_node_knows_how_many_blocks_stand_before_it),
+        cmocka_unit_test(a_node_has_the_number_of_blocks_before_it),
         cmocka_unit_test(a_pin_makes_its_path_active_and_nothing_else),
         cmocka_unit_test(random_operations_agree_with_a_search),
     };
