@@ -353,7 +353,8 @@ static void uses_of_evicted_entries_are_remembered_while_there_is_room(void **st
     a = add(r, 4, REPLACE_NONE, 1); /* takes the slot of entry 1, which was evicted first */
     assert_priority(r, a, 1);
     assert_priority(r, add(r, 2, REPLACE_NONE, 1), 3);
-    uint32_t c = replace_enter(r, 3, REPLACE_NONE, 0, 2); /* key 3 belongs to another entry */
+    uint32_t c = replace_enter(r, 3, REPLACE_NONE, 0,
+                               2); /* key 3 was remembered with another size: not used */
     use(r, c, 1);
     assert_priority(r, c, 1);
     assert_int_equal(replace_enter(r, 9, REPLACE_NONE, 0, 1), REPLACE_NONE); /* all entries are in
