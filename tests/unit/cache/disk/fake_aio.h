@@ -24,7 +24,7 @@ static struct {
     uint64_t numbers[FAKE_DEPTH]; /* in the order of submission, from 1 */
     uint32_t n;                   /* in progress */
     uint64_t n_ever;
-    /* what the test sets */
+    /* set by the test */
     bool holds;           /* no request ends by itself, except for: */
     bool ends;            /* one request, */
     uint32_t ends_at;     /* this one, at the next poll */

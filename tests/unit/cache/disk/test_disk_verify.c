@@ -478,7 +478,7 @@ static void overwrite(const char *name, uint64_t at, size_t n)
     close(fd);
 }
 
-/* What a server does while payloads are read: it frees the last extent and writes it again. */
+/* Simulate a server while payloads are read: it frees the last extent and writes it again. */
 static void free_the_last_extent(void *arg, uint64_t n_done, uint64_t n_all)
 {
     uint32_t *n_calls = arg, e = DISK_FILES_EXTENTS - 1;
