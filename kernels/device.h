@@ -1,11 +1,11 @@
-/* device.h - a place to compute: pick a backend; memory, streams and events behind it.
+/* device.h - a device that computes: one backend with its memory, streams and events.
  *
  * Common subset of C11 and C++.
  *
  * Owns    its worker pool, its scratch memory and every allocation until device_free().
  * Thread  device_open/close on one thread; memory calls and ops on the engine thread.
- * Errors  ERR_NOMEM; ERR_UNSUPPORTED with words for a backend this build or machine lacks;
- *         ERR_INTERNAL from a GPU that failed (device_failure() has the words).
+ * Errors  ERR_NOMEM; ERR_UNSUPPORTED with a reason for a backend that this build or machine lacks;
+ *         ERR_INTERNAL from a GPU that failed (device_failure() has the reason).
  * Units   bytes. */
 #ifndef TARN_KERNELS_DEVICE_H
 #define TARN_KERNELS_DEVICE_H
@@ -30,21 +30,22 @@ enum device_kind {
 
 struct device_config {
     enum device_kind kind;
-    const char *cpu_variant; /* NULL: fastest on this machine; "amx", "avx512bf16", "avx512", ... */
-    bool bf16_weights;       /* most products will read bf16 weights: counts for the best variant */
+    const char *cpu_variant; /* NULL: the fastest on this machine; "amx", "avx512bf16", "avx512",
+                                ... */
+    bool bf16_weights;       /* most products read bf16 weights; affects which variant is fastest */
     uint32_t n_threads;      /* 0: one per core that this process may use */
-    uint32_t max_rows;       /* most rows of one step: sizes the scratch memory */
+    uint32_t max_rows;       /* most rows in one step; sets the size of the scratch memory */
     uint32_t max_k;          /* largest K of any product */
-    uint32_t max_heads;      /* most query heads */
+    uint32_t max_heads;      /* most query heads of any model */
     uint32_t max_head_dim;
-    bool batch_invariant; /* CUDA: products in an order that no batch changes (promise P1); CPU
-                             devices always do so */
+    bool batch_invariant; /* CUDA: the order of a sum does not depend on the batch (promise P1);
+                             always so on a CPU device */
 };
 
 NODISCARD enum status device_open(struct device **out, const struct device_config *config,
                                   struct buf *why);
-/* On a backend of the caller's, whose state is open already and becomes the device's (closed also
- * when this fails). It has no host threads, and no synchronous copies. */
+/* Open a device on the caller's backend. The device takes over `state` and closes it, also when
+ * this call fails. The device has no host threads and no synchronous copies. */
 struct device_backend;
 NODISCARD enum status device_open_backend(struct device **out, const struct device_backend *backend,
                                           void *state, struct buf *why);
@@ -52,7 +53,7 @@ void device_close(struct device *d); /* NULL is fine */
 
 const struct ops *device_ops(const struct device *d);
 
-/* Devices that compute one model together, each with its share of the weights; the caller runs
+/* Devices that compute one model together, each with a share of the weights. The caller runs on
  * devices[rank]. */
 #define DEVICE_GROUP_MAX 8
 struct device_group {
@@ -70,30 +71,30 @@ static inline struct device *device_group_self(const struct device_group *g)
 }
 
 uint32_t device_n_threads(const struct device *d);
-/* The calling thread is the one that will run ops from now on: it may be bound to a core for good.
- * Threads that it starts later inherit that. */
+/* Make the calling thread the one that runs ops from now on. The thread may be bound to a core for
+ * good, and threads that it starts later inherit the binding. */
 void device_adopt_thread(struct device *d);
-/* Whether its memory can be read and written in place by the host (true for every CPU backend). */
+/* Whether the host can read and write the device's memory in place (true for every CPU backend). */
 int device_is_host(const struct device *d);
-/* The layout of weights that its products read. */
+/* The layout of weights that the device's products read. */
 enum weight_layout device_weight_layout(const struct device *d);
-/* Words for the failure after which this device computes nothing any more, NULL while it works. A
- * GPU's context does not come back from one: the process has to end and be started again. */
+/* The reason why the device has failed; NULL while it works. A failed GPU context cannot be
+ * recovered: the process has to be restarted. */
 const char *device_failure(const struct device *d);
 /* Free and total memory of the device. ERR_UNSUPPORTED on a host device. */
 NODISCARD enum status device_memory(struct device *d, size_t *n_free, size_t *n_total);
 
-/* Zeroed, 64-byte aligned (256 on a GPU), huge pages where the system gives them. NULL when out of
- * memory. */
+/* Allocate zeroed memory, 64-byte aligned (256 on a GPU), in huge pages where the system has them.
+ * Returns NULL when out of memory. */
 void *device_alloc(struct device *d, size_t n_bytes);
 void device_free(struct device *d, void *p); /* NULL is fine */
-/* Host memory that asynchronous copies can use, 64-byte aligned, not zeroed. NULL when out of
- * memory. Any thread. */
+/* Allocate host memory for asynchronous copies, 64-byte aligned, not zeroed. Returns NULL when out
+ * of memory. Any thread may call it. */
 void *device_alloc_pinned(struct device *d, size_t n_bytes);
 void device_free_pinned(struct device *d, void *p); /* NULL is fine */
 
-/* Streams: work on one goes in order, work on two goes side by side. A host device has none and
- * returns NULL, which every op and copy takes for its default. */
+/* Work on one stream runs in order; work on different streams may overlap. A host device has no
+ * streams: device_stream() returns NULL, which every op and copy accepts. */
 enum device_stream {
     DEVICE_COMPUTE,  /* the same as NULL */
     DEVICE_COPY_IN,  /* host to device */
@@ -101,8 +102,8 @@ enum device_stream {
     DEVICE_STREAM_COUNT
 };
 struct stream *device_stream(struct device *d, enum device_stream which);
-/* Enqueue a copy; the host memory is pinned and stays as it is until the copy is done. On a host
- * device the copy is done at once. */
+/* Enqueue a copy. The host memory must be pinned and unchanged until the copy is done. A host
+ * device copies at once. */
 NODISCARD enum status device_upload_async(struct device *d, struct stream *s, void *dst,
                                           const void *src, size_t n_bytes);
 NODISCARD enum status device_download_async(struct device *d, struct stream *s, void *dst,
@@ -110,20 +111,21 @@ NODISCARD enum status device_download_async(struct device *d, struct stream *s, 
 /* Wait on the host until all work of a stream is done. */
 NODISCARD enum status device_stream_wait(struct device *d, struct stream *s);
 
-/* A point in a stream. Record it *after* the work it stands for. */
+/* A point in a stream. Record it *after* the work that it marks. */
 struct device_event;
 NODISCARD enum status device_event_create(struct device *d, struct device_event **out);
 void device_event_destroy(struct device *d, struct device_event *e); /* NULL is fine */
 NODISCARD enum status device_event_record(struct device *d, struct device_event *e,
                                           struct stream *s);
-/* What comes on stream s from now on waits for the event. */
+/* Make all later work on stream s wait for the event. */
 NODISCARD enum status device_event_order(struct device *d, struct device_event *e,
                                          struct stream *s);
-/* *done: whether it has been reached; never blocks. An event that was never recorded is done. */
+/* Set *done to whether the event was reached; never blocks. An event that was never recorded is
+ * done. */
 NODISCARD enum status device_event_query(struct device *d, struct device_event *e, bool *done);
 NODISCARD enum status device_event_wait(struct device *d, struct device_event *e);
 
-/* Host to device and back; synchronous, in order with the compute stream. */
+/* Copy from host to device and back: synchronous, in order with the compute stream. */
 NODISCARD enum status device_upload(struct device *d, void *dst, const void *src, size_t n_bytes);
 NODISCARD enum status device_download(struct device *d, void *dst, const void *src, size_t n_bytes);
 /* Run fn(arg, i) for i in [0, n) on the device's host threads (weight packing at load). */

@@ -1,21 +1,21 @@
-/* params.h - one plain struct per op: shapes, dtypes and who may be NULL.
+/* params.h - one plain struct per op: shapes, dtypes and which pointers may be NULL.
  *
  * Common subset of C11 and C++ (nvcc reads it too).
  *
- * Owns    nothing: every pointer is borrowed device memory for the length of the call.
+ * Owns    nothing: every pointer is device memory borrowed for the duration of the call.
  * Thread  as ops.h.
  * Errors  as ops.h.
  * Units   shapes in elements, row-major; strides in elements; tokens, not bytes.
  *
- * Shape letters: T rows (tokens) of this step, D hidden size, F feed-forward size, H query heads,
- * G KV heads (H is a multiple of G), d head size, V vocabulary, K and N of a matrix product. */
+ * Shape letters: T rows (tokens) of this step, D hidden size, F feed-forward size, H query heads, G
+ * KV heads (H is a multiple of G), d head size, V vocabulary, K and N of a matrix product. */
 #ifndef TARN_KERNELS_PARAMS_H
 #define TARN_KERNELS_PARAMS_H
 
 #include "kernels/dtype.h"
 #include "kernels/kv_layout.h"
 
-/* Tokens in one segment at most: unit of attention tiles and of transfer. */
+/* Most tokens in one segment, the unit of attention tiles and of transfers. */
 #define KV_SEGMENT_TOKENS_MAX 256
 /* Output columns in one packed panel of a weight. */
 #define PANEL_COLS 32
@@ -23,10 +23,10 @@
 /* Rows of activations whose largest magnitude is below this are quantized to zeros. */
 #define QUANT_ROW_MIN 1e-30f
 
-/* How a weight lies in memory; pack.h draws both. A device wants one of them. */
+/* How a weight lies in memory; pack.h describes both layouts. Each device wants one of them. */
 enum weight_layout {
-    WEIGHT_PANELS = 0, /* panels of PANEL_COLS outputs: what the CPU kernels walk */
-    WEIGHT_ROWS        /* row-major: tables, and what a GPU reads */
+    WEIGHT_PANELS = 0, /* panels of PANEL_COLS outputs, for the CPU kernels */
+    WEIGHT_ROWS        /* row-major: embedding tables, and all weights of a GPU */
 };
 
 /* A weight [N, K] (N outputs). */
@@ -45,15 +45,15 @@ struct embed_params {
     uint32_t n_rows;     /* T */
     uint32_t dim;        /* D */
     uint32_t n_vocab;    /* V; every id is below it (checked by the caller) */
-    struct weight table; /* [V, D]: floats in WEIGHT_ROWS, possibly in a mapped file (aligned to
-                            its element only); or I8 in the device's layout. May be the output
-                            layer's */
+    struct weight table; /* [V, D]: floats in WEIGHT_ROWS, possibly in a mapped file (aligned to the
+                            element size only); or I8 in the device's layout. May be shared with the
+                            output layer */
     const uint32_t *ids; /* [T] */
     float *out;          /* [T, D] */
 };
 
-/* out[t, i] = w[i] * x[t, i] / sqrt(mean(x[t, :]^2) + eps). With `sum`: sum += x first, and the
- * norm is that of sum (the residual stream, when a product could not add to it itself). */
+/* out[t, i] = w[i] * x[t, i] / sqrt(mean(x[t, :]^2) + eps). With `sum`: first sum += x, then the
+ * norm of sum (the residual stream, where a product could not add to it). */
 struct rmsnorm_params {
     uint32_t n_rows; /* T */
     uint32_t dim;    /* D */
@@ -65,35 +65,35 @@ struct rmsnorm_params {
 };
 
 /* out = a * w^T + bias, or out += a * w^T + bias when accumulate is set. Each output is one chain
- * over K in ascending order, started at 0 and the same for any number of rows and threads; the
- * bias, then the old out, are added once at its end (promise P1).
+ * over K in ascending order that starts at 0 and is the same for any number of rows and threads.
+ * The bias, then the old out, are added once at its end (promise P1).
  *
- * With BF16 weights a device may round `a` to bf16 (nearest even) first: that is what the matrix
- * instructions take. With I8 and I4 each row of `a` is quantized by itself, to
+ * With BF16 weights a device may round `a` to bf16 (nearest even) first, the input of the matrix
+ * instructions. With I8 and I4 each row of `a` is quantized separately:
  *   q[k] = round(a[k] * (127 / max|a|)), nearest even, in -127 .. 127, scale s = max|a| / 127
- * and the chain runs over groups, the sums inside a group being exact integers:
+ * The chain then runs over groups; the sums inside a group are exact integers:
  *   sum = fma((float)(sum over the group of q[k] * w[n, k]), group's scale of n, sum)
- * then out = sum * s. A row with a NaN or an infinity gives NaN in all its outputs; a row with
+ * and out = sum * s. A row with a NaN or an infinity gives NaN in all its outputs; a row with
  * max|a| < QUANT_ROW_MIN counts as zeros.
  *
- * A CUDA device keeps activations as floats there: `a` is rounded to bf16 for BF16, I8 and I4
- * weights and to f16 for F16 ones, products are summed in fp32, and each group's sum is multiplied
- * by its scale. Without device_config.batch_invariant the order of a sum may depend on T. */
+ * A CUDA device keeps activations as floats: `a` is rounded to bf16 for BF16, I8 and I4 weights and
+ * to f16 for F16 weights, products are summed in fp32, and each group's sum is multiplied by its
+ * scale. Without device_config.batch_invariant the order of a sum may depend on T. */
 struct gemm_params {
     uint32_t n_rows; /* T */
     const float *a;  /* [T, K], row stride a_stride */
     size_t a_stride;
     struct weight w;           /* [N, K] */
-    const struct weight *next; /* of the product after this one, to be fetched early; may be NULL */
+    const struct weight *next; /* weight of the next product, to be prefetched; may be NULL */
     const float *bias;         /* [N]; may be NULL */
     int accumulate;
     float *out; /* [T, N], row stride out_stride; never overlaps a */
     size_t out_stride;
 };
 
-/* Rotate Q in place and K on its way into the cache, write V into the cache. K and V are rounded
- * to the cache dtype (nearest even) here, before any row attends to them. Pairs are (i, i + r/2)
- * with r = rot_dim, the Hugging Face convention; dimensions from r on pass unrotated. */
+/* Rotate Q in place; rotate K and write K and V to the cache, rounded to the cache dtype (nearest
+ * even) before any row attends to them. The rotated pairs are (i, i + r/2) with r = rot_dim, the
+ * Hugging Face convention; dimensions from r on are not rotated. */
 struct rope_kv_params {
     uint32_t n_rows;  /* T */
     uint32_t n_heads; /* H */
@@ -104,14 +104,15 @@ struct rope_kv_params {
     const float *v; /* [T, G, d], row stride qkv_stride */
     size_t qkv_stride;
     const uint32_t *pos;         /* [T] position of each row in its sequence */
-    const float *cos_sin;        /* [n_pos, r]: r/2 cosines, then r/2 sines, of each position */
+    const float *cos_sin;        /* [n_pos, r]: for each position r/2 cosines, then r/2 sines */
     uint32_t n_pos;              /* every pos is below it */
-    const uint32_t *slot_block;  /* [T] block that takes the row's K and V */
+    const uint32_t *slot_block;  /* [T] block that receives the row's K and V */
     const uint32_t *slot_offset; /* [T] token index inside that block, below KV_BLOCK_TOKENS */
     struct kv_pool pool;
 };
 
-/* Blocks of all layers to one buffer, in the order given (kv_gather), or back (kv_scatter). */
+/* Copy blocks of all layers to one buffer, in the order of `blocks` (kv_gather), or back
+ * (kv_scatter). */
 struct kv_copy_params {
     uint32_t n_blocks;
     const uint32_t *blocks; /* [n_blocks] */
@@ -124,7 +125,7 @@ struct kv_copy_params {
  * blocks[block0 + i / KV_BLOCK_TOKENS] at offset i % KV_BLOCK_TOKENS. */
 struct attn_segment {
     uint32_t pos0;     /* position of its first token */
-    uint32_t n_tokens; /* in the cache, this step's included; 1..KV_SEGMENT_TOKENS_MAX */
+    uint32_t n_tokens; /* in the cache, including this step's; 1..KV_SEGMENT_TOKENS_MAX */
     uint32_t block0;   /* index into blocks */
 };
 
@@ -134,17 +135,17 @@ struct attn_seq {
     uint32_t n_rows;
     uint32_t pos0;   /* position of row0; its keys are 0..pos0 */
     uint32_t seg0;   /* index into segments */
-    uint32_t n_segs; /* in ascending order of position; they cover 0 .. pos0 + n_rows - 1
-                        without a gap, or a part of it when attention is partial */
+    uint32_t n_segs; /* in ascending order of position; they cover 0 .. pos0 + n_rows - 1 without a
+                        gap, or only a part of it for partial attention */
 };
 
-/* Causal attention. Tiles are whole segments: for each row and segment the visible keys' scores,
- * their maximum, exp and weighted sum over the tile in a fixed order of keys; tiles are merged in
- * segment order by log-sum-exp in fp32 (promise P1; the merge is that of FlashDecoding and of
- * TokenLake's query shipping). Keys behind the row's position or before its window count exactly 0.
+/* Causal attention. Tiles are whole segments. For each row and tile: scores of the visible keys,
+ * their maximum, exp and weighted sum in a fixed order of keys. Tiles are merged in segment order
+ * by log-sum-exp in fp32 (promise P1; the merge is that of FlashDecoding and of TokenLake's query
+ * shipping). Keys after the row's position or before its window count exactly 0.
  *
- * Partial attention: segments may hold only some of a row's keys; `lse` then says how much weight
- * the result has, and the merge op joins such results. A row that sees no key gets zeros. */
+ * Partial attention: segments may hold only some of a row's keys. Then `lse` is the weight of the
+ * result, which the merge op needs to join several results. A row that sees no key gets zeros. */
 struct attention_params {
     uint32_t n_seqs;
     uint32_t n_rows;     /* T: of all sequences */
@@ -158,17 +159,17 @@ struct attention_params {
     const float *q;  /* [T, H, d], row stride q_stride */
     size_t q_stride;
     float *out; /* [T, H, d], row stride H * d */
-    float *lse; /* [T, H] ln of the sum of exp(score) over the keys seen, -inf where
-                   there is none; may be NULL */
+    float *lse; /* [T, H] ln of the sum of exp(score) over the visible keys, -inf if there is none;
+                   may be NULL */
     const struct attn_seq *seqs;         /* [n_seqs] */
-    const struct attn_segment *segments; /* all sequences', one behind the other */
-    const uint32_t *blocks;              /* all segments' block ids */
+    const struct attn_segment *segments; /* of all sequences, one after the other */
+    const uint32_t *blocks;              /* block ids of all segments */
     struct kv_pool pool;
 };
 
 /* Join partial attentions: out = sum_i w_i part_i / sum_i w_i with w_i = exp(lse_i - max lse), in
  * the order of the parts, in fp32 (the merge of TokenLake, 2025). A part with lse = -inf counts
- * exactly 0, whatever it holds; all such: zeros. */
+ * exactly 0, whatever it holds. If all parts have -inf, out is zeros. */
 struct merge_params {
     uint32_t n_rows;   /* T */
     uint32_t n_heads;  /* H */
@@ -197,7 +198,7 @@ struct gather_params {
     float *out;           /* [n_rows, dim]; does not overlap x */
 };
 
-/* x[i] = the sum of x[i] over the devices of a group; the same bits on each. */
+/* x[i] = the sum of x[i] over the devices of a group, with the same bits on each device. */
 struct all_reduce_params {
     size_t n;
     float *x; /* [n] on this device */
@@ -226,7 +227,7 @@ struct sample_row {
     float repetition_penalty, presence_penalty, frequency_penalty;
     uint32_t seen0, n_seen;  /* range of `seen` */
     uint32_t bias0, n_bias;  /* range of `bias` */
-    uint32_t mask0, n_mask;  /* range of `mask`; n_mask 0: every id may come */
+    uint32_t mask0, n_mask;  /* range of `mask`; n_mask 0: every id is allowed */
     uint32_t mask_is_sparse; /* the range holds pairs (index, word) of the words that forbid an
                                    id; else all ceil(V / 32) words */
     uint32_t lowest_masked;  /* the lowest forbidden id, where n_mask > 0 */
@@ -240,8 +241,8 @@ struct sample_top {
     float logprob;
 };
 
-/* One token per row of logits: the token that engine/run/sampler.h picks for the same logits, except
- * where two candidates' cumulated masses lie within rounding of the draw. */
+/* One token per row of logits: the token that engine/run/sampler.h picks for the same logits,
+ * unless the draw lies within rounding of the boundary between two candidates. */
 struct sample_params {
     uint32_t n_rows;                /* R */
     uint32_t n_vocab;               /* V */
@@ -249,11 +250,11 @@ struct sample_params {
     const struct sample_row *rows;  /* [R] */
     const struct sample_seen *seen; /* all rows' */
     const struct sample_bias *bias;
-    const uint32_t *mask;   /* bit id % 32 of word id / 32: 1 where the id may come */
+    const uint32_t *mask;   /* bit id % 32 of word id / 32: 1 if the id is allowed */
     float *raw;             /* scratch; may be NULL when no row wants a logprob */
     uint32_t n_top;         /* stride of top */
     uint32_t *ids;          /* [R] */
-    float *logprobs;        /* [R] of the chosen token under the raw logits, where wanted */
+    float *logprobs;        /* [R] of the chosen token under the raw logits, if wanted */
     struct sample_top *top; /* [R, n_top] best first; may be NULL when n_top is 0 */
 };
 

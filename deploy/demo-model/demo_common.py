@@ -1,7 +1,8 @@
 """Code of training, export and evaluation: the tokenizer, the prompt format and the model.
 
-The tokenizer is read from tokenizer.json with the standard library only, so that the scripts run with
-Debian's python3-torch and numpy. The model is the Llama architecture with Hugging Face's tensor names.
+The tokenizer is read from tokenizer.json with the standard library only, so that the scripts run
+with Debian's python3-torch and numpy. The model is the Llama architecture with Hugging Face's
+tensor names.
 """
 import json
 import math
@@ -17,7 +18,8 @@ from generate_data import SYSTEM_DEFAULT
 HERE = os.path.dirname(os.path.abspath(__file__))
 SPECIAL = ["<|pad|>", "<|bos|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|doc|>"]
 
-# GPT-2's pattern in the syntax of Python's re: [^\W\d_] is \p{L}, \d is \p{N} (except letter-like numbers).
+# GPT-2's pattern in the syntax of Python's re: [^\W\d_] is \p{L}, \d is \p{N} (except letter-like
+# numbers).
 PRETOKEN = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?[^\W\d_]+| ?\d+| ?(?:[^\s\w]|_)+|\s+(?!\S)|\s+")
 
 
@@ -98,7 +100,8 @@ class Tokenizer:
 
 
 def prompt_spans(system, documents):
-    """The texts that the server tokenizes separately: the preamble and each document; the chat follows."""
+    """The texts that the server tokenizes separately: the preamble and each document; the chat
+    follows."""
     spans = ["<|bos|><|system|>\n" + (SYSTEM_DEFAULT if system is None else system) + "\n"]
     spans += ["<|doc|>" + d["title"] + "\n" + d["text"] + "\n" for d in documents]
     return spans
@@ -128,11 +131,12 @@ def find(ids, piece, begin, end):
 
 
 def encode_sample(tok, sample):
-    """ids; per turn (first answer position, end, kind, chance), end being one past the answer's <|end|>; and the
-    links of the facts and questions, which train.py may use to teach attention where to look:
-    ("bind", head, from, to) from a value or a question's end to a token of its entity or relation,
-    ("match", 0, from, to) from a question's end to the value that answers it,
-    ("match", 1, from, to) from each token of an answer to the one that follows it in the document."""
+    """ids; per turn (first answer position, end, kind, chance), end being one past the answer's
+    <|end|>; and the links of the facts and questions, which train.py may use to teach attention
+    where to look: ("bind", head, from, to) from a value or a question's end to a token of its
+    entity or relation, ("match", 0, from, to) from a question's end to the value that answers it,
+    ("match", 1, from, to) from each token of an answer to the one that follows it in the
+    document."""
     ids = encode_prompt(tok, sample["system"], sample["documents"])
     chat = len(ids)
     newline, marks, links, places = tok.plain("\n"), [], [], {}
@@ -141,7 +145,8 @@ def encode_sample(tok, sample):
         at = find(ids, v, 0, len(ids))
         named = find(ids, e, 0, at)
         places[value + "."] = at
-        # A head attends to one token: one head to the first of the entity's tokens, another to the second.
+        # A head attends to one token: one head to the first of the entity's tokens, another to the
+        # second.
         links += [("bind", 0, at, named), ("bind", 1, at, named + min(1, len(e) - 1))]
         # The relation's word, if the sentence contains it.
         sentence = max(find(ids, tok.plain("."), 0, at), find(ids, newline, 0, at))
@@ -212,14 +217,16 @@ class Attention(nn.Module):
         share = self.heads // self.kv_heads
         k = k[:, :, None].expand(-1, -1, share, -1, -1).reshape(b, self.heads, -1, self.dim)
         v = v[:, :, None].expand(-1, -1, share, -1, -1).reshape(b, self.heads, -1, self.dim)
-        # Not torch's fused attention, because its backward pass on the CPU takes several times as long.
+        # Not torch's fused attention, because its backward pass on the CPU takes several times as
+        # long.
         scores = (q @ k.transpose(-1, -2)) * (1 / math.sqrt(self.dim))
         if t > 1:
             late = torch.full((t, k.shape[2]), -1e9, dtype=scores.dtype).triu(1 + k.shape[2] - t)
             scores = scores + late
         weights = scores.softmax(-1)
         if watch is not None:
-            # The loss of the attention of these heads from one token to another: (row, head, from, to).
+            # The loss of the attention of these heads from one token to another: (row, head, from,
+            # to).
             rows, seen = watch
             seen.append(-torch.log(weights[rows[0], rows[1], rows[2], rows[3]].float() + 1e-4).mean())
         y = weights.to(v.dtype) @ v

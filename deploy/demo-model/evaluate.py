@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
 """Measures the demo model's exact match on names and numbers that never occur in training.
 
-    evaluate.py --all --server build/tarn-server        the whole table, through PyTorch and the server
-    evaluate.py --all --url http://127.0.0.1:8000       the same with a server that runs already
-    evaluate.py --documents 3 --count 1000              some rows of your choice; PyTorch only without a server
+    evaluate.py --all --server build/tarn-server    the whole table, by PyTorch and the server
+    evaluate.py --all --url http://127.0.0.1:8000   the same with a running server
+    evaluate.py --documents 3 --count 1000          chosen rows; PyTorch only without a server
     evaluate.py --quick --url URL --standard-library-only
-                                                        100 questions to the server, asked twice; needs no PyTorch
+                                                    100 questions to the server, asked twice;
+                                                    needs no PyTorch
 
-Each prompt is a single-turn chat about invented things. An answer is right when it equals the expected one
-character by character. The exit status is 0 when every bound holds, 1 when one is missed, 2 when nothing could be
-measured.
+Each prompt is a single-turn chat about invented things. An answer is right when it equals the
+expected one character by character. The exit status is 0 when every bound holds, 1 when one is
+missed, 2 when nothing could be measured.
 
-Names and numbers are split by their CRC-32: make_name and make_number of generate_data.py draw words whose CRC-32 is
-divisible by 8 for the evaluation, and all others for training and the tokenizer. check_unseen() verifies that for
-every question.
+Names and numbers are split by their CRC-32: make_name and make_number of generate_data.py draw
+words whose CRC-32 is divisible by 8 for the evaluation, and all others for training and the
+tokenizer. check_unseen() verifies that for every question.
 """
 import argparse
 import concurrent.futures
@@ -241,7 +242,8 @@ def print_row(cells):
 
 
 def measure(row, args, torch_path, server):
-    """Measures and prints one row: (questions, PyTorch's score, the server's score, number of equal texts)."""
+    """Measures and prints one row: (questions, PyTorch's score, the server's score, number of equal
+    texts)."""
     documents, order, temperature, tokenized = row
     count = int(args.count * OTHER_ROWS) if args.all and documents != 3 else args.count
     samples = make_questions(count, documents, args.unknown, args.seed + documents)
@@ -318,7 +320,8 @@ def run_table(rows, args, torch_path, server, with_bounds):
 
 
 def run_quick(args, server):
-    """Asks 100 questions twice, half of them unanswerable; the second time most of each prompt is in the cache."""
+    """Asks 100 questions twice, half of them unanswerable; the second time most of each prompt is
+    in the cache."""
     samples = make_questions(100, 3, 0.5, args.seed + 3)
     first, _ = server.ask_all(samples, 0.0, args.seed)
     backwards, cached = server.ask_all(samples[::-1], 0.0, args.seed)

@@ -1,7 +1,8 @@
 """The PyTorch path of evaluate.py: computes the answers that the server should give.
 
-As in the server, arithmetic is float32 on the exported bfloat16 weights, and K and V are rounded to bfloat16 (the
-server's default) before any token attends to them. Sampling follows base/rng.h and engine/run/sampler.c.
+As in the server, arithmetic is float32 on the exported bfloat16 weights, and K and V are rounded to
+bfloat16 (the server's default) before any token attends to them. Sampling follows base/rng.h and
+engine/run/sampler.c.
 """
 import json
 import os
@@ -29,7 +30,8 @@ def uniform(seed, n):
 
 
 def draw(logits, temperature, seed, n):
-    """draw_unfiltered of engine/run/sampler.c: the first id at which the sum of weights, in id order, exceeds u."""
+    """draw_unfiltered of engine/run/sampler.c: the first id at which the sum of weights, in id
+    order, exceeds u."""
     x = logits.astype(np.float64)
     sums = np.cumsum(np.exp((x - x.max()) * (1.0 / float(np.float32(temperature)))))
     return min(int(np.searchsorted(sums, uniform(seed, n) * sums[-1], side="right")), len(sums) - 1)
@@ -37,7 +39,8 @@ def draw(logits, temperature, seed, n):
 
 class TorchPath:
     def __init__(self, path, kv_dtype, threads, temperatures):
-        """Each prompt is computed once and continued at all temperatures; the answers are kept for later rows."""
+        """Each prompt is computed once and continued at all temperatures; the answers are kept for
+        later rows."""
         torch.set_num_threads(threads)
         self.temperatures, self.known = temperatures, {}
         with open(os.path.join(HERE, "config.json")) as f:
@@ -53,7 +56,8 @@ class TorchPath:
         self.words = f"PyTorch {torch.__version__}, float32, K and V in {kv_dtype}; {count} parameters of {path}."
 
     def spans(self, sample):
-        """Ids of the preamble, of each document, and of the rest, tokenized separately as the server does."""
+        """Ids of the preamble, of each document, and of the rest, tokenized separately as the
+        server does."""
         out = [self.tok.encode(text) for text in prompt_spans(None, sample["documents"])]
         rest = [self.end] + self.tok.plain("\n") + encode_question(self.tok, sample["turns"][0]["question"])
         return out + [rest]
@@ -71,7 +75,8 @@ class TorchPath:
 
     @torch.no_grad()
     def generate(self, prompts, temperature, seed):
-        """Answers of prompts, each with its own KV; prompts of equal length form a batch. Prompt i uses seed + i."""
+        """Answers of prompts, each with its own KV; prompts of equal length form a batch. Prompt i
+        uses seed + i."""
         keys = [(tuple(p), seed + i) for i, p in enumerate(prompts)]
         order = sorted((i for i, k in enumerate(keys) if k not in self.known), key=lambda i: len(prompts[i]))
         while order:
@@ -81,7 +86,8 @@ class TorchPath:
             past = [[] for _ in self.model.model.layers]
             hidden = self.model.hidden(torch.tensor([prompts[i] for i in group]), past)
             for t in self.temperatures:
-                # Decoding replaces the tensors in these copies of the lists and does not change the prompt's.
+                # Decoding replaces the tensors in these copies of the lists and does not change the
+                # prompt's.
                 texts = self.decode([list(layer) for layer in past], hidden, length, t, [seed + i for i in group])
                 for i, text in zip(group, texts):
                     self.known.setdefault(keys[i], {})[t] = text
@@ -110,11 +116,13 @@ class TorchPath:
 
     @torch.no_grad()
     def swapped(self, samples):
-        """Shows the effect of wrong KV: (questions, right answers with swapped KV, right answers with their own KV).
+        """Shows the effect of wrong KV: (questions, right answers with swapped KV, right answers
+        with their own KV).
 
-        Answerable questions are paired so that the documents that they ask about have equally many tokens. In the
-        place of its document, each prompt gets the K and V that the other prompt's document would have there; the rest
-        is unchanged. (Swapping two documents of one prompt would only change their order: positions are part of K.)"""
+        Answerable questions are paired so that the documents that they ask about have equally many
+        tokens. In the place of its document, each prompt gets the K and V that the other prompt's
+        document would have there; the rest is unchanged. (Swapping two documents of one prompt
+        would only change their order: positions are part of K.)"""
         lengths = {}
         for s in samples:
             if s["turns"][0]["kind"] == "answer":
@@ -131,7 +139,8 @@ class TorchPath:
         return total, right, control
 
     def with_documents(self, spans, at, documents):
-        """For each document, as long as span `at`: the answer when that span has the KV of the document."""
+        """For each document, as long as span `at`: the answer when that span has the KV of the
+        document."""
         begin = sum(len(s) for s in spans[:at])
         kept, answers = sum(spans[:-1], []), []
         past = [[] for _ in self.model.model.layers]

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes a checkpoint of train.py as model.safetensors (bfloat16, Hugging Face tensor names) and reads such files."""
+"""Writes a checkpoint of train.py as model.safetensors (bfloat16, Hugging Face tensor names) and
+reads such files."""
 import argparse
 import json
 import os
@@ -27,7 +28,8 @@ def write_safetensors(path, tensors):
         offset += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    # Write to another name first, so that a server that starts now does not read an incomplete file.
+    # Write to another name first, so that a server that starts now does not read an incomplete
+    # file.
     with open(path + ".new", "wb") as f:
         f.write(struct.pack("<Q", len(text)))
         f.write(text)

@@ -42,8 +42,9 @@ _CODAS = ["", "n", "r", "l", "s", "m", "k", "t"]
 
 ALL_SYLLABLES = [o + v + c for o in _ONSETS for v in _VOWELS for c in _CODAS]
 
-# The common inventory is small, so that its syllables become single tokens and the first token of a name
-# tells it apart. A share of the names uses all syllables, so that the model also copies rarer pieces.
+# The common inventory is small, so that its syllables become single tokens and the first token of a
+# name tells it apart. A share of the names uses all syllables, so that the model also copies rarer
+# pieces.
 _inventory = random.Random(2026)
 FIRST_SYLLABLES = _inventory.sample(ALL_SYLLABLES, 240)
 NEXT_SYLLABLES = _inventory.sample([s for s in ALL_SYLLABLES if len(s) <= 3], 160)
@@ -132,8 +133,8 @@ def make_number(rng, held_out):
 
 
 class Writer:
-    """Draws samples. level sets the phrasings: 0 two of each kind, 1 all general ones, 2 also those of single
-    relations, several forms of titles, and filler sentences."""
+    """Draws samples. level sets the phrasings: 0 two of each kind, 1 all general ones, 2 also those
+    of single relations, several forms of titles, and filler sentences."""
 
     def __init__(self, seed, held_out=False, wild=0.15):
         self.rng = random.Random(seed)
@@ -233,7 +234,8 @@ class Writer:
             asked.add(pair)
             question = self.question(relation, entity, level)
             if last is not None and rng.random() < follow:
-                # A follow-up question omits what it shares with the turn before: the entity or the relation.
+                # A follow-up question omits what it shares with the turn before: the entity or the
+                # relation.
                 if last[0] == entity:
                     question = rng.choice(FOLLOW_SAME_ENTITY).format(r=relation)
                 elif last[1] == relation:
@@ -246,7 +248,8 @@ class Writer:
                 out.append({"question": question, "answer": UNKNOWN, "kind": "unknown", "chance": 0.0,
                             "entity": entity, "relation": relation})
             if follow and rng.random() < follow:
-                # Move a fact with the same entity or relation to the front, so that follow-ups are possible.
+                # Move a fact with the same entity or relation to the front, so that follow-ups are
+                # possible.
                 for i, other in enumerate(open_facts):
                     if (other[0] == entity) != (other[1] == relation):
                         open_facts.append(open_facts.pop(i))
@@ -255,8 +258,9 @@ class Writer:
         return {"system": system, "documents": texts, "turns": out, "facts": known}
 
     def unknown_pair(self, entities, known, pool, used, asked):
-        """A question that the documents do not answer: about an entity or a relation that they lack. The relation is
-        mostly one of another document's facts, so that its presence alone does not show whether there is an answer."""
+        """A question that the documents do not answer: about an entity or a relation that they
+        lack. The relation is mostly one of another document's facts, so that its presence alone
+        does not show whether there is an answer."""
         rng = self.rng
         stated = [r for _, r in known] or pool
         for _ in range(20):

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Trains the demo model. It can be stopped (Ctrl-C, SIGTERM) and started again: the checkpoint holds all state.
+"""Trains the demo model. It can be stopped (Ctrl-C, SIGTERM) and started again: the checkpoint
+holds all state.
 
-The curriculum starts with documents that all state the same relation, so that only the entity decides. A model
-that begins with mixed relations learns to copy the value after the asked relation, and then improves no further.
-The next stage begins when the accuracy of first answer tokens exceeds the stage's bar, or when the stage has
-used its share of all tokens.
+The curriculum starts with documents that all state the same relation, so that only the entity
+decides. A model that begins with mixed relations learns to copy the value after the asked relation,
+and then improves no further. The next stage begins when the accuracy of first answer tokens exceeds
+the stage's bar, or when the stage has used its share of all tokens.
 """
 import argparse
 import json
@@ -20,8 +21,8 @@ import torch.nn.functional as F
 from demo_common import HERE, Llama, Tokenizer, encode_sample
 from generate_data import Writer
 
-# For each stage: the accuracy of first tokens that ends it, its largest share of all tokens, and the
-# mix of (weight, mode, level, unknown, follow, talk).
+# For each stage: the accuracy of first tokens that ends it, its largest share of all tokens, and
+# the mix of (weight, mode, level, unknown, follow, talk).
 STAGES = [
     (0.90, 0.15, [(1.0, "entity", 0, 0.0, 0.0, 0.0)]),
     (0.90, 0.15, [(0.5, "entity", 1, 0.0, 0.0, 0.0), (0.4, "both", 0, 0.0, 0.0, 0.0), (0.1, "relation", 0, 0.0, 0.0, 0.0)]),
@@ -30,18 +31,21 @@ STAGES = [
 ]
 
 
-# Heads whose attention is trained directly while --guide is above 0. Without it the model chose documents at
-# random: finding the value's entity helps only a model that finds the question's entity, and vice versa.
+# Heads whose attention is trained directly while --guide is above 0. Without it the model chose
+# documents at random: finding the value's entity helps only a model that finds the question's
+# entity, and vice versa.
 BIND_LAYER, BIND_HEADS = 1, (0, 2, 4)
 MATCH_LAYER, MATCH_HEADS = 3, (0, 2)
 
 
 def initialize(model, seed):
-    """Random weights with two hints that shorten the plateau before the model learns to look things up.
+    """Random weights with two hints that shorten the plateau before the model learns to look things
+    up.
 
-    Heads of layer 0 attend to the token 1 to 4 places back (a direction common to all embeddings, rotated by
-    that distance). In the other layers queries and keys start as the same projection, so that tokens attend to
-    similar tokens, and the output as the transpose of the values, so that they copy them."""
+    Heads of layer 0 attend to the token 1 to 4 places back (a direction common to all embeddings,
+    rotated by that distance). In the other layers queries and keys start as the same projection, so
+    that tokens attend to similar tokens, and the output as the transpose of the values, so that
+    they copy them."""
     c = model.config
     g = torch.Generator().manual_seed(seed)
     width, dim, share = c["hidden_size"], c["head_dim"], c["num_attention_heads"] // c["num_key_value_heads"]
@@ -88,7 +92,8 @@ def initialize(model, seed):
 
 
 class Muon:
-    """Momentum with an orthogonalized update (Newton-Schulz) for the layers' matrices, AdamW for the rest."""
+    """Momentum with an orthogonalized update (Newton-Schulz) for the layers' matrices, AdamW for
+    the rest."""
 
     def __init__(self, model, dtype, betas=(0.9, 0.95)):
         self.dtype = dtype
@@ -138,7 +143,8 @@ class Muon:
 
 
 def batches(tok, writer, stage, rng, budget, pool=6):
-    """Batches of about `budget` tokens, each of samples of similar length, so that there is little padding."""
+    """Batches of about `budget` tokens, each of samples of similar length, so that there is little
+    padding."""
     mix = STAGES[stage][2]
     while True:
         samples, total = [], 0
@@ -161,8 +167,8 @@ def batches(tok, writer, stage, rng, budget, pool=6):
 
 
 def collate(batch, other):
-    """(ids, targets, weights, the links (row, head, from, to) of both kinds, and the rows of first answer tokens,
-    for the statistics)."""
+    """(ids, targets, weights, the links (row, head, from, to) of both kinds, and the rows of first
+    answer tokens, for the statistics)."""
     length = max(len(ids) for ids, _, _ in batch)
     x = torch.zeros(len(batch), length, dtype=torch.long)
     w = torch.zeros(len(batch), length - 1)
@@ -178,14 +184,16 @@ def collate(batch, other):
                 bind.append((i, BIND_HEADS[head], source, target))
             else:
                 match.append((i, MATCH_HEADS[head], source, target))
-    # Not empty, so that one compiled graph serves all batches: the first token attends only to itself, loss 0.
+    # Not empty, so that one compiled graph serves all batches: the first token attends only to
+    # itself, loss 0.
     bind, match = bind or [(0, 0, 0, 0)], match or [(0, 0, 0, 0)]
     return x[:, :-1], x[:, 1:], w, torch.tensor(bind).t(), torch.tensor(match).t(), first
 
 
 class Threads:
-    """Sets the number of threads to the cores that other programs leave free. All threads wait for the slowest, and
-    at a low priority that is one that shares its core: two threads may then be slower than one."""
+    """Sets the number of threads to the cores that other programs leave free. All threads wait for
+    the slowest, and at a low priority that is one that shares its core: two threads may then be
+    slower than one."""
 
     def __init__(self, most):
         self.most, self.time, self.last = most, time.time(), self.used()

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Trains the byte-level BPE tokenizer and writes tokenizer.json and tokenizer_config.json.
 
-Two rules make copying easier for the model. A space never merges with a capital letter, so that a name has the
-same tokens at the start of an answer and within a sentence: " Zorbel" is " " + the tokens of "Zorbel". Digits
-never merge, so that a number is its digits. Both rules only limit the merges: any byte-level BPE reads the files.
+Two rules make copying easier for the model. A space never merges with a capital letter, so that a
+name has the same tokens at the start of an answer and within a sentence: " Zorbel" is " " + the
+tokens of "Zorbel". Digits never merge, so that a number is its digits. Both rules only limit the
+merges: any byte-level BPE reads the files.
 """
 import argparse
 import collections

@@ -22,7 +22,7 @@ static bool is_directory(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* No separators beyond the one slash and no dots up: the parts become parts of a path. */
+/* The parts of a name become parts of a path, so slashes and ".." in them are refused. */
 static bool is_plain(const char *s, size_t n)
 {
     if (n == 0 || n >= NAME_BYTES_MAX || s[0] == '.')
@@ -113,7 +113,7 @@ enum status hub_resolve(const char *name, struct buf *path, struct buf *why)
 {
     struct hub_name h;
 
-    /* What is there wins over what the name could also mean. */
+    /* An existing directory takes precedence over a model in the cache. */
     if (is_directory(name))
         return buf_puts(path, name);
     if (!split(name, &h))

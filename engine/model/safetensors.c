@@ -19,9 +19,9 @@
 
 struct shard {
     struct mapfile file;
-    struct json *header; /* names and shapes stay in here */
+    struct json *header; /* owns the tensors' names and shapes */
     char *path;
-    int fd; /* -1: nobody has asked for it */
+    int fd; /* -1: not opened for reads yet */
 };
 
 struct safetensors {
@@ -31,7 +31,7 @@ struct safetensors {
     uint32_t n_tensors, cap;
 };
 
-/* Bytes of one element of each type that the format has; 0: a type that we do not know. */
+/* Bytes of one element of each type of the format; 0: an unknown type. */
 static uint32_t element_bytes(const char *dtype_name)
 {
     static const struct {
@@ -69,7 +69,7 @@ static enum status read_dtype(struct tensor *t, const struct json *j, struct buf
     return OK;
 }
 
-/* Shape to number of elements, with overflow taken as damage. */
+/* The number of elements of a shape; an overflow is an error. */
 static enum status read_shape(struct tensor *t, const struct json *j, uint64_t *n_elements,
                               struct buf *why)
 {
@@ -158,12 +158,12 @@ static int compare_places(const void *a, const void *b)
 
     if (x_at != y_at)
         return x_at < y_at ? -1 : 1;
-    return x->n_bytes < y->n_bytes ? -1 : x->n_bytes > y->n_bytes; /* an empty one goes first */
+    return x->n_bytes < y->n_bytes ? -1 : x->n_bytes > y->n_bytes; /* an empty tensor goes first */
 }
 
-/* Check that the tensors, in the order of their places, cover the data of their file: the first
- * begins at 0, each other one where the one before ends, and the last ends with the file. The
- * format demands that, and so does its official library. */
+/* Check that the tensors, sorted by place, cover the data of their file: the first begins at 0,
+ * each next one where the previous one ends, and the last ends at the end of the file. The format
+ * and its official library demand it. */
 static enum status check_places(const struct tensor *const *sorted, uint32_t n,
                                 const unsigned char *data, uint64_t n_data, struct buf *why)
 {

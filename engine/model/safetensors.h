@@ -1,17 +1,17 @@
 /* safetensors.h - the tensors of a checkpoint: one file or many, mapped, never copied.
  *
- * File format (huggingface/safetensors): u64 little-endian n; n bytes of JSON, an object of
- * name -> {"dtype", "shape", "data_offsets": [begin, end)}, offsets counting from 8 + n; then data.
+ * File format (huggingface/safetensors): u64 little-endian n; n bytes of JSON, an object of name ->
+ * {"dtype", "shape", "data_offsets": [begin, end)}, offsets counting from 8 + n; then data.
  *
- * As in the official library, tensors cover the data without overlaps or holes. Beyond it, an
- * offset is a multiple of the element's size, as in all files that the library writes. The data as
- * a whole may begin anywhere: headers of old files have odd lengths.
+ * As in the official library, tensors must cover the data without overlaps or holes. In addition,
+ * each offset must be a multiple of the element's size, as in all files that the library writes.
+ * The data as a whole may begin anywhere, because the headers of old files have odd lengths.
  *
  * Owns    the mappings and the files until safetensors_close().
- * Thread  read-only after open: any; but safetensors_file().
- * Errors  ERR_NOT_FOUND no checkpoint in the directory; ERR_INVALID a header that does not hold
- *         together (words name file and tensor). Every offset is checked against the file and the
- *         other tensors before anything is handed out.
+ * Thread  read-only after open: any thread, except for safetensors_file().
+ * Errors  ERR_NOT_FOUND no checkpoint in the directory; ERR_INVALID an inconsistent header (the
+ *         reason names file and tensor). Every offset is checked against the file and the other
+ *         tensors before any tensor is returned.
  * Units   bytes, elements. */
 #ifndef TARN_ENGINE_MODEL_SAFETENSORS_H
 #define TARN_ENGINE_MODEL_SAFETENSORS_H
@@ -27,26 +27,26 @@
 struct tensor {
     const char *name;
     enum dtype dtype;
-    int dtype_known; /* 0: a dtype we do not load (its name is in dtype_name) */
+    int dtype_known; /* 0: a dtype that is not supported; its name is in dtype_name */
     char dtype_name[16];
     uint32_t n_dims;
     uint64_t shape[TENSOR_N_DIMS_MAX];
-    const void *data; /* no alignment is promised by the format */
+    const void *data; /* may have any alignment */
     uint64_t n_bytes;
-    uint32_t file; /* which of the checkpoint's: safetensors_file() */
+    uint32_t file; /* index of the checkpoint's file, for safetensors_file() */
 };
 
 struct safetensors;
 
-/* DIR/model.safetensors, or the shards that DIR/model.safetensors.index.json lists. */
+/* Open DIR/model.safetensors, or the shards that DIR/model.safetensors.index.json lists. */
 NODISCARD enum status safetensors_open(struct safetensors **out, const char *dir, struct buf *why);
 void safetensors_close(struct safetensors *st); /* NULL is fine */
-/* Where a tensor lies, for reads: a file, open until safetensors_close(), and the offset of its
- * first byte. Not for two threads at once. ERR_IO when the file cannot be opened again, or is
- * another than the one that was mapped. */
+/* Return the file in which a tensor lies, open until safetensors_close(), and the offset of the
+ * tensor's first byte. Not for two threads at once. ERR_IO if the file cannot be opened again or is
+ * not the file that was mapped. */
 NODISCARD enum status safetensors_file(struct safetensors *st, const struct tensor *t, int *fd,
                                        uint64_t *offset, struct buf *why);
-/* NULL when there is none of that name. */
+/* Returns NULL if no tensor has that name. */
 const struct tensor *safetensors_find(const struct safetensors *st, const char *name);
 
 #endif

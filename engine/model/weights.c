@@ -12,7 +12,7 @@
 #include "kernels/pack.h"
 
 #define N_WARNINGS_MAX 8 /* tensors named one by one */
-/* Elements that share a scale, when the user does not say: see ARCHITECTURE.md for the figures. */
+/* Default number of elements that share a scale; ARCHITECTURE.md has the figures. */
 #define GROUP_I8 128
 #define GROUP_I4 32
 
@@ -51,8 +51,8 @@ static uint64_t count_nonfinite(const struct loader *l, const struct job *job)
     return n;
 }
 
-/* A checkpoint that training or a conversion broke loads, and answers rubbish: say which tensors
- * are to blame. */
+/* A checkpoint damaged by training or conversion loads and gives useless answers, so the log names
+ * the damaged tensors. */
 static void warn_of_nonfinite(const struct loader *l)
 {
     uint32_t n_tensors = 0;
@@ -95,7 +95,8 @@ enum status weights_load(struct weights *w, const struct weights_config *config,
         hash_content(&l);
         warn_of_nonfinite(&l);
     }
-    if (s == OK && (config->quantization.group || !is_host)) { /* all packed: let its pages go */
+    if (s == OK && (config->quantization.group || !is_host)) { /* all weights are packed: release
+                                                                  its pages */
         safetensors_close(w->file);
         w->file = NULL;
     }

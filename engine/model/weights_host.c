@@ -1,4 +1,4 @@
-/* weights_host.c - rows of a weight from a checkpoint or made up, and packing them in place. */
+/* weights_host.c - rows of a weight, from a checkpoint or generated, and packing them in place. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,11 +7,11 @@
 #include "engine/model/weights_load.h"
 #include "kernels/pack.h"
 
-/* NaN and infinity are the numbers whose exponent has all bits set. Counting goes block by block of
- * a fixed size, for the compiler to use vector instructions. */
+/* NaN and infinity are the numbers whose exponent has all bits set. The count goes over blocks of a
+ * fixed size, so that the compiler uses vector instructions. */
 #define N_PER_BLOCK 256
 
-struct any_16 { /* at any alignment */
+struct any_16 { /* may have any alignment */
     uint16_t v;
 } __attribute__((packed, may_alias));
 
@@ -75,8 +75,8 @@ static uint64_t mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* The sum of four uniform 16-bit numbers, near enough to a normal distribution, and a function of
- * (seed, row, column) alone. */
+/* The sum of four uniform 16-bit numbers is close to a normal distribution, and depends only on
+ * (seed, row, column). */
 void weights_make_rows(const struct job *job, uint32_t row, uint32_t n_rows, void *dst,
                        size_t dst_stride)
 {
@@ -124,14 +124,14 @@ static enum status run_matrix(const struct job *job, uint32_t row, uint32_t n_ro
 {
     size_t row_bytes = (size_t)job->k * dtype_bytes(job->dtype);
     bool quantized = job->w && job->w->group;
-    /* The format promises no alignment; what is not aligned is copied like another dtype. The
-     * quantizer reads any. */
+    /* The format promises no alignment: unaligned rows are copied, like rows of another dtype. The
+     * quantizer reads any alignment. */
     bool as_is = job->tensor && (quantized || (job->tensor->dtype == job->dtype &&
                                                (uintptr_t)src % dtype_bytes(job->dtype) == 0));
     unsigned char *to = NULL, *scratch = NULL;
 
     if (!job->table && !job->w)
-        return OK; /* the embedding is used in place: only its CRC was wanted */
+        return OK; /* the embedding is used in place; only its CRC is needed */
     if (job->table)
         to = (unsigned char *)job->table + row * row_bytes;
     else if (!as_is && !(to = scratch = malloc(n_rows * row_bytes)))

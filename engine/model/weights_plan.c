@@ -109,7 +109,7 @@ static enum status no_memory(struct loader *l)
                    (double)l->w->n_bytes * 1e-9, (double)n_free * 1e-9, (double)n_total * 1e-9);
 }
 
-/* A weight in `quantized` where quantization is asked for, else in the float type. */
+/* Allocate a weight in type `quantized` if quantization is on, else in the float type. */
 static enum status alloc_weight(struct loader *l, struct weight *w, uint32_t n, uint32_t k,
                                 enum dtype quantized)
 {
@@ -126,7 +126,7 @@ static enum status alloc_weight(struct loader *l, struct weight *w, uint32_t n, 
     return w->data ? OK : no_memory(l);
 }
 
-/* Rows [n0, n0 + rows) of w come from tensor `name`. */
+/* Plan rows [n0, n0 + rows) of w from tensor `name`. */
 static enum status add_rows(struct loader *l, struct weight *w, uint32_t n0, uint32_t rows,
                             const char *name)
 {
@@ -191,7 +191,7 @@ enum status plan_norm(struct loader *l, float **vec, uint32_t n, const char *pre
     return add_norm(l, vec, n, tensor);
 }
 
-/* The embedding as a weight of its own, or as the output layer's if they are tied. */
+/* Plan the embedding as a weight of its own, or as the output layer's weight if they are tied. */
 static enum status add_packed_embedding(struct loader *l, struct job job)
 {
     struct weight *w = l->config->model->tied ? &l->w->output : &l->w->embedding;
@@ -202,8 +202,8 @@ static enum status add_packed_embedding(struct loader *l, struct job job)
     return s == OK ? add_job(l, job) : s;
 }
 
-/* On a host device the embedding is read row by row where it lies, in the mapped file, unless it is
- * converted or made up. */
+/* A host device reads rows of the embedding from the mapped file, unless the embedding is converted
+ * or generated. */
 static enum status add_embedding_table(struct loader *l, struct job job)
 {
     const struct model_config *m = l->config->model;
@@ -238,7 +238,8 @@ enum status plan_embedding(struct loader *l, const char *tensor)
     if (!packs)
         return add_embedding_table(l, job);
     if (m->tied &&
-        job.tensor) /* plan_output() makes it: the order of the jobs is that of a host device */
+        job.tensor) /* plan_output() adds the job, so that the jobs have the order of a host
+                       device */
         return OK;
     return add_packed_embedding(l, job);
 }
@@ -250,7 +251,7 @@ enum status plan_output(struct loader *l, const char *norm, const char *head)
     enum status s = add_norm(l, &w->final_norm, m->dim, norm);
 
     if (s == OK && w->output.data)
-        return OK; /* add_packed_embedding() made it */
+        return OK; /* add_packed_embedding() added the job */
     if (s == OK)
         s = alloc_weight(l, &w->output, m->n_vocab, m->dim, DTYPE_I8);
     if (s != OK)
@@ -258,7 +259,7 @@ enum status plan_output(struct loader *l, const char *norm, const char *head)
     if (!w->embedding.data)
         w->embedding = w->output;
     if (m->tied && l->config->dummy) {
-        /* Packed from the made-up table afterwards, by pack_tied_dummy(). */
+        /* pack_tied_dummy() packs it later from the generated table. */
         return OK;
     }
     return add_rows(l, &w->output, 0, m->n_vocab, m->tied ? l->embedding : head);

@@ -1,11 +1,11 @@
-/* weights_upload.c - weights onto a device with memory of its own: a pipeline of N_SLOTS slots.
+/* weights_upload.c - copy weights to a device with its own memory: a pipeline of N_SLOTS slots.
  *
- * A piece is some rows of one job. It is read from the checkpoint into its slot's first buffer,
- * summed and packed by the device's host threads into the second, and copied from there; the next
- * pieces are read and the last ones copied meanwhile. Rows that already lie as the device wants
- * them are copied from the first buffer. Both are pinned, so that the device fetches them itself,
- * and all of them together are 2 N_SLOTS PIECE_BYTES, but where CHUNK_ROWS rows are more than a
- * piece. */
+ * A piece is some rows of one job. It is read from the checkpoint into the first buffer of its
+ * slot. The device's host threads compute its CRC and pack it into the second buffer, from which it
+ * is copied to the device; meanwhile the next pieces are read and the previous ones copied. Rows
+ * that already have the device's layout are copied from the first buffer. Both buffers are pinned,
+ * so the device reads them itself. All buffers together have 2 N_SLOTS PIECE_BYTES, or more if
+ * CHUNK_ROWS rows are larger than a piece. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,8 +19,8 @@
 
 #define PIECE_BYTES ((size_t)16 << 20)
 #define N_SLOTS 4
-/* A read of this size keeps one queue entry of a disk busy for about a millisecond; a piece has
- * several, so that they run side by side. */
+/* A read of this size occupies one queue entry of a disk for about a millisecond. A piece needs
+ * several reads, which run at the same time. */
 #define READ_BYTES ((size_t)2 << 20)
 #define SECOND_NS UINT64_C(1000000000)
 #define PROGRESS_NS (5 * SECOND_NS)
@@ -28,10 +28,10 @@
 
 struct slot {
     unsigned char *in, *out;   /* pinned */
-    struct device_event *sent; /* both can be filled again */
+    struct device_event *sent; /* the copy is done; both buffers can be filled again */
     const struct job *job;     /* the piece: rows [row, row + n_rows) of it */
     uint32_t row, n_rows;
-    uint32_t n_reads; /* under way */
+    uint32_t n_reads; /* in progress */
 };
 
 struct upload {
@@ -42,7 +42,7 @@ struct upload {
     struct slot slots[N_SLOTS];
     size_t in_bytes, out_bytes; /* of each buffer */
     size_t read_bytes;
-    uint32_t next_job, next_row;    /* of the piece to come */
+    uint32_t next_job, next_row;    /* of the next piece */
     uint64_t n_bytes, n_bytes_done; /* of the checkpoint */
     uint64_t t_start, t_progress;
     enum status status; /* of a read that failed */
@@ -68,14 +68,14 @@ static size_t piece_out_bytes(const struct slot *p)
     return pack_weight_bytes(&w);
 }
 
-/* Rows that lie in the checkpoint as in the device's memory. */
+/* Whether the rows have the same layout in the checkpoint as in the device's memory. */
 static bool is_as_stored(const struct job *job)
 {
     return job->tensor && job->w && !job->w->group && job->tensor->dtype == job->w->dtype &&
            job->w->stride == job->k;
 }
 
-/* The next piece into p; false when there is none. */
+/* Fill p with the next piece; false if there is none. */
 static bool next_piece(struct upload *u, struct slot *p)
 {
     const struct loader *l = u->l;
@@ -98,7 +98,7 @@ static bool next_piece(struct upload *u, struct slot *p)
     return true;
 }
 
-/* How large the buffers have to be, and how much there is to read: a walk over all pieces. */
+/* Compute the sizes of the buffers and the number of bytes to read, from all pieces. */
 static void measure(struct upload *u)
 {
     struct slot p = {0};
@@ -195,7 +195,7 @@ static void pack_matrix(const struct slot *p, uint32_t row, uint32_t n_rows, uns
     struct pack_range ranges[2];
     uint32_t n_ranges = pack_row_ranges(&w, row, n_rows, ranges);
 
-    for (uint32_t i = 0; i < n_ranges; i++) /* what is behind K is 0 */
+    for (uint32_t i = 0; i < n_ranges; i++) /* elements beyond K are 0 */
         memset(p->out + ranges[i].offset, 0, ranges[i].n_bytes);
     if (w.group && !job->tensor)
         weights_make_rows(job, p->row + row, n_rows, src, job->k);
@@ -294,7 +294,8 @@ static enum status finish_piece(struct upload *u, const struct slot *p)
     return s == OK ? OK : device_error(u, s);
 }
 
-/* One slot less is read than there are: the copy out of the last one has the time of a piece. */
+/* N_SLOTS - 1 slots are being read, so the copy out of the last slot may take as long as one
+ * piece. */
 static enum status run(struct upload *u)
 {
     uint64_t n_started = 0, n_finished = 0;
@@ -345,7 +346,7 @@ static void close_slots(struct upload *u)
 {
     bool hung = aio_close(u->aio, clock_now_ns() + CLOSE_NS) != OK;
 
-    /* After a failure copies may still read the buffers. */
+    /* After a failure, copies may still be reading the buffers. */
     (void)!device_stream_wait(u->device, u->stream);
     for (uint32_t i = 0; i < N_SLOTS; i++) {
         device_event_destroy(u->device, u->slots[i].sent);
@@ -364,7 +365,7 @@ enum status weights_load_upload(struct loader *l)
     u.t_progress = u.t_start;
     measure(&u);
     s = open_slots(&u);
-    /* Fresh memory is zeroed on the compute stream: not behind what is copied there. */
+    /* device_alloc() zeroes memory on the compute stream, which is not ordered with the copies. */
     if (s == OK && (s = device_stream_wait(u.device, NULL)) != OK)
         s = device_error(&u, s);
     if (s == OK)

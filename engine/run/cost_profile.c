@@ -15,14 +15,15 @@
 #define N_MAX COST_MODEL_N_POINTS_MAX
 #define N_RUNS_MAX 5
 #define N_TOKENS_FIRST 8  /* of the first prefill */
-#define N_LEVELS_ALL 10   /* of two axes: 2^4 gaps are more than one has */
-#define N_AGAIN 3         /* times that doubtful points are run again */
-#define DOUBTFUL 1.15     /* of the law */
-#define PRIOR_WEIGHT 1e-3 /* of the estimate against a measured point */
+#define N_LEVELS_ALL 10   /* levels of two axes, each with fewer than 2^4 gaps */
+#define N_AGAIN 3         /* times that doubtful points are measured again */
+#define DOUBTFUL 1.15     /* ratio to the law from which a point is doubtful */
+#define PRIOR_WEIGHT 1e-3 /* weight of the estimate relative to a measured point */
 #define SECONDS_MIN 1e-9
 #define BUDGET_HOST_S 3.0
 #define BUDGET_GPU_S 0.3
-#define HOST_KV_BYTES_MAX ((size_t)256 << 20) /* of the pool's pages, that are touched for it */
+/* of the pool's pages, which are written before the measurements */
+#define HOST_KV_BYTES_MAX ((size_t)256 << 20)
 
 enum kind { PREFILL, DECODE, N_KINDS };
 
@@ -33,9 +34,9 @@ struct law {
 
 struct profile {
     const struct cost_profile_shape *shape;
-    struct cost_model *m;               /* its axes; the grids at the end */
-    uint32_t n_columns[N_KINDS];        /* that can be run: chunks of at most n_rows_max */
-    double seen[N_KINDS][N_MAX][N_MAX]; /* [cached][new or batch]; 0: not run */
+    struct cost_model *m;               /* axes are set first, grids last */
+    uint32_t n_columns[N_KINDS];        /* that can be measured: chunks of at most n_rows_max */
+    double seen[N_KINDS][N_MAX][N_MAX]; /* [cached][new or batch]; 0: not measured */
     struct law prior[N_KINDS], law[N_KINDS];
     double spent[N_KINDS];
     struct cost_profile_result *result;
@@ -43,7 +44,7 @@ struct profile {
 
 /* --- axes --- */
 
-/* first, then x, 2 x, 4 x, ... below last, then last; at most n_max points. */
+/* Make an axis: first, then x, 2 x, 4 x, ... below last, then last; at most n_max points. */
 static uint32_t make_axis(uint32_t *axis, uint32_t n, uint32_t x, uint32_t last, uint32_t n_max)
 {
     for (uint64_t v = x; v < last && n + 1 < n_max; v *= 2)
@@ -54,7 +55,7 @@ static uint32_t make_axis(uint32_t *axis, uint32_t n, uint32_t x, uint32_t last,
     return n;
 }
 
-/* An axis has two points at least, and the second need not be one that can be run. */
+/* An axis needs two points, even if the second one cannot be measured. */
 static uint32_t at_least_two(uint32_t *axis, uint32_t n)
 {
     if (n == 1)
@@ -69,8 +70,8 @@ static void make_axes(struct profile *p)
     uint32_t chunk = s->n_rows_max < s->n_tokens_max ? s->n_rows_max : s->n_tokens_max;
     uint32_t batch = s->n_seqs_max < s->n_rows_max ? s->n_seqs_max : s->n_rows_max;
 
-    *m = (struct cost_model){.n_cached = 1}; /* behind nothing */
-    /* Something has to fit behind the last point, and the law goes straight on from there. */
+    *m = (struct cost_model){.n_cached = 1}; /* no cached tokens */
+    /* The last axis point leaves room for new tokens; beyond it the law is extrapolated. */
     if (s->n_tokens_max > 1)
         m->n_cached =
             make_axis(m->cached, 1, 256, s->n_tokens_max - (s->n_tokens_max + 7) / 8, N_MAX);
@@ -123,8 +124,8 @@ static void make_priors(struct profile *p)
     p->law[DECODE] = p->prior[DECODE];
 }
 
-/* The solution of a x = b in the unknowns of `mask`, the others 0. The matrix is positive definite:
- * no pivoting. */
+/* Solve a x = b in the unknowns of `mask`; the others are 0. The matrix is positive definite, so no
+ * pivoting is needed. */
 static void solve(double a[3][3], const double b[3], unsigned mask, double x[3])
 {
     double rows[3][4];
@@ -151,7 +152,7 @@ static void solve(double a[3][3], const double b[3], unsigned mask, double x[3])
     }
 }
 
-/* No part of the work takes negative time: a part that would is left out. */
+/* No part of the work takes negative time: terms that would be negative are left out. */
 static void solve_positive(double a[3][3], const double b[3], double x[3])
 {
     for (unsigned mask = 7;;) {
@@ -167,7 +168,7 @@ static void solve_positive(double a[3][3], const double b[3], double x[3])
     }
 }
 
-/* How many times the prior the points are, in the geometric mean. */
+/* The geometric mean of the ratios of measured points to the prior. */
 static double scale_of(const struct profile *p, enum kind kind)
 {
     double sum = 0;
@@ -182,7 +183,8 @@ static double scale_of(const struct profile *p, enum kind kind)
     return n ? exp(sum / n) : 1;
 }
 
-/* Least squares of the relative errors. What the points leave open is the prior's, scaled. */
+/* Least squares of the relative errors. Where the points do not determine the law, the scaled prior
+ * does. */
 static void fit_law(struct profile *p, enum kind kind)
 {
     double scale = scale_of(p, kind), terms[3], x[3];
@@ -209,8 +211,8 @@ static void fit_law(struct profile *p, enum kind kind)
 
 /* --- the grids --- */
 
-/* By how much the measured points say that the law is wrong here: the mean of the logarithms,
- * nearer ones count more. */
+/* The correction of the law near a point: the geometric mean of measured / law, in which nearer
+ * points count more. */
 static double bend(const struct profile *p, enum kind kind, uint32_t i, uint32_t j)
 {
     double sum = 0, weights = 0;
@@ -239,7 +241,7 @@ static void fill_grid(struct profile *p, enum kind kind, double at[][N_MAX], uin
         }
 }
 
-/* A prefill that is longer than a chunk is cut. */
+/* A prefill longer than a chunk is computed in chunks. */
 static double sum_of_chunks(const struct cost_model *m, uint32_t n_cached, uint32_t n_new,
                             uint32_t chunk)
 {
@@ -265,7 +267,8 @@ static void make_grids(struct profile *p)
         for (uint32_t i = 0; i < m->n_cached; i++)
             m->seconds[i][j] = sum_of_chunks(m, m->cached[i], m->new_tokens[j], chunk);
     cost_model_smooth(m);
-    for (uint32_t i = 0; i < m->n_cached; i++) /* nor does one decode take longer than a chunk */
+    for (uint32_t i = 0; i < m->n_cached; i++) /* one decode never takes longer than a prefill
+                                                  chunk */
         m->decode[i][0] = fmin(m->decode[i][0], m->seconds[i][0]);
 }
 
@@ -283,8 +286,9 @@ static bool can_run(const struct profile *p, enum kind kind, uint32_t i, uint32_
            n_seqs <= s->n_seqs_max && n_blocks * n_seqs * KV_BLOCK_TOKENS <= s->n_kv_tokens_max;
 }
 
-/* The least of a few runs: what else the machine does can only delay them. As many as a small share
- * of the budget pays for; two of the very first, which finds nothing in any cache. */
+/* Measure a point as the minimum of several runs, because other load on the machine can only delay
+ * them. The number of runs is limited to a small share of the budget. The very first point gets at
+ * least two runs, because the first one finds empty CPU caches. */
 static enum status run_point(struct profile *p, enum kind kind, uint32_t i, uint32_t j)
 {
     const struct cost_profile_shape *s = p->shape;
@@ -334,7 +338,7 @@ static uint32_t level_of(uint32_t i, uint32_t n)
     }
 }
 
-/* Decodes come first, and may not use it all up. */
+/* Decodes are measured first, but get at most half of the budget. */
 static double seconds_left(const struct profile *p, enum kind kind)
 {
     double left = p->shape->budget_s - p->result->seconds;
@@ -342,7 +346,7 @@ static double seconds_left(const struct profile *p, enum kind kind)
     return kind == DECODE ? fmin(left, p->shape->budget_s / 2 - p->spent[DECODE]) : left;
 }
 
-/* Levels from N_LEVELS_ALL on are points that were run, and took much longer than the law. */
+/* Levels from N_LEVELS_ALL on measure again the points that took much longer than the law. */
 static bool is_due(const struct profile *p, enum kind kind, uint32_t i, uint32_t j, uint32_t level)
 {
     double left = seconds_left(p, kind), seen = p->seen[kind][i][j];
@@ -403,11 +407,11 @@ enum status cost_profile_measure(struct cost_model *m, const struct cost_profile
 
 struct runner {
     const struct cost_profile_config *c;
-    uint32_t n_written; /* blocks */
+    uint32_t n_written; /* blocks written */
 };
 
-/* Pages of a host's pool that nobody wrote are all one page of zeros, which is quicker to read than
- * KV ever is. A GPU's are there from the start. */
+/* On a host device all untouched pages of the pool are the same page of zeros, which is read faster
+ * than real KV. A GPU's memory has all its pages from the start. */
 static void write_blocks(struct runner *r, uint32_t n)
 {
     const struct kv_pool *pool = r->c->pool;
@@ -430,7 +434,8 @@ static void add_segments(struct batch *b, uint32_t n_tokens, uint32_t segment_to
     }
 }
 
-/* As batch_add(), of a sequence that is nobody's: block k of the step is block k of the pool. */
+/* Like batch_add(), for a sequence without KV of its own: block k of the step is block k of the
+ * pool. */
 static void add_sequence(struct batch *b, const struct cost_profile_config *c, uint32_t n_cached,
                          uint32_t n_new)
 {
@@ -515,7 +520,7 @@ static enum status measure(struct cost_model *m, const struct cost_profile_confi
     return s;
 }
 
-/* Every folder of the path that is not there. Only the file's open() says what is wrong. */
+/* Create the missing folders of the path. Errors are reported when the file is opened. */
 static void make_folders(const char *dir)
 {
     char path[PATH_MAX];

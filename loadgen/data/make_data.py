@@ -3,9 +3,9 @@
 
     make_data.py [--out DIR] [--seed N]      default: this directory, seed 1
 
-Everything is invented. The documents are those of deploy/demo-model/generate_data.py, with names
-that the model never saw in training, so that the demo model can answer the questions. Equal seeds
-write equal bytes. README.md beside this file describes the files.
+Everything is invented. The documents come from deploy/demo-model/generate_data.py, with names that
+the model never saw in training; the demo model can answer the questions. Equal seeds write equal
+bytes. README.md beside this file describes the files.
 """
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ N_RETRIEVED = 5
 N_CONVERSATIONS = 24
 N_TRACE_CHATS = 36
 TRACE_SECONDS = 60
-BLOCK_TOKENS = 512  # of a trace's hash id
-N_TOKENS_MOST = 1800  # of a prompt and its answer: the demo model has a context of 2048
-LEVEL = 2  # of generate_data.Writer: all phrasings
+BLOCK_TOKENS = 512  # tokens of a trace's hash id
+N_TOKENS_MOST = 1800  # tokens of a prompt and its answer: the demo model's context has 2048
+LEVEL = 2  # for generate_data.Writer: all phrasings
 
 
 def write_lines(path: Path, rows: Iterable[dict]) -> None:
@@ -50,8 +50,8 @@ def make_documents(writer: generate_data.Writer) -> list[dict]:
 
 
 def make_questions(writer: generate_data.Writer, documents: list[dict]) -> list[dict]:
-    """Questions with a retrieval list: first the document that answers, then others. Some documents
-    are retrieved far more often than others, as in real services."""
+    """Questions with a retrieval list: first the document with the answer, then others. As in real
+    services, some documents are retrieved far more often than others."""
     weights = [1 / rank for rank in range(1, len(documents) + 1)]
     out = []
     for q in range(N_QUESTIONS):
@@ -71,7 +71,7 @@ def make_questions(writer: generate_data.Writer, documents: list[dict]) -> list[
 # --- chats ---
 
 def make_conversations(writer: generate_data.Writer) -> list[dict]:
-    """Conversations in ShareGPT's format; the first message brings the document."""
+    """Conversations in ShareGPT's format; the first message contains the document."""
     out = []
     for i in range(N_CONVERSATIONS):
         sample = writer.sample("relation", LEVEL, turns=writer.rng.randint(1, 4), unknown=0.2)
@@ -85,7 +85,7 @@ def make_conversations(writer: generate_data.Writer) -> list[dict]:
 
 
 def make_prompts(questions: list[dict], documents: list[dict]) -> list[dict]:
-    """Lines for --workload file: a question, and every other one with its documents."""
+    """Lines for --workload file: questions, every second one with its documents."""
     rows = []
     for k, q in enumerate(questions[:24]):
         row: dict = {"prompt": q["question"], "output_len": 8 + k % 5 * 8, "timestamp": k / 4}
@@ -99,8 +99,8 @@ def make_prompts(questions: list[dict], documents: list[dict]) -> list[dict]:
 # --- a trace ---
 
 def make_trace(rng: random.Random) -> list[dict]:
-    """Conversations in Mooncake's format: each turn's hash ids begin with those of the turn before.
-    A third of the chats begins with one of two shared documents of two blocks."""
+    """Conversations in Mooncake's format: each turn's hash ids begin with those of the previous
+    turn. A third of the chats begins with one of two shared documents of two blocks."""
     rows = []
     next_id = 2 * 2
     for _ in range(N_TRACE_CHATS):

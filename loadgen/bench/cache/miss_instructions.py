@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""Instructions that prefix caching adds where nothing can be found again.
+"""Count the instructions that prefix caching adds when every lookup misses.
 
     miss_instructions.py [--requests 6 14] [--prompt 128] [--max-tokens 4] [--json] [--top 12]
 
 Runs `tarn-cachebench --part miss` under callgrind with prefix caching and without it, each with few
-requests and with more of them; the difference is what requests cost, without start and end. Each
-request is looked up in vain, enters the tree and pushes another one out.
+requests and with more; the difference is the cost of the requests without start and end. Each
+request misses in the lookup, enters the tree and evicts another one.
 
-The whole model is small (1.6 M multiply-adds a token), so that this ends in minutes. What
-caching adds does not depend on the model, so it is also set against the 0.49 B shape, of which only
-the matrix products are counted, at 32 multiply-adds an instruction (AVX-512 BF16) and at 8192 (AMX
-tiles): the fewest instructions that there can be.
+The model is small (1.6 M multiply-adds a token), so that a run takes minutes. The instructions
+added by caching do not depend on the model, so they are also compared with a lower bound for the
+0.49 B shape: its matrix products only, at 32 multiply-adds an instruction (AVX-512 BF16) and at
+8192 (AMX tiles).
 
-Making keys may cost the same on both sides; so what caching adds is also given against a side
-without caching that makes none.
+Both sides compute keys, so the script also compares caching with a side that neither caches nor
+computes keys.
 
-Exit status 1 when the whole grows by 1 % or more; 77 without valgrind. Environment: TARN_BUILD_DIR
+Exit status 1 when the total grows by 1 % or more; 77 without valgrind. Environment: TARN_BUILD_DIR
 (default <repo>/build).
 """
 from __future__ import annotations
@@ -38,10 +38,10 @@ SECONDS_MAX = 1800
 # 3072. The output layer runs once a prompt.
 SHAPE_MACS = 28 * (1024 * (16 + 2 * 8) * 128 + 16 * 128 * 1024 + 3 * 1024 * 3072)
 MACS_AVX512, MACS_AMX = 32, 8192
-# Functions by whose names the cost of making keys is told from the rest.
+# The functions that compute keys, by name.
 HASHING = re.compile(r"blake2b|kv_chain|key_of_block|close_block|hash_prompt")
-# The loop over all slots in each turn of the engine's thread. How often it turns while requests
-# come and go is chance: 10,000 instructions a request more or less. Left out on both sides.
+# The loop over all slots in each turn of the engine's thread. The number of turns per request
+# varies at random, by 10,000 instructions a request, so both sides leave the loop out.
 CHANCE = {"step.c:drop_cancelled"}
 CACHE_FILES = {path.name for path in (REPO / "cache").rglob("*.c")}
 
@@ -54,7 +54,7 @@ def program() -> Path:
 
 
 def self_costs(file: Path) -> dict[str, int]:
-    """Instructions of each function by itself."""
+    """Instructions of each function without its callees."""
     done = subprocess.run(["callgrind_annotate", "--threshold=100", "--show-percs=no", str(file)],
                           capture_output=True, text=True, check=True)
     costs: dict[str, int] = {}
@@ -91,7 +91,7 @@ def difference(few: dict[str, int], more: dict[str, int]) -> dict[str, int]:
 
 def measure(args: argparse.Namespace) -> dict:
     few, more = args.requests
-    n_tokens = args.prompt + args.max_tokens - 1 # the last one generated is not computed
+    n_tokens = args.prompt + args.max_tokens - 1 # the last generated token is not computed
     total, costs = {}, {}
     for caching in ("on", "off"):
         n_few, few_costs = count(caching, few, args)

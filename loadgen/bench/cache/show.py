@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""All figures of the KV store by one command, and what they are measured against.
+"""Measure all figures of the KV store and compare them with their targets.
 
     show.py [--data DIR] [--json] [--rounds N] [--segments N] [--disk-path DIR] [--without PART ...]
 
-Runs tarn-cachesim on the traces in DIR (default: ../shared/data beside the clone; left out where
-there is none), tarn-cachebench (ttft, tree, miss, disk, writes, index) and miss_instructions.py.
-Takes about twelve minutes; stop other work before. --without leaves parts out: simulated,
+Runs tarn-cachesim on the traces in DIR (default: ../shared/data beside the clone; skipped if
+missing), tarn-cachebench (ttft, tree, miss, disk, writes, index) and miss_instructions.py.
+Takes about twelve minutes on a machine without other work. --without leaves parts out: simulated,
 miss_instructions, or those of tarn-cachebench. --disk-path DIR: where disk, writes and index make
 their directories (default: $TMPDIR or /tmp; it should be on the disk that a server would use).
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a model of a usual size needs and how fast it is here: rows of a Markdown table.
+"""Measure the memory and speed of models of usual sizes: rows of a Markdown table.
 
     loadgen/bench/engine/shapes.py [--build build] [--shapes 0.5B,1B] [--weights bf16,int8,int4]
                             [--repetitions 5] [--threads N] [--gb-max 20]
@@ -9,14 +9,14 @@ Shapes are those of known models, weights are random: speed and memory do not de
 values.
 
 Measured: `memory` is the peak of a tarn-server until it is ready (weights and buffers; each token
-in the KV cache adds what `KV per token` says). Speed is tarn-bench's, a prefill of 128 tokens and
-one decoding sequence behind 512; of the repetitions the fastest counts, since other work on the
-machine only slows them down. `(void)` marks speeds during which other work was seen. What is larger
-than --gb-max is left out, by name.
+in the KV cache adds `KV per token`). Speed is tarn-bench's: a prefill of 128 tokens, and one
+decoding sequence after 512. The fastest repetition counts, because other work on the machine only
+slows them down. `(void)` marks speeds measured while other work ran. Models larger than --gb-max
+are skipped and named.
 
-Arithmetic: `size` of the weights, the bytes that a decoded token reads, and how many tokens a
-second memory of 27 GB/s (what two cores of a cloud server read), 90 GB/s (two channels of DDR5-5600)
-and 205 GB/s (eight of DDR4-3200) allows at most.
+Arithmetic: `size` of the weights, the bytes that a decoded token reads, and the most tokens a
+second that memory of 27 GB/s (what two cores of a cloud server read), 90 GB/s (two channels of
+DDR5-5600) and 205 GB/s (eight of DDR4-3200) allows.
 """
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def kv_bytes_per_token(shape: str) -> int:
 
 
 def weight_bytes(shape: str, weights: str) -> tuple[float, float]:
-    """All weights, and those that one decoded token reads. A group of int8 has 128 weights, one of
-    int4 has 32, each with a scale of two bytes; embedding and output keep 8 bits. Where they are
-    two matrices, a token reads one row of the embedding."""
+    """Bytes of all weights, and of those that one decoded token reads. A group of int8 has 128
+    weights, one of int4 has 32, each with a scale of two bytes; embedding and output keep 8 bits.
+    If they are two matrices, a token reads one row of the embedding."""
     width, *_, vocabulary, tied, _ = SHAPES[shape]
     table = vocabulary * width
     layers = n_params(shape) - table * (1 if tied else 2)
@@ -116,13 +116,13 @@ def server_bytes(args: argparse.Namespace, model: str, weights: str) -> tuple[in
 
 
 def measure(args: argparse.Namespace, shape: str, weights: str) -> tuple[str, str, str]:
-    """Memory, prefill and decode; "-" for what is not asked for."""
+    """Memory, prefill and decode; "-" for a figure that is not measured."""
     if args.measure == "nothing":
         return "-", "-", "-"
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(config(shape)))
         for file in (REPO / "deploy/demo-model").glob("tokenizer*.json"):
-            shutil.copy(file, folder)  # a server wants one; which does not matter here
+            shutil.copy(file, folder)  # required by a server; its value does not matter here
         resident, loaded = server_bytes(args, folder, weights)
         if abs(loaded / weight_bytes(shape, weights)[0] - 1) > 0.02:
             sys.exit(f"{shape} {weights}: the server has {loaded:.0f} bytes of weights, not "

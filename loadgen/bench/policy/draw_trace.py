@@ -2,7 +2,8 @@
 """Draw a trace in RAGPulse's format from a set of documents with questions.
 
 Questions are drawn by a Zipf law; a request's documents are the first K of the question's own
-retrieval list, in its order. With --shift the popularity is dealt anew after half of the requests.
+retrieval list, in its order. With --shift the popularities are drawn again after half of the
+requests.
 
     draw_trace.py loadgen/data/rag OUT --documents 3 --zipf 1 --requests 6000
     tarn-cachesim OUT --trace-format ragpulse
@@ -65,7 +66,7 @@ def main():
     write_lines(os.path.join(args.out, "2_passages.jsonl"), (
         {"passage_id": i, "token_length": max(1, int(len(d["text"].split()) * TOKENS_PER_WORD))}
         for i, d in enumerate(documents)))
-    # The format has lengths of other parts as well; no request here has any.
+    # The format has lengths of other parts too, which are 0 here.
     for number, part in ((1, "sys_prompt"), (3, "history"), (4, "user_input"), (5, "web_search")):
         write_lines(os.path.join(args.out, f"{number}_{part}.jsonl"),
                     [{f"{part}_id": 900000 + number, "token_length": 1}])

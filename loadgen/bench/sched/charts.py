@@ -16,7 +16,7 @@ SECONDS_RANGE = (0.02, 3.0)
 # --- live ---
 
 def live_chart(part: str, rounds: list[dict]) -> Chart:
-    """What share of the requests had at most this latency."""
+    """The share of the requests with at most this latency."""
     chart = Chart(LIVE_TITLES[part], "normalized latency (ms/token)", "share of requests (%)",
                   log_x=True, y_limits=(0, 100))
     for pair, policy in ((0, "fcfs"), (0, "skip-join-mlfq"), (1, "srpt")):
@@ -29,7 +29,7 @@ def live_chart(part: str, rounds: list[dict]) -> Chart:
 
 
 def rounds_chart(out: dict) -> Chart:
-    """The ratios of each round: how far the noise goes."""
+    """The ratios of each round, to show the noise."""
     chart = Chart("fcfs / skip-join-mlfq, normalized latency", "round", "ratio", log_y=True)
     n_rounds = 1
     for i, part in enumerate(p for p in LIVE_TITLES if "summary" in out.get(p, {})):
@@ -136,7 +136,7 @@ def planning_chart(rows: list[dict], of: str, title: str) -> Chart:
 
 
 def all_of(out: dict) -> dict[str, str]:
-    """File name -> SVG, of the parts that are there."""
+    """File name -> SVG, of the parts with results."""
     files: dict[str, str] = {}
     shown = [p for p in LIVE_TITLES if "summary" in out.get(p, {})]
     if shown:

@@ -1,5 +1,6 @@
-"""figures.py - the authors' figure points (shared data/fastserve-figures.txt, whose head explains
-the format), and where a curve of latency over rate crosses a level."""
+"""figures.py - the points of the figures of FastServe's authors (shared
+data/fastserve-figures.txt, whose head explains the format), and the rate at which a latency curve
+crosses a level."""
 from __future__ import annotations
 
 import math
@@ -47,7 +48,7 @@ def measured(text: str, top: float) -> Points:
 
 def curve(figures: dict[str, list[list[Curve]]], name: str, panel: int,
           colour: tuple[float, ...]) -> Points:
-    """All pieces of one colour, in the order of the rate; [] where there is none."""
+    """All pieces of one colour, in the order of the rate; [] if it is missing."""
     panels = figures.get(name, [])
     if panel >= len(panels):
         return []
@@ -55,8 +56,8 @@ def curve(figures: dict[str, list[list[Curve]]], name: str, panel: int,
 
 
 def first_crossing(points: Points, level: float) -> float | None:
-    """The rate at which the curve first rises to `level`, interpolated linearly; None: never, or
-    above it from the start."""
+    """The rate at which the curve first rises to `level`, interpolated linearly; None if it never
+    does, or begins above it."""
     points = sorted(points)
     if not points or points[0][1] >= level:
         return None

@@ -1,7 +1,7 @@
-"""live.py - policies against each other on a real server: the same requests at the same times.
+"""live.py - compare policies on a real server with the same requests at the same times.
 
-Two servers run at the same time, each on a core of its own, and change places ten times a second,
-so that what drifts on the machine hits both alike: fcfs beside skip-join-mlfq, then fcfs beside
+Two servers run at the same time, each on its own core, and swap cores ten times a second, so that
+drifts of the machine affect both equally: fcfs beside skip-join-mlfq, then fcfs beside
 srpt. A round is, for each of these pairs, the capacity for this round's requests (two closed loops
 at once, first come first served) and then one run of both at 0.9 of the smaller one, open loop.
 """
@@ -31,7 +31,7 @@ BLOCK_TOKENS = 32
 
 SHAPE = Shape(hidden=384, layers=4, heads=6, kv_heads=2, ffn=1024, context=4608)
 OUTPUT_MOST = 4096
-# Both lengths of a data set are scaled alike, to a mean output of 64 tokens.
+# Both lengths of a data set are scaled equally, to a mean output of 64 tokens.
 LMSYS_SCALE, SHAREGPT_SCALE = 64 / 162.1, 64 / 438.7
 LMSYS = "lengths-lmsys-apex/lmsys_05_llama_lengths.csv"
 SHAREGPT = "lengths-sharegpt/sharegpt_8k_filtered_stats_llama2_tokenizer.csv"
@@ -42,7 +42,7 @@ LITTLE_OUTPUT_MOST = 1500
 
 
 class Plan:
-    """How much is measured."""
+    """The amount of measurements."""
 
     def __init__(self, rounds: int, count: int, warmup: int, seed: int) -> None:
         self.rounds, self.count, self.warmup, self.seed = rounds, count, warmup, seed
@@ -52,7 +52,7 @@ def say(words: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {words}", file=sys.stderr, flush=True)
 
 
-# --- what is asked ---
+# --- requests ---
 
 def workload(part: str, data: Path) -> list[object]:
     made = ["--input-len", "uniform:32:64", "--output-len", "lognormal:64:4"]
@@ -85,7 +85,7 @@ def settings(part: str, data: Path, plan: Plan) -> dict:
 # --- one run ---
 
 def shares(server: Server, load: Load, before: dict[str, float]) -> dict:
-    """Of a core's time: the thread that computes (the busiest), the server's others, the
+    """Shares of a core's time: the computing thread (the busiest), the server's other threads, the
     generator."""
     used = sorted((s - before.get(tid, 0) for tid, s in server.cpu_s().items()), reverse=True)
     return {"server_compute": used[0] / load.wall_s, "server_other": sum(used[1:]) / load.wall_s,
@@ -110,8 +110,8 @@ def quantiles(values: list[float]) -> list[float]:
 
 def measure_capacity(model: Path, part: str, work: list[object], n: int, seed: int,
                      core: int) -> dict:
-    """Tokens per second while all places are taken, and the requests per second that this means
-    for these n requests: their mean length varies between seeds as heavy tails do."""
+    """Tokens per second while all places are taken, and the same in requests per second for these
+    n requests, whose mean length varies between seeds because of heavy tails."""
     with start(model, part, "fcfs", core) as server:
         before = server.cpu_s()
         load = Load(server.url, *work, "--seed", seed, "--count", n, "--concurrency",
@@ -156,7 +156,7 @@ def measure_policy(model: Path, part: str, policy: str, work: list[object], rate
 
 
 def check_same(asked: list[list], lengths: list) -> None:
-    """Both got the same requests at the same times, and so did the closed loop."""
+    """Check that both servers and the closed loop got the same requests at the same times."""
     first = asked[0]
     if any(other != first for other in asked):
         raise SystemExit("the policies were not asked the same: their figures are no comparison")
@@ -188,7 +188,7 @@ def run_round(model: Path, part: str, data: Path, plan: Plan, k: int) -> dict:
 
 
 def run(part: str, data: Path, plan: Plan, old: dict, save: Callable[[dict], None]) -> dict:
-    """old: what an earlier run with the same settings has done; save() after each round."""
+    """old: the results of an earlier run with the same settings; save() after each round."""
     out = {"settings": settings(part, data, plan), "rounds": list(old.get("rounds", []))}
     with model_files(SHAPE) as model:
         for k in range(len(out["rounds"]), plan.rounds):
@@ -204,7 +204,7 @@ def spread(values: list[float]) -> dict:
 
 
 def over_rounds(runs: list[dict]) -> dict:
-    """Of one policy; the rounds have equally many requests."""
+    """Combine the rounds of one policy; all rounds have equally many requests."""
     pooled = [x for run in runs for x in run["normalized_quantiles_ms"]]
     return {"completed": sum(run["completed"] for run in runs),
             "failed": sum(run["failed"] for run in runs),
@@ -267,7 +267,7 @@ class Stream:
         return name
 
     def ttft_s(self) -> float:
-        """Reads to the end."""
+        """TTFT, after reading the stream to its end."""
         answer, first = self.connection.getresponse(), 0.0
         if answer.status != 200:
             raise SystemExit(f"/v1/completions: {answer.status} {answer.read()[:300]!r}")
@@ -283,7 +283,7 @@ class Stream:
 
 
 def behind_long(server: Server, number: int, long_tokens: int) -> tuple[float, float]:
-    """TTFT of the short one and of the long one."""
+    """TTFT of the short request and of the long one."""
     long_ttft: list[float] = []
     long = Stream(server.port, long_tokens, 2 * number)
     reader = threading.Thread(target=lambda: long_ttft.append(long.ttft_s()))

@@ -6,15 +6,15 @@ axes, a legend, level lines.
     chart.level(0.3, "SLO")
     Path("a.svg").write_text(page([chart]))
 
-A point below an axis that is logarithmic cannot be drawn and is left out. A point outside of limits
-that were given is cut off at the frame.
+A point at or below 0 on a logarithmic axis is left out. A point outside given limits is cut off at
+the frame.
 """
 from __future__ import annotations
 
 import math
 from html import escape
 
-# Told apart by people who see few colours too, and by dash and marker in a black print.
+# Colours that colour-blind readers can tell apart; dashes and markers do it in a black print.
 COLOURS = ("#0b62a4", "#d1495b", "#2e8b57", "#e08e0b", "#6a4c93", "#4d4d4d", "#17a2b8", "#8c564b")
 MARKERS = ("circle", "square", "diamond", "triangle", "cross", "circle", "square", "diamond")
 WIDTH, HEIGHT = 640, 420
@@ -24,7 +24,7 @@ FONT = 'font-family="DejaVu Sans, Helvetica, Arial, sans-serif"'
 
 
 def number(x: float) -> str:
-    """As short as it can be read: 0.03, 1.5, 200, 10k."""
+    """A number in few characters: 0.03, 1.5, 200, 10k."""
     if abs(x) >= 10000:
         return f"{x / 1000:g}k"
     return f"{x:.6g}"
@@ -99,7 +99,7 @@ class Chart:
     def line(self, name: str, points: list[tuple[float, float]], *, like: int | None = None,
              dash: str | None = None, marker: bool = True,
              ranges: list[tuple[float, float, float]] | None = None) -> None:
-        """like: the number of the colour, for lines that belong together."""
+        """like: the number of the colour, shared by lines that belong together."""
         i = (len(self.lines) if like is None else like) % len(COLOURS)
         self.lines.append(Line(name, points, colour=COLOURS[i], dash=dash, ranges=ranges or [],
                                marker=MARKERS[i] if marker else None))
@@ -142,7 +142,7 @@ class Chart:
         return out
 
     def legend_rows(self) -> list[list[Line]]:
-        """Entries from left to right, as many in a row as have room."""
+        """Entries from left to right, as many in a row as fit."""
         rows: list[list[Line]] = [[]]
         used = 0.0
         for line in self.lines:

@@ -1,7 +1,7 @@
-"""serving.py - a tarn-server on a made-up model, and tarn-loadgen against it.
+"""serving.py - a tarn-server on a generated model, and tarn-loadgen against it.
 
-The model has random weights; only its shape matters to a scheduler. Prompts are token ids. There is
-a tokenizer all the same, in which each id is a word, so that each token is a piece of a stream.
+The model has random weights; only its shape matters to a scheduler. Prompts are token ids. Each
+id is a word of the tokenizer, so that each token becomes a piece of the stream.
 """
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def write_tokenizer(folder: Path) -> None:
 
 
 class Shape:
-    """Of a model in bf16."""
+    """The shape of a model in bf16."""
 
     def __init__(self, hidden: int, layers: int, heads: int, kv_heads: int, ffn: int,
                  context: int) -> None:
@@ -100,9 +100,9 @@ class Server:
     """A server process, until the end of its `with`."""
 
     def __init__(self, model: Path, *options: object, core: int | None = None) -> None:
-        """core: all of its threads run there, and a turn later on the next one: by the clock, so
-        that two servers with different cores change places. A core that is slower for a while,
-        since the machine is shared, then slows both alike."""
+        """core: where all its threads start; every turn by the clock they move to the next core, so
+        that two servers on different cores swap. On a shared machine a core that is slower for a
+        while then slows both servers equally."""
         self.command = [program("tarn-server"), "--model", str(model), "--load-format", "dummy",
                         "--port", "0", "--log-level", "warn", "--max-num-queued-reqs", "1000000",
                         "--cache-dir", str(model / "cache"), *map(str, options)]
@@ -130,7 +130,7 @@ class Server:
         while self.process.poll() is None:
             turn = int(time.monotonic() / TURN_S)
             here = {cores[(core + turn) % len(cores)]}
-            with contextlib.suppress(OSError):  # it may end meanwhile
+            with contextlib.suppress(OSError):  # the process may end meanwhile
                 for tid in os.listdir(f"/proc/{self.process.pid}/task"):
                     with contextlib.suppress(ProcessLookupError):
                         os.sched_setaffinity(int(tid), here)

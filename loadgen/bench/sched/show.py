@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""All figures of the scheduler by one command, and what they are measured against.
+"""Measure all figures of the scheduler and compare them with their targets.
 
     show.py --json OUT.json [--plots DIR] [--parts live,lmsys,...] [--quick] [--fresh]
 
 Parts: live, lmsys, sharegpt, little-kv (policies against each other on a real server), burst, swap
-(simulated: the authors' protocol beside their points), long (a short request behind a long
-prefill), planning (what a plan costs). README.md beside this file says what each one does, how
+(simulated: the protocol of FastServe's authors beside their points), long (a short request behind a
+long prefill), planning (what a plan costs). README.md beside this file says what each one does, how
 long it takes and what the JSON holds. The machine must be quiet for all but burst and swap.
 
-OUT.json is written after each piece of work. A later run goes on where it ended: what is there with
-the same settings is kept, unless --fresh. --parts '' measures nothing: targets and plots of what is
-there.
+OUT.json is written after each measurement. A later run continues it: results with the same settings
+are kept, unless --fresh. --parts '' measures nothing and makes targets and plots of the results in
+OUT.json.
 
 Exit status 1 when something could not run; a target that is not met is no failure. Environment:
 TARN_BUILD_DIR (default <repo>/build).
@@ -36,7 +36,7 @@ LIVE = ("live", "lmsys", "sharegpt", "little-kv")
 PARTS = (*LIVE, "burst", "swap", "long", "planning")
 LONG_LIMIT_S, PLAN_LIMITS_S = 0.6, {1000: 50e-6, 100_000: 1e-3}
 MEASURED_LEAST = 4000
-# What a part reads of the shared data sets, which do not come with the repository.
+# The shared data sets that a part reads; they are not in the repository.
 READS = {"lmsys": live.LMSYS, "sharegpt": live.SHAREGPT, "burst": figures.FILE,
          "swap": figures.FILE}
 
@@ -44,7 +44,7 @@ READS = {"lmsys": live.LMSYS, "sharegpt": live.SHAREGPT, "burst": figures.FILE,
 # --- the file ---
 
 class Store:
-    """The JSON, and what of it can be kept."""
+    """The JSON file, and which of its results can be kept."""
 
     def __init__(self, path: Path | None, fresh: bool) -> None:
         self.path = path
@@ -56,7 +56,7 @@ class Store:
         self.out["machine"] = {"cpu": cpu_name(), "cores": N_CORES, "system": platform.release()}
 
     def old(self, part: str, settings: dict) -> dict:
-        """What is there of a part, if it was measured with the same settings; else {}."""
+        """The results of a part, if they were measured with the same settings; else {}."""
         there = self.out.get(part, {})
         return there if there.get("settings") == json.loads(json.dumps(settings)) else {}
 
@@ -182,8 +182,8 @@ def targets_of(out: dict) -> list[dict]:
 # --- main ---
 
 def choose_parts(p: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Makes args.parts a list. Parts that nobody named are left out where their data are absent; a
-    named one without its data is an error."""
+    """Make args.parts a list. By default, parts without their data are skipped; a part named on the
+    command line without its data is an error."""
     named = None if args.parts is None else [part for part in args.parts.split(",") if part]
     for part in named or ():
         if part not in PARTS:
@@ -228,7 +228,7 @@ def read_arguments() -> argparse.Namespace:
 
 
 def end_in_order(*_: object) -> None:
-    """SIGTERM: servers and files of a part go with it."""
+    """End on SIGTERM by an exception, which stops a part's servers and removes its files."""
     raise SystemExit("ended by SIGTERM; what is in the file is kept")
 
 

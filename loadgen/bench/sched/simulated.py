@@ -1,8 +1,10 @@
-"""simulated.py - the authors' burst protocol and their swapping study, in tarn-loadgen sim.
+"""simulated.py - the burst protocol and the swapping study of FastServe's authors, simulated
+by tarn-loadgen sim.
 
 OPT-13B on one A100-40GB (the simulator's built-in cost model): a fixed number of prompts per rate,
-Poisson arrivals, so that high rates are one short burst. The data sets are not here: lengths are
-log-normal with the mean lengths that were published. Each point is drawn with several seeds.
+Poisson arrivals, so that high rates are one short burst. The data sets are not in
+the repository: lengths are log-normal with the published mean lengths. Each point is simulated with
+several seeds.
 """
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ LEVELS = (0.1, 0.3)              # s/token: the authors read their throughput at
 # 40 GB at 0.9 less 26 GB of weights, and their CPU swap space.
 DEVICE_BYTES, HOST_BYTES = 10_000_000_000, 48_000_000_000
 COPY_BYTES_PER_S = 24_000_000_000  # PCIe 4.0 x16, each way
-STEP_TOKENS = 2048                 # and no prefill is cut by time: they have no chunks
+STEP_TOKENS = 2048                 # no prefill is cut by time: the authors' system has no chunks
 
 DATA = {
     "sharegpt": ["--input-len", "lognormal:161:1.5", "--max-input-len", "1024",
@@ -36,10 +38,10 @@ RATES = {
     ("alpaca", 16): [1, 3, 5, 8, 11, 12, 13, 15, 17, 20, 24, 30, 40],
 }
 QUICK_RATES = {("sharegpt", 16): [1, 2], ("alpaca", 16): [5, 20]}
-# Of ShareGPT 13B; of Alpaca it was not published.
+# Published for ShareGPT 13B, not for Alpaca.
 PROMPTS = [(0.1, 20), (0.2, 50), (0.5, 100), (1, 200), (1.5, 300), (1.75, 350)]
 PROMPTS_MOST = 400
-# Ours; as published with the paper's limit of starvation; as in the authors' code.
+# Our policy; the published one with the paper's starvation limit; the one of the authors' code.
 VARIANTS = {
     "fcfs": ["--scheduling-policy", "fcfs"],
     "skip-join-mlfq": ["--scheduling-policy", "skip-join-mlfq"],
@@ -49,7 +51,7 @@ VARIANTS = {
                     "--quantum-ms", "10", "--mlfq-variant", "released"],
     "srpt": ["--scheduling-policy", "srpt", "--starvation-ms", "inf"],
 }
-# Not with alpha = 300 ms: under a load that is held it does not keep up at all.
+# Without alpha = 300 ms, which cannot sustain a steady load.
 STEADY_VARIANTS = ("fcfs", "skip-join-mlfq", "as released", "srpt")
 STEADY_LOADS = [0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95]
 SWAPS = ("off", "recompute", "reactive", "proactive")
@@ -86,7 +88,7 @@ def simulate(options: list[object]) -> dict:
 
 
 def simulate_all(jobs: list[list[object]]) -> list[dict]:
-    """Side by side on all cores; results in order."""
+    """Simulate on all cores at once; results in order."""
     n_done, lock = 0, threading.Lock()
 
     def one(options: list[object]) -> dict:
@@ -174,7 +176,7 @@ def their_curves(figures: dict) -> list[dict]:
 
 
 def steady_curve(data: str, batch: int, variant: str, loads: list[float], n: int) -> dict:
-    """The same requests at a load that is held so long that its beginning hardly counts."""
+    """The same requests under a load so long that its beginning hardly counts."""
     print(f"burst: steady, {data}, batch {batch}, {variant}", file=sys.stderr, flush=True)
     options = [*DATA[data], *server(batch), *VARIANTS[variant]]
     results = simulate_all([[*options, "--load", load, "--count", n, "--seed", 1]
@@ -207,7 +209,7 @@ def gain_row(ours: dict[str, dict], theirs: list[dict], of: str, level: str) -> 
 
 
 def gains(curves: list[dict], theirs: list[dict]) -> list[dict]:
-    """Throughput at equal latency, MLFQ over FCFS: ours and theirs."""
+    """Throughput of MLFQ over FCFS at equal latency: ours and the authors'."""
     out = []
     for key in dict.fromkeys((c["data"], c["batch"]) for c in curves):
         ours = {c["policy"]: c for c in curves if (c["data"], c["batch"]) == key}

@@ -1,8 +1,8 @@
-/* cache_life.h - sequences with random ids, what their KV must hold, and steps that write and read
- * it when the device comes to them.
+/* cache_life.h - sequences with random ids, the KV expected for them, and steps that write and read
+ * KV when the emulated device runs them.
  *
- * Include it once, behind tests/unit/test.h, in a binary linked as failing_copies.h wants. Owns the
- * steps' memory between open_steps() and close_steps(). One thread. What fails ends the test.
+ * Include it once, behind tests/unit/test.h, in a binary linked as failing_copies.h describes. Owns
+ * the steps' memory between open_steps() and close_steps(). One thread. A failure ends the test.
  * Units: tokens. */
 #ifndef TARN_TESTS_UNIT_CACHE_LIFE_H
 #define TARN_TESTS_UNIT_CACHE_LIFE_H
@@ -22,8 +22,8 @@
 #define N_IDS_MAX 1200
 #define N_PROMPT_MAX 900
 #define N_SPANS_MAX 4
-#define N_READS 1024  /* blocks that steps read before anybody compares */
-#define N_WRITES 8192 /* tokens that steps write before anybody waits */
+#define N_READS 1024  /* blocks read by steps and not compared yet */
+#define N_WRITES 8192 /* tokens written by steps that have not run yet */
 static struct device *device;
 static uint8_t fingerprint[KV_FINGERPRINT_BYTES];
 
@@ -31,22 +31,22 @@ static uint8_t fingerprint[KV_FINGERPRINT_BYTES];
 
 struct life {
     uint32_t ids[N_IDS_MAX];
-    uint64_t marks[N_IDS_MAX]; /* of each position: a hash of all that its KV depends on */
+    uint64_t marks[N_IDS_MAX]; /* for each position: a hash of everything that its KV depends on */
     uint32_t n_ids, n_prompt;
     uint32_t ends[N_SPANS_MAX];
     struct kv_key keys[N_IDS_MAX / KV_BLOCK_TOKENS + N_SPANS_MAX + 1];
-    uint32_t n_keys; /* of closed blocks, the generated ones included */
+    uint32_t n_keys; /* of closed blocks, including generated ones */
     struct kv_chain chain;
     struct cache_prompt prompt;
     struct cache_seq *seq; /* NULL: none */
     uint32_t n_tokens;
-    uint32_t n_left; /* the most that it held when it was preempted */
+    uint32_t n_left; /* the most tokens that it held when it was preempted */
     bool attached;
 };
 
-/* A block that a step has read, once the compute stream is there. */
+/* A block read by a step; compared when the compute stream has run the step. */
 struct reading {
-    uint64_t marks[KV_BLOCK_TOKENS]; /* what it must hold: [n] tokens from offset 0 on */
+    uint64_t marks[KV_BLOCK_TOKENS]; /* expected content: [n] tokens from offset 0 on */
     uint32_t n, pos0, n_of;
 };
 
@@ -55,14 +55,14 @@ struct world {
     struct life lives[N_SEQS];
     struct map known; /* short keys of all closed blocks ever committed */
     uint64_t n_hits, n_tails, now_ns;
-    uint64_t n_loads, n_found, n_erased, n_left_behind; /* of a disk */
-    struct cache_stats sum;                             /* of those caches that were closed */
+    uint64_t n_loads, n_found, n_erased, n_left_behind; /* of the disk tier */
+    struct cache_stats sum;                             /* totals of the caches that were closed */
     struct kv_key many_keys[2][N_IDS_MAX];
     uint32_t segment_tokens;
     bool has_disk;
-    bool copies;     /* tiers are different memories */
-    bool is_private; /* a sequence finds again what it left itself, and nothing else */
-    bool keeps_all;  /* there is room for everything: nothing may be lost */
+    bool copies;     /* the tiers have separate memories */
+    bool is_private; /* no prefix caching: a sequence finds only its own blocks */
+    bool keeps_all;  /* all KV fits, so nothing may be lost */
 };
 
 static uint64_t mix(uint64_t a, uint64_t b)
@@ -90,14 +90,14 @@ static void mark_from(struct life *l, uint32_t from)
     }
 }
 
-/* Few families with common beginnings; some cut into spans, the same way within a family. */
+/* Few families with common prefixes; some are cut into spans, the same way within a family. */
 static void make_life(struct world *w, struct life *l, uint64_t seed)
 {
     uint32_t family = rng_u32(1, seed) % 5, branch = rng_u32(2, seed) % 4;
     uint32_t fork = 40 + family * 130, n = 1 + rng_u32(3, seed) % N_PROMPT_MAX, n_ends = 0;
     struct kv_scope scope = {{0}};
 
-    /* Some end with the first block of a segment, which has to be computed though it is known. */
+    /* Some end with the first block of a segment, which must be computed although it is cached. */
     if (rng_u32(4, seed) % 4 == 0)
         n = n / w->segment_tokens * w->segment_tokens + KV_BLOCK_TOKENS;
     for (uint32_t i = 0; i < n; i++)
@@ -139,7 +139,7 @@ static void close_steps(void)
     device_free_pinned(device, write_bytes);
 }
 
-/* The device has run all steps: they have read what they should have. */
+/* Wait for all steps, then compare the blocks that they read. */
 static void finish_steps(void)
 {
     assert_ok(device_stream_wait(device, device_stream(device, DEVICE_COMPUTE)));
@@ -163,7 +163,7 @@ static unsigned char *block_of(const struct world *w, const struct life *l, uint
     return (unsigned char *)pool->base + block * BLOCK_BYTES;
 }
 
-/* What a step does: the KV of tokens [from, to) is computed. */
+/* One step: compute the KV of tokens [from, to). */
 static void compute(const struct world *w, const struct life *l, uint32_t from, uint32_t to)
 {
     for (uint32_t pos = from; pos < to;) {
@@ -185,7 +185,7 @@ static void compute(const struct world *w, const struct life *l, uint32_t from, 
     }
 }
 
-/* What a step reads: all that the sequence holds. The last block first: it came last. */
+/* One step reads all blocks of the sequence, the last one first, because it was written last. */
 static void read_kv(const struct world *w, const struct life *l)
 {
     for (uint32_t end = l->n_tokens, offset; end > 0; end -= offset + 1) {
@@ -203,7 +203,7 @@ static void read_kv(const struct world *w, const struct life *l)
     }
 }
 
-/* Tokens in the longest chain of committed blocks, as cache_match() should count them. */
+/* Tokens in the longest chain of committed blocks, the expected result of cache_match(). */
 static uint32_t naive_match(const struct world *w, const struct life *l)
 {
     uint32_t pos = 0, unused;

@@ -1,10 +1,10 @@
 /* cache_prompt.h - prompts written as text, for tests of the cache.
  *
  * A letter is a block: 32 tokens for a capital, 20 for a small one (only before '|', which ends a
- * span). One more token follows: the last one is never found. "PPp|A" is a span of 84 tokens, and
- * 33 more.
+ * span). One more token follows, because the last one is never found. "PPp|A" is a span of 84
+ * tokens, and 33 more.
  *
- * Include it once. Owns nothing. One thread. What fails ends the test. Units: tokens. */
+ * Include it once. Owns nothing. One thread. A failure ends the test. Units: tokens. */
 #ifndef TARN_TESTS_UNIT_CACHE_PROMPT_H
 #define TARN_TESTS_UNIT_CACHE_PROMPT_H
 
@@ -24,7 +24,7 @@ struct prompt {
     struct cache_prompt p;
 };
 
-/* After ids or ends were changed. */
+/* Compute the keys again after ids or ends were changed. */
 static void hash_prompt(struct prompt *q, uint32_t n, uint32_t n_ends)
 {
     static const uint8_t fingerprint[KV_FINGERPRINT_BYTES];

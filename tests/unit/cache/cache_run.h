@@ -1,6 +1,6 @@
-/* cache_run.h - whole lives of sequences with prompts of cache_prompt.h, and where their KV lies.
+/* cache_run.h - whole lives of sequences with prompts of cache_prompt.h, and the tiers of their KV.
  *
- * Include it once, behind tests/unit/test.h. Owns nothing. One thread. What fails ends the test.
+ * Include it once, behind tests/unit/test.h. Owns nothing. One thread. A failure ends the test.
  * Units: tokens, blocks. */
 #ifndef TARN_TESTS_UNIT_CACHE_RUN_H
 #define TARN_TESTS_UNIT_CACHE_RUN_H
@@ -17,7 +17,7 @@ static struct cache *make(const struct cache_config *config)
     return c;
 }
 
-/* A prompt of its own for each sequence that stays open. */
+/* A sequence that stays open, with its own prompt. */
 struct open_seq {
     struct prompt q;
     struct cache_seq *s;
@@ -30,7 +30,8 @@ static struct cache_seq *seq(struct cache *c, struct open_seq *o, const char *te
     return o->s;
 }
 
-/* All of it is computed that is not found; found [CACHE_N_TIERS], or NULL: where that lay. */
+/* Compute all tokens that are not found. found [CACHE_N_TIERS], or NULL: tokens found in each
+ * tier. */
 static uint32_t compute(const struct open_seq *o, uint32_t *found)
 {
     uint32_t hit = cache_seq_attach(o->s, found);
@@ -40,7 +41,7 @@ static uint32_t compute(const struct open_seq *o, uint32_t *found)
     return hit;
 }
 
-/* A whole life. Returns the tokens that were found. */
+/* Open, compute and close a sequence. Returns the tokens that were found. */
 static uint32_t run_found(struct cache *c, const char *text, uint32_t *found)
 {
     struct open_seq o;
@@ -67,14 +68,14 @@ static uint32_t match(struct cache *c, const char *text)
     return n;
 }
 
-/* Four others, of 4 blocks each: more than 16 blocks hold beside anything else. */
+/* Run four other sequences of 4 blocks, which evict all other blocks of a device with 16. */
 static void run_others(struct cache *c)
 {
     static const char *const others[] = {"WWWW", "XXXX", "YYYY", "ZZZZ"};
 
     for (int i = 0; i < 4; i++) {
         run(c, others[i]);
-        (void)cache_poll(c, 0); /* what was fetched for it is pinned until then */
+        (void)cache_poll(c, 0); /* prefetched blocks are pinned until this poll */
     }
 }
 
@@ -93,7 +94,7 @@ static void settle(struct cache *c, uint64_t now_ns)
     cache_check(c);
 }
 
-/* Where the blocks of the span at depth 0 that begins with the text lie. */
+/* Count, per tier, the blocks of the span at depth 0 that begins with the text. */
 static void lies(struct cache *c, const char *text, uint32_t *n_in)
 {
     struct cache_span spans[64];

@@ -1,17 +1,17 @@
-/* failing_copies.h - copies between tiers of this binary, of which some fail when asked: enqueueing
- * one, recording an event behind it, ordering a stream behind the event.
+/* failing_copies.h - makes copies between tiers fail on request: enqueueing a copy, recording an
+ * event after it, ordering a stream after the event.
  *
  * Include it once, and link with the --wrap options that tests/CMakeLists.txt calls failing_copies.
- * Calls inside of kernels/ itself are not touched. */
+ * Calls inside kernels/ are not wrapped. */
 #ifndef TARN_TESTS_UNIT_CACHE_FAILING_COPIES_H
 #define TARN_TESTS_UNIT_CACHE_FAILING_COPIES_H
 
 #include "base/rng.h"
 #include "kernels/device.h"
 
-/* Read by the thread that copies; set while it does not. */
+/* Read by the copying thread; set only while that thread is idle. */
 static uint32_t fail_one_in; /* 0: none */
-static uint64_t fail_nth;    /* the only one that fails, counted from 1 by n_copies; 0: none */
+static uint64_t fail_nth;    /* the only copy that fails, counted from 1 by n_copies; 0: none */
 static uint64_t n_copies, n_failed;
 
 static bool fails(void)

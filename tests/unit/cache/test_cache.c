@@ -1,5 +1,5 @@
-/* The rules of the cache: the states of blocks add up (promise P2), the cuts depend only on ids and
- * spans, committed blocks are found again, blocks in use are never evicted. */
+/* The rules of the cache: block states add up (promise P2), cuts depend only on ids and spans,
+ * committed blocks are found again, and blocks in use are never evicted. */
 #include "tests/unit/test.h"
 
 #include <stdlib.h>
@@ -84,7 +84,8 @@ static void committed_blocks_are_found_again(void **state)
     assert_int_equal(cache_seq_need(b, 4), 1);
     cache_seq_close(a);
     assert_int_equal(cache_match(b), 96);
-    assert_int_equal(cache_seq_need(b, 4), 4); /* the three would leave the evictable ones */
+    assert_int_equal(cache_seq_need(b, 4), 4); /* attaching would take the three from the evictable
+                                                  blocks */
     assert_int_equal(cache_seq_attach(b, NULL), 96);
     cache_stats(c, &st);
     assert_int_equal(st.tier[CACHE_DEVICE].n_in_use, 3);
@@ -155,7 +156,7 @@ static void spans_cut_segments_and_blocks(void **state)
     cache_destroy(c);
 }
 
-/* The cut must be the same in whatever pieces a sequence grows. */
+/* The cuts must be the same in whatever pieces a sequence grows. */
 static void growing_in_pieces_gives_the_same_view(void **state)
 {
     struct cache *c = make_cache(N_BLOCKS, false);
@@ -224,8 +225,8 @@ static void two_that_compute_the_same_share_blocks_after_commit(void **state)
     cache_destroy(c);
 }
 
-/* The next turn of a conversation, and a preempted sequence, go on inside a block. */
-static void a_tail_is_gone_on_with(void **state)
+/* The next turn of a conversation, and a preempted sequence, continue inside a block. */
+static void a_sequence_continues_a_cached_tail(void **state)
 {
     struct cache *c = make_cache(N_BLOCKS, true);
     static struct prompt turn, next, other;
@@ -261,7 +262,7 @@ static void a_tail_is_gone_on_with(void **state)
     cache_destroy(c);
 }
 
-/* A request for the logprobs of its prompt computes cached tokens again. */
+/* A request for the logprobs of its prompt recomputes cached tokens. */
 static void a_match_stops_at_the_limit_and_the_blocks_are_shared_all_the_same(void **state)
 {
     struct cache *c = make_cache(N_BLOCKS, true);
@@ -272,7 +273,7 @@ static void a_match_stops_at_the_limit_and_the_blocks_are_shared_all_the_same(vo
 
     (void)state;
     make_prompt(&q, 5, 112);           /* three blocks and 16 tokens */
-    cache_seq_close(run_whole(c, &q)); /* which leaves a tail */
+    cache_seq_close(run_whole(c, &q)); /* leaves a tail */
     assert_ok(cache_seq_open(c, &q.p, 200, &b));
     assert_int_equal(cache_match(b), 96);
     static const uint32_t limits[][2] = {{0, 0},   {31, 0},  {32, 32},
@@ -292,10 +293,12 @@ static void a_match_stops_at_the_limit_and_the_blocks_are_shared_all_the_same(vo
     cache_seq_view(b, &vb);
     assert_memory_equal(va.blocks, vb.blocks, 3 * sizeof(uint32_t));
     cache_stats(c, &st);
-    assert_int_equal(st.tier[CACHE_DEVICE].n_in_use, 5); /* three, and an open one of each */
+    assert_int_equal(st.tier[CACHE_DEVICE].n_in_use, 5); /* three shared blocks, and one open block
+                                                            of each sequence */
     cache_seq_close(a);
     cache_check(c);
-    cache_seq_limit_match(b, 112); /* what it computed itself it may find after a preemption */
+    cache_seq_limit_match(b, 112); /* after a preemption it may find the blocks that it computed
+                                      itself */
     cache_seq_drop(b);
     assert_int_equal(cache_match(b), 111 / 32 * 32);
     cache_seq_close(b);
@@ -366,9 +369,9 @@ static void eviction_takes_the_deepest_of_the_oldest_first(void **state)
     make_prompt(&third, 9, 161);
     cache_seq_close(run_whole(c, &old));   /* 16 named blocks: two segments */
     cache_seq_close(run_whole(c, &fresh)); /* 3 named blocks */
-    cache_seq_close(run_whole(c, &third)); /* 5 named ones and an open one: one must go */
+    cache_seq_close(run_whole(c, &third)); /* 5 named blocks and an open one: one must be evicted */
     assert_ok(cache_seq_open(c, &old.p, 513, &s));
-    assert_int_equal(cache_match(s), 256); /* lost its second segment */
+    assert_int_equal(cache_match(s), 256); /* its second segment was evicted */
     cache_seq_close(s);
     assert_ok(cache_seq_open(c, &fresh.p, 97, &s));
     assert_int_equal(cache_match(s), 96);
@@ -376,7 +379,7 @@ static void eviction_takes_the_deepest_of_the_oldest_first(void **state)
     cache_destroy(c);
 }
 
-/* Random life of many sequences; after each event the recount must agree (P2). */
+/* Random operations of many sequences; after each one a recount must agree (promise P2). */
 static void states_add_up_after_random_events(void **state)
 {
     enum { N_SEQS = 6, N_EVENTS = 20000 };
@@ -390,7 +393,7 @@ static void states_add_up_after_random_events(void **state)
         uint32_t r = rng_u32(11, e), i = r % N_SEQS;
         struct cache_view v;
         if (!seqs[i]) {
-            /* few distinct prompts, so that sequences meet */
+            /* few distinct prompts, so that sequences share blocks */
             make_prompt(&prompts[i], r >> 8 & 3, 50 + (r >> 12) % 500);
             assert_ok(cache_seq_open(c, &prompts[i].p, N_IDS_MAX, &seqs[i]));
             at[i] = cache_seq_attach(seqs[i], NULL);
@@ -431,7 +434,7 @@ int main(void)
         cmocka_unit_test(spans_cut_segments_and_blocks),
         cmocka_unit_test(growing_in_pieces_gives_the_same_view),
         cmocka_unit_test(two_that_compute_the_same_share_blocks_after_commit),
-        cmocka_unit_test(a_tail_is_gone_on_with),
+        cmocka_unit_test(a_sequence_continues_a_cached_tail),
         cmocka_unit_test(a_match_stops_at_the_limit_and_the_blocks_are_shared_all_the_same),
         cmocka_unit_test(shrinking_keeps_the_segments_that_have_tokens),
         cmocka_unit_test(growth_without_blocks_changes_nothing),

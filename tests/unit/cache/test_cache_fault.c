@@ -18,7 +18,7 @@ int main(void)
 
 #else
 
-/* Until the lists of free chunks, which count as allocated, are full. */
+/* Enough runs to fill the allocator's lists of free chunks, which count as allocated. */
 #define N_WARM_UP 20
 
 static size_t n_allocated(void)
@@ -68,7 +68,7 @@ static void a_cache_that_cannot_be_made_is_an_error(void **state)
     assert_int_equal(n_allocated(), before);
 }
 
-static void why_it_failed_is_said(void **state)
+static void a_failed_create_states_the_reason(void **state)
 {
     struct cache_config config = small_config(16, 32);
     struct cache *c;
@@ -76,7 +76,7 @@ static void why_it_failed_is_said(void **state)
 
     (void)state;
     buf_init(&why, BUF_WHY_MAX);
-    assert_ok(buf_reserve(&why, 500)); /* it has its memory */
+    assert_ok(buf_reserve(&why, 500)); /* allocated before allocations fail */
     for (long n = 1; n < 4; n++) {
         buf_reset(&why);
         fail_in = n;
@@ -117,7 +117,7 @@ static void a_sequence_without_memory_is_an_error(void **state)
     cache_destroy(c); /* asserts that no sequence is open */
 }
 
-static void what_cannot_be_held_has_no_effect(void **state)
+static void a_hold_without_memory_has_no_effect(void **state)
 {
     struct cache_config config = small_config(16, 32);
     struct cache_stats stats;
@@ -135,7 +135,7 @@ static void what_cannot_be_held_has_no_effect(void **state)
     cache_seq_expect(s, 1000000000u);
     cache_spill_ahead(c, 14);
     (void)cache_seq_prefetch(s);
-    assert_int_equal(fail_in, 1); /* none of these needs memory */
+    assert_int_equal(fail_in, 1); /* none of these allocates */
     assert_int_equal(cache_seq_hold(s, q.p.n_ids, 1000), 0);
     assert_int_equal(fail_in, 0);
     cache_check(c);
@@ -154,9 +154,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_cache_that_cannot_be_made_is_an_error),
-        cmocka_unit_test(why_it_failed_is_said),
+        cmocka_unit_test(a_failed_create_states_the_reason),
         cmocka_unit_test(a_sequence_without_memory_is_an_error),
-        cmocka_unit_test(what_cannot_be_held_has_no_effect),
+        cmocka_unit_test(a_hold_without_memory_has_no_effect),
     };
     if (!open_device())
         return 1;

@@ -1,8 +1,8 @@
-/* The whole cache under random life, against a naive model: what is found is what was committed,
- * its bytes are those of the same ids, whichever tiers they went through, and nothing is lost while
- * there is room for all. Copies fail at random where a kind says so. Nobody waits for a step: what
- * it writes and reads is copied on the compute stream, and compared when that has come so far. Some
- * kinds have a disk, and are closed and opened again now and then.
+/* Random operations on the whole cache against a naive model: found tokens are those that were
+ * committed, their bytes depend only on the ids, whichever tiers they passed through, and no block
+ * is lost while there is room for all. Some kinds have copies that fail at random. Steps run later:
+ * what a step writes and reads is copied on the compute stream and compared when the stream has run
+ * it. Some kinds have a disk, and are closed and reopened now and then.
  *
  * Built twice: for a host device, and (TEST_ON_GPU) for the emulated one, whose copies happen as
  * late as streams and events allow. */
@@ -16,7 +16,7 @@
 #include "cache/disk/disk_format.h"
 #include "tests/unit/cache/cache_life.h"
 
-#ifndef N_EVENTS /* sanitizer builds take fewer: see tests/CMakeLists.txt */
+#ifndef N_EVENTS /* sanitizer builds use fewer: see tests/CMakeLists.txt */
 #ifdef TEST_ON_GPU
 #define N_EVENTS 9000
 #else
@@ -37,7 +37,7 @@ static void close_life(struct life *l)
     l->attached = false;
 }
 
-/* Past, now, soon, late, never. */
+/* A due time: past, now, soon, late or never. */
 static uint64_t some_due(const struct world *w, uint32_t r)
 {
     return r % 16 == 0 ? 0 : r % 16 == 1 ? UINT64_MAX : w->now_ns + (r >> 4) % 30 * 500000000u;
@@ -57,12 +57,12 @@ static void open_life(struct world *w, struct life *l, uint64_t seed)
         (void)cache_seq_load(l->seq, seed % 2);
 }
 
-/* False: there is no room to go on from what it would find. */
+/* False if there is no room to continue after the tokens that it would find. */
 static bool attach_life(struct world *w, struct life *l)
 {
     uint32_t found[CACHE_N_TIERS], want = cache_match(l->seq), naive = naive_match(w, l);
 
-    /* Behind the last closed block there may be a tail that somebody left. */
+    /* After the last closed block there may be a tail left by another sequence. */
     assert_true(want < naive + KV_BLOCK_TOKENS);
     w->n_tails += want > naive;
     if (w->keeps_all)
@@ -75,7 +75,7 @@ static bool attach_life(struct world *w, struct life *l)
     l->attached = true;
     assert_true(l->n_tokens <= want);
     assert_int_equal(found[CACHE_DEVICE] + found[CACHE_HOST] + found[CACHE_DISK], l->n_tokens);
-    if (!fail_one_in) /* fetching the path may have made room of the tail, and of nothing else */
+    if (!fail_one_in) /* fetching the path may have evicted the tail, but no other block */
         assert_true(l->n_tokens + KV_BLOCK_TOKENS > want &&
                     (!w->keeps_all || l->n_tokens >= naive));
     if (!w->copies && l->n_tokens == want)
@@ -85,7 +85,7 @@ static bool attach_life(struct world *w, struct life *l)
     return true;
 }
 
-/* It waits until what lies on disk is there, or there is no room for it, and begins. */
+/* Wait until the blocks on disk are loaded, or there is no room for them, and begin. */
 static void load_life(struct world *w, struct life *l)
 {
     for (uint32_t i = 0; i < 400 && cache_seq_is_loading(l->seq); i++) {
@@ -114,7 +114,8 @@ static void drop_life(struct world *w, struct life *l)
 
 static void grow_life(struct world *w, struct life *l, uint32_t r)
 {
-    if (l->n_tokens == 0 && !attach_life(w, l)) /* what others committed since, or nothing */
+    if (l->n_tokens == 0 && !attach_life(w, l)) /* finds what other sequences committed since, or no
+                                                   block */
         return;
     uint32_t left = l->n_ids - l->n_tokens, n = 1 + r % 90;
     uint32_t before = cache_n_available(w->cache);
@@ -123,11 +124,11 @@ static void grow_life(struct world *w, struct life *l, uint32_t r)
     n = n < left ? n : left;
     need = cache_seq_need(l->seq, n);
     enum status s = cache_seq_grow(l->seq, n);
-    if (l->n_tokens > 0 || !fail_one_in) /* a failed attach is counted as one to come */
+    if (l->n_tokens > 0 || !fail_one_in) /* after a failed attach, need counts it again */
         assert_int_equal(s, need <= before ? OK : ERR_NO_BLOCKS);
     if (s != OK)
         return;
-    if (w->copies) /* one that ended meanwhile let go of its node */
+    if (w->copies) /* a sequence that ended meanwhile released its node */
         assert_true(cache_n_available(w->cache) + need >= before);
     else
         assert_int_equal(cache_n_available(w->cache), before - need);
@@ -136,12 +137,12 @@ static void grow_life(struct world *w, struct life *l, uint32_t r)
     cache_seq_commit(l->seq, n_commit);
     l->n_tokens += n_commit;
     note_committed(w, l);
-    if ((r >> 10) % 16 == 0) { /* it ends with slots that nobody wrote */
+    if ((r >> 10) % 16 == 0) { /* it ends with slots that were never written */
         drop_life(w, l);
         return;
     }
     cache_seq_shrink(l->seq);
-    read_kv(w, l); /* the next step, with what the commit exchanged */
+    read_kv(w, l); /* the next step, with the blocks that the commit exchanged */
 }
 
 static void generate(struct life *l, uint32_t r)
@@ -150,14 +151,14 @@ static void generate(struct life *l, uint32_t r)
 
     if (l->n_ids == N_IDS_MAX || l->n_tokens != l->n_ids)
         return;
-    l->ids[l->n_ids++] = r % 3; /* few, so that generated texts meet too */
+    l->ids[l->n_ids++] = r % 3; /* few ids, so that generated texts are shared too */
     mark_from(l, l->n_ids - 1);
     cache_seq_extend(l->seq, l->ids[l->n_ids - 1]);
     if (kv_chain_push(&l->chain, l->ids[l->n_ids - 1], &key))
         l->keys[l->n_keys++] = key;
 }
 
-/* Nothing is lost by it, and where there is one memory, or none to spill to, nothing happens. */
+/* Spilling loses no block. With one memory, or no tier to spill to, it has no effect. */
 static void spill_ahead(struct world *w, uint32_t n_blocks)
 {
     uint32_t before = cache_n_available(w->cache);
@@ -166,7 +167,7 @@ static void spill_ahead(struct world *w, uint32_t n_blocks)
     cache_stats(w->cache, &a);
     cache_spill_ahead(w->cache, n_blocks);
     cache_stats(w->cache, &b);
-    if (fail_one_in) /* where a copy failed all others are waited for, whose pins end */
+    if (fail_one_in) /* after a failed copy all others are waited for, and their pins end */
         assert_true(cache_n_available(w->cache) >= before);
     else
         assert_int_equal(cache_n_available(w->cache), before);
@@ -231,11 +232,11 @@ struct kind {
     bool always_copy, keeps_all, resets;
     const char *policy;
     uint32_t fail_one_in;
-    uint32_t segment_tokens; /* 0: the most */
+    uint32_t segment_tokens; /* 0: the largest */
     bool is_private;         /* no prefix caching */
     uint32_t n_disk;         /* extents; 0: no disk */
     uint32_t min_uses;
-    uint32_t reopens; /* after so many events; 0: never */
+    uint32_t reopens; /* reopened after so many events; 0: never */
 };
 
 static double seconds(const void *arg, uint32_t n_cached, uint32_t n_new)
@@ -293,7 +294,7 @@ static void open_world(struct world *w, const struct kind *k)
     assert_ok(map_init(&w->known, 1 << 16));
 }
 
-/* What was counted before the last time that it was opened. */
+/* Add the counts of a cache that is closed. */
 static void add_stats(struct cache_stats *sum, const struct cache_stats *st)
 {
     for (int t = 0; t < CACHE_N_TIERS; t++) {
@@ -306,7 +307,7 @@ static void add_stats(struct cache_stats *sum, const struct cache_stats *st)
     sum->n_expected_lost += st->n_expected_lost;
 }
 
-/* The process ends, and another one begins: nobody is left, and what the disk had it has still. */
+/* The process ends and another one begins: no sequence is open, and the disk keeps its records. */
 static void reopen(struct world *w, const struct kind *k)
 {
     struct cache_stats before, after;
@@ -321,8 +322,8 @@ static void reopen(struct world *w, const struct kind *k)
     create_cache(w, k);
     cache_stats(w->cache, &after);
     assert_true(after.disk.n_found >= before.tier[CACHE_DISK].n_cached);
-    /* Orphaned is what was being written while its predecessor was evicted, doubled what was
-     * evicted and computed again meanwhile. Both are few. */
+    /* Orphaned: blocks that were being written while their parent was evicted. Doubled: blocks that
+     * were evicted and computed again meanwhile. Both are few. */
     assert_true(after.disk.n_orphaned + after.disk.n_doubled <= 4 * DISK_UNIT_BLOCKS);
     assert_int_equal(after.disk.n_torn, 0);
     assert_int_equal(after.disk.n_foreign + after.disk.n_impossible + after.disk.n_misnamed, 0);
@@ -331,7 +332,7 @@ static void reopen(struct world *w, const struct kind *k)
     w->n_found += after.disk.n_found;
 }
 
-/* All is given back. */
+/* Check that all blocks are released. */
 static void close_world(struct world *w, const struct kind *k)
 {
     struct cache_stats st;
@@ -343,7 +344,7 @@ static void close_world(struct world *w, const struct kind *k)
     while (k->is_private && cache_poll(w->cache, w->now_ns)) {
     }
     cache_stats(w->cache, &st);
-    assert_true(!k->is_private || st.n_nodes == 0); /* nobody is left to find it */
+    assert_true(!k->is_private || st.n_nodes == 0); /* no sequence is left to find it */
     cache_reset(w->cache);
     cache_check(w->cache);
     while (k->n_disk && cache_poll(w->cache, ++w->now_ns))
@@ -364,7 +365,7 @@ static void close_world(struct world *w, const struct kind *k)
         remove_tree(disk_path);
 }
 
-/* n_tokens of it are computed at once. */
+/* Compute n_tokens of it at once. */
 static void run_life(struct world *w, struct life *l, uint32_t n_tokens)
 {
     (void)cache_seq_attach(l->seq, NULL);
@@ -374,7 +375,7 @@ static void run_life(struct world *w, struct life *l, uint32_t n_tokens)
     l->n_tokens = n_tokens;
 }
 
-/* Whatever happened before: nothing of the prefetch share is in use when nothing is cached. */
+/* After any operations, with an empty cache no part of the prefetch share is in use. */
 static void assert_prefetches(struct world *w, const struct kind *k)
 {
     uint32_t share = (uint32_t)(0.3 * k->n_device);
@@ -385,7 +386,7 @@ static void assert_prefetches(struct world *w, const struct kind *k)
         if (w->lives[i].seq)
             close_life(&w->lives[i]);
     cache_reset(w->cache);
-    cache_spill_ahead(w->cache, 0); /* no reserve */
+    cache_spill_ahead(w->cache, 0); /* reserve off */
     for (uint64_t seed = 0;
          !l->seq || l->n_prompt <= share * KV_BLOCK_TOKENS || l->prompt.n_span_ends; seed++) {
         if (l->seq)
@@ -396,7 +397,7 @@ static void assert_prefetches(struct world *w, const struct kind *k)
     run_life(w, l, share * KV_BLOCK_TOKENS);
     cache_seq_drop(l->seq);
     l->n_tokens = 0;
-    /* All others' KV: it goes to the host. */
+    /* Compute other sequences, which evict all blocks to the host. */
     for (uint64_t i = 1, seed = 1; seed < 1000 && cache_n_available(w->cache) > 0; seed++) {
         struct life *other = &w->lives[i];
         uint32_t n;
@@ -425,7 +426,7 @@ static void assert_prefetches(struct world *w, const struct kind *k)
     cache_stats(w->cache, &after);
     assert_int_equal(after.tier[CACHE_DEVICE].n_moved_in - before.tier[CACHE_DEVICE].n_moved_in,
                      share);
-    bool refused = false; /* no more for anybody */
+    bool refused = false; /* no later sequence gets room */
     for (uint32_t i = 1; i < N_SEQS && w->lives[i].n_prompt >= 600; i++) {
         assert_ok(cache_seq_open(w->cache, &w->lives[i].prompt, N_IDS_MAX, &w->lives[i].seq));
         refused |= !cache_seq_prefetch(w->lives[i].seq);
@@ -467,7 +468,7 @@ static void live_through(struct world *w, const struct kind *k, uint64_t n_event
     }
 }
 
-/* Of all kinds: in a short life of one of them it may not have come to that. */
+/* Counts over all kinds, because a short run of one kind may not reach every case. */
 static struct {
     uint64_t n_loads, n_found, n_hits;
 } of_disk;
@@ -508,7 +509,7 @@ static void live(const struct kind *k)
     close_world(&w, k);
 }
 
-/* Each call of a copy fails in turn: every enqueued block, every event recorded or waited for. */
+/* Each call of a copy fails in turn: every block enqueued, every event recorded or waited for. */
 static void any_one_copy_may_fail(void **state)
 {
     const struct kind k = {.name = "one fails",
@@ -522,7 +523,7 @@ static void any_one_copy_may_fail(void **state)
     (void)state;
     do {
         open_world(&w, &k);
-        fail_one_in = UINT32_MAX; /* none by chance, and the checks know that some do */
+        fail_one_in = UINT32_MAX; /* no random failures, but the checks allow for failed copies */
         fail_nth = ++nth;
         n_copies = 0;
         live_through(&w, &k, N_EVENTS_IN_TURN);
@@ -568,9 +569,9 @@ static void nothing_is_lost_and_nothing_is_wrong(void **state)
     assert_true(of_disk.n_loads > 0 && of_disk.n_found > 0 && of_disk.n_hits > 0);
 }
 
-/* --- what is on its way while somebody else computes it too --- */
+/* --- blocks in transfer that another sequence computes too --- */
 
-/* A prompt of these ids; its first span ends at `end`, or 0: uncut. */
+/* Open a prompt of these ids; its first span ends at `end`, or 0: uncut. */
 static void open_cut(struct world *w, struct life *l, uint32_t n, uint32_t first_id, uint32_t end)
 {
     struct kv_scope scope = {{0}};
@@ -594,9 +595,9 @@ static void open_plain(struct world *w, struct life *l, uint32_t n, uint32_t fir
     open_cut(w, l, n, first_id, 0);
 }
 
-/* A tail is a closed block for a prompt whose span ends there. While that one uses it, or has gone
- * on behind it, nobody writes on. */
-static void a_tail_that_somebody_uses_is_not_taken(void **state)
+/* A tail is a closed block for a prompt whose span ends there. While that prompt uses the block, or
+ * has blocks after it, no sequence may write to it. */
+static void a_tail_in_use_is_not_taken(void **state)
 {
     static const struct kind kind = {"tails", 30, 30,    false, true, false, "lru",
                                      0,       0,  false, 0,     0,    0};
@@ -620,19 +621,20 @@ static void a_tail_that_somebody_uses_is_not_taken(void **state)
     compute(&w, cut, 40, 80);
     cache_seq_commit(cut->seq, 40);
     close_life(cut);
-    assert_int_equal(cache_match(again->seq), 32); /* somebody goes on behind it */
+    assert_int_equal(cache_match(again->seq), 32); /* another sequence has a block after it */
     assert_int_equal(cache_seq_attach(again->seq, NULL), 32);
     cache_check(w.cache);
     close_world(&w, &kind);
 }
 
-/* The last block of a prompt is computed though the tree has it; meanwhile it is fetched for
- * another one that waits. The block that the commit gives in exchange is not there yet. */
+/* The last block of a prompt is computed although it is in the tree, while it is prefetched for
+ * another, waiting sequence. The block that the commit gives in exchange is not loaded yet. */
 static void a_block_on_its_way_is_waited_for(void **state)
 {
     static const struct kind kind = {"on its way", 30, 200, true, true, false, "lru", 0, 0,
                                      false,        0,  0,   0};
-    const uint32_t n = KV_SEGMENT_TOKENS_MAX + KV_BLOCK_TOKENS; /* the last block: its own node */
+    const uint32_t n = KV_SEGMENT_TOKENS_MAX + KV_BLOCK_TOKENS; /* the last block has its own
+                                                                   node */
     static struct world w;
     struct life *longer = &w.lives[0], *exact = &w.lives[1], *other = &w.lives[2];
     struct cache_stats before, after;
@@ -645,7 +647,8 @@ static void a_block_on_its_way_is_waited_for(void **state)
         cache_seq_drop(longer->seq);
         longer->n_tokens = 0;
         open_plain(&w, other, kind.n_device * KV_BLOCK_TOKENS, 2000);
-        run_life(&w, other, other->n_prompt); /* all of the other goes to the host */
+        run_life(&w, other, other->n_prompt); /* the other sequence's blocks are evicted to the
+                                                 host */
         close_life(other);
 
         open_plain(&w, exact, n, 0);
@@ -667,7 +670,7 @@ static void a_block_on_its_way_is_waited_for(void **state)
     }
 }
 
-/* --- more copies at once than are watched one by one --- */
+/* --- more copies at once than are tracked one by one --- */
 
 #define N_MANY 600 /* blocks, and nodes: each a span of one token */
 
@@ -714,7 +717,7 @@ static void more_copies_at_once_than_are_watched(void **state)
         if (round < 2) {
             run_life(&w, l, N_MANY);
         } else {
-            while (cache_poll(w.cache, 0)) /* what is on its way cannot be evicted */
+            while (cache_poll(w.cache, 0)) /* a block in transfer cannot be evicted */
                 ;
             l->n_tokens = cache_seq_attach(l->seq, found);
             assert_int_equal(l->n_tokens, N_MANY);
@@ -733,7 +736,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_lost_and_nothing_is_wrong),
         cmocka_unit_test(any_one_copy_may_fail),
-        cmocka_unit_test(a_tail_that_somebody_uses_is_not_taken),
+        cmocka_unit_test(a_tail_in_use_is_not_taken),
         cmocka_unit_test(a_block_on_its_way_is_waited_for),
         cmocka_unit_test(more_copies_at_once_than_are_watched),
     };

@@ -37,7 +37,7 @@ static void a_key_is_the_documented_hash(void **state)
     assert_memory_equal(key.bytes, want, 32);
 }
 
-/* Made with Python's hashlib, so that it is BLAKE2b and not what a library of ours takes for it:
+/* Computed with Python's hashlib, to test that our library computes BLAKE2b:
  *   fp = b"fingerprint of a model in a test"
  *   d = blake2b(bytes(32), digest_size=32, key=fp).digest()
  *   m = bytes(32) + (5 | 1 << 23).to_bytes(3, "little") + (8388607).to_bytes(3, "little")
@@ -71,7 +71,7 @@ static void keys_do_not_depend_on_what_follows(void **state)
     }
 }
 
-static void feeding_on_later_gives_the_same_keys(void **state)
+static void hashing_in_pieces_gives_the_same_keys(void **state)
 {
     uint32_t ids[700], ends[] = {45, 300};
     struct kv_key all[40], some[40];
@@ -109,7 +109,7 @@ static void every_part_of_the_message_changes_the_key(void **state)
     ids[0] = 1; /* the first block's ids reach the second block's key */
     hash_ids(ids, 64, NULL, 0, &public_scope, fingerprint, keys);
     assert_memory_not_equal(base + 1, keys + 1, sizeof *keys);
-    ids[0] = 0; /* a span boundary changes only what comes after it: the segment flag */
+    ids[0] = 0; /* a span boundary sets the segment flag, so only later keys change */
     hash_ids(ids, 64, ends, 1, &public_scope, fingerprint, keys);
     assert_memory_equal(base, keys, sizeof *keys);
     assert_memory_not_equal(base + 1, keys + 1, sizeof *keys);
@@ -126,10 +126,10 @@ static void a_span_end_closes_the_open_block(void **state)
 }
 
 #define N_SHARED 300
-#define N_MORE 40 /* generated behind them */
+#define N_MORE 40 /* generated ids after the prompt */
 
-/* Spans of 70, 130 and 100 ids, then generated ones. Returns the keys; *n_public_keys: those that
- * the first n_public ids close. */
+/* Hash spans of 70, 130 and 100 ids, then generated ids. Returns the number of keys;
+ * *n_public_keys: the number of keys that the first n_public ids close. */
 static uint32_t hash_shared(const struct kv_scope *scope, uint32_t n_public, struct kv_key *keys,
                             uint32_t *n_public_keys)
 {
@@ -172,13 +172,13 @@ static void two_tenants_share_exactly_the_public_blocks(void **state)
         assert_int_equal(n, 3 + 5 + 4 + N_MORE / KV_BLOCK_TOKENS);
         assert_memory_equal(keys[0], keys[1], n_shared * sizeof *keys[0]);
         assert_int_equal(n_equal(keys[0], keys[1], n), n_shared);
-        /* And these are the keys that anybody finds who may read public blocks only. */
+        /* A scope that reads only public blocks finds the same keys. */
         assert_int_equal(hash_shared(&public_scope, 0, all_public, &none), n);
         assert_int_equal(n_equal(keys[0], all_public, n), n_shared);
     }
 }
 
-static void what_is_generated_behind_a_public_prompt_is_the_tenants_own(void **state)
+static void blocks_generated_after_a_public_prompt_are_private(void **state)
 {
     const struct kv_scope tenants[] = {{{1}}, {{2}}};
     struct kv_key keys[2][20];
@@ -191,9 +191,9 @@ static void what_is_generated_behind_a_public_prompt_is_the_tenants_own(void **s
     assert_memory_not_equal(&keys[0][n - 1], &keys[1][n - 1], sizeof keys[0][0]);
 }
 
-static void a_salt_narrows_and_public_stays_public(void **state)
+static void a_salt_separates_private_blocks_only(void **state)
 {
-    const struct kv_scope plain = {{1}}, salted = {{1, 9}}; /* what account_scope() would make */
+    const struct kv_scope plain = {{1}}, salted = {{1, 9}}; /* as account_scope() computes them */
     struct kv_key a[20], b[20];
     uint32_t n_shared;
 
@@ -208,15 +208,15 @@ static void a_salt_narrows_and_public_stays_public(void **state)
     assert_int_equal(n_equal(a, b, n), 0);
 }
 
-static void where_public_ends_changes_what_is_behind_it(void **state)
+static void the_public_end_changes_all_later_keys(void **state)
 {
     const struct kv_scope tenant = {{1}};
     struct kv_key a[20], b[20];
     uint32_t n_a, n_b;
 
     (void)state;
-    /* The same ids and spans, once with more of them public: equal up to where both are, and no
-     * block behind that has the other's key, so none is found in a scope that is not its own. */
+    /* The same ids and spans with different public ends: keys are equal up to the smaller end, and
+     * all later keys differ, so no block is found in another scope. */
     uint32_t n = hash_shared(&tenant, 70, a, &n_a);
     hash_shared(&tenant, 200, b, &n_b);
     assert_true(n_a < n_b);
@@ -230,13 +230,13 @@ int main(void)
         cmocka_unit_test(a_key_is_the_documented_hash),
         cmocka_unit_test(a_key_is_blake2b),
         cmocka_unit_test(keys_do_not_depend_on_what_follows),
-        cmocka_unit_test(feeding_on_later_gives_the_same_keys),
+        cmocka_unit_test(hashing_in_pieces_gives_the_same_keys),
         cmocka_unit_test(every_part_of_the_message_changes_the_key),
         cmocka_unit_test(a_span_end_closes_the_open_block),
         cmocka_unit_test(two_tenants_share_exactly_the_public_blocks),
-        cmocka_unit_test(what_is_generated_behind_a_public_prompt_is_the_tenants_own),
-        cmocka_unit_test(a_salt_narrows_and_public_stays_public),
-        cmocka_unit_test(where_public_ends_changes_what_is_behind_it),
+        cmocka_unit_test(blocks_generated_after_a_public_prompt_are_private),
+        cmocka_unit_test(a_salt_separates_private_blocks_only),
+        cmocka_unit_test(the_public_end_changes_all_later_keys),
     };
     if (hash_init() != OK)
         return 1;

@@ -1,12 +1,12 @@
-/* disk_files.h - a small directory of the disk tier, written without the disk tier: its bytes in
- * memory, where a test changes them, and then in files.
+/* disk_files.h - a small directory of the disk tier, written without the disk tier's code: a test
+ * changes its bytes in memory and then writes the files.
  *
- * DISK_FILES_RECORDS records in paths of four blocks, the last of each with 5 tokens; they lie in
- * extents in no order, with empty ones between.
+ * DISK_FILES_RECORDS records in paths of four blocks, the last of each with 5 tokens. Their extents
+ * are not in order, with empty ones between.
  *
  * Owns    table and data, until disk_files_fini(), which removes the files too.
  * Thread  one.
- * Errors  what cannot be done is asserted.
+ * Errors  asserted.
  * Units   bytes. */
 #ifndef TARN_TESTS_UNIT_CACHE_DISK_FILES_H
 #define TARN_TESTS_UNIT_CACHE_DISK_FILES_H
@@ -25,7 +25,7 @@
 #include "cache/disk/disk_format.h"
 #include "cache/key.h"
 
-#define DISK_FILES_EXTENTS 20u /* more than a page of headers */
+#define DISK_FILES_EXTENTS 20u /* more than one page of headers */
 #define DISK_FILES_RECORDS 16u
 #define DISK_FILES_PATH 4u
 
@@ -37,7 +37,7 @@ struct disk_files {
     size_t n_table_bytes, n_data_bytes;
 };
 
-/* Where record k lies. */
+/* The extent of record k. */
 static inline uint32_t disk_files_extent(uint32_t k)
 {
     return (k * 7 + 3) % DISK_FILES_EXTENTS;
@@ -53,7 +53,7 @@ static inline uint8_t *disk_files_payload(const struct disk_files *f, uint32_t e
     return f->data + extent * f->super.extent_bytes;
 }
 
-/* The header's checksum as its bytes are now. */
+/* Compute the checksum of the header's current bytes. */
 static inline void disk_files_seal(uint8_t *header)
 {
     uint32_t crc = hash_crc32c(0, header, DISK_HEADER_BYTES - 4);
@@ -71,7 +71,7 @@ static inline void disk_files_name(struct disk_record *r, const uint8_t *fingerp
                  r->n_tokens);
 }
 
-/* Record k of the path that it belongs to; `before` is the record before it. */
+/* Record k of its path; `before` is the record before it. */
 static inline struct disk_record disk_files_record(uint32_t k, const struct disk_record *before,
                                                    const uint8_t *fingerprint)
 {
@@ -98,7 +98,7 @@ static inline void disk_files_put(struct disk_files *f, const struct disk_record
     disk_header_encode(disk_files_header(f, extent), r, f->super.fingerprint, extent);
 }
 
-/* fingerprint_byte: all of it. */
+/* fingerprint_byte: the value of all its bytes. */
 static inline void disk_files_init(struct disk_files *f, uint64_t block_bytes,
                                    uint8_t fingerprint_byte)
 {
@@ -144,7 +144,7 @@ static inline void disk_files_write_one(const char *dir, const char *name, const
     ASSERT(close(fd) == 0);
 }
 
-/* As much as the sizes say. */
+/* Write as many bytes as the sizes say. */
 static inline void disk_files_write(const struct disk_files *f)
 {
     disk_files_write_one(f->dir, "table", f->table, f->n_table_bytes);
@@ -152,7 +152,7 @@ static inline void disk_files_write(const struct disk_files *f)
     disk_files_write_one(f->dir, "lock", NULL, 0);
 }
 
-/* A directory with files, and directories of files. */
+/* Remove a directory of files, or of directories of files. */
 static inline void disk_files_remove(const char *dir, int depth)
 {
     char path[512];

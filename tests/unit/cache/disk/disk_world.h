@@ -1,5 +1,5 @@
-/* disk_world.h - a directory of the disk tier in a temporary folder, records whose keys are right,
- * payloads that say what they are, and time that a test sets.
+/* disk_world.h - a directory of the disk tier in a temporary folder, records with correct keys,
+ * payloads that identify their record, and a clock that the test sets.
  *
  * Include it once, and link with -Wl,--wrap=clock_now_ns. */
 #ifndef TARN_TESTS_UNIT_CACHE_DISK_WORLD_H
@@ -19,13 +19,13 @@
 #include "cache/key.h"
 
 #define SECOND_NS UINT64_C(1000000000)
-#define BLOCK_BYTES 10000u /* no whole number of pages */
+#define BLOCK_BYTES 10000u /* not a multiple of the page size */
 #define EXTENT_BYTES 12288u
 #define N_SLOTS 32u
 
 /* --- time --- */
 
-static uint64_t fake_now; /* 0: the clock's */
+static uint64_t fake_now; /* 0: the real clock */
 
 uint64_t __real_clock_now_ns(void);
 uint64_t __wrap_clock_now_ns(void);
@@ -37,7 +37,8 @@ uint64_t __wrap_clock_now_ns(void)
 
 /* --- the folder --- */
 
-/* Where folders are made. A test that is not about the file system takes memory if it can. */
+/* Where folders are made. A test that is not about the file system uses a file system in memory if
+ * possible. */
 static const char *world_home = "/tmp";
 
 static inline void world_in_memory(void)
@@ -54,7 +55,7 @@ struct world {
     struct disk *d;
 };
 
-/* Bytes of a directory with so many extents, its lock file's page included. */
+/* Bytes of a directory with n extents, including the page of its lock file. */
 static inline uint64_t bytes_for(uint32_t n_extents)
 {
     return disk_table_bytes(n_extents) + (uint64_t)n_extents * EXTENT_BYTES + DISK_PAGE_BYTES;
@@ -81,7 +82,7 @@ static inline void world_init(struct world *w, enum aio_backend backend, uint32_
                                      .backend = backend};
 }
 
-/* False: this kernel has no io_uring. */
+/* False if this kernel has no io_uring. */
 static inline bool world_open(struct world *w)
 {
     struct buf why;
@@ -130,7 +131,7 @@ static inline void read_file(const struct world *w, const char *name, uint64_t o
     close(fd);
 }
 
-/* What the disk, not the memory, says of an extent. */
+/* Read an extent's header from the disk, not from memory. */
 static inline enum disk_verdict look_on_disk(const struct world *w, uint32_t extent,
                                              struct disk_record *out)
 {
@@ -145,7 +146,7 @@ static inline enum disk_verdict look_on_disk(const struct world *w, uint32_t ext
 
 /* --- records and payloads --- */
 
-/* The first block of a sequence; its ids say `no`. */
+/* The first block of a sequence whose ids are derived from `no`. */
 static inline struct disk_record record_of(const struct world *w, uint32_t no)
 {
     struct disk_record r = {
@@ -181,7 +182,7 @@ static inline uint8_t *slot_at(const struct world *w, uint32_t slot)
     return w->staging + (size_t)slot * EXTENT_BYTES;
 }
 
-/* Records first_no, first_no + 1, ... to these extents. */
+/* Write records first_no, first_no + 1, ... to these extents. */
 static inline enum status begin_write(struct world *w, uint32_t first_no, const uint32_t *extents,
                                       uint32_t n, uint64_t tag)
 {
@@ -211,7 +212,7 @@ static inline enum status begin_read(struct world *w, const uint32_t *extents, u
     return s;
 }
 
-/* The next event, however long it takes. */
+/* Wait for the next event without a time limit. */
 static inline struct disk_done next_event(struct world *w)
 {
     struct disk_done done;
@@ -223,7 +224,7 @@ static inline struct disk_done next_event(struct world *w)
     return done;
 }
 
-/* Until nothing is under way; no events. */
+/* Wait until no request is in progress; no events may come. */
 static inline void settle(struct world *w)
 {
     struct disk_done done;
@@ -245,7 +246,7 @@ static inline void write_now(struct world *w, uint32_t first_no, const uint32_t 
     assert_int_equal(done.n, n);
 }
 
-/* Extents [n] hold records first_no, ...: in memory, and read back from the disk. */
+/* Check that extents [n] hold records first_no, ... in memory and on the disk. */
 static inline void check_records(struct world *w, uint32_t first_no, const uint32_t *extents,
                                  uint32_t n)
 {
@@ -265,7 +266,7 @@ static inline void check_records(struct world *w, uint32_t first_no, const uint3
     disk_give_slots(w->d, done.slots, n);
 }
 
-/* They come back one by one. */
+/* The extents are returned one by one. */
 static inline void clear_now(struct world *w, const uint32_t *extents, uint32_t n, bool erase)
 {
     uint64_t seen = 0;

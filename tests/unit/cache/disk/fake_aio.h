@@ -1,6 +1,6 @@
-/* fake_aio.h - base/aio replaced by a device that does what a test says: requests are carried out,
- * with pread() and pwrite(), when their turn comes, in whatever order, wrongly, late or never. With
- * each write it looks at what the disk holds: no valid header is ever there without its payload.
+/* fake_aio.h - replaces base/aio by a device controlled by the test. Requests are carried out with
+ * pread() and pwrite(), in any order, wrongly, late or never. Each write also checks the disk: a
+ * valid header must never be there without its payload.
  *
  * Include it once after disk_world.h, and link with the --wrap options that tests/CMakeLists.txt
  * calls fake_aio. */
@@ -19,22 +19,22 @@ struct aio {
 
 static struct {
     struct aio aio;
-    const struct world *world; /* whose files are looked at */
+    const struct world *world; /* whose files are checked */
     struct aio_op ops[FAKE_DEPTH];
     uint64_t numbers[FAKE_DEPTH]; /* in the order of submission, from 1 */
-    uint32_t n;                   /* under way */
+    uint32_t n;                   /* in progress */
     uint64_t n_ever;
-    /* what the test sets */
-    bool holds;           /* nothing ends by itself, but for: */
-    bool ends;            /* one of them, */
-    uint32_t ends_at;     /* this one, with the next look */
-    bool is_dead;         /* the process was killed: nothing reaches the disk any more */
-    uint64_t shuffle;     /* a seed: ends come in any order, some later; 0: in order */
-    uint64_t fail_nth;    /* this request fails; 0: none */
-    uint32_t fail_one_in; /* at random, by `shuffle`; 0: none */
-    int fail_error;       /* with this; 0: the file ends (a read), EIO (a write) */
-    bool fail_half;       /* half of what fails is written all the same */
-    uint32_t n_busy;      /* so many calls find no room */
+    /* set by the test */
+    bool holds;           /* no request ends by itself, except for: */
+    bool ends;            /* one request, */
+    uint32_t ends_at;     /* this one, at the next poll */
+    bool is_dead;         /* the process was killed: no later request reaches the disk */
+    uint64_t shuffle;     /* a seed: requests end in any order, some later; 0: in order */
+    uint64_t fail_nth;    /* the request with this number fails; 0: none */
+    uint32_t fail_one_in; /* fail at random, by `shuffle`; 0: none */
+    int fail_error;       /* with this error; 0: the file ends (a read), EIO (a write) */
+    bool fail_half;       /* half of a failed write is written */
+    uint32_t n_busy;      /* number of calls that find the queue full */
     uint64_t n_draws;
     uint32_t n_failed;
 } fake;
@@ -66,7 +66,7 @@ static void fake_check_payload(uint32_t extent, const struct disk_record *r)
     assert_int_equal(hash_crc32c(0, payload, sizeof payload), r->payload_crc);
 }
 
-/* Before it is carried out. */
+/* Runs before the write is carried out. */
 static void fake_check_write(const struct aio_op *op)
 {
     struct disk_reader reader;
@@ -108,7 +108,7 @@ static void fake_carry_out(const struct aio_op *op, size_t n)
     assert_int_equal(r, n);
 }
 
-/* The i-th of those under way ends; the last one takes its place. */
+/* End the i-th request in progress; the last one takes its place. */
 static struct aio_done fake_end(uint32_t i)
 {
     struct aio_op op = fake.ops[i];
@@ -147,7 +147,7 @@ enum status __wrap_aio_open(struct aio **out, const struct aio_config *config, s
     return OK;
 }
 
-/* What is held still hangs then. */
+/* Requests that the test holds do not end before the deadline. */
 enum status __wrap_aio_close(struct aio *a, uint64_t deadline_ns)
 {
     (void)a;
@@ -168,7 +168,7 @@ enum status __wrap_aio_submit(struct aio *a, const struct aio_op *ops, uint32_t 
     for (uint32_t i = 0; i < n; i++) {
         assert_int_equal((uintptr_t)ops[i].data % DISK_PAGE_BYTES, 0);
         assert_true(ops[i].offset % DISK_PAGE_BYTES == 0 && ops[i].n_bytes % DISK_PAGE_BYTES == 0);
-        for (uint32_t k = 0; k < fake.n; k++) /* one write of a place at a time */
+        for (uint32_t k = 0; k < fake.n; k++) /* one write to a place at a time */
             assert_false(ops[i].write && fake.ops[k].write && ops[i].fd == fake.ops[k].fd &&
                          ops[i].offset < fake.ops[k].offset + fake.ops[k].n_bytes &&
                          fake.ops[k].offset < ops[i].offset + ops[i].n_bytes);
@@ -209,7 +209,7 @@ enum status __wrap_aio_wait(struct aio *a, uint64_t deadline_ns, struct aio_done
     return *n > 0 ? OK : ERR_TIMEOUT;
 }
 
-/* It may or may not help; here it does not. */
+/* A cancel may or may not help; here it does not. */
 void __wrap_aio_cancel(struct aio *a, uint64_t tag)
 {
     (void)a;

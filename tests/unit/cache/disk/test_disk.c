@@ -7,7 +7,7 @@
 
 #include "tests/unit/cache/disk/disk_world.h"
 
-#define N_EXTENTS 100u /* no whole number of pages of headers */
+#define N_EXTENTS 100u /* not a multiple of the headers in a page */
 
 static const enum aio_backend both[] = {AIO_URING, AIO_THREADS};
 
@@ -17,7 +17,7 @@ static const enum aio_backend both[] = {AIO_URING, AIO_THREADS};
             world_fini(&(w));                                                                      \
         else
 
-static void what_was_written_is_read_bit_for_bit(void **state)
+static void a_read_returns_the_written_bytes(void **state)
 {
     const uint32_t row[8] = {8, 9, 10, 11, 12, 13, 14, 15}, apart[8] = {99, 3, 4, 5, 50, 0, 17, 16};
     struct disk_stats stats;
@@ -61,7 +61,7 @@ static void reopening_finds_what_was_done_and_nothing_else(void **state)
         write_now(&w, 1, a, 8);
         write_now(&w, 11, b, 3);
         clear_now(&w, a + 4, 2, false);
-        world_close(&w); /* writes what waits */
+        world_close(&w); /* writes the waiting headers */
         assert_true(world_open(&w));
         assert_false(disk_directory(w.d)->is_new);
         for (uint32_t e = 0; e < N_EXTENTS; e++) {
@@ -70,7 +70,7 @@ static void reopening_finds_what_was_done_and_nothing_else(void **state)
         }
         check_records(&w, 1, a, 4);
         check_records(&w, 11, b, 3);
-        /* Later writes have larger numbers, in this life too. */
+        /* Later writes have larger numbers, also after the directory was opened again. */
         write_now(&w, 50, &(uint32_t){5}, 1);
         struct disk_record late;
         assert_int_equal(disk_look(w.d, 5, &late), DISK_VALID);
@@ -96,13 +96,13 @@ static void a_cleared_extent_can_be_written_again(void **state)
             clear_now(&w, e, 4, life % 2);
             assert_int_equal(look_on_disk(&w, 6, &r), DISK_EMPTY);
         }
-        clear_now(&w, e, 4, false); /* there is nothing: they come back all the same */
+        clear_now(&w, e, 4, false); /* the extents are empty, and are returned all the same */
         world_close(&w);
         world_fini(&w);
     }
 }
 
-static void what_is_erased_leaves_zeros(void **state)
+static void an_erased_extent_holds_zeros(void **state)
 {
     static uint8_t payload[EXTENT_BYTES];
     const uint32_t e[8] = {1, 2, 3, 4, 60, 61, 62, 98};
@@ -116,7 +116,7 @@ static void what_is_erased_leaves_zeros(void **state)
         read_file(&w, "data", 3 * EXTENT_BYTES, payload, EXTENT_BYTES);
         assert_true(is_payload(payload, 3));
         for (uint32_t i = BLOCK_BYTES; i < EXTENT_BYTES; i++)
-            assert_int_equal(payload[i], 0); /* nothing of what the slot had before */
+            assert_int_equal(payload[i], 0); /* no byte of the slot's previous content */
         clear_now(&w, e, 8, true);
         for (uint32_t i = 0; i < 8; i++) {
             read_file(&w, "data", (uint64_t)e[i] * EXTENT_BYTES, payload, EXTENT_BYTES);
@@ -151,10 +151,10 @@ static void changed_bytes_are_corrupt_not_read(void **state)
         done = next_event(&w);
         assert_int_equal(done.event, DISK_READ_DONE);
         assert_int_equal(done.status, ERR_CORRUPT);
-        assert_int_equal(disk_n_free_slots(w.d), N_SLOTS); /* given back by itself */
+        assert_int_equal(disk_n_free_slots(w.d), N_SLOTS); /* released by itself */
         check_records(&w, 1, e, 1);
         check_records(&w, 3, e + 2, 1);
-        assert_ok(begin_read(&w, &(uint32_t){33}, 1, 6)); /* no record there */
+        assert_ok(begin_read(&w, &(uint32_t){33}, 1, 6)); /* no record is there */
         assert_int_equal(next_event(&w).status, ERR_CORRUPT);
         disk_stats(w.d, &stats);
         assert_int_equal(stats.n_corrupt, 2);
@@ -163,7 +163,7 @@ static void changed_bytes_are_corrupt_not_read(void **state)
     }
 }
 
-static void slots_are_given_in_a_row_if_there_is_one(void **state)
+static void adjacent_slots_are_reserved_if_possible(void **state)
 {
     uint32_t a[8], b[N_SLOTS];
     struct world w;
@@ -184,7 +184,7 @@ static void slots_are_given_in_a_row_if_there_is_one(void **state)
         assert_false(disk_take_slots(w.d, b, N_SLOTS + 1));
         assert_true(disk_take_slots(w.d, b, N_SLOTS));
         assert_int_equal(disk_n_free_slots(w.d), 0);
-        for (uint32_t i = 0; i < N_SLOTS; i += 2) /* no row left: still as many as there are */
+        for (uint32_t i = 0; i < N_SLOTS; i += 2) /* no range is free, but that many slots are */
             disk_give_slots(w.d, &b[i], 1);
         assert_true(disk_take_slots(w.d, a, 8));
         for (uint32_t i = 0; i < 8; i++)
@@ -256,7 +256,7 @@ static void closing_ends_what_is_under_way(void **state)
 #define N_KILLS 30
 
 struct word {
-    uint32_t what; /* 'w': a unit was written, 'c': an extent is to be cleared */
+    uint32_t what; /* 'w': a unit was written, 'c': an extent will be cleared */
     uint32_t first_no, n, extents[DISK_UNIT_BLOCKS_MAX];
 };
 
@@ -266,8 +266,7 @@ static void say(int fd, const struct word *word)
         _exit(1);
 }
 
-/* Writes units and clears them as long as it lives. What is to be cleared is said before, what is
- * written after. */
+/* Write and clear units until killed. A clear is announced before it, a write reported after it. */
 static void live(struct world *w, int fd, uint64_t seed)
 {
     struct word at[N_EXTENTS / 8] = {{0}};
@@ -290,8 +289,8 @@ static void live(struct world *w, int fd, uint64_t seed)
     }
 }
 
-/* What the killed process said, as far as it got. held [N_EXTENTS]: the number of the record, if it
- * must be there. */
+/* Read the killed process's reports. held [N_EXTENTS]: the number of the record that must be there,
+ * or 0. */
 static uint32_t listen_to(int fd, uint32_t *held)
 {
     uint32_t n_words = 0;
@@ -303,8 +302,8 @@ static uint32_t listen_to(int fd, uint32_t *held)
     return n_words;
 }
 
-/* What the directory has: records that are complete, those that must be there among them. All else
- * is cleared. */
+/* Check that the directory has complete records only, including those that must be there. Clear all
+ * other extents. */
 static void check_after_death(struct world *w, const uint32_t *held)
 {
     struct disk_record r;
@@ -347,7 +346,7 @@ static void a_killed_process_leaves_whole_records_and_loses_none(void **state)
             assert_true(WIFSIGNALED(how));
             n_words += listen_to(fds[0], held);
             close(fds[0]);
-            assert_true(world_open(&w)); /* waits for its last requests */
+            assert_true(world_open(&w)); /* waits for the last requests of the killed process */
             check_after_death(&w, held);
             world_close(&w);
         }
@@ -359,12 +358,12 @@ static void a_killed_process_leaves_whole_records_and_loses_none(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_was_written_is_read_bit_for_bit),
+        cmocka_unit_test(a_read_returns_the_written_bytes),
         cmocka_unit_test(reopening_finds_what_was_done_and_nothing_else),
         cmocka_unit_test(a_cleared_extent_can_be_written_again),
-        cmocka_unit_test(what_is_erased_leaves_zeros),
+        cmocka_unit_test(an_erased_extent_holds_zeros),
         cmocka_unit_test(changed_bytes_are_corrupt_not_read),
-        cmocka_unit_test(slots_are_given_in_a_row_if_there_is_one),
+        cmocka_unit_test(adjacent_slots_are_reserved_if_possible),
         cmocka_unit_test(many_units_are_under_way_at_once),
         cmocka_unit_test(closing_ends_what_is_under_way),
         cmocka_unit_test(a_killed_process_leaves_whole_records_and_loses_none),

@@ -1,5 +1,5 @@
-/* Directories of the disk tier: made, locked, bounded, resized; what is hostile or too full. Time
- * is the test's where a lock is waited for; the file system's refusals are planted. */
+/* Directories of the disk tier: created, locked, bounded, resized, and hostile or too full ones.
+ * Waits for a lock use the test's clock, and file system errors are injected. */
 #include "tests/unit/test.h"
 
 #include <errno.h>
@@ -16,10 +16,10 @@
 
 static struct {
     int fallocate_error;                  /* 0: none */
-    uint64_t n_bytes_max;                 /* of a file; 0: no bound */
-    uint64_t n_total_bytes, n_free_bytes; /* 0, 0: as it is */
+    uint64_t n_bytes_max;                 /* limit of a file; 0: none */
+    uint64_t n_total_bytes, n_free_bytes; /* 0, 0: the real numbers */
     bool no_direct, has_reserved;
-    uint32_t fail_in; /* allocations; 0: none fails */
+    uint32_t fail_in; /* the allocation that fails; 0: none */
     uint32_t n_sleeps;
     int unlock_fd, unlock_at; /* closed at the n-th sleep */
 } fs = {.unlock_fd = -1};
@@ -40,7 +40,7 @@ int __wrap_fallocate(int fd, int mode, off_t offset, off_t n)
     }
     if (fs.n_bytes_max && (uint64_t)(offset + n) > fs.n_bytes_max) {
         assert_int_equal(__real_fallocate(fd, mode, offset, (off_t)fs.n_bytes_max), 0);
-        errno = ENOSPC; /* as far as it went */
+        errno = ENOSPC; /* written up to the limit */
         return -1;
     }
     int r = __real_fallocate(fd, mode, offset, n);
@@ -155,7 +155,7 @@ static void must_open(struct place *p)
         fail_msg("%s", buf_str(&p->why));
 }
 
-/* The words have this in them. */
+/* Assert that the reason contains `what`. */
 static void assert_says(const struct place *p, const char *what)
 {
     if (!strstr(buf_str(&p->why), what))
@@ -191,7 +191,7 @@ static void write_file(const struct place *p, const char *name, uint64_t offset,
     close(fd);
 }
 
-/* A header that is valid, straight to the disk. */
+/* Write a valid header directly to the disk. */
 static void plant(struct place *p, uint32_t extent)
 {
     struct disk_record r = record_of(&p->w, extent);
@@ -223,7 +223,7 @@ static void a_new_directory_is_private_and_as_large_as_asked(void **state)
     (void)state;
     begin_place(&p, 100);
     snprintf(path, sizeof path, "%s/a/b", p.w.path);
-    p.w.config.dir.path = path; /* what is above it is made as well */
+    p.w.config.dir.path = path; /* missing parent folders are created as well */
     must_open(&p);
     assert_int_equal(p.d.super.n_extents, 100);
     assert_int_equal(p.d.super.extent_bytes, EXTENT_BYTES);
@@ -243,12 +243,12 @@ static void a_new_directory_is_private_and_as_large_as_asked(void **state)
     assert_int_equal(st.st_size, 100 * EXTENT_BYTES);
     assert_true(!fs.has_reserved || (uint64_t)st.st_blocks * 512 >= 100 * EXTENT_BYTES);
     disk_dir_close(&p.d);
-    disk_dir_close(&p.d); /* zeroed is fine */
+    disk_dir_close(&p.d); /* closing a zeroed struct is allowed */
     *strstr(p.w.path, "/a/b") = '\0';
     end_place(&p);
 }
 
-static void what_is_there_is_found_again(void **state)
+static void reopening_keeps_the_records(void **state)
 {
     struct place p;
 
@@ -259,7 +259,7 @@ static void what_is_there_is_found_again(void **state)
     plant(&p, 0);
     plant(&p, 99);
     for (int i = 0; i < 2; i++) {
-        fs.no_direct = i; /* the page cache does as well */
+        fs.no_direct = i; /* without direct I/O the page cache is used */
         must_open(&p);
         assert_false(p.d.is_new);
         assert_true(!i || !p.d.is_direct);
@@ -271,7 +271,7 @@ static void what_is_there_is_found_again(void **state)
     end_place(&p);
 }
 
-static void another_superblock_means_to_begin_anew(void **state)
+static void another_superblock_starts_an_empty_directory(void **state)
 {
     static const struct {
         const char *says;
@@ -306,14 +306,14 @@ static void another_superblock_means_to_begin_anew(void **state)
             fail_msg("\"%s\" does not say \"%s\"", p.d.why_new, cases[i].says);
         assert_int_equal(verdict(&p, 7), DISK_EMPTY);
         disk_dir_close(&p.d);
-        must_open(&p); /* and it is well from then on */
+        must_open(&p); /* it can be opened afterwards */
         assert_false(p.d.is_new);
         disk_dir_close(&p.d);
         end_place(&p);
     }
 }
 
-static void it_is_read_by_others_without_a_lock(void **state)
+static void a_reader_needs_no_lock(void **state)
 {
     char path[256];
     struct disk_dir r;
@@ -325,7 +325,7 @@ static void it_is_read_by_others_without_a_lock(void **state)
     assert_int_equal(disk_dir_open_to_read(&r, path, &p.why), ERR_NOT_FOUND);
     must_open(&p);
     plant(&p, 5);
-    assert_ok(disk_dir_open_to_read(&r, path, &p.why)); /* while a server runs, too */
+    assert_ok(disk_dir_open_to_read(&r, path, &p.why)); /* also while a server runs */
     assert_memory_equal(&r.super, &p.d.super, sizeof r.super);
     assert_int_not_equal(r.table[DISK_PAGE_BYTES + 5 * DISK_HEADER_BYTES], 0);
     disk_dir_close(&r);
@@ -360,14 +360,14 @@ static void a_second_server_is_refused(void **state)
     assert_says(&p, p.w.path);
     assert_says(&p, "a directory of its own");
     assert_true(is_there(&p, "data"));
-    disk_dir_close(&second); /* as good as never opened */
+    disk_dir_close(&second); /* has no effect, as after a failed open */
     disk_dir_close(&p.d);
     must_open(&p);
     disk_dir_close(&p.d);
     end_place(&p);
 }
 
-/* A killed server's last requests hold the file they go to, not the lock file. */
+/* The last requests of a killed server hold the file that they write, not the lock file. */
 static void the_last_requests_of_a_killed_server_are_waited_for(void **state)
 {
     static const char *const names[] = {"lock", "table", "data"};
@@ -424,7 +424,7 @@ static void links_others_and_open_directories_are_refused(void **state)
     end_place(&p);
 }
 
-static void what_stands_in_a_files_place_is_refused(void **state)
+static void links_and_fifos_instead_of_files_are_refused(void **state)
 {
     char dir[256], path[256];
     struct place p;
@@ -439,7 +439,8 @@ static void what_stands_in_a_files_place_is_refused(void **state)
     assert_says(&p, "table");
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkfifo(path, 0600), 0);
-    assert_int_equal(open_place(&p), ERR_INVALID); /* and nobody waits for a reader */
+    assert_int_equal(open_place(&p), ERR_INVALID); /* and opening does not wait for the FIFO's other
+                                                      end */
     assert_says(&p, "no file");
     assert_int_equal(unlink(path), 0);
     assert_int_equal(chmod(dir, 0770), 0);
@@ -458,7 +459,7 @@ static void what_stands_in_a_files_place_is_refused(void **state)
 
 /* --- how large --- */
 
-static void it_is_cut_and_grown_to_the_bound(void **state)
+static void a_directory_is_resized_to_the_bound(void **state)
 {
     struct place p;
 
@@ -477,7 +478,7 @@ static void it_is_cut_and_grown_to_the_bound(void **state)
     assert_int_equal(stat_of(&p, "table").st_size, disk_table_bytes(70));
     disk_dir_close(&p.d);
     p.w.config.dir.n_bytes_max = bytes_for(120);
-    for (int i = 0; i < 2; i++) { /* what was cut off does not come back */
+    for (int i = 0; i < 2; i++) { /* a cut record does not come back */
         must_open(&p);
         assert_int_equal(p.d.super.n_extents, 120);
         assert_false(p.d.is_new);
@@ -523,7 +524,7 @@ static void too_small_a_bound_is_refused_with_numbers(void **state)
     assert_int_equal(open_place(&p), ERR_INVALID);
     assert_says(&p, "{kv_disk_bytes} is ");
     assert_says(&p, "needs 7");
-    assert_false(is_there(&p, "lock")); /* nothing is left */
+    assert_false(is_there(&p, "lock")); /* no file is left */
     assert_false(is_there(&p, "."));
     p.w.config.dir.n_bytes_max++;
     must_open(&p);
@@ -557,7 +558,7 @@ static void a_full_file_system_is_refused_and_left_as_it_was(void **state)
     end_place(&p);
 }
 
-/* The same without an attempt: nothing is allocated, and others keep room to write. */
+/* The same with too little free space: no file is allocated, and others can still write. */
 static void too_little_free_space_is_refused_before_anything_is_taken(void **state)
 {
     const uint64_t wanted = bytes_for(100);
@@ -577,12 +578,12 @@ static void too_little_free_space_is_refused_before_anything_is_taken(void **sta
     assert_true(fs.has_reserved);
     disk_dir_close(&p.d);
     plant(&p, 5);
-    /* The files are there already and need no more space, so a full file system is no error. */
+    /* The files exist already and need no more space, so a full file system is no error. */
     fs.n_free_bytes = 0;
     must_open(&p);
     disk_dir_close(&p.d);
     p.w.config.dir.n_bytes_max = bytes_for(200);
-    fs.n_total_bytes = UINT64_C(100) << 20; /* 5 percent of it stay free */
+    fs.n_total_bytes = UINT64_C(100) << 20; /* 5 percent of it must stay free */
     fs.n_free_bytes = UINT64_C(6) << 20;
     fs.has_reserved = false;
     assert_int_equal(open_place(&p), ERR_IO);
@@ -597,7 +598,7 @@ static void too_little_free_space_is_refused_before_anything_is_taken(void **sta
     end_place(&p);
 }
 
-static void where_nothing_can_be_reserved_it_grows_as_it_is_written(void **state)
+static void without_fallocate_files_are_still_created(void **state)
 {
     struct place p;
 
@@ -610,7 +611,7 @@ static void where_nothing_can_be_reserved_it_grows_as_it_is_written(void **state
     end_place(&p);
 }
 
-static void without_memory_nothing_is_opened_nor_left(void **state)
+static void without_memory_opening_fails_and_leaks_nothing(void **state)
 {
     enum status s = ERR_NOMEM;
     uint32_t n_failed = 0;
@@ -618,9 +619,9 @@ static void without_memory_nothing_is_opened_nor_left(void **state)
 
     (void)state;
     begin_place(&p, 100);
-    fake_now = 0; /* real threads wait for real time */
+    fake_now = 0; /* threads need the real clock */
     p.w.config.backend = AIO_THREADS;
-    assert_ok(buf_reserve(&p.why, 500)); /* it has its memory */
+    assert_ok(buf_reserve(&p.why, 500)); /* allocated before allocations fail */
     for (uint32_t n = 1; s != OK; n++) {
         buf_reset(&p.why);
         fs.fail_in = n;
@@ -651,7 +652,7 @@ static bool has_model(struct place *p, uint8_t model)
     return is_there(p, "data");
 }
 
-/* As another run may have left it. */
+/* A directory of another model, as another run may have left it. */
 static void make_model(struct place *p, uint8_t model, uint64_t n_bytes, time_t age)
 {
     static const char *const names[] = {"table", "data", "lock"};
@@ -680,7 +681,7 @@ static void other_models_make_room(void **state)
     open_model(&p, &p.d, 1);
     assert_int_equal(p.d.n_removed_dirs, 0);
     disk_dir_close(&p.d);
-    /* Not ours, so neither touched nor counted. */
+    /* A folder of someone else is neither touched nor counted. */
     snprintf(path, sizeof path, "%s/somebody", p.w.path);
     assert_int_equal(mkdir(path, 0700), 0);
     open_model(&p, &p.d, 2);
@@ -693,7 +694,7 @@ static void other_models_make_room(void **state)
     end_place(&p);
 }
 
-static void only_as_many_go_as_are_in_the_way_the_oldest_first(void **state)
+static void only_as_many_directories_as_needed_are_removed_oldest_first(void **state)
 {
     struct disk_room room;
     char own[DISK_NAME_BYTES];
@@ -709,7 +710,8 @@ static void only_as_many_go_as_are_in_the_way_the_oldest_first(void **state)
     memset(own, 'f', 64);
     memcpy(own + 64, "-v1", 4);
     char lock[256];
-    file_path(lock, sizeof lock, &p.w, "lock"); /* the fourth runs: it stays, and counts */
+    file_path(lock, sizeof lock, &p.w, "lock"); /* the fourth model's server runs: its directory
+                                                   stays and counts */
     int fd = open(lock, O_RDONLY | O_CLOEXEC);
     assert_int_equal(flock(fd, LOCK_EX), 0);
     assert_ok(disk_room_make(&room, root, p.w.path, own, 500000, 100000, &p.why));
@@ -755,7 +757,7 @@ static void running_servers_keep_what_they_have(void **state)
     end_place(&p);
 }
 
-static void names_of_ours_are_known(void **state)
+static void directory_names_are_recognized(void **state)
 {
     char name[200];
 
@@ -787,24 +789,24 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_new_directory_is_private_and_as_large_as_asked),
-        cmocka_unit_test(what_is_there_is_found_again),
-        cmocka_unit_test(another_superblock_means_to_begin_anew),
-        cmocka_unit_test(it_is_read_by_others_without_a_lock),
+        cmocka_unit_test(reopening_keeps_the_records),
+        cmocka_unit_test(another_superblock_starts_an_empty_directory),
+        cmocka_unit_test(a_reader_needs_no_lock),
         cmocka_unit_test(a_second_server_is_refused),
         cmocka_unit_test(the_last_requests_of_a_killed_server_are_waited_for),
         cmocka_unit_test(links_others_and_open_directories_are_refused),
-        cmocka_unit_test(what_stands_in_a_files_place_is_refused),
-        cmocka_unit_test(it_is_cut_and_grown_to_the_bound),
+        cmocka_unit_test(links_and_fifos_instead_of_files_are_refused),
+        cmocka_unit_test(a_directory_is_resized_to_the_bound),
         cmocka_unit_test(a_cut_file_is_made_whole_again),
         cmocka_unit_test(too_small_a_bound_is_refused_with_numbers),
         cmocka_unit_test(a_full_file_system_is_refused_and_left_as_it_was),
         cmocka_unit_test(too_little_free_space_is_refused_before_anything_is_taken),
-        cmocka_unit_test(where_nothing_can_be_reserved_it_grows_as_it_is_written),
-        cmocka_unit_test(without_memory_nothing_is_opened_nor_left),
+        cmocka_unit_test(without_fallocate_files_are_still_created),
+        cmocka_unit_test(without_memory_opening_fails_and_leaks_nothing),
         cmocka_unit_test(other_models_make_room),
-        cmocka_unit_test(only_as_many_go_as_are_in_the_way_the_oldest_first),
+        cmocka_unit_test(only_as_many_directories_as_needed_are_removed_oldest_first),
         cmocka_unit_test(running_servers_keep_what_they_have),
-        cmocka_unit_test(names_of_ours_are_known),
+        cmocka_unit_test(directory_names_are_recognized),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* The disk tier's engine on a device that fails: each request in turn, late ones, those that never
- * end. Time is the test's. */
+/* The disk tier's engine on a device where each request in turn fails, is late, or never ends. The
+ * test sets the clock. */
 #include "tests/unit/test.h"
 
 #include <sys/file.h>
@@ -30,7 +30,7 @@ static void end_world(struct world *w)
     fake_now = 0;
 }
 
-/* At most one event. */
+/* Poll for at most one event. */
 static uint32_t poll_one(struct world *w, struct disk_done *done)
 {
     return disk_poll(w->d, fake_now, done, 1);
@@ -53,7 +53,7 @@ static struct disk_done one_event(struct world *w, enum disk_event event, enum s
     return done;
 }
 
-/* n extents come back; returns which, a bit each of the first 64. */
+/* Expect that n extents are returned. Returns which of the first 64, one bit each. */
 static uint64_t expect_cleared(struct world *w, uint32_t n)
 {
     struct disk_done done;
@@ -69,7 +69,7 @@ static uint64_t expect_cleared(struct world *w, uint32_t n)
     return which;
 }
 
-/* While all is held: the i-th request under way ends with the next look. */
+/* Let the i-th of the held requests in progress end at the next poll. */
 static void end_held(uint32_t i)
 {
     assert_true(fake.holds && i < fake.n);
@@ -97,7 +97,7 @@ static void no_header_is_on_the_disk_before_all_payloads(void **state)
         end_held(left % 3 % left);
         no_event(&w);
     }
-    /* 4 pages of headers; not done before the last one. */
+    /* Four pages of headers; the unit is not done before the last one is. */
     assert_int_equal(fake.n, 4);
     assert_int_equal(disk_n_free_slots(w.d), N_SLOTS);
     for (uint32_t left = 4; left > 0; left--) {
@@ -138,7 +138,7 @@ static void adjacent_blocks_go_as_one_request(void **state)
     end_world(&w);
 }
 
-/* What changes while its page is written goes with the next write of that page. */
+/* A header that changes while its page is written goes out with the next write of that page. */
 static void a_page_does_not_change_while_it_is_written(void **state)
 {
     const uint32_t a = 1, b = 2;
@@ -153,7 +153,7 @@ static void a_page_does_not_change_while_it_is_written(void **state)
     no_event(&w);
     assert_true(fake.n == 1 && fake_is_table(fake.ops[0].fd));
     assert_ok(begin_write(&w, 20, &b, 1, 2));
-    end_held(1); /* its payload; the page of a is still under way */
+    end_held(1); /* its payload; the page of a is still in progress */
     no_event(&w);
     assert_int_equal(fake.n, 1);
     end_held(0);
@@ -172,8 +172,9 @@ static void a_page_does_not_change_while_it_is_written(void **state)
     end_world(&w);
 }
 
-/* The mark, the zeros, the empty header; whoever comes after a death in between goes on. */
-static void what_was_to_be_erased_is_erased_after_a_death_too(void **state)
+/* The steps are the mark, the zeros, the empty header. After a death between them, the next server
+ * continues. */
+static void an_interrupted_erase_is_finished_after_a_restart(void **state)
 {
     static uint8_t payload[EXTENT_BYTES];
     const uint32_t e = 42;
@@ -222,8 +223,8 @@ struct script {
     bool half;
 };
 
-/* Takes events until nothing is under way. The state of extents is in `holds` [N_EXTENTS]: 0 or the
- * number of the record. */
+/* Take events until no request is in progress. `holds` [N_EXTENTS] is the state of the extents: 0
+ * or the number of the record. */
 static void take_all(struct world *w, uint32_t *holds, uint32_t *n_failed)
 {
     struct disk_done done;
@@ -272,7 +273,7 @@ static void read_held(struct world *w, const uint32_t *holds, const uint32_t *e,
     assert_ok(begin_read(w, e, n, 0));
 }
 
-/* All that a disk does, once. Returns whether the request to fail was among it. */
+/* Run all operations of a disk once. Returns whether the request to fail was reached. */
 static bool run_script(const struct script *script, uint64_t fail_nth)
 {
     const uint32_t a[8] = {0, 1, 2, 3, 17, 18, 40, 98}, b[3] = {4, 5, 60}, c[2] = {6, 80};
@@ -295,7 +296,7 @@ static bool run_script(const struct script *script, uint64_t fail_nth)
     write_free(&w, holds, 300, c, 2);
     take_all(&w, holds, &n_failed);
     for (uint32_t i = 0; i < 3; i++)
-        assert_int_equal(holds[b[i]], 0); /* whatever failed: tried again */
+        assert_int_equal(holds[b[i]], 0); /* tried again after the failure */
     write_free(&w, holds, 400, a, 3);
     take_all(&w, holds, &n_failed);
     assert_true(n_failed <= 2); /* a page may hold headers of two units */
@@ -312,7 +313,7 @@ static bool run_script(const struct script *script, uint64_t fail_nth)
     return hit;
 }
 
-static void whichever_request_fails_nothing_wrong_is_kept(void **state)
+static void no_wrong_record_is_kept_whichever_request_fails(void **state)
 {
     static const struct script scripts[] = {
         {"EIO", EIO, false}, {"ENOSPC, half written", ENOSPC, true}, {"a short file", 0, false}};
@@ -359,7 +360,7 @@ static void a_failed_unit_says_why_and_gives_all_back(void **state)
 
 static void a_header_that_cannot_be_written_is_no_record(void **state)
 {
-    const uint32_t e[3] = {3, 20, 50}; /* three pages, one fails */
+    const uint32_t e[3] = {3, 20, 50}; /* on three pages, one of which fails */
     struct disk_record r;
     struct world w;
 
@@ -379,7 +380,7 @@ static void a_header_that_cannot_be_written_is_no_record(void **state)
     end_world(&w);
 }
 
-static void what_cannot_be_cleared_comes_back_later(void **state)
+static void a_failed_clear_is_retried(void **state)
 {
     const uint32_t e[4] = {1, 2, 30, 31};
     struct disk_record r;
@@ -390,11 +391,11 @@ static void what_cannot_be_cleared_comes_back_later(void **state)
         begin_world(&w);
         write_now(&w, 1, e, 4);
         fake.shuffle = 1;
-        fake.fail_one_in = 1; /* all */
+        fake.fail_one_in = 1; /* all requests */
         disk_clear(w.d, e, 4, erase);
         for (uint32_t i = 0; i < 100; i++, fake_now += SECOND_NS / 100)
             no_event(&w);
-        assert_true(fake.n_failed > 4 && fake.n_failed < 40); /* not in each call */
+        assert_true(fake.n_failed > 4 && fake.n_failed < 40); /* not at each call */
         assert_true(disk_is_busy(w.d));
         fake.fail_one_in = 0;
         (void)expect_cleared(&w, 4);
@@ -457,7 +458,7 @@ static void a_full_queue_delays_but_loses_nothing(void **state)
     end_world(&w);
 }
 
-static void what_never_begins_is_over_at_its_deadline(void **state)
+static void a_unit_that_never_starts_ends_at_its_deadline(void **state)
 {
     const uint32_t a[2] = {1, 3}, b[2] = {40, 41};
     struct world w;
@@ -477,7 +478,7 @@ static void what_never_begins_is_over_at_its_deadline(void **state)
     assert_int_equal(done.took_ns, TIMEOUT_NS);
     assert_int_equal(disk_n_free_slots(w.d), N_SLOTS);
     (void)expect_cleared(&w, 2);
-    assert_false(disk_is_hung(w.d)); /* nothing is with the kernel */
+    assert_false(disk_is_hung(w.d)); /* no request is in the kernel */
     fake.n_busy = 0;
     check_records(&w, 11, a, 2);
     end_world(&w);
@@ -528,7 +529,7 @@ static void a_hung_read_is_over_and_its_slots_stay_reserved(void **state)
     assert_true(disk_is_hung(w.d) && disk_is_busy(w.d));
     assert_int_equal(done.tag, 9);
     assert_int_equal(disk_n_free_slots(w.d), N_SLOTS - 3);
-    /* All others are new owners' now. What comes late touches none of them. */
+    /* All other slots now have new owners. Late requests must not write to them. */
     assert_true(disk_take_slots(w.d, free_now, N_SLOTS - 3));
     for (uint32_t i = 0; i < N_SLOTS - 3; i++)
         memset(slot_at(&w, free_now[i]), 0x5A, EXTENT_BYTES);
@@ -588,14 +589,14 @@ static void a_header_that_comes_too_late_is_cleared_again(void **state)
     begin_world(&w);
     fake.holds = true;
     assert_ok(begin_write(&w, 1, e, 2, 9));
-    fake_now += TIMEOUT_NS / 2; /* the page of headers begins later than its unit */
+    fake_now += TIMEOUT_NS / 2; /* the write of the header page begins later than its unit */
     end_held(0);
     no_event(&w);
     assert_true(fake.n == 1 && fake_is_table(fake.ops[0].fd));
     fake_now += TIMEOUT_NS / 2;
     (void)one_event(&w, DISK_WRITE_DONE, ERR_TIMEOUT);
     assert_true(disk_is_hung(w.d));
-    assert_int_equal(disk_n_free_slots(w.d), N_SLOTS); /* the payloads were there */
+    assert_int_equal(disk_n_free_slots(w.d), N_SLOTS); /* the payloads were written */
     no_event(&w);
     assert_int_equal(fake.n, 1);
     end_held(0);
@@ -609,7 +610,7 @@ static void a_header_that_comes_too_late_is_cleared_again(void **state)
     end_world(&w);
 }
 
-static void clears_hang_like_all_else(void **state)
+static void a_clear_can_hang_like_any_request(void **state)
 {
     const uint32_t e[2] = {10, 50};
     struct world w;
@@ -626,7 +627,7 @@ static void clears_hang_like_all_else(void **state)
         assert_true(disk_is_hung(w.d));
         disk_clear(w.d, e + 1, 1, false);
         no_event(&w);
-        assert_int_equal(fake.n, 1); /* nothing new goes to a hung disk */
+        assert_int_equal(fake.n, 1); /* no new request is sent to a hung disk */
         fake.holds = false;
         (void)expect_cleared(&w, 2);
         end_world(&w);
@@ -641,7 +642,7 @@ static void a_hung_disk_is_left_as_it_is(void **state)
 
     (void)state;
 #if defined(__SANITIZE_ADDRESS__)
-    __lsan_disable(); /* what the kernel may still read is never freed */
+    __lsan_disable(); /* memory that the kernel may still read is never freed */
 #endif
     begin_world(&w);
     write_now(&w, 1, e, 1);
@@ -655,7 +656,7 @@ static void a_hung_disk_is_left_as_it_is(void **state)
     __lsan_enable();
 #endif
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    assert_true(fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0); /* nobody else gets it */
+    assert_true(fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0); /* no other process gets the lock */
     close(fd);
     world_fini(&w);
     fake_now = 0;
@@ -667,19 +668,19 @@ int main(void)
         cmocka_unit_test(no_header_is_on_the_disk_before_all_payloads),
         cmocka_unit_test(adjacent_blocks_go_as_one_request),
         cmocka_unit_test(a_page_does_not_change_while_it_is_written),
-        cmocka_unit_test(what_was_to_be_erased_is_erased_after_a_death_too),
-        cmocka_unit_test(whichever_request_fails_nothing_wrong_is_kept),
+        cmocka_unit_test(an_interrupted_erase_is_finished_after_a_restart),
+        cmocka_unit_test(no_wrong_record_is_kept_whichever_request_fails),
         cmocka_unit_test(a_failed_unit_says_why_and_gives_all_back),
         cmocka_unit_test(a_header_that_cannot_be_written_is_no_record),
-        cmocka_unit_test(what_cannot_be_cleared_comes_back_later),
+        cmocka_unit_test(a_failed_clear_is_retried),
         cmocka_unit_test(closing_tries_again_what_failed),
         cmocka_unit_test(a_full_queue_delays_but_loses_nothing),
-        cmocka_unit_test(what_never_begins_is_over_at_its_deadline),
+        cmocka_unit_test(a_unit_that_never_starts_ends_at_its_deadline),
         cmocka_unit_test(more_units_than_there_are_is_busy),
         cmocka_unit_test(a_hung_read_is_over_and_its_slots_stay_reserved),
         cmocka_unit_test(a_hung_write_keeps_slots_and_extents_until_it_ends),
         cmocka_unit_test(a_header_that_comes_too_late_is_cleared_again),
-        cmocka_unit_test(clears_hang_like_all_else),
+        cmocka_unit_test(a_clear_can_hang_like_any_request),
         cmocka_unit_test(a_hung_disk_is_left_as_it_is),
     };
 

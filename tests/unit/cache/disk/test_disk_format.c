@@ -1,4 +1,4 @@
-/* test_disk_format.c - the bytes of the disk tier, and what is refused. */
+/* test_disk_format.c - the bytes of the disk tier's files, and the bytes that are refused. */
 #include "tests/unit/test.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@
 
 static const uint8_t fingerprint[] = "fingerprint of a model in a test";
 
-/* Offsets as DISK_FORMAT.md has them, written down once more. */
+/* The offsets of DISK_FORMAT.md, written again to test the code's. */
 enum {
     AT_MAGIC = 0,
     AT_VERSION = 4,
@@ -38,7 +38,7 @@ static void expect_hex(const uint8_t *bytes, size_t n, const char *want)
     assert_string_equal(hex, want);
 }
 
-/* The record of the golden header: what no other field has by chance. */
+/* The record of the golden header. Each field has a value that no other field has. */
 static struct disk_record golden_record(void)
 {
     struct disk_record r = {
@@ -60,8 +60,8 @@ static struct disk_record golden_record(void)
     return r;
 }
 
-/* Made with Python's hashlib and a CRC32C of eight lines, by DISK_FORMAT.md. If this test fails,
- * the format has changed: DISK_FORMAT_VERSION has to as well. */
+/* Made from DISK_FORMAT.md with Python's hashlib and a CRC32C of eight lines. If this test fails,
+ * the format has changed, and DISK_FORMAT_VERSION must change too. */
 static void a_header_has_the_documented_bytes(void **state)
 {
     struct disk_record r = golden_record();
@@ -119,7 +119,7 @@ static void extents_are_whole_pages(void **state)
                      4096 + (uint64_t)DISK_EXTENTS_MAX * DISK_HEADER_BYTES);
 }
 
-static void as_many_extents_as_fit_and_not_one_more(void **state)
+static void the_number_of_extents_fits_the_bound_exactly(void **state)
 {
     static const uint64_t blocks[] = {1, 4096, 4097, 20480, 393216, 1000003};
 
@@ -191,7 +191,7 @@ static void set(uint8_t *at, size_t n, uint64_t v)
         at[i] = (uint8_t)(v >> 8 * i);
 }
 
-/* The page with one field changed and its checksum right. */
+/* Refuse the page with one field changed and its checksum correct. */
 static void refuse_super_with(size_t at, size_t n, uint64_t v, const char *word)
 {
     uint8_t page[DISK_PAGE_BYTES];
@@ -335,7 +335,7 @@ static void any_flipped_bit_of_a_header_is_found(void **state)
     expect_verdict(header, DISK_VALID);
 }
 
-/* Half of one header and half of another: what a torn write would leave, were a sector torn. */
+/* Half of one header and half of another, as after a write that was torn inside a sector. */
 static void halves_of_two_headers_are_torn(void **state)
 {
     struct disk_record r = golden_record();
@@ -358,7 +358,7 @@ static void halves_of_two_headers_are_torn(void **state)
     expect_verdict(zeros, DISK_EMPTY);
 }
 
-/* So that no version of ours ever takes it for a record. */
+/* No version may take an erased extent for a record. */
 static void the_mark_of_what_is_erased_is_no_header(void **state)
 {
     uint8_t header[DISK_HEADER_BYTES];
@@ -386,7 +386,7 @@ static void a_header_elsewhere_is_foreign(void **state)
     expect_with(AT_VERSION, 2, 0, DISK_FOREIGN);
 }
 
-/* The header has 8 bytes of the fingerprint; the key is hashed with all of them. */
+/* The header has 8 bytes of the fingerprint, but the key is a hash over all bytes of it. */
 static void a_fingerprint_with_the_same_beginning_is_found_by_the_key(void **state)
 {
     uint8_t header[DISK_HEADER_BYTES], other[KV_FINGERPRINT_BYTES];
@@ -398,18 +398,18 @@ static void a_fingerprint_with_the_same_beginning_is_found_by_the_key(void **sta
     assert_int_equal(verdict_of(header, EXTENT, other), DISK_MISNAMED);
 }
 
-static void what_cannot_be_is_impossible(void **state)
+static void contradicting_fields_are_impossible(void **state)
 {
     (void)state;
     expect_with(AT_FLAGS, 2, 4, DISK_IMPOSSIBLE);
     expect_with(AT_FLAGS, 2, 0x8001, DISK_IMPOSSIBLE);
-    expect_with(AT_POS0, 4, 0, DISK_IMPOSSIBLE);              /* though it has a parent */
-    expect_with(AT_POS0, 4, UINT32_MAX - 2, DISK_IMPOSSIBLE); /* ends behind 2^32 - 1 */
+    expect_with(AT_POS0, 4, 0, DISK_IMPOSSIBLE);              /* although it has a parent */
+    expect_with(AT_POS0, 4, UINT32_MAX - 2, DISK_IMPOSSIBLE); /* the end is beyond 2^32 - 1 */
     expect_with(AT_POS0, 4, 6, DISK_IMPOSSIBLE);              /* less than its depth */
     expect_with(AT_N_TOKENS, 4, 0, DISK_IMPOSSIBLE);
     expect_with(AT_N_TOKENS, 4, 33, DISK_IMPOSSIBLE);
     expect_with(AT_N_TOKENS, 4, UINT32_MAX, DISK_IMPOSSIBLE);
-    expect_with(AT_N_TOKENS, 4, 2, DISK_IMPOSSIBLE); /* there is a third id */
+    expect_with(AT_N_TOKENS, 4, 2, DISK_IMPOSSIBLE); /* a third id is present */
     expect_with(AT_DEPTH, 4, 4001, DISK_IMPOSSIBLE);
     expect_with(AT_IDS, 3, KV_ID_MAX + 1, DISK_IMPOSSIBLE);
     expect_with(AT_IDS + 3 * 31, 3, 1, DISK_IMPOSSIBLE);
@@ -436,7 +436,7 @@ static void a_first_block_has_no_parent(void **state)
     expect_verdict(header, DISK_IMPOSSIBLE);
 }
 
-static void what_the_key_is_a_hash_of_cannot_change(void **state)
+static void fields_hashed_by_the_key_cannot_change(void **state)
 {
     (void)state;
     expect_with(AT_KEY, 1, 0, DISK_MISNAMED);
@@ -447,7 +447,7 @@ static void what_the_key_is_a_hash_of_cannot_change(void **state)
     expect_with(AT_IDS, 3, 6, DISK_MISNAMED);
 }
 
-static void what_it_is_no_hash_of_can(void **state)
+static void fields_outside_the_key_can_change(void **state)
 {
     (void)state;
     expect_with(AT_FLAGS, 2, DISK_STARTS_SEGMENT, DISK_VALID);
@@ -455,12 +455,12 @@ static void what_it_is_no_hash_of_can(void **state)
     expect_with(AT_PAYLOAD_CRC, 4, 0, DISK_VALID);
     expect_with(AT_N_USES, 4, UINT32_MAX, DISK_VALID);
     expect_with(AT_POS0, 4, UINT32_MAX - 3, DISK_VALID);
-    expect_with(AT_POS0, 4, 7, DISK_VALID); /* as many as its depth */
+    expect_with(AT_POS0, 4, 7, DISK_VALID); /* equal to its depth */
     expect_with(AT_DEPTH, 4, 0, DISK_VALID);
     expect_with(AT_DEPTH, 4, 4000, DISK_VALID);
 }
 
-/* A reader keeps the domain of the last scope: it must not use it for another. */
+/* A reader caches the hash state of the last scope and must not use it for another one. */
 static void scopes_may_alternate(void **state)
 {
     uint8_t headers[4][DISK_HEADER_BYTES];
@@ -504,7 +504,7 @@ int main(void)
         cmocka_unit_test(a_header_has_the_documented_bytes),
         cmocka_unit_test(a_superblock_has_the_documented_bytes),
         cmocka_unit_test(extents_are_whole_pages),
-        cmocka_unit_test(as_many_extents_as_fit_and_not_one_more),
+        cmocka_unit_test(the_number_of_extents_fits_the_bound_exactly),
         cmocka_unit_test(a_superblock_comes_back),
         cmocka_unit_test(any_flipped_bit_of_a_superblock_is_found),
         cmocka_unit_test(a_superblock_that_contradicts_itself_is_refused),
@@ -515,10 +515,10 @@ int main(void)
         cmocka_unit_test(the_mark_of_what_is_erased_is_no_header),
         cmocka_unit_test(a_header_elsewhere_is_foreign),
         cmocka_unit_test(a_fingerprint_with_the_same_beginning_is_found_by_the_key),
-        cmocka_unit_test(what_cannot_be_is_impossible),
+        cmocka_unit_test(contradicting_fields_are_impossible),
         cmocka_unit_test(a_first_block_has_no_parent),
-        cmocka_unit_test(what_the_key_is_a_hash_of_cannot_change),
-        cmocka_unit_test(what_it_is_no_hash_of_can),
+        cmocka_unit_test(fields_hashed_by_the_key_cannot_change),
+        cmocka_unit_test(fields_outside_the_key_can_change),
         cmocka_unit_test(scopes_may_alternate),
         cmocka_unit_test(a_whole_block_of_the_largest_ids_comes_back),
     };

@@ -1,6 +1,6 @@
-/* A random life of the disk tier against a naive model, on a device that fails, reorders, hangs
- * and dies: each extent is free, under way, or holds exactly what was written, as seen by reading
- * it and by opening the directory again. */
+/* Random operations on the disk tier against a naive model, on a device that fails, reorders, hangs
+ * and dies. Each extent is free, in progress, or holds exactly the bytes written. The test reads
+ * the extents and reopens the directory to check it. */
 #include "tests/unit/test.h"
 
 #include "tests/unit/cache/disk/disk_world.h"
@@ -10,7 +10,8 @@
 #define N_LIVES 150u
 #endif
 #define N_STEPS 250u
-#define N_EXTENTS 70u /* five pages of headers, the last one not full: many share one */
+/* five pages of headers, the last one not full, so many records share a page */
+#define N_EXTENTS 70u
 #define TIMEOUT_NS SECOND_NS
 
 enum what { FREE, WRITING, HELD, FAILED, CLEARING, ERASING };
@@ -19,9 +20,9 @@ struct model {
     struct world w;
     uint64_t seed, n_draws;
     enum what what[N_EXTENTS];
-    uint32_t no[N_EXTENTS];      /* of the record: what it holds, or may hold still */
-    uint32_t reading[N_EXTENTS]; /* units that read it */
-    uint32_t next_no, n_units;   /* under way */
+    uint32_t no[N_EXTENTS];      /* number of the record that the extent holds, or may still hold */
+    uint32_t reading[N_EXTENTS]; /* units that read the extent */
+    uint32_t next_no, n_units;   /* in progress */
     uint32_t n_written, n_read, n_failed, n_hung, n_deaths;
 };
 
@@ -30,7 +31,7 @@ static uint32_t draw(struct model *m, uint32_t below)
     return rng_u32(m->seed, m->n_draws++) % below;
 }
 
-/* Up to 8 extents in that state, adjacent ones often. */
+/* Choose up to 8 extents in that state, often adjacent ones. */
 static uint32_t choose(struct model *m, enum what what, uint32_t *out)
 {
     uint32_t n = 0, n_max = 1 + draw(m, 8), step = draw(m, 3) ? 1 : 1 + draw(m, N_EXTENTS - 1);
@@ -141,7 +142,7 @@ static uint32_t poll_some(struct model *m, uint64_t passed_ns)
     return n;
 }
 
-/* For longer than the deadline nothing ends: each unit is over all the same. */
+/* No request ends within the deadline: each unit must still be reported as over. */
 static void hang(struct model *m)
 {
     bool was_busy = fake.n > 0;
@@ -153,12 +154,12 @@ static void hang(struct model *m)
     assert_int_equal(m->n_units, 0);
     assert_true(!was_busy || disk_is_hung(m->w.d));
     m->n_hung += disk_is_hung(m->w.d);
-    write_some(m); /* refused, or nothing hangs */
+    write_some(m); /* refused, or no unit hangs */
     assert_true(m->n_units == 0 || !disk_is_hung(m->w.d));
     fake.holds = false;
 }
 
-/* What was reported as done is there; what was under way is whole or not at all. */
+/* A unit reported as done is there; a unit in progress is there as a whole or not at all. */
 static void check_reopened(struct model *m)
 {
     struct disk_record r;
@@ -172,7 +173,7 @@ static void check_reopened(struct model *m)
             assert_int_equal(r.ids[0], m->no[e]);
             fake_check_payload(e, &r);
             m->what[e] = HELD;
-        } else if (v != DISK_EMPTY) { /* the mark of what is to be erased */
+        } else if (v != DISK_EMPTY) { /* the mark of an extent that is to be erased */
             assert_true(m->what[e] == ERASING);
             disk_clear(m->w.d, &e, 1, false);
         } else {
@@ -186,12 +187,12 @@ static void check_reopened(struct model *m)
             take_event(m, &done);
 }
 
-/* Killed, or closed: then what was under way is done. */
+/* Killed or closed. Closing ends the requests in progress. */
 static void die(struct model *m, bool killed)
 {
     m->n_deaths += killed;
     while (killed && fake.n > 0 && draw(m, 4))
-        (void)fake_end(draw(m, fake.n)); /* the kernel still does some of it */
+        (void)fake_end(draw(m, fake.n)); /* the kernel still carries out some requests */
     fake.is_dead = killed;
     fake.n_busy = 0;
     world_close(&m->w);
@@ -235,7 +236,7 @@ static void live(struct model *m, uint64_t seed)
     assert_true(world_open(&m->w));
     for (uint32_t i = 0; i < N_STEPS; i++)
         step(m);
-    /* All that waits ends, once the device is well. */
+    /* When the device works again, all waiting requests end. */
     fake.fail_one_in = 0;
     while (disk_is_busy(m->w.d))
         poll_some(m, SECOND_NS / 100);

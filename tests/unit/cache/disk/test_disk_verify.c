@@ -1,4 +1,4 @@
-/* test_disk_verify.c - each fault that is planted in a directory is found, counted and placed. */
+/* test_disk_verify.c - each fault injected into a directory is found, counted and located. */
 #include "tests/unit/test.h"
 
 #include <sys/file.h>
@@ -35,7 +35,7 @@ static void check_sum(const struct disk_report *r)
     assert_int_equal(n, r->super.n_extents);
 }
 
-/* What is in memory goes to the files and is checked. */
+/* Write the directory from memory to files and verify it. */
 static struct disk_report verified(const struct disk_verify_watch *watch)
 {
     struct disk_report r;
@@ -50,7 +50,7 @@ static struct disk_report verified(const struct disk_verify_watch *watch)
     return r;
 }
 
-/* So many faults of this kind, and no others; `first` is where the first of them is. */
+/* Expect n faults of this kind and no others; the first one at `first`. */
 static struct disk_report expect_faults(enum disk_fault fault, uint32_t n, uint32_t first)
 {
     struct disk_report r = verified(NULL);
@@ -70,7 +70,7 @@ static uint8_t *header(uint32_t k)
     return disk_files_header(&files, disk_files_extent(k));
 }
 
-/* The last record of a path: nothing is behind it. */
+/* The last record of a path, so no other record depends on it. */
 #define LAST 7u
 
 static void a_sound_directory_is_fine(void **state)
@@ -100,7 +100,7 @@ static void an_empty_directory_is_fine(void **state)
     assert_int_equal(disk_report_n_damaged(&r), 0);
 }
 
-static void bytes_behind_the_last_header_are_counted(void **state)
+static void bytes_after_the_last_header_are_counted(void **state)
 {
     uint8_t *end = files.table + DISK_PAGE_BYTES + DISK_FILES_EXTENTS * DISK_HEADER_BYTES;
     uint8_t *page_end = files.table + files.n_table_bytes;
@@ -140,7 +140,7 @@ static void a_flipped_bit_in_a_payload_is_found(void **state)
     }
 }
 
-static void what_is_behind_a_payload_means_nothing(void **state)
+static void bytes_after_a_payload_are_ignored(void **state)
 {
     (void)state;
     for (uint32_t e = 0; e < DISK_FILES_EXTENTS; e++)
@@ -171,8 +171,8 @@ static void a_header_that_was_moved_is_foreign(void **state)
     expect_faults(DISK_FAULT_FOREIGN, 1, e);
 }
 
-/* 16 headers stand on the first page: their extents, and those of the other page's. */
-static void pages_of_headers_exchanged_are_foreign(void **state)
+/* One page has 16 headers: the extents of both pages have foreign headers. */
+static void exchanged_header_pages_are_foreign(void **state)
 {
     uint8_t page[DISK_PAGE_BYTES], *first = files.table + DISK_PAGE_BYTES;
     struct disk_report r;
@@ -184,7 +184,7 @@ static void pages_of_headers_exchanged_are_foreign(void **state)
     r = verified(NULL);
     assert_int_equal(r.n_good, 0);
     assert_true(r.n_by_fault[DISK_FAULT_FOREIGN] > 0);
-    /* What does not fit on the last page is not there any more. */
+    /* Headers that do not fit on the last page are missing. */
     assert_true(r.n_by_fault[DISK_FAULT_FOREIGN] + r.n_empty == DISK_FILES_EXTENTS);
 }
 
@@ -200,7 +200,7 @@ static void impossible_and_misnamed_headers_are_found(void **state)
     expect_faults(DISK_FAULT_MISNAMED, 1, disk_files_extent(LAST));
 }
 
-static void behind_a_gap_all_are_orphans(void **state)
+static void all_records_after_a_gap_are_orphans(void **state)
 {
     struct disk_report r;
 
@@ -213,10 +213,11 @@ static void behind_a_gap_all_are_orphans(void **state)
     r = expect_faults(DISK_FAULT_ORPHANED, 3, first);
     assert_int_equal(r.n_good, DISK_FILES_RECORDS - 4);
     assert_int_equal(r.n_empty, N_EMPTY + 1);
-    assert_int_equal(r.n_registered, 0); /* it was that path */
+    assert_int_equal(r.n_registered, 0); /* the record was the whole path */
 }
 
-/* The key does not say the position: a child that does not begin where its parent ends is lost. */
+/* The key does not include the position: a child that does not begin where its parent ends is
+ * lost. */
 static void a_path_with_a_jump_ends_there(void **state)
 {
     struct disk_record moved = files.records[6];
@@ -235,8 +236,8 @@ static void expect_one_orphan(const struct disk_record *r)
     expect_faults(DISK_FAULT_ORPHANED, 1, disk_files_extent(LAST));
 }
 
-/* In the middle of a segment a block is behind a full one of its span. */
-static void a_block_behind_one_that_it_cannot_follow_is_lost(void **state)
+/* In the middle of a segment, a block follows a full block of its span. */
+static void a_block_that_cannot_follow_its_parent_is_lost(void **state)
 {
     struct disk_record r = files.records[LAST], p = files.records[LAST - 1];
 
@@ -248,10 +249,11 @@ static void a_block_behind_one_that_it_cannot_follow_is_lost(void **state)
     disk_files_put(&files, &r, disk_files_extent(LAST));
     struct disk_report report = verified(NULL); /* a new span may begin there */
     assert_int_equal(report.n_good, DISK_FILES_RECORDS);
-    p.depth = 2; /* but spans do not come back */
+    p.depth = 2; /* but span depths do not decrease */
     disk_files_put(&files, &p, disk_files_extent(LAST - 1));
     report = verified(NULL);
-    assert_int_equal(report.n_by_fault[DISK_FAULT_ORPHANED], 2); /* both: p is in no new segment */
+    assert_int_equal(report.n_by_fault[DISK_FAULT_ORPHANED], 2); /* both records: p starts no new
+                                                                    segment */
     p.flags |= DISK_STARTS_SEGMENT;
     disk_files_name(&p, files.super.fingerprint);
     disk_files_put(&files, &p, disk_files_extent(LAST - 1));
@@ -281,7 +283,7 @@ static void a_first_block_that_starts_no_segment_is_lost(void **state)
     expect_one_orphan(&r);
 }
 
-static void what_is_being_erased_is_no_damage(void **state)
+static void an_extent_being_erased_is_no_fault(void **state)
 {
     (void)state;
     memcpy(header(LAST), disk_erase_mark, DISK_HEADER_BYTES);
@@ -290,7 +292,7 @@ static void what_is_being_erased_is_no_damage(void **state)
     assert_int_equal(r.n_good, DISK_FILES_RECORDS - 1);
 }
 
-/* A parent with a payload that is wrong is a miss; what is behind it is still told apart. */
+/* A parent with a wrong payload is a miss, but its children are still checked. */
 static void a_wrong_payload_makes_no_orphans(void **state)
 {
     (void)state;
@@ -336,7 +338,7 @@ static void of_many_records_only_the_newest_is_good(void **state)
         assert_int_not_equal(r.places[i].extent, newest);
 }
 
-/* Faults are told by the worst that an extent has. */
+/* An extent counts once, by its worst fault. */
 static void an_extent_counts_once(void **state)
 {
     (void)state;
@@ -371,7 +373,7 @@ static void extents_behind_the_end_of_the_file_are_unreadable(void **state)
     snprintf(path, sizeof path, "%s/data", files.dir);
     assert_int_equal(truncate(path, (off_t)(17 * files.super.extent_bytes + 4096)), 0);
     enum status s = disk_verify(&r, files.dir, NULL, NULL);
-    if (s != OK) { /* refused as a whole: also fine */
+    if (s != OK) { /* refused as a whole, which is also correct */
         assert_true(s == ERR_CORRUPT);
         return;
     }
@@ -384,7 +386,7 @@ static void extents_behind_the_end_of_the_file_are_unreadable(void **state)
     assert_int_equal(r.n_good, DISK_FILES_RECORDS - n_behind);
 }
 
-/* Larger than what is read at once, and not a multiple of it. */
+/* Larger than the read buffer, and not a multiple of it. */
 static void a_huge_extent_is_read_in_pieces(void **state)
 {
     struct disk_record r = files.records[0];
@@ -424,7 +426,7 @@ static int hold_lock(int how)
     return fd;
 }
 
-static void it_says_when_a_server_has_the_directory(void **state)
+static void a_running_server_is_reported(void **state)
 {
     int fd = hold_lock(LOCK_EX);
     struct disk_report r = verified(NULL);
@@ -435,9 +437,9 @@ static void it_says_when_a_server_has_the_directory(void **state)
     close(fd);
     r = verified(NULL);
     assert_false(r.is_in_use);
-    fd = hold_lock(LOCK_EX); /* it was not left locked */
+    fd = hold_lock(LOCK_EX); /* verify released its lock */
     close(fd);
-    fd = hold_lock(LOCK_SH); /* somebody else who checks it */
+    fd = hold_lock(LOCK_SH); /* another process that verifies the directory */
     r = verified(NULL);
     assert_false(r.is_in_use);
     close(fd);
@@ -453,7 +455,7 @@ static void start_a_server(void *arg, uint64_t n_done, uint64_t n_all)
         *fd = hold_lock(LOCK_EX);
 }
 
-static void it_says_when_a_server_started_meanwhile(void **state)
+static void a_server_started_meanwhile_is_reported(void **state)
 {
     int fd = -1;
     struct disk_verify_watch watch = {start_a_server, &fd};
@@ -476,7 +478,7 @@ static void overwrite(const char *name, uint64_t at, size_t n)
     close(fd);
 }
 
-/* What a server does while payloads are read: frees the extent that comes last, and uses it. */
+/* Simulate a server while payloads are read: it frees the last extent and writes it again. */
 static void free_the_last_extent(void *arg, uint64_t n_done, uint64_t n_all)
 {
     uint32_t *n_calls = arg, e = DISK_FILES_EXTENTS - 1;
@@ -490,7 +492,7 @@ static void free_the_last_extent(void *arg, uint64_t n_done, uint64_t n_all)
     overwrite("data", e * files.super.extent_bytes, 4096);
 }
 
-static void what_a_server_changes_meanwhile_is_no_fault(void **state)
+static void a_change_by_a_running_server_is_no_fault(void **state)
 {
     uint32_t n_calls = 0;
     struct disk_verify_watch watch = {free_the_last_extent, &n_calls};
@@ -505,7 +507,7 @@ static void what_a_server_changes_meanwhile_is_no_fault(void **state)
     assert_int_equal(disk_report_n_damaged(&r), 0);
     close(fd);
     n_calls = 0;
-    r = verified(&watch); /* nobody has it: then that was no server */
+    r = verified(&watch); /* no lock is held, so the change was not made by a server */
     assert_int_equal(r.n_by_fault[DISK_FAULT_PAYLOAD], 1);
     assert_int_equal(r.places[0].extent, DISK_FILES_EXTENTS - 1);
 }
@@ -558,7 +560,7 @@ static void a_directory_may_have_any_other_name(void **state)
     assert_int_equal(rename(dir, files.dir), 0);
 }
 
-static void another_version_is_not_looked_at(void **state)
+static void a_directory_of_another_version_is_refused(void **state)
 {
     char dir[192];
 
@@ -583,7 +585,7 @@ static void missing_and_short_files_are_errors(void **state)
         enum status s = disk_verify(&r, files.dir, NULL, NULL);
         if (n < DISK_PAGE_BYTES)
             assert_int_equal(s, ERR_CORRUPT);
-        else if (s == OK) /* what is not there is empty */
+        else if (s == OK) /* a missing file is empty */
             check_sum(&r);
         else
             assert_int_equal(s, ERR_CORRUPT);
@@ -598,7 +600,8 @@ static void directories_are_found_by_their_names(void **state)
     char path[256];
 
     (void)state;
-    assert_ok(disk_dirs_find(&dirs, files.root, NULL)); /* empty as it is: its name says it all */
+    assert_ok(disk_dirs_find(&dirs, files.root, NULL)); /* an empty directory is recognized by its
+                                                           name */
     assert_int_equal(dirs.n, 1);
     assert_string_equal(dirs.paths[0], files.dir);
     disk_dirs_fini(&dirs);
@@ -616,7 +619,7 @@ static void directories_are_found_by_their_names(void **state)
     disk_dirs_fini(&dirs);
 }
 
-static void a_directory_with_a_table_is_meant_itself(void **state)
+static void a_path_with_a_table_is_the_directory_itself(void **state)
 {
     struct disk_dirs dirs;
 
@@ -628,7 +631,7 @@ static void a_directory_with_a_table_is_meant_itself(void **state)
     disk_dirs_fini(&dirs);
 }
 
-static void where_there_is_nothing_it_says_so(void **state)
+static void a_path_without_directories_is_an_error(void **state)
 {
     struct disk_dirs dirs;
     struct buf why;
@@ -654,18 +657,18 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_sound_directory_is_fine),
         TEST(an_empty_directory_is_fine),
-        TEST(bytes_behind_the_last_header_are_counted),
+        TEST(bytes_after_the_last_header_are_counted),
         TEST(a_flipped_bit_in_a_header_is_found),
         TEST(a_flipped_bit_in_a_payload_is_found),
-        TEST(what_is_behind_a_payload_means_nothing),
+        TEST(bytes_after_a_payload_are_ignored),
         TEST(a_header_that_was_moved_is_foreign),
-        TEST(pages_of_headers_exchanged_are_foreign),
+        TEST(exchanged_header_pages_are_foreign),
         TEST(impossible_and_misnamed_headers_are_found),
-        TEST(behind_a_gap_all_are_orphans),
+        TEST(all_records_after_a_gap_are_orphans),
         TEST(a_path_with_a_jump_ends_there),
-        TEST(a_block_behind_one_that_it_cannot_follow_is_lost),
+        TEST(a_block_that_cannot_follow_its_parent_is_lost),
         TEST(a_first_block_that_starts_no_segment_is_lost),
-        TEST(what_is_being_erased_is_no_damage),
+        TEST(an_extent_being_erased_is_no_fault),
         TEST(a_wrong_payload_makes_no_orphans),
         TEST(of_two_records_the_older_is_doubled),
         TEST(of_many_records_only_the_newest_is_good),
@@ -673,17 +676,17 @@ int main(void)
         TEST(more_faults_than_places_are_counted),
         TEST(extents_behind_the_end_of_the_file_are_unreadable),
         TEST(a_huge_extent_is_read_in_pieces),
-        TEST(it_says_when_a_server_has_the_directory),
-        TEST(it_says_when_a_server_started_meanwhile),
-        TEST(what_a_server_changes_meanwhile_is_no_fault),
+        TEST(a_running_server_is_reported),
+        TEST(a_server_started_meanwhile_is_reported),
+        TEST(a_change_by_a_running_server_is_no_fault),
         TEST(a_superblock_that_does_not_hold_is_an_error),
         TEST(files_of_another_model_are_an_error),
         TEST(a_directory_may_have_any_other_name),
-        TEST(another_version_is_not_looked_at),
+        TEST(a_directory_of_another_version_is_refused),
         TEST(missing_and_short_files_are_errors),
         TEST(directories_are_found_by_their_names),
-        TEST(a_directory_with_a_table_is_meant_itself),
-        TEST(where_there_is_nothing_it_says_so),
+        TEST(a_path_with_a_table_is_the_directory_itself),
+        TEST(a_path_without_directories_is_an_error),
     };
 
     if (hash_init() != OK)

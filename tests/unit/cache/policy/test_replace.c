@@ -28,7 +28,7 @@ static void use(struct replace *r, uint32_t id, double s)
     replace_accessed(r, id, &a);
 }
 
-/* An entry of one byte that was used once, in tier 0. */
+/* Add an entry of one byte to tier 0 and use it once. */
 static uint32_t add(struct replace *r, uint64_t key, uint32_t parent, double s)
 {
     uint32_t id = replace_enter(r, key, parent, 0, 1);
@@ -82,7 +82,7 @@ static void a_config_without_room_is_refused(void **state)
     replace_destroy(NULL);
 }
 
-/* The script of Algorithm 1, with the numbers worked out beside it. */
+/* The script of Algorithm 1 of RAGCache; the comments show the computed numbers. */
 static void pgdsf_priorities_are_those_of_the_paper(void **state)
 {
     struct replace *r = make(REPLACE_PGDSF, 8, 1, 10);
@@ -93,18 +93,18 @@ static void pgdsf_priorities_are_those_of_the_paper(void **state)
     b = add(r, 2, a, 4);
     assert_priority(r, a, 2);
     assert_priority(r, b, 4);
-    use(r, a, -1); /* a hit counts as a use, and leaves AvgCost */
+    use(r, a, -1); /* a hit counts as a use and leaves AvgCost unchanged */
     assert_priority(r, a, 4);
     c = add(r, 3, a, 1);
     use(r, a, 6); /* a miss: AvgCost (2 + 6) / 2, 3 uses */
     assert_priority(r, a, 12);
-    assert_int_equal(evict(r, 0), c); /* of the leaves b (4) and c (1): the clock is 1 */
+    assert_int_equal(evict(r, 0), c); /* among the leaves b (4) and c (1): the clock is 1 */
     replace_leave(r, c);
     c = replace_enter(r, 3, a, 0, 1);
-    use(r, c, 3); /* known: 2 uses, AvgCost (1 + 3) / 2 */
+    use(r, c, 3); /* known from before: 2 uses, AvgCost (1 + 3) / 2 */
     replace_insert(r, 0, c);
     assert_priority(r, c, 1 + 2 * 2);
-    assert_priority(r, b, 4);         /* nobody touched it */
+    assert_priority(r, b, 4);         /* not used since */
     assert_int_equal(evict(r, 0), b); /* the clock is 4 */
     use(r, a, -1);
     assert_priority(r, a, 4 + 4 * 4);
@@ -114,7 +114,7 @@ static void pgdsf_priorities_are_those_of_the_paper(void **state)
     replace_destroy(r);
 }
 
-static void gdsf_counts_the_cost_behind_the_whole_prefix(void **state)
+static void gdsf_counts_the_cost_after_the_whole_prefix(void **state)
 {
     struct replace *r = make(REPLACE_GDSF, 8, 1, 10);
     struct replace_access hit = {.was_cached = true, .own_s_per_byte = 5};
@@ -123,7 +123,7 @@ static void gdsf_counts_the_cost_behind_the_whole_prefix(void **state)
     (void)state;
     a = add(r, 1, REPLACE_NONE, 2);
     b = add(r, 2, REPLACE_NONE, 3);
-    replace_accessed(r, a, &hit); /* 2 uses, cost 5 now */
+    replace_accessed(r, a, &hit); /* 2 uses, cost is now 5 */
     assert_priority(r, a, 10);
     assert_int_equal(evict(r, 0), b);
     use(r, a, -1); /* clock 3, 3 uses, cost 1 */
@@ -148,15 +148,16 @@ static void lru_lfu_and_belady_pick_theirs(void **state)
             replace_accessed(r, id[i], &a);
         }
         if (policies[p] != REPLACE_BELADY)
-            use(r, id[0], -1);                /* 0 is the most recent and the most used */
-        assert_int_equal(evict(r, 0), id[1]); /* belady: never used again; else: the oldest */
+            use(r, id[0], -1);                /* entry 0 is the most recently and the most often
+                                                 used */
+        assert_int_equal(evict(r, 0), id[1]); /* belady: never used again; the others: the oldest */
         assert_int_equal(evict(r, 0), id[2]);
         assert_int_equal(evict(r, 0), id[0]);
         replace_destroy(r);
     }
 }
 
-static void a_parent_never_goes_before_its_child(void **state)
+static void a_parent_is_never_evicted_before_its_child(void **state)
 {
     (void)state;
     for (int p = 0; p < REPLACE_N_POLICIES; p++) {
@@ -164,7 +165,7 @@ static void a_parent_never_goes_before_its_child(void **state)
         uint32_t a = add(r, 1, REPLACE_NONE, 1), b = add(r, 2, a, 100);
 
         for (int i = 0; i < 5; i++)
-            use(r, b, -1); /* worth more than its parent in every order */
+            use(r, b, -1); /* a higher priority than its parent's in every policy */
         assert_int_equal(replace_peek(r, 0), b);
         assert_int_equal(evict(r, 0), b);
         assert_int_equal(evict(r, 0), a);
@@ -193,7 +194,7 @@ static void evict_never_takes_pinned(void **state)
     }
 }
 
-static void what_waiting_requests_want_goes_last(void **state)
+static void entries_of_waiting_requests_are_evicted_last(void **state)
 {
     (void)state;
     for (int p = 0; p < REPLACE_N_POLICIES; p++) {
@@ -211,13 +212,14 @@ static void what_waiting_requests_want_goes_last(void **state)
         assert_int_equal(replace_peek(r, 0), a);
         replace_expect(r, a, +1);
         assert_int_equal(evict(r, 0), b);
-        assert_int_equal(evict(r, 0), a); /* last, not never */
+        assert_int_equal(evict(r, 0), a); /* expected entries are evicted last, but they are
+                                             evicted */
         replace_destroy(r);
     }
 }
 
-/* Two that are expected, a to be used before b, and one that nobody waits for, the last used. */
-static void what_is_due_last_leaves_first_of_what_is_expected(void **state)
+/* Two expected entries, a due before b, and one that is not expected and was used last. */
+static void expected_entries_are_evicted_latest_due_first(void **state)
 {
     (void)state;
     for (int p = 0; p < REPLACE_N_POLICIES; p++) {
@@ -232,7 +234,7 @@ static void what_is_due_last_leaves_first_of_what_is_expected(void **state)
         replace_due(r, a, 101);
         replace_expect(r, b, +2);
         replace_due(r, b, 5000);
-        replace_expect(r, held, +1); /* without a time: now */
+        replace_expect(r, held, +1); /* without a due time: due now */
         assert_true(replace_due_s(r, a) == 101 && replace_due_s(r, held) == 0);
         replace_check(r);
         assert_int_equal(evict(r, 0), other);
@@ -240,7 +242,7 @@ static void what_is_due_last_leaves_first_of_what_is_expected(void **state)
         replace_due(r, b, 100.5);
         assert_int_equal(replace_peek(r, 0), a);
         replace_expect(r, b, -1);
-        assert_int_equal(replace_peek(r, 0), a); /* the other one waits still */
+        assert_int_equal(replace_peek(r, 0), a); /* the other hold is still active */
         replace_expect(r, b, -1);
         assert_int_equal(evict(r, 0), b); /* not expected any more */
         assert_int_equal(evict(r, 0), a);
@@ -249,8 +251,8 @@ static void what_is_due_last_leaves_first_of_what_is_expected(void **state)
     }
 }
 
-/* What nobody waits for lives for 10 s: what is due later than that gets no better place. */
-static void what_is_due_later_than_others_survive_leaves_in_the_order_of_the_policy(void **state)
+/* Unexpected entries survive for 10 s, so an entry due later than that is not protected. */
+static void entries_due_after_the_survival_time_are_evicted_by_priority(void **state)
 {
     struct replace *r = make(REPLACE_LRU, 16, 1, 10);
     uint32_t late, other, soon;
@@ -270,29 +272,30 @@ static void what_is_due_later_than_others_survive_leaves_in_the_order_of_the_pol
     replace_expect(r, late, +1);
     replace_expect(r, soon, +1);
     replace_due(r, soon, 409.9);
-    assert_int_equal(replace_peek(r, 0), other); /* late is due now as long as nobody says more */
+    assert_int_equal(replace_peek(r, 0), other); /* late is due now as long as no time is given */
     replace_due(r, late, 410.1);
-    assert_int_equal(replace_peek(r, 0), late); /* it was used before the other one */
+    assert_int_equal(replace_peek(r, 0), late); /* late was used before the other one */
     replace_time(r, 405);
-    assert_int_equal(replace_peek(r, 0), late); /* no time but a told one moves it */
+    assert_int_equal(replace_peek(r, 0), late); /* the order follows only the given times */
     replace_due(r, late, 410.1);
     assert_int_equal(replace_peek(r, 0), other);
     replace_due(r, late, 1e9);
     assert_int_equal(evict(r, 0), late);
-    assert_true(fabs(replace_survival_s(r, 0) - 10) < 1e-9); /* its age says nothing of others' */
+    assert_true(fabs(replace_survival_s(r, 0) - 10) < 1e-9); /* a victim's age does not change the
+                                                                survival time of others */
     replace_insert(r, 0, late);
     assert_int_equal(replace_peek(r, 0), late);
     replace_time(r, 1e9);
     assert_int_equal(replace_peek(r, 0), late);
     replace_remove(r, 0, late);
-    replace_insert(r, 0, late); /* where it comes in, the time that it is counts */
+    replace_insert(r, 0, late); /* the order takes the time of the insertion */
     assert_int_equal(evict(r, 0), other);
     assert_true(replace_survival_s(r, 0) > 1e6);
     replace_check(r);
     replace_destroy(r);
 }
 
-static void a_copy_below_makes_dropping_free(void **state)
+static void a_copy_in_the_slower_tier_makes_eviction_free(void **state)
 {
     struct replace *r = make(REPLACE_PGDSF, 8, 2, 10);
     uint32_t a = add(r, 1, REPLACE_NONE, 1), b = add(r, 2, a, 5);
@@ -301,7 +304,7 @@ static void a_copy_below_makes_dropping_free(void **state)
     (void)state;
     assert_ok(replace_evict(r, 0, &v));
     assert_true(v.id == b && !v.has_copy && !v.has_below);
-    replace_insert(r, 1, b); /* copied out, once */
+    replace_insert(r, 1, b); /* copied to the slow tier, once */
     assert_ok(replace_evict(r, 0, &v));
     assert_true(v.id == a && !v.has_copy && v.has_below);
     replace_insert(r, 1, a);
@@ -330,11 +333,11 @@ static void each_tier_has_its_own_clock(void **state)
     assert_true(fast.clock == 3 && slow.clock == 0);
     assert_true(replace_priority(r, 1, a) == 3); /* with the slow tier's clock */
     replace_insert(r, 0, a);
-    assert_true(replace_priority(r, 0, a) == 6); /* back, with the fast one's */
+    assert_true(replace_priority(r, 0, a) == 6); /* back in tier 0, with the fast tier's clock */
     replace_destroy(r);
 }
 
-static void the_past_is_kept_as_long_as_there_is_room(void **state)
+static void uses_of_evicted_entries_are_remembered_while_there_is_room(void **state)
 {
     struct replace *r = make(REPLACE_LFU, 3, 1, 10);
     uint32_t a;
@@ -347,13 +350,15 @@ static void the_past_is_kept_as_long_as_there_is_room(void **state)
         assert_int_equal(evict(r, 0), id);
         replace_leave(r, id);
     }
-    a = add(r, 4, REPLACE_NONE, 1); /* takes the room of 1, which left first */
+    a = add(r, 4, REPLACE_NONE, 1); /* takes the slot of entry 1, which was evicted first */
     assert_priority(r, a, 1);
     assert_priority(r, add(r, 2, REPLACE_NONE, 1), 3);
-    uint32_t c = replace_enter(r, 3, REPLACE_NONE, 0, 2); /* the name of something else */
+    uint32_t c = replace_enter(r, 3, REPLACE_NONE, 0,
+                               2); /* key 3 was remembered with another size: not used */
     use(r, c, 1);
     assert_priority(r, c, 1);
-    assert_int_equal(replace_enter(r, 9, REPLACE_NONE, 0, 1), REPLACE_NONE); /* all in the tree */
+    assert_int_equal(replace_enter(r, 9, REPLACE_NONE, 0, 1), REPLACE_NONE); /* all entries are in
+                                                                                the tree */
     replace_check(r);
     replace_destroy(r);
 }
@@ -390,7 +395,7 @@ static void the_filter_compares_with_the_next_victim(void **state)
     replace_destroy(r);
 }
 
-static void what_grows_is_found_under_its_new_name_only(void **state)
+static void a_grown_entry_is_found_by_its_new_key_only(void **state)
 {
     (void)state;
     for (int p = 0; p < REPLACE_N_POLICIES; p++) {
@@ -398,7 +403,7 @@ static void what_grows_is_found_under_its_new_name_only(void **state)
         uint32_t a = add(r, 1, REPLACE_NONE, 1), b = add(r, 2, REPLACE_NONE, 1);
         struct replace_stats stats;
 
-        assert_false(replace_grow(r, a, 2, 3)); /* somebody else's name */
+        assert_false(replace_grow(r, a, 2, 3)); /* the key belongs to another entry */
         assert_false(replace_is_free_name(r, 2));
         replace_stats(r, 0, &stats);
         assert_int_equal(stats.used_bytes, 2);
@@ -418,7 +423,7 @@ static void what_grows_is_found_under_its_new_name_only(void **state)
     }
 }
 
-static void what_grows_into_a_known_name_inherits_its_uses(void **state)
+static void an_entry_grown_to_a_remembered_key_inherits_its_uses(void **state)
 {
     struct replace *r = make(REPLACE_LFU, 8, 1, 10);
     uint32_t a = replace_enter(r, 1, REPLACE_NONE, 0, 2);
@@ -427,7 +432,7 @@ static void what_grows_into_a_known_name_inherits_its_uses(void **state)
     for (int i = 0; i < 3; i++)
         use(r, a, 1);
     replace_leave(r, a);
-    assert_true(replace_is_free_name(r, 1)); /* what is remembered only takes no name */
+    assert_true(replace_is_free_name(r, 1)); /* a key that is only remembered is free */
     uint32_t b = add(r, 2, REPLACE_NONE, 1);
     assert_true(replace_grow(r, b, 1, 2));
     use(r, b, 1);
@@ -463,7 +468,7 @@ static void several_are_expected_and_taken_back_at_once(void **state)
     }
 }
 
-/* What lies in a faster tier may leave a slower one before what hangs below it there. */
+/* An entry that also lies in a faster tier may leave a slower tier before its children there. */
 static void an_inner_entry_leaves_a_slower_tier(void **state)
 {
     (void)state;
@@ -499,7 +504,7 @@ struct toy {
     uint32_t n_hits;
 };
 
-/* One request for one flat entry of one byte. */
+/* One request for one entry of one byte, without parent or child. */
 static void ask(struct toy *t, uint32_t key)
 {
     bool hit = t->ids[key] != 0;
@@ -527,7 +532,7 @@ static uint32_t random_below(uint32_t *seed, uint32_t n)
     return (*seed >> 8) % n;
 }
 
-/* Popular documents between prompts that come once: recency keeps the wrong ones. */
+/* Popular documents among prompts that come only once: recency keeps the wrong entries. */
 static void ask_documents(struct toy *t, uint32_t n)
 {
     uint32_t seed = 1, once = 1000;
@@ -536,7 +541,8 @@ static void ask_documents(struct toy *t, uint32_t n)
         ask(t, i % 3 == 0 ? random_below(&seed, 120) : once++);
 }
 
-/* Conversations: four turns soon after each other, never again: counting keeps the dead. */
+/* Conversations: four turns soon after each other, then never again: counting keeps finished
+ * ones. */
 static void ask_conversations(struct toy *t, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -615,20 +621,20 @@ int main(void)
         cmocka_unit_test(names_are_read_back),
         cmocka_unit_test(a_config_without_room_is_refused),
         cmocka_unit_test(pgdsf_priorities_are_those_of_the_paper),
-        cmocka_unit_test(gdsf_counts_the_cost_behind_the_whole_prefix),
+        cmocka_unit_test(gdsf_counts_the_cost_after_the_whole_prefix),
         cmocka_unit_test(lru_lfu_and_belady_pick_theirs),
-        cmocka_unit_test(a_parent_never_goes_before_its_child),
+        cmocka_unit_test(a_parent_is_never_evicted_before_its_child),
         cmocka_unit_test(evict_never_takes_pinned),
-        cmocka_unit_test(what_waiting_requests_want_goes_last),
-        cmocka_unit_test(what_is_due_last_leaves_first_of_what_is_expected),
-        cmocka_unit_test(what_is_due_later_than_others_survive_leaves_in_the_order_of_the_policy),
-        cmocka_unit_test(a_copy_below_makes_dropping_free),
+        cmocka_unit_test(entries_of_waiting_requests_are_evicted_last),
+        cmocka_unit_test(expected_entries_are_evicted_latest_due_first),
+        cmocka_unit_test(entries_due_after_the_survival_time_are_evicted_by_priority),
+        cmocka_unit_test(a_copy_in_the_slower_tier_makes_eviction_free),
         cmocka_unit_test(each_tier_has_its_own_clock),
-        cmocka_unit_test(the_past_is_kept_as_long_as_there_is_room),
+        cmocka_unit_test(uses_of_evicted_entries_are_remembered_while_there_is_room),
         cmocka_unit_test(a_name_in_the_tree_is_not_given_twice),
         cmocka_unit_test(the_filter_compares_with_the_next_victim),
-        cmocka_unit_test(what_grows_is_found_under_its_new_name_only),
-        cmocka_unit_test(what_grows_into_a_known_name_inherits_its_uses),
+        cmocka_unit_test(a_grown_entry_is_found_by_its_new_key_only),
+        cmocka_unit_test(an_entry_grown_to_a_remembered_key_inherits_its_uses),
         cmocka_unit_test(several_are_expected_and_taken_back_at_once),
         cmocka_unit_test(an_inner_entry_leaves_a_slower_tier),
         cmocka_unit_test(contest_keeps_documents_like_counting),

@@ -1,4 +1,4 @@
-/* Each allocation of replace_create() fails once; after it there is none.
+/* Each allocation of replace_create() fails once; later calls allocate nothing.
  *
  * malloc is replaced for this binary; under a sanitizer, which replaces it too, the test is
  * skipped. */

@@ -1,5 +1,5 @@
-/* Random events against a model that recounts everything, for every policy and two tiers: due times
- * of what is expected, and time that passes, included. */
+/* Random events against a model that recounts everything, for every policy and two tiers, with due
+ * times of expected entries and passing time. */
 #include "tests/unit/test.h"
 
 #include <math.h>
@@ -14,13 +14,13 @@
 
 static const uint64_t capacities[N_TIERS] = {60, 100};
 
-struct node { /* by key; what was learned stays when it leaves the tree, as long as ids last */
+struct node { /* by key; learned values stay after the node leaves the tree, as long as ids last */
     uint32_t id, parent; /* parent: a key, or REPLACE_NONE */
     bool in_tree, present[N_TIERS];
     uint32_t n_pins[N_TIERS], n_expected, n_uses, n_misses;
     uint64_t stamp, left_at, bytes;
     double miss_s, own_s, next_use, key[N_TIERS];
-    double due_s, due[N_TIERS], used_s; /* due: INFINITY for what leaves by its key */
+    double due_s, due[N_TIERS], used_s; /* due: INFINITY for entries that are evicted by priority */
 };
 
 struct model {
@@ -31,9 +31,9 @@ struct model {
     double clock[N_TIERS];
     double now_s, age_s[N_TIERS];
     uint32_t n_ages[N_TIERS];
-    uint64_t n_late, n_soon; /* victims that were expected, of each class */
+    uint64_t n_late, n_soon; /* expected victims, of each class */
     uint64_t seed, n_drawn;
-    uint64_t victims; /* a checksum of all of them, in order */
+    uint64_t victims; /* a checksum of all victims in order */
 };
 
 static uint32_t draw(struct model *m, uint32_t n)
@@ -55,7 +55,7 @@ static double key_of(const struct model *m, const struct node *n, uint32_t tier)
     case REPLACE_LRU: return (double)n->stamp;
     case REPLACE_LFU: return n->n_uses;
     case REPLACE_BELADY: return -n->next_use;
-    default: return replace_priority(m->r, tier, n->id); /* not modelled: see its own tests */
+    default: return replace_priority(m->r, tier, n->id); /* not modelled: other tests cover it */
     }
 }
 
@@ -86,7 +86,7 @@ static double survival_s(const struct model *m, uint32_t tier)
     return m->n_ages[tier] ? fmax(m->age_s[tier], REPLACE_SOON_S) : (double)INFINITY;
 }
 
-/* What is due sooner than what nobody waits for survives leaves last. */
+/* Entries due sooner than the survival time of unexpected entries are evicted last. */
 static double due_in(const struct model *m, const struct node *n, uint32_t tier)
 {
     bool soon = n->due_s - m->now_s < survival_s(m, tier);
@@ -114,7 +114,7 @@ static uint32_t naive_victim(const struct model *m, uint32_t tier)
     return best;
 }
 
-/* What the policy forgets when an id is needed: the one that left first. */
+/* When an id is needed, the policy forgets the entry that was evicted first. */
 static void forget_if_full(struct model *m)
 {
     uint32_t n_known = 0, first = REPLACE_NONE;
@@ -142,7 +142,7 @@ static void do_enter(struct model *m, uint32_t k)
         parent = REPLACE_NONE;
     if (!n->left_at)
         forget_if_full(m);
-    else if (n->bytes != 1 + k % 9) /* a split made it something else */
+    else if (n->bytes != 1 + k % 9) /* a split changed it */
         *n = (struct node){0};
     uint32_t id = replace_enter(m->r, k, parent == REPLACE_NONE ? parent : m->nodes[parent].id,
                                 k % 4, 1 + k % 9);
@@ -202,7 +202,7 @@ static void do_evict(struct model *m, uint32_t tier)
         return;
     }
     struct node *n = &m->nodes[want];
-    /* As a tree would: what hangs below in a slower tier keeps its prefix. */
+    /* As in a tree: blocks in a slower tier keep their prefix there. */
     if (tier + 1 < N_TIERS && has_child(m, want, tier + 1) && !n->present[tier + 1])
         return;
     if (is_clocked(m) && isinf(n->due[tier]))
@@ -232,7 +232,7 @@ static void do_insert(struct model *m, uint32_t k, uint32_t tier)
         do_evict(m, tier);
     assert_int_equal(replace_has_room(m->r, tier, n->bytes),
                      m->used[tier] + n->bytes <= capacities[tier]);
-    /* Its parent may have been a victim of this. */
+    /* Its parent may have been evicted meanwhile. */
     if (m->used[tier] + n->bytes > capacities[tier] ||
         (n->parent != REPLACE_NONE && !m->nodes[n->parent].present[0] &&
          !(tier == 1 && m->nodes[n->parent].present[1])))
@@ -282,16 +282,17 @@ static void do_due(struct model *m, uint32_t k)
 
     if (!n->in_tree || !n->n_expected)
         return;
-    if (draw(m, 4)) /* else the same again */
+    if (draw(m, 4)) /* else the same time again */
         n->due_s = draw(m, 10) ? fmax(0, m->now_s - 5 + draw(m, 300)) : (double)INFINITY;
     replace_due(m->r, n->id, n->due_s);
     decide_class(m, n);
 }
 
-/* Whatever is in whatever order stays so: classes change by events only. */
+/* Time alone never moves an entry to another class; only events do. */
 static void do_time(struct model *m)
 {
-    double now_s = m->now_s + draw(m, 100) / 4.0 - 2; /* sometimes a time before: none */
+    double now_s = m->now_s + draw(m, 100) / 4.0 - 2; /* sometimes an earlier time, which is
+                                                         ignored */
 
     replace_time(m->r, now_s);
     m->now_s = fmax(m->now_s, now_s);
@@ -303,7 +304,7 @@ static void do_remove(struct model *m, uint32_t k, uint32_t tier)
 
     if (!n->in_tree || !n->present[tier] || n->n_pins[tier])
         return;
-    for (uint32_t t = tier; t < N_TIERS; t++) /* children keep a prefix that is not slower */
+    for (uint32_t t = tier; t < N_TIERS; t++) /* the prefix of a child is never in a slower tier */
         if (has_child(m, k, t) && !(tier > 0 && n->present[0]) && !(t > tier && n->present[t]))
             return;
     replace_remove(m->r, tier, n->id);
@@ -422,12 +423,13 @@ static uint64_t run(enum replace_policy policy, uint64_t seed)
             assert_true(stats.survival_s == survival_s(&m, tier));
         }
     }
-    assert_true(stats.n_evicted > 100 && m.n_late > 20 && m.n_soon > 5); /* or it was no test */
+    assert_true(stats.n_evicted > 100 && m.n_late > 20 && m.n_soon > 5); /* or the test would prove
+                                                                            nothing */
     replace_destroy(m.r);
     return m.victims;
 }
 
-static void victims_are_those_of_the_model(void **state)
+static void victims_match_the_model(void **state)
 {
     (void)state;
     for (int p = 0; p < REPLACE_N_POLICIES; p++)
@@ -444,7 +446,7 @@ static void equal_events_give_equal_victims(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(victims_are_those_of_the_model),
+        cmocka_unit_test(victims_match_the_model),
         cmocka_unit_test(equal_events_give_equal_victims),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

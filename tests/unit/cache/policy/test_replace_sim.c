@@ -17,7 +17,7 @@ static struct cost_model cost;
 static void start(void)
 {
     const uint32_t cached[] = {0, 1000}, fresh[] = {1, 1001};
-    const double seconds[] = {1, 1001, 1, 1001}; /* a second a token */
+    const double seconds[] = {1, 1001, 1, 1001}; /* one second per token */
     const struct cost_points points = {
         .cached = cached, .n_cached = 2, .new_tokens = fresh, .n_new = 2, .seconds = seconds};
 
@@ -55,7 +55,7 @@ static void a_trace_becomes_one_tree(void **state)
     (void)state;
     start();
     add_row(), add_part(1, 10), add_part(2, 5);
-    add_row(), add_part(2, 5); /* the same document at another place */
+    add_row(), add_part(2, 5); /* the same document at another position */
     add_row(), add_part(1, 10), add_part(0, 0), add_part(2, 5), add_part(3, 1);
     assert_ok(paths_build(&p, &trace, PARTS_AUTO, 0, UINT64_MAX, NULL));
     assert_int_equal(p.n_nodes, 4);
@@ -76,7 +76,7 @@ static void a_trace_becomes_one_tree(void **state)
     assert_int_equal(paths_build(&p, &trace, PARTS_ALL, 3, 9, NULL), ERR_INVALID);
 }
 
-static void what_does_not_fit_is_not_kept(void **state)
+static void blocks_that_do_not_fit_are_not_kept(void **state)
 {
     struct paths p;
 
@@ -98,7 +98,7 @@ static void build_random(struct paths *p)
         uint32_t n_parts = 1 + rng_u32(3, n++) % 4;
 
         add_row();
-        for (uint32_t i = 0; i < n_parts; i++) { /* cubed: low ids are popular */
+        for (uint32_t i = 0; i < n_parts; i++) { /* the cube makes low ids popular */
             uint32_t id = (uint32_t)(400 * pow(rng_uniform(3, n++), 3));
 
             add_part(id, 1 + id % 7);
@@ -107,7 +107,7 @@ static void build_random(struct paths *p)
     assert_ok(paths_build(p, &trace, PARTS_AUTO, 0, UINT64_MAX, NULL));
 }
 
-static void who_knows_the_future_loses_to_nobody(void **state)
+static void belady_has_the_most_hits(void **state)
 {
     struct paths p;
 
@@ -126,7 +126,7 @@ static void who_knows_the_future_loses_to_nobody(void **state)
     paths_fini(&p);
 }
 
-static void knowing_the_queue_helps(void **state)
+static void expecting_queued_requests_raises_hits(void **state)
 {
     struct paths p;
 
@@ -146,9 +146,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_trace_becomes_one_tree),
-        cmocka_unit_test(what_does_not_fit_is_not_kept),
-        cmocka_unit_test(who_knows_the_future_loses_to_nobody),
-        cmocka_unit_test(knowing_the_queue_helps),
+        cmocka_unit_test(blocks_that_do_not_fit_are_not_kept),
+        cmocka_unit_test(belady_has_the_most_hits),
+        cmocka_unit_test(expecting_queued_requests_raises_hits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
-/* Swapping, through cache.h: who is due last leaves first, room is made before it is needed, what
- * comes back is fetched before its turn, and neither undoes the other; and what a sequence finds
- * again without prefix caching. */
+/* Swapping, through cache.h: expected blocks are evicted latest-due first, blocks are spilled
+ * before memory is needed, preempted sequences are prefetched before their turn, and spilling and
+ * prefetching do not undo each other. Also: the blocks that a sequence finds without prefix
+ * caching. */
 #include "tests/unit/test.h"
 
 #include "tests/unit/cache/cache_run.h"
@@ -22,9 +23,9 @@ static void close_all(struct open_seq *o, int n)
         cache_seq_close(o[i].s);
 }
 
-/* --- who leaves --- */
+/* --- order of eviction --- */
 
-static void of_what_is_expected_that_leaves_first_which_is_due_last(void **state)
+static void expected_blocks_are_evicted_latest_due_first(void **state)
 {
     struct cache_config config = small_config(16, 0);
     struct cache *c = make(&config);
@@ -37,22 +38,22 @@ static void of_what_is_expected_that_leaves_first_which_is_due_last(void **state
     expect(c, &o[0], "AAAA", 2 * (uint64_t)SECOND);
     expect(c, &o[1], "BBBB", SECOND);
     expect(c, &o[2], "CCCC", 3 * (uint64_t)SECOND);
-    run(c, "WWWWXXXX"); /* 9 blocks where 4 are free: C leaves, and one more */
+    run(c, "WWWWXXXX"); /* 9 blocks where 4 are free: C and one more block are evicted */
     assert_int_equal(match(c, "CCCC"), 0);
     assert_int_equal(match(c, "AAAA"), 0);
     assert_int_equal(match(c, "BBBB"), 128);
     assert_int_equal(stats_of(c).n_expected_lost, 8);
     run(c, "AAAA");
-    cache_seq_expect(o[0].s, SECOND / 2); /* sooner now */
+    cache_seq_expect(o[0].s, SECOND / 2); /* due earlier now */
     run(c, "WWWWXXXXYYYY");
-    assert_int_equal(match(c, "AAAA"), 0); /* 13 of 16 are in use: all the others left */
+    assert_int_equal(match(c, "AAAA"), 0); /* 13 of 16 are in use: all other blocks were evicted */
     assert_int_equal(match(c, "BBBB"), 0);
     close_all(o, 3);
     cache_check(c);
     cache_destroy(c);
 }
 
-static void a_time_that_is_told_again_counts(void **state)
+static void the_last_due_time_counts(void **state)
 {
     struct cache_config config = small_config(16, 0);
     struct cache *c = make(&config);
@@ -70,11 +71,11 @@ static void a_time_that_is_told_again_counts(void **state)
         expect(c, &o[1], "BBBB", now + 20 * (uint64_t)SECOND);
         if (round == 1) /* much later */
             cache_seq_expect(o[0].s, now + 30 * (uint64_t)SECOND);
-        if (round == 2) { /* B comes about as soon: not worth to move anything */
+        if (round == 2) { /* B is due at about the same time: too small a change to reorder */
             cache_seq_expect(o[1].s, now + 10 * (uint64_t)SECOND + SECOND / 10);
             cache_seq_expect(o[0].s, now + 10 * (uint64_t)SECOND + SECOND / 5);
         }
-        run(c, "VVVVWWWWXX"); /* one of the two has to leave */
+        run(c, "VVVVWWWWXX"); /* A or B must be evicted */
         assert_int_equal(match(c, "AAAA"), round == 1 ? 0 : 128);
         assert_int_equal(match(c, "BBBB"), round == 1 ? 128 : 0);
         close_all(o, 2);
@@ -82,8 +83,9 @@ static void a_time_that_is_told_again_counts(void **state)
     cache_destroy(c);
 }
 
-/* A is waited for twice, B once between the two. */
-static void the_earliest_of_those_who_wait_counts(void **state)
+/* Two sequences expect A and one expects B, due between the two: the earlier due time of A
+ * counts. */
+static void the_earliest_due_time_counts(void **state)
 {
     struct cache_config config = small_config(16, 0);
     struct open_seq o[3];
@@ -98,11 +100,11 @@ static void the_earliest_of_those_who_wait_counts(void **state)
         if (first_left)
             expect(c, &o[0], "AAAA", SECOND);
         expect(c, &o[2], "AAAA", 5 * (uint64_t)SECOND);
-        if (!first_left) /* whoever tells first */
+        if (!first_left) /* the first due time comes from either sequence */
             expect(c, &o[0], "AAAA", SECOND);
         if (first_left) {
             cache_seq_close(o[0].s);
-            cache_seq_expect(o[2].s, 5 * (uint64_t)SECOND); /* the next who tells */
+            cache_seq_expect(o[2].s, 5 * (uint64_t)SECOND); /* another due time, told later */
         }
         run(c, "VVVVWWWWXX");
         assert_int_equal(match(c, "AAAA"), first_left ? 0 : 128);
@@ -113,7 +115,7 @@ static void the_earliest_of_those_who_wait_counts(void **state)
     }
 }
 
-/* What is held has no time: it is due now, before and after somebody tells one. */
+/* A hold has no due time: it counts as due now, before and after a due time is told. */
 static void a_hold_goes_before_any_time(void **state)
 {
     struct cache_config config = small_config(16, 0);
@@ -132,7 +134,7 @@ static void a_hold_goes_before_any_time(void **state)
     assert_int_equal(match(c, "BBBB"), 0);
     assert_int_equal(match(c, "AAAA"), 128);
     run(c, "BBBB");
-    (void)cache_poll(c, SECOND); /* the hold is over */
+    (void)cache_poll(c, SECOND); /* the hold has ended */
     cache_seq_expect(o[0].s, 90 * (uint64_t)SECOND);
     cache_seq_expect(o[2].s, 40 * (uint64_t)SECOND);
     run(c, "VVVVWWWWXX");
@@ -143,7 +145,7 @@ static void a_hold_goes_before_any_time(void **state)
     cache_destroy(c);
 }
 
-/* A sequence of 5 blocks and 20 tokens of a sixth, and one more id. */
+/* A sequence of 5 blocks, 20 tokens of a sixth, and one more id. */
 static void run_with_tail(struct cache *c, struct open_seq *o, const char *text)
 {
     prompt_of(&o->q, text);
@@ -156,7 +158,7 @@ static void run_with_tail(struct cache *c, struct open_seq *o, const char *text)
     cache_check(c);
 }
 
-static void what_is_preempted_keeps_its_last_tokens_too(void **state)
+static void a_preempted_sequence_keeps_its_last_tokens(void **state)
 {
     struct cache_config config = small_config(16, 64);
     uint32_t found[CACHE_N_TIERS];
@@ -174,8 +176,9 @@ static void what_is_preempted_keeps_its_last_tokens_too(void **state)
         run(c, "WWWW");
         run(c, "XXXX");
         run(c, "YYYY");
-        assert_int_equal(cache_match(o.s), 180); /* others are younger, and leave before */
-        if (with_host) { /* and when all of it has left it is fetched, all of it */
+        assert_int_equal(cache_match(o.s), 180); /* the other blocks are younger and are evicted
+                                                    first */
+        if (with_host) { /* when the whole path was evicted, all of it is fetched */
             run(c, "VVVVWWWWXXXXYY");
             settle(c, 1);
             assert_lies(c, "AAAAA", 0, 6);
@@ -211,9 +214,9 @@ static void room_is_made_before_it_is_needed(void **state)
     s = stats_of(c);
     assert_int_equal(s.n_spilled_ahead, 8);
     assert_int_equal(s.tier[CACHE_DEVICE].n_in_transfer, 8);
-    cache_spill_ahead(c, 6); /* on their way */
+    cache_spill_ahead(c, 6); /* being spilled */
     settle(c, 1);
-    cache_spill_ahead(c, 9); /* free */
+    cache_spill_ahead(c, 9); /* spilled */
     assert_int_equal(stats_of(c).n_spilled_ahead, 8);
     assert_int_equal(stats_of(c).tier[CACHE_DEVICE].n_free, 9);
     assert_lies(c, "AAAA", 0, 4);
@@ -227,7 +230,7 @@ static void room_is_made_before_it_is_needed(void **state)
     assert_true(s.n_spilled_on_demand > 0 && s.n_spilled_ahead == 8);
     settle(c, 2);
     cache_destroy(c);
-    config.n_host_blocks = 0; /* nowhere to spill to, and one memory for both: nothing */
+    config.n_host_blocks = 0; /* no host tier to spill to, and one memory for both: no spill */
     for (int k = 0; k < 2; k++, config.n_host_blocks = 64, config.always_copy = false) {
         c = make(&config);
         run(c, "AAAABBBBCCCC");
@@ -238,8 +241,8 @@ static void room_is_made_before_it_is_needed(void **state)
     }
 }
 
-/* A at once, B about at once, D held; C in 10 s. */
-static void what_is_due_now_is_not_spilled_ahead(void **state)
+/* A is due now, B almost now, D held; C in 10 s. */
+static void blocks_due_now_are_not_spilled_ahead(void **state)
 {
     struct cache_config config = small_config(16, 64);
     struct cache *c = make(&config);
@@ -260,7 +263,7 @@ static void what_is_due_now_is_not_spilled_ahead(void **state)
     assert_lies(c, "AAAA", 4, 0);
     assert_lies(c, "BBBB", 4, 0);
     assert_lies(c, "CCCC", 0, 4);
-    assert_lies(c, "DDD", 0, 3); /* nobody waits for it */
+    assert_lies(c, "DDD", 0, 3); /* no request expects it */
     close_all(o, 3);
     cache_destroy(c);
 }
@@ -280,16 +283,17 @@ static void spilling_and_fetching_ahead_do_not_undo_each_other(void **state)
     cache_spill_ahead(c, 4);
     settle(c, 0);
     assert_lies(c, "DDD", 0, 3);
-    for (int i = 0; i < 3; i++) { /* the reserve is not for it, and the others are due before */
+    for (int i = 0; i < 3; i++) { /* the reserve is not for it, and the other blocks are due
+                                     earlier */
         assert_false(cache_seq_prefetch(o[3].s));
         cache_spill_ahead(c, 4);
         settle(c, 0);
     }
-    cache_spill_ahead(c, 0); /* no reserve any more */
+    cache_spill_ahead(c, 0); /* reserve off */
     assert_true(cache_seq_prefetch(o[3].s));
     settle(c, 0);
     assert_lies(c, "DDD", 3, 3);
-    cache_spill_ahead(c, 4); /* though it is due last */
+    cache_spill_ahead(c, 4); /* although it is due last */
     cache_seq_expect(o[3].s, 9 * TENTH);
     cache_spill_ahead(c, 4);
     settle(c, 0);
@@ -299,7 +303,7 @@ static void spilling_and_fetching_ahead_do_not_undo_each_other(void **state)
     cache_destroy(c);
 }
 
-static void a_prefetch_makes_room_of_what_is_due_later(void **state)
+static void a_prefetch_evicts_blocks_that_are_due_later(void **state)
 {
     struct cache_config config = small_config(16, 64);
     struct cache *c = make(&config);
@@ -327,7 +331,7 @@ static void a_prefetch_makes_room_of_what_is_due_later(void **state)
     cache_destroy(c);
 }
 
-static void what_was_pushed_out_again_is_fetched_again(void **state)
+static void an_evicted_prefetch_is_repeated(void **state)
 {
     struct cache_config config = small_config(16, 64);
     struct cache *c = make(&config);
@@ -351,8 +355,8 @@ static void what_was_pushed_out_again_is_fetched_again(void **state)
     cache_destroy(c);
 }
 
-/* A part that was fetched before there was no more room is given back like all of it. */
-static void a_part_that_was_fetched_is_given_back_too(void **state)
+/* If there is no room for the rest, the part that was prefetched is released with it. */
+static void a_partial_prefetch_is_released_too(void **state)
 {
     struct cache_config config = small_config(16, 64);
     struct cache *c = make(&config);
@@ -364,7 +368,8 @@ static void a_part_that_was_fetched_is_given_back_too(void **state)
     run_others(c);
     settle(c, 0);
     assert_false(cache_seq_prefetch(seq(c, &a, "AAAA|CCCC|DDDD")));
-    assert_false(cache_seq_prefetch(seq(c, &b, "BBBBB"))); /* 8 of 8 are taken */
+    assert_false(cache_seq_prefetch(seq(c, &b, "BBBBB"))); /* 8 of 8 blocks of the prefetch share
+                                                              are in use */
     cache_seq_close(a.s);
     settle(c, 0);
     assert_true(cache_seq_prefetch(b.s));
@@ -376,7 +381,7 @@ static void a_part_that_was_fetched_is_given_back_too(void **state)
 
 /* --- without prefix caching --- */
 
-static void without_prefix_caching_a_sequence_finds_its_own_only(void **state)
+static void without_prefix_caching_a_sequence_finds_only_its_own_blocks(void **state)
 {
     struct cache_config config = small_config(16, 64);
     uint32_t found[CACHE_N_TIERS];
@@ -390,7 +395,7 @@ static void without_prefix_caching_a_sequence_finds_its_own_only(void **state)
 
         seq(c, &b, "AAAAA");
         run_with_tail(c, &a, "AAAAA");
-        assert_int_equal(stats_of(c).n_nodes, 0); /* nothing enters the tree while it runs */
+        assert_int_equal(stats_of(c).n_nodes, 0); /* a running sequence adds no nodes */
         assert_int_equal(cache_match(b.s), 0);
         cache_seq_drop(a.s);
         cache_check(c);
@@ -402,10 +407,10 @@ static void without_prefix_caching_a_sequence_finds_its_own_only(void **state)
         cache_seq_expect(a.s, 5 * TENTH);
         cache_spill_ahead(c, 16);
         assert_int_equal(match(c, "AAAAA"), 0);
-        run(c, "WWWWXXXXYYYYZZZ"); /* it pushes all else to the host */
+        run(c, "WWWWXXXXYYYYZZZ"); /* all other blocks are evicted to the host */
         settle(c, 1);
         assert_true(cache_match(a.s) == (copy ? 160 : 180) && cache_match(b.s) == 160);
-        cache_spill_ahead(c, 0); /* no reserve any more */
+        cache_spill_ahead(c, 0); /* reserve off */
         assert_true(cache_seq_prefetch(a.s));
         settle(c, 1);
         assert_int_equal(cache_seq_attach(a.s, found), 180);
@@ -423,8 +428,8 @@ static void without_prefix_caching_a_sequence_finds_its_own_only(void **state)
     }
 }
 
-/* Two sequences of the same ids, which generate the same: neither keeps the other from its own. */
-static void without_prefix_caching_equal_texts_do_not_meet(void **state)
+/* Two sequences with the same ids and the same output each keep their own blocks. */
+static void without_prefix_caching_equal_texts_share_no_blocks(void **state)
 {
     struct cache_config config = small_config(32, 0);
     struct open_seq o[2];
@@ -453,7 +458,7 @@ static void without_prefix_caching_equal_texts_do_not_meet(void **state)
     cache_destroy(c);
 }
 
-static void what_moves_when_its_sequence_ends_is_forgotten_when_it_has_come(void **state)
+static void blocks_of_a_closed_sequence_are_freed_after_their_transfer(void **state)
 {
     struct cache_config config = small_config(16, 64);
     struct open_seq a;
@@ -486,20 +491,20 @@ static void what_moves_when_its_sequence_ends_is_forgotten_when_it_has_come(void
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(of_what_is_expected_that_leaves_first_which_is_due_last),
-        cmocka_unit_test(a_time_that_is_told_again_counts),
-        cmocka_unit_test(the_earliest_of_those_who_wait_counts),
+        cmocka_unit_test(expected_blocks_are_evicted_latest_due_first),
+        cmocka_unit_test(the_last_due_time_counts),
+        cmocka_unit_test(the_earliest_due_time_counts),
         cmocka_unit_test(a_hold_goes_before_any_time),
-        cmocka_unit_test(what_is_preempted_keeps_its_last_tokens_too),
+        cmocka_unit_test(a_preempted_sequence_keeps_its_last_tokens),
         cmocka_unit_test(room_is_made_before_it_is_needed),
-        cmocka_unit_test(what_is_due_now_is_not_spilled_ahead),
+        cmocka_unit_test(blocks_due_now_are_not_spilled_ahead),
         cmocka_unit_test(spilling_and_fetching_ahead_do_not_undo_each_other),
-        cmocka_unit_test(a_prefetch_makes_room_of_what_is_due_later),
-        cmocka_unit_test(what_was_pushed_out_again_is_fetched_again),
-        cmocka_unit_test(a_part_that_was_fetched_is_given_back_too),
-        cmocka_unit_test(without_prefix_caching_a_sequence_finds_its_own_only),
-        cmocka_unit_test(without_prefix_caching_equal_texts_do_not_meet),
-        cmocka_unit_test(what_moves_when_its_sequence_ends_is_forgotten_when_it_has_come),
+        cmocka_unit_test(a_prefetch_evicts_blocks_that_are_due_later),
+        cmocka_unit_test(an_evicted_prefetch_is_repeated),
+        cmocka_unit_test(a_partial_prefetch_is_released_too),
+        cmocka_unit_test(without_prefix_caching_a_sequence_finds_only_its_own_blocks),
+        cmocka_unit_test(without_prefix_caching_equal_texts_share_no_blocks),
+        cmocka_unit_test(blocks_of_a_closed_sequence_are_freed_after_their_transfer),
     };
     if (!open_device())
         return 1;

@@ -1,5 +1,5 @@
-/* test_kv_load_bound.c - what one poll copies on the engine thread is bounded, however much has
- * been read from disk. */
+/* test_kv_load_bound.c - the bytes that one poll copies on the engine thread are bounded, however
+ * many were read from disk. */
 #include "tests/unit/test.h"
 
 #include <stdio.h>
@@ -16,7 +16,8 @@
 #define N_BLOCKS 32u
 #define N_EXTENTS 96u
 
-/* Bytes that the store had tiers copy in memory since the last poll: linked with --wrap. */
+/* Bytes copied in memory by the tiers since the last poll; counted by wrapped functions
+ * (--wrap). */
 static uint64_t n_copied;
 
 enum status __real_tier_write(struct tier *t, const uint32_t *blocks, const void *const *from,
@@ -76,7 +77,7 @@ static struct cache_seq *open_seq(struct cache *c, struct prompt *q, const char 
     return s;
 }
 
-/* Compute all that is not found. Returns the tokens that were found. */
+/* Compute all tokens that are not found. Returns the tokens that were found. */
 static uint32_t compute(struct cache_seq *s, const struct prompt *q, uint32_t *found)
 {
     uint32_t hit = cache_seq_attach(s, found);
@@ -94,8 +95,8 @@ static struct cache_stats stats_of(const struct cache *c)
     return stats;
 }
 
-/* One poll; what it copied is within the bound, and returned. `most` is what it may exceed the
- * budget by. */
+/* Poll once and check the bytes that it copied, which are returned. `most`: by how much they may
+ * exceed the budget. */
 static uint64_t poll_once(struct cache *c, uint64_t now_ns, uint64_t most, bool *busy)
 {
     n_copied = 0;
@@ -143,7 +144,7 @@ static uint32_t load(struct cache *c, const char *text)
         n_polls += n > 0;
     }
     assert_int_equal(n_bytes, 16 * BLOCK_BYTES);
-    /* All of it is there: the sequence waited until the last byte was copied. */
+    /* All tokens are found: the sequence waited until the last byte was copied. */
     assert_int_equal(compute(s, &q, found), 16 * KV_BLOCK_TOKENS);
     assert_int_equal(found[CACHE_DISK], 16 * KV_BLOCK_TOKENS);
     cache_seq_close(s);
@@ -166,7 +167,7 @@ static void check_bound(uint32_t n_host_blocks, bool always_copy)
 static void a_poll_copies_at_most_its_budget(void **state)
 {
     (void)state;
-    check_bound(0, false); /* from staging to memory in which the host computes */
+    check_bound(0, false); /* from staging buffers to memory in which the host computes */
 }
 
 static void a_host_tier_is_filled_within_the_same_bound(void **state)
@@ -175,8 +176,8 @@ static void a_host_tier_is_filled_within_the_same_bound(void **state)
     check_bound(2 * N_BLOCKS, true);
 }
 
-/* A sequence that does not wait computes what is still being copied, and nothing leaks. */
-static void a_copy_that_is_not_wanted_any_more_is_given_up(void **state)
+/* A sequence that does not wait computes the blocks that are still being copied; no block leaks. */
+static void a_copy_that_no_sequence_waits_for_is_cancelled(void **state)
 {
     static const char text[] = "BBBBBBBBBBBBBBBB";
     struct cache *c = open_cache(0, false);
@@ -189,7 +190,7 @@ static void a_copy_that_is_not_wanted_any_more_is_given_up(void **state)
     cache_destroy(c);
     c = open_cache(0, false);
     s = open_seq(c, &q, text);
-    for (uint64_t n = 0; n == 0;) { /* until some blocks of the path are copied, and not all */
+    for (uint64_t n = 0; n == 0;) { /* until some blocks of the path are copied, but not all */
         (void)cache_seq_load(s, true);
         n = poll_once(c, 1, BLOCK_BYTES, &busy);
     }
@@ -225,7 +226,7 @@ int main(void)
                                         remove_folder),
         cmocka_unit_test_setup_teardown(a_host_tier_is_filled_within_the_same_bound, make_folder,
                                         remove_folder),
-        cmocka_unit_test_setup_teardown(a_copy_that_is_not_wanted_any_more_is_given_up, make_folder,
+        cmocka_unit_test_setup_teardown(a_copy_that_no_sequence_waits_for_is_cancelled, make_folder,
                                         remove_folder),
     };
 

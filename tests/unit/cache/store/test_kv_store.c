@@ -1,5 +1,5 @@
-/* What the store promises, through cache.h: what is held or expected stays, what waits is fetched
- * ahead, what leaves is copied once, and the tree can be looked at. */
+/* The store, through cache.h: held and expected blocks stay, waiting requests are prefetched,
+ * evicted blocks are copied once, and the tree can be listed. */
 #include "tests/unit/test.h"
 
 #include <string.h>
@@ -27,7 +27,7 @@ static void a_held_prompt_stays_until_its_time(void **state)
     (void)state;
     run(c, "AA|AA");
     run_others(c);
-    assert_int_equal(match(c, "AA|AA"), 0); /* without a hold it goes */
+    assert_int_equal(match(c, "AA|AA"), 0); /* without a hold it is evicted */
     run(c, "AA|AA");
     assert_int_equal(hold(c, "AA|AA", 1000, 100), 128);
     run_others(c);
@@ -48,7 +48,7 @@ static void a_hold_covers_whole_blocks_and_what_is_there(void **state)
     struct cache *c = make(&config);
 
     (void)state;
-    assert_int_equal(hold(c, "AA|AA", 1000, 100), 0); /* not there */
+    assert_int_equal(hold(c, "AA|AA", 1000, 100), 0); /* not cached */
     run(c, "AA|AA");
     assert_int_equal(hold(c, "AA|AA", 31, 100), 0);
     assert_int_equal(hold(c, "AA|AA", 70, 100), 64);
@@ -72,10 +72,10 @@ static void holds_take_no_more_than_their_share(void **state)
     assert_int_equal(hold(c, "AAA", 1000, 100), 96);
     assert_int_equal(hold(c, "BBB", 1000, 100), 0);
     assert_int_equal(hold(c, "BBB", 32, 200), 32);
-    assert_int_equal(hold(c, "BBB", 32, 200), 32); /* it has that already */
-    (void)cache_poll(c, 100);                      /* the first one ends */
+    assert_int_equal(hold(c, "BBB", 32, 200), 32); /* these blocks are held already */
+    (void)cache_poll(c, 100);                      /* the first hold ends */
     assert_int_equal(hold(c, "BBB", 1000, 200), 96);
-    assert_int_equal(stats_of(c).n_held_blocks, 3); /* each counts once */
+    assert_int_equal(stats_of(c).n_held_blocks, 3); /* each block counts once */
     cache_destroy(c);
     config.hold_share = 0;
     c = make(&config);
@@ -113,7 +113,8 @@ static void the_number_of_holds_is_bounded(void **state)
     cache_destroy(c);
 }
 
-/* What is held already takes no more of the share: the next request's wish for later counts. */
+/* Blocks that are held already take no more of the share, so the later end of a second request
+ * counts. */
 static void a_hold_can_be_renewed(void **state)
 {
     struct cache_config config = small_config(16, 0);
@@ -131,7 +132,7 @@ static void a_hold_can_be_renewed(void **state)
     cache_destroy(c);
 }
 
-/* A held node may be cut by another prompt: both parts stay. */
+/* Another prompt may split a held node: both parts stay. */
 static void a_hold_outlives_a_split(void **state)
 {
     struct cache_config config = small_config(16, 0);
@@ -151,9 +152,9 @@ static void a_hold_outlives_a_split(void **state)
     cache_destroy(c);
 }
 
-/* --- what waits --- */
+/* --- expected blocks --- */
 
-static void what_a_waiting_request_will_use_goes_last(void **state)
+static void blocks_of_a_waiting_request_are_evicted_last(void **state)
 {
     struct cache_config config = small_config(16, 0);
     struct cache *c = make(&config);
@@ -163,19 +164,19 @@ static void what_a_waiting_request_will_use_goes_last(void **state)
     run(c, "AAAA");
     run(c, "BBBB");
     cache_seq_expect(seq(c, &waits, "AAAA"), 0);
-    cache_seq_expect(waits.s, 0); /* again: nothing */
+    cache_seq_expect(waits.s, 0); /* told twice: no effect */
     run(c, "CCCC");
-    run(c, "DDDD"); /* one of the older must go */
+    run(c, "DDDD"); /* one of the older paths must be evicted */
     assert_int_equal(match(c, "BBBB"), 0);
     assert_int_equal(match(c, "AAAA"), 128);
     cache_seq_close(waits.s);
     cache_check(c);
     run(c, "EEEE");
-    assert_int_equal(match(c, "AAAA"), 0); /* the oldest, and nobody waits */
+    assert_int_equal(match(c, "AAAA"), 0); /* the oldest path, and no request expects it */
     cache_destroy(c);
 }
 
-static void what_is_not_there_yet_is_expected_too(void **state)
+static void blocks_computed_later_are_expected_too(void **state)
 {
     struct cache_config config = small_config(16, 0);
     struct cache *c = make(&config);
@@ -195,8 +196,8 @@ static void what_is_not_there_yet_is_expected_too(void **state)
     cache_destroy(c);
 }
 
-/* Where two prompts part inside of a segment, the branch that is waited for stays. */
-static void a_branch_inside_of_a_segment_is_expected(void **state)
+/* Where two prompts diverge inside a segment, the expected branch stays. */
+static void an_expected_branch_inside_a_segment_stays(void **state)
 {
     struct cache_config config = small_config(16, 0);
     struct cache *c = make(&config);
@@ -215,7 +216,7 @@ static void a_branch_inside_of_a_segment_is_expected(void **state)
 
 /* --- tiers --- */
 
-static void what_waits_is_fetched_before_it_is_attached(void **state)
+static void a_waiting_request_is_prefetched_before_it_is_attached(void **state)
 {
     struct cache_config config = small_config(16, 64);
     struct cache *c = make(&config);
@@ -236,22 +237,22 @@ static void what_waits_is_fetched_before_it_is_attached(void **state)
     assert_lies(c, "BBBBB", 0, 5);
     uint64_t n_moved = stats_of(c).tier[CACHE_DEVICE].n_moved_in;
     assert_int_equal(n_moved, 5);
-    assert_true(cache_seq_prefetch(a.s)); /* again: nothing */
+    assert_true(cache_seq_prefetch(a.s)); /* told twice: no effect */
     assert_int_equal(cache_seq_attach(a.s, found), 160);
     assert_true(found[CACHE_HOST] == 160 && found[CACHE_DEVICE] == 0);
     assert_int_equal(stats_of(c).tier[CACHE_DEVICE].n_moved_in, n_moved);
     assert_int_equal(stats_of(c).tier[CACHE_HOST].n_hit_tokens, 160);
-    assert_true(cache_seq_prefetch(b.s)); /* its share is free again */
+    assert_true(cache_seq_prefetch(b.s)); /* its part of the share is free again */
     settle(c, 3);
     assert_lies(c, "BBBBB", 5, 5);
     cache_seq_close(a.s);
     cache_seq_close(b.s);
     assert_int_equal(run_found(c, "AAAAA", found), 160);
-    assert_int_equal(found[CACHE_DEVICE], 160); /* the second time it lies there */
+    assert_int_equal(found[CACHE_DEVICE], 160); /* the second time it lies on the device */
     cache_destroy(c);
 }
 
-static void prefetching_takes_nothing_that_others_wait_for(void **state)
+static void a_prefetch_evicts_no_expected_blocks(void **state)
 {
     static const char *const others[] = {"XXXX", "YYYY", "ZZZZ"};
     struct cache_config config = small_config(16, 64);
@@ -280,8 +281,8 @@ static void prefetching_takes_nothing_that_others_wait_for(void **state)
     cache_destroy(c);
 }
 
-/* What was fetched for a request that went away is a cached block like others. */
-static void who_waits_no_more_gives_the_prefetch_share_back(void **state)
+/* A block prefetched for a request that was cancelled is an ordinary cached block. */
+static void a_cancelled_request_releases_its_prefetch_share(void **state)
 {
     struct cache_config config = small_config(16, 64);
     struct cache *c = make(&config);
@@ -294,7 +295,7 @@ static void who_waits_no_more_gives_the_prefetch_share_back(void **state)
     settle(c, 1);
     assert_true(cache_seq_prefetch(seq(c, &a, "AAAAA")));
     settle(c, 2);
-    cache_seq_close(a.s); /* it was cancelled */
+    cache_seq_close(a.s); /* the request is cancelled */
     assert_true(cache_seq_prefetch(seq(c, &b, "BBBBB")));
     cache_seq_close(b.s);
     settle(c, 3);
@@ -325,7 +326,7 @@ static void one_memory_needs_no_fetching_ahead(void **state)
     cache_destroy(c);
 }
 
-static void what_has_a_copy_is_not_copied_again(void **state)
+static void a_block_with_a_copy_is_not_copied_again(void **state)
 {
     struct cache_config config = small_config(16, 64);
     struct cache *c = make(&config);
@@ -336,7 +337,7 @@ static void what_has_a_copy_is_not_copied_again(void **state)
     settle(c, 1);
     assert_lies(c, "AAAA", 0, 4);
     assert_int_equal(run(c, "AAAA"), 128);
-    run_others(c); /* all of these were copied out before, or are now */
+    run_others(c); /* all these blocks have been copied out, now or before */
     run_others(c);
     settle(c, 2);
     uint64_t n_moved = stats_of(c).tier[CACHE_HOST].n_moved_in;
@@ -351,7 +352,7 @@ static void what_has_a_copy_is_not_copied_again(void **state)
     cache_destroy(c);
 }
 
-static void hits_are_counted_where_they_lay(void **state)
+static void hits_are_counted_per_tier(void **state)
 {
     struct cache_config config = small_config(16, 64);
     uint32_t found[CACHE_N_TIERS];
@@ -377,8 +378,8 @@ static void hits_are_counted_where_they_lay(void **state)
     }
 }
 
-/* A preamble with documents below it, drawn: where one lies on the device the preamble does. */
-static void a_beginning_is_never_slower_than_its_end(void **state)
+/* Random documents below one preamble: if a document lies on the device, so does the preamble. */
+static void a_prefix_is_never_in_a_slower_tier_than_its_suffix(void **state)
 {
     struct cache_config config = small_config(16, 24);
     char text[] = "PP|DDD|EE|Q";
@@ -402,7 +403,8 @@ static void a_beginning_is_never_slower_than_its_end(void **state)
             (void)cache_poll(c, i);
             lies(c, "PP|", n_in);
             for (uint32_t k = cache_top_spans(c, spans, 64, &n_all); k-- > 0;)
-                if (spans[k].depth > 0 && spans[k].n_tokens == 96) { /* DDD: nobody else's */
+                if (spans[k].depth > 0 && spans[k].n_tokens == 96) { /* DDD, which no other prompt
+                                                                        has */
                     n_both += spans[k].n_blocks_in[CACHE_DEVICE] > 0;
                     assert_true(!spans[k].n_blocks_in[CACHE_DEVICE] || n_in[CACHE_DEVICE] == 2);
                     assert_true(n_in[CACHE_DEVICE] || n_in[CACHE_HOST]);
@@ -475,7 +477,7 @@ static void branches_inside_of_a_span_are_counted_with_it(void **state)
     cache_destroy(c);
 }
 
-/* What was found before a span was cut is not found twice. */
+/* Tokens found before a split of their span are not counted again. */
 static void a_split_leaves_the_hits_as_they_were(void **state)
 {
     struct cache_config config = small_config(32, 0);
@@ -484,7 +486,7 @@ static void a_split_leaves_the_hits_as_they_were(void **state)
     uint32_t n_all;
 
     (void)state;
-    run(c, "ABC|"); /* one token more: all of it can be found */
+    run(c, "ABC|"); /* one token more, so that all of it can be found */
     run(c, "ABC|");
     assert_int_equal(cache_top_spans(c, &s, 1, &n_all), 1);
     assert_int_equal(s.n_hit_tokens, 96);
@@ -496,7 +498,7 @@ static void a_split_leaves_the_hits_as_they_were(void **state)
 
 /* --- reset and refusal --- */
 
-static void a_reset_leaves_what_is_in_use_and_nothing_else(void **state)
+static void a_reset_keeps_only_blocks_in_use(void **state)
 {
     struct cache_config config = small_config(16, 64);
     struct cache_view view;
@@ -522,7 +524,7 @@ static void a_reset_leaves_what_is_in_use_and_nothing_else(void **state)
         assert_int_equal(stats.tier[CACHE_DEVICE].n_evicted, n_evicted);
         assert_int_equal(stats.tier[CACHE_HOST].n_free, 64);
         assert_int_equal(match(c, "WWWW"), 0);
-        assert_int_equal(match(c, "AAA|BB"), 96); /* it is in use */
+        assert_int_equal(match(c, "AAA|BB"), 96); /* in use */
         cache_seq_view(o.s, &view);
         assert_int_equal(view.n_tokens, 96);
         cache_seq_close(o.s);
@@ -551,7 +553,7 @@ static void a_reset_while_somebody_waits_leaves_the_wait(void **state)
     assert_int_equal(cache_match(waits.s), 0);
     run(c, "AAAA");
     run_others(c);
-    assert_lies(c, "AAAA", 4, 0); /* it is expected still */
+    assert_lies(c, "AAAA", 4, 0); /* still expected */
     assert_int_equal(cache_seq_attach(waits.s, NULL), 128);
     cache_seq_close(waits.s);
     settle(c, 1);
@@ -600,7 +602,7 @@ static void a_tier_beyond_memory_is_refused_with_words(void **state)
     struct buf why;
 
     (void)state;
-    config.pool.head_dim = 4096; /* more than an address space */
+    config.pool.head_dim = 4096; /* larger than the address space */
     config.pool.n_layers = 4096;
     config.pool.n_kv_heads = 64;
     buf_init(&why, BUF_WHY_MAX);
@@ -619,20 +621,20 @@ int main(void)
         cmocka_unit_test(the_number_of_holds_is_bounded),
         cmocka_unit_test(a_hold_can_be_renewed),
         cmocka_unit_test(a_hold_outlives_a_split),
-        cmocka_unit_test(what_a_waiting_request_will_use_goes_last),
-        cmocka_unit_test(what_is_not_there_yet_is_expected_too),
-        cmocka_unit_test(a_branch_inside_of_a_segment_is_expected),
-        cmocka_unit_test(what_waits_is_fetched_before_it_is_attached),
-        cmocka_unit_test(prefetching_takes_nothing_that_others_wait_for),
-        cmocka_unit_test(who_waits_no_more_gives_the_prefetch_share_back),
+        cmocka_unit_test(blocks_of_a_waiting_request_are_evicted_last),
+        cmocka_unit_test(blocks_computed_later_are_expected_too),
+        cmocka_unit_test(an_expected_branch_inside_a_segment_stays),
+        cmocka_unit_test(a_waiting_request_is_prefetched_before_it_is_attached),
+        cmocka_unit_test(a_prefetch_evicts_no_expected_blocks),
+        cmocka_unit_test(a_cancelled_request_releases_its_prefetch_share),
         cmocka_unit_test(one_memory_needs_no_fetching_ahead),
-        cmocka_unit_test(what_has_a_copy_is_not_copied_again),
-        cmocka_unit_test(hits_are_counted_where_they_lay),
-        cmocka_unit_test(a_beginning_is_never_slower_than_its_end),
+        cmocka_unit_test(a_block_with_a_copy_is_not_copied_again),
+        cmocka_unit_test(hits_are_counted_per_tier),
+        cmocka_unit_test(a_prefix_is_never_in_a_slower_tier_than_its_suffix),
         cmocka_unit_test(spans_are_listed_by_what_was_found_of_them),
         cmocka_unit_test(branches_inside_of_a_span_are_counted_with_it),
         cmocka_unit_test(a_split_leaves_the_hits_as_they_were),
-        cmocka_unit_test(a_reset_leaves_what_is_in_use_and_nothing_else),
+        cmocka_unit_test(a_reset_keeps_only_blocks_in_use),
         cmocka_unit_test(a_reset_while_somebody_waits_leaves_the_wait),
         cmocka_unit_test(an_unknown_policy_is_refused_with_words),
         cmocka_unit_test(a_tier_beyond_memory_is_refused_with_words),

@@ -1,5 +1,5 @@
-/* test_tier.c - every tier keeps what was written, hands a block to one owner at a time, and says
- * when a move is over. */
+/* test_tier.c - every tier keeps what was written, reserves a block for one owner at a time, and
+ * reports when a move ends. */
 #include "tests/unit/test.h"
 
 #include <stdio.h>
@@ -76,7 +76,7 @@ static void assert_filled(const unsigned char *memory, uint32_t no)
     assert_memory_equal(memory, wanted, BLOCK_BYTES);
 }
 
-/* Write n blocks through memory of the test, and read them again. */
+/* Write n blocks from the test's memory and read them back. */
 static void write_and_read(struct tier *t, const uint32_t *blocks, uint32_t n)
 {
     static unsigned char memory[TIER_MOVE_BLOCKS_MAX][BLOCK_BYTES];
@@ -119,7 +119,8 @@ static void check_memory_tier(struct tier *t)
     tier_unreserve(t, &more, 1);
     tier_unreserve(t, blocks, N_BLOCKS - 1);
     assert_true(tier_reserve(t, again, N_BLOCKS - 1));
-    assert_memory_equal(again, blocks, (N_BLOCKS - 1) * sizeof *blocks); /* as if never reserved */
+    assert_memory_equal(again, blocks, (N_BLOCKS - 1) * sizeof *blocks); /* in the order as if never
+                                                                            reserved */
     write_and_read(t, again, TIER_MOVE_BLOCKS_MAX);
     tier_drop(t, again, N_BLOCKS - 1, false);
     assert_int_equal(tier_n_free(t), N_BLOCKS);
@@ -155,7 +156,7 @@ static void shared_memory_is_two_sets_of_blocks(void **state)
         fill(tier_memory(t, a[i]), a[i]);
         fill(tier_memory(host, b[i]), b[i]);
     }
-    /* The tiers exchange half of their numbers; every block still has its content. */
+    /* The tiers exchange half of their block numbers; every block still has its content. */
     tier_drop(t, b, N_BLOCKS / 2, false);
     tier_drop(host, a, N_BLOCKS / 2, false);
     assert_true(tier_reserve(t, b, N_BLOCKS / 2) && tier_reserve(host, a, N_BLOCKS / 2));
@@ -180,7 +181,8 @@ static void blocks_of_a_read_with_drop_are_free_when_it_is_over(void **state)
     assert_ok(tier_read(t, blocks + 2, to + 2, 2, true, 2));
     assert_int_equal(tier_n_free(t), N_BLOCKS - 4);
     assert_int_equal(tier_n_free_soon(t), N_BLOCKS);
-    /* Reaping frees the oldest before it is over, and its end frees nothing again. */
+    /* Reaping frees the oldest move's blocks before the move ends; the end then frees no block
+     * again. */
     assert_true(tier_reap(t));
     assert_int_equal(tier_n_free(t), N_BLOCKS - 2);
     tier_wait(t);
@@ -228,7 +230,7 @@ static void look_at_all(struct tier *t, struct tier_record *records, uint32_t *n
     }
 }
 
-/* A record whose key is right: the disk checks it. */
+/* A record with a correct key, because the disk tier checks it. */
 static struct tier_record a_record(uint32_t no)
 {
     struct tier_record r = {.n_tokens = KV_BLOCK_TOKENS, .n_uses = 3, .starts_segment = true};
@@ -262,7 +264,7 @@ static void a_disk_tier_keeps_blocks_and_records_beyond_its_end(void **state)
     assert_ok(tier_write(t, blocks, from, records, 3, 9));
     struct tier_done done = wait_done(t);
     assert_true(done.is_write && done.status == OK && done.tag == 9 && done.n == 3);
-    assert_int_equal(tier_n_free_buffers(t), tier_n_buffers(t)); /* it took them back */
+    assert_int_equal(tier_n_free_buffers(t), tier_n_buffers(t)); /* the tier released them */
     tier_close(t);
 
     t = open_disk_tier();
@@ -279,7 +281,7 @@ static void a_disk_tier_keeps_blocks_and_records_beyond_its_end(void **state)
         assert_true(found[blocks[i]].n_uses == 3 && found[blocks[i]].starts_segment);
     }
     tier_unstage(t, buffers, 3);
-    /* A dropped block is free only when its record is gone. */
+    /* A dropped block is free only after its record was erased. */
     uint32_t n_free = tier_n_free(t);
     tier_drop(t, blocks, 3, true);
     assert_true(tier_n_free(t) == n_free && tier_n_free_soon(t) == n_free + 3);

@@ -1,4 +1,4 @@
-/* Which blocks are cached, as other threads see it. */
+/* The index of cached blocks, as other threads read it. */
 #include "cache/tree/key_index.h"
 
 #include <pthread.h>
@@ -34,7 +34,7 @@ static uint32_t count(const struct key_index *x, uint32_t from, uint32_t to)
     return n;
 }
 
-static void what_was_added_is_there_until_it_is_removed(void **state)
+static void an_added_key_stays_until_it_is_removed(void **state)
 {
     struct key_index *x;
 
@@ -45,7 +45,7 @@ static void what_was_added_is_there_until_it_is_removed(void **state)
         key_index_add(x, &key);
         key_index_add(x, &key);
     }
-    assert_true(count(x, 0, N_KEYS) > N_KEYS * 99 / 100); /* a full bucket forgets */
+    assert_true(count(x, 0, N_KEYS) > N_KEYS * 99 / 100); /* a full bucket drops keys */
     assert_int_equal(count(x, N_KEYS, 2 * N_KEYS), 0);
     for (uint32_t i = 0; i < N_KEYS; i += 2) {
         struct kv_key key = key_of(i);
@@ -69,7 +69,7 @@ static void an_index_that_is_not_there_knows_nothing(void **state)
     key_index_destroy(NULL);
 }
 
-/* Blocks enter the index with the tree, stay when a node is split, and leave with their node. */
+/* Blocks enter the index with their node, stay when it is split, and leave with it. */
 static void the_index_follows_the_tree(void **state)
 {
     struct kv_key keys[6];
@@ -116,8 +116,8 @@ static void *read_all(void *arg)
     return NULL;
 }
 
-/* Under TSan: a thread reads while another one writes. What does not change stays visible. */
-static void readers_see_what_stays_while_others_come_and_go(void **state)
+/* Under TSan: one thread reads while another one writes. Keys that do not change stay visible. */
+static void readers_see_unchanged_keys_while_others_change(void **state)
 {
     struct reader r = {0};
     struct key_index *x;
@@ -146,10 +146,10 @@ static void readers_see_what_stays_while_others_come_and_go(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_was_added_is_there_until_it_is_removed),
+        cmocka_unit_test(an_added_key_stays_until_it_is_removed),
         cmocka_unit_test(an_index_that_is_not_there_knows_nothing),
         cmocka_unit_test(the_index_follows_the_tree),
-        cmocka_unit_test(readers_see_what_stays_while_others_come_and_go),
+        cmocka_unit_test(readers_see_unchanged_keys_while_others_change),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

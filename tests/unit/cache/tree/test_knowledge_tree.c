@@ -7,7 +7,7 @@
 
 #define N_PATH_MAX 12
 
-/* A key as a hash would make it: of the key before it and a token. */
+/* A key made like a hash, from the key before it and a token. */
 static struct kv_key chain(const struct kv_key *before, uint32_t token)
 {
     struct kv_key key = {{0}};
@@ -39,7 +39,7 @@ static struct ktree *make(uint32_t n_nodes, uint32_t n_blocks, uint32_t n_tiers)
 
 static const uint32_t slots[N_PATH_MAX] = {10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21};
 
-/* Below `parent`, the blocks of `tokens` from the n-th on. */
+/* Add the blocks of `tokens` from the n-th on below `parent`. */
 static uint32_t add(struct ktree *t, uint32_t parent, uint32_t tier, const char *tokens, uint32_t n)
 {
     struct kv_key keys[N_PATH_MAX];
@@ -60,7 +60,7 @@ static struct ktree_match match(const struct ktree *t, const char *tokens)
     return ktree_match(t, keys, (uint32_t)strlen(tokens));
 }
 
-static void a_path_is_found_to_the_block(void **state)
+static void a_path_is_found_block_by_block(void **state)
 {
     struct ktree *t = make(8, 16, 1);
     uint32_t preamble = add(t, KTREE_ROOT, 0, "abc", 0), doc = add(t, preamble, 0, "abcde", 3);
@@ -73,7 +73,7 @@ static void a_path_is_found_to_the_block(void **state)
     assert_true(m.node == doc && m.n_in_node == 1 && m.n_blocks == 4);
     m = match(t, "ab");
     assert_true(m.node == preamble && m.n_in_node == 2 && m.n_blocks == 2);
-    m = match(t, "de"); /* the same tokens at another place are another key */
+    m = match(t, "de"); /* the same tokens at another position have another key */
     assert_true(m.node == KTREE_ROOT && m.n_blocks == 0);
     ktree_slots(t, doc, 0, got, 2);
     assert_true(got[0] == 13 && got[1] == 14);
@@ -105,24 +105,24 @@ static void siblings_share_their_leading_blocks(void **state)
     ktree_destroy(t);
 }
 
-static void a_parent_is_never_slower_than_its_child(void **state)
+static void a_parent_is_never_in_a_slower_tier_than_its_child(void **state)
 {
     struct ktree *t = make(8, 16, 3);
     uint32_t a = add(t, KTREE_ROOT, 0, "ab", 0), b = add(t, a, 0, "abcd", 2);
 
     (void)state;
     ktree_place(t, a, 2, slots);
-    assert_false(ktree_can_leave(t, a, 0)); /* its child would be faster */
-    assert_true(ktree_can_leave(t, a, 2));  /* a copy below is free to go */
+    assert_false(ktree_can_leave(t, a, 0)); /* its child would be in a faster tier */
+    assert_true(ktree_can_leave(t, a, 2));  /* a copy in the slower tier may leave */
     ktree_place(t, b, 1, slots);
     assert_false(ktree_leave(t, b, 0));
-    assert_false(ktree_can_leave(t, a, 0)); /* 2 would be slower than the child's 1 */
+    assert_false(ktree_can_leave(t, a, 0)); /* tier 2 would be slower than the child's tier 1 */
     ktree_place(t, a, 1, slots);
     assert_true(ktree_can_leave(t, a, 0));
     assert_false(ktree_leave(t, a, 0));
     ktree_check(t);
     assert_int_equal(match(t, "abcd").n_blocks, 4);
-    assert_true(ktree_leave(t, b, 1)); /* in no tier: gone */
+    assert_true(ktree_leave(t, b, 1)); /* in no tier any more: removed */
     assert_int_equal(match(t, "abcd").n_blocks, 2);
     assert_false(ktree_leave(t, a, 1));
     assert_true(ktree_leave(t, a, 2));
@@ -142,7 +142,7 @@ static void a_pin_holds_the_whole_path(void **state)
     ktree_place(t, b, 1, slots);
     assert_false(ktree_can_leave(t, b, 0));
     assert_false(ktree_can_leave(t, a, 0));
-    assert_true(ktree_can_leave(t, b, 1)); /* only what is read is held */
+    assert_true(ktree_can_leave(t, b, 1)); /* a pin holds only the tier that is read */
     ktree_unpin(t, b);
     assert_true(ktree_can_leave(t, b, 0));
     ktree_destroy(t);
@@ -173,15 +173,16 @@ static void without_room_nothing_changes(void **state)
     (void)state;
     path_of(keys, "xyz");
     assert_int_equal(ktree_add(t, KTREE_ROOT, 0, 0, keys, slots, 3, &node), ERR_NO_BLOCKS);
-    assert_int_equal(ktree_add(t, a, 0, 0, keys, slots, 1, &node), ERR_NO_BLOCKS); /* of nodes */
+    assert_int_equal(ktree_add(t, a, 0, 0, keys, slots, 1, &node), ERR_NO_BLOCKS); /* no node is
+                                                                                      free */
     assert_int_equal(ktree_split(t, a, 1, &node), ERR_NO_BLOCKS);
     ktree_check(t);
     assert_int_equal(match(t, "ab").n_blocks, 2);
     ktree_destroy(t);
 }
 
-/* 64 bits that collide must never become a hit, nor a key below another parent. */
-static void half_a_key_is_no_key(void **state)
+/* A collision of 64 bits must never be a hit, nor a key below another parent. */
+static void colliding_short_keys_are_no_hit(void **state)
 {
     struct ktree *t = make(4, 8, 1);
     struct kv_key key = chain(NULL, 1), like = key, path[2] = {key, chain(NULL, 2)};
@@ -198,7 +199,7 @@ static void half_a_key_is_no_key(void **state)
     ktree_destroy(t);
 }
 
-static void a_first_key_finds_its_node_wherever_it_stands(void **state)
+static void the_first_key_of_a_node_finds_the_node(void **state)
 {
     struct ktree *t = make(8, 16, 1);
     uint32_t a = add(t, KTREE_ROOT, 0, "abcd", 0), b = add(t, a, 0, "abcdef", 4), up;
@@ -208,9 +209,9 @@ static void a_first_key_finds_its_node_wherever_it_stands(void **state)
     path_of(keys, "abcdef");
     assert_int_equal(ktree_find(t, &keys[0]), a);
     assert_int_equal(ktree_find(t, &keys[4]), b);
-    assert_int_equal(ktree_find(t, &keys[2]), KTREE_NONE); /* inside of a node */
+    assert_int_equal(ktree_find(t, &keys[2]), KTREE_NONE); /* inside a node */
     like = keys[4];
-    like.bytes[31] ^= 1; /* 64 bits alike are not the key */
+    like.bytes[31] ^= 1; /* equal 64 bits are not an equal key */
     assert_int_equal(ktree_find(t, &like), KTREE_NONE);
     assert_ok(ktree_split(t, a, 2, &up));
     assert_int_equal(ktree_find(t, &keys[0]), up);
@@ -238,7 +239,8 @@ static void all_nodes_come_once_and_parents_first(void **state)
         assert_true(place[x] > place[ktree_look(t, x).parent]);
     }
     assert_int_equal(n, 5);
-    assert_true((place[c] < place[d]) == (place[b] < place[d])); /* what is below comes at once */
+    assert_true((place[c] < place[d]) == (place[b] < place[d])); /* blocks below a node follow it at
+                                                                    once */
     n = 0;
     for (uint32_t x = ktree_next(t, KTREE_ROOT, KTREE_ROOT); x != KTREE_NONE; n++) {
         assert_true(x == a || x == e);
@@ -252,7 +254,7 @@ static void all_nodes_come_once_and_parents_first(void **state)
     ktree_destroy(t);
 }
 
-static void a_node_knows_how_many_blocks_stand_before_it(void **state)
+static void a_node_has_the_number_of_blocks_before_it(void **state)
 {
     struct ktree *t = make(8, 16, 1);
     uint32_t a = add(t, KTREE_ROOT, 0, "abc", 0), b = add(t, a, 0, "abcde", 3), up;
@@ -322,7 +324,7 @@ struct model_node {
 
 struct model {
     struct ktree *t;
-    struct model_node nodes[N_NODES + 1]; /* by the tree's ids */
+    struct model_node nodes[N_NODES + 1]; /* indexed by the tree's ids */
     uint64_t n_drawn;
     uint32_t next_slot;
 };
@@ -358,7 +360,7 @@ static struct ktree_match naive_match(const struct model *m, const struct kv_key
         got = (struct ktree_match){id, k, got.n_blocks + k};
         if (k < x->n_blocks)
             break;
-        id = 0; /* go on with its children */
+        id = 0; /* continue with its children */
     }
     return got;
 }
@@ -406,7 +408,7 @@ static void draw_path(struct model *m, struct kv_key *keys, uint32_t n)
         keys[i] = chain(i ? &keys[i - 1] : NULL, draw(m, 2));
 }
 
-/* A path is looked up, cut where it leaves a node, and the rest added. */
+/* Look up a path, split the node where it diverges, and add the rest. */
 static void do_add(struct model *m)
 {
     struct kv_key keys[N_PATH_MAX];
@@ -419,7 +421,7 @@ static void do_add(struct model *m)
         split(m, got.node, got.n_in_node);
         got = naive_match(m, keys, n);
         if (got.n_in_node < m->nodes[got.node].n_blocks)
-            return; /* no node was left */
+            return; /* no node was free */
     }
     if (got.n_blocks == n || !lies_within(m, got.node, tier))
         return;
@@ -492,7 +494,7 @@ static uint32_t naive_n_before(const struct model *m, uint32_t id)
     return n;
 }
 
-/* At its end, while it has no child and lies in one tier. */
+/* Extend a node at its end if it has no child and lies in one tier. */
 static void do_extend(struct model *m, uint32_t id)
 {
     struct model_node *x = &m->nodes[id];
@@ -580,23 +582,23 @@ static void random_operations_agree_with_a_search(void **state)
         ktree_stats(m.t, &stats);
         n_most = stats.n_nodes > n_most ? stats.n_nodes : n_most;
     }
-    assert_int_equal(n_most, N_NODES); /* it was full at times */
+    assert_int_equal(n_most, N_NODES); /* the tree was full at times */
     ktree_destroy(m.t);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_path_is_found_to_the_block),
+        cmocka_unit_test(a_path_is_found_block_by_block),
         cmocka_unit_test(siblings_share_their_leading_blocks),
-        cmocka_unit_test(a_parent_is_never_slower_than_its_child),
+        cmocka_unit_test(a_parent_is_never_in_a_slower_tier_than_its_child),
         cmocka_unit_test(a_pin_holds_the_whole_path),
         cmocka_unit_test(a_tail_grows_in_place),
         cmocka_unit_test(without_room_nothing_changes),
-        cmocka_unit_test(half_a_key_is_no_key),
-        cmocka_unit_test(a_first_key_finds_its_node_wherever_it_stands),
+        cmocka_unit_test(colliding_short_keys_are_no_hit),
+        cmocka_unit_test(the_first_key_of_a_node_finds_the_node),
         cmocka_unit_test(all_nodes_come_once_and_parents_first),
-        cmocka_unit_test(a_node_knows_how_many_blocks_stand_before_it),
+        cmocka_unit_test(a_node_has_the_number_of_blocks_before_it),
         cmocka_unit_test(a_pin_makes_its_path_active_and_nothing_else),
         cmocka_unit_test(random_operations_agree_with_a_search),
     };

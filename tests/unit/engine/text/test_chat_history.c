@@ -82,7 +82,7 @@ static void renders(const char *source, const char *messages, const char *expect
 #define PARIS "'{\\u0022city\\u0022: \\u0022Paris\\u0022}'"
 #define HISTORY "[{'role':'user','content':'Hot?'}," CALL(PARIS) "," RESULT("call_1", "18 C") "]"
 
-/* --- templates of our own --- */
+/* --- templates made for this test --- */
 
 #define EACH "{% for m in messages %}"
 #define END "{% endfor %}"
@@ -106,14 +106,14 @@ static void arguments_take_the_form_that_the_template_renders(void **state)
             "[tool|18 C]");
     renders(strings, HISTORY, "[user|Hot?][assistant||weather{\"city\": \"Paris\"}][tool|18 C]");
     renders(null, HISTORY, "[user|Hot?][assistant|weather{\"city\": \"Paris\"}][tool|18 C]");
-    /* Beside a text such a template would drop the call. */
+    /* With a text in the same message such a template would drop the call. */
     renders(null, "[" CALL_OF("'Let me see.'", "call_1", "{}") "]",
             "[assistant|Let me see.\nTool call call_1: weather({})]");
     /* Ollama's clients send the object itself. */
     renders(objects, "[" CALL("{'city':'Paris'}") "]",
             "[assistant||call_1 weather {\"city\": \"Paris\"}]");
     renders(strings, "[" CALL("{'city':'Paris'}") "]", "[assistant||weather{\"city\":\"Paris\"}]");
-    /* An empty object, none at all, and what is no JSON. */
+    /* Arguments that are an empty object, missing, or invalid JSON. */
     renders(objects, "[" CALL("'{ }'") "," CALL("''") "," CALL("null") "," CALL("'no json'") "]",
             "[assistant||call_1 weather {}][assistant||call_1 weather {}]"
             "[assistant||call_1 weather {}][assistant||call_1 weather \"no json\"]");
@@ -121,7 +121,7 @@ static void arguments_take_the_form_that_the_template_renders(void **state)
 
 static void a_template_without_tools_gets_calls_and_results_as_text(void **state)
 {
-    /* As the demo model's: it knows three roles and adds the content to a string. */
+    /* Like the demo model's: it knows three roles and appends the content to a string. */
     static const char plain[] =
         EACH "{% if m.role == 'user' %}{{ 'U:' + m.content + ';' }}"
              "{% elif m.role == 'assistant' %}{{ 'A:' + m.content + ';' }}{% endif %}" END;
@@ -130,7 +130,7 @@ static void a_template_without_tools_gets_calls_and_results_as_text(void **state
     renders(plain, HISTORY,
             "U:Hot?;A:Tool call call_1: weather({\"city\": \"Paris\"});"
             "U:Tool result call_1:\n18 C;");
-    /* Results in a row become one message; what follows stays apart. */
+    /* Results in a row become one message; the message after them stays separate. */
     renders(plain,
             "[" CALL("{}") "," RESULT("call_1", "a") "," RESULT(
                 "call_2", "b") ",{'role':'user','content':'c'}," RESULT("call_3", "d") "]",
@@ -138,7 +138,7 @@ static void a_template_without_tools_gets_calls_and_results_as_text(void **state
             "U:c;U:Tool result call_3:\nd;");
     renders(plain, "[" CALL_OF("'Let me see.'", "x", "{}") "]",
             "A:Let me see.\nTool call x: weather({});");
-    /* No calls at all: null is an empty text, with an empty list as well. */
+    /* No calls: null content is an empty text, also with an empty list of calls. */
     renders(plain,
             "[{'role':'assistant','content':null},"
             "{'role':'assistant','content':null,'tool_calls':[]},"
@@ -177,7 +177,8 @@ static void a_developer_message_is_never_lost(void **state)
                                "{'role':'user','content':'q'}]";
 
     (void)state;
-    /* Any role is printed, but this one is not named: the model never saw it. */
+    /* The template prints any role, but does not name this one, so the model was not trained with
+     * it. */
     renders(EACH "<{{ m.role }}>{{ m.content }}" END, chat, "<system>Rule<user>q");
     /* Named and rendered. */
     renders(EACH "{% if m.role == 'developer' %}D:{% endif %}{{ m.content }};" END, chat,
@@ -222,7 +223,7 @@ static char *read_template(const char *name)
     return NULL;
 }
 
-/* The traits to be found. jinja2 3.1.6 renders the same messages from these templates. */
+/* The expected traits. jinja2 3.1.6 renders the same messages from these templates. */
 struct known {
     const char *name;
     enum tool_call_form calls;

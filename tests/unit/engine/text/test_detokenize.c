@@ -1,5 +1,5 @@
-/* detokenize.c: the output has whole characters only, is never taken back, and does not depend on
- * the division of the text into tokens. */
+/* detokenize.c: the output has only whole characters, is never taken back, and does not depend on
+ * how the text is divided into tokens. */
 #include "engine/text/detokenize.h"
 
 #include "tests/unit/engine/text/tokenizer/tokenizer_test.h"
@@ -152,9 +152,11 @@ static void a_stop_string_within_the_first_ids_is_text(void **state)
     check_min(0, IDS('x', 256, 'y'), "ab", "x", 0);
     check_min(1, IDS('x', 256, 'y'), "ab", "x", 0);
     check_min(2, IDS('x', 256, 'y'), "ab", "xaby", -1);
-    check_min(2, IDS('x', 256, 'y', 256, 'z'), "ab", "xaby", 0); /* the next one counts */
-    check_min(2, IDS('x', 'a', 'b', 'c'), "ab", "x", 0);         /* it ends with the third */
-    check_min(2, IDS('a', 'a', 'a'), "aa", "a", 0);              /* its end begins the next one */
+    check_min(2, IDS('x', 256, 'y', 256, 'z'), "ab", "xaby", 0); /* the second occurrence counts */
+    check_min(2, IDS('x', 'a', 'b', 'c'), "ab", "x", 0);         /* the stop string ends with the
+                                                                    third token */
+    check_min(2, IDS('a', 'a', 'a'), "aa", "a", 0);              /* its last letter begins the next
+                                                                    occurrence */
     check_min(3, IDS('a', 'a', 'a'), "aa", "aaa", -1);
     check_min(2, IDS('x', 0xc3), "\357\277\275", "x\357\277\275", -1);
 }
@@ -173,7 +175,7 @@ static void no_more_than_needed_is_held_back(void **state)
     assert_ok(detok_feed(&d, 'a', &out));
     assert_ok(detok_feed(&d, 'a', &out));
     assert_string_equal(buf_str(&out), "x");
-    assert_ok(detok_feed(&d, 'a', &out)); /* of "aaa" the first cannot begin "aab" any more */
+    assert_ok(detok_feed(&d, 'a', &out)); /* the first a of "aaa" can no longer begin "aab" */
     assert_string_equal(buf_str(&out), "xa");
     assert_ok(detok_feed(&d, 'c', &out));
     assert_string_equal(buf_str(&out), "xaaac");
@@ -187,9 +189,9 @@ static void nothing_follows_a_stop(void **state)
     (void)state;
 }
 
-/* ---- any cut gives the same ---- */
+/* ---- any division gives the same ---- */
 
-/* The rule, naively: the stop string that is complete first, the longest of those. */
+/* The rule, naively: the stop string that is complete first; of several, the longest. */
 static size_t find_stop(const char *text, const struct detok_stop *stops, uint32_t n, int *met)
 {
     *met = -1;

@@ -1,5 +1,5 @@
-/* Where a special token's spelling becomes the token: ranges, marks through templates and
- * normalizers, text of trusted and untrusted parts. */
+/* Where the spelling of a special token becomes the token: ranges, marks through templates and
+ * normalizers, texts with trusted and untrusted parts. */
 #include "engine/text/chat_template.h"
 #include "engine/text/jinja/jinja_filters.h"
 #include "engine/text/jinja/jinja_methods.h"
@@ -338,7 +338,8 @@ static void tokens_matched_after_normalization_are_told_apart(void **state)
     recipe.normalizer = spm;
     recipe.added = "[{\"id\":1,\"content\":\"<s>\",\"special\":true,\"normalized\":true}]";
     struct tokenizer *t = load_recipe(&recipe);
-    /* The token is met as U+2581 <s>; the blank may be anybody's, <s> must be trusted. */
+    /* The token's normalized form is U+2581 <s>. The blank may be untrusted, but <s> must be
+     * trusted. */
     assert_string_equal(ids_of(t, "a <s>b <s>", 10, TOKENIZE_PARSE_SPECIAL), "5 1 4 1");
     assert_mixed(t, "a <s>b <s>", "5 1 4 1");
     assert_mixed(t, "\1a \2<s>\1b \2<s>", "5 1 4 1");
@@ -358,8 +359,8 @@ static void tokens_matched_after_normalization_are_told_apart(void **state)
 
 /* ---- marks through normalizers ---- */
 
-/* Trusted texts consist of the letters a to m and characters that decompose to them, untrusted ones
- * of n to z. So each letter of the result shows its source. Capitals are for the normalizer
+/* Trusted texts consist of the letters a to m and characters that decompose to them, untrusted
+ * texts of n to z, so each letter of the result shows its source. Capitals are for the normalizer
  * Lowercase. */
 static const char *const trusted_parts[] = {"a",
                                             "b ",
@@ -408,7 +409,8 @@ static void check_normalizer(const char *json, struct rng *rng)
     for (uint32_t k = rng_below(rng, 30); k > 0; k--) {
         bool trusted = rng_below(rng, 2);
         const char *part = (trusted ? trusted_parts : untrusted_parts)[rng_below(rng, 13)];
-        /* ASCII stands between combining marks and another side's letters: they would join. */
+        /* ASCII separates combining marks from letters of the other source, which they would
+         * combine with. */
         if (trusted ? text.len > 0 && rng_below(rng, 2) : true)
             assert_ok(buf_putc(&text, trusted ? 'a' : '.'));
         if (!trusted)
@@ -461,7 +463,7 @@ static void normalizers_carry_marks_to_what_they_make(void **state)
             check_normalizer(normalizers[i], &rng);
 }
 
-/* ---- the same ids as ever ---- */
+/* ---- equal ids ---- */
 
 static const char *const parts[] = {
     "he",  "ll",           " ",         "  ",           "\n",     "hell he",      "<", "s", ">",
@@ -478,7 +480,7 @@ static void make_mixed(struct rng *rng, bool hostile, struct buf *text, struct r
         if ((trusted || hostile) && rng_below(rng, 3) == 0)
             part = rng_below(rng, 2) ? "<s>" : "</s>";
         if (!hostile && part[0] && strpbrk(part, "<>s/") && strlen(part) < 3)
-            part = "he"; /* no spelling from pieces either */
+            part = "he"; /* nor a spelling made of pieces */
         if (!trusted)
             assert_ok(ranges_add(untrusted, text->len, text->len + strlen(part)));
         assert_ok(buf_puts(text, part));
@@ -497,7 +499,7 @@ static size_t count_special(const struct tokenizer *t, const struct buf *ids)
     return n;
 }
 
-/* How many special tokens stand wholly in trusted text. */
+/* The number of special tokens that lie wholly in trusted text. */
 static size_t count_trusted(const struct buf *text, const struct ranges *untrusted)
 {
     static const char *const names[] = {"<s>", "</s>"};

@@ -17,7 +17,7 @@
 static struct tokenizer *tok;
 static struct span_marks *marks;
 
-/* Each document between special tokens and newlines, as the demo model has it. */
+/* Each document between special tokens and newlines, as in the demo model's template. */
 static const char clean[] =
     "<|bos|><|system|>\nRead.\n{% for d in documents %}<|doc|>{{ d.title }}\n{{ d.text }}\n"
     "{% endfor %}<|end|>\n<|user|>\n{{ question }}<|end|>\n";

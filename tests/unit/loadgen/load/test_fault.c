@@ -58,7 +58,7 @@ static const char *const files[][2] = {
 
 static const struct {
     enum workload_kind kind;
-    const char *data; /* in the scratch directory; "" is itself, NULL none */
+    const char *data; /* in the scratch directory; "": the directory itself, NULL: none */
 } workloads[] = {
     {WORKLOAD_RANDOM, NULL},
     {WORKLOAD_PREFIX, NULL},
@@ -110,7 +110,7 @@ static enum status build_bodies(const struct load_request *r, struct buf *why)
         bool has_text = r->parts[0].text != NULL;
         struct tarn_body body;
         if (styles[i].ids && has_text)
-            continue; /* texts are no ids */
+            continue; /* these workloads have texts, not ids */
         s = prompt_build(&body, &styles[i], r, NULL, why);
         if (s == OK)
             tarn_body_fini(&body);
@@ -158,7 +158,7 @@ static enum status ask(struct outcome_list *list, const struct workload_config *
         load_request_fini(&r);
     }
     workload_destroy(w);
-    return s == ERR_NOT_FOUND && list->n > 0 ? OK : s; /* the data are at their end */
+    return s == ERR_NOT_FOUND && list->n > 0 ? OK : s; /* the data ended */
 }
 
 static enum status report_all(const struct outcome_list *list, struct options *o, struct buf *why)
@@ -261,13 +261,13 @@ static void check_workload(const struct workload_config *c, const char *name)
     if (once(0, c, &failed, &why) != OK)
         fail_msg("%s: %s", name, buf_str(&why));
     uint64_t digest = digest_of_results();
-    assert_ok(once(0, c, &failed, NULL)); /* stdio and jansson have now what they keep */
+    assert_ok(once(0, c, &failed, NULL)); /* stdio and jansson have allocated what they keep */
     size_t before = in_use();
     while (n < N_FAILURES_MAX && quiet < N_QUIET) {
         enum status s = once(++n, c, &failed, &why);
-        /* Words may need the very memory that is missing; a status does not. A line of JSON that
-         * could not be read for want of memory may count as broken, one that could not be written
-         * as too large: jansson does not tell. */
+        /* Writing a reason may need the memory that is missing; a status does not. A JSON line that
+         * could not be read for lack of memory may count as broken, and one that could not be
+         * written as too large, because jansson does not tell the difference. */
         if (s != OK && s != ERR_NOMEM && s != ERR_INVALID && s != ERR_IO && s != ERR_TOO_LARGE)
             fail_msg("%s, allocation %ld: status %s", name, n, status_name(s));
         if (s != OK && !failed)

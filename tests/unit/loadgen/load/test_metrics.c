@@ -54,7 +54,7 @@ static void latencies_are_those_of_the_definitions(void **state)
     assert_near(g->of[METRIC_TTFT].at[1], 0.28, 1e-12);
     assert_near(g->of[METRIC_TTFT_SEND].mean, 0.198, 1e-12);
     assert_near(g->of[METRIC_E2EL].mean, 0.245, 1e-12);
-    /* (140 - 100) / 2 and (350 - 300) / 3: output tokens as the server says */
+    /* (140 - 100) / 2 and (350 - 300) / 3, by the server's count of output tokens */
     assert_near(g->of[METRIC_TPOT].mean, (0.02 + 0.05 / 3) / 2, 1e-12);
     assert_int_equal(g->of[METRIC_ITL].n, 3);
     assert_near(g->of[METRIC_ITL].mean, 0.03, 1e-12);
@@ -92,7 +92,7 @@ static void what_does_not_count_does_not(void **state)
     assert_int_equal(m.all.n_disconnected, 1);
     assert_int_equal(m.all.n_unfinished, 1);
     assert_int_equal(m.all.n_slow, 1);
-    assert_int_equal(m.all.output_tokens, 4); /* a slow reader's tokens were generated */
+    assert_int_equal(m.all.output_tokens, 4); /* the tokens of a slow reader were generated */
     assert_int_equal(m.all.of[METRIC_E2EL].n, 1);
     assert_near(m.all.of[METRIC_E2EL].mean, 0.2, 1e-12);
     metrics_fini(&m);
@@ -180,7 +180,7 @@ static void nothing_at_all_has_a_report(void **state)
     metrics_fini(&m);
     o.until_ns = T0 + 3000 * MS;
     assert_ok(metrics_compute(&m, NULL, 0, &o));
-    assert_near(m.duration_s, 3, 1e-12); /* the window lasts, whoever comes */
+    assert_near(m.duration_s, 3, 1e-12); /* the window lasts even without arrivals */
     assert_near(m.all.of[METRIC_TTFT].at[2], 0, 0);
     metrics_fini(&m);
 }

@@ -194,7 +194,7 @@ static void settings_are_sent_and_verify_is_greedy(void **state)
     struct json *j = build(&style, &r, NULL);
     assert_near(js_number(js_get(j, "temperature")), 0.7, 1e-12);
     assert_true(js_bool(js_get(j, "ignore_eos")));
-    assert_int_equal(js_int(js_get(j, "top_k")), 9); /* the request's own wins */
+    assert_int_equal(js_int(js_get(j, "top_k")), 9); /* the request's value takes precedence */
     assert_near(js_number(js_get(j, "min_p")), 0.1, 1e-12);
     assert_int_equal(js_int(js_get(j, "priority")), -4);
     assert_string_equal(js_string(js_get(j, "session_id"), NULL), "loadgen-00000000000000ff");

@@ -50,7 +50,7 @@ static void a_block_size_can_be_given(void **state)
                   "{\"timestamp\": 0, \"input_length\": 50, \"output_length\": 5, "
                   "\"hash_ids\": [1, 2]}\n");
     assert_ok(trace_load(&t, x.path, &small, NULL));
-    /* Two named blocks, and what lies behind them is the row's own. */
+    /* Two named blocks; the rest belongs to this row only. */
     assert_int_equal(t.rows[0].n_parts, 3);
     assert_int_equal(t.parts[2].n_tokens, 18);
     trace_fini(&t);
@@ -80,7 +80,7 @@ static void a_timed_trace_counts_in_seconds(void **state)
     assert_int_equal(t.parts[1].n_tokens, 16);
     assert_int_equal(t.parts[2].n_tokens, 8);
     assert_true(t.parts[0].id == t.parts[3].id);
-    /* What hash ids do not name is the row's own. */
+    /* Tokens without a hash id belong to this row only. */
     assert_int_equal(t.rows[1].n_parts, 3);
     assert_int_equal(t.parts[5].n_tokens, 16);
     assert_int_equal(t.rows[2].n_parts, 0);
@@ -90,7 +90,7 @@ static void a_timed_trace_counts_in_seconds(void **state)
     assert_ok(trace_load(&t, x.path, &o, NULL));
     assert_near(t.rows[1].at_s, 0.5 * (62 - 61.114), 1e-9);
     trace_fini(&t);
-    o.time_unit_s = 1e6; /* 62e6 s are as good as never, but a time */
+    o.time_unit_s = 1e6; /* 62e6 s is practically never, but a valid time */
     assert_ok(trace_load(&t, x.path, &o, NULL));
     trace_fini(&t);
     o.time_unit_s = 1e9;

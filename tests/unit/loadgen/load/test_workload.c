@@ -3,7 +3,7 @@
 #include "base/buf.h"
 #include "loadgen/load/words.h"
 
-/* All that a request says, as one number. */
+/* A digest of all fields of a request. */
 static uint64_t digest(const struct load_request *r)
 {
     uint64_t h = r->index;
@@ -190,7 +190,7 @@ static void the_datas_lists_are_taken_in_order(void **state)
         assert_string_equal(r.parts[1].title, "Five");
         load_request_fini(&r);
     }
-    assert_int_equal(n_which, 5); /* every question once before any twice */
+    assert_int_equal(n_which, 5); /* every question comes once before any comes twice */
     workload_destroy(w);
     scratch_fini(&x);
 }
@@ -293,7 +293,7 @@ static void a_file_is_asked_line_by_line(void **state)
     c.arrival.kind = ARRIVAL_TRACE;
     assert_ok(workload_create(&w, &c, NULL));
     assert_int_equal(workload_size(w), 2);
-    assert_ok(workload_next(w, &r)); /* by time */
+    assert_ok(workload_next(w, &r)); /* sorted by time */
     assert_int_equal(r.n_parts, 2);
     assert_int_equal(r.parts[0].role, PART_SYSTEM);
     assert_string_equal(r.extra, "{\"top_k\":1}");
@@ -368,7 +368,7 @@ static void conversations_are_asked_as_vllm_asks_them(void **state)
     load_request_fini(&r);
     assert_int_equal(workload_next(w, &r), ERR_NOT_FOUND);
     workload_destroy(w);
-    c.output_given = true; /* a short answer does not matter then, and the rows may repeat */
+    c.output_given = true; /* then a short answer does not matter, and the rows may repeat */
     c.file.repeats = c.file.shuffle = true;
     count_prompts(&c, 3, texts, 3, counts);
     assert_true(counts[0] == 1 && counts[1] == 1 && counts[2] == 1);

@@ -94,7 +94,7 @@ static void an_idle_servers_latency_is_the_cost_models(void **state)
     assert_int_equal(m.outcomes.n, 3);
     for (size_t i = 0; i < 3; i++) {
         const struct outcome *o = &m.outcomes.v[i];
-        /* 27 + 0.17 * 100, then 27 + 0.0006 for each token there. */
+        /* 27 + 0.17 * 100, then 27 + 0.0006 for each cached token. */
         double at_ms = 27 + 17;
         assert_near((o->intended_ns - SIM_START_NS) / 1e9, i * 10.0, 1e-9);
         assert_int_equal(o->n_tokens, 5);
@@ -141,7 +141,7 @@ static void a_prompt_seen_before_is_not_computed_again(void **state)
     fini(&m);
 }
 
-/* One place: two requests at once, so the second waits for the first. */
+/* The server has one place, so the second of two requests waits for the first. */
 static void one_place_serves_one_after_the_other(void **state)
 {
     struct made m = {.config = usual_sim("fcfs")};
@@ -185,7 +185,7 @@ static void every_request_ends_once_with_its_tokens(void **state)
             w.input = dist_of("uniform:1:300");
             w.output = dist_of("lognormal:40:2");
             w.output_max = 300;
-            w.arrival.rate = 4; /* too much: they queue, and memory is short */
+            w.arrival.rate = 4; /* overload: requests queue, and memory is short */
             m.config.instance.swap = swap;
             m.config.instance.n_device_blocks = 44;
             m.config.instance.n_host_blocks = 100;
@@ -219,7 +219,7 @@ static void conversations_follow_their_ends(void **state)
             continue;
         assert_int_equal(before->session, o->session);
         assert_true(o->intended_ns >= before->end_ns);
-        /* All but the last block, and its last token, of what was computed before. */
+        /* All tokens that were computed before, except for the last block and its last token. */
         assert_true(o->usage.cached_tokens >=
                     (int64_t)before->n_prompt_asked + before->n_output_asked - 33);
     }
@@ -274,7 +274,7 @@ static void a_full_queue_refuses_requests(void **state)
     w.arrival.kind = ARRIVAL_AT_ONCE;
     m.config.instance.n_queued_max = 10;
     simulate(&m, &w);
-    /* All come before the first step: so many may run, and ten wait. */
+    /* All requests come before the first step: n_running_max of them run and ten wait. */
     uint32_t n_inside = 10 + m.config.instance.scheduler.n_running_max;
     assert_int_equal(count_ends(&m, OUTCOME_OK, 200), n_inside);
     assert_int_equal(count_ends(&m, OUTCOME_FAILED, 429), 100 - n_inside);
@@ -316,7 +316,7 @@ static void clients_that_hang_up_get_no_more(void **state)
     assert_int_equal(m.outcomes.n, 100);
     for (size_t i = 0; i < m.outcomes.n; i++) {
         const struct outcome *o = &m.outcomes.v[i];
-        if (o->end == OUTCOME_OK) /* it wanted to after its last token */
+        if (o->end == OUTCOME_OK) /* its client would have cancelled after its last token */
             continue;
         assert_int_equal(o->end, OUTCOME_DISCONNECTED);
         assert_true(o->n_tokens <= 40);
@@ -406,12 +406,12 @@ static void routing_spreads_and_sticks(void **state)
         sticky += m.outcomes.v[i].usage.cached_tokens;
         spread += one.outcomes.v[i].usage.cached_tokens;
     }
-    assert_true(sticky > 2 * spread); /* a session finds what it left */
+    assert_true(sticky > 2 * spread); /* a session finds the blocks of its earlier turns */
     fini(&m);
     fini(&one);
 }
 
-/* Four at once on four instances: nobody shares a step. */
+/* Four requests at once on four instances: no two share a step. */
 static void the_least_loaded_instance_is_taken(void **state)
 {
     struct made m = {.config = usual_sim("fcfs")};
@@ -516,7 +516,7 @@ static void an_agenda_is_in_order_whoever_leaves(void **state)
     }
     for (uint32_t i = 0; i < N_ITEMS; i += 3)
         agenda_remove(&a, &items[i]);
-    agenda_remove(&a, &items[0]); /* again */
+    agenda_remove(&a, &items[0]); /* removed twice: no effect */
     for (struct agenda_item *item; (item = agenda_first(&a)); n++) {
         assert_true(item->due_ns > last_due ||
                     (item->due_ns == last_due && (n == 0 || item->number > last_number)));

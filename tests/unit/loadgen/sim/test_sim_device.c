@@ -108,7 +108,7 @@ static void kernels_wait_only_for_what_they_are_ordered_behind(void **state)
     (void)state;
     copy_in(10);
     assert_ok(device_event_record(d, e, device_stream(d, DEVICE_COPY_IN)));
-    copy_in(5); /* behind the event: does not count */
+    copy_in(5); /* after the event, so it does not count */
     assert_int_equal(virtual_device_run(v, 4 * MS), 4 * MS);
     virtual_device_advance(v, 4 * MS);
     assert_ok(device_event_order(d, e, NULL));
@@ -132,7 +132,7 @@ static void what_came_ahead_of_time_delays_nothing(void **state)
     assert_int_equal(stats.compute_waited_ns, 0);
 }
 
-/* As a spill: it reads what the step under way writes. */
+/* Like a spill, which reads what the current step writes. */
 static void a_copy_can_be_ordered_behind_kernels(void **state)
 {
     (void)state;
@@ -169,7 +169,7 @@ static void time_that_the_host_waits_is_counted(void **state)
     assert_ok(device_event_record(d, e, device_stream(d, DEVICE_COPY_IN)));
     assert_ok(device_event_wait(d, e));
     assert_int_equal(virtual_device_now(v), 7 * MS);
-    assert_ok(device_event_wait(d, e)); /* again: nothing to wait for */
+    assert_ok(device_event_wait(d, e)); /* waited for already: returns at once */
     copy_out(2);
     assert_ok(device_stream_wait(d, device_stream(d, DEVICE_COPY_OUT)));
     assert_int_equal(virtual_device_now(v), 8 * MS);

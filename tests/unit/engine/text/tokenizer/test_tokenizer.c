@@ -148,7 +148,7 @@ static void unknown_characters_fall_back_to_bytes_then_to_one_unk(void **state)
     tokenizer_destroy(t);
     r.options = "";
     t = load_recipe(&r);
-    assert_ids(t, "axyzb", 0, "5 4"); /* no unk_token: they vanish */
+    assert_ids(t, "axyzb", 0, "5 4"); /* no unk_token: unknown letters are dropped */
     tokenizer_destroy(t);
 }
 
@@ -203,7 +203,7 @@ static void a_text_that_cannot_fit_is_refused_by_its_length(void **state)
     tokenizer_destroy(t);
 }
 
-/* Tokenizers that may make one token, or none, of a text of any length have no such bound. */
+/* Tokenizers that may turn a text of any length into one token, or none, have no such bound. */
 static void a_tokenizer_that_drops_text_has_no_longest_token(void **state)
 {
     static const struct {

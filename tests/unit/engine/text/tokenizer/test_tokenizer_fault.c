@@ -1,5 +1,6 @@
-/* Every allocation of load, encode and decode fails once: a status comes back, nothing else breaks.
- * While loading any error will do, for fopen() does not always say that it was memory.
+/* Every allocation of load, encode and decode fails once: a status is returned and no other harm is
+ * done. While loading any error is accepted, because fopen() does not always report missing memory
+ * as such.
  *
  * malloc is replaced for this binary; under a sanitizer, which replaces it too, the test is
  * skipped. */
@@ -42,7 +43,7 @@ static const char *const other_models[] = {
     "\"WordPiece\",\"vocab\":{\"[UNK]\":0,\"h\":1,\"he\":2,\"##he\":3,\".\":4}}}",
 };
 
-/* Everything with allocation k failing; the status of the first call that noticed. */
+/* Run everything with allocation k failing. Returns the status of the first call that failed. */
 static enum status run_with_fault(long k, bool *loaded)
 {
     static const char text[] = "Hello <s> e\314\201 xx <w> 12 "
@@ -61,7 +62,7 @@ static enum status run_with_fault(long k, bool *loaded)
         s = tokenizer_encode(t, text, sizeof text - 1, TOKENIZE_PARSE_SPECIAL, &ids);
     *loaded = s == OK;
     if (s == OK)
-        assert_string_equal(tokenizer_chat_template(t), "x"); /* no file was left out silently */
+        assert_string_equal(tokenizer_chat_template(t), "x"); /* no file was skipped silently */
     detok_init(&d, t, &stop, 1, false, false, false);
     for (size_t i = 0; i < ids.len / 4 && s == OK; i++) {
         uint32_t id;
@@ -79,7 +80,7 @@ static enum status run_with_fault(long k, bool *loaded)
     return s;
 }
 
-/* With what stands in the temporary directory. */
+/* Uses the files in the temporary directory. */
 static void check_every_allocation(void)
 {
     long k = 1;

@@ -64,7 +64,7 @@ static void decode_streaming(const struct tokenizer *t, const struct buf *ids, s
     detok_fini(&d);
 }
 
-/* All bytes at once, then repaired: what streaming must come to. */
+/* All bytes at once, then repaired: the expected result of streaming. */
 static void decode_whole(const struct tokenizer *t, const struct buf *ids, struct buf *out)
 {
     struct buf bytes;

@@ -1,6 +1,6 @@
 /* Unigram and WordPiece, and the steps that come with them: BertNormalizer, Precompiled, their
- * decoders and post-processors. Ids of real vocabularies (shared data, left out where it is not
- * there) were recorded from Hugging Face `tokenizers` 0.23.3. */
+ * decoders and post-processors. Ids of real vocabularies were recorded from Hugging Face
+ * `tokenizers` 0.23.3; they are in the shared data and skipped without it. */
 #include "engine/text/detokenize.h"
 #include "tests/unit/engine/text/tokenizer/tokenizer_test.h"
 
@@ -26,7 +26,7 @@ static struct tokenizer *load_json(const char *json)
     return t;
 }
 
-/* One after the other, as the detokenizer does it. */
+/* Decode one id after the other, as the detokenizer does. */
 static const char *text_of(const struct tokenizer *t, const uint32_t *ids, size_t n)
 {
     static char shown[4096];
@@ -102,7 +102,7 @@ static void unknown_text_without_a_token_for_it_is_refused(void **state)
 
     (void)state;
     buf_init(&ids, 1024);
-    assert_ids(t, "abca", 0, "0 1 0"); /* c is unknown, but no way needs it */
+    assert_ids(t, "abca", 0, "0 1 0"); /* c is unknown, but no division needs it */
     assert_int_equal(tokenizer_encode(t, "abx", 3, 0, &ids), ERR_INVALID);
     assert_int_equal(ids.len, 0);
     tokenizer_destroy(t);
@@ -250,7 +250,7 @@ static void the_longest_piece_from_the_left_is_taken(void **state)
     assert_ids(t, "unaffable", 0, "3 4 5");
     assert_ids(t, "abc", 0, "8 10"); /* abcd begins so, but does not end */
     assert_ids(t, "abca abcd", 0, "8 10 6 9");
-    assert_ids(t, "unx a", 0, "0 7"); /* a rest that is no piece: the whole word */
+    assert_ids(t, "unx a", 0, "0 7"); /* an unknown rest makes the whole word unknown */
     assert_ids(t, "aaaaaaaaaa", 0, "7 6 6 6 6 6 6 6 6 6");
     assert_ids(t, "aaaaaaaaaaa", 0, "0"); /* too long */
     assert_ids(t, "a, un!", TOKENIZE_ADD_SPECIAL, "1 7 11 3 12 2");
@@ -356,7 +356,7 @@ static void make_charsmap(char *base64, const struct map_entry *entries, size_t 
         strcpy((char *)blob + 4 + sizeof units + text_len, entries[i].text);
         text_len += (uint32_t)strlen(entries[i].text) + 1;
     }
-    memcpy(blob, &size, 4); /* tests run on little-endian machines, as everything here */
+    memcpy(blob, &size, 4); /* tests run on little-endian machines only */
     memcpy(blob + 4, units, sizeof units);
     put_base64(base64, blob, 4 + sizeof units + text_len);
 }
@@ -384,7 +384,8 @@ static void characters_and_small_clusters_are_replaced(void **state)
     assert_maps_to(m, "", "");
     assert_maps_to(m, "unchanged \303\251", "unchanged \303\251");
     assert_maps_to(m, "xA & A-y", "xa and ay");
-    assert_maps_to(m, "A\314\201x", "ax"); /* the whole cluster, by the entry it begins with */
+    assert_maps_to(m, "A\314\201x", "ax"); /* the whole cluster, by the entry that its first
+                                              character begins */
     assert_maps_to(m, "A\314\201\314\201x", "ax");
     assert_maps_to(m, "A\314\201\314\201\314\201x", /* over 5 bytes */
                    "a\314\201\314\201\314\201x");

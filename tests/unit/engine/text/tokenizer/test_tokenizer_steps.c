@@ -202,7 +202,7 @@ static void pre_tokenizers_cut_as_hugging_face_does(void **state)
         check_pretok(&pretok_cases[i], false, pretok_cases[i].want);
 }
 
-/* Counts that Ruby and PCRE2 read differently. */
+/* Counts that Ruby and PCRE2 interpret differently. */
 #define COUNTED_TEXT                                                                               \
     "1234567 12 aaaaaab abcabab {1,3}+ ]bc \303\251\303\251\303\251\303\251"                       \
     " \347\214\253\347\212\254\347\214\253\347\212\254 abbbb 4"
@@ -366,7 +366,7 @@ static void normalizers_write_as_hugging_face_does(void **state)
         check_normalizer(&normalizer_cases[i]);
 }
 
-/* utf8proc's own sort would need 10^10 steps here: the test would not end in its time. */
+/* utf8proc's own sort would need 10^10 steps here, and the test would time out. */
 static void a_text_of_nothing_but_marks_normalizes_in_linear_time(void **state)
 {
     const int n_pairs = 100000;

@@ -1,4 +1,5 @@
-/* tarn-cachebench's statistics against values known by hand, and how it reads its command line. */
+/* tarn-cachebench's statistics against values known by hand, and the parsing of its command
+ * line. */
 #include "tests/unit/test.h"
 
 #include <string.h>

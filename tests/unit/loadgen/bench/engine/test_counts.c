@@ -1,4 +1,4 @@
-/* What tarn-bench counts, as exact figures for a shape of 0.49 B parameters, and how it reads
+/* The counts of tarn-bench, as exact figures for a shape of 0.49 B parameters, and the parsing of
  * cases. */
 #include "tests/unit/test.h"
 
@@ -43,7 +43,7 @@ static void decode_step_of_one_row(void **state)
     counts_step(&m, 1, 0, 1, 1, &w);
     assert_int_equal(w.layer_ops, 2 * LAYER_MACS);
     assert_int_equal(w.output_ops, 2 * OUTPUT_MACS);
-    assert_int_equal(w.attention_ops, KEY_OPS); /* it sees itself */
+    assert_int_equal(w.attention_ops, KEY_OPS); /* a row sees itself */
     assert_int_equal(w.weight_bytes, 2 * LAYER_MACS + 2 * OUTPUT_PACKED + 2 * 1024);
     assert_int_equal(w.kv_bytes, 0);
 }
@@ -186,7 +186,7 @@ static void floor_of_a_short_last_chunk_is_reading_again(void **state)
     (void)state;
     counts_floor(&m, &whole, 512, &l, "cpu-avx512", &a);
     counts_floor(&m, &more, 512, &l, "cpu-avx512", &b);
-    /* The one row behind reads all weights; its logits are wanted instead of the row's before. */
+    /* The added row reads all weights; its logits are computed instead of the previous row's. */
     near(b.seconds - a.seconds,
          (double)(2 * LAYER_MACS + 2 * OUTPUT_PACKED + 2048 + 512 * KV_TOKEN_BYTES) / 40e9 -
              (double)(2 * OUTPUT_MACS) / 600e9);
