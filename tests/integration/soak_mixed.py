@@ -90,7 +90,7 @@ class Soak:
     def client(self) -> None:
         while True:
             with self.lock:
-                if self.next == self.end:
+                if self.next >= self.end:
                     return
                 index = self.next
                 self.next += 1
@@ -129,6 +129,8 @@ def main() -> int:
     parser.add_argument("--kv", default="24M", help="small, so that all of it is used early on")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
+    if args.requests <= args.warm:
+        parser.error("--requests must exceed --warm")
     with tempfile.TemporaryDirectory() as folder:
         model = choose_model(folder)
         with tarn_server(model, "--kv-device-bytes", args.kv, "--log-level", "warn") as server:
