@@ -15,8 +15,8 @@
 #   --package   all but deploy/test
 #
 # Needs root, debootstrap, a network for Debian's packages and PyPI. Not part of CI. This machine's
-# package sources, proxy settings and certificates are taken over, nothing else; only /proc is
-# mounted, in a mount namespace of its own. The full logs stay in DIR.logs.
+# package sources, proxy settings and certificates are taken over, nothing else; only /proc and
+# /dev/pts are mounted, in a mount namespace of their own. The full logs stay in DIR.logs.
 set -euo pipefail
 
 REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -115,6 +115,8 @@ inside() {
     # shellcheck disable=SC2016  # the inner shell expands its arguments
     unshare --mount --pid --fork --kill-child bash -c '
         mount -t proc proc "$1/proc" || exit 1
+        mount -t devpts -o newinstance,ptmxmode=0666 devpts "$1/dev/pts" || exit 1
+        mount --bind "$1/dev/pts/ptmx" "$1/dev/ptmx" || exit 1
         dir=$1; shift
         exec chroot "$dir" /usr/bin/env -i "$@"' bash "$root" \
         PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 "${environment[@]}" \

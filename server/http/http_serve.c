@@ -1,10 +1,13 @@
 /* http_serve.c - starts and stops the threads and sockets of the server of http.h. */
+#include <errno.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -21,6 +24,7 @@
 #define STOP_TURN_NS UINT64_C(2000000)
 #define N_STOP_TURNS 1000
 #define SECOND_NS UINT64_C(1000000000)
+#define TICK_NS 100000000
 /* Two, because only one may run heavy items (work_pool.h). The queue is bounded because each queued
  * request holds its body in memory. */
 #define N_WORK_THREADS 2
@@ -28,6 +32,50 @@
 /* Connections beyond --max-connections, so that a health check can reach a full server. */
 #define N_GUESTS 8
 #define TLS_PRIORITIES "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
+
+/* --- ticks --- */
+
+/* MHD's epoll loop takes 128 events at a time. After exactly 128 events, MHD 0.9.75 waits for more
+ * before it serves those that it has, without a time limit, so that 128 clients could hang until
+ * another client of the same thread sends something. A periodic timer in the thread's epoll set
+ * ends that wait. MHD skips events without a pointer. Newer versions of MHD do not give the epoll
+ * set of a thread of the pool away; there the timer is left out. */
+static void start_tick(struct http_server *h, struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *own =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_DAEMON);
+    const union MHD_DaemonInfo *info =
+        own ? MHD_get_daemon_info(own->daemon, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
+    struct itimerspec period = {.it_interval.tv_nsec = TICK_NS, .it_value.tv_nsec = TICK_NS};
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+    uint32_t n = atomic_load(&h->n_ticks);
+
+    if (!info || info->epoll_fd < 0)
+        return;
+    int fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (fd < 0)
+        return;
+    while (n < h->config.n_threads && !atomic_compare_exchange_weak(&h->n_ticks, &n, n + 1))
+        continue;
+    if (n == h->config.n_threads || timerfd_settime(fd, 0, &period, NULL) != 0 ||
+        epoll_ctl(info->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
+        log_event(LOG_WARN, "an HTTP thread has no timer", "errno=%d", errno);
+        close(fd);
+        return;
+    }
+    h->tick_fds[n] = fd;
+}
+
+/* Start the timer of the calling HTTP thread with its first connection. */
+static void ensure_tick(struct http_server *h, struct MHD_Connection *connection)
+{
+    static _Thread_local const struct http_server *ticks_for;
+
+    if (ticks_for == h)
+        return;
+    ticks_for = h;
+    start_tick(h, connection);
+}
 
 /* --- connections --- */
 
@@ -43,6 +91,7 @@ static void on_connection(void *arg, struct MHD_Connection *connection, void **m
             slot_close(*memory);
         *memory = NULL;
     } else if (info) {
+        ensure_tick(h, connection);
         *memory = slot_open(h->slots, connection, info->connect_fd);
         if (!*memory) /* without a slot the connection would have no deadlines */
             shutdown(info->connect_fd, SHUT_RDWR);
@@ -192,6 +241,16 @@ static enum status make_slots(struct http_server *h)
     return slots_create(&h->slots, &config);
 }
 
+static enum status make_ticks(struct http_server *h)
+{
+    h->tick_fds = malloc(h->config.n_threads * sizeof *h->tick_fds);
+    if (!h->tick_fds)
+        return ERR_NOMEM;
+    for (uint32_t i = 0; i < h->config.n_threads; i++)
+        h->tick_fds[i] = -1;
+    return OK;
+}
+
 enum status http_create(struct http_server **out, const struct http_config *config, struct buf *why)
 {
     struct http_server *h = calloc(1, sizeof *h);
@@ -203,7 +262,9 @@ enum status http_create(struct http_server **out, const struct http_config *conf
     h->config.n_connections_max = listen_fit_files(config->n_connections_max);
     h->listen_fd = -1;
     pthread_mutex_init(&h->lock, NULL);
-    enum status s = open_tls(h, why);
+    enum status s = make_ticks(h);
+    if (s == OK)
+        s = open_tls(h, why);
     if (s == OK)
         s = make_slots(h);
     if (s == OK)
@@ -287,6 +348,9 @@ void http_stop(struct http_server *h)
         clock_sleep_ns(STOP_TURN_NS / 10);
     MHD_stop_daemon(h->daemon);
     h->daemon = NULL;
+    for (uint32_t i = 0; i < atomic_load(&h->n_ticks); i++)
+        if (h->tick_fds[i] >= 0)
+            close(h->tick_fds[i]);
 }
 
 void http_destroy(struct http_server *h)
@@ -297,6 +361,7 @@ void http_destroy(struct http_server *h)
     stop_listening(h); /* http_stop() did nothing if http_create() failed before MHD started */
     work_pool_destroy(h->pool);
     slots_destroy(h->slots);
+    free(h->tick_fds);
     pthread_mutex_destroy(&h->lock);
     tls_destroy(h->tls);
     free(h);

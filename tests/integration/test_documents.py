@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,7 @@ FOLDERS = ("base", "kernels", "cache", "engine", "server", "clients", "loadgen",
            "tests")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 PATH = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./*-]+)`")
-CITING = ("*.md", "*.py", "*.sh", "CMakeLists.txt")
+CITING = ("*.md", "*.py", "*.sh", "CMakeLists.txt", "*.c", "*.h", "*.cu", "*.cuh")
 NOTES = re.compile(r"\b(?:papers|peers|field|style|design|INDEX)\.md\b")
 METRIC_IN_CODE = re.compile(r'"((?:vllm:|tarn:|process_|http_request)\w+)"')
 METRIC_IN_PAGE = re.compile(r"`((?:vllm:|tarn:|process_|http_request)\w+)")
@@ -36,10 +37,12 @@ METRIC_IN_PAGE = re.compile(r"`((?:vllm:|tarn:|process_|http_request)\w+)")
 
 def tracked(root: Path, *patterns: str) -> list[Path]:
     """The tracked files; where there is no git, all of them."""
-    done = subprocess.run(["git", "-C", str(root), "ls-files", "-z", "--cached", "--others",
-                           "--exclude-standard", *patterns], capture_output=True, text=True,
-                          check=False)
-    if done.returncode == 0 and done.stdout:
+    done = None
+    if shutil.which("git"):
+        done = subprocess.run(["git", "-C", str(root), "ls-files", "-z", "--cached", "--others",
+                               "--exclude-standard", *patterns], capture_output=True, text=True,
+                              check=False)
+    if done and done.returncode == 0 and done.stdout:
         return [root / name for name in done.stdout.split("\0") if name and (root / name).is_file()]
     return [p for pattern in patterns for p in root.rglob(pattern)
             if "build" not in p.relative_to(root).parts]

@@ -156,9 +156,11 @@ def programs_of(text: str) -> set[str]:
 
 def tracked_files() -> list[str]:
     """What a commit of the working tree would have; everything where there is no git."""
-    done = subprocess.run(["git", "-C", str(REPO), "ls-files", "-z", "--cached", "--others",
-                           "--exclude-standard"], capture_output=True, text=True, check=False)
-    if done.returncode == 0 and done.stdout:
+    done = None
+    if shutil.which("git"):
+        done = subprocess.run(["git", "-C", str(REPO), "ls-files", "-z", "--cached", "--others",
+                               "--exclude-standard"], capture_output=True, text=True, check=False)
+    if done and done.returncode == 0 and done.stdout:
         return [f for f in done.stdout.split("\0") if f and (REPO / f).is_file()]
     skipped = {"build", ".git", "__pycache__"}
     return [str(p.relative_to(REPO)) for p in REPO.rglob("*")
