@@ -33,9 +33,10 @@ void cache_assert_owner(struct cache *c)
 static enum status open_memory(struct cache *c)
 {
     const struct cache_config *config = &c->config;
-    bool is_separate = !device_is_host(config->device) || config->always_copy;
+    struct device *self = device_group_self(&config->group);
+    bool is_separate = !device_is_host(self) || config->always_copy;
     uint64_t n_shared = is_separate ? 0 : config->n_host_blocks;
-    struct tier_device_config device = {.device = config->device,
+    struct tier_device_config device = {.device = self,
                                         .block_bytes = kv_block_bytes(&config->pool),
                                         .n_blocks = config->pool.n_blocks,
                                         .n_shared = (uint32_t)n_shared,
@@ -48,16 +49,16 @@ static enum status open_memory(struct cache *c)
         return ERR_TOO_LARGE;
     s = tier_device_open(&c->tiers[CACHE_DEVICE], &device);
     if (s == OK && config->n_host_blocks > 0)
-        s = tier_host_open(&c->tiers[CACHE_HOST], config->device,
-                           is_separate ? NULL : c->tiers[CACHE_DEVICE], device.block_bytes,
-                           config->n_host_blocks);
+        s = tier_host_open(&c->tiers[CACHE_HOST], self, is_separate ? NULL : c->tiers[CACHE_DEVICE],
+                           device.block_bytes, config->n_host_blocks);
     return s;
 }
 
 static enum status open_disk(struct cache *c, struct buf *why)
 {
     const struct cache_config *config = &c->config;
-    struct tier_disk_config disk = {.device = config->device,
+    struct device *self = device_group_self(&config->group);
+    struct tier_disk_config disk = {.device = self,
                                     .block_bytes = kv_block_bytes(&config->pool),
                                     .path = config->disk.path,
                                     .n_bytes = config->disk.n_bytes,

@@ -39,9 +39,9 @@
 
 #include "base/buf.h"
 #include "cache/key.h"
+#include "kernels/device.h"
 #include "kernels/params.h"
 
-struct device;
 struct cache;
 struct cache_seq;
 
@@ -80,8 +80,8 @@ struct cache_disk_config {
 };
 
 struct cache_config {
-    struct device *device;
-    struct kv_pool pool; /* n_blocks: of the device tier; base is filled in */
+    struct device_group group; /* the KV of this rank lies on device_group_self() */
+    struct kv_pool pool;       /* n_blocks: of the device tier; base is filled in */
     uint32_t segment_tokens;
     bool prefix_caching;    /* false: a sequence finds only the KV that it computed itself before
                                a preemption, and its KV is forgotten when it is closed */

@@ -399,7 +399,7 @@ static struct cache_config cache_shape(const struct engine *e, const struct kv_p
 {
     const struct engine_config *c = &e->config;
 
-    return (struct cache_config){.device = e->device,
+    return (struct cache_config){.group = device_group_of(e->device),
                                  .pool = *pool,
                                  .segment_tokens = c->segment_tokens,
                                  .prefix_caching = c->prefix_caching,

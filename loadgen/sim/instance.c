@@ -52,7 +52,7 @@ static enum status open_cache(struct instance *in, struct buf *why)
     const struct instance_config *c = &in->config;
     bool has_host = c->swap == SWAP_PROACTIVE || c->swap == SWAP_REACTIVE;
     struct cache_config config = {
-        .device = in->device,
+        .group = device_group_of(in->device),
         .pool = pool_of(c),
         .segment_tokens = c->segment_tokens,
         .prefix_caching = c->prefix_caching,

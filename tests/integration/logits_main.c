@@ -173,7 +173,7 @@ int main(int argc, char **argv)
         .device = device, .dir = o.dir, .model = &m, .dtype = dtype_of(o.dtype, stored)};
     check(quantization_parse(&wc.quantization, o.quantization, o.quantization_group, &why), &why);
     check(weights_load(&weights, &wc, &why), &why);
-    struct cache_config cc = {.device = device,
+    struct cache_config cc = {.group = device_group_of(device),
                               .segment_tokens = KV_SEGMENT_TOKENS_MAX,
                               .prefix_caching = true,
                               .pool = {.layout = kv_layout_of(dtype_of(o.kv_dtype, wc.dtype)),

@@ -52,7 +52,7 @@ static enum status open_cache(struct index *x, struct buf *why)
 {
     uint64_t n = (uint64_t)n_paths(x) * PATH_BLOCKS;
     struct cache_config c = {
-        .device = x->device,
+        .group = device_group_of(x->device),
         .pool = {.layout = kv_layout_of(DTYPE_F16),
                  .n_blocks = N_DEVICE,
                  .n_layers = 1,

@@ -44,7 +44,7 @@ static enum status make_cache(struct tree *t, uint32_t n_blocks, struct cache **
                               struct buf *why)
 {
     struct cache_config c = {
-        .device = t->device,
+        .group = device_group_of(t->device),
         .pool = {.layout = kv_layout_of(DTYPE_F16),
                  .n_blocks = n_blocks,
                  .n_layers = 1,

@@ -213,8 +213,9 @@ static enum status fill_pool(struct rig *r)
 
 static enum status create_cache(struct rig *r, uint64_t n_blocks, struct buf *why)
 {
-    struct cache_config c = {
-        .device = r->device, .pool = pool_shape(r), .segment_tokens = KV_SEGMENT_TOKENS_MAX};
+    struct cache_config c = {.group = device_group_of(r->device),
+                             .pool = pool_shape(r),
+                             .segment_tokens = KV_SEGMENT_TOKENS_MAX};
 
     c.pool.n_blocks = (uint32_t)n_blocks;
     r->info.kv_bytes = kv_block_bytes(&c.pool) * n_blocks;

@@ -53,7 +53,7 @@ static void prompt_of(struct prompt *q, const char *text)
 
 static struct cache_config small_config(uint32_t n_blocks, uint32_t n_host_blocks)
 {
-    return (struct cache_config){.device = device,
+    return (struct cache_config){.group = device_group_of(device),
                                  .pool = {.layout = kv_layout_of(DTYPE_F32),
                                           .n_blocks = n_blocks,
                                           .n_layers = 1,

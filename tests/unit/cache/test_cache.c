@@ -19,7 +19,7 @@ static uint8_t fingerprint[KV_FINGERPRINT_BYTES];
 
 static struct cache *make_cache(uint32_t n_blocks, bool prefix_caching)
 {
-    struct cache_config config = {.device = device,
+    struct cache_config config = {.group = device_group_of(device),
                                   .pool = {.layout = kv_layout_of(DTYPE_F32),
                                            .n_blocks = n_blocks,
                                            .n_layers = 1,

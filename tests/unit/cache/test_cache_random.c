@@ -250,7 +250,7 @@ static char disk_path[64];
 static void create_cache(struct world *w, const struct kind *k)
 {
     uint32_t segment_tokens = k->segment_tokens ? k->segment_tokens : KV_SEGMENT_TOKENS_MAX;
-    struct cache_config config = {.device = device,
+    struct cache_config config = {.group = device_group_of(device),
                                   .pool = {.layout = kv_layout_of(DTYPE_F32),
                                            .n_blocks = k->n_device,
                                            .n_layers = 1,

@@ -73,7 +73,7 @@ static inline void world_open(struct world *w, const struct model_config *m, con
         .device = w->device, .dir = dir, .model = &w->model, .dummy = !dir, .seed = 3};
     if (weights_load(&w->weights, &wc, &why) != OK)
         fail_msg("%s", buf_str(&why));
-    struct cache_config cc = {.device = w->device,
+    struct cache_config cc = {.group = device_group_of(w->device),
                               .segment_tokens = KV_SEGMENT_TOKENS_MAX,
                               .pool = {.layout = kv_layout_of(DTYPE_F32),
                                        .n_blocks = WORLD_N_BLOCKS,
