@@ -178,8 +178,10 @@ static enum status lex_comment(struct lexer *l, size_t tag)
     size_t body = tag + 2 + (sign != '\0');
     size_t close = find_from(l, "#}", body);
 
-    if (close == SIZE_MAX)
+    if (close == SIZE_MAX) {
+        advance(l, tag);
         return fail(l, "a comment is not closed");
+    }
     TRY(push_data(l, text_before(l, tag, sign, false)));
     advance(l, tag_end(l, close, close > body ? sign_at(l, close - 1) : '\0', true));
     return OK;

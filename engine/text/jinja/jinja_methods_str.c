@@ -460,9 +460,10 @@ static enum status pad(struct jinja_run *r, const struct jinja_value *self,
     struct jinja_out o = {0};
     int64_t width;
 
-    TRY(jinja_bind(r, args, "center", "width fillchar", 1, slots));
+    const char *name = side < 0 ? "ljust" : side > 0 ? "rjust" : "center";
+    TRY(jinja_bind(r, args, name, "width fillchar", 1, slots));
     if (!jinja_as_int(&slots[0], &width))
-        return jinja_fail(r, ERR_INVALID, "center(): width must be an integer");
+        return jinja_fail(r, ERR_INVALID, "%s(): width must be an integer", name);
     if (slots[1].type == JINJA_STR && jinja_n_chars(slots[1].str) == 1)
         fill = slots[1].str;
     int64_t n = (int64_t)jinja_n_chars(self->str);
@@ -584,7 +585,7 @@ static enum status one_case(struct jinja_run *r, const struct jinja_value *self,
     bool cased = false;
     uint32_t cp;
 
-    TRY(no_args(r, args, "isupper"));
+    TRY(no_args(r, args, upper ? "isupper" : "islower"));
     TRY(jinja_charge(r, self->str.len / 64));
     *out = jinja_bool(false);
     for (size_t at = 0; at < self->str.len;) {

@@ -169,6 +169,10 @@ static void errors_name_line_and_reason(void **state)
         enum status status;
         const char *words;
     } rows[] = {
+        {"{{ 'a'.rjust('b') }}", ERR_INVALID,
+         "chat template line 1: rjust(): width must be an integer"},
+        {"{{ 'a'.islower(1) }}", ERR_INVALID,
+         "chat template line 1: islower() takes at most 0 arguments, 1 given"},
         {"{{ 1 }}\n{{ x.y }}", ERR_INVALID, "chat template line 2: 'x' is undefined"},
         {"\n\n{{ x() }}", ERR_INVALID, "chat template line 3: 'x' is undefined"},
         {"{{ 'a'() }}", ERR_INVALID, "chat template line 1: 'str' object is not callable"},

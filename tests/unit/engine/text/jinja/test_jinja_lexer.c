@@ -149,6 +149,7 @@ static void errors_name_line_and_reason(void **state)
         {"{{ a", "chat template line 1: '{{' is not closed"},
         {"\n{% a", "chat template line 2: '{%' is not closed"},
         {"{# a", "chat template line 1: a comment is not closed"},
+        {"\n\n{# a", "chat template line 3: a comment is not closed"},
         {"\n{% raw %}", "chat template line 2: a raw block is not closed"},
         {"\n{{ 'a }}", "chat template line 2: a string is not closed"},
         {"{{\n(] }}", "chat template line 2: brackets do not match"},
