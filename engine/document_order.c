@@ -24,8 +24,8 @@ static bool is_cached(struct search *s, const struct kv_key *key)
     return s->n_looked <= N_BLOCKS_MAX && cache_knows(s->cache, key);
 }
 
-/* Look up the span of ids [begin, end) behind *chain. *n_cached: its leading tokens that are cached.
- * True: all of them are. */
+/* Look up the span of ids [begin, end) behind *chain. *n_cached: its leading tokens that are
+ * cached. True: all of them are. */
 static bool follow(struct search *s, struct kv_chain *chain, uint32_t begin, uint32_t end,
                    uint32_t *n_cached)
 {

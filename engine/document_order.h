@@ -34,9 +34,9 @@ struct document_prompt {
     uint32_t n_documents;
 };
 
-/* Choose the order. order [n_documents]: the index of the document for each place. *n_cached: tokens
- * of documents that are cached in that order; with 0 the given order stays. The search looks up at
- * most 8192 blocks, about 5 ms, and then returns the best order so far. */
+/* Choose the order. order [n_documents]: the index of the document for each place. *n_cached:
+ * tokens of documents that are cached in that order; with 0 the given order stays. The search looks
+ * up at most 8192 blocks, about 5 ms, and then returns the best order so far. */
 NODISCARD enum status document_order_by_cache(const struct engine *e,
                                               const struct document_prompt *p, uint32_t *order,
                                               uint32_t *n_cached);

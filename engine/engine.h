@@ -91,8 +91,8 @@ bool engine_failed(const struct engine *e);
 /* Takes a reference of its own on OK. */
 NODISCARD enum status engine_submit(struct engine *e, struct request *r, struct buf *why);
 
-/* A view of the cache, with at most n_spans_max of its spans (ENGINE_N_SPANS_MAX at most). The engine
- * thread makes the view between two steps, and the caller waits. */
+/* A view of the cache, with at most n_spans_max of its spans (ENGINE_N_SPANS_MAX at most). The
+ * engine thread makes the view between two steps, and the caller waits. */
 #define ENGINE_N_SPANS_MAX 256
 struct engine_cache_view {
     struct cache_stats stats;
@@ -102,10 +102,10 @@ struct engine_cache_view {
 };
 NODISCARD enum status engine_cache_view(struct engine *e, uint32_t n_spans_max,
                                         struct engine_cache_view *out);
-/* Evict the span whose first block has this key, and all spans behind it, from every tier; blocks that
- * running requests hold are evicted when these requests end. *n_blocks: blocks of those spans, 0: no
- * such span. Waits for the engine thread; requests submitted after this call find none of the blocks.
- * ERR_TIMEOUT: nothing was evicted. */
+/* Evict the span whose first block has this key, and all spans behind it, from every tier; blocks
+ * that running requests hold are evicted when these requests end. *n_blocks: blocks of those spans,
+ * 0: no such span. Waits for the engine thread; requests submitted after this call find none of the
+ * blocks. ERR_TIMEOUT: nothing was evicted. */
 NODISCARD enum status engine_cache_erase(struct engine *e, const struct kv_key *first,
                                          uint32_t *n_blocks);
 /* Evict all cached KV that no running request holds. The engine thread does so between two steps;

@@ -1,6 +1,6 @@
 /* Questions of other threads to the cache: a view of it, an erasure, a reset. The engine thread
- * answers between two steps, after it has drained the submit ring: a request that is submitted after
- * the question attaches after the answer. */
+ * answers between two steps, after it has drained the submit ring: a request that is submitted
+ * after the question attaches after the answer. */
 #include "base/clock.h"
 #include "engine/engine_internal.h"
 
@@ -84,8 +84,8 @@ bool engine_answer(struct engine *e)
 
     if (writes)
         cache_reset(e->cache);
-    /* While the engine stops, questions are answered without the flag: a thread that is about to set
-     * it has either stored its question under the lock, or sees `stopping` and does not ask. */
+    /* While the engine stops, questions are answered without the flag: a thread that is about to
+     * set it has either stored its question under the lock, or sees `stopping` and does not ask. */
     if (atomic_exchange(&e->is_asked, false) || atomic_load(&e->stopping))
         writes |= answer_question(e);
     return writes;

@@ -74,7 +74,7 @@ double engine_measure_copy(struct engine *e)
     return s == OK ? seconds / COPY_BYTES * (double)token_bytes : 0;
 }
 
-/* What was learned since the start goes into the file for the next one. */
+/* Write the corrections since the start to the file, for the next start. */
 void engine_keep_cost(const struct engine *e)
 {
     struct buf why;

@@ -103,8 +103,8 @@ double engine_measure_copy(struct engine *e);
 
 /* --- engine_ask.c --- */
 
-/* Answer a pending question, on the engine thread, between two steps. True: the answer may have begun
- * writes to disk. */
+/* Answer a pending question, on the engine thread, between two steps. True: the answer may have
+ * begun writes to disk. */
 bool engine_answer(struct engine *e);
 
 /* --- pick.c --- */
@@ -130,8 +130,9 @@ enum status pick_begin(const struct pick_job *job, uint32_t n);
 enum status pick_finish(const struct pick_job *job);
 /* Whether some tokens of the prompt still need a logprob. */
 bool prompt_is_to_score(const struct sequence *q);
-/* Compute the logprobs of the prompt tokens of this step, for the requests that want them. Overwrites
- * the logits, so the next tokens must be picked already. *scored: whether there were any. */
+/* Compute the logprobs of the prompt tokens of this step, for the requests that want them.
+ * Overwrites the logits, so the next tokens must be picked already. *scored: whether there were
+ * any. */
 enum status score_prompts(struct engine *e, bool *scored);
 
 /* step.c: the engine thread's main function, arg = struct engine *. */

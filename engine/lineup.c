@@ -8,7 +8,8 @@
 /* Waiting sequences for which KV is fetched in a step: its work must not grow with the queue. */
 #define N_FETCHED_FOR_MAX 64
 #define N_LOADED_FOR_MAX 64
-/* Waiting sequences whose expected time is updated in a step, and slots that are scanned for them. */
+/* Waiting sequences whose expected time is updated in a step, and slots that are scanned for
+ * them. */
 #define N_REFRESHED 4
 #define N_SLOTS_PASSED 64
 /* KV of an ended request is held for so many mean pauses of its session, up to HOLD_S_MAX. */
@@ -202,8 +203,8 @@ static void preempt(struct lineup *l, const struct plan *plan, uint64_t now_ns)
     l->n_preemptions += plan->n_preempt;
 }
 
-/* Attach an admitted sequence to its cached KV. The cache may hold more than at the time of the plan,
- * or less, where a copy failed or a fetch for another sequence evicted blocks. */
+/* Attach an admitted sequence to its cached KV. The cache may hold more than at the time of the
+ * plan, or less, where a copy failed or a fetch for another sequence evicted blocks. */
 static void attach(struct lineup *l, struct plan_item *item)
 {
     struct sequence *q = &l->seqs[item->slot];

@@ -1,6 +1,7 @@
 /* lineup.h - runs the scheduler's plans on the cache: the one place where the two meet.
  *
- * The step loop (step.c) runs the planned items through a model, the simulator through a cost model:
+ * The step loop (step.c) runs the planned items through a model, the simulator through a cost
+ * model:
  *
  *     lineup_submit(), lineup_end()           when a sequence is submitted or ends
  *     n = lineup_begin(l, now)                plan; preempt, attach, grow: l->items [n]
@@ -8,12 +9,13 @@
  *     lineup_ran(l, i, ...) of each item      commit its KV, and count its token
  *
  * Swapping. A preempted sequence releases its blocks to the cache, together with the time at which
- * it is expected to run again (cache_seq_expect()); the cache evicts by that time. With `swap_ahead`
- * the cache spills blocks before they are needed, so that a reserve stays free, and fetches the KV
- * of sequences that run soon (proactive swapping: FastServe, Wu et al. 2023).
+ * it is expected to run again (cache_seq_expect()); the cache evicts by that time. With
+ * `swap_ahead` the cache spills blocks before they are needed, so that a reserve stays free, and
+ * fetches the KV of sequences that run soon (proactive swapping: FastServe, Wu et al. 2023).
  *
- * Disk. The plan passes a waiting sequence over while its KV is being read from disk. The first plan
- * that would have admitted it starts a timer of load_timeout_ns; after that its KV is computed.
+ * Disk. The plan passes a waiting sequence over while its KV is being read from disk. The first
+ * plan that would have admitted it starts a timer of load_timeout_ns; after that its KV is
+ * computed.
  *
  * Owns    the scheduler, the records of sequences, their KV handles; the cache is borrowed.
  * Thread  the engine thread.
@@ -70,14 +72,15 @@ void lineup_submit(struct lineup *l, uint32_t slot, struct cache_seq *kv,
 /* End a sequence and release its KV. finished: it generated all of its tokens. */
 void lineup_end(struct lineup *l, uint32_t slot, bool finished, uint64_t now_ns);
 
-/* Plan the next step and reserve its KV, right after cache_poll(). Returns the number of items. With
- * 0 items, and none preempted or failed, nothing can run before a submission or the end of a copy. */
+/* Plan the next step and reserve its KV, right after cache_poll(). Returns the number of items.
+ * With 0 items, and none preempted or failed, nothing can run before a submission or the end of a
+ * copy. */
 uint32_t lineup_begin(struct lineup *l, uint64_t now_ns);
-/* While the step runs: spill and fetch ahead, and plan the next step for ends_ns, the expected end of
- * this one. Optional: lineup_begin() does the same where it was not called. */
+/* While the step runs: spill and fetch ahead, and plan the next step for ends_ns, the expected end
+ * of this one. Optional: lineup_begin() does the same where it was not called. */
 void lineup_ahead(struct lineup *l, uint64_t ends_ns);
-/* Item i of the step was run: commit its KV. got_token: the next id of its sequence is known, and the
- * scheduler counts it; the owner calls cache_seq_extend() with the id. */
+/* Item i of the step was run: commit its KV. got_token: the next id of its sequence is known, and
+ * the scheduler counts it; the owner calls cache_seq_extend() with the id. */
 void lineup_ran(struct lineup *l, uint32_t i, bool got_token, uint64_t step_ns, uint64_t now_ns);
 
 /* scheduler_check(), and ASSERT that scheduler and cache agree on what is computed. O(n). Between

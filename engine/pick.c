@@ -1,10 +1,11 @@
 /* pick.c - logits to tokens, and logprobs of prompts.
  *
- * After a step the hidden states of all its rows are still in memory. The output layer runs over the
- * last row of each sequence that gets a token. Prompts with want_prompt_logprobs need the output
- * layer over every row. A row of logits has the size of the vocabulary, so the output layer runs over
- * at most n_logits_max rows at a time, and needs no more memory than a step without such prompts. A
- * row's logits do not depend on the rows beside it (promise P1), so the pieces change no bit.
+ * After a step the hidden states of all its rows are still in memory. The output layer runs over
+ * the last row of each sequence that gets a token. Prompts with want_prompt_logprobs need the
+ * output layer over every row. A row of logits has the size of the vocabulary, so the output layer
+ * runs over at most n_logits_max rows at a time, and needs no more memory than a step without such
+ * prompts. A row's logits do not depend on the rows beside it (promise P1), so the pieces change no
+ * bit.
  *
  * Cached tokens have no hidden states, so a prompt that wants logprobs is computed from its first
  * token on: cache_seq_limit_match() keeps the sequence from attaching KV of positions that have no

@@ -106,8 +106,8 @@ static enum status check_params(const struct engine_info *info, const struct sam
     return OK;
 }
 
-/* Allocate the arrays for tokens and logprobs. The kernel maps pages of a large calloc() at the first
- * write, so a large max_tokens costs address space and not memory. */
+/* Allocate the arrays for tokens and logprobs. The kernel maps pages of a large calloc() at the
+ * first write, so a large max_tokens costs address space and not memory. */
 static enum status alloc_outputs(struct request *r, uint32_t n_ids, uint32_t n_out)
 {
     size_t n_tops = r->sampling.n_logprobs;

@@ -74,11 +74,11 @@ struct request {
     uint32_t *ids; /* the prompt's, then the generated ones */
 };
 
-/* Create a request; everything pointed to is copied. span_ends may be NULL. Hashes the block keys on
- * the caller's thread: the ids before n_public (0, or a span end) are shared by all tenants, the ids
- * behind it belong to `scope`. Cuts max_tokens to the context. ERR_INVALID: the prompt is empty, is
- * longer than the context, leaves no room for a token that is to be generated, or has an id outside
- * of the vocabulary. On OK *out has one reference, the caller's. */
+/* Create a request; everything pointed to is copied. span_ends may be NULL. Hashes the block keys
+ * on the caller's thread: the ids before n_public (0, or a span end) are shared by all tenants, the
+ * ids behind it belong to `scope`. Cuts max_tokens to the context. ERR_INVALID: the prompt is
+ * empty, is longer than the context, leaves no room for a token that is to be generated, or has an
+ * id outside of the vocabulary. On OK *out has one reference, the caller's. */
 NODISCARD enum status request_create(struct request **out, const struct engine *e,
                                      const uint32_t *ids, uint32_t n_ids, const uint32_t *span_ends,
                                      uint32_t n_span_ends, const struct kv_scope *scope,

@@ -1,8 +1,8 @@
 /* The step loop, on the engine thread: drain the submit ring, release cancelled sequences, have the
  * lineup plan a step, run one batch through the model, pick tokens (pick.c) and publish them.
  *
- * On a GPU the next step is planned while this one runs. A host device computes inside the launching
- * calls with all its cores, so no time is left beside the step. */
+ * On a GPU the next step is planned while this one runs. A host device computes inside the
+ * launching calls with all its cores, so no time is left beside the step. */
 #include <stdlib.h>
 
 #include "base/check.h"
@@ -202,7 +202,7 @@ static void note_admitted(struct engine *e, uint32_t slot, uint64_t now)
     }
 }
 
-/* What an item does to its sequence. */
+/* Effect of an item on its sequence. */
 struct effect {
     uint32_t n_computed; /* before the step */
     bool ends;           /* all known ids are computed after the step */

@@ -35,7 +35,7 @@ enum finish_reason {
 };
 const char *finish_reason_name(enum finish_reason r); /* "stop", "length", "abort", "error" */
 
-/* What a client asked for. */
+/* Stop rules of one request. */
 struct stopping {
     uint32_t max_tokens; /* cut to what the context leaves; 0: stopping_is_prefill() */
     uint32_t min_tokens;
@@ -55,7 +55,7 @@ static inline bool stopping_is_prefill(const struct stopping *s)
     return s->max_tokens == 0;
 }
 
-/* What a watch needs to know of the model. */
+/* Facts about the model that a watch reads. */
 struct stop_model {
     const uint32_t *eos_ids; /* [n_eos_ids] */
     uint32_t n_eos_ids;

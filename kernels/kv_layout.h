@@ -1,8 +1,9 @@
 /* kv_layout.h - how KV blocks lie in memory: the description, sizes, element access, conversion.
  *
  * Every size and index of KV follows from struct kv_layout; nothing else assumes a size of an
- * element. A pool is [n_blocks][n_layers][2: K then V][G] heads, contiguous per block. A head is its
- * elements in k_order or v_order, then its scales, if any: [ceil(d / scale_group)][tokens] floats.
+ * element. A pool is [n_blocks][n_layers][2: K then V][G] heads, contiguous per block. A head is
+ * its elements in k_order or v_order, then its scales, if any: [ceil(d / scale_group)][tokens]
+ * floats.
  *
  * Kernels are written for the native layout of a float type (kv_layout_of()): the scores of 32 keys
  * fill vector lanes, so K is [d][tokens]; a weighted sum of rows does, so V is [tokens][d]. In BF16
@@ -185,12 +186,13 @@ static inline size_t kv_v_index(const struct kv_pool *p, uint32_t i, uint32_t t)
 
 /* --- on the host, for conversion at disk and transfer --- */
 
-/* Whether a pool can have this layout: a float type without scales or I8 with scales, even tokens. */
+/* Whether a pool can have this layout: a float type without scales or I8 with scales, even
+ * tokens. */
 int kv_layout_is_valid(const struct kv_layout *l);
 
 /* Read K (v = 0) or V (v = 1) of one token and head as floats x [d], or write it: rounded to the
- * nearest even float, or quantized symmetrically by groups, scale = max|x| / 127. A group with a NaN
- * or an infinity reads as NaN. */
+ * nearest even float, or quantized symmetrically by groups, scale = max|x| / 127. A group with a
+ * NaN or an infinity reads as NaN. */
 void kv_token_load(const struct kv_pool *p, uint32_t block, uint32_t layer, int v, uint32_t head,
                    uint32_t t, float *x);
 void kv_token_store(const struct kv_pool *p, uint32_t block, uint32_t layer, int v, uint32_t head,

@@ -5,8 +5,9 @@
 #   tests/arrows.sh --self-test   plant violations in a copy and see that each is found
 #
 # Includes are written from the root ("cache/cache.h"), so grep sees every arrow:
-# server -> engine -> cache -> kernels -> base, and those between the folders inside of each. A header in <> is the C library's, the system's or
-# a third party's; a third party's may be included by one module only.
+# server -> engine -> cache -> kernels -> base, and those between the folders inside of each. A
+# header in <> is the C library's, the system's or a third party's; a third party's may be included
+# by one module only.
 set -euo pipefail
 
 REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -31,7 +31,7 @@
 /* Block keys of waiting requests that are counted. Requests beyond that are not looked ahead to. */
 #define N_EXPECTED_MAX (1u << 15)
 
-/* What the store keeps about a node beside the tree's own record. */
+/* The store's record of a node; the tree has a record of its own. */
 struct node_info {
     uint32_t entry; /* in the policy */
     uint32_t n_tokens;

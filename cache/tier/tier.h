@@ -66,7 +66,7 @@ bool tier_is_addressable(const struct tier *t);
 
 /* --- moves --- */
 
-/* What a tier that outlives the process stores beside a block, so that it can be found again. */
+/* A persistent tier stores this record beside each block, to find the block after a restart. */
 struct tier_record {
     struct kv_key key, parent; /* parent: key of the previous block, zero for the first */
     struct kv_scope scope;

@@ -16,7 +16,7 @@
 
 #define FINGERPRINT_BYTES 32
 
-/* What stored KV depends on beside the model. No padding, as in struct model_config. */
+/* Stored KV depends on these fields and on the model. No padding, as in struct model_config. */
 struct fingerprint_terms {
     uint32_t format_version; /* KV_FORMAT_VERSION */
     uint32_t segment_tokens;
@@ -38,7 +38,8 @@ struct fingerprint_config {
 
 NODISCARD enum status fingerprint_make(uint8_t out[FINGERPRINT_BYTES],
                                        const struct fingerprint_config *config);
-/* Append the text whose hash is the fingerprint; two fingerprints can be compared by eye with it. */
+/* Append the text whose hash is the fingerprint; two fingerprints can be compared by eye with
+ * it. */
 NODISCARD enum status fingerprint_write(const struct fingerprint_config *config, struct buf *out);
 
 #endif

@@ -69,8 +69,8 @@ NODISCARD enum status model_config_write(const struct model_config *m, bool only
                                          struct buf *out);
 
 /* Compute the inverse frequencies of the rotary pairs, out [head_dim / 2], in radians per position.
- * Plain: Su et al., "RoFormer"; linear: Chen et al., "Position interpolation"; llama3: the wavelength
- * bands of the Llama 3.1 release. */
+ * Plain: Su et al., "RoFormer"; linear: Chen et al., "Position interpolation"; llama3: the
+ * wavelength bands of the Llama 3.1 release. */
 void model_rope_freqs(const struct model_config *m, double *out);
 
 #endif

@@ -55,7 +55,8 @@ void weights_make_rows(const struct job *job, uint32_t row, uint32_t n_rows, voi
 /* Convert rows of the checkpoint, at any alignment, to job->dtype. */
 void weights_convert_rows(const struct job *job, const unsigned char *src, uint32_t n_rows,
                           void *dst, size_t dst_stride);
-/* Write elements [row, row + n_rows) of a vector job as floats; src is the tensor's element `row`. */
+/* Write elements [row, row + n_rows) of a vector job as floats; src is the tensor's element
+ * `row`. */
 void weights_make_vec(const struct job *job, const unsigned char *src, uint32_t n_rows, float *dst);
 
 /* Count the elements that are NaN or infinite; src has any alignment. */

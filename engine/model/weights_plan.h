@@ -1,7 +1,7 @@
 /* weights_plan.h - the calls with which a family says which tensor goes where.
  *
- * A plan allocates device memory for each weight and lists the tensors that fill it. Nothing is read
- * yet. The order of the calls is part of the content hash, so a family keeps it for good.
+ * A plan allocates device memory for each weight and lists the tensors that fill it. Nothing is
+ * read yet. The order of the calls is part of the content hash, so a family keeps it for good.
  *
  * Owns    planned memory belongs to the struct weights that is loaded.
  * Thread  the caller of weights_load().
@@ -26,7 +26,8 @@ struct plan_part {
     uint32_t rows;
 };
 
-/* Plan a product's weight: its parts in row order, each [rows, k]. bias NULL: the model has none. */
+/* Plan a product's weight: its parts in row order, each [rows, k]. bias NULL: the model has
+ * none. */
 NODISCARD enum status plan_product(struct loader *l, struct weight *w, float **bias, uint32_t k,
                                    const char *prefix, const struct plan_part *parts,
                                    uint32_t n_parts);

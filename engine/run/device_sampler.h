@@ -1,7 +1,7 @@
 /* device_sampler.h - a step's rows of logits to tokens, on a device that has the op `sample`.
  *
- * The rows' parameters and lists (ids seen, biases, masks) are laid out in one pinned buffer and are
- * uploaded in one copy; ids and log-probabilities come back in one copy. The lists of all rows
+ * The rows' parameters and lists (ids seen, biases, masks) are laid out in one pinned buffer and
+ * are uploaded in one copy; ids and log-probabilities come back in one copy. The lists of all rows
  * together may be long (8 bytes per distinct id that a penalty changes, V / 8 bytes of a mask), so
  * the buffer is bounded: when the next row does not fit, the rows in the buffer run first.
  *
@@ -39,11 +39,11 @@ NODISCARD enum status device_sampler_create(struct device_sampler **out,
 void device_sampler_destroy(struct device_sampler *ds); /* NULL is fine */
 
 /* One step: begin, add() each row of logits in order, launch, finish. finish waits for the device.
- * logits is device memory [rows, V] and is changed; tokens [rows] and the rows' tops are valid after
- * finish. A step that failed needs no finish. */
+ * logits is device memory [rows, V] and is changed; tokens [rows] and the rows' tops are valid
+ * after finish. A step that failed needs no finish. */
 void device_sampler_begin(struct device_sampler *ds, float *logits, struct out_token *tokens);
-/* Add a row; its lists are copied, and its logits, scratch and raw are not used. A given token whose
- * logit is -inf or NaN gets the logprob -inf. */
+/* Add a row; its lists are copied, and its logits, scratch and raw are not used. A given token
+ * whose logit is -inf or NaN gets the logprob -inf. */
 NODISCARD enum status device_sampler_add(struct device_sampler *ds, const struct sampler_row *row,
                                          struct out_top *top);
 NODISCARD enum status device_sampler_launch(struct device_sampler *ds);

@@ -247,9 +247,9 @@ static uint32_t keep_best(struct sampler_candidate *heap, uint32_t n, uint32_t k
 }
 
 /* Collect the candidates that the filters may keep, unsorted, so that the sort stays short. A token
- * below (1 - top_p) / V of the whole mass cannot be in the nucleus, because all such tokens together
- * have less than 1 - top_p. The bound holds for the whole vocabulary only, so with a top_k it is not
- * used. */
+ * below (1 - top_p) / V of the whole mass cannot be in the nucleus, because all such tokens
+ * together have less than 1 - top_p. The bound holds for the whole vocabulary only, so with a top_k
+ * it is not used. */
 static uint32_t collect(const struct sampler_row *row, float max, double inv_t, double *total)
 {
     const struct sampling *sp = row->sampling;

@@ -6,7 +6,8 @@
  * decides a row's bits, so it must not depend on anything that differs between steps. */
 static bool takes_tensor_cores(const struct attention_params *p)
 {
-    return p->pool.layout.dtype == DTYPE_BF16 && p->pool.head_dim % 16 == 0 && p->pool.head_dim <= 128;
+    return p->pool.layout.dtype == DTYPE_BF16 && p->pool.head_dim % 16 == 0 &&
+           p->pool.head_dim <= 128;
 }
 
 enum status cuda_attention(struct device *d, struct stream *s, const struct attention_params *p)

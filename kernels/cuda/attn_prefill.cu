@@ -127,7 +127,8 @@ static __device__ __forceinline__ void copy_values(uint4 *v, const struct attent
 #pragma unroll 1
     for (uint32_t t = 0; t < ATTN_TILE; t += KV_BLOCK_TOKENS, v += layout<DIM>::V_BLOCK) {
         const uint4 *from = reinterpret_cast<const uint4 *>(
-            kv_at_as<DTYPE_BF16>(p.pool, blocks[t < n ? t / KV_BLOCK_TOKENS : 0], p.layer, 1, blockIdx.y));
+            kv_at_as<DTYPE_BF16>(p.pool, blocks[t < n ? t / KV_BLOCK_TOKENS : 0], p.layer, 1,
+                                 blockIdx.y));
 
 #pragma unroll(DIM % 32 == 0 ? 8 : 1) /* otherwise each turn would compute its own addresses */
         for (uint32_t i = threadIdx.x; i < KV_BLOCK_TOKENS / 2 * (DIM / 4); i += THREADS)

@@ -158,9 +158,9 @@ static __device__ void best_logprobs(const float *x, uint32_t n, double lse,
 
 /* --- changes to the logits --- */
 
-/* The ids whose raw logit is kept, because the row may choose them: those of the biases, those seen,
- * and one of the masked ids. A row chooses a masked id only where every logit has become -inf, and
- * then the lowest id. */
+/* The ids whose raw logit is kept, because the row may choose them: those of the biases, those
+ * seen, and one of the masked ids. A row chooses a masked id only where every logit has become
+ * -inf, and then the lowest id. */
 static __device__ uint32_t edited_id(const struct sample_params *p, const struct sample_row *row,
                                      uint32_t i)
 {

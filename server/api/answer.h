@@ -20,7 +20,8 @@ struct choice;
 /* Write the whole answer; every choice has finished. */
 NODISCARD enum status answer_write(const struct call *call, struct buf *out);
 
-/* Frames, each "data: {...}\n\n". The first frame of a choice has its role, or the echoed prompt. */
+/* Frames, each "data: {...}\n\n". The first frame of a choice has its role, or the echoed
+ * prompt. */
 NODISCARD enum status frame_write_begin(const struct call *call, const struct choice *c,
                                         struct buf *out);
 /* The contents of the choice's bufs (choice_has_delta()). */

@@ -65,8 +65,8 @@ static void cancel_all(struct call *call)
         request_cancel(call->choices[i].request);
 }
 
-/* submit() stores the state and then reads is_gone; on_gone() stores is_gone and then reads the state.
- * So at least one of the two cancels the requests. */
+/* submit() stores the state and then reads is_gone; on_gone() stores is_gone and then reads the
+ * state. So at least one of the two cancels the requests. */
 static void on_gone(void *ctx)
 {
     struct call *call = ctx;
@@ -450,8 +450,8 @@ static void submit_all(struct call *call, struct http_exchange *x, struct buf *w
         struct request *r = call->choices[i].request;
         r->wake = http_wake;
         r->wake_arg = http_waker(x);
-        /* Logprobs become JSON while tokens are generated: to write all of them at the end would block
-         * the HTTP thread for long. */
+        /* Logprobs become JSON while tokens are generated: to write all of them at the end would
+         * block the HTTP thread for long. */
         r->wake_at_end = !call->params.stream && !call->params.logprobs;
         s = engine_submit(call->srv->engine, r, why);
     }

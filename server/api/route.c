@@ -154,7 +154,8 @@ static void unref_account(void *a)
     account_unref(a);
 }
 
-/* The account, which the exchange keeps. NULL when a refusal was answered. r may be NULL: no such path. */
+/* The account, which the exchange keeps. NULL when a refusal was answered. r may be NULL: no such
+ * path. */
 static struct account *check_key(struct server *srv, struct http_exchange *x, const struct route *r)
 {
     struct account *a;
@@ -236,8 +237,9 @@ void route_handle(void *arg, struct http_exchange *x)
     r->handle(arg, x);
 }
 
-/* Bounds of a request's JSON. A prompt of a million token ids passes, and so do a hundred prompts of
- * ten thousand ids. A body of empty objects, which take 70 bytes of memory each, does not pass. */
+/* Bounds of a request's JSON. A prompt of a million token ids passes, and so do a hundred prompts
+ * of ten thousand ids. A body of empty objects, which take 70 bytes of memory each, does not
+ * pass. */
 #define BODY_N_VALUES_MAX ((size_t)1 << 22)
 #define BODY_MEMORY_MIN ((size_t)64 << 20)
 #define BODY_MEMORY_PER_BYTE 4

@@ -21,8 +21,8 @@ void route_early(void *arg, struct http_exchange *x);
 void route_handle(void *arg, struct http_exchange *x);
 
 /* The account of the request's key, which was checked once, when the head was read: a key that is
- * removed meanwhile still serves its request. NULL on paths that need no key. Valid until the end of
- * the exchange. */
+ * removed meanwhile still serves its request. NULL on paths that need no key. Valid until the end
+ * of the exchange. */
 struct account *route_account(const struct http_exchange *x);
 
 /* OK where `a` may use admin paths: it has an admin key, or the server has no keys and listens to

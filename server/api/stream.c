@@ -98,8 +98,8 @@ static bool has_failed(enum finish_reason finish)
     return finish == FINISH_ERROR || finish == FINISH_CANCELLED;
 }
 
-/* Write the logprobs that are published so far: to write all of them at the end would block the HTTP
- * thread for long. The other answers to the same prompt copy what the first answer wrote. */
+/* Write the logprobs that are published so far: to write all of them at the end would block the
+ * HTTP thread for long. The other answers to the same prompt copy what the first answer wrote. */
 static enum status take_prompt_so_far(struct choice *c, const struct server *srv, uint32_t n_there)
 {
     enum status s = OK;

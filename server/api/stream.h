@@ -1,9 +1,9 @@
 /* stream.h - one answer's tokens to text, logprobs and ids, while the engine publishes them.
  *
  * The engine publishes tokens in the request, and with each token its verdict (engine/stopping.h):
- * which tokens and how many bytes are text. A choice counts the tokens that it has read, and follows
- * the verdict. Its bufs hold what was read and not yet sent: a streamed answer sends and empties
- * them, a whole answer lets them grow.
+ * which tokens and how many bytes are text. A choice counts the tokens that it has read, and
+ * follows the verdict. Its bufs hold what was read and not yet sent: a streamed answer sends and
+ * empties them, a whole answer lets them grow.
  *
  * Owns    its reference to the request, the detok, the bufs: choice_fini().
  * Thread  the HTTP thread of the exchange.

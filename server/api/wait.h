@@ -1,9 +1,9 @@
 /* wait.h - work that a call waits for between reading and submitting: a lookup, a retrieval.
  *
  * The work runs on another thread while the call's connection is suspended. Work and call share the
- * struct wait, which is the first member of whatever the work reads and writes. The client may leave
- * or the deadline may pass before the work ends: the call then drops its reference, and the work
- * ends on memory of its own.
+ * struct wait, which is the first member of whatever the work reads and writes. The client may
+ * leave or the deadline may pass before the work ends: the call then drops its reference, and the
+ * work ends on memory of its own.
  *
  * Owns    itself: the last reference frees it.
  * Thread  wait_resume(): any, once. job, resumed, free: set before the call waits. status, why:

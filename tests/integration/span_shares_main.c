@@ -1,4 +1,5 @@
-/* tarn-span-shares - how often tokenizing documents apart gives other ids than tokenizing them whole.
+/* tarn-span-shares - how often tokenizing documents apart gives other ids than tokenizing them
+ * whole.
  *
  *   tarn-span-shares TOKENIZER_DIR DOCUMENTS.jsonl
  *

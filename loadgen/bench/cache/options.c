@@ -75,7 +75,7 @@ static const struct option_row rows[] = {
     SWITCH(NULL, "quiet", quiet, "no progress on the standard error"),
 };
 
-/* What the cache calls its settings. */
+/* The cache's names for its settings. */
 static const char *const aliases[][2] = {{"kv-disk-path", "disk-path"}};
 
 static const struct option_table table = {

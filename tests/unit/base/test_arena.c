@@ -1,4 +1,4 @@
-/* What arenas hand out: aligned, zeroed, apart from each other, and within their maximum. */
+/* test_arena.c - memory of an arena is aligned, zeroed, disjoint, and within the maximum. */
 #include "tests/unit/test.h"
 
 #include <string.h>

@@ -232,7 +232,7 @@ static void do_insert(struct model *m, uint32_t k, uint32_t tier)
         do_evict(m, tier);
     assert_int_equal(replace_has_room(m->r, tier, n->bytes),
                      m->used[tier] + n->bytes <= capacities[tier]);
-    /* Its parent may have been evicted meanwhile. */
+    /* The parent of the entry may have been evicted meanwhile. */
     if (m->used[tier] + n->bytes > capacities[tier] ||
         (n->parent != REPLACE_NONE && !m->nodes[n->parent].present[0] &&
          !(tier == 1 && m->nodes[n->parent].present[1])))
