@@ -17,8 +17,6 @@
 struct http_server {
     struct http_config config;
     struct MHD_Daemon *daemon;
-    int *tick_fds; /* [n_ticks] a timer in the epoll set of each HTTP thread */
-    _Atomic uint32_t n_ticks;
     struct slots *slots;
     struct work_pool *pool;
     struct acceptor *acceptor;

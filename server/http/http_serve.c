@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -24,7 +23,6 @@
 #define STOP_TURN_NS UINT64_C(2000000)
 #define N_STOP_TURNS 1000
 #define SECOND_NS UINT64_C(1000000000)
-#define TICK_NS 100000000
 /* Two, because only one may run heavy items (work_pool.h). The queue is bounded because each queued
  * request holds its body in memory. */
 #define N_WORK_THREADS 2
@@ -37,44 +35,33 @@
 
 /* MHD's epoll loop takes 128 events at a time. After exactly 128 events, MHD 0.9.75 waits for more
  * before it serves those that it has, without a time limit, so that 128 clients could hang until
- * another client of the same thread sends something. A periodic timer in the thread's epoll set
- * ends that wait. MHD skips events without a pointer. Newer versions of MHD do not give the epoll
- * set of a thread of the pool away; there the timer is left out. */
-static void start_tick(struct http_server *h, struct MHD_Connection *connection)
+ * another client of the same thread sends something. The ticks of the watcher, in the epoll set of
+ * each HTTP thread, end that wait. MHD skips events without a pointer. Newer versions of MHD do not
+ * give the epoll set of a thread of the pool away; there the ticks are left out. */
+static void add_ticks(struct http_server *h, struct MHD_Connection *connection)
 {
     const union MHD_ConnectionInfo *own =
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_DAEMON);
     const union MHD_DaemonInfo *info =
         own ? MHD_get_daemon_info(own->daemon, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
-    struct itimerspec period = {.it_interval.tv_nsec = TICK_NS, .it_value.tv_nsec = TICK_NS};
+    /* Edge-triggered: each tick is one event, although nobody reads the descriptor. */
     struct epoll_event event = {.events = EPOLLIN | EPOLLET};
-    uint32_t n = atomic_load(&h->n_ticks);
 
     if (!info || info->epoll_fd < 0)
         return;
-    int fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    if (fd < 0)
-        return;
-    while (n < h->config.n_threads && !atomic_compare_exchange_weak(&h->n_ticks, &n, n + 1))
-        continue;
-    if (n == h->config.n_threads || timerfd_settime(fd, 0, &period, NULL) != 0 ||
-        epoll_ctl(info->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
-        log_event(LOG_WARN, "an HTTP thread has no timer", "errno=%d", errno);
-        close(fd);
-        return;
-    }
-    h->tick_fds[n] = fd;
+    if (epoll_ctl(info->epoll_fd, EPOLL_CTL_ADD, slots_tick_fd(h->slots), &event) != 0)
+        log_event(LOG_WARN, "an HTTP thread has no ticks", "errno=%d", errno);
 }
 
-/* Start the timer of the calling HTTP thread with its first connection. */
-static void ensure_tick(struct http_server *h, struct MHD_Connection *connection)
+/* Add the ticks to the calling HTTP thread with its first connection. */
+static void ensure_ticks(struct http_server *h, struct MHD_Connection *connection)
 {
     static _Thread_local const struct http_server *ticks_for;
 
     if (ticks_for == h)
         return;
     ticks_for = h;
-    start_tick(h, connection);
+    add_ticks(h, connection);
 }
 
 /* --- connections --- */
@@ -91,7 +78,7 @@ static void on_connection(void *arg, struct MHD_Connection *connection, void **m
             slot_close(*memory);
         *memory = NULL;
     } else if (info) {
-        ensure_tick(h, connection);
+        ensure_ticks(h, connection);
         *memory = slot_open(h->slots, connection, info->connect_fd);
         if (!*memory) /* without a slot the connection would have no deadlines */
             shutdown(info->connect_fd, SHUT_RDWR);
@@ -241,16 +228,6 @@ static enum status make_slots(struct http_server *h)
     return slots_create(&h->slots, &config);
 }
 
-static enum status make_ticks(struct http_server *h)
-{
-    h->tick_fds = malloc(h->config.n_threads * sizeof *h->tick_fds);
-    if (!h->tick_fds)
-        return ERR_NOMEM;
-    for (uint32_t i = 0; i < h->config.n_threads; i++)
-        h->tick_fds[i] = -1;
-    return OK;
-}
-
 enum status http_create(struct http_server **out, const struct http_config *config, struct buf *why)
 {
     struct http_server *h = calloc(1, sizeof *h);
@@ -262,9 +239,7 @@ enum status http_create(struct http_server **out, const struct http_config *conf
     h->config.n_connections_max = listen_fit_files(config->n_connections_max);
     h->listen_fd = -1;
     pthread_mutex_init(&h->lock, NULL);
-    enum status s = make_ticks(h);
-    if (s == OK)
-        s = open_tls(h, why);
+    enum status s = open_tls(h, why);
     if (s == OK)
         s = make_slots(h);
     if (s == OK)
@@ -348,9 +323,6 @@ void http_stop(struct http_server *h)
         clock_sleep_ns(STOP_TURN_NS / 10);
     MHD_stop_daemon(h->daemon);
     h->daemon = NULL;
-    for (uint32_t i = 0; i < atomic_load(&h->n_ticks); i++)
-        if (h->tick_fds[i] >= 0)
-            close(h->tick_fds[i]);
 }
 
 void http_destroy(struct http_server *h)
@@ -361,7 +333,6 @@ void http_destroy(struct http_server *h)
     stop_listening(h); /* http_stop() did nothing if http_create() failed before MHD started */
     work_pool_destroy(h->pool);
     slots_destroy(h->slots);
-    free(h->tick_fds);
     pthread_mutex_destroy(&h->lock);
     tls_destroy(h->tls);
     free(h);

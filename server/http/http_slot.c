@@ -718,6 +718,11 @@ uint32_t slots_n_in_flight(const struct slots *s)
     return atomic_load(&s->n_in_flight);
 }
 
+int slots_tick_fd(const struct slots *s)
+{
+    return watcher_tick_fd(s->watcher);
+}
+
 uint64_t slots_n_cut(const struct slots *s)
 {
     return atomic_load(&s->n_cut);

@@ -75,6 +75,8 @@ uint64_t slots_n_cut(const struct slots *s);
 /* Call gone() of every deferred request and wake its connection. `lose`: also treat its client as
  * lost. */
 void slots_cancel(struct slots *s, bool lose);
+/* See watcher_tick_fd(). */
+int slots_tick_fd(const struct slots *s);
 /* Make every later slot_defer() return ERR_UNAVAILABLE. */
 void slots_stop(struct slots *s);
 /* Shut down all connections. Returns the number that MHD has not closed yet. */

@@ -30,6 +30,7 @@ struct watcher {
     pthread_t thread;
     int epoll_fd;
     int stop_fd;
+    int tick_fd;
     uint32_t n_max;
     pthread_mutex_t lock;
     struct entry *entries; /* [n_max], under lock */
@@ -82,6 +83,10 @@ static void on_event(struct watcher *w, uint64_t data, uint32_t events)
 
 static void tick_all(struct watcher *w, uint64_t now_ns)
 {
+    uint64_t one = 1;
+
+    /* The write fails when the count is full, after 10^11 years. */
+    (void)!write(w->tick_fd, &one, sizeof one);
     pthread_mutex_lock(&w->lock);
     for (uint32_t i = 0; i < w->n_max; i++)
         if (w->entries[i].active)
@@ -118,7 +123,8 @@ static enum status start(struct watcher *w)
 
     w->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     w->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (w->epoll_fd < 0 || w->stop_fd < 0 ||
+    w->tick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (w->epoll_fd < 0 || w->stop_fd < 0 || w->tick_fd < 0 ||
         epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, w->stop_fd, &event) != 0)
         return ERR_IO;
     return pthread_create(&w->thread, NULL, watch, w) == 0 ? OK : ERR_NOMEM;
@@ -130,6 +136,8 @@ static void free_all(struct watcher *w)
         close(w->epoll_fd);
     if (w->stop_fd >= 0)
         close(w->stop_fd);
+    if (w->tick_fd >= 0)
+        close(w->tick_fd);
     pthread_mutex_destroy(&w->lock);
     free(w->entries);
     free(w);
@@ -145,7 +153,7 @@ enum status watcher_create(struct watcher **out, uint32_t n_max,
         return ERR_NOMEM;
     w->callbacks = *callbacks;
     w->n_max = n_max;
-    w->epoll_fd = w->stop_fd = -1;
+    w->epoll_fd = w->stop_fd = w->tick_fd = -1;
     pthread_mutex_init(&w->lock, NULL);
     w->entries = calloc(n_max, sizeof *w->entries);
     enum status s = w->entries ? start(w) : ERR_NOMEM;
@@ -167,6 +175,11 @@ void watcher_destroy(struct watcher *w)
     ASSERT(write(w->stop_fd, &one, sizeof one) == sizeof one);
     pthread_join(w->thread, NULL);
     free_all(w);
+}
+
+int watcher_tick_fd(const struct watcher *w)
+{
+    return w->tick_fd;
 }
 
 enum status watcher_add(struct watcher *w, uint32_t index, int fd, void *arg)

@@ -46,6 +46,10 @@ struct watcher_callbacks {
 NODISCARD enum status watcher_create(struct watcher **out, uint32_t n_max,
                                      const struct watcher_callbacks *callbacks);
 void watcher_destroy(struct watcher *w); /* NULL is fine */
+/* An eventfd that is written at each tick and that nobody reads: one edge a tick for every
+ * edge-triggered epoll set that it is in. The watcher owns it. (A timerfd would not do: Linux
+ * starts it again only when somebody reads it.) */
+int watcher_tick_fd(const struct watcher *w);
 
 /* Add a socket and watch it for input. */
 NODISCARD enum status watcher_add(struct watcher *w, uint32_t index, int fd, void *arg);

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -112,6 +113,21 @@ static void leaving_is_seen_and_bytes_are_not_leaving(void **state)
     watcher_remove(w, 0);
     watcher_destroy(w);
     close(c.ours);
+}
+
+static void each_tick_is_an_edge_though_nobody_reads(void **state)
+{
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+    struct watcher *w;
+    int fd = epoll_create1(EPOLL_CLOEXEC);
+
+    (void)state;
+    assert_ok(watcher_create(&w, 1, &callbacks));
+    assert_int_equal(epoll_ctl(fd, EPOLL_CTL_ADD, watcher_tick_fd(w), &event), 0);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(epoll_wait(fd, &event, 1, 60000), 1);
+    watcher_destroy(w);
+    close(fd);
 }
 
 static void an_end_is_told_with_the_input(void **state)
@@ -232,6 +248,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(input_is_seen_once_until_asked_again),
         cmocka_unit_test(leaving_is_seen_and_bytes_are_not_leaving),
+        cmocka_unit_test(each_tick_is_an_edge_though_nobody_reads),
         cmocka_unit_test(an_end_is_told_with_the_input),
         cmocka_unit_test(a_half_closed_client_is_lost_after_its_close),
         cmocka_unit_test(events_do_not_come_after_a_mute),
