@@ -43,6 +43,7 @@ void engine_config_init(struct engine_config *c)
                                 .load_format = DEFAULT_LOAD_FORMAT,
                                 .policy = DEFAULT_SCHEDULING_POLICY,
                                 .mlfq_variant = DEFAULT_MLFQ_VARIANT,
+                                .latency_objective = OBJECTIVE_NORMALIZED,
                                 .level_ratio = DEFAULT_LEVEL_RATIO,
                                 .swap = DEFAULT_KV_SWAP,
                                 .profile_cost = true,
@@ -418,7 +419,8 @@ static enum status create_lineup(struct engine *e, struct buf *why)
     const struct engine_config *c = &e->config;
     bool is_host = device_is_host(e->device), ahead = flag_choice_at(KV_SWAP_NAMES, c->swap) == 0;
     double step_ms = is_host ? DEFAULT_CPU_STEP_MS : DEFAULT_GPU_STEP_MS;
-    double starvation_ms = is_host ? 0 : GPU_STARVATION_MS; /* 0: the scheduler's own default */
+    bool ages = c->mlfq_variant && !strcmp(c->mlfq_variant, "learned");
+    double starvation_ms = is_host || ages ? 0 : GPU_STARVATION_MS; /* 0: the scheduler's default */
     struct lineup_config l = {
         .cache = e->cache,
         .swap_ahead = ahead,
@@ -435,6 +437,8 @@ static enum status create_lineup(struct engine *e, struct buf *why)
                       .starvation_s =
                           (c->starvation_ms > 0 ? c->starvation_ms : starvation_ms) * 1e-3,
                       .variant = c->mlfq_variant,
+                      .objective = c->latency_objective,
+                      .age_s = c->age_boost_ms * 1e-3,
                       .reserve_blocks = c->kv_reserve_blocks}};
 
     return lineup_create(&e->lineup, &l, why);

@@ -40,14 +40,16 @@ struct engine_config {
     double level_ratio;          /* of quanta, at least 1.1 */
     double starvation_ms;        /* 0: max(3 s, 100 decode steps) on a CPU, 300 ms on a GPU */
     const char *mlfq_variant;    /* scheduler_variants() */
-    uint32_t kv_reserve_blocks;  /* free for newcomers; 0: one for each sequence that may run */
-    const char *swap;            /* "proactive": spill and fetch ahead; "reactive": when the room
+    enum latency_objective latency_objective; /* of learned ranks */
+    double age_boost_ms;                      /* time constant of their ageing; 0: learned */
+    uint32_t kv_reserve_blocks; /* free for newcomers; 0: one for each sequence that may run */
+    const char *swap;           /* "proactive": spill and fetch ahead; "reactive": when the room
                                     is needed */
-    const char *cost_dir;        /* where the profile of T(cached, new, batch) is kept; NULL: it is
+    const char *cost_dir;       /* where the profile of T(cached, new, batch) is kept; NULL: it is
                                     measured at every start */
-    bool profile_cost;           /* false: the first prefills tell (tests) */
-    uint32_t n_threads;          /* 0 = all cores of this process */
-    uint32_t max_model_len;      /* 0 = the model's, cut to what the KV pool holds */
+    bool profile_cost;          /* false: the first prefills tell (tests) */
+    uint32_t n_threads;         /* 0 = all cores of this process */
+    uint32_t max_model_len;     /* 0 = the model's, cut to what the KV pool holds */
     uint32_t max_num_seqs;
     uint32_t max_batched_tokens;
     uint32_t max_queued;

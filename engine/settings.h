@@ -19,6 +19,8 @@
 #define DTYPE_NAMES "auto|f32|bf16|f16"
 #define LOAD_FORMAT_NAMES "auto|dummy"
 #define QUANTIZATION_NAMES "none|int8|int4"
+/* In the order of enum latency_objective (sched/lengths.h). */
+#define LATENCY_OBJECTIVE_NAMES "normalized|e2e"
 #define KV_SWAP_NAMES "proactive|reactive"
 #define KV_PRELOAD_NAMES "none|registered|all"
 
@@ -28,6 +30,7 @@
 #define DEFAULT_QUANTIZATION "none"
 #define DEFAULT_SCHEDULING_POLICY "skip-join-mlfq"
 #define DEFAULT_MLFQ_VARIANT "tarn"
+#define DEFAULT_LATENCY_OBJECTIVE "normalized"
 #define DEFAULT_LEVEL_RATIO 2
 #define DEFAULT_MAX_NUM_SEQS 64
 #define DEFAULT_MAX_NUM_BATCHED_TOKENS 512

@@ -166,6 +166,8 @@ static void take_submitted(struct engine *e, uint64_t now)
         e->n_free_slots--;
         struct sched_request asked = {.n_known = r->prompt.n_ids,
                                       .n_out_max = r->stopping.max_tokens,
+                                      .has_limit = r->prompt.n_ids + r->stopping.max_tokens <
+                                                   e->info.max_model_len,
                                       .priority = r->priority,
                                       .tenant = r->tenant,
                                       .session = r->session};

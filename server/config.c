@@ -104,7 +104,13 @@ static const struct option_row rows[] = {
            "a request that has not run for this time goes first; 0: 300 on a GPU; on a CPU 3000, "
            "or 100 decode steps where that is longer"),
     CHOICE_OF(NULL, "mlfq-variant", mlfq_variant, DEFAULT_MLFQ_VARIANT, scheduler_variants,
-              "MLFQs as tuned here, as in FastServe's paper, or as in its authors' code"),
+              "MLFQs as tuned here, as in FastServe's paper, or as in its authors' code; learned: "
+              "skip-join-mlfq with ranks learned from the lengths of answers"),
+    CHOICE(NULL, "latency-objective", latency_objective, DEFAULT_LATENCY_OBJECTIVE,
+           LATENCY_OBJECTIVE_NAMES,
+           "latency that learned ranks minimize: per token, or end-to-end"),
+    NUMBER(NULL, "age-boost-ms", age_boost_ms, 0, HOUR_MS, "0", "MS",
+           "learned ranks: time constant of ageing; 0: learned from the backlog"),
     BOOL(NULL, "profile-cost", profile_cost, "true",
          "measure at start how long steps take (seconds, once for a model and machine); off: "
          "learn it from requests"),

@@ -68,7 +68,8 @@ struct config {
     double quantum_ms;
     double level_ratio;
     double starvation_ms;
-    char *mlfq_variant;
+    char *mlfq_variant, *latency_objective;
+    double age_boost_ms;
     bool profile_cost;
     uint64_t kv_device_bytes;
     double gpu_memory_utilization; /* above 0, at most 1 */

@@ -18,10 +18,12 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/flags.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "engine/engine.h"
 #include "engine/model/hub.h"
+#include "engine/settings.h"
 #include "server/auth/auth.h"
 #include "server/banner.h"
 #include "server/cache_dir.h"
@@ -114,6 +116,9 @@ static void set_scheduling(struct engine_config *e, const struct config *c)
     e->level_ratio = c->level_ratio;
     e->starvation_ms = c->starvation_ms;
     e->mlfq_variant = c->mlfq_variant;
+    e->latency_objective =
+        (enum latency_objective)flag_choice_at(LATENCY_OBJECTIVE_NAMES, c->latency_objective);
+    e->age_boost_ms = c->age_boost_ms;
     e->kv_reserve_blocks = (uint32_t)c->kv_reserve_blocks;
     e->swap = c->kv_swap;
     e->profile_cost = c->profile_cost;

@@ -63,6 +63,18 @@ static uint32_t *link_to(struct order *o, uint32_t slot)
     return o->nodes[parent].left == slot ? &o->nodes[parent].left : &o->nodes[parent].right;
 }
 
+static uint32_t n_below(const struct order *o, uint32_t slot)
+{
+    return slot == ORDER_NONE ? 0 : o->nodes[slot].n_below;
+}
+
+static void recount(struct order *o, uint32_t slot)
+{
+    struct order_node *n = &o->nodes[slot];
+
+    n->n_below = 1 + n_below(o, n->left) + n_below(o, n->right);
+}
+
 /* Rotate `slot` above its parent. The sorted order stays. */
 static void rotate_up(struct order *o, uint32_t slot)
 {
@@ -84,6 +96,8 @@ static void rotate_up(struct order *o, uint32_t slot)
     }
     if (child != ORDER_NONE)
         o->nodes[child].parent = parent;
+    recount(o, parent);
+    recount(o, slot);
 }
 
 void order_insert(struct order *o, uint32_t slot, struct order_key key)
@@ -93,6 +107,7 @@ void order_insert(struct order *o, uint32_t slot, struct order_key key)
 
     while (*at != ORDER_NONE) {
         parent = *at;
+        o->nodes[parent].n_below++;
         at = key_before(key, slot, o->nodes[parent].key, parent) ? &o->nodes[parent].left
                                                                  : &o->nodes[parent].right;
     }
@@ -100,6 +115,7 @@ void order_insert(struct order *o, uint32_t slot, struct order_key key)
     n->key = key;
     n->parent = parent;
     n->left = n->right = ORDER_NONE;
+    n->n_below = 1;
     while (n->parent != ORDER_NONE && o->nodes[n->parent].weight < n->weight)
         rotate_up(o, slot);
     o->n++;
@@ -116,6 +132,8 @@ void order_remove(struct order *o, uint32_t slot)
     *link_to(o, slot) = child;
     if (child != ORDER_NONE)
         o->nodes[child].parent = n->parent;
+    for (uint32_t above = n->parent; above != ORDER_NONE; above = o->nodes[above].parent)
+        o->nodes[above].n_below--;
     o->n--;
 }
 
@@ -166,6 +184,16 @@ bool order_move(struct order *o, uint32_t slot, struct order_key key)
     return true;
 }
 
+uint32_t order_position(const struct order *o, uint32_t slot)
+{
+    uint32_t n = n_below(o, o->nodes[slot].left);
+
+    for (uint32_t above; (above = o->nodes[slot].parent) != ORDER_NONE; slot = above)
+        if (o->nodes[above].right == slot)
+            n += 1 + n_below(o, o->nodes[above].left);
+    return n;
+}
+
 void order_check(const struct order *o)
 {
     uint32_t n = 0, last = ORDER_NONE;
@@ -176,6 +204,8 @@ void order_check(const struct order *o)
         ASSERT(node->left == ORDER_NONE || o->nodes[node->left].parent == slot);
         ASSERT(node->right == ORDER_NONE || o->nodes[node->right].parent == slot);
         ASSERT(last == ORDER_NONE || order_before(o, last, slot));
+        ASSERT(node->n_below == 1 + n_below(o, node->left) + n_below(o, node->right));
+        ASSERT(order_position(o, slot) == n);
         last = slot;
         n++;
     }

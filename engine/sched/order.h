@@ -4,7 +4,7 @@
  * Thread  one at a time.
  * Errors  order_init(): ERR_NOMEM. Inserting a slot twice, or removing one that is not in the set,
  *         is a bug.
- * Units   slots. Insert, remove and move cost O(log n), a step of a walk O(1) amortized. */
+ * Units   slots. Insert, remove, move and position cost O(log n), a step of a walk O(1) amortized. */
 #ifndef TARN_ENGINE_SCHED_ORDER_H
 #define TARN_ENGINE_SCHED_ORDER_H
 
@@ -23,7 +23,8 @@ struct order_key {
 struct order_node {
     struct order_key key;
     uint32_t parent, left, right;
-    uint32_t weight; /* heap priority: a parent's is at least its child's */
+    uint32_t n_below; /* nodes of its subtree, itself included */
+    uint32_t weight;  /* heap priority: a parent's is at least its child's */
 };
 
 struct order {
@@ -45,6 +46,8 @@ struct order_key order_key_of(const struct order *o, uint32_t slot);
 bool order_before(const struct order *o, uint32_t a, uint32_t b);
 uint32_t order_first(const struct order *o);               /* ORDER_NONE: the set is empty */
 uint32_t order_next(const struct order *o, uint32_t slot); /* ORDER_NONE: slot is the last */
+/* Count of slots before this one. */
+uint32_t order_position(const struct order *o, uint32_t slot);
 /* ASSERT that keys ascend and links agree. Costs O(n). */
 void order_check(const struct order *o);
 

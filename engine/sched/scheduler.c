@@ -83,7 +83,7 @@ static void set_defaults(struct scheduler *s)
     if (c->quantum_s == 0)
         c->quantum_s = step_s;
     if (c->starvation_s == 0)
-        c->starvation_s = fmax(3, 100 * step_s);
+        c->starvation_s = s->variant == MLFQ_LEARNED ? INFINITY : fmax(3, 100 * step_s);
     s->starvation_ns = c->starvation_s < 1e9 ? (uint64_t)(c->starvation_s * NS_PER_S) : UINT64_MAX;
     policy_init_levels(s);
 }
@@ -97,6 +97,8 @@ static enum status allocate(struct scheduler *s)
         st = tenants_init(&s->tenants, n < N_TENANTS_MAX ? n + 1 : N_TENANTS_MAX);
     if (st == OK)
         st = trajectories_init(&s->trajectories, n + N_IDLE_SESSIONS_MAX);
+    if (st == OK)
+        st = learned_init(s);
     s->entries = calloc(n, sizeof *s->entries);
     s->running = calloc(n_run, sizeof *s->running);
     s->items = calloc(n_run, sizeof *s->items);
@@ -112,18 +114,19 @@ static enum status allocate(struct scheduler *s)
 enum status scheduler_create(struct scheduler **out, const struct scheduler_config *config,
                              struct buf *why)
 {
-    const struct policy *policy = policy_find(config->policy);
     enum mlfq_variant variant = MLFQ_TARN;
+    const struct policy *policy;
     struct scheduler *s;
     enum status st;
 
     *out = NULL;
-    if (!policy)
-        return buf_why(why, ERR_INVALID, "unknown scheduling policy %s; known: %s", config->policy,
-                       scheduler_policies());
     if (config->variant && !variant_find(config->variant, &variant))
         return buf_why(why, ERR_INVALID, "unknown MLFQ variant %s; known: %s", config->variant,
                        scheduler_variants());
+    policy = policy_find(config->policy, variant);
+    if (!policy)
+        return buf_why(why, ERR_INVALID, "unknown scheduling policy %s; known: %s", config->policy,
+                       scheduler_policies());
     st = check_config(config, why);
     if (st != OK)
         return st;
@@ -136,7 +139,10 @@ enum status scheduler_create(struct scheduler **out, const struct scheduler_conf
                                                            step */
         s->config.n_running_max = config->n_tokens_max;
     s->policy = policy;
-    s->variant = policy->has_levels ? variant : MLFQ_TARN;
+    if (policy->place == learned_place)
+        s->variant = MLFQ_LEARNED;
+    else
+        s->variant = policy->has_levels && variant != MLFQ_LEARNED ? variant : MLFQ_TARN;
     s->oldest = s->newest = ORDER_NONE;
     set_defaults(s);
     st = allocate(s);
@@ -155,6 +161,7 @@ void scheduler_destroy(struct scheduler *s)
     order_fini(&s->order);
     tenants_fini(&s->tenants);
     trajectories_fini(&s->trajectories);
+    learned_fini(s);
     free(s->entries);
     free(s->running);
     free(s->items);
@@ -202,6 +209,8 @@ static struct order_key key_of(const struct scheduler *s, uint32_t slot)
 
 void entry_placed(struct scheduler *s, uint32_t slot)
 {
+    if (s->variant == MLFQ_LEARNED)
+        learned_rank(s, slot);
     if (order_move(&s->order, slot, key_of(s, slot)))
         s->version++;
 }
@@ -275,6 +284,13 @@ void age_list_take(struct scheduler *s, uint32_t slot)
 
 /* --- events --- */
 
+static enum length_kind kind_of(const struct scheduler *s, uint32_t trajectory)
+{
+    if (trajectory == NO_TRAJECTORY)
+        return LENGTH_CALL;
+    return s->trajectories.v[trajectory].ended_ns ? LENGTH_LATER_CALL : LENGTH_FIRST_CALL;
+}
+
 void scheduler_submit(struct scheduler *s, uint32_t slot, const struct sched_request *r,
                       uint64_t now_ns)
 {
@@ -288,10 +304,17 @@ void scheduler_submit(struct scheduler *s, uint32_t slot, const struct sched_req
                         .n_out_left = r->n_out_max,
                         .priority = r->priority,
                         .prefill_s = prefill_seconds(s, n_cached, r->n_known - n_cached),
+                        .origin_ns = now_ns,
                         .arrival = s->n_arrived++};
     e->tenant = tenants_enter(&s->tenants, r->tenant);
     e->trajectory =
         trajectories_enter(&s->trajectories, r->session, now_ns, s->starvation_ns, &goes_on);
+    e->class =
+        lengths_enter(s->lengths, &(struct length_traits){.tenant = r->tenant,
+                                                          .n_prompt = r->n_known,
+                                                          .n_out_max = r->n_out_max,
+                                                          .has_limit = r->has_limit,
+                                                          .kind = kind_of(s, e->trajectory)});
     s->policy->join(s, slot);
     if (goes_on && s->policy->has_levels) {
         const struct trajectory *t = &s->trajectories.v[e->trajectory];
@@ -301,7 +324,10 @@ void scheduler_submit(struct scheduler *s, uint32_t slot, const struct sched_req
         }
     }
     s->n_in_level[e->level]++;
-    set_rank(s, slot, false);
+    if (s->variant == MLFQ_LEARNED)
+        learned_join(s, slot);
+    else
+        set_rank(s, slot, false);
     order_insert(&s->order, slot, key_of(s, slot));
     age_list_append(s, slot, now_ns);
     s->n_waiting++;
@@ -343,6 +369,7 @@ void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uin
     e->n_flying = 0;
     e->n_known += n_new;
     ASSERT(e->n_computed <= e->n_known);
+    e->n_out += n_new;
     e->n_out_left -= n_new && e->n_out_left > 0;
     e->charged_s += (double)step_ns / NS_PER_S;
     e->has_lost &= n_new == 0;
@@ -371,13 +398,17 @@ static void forget(struct scheduler *s, uint32_t slot, uint64_t now_ns)
         s->n_waiting--;
         s->n_started -= e->has_run;
     }
-    tenants_refund(&s->tenants, e->tenant, round_index(e->level, e->priority),
-                   1 - e->charged_s / s->quantum_s[e->level]);
+    if (s->variant == MLFQ_LEARNED && !e->has_run)
+        learned_started(s, e);
+    if (s->variant != MLFQ_LEARNED)
+        tenants_refund(&s->tenants, e->tenant, round_index(e->level, e->priority),
+                       1 - e->charged_s / s->quantum_s[e->level]);
     tenants_leave(&s->tenants, e->tenant);
     if (e->trajectory != NO_TRAJECTORY)
         trajectories_leave(&s->trajectories, e->trajectory, e->level, e->charged_s, now_ns);
     age_list_take(s, slot);
     order_remove(&s->order, slot);
+    lengths_leave(s->lengths, e->class);
     s->n_in_level[e->level]--;
     e->state = ENTRY_NONE;
     s->version++;
@@ -385,6 +416,7 @@ static void forget(struct scheduler *s, uint32_t slot, uint64_t now_ns)
 
 void scheduler_on_finish(struct scheduler *s, uint32_t slot, uint64_t now_ns)
 {
+    learned_ended(s, slot, now_ns);
     forget(s, slot, now_ns);
 }
 

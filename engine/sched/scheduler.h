@@ -65,6 +65,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "engine/sched/lengths.h"
 
 struct scheduler;
 struct cost_model;
@@ -78,14 +79,16 @@ struct scheduler_config {
     double step_s_max;      /* --max-step-ms: chunks are cut so that the expected time of a step
                                stays below this, but the only chunk of a step has at least 32
                                tokens; 0: only n_tokens_max cuts chunks */
-    const struct cost_model *cost; /* borrowed; may be corrected between two calls. NULL: a step
+    const struct cost_model *cost;    /* borrowed; may be corrected between two calls. NULL: a step
                                       takes 10 ms, a prefill 0.1 ms a token */
-    double quantum_s;              /* of the top level; 0: the time of a decode step of
+    double quantum_s;                 /* of the top level; 0: the time of a decode step of
                                       n_running_max sequences */
-    double ratio;                  /* of a level's quantum to that of the level above; 0: 2 */
-    double starvation_s;           /* 0: max(3 s, 100 decode steps); INFINITY: never */
-    const char *variant;           /* of the MLFQs (above); NULL: "tarn" */
-    uint32_t reserve_blocks;       /* device blocks that an admission must leave free for running
+    double ratio;                     /* of a level's quantum to that of the level above; 0: 2 */
+    double starvation_s;              /* 0: max(3 s, 100 decode steps); INFINITY: never */
+    const char *variant;              /* of the MLFQs (above); NULL: "tarn" */
+    enum latency_objective objective; /* variant learned */
+    double age_s;                     /* variant learned: T of its ageing; 0: learned */
+    uint32_t reserve_blocks;          /* device blocks that an admission must leave free for running
                                 sequences, and that the lineup keeps free for arrivals; 0: one per
                                 running sequence, for arrivals plus the blocks of n_tokens_max
                                 tokens */
@@ -107,6 +110,9 @@ struct sched_request {
     int32_t priority;
     uint64_t tenant;  /* equal numbers: the same tenant */
     uint64_t session; /* equal numbers: one trajectory; 0: none */
+    bool has_limit;   /* the client asked for n_out_max */
+    /* Targets; 0: none. The variant learned serves a sequence before its target is missed. */
+    double slo_ttft_s, slo_tpot_s;
 };
 
 /* Add a new sequence to those that wait. */
@@ -196,6 +202,10 @@ bool scheduler_next_waiting(const struct scheduler *s, uint32_t *slot);
 uint64_t scheduler_next_ns(const struct scheduler *s, uint32_t slot, uint64_t now_ns);
 /* Mean seconds between the end of a request of this session and the next one; 0: unknown. */
 double scheduler_pause_s(const struct scheduler *s, uint64_t session);
+/* Expected count of tokens that a sequence will still generate. */
+double scheduler_tokens_left(const struct scheduler *s, uint32_t slot);
+/* What the scheduler learned of the lengths of answers. */
+struct lengths *scheduler_lengths(struct scheduler *s);
 /* Blocks to keep free for arriving requests. */
 uint32_t scheduler_reserve_blocks(const struct scheduler *s);
 

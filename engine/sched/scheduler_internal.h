@@ -14,6 +14,7 @@
 
 #include "base/map.h"
 #include "engine/sched/cost_model.h"
+#include "engine/sched/lengths.h"
 #include "engine/sched/order.h"
 #include "engine/sched/scheduler.h"
 
@@ -26,7 +27,7 @@ struct entry {
     enum entry_state state;
     uint32_t n_known, n_computed; /* after the last step that ended */
     uint32_t n_flying;            /* tokens in the step under way */
-    uint32_t n_out_left;          /* tokens that it may still generate */
+    uint32_t n_out, n_out_left;   /* tokens generated, and that it may still generate */
     int32_t priority;
     uint32_t level;
     double charged_s;      /* time used of its level's quantum */
@@ -39,7 +40,12 @@ struct entry {
     uint32_t running_at;   /* index in s->running */
     uint32_t tenant;
     uint32_t trajectory;
-    uint32_t n_had; /* most tokens that it had computed at a preemption */
+    uint32_t n_had;     /* most tokens that it had computed at a preemption */
+    uint32_t class;     /* of lengths.h */
+    uint32_t rank_step; /* lengths_step() of the place, plus 1; 0: it has none yet */
+    double before_s;    /* prefill or restoring, as the place was computed */
+    uint64_t origin_ns; /* arrival, or that of the first request of its round */
+    uint64_t place_us;  /* variant learned */
     bool has_run;
     bool has_lost;    /* some of the n_had tokens must be recomputed, and no token came since: it
                          keeps ageing towards starvation although it runs */
@@ -70,6 +76,15 @@ struct tenants {
     struct tenant_level *levels; /* [n_max][SCHEDULER_N_LEVELS * N_CLASSES] */
 };
 
+/* The rounds of one class of priority, in the variant learned: tenants take turns by rounds, and
+ * all requests of a round count as arrived with its first one. So the backlog of a busy tenant is
+ * not older than the first request of another. */
+struct rounds {
+    uint64_t first, last; /* first: the earliest round with a request that never ran */
+    uint64_t *origin_ns;  /* [n_rounds] arrival of the first request of round r % n_rounds */
+    uint32_t *n_fresh;    /* [n_rounds] requests that never ran */
+};
+
 struct trajectory {
     uint64_t session; /* 0: free */
     uint32_t refs;    /* requests of the session */
@@ -87,7 +102,7 @@ struct trajectories {
     uint32_t oldest, newest;
 };
 
-enum mlfq_variant { MLFQ_TARN, MLFQ_PAPER, MLFQ_RELEASED };
+enum mlfq_variant { MLFQ_TARN, MLFQ_PAPER, MLFQ_RELEASED, MLFQ_LEARNED };
 
 struct scheduler {
     struct scheduler_config config;
@@ -101,7 +116,12 @@ struct scheduler {
     uint64_t starvation_ns;                     /* as configured; UINT64_MAX: never */
     double restore_s;                           /* moving mean of the cost of restoring a preempted
                                                    sequence */
-    uint32_t n_started;                         /* waiting sequences that have run before */
+    struct lengths *lengths;
+    /* Moving means of the time from the arrival to the end of a request, and of its square. */
+    double spent_s, spent_squared;
+    double turn_s; /* moving mean of the time between two ends */
+    uint64_t n_ended, last_ended_ns;
+    uint32_t n_started; /* waiting sequences that have run before */
 
     struct entry *entries; /* [n_slots] */
     struct order order;    /* of running and waiting slots */
@@ -111,6 +131,8 @@ struct scheduler {
     uint32_t n_in_level[SCHEDULER_N_LEVELS];
     uint64_t round[SCHEDULER_N_LEVELS * N_CLASSES]; /* latest round that was served */
     struct tenants tenants;
+    struct rounds rounds[N_CLASSES];
+    uint32_t n_rounds; /* kept at a time */
     struct trajectories trajectories;
     uint64_t n_arrived, n_ranked, n_urgent_ever, n_plans, version;
     uint64_t n_preempted_for_place, n_preempted_for_memory, n_starving, n_demoted;
@@ -160,13 +182,30 @@ double next_iteration_seconds(const struct scheduler *s, const struct entry *e);
 
 /* --- scheduler_policies.c --- */
 
-const struct policy *policy_find(const char *name);
+const struct policy *policy_find(const char *name, enum mlfq_variant variant);
 bool variant_find(const char *name, enum mlfq_variant *out);
 void policy_init_levels(struct scheduler *s);
 /* The current starvation threshold. */
 uint64_t starvation_now_ns(const struct scheduler *s);
 /* Move up all sequences that have not run for the threshold. */
 void promote_starving(struct scheduler *s, uint64_t now_ns);
+
+/* --- scheduler_learned.c --- */
+
+enum status learned_init(struct scheduler *s);
+void learned_fini(struct scheduler *s);
+/* A request arrives: give it its round, origin and place. */
+void learned_join(struct scheduler *s, uint32_t slot);
+/* A sequence runs for the first time, or leaves without having run. */
+void learned_started(struct scheduler *s, const struct entry *e);
+/* T, the time constant of ageing. */
+double learned_age_s(const struct scheduler *s);
+/* Compute the place of a sequence again, if it has progressed. */
+void learned_rank(struct scheduler *s, uint32_t slot);
+struct order_key learned_place(const struct scheduler *s, uint32_t slot);
+/* A request has finished, and the scheduler learns from it. */
+void learned_ended(struct scheduler *s, uint32_t slot, uint64_t now_ns);
+double learned_ahead(const struct scheduler *s, uint32_t slot);
 
 /* --- scheduler_tenants.c --- */
 

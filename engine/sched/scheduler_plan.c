@@ -327,9 +327,11 @@ static void take_item(struct scheduler *s, const struct plan_item *item, uint64_
         s->n_started -= e->has_run;
     }
     e->n_flying = item->n_tokens;
+    if (s->variant == MLFQ_LEARNED && !e->has_run)
+        learned_started(s, e);
     e->has_run = true;
     e->has_cleared = false;
-    if (e->round > s->round[index])
+    if (s->variant != MLFQ_LEARNED && e->round > s->round[index])
         s->round[index] = e->round;
     if (!e->has_lost)
         age_list_append(s, item->slot, now_ns);

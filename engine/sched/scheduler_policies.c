@@ -147,6 +147,10 @@ static double ahead_by_remaining(const struct scheduler *s, uint32_t slot)
 
 /* --- the policies --- */
 
+/* The variant learned of skip-join-mlfq. Its levels are as many as its ranks. */
+static const struct policy learned = {"skip-join-mlfq", false,         true,         join_top,
+                                      ran_nothing,      learned_place, learned_ahead};
+
 static const struct policy policies[] = {
     {"skip-join-mlfq", true, true, join_covering, ran_mlfq, by_rank, ahead_in_levels},
     {"mlfq", true, true, join_top, ran_mlfq, by_rank, ahead_in_levels},
@@ -160,19 +164,21 @@ const char *scheduler_policies(void)
     return "skip-join-mlfq|mlfq|fcfs|sjf-prompt|srpt";
 }
 
-const struct policy *policy_find(const char *name)
+const struct policy *policy_find(const char *name, enum mlfq_variant variant)
 {
+    if (variant == MLFQ_LEARNED && !strcmp(name, learned.name))
+        return &learned;
     for (size_t i = 0; i < ARRAY_SIZE(policies); i++)
         if (!strcmp(policies[i].name, name))
             return &policies[i];
     return NULL;
 }
 
-static const char *const variants[] = {"tarn", "paper", "released"};
+static const char *const variants[] = {"tarn", "paper", "released", "learned"};
 
 const char *scheduler_variants(void)
 {
-    return "tarn|paper|released";
+    return "tarn|paper|released|learned";
 }
 
 bool variant_find(const char *name, enum mlfq_variant *out)
@@ -191,7 +197,7 @@ uint64_t starvation_now_ns(const struct scheduler *s)
 {
     uint64_t raised_ns = (uint64_t)(s->n_started * s->restore_s / RESTORE_SHARE * NS_PER_S);
 
-    if (s->variant != MLFQ_TARN)
+    if (s->variant == MLFQ_PAPER || s->variant == MLFQ_RELEASED)
         return s->starvation_ns;
     return raised_ns > s->starvation_ns ? raised_ns : s->starvation_ns;
 }

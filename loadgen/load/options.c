@@ -206,8 +206,14 @@ static const struct option_row rows[] = {
     TEXT(NULL, "starvation-ms", starvation_ms, "0", "MS",
          "a request that has not run for this time goes first; inf: never; 0: 3000, or 100 decode "
          "steps where that is longer"),
-    CHOICE(NULL, "mlfq-variant", mlfq_variant, DEFAULT_MLFQ_VARIANT, "tarn|paper|released",
-           "MLFQs as tuned here, as in FastServe's paper, or as in its authors' code"),
+    CHOICE(NULL, "mlfq-variant", mlfq_variant, DEFAULT_MLFQ_VARIANT, "tarn|paper|released|learned",
+           "MLFQs as tuned here, as in FastServe's paper, or as in its authors' code; learned: "
+           "skip-join-mlfq with ranks learned from the lengths of answers"),
+    CHOICE(NULL, "latency-objective", latency_objective, DEFAULT_LATENCY_OBJECTIVE,
+           LATENCY_OBJECTIVE_NAMES,
+           "latency that learned ranks minimize: per token, or end-to-end"),
+    NUMBER(NULL, "age-boost-ms", age_boost_ms, 0, 24 * 3600000.0, "0", "MS",
+           "learned ranks: time constant of ageing; 0: learned from the backlog"),
     SIZE(NULL, "kv-bytes-per-token", kv_bytes_per_token, 4, 1 << 30, "819200",
          "KV of a token, all layers; default: OPT-13B's"),
     SIZE(NULL, "kv-device-bytes", kv_device_bytes, 1, UINT64_C(1) << 44, "12G",

@@ -70,7 +70,8 @@ struct options {
     char *name_a, *name_b, *api_key_b, *documents_as_b;
 
     /* sim */
-    char *scheduling_policy, *mlfq_variant, *cost_model, *starvation_ms, *kv_swap, *routing;
+    char *scheduling_policy, *mlfq_variant, *latency_objective, *cost_model, *starvation_ms,
+        *kv_swap, *routing;
     uint64_t n_seqs_max, n_batched_tokens_max, n_queued_max, n_instances;
     double max_step_ms, step_overhead_us, quantum_ms, level_ratio, load;
     bool prefix_caching, token_times;
@@ -89,6 +90,7 @@ struct options {
     struct workload_config config;
     bool closed;
     struct percents percents;
+    double age_boost_ms;
     double starvation_s; /* sim: 0: the scheduler's own; INFINITY: never */
 };
 

@@ -248,6 +248,7 @@ static void scheduling_is_configured_by_flags(void **state)
     config_describe(&c, &text);
     assert_non_null(strstr(buf_str(&text), "max-step-ms=12.5 quantum-ms=0.75 level-ratio=1.1 "
                                            "starvation-ms=300 mlfq-variant=\"released\" "
+                                           "latency-objective=\"normalized\" age-boost-ms=0 "
                                            "profile-cost=false "));
     config_fini(&c);
     assert_ok(load(&c,

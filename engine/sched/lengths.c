@@ -1,0 +1,354 @@
+#include "engine/sched/lengths.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/map.h"
+#include "base/memory.h"
+
+/* Bins of lengths: one for each length below N_EXACT, then N_PER_OCTAVE in each octave. */
+#define EXACT_LOG2 4
+#define N_EXACT (1u << EXACT_LOG2)
+#define PER_OCTAVE_LOG2 3
+#define LENGTH_LOG2_MAX 20
+#define N_BINS (N_EXACT - 1 + ((LENGTH_LOG2_MAX - EXACT_LOG2) << PER_OCTAVE_LOG2))
+/* Share of the fixed distribution in every answer, so that no length is impossible. */
+#define PRIOR_SHARE 1e-6
+/* The fixed distribution ends here. */
+#define PRIOR_MAX 8192
+/* Answers as which the fixed distribution counts at the start. */
+#define PRIOR_ANSWERS 10
+/* Weights are divided by this when the weight of a new answer exceeds it. */
+#define WEIGHT_MAX 1e6
+/* A class is mixed again when so many answers have ended, in all classes. */
+#define STALE_AFTER 8
+
+#define N_ROOTS 2 /* of calls and of programs */
+#define N_DEPTHS 4
+#define NO_CLASS UINT32_MAX
+
+struct class
+{
+    uint64_t key;
+    uint32_t parent; /* NO_CLASS: a root */
+    uint32_t n_refs; /* children, and callers of lengths_enter() */
+    uint64_t t_used; /* n_entered at its last use */
+    uint64_t n_ever; /* answers noted */
+    double weight;   /* of the next answer */
+    double sum;      /* of the counts */
+    float counts[N_BINS];
+    /* The distribution: the counts and the parent's distribution. It sums to 1. */
+    double mixed[N_BINS];
+    uint64_t mixed_at; /* n_noted */
+    bool is_mixed;
+};
+
+struct lengths {
+    struct map index;
+    struct class *classes; /* [LENGTHS_N_CLASSES_MAX] */
+    uint32_t n_classes;
+    uint64_t n_noted, n_entered;
+    double growth; /* of the weight from one answer to the next */
+    double prior[N_BINS];
+};
+
+/* --- bins --- */
+
+static uint32_t bin_of(uint32_t n)
+{
+    uint32_t octave;
+
+    if (n < N_EXACT)
+        return n > 0 ? n - 1 : 0;
+    if (n >= 1u << LENGTH_LOG2_MAX)
+        return N_BINS - 1;
+    octave = 31 - (uint32_t)__builtin_clz(n);
+    return N_EXACT - 1 + ((octave - EXACT_LOG2) << PER_OCTAVE_LOG2) +
+           ((n - (1u << octave)) >> (octave - PER_OCTAVE_LOG2));
+}
+
+static uint32_t bin_first(uint32_t bin)
+{
+    uint32_t i, octave;
+
+    if (bin < N_EXACT - 1)
+        return bin + 1;
+    i = bin - (N_EXACT - 1);
+    octave = EXACT_LOG2 + (i >> PER_OCTAVE_LOG2);
+    return (1u << octave) + ((i & ((1u << PER_OCTAVE_LOG2) - 1)) << (octave - PER_OCTAVE_LOG2));
+}
+
+static uint32_t bin_last(uint32_t bin)
+{
+    return bin_first(bin + 1) - 1;
+}
+
+static double bin_middle(uint32_t bin)
+{
+    return (bin_first(bin) + bin_last(bin)) * 0.5;
+}
+
+uint32_t lengths_step(uint32_t n_generated)
+{
+    return bin_of(n_generated + 1);
+}
+
+/* --- classes --- */
+
+static uint64_t mix(uint64_t h, uint64_t x)
+{
+    h = (h ^ x) * UINT64_C(0x9e3779b97f4a7c15);
+    return h ^ h >> 29;
+}
+
+static uint32_t band(uint32_t n)
+{
+    return n ? 32 - (uint32_t)__builtin_clz(n) : 0;
+}
+
+/* The keys of the classes from the root to the deepest one. */
+static void path_of(uint64_t keys[N_DEPTHS], const struct length_traits *t)
+{
+    keys[0] = t->kind == LENGTH_PROGRAM;
+    keys[1] = mix(keys[0] + 2, t->has_limit ? 1 + band(t->n_out_max) : 0);
+    keys[2] = mix(keys[1], t->tenant);
+    keys[3] = mix(keys[2], (uint64_t)t->kind << 32 | band(t->n_prompt) / 2);
+}
+
+static void init_class(struct lengths *l, uint32_t i, uint64_t key, uint32_t parent)
+{
+    struct class *c = &l->classes[i];
+
+    memset(c, 0, sizeof *c);
+    c->key = key;
+    c->parent = parent;
+    c->weight = 1;
+    map_put(&l->index, key, i);
+    if (parent != NO_CLASS) {
+        l->classes[parent].n_refs++;
+        return;
+    }
+    for (uint32_t b = 0; b < N_BINS; b++)
+        c->counts[b] = (float)(l->prior[b] * PRIOR_ANSWERS);
+    c->sum = PRIOR_ANSWERS;
+}
+
+/* The unused class that was used longest ago; NO_CLASS: there is none. */
+static uint32_t find_unused(const struct lengths *l)
+{
+    uint32_t found = NO_CLASS;
+
+    for (uint32_t i = N_ROOTS; i < l->n_classes; i++)
+        if (l->classes[i].n_refs == 0 &&
+            (found == NO_CLASS || l->classes[i].t_used < l->classes[found].t_used))
+            found = i;
+    return found;
+}
+
+static uint32_t new_class(struct lengths *l, uint64_t key, uint32_t parent)
+{
+    uint32_t i = l->n_classes;
+
+    l->classes[parent].n_refs++; /* find_unused() must not return the parent */
+    if (i < LENGTHS_N_CLASSES_MAX) {
+        l->n_classes++;
+    } else {
+        i = find_unused(l);
+        if (i != NO_CLASS) {
+            l->classes[l->classes[i].parent].n_refs--;
+            ASSERT(map_remove(&l->index, l->classes[i].key));
+        }
+    }
+    l->classes[parent].n_refs--;
+    if (i != NO_CLASS)
+        init_class(l, i, key, parent);
+    return i;
+}
+
+uint32_t lengths_class(const struct lengths *l, const struct length_traits *t)
+{
+    uint64_t keys[N_DEPTHS];
+    uint32_t class = 0, next;
+
+    path_of(keys, t);
+    for (uint32_t depth = 0; depth < N_DEPTHS && map_get(&l->index, keys[depth], &next); depth++)
+        class = next;
+    return class;
+}
+
+uint32_t lengths_enter(struct lengths *l, const struct length_traits *t)
+{
+    uint64_t keys[N_DEPTHS];
+    uint32_t class = NO_CLASS, next;
+
+    path_of(keys, t);
+    l->n_entered++;
+    for (uint32_t depth = 0; depth < N_DEPTHS; depth++) {
+        if (!map_get(&l->index, keys[depth], &next))
+            next = new_class(l, keys[depth], class);
+        if (next == NO_CLASS)
+            break;
+        class = next;
+        l->classes[class].t_used = l->n_entered;
+    }
+    l->classes[class].n_refs++;
+    return class;
+}
+
+void lengths_leave(struct lengths *l, uint32_t class)
+{
+    ASSERT(class < l->n_classes && l->classes[class].n_refs > 0);
+    l->classes[class].n_refs--;
+}
+
+/* --- life --- */
+
+/* The same mass in each octave. */
+static void make_prior(struct lengths *l)
+{
+    double sum = 0;
+
+    for (uint32_t b = 0; b < N_BINS && bin_first(b) <= PRIOR_MAX; b++)
+        sum += l->prior[b] = log2((bin_last(b) + 1.0) / bin_first(b));
+    for (uint32_t b = 0; b < N_BINS; b++)
+        l->prior[b] /= sum;
+}
+
+enum status lengths_create(struct lengths **out)
+{
+    struct lengths *l = calloc(1, sizeof *l);
+    enum status s = l ? map_init(&l->index, LENGTHS_N_CLASSES_MAX) : ERR_NOMEM;
+
+    *out = NULL;
+    if (s == OK) {
+        l->classes = memory_zeroed(LENGTHS_N_CLASSES_MAX, sizeof *l->classes);
+        s = l->classes ? OK : ERR_NOMEM;
+    }
+    if (s != OK) {
+        lengths_destroy(l);
+        return s;
+    }
+    l->growth = exp2(1.0 / LENGTHS_HALF_LIFE);
+    make_prior(l);
+    for (uint32_t i = 0; i < N_ROOTS; i++)
+        init_class(l, i, i, NO_CLASS);
+    l->n_classes = N_ROOTS;
+    *out = l;
+    return OK;
+}
+
+void lengths_destroy(struct lengths *l)
+{
+    if (!l)
+        return;
+    map_fini(&l->index);
+    free(l->classes);
+    free(l);
+}
+
+/* --- learning --- */
+
+/* Keep the weights small. Weights that become 0 are of answers long faded. */
+static void rescale(struct class *c)
+{
+    c->sum = 0;
+    for (uint32_t b = 0; b < N_BINS; b++) {
+        c->counts[b] /= (float)WEIGHT_MAX;
+        c->sum += (double)c->counts[b];
+    }
+    c->weight /= WEIGHT_MAX;
+}
+
+void lengths_note(struct lengths *l, uint32_t class, uint32_t n_tokens)
+{
+    uint32_t bin = bin_of(n_tokens);
+
+    ASSERT(class < l->n_classes);
+    for (uint32_t i = class; i != NO_CLASS; i = l->classes[i].parent) {
+        struct class *c = &l->classes[i];
+        c->counts[bin] += (float)c->weight;
+        c->sum += c->weight;
+        c->weight *= l->growth;
+        c->n_ever++;
+        if (c->weight > WEIGHT_MAX)
+            rescale(c);
+    }
+    l->n_noted++;
+}
+
+uint64_t lengths_n_noted(const struct lengths *l)
+{
+    return l->n_noted;
+}
+
+/* The distribution of a class, which a few answers may have changed since. */
+static const double *distribution(const struct lengths *l, uint32_t class)
+{
+    struct class *c = &l->classes[class];
+
+    if (c->is_mixed && l->n_noted - c->mixed_at < STALE_AFTER)
+        return c->mixed;
+    const double *below = c->parent == NO_CLASS ? l->prior : distribution(l, c->parent);
+    double lean = c->parent == NO_CLASS ? c->sum * PRIOR_SHARE : LENGTHS_LEAN * c->weight;
+    for (uint32_t b = 0; b < N_BINS; b++)
+        c->mixed[b] = ((double)c->counts[b] + lean * below[b]) / (c->sum + lean);
+    c->is_mixed = true;
+    c->mixed_at = l->n_noted;
+    return c->mixed;
+}
+
+/* --- answers --- */
+
+/* The mass of the answers longer than n_generated, which is at the lower end of its bin. */
+static double mass_from(const double *mixed, uint32_t bin)
+{
+    double mass = 0;
+
+    for (uint32_t b = bin; b < N_BINS; b++)
+        mass += mixed[b];
+    return mass;
+}
+
+double lengths_mean_left(const struct lengths *l, uint32_t class, uint32_t n_generated)
+{
+    const double *mixed = distribution(l, class);
+    uint32_t first = bin_of(n_generated + 1);
+    double mass = mass_from(mixed, first), sum = 0;
+
+    for (uint32_t b = first; b < N_BINS; b++)
+        sum += mixed[b] * bin_middle(b);
+    return mass > 0 ? fmax(1, sum / mass - (bin_first(first) - 1)) : n_generated + 1.0;
+}
+
+double lengths_quantile_left(const struct lengths *l, uint32_t class, uint32_t n_generated,
+                             double p)
+{
+    const double *mixed = distribution(l, class);
+    uint32_t b = bin_of(n_generated + 1);
+    double left = mass_from(mixed, b) * p;
+
+    while (b + 1 < N_BINS && left > mixed[b])
+        left -= mixed[b++];
+    return fmax(1, (double)bin_last(b) - n_generated);
+}
+
+double lengths_rank(const struct lengths *l, uint32_t class, uint32_t n_generated, double prefill,
+                    enum latency_objective objective)
+{
+    const double *mixed = distribution(l, class);
+    uint32_t first = bin_of(n_generated + 1);
+    double behind = mass_from(mixed, first), had = bin_first(first) - 1.0;
+    double cost = prefill * behind, gain = 0, rank = INFINITY;
+
+    for (uint32_t b = first; b < N_BINS; b++) {
+        double m = mixed[b], middle = bin_middle(b), end = bin_last(b);
+        behind -= m;
+        cost += m * (middle - had);
+        gain += objective == OBJECTIVE_NORMALIZED ? m / middle : m;
+        if (gain > 0)
+            rank = fmin(rank, (cost + fmax(0, behind) * (end - had)) / gain);
+    }
+    return fmax(1, rank); /* INFINITY: no such answer was ever seen */
+}

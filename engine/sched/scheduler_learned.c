@@ -1,0 +1,182 @@
+/* scheduler_learned.c - the order of the variant `learned`: ranks from the lengths of answers, aged
+ * by boosting.
+ *
+ * A sequence has the rank x of lengths.h and the place
+ *     origin + T ln x
+ * on the axis of time; the earliest place goes first. So a sequence goes before another one of the
+ * same rank that arrived later, before one of e times its rank that arrived up to T earlier, and so
+ * on. Time changes no order between two sequences: a place changes only when its sequence
+ * progresses. And nobody starves: of the sequences that arrive later than T ln x after another,
+ * none goes before it. (Boost scheduling: Yu and Scully, "Strongly Tail-Optimal Scheduling in the
+ * Light-Tailed M/G/1", 2024, with Gittins ranks in place of known sizes.)
+ *
+ * T follows the backlog: AGE_BOOST times the mean time that requests spend here, seen from a random
+ * moment (the mean square over the mean). With a smaller T the order comes near that of arrival and
+ * gives short answers less; with a larger T the last answers wait longer. AGE_BOOST and
+ * FIRST_TOKEN_GAIN are the best over all traces of loadgen/bench/sched/README.md. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/memory.h"
+#include "engine/sched/scheduler_internal.h"
+
+#define AGE_BOOST 1.25
+#define AGE_S_MAX 3600.0
+/* Weight of the time of a new request in the moving means. */
+#define SPENT_RATE 0.005
+#define TURN_RATE 0.02
+/* The gain of a first token over that of an answer of mean length, each per token: with 1, first
+ * tokens of long prompts wait for short answers; near 0, many answers are begun and none is
+ * finished. */
+#define FIRST_TOKEN_GAIN 3.3
+/* Places that differ by less than this share of T are equal, so that tenants take turns. */
+#define EQUAL_SHARE (1.0 / 16)
+/* An infinite rank is that of a length that no answer had. */
+#define RANK_MAX 1e15
+
+/* --- rounds --- */
+
+enum status learned_init(struct scheduler *s)
+{
+    enum status st = lengths_create(&s->lengths);
+
+    s->n_rounds = s->config.n_slots + 1;
+    for (int i = 0; st == OK && i < N_CLASSES; i++) {
+        struct rounds *r = &s->rounds[i];
+        r->origin_ns = memory_zeroed(s->n_rounds, sizeof *r->origin_ns);
+        r->n_fresh = memory_zeroed(s->n_rounds, sizeof *r->n_fresh);
+        st = r->origin_ns && r->n_fresh ? OK : ERR_NOMEM;
+    }
+    return st;
+}
+
+void learned_fini(struct scheduler *s)
+{
+    lengths_destroy(s->lengths);
+    for (int i = 0; i < N_CLASSES; i++) {
+        free(s->rounds[i].origin_ns);
+        free(s->rounds[i].n_fresh);
+    }
+}
+
+static struct rounds *rounds_of(struct scheduler *s, const struct entry *e)
+{
+    return &s->rounds[round_index(0, e->priority)];
+}
+
+void learned_join(struct scheduler *s, uint32_t slot)
+{
+    struct entry *e = &s->entries[slot];
+    struct rounds *r = rounds_of(s, e);
+    uint64_t end = r->first + s->n_rounds - 1; /* the last one that there is room for */
+
+    e->round = tenants_round(&s->tenants, e->tenant, round_index(0, e->priority), r->first);
+    if (e->round > end)
+        e->round = end;
+    while (r->last < e->round) {
+        uint64_t i = ++r->last % s->n_rounds;
+        r->origin_ns[i] = e->origin_ns;
+        r->n_fresh[i] = 0;
+    }
+    e->origin_ns = r->origin_ns[e->round % s->n_rounds];
+    r->n_fresh[e->round % s->n_rounds]++;
+    learned_rank(s, slot);
+}
+
+void learned_started(struct scheduler *s, const struct entry *e)
+{
+    struct rounds *r = rounds_of(s, e);
+
+    ASSERT(r->n_fresh[e->round % s->n_rounds] > 0);
+    r->n_fresh[e->round % s->n_rounds]--;
+    while (r->first < r->last && r->n_fresh[r->first % s->n_rounds] == 0)
+        r->first++;
+}
+
+/* --- places --- */
+
+double learned_age_s(const struct scheduler *s)
+{
+    double spent_s = s->spent_s > 0 ? s->spent_squared / s->spent_s : 0;
+
+    return s->config.age_s > 0 ? s->config.age_s
+                               : fmin(fmax(AGE_BOOST * spent_s, s->decode_s), AGE_S_MAX);
+}
+
+/* The prefill that is left, or restoring the KV of a preempted sequence. */
+static double seconds_before(const struct scheduler *s, const struct entry *e)
+{
+    if (e->n_out == 0)
+        return e->prefill_s * (e->n_known - e->n_computed) / e->n_known;
+    return e->state == ENTRY_RUNNING ? 0 : s->restore_s;
+}
+
+static double rank_of(const struct scheduler *s, const struct entry *e)
+{
+    /* A token takes this share of a step's time. */
+    double prefill = e->before_s * s->config.n_running_max / s->decode_s;
+    double rank = lengths_rank(s->lengths, e->class, e->n_out, prefill, s->config.objective);
+
+    if (e->n_out == 0 && s->config.objective == OBJECTIVE_NORMALIZED) {
+        double mean = lengths_mean_left(s->lengths, e->class, 0);
+        rank = fmin(rank, (1 + prefill) * fmax(1, mean / FIRST_TOKEN_GAIN));
+    }
+    return fmin(rank, RANK_MAX);
+}
+
+void learned_rank(struct scheduler *s, uint32_t slot)
+{
+    struct entry *e = &s->entries[slot];
+    uint32_t step = lengths_step(e->n_out) + 1;
+    double before_s = seconds_before(s, e);
+
+    if (e->rank_step == step && e->before_s == before_s)
+        return;
+    e->rank_step = step;
+    e->before_s = before_s;
+    double age_s = learned_age_s(s), place_s = e->origin_ns / NS_PER_S + age_s * log(rank_of(s, e));
+    e->place_us = (uint64_t)(floor(place_s / (age_s * EQUAL_SHARE)) * age_s * EQUAL_SHARE * 1e6);
+}
+
+struct order_key learned_place(const struct scheduler *s, uint32_t slot)
+{
+    const struct entry *e = &s->entries[slot];
+
+    return (struct order_key){.middle = e->place_us, .low = e->round};
+}
+
+void learned_ended(struct scheduler *s, uint32_t slot, uint64_t now_ns)
+{
+    const struct entry *e = &s->entries[slot];
+    double seconds = (now_ns - e->origin_ns) / NS_PER_S;
+    double rate = fmax(SPENT_RATE, 1.0 / ++s->n_ended);
+
+    lengths_note(s->lengths, e->class, e->n_out);
+    s->spent_s += rate * (seconds - s->spent_s);
+    s->spent_squared += rate * (seconds * seconds - s->spent_squared);
+    if (s->n_ended > 1)
+        s->turn_s += fmax(TURN_RATE, 1.0 / s->n_ended) *
+                     ((now_ns - s->last_ended_ns) / NS_PER_S - s->turn_s);
+    s->last_ended_ns = now_ns;
+}
+
+/* One sequence gets a place whenever another ends. */
+double learned_ahead(const struct scheduler *s, uint32_t slot)
+{
+    uint32_t position = order_position(&s->order, slot), n_places = s->config.n_running_max;
+
+    return position < n_places ? 0 : (position - n_places + 1) * s->turn_s;
+}
+
+double scheduler_tokens_left(const struct scheduler *s, uint32_t slot)
+{
+    const struct entry *e = &s->entries[slot];
+
+    return fmin(lengths_mean_left(s->lengths, e->class, e->n_out), e->n_out_left);
+}
+
+struct lengths *scheduler_lengths(struct scheduler *s)
+{
+    return s->lengths;
+}
