@@ -486,7 +486,10 @@ static enum status create_loop_state(struct engine *e, const struct kv_pool *poo
         return buf_why(why, s, "out of memory for the step buffers");
     engine_obtain_cost(e, pool);
     s = create_lineup(e, why);
-    return s == OK ? create_tables(e, why) : s;
+    if (s != OK)
+        return s;
+    engine_load_lengths(e);
+    return create_tables(e, why);
 }
 
 static void init_stats(struct engine_stats *st)
@@ -703,7 +706,7 @@ void engine_close(struct engine *e)
     }
     device_sampler_destroy(e->device_sampler);
     forward_destroy(e->forward);
-    engine_keep_cost(e);
+    engine_keep_learned(e);
     lineup_destroy(&e->lineup);
     cache_destroy(e->cache);
     batch_destroy(&e->batch);

@@ -74,11 +74,34 @@ double engine_measure_copy(struct engine *e)
     return s == OK ? seconds / COPY_BYTES * (double)token_bytes : 0;
 }
 
-/* Write the corrections since the start to the file, for the next start. */
-void engine_keep_cost(const struct engine *e)
+void engine_load_lengths(struct engine *e)
 {
     struct buf why;
 
+    if (!e->config.cost_dir)
+        return;
+    buf_init(&why, BUF_WHY_MAX);
+    enum status s = lengths_load(scheduler_lengths(e->lineup.scheduler), e->config.cost_dir,
+                                 e->fingerprint, &why);
+    if (s != OK && s != ERR_NOT_FOUND)
+        log_event(LOG_WARN, "lengths of answers are learned anew", "why=\"%s\"", buf_str(&why));
+    buf_fini(&why);
+}
+
+/* Write what was learned since the start to files, for the next start. */
+void engine_keep_learned(struct engine *e)
+{
+    const struct lengths *lengths;
+    struct buf why;
+
+    if (!e->lineup.scheduler) /* the engine was not created whole */
+        return;
+    lengths = scheduler_lengths(e->lineup.scheduler);
+    buf_init(&why, BUF_WHY_MAX);
+    if (e->config.cost_dir && lengths_n_noted(lengths) > 0 &&
+        lengths_save(lengths, e->config.cost_dir, e->fingerprint, &why) != OK)
+        log_event(LOG_WARN, "the lengths of answers are not saved", "why=\"%s\"", buf_str(&why));
+    buf_fini(&why);
     if (!e->profile.is_kept)
         return;
     buf_init(&why, BUF_WHY_MAX);

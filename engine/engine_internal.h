@@ -96,8 +96,10 @@ uint32_t engine_segment_tokens(const struct engine *e);
 /* Measure T(cached, new, batch), or load the file of an earlier start. Where neither succeeds, the
  * server uses an estimate that the first prefills scale. */
 void engine_obtain_cost(struct engine *e, const struct kv_pool *pool);
-/* Write the corrected cost model to its file, for the next start. */
-void engine_keep_cost(const struct engine *e);
+/* Read the lengths of answers that an earlier run learned. */
+void engine_load_lengths(struct engine *e);
+/* Write the corrected cost model and the lengths of answers to files, for the next start. */
+void engine_keep_learned(struct engine *e);
 /* Measure the seconds of copying a token's KV between host and device memory; 0: not measurable. */
 double engine_measure_copy(struct engine *e);
 

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/save_file.h"
 
 #define FORMAT 2
 #define FILE_BYTES_MAX 65536
@@ -581,7 +582,7 @@ enum status cost_model_read(struct cost_model *m, const char *text, size_t len,
 
 /* --- files --- */
 
-static enum status file_name(char path[PATH_MAX], const char *dir, const char *ending,
+static enum status file_name(char path[PATH_MAX], const char *dir,
                              const struct cost_model_subject *subject, struct buf *why)
 {
     struct hash_state h;
@@ -593,43 +594,24 @@ static enum status file_name(char path[PATH_MAX], const char *dir, const char *e
     hash_add(&h, subject->device, strlen(subject->device));
     hash_end(&h, digest, sizeof digest);
     hash_hex(hex, digest, sizeof digest);
-    if (snprintf(path, PATH_MAX, "%s/cost-%.16s.json%s", dir, hex, ending) >= PATH_MAX)
+    if (snprintf(path, PATH_MAX, "%s/cost-%.16s.json", dir, hex) >= PATH_MAX)
         return buf_why(why, ERR_INVALID, "%s: the path is too long", dir);
     return OK;
-}
-
-static enum status write_file(const char *path, const struct buf *text, struct buf *why)
-{
-    FILE *f = fopen(path, "w");
-    bool good;
-
-    if (!f)
-        return buf_why(why, ERR_IO, "%s: %s", path, strerror(errno));
-    good =
-        fwrite(text->data, 1, text->len, f) == text->len && fflush(f) == 0 && fsync(fileno(f)) == 0;
-    good &= fclose(f) == 0;
-    return good ? OK : buf_why(why, ERR_IO, "%s: %s", path, strerror(errno));
 }
 
 enum status cost_model_save(const struct cost_model *m, const char *dir,
                             const struct cost_model_subject *subject, struct buf *why)
 {
-    char path[PATH_MAX], unfinished[PATH_MAX];
+    char path[PATH_MAX];
     struct buf text;
-    enum status s = file_name(path, dir, "", subject, why);
+    enum status s = file_name(path, dir, subject, why);
 
-    if (s == OK)
-        s = file_name(unfinished, dir, ".new", subject, why);
     if (s != OK)
         return s;
     buf_init(&text, FILE_BYTES_MAX);
     s = cost_model_write(&text, m, subject);
     if (s == OK)
-        s = write_file(unfinished, &text, why);
-    if (s == OK && rename(unfinished, path) != 0)
-        s = buf_why(why, ERR_IO, "%s: %s", path, strerror(errno));
-    if (s != OK)
-        unlink(unfinished);
+        s = save_file(path, &text, why);
     buf_fini(&text);
     return s;
 }
@@ -639,7 +621,7 @@ enum status cost_model_load(struct cost_model *m, const char *dir,
 {
     char path[PATH_MAX];
     struct json *root;
-    enum status s = file_name(path, dir, "", subject, why);
+    enum status s = file_name(path, dir, subject, why);
 
     if (s == OK)
         s = js_parse_file(&root, path, FILE_BYTES_MAX, why);

@@ -1,12 +1,17 @@
 #include "engine/sched/lengths.h"
 
+#include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
+#include "base/hash.h"
+#include "base/json.h"
 #include "base/map.h"
 #include "base/memory.h"
+#include "base/save_file.h"
 
 /* Bins of lengths: one for each length below N_EXACT, then N_PER_OCTAVE in each octave. */
 #define EXACT_LOG2 4
@@ -28,6 +33,9 @@
 #define N_ROOTS 2 /* of calls and of programs */
 #define N_DEPTHS 4
 #define NO_CLASS UINT32_MAX
+#define N_BANDS 34
+#define FILE_BYTES_MAX (1u << 20)
+#define COUNT_MAX 1e9 /* of a bin in a file */
 
 struct class
 {
@@ -35,6 +43,8 @@ struct class
     uint32_t parent; /* NO_CLASS: a root */
     uint32_t n_refs; /* children, and callers of lengths_enter() */
     uint64_t t_used; /* n_entered at its last use */
+    uint32_t depth;  /* 0: a root */
+    uint32_t band;   /* of max_tokens, as in path_of(), at depth 1 */
     uint64_t n_ever; /* answers noted */
     double weight;   /* of the next answer */
     double sum;      /* of the counts */
@@ -108,11 +118,21 @@ static uint32_t band(uint32_t n)
     return n ? 32 - (uint32_t)__builtin_clz(n) : 0;
 }
 
+static uint64_t band_key(uint64_t root, uint32_t limit_band)
+{
+    return mix(root + N_ROOTS, limit_band);
+}
+
+static uint32_t limit_band(const struct length_traits *t)
+{
+    return t->has_limit ? 1 + band(t->n_out_max) : 0;
+}
+
 /* The keys of the classes from the root to the deepest one. */
 static void path_of(uint64_t keys[N_DEPTHS], const struct length_traits *t)
 {
     keys[0] = t->kind == LENGTH_PROGRAM;
-    keys[1] = mix(keys[0] + 2, t->has_limit ? 1 + band(t->n_out_max) : 0);
+    keys[1] = band_key(keys[0], limit_band(t));
     keys[2] = mix(keys[1], t->tenant);
     keys[3] = mix(keys[2], (uint64_t)t->kind << 32 | band(t->n_prompt) / 2);
 }
@@ -124,6 +144,7 @@ static void init_class(struct lengths *l, uint32_t i, uint64_t key, uint32_t par
     memset(c, 0, sizeof *c);
     c->key = key;
     c->parent = parent;
+    c->depth = parent == NO_CLASS ? 0 : l->classes[parent].depth + 1;
     c->weight = 1;
     map_put(&l->index, key, i);
     if (parent != NO_CLASS) {
@@ -186,10 +207,12 @@ uint32_t lengths_enter(struct lengths *l, const struct length_traits *t)
     path_of(keys, t);
     l->n_entered++;
     for (uint32_t depth = 0; depth < N_DEPTHS; depth++) {
-        if (!map_get(&l->index, keys[depth], &next))
+        if (!map_get(&l->index, keys[depth], &next)) {
             next = new_class(l, keys[depth], class);
-        if (next == NO_CLASS)
-            break;
+            if (next == NO_CLASS)
+                break;
+            l->classes[next].band = limit_band(t);
+        }
         class = next;
         l->classes[class].t_used = l->n_entered;
     }
@@ -351,4 +374,193 @@ double lengths_rank(const struct lengths *l, uint32_t class, uint32_t n_generate
             rank = fmin(rank, (cost + fmax(0, behind) * (end - had)) / gain);
     }
     return fmax(1, rank); /* INFINITY: no such answer was ever seen */
+}
+
+/* --- file --- */
+
+static bool is_kept(const struct class *c)
+{
+    return c->depth < 2 && c->sum > 0;
+}
+
+/* The counts in units of the next answer's weight. */
+static enum status write_class(struct buf *out, const struct class *c)
+{
+    enum status s;
+    bool is_first = true;
+
+    if (c->depth == 0)
+        s = buf_printf(out, "{\"programs\":%s,\"counts\":[", c->key ? "true" : "false");
+    else
+        s = buf_printf(out, "{\"programs\":%s,\"band\":%u,\"counts\":[",
+                       c->parent ? "true" : "false", c->band);
+    for (uint32_t b = 0; s == OK && b < N_BINS; b++) {
+        double n = (double)c->counts[b] / c->weight;
+        if (n < 1e-3)
+            continue;
+        s = buf_printf(out, "%s[%u,%.6g]", is_first ? "" : ",", b, n);
+        is_first = false;
+    }
+    return s == OK ? buf_printf(out, "]}") : s;
+}
+
+enum status lengths_write(struct buf *out, const struct lengths *l, const uint8_t fingerprint[32])
+{
+    char hex[65];
+    enum status s;
+    bool is_first = true;
+
+    hash_hex(hex, fingerprint, 32);
+    s = buf_printf(out, "{\"format\":1,\"model\":\"%s\",\"classes\":[", hex);
+    for (uint32_t i = 0; s == OK && i < l->n_classes; i++) {
+        if (!is_kept(&l->classes[i]))
+            continue;
+        s = is_first ? OK : buf_printf(out, ",\n");
+        if (s == OK)
+            s = write_class(out, &l->classes[i]);
+        is_first = false;
+    }
+    return s == OK ? buf_printf(out, "]}\n") : s;
+}
+
+static enum status read_counts(struct class *c, const struct json *counts, struct buf *why)
+{
+    memset(c->counts, 0, sizeof c->counts);
+    c->sum = 0;
+    for (size_t i = 0; i < js_len(counts); i++) {
+        const struct json *bin = js_at(js_at(counts, i), 0), *n = js_at(js_at(counts, i), 1);
+        bool is_number = js_is(n, JS_INT) || js_is(n, JS_REAL);
+
+        if (!js_is(bin, JS_INT) || js_int(bin) < 0 || js_int(bin) >= (int64_t)N_BINS ||
+            !is_number || !(js_number(n) >= 0 && js_number(n) <= COUNT_MAX))
+            return buf_why(why, ERR_INVALID, "counts[%zu]: expected [bin below %u, count]", i,
+                           N_BINS);
+        c->sum += js_number(n) - (double)c->counts[js_int(bin)];
+        c->counts[js_int(bin)] = (float)js_number(n);
+    }
+    return c->sum > 0 ? OK : buf_why(why, ERR_INVALID, "counts: expected some above 0");
+}
+
+static enum status read_class(struct lengths *l, const struct json *j, struct buf *why)
+{
+    bool programs = false;
+    int64_t of_band = -1;
+    enum status s = js_get_bool(j, "programs", &programs, why);
+
+    if (s == OK)
+        s = js_get_i64(j, "band", 0, N_BANDS, &of_band, why);
+    if (s != OK)
+        return s;
+    uint32_t i = programs;
+    if (of_band >= 0) {
+        uint64_t key = band_key(programs, (uint32_t)of_band);
+        if (!map_get(&l->index, key, &i))
+            i = new_class(l, key, programs);
+        if (i == NO_CLASS)
+            return OK; /* the file has more classes than fit */
+        l->classes[i].band = (uint32_t)of_band;
+    }
+    return read_counts(&l->classes[i], js_get(j, "counts"), why);
+}
+
+static enum status read_root(struct lengths *l, const struct json *root,
+                             const uint8_t fingerprint[32], struct buf *why)
+{
+    const struct json *classes = js_get(root, "classes");
+    const char *model = "";
+    int64_t format = 0;
+    char hex[65];
+    enum status s = js_is(root, JS_OBJECT) ? OK : buf_why(why, ERR_INVALID, "expected an object");
+
+    if (s == OK)
+        s = js_get_i64(root, "format", 0, INT64_MAX, &format, why);
+    if (s == OK)
+        s = js_get_str(root, "model", &model, NULL, why);
+    if (s != OK)
+        return s;
+    hash_hex(hex, fingerprint, 32);
+    if (format != 1 || strcmp(model, hex) != 0)
+        return buf_why(why, ERR_NOT_FOUND, "the file is for another %s",
+                       format != 1 ? "version" : "model");
+    if (!js_is(classes, JS_ARRAY))
+        return buf_why(why, ERR_INVALID, "classes: expected an array");
+    for (size_t i = 0; s == OK && i < js_len(classes); i++)
+        s = read_class(l, js_at(classes, i), why);
+    return s;
+}
+
+/* Replace *l by a new one that the file fills. No caller holds a class yet. */
+static enum status fill(struct lengths *l, const struct json *root, const uint8_t fingerprint[32],
+                        struct buf *why)
+{
+    struct lengths *fresh;
+    enum status s = lengths_create(&fresh);
+
+    if (s != OK)
+        return s;
+    s = read_root(fresh, root, fingerprint, why);
+    if (s == OK) {
+        struct lengths old = *l;
+        *l = *fresh;
+        *fresh = old;
+    }
+    lengths_destroy(fresh);
+    return s;
+}
+
+enum status lengths_read(struct lengths *l, const char *text, size_t len,
+                         const uint8_t fingerprint[32], struct buf *why)
+{
+    struct json *root;
+    enum status s = js_parse(&root, text, len, why);
+
+    if (s != OK)
+        return s;
+    s = fill(l, root, fingerprint, why);
+    js_unref(root);
+    return s;
+}
+
+static enum status file_name(char path[PATH_MAX], const char *dir, const uint8_t fingerprint[32],
+                             struct buf *why)
+{
+    char hex[65];
+
+    hash_hex(hex, fingerprint, 32);
+    if (snprintf(path, PATH_MAX, "%s/lengths-%.16s.json", dir, hex) >= PATH_MAX)
+        return buf_why(why, ERR_INVALID, "%s: the path is too long", dir);
+    return OK;
+}
+
+enum status lengths_save(const struct lengths *l, const char *dir, const uint8_t fingerprint[32],
+                         struct buf *why)
+{
+    char path[PATH_MAX];
+    struct buf text;
+    enum status s = file_name(path, dir, fingerprint, why);
+
+    if (s != OK)
+        return s;
+    buf_init(&text, FILE_BYTES_MAX);
+    s = lengths_write(&text, l, fingerprint);
+    if (s == OK)
+        s = save_file(path, &text, why);
+    buf_fini(&text);
+    return s;
+}
+
+enum status lengths_load(struct lengths *l, const char *dir, const uint8_t fingerprint[32],
+                         struct buf *why)
+{
+    char path[PATH_MAX];
+    struct json *root;
+    enum status s = file_name(path, dir, fingerprint, why);
+
+    if (s == OK)
+        s = js_parse_file(&root, path, FILE_BYTES_MAX, why);
+    if (s != OK)
+        return s;
+    s = fill(l, root, fingerprint, why);
+    js_unref(root);
+    return s;
 }

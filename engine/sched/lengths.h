@@ -79,11 +79,12 @@ uint32_t lengths_step(uint32_t n_generated);
 
 /* --- file --- */
 
-/* {"format": 1, "model": "64 hex digits", "classes": [{"path": [...], "counts": [[bin, n], ...]},
- * ...]}. A parent comes before its children. */
+/* {"format": 1, "model": "64 hex digits", "classes": [{"programs": false, "band": 8, "counts":
+ * [[bin, answers], ...]}, ...]}. A class without a band is a root. Only roots and bands are kept, so
+ * that the file names no tenant. */
 NODISCARD enum status lengths_write(struct buf *out, const struct lengths *l,
                                     const uint8_t fingerprint[32]);
-/* Replace what was learned. *l changes only on OK. */
+/* Replace what was learned, before the first lengths_enter(). *l changes only on OK. */
 NODISCARD enum status lengths_read(struct lengths *l, const char *text, size_t len,
                                    const uint8_t fingerprint[32], struct buf *why);
 /* The file lengths-<16 hex digits>.json in `dir`; a save replaces the file atomically. */

@@ -305,6 +305,9 @@ void scheduler_submit(struct scheduler *s, uint32_t slot, const struct sched_req
                         .priority = r->priority,
                         .prefill_s = prefill_seconds(s, n_cached, r->n_known - n_cached),
                         .origin_ns = now_ns,
+                        .came_ns = now_ns,
+                        .slo_ttft_s = r->slo_ttft_s,
+                        .slo_tpot_s = r->slo_tpot_s,
                         .arrival = s->n_arrived++};
     e->tenant = tenants_enter(&s->tenants, r->tenant);
     e->trajectory =
@@ -376,6 +379,10 @@ void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uin
     if (!e->has_lost)
         age_list_append(s, slot, now_ns);
     if (n_new > 0) {
+        if (e->n_out == 1)
+            e->first_ns = now_ns;
+        if (s->variant == MLFQ_LEARNED)
+            learned_set_due(s, slot, now_ns);
         e->is_urgent = false;
         s->policy->ran(s, slot);
     }
@@ -398,6 +405,7 @@ static void forget(struct scheduler *s, uint32_t slot, uint64_t now_ns)
         s->n_waiting--;
         s->n_started -= e->has_run;
     }
+    learned_forget_due(s, slot);
     if (s->variant == MLFQ_LEARNED && !e->has_run)
         learned_started(s, e);
     if (s->variant != MLFQ_LEARNED)

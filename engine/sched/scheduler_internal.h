@@ -46,6 +46,11 @@ struct entry {
     double before_s;    /* prefill or restoring, as the place was computed */
     uint64_t origin_ns; /* arrival, or that of the first request of its round */
     uint64_t place_us;  /* variant learned */
+    /* Targets of latency; 0: none. first_ns: time of the first token. */
+    double slo_ttft_s, slo_tpot_s;
+    uint64_t came_ns, first_ns;
+    uint64_t due_ns; /* in s->due: the latest time to run for the next target */
+    bool is_due;     /* goes before others of its priority until its next token */
     bool has_run;
     bool has_lost;    /* some of the n_had tokens must be recomputed, and no token came since: it
                          keeps ageing towards starvation although it runs */
@@ -131,6 +136,9 @@ struct scheduler {
     uint32_t n_in_level[SCHEDULER_N_LEVELS];
     uint64_t round[SCHEDULER_N_LEVELS * N_CLASSES]; /* latest round that was served */
     struct tenants tenants;
+    struct order due; /* sequences with a target that can still be met, by due_ns */
+    uint32_t n_due;   /* sequences with is_due */
+    double step_s;    /* expected time of the last planned step */
     struct rounds rounds[N_CLASSES];
     uint32_t n_rounds; /* kept at a time */
     struct trajectories trajectories;
@@ -203,6 +211,12 @@ double learned_age_s(const struct scheduler *s);
 /* Compute the place of a sequence again, if it has progressed. */
 void learned_rank(struct scheduler *s, uint32_t slot);
 struct order_key learned_place(const struct scheduler *s, uint32_t slot);
+/* A token came at now_ns, or the sequence has arrived: compute when it is due next. */
+void learned_set_due(struct scheduler *s, uint32_t slot, uint64_t now_ns);
+/* The sequence leaves. */
+void learned_forget_due(struct scheduler *s, uint32_t slot);
+/* Sequences whose time has come go before others. */
+void learned_promote_due(struct scheduler *s, uint64_t now_ns);
 /* A request has finished, and the scheduler learns from it. */
 void learned_ended(struct scheduler *s, uint32_t slot, uint64_t now_ns);
 double learned_ahead(const struct scheduler *s, uint32_t slot);

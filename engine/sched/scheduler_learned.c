@@ -32,6 +32,9 @@
 #define FIRST_TOKEN_GAIN 3.3
 /* Places that differ by less than this share of T are equal, so that tenants take turns. */
 #define EQUAL_SHARE (1.0 / 16)
+/* At most this share of the running sequences goes before others for their targets, so that tight
+ * targets do not undo the order. */
+#define DUE_SHARE 0.5
 /* An infinite rank is that of a length that no answer had. */
 #define RANK_MAX 1e15
 
@@ -41,6 +44,8 @@ enum status learned_init(struct scheduler *s)
 {
     enum status st = lengths_create(&s->lengths);
 
+    if (st == OK)
+        st = order_init(&s->due, s->config.n_slots);
     s->n_rounds = s->config.n_slots + 1;
     for (int i = 0; st == OK && i < N_CLASSES; i++) {
         struct rounds *r = &s->rounds[i];
@@ -54,6 +59,7 @@ enum status learned_init(struct scheduler *s)
 void learned_fini(struct scheduler *s)
 {
     lengths_destroy(s->lengths);
+    order_fini(&s->due);
     for (int i = 0; i < N_CLASSES; i++) {
         free(s->rounds[i].origin_ns);
         free(s->rounds[i].n_fresh);
@@ -82,6 +88,7 @@ void learned_join(struct scheduler *s, uint32_t slot)
     e->origin_ns = r->origin_ns[e->round % s->n_rounds];
     r->n_fresh[e->round % s->n_rounds]++;
     learned_rank(s, slot);
+    learned_set_due(s, slot, e->came_ns);
 }
 
 void learned_started(struct scheduler *s, const struct entry *e)
@@ -92,6 +99,54 @@ void learned_started(struct scheduler *s, const struct entry *e)
     r->n_fresh[e->round % s->n_rounds]--;
     while (r->first < r->last && r->n_fresh[r->first % s->n_rounds] == 0)
         r->first++;
+}
+
+/* --- targets --- */
+
+void learned_forget_due(struct scheduler *s, uint32_t slot)
+{
+    struct entry *e = &s->entries[slot];
+
+    if (e->due_ns)
+        order_remove(&s->due, slot);
+    s->n_due -= e->is_due;
+    e->due_ns = 0;
+    e->is_due = false;
+}
+
+/* The next token has to come by first_ns + n_out slo_tpot_s, and the first by came_ns + slo_ttft_s.
+ * Before it runs, the step under way ends, and others run in its step. A target that cannot be met
+ * any more is given up. */
+void learned_set_due(struct scheduler *s, uint32_t slot, uint64_t now_ns)
+{
+    struct entry *e = &s->entries[slot];
+    double step_s = fmax(s->step_s, s->decode_s), due_s = 0;
+    double run_s = step_s + fmax(next_iteration_seconds(s, e), step_s);
+
+    learned_forget_due(s, slot);
+    if (e->n_out == 0 && e->slo_ttft_s > 0)
+        due_s = e->came_ns / NS_PER_S + e->slo_ttft_s - run_s;
+    else if (e->n_out > 0 && e->slo_tpot_s > 0)
+        due_s = e->first_ns / NS_PER_S + e->n_out * e->slo_tpot_s - run_s;
+    if (due_s * NS_PER_S < (double)now_ns)
+        return;
+    e->due_ns = (uint64_t)(due_s * NS_PER_S);
+    order_insert(&s->due, slot, (struct order_key){.high = e->due_ns});
+}
+
+void learned_promote_due(struct scheduler *s, uint64_t now_ns)
+{
+    uint32_t slot, n_max = (uint32_t)ceil(s->config.n_running_max * DUE_SHARE);
+
+    while ((slot = order_first(&s->due)) != ORDER_NONE && s->entries[slot].due_ns <= now_ns) {
+        order_remove(&s->due, slot);
+        s->entries[slot].due_ns = 0;
+        if (s->n_due >= n_max)
+            continue;
+        s->entries[slot].is_due = true;
+        s->n_due++;
+        entry_placed(s, slot);
+    }
 }
 
 /* --- places --- */
@@ -143,7 +198,7 @@ struct order_key learned_place(const struct scheduler *s, uint32_t slot)
 {
     const struct entry *e = &s->entries[slot];
 
-    return (struct order_key){.middle = e->place_us, .low = e->round};
+    return (struct order_key){.middle = e->is_due ? 0 : e->place_us, .low = e->round};
 }
 
 void learned_ended(struct scheduler *s, uint32_t slot, uint64_t now_ns)

@@ -270,6 +270,7 @@ void scheduler_plan(struct scheduler *s, uint64_t now_ns, const struct sched_vie
 
     s->n_plans++;
     promote_starving(s, now_ns);
+    learned_promote_due(s, now_ns);
     begin(&m);
     choose(&m);
     for (uint32_t i = 0; i < m.n_chunks; i++)
@@ -282,6 +283,7 @@ void scheduler_plan(struct scheduler *s, uint64_t now_ns, const struct sched_vie
                          .n_for_memory = m.n_for_memory,
                          .step_s = cost_model_step_seconds(s->config.cost, &m.step),
                          .version = s->version};
+    s->step_s = out->step_s;
 }
 
 bool scheduler_is_current(const struct scheduler *s, const struct plan *plan)

@@ -53,7 +53,7 @@ static void come_and_go(struct world *w, const struct mix *mix)
     }
 }
 
-static const char *const variants[] = {"tarn", "paper", "released", NULL};
+static const char *const variants[] = {"tarn", "paper", "released", "learned", NULL};
 
 static void open_random(struct world *w, const char *policy, uint64_t seed)
 {

@@ -1,0 +1,16 @@
+/* save_file.h - replaces a small file atomically: after a crash, a reader finds the old text or the
+ * new one, whole.
+ *
+ * Owns    nothing.
+ * Thread  any; two threads must not save the same path at once.
+ * Errors  ERR_IO with the path and the system's words; ERR_INVALID: the path is too long.
+ * Units   bytes. */
+#ifndef TARN_BASE_SAVE_FILE_H
+#define TARN_BASE_SAVE_FILE_H
+
+#include "base/buf.h"
+
+/* Write the text to `path`.new and rename it to `path`. */
+NODISCARD enum status save_file(const char *path, const struct buf *text, struct buf *why);
+
+#endif
