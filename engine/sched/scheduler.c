@@ -333,6 +333,7 @@ void scheduler_submit(struct scheduler *s, uint32_t slot, const struct sched_req
         set_rank(s, slot, false);
     order_insert(&s->order, slot, key_of(s, slot));
     age_list_append(s, slot, now_ns);
+    s->came_sum_s += now_ns / NS_PER_S;
     s->n_waiting++;
     s->version++;
 }
@@ -417,6 +418,7 @@ static void forget(struct scheduler *s, uint32_t slot, uint64_t now_ns)
     age_list_take(s, slot);
     order_remove(&s->order, slot);
     lengths_leave(s->lengths, e->class);
+    s->came_sum_s = s->order.n ? s->came_sum_s - e->came_ns / NS_PER_S : 0;
     s->n_in_level[e->level]--;
     e->state = ENTRY_NONE;
     s->version++;

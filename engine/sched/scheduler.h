@@ -31,6 +31,10 @@
  * rounds. Rounds are counted separately for priorities below, at and above 0.
  *
  * Variants of the two MLFQs (--mlfq-variant):
+ *   learned   of skip-join-mlfq: as many levels as there are ranks, learned from the lengths of
+ *             finished answers (lengths.h), and an age boost instead of the starvation threshold
+ *             (scheduler_learned.c). Where lengths have a heavy tail the order is that of the MLFQ,
+ *             where they have not it comes near the order of arrival. Of mlfq: as tarn
  *   tarn      the paper's, except that a starving sequence goes first for one iteration only and
  *             then returns to its old place: in the top level it would be demoted through all
  *             levels again, ahead of newer sequences. The starvation threshold may rise (below)
@@ -40,7 +44,9 @@
  *             level; starvation is checked at every 1000th plan and moves to the front of the top
  *             level; a sequence that does not fit is not passed over; no rounds between tenants
  *
- * No starvation (promise P6, ARCHITECTURE.md). A sequence that has not run for `starvation_s` goes
+ * No starvation (promise P6, ARCHITECTURE.md). With the variant learned, sequences that arrive later
+ * than T ln x after another never go before it; T is bounded, x is at most 10^15, and starvation_s
+ * is off unless it is configured. In all other orders, a sequence that has not run for `starvation_s` goes
  * before all others until its next token. Steps that only recompute tokens lost by a preemption do
  * not count as running. (In fcfs, where no equal overtakes, only a sequence that waits for more
  * important ones can starve.) Where memory is short, serving a starving sequence means restoring
@@ -84,7 +90,8 @@ struct scheduler_config {
     double quantum_s;                 /* of the top level; 0: the time of a decode step of
                                       n_running_max sequences */
     double ratio;                     /* of a level's quantum to that of the level above; 0: 2 */
-    double starvation_s;              /* 0: max(3 s, 100 decode steps); INFINITY: never */
+    double starvation_s;              /* 0: max(3 s, 100 decode steps), and never with the variant
+                                         learned; INFINITY: never */
     const char *variant;              /* of the MLFQs (above); NULL: "tarn" */
     enum latency_objective objective; /* variant learned */
     double age_s;                     /* variant learned: T of its ageing; 0: learned */

@@ -124,7 +124,9 @@ struct scheduler {
     struct lengths *lengths;
     /* Moving means of the time from the arrival to the end of a request, and of its square. */
     double spent_s, spent_squared;
-    double turn_s; /* moving mean of the time between two ends */
+    double turn_s;     /* moving mean of the time between two ends */
+    double age_s;      /* moving mean, over ends, of the mean age of the requests that are here */
+    double came_sum_s; /* of the arrivals of the requests that are here */
     uint64_t n_ended, last_ended_ns;
     uint32_t n_started; /* waiting sequences that have run before */
 

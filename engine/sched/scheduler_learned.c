@@ -11,7 +11,7 @@
  * Light-Tailed M/G/1", 2024, with Gittins ranks in place of known sizes.)
  *
  * T follows the backlog: AGE_BOOST times the mean time that requests spend here, seen from a random
- * moment (the mean square over the mean). With a smaller T the order comes near that of arrival and
+ * moment (the mean square over the mean), or more while the load rises. With a smaller T the order comes near that of arrival and
  * gives short answers less; with a larger T the last answers wait longer. AGE_BOOST and
  * FIRST_TOKEN_GAIN are the best over all traces of loadgen/bench/sched/README.md. */
 #include <math.h>
@@ -23,7 +23,10 @@
 
 #define AGE_BOOST 1.25
 #define AGE_S_MAX 3600.0
-/* Weight of the time of a new request in the moving means. */
+/* In a steady state, the mean age of the requests that are here is half of the time that they spend
+ * here. When the load rises, their ages rise first, so T is at least this many ages. */
+#define AGES 1.5
+/* Weights of a new request in the moving means. */
 #define SPENT_RATE 0.005
 #define TURN_RATE 0.02
 /* The gain of a first token over that of an answer of mean length, each per token: with 1, first
@@ -154,9 +157,10 @@ void learned_promote_due(struct scheduler *s, uint64_t now_ns)
 double learned_age_s(const struct scheduler *s)
 {
     double spent_s = s->spent_s > 0 ? s->spent_squared / s->spent_s : 0;
+    double usual_s = fmax(spent_s, AGES * s->age_s);
 
     return s->config.age_s > 0 ? s->config.age_s
-                               : fmin(fmax(AGE_BOOST * spent_s, s->decode_s), AGE_S_MAX);
+                               : fmin(fmax(AGE_BOOST * usual_s, s->decode_s), AGE_S_MAX);
 }
 
 /* The prefill that is left, or restoring the KV of a preempted sequence. */
@@ -207,12 +211,15 @@ void learned_ended(struct scheduler *s, uint32_t slot, uint64_t now_ns)
     double seconds = (now_ns - e->origin_ns) / NS_PER_S;
     double rate = fmax(SPENT_RATE, 1.0 / ++s->n_ended);
 
+    double n_here = s->order.n, age_s = now_ns / NS_PER_S - s->came_sum_s / n_here;
+    double turn_rate = fmax(TURN_RATE, 1.0 / s->n_ended);
+
     lengths_note(s->lengths, e->class, e->n_out);
+    s->age_s += turn_rate * (age_s - s->age_s);
     s->spent_s += rate * (seconds - s->spent_s);
     s->spent_squared += rate * (seconds * seconds - s->spent_squared);
     if (s->n_ended > 1)
-        s->turn_s += fmax(TURN_RATE, 1.0 / s->n_ended) *
-                     ((now_ns - s->last_ended_ns) / NS_PER_S - s->turn_s);
+        s->turn_s += turn_rate * ((now_ns - s->last_ended_ns) / NS_PER_S - s->turn_s);
     s->last_ended_ns = now_ns;
 }
 

@@ -204,8 +204,9 @@ static const struct option_row rows[] = {
     NUMBER(NULL, "level-ratio", level_ratio, 1.1, 16, SETTING_TEXT(DEFAULT_LEVEL_RATIO), "X",
            "time of an MLFQ level, as a multiple of the level above"),
     TEXT(NULL, "starvation-ms", starvation_ms, "0", "MS",
-         "a request that has not run for this time goes first; inf: never; 0: 3000, or 100 decode "
-         "steps where that is longer"),
+         "a request that has not run for this time goes first; inf: never; 0: never with the "
+         "variant "
+         "learned, else 3000, or 100 decode steps where that is longer"),
     CHOICE(NULL, "mlfq-variant", mlfq_variant, DEFAULT_MLFQ_VARIANT, "tarn|paper|released|learned",
            "MLFQs as tuned here, as in FastServe's paper, or as in its authors' code; learned: "
            "skip-join-mlfq with ranks learned from the lengths of answers"),

@@ -59,7 +59,7 @@ static void defaults_are_those_of_the_table(void **state)
     assert_true(c.max_step_ms == 0 && c.quantum_ms == 0 && c.starvation_ms == 0);
     assert_true(c.level_ratio == 2);
     assert_true(c.profile_cost);
-    assert_string_equal(c.mlfq_variant, "tarn");
+    assert_string_equal(c.mlfq_variant, "learned");
     assert_int_equal(c.kv_reserve_blocks, 0);
     assert_string_equal(c.kv_swap, "proactive");
     assert_int_equal(c.kv_host_bytes, 0);
