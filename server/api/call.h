@@ -35,7 +35,7 @@ enum call_state { CALL_READ, CALL_WAITING, CALL_SUBMITTED };
 
 struct call {
     struct server *srv;
-    struct account *account; /* route_account() */
+    struct account *account; /* caller_account() */
     _Atomic int state;       /* enum call_state */
     atomic_bool is_gone;     /* the client left, or the server ends */
     struct wait *wait;       /* a reference: call_wait_for(); NULL: nothing to wait for */
