@@ -33,7 +33,8 @@ DEMO_DOCUMENTS = [
     {"title": "The tower Vomta",
      "text": "Vomta is a tower. The builder of Vomta is Stasprites. Vomta has the height 529."},
     {"title": "Notes on Kumnordim",
-     "text": "Kumnordim is a ship. The captain of Kumnordim is Stamos. Kumnordim's length is 8417."},
+     "text": "Kumnordim is a ship. The captain of Kumnordim is Stamos. "
+             "Kumnordim's length is 8417."},
 ]
 DEMO_QUESTIONS = ["Who is the captain of Kumnordim?", "What is the height of Vomta?",
                   "Who is the captain of Vomta?"]  # not in the documents

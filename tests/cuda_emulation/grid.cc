@@ -102,7 +102,8 @@ void emulation_die(const char *format, ...)
     vfprintf(stderr, format, args);
     va_end(args);
     if (grid.active) {
-        fprintf(stderr, "\n  in %s, block (%u,%u,%u)", grid.name, blockIdx.x, blockIdx.y, blockIdx.z);
+        fprintf(stderr, "\n  in %s, block (%u,%u,%u)", grid.name, blockIdx.x, blockIdx.y,
+                blockIdx.z);
         if (grid.running)
             fprintf(stderr, ", thread (%u,%u,%u)", grid.running->index.x, grid.running->index.y,
                     grid.running->index.z);

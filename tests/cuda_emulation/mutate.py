@@ -134,7 +134,8 @@ class Builder:
                 return shlex.split(f.read()), folder
         run = subprocess.run(['ninja', '-t', 'commands', '-s', 'tests/cuda_' + test],
                              cwd=self.build, capture_output=True, text=True, check=True)
-        return shlex.split(run.stdout.strip().removeprefix(': && ').removesuffix(' && :')), self.build
+        command = run.stdout.strip().removeprefix(': && ').removesuffix(' && :')
+        return shlex.split(command), self.build
 
     def link(self, test, source, obj, out):
         """The test's own link line with one object replaced."""

@@ -19,7 +19,7 @@ TOOLKIT = "/usr/local/cuda/bin"
 
 
 def environment(env: dict[str, str], repo: Path) -> dict[str, str]:
-    """The loader finds what prepare carried, and CUDA's libraries of the version that was linked."""
+    """The loader finds the copied libraries, and CUDA's in the version that was linked."""
     folders = [str(repo / "build" / "gpu" / "lib")]
     for pattern in LIBRARY_FOLDERS:
         folders += [f for f in sorted(glob.glob(pattern))

@@ -48,7 +48,7 @@ the header `X-Script: {...}`, and the member "script" of the body. All members a
     split_ms         between such pieces; without it the kernel may join them     (0)
     done             data: [DONE] at the end                                      (true)
     headers          further response headers, an object                          ({})
-    content_type     of a stream                                                  ("text/event-stream")
+    content_type     of a stream                                     ("text/event-stream")
   faults; N counts tokens sent before it; -1: instead of response headers; 0: after the headers
     status           this HTTP status with an error body; no stream               (200)
     error            text or object of the error                                  ("scripted")

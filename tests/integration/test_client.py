@@ -153,7 +153,8 @@ def cancelled_calls_leave(server):
     expect(seen, cancelled=50)
     assert seen["n_chunks"] == 200
     wait_for_stats(server, n_left=50, n_generating=0)
-    # On a slow machine a call may be cancelled before it was sent; all that reached the server left.
+    # On a slow machine a call may be cancelled before it is sent. All calls that reached the server
+    # must have left it.
     seen = calls(server, {"ttft_ms": 600000}, n=50, cancel_after_ms=500)
     expect(seen, cancelled=50)
     stats = wait_for_stats(server, n_generating=0)

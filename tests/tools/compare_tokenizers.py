@@ -3,9 +3,10 @@
 
 usage: compare_tokenizers.py LIB.so DIR... [--count N] [--seed S]
 
-LIB.so is any shared library with engine/tokenizer*.c, engine/text/detokenize.c and base/ in it; each DIR
-holds a tokenizer.json. Prints the number of equal encodings and decodings for each, and the first
-differences; exit code 1 if any encoding differs. Not part of CI: it needs a package."""
+LIB.so is any shared library that contains engine/text/tokenizer/, engine/text/detokenize.c and
+base/. Each DIR holds a tokenizer.json. The program prints, for each DIR, the number of equal
+encodings and decodings and the first differences. The exit code is 1 if an encoding differs. CI does
+not run the program, because the package is not installed there."""
 
 import argparse
 import ctypes

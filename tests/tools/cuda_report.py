@@ -60,7 +60,8 @@ class Compiled:
 
 def find_nvcc(given: str | None) -> str | None:
     homes = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
-    candidates = [given] if given else [shutil.which("nvcc")] + [f"{h}/bin/nvcc" for h in homes if h]
+    installed = [shutil.which("nvcc")] + [f"{h}/bin/nvcc" for h in homes if h]
+    candidates = [given] if given else installed
     return next((c for c in candidates if c and os.access(c, os.X_OK)), None)
 
 
@@ -100,11 +101,12 @@ def compile_one(nvcc: str, path: Path, archs: list[str], out: Path) -> Compiled:
     lines = [l for l in log.splitlines() if not INFORMATION.search(l)]
     bad = run.returncode or any(re.search(r"\b(error|warning)\b", l, re.I) for l in lines)
     errors = "\n".join(lines).strip() or f"nvcc ended with {run.returncode}"
-    return Compiled(path.name, time.monotonic() - begin, parse(path.name, log), errors if bad else "")
+    return Compiled(path.name, time.monotonic() - begin, parse(path.name, log),
+                    errors if bad else "")
 
 
 def short_names(kernels: list[Kernel]) -> None:
-    """Demangled, without return type, parameters and the prefix that nvcc gives static functions."""
+    """The demangled name without return type, parameters and nvcc's prefix of static functions."""
     tool = shutil.which("c++filt")
     if not tool or not kernels:
         return

@@ -249,8 +249,8 @@ def read_sentencepiece(path, family):
     if model_type == 1:
         return set_unigram(v, scores, kinds)
     if model_type != 2:
-        sys.exit(f"{path}: a SentencePiece model of type {model_type}; only Unigram (1) and BPE (2) "
-                 "are converted")
+        sys.exit(f"{path}: a SentencePiece model of type {model_type}; only Unigram (1) "
+                 "and BPE (2) are converted")
     return set_spm(v, scores, kinds)
 
 

@@ -191,8 +191,8 @@ def choose_parts(p: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     wanted = PARTS if named is None else named
     absent = [part for part in wanted if part in READS and not (args.data / READS[part]).is_file()]
     if absent and named is not None:
-        print(f"show.py: {', '.join(absent)}: no shared data, {args.data / READS[absent[0]]} is not "
-              "there (another folder: --data DIR; without data: "
+        print(f"show.py: {', '.join(absent)}: no shared data, {args.data / READS[absent[0]]} is "
+              "not there (another folder: --data DIR; without data: "
               f"--parts {','.join(part for part in PARTS if part not in READS)})", file=sys.stderr)
         sys.exit(2)
     if absent:
