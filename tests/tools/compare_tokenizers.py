@@ -5,8 +5,8 @@ usage: compare_tokenizers.py LIB.so DIR... [--count N] [--seed S]
 
 LIB.so is any shared library that contains engine/text/tokenizer/, engine/text/detokenize.c and
 base/. Each DIR holds a tokenizer.json. The program prints, for each DIR, the number of equal
-encodings and decodings and the first differences. The exit code is 1 if an encoding differs. CI does
-not run the program, because the package is not installed there."""
+encodings and decodings and the first differences. The exit code is 1 if an encoding differs. CI
+does not run the program, because the package is not installed there."""
 
 import argparse
 import ctypes
