@@ -144,8 +144,10 @@ class Server:
 
 
 def tarn_server(model: Path, *options: str, env: dict[str, str] | None = None) -> Server:
+    """A server whose timeouts are ten minutes unless set, so that a slow client meets none."""
+    timeouts = {f"TARN_{phase}_TIMEOUT": "600" for phase in ("HEADER", "BODY", "WRITE", "IDLE")}
     return Server([str(tarn_test.program("tarn-server")), "--model", str(model), "--port", "0",
-                   *options], env)
+                   *options], {**timeouts, **(env or {})})
 
 
 def fake_server(step_us: int, prefill_us: int, queue_max: int, key: str = "") -> Server:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import tempfile
 
-from http_helpers import Server, make_model, run_tests, tarn_server
+from http_helpers import TIMEOUT, Server, make_model, run_tests, tarn_server
 from venv_helpers import use_venv
 
 with tempfile.TemporaryDirectory() as folder:
@@ -124,7 +124,8 @@ if __name__ == "__main__":
             plain = SERVER.request
             SERVER.request = lambda m, p, b=None, h=None: plain(  # type: ignore[method-assign]
                 m, p, b, {"x-api-key": "boss", **(h or {})})
-            CLIENT = openai.OpenAI(base_url=SERVER.url + "/v1", api_key="sesame", max_retries=0)
+            CLIENT = openai.OpenAI(base_url=SERVER.url + "/v1", api_key="sesame", max_retries=0,
+                                   timeout=TIMEOUT)
             sys.exit(run_tests([chat_answers, chat_streams,
                                 an_answer_with_tool_calls_can_be_sent_back,
                                 logprobs_and_n_are_read,
