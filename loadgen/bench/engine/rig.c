@@ -96,7 +96,10 @@ static enum status open_device(struct rig *r, const struct bench_options *o,
     d.batch_invariant = o->batch_invariant;
     enum status s = device_open(&r->device, &d, why);
     if (s == OK && o->profile && m->family != &family_llama)
-        s = buf_why(why, ERR_UNSUPPORTED, "--profile names the products of Llama layers only");
+        s = buf_why(why, ERR_UNSUPPORTED,
+                    "--profile recognizes a product by its weight in a "
+                    "Llama layer (qkv, o, gate_up, down); this model is of family %s",
+                    m->family->name);
     if (s == OK && o->profile && !device_is_host(r->device))
         s = buf_why(why, ERR_UNSUPPORTED, "--profile measures ops on the host: use --device cpu");
     return s;
