@@ -106,8 +106,8 @@ struct tarn_document {
     struct tarn_text text;
 };
 
-/* tarn_body_build() borrows all pointers until it returns. It writes the fields in this order, so
- * equal requests have equal bytes. */
+/* tarn_body_build() borrows all pointers until it returns. The body has the fields in this order,
+ * so equal requests have equal bytes. */
 struct tarn_request {
     enum tarn_kind kind;
     const char *model; /* NULL: the server's first model */

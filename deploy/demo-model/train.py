@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Trains the demo model. It can be stopped (Ctrl-C, SIGTERM) and started again: the checkpoint
-holds all state.
+"""Train the demo model. The training can be stopped (Ctrl-C, SIGTERM) and started again: the
+checkpoint holds all state.
 
 The curriculum starts with documents that all state the same relation, so that only the entity
 decides. A model that begins with mixed relations learns to copy the value after the asked relation,

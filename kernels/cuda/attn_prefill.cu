@@ -44,8 +44,8 @@ static __device__ __forceinline__ uint32_t v_chunk(uint32_t row, uint32_t chunk)
     return row * layout<DIM>::V_ROW + (chunk ^ 2 * (row / 4 % 4));
 }
 
-/* The walk over the tiles of a sequence that some row of a block sees. It keeps indices only and
- * reads the segment again each time, because registers are scarce. */
+/* The walk over the tiles of a sequence that some row of a block sees. The struct
+ * has indices only, and each step reads the segment again, because registers are scarce. */
 struct walk {
     uint32_t first_pos;    /* of the block's rows */
     uint32_t last_pos;

@@ -31,7 +31,7 @@ double stats_std(const double *v, size_t n);
 /* v ascending; p in [0, 100]. */
 double stats_percentile(const double *v, size_t n, double p);
 
-/* What compare prints of a series. */
+/* The statistics of a series that `compare` prints. */
 enum statistic { STATISTIC_MEAN, STATISTIC_MEDIAN, STATISTIC_P95, STATISTIC_P99, N_STATISTICS };
 const char *statistic_name(enum statistic s); /* "mean", "median", "p95", "p99" */
 

@@ -529,7 +529,7 @@ static void draw_order(void)
 }
 
 /* Allocate dynamic shared memory of exactly this length, followed by a red zone or a page that
- * faults. It is aligned to 16 bytes and not more. */
+ * faults. The memory is aligned to exactly 16 bytes. */
 static void open_shared(size_t n_bytes)
 {
     grid.shared_bytes = n_bytes;

@@ -152,7 +152,7 @@ def source_of(build):
 
 
 def run_test(program, seed, limit_s):
-    """What became of it: 0, its exit status, or 'time'."""
+    """Run a test program; return its exit status, or 'time' if it took too long."""
     try:
         return subprocess.run([program], capture_output=True, timeout=limit_s,
                               env=dict(os.environ, TARN_EMULATION_SEED=str(seed))).returncode
@@ -161,7 +161,7 @@ def run_test(program, seed, limit_s):
 
 
 def failing_tests(build, files, seeds, limit_s):
-    """Tests that fail as the tree is: no mutant can be judged by them."""
+    """The tests that fail without a mutation, so that they can judge no mutant."""
     tests = {t for f in files for source in ([f] if f.endswith('.cu') else includers(f))
              for t in TESTS[source]}
     return {t for t in tests for seed in seeds

@@ -45,7 +45,7 @@ def output_of(argv: list[str], env: dict[str, str], seconds: float = 20) -> tupl
 
 
 def describe_device(env: dict[str, str]) -> str:
-    """What nvidia-smi says of the GPU; empty where there is none."""
+    """Name, driver and memory of the GPU, as nvidia-smi prints them; empty without a GPU."""
     status, text = output_of(["nvidia-smi", "--query-gpu=name,driver_version,memory.total,"
                               "clocks.max.sm,clocks.max.mem", "--format=csv"], env)
     return text.strip() if status == 0 else ""

@@ -23,7 +23,7 @@ OUTPUT_PARAMS = 128256 * 4096
 KV_BYTES = 2 * 32 * 1024 * 2  # a token
 N_HEADS_TIMES_DIM = 32 * 32 * 128  # over all layers
 
-# What kernels/cuda/PERFORMANCE.md predicts: share of the floor, or microseconds.
+# The predictions of kernels/cuda/PERFORMANCE.md: share of the floor, or microseconds.
 PREDICTED = {
     ("launch", ""): "2 to 3 us",
     ("gemm", "bf16"): "70 to 85 %",

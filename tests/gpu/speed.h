@@ -1,9 +1,9 @@
 /* speed.h - measures the time of single ops of a device; implemented by tests/gpu/kernel_speed.c.
  *
  * A case enqueues one op. speed_time() blocks the stream, enqueues the op many times, and takes the
- * time between two events (timer.h): GPU time without the host's launches. It reports the median of
- * several such rounds, and the host's time per launch. Inputs that would fit into the L2 cache are
- * given as several copies, used in turn.
+ * time between two events (timer.h): GPU time without the host's launches. The result is the median
+ * of several such rounds, and the host's time per launch. Inputs that would fit into the L2 cache
+ * are given as several copies, used in turn.
  *
  * Owns    the device and all its arrays until speed_close().
  * Thread  one.

@@ -86,7 +86,7 @@ def run_probe(port: int, end: Any, times: Any) -> None:
 # --- the hour -------------------------------------------------------------------------------
 
 class Tally:
-    """What the clients and the probe reported."""
+    """The reports of the clients and of the probe."""
 
     def __init__(self) -> None:
         self.count: collections.Counter[str] = collections.Counter()

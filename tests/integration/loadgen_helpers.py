@@ -1,5 +1,5 @@
-"""What the tests of tarn-loadgen share: running it, the scripted server's log, exact statistics,
-and an independent client (asyncio, nothing of ours) that measures the same requests."""
+"""Helpers of the tests of tarn-loadgen: running the program, the log of the scripted server, exact
+statistics, and an independent client (asyncio, no code of Tarn) that measures the same requests."""
 import asyncio
 import json
 import math

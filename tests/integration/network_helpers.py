@@ -1,4 +1,4 @@
-"""What the network tests share: a fake server with flags, slow clients, certificates, a runner."""
+"""Helpers of the network tests: a fake server with flags, slow clients, certificates, a runner."""
 from __future__ import annotations
 
 import argparse
@@ -32,7 +32,7 @@ CLOCK_STEP_S = 100
 
 
 class Net(Server):
-    """A fake server with flags, wherever it listens. Its timeouts are ten minutes unless set.
+    """A fake server, started with flags. All timeouts are ten minutes unless set.
 
     With has_test_clock the server's clock stands still until advance().
     """
@@ -75,7 +75,7 @@ class Net(Server):
         return self.clock_s - begin_s
 
     def n_sockets(self) -> int:
-        """Connections that the server has open: its sockets but the one that listens."""
+        """The number of open connections: all sockets of the server except the listening one."""
         n = -1
         for descriptor in Path(f"/proc/{self.process.pid}/fd").iterdir():
             try:
@@ -119,7 +119,7 @@ def post_bytes(path: str, body: bytes, extra: str = "") -> bytes:
 
 
 def read_to_end(s: socket.socket) -> bytes:
-    """The bytes that come until the server closes the connection."""
+    """All bytes that the server sends until it closes the connection."""
     s.settimeout(WAIT_SECONDS)
     pieces = []
     try:
@@ -136,7 +136,7 @@ def is_answered(s: socket.socket) -> bool:
 
 
 def drip(s: socket.socket, server: Net) -> int:
-    """Sends a byte at each step of the test clock until the server answers or closes; returns the
+    """Send a byte at each step of the test clock until the server answers or closes; return the
     seconds."""
     def send() -> bool:
         try:

@@ -40,7 +40,7 @@ def accept(listener, upstream, selector, connections):
 
 
 def receive(source):
-    """What has come, and when it was noticed, and when it came by the kernel's clock."""
+    """Received bytes, the time of this call, and the time at which the kernel received them."""
     data, notes, _, _ = source.recvmsg(READ_BYTES, socket.CMSG_SPACE(16))
     now = arrived = time.monotonic_ns()
     for _, kind, stamp in notes:

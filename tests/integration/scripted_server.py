@@ -17,8 +17,9 @@ Routes: POST /v1/chat/completions, /v1/completions, /tokenize, /detokenize; DELE
 Times are CLOCK_MONOTONIC in ns, so a client on the same machine can compare them with its own.
 "end" is "done", "client left", or the fault that was played.
 
-What a generating request gets is its script: a JSON object, merged from (later wins) --script FILE,
-the header `X-Script: {...}`, and the member "script" of the body. All members are optional:
+The script of a generating request determines its answer: a JSON object, merged from (later wins)
+--script FILE, the header `X-Script: {...}`, and the member "script" of the body. All members are
+optional:
 
   time    counted from when the whole request has been read
     ttft_ms          until the first token                                        (0)
@@ -90,7 +91,7 @@ REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
 
 
 class Stats:
-    """What /scripted/stats says."""
+    """The counters of /scripted/stats."""
 
     def __init__(self):
         self.n_connections = 0   # accepted

@@ -253,7 +253,7 @@ def chat(s: Server, question: str) -> tuple[str, dict[str, int]]:
 
 
 def a_preamble_is_there_before_the_first_request() -> None:
-    """It is written on its first use, and read when the server starts."""
+    """The KV of a preamble is written on its first use, and read when the next server starts."""
     disk = fresh("preamble")
     (FOLDER / "preamble.txt").write_text(SYSTEM)
     preamble = ["--preamble", str(FOLDER / "preamble.txt")]
@@ -318,7 +318,7 @@ def another_model_makes_room_within_the_bound() -> None:
     assert size_of(second) <= DISK_BYTES
     with serve(disk, model=OTHER) as s:
         assert ask(s, 1)["disk"] == N_FOUND
-        # What a running server has stays: there is no room for another model.
+        # The files of a running server stay, so there is no room for another model.
         words = refused(disk)
         assert "--kv-disk-bytes" in words, words
         assert ask(s, 2)["disk"] == N_FOUND

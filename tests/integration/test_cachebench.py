@@ -223,7 +223,7 @@ def available_gib() -> float:
 
 
 def check_memory() -> None:
-    """What does not fit is refused before it is taken."""
+    """A run that does not fit into memory is refused before any allocation."""
     if available_gib() > 150:
         return
     done = run("--part", "tree", "--quiet", "--segments", "90000000", code=1)

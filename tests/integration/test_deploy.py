@@ -88,7 +88,7 @@ def manifests_fit_together():
     claims = {c["metadata"]["name"] for c in workload["volumeClaimTemplates"]}
     mounts = {m["name"]: m["mountPath"] for m in container()["volumeMounts"]}
     assert set(mounts) == set(volumes) | claims
-    # What outlives the process is on the claim; the rest of the file system is read-only.
+    # Files that outlive the process are on the claim; the rest of the file system is read-only.
     assert conf()["cache-dir"].startswith(mounts["state"])
     assert conf()["kv-disk-path"].startswith(mounts["state"])
     assert container()["securityContext"]["readOnlyRootFilesystem"] is True

@@ -68,7 +68,7 @@ def anchors(path: Path) -> set[str]:
 
 
 def broken_link(document: Path, target: str) -> str:
-    """What is wrong with a link; empty: nothing, or the link is to another site."""
+    """The mistake of a link; empty: the link is good, or leads to another site."""
     if re.match(r"[a-z]+:", target):
         return ""
     name, _, anchor = target.partition("#")

@@ -110,7 +110,7 @@ class Machine:
         return path.read_text() if path.is_file() else ""
 
     def unpack(self) -> dict[str, str]:
-        """What all.tgz holds; and nothing but what may come back lies beside it."""
+        """The files in all.tgz. The output folder has no files but all.tgz and report.txt."""
         names = sorted(p.name for p in self.out.iterdir() if not p.name.startswith("."))
         assert names == ["all.tgz", "report.txt"] and len(names) <= N_FILES_MAX, names
         assert all(re.fullmatch(r"[A-Za-z0-9._-]+", n) for n in names)

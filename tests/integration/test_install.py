@@ -242,7 +242,7 @@ def system_calls(filters):
 
 
 def unit_allows_the_system_calls_of_the_server(prefix):
-    """Those beyond what any program calls; and none that changes the machine."""
+    """The unit allows the special calls of the server, and no call that changes the machine."""
     unit = unit_settings((prefix / "lib/systemd/system/tarn.service").read_text())
     allowed = system_calls(unit["SystemCallFilter"])
     for call in ("io_uring_setup", "io_uring_enter", "io_uring_register", "sched_setaffinity",

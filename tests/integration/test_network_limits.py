@@ -80,12 +80,12 @@ def idle_connections(n: int, server: Net) -> float:
 
 
 def idle_connections_keep_nobody_out() -> None:
-    """Their timeouts are longer than a request here waits for its answer."""
+    """The idle timeout is longer than the requests of this test wait for their answers."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     with Net("--max-connections", "4096") as server:
         worst = idle_connections(4200, server)
         print(f"      4,200 idle connections, 4,096 places: /health/live {worst * 1e3:.1f} ms")
-    # What the process has open, 32 connections and the guests fit into 64 descriptors.
+    # The open files of the process, 32 connections and the short ones fit into 64 descriptors.
     with Net("--max-connections", "4096", hard_files=64) as server:
         assert "max_connections_now=32" in server.log_text(), server.log_text()
         worst = idle_connections(400, server)

@@ -2,9 +2,9 @@
 """The cost of quantization: the perplexity of a real model on real text, compared with f32.
 
 stories260K reads windows of War and Peace, spread over the whole book; the mean negative
-log-likelihood of the tokens gives a perplexity for each type of weights. It must not grow by more
-than BOUNDS says. All runs see the same windows, so that few are enough: the differences between
-windows cancel.
+log-likelihood of the tokens gives a perplexity for each type of weights. The perplexity must not
+grow by more than BOUNDS says. All runs see the same windows, so that few are enough: the
+differences between windows cancel.
 
     test_perplexity.py [--windows N] [--all] [tarn-logits options]
 

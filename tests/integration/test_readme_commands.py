@@ -3,7 +3,7 @@
 
     test_readme_commands.py [--only TEXT] [--list]
 
-The documents are README.md, docs/user/*.md and loadgen/**/README.md. Their fenced `sh` blocks are
+The documents are README.md, docs/user/*.md and loadgen/**/README.md; their fenced `sh` blocks are
 cut into commands. The commands run one after another in a copy of this repository, with nothing
 beside it, against the server that deploy/quickstart starts there. RULES says how each command runs:
 most run unchanged, some with smaller numbers or with a name that must exist (/path/to/model), and a
@@ -155,7 +155,7 @@ def programs_of(text: str) -> set[str]:
 # --- the clone ---
 
 def tracked_files() -> list[str]:
-    """What a commit of the working tree would have; everything where there is no git."""
+    """The files that a commit of the working tree would have; without git: all files."""
     done = None
     if shutil.which("git"):
         done = subprocess.run(["git", "-C", str(REPO), "ls-files", "-z", "--cached", "--others",

@@ -198,7 +198,7 @@ def the_log_names_a_bounded_number_of_unknown_fields() -> None:
 # --- start ---
 
 def started(*options: str, env: dict[str, str] | None = None) -> str:
-    """What a server that refuses to start says."""
+    """The message of a server that refuses to start."""
     done = subprocess.run([str(tarn_test.program("tarn-server")), "--model", str(DEMO), "--port",
                            "0", *options], capture_output=True, text=True, timeout=60,
                           env={**os.environ, **(env or {})})

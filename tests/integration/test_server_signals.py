@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What signals do to tarn-server itself: an end while it starts, TLS certificates read again.
+"""Signals to tarn-server: the end while it starts, and reading the TLS certificates again.
 
-With the demo model, which is part of the repository.
+The model is the demo model, which is part of the repository.
 """
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ tarn's only one, so the ratio leans to the peer's side.
 
 Decode in batches needs llama-batched-bench, prefill behind a context llama-sweep-bench where
 llama-bench has no -d: those beside llama-bench (or --llama-batched-bench, given as often and in the
-same order). Each sequence has a KV cache of its own. What a peer cannot run stays empty, and the
-reason is printed; a run that only failed is tried again in the next round, and three failures in a
-row end it.
+same order). Each sequence has a KV cache of its own. A case that a peer cannot run stays empty, and
+the reason is printed; a run that only failed is tried again in the next round, and three failures
+in a row end it.
 """
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Failed(Exception):
 
 
 class Refused(Failed):
-    """It never will."""
+    """The program can never give the figure."""
 
 
 class Case:
@@ -266,7 +266,7 @@ def ratio_interval(ours: list[float], theirs: list[float]) -> tuple[float, float
 # ---- the comparison ----
 
 class Entrant:
-    """What runs once per case and round; entrants of one column are merged, the fastest counts."""
+    """A program that runs once per case and round; of a column's entrants the fastest counts."""
 
     def __init__(self, column: str, label: str, run: Callable[[str, Case], float]) -> None:
         self.column, self.label, self.run = column, label, run
@@ -346,7 +346,7 @@ class Comparison:
                 for e in self.entrants if e.column == column and key in e.reasons]
 
     def row(self, kind: str, case: Case) -> dict:
-        """What --json writes for a cell: null where a program had nothing to say."""
+        """The cell as --json writes it; null where the program gave no figure."""
         ours = {n: speed for n, (speed, _) in self.fastest(kind, case, "tarn").items()}
         share, limit = self.tarn.share(kind, case)
         row: dict = {"type": kind, "case": case.text, "tarn_tok_s": list(ours.values()),

@@ -10,8 +10,8 @@ from other forms of a vocabulary, so that tests can load real ones:
 
 usage: gguf_vocab_to_hf.py INPUT OUTDIR [--family NAME] [--metaspace] [--pair-merges]
 
-Python standard library only. What each family's pre-tokenizer is, is public knowledge of the
-models' own tokenizer.json files."""
+Python standard library only. The pre-tokenizer of each family is that of the models' own
+tokenizer.json files."""
 
 import argparse
 import base64
@@ -54,7 +54,7 @@ BYTE_LEVEL = {
 
 
 class Vocab:
-    """What every input form is read into."""
+    """A vocabulary, read from any of the input forms."""
 
     def __init__(self, family):
         self.family = family

@@ -1,7 +1,7 @@
 """Reading and writing a model directory in Hugging Face layout, with NumPy only.
 
-Shared by make_tiny_model.py, stories_to_hf.py, numpy_llama.py and the tests. It is deliberately
-apart from the C reader (engine/model/safetensors.c): the two check each other.
+Shared by make_tiny_model.py, stories_to_hf.py, numpy_llama.py and the tests. This module shares no
+code with the C reader (engine/model/safetensors.c), so that the two check each other.
 
 A safetensors file is: u64 little-endian length of the header; the header, a JSON object
 name -> {"dtype", "shape", "data_offsets": [begin, end)}, offsets counted from the end of the

@@ -5,8 +5,8 @@
                    [--print N]
 
 Reads a Hugging Face directory (config.json, *.safetensors) and writes raw little-endian float32
-logits [n_ids, vocab]. It shares no code with the C engine, and is kept simple, because the engine
-is compared with it.
+logits [n_ids, vocab]. The program shares no code with the C engine and is simple, because the
+engine is compared with it.
 
   h = embedding[ids]
   each layer: h += Wo attention(rope(Wq norm(h)), rope(Wk norm(h)), Wv norm(h))

@@ -1,4 +1,4 @@
-"""What the Python tests share: where things are, how to skip, running the built programs.
+"""Helpers of all Python tests: paths, skipping a test, running the built programs.
 
 Environment: TARN_BUILD_DIR (default <repo>/build), TARN_SHARED (default <repo>/../shared).
 Standard library only, so that a test can skip politely when NumPy is not there.

@@ -127,7 +127,7 @@ enum status threads_run(uint32_t n, void (*fn)(void *arg, uint32_t i), void *arg
 
 /* --- one loop --- */
 
-/* What one thread found in one try. */
+/* The result of one thread in one try. */
 struct sample {
     double ops_per_s;
     double clock_hz; /* 0: the loop has no paced twin */

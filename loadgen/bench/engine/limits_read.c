@@ -172,7 +172,7 @@ void read_destroy(struct read_meter *m)
     free(m);
 }
 
-/* What this thread has had of its core. */
+/* CPU time of this thread. */
 static uint64_t cpu_ns(void)
 {
     struct timespec t;
@@ -187,7 +187,7 @@ static void read_buffer(void *arg, uint32_t i)
     struct read_meter *m = arg;
     uint64_t n = m->n_bytes / m->now->n_streams, cpu0 = cpu_ns(), t0 = clock_now_ns();
 
-    /* The last prefetches lie behind the end: they fault nothing and fetch nothing. */
+    /* The last prefetches are beyond the end of the buffer: they neither fault nor fetch. */
     m->out[i].sum = widths[m->width][m->now->fn](m->buffers[i], n, m->now->ahead);
     m->out[i].begin_ns = t0;
     m->out[i].end_ns = clock_now_ns();

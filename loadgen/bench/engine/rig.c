@@ -17,7 +17,7 @@
  * alike. */
 #define NOISE_COUNT 1000003u
 #define SEED 1
-/* What one task of filling writes. */
+/* Bytes that one task writes when the threads fill a pool. */
 #define FILL_BYTES ((uint64_t)4 << 20)
 
 struct rig {
@@ -190,8 +190,8 @@ static enum status upload_noise(struct rig *r, const struct fill *f)
     return s;
 }
 
-/* Numbers in [-1, 1) all over the pool: about the size of keys and values, nothing denormal to slow
- * the kernels down. It also has the pages there before anything is timed. */
+/* Fill the pool with numbers in [-1, 1): about the magnitude of keys and values, and no denormal
+ * numbers, which would slow the kernels down. Filling also maps all pages before the timing. */
 static enum status fill_pool(struct rig *r)
 {
     const struct kv_pool *pool = cache_pool(r->cache);

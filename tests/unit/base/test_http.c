@@ -14,7 +14,7 @@
 #define MS 1000000ull
 #define N_ORDER_MAX 64
 
-/* What one call did. */
+/* The events of one call, and its behaviour in callbacks. */
 struct seen {
     struct http_call *call;
     struct http_loop *loop;
