@@ -93,7 +93,7 @@ list_includes() {
         sed -E 's/^([^:]+):[[:space:]]*#[[:space:]]*include[[:space:]]*(["<][^">]*[">]).*/\1 \2/'
 }
 
-# Prints one line per violation; exit status 1 if there is any.
+# Print one line per violation; exit status 1 if there is any.
 check_tree() {
     local root=$1
     (list_includes "$root") | awk -v system_headers="$SYSTEM_HEADERS" \

@@ -221,8 +221,9 @@ struct tarn_handlers {
 
 /* --- calls in a loop --- */
 
-/* Start a call. Borrows `client` and `body->data` until on_end. On TARN_OK, on_end will be called,
- * and *out (out may be NULL) is valid until on_end returns. On an error no callback is called. */
+/* Start a call, which borrows `client` and `body->data` until on_end. On TARN_OK, on_end will be
+ * called, and *out (out may be NULL) is valid until on_end returns. On an error no callback is
+ * called. */
 enum tarn_error tarn_call_start(struct tarn_call **out, struct http_loop *loop,
                                 const struct tarn_client *client, const struct tarn_body *body,
                                 const struct tarn_handlers *handlers, void *arg);

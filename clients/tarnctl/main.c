@@ -436,7 +436,7 @@ static bool takes_path(const struct command *c)
     return c->operand && strcmp(c->operand, "PATH") == 0;
 }
 
-/* Find the command of the command line. Exits with a message if there is none. */
+/* Find the command of the command line. Exit with a message if there is none. */
 static const struct command *find_command(const struct options *o)
 {
     const struct command *near = NULL; /* a command that the line begins, but does not complete */

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures the demo model's exact match on names and numbers that never occur in training.
+"""Measure the demo model's exact match on names and numbers that never occur in training.
 
     evaluate.py --all --server build/tarn-server    the whole table, by PyTorch and the server
     evaluate.py --all --url http://127.0.0.1:8000   the same with a running server
@@ -62,7 +62,7 @@ class Failure(Exception):
 
 
 def check_unseen(sample):
-    """Raises if a name or number of the sample could have occurred in training."""
+    """Raise if a name or number of the sample could have occurred in training."""
     turn = sample["turns"][0]
     words = {turn["entity"]} | {e for e, _ in sample["facts"]} | set(sample["facts"].values())
     for word in words:
@@ -127,7 +127,7 @@ class Server:
 
     @classmethod
     def start(cls, binary, model_dir, at_once):
-        """Starts the server on a free port and waits until it answers."""
+        """Start the server on a free port and wait until it answers."""
         process = subprocess.Popen([binary, "--model", model_dir, "--port", "0"],
                                    stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, text=True)
@@ -197,7 +197,7 @@ def interval(right, n):
 
 
 class Score:
-    """Counts the right answers of one path, by kind."""
+    """Count the right answers of one path, by kind."""
 
     def __init__(self, samples, texts):
         self.n, self.right = dict.fromkeys(KINDS, 0), dict.fromkeys(KINDS, 0)
@@ -251,7 +251,7 @@ def print_row(cells):
 
 
 def measure(row, args, torch_path, server):
-    """Measures and prints one row: (questions, PyTorch's score, the server's score, number of equal
+    """Measure and print one row: (questions, PyTorch's score, the server's score, number of equal
     texts)."""
     documents, order, temperature, tokenized = row
     count = int(args.count * OTHER_ROWS) if args.all and documents != 3 else args.count
@@ -337,7 +337,7 @@ def run_table(rows, args, torch_path, server, with_bounds):
 
 
 def run_quick(args, server):
-    """Asks 100 questions twice, half of them unanswerable; the second time most of each prompt is
+    """Ask 100 questions twice, half of them unanswerable; the second time most of each prompt is
     in the cache."""
     samples = make_questions(100, 3, 0.5, args.seed + 3)
     first, _ = server.ask_all(samples, 0.0, args.seed)

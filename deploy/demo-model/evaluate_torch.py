@@ -122,7 +122,7 @@ class TorchPath:
 
     @torch.no_grad()
     def swapped(self, samples):
-        """Shows the effect of wrong KV: (questions, right answers with swapped KV, right answers
+        """Show the effect of wrong KV: (questions, right answers with swapped KV, right answers
         with their own KV).
 
         Answerable questions are paired so that the documents that they ask about have equally many

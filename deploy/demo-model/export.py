@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes a checkpoint of train.py as model.safetensors (bfloat16, Hugging Face tensor names) and
-reads such files."""
+"""Write a checkpoint of train.py as model.safetensors (bfloat16, Hugging Face tensor names) and
+read such files."""
 import argparse
 import json
 import os

@@ -144,7 +144,7 @@ def make_number(rng, held_out):
 
 
 class Writer:
-    """Draws samples. level sets the phrasings: 0 two of each kind, 1 all general ones, 2 also those
+    """Draw samples. level sets the phrasings: 0 two of each kind, 1 all general ones, 2 also those
     of single relations, several forms of titles, and filler sentences."""
 
     def __init__(self, seed, held_out=False, wild=0.15):

@@ -198,7 +198,7 @@ def collate(batch, other):
 
 
 class Threads:
-    """Sets the number of threads to the cores that other programs leave free. All threads wait for
+    """Set the number of threads to the cores that other programs leave free. All threads wait for
     the slowest, and at a low priority that is one that shares its core: two threads may then be
     slower than one."""
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains the byte-level BPE tokenizer and writes tokenizer.json and tokenizer_config.json.
+"""Train the byte-level BPE tokenizer and write tokenizer.json and tokenizer_config.json.
 
 Two rules make copying easier for the model. A space never merges with a capital letter, so that a
 name has the same tokens at the start of an answer and within a sentence: " Zorbel" is " " + the

@@ -1,4 +1,4 @@
-"""Parses the --help of Tarn's programs, from which manuals, completions and tarn.conf are made.
+"""Parse the --help of Tarn's programs, from which manuals, completions and tarn.conf are made.
 
 A --help consists of paragraphs and of groups. A group is a heading and rows: a name in column 2,
 and its description beside or below it. `Help.options()` returns all options, `Help.commands()` the

@@ -143,7 +143,7 @@ static __device__ __forceinline__ bool has_special(uint32_t pair) /* inf or NaN 
 }
 
 /* For a tile that some query sees only in part: zero the token behind the tile's end that shares a
- * word with the last one. Returns in all threads, behind a barrier, whether V has inf or NaN: these
+ * word with the last one. Return in all threads, behind a barrier, whether V has inf or NaN: these
  * must not reach a query that does not see their key, since 0 * inf is NaN. */
 template <int DIM>
 static __device__ __forceinline__ bool clean_values(uint4 *v, uint32_t n)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """mutate.py - would the tests see it if a kernel lost a barrier, or a bound were off by one?
 
-Changes the .cu and .cuh files one place at a time (in a copy), compiles only the file that changed,
-links it with the objects of a finished build and runs its test under a few seeds. A mutant that all
+Change the .cu and .cuh files one place at a time (in a copy), compile only the file that changed,
+link it with the objects of a finished build and run its test under a few seeds. A mutant that all
 runs pass has survived: the tests miss something there, or the place is not needed.
 
 Usage: mutate.py --build BUILD [--only REGEX] [--kinds barrier,copy,bound,rounding] [--seeds 1,2,3]

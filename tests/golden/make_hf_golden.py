@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the golden logits in this folder, computed by Hugging Face transformers.
+"""Write the golden logits in this folder, computed by Hugging Face transformers.
 
 Run by hand, only to add or change a case; the tests read what is committed. On Debian 12:
 

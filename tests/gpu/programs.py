@@ -1,4 +1,4 @@
-"""Finds the programs that tests/gpu/run can start on this machine, and the environment for them."""
+"""Find the programs that tests/gpu/run can start on this machine, and the environment for them."""
 from __future__ import annotations
 
 import glob

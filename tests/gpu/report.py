@@ -1,4 +1,4 @@
-"""Writes the results of tests/gpu/run: report.txt and all.tgz, after each command.
+"""Write the results of tests/gpu/run: report.txt and all.tgz, after each command.
 
 report.txt is for people: the device, one table of floors, predictions and measured times, the
 result of each command, the last lines of those that failed. all.tgz holds every log, CSV and JSON.

@@ -58,7 +58,7 @@ void speed_clear(struct speed *s);
 /* Whether the deadline has passed; then counts an omitted case. A case calls it before it fills its
  * arrays. */
 bool speed_is_late(struct speed *s);
-/* Measure a case: seconds of GPU time of one op. Writes a line to the terminal and the CSV file. */
+/* Measure a case: seconds of GPU time of one op. Write a line to the terminal and the CSV file. */
 double speed_time(struct speed *s, const struct speed_case *c);
 
 /* The cases, in tests/gpu/kernel_cases.c. */

@@ -1,4 +1,4 @@
-"""Measures PyTorch's products and attention at the decisive shapes, for comparison with Tarn's.
+"""Measure PyTorch's products and attention at the decisive shapes, for comparison with Tarn's.
 
     torch_peer.py FILE.csv
 

@@ -42,7 +42,7 @@ def read_result(done, folder):
 
 
 def loadgen(url, *arguments, code=0, first=(), env=None):
-    """Runs it to the end and checks its exit status. `first`: words before all flags."""
+    """Run tarn-loadgen and check its exit status. `first`: words before all flags."""
     with tempfile.TemporaryDirectory(prefix="tarn-loadgen-") as folder:
         command = command_of(url, arguments, folder)
         command[1:1] = first
@@ -165,7 +165,7 @@ async def ask(host, port, start, offset_ns, body):
 
 
 def measure_independently(url, offsets_ns, bodies):
-    """Sends bodies at their offsets with asyncio and gives what metrics_of() takes."""
+    """Send bodies at their offsets with asyncio; return the argument of metrics_of()."""
     host, port = url.rsplit("/", 1)[1].split(":")
 
     async def all_of_them():

@@ -518,7 +518,7 @@ class Connection(asyncio.Protocol):
         self.play()
 
     def play(self):
-        """Does every step whose time has come, then sets a timer for the next."""
+        """Do every step whose time has come, then set a timer for the next."""
         while self.playing is not None and not self.full and not self.transport.is_closing():
             if self.pieces:
                 self.transport.write(self.pieces.popleft())

@@ -37,7 +37,7 @@ def get(server, path, method="GET"):
 
 
 def calls(server, script=None, **options):
-    """Runs the calls; underscores of an option are dashes, True is a switch."""
+    """Run the calls; underscores of an option are dashes, True is a switch."""
     command = [str(program("tarn-client-calls")), "--url", server.url]
     if script is not None:
         command += ["--script", json.dumps(script)]

@@ -23,7 +23,7 @@ VENV_PYTHON = build_dir() / "venv/bin/python3"
 
 
 def use_venv():
-    """Goes on in the tests' virtual environment, which has the schemas of Kubernetes."""
+    """Go on in the tests' virtual environment, which has the schemas of Kubernetes."""
     try:
         import kubernetes_validate  # noqa: F401
     except ImportError:

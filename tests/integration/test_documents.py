@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks every document of the repository; no program runs.
+"""Check every document of the repository; no program runs.
 
     test_documents.py
 

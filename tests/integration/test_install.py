@@ -144,7 +144,7 @@ def configuration_of(log):
 
 
 def start(prefix, folder, *options):
-    """Starts the installed server on a free port until it is ready; gives its configuration."""
+    """Start the installed server on a free port until it is ready; return its configuration."""
     log = folder / "log"
     command = [prefix / "bin/tarn-server", "--port", "0", *options]
     environment = {"TARN_MODEL": str(prefix / DEMO), "TARN_PROFILE_COST": "false",

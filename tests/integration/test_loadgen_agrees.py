@@ -157,7 +157,7 @@ def expected_of(measured, start, is_open, floor):
 
 
 def compare(title, result, expected):
-    """Prints each statistic; the names of those that differ by more than they may."""
+    """Print each statistic; return the names of those that differ too much."""
     print(f"\n{title}\n{'statistic':<34} {'tarn-loadgen':>14} {'independent':>14} {'diff %':>8}")
     wrong, worst = [], ("", 0.0)
     for name, (value, floor) in expected.items():

@@ -61,7 +61,7 @@ def empty_bodies_and_bytes_behind_the_json_are_named() -> None:
 
 
 def request_until_answered(server: Net, body: bytes) -> tuple[int, Any]:
-    """Tries again where no memory was left for the connection itself and the server closed it:
+    """Try again where no memory was left for the connection itself and the server closed it:
     the memory of the request before is free a moment after its answer."""
     end = time.monotonic() + WAIT_SECONDS
     while True:

@@ -17,7 +17,7 @@ from http_helpers import REPO, Server, run_tests, tarn_server, tarn_test
 CHAT = "/v1/chat/completions"
 DEMO = REPO / "deploy" / "demo-model"
 HEADER = "x-tarn-ignored-fields"
-# Knows role "developer" and tool calls, in a notation of its own.
+# A template with role "developer" and tool calls, in a notation of its own.
 TEMPLATE = """{% for m in messages %}{{ m.role }}{% if m.role == 'developer' %}!{% endif %}
 :{{ m.content }}{% for c in m.tool_calls %}
 <{{ c.id }} {{ c.function.name }} {{ c.function.arguments | tojson }}>{% endfor %}

@@ -444,7 +444,7 @@ elif "-gp" in sys.argv:
 else:
     print(json.dumps([{"avg_ts": 100.0 if sys.argv[sys.argv.index("-fa") + 1] == "1" else 90.0}]))
 """
-# Loses its output every other time, as llama.cpp may.
+# A program that loses its output every other time, as llama.cpp may.
 FAKE_BATCHED = """import os, sys
 mark = sys.argv[0] + ".mark"
 if not os.path.exists(mark):

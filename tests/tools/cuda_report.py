@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compiles kernels/cuda for every architecture and prints the resources of each kernel.
+"""Compile kernels/cuda for every architecture and print the resources of each kernel.
 
     cuda_report.py [--nvcc PATH] [--csv FILE] [--jobs N] [--arch 80,90] [SOURCE.cu...]
     cuda_report.py --show FILE      prints the table of an earlier --csv again

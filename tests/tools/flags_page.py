@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes docs/user/flags.md from `tarn-server --help`.
+"""Make docs/user/flags.md from `tarn-server --help`.
 
     flags_page.py            write docs/user/flags.md
     flags_page.py --check    exit 1 and name the first difference if the page is not up to date

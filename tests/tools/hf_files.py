@@ -64,7 +64,7 @@ def decode(raw: bytes, dtype: str, shape: list[int]) -> np.ndarray:
 
 
 def save_safetensors(path: Path, tensors: Tensors, dtype: str) -> int:
-    """Returns the bytes of tensor data."""
+    """Return the bytes of tensor data."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     begin = 0
     for name, tensor in tensors.items():
@@ -126,7 +126,7 @@ def save_weights(model_dir: Path, tensors: Tensors, dtype: str, n_shards: int = 
 
 
 def split_evenly(tensors: Tensors, n_shards: int) -> list[Tensors]:
-    """Cuts the list of tensors, in order, where the running size passes k/n of the whole."""
+    """Cut the list of tensors, in order, where the running size passes k/n of the whole."""
     if n_shards > len(tensors):
         raise SystemExit(f"--shards {n_shards}: the model has only {len(tensors)} tensors")
     total = sum(t.size for t in tensors.values())

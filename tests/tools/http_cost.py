@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Counts the instructions of HTTP, JSON, SSE and detokenization per token, and those of the model.
+"""Count the instructions of HTTP, JSON, SSE and detokenization per token, and those of the model.
 
     http_cost.py [--streams 64] [--model DIR]
 
-Runs the server under callgrind with --streams streams, once with few tokens each and once with
+Run the server under callgrind with --streams streams, once with few tokens each and once with
 more. The difference is the cost of the tokens, the rest the cost of the requests. Counted are the
 HTTP threads, the watcher, and http_wake() on the engine thread. With --model the server is
 tarn-server with its detokenizer, otherwise the HTTP side with the fake engine.

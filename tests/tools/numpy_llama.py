@@ -4,7 +4,7 @@
     numpy_llama.py MODEL_DIR IDS_FILE [OUT.f32] [--kv-dtype f32|f16|bf16] [--kernels NAME]
                    [--print N]
 
-Reads a Hugging Face directory (config.json, *.safetensors) and writes raw little-endian float32
+Read a Hugging Face directory (config.json, *.safetensors) and write raw little-endian float32
 logits [n_ids, vocab]. The program shares no code with the C engine and is simple, because the
 engine is compared with it.
 

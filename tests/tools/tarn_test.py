@@ -117,7 +117,7 @@ def wait_ready(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
 
 @contextlib.contextmanager
 def server(model: Path, *options: str, name: str = "tarn-server") -> Iterator[str]:
-    """Runs tarn-server (or another program of its kind) on a free port; gives its URL; SIGTERM at
+    """Run tarn-server (or another program of its kind) on a free port; yield its URL; SIGTERM at
     the end must give status 0."""
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:

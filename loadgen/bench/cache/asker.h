@@ -35,7 +35,7 @@ struct ask {
 #define ASKER_N_MAX 64
 
 /* Greedy, exactly n_out tokens each; all are submitted at once, n of them (at most ASKER_N_MAX).
- * Returns when all have ended. answers [n] */
+ * Return when all have ended. answers [n] */
 NODISCARD enum status asker_ask_all(struct asker *a, const struct ask *asks, uint32_t n,
                                     struct answer *answers, struct buf *why);
 /* The same with one. */

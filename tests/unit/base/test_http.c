@@ -240,7 +240,7 @@ static void step_until_n_bytes(struct timed *t, size_t n)
     assert_int_equal(t->s.body.len, n);
 }
 
-/* Starts the call and stops the clock once the server has the request. */
+/* Start the call and stop the clock once the server has the request. */
 static void timed_begin(struct timed *t, const struct canned *answer, struct http_request r)
 {
     *t = (struct timed){.server = canned_start(answer, 1)};

@@ -468,7 +468,7 @@ static void live_through(struct world *w, const struct kind *k, uint64_t n_event
     }
 }
 
-/* Counts over all kinds, because a short run of one kind may not reach every case. */
+/* Count over all kinds, because a short run of one kind may not reach every case. */
 static struct {
     uint64_t n_loads, n_found, n_hits;
 } of_disk;

@@ -3,7 +3,7 @@
  *
  *     fake_server PORT STEP_US PREFILL_US QUEUE_MAX [API_KEY] [--FLAG VALUE]...
  *
- * The flags are those of tarn-server. Serves until SIGTERM, then drains and exits 0.
+ * The flags are those of tarn-server. Serves until SIGTERM, then drains and exits with 0.
  *
  * With TARN_TEST_CLOCK_S=N in the environment the clock of the server stands still, and each byte
  * of stdin advances it by N seconds: a test meets a timeout without waiting, and meets no timeout
