@@ -248,8 +248,8 @@ class Writer:
             asked.add(pair)
             question = self.question(relation, entity, level)
             if last is not None and rng.random() < follow:
-                # A follow-up question omits what it shares with the turn before: the entity or the
-                # relation.
+                # A follow-up question omits the entity or the relation, which is that of the turn
+                # before.
                 if last[0] == entity:
                     question = rng.choice(FOLLOW_SAME_ENTITY).format(r=relation)
                 elif last[1] == relation:

@@ -60,7 +60,7 @@ def ask(url, ids):
 
 
 def main():
-    """Ask, then ask some again."""
+    """Send all requests, then some of them again."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", required=True)
     parser.add_argument("--requests", type=int, default=100)

@@ -90,7 +90,7 @@ class Report:
         print(text, flush=True)
 
     def add(self, step: str, name: str, result: str, seconds: float) -> None:
-        """Count a command, say so, and bring back what is known now."""
+        """Count a command, print its number, and write the results known so far."""
         self.results.append((step, name, result, seconds))
         if result == "passed":
             self.n_passed += 1
@@ -188,7 +188,7 @@ class Report:
         os.replace(new, self.out / name)
 
     def refresh(self) -> None:
-        """Write both files from what the folder of logs holds now."""
+        """Write both files from the current contents of the folder of logs."""
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=6) as tar:
             for path in sorted(self.work.iterdir()):

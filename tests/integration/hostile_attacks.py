@@ -138,7 +138,7 @@ def question(rng: random.Random) -> dict[str, Any]:
 
 
 def an_honest_question(t: Target, rng: random.Random) -> list[int]:
-    """The same question has the same answer, whoever else is there."""
+    """The same question has the same answer, whatever other clients do."""
     body = question(rng)
     reply = ask(t, rng, CHAT, body)
     expect(reply, {200, 429, 503}, "an honest question")

@@ -100,7 +100,7 @@ class Server:
         return s
 
     def metrics(self) -> dict[str, float]:
-        """Sample name, with state="..." and the like but without our constant labels -> value."""
+        """Sample name, with labels such as state="..." but without the constant labels -> value."""
         status, _, text = self.request("GET", "/metrics")
         assert status == 200
         out = {}

@@ -552,7 +552,7 @@ class Connection(asyncio.Protocol):
             return
         self.finish("done" if what == "end" else what)
         if what == "reset":
-            # Linger 0 makes close() send RST; what the kernel has not sent yet is lost with it.
+            # Linger 0 makes close() send RST; bytes that the kernel has not sent yet are lost.
             self.transport.get_extra_info("socket").setsockopt(
                 socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.transport.abort()

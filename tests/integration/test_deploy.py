@@ -18,7 +18,7 @@ from tarn_test import REPO, build_dir, free_port, program, server, skip  # noqa:
 
 KUBERNETES = REPO / "deploy/kubernetes"
 DOCKER = REPO / "deploy/docker"
-CANCEL_SECONDS = 5  # what a drain that timed out adds, server/main.c
+CANCEL_SECONDS = 5  # seconds that a drain adds after its timeout, server/main.c
 VENV_PYTHON = build_dir() / "venv/bin/python3"
 
 

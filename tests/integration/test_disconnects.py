@@ -97,7 +97,7 @@ def a_stream_comes_as_it_is_made() -> None:
 
 
 def open_unread(server: Server, stream: bool) -> socket.socket:
-    """A request whose answer is larger than what the kernel buffers: the server cannot finish it
+    """A request whose answer is larger than the kernel's buffers: the server cannot finish it
     before the test reads."""
     s = socket.socket()
     s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

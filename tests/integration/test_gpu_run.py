@@ -67,7 +67,7 @@ exec env -u TARN_GPU_TEST "{build}/tests/tarn-gpu-speed-emulated" "$@" --max-sec
 
 
 class Machine:
-    """A folder with a copy of tests/gpu, stand-in programs and stand-in tools before the PATH."""
+    """A folder with a copy of tests/gpu, stand-in programs, and stand-in tools, first in PATH."""
 
     def __init__(self, name: str, test_hook: str = "", speed_hook: str = "", gpu: bool = True,
                  tools: dict[str, str] | None = None) -> None:

@@ -206,7 +206,7 @@ def sighup_reads_the_key_file_again() -> None:
         status, _, text = s.request("GET", "/metrics", None, bearer("boss-key"))
         assert status == 200
         assert re.search(r'tarn:key_reloads_total\{[^}]*result="failed"\} 4\n', text), text
-    with serve() as s: # without a file there is nothing to do, and nobody dies
+    with serve() as s: # without a key file SIGHUP does nothing
         s.process.send_signal(signal.SIGHUP)
         wait_log(s, "nothing to read again")
         assert s.request("GET", "/health")[0] == 200
@@ -296,7 +296,7 @@ def limits_are_kept_per_key() -> None:
         status, headers, _ = post("sk-tttttttt", 40, 30)
         assert status == 200
         assert headers["x-ratelimit-limit-tokens"] == "100", headers
-        assert headers["x-ratelimit-remaining-tokens"] == "60", headers  # what is generated: later
+        assert headers["x-ratelimit-remaining-tokens"] == "60", headers  # not yet the output
         wait_generated(s, "sk-tttttttt", {"t": 30})
         status, headers, body = post("sk-tttttttt", 80)  # 30 are left
         assert status == 429 and "tokens per minute" in body["error"]["message"], body

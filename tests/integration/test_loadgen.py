@@ -390,7 +390,7 @@ def compare_finds_the_ratio(_server):
 
 
 def each_request_goes_to_both(a, b):
-    """At its time, and who is asked first alternates."""
+    """Each request is sent at its time, and the servers take turns in getting it first."""
     reset(a)
     reset(b)
     seen = loadgen(None, "--a", a.url, "--b", b.url, "--count", 16, "--output-len", 4,
@@ -402,7 +402,8 @@ def each_request_goes_to_both(a, b):
     apart = [(y["arrived_ns"] - x["arrived_ns"]) / MS for x, y in zip(*logs)]
     timely(max(map(abs, apart)) < LATE_MS, apart)
     # The two servers poll their sockets at their own times, so the order of arrival differs from
-    # the order of sending now and then; it is one-sided if one is always asked first.
+    # the order of sending now and then; the difference is one-sided if one server always gets the
+    # request first.
     timely(3 <= sum(d > 0 for d in apart) <= 13, apart)
 
 
@@ -494,7 +495,7 @@ def a_ratio_of_nothing_is_none(server):
 
 
 def vllms_command_line_saves_vllms_file(server):
-    """A command line of `vllm bench serve` does here what it does there."""
+    """A command line of `vllm bench serve` has the same effect in tarn-loadgen."""
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder, "made", "results")
         command = ["--backend", "vllm", "--base-url", server.url, "--endpoint", "/v1/completions",

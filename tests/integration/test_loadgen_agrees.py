@@ -44,7 +44,7 @@ COUNTS = ("completed", "failed", "total_input_tokens", "prompt_tokens", "total_o
 FIGURES = ("mean", "median", "std", "p50", "p90", "p95", "p99", "max")
 
 
-# --- what is asked ---
+# --- the requests ---
 
 def make_rows(o):
     """Requests of different lengths at random times (the first few belong to the warm-up)."""
@@ -60,7 +60,7 @@ def make_rows(o):
     return rows
 
 
-# --- what the tap saw ---
+# --- the records of the tap ---
 
 def has_text(choice):
     said = choice.get("delta") or {}

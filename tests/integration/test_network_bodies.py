@@ -160,7 +160,7 @@ def bodies_together_are_limited() -> None:
 
 
 def long_bodies_hold_up_nobody() -> None:
-    """80 long requests, two work threads: some are told to come back, small ones never wait."""
+    """80 long requests, two work threads: some get 503 with Retry-After, small ones never wait."""
     with Net("--http-threads", "1") as server:
         n = 100_000 if is_sanitized() else 500_000
         body = json.dumps({"prompt": "x" * n, "return_token_strs": True}).encode()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The limits on connections and descriptors, and what the HTTP library refuses itself.
+"""The limits on connections and descriptors, and requests that the HTTP library refuses itself.
 
     test_network_limits.py [NAME...]        only these tests
 """
@@ -18,7 +18,7 @@ from network_helpers import CHAT, SLOW_US, Net, chat, is_answered, main, read_to
 
 
 def busy_connections_are_limited_and_health_is_answered() -> None:
-    """No busy connection is cut for a new one; a new one learns that the server is full."""
+    """No busy connection is closed for a new one, which is told that the server is full."""
     with Net("--max-connections", "20", "--http-threads", "1", prefill_us=SLOW_US) as server:
         held = [server.open_raw(CHAT, chat()) for _ in range(20)]
         for _ in range(5):
@@ -139,7 +139,7 @@ def soft_descriptor_limit_is_raised() -> None:
 
 
 def what_the_library_refuses_is_refused() -> None:
-    """A header beyond 32 KB or a line that is none: the library answers, in HTML, and closes."""
+    """A header beyond 32 KB or a malformed line: the library answers in HTML and closes."""
     with Net(has_test_clock=True) as server:
         for start, status in (
                 (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n", b"414"),
@@ -155,7 +155,7 @@ def what_the_library_refuses_is_refused() -> None:
             if status == b"408":
                 server.advance_until(lambda: is_answered(s))
             data = read_to_end(s)
-            # A reset may overtake the answer when we have sent much more than was read.
+            # A reset may overtake the answer if the client sent much more than the server read.
             assert data == b"" or data.startswith(b"HTTP/1.1 " + status), data[:200]
         s = server.connect()  # and 16 KB are fine
         s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 16_000 + b"\r\n\r\n")

@@ -9,7 +9,7 @@ one for the median row.
            values so near to the middle between two bf16 numbers that float32 and float64 round them
            differently; one such value disturbs all later rows a little. Measured over 12 seeds:
            5.2e-3 for the worst row, 1.8e-4 for the median row. A cache that does not round, or
-           rounds another way, has a median above 2e-3, which is what the second bound is for.
+           rounds another way, has a median above 2e-3, which the second bound detects.
   f16 KV   the same; measured 5.5e-4 and 5e-5, and 3e-4 without rounding.
 
 Kernel sets with matrix instructions also round activations to bf16, and so does the reference where
@@ -161,7 +161,7 @@ def summary(runs: list[Run]) -> bool:
 
 
 def main() -> None:
-    # --seeds N: repeat with N seeds, to measure what the bounds should be.
+    # --seeds N: repeat with N seeds, to find good bounds.
     n_seeds = int(sys.argv[2]) if sys.argv[1:2] == ["--seeds"] else 1
     runs = [run for round_ in range(n_seeds) for i, case in enumerate(CASES)
             for types in case.dtypes for run in run_case(case, types, 100 + 1000 * round_ + i)]

@@ -31,7 +31,7 @@ def chat_answers() -> None:
     assert answer.choices[0].finish_reason in ("stop", "length")
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
     details = answer.usage.prompt_tokens_details
-    # Ours stands beside OpenAI's: its types keep what they do not know.
+    # Tarn's extension stands beside OpenAI's field: the types of the package keep unknown fields.
     assert details.cached_tokens == sum(details.cached_tokens_details.values()), details
     assert set(details.cached_tokens_details) == {"device", "host", "disk"}, details
 

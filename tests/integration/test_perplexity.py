@@ -67,7 +67,8 @@ def mean_nll(model: Path, windows: list[list[int]], options: list[str]) -> float
 def check(kind: str, group: int, nll: float, nll_f32: float) -> bool:
     growth = float(np.exp(nll - nll_f32)) - 1
     bound = BOUNDS.get((kind, group))
-    # False for NaN. The lower end: what is much better than f32 measures something else.
+    # False for NaN. The lower bound: a result much better than f32 shows a mistake of the
+    # measurement.
     good = bound is None or -bound <= growth <= bound
     limit = "no bound" if bound is None else f"bound {100 * bound:.1f} %"
     print(f"{'ok  ' if good else 'FAIL'} {kind} group {group:3}: perplexity {np.exp(nll):.4f}, "

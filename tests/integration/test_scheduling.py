@@ -17,7 +17,7 @@ import tarn_test
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "deploy" / "demo-model"
 TEXT = "/v1/completions"
 POLICIES = ("fcfs", "mlfq", "skip-join-mlfq", "sjf-prompt", "srpt")
-N_LONG = 500  # tokens of an answer that others come into: takes 100 times what theirs do
+N_LONG = 500  # tokens of an answer during which other requests arrive: 100 times as long as theirs
 # Nobody goes first for having waited.
 NEVER_STARVES = ("--starvation-ms", "86400000")
 

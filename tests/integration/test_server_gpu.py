@@ -120,7 +120,7 @@ def a_dead_gpu_ends_the_server() -> None:
             break
         if any("error" in json.dumps(answer) for _, answer in results):
             break
-    try: # not ready any more, or gone already
+    try: # no longer ready, or already gone
         status, _, answer = server.request("GET", "/health/ready")
         assert status == 503 and answer["error"]["code"] == "device_failed", (status, answer)
         status, _, answer = server.request("POST", "/v1/completions",

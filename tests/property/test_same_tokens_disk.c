@@ -219,7 +219,7 @@ static void ask_until_killed(const char *model, const struct engine_config *conf
             _exit(3);
 }
 
-/* Start such a process and kill it `us` microseconds after its n_windows-th report. */
+/* Start a writing process and kill it `us` microseconds after its n_windows-th report. */
 static void run_and_kill(const char *model, const struct engine_config *c, uint32_t n_windows,
                          uint32_t us)
 {

@@ -123,7 +123,7 @@ class Tarn:
                 Counter(r.get("limit") for r in rows).most_common(1)[0][0])
 
     def limit_lines(self) -> list[str]:
-        """The medians of what the machine can do, and what is wrong with them."""
+        """The medians of the machine's limits, and reasons to doubt them."""
         medians = ", ".join(f"{k} {v:.1f}" for k, v in self.limit_medians().items())
         lines = [f"limits, median: {medians}"] if medians else []
         why = Counter(x.get("void_why") or "no reason given" for x in self.limits if x.get("void"))
@@ -141,7 +141,7 @@ class Tarn:
 
 
 class Build:
-    """One llama-bench and what lies beside it."""
+    """One llama-bench and the programs beside it."""
 
     def __init__(self, a: argparse.Namespace, label: str, bench: str, batched: str | None) -> None:
         self.name, self.peer, self.bench = label, label.split(":")[0], bench

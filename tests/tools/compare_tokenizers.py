@@ -76,7 +76,7 @@ WORDS = ["Hello", "world", " the", " I'm", "'ll", "'RE", " 123", "4567", "  ", "
          "\u2028", "\x00", "\x1f", "\x7f", "\ufeff", "\ufffd", "\U0001d400", "<0x41>", "<", "|>"]
 
 # Ranges of assigned characters; which code points are letters changed with Unicode versions, so the
-# draw leaves out what Python's own tables do not know.
+# draw leaves out characters that Python's tables do not have.
 RANGES = [(0x20, 0x7f), (0x80, 0x24f), (0x250, 0x52f), (0x530, 0x8ff), (0x900, 0xdff),
           (0xe00, 0x10ff), (0x1100, 0x13ff), (0x1400, 0x1fff), (0x2000, 0x2bff), (0x2c00, 0x31ff),
           (0x3200, 0x9fff),

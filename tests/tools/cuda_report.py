@@ -66,7 +66,7 @@ def find_nvcc(given: str | None) -> str | None:
 
 
 def sources() -> list[Path]:
-    """The list of sources.cmake; a .cu file that is not in it would be compiled by nobody."""
+    """The list of sources.cmake; no build compiles a .cu file that is not in it."""
     text = re.sub(r"#.*", "", (FOLDER / "sources.cmake").read_text())
     listed = re.findall(r"[\w/]+\.cu\b", text)
     missing = {p.name for p in FOLDER.glob("*.cu")} - set(listed)

@@ -101,8 +101,8 @@ def count(model: str | None, n_streams: int, n_tokens: int) -> int:
 
 
 def cpu_us(server: Server) -> float:
-    """CPU time so far of all threads but the engine's and its workers', by what they are: an engine
-    thread is the one that used most."""
+    """CPU time so far of all threads except the engine and its workers. The thread with the most
+    CPU time is the engine's."""
     ticks = []
     for stat in Path(f"/proc/{server.process.pid}/task").glob("*/stat"):
         fields = stat.read_text().rsplit(")", 1)[1].split()

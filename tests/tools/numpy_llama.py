@@ -111,7 +111,7 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, in_bf16: bool = False
 
 class NumpyLlama:
     """kv_dtype: K and V are rounded to it before any row attends to them, as a cache does.
-    kernels: the name of a kernel set; what ROUNDING says of it is rounded too."""
+    kernels: the name of a kernel set; the values that ROUNDING lists for it are rounded too."""
 
     def __init__(self, config: dict, weights: Tensors, kv_dtype: str | None = None,
                  kernels: str = "") -> None:

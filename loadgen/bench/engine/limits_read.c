@@ -1,8 +1,8 @@
 /* limits_read.c - how fast N threads read memory.
  *
  * Each thread walks a buffer of its own, on huge pages where the system gives them, in a few
- * streams at once; together they are many times the last-level cache, so that next to nothing is
- * found there from the pass before. How many streams and which prefetch is best differs between
+ * streams at once; all buffers together are many times the last-level cache, so that almost no byte
+ * of the pass before is still in it. How many streams and which prefetch is best differs between
  * machines: tried out once. */
 #include <stdlib.h>
 #include <string.h>

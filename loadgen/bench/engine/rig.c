@@ -229,7 +229,7 @@ static enum status create_cache(struct rig *r, uint64_t n_blocks, struct buf *wh
     return s == OK ? OK : buf_why(why, s, "out of memory for the KV cache");
 }
 
-/* --- what the cases that fit need together --- */
+/* --- memory for all cases that fit --- */
 
 struct needs {
     uint64_t n_blocks; /* the most of one case */

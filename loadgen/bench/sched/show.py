@@ -5,8 +5,8 @@
 
 Parts: live, lmsys, sharegpt, little-kv (policies against each other on a real server), burst, swap
 (simulated: the protocol of FastServe's authors beside their points), long (a short request behind a
-long prefill), planning (what a plan costs). README.md beside this file says what each one does, how
-long it takes and what the JSON holds. The machine must be quiet for all but burst and swap.
+long prefill), planning (the cost of a plan). README.md beside this file describes each part, its
+duration and the JSON. The machine must be quiet for all but burst and swap.
 
 OUT.json is written after each measurement. A later run continues it: results with the same settings
 are kept, unless --fresh. --parts '' measures nothing and makes targets and plots of the results in

@@ -98,7 +98,7 @@ static void run(struct seen *s, const struct http_request *r)
     http_loop_destroy(loop);
 }
 
-/* One canned answer, one request: what was seen. `r` without a url. */
+/* Answer one request with a canned answer; return the events. `r` without a url. */
 static struct seen ask(const struct canned *answer, struct http_request r, struct seen s)
 {
     struct canned_server *server = canned_start(answer, 1);
@@ -676,7 +676,8 @@ static void timers_run_in_order_and_never_early(void **state)
     http_loop_destroy(o.loop);
 }
 
-/* Random times, most of them cancelled: what is left runs by time, then by start. */
+/* Random times, most of them cancelled: the other timers run in the order of time, then of start.
+ * */
 static void many_timers_keep_their_order(void **state)
 {
     enum { N = 2000 };

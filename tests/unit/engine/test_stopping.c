@@ -1,4 +1,5 @@
-/* stopping.c: each rule ends the answer where it should, and the verdict says what is text. */
+/* stopping.c: each rule ends the answer where it should, and the result has the length of the text.
+ * */
 #include "engine/stopping.h"
 
 #include "engine/run/vocab_mask.h"

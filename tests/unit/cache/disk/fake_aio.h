@@ -51,7 +51,7 @@ static void fake_reset(const struct world *w)
     fake.fail_error = EIO;
 }
 
-/* --- what the disk must look like --- */
+/* --- the expected files --- */
 
 static bool fake_is_table(int fd)
 {
