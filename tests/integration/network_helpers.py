@@ -55,9 +55,10 @@ class Net(Server):
         self.port = int(found.group(1)) if found else 0
 
     def advance(self) -> None:
-        assert self.process.stdin
+        assert self.process.stdin and self.process.stdout
         self.process.stdin.write(b".")
         self.process.stdin.flush()
+        assert self.process.stdout.read(1) == b"."
         self.clock_s += CLOCK_STEP_S
 
     def advance_until(self, is_there: Callable[[], bool]) -> int:

@@ -6,8 +6,8 @@
  * The flags are those of tarn-server. Serves until SIGTERM, then drains and exits with 0.
  *
  * With TARN_TEST_CLOCK_S=N in the environment the clock of the server stands still, and each byte
- * of stdin advances it by N seconds: a test meets a timeout without waiting, and meets no timeout
- * because the machine is slow. */
+ * of stdin advances it by N seconds and is answered by a byte on stdout: a test meets a timeout
+ * without waiting, and meets no timeout because the machine is slow. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -43,8 +43,11 @@ static void *advance_clock(void *arg)
 {
     char byte;
 
-    while (read(STDIN_FILENO, &byte, 1) == 1)
+    while (read(STDIN_FILENO, &byte, 1) == 1) {
         atomic_fetch_add(&test_now_ns, clock_step_ns);
+        if (write(STDOUT_FILENO, &byte, 1) != 1)
+            break;
+    }
     return arg;
 }
 
