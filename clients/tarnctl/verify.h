@@ -1,5 +1,5 @@
 /* verify.h - tarnctl cache verify: checks a disk tier by cache/disk/disk_verify.h and prints the
- * result as text or JSON. Read the directory itself, without a server.
+ * result as text or JSON. No server is needed.
  *
  * Owns    nothing.
  * Thread  one.

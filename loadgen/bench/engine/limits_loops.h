@@ -7,8 +7,8 @@
  * The clock of a core depends on its load (wide vectors lower the clock), so the clock must be
  * measured under the same load. A turn of a paced loop has the same instructions and, among them, a
  * chain of dependent integer multiplications and additions, whose cycles are known (three and one).
- * Is the chain a little longer than the instructions take, the turn lasts exactly as many cycles as
- * the chain. There are three paced loops, for two, one and half an instruction per cycle. The
+ * If the chain takes a little longer than the instructions, the turn lasts exactly as many cycles
+ * as the chain. There are three paced loops, for two, one and half an instruction per cycle. The
  * fastest loop that the chain still limits shows how many instructions a core executes per cycle.
  *
  * Owns    nothing.

@@ -9,8 +9,7 @@
 
 #include <stdint.h>
 
-/* The machine's available memory, or the unused part of the control group's limit if that is less.
- * */
+/* The machine's available memory, or the unused part of the control group's limit if less. */
 uint64_t memory_available(void);
 
 #endif

@@ -676,8 +676,7 @@ static void timers_run_in_order_and_never_early(void **state)
     http_loop_destroy(o.loop);
 }
 
-/* Random times, most of them cancelled: the other timers run in the order of time, then of start.
- * */
+/* Random times, most of them cancelled: the others run in the order of time, then of start. */
 static void many_timers_keep_their_order(void **state)
 {
     enum { N = 2000 };

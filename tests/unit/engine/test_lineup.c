@@ -49,8 +49,7 @@ static void submit(uint32_t slot, const char *text, int32_t priority)
                   now_ns);
 }
 
-/* Run one step; each item that reaches the end of the known tokens gets a token. Return the items.
- * */
+/* Run one step; each item that reaches the end of the known ids gets one. Return the items. */
 static uint32_t step(void)
 {
     (void)cache_poll(cache, now_ns);

@@ -261,8 +261,7 @@ static void steps_teach_the_grid_that_they_are_of(void **state)
     (void)state;
     for (uint32_t i = 0; i < 4; i++)
         cost_step_add(&decodes, &m, 100, 1);
-    assert_near(cost_model_learn(&m, &decodes, 1.2 * 1.25), 0.2); /* relative to the measured time
-    */
+    assert_near(cost_model_learn(&m, &decodes, 1.2 * 1.25), 0.2); /* of the measured time */
     assert_near(cost_model_decode_seconds(&m, 100, 4), 1.2 * (1 + 0.25 * COST_MODEL_RATE));
     assert_memory_equal(m.seconds, was.seconds, sizeof m.seconds);
     was = m;
