@@ -7,7 +7,7 @@
 
 #include "base/flags.h"
 
-/* Split "x:y" (or "x") into numbers. Returns their count, or -1 for a text that is no number. */
+/* Split "x:y" (or "x") into numbers. Return their count, or -1 for a text that is no number. */
 static int read_numbers(const char *text, double v[2])
 {
     char one[64];

@@ -65,7 +65,7 @@ uint64_t outcome_prompt_tokens(
     const struct outcome *o); /* the number of the server, else that of the request */
 const char *outcome_end_name(enum outcome_end e);
 
-/* Takes the outcome over on OK. */
+/* Take the outcome over on OK. */
 NODISCARD enum status outcome_list_push(struct outcome_list *l, const struct outcome *o);
 void outcome_list_fini(struct outcome_list *l); /* also fine on a zeroed struct */
 void outcome_list_sort(struct outcome_list *l); /* by index */

@@ -42,7 +42,7 @@ void pace_begin(struct pace *p, uint64_t start_ns, double warmup_s, double durat
 /* Generate the next first turn. */
 NODISCARD enum status pace_next(struct pace *p, struct turn *out, struct buf *why);
 /* Prepare the turn behind `before`, due at out->outcome.intended_ns. False: there is none, or no
- * time for it. Takes `chain`, which may be NULL. */
+ * time for it. Take `chain`, which may be NULL. */
 bool pace_follow(const struct pace *p, struct chain *chain, const struct outcome *before,
                  struct turn *out);
 bool pace_has_place(const struct pace *p);

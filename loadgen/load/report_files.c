@@ -359,7 +359,7 @@ static enum status put_python_float(struct buf *b, double v)
     return buf_printf(b, v == floor(v) && v < 1e15 ? "%.1f" : "%.15g", v);
 }
 
-/* Appends the name that vLLM's tool would choose:
+/* Append the name that vLLM's tool would choose:
  * LABEL-RATEqps[-concurrencyN]-MODEL-DATE.json; a simulation has no date. */
 static enum status put_usual_name(struct buf *b, const struct report *r, const struct json *result)
 {

@@ -70,7 +70,7 @@ static void fail(struct run *run, enum status s)
     run->pace.no_more = true;
 }
 
-/* Takes the turn over, also on failure. */
+/* Take the turn over, also on failure. */
 static struct flight *flight_create(struct run *run, struct turn *t)
 {
     struct flight *f = calloc(1, sizeof *f);

@@ -59,7 +59,7 @@ static void fail(struct sim *sim, enum status s, const char *words)
     sim->pace.no_more = true;
 }
 
-/* Takes the turn over, also on failure. */
+/* Take the turn over, also on failure. */
 static struct flight *flight_create(struct sim *sim, struct turn *t)
 {
     struct flight *f = calloc(1, sizeof *f);

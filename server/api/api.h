@@ -10,7 +10,6 @@
 
 struct server;
 struct http_exchange;
-struct json;
 
 void api_chat(struct server *srv, struct http_exchange *x);
 void api_completions(struct server *srv, struct http_exchange *x);
@@ -23,9 +22,5 @@ void api_health_ready(struct server *srv, struct http_exchange *x);
 void api_cache(struct server *srv, struct http_exchange *x);
 void api_cache_forget(struct server *srv, struct http_exchange *x);
 void api_metrics(struct server *srv, struct http_exchange *x);
-
-/* Parse the body, a JSON object; the caller owns a reference: js_unref(). NULL: the exchange has
- * its error answer. */
-struct json *api_read_body(struct http_exchange *x);
 
 #endif

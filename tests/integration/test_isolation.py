@@ -4,7 +4,7 @@
     test_isolation.py [--no-times]
 
 --no-times leaves out the measured part, for builds that are slow.
-TARN_TEST_MODEL is not used: what is measured needs a model of a known size, so one is made.
+TARN_TEST_MODEL is not used: the measurement needs a model of a known size, so the test makes one.
 """
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def a_preamble_is_shared_and_nothing_behind_it() -> None:
         assert own > n, (own, n)
         assert b.cached(CHAT, chat(SYSTEM, question)) == n  # not one block more
         assert b.cached(CHAT, chat(SYSTEM, question)) == own
-        for salt in ("one", "two"):  # the preamble is not the user's; what is behind it, is
+        for salt in ("one", "two"):  # the preamble belongs to no user; the text behind it does
             assert a.cached(CHAT, chat(SYSTEM, question, cache_salt=salt)) == n
             assert a.cached(CHAT, chat(SYSTEM, question, cache_salt=salt)) == own
         # Ids are as without a preamble.
@@ -277,8 +277,8 @@ def auc(first: list[float], second: list[float]) -> float:
 
 
 def probe(server: Server, victim: str, spy: str, n: int, seed: int) -> tuple[float, int]:
-    """The AUC of the spy's TTFT for prompts that the victim has just asked against prompts that
-    nobody had, n of each in random order, and how many of its probes had a hit.
+    """The AUC of the spy's TTFT for prompts that the victim has just sent against new prompts, n of
+    each in random order, and the number of probes with a hit.
 
     Before each probe the victim asks something of the same length, so that caches, clocks and the
     state of the server are alike and only the prompt differs."""
@@ -303,7 +303,7 @@ def probe(server: Server, victim: str, spy: str, n: int, seed: int) -> tuple[flo
 
 def the_time_to_the_first_token_tells_nothing_about_others() -> None:
     """Noise of a busy machine moves the AUC towards a half, so it can hide a leak and cannot make
-    one. The control says what this machine would have shown: 0.9 and more on a quiet one."""
+    one. The control shows the AUC of a shared cache: 0.9 and more on a quiet machine."""
     with serve("--max-model-len", "1024") as s:
         probe(s, "a", "b", 20, SEED)  # warm up
         value, n_hits = probe(s, "a", "b", N_PROBES, SEED + 1)

@@ -95,7 +95,7 @@ def missing_data_are_said() -> None:
     done = show("--parts", "lmsys,planning", "--data", "/nowhere", code=2)
     assert "no shared data, /nowhere/lengths-lmsys-apex/" in done.stderr, done.stderr
     assert done.stderr.count("\n") == 1 and "--parts live,little-kv,long,planning" in done.stderr
-    # Parts that nobody named are left out, in one line.
+    # Parts that need data and were not named are left out, in one line.
     words = io.StringIO()
     with mock.patch.object(sys, "argv", ["show.py", "--data", "/nowhere"]), \
             contextlib.redirect_stderr(words):

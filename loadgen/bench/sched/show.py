@@ -5,8 +5,8 @@
 
 Parts: live, lmsys, sharegpt, little-kv (policies against each other on a real server), burst, swap
 (simulated: the protocol of FastServe's authors beside their points), long (a short request behind a
-long prefill), planning (what a plan costs). README.md beside this file says what each one does, how
-long it takes and what the JSON holds. The machine must be quiet for all but burst and swap.
+long prefill), planning (the cost of a plan). README.md beside this file describes each part, its
+duration and the JSON. The machine must be quiet for all but burst and swap.
 
 OUT.json is written after each measurement. A later run continues it: results with the same settings
 are kept, unless --fresh. --parts '' measures nothing and makes targets and plots of the results in
@@ -191,8 +191,8 @@ def choose_parts(p: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     wanted = PARTS if named is None else named
     absent = [part for part in wanted if part in READS and not (args.data / READS[part]).is_file()]
     if absent and named is not None:
-        print(f"show.py: {', '.join(absent)}: no shared data, {args.data / READS[absent[0]]} is not "
-              "there (another folder: --data DIR; without data: "
+        print(f"show.py: {', '.join(absent)}: no shared data, {args.data / READS[absent[0]]} is "
+              "not there (another folder: --data DIR; without data: "
               f"--parts {','.join(part for part in PARTS if part not in READS)})", file=sys.stderr)
         sys.exit(2)
     if absent:

@@ -134,7 +134,7 @@ void detok_fini(struct detok *d)
     buf_fini(&d->held);
 }
 
-/* Holds back incomplete characters, and with stop strings all text until the end: simple, and the
+/* Hold back incomplete characters, and with stop strings all text until the end: simple, and the
  * whole text is right. */
 enum status detok_feed(struct detok *d, uint32_t id, struct buf *out)
 {
@@ -208,7 +208,7 @@ enum status chat_template_render_marked(const struct chat_template *t, const str
     return chat_template_render(t, context, now_s, out, why);
 }
 
-/* Chooses the reverse order. */
+/* Choose the reverse order. */
 enum status document_order_by_cache(const struct engine *e, const struct document_prompt *p,
                                     uint32_t *order, uint32_t *n_cached)
 {

@@ -1,4 +1,4 @@
-/* test_config.c - flags, variables and file: who wins, what is refused, how sizes are read. */
+/* test_config.c - flags, variables and file: precedence, refusals, and sizes with units. */
 #include "tests/unit/test.h"
 
 #include <stddef.h>
@@ -324,7 +324,7 @@ static int take_each(const char *list, const char *flag, size_t offset)
     return n;
 }
 
-/* One list each, in cache/ and in engine/: what it names can be chosen, and nothing else. */
+/* The lists of names are in cache/ and in engine/, one each: exactly these names can be chosen. */
 static void the_policies_are_those_of_the_scheduler(void **state)
 {
     (void)state;

@@ -28,7 +28,7 @@ int main(void)
 
 static struct scratch scratch;
 
-/* --- what is loaded --- */
+/* --- the loaded files --- */
 
 static const char *const files[][2] = {
     {"1_sys_prompt.jsonl", "{\"sys_prompt_id\": 1, \"token_length\": 30}\n"},

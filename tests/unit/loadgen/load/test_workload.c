@@ -320,7 +320,7 @@ static const char *const conversations =
     " {\"conversations\": [{\"value\": \"short\"}, {\"value\": \"too short to be asked\"}]},\n"
     " {\"conversations\": [{\"value\": \"with a short answer\"}, {\"value\": \"No.\"}]}]\n";
 
-/* Counts how often each of the texts is asked for by n requests. */
+/* Count how often each of the texts is asked for by n requests. */
 static void count_prompts(const struct workload_config *c, int n, const char *const *texts,
                           int n_texts, int *counts)
 {
