@@ -21,6 +21,7 @@ sys.path.insert(0, str(REPO / "loadgen" / "bench" / "sched"))
 import tarn_test  # noqa: E402
 import figures  # noqa: E402
 import plot  # noqa: E402
+import policies  # noqa: E402
 import show as show_module  # noqa: E402
 
 SHOW = REPO / "loadgen" / "bench" / "sched" / "show.py"
@@ -94,13 +95,13 @@ def wrong_options_are_named() -> None:
 def missing_data_are_said() -> None:
     done = show("--parts", "lmsys,planning", "--data", "/nowhere", code=2)
     assert "no shared data, /nowhere/lengths-lmsys-apex/" in done.stderr, done.stderr
-    assert done.stderr.count("\n") == 1 and "--parts live,little-kv,long,planning" in done.stderr
+    assert done.stderr.count("\n") == 1 and "--parts live,little-kv,policies,long,planning" in done.stderr
     # Parts that nobody named are left out, in one line.
     words = io.StringIO()
     with mock.patch.object(sys, "argv", ["show.py", "--data", "/nowhere"]), \
             contextlib.redirect_stderr(words):
         args = show_module.read_arguments()
-    assert args.parts == ["live", "little-kv", "long", "planning"], args.parts
+    assert args.parts == ["live", "little-kv", "policies", "long", "planning"], args.parts
     assert words.getvalue() == ("show.py: no shared data in /nowhere: leaving out lmsys, sharegpt, "
                                 "burst, swap (another folder: --data DIR)\n"), words.getvalue()
 
@@ -176,7 +177,8 @@ def check_show(out: dict) -> None:
     assert any(g["rerun"]["gain"] for g in out["burst"]["gains"] if "rerun" in g)
     assert out["targets"], "planning has targets"
     for t in out["targets"]:
-        assert t.keys() == {"name", "figure", "target", "met"} and isinstance(t["met"], bool), t
+        assert t.keys() - {"oracle"} == {"name", "figure", "target", "met"}, t
+        assert isinstance(t["met"], bool), t
 
 
 def one_command_shows_all_and_goes_on() -> None:
@@ -197,6 +199,54 @@ def one_command_shows_all_and_goes_on() -> None:
         check_show(json.loads(path.read_text()))
 
 
+# --- policies ---
+
+def made_rows(factor: dict[str, float]) -> list[dict]:
+    """A row of each policy for two mixes at two loads; each figure of a policy is its factor."""
+    return [{"mix": mix, "load": load, "policy": policy, **{f: x for f in policies.FIELDS}}
+            for mix in ("sharegpt", "log-normal CV 4") for load in (0.7, 0.9)
+            for policy, x in factor.items()]
+
+
+def criteria_name_the_worst_case() -> None:
+    rows = made_rows({"fcfs": 4.0, "mlfq": 3.0, "learned": 2.0, "srpt": 1.0})
+    for t in policies.targets({"rows": rows}):
+        assert t["met"], t
+    rows[6]["mean_normalized_latency_ms"] = 5.0  # learned, sharegpt at 0.9
+    missed = [t for t in policies.targets({"rows": rows}) if not t["met"]]
+    assert [(t["figure"], t["target"], t["oracle"]) for t in missed] == [
+        (5 / 4, 1.02, 1 / 4), (5 / 3, 1.02, 1 / 3), (-1 / 3, 0.5, 1.0)], missed
+    assert all(t["name"].endswith("sharegpt at 0.9") for t in missed), missed
+    # Without the policy there is no target; the table has what is there.
+    few = [r for r in rows if r["policy"] in ("fcfs", "srpt")]
+    assert policies.targets({"rows": few}) == []
+    text = policies.table({"rows": few})
+    assert text.count("srpt ") == 4 and "load 0.9" in text and "x0.250" in text, text
+
+
+def policies_are_compared_and_kept() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path, plots = Path(folder, "out.json"), Path(folder, "plots")
+        usual = ["--quick", "--json", path, "--parts", "policies", "--data", "/nowhere"]
+        first = show(*usual)
+        assert "leaving out lmsys, sharegpt, azure code, mooncake, ragpulse" in first.stderr
+        rows = json.loads(path.read_text())["policies"]["rows"]
+        assert {r["mix"] for r in rows} == set(policies.QUICK_MIXES), rows
+        assert {"fcfs", "mlfq", "srpt"} <= {r["policy"] for r in rows}, rows
+        for r in rows:
+            assert all(positive(r[f]) for f in policies.FIELDS), r
+            assert all(x["completed"] == policies.QUICK_COUNT and x["failed"] == 0
+                       for x in r["runs"]), r
+        # All policies got the same requests.
+        for mix in policies.QUICK_MIXES:
+            assert len({r["runs"][0]["mean_output"] for r in rows if r["mix"] == mix}) == 1, mix
+        # Nothing is simulated twice, except what --again names; equal seeds give equal figures.
+        again = show(*usual, "--again", "srpt", "--plots", plots)
+        assert again.stderr.count(": srpt\n") == 3 and "fcfs" not in again.stderr, again.stderr
+        assert again.stdout == first.stdout
+        check_svg((plots / "policies-normalized.svg").read_text(), 0)
+
+
 def main() -> int:
     planning_is_measured_in_a_living_queue()
     equal_seeds_make_equal_queues()
@@ -204,6 +254,8 @@ def main() -> int:
     missing_data_are_said()
     crossings_are_first_ones()
     charts_are_whole()
+    criteria_name_the_worst_case()
+    policies_are_compared_and_kept()
     data = tarn_test.shared_data("lengths-lmsys-apex").parent  # skips here without ../shared
     the_authors_figures_are_read(data)
     one_command_shows_all_and_goes_on()
