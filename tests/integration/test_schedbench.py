@@ -90,12 +90,14 @@ def wrong_options_are_named() -> None:
         assert words in bench(*options, code=2).stderr, (options, words)
     assert "--plans" in bench("--help").stdout
     assert "part nope" in show("--parts", "nope", code=2).stderr
+    assert "no policy nope" in show("--parts", "", "--again", "srpt,nope", code=2).stderr
 
 
 def missing_data_are_said() -> None:
     done = show("--parts", "lmsys,planning", "--data", "/nowhere", code=2)
     assert "no shared data, /nowhere/lengths-lmsys-apex/" in done.stderr, done.stderr
-    assert done.stderr.count("\n") == 1 and "--parts live,little-kv,policies,long,planning" in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "--parts live,little-kv,policies,long,planning" in done.stderr, done.stderr
     # Parts that nobody named are left out, in one line.
     words = io.StringIO()
     with mock.patch.object(sys, "argv", ["show.py", "--data", "/nowhere"]), \
@@ -224,6 +226,36 @@ def criteria_name_the_worst_case() -> None:
     assert text.count("srpt ") == 4 and "load 0.9" in text and "x0.250" in text, text
 
 
+def fake_result(options: list[object]) -> dict:
+    seed = options[options.index("--seed") + 1]
+    return {**{f: float(seed) for f in policies.FIELDS}, "completed": 1, "failed": 0,
+            "total_output_tokens": 1,
+            "sim": {**{e: 0 for e in policies.EVENTS}, "capacity_rps": 10.0 * seed}}
+
+
+def only_new_seeds_are_simulated() -> None:
+    jobs: list[list[object]] = []
+
+    def simulate_all(asked: list[list[object]]) -> list[dict]:
+        jobs.extend(asked)
+        return [fake_result(options) for options in asked]
+
+    with mock.patch.object(policies, "simulate_all", simulate_all):
+        contest = policies.Contest(Path("/nowhere"), True, {}, lambda out: None)
+        contest.run("bimodal", 0.9, ["fcfs", "srpt"], [1])
+        assert len(jobs) == 3, jobs  # the capacity and two runs
+        jobs.clear()
+        later = policies.Contest(Path("/nowhere"), True, contest.out, lambda out: None)
+        later.run("bimodal", 0.9, ["fcfs", "srpt"], [1, 2])
+        assert [j[j.index("--seed") + 1] for j in jobs] == [2, 2, 2], jobs
+        assert [j[j.index("--rate") + 1] for j in jobs[1:]] == ["18.0", "18.0"], jobs
+        assert [r["mean_ttft_ms"] for r in later.out["rows"]] == [1.5, 1.5], later.out
+        # All policies are compared over the seeds that each of them has.
+        later.run("bimodal", 0.9, ["fcfs", "mlfq"], [1])
+        assert [(r["policy"], r["n_seeds"], r["mean_ttft_ms"]) for r in later.out["rows"]] == [
+            ("fcfs", 1, 1.0), ("srpt", 1, 1.0), ("mlfq", 1, 1.0)], later.out
+
+
 def policies_are_compared_and_kept() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path, plots = Path(folder, "out.json"), Path(folder, "plots")
@@ -240,7 +272,7 @@ def policies_are_compared_and_kept() -> None:
         # All policies got the same requests.
         for mix in policies.QUICK_MIXES:
             assert len({r["runs"][0]["mean_output"] for r in rows if r["mix"] == mix}) == 1, mix
-        # Nothing is simulated twice, except what --again names; equal seeds give equal figures.
+        # Only what --again names is simulated twice; equal seeds give equal figures.
         again = show(*usual, "--again", "srpt", "--plots", plots)
         assert again.stderr.count(": srpt\n") == 3 and "fcfs" not in again.stderr, again.stderr
         assert again.stdout == first.stdout
@@ -255,6 +287,7 @@ def main() -> int:
     crossings_are_first_ones()
     charts_are_whole()
     criteria_name_the_worst_case()
+    only_new_seeds_are_simulated()
     policies_are_compared_and_kept()
     data = tarn_test.shared_data("lengths-lmsys-apex").parent  # skips here without ../shared
     the_authors_figures_are_read(data)

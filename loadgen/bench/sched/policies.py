@@ -16,7 +16,7 @@ from figures import mean
 from serving import program
 from simulated import simulate, simulate_all
 
-LOADS, QUICK_LOADS = (0.7, 0.9, 0.95), (0.9,)
+LOADS, QUICK_LOADS = (0.9, 0.7, 0.95), (0.9,)  # the most telling one first
 COUNT, QUICK_COUNT = 20000, 200
 QUICK_MIXES = ("log-normal CV 4", "bimodal", "change")
 
@@ -105,12 +105,11 @@ def known_policies() -> list[str]:
     return known
 
 
-def settings(n_seeds: int, quick: bool) -> dict:
+def settings(quick: bool) -> dict:
+    """Runs with other seeds, loads or policies can stand beside the old ones."""
     count = QUICK_COUNT if quick else COUNT
-    return {"server": SERVER, "count": count, "n_seeds": n_seeds,
-            "loads": QUICK_LOADS if quick else LOADS,
-            "mixes": {m: list(map(str, mix_options(m, Path(), count)))
-                      for m in (QUICK_MIXES if quick else MIXES)}}
+    return {"server": SERVER, "count": count,
+            "mixes": {m: list(map(str, mix_options(m, Path(), count))) for m in MIXES}}
 
 
 def seeds_of(mix: str, n_seeds: int) -> list[int]:
@@ -123,64 +122,66 @@ def one_run(result: dict) -> dict:
             "mean_output": result["total_output_tokens"] / max(1, result["completed"])}
 
 
-def measure_capacity(options: list[object], seeds: list[int]) -> list[float]:
-    """Requests per second of each seed."""
-    jobs = [[*options, *SERVER, *POLICIES["fcfs"], "--load", 1, "--seed", seed] for seed in seeds]
-    return [r["sim"]["capacity_rps"] for r in simulate_all(jobs)]
-
-
 class Contest:
-    """The runs, kept by mix, load and policy."""
+    """The runs of each mix, load and policy, in the order of their seeds."""
 
-    def __init__(self, data: Path, n_seeds: int, quick: bool, old: dict,
-                 save: Callable[[dict], None]) -> None:
-        self.data, self.n_seeds, self.save = data, n_seeds, save
-        self.mixes = chosen_mixes(data, quick)
-        self.out: dict = {"settings": settings(n_seeds, quick),
+    def __init__(self, data: Path, quick: bool, old: dict, save: Callable[[dict], None]) -> None:
+        self.data, self.save = data, save
+        self.out: dict = {"settings": settings(quick),
                           "capacity_rps": dict(old.get("capacity_rps", {})),
                           "rows": list(old.get("rows", []))}
 
     def options(self, mix: str) -> list[object]:
-        return mix_options(mix, self.data, self.out["settings"]["count"])
+        return [*mix_options(mix, self.data, self.out["settings"]["count"]), *SERVER]
 
-    def capacity(self, mix: str) -> list[float]:
-        if mix not in self.out["capacity_rps"]:
-            self.out["capacity_rps"][mix] = measure_capacity(self.options(mix),
-                                                             seeds_of(mix, self.n_seeds))
-            self.save(self.out)
-        return self.out["capacity_rps"][mix]
+    def capacity(self, mix: str, seeds: list[int]) -> list[float]:
+        """Requests per second of each seed."""
+        found = self.out["capacity_rps"].setdefault(mix, [])
+        jobs = [[*self.options(mix), *POLICIES["fcfs"], "--load", 1, "--seed", seed]
+                for seed in seeds[len(found):]]
+        found += [r["sim"]["capacity_rps"] for r in simulate_all(jobs)]
+        return found
 
-    def run(self, mix: str, load: float, policies: list[str]) -> None:
-        """Simulate the policies that have no row yet, all seeds of all of them at once."""
-        there = {r["policy"] for r in self.out["rows"]
-                 if (r["mix"], r["load"]) == (mix, load)}
-        missing = [p for p in policies if p not in there]
+    def row(self, mix: str, load: float, policy: str) -> dict:
+        for r in self.out["rows"]:
+            if (r["mix"], r["load"], r["policy"]) == (mix, load, policy):
+                return r
+        self.out["rows"].append({"mix": mix, "load": load, "policy": policy,
+                                 "options": POLICIES[policy], "runs": []})
+        return self.out["rows"][-1]
+
+    def run(self, mix: str, load: float, policies: list[str], seeds: list[int]) -> None:
+        """Simulate the runs that are missing, those of all policies at once."""
+        rows = [self.row(mix, load, p) for p in policies]
+        missing = [(row, seed) for row in rows for seed in seeds[len(row["runs"]):]]
         if not missing:
             return
-        print(f"policies: {mix} at {load}: {', '.join(missing)}", file=sys.stderr, flush=True)
-        seeds, capacity = seeds_of(mix, self.n_seeds), self.capacity(mix)
-        jobs = [[*self.options(mix), *SERVER, *POLICIES[p], "--rate", repr(load * c), "--seed", s]
-                for p in missing for s, c in zip(seeds, capacity)]
-        runs = [one_run(r) for r in simulate_all(jobs)]
-        for i, policy in enumerate(missing):
-            mine = runs[i * len(seeds):(i + 1) * len(seeds)]
-            self.out["rows"].append({"mix": mix, "load": load, "policy": policy,
-                                     "options": POLICIES[policy], "seeds": seeds,
-                                     **{f: mean([r[f] for r in mine]) for f in FIELDS},
-                                     "runs": mine})
+        names = dict.fromkeys(row["policy"] for row, _ in missing)
+        print(f"policies: {mix} at {load}: {', '.join(names)}", file=sys.stderr, flush=True)
+        capacity = self.capacity(mix, seeds)
+        results = simulate_all([[*self.options(mix), *row["options"], "--seed", seed,
+                                 "--rate", repr(load * capacity[seed - 1])]
+                                for row, seed in missing])
+        for (row, _), result in zip(missing, results):
+            row["runs"].append(one_run(result))
+        of_case = [r for r in self.out["rows"] if (r["mix"], r["load"]) == (mix, load)]
+        n_seeds = min(len(row["runs"]) for row in of_case)  # all policies over the same seeds
+        for row in of_case:
+            row.update({"n_seeds": n_seeds,
+                        **{f: mean([r[f] for r in row["runs"][:n_seeds]]) for f in FIELDS}})
         self.save(self.out)
 
 
 def run(data: Path, n_seeds: int, quick: bool, again: list[str], old: dict,
         save: Callable[[dict], None]) -> dict:
-    """Old rows of the policies in `again`, or with other options, do not count."""
+    """Rows of the policies in `again`, or with other options, are simulated again."""
     old = {**old, "rows": [r for r in old.get("rows", []) if r["policy"] not in again
-                           and r["options"] == POLICIES.get(r["policy"])]}
-    contest, policies = Contest(data, n_seeds, quick, old, save), known_policies()
-    loads = contest.out["settings"]["loads"]
-    for load in sorted(loads, key=lambda x: abs(x - 0.9)):  # the most telling one first
-        for mix in contest.mixes:
-            contest.run(mix, load, policies)
+                           and r["runs"] and r["options"] == POLICIES.get(r["policy"])]}
+    contest, policies = Contest(data, quick, old, save), known_policies()
+    mixes = chosen_mixes(data, quick)
+    for load in QUICK_LOADS if quick else LOADS:
+        for mix in mixes:
+            contest.run(mix, load, policies, seeds_of(mix, n_seeds))
     return contest.out
 
 

@@ -6,9 +6,8 @@
 Parts: live, lmsys, sharegpt, little-kv (policies against each other on a real server), policies
 (simulated: all policies over nine kinds of traffic), burst, swap (simulated: the protocol of
 FastServe's authors beside their points), long (a short request behind a long prefill), planning
-(what a plan costs). README.md beside this file says what each one does, how
-long it takes and what the JSON holds. The machine must be quiet for all but policies, burst and
-swap.
+(what a plan costs). README.md beside this file says what each one does, how long it takes and what
+the JSON holds. The machine must be quiet for all but policies, burst and swap.
 
 OUT.json is written after each measurement. A later run continues it: results with the same settings
 are kept, unless --fresh. --parts '' measures nothing and makes targets and plots of the results in
@@ -107,7 +106,7 @@ def run_simulated(store: Store, part: str, args: argparse.Namespace) -> None:
 
 def run_policies(store: Store, args: argparse.Namespace) -> None:
     n_seeds = 1 if args.quick else args.sim_seeds
-    old = store.old("policies", policies.settings(n_seeds, args.quick))
+    old = store.old("policies", policies.settings(args.quick))
     store.put("policies", policies.run(args.data, n_seeds, args.quick, args.again.split(","), old,
                                        lambda out: store.put("policies", out)))
 
@@ -228,7 +227,8 @@ def read_arguments() -> argparse.Namespace:
     p.add_argument("--count", type=int, default=1400, help="live: measured requests of one run")
     p.add_argument("--warmup", type=int, default=500, help="live: requests before them")
     p.add_argument("--seed", type=int, default=20, help="live: of the first round")
-    p.add_argument("--sim-seeds", type=int, default=5, help="policies, burst, swap: seeds of each point")
+    p.add_argument("--sim-seeds", type=int, default=5, 
+                   help="policies, burst, swap: seeds of each point")
     p.add_argument("--again", default="", metavar="POLICIES",
                    help="policies: simulate these again, as after a change of their code")
     p.add_argument("--long-repeats", type=int, default=5)
@@ -237,6 +237,10 @@ def read_arguments() -> argparse.Namespace:
     if args.quick:
         args.rounds, args.count, args.warmup = 1, 120, 40
     choose_parts(p, args)
+    unknown = set(filter(None, args.again.split(","))) - set(policies.POLICIES)
+    if unknown:
+        p.error(f"--again: there is no policy {', '.join(sorted(unknown))}; known: "
+                f"{', '.join(policies.POLICIES)}")
     if args.rounds < 1 or args.count < 100 or args.warmup < 0 or args.sim_seeds < 1:
         p.error("--rounds and --sim-seeds must be at least 1, --count 100, --warmup 0")
     return args
