@@ -256,12 +256,19 @@ def only_new_seeds_are_simulated() -> None:
             ("fcfs", 1, 1.0), ("srpt", 1, 1.0), ("mlfq", 1, 1.0)], later.out
 
 
+def mixes_without_data_are_left_out() -> None:
+    words = io.StringIO()
+    with contextlib.redirect_stderr(words):
+        mixes = policies.chosen_mixes(Path("/nowhere"), False)
+    assert mixes == ["log-normal CV 1", "log-normal CV 4", "bimodal", "change"], mixes
+    assert "leaving out lmsys, sharegpt, azure code, mooncake, ragpulse" in words.getvalue()
+
+
 def policies_are_compared_and_kept() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path, plots = Path(folder, "out.json"), Path(folder, "plots")
         usual = ["--quick", "--json", path, "--parts", "policies", "--data", "/nowhere"]
         first = show(*usual)
-        assert "leaving out lmsys, sharegpt, azure code, mooncake, ragpulse" in first.stderr
         rows = json.loads(path.read_text())["policies"]["rows"]
         assert {r["mix"] for r in rows} == set(policies.QUICK_MIXES), rows
         assert {"fcfs", "mlfq", "srpt"} <= {r["policy"] for r in rows}, rows
@@ -288,6 +295,7 @@ def main() -> int:
     charts_are_whole()
     criteria_name_the_worst_case()
     only_new_seeds_are_simulated()
+    mixes_without_data_are_left_out()
     policies_are_compared_and_kept()
     data = tarn_test.shared_data("lengths-lmsys-apex").parent  # skips here without ../shared
     the_authors_figures_are_read(data)

@@ -14,7 +14,7 @@ from typing import Callable
 
 from figures import mean
 from serving import program
-from simulated import simulate, simulate_all
+from simulated import simulate_all
 
 LOADS, QUICK_LOADS = (0.9, 0.7, 0.95), (0.9,)  # the most telling one first
 COUNT, QUICK_COUNT = 20000, 200
@@ -83,12 +83,11 @@ def mix_options(mix: str, data: Path, count: int) -> list[object]:
 
 def chosen_mixes(data: Path, quick: bool) -> list[str]:
     """The mixes whose data are there; the others are named on the standard error."""
-    files = {**LENGTHS, **TRACES}
-    absent = [m for m in MIXES if m in files and not (data / files[m]).exists()]
+    wanted, files = QUICK_MIXES if quick else MIXES, {**LENGTHS, **TRACES}
+    absent = [m for m in wanted if m in files and not (data / files[m]).exists()]
     if absent:
         print(f"policies: no shared data in {data}: leaving out {', '.join(absent)}",
               file=sys.stderr)
-    wanted = QUICK_MIXES if quick else MIXES
     return [m for m in wanted if m not in absent]
 
 
@@ -99,9 +98,9 @@ def known_policies() -> list[str]:
         return subprocess.run(command, capture_output=True).returncode == 0
 
     known = [name for name, options in POLICIES.items() if runs(options)]
-    if len(known) < len(POLICIES):
-        print(f"policies: this build has no {', '.join(set(POLICIES) - set(known))}",
-              file=sys.stderr)
+    unknown = [name for name in POLICIES if name not in known]
+    if unknown:
+        print(f"policies: this build has no {', '.join(unknown)}", file=sys.stderr)
     return known
 
 
