@@ -242,7 +242,8 @@ def cell(rows: dict[str, dict], policy: str, field: str) -> str:
     """Of fcfs the value (s, normalized latency in ms/token), of others the multiple of it."""
     if policy != "fcfs" and "fcfs" in rows:
         return f"x{ratio_of(rows, policy, 'fcfs', field):.3f}"
-    return f"{rows[policy][field] / (1 if 'normalized' in field else 1e3):.4g}"
+    value = rows[policy][field] / (1 if "normalized" in field else 1e3)
+    return f"{value:.4g}" if value < 1000 else f"{value:,.0f}"
 
 
 def table(out: dict) -> str:
