@@ -48,7 +48,8 @@ static const struct option_row rows[] = {
            "read --dataset-path"),
     TEXT(NULL, "input-len", input_len, "", "DIST",
          "tokens of a prompt (or of a turn, a question): N, constant:N, uniform:A:B, "
-         "lognormal:MEAN:CV; default 1024, multiturn 128, rag 32"),
+         "lognormal:MEAN:CV, 80%X+20%Y (a mixture of two), X/N/Y (Y from request N on); default "
+         "1024, multiturn 128, rag 32"),
     TEXT(NULL, "output-len", output_len, "", "DIST", "tokens to generate; default 128"),
     NUMBER(NULL, "range-ratio", range_ratio, 0, 1, "0", "R",
            "constant lengths become uniform in [N(1-R), N(1+R)]"),
@@ -108,7 +109,8 @@ static const struct option_row rows[] = {
     TEXT("Arrivals and length", "rate", rate, "", "R",
          "requests (or conversations) per second, open loop; inf: all at once"),
     CHOICE(NULL, "arrival", arrival, "", "poisson|gamma|constant|trace|closed",
-           "default: the data's times for trace, poisson with --rate, closed with --concurrency"),
+           "default: the data's times for trace, poisson with --rate, closed with --concurrency; "
+           "trace with --rate or --load: the data's times, scaled to that mean rate"),
     NUMBER(NULL, "burstiness", burstiness, 1e-6, 1e6, "1", "B",
            "shape of the gaps: 1 Poisson, below 1 in bursts, above 1 more even"),
     CHOICE(NULL, "ramp-up-strategy", ramp, "", "linear|exponential",

@@ -81,7 +81,7 @@ static void print_counts(FILE *f, const struct report *r)
     const struct metrics *m = r->metrics;
     const struct arrival_config *a = &o->config.arrival;
     const struct group *g = &m->all;
-    bool has_rate = a->kind == ARRIVAL_GAMMA || a->kind == ARRIVAL_CONSTANT;
+    bool has_rate = arrival_has_rate(a);
 
     print_title(f, " Serving Benchmark Result ", '=');
     print_count(f, "Successful requests:", g->n_completed);

@@ -81,7 +81,7 @@ struct workload_config {
 
     struct file_options file;
     struct trace_options trace;
-    double trace_speed; /* 2: twice as fast */
+    double trace_speed; /* 2: twice as fast; not used where ARRIVAL_TRACE has a rate */
 
     struct tenant tenants[N_TENANTS_MAX]; /* [n_tenants]; none: one without a name */
     uint32_t n_tenants;

@@ -300,7 +300,7 @@ static void every_allocation_may_fail(void **state)
             c.data = path;
         }
         if (c.kind == WORKLOAD_TRACE)
-            c.arrival.kind = ARRIVAL_TRACE;
+            c.arrival = (struct arrival_config){.kind = ARRIVAL_TRACE};
         if (workloads[i].data && strcmp(workloads[i].data, "sharegpt.json") == 0)
             c.file = (struct file_options){FILE_SHAREGPT, .shuffle = true, .repeats = true};
         if (c.kind == WORKLOAD_MIX) {

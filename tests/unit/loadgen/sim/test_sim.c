@@ -76,8 +76,8 @@ static struct workload_config constant(uint32_t n_in, uint32_t n_out, double rat
     struct workload_config c = usual_config(WORKLOAD_RANDOM);
 
     c.arrival = (struct arrival_config){.kind = ARRIVAL_CONSTANT, .rate = rate, .burstiness = 1};
-    c.input = (struct dist){.kind = DIST_CONSTANT, .a = n_in};
-    c.output = (struct dist){.kind = DIST_CONSTANT, .a = n_out};
+    c.input = (struct dist){.form = {{DIST_CONSTANT, n_in, n_in}}};
+    c.output = (struct dist){.form = {{DIST_CONSTANT, n_out, n_out}}};
     return c;
 }
 
