@@ -75,13 +75,6 @@ enum status dist_parse(struct dist *d, const char *text, struct buf *why)
                    text);
 }
 
-static double draw_lognormal(const struct dist *d, struct draw *draw)
-{
-    double variance = log1p(d->b * d->b); /* of the logarithm */
-
-    return exp(log(d->a) - variance / 2 + sqrt(variance) * draw_normal(draw));
-}
-
 uint32_t dist_draw(const struct dist *d, struct draw *draw)
 {
     double x = d->a;
@@ -89,7 +82,7 @@ uint32_t dist_draw(const struct dist *d, struct draw *draw)
     if (d->kind == DIST_UNIFORM)
         x = d->a + (double)draw_below(draw, (uint64_t)(d->b - d->a) + 1);
     else if (d->kind == DIST_LOGNORMAL)
-        x = draw_lognormal(d, draw);
+        x = draw_lognormal(draw, d->a, d->b);
     x = round(x);
     return x < 1 ? 1 : x > DIST_MAX ? DIST_MAX : (uint32_t)x;
 }
