@@ -72,7 +72,11 @@ void lineup_submit(struct lineup *l, uint32_t slot, struct cache_seq *kv,
 static void hold_for_session(struct lineup *l, uint32_t slot, uint64_t now_ns)
 {
     const struct sequence *q = &l->seqs[slot];
-    double pause_s = HOLD_PAUSES * scheduler_pause_s(l->scheduler, q->session);
+    struct sched_session x;
+    double pause_s;
+
+    (void)scheduler_session(l->scheduler, q->session, &x);
+    pause_s = q->session ? HOLD_PAUSES * x.pause.mean_s : 0;
 
     if (pause_s > 0 && pause_s <= HOLD_S_MAX)
         (void)cache_seq_hold(q->kv, scheduler_seq(l->scheduler, slot).n_computed,

@@ -375,6 +375,8 @@ void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uin
     e->n_out += n_new;
     e->n_out_left -= n_new && e->n_out_left > 0;
     e->charged_s += (double)step_ns / NS_PER_S;
+    if (e->trajectory != NO_TRAJECTORY)
+        trajectories_charge(&s->trajectories, e->trajectory, (double)step_ns / NS_PER_S, n_new);
     e->has_lost &= n_new == 0;
     if (!e->has_lost)
         age_list_append(s, slot, now_ns);
@@ -464,9 +466,25 @@ bool scheduler_next_waiting(const struct scheduler *s, uint32_t *slot)
     return at != ORDER_NONE;
 }
 
-double scheduler_pause_s(const struct scheduler *s, uint64_t session)
+bool scheduler_session(const struct scheduler *s, uint64_t session, struct sched_session *out)
 {
-    return trajectories_pause_s(&s->trajectories, session);
+    const struct trajectory *x = trajectories_find(&s->trajectories, session);
+
+    *out = (struct sched_session){.pause = trajectories_pause(&s->trajectories, x)};
+    if (!x)
+        return false;
+    out->n_calls = x->n_calls;
+    out->n_inside = x->refs;
+    out->n_generated = x->n_generated;
+    out->served_s = x->served_s;
+    out->first_ns = x->first_ns;
+    out->ended_ns = x->ended_ns;
+    return true;
+}
+
+bool scheduler_close_session(struct scheduler *s, uint64_t session)
+{
+    return trajectories_close(&s->trajectories, session);
 }
 
 uint32_t scheduler_reserve_blocks(const struct scheduler *s)

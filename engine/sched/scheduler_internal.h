@@ -90,14 +90,26 @@ struct rounds {
     uint32_t *n_fresh;    /* [n_rounds] requests that never ran */
 };
 
+/* Moving means over pauses. */
+struct pauses {
+    double mean_s, spread_s; /* spread: of the distance from the mean */
+    uint32_t n;
+};
+
+/* A session: a program of several requests, with pauses between them. */
 struct trajectory {
-    uint64_t session; /* 0: free */
-    uint32_t refs;    /* requests of the session */
-    uint32_t level;   /* of its last request, at its end */
+    uint64_t session;
+    uint32_t refs;  /* requests of the session */
+    uint32_t level; /* of its last request, at its end */
     double charged_s;
-    uint64_t ended_ns;
-    double pause_s;        /* moving mean; 0: unknown */
-    uint32_t older, newer; /* list of sessions without a request, by the end of the last */
+    uint64_t first_ns, ended_ns; /* arrival of the first request, end of the last */
+    uint32_t n_calls;
+    uint64_t n_generated; /* tokens, all requests */
+    double served_s;      /* sum of the steps that its requests took part in */
+    struct pauses pauses;
+    bool is_closed;        /* forgotten when its requests have ended */
+    uint32_t older, newer; /* list of sessions without a request, by the end of the last; newer also
+                              links unused places */
 };
 
 struct trajectories {
@@ -105,6 +117,8 @@ struct trajectories {
     struct trajectory *v; /* [n_max] */
     uint32_t n_max, n;
     uint32_t oldest, newest;
+    uint32_t unused;      /* places of closed sessions */
+    struct pauses pauses; /* of all sessions */
 };
 
 enum mlfq_variant { MLFQ_TARN, MLFQ_PAPER, MLFQ_RELEASED, MLFQ_LEARNED };
@@ -245,6 +259,13 @@ uint32_t trajectories_enter(struct trajectories *t, uint64_t session, uint64_t n
                             uint64_t max_pause_ns, bool *goes_on);
 void trajectories_leave(struct trajectories *t, uint32_t i, uint32_t level, double charged_s,
                         uint64_t now_ns);
-double trajectories_pause_s(const struct trajectories *t, uint64_t session);
+/* A request of the session took part in a step, and got n_new tokens. */
+void trajectories_charge(struct trajectories *t, uint32_t i, double step_s, uint32_t n_new);
+/* Forget the session, when its requests have ended. False: there is no such session. */
+bool trajectories_close(struct trajectories *t, uint64_t session);
+/* NULL: there is no such session. */
+const struct trajectory *trajectories_find(const struct trajectories *t, uint64_t session);
+/* The expected pause; x NULL: of a session without pauses of its own. */
+struct sched_pause trajectories_pause(const struct trajectories *t, const struct trajectory *x);
 
 #endif
