@@ -310,8 +310,8 @@ void scheduler_submit(struct scheduler *s, uint32_t slot, const struct sched_req
                         .slo_tpot_s = r->slo_tpot_s,
                         .arrival = s->n_arrived++};
     e->tenant = tenants_enter(&s->tenants, r->tenant);
-    e->trajectory =
-        trajectories_enter(&s->trajectories, r->session, now_ns, s->starvation_ns, &goes_on);
+    e->trajectory = trajectories_enter(&s->trajectories, r->session, r->tenant, now_ns,
+                                       s->starvation_ns, &goes_on);
     e->class =
         lengths_enter(s->lengths, &(struct length_traits){.tenant = r->tenant,
                                                           .n_prompt = r->n_known,
@@ -327,6 +327,7 @@ void scheduler_submit(struct scheduler *s, uint32_t slot, const struct sched_req
         }
     }
     s->n_in_level[e->level]++;
+    learned_enter_program(s, e, now_ns);
     if (s->variant == MLFQ_LEARNED)
         learned_join(s, slot);
     else
@@ -414,6 +415,7 @@ static void forget(struct scheduler *s, uint32_t slot, uint64_t now_ns)
         tenants_refund(&s->tenants, e->tenant, round_index(e->level, e->priority),
                        1 - e->charged_s / s->quantum_s[e->level]);
     tenants_leave(&s->tenants, e->tenant);
+    learned_leave_program(s, e);
     if (e->trajectory != NO_TRAJECTORY)
         trajectories_leave(&s->trajectories, e->trajectory, e->level, e->charged_s, now_ns);
     age_list_take(s, slot);
@@ -484,6 +486,10 @@ bool scheduler_session(const struct scheduler *s, uint64_t session, struct sched
 
 bool scheduler_close_session(struct scheduler *s, uint64_t session)
 {
+    const struct trajectory *x = trajectories_find(&s->trajectories, session);
+
+    if (x && x->refs == 0 && !x->is_over)
+        learned_end_program(s, x);
     return trajectories_close(&s->trajectories, session);
 }
 

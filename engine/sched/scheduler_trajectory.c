@@ -12,7 +12,11 @@
 
 #define PAUSE_RATE 0.25     /* weight of a new pause in the session's moving means, at least */
 #define PAUSE_RATE_ALL 0.02 /* the same of the means over all sessions */
-#define N_PAUSES_PRIOR 2    /* pauses of its own that weigh as much as those of all sessions */
+/* A program is over when it has paused for the mean of all pauses and so many times their spread,
+ * and for OVER_S_MIN. */
+#define OVER_SPREADS 10
+#define OVER_S_MIN 30.0
+#define N_PAUSES_PRIOR 2 /* pauses of its own that weigh as much as those of all sessions */
 
 enum status trajectories_init(struct trajectories *t, uint32_t n_max)
 {
@@ -22,7 +26,7 @@ enum status trajectories_init(struct trajectories *t, uint32_t n_max)
         return s;
     t->v = memory_zeroed(n_max, sizeof *t->v);
     t->n_max = n_max;
-    t->oldest = t->newest = t->unused = NO_TRAJECTORY;
+    t->oldest = t->newest = t->unused = t->first_open = NO_TRAJECTORY;
     return t->v ? OK : ERR_NOMEM;
 }
 
@@ -43,12 +47,16 @@ static void list_append(struct trajectories *t, uint32_t i)
     else
         t->v[t->newest].newer = i;
     t->newest = i;
+    if (t->first_open == NO_TRAJECTORY)
+        t->first_open = i;
 }
 
 static void list_take(struct trajectories *t, uint32_t i)
 {
     const struct trajectory *x = &t->v[i];
 
+    if (t->first_open == i)
+        t->first_open = x->newer;
     if (x->older == NO_TRAJECTORY)
         t->oldest = x->newer;
     else
@@ -101,8 +109,20 @@ static void note_pause(struct pauses *p, double pause_s, double rate)
         p->spread_s += fmax(rate, 1.0 / (p->n - 1)) * (off_s - p->spread_s);
 }
 
-uint32_t trajectories_enter(struct trajectories *t, uint64_t session, uint64_t now_ns,
-                            uint64_t max_pause_ns, bool *goes_on)
+static void begin_call(struct trajectory *x, uint64_t tenant, uint64_t now_ns)
+{
+    if (x->refs++ == 0)
+        x->began_ns = now_ns;
+    x->n_calls++;
+    x->tenant = tenant;
+    if (!x->is_over)
+        return;
+    x->is_over = false; /* a new program */
+    x->attained = x->active_s = 0;
+}
+
+uint32_t trajectories_enter(struct trajectories *t, uint64_t session, uint64_t tenant,
+                            uint64_t now_ns, uint64_t max_pause_ns, bool *goes_on)
 {
     uint32_t i;
 
@@ -123,11 +143,27 @@ uint32_t trajectories_enter(struct trajectories *t, uint64_t session, uint64_t n
     } else {
         i = new_place(t, session, now_ns);
     }
-    if (i != NO_TRAJECTORY) {
-        t->v[i].refs++;
-        t->v[i].n_calls++;
-    }
+    if (i != NO_TRAJECTORY)
+        begin_call(&t->v[i], tenant, now_ns);
     return i;
+}
+
+void trajectories_attain(struct trajectories *t, uint32_t i, double n_tokens)
+{
+    t->v[i].attained += n_tokens;
+}
+
+const struct trajectory *trajectories_next_over(struct trajectories *t, uint64_t now_ns)
+{
+    uint32_t i = t->first_open;
+    double limit_s = t->pauses.mean_s + OVER_SPREADS * t->pauses.spread_s;
+    struct trajectory *x = &t->v[i];
+
+    if (i == NO_TRAJECTORY || (now_ns - x->ended_ns) / NS_PER_S < fmax(limit_s, OVER_S_MIN))
+        return NULL;
+    x->is_over = true;
+    t->first_open = x->newer;
+    return x;
 }
 
 void trajectories_charge(struct trajectories *t, uint32_t i, double step_s, uint32_t n_new)
@@ -146,6 +182,8 @@ void trajectories_leave(struct trajectories *t, uint32_t i, uint32_t level, doub
     x->charged_s = charged_s;
     x->ended_ns = now_ns;
     x->refs--;
+    if (x->refs == 0)
+        x->active_s += (double)(now_ns - x->began_ns) / NS_PER_S;
     if (x->refs == 0 && !x->is_closed)
         list_append(t, i);
     forget_closed(t, i);

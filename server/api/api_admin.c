@@ -190,8 +190,10 @@ void api_cache(struct server *srv, struct http_exchange *x)
     write_disk(&w, &c->disk);
     write_format(&w,
                  ",\"tree\":{\"nodes\":%u,\"spans\":%u,\"holds\":%u,\"held_blocks\":%u,"
-                 "\"metadata_bytes\":%" PRIu64 "}",
-                 c->n_nodes, v.n_spans_all, c->n_holds, c->n_held_blocks, c->memory_bytes);
+                 "\"session_blocks\":%u,\"superseded_blocks\":%" PRIu64
+                 ",\"metadata_bytes\":%" PRIu64 "}",
+                 c->n_nodes, v.n_spans_all, c->n_holds, c->n_held_blocks, c->n_session_blocks,
+                 c->n_superseded, c->memory_bytes);
     write_spans(&w, &v);
     write_format(&w, ",\"copies_failed\":%" PRIu64 "}", c->n_copies_failed);
     api_reply(x, &w);

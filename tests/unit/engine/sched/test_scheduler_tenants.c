@@ -419,6 +419,51 @@ static void a_session_has_what_all_its_requests_received(void **state)
     world_close(&w);
 }
 
+/* Run `n_calls` requests of 10 tokens of a session, and close it. */
+static void run_program(struct world *w, uint64_t session, uint32_t n_calls)
+{
+    for (uint32_t i = 0; i < n_calls; i++) {
+        world_submit_as(w, 0, 2, 10, &(struct sched_request){.session = session});
+        world_run_until_empty(w, 100);
+        world_sleep(w, 0.1);
+    }
+    assert_true(scheduler_close_session(w->s, session));
+}
+
+/* Of two waiting requests, one of a program in its last request and one of a new program. */
+static bool is_older_program_first(bool is_closed)
+{
+    struct world w;
+    bool is_first;
+
+    world_init(&w, "skip-join-mlfq", 3);
+    w.config.variant = "learned";
+    w.config.n_running_max = 1;
+    world_open(&w);
+    for (uint64_t i = 100; i < 200; i++)
+        run_program(&w, i, 5);
+    for (uint32_t i = 0; i < 4; i++) {
+        world_submit_as(&w, 0, 2, 10, &(struct sched_request){.session = 9});
+        world_run_until_empty(&w, 100);
+    }
+    if (is_closed)
+        assert_true(scheduler_close_session(w.s, 9));
+    world_submit_as(&w, 0, 2, 10, &(struct sched_request){.session = 10});
+    world_submit_as(&w, 1, 2, 10, &(struct sched_request){.session = 9});
+    world_step(&w);
+    is_first = w.jobs[1].ran_s > 0;
+    world_run_until_empty(&w, 1000);
+    world_close(&w);
+    return is_first;
+}
+
+static void a_program_near_its_end_goes_before_a_new_one(void **state)
+{
+    (void)state;
+    assert_true(is_older_program_first(false));
+    assert_false(is_older_program_first(true)); /* it begins anew, behind the other */
+}
+
 static void a_closed_session_is_forgotten_when_its_requests_have_ended(void **state)
 {
     struct sched_session x;
@@ -464,6 +509,7 @@ int main(void)
         cmocka_unit_test(requests_side_by_side_are_no_pause),
         cmocka_unit_test(pauses_of_a_session_are_measured),
         cmocka_unit_test(a_session_has_what_all_its_requests_received),
+        cmocka_unit_test(a_program_near_its_end_goes_before_a_new_one),
         cmocka_unit_test(a_closed_session_is_forgotten_when_its_requests_have_ended),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
