@@ -310,8 +310,8 @@ void scheduler_submit(struct scheduler *s, uint32_t slot, const struct sched_req
                         .slo_tpot_s = r->slo_tpot_s,
                         .arrival = s->n_arrived++};
     e->tenant = tenants_enter(&s->tenants, r->tenant);
-    e->trajectory =
-        trajectories_enter(&s->trajectories, r->session, now_ns, s->starvation_ns, &goes_on);
+    e->trajectory = trajectories_enter(&s->trajectories, r->session, r->tenant, now_ns,
+                                       s->starvation_ns, &goes_on);
     e->class =
         lengths_enter(s->lengths, &(struct length_traits){.tenant = r->tenant,
                                                           .n_prompt = r->n_known,
@@ -327,6 +327,7 @@ void scheduler_submit(struct scheduler *s, uint32_t slot, const struct sched_req
         }
     }
     s->n_in_level[e->level]++;
+    learned_enter_program(s, e, now_ns);
     if (s->variant == MLFQ_LEARNED)
         learned_join(s, slot);
     else
@@ -376,6 +377,8 @@ void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uin
     e->n_out += n_new;
     e->n_out_left -= n_new && e->n_out_left > 0;
     e->charged_s += (double)step_ns / NS_PER_S;
+    if (e->trajectory != NO_TRAJECTORY)
+        trajectories_charge(&s->trajectories, e->trajectory, (double)step_ns / NS_PER_S, n_new);
     e->has_lost &= n_new == 0;
     if (!e->has_lost)
         age_list_append(s, slot, now_ns);
@@ -413,6 +416,7 @@ static void forget(struct scheduler *s, uint32_t slot, uint64_t now_ns)
         tenants_refund(&s->tenants, e->tenant, round_index(e->level, e->priority),
                        1 - e->charged_s / s->quantum_s[e->level]);
     tenants_leave(&s->tenants, e->tenant);
+    learned_leave_program(s, e);
     if (e->trajectory != NO_TRAJECTORY)
         trajectories_leave(&s->trajectories, e->trajectory, e->level, e->charged_s, now_ns);
     age_list_take(s, slot);
@@ -466,9 +470,29 @@ bool scheduler_next_waiting(const struct scheduler *s, uint32_t *slot)
     return at != ORDER_NONE;
 }
 
-double scheduler_pause_s(const struct scheduler *s, uint64_t session)
+bool scheduler_session(const struct scheduler *s, uint64_t session, struct sched_session *out)
 {
-    return trajectories_pause_s(&s->trajectories, session);
+    const struct trajectory *x = trajectories_find(&s->trajectories, session);
+
+    *out = (struct sched_session){.pause = trajectories_pause(&s->trajectories, x)};
+    if (!x)
+        return false;
+    out->n_calls = x->n_calls;
+    out->n_inside = x->refs;
+    out->n_generated = x->n_generated;
+    out->served_s = x->served_s;
+    out->first_ns = x->first_ns;
+    out->ended_ns = x->ended_ns;
+    return true;
+}
+
+bool scheduler_close_session(struct scheduler *s, uint64_t session)
+{
+    const struct trajectory *x = trajectories_find(&s->trajectories, session);
+
+    if (x && x->refs == 0 && !x->is_over)
+        learned_end_program(s, x);
+    return trajectories_close(&s->trajectories, session);
 }
 
 uint32_t scheduler_reserve_blocks(const struct scheduler *s)

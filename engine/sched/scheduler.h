@@ -56,8 +56,8 @@
  *
  * Trajectories. The requests of one session are one job with pauses. In the MLFQs a request that
  * arrives within starvation_s of the end of the previous one continues at the level of that one, so
- * that a long job stays a long job when it is cut into many calls. scheduler_pause_s() answers the
- * measured mean pause.
+ * that a long job stays a long job when it is cut into many calls. scheduler_session()
+ * answers what a session received and how long its next pause is expected to last.
  *
  * Owns    its entries and the arrays of the plan it returns.
  * Thread  one at a time (the engine thread).
@@ -207,8 +207,22 @@ bool scheduler_next_waiting(const struct scheduler *s, uint32_t *slot);
 /* The time at which a waiting sequence is expected to run again: FastServe's estimated next
  * scheduled time (ENST). */
 uint64_t scheduler_next_ns(const struct scheduler *s, uint32_t slot, uint64_t now_ns);
-/* Mean seconds between the end of a request of this session and the next one; 0: unknown. */
-double scheduler_pause_s(const struct scheduler *s, uint64_t session);
+/* Time between the end of a session's request and the next one. */
+struct sched_pause {
+    double mean_s, spread_s; /* expected, and mean distance from that; 0 and 0: unknown */
+};
+struct sched_session {
+    uint32_t n_calls, n_inside;  /* requests so far, and those of them that have not ended */
+    uint64_t n_generated;        /* tokens */
+    double served_s;             /* sum of the steps that its requests took part in */
+    uint64_t first_ns, ended_ns; /* arrival of the first, end of the last; 0: none has ended */
+    struct sched_pause pause;
+};
+/* False: the scheduler remembers no such session; then out->pause is that of all sessions. */
+bool scheduler_session(const struct scheduler *s, uint64_t session, struct sched_session *out);
+/* The program has ended: forget the session, as soon as its requests have ended. False: there is no
+ * such session. */
+bool scheduler_close_session(struct scheduler *s, uint64_t session);
 /* Expected count of tokens that a sequence will still generate. */
 double scheduler_tokens_left(const struct scheduler *s, uint32_t slot);
 /* What the scheduler learned of the lengths of answers. */

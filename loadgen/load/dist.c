@@ -124,13 +124,6 @@ enum status dist_parse(struct dist *d, const char *text, struct buf *why)
     return behind ? parse_mixture(d, copy, behind, why) : parse_form(&d->form[0], copy, why);
 }
 
-static double draw_lognormal(const struct dist_form *f, struct draw *draw)
-{
-    double variance = log1p(f->b * f->b); /* of the logarithm */
-
-    return exp(log(f->a) - variance / 2 + sqrt(variance) * draw_normal(draw));
-}
-
 uint32_t dist_draw(const struct dist *d, uint64_t index, struct draw *draw)
 {
     bool is_second = d->second_from > 0 ? index >= d->second_from
@@ -141,7 +134,7 @@ uint32_t dist_draw(const struct dist *d, uint64_t index, struct draw *draw)
     if (f->kind == DIST_UNIFORM)
         x = f->a + (double)draw_below(draw, (uint64_t)(f->b - f->a) + 1);
     else if (f->kind == DIST_LOGNORMAL)
-        x = draw_lognormal(f, draw);
+        x = draw_lognormal(draw, f->a, f->b);
     x = round(x);
     return x < 1 ? 1 : x > DIST_MAX ? DIST_MAX : (uint32_t)x;
 }

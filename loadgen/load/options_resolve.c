@@ -176,6 +176,7 @@ static void resolve_rest(struct options *o)
     c->data = o->data[0] ? o->data : NULL;
     c->n_prefixes = (uint32_t)o->n_prefixes;
     c->think_s = o->think_s;
+    c->think_cv = o->think_cv;
     c->n_documents = (uint32_t)o->n_documents;
     c->n_retrieved = (uint32_t)o->n_retrieved;
     c->popularity = is(o->popularity, "zipf") ? POPULARITY_ZIPF : POPULARITY_MEASURED;

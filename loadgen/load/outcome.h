@@ -34,6 +34,10 @@ struct outcome {
     int http_status;
     char *message; /* of an error; NULL: none */
 
+    uint64_t began_ns;  /* intended time of the first turn of its conversation */
+    uint64_t paused_ns; /* sum of the conversation's pauses up to this turn */
+    bool is_last;       /* the last turn of a conversation of several */
+
     uint64_t intended_ns; /* intended time of sending: latencies count from here */
     uint64_t free_ns;     /* when a place was free: later than intended under --concurrency */
     uint64_t sent_ns;

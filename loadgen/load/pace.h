@@ -25,9 +25,10 @@ void turn_fini(struct turn *t);
 struct pace {
     struct load_source source;
     bool closed;
-    uint32_t concurrency; /* places; 0: no limit */
-    uint64_t count;       /* measured requests; 0: no limit */
-    double offset_s;      /* subtracted from arrival times */
+    uint32_t concurrency;    /* places; 0: no limit */
+    uint64_t count;          /* measured requests; 0: no limit */
+    double offset_s;         /* subtracted from arrival times */
+    bool ends_conversations; /* later turns go out although count or time are used up */
     /* set by pace_begin() */
     uint64_t start_ns, measured_ns, stop_ns; /* stop_ns 0: no limit */
     /* kept by the caller: requests that hold a place, sent or while their user thinks */

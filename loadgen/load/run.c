@@ -461,7 +461,8 @@ enum status run_create(struct run **out, const struct run_config *config)
                               .closed = config->closed,
                               .concurrency = config->concurrency,
                               .count = config->count,
-                              .offset_s = config->arrival_offset_s};
+                              .offset_s = config->arrival_offset_s,
+                              .ends_conversations = config->ends_conversations};
     link_init(&run->active);
     link_init(&run->thinking);
     link_init(&run->waiting);

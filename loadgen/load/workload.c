@@ -88,6 +88,11 @@ static enum status fill_lengths(struct workload *w, struct load_request *r)
     return workload_add(r, PART_USER, workload_id(w, ID_OWN, r->index), n);
 }
 
+static double draw_pause(const struct workload_config *c, struct draw *d)
+{
+    return c->think_s * (c->think_cv == 0 ? draw_exp(d) : draw_lognormal(d, 1, c->think_cv));
+}
+
 static void begin_session(struct workload *w, const struct load_request *r)
 {
     struct draw d;
@@ -122,7 +127,7 @@ static enum status fill_multiturn(struct workload *w, struct load_request *r)
         draw_init(&d, c->seed, DRAW_LENGTH, draw_mix(session, k) >> 8);
         s = workload_add(r, PART_USER, id, workload_draw_input(w, r, &d));
         uint32_t n_output = workload_draw_output(w, r, &d);
-        r->think_s = c->think_s * draw_exp(&d);
+        r->think_s = draw_pause(c, &d);
         if (s == OK && k < w->turn) {
             s = workload_add(r, PART_ASSISTANT, id + 1, n_output);
             if (s == OK)

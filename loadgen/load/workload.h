@@ -67,7 +67,8 @@ struct workload_config {
     bool has_prefix;
 
     struct dist turns;
-    double think_s; /* mean, exponential; 0: at once */
+    double think_s;  /* mean pause; 0: none */
+    double think_cv; /* of log-normal pauses; 0: pauses are exponential */
     struct dist system_len;
     bool has_system;
 

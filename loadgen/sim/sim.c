@@ -478,7 +478,8 @@ enum status sim_run(const struct sim_config *config, struct outcome_list *outcom
                       .pace = {.source = config->source,
                                .closed = config->closed,
                                .concurrency = config->concurrency,
-                               .count = config->count},
+                               .count = config->count,
+                               .ends_conversations = config->ends_conversations},
                       .why = why};
 
     ASSERT(config->n_instances > 0 && config->n_instances <= SIM_INSTANCES_MAX &&

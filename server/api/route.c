@@ -30,6 +30,8 @@ static const struct route routes[] = {
     {"GET", "/v1/models/", true, false, false, false, false, api_model},
     {"POST", "/tokenize", false, false, false, false, false, api_tokenize},
     {"POST", "/detokenize", false, false, false, false, false, api_detokenize},
+    {"GET", "/v1/sessions/", true, false, false, false, true, api_session},
+    {"POST", "/v1/sessions/", true, false, false, false, true, api_session_close},
     {"GET", "/health", false, true, false, false, false, api_health_ready},
     {"GET", "/health/live", false, true, false, false, false, api_health_live},
     {"GET", "/health/ready", false, true, false, false, false, api_health_ready},

@@ -54,6 +54,11 @@ class Tenant:
         assert response.status == 200, answer
         return answer
 
+    def session(self, method: str, path: str) -> tuple[int, Any]:
+        self.connection.request(method, f"/v1/sessions/{path}", headers={"x-api-key": self.key})
+        response = self.connection.getresponse()
+        return response.status, json.loads(response.read())
+
     def cached(self, path: str, body: dict[str, Any]) -> int:
         usage = self.post(path, {"max_tokens": 2, "temperature": 0, **body})["usage"]
         return int(usage["prompt_tokens_details"]["cached_tokens"])
@@ -134,6 +139,32 @@ def another_salt_is_no_hit() -> None:
         # The same salt of another tenant is another scope.
         assert b.cached(TEXT, {**ids, "cache_salt": "one"}) == 0
         assert a.cached(TEXT, {**ids, "cache_salt": "one"}) == own
+
+
+# --- sessions ---
+
+def another_tenants_session_is_neither_seen_nor_closed() -> None:
+    prompt = [7 + i % 90 for i in range(300)]
+    with serve() as s:
+        a, b, b2 = Tenant(s, "a"), Tenant(s, "b"), Tenant(s, "b2")
+        for tenant in (a, b):
+            tenant.post(TEXT, {"prompt": prompt, "max_tokens": 8, "session_id": "agent 7"})
+        status, seen = b.session("GET", "agent%207")
+        assert status == 200 and seen["id"] == "agent 7" and seen["requests"] == 1, seen
+        assert seen["generated_tokens"] == 8 and seen["running"] == 0 < seen["served_s"], seen
+        assert seen["kv"]["tokens"] >= whole(300) and seen["kv"]["own_blocks"] > 0, seen
+        assert a.session("POST", "other/close")[1]["closed"] is False
+        status, closed = a.session("POST", "agent%207/close")
+        assert status == 200 and closed["closed"] and closed["requests"] == 1, closed
+        assert closed["released_blocks"] == seen["kv"]["own_blocks"], (closed, seen)
+        assert a.session("GET", "agent%207")[0] == 404
+        again = b.session("GET", "agent%207")[1]
+        assert {**again, "age_s": 0, "idle_s": 0} == {**seen, "age_s": 0, "idle_s": 0}
+        assert b2.session("POST", "agent%207/close")[1]["closed"] is True
+        closed = b.session("POST", "agent%207/close")[1]
+        assert closed["closed"] is False and closed["released_blocks"] == 0, closed
+        # Closing forgets nothing: it only evicts first.
+        assert a.cached(TEXT, {"prompt": prompt}) > 0
 
 
 # --- preambles ---
@@ -329,6 +360,7 @@ def main() -> int:
         MODEL = make_model(folder, "--max-pos", "2048", "--vocab", str(VOCAB))
         tests = [
             another_tenants_prompt_is_no_hit, another_salt_is_no_hit,
+            another_tenants_session_is_neither_seen_nor_closed,
             a_preamble_is_shared_and_nothing_behind_it, text_that_is_not_the_preamble_is_not_shared,
             documents_behind_a_preamble_are_the_tenants_own, a_preamble_leaves_the_ids_as_they_are,
             a_template_that_strips_and_writes_the_date_can_share,

@@ -513,6 +513,26 @@ enum status engine_cache_erase(struct engine *e, const struct kv_key *first, uin
     return OK;
 }
 
+/* Knows the sessions of the submitted requests, until they are closed. */
+enum status engine_session(struct engine *e, uint64_t session, bool close,
+                           struct engine_session *out)
+{
+    *out = (struct engine_session){0};
+    if (atomic_load(&fake_is_stuck))
+        return ERR_TIMEOUT;
+    pthread_mutex_lock(&e->lock);
+    for (uint32_t i = 0; i < e->n_submitted; i++) {
+        if (e->submitted[i].session != session)
+            continue;
+        out->is_known = true;
+        out->received.n_calls++;
+        if (close)
+            e->submitted[i].session = 0;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return OK;
+}
+
 const struct engine_info *engine_info(const struct engine *e)
 {
     return &e->info;
