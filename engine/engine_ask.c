@@ -1,4 +1,4 @@
-/* Questions of other threads to the cache: a view of it, an erasure, a reset. The engine thread
+/* Questions of other threads: a view of the cache, an erasure, a reset, a prediction. The engine thread
  * answers between two steps, after it has drained the submit ring: a request that is submitted
  * after the question attaches after the answer. */
 #include "base/clock.h"
@@ -13,7 +13,7 @@ void engine_reset_cache(struct engine *e)
     ring_poke(&e->submitted);
 }
 
-static enum status ask(struct engine *e, struct cache_question *q)
+static enum status ask(struct engine *e, struct question *q)
 {
     uint64_t until = clock_now_ns() + ANSWER_WAIT_NS;
     struct timespec ts = {(time_t)(until / 1000000000), (long)(until % 1000000000)};
@@ -38,7 +38,7 @@ static enum status ask(struct engine *e, struct cache_question *q)
 
 enum status engine_cache_view(struct engine *e, uint32_t n_spans_max, struct engine_cache_view *out)
 {
-    struct cache_question q = {.view = out};
+    struct question q = {.view = out};
 
     *out = (struct engine_cache_view){
         .n_spans = n_spans_max < ENGINE_N_SPANS_MAX ? n_spans_max : ENGINE_N_SPANS_MAX};
@@ -47,16 +47,24 @@ enum status engine_cache_view(struct engine *e, uint32_t n_spans_max, struct eng
 
 enum status engine_cache_erase(struct engine *e, const struct kv_key *first, uint32_t *n_blocks)
 {
-    struct cache_question q = {.erase = first};
+    struct question q = {.erase = first};
     enum status s = ask(e, &q);
 
     *n_blocks = q.n_erased;
     return s;
 }
 
+enum status engine_estimate(struct engine *e, const struct estimate_query *query,
+                            struct engine_estimate *out)
+{
+    struct question q = {.query = query, .estimate = out};
+
+    return ask(e, &q);
+}
+
 static bool answer_question(struct engine *e)
 {
-    struct cache_question *q;
+    struct question *q;
     bool erased = false;
 
     pthread_mutex_lock(&e->stats_lock);
@@ -71,6 +79,8 @@ static bool answer_question(struct engine *e)
             q->view->n_spans =
                 cache_top_spans(e->cache, q->view->spans, q->view->n_spans, &q->view->n_spans_all);
         }
+        if (q->query)
+            engine_answer_estimate(e, q->query, q->estimate);
         e->question = NULL;
         pthread_cond_signal(&e->answered);
     }
