@@ -186,11 +186,11 @@ struct engine_stats {
     uint64_t n_finished[FINISH_ERROR + 1];
     struct hist ttft_s, itl_s, e2e_s, queue_s, prefill_s, decode_s, inference_s, tpot_s;
     struct hist prompt_tokens, generation_tokens, step_tokens;
-    struct hist computed_tokens; /* of a prompt: those not in the cache */
-    struct hist max_tokens;      /* limit of a request's generated tokens */
+    struct hist computed_tokens;       /* of a prompt: those not in the cache */
+    struct hist max_tokens;            /* limit of a request's generated tokens */
     struct hist ttft_error, e2e_error; /* |predicted - actual| / actual */
     struct estimator_stats estimator;
-    double usual_ttft_s, usual_e2e_s; /* predicted for a request with a usual prompt */
+    double usual_ttft_s, usual_e2e_s;             /* predicted for a request with a usual prompt */
     struct slo_count slo_ttft, slo_tpot, slo_all; /* of requests with that target, or with any */
     uint64_t n_slo_rejected;
 };

@@ -61,7 +61,7 @@ struct engine {
     pthread_mutex_t stats_lock;
     struct engine_stats shared;
     struct question *question; /* NULL: no thread waits for an answer */
-    pthread_cond_t answered;         /* on CLOCK_MONOTONIC */
+    pthread_cond_t answered;   /* on CLOCK_MONOTONIC */
 
     pthread_mutex_t ask_lock; /* held by the thread that asks: one question at a time */
 

@@ -34,7 +34,7 @@ struct estimator {
     estimate_tokens_fn *tokens;
     const void *tokens_arg;
     uint32_t n_steps;
-    struct follower ttft[2], e2e[2];
+    struct follower ttft[2], e2e[2], ttft_error, e2e_error;
     struct member *before, *behind; /* [n_max] */
     uint32_t n_max;
 };
@@ -470,23 +470,26 @@ static void follow(struct follower *f, double ratio)
     f->high = fmax(f->high, f->median);
 }
 
-static double relative_error(double predicted_s, double actual_s)
+static double note_error(struct follower *f, double predicted_s, double actual_s)
 {
-    return actual_s > 0 ? fabs(predicted_s - actual_s) / actual_s : 0;
+    double error = actual_s > 0 ? fabs(predicted_s - actual_s) / actual_s : 0;
+
+    follow(f, error);
+    return error;
 }
 
 double estimator_note_ttft(struct estimator *m, const struct estimate *e, double actual_s)
 {
     if (e->raw_ttft_s > 0)
         follow(&m->ttft[e->waits], (actual_s - e->waited_s) / e->raw_ttft_s);
-    return relative_error(e->ttft_s, actual_s);
+    return note_error(&m->ttft_error, e->ttft_s, actual_s);
 }
 
 double estimator_note_e2e(struct estimator *m, const struct estimate *e, double actual_s)
 {
     if (e->raw_e2e_s > 0)
         follow(&m->e2e[e->waits], (actual_s - e->waited_s) / e->raw_e2e_s);
-    return relative_error(e->e2e_s, actual_s);
+    return note_error(&m->e2e_error, e->e2e_s, actual_s);
 }
 
 static struct estimate_factors factors_of(const struct follower *f)
@@ -500,6 +503,8 @@ void estimator_stats(const struct estimator *m, struct estimator_stats *out)
         out->ttft[waits] = factors_of(&m->ttft[waits]);
         out->e2e[waits] = factors_of(&m->e2e[waits]);
     }
+    out->ttft_error = factors_of(&m->ttft_error);
+    out->e2e_error = factors_of(&m->e2e_error);
 }
 
 /* --- */

@@ -73,13 +73,15 @@ void estimate_request(struct estimator *m, uint32_t slot, const struct sched_req
 double estimator_note_ttft(struct estimator *m, const struct estimate *e, double actual_s);
 double estimator_note_e2e(struct estimator *m, const struct estimate *e, double actual_s);
 
-/* The current factors of actual / predicted, by whether the request waits for a place. */
+/* Followed quantiles, 0.5 and 0.9. */
 struct estimate_factors {
     double median, high;
     uint64_t n; /* requests that they were learned from */
 };
 struct estimator_stats {
+    /* Of actual / predicted, by whether the request waits for a place. */
     struct estimate_factors ttft[2], e2e[2];
+    struct estimate_factors ttft_error, e2e_error; /* lately, of the relative error */
 };
 void estimator_stats(const struct estimator *m, struct estimator_stats *out);
 
