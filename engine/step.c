@@ -190,7 +190,9 @@ static void take_submitted(struct engine *e, uint64_t now)
                                                    e->info.max_model_len,
                                       .priority = r->priority,
                                       .tenant = r->tenant,
-                                      .session = r->session};
+                                      .session = r->session,
+                                      .slo_ttft_s = r->slo_ttft_s,
+                                      .slo_tpot_s = r->slo_tpot_s};
         lineup_submit(&e->lineup, slot, kv, &asked, now);
         predict(e, slot, now);
     }

@@ -57,7 +57,16 @@ static enum status read_query(const struct server *srv, const struct http_exchan
 
 static void write_times(struct writer *w, const char *name, double p50_s, double p90_s)
 {
-    write_format(w, "\"%s\":{\"p50\":%.1f,\"p90\":%.1f}", name, p50_s * 1e3, p90_s * 1e3);
+    write_format(w, "\"%s\":{\"p50\":%.3f,\"p90\":%.3f}", name, p50_s * 1e3, p90_s * 1e3);
+}
+
+/* null before the first request has finished. */
+static void write_error(struct writer *w, const char *name, const struct estimate_factors *error)
+{
+    if (error->n > 0)
+        write_format(w, ",\"%s\":%.3f", name, error->median);
+    else
+        write_format(w, ",\"%s\":null", name);
 }
 
 static void write_estimate(struct writer *w, const struct server *srv,
@@ -71,11 +80,10 @@ static void write_estimate(struct writer *w, const struct server *srv,
     write_times(w, "e2e_ms", e->estimate.e2e_s, e->estimate.e2e_high_s);
     write_format(w, ",\"queue\":{\"running\":%u,\"waiting\":%u,\"ahead\":%u}", e->n_running,
                  e->n_waiting, e->estimate.n_before);
-    write_format(w,
-                 ",\"accuracy\":{\"requests\":%" PRIu64
-                 ",\"ttft_median_error\":%.3f,\"e2e_median_error\":%.3f}}",
-                 e->accuracy.ttft_error.n, e->accuracy.ttft_error.median,
-                 e->accuracy.e2e_error.median);
+    write_format(w, ",\"accuracy\":{\"requests\":%" PRIu64, e->accuracy.e2e_error.n);
+    write_error(w, "ttft_median_error", &e->accuracy.ttft_error);
+    write_error(w, "e2e_median_error", &e->accuracy.e2e_error);
+    write_puts(w, "}}");
 }
 
 void api_estimate(struct server *srv, struct http_exchange *x)

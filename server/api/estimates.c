@@ -43,7 +43,7 @@ static void add_ms(struct http_exchange *x, const char *name, uint64_t us)
 {
     char text[32];
 
-    snprintf(text, sizeof text, "%.1f", (double)us * 1e-3);
+    snprintf(text, sizeof text, "%.3f", (double)us * 1e-3);
     http_add_header(x, name, text);
 }
 

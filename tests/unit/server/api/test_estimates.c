@@ -32,8 +32,8 @@ static void answers_and_streams_carry_the_prediction(void **state)
     for (int i = 0; i < 3; i++) {
         const char *answer = post(bodies[i]);
         expect(answer, "HTTP/1.1 200");
-        expect(answer, "x-tarn-estimated-ttft-ms: 4.0\r\n");
-        expect(answer, "x-tarn-estimated-e2e-ms: 6.0\r\n");
+        expect(answer, "x-tarn-estimated-ttft-ms: 4.000\r\n");
+        expect(answer, "x-tarn-estimated-e2e-ms: 6.000\r\n");
     }
 }
 
@@ -41,8 +41,8 @@ static void of_several_answers_the_first_token_and_the_last_end_count(void **sta
 {
     (void)state;
     const char *answer = post("{'prompt':['abcdef','ab'],'max_tokens':1}");
-    expect(answer, "x-tarn-estimated-ttft-ms: 3.0\r\n");
-    expect(answer, "x-tarn-estimated-e2e-ms: 10.5\r\n");
+    expect(answer, "x-tarn-estimated-ttft-ms: 3.000\r\n");
+    expect(answer, "x-tarn-estimated-e2e-ms: 10.500\r\n");
 }
 
 static void a_stream_that_fails_at_once_says_why(void **state)
@@ -80,10 +80,10 @@ static void an_estimate_follows_its_query(void **state)
     (void)state;
     expect(http_test_ask(&t, "GET", "/v1/estimate?prompt_tokens=50&cached_tokens=10&max_tokens=7",
                          "none"),
-           "{\"object\":\"estimate\",\"model\":\"m\",\"ttft_ms\":{\"p50\":40.0,\"p90\":80.0},"
-           "\"e2e_ms\":{\"p50\":47.0,\"p90\":94.0},"
+           "{\"object\":\"estimate\",\"model\":\"m\",\"ttft_ms\":{\"p50\":40.000,\"p90\":80.000},"
+           "\"e2e_ms\":{\"p50\":47.000,\"p90\":94.000},"
            "\"queue\":{\"running\":2,\"waiting\":5,\"ahead\":3},"
-           "\"accuracy\":{\"requests\":77,\"ttft_median_error\":0.125,"
+           "\"accuracy\":{\"requests\":70,\"ttft_median_error\":0.125,"
            "\"e2e_median_error\":0.250}}");
     expect(http_test_ask(&t, "GET", "/v1/estimate?prompt_tokens=1&priority=-1", "none"),
            "\"ahead\":0}");
