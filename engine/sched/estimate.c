@@ -8,6 +8,8 @@
 
 /* As in scheduler_plan.c. */
 #define CHUNK_TOKENS_MIN 32
+/* Steps that are simulated if not all sequences before the request are. */
+#define N_STEPS_IF_MANY 4
 /* Fraction of the golden ratio: multiples of it are spread evenly over [0, 1). */
 #define GOLDEN 0.6180339887498949
 /* Least step of a followed quantile, in log units, and the number of first observations that move
@@ -187,6 +189,8 @@ static void gather(struct walk *w, uint32_t slot, double n_tokens)
         w->n_behind++;
     }
     w->rest_s = sample_rest(m, slot, n_walked, n_position - n_walked);
+    if (n_position > n_walked) /* the wait is long, so its first steps need not be exact */
+        w->n_steps = m->n_steps - min_u32(m->n_steps, N_STEPS_IF_MANY);
     w->own = member_of(m, slot, slot, 0);
     w->own.cap_s = INFINITY;
     if (n_tokens >= 0)
