@@ -441,6 +441,7 @@ static void run_step(struct engine *e, uint64_t now)
     }
     hist_add(&e->live.step_tokens, e->batch.n_rows);
     hist_add(&e->live.step_s, seconds(now, ended));
+    estimator_note_step(e->estimator, e->lineup.step_s, seconds(now, ended));
     e->live.n_steps++;
     finish_step(e, tokens, scored, now, ended);
 }

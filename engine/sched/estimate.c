@@ -17,6 +17,8 @@
 #define FOLLOW_RATE 0.01
 #define N_FAST 40
 #define HIGH 0.9
+/* Time constant over which the steps' speed is averaged. */
+#define PACE_S 1.0
 
 /* A sequence of the simulation. */
 struct member {
@@ -37,6 +39,7 @@ struct estimator {
     const void *tokens_arg;
     uint32_t n_steps;
     struct follower ttft[2], e2e[2], ttft_error, e2e_error;
+    double expected_s, taken_s;     /* faded sums over the last steps; 0: none yet */
     struct member *before, *behind; /* [n_max] */
     uint32_t n_max;
 };
@@ -463,6 +466,19 @@ static double shared_end(const struct walk *w, uint32_t slot)
 
 /* --- correction --- */
 
+void estimator_note_step(struct estimator *m, double expected_s, double actual_s)
+{
+    double kept = exp(-actual_s / PACE_S);
+
+    m->expected_s = m->expected_s * kept + expected_s;
+    m->taken_s = m->taken_s * kept + actual_s;
+}
+
+static double pace(const struct estimator *m)
+{
+    return m->expected_s > 0 ? m->taken_s / m->expected_s : 1;
+}
+
 static void follow(struct follower *f, double ratio)
 {
     double x = log(fmin(fmax(ratio, 1e-3), 1e3)), rate;
@@ -525,8 +541,8 @@ void estimate_slot(struct estimator *m, uint32_t slot, double waited_s, double n
     *out = (struct estimate){.waited_s = waited_s, .n_before = order_position(&s->order, slot)};
     out->waits = out->n_before >= s->config.n_running_max;
     run_to_first(&w);
-    out->raw_ttft_s = w.now_s;
-    out->raw_e2e_s = shares ? shared_end(&w, slot) : run_to_end(&w);
+    out->raw_ttft_s = w.now_s * pace(m);
+    out->raw_e2e_s = (shares ? shared_end(&w, slot) : run_to_end(&w)) * pace(m);
     struct estimate_factors ttft = factors_of(&m->ttft[out->waits]);
     struct estimate_factors e2e = factors_of(&m->e2e[out->waits]);
     out->ttft_s = waited_s + ttft.median * out->raw_ttft_s;

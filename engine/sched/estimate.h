@@ -12,8 +12,9 @@
  * those and the request are represented by ESTIMATE_N_SAMPLES evenly spaced ones, whose mean work is
  * multiplied by their number. So the cost is O(running), whatever the number that waits.
  *
- * Correction. Arrivals that will overtake the request, KV memory that runs short and the time
- * between steps are unknown. The quantiles 0.5 and 0.9 of actual / predicted time are followed
+ * Correction. All predicted times are multiplied by the time of the last steps over their expected
+ * time. Arrivals that will overtake the request, KV memory that runs short and the time
+ * between steps are unknown: the quantiles 0.5 and 0.9 of actual / predicted time are followed
  * online and multiplied to the prediction: apart for first token and end, and for requests that
  * start at once and those that wait for a place. So half of the requests are served earlier than
  * ttft_s, and nine of ten earlier than ttft_high_s.
@@ -68,6 +69,9 @@ void estimate_slot(struct estimator *m, uint32_t slot, double waited_s, double n
 void estimate_request(struct estimator *m, uint32_t slot, const struct sched_request *r,
                       uint64_t now_ns, struct estimate *out);
 
+/* A step took actual_s seconds, and the cost model expected expected_s. Predictions follow the
+ * speed of the last second of steps: other load makes a machine slower for a while. */
+void estimator_note_step(struct estimator *m, double expected_s, double actual_s);
 /* Correct later predictions by what a predicted request got, in seconds since its submission.
  * Return the relative error |predicted - actual| / actual. */
 double estimator_note_ttft(struct estimator *m, const struct estimate *e, double actual_s);

@@ -159,6 +159,29 @@ static void the_time_since_the_submission_is_included(void **state)
     world_close(&w);
 }
 
+static void predictions_follow_the_speed_of_the_last_steps(void **state)
+{
+    struct world w;
+    struct estimator *m;
+    struct estimate before, slow, after;
+
+    (void)state;
+    open_world(&w, "fcfs", 3);
+    assert_ok(estimator_create(&m, w.s, NULL, NULL, ESTIMATE_N_STEPS));
+    submit_many(&w, 6);
+    estimate_slot(m, 5, 0, -1, &before);
+    for (int i = 0; i < 200; i++)
+        estimator_note_step(m, 0.01, 0.03);
+    estimate_slot(m, 5, 0, -1, &slow);
+    for (int i = 0; i < 2000; i++)
+        estimator_note_step(m, 0.01, 0.01);
+    estimate_slot(m, 5, 0, -1, &after);
+    assert_near(slow.ttft_s, 3 * before.ttft_s, 1e-6);
+    assert_near(after.e2e_s, before.e2e_s, 1e-6);
+    estimator_destroy(m);
+    world_close(&w);
+}
+
 /* --- cost --- */
 
 struct counted {
@@ -384,6 +407,7 @@ int main(void)
         cmocka_unit_test(under_mlfq_the_error_stays_small),
         cmocka_unit_test(a_request_that_is_not_submitted_gets_the_same_and_leaves_nothing),
         cmocka_unit_test(the_time_since_the_submission_is_included),
+        cmocka_unit_test(predictions_follow_the_speed_of_the_last_steps),
         cmocka_unit_test(a_hundred_thousand_that_wait_cost_no_more_than_a_hundred),
         cmocka_unit_test(under_load_the_median_error_is_below_15_percent),
         cmocka_unit_test(unknown_lengths_end_one_after_the_other),
