@@ -8,29 +8,20 @@
 #include "base/clock.h"
 #include "engine/engine_internal.h"
 
-/* Weight of one finished request in the moving means. */
+/* Weight of one finished request in the moving mean. */
 #define MEAN_RATE 0.02
-#define N_TOKENS_FIRST 256
+#define PROMPT_TOKENS_FIRST 256
 /* Least time between two predictions of a usual request. */
 #define USUAL_NS 100000000u
 
 static const double error_bounds[] = {0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2, 5};
 
-/* The lengths of answers are about exponential with the mean of those that ended. */
-static double tokens_left(const void *arg, uint32_t slot, double p)
-{
-    const struct engine *e = arg;
-
-    (void)slot;
-    return -e->mean_answer_tokens * log1p(-p);
-}
-
 enum status engine_create_estimator(struct engine *e)
 {
     hist_init(&e->live.ttft_error, error_bounds, ARRAY_SIZE(error_bounds));
     hist_init(&e->live.e2e_error, error_bounds, ARRAY_SIZE(error_bounds));
-    e->mean_answer_tokens = e->mean_prompt_tokens = N_TOKENS_FIRST;
-    return estimator_create(&e->estimator, e->lineup.scheduler, tokens_left, e, ESTIMATE_N_STEPS);
+    e->mean_prompt_tokens = PROMPT_TOKENS_FIRST;
+    return estimator_create(&e->estimator, e->lineup.scheduler, NULL, NULL, ESTIMATE_N_STEPS);
 }
 
 static uint64_t micros(double s)
@@ -96,8 +87,6 @@ void engine_note_end(struct engine *e, const struct request *r, const struct est
              estimator_note_e2e(e->estimator, estimate, seconds_between(submit, finish)));
     count_targets(&e->live, r, seconds_between(submit, first), tpot_s);
     e->mean_prompt_tokens += MEAN_RATE * (r->prompt.n_ids - e->mean_prompt_tokens);
-    if (n_out > 0)
-        e->mean_answer_tokens += MEAN_RATE * (n_out - e->mean_answer_tokens);
 }
 
 /* Predict a request that is not submitted. A client's request would come in the middle of a

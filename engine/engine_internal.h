@@ -86,9 +86,9 @@ struct engine {
     struct cost_model_subject cost_subject; /* of the file that the model is kept in */
     uint64_t n_prefills_learned;
     struct estimator *estimator;
-    double mean_prompt_tokens, mean_answer_tokens; /* moving means of finished requests */
-    uint64_t usual_ns;                             /* time of usual_ttft_us */
-    uint64_t computed_ns; /* time of the previous step's tokens; 0: no step right before */
+    double mean_prompt_tokens; /* moving mean of finished requests */
+    uint64_t usual_ns;         /* time of usual_ttft_us */
+    uint64_t computed_ns;      /* time of the previous step's tokens; 0: no step right before */
 };
 
 /* The words of requests that a dead device ended or refused. */

@@ -17,6 +17,8 @@
 #define FOLLOW_RATE 0.01
 #define N_FAST 40
 #define HIGH 0.9
+#define N_MEMOS 64
+#define N_QUANTILES 16
 /* Time constant over which the steps' speed is averaged. */
 #define PACE_S 1.0
 
@@ -33,6 +35,14 @@ struct follower {
     uint64_t n;
 };
 
+/* Answers of lengths.h for a class, until another answer is noted; 0: not asked yet. */
+struct class_memo {
+    uint32_t class;
+    uint64_t n_noted;
+    double rank;                /* behind the first token */
+    double tokens[N_QUANTILES]; /* of an answer that has not begun */
+};
+
 struct estimator {
     struct scheduler *s;
     estimate_tokens_fn *tokens;
@@ -42,11 +52,12 @@ struct estimator {
     double expected_s, taken_s;     /* faded sums over the last steps; 0: none yet */
     struct member *before, *behind; /* [n_max] */
     uint32_t n_max;
+    struct class_memo memos[N_MEMOS]; /* by class % N_MEMOS */
 };
 
 /* One prediction. */
 struct walk {
-    const struct estimator *m;
+    struct estimator *m;
     const struct scheduler_config *config;
     struct member *before, *behind; /* in the order of service */
     uint32_t n_before, n_behind;
@@ -97,30 +108,72 @@ void estimator_destroy(struct estimator *m)
 
 /* --- the sequences at the start --- */
 
-/* Time of service after which an MLFQ serves the sequence behind the request. */
-static double cap_seconds(const struct scheduler *s, const struct entry *e, const struct entry *own)
+/* What the lengths say of a class now. */
+static struct class_memo *memo_of(struct estimator *m, uint32_t class)
 {
-    if (!s->policy->has_levels || e->priority < own->priority)
+    struct class_memo *memo = &m->memos[class % N_MEMOS];
+    uint64_t n_noted = lengths_n_noted(m->s->lengths);
+
+    if (memo->class != class || memo->n_noted != n_noted)
+        *memo = (struct class_memo){.class = class, .n_noted = n_noted};
+    return memo;
+}
+
+/* Tokens that the sequence is still to generate; i: its number in the prediction. */
+static double tokens_of(struct estimator *m, uint32_t slot, uint32_t i)
+{
+    const struct entry *e = &m->s->entries[slot];
+    double p = fmod(0.5 + i * GOLDEN, 1), n;
+
+    if (e->n_out_left == 0)
+        return 0;
+    if (m->tokens) {
+        n = m->tokens(m->tokens_arg, slot, p);
+    } else if (e->n_out > 0) {
+        n = lengths_quantile_left(m->s->lengths, e->class, e->n_out, p);
+    } else {
+        double *kept = &memo_of(m, e->class)->tokens[(uint32_t)(p * N_QUANTILES)];
+        if (*kept == 0)
+            *kept = lengths_quantile_left(m->s->lengths, e->class, 0, p);
+        n = *kept;
+    }
+    return fmin(fmax(n, 1), e->n_out_left);
+}
+
+/* Whether the variant learned serves the sequence behind the request once it has its first token.
+ * Later places are not followed. */
+static bool leaves_after_first(struct estimator *m, const struct entry *e, const struct entry *own)
+{
+    const struct scheduler *s = m->s;
+    struct class_memo *memo;
+
+    if (s->variant != MLFQ_LEARNED || e->n_out > 0)
+        return false;
+    memo = memo_of(m, e->class);
+    if (memo->rank == 0)
+        memo->rank = lengths_rank(s->lengths, e->class, 1, 0, s->config.objective);
+    return (double)e->origin_ns * 1e-3 + learned_age_s(s) * log(memo->rank) * 1e6 >
+           (double)own->place_us;
+}
+
+/* Time of service after which an MLFQ serves the sequence behind the request. */
+static double cap_seconds(struct estimator *m, const struct entry *e, const struct entry *own)
+{
+    const struct scheduler *s = m->s;
+
+    if (e->priority < own->priority)
         return INFINITY;
+    if (!s->policy->has_levels)
+        return leaves_after_first(m, e, own) ? 0 : INFINITY;
     if (e->is_urgent && e->level > own->level)
         return 0;
     return s->quanta_before_s[own->level] + (e->level == own->level ? s->quantum_s[e->level] : 0) -
            s->quanta_before_s[e->level] - e->charged_s;
 }
 
-static double tokens_of(const struct estimator *m, uint32_t slot, double p)
-{
-    double limit = m->s->entries[slot].n_out_left, n;
-
-    if (!m->tokens || limit == 0)
-        return limit;
-    n = m->tokens(m->tokens_arg, slot, p);
-    return n < 1 ? 1 : n < limit ? n : limit;
-}
-
 /* The member for a slot; i: its number in the prediction. A preempted sequence is expected to find
  * what it computed. */
-static struct member member_of(const struct estimator *m, uint32_t slot, uint32_t own, uint32_t i)
+static struct member member_of(struct estimator *m, uint32_t slot, uint32_t own, uint32_t i)
 {
     const struct entry *e = &m->s->entries[slot];
     bool runs = e->state == ENTRY_RUNNING;
@@ -130,8 +183,8 @@ static struct member member_of(const struct estimator *m, uint32_t slot, uint32_
     n_cached = min_u32(n_cached, n_known - 1);
     return (struct member){.n_cached = n_cached,
                            .n_left = n_known - n_cached,
-                           .n_tokens = tokens_of(m, slot, fmod(0.5 + i * GOLDEN, 1)),
-                           .cap_s = cap_seconds(m->s, e, &m->s->entries[own])};
+                           .n_tokens = tokens_of(m, slot, i),
+                           .cap_s = cap_seconds(m, e, &m->s->entries[own])};
 }
 
 /* Seconds that a prefill adds to steps which run anyway. */
@@ -153,8 +206,7 @@ static double tokens_before_cap(const struct member *q, double decode_s)
 }
 
 /* Estimate the seconds of the n_rest sequences at positions n_walked.. from evenly spaced ones. */
-static double sample_rest(const struct estimator *m, uint32_t own, uint32_t n_walked,
-                          uint32_t n_rest)
+static double sample_rest(struct estimator *m, uint32_t own, uint32_t n_walked, uint32_t n_rest)
 {
     const struct scheduler *s = m->s;
     uint32_t n_run = s->config.n_running_max, n = min_u32(n_rest, ESTIMATE_N_SAMPLES);
@@ -173,7 +225,7 @@ static double sample_rest(const struct estimator *m, uint32_t own, uint32_t n_wa
 
 static void gather(struct walk *w, uint32_t slot, double n_tokens)
 {
-    const struct estimator *m = w->m;
+    struct estimator *m = w->m;
     const struct scheduler *s = m->s;
     uint32_t n_position = order_position(&s->order, slot), n_walked = 0, n_waiting = 0;
 
@@ -443,14 +495,15 @@ static double shared_end(const struct walk *w, uint32_t slot)
     const struct scheduler *s = w->m->s;
     const struct entry *own = &s->entries[slot];
     uint32_t places = s->config.n_running_max, n = min_u32(s->order.n, ESTIMATE_N_SAMPLES);
-    uint32_t n_sampled = 0;
+    uint32_t n_run = min_u32(s->n_running, ESTIMATE_N_SAMPLES), n_sampled = 0;
     double own_s = rest_of_own(w);
     uint32_t level = last_level(s, own, own->prefill_s + own_s);
     double until_s = s->quanta_before_s[level] + fmin(own_s, s->quantum_s[level]) / 2;
-    struct work running = {0}, sampled = {0};
+    struct work all = {0}, sampled = {0};
 
-    for (uint32_t i = 0; i < s->n_running; i++)
-        add_work(&running, work_before(w, slot, s->running[i], until_s), 1);
+    for (uint32_t i = 0; i < n_run; i++)
+        add_work(&all, work_before(w, slot, s->running[s->n_running * i / n_run], until_s),
+                 (double)s->n_running / n_run);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t at = order_at(&s->order, (uint32_t)((uint64_t)s->order.n * i / n));
         if (s->entries[at].state != ENTRY_WAITING)
@@ -459,9 +512,8 @@ static double shared_end(const struct walk *w, uint32_t slot)
         n_sampled++;
     }
     if (n_sampled > 0)
-        add_work(&running, sampled, (double)s->n_waiting / n_sampled);
-    return fmax(w->now_s + own_s,
-                own->prefill_s + running.chunks_s + (own_s + running.decodes_s) / places);
+        add_work(&all, sampled, (double)s->n_waiting / n_sampled);
+    return fmax(w->now_s + own_s, own->prefill_s + all.chunks_s + (own_s + all.decodes_s) / places);
 }
 
 /* --- correction --- */

@@ -43,7 +43,7 @@ typedef double estimate_tokens_fn(const void *arg, uint32_t slot, double p);
 
 struct estimator;
 
-/* tokens NULL: every sequence generates as many tokens as its limit allows. n_steps: usually
+/* tokens NULL: by the lengths that the scheduler has learned (lengths.h). n_steps: usually
  * ESTIMATE_N_STEPS. */
 NODISCARD enum status estimator_create(struct estimator **out, struct scheduler *s,
                                        estimate_tokens_fn *tokens, const void *tokens_arg,

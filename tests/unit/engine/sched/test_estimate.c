@@ -43,6 +43,15 @@ static struct times run_to_end(struct world *w, uint32_t slot)
     return t;
 }
 
+/* Every job generates as many tokens as it may. */
+static double to_the_limit(const void *arg, uint32_t slot, double p)
+{
+    (void)arg;
+    (void)slot;
+    (void)p;
+    return INFINITY;
+}
+
 static void open_world(struct world *w, const char *policy, uint64_t seed)
 {
     world_init(w, policy, N_SLOTS);
@@ -72,7 +81,7 @@ static void fcfs_with_known_lengths_is_predicted_exactly(void **state)
         uint32_t last = (uint32_t)(seed % 16);
 
         open_world(&w, "fcfs", seed);
-        assert_ok(estimator_create(&m, w.s, NULL, NULL, UINT32_MAX));
+        assert_ok(estimator_create(&m, w.s, to_the_limit, NULL, UINT32_MAX));
         submit_many(&w, last + 1);
         estimate_slot(m, last, 0, -1, &e);
         struct times t = run_to_end(&w, last);
@@ -96,7 +105,7 @@ static void under_mlfq_the_error_stays_small(void **state)
         uint32_t last = (uint32_t)(seed % 16);
 
         open_world(&w, "skip-join-mlfq", seed);
-        assert_ok(estimator_create(&m, w.s, NULL, NULL, ESTIMATE_N_STEPS));
+        assert_ok(estimator_create(&m, w.s, to_the_limit, NULL, ESTIMATE_N_STEPS));
         submit_many(&w, last + 1);
         estimate_slot(m, last, 0, -1, &e);
         struct times t = run_to_end(&w, last);
@@ -123,7 +132,7 @@ static void a_request_that_is_not_submitted_gets_the_same_and_leaves_nothing(voi
         struct world w;
 
         open_world(&w, policies[p], 7);
-        assert_ok(estimator_create(&m, w.s, NULL, NULL, ESTIMATE_N_STEPS));
+        assert_ok(estimator_create(&m, w.s, to_the_limit, NULL, ESTIMATE_N_STEPS));
         submit_many(&w, 12);
         struct sched_view view = world_view(&w);
         struct plan plan;
@@ -149,7 +158,7 @@ static void the_time_since_the_submission_is_included(void **state)
 
     (void)state;
     open_world(&w, "fcfs", 3);
-    assert_ok(estimator_create(&m, w.s, NULL, NULL, ESTIMATE_N_STEPS));
+    assert_ok(estimator_create(&m, w.s, to_the_limit, NULL, ESTIMATE_N_STEPS));
     submit_many(&w, 6);
     estimate_slot(m, 5, 0, -1, &now);
     estimate_slot(m, 5, 2, -1, &later);
@@ -167,7 +176,7 @@ static void predictions_follow_the_speed_of_the_last_steps(void **state)
 
     (void)state;
     open_world(&w, "fcfs", 3);
-    assert_ok(estimator_create(&m, w.s, NULL, NULL, ESTIMATE_N_STEPS));
+    assert_ok(estimator_create(&m, w.s, to_the_limit, NULL, ESTIMATE_N_STEPS));
     submit_many(&w, 6);
     estimate_slot(m, 5, 0, -1, &before);
     for (int i = 0; i < 200; i++)
@@ -251,8 +260,9 @@ static int by_value(const void *a, const void *b)
 }
 
 /* The median relative error of the first token under Poisson arrivals at a share of the capacity.
- * Answers have exponential lengths that the estimator does not know. */
-static double median_error(const char *policy, double load, uint64_t seed)
+ * Answers have exponential lengths that the estimator does not know; the variant learned learns
+ * them. */
+static double median_error(const char *policy, const char *variant, double load, uint64_t seed)
 {
     static struct estimate estimates[N_LOAD_SLOTS];
     static double errors[N_LOAD];
@@ -263,12 +273,13 @@ static double median_error(const char *policy, double load, uint64_t seed)
 
     world_init(&w, policy, N_LOAD_SLOTS);
     w.seed = seed;
+    w.config.variant = variant;
     w.config.n_running_max = 8;
     w.config.step_s_max = 0.1;
     w.token_s = 0.0002;
     w.is_checked = false;
     world_open(&w);
-    assert_ok(estimator_create(&m, w.s, exponential, &mean_out, ESTIMATE_N_STEPS));
+    assert_ok(estimator_create(&m, w.s, variant ? NULL : exponential, &mean_out, ESTIMATE_N_STEPS));
     /* A request takes 40 decodes of an eighth of 10 ms, and what its prompt adds to a step: 0.2 ms
      * a token, less the 10 ms that the step takes anyway. */
     double between_s = (MEAN_OUT * 0.010 / 8 + 150 * 0.0002 * exp(-50.0 / 150)) / load;
@@ -307,15 +318,16 @@ static double median_error(const char *policy, double load, uint64_t seed)
 
 static void under_load_the_median_error_is_below_15_percent(void **state)
 {
-    static const char *const policies[] = {"skip-join-mlfq", "fcfs"};
+    static const char *const policies[][2] = {
+        {"skip-join-mlfq", NULL}, {"skip-join-mlfq", "learned"}, {"fcfs", NULL}};
     static const double loads[] = {0.5, 0.7, 0.9};
 
     (void)state;
-    for (int p = 0; p < 2; p++)
+    for (int p = 0; p < 3; p++)
         for (int l = 0; l < 3; l++) {
-            double error = median_error(policies[p], loads[l], 11);
+            double error = median_error(policies[p][0], policies[p][1], loads[l], 11);
             if (!(error < 0.15))
-                fail_msg("%s at %g: %g", policies[p], loads[l], error);
+                fail_msg("%s at %g: %g", policies[p][0], loads[l], error);
         }
 }
 
@@ -358,7 +370,7 @@ static void half_and_nine_tenths_of_the_requests_are_served_as_predicted(void **
 
     (void)state;
     open_world(&w, "fcfs", 1);
-    assert_ok(estimator_create(&m, w.s, NULL, NULL, ESTIMATE_N_STEPS));
+    assert_ok(estimator_create(&m, w.s, to_the_limit, NULL, ESTIMATE_N_STEPS));
     world_submit(&w, 0, 500, 10);
     for (uint32_t i = 0; i < n; i++) {
         estimate_slot(m, 0, 0.5, -1, &e);
@@ -391,7 +403,7 @@ static void a_prompt_without_an_answer_ends_with_its_first_step(void **state)
 
     (void)state;
     open_world(&w, "skip-join-mlfq", 1);
-    assert_ok(estimator_create(&m, w.s, NULL, NULL, ESTIMATE_N_STEPS));
+    assert_ok(estimator_create(&m, w.s, to_the_limit, NULL, ESTIMATE_N_STEPS));
     scheduler_submit(w.s, 0, &(struct sched_request){.n_known = 100}, 0);
     estimate_slot(m, 0, 0, -1, &e);
     assert_near(e.ttft_s, 0.1, 1e-9);
