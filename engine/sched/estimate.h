@@ -13,11 +13,11 @@
  * multiplied by their number. So the cost is O(running), whatever the number that waits.
  *
  * Correction. All predicted times are multiplied by the time of the last steps over their expected
- * time. Arrivals that will overtake the request, KV memory that runs short and the time
- * between steps are unknown: the quantiles 0.5 and 0.9 of actual / predicted time are followed
- * online and multiplied to the prediction: apart for first token and end, and for requests that
- * start at once and those that wait for a place. So half of the requests are served earlier than
- * ttft_s, and nine of ten earlier than ttft_high_s.
+ * time. Later arrivals that overtake the request, KV memory that runs short and the time between
+ * steps are unknown. Instead, the quantiles 0.5 and 0.9 of actual / predicted time are followed,
+ * and multiplied to the prediction: apart for first token and end, and for requests that start at
+ * once and those that wait for a place. So half of the requests are served earlier than ttft_s, and
+ * nine of ten earlier than ttft_high_s.
  *
  * Owns    the scratch arrays of one prediction; the scheduler is borrowed.
  * Thread  as the scheduler: one at a time.

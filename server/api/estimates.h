@@ -33,8 +33,8 @@ NODISCARD enum status estimates_read_headers(struct params *p, const struct http
 void estimates_add_headers(struct http_exchange *x, const struct request *const *requests,
                            uint32_t n);
 
-/* Retry-After for a refused request: its prediction if it has one (requests may be NULL), else that
- * of a usual request; 1 to 600 s. */
+/* Retry-After for a refused request r: its prediction, or where r is NULL or has none, that of a
+ * usual request; 1 to 600 s. */
 uint32_t estimates_retry_s(const struct server *srv, const struct request *r);
 
 #endif
