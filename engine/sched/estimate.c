@@ -14,7 +14,7 @@
 #define GOLDEN 0.6180339887498949
 /* Least step of a followed quantile, in log units, and the number of first observations that move
  * it further. */
-#define FOLLOW_RATE 0.01
+#define FOLLOW_RATE 0.02
 #define N_FAST 40
 #define HIGH 0.9
 #define N_MEMOS 64
