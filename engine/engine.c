@@ -427,7 +427,7 @@ static enum status create_lineup(struct engine *e, struct buf *why)
         .copy_s_per_token = is_host || !c->kv_host_bytes ? 0 : engine_measure_copy(e),
         .load_timeout_ns = c->kv_disk_path ? c->kv_disk_timeout_ms * UINT64_C(1000000) : 0,
         .scheduler = {.policy = c->policy,
-                      .n_slots = e->n_slots,
+                      .n_slots = e->n_slots + 1, /* the last one: of engine_estimate() */
                       .n_running_max = c->max_num_seqs,
                       .n_tokens_max = c->max_batched_tokens,
                       .step_s_max = (c->max_step_ms > 0 ? c->max_step_ms : step_ms) * 1e-3,
@@ -488,6 +488,8 @@ static enum status create_loop_state(struct engine *e, const struct kv_pool *poo
     s = create_lineup(e, why);
     if (s != OK)
         return s;
+    if ((s = engine_create_estimator(e)) != OK)
+        return buf_why(why, s, "out of memory for predictions");
     engine_load_lengths(e);
     return create_tables(e, why);
 }
@@ -707,6 +709,7 @@ void engine_close(struct engine *e)
     device_sampler_destroy(e->device_sampler);
     forward_destroy(e->forward);
     engine_keep_learned(e);
+    estimator_destroy(e->estimator);
     lineup_destroy(&e->lineup);
     cache_destroy(e->cache);
     batch_destroy(&e->batch);

@@ -6,8 +6,8 @@
  * Errors  engine_open(): words that name the file and what is wrong with it.
  *         engine_submit(): ERR_BUSY when max_queued requests are waiting, ERR_UNAVAILABLE while
  *         draining and after the device failed, ERR_TOO_LARGE when the request could never fit the
- *         KV pool. engine_cache_view(), engine_cache_erase(): ERR_TIMEOUT when the engine thread
- *         is in a step for too long, ERR_UNAVAILABLE when it ends.
+ *         KV pool. engine_cache_view(), engine_cache_erase(), engine_estimate(): ERR_TIMEOUT when
+ *         the engine thread is in a step for too long, ERR_UNAVAILABLE when it ends.
  * Units   bytes, tokens, nanoseconds. */
 #ifndef TARN_ENGINE_ENGINE_H
 #define TARN_ENGINE_ENGINE_H
@@ -20,6 +20,7 @@
 #include "cache/cache.h"
 #include "engine/text/chat_template.h"
 #include "engine/request.h"
+#include "engine/sched/estimate.h"
 #include "engine/sched/scheduler.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
@@ -43,6 +44,8 @@ struct engine_config {
     enum latency_objective latency_objective; /* of learned ranks */
     double age_boost_ms;                      /* time constant of their ageing; 0: learned */
     uint32_t kv_reserve_blocks; /* free for newcomers; 0: one for each sequence that may run */
+    bool slo_reject;            /* end a request with ERR_BUSY if it is predicted to miss its
+                                   target of the first token */
     const char *swap;           /* "proactive": spill and fetch ahead; "reactive": when the room
                                     is needed */
     const char *cost_dir;       /* where the profile of T(cached, new, batch) is kept; NULL: it is
@@ -125,6 +128,25 @@ NODISCARD enum status engine_session(struct engine *e, uint64_t session, bool cl
  * requests submitted after this call find none of it. */
 void engine_reset_cache(struct engine *e);
 
+/* A request that is not submitted. */
+struct estimate_query {
+    uint32_t n_prompt, n_cached; /* tokens; those whose KV is in the cache */
+    uint32_t n_out_max;          /* 0: no limit */
+    int32_t priority;
+    uint64_t tenant;
+};
+struct engine_estimate {
+    struct estimate estimate;
+    uint32_t n_running, n_waiting;
+    struct estimator_stats accuracy;
+};
+/* Predict the request as if it were submitted now. Waits for the end of a step. */
+NODISCARD enum status engine_estimate(struct engine *e, const struct estimate_query *q,
+                                      struct engine_estimate *out);
+/* The predicted time to the first token of a request with a usual prompt, at most some 0.1 s old.
+ * Does not wait. Any thread. */
+double engine_usual_ttft_s(const struct engine *e);
+
 /* Constant after open. */
 struct engine_info {
     const char *model_dir;
@@ -155,6 +177,11 @@ const struct engine_info *engine_info(const struct engine *e);
 const struct tokenizer *engine_tokenizer(const struct engine *e); /* NULL: dummy without one */
 const struct chat_template *engine_chat_template(const struct engine *e); /* may be NULL */
 
+/* Requests that finished within a target, and others. */
+struct slo_count {
+    uint64_t n_met, n_missed;
+};
+
 /* A consistent snapshot, taken after the latest step. */
 struct engine_stats {
     struct cache_stats cache;
@@ -170,8 +197,13 @@ struct engine_stats {
     uint64_t n_finished[FINISH_ERROR + 1];
     struct hist ttft_s, itl_s, e2e_s, queue_s, prefill_s, decode_s, inference_s, tpot_s;
     struct hist prompt_tokens, generation_tokens, step_tokens;
-    struct hist computed_tokens; /* of a prompt: those not in the cache */
-    struct hist max_tokens;      /* limit of a request's generated tokens */
+    struct hist computed_tokens;       /* of a prompt: those not in the cache */
+    struct hist max_tokens;            /* limit of a request's generated tokens */
+    struct hist ttft_error, e2e_error; /* |predicted - actual| / actual */
+    struct estimator_stats estimator;
+    double usual_ttft_s, usual_e2e_s;             /* predicted for a request with a usual prompt */
+    struct slo_count slo_ttft, slo_tpot, slo_all; /* of requests with that target, or with any */
+    uint64_t n_slo_rejected;
 };
 void engine_stats(struct engine *e, struct engine_stats *out);
 

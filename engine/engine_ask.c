@@ -1,6 +1,6 @@
-/* Questions of other threads: a view of the cache, an erasure, a reset, a session. The engine thread
- * answers between two steps, after it has drained the submit ring: a request that is submitted
- * after the question attaches after the answer. */
+/* Questions of other threads: a view of the cache, an erasure, a reset, a session, a prediction. The
+ * engine thread answers between two steps, after it has drained the submit ring: a request that is
+ * submitted after the question attaches after the answer. */
 #include "base/clock.h"
 #include "engine/engine_internal.h"
 
@@ -13,7 +13,7 @@ void engine_reset_cache(struct engine *e)
     ring_poke(&e->submitted);
 }
 
-static enum status ask(struct engine *e, struct cache_question *q)
+static enum status ask(struct engine *e, struct question *q)
 {
     uint64_t until = clock_now_ns() + ANSWER_WAIT_NS;
     struct timespec ts = {(time_t)(until / 1000000000), (long)(until % 1000000000)};
@@ -38,7 +38,7 @@ static enum status ask(struct engine *e, struct cache_question *q)
 
 enum status engine_cache_view(struct engine *e, uint32_t n_spans_max, struct engine_cache_view *out)
 {
-    struct cache_question q = {.view = out};
+    struct question q = {.view = out};
 
     *out = (struct engine_cache_view){
         .n_spans = n_spans_max < ENGINE_N_SPANS_MAX ? n_spans_max : ENGINE_N_SPANS_MAX};
@@ -47,7 +47,7 @@ enum status engine_cache_view(struct engine *e, uint32_t n_spans_max, struct eng
 
 enum status engine_cache_erase(struct engine *e, const struct kv_key *first, uint32_t *n_blocks)
 {
-    struct cache_question q = {.erase = first};
+    struct question q = {.erase = first};
     enum status s = ask(e, &q);
 
     *n_blocks = q.n_erased;
@@ -57,13 +57,13 @@ enum status engine_cache_erase(struct engine *e, const struct kv_key *first, uin
 enum status engine_session(struct engine *e, uint64_t session, bool close,
                            struct engine_session *out)
 {
-    struct cache_question q = {.session = session, .closes = close, .seen = out};
+    struct question q = {.session = session, .closes = close, .seen = out};
 
     *out = (struct engine_session){0};
     return ask(e, &q);
 }
 
-static void answer_session(struct engine *e, const struct cache_question *q)
+static void answer_session(struct engine *e, const struct question *q)
 {
     struct engine_session *out = q->seen;
     bool has_kv = cache_session(e->cache, q->session, &out->kv);
@@ -75,9 +75,17 @@ static void answer_session(struct engine *e, const struct cache_question *q)
     (void)cache_close_session(e->cache, q->session, &out->n_released);
 }
 
+enum status engine_estimate(struct engine *e, const struct estimate_query *query,
+                            struct engine_estimate *out)
+{
+    struct question q = {.query = query, .estimate = out};
+
+    return ask(e, &q);
+}
+
 static bool answer_question(struct engine *e)
 {
-    struct cache_question *q;
+    struct question *q;
     bool erased = false;
 
     pthread_mutex_lock(&e->stats_lock);
@@ -94,6 +102,8 @@ static bool answer_question(struct engine *e)
             q->view->n_spans =
                 cache_top_spans(e->cache, q->view->spans, q->view->n_spans, &q->view->n_spans_all);
         }
+        if (q->query)
+            engine_answer_estimate(e, q->query, q->estimate);
         e->question = NULL;
         pthread_cond_signal(&e->answered);
     }

@@ -22,8 +22,10 @@
 #include "engine/stopping.h"
 #include "engine/model/weights.h"
 
-/* A question of another thread to cache and scheduler (engine_ask.c). */
-struct cache_question {
+/* A question of another thread to the engine thread (engine_ask.c). */
+struct question {
+    const struct estimate_query *query; /* to be predicted; NULL: nothing */
+    struct engine_estimate *estimate;
     struct engine_cache_view *view; /* to be filled; NULL: not wanted */
     const struct kv_key *erase;     /* to be erased first; NULL: nothing */
     uint32_t n_erased;
@@ -55,13 +57,14 @@ struct engine {
     atomic_bool stopping;
     atomic_bool failed;       /* engine_failed() */
     atomic_bool reset_wanted; /* engine_reset_cache() */
-    atomic_bool is_asked;     /* engine_cache_view(), engine_cache_erase() */
+    atomic_bool is_asked;     /* engine_cache_view(), engine_cache_erase(), engine_estimate() */
+    _Atomic uint64_t usual_ttft_us;
 
     /* Under stats_lock. */
     pthread_mutex_t stats_lock;
     struct engine_stats shared;
-    struct cache_question *question; /* NULL: no thread waits for an answer */
-    pthread_cond_t answered;         /* on CLOCK_MONOTONIC */
+    struct question *question; /* NULL: no thread waits for an answer */
+    pthread_cond_t answered;   /* on CLOCK_MONOTONIC */
 
     pthread_mutex_t ask_lock; /* held by the thread that asks: one question at a time */
 
@@ -85,11 +88,19 @@ struct engine {
     struct cost_profile_result profile;
     struct cost_model_subject cost_subject; /* of the file that the model is kept in */
     uint64_t n_prefills_learned;
-    uint64_t computed_ns; /* time of the previous step's tokens; 0: no step right before */
+    struct estimator *estimator;
+    double mean_prompt_tokens; /* moving mean of finished requests */
+    uint64_t usual_ns;         /* time of usual_ttft_us */
+    uint64_t computed_ns;      /* time of the previous step's tokens; 0: no step right before */
 };
 
 /* The words of requests that a dead device ended or refused. */
 #define DEVICE_FAILED_WORDS "the device failed; this server is ending, try another one"
+
+/* The words of a request that was predicted to miss its target (engine_config.slo_reject). */
+#define SLO_REJECTED_WORDS                                                                         \
+    "the first token is predicted later than the target (slo_ttft_ms): try again later, or "       \
+    "elsewhere"
 
 const uint8_t *engine_fingerprint(const struct engine *e); /* [KV_FINGERPRINT_BYTES] */
 uint32_t engine_segment_tokens(const struct engine *e);
@@ -105,6 +116,20 @@ void engine_load_lengths(struct engine *e);
 void engine_keep_learned(struct engine *e);
 /* Measure the seconds of copying a token's KV between host and device memory; 0: not measurable. */
 double engine_measure_copy(struct engine *e);
+
+/* --- engine_estimate.c --- */
+
+enum status engine_create_estimator(struct engine *e);
+/* Predict a sequence that was just submitted, and publish it in its request. False: the request is
+ * to be refused, because it would miss its target. */
+bool engine_predict(struct engine *e, uint32_t slot, uint64_t now_ns);
+/* Learn from the first token and the end of a predicted sequence. */
+void engine_note_first_token(struct engine *e, const struct sequence *q);
+void engine_note_end(struct engine *e, const struct request *r, const struct estimate *estimate);
+void engine_answer_estimate(struct engine *e, const struct estimate_query *q,
+                            struct engine_estimate *out);
+/* Publish the prediction of a usual request, at most every 0.1 s. */
+void engine_publish_estimate(struct engine *e, uint64_t now_ns);
 
 /* --- engine_ask.c --- */
 

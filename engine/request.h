@@ -36,10 +36,11 @@ struct request {
     uint64_t session; /* equal for requests of one session; 0: none */
     struct sampling sampling;
     struct stopping stopping;
-    struct cache_prompt prompt; /* ids, span ends, keys: owned by the request */
-    uint32_t cache_ttl_s;       /* time to hold the prompt's KV after the end; 0: none */
-    bool text_continues;        /* generated text continues the prompt (completions) */
-    void (*wake)(void *arg);    /* called by the engine thread after it published tokens or the
+    struct cache_prompt prompt;    /* ids, span ends, keys: owned by the request */
+    double slo_ttft_s, slo_tpot_s; /* targets in seconds; 0: none */
+    uint32_t cache_ttl_s;          /* time to hold the prompt's KV after the end; 0: none */
+    bool text_continues;           /* generated text continues the prompt (completions) */
+    void (*wake)(void *arg);       /* called by the engine thread after it published tokens or the
                                    end, at most once until request_poll(); must not block */
     void *wake_arg;
     bool wake_at_end; /* wake() for the end only: the submitter reads nothing before */
@@ -60,8 +61,10 @@ struct request {
     int32_t stop_string;     /* tokens so far; written before n_out */
     _Atomic uint32_t n_text_ids;
     _Atomic uint64_t n_text_bytes;
-    _Atomic uint32_t n_cached;                   /* prompt tokens not computed again */
-    _Atomic uint32_t n_cached_in[CACHE_N_TIERS]; /* of those, by the tier that held them */
+    _Atomic uint32_t n_cached;                            /* prompt tokens not computed again */
+    _Atomic uint32_t n_cached_in[CACHE_N_TIERS];          /* of those, by the tier that held them */
+    _Atomic uint64_t estimated_ttft_us, estimated_e2e_us; /* since t_submit; 0: not predicted yet.
+                                                             Published before the first step */
     _Atomic uint64_t t_submit, t_first_step, t_finish;
     _Atomic uint64_t t_first_token; /* of a prefill: when the prompt was computed */
 

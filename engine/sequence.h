@@ -19,6 +19,7 @@
 #include "cache/cache.h"
 #include "engine/request.h"
 #include "engine/run/sampler.h"
+#include "engine/sched/estimate.h"
 
 struct sequence {
     /* The lineup's. */
@@ -34,6 +35,7 @@ struct sequence {
     struct stop_watch stop;
     struct sampler_state sampler;
     uint64_t t_last_token;
+    struct estimate estimate;
     uint32_t n_scored; /* leading prompt positions whose next token has its logprob */
 };
 

@@ -69,6 +69,7 @@ static void hold_prompt(const struct engine *e, uint32_t slot, uint64_t now)
 static void end_sequence(struct engine *e, uint32_t slot, enum finish_reason reason)
 {
     struct sequence *q = &e->lineup.seqs[slot];
+    struct estimate estimate = q->estimate;
     struct request *r = q->req;
     bool finished = reason == FINISH_STOP || reason == FINISH_LENGTH;
     uint64_t now = clock_now_ns();
@@ -85,6 +86,8 @@ static void end_sequence(struct engine *e, uint32_t slot, enum finish_reason rea
 
     atomic_store(&r->t_finish, now);
     count_finish(e, r, reason);
+    if (finished)
+        engine_note_end(e, r, &estimate);
     atomic_fetch_sub(&e->n_inside, 1);
     atomic_store(&r->finish, (int)reason);
     wake(r);
@@ -142,6 +145,23 @@ static void refuse(struct engine *e, struct request *r, enum status error, const
     request_unref(r);
 }
 
+/* Predict a new sequence. The submitter may wait for the prediction: it goes out in the headers of
+ * the answer. */
+static void predict(struct engine *e, uint32_t slot, uint64_t now)
+{
+    struct request *r = e->lineup.seqs[slot].req;
+
+    if (engine_predict(e, slot, now)) {
+        if (!r->wake_at_end)
+            wake(r);
+        return;
+    }
+    e->live.n_slo_rejected++;
+    r->error = ERR_BUSY;
+    r->error_words = SLO_REJECTED_WORDS;
+    end_sequence(e, slot, FINISH_ERROR);
+}
+
 static void take_submitted(struct engine *e, uint64_t now)
 {
     uint32_t n = ring_drain(&e->submitted, e->intake, e->n_slots);
@@ -170,8 +190,11 @@ static void take_submitted(struct engine *e, uint64_t now)
                                                    e->info.max_model_len,
                                       .priority = r->priority,
                                       .tenant = r->tenant,
-                                      .session = r->session};
+                                      .session = r->session,
+                                      .slo_ttft_s = r->slo_ttft_s,
+                                      .slo_tpot_s = r->slo_tpot_s};
         lineup_submit(&e->lineup, slot, kv, &asked, now);
+        predict(e, slot, now);
     }
 }
 
@@ -265,6 +288,7 @@ static void give_token(struct engine *e, uint32_t slot, struct out_token token, 
     if (n_out == 0) {
         atomic_store(&r->t_first_token, now);
         hist_add(&e->live.ttft_s, seconds(atomic_load(&r->t_submit), now));
+        engine_note_first_token(e, q);
     } else {
         hist_add(&e->live.itl_s, seconds(q->t_last_token, now));
     }
@@ -417,6 +441,7 @@ static void run_step(struct engine *e, uint64_t now)
     }
     hist_add(&e->live.step_tokens, e->batch.n_rows);
     hist_add(&e->live.step_s, seconds(now, ended));
+    estimator_note_step(e->estimator, e->lineup.step_s, seconds(now, ended));
     e->live.n_steps++;
     finish_step(e, tokens, scored, now, ended);
 }
@@ -429,6 +454,7 @@ void engine_publish_stats(struct engine *e)
     e->live.n_waiting = scheduler_n_waiting(e->lineup.scheduler);
     e->live.n_preemptions = e->lineup.n_preemptions;
     e->live.n_plans_ahead = e->lineup.n_planned_ahead;
+    engine_publish_estimate(e, clock_now_ns());
     pthread_mutex_lock(&e->stats_lock);
     e->shared = e->live;
     pthread_mutex_unlock(&e->stats_lock);

@@ -115,6 +115,12 @@ static const struct option_row rows[] = {
     BOOL(NULL, "profile-cost", profile_cost, "true",
          "measure at start how long steps take (seconds, once for a model and machine); off: "
          "learn it from requests"),
+    CHOICE(NULL, "slo-admission", slo_admission, "off", "off|reject",
+           "reject: a request that is predicted to miss its target of the first token gets 429"),
+    NUMBER(NULL, "slo-ttft-ms", slo_ttft_ms, 0, HOUR_MS, "0", "MS",
+           "target of the first token for requests that bring none; 0: no target"),
+    NUMBER(NULL, "slo-tpot-ms", slo_tpot_ms, 0, HOUR_MS, "0", "MS",
+           "target of the mean time between tokens for requests that bring none; 0: no target"),
 
     SIZE("KV cache", "kv-device-bytes", kv_device_bytes, 0, UINT64_C(1) << 50, "0",
          "size of the KV pool; 0: chosen from free memory"),

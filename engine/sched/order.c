@@ -194,6 +194,25 @@ uint32_t order_position(const struct order *o, uint32_t slot)
     return n;
 }
 
+uint32_t order_at(const struct order *o, uint32_t position)
+{
+    uint32_t slot = o->root;
+
+    ASSERT(position < o->n);
+    for (;;) {
+        uint32_t n_left = n_below(o, o->nodes[slot].left);
+
+        if (position == n_left)
+            return slot;
+        if (position < n_left) {
+            slot = o->nodes[slot].left;
+        } else {
+            position -= n_left + 1;
+            slot = o->nodes[slot].right;
+        }
+    }
+}
+
 void order_check(const struct order *o)
 {
     uint32_t n = 0, last = ORDER_NONE;
@@ -205,7 +224,7 @@ void order_check(const struct order *o)
         ASSERT(node->right == ORDER_NONE || o->nodes[node->right].parent == slot);
         ASSERT(last == ORDER_NONE || order_before(o, last, slot));
         ASSERT(node->n_below == 1 + n_below(o, node->left) + n_below(o, node->right));
-        ASSERT(order_position(o, slot) == n);
+        ASSERT(order_position(o, slot) == n && order_at(o, n) == slot);
         last = slot;
         n++;
     }

@@ -48,6 +48,8 @@ uint32_t order_first(const struct order *o);               /* ORDER_NONE: the se
 uint32_t order_next(const struct order *o, uint32_t slot); /* ORDER_NONE: slot is the last */
 /* Count of slots before this one. */
 uint32_t order_position(const struct order *o, uint32_t slot);
+/* The slot with `position` slots before it. */
+uint32_t order_at(const struct order *o, uint32_t position);
 /* ASSERT that keys ascend and links agree. Costs O(n). */
 void order_check(const struct order *o);
 

@@ -302,6 +302,7 @@ void scheduler_submit(struct scheduler *s, uint32_t slot, const struct sched_req
     *e = (struct entry){.state = ENTRY_WAITING,
                         .n_known = r->n_known,
                         .n_out_left = r->n_out_max,
+                        .n_cached = n_cached,
                         .priority = r->priority,
                         .prefill_s = prefill_seconds(s, n_cached, r->n_known - n_cached),
                         .origin_ns = now_ns,

@@ -28,6 +28,7 @@ struct entry {
     uint32_t n_known, n_computed; /* after the last step that ended */
     uint32_t n_flying;            /* tokens in the step under way */
     uint32_t n_out, n_out_left;   /* tokens generated, and that it may still generate */
+    uint32_t n_cached;            /* ids of its prompt in the cache, at arrival */
     int32_t priority;
     uint32_t level;
     double charged_s;      /* time used of its level's quantum */

@@ -2,7 +2,7 @@
  *
  * Owns    nothing.
  * Thread  HTTP threads; a handler calls http_reply() or http_defer() and never blocks. Handlers of
- *         /cache and /v1/sessions wait for the engine, so they run on work threads.
+ *         /cache, /v1/sessions and /v1/estimate wait for the engine, so they run on work threads.
  * Errors  sent to the client as JSON.
  * Units   none. */
 #ifndef TARN_SERVER_API_API_H
@@ -15,6 +15,7 @@ struct http_exchange;
 
 void api_chat(struct server *srv, struct http_exchange *x);
 void api_completions(struct server *srv, struct http_exchange *x);
+void api_estimate(struct server *srv, struct http_exchange *x);
 void api_models(struct server *srv, struct http_exchange *x);
 void api_model(struct server *srv, struct http_exchange *x); /* /v1/models/{id} */
 void api_tokenize(struct server *srv, struct http_exchange *x);

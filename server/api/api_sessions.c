@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "server/api/api.h"
 #include "server/api/params.h"
-#include "server/api/route.h"
+#include "server/api/caller.h"
 #include "server/auth/auth.h"
 #include "server/http/error.h"
 #include "server/http/http.h"
@@ -93,7 +93,7 @@ static void reply(struct server *srv, struct http_exchange *x, bool close)
 
     if (!get_id(x, close ? CLOSE : "", &id, &len))
         return;
-    uint64_t session = account_session(route_account(x), id, len);
+    uint64_t session = account_session(caller_account(x), id, len);
     if (!api_is_answered(x, engine_session(srv->engine, session, close, &s)))
         return;
     if (!close && !s.is_known) {

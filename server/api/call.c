@@ -11,6 +11,7 @@
 #include "server/api/answer.h"
 #include "server/api/body.h"
 #include "server/api/caller.h"
+#include "server/api/estimates.h"
 #include "server/auth/auth.h"
 #include "server/http/error.h"
 #include "server/api/logprobs.h"
@@ -152,10 +153,13 @@ static void on_close(void *ctx, int status)
 
 /* --- answering --- */
 
-static void reply_error(struct http_exchange *x, enum status s, const struct buf *why)
+static void reply_error(const struct server *srv, struct http_exchange *x, enum status s,
+                        const struct buf *why)
 {
     if (s == ERR_TOO_LARGE)
         error_reply_too_long(x, buf_str(why));
+    else if (s == ERR_BUSY)
+        error_reply_later(x, s, NULL, buf_str(why), estimates_retry_s(srv, NULL));
     else
         error_reply(x, s, s == ERR_NOT_FOUND ? "model_not_found" : NULL, buf_str(why));
 }
@@ -173,6 +177,31 @@ static enum status failure_of(const struct choice *c, const char **words)
     }
     *words = c->request->error_words ? c->request->error_words : "the request failed";
     return c->request->error == OK ? ERR_INTERNAL : c->request->error;
+}
+
+/* End the call with the error of a choice. */
+static enum http_next reply_failure(struct call *call, struct http_exchange *x,
+                                    const struct choice *c)
+{
+    const char *words;
+    enum status s = failure_of(c, &words);
+
+    cancel_all(call);
+    if (s == ERR_BUSY) /* predicted to miss its target */
+        error_reply_later(x, s, "slo_unattainable", words,
+                          estimates_retry_s(call->srv, c->request));
+    else
+        error_reply(x, s, NULL, words);
+    return HTTP_DONE;
+}
+
+static void add_estimates(const struct call *call, struct http_exchange *x)
+{
+    const struct request *requests[PARAMS_N_REQUESTS_MAX];
+
+    for (uint32_t i = 0; i < call->n_choices; i++)
+        requests[i] = call->choices[i].request;
+    estimates_add_headers(x, requests, call->n_choices);
 }
 
 /* Put an echoed prompt before the answer's own text. */
@@ -234,10 +263,12 @@ static enum http_next reply_whole(struct call *call, struct http_exchange *x)
     enum status s = prepend_echo(call);
     if (s == OK)
         s = answer_write(call, &body);
-    if (s == OK)
+    if (s == OK) {
+        add_estimates(call, x);
         http_reply(x, 200, "application/json", &body);
-    else
+    } else {
         error_reply(x, s, NULL, "the answer does not fit into memory");
+    }
     buf_fini(&body);
     return HTTP_DONE;
 }
@@ -268,16 +299,38 @@ static enum http_next step_waiting(struct call *call, struct http_exchange *x)
     if (s == OK)
         submit(call, x);
     else
-        reply_error(x, s, w->status != OK ? &w->why : &why);
+        reply_error(call->srv, x, s, w->status != OK ? &w->why : &why);
     buf_fini(&why);
     return http_replied(x) ? HTTP_DONE : HTTP_WAIT;
+}
+
+/* Send the headers of a stream when the engine has predicted all requests, which it does before
+ * their first step: no first token waits for it. A request that ends before becomes an error with a
+ * status of its own. */
+static enum http_next begin_stream(struct call *call, struct http_exchange *x)
+{
+    for (uint32_t i = 0; i < call->n_choices; i++) {
+        struct choice *c = &call->choices[i];
+
+        request_poll(c->request);
+        enum finish_reason finish = request_finish(c->request);
+        if (request_n_out(c->request) > 0)
+            continue;
+        if (finish == FINISH_ERROR || finish == FINISH_CANCELLED) {
+            c->finish = finish;
+            return reply_failure(call, x, c);
+        }
+        if (finish == FINISH_NONE && atomic_load(&c->request->estimated_ttft_us) == 0)
+            return HTTP_WAIT;
+    }
+    add_estimates(call, x);
+    return HTTP_STREAM;
 }
 
 static enum http_next on_step(void *ctx, struct http_exchange *x)
 {
     struct call *call = ctx;
     bool all_done = true;
-    const char *words;
 
     if (atomic_load(&call->state) == CALL_WAITING) {
         enum http_next next = step_waiting(call, x);
@@ -285,17 +338,17 @@ static enum http_next on_step(void *ctx, struct http_exchange *x)
             return next;
     }
     if (call->params.stream)
-        return HTTP_STREAM;
+        return begin_stream(call, x);
     for (uint32_t i = 0; i < call->n_choices; i++) {
         struct choice *c = &call->choices[i];
         enum status s = choice_take(c, call->srv, &call->params, call->kind, UINT32_MAX);
-        if (s != OK || failed(c)) {
-            words = "the answer does not fit into memory";
-            s = s != OK ? s : failure_of(c, &words);
+        if (s != OK) {
             cancel_all(call);
-            error_reply(x, s, NULL, words);
+            error_reply(x, s, NULL, "the answer does not fit into memory");
             return HTTP_DONE;
         }
+        if (failed(c))
+            return reply_failure(call, x, c);
         all_done &= c->finish != FINISH_NONE;
     }
     return all_done ? reply_whole(call, x) : HTTP_WAIT;
@@ -394,6 +447,8 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
     if (call->params.session)
         r->session = account_session(call->account, call->params.session, call->params.session_len);
     r->cache_ttl_s = call->params.cache_ttl_s;
+    r->slo_ttft_s = call->params.slo_ttft_ms * 1e-3;
+    r->slo_tpot_s = call->params.slo_tpot_ms * 1e-3;
     r->text_continues = call->kind == PARAMS_COMPLETION;
     struct choice *c = &call->choices[call->n_choices];
     choice_init(c, r, call->srv->tokenizer);
@@ -458,7 +513,7 @@ static void submit_all(struct call *call, struct http_exchange *x, struct buf *w
     if (s == OK)
         return;
     cancel_all(call);
-    reply_error(x, s, why);
+    reply_error(call->srv, x, s, why);
 }
 
 /* Only with --log-prompts, and then at level debug. */
@@ -543,7 +598,7 @@ static void submit(struct call *call, struct http_exchange *x)
         if (atomic_load(&call->is_gone))
             cancel_all(call);
     } else {
-        reply_error(x, s, &why);
+        reply_error(call->srv, x, s, &why);
     }
     buf_fini(&why);
 }
@@ -561,7 +616,8 @@ static void begin_waiting(struct call *call, struct http_exchange *x)
     if (s == OK)
         http_wake_at(x, call->wait_until_ns);
     else
-        error_reply(x, s, NULL, "too many requests wait for a lookup");
+        error_reply_later(x, s, NULL, "too many requests wait for a lookup",
+                          estimates_retry_s(call->srv, NULL));
 }
 
 /* Take the call over. Once the exchange is deferred it owns the call: on_close() frees it. */
@@ -590,12 +646,14 @@ void call_serve(struct server *srv, struct http_exchange *x, enum params_kind ki
         return; /* body_read() has answered */
     buf_init(&why, BUF_WHY_MAX);
     enum status s = call ? read(call, body, &why) : ERR_NOMEM;
+    if (s == OK)
+        s = estimates_read_headers(&call->params, x, &why);
     if (call)
         unknown_fields_report(&call->params.unknown, &srv->unknown_log, x);
     if (s == OK) {
         call_start(call, x);
     } else {
-        reply_error(x, s, &why);
+        reply_error(srv, x, s, &why);
         call_free(call);
     }
     js_unref(body);

@@ -14,11 +14,14 @@
 #include <stdbool.h>
 
 struct account;
+struct engine_stats;
 struct page;
 struct server;
 
 /* Write process_*, named as in Prometheus' client libraries, and tarn:build_info. */
 void metrics_write_process(struct page *p, const struct server *srv);
+/* Write predictions and targets. */
+void metrics_write_estimates(struct page *p, const struct engine_stats *st);
 /* Write http_requests_total and http_request_duration_seconds. */
 void metrics_write_http(struct page *p, const struct server *srv);
 /* Write the lines of all tenants and keys, or only those of the account `asks`. */

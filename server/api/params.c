@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/flags.h"
 #include "base/hash.h"
+#include "server/api/estimates.h"
 #include "server/server.h"
 
 #define CACHE_SALT_BYTES_MAX 1024
@@ -62,6 +63,8 @@ static const struct field fields[] = {
     {"include_stop_str_in_output", FINE, NULL},
     {"return_token_ids", FINE, NULL},
     {"priority", FINE, NULL},
+    {"slo_ttft_ms", FINE, NULL},
+    {"slo_tpot_ms", FINE, NULL},
     {"cache_salt", FINE, NULL},
     {"cache_ttl", FINE, NULL},
     {"session_id", FINE, NULL},
@@ -558,6 +561,16 @@ static enum status parse_counts(struct params *p, const struct json *body, enum 
     return OK;
 }
 
+/* Read the targets, which estimates_read_headers() may overwrite. */
+static enum status parse_targets(struct params *p, const struct server *srv,
+                                 const struct json *body, struct buf *why)
+{
+    p->slo_ttft_ms = srv->config->slo_ttft_ms;
+    p->slo_tpot_ms = srv->config->slo_tpot_ms;
+    enum status s = js_get_f64(body, "slo_ttft_ms", 0, SLO_MS_MAX, &p->slo_ttft_ms, why);
+    return s == OK ? js_get_f64(body, "slo_tpot_ms", 0, SLO_MS_MAX, &p->slo_tpot_ms, why) : s;
+}
+
 static enum status parse_flags(struct params *p, const struct json *body, enum params_kind kind,
                                struct buf *why)
 {
@@ -600,6 +613,8 @@ enum status params_parse(struct params *p, const struct server *srv, const struc
         s = parse_salt(p, body, why);
     if (s == OK)
         s = parse_session(p, body, why);
+    if (s == OK)
+        s = parse_targets(p, srv, body, why);
     if (s == OK)
         s = get_u32(body, "cache_ttl", 0, CACHE_TTL_S_MAX, &p->cache_ttl_s, why);
     return s == OK ? parse_flags(p, body, kind, why) : s;

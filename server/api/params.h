@@ -49,6 +49,7 @@ struct params {
     uint32_t best_of; /* answers to generate, at least n; the n with the best mean logprob per
                          token are returned */
     int32_t priority;
+    double slo_ttft_ms, slo_tpot_ms; /* targets; 0: none */
     bool stream;
     bool include_usage;
     bool logprobs; /* sampling.n_logprobs alternatives beside the token's own */

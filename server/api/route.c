@@ -7,6 +7,7 @@
 #include "server/api/api.h"
 #include "server/api/caller.h"
 #include "server/auth/admission.h"
+#include "server/api/estimates.h"
 #include "server/auth/auth.h"
 #include "server/http/error.h"
 #include "server/http/http.h"
@@ -26,6 +27,7 @@ struct route {
 static const struct route routes[] = {
     {"POST", "/v1/chat/completions", false, false, true, false, false, api_chat},
     {"POST", "/v1/completions", false, false, true, false, false, api_completions},
+    {"GET", "/v1/estimate", false, false, false, false, true, api_estimate},
     {"GET", "/v1/models", false, false, false, false, false, api_models},
     {"GET", "/v1/models/", true, false, false, false, false, api_model},
     {"POST", "/tokenize", false, false, false, false, false, api_tokenize},
@@ -178,9 +180,10 @@ static void check_request(const struct server *srv, struct http_exchange *x, con
     } else if (r->generates && atomic_load(&srv->draining)) {
         error_reply(x, ERR_UNAVAILABLE, "draining", "the server is shutting down");
     } else if (!r->open && http_is_surplus(x)) {
-        error_reply(x, ERR_UNAVAILABLE, "too_many_connections",
-                    "all connections of the server "
-                    "are in use (--max-connections): try again, or elsewhere");
+        error_reply_later(x, ERR_UNAVAILABLE, "too_many_connections",
+                          "all connections of the server "
+                          "are in use (--max-connections): try again, or elsewhere",
+                          estimates_retry_s(srv, NULL));
     }
 }
 

@@ -1,5 +1,6 @@
 #include "server/http/error.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/json.h"
@@ -51,24 +52,42 @@ enum status error_write(struct buf *out, enum status s, const char *code, const 
     return st;
 }
 
-void error_reply_as(struct http_exchange *x, int http, enum status s, const char *code,
-                    const char *words)
+/* Default Retry-After of an HTTP status; 0: none. */
+static uint32_t retry_s_of(int http)
 {
+    return http == 429 ? 1 : http == 503 ? 5 : 0;
+}
+
+static void reply(struct http_exchange *x, int http, enum status s, const char *code,
+                  const char *words, uint32_t retry_s)
+{
+    char retry[16];
     struct buf body;
 
     buf_init(&body, ERROR_BYTES_MAX);
     enum status st = error_write(&body, s, code, words && words[0] ? words : status_words(s));
     http_set_error(x, code ? code : code_of(s));
     if (!http_replied(x)) {
-        if (http == 429)
-            http_add_header(x, "Retry-After", "1");
-        else if (http == 503)
-            http_add_header(x, "Retry-After", "5");
+        snprintf(retry, sizeof retry, "%u", retry_s);
+        if (retry_s_of(http))
+            http_add_header(x, "Retry-After", retry);
         else if (http == 401)
             http_add_header(x, "WWW-Authenticate", "Bearer");
     }
     http_reply(x, http, "application/json", st == OK ? &body : NULL);
     buf_fini(&body);
+}
+
+void error_reply_as(struct http_exchange *x, int http, enum status s, const char *code,
+                    const char *words)
+{
+    reply(x, http, s, code, words, retry_s_of(http));
+}
+
+void error_reply_later(struct http_exchange *x, enum status s, const char *code, const char *words,
+                       uint32_t retry_s)
+{
+    reply(x, status_http(s), s, code, words, retry_s);
 }
 
 void error_reply(struct http_exchange *x, enum status s, const char *code, const char *words)

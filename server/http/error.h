@@ -10,6 +10,8 @@
 #ifndef TARN_SERVER_HTTP_ERROR_H
 #define TARN_SERVER_HTTP_ERROR_H
 
+#include <stdint.h>
+
 #include "base/buf.h"
 
 struct http_exchange;
@@ -20,6 +22,9 @@ NODISCARD enum status error_write(struct buf *out, enum status s, const char *co
 /* Answer with an error. The HTTP status follows from s; 429 and 503 get Retry-After. `code`, a
  * static string, is also logged; `words` are not, because they may quote the request. */
 void error_reply(struct http_exchange *x, enum status s, const char *code, const char *words);
+/* The same, with this Retry-After if the HTTP status is 429 or 503. */
+void error_reply_later(struct http_exchange *x, enum status s, const char *code, const char *words,
+                       uint32_t retry_s);
 /* Answer with an error and this HTTP status. */
 void error_reply_as(struct http_exchange *x, int http, enum status s, const char *code,
                     const char *words);

@@ -16,6 +16,7 @@
 _Atomic uint64_t fake_step_ns;
 _Atomic uint64_t fake_prefill_ns;
 atomic_uint fake_n_max = N_INSIDE_MAX;
+atomic_uint fake_usual_ms = 1000;
 atomic_uint fake_n_inside;
 atomic_int fake_fail_at = -1;
 atomic_bool fake_uses_documents;
@@ -477,10 +478,12 @@ enum status engine_submit(struct engine *e, struct request *r, struct buf *why)
         ASSERT(stop_watch_init(&in->stop, &r->stopping, &model, r->text_continues) == OK);
         atomic_fetch_add(&r->refs, 1);
         atomic_store(&r->t_submit, clock_now_ns());
+        atomic_store(&r->estimated_e2e_us, 1500 * r->prompt.n_ids);
+        atomic_store(&r->estimated_ttft_us, 1000 * r->prompt.n_ids);
         atomic_store(&fake_n_inside, e->n_inside);
         if (e->n_submitted < FAKE_N_SUBMITTED_MAX)
-            e->submitted[e->n_submitted++] =
-                (struct fake_submitted){r->tenant, r->session, r->priority};
+            e->submitted[e->n_submitted++] = (struct fake_submitted){
+                r->tenant, r->session, r->priority, r->slo_ttft_s, r->slo_tpot_s};
     }
     pthread_mutex_unlock(&e->lock);
     return full ? buf_why(why, ERR_BUSY, "the queue is full") : OK;
@@ -657,6 +660,34 @@ enum status engine_cache_view(struct engine *e, uint32_t n_spans_max, struct eng
     return OK;
 }
 
+/* One millisecond per token of the prompt that is not cached, and as much per token of the answer;
+ * the 90th percentiles are twice as long. */
+enum status engine_estimate(struct engine *e, const struct estimate_query *q,
+                            struct engine_estimate *out)
+{
+    double ttft_s = (q->n_prompt - q->n_cached) * 1e-3, e2e_s = ttft_s + q->n_out_max * 1e-3;
+
+    (void)e;
+    if (atomic_load(&fake_is_stuck))
+        return ERR_TIMEOUT;
+    *out = (struct engine_estimate){
+        .estimate = {.ttft_s = ttft_s,
+                     .ttft_high_s = 2 * ttft_s,
+                     .e2e_s = e2e_s,
+                     .e2e_high_s = 2 * e2e_s,
+                     .n_before = q->priority < 0 ? 0 : 3},
+        .n_running = 2,
+        .n_waiting = 5,
+        .accuracy = {.ttft_error = {0.125, 0.5, 77}, .e2e_error = {0.25, 1, 70}}};
+    return OK;
+}
+
+double engine_usual_ttft_s(const struct engine *e)
+{
+    (void)e;
+    return (double)atomic_load(&fake_usual_ms) * 1e-3;
+}
+
 void engine_stats(struct engine *e, struct engine_stats *out)
 {
     memset(out, 0, sizeof *out);
@@ -681,6 +712,15 @@ void engine_stats(struct engine *e, struct engine_stats *out)
                                               .n_preempted_for_memory = 32,
                                               .n_starving = 38,
                                               .n_demoted = 39};
+    out->estimator.ttft[0] = (struct estimate_factors){1.25, 2.5, 9};
+    out->usual_ttft_s = 0.375;
+    out->usual_e2e_s = 1.375;
+    out->slo_ttft = (struct slo_count){91, 92};
+    out->slo_tpot = (struct slo_count){93, 94};
+    out->slo_all = (struct slo_count){95, 96};
+    out->n_slo_rejected = 97;
+    hist_init(&out->ttft_error, hist_bounds_ttft_s, 22);
+    hist_add(&out->ttft_error, 0.1);
     hist_init(&out->ttft_s, hist_bounds_ttft_s, 22);
     hist_init(&out->step_s, hist_bounds_ttft_s, 22);
     hist_init(&out->gap_s, hist_bounds_ttft_s, 22);

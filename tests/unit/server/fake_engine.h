@@ -25,6 +25,7 @@
 extern _Atomic uint64_t fake_step_ns;    /* pause before each token of a request */
 extern _Atomic uint64_t fake_prefill_ns; /* pause before the first one */
 extern atomic_uint fake_n_max;           /* most requests at once; one more is ERR_BUSY */
+extern atomic_uint fake_usual_ms;        /* engine_usual_ttft_s() */
 extern atomic_uint fake_n_inside;        /* requests that have not ended */
 extern atomic_int fake_fail_at;          /* token at which a request fails; -1: never */
 extern atomic_bool fake_uses_documents;  /* whether the template renders documents */
@@ -48,6 +49,7 @@ struct engine *fake_engine_create(uint32_t max_model_len);
 struct fake_submitted {
     uint64_t tenant, session;
     int32_t priority;
+    double slo_ttft_s, slo_tpot_s;
 };
 #define FAKE_N_SUBMITTED_MAX 16
 /* Get the first requests submitted since the last call, in their order. Return their number. */
