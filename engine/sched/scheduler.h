@@ -101,6 +101,13 @@ void scheduler_destroy(struct scheduler *s); /* NULL is fine */
 const char *scheduler_policies(void);
 const char *scheduler_variants(void);
 
+/* Change policy and variant (NULL: "tarn") while sequences run and wait: each gets the place that
+ * the new policy gives to a sequence with its arrival, prompt and service received. Starving ones
+ * still go first, and waiting times go on, so promise P6 holds across the change. No step is under
+ * way. ERR_INVALID: an unknown name, and nothing changed. Costs O(n log n). */
+NODISCARD enum status scheduler_set_policy(struct scheduler *s, const char *policy,
+                                           const char *variant, struct buf *why);
+
 /* --- events; `now` never goes back --- */
 
 struct sched_request {
@@ -211,6 +218,7 @@ uint32_t scheduler_reserve_blocks(const struct scheduler *s);
 
 #define SCHEDULER_N_LEVELS 24
 struct scheduler_stats {
+    const char *policy, *variant;            /* in force; variant "": the policy has none */
     uint32_t n_levels;                       /* 1: the policy has no levels */
     uint32_t n_in_level[SCHEDULER_N_LEVELS]; /* running and waiting */
     double quantum_s[SCHEDULER_N_LEVELS];    /* INFINITY in the last level */
