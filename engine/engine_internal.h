@@ -8,6 +8,7 @@
 #define TARN_ENGINE_ENGINE_INTERNAL_H
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 
 #include "base/ring.h"
@@ -19,6 +20,7 @@
 #include "engine/lineup.h"
 #include "engine/model/model.h"
 #include "engine/run/sampler.h"
+#include "engine/sched/contest.h"
 #include "engine/stopping.h"
 #include "engine/model/weights.h"
 
@@ -28,6 +30,9 @@ struct cache_question {
     const struct kv_key *erase;     /* to be erased first; NULL: nothing */
     uint32_t n_erased;
 };
+
+/* Whose the contest is: the contest thread's while it runs, else the engine thread's. */
+enum contest_state { CONTEST_NONE, CONTEST_RUNS, CONTEST_ENDED };
 
 struct engine {
     /* Set by engine_open(), constant after. */
@@ -62,7 +67,14 @@ struct engine {
 
     pthread_mutex_t ask_lock; /* held by the thread that asks: one question at a time */
 
+    /* Engine thread and contest thread. */
+    struct contest *contest;
+    _Atomic(enum contest_state) contest_state;
+    sem_t contest_wake;
+
     /* Engine thread. */
+    pthread_t contest_thread;
+    bool contest_thread_runs;
     pthread_t thread;
     bool thread_runs;
     struct cache *cache;
@@ -102,6 +114,22 @@ void engine_load_lengths(struct engine *e);
 void engine_keep_learned(struct engine *e);
 /* Measure the seconds of copying a token's KV between host and device memory; 0: not measurable. */
 double engine_measure_copy(struct engine *e);
+
+/* --- engine_contest.c --- */
+
+/* The policy at the start: the configured one, or the default for "auto". */
+const char *engine_first_policy(const struct engine *e);
+NODISCARD enum status engine_open_contest(struct engine *e, const struct lineup_config *l,
+                                          struct buf *why);
+/* Start and join the contest thread, on the engine thread. Without a thread there are no contests.
+ * `stopping` is set before the join. */
+void engine_start_contests(struct engine *e);
+void engine_stop_contests(struct engine *e);
+/* Note an answered request for the next contest. */
+void engine_note_answer(struct engine *e, const struct sched_request *asked, uint32_t n_cached,
+                        uint64_t arrival_ns, uint32_t n_out);
+/* Between two steps: begin a contest that is due; after one, follow its verdict. */
+void engine_advance_contest(struct engine *e);
 
 /* --- engine_ask.c --- */
 

@@ -163,7 +163,7 @@ static enum status begin_replay(struct contest *c)
 
     config.scheduler.cost = &c->cost;
     config.scheduler.policy = candidate->policy;
-    config.scheduler.variant = candidate->variant[0] ? candidate->variant : NULL;
+    config.scheduler.variant = candidate->variant;
     return contest_replay_create(&c->replay, &config, NULL);
 }
 
@@ -196,10 +196,11 @@ static double excess(double value, double limit)
 
 static double score_of(const struct contest_result *r, const struct contest_result *fcfs)
 {
-    return r->normalized_s.mean *
-           excess(r->normalized_s.p99, NORMALIZED_P99_MAX * fcfs->normalized_s.p99) *
-           excess(r->e2e_s.mean, E2E_MEAN_MAX * fcfs->e2e_s.mean) *
-           excess(r->e2e_s.p99, E2E_P99_MAX * fcfs->e2e_s.p99);
+    double worst = excess(r->normalized_s.p99, NORMALIZED_P99_MAX * fcfs->normalized_s.p99);
+
+    worst = fmax(worst, excess(r->e2e_s.mean, E2E_MEAN_MAX * fcfs->e2e_s.mean));
+    worst = fmax(worst, excess(r->e2e_s.p99, E2E_P99_MAX * fcfs->e2e_s.p99));
+    return r->normalized_s.mean * worst;
 }
 
 /* The candidate with the lowest score; of equal ones that in force, then the first. */
@@ -243,15 +244,9 @@ void contest_end(struct contest *c, struct contest_verdict *out)
         return;
     }
     uint32_t best = score_all(c);
-    const struct contest_candidate *to = &c->stats.candidates[best];
-    const struct contest_candidate *from = &c->stats.candidates[c->in_force];
     *out = (struct contest_verdict){.is_change = count_win(c, best),
-                                    .policy = to->policy,
-                                    .variant = to->variant,
-                                    .from_policy = from->policy,
-                                    .from_variant = from->variant,
-                                    .score_s = to->score_s,
-                                    .from_score_s = from->score_s};
+                                    .from = &c->stats.candidates[c->in_force],
+                                    .best = &c->stats.candidates[best]};
     c->stats.n_contests++;
     if (!out->is_change)
         return;

@@ -11,8 +11,8 @@
  *
  * Candidates: fcfs, skip-join-mlfq and the policy in force at the start.
  *
- * Score, in seconds; the lowest wins: the mean normalized latency, multiplied by the excess over
- * each of these limits, which bound what a better mean may cost the longest answers:
+ * Score, in seconds; the lowest wins: the mean normalized latency, multiplied by the largest excess
+ * over these limits, which bound what a better mean may cost the longest answers:
  *     P99 of normalized latency   1.1  times that of fcfs
  *     mean end-to-end latency     1.2  times that of fcfs
  *     P99 of end-to-end latency   1.75 times that of fcfs
@@ -40,7 +40,7 @@ struct cost_model;
 #define CONTEST_N_REQUESTS 512
 /* The first contest waits for so many requests, and each further one for so many new ones: half of
  * the requests of two contests in a row differ. */
-#define CONTEST_N_NEW 256
+#define CONTEST_N_NEW 128
 #define CONTEST_MARGIN 0.05
 #define CONTEST_N_WINS 2
 #define CONTEST_N_CANDIDATES_MAX 4
@@ -72,19 +72,19 @@ void contest_begin(struct contest *c, const struct cost_model *cost);
 /* Make at most n_plans plans. True: the contest can be ended. */
 bool contest_run(struct contest *c, uint32_t n_plans);
 
-struct contest_verdict {
-    bool is_change; /* to `policy`; the contest then counts it as in force */
-    const char *policy, *variant;
-    const char *from_policy, *from_variant;
-    double score_s, from_score_s;
-};
-void contest_end(struct contest *c, struct contest_verdict *out);
-
 struct contest_candidate {
     const char *policy, *variant; /* variant "": the policy has none */
     struct contest_result result; /* of the last contest; n is 0 before the first */
     double score_s;
 };
+struct contest_verdict {
+    bool is_change; /* from `from` to `best`, which counts as in force from here on */
+    const struct contest_candidate *from, *best; /* in force, and with the lowest score; borrowed
+                                                    until the next contest_end(). NULL: the contest
+                                                    failed */
+};
+void contest_end(struct contest *c, struct contest_verdict *out);
+
 struct contest_stats {
     uint64_t n_contests, n_failed, n_changes;
     uint32_t n_candidates;

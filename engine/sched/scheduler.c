@@ -111,13 +111,13 @@ static enum status allocate(struct scheduler *s)
                : ERR_NOMEM;
 }
 
-/* Find policy and variant by their names; a NULL variant is the default one. */
+/* Find policy and variant by their names; a variant NULL or "" is the default one. */
 static enum status find_policy(const char *name, const char *variant_name,
                                const struct policy **policy, enum mlfq_variant *variant,
                                struct buf *why)
 {
     *variant = MLFQ_TARN;
-    if (variant_name && !variant_find(variant_name, variant))
+    if (variant_name && variant_name[0] && !variant_find(variant_name, variant))
         return buf_why(why, ERR_INVALID, "unknown MLFQ variant %s; known: %s", variant_name,
                        scheduler_variants());
     *policy = policy_find(name, *variant);

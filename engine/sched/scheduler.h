@@ -85,7 +85,7 @@ struct scheduler_config {
                                       n_running_max sequences */
     double ratio;                     /* of a level's quantum to that of the level above; 0: 2 */
     double starvation_s;              /* 0: max(3 s, 100 decode steps); INFINITY: never */
-    const char *variant;              /* of the MLFQs (above); NULL: "tarn" */
+    const char *variant;              /* of the MLFQs (above); NULL or "": "tarn" */
     enum latency_objective objective; /* variant learned */
     double age_s;                     /* variant learned: T of its ageing; 0: learned */
     uint32_t reserve_blocks;          /* device blocks that an admission must leave free for running
@@ -101,7 +101,7 @@ void scheduler_destroy(struct scheduler *s); /* NULL is fine */
 const char *scheduler_policies(void);
 const char *scheduler_variants(void);
 
-/* Change policy and variant (NULL: "tarn") while sequences run and wait: each gets the place that
+/* Change policy and variant (NULL or "": "tarn") while sequences run and wait: each gets the place that
  * the new policy gives to a sequence with its arrival, prompt and service received. Starving ones
  * still go first, and waiting times go on, so promise P6 holds across the change. No step is under
  * way. ERR_INVALID: an unknown name, and nothing changed. Costs O(n log n). */

@@ -358,8 +358,8 @@ static void hold_contest(struct instance *in)
     }
     contest_end(in->contest, &v);
     if (v.is_change) {
-        enum status s = scheduler_set_policy(in->lineup.scheduler, v.policy,
-                                             v.variant[0] ? v.variant : NULL, NULL);
+        enum status s =
+            scheduler_set_policy(in->lineup.scheduler, v.best->policy, v.best->variant, NULL);
         ASSERT(s == OK); /* contest_create() has checked all names */
     }
 }
