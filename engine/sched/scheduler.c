@@ -459,18 +459,19 @@ static void replace_level(struct scheduler *s, uint32_t slot)
     s->n_in_level[e->level]++;
 }
 
-/* Place all sequences anew in the order of their arrival. Nothing may be allocated, so the order
- * itself holds the list: all sequences are sorted by arrival under keys before those of any
- * priority, then each moves to its place. A starving one moves in front of that list, the others
- * behind it, so the next one of the list is known before the move. */
+/* Place all sequences anew, one after the other in the present order of service. Nothing may be
+ * allocated, so the order itself holds the list: first each sequence gets its number as a key before
+ * those of any priority, then each moves to its place behind the list. Starving ones, which are in
+ * front, keep that number. */
 static void place_all(struct scheduler *s)
 {
-    uint32_t next;
+    uint32_t next, n = 0;
 
-    for (uint32_t slot = 0; slot < s->config.n_slots; slot++)
-        if (s->entries[slot].state != ENTRY_NONE)
-            order_move(&s->order, slot,
-                       (struct order_key){.middle = 1, .low = s->entries[slot].arrival});
+    for (uint32_t slot = order_first(&s->order); slot != ORDER_NONE;
+         slot = order_next(&s->order, slot)) {
+        s->entries[slot].urgent_no = n;
+        order_move(&s->order, slot, (struct order_key){.low = n++});
+    }
     for (uint32_t slot = order_first(&s->order); slot != ORDER_NONE; slot = next) {
         next = order_next(&s->order, slot);
         if (order_key_of(&s->order, slot).high > 0) /* the first one that has its place */

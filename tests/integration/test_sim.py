@@ -119,10 +119,10 @@ def auto_ranks_policies_as_whole_simulations_do() -> None:
 
 
 def auto_follows_a_mix_that_changes_halfway() -> None:
-    """1,500 answers with a heavy tail, then 1,500 of one length; the mean and the rate stay."""
+    """1,500 answers with a heavy tail, then 4,500 of one length; the mean and the rate stay."""
     draw = random.Random(1)
     rows, at_ms = [], 0.0
-    for i in range(3000):
+    for i in range(6000):
         at_ms += draw.expovariate(1 / 155)
         heavy = 960 if draw.random() < 1 / 16 else 15
         rows.append({"timestamp": int(at_ms), "input_length": 50,

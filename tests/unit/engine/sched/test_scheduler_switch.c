@@ -28,12 +28,12 @@ static void assert_waiting(const struct world *w, const char *expected)
 
 /* --- places --- */
 
-static void under_fcfs_the_order_is_that_of_arrival(void **state)
+static void under_fcfs_the_present_order_stays_and_arrivals_queue_behind(void **state)
 {
     struct world w;
 
     (void)state;
-    world_init(&w, "skip-join-mlfq", 5);
+    world_init(&w, "skip-join-mlfq", 6);
     w.config.n_running_max = 1;
     w.config.quantum_s = 0.010;
     world_open(&w);
@@ -45,10 +45,13 @@ static void under_fcfs_the_order_is_that_of_arrival(void **state)
     world_submit(&w, 1, 5, 9);
     assert_waiting(&w, "2134"); /* short prefills are in higher levels */
     switch_to(&w, "fcfs", NULL);
-    assert_waiting(&w, "4231");
+    world_submit(&w, 5, 5, 9);
+    assert_waiting(&w, "21345");
+    world_step(&w); /* slots 2, 1 and 3 were before the running one, and still are */
+    assert_true(w.jobs[2].is_running && !w.jobs[0].is_running);
     world_run_until_empty(&w, 1000);
-    assert_true(w.jobs[0].left_ns < w.jobs[4].left_ns && w.jobs[4].left_ns < w.jobs[2].left_ns);
-    assert_true(w.jobs[2].left_ns < w.jobs[3].left_ns && w.jobs[3].left_ns < w.jobs[1].left_ns);
+    assert_true(w.jobs[2].left_ns < w.jobs[1].left_ns && w.jobs[1].left_ns < w.jobs[4].left_ns);
+    assert_true(w.jobs[4].left_ns < w.jobs[5].left_ns);
     world_close(&w);
 }
 
@@ -225,7 +228,7 @@ static void random_switches_break_no_promise(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(under_fcfs_the_order_is_that_of_arrival),
+        cmocka_unit_test(under_fcfs_the_present_order_stays_and_arrivals_queue_behind),
         cmocka_unit_test(under_an_mlfq_the_service_received_sets_the_level),
         cmocka_unit_test(priorities_stay_in_front),
         cmocka_unit_test(tenants_alternate_after_the_switch_too),
