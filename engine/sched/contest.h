@@ -47,7 +47,7 @@ struct cost_model;
 
 /* The value of --scheduling-policy that follows the contest. */
 #define CONTEST_AUTO "auto"
-/* "auto" and the scheduler's policies, as scheduler_policies(). */
+/* The scheduler's policies and "auto", in the form of scheduler_policies(). */
 const char *contest_policies(void);
 
 struct contest_config {
