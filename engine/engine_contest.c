@@ -1,9 +1,9 @@
 /* engine_contest.c - contests between scheduling policies, beside the steps.
  *
- * The replays of a contest take about 0.1 s of one core. A busy server has no idle time for them,
+ * The replays of a contest take about 0.2 s of one core. A busy server has no idle time for them,
  * and that is when the policy matters. So a thread of its own runs them at the lowest priority
  * (SCHED_IDLE): it gets a core that no other thread wants, and well under 1 % of a wanted one. The
- * engine thread only notes answers, copies 50 kB when a contest begins, and reads the verdict. They
+ * engine thread only notes answers, copies 90 kB when a contest begins, and reads the verdict. They
  * share no lock: `contest_state` says whose the contest is, so the engine thread never waits for a
  * thread that gets no core. */
 #include <sched.h>

@@ -17,6 +17,7 @@ static const struct {
 } table[] = {
     {"fcfs", ""}, /* first: the measure of the limits */
     {"skip-join-mlfq", "tarn"},
+    {"skip-join-mlfq", "learned"},
 };
 #define FCFS 0
 
@@ -125,7 +126,7 @@ void contest_note(struct contest *c, const struct contest_request *r)
 
 bool contest_is_due(const struct contest *c)
 {
-    return !c->is_running && c->n_new >= CONTEST_N_NEW;
+    return !c->is_running && c->n_new >= CONTEST_N_NEW && c->n_noted >= CONTEST_N_MIN;
 }
 
 static int compare_arrivals(const void *a, const void *b)
@@ -159,7 +160,8 @@ static enum status begin_replay(struct contest *c)
     struct contest_replay_config config = {.scheduler = c->config.scheduler,
                                            .memory = c->config.memory,
                                            .requests = c->requests,
-                                           .n = c->n};
+                                           .n = c->n,
+                                           .n_warmup = c->n / 2};
 
     config.scheduler.cost = &c->cost;
     config.scheduler.policy = candidate->policy;

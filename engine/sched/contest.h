@@ -9,7 +9,8 @@
  *         while (!contest_run(c, n_plans))      in slices, also on another thread
  *         contest_end(c, &verdict)              compare; name the policy to change to
  *
- * Candidates: fcfs, skip-join-mlfq and the policy in force at the start.
+ * Candidates: fcfs, the variants tarn and learned of skip-join-mlfq, and the policy in force at the
+ * start.
  *
  * Score, in seconds; the lowest wins: the mean normalized latency, multiplied by the largest excess
  * over these limits, which bound what a better mean may cost the longest answers:
@@ -37,9 +38,11 @@
 
 struct cost_model;
 
-#define CONTEST_N_REQUESTS 512
-/* The first contest waits for so many requests, and each further one for so many new ones: half of
- * the requests of two contests in a row differ. */
+/* Requests that a contest replays at most. The first half of them only warms up: the queue fills,
+ * and the variant learned learns. */
+#define CONTEST_N_REQUESTS 1024
+/* The first contest waits for CONTEST_N_MIN requests, each further one for CONTEST_N_NEW more. */
+#define CONTEST_N_MIN 256
 #define CONTEST_N_NEW 128
 #define CONTEST_MARGIN 0.05
 #define CONTEST_N_WINS 2
@@ -67,7 +70,7 @@ void contest_destroy(struct contest *c); /* NULL is fine; not while contest_run(
 void contest_note(struct contest *c, const struct contest_request *r);
 /* Whether enough new requests were noted and no contest is under way. */
 bool contest_is_due(const struct contest *c);
-/* Begin a contest over the noted requests. Copies 50 kB and allocates nothing. */
+/* Begin a contest over the noted requests. Copies 90 kB and allocates nothing. */
 void contest_begin(struct contest *c, const struct cost_model *cost);
 /* Make at most n_plans plans. True: the contest can be ended. */
 bool contest_run(struct contest *c, uint32_t n_plans);

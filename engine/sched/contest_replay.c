@@ -49,7 +49,7 @@ enum status contest_replay_create(struct contest_replay **out,
     struct contest_replay *r = calloc(1, sizeof *r);
 
     *out = NULL;
-    ASSERT(config->n > 0);
+    ASSERT(config->n > config->n_warmup);
     if (!r)
         return buf_why(why, ERR_NOMEM, "out of memory");
     r->config = *config;
@@ -297,17 +297,18 @@ static double seconds_since(const struct contest_replay *r, uint32_t i, uint64_t
 
 void contest_replay_result(const struct contest_replay *r, struct contest_result *out)
 {
-    uint32_t n = r->config.n;
+    uint32_t first = r->config.n_warmup, n = r->config.n - first;
 
-    ASSERT(r->n_ended == n);
+    ASSERT(r->n_ended == r->config.n);
     out->n = n;
     for (uint32_t i = 0; i < n; i++)
-        r->scratch[i] = seconds_since(r, i, r->seqs[i].end_ns);
+        r->scratch[i] = seconds_since(r, first + i, r->seqs[first + i].end_ns);
     out->e2e_s = figures_of(r->scratch, n);
     for (uint32_t i = 0; i < n; i++)
-        r->scratch[i] = seconds_since(r, i, r->seqs[i].end_ns) / r->config.requests[i].n_out;
+        r->scratch[i] = seconds_since(r, first + i, r->seqs[first + i].end_ns) /
+                        r->config.requests[first + i].n_out;
     out->normalized_s = figures_of(r->scratch, n);
     for (uint32_t i = 0; i < n; i++)
-        r->scratch[i] = seconds_since(r, i, r->seqs[i].first_ns);
+        r->scratch[i] = seconds_since(r, first + i, r->seqs[first + i].first_ns);
     out->ttft_s = figures_of(r->scratch, n);
 }

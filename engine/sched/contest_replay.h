@@ -36,6 +36,7 @@ struct contest_replay_config {
     struct contest_memory memory;
     const struct contest_request *requests; /* [n] by time of arrival */
     uint32_t n;
+    uint32_t n_warmup; /* the first ones are served but not measured; below n */
 };
 
 /* Percentiles by nearest rank. */
@@ -44,7 +45,7 @@ struct contest_figures {
 };
 
 struct contest_result {
-    uint32_t n;                           /* requests served; 0: no result */
+    uint32_t n;                           /* requests measured; 0: no result */
     struct contest_figures normalized_s;  /* end-to-end latency / output tokens */
     struct contest_figures e2e_s, ttft_s; /* from arrival to the last and to the first token */
 };

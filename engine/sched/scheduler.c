@@ -477,7 +477,10 @@ static void place_all(struct scheduler *s)
         if (order_key_of(&s->order, slot).high > 0) /* the first one that has its place */
             break;
         replace_level(s, slot);
-        set_rank(s, slot, false);
+        if (s->variant == MLFQ_LEARNED)
+            learned_rejoin(s, slot);
+        else
+            set_rank(s, slot, false);
         s->entries[slot].has_cleared = false;
         order_move(&s->order, slot, key_of(s, slot));
     }
@@ -497,6 +500,7 @@ enum status scheduler_set_policy(struct scheduler *s, const char *policy_name,
     tenants_forget_rounds(&s->tenants);
     for (uint32_t i = 0; i < ARRAY_SIZE(s->round); i++)
         s->round[i] = 0;
+    learned_forget_rounds(s);
     place_all(s);
     s->version++;
     return OK;

@@ -208,6 +208,9 @@ void learned_fini(struct scheduler *s);
 void learned_join(struct scheduler *s, uint32_t slot);
 /* A sequence runs for the first time, or leaves without having run. */
 void learned_started(struct scheduler *s, const struct entry *e);
+/* The variant comes into force: forget all rounds, then place each sequence anew. */
+void learned_forget_rounds(struct scheduler *s);
+void learned_rejoin(struct scheduler *s, uint32_t slot);
 /* T, the time constant of ageing. */
 double learned_age_s(const struct scheduler *s);
 /* Compute the place of a sequence again, if it has progressed. */

@@ -178,7 +178,7 @@ static void a_starving_sequence_stays_first(void **state)
     for (int i = 0; i < 60 && w.jobs[3].n_admitted == 0; i++) {
         if (!w.jobs[0].is_live)
             world_submit(&w, 0, 2, 100);
-        switch_to(&w, i % 2 ? "mlfq" : "skip-join-mlfq", i % 3 ? "tarn" : "paper");
+        switch_to(&w, i % 2 ? "mlfq" : "skip-join-mlfq", i % 3 ? "tarn" : "learned");
         world_step(&w);
     }
     assert_true(w.jobs[3].n_admitted > 0);
@@ -192,7 +192,7 @@ static void a_starving_sequence_stays_first(void **state)
 static void random_switches_break_no_promise(void **state)
 {
     static const char *const policies[] = {"fcfs", "skip-join-mlfq", "mlfq", "srpt", "sjf-prompt"};
-    static const char *const variants[] = {"tarn", "paper", "released"};
+    static const char *const variants[] = {"tarn", "paper", "released", "learned"};
     uint32_t n_submitted = 0;
     struct world w;
 
@@ -216,7 +216,7 @@ static void random_switches_break_no_promise(void **state)
             world_cancel(&w, slot);
         }
         if (world_draw(&w, 10) == 0)
-            switch_to(&w, policies[world_draw(&w, 5)], variants[world_draw(&w, 3)]);
+            switch_to(&w, policies[world_draw(&w, 5)], variants[world_draw(&w, 4)]);
         if (w.n_live > 0)
             world_step(&w);
     }
