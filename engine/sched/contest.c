@@ -196,13 +196,15 @@ static double excess(double value, double limit)
     return limit > 0 && value > limit ? value / limit : 1;
 }
 
-static double score_of(const struct contest_result *r, const struct contest_result *fcfs)
+static double score_of(const struct contest *c, const struct contest_result *r)
 {
+    const struct contest_result *fcfs = &c->results[FCFS];
+    bool is_e2e = c->config.scheduler.objective == OBJECTIVE_E2E;
     double worst = excess(r->normalized_s.p99, NORMALIZED_P99_MAX * fcfs->normalized_s.p99);
 
     worst = fmax(worst, excess(r->e2e_s.mean, E2E_MEAN_MAX * fcfs->e2e_s.mean));
     worst = fmax(worst, excess(r->e2e_s.p99, E2E_P99_MAX * fcfs->e2e_s.p99));
-    return r->normalized_s.mean * worst;
+    return (is_e2e ? r->e2e_s.mean : r->normalized_s.mean) * worst;
 }
 
 /* The candidate with the lowest score; of equal ones that in force, then the first. */
@@ -213,7 +215,7 @@ static uint32_t score_all(struct contest *c)
 
     for (uint32_t i = 0; i < s->n_candidates; i++) {
         s->candidates[i].result = c->results[i];
-        s->candidates[i].score_s = score_of(&c->results[i], &c->results[FCFS]);
+        s->candidates[i].score_s = score_of(c, &c->results[i]);
     }
     for (uint32_t i = 0; i < s->n_candidates; i++)
         if (s->candidates[i].score_s < s->candidates[best].score_s)
