@@ -441,8 +441,7 @@ static enum status create_lineup(struct engine *e, struct buf *why)
                       .age_s = c->age_boost_ms * 1e-3,
                       .reserve_blocks = c->kv_reserve_blocks}};
 
-    enum status s = lineup_create(&e->lineup, &l, why);
-    return s == OK ? engine_open_contest(e, &l, why) : s;
+    return engine_open_lineup(e, &l, why);
 }
 
 static enum status create_tables(struct engine *e, struct buf *why)
@@ -708,8 +707,7 @@ void engine_close(struct engine *e)
     device_sampler_destroy(e->device_sampler);
     forward_destroy(e->forward);
     engine_keep_learned(e);
-    contest_destroy(e->contest);
-    lineup_destroy(&e->lineup);
+    engine_close_lineup(e);
     cache_destroy(e->cache);
     batch_destroy(&e->batch);
     ring_fini(&e->submitted);

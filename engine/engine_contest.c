@@ -28,7 +28,7 @@ const char *engine_first_policy(const struct engine *e)
     return is_auto(e) ? DEFAULT_SCHEDULING_POLICY : e->config.policy;
 }
 
-enum status engine_open_contest(struct engine *e, const struct lineup_config *l, struct buf *why)
+static enum status open_contest(struct engine *e, const struct lineup_config *l, struct buf *why)
 {
     struct contest_config config = {.scheduler = l->scheduler, .follows = is_auto(e)};
     struct cache_stats cache;
@@ -41,6 +41,19 @@ enum status engine_open_contest(struct engine *e, const struct lineup_config *l,
     if (s == OK)
         contest_stats(e->contest, &e->live.contest);
     return s;
+}
+
+enum status engine_open_lineup(struct engine *e, const struct lineup_config *l, struct buf *why)
+{
+    enum status s = lineup_create(&e->lineup, l, why);
+
+    return s == OK ? open_contest(e, l, why) : s;
+}
+
+void engine_close_lineup(struct engine *e)
+{
+    contest_destroy(e->contest);
+    lineup_destroy(&e->lineup);
 }
 
 /* --- the contest thread --- */

@@ -119,8 +119,10 @@ double engine_measure_copy(struct engine *e);
 
 /* The policy at the start: the configured one, or the default for "auto". */
 const char *engine_first_policy(const struct engine *e);
-NODISCARD enum status engine_open_contest(struct engine *e, const struct lineup_config *l,
-                                          struct buf *why);
+/* Create the lineup, and the contest over its policies. */
+NODISCARD enum status engine_open_lineup(struct engine *e, const struct lineup_config *l,
+                                         struct buf *why);
+void engine_close_lineup(struct engine *e); /* fine where nothing was created */
 /* Start and join the contest thread, on the engine thread. Without a thread there are no contests.
  * `stopping` is set before the join. */
 void engine_start_contests(struct engine *e);

@@ -554,7 +554,8 @@ void scheduler_stats(const struct scheduler *s, struct scheduler_stats *out)
 {
     *out = (struct scheduler_stats){
         .policy = s->policy->name,
-        .variant = s->policy->has_levels ? variant_name(s->variant) : "",
+        .variant =
+            s->policy->has_levels || s->variant == MLFQ_LEARNED ? variant_name(s->variant) : "",
         .n_levels = s->policy->has_levels ? SCHEDULER_N_LEVELS : 1,
         .starvation_s =
             s->starvation_ns == UINT64_MAX ? INFINITY : (double)starvation_now_ns(s) / NS_PER_S,

@@ -101,12 +101,13 @@ void scheduler_destroy(struct scheduler *s); /* NULL is fine */
 const char *scheduler_policies(void);
 const char *scheduler_variants(void);
 
-/* Change policy and variant (NULL or "": "tarn") while sequences run and wait. Each sequence gets the
- * level that its prompt and the service received lead to under the new policy; inside a level the
- * present order of service stays. (With fcfs all of it stays, and arrivals queue behind. In order of
- * arrival, the longest of an MLFQ's requests would run next, before all short ones.) Starving
- * sequences still go first, and waiting times go on, so promise P6 holds across the change. No step
- * is under way. ERR_INVALID: an unknown name, and nothing changed. Costs O(n log n). */
+/* Change policy and variant (NULL or "": "tarn") while sequences run and wait. Each sequence gets
+ * the level that its prompt and the service received lead to under the new policy, and inside a
+ * level the present order of service stays. (With fcfs all of it stays, and arrivals queue behind.
+ * In order of arrival, the longest of an MLFQ's requests would run next, before all short ones.)
+ * The variant learned ranks all sequences anew. Starving sequences still go first, and waiting
+ * times go on, so promise P6 holds across the change. No step is under way. ERR_INVALID: an unknown
+ * name, and nothing changed. Costs O(n log n). */
 NODISCARD enum status scheduler_set_policy(struct scheduler *s, const char *policy,
                                            const char *variant, struct buf *why);
 

@@ -272,6 +272,27 @@ static void a_contest_that_only_compares_names_no_change(void **state)
     contest_destroy(c);
 }
 
+static void the_variant_in_force_is_one_candidate_only(void **state)
+{
+    struct contest_config config = {.scheduler = scheduler_of("skip-join-mlfq"), .memory = ample};
+    struct contest_stats stats;
+    struct contest *c;
+
+    (void)state;
+    config.scheduler.variant = "learned";
+    assert_ok(contest_create(&c, &config, NULL));
+    contest_stats(c, &stats);
+    assert_int_equal(stats.n_candidates, 3);
+    assert_string_equal(stats.candidates[2].variant, "learned");
+    contest_destroy(c);
+    config.scheduler.variant = "paper";
+    assert_ok(contest_create(&c, &config, NULL));
+    contest_stats(c, &stats);
+    assert_int_equal(stats.n_candidates, 4);
+    assert_string_equal(stats.candidates[3].variant, "paper");
+    contest_destroy(c);
+}
+
 static void requests_noted_during_a_contest_do_not_change_it(void **state)
 {
     struct contest_stats a, b;
@@ -344,6 +365,7 @@ int main(void)
         cmocka_unit_test(a_lost_contest_ends_the_row),
         cmocka_unit_test(without_load_all_policies_are_equal_and_none_changes),
         cmocka_unit_test(a_contest_that_only_compares_names_no_change),
+        cmocka_unit_test(the_variant_in_force_is_one_candidate_only),
         cmocka_unit_test(requests_noted_during_a_contest_do_not_change_it),
         cmocka_unit_test(requests_that_never_fit_are_not_noted),
         cmocka_unit_test(an_unknown_policy_is_refused),

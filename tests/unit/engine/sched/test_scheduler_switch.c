@@ -77,6 +77,10 @@ static void under_an_mlfq_the_service_received_sets_the_level(void **state)
     assert_int_equal(stats.n_in_level[1], 1); /* its prefill takes more than the top quantum */
     assert_string_equal(stats.policy, "skip-join-mlfq");
     assert_string_equal(stats.variant, "tarn");
+    switch_to(&w, "skip-join-mlfq", "learned");
+    scheduler_stats(w.s, &stats);
+    assert_int_equal(stats.n_levels, 1);
+    assert_string_equal(stats.variant, "learned");
     world_run_until_empty(&w, 1000);
     world_close(&w);
 }
