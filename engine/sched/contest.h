@@ -13,8 +13,8 @@
  * start.
  *
  * Score, in seconds; the lowest wins: the mean normalized latency (with the objective e2e the mean
- * end-to-end latency), multiplied by the largest excess over these limits, which bound what a better
- * mean may cost the longest answers:
+ * end-to-end latency), multiplied by the largest excess over these limits, which bound what a
+ * better mean may cost the longest answers:
  *     P99 of normalized latency   1.1  times that of fcfs
  *     mean end-to-end latency     1.2  times that of fcfs
  *     P99 of end-to-end latency   1.75 times that of fcfs

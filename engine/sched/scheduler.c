@@ -460,9 +460,9 @@ static void replace_level(struct scheduler *s, uint32_t slot)
 }
 
 /* Place all sequences anew, one after the other in the present order of service. Nothing may be
- * allocated, so the order itself holds the list: first each sequence gets its number as a key before
- * those of any priority, then each moves to its place behind the list. Starving ones, which are in
- * front, keep that number. */
+ * allocated, so the order itself holds the list: first each sequence gets its number as a key
+ * before those of any priority, then each moves to its place behind the list. Starving ones, which
+ * are in front, keep that number. */
 static void place_all(struct scheduler *s)
 {
     uint32_t next, n = 0;
