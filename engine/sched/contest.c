@@ -9,7 +9,6 @@
 
 /* Limits of a candidate, as multiples of what fcfs gives; see the header. */
 #define NORMALIZED_P99_MAX 1.1
-#define E2E_MEAN_MAX 1.2
 #define E2E_P99_MAX 1.75
 
 static const struct {
@@ -20,6 +19,8 @@ static const struct {
     {"skip-join-mlfq", "learned"},
 };
 #define FCFS 0
+/* Weight of a contest in the moving mean of scores. */
+#define SCORE_RATE 0.2
 
 struct contest {
     struct contest_config config;
@@ -198,13 +199,12 @@ static double excess(double value, double limit)
 
 static double score_of(const struct contest *c, const struct contest_result *r)
 {
-    const struct contest_result *fcfs = &c->results[FCFS];
     bool is_e2e = c->config.scheduler.objective == OBJECTIVE_E2E;
-    double worst = excess(r->normalized_s.p99, NORMALIZED_P99_MAX * fcfs->normalized_s.p99);
+    const struct contest_figures *mine = is_e2e ? &r->e2e_s : &r->normalized_s;
+    const struct contest_result *fcfs = &c->results[FCFS];
+    const struct contest_figures *limit = is_e2e ? &fcfs->e2e_s : &fcfs->normalized_s;
 
-    worst = fmax(worst, excess(r->e2e_s.mean, E2E_MEAN_MAX * fcfs->e2e_s.mean));
-    worst = fmax(worst, excess(r->e2e_s.p99, E2E_P99_MAX * fcfs->e2e_s.p99));
-    return (is_e2e ? r->e2e_s.mean : r->normalized_s.mean) * worst;
+    return mine->mean * excess(mine->p99, (is_e2e ? E2E_P99_MAX : NORMALIZED_P99_MAX) * limit->p99);
 }
 
 /* The candidate with the lowest score; of equal ones that in force, then the first. */
@@ -215,7 +215,8 @@ static uint32_t score_all(struct contest *c)
 
     for (uint32_t i = 0; i < s->n_candidates; i++) {
         s->candidates[i].result = c->results[i];
-        s->candidates[i].score_s = score_of(c, &c->results[i]);
+        s->candidates[i].score_s += fmax(SCORE_RATE, 1.0 / (double)(s->n_contests + 1)) *
+                                    (score_of(c, &c->results[i]) - s->candidates[i].score_s);
     }
     for (uint32_t i = 0; i < s->n_candidates; i++)
         if (s->candidates[i].score_s < s->candidates[best].score_s)

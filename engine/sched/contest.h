@@ -12,15 +12,13 @@
  * Candidates: fcfs, the variants tarn and learned of skip-join-mlfq, and the policy in force at the
  * start.
  *
- * Score, in seconds; the lowest wins: the mean normalized latency (with the objective e2e the mean
- * end-to-end latency), multiplied by the largest excess over these limits, which bound what a
- * better mean may cost the longest answers:
- *     P99 of normalized latency   1.1  times that of fcfs
- *     mean end-to-end latency     1.2  times that of fcfs
- *     P99 of end-to-end latency   1.75 times that of fcfs
- * Fcfs is the measure because nothing overtakes in it: its longest answers lose no time to others.
- * The excess is a factor and not a veto, so that one late answer more or less among 512 moves the
- * score a little instead of turning the verdict around.
+ * Score, in seconds; the lowest wins: the mean normalized latency, multiplied by the excess of its
+ * P99 over 1.1 times that of fcfs (with the objective e2e: mean and P99 of end-to-end latency, and
+ * 1.75 times). The limit bounds what a better mean may cost the longest waits. Fcfs is the measure
+ * because nothing overtakes in it. The excess is a factor and not a veto, so that one late answer
+ * more or less among 512 moves the score a little instead of turning the verdict around. Scores are
+ * moving means over contests, in seconds and not relative: in a quiet quarter of an hour all
+ * policies are nearly equal, and must not outweigh what the last burst cost each of them.
  *
  * Hysteresis: a change is named after CONTEST_N_WINS contests in a row in which one challenger's
  * score was at least CONTEST_MARGIN below that of the policy in force.
@@ -79,7 +77,7 @@ bool contest_run(struct contest *c, uint32_t n_plans);
 struct contest_candidate {
     const char *policy, *variant; /* variant "": the policy has none */
     struct contest_result result; /* of the last contest; n is 0 before the first */
-    double score_s;
+    double score_s;               /* moving mean */
 };
 struct contest_verdict {
     bool is_change; /* from `from` to `best`, which counts as in force from here on */
