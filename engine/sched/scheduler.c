@@ -477,6 +477,7 @@ static void place_all(struct scheduler *s)
         if (order_key_of(&s->order, slot).high > 0) /* the first one that has its place */
             break;
         replace_level(s, slot);
+        learned_forget_due(s, slot);
         if (s->variant == MLFQ_LEARNED)
             learned_rejoin(s, slot);
         else
