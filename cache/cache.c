@@ -185,6 +185,17 @@ void cache_reset(struct cache *c)
     store_reset(c->store);
 }
 
+bool cache_close_session(struct cache *c, uint64_t session, uint32_t *n_blocks)
+{
+    cache_assert_owner(c);
+    return store_close_session(c->store, session, n_blocks);
+}
+
+bool cache_session(const struct cache *c, uint64_t session, struct cache_session *out)
+{
+    return store_session(c->store, session, out);
+}
+
 uint32_t cache_erase(struct cache *c, const struct kv_key *first)
 {
     cache_assert_owner(c);

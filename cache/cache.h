@@ -175,6 +175,27 @@ void cache_seq_stop_loading(struct cache_seq *s);
  * From now on prefetching leaves n_blocks free. No effect without a host tier or on a host device.
  */
 void cache_spill_ahead(struct cache *c, uint32_t n_blocks);
+/* The sequence is a request of this session: a number that is not 0. Call it after opening. The KV
+ * that the session's last request left is no longer held over a pause, and is evicted first once
+ * this sequence has computed its prompt, as far as it is not part of this sequence, and only if no
+ * other session ever used it. This needs a prompt that continues that request's prompt. */
+void cache_seq_join_session(struct cache_seq *s, uint64_t session);
+/* When the sequence is closed, hold what it leaves for the session's next request, which is
+ * expected at due_ns: it counts as expected then (cache_seq_expect()), until until_ns at most, and
+ * within hold_share. The time until due_ns is weighed by the cost of restoring. Without this call
+ * the session's last request remains the one before. */
+void cache_seq_keep(struct cache_seq *s, uint64_t due_ns, uint64_t until_ns);
+/* The session has ended: what its last request left, and no other session ever used, is evicted
+ * first. *n_blocks: the blocks that this concerns. False: the cache remembers no such session. */
+bool cache_close_session(struct cache *c, uint64_t session, uint32_t *n_blocks);
+/* What the session's last request left. False: as above. */
+struct cache_session {
+    uint32_t n_tokens, n_blocks;
+    uint32_t n_own_blocks;               /* used by no other session */
+    uint32_t n_blocks_in[CACHE_N_TIERS]; /* a block may lie in several */
+    bool is_held;
+};
+bool cache_session(const struct cache *c, uint64_t session, struct cache_session *out);
 /* Hold the first n_tokens of the sequence, as far as they are in the tree: until until_ns (on the
  * clock of cache_poll()) they are evicted last. Returns the number of tokens held: fewer, or 0,
  * when hold_share or the number of holds is used up. */
@@ -263,7 +284,9 @@ struct cache_stats {
     uint32_t n_nodes;         /* of the tree */
     uint32_t n_holds;
     uint32_t n_held_blocks;
-    uint64_t memory_bytes; /* of the tree, the policy and the bookkeeping; not of the KV */
+    uint32_t n_session_blocks; /* held over the pauses of sessions */
+    uint64_t n_superseded;     /* blocks that were demoted because their session went on without */
+    uint64_t memory_bytes;     /* of the tree, the policy and the bookkeeping; not of the KV */
 };
 void cache_stats(const struct cache *c, struct cache_stats *out);
 

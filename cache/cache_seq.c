@@ -70,6 +70,9 @@ struct cache_seq {
     bool is_loading; /* part of its path may lie on disk only */
     bool is_reading; /* all reads were under way when n_load_events had this value */
     uint64_t n_load_events;
+    uint64_t session; /* 0: none */
+    bool keeps;       /* cache_seq_keep() */
+    uint64_t keep_due_ns, keep_until_ns;
     bool has_left;       /* nodes of it are in the tree, under private keys */
     struct kv_key nonce; /* of private keys; zero with prefix caching */
 };
@@ -341,6 +344,22 @@ static const struct kv_key *own_tail(const struct cache_seq *s)
     return s->tail_n ? &s->tail_name : NULL;
 }
 
+/* Remember the path of n_blocks, and the tail behind it, until the session's next request. */
+static void keep_for_session(struct cache_seq *s, uint32_t n_blocks)
+{
+    struct store_keep keep = {.session = s->session,
+                              .keys = s->keys,
+                              .n = n_blocks,
+                              .n_prompt = s->prompt.n_keys < n_blocks ? s->prompt.n_keys : n_blocks,
+                              .n_prompt_ids = s->prompt.n_ids,
+                              .tail = own_tail(s),
+                              .due_ns = s->keep_due_ns,
+                              .until_ns = s->keep_until_ns};
+
+    store_supersede(s->cache->store, s->session, s->keys, n_blocks, s->prompt.n_ids);
+    store_keep(s->cache->store, &keep);
+}
+
 void cache_seq_close(struct cache_seq *s)
 {
     if (!s)
@@ -352,7 +371,10 @@ void cache_seq_close(struct cache_seq *s)
         struct ktree_match m = match_path(s);
         store_forget_prefetch(st, &m, own_tail(s));
     }
+    uint32_t n_blocks = s->end.n_blocks; /* closed and in the tree */
     let_go(s, s->cache->config.prefix_caching);
+    if (s->keeps && s->cache->config.prefix_caching)
+        keep_for_session(s, n_blocks);
     if (s->has_left && s->n_keys > 0)
         (void)store_forget(st, &s->keys[0]);
     s->cache->n_seqs--;
@@ -501,6 +523,7 @@ uint32_t cache_seq_attach(struct cache_seq *s, uint32_t *found)
     stop_expecting(s);
     s->is_loading = false;
     s->use = (struct store_use){.is_new = !s->has_run,
+                                .session = s->session,
                                 .miss_s_per_byte =
                                     miss_seconds_per_byte(s, store_match_tokens(c->store, &m)),
                                 .ids = reads_disk(c) ? s->prompt.ids : NULL,
@@ -610,6 +633,8 @@ void cache_seq_commit(struct cache_seq *s, uint32_t n)
     s->n_tokens += n;
     if (s->cache->config.prefix_caching)
         enter_tree(s);
+    if (s->session && s->n_tokens == s->prompt.n_ids)
+        store_supersede(s->cache->store, s->session, s->keys, s->end.n_blocks, s->prompt.n_ids);
 }
 
 void cache_seq_shrink(struct cache_seq *s)
@@ -750,4 +775,19 @@ uint32_t cache_seq_hold(struct cache_seq *s, uint32_t n_tokens, uint64_t until_n
     store_save(s->cache->store, s->keys, n, &s->use);
     struct ktree_match m = store_match(s->cache->store, s->keys, n);
     return store_match_tokens(s->cache->store, &m);
+}
+
+void cache_seq_join_session(struct cache_seq *s, uint64_t session)
+{
+    cache_assert_owner(s->cache);
+    ASSERT(session && s->n_blocks == 0);
+    s->session = session;
+    store_session_goes_on(s->cache->store, session);
+}
+
+void cache_seq_keep(struct cache_seq *s, uint64_t due_ns, uint64_t until_ns)
+{
+    s->keeps = s->session != 0;
+    s->keep_due_ns = due_ns;
+    s->keep_until_ns = until_ns;
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Asks a running server a question and prints the answer as it arrives. Standard library only.
+"""Ask a running server a question and print the answer as it arrives. Standard library only.
 
     ask.py [--url http://127.0.0.1:8000] [--document "TITLE: TEXT"]... [--max-tokens N] QUESTION
     ask.py --demo     the demonstration of deploy/quickstart
@@ -33,7 +33,8 @@ DEMO_DOCUMENTS = [
     {"title": "The tower Vomta",
      "text": "Vomta is a tower. The builder of Vomta is Stasprites. Vomta has the height 529."},
     {"title": "Notes on Kumnordim",
-     "text": "Kumnordim is a ship. The captain of Kumnordim is Stamos. Kumnordim's length is 8417."},
+     "text": "Kumnordim is a ship. The captain of Kumnordim is Stamos. "
+             "Kumnordim's length is 8417."},
 ]
 DEMO_QUESTIONS = ["Who is the captain of Kumnordim?", "What is the height of Vomta?",
                   "Who is the captain of Vomta?"]  # not in the documents
@@ -112,7 +113,7 @@ def connect(url: str) -> tuple[http.client.HTTPConnection, str]:
 
 def ask(url: str, question: str, documents: list[dict], max_tokens: int,
         api_key: str = "", show: bool = True, **more: object) -> Answer:
-    """Asks and waits for the whole answer. `more`: further members of the request."""
+    """Ask and wait for the whole answer. `more`: further members of the request."""
     body: dict = {"messages": [{"role": "user", "content": question}], "max_tokens": max_tokens,
                   "temperature": 0, "stream": True, "stream_options": {"include_usage": True},
                   **more}
@@ -159,7 +160,7 @@ def read_lines(path: Path) -> list[dict]:
 
 
 def show_cold_and_cached(url: str, api_key: str) -> None:
-    """Asks two questions about the same documents. A random cache_salt ensures that the first one
+    """Ask two questions about the same documents. A random cache_salt ensures that the first one
     finds nothing in the cache, also if the demonstration ran before."""
     n = N_LONG_DOCUMENTS
     documents = read_lines(LONG_DOCUMENTS / "documents.jsonl")[:n]

@@ -81,7 +81,7 @@ apt_install() {
         install -y --no-install-recommends "$@" >/dev/null
 }
 
-# Install the packages that are missing. Does not run apt if all are installed.
+# Install the packages that are missing; without apt if none is.
 ensure_packages() {
     local -a missing
     if ! command -v dpkg-query >/dev/null; then

@@ -111,6 +111,17 @@ NODISCARD enum status engine_cache_view(struct engine *e, uint32_t n_spans_max,
  * blocks. ERR_TIMEOUT: nothing was evicted. */
 NODISCARD enum status engine_cache_erase(struct engine *e, const struct kv_key *first,
                                          uint32_t *n_blocks);
+/* What the engine remembers of a session, and its KV. */
+struct engine_session {
+    bool is_known;                 /* false: all but received.pause is 0 */
+    struct sched_session received; /* its times are on the clock of base/clock.h */
+    struct cache_session kv;
+    uint32_t n_released; /* blocks that closing made the first to be evicted */
+};
+/* Look at a session (request.session); close: and forget it, once its requests have ended. Waits
+ * for the engine thread. ERR_TIMEOUT: nothing was closed. */
+NODISCARD enum status engine_session(struct engine *e, uint64_t session, bool close,
+                                     struct engine_session *out);
 /* Evict all cached KV that no running request holds. The engine thread does so between two steps;
  * requests submitted after this call find none of it. */
 void engine_reset_cache(struct engine *e);

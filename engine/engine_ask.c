@@ -1,4 +1,4 @@
-/* Questions of other threads to the cache: a view of it, an erasure, a reset. The engine thread
+/* Questions of other threads: a view of the cache, an erasure, a reset, a session. The engine thread
  * answers between two steps, after it has drained the submit ring: a request that is submitted
  * after the question attaches after the answer. */
 #include "base/clock.h"
@@ -54,6 +54,27 @@ enum status engine_cache_erase(struct engine *e, const struct kv_key *first, uin
     return s;
 }
 
+enum status engine_session(struct engine *e, uint64_t session, bool close,
+                           struct engine_session *out)
+{
+    struct cache_question q = {.session = session, .closes = close, .seen = out};
+
+    *out = (struct engine_session){0};
+    return ask(e, &q);
+}
+
+static void answer_session(struct engine *e, const struct cache_question *q)
+{
+    struct engine_session *out = q->seen;
+    bool has_kv = cache_session(e->cache, q->session, &out->kv);
+
+    out->is_known = scheduler_session(e->lineup.scheduler, q->session, &out->received) || has_kv;
+    if (!q->closes)
+        return;
+    (void)scheduler_close_session(e->lineup.scheduler, q->session);
+    (void)cache_close_session(e->cache, q->session, &out->n_released);
+}
+
 static bool answer_question(struct engine *e)
 {
     struct cache_question *q;
@@ -66,6 +87,8 @@ static bool answer_question(struct engine *e)
             q->n_erased = cache_erase(e->cache, q->erase);
             erased = true;
         }
+        if (q->session)
+            answer_session(e, q);
         if (q->view) {
             cache_stats(e->cache, &q->view->stats);
             q->view->n_spans =

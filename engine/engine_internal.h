@@ -24,11 +24,14 @@
 #include "engine/stopping.h"
 #include "engine/model/weights.h"
 
-/* A question of another thread to the cache (engine_ask.c). */
+/* A question of another thread to cache and scheduler (engine_ask.c). */
 struct cache_question {
     struct engine_cache_view *view; /* to be filled; NULL: not wanted */
     const struct kv_key *erase;     /* to be erased first; NULL: nothing */
     uint32_t n_erased;
+    uint64_t session; /* to be looked at, into *seen; 0: none */
+    bool closes;      /* the session is closed then */
+    struct engine_session *seen;
 };
 
 /* Whose the contest is: the contest thread's while it runs, else the engine thread's. */

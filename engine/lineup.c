@@ -12,9 +12,9 @@
  * them. */
 #define N_REFRESHED 4
 #define N_SLOTS_PASSED 64
-/* KV of an ended request is held for so many mean pauses of its session, up to HOLD_S_MAX. */
-#define HOLD_PAUSES 2.0
-#define HOLD_S_MAX 120.0
+/* KV of a session is held for its expected pause and so many times the pauses' spread: for
+ * log-normal pauses of CV 1 that covers 24 of 25. */
+#define PAUSE_SPREADS 3.0
 
 enum status lineup_create(struct lineup *l, const struct lineup_config *config, struct buf *why)
 {
@@ -63,20 +63,30 @@ void lineup_submit(struct lineup *l, uint32_t slot, struct cache_seq *kv,
     ASSERT(slot < l->n_slots && !l->seqs[slot].kv);
     l->seqs[slot].kv = kv;
     l->seqs[slot].session = r->session;
+    if (r->session)
+        cache_seq_join_session(kv, r->session);
     request.n_cached = cache_match_disk(kv); /* only what will be computed sets the MLFQ level */
     scheduler_submit(l->scheduler, slot, &request, now_ns);
     expect(l, slot, now_ns);
 }
 
-/* Hold the KV for the session's next request, which is expected after its mean pause. */
-static void hold_for_session(struct lineup *l, uint32_t slot, uint64_t now_ns)
+static uint64_t after(uint64_t now_ns, double s)
+{
+    return now_ns + (uint64_t)(s * 1e9);
+}
+
+/* Keep the KV for the session's next request, as long as its pause does not last far longer than
+ * expected. */
+static void keep_for_session(struct lineup *l, uint32_t slot, uint64_t now_ns)
 {
     const struct sequence *q = &l->seqs[slot];
-    double pause_s = HOLD_PAUSES * scheduler_pause_s(l->scheduler, q->session);
+    struct sched_session x;
 
-    if (pause_s > 0 && pause_s <= HOLD_S_MAX)
-        (void)cache_seq_hold(q->kv, scheduler_seq(l->scheduler, slot).n_computed,
-                             now_ns + (uint64_t)(pause_s * 1e9));
+    if (q->session == 0)
+        return;
+    (void)scheduler_session(l->scheduler, q->session, &x);
+    cache_seq_keep(q->kv, after(now_ns, x.pause.mean_s),
+                   after(now_ns, x.pause.mean_s + PAUSE_SPREADS * x.pause.spread_s));
 }
 
 void lineup_end(struct lineup *l, uint32_t slot, bool finished, uint64_t now_ns)
@@ -84,7 +94,7 @@ void lineup_end(struct lineup *l, uint32_t slot, bool finished, uint64_t now_ns)
     struct sequence *q = &l->seqs[slot];
 
     if (finished) {
-        hold_for_session(l, slot, now_ns);
+        keep_for_session(l, slot, now_ns);
         scheduler_on_finish(l->scheduler, slot, now_ns);
     } else {
         scheduler_on_cancel(l->scheduler, slot, now_ns);

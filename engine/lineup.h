@@ -17,6 +17,12 @@
  * plan that would have admitted it starts a timer of load_timeout_ns; after that its KV is
  * computed.
  *
+ * Two counts of computed tokens. The scheduler counts them per sequence (n_computed), and so does
+ * the sequence's KV handle (cache_view.n_tokens), from which the lengths of its blocks and segments
+ * follow. Neither module may include the other, and both read the number in most of their
+ * functions: as a parameter it would pass through most calls of the cache, and as a callback it
+ * would tie the pure scheduler to a cache. lineup_check() asserts that both counts are equal.
+ *
  * Owns    the scheduler, the records of sequences, their KV handles; the cache is borrowed.
  * Thread  the engine thread.
  * Errors  lineup_create(): ERR_NOMEM, ERR_INVALID with words. `failed` lists sequences for which no

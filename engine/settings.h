@@ -29,7 +29,7 @@
 #define DEFAULT_LOAD_FORMAT "auto"
 #define DEFAULT_QUANTIZATION "none"
 #define DEFAULT_SCHEDULING_POLICY "skip-join-mlfq"
-#define DEFAULT_MLFQ_VARIANT "tarn"
+#define DEFAULT_MLFQ_VARIANT "learned"
 #define DEFAULT_LATENCY_OBJECTIVE "normalized"
 #define DEFAULT_LEVEL_RATIO 2
 #define DEFAULT_MAX_NUM_SEQS 64

@@ -102,9 +102,10 @@ static const struct option_row rows[] = {
            "time that the top level of an MLFQ gives a request; 0: that of a decode step"),
     NUMBER(NULL, "level-ratio", level_ratio, 1.1, 16, SETTING_TEXT(DEFAULT_LEVEL_RATIO), "X",
            "time of an MLFQ level, as a multiple of the level above, 1.1 to 16"),
-    NUMBER(NULL, "starvation-ms", starvation_ms, 0, 24 * HOUR_MS, "0", "MS",
-           "a request that has not run for this time goes first; 0: 300 on a GPU; on a CPU 3000, "
-           "or 100 decode steps where that is longer"),
+    NUMBER(
+        NULL, "starvation-ms", starvation_ms, 0, 24 * HOUR_MS, "0", "MS",
+        "a request that has not run for this time goes first; 0: never with the variant learned, "
+        "else 300 on a GPU; on a CPU 3000, or 100 decode steps where that is longer"),
     CHOICE_OF(NULL, "mlfq-variant", mlfq_variant, DEFAULT_MLFQ_VARIANT, scheduler_variants,
               "MLFQs as tuned here, as in FastServe's paper, or as in its authors' code; learned: "
               "skip-join-mlfq with ranks learned from the lengths of answers"),

@@ -65,7 +65,7 @@ enum status server_init(struct server *srv, const struct config *config, struct 
     if (s == OK)
         s = auth_create(&srv->auth, config, NULL);
     if (s == OK)
-        s = tally_create(&srv->tally, route_n());
+        s = tally_create(&srv->tally, route_n(), route_name);
     if (s != OK)
         server_fini(srv);
     return s;

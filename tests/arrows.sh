@@ -13,7 +13,7 @@ set -euo pipefail
 REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 FOLDERS=(base kernels cache engine server clients loadgen tests deploy)
 
-# Which file (regex) may include which of ours (regex). The first row that matches a file counts.
+# Which file (regex) may include which header of Tarn (regex). The first row that matches a file counts.
 arrows_table() {
     cat <<'TABLE'
 ^base/             ^base/
@@ -93,7 +93,7 @@ list_includes() {
         sed -E 's/^([^:]+):[[:space:]]*#[[:space:]]*include[[:space:]]*(["<][^">]*[">]).*/\1 \2/'
 }
 
-# Prints one line per violation; exit status 1 if there is any.
+# Print one line per violation; exit status 1 if there is any.
 check_tree() {
     local root=$1
     (list_includes "$root") | awk -v system_headers="$SYSTEM_HEADERS" \
@@ -182,7 +182,7 @@ self_test() {
     copy=$(mktemp -d)
     # shellcheck disable=SC2064  # expand now: the variable is local
     trap "rm -rf '$copy'" EXIT
-    # One good file per folder stands for the tree: the test does not hang on the tree's own state.
+    # One good file per folder represents the tree, so that the test does not depend on the state of the tree.
     for folder in "${FOLDERS[@]}"; do
         mkdir -p "$copy/$folder"
         printf '#include <stdio.h>\n#include "base/status.h"\n' >"$copy/$folder/good.c"

@@ -55,8 +55,8 @@ parse_arguments() {
 # The first Debian archive that apt uses here.
 mirror() {
     local uri
-    uri=$({ grep -rhoE '^(deb |URIs:).*' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null ||
-        true; } | grep -oE 'https?://[^ ]+/debian/?( |$)' | head -n 1 | tr -d ' ')
+    uri=$({ grep -rhoE '^(deb |URIs:).*' /etc/apt/sources.list /etc/apt/sources.list.d \
+        2>/dev/null || true; } | grep -oE 'https?://[^ ]+/debian/?( |$)' | head -n 1 | tr -d ' ')
     uri=${MIRROR:-$uri}
     [[ -n $uri ]] || die "apt here uses no Debian archive; name one: MIRROR=URL $0"
     echo "$uri"
@@ -88,8 +88,8 @@ LIST
 
 # The variables that package clients read; everything else of this shell stays out.
 client_environment() {
-    env | grep -E '^(https?_proxy|no_proxy|HTTPS?_PROXY|NO_PROXY|PIP_(CERT|INDEX_URL|DEFAULT_TIMEOUT)|SSL_CERT_FILE)=' ||
-        true
+    local pip='PIP_(CERT|INDEX_URL|DEFAULT_TIMEOUT)'
+    env | grep -E "^(https?_proxy|no_proxy|HTTPS?_PROXY|NO_PROXY|$pip|SSL_CERT_FILE)=" || true
 }
 
 put_clone() {

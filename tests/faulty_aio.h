@@ -3,7 +3,7 @@
  *
  * Include it in one file and link with the --wrap options of the target faulty_aio in
  * tests/property/CMakeLists.txt. Each request is really carried out; only its reported result and
- * the time of the report change. So a disk that "hangs" here does not touch the buffers any more.
+ * the time of the report change. So a disk that "hangs" here no longer touches the buffers.
  * Whether the owner reuses buffers too early can therefore only be seen by tests that check
  * memory. */
 #ifndef TARN_TESTS_FAULTY_AIO_H

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# format.sh - checks that every C file is what clang-format 14 makes of it (.clang-format says how).
+# format.sh - checks that every C file is formatted as .clang-format says.
 #
-#   tests/format.sh         names each file that differs; exit 1 if there is one, 77 without the tool
+#   tests/format.sh         lists the files that differ; exit code 1 if there is one, 77 if
+#                           clang-format 14 is not installed
 #   tests/format.sh --fix   rewrites the files
 #
-# Versions of clang-format differ in what they write, so only 14 is taken: the one that deploy/test
-# installs in build/venv, or one in PATH.
+# Versions of clang-format format differently, so the script uses version 14 only: the one that
+# deploy/test installs in build/venv, or one in PATH.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# package_service.sh - boots a Debian that has Tarn's package in a container, under a systemd of its
-# own, and sees the service start, answer, come back after SIGKILL, drain and keep its KV on disk.
+# package_service.sh - boots a Debian with Tarn's package in a container, with its own systemd, and
+# checks that the service starts, answers, restarts after SIGKILL, drains and keeps its KV on disk.
 #
 #   package_service.sh ROOT     a debootstrap with packages tarn, systemd and systemd-sysv
 #
-# tests/chroot.sh runs it. Needs root and systemd-nspawn (package systemd-container). The container
-# has a network of its own, nothing but loopback. Exit status 77: no container can be booted here.
+# tests/chroot.sh runs this script, which needs root and systemd-nspawn (package systemd-container).
+# The container has only a loopback network. Exit status 77: no container can be booted here.
 set -euo pipefail
 
 ROOT=$1

@@ -14,8 +14,10 @@ folders=(base kernels cache engine)
 # FILE:LINE:TEXT of all lines with a string, without comments. The option table itself has the two
 # flags of every program.
 strings() {
-    grep -rnE --include='*.c' --include='*.h' --include='*.cu' --include='*.cuh' '"' "${folders[@]}" |
-        sed -E 's:/\*.*(\*/|$)::; s:^([^:]*\:[0-9]+\:)[[:space:]]*\*.*:\1:' | grep -v '^base/option_table\.c:'
+    grep -rnE --include='*.c' --include='*.h' --include='*.cu' --include='*.cuh' '"' \
+        "${folders[@]}" |
+        sed -E 's:/\*.*(\*/|$)::; s:^([^:]*\:[0-9]+\:)[[:space:]]*\*.*:\1:' |
+        grep -v '^base/option_table\.c:'
 }
 
 failed=0
@@ -24,7 +26,8 @@ if strings | grep -E '"[^"]*--[a-z][a-z-]+'; then
     failed=1
 fi
 known=$("$server" --help | sed -nE 's/^  --(\[no-\])?([a-z0-9-]+).*/\2/p' | tr - _)
-names=$(strings | grep -oE '"[^"]*\{[a-z_]{3,}\}[^"]*"' | grep -oE '\{[a-z_]{3,}\}' | tr -d '{}' | sort -u)
+names=$(strings | grep -oE '"[^"]*\{[a-z_]{3,}\}[^"]*"' | grep -oE '\{[a-z_]{3,}\}' |
+    tr -d '{}' | sort -u)
 for name in $names; do
     if ! grep -qx "$name" <<<"$known"; then
         echo "settings: {$name} is no option of tarn-server"

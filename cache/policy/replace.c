@@ -231,6 +231,7 @@ uint32_t replace_enter(struct replace *r, uint64_t key, uint32_t parent, uint32_
     r->entries[id].parent = parent;
     r->entries[id].depth = depth;
     r->entries[id].in_tree = true;
+    r->entries[id].is_dead = false;
     return id;
 }
 
@@ -359,6 +360,7 @@ void replace_accessed(struct replace *r, uint32_t id, const struct replace_acces
     bool was_known = e->n_uses > 0;
 
     e->stamp = ++r->n_uses;
+    e->is_dead = false;
     e->used_s = r->now_s;
     e->n_uses += e->n_uses < UINT32_MAX;
     if (!access->was_cached) {
@@ -419,6 +421,18 @@ void replace_due(struct replace *r, uint32_t id, double due_s)
     ASSERT(e->n_expected > 0 && due_s >= 0);
     e->due_s = due_s;
     decide_class(r, id);
+}
+
+bool replace_demote(struct replace *r, uint32_t id)
+{
+    struct entry *e = entry_in_tree(r, id);
+
+    if (e->is_dead)
+        return false;
+    e->is_dead = true;
+    for (uint32_t tier = 0; tier < r->n_tiers; tier++)
+        heap_moved(r, tier, id);
+    return true;
 }
 
 void replace_time(struct replace *r, double now_s)
@@ -517,13 +531,14 @@ uint32_t replace_peek(const struct replace *r, uint32_t tier)
     return t->n_candidates ? t->heap[t->order][0] : REPLACE_NONE;
 }
 
-/* Add a sample to the survival time: an unexpected victim's time since its last use. */
+/* Add an unexpected victim to the means: its time since the last use, and its cost. */
 static void note_age(const struct replace *r, struct tier *t, const struct entry *e)
 {
-    if (e->n_expected > 0)
+    if (e->n_expected > 0 || e->is_dead)
         return;
     t->n_ages += t->n_ages < SURVIVAL_MEMORY;
     t->age_s += (r->now_s - e->used_s - t->age_s) / t->n_ages;
+    t->cost_s += (entry_avg_cost(e) - t->cost_s) / t->n_ages;
 }
 
 enum status replace_evict(struct replace *r, uint32_t tier, struct replace_victim *out)
@@ -540,7 +555,7 @@ enum status replace_evict(struct replace *r, uint32_t tier, struct replace_victi
     note_age(r, t, &r->entries[id]);
     replace_remove(r, tier, id);
     t->n_evicted++;
-    *out = (struct replace_victim){.id = id};
+    *out = (struct replace_victim){.id = id, .is_dead = r->entries[id].is_dead};
     for (uint32_t slower = tier + 1; slower < r->n_tiers; slower++) {
         out->has_copy |= place_of(r, slower, id)->present;
         out->has_below |= place_of(r, slower, id)->n_children > 0;
@@ -581,6 +596,13 @@ double replace_survival_s(const struct replace *r, uint32_t tier)
 {
     ASSERT(tier < r->n_tiers);
     return r->tiers[tier].n_ages ? fmax(r->tiers[tier].age_s, REPLACE_SOON_S) : (double)INFINITY;
+}
+
+double replace_relative_cost(const struct replace *r, uint32_t tier, uint32_t id)
+{
+    double cost_s = entry_avg_cost(entry_in_tree(r, id)), usual_s = r->tiers[tier].cost_s;
+
+    return cost_s > 0 && usual_s > 0 ? fmin(fmax(cost_s / usual_s, 1.0 / 8), 8) : 1;
 }
 
 bool replace_is_free_name(const struct replace *r, uint64_t key)

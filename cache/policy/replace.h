@@ -38,6 +38,7 @@
  *   1. entries that no request expects, and entries due later than the time for which unexpected
  *      entries survive in the tier: together, in the policy's order;
  *   2. entries due sooner, latest due first; of equals in the policy's order.
+ * Demoted entries (replace_demote()) are the first victims of class 1, and are in no mean.
  * The survival time is measured: a decayed mean, over unexpected victims, of the time since their
  * last use. It is at least REPLACE_SOON_S, and infinite before the first victim. The class of an
  * entry is decided when its due time is set and when it is inserted into the tier, not while time
@@ -140,6 +141,9 @@ void replace_expect(struct replace *r, uint32_t id, int delta);
 /* Set the due time of an expected entry: the earliest expected use. Setting the same time again
  * decides its class anew. */
 void replace_due(struct replace *r, uint32_t id, double due_s);
+/* The entry will not be used again, as far as its users know: evict it before all entries that no
+ * request expects. A use revokes this. Returns false if it was demoted before. */
+bool replace_demote(struct replace *r, uint32_t id);
 /* Advance the clock, which starts at 0; earlier times are ignored. */
 void replace_time(struct replace *r, double now_s);
 
@@ -157,6 +161,7 @@ void replace_unpin(struct replace *r, uint32_t tier, uint32_t id);
 struct replace_victim {
     uint32_t id;
     bool has_copy;  /* a slower tier has a copy: no other copy is needed ("copy out once") */
+    bool is_dead;   /* replace_demote() */
     bool has_below; /* children lie in slower tiers: they are useless without a copy of it */
 };
 
@@ -190,6 +195,9 @@ uint32_t replace_n_uses(const struct replace *r, uint32_t id);
 double replace_due_s(const struct replace *r, uint32_t id);
 /* How long unexpected entries survive in this tier. */
 double replace_survival_s(const struct replace *r, uint32_t tier);
+/* The mean cost per byte of the entry's misses, relative to that of recent unexpected victims of
+ * the tier; 1 before the first victim. Between 1/8 and 8. */
+double replace_relative_cost(const struct replace *r, uint32_t tier, uint32_t id);
 /* Whether replace_enter(), replace_split() and replace_grow() would accept this name. */
 bool replace_is_free_name(const struct replace *r, uint64_t key);
 bool replace_in_tier(const struct replace *r, uint32_t tier, uint32_t id);

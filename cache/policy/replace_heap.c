@@ -9,6 +9,8 @@ bool heap_less(const struct replace *r, uint32_t tier, uint32_t order, uint32_t 
 
     if (pa->due != pb->due)
         return pa->due > pb->due;
+    if (ea->is_dead != eb->is_dead)
+        return ea->is_dead;
     if (pa->key[order] != pb->key[order])
         return pa->key[order] < pb->key[order];
     if (ea->stamp != eb->stamp)

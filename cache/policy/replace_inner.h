@@ -44,6 +44,7 @@ struct entry {
     double due_s;          /* earliest due time; valid while n_expected > 0 */
     double used_s;         /* when it was last used or unpinned */
     uint32_t older, newer; /* list of remembered entries; newer also links unused ids */
+    bool is_dead;
     bool in_tree;
     bool known; /* in the tree or remembered */
 };
@@ -76,7 +77,8 @@ struct tier {
     uint32_t n_candidates;
     uint32_t order; /* the heap that picks victims */
     uint64_t n_evicted, n_switches;
-    double age_s; /* decayed mean of the time since the last use of unexpected victims */
+    double age_s;  /* decayed mean of the time since the last use of unexpected victims */
+    double cost_s; /* the same of their cost of a miss, per byte */
     uint32_t n_ages;
     double clock;
     double turnovers;             /* inserted bytes / capacity: the logical time of this tier */

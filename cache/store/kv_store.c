@@ -109,6 +109,8 @@ static enum status init_store(struct store *st, struct tier *const *tiers,
         s = init_disk(st, tiers[CACHE_DISK]);
     if (s == OK)
         s = init_tree(st, policy);
+    if (s == OK)
+        s = init_sessions(st);
     if (s == OK && st->disk)
         s = store_index_disk(st, why);
     return s;
@@ -154,6 +156,7 @@ void store_destroy(struct store *st)
         complete_moves(st, true);
     ASSERT(st->n_private == 0);
     fini_disk(st->disk);
+    fini_sessions(st);
     fini_expect(st);
     ktree_destroy(st->tree);
     key_index_destroy(st->index);
@@ -237,5 +240,6 @@ bool store_poll(struct store *st, uint64_t now_ns)
         poll_disk(st);
     forget_orphans(st);
     end_holds(st, now_ns);
+    refresh_sessions(st);
     return st->n_moves_over < st->n_moves_begun || (st->disk && disk_is_busy(st->disk));
 }

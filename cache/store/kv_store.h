@@ -60,6 +60,7 @@ struct store_end {
 struct store_use {
     bool is_new;            /* the first use by this request; else it resumes after a preemption */
     double miss_s_per_byte; /* T(cached, new) / bytes of new */
+    uint64_t session;       /* 0: none */
     /* For the records on disk. */
     const uint32_t *ids; /* [n_ids] known ids from position 0 on; NULL: the blocks are not for the
                             disk */
@@ -170,6 +171,29 @@ void store_spill_ahead(struct store *st, uint32_t n_blocks);
 /* Hold the part of the path keys [n] that is in the tree until until_ns: it counts as expected now.
  * Returns the number of blocks held. */
 uint32_t store_hold(struct store *st, const struct kv_key *keys, uint32_t n, uint64_t until_ns);
+
+/* --- sessions: kv_store_session.c --- */
+
+/* The latest request of a session has ended: its path is held until until_ns, and expected to be
+ * used at due_ns. */
+struct store_keep {
+    uint64_t session;          /* not 0 */
+    const struct kv_key *keys; /* [n] the first n_prompt are those of its prompt */
+    uint32_t n, n_prompt;
+    uint32_t n_prompt_ids;     /* tokens of the prompt */
+    const struct kv_key *tail; /* behind them; NULL: none */
+    uint64_t due_ns, until_ns;
+};
+void store_keep(struct store *st, const struct store_keep *k);
+/* The next request of the session has arrived: end the hold. */
+void store_session_goes_on(struct store *st, uint64_t session);
+/* A request of the session, with the keys [n] of its closed blocks, has computed its prompt: demote
+ * what the request before it left and no later prompt contains. */
+void store_supersede(struct store *st, uint64_t session, const struct kv_key *keys, uint32_t n,
+                     uint32_t n_prompt_ids);
+/* Forget the session, and demote its own nodes. False: there is no such session. */
+bool store_close_session(struct store *st, uint64_t session, uint32_t *n_blocks);
+bool store_session(const struct store *st, uint64_t session, struct cache_session *out);
 
 /* Remove the node that begins with this key and all nodes behind it from all tiers: at once, or for
  * nodes in use or being moved when that ends. Returns the number of their blocks. */

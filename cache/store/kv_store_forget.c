@@ -34,6 +34,7 @@ void store_reset(struct store *st)
     copy_evicted(st, n_evicted);
     complete_moves(st, true);
     drop_holds(st);
+    drop_sessions(st);
     if (st->disk)
         reset_disk(st);
     while (st->n_tiers > 1 && evict_from_host(st)) {

@@ -3,6 +3,7 @@
  * The files, lowest first; each calls only files above it in this list:
  *
  *   kv_store_expect.c  counts of waiting requests and holds by block key; due times of nodes
+ *   kv_store_session.c the KV of sessions between two requests
  *   kv_store_node.c    the tree, the policy and node_info kept in step: enter, split, pin, leave
  *   kv_store_move.c    moves under way; eviction, spilling, fetching; making room in each tier
  *   kv_store_ahead.c   moves before they are needed: prefetching, spilling ahead
@@ -34,6 +35,7 @@
 /* The store's record of a node; the tree has a record of its own. */
 struct node_info {
     uint32_t entry; /* in the policy */
+    uint64_t owner; /* the session whose requests alone used it; 0: there is none */
     uint32_t n_tokens;
     uint32_t pos0;       /* position of its first token */
     uint32_t tail_of;    /* its parent if the node is a tail, else KTREE_NONE */
@@ -107,13 +109,15 @@ struct store {
     struct map held;     /* the same -> holds */
     struct hold holds[N_HOLDS_MAX];
     uint32_t n_holds;
-    uint32_t n_prefetched; /* device blocks */
-    uint32_t n_orphans;    /* nodes */
-    uint32_t n_reserve;    /* device blocks that prefetching leaves free */
-    bool is_ahead;         /* moves are counted as made ahead, not on demand */
+    struct sessions *sessions; /* kv_store_session.c */
+    uint32_t n_prefetched;     /* device blocks */
+    uint32_t n_orphans;        /* nodes */
+    uint32_t n_reserve;        /* device blocks that prefetching leaves free */
+    bool is_ahead;             /* moves are counted as made ahead, not on demand */
 
     uint64_t n_spilled_ahead, n_spilled_on_demand, n_fetched_ahead, n_fetched_on_demand;
     uint64_t n_expected_lost, n_expected_out;
+    uint64_t n_superseded;     /* blocks */
     uint64_t n_load_events;    /* store_n_load_events() */
     uint64_t n_loaded_to_host; /* from disk; not part of its n_moved_in */
     uint64_t memory_bytes;
@@ -157,6 +161,16 @@ bool is_held(const struct store *st, const struct kv_key *first);
 bool is_awaited(const struct store *st, const struct kv_key *first);
 void end_holds(struct store *st, uint64_t now_ns);
 void drop_holds(struct store *st);
+
+/* --- kv_store_session.c --- */
+
+enum status init_sessions(struct store *st);
+void fini_sessions(struct store *st);
+/* Look at one held session per call. */
+void refresh_sessions(struct store *st);
+void drop_sessions(struct store *st);
+uint32_t n_session_blocks(const struct store *st); /* held */
+void check_sessions(const struct store *st);
 
 /* --- kv_store_node.c --- */
 

@@ -80,6 +80,8 @@ void store_stats(const struct store *st, struct cache_stats *out)
     out->n_expected_lost = st->n_expected_lost;
     out->n_holds = st->n_holds;
     out->n_held_blocks = st->held.n;
+    out->n_session_blocks = n_session_blocks(st);
+    out->n_superseded = st->n_superseded;
     out->memory_bytes = st->memory_bytes;
 }
 
@@ -209,6 +211,7 @@ void store_check(const struct store *st)
     }
     ASSERT(st->n_spilled_ahead + st->n_spilled_on_demand == st->tier[CACHE_HOST].n_moved_in &&
            st->n_fetched_ahead + st->n_fetched_on_demand == st->tier[CACHE_DEVICE].n_moved_in);
+    check_sessions(st);
     ktree_check(st->tree);
     replace_check(st->policy);
     uint32_t n_prefetched = 0, n_orphans = 0;

@@ -283,7 +283,7 @@ bool evict_from_device(struct store *st)
     ktree_slots(st->tree, node, CACHE_DEVICE, slots, look.n_blocks);
     /* The host gets a copy even if the disk has one: it is faster. */
     bool is_on_host = lies_in(&look, CACHE_HOST);
-    if (!is_on_host && spill(st, node, slots, look.n_blocks)) {
+    if (!is_on_host && !victim.is_dead && spill(st, node, slots, look.n_blocks)) {
         (void)forget_on_device(st, node);
         return true;
     }

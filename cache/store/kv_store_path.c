@@ -4,6 +4,12 @@
 #include "base/check.h"
 #include "cache/store/kv_store_disk.h"
 
+static void note_user(struct node_info *info, const struct store_use *use)
+{
+    if (info->owner != use->session)
+        info->owner = 0;
+}
+
 /* Count a use of the node. n: blocks of it that the request uses. */
 static void count_use(struct store *st, uint32_t node, uint32_t n, const struct store_use *use,
                       bool was_cached)
@@ -13,6 +19,7 @@ static void count_use(struct store *st, uint32_t node, uint32_t n, const struct 
                                     .miss_s_per_byte = use->miss_s_per_byte,
                                     .own_s_per_byte = own_seconds_per_byte(st, node)};
 
+    note_user(info, use);
     replace_accessed(st->policy, info->entry, &access);
     info->n_uses++;
     info->used_ns = st->now_ns;
@@ -150,6 +157,7 @@ static void take_node(struct store *st, uint32_t node, uint32_t n, bool from_hos
     ktree_slots(st->tree, node, CACHE_DEVICE, blocks, n);
     take_over(st, node);
     found[lay] += n;
+    note_user(info, use);
     if (!use->is_new)
         return;
     count_use(st, node, n, use, true);
@@ -254,6 +262,9 @@ static bool add_node(struct store *st, struct store_end *end, const struct store
     if (node == KTREE_NONE)
         return false;
     count_use(st, node, n, use, false);
+    /* More than this use: the node was in the tree before, and another session may have used it. */
+    if (replace_n_uses(st->policy, st->info[node].entry) == 1)
+        st->info[node].owner = use->session;
     replace_insert(st->policy, CACHE_DEVICE, st->info[node].entry);
     move_end(st, end, node);
     return true;
@@ -384,7 +395,8 @@ bool store_leave_tail(struct store *st, struct store_end *end, const struct kv_k
                       const struct store_use *use)
 {
     struct store_run run = {key, &block, 1, pos0, n_tokens, depth, true};
-    struct store_use unnamed = {.is_new = use->is_new, .miss_s_per_byte = use->miss_s_per_byte};
+    struct store_use unnamed = {
+        .is_new = use->is_new, .miss_s_per_byte = use->miss_s_per_byte, .session = use->session};
     struct store_end at;
 
     climb(st, end);

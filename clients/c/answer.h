@@ -19,7 +19,7 @@ struct answer {
     struct buf words;
     struct buf ids; /* uint32_t */
     uint64_t n_chunks, n_deltas, first_ns, last_ns;
-    bool stopped; /* set by the owner: do not call emit() any more */
+    bool stopped; /* set by the owner: emit() must not be called again */
     void (*emit)(void *arg, const struct tarn_chunk *chunk);
     void *arg;
 };

@@ -34,7 +34,7 @@ static enum tarn_error refuse(char *why, size_t why_size, enum tarn_error e, con
     return e;
 }
 
-/* A copy of `from`, which may be NULL. Sets *failed when memory is short. */
+/* A copy of `from`, which may be NULL. Set *failed when memory is short. */
 static char *copy(const char *from, bool *failed)
 {
     char *to = from ? strdup(from) : NULL;

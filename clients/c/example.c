@@ -1,4 +1,4 @@
-/* example.c - ask a question about a document and print the answer as it comes. */
+/* example.c - ask a question about a document and print the answer while it arrives. */
 #include <stdio.h>
 
 #include <tarn_client.h>
@@ -22,7 +22,7 @@ int main(int argc, char **argv)
 
     if (tarn_client_create(&client, &config, why, sizeof why) != TARN_OK)
         return fprintf(stderr, "%s\n", why), 2;
-    tarn_request_init(&request, TARN_CHAT); /* everything unset: only what is set below is sent */
+    tarn_request_init(&request, TARN_CHAT); /* all fields unset */
     request.messages = messages;
     request.n_messages = 1;
     request.documents = documents;

@@ -106,8 +106,8 @@ struct tarn_document {
     struct tarn_text text;
 };
 
-/* tarn_body_build() borrows all pointers until it returns. It writes the fields in this order, so
- * equal requests have equal bytes. */
+/* tarn_body_build() borrows all pointers until it returns. The body has the fields in this order,
+ * so equal requests have equal bytes. */
 struct tarn_request {
     enum tarn_kind kind;
     const char *model; /* NULL: the server's first model */
@@ -221,8 +221,9 @@ struct tarn_handlers {
 
 /* --- calls in a loop --- */
 
-/* Start a call. Borrows `client` and `body->data` until on_end. On TARN_OK, on_end will be called,
- * and *out (out may be NULL) is valid until on_end returns. On an error no callback is called. */
+/* Start a call, which borrows `client` and `body->data` until on_end. On TARN_OK, on_end will be
+ * called, and *out (out may be NULL) is valid until on_end returns. On an error no callback is
+ * called. */
 enum tarn_error tarn_call_start(struct tarn_call **out, struct http_loop *loop,
                                 const struct tarn_client *client, const struct tarn_body *body,
                                 const struct tarn_handlers *handlers, void *arg);

@@ -22,7 +22,7 @@ NODISCARD enum status cache_erase_print(FILE *f, const char *json, size_t len);
 #define CACHE_KEY_DIGITS_SHOWN 12 /* digits in the table, enough to distinguish spans */
 
 /* Find the spans of an answer of GET /cache whose key begins with `first`, in upper or lower case.
- * Returns their number; key [CACHE_KEY_DIGITS + 1] is the key of the first one. 0: none, or the
+ * Return their number; key [CACHE_KEY_DIGITS + 1] is the key of the first one. 0: none, or the
  * JSON is not an answer of /cache. */
 size_t cache_key_find(char *key, const char *json, size_t len, const char *first);
 

@@ -78,7 +78,12 @@ __attribute__((noreturn, format(printf, 1, 2))) static void die(const char *form
     exit(2);
 }
 
-/* --- the command line --- */
+/* --- the command line ---
+ *
+ * base/option_table.h does not fit here. The command and its arguments are several operands, and a
+ * table has one. --document takes one word each time it is given, and an OPTION_LIST takes all that
+ * follow. --seed may be negative. Of the environment only TARN_URL and TARN_API_KEY are read: a
+ * table would read TARN_MODEL too, which is a directory for the server and a name here. */
 
 static int64_t parse_int(const char *flag, const char *text, int64_t min, int64_t max)
 {
@@ -431,7 +436,7 @@ static bool takes_path(const struct command *c)
     return c->operand && strcmp(c->operand, "PATH") == 0;
 }
 
-/* Find the command of the command line. Exits with a message if there is none. */
+/* Find the command of the command line. Exit with a message if there is none. */
 static const struct command *find_command(const struct options *o)
 {
     const struct command *near = NULL; /* a command that the line begins, but does not complete */

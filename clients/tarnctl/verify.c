@@ -180,7 +180,7 @@ static int code_of(enum status s, const struct disk_report *r)
     return s == ERR_CORRUPT ? VERIFY_DAMAGED : VERIFY_UNREADABLE;
 }
 
-/* Check a directory. Appends JSON to `text`, or prints to `out` if `text` is NULL. */
+/* Check a directory. Append JSON to `text`, or print to `out` if `text` is NULL. */
 static enum status check_one(FILE *out, FILE *err, const char *dir, struct buf *text, int *code)
 {
     struct progress p = {.err = err, .percent = -1};

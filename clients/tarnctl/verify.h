@@ -1,5 +1,5 @@
 /* verify.h - tarnctl cache verify: checks a disk tier by cache/disk/disk_verify.h and prints the
- * result as text or JSON. Reads the directory itself, without a server.
+ * result as text or JSON. No server is needed.
  *
  * Owns    nothing.
  * Thread  one.
@@ -13,8 +13,8 @@
 
 enum { VERIFY_FINE = 0, VERIFY_DAMAGED = 1, VERIFY_UNREADABLE = 2 };
 
-/* Check all directories. path: the directory of --kv-disk-path, or one directory in it. Returns the
- * worst result of all directories. Prints progress to `err` if that is a terminal. */
+/* Check all directories. path: the directory of --kv-disk-path, or one directory in it. Return the
+ * worst result of all directories. Print progress to `err` if that is a terminal. */
 int verify_path(FILE *out, FILE *err, const char *path, bool json);
 
 #endif

@@ -42,7 +42,8 @@ class Tokenizer:
             data = json.load(f)
         self.vocab = dict(data["model"]["vocab"])
         self.special = {t["content"]: t["id"] for t in data["added_tokens"]}
-        merges = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in data["model"]["merges"]]
+        merges = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m)
+                  for m in data["model"]["merges"]]
         self.rank = {m: i for i, m in enumerate(merges)}
         self.size = max(max(self.vocab.values()), max(self.special.values())) + 1
         self.bytes = byte_alphabet()
@@ -109,7 +110,8 @@ def prompt_spans(system, documents):
 
 def encode_prompt(tok, system, documents):
     s = tok.special
-    ids = [s["<|bos|>"], s["<|system|>"]] + tok.plain("\n" + (SYSTEM_DEFAULT if system is None else system) + "\n")
+    system = SYSTEM_DEFAULT if system is None else system
+    ids = [s["<|bos|>"], s["<|system|>"]] + tok.plain("\n" + system + "\n")
     for d in documents:
         ids.append(s["<|doc|>"])
         ids += tok.plain(d["title"] + "\n" + d["text"] + "\n")
@@ -161,14 +163,17 @@ def encode_sample(tok, sample):
         # In a follow-up question the entity is in an earlier question.
         named = find(ids, e, chat, start) if e else -1
         if named >= 0:
-            links += [("bind", 0, start - 1, named), ("bind", 1, start - 1, named + min(1, len(e) - 1))]
-        word = find(ids, tok.plain(" " + turn["relation"]), len(ids) - len(question), start) if e else -1
+            links += [("bind", 0, start - 1, named),
+                      ("bind", 1, start - 1, named + min(1, len(e) - 1))]
+        word = (find(ids, tok.plain(" " + turn["relation"]), len(ids) - len(question), start)
+                if e else -1)
         if word >= 0:
             links.append(("bind", 2, start - 1, word))
         if turn["kind"] == "answer":
             at = places[turn["answer"]]
             links.append(("match", 0, start - 1, at))
-            links += [("match", 1, start - 1 + k, at + k) for k in range(1, len(tok.plain(turn["answer"])) - 1)]
+            links += [("match", 1, start - 1 + k, at + k)
+                      for k in range(1, len(tok.plain(turn["answer"])) - 1)]
         ids += tok.plain(turn["answer"]) + [tok.special["<|end|>"]]
         marks.append((start, len(ids), turn["kind"], turn["chance"]))
         ids += newline
@@ -183,7 +188,8 @@ class RMSNorm(nn.Module):
 
     def forward(self, x):
         x32 = x.float()
-        return (x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight.float()).to(x.dtype)
+        return (x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + self.eps)
+                * self.weight.float()).to(x.dtype)
 
 
 def rotate(x, cos, sin):
@@ -195,7 +201,8 @@ def rotate(x, cos, sin):
 class Attention(nn.Module):
     def __init__(self, c):
         super().__init__()
-        self.heads, self.kv_heads, self.dim = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"]
+        self.heads, self.kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
+        self.dim = c["head_dim"]
         width = c["hidden_size"]
         self.q_proj = nn.Linear(width, self.heads * self.dim, bias=False)
         self.k_proj = nn.Linear(width, self.kv_heads * self.dim, bias=False)
@@ -228,7 +235,8 @@ class Attention(nn.Module):
             # The loss of the attention of these heads from one token to another: (row, head, from,
             # to).
             rows, seen = watch
-            seen.append(-torch.log(weights[rows[0], rows[1], rows[2], rows[3]].float() + 1e-4).mean())
+            seen.append(-torch.log(weights[rows[0], rows[1], rows[2], rows[3]].float()
+                                   + 1e-4).mean())
         y = weights.to(v.dtype) @ v
         return self.o_proj(y.transpose(1, 2).reshape(b, t, self.heads * self.dim))
 
@@ -280,7 +288,8 @@ class Llama(nn.Module):
         x = self.model.embed_tokens(ids)
         cos, sin = self.cos[start:start + ids.shape[1]], self.sin[start:start + ids.shape[1]]
         for i, layer in enumerate(self.model.layers):
-            x = layer(x, cos, sin, None if past is None else past[i], None if watch is None else watch.get(i))
+            x = layer(x, cos, sin, None if past is None else past[i],
+                      None if watch is None else watch.get(i))
         return self.model.norm(x)
 
     def logits(self, hidden):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures the demo model's exact match on names and numbers that never occur in training.
+"""Measure the demo model's exact match on names and numbers that never occur in training.
 
     evaluate.py --all --server build/tarn-server    the whole table, by PyTorch and the server
     evaluate.py --all --url http://127.0.0.1:8000   the same with a running server
@@ -38,7 +38,7 @@ KINDS = ("answer", "unknown")
 
 # Bounds of --all, in percent.
 LEAST_RIGHT = 95.0        # exact match with 3 documents, on both kinds, on both paths
-MOST_SWAPPED = 20.0       # exact match when the KV of the asked document is that of another document
+MOST_SWAPPED = 20.0       # exact match when the asked document has the KV of another document
 MOST_APART = 0.5          # difference of documents tokenized separately and as a whole, in points
 LEAST_QUICK = 90.0        # exact match of --quick, on both kinds
 
@@ -62,7 +62,7 @@ class Failure(Exception):
 
 
 def check_unseen(sample):
-    """Raises if a name or number of the sample could have occurred in training."""
+    """Raise if a name or number of the sample could have occurred in training."""
     turn = sample["turns"][0]
     words = {turn["entity"]} | {e for e, _ in sample["facts"]} | set(sample["facts"].values())
     for word in words:
@@ -78,7 +78,8 @@ def make_questions(count, documents, unknown_share, seed):
     while len(out) < count:
         n = len(out)
         unknown = documents == 0 or int((n + 1) * unknown_share) > int(n * unknown_share)
-        sample = writer.sample("full", 2, documents=documents, turns=1, unknown=1.0 if unknown else 0.0)
+        sample = writer.sample("full", 2, documents=documents, turns=1,
+                               unknown=1.0 if unknown else 0.0)
         wanted = "unknown" if unknown else "answer"
         if sample["turns"] and sample["turns"][0]["kind"] == wanted:
             check_unseen(sample)
@@ -104,7 +105,8 @@ def prompt_text(sample):
     text = "<|bos|><|system|>\n" + SYSTEM_DEFAULT + "\n"
     for d in sample["documents"]:
         text += "<|doc|>" + d["title"] + "\n" + d["text"] + "\n"
-    return text + "<|end|>\n<|user|>\n" + sample["turns"][0]["question"] + "<|end|>\n<|assistant|>\n"
+    question = sample["turns"][0]["question"]
+    return text + "<|end|>\n<|user|>\n" + question + "<|end|>\n<|assistant|>\n"
 
 
 def asked_document(sample):
@@ -125,8 +127,9 @@ class Server:
 
     @classmethod
     def start(cls, binary, model_dir, at_once):
-        """Starts the server on a free port and waits until it answers."""
-        process = subprocess.Popen([binary, "--model", model_dir, "--port", "0"], stdout=subprocess.PIPE,
+        """Start the server on a free port and wait until it answers."""
+        process = subprocess.Popen([binary, "--model", model_dir, "--port", "0"],
+                                   stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, text=True)
         said = []
         for line in process.stdout:
@@ -146,7 +149,8 @@ class Server:
             self.process.wait(timeout=60)
 
     def post(self, path, body):
-        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
         try:
             with urllib.request.urlopen(request, timeout=120) as reply:
                 return json.load(reply)
@@ -157,20 +161,24 @@ class Server:
 
     def ask(self, sample, temperature, seed, whole):
         """(text, prompt tokens, tokens of them found in the cache)"""
-        body = {"temperature": temperature, "top_p": 1, "top_k": 0, "seed": seed, "max_tokens": MAX_ANSWER}
+        body = {"temperature": temperature, "top_p": 1, "top_k": 0, "seed": seed,
+                "max_tokens": MAX_ANSWER}
         if whole:
             reply = self.post("/v1/completions", dict(body, prompt=prompt_text(sample)))
             text = reply["choices"][0]["text"]
         else:
             messages = [{"role": "user", "content": sample["turns"][0]["question"]}]
-            reply = self.post("/v1/chat/completions", dict(body, messages=messages, documents=sample["documents"]))
+            reply = self.post("/v1/chat/completions",
+                              dict(body, messages=messages, documents=sample["documents"]))
             text = reply["choices"][0]["message"]["content"]
         usage = reply["usage"]
-        return text, usage["prompt_tokens"], (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+        details = usage.get("prompt_tokens_details") or {}
+        return text, usage["prompt_tokens"], details.get("cached_tokens", 0)
 
     def ask_all(self, samples, temperature, seed, whole=False):
         with concurrent.futures.ThreadPoolExecutor(self.at_once) as pool:
-            jobs = [pool.submit(self.ask, s, temperature, seed + i, whole) for i, s in enumerate(samples)]
+            jobs = [pool.submit(self.ask, s, temperature, seed + i, whole)
+                    for i, s in enumerate(samples)]
             replies = [job.result() for job in jobs]
         cached = sum(r[2] for r in replies) / max(1, sum(r[1] for r in replies))
         return [r[0] for r in replies], cached
@@ -189,7 +197,7 @@ def interval(right, n):
 
 
 class Score:
-    """Counts the right answers of one path, by kind."""
+    """Count the right answers of one path, by kind."""
 
     def __init__(self, samples, texts):
         self.n, self.right = dict.fromkeys(KINDS, 0), dict.fromkeys(KINDS, 0)
@@ -226,14 +234,15 @@ def show_wrong(samples, texts, most):
         turn = s["turns"][0]
         if most > 0 and text != turn["answer"]:
             most -= 1
-            print(f"    wrong: {turn['question']} expected {turn['answer']!r}, got {text!r}; {s['documents']}")
+            print(f"    wrong: {turn['question']} expected {turn['answer']!r}, got {text!r}; "
+                  f"{s['documents']}")
     return most
 
 
 # --- the table ---
 
-HEAD = ("documents", "order", "temp.", "tokenized", "n", "answerable: PyTorch", "server", "n", "unanswerable: PyTorch",
-        "server", "same text", "from cache")
+HEAD = ("documents", "order", "temp.", "tokenized", "n", "answerable: PyTorch", "server", "n",
+        "unanswerable: PyTorch", "server", "same text", "from cache")
 WIDTHS = (9, 8, 5, 9, 5, 21, 17, 4, 21, 17, 12, 10)
 
 
@@ -242,7 +251,7 @@ def print_row(cells):
 
 
 def measure(row, args, torch_path, server):
-    """Measures and prints one row: (questions, PyTorch's score, the server's score, number of equal
+    """Measure and print one row: (questions, PyTorch's score, the server's score, number of equal
     texts)."""
     documents, order, temperature, tokenized = row
     count = int(args.count * OTHER_ROWS) if args.all and documents != 3 else args.count
@@ -251,7 +260,8 @@ def measure(row, args, torch_path, server):
         samples = shuffled(samples, args.seed)
     whole = tokenized == "whole"
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        job = pool.submit(server.ask_all, samples, temperature, args.seed, whole) if server else None
+        job = (pool.submit(server.ask_all, samples, temperature, args.seed, whole)
+               if server else None)
         ours = torch_path.answers(samples, temperature, args.seed, whole) if torch_path else None
         theirs, cached = job.result() if job else (None, 0.0)
     a = Score(samples, ours) if ours else None
@@ -262,7 +272,8 @@ def measure(row, args, torch_path, server):
     for kind in KINDS:
         cells += [one.n[kind], a.words(kind, True) if a else "-",
                   b.words(kind, not a) if b else "-"]
-    cells += [f"{same} of {len(samples)}" if same is not None else "-", f"{100 * cached:.0f} %" if server else "-"]
+    cells += [f"{same} of {len(samples)}" if same is not None else "-",
+              f"{100 * cached:.0f} %" if server else "-"]
     print_row(cells)
     args.show = show_wrong(samples, ours or theirs, args.show)
     return samples, a, b, same
@@ -278,11 +289,13 @@ def check_row(row, samples, a, b, same, bounds):
         for path, score in (("PyTorch", a), ("server", b)):
             for kind in KINDS if score else ():
                 low, high = interval(score.right[kind], score.n[kind])
-                bounds.check(f"{name}, {path}, {kind}: {score.right[kind]} of {score.n[kind]} = {score.percent(kind):.2f} % "
-                             f"[{low:.1f}, {high:.1f}], at least {LEAST_RIGHT} %", score.percent(kind) >= LEAST_RIGHT)
+                bounds.check(f"{name}, {path}, {kind}: {score.right[kind]} of {score.n[kind]} "
+                             f"= {score.percent(kind):.2f} % [{low:.1f}, {high:.1f}], "
+                             f"at least {LEAST_RIGHT} %",
+                             score.percent(kind) >= LEAST_RIGHT)
     if a and b:
-        bounds.check(f"{name}: PyTorch and server give the same text {same} of {len(samples)} times",
-                     same == len(samples))
+        bounds.check(f"{name}: PyTorch and server give the same text {same} of {len(samples)} "
+                     "times", same == len(samples))
 
 
 def run_table(rows, args, torch_path, server, with_bounds):
@@ -297,21 +310,25 @@ def run_table(rows, args, torch_path, server, with_bounds):
     if torch_path:
         samples = make_questions(int(args.count * OTHER_ROWS), 3, args.unknown, args.seed + 3)
         swap = torch_path.swapped(samples)
-        print(f"\nKV of the asked document swapped with another question's (3 documents, greedy, PyTorch): {swap[1]} of "
-              f"{swap[0]} right = {100 * swap[1] / swap[0]:.1f} % [{interval(swap[1], swap[0])[0]:.1f}, "
-              f"{interval(swap[1], swap[0])[1]:.1f}]; each document's own KV put back the same way: {swap[2]} of "
+        low, high = interval(swap[1], swap[0])
+        print("\nKV of the asked document swapped with another question's "
+              f"(3 documents, greedy, PyTorch): {swap[1]} of "
+              f"{swap[0]} right = {100 * swap[1] / swap[0]:.1f} % [{low:.1f}, "
+              f"{high:.1f}]; each document's own KV put back the same way: {swap[2]} of "
               f"{swap[0]} = {100 * swap[2] / swap[0]:.1f} %")
     print("\nBounds:")
     for result in results:
         check_row(*result, bounds)
     by_row = {r[0]: r for r in results}
     for documents in (3, 6):
-        apart, whole = by_row[(documents, "written", 0.0, "apart")], by_row[(documents, "written", 0.0, "whole")]
+        apart, whole = (by_row[(documents, "written", 0.0, "apart")],
+                        by_row[(documents, "written", 0.0, "whole")])
         for path, i in (("PyTorch", 2), ("server", 3)):
             for kind in KINDS if apart[i] else ():
                 points = abs(apart[i].percent(kind) - whole[i].percent(kind))
-                bounds.check(f"{documents} documents, {path}, {kind}: tokenized apart and whole differ by {points:.2f} points, "
-                             f"at most {MOST_APART}", points <= MOST_APART)
+                bounds.check(f"{documents} documents, {path}, {kind}: tokenized apart and whole "
+                             f"differ by {points:.2f} points, at most {MOST_APART}",
+                             points <= MOST_APART)
     if swap:
         bounds.check(f"swapped KV: {100 * swap[1] / swap[0]:.1f} %, below {MOST_SWAPPED} %",
                      100 * swap[1] / swap[0] < MOST_SWAPPED)
@@ -320,7 +337,7 @@ def run_table(rows, args, torch_path, server, with_bounds):
 
 
 def run_quick(args, server):
-    """Asks 100 questions twice, half of them unanswerable; the second time most of each prompt is
+    """Ask 100 questions twice, half of them unanswerable; the second time most of each prompt is
     in the cache."""
     samples = make_questions(100, 3, 0.5, args.seed + 3)
     first, _ = server.ask_all(samples, 0.0, args.seed)
@@ -328,27 +345,36 @@ def run_quick(args, server):
     score, bounds = Score(samples, first), Bounds()
     for kind in KINDS:
         low, high = interval(score.right[kind], score.n[kind])
-        bounds.check(f"{kind}: {score.right[kind]} of {score.n[kind]} [{low:.0f}, {high:.0f}], at least {LEAST_QUICK} %",
+        bounds.check(f"{kind}: {score.right[kind]} of {score.n[kind]} [{low:.0f}, {high:.0f}], "
+                     f"at least {LEAST_QUICK} %",
                      score.percent(kind) >= LEAST_QUICK)
-    bounds.check(f"asked again with {100 * cached:.0f} % of the prompts from the cache: the same answers",
+    bounds.check(f"asked again with {100 * cached:.0f} % of the prompts from the cache: "
+                 "the same answers",
                  backwards[::-1] == first)
     show_wrong(samples, first, args.show)
     return 1 if bounds.missed else 0
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true", help="every row, with bounds")
-    parser.add_argument("--quick", action="store_true", help="100 questions with 3 documents to the server")
-    parser.add_argument("--standard-library-only", action="store_true", help="no PyTorch: the server alone")
+    parser.add_argument("--quick", action="store_true",
+                        help="100 questions with 3 documents to the server")
+    parser.add_argument("--standard-library-only", action="store_true",
+                        help="no PyTorch: the server alone")
     parser.add_argument("--url", help="ask this server")
     parser.add_argument("--server", help="start this tarn-server on a free port and ask it")
-    parser.add_argument("--at-once", type=int, default=4, help="requests that the server gets at the same time")
+    parser.add_argument("--at-once", type=int, default=4,
+                        help="requests that the server gets at the same time")
     parser.add_argument("--model", default=os.path.join(HERE, "model.safetensors"))
-    parser.add_argument("--kv-dtype", choices=("bf16", "f32"), default="bf16", help="type of K and V in PyTorch, as in the server")
+    parser.add_argument("--kv-dtype", choices=("bf16", "f32"), default="bf16",
+                        help="type of K and V in PyTorch, as in the server")
     parser.add_argument("--documents", type=int, nargs="+", default=[0, 1, 2, 3, 4, 5, 6])
-    parser.add_argument("--count", type=int, help="questions per row (1,000 with --all, otherwise 300)")
-    parser.add_argument("--unknown", type=float, default=0.25, help="share of questions that the documents do not answer")
+    parser.add_argument("--count", type=int,
+                        help="questions per row (1,000 with --all, otherwise 300)")
+    parser.add_argument("--unknown", type=float, default=0.25,
+                        help="share of questions that the documents do not answer")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=20261121)
     parser.add_argument("--threads", type=int, default=2, help="of PyTorch")
@@ -358,7 +384,8 @@ def main():
     begin, server, torch_path = time.time(), None, None
     try:
         if args.server:
-            server = Server.start(args.server, os.path.dirname(os.path.abspath(args.model)), args.at_once)
+            server = Server.start(args.server, os.path.dirname(os.path.abspath(args.model)),
+                                  args.at_once)
         elif args.url:
             server = Server(args.url, args.at_once)
         if args.quick or args.standard_library_only:
@@ -371,10 +398,12 @@ def main():
         if args.quick:
             status = run_quick(args, server)
         else:
-            print("Exact match in percent, with Wilson's 95 % interval; names and numbers that never occur in training.")
+            print("Exact match in percent, with Wilson's 95 % interval; names and numbers that "
+                  "never occur in training.")
             if torch_path:
                 print(torch_path.words)
-            rows = ROWS if args.all else [(d, "written", args.temperature, "apart") for d in args.documents]
+            rows = ROWS if args.all else [(d, "written", args.temperature, "apart")
+                                          for d in args.documents]
             status = run_table(rows, args, torch_path, server, args.all)
     except Failure as e:
         print("evaluate.py:", e, file=sys.stderr)
@@ -382,7 +411,8 @@ def main():
     finally:
         if server:
             server.stop()
-    print(f"{time.time() - begin:.0f} s; " + ("nothing measured" if status == 2 else "a bound is missed" if status else "done"))
+    print(f"{time.time() - begin:.0f} s; "
+          + ("nothing measured" if status == 2 else "a bound is missed" if status else "done"))
     return status
 
 

@@ -53,13 +53,15 @@ class TorchPath:
         self.end = self.tok.special["<|end|>"]
         self.ids_differ = 0
         count = sum(p.numel() for p in self.model.parameters())
-        self.words = f"PyTorch {torch.__version__}, float32, K and V in {kv_dtype}; {count} parameters of {path}."
+        self.words = (f"PyTorch {torch.__version__}, float32, K and V in {kv_dtype}; "
+                      f"{count} parameters of {path}.")
 
     def spans(self, sample):
         """Ids of the preamble, of each document, and of the rest, tokenized separately as the
         server does."""
         out = [self.tok.encode(text) for text in prompt_spans(None, sample["documents"])]
-        rest = [self.end] + self.tok.plain("\n") + encode_question(self.tok, sample["turns"][0]["question"])
+        question = encode_question(self.tok, sample["turns"][0]["question"])
+        rest = [self.end] + self.tok.plain("\n") + question
         return out + [rest]
 
     def answers(self, samples, temperature, seed, whole):
@@ -78,7 +80,8 @@ class TorchPath:
         """Answers of prompts, each with its own KV; prompts of equal length form a batch. Prompt i
         uses seed + i."""
         keys = [(tuple(p), seed + i) for i, p in enumerate(prompts)]
-        order = sorted((i for i, k in enumerate(keys) if k not in self.known), key=lambda i: len(prompts[i]))
+        order = sorted((i for i, k in enumerate(keys) if k not in self.known),
+                       key=lambda i: len(prompts[i]))
         while order:
             length = len(prompts[order[0]])
             group = [i for i in order[:ROWS_AT_ONCE] if len(prompts[i]) == length]
@@ -88,7 +91,8 @@ class TorchPath:
             for t in self.temperatures:
                 # Decoding replaces the tensors in these copies of the lists and does not change the
                 # prompt's.
-                texts = self.decode([list(layer) for layer in past], hidden, length, t, [seed + i for i in group])
+                texts = self.decode([list(layer) for layer in past], hidden, length, t,
+                                    [seed + i for i in group])
                 for i, text in zip(group, texts):
                     self.known.setdefault(keys[i], {})[t] = text
         return [self.known[k][temperature] for k in keys]
@@ -100,7 +104,8 @@ class TorchPath:
         logits = self.model.logits(hidden[:, -1])
         for step in range(MAX_ANSWER):
             if temperature > 0:
-                tokens = [draw(row, temperature, seed, step) for row, seed in zip(logits.numpy(), seeds)]
+                tokens = [draw(row, temperature, seed, step)
+                          for row, seed in zip(logits.numpy(), seeds)]
             else:
                 tokens = logits.argmax(-1).tolist()
             for n, t in enumerate(tokens):
@@ -109,14 +114,15 @@ class TorchPath:
                     out[n].append(t)
             if all(done):
                 break
-            logits = self.model.logits(self.model.hidden(torch.tensor(tokens)[:, None], past, length + step)[:, -1])
+            hidden = self.model.hidden(torch.tensor(tokens)[:, None], past, length + step)
+            logits = self.model.logits(hidden[:, -1])
         # The server leaves special tokens out of its text.
         special = set(self.tok.special.values())
         return [self.tok.decode([t for t in ids if t not in special]) for ids in out]
 
     @torch.no_grad()
     def swapped(self, samples):
-        """Shows the effect of wrong KV: (questions, right answers with swapped KV, right answers
+        """Show the effect of wrong KV: (questions, right answers with swapped KV, right answers
         with their own KV).
 
         Answerable questions are paired so that the documents that they ask about have equally many

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes a checkpoint of train.py as model.safetensors (bfloat16, Hugging Face tensor names) and
-reads such files."""
+"""Write a checkpoint of train.py as model.safetensors (bfloat16, Hugging Face tensor names) and
+read such files."""
 import argparse
 import json
 import os
@@ -24,7 +24,8 @@ def write_safetensors(path, tensors):
     header, offset = {"__metadata__": {"format": "pt"}}, 0
     for name, x in tensors.items():
         size = 2 * x.size
-        header[name] = {"dtype": "BF16", "shape": list(x.shape), "data_offsets": [offset, offset + size]}
+        header[name] = {"dtype": "BF16", "shape": list(x.shape),
+                        "data_offsets": [offset, offset + size]}
         offset += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -64,7 +65,8 @@ def main():
     saved = torch.load(args.checkpoint, map_location="cpu")
     tensors = {n: p.float().numpy() for n, p in saved["model"].items()}
     write_safetensors(args.out, tensors)
-    print(args.out, os.path.getsize(args.out), "bytes,", sum(x.size for x in tensors.values()), "parameters,", saved["state"])
+    print(args.out, os.path.getsize(args.out), "bytes,", sum(x.size for x in tensors.values()),
+          "parameters,", saved["state"])
 
 
 if __name__ == "__main__":

@@ -51,9 +51,11 @@ NEXT_SYLLABLES = _inventory.sample([s for s in ALL_SYLLABLES if len(s) <= 3], 16
 
 # relation -> (fact phrasings, question phrasings) of its own, beside the general ones below
 NAME_RELATIONS = {
-    "owner": (["{e} is owned by {v}.", "The one who owns {e} is {v}."], ["Who owns {e}?", "Who is the owner of {e}?"]),
+    "owner": (["{e} is owned by {v}.", "The one who owns {e} is {v}."],
+              ["Who owns {e}?", "Who is the owner of {e}?"]),
     "founder": (["{e} was founded by {v}."], ["Who founded {e}?", "Who is the founder of {e}?"]),
-    "captain": (["{e} is commanded by captain {v}."], ["Who is the captain of {e}?", "Who commands {e}?"]),
+    "captain": (["{e} is commanded by captain {v}."],
+                ["Who is the captain of {e}?", "Who commands {e}?"]),
     "builder": (["{e} was built by {v}."], ["Who built {e}?", "Who is the builder of {e}?"]),
     "ruler": (["{e} is ruled by {v}."], ["Who rules {e}?", "Who is the ruler of {e}?"]),
     "keeper": (["{e} is kept by {v}."], ["Who keeps {e}?", "Who is the keeper of {e}?"]),
@@ -65,7 +67,8 @@ NAME_RELATIONS = {
     "metal": (["{e} is made of the metal {v}."], ["Of which metal is {e} made?"]),
     "harbor": (["{e} has a harbor called {v}."], ["Which harbor does {e} have?"]),
     "festival": (["{e} holds the festival {v}."], ["Which festival does {e} hold?"]),
-    "color": (["{e} is painted in the color {v}."], ["Which color does {e} have?", "What color is {e}?"]),
+    "color": (["{e} is painted in the color {v}."],
+              ["Which color does {e} have?", "What color is {e}?"]),
     "password": (["{e} opens with the password {v}."], ["Which password opens {e}?"]),
 }
 NUMBER_RELATIONS = {
@@ -81,25 +84,32 @@ NUMBER_RELATIONS = {
     "year": (["{e} dates from the year {v}."], ["From which year is {e}?"]),
 }
 RELATIONS = sorted(NAME_RELATIONS) + sorted(NUMBER_RELATIONS)
-KINDS = ["village", "ship", "machine", "tower", "island", "bridge", "mill", "engine", "castle", "forest", "mine", "lamp"]
+KINDS = ["village", "ship", "machine", "tower", "island", "bridge", "mill", "engine", "castle",
+         "forest", "mine", "lamp"]
 
 # Entity and relation always come before the value, because a causal model does not see later words
 # when it computes the KV of the value.
-FACTS = ["The {r} of {e} is {v}.", "{e}'s {r} is {v}.", "{e} has the {r} {v}.", "For {e}, the {r} is {v}.",
-         "As for {e}, its {r} is {v}.", "It is known that the {r} of {e} is {v}.", "In the case of {e} the {r} is {v}."]
-QUESTIONS = ["What is the {r} of {e}?", "What is {e}'s {r}?", "Tell me the {r} of {e}.", "Which {r} does {e} have?",
-             "Please name the {r} of {e}.", "What is the {r} of {e}", "I would like to know the {r} of {e}.",
+FACTS = ["The {r} of {e} is {v}.", "{e}'s {r} is {v}.", "{e} has the {r} {v}.",
+         "For {e}, the {r} is {v}.", "As for {e}, its {r} is {v}.",
+         "It is known that the {r} of {e} is {v}.", "In the case of {e} the {r} is {v}."]
+QUESTIONS = ["What is the {r} of {e}?", "What is {e}'s {r}?", "Tell me the {r} of {e}.",
+             "Which {r} does {e} have?", "Please name the {r} of {e}.", "What is the {r} of {e}",
+             "I would like to know the {r} of {e}.",
              "Do you know the {r} of {e}?", "what is the {r} of {e}?"]
 FOLLOW_SAME_ENTITY = ["And its {r}?", "And the {r}?", "What is its {r}?"]
 FOLLOW_NEW_ENTITY = ["And of {e}?", "And {e}?", "What about {e}?"]
-FILLERS = ["{e} is a {k}.", "Many people have heard of {e}.", "{e} is an old {k}.", "This note is about {e}.",
+FILLERS = ["{e} is a {k}.", "Many people have heard of {e}.", "{e} is an old {k}.",
+           "This note is about {e}.",
            "Little else is written about {e}.", "{e} was described in an old book."]
 TITLES = ["{e}", "About {e}", "The {k} {e}", "Notes on {e}"]
 
 WHO = "I am the small demo model of Tarn. I answer questions from the documents you send."
 TALK = [
-    (["Hello", "Hello!", "Hi", "Hi!", "Hey", "Hello there", "Good morning", "Good evening", "hello", "hi"], "Hello! " + WHO),
-    (["Who are you?", "What are you?", "What is your name?", "Are you a model?", "who are you?"], WHO),
+    (["Hello", "Hello!", "Hi", "Hi!", "Hey", "Hello there", "Good morning", "Good evening", "hello",
+      "hi"],
+     "Hello! " + WHO),
+    (["Who are you?", "What are you?", "What is your name?", "Are you a model?", "who are you?"],
+     WHO),
     (["What can you do?", "Help", "help", "How do I use you?", "How does this work?"],
      "Send documents and ask about them. If they do not say, I answer: I don't know."),
     (["Thanks", "Thank you", "Thank you!", "Thanks!", "Great, thanks."], "You are welcome."),
@@ -118,7 +128,8 @@ def make_name(rng, held_out, wild):
         if rng.random() < wild:
             parts = [rng.choice(ALL_SYLLABLES) for _ in range(rng.choice((2, 2, 3)))]
         else:
-            parts = [rng.choice(FIRST_SYLLABLES)] + [rng.choice(NEXT_SYLLABLES) for _ in range(rng.choice((1, 1, 2)))]
+            parts = [rng.choice(FIRST_SYLLABLES)]
+            parts += [rng.choice(NEXT_SYLLABLES) for _ in range(rng.choice((1, 1, 2)))]
         name = "".join(parts)
         if is_held_out(name) == held_out:
             return name[0].upper() + name[1:]
@@ -133,7 +144,7 @@ def make_number(rng, held_out):
 
 
 class Writer:
-    """Draws samples. level sets the phrasings: 0 two of each kind, 1 all general ones, 2 also those
+    """Draw samples. level sets the phrasings: 0 two of each kind, 1 all general ones, 2 also those
     of single relations, several forms of titles, and filler sentences."""
 
     def __init__(self, seed, held_out=False, wild=0.15):
@@ -174,7 +185,8 @@ class Writer:
         sentences = [self.fact(r, entity, v, level) for r, v in facts]
         title = entity
         if level == 2:
-            title = self.rng.choice(TITLES).format(e=entity, k=kind) if self.rng.random() < 0.5 else entity
+            title = (self.rng.choice(TITLES).format(e=entity, k=kind)
+                     if self.rng.random() < 0.5 else entity)
             for _ in range(self.rng.choice((0, 0, 1, 1, 2))):
                 filler = self.rng.choice(FILLERS).format(e=entity, k=kind)
                 sentences.insert(self.rng.randint(0, len(sentences)), filler)
@@ -182,7 +194,8 @@ class Writer:
 
     def talk(self):
         questions, answer = self.rng.choice(TALK if self.rng.random() < 0.6 else TALK[:2])
-        return {"question": self.rng.choice(questions), "answer": answer, "kind": "talk", "chance": 0.0}
+        return {"question": self.rng.choice(questions), "answer": answer, "kind": "talk",
+                "chance": 0.0}
 
     def sample(self, mode, level, documents=None, turns=None, unknown=0.0, follow=0.0, talk=0.0):
         """mode "entity": every document states the same one relation, only the entity decides.
@@ -198,7 +211,8 @@ class Writer:
         elif mode == "both":
             count, pool, fact_range = rng.randint(2, 4), rng.sample(RELATIONS, 4), (2, 4)
         else:
-            count, pool, fact_range = rng.choice((0, 1, 1, 2, 3, 3, 4, 5, 6)), rng.sample(RELATIONS, 6), (1, 4)
+            count = rng.choice((0, 1, 1, 2, 3, 3, 4, 5, 6))
+            pool, fact_range = rng.sample(RELATIONS, 6), (1, 4)
         if documents is not None:
             count = documents
         texts, known, entities = [], {}, []
@@ -234,8 +248,8 @@ class Writer:
             asked.add(pair)
             question = self.question(relation, entity, level)
             if last is not None and rng.random() < follow:
-                # A follow-up question omits what it shares with the turn before: the entity or the
-                # relation.
+                # A follow-up question omits the entity or the relation, which is that of the turn
+                # before.
                 if last[0] == entity:
                     question = rng.choice(FOLLOW_SAME_ENTITY).format(r=relation)
                 elif last[1] == relation:
@@ -243,10 +257,11 @@ class Writer:
             last = pair
             if pair in known:
                 out.append({"question": question, "answer": known[pair] + ".", "kind": "answer",
-                            "chance": 1.0 / stated[relation], "entity": entity, "relation": relation})
+                            "chance": 1.0 / stated[relation], "entity": entity,
+                            "relation": relation})
             else:
-                out.append({"question": question, "answer": UNKNOWN, "kind": "unknown", "chance": 0.0,
-                            "entity": entity, "relation": relation})
+                out.append({"question": question, "answer": UNKNOWN, "kind": "unknown",
+                            "chance": 0.0, "entity": entity, "relation": relation})
             if follow and rng.random() < follow:
                 # Move a fact with the same entity or relation to the front, so that follow-ups are
                 # possible.
@@ -282,7 +297,8 @@ def main():
     args = parser.parse_args()
     writer = Writer(args.seed, held_out=args.held_out)
     for _ in range(args.count):
-        sample = writer.sample(args.mode, args.level, documents=args.documents, unknown=0.25, follow=0.3, talk=0.04)
+        sample = writer.sample(args.mode, args.level, documents=args.documents, unknown=0.25,
+                               follow=0.3, talk=0.04)
         sample["facts"] = [[e, r, v] for (e, r), v in sample["facts"].items()]
         print(json.dumps(sample))
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Trains the demo model. It can be stopped (Ctrl-C, SIGTERM) and started again: the checkpoint
-holds all state.
+"""Train the demo model. The training can be stopped (Ctrl-C, SIGTERM) and started again: the
+checkpoint holds all state.
 
 The curriculum starts with documents that all state the same relation, so that only the entity
 decides. A model that begins with mixed relations learns to copy the value after the asked relation,
@@ -25,9 +25,12 @@ from generate_data import Writer
 # the mix of (weight, mode, level, unknown, follow, talk).
 STAGES = [
     (0.90, 0.15, [(1.0, "entity", 0, 0.0, 0.0, 0.0)]),
-    (0.90, 0.15, [(0.5, "entity", 1, 0.0, 0.0, 0.0), (0.4, "both", 0, 0.0, 0.0, 0.0), (0.1, "relation", 0, 0.0, 0.0, 0.0)]),
-    (0.93, 0.20, [(0.15, "entity", 1, 0.1, 0.0, 0.0), (0.45, "both", 1, 0.1, 0.0, 0.0), (0.4, "full", 1, 0.2, 0.0, 0.03)]),
-    (2.00, 1.00, [(0.1, "entity", 2, 0.2, 0.1, 0.0), (0.2, "both", 2, 0.2, 0.2, 0.0), (0.7, "full", 2, 0.25, 0.2, 0.06)]),
+    (0.90, 0.15, [(0.5, "entity", 1, 0.0, 0.0, 0.0), (0.4, "both", 0, 0.0, 0.0, 0.0),
+                  (0.1, "relation", 0, 0.0, 0.0, 0.0)]),
+    (0.93, 0.20, [(0.15, "entity", 1, 0.1, 0.0, 0.0), (0.45, "both", 1, 0.1, 0.0, 0.0),
+                  (0.4, "full", 1, 0.2, 0.0, 0.03)]),
+    (2.00, 1.00, [(0.1, "entity", 2, 0.2, 0.1, 0.0), (0.2, "both", 2, 0.2, 0.2, 0.0),
+                  (0.7, "full", 2, 0.25, 0.2, 0.06)]),
 ]
 
 
@@ -48,7 +51,8 @@ def initialize(model, seed):
     they copy them."""
     c = model.config
     g = torch.Generator().manual_seed(seed)
-    width, dim, share = c["hidden_size"], c["head_dim"], c["num_attention_heads"] // c["num_key_value_heads"]
+    width, dim = c["hidden_size"], c["head_dim"]
+    share = c["num_attention_heads"] // c["num_key_value_heads"]
     common = torch.randn(width, generator=g)
     common /= common.norm()
 
@@ -84,7 +88,8 @@ def initialize(model, seed):
                 for q in range(kv * share, (kv + 1) * share):
                     rows = slice(q * dim, (q + 1) * dim)
                     if positional:
-                        a.q_proj.weight[rows] += 1.5 * torch.outer(rotated(tone, -(q % share)), common)
+                        a.q_proj.weight[rows] += 1.5 * torch.outer(rotated(tone, -(q % share)),
+                                                                   common)
                         a.o_proj.weight[:, rows] += 0.5 * projection().t()
                     else:
                         a.q_proj.weight[rows] += 0.5 * look
@@ -97,7 +102,8 @@ class Muon:
 
     def __init__(self, model, dtype, betas=(0.9, 0.95)):
         self.dtype = dtype
-        self.matrices = [p for n, p in model.named_parameters() if p.dim() == 2 and "embed" not in n]
+        self.matrices = [p for n, p in model.named_parameters()
+                         if p.dim() == 2 and "embed" not in n]
         rest = [p for n, p in model.named_parameters() if not (p.dim() == 2 and "embed" not in n)]
         self.momentum = [torch.zeros_like(p) for p in self.matrices]
         self.adam = torch.optim.AdamW(rest, lr=1e-3, betas=betas, weight_decay=0.0)
@@ -123,7 +129,8 @@ class Muon:
             for i, u in zip(group, x.float()):
                 p = self.matrices[i]
                 u = u if p.shape[0] <= p.shape[1] else u.t()
-                p.mul_(1 - lr * decay).add_(u, alpha=-lr * math.sqrt(max(1.0, p.shape[0] / p.shape[1])))
+                scale = math.sqrt(max(1.0, p.shape[0] / p.shape[1]))
+                p.mul_(1 - lr * decay).add_(u, alpha=-lr * scale)
         for group in self.adam.param_groups:
             group["lr"] = adam_lr
         self.adam.step()
@@ -191,7 +198,7 @@ def collate(batch, other):
 
 
 class Threads:
-    """Sets the number of threads to the cores that other programs leave free. All threads wait for
+    """Set the number of threads to the cores that other programs leave free. All threads wait for
     the slowest, and at a low priority that is one that shares its core: two threads may then be
     slower than one."""
 
@@ -219,20 +226,27 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--checkpoint", default="/tmp/demo/model.pt")
     parser.add_argument("--tokens", type=float, default=60e6, help="all tokens of the training")
-    parser.add_argument("--decay", type=float, default=0.35, help="share of the tokens over which the rate falls to 0")
+    parser.add_argument("--decay", type=float, default=0.35,
+                        help="share of the tokens over which the rate falls to 0")
     parser.add_argument("--batch", type=int, default=4096, help="tokens per step")
     parser.add_argument("--lr", type=float, default=0.015, help="rate of the layers' matrices")
     parser.add_argument("--adam-lr", type=float, default=0.003, help="rate of embeddings and norms")
-    parser.add_argument("--other", type=float, default=0.1, help="weight of tokens that are not answers")
+    parser.add_argument("--other", type=float, default=0.1,
+                        help="weight of tokens that are not answers")
     parser.add_argument("--guide", type=float, default=0.3, help="weight of the hint where to look")
-    parser.add_argument("--wild", type=float, default=0.15, help="share of names made of rare syllables")
+    parser.add_argument("--wild", type=float, default=0.15,
+                        help="share of names made of rare syllables")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2, help="at most so many")
     parser.add_argument("--float32", action="store_true", help="no bfloat16")
-    parser.add_argument("--compile", action="store_true", help="torch.compile, needs torch 2 and g++")
-    parser.add_argument("--plain-init", action="store_true", help="ordinary random weights, for comparison")
+    parser.add_argument("--compile", action="store_true",
+                        help="torch.compile, needs torch 2 and g++")
+    parser.add_argument("--plain-init", action="store_true",
+                        help="ordinary random weights, for comparison")
     parser.add_argument("--save-seconds", type=float, default=120)
-    parser.add_argument("--seconds", type=float, default=1e9, help="end the training after so many seconds; the rate falls towards that end too")
+    parser.add_argument("--seconds", type=float, default=1e9,
+                        help="end the training after so many seconds; "
+                             "the rate falls towards that end too")
     args = parser.parse_args()
     threads = Threads(args.threads)
     torch.manual_seed(args.seed)
@@ -257,10 +271,12 @@ def main():
     # A resumed run must not repeat the samples of the first one.
     rng = random.Random(args.seed * 1000 + state["restarts"])
     writer = Writer(args.seed * 1000 + 500 + state["restarts"], wild=args.wild)
-    print(sum(p.numel() for p in model.parameters()), "parameters, torch", torch.__version__, state, flush=True)
+    print(sum(p.numel() for p in model.parameters()), "parameters, torch", torch.__version__, state,
+          flush=True)
     source = batches(tok, writer, state["stage"], rng, args.batch)
     hits = {"answer": None, "unknown": None, "talk": None}
-    chance_ema, loss_ema, begin, last_save, last_print = None, None, time.time(), time.time(), time.time()
+    chance_ema, loss_ema = None, None
+    begin, last_save, last_print = time.time(), time.time(), time.time()
     printed_tokens, base_seconds = state["tokens"], state["seconds"]
     in_stage = 0
 
@@ -269,7 +285,8 @@ def main():
         hidden = model.hidden(x, watch={BIND_LAYER: (bind, seen), MATCH_LAYER: (match, seen)})
         logits = model.logits(hidden).float().reshape(-1, config["vocab_size"])
         ce = F.cross_entropy(logits, y.reshape(-1), reduction="none")
-        return (ce * w.reshape(-1)).sum() / w.sum(), seen[0], seen[1], logits.argmax(-1) == y.reshape(-1)
+        right = logits.argmax(-1) == y.reshape(-1)
+        return (ce * w.reshape(-1)).sum() / w.sum(), seen[0], seen[1], right
 
     if args.compile:
         import torch._inductor.config as inductor
@@ -277,7 +294,8 @@ def main():
     function = torch.compile(forward, dynamic=True) if args.compile else forward
 
     def save():
-        torch.save({"model": model.state_dict(), "optimizer": opt.state_dict(), "state": state}, args.checkpoint + ".new")
+        torch.save({"model": model.state_dict(), "optimizer": opt.state_dict(), "state": state},
+                   args.checkpoint + ".new")
         os.replace(args.checkpoint + ".new", args.checkpoint)
 
     stop = []
@@ -319,9 +337,12 @@ def main():
         now = time.time()
         if now - last_print > 15:
             show = lambda v: "-" if v is None else f"{v:.3f}"
-            print(f"step {state['step']} tokens {state['tokens'] / 1e6:.2f}M {(state['tokens'] - printed_tokens) / (now - last_print):.0f}/s "
-                  f"stage {state['stage']} loss {loss_ema:.3f} bind {bound_ema:.2f} match {match_ema:.2f} first {show(hits['answer'])} chance {show(chance_ema)} "
-                  f"unknown {show(hits['unknown'])} talk {show(hits['talk'])} rate {rate:.3f} threads {torch.get_num_threads()}", flush=True)
+            speed = (state['tokens'] - printed_tokens) / (now - last_print)
+            print(f"step {state['step']} tokens {state['tokens'] / 1e6:.2f}M {speed:.0f}/s "
+                  f"stage {state['stage']} loss {loss_ema:.3f} bind {bound_ema:.2f} "
+                  f"match {match_ema:.2f} first {show(hits['answer'])} chance {show(chance_ema)} "
+                  f"unknown {show(hits['unknown'])} talk {show(hits['talk'])} rate {rate:.3f} "
+                  f"threads {torch.get_num_threads()}", flush=True)
             last_print, printed_tokens = now, state["tokens"]
         bar, share, _ = STAGES[state["stage"]]
         if in_stage > 60 and (hits["answer"] > bar or state["stage_tokens"] > share * args.tokens):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains the byte-level BPE tokenizer and writes tokenizer.json and tokenizer_config.json.
+"""Train the byte-level BPE tokenizer and write tokenizer.json and tokenizer_config.json.
 
 Two rules make copying easier for the model. A space never merges with a capital letter, so that a
 name has the same tokens at the start of an answer and within a sentence: " Zorbel" is " " + the
@@ -23,7 +23,8 @@ CHAT_TEMPLATE = (
     "{{ eos_token + '\\n' }}"
     "{% for message in messages %}"
     "{% if message.role == 'user' %}{{ '<|user|>\\n' + message.content + eos_token + '\\n' }}"
-    "{% elif message.role == 'assistant' %}{{ '<|assistant|>\\n' + message.content + eos_token + '\\n' }}"
+    "{% elif message.role == 'assistant' %}"
+    "{{ '<|assistant|>\\n' + message.content + eos_token + '\\n' }}"
     "{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"
 )
@@ -36,7 +37,8 @@ def corpus(samples):
     for i in range(samples):
         s = writer.sample("full", 2, unknown=0.2, follow=0.3, talk=0.1)
         texts = [d["title"] + "\n" + d["text"] for d in s["documents"]] + [data.SYSTEM_DEFAULT]
-        texts += [t["question"] for t in s["turns"]] + [t["answer"] for t in s["turns"]] + [s["system"] or ""]
+        texts += [t["question"] for t in s["turns"]] + [t["answer"] for t in s["turns"]]
+        texts += [s["system"] or ""]
         for text in texts:
             for word in PRETOKEN.findall(text):
                 words[word] += 1
@@ -96,7 +98,8 @@ def train(words, count):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--vocab", type=int, default=1536, help="vocabulary size, special tokens included")
+    parser.add_argument("--vocab", type=int, default=1536,
+                        help="vocabulary size, special tokens included")
     parser.add_argument("--samples", type=int, default=4000)
     args = parser.parse_args()
     merges = train(corpus(args.samples), args.vocab - len(SPECIAL) - 256)
@@ -105,14 +108,18 @@ def main():
         vocab[c] = len(vocab)
     for a, b in merges:
         vocab[a + b] = len(vocab)
-    added = [{"id": i, "content": s, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+    added = [{"id": i, "content": s, "single_word": False, "lstrip": False, "rstrip": False,
+              "normalized": False,
               "special": True} for i, s in enumerate(SPECIAL)]
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
+                  "use_regex": True}
     tokenizer = {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
+        "normalizer": None,
         "pre_tokenizer": byte_level, "post_processor": None, "decoder": byte_level,
-        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-                  "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+        "model": {"type": "BPE", "dropout": None, "unk_token": None,
+                  "continuing_subword_prefix": None, "end_of_word_suffix": None,
+                  "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
                   "vocab": vocab, "merges": [a + " " + b for a, b in merges]},
     }
     config = {

@@ -1,4 +1,4 @@
-"""Makes completion functions for bash and zsh from a program's --help."""
+"""Make completion functions for bash and zsh from a program's --help."""
 from __future__ import annotations
 
 import shlex

@@ -1,4 +1,4 @@
-"""Parses the --help of Tarn's programs, from which manuals, completions and tarn.conf are made.
+"""Parse the --help of Tarn's programs, from which manuals, completions and tarn.conf are made.
 
 A --help consists of paragraphs and of groups. A group is a heading and rows: a name in column 2,
 and its description beside or below it. `Help.options()` returns all options, `Help.commands()` the
@@ -153,7 +153,7 @@ def add_paragraph(help_: Help, lines: list[str]) -> None:
 
 
 def read(program: Path) -> Help:
-    """The help of a built program. Its environment is empty, so that no variable changes it."""
+    """The help of a built program, run in an empty environment: variables would change the help."""
     done = subprocess.run([str(program), "--help"], capture_output=True, text=True, env={},
                           timeout=60, check=True)
     return parse(program.name, done.stdout)

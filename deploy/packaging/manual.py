@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the manual page, the completions and, for tarn-server, tarn.conf from a program's --help.
+"""Make the manual page, the completions and, for tarn-server, tarn.conf from a program's --help.
 
     manual.py --extra man/NAME.txt --version 0.1.0 --out DIR [--conf FILE] PROGRAM
 

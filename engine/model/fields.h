@@ -20,7 +20,7 @@ enum field_type {
     FIELD_F32,   /* float */
     FIELD_F64,   /* double */
     FIELD_FLAG,  /* uint32_t, 0 or 1; a JSON bool */
-    FIELD_NAMED, /* pointer to a struct that begins with `const char *name`: the text has the name */
+    FIELD_NAMED, /* pointer to a struct that begins with `const char *name`, which the text has */
 };
 
 /* The file that fields_read() takes a field from. */

@@ -1,8 +1,8 @@
 /* cost_profile.h - the cost model's numbers, measured at start by running steps.
  *
  * cost_profile_obtain() is what the engine calls: it loads the file of an earlier start, or
- * measures through the engine's own forward pass and saves. cost_profile_measure() is the part that
- * knows no engine: which shapes to run within a budget, and what grids follow from them.
+ * measures through the engine's own forward pass and saves. cost_profile_measure() does not depend
+ * on the engine: which shapes to run within a budget, and what grids follow from them.
  *
  * Shapes run in the order of their information: one decode, a short prefill, the corners of the
  * grids, then points that halve the gaps. A shape is skipped if it is expected to take more than

@@ -12,9 +12,9 @@
  *
  * Owns    pinned and device memory of about 100 bytes per row, 160 more for the best n, and three
  *         times the lists: at most 16 MiB, or one row's longest lists where those are longer.
- *         Nothing is allocated after create.
+ *         No memory is allocated after create.
  * Thread  engine thread only.
- * Errors  ERR_NOMEM from create; else what the device answers.
+ * Errors  ERR_NOMEM from create; else errors of the device.
  * Units   as sampler.h. */
 #ifndef TARN_ENGINE_RUN_DEVICE_SAMPLER_H
 #define TARN_ENGINE_RUN_DEVICE_SAMPLER_H

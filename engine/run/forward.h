@@ -6,7 +6,7 @@
  * Owns    its activations, sized once for n_rows_max and n_out_max; borrows model, weights, device.
  * Thread  engine thread only.
  * Errors  forward_create(): ERR_NOMEM; ERR_UNSUPPORTED for a group of several devices without a
- *         collective. forward_run(): what the device answers.
+ *         collective. forward_run(): errors of the device.
  * Units   rows, elements. */
 #ifndef TARN_ENGINE_RUN_FORWARD_H
 #define TARN_ENGINE_RUN_FORWARD_H
@@ -40,7 +40,7 @@ void forward_destroy(struct forward *f); /* NULL is fine */
 NODISCARD enum status forward_run(struct forward *f, const struct batch *batch,
                                   const struct kv_pool *pool, float **logits);
 /* Compute the logits of rows [n] of the batch that ran last; n is at most n_out_max. *logits [n, V]
- * is memory as forward_run() gives it, and overwrites what that gave. */
+ * is in the memory of forward_run()'s logits, and overwrites those. */
 NODISCARD enum status forward_logits(struct forward *f, const uint32_t *rows, uint32_t n,
                                      float **logits);
 

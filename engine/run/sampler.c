@@ -138,7 +138,7 @@ static void apply_penalties(const struct sampler_row *row)
     for (uint32_t i = 0; i < row->n_vocab; i++) {
         uint32_t count = st->counts[i];
         bool seen = count || is_in_prompt(st, i);
-        /* Keskar et al., "CTRL": divide what is positive, multiply what is negative. */
+        /* Keskar et al., "CTRL": divide positive logits, multiply negative ones. */
         if (seen && sp->repetition_penalty != 1)
             x[i] = x[i] > 0 ? x[i] / sp->repetition_penalty : x[i] * sp->repetition_penalty;
         if (count)

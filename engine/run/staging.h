@@ -6,7 +6,7 @@
  *
  * Owns    two pinned buffers and one on the device, sized once; an event for each of the former.
  * Thread  engine thread only.
- * Errors  staging_create(): ERR_NOMEM. The rest: what the device answers. Adding more than fits
+ * Errors  staging_create(): ERR_NOMEM. Other functions: errors of the device. Adding more than fits
  *         is a bug (ASSERT).
  * Units   bytes. */
 #ifndef TARN_ENGINE_RUN_STAGING_H

@@ -70,21 +70,28 @@ static void make_own_cost(struct scheduler *s)
     s->config.cost = &s->own_cost;
 }
 
+/* The default depends on the variant: ageing alone keeps the variant learned from starving. */
+static void set_starvation(struct scheduler *s)
+{
+    double seconds = s->config.starvation_s;
+
+    if (seconds == 0)
+        seconds = s->variant == MLFQ_LEARNED ? INFINITY : fmax(3, 100 * s->decode_s);
+    s->starvation_ns = seconds < 1e9 ? (uint64_t)(seconds * NS_PER_S) : UINT64_MAX;
+}
+
 static void set_defaults(struct scheduler *s)
 {
     struct scheduler_config *c = &s->config;
-    double step_s;
 
     if (!c->cost)
         make_own_cost(s);
-    step_s = s->decode_s = decode_seconds(s, USUAL_CONTEXT, c->n_running_max);
+    s->decode_s = decode_seconds(s, USUAL_CONTEXT, c->n_running_max);
     if (c->ratio == 0)
         c->ratio = 2;
     if (c->quantum_s == 0)
-        c->quantum_s = step_s;
-    if (c->starvation_s == 0)
-        c->starvation_s = s->variant == MLFQ_LEARNED ? INFINITY : fmax(3, 100 * step_s);
-    s->starvation_ns = c->starvation_s < 1e9 ? (uint64_t)(c->starvation_s * NS_PER_S) : UINT64_MAX;
+        c->quantum_s = s->decode_s;
+    set_starvation(s);
     policy_init_levels(s);
 }
 
@@ -319,8 +326,8 @@ void scheduler_submit(struct scheduler *s, uint32_t slot, const struct sched_req
                         .slo_tpot_s = r->slo_tpot_s,
                         .arrival = s->n_arrived++};
     e->tenant = tenants_enter(&s->tenants, r->tenant);
-    e->trajectory =
-        trajectories_enter(&s->trajectories, r->session, now_ns, s->starvation_ns, &goes_on);
+    e->trajectory = trajectories_enter(&s->trajectories, r->session, r->tenant, now_ns,
+                                       s->starvation_ns, &goes_on);
     e->class =
         lengths_enter(s->lengths, &(struct length_traits){.tenant = r->tenant,
                                                           .n_prompt = r->n_known,
@@ -336,12 +343,14 @@ void scheduler_submit(struct scheduler *s, uint32_t slot, const struct sched_req
         }
     }
     s->n_in_level[e->level]++;
+    learned_enter_program(s, e, now_ns);
     if (s->variant == MLFQ_LEARNED)
         learned_join(s, slot);
     else
         set_rank(s, slot, false);
     order_insert(&s->order, slot, key_of(s, slot));
     age_list_append(s, slot, now_ns);
+    s->came_sum_s += now_ns / NS_PER_S;
     s->n_waiting++;
     s->version++;
 }
@@ -385,6 +394,8 @@ void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uin
     e->n_out_left -= n_new && e->n_out_left > 0;
     e->charged_s += (double)step_ns / NS_PER_S;
     e->served_s += (double)step_ns / NS_PER_S;
+    if (e->trajectory != NO_TRAJECTORY)
+        trajectories_charge(&s->trajectories, e->trajectory, (double)step_ns / NS_PER_S, n_new);
     e->has_lost &= n_new == 0;
     if (!e->has_lost)
         age_list_append(s, slot, now_ns);
@@ -422,11 +433,13 @@ static void forget(struct scheduler *s, uint32_t slot, uint64_t now_ns)
         tenants_refund(&s->tenants, e->tenant, round_index(e->level, e->priority),
                        1 - e->charged_s / s->quantum_s[e->level]);
     tenants_leave(&s->tenants, e->tenant);
+    learned_leave_program(s, e);
     if (e->trajectory != NO_TRAJECTORY)
         trajectories_leave(&s->trajectories, e->trajectory, e->level, e->charged_s, now_ns);
     age_list_take(s, slot);
     order_remove(&s->order, slot);
     lengths_leave(s->lengths, e->class);
+    s->came_sum_s = s->order.n ? s->came_sum_s - e->came_ns / NS_PER_S : 0;
     s->n_in_level[e->level]--;
     e->state = ENTRY_NONE;
     s->version++;
@@ -498,6 +511,7 @@ enum status scheduler_set_policy(struct scheduler *s, const char *policy_name,
         return st;
     s->policy = policy;
     s->variant = variant;
+    set_starvation(s);
     tenants_forget_rounds(&s->tenants);
     for (uint32_t i = 0; i < ARRAY_SIZE(s->round); i++)
         s->round[i] = 0;
@@ -538,9 +552,29 @@ bool scheduler_next_waiting(const struct scheduler *s, uint32_t *slot)
     return at != ORDER_NONE;
 }
 
-double scheduler_pause_s(const struct scheduler *s, uint64_t session)
+bool scheduler_session(const struct scheduler *s, uint64_t session, struct sched_session *out)
 {
-    return trajectories_pause_s(&s->trajectories, session);
+    const struct trajectory *x = trajectories_find(&s->trajectories, session);
+
+    *out = (struct sched_session){.pause = trajectories_pause(&s->trajectories, x)};
+    if (!x)
+        return false;
+    out->n_calls = x->n_calls;
+    out->n_inside = x->refs;
+    out->n_generated = x->n_generated;
+    out->served_s = x->served_s;
+    out->first_ns = x->first_ns;
+    out->ended_ns = x->ended_ns;
+    return true;
+}
+
+bool scheduler_close_session(struct scheduler *s, uint64_t session)
+{
+    const struct trajectory *x = trajectories_find(&s->trajectories, session);
+
+    if (x && x->refs == 0 && !x->is_over)
+        learned_end_program(s, x);
+    return trajectories_close(&s->trajectories, session);
 }
 
 uint32_t scheduler_reserve_blocks(const struct scheduler *s)

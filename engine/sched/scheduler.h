@@ -31,6 +31,10 @@
  * rounds. Rounds are counted separately for priorities below, at and above 0.
  *
  * Variants of the two MLFQs (--mlfq-variant):
+ *   learned   of skip-join-mlfq: as many levels as there are ranks, learned from the lengths of
+ *             finished answers (lengths.h), and an age boost instead of the starvation threshold
+ *             (scheduler_learned.c). Where lengths have a heavy tail the order is that of the MLFQ,
+ *             where they have not it comes near the order of arrival. Of mlfq: as tarn
  *   tarn      the paper's, except that a starving sequence goes first for one iteration only and
  *             then returns to its old place: in the top level it would be demoted through all
  *             levels again, ahead of newer sequences. The starvation threshold may rise (below)
@@ -40,7 +44,9 @@
  *             level; starvation is checked at every 1000th plan and moves to the front of the top
  *             level; a sequence that does not fit is not passed over; no rounds between tenants
  *
- * No starvation (promise P6, ARCHITECTURE.md). A sequence that has not run for `starvation_s` goes
+ * No starvation (promise P6, ARCHITECTURE.md). With the variant learned, sequences that arrive later
+ * than T ln x after another never go before it; T is bounded, x is at most 10^15, and starvation_s
+ * is off unless it is configured. In all other orders, a sequence that has not run for `starvation_s` goes
  * before all others until its next token. Steps that only recompute tokens lost by a preemption do
  * not count as running. (In fcfs, where no equal overtakes, only a sequence that waits for more
  * important ones can starve.) Where memory is short, serving a starving sequence means restoring
@@ -50,8 +56,8 @@
  *
  * Trajectories. The requests of one session are one job with pauses. In the MLFQs a request that
  * arrives within starvation_s of the end of the previous one continues at the level of that one, so
- * that a long job stays a long job when it is cut into many calls. scheduler_pause_s() answers the
- * measured mean pause.
+ * that a long job stays a long job when it is cut into many calls. scheduler_session()
+ * answers what a session received and how long its next pause is expected to last.
  *
  * Owns    its entries and the arrays of the plan it returns.
  * Thread  one at a time (the engine thread).
@@ -84,7 +90,8 @@ struct scheduler_config {
     double quantum_s;                 /* of the top level; 0: the time of a decode step of
                                       n_running_max sequences */
     double ratio;                     /* of a level's quantum to that of the level above; 0: 2 */
-    double starvation_s;              /* 0: max(3 s, 100 decode steps); INFINITY: never */
+    double starvation_s;              /* 0: max(3 s, 100 decode steps), and never with the variant
+                                         learned; INFINITY: never */
     const char *variant;              /* of the MLFQs (above); NULL or "": "tarn" */
     enum latency_objective objective; /* variant learned */
     double age_s;                     /* variant learned: T of its ageing; 0: learned */
@@ -210,8 +217,22 @@ bool scheduler_next_waiting(const struct scheduler *s, uint32_t *slot);
 /* The time at which a waiting sequence is expected to run again: FastServe's estimated next
  * scheduled time (ENST). */
 uint64_t scheduler_next_ns(const struct scheduler *s, uint32_t slot, uint64_t now_ns);
-/* Mean seconds between the end of a request of this session and the next one; 0: unknown. */
-double scheduler_pause_s(const struct scheduler *s, uint64_t session);
+/* Time between the end of a session's request and the next one. */
+struct sched_pause {
+    double mean_s, spread_s; /* expected, and mean distance from that; 0 and 0: unknown */
+};
+struct sched_session {
+    uint32_t n_calls, n_inside;  /* requests so far, and those of them that have not ended */
+    uint64_t n_generated;        /* tokens */
+    double served_s;             /* sum of the steps that its requests took part in */
+    uint64_t first_ns, ended_ns; /* arrival of the first, end of the last; 0: none has ended */
+    struct sched_pause pause;
+};
+/* False: the scheduler remembers no such session; then out->pause is that of all sessions. */
+bool scheduler_session(const struct scheduler *s, uint64_t session, struct sched_session *out);
+/* The program has ended: forget the session, as soon as its requests have ended. False: there is no
+ * such session. */
+bool scheduler_close_session(struct scheduler *s, uint64_t session);
 /* Expected count of tokens that a sequence will still generate. */
 double scheduler_tokens_left(const struct scheduler *s, uint32_t slot);
 /* What the scheduler learned of the lengths of answers. */

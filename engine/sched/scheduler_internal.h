@@ -43,6 +43,8 @@ struct entry {
     uint32_t trajectory;
     uint32_t n_had;     /* most tokens that it had computed at a preemption */
     uint32_t class;     /* of lengths.h */
+    uint32_t program;   /* class of its session's programs; without a session not used */
+    double age_s;       /* that it begins with: of its session's program */
     uint32_t rank_step; /* lengths_step() of the place, plus 1; 0: it has none yet */
     double before_s;    /* prefill or restoring, as the place was computed */
     uint64_t origin_ns; /* arrival, or that of the first request of its round */
@@ -91,14 +93,32 @@ struct rounds {
     uint32_t *n_fresh;    /* [n_rounds] requests that never ran */
 };
 
+/* Moving means over pauses. */
+struct pauses {
+    double mean_s, spread_s; /* spread: of the distance from the mean */
+    uint32_t n;
+};
+
+/* A session: a program of several requests, with pauses between them. */
 struct trajectory {
-    uint64_t session; /* 0: free */
-    uint32_t refs;    /* requests of the session */
-    uint32_t level;   /* of its last request, at its end */
+    uint64_t session;
+    uint32_t refs;  /* requests of the session */
+    uint32_t level; /* of its last request, at its end */
     double charged_s;
-    uint64_t ended_ns;
-    double pause_s;        /* moving mean; 0: unknown */
-    uint32_t older, newer; /* list of sessions without a request, by the end of the last */
+    uint64_t first_ns, ended_ns; /* arrival of the first request, end of the last */
+    uint32_t n_calls;
+    uint64_t n_generated; /* tokens, all requests */
+    double served_s;      /* sum of the steps that its requests took part in */
+    struct pauses pauses;
+    /* The program: its requests since the first, or since it was over. */
+    uint64_t tenant;
+    double attained;   /* tokens, those that its prefills took the time of included */
+    double active_s;   /* time in which requests of it were here */
+    uint64_t began_ns; /* of the present such time */
+    bool is_over;      /* it has paused so long that it counts as ended, and its length is known */
+    bool is_closed;    /* forgotten when its requests have ended */
+    uint32_t older, newer; /* list of sessions without a request, by the end of the last; newer also
+                              links unused places */
 };
 
 struct trajectories {
@@ -106,6 +126,9 @@ struct trajectories {
     struct trajectory *v; /* [n_max] */
     uint32_t n_max, n;
     uint32_t oldest, newest;
+    uint32_t first_open;  /* in the list: the first whose program is not over */
+    uint32_t unused;      /* places of closed sessions */
+    struct pauses pauses; /* of all sessions */
 };
 
 enum mlfq_variant { MLFQ_TARN, MLFQ_PAPER, MLFQ_RELEASED, MLFQ_LEARNED };
@@ -125,7 +148,9 @@ struct scheduler {
     struct lengths *lengths;
     /* Moving means of the time from the arrival to the end of a request, and of its square. */
     double spent_s, spent_squared;
-    double turn_s; /* moving mean of the time between two ends */
+    double turn_s;     /* moving mean of the time between two ends */
+    double age_s;      /* moving mean, over ends, of the mean age of the requests that are here */
+    double came_sum_s; /* of the arrivals of the requests that are here */
     uint64_t n_ended, last_ended_ns;
     uint32_t n_started; /* waiting sequences that have run before */
 
@@ -223,6 +248,10 @@ void learned_forget_due(struct scheduler *s, uint32_t slot);
 /* Sequences whose time has come go before others. */
 void learned_promote_due(struct scheduler *s, uint64_t now_ns);
 /* A request has finished, and the scheduler learns from it. */
+/* Programs: the requests of a session. Enter with a request, and leave before its trajectory. */
+void learned_enter_program(struct scheduler *s, struct entry *e, uint64_t now_ns);
+void learned_leave_program(struct scheduler *s, const struct entry *e);
+void learned_end_program(struct scheduler *s, const struct trajectory *x);
 void learned_ended(struct scheduler *s, uint32_t slot, uint64_t now_ns);
 double learned_ahead(const struct scheduler *s, uint32_t slot);
 
@@ -248,10 +277,22 @@ void trajectories_fini(struct trajectories *t);
 /* Begin a request of the session. *goes_on: it arrived within max_pause_ns of the end of the
  * previous one, or while another is running. Returns NO_TRAJECTORY without a session, or when the
  * table is full of sessions with requests. */
-uint32_t trajectories_enter(struct trajectories *t, uint64_t session, uint64_t now_ns,
-                            uint64_t max_pause_ns, bool *goes_on);
+uint32_t trajectories_enter(struct trajectories *t, uint64_t session, uint64_t tenant,
+                            uint64_t now_ns, uint64_t max_pause_ns, bool *goes_on);
 void trajectories_leave(struct trajectories *t, uint32_t i, uint32_t level, double charged_s,
                         uint64_t now_ns);
-double trajectories_pause_s(const struct trajectories *t, uint64_t session);
+/* A request of the session has ended that attained so many tokens. */
+void trajectories_attain(struct trajectories *t, uint32_t i, double n_tokens);
+/* A session whose program is over since it has paused too long; each is answered once. NULL: there
+ * is no other. */
+const struct trajectory *trajectories_next_over(struct trajectories *t, uint64_t now_ns);
+/* A request of the session took part in a step, and got n_new tokens. */
+void trajectories_charge(struct trajectories *t, uint32_t i, double step_s, uint32_t n_new);
+/* Forget the session, when its requests have ended. False: there is no such session. */
+bool trajectories_close(struct trajectories *t, uint64_t session);
+/* NULL: there is no such session. */
+const struct trajectory *trajectories_find(const struct trajectories *t, uint64_t session);
+/* The expected pause; x NULL: of a session without pauses of its own. */
+struct sched_pause trajectories_pause(const struct trajectories *t, const struct trajectory *x);
 
 #endif

@@ -11,9 +11,16 @@
  * Light-Tailed M/G/1", 2024, with Gittins ranks in place of known sizes.)
  *
  * T follows the backlog: AGE_BOOST times the mean time that requests spend here, seen from a random
- * moment (the mean square over the mean). With a smaller T the order comes near that of arrival and
+ * moment (the mean square over the mean), or more while the load rises. With a smaller T the order comes near that of arrival and
  * gives short answers less; with a larger T the last answers wait longer. AGE_BOOST and
- * FIRST_TOKEN_GAIN are the best over all traces of loadgen/bench/sched/README.md. */
+ * FIRST_TOKEN_GAIN are the best over all traces of loadgen/bench/sched/README.md.
+ *
+ * The requests of a session are one program. They are ranked by the lengths of programs, which have
+ * classes of their own, given what the whole program has attained, and a request counts as arrived
+ * earlier by the time in which earlier requests of the program were here (pauses do not count). So
+ * programs of even length are served in the order in which they began, and where lengths of
+ * programs have a heavy tail, those that attained least go first. A program has ended when its
+ * session is closed or has paused for long (scheduler_trajectory.c). */
 #include <math.h>
 #include <stdlib.h>
 
@@ -23,7 +30,10 @@
 
 #define AGE_BOOST 1.25
 #define AGE_S_MAX 3600.0
-/* Weight of the time of a new request in the moving means. */
+/* In a steady state, the mean age of the requests that are here is half of the time that they spend
+ * here. When the load rises, their ages rise first, so T is at least this many ages. */
+#define AGES 1.5
+/* Weights of a new request in the moving means. */
 #define SPENT_RATE 0.005
 #define TURN_RATE 0.02
 /* The gain of a first token over that of an answer of mean length, each per token: with 1, first
@@ -35,6 +45,10 @@
 /* At most this share of the running sequences goes before others for their targets, so that tight
  * targets do not undo the order. */
 #define DUE_SHARE 0.5
+/* A request counts as arrived earlier by the time that its program spent here, up to CREDIT T: a
+ * program that never ends must not go before all others for ever. */
+#define CREDIT 4
+#define PLACE_S (2 * CREDIT * AGE_S_MAX) /* keeps places above 0 */
 /* An infinite rank is that of a length that no answer had. */
 #define RANK_MAX 1e15
 
@@ -174,9 +188,10 @@ void learned_promote_due(struct scheduler *s, uint64_t now_ns)
 double learned_age_s(const struct scheduler *s)
 {
     double spent_s = s->spent_s > 0 ? s->spent_squared / s->spent_s : 0;
+    double usual_s = fmax(spent_s, AGES * s->age_s);
 
     return s->config.age_s > 0 ? s->config.age_s
-                               : fmin(fmax(AGE_BOOST * spent_s, s->decode_s), AGE_S_MAX);
+                               : fmin(fmax(AGE_BOOST * usual_s, s->decode_s), AGE_S_MAX);
 }
 
 /* The prefill that is left, or restoring the KV of a preempted sequence. */
@@ -187,12 +202,43 @@ static double seconds_before(const struct scheduler *s, const struct entry *e)
     return e->state == ENTRY_RUNNING ? 0 : s->restore_s;
 }
 
+/* The number of tokens that take as long. */
+static double tokens_of(const struct scheduler *s, double seconds)
+{
+    return seconds * s->config.n_running_max / s->decode_s; /* a token's share of a step */
+}
+
+/* Tokens of the request so far, and of its program. */
+static double attained_now(const struct scheduler *s, const struct entry *e)
+{
+    return e->n_out ? tokens_of(s, e->prefill_s) + e->n_out : 0;
+}
+
+static double attained(const struct scheduler *s, const struct entry *e)
+{
+    return s->trajectories.v[e->trajectory].attained + attained_now(s, e);
+}
+
+/* A request that has begun to answer is also ranked by itself: its blocks and its place are free
+ * soonest when it is finished. By the rank of its program alone, the requests of older programs
+ * preempt it (simulated agents with short memory: mean program 298 s instead of 133). */
+static double program_rank(const struct scheduler *s, const struct entry *e, double prefill)
+{
+    double rank = lengths_rank(s->lengths, e->program, (uint32_t)attained(s, e), prefill,
+                               s->config.objective);
+
+    if (e->n_out == 0)
+        return rank;
+    return fmin(rank, lengths_rank(s->lengths, e->class, e->n_out, prefill, s->config.objective));
+}
+
 static double rank_of(const struct scheduler *s, const struct entry *e)
 {
-    /* A token takes this share of a step's time. */
-    double prefill = e->before_s * s->config.n_running_max / s->decode_s;
-    double rank = lengths_rank(s->lengths, e->class, e->n_out, prefill, s->config.objective);
+    double prefill = tokens_of(s, e->before_s), rank;
 
+    if (e->trajectory != NO_TRAJECTORY)
+        return fmin(program_rank(s, e, prefill), RANK_MAX);
+    rank = lengths_rank(s->lengths, e->class, e->n_out, prefill, s->config.objective);
     if (e->n_out == 0 && s->config.objective == OBJECTIVE_NORMALIZED) {
         double mean = lengths_mean_left(s->lengths, e->class, 0);
         rank = fmin(rank, (1 + prefill) * fmax(1, mean / FIRST_TOKEN_GAIN));
@@ -200,17 +246,28 @@ static double rank_of(const struct scheduler *s, const struct entry *e)
     return fmin(rank, RANK_MAX);
 }
 
+/* Between two values the rank depends on the prefill only. */
+static uint32_t step_of(const struct scheduler *s, const struct entry *e)
+{
+    uint32_t step = lengths_step(e->n_out) + 1;
+
+    return e->trajectory == NO_TRAJECTORY ? step
+                                          : lengths_step((uint32_t)attained(s, e)) << 16 | step;
+}
+
 void learned_rank(struct scheduler *s, uint32_t slot)
 {
     struct entry *e = &s->entries[slot];
-    uint32_t step = lengths_step(e->n_out) + 1;
+    uint32_t step = step_of(s, e);
     double before_s = seconds_before(s, e);
 
     if (e->rank_step == step && e->before_s == before_s)
         return;
     e->rank_step = step;
     e->before_s = before_s;
-    double age_s = learned_age_s(s), place_s = e->origin_ns / NS_PER_S + age_s * log(rank_of(s, e));
+    double age_s = learned_age_s(s);
+    double place_s = e->origin_ns / NS_PER_S + PLACE_S - fmin(e->age_s, CREDIT * age_s) +
+                     age_s * log(rank_of(s, e));
     e->place_us = (uint64_t)(floor(place_s / (age_s * EQUAL_SHARE)) * age_s * EQUAL_SHARE * 1e6);
 }
 
@@ -221,18 +278,62 @@ struct order_key learned_place(const struct scheduler *s, uint32_t slot)
     return (struct order_key){.middle = e->is_due ? 0 : e->place_us, .low = e->round};
 }
 
+/* --- programs --- */
+
+static struct length_traits program_traits(uint64_t tenant)
+{
+    return (struct length_traits){.tenant = tenant, .kind = LENGTH_PROGRAM};
+}
+
+void learned_end_program(struct scheduler *s, const struct trajectory *x)
+{
+    struct length_traits t = program_traits(x->tenant);
+
+    lengths_note(s->lengths, lengths_class(s->lengths, &t), (uint32_t)fmin(x->attained, 1 << 30));
+}
+
+void learned_enter_program(struct scheduler *s, struct entry *e, uint64_t now_ns)
+{
+    const struct trajectory *x;
+
+    while ((x = trajectories_next_over(&s->trajectories, now_ns)))
+        learned_end_program(s, x);
+    if (e->trajectory == NO_TRAJECTORY)
+        return;
+    x = &s->trajectories.v[e->trajectory];
+    struct length_traits t = program_traits(x->tenant);
+    e->program = lengths_enter(s->lengths, &t);
+    e->age_s = x->active_s + (now_ns - x->began_ns) / NS_PER_S;
+}
+
+void learned_leave_program(struct scheduler *s, const struct entry *e)
+{
+    const struct trajectory *x;
+
+    if (e->trajectory == NO_TRAJECTORY)
+        return;
+    x = &s->trajectories.v[e->trajectory];
+    lengths_leave(s->lengths, e->program);
+    trajectories_attain(&s->trajectories, e->trajectory, attained_now(s, e));
+    if (x->is_closed && x->refs == 1)
+        learned_end_program(s, x);
+}
+
 void learned_ended(struct scheduler *s, uint32_t slot, uint64_t now_ns)
 {
     const struct entry *e = &s->entries[slot];
     double seconds = (now_ns - e->origin_ns) / NS_PER_S;
     double rate = fmax(SPENT_RATE, 1.0 / ++s->n_ended);
 
+    double n_here = s->order.n, age_s = now_ns / NS_PER_S - s->came_sum_s / n_here;
+    double turn_rate = fmax(TURN_RATE, 1.0 / s->n_ended);
+
     lengths_note(s->lengths, e->class, e->n_out);
+    s->age_s += turn_rate * (age_s - s->age_s);
     s->spent_s += rate * (seconds - s->spent_s);
     s->spent_squared += rate * (seconds * seconds - s->spent_squared);
     if (s->n_ended > 1)
-        s->turn_s += fmax(TURN_RATE, 1.0 / s->n_ended) *
-                     ((now_ns - s->last_ended_ns) / NS_PER_S - s->turn_s);
+        s->turn_s += turn_rate * ((now_ns - s->last_ended_ns) / NS_PER_S - s->turn_s);
     s->last_ended_ns = now_ns;
 }
 

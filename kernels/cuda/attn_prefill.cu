@@ -44,8 +44,8 @@ static __device__ __forceinline__ uint32_t v_chunk(uint32_t row, uint32_t chunk)
     return row * layout<DIM>::V_ROW + (chunk ^ 2 * (row / 4 % 4));
 }
 
-/* The walk over the tiles of a sequence that some row of a block sees. It keeps indices only and
- * reads the segment again each time, because registers are scarce. */
+/* The walk over the tiles of a sequence that some row of a block sees. The struct
+ * has indices only, and each step reads the segment again, because registers are scarce. */
 struct walk {
     uint32_t first_pos;    /* of the block's rows */
     uint32_t last_pos;
@@ -143,7 +143,7 @@ static __device__ __forceinline__ bool has_special(uint32_t pair) /* inf or NaN 
 }
 
 /* For a tile that some query sees only in part: zero the token behind the tile's end that shares a
- * word with the last one. Returns in all threads, behind a barrier, whether V has inf or NaN: these
+ * word with the last one. Return in all threads, behind a barrier, whether V has inf or NaN: these
  * must not reach a query that does not see their key, since 0 * inf is NaN. */
 template <int DIM>
 static __device__ __forceinline__ bool clean_values(uint4 *v, uint32_t n)

@@ -54,7 +54,7 @@ static inline cudaStream_t cuda_stream_of(struct cuda_context *c, struct stream 
     return s ? reinterpret_cast<cudaStream_t>(s) : c->streams[DEVICE_COMPUTE];
 }
 
-/* Returns OK, ERR_NOMEM or ERR_INTERNAL, and logs a failure once. `what` names the call. */
+/* Return OK, ERR_NOMEM or ERR_INTERNAL, and log a failure once. `what` names the call. */
 NODISCARD enum status cuda_check(struct cuda_context *c, cudaError_t e, const char *what);
 /* To be called after a launch: cuda_check(c, cudaGetLastError(), kernel). */
 NODISCARD enum status cuda_launched(struct cuda_context *c, const char *kernel);

@@ -107,7 +107,7 @@ enum status cuda_check(struct cuda_context *c, cudaError_t e, const char *what)
         return OK;
     (void)cudaGetLastError(); /* otherwise the next launch would report this error */
     if (e == cudaErrorMemoryAllocation)
-        return ERR_NOMEM; /* the caller logs what the memory was for */
+        return ERR_NOMEM; /* the caller logs the purpose of the memory */
     if (!is_harmless(e))
         mark_failed(c, e, what);
     else

@@ -18,8 +18,8 @@ static __device__ __forceinline__ const uint16_t *scales_of(const struct weight 
     return reinterpret_cast<const uint16_t *>(static_cast<const unsigned char *>(w->data) + at);
 }
 
-/* Elements i .. i + 3 of a row of 8-bit integers. They share a group and its scale, and the row is
- * padded behind D to a multiple of 4. */
+/* Elements i .. i + 3 of a row of 8-bit integers. The four elements share a group and its scale,
+ * and the row is padded behind D to a multiple of 4. */
 static __device__ __forceinline__ float4 load_quantized(const struct weight *w, uint32_t row,
                                                         uint32_t i)
 {

@@ -3,9 +3,9 @@
  *
  * cuBLASLt computes products with float weights, unless they must be batch-invariant; quantized
  * weights always use Tarn's kernels. cuBLASLt is column-major, so a call is D[N, T] = W[N, K] *
- * A[K, T], and Tarn's rows are its columns. Its choice of an algorithm for a shape is asked once
- * and kept in a table, because asking takes the host about as long as a small product takes the
- * GPU. A shape for which it has no algorithm uses Tarn's kernel. */
+ * A[K, T], and Tarn's rows are its columns. A table keeps the algorithm that cuBLASLt
+ * chooses for a shape, because the choice takes the host about as long as a small product takes the
+ * GPU. A shape for which cuBLASLt has no algorithm uses Tarn's kernel. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,8 +19,8 @@
 /* Elements per thread of round_kernel(): 16 bytes. */
 #define ROUND_ELEMENTS 8
 
-/* The table of plans: a model has five shapes per number of rows. It is set-associative; a new plan
- * replaces the least recently used one of its set. */
+/* The table of plans is set-associative: a new plan replaces the least recently used one of its
+ * set. A model has five shapes per number of rows. */
 #define PLAN_SETS 1024
 #define PLAN_WAYS 8
 /* Largest alignment that cuBLASLt distinguishes. */

@@ -4,7 +4,7 @@
  * One launch, a flat grid of three kinds of blocks, in this order:
  *   Q  (row, Q_HEADS heads, four pairs) per thread: a cosine and a sine are read once for all heads
  *      of a thread, and its loads are in flight together.
- *   K  TILE rows, one head and TILE cells per block. A cell is what is contiguous in the cache: two
+ *   K  TILE rows, one head and TILE cells per block. A cell is a contiguous piece of the cache: two
  *      dimensions in bf16, one in f16 and f32. The cache has the cells of a dimension side by side
  *      along tokens, but rows of K are contiguous along dimensions. So the tile is transposed in
  *      shared memory: a warp reads a row and writes one cell of 32 rows, which is one line if the

@@ -439,7 +439,7 @@ static __device__ struct found search_list(const struct row_view *r, const struc
 
 /* --- in id order --- */
 
-/* Sum weights over BINS chunks of consecutive ids. *mine: the sum of this thread's chunk. Returns
+/* Sum weights over BINS chunks of consecutive ids. *mine: the sum of this thread's chunk. Return
  * the sum of this chunk and all before it. */
 template <typename F>
 static __device__ struct amount sum_chunks(const struct row_view *r, struct workspace *w,

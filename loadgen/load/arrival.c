@@ -9,11 +9,21 @@ static bool is_rate(double r)
     return r > 0 && r <= RATE_MAX;
 }
 
+static bool is_drawn(const struct arrival_config *c)
+{
+    return c->kind == ARRIVAL_GAMMA || c->kind == ARRIVAL_CONSTANT;
+}
+
+bool arrival_has_rate(const struct arrival_config *c)
+{
+    return is_drawn(c) || (c->kind == ARRIVAL_TRACE && c->rate > 0);
+}
+
 enum status arrival_check(const struct arrival_config *c, struct buf *why)
 {
-    bool has_rate = c->kind == ARRIVAL_GAMMA || c->kind == ARRIVAL_CONSTANT;
-
-    if (!has_rate)
+    if (c->kind == ARRIVAL_TRACE && c->rate != 0 && !is_rate(c->rate))
+        return buf_why(why, ERR_INVALID, "the rate must be above 0 and at most 1e6 a second");
+    if (!is_drawn(c))
         return c->ramp ? buf_why(why, ERR_INVALID, "a ramp needs open-loop arrivals") : OK;
     if (!c->ramp && !is_rate(c->rate))
         return buf_why(why, ERR_INVALID, "the rate must be above 0 and at most 1e6 a second");

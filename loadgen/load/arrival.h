@@ -23,7 +23,7 @@ enum arrival_kind {
     ARRIVAL_CONSTANT, /* evenly spaced, the first at 0 */
     ARRIVAL_AT_ONCE,  /* rate inf: all at 0 */
     ARRIVAL_CLOSED,   /* no times */
-    ARRIVAL_TRACE,    /* times of the data */
+    ARRIVAL_TRACE,    /* times of the data, scaled to the mean rate `rate` if that is above 0 */
 };
 
 struct arrival_config {
@@ -44,6 +44,8 @@ struct arrival {
 };
 
 NODISCARD enum status arrival_check(const struct arrival_config *config, struct buf *why);
+/* Whether `rate` says how many requests arrive per second. */
+bool arrival_has_rate(const struct arrival_config *config);
 void arrival_init(struct arrival *a, const struct arrival_config *config, uint64_t seed);
 /* The time of the next arrival, never before the last one; 0 for AT_ONCE, CLOSED and TRACE. */
 double arrival_next_s(struct arrival *a);

@@ -16,7 +16,7 @@ void chain_free(struct chain *c)
     free(c);
 }
 
-/* Takes the turn over, also on failure. */
+/* Take the turn over, also on failure. */
 static enum status add(struct chain *c, struct load_request *r)
 {
     struct load_request *turns = realloc(c->turns, (c->n + 1u) * sizeof *turns);

@@ -32,7 +32,7 @@ struct chain {
 NODISCARD enum status chain_pull(struct chain **out, const struct load_request *first,
                                  const struct load_source *source);
 void chain_free(struct chain *c); /* NULL is fine */
-/* Keep the answer of a turn for the prompts of later turns. Takes the bytes over on OK. */
+/* Keep the answer of a turn for the prompts of later turns. On OK the chain owns the bytes. */
 NODISCARD enum status chain_keep_answer(struct chain *c, uint32_t turn, struct buf *text);
 
 #endif

@@ -234,7 +234,7 @@ static double statistic_of(const double *v, size_t n, enum statistic what)
     return value;
 }
 
-/* Puts null for what is not a number: a ratio that does not exist, an interval without an end. */
+/* Put null for what is not a number: a ratio that does not exist, an interval without an end. */
 static void put_finite(struct put *p, const char *key, double v)
 {
     put(p, key, isfinite(v) ? js_new_real(v) : js_new_null());
@@ -271,7 +271,7 @@ static void print_ms(double seconds)
         printf(" %11s", "");
 }
 
-/* Prints a line of the table; a and b may be NAN, which leaves them out. */
+/* Print a line of the table; a and b may be NAN, which leaves them out. */
 static void print_ratio(const char *left, double a, double b, struct interval ratio, bool thin)
 {
     printf("%-30s", left);
@@ -283,7 +283,7 @@ static void print_ratio(const char *left, double a, double b, struct interval ra
         printf(" %9s\n", "none");
 }
 
-/* Adds the number of pairs that have the metric to *n_pairs. */
+/* Add the number of pairs that have the metric to *n_pairs. */
 static enum status report_metric(const struct comparison *c, enum metric m, struct put *out,
                                  size_t *n_pairs)
 {

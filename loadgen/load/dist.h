@@ -1,6 +1,8 @@
 /* dist.h - distributions of lengths, written as users write them.
  *
  *     N  constant:N  uniform:A:B  lognormal:MEAN:CV
+ *     80%X+20%Y   a mixture: X and Y are forms of the first line, the shares add up to 100
+ *     X/N/Y       a change: the first N requests draw from X, all later ones from Y
  *
  * uniform has both ends; lognormal is given by the mean and the coefficient of variation (standard
  * deviation / mean) of the lengths themselves, not of their logarithms.
@@ -20,15 +22,20 @@
 
 enum dist_kind { DIST_CONSTANT, DIST_UNIFORM, DIST_LOGNORMAL };
 
-struct dist {
+struct dist_form {
     enum dist_kind kind;
     double a, b; /* N; A, B; mean, CV */
 };
 
+struct dist {
+    struct dist_form form[2]; /* the second one of a mixture or a change only */
+    double second_share;      /* of a mixture: of the draws; else 0 */
+    uint64_t second_from;     /* of a change: first request of the second form; else 0 */
+};
+
 NODISCARD enum status dist_parse(struct dist *d, const char *text, struct buf *why);
-uint32_t dist_draw(const struct dist *d, struct draw *draw);
-double dist_mean(const struct dist *d); /* before clamping */
-/* The same distribution, every length times `factor`. */
-struct dist dist_scaled(const struct dist *d, double factor);
+/* Draw the length of request `index` (or document, prefix, ...: what the length belongs to). */
+uint32_t dist_draw(const struct dist *d, uint64_t index, struct draw *draw);
+double dist_mean(const struct dist *d); /* before clamping; of a change: before the change */
 
 #endif

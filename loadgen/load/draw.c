@@ -49,6 +49,13 @@ double draw_normal(struct draw *d)
     return radius * cos(2 * M_PI * draw_unit(d));
 }
 
+double draw_lognormal(struct draw *d, double mean, double cv)
+{
+    double variance = log1p(cv * cv); /* of the logarithm */
+
+    return exp(log(mean) - variance / 2 + sqrt(variance) * draw_normal(d));
+}
+
 /* Marsaglia and Tsang, "A simple method for generating gamma variables" (2000), for shape >= 1;
  * a smaller shape by the usual boost from shape + 1. */
 double draw_gamma(struct draw *d, double shape)

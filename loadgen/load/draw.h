@@ -42,6 +42,8 @@ double draw_open(struct draw *d);
 uint64_t draw_below(struct draw *d, uint64_t n); /* [0, n); 0 for n = 0 */
 double draw_exp(struct draw *d);                 /* mean 1 */
 double draw_normal(struct draw *d);              /* mean 0, variance 1 */
+/* Log-normal with this mean and CV. */
+double draw_lognormal(struct draw *d, double mean, double cv);
 double draw_gamma(struct draw *d, double shape); /* scale 1, mean `shape`; shape > 0 */
 /* Fisher-Yates. */
 void draw_shuffle_u32(struct draw *d, uint32_t *a, size_t n);

@@ -82,6 +82,7 @@ static enum status go(struct session *x, struct buf *why)
         .drain_s = o->drain_s,
         .slow_pause_s = o->slow_pause_s,
         .keep_text = o->save_detailed,
+        .ends_conversations = o->finish_conversations,
         .real_history = strcmp(o->history, "real") == 0,
         .progress = progress_is_wanted(o->progress) ? progress_show : NULL,
         .progress_arg = &progress,

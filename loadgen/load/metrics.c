@@ -10,8 +10,8 @@
 const char *metric_name(enum metric m)
 {
     static const char *const names[N_METRICS] = {
-        "ttft",           "tpot",           "itl",      "e2el", "normalized_latency",
-        "ttft_from_send", "e2el_from_send", "send_lag",
+        "ttft",           "tpot",           "itl",      "e2el",    "normalized_latency",
+        "ttft_from_send", "e2el_from_send", "send_lag", "program", "program_active",
     };
 
     return names[m];
@@ -40,6 +40,10 @@ double metric_of(const struct outcome *o, enum metric m, bool *has)
     case METRIC_NORMALIZED:
         *has = *has && n > 0;
         return *has ? span_s(o->intended_ns, o->last_ns) / (double)n : 0;
+    case METRIC_PROGRAM: *has = *has && o->is_last; return span_s(o->began_ns, o->last_ns);
+    case METRIC_PROGRAM_ACTIVE:
+        *has = *has && o->is_last;
+        return span_s(o->began_ns + o->paused_ns, o->last_ns);
     case METRIC_ITL:
     case N_METRICS: break;
     }

@@ -10,6 +10,10 @@
  *   send_lag  time of sending - (intended time, or when --concurrency allowed the request): the
  *             generator's own delay
  *
+ *   program   first turn's intended send time to the last token of the last turn, of conversations
+ *             of several turns that ended; counted with the last turn
+ *   program_active  the same without the client's pauses: the sum of e2el over the turns
+ *
  * Latencies are those of requests of the measured part that ended well. Slow readers and clients
  * that hung up on purpose are counted apart and have no latencies.
  *
@@ -32,6 +36,8 @@ enum metric {
     METRIC_TTFT_SEND,
     METRIC_E2EL_SEND,
     METRIC_LAG,
+    METRIC_PROGRAM,
+    METRIC_PROGRAM_ACTIVE,
     N_METRICS
 };
 

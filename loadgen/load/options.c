@@ -48,7 +48,8 @@ static const struct option_row rows[] = {
            "read --dataset-path"),
     TEXT(NULL, "input-len", input_len, "", "DIST",
          "tokens of a prompt (or of a turn, a question): N, constant:N, uniform:A:B, "
-         "lognormal:MEAN:CV; default 1024, multiturn 128, rag 32"),
+         "lognormal:MEAN:CV, 80%X+20%Y (a mixture of two), X/N/Y (Y from request N on); default "
+         "1024, multiturn 128, rag 32"),
     TEXT(NULL, "output-len", output_len, "", "DIST", "tokens to generate; default 128"),
     NUMBER(NULL, "range-ratio", range_ratio, 0, 1, "0", "R",
            "constant lengths become uniform in [N(1-R), N(1+R)]"),
@@ -63,7 +64,11 @@ static const struct option_row rows[] = {
     COUNT(NULL, "num-prefixes", n_prefixes, 1, 1e7, "10", "prefix: how many"),
     TEXT(NULL, "turns", turns, "uniform:2:6", "DIST", "multiturn: turns of a conversation"),
     NUMBER(NULL, "think-time", think_s, 0, 86400, "1", "S",
-           "multiturn: mean pause before the next turn (exponential)"),
+           "multiturn: mean pause before the next turn"),
+    NUMBER(NULL, "think-cv", think_cv, 0, 100, "0", "CV",
+           "multiturn: the pauses are log-normal with this CV; 0: exponential"),
+    BOOL(NULL, "finish-conversations", finish_conversations, "false",
+         "multiturn: send all turns of what began, also beyond --count and --duration"),
     CHOICE(NULL, "history", history, "made", "made|real",
            "multiturn: earlier answers in later turns; made ones keep runs identical"),
     TEXT(NULL, "system-len", system_len, "", "DIST", "multiturn, rag: a shared system prompt"),
@@ -108,7 +113,8 @@ static const struct option_row rows[] = {
     TEXT("Arrivals and length", "rate", rate, "", "R",
          "requests (or conversations) per second, open loop; inf: all at once"),
     CHOICE(NULL, "arrival", arrival, "", "poisson|gamma|constant|trace|closed",
-           "default: the data's times for trace, poisson with --rate, closed with --concurrency"),
+           "default: the data's times for trace, poisson with --rate, closed with --concurrency; "
+           "trace with --rate or --load: the data's times, scaled to that mean rate"),
     NUMBER(NULL, "burstiness", burstiness, 1e-6, 1e6, "1", "B",
            "shape of the gaps: 1 Poisson, below 1 in bursts, above 1 more even"),
     CHOICE(NULL, "ramp-up-strategy", ramp, "", "linear|exponential",
@@ -204,8 +210,9 @@ static const struct option_row rows[] = {
     NUMBER(NULL, "level-ratio", level_ratio, 1.1, 16, SETTING_TEXT(DEFAULT_LEVEL_RATIO), "X",
            "time of an MLFQ level, as a multiple of the level above"),
     TEXT(NULL, "starvation-ms", starvation_ms, "0", "MS",
-         "a request that has not run for this time goes first; inf: never; 0: 3000, or 100 decode "
-         "steps where that is longer"),
+         "a request that has not run for this time goes first; inf: never; 0: never with the "
+         "variant "
+         "learned, else 3000, or 100 decode steps where that is longer"),
     CHOICE(NULL, "mlfq-variant", mlfq_variant, DEFAULT_MLFQ_VARIANT, "tarn|paper|released|learned",
            "MLFQs as tuned here, as in FastServe's paper, or as in its authors' code; learned: "
            "skip-join-mlfq with ranks learned from the lengths of answers"),

@@ -46,7 +46,8 @@ struct options {
     uint64_t trace_block;
     double trace_speed, trace_unit_s;
     uint64_t n_prefixes, n_documents, n_retrieved;
-    double think_s, zipf;
+    double think_s, think_cv, zipf;
+    bool finish_conversations;
     char *history, *popularity, *retrieval, *document_order, *documents_as;
     struct option_list tenants;
     double disconnect_rate, slow_rate, slow_pause_s;

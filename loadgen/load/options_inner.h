@@ -11,8 +11,8 @@
 
 /* Fill config, closed and percents; refuse options that contradict each other. */
 NODISCARD enum status options_resolve(struct options *o, struct buf *why);
-/* Apply vLLM's flags: --dataset-name, --backend, --endpoint, --header KEY=VALUE and
- * sampling parameters. Runs before options_resolve(), whose defaults depend on the workload. */
+/* Apply vLLM's flags: --dataset-name, --backend, --endpoint, --header KEY=VALUE and sampling
+ * parameters. The call precedes options_resolve(), whose defaults depend on the workload. */
 NODISCARD enum status options_apply_vllm(struct options *o, struct buf *why);
 
 #endif

@@ -28,12 +28,15 @@ static enum status read_dist(const char *flag, const char *text, const char *pre
 /* vLLM's --random-range-ratio. */
 static void widen(struct dist *d, double ratio)
 {
-    if (ratio == 0 || d->kind != DIST_CONSTANT)
-        return;
-    double n = d->a;
-    d->kind = DIST_UNIFORM;
-    d->a = floor(n * (1 - ratio)) < 1 ? 1 : floor(n * (1 - ratio));
-    d->b = ceil(n * (1 + ratio));
+    for (int i = 0; i < 2; i++) {
+        struct dist_form *f = &d->form[i];
+        double n = f->a;
+        if (ratio == 0 || f->kind != DIST_CONSTANT)
+            continue;
+        f->kind = DIST_UNIFORM;
+        f->a = floor(n * (1 - ratio)) < 1 ? 1 : floor(n * (1 - ratio));
+        f->b = ceil(n * (1 + ratio));
+    }
 }
 
 static enum status resolve_lengths(struct options *o, struct buf *why)
@@ -88,8 +91,10 @@ static enum status resolve_arrival(struct options *o, struct buf *why)
     if (is(kind, "closed"))
         a->kind = ARRIVAL_CLOSED;
     bool open = a->kind == ARRIVAL_GAMMA || a->kind == ARRIVAL_CONSTANT;
-    if (!open && (o->rate[0] || o->ramp[0]))
-        return buf_why(why, ERR_INVALID, "--rate: --arrival %s has no rate", kind);
+    bool scaled = a->kind == ARRIVAL_TRACE && /* a rate stretches the data's times */
+                  (o->config.kind == WORKLOAD_TRACE || o->config.kind == WORKLOAD_FILE);
+    if (!open && (o->ramp[0] || (o->rate[0] && (!scaled || is(o->rate, "inf")))))
+        return buf_why(why, ERR_INVALID, "--rate: --arrival %s has no such rate", kind);
     if (a->kind == ARRIVAL_CLOSED && o->concurrency == 0)
         return buf_why(why, ERR_INVALID, "--concurrency: a closed loop needs one");
     a->ramp = o->ramp[0] != '\0';
@@ -98,12 +103,13 @@ static enum status resolve_arrival(struct options *o, struct buf *why)
     a->ramp_end = o->ramp_end;
     a->ramp_s = o->ramp_s > 0 ? o->ramp_s : o->warmup_s + o->duration_s;
     if (o->sim && o->load > 0) {
-        if (!open || o->rate[0] || o->ramp[0] || o->concurrency)
+        if (!(open || scaled) || o->rate[0] || o->ramp[0] || o->concurrency)
             return buf_why(why, ERR_INVALID,
                            "--load: is the rate: give no --rate, --concurrency, "
-                           "--ramp-up-strategy or other --arrival than poisson, gamma, constant");
+                           "--ramp-up-strategy or other --arrival than poisson, gamma, constant, "
+                           "or trace with --workload trace or file");
         a->rate = 1; /* until the capacity is known */
-    } else if (open && !a->ramp) {
+    } else if (open ? !a->ramp : scaled && o->rate[0]) {
         if (!o->rate[0] || is(o->rate, "inf"))
             a->kind = ARRIVAL_AT_ONCE;
         else if (flag_parse_number(o->rate, &a->rate) != OK || a->rate <= 0)
@@ -170,6 +176,7 @@ static void resolve_rest(struct options *o)
     c->data = o->data[0] ? o->data : NULL;
     c->n_prefixes = (uint32_t)o->n_prefixes;
     c->think_s = o->think_s;
+    c->think_cv = o->think_cv;
     c->n_documents = (uint32_t)o->n_documents;
     c->n_retrieved = (uint32_t)o->n_retrieved;
     c->popularity = is(o->popularity, "zipf") ? POPULARITY_ZIPF : POPULARITY_MEASURED;

@@ -9,6 +9,7 @@ void outcome_init(struct outcome *o, const struct load_request *r)
     o->index = r->index;
     o->session = r->session;
     o->turn = r->turn;
+    o->is_last = r->follows && !r->leads;
     o->tenant = r->tenant;
     o->priority = r->priority;
     o->slo = r->slo;

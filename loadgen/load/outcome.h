@@ -34,6 +34,10 @@ struct outcome {
     int http_status;
     char *message; /* of an error; NULL: none */
 
+    uint64_t began_ns;  /* intended time of the first turn of its conversation */
+    uint64_t paused_ns; /* sum of the conversation's pauses up to this turn */
+    bool is_last;       /* the last turn of a conversation of several */
+
     uint64_t intended_ns; /* intended time of sending: latencies count from here */
     uint64_t free_ns;     /* when a place was free: later than intended under --concurrency */
     uint64_t sent_ns;
@@ -65,7 +69,7 @@ uint64_t outcome_prompt_tokens(
     const struct outcome *o); /* the number of the server, else that of the request */
 const char *outcome_end_name(enum outcome_end e);
 
-/* Takes the outcome over on OK. */
+/* Take the outcome over on OK. */
 NODISCARD enum status outcome_list_push(struct outcome_list *l, const struct outcome *o);
 void outcome_list_fini(struct outcome_list *l); /* also fine on a zeroed struct */
 void outcome_list_sort(struct outcome_list *l); /* by index */

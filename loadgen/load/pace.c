@@ -63,7 +63,9 @@ enum status pace_next(struct pace *p, struct turn *out, struct buf *why)
 bool pace_follow(const struct pace *p, struct chain *chain, const struct outcome *before,
                  struct turn *out)
 {
-    if (!chain || chain->next >= chain->n || before->end != OUTCOME_OK || is_full(p)) {
+    bool is_over = is_full(p) && !p->ends_conversations;
+
+    if (!chain || chain->next >= chain->n || before->end != OUTCOME_OK || is_over) {
         chain_free(chain);
         return false;
     }
@@ -72,7 +74,9 @@ bool pace_follow(const struct pace *p, struct chain *chain, const struct outcome
     out->outcome.intended_ns = pace_after(before->end_ns, out->request.think_s);
     out->outcome.free_ns = out->outcome.intended_ns;
     out->outcome.measured = before->measured;
-    if (!p->stop_ns || out->outcome.intended_ns < p->stop_ns)
+    out->outcome.began_ns = before->began_ns;
+    out->outcome.paused_ns = before->paused_ns + out->outcome.intended_ns - before->end_ns;
+    if (p->ends_conversations || !p->stop_ns || out->outcome.intended_ns < p->stop_ns)
         return true;
     turn_fini(out);
     return false;
@@ -98,7 +102,7 @@ bool pace_admit(struct pace *p, struct turn *t, uint64_t now_ns)
     }
     if (p->closed)
         t->outcome.intended_ns = now_ns;
-    t->outcome.free_ns = t->outcome.intended_ns;
+    t->outcome.free_ns = t->outcome.began_ns = t->outcome.intended_ns;
     t->outcome.measured = t->outcome.intended_ns >= p->measured_ns;
     p->n_admitted += t->outcome.measured;
     return true;

@@ -25,9 +25,10 @@ void turn_fini(struct turn *t);
 struct pace {
     struct load_source source;
     bool closed;
-    uint32_t concurrency; /* places; 0: no limit */
-    uint64_t count;       /* measured requests; 0: no limit */
-    double offset_s;      /* subtracted from arrival times */
+    uint32_t concurrency;    /* places; 0: no limit */
+    uint64_t count;          /* measured requests; 0: no limit */
+    double offset_s;         /* subtracted from arrival times */
+    bool ends_conversations; /* later turns go out although count or time are used up */
     /* set by pace_begin() */
     uint64_t start_ns, measured_ns, stop_ns; /* stop_ns 0: no limit */
     /* kept by the caller: requests that hold a place, sent or while their user thinks */
@@ -42,7 +43,7 @@ void pace_begin(struct pace *p, uint64_t start_ns, double warmup_s, double durat
 /* Generate the next first turn. */
 NODISCARD enum status pace_next(struct pace *p, struct turn *out, struct buf *why);
 /* Prepare the turn behind `before`, due at out->outcome.intended_ns. False: there is none, or no
- * time for it. Takes `chain`, which may be NULL. */
+ * time for it. Take `chain`, which may be NULL. */
 bool pace_follow(const struct pace *p, struct chain *chain, const struct outcome *before,
                  struct turn *out);
 bool pace_has_place(const struct pace *p);

@@ -81,7 +81,7 @@ static void print_counts(FILE *f, const struct report *r)
     const struct metrics *m = r->metrics;
     const struct arrival_config *a = &o->config.arrival;
     const struct group *g = &m->all;
-    bool has_rate = a->kind == ARRIVAL_GAMMA || a->kind == ARRIVAL_CONSTANT;
+    bool has_rate = arrival_has_rate(a);
 
     print_title(f, " Serving Benchmark Result ", '=');
     print_count(f, "Successful requests:", g->n_completed);
@@ -291,6 +291,10 @@ void report_print(FILE *f, const struct report *r)
     if (!lists(r->options->percentile_metrics, "e2el"))
         print_metric(f, "End-to-end Latency", "E2EL (ms)", &m->all.of[METRIC_E2EL],
                      &r->options->percents);
+    print_metric(f, "Whole Conversation", "conversation (ms)", &m->all.of[METRIC_PROGRAM],
+                 &r->options->percents);
+    print_metric(f, "Whole Conversation without Pauses", "active conversation (ms)",
+                 &m->all.of[METRIC_PROGRAM_ACTIVE], &r->options->percents);
     if (r->sim)
         report_print_sim(f, r->sim);
     else

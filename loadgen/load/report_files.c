@@ -60,7 +60,7 @@ static void put_setting(struct put *p, const struct report *r)
 {
     const struct options *o = r->options;
     const struct arrival_config *a = &o->config.arrival;
-    bool has_rate = a->kind == ARRIVAL_GAMMA || a->kind == ARRIVAL_CONSTANT;
+    bool has_rate = arrival_has_rate(a);
     const char *model = o->model[0] && !r->sim ? o->model : r->target->model;
     char date[32] = ""; /* a simulation has no date: equal simulations give equal files */
     time_t now = time(NULL);
@@ -359,7 +359,7 @@ static enum status put_python_float(struct buf *b, double v)
     return buf_printf(b, v == floor(v) && v < 1e15 ? "%.1f" : "%.15g", v);
 }
 
-/* Appends the name that vLLM's tool would choose:
+/* Append the name that vLLM's tool would choose:
  * LABEL-RATEqps[-concurrencyN]-MODEL-DATE.json; a simulation has no date. */
 static enum status put_usual_name(struct buf *b, const struct report *r, const struct json *result)
 {
@@ -368,7 +368,7 @@ static enum status put_usual_name(struct buf *b, const struct report *r, const s
     const char *model = js_string(js_get(result, "model_id"), NULL);
     const char *date = js_string(js_get(result, "date"), NULL);
     const char *slash = strrchr(model, '/');
-    bool has_rate = a->kind == ARRIVAL_GAMMA || a->kind == ARRIVAL_CONSTANT;
+    bool has_rate = arrival_has_rate(a);
     enum status s = buf_printf(b, "%s-", o->label[0] ? o->label : backend_of(r));
 
     if (s == OK && a->ramp)

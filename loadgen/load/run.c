@@ -70,7 +70,7 @@ static void fail(struct run *run, enum status s)
     run->pace.no_more = true;
 }
 
-/* Takes the turn over, also on failure. */
+/* Take the turn over, also on failure. */
 static struct flight *flight_create(struct run *run, struct turn *t)
 {
     struct flight *f = calloc(1, sizeof *f);
@@ -461,7 +461,8 @@ enum status run_create(struct run **out, const struct run_config *config)
                               .closed = config->closed,
                               .concurrency = config->concurrency,
                               .count = config->count,
-                              .offset_s = config->arrival_offset_s};
+                              .offset_s = config->arrival_offset_s,
+                              .ends_conversations = config->ends_conversations};
     link_init(&run->active);
     link_init(&run->thinking);
     link_init(&run->waiting);

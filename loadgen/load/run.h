@@ -41,6 +41,7 @@ struct run_config {
     double arrival_offset_s;     /* subtracted from arrival times */
     double slow_pause_s;         /* what a slow reader waits after each piece */
     bool keep_text;              /* of all requests; else only of those to verify */
+    bool ends_conversations;     /* as in struct pace */
     bool real_history;           /* answers stand in later turns as they came */
 
     void (*progress)(void *arg, const struct run_progress *p); /* may be NULL */

@@ -99,7 +99,7 @@ static double compute(double *v, size_t n, enum statistic what)
 /* A ratio without a value: 0 / 0 is not 0. */
 static const struct interval no_ratio = {NAN, NAN, NAN};
 
-/* Draws n pairs with replacement into x and y. Returns their ratio, or NAN. */
+/* Draw n pairs with replacement into x and y. Return their ratio, or NAN. */
 static double resample(const double *a, const double *b, size_t n, enum statistic what,
                        struct draw *d, double *x, double *y)
 {

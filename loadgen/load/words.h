@@ -15,7 +15,7 @@
 #include "base/buf.h"
 
 NODISCARD enum status words_write(struct buf *out, uint64_t id, uint32_t n_words);
-/* Appends n ids with buf_u32(). */
+/* Append n ids with buf_u32(). */
 NODISCARD enum status words_write_ids(struct buf *out, uint64_t id, uint32_t n, uint32_t lo,
                                       uint32_t hi);
 

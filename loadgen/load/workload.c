@@ -34,7 +34,8 @@ uint32_t workload_draw_input(const struct workload *w, const struct load_request
     const struct workload_config *c = &w->config;
     const struct tenant *t = &c->tenants[r->tenant];
 
-    return cut(dist_draw(t->has_input ? &t->input : &c->input, d) * c->input_scale, c->input_max);
+    return cut(dist_draw(t->has_input ? &t->input : &c->input, r->index, d) * c->input_scale,
+               c->input_max);
 }
 
 uint32_t workload_draw_output(const struct workload *w, const struct load_request *r,
@@ -43,7 +44,7 @@ uint32_t workload_draw_output(const struct workload *w, const struct load_reques
     const struct workload_config *c = &w->config;
     const struct tenant *t = &c->tenants[r->tenant];
 
-    return cut(dist_draw(t->has_output ? &t->output : &c->output, d) * c->output_scale,
+    return cut(dist_draw(t->has_output ? &t->output : &c->output, r->index, d) * c->output_scale,
                c->output_max);
 }
 
@@ -69,7 +70,7 @@ static enum status fill_random(struct workload *w, struct load_request *r)
         /* The length belongs to the prefix, not to the request. */
         draw_init(&of_prefix, c->seed, DRAW_PREFIX, k);
         s = workload_add(r, PART_SYSTEM, workload_id(w, ID_PREFIX, k),
-                         dist_draw(&c->prefix_len, &of_prefix));
+                         dist_draw(&c->prefix_len, k, &of_prefix));
     }
     return s == OK ? workload_add(r, PART_USER, workload_id(w, ID_OWN, r->index), n) : s;
 }
@@ -87,12 +88,17 @@ static enum status fill_lengths(struct workload *w, struct load_request *r)
     return workload_add(r, PART_USER, workload_id(w, ID_OWN, r->index), n);
 }
 
+static double draw_pause(const struct workload_config *c, struct draw *d)
+{
+    return c->think_s * (c->think_cv == 0 ? draw_exp(d) : draw_lognormal(d, 1, c->think_cv));
+}
+
 static void begin_session(struct workload *w, const struct load_request *r)
 {
     struct draw d;
 
     draw_init(&d, w->config.seed, DRAW_SESSION, w->n_sessions++);
-    w->n_turns = dist_draw(&w->config.turns, &d);
+    w->n_turns = dist_draw(&w->config.turns, r->index, &d);
     w->turn = 0;
     w->session_tenant = r->tenant;
     w->session_arrival_s = r->arrival_s;
@@ -114,14 +120,14 @@ static enum status fill_multiturn(struct workload *w, struct load_request *r)
     if (c->has_system) {
         draw_init(&d, c->seed, DRAW_PREFIX, 0);
         s = workload_add(r, PART_SYSTEM, workload_id(w, ID_SYSTEM, 0),
-                         dist_draw(&c->system_len, &d));
+                         dist_draw(&c->system_len, 0, &d));
     }
     for (uint32_t k = 0; s == OK && k <= w->turn; k++) {
         uint64_t id = workload_id(w, ID_TURN, draw_mix(session, k));
         draw_init(&d, c->seed, DRAW_LENGTH, draw_mix(session, k) >> 8);
         s = workload_add(r, PART_USER, id, workload_draw_input(w, r, &d));
         uint32_t n_output = workload_draw_output(w, r, &d);
-        r->think_s = c->think_s * draw_exp(&d);
+        r->think_s = draw_pause(c, &d);
         if (s == OK && k < w->turn) {
             s = workload_add(r, PART_ASSISTANT, id + 1, n_output);
             if (s == OK)
@@ -301,6 +307,23 @@ static enum status open_shares(struct workload *w, struct buf *why)
     return s;
 }
 
+/* Choose the speed at which the data's own times have the mean rate of the configuration. */
+static enum status hold_rate(struct workload *w, struct buf *why)
+{
+    bool is_trace = w->config.kind == WORKLOAD_TRACE;
+    size_t n = is_trace ? w->trace.n_rows : w->n_rows;
+    double span_s = 0;
+
+    if (n > 1)
+        span_s = is_trace ? w->trace.rows[n - 1].at_s - w->trace.rows[0].at_s
+                          : w->rows[n - 1].at_s - w->rows[0].at_s;
+    if (!(span_s > 0))
+        return buf_why(why, ERR_INVALID, "%s: all rows have one time: no rate can be held",
+                       w->config.data);
+    w->config.trace_speed = w->config.arrival.rate / ((double)(n - 1) / span_s);
+    return OK;
+}
+
 static enum status open_kind(struct workload *w, struct buf *why)
 {
     const struct workload_config *c = &w->config;
@@ -318,6 +341,8 @@ static enum status open_kind(struct workload *w, struct buf *why)
         s = workload_rag_open(w, why);
     if (c->kind == WORKLOAD_FILE)
         s = workload_file_open(w, why);
+    if (s == OK && c->arrival.kind == ARRIVAL_TRACE && c->arrival.rate > 0)
+        s = hold_rate(w, why);
     return s == ERR_NOMEM ? buf_why(why, s, "out of memory") : s;
 }
 

@@ -67,7 +67,8 @@ struct workload_config {
     bool has_prefix;
 
     struct dist turns;
-    double think_s; /* mean, exponential; 0: at once */
+    double think_s;  /* mean pause; 0: none */
+    double think_cv; /* of log-normal pauses; 0: pauses are exponential */
     struct dist system_len;
     bool has_system;
 
@@ -81,7 +82,7 @@ struct workload_config {
 
     struct file_options file;
     struct trace_options trace;
-    double trace_speed; /* 2: twice as fast */
+    double trace_speed; /* 2: twice as fast; not used where ARRIVAL_TRACE has a rate */
 
     struct tenant tenants[N_TENANTS_MAX]; /* [n_tenants]; none: one without a name */
     uint32_t n_tenants;

@@ -240,7 +240,7 @@ static enum status choose_row(const struct workload *w, const struct load_reques
     return OK;
 }
 
-/* Adds a part whose text is borrowed from row k. */
+/* Add a part whose text is borrowed from row k. */
 static enum status add_text(struct workload *w, struct load_request *r, size_t k,
                             enum part_role role, const struct json *text, const struct json *title)
 {

@@ -61,9 +61,9 @@ NODISCARD enum status workload_rag_fill(struct workload *w, struct load_request 
 NODISCARD enum status workload_file_open(struct workload *w, struct buf *why);
 NODISCARD enum status workload_file_fill(struct workload *w, struct load_request *r);
 void workload_file_close(struct workload *w);
-/* Takes over row->o and row->extra on OK. */
+/* Take over row->o and row->extra on OK. */
 NODISCARD enum status workload_file_add(struct workload *w, const struct file_row *row);
-/* Reads the rows of ShareGPT's format. */
+/* Read the rows of ShareGPT's format. */
 NODISCARD enum status workload_sharegpt_read(struct workload *w, struct buf *why);
 /* The text that a conversation begins with: a string. */
 const struct json *workload_sharegpt_prompt(const struct json *conversation);

@@ -129,7 +129,7 @@ static enum status add_document(struct workload *w, struct load_request *r, uint
     if (!w->config.data) {
         draw_init(&d, w->config.seed, DRAW_DOCUMENT, doc);
         return workload_add(r, PART_DOCUMENT, workload_id(w, ID_DOCUMENT, doc),
-                            dist_draw(&w->config.document_len, &d));
+                            dist_draw(&w->config.document_len, doc, &d));
     }
     /* Real text is the same whatever the seed is. */
     p = load_request_add(r, PART_DOCUMENT, draw_mix(ID_DOCUMENT, doc), 0);
@@ -170,7 +170,7 @@ enum status workload_rag_fill(struct workload *w, struct load_request *r)
     if (s == OK && c->has_system) {
         draw_init(&of_system, c->seed, DRAW_PREFIX, 0);
         s = workload_add(r, PART_SYSTEM, workload_id(w, ID_SYSTEM, 0),
-                         dist_draw(&c->system_len, &of_system));
+                         dist_draw(&c->system_len, 0, &of_system));
     }
     for (uint32_t i = 0; s == OK && i < n; i++)
         s = add_document(w, r, docs[i]);

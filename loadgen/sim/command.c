@@ -102,6 +102,7 @@ static void fill_config(struct command *x)
     c->duration_s = o->duration_s;
     c->drain_s = o->drain_s;
     c->n_output_usual = N_OUTPUT_USUAL;
+    c->ends_conversations = o->finish_conversations;
     c->real_history = strcmp(o->history, "real") == 0;
     c->send_session = o->send_session;
     c->token_times = o->token_times;

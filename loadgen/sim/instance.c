@@ -189,7 +189,7 @@ static void leave_lineup(struct instance *in, struct job *j, enum job_end end, u
     end_job(in, j, end, now_ns);
 }
 
-/* Whether the prompt fits the device's memory. Cuts n_out to the rest, as the server does. */
+/* Whether the prompt fits the device's memory; cut n_out to the rest, as the server does. */
 static bool fits(struct instance *in, struct job *j)
 {
     uint64_t n_blocks = in->config.n_device_blocks, n_spans = j->prompt.n_span_ends;

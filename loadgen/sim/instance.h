@@ -101,7 +101,7 @@ bool instance_is_stuck(const struct instance *in);
 
 /* Add the counts to *r. */
 void instance_count(const struct instance *in, struct sim_result *r);
-/* ASSERT that all counts and lists agree. Walks everything. */
+/* ASSERT that all counts and lists agree. O(jobs). */
 void instance_check(const struct instance *in);
 
 #endif

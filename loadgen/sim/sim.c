@@ -59,7 +59,7 @@ static void fail(struct sim *sim, enum status s, const char *words)
     sim->pace.no_more = true;
 }
 
-/* Takes the turn over, also on failure. */
+/* Take the turn over, also on failure. */
 static struct flight *flight_create(struct sim *sim, struct turn *t)
 {
     struct flight *f = calloc(1, sizeof *f);
@@ -478,7 +478,8 @@ enum status sim_run(const struct sim_config *config, struct outcome_list *outcom
                       .pace = {.source = config->source,
                                .closed = config->closed,
                                .concurrency = config->concurrency,
-                               .count = config->count},
+                               .count = config->count,
+                               .ends_conversations = config->ends_conversations},
                       .why = why};
 
     ASSERT(config->n_instances > 0 && config->n_instances <= SIM_INSTANCES_MAX &&

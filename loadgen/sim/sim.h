@@ -39,6 +39,7 @@ struct sim_config {
     double warmup_s, duration_s; /* duration 0: no limit */
     double drain_s;              /* 0: until all has ended */
     uint32_t n_output_usual;     /* tokens of a request without a length */
+    bool ends_conversations;     /* as in struct pace */
     bool real_history;           /* answers stand in later turns as they came */
     bool send_session;           /* the scheduler is told of sessions */
     bool token_times;            /* outcomes keep the time of each token: 8 bytes each */

@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "kernels/backend.h"
 
-/* What a cache takes, and room to spare. */
+/* Most ranges of memory at once; a cache allocates fewer. */
 #define N_RANGES_MAX 16
 
 struct device_event {

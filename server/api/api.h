@@ -2,15 +2,16 @@
  *
  * Owns    nothing.
  * Thread  HTTP threads; a handler calls http_reply() or http_defer() and never blocks. Handlers of
- *         /cache wait for the engine, so they run on work threads.
+ *         /cache and /v1/sessions wait for the engine, so they run on work threads.
  * Errors  sent to the client as JSON.
  * Units   none. */
 #ifndef TARN_SERVER_API_API_H
 #define TARN_SERVER_API_API_H
 
+#include "server/api/writer.h"
+
 struct server;
 struct http_exchange;
-struct json;
 
 void api_chat(struct server *srv, struct http_exchange *x);
 void api_completions(struct server *srv, struct http_exchange *x);
@@ -22,10 +23,13 @@ void api_health_live(struct server *srv, struct http_exchange *x);
 void api_health_ready(struct server *srv, struct http_exchange *x);
 void api_cache(struct server *srv, struct http_exchange *x);
 void api_cache_forget(struct server *srv, struct http_exchange *x);
+void api_session(struct server *srv, struct http_exchange *x); /* /v1/sessions/{id} */
+void api_session_close(struct server *srv, struct http_exchange *x);
 void api_metrics(struct server *srv, struct http_exchange *x);
 
-/* Parse the body, a JSON object; the caller owns a reference: js_unref(). NULL: the exchange has
- * its error answer. */
-struct json *api_read_body(struct http_exchange *x);
+/* Whether the engine's answer is OK. If not, the exchange has its error answer. */
+bool api_is_answered(struct http_exchange *x, enum status s);
+/* Answer with the written JSON, or with an error if writing failed. Frees w->out. */
+void api_reply(struct http_exchange *x, struct writer *w);
 
 #endif

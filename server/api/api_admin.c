@@ -12,12 +12,11 @@
 #include "server/http/http.h"
 #include "server/kv_disk.h"
 #include "server/server.h"
-#include "server/api/writer.h"
 
 #define BODY_BYTES_MAX (256u << 10)
 #define N_SPANS 20 /* default of ?spans */
 
-static void reply(struct http_exchange *x, struct writer *w)
+void api_reply(struct http_exchange *x, struct writer *w)
 {
     if (w->status == OK)
         http_reply(x, 200, "application/json", w->out);
@@ -26,8 +25,7 @@ static void reply(struct http_exchange *x, struct writer *w)
     buf_fini(w->out);
 }
 
-/* Whether the engine's answer is OK. If not, the error was answered. */
-static bool is_answered(struct http_exchange *x, enum status s)
+bool api_is_answered(struct http_exchange *x, enum status s)
 {
     if (s == ERR_TIMEOUT)
         error_reply_as(x, 503, ERR_UNAVAILABLE, NULL, "the engine is in a long step, try again");
@@ -177,7 +175,8 @@ void api_cache(struct server *srv, struct http_exchange *x)
     struct writer w = {&body, OK};
     uint32_t n_spans;
 
-    if (!get_n_spans(x, &n_spans) || !is_answered(x, engine_cache_view(srv->engine, n_spans, &v)))
+    if (!get_n_spans(x, &n_spans) ||
+        !api_is_answered(x, engine_cache_view(srv->engine, n_spans, &v)))
         return;
     buf_init(&body, BODY_BYTES_MAX);
     write_format(&w,
@@ -191,11 +190,13 @@ void api_cache(struct server *srv, struct http_exchange *x)
     write_disk(&w, &c->disk);
     write_format(&w,
                  ",\"tree\":{\"nodes\":%u,\"spans\":%u,\"holds\":%u,\"held_blocks\":%u,"
-                 "\"metadata_bytes\":%" PRIu64 "}",
-                 c->n_nodes, v.n_spans_all, c->n_holds, c->n_held_blocks, c->memory_bytes);
+                 "\"session_blocks\":%u,\"superseded_blocks\":%" PRIu64
+                 ",\"metadata_bytes\":%" PRIu64 "}",
+                 c->n_nodes, v.n_spans_all, c->n_holds, c->n_held_blocks, c->n_session_blocks,
+                 c->n_superseded, c->memory_bytes);
     write_spans(&w, &v);
     write_format(&w, ",\"copies_failed\":%" PRIu64 "}", c->n_copies_failed);
-    reply(x, &w);
+    api_reply(x, &w);
 }
 
 /* Forget all KV that no request uses. The engine thread does so before it takes any request that is
@@ -219,7 +220,7 @@ static void forget_all(struct server *srv, struct http_exchange *x)
     } else {
         write_puts(&w, "null,\"holds\":null}"); /* a long step: the engine forgets after it */
     }
-    reply(x, &w);
+    api_reply(x, &w);
 }
 
 static int digit(char c)
@@ -258,7 +259,7 @@ static void forget_span(struct server *srv, struct http_exchange *x, const char 
                     "GET /cache");
         return;
     }
-    if (!is_answered(x, engine_cache_erase(srv->engine, &key, &n_blocks)))
+    if (!api_is_answered(x, engine_cache_erase(srv->engine, &key, &n_blocks)))
         return;
     if (n_blocks == 0) {
         error_reply(x, ERR_NOT_FOUND, NULL, "span: no span has this key; GET /cache lists spans");
@@ -268,7 +269,7 @@ static void forget_span(struct server *srv, struct http_exchange *x, const char 
     buf_init(&body, BODY_BYTES_MAX);
     write_format(&w, "{\"object\":\"cache.erase\",\"status\":\"ok\",\"span\":\"%s\",\"blocks\":%u}",
                  hex, n_blocks);
-    reply(x, &w);
+    api_reply(x, &w);
 }
 
 /* Forget ?span=KEY, or all without a query. An unknown parameter is refused, because forgetting all

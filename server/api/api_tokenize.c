@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/json.h"
 #include "server/api/api.h"
+#include "server/api/body.h"
 #include "server/http/error.h"
 #include "server/http/http.h"
 #include "server/api/params.h"
@@ -93,7 +94,7 @@ static void write_tokens(struct writer *w, const struct server *srv, const struc
 
 void api_tokenize(struct server *srv, struct http_exchange *x)
 {
-    struct json *body = api_read_body(x);
+    struct json *body = body_read(x);
     struct buf answer, why;
     struct prompt p;
     bool strings = false;
@@ -153,7 +154,7 @@ static enum status detokenize(const struct server *srv, const struct json *body,
 
 void api_detokenize(struct server *srv, struct http_exchange *x)
 {
-    struct json *body = api_read_body(x);
+    struct json *body = body_read(x);
     struct buf answer, why;
 
     if (!body)

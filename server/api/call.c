@@ -9,12 +9,12 @@
 #include "base/log.h"
 #include "server/auth/admission.h"
 #include "server/api/answer.h"
-#include "server/api/api.h"
+#include "server/api/body.h"
+#include "server/api/caller.h"
 #include "server/auth/auth.h"
 #include "server/http/error.h"
 #include "server/api/logprobs.h"
 #include "server/server.h"
-#include "server/api/route.h"
 #include "server/api/tally.h"
 #include "server/api/wait.h"
 
@@ -35,7 +35,7 @@ static struct call *call_create(struct server *srv, struct http_exchange *x, enu
     if (!call)
         return NULL;
     call->srv = srv;
-    call->account = route_account(x);
+    call->account = caller_account(x);
     call->kind = kind;
     call->http_id = http_id(x);
     call->created_s = (int64_t)(clock_unix_ns() / 1000000000u);
@@ -582,12 +582,12 @@ static void call_start(struct call *call, struct http_exchange *x)
 void call_serve(struct server *srv, struct http_exchange *x, enum params_kind kind,
                 enum status (*read)(struct call *call, const struct json *body, struct buf *why))
 {
-    struct json *body = api_read_body(x);
+    struct json *body = body_read(x);
     struct call *call = body ? call_create(srv, x, kind) : NULL;
     struct buf why;
 
     if (!body)
-        return; /* api_read_body() has answered */
+        return; /* body_read() has answered */
     buf_init(&why, BUF_WHY_MAX);
     enum status s = call ? read(call, body, &why) : ERR_NOMEM;
     if (call)

@@ -4,10 +4,10 @@
  * JSON (answer.h); everything else is here. A call goes through three states:
  *
  *   CALL_READ       the body is being read into params and prompts
- *   CALL_WAITING    optional: work on another thread ends before the prompts are final (wait.h). The
- *                   connection is suspended. The call is resumed when the work ends; the deadline
- *                   (server.wait_timeout_ns) answers 503; a client that leaves ends the call, and
- *                   nothing is submitted
+ *   CALL_WAITING    optional: the prompts become final when work on another thread ends (wait.h).
+ *                   Meanwhile the connection is suspended. At the deadline
+ *                   (server.wait_timeout_ns) the call answers 503. If the client leaves, the call
+ *                   ends, and nothing is submitted
  *   CALL_SUBMITTED  the engine has the requests; answers are written as tokens come
  *
  * Owns    its prompts, choices and parameters; freed when the exchange closes.
@@ -35,7 +35,7 @@ enum call_state { CALL_READ, CALL_WAITING, CALL_SUBMITTED };
 
 struct call {
     struct server *srv;
-    struct account *account; /* route_account() */
+    struct account *account; /* caller_account() */
     _Atomic int state;       /* enum call_state */
     atomic_bool is_gone;     /* the client left, or the server ends */
     struct wait *wait;       /* a reference: call_wait_for(); NULL: nothing to wait for */

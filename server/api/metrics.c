@@ -7,13 +7,13 @@
 
 #include "base/check.h"
 #include "server/api/api.h"
+#include "server/api/caller.h"
 #include "server/auth/auth.h"
 #include "server/http/error.h"
 #include "server/api/exposition.h"
 #include "server/http/http.h"
 #include "server/kv_disk.h"
 #include "server/api/metrics.h"
-#include "server/api/route.h"
 #include "server/server.h"
 #include "server/api/tally.h"
 
@@ -398,7 +398,7 @@ static bool check_caller(struct server *srv, struct http_exchange *x, const stru
     struct buf why;
 
     buf_init(&why, BUF_WHY_MAX);
-    enum status s = route_check_admin(srv, asks, &why);
+    enum status s = caller_check_admin(srv, asks, &why);
     *all = s == OK;
     bool may = s == OK || auth_needs_key(srv->auth);
     if (!may)
@@ -409,7 +409,7 @@ static bool check_caller(struct server *srv, struct http_exchange *x, const stru
 
 void api_metrics(struct server *srv, struct http_exchange *x)
 {
-    const struct account *asks = route_account(x);
+    const struct account *asks = caller_account(x);
     struct buf body;
     struct page p;
     bool all;

@@ -9,7 +9,6 @@
 
 #include "server/api/exposition.h"
 #include "server/api/metrics.h"
-#include "server/api/route.h"
 #include "server/server.h"
 #include "server/api/tally.h"
 
@@ -154,22 +153,23 @@ static void write_status(void *arg, int status, uint64_t n)
 void metrics_write_http(struct page *p, const struct server *srv)
 {
     static const char seconds_name[] = "http_request_duration_seconds";
-    char route[ROUTE_NAME_BYTES];
+    uint32_t n_routes = tally_n_routes(srv->tally);
+    const char *route;
     struct hist seconds;
 
     page_head(p, "http_requests_total", "counter",
               "Requests by route and status code; 499: the client left before an answer.");
-    for (uint32_t i = 0; i < route_n(); i++) {
-        if (!route_name(i, route))
+    for (uint32_t i = 0; i < n_routes; i++) {
+        if (!(route = tally_route_name(srv->tally, i)))
             continue;
-        int usual = strcmp(route, ROUTE_NAME_OTHER) == 0 ? 404 : 200;
+        int usual = i + 1 == n_routes ? 404 : 200; /* the last route is all unknown paths */
         tally_each_status(srv->tally, i, usual, write_status, &(struct status_writer){p, route});
     }
     page_head(p, seconds_name, "histogram",
               "From a request's header to the last byte of its answer.");
-    for (uint32_t i = 0; i < route_n(); i++) {
+    for (uint32_t i = 0; i < n_routes; i++) {
         char labels[160] = "";
-        if (!route_name(i, route))
+        if (!(route = tally_route_name(srv->tally, i)))
             continue;
         label_add(labels, sizeof labels, "route", route);
         tally_seconds(srv->tally, i, &seconds);

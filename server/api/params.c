@@ -11,7 +11,6 @@
 
 #define CACHE_SALT_BYTES_MAX 1024
 #define CACHE_TTL_S_MAX 86400
-#define SESSION_BYTES_MAX 256
 
 /* --- known and refused fields --- */
 

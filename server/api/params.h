@@ -32,6 +32,9 @@ struct server;
 
 enum params_kind { PARAMS_CHAT, PARAMS_COMPLETION };
 
+/* Longest session_id. */
+#define SESSION_BYTES_MAX 256
+
 /* Must not be moved once parsed: sampling and stopping point into it. */
 struct params {
     struct sampling sampling; /* seed is that of choice 0 */

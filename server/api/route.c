@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "base/json.h"
-#include "server/auth/admission.h"
 #include "server/api/api.h"
+#include "server/api/caller.h"
+#include "server/auth/admission.h"
 #include "server/auth/auth.h"
 #include "server/http/error.h"
 #include "server/http/http.h"
@@ -30,6 +30,8 @@ static const struct route routes[] = {
     {"GET", "/v1/models/", true, false, false, false, false, api_model},
     {"POST", "/tokenize", false, false, false, false, false, api_tokenize},
     {"POST", "/detokenize", false, false, false, false, false, api_detokenize},
+    {"GET", "/v1/sessions/", true, false, false, false, true, api_session},
+    {"POST", "/v1/sessions/", true, false, false, false, true, api_session_close},
     {"GET", "/health", false, true, false, false, false, api_health_ready},
     {"GET", "/health/live", false, true, false, false, false, api_health_live},
     {"GET", "/health/ready", false, true, false, false, false, api_health_ready},
@@ -125,30 +127,6 @@ static void list_methods(const char *path, bool all, char *out, size_t n_out)
         snprintf(out + n, n_out - n, ", OPTIONS");
 }
 
-/* Whether only processes of this machine can connect. */
-static bool is_local(const struct config *c)
-{
-    const char *host = c->host;
-
-    return (c->uds && c->uds[0]) || !host || strncmp(host, "127.", 4) == 0 ||
-           strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
-}
-
-enum status route_check_admin(const struct server *srv, const struct account *a, struct buf *why)
-{
-    if (a->admin || (!auth_needs_key(srv->auth) && is_local(srv->config)))
-        return OK;
-    if (!auth_needs_key(srv->auth))
-        return buf_why(why, ERR_FORBIDDEN,
-                       "this needs an admin key (--admin-api-key) on a server "
-                       "that listens to other machines");
-    if (!auth_has_admin_key(srv->auth))
-        return buf_why(why, ERR_FORBIDDEN,
-                       "this needs an admin key, and the server has none: "
-                       "start it with --admin-api-key");
-    return buf_why(why, ERR_FORBIDDEN, "this needs an admin key (--admin-api-key)");
-}
-
 static void unref_account(void *a)
 {
     account_unref(a);
@@ -167,7 +145,7 @@ static struct account *check_key(struct server *srv, struct http_exchange *x, co
     if (s == OK)
         http_set_caller(x, a->name, a->tenant_name);
     if (s == OK && r && r->admin)
-        s = route_check_admin(srv, a, &why);
+        s = caller_check_admin(srv, a, &why);
     if (a)
         http_keep(x, a, unref_account);
     if (s != OK) {
@@ -224,54 +202,10 @@ void route_early(void *arg, struct http_exchange *x)
         http_set_client(x, a->tenant_id);
 }
 
-struct account *route_account(const struct http_exchange *x)
-{
-    return http_kept(x);
-}
-
 void route_handle(void *arg, struct http_exchange *x)
 {
     const struct route *r = find(http_path(x), http_method(x));
 
     ASSERT(r); /* route_early() answered otherwise */
     r->handle(arg, x);
-}
-
-/* Bounds of a request's JSON. A prompt of a million token ids passes, and so do a hundred prompts
- * of ten thousand ids. A body of empty objects, which take 70 bytes of memory each, does not
- * pass. */
-#define BODY_N_VALUES_MAX ((size_t)1 << 22)
-#define BODY_MEMORY_MIN ((size_t)64 << 20)
-#define BODY_MEMORY_PER_BYTE 4
-
-static enum status parse_body(struct json **out, const struct buf *text, struct buf *why)
-{
-    const struct js_limits limits = {.n_values_max = BODY_N_VALUES_MAX,
-                                     .n_bytes_max =
-                                         BODY_MEMORY_MIN + BODY_MEMORY_PER_BYTE * text->len};
-
-    *out = NULL;
-    if (text->len == 0)
-        return buf_why(why, ERR_INVALID, "the body is empty; send a JSON object");
-    enum status s = js_parse_limited(out, buf_str(text), text->len, &limits, why);
-    if (s != OK || js_is(*out, JS_OBJECT))
-        return s;
-    s = buf_why(why, ERR_INVALID, "the body must be a JSON object, not %s",
-                js_type_name(js_typeof(*out)));
-    js_unref(*out);
-    *out = NULL;
-    return s;
-}
-
-struct json *api_read_body(struct http_exchange *x)
-{
-    struct json *body;
-    struct buf why;
-
-    buf_init(&why, BUF_WHY_MAX);
-    enum status s = parse_body(&body, http_body(x), &why);
-    if (s != OK)
-        error_reply(x, s, s == ERR_INVALID ? "malformed_json" : NULL, buf_str(&why));
-    buf_fini(&why);
-    return body;
 }

@@ -10,29 +10,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/buf.h"
+#include "server/api/tally.h"
 
-struct account;
 struct http_exchange;
-struct server;
 
 /* For struct http_config; arg is the struct server. */
 void route_early(void *arg, struct http_exchange *x);
 void route_handle(void *arg, struct http_exchange *x);
 
-/* The account of the request's key, which was checked once, when the head was read: a key that is
- * removed meanwhile still serves its request. NULL on paths that need no key. Valid until the end
- * of the exchange. */
-struct account *route_account(const struct http_exchange *x);
-
-/* OK where `a` may use admin paths: it has an admin key, or the server has no keys and listens to
- * this machine only. ERR_FORBIDDEN: with words that say what to do. */
-NODISCARD enum status route_check_admin(const struct server *srv, const struct account *a,
-                                        struct buf *why);
-
 /* Routes as /metrics names them, by path and for all methods: 0 to route_n() - 1. The last one,
  * "other", stands for all paths that are not in the table. */
-#define ROUTE_NAME_BYTES 64
 #define ROUTE_NAME_OTHER "other"
 uint32_t route_n(void);
 uint32_t route_of(const char *path);

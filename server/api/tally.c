@@ -8,6 +8,7 @@
 #define N_STATUSES (TALLY_STATUS_MAX - TALLY_STATUS_MIN + 1)
 
 struct route_tally {
+    char name[ROUTE_NAME_BYTES]; /* constant; empty: never counted */
     uint64_t n[N_STATUSES];
     struct hist seconds;
 };
@@ -20,7 +21,8 @@ struct tally {
     struct route_tally routes[];
 };
 
-enum status tally_create(struct tally **out, uint32_t n_routes)
+enum status tally_create(struct tally **out, uint32_t n_routes,
+                         bool (*name)(uint32_t route, char out[ROUTE_NAME_BYTES]))
 {
     struct tally *t = calloc(1, sizeof *t + n_routes * sizeof *t->routes);
 
@@ -31,8 +33,12 @@ enum status tally_create(struct tally **out, uint32_t n_routes)
     t->n_routes = n_routes;
     hist_init(&t->n, hist_bounds_n, ARRAY_SIZE(hist_bounds_n));
     hist_init(&t->n_tokens_max, hist_bounds_tokens, ARRAY_SIZE(hist_bounds_tokens));
-    for (uint32_t i = 0; i < n_routes; i++)
-        hist_init(&t->routes[i].seconds, hist_bounds_ttft_s, ARRAY_SIZE(hist_bounds_ttft_s));
+    for (uint32_t i = 0; i < n_routes; i++) {
+        struct route_tally *r = &t->routes[i];
+        hist_init(&r->seconds, hist_bounds_ttft_s, ARRAY_SIZE(hist_bounds_ttft_s));
+        if (!name(i, r->name))
+            r->name[0] = '\0';
+    }
     return OK;
 }
 
@@ -42,6 +48,17 @@ void tally_destroy(struct tally *t)
         return;
     pthread_mutex_destroy(&t->lock);
     free(t);
+}
+
+uint32_t tally_n_routes(const struct tally *t)
+{
+    return t->n_routes;
+}
+
+const char *tally_route_name(const struct tally *t, uint32_t route)
+{
+    ASSERT(route < t->n_routes);
+    return t->routes[route].name[0] ? t->routes[route].name : NULL;
 }
 
 void tally_exchange(struct tally *t, uint32_t route, int status, double seconds)

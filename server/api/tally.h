@@ -2,7 +2,7 @@
  * n and max_tokens of generating requests.
  *
  * Clients cannot make the number of series grow: the routes are those of the table in route.c and
- * one for all others, and only status codes that were sent have a series.
+ * one for all other paths, and only status codes that were sent have a series.
  *
  * Owns    the counts.
  * Thread  any.
@@ -11,6 +11,7 @@
 #ifndef TARN_SERVER_API_TALLY_H
 #define TARN_SERVER_API_TALLY_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/hist.h"
@@ -24,14 +25,23 @@
 
 struct tally;
 
-/* Routes are numbered 0 to n_routes - 1. */
-NODISCARD enum status tally_create(struct tally **out, uint32_t n_routes);
+/* Bytes of a route's name, with the NUL. */
+#define ROUTE_NAME_BYTES 64
+
+/* Routes are numbered 0 to n_routes - 1; the last one stands for all paths that have no route.
+ * name() writes a route's name; false: the route is never counted. */
+NODISCARD enum status tally_create(struct tally **out, uint32_t n_routes,
+                                   bool (*name)(uint32_t route, char out[ROUTE_NAME_BYTES]));
 void tally_destroy(struct tally *t); /* NULL is fine */
 
 /* Count one exchange; a status out of range, such as 0, counts as TALLY_STATUS_NONE. */
 void tally_exchange(struct tally *t, uint32_t route, int status, double seconds);
 /* Count one prompt: the request asked for `n` answers of at most n_tokens_max tokens. */
 void tally_prompt(struct tally *t, uint32_t n, uint32_t n_tokens_max);
+
+uint32_t tally_n_routes(const struct tally *t);
+/* The name of a route; NULL: the route is never counted. */
+const char *tally_route_name(const struct tally *t, uint32_t route);
 
 /* Call f for each status of a route that was counted, in ascending order, and for `always` even if
  * it was not: a series that begins with 0 shows its first increase. */

@@ -1,12 +1,13 @@
 /* http.h - the HTTP/1.1 server: connections, requests, answers. Handlers must never block.
  *
- * ONLY module that includes libmicrohttpd (MHD): http.c for requests, http_slot.c for suspending
- * connections, http_check.c for checks that MHD does not make, http_tls.c for certificates.
- * http_accept.c accepts connections, and MHD serves them in n_threads epoll loops. A handler that
- * cannot answer at once defers its answer: the connection is suspended until http_wake(). The
- * handler of a long body runs on a work thread, because parsing and tokenizing it would delay the
- * other connections of its HTTP thread; so does the handler of a request for which early() called
- * http_will_wait(). http_slot.h has the deadlines and the detection of lost clients.
+ * ONLY module that includes libmicrohttpd (MHD): http.c for requests, http_exchange.c for what
+ * handlers see of a request, http_slot.c for suspending connections, http_check.c for checks that
+ * MHD does not make, http_tls.c for certificates. http_accept.c accepts connections, and MHD serves
+ * them in n_threads epoll loops. A handler that cannot answer at once defers its answer: the
+ * connection is suspended until http_wake(). The handler of a long body runs on a work thread,
+ * because parsing and tokenizing it would delay the other connections of its HTTP thread; so does
+ * the handler of a request for which early() called http_will_wait(). http_slot.h has the deadlines
+ * and the detection of lost clients.
  *
  * MHD answers a header that it cannot parse, or that is longer than its buffer, with an HTML page
  * (400, 414 or 431). MHD 0.9.75 has no option to change that page. Malformed requests that MHD does

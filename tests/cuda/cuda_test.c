@@ -110,7 +110,7 @@ static void *remember(void *p, bool on_device)
     return p;
 }
 
-/* Allocates the exact length, so that AddressSanitizer sees an access beyond it. */
+/* Allocate the exact length, so that AddressSanitizer sees an access beyond it. */
 void *host_array(size_t n_bytes)
 {
     void *p = NULL;

@@ -41,10 +41,10 @@ void cuda_test_free_all(struct device *d);
 
 /* Check that NaN and infinities are at the same positions, every other element is within abs_tol or
  * rel_tol of the reference, and 1 - cosine is below 1e-5 or a value derived from the tolerances.
- * Prints the first element that differs and the worst one. */
+ * Print the first element that differs and the worst one. */
 void assert_close(const char *what, const float *got, const float *want, size_t n, float abs_tol,
                   float rel_tol);
-/* Check that all bits are equal. Prints the first element that differs. */
+/* Check that all bits are equal. Print the first element that differs. */
 void assert_same_bits(const char *what, const void *got, const void *want, size_t n_bytes);
 
 #endif

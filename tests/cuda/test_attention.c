@@ -2,8 +2,9 @@
  * between batches.
  *
  * A world holds sequences: their queries, keys and values at all positions, cut into segments. A
- * batch computes some rows of some sequences. Its KV pool holds the keys and values that these rows
- * may read, and NaN and infinities everywhere else, so that a wrong read makes the output NaN. */
+ * batch computes some rows of some sequences. The KV pool of a batch holds the keys and values that
+ * these rows may read, and NaN and infinities everywhere else, so that a wrong read makes the
+ * output NaN. */
 #include "tests/cuda/cuda_test.h"
 
 #include <math.h>
@@ -72,8 +73,8 @@ static void open_world(struct world *w, const struct shape *shape, uint32_t max_
     w->pool.base = host_array(max_blocks * kv_block_bytes(&w->pool));
 }
 
-/* Queries are rounded to bf16, because the matrix instructions would round them. What remains are
- * the errors of the rounded softmax weights. */
+/* Queries are rounded to bf16, because the matrix instructions would round them. The
+ * remaining errors are those of the rounded softmax weights. */
 static float *queries(const struct shape *shape, size_t n)
 {
     float *q = random_array(n, 1);

@@ -196,7 +196,7 @@ static void synchronous_copies_of_any_size_round_trip(void **state)
 }
 
 /* Copy in on one stream, run an op on the second, copy out on the third, ordered by two events, or
- * without them if `ordered` is false. Returns whether the result is right. */
+ * without them if `ordered` is false. Return whether the result is right. */
 static bool pass_through_streams(struct device *d, int round, bool ordered)
 {
     enum { DIM = 64, N_BYTES = DIM * sizeof(float) };
@@ -248,7 +248,7 @@ static void events_order_work_of_different_streams(void **state)
     device_close(d);
 }
 
-/* Shows that the test above can fail. */
+/* Show that the test above can fail. */
 static void without_events_the_emulation_shows_it(void **state)
 {
     need_injection();

@@ -51,7 +51,7 @@ static struct device *open_device(bool invariant)
     return cuda_device_for(&config);
 }
 
-/* Repeats a random block of odd length, because drawing full-size weights would take minutes. */
+/* Repeat a random block of odd length, because drawing full-size weights would take minutes. */
 static float *long_random_array(size_t n, float scale)
 {
     enum { BLOCK = 1000003 };
@@ -265,7 +265,7 @@ static void small_shapes_match_reference(void **state)
     }
 }
 
-/* Checks bias and old values with each kernel and with cuBLASLt. */
+/* Check bias and old values with each kernel and with cuBLASLt. */
 static void bias_and_old_values_are_added_once(void **state)
 {
     (void)state;
@@ -426,7 +426,7 @@ static void nan_and_inf_come_out_where_they_went_in(void **state)
 }
 
 /* If cuBLASLt refuses a product for which it found an algorithm, Tarn's own kernels compute it.
- * Tests each type that uses cuBLASLt, and the same shape twice. */
+ * Test each type that uses cuBLASLt, and the same shape twice. */
 static void a_product_that_the_library_refuses_is_computed_here(void **state)
 {
     (void)state;

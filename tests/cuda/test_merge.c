@@ -53,7 +53,7 @@ static void merge_init(struct merge *m, uint32_t n_rows, uint32_t n_heads, uint3
     }
 }
 
-/* Merge rows [first, first + n) only; d NULL: with the reference. Returns the floats of out, then
+/* Merge rows [first, first + n) only; d NULL: with the reference. Return the floats of out, then
  * those of out_lse. */
 static float *merge_run(const struct merge *m, struct device *d, uint32_t first, uint32_t n)
 {

@@ -154,7 +154,7 @@ static struct sampler_row view(struct row *r, uint32_t n_vocab)
 
 /* --- both samplers --- */
 
-/* Sample on the host. Changes the logits. */
+/* Sample on the host, with penalties and bias applied to `logits`. */
 static void sample_on_host(struct row *rows, uint32_t n, float *logits, uint32_t n_vocab)
 {
     struct sampler_candidate *scratch = malloc(n_vocab * sizeof *scratch);
@@ -179,7 +179,7 @@ static struct device *device_for(uint32_t n_rows)
     return cuda_device_for(&config);
 }
 
-/* Sample on the device. Returns the changed logits, in device memory. */
+/* Sample on the device. Return the changed logits, in device memory. */
 static const float *sample_on_device(struct device *d, struct row *rows, uint32_t n,
                                      const float *logits, uint32_t n_vocab, size_t list_bytes_max)
 {
@@ -307,7 +307,7 @@ static void assert_same_changes(const float *got, const float *want, uint32_t n_
                      (double)got[id], (double)want[id]);
 }
 
-/* Compare the results of a row. Returns whether the tokens differ because of a close decision. */
+/* Compare the results of a row. Return whether the tokens differ because of a close decision. */
 static bool compare(const struct row *r, const float *changed, uint32_t n_vocab, uint32_t i)
 {
     const struct sampling *sp = &r->sampling;

@@ -229,7 +229,7 @@ static void rmsnorm_matches_reference_and_has_a_rows_own_bits(void **state)
         check_norm(6, dims[i], false, OUT_APART);
         check_norm(row_counts[i % ARRAY_SIZE(row_counts)], dims[i], false, OUT_IS_X);
     }
-    check_norm(2, 8192 + 260, false, OUT_IS_X); /* longer than what stays in registers */
+    check_norm(2, 8192 + 260, false, OUT_IS_X); /* longer than the part that stays in registers */
     check_norm(2, 8192 + 3, false, OUT_APART);
     if (full_size()) {
         check_norm(512, 4096, false, OUT_APART);
@@ -324,7 +324,7 @@ static void rope_init(struct rope *r, enum dtype t, uint32_t dim, uint32_t rot_d
     r->n_pool_bytes = N_POOL_BLOCKS * kv_block_bytes(&r->p.pool);
 }
 
-/* All elements are 77: what nobody writes stays so. */
+/* All elements are 77 before the op, and those that the op must not write stay 77. */
 static void *fresh_pool(const struct rope *r)
 {
     void *pool = host_array(r->n_pool_bytes);

@@ -102,7 +102,8 @@ void emulation_die(const char *format, ...)
     vfprintf(stderr, format, args);
     va_end(args);
     if (grid.active) {
-        fprintf(stderr, "\n  in %s, block (%u,%u,%u)", grid.name, blockIdx.x, blockIdx.y, blockIdx.z);
+        fprintf(stderr, "\n  in %s, block (%u,%u,%u)", grid.name, blockIdx.x, blockIdx.y,
+                blockIdx.z);
         if (grid.running)
             fprintf(stderr, ", thread (%u,%u,%u)", grid.running->index.x, grid.running->index.y,
                     grid.running->index.z);
@@ -528,7 +529,7 @@ static void draw_order(void)
 }
 
 /* Allocate dynamic shared memory of exactly this length, followed by a red zone or a page that
- * faults. It is aligned to 16 bytes and not more. */
+ * faults. The memory is aligned to exactly 16 bytes. */
 static void open_shared(size_t n_bytes)
 {
     grid.shared_bytes = n_bytes;

@@ -124,7 +124,8 @@ bool memory_free(void *p, bool on_device)
     set_access(&a, true);
     for (size_t i = 0; i < slack_bytes(&a); i++)
         if (static_cast<unsigned char>(a.base[a.n_bytes + i]) != 0xfd)
-            emulation_die("%zu bytes at %p: byte %zu behind their end was written", a.n_bytes, p, i);
+            emulation_die("%zu bytes at %p: byte %zu behind their end was written", a.n_bytes, p,
+                          i);
     unmap_memory(&a);
     if (on_device)
         n_device_bytes -= a.n_bytes;

@@ -58,7 +58,8 @@ static void mma(const emulation_operands all[32], float (*value)(uint16_t))
         const float *rd = static_cast<const float *>(all[lane].out);
         for (int half = 0; half < 2; half++) {
             for (int i = 0; i < 4; i++)
-                a[g + 8 * (i % 2)][2 * c + 8 * (i / 2) + half] = value((uint16_t)(ra[i] >> 16 * half));
+                a[g + 8 * (i % 2)][2 * c + 8 * (i / 2) + half] =
+                    value((uint16_t)(ra[i] >> 16 * half));
             for (int i = 0; i < 2; i++)
                 b[2 * c + 8 * i + half][g] = value((uint16_t)(rb[i] >> 16 * half));
             for (int i = 0; i < 2; i++)

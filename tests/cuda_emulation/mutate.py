@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """mutate.py - would the tests see it if a kernel lost a barrier, or a bound were off by one?
 
-Changes the .cu and .cuh files one place at a time (in a copy), compiles only the file that changed,
-links it with the objects of a finished build and runs its test under a few seeds. A mutant that all
+Change the .cu and .cuh files one place at a time (in a copy), compile only the file that changed,
+link it with the objects of a finished build and run its test under a few seeds. A mutant that all
 runs pass has survived: the tests miss something there, or the place is not needed.
 
 Usage: mutate.py --build BUILD [--only REGEX] [--kinds barrier,copy,bound,rounding] [--seeds 1,2,3]
@@ -134,7 +134,8 @@ class Builder:
                 return shlex.split(f.read()), folder
         run = subprocess.run(['ninja', '-t', 'commands', '-s', 'tests/cuda_' + test],
                              cwd=self.build, capture_output=True, text=True, check=True)
-        return shlex.split(run.stdout.strip().removeprefix(': && ').removesuffix(' && :')), self.build
+        command = run.stdout.strip().removeprefix(': && ').removesuffix(' && :')
+        return shlex.split(command), self.build
 
     def link(self, test, source, obj, out):
         """The test's own link line with one object replaced."""
@@ -151,7 +152,7 @@ def source_of(build):
 
 
 def run_test(program, seed, limit_s):
-    """What became of it: 0, its exit status, or 'time'."""
+    """Run a test program; return its exit status, or 'time' if it took too long."""
     try:
         return subprocess.run([program], capture_output=True, timeout=limit_s,
                               env=dict(os.environ, TARN_EMULATION_SEED=str(seed))).returncode
@@ -160,7 +161,7 @@ def run_test(program, seed, limit_s):
 
 
 def failing_tests(build, files, seeds, limit_s):
-    """Tests that fail as the tree is: no mutant can be judged by them."""
+    """The tests that fail without a mutation, so that they can judge no mutant."""
     tests = {t for f in files for source in ([f] if f.endswith('.cu') else includers(f))
              for t in TESTS[source]}
     return {t for t in tests for seed in seeds

@@ -241,7 +241,7 @@ static size_t put_number(size_t len, size_t at)
     return put(len, at, end - at, (const uint8_t *)number, strlen(number));
 }
 
-/* Find a quoted text in bytes[from..len). Returns its length with the quotes; 0: there is none. */
+/* Find a quoted text in bytes[from..len). Return its length with the quotes; 0: there is none. */
 static size_t find_quoted(const uint8_t *bytes, size_t len, size_t from, size_t *start)
 {
     const uint8_t *open = memchr(bytes + from, '"', len - from);

@@ -49,7 +49,7 @@ static void on_chunk(void *arg, const struct tarn_chunk *c)
         add(&r->seen, c->finish_reason, strlen(c->finish_reason));
 }
 
-/* Handles an event as call.c does. */
+/* Handle an event as call.c does. */
 static enum status on_event(void *arg, const char *name, const char *data, size_t len)
 {
     struct reading *r = arg;

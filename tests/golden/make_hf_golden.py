@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the golden logits in this folder, computed by Hugging Face transformers.
+"""Write the golden logits in this folder, computed by Hugging Face transformers.
 
-Run by hand, only to add or change a case; the tests read what is committed. On Debian 12:
+The program is run by hand, only to add or change a case; the tests read the committed files. On
+Debian 12:
 
     apt-get install python3-torch python3-venv
     python3 -m venv --system-site-packages /tmp/hf

@@ -60,7 +60,7 @@ def ask(url, ids):
 
 
 def main():
-    """Ask, then ask some again."""
+    """Send all requests, then some of them again."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", required=True)
     parser.add_argument("--requests", type=int, default=100)
@@ -76,8 +76,9 @@ def main():
     seconds = time.monotonic() - begin
     again = range(0, options.requests, max(1, options.requests // N_AGAIN))
     differ = sum(ask(options.url, asked[i])[0] != answers[i][0] for i in again)
-    print(f"{len(answers)} answers in {seconds:.2f} s, {len(answers) * N_OUT / seconds:.0f} tokens/s, "
-          f"slowest {max(a[1] for a in answers):.2f} s; {differ} of {len(again)} differ when alone")
+    print(f"{len(answers)} answers in {seconds:.2f} s, {len(answers) * N_OUT / seconds:.0f} "
+          f"tokens/s, slowest {max(a[1] for a in answers):.2f} s; "
+          f"{differ} of {len(again)} differ when alone")
     if options.strict and differ:
         sys.exit(1)
 

@@ -1,4 +1,4 @@
-"""Finds the programs that tests/gpu/run can start on this machine, and the environment for them."""
+"""Find the programs that tests/gpu/run can start on this machine, and the environment for them."""
 from __future__ import annotations
 
 import glob
@@ -19,7 +19,7 @@ TOOLKIT = "/usr/local/cuda/bin"
 
 
 def environment(env: dict[str, str], repo: Path) -> dict[str, str]:
-    """The loader finds what prepare carried, and CUDA's libraries of the version that was linked."""
+    """The loader finds the copied libraries, and CUDA's in the version that was linked."""
     folders = [str(repo / "build" / "gpu" / "lib")]
     for pattern in LIBRARY_FOLDERS:
         folders += [f for f in sorted(glob.glob(pattern))
@@ -45,7 +45,7 @@ def output_of(argv: list[str], env: dict[str, str], seconds: float = 20) -> tupl
 
 
 def describe_device(env: dict[str, str]) -> str:
-    """What nvidia-smi says of the GPU; empty where there is none."""
+    """Name, driver and memory of the GPU, as nvidia-smi prints them; empty without a GPU."""
     status, text = output_of(["nvidia-smi", "--query-gpu=name,driver_version,memory.total,"
                               "clocks.max.sm,clocks.max.mem", "--format=csv"], env)
     return text.strip() if status == 0 else ""

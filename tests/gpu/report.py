@@ -1,4 +1,4 @@
-"""Writes the results of tests/gpu/run: report.txt and all.tgz, after each command.
+"""Write the results of tests/gpu/run: report.txt and all.tgz, after each command.
 
 report.txt is for people: the device, one table of floors, predictions and measured times, the
 result of each command, the last lines of those that failed. all.tgz holds every log, CSV and JSON.
@@ -23,7 +23,7 @@ OUTPUT_PARAMS = 128256 * 4096
 KV_BYTES = 2 * 32 * 1024 * 2  # a token
 N_HEADS_TIMES_DIM = 32 * 32 * 128  # over all layers
 
-# What kernels/cuda/PERFORMANCE.md predicts: share of the floor, or microseconds.
+# The predictions of kernels/cuda/PERFORMANCE.md: share of the floor, or microseconds.
 PREDICTED = {
     ("launch", ""): "2 to 3 us",
     ("gemm", "bf16"): "70 to 85 %",
@@ -90,7 +90,7 @@ class Report:
         print(text, flush=True)
 
     def add(self, step: str, name: str, result: str, seconds: float) -> None:
-        """Count a command, say so, and bring back what is known now."""
+        """Count a command, print its number, and write the results known so far."""
         self.results.append((step, name, result, seconds))
         if result == "passed":
             self.n_passed += 1
@@ -188,7 +188,7 @@ class Report:
         os.replace(new, self.out / name)
 
     def refresh(self) -> None:
-        """Write both files from what the folder of logs holds now."""
+        """Write both files from the current contents of the folder of logs."""
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=6) as tar:
             for path in sorted(self.work.iterdir()):

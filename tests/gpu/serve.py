@@ -2,7 +2,8 @@
 
     serve.py SERVER WORK MODEL PORT [--requests N]
 
-Exits with 1 if an answer was wrong or the server did not end with 0. Its log is WORK/tarn-server.log.
+The exit code is 1 if an answer was wrong or the server did not end with 0. The log of the server is
+WORK/tarn-server.log.
 """
 from __future__ import annotations
 

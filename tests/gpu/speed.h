@@ -1,9 +1,9 @@
 /* speed.h - measures the time of single ops of a device; implemented by tests/gpu/kernel_speed.c.
  *
  * A case enqueues one op. speed_time() blocks the stream, enqueues the op many times, and takes the
- * time between two events (timer.h): GPU time without the host's launches. It reports the median of
- * several such rounds, and the host's time per launch. Inputs that would fit into the L2 cache are
- * given as several copies, used in turn.
+ * time between two events (timer.h): GPU time without the host's launches. The result is the median
+ * of several such rounds, and the host's time per launch. Inputs that would fit into the L2 cache
+ * are given as several copies, used in turn.
  *
  * Owns    the device and all its arrays until speed_close().
  * Thread  one.
@@ -58,7 +58,7 @@ void speed_clear(struct speed *s);
 /* Whether the deadline has passed; then counts an omitted case. A case calls it before it fills its
  * arrays. */
 bool speed_is_late(struct speed *s);
-/* Measure a case: seconds of GPU time of one op. Writes a line to the terminal and the CSV file. */
+/* Measure a case: seconds of GPU time of one op. Write a line to the terminal and the CSV file. */
 double speed_time(struct speed *s, const struct speed_case *c);
 
 /* The cases, in tests/gpu/kernel_cases.c. */

@@ -32,7 +32,7 @@ void gpu_timer_begin(struct gpu_timer *t);
 void gpu_timer_end(struct gpu_timer *t);
 /* Whether the stream has already begun the work. */
 bool gpu_timer_begun_early(struct gpu_timer *t);
-/* Wait for the end of the work. Returns the seconds of GPU time from begin to end. */
+/* Wait for the end of the work. Return the seconds of GPU time from begin to end. */
 double gpu_timer_seconds(struct gpu_timer *t);
 /* Enqueue a kernel of n_blocks blocks that does nothing, to measure a launch. */
 void gpu_timer_empty_kernel(struct gpu_timer *t, uint32_t n_blocks);

@@ -1,4 +1,4 @@
-"""Measures PyTorch's products and attention at the decisive shapes, for comparison with Tarn's.
+"""Measure PyTorch's products and attention at the decisive shapes, for comparison with Tarn's.
 
     torch_peer.py FILE.csv
 
@@ -90,7 +90,8 @@ def main() -> int:
             add("gemm", f"gate_up bf16 N {2 * FFN} K {DIM} T {t}",
                 lambda t=t: product(torch, 2 * FFN, DIM, t))
             if t <= 64:
-                add("gemm", f"o bf16 N {DIM} K {DIM} T {t}", lambda t=t: product(torch, DIM, DIM, t))
+                add("gemm", f"o bf16 N {DIM} K {DIM} T {t}",
+                    lambda t=t: product(torch, DIM, DIM, t))
         for n_seqs, n_rows, context in ((1, 1, 1024), (64, 1, 4096), (1, 2048, 0), (1, 8192, 0),
                                         (1, 64, 16384)):
             add("attention", f"8B {n_seqs} seqs x {n_rows} rows @ {context}",

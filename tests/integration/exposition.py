@@ -38,7 +38,7 @@ def check_family(name: str, kind: str, samples: list[tuple[str, str, float]]) ->
 
 def check_exposition(text: str) -> dict[str, str]:
     """Strict version 0.0.4: HELP and TYPE once each before all samples of a family, in one group,
-    labels and values well-formed, histograms cumulative. Returns name -> type."""
+    labels and values well-formed, histograms cumulative. Return name -> type."""
     assert text.endswith("\n") and "\r" not in text
     kinds: dict[str, str] = {}
     helps: set[str] = set()

@@ -1,8 +1,8 @@
 """The attacks of hostile_hour.py: each imitates one behaviour of a hostile or broken client.
 
-An attack takes a Target and a random generator, and returns the status codes of the answers. It
-raises Wrong if the server ran the rest of a refused request, answered twice, gave a wrong answer,
-answered 500 or never answered.
+An attack takes a Target and a random generator, and returns the status codes of the answers. The
+attack raises Wrong if the server ran the rest of a refused request, answered twice, gave a wrong
+answer, answered 500 or never answered.
 """
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def question(rng: random.Random) -> dict[str, Any]:
 
 
 def an_honest_question(t: Target, rng: random.Random) -> list[int]:
-    """The same question has the same answer, whoever else is there."""
+    """The same question has the same answer, whatever other clients do."""
     body = question(rng)
     reply = ask(t, rng, CHAT, body)
     expect(reply, {200, 429, 503}, "an honest question")

@@ -86,7 +86,7 @@ def run_probe(port: int, end: Any, times: Any) -> None:
 # --- the hour -------------------------------------------------------------------------------
 
 class Tally:
-    """What the clients and the probe reported."""
+    """The reports of the clients and of the probe."""
 
     def __init__(self) -> None:
         self.count: collections.Counter[str] = collections.Counter()
@@ -136,7 +136,7 @@ class Tally:
 
 
 class Hour:
-    """A server, its clients, and what is measured between two pauses."""
+    """A server, its clients, and the measurements between two pauses."""
 
     def __init__(self, args: argparse.Namespace, server: Server) -> None:
         self.args, self.server = args, server
@@ -147,7 +147,7 @@ class Hour:
         self.began = time.monotonic()
 
     def learn_answers(self) -> None:
-        """The answers to the honest questions, while nobody else is there."""
+        """The answers to the well-formed questions, without any other client."""
         rng = random.Random(0)
         for _ in range(40):
             body = attacks.question(rng)

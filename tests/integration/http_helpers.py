@@ -1,4 +1,4 @@
-"""What the HTTP tests share: a running server, requests, streams, metrics, a tiny runner."""
+"""Helpers of the HTTP tests: a running server, requests, streams, metrics, a small test runner."""
 from __future__ import annotations
 
 import concurrent.futures
@@ -21,13 +21,13 @@ sys.path.insert(0, str(REPO / "tests" / "tools"))
 import tarn_test  # noqa: E402
 
 TIMEOUT = 120
-# Until a state is there. A guard against hanging, not a measure: what would pass without the tested
-# effect has to take longer than this.
+# Most seconds until a state is reached: a guard against hanging. An effect that would also come
+# without the tested code must take longer than this.
 WAIT_SECONDS = 60
 
 
 def wait_until(is_there: Callable[[], bool], words: Callable[[], object] = lambda: "") -> float:
-    """Seconds until `is_there`; `words` say what is there instead."""
+    """Wait until is_there() is true; return the seconds. `words` is for the error."""
     start = time.monotonic()
     while not is_there():
         if time.monotonic() - start > WAIT_SECONDS:
@@ -92,7 +92,7 @@ class Server:
         return [json.loads(e[6:]) for e in data], len(comments)
 
     def open_raw(self, path: str, body: dict[str, Any]) -> socket.socket:
-        """A POST whose answer nobody reads yet."""
+        """Send a POST; return the socket, from which no byte of the answer was read."""
         data = json.dumps(body).encode()
         s = socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT)
         s.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s"
@@ -100,7 +100,7 @@ class Server:
         return s
 
     def metrics(self) -> dict[str, float]:
-        """Sample name, with state="..." and the like but without our constant labels -> value."""
+        """Sample name, with labels such as state="..." but without the constant labels -> value."""
         status, _, text = self.request("GET", "/metrics")
         assert status == 200
         out = {}
@@ -116,7 +116,7 @@ class Server:
         return self.metrics()['tarn:kv_blocks{state="in_use"}']
 
     def wait_blocks(self, want: Callable[[float], bool]) -> float:
-        """Seconds until blocks in use satisfy `want`."""
+        """Wait until the number of blocks in use satisfies `want`; return the seconds."""
         return wait_until(lambda: want(self.blocks_in_use()),
                           lambda: f"{self.blocks_in_use()} blocks in use")
 
@@ -144,8 +144,10 @@ class Server:
 
 
 def tarn_server(model: Path, *options: str, env: dict[str, str] | None = None) -> Server:
+    """A server whose timeouts are ten minutes unless set, so that a slow client meets none."""
+    timeouts = {f"TARN_{phase}_TIMEOUT": "600" for phase in ("HEADER", "BODY", "WRITE", "IDLE")}
     return Server([str(tarn_test.program("tarn-server")), "--model", str(model), "--port", "0",
-                   *options], env)
+                   *options], {**timeouts, **(env or {})})
 
 
 def fake_server(step_us: int, prefill_us: int, queue_max: int, key: str = "") -> Server:
@@ -180,8 +182,8 @@ def run_one(test: Callable[[], None]) -> bool:
 
 
 def run_tests(tests: list[Callable[[], None]], n_at_once: int = 1) -> int:
-    """Runs each, prints one line each; the exit status. Tests that mostly wait and share nothing
-    may run several at once."""
+    """Run each test and print one line for it; return the exit status. Tests that mostly wait and
+    share nothing may run n_at_once."""
     with concurrent.futures.ThreadPoolExecutor(n_at_once) as pool:
         n_failed = list(pool.map(run_one, tests)).count(False)
     print(f"{len(tests) - n_failed} passed, {n_failed} failed")

@@ -1,5 +1,5 @@
-"""What the tests of tarn-loadgen share: running it, the scripted server's log, exact statistics,
-and an independent client (asyncio, nothing of ours) that measures the same requests."""
+"""Helpers of the tests of tarn-loadgen: running the program, the log of the scripted server, exact
+statistics, and an independent client (asyncio, no code of Tarn) that measures the same requests."""
 import asyncio
 import json
 import math
@@ -42,7 +42,7 @@ def read_result(done, folder):
 
 
 def loadgen(url, *arguments, code=0, first=(), env=None):
-    """Runs it to the end and checks its exit status. `first`: words before all flags."""
+    """Run tarn-loadgen and check its exit status. `first`: words before all flags."""
     with tempfile.TemporaryDirectory(prefix="tarn-loadgen-") as folder:
         command = command_of(url, arguments, folder)
         command[1:1] = first
@@ -165,7 +165,7 @@ async def ask(host, port, start, offset_ns, body):
 
 
 def measure_independently(url, offsets_ns, bodies):
-    """Sends bodies at their offsets with asyncio and gives what metrics_of() takes."""
+    """Send bodies at their offsets with asyncio; return the argument of metrics_of()."""
     host, port = url.rsplit("/", 1)[1].split(":")
 
     async def all_of_them():

@@ -1,4 +1,4 @@
-"""What the network tests share: a fake server with flags, slow clients, certificates, a runner."""
+"""Helpers of the network tests: a fake server with flags, slow clients, certificates, a runner."""
 from __future__ import annotations
 
 import argparse
@@ -28,16 +28,25 @@ def is_sanitized() -> bool:
     return tarn_test.is_sanitized(Path(program()))
 
 
+CLOCK_STEP_S = 100
+
+
 class Net(Server):
-    """A fake server with flags, wherever it listens. Its timeouts are minutes unless set."""
+    """A fake server, started with flags. All timeouts are ten minutes unless set.
+
+    With has_test_clock the server's clock stands still until advance().
+    """
 
     def __init__(self, *flags: str, step_us: int = 0, prefill_us: int = 0, queue_max: int = 1000,
-                 hard_files: int = 0) -> None:
+                 hard_files: int = 0, has_test_clock: bool = False) -> None:
         command = [program(), "0", str(step_us), str(prefill_us), str(queue_max), *flags]
         if hard_files:
             command = ["prlimit", f"--nofile={hard_files}:{hard_files}", *command]
         self.log = tempfile.NamedTemporaryFile("w+b", prefix="tarn-log-")
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log)
+        env = {**os.environ, **({"TARN_TEST_CLOCK_S": str(CLOCK_STEP_S)} if has_test_clock else {})}
+        self.clock_s = 0  # of the test clock, since the start
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, env=env,
+                                        stdin=subprocess.PIPE)
         assert self.process.stdout
         line = self.process.stdout.readline()
         if not line.startswith(b"serves at "):
@@ -45,8 +54,29 @@ class Net(Server):
         found = re.search(rb":(\d+)/v1", line)
         self.port = int(found.group(1)) if found else 0
 
+    def advance(self) -> None:
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(b".")
+        self.process.stdin.flush()
+        assert self.process.stdout.read(1) == b"."
+        self.clock_s += CLOCK_STEP_S
+
+    def advance_until(self, is_there: Callable[[], bool]) -> int:
+        """Seconds by which the test clock advanced until `is_there`. The server may be slow to see
+        the new time, so the number has a lower bound only."""
+        begin_s = self.clock_s
+
+        def advance() -> bool:
+            if is_there():
+                return True
+            self.advance()
+            time.sleep(0.05)
+            return False
+        wait_until(advance, lambda: f"the clock advanced by {self.clock_s - begin_s} s")
+        return self.clock_s - begin_s
+
     def n_sockets(self) -> int:
-        """Connections that the server has open: its sockets but the one that listens."""
+        """The number of open connections: all sockets of the server except the listening one."""
         n = -1
         for descriptor in Path(f"/proc/{self.process.pid}/fd").iterdir():
             try:
@@ -57,6 +87,19 @@ class Net(Server):
 
     def wait_sockets(self, want: Callable[[int], bool]) -> None:
         wait_until(lambda: want(self.n_sockets()), lambda: f"{self.n_sockets()} sockets")
+
+    def n_unread(self, s: socket.socket) -> int:
+        """Bytes from this client that no thread of the server has read yet."""
+        ours, theirs = f":{s.getsockname()[1]:04X}", f":{self.port:04X}"
+        n = 0
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            _, local, remote, _, queues = line.split()[:5]
+            sent, received = (int(q, 16) for q in queues.split(":"))
+            if local.endswith(ours) and remote.endswith(theirs):
+                n += sent
+            elif local.endswith(theirs) and remote.endswith(ours):
+                n += received
+        return n
 
     def resident_bytes(self) -> int:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
@@ -77,7 +120,7 @@ def post_bytes(path: str, body: bytes, extra: str = "") -> bytes:
 
 
 def read_to_end(s: socket.socket) -> bytes:
-    """The bytes that come until the server closes the connection."""
+    """All bytes that the server sends until it closes the connection."""
     s.settimeout(WAIT_SECONDS)
     pieces = []
     try:
@@ -88,17 +131,21 @@ def read_to_end(s: socket.socket) -> bytes:
     return b"".join(pieces)
 
 
-def drip(s: socket.socket) -> None:
-    """Sends a byte now and then until the server answers or closes."""
-    end = time.monotonic() + WAIT_SECONDS
-    try:
-        while time.monotonic() < end:
+def is_answered(s: socket.socket) -> bool:
+    """Whether the server answered or closed."""
+    return bool(select.select([s], [], [], 0)[0])
+
+
+def drip(s: socket.socket, server: Net) -> int:
+    """Send a byte at each step of the test clock until the server answers or closes; return the
+    seconds."""
+    def send() -> bool:
+        try:
             s.sendall(b"x")
-            if select.select([s], [], [], 0.1)[0]:
-                return
-    except ConnectionError:
-        return
-    raise AssertionError("the server still takes bytes")
+        except ConnectionError:
+            return True
+        return is_answered(s)
+    return server.advance_until(send)
 
 
 def assert_408(data: bytes) -> None:

@@ -40,7 +40,7 @@ def accept(listener, upstream, selector, connections):
 
 
 def receive(source):
-    """What has come, and when it was noticed, and when it came by the kernel's clock."""
+    """Received bytes, the time of this call, and the time at which the kernel received them."""
     data, notes, _, _ = source.recvmsg(READ_BYTES, socket.CMSG_SPACE(16))
     now = arrived = time.monotonic_ns()
     for _, kind, stamp in notes:
@@ -58,7 +58,7 @@ def forward(source, sink, segments, is_up, selector):
             segments.append((arrived if is_up else now, data))
             return
         sink.shutdown(socket.SHUT_WR)
-    except OSError:  # one of the two is gone: the other hears of it from its own end
+    except OSError:  # one side has closed; the other side sees that by its own socket
         pass
     selector.unregister(source)
 
@@ -66,7 +66,7 @@ def forward(source, sink, segments, is_up, selector):
 def record_until_told(upstream):
     """All connections until the end of standard input."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    listener.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)  # what it accepts inherits that
+    listener.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)  # accepted sockets inherit the option
     print(listener.getsockname()[1], flush=True)
     selector, connections = selectors.DefaultSelector(), []
     selector.register(listener, selectors.EVENT_READ, None)
@@ -92,7 +92,7 @@ def main():
             f.write(json.dumps(c) + "\n")
 
 
-# --- what was recorded ---
+# --- the records ---
 
 class Stamped:
     """Bytes of one direction, and when each of them passed."""

@@ -17,8 +17,9 @@ Routes: POST /v1/chat/completions, /v1/completions, /tokenize, /detokenize; DELE
 Times are CLOCK_MONOTONIC in ns, so a client on the same machine can compare them with its own.
 "end" is "done", "client left", or the fault that was played.
 
-What a generating request gets is its script: a JSON object, merged from (later wins) --script FILE,
-the header `X-Script: {...}`, and the member "script" of the body. All members are optional:
+The script of a generating request determines its answer: a JSON object, merged from (later wins)
+--script FILE, the header `X-Script: {...}`, and the member "script" of the body. All members are
+optional:
 
   time    counted from when the whole request has been read
     ttft_ms          until the first token                                        (0)
@@ -48,7 +49,7 @@ the header `X-Script: {...}`, and the member "script" of the body. All members a
     split_ms         between such pieces; without it the kernel may join them     (0)
     done             data: [DONE] at the end                                      (true)
     headers          further response headers, an object                          ({})
-    content_type     of a stream                                                  ("text/event-stream")
+    content_type     of a stream                                     ("text/event-stream")
   faults; N counts tokens sent before it; -1: instead of response headers; 0: after the headers
     status           this HTTP status with an error body; no stream               (200)
     error            text or object of the error                                  ("scripted")
@@ -90,7 +91,7 @@ REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
 
 
 class Stats:
-    """What /scripted/stats says."""
+    """The counters of /scripted/stats."""
 
     def __init__(self):
         self.n_connections = 0   # accepted
@@ -517,7 +518,7 @@ class Connection(asyncio.Protocol):
         self.play()
 
     def play(self):
-        """Does every step whose time has come, then sets a timer for the next."""
+        """Do every step whose time has come, then set a timer for the next."""
         while self.playing is not None and not self.full and not self.transport.is_closing():
             if self.pieces:
                 self.transport.write(self.pieces.popleft())
@@ -551,7 +552,7 @@ class Connection(asyncio.Protocol):
             return
         self.finish("done" if what == "end" else what)
         if what == "reset":
-            # Linger 0 makes close() send RST; what the kernel has not sent yet is lost with it.
+            # Linger 0 makes close() send RST; bytes that the kernel has not sent yet are lost.
             self.transport.get_extra_info("socket").setsockopt(
                 socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.transport.abort()

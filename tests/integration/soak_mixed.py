@@ -114,7 +114,7 @@ class Soak:
 
 
 def choose_model(folder: str) -> Path:
-    """TARN_TEST_MODEL, else what users run first; a percentage of a toy's 20 MiB says little."""
+    """TARN_TEST_MODEL, else the demo model: a share of a tiny model's 20 MiB would be too small."""
     if "TARN_TEST_MODEL" not in os.environ and (DEMO_MODEL / "model.safetensors").is_file():
         return DEMO_MODEL
     return make_model(folder)

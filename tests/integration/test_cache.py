@@ -66,7 +66,7 @@ def idle(body: dict[str, Any]) -> bool:
 
 
 def small_store(s: Server) -> tuple[int, int]:
-    """--kv-device-bytes and --kv-host-bytes for three and ten of our prompts."""
+    """--kv-device-bytes and --kv-host-bytes for three and ten prompts of this test."""
     block = look(s)["block_bytes"]
     n = N_PROMPT // 32 + 1
     return 3 * n * block, 10 * n * block

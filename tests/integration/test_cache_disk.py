@@ -33,7 +33,7 @@ WAIT_S = 120
 MODEL: Path
 OTHER: Path  # of the same shape, with other weights
 FOLDER: Path
-PLAIN: dict[tuple[str, int], list[int]] = {}  # what a server without a cache answers
+PLAIN: dict[tuple[str, int], list[int]] = {}  # the answers of a server without a cache
 
 
 # --- servers ---
@@ -181,7 +181,7 @@ def size_of(path: Path) -> int:
 
 
 def all_right(disk: Path, model: Path | None = None) -> tuple[dict[str, Any], int]:
-    """Each prompt twice, on a server over what lies there now: GET /cache and tokens from disk."""
+    """Each prompt twice, on a server with this directory: GET /cache and tokens from disk."""
     with serve(disk, model=model) as s:
         n = sum(ask(s, seed)["disk"] for seed in SEEDS)
         for seed in SEEDS:
@@ -253,7 +253,7 @@ def chat(s: Server, question: str) -> tuple[str, dict[str, int]]:
 
 
 def a_preamble_is_there_before_the_first_request() -> None:
-    """It is written on its first use, and read when the server starts."""
+    """The KV of a preamble is written on its first use, and read when the next server starts."""
     disk = fresh("preamble")
     (FOLDER / "preamble.txt").write_text(SYSTEM)
     preamble = ["--preamble", str(FOLDER / "preamble.txt")]
@@ -318,7 +318,7 @@ def another_model_makes_room_within_the_bound() -> None:
     assert size_of(second) <= DISK_BYTES
     with serve(disk, model=OTHER) as s:
         assert ask(s, 1)["disk"] == N_FOUND
-        # What a running server has stays: there is no room for another model.
+        # The files of a running server stay, so there is no room for another model.
         words = refused(disk)
         assert "--kv-disk-bytes" in words, words
         assert ask(s, 2)["disk"] == N_FOUND
@@ -333,7 +333,7 @@ def a_table_that_is_none_is_a_fresh_start() -> None:
     patch(folder / "table", 0, noise, PAGE)
     body, n = all_right(disk)
     assert n == 0 == body["disk"]["found_blocks"], body
-    with serve(disk) as s:  # what came after it was kept
+    with serve(disk) as s:  # the KV of all_right() was written
         assert ask(s, 1)["disk"] == N_FOUND
 
 

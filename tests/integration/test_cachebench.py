@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""tarn-cachebench, small: every field is there, hits happen in the tier that the row names, nothing
-is found where nothing can be, what is written is counted, and wrong options are refused by name. No
-time is judged."""
+"""tarn-cachebench, small: every field is there, hits happen in the tier that the row names, no hit
+happens where none is possible, writes are counted, and wrong options are refused by name. No time
+is judged."""
 from __future__ import annotations
 
 import json
@@ -223,7 +223,7 @@ def available_gib() -> float:
 
 
 def check_memory() -> None:
-    """What does not fit is refused before it is taken."""
+    """A run that does not fit into memory is refused before any allocation."""
     if available_gib() > 150:
         return
     done = run("--part", "tree", "--quiet", "--segments", "90000000", code=1)

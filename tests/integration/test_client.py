@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The C client (base/http, clients/c, tarnctl) against the scripted server.
 
-Each case plays a script and checks two sides: what the client counted (tarn-client-calls) and what
-the server saw. 10,000 connections at once: no callback lost, memory bounded per connection.
+Each case plays a script and checks both sides: the counts of the client (tarn-client-calls) and
+those of the server. 10,000 connections at once: no callback lost, memory bounded per connection.
 
     test_client.py [--connections N]
 """
@@ -37,7 +37,7 @@ def get(server, path, method="GET"):
 
 
 def calls(server, script=None, **options):
-    """Runs the calls; underscores of an option are dashes, True is a switch."""
+    """Run the calls; underscores of an option are dashes, True is a switch."""
     command = [str(program("tarn-client-calls")), "--url", server.url]
     if script is not None:
         command += ["--script", json.dumps(script)]
@@ -118,7 +118,7 @@ def errors_have_their_kinds(server):
         seen = calls(server, {**script, **more}, n=3)
         expect(seen, **{kind: 3})
         assert seen["n_deltas"] == 3 * n_deltas, (more, seen)
-    # RST may overtake what was sent before it: a gap makes sure that it arrived.
+    # RST may overtake bytes that were sent before it: the gap lets them arrive first.
     seen = calls(server, {**script, "gap_ms": 50, "reset_after": 4}, n=3)
     expect(seen, reset=3)
     assert seen["n_deltas"] <= 12
@@ -137,7 +137,7 @@ def stalls_time_out(server):
 
 
 def wait_for_stats(server, **wanted):
-    """The server learns of a lost client a moment later."""
+    """The server notices a lost client a moment later."""
     end = time.monotonic() + WAIT_SECONDS
     while True:
         stats = json.loads(get(server, "/scripted/stats"))
@@ -153,7 +153,8 @@ def cancelled_calls_leave(server):
     expect(seen, cancelled=50)
     assert seen["n_chunks"] == 200
     wait_for_stats(server, n_left=50, n_generating=0)
-    # On a slow machine a call may be cancelled before it was sent; all that reached the server left.
+    # On a slow machine a call may be cancelled before it is sent. All calls that reached the server
+    # must have left it.
     seen = calls(server, {"ttft_ms": 600000}, n=50, cancel_after_ms=500)
     expect(seen, cancelled=50)
     stats = wait_for_stats(server, n_generating=0)

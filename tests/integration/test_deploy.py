@@ -18,12 +18,12 @@ from tarn_test import REPO, build_dir, free_port, program, server, skip  # noqa:
 
 KUBERNETES = REPO / "deploy/kubernetes"
 DOCKER = REPO / "deploy/docker"
-CANCEL_SECONDS = 5  # what a drain that timed out adds, server/main.c
+CANCEL_SECONDS = 5  # seconds that a drain adds after its timeout, server/main.c
 VENV_PYTHON = build_dir() / "venv/bin/python3"
 
 
 def use_venv():
-    """Goes on in the tests' virtual environment, which has the schemas of Kubernetes."""
+    """Go on in the tests' virtual environment, which has the schemas of Kubernetes."""
     try:
         import kubernetes_validate  # noqa: F401
     except ImportError:
@@ -88,7 +88,7 @@ def manifests_fit_together():
     claims = {c["metadata"]["name"] for c in workload["volumeClaimTemplates"]}
     mounts = {m["name"]: m["mountPath"] for m in container()["volumeMounts"]}
     assert set(mounts) == set(volumes) | claims
-    # What outlives the process is on the claim; the rest of the file system is read-only.
+    # Files that outlive the process are on the claim; the rest of the file system is read-only.
     assert conf()["cache-dir"].startswith(mounts["state"])
     assert conf()["kv-disk-path"].startswith(mounts["state"])
     assert container()["securityContext"]["readOnlyRootFilesystem"] is True

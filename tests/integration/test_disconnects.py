@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Clients that leave, wait, crowd or come while the server stops: over the fake engine.
+"""Clients that leave, wait, are too many, or connect while the server stops; with a fake engine.
 
-The fake engine is as slow as it is told to be, so a test can meet every phase, also under
-sanitizers. One block in use is one request. A request that nobody cancels takes minutes: a test that
-sees its block freed saw that the server noticed.
+Each test sets the speed of the fake engine, so it reaches every phase of a request, also under
+sanitizers. A request holds one block. Without a cancellation a request takes minutes: a block that
+is freed early proves that the server noticed the lost client.
 """
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def a_stream_comes_as_it_is_made() -> None:
 
 
 def open_unread(server: Server, stream: bool) -> socket.socket:
-    """A request whose answer is larger than what the kernel buffers: the server cannot finish it
+    """A request whose answer is larger than the kernel's buffers: the server cannot finish it
     before the test reads."""
     s = socket.socket()
     s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

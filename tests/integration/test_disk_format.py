@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a directory of the disk tier by DISK_FORMAT.md alone; tarnctl cache verify checks it."""
+"""Write a directory of the disk tier by DISK_FORMAT.md alone; tarnctl cache verify checks it."""
 from __future__ import annotations
 
 import fcntl

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks every document of the repository; no program runs.
+"""Check every document of the repository; no program runs.
 
     test_documents.py
 
@@ -68,7 +68,7 @@ def anchors(path: Path) -> set[str]:
 
 
 def broken_link(document: Path, target: str) -> str:
-    """What is wrong with a link; empty: nothing, or the link is to another site."""
+    """The mistake of a link; empty: the link is good, or leads to another site."""
     if re.match(r"[a-z]+:", target):
         return ""
     name, _, anchor = target.partition("#")
@@ -135,10 +135,11 @@ def planted_mistakes_are_found() -> None:
         (root / "docs" / "there.md").write_text("# A heading, *here*\n\n## A heading here\n")
         page = root / "page.md"
         page.write_text("[a](docs/there.md#a-heading-here-1) [b](#page) `docs/there` "
-                        "[c](https://x) [two\nlines](docs/there.md)\n\n# Page\n\n```\n[no](link)\n```\n")
+                        "[c](https://x) [two\nlines](docs/there.md)\n\n# Page\n\n"
+                        "```\n[no](link)\n```\n")
         assert mistakes_of(root, page) == [], mistakes_of(root, page)
-        for mistake in ("[a](docs/gone.md)", "[two\nlines](gone.md)", "[a](docs/there.md#gone)", "[a](#gone)", "`docs/gone`",
-                        "x" * 101):
+        for mistake in ("[a](docs/gone.md)", "[two\nlines](gone.md)", "[a](docs/there.md#gone)",
+                        "[a](#gone)", "`docs/gone`", "x" * 101):
             page.write_text(f"# Page\n\n{mistake}\n")
             assert len(mistakes_of(root, page)) == 1, mistake
 

@@ -60,7 +60,7 @@ def cached_documents_come_first_in_their_cached_order() -> None:
     assert order(again) == [1, 2, 0]
     assert prompt(again) == prompt(first)
     assert cached(again) > 0.9 * len(prompt(first)), again["usage"]
-    # Behind what is cached stands the rest, in the given order.
+    # The cached documents come first, then the others in the given order.
     more = ask(["x", "b", "y", "a"])
     assert order(more) == [3, 1, 0, 2]
     assert prompt(more) == prompt(ask(["a", "b", "x", "y"], "given"))

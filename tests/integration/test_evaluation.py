@@ -109,7 +109,7 @@ def neither_the_cache_nor_other_requests_change_a_bit() -> None:
         thread.join()
     assert cold["choices"] == warm["choices"] == beside["choices"]
     after = SERVER.post(TEXT, {**body, "echo": False})
-    assert cached(after) > 300  # and what they computed is found
+    assert cached(after) > 300  # and their KV is found
     n = len(after["choices"][0]["logprobs"]["tokens"])
     assert after["choices"][0]["logprobs"]["token_logprobs"] == \
         cold["choices"][0]["logprobs"]["token_logprobs"][-n:]

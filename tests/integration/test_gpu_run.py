@@ -67,7 +67,7 @@ exec env -u TARN_GPU_TEST "{build}/tests/tarn-gpu-speed-emulated" "$@" --max-sec
 
 
 class Machine:
-    """A folder with a copy of tests/gpu, stand-in programs and stand-in tools before the PATH."""
+    """A folder with a copy of tests/gpu, stand-in programs, and stand-in tools, first in PATH."""
 
     def __init__(self, name: str, test_hook: str = "", speed_hook: str = "", gpu: bool = True,
                  tools: dict[str, str] | None = None) -> None:
@@ -110,7 +110,7 @@ class Machine:
         return path.read_text() if path.is_file() else ""
 
     def unpack(self) -> dict[str, str]:
-        """What all.tgz holds; and nothing but what may come back lies beside it."""
+        """The files in all.tgz. The output folder has no files but all.tgz and report.txt."""
         names = sorted(p.name for p in self.out.iterdir() if not p.name.startswith("."))
         assert names == ["all.tgz", "report.txt"] and len(names) <= N_FILES_MAX, names
         assert all(re.fullmatch(r"[A-Za-z0-9._-]+", n) for n in names)

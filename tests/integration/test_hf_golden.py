@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Logits equal those of Hugging Face transformers, for every case in tests/golden.
 
-Needs no NumPy and no ../shared: models and logits are committed (make_hf_golden.py wrote them).
+The test needs neither NumPy nor ../shared: make_hf_golden.py wrote models and logits, which are
+in the repository.
 Each case runs on the best CPU kernels of this machine, the portable ones and the reference
 kernels, weights and KV in f32, the prompt in chunks of 64 and of 7.
 """

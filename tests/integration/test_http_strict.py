@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""What RFC 9112 asks of a server that stands behind a proxy, and clients that half-close.
+"""Checks of RFC 9112 that a server behind a proxy needs, and clients that half-close.
 
-A head that two programs can read in two ways hides one request in another. Each malformed head is
-sent as the first request of a connection, as the second one, right behind another in one piece, and
-over TLS; behind it stands a request that must never run. Over the fake engine; only on 127.0.0.1.
+If two programs read a head in two ways, it can hide one request in another. Each malformed head is
+sent as the first request of a connection, as the second one, together with another one in one
+piece, and over TLS; a request that must never run follows it. The engine is the fake one; only on
+127.0.0.1.
 """
 from __future__ import annotations
 
@@ -105,7 +106,7 @@ MALFORMED: dict[str, tuple[bytes, int, str | None]] = {
 
 
 def read_all(s: socket.socket, seconds: float = 10) -> tuple[bytes, bool]:
-    """What comes, and whether the server ended the connection."""
+    """The received bytes, and whether the server ended the connection."""
     s.settimeout(seconds)
     data = b""
     try:
@@ -164,7 +165,7 @@ def malformed_heads_in_pieces_are_refused_too() -> None:
                     break  # it is answered before the body has come
                 time.sleep(0.002)
             data, ended = read_all(s)
-            # What we sent after the answer may have reset the connection before we read it.
+            # The bytes sent after the answer may reset the connection before the answer is read.
             if data:
                 check_refused(name, data, ended, 0)
             assert ended
@@ -241,7 +242,7 @@ def a_compressed_body_gets_415() -> None:
 # --- clients that shut down their sending side ---
 
 def without_interim(data: bytes) -> bytes:
-    """What a client makes of it: 1xx answers are skipped."""
+    """The final answer: `data` without the 1xx answers before it."""
     while data.startswith(b"HTTP/1.1 100 "):
         data = data.partition(b"\r\n\r\n")[2]
     return data

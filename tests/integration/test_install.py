@@ -23,7 +23,7 @@ SECTIONS = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "SEE AL
 DEMO = "share/tarn/demo-model"
 # In tenths, of systemd-analyze security: the unit has 1.2, that of a CUDA build 1.4.
 EXPOSURE_MAX = {"PrivateDevices=yes": 13, "PrivateDevices=no": 15}
-CANCEL_SECONDS = 5  # what a drain that timed out adds, server/main.c
+CANCEL_SECONDS = 5  # seconds that a drain adds after its timeout, server/main.c
 HERE = Path(__file__).resolve().parent
 
 
@@ -100,7 +100,7 @@ def bash_completes_every_option_and_value(prefix):
 
 
 def zsh_answers(folder, typed, wanted):
-    """Types into an interactive zsh with our completions; waits until it shows `wanted`."""
+    """Type into an interactive zsh with Tarn's completions; wait until it shows `wanted`."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.execvpe("zsh", ["zsh", "-f", "-i"], {"PATH": os.environ["PATH"], "TERM": "dumb",
@@ -138,13 +138,13 @@ def zsh_completes_every_option_and_value(prefix):
 
 
 def configuration_of(log):
-    """The configuration line without what the test itself sets."""
+    """The configuration line without the options that the test sets."""
     line = re.search(r"configuration (.*)", log.read_text()).group(1)
     return re.sub(r"\b(port=\d+|model=\"[^\"]*\")", "", line)
 
 
 def start(prefix, folder, *options):
-    """Starts the installed server on a free port until it is ready; gives its configuration."""
+    """Start the installed server on a free port until it is ready; return its configuration."""
     log = folder / "log"
     command = [prefix / "bin/tarn-server", "--port", "0", *options]
     environment = {"TARN_MODEL": str(prefix / DEMO), "TARN_PROFILE_COST": "false",
@@ -242,7 +242,7 @@ def system_calls(filters):
 
 
 def unit_allows_the_system_calls_of_the_server(prefix):
-    """Those beyond what any program calls; and none that changes the machine."""
+    """The unit allows the special calls of the server, and no call that changes the machine."""
     unit = unit_settings((prefix / "lib/systemd/system/tarn.service").read_text())
     allowed = system_calls(unit["SystemCallFilter"])
     for call in ("io_uring_setup", "io_uring_enter", "io_uring_register", "sched_setaffinity",

@@ -4,7 +4,7 @@
     test_isolation.py [--no-times]
 
 --no-times leaves out the measured part, for builds that are slow.
-TARN_TEST_MODEL is not used: what is measured needs a model of a known size, so one is made.
+TARN_TEST_MODEL is not used: the measurement needs a model of a known size, so the test makes one.
 """
 from __future__ import annotations
 
@@ -53,6 +53,11 @@ class Tenant:
         answer = json.loads(response.read())
         assert response.status == 200, answer
         return answer
+
+    def session(self, method: str, path: str) -> tuple[int, Any]:
+        self.connection.request(method, f"/v1/sessions/{path}", headers={"x-api-key": self.key})
+        response = self.connection.getresponse()
+        return response.status, json.loads(response.read())
 
     def cached(self, path: str, body: dict[str, Any]) -> int:
         usage = self.post(path, {"max_tokens": 2, "temperature": 0, **body})["usage"]
@@ -136,6 +141,32 @@ def another_salt_is_no_hit() -> None:
         assert a.cached(TEXT, {**ids, "cache_salt": "one"}) == own
 
 
+# --- sessions ---
+
+def another_tenants_session_is_neither_seen_nor_closed() -> None:
+    prompt = [7 + i % 90 for i in range(300)]
+    with serve() as s:
+        a, b, b2 = Tenant(s, "a"), Tenant(s, "b"), Tenant(s, "b2")
+        for tenant in (a, b):
+            tenant.post(TEXT, {"prompt": prompt, "max_tokens": 8, "session_id": "agent 7"})
+        status, seen = b.session("GET", "agent%207")
+        assert status == 200 and seen["id"] == "agent 7" and seen["requests"] == 1, seen
+        assert seen["generated_tokens"] == 8 and seen["running"] == 0 < seen["served_s"], seen
+        assert seen["kv"]["tokens"] >= whole(300) and seen["kv"]["own_blocks"] > 0, seen
+        assert a.session("POST", "other/close")[1]["closed"] is False
+        status, closed = a.session("POST", "agent%207/close")
+        assert status == 200 and closed["closed"] and closed["requests"] == 1, closed
+        assert closed["released_blocks"] == seen["kv"]["own_blocks"], (closed, seen)
+        assert a.session("GET", "agent%207")[0] == 404
+        again = b.session("GET", "agent%207")[1]
+        assert {**again, "age_s": 0, "idle_s": 0} == {**seen, "age_s": 0, "idle_s": 0}
+        assert b2.session("POST", "agent%207/close")[1]["closed"] is True
+        closed = b.session("POST", "agent%207/close")[1]
+        assert closed["closed"] is False and closed["released_blocks"] == 0, closed
+        # Closing forgets nothing: it only evicts first.
+        assert a.cached(TEXT, {"prompt": prompt}) > 0
+
+
 # --- preambles ---
 
 def a_preamble_is_shared_and_nothing_behind_it() -> None:
@@ -149,7 +180,7 @@ def a_preamble_is_shared_and_nothing_behind_it() -> None:
         assert own > n, (own, n)
         assert b.cached(CHAT, chat(SYSTEM, question)) == n  # not one block more
         assert b.cached(CHAT, chat(SYSTEM, question)) == own
-        for salt in ("one", "two"):  # the preamble is not the user's; what is behind it, is
+        for salt in ("one", "two"):  # the preamble belongs to no user; the text behind it does
             assert a.cached(CHAT, chat(SYSTEM, question, cache_salt=salt)) == n
             assert a.cached(CHAT, chat(SYSTEM, question, cache_salt=salt)) == own
         # Ids are as without a preamble.
@@ -277,8 +308,8 @@ def auc(first: list[float], second: list[float]) -> float:
 
 
 def probe(server: Server, victim: str, spy: str, n: int, seed: int) -> tuple[float, int]:
-    """The AUC of the spy's TTFT for prompts that the victim has just asked against prompts that
-    nobody had, n of each in random order, and how many of its probes had a hit.
+    """The AUC of the spy's TTFT for prompts that the victim has just sent against new prompts, n of
+    each in random order, and the number of probes with a hit.
 
     Before each probe the victim asks something of the same length, so that caches, clocks and the
     state of the server are alike and only the prompt differs."""
@@ -303,7 +334,7 @@ def probe(server: Server, victim: str, spy: str, n: int, seed: int) -> tuple[flo
 
 def the_time_to_the_first_token_tells_nothing_about_others() -> None:
     """Noise of a busy machine moves the AUC towards a half, so it can hide a leak and cannot make
-    one. The control says what this machine would have shown: 0.9 and more on a quiet one."""
+    one. The control shows the AUC of a shared cache: 0.9 and more on a quiet machine."""
     with serve("--max-model-len", "1024") as s:
         probe(s, "a", "b", 20, SEED)  # warm up
         value, n_hits = probe(s, "a", "b", N_PROBES, SEED + 1)
@@ -329,6 +360,7 @@ def main() -> int:
         MODEL = make_model(folder, "--max-pos", "2048", "--vocab", str(VOCAB))
         tests = [
             another_tenants_prompt_is_no_hit, another_salt_is_no_hit,
+            another_tenants_session_is_neither_seen_nor_closed,
             a_preamble_is_shared_and_nothing_behind_it, text_that_is_not_the_preamble_is_not_shared,
             documents_behind_a_preamble_are_the_tenants_own, a_preamble_leaves_the_ids_as_they_are,
             a_template_that_strips_and_writes_the_date_can_share,

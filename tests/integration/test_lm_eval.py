@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """lm-eval (EleutherAI's lm-evaluation-harness) scores texts against /v1/completions.
 
-The harness's own model class `local-completions` makes the requests and reads the answers. What it
-finds is compared with tests/tools/numpy_llama.py, which shares no code with the engine. Two things
-of the harness are left out, since they would bring 900 MB of packages: data sets (the questions are
-below) and transformers (the demo model's tokenizer.json goes to the `tokenizers` package, which
-transformers would wrap). Skipped where the packages cannot be had (venv_helpers.py).
+The harness's own model class `local-completions` makes the requests and reads the answers. The
+scores are compared with those of tests/tools/numpy_llama.py, which shares no code with the engine.
+Two things of the harness are left out, since they would bring 900 MB of packages: data sets (the
+questions are below) and transformers (the demo model's tokenizer.json goes to the `tokenizers`
+package, which transformers would wrap). Skipped where the packages cannot be had (venv_helpers.py).
 """
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def loglikelihoods_are_those_of_the_reference() -> None:
     print(f"      {len(results)} continuations, off by "
           f"{max(abs(g - w) for (g, _), w in zip(results, wanted)):.1e} at most; "
           f"{sum(greedy for _, greedy in results)} are greedy")
-    # What an accuracy is made of: the choice with the best score.
+    # An accuracy counts the choices with the best score.
     for i in range(0, len(results), 3):
         ours = [r[0] for r in results[i:i + 3]]
         assert ours.index(max(ours)) == int(np.argmax(wanted[i:i + 3])) or \

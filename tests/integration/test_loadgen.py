@@ -100,7 +100,7 @@ def latency_counts_from_the_intended_time(server):
     assert len(seen.raw) == 4 and all(r["first_ns"] for r in seen.raw)
     for r in seen.raw[2:]:
         assert r["first_ns"] - r["intended_ns"] > 350 * MS
-        # It was sent only when an earlier one had ended, and was free to go at that time.
+        # The request was sent when an earlier one had ended, and could have been sent from then on.
         assert r["sent_ns"] >= r["free_ns"] >= min(x["end_ns"] for x in seen.raw)
         timely(r["first_ns"] - r["sent_ns"] < (200 + 2 * LATE_MS) * MS, r)
         timely(r["sent_ns"] - r["free_ns"] < LATE_MS * MS, "a wait for a place is no lag")
@@ -257,7 +257,7 @@ def disconnects_and_slow_readers_are_counted_apart(server):
     assert 0 < left <= len(gone), (left, len(gone))
     timely(left >= len(gone) - 8, (left, len(gone)))
     assert all(x["end_ns"] - x["intended_ns"] > 0.4e9 for x in slow)
-    # Their latencies are not in the statistics: 20 + 11 * 5 ms.
+    # The statistics leave the slow readers out: the others take 20 + 11 * 5 ms.
     timely(r["median_e2el_ms"] < 75 + LATE_MS and r["max_e2el_ms"] < 75 + 4 * LATE_MS, r)
     compare_metrics(r, metrics_of(requests_of([x for x in seen.raw if not x["slow_reader"]])), 1e-9)
 
@@ -390,7 +390,7 @@ def compare_finds_the_ratio(_server):
 
 
 def each_request_goes_to_both(a, b):
-    """At its time, and who is asked first alternates."""
+    """Each request is sent at its time, and the servers take turns in getting it first."""
     reset(a)
     reset(b)
     seen = loadgen(None, "--a", a.url, "--b", b.url, "--count", 16, "--output-len", 4,
@@ -402,7 +402,8 @@ def each_request_goes_to_both(a, b):
     apart = [(y["arrived_ns"] - x["arrived_ns"]) / MS for x, y in zip(*logs)]
     timely(max(map(abs, apart)) < LATE_MS, apart)
     # The two servers poll their sockets at their own times, so the order of arrival differs from
-    # the order of sending now and then; it is one-sided if one is always asked first.
+    # the order of sending now and then; the difference is one-sided if one server always gets the
+    # request first.
     timely(3 <= sum(d > 0 for d in apart) <= 13, apart)
 
 
@@ -494,7 +495,7 @@ def a_ratio_of_nothing_is_none(server):
 
 
 def vllms_command_line_saves_vllms_file(server):
-    """A command line of `vllm bench serve` does here what it does there."""
+    """A command line of `vllm bench serve` has the same effect in tarn-loadgen."""
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder, "made", "results")
         command = ["--backend", "vllm", "--base-url", server.url, "--endpoint", "/v1/completions",

@@ -1,23 +1,24 @@
 #!/usr/bin/env python3
 """Every statistic of tarn-loadgen against an independent computation, of the same streams.
 
-    test_loadgen_agrees.py                    our server, 12 requests: counts, and the order in
-                                              which bytes passed the tap and reached the generator
-    test_loadgen_agrees.py --times            our server, every statistic; needs a quiet machine
-    test_loadgen_agrees.py --url URL [...]    any other one that is running: llama.cpp's, say
+    test_loadgen_agrees.py                    Tarn's server, 12 requests: counts, and the order
+                                              in which bytes passed the tap and reached the
+                                              generator
+    test_loadgen_agrees.py --times            Tarn's server, all statistics; on a quiet machine
+    test_loadgen_agrees.py --url URL [...]    another server that runs, such as llama.cpp's
         --rate 1 --rows 40 --output-len 20    fit the load to it (--help); prints all figures
 
-Three runs, each through a tap (recording_proxy.py) that notes when each byte passed: tarn-loadgen
+Three runs, each through a tap (recording_proxy.py) that records when each byte passed: tarn-loadgen
 at given times, tarn-loadgen in a closed loop, and an asyncio client with the same bodies, which
-shows that the tap itself times streams as a client does. From the tap's times every statistic is
-computed again, here and in loadgen_helpers.py. They must agree within 2 %; what is smaller than
-50 times the floor, for which the way through the tap and two schedulers matters, within the floor
-(1 ms, --floor-ms; a tenth of it for TPOT and the mean ITL). Counts must be equal. A machine that
-is busy with something else makes one of the 180 figures differ now and then: four attempts are
-made, and a figure that differs in each of them is wrong.
+shows that the tap measures streams as a client does. Every statistic is computed again from the
+tap's times, here and in loadgen_helpers.py. Both figures must agree within 2 %. Figures below 50
+times the floor, on which the tap and the operating system's scheduler have more influence, must
+agree within the floor (1 ms, --floor-ms; a tenth of it for TPOT and the mean ITL). Counts must be
+equal. On a busy machine one of the 180 figures differs now and then, so a figure is wrong only if
+it differs in each of four attempts.
 
-The model is deploy/demo-model's, of more layers and made weights: with its own a token takes
-0.6 ms, of which 2 % is less than a scheduler's mood.
+The model has the shape of deploy/demo-model, more layers, and random weights: a token of the demo
+model takes 0.6 ms, and 2 % of that is less than the scheduler's jitter.
 """
 import argparse
 import json
@@ -43,7 +44,7 @@ COUNTS = ("completed", "failed", "total_input_tokens", "prompt_tokens", "total_o
 FIGURES = ("mean", "median", "std", "p50", "p90", "p95", "p99", "max")
 
 
-# --- what is asked ---
+# --- the requests ---
 
 def make_rows(o):
     """Requests of different lengths at random times (the first few belong to the warm-up)."""
@@ -59,7 +60,7 @@ def make_rows(o):
     return rows
 
 
-# --- what the tap saw ---
+# --- the records of the tap ---
 
 def has_text(choice):
     said = choice.get("delta") or {}
@@ -140,7 +141,7 @@ def expected_of(measured, start, is_open, floor):
            "total_token_throughput": ((n_prompt + n_output) / seconds, 0)}
     if all(r["cached"] is not None for r in records):
         out["cached_tokens"] = (sum(r["cached"] for r in records), 0)
-    # What is next to a second's end may be counted in either.
+    # A token next to the end of a second may be counted in either second.
     peaks = peaks_of(records)
     out["max_output_tokens_per_s"], out["max_concurrent_requests"] = (peaks[0], 1), (peaks[1], 1)
     metrics = metrics_of(records)
@@ -156,7 +157,7 @@ def expected_of(measured, start, is_open, floor):
 
 
 def compare(title, result, expected):
-    """Prints each statistic; the names of those that differ by more than they may."""
+    """Print each statistic; return the names of those that differ too much."""
     print(f"\n{title}\n{'statistic':<34} {'tarn-loadgen':>14} {'independent':>14} {'diff %':>8}")
     wrong, worst = [], ("", 0.0)
     for name, (value, floor) in expected.items():
@@ -176,7 +177,7 @@ def compare(title, result, expected):
 
 
 def check_goodput(result, measured, limit_ms, start, floor):
-    """Those next to the limit may fall on either side."""
+    """A request within `floor` of the limit may be counted as good or not."""
     records = answered(measured)
     n = [sum((r["tokens"][-1] - r["intended"]) / MS <= limit_ms + d for r in records)
          for d in (-floor, floor)]
@@ -259,7 +260,7 @@ def check(o, url):
 
 
 def check_counts(o, url):
-    """What holds on any machine: equal counts, and no token is seen before the tap saw it."""
+    """Checks that hold on any machine: equal counts, and no token is seen before the tap saw it."""
     rows = make_rows(o)
     with tempfile.TemporaryDirectory(prefix="tarn-agrees-") as folder:
         tap = Tap(url)

@@ -69,7 +69,7 @@ def wait_for(what: Callable[[], bool]) -> None:
     wait_until(what)
 
 
-# --- who sees what ---
+# --- which key sees which lines ---
 
 def a_tenant_learns_nothing_of_another() -> None:
     path = key_file({"name": "a", "key": "sk-aaaaaaaa", "tenant": "ta", "requests_per_minute": 500},
@@ -85,7 +85,7 @@ def a_tenant_learns_nothing_of_another() -> None:
         assert ask("sk-aaaaaaaa") == 200
         wait_for(lambda: done("ta") == 9)
         before, all_before = page(s, "sk-aaaaaaaa"), page(s, "boss-key")
-        waiting = s.open_raw("/tokenize", {"prompt": "x"})  # somebody without a key
+        waiting = s.open_raw("/tokenize", {"prompt": "x"})  # a client without a key
         for more in ({}, {"stream": True}, {"max_tokens": 5, "n": 3}):
             assert ask("sk-bbbbbbbb", **more) == 200
             assert page(s, "sk-aaaaaaaa") == before
@@ -97,7 +97,7 @@ def a_tenant_learns_nothing_of_another() -> None:
         wait_for(lambda: done("tb") >= 9 * 2 + 5 * 3)
         assert page(s, "sk-aaaaaaaa") == before
         assert page(s, "boss-key") != all_before
-        assert ask("sk-aaaaaaaa") == 200  # and of oneself one learns
+        assert ask("sk-aaaaaaaa") == 200  # and a key sees its own lines
         wait_for(lambda: page(s, "sk-aaaaaaaa") != before)
         families = {n for n, _ in Page(s, "sk-aaaaaaaa").samples}
         assert all(n.startswith(("tarn:tenant_", "tarn:key_")) for n in families), families

@@ -61,7 +61,7 @@ def empty_bodies_and_bytes_behind_the_json_are_named() -> None:
 
 
 def request_until_answered(server: Net, body: bytes) -> tuple[int, Any]:
-    """Tries again where no memory was left for the connection itself and the server closed it:
+    """Try again where no memory was left for the connection itself and the server closed it:
     the memory of the request before is free a moment after its answer."""
     end = time.monotonic() + WAIT_SECONDS
     while True:
@@ -160,7 +160,7 @@ def bodies_together_are_limited() -> None:
 
 
 def long_bodies_hold_up_nobody() -> None:
-    """80 long requests, two work threads: some are told to come back, small ones never wait."""
+    """80 long requests, two work threads: some get 503 with Retry-After, small ones never wait."""
     with Net("--http-threads", "1") as server:
         n = 100_000 if is_sanitized() else 500_000
         body = json.dumps({"prompt": "x" * n, "return_token_strs": True}).encode()

@@ -5,23 +5,23 @@ Errors are relative to the largest |logit| of their row; each run has a bound fo
 one for the median row.
 
   f32 KV   weights in f32, bf16 or f16 are widened exactly: within 1e-4 (measured: 7e-6).
-  bf16 KV  the reference rounds K and V to bf16 as well. What is left are the few values that lie
-           so near to the middle between two bf16 numbers that float32 and float64 round them
-           apart; one such value disturbs all later rows a little. Measured over 12 seeds: 5.2e-3
-           for the worst row, 1.8e-4 for the median row. A cache that does not round, or rounds
-           another way, has a median above 2e-3, which is what the second bound is for.
+  bf16 KV  the reference rounds K and V to bf16 as well. The remaining errors come from the few
+           values so near to the middle between two bf16 numbers that float32 and float64 round them
+           differently; one such value disturbs all later rows a little. Measured over 12 seeds:
+           5.2e-3 for the worst row, 1.8e-4 for the median row. A cache that does not round, or
+           rounds another way, has a median above 2e-3, which the second bound detects.
   f16 KV   the same; measured 5.5e-4 and 5e-5, and 3e-4 without rounding.
 
 Kernel sets with matrix instructions also round activations to bf16, and so does the reference where
-numpy_llama.ROUNDING says so. A value that is rounded apart now moves many that are rounded later:
-rows are either EXACT or as far off as a few steps of bf16 make them. Over 4 seeds:
+numpy_llama.ROUNDING says so. A value that the two round differently changes many values that are
+rounded later: a row is either EXACT or differs by a few steps of bf16. Over 4 seeds:
 
-  attention alone (weights f32, KV bf16): 4.7e-3 and 9.8e-4. Its powers of two are within 2^-18, so
-           that one weight in a thousand is rounded apart. With the rounding left out of the
-           reference the median is 2.2e-3 at least.
-  products 1.1e-2 and 4.5e-3, and 4.2e-3 and more with the rounding left out: a median row says
-           little. But about a third of the rows of all cases of a type are EXACT, and none with the
-           rounding left out.
+  attention alone (weights f32, KV bf16): 4.7e-3 and 9.8e-4. The kernels' powers of two are within
+           2^-18, so one weight in a thousand is rounded differently. With the rounding left out of
+           the reference the median is 2.2e-3 at least.
+  products 1.1e-2 and 4.5e-3, and 4.2e-3 and more with the rounding left out: the median row is
+           no criterion. But about a third of the rows of all cases of a type are EXACT, and none is
+           with the rounding left out.
 
 Such cases also run on the next lesser kernel sets of the machine, down to one that rounds nothing.
 """
@@ -145,7 +145,7 @@ def run_case(case: Case, types: tuple[str, str], seed: int) -> list[Run]:
 
 
 def summary(runs: list[Run]) -> bool:
-    """What all runs with the same types, kernel set and bounds have in common."""
+    """Print one line for all runs with equal types, kernel set and bounds; whether all are good."""
     good = True
     for key in dict.fromkeys((run.types, run.kernels, run.bounds()) for run in runs):
         some = [run for run in runs if (run.types, run.kernels, run.bounds()) == key]
@@ -161,7 +161,7 @@ def summary(runs: list[Run]) -> bool:
 
 
 def main() -> None:
-    # --seeds N: repeat with N seeds, to measure what the bounds should be.
+    # --seeds N: repeat with N seeds, to find good bounds.
     n_seeds = int(sys.argv[2]) if sys.argv[1:2] == ["--seeds"] else 1
     runs = [run for round_ in range(n_seeds) for i, case in enumerate(CASES)
             for types in case.dtypes for run in run_case(case, types, 100 + 1000 * round_ + i)]

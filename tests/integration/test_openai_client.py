@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import tempfile
 
-from http_helpers import Server, make_model, run_tests, tarn_server
+from http_helpers import TIMEOUT, Server, make_model, run_tests, tarn_server
 from venv_helpers import use_venv
 
 with tempfile.TemporaryDirectory() as folder:
@@ -31,7 +31,7 @@ def chat_answers() -> None:
     assert answer.choices[0].finish_reason in ("stop", "length")
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
     details = answer.usage.prompt_tokens_details
-    # Ours stands beside OpenAI's: its types keep what they do not know.
+    # Tarn's extension stands beside OpenAI's field: the types of the package keep unknown fields.
     assert details.cached_tokens == sum(details.cached_tokens_details.values()), details
     assert set(details.cached_tokens_details) == {"device", "host", "disk"}, details
 
@@ -124,7 +124,8 @@ if __name__ == "__main__":
             plain = SERVER.request
             SERVER.request = lambda m, p, b=None, h=None: plain(  # type: ignore[method-assign]
                 m, p, b, {"x-api-key": "boss", **(h or {})})
-            CLIENT = openai.OpenAI(base_url=SERVER.url + "/v1", api_key="sesame", max_retries=0)
+            CLIENT = openai.OpenAI(base_url=SERVER.url + "/v1", api_key="sesame", max_retries=0,
+                                   timeout=TIMEOUT)
             sys.exit(run_tests([chat_answers, chat_streams,
                                 an_answer_with_tool_calls_can_be_sent_back,
                                 logprobs_and_n_are_read,

@@ -11,11 +11,11 @@ from typing import Any
 from http_helpers import Server, make_model, run_tests, tarn_server, tarn_test
 
 RECORDED = tarn_test.shared_data("openai-recorded")
-# README and server/api/answer.h: what Tarn has beyond OpenAI.
+# Fields that Tarn has and OpenAI does not (README, server/api/answer.h).
 EXTENSIONS = {"documents", "stop_reason", "token_ids", "prompt_token_ids", "system_fingerprint",
               "prompt_tokens_details", "completion_tokens_details", "usage",
               "cached_tokens_details"}
-# What recorded answers always have, but only because of who OpenAI is.
+# Fields of all recorded answers that are about OpenAI's service only.
 NOT_OURS = {"service_tier", "obfuscation"}
 # Maps whose keys are data.
 FREE_MAPS = {"top_logprobs"}

@@ -2,9 +2,9 @@
 """The cost of quantization: the perplexity of a real model on real text, compared with f32.
 
 stories260K reads windows of War and Peace, spread over the whole book; the mean negative
-log-likelihood of the tokens gives a perplexity for each type of weights. It must not grow by more
-than BOUNDS says. All runs see the same windows, so that few are enough: the differences between
-windows cancel.
+log-likelihood of the tokens gives a perplexity for each type of weights. The perplexity must not
+grow by more than BOUNDS says. All runs see the same windows, so that few are enough: the
+differences between windows cancel.
 
     test_perplexity.py [--windows N] [--all] [tarn-logits options]
 
@@ -67,7 +67,8 @@ def mean_nll(model: Path, windows: list[list[int]], options: list[str]) -> float
 def check(kind: str, group: int, nll: float, nll_f32: float) -> bool:
     growth = float(np.exp(nll - nll_f32)) - 1
     bound = BOUNDS.get((kind, group))
-    # False for NaN. The lower end: what is much better than f32 measures something else.
+    # False for NaN. The lower bound: a result much better than f32 shows a mistake of the
+    # measurement.
     good = bound is None or -bound <= growth <= bound
     limit = "no bound" if bound is None else f"bound {100 * bound:.1f} %"
     print(f"{'ok  ' if good else 'FAIL'} {kind} group {group:3}: perplexity {np.exp(nll):.4f}, "

@@ -3,7 +3,7 @@
 
     test_readme_commands.py [--only TEXT] [--list]
 
-The documents are README.md, docs/user/*.md and loadgen/**/README.md. Their fenced `sh` blocks are
+The documents are README.md, docs/user/*.md and loadgen/**/README.md; their fenced `sh` blocks are
 cut into commands. The commands run one after another in a copy of this repository, with nothing
 beside it, against the server that deploy/quickstart starts there. RULES says how each command runs:
 most run unchanged, some with smaller numbers or with a name that must exist (/path/to/model), and a
@@ -155,7 +155,7 @@ def programs_of(text: str) -> set[str]:
 # --- the clone ---
 
 def tracked_files() -> list[str]:
-    """What a commit of the working tree would have; everything where there is no git."""
+    """The files that a commit of the working tree would have; without git: all files."""
     done = None
     if shutil.which("git"):
         done = subprocess.run(["git", "-C", str(REPO), "ls-files", "-z", "--cached", "--others",
@@ -212,7 +212,7 @@ class Clone:
         (model / "snapshots" / "0123").symlink_to(self.root / "deploy" / "demo-model")
 
     def localize(self, command: str) -> str:
-        """Puts in what exists here: the port of the server, a model."""
+        """Replace names by those that exist here: the port of the server, a model."""
         command = command.replace("127.0.0.1:8000", f"127.0.0.1:{self.port}")
         command = command.replace("/path/to/model", "deploy/demo-model")
         return re.sub(r"--model M\b", "--model deploy/demo-model", command)
@@ -231,7 +231,7 @@ class Clone:
         assert '{"error"' not in done.stdout, done.stdout[-TAIL:]
 
     def run_server(self, command: str) -> None:
-        """Starts a server on a port of its own, waits until it is ready, and ends it."""
+        """Start a server on a port of its own, wait until it is ready, and end it."""
         port, out = free_port(), self.root / "server.log"
         server = self.popen(f"exec {command} --host 127.0.0.1 --port {port}", out)
         try:
@@ -299,7 +299,7 @@ def all_commands() -> list[tuple[str, str]]:
 
 
 def run_command(clone: Clone, command: str) -> str:
-    """Runs it by its rule; says what was done."""
+    """Run a command by its rule; return a description of what was done."""
     rule = rule_of(command)
     if rule is None:
         raise AssertionError("no rule of tests/integration/test_readme_commands.py knows it")

@@ -17,7 +17,7 @@ from http_helpers import REPO, Server, run_tests, tarn_server, tarn_test
 CHAT = "/v1/chat/completions"
 DEMO = REPO / "deploy" / "demo-model"
 HEADER = "x-tarn-ignored-fields"
-# Knows role "developer" and tool calls, in a notation of its own.
+# A template with role "developer" and tool calls, in a notation of its own.
 TEMPLATE = """{% for m in messages %}{{ m.role }}{% if m.role == 'developer' %}!{% endif %}
 :{{ m.content }}{% for c in m.tool_calls %}
 <{{ c.id }} {{ c.function.name }} {{ c.function.arguments | tojson }}>{% endfor %}
@@ -198,7 +198,7 @@ def the_log_names_a_bounded_number_of_unknown_fields() -> None:
 # --- start ---
 
 def started(*options: str, env: dict[str, str] | None = None) -> str:
-    """What a server that refuses to start says."""
+    """The message of a server that refuses to start."""
     done = subprocess.run([str(tarn_test.program("tarn-server")), "--model", str(DEMO), "--port",
                            "0", *options], capture_output=True, text=True, timeout=60,
                           env={**os.environ, **(env or {})})

@@ -21,6 +21,7 @@ sys.path.insert(0, str(REPO / "loadgen" / "bench" / "sched"))
 import tarn_test  # noqa: E402
 import figures  # noqa: E402
 import plot  # noqa: E402
+import policies  # noqa: E402
 import show as show_module  # noqa: E402
 
 SHOW = REPO / "loadgen" / "bench" / "sched" / "show.py"
@@ -89,18 +90,20 @@ def wrong_options_are_named() -> None:
         assert words in bench(*options, code=2).stderr, (options, words)
     assert "--plans" in bench("--help").stdout
     assert "part nope" in show("--parts", "nope", code=2).stderr
+    assert "no policy nope" in show("--parts", "", "--again", "srpt,nope", code=2).stderr
 
 
 def missing_data_are_said() -> None:
     done = show("--parts", "lmsys,planning", "--data", "/nowhere", code=2)
     assert "no shared data, /nowhere/lengths-lmsys-apex/" in done.stderr, done.stderr
-    assert done.stderr.count("\n") == 1 and "--parts live,little-kv,long,planning" in done.stderr
-    # Parts that nobody named are left out, in one line.
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "--parts live,little-kv,policies,long,planning" in done.stderr, done.stderr
+    # Parts that need data and were not named are left out, in one line.
     words = io.StringIO()
     with mock.patch.object(sys, "argv", ["show.py", "--data", "/nowhere"]), \
             contextlib.redirect_stderr(words):
         args = show_module.read_arguments()
-    assert args.parts == ["live", "little-kv", "long", "planning"], args.parts
+    assert args.parts == ["live", "little-kv", "policies", "long", "planning"], args.parts
     assert words.getvalue() == ("show.py: no shared data in /nowhere: leaving out lmsys, sharegpt, "
                                 "burst, swap (another folder: --data DIR)\n"), words.getvalue()
 
@@ -176,7 +179,8 @@ def check_show(out: dict) -> None:
     assert any(g["rerun"]["gain"] for g in out["burst"]["gains"] if "rerun" in g)
     assert out["targets"], "planning has targets"
     for t in out["targets"]:
-        assert t.keys() == {"name", "figure", "target", "met"} and isinstance(t["met"], bool), t
+        assert t.keys() - {"oracle"} == {"name", "figure", "target", "met"}, t
+        assert isinstance(t["met"], bool), t
 
 
 def one_command_shows_all_and_goes_on() -> None:
@@ -197,6 +201,91 @@ def one_command_shows_all_and_goes_on() -> None:
         check_show(json.loads(path.read_text()))
 
 
+# --- policies ---
+
+def made_rows(factor: dict[str, float]) -> list[dict]:
+    """A row of each policy for two mixes at two loads; each figure of a policy is its factor."""
+    return [{"mix": mix, "load": load, "policy": policy, **{f: x for f in policies.FIELDS}}
+            for mix in ("sharegpt", "log-normal CV 4") for load in (0.7, 0.9)
+            for policy, x in factor.items()]
+
+
+def criteria_name_the_worst_case() -> None:
+    rows = made_rows({"fcfs": 4.0, "mlfq": 3.0, "learned": 2.0, "srpt": 1.0})
+    for t in policies.targets({"rows": rows}):
+        assert t["met"], t
+    rows[6]["mean_normalized_latency_ms"] = 5.0  # learned, sharegpt at 0.9
+    missed = [t for t in policies.targets({"rows": rows}) if not t["met"]]
+    assert [(t["figure"], t["target"], t["oracle"]) for t in missed] == [
+        (5 / 4, 1.02, 1 / 4), (5 / 3, 1.02, 1 / 3), (-1 / 3, 0.5, 1.0)], missed
+    assert all(t["name"].endswith("sharegpt at 0.9") for t in missed), missed
+    # Without the policy there is no target; the table has what is there.
+    few = [r for r in rows if r["policy"] in ("fcfs", "srpt")]
+    assert policies.targets({"rows": few}) == []
+    text = policies.table({"rows": few})
+    assert text.count("srpt ") == 4 and "load 0.9" in text and "x0.250" in text, text
+
+
+def fake_result(options: list[object]) -> dict:
+    seed = options[options.index("--seed") + 1]
+    return {**{f: float(seed) for f in policies.FIELDS}, "completed": 1, "failed": 0,
+            "total_output_tokens": 1,
+            "sim": {**{e: 0 for e in policies.EVENTS}, "capacity_rps": 10.0 * seed}}
+
+
+def only_new_seeds_are_simulated() -> None:
+    jobs: list[list[object]] = []
+
+    def simulate_all(asked: list[list[object]]) -> list[dict]:
+        jobs.extend(asked)
+        return [fake_result(options) for options in asked]
+
+    with mock.patch.object(policies, "simulate_all", simulate_all):
+        contest = policies.Contest(Path("/nowhere"), True, {}, lambda out: None)
+        contest.run("bimodal", 0.9, ["fcfs", "srpt"], [1])
+        assert len(jobs) == 3, jobs  # the capacity and two runs
+        jobs.clear()
+        later = policies.Contest(Path("/nowhere"), True, contest.out, lambda out: None)
+        later.run("bimodal", 0.9, ["fcfs", "srpt"], [1, 2])
+        assert [j[j.index("--seed") + 1] for j in jobs] == [2, 2, 2], jobs
+        assert [j[j.index("--rate") + 1] for j in jobs[1:]] == ["18.0", "18.0"], jobs
+        assert [r["mean_ttft_ms"] for r in later.out["rows"]] == [1.5, 1.5], later.out
+        # All policies are compared over the seeds that each of them has.
+        later.run("bimodal", 0.9, ["fcfs", "mlfq"], [1])
+        assert [(r["policy"], r["n_seeds"], r["mean_ttft_ms"]) for r in later.out["rows"]] == [
+            ("fcfs", 1, 1.0), ("srpt", 1, 1.0), ("mlfq", 1, 1.0)], later.out
+
+
+def mixes_without_data_are_left_out() -> None:
+    words = io.StringIO()
+    with contextlib.redirect_stderr(words):
+        mixes = policies.chosen_mixes(Path("/nowhere"), False)
+    assert mixes == ["log-normal CV 1", "log-normal CV 4", "bimodal", "change"], mixes
+    assert "leaving out lmsys, sharegpt, azure code, mooncake, ragpulse" in words.getvalue()
+
+
+def policies_are_compared_and_kept() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path, plots = Path(folder, "out.json"), Path(folder, "plots")
+        usual = ["--quick", "--json", path, "--parts", "policies", "--data", "/nowhere"]
+        first = show(*usual)
+        rows = json.loads(path.read_text())["policies"]["rows"]
+        assert {r["mix"] for r in rows} == set(policies.QUICK_MIXES), rows
+        assert {"fcfs", "mlfq", "srpt"} <= {r["policy"] for r in rows}, rows
+        for r in rows:
+            assert all(positive(r[f]) for f in policies.FIELDS), r
+            assert all(x["completed"] == policies.QUICK_COUNT and x["failed"] == 0
+                       for x in r["runs"]), r
+        # All policies got the same requests.
+        for mix in policies.QUICK_MIXES:
+            assert len({r["runs"][0]["mean_output"] for r in rows if r["mix"] == mix}) == 1, mix
+        # Only what --again names is simulated twice; equal seeds give equal figures.
+        again = show(*usual, "--again", "srpt", "--plots", plots)
+        assert again.stderr.count(": srpt\n") == 3 and "fcfs" not in again.stderr, again.stderr
+        assert again.stdout == first.stdout
+        check_svg((plots / "policies-normalized.svg").read_text(), 0)
+
+
 def main() -> int:
     planning_is_measured_in_a_living_queue()
     equal_seeds_make_equal_queues()
@@ -204,6 +293,10 @@ def main() -> int:
     missing_data_are_said()
     crossings_are_first_ones()
     charts_are_whole()
+    criteria_name_the_worst_case()
+    only_new_seeds_are_simulated()
+    mixes_without_data_are_left_out()
+    policies_are_compared_and_kept()
     data = tarn_test.shared_data("lengths-lmsys-apex").parent  # skips here without ../shared
     the_authors_figures_are_read(data)
     one_command_shows_all_and_goes_on()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a user sees of scheduling: policies, priorities, sessions, metrics, and the cost profile."""
+"""Scheduling as users see it: policies, priorities, sessions, metrics, and the cost profile."""
 from __future__ import annotations
 
 import concurrent.futures
@@ -17,7 +17,7 @@ import tarn_test
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "deploy" / "demo-model"
 TEXT = "/v1/completions"
 POLICIES = ("fcfs", "mlfq", "skip-join-mlfq", "sjf-prompt", "srpt")
-N_LONG = 500  # tokens of an answer that others come into: takes 100 times what theirs do
+N_LONG = 500  # tokens of an answer during which other requests arrive: 100 times as long as theirs
 # Nobody goes first for having waited.
 NEVER_STARVES = ("--starvation-ms", "86400000")
 
@@ -160,7 +160,7 @@ class Long:
 
 def a_more_important_request_gets_the_only_place_at_once() -> None:
     for policy in ("fcfs", "skip-join-mlfq"):
-        # Nobody uses up a quantum, however long a step takes on a machine that is busy elsewhere.
+        # A quantum of a minute: no request uses it up, even on a slow machine.
         with tarn_server(MODEL, "--max-num-seqs", "1", "--scheduling-policy", policy,
                          "--quantum-ms", "60000", *NEVER_STARVES) as s:
             alone = ids_of(s.post(TEXT, body(N_LONG)))
@@ -170,7 +170,7 @@ def a_more_important_request_gets_the_only_place_at_once() -> None:
             assert running.ids() == alone, policy
             n_preempted = preempted(settled(s, 3))
             assert n_preempted == 1, policy
-            # Who is less important comes when the place is free.
+            # A less important request runs when the place is free.
             running = Long(s)
             s.post(TEXT, body(4, priority=1))
             assert running.ids() == alone, policy

@@ -19,7 +19,7 @@ READ_SECONDS = 20
 
 
 class Client:
-    """One connection, one request; what came and when."""
+    """Send one request on one connection; return the received pieces and their times."""
 
     def __init__(self, server, script, path="/v1/completions", **body):
         url = urllib.parse.urlsplit(server.url)
@@ -121,7 +121,7 @@ def faults_are_played(server):
     assert c.text.endswith(b"\n\n\r\n") and b"t2 " not in c.text
     c = Client(server, {"n_tokens": 4, "half_close_after": 1, "hold_ms": 5000}, stream=True)
     assert c.read_until()
-    c.socket.sendall(b"still taken") # only our reading side has ended
+    c.socket.sendall(b"still taken") # the server closed its sending side only
     assert Client(server, {"reset_after": -1}).read_until() is False
     c = Client(server, {"close_after": -1})
     assert c.read_until() and c.text == b""

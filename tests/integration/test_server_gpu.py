@@ -59,8 +59,8 @@ def greedy_tokens_are_the_cpus() -> None:
     for program, device in ((BUILD / "tarn-server", "cpu"), (EMULATED, "cuda")):
         server = start(program, "--device", device, *options)
         answers.append([complete(server, p) for p in prompts])
-        # A GPU computes beside the engine thread, which plans the next step meanwhile; most of these
-        # steps are one sequence's, and only its end changes the plan.
+        # While a GPU computes, the engine thread plans the next step. Most steps of this test have
+        # one sequence, and only the end of the sequence invalidates such a plan.
         metrics = server.metrics()
         n_ahead, n_steps = metrics["tarn:plans_ahead_total"], metrics["tarn:steps_total"]
         assert n_ahead == 0 if device == "cpu" else n_ahead > n_steps / 2, (device, metrics)
@@ -120,7 +120,7 @@ def a_dead_gpu_ends_the_server() -> None:
             break
         if any("error" in json.dumps(answer) for _, answer in results):
             break
-    try: # not ready any more, or gone already
+    try: # no longer ready, or already gone
         status, _, answer = server.request("GET", "/health/ready")
         assert status == 503 and answer["error"]["code"] == "device_failed", (status, answer)
         status, _, answer = server.request("POST", "/v1/completions",

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What signals do to tarn-server itself: an end while it starts, TLS certificates read again.
+"""Signals to tarn-server: the end while it starts, and reading the TLS certificates again.
 
-With the demo model, which is part of the repository.
+The model is the demo model, which is part of the repository.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODEL = REPO / "deploy" / "demo-model"
 
 
 class Real:
-    """tarn-server on a free port; `log` is what it wrote to stderr."""
+    """tarn-server on a free port; `log` has its stderr."""
 
     def __init__(self, *flags: str) -> None:
         self.log_file = tempfile.NamedTemporaryFile("w+b", prefix="tarn-log-")
@@ -62,7 +62,7 @@ class Real:
 
 
 def sigterm_while_starting_ends_at_once() -> None:
-    """The start hangs for ever in a file that nobody writes to; the signal ends it all the same."""
+    """The start waits for ever for a FIFO without a writer; the signal still ends it."""
     with tempfile.TemporaryDirectory() as folder:
         pipe = f"{folder}/template"
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Special tokens spelled in requests, on a real server with the demo model.
 
-They are plain text in the texts of users, tools and documents, and control tokens in those of the
-template, the operator and the model; `parse_special` and --parse-special give Hugging Face's ids.
+The tokens are plain text in the texts of users, tools and documents, and control tokens in those of
+the template, the operator and the model; `parse_special` and --parse-special give Hugging Face's
+ids.
 """
 from __future__ import annotations
 

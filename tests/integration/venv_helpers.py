@@ -34,7 +34,7 @@ def pip_install(*what: str) -> None:
 
 
 def use_venv(*modules: str, env: Callable[[], dict[str, str]] = dict) -> None:
-    """Returns where the modules import; else runs the test in the venv and exits with its status.
+    """Return if the modules import; else run the test in the venv and exit with its status.
     env: variables for that run, made by this Python."""
     if has_modules(sys.executable, modules):
         return

@@ -3,7 +3,8 @@
  *
  * A child process answers prompts and writes their KV to disk until the parent kills it. The next
  * child must find all blocks that the statistics of its predecessors reported as written, and all
- * prompts that they reported as complete. Its answers must have the same bits as without a cache.
+ * prompts that they reported as complete. The child's answers must have the same bits as without a
+ * cache.
  *
  * test_disk_kills [N]   N: number of kills */
 #include "tests/unit/test.h"
@@ -121,8 +122,8 @@ static uint32_t n_complete_blocks(struct engine_test *t)
     return st.cache.tier[CACHE_DISK].n_cached + st.cache.tier[CACHE_DISK].n_in_use;
 }
 
-/* The different keys of all prompts that this process has asked. It first asks all prompts that its
- * predecessors asked, so the disk holds no other key. */
+/* The different keys of all prompts that this process has sent. A process first sends all prompts
+ * of its predecessors, so the disk holds no other key. */
 static struct kv_key keys[N_KEYS_MAX];
 static uint32_t n_keys;
 

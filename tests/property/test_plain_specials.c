@@ -254,7 +254,7 @@ static void check_trusted(const struct server *srv, const char *name)
     prompt_fini(&old);
 }
 
-/* Check all chats with a template. Returns the number of chats that it does not refuse. */
+/* Check all chats with a template. Return the number of chats that it does not refuse. */
 static uint32_t check_template(const char *name, const char *source, size_t len)
 {
     struct config config = {.parse_special = false};

@@ -132,7 +132,7 @@ static void threads_do_not_change_a_bit(void **state)
     assert_same(&a, "three threads");
 }
 
-/* Shows that the comparison can fail: another KV dtype gives other bits. */
+/* Show that the comparison can fail: another KV dtype gives other bits. */
 static void another_kv_dtype_does_change_bits(void **state)
 {
     struct answer a;

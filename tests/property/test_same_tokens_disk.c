@@ -70,7 +70,7 @@ static int learn_cold(void **state)
     return 0;
 }
 
-/* Ask N_WINDOW prompts from number `from` on, all at once. Returns the number of answers with other
+/* Ask N_WINDOW prompts from number `from` on, all at once. Return the number of answers with other
  * bits than cold. */
 static uint32_t ask_window(struct engine_test *t, uint32_t from, uint32_t stride, const char *how)
 {
@@ -92,7 +92,7 @@ static uint32_t ask_window(struct engine_test *t, uint32_t from, uint32_t stride
     return n_wrong;
 }
 
-/* Ask all prompts `rounds` times, in a different order each time. Returns the wrong answers. */
+/* Ask all prompts `rounds` times, in a different order each time. Return the wrong answers. */
 static uint32_t ask_all(struct engine_test *t, uint32_t rounds, const char *how)
 {
     uint32_t n_wrong = 0;
@@ -219,7 +219,7 @@ static void ask_until_killed(const char *model, const struct engine_config *conf
             _exit(3);
 }
 
-/* Start such a process and kill it `us` microseconds after its n_windows-th report. */
+/* Start a writing process and kill it `us` microseconds after its n_windows-th report. */
 static void run_and_kill(const char *model, const struct engine_config *c, uint32_t n_windows,
                          uint32_t us)
 {

@@ -300,7 +300,7 @@ static void the_answers_are_the_references(void **state)
     }
 }
 
-/* Shows that the comparison can fail: another KV dtype gives other bits. */
+/* Show that the comparison can fail: another KV dtype gives other bits. */
 static void another_kv_dtype_does_change_bits(void **state)
 {
     const struct kind other = {"f16", wide_heads, "f16", "none", 0, 0};

@@ -23,9 +23,9 @@ tarn's only one, so the ratio leans to the peer's side.
 
 Decode in batches needs llama-batched-bench, prefill behind a context llama-sweep-bench where
 llama-bench has no -d: those beside llama-bench (or --llama-batched-bench, given as often and in the
-same order). Each sequence has a KV cache of its own. What a peer cannot run stays empty, and the
-reason is printed; a run that only failed is tried again in the next round, and three failures in a
-row end it.
+same order). Each sequence has a KV cache of its own. A case that a peer cannot run stays empty, and
+the reason is printed; a run that only failed is tried again in the next round, and three failures
+in a row end it.
 """
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Failed(Exception):
 
 
 class Refused(Failed):
-    """It never will."""
+    """The program can never give the figure."""
 
 
 class Case:
@@ -123,7 +123,7 @@ class Tarn:
                 Counter(r.get("limit") for r in rows).most_common(1)[0][0])
 
     def limit_lines(self) -> list[str]:
-        """The medians of what the machine can do, and what is wrong with them."""
+        """The medians of the machine's limits, and reasons to doubt them."""
         medians = ", ".join(f"{k} {v:.1f}" for k, v in self.limit_medians().items())
         lines = [f"limits, median: {medians}"] if medians else []
         why = Counter(x.get("void_why") or "no reason given" for x in self.limits if x.get("void"))
@@ -141,7 +141,7 @@ class Tarn:
 
 
 class Build:
-    """One llama-bench and what lies beside it."""
+    """One llama-bench and the programs beside it."""
 
     def __init__(self, a: argparse.Namespace, label: str, bench: str, batched: str | None) -> None:
         self.name, self.peer, self.bench = label, label.split(":")[0], bench
@@ -266,7 +266,7 @@ def ratio_interval(ours: list[float], theirs: list[float]) -> tuple[float, float
 # ---- the comparison ----
 
 class Entrant:
-    """What runs once per case and round; entrants of one column are merged, the fastest counts."""
+    """A program that runs once per case and round; of a column's entrants the fastest counts."""
 
     def __init__(self, column: str, label: str, run: Callable[[str, Case], float]) -> None:
         self.column, self.label, self.run = column, label, run
@@ -346,7 +346,7 @@ class Comparison:
                 for e in self.entrants if e.column == column and key in e.reasons]
 
     def row(self, kind: str, case: Case) -> dict:
-        """What --json writes for a cell: null where a program had nothing to say."""
+        """The cell as --json writes it; null where the program gave no figure."""
         ours = {n: speed for n, (speed, _) in self.fastest(kind, case, "tarn").items()}
         share, limit = self.tarn.share(kind, case)
         row: dict = {"type": kind, "case": case.text, "tarn_tok_s": list(ours.values()),
@@ -444,7 +444,7 @@ elif "-gp" in sys.argv:
 else:
     print(json.dumps([{"avg_ts": 100.0 if sys.argv[sys.argv.index("-fa") + 1] == "1" else 90.0}]))
 """
-# Loses its output every other time, as llama.cpp may.
+# A program that loses its output every other time, as llama.cpp may.
 FAKE_BATCHED = """import os, sys
 mark = sys.argv[0] + ".mark"
 if not os.path.exists(mark):

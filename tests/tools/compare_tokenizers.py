@@ -3,9 +3,10 @@
 
 usage: compare_tokenizers.py LIB.so DIR... [--count N] [--seed S]
 
-LIB.so is any shared library with engine/tokenizer*.c, engine/text/detokenize.c and base/ in it; each DIR
-holds a tokenizer.json. Prints the number of equal encodings and decodings for each, and the first
-differences; exit code 1 if any encoding differs. Not part of CI: it needs a package."""
+LIB.so is any shared library that contains engine/text/tokenizer/, engine/text/detokenize.c and
+base/. Each DIR holds a tokenizer.json. The program prints, for each DIR, the number of equal
+encodings and decodings and the first differences. The exit code is 1 if an encoding differs. CI
+does not run the program, because the package is not installed there."""
 
 import argparse
 import ctypes
@@ -75,7 +76,7 @@ WORDS = ["Hello", "world", " the", " I'm", "'ll", "'RE", " 123", "4567", "  ", "
          "\u2028", "\x00", "\x1f", "\x7f", "\ufeff", "\ufffd", "\U0001d400", "<0x41>", "<", "|>"]
 
 # Ranges of assigned characters; which code points are letters changed with Unicode versions, so the
-# draw leaves out what Python's own tables do not know.
+# draw leaves out characters that Python's tables do not have.
 RANGES = [(0x20, 0x7f), (0x80, 0x24f), (0x250, 0x52f), (0x530, 0x8ff), (0x900, 0xdff),
           (0xe00, 0x10ff), (0x1100, 0x13ff), (0x1400, 0x1fff), (0x2000, 0x2bff), (0x2c00, 0x31ff),
           (0x3200, 0x9fff),

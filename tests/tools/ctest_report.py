@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Adds up ctest's JUnit files and prints the closing line `N passed, N failed, N skipped`.
+"""Add up ctest's JUnit files and print the closing line `N passed, N failed, N skipped`.
 
     ctest_report.py [--ci] [--failed N] [--allow-empty] STAGE=FILE.xml...
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compiles kernels/cuda for every architecture and prints the resources of each kernel.
+"""Compile kernels/cuda for every architecture and print the resources of each kernel.
 
     cuda_report.py [--nvcc PATH] [--csv FILE] [--jobs N] [--arch 80,90] [SOURCE.cu...]
     cuda_report.py --show FILE      prints the table of an earlier --csv again
@@ -60,12 +60,13 @@ class Compiled:
 
 def find_nvcc(given: str | None) -> str | None:
     homes = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
-    candidates = [given] if given else [shutil.which("nvcc")] + [f"{h}/bin/nvcc" for h in homes if h]
+    installed = [shutil.which("nvcc")] + [f"{h}/bin/nvcc" for h in homes if h]
+    candidates = [given] if given else installed
     return next((c for c in candidates if c and os.access(c, os.X_OK)), None)
 
 
 def sources() -> list[Path]:
-    """The list of sources.cmake; a .cu file that is not in it would be compiled by nobody."""
+    """The list of sources.cmake; no build compiles a .cu file that is not in it."""
     text = re.sub(r"#.*", "", (FOLDER / "sources.cmake").read_text())
     listed = re.findall(r"[\w/]+\.cu\b", text)
     missing = {p.name for p in FOLDER.glob("*.cu")} - set(listed)
@@ -100,11 +101,12 @@ def compile_one(nvcc: str, path: Path, archs: list[str], out: Path) -> Compiled:
     lines = [l for l in log.splitlines() if not INFORMATION.search(l)]
     bad = run.returncode or any(re.search(r"\b(error|warning)\b", l, re.I) for l in lines)
     errors = "\n".join(lines).strip() or f"nvcc ended with {run.returncode}"
-    return Compiled(path.name, time.monotonic() - begin, parse(path.name, log), errors if bad else "")
+    return Compiled(path.name, time.monotonic() - begin, parse(path.name, log),
+                    errors if bad else "")
 
 
 def short_names(kernels: list[Kernel]) -> None:
-    """Demangled, without return type, parameters and the prefix that nvcc gives static functions."""
+    """The demangled name without return type, parameters and nvcc's prefix of static functions."""
     tool = shutil.which("c++filt")
     if not tool or not kernels:
         return

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Computes the share of the documents' text that a prefix cache finds, for several orders.
+"""Compute the share of the documents' text that a prefix cache finds, for several orders.
 
     documents_order.py DATA [--documents N] [--retrieved K] [--server PROGRAM]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a GGUF file of a Llama model with random weights, so that llama.cpp and its forks can be
+"""Write a GGUF file of a Llama model with random weights, so that llama.cpp and its forks can be
 timed on the same shape as `tarn-bench --load-format dummy`.
 
     dummy_gguf.py --type bf16|f32|q8_0|q4_0 --out FILE [--output-type q8_0] [--config-dir DIR]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fills the paragraphs and list items of Markdown files to 99 columns.
+"""Fill the paragraphs and list items of Markdown files to 99 columns.
 
     fill_documents.py FILE...
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes docs/user/flags.md from `tarn-server --help`.
+"""Make docs/user/flags.md from `tarn-server --help`.
 
     flags_page.py            write docs/user/flags.md
     flags_page.py --check    exit 1 and name the first difference if the page is not up to date
@@ -49,8 +49,8 @@ def row_line(row: Row) -> str:
 
 def section(group: Group) -> str:
     rows = [row_line(row) for row in group.rows if row.help]
-    return "\n".join([f"\n## {group.title}\n", "| flag | default | meaning |", "|---|---|---|", *rows,
-                      ""])
+    return "\n".join([f"\n## {group.title}\n", "| flag | default | meaning |", "|---|---|---|",
+                      *rows, ""])
 
 
 def page() -> str:
@@ -68,7 +68,8 @@ def main() -> int:
     found = PAGE.read_text()
     for number, (ours, theirs) in enumerate(zip(found.splitlines(), made.splitlines()), 1):
         if ours != theirs:
-            print(f"{PAGE.relative_to(REPO)}:{number} is\n    {ours}\nand --help says\n    {theirs}")
+            print(f"{PAGE.relative_to(REPO)}:{number} is\n    {ours}\n"
+                  f"and --help says\n    {theirs}")
             break
     if found != made:
         print(f"{PAGE.relative_to(REPO)} is out of date: run {COMMAND}")

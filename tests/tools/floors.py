@@ -4,8 +4,8 @@
 usage: floors.py [ROOT] [--build DIR]
 
 A floor is a step in the longest chain of includes between the modules (x.c and x.h together) of one
-folder. A cycle is a set of modules, each of which calls every other through some chain of functions;
-calls are read by nm from the object files in DIR. Calls through function pointers are not seen.
+folder. A cycle is a set of modules, each of which calls every other through a chain of functions.
+nm reads the calls from the object files in DIR; calls through function pointers are not seen.
 """
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from other forms of a vocabulary, so that tests can load real ones:
 
 usage: gguf_vocab_to_hf.py INPUT OUTDIR [--family NAME] [--metaspace] [--pair-merges]
 
-Python standard library only. What each family's pre-tokenizer is, is public knowledge of the
-models' own tokenizer.json files."""
+Python standard library only. The pre-tokenizer of each family is that of the models' own
+tokenizer.json files."""
 
 import argparse
 import base64
@@ -54,7 +54,7 @@ BYTE_LEVEL = {
 
 
 class Vocab:
-    """What every input form is read into."""
+    """A vocabulary, read from any of the input forms."""
 
     def __init__(self, family):
         self.family = family
@@ -249,8 +249,8 @@ def read_sentencepiece(path, family):
     if model_type == 1:
         return set_unigram(v, scores, kinds)
     if model_type != 2:
-        sys.exit(f"{path}: a SentencePiece model of type {model_type}; only Unigram (1) and BPE (2) "
-                 "are converted")
+        sys.exit(f"{path}: a SentencePiece model of type {model_type}; only Unigram (1) "
+                 "and BPE (2) are converted")
     return set_spm(v, scores, kinds)
 
 

@@ -1,7 +1,7 @@
 """Reading and writing a model directory in Hugging Face layout, with NumPy only.
 
-Shared by make_tiny_model.py, stories_to_hf.py, numpy_llama.py and the tests. It is deliberately
-apart from the C reader (engine/model/safetensors.c): the two check each other.
+Shared by make_tiny_model.py, stories_to_hf.py, numpy_llama.py and the tests. This module shares no
+code with the C reader (engine/model/safetensors.c), so that the two check each other.
 
 A safetensors file is: u64 little-endian length of the header; the header, a JSON object
 name -> {"dtype", "shape", "data_offsets": [begin, end)}, offsets counted from the end of the
@@ -64,7 +64,7 @@ def decode(raw: bytes, dtype: str, shape: list[int]) -> np.ndarray:
 
 
 def save_safetensors(path: Path, tensors: Tensors, dtype: str) -> int:
-    """Returns the bytes of tensor data."""
+    """Return the bytes of tensor data."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     begin = 0
     for name, tensor in tensors.items():
@@ -126,7 +126,7 @@ def save_weights(model_dir: Path, tensors: Tensors, dtype: str, n_shards: int = 
 
 
 def split_evenly(tensors: Tensors, n_shards: int) -> list[Tensors]:
-    """Cuts the list of tensors, in order, where the running size passes k/n of the whole."""
+    """Cut the list of tensors, in order, where the running size passes k/n of the whole."""
     if n_shards > len(tensors):
         raise SystemExit(f"--shards {n_shards}: the model has only {len(tensors)} tensors")
     total = sum(t.size for t in tensors.values())

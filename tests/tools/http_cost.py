@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Counts the instructions of HTTP, JSON, SSE and detokenization per token, and those of the model.
+"""Count the instructions of HTTP, JSON, SSE and detokenization per token, and those of the model.
 
     http_cost.py [--streams 64] [--model DIR]
 
-Runs the server under callgrind with --streams streams, once with few tokens each and once with
+Run the server under callgrind with --streams streams, once with few tokens each and once with
 more. The difference is the cost of the tokens, the rest the cost of the requests. Counted are the
 HTTP threads, the watcher, and http_wake() on the engine thread. With --model the server is
 tarn-server with its detokenizer, otherwise the HTTP side with the fake engine.
@@ -101,8 +101,8 @@ def count(model: str | None, n_streams: int, n_tokens: int) -> int:
 
 
 def cpu_us(server: Server) -> float:
-    """CPU time so far of all threads but the engine's and its workers', by what they are: an engine
-    thread is the one that used most."""
+    """CPU time so far of all threads except the engine and its workers. The thread with the most
+    CPU time is the engine's."""
     ticks = []
     for stat in Path(f"/proc/{server.process.pid}/task").glob("*/stat"):
         fields = stat.read_text().rsplit(")", 1)[1].split()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes a random Llama model in Hugging Face layout: weights, byte-level BPE, chat template.
+"""Make a random Llama model in Hugging Face layout: weights, byte-level BPE, chat template.
 
     make_tiny_model.py DIR [--layers 2 --dim 64 --heads 4 --kv-heads 2 --head-dim 16 --ffn 128
                             --vocab 512 --tied --dtype f32 --seed 1 --max-pos 2048

@@ -4,9 +4,9 @@
     numpy_llama.py MODEL_DIR IDS_FILE [OUT.f32] [--kv-dtype f32|f16|bf16] [--kernels NAME]
                    [--print N]
 
-Reads a Hugging Face directory (config.json, *.safetensors) and writes raw little-endian float32
-logits [n_ids, vocab]. It shares no code with the C engine, and is kept simple, because the engine
-is compared with it.
+Read a Hugging Face directory (config.json, *.safetensors) and write raw little-endian float32
+logits [n_ids, vocab]. The program shares no code with the C engine and is simple, because the
+engine is compared with it.
 
   h = embedding[ids]
   each layer: h += Wo attention(rope(Wq norm(h)), rope(Wk norm(h)), Wv norm(h))
@@ -111,7 +111,7 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, in_bf16: bool = False
 
 class NumpyLlama:
     """kv_dtype: K and V are rounded to it before any row attends to them, as a cache does.
-    kernels: the name of a kernel set; what ROUNDING says of it is rounded too."""
+    kernels: the name of a kernel set; the values that ROUNDING lists for it are rounded too."""
 
     def __init__(self, config: dict, weights: Tensors, kv_dtype: str | None = None,
                  kernels: str = "") -> None:

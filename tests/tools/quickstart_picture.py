@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Draws docs/quickstart.svg, the picture of README.md, from a real run of deploy/quickstart.
+"""Draw docs/quickstart.svg, the picture of README.md, from a real run of deploy/quickstart.
 
     quickstart_picture.py [--log FILE] [--out docs/quickstart.svg]
 
-Runs `deploy/quickstart --once --no-install` and draws what it printed from the start of the server
+Run `deploy/quickstart --once --no-install` and draw what it printed from the start of the server
 to the end of the demonstration, unchanged. --log draws an output that was saved before.
 """
 from __future__ import annotations

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Converts Karpathy's stories260K (llama2.c v0 .bin + tok512.bin) to Hugging Face layout.
+"""Convert Karpathy's stories260K (llama2.c v0 .bin + tok512.bin) to Hugging Face layout.
 
     stories_to_hf.py OUT_DIR [--source DIR] [--dtype f32|f16|bf16] [--shards N]
 

@@ -1,4 +1,4 @@
-"""What the Python tests share: where things are, how to skip, running the built programs.
+"""Helpers of all Python tests: paths, skipping a test, running the built programs.
 
 Environment: TARN_BUILD_DIR (default <repo>/build), TARN_SHARED (default <repo>/../shared).
 Standard library only, so that a test can skip politely when NumPy is not there.
@@ -117,7 +117,7 @@ def wait_ready(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
 
 @contextlib.contextmanager
 def server(model: Path, *options: str, name: str = "tarn-server") -> Iterator[str]:
-    """Runs tarn-server (or another program of its kind) on a free port; gives its URL; SIGTERM at
+    """Run tarn-server (or another program of its kind) on a free port; yield its URL; SIGTERM at
     the end must give status 0."""
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:

@@ -9,8 +9,8 @@
 
 #include "engine/text/jinja/jinja_value.h"
 
-/* A row with call == NULL names a Python method that Tarn's templates refuse: a call of it ends with
- * ERR_UNSUPPORTED. */
+/* A row with call == NULL names a Python method that Tarn does not implement: calling the method
+ * gives ERR_UNSUPPORTED. */
 struct jinja_method_row {
     const char *name;
     enum status (*call)(struct jinja_run *r, const struct jinja_value *self,

@@ -1,7 +1,7 @@
 /* asker.h - an engine in this process, and requests to it: one after another, or some at once.
  *
  * Owns    the engine, until asker_close().
- * Thread  one; the engine has a thread of its own, and nobody polls while it works.
+ * Thread  one; the engine has its own thread, and the caller does not poll while the engine works.
  * Errors  engine_open()'s and request_create()'s, with their words; ERR_INTERNAL when a request did
  *         not end as it should.
  * Units   nanoseconds, tokens. */
@@ -35,7 +35,7 @@ struct ask {
 #define ASKER_N_MAX 64
 
 /* Greedy, exactly n_out tokens each; all are submitted at once, n of them (at most ASKER_N_MAX).
- * Returns when all have ended. answers [n] */
+ * Return when all have ended. answers [n] */
 NODISCARD enum status asker_ask_all(struct asker *a, const struct ask *asks, uint32_t n,
                                     struct answer *answers, struct buf *why);
 /* The same with one. */

@@ -1,9 +1,9 @@
 /* disk_rate.h - the highest rate at which this machine reads a file: O_DIRECT, several patterns.
  *
- * The file has the size of what is compared with it, was written in full, and lies in the same file
- * system.
+ * The file has the size of the data that it is compared with, was written in full, and is in the
+ * same file system.
  *
- * Owns    the file (it has no name any more) and buffers, until disk_rate_destroy().
+ * Owns    the file (already unlinked) and buffers, until disk_rate_destroy().
  * Thread  one.
  * Errors  words that name the directory; ERR_IO, ERR_NOMEM.
  * Units   bytes, bytes per second. */

@@ -18,7 +18,7 @@
 #define N_PREFIXES 2u
 #define N_PREFIXES_ROOM 4u /* on disk: nothing is pushed out */
 
-/* A request that counts, and what reading its prefix takes at least. */
+/* A request that counts, and the least time that reading its prefix can take. */
 struct pair {
     enum disk_kind kind;
     double ttft_s, read_s;

@@ -1,5 +1,5 @@
-/* disk_ttft.h - part "disk": time to first token of a prefix that lies on disk only, next to the
- * time that reading its bytes takes at least, and one step.
+/* disk_ttft.h - part "disk": time to first token of a prefix that is on disk only, compared with
+ * the least time for reading its bytes plus one step.
  *
  * The device tier holds one prompt, and there is no host tier: of two prefixes that are requested
  * in turns, each was evicted from memory before its next turn. A pair is such a request (disk) and
@@ -25,7 +25,7 @@ const char *disk_kind_name(enum disk_kind k); /* "cold", "step", "disk", "restar
 struct disk_row {
     struct figure ttft_s;
     struct figure ratio;    /* of TTFT to the floor of the same pair */
-    uint32_t n_on_disk_min; /* tokens found there, the least over what is counted */
+    uint32_t n_on_disk_min; /* tokens found there: the minimum over counted requests */
     uint32_t n_elsewhere;   /* not counted: the prefix was not where it was to be */
 };
 
@@ -40,7 +40,7 @@ struct disk_ttft_result {
     uint64_t payload_bytes;         /* of that, in whole blocks */
     uint64_t disk_bytes;            /* a record's header and extent, for each of its blocks */
     uint64_t file_bytes;            /* of all files at the end: the room was allocated in full */
-    uint64_t file_bytes_max;        /* what the tier was allowed */
+    uint64_t file_bytes_max;        /* the limit of the tier */
     struct figure disk_bytes_per_s; /* by this program */
     struct figure read_s;           /* kv_bytes at the rate of each pair */
     struct figure floor_s;          /* that and a step */

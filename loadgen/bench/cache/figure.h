@@ -28,7 +28,7 @@ void figure_series_fini(struct figure_series *s); /* also fine on a zeroed struc
 NODISCARD enum status figure_series_init_all(struct figure_series *s, uint32_t n, uint32_t n_max);
 void figure_series_fini_all(struct figure_series *s, uint32_t n);
 void figure_series_add(struct figure_series *s, double value);
-/* Sorts the values. */
+/* Sort the values. */
 struct figure figure_of(struct figure_series *s);
 
 #endif

@@ -2,7 +2,7 @@
  *
  * A small model on one thread, one request after another, in a pool that holds a few of them: with
  * caching on, every lookup misses, and every request enters the tree and evicts another one.
- * What this measures by itself is time; miss_instructions.py runs it under callgrind and counts.
+ * This part measures time; miss_instructions.py runs it under callgrind to count instructions.
  *
  * Owns    everything that it opens, until it returns.
  * Thread  one; the engine has its own.

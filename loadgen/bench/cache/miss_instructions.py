@@ -3,7 +3,7 @@
 
     miss_instructions.py [--requests 6 14] [--prompt 128] [--max-tokens 4] [--json] [--top 12]
 
-Runs `tarn-cachebench --part miss` under callgrind with prefix caching and without it, each with few
+Run `tarn-cachebench --part miss` under callgrind with prefix caching and without it, each with few
 requests and with more; the difference is the cost of the requests without start and end. Each
 request misses in the lookup, enters the tree and evicts another one.
 

@@ -14,7 +14,7 @@
 #include "loadgen/bench/cache/ttft.h"
 #include "loadgen/bench/cache/writes.h"
 
-/* What ran; the others are NULL. */
+/* The results of each part; NULL: the part did not run. */
 struct cachebench_results {
     const struct ttft_result *ttft;
     const struct tree_result *tree;

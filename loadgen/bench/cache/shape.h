@@ -1,4 +1,4 @@
-/* shape.h - the model that is measured, and what the parts' engines have in common.
+/* shape.h - the measured model, and the configuration that the engines of all parts share.
  *
  * Owns    nothing.
  * Thread  any.

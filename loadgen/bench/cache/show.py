@@ -3,10 +3,10 @@
 
     show.py [--data DIR] [--json] [--rounds N] [--segments N] [--disk-path DIR] [--without PART ...]
 
-Runs tarn-cachesim on the traces in DIR (default: ../shared/data beside the clone; skipped if
-missing), tarn-cachebench (ttft, tree, miss, disk, writes, index) and miss_instructions.py.
-Takes about twelve minutes on a machine without other work. --without leaves parts out: simulated,
-miss_instructions, or those of tarn-cachebench. --disk-path DIR: where disk, writes and index make
+Run tarn-cachesim on the traces in DIR (default: ../shared/data beside the clone; skipped if
+missing), tarn-cachebench (ttft, tree, miss, disk, write, index) and miss_instructions.py. A run
+takes about twelve minutes on a machine without other work. --without leaves parts out: simulated,
+miss_instructions, or those of tarn-cachebench. --disk-path DIR: where disk, write and index make
 their directories (default: $TMPDIR or /tmp; it should be on the disk that a server would use).
 
 JSON: `format` 1; `simulated`: {"ragpulse", "mooncake"}, each as loadgen/bench/policy/README.md

@@ -14,7 +14,7 @@
 #define BLOCKS_PER_SEGMENT (KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS)
 #define N_HASH_BATCHES 501
 #define N_HASHES 200 /* of a batch: short, so that most are not interrupted */
-/* What key.h's message of a full block has: key, scope, two bytes, ids. */
+/* Bytes hashed for the key of a full block (key.h): previous key, scope, two bytes, ids. */
 #define MESSAGE_BYTES (KV_KEY_BYTES + 3 * KV_BLOCK_TOKENS)
 /* Blocks of a small cache: its bookkeeping per block estimates that of the large one. */
 #define N_PROBE_BLOCKS 8192u

@@ -8,8 +8,7 @@
  * Owns    everything that it makes, until it returns.
  * Thread  one.
  * Errors  ERR_TOO_LARGE with words when the memory does not suffice; ERR_INTERNAL when the tree
- *         does not hold what was put in.
- * Units   seconds, bytes. */
+ * lacks a block that was entered. Units   seconds, bytes. */
 #ifndef TARN_LOADGEN_BENCH_CACHE_TREE_H
 #define TARN_LOADGEN_BENCH_CACHE_TREE_H
 

@@ -10,7 +10,7 @@
 #include "loadgen/bench/cache/asker.h"
 #include "loadgen/bench/cache/shape.h"
 
-/* The host tier holds so many times what the device tier does: nothing falls out of it. */
+/* The host tier has so many times the blocks of the device tier, so it evicts nothing. */
 #define HOST_MULTIPLE 3
 /* Dummy weights are made, then packed; buffers of a step; code. */
 #define SPARE_BYTES ((uint64_t)512 << 20)

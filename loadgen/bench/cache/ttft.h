@@ -24,7 +24,7 @@ const char *ttft_kind_name(enum ttft_kind k); /* "cold", "device", "host" */
 struct ttft_row {
     struct figure ttft_s;
     struct figure ratio;                  /* of TTFT to the floor of the same pair */
-    uint32_t n_cached_min[CACHE_N_TIERS]; /* tokens, the least over what is counted */
+    uint32_t n_cached_min[CACHE_N_TIERS]; /* tokens: the minimum over counted requests */
     uint32_t n_cached_max[CACHE_N_TIERS];
     uint32_t n_elsewhere; /* not counted: the prefix was not where it was to be */
 };

@@ -8,7 +8,7 @@
  * written_meanwhile is the share that was finished.
  *
  * Owns    everything that it opens, until it returns.
- * Thread  one; the engines have theirs.
+ * Thread  one; each engine has its own.
  * Errors  words that name the option; ERR_TOO_LARGE when the memory does not suffice.
  * Units   tokens per second; percent. */
 #ifndef TARN_LOADGEN_BENCH_CACHE_WRITES_H

@@ -1,4 +1,4 @@
-/* cases.h - what is measured: one prompt behind a context, or one decode step of a batch.
+/* cases.h - the measured cases: one prompt behind a context, or one decode step of a batch.
  *
  * Written as a user writes them:
  *   prefill:PROMPT[@CONTEXT]    PROMPT tokens of one sequence behind CONTEXT tokens in the KV cache

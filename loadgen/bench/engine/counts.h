@@ -55,7 +55,7 @@ enum limit_kind counts_rate_of(const struct limits *l, const char *ops_name, enu
 
 struct bench_floor {
     double seconds;
-    enum limit_kind limit; /* what most of it comes from */
+    enum limit_kind limit; /* the largest contribution */
 };
 
 /* The shortest time of a case whose steps take at most chunk rows: of each step the longer of its

@@ -127,7 +127,7 @@ enum status threads_run(uint32_t n, void (*fn)(void *arg, uint32_t i), void *arg
 
 /* --- one loop --- */
 
-/* What one thread found in one try. */
+/* The result of one thread in one try. */
 struct sample {
     double ops_per_s;
     double clock_hz; /* 0: the loop has no paced twin */
@@ -247,7 +247,7 @@ static double expected_of(const struct limit_loop *loop, int pace)
     return cycles ? (double)loop->ops_per_turn / cycles : 0;
 }
 
-/* The best of N_TRIES, and of more while it is below SHARE_GOOD of what is expected. */
+/* The best of N_TRIES tries; more tries while the best is below SHARE_GOOD of the expected rate. */
 static enum status measure_loop(const struct limit_loop *loop, int pace, uint32_t n_threads,
                                 struct figure *best)
 {

@@ -25,7 +25,7 @@ enum limit_kind {
     LIMIT_INT8, /* vpdpbusd, 512 bits */
     LIMIT_AMX_BF16,
     LIMIT_AMX_INT8,
-    LIMIT_AVX2_FP32, /* what a kernel without AVX-512 is measured against */
+    LIMIT_AVX2_FP32, /* the limit for kernels without AVX-512 */
     LIMIT_AVX2_INT8, /* vpmaddubsw, vpmaddwd, vpaddd */
     LIMIT_COUNT
 };

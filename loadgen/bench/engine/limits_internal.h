@@ -12,8 +12,8 @@
 
 #include "base/buf.h"
 
-/* Run fn(arg, i) for i in [0, n) on n threads of their own, each on one core if there are enough;
- * all of them are there before the first one starts. */
+/* Run fn(arg, i) for i in [0, n) on n new threads, each on a core of its own if there are enough
+ * cores. No thread calls fn before all threads exist. */
 NODISCARD enum status threads_run(uint32_t n, void (*fn)(void *arg, uint32_t i), void *arg);
 uint32_t threads_usable_cores(void);
 
@@ -21,15 +21,15 @@ struct read_meter;
 
 NODISCARD enum status read_create(struct read_meter **out, uint32_t n_threads, struct buf *why);
 void read_destroy(struct read_meter *m); /* NULL is fine */
-/* What all threads read, and how much of the time they had their cores. */
+/* The read rate of all threads together, and the share of the time for which they had a core. */
 struct read_figure {
     double bytes_per_s;
     double cpu_share;
 };
-/* Below it somebody else had the cores: the figure is void. */
+/* Below this share other programs used the cores, and the figure is void. */
 #define READ_CPU_SHARE_MIN 0.90
 
-/* The best of several passes; the first call also finds the best pattern of access. */
+/* Measure the best of several passes. The first call also finds the fastest access pattern. */
 NODISCARD enum status read_measure(struct read_meter *m, struct read_figure *out);
 
 #endif

@@ -14,7 +14,7 @@
 #define ARCH_REQ_XCOMP_PERM 0x1023
 #define XFEATURE_TILE_DATA 18
 
-/* The chain: %1 is what it counts in, %2 a number. Multiplications use a port that the vector
+/* The chain: %1 is its accumulator, %2 a constant. Multiplications use a port that the vector
  * instructions of 512 bits leave alone; of register and register, as some cores add a constant
  * without taking a cycle. */
 // clang-format off

@@ -4,12 +4,12 @@
  * A loop has as many independent accumulators as registers allow: 24 or 12 cover the latency of two
  * instructions per cycle (4 to 6 cycles each), four tiles that of AMX (4 x 16 cycles against 52).
  *
- * The clock depends on what a core runs (wide vectors lower it), so it must be told under the same
- * load: a turn of a paced loop has the same instructions and, among them, a chain of integer
- * multiplications and additions, each waiting for the one before, whose cycles are known (three and
- * one). Is the chain a little longer than the instructions take, the turn lasts exactly as many
- * cycles as the chain. There are three, for two, one and half an instruction per cycle; which of
- * them the chain still paces says how many instructions a cycle takes.
+ * The clock of a core depends on its load (wide vectors lower the clock), so the clock must be
+ * measured under the same load. A turn of a paced loop has the same instructions and, among them, a
+ * chain of dependent integer multiplications and additions, whose cycles are known (three and one).
+ * If the chain takes a little longer than the instructions, the turn lasts exactly as many cycles
+ * as the chain. There are three paced loops, for two, one and half an instruction per cycle. The
+ * fastest loop that the chain still limits shows how many instructions a core executes per cycle.
  *
  * Owns    nothing.
  * Thread  any; begin() and end() on the thread that runs the loop.
@@ -35,7 +35,7 @@ struct limit_loop {
     struct {
         void (*run)(uint64_t n_turns);
         uint32_t chain_cycles; /* of one turn */
-        uint32_t turn_cycles;  /* what the unpaced turn takes where this is the right pace */
+        uint32_t turn_cycles;  /* cycles of an unpaced turn if this pace is the right one */
     } paces[LIMITS_N_PACES];   /* fastest first */
 };
 

@@ -1,8 +1,8 @@
 /* limits_read.c - how fast N threads read memory.
  *
  * Each thread walks a buffer of its own, on huge pages where the system gives them, in a few
- * streams at once; together they are many times the last-level cache, so that next to nothing is
- * found there from the pass before. How many streams and which prefetch is best differs between
+ * streams at once; all buffers together are many times the last-level cache, so that almost no byte
+ * of the pass before is still in it. How many streams and which prefetch is best differs between
  * machines: tried out once. */
 #include <stdlib.h>
 #include <string.h>
@@ -172,7 +172,7 @@ void read_destroy(struct read_meter *m)
     free(m);
 }
 
-/* What this thread has had of its core. */
+/* CPU time of this thread. */
 static uint64_t cpu_ns(void)
 {
     struct timespec t;
@@ -187,7 +187,7 @@ static void read_buffer(void *arg, uint32_t i)
     struct read_meter *m = arg;
     uint64_t n = m->n_bytes / m->now->n_streams, cpu0 = cpu_ns(), t0 = clock_now_ns();
 
-    /* The last prefetches lie behind the end: they fault nothing and fetch nothing. */
+    /* The last prefetches are beyond the end of the buffer: they neither fault nor fetch. */
     m->out[i].sum = widths[m->width][m->now->fn](m->buffers[i], n, m->now->ahead);
     m->out[i].begin_ns = t0;
     m->out[i].end_ns = clock_now_ns();

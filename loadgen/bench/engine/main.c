@@ -1,4 +1,4 @@
-/* main.c - tarn-bench: the engine's forward pass against what the machine can do. */
+/* main.c - tarn-bench: the engine's forward pass compared with the limits of the machine. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-/* Sorts the n values, ascending, and returns their median. */
+/* Sort the n values, ascending, and return their median. */
 double median_of(double *values, uint32_t n);
 
 #endif

@@ -18,7 +18,7 @@ static uint64_t machine_available(void)
     return kib << 10;
 }
 
-/* A number alone in a file; UINT64_MAX when there is none ("max" means no limit). */
+/* A number alone in a file; UINT64_MAX: no limit ("max"). */
 static uint64_t read_file(const char *path)
 {
     FILE *f = fopen(path, "r");

@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-/* The machine's available memory, or what is left of the control group's if that is less. */
+/* The machine's available memory, or the unused part of the control group's limit if less. */
 uint64_t memory_available(void);
 
 #endif

@@ -1,8 +1,8 @@
 /* profile.h - where the time of a step goes: the device's launchers, each with a clock around it.
  *
- * Launchers carry no argument of ours, so there is one profile per process. The clock costs some 50
- * ns per launch, a hundredth of a percent of a step. A device whose launchers only enqueue would
- * need events instead; every device of this build computes before it returns.
+ * Launchers have no argument for the profile, so there is one profile per process. The clock costs
+ * some 50 ns per launch, a hundredth of a percent of a step. A device whose launchers only enqueue
+ * would need events instead; every device of this build computes before it returns.
  *
  * Owns    its table and sums, static.
  * Thread  the one that runs the forward pass.

@@ -1,7 +1,7 @@
 /* report.h - results for a human and as JSON.
  *
  * JSON (one object): {"limits":{...} or null,"rows":[...]}; README.md of this folder names the
- * fields. Rates there are in 1e9 per second; what a machine lacks is null.
+ * fields. Rates there are in 1e9 per second; a limit that the machine does not have is null.
  *
  * Owns    nothing.
  * Thread  one.

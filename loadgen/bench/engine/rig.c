@@ -17,7 +17,7 @@
  * alike. */
 #define NOISE_COUNT 1000003u
 #define SEED 1
-/* What one task of filling writes. */
+/* Bytes that one task writes when the threads fill a pool. */
 #define FILL_BYTES ((uint64_t)4 << 20)
 
 struct rig {
@@ -96,7 +96,10 @@ static enum status open_device(struct rig *r, const struct bench_options *o,
     d.batch_invariant = o->batch_invariant;
     enum status s = device_open(&r->device, &d, why);
     if (s == OK && o->profile && m->family != &family_llama)
-        s = buf_why(why, ERR_UNSUPPORTED, "--profile names the products of Llama layers only");
+        s = buf_why(why, ERR_UNSUPPORTED,
+                    "--profile recognizes a product by its weight in a "
+                    "Llama layer (qkv, o, gate_up, down); this model is of family %s",
+                    m->family->name);
     if (s == OK && o->profile && !device_is_host(r->device))
         s = buf_why(why, ERR_UNSUPPORTED, "--profile measures ops on the host: use --device cpu");
     return s;
@@ -187,8 +190,8 @@ static enum status upload_noise(struct rig *r, const struct fill *f)
     return s;
 }
 
-/* Numbers in [-1, 1) all over the pool: about the size of keys and values, nothing denormal to slow
- * the kernels down. It also has the pages there before anything is timed. */
+/* Fill the pool with numbers in [-1, 1): about the magnitude of keys and values, and no denormal
+ * numbers, which would slow the kernels down. Filling also maps all pages before the timing. */
 static enum status fill_pool(struct rig *r)
 {
     const struct kv_pool *pool = cache_pool(r->cache);
@@ -226,7 +229,7 @@ static enum status create_cache(struct rig *r, uint64_t n_blocks, struct buf *wh
     return s == OK ? OK : buf_why(why, s, "out of memory for the KV cache");
 }
 
-/* --- what the cases that fit need together --- */
+/* --- memory for all cases that fit --- */
 
 struct needs {
     uint64_t n_blocks; /* the most of one case */

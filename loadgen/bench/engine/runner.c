@@ -20,7 +20,7 @@ static double seconds_since(uint64_t t0)
     return (double)(clock_now_ns() - t0) * 1e-9;
 }
 
-/* What runs now, on a terminal; each line replaces the one before. */
+/* Show the current case on a terminal; each line replaces the one before. */
 static void show_progress(uint32_t round, uint32_t n_rounds, const char *what)
 {
     if (isatty(STDERR_FILENO))
@@ -171,7 +171,7 @@ enum status runner_run(struct runner_result *out, struct rig *rig, const struct 
     struct limit_meter *meter = NULL;
     struct limits *all = NULL;
 
-    /* What we know how to measure are a CPU's. */
+    /* The limits are measured by CPU code, so they are those of a host device only. */
     *out = (struct runner_result){.has_limits = !o->no_limits && rig_info(rig)->is_host};
     enum status s = make_rows(out, rig, o, why);
     if (s == OK && out->has_limits) {

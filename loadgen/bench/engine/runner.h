@@ -1,11 +1,11 @@
-/* runner.h - rounds through limits and cases, so that the machine's drift hits all of them alike.
+/* runner.h - rounds through limits and cases, so that a drift of the machine affects all alike.
  *
- * A case's first pass warms it up and says how many passes make one repetition long enough to time.
- * What is reported of a case is the median over the rounds; of the limits as well.
+ * The first pass of a case warms the case up and determines how many passes make a repetition long
+ * enough to time. The reported figure of a case or a limit is the median over the rounds.
  *
  * Owns    runner_run() fills a struct runner_result that runner_fini() frees.
  * Thread  one.
- * Errors  what the device answers; a case that does not fit is no error but a skipped row.
+ * Errors  those of the device. A case that does not fit into memory is a skipped row, no error.
  * Units   seconds. */
 #ifndef TARN_LOADGEN_BENCH_ENGINE_RUNNER_H
 #define TARN_LOADGEN_BENCH_ENGINE_RUNNER_H

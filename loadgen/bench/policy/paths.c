@@ -26,7 +26,7 @@ static enum paths_parts choose_parts(const struct trace *t)
     return PARTS_ALL;
 }
 
-/* The node of this part below `parent`, made where there is none yet. */
+/* The node of this part below `parent`; created if missing. */
 static uint32_t node_of(struct paths *p, struct map *index, uint32_t parent, uint32_t depth,
                         const struct trace_part *part)
 {

@@ -145,7 +145,7 @@ static void use_path(struct sim *s, const struct path *path, struct request_shap
     }
 }
 
-/* Evict victims for the computed nodes, from the top. Returns the nodes of the path kept. */
+/* Evict victims for the computed nodes, from the top. Return the nodes of the path kept. */
 static uint32_t keep_path(struct sim *s, const struct path *path, const struct request_shape *shape)
 {
     uint32_t i;

@@ -1,13 +1,15 @@
 """charts.py - the plots of show.py's JSON, each an SVG file."""
 from __future__ import annotations
 
+import policies
 from plot import Chart, page
 from simulated import LEVELS, RATES, Points, points_of
 
 LIVE_TITLES = {"live": "Log-normal outputs, mean 64, CV 4", "lmsys": "LMSYS lengths, scaled",
                "sharegpt": "ShareGPT lengths, scaled",
                "little-kv": "Log-normal outputs, KV memory for 16"}
-COLOUR = {"fcfs": 1, "skip-join-mlfq": 0, "srpt": 2, "as released": 4, "alpha 300 ms": 6}
+COLOUR = {"fcfs": 1, "skip-join-mlfq": 0, "srpt": 2, "as released": 4, "alpha 300 ms": 6,
+          "mlfq": 0, "learned": 3, "auto": 5}
 DATA_NAMES = {"sharegpt": "ShareGPT", "alpaca": "Alpaca"}
 DASH = "7 4"
 SECONDS_RANGE = (0.02, 3.0)
@@ -91,6 +93,24 @@ def steady_chart(rows: list[dict], batch: int) -> Chart:
     return chart
 
 
+def policies_chart(out: dict, mix: str, metric: str) -> Chart:
+    """Mean and P99 of each policy, as multiples of fcfs."""
+    chart = Chart(mix, "load (share of the capacity)", f"{metric} latency / that of fcfs",
+                  log_y=True)
+    cases = {load: rows for (of, load), rows in policies.by_case(out).items()
+             if of == mix and "fcfs" in rows}
+    for policy in policies.POLICIES:
+        for statistic, dash in (("mean", None), ("p99", DASH)):
+            field = f"{statistic}_{policies.METRICS[metric]}"
+            points = [(load, policies.ratio_of(rows, policy, "fcfs", field))
+                      for load, rows in cases.items() if policy in rows]
+            if points and policy != "fcfs":
+                chart.line(f"{policy}, {statistic}", points, like=COLOUR[policy], dash=dash)
+    chart.level(1, "fcfs")
+    chart.x_limits = (0.65, 1)
+    return chart
+
+
 def swap_chart(swap: dict) -> Chart:
     chart = Chart("Swapping, ShareGPT, batch 16: ours and the paper (dashed)",
                   "arrival rate (requests/s)", "mean normalized latency (s/token)", log_y=True,
@@ -142,6 +162,11 @@ def all_of(out: dict) -> dict[str, str]:
     if shown:
         files["live.svg"] = page([*(live_chart(p, out[p]["rounds"]) for p in shown),
                                   rounds_chart(out)])
+    if out.get("policies", {}).get("rows"):
+        mixes = list(dict.fromkeys(mix for mix, _ in policies.by_case(out["policies"])))
+        for metric in ("normalized", "e2e"):
+            files[f"policies-{metric}.svg"] = page(
+                [policies_chart(out["policies"], mix, metric) for mix in mixes])
     if "gains" in out.get("burst", {}):
         files["burst.svg"] = page(burst_charts(out["burst"]))
         steady = out["burst"]["steady"]

@@ -12,8 +12,8 @@
 #define BLOCKS_MOST 256       /* of one sequence; the pool holds at least as many */
 #define DECODE_NS 10000000u
 #define PREFILL_TOKEN_NS 100000u
-/* Between two arrivals of the first crowd: about what a server ends, so that ages are spread as in
- * a queue that has been that long for a while. */
+/* Time between two arrivals of the first crowd: about the time between two ends on a server, so
+ * that ages are spread as in a queue whose length is stable. */
 #define ARRIVAL_NS 20000000u
 
 static double draw(struct crowd *c)

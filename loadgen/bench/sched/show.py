@@ -3,10 +3,10 @@
 
     show.py --json OUT.json [--plots DIR] [--parts live,lmsys,...] [--quick] [--fresh]
 
-Parts: live, lmsys, sharegpt, little-kv (policies against each other on a real server), burst, swap
-(simulated: the protocol of FastServe's authors beside their points), long (a short request behind a
-long prefill), planning (what a plan costs). README.md beside this file says what each one does, how
-long it takes and what the JSON holds. The machine must be quiet for all but burst and swap.
+Parts: live, lmsys, sharegpt, little-kv (policies against each other on a real server), policies
+(simulated: all policies over nine kinds of traffic), burst, swap (simulated: the protocol of
+FastServe's authors beside their points), long (a short request behind a long prefill), planning
+(the cost of a plan). README.md beside this file describes each part, its duration and the JSON. The machine must be quiet for all but policies, burst and swap.
 
 OUT.json is written after each measurement. A later run continues it: results with the same settings
 are kept, unless --fresh. --parts '' measures nothing and makes targets and plots of the results in
@@ -29,11 +29,12 @@ from pathlib import Path
 import charts
 import figures
 import live
+import policies
 import simulated
 from serving import N_CORES, REPO, program
 
 LIVE = ("live", "lmsys", "sharegpt", "little-kv")
-PARTS = (*LIVE, "burst", "swap", "long", "planning")
+PARTS = (*LIVE, "policies", "burst", "swap", "long", "planning")
 LONG_LIMIT_S, PLAN_LIMITS_S = 0.6, {1000: 50e-6, 100_000: 1e-3}
 MEASURED_LEAST = 4000
 # The shared data sets that a part reads; they are not in the repository.
@@ -102,6 +103,13 @@ def run_simulated(store: Store, part: str, args: argparse.Namespace) -> None:
         save(simulated.run_swap(points, n_seeds, args.quick, old, save))
 
 
+def run_policies(store: Store, args: argparse.Namespace) -> None:
+    n_seeds = 1 if args.quick else args.sim_seeds
+    old = store.old("policies", policies.settings(args.quick))
+    store.put("policies", policies.run(args.data, n_seeds, args.quick, args.again.split(","), old,
+                                       lambda out: store.put("policies", out)))
+
+
 def run_planning(store: Store, args: argparse.Namespace) -> None:
     n_plans = 200 if args.quick else args.plans
     settings = {"n_plans": n_plans}
@@ -125,6 +133,8 @@ def run_long(store: Store, args: argparse.Namespace) -> None:
 def run_part(store: Store, part: str, args: argparse.Namespace) -> None:
     if part in LIVE:
         run_live(store, part, args)
+    elif part == "policies":
+        run_policies(store, args)
     elif part in ("burst", "swap"):
         run_simulated(store, part, args)
     elif part == "long":
@@ -175,8 +185,9 @@ def other_targets(out: dict) -> list[tuple]:
 
 
 def targets_of(out: dict) -> list[dict]:
-    return [dict(zip(("name", "figure", "target", "met"), row))
+    rows = [dict(zip(("name", "figure", "target", "met"), row))
             for row in live_targets(out) + other_targets(out)]
+    return rows + (policies.targets(out["policies"]) if "policies" in out else [])
 
 
 # --- main ---
@@ -191,8 +202,8 @@ def choose_parts(p: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     wanted = PARTS if named is None else named
     absent = [part for part in wanted if part in READS and not (args.data / READS[part]).is_file()]
     if absent and named is not None:
-        print(f"show.py: {', '.join(absent)}: no shared data, {args.data / READS[absent[0]]} is not "
-              "there (another folder: --data DIR; without data: "
+        print(f"show.py: {', '.join(absent)}: no shared data, {args.data / READS[absent[0]]} is "
+              "not there (another folder: --data DIR; without data: "
               f"--parts {','.join(part for part in PARTS if part not in READS)})", file=sys.stderr)
         sys.exit(2)
     if absent:
@@ -215,13 +226,20 @@ def read_arguments() -> argparse.Namespace:
     p.add_argument("--count", type=int, default=1400, help="live: measured requests of one run")
     p.add_argument("--warmup", type=int, default=500, help="live: requests before them")
     p.add_argument("--seed", type=int, default=20, help="live: of the first round")
-    p.add_argument("--sim-seeds", type=int, default=5, help="burst, swap: seeds of each point")
+    p.add_argument("--sim-seeds", type=int, default=5, 
+                   help="policies, burst, swap: seeds of each point")
+    p.add_argument("--again", default="", metavar="POLICIES",
+                   help="policies: simulate these again, as after a change of their code")
     p.add_argument("--long-repeats", type=int, default=5)
     p.add_argument("--plans", type=int, default=4000, help="planning: plans of each row")
     args = p.parse_args()
     if args.quick:
         args.rounds, args.count, args.warmup = 1, 120, 40
     choose_parts(p, args)
+    unknown = set(filter(None, args.again.split(","))) - set(policies.POLICIES)
+    if unknown:
+        p.error(f"--again: there is no policy {', '.join(sorted(unknown))}; known: "
+                f"{', '.join(policies.POLICIES)}")
     if args.rounds < 1 or args.count < 100 or args.warmup < 0 or args.sim_seeds < 1:
         p.error("--rounds and --sim-seeds must be at least 1, --count 100, --warmup 0")
     return args
@@ -244,9 +262,12 @@ def main() -> int:
         args.plots.mkdir(parents=True, exist_ok=True)
         for name, svg in charts.all_of(store.out).items():
             (args.plots / name).write_text(svg)
+    if "policies" in store.out:
+        print(policies.table(store.out["policies"]), end="\n\n")
     for row in store.out["targets"]:
-        print(f"{row['name']:62} {row['figure']:10.4g}  target {row['target']:8.4g}  "
-              f"{'met' if row['met'] else 'missed'}")
+        oracle = f"  (srpt {row['oracle']:.4g})" if "oracle" in row else ""
+        print(f"{row['name']:76} {row['figure']:10.4g}  target {row['target']:8.4g}  "
+              f"{'met' if row['met'] else 'missed'}{oracle}")
     return 0
 
 

@@ -209,7 +209,7 @@ def gain_row(ours: dict[str, dict], theirs: list[dict], of: str, level: str) -> 
 
 
 def gains(curves: list[dict], theirs: list[dict]) -> list[dict]:
-    """Throughput of MLFQ over FCFS at equal latency: ours and the authors'."""
+    """Throughput of MLFQ over FCFS at equal latency: Tarn's and the authors'."""
     out = []
     for key in dict.fromkeys((c["data"], c["batch"]) for c in curves):
         ours = {c["policy"]: c for c in curves if (c["data"], c["batch"]) == key}

@@ -1,5 +1,5 @@
 /* loop.c - three chats at once on one loop of the installed library, as clients/c/README.md says
- * under "Thousands at once". Prints how many ended well; status 0 when all did. */
+ * under "Thousands at once". Print how many ended well; status 0 when all did. */
 #include <stdio.h>
 
 #include <tarn_client.h>

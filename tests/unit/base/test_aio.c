@@ -20,8 +20,8 @@
 #define SECOND_NS UINT64_C(1000000000)
 #define WAIT_MAX_NS (240 * SECOND_NS) /* a guard against hanging */
 
-/* --- a file system that is cut short or hangs, for the back end with threads: this binary's own
- * pread() and pwrite() stand before the C library's --- */
+/* --- a file system that is cut short or hangs, for the back end with threads: this binary's
+ * pread() and pwrite() replace the C library's --- */
 
 static struct {
     pthread_mutex_t lock;
@@ -140,7 +140,7 @@ static struct aio_done run_one(struct aio *a, struct aio_op op)
     return finish_one(a);
 }
 
-/* --- what comes back is what lies in the file --- */
+/* --- reads return the bytes of the file --- */
 
 #define DEPTH 32
 #define PIECE_MAX 50000u

@@ -14,7 +14,7 @@
 #define MS 1000000ull
 #define N_ORDER_MAX 64
 
-/* What one call did. */
+/* The events of one call, and its behaviour in callbacks. */
 struct seen {
     struct http_call *call;
     struct http_loop *loop;
@@ -98,7 +98,7 @@ static void run(struct seen *s, const struct http_request *r)
     http_loop_destroy(loop);
 }
 
-/* One canned answer, one request: what was seen. `r` without a url. */
+/* Answer one request with a canned answer; return the events. `r` without a url. */
 static struct seen ask(const struct canned *answer, struct http_request r, struct seen s)
 {
     struct canned_server *server = canned_start(answer, 1);
@@ -240,7 +240,7 @@ static void step_until_n_bytes(struct timed *t, size_t n)
     assert_int_equal(t->s.body.len, n);
 }
 
-/* Starts the call and stops the clock once the server has the request. */
+/* Start the call and stop the clock once the server has the request. */
 static void timed_begin(struct timed *t, const struct canned *answer, struct http_request r)
 {
     *t = (struct timed){.server = canned_start(answer, 1)};
@@ -676,7 +676,7 @@ static void timers_run_in_order_and_never_early(void **state)
     http_loop_destroy(o.loop);
 }
 
-/* Random times, most of them cancelled: what is left runs by time, then by start. */
+/* Random times, most of them cancelled: the others run in the order of time, then of start. */
 static void many_timers_keep_their_order(void **state)
 {
     enum { N = 2000 };

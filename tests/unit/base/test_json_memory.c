@@ -197,7 +197,7 @@ static void memory_goes_back_with_the_last_reference(void **state)
     if (HAS_SANITIZER)
         skip();
     char *text = repeat("[", "{\"name\":\"value\"}", 200000, "]", &len);
-    assert_ok(js_parse(&j, "1", 1, NULL)); /* what is kept for the next documents */
+    assert_ok(js_parse(&j, "1", 1, NULL)); /* memory kept for the next documents */
     js_unref(j);
     size_t before = mapped_bytes();
     assert_ok(js_parse(&j, text, len, NULL));

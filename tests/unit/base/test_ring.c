@@ -58,7 +58,7 @@ static void full_and_closed_are_said(void **state)
     ring_close(&ring);
     assert_int_equal(ring_push(&ring, &x), ERR_UNAVAILABLE);
     void *items[4];
-    assert_int_equal(ring_drain(&ring, items, 4), 2); /* what was in stays in */
+    assert_int_equal(ring_drain(&ring, items, 4), 2); /* earlier items stay */
     ring_fini(&ring);
 }
 

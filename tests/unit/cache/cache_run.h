@@ -41,7 +41,7 @@ static uint32_t compute(const struct open_seq *o, uint32_t *found)
     return hit;
 }
 
-/* Open, compute and close a sequence. Returns the tokens that were found. */
+/* Open, compute and close a sequence. Return the tokens that were found. */
 static uint32_t run_found(struct cache *c, const char *text, uint32_t *found)
 {
     struct open_seq o;

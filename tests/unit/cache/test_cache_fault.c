@@ -28,7 +28,7 @@ static size_t n_allocated(void)
     return m.uordblks + m.hblkhd;
 }
 
-/* Create a cache of every kind, each time failing later. Returns how many allocations failed. */
+/* Create a cache of every kind, each time failing later. Return how many allocations failed. */
 static long fail_every_create(void)
 {
     enum status s;

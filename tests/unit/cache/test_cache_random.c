@@ -1,8 +1,8 @@
 /* Random operations on the whole cache against a naive model: found tokens are those that were
  * committed, their bytes depend only on the ids, whichever tiers they passed through, and no block
  * is lost while there is room for all. Some kinds have copies that fail at random. Steps run later:
- * what a step writes and reads is copied on the compute stream and compared when the stream has run
- * it. Some kinds have a disk, and are closed and reopened now and then.
+ * the blocks that a step writes and reads are copied on the compute stream and compared when the
+ * stream has run the step. Some kinds have a disk, and are closed and reopened now and then.
  *
  * Built twice: for a host device, and (TEST_ON_GPU) for the emulated one, whose copies happen as
  * late as streams and events allow. */
@@ -468,7 +468,7 @@ static void live_through(struct world *w, const struct kind *k, uint64_t n_event
     }
 }
 
-/* Counts over all kinds, because a short run of one kind may not reach every case. */
+/* Count over all kinds, because a short run of one kind may not reach every case. */
 static struct {
     uint64_t n_loads, n_found, n_hits;
 } of_disk;

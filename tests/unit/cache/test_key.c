@@ -128,7 +128,7 @@ static void a_span_end_closes_the_open_block(void **state)
 #define N_SHARED 300
 #define N_MORE 40 /* generated ids after the prompt */
 
-/* Hash spans of 70, 130 and 100 ids, then generated ids. Returns the number of keys;
+/* Hash spans of 70, 130 and 100 ids, then generated ids. Return the number of keys;
  * *n_public_keys: the number of keys that the first n_public ids close. */
 static uint32_t hash_shared(const struct kv_scope *scope, uint32_t n_public, struct kv_key *keys,
                             uint32_t *n_public_keys)

@@ -50,7 +50,7 @@ static void pause_ms(struct canned_server *s, unsigned ms)
         clock_sleep_ns(NS_PER_MS / 4);
 }
 
-/* Waits for the test to release one more piece. */
+/* Wait for the test to release one more piece. */
 static void wait_for_release(struct canned_server *s)
 {
     while (!atomic_load(&s->stop) && atomic_load(&s->n_released) == 0)

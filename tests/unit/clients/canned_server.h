@@ -1,5 +1,5 @@
-/* canned_server.h - a server on a thread that answers the n-th connection with the n-th canned
- * text and then does what is asked: for tests of base/http and clients/c.
+/* canned_server.h - a server on a thread that answers the n-th connection with the n-th canned text
+ * and then closes, resets, waits or serves the next request: for tests of base/http and clients/c.
  *
  * Owns    a listening socket, a thread, the requests it read.
  * Thread  one user; the server's own thread is inside.

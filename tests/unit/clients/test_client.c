@@ -368,7 +368,7 @@ static void keys_and_paths_are_sent(void **state)
     tarn_answer_fini(&a);
     assert_int_equal(tarn_cache_erase(&a, client, SPAN_KEY), TARN_OK);
     tarn_answer_fini(&a);
-    /* Nothing of these is sent: what is no key must not become another path. */
+    /* No request is sent for these: text that is no key must not become another path. */
     static const char *const wrong[] = {"",
                                         "00",
                                         SPAN_KEY "0",

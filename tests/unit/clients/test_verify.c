@@ -22,7 +22,7 @@ static int tear_down(void **state)
     return 0;
 }
 
-/* Verify a path. Returns the exit code; the caller frees *out and *err. */
+/* Verify a path. Return the exit code; the caller frees *out and *err. */
 static int run(const char *path, bool json, char **out, char **err)
 {
     size_t n_out, n_err;

@@ -63,7 +63,7 @@ static size_t in_use(void)
     return m.uordblks + m.hblkhd;
 }
 
-/* Verify with the `which`-th allocation failing. Returns the exit code; -1: there was none. */
+/* Verify with the `which`-th allocation failing. Return the exit code; -1: there was none. */
 static int verify_failing(const char *path, bool json, long which)
 {
     size_t before = in_use();

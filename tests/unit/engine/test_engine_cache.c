@@ -51,7 +51,7 @@ static struct request *create(struct engine_test *t, uint32_t which, uint32_t n_
     return r;
 }
 
-/* Wait for the request. Returns the tokens of its prompt that were found, and checks that the
+/* Wait for the request. Return the tokens of its prompt that were found, and check that the
  * counts of the tiers add up to them. */
 static uint32_t finish(struct request *r, uint32_t *n_host)
 {

@@ -152,7 +152,7 @@ static void a_failed_step_ends_its_own_requests_only(void **state)
         struct request *r = submit(&t, 0, N_OUT);
         engine_test_wait(r);
         emulation_fail_call(0, 0);
-        bool died = engine_failed(t.engine); /* cuBLASLt has no such answer: it is a fault there */
+        bool died = engine_failed(t.engine); /* a refusal of cuBLASLt is a fault */
         if (request_finish(r) == FINISH_ERROR && !died) {
             n_failed++;
             assert_int_equal(r->error, ERR_NOMEM);

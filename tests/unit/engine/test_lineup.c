@@ -49,7 +49,7 @@ static void submit(uint32_t slot, const char *text, int32_t priority)
                   now_ns);
 }
 
-/* One step; each item that reaches the end of what is known gets a token. Returns the items. */
+/* Run one step; each item that reaches the end of the known ids gets one. Return the items. */
 static uint32_t step(void)
 {
     (void)cache_poll(cache, now_ns);

@@ -264,7 +264,7 @@ static void a_prefill_ends_when_its_prompt_is_cached(void **state)
     assert_true(st.n_finished[FINISH_LENGTH] == 1 && st.n_generation_tokens == 0);
     assert_true(st.ttft_s.n == 0 && st.decode_s.n == 0 && st.prefill_s.n == 1);
     assert_true(n_found(&t, ids, 200) >= 192);
-    for (int i = 0; i < 2; i++) { /* of what is cached, and of a prompt that fills the context */
+    for (int i = 0; i < 2; i++) { /* of cached tokens, and of a prompt that fills the context */
         r = submit(&t, ids, i ? 256 : 200, 0, false);
         engine_test_wait(r);
         assert_int_equal(request_finish(r), FINISH_LENGTH);

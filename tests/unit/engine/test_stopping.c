@@ -1,4 +1,4 @@
-/* stopping.c: each rule ends the answer where it should, and the verdict says what is text. */
+/* stopping.c: each rule ends the answer where it should, and the text has the right length. */
 #include "engine/stopping.h"
 
 #include "engine/run/vocab_mask.h"

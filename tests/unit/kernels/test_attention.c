@@ -88,7 +88,7 @@ static size_t world_outputs(const struct world *w)
     return world_rows(w) * w->n_heads * w->dim;
 }
 
-/* Every slot as if never written: one of the nasty values. */
+/* Fill every slot with a value that must not be read, such as NaN or infinity. */
 static void world_poison(struct world *w, float value)
 {
     size_t n = w->n_blocks * kv_block_bytes(&w->pool) / dtype_bytes(w->dtype);

@@ -3,7 +3,7 @@
 
 #include "kernels/ref/ref.h"
 
-#define PAD 3 /* floats between rows, which nobody may touch */
+#define PAD 3 /* floats between rows, which no kernel may touch */
 
 /* The tested types of weights; quantized ones with both sizes of groups. */
 static const struct kind {

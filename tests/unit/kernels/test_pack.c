@@ -9,7 +9,7 @@ static float float_of(uint32_t u)
     return f;
 }
 
-/* What a 16-bit pattern means, from its fields. */
+/* The value of a 16-bit pattern, computed from its fields. */
 static double value_of_f16(uint16_t h)
 {
     int exponent = h >> 10 & 31, mantissa = h & 1023;
@@ -134,7 +134,7 @@ static void check_pack(enum weight_layout layout, enum dtype t, uint32_t n, uint
         for (uint32_t j = 0; j < k; j++)
             assert_true(pack_at(&w, i, j) == dtype_load(t, src, (size_t)i * k + j));
 
-    /* What no element took is still zero: the sum over all is the sum over the elements. */
+    /* Places without an element are still zero: as many values differ from zero as in src. */
     size_t n_slots = pack_weight_bytes(&w) / es, n_set = 0, n_src = 0;
     for (size_t i = 0; i < n_slots; i++)
         n_set += dtype_load(t, w.data, i) != 0;

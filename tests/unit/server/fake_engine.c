@@ -134,7 +134,7 @@ void detok_fini(struct detok *d)
     buf_fini(&d->held);
 }
 
-/* Holds back incomplete characters, and with stop strings all text until the end: simple, and the
+/* Hold back incomplete characters, and with stop strings all text until the end: simple, and the
  * whole text is right. */
 enum status detok_feed(struct detok *d, uint32_t id, struct buf *out)
 {
@@ -208,7 +208,7 @@ enum status chat_template_render_marked(const struct chat_template *t, const str
     return chat_template_render(t, context, now_s, out, why);
 }
 
-/* Chooses the reverse order. */
+/* Choose the reverse order. */
 enum status document_order_by_cache(const struct engine *e, const struct document_prompt *p,
                                     uint32_t *order, uint32_t *n_cached)
 {
@@ -510,6 +510,26 @@ enum status engine_cache_erase(struct engine *e, const struct kv_key *first, uin
     *n_blocks = first->bytes[0] < 20 && first->bytes[31] == first->bytes[0] ? 7 : 0;
     if (*n_blocks)
         atomic_fetch_add(&fake_n_erasures, 1);
+    return OK;
+}
+
+/* Knows the sessions of the submitted requests, until they are closed. */
+enum status engine_session(struct engine *e, uint64_t session, bool close,
+                           struct engine_session *out)
+{
+    *out = (struct engine_session){0};
+    if (atomic_load(&fake_is_stuck))
+        return ERR_TIMEOUT;
+    pthread_mutex_lock(&e->lock);
+    for (uint32_t i = 0; i < e->n_submitted; i++) {
+        if (e->submitted[i].session != session)
+            continue;
+        out->is_known = true;
+        out->received.n_calls++;
+        if (close)
+            e->submitted[i].session = 0;
+    }
+    pthread_mutex_unlock(&e->lock);
     return OK;
 }
 

@@ -50,7 +50,7 @@ struct fake_submitted {
     int32_t priority;
 };
 #define FAKE_N_SUBMITTED_MAX 16
-/* Get the first requests submitted since the last call, in their order. Returns their number. */
+/* Get the first requests submitted since the last call, in their order. Return their number. */
 uint32_t fake_engine_submitted(struct engine *e, struct fake_submitted out[FAKE_N_SUBMITTED_MAX]);
 
 #endif

@@ -3,11 +3,17 @@
  *
  *     fake_server PORT STEP_US PREFILL_US QUEUE_MAX [API_KEY] [--FLAG VALUE]...
  *
- * The flags are those of tarn-server. Serves until SIGTERM, then drains and exits 0. */
+ * The flags are those of tarn-server. Serves until SIGTERM, then drains and exits with 0.
+ *
+ * With TARN_TEST_CLOCK_S=N in the environment the clock of the server stands still, and each byte
+ * of stdin advances it by N seconds and is answered by a byte on stdout: a test meets a timeout
+ * without waiting, and meets no timeout because the machine is slow. */
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/hash.h"
@@ -20,6 +26,40 @@
 
 #define N_FIXED 4
 #define N_ARGS_MAX 64
+
+/* The linker replaces clock_now_ns() of the whole program (--wrap). */
+uint64_t __real_clock_now_ns(void);
+uint64_t __wrap_clock_now_ns(void);
+
+static uint64_t clock_step_ns; /* 0: the real clock */
+static _Atomic uint64_t test_now_ns;
+
+uint64_t __wrap_clock_now_ns(void)
+{
+    return clock_step_ns ? atomic_load(&test_now_ns) : __real_clock_now_ns();
+}
+
+static void *advance_clock(void *arg)
+{
+    char byte;
+
+    while (read(STDIN_FILENO, &byte, 1) == 1) {
+        atomic_fetch_add(&test_now_ns, clock_step_ns);
+        if (write(STDOUT_FILENO, &byte, 1) != 1)
+            break;
+    }
+    return arg;
+}
+
+static void stop_clock(const char *step_s)
+{
+    pthread_t thread;
+
+    atomic_store(&test_now_ns, __real_clock_now_ns());
+    clock_step_ns = strtoull(step_s, NULL, 10) * UINT64_C(1000000000);
+    if (pthread_create(&thread, NULL, advance_clock, NULL) == 0)
+        pthread_detach(thread);
+}
 
 static enum status read_config(struct config *c, int argc, char **argv, struct buf *why)
 {
@@ -79,6 +119,8 @@ int main(int argc, char **argv)
     sigaddset(&set, SIGTERM);
     sigprocmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
+    if (getenv("TARN_TEST_CLOCK_S"))
+        stop_clock(getenv("TARN_TEST_CLOCK_S"));
     buf_init(&why, BUF_WHY_MAX);
     log_init(LOG_WARN, false);
     atomic_store(&fake_step_ns, strtoull(argv[2], NULL, 10) * 1000);

@@ -1,4 +1,4 @@
-/* test_config.c - flags, variables and file: who wins, what is refused, how sizes are read. */
+/* test_config.c - flags, variables and file: precedence, refusals, and sizes with units. */
 #include "tests/unit/test.h"
 
 #include <stddef.h>
@@ -60,7 +60,7 @@ static void defaults_are_those_of_the_table(void **state)
     assert_true(c.max_step_ms == 0 && c.quantum_ms == 0 && c.starvation_ms == 0);
     assert_true(c.level_ratio == 2);
     assert_true(c.profile_cost);
-    assert_string_equal(c.mlfq_variant, "tarn");
+    assert_string_equal(c.mlfq_variant, "learned");
     assert_int_equal(c.kv_reserve_blocks, 0);
     assert_string_equal(c.kv_swap, "proactive");
     assert_int_equal(c.kv_host_bytes, 0);
@@ -325,7 +325,7 @@ static int take_each(const char *list, const char *flag, size_t offset)
     return n;
 }
 
-/* One list each, in cache/ and in engine/: what it names can be chosen, and nothing else. */
+/* The lists of names are in cache/ and in engine/, one each: exactly these names can be chosen. */
 static void the_policies_are_those_of_the_scheduler(void **state)
 {
     (void)state;

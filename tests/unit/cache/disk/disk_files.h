@@ -1,8 +1,8 @@
 /* disk_files.h - a small directory of the disk tier, written without the disk tier's code: a test
  * changes its bytes in memory and then writes the files.
  *
- * DISK_FILES_RECORDS records in paths of four blocks, the last of each with 5 tokens. Their extents
- * are not in order, with empty ones between.
+ * DISK_FILES_RECORDS records in paths of four blocks, the last of each with 5 tokens. The
+ * extents are not in the order of the paths, and empty extents lie between them.
  *
  * Owns    table and data, until disk_files_fini(), which removes the files too.
  * Thread  one.

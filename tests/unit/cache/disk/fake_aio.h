@@ -51,7 +51,7 @@ static void fake_reset(const struct world *w)
     fake.fail_error = EIO;
 }
 
-/* --- what the disk must look like --- */
+/* --- the expected files --- */
 
 static bool fake_is_table(int fd)
 {
@@ -66,7 +66,7 @@ static void fake_check_payload(uint32_t extent, const struct disk_record *r)
     assert_int_equal(hash_crc32c(0, payload, sizeof payload), r->payload_crc);
 }
 
-/* Runs before the write is carried out. */
+/* Check a write before it is carried out. */
 static void fake_check_write(const struct aio_op *op)
 {
     struct disk_reader reader;

@@ -53,7 +53,7 @@ static struct disk_done one_event(struct world *w, enum disk_event event, enum s
     return done;
 }
 
-/* Expect that n extents are returned. Returns which of the first 64, one bit each. */
+/* Expect that n extents are returned. Return one bit for each of the first 64 extents. */
 static uint64_t expect_cleared(struct world *w, uint32_t n)
 {
     struct disk_done done;
@@ -273,7 +273,7 @@ static void read_held(struct world *w, const uint32_t *holds, const uint32_t *e,
     assert_ok(begin_read(w, e, n, 0));
 }
 
-/* Run all operations of a disk once. Returns whether the request to fail was reached. */
+/* Run all operations of a disk once. Return whether the request to fail was reached. */
 static bool run_script(const struct script *script, uint64_t fail_nth)
 {
     const uint32_t a[8] = {0, 1, 2, 3, 17, 18, 40, 98}, b[3] = {4, 5, 60}, c[2] = {6, 80};

@@ -159,7 +159,7 @@ static void hang(struct model *m)
     fake.holds = false;
 }
 
-/* A unit reported as done is there; a unit in progress is there as a whole or not at all. */
+/* A unit reported as done is on disk; a unit in progress is on disk as a whole or not at all. */
 static void check_reopened(struct model *m)
 {
     struct disk_record r;

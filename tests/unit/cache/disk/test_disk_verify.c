@@ -512,7 +512,7 @@ static void a_change_by_a_running_server_is_no_fault(void **state)
     assert_int_equal(r.places[0].extent, DISK_FILES_EXTENTS - 1);
 }
 
-/* --- what is no directory of ours --- */
+/* --- paths that are no directory of the disk tier --- */
 
 static void refuse(const char *dir, enum status want, const char *word)
 {

@@ -77,7 +77,7 @@ static struct cache_seq *open_seq(struct cache *c, struct prompt *q, const char 
     return s;
 }
 
-/* Compute all tokens that are not found. Returns the tokens that were found. */
+/* Compute all tokens that are not found. Return the tokens that were found. */
 static uint32_t compute(struct cache_seq *s, const struct prompt *q, uint32_t *found)
 {
     uint32_t hit = cache_seq_attach(s, found);
@@ -127,7 +127,7 @@ static void settle(struct cache *c)
     cache_check(c);
 }
 
-/* Read a path of two segments from disk. Returns the polls that copied. */
+/* Read a path of two segments from disk. Return the polls that copied. */
 static uint32_t load(struct cache *c, const char *text)
 {
     uint32_t found[CACHE_N_TIERS], n_polls = 0;

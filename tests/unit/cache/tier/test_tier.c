@@ -1,4 +1,4 @@
-/* test_tier.c - every tier keeps what was written, reserves a block for one owner at a time, and
+/* test_tier.c - every tier keeps the written bytes, reserves a block for one owner at a time, and
  * reports when a move ends. */
 #include "tests/unit/test.h"
 

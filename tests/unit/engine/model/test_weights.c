@@ -1,5 +1,6 @@
-/* test_weights.c - what weights_load() packs: the quantized weights are the quantizer's own output
- * for the float ones, each in the type that weights.h says, and a checkpoint gives the same. */
+/* test_weights.c - the weights that weights_load() packs: the quantized weights are the quantizer's
+ * own output for the float ones, each in the type that weights.h says, and a checkpoint gives the
+ * same. */
 #include "tests/unit/test.h"
 
 #include <stdio.h>

@@ -27,7 +27,7 @@ static void fill(uint64_t seed)
         logits[i] = 8 * rng_uniform(seed, i) - 4;
 }
 
-/* Picks the n-th token over a fresh copy of the logits. */
+/* Pick the n-th token over a fresh copy of the logits. */
 static struct out_token pick(const struct sampling *sp, const struct sampler_state *st, uint32_t n,
                              struct out_top *top)
 {

@@ -135,7 +135,7 @@ static void let_go(struct world *w, struct world_job *j)
     j->is_running = false;
 }
 
-/* --- who comes and who leaves --- */
+/* --- jobs that arrive and jobs that end --- */
 
 void world_submit_as(struct world *w, uint32_t slot, uint32_t n_prompt, uint32_t n_out,
                      const struct sched_request *r)

@@ -173,7 +173,7 @@ static void a_step_takes_its_decodes_and_the_chunks_time_above_the_floor(void **
     cost_step_add(&step, &m, 100, 0);
     assert_near(cost_model_step_seconds(&m, &step), 0); /* nothing is no work */
     cost_step_add(&step, &m, 100, 10);
-    assert_near(cost_model_step_seconds(&m, &step), 3); /* a chunk alone is what it is alone */
+    assert_near(cost_model_step_seconds(&m, &step), 3); /* the cost of a chunk alone is unchanged */
     cost_step_add(&step, &m, 0, 20);
     assert_near(cost_model_step_seconds(&m, &step), 3 + 2 - 0.5);
     for (uint32_t i = 0; i < 4; i++)
@@ -261,7 +261,7 @@ static void steps_teach_the_grid_that_they_are_of(void **state)
     (void)state;
     for (uint32_t i = 0; i < 4; i++)
         cost_step_add(&decodes, &m, 100, 1);
-    assert_near(cost_model_learn(&m, &decodes, 1.2 * 1.25), 0.2); /* of what was seen */
+    assert_near(cost_model_learn(&m, &decodes, 1.2 * 1.25), 0.2); /* of the measured time */
     assert_near(cost_model_decode_seconds(&m, 100, 4), 1.2 * (1 + 0.25 * COST_MODEL_RATE));
     assert_memory_equal(m.seconds, was.seconds, sizeof m.seconds);
     was = m;

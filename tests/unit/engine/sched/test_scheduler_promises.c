@@ -14,7 +14,7 @@ static const char *const policies[] = {"skip-join-mlfq", "mlfq", "fcfs", "sjf-pr
 
 /* --- starvation --- */
 
-/* Slot 0 has a long job, and there is always another job before it in the order. Returns the step
+/* Slot 0 has a long job, and there is always another job before it in the order. Return the step
  * of its second run; *again: the step of its third run. */
 static uint64_t steps_until_it_runs(struct world *w, int32_t priority_of_others, uint64_t *again)
 {

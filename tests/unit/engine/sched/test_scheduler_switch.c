@@ -191,6 +191,24 @@ static void a_starving_sequence_stays_first(void **state)
     world_close(&w);
 }
 
+static void the_default_threshold_is_that_of_the_variant_in_force(void **state)
+{
+    struct scheduler_stats stats;
+    struct world w;
+
+    (void)state;
+    world_init(&w, "skip-join-mlfq", 2);
+    w.config.variant = "learned";
+    w.config.starvation_s = 0;
+    world_open(&w);
+    scheduler_stats(w.s, &stats);
+    assert_true(isinf(stats.starvation_s));
+    switch_to(&w, "skip-join-mlfq", "tarn");
+    scheduler_stats(w.s, &stats);
+    assert_near(stats.starvation_s, 3, 1e-9);
+    world_close(&w);
+}
+
 /* Random jobs, cancellations, short memory; the policy changes every few steps. sched_world checks
  * each plan, and scheduler_check() runs after each event. */
 static void random_switches_break_no_promise(void **state)
@@ -239,6 +257,7 @@ int main(void)
         cmocka_unit_test(a_plan_made_before_the_switch_is_not_current),
         cmocka_unit_test(an_unknown_name_changes_nothing),
         cmocka_unit_test(a_starving_sequence_stays_first),
+        cmocka_unit_test(the_default_threshold_is_that_of_the_variant_in_force),
         cmocka_unit_test(random_switches_break_no_promise),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

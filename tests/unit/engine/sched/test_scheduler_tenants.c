@@ -305,6 +305,15 @@ static void a_session_goes_on_no_higher_than_its_prefill_allows(void **state)
     world_close(&w);
 }
 
+/* The mean of the session's own pauses would be drawn to that of all sessions; one session alone has
+ * its own. */
+static double pause_s(const struct world *w, uint64_t session)
+{
+    struct sched_session x;
+
+    return scheduler_session(w->s, session, &x) ? x.pause.mean_s : 0;
+}
+
 /* More sessions than the scheduler remembers: it remembers the last ones. */
 static void sessions_that_ended_long_ago_are_forgotten(void **state)
 {
@@ -321,7 +330,7 @@ static void sessions_that_ended_long_ago_are_forgotten(void **state)
             world_step(&w);
         }
     for (uint32_t i = 1; i <= 3000; i++)
-        assert_true(scheduler_pause_s(w.s, i) > 0);
+        assert_true(pause_s(&w, i) > 0);
     world_submit_as(&w, 3, 2, 60000, &(struct sched_request){.session = 8});
     for (uint32_t i = 0; i < 20000; i++) {
         world_submit_as(&w, i % 2, 2, 1, &(struct sched_request){.session = 10000 + i});
@@ -333,11 +342,11 @@ static void sessions_that_ended_long_ago_are_forgotten(void **state)
         }
     }
     for (uint32_t i = 1; i <= 3000; i++)
-        n_known += scheduler_pause_s(w.s, i) > 0;
+        n_known += pause_s(&w, i) > 0;
     assert_int_equal(n_known, 2);
-    assert_true(scheduler_pause_s(w.s, 7) > 0 && scheduler_pause_s(w.s, 8) > 0);
+    assert_true(pause_s(&w, 7) > 0 && pause_s(&w, 8) > 0);
     world_submit_as(&w, 1, 2, 1, &(struct sched_request){.session = 10000 + 19990});
-    assert_true(scheduler_pause_s(w.s, 10000 + 19990) > 0);
+    assert_true(pause_s(&w, 10000 + 19990) > 0);
     world_close(&w);
 }
 
@@ -356,7 +365,7 @@ static void requests_side_by_side_are_no_pause(void **state)
     for (int i = 0; i < 10; i++)
         world_step(&w);
     world_submit_as(&w, 1, 20, 1, &of_session_9);
-    assert_near(scheduler_pause_s(w.s, 9), 0.4, 1e-6);
+    assert_near(pause_s(&w, 9), 0.4, 1e-6);
     world_run_until_empty(&w, 100);
     world_close(&w);
 }
@@ -370,7 +379,7 @@ static void pauses_of_a_session_are_measured(void **state)
     world_init(&w, "skip-join-mlfq", 2);
     w.config.starvation_s = 3;
     world_open(&w);
-    assert_near(scheduler_pause_s(w.s, 9), 0, 0);
+    assert_near(pause_s(&w, 9), 0, 0);
     for (uint32_t i = 0; i < 3; i++) {
         world_submit_as(&w, 0, 20, 3, &of_session_9);
         world_submit_as(&w, 1, 20, 3, &(struct sched_request){.session = 10 + i});
@@ -378,9 +387,108 @@ static void pauses_of_a_session_are_measured(void **state)
         if (i < 2)
             world_sleep(&w, pauses_s[i]);
     }
-    assert_true(scheduler_pause_s(w.s, 9) > 0.4 && scheduler_pause_s(w.s, 9) < 0.8);
-    assert_near(scheduler_pause_s(w.s, 10), 0, 0);
-    assert_near(scheduler_pause_s(w.s, 0), 0, 0);
+    assert_true(pause_s(&w, 9) > 0.4 && pause_s(&w, 9) < 0.8);
+    assert_true(pause_s(&w, 10) > 0.4 && pause_s(&w, 10) < 0.8); /* as those of other sessions */
+    assert_near(pause_s(&w, 0), 0, 0);
+    world_close(&w);
+}
+
+static void a_session_has_what_all_its_requests_received(void **state)
+{
+    struct sched_session x;
+    struct world w;
+
+    (void)state;
+    world_init(&w, "skip-join-mlfq", 2);
+    world_open(&w);
+    world_sleep(&w, 1);
+    for (uint32_t i = 0; i < 3; i++) {
+        world_submit_as(&w, 0, 20, 5, &of_session_9);
+        world_run_until_empty(&w, 100);
+        world_sleep(&w, 1);
+    }
+    assert_true(scheduler_session(w.s, 9, &x));
+    assert_int_equal(x.n_calls, 3);
+    assert_int_equal(x.n_inside, 0);
+    assert_int_equal(x.n_generated, 15);
+    assert_near(x.served_s, 3 * (0.020 + 4 * 0.010), 1e-6);
+    assert_near(world_seconds(x.first_ns), 1, 1e-6);
+    assert_near(world_seconds(x.ended_ns), 3 + x.served_s, 1e-6);
+    assert_near(x.pause.mean_s, 1, 1e-6);
+    assert_near(x.pause.spread_s, 0, 1e-6);
+    world_close(&w);
+}
+
+/* Run `n_calls` requests of 10 tokens of a session, and close it. */
+static void run_program(struct world *w, uint64_t session, uint32_t n_calls)
+{
+    for (uint32_t i = 0; i < n_calls; i++) {
+        world_submit_as(w, 0, 2, 10, &(struct sched_request){.session = session});
+        world_run_until_empty(w, 100);
+        world_sleep(w, 0.1);
+    }
+    assert_true(scheduler_close_session(w->s, session));
+}
+
+/* Of two waiting requests, one of a program in its last request and one of a new program. */
+static bool is_older_program_first(bool is_closed)
+{
+    struct world w;
+    bool is_first;
+
+    world_init(&w, "skip-join-mlfq", 3);
+    w.config.variant = "learned";
+    w.config.n_running_max = 1;
+    world_open(&w);
+    for (uint64_t i = 100; i < 200; i++)
+        run_program(&w, i, 5);
+    for (uint32_t i = 0; i < 4; i++) {
+        world_submit_as(&w, 0, 2, 10, &(struct sched_request){.session = 9});
+        world_run_until_empty(&w, 100);
+    }
+    if (is_closed)
+        assert_true(scheduler_close_session(w.s, 9));
+    world_submit_as(&w, 0, 2, 10, &(struct sched_request){.session = 10});
+    world_submit_as(&w, 1, 2, 10, &(struct sched_request){.session = 9});
+    world_step(&w);
+    is_first = w.jobs[1].ran_s > 0;
+    world_run_until_empty(&w, 1000);
+    world_close(&w);
+    return is_first;
+}
+
+static void a_program_near_its_end_goes_before_a_new_one(void **state)
+{
+    (void)state;
+    assert_true(is_older_program_first(false));
+    assert_false(is_older_program_first(true)); /* it begins anew, behind the other */
+}
+
+static void a_closed_session_is_forgotten_when_its_requests_have_ended(void **state)
+{
+    struct sched_session x;
+    struct world w;
+
+    (void)state;
+    world_init(&w, "skip-join-mlfq", 2);
+    world_open(&w);
+    assert_false(scheduler_close_session(w.s, 9));
+    world_submit_as(&w, 0, 20, 5, &of_session_9);
+    world_run_until_empty(&w, 100);
+    assert_true(scheduler_close_session(w.s, 9));
+    assert_false(scheduler_session(w.s, 9, &x));
+    assert_false(scheduler_close_session(w.s, 9));
+    world_submit_as(&w, 0, 20, 5, &of_session_9);
+    world_step(&w);
+    assert_true(scheduler_close_session(w.s, 9)); /* a request of it runs */
+    assert_true(scheduler_session(w.s, 9, &x));
+    world_run_until_empty(&w, 100);
+    assert_false(scheduler_session(w.s, 9, &x));
+    for (uint32_t i = 0; i < 10000; i++) { /* places of closed sessions are used again */
+        world_submit_as(&w, 0, 1, 1, &(struct sched_request){.session = 100 + i});
+        world_run_until_empty(&w, 10);
+        assert_true(scheduler_close_session(w.s, 100 + i));
+    }
     world_close(&w);
 }
 
@@ -400,6 +508,9 @@ int main(void)
         cmocka_unit_test(sessions_that_ended_long_ago_are_forgotten),
         cmocka_unit_test(requests_side_by_side_are_no_pause),
         cmocka_unit_test(pauses_of_a_session_are_measured),
+        cmocka_unit_test(a_session_has_what_all_its_requests_received),
+        cmocka_unit_test(a_program_near_its_end_goes_before_a_new_one),
+        cmocka_unit_test(a_closed_session_is_forgotten_when_its_requests_have_ended),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -55,7 +55,7 @@ static struct json *parse_json(const char *text)
     return j;
 }
 
-/* Renders source[0..len); `why` gets the words of an error. */
+/* Render source[0..len); `why` gets the words of an error. */
 static enum status render(const char *source, size_t len, const struct json *context,
                           struct buf *out, struct buf *why)
 {

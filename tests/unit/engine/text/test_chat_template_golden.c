@@ -1,4 +1,4 @@
-/* Renders shared chat-templates-llamacpp and compares with what jinja2 3.1.6 gave. At least 95 %
+/* Render shared chat-templates-llamacpp and compare with the output of jinja2 3.1.6. At least 95 %
  * must be equal; those that differ are printed. Exit code 77 (skipped) without ../shared. */
 #include <stdio.h>
 #include <stdlib.h>

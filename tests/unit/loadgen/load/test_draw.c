@@ -109,12 +109,44 @@ static void lengths_are_read_as_written(void **state)
 
     (void)state;
     assert_ok(dist_parse(&d, "128", NULL));
-    assert_int_equal(d.kind, DIST_CONSTANT);
+    assert_int_equal(d.form[0].kind, DIST_CONSTANT);
     assert_near(dist_mean(&d), 128, 0);
     assert_ok(dist_parse(&d, "uniform:3:9", NULL));
     assert_near(dist_mean(&d), 6, 0);
     assert_ok(dist_parse(&d, "lognormal:64:4", NULL));
     assert_near(dist_mean(&d), 64, 0);
+}
+
+/* Draw N lengths for one request. Returns the share of draws equal to `n`. */
+static double share_of(const struct dist *d, uint64_t index, uint32_t n)
+{
+    struct draw draw;
+    int n_equal = 0;
+
+    draw_init(&draw, 5, DRAW_LENGTH, 0);
+    for (int i = 0; i < N; i++)
+        n_equal += dist_draw(d, index, &draw) == n;
+    return (double)n_equal / N;
+}
+
+static void a_mixture_draws_each_form_at_its_share(void **state)
+{
+    struct dist d = dist_of("80%16+20%constant:512");
+
+    (void)state;
+    assert_near(dist_mean(&d), 0.8 * 16 + 0.2 * 512, 1e-9);
+    assert_near(share_of(&d, 0, 16), 0.8, 0.01);
+    assert_near(share_of(&d, 0, 16) + share_of(&d, 0, 512), 1, 1e-9);
+}
+
+static void a_change_draws_the_second_form_from_its_request_on(void **state)
+{
+    struct dist d = dist_of("7/100/uniform:9:9");
+
+    (void)state;
+    assert_near(dist_mean(&d), 7, 0);
+    assert_near(share_of(&d, 99, 7), 1, 0);
+    assert_near(share_of(&d, 100, 9), 1, 0);
 }
 
 static void wrong_lengths_are_refused(void **state)
@@ -138,6 +170,17 @@ static void wrong_lengths_are_refused(void **state)
         "uniform:1:2:3",
         "constant:0x10",
         "99999999999",
+        "80%16",
+        "80%16+30%512",
+        "100%16+0%512",
+        "16+20%512",
+        "80%16+20%512+5%9",
+        "80%16+20%uniform:9",
+        "16/0/512",
+        "16/1.5/512",
+        "16/100",
+        "16/100/",
+        "16/100/512/100/9",
     };
     struct dist d;
     struct buf why;
@@ -160,7 +203,7 @@ static void lognormal_has_its_mean_and_cv(void **state)
     (void)state;
     draw_init(&draw, 5, DRAW_LENGTH, 0);
     for (int i = 0; i < N; i++) {
-        double x = dist_draw(&d, &draw);
+        double x = dist_draw(&d, 0, &draw);
         sum += x;
         squares += x * x;
     }
@@ -178,7 +221,7 @@ static void uniform_has_both_ends(void **state)
     (void)state;
     draw_init(&draw, 5, DRAW_LENGTH, 0);
     for (int i = 0; i < 1000; i++) {
-        uint32_t x = dist_draw(&d, &draw);
+        uint32_t x = dist_draw(&d, 0, &draw);
         assert_in_range(x, 3, 5);
         seen[x] = true;
     }
@@ -235,6 +278,8 @@ int main(void)
         cmocka_unit_test(below_stays_below_and_is_even),
         cmocka_unit_test(shuffle_keeps_all),
         cmocka_unit_test(lengths_are_read_as_written),
+        cmocka_unit_test(a_mixture_draws_each_form_at_its_share),
+        cmocka_unit_test(a_change_draws_the_second_form_from_its_request_on),
         cmocka_unit_test(wrong_lengths_are_refused),
         cmocka_unit_test(lognormal_has_its_mean_and_cv),
         cmocka_unit_test(uniform_has_both_ends),

@@ -28,7 +28,7 @@ int main(void)
 
 static struct scratch scratch;
 
-/* --- what is loaded --- */
+/* --- the loaded files --- */
 
 static const char *const files[][2] = {
     {"1_sys_prompt.jsonl", "{\"sys_prompt_id\": 1, \"token_length\": 30}\n"},
@@ -300,7 +300,7 @@ static void every_allocation_may_fail(void **state)
             c.data = path;
         }
         if (c.kind == WORKLOAD_TRACE)
-            c.arrival.kind = ARRIVAL_TRACE;
+            c.arrival = (struct arrival_config){.kind = ARRIVAL_TRACE};
         if (workloads[i].data && strcmp(workloads[i].data, "sharegpt.json") == 0)
             c.file = (struct file_options){FILE_SHAREGPT, .shuffle = true, .repeats = true};
         if (c.kind == WORKLOAD_MIX) {

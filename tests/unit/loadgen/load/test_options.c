@@ -51,9 +51,9 @@ static void vllms_flags_are_known(void **state)
     assert_near(o.config.arrival.burstiness, 0.5, 0);
     assert_int_equal(o.concurrency, 3);
     assert_false(o.closed); /* with a rate it is a limit */
-    assert_int_equal(o.config.input.kind, DIST_UNIFORM);
-    assert_near(o.config.input.a, 50, 0);
-    assert_near(o.config.input.b, 150, 0);
+    assert_int_equal(o.config.input.form[0].kind, DIST_UNIFORM);
+    assert_near(o.config.input.form[0].a, 50, 0);
+    assert_near(o.config.input.form[0].b, 150, 0);
     assert_near(o.config.slo.limit_ms[SLO_TPOT], 50, 0);
     assert_int_equal(o.percents.n, 2);
     assert_near(o.percents.p[1], 99.9, 0);
@@ -181,6 +181,17 @@ static void concurrency_alone_is_a_closed_loop(void **state)
     options_fini(&o);
     assert_ok(load(&o, "--workload=trace --data=x.jsonl"));
     assert_int_equal(o.config.arrival.kind, ARRIVAL_TRACE);
+    assert_near(o.config.arrival.rate, 0, 0);
+    options_fini(&o);
+    assert_ok(load(&o, "--workload trace --data x.jsonl --rate 3"));
+    assert_int_equal(o.config.arrival.kind, ARRIVAL_GAMMA);
+    options_fini(&o);
+    assert_ok(load(&o, "--workload trace --data x.jsonl --arrival trace --rate 3"));
+    assert_int_equal(o.config.arrival.kind, ARRIVAL_TRACE);
+    assert_near(o.config.arrival.rate, 3, 0);
+    options_fini(&o);
+    assert_ok(load(&o, "sim --workload trace --data x.jsonl --arrival trace --load 0.9"));
+    assert_int_equal(o.config.arrival.kind, ARRIVAL_TRACE);
     options_fini(&o);
 }
 
@@ -218,6 +229,11 @@ static void wrong_lines_are_refused_with_words(void **state)
         {"--rate", "--rate: needs a value"},
         {"--rate x", "--rate: expected a number above 0, or inf"},
         {"--rate 0", "--rate: expected a number above 0, or inf"},
+        {"--rate inf --arrival trace", "--rate: --arrival trace has no such rate"},
+        {"--rate 1 --arrival closed", "--rate: --arrival closed has no such rate"},
+        {"sim --load 0.9 --arrival trace",
+         "--load: is the rate: give no --rate, --concurrency, --ramp-up-strategy or other "
+         "--arrival than poisson, gamma, constant, or trace with --workload trace or file"},
         {"--count -5", "--count: expected a whole number, got \"-5\""},
         {"--count 1.5", "--count: expected a whole number, got \"1.5\""},
         {"--workload foo",
@@ -237,7 +253,7 @@ static void wrong_lines_are_refused_with_words(void **state)
         {"stray", "\"stray\": expected an option, see --help"},
         {"--no-rate 5", "--no-rate: unknown option, did you mean --slow-rate?"},
         {"--ignore-eos=maybe", "--ignore-eos: expected true or false, got \"maybe\""},
-        {"--arrival closed --rate 5", "--rate: --arrival closed has no rate"},
+        {"--arrival closed --rate 5", "--rate: --arrival closed has no such rate"},
         {"--verify 2", "--verify: expected a number from 0 to 1, got \"2\""},
         {"--tenant share=1", "--tenant: a tenant needs name=NAME"},
         {"--endpoint /v2/x", "--endpoint: \"/v2/x\" is none of /v1/completions, "

@@ -119,7 +119,7 @@ static void a_ratio_of_nothing_is_none(void **state)
     assert_true(is_none(r));
     assert_true(is_none(stats_ratio_t(zeros, zeros, 3, &n)));
     assert_int_equal(n, 0);
-    /* A resample of zeros alone has no ratio. It must not count as one of 0. */
+    /* A resample of zeros alone has no ratio, and must not count as a ratio of 0. */
     assert_ok(stats_ratio_bootstrap(some, ones, 3, STATISTIC_MEAN, 1, &r));
     assert_near(r.value, 0.6, 1e-12);
     assert_true(r.low > 0.19);

@@ -290,7 +290,7 @@ static void a_file_is_asked_line_by_line(void **state)
                            "{\"messages\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": "
                            "\"user\", \"content\": \"u\"}], \"timestamp\": 5, "
                            "\"body\": {\"top_k\": 1}}\n");
-    c.arrival.kind = ARRIVAL_TRACE;
+    c.arrival = (struct arrival_config){.kind = ARRIVAL_TRACE};
     assert_ok(workload_create(&w, &c, NULL));
     assert_int_equal(workload_size(w), 2);
     assert_ok(workload_next(w, &r)); /* sorted by time */
@@ -320,7 +320,7 @@ static const char *const conversations =
     " {\"conversations\": [{\"value\": \"short\"}, {\"value\": \"too short to be asked\"}]},\n"
     " {\"conversations\": [{\"value\": \"with a short answer\"}, {\"value\": \"No.\"}]}]\n";
 
-/* Counts how often each of the texts is asked for by n requests. */
+/* Count how often each of the texts is asked for by n requests. */
 static void count_prompts(const struct workload_config *c, int n, const char *const *texts,
                           int n_texts, int *counts)
 {
@@ -479,7 +479,7 @@ static void traces_are_replayed_with_scale_speed_and_limits(void **state)
                            "\"hash_ids\": [1, 2]}\n"
                            "{\"timestamp\": 6000, \"input_length\": 600, \"output_length\": 500, "
                            "\"hash_ids\": [1, 3]}\n");
-    c.arrival.kind = ARRIVAL_TRACE;
+    c.arrival = (struct arrival_config){.kind = ARRIVAL_TRACE};
     c.trace_speed = 3;
     c.input_scale = 0.5;
     c.output_max = 100;
@@ -496,6 +496,56 @@ static void traces_are_replayed_with_scale_speed_and_limits(void **state)
     load_request_fini(&r);
     assert_int_equal(workload_next(w, &r), ERR_NOT_FOUND);
     workload_destroy(w);
+    scratch_fini(&x);
+}
+
+static void a_traces_times_are_scaled_to_a_mean_rate(void **state)
+{
+    static const char *const texts[] = {
+        "{\"timestamp\": 0, \"input_length\": 1, \"output_length\": 1}\n"
+        "{\"timestamp\": 1000, \"input_length\": 1, \"output_length\": 1}\n"
+        "{\"timestamp\": 8000, \"input_length\": 1, \"output_length\": 1}\n",
+        "{\"timestamp\": 10, \"prompt\": \"a\"}\n"
+        "{\"timestamp\": 11, \"prompt\": \"b\"}\n"
+        "{\"timestamp\": 18, \"prompt\": \"c\"}\n"};
+    static const double want_s[] = {0, 0.5, 4}; /* two gaps in 4 s */
+
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        struct workload_config c = usual_config(k ? WORKLOAD_FILE : WORKLOAD_TRACE);
+        struct scratch x;
+        struct workload *w;
+        struct load_request r;
+
+        scratch_init(&x);
+        c.data = scratch_write(&x, "t.jsonl", texts[k]);
+        c.trace.format = TRACE_MOONCAKE;
+        c.arrival = (struct arrival_config){.kind = ARRIVAL_TRACE, .rate = 0.5};
+        assert_ok(workload_create(&w, &c, NULL));
+        for (int i = 0; i < 3; i++) {
+            assert_ok(workload_next(w, &r));
+            assert_near(r.arrival_s, want_s[i], 1e-12);
+            load_request_fini(&r);
+        }
+        workload_destroy(w);
+        scratch_fini(&x);
+    }
+}
+
+static void rows_of_one_time_hold_no_rate(void **state)
+{
+    struct workload_config c = usual_config(WORKLOAD_TRACE);
+    struct scratch x;
+    struct workload *w;
+
+    (void)state;
+    scratch_init(&x);
+    c.data = scratch_write(&x, "t.jsonl",
+                           "{\"timestamp\": 5, \"input_length\": 1, \"output_length\": 1}\n"
+                           "{\"timestamp\": 5, \"input_length\": 1, \"output_length\": 1}\n");
+    c.trace.format = TRACE_MOONCAKE;
+    c.arrival = (struct arrival_config){.kind = ARRIVAL_TRACE, .rate = 0.5};
+    assert_int_equal(workload_create(&w, &c, NULL), ERR_INVALID);
     scratch_fini(&x);
 }
 
@@ -568,7 +618,7 @@ static void what_cannot_be_is_refused(void **state)
     (void)state;
     assert_int_equal(workload_create(&w, &c, NULL), ERR_INVALID); /* no data */
     c = usual_config(WORKLOAD_RANDOM);
-    c.arrival.kind = ARRIVAL_TRACE;
+    c.arrival = (struct arrival_config){.kind = ARRIVAL_TRACE};
     assert_int_equal(workload_create(&w, &c, NULL), ERR_INVALID);
     c = usual_config(WORKLOAD_RAG);
     c.n_retrieved = 0;
@@ -592,6 +642,8 @@ int main(void)
         cmocka_unit_test(wrong_conversations_are_named),
         cmocka_unit_test(hostile_files_are_named),
         cmocka_unit_test(traces_are_replayed_with_scale_speed_and_limits),
+        cmocka_unit_test(a_traces_times_are_scaled_to_a_mean_rate),
+        cmocka_unit_test(rows_of_one_time_hold_no_rate),
         cmocka_unit_test(troubles_come_at_their_rates),
         cmocka_unit_test(equal_ids_make_equal_text_and_shorter_is_a_prefix),
         cmocka_unit_test(what_cannot_be_is_refused),

@@ -76,8 +76,8 @@ static struct workload_config constant(uint32_t n_in, uint32_t n_out, double rat
     struct workload_config c = usual_config(WORKLOAD_RANDOM);
 
     c.arrival = (struct arrival_config){.kind = ARRIVAL_CONSTANT, .rate = rate, .burstiness = 1};
-    c.input = (struct dist){.kind = DIST_CONSTANT, .a = n_in};
-    c.output = (struct dist){.kind = DIST_CONSTANT, .a = n_out};
+    c.input = (struct dist){.form = {{DIST_CONSTANT, n_in, n_in}}};
+    c.output = (struct dist){.form = {{DIST_CONSTANT, n_out, n_out}}};
     return c;
 }
 
@@ -224,6 +224,50 @@ static void conversations_follow_their_ends(void **state)
                     (int64_t)before->n_prompt_asked + before->n_output_asked - 33);
     }
     fini(&m);
+}
+
+/* --- programs --- */
+
+/* Mean seconds of whole programs of ten requests, with log-normal pauses, near the capacity. */
+static double mean_program_s(bool by_program)
+{
+    struct made m = {.config = usual_sim("skip-join-mlfq")};
+    struct workload_config w = usual_config(WORKLOAD_MULTITURN);
+    double sum_s = 0;
+    uint32_t n = 0;
+
+    m.config.instance.scheduler.variant = "learned";
+    m.config.send_session = by_program;
+    m.config.real_history = m.config.ends_conversations = true;
+    m.config.count = 2000;
+    w.turns = dist_of("10");
+    w.input = dist_of("uniform:1:60");
+    w.output = dist_of("lognormal:40:1");
+    w.think_s = 5;
+    w.think_cv = 1;
+    w.arrival.rate = 0.35;
+    simulate(&m, &w);
+    for (size_t i = 0; i < m.outcomes.n; i++) {
+        const struct outcome *o = &m.outcomes.v[i];
+        if (!o->is_last)
+            continue;
+        assert_int_equal(o->turn, 9);
+        assert_true(o->paused_ns > 0 && o->began_ns + o->paused_ns < o->last_ns);
+        sum_s += (double)(o->last_ns - o->began_ns) / 1e9;
+        n++;
+    }
+    assert_int_equal(n * 10, m.outcomes.n); /* every program that began has ended */
+    fini(&m);
+    return sum_s / n;
+}
+
+static void ranking_by_program_shortens_whole_programs(void **state)
+{
+    double by_call_s = mean_program_s(false), by_program_s = mean_program_s(true);
+
+    (void)state;
+    print_message("mean program: by call %.1f s, by program %.1f s\n", by_call_s, by_program_s);
+    assert_true(by_program_s < by_call_s);
 }
 
 /* --- equal runs --- */
@@ -559,6 +603,7 @@ int main(void)
         cmocka_unit_test(one_place_serves_one_after_the_other),
         cmocka_unit_test(every_request_ends_once_with_its_tokens),
         cmocka_unit_test(conversations_follow_their_ends),
+        cmocka_unit_test(ranking_by_program_shortens_whole_programs),
         cmocka_unit_test(equal_seeds_give_equal_outcomes),
         cmocka_unit_test(a_full_queue_refuses_requests),
         cmocka_unit_test(sequences_beyond_the_memory_are_cut_or_refused),

@@ -154,7 +154,7 @@ static void a_whole_completion_has_openais_shape(void **state)
     one_close(&o);
 }
 
-/* Tests a chat and a completion, each as a stream and in one piece. */
+/* Test a chat and a completion, each as a stream and in one piece. */
 static void usage_says_which_tier_held_the_cached_tokens(void **state)
 {
     static const enum params_kind kinds[] = {PARAMS_CHAT, PARAMS_COMPLETION};

@@ -91,6 +91,47 @@ static void a_wrong_session_reaches_no_engine(void **state)
     assert_int_equal(fake_engine_submitted(t.s.engine, seen), 0);
 }
 
+/* Answer of a path of /v1/sessions/. */
+static const char *ask_session(const char *method, const char *key, const char *path)
+{
+    char full[400];
+
+    snprintf(full, sizeof full, "/v1/sessions/%s", path);
+    return http_test_read(&t, http_test_send_body(&t, method, full, key, ""));
+}
+
+static void a_session_is_seen_and_closed_by_its_tenant_only(void **state)
+{
+    char longest[270];
+
+    (void)state;
+    fake_engine_submitted(t.s.engine, seen);
+    (void)http_test_read(&t,
+                         http_test_send_body(&t, "POST", COMPLETIONS, "sk-00000001", IN_SESSION));
+    assert_non_null(strstr(ask_session("GET", "sk-00000002", "agent-7"), "\"requests\":1"));
+    js_unref(http_test_json(&t));
+    assert_non_null(strstr(ask_session("GET", "sk-00000003", "agent-7"), "HTTP/1.1 404"));
+    assert_non_null(
+        strstr(ask_session("POST", "sk-00000003", "agent-7/close"), "\"closed\":false"));
+    assert_non_null(strstr(ask_session("GET", "sk-00000001", "agent-7"), "HTTP/1.1 200"));
+    assert_non_null(strstr(ask_session("POST", "sk-00000002", "%61gent%2D7/close"),
+                           "\"id\":\"agent-7\",\"closed\":true"));
+    assert_non_null(strstr(ask_session("GET", "sk-00000001", "agent-7"), "HTTP/1.1 404"));
+    assert_non_null(
+        strstr(ask_session("POST", "sk-00000001", "agent-7/close"), "\"closed\":false"));
+    assert_non_null(strstr(ask_session("POST", "sk-00000001", "agent-7"), "HTTP/1.1 404"));
+    assert_non_null(strstr(ask_session("PUT", "sk-00000001", "agent-7"), "Allow: GET, HEAD, POST"));
+    assert_non_null(strstr(ask_session("GET", "sk-9", "agent-7"), "HTTP/1.1 401"));
+    assert_non_null(strstr(ask_session("POST", "sk-00000001", "/close"), "HTTP/1.1 400"));
+    memset(longest, 'a', sizeof longest);
+    memcpy(longest + 257, "/close", sizeof "/close");
+    assert_non_null(strstr(ask_session("POST", "sk-00000001", longest), "HTTP/1.1 400"));
+    atomic_store(&fake_is_stuck, true);
+    assert_non_null(strstr(ask_session("POST", "sk-00000001", "a/close"), "HTTP/1.1 503"));
+    atomic_store(&fake_is_stuck, false);
+    fake_engine_submitted(t.s.engine, seen);
+}
+
 /* Refused at once, because the queue can never have that much room. */
 static void more_answers_than_the_server_takes_in_are_refused(void **state)
 {
@@ -283,6 +324,7 @@ int main(void)
         cmocka_unit_test(what_was_not_said_is_zero),
         cmocka_unit_test(every_choice_belongs_to_the_session),
         cmocka_unit_test(a_wrong_session_reaches_no_engine),
+        cmocka_unit_test(a_session_is_seen_and_closed_by_its_tenant_only),
         cmocka_unit_test(more_answers_than_the_server_takes_in_are_refused),
         cmocka_unit_test(an_answer_has_the_prompts_logprobs_beside_its_own),
         cmocka_unit_test(without_keys_all_are_one_tenant),

@@ -42,7 +42,7 @@ static void one_open(struct one *o, enum params_kind kind, const char *json, con
     buf_fini(&why);
 }
 
-/* Take the whole answer. Returns its lists as JSON: four for a completion, one for a chat. */
+/* Take the whole answer. Return its lists as JSON: four for a completion, one for a chat. */
 static struct json *take(struct one *o, enum params_kind kind)
 {
     static const char *const names[] = {"tokens", "values", "tops", "offsets"};

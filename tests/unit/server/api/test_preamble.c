@@ -16,7 +16,7 @@
 static struct server_test t;
 static char dir[] = "/tmp/tarn-test-preamble-XXXXXX";
 
-/* Write these texts to files. Returns the value of --preamble. */
+/* Write these texts to files. Return the value of --preamble. */
 static const char *files_of(const char *const *texts, const size_t *lens, int n)
 {
     static char list[N_FILES_MAX * 64];
@@ -226,7 +226,7 @@ static void a_date_in_the_template_is_that_of_the_day(void **state)
     atomic_store(&fake_clock_s, 0);
 }
 
-/* Look up a chat of day *arg repeatedly. Does not assert, because cmocka's assertions work on the
+/* Look up a chat of day *arg repeatedly. Do not assert, because cmocka's assertions work on the
  * main thread only. */
 static void *ask_all_day(void *arg)
 {

@@ -1,4 +1,4 @@
-/* route.c: which handler serves a path, and what is refused before a body is read. */
+/* route.c: which handler serves a path, and which requests are refused before the body. */
 #include "tests/unit/server/http/http_test.h"
 
 #include <stdlib.h>

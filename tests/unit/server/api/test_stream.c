@@ -1,4 +1,5 @@
-/* stream.c: a choice follows what the engine has published, and decides nothing itself. */
+/* stream.c: a choice follows the tokens and the end that the engine has published, and decides
+ * nothing itself. */
 #include "tests/unit/server/server_test.h"
 
 #include "server/api/stream.h"

@@ -62,7 +62,7 @@ static inline void http_test_close(struct http_test *t)
     buf_fini(&t->text);
 }
 
-/* Send a request. Returns the descriptor for its answer. body: JSON with ' for ", or "". */
+/* Send a request. Return the descriptor for its answer. body: JSON with ' for ", or "". */
 static inline int http_test_send_body(const struct http_test *t, const char *method,
                                       const char *path, const char *key, const char *body)
 {

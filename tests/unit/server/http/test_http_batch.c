@@ -67,8 +67,8 @@ static void wait_for_answer(int fd)
     assert_true(n > 12 && memcmp(text, "HTTP/1.1 200", 12) == 0);
 }
 
-/* Several times, while the one HTTP thread is inside a handler, n other clients send a request each: the thread
- * finds n events together. */
+/* Several times: while the one HTTP thread is inside a handler, n other clients send one request
+ * each, so that the thread's next epoll_wait() returns n events at once. */
 static void ask_together(uint32_t n)
 {
     struct test t = {0};

@@ -43,7 +43,7 @@ static const char *const other_models[] = {
     "\"WordPiece\",\"vocab\":{\"[UNK]\":0,\"h\":1,\"he\":2,\"##he\":3,\".\":4}}}",
 };
 
-/* Run everything with allocation k failing. Returns the status of the first call that failed. */
+/* Run everything with allocation k failing. Return the status of the first call that failed. */
 static enum status run_with_fault(long k, bool *loaded)
 {
     static const char text[] = "Hello <s> e\314\201 xx <w> 12 "
@@ -80,7 +80,7 @@ static enum status run_with_fault(long k, bool *loaded)
     return s;
 }
 
-/* Uses the files in the temporary directory. */
+/* Use the files in the temporary directory. */
 static void check_every_allocation(void)
 {
     long k = 1;

@@ -131,7 +131,7 @@ struct naive {
     double scores[N_NAIVE];
 };
 
-/* The rule over the whole text at once, with every piece tried at every place. Returns the number
+/* The rule over the whole text at once, with every piece tried at every place. Return the number
  * of ids. */
 static size_t cut_naively(const struct naive *v, const char *text, size_t len, uint32_t *ids)
 {
