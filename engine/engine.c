@@ -426,7 +426,7 @@ static enum status create_lineup(struct engine *e, struct buf *why)
         .swap_ahead = ahead,
         .copy_s_per_token = is_host || !c->kv_host_bytes ? 0 : engine_measure_copy(e),
         .load_timeout_ns = c->kv_disk_path ? c->kv_disk_timeout_ms * UINT64_C(1000000) : 0,
-        .scheduler = {.policy = c->policy,
+        .scheduler = {.policy = engine_first_policy(e),
                       .n_slots = e->n_slots + 1, /* the last one: of engine_estimate() */
                       .n_running_max = c->max_num_seqs,
                       .n_tokens_max = c->max_batched_tokens,
@@ -441,7 +441,7 @@ static enum status create_lineup(struct engine *e, struct buf *why)
                       .age_s = c->age_boost_ms * 1e-3,
                       .reserve_blocks = c->kv_reserve_blocks}};
 
-    return lineup_create(&e->lineup, &l, why);
+    return engine_open_lineup(e, &l, why);
 }
 
 static enum status create_tables(struct engine *e, struct buf *why)
@@ -710,7 +710,7 @@ void engine_close(struct engine *e)
     forward_destroy(e->forward);
     engine_keep_learned(e);
     estimator_destroy(e->estimator);
-    lineup_destroy(&e->lineup);
+    engine_close_lineup(e);
     cache_destroy(e->cache);
     batch_destroy(&e->batch);
     ring_fini(&e->submitted);

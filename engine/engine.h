@@ -21,6 +21,7 @@
 #include "engine/text/chat_template.h"
 #include "engine/request.h"
 #include "engine/sched/estimate.h"
+#include "engine/sched/contest.h"
 #include "engine/sched/scheduler.h"
 #include "engine/text/tokenizer/tokenizer.h"
 
@@ -35,7 +36,7 @@ struct engine_config {
     uint32_t quantization_group; /* 32 or 128; 0 = the best for that type */
     const char *kv_dtype;        /* "auto" (what `dtype` comes to), "f32", "bf16", "f16" */
     const char *load_format;     /* "auto" or "dummy" (random weights, config.json only needed) */
-    const char *policy;          /* of scheduling: scheduler_policies() */
+    const char *policy;          /* of scheduling: contest_policies() */
     double max_step_ms;          /* prefill chunks are cut for it; 0: 200 on a CPU, 100 on a GPU */
     double quantum_ms;           /* of the top level; 0: a decode step */
     double level_ratio;          /* of quanta, at least 1.1 */
@@ -190,6 +191,7 @@ struct engine_stats {
     uint64_t n_prompt_tokens_in[CACHE_N_TIERS]; /* of those cached, by tier */
     uint64_t n_preemptions, n_rejected;
     struct scheduler_stats scheduler;
+    struct contest_stats contest;
     uint64_t n_plans_ahead; /* steps planned while the previous step ran */
     double cost_error;      /* moving mean of |expected - measured| / measured step time */
     struct hist step_s;     /* from a step's plan to its tokens */

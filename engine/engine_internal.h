@@ -8,6 +8,7 @@
 #define TARN_ENGINE_ENGINE_INTERNAL_H
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 
 #include "base/ring.h"
@@ -19,6 +20,7 @@
 #include "engine/lineup.h"
 #include "engine/model/model.h"
 #include "engine/run/sampler.h"
+#include "engine/sched/contest.h"
 #include "engine/stopping.h"
 #include "engine/model/weights.h"
 
@@ -33,6 +35,9 @@ struct question {
     bool closes;      /* the session is closed then */
     struct engine_session *seen;
 };
+
+/* Whose the contest is: the contest thread's while it runs, else the engine thread's. */
+enum contest_state { CONTEST_NONE, CONTEST_RUNS, CONTEST_ENDED };
 
 struct engine {
     /* Set by engine_open(), constant after. */
@@ -68,7 +73,14 @@ struct engine {
 
     pthread_mutex_t ask_lock; /* held by the thread that asks: one question at a time */
 
+    /* Engine thread and contest thread. */
+    struct contest *contest;
+    _Atomic(enum contest_state) contest_state;
+    sem_t contest_wake;
+
     /* Engine thread. */
+    pthread_t contest_thread;
+    bool contest_thread_runs;
     pthread_t thread;
     bool thread_runs;
     struct cache *cache;
@@ -130,6 +142,24 @@ void engine_answer_estimate(struct engine *e, const struct estimate_query *q,
                             struct engine_estimate *out);
 /* Publish the prediction of a usual request, at most every 0.1 s. */
 void engine_publish_estimate(struct engine *e, uint64_t now_ns);
+
+/* --- engine_contest.c --- */
+
+/* The policy at the start: the configured one, or the default for "auto". */
+const char *engine_first_policy(const struct engine *e);
+/* Create the lineup, and the contest over its policies. */
+NODISCARD enum status engine_open_lineup(struct engine *e, const struct lineup_config *l,
+                                         struct buf *why);
+void engine_close_lineup(struct engine *e); /* fine where nothing was created */
+/* Start and join the contest thread, on the engine thread. Without a thread there are no contests.
+ * `stopping` is set before the join. */
+void engine_start_contests(struct engine *e);
+void engine_stop_contests(struct engine *e);
+/* Note an answered request for the next contest. */
+void engine_note_answer(struct engine *e, const struct sched_request *asked, uint32_t n_cached,
+                        uint64_t arrival_ns, uint32_t n_out);
+/* Between two steps: begin a contest that is due; after one, follow its verdict. */
+void engine_advance_contest(struct engine *e);
 
 /* --- engine_ask.c --- */
 

@@ -65,6 +65,28 @@ static void hold_prompt(const struct engine *e, uint32_t slot, uint64_t now)
                          now + r->cache_ttl_s * UINT64_C(1000000000));
 }
 
+static struct sched_request asked_of(const struct engine *e, const struct request *r)
+{
+    return (struct sched_request){.n_known = r->prompt.n_ids,
+                                  .n_out_max = r->stopping.max_tokens,
+                                  .has_limit = r->prompt.n_ids + r->stopping.max_tokens <
+                                               e->info.max_model_len,
+                                  .priority = r->priority,
+                                  .tenant = r->tenant,
+                                  .session = r->session,
+                                  .slo_ttft_s = r->slo_ttft_s,
+                                  .slo_tpot_s = r->slo_tpot_s};
+}
+
+static void note_answer(struct engine *e, uint32_t slot)
+{
+    const struct sequence *q = &e->lineup.seqs[slot];
+    struct sched_request asked = asked_of(e, q->req);
+
+    engine_note_answer(e, &asked, q->n_cached, atomic_load(&q->req->t_submit),
+                       atomic_load(&q->req->n_out));
+}
+
 /* End a request for any reason, and release everything that it holds. */
 static void end_sequence(struct engine *e, uint32_t slot, enum finish_reason reason)
 {
@@ -76,6 +98,8 @@ static void end_sequence(struct engine *e, uint32_t slot, enum finish_reason rea
 
     if (r->cache_ttl_s && finished)
         hold_prompt(e, slot, now);
+    if (finished)
+        note_answer(e, slot);
     sampler_state_fini(&q->sampler);
     stop_watch_fini(&q->stop);
     uint32_t last = e->live_slots[e->n_slots - e->n_free_slots - 1];
@@ -184,15 +208,7 @@ static void take_submitted(struct engine *e, uint64_t now)
         e->lineup.seqs[slot].live_at = e->n_slots - e->n_free_slots;
         e->live_slots[e->lineup.seqs[slot].live_at] = slot;
         e->n_free_slots--;
-        struct sched_request asked = {.n_known = r->prompt.n_ids,
-                                      .n_out_max = r->stopping.max_tokens,
-                                      .has_limit = r->prompt.n_ids + r->stopping.max_tokens <
-                                                   e->info.max_model_len,
-                                      .priority = r->priority,
-                                      .tenant = r->tenant,
-                                      .session = r->session,
-                                      .slo_ttft_s = r->slo_ttft_s,
-                                      .slo_tpot_s = r->slo_tpot_s};
+        struct sched_request asked = asked_of(e, r);
         lineup_submit(&e->lineup, slot, kv, &asked, now);
         predict(e, slot, now);
     }
@@ -465,6 +481,7 @@ void *engine_loop(void *arg)
     struct engine *e = arg;
 
     device_adopt_thread(e->device);
+    engine_start_contests(e);
     while (!atomic_load(&e->stopping)) {
         uint64_t now = clock_now_ns();
         bool copying = cache_poll(e->cache, now);
@@ -474,6 +491,7 @@ void *engine_loop(void *arg)
          * answer. */
         if (engine_answer(e))
             copying = true;
+        engine_advance_contest(e);
         bool runs = begin_step(e, now);
         bool idle = !runs && e->lineup.n_preempted == 0 && e->lineup.n_failed == 0;
         if (runs)
@@ -495,6 +513,7 @@ void *engine_loop(void *arg)
     drop_cancelled(e);
     (void)engine_answer(e); /* a question that came during the shutdown */
     cache_check(e->cache);
+    engine_stop_contests(e);
     engine_publish_stats(e);
     return NULL;
 }

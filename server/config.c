@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/option_rows.h"
 #include "cache/cache.h"
+#include "engine/sched/contest.h"
 #include "engine/sched/scheduler.h"
 #include "engine/settings.h"
 
@@ -90,9 +91,10 @@ static const struct option_row rows[] = {
           "tokens of one step; longer prompts are computed in chunks"),
     COUNT(NULL, "max-num-queued-reqs", max_num_queued_reqs, 1, 1 << 20,
           SETTING_TEXT(DEFAULT_MAX_NUM_QUEUED_REQS), "requests that may wait; one more gets 429"),
-    CHOICE_OF(NULL, "scheduling-policy", scheduling_policy, DEFAULT_SCHEDULING_POLICY,
-              scheduler_policies,
-              "order in which requests run; in each policy a lower `priority` goes first"),
+    CHOICE_OF(
+        NULL, "scheduling-policy", scheduling_policy, DEFAULT_SCHEDULING_POLICY, contest_policies,
+        "order in which requests run; in each policy a lower `priority` goes first; auto: the "
+        "one that would have served the last answers best"),
     NUMBER(NULL, "max-step-ms", max_step_ms, 0, HOUR_MS, "0", "MS",
            "prompts are cut so that a step takes no longer; 0: " SETTING_TEXT(
                DEFAULT_CPU_STEP_MS) " on a CPU, " SETTING_TEXT(DEFAULT_GPU_STEP_MS) " on a GPU"),

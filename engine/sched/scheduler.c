@@ -70,21 +70,28 @@ static void make_own_cost(struct scheduler *s)
     s->config.cost = &s->own_cost;
 }
 
+/* The default depends on the variant: ageing alone keeps the variant learned from starving. */
+static void set_starvation(struct scheduler *s)
+{
+    double seconds = s->config.starvation_s;
+
+    if (seconds == 0)
+        seconds = s->variant == MLFQ_LEARNED ? INFINITY : fmax(3, 100 * s->decode_s);
+    s->starvation_ns = seconds < 1e9 ? (uint64_t)(seconds * NS_PER_S) : UINT64_MAX;
+}
+
 static void set_defaults(struct scheduler *s)
 {
     struct scheduler_config *c = &s->config;
-    double step_s;
 
     if (!c->cost)
         make_own_cost(s);
-    step_s = s->decode_s = decode_seconds(s, USUAL_CONTEXT, c->n_running_max);
+    s->decode_s = decode_seconds(s, USUAL_CONTEXT, c->n_running_max);
     if (c->ratio == 0)
         c->ratio = 2;
     if (c->quantum_s == 0)
-        c->quantum_s = step_s;
-    if (c->starvation_s == 0)
-        c->starvation_s = s->variant == MLFQ_LEARNED ? INFINITY : fmax(3, 100 * step_s);
-    s->starvation_ns = c->starvation_s < 1e9 ? (uint64_t)(c->starvation_s * NS_PER_S) : UINT64_MAX;
+        c->quantum_s = s->decode_s;
+    set_starvation(s);
     policy_init_levels(s);
 }
 
@@ -111,23 +118,35 @@ static enum status allocate(struct scheduler *s)
                : ERR_NOMEM;
 }
 
+/* Find policy and variant by their names; a variant NULL or "" is the default one. */
+static enum status find_policy(const char *name, const char *variant_name,
+                               const struct policy **policy, enum mlfq_variant *variant,
+                               struct buf *why)
+{
+    *variant = MLFQ_TARN;
+    if (variant_name && variant_name[0] && !variant_find(variant_name, variant))
+        return buf_why(why, ERR_INVALID, "unknown MLFQ variant %s; known: %s", variant_name,
+                       scheduler_variants());
+    *policy = policy_find(name, *variant);
+    if (!*policy)
+        return buf_why(why, ERR_INVALID, "unknown scheduling policy %s; known: %s", name,
+                       scheduler_policies());
+    if ((*policy)->place != learned_place && (!(*policy)->has_levels || *variant == MLFQ_LEARNED))
+        *variant = MLFQ_TARN;
+    return OK;
+}
+
 enum status scheduler_create(struct scheduler **out, const struct scheduler_config *config,
                              struct buf *why)
 {
-    enum mlfq_variant variant = MLFQ_TARN;
     const struct policy *policy;
+    enum mlfq_variant variant;
     struct scheduler *s;
-    enum status st;
+    enum status st = find_policy(config->policy, config->variant, &policy, &variant, why);
 
     *out = NULL;
-    if (config->variant && !variant_find(config->variant, &variant))
-        return buf_why(why, ERR_INVALID, "unknown MLFQ variant %s; known: %s", config->variant,
-                       scheduler_variants());
-    policy = policy_find(config->policy, variant);
-    if (!policy)
-        return buf_why(why, ERR_INVALID, "unknown scheduling policy %s; known: %s", config->policy,
-                       scheduler_policies());
-    st = check_config(config, why);
+    if (st == OK)
+        st = check_config(config, why);
     if (st != OK)
         return st;
     ASSERT(config->n_running_max >= 1 && config->n_tokens_max >= 1 && config->n_slots >= 1);
@@ -139,10 +158,7 @@ enum status scheduler_create(struct scheduler **out, const struct scheduler_conf
                                                            step */
         s->config.n_running_max = config->n_tokens_max;
     s->policy = policy;
-    if (policy->place == learned_place)
-        s->variant = MLFQ_LEARNED;
-    else
-        s->variant = policy->has_levels && variant != MLFQ_LEARNED ? variant : MLFQ_TARN;
+    s->variant = variant;
     s->oldest = s->newest = ORDER_NONE;
     set_defaults(s);
     st = allocate(s);
@@ -378,6 +394,7 @@ void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uin
     e->n_out += n_new;
     e->n_out_left -= n_new && e->n_out_left > 0;
     e->charged_s += (double)step_ns / NS_PER_S;
+    e->served_s += (double)step_ns / NS_PER_S;
     if (e->trajectory != NO_TRAJECTORY)
         trajectories_charge(&s->trajectories, e->trajectory, (double)step_ns / NS_PER_S, n_new);
     e->has_lost &= n_new == 0;
@@ -438,6 +455,71 @@ void scheduler_on_finish(struct scheduler *s, uint32_t slot, uint64_t now_ns)
 void scheduler_on_cancel(struct scheduler *s, uint32_t slot, uint64_t now_ns)
 {
     forget(s, slot, now_ns);
+}
+
+/* --- another policy --- */
+
+/* Give the sequence the level that it would have reached under the new policy with the service that
+ * it has received. */
+static void replace_level(struct scheduler *s, uint32_t slot)
+{
+    struct entry *e = &s->entries[slot];
+
+    s->n_in_level[e->level]--;
+    s->policy->join(s, slot);
+    e->charged_s = e->served_s;
+    while (s->policy->has_levels && e->charged_s >= s->quantum_s[e->level])
+        e->charged_s -= s->quantum_s[e->level++];
+    s->n_in_level[e->level]++;
+}
+
+/* Place all sequences anew, one after the other in the present order of service. Nothing may be
+ * allocated, so the order itself holds the list: first each sequence gets its number as a key
+ * before those of any priority, then each moves to its place behind the list. Starving ones, which
+ * are in front, keep that number. */
+static void place_all(struct scheduler *s)
+{
+    uint32_t next, n = 0;
+
+    for (uint32_t slot = order_first(&s->order); slot != ORDER_NONE;
+         slot = order_next(&s->order, slot)) {
+        s->entries[slot].urgent_no = n;
+        order_move(&s->order, slot, (struct order_key){.low = n++});
+    }
+    for (uint32_t slot = order_first(&s->order); slot != ORDER_NONE; slot = next) {
+        next = order_next(&s->order, slot);
+        if (order_key_of(&s->order, slot).high > 0) /* the first one that has its place */
+            break;
+        replace_level(s, slot);
+        learned_forget_due(s, slot);
+        if (s->variant == MLFQ_LEARNED)
+            learned_rejoin(s, slot);
+        else
+            set_rank(s, slot, false);
+        s->entries[slot].has_cleared = false;
+        order_move(&s->order, slot, key_of(s, slot));
+    }
+}
+
+enum status scheduler_set_policy(struct scheduler *s, const char *policy_name,
+                                 const char *variant_name, struct buf *why)
+{
+    const struct policy *policy;
+    enum mlfq_variant variant;
+    enum status st = find_policy(policy_name, variant_name, &policy, &variant, why);
+
+    if (st != OK || (policy == s->policy && variant == s->variant))
+        return st;
+    s->policy = policy;
+    s->variant = variant;
+    set_starvation(s);
+    tenants_forget_rounds(&s->tenants);
+    for (uint32_t i = 0; i < ARRAY_SIZE(s->round); i++)
+        s->round[i] = 0;
+    learned_forget_rounds(s);
+    place_all(s);
+    s->version++;
+    return OK;
 }
 
 /* --- queries --- */
@@ -506,14 +588,17 @@ uint32_t scheduler_reserve_blocks(const struct scheduler *s)
 
 void scheduler_stats(const struct scheduler *s, struct scheduler_stats *out)
 {
-    *out = (struct scheduler_stats){.n_levels = s->policy->has_levels ? SCHEDULER_N_LEVELS : 1,
-                                    .starvation_s = s->starvation_ns == UINT64_MAX
-                                                        ? INFINITY
-                                                        : (double)starvation_now_ns(s) / NS_PER_S,
-                                    .n_preempted_for_place = s->n_preempted_for_place,
-                                    .n_preempted_for_memory = s->n_preempted_for_memory,
-                                    .n_starving = s->n_starving,
-                                    .n_demoted = s->n_demoted};
+    *out = (struct scheduler_stats){
+        .policy = s->policy->name,
+        .variant =
+            s->policy->has_levels || s->variant == MLFQ_LEARNED ? variant_name(s->variant) : "",
+        .n_levels = s->policy->has_levels ? SCHEDULER_N_LEVELS : 1,
+        .starvation_s =
+            s->starvation_ns == UINT64_MAX ? INFINITY : (double)starvation_now_ns(s) / NS_PER_S,
+        .n_preempted_for_place = s->n_preempted_for_place,
+        .n_preempted_for_memory = s->n_preempted_for_memory,
+        .n_starving = s->n_starving,
+        .n_demoted = s->n_demoted};
     for (uint32_t l = 0; l < out->n_levels; l++) {
         out->n_in_level[l] = s->n_in_level[l];
         out->quantum_s[l] = s->quantum_s[l];

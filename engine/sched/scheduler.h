@@ -92,7 +92,7 @@ struct scheduler_config {
     double ratio;                     /* of a level's quantum to that of the level above; 0: 2 */
     double starvation_s;              /* 0: max(3 s, 100 decode steps), and never with the variant
                                          learned; INFINITY: never */
-    const char *variant;              /* of the MLFQs (above); NULL: "tarn" */
+    const char *variant;              /* of the MLFQs (above); NULL or "": "tarn" */
     enum latency_objective objective; /* variant learned */
     double age_s;                     /* variant learned: T of its ageing; 0: learned */
     uint32_t reserve_blocks;          /* device blocks that an admission must leave free for running
@@ -107,6 +107,16 @@ void scheduler_destroy(struct scheduler *s); /* NULL is fine */
 /* The known names, "fcfs|mlfq|...", "tarn|...", for --help and for messages about unknown names. */
 const char *scheduler_policies(void);
 const char *scheduler_variants(void);
+
+/* Change policy and variant (NULL or "": "tarn") while sequences run and wait. Each sequence gets
+ * the level that its prompt and the service received lead to under the new policy, and inside a
+ * level the present order of service stays. (With fcfs all of it stays, and arrivals queue behind.
+ * In order of arrival, the longest of an MLFQ's requests would run next, before all short ones.)
+ * The variant learned ranks all sequences anew. Starving sequences still go first, and waiting
+ * times go on, so promise P6 holds across the change. No step is under way. ERR_INVALID: an unknown
+ * name, and nothing changed. Costs O(n log n). */
+NODISCARD enum status scheduler_set_policy(struct scheduler *s, const char *policy,
+                                           const char *variant, struct buf *why);
 
 /* --- events; `now` never goes back --- */
 
@@ -232,6 +242,7 @@ uint32_t scheduler_reserve_blocks(const struct scheduler *s);
 
 #define SCHEDULER_N_LEVELS 24
 struct scheduler_stats {
+    const char *policy, *variant;            /* in force; variant "": the policy has none */
     uint32_t n_levels;                       /* 1: the policy has no levels */
     uint32_t n_in_level[SCHEDULER_N_LEVELS]; /* running and waiting */
     double quantum_s[SCHEDULER_N_LEVELS];    /* INFINITY in the last level */

@@ -32,6 +32,7 @@ struct entry {
     int32_t priority;
     uint32_t level;
     double charged_s;      /* time used of its level's quantum */
+    double served_s;       /* time of all steps that it took part in */
     double prefill_s;      /* expected time of its prompt, at arrival */
     uint64_t round, rank;  /* place inside the level: first by the tenants' round, then by rank */
     uint64_t urgent_no;    /* order of service among starving ones */
@@ -218,6 +219,7 @@ double next_iteration_seconds(const struct scheduler *s, const struct entry *e);
 
 const struct policy *policy_find(const char *name, enum mlfq_variant variant);
 bool variant_find(const char *name, enum mlfq_variant *out);
+const char *variant_name(enum mlfq_variant variant);
 void policy_init_levels(struct scheduler *s);
 /* The current starvation threshold. */
 uint64_t starvation_now_ns(const struct scheduler *s);
@@ -232,6 +234,9 @@ void learned_fini(struct scheduler *s);
 void learned_join(struct scheduler *s, uint32_t slot);
 /* A sequence runs for the first time, or leaves without having run. */
 void learned_started(struct scheduler *s, const struct entry *e);
+/* The variant comes into force: forget all rounds, then place each sequence anew. */
+void learned_forget_rounds(struct scheduler *s);
+void learned_rejoin(struct scheduler *s, uint32_t slot);
 /* T, the time constant of ageing. */
 double learned_age_s(const struct scheduler *s);
 /* Compute the place of a sequence again, if it has progressed. */
@@ -263,6 +268,8 @@ uint32_t round_index(uint32_t level, int32_t priority);
 uint64_t tenants_round(struct tenants *t, uint32_t tenant, uint32_t index, uint64_t now_served);
 /* Return the unused share of a request's quantum to the tenant. */
 void tenants_refund(struct tenants *t, uint32_t tenant, uint32_t index, double unused);
+/* Begin the rounds of all tenants anew, without credit: the levels have changed. */
+void tenants_forget_rounds(struct tenants *t);
 
 /* --- scheduler_trajectory.c --- */
 

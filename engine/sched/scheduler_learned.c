@@ -115,6 +115,26 @@ void learned_started(struct scheduler *s, const struct entry *e)
         r->first++;
 }
 
+void learned_forget_rounds(struct scheduler *s)
+{
+    for (int i = 0; i < N_CLASSES; i++) {
+        struct rounds *r = &s->rounds[i];
+        r->first = r->last = 0;
+        for (uint32_t k = 0; k < s->n_rounds; k++)
+            r->n_fresh[k] = 0;
+    }
+}
+
+void learned_rejoin(struct scheduler *s, uint32_t slot)
+{
+    struct entry *e = &s->entries[slot];
+
+    e->rank_step = 0; /* the place is of the last time that this variant was in force */
+    learned_join(s, slot);
+    if (e->has_run)
+        learned_started(s, e);
+}
+
 /* --- targets --- */
 
 void learned_forget_due(struct scheduler *s, uint32_t slot)

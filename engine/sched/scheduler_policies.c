@@ -191,6 +191,11 @@ bool variant_find(const char *name, enum mlfq_variant *out)
     return false;
 }
 
+const char *variant_name(enum mlfq_variant variant)
+{
+    return variants[variant];
+}
+
 /* --- starvation --- */
 
 uint64_t starvation_now_ns(const struct scheduler *s)

@@ -136,3 +136,9 @@ void tenants_refund(struct tenants *t, uint32_t tenant, uint32_t index, double u
     if (l->credit > CREDIT_MAX)
         l->credit = CREDIT_MAX;
 }
+
+void tenants_forget_rounds(struct tenants *t)
+{
+    for (size_t i = 0; i < (size_t)t->n * N_ROUNDS; i++)
+        t->levels[i] = (struct tenant_level){0};
+}

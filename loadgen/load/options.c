@@ -188,7 +188,7 @@ static const struct option_row rows[] = {
            "blocks in turn, or (at a rate, servers that share no machine) each request to both"),
 
     TEXT(SIM_GROUP, "scheduling-policy", scheduling_policy, DEFAULT_SCHEDULING_POLICY, "NAME",
-         "as tarn-server's; a wrong name lists them"),
+         "as tarn-server's, also auto; a wrong name lists them"),
     COUNT(NULL, "max-num-seqs", n_seqs_max, 1, 4096, SETTING_TEXT(DEFAULT_MAX_NUM_SEQS),
           "sequences that run in one step"),
     COUNT(NULL, "max-num-batched-tokens", n_batched_tokens_max, 1, 1 << 20,

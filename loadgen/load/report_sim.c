@@ -57,6 +57,8 @@ void report_put_sim(struct put *p, const struct sim_result *r)
     put_count(&one, "preempted_for_memory", r->n_preempted_for_memory);
     put_count(&one, "starving", r->n_starving);
     put_count(&one, "demoted", r->n_demoted);
+    put_count(&one, "contests", r->n_contests);
+    put_count(&one, "policy_changes", r->n_policy_changes);
     put_kv(&one, r);
     put_real(&one, "simulated_s", r->simulated_s);
     put_count(&one, "simulated_requests", r->n_simulated);
@@ -92,6 +94,9 @@ void report_print_sim(FILE *f, const struct sim_result *r)
     print_count(f, "Steps:", r->n_steps);
     print_real(f, "Mean batch (sequences):", share((double)r->n_items, (double)r->n_steps));
     print_real(f, "Busy (%):", 100 * share(seconds(r->busy_ns), r->simulated_s * r->n_instances));
+    if (r->n_contests > 0)
+        fprintf(f, "%-40s %" PRIu64 ", %" PRIu64 " changes\n",
+                "Contests of policies:", r->n_contests, r->n_policy_changes);
     print_count(f, "Preempted for place:", r->n_preempted_for_place);
     print_count(f, "Preempted for memory:", r->n_preempted_for_memory);
     fprintf(f, "%-40s %" PRIu64 " ahead, %" PRIu64 " on demand\n",

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/flags.h"
+#include "engine/sched/contest.h"
 #include "engine/sched/cost_model.h"
 #include "engine/settings.h"
 #include "loadgen/load/report.h"
@@ -52,10 +53,12 @@ static enum status fill_instance(struct command *x, struct buf *why)
 {
     const struct options *o = x->o;
     uint64_t bytes_per_token = (o->kv_bytes_per_token + 3) / 4 * 4;
+    bool is_auto = strcmp(o->scheduling_policy, CONTEST_AUTO) == 0;
     struct instance_config *c = &x->config.instance;
 
     *c = (struct instance_config){
-        .scheduler = {.policy = o->scheduling_policy,
+        .follows_contest = is_auto,
+        .scheduler = {.policy = is_auto ? DEFAULT_SCHEDULING_POLICY : o->scheduling_policy,
                       .n_running_max = (uint32_t)o->n_seqs_max,
                       .n_tokens_max = (uint32_t)o->n_batched_tokens_max,
                       .step_s_max = o->max_step_ms / 1e3,
@@ -148,6 +151,7 @@ static enum status measure_capacity(struct command *x, struct sim_capacity *out,
         c.count = (uint64_t)N_ROUNDS_MIN * c.concurrency;
     c.warmup_s = c.duration_s = c.drain_s = 0;
     c.instance.scheduler.policy = "fcfs";
+    c.instance.follows_contest = false;
     c.instance.n_queued_max = 0;
     c.token_times = false;
     s = sim_capacity(&c, out, why);

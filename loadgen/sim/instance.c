@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "engine/sched/contest.h"
 #include "engine/sched/cost_model.h"
 #include "engine/settings.h"
 #include "loadgen/sim/ids.h"
@@ -18,8 +19,9 @@ struct instance {
     struct device *device;
     struct cache *cache;
     struct lineup lineup;
-    struct job **by_slot; /* [n_slots] */
-    uint32_t *free_slots; /* [n_free_slots] */
+    struct contest *contest; /* NULL: the policy stays */
+    struct job **by_slot;    /* [n_slots] */
+    uint32_t *free_slots;    /* [n_free_slots] */
     uint32_t n_slots, n_free_slots;
     struct link inbox, leaving; /* jobs */
     uint32_t n_inside;
@@ -79,6 +81,20 @@ static enum status open_lineup(struct instance *in, struct buf *why)
     return lineup_create(&in->lineup, &config, why);
 }
 
+static enum status open_contest(struct instance *in, struct buf *why)
+{
+    const struct instance_config *c = &in->config;
+    bool has_host = c->swap == SWAP_PROACTIVE || c->swap == SWAP_REACTIVE;
+    struct contest_config config = {
+        .scheduler = c->scheduler,
+        .memory = {.n_device_blocks = c->n_device_blocks,
+                   .n_host_blocks = has_host ? c->n_host_blocks : 0,
+                   .copy_s_per_token = (double)c->bytes_per_token / c->in_bytes_per_s},
+        .follows = true};
+
+    return c->follows_contest ? contest_create(&in->contest, &config, why) : OK;
+}
+
 enum status instance_open(struct instance **out, const struct instance_config *config,
                           struct buf *why)
 {
@@ -105,6 +121,8 @@ enum status instance_open(struct instance **out, const struct instance_config *c
         s = open_cache(in, why);
     if (s == OK)
         s = open_lineup(in, why);
+    if (s == OK)
+        s = open_contest(in, why);
     if (s != OK) {
         instance_close(in);
         return s;
@@ -120,6 +138,7 @@ void instance_close(struct instance *in)
     for (uint32_t i = 0; in->lineup.seqs && i < in->n_slots; i++)
         if (in->lineup.seqs[i].kv)
             lineup_end(&in->lineup, i, false, virtual_device_now(in->time));
+    contest_destroy(in->contest);
     lineup_destroy(&in->lineup);
     cache_destroy(in->cache);
     device_close(in->device);
@@ -137,12 +156,31 @@ static void end_job(struct instance *in, struct job *j, enum job_end end, uint64
     in->config.on_end(in->config.arg, j, end, now_ns);
 }
 
+static struct sched_request asked_of(const struct job *j)
+{
+    return (struct sched_request){.n_known = j->prompt.n_ids,
+                                  .n_out_max = j->n_out,
+                                  .priority = j->priority,
+                                  .tenant = j->tenant,
+                                  .session = j->session};
+}
+
+static void note_answer(struct instance *in, const struct job *j)
+{
+    struct contest_request r = {asked_of(j), j->arrival_ns, j->n_got};
+
+    r.asked.n_cached = j->n_cached;
+    contest_note(in->contest, &r);
+}
+
 static void leave_lineup(struct instance *in, struct job *j, enum job_end end, uint64_t now_ns)
 {
     const struct sequence *q = &in->lineup.seqs[j->slot];
 
     j->n_cached = q->n_cached;
     memcpy(j->n_cached_in, q->n_cached_in, sizeof j->n_cached_in);
+    if (in->contest && end == JOB_DONE)
+        note_answer(in, j);
     lineup_end(&in->lineup, j->slot, end == JOB_DONE, now_ns);
     in->by_slot[j->slot] = NULL;
     in->free_slots[in->n_free_slots++] = j->slot;
@@ -175,6 +213,7 @@ void instance_submit(struct instance *in, struct job *j, uint64_t now_ns)
 
     j->slot = NO_SLOT;
     j->n_got = j->n_cached = j->n_computed_max = 0;
+    j->arrival_ns = now_ns;
     j->is_cancelled = false;
     memset(j->n_cached_in, 0, sizeof j->n_cached_in);
     if (is_full || !fits(in, j)) {
@@ -220,11 +259,7 @@ static enum status enter_lineup(struct instance *in, struct job *j, uint64_t now
 
     if (s != OK)
         return s;
-    struct sched_request r = {.n_known = j->prompt.n_ids,
-                              .n_out_max = j->n_out,
-                              .priority = j->priority,
-                              .tenant = j->tenant,
-                              .session = j->session};
+    struct sched_request r = asked_of(j);
     in->n_free_slots--;
     in->by_slot[slot] = j;
     in->n_blocks_inside += j->n_blocks;
@@ -313,11 +348,29 @@ static void launch(struct instance *in, uint64_t now_ns)
     in->result.busy_ns += in->ends_ns - now_ns;
 }
 
+/* Hold a contest, and change to its winner. */
+static void hold_contest(struct instance *in)
+{
+    struct contest_verdict v;
+
+    contest_begin(in->contest, in->config.cost);
+    while (!contest_run(in->contest, UINT32_MAX)) {
+    }
+    contest_end(in->contest, &v);
+    if (v.is_change) {
+        enum status s =
+            scheduler_set_policy(in->lineup.scheduler, v.best->policy, v.best->variant, NULL);
+        ASSERT(s == OK); /* contest_create() has checked all names */
+    }
+}
+
 void instance_begin_step(struct instance *in, uint64_t now_ns)
 {
     if (in->ends_ns != NEVER)
         return;
     virtual_device_advance(in->time, now_ns);
+    if (in->contest && contest_is_due(in->contest))
+        hold_contest(in);
     in->wake_ns = NEVER;
     drop_cancelled(in, now_ns);
     take_submitted(in, now_ns);
@@ -399,6 +452,17 @@ static void count_cache(const struct instance *in, struct sim_result *r)
     r->host_waited_ns += time.host_waited_ns;
 }
 
+static void count_contests(const struct instance *in, struct sim_result *r)
+{
+    struct contest_stats s;
+
+    if (!in->contest)
+        return;
+    contest_stats(in->contest, &s);
+    r->n_contests += s.n_contests;
+    r->n_policy_changes += s.n_changes;
+}
+
 void instance_count(const struct instance *in, struct sim_result *r)
 {
     struct scheduler_stats s;
@@ -415,6 +479,7 @@ void instance_count(const struct instance *in, struct sim_result *r)
     r->n_starving += s.n_starving;
     r->n_demoted += s.n_demoted;
     r->n_plans_ahead += in->lineup.n_planned_ahead;
+    count_contests(in, r);
     count_cache(in, r);
 }
 

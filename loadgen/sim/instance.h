@@ -18,7 +18,10 @@
  *              fits beside the largest needs of all admitted requests. A server that can neither
  *              swap nor recompute has to work like this
  *
- * Owns    its device, cache, lineup; jobs are borrowed until they have ended.
+ * With `follows_contest` the instance notes finished jobs and, between two steps, holds the
+ * contests of engine/sched/contest.h that are due; they take no virtual time.
+ *
+ * Owns    its device, cache, lineup, contest; jobs are borrowed until they have ended.
  * Thread  one.
  * Errors  instance_open(): ERR_NOMEM, ERR_INVALID with words. A refused job: on_end().
  * Units   virtual nanoseconds, tokens, KV blocks, bytes. */
@@ -48,12 +51,15 @@ struct job {
     uint32_t slot;           /* NO_SLOT: not in the lineup */
     uint32_t n_blocks;       /* the most that it may need */
     uint32_t n_computed_max; /* most tokens that were computed at one time */
+    uint64_t arrival_ns;
     bool is_cancelled;
     struct link link; /* in a list of the instance */
 };
 
 struct instance_config {
     struct scheduler_config scheduler; /* n_slots is filled in; cost too */
+    bool follows_contest;              /* --scheduling-policy auto: scheduler.policy is the first
+                                          one in force */
     const struct cost_model *cost;     /* borrowed */
     enum sim_swap swap;
     double in_bytes_per_s, out_bytes_per_s;

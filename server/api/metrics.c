@@ -287,11 +287,64 @@ static void write_levels(struct page *p, const struct scheduler_stats *s)
     }
 }
 
+/* Write the labels of a candidate of the contest into labels[LABELS_BYTES]. */
+static void name_candidate(char *labels, const struct contest_candidate *c)
+{
+    labels[0] = '\0';
+    label_add(labels, LABELS_BYTES, "policy", c->policy);
+    label_add(labels, LABELS_BYTES, "variant", c->variant);
+}
+
+static void write_contest_results(struct page *p, const struct contest_stats *c)
+{
+    static const char latency[] = "tarn:sched_contest_normalized_latency_seconds";
+    char labels[LABELS_BYTES], with_stat[LABELS_BYTES + 16];
+
+    page_head(p, latency, "gauge",
+              "Seconds per output token that each policy would have given the last answers.");
+    for (uint32_t i = 0; i < c->n_candidates; i++) {
+        const struct contest_figures *f = &c->candidates[i].result.normalized_s;
+        name_candidate(labels, &c->candidates[i]);
+        snprintf(with_stat, sizeof with_stat, "%s,stat=\"mean\"", labels);
+        page_sample(p, latency, with_stat, f->mean);
+        snprintf(with_stat, sizeof with_stat, "%s,stat=\"p99\"", labels);
+        page_sample(p, latency, with_stat, f->p99);
+    }
+    page_head(p, "tarn:sched_contest_score_seconds", "gauge",
+              "What contests compare: that mean, more where the longest waits are too long.");
+    for (uint32_t i = 0; i < c->n_candidates; i++) {
+        name_candidate(labels, &c->candidates[i]);
+        page_sample(p, "tarn:sched_contest_score_seconds", labels, c->candidates[i].score_s);
+    }
+}
+
+static void write_contest(struct page *p, const struct engine_stats *st)
+{
+    const struct contest_stats *c = &st->contest;
+    char labels[LABELS_BYTES];
+
+    page_head(p, "tarn:sched_policy", "gauge", "1 for the scheduling policy in force.");
+    for (uint32_t i = 0; i < c->n_candidates; i++) {
+        const struct contest_candidate *of = &c->candidates[i];
+        name_candidate(labels, of);
+        page_sample(p, "tarn:sched_policy", labels,
+                    strcmp(of->policy, st->scheduler.policy) == 0 &&
+                        strcmp(of->variant, st->scheduler.variant) == 0);
+    }
+    page_counter(p, "tarn:sched_contests_total",
+                 "Comparisons of scheduling policies over the last answers.", c->n_contests);
+    page_counter(p, "tarn:sched_policy_changes_total",
+                 "Changes of the scheduling policy after contests.", c->n_changes);
+    if (c->n_contests > 0)
+        write_contest_results(p, c);
+}
+
 static void write_scheduling(struct page *p, const struct engine_stats *st)
 {
     const struct scheduler_stats *s = &st->scheduler;
 
     write_levels(p, s);
+    write_contest(p, st);
     page_gauge(p, "tarn:sched_starvation_seconds", "Wait after which a request goes before others.",
                s->starvation_s);
     /* vllm:num_preemptions_total, divided by the resource that the preempted request gave up. */

@@ -74,6 +74,33 @@ def tokens_are_the_same_under_every_policy() -> None:
     assert all(a == answers[0] for a in answers[1:])
 
 
+def auto_follows_the_contest_and_changes_no_token() -> None:
+    """Answers of one length, more of them than places: the variant tarn serves these worst."""
+    with tarn_server(MODEL, "--scheduling-policy", "auto", "--mlfq-variant", "tarn",
+                     "--max-num-seqs", "2", *NEVER_STARVES) as s:
+        m = s.metrics()
+        assert m['tarn:sched_policy{policy="skip-join-mlfq",variant="tarn"}'] == 1, m
+        assert m["tarn:sched_contests_total"] == 0, m
+        assert not [k for k in m if k.startswith("tarn:sched_contest_score_seconds")], m
+        alone = ids_of(s.post(TEXT, body(40)))
+        end = time.monotonic() + WAIT_SECONDS
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            while m["tarn:sched_policy_changes_total"] == 0:
+                assert time.monotonic() < end, m
+                assert all(ids_of(a) == alone
+                           for a in pool.map(lambda _: s.post(TEXT, body(40)), range(64)))
+                m = s.metrics()
+        assert m['tarn:sched_policy{policy="skip-join-mlfq",variant="tarn"}'] == 0, m
+        assert sum(v for k, v in m.items() if k.startswith("tarn:sched_policy{")) == 1, m
+        assert m["tarn:sched_contests_total"] >= 2, m
+        name = "tarn:sched_contest_normalized_latency_seconds"
+        of = {stat: [v for k, v in m.items() if k.startswith(name) and f'stat="{stat}"' in k]
+              for stat in ("mean", "p99")}
+        assert len(of["mean"]) == len(of["p99"]) == 3 and min(of["mean"]) > 0, m
+        assert "the scheduling policy changes" in s.log_text()
+        assert "from=skip-join-mlfq" in s.log_text() and "from_variant=\"tarn\"" in s.log_text()
+
+
 def a_misspelt_or_invalid_option_ends_the_start() -> None:
     cases = [
         (["--scheduling-policy", "skipjoin-mlfq"], 'did you mean "skip-join-mlfq"?'),
@@ -215,6 +242,7 @@ def main() -> int:
         MODEL = make_model(folder, "--max-pos", "4096", "--layers", "4", "--dim", "128")
         return run_tests([
             tokens_are_the_same_under_every_policy,
+            auto_follows_the_contest_and_changes_no_token,
             a_trained_model_says_the_same_however_often_it_is_swapped,
             a_misspelt_or_invalid_option_ends_the_start,
             a_more_important_request_gets_the_only_place_at_once,

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 import tempfile
@@ -104,6 +105,46 @@ def policies_serve_the_same_requests() -> None:
     assert mean["srpt"] < mean["fcfs"] and mean["skip-join-mlfq"] < mean["fcfs"], mean
 
 
+def auto_follows_the_policy_that_whole_simulations_find_best() -> None:
+    """The first policy of auto is the variant tarn, which is best for a heavy tail only."""
+    policies = {"fcfs": ["fcfs"], "tarn": ["skip-join-mlfq", "--mlfq-variant", "tarn"],
+                "learned": ["skip-join-mlfq", "--mlfq-variant", "learned"],
+                "auto": ["auto", "--mlfq-variant", "tarn"]}
+    for lengths, worst in (("constant:100", "tarn"), ("lognormal:100:4", "fcfs")):
+        options = ["--count", 1500, "--input-len", 50, "--output-len", lengths, "--max-num-seqs", 8,
+                   "--seed", 2, "--load", 0.9, "--scheduling-policy"]
+        seen = {name: simulate(*options, *p) for name, p in policies.items()}
+        mean = {name: r["mean_normalized_latency_ms"] for name, r in seen.items()}
+        auto = mean.pop("auto")
+        assert worst == max(mean, key=lambda name: mean[name]), mean
+        assert auto < 1.1 * min(mean.values()) < mean[worst], (auto, mean)
+        assert seen["auto"]["sim"]["contests"] >= 10, seen["auto"]["sim"]
+        if worst == "tarn":
+            assert seen["auto"]["sim"]["policy_changes"] >= 1, seen["auto"]["sim"]
+        assert seen["fcfs"]["sim"]["contests"] == 0
+
+
+def auto_follows_a_mix_that_changes_halfway() -> None:
+    """1,500 answers with a heavy tail, then 4,500 of one length; the mean and the rate stay."""
+    draw = random.Random(1)
+    rows, at_ms = [], 0.0
+    for i in range(6000):
+        at_ms += draw.expovariate(1 / 155)
+        heavy = 960 if draw.random() < 1 / 16 else 15
+        rows.append({"timestamp": int(at_ms), "input_length": 50,
+                     "output_length": heavy if i < 1500 else 74, "hash_ids": [i]})
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "trace.jsonl"
+        data.write_text("\n".join(map(json.dumps, rows)))
+        options = ["--workload", "trace", "--data", data, "--max-num-seqs", 16,
+                   "--scheduling-policy"]
+        seen = {p: simulate(*options, p, "--mlfq-variant", "tarn")
+                for p in ("fcfs", "skip-join-mlfq", "auto")}
+    mean = {p: r["mean_normalized_latency_ms"] for p, r in seen.items()}
+    assert seen["auto"]["sim"]["policy_changes"] >= 1, seen["auto"]["sim"]
+    assert mean["auto"] < 0.95 * min(mean["fcfs"], mean["skip-join-mlfq"]), mean
+
+
 def conversations_stay_where_their_kv_is() -> None:
     options = ["--workload", "multiturn", "--turns", 4, "--history", "real", "--count", 80,
                "--input-len", 100, "--output-len", 50, "--rate", 1, "--seed", 1,
@@ -156,7 +197,8 @@ def it_is_fast() -> None:
 
 CASES = [its_report_is_a_live_runs, every_statistic_is_that_of_the_raw_times,
          equal_seeds_make_equal_reports, the_load_is_a_share_of_what_was_measured,
-         policies_serve_the_same_requests, conversations_stay_where_their_kv_is,
+         policies_serve_the_same_requests, auto_follows_the_policy_that_whole_simulations_find_best,
+         auto_follows_a_mix_that_changes_halfway, conversations_stay_where_their_kv_is,
          wrong_options_are_refused_in_words, a_full_queue_refuses_as_a_server_does]
 
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cache/cache.h"
+#include "engine/sched/contest.h"
 #include "engine/sched/scheduler.h"
 #include "server/config.h"
 
@@ -328,9 +329,9 @@ static int take_each(const char *list, const char *flag, size_t offset)
 static void the_policies_are_those_of_the_scheduler(void **state)
 {
     (void)state;
-    assert_int_equal(take_each(scheduler_policies(), "--scheduling-policy",
+    assert_int_equal(take_each(contest_policies(), "--scheduling-policy",
                                offsetof(struct config, scheduling_policy)),
-                     5);
+                     6);
     refuses("--model m --scheduling-policy skip-join-mlfg", no_env,
             "--scheduling-policy: \"skip-join-mlfg\" is not known, did you mean "
             "\"skip-join-mlfq\"?");

@@ -1,0 +1,371 @@
+/* Contests between policies (contest.h) and the replays below them: equal inputs give equal
+ * figures, the better policy wins where the literature says it does, and one contest changes
+ * nothing. A decode takes 10 ms whatever the batch, a token of a prefill 0.1 ms. */
+#include "tests/unit/test.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "engine/sched/contest.h"
+#include "engine/sched/cost_model.h"
+
+#define N_RUNNING 4
+#define DECODE_S 0.010
+#define TOKEN_S 0.0001
+#define N_PROMPT 50
+
+enum tail { CONSTANT, HEAVY };
+
+/* The mean of HEAVY is 75 too: 15 of 16 answers have 16 tokens, one has 960. */
+static uint32_t length_of(enum tail kind, uint64_t i)
+{
+    if (kind == CONSTANT)
+        return 75;
+    return rng_u32(7, i) % 16 ? 16 : 960;
+}
+
+struct traffic {
+    enum tail kind;
+    double load; /* share of what N_RUNNING places can serve */
+    uint64_t n, now_ns;
+};
+
+static struct contest_request next_request(struct traffic *t)
+{
+    double gap_s = 75 * DECODE_S / N_RUNNING / t->load;
+    uint64_t i = t->n++;
+
+    t->now_ns += (uint64_t)(-log(1 - (double)rng_uniform(11, i)) * gap_s * 1e9);
+    return (struct contest_request){.asked = {.n_known = N_PROMPT, .n_out_max = 2000},
+                                    .arrival_ns = t->now_ns,
+                                    .n_out = length_of(t->kind, i)};
+}
+
+static struct cost_model cost_of(double decode_s)
+{
+    static const uint32_t axis[2] = {1, 1000}, cached[2] = {0, 1000};
+    const double t = TOKEN_S, d = decode_s;
+    const double seconds[4] = {t, 1000 * t, t, 1000 * t}, decode[4] = {d, d, d, d};
+    struct cost_model m;
+
+    assert_ok(cost_model_init(&m,
+                              &(struct cost_points){.cached = cached,
+                                                    .new_tokens = axis,
+                                                    .batch = axis,
+                                                    .n_cached = 2,
+                                                    .n_new = 2,
+                                                    .n_batch = 2,
+                                                    .seconds = seconds,
+                                                    .decode = decode},
+                              NULL));
+    return m;
+}
+
+static struct scheduler_config scheduler_of(const char *policy)
+{
+    return (struct scheduler_config){
+        .policy = policy, .n_running_max = N_RUNNING, .n_tokens_max = 512, .step_s_max = 0.2};
+}
+
+static const struct contest_memory ample = {.n_device_blocks = 1 << 20};
+
+/* --- replays --- */
+
+#define N_REPLAYED 400
+
+static struct contest_result replay(const char *policy, enum tail kind,
+                                    const struct contest_memory *memory, uint32_t n_plans)
+{
+    struct traffic t = {.kind = kind, .load = 0.9};
+    struct contest_request requests[N_REPLAYED];
+    struct cost_model cost = cost_of(DECODE_S);
+    struct contest_replay_config config = {.scheduler = scheduler_of(policy),
+                                           .memory = *memory,
+                                           .requests = requests,
+                                           .n = N_REPLAYED};
+    struct contest_replay *r;
+    struct contest_result result;
+
+    for (uint32_t i = 0; i < N_REPLAYED; i++)
+        requests[i] = next_request(&t);
+    config.scheduler.cost = &cost;
+    assert_ok(contest_replay_create(&r, &config, NULL));
+    for (uint32_t i = 0; !contest_replay_run(r, n_plans); i++)
+        assert_true(i < 1000000);
+    contest_replay_result(r, &result);
+    contest_replay_destroy(r);
+    return result;
+}
+
+static void a_lone_request_takes_what_the_cost_model_says(void **state)
+{
+    struct cost_model cost = cost_of(DECODE_S);
+    struct contest_request request = {
+        .asked = {.n_known = 301, .n_cached = 1}, .arrival_ns = 5, .n_out = 21};
+    struct contest_replay_config config = {
+        .scheduler = scheduler_of("fcfs"), .memory = ample, .requests = &request, .n = 1};
+    struct contest_replay *r;
+    struct contest_result result;
+    double first_s = 300 * TOKEN_S, end_s = first_s + 20 * DECODE_S;
+
+    (void)state;
+    config.scheduler.cost = &cost;
+    assert_ok(contest_replay_create(&r, &config, NULL));
+    assert_true(contest_replay_run(r, 21)); /* a plan for each token */
+    contest_replay_result(r, &result);
+    contest_replay_destroy(r);
+    assert_int_equal(result.n, 1);
+    assert_true(fabs(result.ttft_s.mean - first_s) < 1e-6);
+    assert_true(fabs(result.e2e_s.p99 - end_s) < 1e-6);
+    assert_true(fabs(result.normalized_s.p95 - end_s / 21) < 1e-6);
+}
+
+static void slices_do_not_change_the_result(void **state)
+{
+    struct contest_result whole = replay("skip-join-mlfq", HEAVY, &ample, UINT32_MAX);
+    struct contest_result cut = replay("skip-join-mlfq", HEAVY, &ample, 7);
+
+    (void)state;
+    assert_memory_equal(&whole, &cut, sizeof whole);
+    assert_int_equal(whole.n, N_REPLAYED);
+}
+
+static void the_better_policy_depends_on_the_tail(void **state)
+{
+    struct contest_result fcfs = replay("fcfs", CONSTANT, &ample, UINT32_MAX);
+    struct contest_result mlfq = replay("skip-join-mlfq", CONSTANT, &ample, UINT32_MAX);
+
+    (void)state;
+    assert_true(fcfs.normalized_s.mean < 0.9 * mlfq.normalized_s.mean);
+    fcfs = replay("fcfs", HEAVY, &ample, UINT32_MAX);
+    mlfq = replay("skip-join-mlfq", HEAVY, &ample, UINT32_MAX);
+    assert_true(mlfq.normalized_s.mean < 0.5 * fcfs.normalized_s.mean);
+    assert_true(mlfq.ttft_s.p95 < fcfs.ttft_s.p95);
+}
+
+static void short_memory_costs_time_and_host_memory_saves_some(void **state)
+{
+    /* Two of the longest answers fit. */
+    struct contest_memory tight = {.n_device_blocks = 64};
+    struct contest_memory swap = {
+        .n_device_blocks = 64, .n_host_blocks = 4096, .copy_s_per_token = 1e-6};
+    double free_s = replay("skip-join-mlfq", HEAVY, &ample, UINT32_MAX).e2e_s.mean;
+    double swap_s = replay("skip-join-mlfq", HEAVY, &swap, UINT32_MAX).e2e_s.mean;
+    double tight_s = replay("skip-join-mlfq", HEAVY, &tight, UINT32_MAX).e2e_s.mean;
+
+    (void)state;
+    assert_true(free_s < swap_s && swap_s < tight_s);
+}
+
+/* --- contests --- */
+
+static struct contest *contest_of(const char *policy, bool follows)
+{
+    struct contest_config config = {
+        .scheduler = scheduler_of(policy), .memory = ample, .follows = follows};
+    struct contest *c;
+
+    assert_ok(contest_create(&c, &config, NULL));
+    return c;
+}
+
+static void note(struct contest *c, struct traffic *t, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        struct contest_request r = next_request(t);
+        contest_note(c, &r);
+    }
+}
+
+/* Note requests until a contest is due, and hold it. */
+static struct contest_verdict hold(struct contest *c, struct traffic *t)
+{
+    struct cost_model cost = cost_of(DECODE_S);
+    struct contest_verdict v;
+
+    while (!contest_is_due(c))
+        note(c, t, 1);
+    contest_begin(c, &cost);
+    assert_false(contest_is_due(c));
+    while (!contest_run(c, 1000)) {
+    }
+    contest_end(c, &v);
+    return v;
+}
+
+static void two_wins_in_a_row_change_the_policy(void **state)
+{
+    struct traffic t = {.kind = CONSTANT, .load = 0.9};
+    struct contest *c = contest_of("skip-join-mlfq", true);
+    struct contest_stats stats;
+    struct contest_verdict v;
+
+    (void)state;
+    v = hold(c, &t);
+    assert_false(v.is_change);
+    assert_string_equal(v.best->policy, "fcfs");
+    v = hold(c, &t);
+    assert_true(v.is_change);
+    assert_string_equal(v.best->policy, "fcfs");
+    assert_string_equal(v.best->variant, "");
+    assert_string_equal(v.from->policy, "skip-join-mlfq");
+    assert_true(v.best->score_s < 0.95 * v.from->score_s);
+    v = hold(c, &t);
+    assert_false(v.is_change); /* it is in force */
+    contest_stats(c, &stats);
+    assert_int_equal(stats.n_contests, 3);
+    assert_int_equal(stats.n_changes, 1);
+    assert_int_equal(stats.candidates[0].result.n, (CONTEST_N_MIN + 2 * CONTEST_N_NEW) / 2);
+    contest_destroy(c);
+}
+
+static void quiet_times_do_not_undo_what_a_burst_showed(void **state)
+{
+    struct traffic t = {.kind = HEAVY, .load = 0.9};
+    struct contest *c = contest_of("skip-join-mlfq", true);
+    struct contest_verdict v;
+
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        v = hold(c, &t);
+    assert_true(strcmp(v.best->policy, "fcfs") != 0);
+    t.load = 0.3;
+    for (int i = 0; i < 8; i++) {
+        v = hold(c, &t);
+        assert_true(strcmp(v.best->policy, "fcfs") != 0);
+    }
+    contest_destroy(c);
+}
+
+static void without_load_all_policies_are_equal_and_none_changes(void **state)
+{
+    struct traffic t = {.kind = HEAVY, .load = 0.05};
+    struct contest *c = contest_of("fcfs", true);
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct contest_verdict v = hold(c, &t);
+        assert_false(v.is_change);
+        assert_true(fabs(v.best->score_s / v.from->score_s - 1) < CONTEST_MARGIN);
+    }
+    contest_destroy(c);
+}
+
+static void a_contest_that_only_compares_names_no_change(void **state)
+{
+    struct traffic t = {.kind = HEAVY, .load = 0.9};
+    struct contest *c = contest_of("srpt", false);
+    struct contest_stats stats;
+
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        assert_false(hold(c, &t).is_change);
+    contest_stats(c, &stats);
+    assert_int_equal(stats.n_changes, 0);
+    assert_string_equal(stats.candidates[stats.n_candidates - 1].policy, "srpt");
+    for (uint32_t i = 0; i < stats.n_candidates; i++)
+        assert_true(stats.candidates[i].result.normalized_s.mean > 0);
+    contest_destroy(c);
+}
+
+static void the_variant_in_force_is_one_candidate_only(void **state)
+{
+    struct contest_config config = {.scheduler = scheduler_of("skip-join-mlfq"), .memory = ample};
+    struct contest_stats stats;
+    struct contest *c;
+
+    (void)state;
+    config.scheduler.variant = "learned";
+    assert_ok(contest_create(&c, &config, NULL));
+    contest_stats(c, &stats);
+    assert_int_equal(stats.n_candidates, 3);
+    assert_string_equal(stats.candidates[2].variant, "learned");
+    contest_destroy(c);
+    config.scheduler.variant = "paper";
+    assert_ok(contest_create(&c, &config, NULL));
+    contest_stats(c, &stats);
+    assert_int_equal(stats.n_candidates, 4);
+    assert_string_equal(stats.candidates[3].variant, "paper");
+    contest_destroy(c);
+}
+
+static void requests_noted_during_a_contest_do_not_change_it(void **state)
+{
+    struct contest_stats a, b;
+
+    (void)state;
+    for (uint32_t during = 0; during < 2; during++) {
+        struct traffic t = {.kind = HEAVY, .load = 0.9};
+        struct contest *c = contest_of("fcfs", true);
+        struct cost_model cost = cost_of(DECODE_S);
+        struct contest_verdict v;
+
+        note(c, &t, 300);
+        contest_begin(c, &cost);
+        cost = cost_of(1); /* the contest has a copy */
+        while (!contest_run(c, 500))
+            note(c, &t, during);
+        contest_end(c, &v);
+        contest_stats(c, during ? &a : &b);
+        contest_destroy(c);
+    }
+    assert_memory_equal(&a, &b, sizeof a);
+}
+
+static void requests_that_never_fit_are_not_noted(void **state)
+{
+    struct contest_config config = {.scheduler = scheduler_of("fcfs"),
+                                    .memory = {.n_device_blocks = 4}};
+    struct contest_request r = {.asked = {.n_known = 100}, .n_out = 29};
+    struct contest *c;
+
+    (void)state;
+    assert_ok(contest_create(&c, &config, NULL));
+    for (uint32_t i = 0; i < CONTEST_N_MIN; i++)
+        contest_note(c, &r);
+    assert_false(contest_is_due(c));
+    r.n_out = 0; /* no token: no latency per token */
+    for (uint32_t i = 0; i < CONTEST_N_MIN; i++)
+        contest_note(c, &r);
+    assert_false(contest_is_due(c));
+    r.n_out = 28;
+    for (uint32_t i = 0; i < CONTEST_N_MIN; i++)
+        contest_note(c, &r);
+    assert_true(contest_is_due(c));
+    contest_destroy(c);
+}
+
+static void an_unknown_policy_is_refused(void **state)
+{
+    struct contest_config config = {.scheduler = scheduler_of("lottery"), .memory = ample};
+    struct contest *c;
+    struct buf why;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    assert_int_equal(contest_create(&c, &config, &why), ERR_INVALID);
+    assert_null(c);
+    assert_non_null(strstr(buf_str(&why), "lottery"));
+    buf_fini(&why);
+    assert_non_null(strstr(contest_policies(), "|auto"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_lone_request_takes_what_the_cost_model_says),
+        cmocka_unit_test(slices_do_not_change_the_result),
+        cmocka_unit_test(the_better_policy_depends_on_the_tail),
+        cmocka_unit_test(short_memory_costs_time_and_host_memory_saves_some),
+        cmocka_unit_test(two_wins_in_a_row_change_the_policy),
+        cmocka_unit_test(quiet_times_do_not_undo_what_a_burst_showed),
+        cmocka_unit_test(without_load_all_policies_are_equal_and_none_changes),
+        cmocka_unit_test(a_contest_that_only_compares_names_no_change),
+        cmocka_unit_test(the_variant_in_force_is_one_candidate_only),
+        cmocka_unit_test(requests_noted_during_a_contest_do_not_change_it),
+        cmocka_unit_test(requests_that_never_fit_are_not_noted),
+        cmocka_unit_test(an_unknown_policy_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
