@@ -377,6 +377,8 @@ void scheduler_on_restored(struct scheduler *s, uint32_t slot, double copy_s)
 
     ASSERT(slot < s->config.n_slots && e->state == ENTRY_RUNNING && copy_s >= 0);
     s->restore_s += RESTORE_RATE * (seconds - s->restore_s);
+    /* The few tokens behind the last whole block are computed in a step that others need, too. */
+    s->restored_s += fmax(0, seconds - prefill_seconds(s, e->n_computed, n_lost > 0));
 }
 
 void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uint32_t n_new,

@@ -50,6 +50,7 @@ struct entry {
     double before_s;    /* prefill or restoring, as the place was computed */
     uint64_t origin_ns; /* arrival, or that of the first request of its round */
     uint64_t place_us;  /* variant learned */
+    double keep;        /* scheduler.keep as the place was computed; 0: it waited */
     /* Targets of latency; 0: none. first_ns: time of the first token. */
     double slo_ttft_s, slo_tpot_s;
     uint64_t came_ns, first_ns;
@@ -149,8 +150,11 @@ struct scheduler {
     struct lengths *lengths;
     /* Moving means of the time from the arrival to the end of a request, and of its square. */
     double spent_s, spent_squared;
-    double turn_s;     /* moving mean of the time between two ends */
-    double age_s;      /* moving mean, over ends, of the mean age of the requests that are here */
+    double turn_s; /* moving mean of the time between two ends */
+    double age_s;  /* moving mean, over ends, of the mean age of the requests that are here */
+    /* Seconds of restoring since the last end; their share of the time, a moving mean over ends; and
+     * the advantage of running sequences, see learned_ended(). */
+    double restored_s, restoring, keep;
     double came_sum_s; /* of the arrivals of the requests that are here */
     uint64_t n_ended, last_ended_ns;
     uint32_t n_started; /* waiting sequences that have run before */

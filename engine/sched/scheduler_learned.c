@@ -40,6 +40,13 @@
  * tokens of long prompts wait for short answers; near 0, many answers are begun and none is
  * finished. */
 #define FIRST_TOKEN_GAIN 3.3
+/* Largest share of the time that may go into restoring preempted sequences. Above it, running
+ * sequences are kept: their ranks count as e^keep times better, up to KEEP_MAX, where nothing but
+ * want of memory preempts. Between two ends `keep` rises by KEEP_RATE for each multiple of the share
+ * above it. */
+#define RESTORE_SHARE 0.02
+#define KEEP_RATE 0.05
+#define KEEP_MAX 12.0
 /* Places that differ by less than this share of T are equal, so that tenants take turns. */
 #define EQUAL_SHARE (1.0 / 16)
 /* At most this share of the running sequences goes before others for their targets, so that tight
@@ -48,7 +55,7 @@
 /* A request counts as arrived earlier by the time that its program spent here, up to CREDIT T: a
  * program that never ends must not go before all others for ever. */
 #define CREDIT 4
-#define PLACE_S (2 * CREDIT * AGE_S_MAX) /* keeps places above 0 */
+#define PLACE_S ((2 * CREDIT + KEEP_MAX) * AGE_S_MAX) /* keeps places above 0 */
 /* An infinite rank is that of a length that no answer had. */
 #define RANK_MAX 1e15
 
@@ -261,13 +268,16 @@ void learned_rank(struct scheduler *s, uint32_t slot)
     uint32_t step = step_of(s, e);
     double before_s = seconds_before(s, e);
 
-    if (e->rank_step == step && e->before_s == before_s)
+    double keep = e->state == ENTRY_RUNNING ? s->keep : 0;
+
+    if (e->rank_step == step && e->before_s == before_s && (e->keep > 0) == (keep > 0))
         return;
     e->rank_step = step;
     e->before_s = before_s;
+    e->keep = keep;
     double age_s = learned_age_s(s);
     double place_s = e->origin_ns / NS_PER_S + PLACE_S - fmin(e->age_s, CREDIT * age_s) +
-                     age_s * log(rank_of(s, e));
+                     age_s * (log(rank_of(s, e)) - keep);
     e->place_us = (uint64_t)(floor(place_s / (age_s * EQUAL_SHARE)) * age_s * EQUAL_SHARE * 1e6);
 }
 
@@ -319,6 +329,19 @@ void learned_leave_program(struct scheduler *s, const struct entry *e)
         learned_end_program(s, x);
 }
 
+/* Where memory is short, each admission may cost restoring another sequence later. If that takes
+ * more than its share of the time, the machine has less capacity than the arrivals need, and every
+ * request waits longer than any order could gain. */
+static void adapt_keep(struct scheduler *s, double since_s, double rate)
+{
+    double share = since_s > 0 ? s->restored_s / since_s : 0;
+
+    s->restored_s = 0;
+    s->restoring += rate * (share - s->restoring);
+    s->keep += KEEP_RATE * fmin(s->restoring / RESTORE_SHARE - 1, 5);
+    s->keep = fmin(fmax(s->keep, 0), KEEP_MAX);
+}
+
 void learned_ended(struct scheduler *s, uint32_t slot, uint64_t now_ns)
 {
     const struct entry *e = &s->entries[slot];
@@ -332,8 +355,9 @@ void learned_ended(struct scheduler *s, uint32_t slot, uint64_t now_ns)
     s->age_s += turn_rate * (age_s - s->age_s);
     s->spent_s += rate * (seconds - s->spent_s);
     s->spent_squared += rate * (seconds * seconds - s->spent_squared);
-    if (s->n_ended > 1)
-        s->turn_s += turn_rate * ((now_ns - s->last_ended_ns) / NS_PER_S - s->turn_s);
+    double since_s = s->n_ended > 1 ? (now_ns - s->last_ended_ns) / NS_PER_S : 0;
+    s->turn_s += turn_rate * (since_s - s->turn_s);
+    adapt_keep(s, since_s, turn_rate);
     s->last_ended_ns = now_ns;
 }
 

@@ -145,6 +145,20 @@ def auto_follows_a_mix_that_changes_halfway() -> None:
     assert mean["auto"] < 0.95 * min(mean["fcfs"], mean["skip-join-mlfq"]), mean
 
 
+def preemption_is_given_up_where_restoring_costs_more_than_it_gains() -> None:
+    """Memory for five of the 16 sequences: an order that preempts freely spends the machine's time
+    on copies, and the queue grows without end."""
+    options = ["--input-len", "lognormal:1200:0.8", "--output-len", "lognormal:200:1",
+               "--max-input-len", 6000, "--max-num-seqs", 16, "--kv-device-bytes", "6G",
+               "--load", 0.85, "--count", 2500, "--seed", 3, "--max-num-queued-reqs", 0]
+    fcfs, learned, levels = (
+        simulate(*options, *p) for p in (["--scheduling-policy", "fcfs"], [],
+                                         ["--mlfq-variant", "tarn"]))
+    mean = "mean_normalized_latency_ms"
+    assert learned[mean] < fcfs[mean] < levels[mean], (learned[mean], fcfs[mean], levels[mean])
+    assert learned["mean_e2el_ms"] < 1.1 * fcfs["mean_e2el_ms"]
+
+
 def conversations_stay_where_their_kv_is() -> None:
     options = ["--workload", "multiturn", "--turns", 4, "--history", "real", "--count", 80,
                "--input-len", 100, "--output-len", 50, "--rate", 1, "--seed", 1,
@@ -198,7 +212,8 @@ def it_is_fast() -> None:
 CASES = [its_report_is_a_live_runs, every_statistic_is_that_of_the_raw_times,
          equal_seeds_make_equal_reports, the_load_is_a_share_of_what_was_measured,
          policies_serve_the_same_requests, auto_follows_the_policy_that_whole_simulations_find_best,
-         auto_follows_a_mix_that_changes_halfway, conversations_stay_where_their_kv_is,
+         auto_follows_a_mix_that_changes_halfway,
+         preemption_is_given_up_where_restoring_costs_more_than_it_gains, conversations_stay_where_their_kv_is,
          wrong_options_are_refused_in_words, a_full_queue_refuses_as_a_server_does]
 
 
