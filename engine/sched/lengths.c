@@ -1,5 +1,6 @@
 #include "engine/sched/lengths.h"
 
+#include <float.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -62,6 +63,8 @@ struct lengths {
     uint64_t n_noted, n_entered;
     double growth; /* of the weight from one answer to the next */
     double prior[N_BINS];
+    /* Of each bin: the middle, its inverse, and the last length. */
+    double middle[N_BINS], inverse[N_BINS], last[N_BINS];
 };
 
 /* --- bins --- */
@@ -93,11 +96,6 @@ static uint32_t bin_first(uint32_t bin)
 static uint32_t bin_last(uint32_t bin)
 {
     return bin_first(bin + 1) - 1;
-}
-
-static double bin_middle(uint32_t bin)
-{
-    return (bin_first(bin) + bin_last(bin)) * 0.5;
 }
 
 uint32_t lengths_step(uint32_t n_generated)
@@ -255,6 +253,11 @@ enum status lengths_create(struct lengths **out)
     }
     l->growth = exp2(1.0 / LENGTHS_HALF_LIFE);
     make_prior(l);
+    for (uint32_t b = 0; b < N_BINS; b++) {
+        l->middle[b] = (bin_first(b) + bin_last(b)) * 0.5;
+        l->inverse[b] = 1 / l->middle[b];
+        l->last[b] = bin_last(b);
+    }
     for (uint32_t i = 0; i < N_ROOTS; i++)
         init_class(l, i, i, NO_CLASS);
     l->n_classes = N_ROOTS;
@@ -341,7 +344,7 @@ double lengths_mean_left(const struct lengths *l, uint32_t class, uint32_t n_gen
     double mass = mass_from(mixed, first), sum = 0;
 
     for (uint32_t b = first; b < N_BINS; b++)
-        sum += mixed[b] * bin_middle(b);
+        sum += mixed[b] * l->middle[b];
     return mass > 0 ? fmax(1, sum / mass - (bin_first(first) - 1)) : n_generated + 1.0;
 }
 
@@ -363,17 +366,18 @@ double lengths_rank(const struct lengths *l, uint32_t class, uint32_t n_generate
     const double *mixed = distribution(l, class);
     uint32_t first = bin_of(n_generated + 1);
     double behind = mass_from(mixed, first), had = bin_first(first) - 1.0;
-    double cost = prefill * behind, gain = 0, rank = INFINITY;
+    double cost = prefill * behind, gain = 0, rank = DBL_MAX;
 
     for (uint32_t b = first; b < N_BINS; b++) {
-        double m = mixed[b], middle = bin_middle(b), end = bin_last(b);
+        double m = mixed[b];
         behind -= m;
-        cost += m * (middle - had);
-        gain += objective == OBJECTIVE_NORMALIZED ? m / middle : m;
-        if (gain > 0)
-            rank = fmin(rank, (cost + fmax(0, behind) * (end - had)) / gain);
+        cost += m * (l->middle[b] - had);
+        gain += objective == OBJECTIVE_NORMALIZED ? m * l->inverse[b] : m;
+        double best = cost + (behind > 0 ? behind : 0) * (l->last[b] - had);
+        if (best < rank * gain)
+            rank = best / gain;
     }
-    return fmax(1, rank); /* INFINITY: no such answer was ever seen */
+    return fmax(1, rank); /* no such answer was ever seen */
 }
 
 /* --- file --- */

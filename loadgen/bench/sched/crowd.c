@@ -142,6 +142,7 @@ enum status crowd_init(struct crowd *c, const struct crowd_config *config, struc
 {
     struct scheduler_config sc = {
         .policy = config->policy,
+        .variant = config->variant,
         .n_slots = config->n_queued + config->n_running,
         .n_running_max = config->n_running,
         .n_tokens_max = STEP_TOKENS > config->n_running ? STEP_TOKENS : config->n_running,

@@ -18,7 +18,7 @@
 #define CROWD_BLOCK_TOKENS 32u
 
 struct crowd_config {
-    const char *policy;
+    const char *policy, *variant; /* of the scheduler */
     uint32_t n_queued, n_running;
     bool starvation_never;
     uint64_t seed;

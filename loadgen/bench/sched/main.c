@@ -40,6 +40,7 @@ static enum status run_one(struct results *out, const struct schedbench_options 
 {
     const struct crowd_config config = {
         .policy = policy,
+        .variant = o->mlfq_variant,
         .n_queued = n_queued,
         .n_running = (uint32_t)o->running,
         .starvation_never = never,

@@ -2,12 +2,15 @@
 
 #include "base/check.h"
 #include "base/option_rows.h"
+#include "engine/settings.h"
 
 #define OPTIONS_OF struct schedbench_options
 
 static const struct option_row rows[] = {
     TEXT("What", "policy", policy, "all", "NAME",
          "scheduling policy, as of tarn-server; all: each of them"),
+    TEXT(NULL, "mlfq-variant", mlfq_variant, DEFAULT_MLFQ_VARIANT, "NAME",
+         "as of tarn-server; a wrong name lists them"),
     COUNT(NULL, "queued", queued, 0, 1000000, "0",
           "sequences that wait; 0: 1,000 and then 100,000"),
     COUNT(NULL, "running", running, 1, 4096, "64",

@@ -14,6 +14,7 @@
 #include "base/buf.h"
 
 struct schedbench_options {
+    char *mlfq_variant;
     char *policy;    /* "all", or one of scheduler_policies() */
     uint64_t queued; /* 0: SCHEDBENCH_QUEUED, one after another */
     uint64_t running;

@@ -6,7 +6,8 @@
 Parts: live, lmsys, sharegpt, little-kv (policies against each other on a real server), policies
 (simulated: all policies over nine kinds of traffic), burst, swap (simulated: the protocol of
 FastServe's authors beside their points), long (a short request behind a long prefill), planning
-(the cost of a plan). README.md beside this file describes each part, its duration and the JSON. The machine must be quiet for all but policies, burst and swap.
+(the cost of a plan). README.md beside this file describes each part, its duration and
+the JSON. The machine must be quiet for all but policies, burst and swap.
 
 OUT.json is written after each measurement. A later run continues it: results with the same settings
 are kept, unless --fresh. --parts '' measures nothing and makes targets and plots of the results in

@@ -44,7 +44,7 @@ PROMPTS_MOST = 400
 # Our policy; the published one with the paper's starvation limit; the one of the authors' code.
 VARIANTS = {
     "fcfs": ["--scheduling-policy", "fcfs"],
-    "skip-join-mlfq": ["--scheduling-policy", "skip-join-mlfq"],
+    "skip-join-mlfq": ["--scheduling-policy", "skip-join-mlfq", "--mlfq-variant", "tarn"],
     "alpha 300 ms": ["--scheduling-policy", "skip-join-mlfq", "--starvation-ms", "300",
                      "--mlfq-variant", "paper"],
     "as released": ["--scheduling-policy", "skip-join-mlfq", "--starvation-ms", "3000",
