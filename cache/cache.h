@@ -188,7 +188,7 @@ void cache_seq_keep(struct cache_seq *s, uint64_t due_ns, uint64_t until_ns);
 /* The session has ended: what its last request left, and no other session ever used, is evicted
  * first. *n_blocks: the blocks that this concerns. False: the cache remembers no such session. */
 bool cache_close_session(struct cache *c, uint64_t session, uint32_t *n_blocks);
-/* What the session's last request left. False: as above. */
+/* The KV that the session's last request left. False: as above. */
 struct cache_session {
     uint32_t n_tokens, n_blocks;
     uint32_t n_own_blocks;               /* used by no other session */

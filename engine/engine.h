@@ -114,7 +114,7 @@ NODISCARD enum status engine_cache_view(struct engine *e, uint32_t n_spans_max,
  * blocks. ERR_TIMEOUT: nothing was evicted. */
 NODISCARD enum status engine_cache_erase(struct engine *e, const struct kv_key *first,
                                          uint32_t *n_blocks);
-/* What the engine remembers of a session, and its KV. */
+/* A session as the engine remembers it, and its KV. */
 struct engine_session {
     bool is_known;                 /* false: all but received.pause is 0 */
     struct sched_session received; /* its times are on the clock of base/clock.h */

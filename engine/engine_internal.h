@@ -36,7 +36,7 @@ struct question {
     struct engine_session *seen;
 };
 
-/* Whose the contest is: the contest thread's while it runs, else the engine thread's. */
+/* The owner of the contest: the contest thread while it runs, else the engine thread. */
 enum contest_state { CONTEST_NONE, CONTEST_RUNS, CONTEST_ENDED };
 
 struct engine {

@@ -108,7 +108,7 @@ void estimator_destroy(struct estimator *m)
 
 /* --- the sequences at the start --- */
 
-/* What the lengths say of a class now. */
+/* The present figures of a class. */
 static struct class_memo *memo_of(struct estimator *m, uint32_t class)
 {
     struct class_memo *memo = &m->memos[class % N_MEMOS];

@@ -50,7 +50,7 @@ struct class
     double weight;   /* of the next answer */
     double sum;      /* of the counts */
     float counts[N_BINS];
-    /* The distribution: the counts and the parent's distribution. It sums to 1. */
+    /* The counts mixed with the parent's distribution; the sum is 1. */
     double mixed[N_BINS];
     uint64_t mixed_at; /* n_noted */
     bool is_mixed;

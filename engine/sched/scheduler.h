@@ -44,14 +44,14 @@
  *             level; starvation is checked at every 1000th plan and moves to the front of the top
  *             level; a sequence that does not fit is not passed over; no rounds between tenants
  *
- * No starvation (promise P6, ARCHITECTURE.md). With the variant learned, sequences that arrive later
- * than T ln x after another never go before it; T is bounded, x is at most 10^15, and starvation_s
- * is off unless it is configured. In all other orders, a sequence that has not run for `starvation_s` goes
- * before all others until its next token. Steps that only recompute tokens lost by a preemption do
- * not count as running. (In fcfs, where no equal overtakes, only a sequence that waits for more
- * important ones can starve.) Where memory is short, serving a starving sequence means restoring
- * its KV and evicting another's; with many of them the machine would do nothing else. So the
- * threshold is raised until restoring takes at most a fiftieth of the time
+ * No starvation (promise P6, ARCHITECTURE.md). With the variant learned, the age boost is bounded
+ * (scheduler_learned.c): sequences that arrive later than that never go before, and starvation_s is
+ * off unless it is configured. In the other orders, a sequence that has not run for `starvation_s`
+ * goes before all others until its next token. Steps that only recompute tokens lost by a
+ * preemption do not count as running. (In fcfs, where no equal overtakes, only a sequence that
+ * waits for more important ones can starve.) Where memory is short, serving a starving sequence
+ * means restoring its KV and evicting another's; with many of them the machine would do nothing
+ * else. So the threshold is raised until restoring takes at most a fiftieth of the time
  * (scheduler_on_restored()).
  *
  * Trajectories. The requests of one session are one job with pauses. In the MLFQs a request that
@@ -235,7 +235,7 @@ bool scheduler_session(const struct scheduler *s, uint64_t session, struct sched
 bool scheduler_close_session(struct scheduler *s, uint64_t session);
 /* Expected count of tokens that a sequence will still generate. */
 double scheduler_tokens_left(const struct scheduler *s, uint32_t slot);
-/* What the scheduler learned of the lengths of answers. */
+/* The lengths of answers that the scheduler has learned. */
 struct lengths *scheduler_lengths(struct scheduler *s);
 /* Blocks to keep free for arriving requests. */
 uint32_t scheduler_reserve_blocks(const struct scheduler *s);

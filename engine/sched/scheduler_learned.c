@@ -6,17 +6,19 @@
  * on the axis of time; the earliest place goes first. So a sequence goes before another one of the
  * same rank that arrived later, before one of e times its rank that arrived up to T earlier, and so
  * on. Time changes no order between two sequences: a place changes only when its sequence
- * progresses. And nobody starves: of the sequences that arrive later than T ln x after another,
- * none goes before it. (Boost scheduling: Yu and Scully, "Strongly Tail-Optimal Scheduling in the
- * Light-Tailed M/G/1", 2024, with Gittins ranks in place of known sizes.)
+ * progresses. No sequence starves: a place is at most T (ln x + KEEP_MAX + CREDIT) behind that of
+ * any later arrival, so sequences that arrive later than that never go before it. (Boost
+ * scheduling: Yu and Scully, "Strongly Tail-Optimal Scheduling in the Light-Tailed M/G/1", 2024,
+ * with Gittins ranks in place of known sizes.)
  *
  * T follows the backlog: AGE_BOOST times the mean time that requests spend here, seen from a random
- * moment (the mean square over the mean), or more while the load rises. With a smaller T the order comes near that of arrival and
- * gives short answers less; with a larger T the last answers wait longer. AGE_BOOST and
- * FIRST_TOKEN_GAIN are the best over all traces of loadgen/bench/sched/README.md.
+ * moment (the mean square over the mean), or more while the load rises. With a smaller T the order
+ * comes near that of arrival and gives short answers less; with a larger T the last answers wait
+ * longer. AGE_BOOST and FIRST_TOKEN_GAIN were chosen by the simulations of
+ * loadgen/bench/sched/README.md.
  *
- * The requests of a session are one program. They are ranked by the lengths of programs, which have
- * classes of their own, given what the whole program has attained, and a request counts as arrived
+ * The requests of a session are one program, ranked by the lengths of programs, which have classes
+ * of their own, given what the whole program has attained, and a request counts as arrived
  * earlier by the time in which earlier requests of the program were here (pauses do not count). So
  * programs of even length are served in the order in which they began, and where lengths of
  * programs have a heavy tail, those that attained least go first. A program has ended when its
