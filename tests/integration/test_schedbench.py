@@ -60,8 +60,10 @@ def check_planning(rows: list[dict], queued: list[int], n_plans: int) -> None:
         assert 0 < r["n_items_mean"] <= r["n_running"], r
         # The queue was alive while it was measured.
         assert r["n_admitted"] > 0 and r["n_ended"] > 0, r
-        if r["policy"] == "skip-join-mlfq":
+        if r["policy"] == "mlfq":
             assert r["n_demoted"] > 0 and r["n_levels_used"] > 2, r
+        if r["policy"] == "skip-join-mlfq":  # by default with learned ranks instead of levels
+            assert r["n_preempted"] > 0 and r["n_levels_used"] == 1, r
 
 
 def planning_is_measured_in_a_living_queue() -> None:
@@ -85,7 +87,8 @@ def equal_seeds_make_equal_queues() -> None:
 def wrong_options_are_named() -> None:
     for options, words in ((["--frobnicate"], "--frobnicate"), (["--plan", "9"], "--plans"),
                            (["--queued", "-1"], "--queued"), (["stray"], "stray"),
-                           (["--policy", "nope"], "nope"), (["--running", "0"], "--running"),
+                           (["--policy", "nope"], "nope"), (["--mlfq-variant", "nope"], "tarn|paper"),
+                           (["--running", "0"], "--running"),
                            (["--starvation", "often"], "--starvation")):
         assert words in bench(*options, code=2).stderr, (options, words)
     assert "--plans" in bench("--help").stdout
