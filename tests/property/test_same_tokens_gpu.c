@@ -223,6 +223,7 @@ static void preemptions_do_not_change_a_bit(void **state)
     c.max_model_len = 400;
     c.prefix_caching = false;
     c.kv_bytes = (uint64_t)14 * N_BLOCK_BYTES;
+    c.mlfq_variant = "tarn"; /* by default the second request waits for the first */
     engine_test_open(&t, k->model, &c);
     assert_int_equal(engine_info(t.engine)->n_kv_blocks, 14);
     engine_test_params(&sp, &stop, N_LATE);
