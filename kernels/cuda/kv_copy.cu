@@ -19,10 +19,10 @@
 
 /* Move this thread's share of a piece of n <= PIECE bytes. */
 static __device__ __forceinline__ void move_piece(unsigned char *to, const unsigned char *from,
-                                                  size_t n)
+                                                  uint32_t n)
 {
     uint4 v[MOVES];
-    size_t at = (size_t)threadIdx.x * 16;
+    uint32_t at = threadIdx.x * 16;
 
 #pragma unroll
     for (int j = 0; j < MOVES; j++)
@@ -35,17 +35,17 @@ static __device__ __forceinline__ void move_piece(unsigned char *to, const unsig
 }
 
 template <bool SCATTER>
-static __global__ void __launch_bounds__(THREADS) kv_copy_kernel(struct kv_copy_params p)
+static __global__ void __launch_bounds__(THREADS, N_PER_SM) kv_copy_kernel(struct kv_copy_params p,
+                                                                  size_t n_bytes)
 {
-    size_t n_bytes = kv_block_bytes(&p.pool);
-    size_t per_block = (n_bytes + PIECE - 1) / PIECE, n = per_block * p.n_blocks;
+    uint32_t per_block = (uint32_t)((n_bytes + PIECE - 1) / PIECE), n = per_block * p.n_blocks;
 
-    for (size_t piece = blockIdx.x; piece < n; piece += gridDim.x) {
+    for (uint32_t piece = blockIdx.x; piece < n; piece += gridDim.x) {
         size_t i = piece / per_block, at = piece % per_block * PIECE;
         unsigned char *in_pool =
             static_cast<unsigned char *>(p.pool.base) + p.blocks[i] * n_bytes + at;
         unsigned char *in_flat = static_cast<unsigned char *>(p.flat) + i * n_bytes + at;
-        size_t n_here = n_bytes - at < PIECE ? n_bytes - at : PIECE;
+        uint32_t n_here = (uint32_t)(n_bytes - at < PIECE ? n_bytes - at : PIECE);
 
         if (SCATTER)
             move_piece(in_pool, in_flat, n_here);
@@ -65,12 +65,13 @@ static enum status kv_copy(struct device *d, struct stream *stream,
 
     if (n == 0)
         return OK;
+    ASSERT(n <= UINT32_MAX / 2);
     /* A head's K has 32 tokens of at least 2 bytes for each dimension, so its size is a multiple of
      * 64. */
     ASSERT(n_bytes % 16 == 0 && reinterpret_cast<uintptr_t>(p->flat) % 16 == 0 &&
            reinterpret_cast<uintptr_t>(p->pool.base) % 16 == 0);
     LAUNCH(kv_copy_kernel<SCATTER>, (uint32_t)(n < n_max ? n : n_max), THREADS, 0,
-           cuda_stream_of(c, stream), *p);
+           cuda_stream_of(c, stream), *p, n_bytes);
     return cuda_launched(c, SCATTER ? "kv_scatter" : "kv_gather");
 }
 
