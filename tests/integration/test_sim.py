@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from tarn_test import program  # noqa: E402
-from loadgen_helpers import compare_metrics, loadgen, metrics_of  # noqa: E402
+from loadgen_helpers import SANITIZED, compare_metrics, loadgen, metrics_of  # noqa: E402
 from scripted_server import ScriptedServer  # noqa: E402
 
 MADE_ANEW = {"wall_s", "cpu_s", "requests_per_wall_minute", "requests_per_cpu_minute"}
@@ -150,7 +150,7 @@ def preemption_is_given_up_where_restoring_costs_more_than_it_gains() -> None:
     on copies, and the queue grows without end."""
     options = ["--input-len", "lognormal:1200:0.8", "--output-len", "lognormal:200:1",
                "--max-input-len", 6000, "--max-num-seqs", 16, "--kv-device-bytes", "6G",
-               "--load", 0.85, "--count", 2500, "--seed", 3, "--max-num-queued-reqs", 0]
+               "--load", 0.85, "--count", 1000, "--seed", 3, "--max-num-queued-reqs", 0]
     fcfs, learned, levels = (
         simulate(*options, *p) for p in (["--scheduling-policy", "fcfs"], [],
                                          ["--mlfq-variant", "tarn"]))
@@ -211,14 +211,17 @@ def it_is_fast() -> None:
 
 CASES = [its_report_is_a_live_runs, every_statistic_is_that_of_the_raw_times,
          equal_seeds_make_equal_reports, the_load_is_a_share_of_what_was_measured,
-         policies_serve_the_same_requests, auto_follows_the_policy_that_whole_simulations_find_best,
-         auto_follows_a_mix_that_changes_halfway,
-         preemption_is_given_up_where_restoring_costs_more_than_it_gains, conversations_stay_where_their_kv_is,
+         policies_serve_the_same_requests, conversations_stay_where_their_kv_is,
          wrong_options_are_refused_in_words, a_full_queue_refuses_as_a_server_does]
+# Thousands of requests each: without sanitizers only.
+LONG_CASES = [auto_follows_the_policy_that_whole_simulations_find_best,
+              auto_follows_a_mix_that_changes_halfway,
+              preemption_is_given_up_where_restoring_costs_more_than_it_gains]
 
 
 def main() -> None:
-    for case in [it_is_fast] if "--speed" in sys.argv[1:] else CASES:
+    cases = CASES if SANITIZED else CASES + LONG_CASES
+    for case in [it_is_fast] if "--speed" in sys.argv[1:] else cases:
         begin = time.monotonic()
         case()
         print(f"ok {case.__name__} ({time.monotonic() - begin:.1f} s)", flush=True)
