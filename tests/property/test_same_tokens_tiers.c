@@ -151,6 +151,7 @@ static void copies_that_fail_do_not_change_a_bit(void **state)
     (void)state;
     config(&c, 100, 12000);
     c.kv_always_copy = true;
+    c.mlfq_variant = "tarn"; /* its order moves more KV through the host tier */
     engine_test_open(&t, NULL, &c);
     fail_one_in = 40;
     ask_all(&t, 1, "copies that fail");
