@@ -1,6 +1,6 @@
-/* Questions of other threads: a view of the cache, an erasure, a reset, a session, a prediction. The
- * engine thread answers between two steps, after it has drained the submit ring: a request that is
- * submitted after the question attaches after the answer. */
+/* Questions of other threads: a view of the cache, an erasure, a reset, a session, a prediction.
+ * The engine thread answers between two steps, after it has drained the submit ring: a request that
+ * is submitted after the question attaches after the answer. */
 #include "base/clock.h"
 #include "engine/engine_internal.h"
 

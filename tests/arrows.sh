@@ -13,7 +13,8 @@ set -euo pipefail
 REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 FOLDERS=(base kernels cache engine server clients loadgen tests deploy)
 
-# Which file (regex) may include which header of Tarn (regex). The first row that matches a file counts.
+# Which file (regex) may include which header of Tarn (regex). The first row that matches a file
+# counts.
 arrows_table() {
     cat <<'TABLE'
 ^base/             ^base/
@@ -182,7 +183,8 @@ self_test() {
     copy=$(mktemp -d)
     # shellcheck disable=SC2064  # expand now: the variable is local
     trap "rm -rf '$copy'" EXIT
-    # One good file per folder represents the tree, so that the test does not depend on the state of the tree.
+    # One good file per folder represents the tree, so that the test does not depend on the state of
+    # the tree.
     for folder in "${FOLDERS[@]}"; do
         mkdir -p "$copy/$folder"
         printf '#include <stdio.h>\n#include "base/status.h"\n' >"$copy/$folder/good.c"

@@ -7,10 +7,10 @@
  * behind the request. The length of a running answer is unknown, so each sequence gets another
  * quantile of its expected length: if all had the mean, no place would become free before all do.
  *
- * Bounded cost. All running sequences, the first ESTIMATE_N_AHEAD waiting ones and n_steps steps are
- * simulated; the work that is left then is divided by the speed. The waiting sequences between
- * those and the request are represented by ESTIMATE_N_SAMPLES evenly spaced ones, whose mean work is
- * multiplied by their number. So the cost is O(running), whatever the number that waits.
+ * Bounded cost. All running sequences, the first ESTIMATE_N_AHEAD waiting ones and n_steps steps
+ * are simulated; the work that is left then is divided by the speed. The waiting sequences between
+ * those and the request are represented by ESTIMATE_N_SAMPLES evenly spaced ones, whose mean work
+ * is multiplied by their number. So the cost is O(running), whatever the number that waits.
  *
  * Correction. All predicted times are multiplied by the time of the last steps over their expected
  * time. Later arrivals that overtake the request, KV memory that runs short and the time between

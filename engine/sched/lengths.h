@@ -17,8 +17,8 @@
  *
  * Owns    its tables, all allocated by lengths_create().
  * Thread  one at a time.
- * Errors  ERR_NOMEM; ERR_INVALID with a message about the field; ERR_NOT_FOUND: no such file, or the
- *         file is for another model.
+ * Errors  ERR_NOMEM; ERR_INVALID with a message about the field; ERR_NOT_FOUND: no such file, or
+ *         the file is for another model.
  * Units   tokens. */
 #ifndef TARN_ENGINE_SCHED_LENGTHS_H
 #define TARN_ENGINE_SCHED_LENGTHS_H
@@ -56,8 +56,8 @@ void lengths_destroy(struct lengths *l); /* NULL is fine */
 
 /* The deepest class that exists for these traits. */
 uint32_t lengths_class(const struct lengths *l, const struct length_traits *t);
-/* The same, but a missing class is made, and none of the path is reused before lengths_leave(). When
- * all classes are in use, the parent answers. */
+/* The same, but a missing class is made, and none of the path is reused before lengths_leave().
+ * When all classes are in use, the parent answers. */
 uint32_t lengths_enter(struct lengths *l, const struct length_traits *t);
 void lengths_leave(struct lengths *l, uint32_t class);
 
@@ -71,8 +71,8 @@ uint64_t lengths_n_noted(const struct lengths *l);
 double lengths_mean_left(const struct lengths *l, uint32_t class, uint32_t n_generated);
 double lengths_quantile_left(const struct lengths *l, uint32_t class, uint32_t n_generated,
                              double p);
-/* The rank, at least 1. prefill: the time of the prefill that is left, in tokens. Between two values
- * of lengths_step() the rank is the same. */
+/* The rank, at least 1. prefill: the time of the prefill that is left, in tokens. Between two
+ * values of lengths_step() the rank is the same. */
 double lengths_rank(const struct lengths *l, uint32_t class, uint32_t n_generated, double prefill,
                     enum latency_objective objective);
 uint32_t lengths_step(uint32_t n_generated);
@@ -80,8 +80,8 @@ uint32_t lengths_step(uint32_t n_generated);
 /* --- file --- */
 
 /* {"format": 1, "model": "64 hex digits", "classes": [{"programs": false, "band": 8, "counts":
- * [[bin, answers], ...]}, ...]}. A class without a band is a root. Only roots and bands are kept, so
- * that the file names no tenant. */
+ * [[bin, answers], ...]}, ...]}. A class without a band is a root. Only roots and bands are kept,
+ * so that the file names no tenant. */
 NODISCARD enum status lengths_write(struct buf *out, const struct lengths *l,
                                     const uint8_t fingerprint[32]);
 /* Replace what was learned, before the first lengths_enter(). *l changes only on OK. */

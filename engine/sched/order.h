@@ -4,7 +4,8 @@
  * Thread  one at a time.
  * Errors  order_init(): ERR_NOMEM. Inserting a slot twice, or removing one that is not in the set,
  *         is a bug.
- * Units   slots. Insert, remove, move and position cost O(log n), a step of a walk O(1) amortized. */
+ * Units   slots. Insert, remove, move and position cost O(log n), a step of a walk
+ *         O(1) amortized. */
 #ifndef TARN_ENGINE_SCHED_ORDER_H
 #define TARN_ENGINE_SCHED_ORDER_H
 

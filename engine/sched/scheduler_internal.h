@@ -152,8 +152,8 @@ struct scheduler {
     double spent_s, spent_squared;
     double turn_s; /* moving mean of the time between two ends */
     double age_s;  /* moving mean, over ends, of the mean age of the requests that are here */
-    /* Seconds of restoring since the last end; their share of the time, a moving mean over ends; and
-     * the advantage of running sequences, see learned_ended(). */
+    /* Seconds of restoring since the last end; their share of the time, a moving mean over ends;
+     * and the advantage of running sequences, see learned_ended(). */
     double restored_s, restoring, keep;
     double came_sum_s; /* of the arrivals of the requests that are here */
     uint64_t n_ended, last_ended_ns;

@@ -44,8 +44,8 @@
 #define FIRST_TOKEN_GAIN 3.3
 /* Largest share of the time that may go into restoring preempted sequences. Above it, running
  * sequences are kept: their ranks count as e^keep times better, up to KEEP_MAX, where nothing but
- * want of memory preempts. Between two ends `keep` rises by KEEP_RATE for each multiple of the share
- * above it. */
+ * want of memory preempts. Between two ends `keep` rises by KEEP_RATE for each multiple of the
+ * share above it. */
 #define RESTORE_SHARE 0.02
 #define KEEP_RATE 0.05
 #define KEEP_MAX 12.0
@@ -163,10 +163,12 @@ void learned_forget_due(struct scheduler *s, uint32_t slot)
 void learned_set_due(struct scheduler *s, uint32_t slot, uint64_t now_ns)
 {
     struct entry *e = &s->entries[slot];
-    double step_s = fmax(s->step_s, s->decode_s), due_s = 0;
-    double run_s = step_s + fmax(next_iteration_seconds(s, e), step_s);
+    double step_s = fmax(s->step_s, s->decode_s), run_s, due_s = 0;
 
     learned_forget_due(s, slot);
+    if (e->slo_ttft_s == 0 && e->slo_tpot_s == 0)
+        return;
+    run_s = step_s + fmax(next_iteration_seconds(s, e), step_s);
     if (e->n_out == 0 && e->slo_ttft_s > 0)
         due_s = e->came_ns / NS_PER_S + e->slo_ttft_s - run_s;
     else if (e->n_out > 0 && e->slo_tpot_s > 0)
@@ -225,7 +227,7 @@ static double attained_now(const struct scheduler *s, const struct entry *e)
 
 static double attained(const struct scheduler *s, const struct entry *e)
 {
-    return s->trajectories.v[e->trajectory].attained + attained_now(s, e);
+    return fmin(s->trajectories.v[e->trajectory].attained + attained_now(s, e), 1 << 30);
 }
 
 /* A request that has begun to answer is also ranked by itself: its blocks and its place are free
@@ -269,7 +271,6 @@ void learned_rank(struct scheduler *s, uint32_t slot)
     struct entry *e = &s->entries[slot];
     uint32_t step = step_of(s, e);
     double before_s = seconds_before(s, e);
-
     double keep = e->state == ENTRY_RUNNING ? s->keep : 0;
 
     if (e->rank_step == step && e->before_s == before_s && (e->keep > 0) == (keep > 0))

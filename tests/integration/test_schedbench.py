@@ -87,7 +87,8 @@ def equal_seeds_make_equal_queues() -> None:
 def wrong_options_are_named() -> None:
     for options, words in ((["--frobnicate"], "--frobnicate"), (["--plan", "9"], "--plans"),
                            (["--queued", "-1"], "--queued"), (["stray"], "stray"),
-                           (["--policy", "nope"], "nope"), (["--mlfq-variant", "nope"], "tarn|paper"),
+                           (["--policy", "nope"], "nope"),
+                           (["--mlfq-variant", "nope"], "tarn|paper"),
                            (["--running", "0"], "--running"),
                            (["--starvation", "often"], "--starvation")):
         assert words in bench(*options, code=2).stderr, (options, words)

@@ -1,5 +1,6 @@
 /* The KV of sessions, through cache.h: what is held over a pause, what a session's next request and
- * its end demote, and that the KV of other sessions is not touched. Prompts as in cache_prompt.h. */
+ * its end demote, and that the KV of other sessions is not touched. Prompts as
+ * in cache_prompt.h. */
 #include "tests/unit/test.h"
 
 #include "tests/unit/cache/cache_run.h"
@@ -157,7 +158,7 @@ static void branches_of_one_prompt_do_not_supersede_each_other(void **state)
     cache_destroy(c);
 }
 
-/* The second session uses what the first one computed, so the blocks are not the first one's own. */
+/* The second session uses what the first one computed, so the first one does not own the blocks. */
 static void nodes_that_another_session_used_are_not_superseded(void **state)
 {
     static const uint64_t others[] = {2, 0};

@@ -305,8 +305,8 @@ static void a_session_goes_on_no_higher_than_its_prefill_allows(void **state)
     world_close(&w);
 }
 
-/* The mean of the session's own pauses would be drawn to that of all sessions; one session alone has
- * its own. */
+/* The mean of the session's own pauses would be drawn to that of all sessions; one session alone
+ * has its own. */
 static double pause_s(const struct world *w, uint64_t session)
 {
     struct sched_session x;
