@@ -430,8 +430,10 @@ static void forget(struct scheduler *s, uint32_t slot, uint64_t now_ns)
         s->n_started -= e->has_run;
     }
     learned_forget_due(s, slot);
-    if (s->variant == MLFQ_LEARNED && !e->has_run)
+    if (s->variant == MLFQ_LEARNED && !e->has_run) { /* also a question of estimate.h */
         learned_started(s, e);
+        tenants_refund(&s->tenants, e->tenant, round_index(0, e->priority), 1);
+    }
     if (s->variant != MLFQ_LEARNED)
         tenants_refund(&s->tenants, e->tenant, round_index(e->level, e->priority),
                        1 - e->charged_s / s->quantum_s[e->level]);

@@ -108,6 +108,8 @@ void learned_join(struct scheduler *s, uint32_t slot)
         r->origin_ns[i] = e->origin_ns;
         r->n_fresh[i] = 0;
     }
+    if (r->n_fresh[e->round % s->n_rounds] == 0) /* the others of the round have run or left */
+        r->origin_ns[e->round % s->n_rounds] = e->origin_ns;
     e->origin_ns = r->origin_ns[e->round % s->n_rounds];
     r->n_fresh[e->round % s->n_rounds]++;
     learned_rank(s, slot);

@@ -163,6 +163,26 @@ static void a_quiet_tenant_does_not_wait_behind_the_backlog_of_a_busy_one(void *
     world_close(&w);
 }
 
+/* A request that leaves before it has run costs its tenant no turn. */
+static void a_cancelled_request_costs_no_turn(void **state)
+{
+    struct world w;
+
+    (void)state;
+    open_learned(&w, 60, 1, 10);
+    for (uint32_t slot = 10; slot < 60; slot++)
+        world_submit_as(&w, slot, 20, 5, &(struct sched_request){.tenant = 8});
+    for (uint32_t i = 0; i < 30; i++) {
+        world_submit_as(&w, 0, 20, 5, &(struct sched_request){.tenant = 7});
+        world_cancel(&w, 0);
+    }
+    world_submit_as(&w, 0, 20, 5, &(struct sched_request){.tenant = 7});
+    for (uint32_t i = 0; i < 3; i++)
+        world_step(&w);
+    assert_true(w.jobs[0].n_known > 20);
+    world_close(&w);
+}
+
 /* --- targets --- */
 
 static void a_target_lets_a_sequence_run_in_time(void **state)
@@ -217,6 +237,7 @@ int main(void)
         cmocka_unit_test(cancelled_answers_are_not_learned),
         cmocka_unit_test(a_long_answer_is_overtaken_for_a_bounded_time),
         cmocka_unit_test(a_quiet_tenant_does_not_wait_behind_the_backlog_of_a_busy_one),
+        cmocka_unit_test(a_cancelled_request_costs_no_turn),
         cmocka_unit_test(a_target_lets_a_sequence_run_in_time),
         cmocka_unit_test(a_target_that_cannot_be_met_gains_nothing),
     };
