@@ -20,6 +20,7 @@
 #include "base/buf.h"
 #include "cache/cache.h"
 #include "engine/run/sampling.h"
+#include "engine/sched/scheduler.h"
 #include "engine/stopping.h"
 
 #define REQUEST_ID_BYTES 64
@@ -32,6 +33,7 @@ struct request {
     /* Set before engine_submit(), constant after. */
     char id[REQUEST_ID_BYTES];
     int32_t priority; /* lower is sooner; 0 is usual */
+    enum sched_class class;
     uint64_t tenant;  /* equal for requests of one tenant */
     uint64_t session; /* equal for requests of one session; 0: none */
     struct sampling sampling;

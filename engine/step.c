@@ -71,6 +71,7 @@ static struct sched_request asked_of(const struct engine *e, const struct reques
                                   .n_out_max = r->stopping.max_tokens,
                                   .has_limit = r->prompt.n_ids + r->stopping.max_tokens <
                                                e->info.max_model_len,
+                                  .class = r->class,
                                   .priority = r->priority,
                                   .tenant = r->tenant,
                                   .session = r->session,

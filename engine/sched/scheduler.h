@@ -120,6 +120,14 @@ NODISCARD enum status scheduler_set_policy(struct scheduler *s, const char *poli
 
 /* --- events; `now` never goes back --- */
 
+/* Class of service, across priorities. Only SCHED_USUAL is promised to run (promise P6). */
+enum sched_class {
+    SCHED_USUAL,
+    SCHED_SPECULATIVE, /* takes places, tokens and blocks that no usual sequence can use in the
+                          step; preempted by any usual one */
+    SCHED_BACKGROUND,  /* runs only in steps in which nothing else runs */
+};
+
 struct sched_request {
     uint32_t n_known;   /* ids of the prompt, > 0 */
     uint32_t n_cached;  /* prompt ids in the cache now: for the expected time of its prefill */
@@ -128,6 +136,7 @@ struct sched_request {
     uint64_t tenant;  /* equal numbers: the same tenant */
     uint64_t session; /* equal numbers: one trajectory; 0: none */
     bool has_limit;   /* the client asked for n_out_max */
+    enum sched_class class;
     /* Targets; 0: none. The variant learned serves a sequence before its target is missed. */
     double slo_ttft_s, slo_tpot_s;
 };

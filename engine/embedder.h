@@ -1,0 +1,40 @@
+/* embedder.h - a second model that turns texts into vectors (--embedding-model).
+ *
+ * Any decoder of a family that loads: the hidden state behind the final norm, of the last token or
+ * the mean over tokens, normalized to length 1. The pooling is read from the model's
+ * 1_Pooling/config.json (the layout of sentence-transformers); without it, the last token counts.
+ * The last token is the end-of-sequence id where the tokenizer's own template adds one.
+ *
+ * Owns    model, weights, tokenizer and buffers of its own; no KV of it is cached.
+ * Thread  any; calls run one after another.
+ * Errors  embedder_open(): as engine_open(). ERR_TOO_LARGE: a text of more than the model's context;
+ *         ERR_NOMEM.
+ * Units   tokens. */
+#ifndef TARN_ENGINE_EMBEDDER_H
+#define TARN_ENGINE_EMBEDDER_H
+
+#include <stdint.h>
+
+#include "base/buf.h"
+
+struct embedder;
+
+struct embedder_config {
+    const char *model_dir;
+    const char *cpu_variant; /* NULL: best of the machine */
+    const char *dtype;       /* as engine_config */
+    const char *quantization;
+    uint32_t n_threads;  /* 0: one */
+    uint32_t max_tokens; /* of a text; 0: the model's context, at most 8192. Longer texts are cut */
+};
+
+NODISCARD enum status embedder_open(struct embedder **out, const struct embedder_config *config,
+                                    struct buf *why);
+void embedder_close(struct embedder *e); /* NULL is fine */
+uint32_t embedder_dim(const struct embedder *e);
+const char *embedder_name(const struct embedder *e); /* last part of the model's path */
+/* Embed a text: out [dim]. *n_tokens (may be NULL): tokens computed. */
+NODISCARD enum status embedder_encode(struct embedder *e, const char *text, size_t len, float *out,
+                                      uint32_t *n_tokens, struct buf *why);
+
+#endif
