@@ -139,17 +139,23 @@ static inline struct store_value store_fits(const struct store_fits *f)
 }
 
 #define STORE_N_COLUMNS_MAX 4
+#define STORE_N_PHRASES_MAX 128
 /* bm25_of(TABLE, ?): the BM25 score of a row of an FTS5 query, higher is better, from statistics
  * that the caller gives. (FTS5's own bm25() takes them from the whole table.) The phrases of the
- * query are counted from 0 in the order in which they stand in it. */
+ * query are counted from 0 in the order in which they stand in it.
+ *
+ * Reading the length of a row takes longer than all the rest. It is read only where the row could
+ * be among the best n_best_max of the statement; other rows score 0. */
 struct store_bm25 {
     double k1, b;
     double mean_words; /* of a row */
     double weights[STORE_N_COLUMNS_MAX];
     uint32_t n_phrases;
     const double *idf; /* [n_phrases]; 0: the phrase does not count */
+    double *best;      /* [n_best_max] working memory: the best scores, the least one first */
+    uint32_t n_best, n_best_max; /* n_best: 0 at the start. n_best_max 0: all rows are scored */
 };
-static inline struct store_value store_bm25(const struct store_bm25 *b)
+static inline struct store_value store_bm25(struct store_bm25 *b)
 {
     return (struct store_value){.kind = STORE_BM25, .p = b};
 }
