@@ -6,8 +6,8 @@
  * Errors  engine_open(): words that name the file and what is wrong with it.
  *         engine_submit(): ERR_BUSY when max_queued requests are waiting, ERR_UNAVAILABLE while
  *         draining and after the device failed, ERR_TOO_LARGE when the request could never fit the
- *         KV pool. engine_cache_view(), engine_cache_erase(), engine_estimate(): ERR_TIMEOUT when
- *         the engine thread is in a step for too long, ERR_UNAVAILABLE when it ends.
+ *         KV pool. engine_cache_view(), engine_cache_erase(), engine_cache_release(),
+ *         engine_estimate(): ERR_TIMEOUT when the engine thread is in a step for too long, ERR_UNAVAILABLE when it ends.
  * Units   bytes, tokens, nanoseconds. */
 #ifndef TARN_ENGINE_ENGINE_H
 #define TARN_ENGINE_ENGINE_H
@@ -121,6 +121,12 @@ NODISCARD enum status engine_cache_view(struct engine *e, uint32_t n_spans_max,
  * blocks. ERR_TIMEOUT: nothing was evicted. */
 NODISCARD enum status engine_cache_erase(struct engine *e, const struct kv_key *first,
                                          uint32_t *n_blocks);
+/* End the holds without end (CACHE_TTL_FOREVER) whose path contains the block with this key: those
+ * of the span that begins with it and of what is before it in the path. KV that another hold covers
+ * stays held, and all of it stays cached. *n_blocks: blocks that nothing holds any more. Waits for
+ * the engine thread; ERR_TIMEOUT: nothing was released. */
+NODISCARD enum status engine_cache_release(struct engine *e, const struct kv_key *key,
+                                           uint32_t *n_blocks);
 /* A session as the engine remembers it, and its KV. */
 struct engine_session {
     bool is_known;                 /* false: all but received.pause is 0 */

@@ -31,6 +31,8 @@ struct question {
     struct engine_cache_view *view; /* to be filled; NULL: not wanted */
     const struct kv_key *erase;     /* to be erased first; NULL: nothing */
     uint32_t n_erased;
+    const struct kv_key *release; /* holds to be released; NULL: nothing */
+    uint32_t n_released;
     uint64_t session; /* to be looked at, into *seen; 0: none */
     bool closes;      /* the session is closed then */
     struct engine_session *seen;
@@ -64,7 +66,7 @@ struct engine {
     atomic_bool stopping;
     atomic_bool failed;       /* engine_failed() */
     atomic_bool reset_wanted; /* engine_reset_cache() */
-    atomic_bool is_asked;     /* engine_cache_view(), engine_cache_erase(), engine_estimate() */
+    atomic_bool is_asked;     /* a question was stored (engine_ask.c) */
     _Atomic uint64_t usual_ttft_us;
 
     /* Under stats_lock. */

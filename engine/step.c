@@ -59,13 +59,36 @@ static void count_finish(struct engine *e, const struct request *r, enum finish_
     hist_add(&st->generation_tokens, n_out);
 }
 
-/* Keep the prompt's KV for the cache_ttl of the request. */
+/* Hold the first n_tokens of the prompt. Returns whether they are held. */
+static bool hold_part(struct cache_seq *kv, struct request *r, struct request_break part,
+                      uint64_t now)
+{
+    enum cache_hold_limit limit;
+    struct cache_hold hold = {.owner = r->tenant, .n_bytes_max = r->cache_bytes_max};
+
+    hold.until_ns = part.ttl_s == CACHE_TTL_FOREVER ? CACHE_HOLD_FOREVER
+                                                    : now + part.ttl_s * UINT64_C(1000000000);
+    uint32_t n = cache_seq_hold(kv, part.n_tokens, &hold, &limit);
+    if (limit != CACHE_HOLD_NO_LIMIT && r->hold_limit == CACHE_HOLD_NO_LIMIT)
+        r->hold_limit = limit;
+    r->n_held = n > r->n_held ? n : r->n_held;
+    return limit == CACHE_HOLD_NO_LIMIT;
+}
+
+/* Hold the prompt, or its longest part that the limits let in. An earlier part adds something only
+ * if it is held for longer. */
 static void hold_prompt(const struct engine *e, uint32_t slot, uint64_t now)
 {
-    const struct request *r = e->lineup.seqs[slot].req;
+    const struct sequence *q = &e->lineup.seqs[slot];
+    struct request *r = q->req;
+    uint32_t ttl_s = 0;
 
-    (void)cache_seq_hold(e->lineup.seqs[slot].kv, r->prompt.n_ids,
-                         now + r->cache_ttl_s * UINT64_C(1000000000));
+    if (r->cache_ttl_s > 0 &&
+        hold_part(q->kv, r, (struct request_break){r->prompt.n_ids, r->cache_ttl_s}, now))
+        ttl_s = r->cache_ttl_s;
+    for (uint32_t i = r->n_breaks; i-- > 0;)
+        if (r->breaks[i].ttl_s > ttl_s && hold_part(q->kv, r, r->breaks[i], now))
+            ttl_s = r->breaks[i].ttl_s;
 }
 
 static struct sched_request asked_of(const struct engine *e, const struct request *r)
@@ -107,7 +130,7 @@ static void end_sequence(struct engine *e, uint32_t slot, enum finish_reason rea
     bool finished = reason == FINISH_STOP || reason == FINISH_LENGTH;
     uint64_t now = clock_now_ns();
 
-    if (r->cache_ttl_s && finished)
+    if (finished)
         hold_prompt(e, slot, now);
     if (finished && r->class == SCHED_USUAL)
         note_answer(e, slot);
