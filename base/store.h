@@ -51,7 +51,7 @@ NODISCARD enum status store_open(struct store **out, const struct store_config *
                                  struct buf *why);
 void store_close(struct store *st); /* rolls back an open transaction. NULL is fine */
 /* Read the whole file and compare its structures: slow. ERR_CORRUPT. */
-NODISCARD enum status store_check(struct store *st, struct buf *why);
+NODISCARD enum status store_verify(struct store *st, struct buf *why);
 /* Bytes of the file and its write-ahead log. 0: in memory. */
 uint64_t store_file_bytes(const struct store *st);
 
@@ -60,7 +60,7 @@ uint64_t store_file_bytes(const struct store *st);
 /* Wait for a reading connection. One thread may hold several, but must not need more than
  * n_readers. */
 struct store_link *store_reader(struct store *st);
-void store_release(struct store *st, struct store_link *link);
+void store_put_back(struct store *st, struct store_link *link);
 /* Begin a transaction and return the writing connection; within a transaction of this thread, a
  * part of it that is committed or rolled back alone. */
 NODISCARD enum status store_begin(struct store *st, struct store_link **link, struct buf *why);

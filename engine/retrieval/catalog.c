@@ -292,7 +292,7 @@ enum status catalog_stats(struct catalog *c, const char *tenant_or_null, struct 
     if (s == OK)
         s = count(link, COUNT_PREAMBLES, no, &out->n_preambles, NULL);
     out->file_bytes = store_file_bytes(c->store);
-    store_release(c->store, link);
+    store_put_back(c->store, link);
     return s;
 }
 

@@ -57,7 +57,7 @@ enum status catalog_get(struct catalog *c, const char *tenant, const char *id, s
         s = read_one(c, link, GET_VISIBLE,
                      STORE_VALUES(store_int(no), store_str(id), store_int(catalog_now_s())), out,
                      &found, why);
-    store_release(c->store, link);
+    store_put_back(c->store, link);
     if (s == OK && !found)
         return buf_why(why, ERR_NOT_FOUND, "there is no document \"%s\"", id);
     return s;
@@ -71,7 +71,7 @@ enum status catalog_get_row(struct catalog *c, int64_t row, struct document *out
         read_one(c, link, GET_ROW, STORE_VALUES(store_int(row), store_int(catalog_now_s())), out,
                  &found, why);
 
-    store_release(c->store, link);
+    store_put_back(c->store, link);
     if (s == OK && !found)
         return buf_why(why, ERR_NOT_FOUND, "the document was deleted");
     return s;
@@ -123,7 +123,7 @@ enum status catalog_list(struct catalog *c, const char *tenant, const char *afte
         s = list_rows(c, &r, limit, f, arg, has_more, why);
         store_end(&r);
     }
-    store_release(c->store, link);
+    store_put_back(c->store, link);
     return s;
 }
 
@@ -162,6 +162,6 @@ enum status catalog_each_embedding(struct catalog *c, const char *tenant,
         s = each_row(&r, f, arg, why);
         store_end(&r);
     }
-    store_release(c->store, link);
+    store_put_back(c->store, link);
     return s;
 }

@@ -323,7 +323,7 @@ enum status catalog_search_text(struct catalog *c, const struct catalog_scope *s
     buf_init(&q->match, MATCH_BYTES_MAX);
     q->link = store_reader(c->store);
     s = run(q, scope, query, len, why);
-    store_release(c->store, q->link);
+    store_put_back(c->store, q->link);
     *n = s == OK ? q->n : 0;
     buf_fini(&q->match);
     free(q);
@@ -345,6 +345,6 @@ enum status catalog_filter_rows(struct catalog *c, const struct json *filter, in
     for (uint32_t i = 0; s == OK && i < n; i++)
         if ((s = row_fits(&q, rows[i], &yes, why)) == OK && yes)
             rows[(*n_left)++] = rows[i];
-    store_release(c->store, q.link);
+    store_put_back(c->store, q.link);
     return s;
 }
