@@ -119,7 +119,7 @@ NODISCARD enum status catalog_stats(struct catalog *c, const char *tenant_or_nul
 
 struct catalog_hit {
     int64_t row;
-    double score; /* higher is better; BM25 */
+    double score; /* higher is better; BM25. Equal ones: the lower row first */
 };
 /* The best documents that `tenant` sees for the words of `query`, by BM25 (Robertson and Zaragoza,
  * "The Probabilistic Relevance Framework", 2009) over title and text; SQLite's FTS5 computes it.
