@@ -60,6 +60,8 @@ void document_fini(struct document *d);
  * process. */
 NODISCARD enum status catalog_open(struct catalog **out, const char *file, struct buf *why);
 void catalog_close(struct catalog *c); /* NULL is fine */
+/* Read the whole file and compare its structures: slow. ERR_CORRUPT. */
+NODISCARD enum status catalog_check(struct catalog *c, struct buf *why);
 
 /* --- documents --- */
 
