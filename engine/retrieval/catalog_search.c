@@ -173,6 +173,12 @@ static uint32_t count_first_words(const struct search *q, int64_t limit)
     return n;
 }
 
+/* How many matches to take when so many of the last ones fitted. */
+static int64_t next_limit(int64_t limit, uint32_t n_fitted, uint32_t k)
+{
+    return n_fitted == 0 ? 16 * limit : limit + 2 * limit * k / n_fitted;
+}
+
 /* Join the best of a range with the hits of the ranges before. */
 static enum status search_range(struct search *q, const struct row_range *range, struct buf *why)
 {
@@ -194,7 +200,7 @@ static enum status search_range(struct search *q, const struct row_range *range,
         n_needed = count_needed_words(q);
         goes_on = !is_done || n_needed > n_select;
         if (!is_done)
-            limit *= 16;
+            limit = next_limit(limit, q->n - n_before, q->k);
         if (n_needed > n_select)
             n_select = n_needed;
     }
