@@ -32,6 +32,7 @@ arrows_table() {
 ^engine/retrieval/  ^base/|^engine/retrieval/
 ^engine/model/     ^base/|^engine/model/|^kernels/(ops|params|device|pack)\.h$
 ^engine/run/       ^base/|^engine/(run|model)/|^engine/sched/cost_model\.h$|^cache/cache\.h$|^kernels/(ops|params|device|pack)\.h$
+^engine/retrieval/ ^base/|^engine/retrieval/
 ^engine/           ^(base|engine)/|^cache/cache\.h$|^kernels/(ops|params|device|pack)\.h$
 ^server/http/      ^base/|^server/http/
 ^server/auth/      ^base/|^server/(auth|http)/|^server/(cache_dir|config|server)\.h$|^cache/cache\.h$
@@ -58,7 +59,7 @@ libraries_table() {
 ^gnutls/                     ^server/http/http_tls\.
 ^jansson\.h$                 ^base/json\.
 ^sodium\.h$|^sodium/         ^base/hash\.
-^sqlite3\.h$                 ^base/store\.
+^sqlite3\.h$                 ^base/store[._]
 ^liburing\.h$|^liburing/     ^base/aio\.
 ^curl/                       ^base/http[._]
 ^pcre2\.h$                   ^engine/text/tokenizer/
@@ -227,6 +228,7 @@ engine/retrieval/planted.c "engine/request.h"
 engine/retrieval/vectors_planted.c <faiss/Index.h>
 engine/retrieval/planted.c <vector>
 engine/run/planted.c "engine/request.h"
+engine/retrieval/planted.c "engine/engine.h"
 server/planted.c "cache/store/kv_store.h"
 server/planted.c "kernels/ops.h"
 server/planted.c "tests/tools/x.h"
