@@ -14,6 +14,7 @@
 #include "server/api/params.h"
 #include "server/api/preamble.h"
 #include "server/api/provenance.h"
+#include "server/api/retention.h"
 #include "server/server.h"
 #include "server/api/tool_calls.h"
 
@@ -33,6 +34,7 @@ void prompt_init(struct prompt *p, uint32_t n_ids_max)
     p->documents_in_template = false;
     buf_init(&p->documents_order, REQUEST_N_SPANS_MAX * sizeof(uint32_t));
     p->documents_note[0] = '\0';
+    p->n_breaks = 0;
     p->scope = NULL;
 }
 
@@ -231,7 +233,8 @@ static enum status set_text(struct json *obj, const char *key, const char *text,
     return js_set(obj, key, js_new_string(text, len));
 }
 
-/* Copy a message for the template, with `content` as its content. */
+/* Copy a message for the template, with `content` as its content. cache_control is a field of the
+ * API, which templates do not know. */
 static enum status make_message(struct json **out, const struct json *message,
                                 const struct buf *content)
 {
@@ -239,7 +242,8 @@ static enum status make_message(struct json **out, const struct json *message,
     enum status s = m ? OK : ERR_NOMEM;
 
     for (void *it = js_first(message); s == OK && it; it = js_next(message, it))
-        s = js_set(m, js_it_key(it), js_ref(js_it_value(it)));
+        if (strcmp(js_it_key(it), "cache_control") != 0)
+            s = js_set(m, js_it_key(it), js_ref(js_it_value(it)));
     if (s == OK)
         s = js_set(m, "content", js_new_string(buf_str(content), content->len));
     if (s == OK)
@@ -262,9 +266,15 @@ static enum status push_system(struct chat_history *history, const char *text, s
     return s;
 }
 
+/* The text whose place in a rendering is looked for: the content of a message up to a breakpoint. */
+struct mark {
+    const struct breakpoint *at;
+    struct json *content; /* of that message, as the template gets it; a reference */
+};
+
 /* Append a message. `documents`: text for the end of the system message; may be empty. */
 static enum status push_message(struct chat_history *history, const struct json *message, size_t i,
-                                const struct buf *documents, struct buf *why)
+                                const struct buf *documents, struct mark *mark, struct buf *why)
 {
     struct buf content;
     const char *role = NULL;
@@ -290,6 +300,8 @@ static enum status push_message(struct chat_history *history, const struct json 
     }
     if (s == OK)
         s = make_message(&made, message, &content);
+    if (s == OK && mark && mark->at->message == i)
+        mark->content = js_ref(js_get(made, "content"));
     if (s == OK)
         s = chat_history_add(history, made);
     buf_fini(&content);
@@ -300,7 +312,7 @@ static enum status push_message(struct chat_history *history, const struct json 
  * were written as text. */
 static enum status make_messages(struct json **out, struct buf *calls, const struct server *srv,
                                  const struct json *body, const struct buf *documents,
-                                 struct buf *why)
+                                 struct mark *mark, struct buf *why)
 {
     const struct json *given = js_get_set(body, "messages");
     size_t n = js_len(given);
@@ -316,7 +328,7 @@ static enum status make_messages(struct json **out, struct buf *calls, const str
     struct chat_history history;
     enum status s = chat_history_init(&history, &srv->chat_traits);
     for (size_t i = 0; s == OK && i < n; i++)
-        s = push_message(&history, js_at(given, i), i, documents, why);
+        s = push_message(&history, js_at(given, i), i, documents, mark, why);
     if (s == OK)
         s = chat_history_take(&history, out);
     chat_history_take_calls(&history, calls);
@@ -438,7 +450,8 @@ struct chat {
     int64_t now_s;      /* the same for all renderings of a request */
     bool parse_special; /* treat untrusted text like trusted text */
     struct buf *why;
-    size_t n_kept; /* length of the text after the cut of continue_final_message */
+    size_t n_kept;     /* length of the text after the cut of continue_final_message */
+    struct mark *mark; /* render() finds its place instead of the untrusted texts; NULL: none */
 };
 
 /* Render the context. Adds the ranges of *out that are untrusted to *untrusted (may be NULL).
@@ -453,8 +466,12 @@ static enum status render_context(const struct chat *chat, const struct json *co
 
     buf_init(&texts, TEXT_BYTES_MAX);
     buf_init(&inner, BUF_WHY_MAX / 2);
-    if (untrusted)
+    if (chat->mark && chat->mark->content) {
+        struct chat_text text = {js_string(chat->mark->content, NULL), chat->mark->at->n_bytes};
+        s = buf_append(&texts, &text, sizeof text);
+    } else if (untrusted && !chat->mark) {
         s = provenance_collect(&texts, context, calls, documents_len, own);
+    }
     if (s == OK) {
         s = chat_template_render_marked(chat->srv->template, context, chat->now_s,
                                         (const struct chat_text *)(const void *)texts.data,
@@ -485,7 +502,8 @@ static enum status render(struct chat *chat, struct json *documents, struct buf 
     if (documents && !chat->in_template)
         s = documents_write(documents, &system_text, &own);
     if (s == OK)
-        s = make_messages(&messages, &calls, chat->srv, chat->body, &system_text, chat->why);
+        s = make_messages(&messages, &calls, chat->srv, chat->body, &system_text, chat->mark,
+                          chat->why);
     if (s == OK)
         s = make_context(&context, chat->srv, chat->body, &chat->flags, messages,
                          documents && chat->in_template ? js_ref(documents) : NULL, chat->why);
@@ -653,6 +671,75 @@ enum status prompt_render_own(const struct server *srv, const struct json *body,
     return s;
 }
 
+/* Find where the text up to a breakpoint ends in the rendering; 0: the template leaves it out, or
+ * its message became a part of another one. */
+static enum status find_breakpoint(struct chat *chat, struct json *documents,
+                                   const struct breakpoint *at, size_t *end)
+{
+    struct mark mark = {.at = at};
+    struct ranges found = {0};
+    size_t n_kept = chat->n_kept;
+    struct buf text;
+
+    buf_init(&text, TEXT_BYTES_MAX);
+    chat->mark = &mark;
+    enum status s = render(chat, documents, &text, &found);
+    chat->mark = NULL;
+    chat->n_kept = n_kept;
+    *end = found.n > 0 ? found.v[found.n - 1].end : 0;
+    *end = *end < n_kept ? *end : n_kept;
+    js_unref(mark.content);
+    ranges_fini(&found);
+    buf_fini(&text);
+    return s;
+}
+
+/* Set the breaks of the prompt: the ids whose text lies before ends [b->n]. Where a tokenizer
+ * changes the text, a break is off by the bytes that it adds or drops. */
+static enum status set_breaks(struct prompt *p, const struct server *srv,
+                              const struct breakpoints *b, const size_t *ends)
+{
+    const uint32_t *ids = prompt_ids(p);
+    size_t n_bytes = 0;
+    uint32_t n = 0, i = 0;
+    struct detok d;
+    struct buf piece;
+    enum status s = OK;
+
+    buf_init(&piece, TEXT_BYTES_MAX);
+    detok_init(&d, srv->tokenizer, NULL, 0, true, false, false);
+    for (; s == OK && i <= prompt_n_ids(p); i++) {
+        bool is_last = i == prompt_n_ids(p);
+        if (!is_last)
+            s = detok_feed(&d, ids[i], &piece);
+        n_bytes += piece.len;
+        buf_reset(&piece);
+        for (; n < b->n && (is_last || n_bytes > ends[n]); n++)
+            if (ends[n] > 0 && i > 0)
+                p->breaks[p->n_breaks++] = (struct request_break){i, b->v[n].ttl_s};
+    }
+    detok_fini(&d);
+    buf_fini(&piece);
+    return s;
+}
+
+/* Find the prompt's breaks. */
+static enum status place_breaks(struct prompt *p, struct chat *chat, struct json *documents)
+{
+    size_t ends[REQUEST_N_BREAKS_MAX];
+    struct breakpoints b;
+    enum status s = breakpoints_read(&b, chat->body, chat->why);
+
+    p->n_breaks = 0;
+    for (uint32_t i = 0; s == OK && i < b.n; i++)
+        s = find_breakpoint(chat, documents, &b.v[i], &ends[i]);
+    if (s == OK && b.n > 0 && chat->srv->tokenizer)
+        s = set_breaks(p, chat->srv, &b, ends);
+    if (s != OK && chat->why->len == 0)
+        buf_why(chat->why, s, "out of memory");
+    return s;
+}
+
 static enum status encode_chat(struct prompt *p, struct chat *chat, struct json *documents,
                                bool add_special)
 {
@@ -663,6 +750,8 @@ static enum status encode_chat(struct prompt *p, struct chat *chat, struct json 
     enum status s = render(chat, documents, &text, chat->parse_special ? NULL : &untrusted);
     if (s == OK)
         s = tokenize_chat(p, chat, documents, &text, &untrusted, add_special);
+    if (s == OK)
+        s = place_breaks(p, chat, documents);
     ranges_fini(&untrusted);
     buf_fini(&text);
     return s;

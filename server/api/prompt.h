@@ -23,6 +23,7 @@
 
 #include "base/json.h"
 #include "cache/cache.h"
+#include "engine/request.h"
 
 struct server;
 
@@ -32,10 +33,12 @@ struct prompt {
     struct buf span_ends; /* of u32: positions at which a span ends; empty: one span */
     uint32_t n_public;    /* leading ids whose KV all tenants share: 0, or one of span_ends */
     uint32_t n_documents;
-    bool documents_in_template;   /* at the template's own place, not in the system message */
-    struct buf documents_order;   /* of u32: index of the given document at each place; empty: the
+    bool documents_in_template; /* at the template's own place, not in the system message */
+    struct buf documents_order; /* of u32: index of the given document at each place; empty: the
                                      given order, because `documents_order` is not "cache" */
-    char documents_note[160];     /* why documents are not spans or cannot be reused; else "" */
+    char documents_note[160];   /* why documents are not spans or cannot be reused; else "" */
+    struct request_break breaks[REQUEST_N_BREAKS_MAX]; /* [n_breaks] ascending: retention.h */
+    uint32_t n_breaks;
     const struct kv_scope *scope; /* the scope in which `documents_order` "cache" looks up KV, set
                                      by the caller; NULL: keep the given order */
 };
