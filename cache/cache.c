@@ -181,6 +181,11 @@ uint32_t cache_n_available(const struct cache *c)
     return store_n_available(c->store);
 }
 
+uint32_t cache_n_held(const struct cache *c)
+{
+    return store_n_held(c->store);
+}
+
 void cache_check(const struct cache *c)
 {
     store_check(c->store);

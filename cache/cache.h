@@ -341,6 +341,8 @@ uint32_t cache_top_spans(const struct cache *c, struct cache_span *out, uint32_t
 
 /* Device blocks that are free or can be evicted: the most that cache_seq_grow() can take now. */
 uint32_t cache_n_available(const struct cache *c);
+/* Device blocks, at most, that holds and pauses of sessions keep from eviction. */
+uint32_t cache_n_held(const struct cache *c);
 /* Recount everything and ASSERT that states, references and lists agree. O(blocks). */
 void cache_check(const struct cache *c);
 /* Forget every cached block of every tier and all holds. Blocks in use stay. Blocks on disk are

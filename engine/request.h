@@ -40,10 +40,10 @@ struct request_break {
 struct request {
     /* Set before engine_submit(), constant after. */
     char id[REQUEST_ID_BYTES];
-    int32_t priority; /* lower is sooner; 0 is usual */
-    enum sched_class class;
-    uint64_t tenant;  /* equal for requests of one tenant */
-    uint64_t session; /* equal for requests of one session; 0: none */
+    int32_t priority;       /* lower is sooner; 0 is usual */
+    enum sched_class class; /* stays SCHED_USUAL but for work of the server itself */
+    uint64_t tenant;        /* equal for requests of one tenant */
+    uint64_t session;       /* equal for requests of one session; 0: none */
     struct sampling sampling;
     struct stopping stopping;
     struct cache_prompt prompt;    /* ids, span ends, keys: owned by the request */
@@ -75,7 +75,9 @@ struct request {
     int32_t stop_string;     /* tokens so far; written before n_out */
     _Atomic uint32_t n_text_ids;
     _Atomic uint64_t n_text_bytes;
-    _Atomic uint32_t n_cached;                   /* prompt tokens not computed again */
+    _Atomic uint32_t n_computed; /* of a request that is not usual: tokens with KV so far, the
+                                    cached ones included */
+    _Atomic uint32_t n_cached;   /* prompt tokens not computed again */
     _Atomic uint32_t n_cached_in[CACHE_N_TIERS]; /* of those, by the tier that held them */
     uint32_t n_held;                  /* leading tokens of the prompt that the request's fields
                                           hold; written before `finish` */

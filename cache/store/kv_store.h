@@ -44,7 +44,9 @@ const struct kv_pool *store_pool(const struct store *st);
 
 /* Device blocks that are free or can be freed by eviction. */
 uint32_t store_n_available(const struct store *st);
-/* Take n of them, evicting as needed. All or nothing. */
+/* Blocks that holds and pauses of sessions keep. */
+uint32_t store_n_held(const struct store *st);
+/* Take n available ones, evicting as needed. All or nothing. */
 NODISCARD enum status store_take(struct store *st, uint32_t *ids, uint32_t n);
 void store_give(struct store *st, uint32_t id);
 

@@ -4,12 +4,14 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "engine/text/detokenize.h"
 
 #define CACHE_TTL_S_MAX 86400
 #define OPTIONS_TTL_S 1800 /* OpenAI's default, and the only time in its schema */
 #define CONTROL_TTL_S 300  /* Anthropic's default */
 #define RETENTION_TTL_S 86400
 #define NAME_BYTES 96
+#define PIECE_BYTES_MAX (1u << 20) /* text of one token */
 
 /* --- values --- */
 
@@ -210,5 +212,32 @@ enum status breakpoints_read(struct breakpoints *b, const struct json *body, str
     b->n = 0;
     for (size_t i = 0; s == OK && i < js_len(messages); i++)
         s = read_message(b, js_at(messages, i), (uint32_t)i, r.break_ttl_s, why);
+    return s;
+}
+
+enum status breakpoints_place(const struct breakpoints *b, const size_t *ends,
+                              const struct tokenizer *t, const uint32_t *ids, uint32_t n_ids,
+                              struct request_break *out, uint32_t *n_out)
+{
+    size_t n_bytes = 0;
+    uint32_t next = 0;
+    struct detok d;
+    struct buf piece;
+    enum status s = OK;
+
+    *n_out = 0;
+    buf_init(&piece, PIECE_BYTES_MAX);
+    detok_init(&d, t, NULL, 0, true, false, false);
+    for (uint32_t i = 0; s == OK && next < b->n && i <= n_ids; i++) {
+        if (i < n_ids)
+            s = detok_feed(&d, ids[i], &piece);
+        n_bytes += piece.len;
+        buf_reset(&piece);
+        for (; next < b->n && (i == n_ids || n_bytes > ends[next]); next++)
+            if (ends[next] > 0 && i > 0)
+                out[(*n_out)++] = (struct request_break){i, b->v[next].ttl_s};
+    }
+    detok_fini(&d);
+    buf_fini(&piece);
     return s;
 }
