@@ -68,7 +68,7 @@ libraries_table() {
 ^uc[pst]/                    ^cache/transport_ucx
 ^hiredis/                    ^cache/directory_redis
 ^cmocka\.h$                  ^tests/
-^tarn_client\.h$             ^clients/c/example\.c$|^tests/integration/installed/
+^tarn_client\.h$             ^clients/(c/example|examples/[a-z]+)\.c$|^tests/integration/installed/
 ^(algorithm|deque|functional|limits|map|memory|mutex|string|tuple|type_traits|vector)$  ^tests/cuda_emulation/
 ^(elf|link)\.h$               ^tests/cuda_emulation/
 ^gnu/libc-version\.h$        ^tests/
