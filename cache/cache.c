@@ -16,6 +16,13 @@ const char *cache_tier_name(enum cache_tier t)
     return names[t];
 }
 
+const char *cache_hold_limit_name(enum cache_hold_limit l)
+{
+    static const char *const names[CACHE_HOLD_N_LIMITS] = {"", "share", "owner", "count"};
+
+    return names[l];
+}
+
 const char *cache_policies(void)
 {
     return "contest, pgdsf, gdsf, lru, lfu";
@@ -163,6 +170,11 @@ void cache_stats(const struct cache *c, struct cache_stats *out)
     store_stats(c->store, out);
 }
 
+bool cache_find_span(const struct cache *c, const struct kv_key *first, struct cache_span *out)
+{
+    return store_find_span(c->store, first, out);
+}
+
 uint32_t cache_top_spans(const struct cache *c, struct cache_span *out, uint32_t n_max,
                          uint32_t *n_all)
 {
@@ -172,6 +184,11 @@ uint32_t cache_top_spans(const struct cache *c, struct cache_span *out, uint32_t
 uint32_t cache_n_available(const struct cache *c)
 {
     return store_n_available(c->store);
+}
+
+uint32_t cache_n_held(const struct cache *c)
+{
+    return store_n_held(c->store);
 }
 
 void cache_check(const struct cache *c)
@@ -194,6 +211,12 @@ bool cache_close_session(struct cache *c, uint64_t session, uint32_t *n_blocks)
 bool cache_session(const struct cache *c, uint64_t session, struct cache_session *out)
 {
     return store_session(c->store, session, out);
+}
+
+uint32_t cache_release(struct cache *c, const struct kv_key *key)
+{
+    cache_assert_owner(c);
+    return store_release_holds(c->store, key);
 }
 
 uint32_t cache_erase(struct cache *c, const struct kv_key *first)

@@ -605,7 +605,7 @@ enum status engine_open(struct engine **out, const struct engine_config *config,
     init_stats(&e->live);
     e->shared = e->live;
     e->config = *config;
-    e->n_slots = config->max_queued + config->max_num_seqs;
+    e->n_slots = engine_n_slots(e);
     e->n_logits_max = choose_logits_rows(config);
     e->model_dir = strdup(config->model_dir);
     if (!e->model_dir)
@@ -654,11 +654,7 @@ enum status engine_start(struct engine *e)
 void engine_drain_begin(struct engine *e)
 {
     atomic_store(&e->draining, true);
-}
-
-bool engine_drained(const struct engine *e)
-{
-    return atomic_load(&e->draining) && atomic_load(&e->n_inside) == 0;
+    ring_poke(&e->submitted); /* the engine thread cancels what is not usual */
 }
 
 void engine_close(struct engine *e)
@@ -700,23 +696,6 @@ bool engine_failed(const struct engine *e)
     return atomic_load(&e->failed);
 }
 
-static enum status enter(struct engine *e, struct buf *why)
-{
-    if (atomic_load(&e->failed))
-        return buf_why(why, ERR_UNAVAILABLE, DEVICE_FAILED_WORDS);
-    if (atomic_load(&e->draining))
-        return buf_why(why, ERR_UNAVAILABLE, "the server is shutting down");
-    /* Preempted requests wait too: all requests inside count, not only those that never ran. */
-    if (atomic_fetch_add(&e->n_inside, 1) >= e->n_slots) {
-        atomic_fetch_sub(&e->n_inside, 1);
-        atomic_fetch_add(&e->n_rejected, 1);
-        return buf_why(why, ERR_BUSY,
-                       "%u requests are waiting already, beside %u that run; try again later",
-                       e->config.max_queued, e->config.max_num_seqs);
-    }
-    return OK;
-}
-
 enum status engine_submit(struct engine *e, struct request *r, struct buf *why)
 {
     const struct cache_prompt *p = &r->prompt;
@@ -729,14 +708,14 @@ enum status engine_submit(struct engine *e, struct request *r, struct buf *why)
                        "prompt and max_tokens need up to %u KV blocks, the "
                        "pool has %u; lower max_tokens",
                        n_blocks, e->info.n_kv_blocks);
-    s = enter(e, why);
+    s = engine_enter(e, r->class, why);
     if (s != OK)
         return s;
     atomic_store(&r->t_submit, clock_now_ns());
     request_ref(r);
     s = ring_push(&e->submitted, r);
     if (s != OK) {
-        atomic_fetch_sub(&e->n_inside, 1);
+        engine_leave(e, r);
         request_unref(r);
         return buf_why(why, s,
                        s == ERR_BUSY ? "too many requests are waiting; try again later"

@@ -123,6 +123,8 @@ static const struct option_row rows[] = {
            "target of the first token for requests that bring none; 0: no target"),
     NUMBER(NULL, "slo-tpot-ms", slo_tpot_ms, 0, HOUR_MS, "0", "MS",
            "target of the mean time between tokens for requests that bring none; 0: no target"),
+    NUMBER(NULL, "retrieval-stage-ms", retrieval_stage_ms, 0, 60000, "0", "MS",
+           "for experiments: least time of a stage of the search for documents"),
 
     SIZE("KV cache", "kv-device-bytes", kv_device_bytes, 0, UINT64_C(1) << 50, "0",
          "size of the KV pool; 0: chosen from free memory"),
@@ -163,6 +165,12 @@ static const struct option_row rows[] = {
     TEXT(NULL, "cache-dir", cache_dir, "", "DIR",
          "directory for the secret that separates tenants and for measured costs; default: "
          "$XDG_CACHE_HOME/tarn or ~/.cache/tarn"),
+
+    TEXT("Documents", "documents-path", documents_path, "", "DIR",
+         "directory of registered documents, one server uses it at a time; none: no documents; "
+         "default: documents in the folder of --cache-dir"),
+    TEXT(NULL, "embedding-model", embedding_model, "", "MODEL",
+         "second model that embeds documents and queries for vector search, named as --model"),
 
     CHOICE("Logs", "log-level", log_level, "info", "debug|info|warn|error|warning=warn",
            "lowest level of the messages that are written"),

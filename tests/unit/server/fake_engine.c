@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "engine/document_order.h"
+#include "engine/embedder.h"
 #include "engine/text/tokenizer/tokenizer_utf8.h"
 
 #define N_INSIDE_MAX 1024
@@ -27,6 +28,8 @@ _Atomic uint64_t fake_view_ns;
 atomic_uint fake_n_viewing;
 atomic_uint fake_n_resets;
 atomic_uint fake_n_erasures;
+atomic_uint fake_n_releases;
+atomic_uint fake_n_releases;
 atomic_bool fake_has_disk = true;
 atomic_bool fake_order_is_held;
 atomic_uint fake_n_orders;
@@ -513,6 +516,67 @@ enum status engine_cache_erase(struct engine *e, const struct kv_key *first, uin
     *n_blocks = first->bytes[0] < 20 && first->bytes[31] == first->bytes[0] ? 7 : 0;
     if (*n_blocks)
         atomic_fetch_add(&fake_n_erasures, 1);
+    return OK;
+}
+
+/* --- no embedding model --- */
+
+enum status embedder_open(struct embedder **out, const struct embedder_config *config,
+                          struct buf *why)
+{
+    (void)config;
+    *out = NULL;
+    return buf_why(why, ERR_UNSUPPORTED, "the fake engine embeds nothing");
+}
+
+void embedder_close(struct embedder *e)
+{
+    (void)e;
+}
+
+uint32_t embedder_dim(const struct embedder *e)
+{
+    (void)e;
+    return 0;
+}
+
+enum status embedder_encode(struct embedder *e, const char *text, size_t len, float *out,
+                            uint32_t *n_tokens, struct buf *why)
+{
+    (void)e;
+    (void)text;
+    (void)len;
+    (void)out;
+    (void)n_tokens;
+    (void)why;
+    return ERR_UNSUPPORTED;
+}
+
+/* Caches nothing. */
+enum status engine_cache_spans(struct engine *e, const struct kv_key *keys, uint32_t n,
+                               struct cache_span *spans)
+{
+    (void)e;
+    for (uint32_t i = 0; i < n; i++)
+        spans[i] = (struct cache_span){.key = keys[i]};
+    return atomic_load(&fake_is_stuck) ? ERR_TIMEOUT : OK;
+}
+
+bool engine_cache_knows(const struct engine *e, const struct kv_key *key)
+{
+    (void)e;
+    (void)key;
+    return false;
+}
+
+enum status engine_cache_release(struct engine *e, const struct kv_key *key, uint32_t *n_blocks)
+{
+    (void)e;
+    if (atomic_load(&fake_is_stuck))
+        return ERR_TIMEOUT;
+    *n_blocks = key->bytes[0] < 20 && key->bytes[31] == key->bytes[0] ? 5 : 0;
+    if (*n_blocks)
+        atomic_fetch_add(&fake_n_releases, 1);
     return OK;
 }
 
