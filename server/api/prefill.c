@@ -134,6 +134,7 @@ static enum status make_request(struct prefill *out, const struct server *srv,
     out->n_tokens = end - begin;
     out->request->class = SCHED_BACKGROUND;
     out->request->tenant = account ? account->tenant_id : 0;
+    out->request->cache_bytes_max = account ? atomic_load(&account->kv_bytes) : 0;
     return OK;
 }
 
