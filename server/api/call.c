@@ -16,6 +16,7 @@
 #include "server/auth/auth.h"
 #include "server/http/error.h"
 #include "server/api/logprobs.h"
+#include "server/api/lookup.h"
 #include "server/server.h"
 #include "server/api/tally.h"
 #include "server/api/wait.h"
@@ -517,8 +518,10 @@ static void submit_all(struct call *call, struct http_exchange *x, struct buf *w
         r->wake_at_end = !call->params.stream && !call->params.logprobs;
         s = engine_submit(call->srv->engine, r, why);
     }
-    if (s == OK)
+    if (s == OK) {
+        lookup_note(call);
         return;
+    }
     cancel_all(call);
     reply_error(call->srv, x, s, NULL, why);
 }
