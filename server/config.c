@@ -142,7 +142,7 @@ static const struct option_row rows[] = {
            SETTING_TEXT(DEFAULT_KV_PREFETCH_SHARE), "SHARE",
            "share of the KV pool that waiting requests may fetch into from host memory"),
     NUMBER(NULL, "kv-hold-share", kv_hold_share, 0, 1, SETTING_TEXT(DEFAULT_KV_HOLD_SHARE), "SHARE",
-           "share of the KV pool that requests may keep with cache_ttl"),
+           "share of the KV pool that requests may hold (cache_ttl and others)"),
     COUNT(NULL, "kv-reserve-blocks", kv_reserve_blocks, 0, UINT32_MAX, "0",
           "KV blocks kept free for new requests; 0: chosen by need"),
     CHOICE(NULL, "kv-swap", kv_swap, DEFAULT_KV_SWAP, KV_SWAP_NAMES,

@@ -16,7 +16,7 @@ void answer_init(struct answer *a, enum tarn_kind kind,
                  void (*emit)(void *arg, const struct tarn_chunk *chunk), void *arg)
 {
     *a = (struct answer){.kind = kind, .emit = emit, .arg = arg};
-    a->usage = (struct tarn_usage){-1, -1, -1, -1, {-1, -1, -1, -1}, -1};
+    a->usage = (struct tarn_usage){-1, -1, -1, -1, -1, -1, {-1, -1, -1, -1}, -1};
     buf_init(&a->words, BUF_WHY_MAX);
     buf_init(&a->ids, IDS_BYTES_MAX);
 }
@@ -64,6 +64,8 @@ static void take_usage(struct answer *a, const struct json *root)
     get_count(usage, "completion_tokens", &u->completion_tokens);
     get_count(usage, "total_tokens", &u->total_tokens);
     get_count(prompt, "cached_tokens", &u->cached_tokens);
+    get_count(prompt, "cache_write_tokens", &u->cache_write_tokens);
+    get_count(prompt, "held_tokens", &u->held_tokens);
     get_tiers(js_get(prompt, "cached_tokens_details"), u);
     get_tiers(js_get(js_get(root, "sglext"), "cached_tokens_details"), u);
     get_count(js_get(usage, "completion_tokens_details"), "reasoning_tokens", &u->reasoning_tokens);

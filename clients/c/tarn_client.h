@@ -137,7 +137,8 @@ struct tarn_request {
     const uint32_t *stop_token_ids; /* [n_stop_token_ids] */
     size_t n_stop_token_ids;
     const char *session_id, *cache_salt, *request_id;
-    int64_t cache_ttl; /* seconds to keep the prompt's KV after the request's end; Tarn only */
+    int64_t cache_ttl; /* seconds to keep the prompt's KV after the request's end; Tarn only. Other
+                          APIs' cache fields, such as cache_control, go into extra_body */
 
     const char *extra_body; /* a JSON object whose members are added, or replace those above */
 };
@@ -182,6 +183,9 @@ struct tarn_usage {
     int64_t prompt_tokens, completion_tokens, total_tokens;
     /* usage.prompt_tokens_details.cached_tokens, or llama.cpp's timings.cache_n. */
     int64_t cached_tokens;
+    /* The same details' cache_write_tokens and held_tokens (Tarn only): prompt tokens that the
+     * request computed and keeps, and all that it keeps. */
+    int64_t cache_write_tokens, held_tokens;
     /* usage.prompt_tokens_details.cached_tokens_details {device, host, disk, remote}, or SGLang's
      * sglext.cached_tokens_details {device, host, storage}. */
     int64_t cached_by_tier[TARN_N_TIERS];

@@ -64,7 +64,7 @@ static void on_end(void *arg, struct tarn_call *call, const struct tarn_result *
 static void init_answer(struct tarn_answer *a)
 {
     *a = (struct tarn_answer){.error = TARN_ERR_INTERNAL, .retry_after_s = -1};
-    a->usage = (struct tarn_usage){-1, -1, -1, -1, {-1, -1, -1, -1}, -1};
+    a->usage = (struct tarn_usage){-1, -1, -1, -1, -1, -1, {-1, -1, -1, -1}, -1};
 }
 
 /* Run one call to its end. path NULL: the path of body->kind. */

@@ -234,6 +234,8 @@ static void print_usage(const struct tarn_answer *a)
         fprintf(stderr, ", prompt: %lld tokens", (long long)u->prompt_tokens);
     if (u->cached_tokens >= 0)
         fprintf(stderr, " (%lld cached)", (long long)u->cached_tokens);
+    if (u->held_tokens > 0)
+        fprintf(stderr, " (%lld held)", (long long)u->held_tokens);
     if (u->completion_tokens >= 0)
         fprintf(stderr, ", answer: %lld tokens", (long long)u->completion_tokens);
     if (a->first_ns)

@@ -76,6 +76,7 @@ static void a_chat_stream_is_read(void **state)
     assert_int_equal(event(&f, "{\"choices\":[],\"usage\":{\"prompt_tokens\":5,"
                                "\"completion_tokens\":6,\"total_tokens\":11,"
                                "\"prompt_tokens_details\":{\"cached_tokens\":3,"
+                               "\"cache_write_tokens\":4,\"held_tokens\":7,"
                                "\"cached_tokens_details\":{\"device\":1,\"disk\":2}}}}"),
                      0);
     assert_string_equal(buf_str(&f.out), "0:R;0:Hi#7#8D;0:+hmD;1:D;1:(stop);0:(length);");
@@ -87,6 +88,8 @@ static void a_chat_stream_is_read(void **state)
     assert_int_equal(f.a.usage.prompt_tokens, 5);
     assert_int_equal(f.a.usage.completion_tokens, 6);
     assert_int_equal(f.a.usage.cached_tokens, 3);
+    assert_int_equal(f.a.usage.cache_write_tokens, 4);
+    assert_int_equal(f.a.usage.held_tokens, 7);
     assert_int_equal(f.a.usage.cached_by_tier[TARN_TIER_DEVICE], 1);
     assert_int_equal(f.a.usage.cached_by_tier[TARN_TIER_HOST], -1);
     assert_int_equal(f.a.usage.cached_by_tier[TARN_TIER_DISK], 2);
