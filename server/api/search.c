@@ -294,6 +294,8 @@ enum status search_run(struct search *s, const struct library_parts *parts, cons
     *state = (struct search_state){0};
     buf_init(&inner, BUF_WHY_MAX / 2);
     enum status st = choose_lists(s, parts, tenant, state, &inner);
+    if (st == ERR_INVALID)
+        buf_why(why, st, "retrieval.%s", buf_str(&inner));
     const struct retrieval_query q = {
         .scope = {.tenant = tenant, .own = s->own, .public = s->public},
         .text = s->query.len ? s->query.data : NULL,
@@ -306,12 +308,14 @@ enum status search_run(struct search *s, const struct library_parts *parts, cons
         .n_stages = SEARCH_N_STAGES};
     if (st == OK)
         st = retrieval_begin(&search, parts->retrieval, &q, &inner);
+    /* The other fields were checked before. */
+    if (search == NULL && st == ERR_INVALID && why->len == 0)
+        buf_why(why, st, "retrieval.embedding: %s", buf_str(&inner));
     if (st == OK)
         st = run_stages(search, step, arg, state, &inner);
     retrieval_end(search);
     if (st != OK && why->len == 0) /* step() may have written its own words */
-        buf_why(why, st, "retrieval%s%s", st == ERR_INVALID ? "." : ": ",
-                inner.len ? buf_str(&inner) : status_words(st));
+        buf_why(why, st, "retrieval: %s", inner.len ? buf_str(&inner) : status_words(st));
     buf_fini(&inner);
     return st;
 }

@@ -147,7 +147,9 @@ def an_embedding_finds_the_nearest() -> None:
     answer = ask(retrieval={"embedding": near_d, "mode": "vector", "top_k": 2})
     assert ids(answer)[0] == "d" and answer["retrieval"]["mode"] == "vector"
     both = ask(retrieval={"embedding": near_d, "top_k": 4})
-    assert both["retrieval"]["mode"] == "hybrid" and set(ids(both)[:2]) == {"a", "d"}, ids(both)
+    assert both["retrieval"]["mode"] == "hybrid" and sorted(ids(both)) == ["a", "b", "c", "d"]
+    ranks = {d["id"]: (d["lexical_rank"], d["vector_rank"]) for d in both["documents"]["used"]}
+    assert ranks["a"][0] == 1 and ranks["d"][1] == 1 and all(r[1] for r in ranks.values()), ranks
 
 
 def orders() -> None:
