@@ -221,6 +221,13 @@ static const struct option_row rows[] = {
            "latency that learned ranks minimize: per token, or end-to-end"),
     NUMBER(NULL, "age-boost-ms", age_boost_ms, 0, 24 * 3600000.0, "0", "MS",
            "learned ranks: time constant of ageing; 0: learned from the backlog"),
+    COUNT(NULL, "cache-reorder-window", cache_reorder_window, 0, 256,
+          SETTING_TEXT(DEFAULT_CACHE_REORDER_WINDOW),
+          "a waiting request with more of its prompt cached goes before at most this many others "
+          "of the same level; 0: off"),
+    COUNT(NULL, "background-documents", background_documents, 0, 1 << 24, "0",
+          "documents that are prefilled in the background meanwhile"),
+    COUNT(NULL, "background-tokens", background_tokens, 1, 1 << 20, "740", "tokens of each"),
     SIZE(NULL, "kv-bytes-per-token", kv_bytes_per_token, 4, 1 << 30, "819200",
          "KV of a token, all layers; default: OPT-13B's"),
     SIZE(NULL, "kv-device-bytes", kv_device_bytes, 1, UINT64_C(1) << 44, "12G",

@@ -11,6 +11,8 @@
 
 #define NEVER UINT64_MAX
 #define NS_PER_S 1e9
+/* Background prefills inside at a time, as a librarian thread of the server would submit them. */
+#define N_BACKGROUND_INSIDE 4
 /* Sessions whose instance is kept; further ones are routed like new sessions. */
 #define N_SESSIONS_MAX (1u << 20)
 
@@ -21,6 +23,13 @@ struct flight {
     struct instance *instance;
     bool is_active;   /* sent, not ended */
     struct link link; /* in `active` or `waiting` */
+};
+
+/* A document that is prefilled in the background. */
+struct chore {
+    struct job job;
+    struct instance *instance;
+    struct link link; /* in `chores` */
 };
 
 struct sim {
@@ -35,8 +44,12 @@ struct sim {
     struct link active;  /* flights that were sent and have not ended */
     struct link waiting; /* flights whose time has come, for a place */
     uint32_t next_instance;
-    struct map session_at; /* session -> instance */
-    bool is_draining;      /* nothing more is sent, requests inside are cancelled */
+    struct map session_at;                  /* session -> instance */
+    struct link chores;                     /* inside */
+    uint64_t n_chores_begun, n_chores_done; /* done: or cancelled */
+    uint64_t n_background_done;
+    uint64_t chore_ns; /* end of the last one done */
+    bool is_draining;  /* nothing more is sent, requests inside are cancelled */
     enum status status;
     struct buf *why;
 };
@@ -277,9 +290,70 @@ static void on_token(void *arg, struct job *j, uint64_t now_ns)
         instance_cancel(f->instance, j, now_ns);
 }
 
+/* --- background --- */
+
+static enum status make_document(struct sim *sim, struct cache_prompt *out)
+{
+    const struct sim_config *c = sim->config;
+    struct sim_prompt_config p = {.segment_tokens = c->instance.segment_tokens};
+    struct load_request r;
+
+    load_request_init(&r, 0);
+    /* Ids of its own: no request has this document. */
+    uint64_t name = UINT64_C(0x646f630000000000) + sim->n_chores_begun;
+    enum status s = load_request_add(&r, PART_DOCUMENT, name, c->n_background_tokens)
+                        ? sim_prompt_make(out, &r, &p)
+                        : ERR_NOMEM;
+    load_request_fini(&r);
+    return s;
+}
+
+static void begin_chores(struct sim *sim)
+{
+    while (sim->n_chores_begun < sim->config->n_background && !sim->is_draining &&
+           sim->n_chores_begun < sim->n_chores_done + N_BACKGROUND_INSIDE) {
+        struct chore *x = calloc(1, sizeof *x);
+        if (!x || make_document(sim, &x->job.prompt) != OK) {
+            free(x);
+            fail(sim, ERR_NOMEM, "out of memory for background work");
+            return;
+        }
+        x->job.class = SCHED_BACKGROUND;
+        x->instance = sim->instances[sim->n_chores_begun++ % sim->config->n_instances];
+        link_append(&sim->chores, &x->link);
+        instance_submit(x->instance, &x->job, sim->now_ns);
+    }
+}
+
+static void end_chore(struct sim *sim, struct chore *x)
+{
+    link_remove(&x->link);
+    sim_prompt_fini(&x->job.prompt);
+    free(x);
+    sim->n_chores_done++;
+}
+
+/* The requests are over: the background work that is left is not waited for. */
+static void cancel_chores(struct sim *sim)
+{
+    sim->n_chores_begun = sim->config->n_background;
+    for (struct link *l = sim->chores.next; l != &sim->chores; l = l->next) {
+        struct chore *x = LINK_ITEM(l, chore, link);
+        instance_cancel(x->instance, &x->job, sim->now_ns);
+    }
+}
+
 static void on_end(void *arg, struct job *j, enum job_end end, uint64_t now_ns)
 {
-    (void)now_ns;
+    struct sim *sim = arg;
+
+    if (j->class == SCHED_BACKGROUND) {
+        if (end == JOB_DONE)
+            sim->chore_ns = now_ns;
+        sim->n_background_done += end == JOB_DONE;
+        end_chore(sim, LINK_ITEM(j, chore, job));
+        return;
+    }
     end_flight(arg, flight_of(j), end);
 }
 
@@ -400,6 +474,7 @@ static void run_until(struct sim *sim, uint64_t now_ns)
     }
     if (now_ns >= sim->drain_end_ns)
         drain(sim);
+    begin_chores(sim);
     for (uint32_t i = 0; i < sim->config->n_instances; i++)
         if (instance_next(sim->instances[i]) <= now_ns)
             instance_begin_step(sim->instances[i], now_ns);
@@ -417,8 +492,12 @@ static enum status run_all(struct sim *sim)
     while (sim->status == OK) {
         uint64_t t = next_time(sim);
 
-        if (is_over(sim))
+        if (is_over(sim) && link_is_empty(&sim->chores))
             return OK;
+        if (is_over(sim)) {
+            cancel_chores(sim);
+            t = next_time(sim);
+        }
         if (t == NEVER)
             return buf_why(sim->why, ERR_INTERNAL,
                            "%u requests wait for ever under policy %s: a "
@@ -458,6 +537,8 @@ static void close_all(struct sim *sim)
         if (!((struct flight *)item)->is_active)
             flight_free((struct flight *)item);
     }
+    while (!link_is_empty(&sim->chores))
+        end_chore(sim, LINK_ITEM(sim->chores.next, chore, link));
     struct link *heads[] = {&sim->active, &sim->waiting};
     for (size_t i = 0; i < ARRAY_SIZE(heads); i++)
         while (!link_is_empty(heads[i])) {
@@ -486,6 +567,7 @@ enum status sim_run(const struct sim_config *config, struct outcome_list *outcom
            (!config->closed || config->concurrency > 0));
     link_init(&sim.active);
     link_init(&sim.waiting);
+    link_init(&sim.chores);
     pace_begin(&sim.pace, SIM_START_NS, config->warmup_s, config->duration_s);
     enum status s = open_instances(&sim);
     if (s == OK)
@@ -496,6 +578,8 @@ enum status sim_run(const struct sim_config *config, struct outcome_list *outcom
         instance_count(sim.instances[i], result);
     }
     result->n_requests = outcomes->n;
+    result->n_background = sim.n_background_done;
+    result->background_s = sim.chore_ns ? (double)(sim.chore_ns - SIM_START_NS) / NS_PER_S : 0;
     result->simulated_s = (double)(sim.now_ns - SIM_START_NS) / NS_PER_S;
     close_all(&sim);
     return s;

@@ -33,6 +33,8 @@ struct sim_config {
     enum sim_routing routing;
     struct load_source source;
 
+    uint64_t n_background; /* documents to prefill in the background, from the start on */
+    uint32_t n_background_tokens;
     bool closed;                 /* no arrival times: `concurrency` requests at any time */
     uint32_t concurrency;        /* 0: no limit (open loop only) */
     uint64_t count;              /* measured requests; 0: no limit */

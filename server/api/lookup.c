@@ -8,6 +8,7 @@
 #include "server/api/library.h"
 #include "server/api/prompt_documents.h"
 #include "server/api/search.h"
+#include "server/api/speculation.h"
 #include "server/api/tally.h"
 #include "server/api/wait.h"
 #include "server/auth/auth.h"
@@ -33,12 +34,15 @@ struct lookup {
     struct account *account; /* a reference */
     bool searches;
     struct search search;
+    struct speculation *speculation;
     /* The work's. */
     struct library_parts parts;
     struct documents given;
     struct found *found; /* [n_found] */
     uint32_t n_found;
-    uint64_t begin_ns, stage_ns; /* of the search, and of the stage */
+    uint64_t begin_ns, stage_ns;                    /* of the search, and of the stage */
+    struct retrieval_hit last[RETRIEVAL_TOP_K_MAX]; /* of the stage before */
+    uint32_t n_last;
     struct prompt prompt;
     struct retrieval_report report;
 };
@@ -135,6 +139,18 @@ static enum status make_found_prompt(struct lookup *l, const struct search_state
     return s;
 }
 
+/* Whether the list has other documents, or another order, than in the stage before. */
+static bool has_changed(struct lookup *l, const struct search_state *state)
+{
+    bool same = l->n_last == state->n_hits;
+
+    for (uint32_t i = 0; same && i < state->n_hits; i++)
+        same = l->last[i].row == state->hits[i].row;
+    memcpy(l->last, state->hits, state->n_hits * sizeof *l->last);
+    l->n_last = state->n_hits;
+    return !same;
+}
+
 /* With --retrieval-stage-ms: wait until the stage has taken that long. */
 static void take_time(struct lookup *l)
 {
@@ -147,15 +163,24 @@ static void take_time(struct lookup *l)
     l->stage_ns = clock_now_ns();
 }
 
-/* A stage has ended. */
+/* A stage has ended: prefill the prompt of the provisional list. */
 static enum status on_stage(void *arg, const struct search_state *state)
 {
     struct lookup *l = arg;
+    struct prompt provisional;
+    struct buf why;
 
-    (void)state;
     take_time(l);
     if (wait_is_left(&l->wait))
         return buf_why(&l->wait.why, ERR_CANCELLED, "the client has left");
+    if (state->is_last || !l->speculation || !has_changed(l, state))
+        return OK;
+    buf_init(&why, BUF_WHY_MAX);
+    /* A prompt that cannot be made now may still be possible with the final list. */
+    if (make_found_prompt(l, state, &provisional, &why) == OK)
+        speculation_update(l->speculation, &provisional);
+    prompt_fini(&provisional);
+    buf_fini(&why);
     return OK;
 }
 
@@ -225,6 +250,9 @@ static void lookup_run(void *arg)
     struct lookup *l = arg;
     enum status s = make(l);
 
+    speculation_confirm(l->speculation, s == OK ? &l->prompt : NULL);
+    if (l->report.mode)
+        l->report.speculation = speculation_outcome(l->speculation);
     wait_resume(&l->wait, s);
 }
 
@@ -232,6 +260,7 @@ static void lookup_free(struct wait *w)
 {
     struct lookup *l = (struct lookup *)w;
 
+    speculation_destroy(l->speculation);
     for (uint32_t i = 0; i < l->n_found; i++)
         document_fini(&l->found[i].document);
     free(l->found);
@@ -256,6 +285,8 @@ static enum status lookup_resumed(struct call *call, struct wait *w, struct buf 
     call->prompts->scope = NULL;
     prompt_init(&l->prompt, 0);
     call->retrieval = l->report;
+    call->speculation = l->speculation;
+    l->speculation = NULL;
     return OK;
 }
 
@@ -296,6 +327,9 @@ enum status lookup_begin(struct call *call, const struct json *body, struct buf 
                                               : "documents_order";
     if (l->searches)
         s = search_read(&l->search, body, l->kind == PARAMS_CHAT, &call->params.unknown, why);
+    if (s == OK && l->searches &&
+        (s = speculation_create(&l->speculation, l->srv, l->account, &l->scope)) != OK)
+        buf_why(why, s, "out of memory");
     if (s == OK)
         call_wait_for(call, &l->wait);
     else

@@ -758,6 +758,13 @@ enum status engine_estimate(struct engine *e, const struct estimate_query *q,
     return OK;
 }
 
+bool engine_has_prefill_room(const struct engine *e, uint32_t n_leaving)
+{
+    (void)e;
+    (void)n_leaving;
+    return true;
+}
+
 double engine_usual_ttft_s(const struct engine *e)
 {
     (void)e;
