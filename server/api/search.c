@@ -269,15 +269,18 @@ static enum status choose_lists(struct search *s, const struct library_parts *pa
     return st;
 }
 
-static enum status run_stages(struct retrieval_search *search,
+static enum status run_stages(struct retrieval_search *search, uint32_t n_stages_min,
                               enum status (*step)(void *arg, const struct search_state *state),
                               void *arg, struct search_state *state, struct buf *why)
 {
     enum status st = OK;
+    bool is_final = false;
 
     while (st == OK && !state->is_last) {
-        st = retrieval_next(search, state->hits, &state->n_hits, &state->is_last, why);
+        if (!is_final)
+            st = retrieval_next(search, state->hits, &state->n_hits, &is_final, why);
         state->n_stages++;
+        state->is_last = is_final && state->n_stages >= n_stages_min;
         if (st == OK)
             st = step(arg, state);
     }
@@ -312,7 +315,7 @@ enum status search_run(struct search *s, const struct library_parts *parts, cons
     if (search == NULL && st == ERR_INVALID && why->len == 0)
         buf_why(why, st, "retrieval.embedding: %s", buf_str(&inner));
     if (st == OK)
-        st = run_stages(search, step, arg, state, &inner);
+        st = run_stages(search, s->n_stages_min, step, arg, state, &inner);
     retrieval_end(search);
     if (st != OK && why->len == 0) /* step() may have written its own words */
         buf_why(why, st, "retrieval: %s", inner.len ? buf_str(&inner) : status_words(st));

@@ -32,6 +32,7 @@ struct search {
     uint32_t top_k;
     const struct json *filter; /* NULL: none */
     enum documents_order order;
+    uint32_t n_stages_min; /* stages to run even if the list is final; 0: none */
 };
 
 /* Whether the body asks for a search. */

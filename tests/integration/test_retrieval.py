@@ -274,21 +274,61 @@ def without_a_library_the_error_is_clear() -> None:
         assert s.post(CHAT, chat(documents=[inline("a")]))["documents"]["n_documents"] == 1
 
 
+def slow_search(stage_ms: int, *options: str) -> tuple[Server, Any]:
+    """A server with the documents, whose searches take four stages, and its folder."""
+    folder = tempfile.TemporaryDirectory()
+    server = tarn_server(MODEL, "--no-profile-cost", "--documents-path", folder.name,
+                         "--retrieval-stage-ms", str(stage_ms), *options)
+    for name, (title, text) in TEXTS.items():
+        status, _, answer = server.request("PUT", f"/v1/documents/{name}", {
+            "title": title, "text": text, "prefill": "lazy"})
+        assert status in (200, 201), answer
+    return server, folder
+
+
 def a_client_that_leaves_ends_its_search() -> None:
-    with tempfile.TemporaryDirectory() as folder, \
-            tarn_server(MODEL, "--no-profile-cost", "--documents-path", folder,
-                        "--retrieval-stage-ms", "20000") as s:
-        s.request("PUT", "/v1/documents/a", {"text": TEXTS["a"][1]})
+    s, folder = slow_search(20000)
+    with s, folder:
         sockets = [s.open_raw(CHAT, chat(retrieval={"query": "tower"})) for _ in range(12)]
         time.sleep(0.2)
         for one in sockets:
             one.close()
-        # Twelve searches of 20 s on eight threads: an inline question gets through long before.
+        # Twelve searches of 80 s on eight threads: a question without one gets through long before.
         start = time.monotonic()
-        s.post(CHAT, chat(documents=[inline("a")], documents_order="cache"))
-        assert time.monotonic() - start < 15
+        s.post(CHAT, chat(documents=["a"], documents_order="cache"))
+        assert time.monotonic() - start < 60
         wait_until(lambda: s.metrics()["vllm:num_requests_running"] == 0)
         assert s.blocks_in_use() == 0
+
+
+def a_provisional_list_is_prefilled_while_the_search_goes_on() -> None:
+    answers = []
+    for mode in ("auto", "off"):
+        s, folder = slow_search(250, "--speculative-prefill", mode)
+        with s, folder:
+            answer = s.post(CHAT, chat(retrieval={"top_k": 3}))
+            answers.append((prompt(answer), answer["choices"][0]["message"]["content"]))
+            used = answer["documents"]["used"]
+            assert answer["retrieval"]["stages"] == 4 and len(used) > 1, answer["retrieval"]
+            cached = [d["cached_tokens"] for d in used]
+            if mode == "off":
+                assert answer["retrieval"]["speculation"] == "none" and not any(cached), answer
+            else:
+                assert answer["retrieval"]["speculation"] == "confirmed", answer["retrieval"]
+                assert cached == [d["n_tokens"] for d in used], used
+    assert answers[0] == answers[1]
+
+
+def a_client_that_leaves_leaves_no_speculative_prefill() -> None:
+    s, folder = slow_search(250)
+    with s, folder:
+        for pause in (0.05, 0.3, 0.6, 0.9, 1.1):
+            one = s.open_raw(CHAT, chat(retrieval={"query": f"tower {pause}"}, max_tokens=200))
+            time.sleep(pause)
+            one.close()
+        wait_until(lambda: s.metrics()["vllm:num_requests_running"] == 0)
+        s.wait_blocks(lambda n: n == 0)
+        assert s.metrics()["vllm:num_requests_waiting"] == 0
 
 
 def tenants_see_their_own_and_public_documents() -> None:
@@ -347,6 +387,8 @@ def main() -> int:
             failed = run_tests(tests_of_one_server())
     return failed | run_tests([without_a_library_the_error_is_clear,
                                a_client_that_leaves_ends_its_search,
+                               a_provisional_list_is_prefilled_while_the_search_goes_on,
+                               a_client_that_leaves_leaves_no_speculative_prefill,
                                tenants_see_their_own_and_public_documents])
 
 
