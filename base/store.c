@@ -372,7 +372,7 @@ void store_close(struct store *st)
     free(st);
 }
 
-enum status store_check(struct store *st, struct buf *why)
+enum status store_verify(struct store *st, struct buf *why)
 {
     struct store_link *link = store_reader(st);
     sqlite3_stmt *q = NULL;
@@ -387,6 +387,6 @@ enum status store_check(struct store *st, struct buf *why)
         s = buf_why(why, ERR_CORRUPT, "%s: %s", st->file ? st->file : "in memory",
                     (const char *)sqlite3_column_text(q, 0));
     sqlite3_finalize(q);
-    store_release(st, link);
+    store_put_back(st, link);
     return s;
 }

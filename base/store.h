@@ -51,7 +51,7 @@ NODISCARD enum status store_open(struct store **out, const struct store_config *
                                  struct buf *why);
 void store_close(struct store *st); /* rolls back an open transaction. NULL is fine */
 /* Read the whole file and compare its structures: slow. ERR_CORRUPT. */
-NODISCARD enum status store_check(struct store *st, struct buf *why);
+NODISCARD enum status store_verify(struct store *st, struct buf *why);
 /* Bytes of the file and its write-ahead log. 0: in memory. */
 uint64_t store_file_bytes(const struct store *st);
 
@@ -60,7 +60,7 @@ uint64_t store_file_bytes(const struct store *st);
 /* Wait for a reading connection. One thread may hold several, but must not need more than
  * n_readers. */
 struct store_link *store_reader(struct store *st);
-void store_release(struct store *st, struct store_link *link);
+void store_put_back(struct store *st, struct store_link *link);
 /* Begin a transaction and return the writing connection; within a transaction of this thread, a
  * part of it that is committed or rolled back alone. */
 NODISCARD enum status store_begin(struct store *st, struct store_link **link, struct buf *why);
@@ -139,17 +139,23 @@ static inline struct store_value store_fits(const struct store_fits *f)
 }
 
 #define STORE_N_COLUMNS_MAX 4
+#define STORE_N_PHRASES_MAX 128
 /* bm25_of(TABLE, ?): the BM25 score of a row of an FTS5 query, higher is better, from statistics
  * that the caller gives. (FTS5's own bm25() takes them from the whole table.) The phrases of the
- * query are counted from 0 in the order in which they stand in it. */
+ * query are counted from 0 in the order in which they stand in it.
+ *
+ * Reading the length of a row takes longer than all the rest. It is read only where the row could
+ * be among the best n_best_max of the statement; other rows score 0. */
 struct store_bm25 {
     double k1, b;
     double mean_words; /* of a row */
     double weights[STORE_N_COLUMNS_MAX];
     uint32_t n_phrases;
     const double *idf; /* [n_phrases]; 0: the phrase does not count */
+    double *best;      /* [n_best_max] working memory: the best scores, the least one first */
+    uint32_t n_best, n_best_max; /* n_best: 0 at the start. n_best_max 0: all rows are scored */
 };
-static inline struct store_value store_bm25(const struct store_bm25 *b)
+static inline struct store_value store_bm25(struct store_bm25 *b)
 {
     return (struct store_value){.kind = STORE_BM25, .p = b};
 }

@@ -41,7 +41,7 @@ struct store_link *store_reader(struct store *st)
     return link;
 }
 
-void store_release(struct store *st, struct store_link *link)
+void store_put_back(struct store *st, struct store_link *link)
 {
     if (link == &st->writer) {
         leave_writer(st);

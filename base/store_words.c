@@ -24,25 +24,72 @@ static int count_phrase(const Fts5ExtensionApi *api, Fts5Context *row, int phras
     return code;
 }
 
+static double sum_scores(const struct store_bm25 *b, const double *tf, double k)
+{
+    double score = 0;
+
+    for (uint32_t i = 0; i < b->n_phrases; i++)
+        if (tf[i] > 0)
+            score += b->idf[i] * tf[i] * (b->k1 + 1) / (tf[i] + k);
+    return score;
+}
+
+/* best[] is a heap: no entry is greater than those at 2 i + 1 and 2 i + 2. */
+static void add_best(struct store_bm25 *b, double score)
+{
+    uint32_t i, child;
+
+    if (b->n_best < b->n_best_max) {
+        for (i = b->n_best++; i > 0 && b->best[(i - 1) / 2] > score; i = (i - 1) / 2)
+            b->best[i] = b->best[(i - 1) / 2];
+        b->best[i] = score;
+        return;
+    }
+    if (b->n_best == 0 || score <= b->best[0])
+        return;
+    for (i = 0; (child = 2 * i + 1) < b->n_best; i = child) {
+        child += child + 1 < b->n_best && b->best[child + 1] < b->best[child];
+        if (b->best[child] >= score)
+            break;
+        b->best[i] = b->best[child];
+    }
+    b->best[i] = score;
+}
+
+static int score_row(const Fts5ExtensionApi *api, Fts5Context *row, struct store_bm25 *b,
+                     double *score)
+{
+    double tf[STORE_N_PHRASES_MAX];
+    int n_words = 0, code = SQLITE_OK;
+
+    for (uint32_t i = 0; i < b->n_phrases && code == SQLITE_OK; i++) {
+        tf[i] = 0;
+        if (b->idf[i] > 0)
+            code = count_phrase(api, row, (int)i, b->weights, &tf[i]);
+    }
+    *score = 0;
+    /* The shortest row would score highest. */
+    if (code != SQLITE_OK || (b->n_best_max > 0 && b->n_best == b->n_best_max &&
+                              sum_scores(b, tf, b->k1 * (1 - b->b)) < b->best[0]))
+        return code;
+    code = api->xColumnSize(row, -1, &n_words);
+    *score = sum_scores(b, tf, b->k1 * (1 - b->b + b->b * n_words / b->mean_words));
+    add_best(b, *score);
+    return code;
+}
+
 static void sql_bm25_of(const Fts5ExtensionApi *api, Fts5Context *row, sqlite3_context *c, int n,
                         sqlite3_value **v)
 {
-    const struct store_bm25 *b = n == 1 ? sqlite3_value_pointer(v[0], "store_bm25") : NULL;
-    double score = 0, tf;
-    int n_words = 0, code;
+    struct store_bm25 *b = n == 1 ? sqlite3_value_pointer(v[0], "store_bm25") : NULL;
+    double score;
 
-    if (!b || (uint32_t)api->xPhraseCount(row) != b->n_phrases) {
+    if (!b || b->n_phrases > STORE_N_PHRASES_MAX ||
+        (uint32_t)api->xPhraseCount(row) != b->n_phrases) {
         sqlite3_result_error(c, "bm25_of: a wrong value, or a wrong number of phrases", -1);
         return;
     }
-    code = api->xColumnSize(row, -1, &n_words);
-    double k = b->k1 * (1 - b->b + b->b * n_words / b->mean_words);
-    for (uint32_t i = 0; i < b->n_phrases && code == SQLITE_OK; i++) {
-        if (b->idf[i] == 0)
-            continue;
-        code = count_phrase(api, row, (int)i, b->weights, &tf);
-        score += b->idf[i] * tf * (b->k1 + 1) / (tf + k);
-    }
+    int code = score_row(api, row, b, &score);
     if (code != SQLITE_OK)
         sqlite3_result_error_code(c, code);
     else

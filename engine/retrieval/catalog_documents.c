@@ -337,7 +337,7 @@ enum status catalog_sweep(struct catalog *c, int64_t now_s, uint32_t limit, int6
     struct store_link *link = store_reader(c->store);
     enum status s = list_expired(link, now_s, limit, rows, n, why);
 
-    store_release(c->store, link);
+    store_put_back(c->store, link);
     if (s == OK)
         s = catalog_write_uses(c, why);
     if (s != OK || *n == 0 || (s = store_begin(c->store, &link, why)) != OK)

@@ -97,7 +97,7 @@ enum status catalog_paths(struct catalog *c, int64_t row, struct document_path *
     enum status s = read_paths(link, LIST_PATHS, STORE_VALUES(store_int(row), store_int(n_max)),
                                out, n_max, n, why);
 
-    store_release(c->store, link);
+    store_put_back(c->store, link);
     return s;
 }
 
@@ -120,7 +120,7 @@ enum status catalog_find_path(struct catalog *c, const uint8_t key[DOCUMENT_KEY_
         }
         store_end(&r);
     }
-    store_release(c->store, link);
+    store_put_back(c->store, link);
     return s == OK && !has_row ? ERR_NOT_FOUND : s;
 }
 
@@ -144,7 +144,7 @@ enum status catalog_take_paths(struct catalog *c, struct document_path *out, uin
     int64_t has_any = 0;
     enum status s = store_run_int(link, HAS_ORPHANS, NULL, 0, &has_any, why);
 
-    store_release(c->store, link);
+    store_put_back(c->store, link);
     *n = 0;
     if (s != OK || !has_any || (s = store_begin(c->store, &link, why)) != OK)
         return s;

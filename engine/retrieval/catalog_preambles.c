@@ -107,7 +107,7 @@ enum status catalog_get_preamble(struct catalog *c, const char *tenant, const ch
             s = read_preamble(&r, out, why);
         store_end(&r);
     }
-    store_release(c->store, link);
+    store_put_back(c->store, link);
     return s == OK && !has_row ? no_preamble(id, why) : s;
 }
 
@@ -160,6 +160,6 @@ enum status catalog_list_preambles(struct catalog *c, const char *tenant,
         s = each_preamble(&r, f, arg, why);
         store_end(&r);
     }
-    store_release(c->store, link);
+    store_put_back(c->store, link);
     return s;
 }

@@ -57,7 +57,7 @@ enum status catalog_get(struct catalog *c, const char *tenant, const char *id, s
         s = read_one(c, link, GET_VISIBLE,
                      STORE_VALUES(store_int(no), store_str(id), store_int(catalog_now_s())), out,
                      &found, why);
-    store_release(c->store, link);
+    store_put_back(c->store, link);
     if (s == OK && !found)
         return buf_why(why, ERR_NOT_FOUND, "there is no document \"%s\"", id);
     return s;
@@ -71,7 +71,7 @@ enum status catalog_get_row(struct catalog *c, int64_t row, struct document *out
         read_one(c, link, GET_ROW, STORE_VALUES(store_int(row), store_int(catalog_now_s())), out,
                  &found, why);
 
-    store_release(c->store, link);
+    store_put_back(c->store, link);
     if (s == OK && !found)
         return buf_why(why, ERR_NOT_FOUND, "the document was deleted");
     return s;
@@ -123,7 +123,7 @@ enum status catalog_list(struct catalog *c, const char *tenant, const char *afte
         s = list_rows(c, &r, limit, f, arg, has_more, why);
         store_end(&r);
     }
-    store_release(c->store, link);
+    store_put_back(c->store, link);
     return s;
 }
 
@@ -162,6 +162,41 @@ enum status catalog_each_embedding(struct catalog *c, const char *tenant,
         s = each_row(&r, f, arg, why);
         store_end(&r);
     }
-    store_release(c->store, link);
+    store_put_back(c->store, link);
     return s;
+}
+
+enum status catalog_each_prefill(struct catalog *c, bool (*f)(void *arg, int64_t row), void *arg,
+                                 struct buf *why)
+{
+    struct store_link *link = store_reader(c->store);
+    struct store_rows r;
+    bool has_row;
+    enum status s =
+        store_query(&r, link, EACH_PREFILL, STORE_VALUES(store_int(catalog_now_s())), why);
+
+    if (s == OK) {
+        while ((s = store_next(&r, &has_row, why)) == OK && has_row)
+            if (!f(arg, store_get_int(&r, 0)))
+                break;
+        store_end(&r);
+    }
+    store_put_back(c->store, link);
+    return s;
+}
+
+enum status catalog_tenant_of(struct catalog *c, int64_t row, char out[128], struct buf *why)
+{
+    struct store_link *link = store_reader(c->store);
+    struct store_rows r;
+    bool has_row = false;
+    enum status s = store_query(&r, link, NAME_TENANT, STORE_VALUES(store_int(row)), why);
+
+    if (s == OK) {
+        if ((s = store_next(&r, &has_row, why)) == OK && has_row)
+            catalog_read_str(&r, 0, out, 128);
+        store_end(&r);
+    }
+    store_put_back(c->store, link);
+    return s == OK && !has_row ? ERR_NOT_FOUND : s;
 }

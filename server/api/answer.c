@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 
+#include "server/api/answer_documents.h"
 #include "server/api/call.h"
 #include "server/http/error.h"
 #include "server/server.h"
@@ -31,6 +32,7 @@ static void write_head(struct writer *w, const struct call *call, const char *ob
 static void write_usage(struct writer *w, const struct call *call)
 {
     uint64_t n_prompt = 0, n_cached = 0, n_out = 0, n_cached_in[CACHE_N_TIERS] = {0};
+    uint64_t n_written = 0, n_held = 0;
 
     for (uint32_t i = 0; i < call->n_choices; i++) {
         const struct choice *c = &call->choices[i];
@@ -39,14 +41,17 @@ static void write_usage(struct writer *w, const struct call *call)
             continue; /* a prompt counts once, however many answers it gets */
         n_prompt += c->request->prompt.n_ids;
         n_cached += atomic_load(&c->request->n_cached);
+        n_written += request_n_written(c->request);
+        n_held += c->request->n_held;
         for (int t = 0; t < CACHE_N_TIERS; t++)
             n_cached_in[t] += atomic_load(&c->request->n_cached_in[t]);
     }
     write_format(w,
                  "\"usage\":{\"prompt_tokens\":%" PRIu64 ",\"completion_tokens\":%" PRIu64
                  ",\"total_tokens\":%" PRIu64 ",\"prompt_tokens_details\":{\"audio_tokens\":0,"
-                 "\"cached_tokens\":%" PRIu64 ",\"cached_tokens_details\":{",
-                 n_prompt, n_out, n_prompt + n_out, n_cached);
+                 "\"cached_tokens\":%" PRIu64 ",\"cache_write_tokens\":%" PRIu64
+                 ",\"held_tokens\":%" PRIu64 ",\"cached_tokens_details\":{",
+                 n_prompt, n_out, n_prompt + n_out, n_cached, n_written, n_held);
     for (int t = 0; t < CACHE_N_TIERS; t++)
         write_format(w, "%s\"%s\":%" PRIu64, t ? "," : "", cache_tier_name((enum cache_tier)t),
                      n_cached_in[t]);
@@ -115,37 +120,6 @@ static void write_finish(struct writer *w, const struct choice *c)
     }
 }
 
-/* With `documents_order` "cache": the index of the given document at each place. */
-static void write_order(struct writer *w, const struct prompt *p)
-{
-    const uint32_t *order = (const uint32_t *)(const void *)p->documents_order.data;
-
-    for (uint32_t i = 0; i < p->documents_order.len / sizeof *order; i++)
-        write_format(w, "%s%u", i ? "," : ",\"order\":[", order[i]);
-    if (p->documents_order.len > 0)
-        write_puts(w, "]");
-}
-
-/* Tarn's extension: the placement of documents, and the number of spans. */
-static void write_documents(struct writer *w, const struct call *call)
-{
-    const struct prompt *p = &call->prompts[0];
-
-    if (!is_chat(call) || p->n_documents == 0)
-        return;
-    write_format(w,
-                 ",\"documents\":{\"placement\":\"%s\",\"n_documents\":%u,\"n_spans\":%u,"
-                 "\"note\":",
-                 p->documents_in_template ? "template" : "system", p->n_documents,
-                 prompt_n_span_ends(p) + 1);
-    if (p->documents_note[0])
-        write_json(w, p->documents_note, strlen(p->documents_note));
-    else
-        write_puts(w, "null");
-    write_order(w, p);
-    write_puts(w, "}");
-}
-
 /* --- a whole answer --- */
 
 static void write_choice(struct writer *w, const struct call *call, const struct choice *c)
@@ -164,6 +138,7 @@ static void write_choice(struct writer *w, const struct call *call, const struct
     write_token_ids(w, call, c);
     if (!is_chat(call) && call->params.return_token_ids)
         write_prompt_ids(w, c);
+    answer_write_citations(w, call, c);
     write_puts(w, "}");
 }
 
@@ -188,7 +163,7 @@ enum status answer_write(const struct call *call, struct buf *out)
     }
     write_puts(&w, "],");
     write_usage(&w, call);
-    write_documents(&w, call);
+    answer_write_documents(&w, call);
     if (is_chat(call) && call->params.return_token_ids)
         write_prompt_ids(&w, &call->choices[0]);
     write_puts(&w, "}");
@@ -230,9 +205,10 @@ enum status frame_write_begin(const struct call *call, const struct choice *c, s
         if (call->params.return_token_ids && c->index == 0)
             write_prompt_ids(&w, c);
         if (c->index == 0)
-            write_documents(&w, call);
+            answer_write_documents(&w, call);
         end_frame(&w, call);
-    } else if (prompt->text.len > 0 || c->scored || call->params.return_token_ids) {
+    } else if (prompt->text.len > 0 || c->scored || call->params.return_token_ids ||
+               (c->index == 0 && answer_has_documents(call))) {
         begin_frame(&w, call, c);
         write_puts(&w, ",\"text\":");
         write_json(&w, buf_str(&prompt->text), prompt->text.len);
@@ -244,6 +220,8 @@ enum status frame_write_begin(const struct call *call, const struct choice *c, s
         if (call->params.return_token_ids)
             write_prompt_ids(&w, c);
         write_puts(&w, "}]");
+        if (c->index == 0)
+            answer_write_documents(&w, call);
         end_frame(&w, call);
     }
     return w.status;
@@ -273,6 +251,7 @@ enum status frame_write_end(const struct call *call, const struct choice *c, str
     write_puts(&w, is_chat(call) ? ",\"delta\":{},\"logprobs\":null"
                                  : ",\"text\":\"\",\"logprobs\":null");
     write_finish(&w, c);
+    answer_write_citations(&w, call, c);
     write_puts(&w, "}]");
     end_frame(&w, call);
     return w.status;

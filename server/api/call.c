@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -11,6 +12,7 @@
 #include "server/api/answer.h"
 #include "server/api/body.h"
 #include "server/api/caller.h"
+#include "server/api/citations.h"
 #include "server/api/estimates.h"
 #include "server/auth/auth.h"
 #include "server/http/error.h"
@@ -90,6 +92,10 @@ static void charge(const struct call *call)
             continue;
         atomic_fetch_add(&t->n_prompt_tokens, r->prompt.n_ids);
         atomic_fetch_add(&t->n_cached_tokens, atomic_load(&r->n_cached));
+        if (request_finish(r) != FINISH_NONE) { /* the two fields are final */
+            atomic_fetch_add(&t->n_written_tokens, request_n_written(r));
+            atomic_fetch_add(&t->n_holds_refused[r->hold_limit], 1);
+        }
     }
     admission_generated(call->account, n_out);
     atomic_fetch_add(&t->n_generation_tokens, n_out);
@@ -153,15 +159,16 @@ static void on_close(void *ctx, int status)
 
 /* --- answering --- */
 
+/* not_found: the code of ERR_NOT_FOUND. */
 static void reply_error(const struct server *srv, struct http_exchange *x, enum status s,
-                        const struct buf *why)
+                        const char *not_found, const struct buf *why)
 {
     if (s == ERR_TOO_LARGE)
         error_reply_too_long(x, buf_str(why));
     else if (s == ERR_BUSY)
         error_reply_later(x, s, NULL, buf_str(why), estimates_retry_s(srv, NULL));
     else
-        error_reply(x, s, s == ERR_NOT_FOUND ? "model_not_found" : NULL, buf_str(why));
+        error_reply(x, s, s == ERR_NOT_FOUND ? not_found : NULL, buf_str(why));
 }
 
 static bool failed(const struct choice *c)
@@ -299,7 +306,9 @@ static enum http_next step_waiting(struct call *call, struct http_exchange *x)
     if (s == OK)
         submit(call, x);
     else
-        reply_error(call->srv, x, s, w->status != OK ? &w->why : &why);
+        reply_error(call->srv, x, s, "document_not_found", w->status != OK ? &w->why : &why);
+    wait_unref(w); /* frees the body and the documents' texts */
+    call->wait = NULL;
     buf_fini(&why);
     return http_replied(x) ? HTTP_DONE : HTTP_WAIT;
 }
@@ -447,6 +456,9 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
     if (call->params.session)
         r->session = account_session(call->account, call->params.session, call->params.session_len);
     r->cache_ttl_s = call->params.cache_ttl_s;
+    r->cache_bytes_max = account_kv_bytes(call->account);
+    r->n_breaks = prompt->n_breaks;
+    memcpy(r->breaks, prompt->breaks, sizeof r->breaks);
     r->slo_ttft_s = call->params.slo_ttft_ms * 1e-3;
     r->slo_tpot_s = call->params.slo_tpot_ms * 1e-3;
     r->text_continues = call->kind == PARAMS_COMPLETION;
@@ -454,6 +466,9 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
     choice_init(c, r, call->srv->tokenizer);
     c->index = c->place = call->n_choices++;
     c->prompt_index = prompt_index;
+    if (prompt->wants_citations &&
+        (s = citations_create(&c->citations, prompt->documents, prompt->n_documents)) != OK)
+        return buf_why(why, s, "out of memory");
     if (call->params.sampling.want_prompt_logprobs) {
         c->first = &call->choices[prompt_index * call->params.best_of];
         c->scored = c->first->request;
@@ -513,7 +528,7 @@ static void submit_all(struct call *call, struct http_exchange *x, struct buf *w
     if (s == OK)
         return;
     cancel_all(call);
-    reply_error(call->srv, x, s, why);
+    reply_error(call->srv, x, s, NULL, why);
 }
 
 /* Only with --log-prompts, and then at level debug. */
@@ -598,7 +613,7 @@ static void submit(struct call *call, struct http_exchange *x)
         if (atomic_load(&call->is_gone))
             cancel_all(call);
     } else {
-        reply_error(call->srv, x, s, &why);
+        reply_error(call->srv, x, s, NULL, &why);
     }
     buf_fini(&why);
 }
@@ -653,7 +668,7 @@ void call_serve(struct server *srv, struct http_exchange *x, enum params_kind ki
     if (s == OK) {
         call_start(call, x);
     } else {
-        reply_error(srv, x, s, &why);
+        reply_error(srv, x, s, "model_not_found", &why);
         call_free(call);
     }
     js_unref(body);
