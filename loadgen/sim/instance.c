@@ -58,6 +58,7 @@ static enum status open_cache(struct instance *in, struct buf *why)
         .pool = pool_of(c),
         .segment_tokens = c->segment_tokens,
         .prefix_caching = c->prefix_caching,
+        .policy = c->cache_policy,
         .n_host_blocks = has_host ? c->n_host_blocks : 0,
         .prefetch_share = c->prefetch_share,
         .hold_share = DEFAULT_KV_HOLD_SHARE,
@@ -162,7 +163,8 @@ static struct sched_request asked_of(const struct job *j)
                                   .n_out_max = j->n_out,
                                   .priority = j->priority,
                                   .tenant = j->tenant,
-                                  .session = j->session};
+                                  .session = j->session,
+                                  .class = j->class};
 }
 
 static void note_answer(struct instance *in, const struct job *j)
@@ -179,7 +181,7 @@ static void leave_lineup(struct instance *in, struct job *j, enum job_end end, u
 
     j->n_cached = q->n_cached;
     memcpy(j->n_cached_in, q->n_cached_in, sizeof j->n_cached_in);
-    if (in->contest && end == JOB_DONE)
+    if (in->contest && end == JOB_DONE && j->class == SCHED_USUAL)
         note_answer(in, j);
     lineup_end(&in->lineup, j->slot, end == JOB_DONE, now_ns);
     in->by_slot[j->slot] = NULL;

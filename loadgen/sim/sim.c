@@ -5,22 +5,39 @@
 
 #include "base/check.h"
 #include "base/map.h"
+#include "loadgen/load/draw.h"
 #include "loadgen/load/pace.h"
 #include "loadgen/sim/agenda.h"
 #include "loadgen/sim/ids.h"
 
 #define NEVER UINT64_MAX
 #define NS_PER_S 1e9
+#define BACKGROUND_NAME UINT64_C(0x6261636B) /* the names of documents that no request has */
 /* Sessions whose instance is kept; further ones are routed like new sessions. */
 #define N_SESSIONS_MAX (1u << 20)
 
+#define NO_LIST UINT32_MAX
+#define OWN_LIST 0 /* the documents of the request; other numbers: lists of early stages */
+
+/* A prefill without an outcome: of a provisional list, or in the background. */
+struct extra {
+    struct job job;        /* its class tells the two apart */
+    struct flight *flight; /* that speculates; NULL: none, or it has another list now */
+    struct instance *instance;
+    struct link link; /* in `extras` */
+};
+
 struct flight {
-    struct agenda_item item; /* first: its think time, or when it hangs up */
+    struct agenda_item item; /* first: think time, next stage of the search, or when it hangs up */
     struct job job;
     struct turn turn;
     struct instance *instance;
-    bool is_active;   /* sent, not ended */
-    struct link link; /* in `active` or `waiting` */
+    bool is_active; /* sent, not ended */
+    bool is_searching;
+    uint32_t n_stages;   /* of the search, that have ended */
+    uint32_t list;       /* the last one that was speculated on; NO_LIST: none */
+    struct extra *guess; /* inside of the instance; NULL: none */
+    struct link link;    /* in `active` or `waiting` */
 };
 
 struct sim {
@@ -34,6 +51,9 @@ struct sim {
     struct flight *prepared;
     struct link active;  /* flights that were sent and have not ended */
     struct link waiting; /* flights whose time has come, for a place */
+    struct link extras;
+    uint64_t n_background_begun;
+    struct sim_result *result;
     uint32_t next_instance;
     struct map session_at; /* session -> instance */
     bool is_draining;      /* nothing more is sent, requests inside are cancelled */
@@ -71,6 +91,7 @@ static struct flight *flight_create(struct sim *sim, struct turn *t)
     }
     agenda_item_init(&f->item, t->request.index);
     f->turn = *t;
+    f->list = NO_LIST;
     link_init(&f->link);
     return f;
 }
@@ -121,6 +142,130 @@ static struct instance *route(struct sim *sim, const struct load_request *r)
     return in;
 }
 
+/* --- prefills without an outcome --- */
+
+/* Submit the extra, whose job has a prompt. Takes it over. */
+static void submit_extra(struct sim *sim, struct extra *e)
+{
+    e->job.n_out = 1; /* that the step of the prompt's end generates */
+    link_append(&sim->extras, &e->link);
+    instance_submit(e->instance, &e->job, sim->now_ns);
+}
+
+static void free_extra(struct extra *e)
+{
+    link_remove(&e->link);
+    sim_prompt_fini(&e->job.prompt);
+    free(e);
+}
+
+static struct extra *create_extra(struct sim *sim, struct instance *in, enum sched_class class)
+{
+    struct extra *e = calloc(1, sizeof *e);
+
+    if (!e) {
+        fail(sim, ERR_NOMEM, "out of memory");
+        return NULL;
+    }
+    e->instance = in;
+    e->job.class = class;
+    return e;
+}
+
+/* Prefill the next document in the background, if one is left. */
+static void continue_background(struct sim *sim)
+{
+    const struct sim_config *c = sim->config;
+    struct load_request r;
+
+    if (sim->n_background_begun == c->n_background || sim->is_draining)
+        return;
+    struct extra *e = create_extra(sim, sim->instances[0], SCHED_BACKGROUND);
+    if (!e)
+        return;
+    load_request_init(&r, sim->n_background_begun++);
+    enum status s = load_request_add(&r, PART_DOCUMENT, draw_mix(r.index, BACKGROUND_NAME),
+                                     c->n_background_tokens)
+                        ? OK
+                        : ERR_NOMEM;
+    if (s == OK)
+        s = sim_prompt_make(&e->job.prompt, &r,
+                            &(struct sim_prompt_config){0, c->instance.segment_tokens, false});
+    load_request_fini(&r);
+    if (s == OK) {
+        submit_extra(sim, e);
+        return;
+    }
+    free(e);
+    fail(sim, s, "a background prefill cannot be made");
+}
+
+static void end_background(struct sim *sim)
+{
+    sim->n_background_begun = sim->config->n_background;
+    for (struct link *l = sim->extras.next; l != &sim->extras; l = l->next) {
+        struct extra *e = LINK_ITEM(l, extra, link);
+        if (e->job.class == SCHED_BACKGROUND)
+            instance_cancel(e->instance, &e->job, sim->now_ns);
+    }
+}
+
+static void drop_guess(struct sim *sim, struct flight *f)
+{
+    struct extra *e = f->guess;
+
+    if (!e)
+        return;
+    f->guess = NULL;
+    e->flight = NULL;
+    instance_cancel(e->instance, &e->job, sim->now_ns);
+}
+
+/* Make the prompt of the request with the documents of another list. */
+static enum status make_guess_prompt(struct sim *sim, struct cache_prompt *out,
+                                     struct load_request *r, uint32_t list)
+{
+    struct sim_prompt_config p = {r->tenant, sim->config->instance.segment_tokens, false};
+    uint64_t other = list == OWN_LIST ? 0 : draw_mix(r->index, list);
+
+    for (uint32_t i = 0; i < r->n_parts; i++)
+        r->parts[i].id ^= r->parts[i].role == PART_DOCUMENT ? other : 0;
+    enum status s = sim_prompt_make(out, r, &p);
+    for (uint32_t i = 0; i < r->n_parts; i++)
+        r->parts[i].id ^= r->parts[i].role == PART_DOCUMENT ? other : 0;
+    return s;
+}
+
+/* The provisional list is `list` now. */
+static void speculate(struct sim *sim, struct flight *f, uint32_t list)
+{
+    const struct sim_config *c = sim->config;
+
+    if (!c->search.speculates || f->list == list)
+        return;
+    drop_guess(sim, f);
+    f->list = NO_LIST;
+    if (instance_n_inside(f->instance) >= c->instance.scheduler.n_running_max)
+        return;
+    struct extra *e = create_extra(sim, f->instance, SCHED_SPECULATIVE);
+    if (!e)
+        return;
+    if (make_guess_prompt(sim, &e->job.prompt, &f->turn.request, list) != OK) {
+        free(e);
+        fail(sim, ERR_NOMEM, "out of memory");
+        return;
+    }
+    e->job.tenant = f->job.tenant;
+    e->flight = f;
+    f->guess = e;
+    f->list = list;
+    sim->result->n_speculated++;
+    sim->result->n_speculated_in_vain += list != OWN_LIST;
+    submit_extra(sim, e);
+}
+
+/* --- sending --- */
+
 static enum status fill_job(struct sim *sim, struct flight *f)
 {
     const struct sim_config *c = sim->config;
@@ -137,6 +282,45 @@ static enum status fill_job(struct sim *sim, struct flight *f)
 }
 
 static void end_flight(struct sim *sim, struct flight *f, enum job_end end);
+
+static void submit(struct sim *sim, struct flight *f)
+{
+    const struct load_request *r = &f->turn.request;
+
+    if (r->disconnect_after == 0 &&
+        agenda_add(&sim->agenda, &f->item, pace_after(sim->now_ns, r->disconnect_s)) != OK) {
+        fail(sim, ERR_NOMEM, "out of memory");
+        return;
+    }
+    drop_guess(sim, f); /* what it has computed is cached */
+    instance_submit(f->instance, &f->job, sim->now_ns);
+}
+
+static void schedule_stage(struct sim *sim, struct flight *f)
+{
+    const struct sim_search *c = &sim->config->search;
+    uint64_t due_ns =
+        pace_after(f->turn.outcome.sent_ns, c->search_s * (f->n_stages + 1) / c->n_stages);
+
+    if (agenda_add(&sim->agenda, &f->item, due_ns) != OK)
+        fail(sim, ERR_NOMEM, "out of memory");
+}
+
+/* A stage of the search has ended. */
+static void end_stage(struct sim *sim, struct flight *f)
+{
+    const struct sim_search *c = &sim->config->search;
+
+    f->n_stages++;
+    if (f->n_stages < c->n_stages) {
+        bool is_final = f->n_stages >= c->final_share * c->n_stages;
+        speculate(sim, f, is_final ? OWN_LIST : f->n_stages);
+        schedule_stage(sim, f);
+        return;
+    }
+    f->is_searching = false;
+    submit(sim, f);
+}
 
 static void start(struct sim *sim, struct flight *f)
 {
@@ -155,13 +339,12 @@ static void start(struct sim *sim, struct flight *f)
         end_flight(sim, f, JOB_REFUSED_LONG);
         return;
     }
-    if (r->disconnect_after == 0 &&
-        agenda_add(&sim->agenda, &f->item, pace_after(sim->now_ns, r->disconnect_s)) != OK) {
-        fail(sim, ERR_NOMEM, "out of memory");
-        return;
-    }
     f->instance = route(sim, r);
-    instance_submit(f->instance, &f->job, sim->now_ns);
+    f->is_searching = sim->config->search.search_s > 0;
+    if (f->is_searching)
+        schedule_stage(sim, f);
+    else
+        submit(sim, f);
 }
 
 /* --- after the end --- */
@@ -235,6 +418,7 @@ static void end_flight(struct sim *sim, struct flight *f, enum job_end end)
 {
     struct chain *chain = f->turn.chain;
 
+    drop_guess(sim, f);
     link_remove(&f->link);
     sim->pace.n_active--;
     f->is_active = false;
@@ -265,6 +449,9 @@ static enum status keep_time(struct outcome *o, const struct job *j, uint64_t no
 static void on_token(void *arg, struct job *j, uint64_t now_ns)
 {
     struct sim *sim = arg;
+
+    if (j->class != SCHED_USUAL)
+        return;
     struct flight *f = flight_of(j);
     struct outcome *o = &f->turn.outcome;
 
@@ -277,10 +464,25 @@ static void on_token(void *arg, struct job *j, uint64_t now_ns)
         instance_cancel(f->instance, j, now_ns);
 }
 
+static void end_extra(struct sim *sim, struct extra *e, enum job_end end)
+{
+    bool is_background = e->job.class == SCHED_BACKGROUND;
+
+    if (e->flight)
+        e->flight->guess = NULL;
+    free_extra(e);
+    sim->result->n_background += is_background && end == JOB_DONE;
+    if (is_background && end == JOB_DONE)
+        continue_background(sim);
+}
+
 static void on_end(void *arg, struct job *j, enum job_end end, uint64_t now_ns)
 {
     (void)now_ns;
-    end_flight(arg, flight_of(j), end);
+    if (j->class == SCHED_USUAL)
+        end_flight(arg, flight_of(j), end);
+    else
+        end_extra(arg, LINK_ITEM(j, extra, job), end);
 }
 
 /* --- the order of sending --- */
@@ -313,9 +515,14 @@ static bool send_one(struct sim *sim)
     return true;
 }
 
-/* Do what the agenda has for a flight: start it after its think time, or cancel it. */
+/* Do what the agenda has for a flight: start it after its think time, end a stage of its search, or
+ * cancel it. */
 static void act(struct sim *sim, struct flight *f)
 {
+    if (f->is_searching) {
+        end_stage(sim, f);
+        return;
+    }
     if (f->is_active) {
         instance_cancel(f->instance, &f->job, sim->now_ns);
         return;
@@ -349,9 +556,13 @@ static void drain(struct sim *sim)
         sim->pace.n_thinking--;
         flight_free(f);
     }
-    for (struct link *l = sim->active.next; l != &sim->active; l = l->next) {
+    for (struct link *l = sim->active.next, *after; l != &sim->active; l = after) {
         struct flight *f = LINK_ITEM(l, flight, link);
-        instance_cancel(f->instance, &f->job, sim->now_ns);
+        after = l->next;
+        if (f->is_searching)
+            end_flight(sim, f, JOB_CANCELLED);
+        else
+            instance_cancel(f->instance, &f->job, sim->now_ns);
     }
 }
 
@@ -406,10 +617,10 @@ static void run_until(struct sim *sim, uint64_t now_ns)
     watch_drain(sim);
 }
 
-static bool is_over(const struct sim *sim)
+static bool has_requests(const struct sim *sim)
 {
-    return sim->pace.n_active == 0 && sim->pace.n_thinking == 0 && !sim->prepared &&
-           link_is_empty(&sim->waiting) && sim->pace.no_more;
+    return sim->pace.n_active > 0 || sim->pace.n_thinking > 0 || sim->prepared ||
+           !link_is_empty(&sim->waiting) || !sim->pace.no_more;
 }
 
 static enum status run_all(struct sim *sim)
@@ -417,8 +628,12 @@ static enum status run_all(struct sim *sim)
     while (sim->status == OK) {
         uint64_t t = next_time(sim);
 
-        if (is_over(sim))
-            return OK;
+        if (!has_requests(sim)) {
+            if (link_is_empty(&sim->extras))
+                return OK;
+            end_background(sim);
+            t = next_time(sim);
+        }
         if (t == NEVER)
             return buf_why(sim->why, ERR_INTERNAL,
                            "%u requests wait for ever under policy %s: a "
@@ -458,6 +673,8 @@ static void close_all(struct sim *sim)
         if (!((struct flight *)item)->is_active)
             flight_free((struct flight *)item);
     }
+    while (!link_is_empty(&sim->extras))
+        free_extra(LINK_ITEM(sim->extras.next, extra, link));
     struct link *heads[] = {&sim->active, &sim->waiting};
     for (size_t i = 0; i < ARRAY_SIZE(heads); i++)
         while (!link_is_empty(heads[i])) {
@@ -480,14 +697,18 @@ enum status sim_run(const struct sim_config *config, struct outcome_list *outcom
                                .concurrency = config->concurrency,
                                .count = config->count,
                                .ends_conversations = config->ends_conversations},
+                      .result = result,
                       .why = why};
 
     ASSERT(config->n_instances > 0 && config->n_instances <= SIM_INSTANCES_MAX &&
            (!config->closed || config->concurrency > 0));
     link_init(&sim.active);
     link_init(&sim.waiting);
+    link_init(&sim.extras);
     pace_begin(&sim.pace, SIM_START_NS, config->warmup_s, config->duration_s);
     enum status s = open_instances(&sim);
+    if (s == OK && config->n_background > 0)
+        continue_background(&sim);
     if (s == OK)
         s = run_all(&sim);
     for (uint32_t i = 0; s == OK && i < config->n_instances; i++) {
