@@ -16,6 +16,13 @@ const char *cache_tier_name(enum cache_tier t)
     return names[t];
 }
 
+const char *cache_hold_limit_name(enum cache_hold_limit l)
+{
+    static const char *const names[CACHE_HOLD_N_LIMITS] = {"", "share", "owner", "count"};
+
+    return names[l];
+}
+
 const char *cache_policies(void)
 {
     return "contest, pgdsf, gdsf, lru, lfu";
@@ -174,6 +181,11 @@ uint32_t cache_n_available(const struct cache *c)
     return store_n_available(c->store);
 }
 
+uint32_t cache_n_held(const struct cache *c)
+{
+    return store_n_held(c->store);
+}
+
 void cache_check(const struct cache *c)
 {
     store_check(c->store);
@@ -194,6 +206,12 @@ bool cache_close_session(struct cache *c, uint64_t session, uint32_t *n_blocks)
 bool cache_session(const struct cache *c, uint64_t session, struct cache_session *out)
 {
     return store_session(c->store, session, out);
+}
+
+uint32_t cache_release(struct cache *c, const struct kv_key *key)
+{
+    cache_assert_owner(c);
+    return store_release_holds(c->store, key);
 }
 
 uint32_t cache_erase(struct cache *c, const struct kv_key *first)

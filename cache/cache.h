@@ -196,10 +196,30 @@ struct cache_session {
     bool is_held;
 };
 bool cache_session(const struct cache *c, uint64_t session, struct cache_session *out);
-/* Hold the first n_tokens of the sequence, as far as they are in the tree: until until_ns (on the
- * clock of cache_poll()) they are evicted last. Returns the number of tokens held: fewer, or 0,
- * when hold_share or the number of holds is used up. */
-uint32_t cache_seq_hold(struct cache_seq *s, uint32_t n_tokens, uint64_t until_ns);
+/* Held KV is evicted last. */
+struct cache_hold {
+    uint64_t owner;       /* a number; the KV that an owner holds is counted */
+    uint64_t n_bytes_max; /* of all KV that the owner holds, this included; 0: no bound */
+    uint64_t until_ns;    /* on the clock of cache_poll(); CACHE_HOLD_FOREVER: cache_release() */
+};
+#define CACHE_HOLD_FOREVER UINT64_MAX
+enum cache_hold_limit {
+    CACHE_HOLD_NO_LIMIT,
+    CACHE_HOLD_SHARE, /* hold_share is used up */
+    CACHE_HOLD_OWNER, /* the owner would hold more than n_bytes_max */
+    CACHE_HOLD_COUNT, /* the number of holds or of held blocks is used up, or memory */
+    CACHE_HOLD_N_LIMITS
+};
+const char *cache_hold_limit_name(enum cache_hold_limit l); /* "share", "owner", "count" */
+/* Hold the first n_tokens of the sequence, as far as they are whole blocks in the tree, in all
+ * tiers. All or nothing: where a limit is reached, nothing changes. Returns the number of tokens
+ * held; *limit (may be NULL): the limit reached. A longer or renewed hold of the same owner replaces
+ * the hold of a part that ends no later. */
+uint32_t cache_seq_hold(struct cache_seq *s, uint32_t n_tokens, const struct cache_hold *hold,
+                        enum cache_hold_limit *limit);
+/* End the holds without end whose path contains the block with this key. The KV stays cached.
+ * Returns the number of blocks that nothing holds any more. */
+uint32_t cache_release(struct cache *c, const struct kv_key *key);
 /* Blocks, out of cache_n_available(), that growing by n_tokens would take. For a sequence that
  * holds nothing: that attaching and then growing by n_tokens would take, including the cached
  * blocks that the attach would pin. Changes nothing. */
@@ -266,6 +286,9 @@ struct cache_disk_stats {
     double read_bytes_per_s; /* a moving mean; 0 before the first read */
 };
 
+/* Owners beyond this number hold KV like the others, but are not listed. */
+#define CACHE_N_OWNERS_MAX 128
+
 struct cache_stats {
     struct cache_tier_stats tier[CACHE_N_TIERS];
     struct cache_disk_stats disk;
@@ -284,9 +307,14 @@ struct cache_stats {
     uint32_t n_nodes;         /* of the tree */
     uint32_t n_holds;
     uint32_t n_held_blocks;
-    uint32_t n_session_blocks; /* held over the pauses of sessions */
-    uint64_t n_superseded;     /* blocks that were demoted because their session went on without */
-    uint64_t memory_bytes;     /* of the tree, the policy and the bookkeeping; not of the KV */
+    uint32_t n_owners; /* of holds */
+    struct cache_owner {
+        uint64_t owner;
+        uint32_t n_blocks;        /* held; a block that several owners hold counts for each */
+    } owners[CACHE_N_OWNERS_MAX]; /* [n_owners] */
+    uint32_t n_session_blocks;    /* held over the pauses of sessions */
+    uint64_t n_superseded; /* blocks that were demoted because their session went on without */
+    uint64_t memory_bytes; /* of the tree, the policy and the bookkeeping; not of the KV */
 };
 void cache_stats(const struct cache *c, struct cache_stats *out);
 
@@ -313,6 +341,8 @@ uint32_t cache_top_spans(const struct cache *c, struct cache_span *out, uint32_t
 
 /* Device blocks that are free or can be evicted: the most that cache_seq_grow() can take now. */
 uint32_t cache_n_available(const struct cache *c);
+/* Device blocks, at most, that holds and pauses of sessions keep from eviction. */
+uint32_t cache_n_held(const struct cache *c);
 /* Recount everything and ASSERT that states, references and lists agree. O(blocks). */
 void cache_check(const struct cache *c);
 /* Forget every cached block of every tier and all holds. Blocks in use stay. Blocks on disk are

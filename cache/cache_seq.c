@@ -759,19 +759,22 @@ void cache_seq_stop_loading(struct cache_seq *s)
     s->is_loading = false;
 }
 
-uint32_t cache_seq_hold(struct cache_seq *s, uint32_t n_tokens, uint64_t until_ns)
+uint32_t cache_seq_hold(struct cache_seq *s, uint32_t n_tokens, const struct cache_hold *hold,
+                        enum cache_hold_limit *limit)
 {
     struct cursor at = {0};
     uint32_t n = 0;
 
     cache_assert_owner(s->cache);
+    if (limit)
+        *limit = CACHE_HOLD_NO_LIMIT;
     if (!s->cache->config.prefix_caching)
         return 0;
     while (n < s->n_keys && at.pos + cut_len(s, &at) <= n_tokens) {
         cut_next(s, &at);
         n++;
     }
-    n = store_hold(s->cache->store, s->keys, n, until_ns);
+    n = store_hold(s->cache->store, s->keys, n, hold, limit);
     store_save(s->cache->store, s->keys, n, &s->use);
     struct ktree_match m = store_match(s->cache->store, s->keys, n);
     return store_match_tokens(s->cache->store, &m);

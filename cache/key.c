@@ -102,6 +102,12 @@ static bool is_fresh(const struct kv_chain *c)
     return c->n_open == 0 && memcmp(&c->prev, &start, sizeof start) == 0;
 }
 
+void kv_chain_narrow(struct kv_chain *c, const struct kv_scope *scope)
+{
+    ASSERT(c->n_open == 0);
+    set_scope(c, scope);
+}
+
 uint32_t kv_chain_prompt(struct kv_chain *c, const uint32_t *ids, uint32_t n_ids,
                          const uint32_t *span_ends, uint32_t n_span_ends, uint32_t n_public,
                          struct kv_key *keys_out)

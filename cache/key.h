@@ -92,6 +92,8 @@ void kv_chain_init(struct kv_chain *c, const uint8_t *fingerprint, const struct 
 bool kv_chain_push(struct kv_chain *c, uint32_t id, struct kv_key *key);
 /* End the span. Returns true when this closed a partly filled block; *key is then its key. */
 bool kv_chain_end_span(struct kv_chain *c, struct kv_key *key);
+/* Continue in a scope that is part of the chain's: from public to a tenant's. No block is open. */
+void kv_chain_narrow(struct kv_chain *c, const struct kv_scope *scope);
 /* Cut and hash a whole prompt. keys_out has room for cache_blocks_max(n_ids, n_span_ends, 0) keys;
  * *c ends in the state after the last id. n_public is 0 or one of the span ends: the ids before it
  * are hashed in the public scope, so that all tenants share them (promise P5, ARCHITECTURE.md); the

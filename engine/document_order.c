@@ -57,8 +57,8 @@ static void take_if_better(struct search *s, uint32_t n, uint32_t n_tokens)
 }
 
 /* Extend the path. Its first n documents are cached, n_tokens tokens; *before: the chain behind
- * them. */
-static void search_from(struct search *s, const struct kv_chain *before, uint32_t n,
+ * them. in_public: all of that is public. */
+static void search_from(struct search *s, const struct kv_chain *before, bool in_public, uint32_t n,
                         uint32_t n_tokens)
 {
     const struct document_place *place = s->p->documents;
@@ -67,12 +67,20 @@ static void search_from(struct search *s, const struct kv_chain *before, uint32_
 
     if (n == s->p->n_documents)
         return;
-    if (n > 0 && !follow(s, &here, place[n - 1].end, place[n].begin, &n_cached))
-        return;
+    if (n > 0 && place[n].begin > place[n - 1].end) {
+        if (in_public)
+            kv_chain_narrow(&here, s->p->scope);
+        in_public = false;
+        if (!follow(s, &here, place[n - 1].end, place[n].begin, &n_cached))
+            return;
+    }
     for (uint32_t i = 0; i < s->p->n_documents && s->n_looked < N_BLOCKS_MAX; i++) {
         struct kv_chain chain = here;
+        bool is_public = in_public && place[i].is_public;
         if (s->is_used[i])
             continue;
+        if (in_public && !is_public)
+            kv_chain_narrow(&chain, s->p->scope);
         bool whole = follow(s, &chain, place[i].begin, place[i].end, &n_cached);
         if (n_cached == 0)
             continue;
@@ -80,20 +88,23 @@ static void search_from(struct search *s, const struct kv_chain *before, uint32_
         s->is_used[i] = true;
         take_if_better(s, n + 1, n_tokens + n_cached);
         if (whole)
-            search_from(s, &chain, n + 1, n_tokens + n_cached);
+            search_from(s, &chain, is_public, n + 1, n_tokens + n_cached);
         s->is_used[i] = false;
     }
 }
 
-/* Compute the chain up to the first document. *is_whole false: some of it is not cached, so no
- * document can be found behind it. */
+/* Compute the chain up to the first document. *in_public: all of it is public. *is_whole false:
+ * some of it is not cached, so no document can be found behind it. */
 static enum status follow_preamble(struct search *s, const struct engine *e, struct kv_chain *chain,
-                                   bool *is_whole)
+                                   bool *in_public, bool *is_whole)
 {
+    static const struct kv_scope everybody;
     const struct document_prompt *p = s->p;
     uint32_t n = p->documents[0].begin, n_ends = 0;
 
-    kv_chain_init(chain, engine_fingerprint(e), p->scope, engine_segment_tokens(e));
+    *in_public = p->n_public > 0 && p->n_public >= n;
+    kv_chain_init(chain, engine_fingerprint(e), *in_public ? &everybody : p->scope,
+                  engine_segment_tokens(e));
     *is_whole = true;
     if (n == 0)
         return OK;
@@ -102,7 +113,8 @@ static enum status follow_preamble(struct search *s, const struct engine *e, str
     struct kv_key *keys = calloc(cache_blocks_max(n, n_ends, 0), sizeof *keys);
     if (!keys)
         return ERR_NOMEM;
-    uint32_t n_keys = kv_chain_prompt(chain, p->ids, n, p->span_ends, n_ends, p->n_public, keys);
+    uint32_t n_keys =
+        kv_chain_prompt(chain, p->ids, n, p->span_ends, n_ends, *in_public ? 0 : p->n_public, keys);
     *is_whole = n_keys > 0 && cache_knows(s->cache, &keys[n_keys - 1]);
     free(keys);
     return OK;
@@ -134,12 +146,12 @@ enum status document_order_by_cache(const struct engine *e, const struct documen
                        .best = calloc(n + 1, sizeof(uint32_t))};
     enum status st = s.is_used && s.path && s.best ? OK : ERR_NOMEM;
     struct kv_chain chain;
-    bool is_whole = false;
+    bool is_whole = false, in_public = false;
 
     if (st == OK && n > 0)
-        st = follow_preamble(&s, e, &chain, &is_whole);
+        st = follow_preamble(&s, e, &chain, &in_public, &is_whole);
     if (st == OK && is_whole)
-        search_from(&s, &chain, 0, 0);
+        search_from(&s, &chain, in_public, 0, 0);
     if (st == OK)
         write_order(&s, order);
     *n_cached = s.best_tokens;

@@ -19,6 +19,7 @@ struct engine;
 /* A document's span. */
 struct document_place {
     uint32_t begin, end;
+    bool is_public; /* its KV is shared by all tenants where everything before it is */
 };
 
 /* The prompt with the documents in the given order. */

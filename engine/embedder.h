@@ -3,12 +3,18 @@
  * Any decoder of a family that loads: the hidden state behind the final norm, of the last token or
  * the mean over tokens, normalized to length 1. The pooling is read from the model's
  * 1_Pooling/config.json (the layout of sentence-transformers); without it, the last token counts.
- * The last token is the end-of-sequence id where the tokenizer's own template adds one.
+ * The last token is the end-of-sequence id where the tokenizer's own template adds one. Checkpoints
+ * without output layer ("LlamaModel", "MistralModel") load too.
  *
- * Owns    model, weights, tokenizer and buffers of its own; no KV of it is cached.
+ * Equal texts give equal bits, whatever the number of threads and the size of the steps.
+ *
+ * Owns    model, weights, tokenizer and buffers of its own; no KV of it is cached. All on the CPU.
  * Thread  any; calls run one after another.
- * Errors  embedder_open(): as engine_open(). ERR_TOO_LARGE: a text of more than the model's context;
- *         ERR_NOMEM.
+ * Errors  embedder_open(): as engine_open(), words begin with "{embedding_model}";
+ *         ERR_UNSUPPORTED: a pooling or a module of sentence-transformers that is not supported.
+ *         embedder_encode(): ERR_TOO_LARGE: a text above EMBEDDER_TEXT_BYTES_MAX; ERR_INVALID: a
+ *         text without tokens, or one that the tokenizer cannot represent; ERR_NOMEM;
+ *         ERR_CORRUPT: the model gave no finite vector.
  * Units   tokens. */
 #ifndef TARN_ENGINE_EMBEDDER_H
 #define TARN_ENGINE_EMBEDDER_H
@@ -17,15 +23,19 @@
 
 #include "base/buf.h"
 
+#define EMBEDDER_TEXT_BYTES_MAX ((size_t)16 << 20)
+
 struct embedder;
 
 struct embedder_config {
     const char *model_dir;
-    const char *cpu_variant; /* NULL: best of the machine */
-    const char *dtype;       /* as engine_config */
-    const char *quantization;
-    uint32_t n_threads;  /* 0: one */
-    uint32_t max_tokens; /* of a text; 0: the model's context, at most 8192. Longer texts are cut */
+    const char *cpu_variant;  /* NULL: best of the machine */
+    const char *dtype;        /* as engine_config; NULL: auto */
+    const char *quantization; /* as engine_config; NULL: none */
+    uint32_t n_threads;       /* 0: one */
+    uint32_t max_tokens;      /* of a text; 0: the model's context, at most 8192. Of longer texts
+                                 the end is cut, the tokenizer's closing tokens stay */
+    uint32_t step_tokens;     /* of one step; 0: 256 */
 };
 
 NODISCARD enum status embedder_open(struct embedder **out, const struct embedder_config *config,

@@ -12,8 +12,8 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "engine/engine_internal.h"
-#include "engine/model/family.h"
 #include "engine/model/fingerprint.h"
+#include "engine/opening.h"
 #include "engine/settings.h"
 #include "kernels/device.h"
 
@@ -74,27 +74,6 @@ uint32_t engine_segment_tokens(const struct engine *e)
 
 /* --- opening: model, device, weights --- */
 
-/* The place of `name` among `names`. `setting` is the option in braces. */
-static enum status choose(const char *setting, const char *names, const char *name, uint32_t *out,
-                          struct buf *why)
-{
-    if (!flag_is_choice(names, name))
-        return buf_why(why, ERR_INVALID, "%s %s is unknown (one of %s)", setting, name, names);
-    *out = flag_choice_at(names, name);
-    return OK;
-}
-
-static enum status choose_dtype(const char *setting, const char *name, enum dtype if_auto,
-                                enum dtype *out, struct buf *why)
-{
-    const enum dtype dtypes[] = {if_auto, DTYPE_F32, DTYPE_BF16, DTYPE_F16};
-    uint32_t at = 0;
-    enum status s = choose(setting, DTYPE_NAMES, name, &at, why);
-
-    *out = dtypes[at];
-    return s;
-}
-
 static enum status read_gpu_memory(struct engine *e, uint64_t *n_free, uint64_t *n_total,
                                    struct buf *why)
 {
@@ -112,21 +91,14 @@ static enum status read_gpu_memory(struct engine *e, uint64_t *n_free, uint64_t 
 /* Choose type and quantization of the weights, which decide how the device is opened. */
 static enum status choose_weights(struct engine *e, struct buf *why)
 {
-    struct weights_config *w = &e->weights_config;
-    enum dtype stored = e->model.stored_dtype;
-    uint32_t format = 0; /* auto, dummy */
-    enum status s = choose("{load_format}", LOAD_FORMAT_NAMES, e->config.load_format, &format, why);
+    const struct engine_config *c = &e->config;
+    struct opening o = {.load_format = c->load_format,
+                        .dtype = c->dtype,
+                        .quantization = c->quantization,
+                        .quantization_group = c->quantization_group,
+                        .seed = c->seed};
 
-    *w = (struct weights_config){.dir = e->model_dir, .model = &e->model, .seed = e->config.seed};
-    w->dummy = format == 1;
-    if (s == OK && !w->dummy)
-        s = weights_stored_dtype(&e->model, e->model_dir, &stored, why);
-    if (s == OK)
-        s = choose_dtype("{dtype}", e->config.dtype, stored, &w->dtype, why);
-    if (s == OK)
-        s = quantization_parse(&w->quantization, e->config.quantization,
-                               e->config.quantization_group, why);
-    return s;
+    return opening_weights(&e->weights_config, &o, &e->model, e->model_dir, why);
 }
 
 static enum status open_device(struct engine *e, struct buf *why)
@@ -134,22 +106,15 @@ static enum status open_device(struct engine *e, struct buf *why)
     static const enum device_kind kinds[] = {DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA, DEVICE_REF};
     uint32_t kind = 0;
     const struct engine_config *c = &e->config;
-    const struct model_config *m = &e->model;
     struct device_config d = {.cpu_variant = c->cpu_variant,
                               .n_threads = c->n_threads,
                               .max_rows = c->max_batched_tokens > c->max_num_seqs
                                               ? c->max_batched_tokens
                                               : c->max_num_seqs,
-                              .max_heads = m->n_heads,
-                              .max_head_dim = m->head_dim,
                               .batch_invariant = c->batch_invariant};
-    const struct weights_config *w = &e->weights_config;
-    struct model_work work;
 
-    d.bf16_weights = w->dtype == DTYPE_BF16 && w->quantization.group == 0;
-    m->family->count_work(m, NULL, &work);
-    d.max_k = work.k_max;
-    enum status s = choose("{device}", DEVICE_NAMES, c->device, &kind, why);
+    opening_fit_device(&d, &e->weights_config);
+    enum status s = opening_choose("{device}", DEVICE_NAMES, c->device, &kind, why);
     d.kind = kinds[kind];
     if (s == OK)
         s = device_open(&e->device, &d, why);
@@ -296,7 +261,7 @@ static enum status size_pool(struct engine *e, struct kv_pool *pool, struct buf 
     *pool = (struct kv_pool){.n_layers = e->model.n_layers,
                              .n_kv_heads = e->model.n_kv_heads,
                              .head_dim = e->model.head_dim};
-    s = choose_dtype("{kv_cache_dtype}", c->kv_dtype, e->weights.dtype, &kv, why);
+    s = opening_dtype("{kv_cache_dtype}", c->kv_dtype, e->weights.dtype, &kv, why);
     if (s != OK)
         return s;
     pool->layout = kv_layout_of(kv);
@@ -576,7 +541,7 @@ static enum status check_disk(const struct engine_config *c, struct buf *why)
     if (c->kv_disk_min_uses == 0 || c->kv_disk_timeout_ms == 0)
         return buf_why(why, ERR_INVALID,
                        "{kv_disk_min_uses} and {kv_disk_timeout_ms} must be at least 1");
-    return choose("{kv_preload}", KV_PRELOAD_NAMES, c->kv_preload, &at, why);
+    return opening_choose("{kv_preload}", KV_PRELOAD_NAMES, c->kv_preload, &at, why);
 }
 
 static enum status check_share(const char *setting, double share, struct buf *why)
@@ -588,7 +553,7 @@ static enum status check_share(const char *setting, double share, struct buf *wh
 static enum status check_config(const struct engine_config *c, struct buf *why)
 {
     uint32_t at;
-    enum status s = choose("{kv_swap}", KV_SWAP_NAMES, c->swap, &at, why);
+    enum status s = opening_choose("{kv_swap}", KV_SWAP_NAMES, c->swap, &at, why);
 
     if (s == OK)
         s = check_share("{kv_prefetch_share}", c->kv_prefetch_share, why);
@@ -640,7 +605,7 @@ enum status engine_open(struct engine **out, const struct engine_config *config,
     init_stats(&e->live);
     e->shared = e->live;
     e->config = *config;
-    e->n_slots = config->max_queued + config->max_num_seqs;
+    e->n_slots = engine_n_slots(e);
     e->n_logits_max = choose_logits_rows(config);
     e->model_dir = strdup(config->model_dir);
     if (!e->model_dir)
@@ -689,11 +654,7 @@ enum status engine_start(struct engine *e)
 void engine_drain_begin(struct engine *e)
 {
     atomic_store(&e->draining, true);
-}
-
-bool engine_drained(const struct engine *e)
-{
-    return atomic_load(&e->draining) && atomic_load(&e->n_inside) == 0;
+    ring_poke(&e->submitted); /* the engine thread cancels what is not usual */
 }
 
 void engine_close(struct engine *e)
@@ -735,23 +696,6 @@ bool engine_failed(const struct engine *e)
     return atomic_load(&e->failed);
 }
 
-static enum status enter(struct engine *e, struct buf *why)
-{
-    if (atomic_load(&e->failed))
-        return buf_why(why, ERR_UNAVAILABLE, DEVICE_FAILED_WORDS);
-    if (atomic_load(&e->draining))
-        return buf_why(why, ERR_UNAVAILABLE, "the server is shutting down");
-    /* Preempted requests wait too: all requests inside count, not only those that never ran. */
-    if (atomic_fetch_add(&e->n_inside, 1) >= e->n_slots) {
-        atomic_fetch_sub(&e->n_inside, 1);
-        atomic_fetch_add(&e->n_rejected, 1);
-        return buf_why(why, ERR_BUSY,
-                       "%u requests are waiting already, beside %u that run; try again later",
-                       e->config.max_queued, e->config.max_num_seqs);
-    }
-    return OK;
-}
-
 enum status engine_submit(struct engine *e, struct request *r, struct buf *why)
 {
     const struct cache_prompt *p = &r->prompt;
@@ -764,14 +708,14 @@ enum status engine_submit(struct engine *e, struct request *r, struct buf *why)
                        "prompt and max_tokens need up to %u KV blocks, the "
                        "pool has %u; lower max_tokens",
                        n_blocks, e->info.n_kv_blocks);
-    s = enter(e, why);
+    s = engine_enter(e, r->class, why);
     if (s != OK)
         return s;
     atomic_store(&r->t_submit, clock_now_ns());
     request_ref(r);
     s = ring_push(&e->submitted, r);
     if (s != OK) {
-        atomic_fetch_sub(&e->n_inside, 1);
+        engine_leave(e, r);
         request_unref(r);
         return buf_why(why, s,
                        s == ERR_BUSY ? "too many requests are waiting; try again later"

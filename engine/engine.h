@@ -6,8 +6,8 @@
  * Errors  engine_open(): words that name the file and what is wrong with it.
  *         engine_submit(): ERR_BUSY when max_queued requests are waiting, ERR_UNAVAILABLE while
  *         draining and after the device failed, ERR_TOO_LARGE when the request could never fit the
- *         KV pool. engine_cache_view(), engine_cache_erase(), engine_estimate(): ERR_TIMEOUT when
- *         the engine thread is in a step for too long, ERR_UNAVAILABLE when it ends.
+ *         KV pool. engine_cache_view(), engine_cache_erase(), engine_cache_release(),
+ *         engine_estimate(): ERR_TIMEOUT when the engine thread is in a step for too long, ERR_UNAVAILABLE when it ends.
  * Units   bytes, tokens, nanoseconds. */
 #ifndef TARN_ENGINE_ENGINE_H
 #define TARN_ENGINE_ENGINE_H
@@ -94,8 +94,15 @@ void engine_close(struct engine *e);
  * any more, and all that is left is to end the process. Any thread. */
 bool engine_failed(const struct engine *e);
 
-/* Takes a reference of its own on OK. */
+/* Takes a reference of its own on OK. Requests that are not usual (request.class) have a small
+ * bound of their own: ENGINE_N_OTHERS_MAX inside of each class. engine_drain_begin() cancels
+ * them. */
+#define ENGINE_N_OTHERS_MAX 32u
 NODISCARD enum status engine_submit(struct engine *e, struct request *r, struct buf *why);
+
+/* Whether a further prefill would find the engine idle in part: fewer usual and speculative
+ * requests are without a first token than fill its steps. Any thread; does not wait. */
+bool engine_has_prefill_room(const struct engine *e);
 
 /* A view of the cache, with at most n_spans_max of its spans (ENGINE_N_SPANS_MAX at most). The
  * engine thread makes the view between two steps, and the caller waits. */
@@ -114,6 +121,12 @@ NODISCARD enum status engine_cache_view(struct engine *e, uint32_t n_spans_max,
  * blocks. ERR_TIMEOUT: nothing was evicted. */
 NODISCARD enum status engine_cache_erase(struct engine *e, const struct kv_key *first,
                                          uint32_t *n_blocks);
+/* End the holds without end (CACHE_TTL_FOREVER) whose path contains the block with this key: those
+ * of the span that begins with it and of what is before it in the path. KV that another hold covers
+ * stays held, and all of it stays cached. *n_blocks: blocks that nothing holds any more. Waits for
+ * the engine thread; ERR_TIMEOUT: nothing was released. */
+NODISCARD enum status engine_cache_release(struct engine *e, const struct kv_key *key,
+                                           uint32_t *n_blocks);
 /* A session as the engine remembers it, and its KV. */
 struct engine_session {
     bool is_known;                 /* false: all but received.pause is 0 */
@@ -183,10 +196,17 @@ struct slo_count {
     uint64_t n_met, n_missed;
 };
 
+/* Requests of one class. */
+struct class_count {
+    uint64_t n_ended;
+    uint64_t n_tokens; /* computed in steps: of prompts and generated ones */
+};
+
 /* A consistent snapshot, taken after the latest step. */
 struct engine_stats {
     struct cache_stats cache;
-    uint32_t n_running, n_waiting;
+    uint32_t n_running, n_waiting; /* usual ones; so do all counts but those by class */
+    struct class_count of_class[SCHED_N_CLASSES];
     uint64_t n_steps, n_prompt_tokens, n_prompt_tokens_cached, n_generation_tokens;
     uint64_t n_prompt_tokens_in[CACHE_N_TIERS]; /* of those cached, by tier */
     uint64_t n_preemptions, n_rejected;

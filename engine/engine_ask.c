@@ -1,4 +1,5 @@
-/* Questions of other threads: a view of the cache, an erasure, a reset, a session, a prediction.
+/* Questions of other threads: a view of the cache, an erasure, a release, a reset, a session,
+ * a prediction.
  * The engine thread answers between two steps, after it has drained the submit ring: a request that
  * is submitted after the question attaches after the answer. */
 #include "base/clock.h"
@@ -54,6 +55,15 @@ enum status engine_cache_erase(struct engine *e, const struct kv_key *first, uin
     return s;
 }
 
+enum status engine_cache_release(struct engine *e, const struct kv_key *key, uint32_t *n_blocks)
+{
+    struct question q = {.release = key};
+    enum status s = ask(e, &q);
+
+    *n_blocks = q.n_released;
+    return s;
+}
+
 enum status engine_session(struct engine *e, uint64_t session, bool close,
                            struct engine_session *out)
 {
@@ -95,6 +105,8 @@ static bool answer_question(struct engine *e)
             q->n_erased = cache_erase(e->cache, q->erase);
             erased = true;
         }
+        if (q->release)
+            q->n_released = cache_release(e->cache, q->release);
         if (q->session)
             answer_session(e, q);
         if (q->view) {

@@ -20,7 +20,7 @@ enum status engine_create_estimator(struct engine *e)
 {
     hist_init(&e->live.ttft_error, error_bounds, ARRAY_SIZE(error_bounds));
     hist_init(&e->live.e2e_error, error_bounds, ARRAY_SIZE(error_bounds));
-    e->mean_prompt_tokens = PROMPT_TOKENS_FIRST;
+    e->mean_prompt_tokens = e->mean_computed_tokens = PROMPT_TOKENS_FIRST;
     return estimator_create(&e->estimator, e->lineup.scheduler, NULL, NULL, ESTIMATE_N_STEPS);
 }
 
@@ -86,6 +86,7 @@ void engine_note_end(struct engine *e, const struct request *r, const struct est
     hist_add(&e->live.e2e_error,
              estimator_note_e2e(e->estimator, estimate, seconds_between(submit, finish)));
     count_targets(&e->live, r, seconds_between(submit, first), tpot_s);
+    engine_note_computed(e, r);
     e->mean_prompt_tokens += MEAN_RATE * (r->prompt.n_ids - e->mean_prompt_tokens);
 }
 
@@ -113,8 +114,8 @@ void engine_answer_estimate(struct engine *e, const struct estimate_query *q,
                             struct engine_estimate *out)
 {
     predict_asked(e, q, clock_now_ns(), &out->estimate);
-    out->n_running = scheduler_n_running(e->lineup.scheduler);
-    out->n_waiting = scheduler_n_waiting(e->lineup.scheduler);
+    out->n_running = e->live.n_running;
+    out->n_waiting = e->live.n_waiting;
     estimator_stats(e->estimator, &out->accuracy);
 }
 

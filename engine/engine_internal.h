@@ -31,6 +31,8 @@ struct question {
     struct engine_cache_view *view; /* to be filled; NULL: not wanted */
     const struct kv_key *erase;     /* to be erased first; NULL: nothing */
     uint32_t n_erased;
+    const struct kv_key *release; /* holds to be released; NULL: nothing */
+    uint32_t n_released;
     uint64_t session; /* to be looked at, into *seen; 0: none */
     bool closes;      /* the session is closed then */
     struct engine_session *seen;
@@ -55,14 +57,16 @@ struct engine {
     uint64_t gpu_bytes_free_at_open; /* 0: no GPU */
 
     /* Any thread. */
-    struct ring submitted; /* struct request *, one reference each */
-    atomic_uint n_inside;  /* submitted and not finished */
+    struct ring submitted;                 /* struct request *, one reference each */
+    atomic_uint n_inside[SCHED_N_CLASSES]; /* submitted and not finished */
+    atomic_uint n_prefilling;              /* of those, without a first token; no background ones */
+    atomic_uint n_prefills_max;            /* so many of these saturate the engine */
     atomic_uint n_rejected;
     atomic_bool draining;
     atomic_bool stopping;
     atomic_bool failed;       /* engine_failed() */
     atomic_bool reset_wanted; /* engine_reset_cache() */
-    atomic_bool is_asked;     /* engine_cache_view(), engine_cache_erase(), engine_estimate() */
+    atomic_bool is_asked;     /* a question was stored (engine_ask.c) */
     _Atomic uint64_t usual_ttft_us;
 
     /* Under stats_lock. */
@@ -101,9 +105,10 @@ struct engine {
     struct cost_model_subject cost_subject; /* of the file that the model is kept in */
     uint64_t n_prefills_learned;
     struct estimator *estimator;
-    double mean_prompt_tokens; /* moving mean of finished requests */
-    uint64_t usual_ns;         /* time of usual_ttft_us */
-    uint64_t computed_ns;      /* time of the previous step's tokens; 0: no step right before */
+    double mean_prompt_tokens;   /* moving mean of finished requests */
+    double mean_computed_tokens; /* the same of prompt tokens that were not cached */
+    uint64_t usual_ns;           /* time of usual_ttft_us */
+    uint64_t computed_ns;        /* time of the previous step's tokens; 0: no step right before */
 };
 
 /* The words of requests that a dead device ended or refused. */
@@ -116,6 +121,19 @@ struct engine {
 
 const uint8_t *engine_fingerprint(const struct engine *e); /* [KV_FINGERPRINT_BYTES] */
 uint32_t engine_segment_tokens(const struct engine *e);
+
+/* --- engine_intake.c --- */
+
+uint32_t engine_n_slots(const struct engine *e);
+/* Count a request in before it is submitted; as engine_submit(). */
+NODISCARD enum status engine_enter(struct engine *e, enum sched_class class, struct buf *why);
+/* Its prompt was computed. */
+void engine_prefilled(struct engine *e, const struct request *r);
+/* It has ended, or could not be submitted. */
+void engine_leave(struct engine *e, const struct request *r);
+/* Learn from a finished request how many tokens of a prompt are usually computed. */
+void engine_note_computed(struct engine *e, const struct request *r);
+void engine_publish_room(struct engine *e);
 
 /* --- engine_cost.c --- */
 

@@ -50,9 +50,11 @@ void lineup_destroy(struct lineup *l)
 
 /* --- submission and end --- */
 
+/* Only usual sequences keep their KV from eviction while they wait. */
 static void expect(struct lineup *l, uint32_t slot, uint64_t now_ns)
 {
-    cache_seq_expect(l->seqs[slot].kv, scheduler_next_ns(l->scheduler, slot, now_ns));
+    if (l->seqs[slot].class == SCHED_USUAL)
+        cache_seq_expect(l->seqs[slot].kv, scheduler_next_ns(l->scheduler, slot, now_ns));
 }
 
 void lineup_submit(struct lineup *l, uint32_t slot, struct cache_seq *kv,
@@ -62,8 +64,9 @@ void lineup_submit(struct lineup *l, uint32_t slot, struct cache_seq *kv,
 
     ASSERT(slot < l->n_slots && !l->seqs[slot].kv);
     l->seqs[slot].kv = kv;
-    l->seqs[slot].session = r->session;
-    if (r->session)
+    l->seqs[slot].class = r->class;
+    l->seqs[slot].session = r->class == SCHED_USUAL ? r->session : 0;
+    if (l->seqs[slot].session)
         cache_seq_join_session(kv, r->session);
     request.n_cached = cache_match_disk(kv); /* only what will be computed sets the MLFQ level */
     scheduler_submit(l->scheduler, slot, &request, now_ns);
@@ -186,12 +189,13 @@ static void refresh_expected(struct lineup *l, uint64_t now_ns)
 
 static void make_plan(struct lineup *l, uint64_t now_ns, struct plan *plan)
 {
-    struct sched_view view = {l,
-                              cache_n_available(l->cache),
-                              view_match,
-                              view_need,
-                              view_reclaimable,
-                              l->load_timeout_ns > 0 ? view_is_loading : NULL};
+    struct sched_view view = {.arg = l,
+                              .n_available = cache_n_available(l->cache),
+                              .match = view_match,
+                              .need = view_need,
+                              .reclaimable = view_reclaimable,
+                              .is_loading = l->load_timeout_ns > 0 ? view_is_loading : NULL,
+                              .n_held = cache_n_held(l->cache)};
 
     l->plan_ns = now_ns;
     scheduler_plan(l->scheduler, now_ns, &view, plan);
@@ -210,7 +214,6 @@ static void preempt(struct lineup *l, const struct plan *plan, uint64_t now_ns)
         expect(l, slot, now_ns);
     }
     l->n_preempted = plan->n_preempt;
-    l->n_preemptions += plan->n_preempt;
 }
 
 /* Attach an admitted sequence to its cached KV. The cache may hold more than at the time of the

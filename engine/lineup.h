@@ -54,7 +54,6 @@ struct lineup {
     double step_s;        /* expected time of the step under way */
     uint32_t *failed;     /* [n_failed] slots that lineup_begin() could not grow */
     uint32_t n_failed;
-    uint64_t n_preemptions;
     uint64_t n_steps, n_planned_ahead; /* of those: while the one before ran */
 
     /* inside */

@@ -27,22 +27,34 @@
 #define REQUEST_N_SPANS_MAX 1024
 #define REQUEST_N_STOP_IDS_MAX 32
 
+#define CACHE_TTL_FOREVER UINT32_MAX
+
 struct engine;
+
+/* The first n_tokens of a prompt, whose KV is held for ttl_s after the request's end. */
+struct request_break {
+    uint32_t n_tokens, ttl_s; /* ttl_s as cache_ttl_s */
+};
+#define REQUEST_N_BREAKS_MAX 4
 
 struct request {
     /* Set before engine_submit(), constant after. */
     char id[REQUEST_ID_BYTES];
-    int32_t priority; /* lower is sooner; 0 is usual */
-    enum sched_class class;
-    uint64_t tenant;  /* equal for requests of one tenant */
-    uint64_t session; /* equal for requests of one session; 0: none */
+    int32_t priority;       /* lower is sooner; 0 is usual */
+    enum sched_class class; /* stays SCHED_USUAL but for work of the server itself */
+    uint64_t tenant;        /* equal for requests of one tenant */
+    uint64_t session;       /* equal for requests of one session; 0: none */
     struct sampling sampling;
     struct stopping stopping;
     struct cache_prompt prompt;    /* ids, span ends, keys: owned by the request */
     double slo_ttft_s, slo_tpot_s; /* targets in seconds; 0: none */
-    uint32_t cache_ttl_s;          /* time to hold the prompt's KV after the end; 0: none */
-    bool text_continues;           /* generated text continues the prompt (completions) */
-    void (*wake)(void *arg);       /* called by the engine thread after it published tokens or the
+    uint32_t cache_ttl_s;          /* time to hold the prompt's KV after the end; 0: none;
+                                      CACHE_TTL_FOREVER: until engine_cache_release() */
+    uint64_t cache_bytes_max;      /* of all KV that requests of this tenant hold; 0: no bound */
+    struct request_break breaks[REQUEST_N_BREAKS_MAX]; /* [n_breaks] ascending */
+    uint32_t n_breaks;
+    bool text_continues;     /* generated text continues the prompt (completions) */
+    void (*wake)(void *arg); /* called by the engine thread after it published tokens or the
                                    end, at most once until request_poll(); must not block */
     void *wake_arg;
     bool wake_at_end; /* wake() for the end only: the submitter reads nothing before */
@@ -63,8 +75,13 @@ struct request {
     int32_t stop_string;     /* tokens so far; written before n_out */
     _Atomic uint32_t n_text_ids;
     _Atomic uint64_t n_text_bytes;
-    _Atomic uint32_t n_cached;                            /* prompt tokens not computed again */
-    _Atomic uint32_t n_cached_in[CACHE_N_TIERS];          /* of those, by the tier that held them */
+    _Atomic uint32_t n_computed; /* of a request that is not usual: tokens with KV so far, the
+                                    cached ones included */
+    _Atomic uint32_t n_cached;   /* prompt tokens not computed again */
+    _Atomic uint32_t n_cached_in[CACHE_N_TIERS]; /* of those, by the tier that held them */
+    uint32_t n_held;                  /* leading tokens of the prompt that the request's fields
+                                          hold; written before `finish` */
+    enum cache_hold_limit hold_limit; /* why fewer than asked; likewise */
     _Atomic uint64_t estimated_ttft_us, estimated_e2e_us; /* since t_submit; 0: not predicted yet.
                                                              Published before the first step */
     _Atomic uint64_t t_submit, t_first_step, t_finish;

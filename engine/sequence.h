@@ -24,6 +24,7 @@
 struct sequence {
     /* The lineup's. */
     struct cache_seq *kv; /* NULL: the slot is free */
+    enum sched_class class;
     uint64_t session;
     uint64_t wanted_ns; /* since when only a read from disk holds the sequence up; 0: none does */
     uint32_t n_cached;  /* tokens found when it was admitted for the first time */

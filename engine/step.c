@@ -39,6 +39,9 @@ static void count_finish(struct engine *e, const struct request *r, enum finish_
     uint64_t t2 = atomic_load(&r->t_first_token), t3 = atomic_load(&r->t_finish);
     uint32_t n_out = atomic_load(&r->n_out);
 
+    st->of_class[r->class].n_ended++;
+    if (r->class != SCHED_USUAL)
+        return;
     st->n_finished[reason]++;
     if (reason != FINISH_STOP && reason != FINISH_LENGTH)
         return;
@@ -56,13 +59,36 @@ static void count_finish(struct engine *e, const struct request *r, enum finish_
     hist_add(&st->generation_tokens, n_out);
 }
 
-/* Keep the prompt's KV for the cache_ttl of the request. */
+/* Hold the first n_tokens of the prompt. Returns whether they are held. */
+static bool hold_part(struct cache_seq *kv, struct request *r, struct request_break part,
+                      uint64_t now)
+{
+    enum cache_hold_limit limit;
+    struct cache_hold hold = {.owner = r->tenant, .n_bytes_max = r->cache_bytes_max};
+
+    hold.until_ns = part.ttl_s == CACHE_TTL_FOREVER ? CACHE_HOLD_FOREVER
+                                                    : now + part.ttl_s * UINT64_C(1000000000);
+    uint32_t n = cache_seq_hold(kv, part.n_tokens, &hold, &limit);
+    if (limit != CACHE_HOLD_NO_LIMIT && r->hold_limit == CACHE_HOLD_NO_LIMIT)
+        r->hold_limit = limit;
+    r->n_held = n > r->n_held ? n : r->n_held;
+    return limit == CACHE_HOLD_NO_LIMIT;
+}
+
+/* Hold the prompt, or its longest part that the limits let in. An earlier part adds something only
+ * if it is held for longer. */
 static void hold_prompt(const struct engine *e, uint32_t slot, uint64_t now)
 {
-    const struct request *r = e->lineup.seqs[slot].req;
+    const struct sequence *q = &e->lineup.seqs[slot];
+    struct request *r = q->req;
+    uint32_t ttl_s = 0;
 
-    (void)cache_seq_hold(e->lineup.seqs[slot].kv, r->prompt.n_ids,
-                         now + r->cache_ttl_s * UINT64_C(1000000000));
+    if (r->cache_ttl_s > 0 &&
+        hold_part(q->kv, r, (struct request_break){r->prompt.n_ids, r->cache_ttl_s}, now))
+        ttl_s = r->cache_ttl_s;
+    for (uint32_t i = r->n_breaks; i-- > 0;)
+        if (r->breaks[i].ttl_s > ttl_s && hold_part(q->kv, r, r->breaks[i], now))
+            ttl_s = r->breaks[i].ttl_s;
 }
 
 static struct sched_request asked_of(const struct engine *e, const struct request *r)
@@ -88,6 +114,13 @@ static void note_answer(struct engine *e, uint32_t slot)
                        atomic_load(&q->req->n_out));
 }
 
+/* Learn from a usual request that has finished. */
+static void learn_end(struct engine *e, const struct request *r, const struct estimate *estimate)
+{
+    if (r->class == SCHED_USUAL)
+        engine_note_end(e, r, estimate);
+}
+
 /* End a request for any reason, and release everything that it holds. */
 static void end_sequence(struct engine *e, uint32_t slot, enum finish_reason reason)
 {
@@ -97,9 +130,9 @@ static void end_sequence(struct engine *e, uint32_t slot, enum finish_reason rea
     bool finished = reason == FINISH_STOP || reason == FINISH_LENGTH;
     uint64_t now = clock_now_ns();
 
-    if (r->cache_ttl_s && finished)
-        hold_prompt(e, slot, now);
     if (finished)
+        hold_prompt(e, slot, now);
+    if (finished && r->class == SCHED_USUAL)
         note_answer(e, slot);
     sampler_state_fini(&q->sampler);
     stop_watch_fini(&q->stop);
@@ -112,8 +145,8 @@ static void end_sequence(struct engine *e, uint32_t slot, enum finish_reason rea
     atomic_store(&r->t_finish, now);
     count_finish(e, r, reason);
     if (finished)
-        engine_note_end(e, r, &estimate);
-    atomic_fetch_sub(&e->n_inside, 1);
+        learn_end(e, r, &estimate);
+    engine_leave(e, r);
     atomic_store(&r->finish, (int)reason);
     wake(r);
     request_unref(r);
@@ -163,8 +196,8 @@ static void refuse(struct engine *e, struct request *r, enum status error, const
     r->error = error;
     r->error_words = words;
     atomic_store(&r->t_finish, clock_now_ns());
-    e->live.n_finished[FINISH_ERROR]++;
-    atomic_fetch_sub(&e->n_inside, 1);
+    count_finish(e, r, FINISH_ERROR);
+    engine_leave(e, r);
     atomic_store(&r->finish, FINISH_ERROR);
     wake(r);
     request_unref(r);
@@ -176,6 +209,8 @@ static void predict(struct engine *e, uint32_t slot, uint64_t now)
 {
     struct request *r = e->lineup.seqs[slot].req;
 
+    if (r->class != SCHED_USUAL)
+        return;
     if (engine_predict(e, slot, now)) {
         if (!r->wake_at_end)
             wake(r);
@@ -215,13 +250,19 @@ static void take_submitted(struct engine *e, uint64_t now)
     }
 }
 
+/* Whether the request is to be ended now. A drain does not wait for requests that are not usual. */
+static bool is_dropped(const struct engine *e, const struct request *r)
+{
+    return atomic_load_explicit(&r->cancel, memory_order_relaxed) || atomic_load(&e->stopping) ||
+           (r->class != SCHED_USUAL && atomic_load(&e->draining));
+}
+
 static void drop_cancelled(struct engine *e)
 {
-    bool all = atomic_load(&e->stopping);
 
     for (uint32_t i = e->n_slots - e->n_free_slots; i-- > 0;) { /* an end moves the last one here */
         uint32_t slot = e->live_slots[i];
-        if (all || atomic_load_explicit(&e->lineup.seqs[slot].req->cancel, memory_order_relaxed))
+        if (is_dropped(e, e->lineup.seqs[slot].req))
             end_sequence(e, slot, FINISH_CANCELLED);
     }
 }
@@ -236,6 +277,8 @@ static void note_admitted(struct engine *e, uint32_t slot, uint64_t now)
 
     atomic_store(&r->t_first_step, now);
     atomic_store(&r->n_cached, q->n_cached);
+    if (r->class != SCHED_USUAL)
+        return;
     e->live.n_prompt_tokens += r->prompt.n_ids;
     e->live.n_prompt_tokens_cached += q->n_cached;
     for (enum cache_tier t = 0; t < CACHE_N_TIERS; t++) {
@@ -291,6 +334,17 @@ static void publish_token(struct request *r, const struct stop_verdict *v, uint3
     atomic_store(&r->n_out, n_out);
 }
 
+static void count_token(struct engine *e, const struct sequence *q, uint32_t n_out, uint64_t now)
+{
+    e->live.n_generation_tokens++;
+    if (n_out > 0) {
+        hist_add(&e->live.itl_s, seconds(q->t_last_token, now));
+        return;
+    }
+    hist_add(&e->live.ttft_s, seconds(atomic_load(&q->req->t_submit), now));
+    engine_note_first_token(e, q);
+}
+
 static void give_token(struct engine *e, uint32_t slot, struct out_token token, uint64_t now)
 {
     struct sequence *q = &e->lineup.seqs[slot];
@@ -301,14 +355,12 @@ static void give_token(struct engine *e, uint32_t slot, struct out_token token, 
     cache_seq_extend(q->kv, token.id);
     sampler_state_count(&q->sampler, token.id);
     r->out[n_out] = token;
-    e->live.n_generation_tokens++;
     if (n_out == 0) {
+        engine_prefilled(e, r);
         atomic_store(&r->t_first_token, now);
-        hist_add(&e->live.ttft_s, seconds(atomic_load(&r->t_submit), now));
-        engine_note_first_token(e, q);
-    } else {
-        hist_add(&e->live.itl_s, seconds(q->t_last_token, now));
     }
+    if (r->class == SCHED_USUAL)
+        count_token(e, q, n_out, now);
     q->t_last_token = now;
     enum status s = stop_watch_feed(&q->stop, n_out, token.id);
     publish_token(r, &q->stop.now, n_out + 1);
@@ -323,6 +375,7 @@ static void give_token(struct engine *e, uint32_t slot, struct out_token token, 
 /* End a prefill: its prompt's KV is committed. */
 static void end_prefill(struct engine *e, uint32_t slot, uint64_t now)
 {
+    engine_prefilled(e, e->lineup.seqs[slot].req);
     atomic_store(&e->lineup.seqs[slot].req->t_first_token, now);
     end_sequence(e, slot, FINISH_LENGTH);
 }
@@ -357,6 +410,15 @@ static void publish_prompt_logprobs(const struct sequence *q)
         wake(r);
 }
 
+static void note_ran(struct engine *e, uint32_t slot, uint32_t n_computed, uint32_t n_run)
+{
+    struct request *r = e->lineup.seqs[slot].req;
+
+    e->live.of_class[r->class].n_tokens += n_run;
+    if (r->class != SCHED_USUAL && n_computed > atomic_load(&r->n_computed))
+        atomic_store(&r->n_computed, n_computed);
+}
+
 /* Commit the step and publish its tokens. scored: part of the step's time went into logprobs of
  * prompts, which the cost model does not cover, so the model is not corrected. */
 static void finish_step(struct engine *e, const struct out_token *tokens, bool scored,
@@ -371,6 +433,7 @@ static void finish_step(struct engine *e, const struct out_token *tokens, bool s
         struct effect f = effect_of(e, &e->lineup.items[i]);
 
         lineup_ran(&e->lineup, i, f.gives_token, now - began, now);
+        note_ran(e, slot, f.n_computed + e->lineup.items[i].n_tokens, e->lineup.items[i].n_tokens);
         if (scored)
             publish_prompt_logprobs(&e->lineup.seqs[slot]);
         if (f.gives_token)
@@ -467,9 +530,11 @@ void engine_publish_stats(struct engine *e)
 {
     cache_stats(e->cache, &e->live.cache);
     scheduler_stats(e->lineup.scheduler, &e->live.scheduler);
-    e->live.n_running = scheduler_n_running(e->lineup.scheduler);
-    e->live.n_waiting = scheduler_n_waiting(e->lineup.scheduler);
-    e->live.n_preemptions = e->lineup.n_preemptions;
+    e->live.n_running = e->live.scheduler.n_running[SCHED_USUAL];
+    e->live.n_waiting = e->live.scheduler.n_waiting[SCHED_USUAL];
+    e->live.n_preemptions =
+        e->live.scheduler.n_preempted_for_place + e->live.scheduler.n_preempted_for_memory;
+    engine_publish_room(e);
     e->live.n_plans_ahead = e->lineup.n_planned_ahead;
     engine_publish_estimate(e, clock_now_ns());
     pthread_mutex_lock(&e->stats_lock);

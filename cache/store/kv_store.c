@@ -56,7 +56,8 @@ static enum status init_tree(struct store *st, enum replace_policy policy)
     st->memory_bytes +=
         tree.memory_bytes + replace_memory_bytes(st->policy) + key_index_memory_bytes(st->index);
     st->info[KTREE_ROOT].entry = REPLACE_NONE;
-    return init_expect(st);
+    s = init_expect(st);
+    return s == OK ? init_holds(st) : s;
 }
 
 static void init_tiers(struct store *st, struct tier *const *tiers)
@@ -157,6 +158,7 @@ void store_destroy(struct store *st)
     ASSERT(st->n_private == 0);
     fini_disk(st->disk);
     fini_sessions(st);
+    fini_holds(st);
     fini_expect(st);
     ktree_destroy(st->tree);
     key_index_destroy(st->index);

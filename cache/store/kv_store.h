@@ -44,7 +44,9 @@ const struct kv_pool *store_pool(const struct store *st);
 
 /* Device blocks that are free or can be freed by eviction. */
 uint32_t store_n_available(const struct store *st);
-/* Take n of them, evicting as needed. All or nothing. */
+/* Blocks that holds and pauses of sessions keep. */
+uint32_t store_n_held(const struct store *st);
+/* Take n available ones, evicting as needed. All or nothing. */
 NODISCARD enum status store_take(struct store *st, uint32_t *ids, uint32_t n);
 void store_give(struct store *st, uint32_t id);
 
@@ -168,9 +170,16 @@ void store_save(struct store *st, const struct kv_key *keys, uint32_t n,
                 const struct store_use *use);
 /* See cache_spill_ahead(). */
 void store_spill_ahead(struct store *st, uint32_t n_blocks);
-/* Hold the part of the path keys [n] that is in the tree until until_ns: it counts as expected now.
- * Returns the number of blocks held. */
-uint32_t store_hold(struct store *st, const struct kv_key *keys, uint32_t n, uint64_t until_ns);
+
+/* --- holds: kv_store_hold.c --- */
+
+/* Hold the part of the path keys [n] that is in the tree: it counts as expected now. Returns the
+ * number of blocks held, and in *limit (may be NULL) why they are fewer. */
+uint32_t store_hold(struct store *st, const struct kv_key *keys, uint32_t n,
+                    const struct cache_hold *hold, enum cache_hold_limit *limit);
+/* End the holds without end whose path contains this key. Returns the number of blocks that nothing
+ * holds any more. */
+uint32_t store_release_holds(struct store *st, const struct kv_key *key);
 
 /* --- sessions: kv_store_session.c --- */
 

@@ -1,6 +1,7 @@
-/* kv_store_expect.c - the nodes that waiting requests expect to use, and holds.
+/* kv_store_expect.c - the nodes that waiting requests expect to use.
  *
- * Both are counted per block key, whether or not the tree has the block. So when several requests
+ * They, and the holds of kv_store_hold.c, are counted per block key, whether or not the tree has
+ * the block. So when several requests
  * wait for a document that none has computed yet, its nodes are expected as soon as they enter the
  * tree. The count of a node is the count of its first block.
  *
@@ -8,9 +9,6 @@
  * that reported it is not recorded. When that request starts or reports a later time while others
  * wait, the next time that any of them reports is taken. Held nodes, and nodes that entered the
  * tree after the requests reported, are due now. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/check.h"
 #include "cache/store/kv_store_inner.h"
 
@@ -26,7 +24,6 @@ enum status init_expect(struct store *st)
 
 void fini_expect(struct store *st)
 {
-    drop_holds(st);
     map_fini(&st->expected);
     map_fini(&st->held);
 }
@@ -58,8 +55,7 @@ double store_now_s(const struct store *st)
     return (double)st->now_ns * 1e-9;
 }
 
-/* Add delta to the count of a key. False: no room for another key; nothing changed. */
-static bool count_key(struct store *st, struct map *m, const struct kv_key *key, int delta)
+bool count_key(struct store *st, struct map *m, const struct kv_key *key, int delta)
 {
     uint32_t n = count_of(m, key), node;
 
@@ -127,70 +123,4 @@ void store_unexpect(struct store *st, const struct kv_key *keys, uint32_t n, dou
         st->info[node].due_is_old |= replace_due_s(st->policy, st->info[node].entry) == was_s;
     for (uint32_t i = 0; i < n; i++)
         (void)count_key(st, &st->expected, &keys[i], -1);
-}
-
-/* --- holds --- */
-
-static void end_hold(struct store *st, uint32_t i)
-{
-    struct hold *h = &st->holds[i];
-
-    for (uint32_t k = 0; k < h->n; k++)
-        (void)count_key(st, &st->held, &h->keys[k], -1);
-    free(h->keys);
-    st->holds[i] = st->holds[--st->n_holds];
-}
-
-void end_holds(struct store *st, uint64_t now_ns)
-{
-    for (uint32_t i = 0; i < st->n_holds;)
-        if (st->holds[i].until_ns <= now_ns)
-            end_hold(st, i);
-        else
-            i++;
-}
-
-void drop_holds(struct store *st)
-{
-    while (st->n_holds > 0)
-        end_hold(st, st->n_holds - 1);
-}
-
-/* If the same path is held already, extend that hold to the later of both times. */
-static bool renew_hold(struct store *st, const struct kv_key *keys, uint32_t n, uint64_t until_ns)
-{
-    for (uint32_t i = 0; i < st->n_holds; i++) {
-        struct hold *h = &st->holds[i];
-
-        if (h->n != n || memcmp(&h->keys[n - 1], &keys[n - 1], sizeof *keys) != 0)
-            continue;
-        h->until_ns = h->until_ns > until_ns ? h->until_ns : until_ns;
-        return true;
-    }
-    return false;
-}
-
-uint32_t store_hold(struct store *st, const struct kv_key *keys, uint32_t n, uint64_t until_ns)
-{
-    uint32_t limit = (uint32_t)(st->config.hold_share * st->config.pool.n_blocks), n_more = 0;
-    struct hold *h = &st->holds[st->n_holds];
-
-    n = ktree_match(st->tree, keys, n).n_blocks;
-    if (n == 0 || renew_hold(st, keys, n, until_ns))
-        return n;
-    for (uint32_t i = 0; i < n; i++)
-        n_more += !is_held(st, &keys[i]);
-    if (st->n_holds == N_HOLDS_MAX || st->held.n + n_more > limit ||
-        st->held.n + n_more > st->held.n_max)
-        return 0;
-    *h = (struct hold){.until_ns = until_ns, .keys = malloc(n * sizeof *keys), .n = n};
-    if (!h->keys)
-        return 0;
-    memcpy(h->keys, keys, n * sizeof *keys);
-    st->n_holds++;
-    for (uint32_t i = 0; i < n; i++) {
-        bool counted = count_key(st, &st->held, &keys[i], 1);
-        ASSERT(counted);
-    }
-    return n;
 }

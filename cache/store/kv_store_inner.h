@@ -3,6 +3,7 @@
  * The files, lowest first; each calls only files above it in this list:
  *
  *   kv_store_expect.c  counts of waiting requests and holds by block key; due times of nodes
+ *   kv_store_hold.c    holds, and what each owner holds
  *   kv_store_session.c the KV of sessions between two requests
  *   kv_store_node.c    the tree, the policy and node_info kept in step: enter, split, pin, leave
  *   kv_store_move.c    moves under way; eviction, spilling, fetching; making room in each tier
@@ -28,7 +29,7 @@
 
 #define NODE_N_BLOCKS_MAX (KV_SEGMENT_TOKENS_MAX / KV_BLOCK_TOKENS)
 #define N_MOVES 256
-#define N_HOLDS_MAX 256
+#define N_HOLDS_MAX 4096
 /* Block keys of waiting requests that are counted. Requests beyond that are not looked ahead to. */
 #define N_EXPECTED_MAX (1u << 15)
 
@@ -77,9 +78,14 @@ struct store_move {
 };
 
 struct hold {
-    uint64_t until_ns;
+    uint64_t owner, until_ns;
     struct kv_key *keys; /* [n] of its blocks */
     uint32_t n;
+};
+
+struct hold_owner {
+    uint64_t id;
+    uint32_t n_holds, n_blocks; /* blocks: each counts once, whatever the number of holds */
 };
 
 struct store {
@@ -105,10 +111,13 @@ struct store {
     struct store_move moves[N_MOVES];
     uint64_t n_moves_begun, n_moves_over;
 
-    struct map expected; /* first 8 bytes of a block's key -> waiting requests */
-    struct map held;     /* the same -> holds */
-    struct hold holds[N_HOLDS_MAX];
-    uint32_t n_holds;
+    struct map expected;       /* first 8 bytes of a block's key -> waiting requests */
+    struct map held;           /* the same -> holds */
+    struct map held_by;        /* the same, mixed with the owner -> holds of this owner */
+    struct hold *holds;        /* [N_HOLDS_MAX] */
+    struct hold_owner *owners; /* [N_HOLDS_MAX] of at least one hold */
+    uint32_t n_holds, n_owners;
+    uint64_t holds_end_ns;     /* no hold ends before */
     struct sessions *sessions; /* kv_store_session.c */
     uint32_t n_prefetched;     /* device blocks */
     uint32_t n_orphans;        /* nodes */
@@ -159,8 +168,19 @@ uint32_t n_expected(const struct store *st, const struct kv_key *first);
 bool is_held(const struct store *st, const struct kv_key *first);
 /* Whether a request waits for the node; holds do not count. */
 bool is_awaited(const struct store *st, const struct kv_key *first);
+/* Add delta to the count of a key in `expected` or `held`. False: no room for another key; nothing
+ * changed. */
+bool count_key(struct store *st, struct map *m, const struct kv_key *key, int delta);
+
+/* --- kv_store_hold.c --- */
+
+enum status init_holds(struct store *st);
+void fini_holds(struct store *st);
 void end_holds(struct store *st, uint64_t now_ns);
 void drop_holds(struct store *st);
+/* End every hold's part from this key on. */
+void cut_holds(struct store *st, const struct kv_key *key);
+void check_holds(const struct store *st);
 
 /* --- kv_store_session.c --- */
 

@@ -80,6 +80,10 @@ void store_stats(const struct store *st, struct cache_stats *out)
     out->n_expected_lost = st->n_expected_lost;
     out->n_holds = st->n_holds;
     out->n_held_blocks = st->held.n;
+    for (out->n_owners = 0; out->n_owners < st->n_owners && out->n_owners < CACHE_N_OWNERS_MAX;
+         out->n_owners++)
+        out->owners[out->n_owners] =
+            (struct cache_owner){st->owners[out->n_owners].id, st->owners[out->n_owners].n_blocks};
     out->n_session_blocks = n_session_blocks(st);
     out->n_superseded = st->n_superseded;
     out->memory_bytes = st->memory_bytes;
@@ -211,6 +215,7 @@ void store_check(const struct store *st)
     }
     ASSERT(st->n_spilled_ahead + st->n_spilled_on_demand == st->tier[CACHE_HOST].n_moved_in &&
            st->n_fetched_ahead + st->n_fetched_on_demand == st->tier[CACHE_DEVICE].n_moved_in);
+    check_holds(st);
     check_sessions(st);
     ktree_check(st->tree);
     replace_check(st->policy);

@@ -306,6 +306,11 @@ uint32_t store_n_available(const struct store *st)
     return tier_n_free_soon(device_tier(st)) + n_cached_blocks(st);
 }
 
+uint32_t store_n_held(const struct store *st)
+{
+    return st->held.n + n_session_blocks(st);
+}
+
 bool make_device_room(struct store *st, uint32_t n)
 {
     if (tier_n_free(device_tier(st)) >= n)

@@ -93,7 +93,8 @@ static uint32_t plan_buffers(const struct model_config *m, uint32_t widths[FAMIL
 static enum status run_layer(const struct layer_step *p, uint32_t layer)
 {
     const struct llama_layer *w = &llama_layers(p->weights)[layer];
-    const struct weight *after = layer + 1 < p->model->n_layers ? &w[1].qkv : &p->weights->output;
+    const struct weight *output = p->weights->output.data ? &p->weights->output : NULL;
+    const struct weight *after = layer + 1 < p->model->n_layers ? &w[1].qkv : output;
     float *const *b = p->buffer;
     uint32_t n = p->n_rows;
     enum status s;
@@ -127,7 +128,8 @@ static void count_work(const struct model_config *m, const struct weights *w,
 
 const struct model_family family_llama = {
     .name = "llama",
-    .architectures = (const char *const[]){"LlamaForCausalLM", "MistralForCausalLM", NULL},
+    .architectures = (const char *const[]){"LlamaForCausalLM", "MistralForCausalLM", "LlamaModel",
+                                           "MistralModel", NULL},
     .model_types = (const char *const[]){"llama", "mistral", NULL},
     .embedding = "model.embed_tokens.weight",
     .read_config = read_config,

@@ -89,7 +89,8 @@ enum status weights_load(struct weights *w, const struct weights_config *config,
     }
     if (s == OK)
         s = is_host ? weights_load_host(&l) : weights_load_upload(&l);
-    if (s == OK && is_host && config->dummy && config->model->tied && !config->quantization.group)
+    if (s == OK && is_host && config->dummy && config->model->tied && w->output.data &&
+        !config->quantization.group)
         pack_tied_dummy(&l);
     if (s == OK) {
         hash_content(&l);
@@ -125,6 +126,16 @@ enum status quantization_parse(struct quantization *out, const char *name, uint3
     return OK;
 }
 
+const struct tensor *weights_find(const struct safetensors *file, const char *name)
+{
+    static const char prefix[] = "model.";
+    const struct tensor *t = safetensors_find(file, name);
+
+    if (!t && strncmp(name, prefix, sizeof prefix - 1) == 0)
+        t = safetensors_find(file, name + sizeof prefix - 1);
+    return t;
+}
+
 enum status weights_stored_dtype(const struct model_config *m, const char *dir, enum dtype *out,
                                  struct buf *why)
 {
@@ -134,7 +145,7 @@ enum status weights_stored_dtype(const struct model_config *m, const char *dir, 
 
     if (s != OK)
         return s;
-    const struct tensor *t = safetensors_find(file, name);
+    const struct tensor *t = weights_find(file, name);
     if (!t)
         s = buf_why(why, ERR_INVALID, "the checkpoint in %s has no tensor %s", dir, name);
     else if (!t->dtype_known)

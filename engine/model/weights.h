@@ -34,7 +34,7 @@ struct weights {
     enum dtype dtype;           /* the float type: of every packed weight unless quantized */
     struct quantization quantization;
     float *final_norm;    /* [D] */
-    struct weight output; /* [V, D] */
+    struct weight output; /* [V, D]; data is NULL with no_output, unless it is the embedding */
     uint64_t n_params;
     uint64_t n_bytes;         /* device memory taken */
     uint8_t content_hash[32]; /* over names, shapes, dtypes and CRC32C of what was loaded */
@@ -50,7 +50,8 @@ struct weights_config {
     const struct model_config *model;
     enum dtype dtype; /* a float type */
     struct quantization quantization;
-    bool dummy; /* random weights from `seed`, no checkpoint needed */
+    bool no_output; /* the output layer is not loaded and may be missing: for hidden states */
+    bool dummy;     /* random weights from `seed`, no checkpoint needed */
     uint64_t seed;
 };
 

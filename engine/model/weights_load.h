@@ -48,6 +48,10 @@ struct loader {
     atomic_int failed;     /* enum status */
 };
 
+/* Find a tensor; NULL: absent. Checkpoints of a model without output layer (LlamaModel instead of
+ * LlamaForCausalLM) leave out the "model." at the beginning of all names. */
+const struct tensor *weights_find(const struct safetensors *file, const char *name);
+
 /* Write random rows [row, row + n_rows) of a dummy job in job->dtype; rows of dst are dst_stride
  * elements apart. */
 void weights_make_rows(const struct job *job, uint32_t row, uint32_t n_rows, void *dst,

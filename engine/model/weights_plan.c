@@ -57,7 +57,7 @@ static enum status find_tensor(struct loader *l, const char *name, uint32_t rows
     *out = NULL;
     if (l->config->dummy)
         return OK;
-    t = safetensors_find(l->w->file, name);
+    t = weights_find(l->w->file, name);
     if (!t)
         return buf_why(l->why, ERR_INVALID, "the checkpoint in %s has no tensor %s", l->config->dir,
                        name);
@@ -252,6 +252,8 @@ enum status plan_output(struct loader *l, const char *norm, const char *head)
 
     if (s == OK && w->output.data)
         return OK; /* add_packed_embedding() added the job */
+    if (s == OK && l->config->no_output && w->embedding.data)
+        return OK;
     if (s == OK)
         s = alloc_weight(l, &w->output, m->n_vocab, m->dim, DTYPE_I8);
     if (s != OK)

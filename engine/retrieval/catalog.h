@@ -85,14 +85,15 @@ NODISCARD enum status catalog_delete(struct catalog *c, const char *tenant, cons
 NODISCARD enum status catalog_set(struct catalog *c, const char *tenant, const char *id,
                                   const bool *is_pinned, const int64_t *expires_s, struct buf *why);
 /* Call f, in the order of ids, for at most `limit` documents that `tenant` sees, from the first id
- * behind `after` (NULL: from the first). The text is left empty. filter: as catalog_search_text();
+ * behind `after` (NULL: from the first). Text and embedding are left empty. f must not call the
+ * catalog. filter: as catalog_search_text();
  * NULL: all. *has_more: there are further ones. f returning false ends the list. */
 NODISCARD enum status catalog_list(struct catalog *c, const char *tenant, const char *after,
                                    uint32_t limit, const struct json *filter,
                                    bool (*f)(void *arg, const struct document *d), void *arg,
                                    bool *has_more, struct buf *why);
-/* Call f for every document with an embedding of `dim` entries that belongs to `tenant` exactly;
- * only row and embedding are set. For building an index. */
+/* Call f for every embedding v [dim] of a document that belongs to `tenant` exactly. For building an
+ * index. f must not call the catalog. */
 NODISCARD enum status catalog_each_embedding(struct catalog *c, const char *tenant,
                                              bool (*f)(void *arg, int64_t row, const float *v,
                                                        uint32_t dim),

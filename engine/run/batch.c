@@ -47,22 +47,30 @@ void batch_reset(struct batch *b)
     b->seq_rows_most = b->seq_segments_most = 0;
 }
 
+/* Begin a sequence of n_segments segments, which the caller appends. */
+static void begin_seq(struct batch *b, uint32_t pos0, uint32_t n, uint32_t n_out,
+                      uint32_t n_segments, uint32_t n_blocks)
+{
+    ASSERT(n >= 1 && n_out <= n);
+    ASSERT(b->n_rows + n <= b->n_rows_max && b->n_seqs < b->n_seqs_max);
+    ASSERT(b->n_segments + n_segments <= b->n_segments_max);
+    ASSERT(b->n_blocks + n_blocks <= b->n_blocks_max && b->n_out + n_out <= b->n_out_max);
+
+    b->seqs[b->n_seqs++] = (struct attn_seq){b->n_rows, n, pos0, b->n_segments, n_segments};
+    if (n > b->seq_rows_most)
+        b->seq_rows_most = n;
+    if (n_segments > b->seq_segments_most)
+        b->seq_segments_most = n_segments;
+}
+
 void batch_add(struct batch *b, const struct cache_seq *seq, const uint32_t *ids, uint32_t pos0,
                uint32_t n, uint32_t n_out)
 {
     struct cache_view view;
 
     cache_seq_view(seq, &view);
-    ASSERT(n >= 1 && pos0 + n == view.n_slots && n_out <= n);
-    ASSERT(b->n_rows + n <= b->n_rows_max && b->n_seqs < b->n_seqs_max);
-    ASSERT(b->n_segments + view.n_segments <= b->n_segments_max);
-    ASSERT(b->n_blocks + view.n_blocks <= b->n_blocks_max && b->n_out + n_out <= b->n_out_max);
-
-    b->seqs[b->n_seqs++] = (struct attn_seq){b->n_rows, n, pos0, b->n_segments, view.n_segments};
-    if (n > b->seq_rows_most)
-        b->seq_rows_most = n;
-    if (view.n_segments > b->seq_segments_most)
-        b->seq_segments_most = view.n_segments;
+    ASSERT(pos0 + n == view.n_slots);
+    begin_seq(b, pos0, n, n_out, view.n_segments, view.n_blocks);
     for (uint32_t i = 0; i < view.n_segments; i++) {
         struct attn_segment s = view.segments[i];
         s.block0 += b->n_blocks;
@@ -75,6 +83,32 @@ void batch_add(struct batch *b, const struct cache_seq *seq, const uint32_t *ids
         b->ids[row] = ids[i];
         b->pos[row] = pos0 + i;
         cache_seq_slot(seq, pos0 + i, &b->slot_block[row], &b->slot_offset[row]);
+        if (i >= n - n_out)
+            b->out_rows[b->n_out++] = row;
+    }
+}
+
+void batch_add_blocks(struct batch *b, uint32_t block0, uint32_t segment_tokens,
+                      const uint32_t *ids, uint32_t pos0, uint32_t n, uint32_t n_out)
+{
+    uint32_t n_tokens = pos0 + n, first = b->n_blocks;
+    uint32_t n_blocks = (n_tokens + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+
+    begin_seq(b, pos0, n, n_out, (n_tokens + segment_tokens - 1) / segment_tokens, n_blocks);
+    for (uint32_t pos = 0; pos < n_tokens; pos += segment_tokens) {
+        uint32_t left = n_tokens - pos;
+        b->segments[b->n_segments++] = (struct attn_segment){
+            pos, left < segment_tokens ? left : segment_tokens, first + pos / KV_BLOCK_TOKENS};
+    }
+    for (uint32_t i = 0; i < n_blocks; i++)
+        b->blocks[b->n_blocks++] = block0 + i;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t row = b->n_rows++;
+        if (ids)
+            b->ids[row] = ids[i];
+        b->pos[row] = pos0 + i;
+        b->slot_block[row] = block0 + (pos0 + i) / KV_BLOCK_TOKENS;
+        b->slot_offset[row] = (pos0 + i) % KV_BLOCK_TOKENS;
         if (i >= n - n_out)
             b->out_rows[b->n_out++] = row;
     }

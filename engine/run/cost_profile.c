@@ -423,47 +423,6 @@ static void write_blocks(struct runner *r, uint32_t n)
     r->n_written = n;
 }
 
-static void add_segments(struct batch *b, uint32_t n_tokens, uint32_t segment_tokens)
-{
-    for (uint32_t pos = 0; pos < n_tokens; pos += segment_tokens) {
-        uint32_t n = n_tokens - pos < segment_tokens ? n_tokens - pos : segment_tokens;
-
-        ASSERT(b->n_segments < b->n_segments_max);
-        b->segments[b->n_segments++] =
-            (struct attn_segment){pos, n, b->n_blocks + pos / KV_BLOCK_TOKENS};
-    }
-}
-
-/* Like batch_add(), for a sequence without KV of its own: block k of the step is block k of the
- * pool. */
-static void add_sequence(struct batch *b, const struct cost_profile_config *c, uint32_t n_cached,
-                         uint32_t n_new)
-{
-    uint32_t n_tokens = n_cached + n_new, seg0 = b->n_segments, block0 = b->n_blocks;
-    uint32_t n_blocks = (n_tokens + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
-
-    ASSERT(b->n_rows + n_new <= b->n_rows_max && b->n_seqs < b->n_seqs_max);
-    ASSERT(b->n_blocks + n_blocks <= b->n_blocks_max && b->n_out < b->n_out_max);
-    add_segments(b, n_tokens, c->segment_tokens);
-    b->seqs[b->n_seqs++] =
-        (struct attn_seq){b->n_rows, n_new, n_cached, seg0, b->n_segments - seg0};
-    if (n_new > b->seq_rows_most)
-        b->seq_rows_most = n_new;
-    if (b->n_segments - seg0 > b->seq_segments_most)
-        b->seq_segments_most = b->n_segments - seg0;
-    for (uint32_t k = 0; k < n_blocks; k++)
-        b->blocks[b->n_blocks++] = block0 + k;
-    for (uint32_t pos = n_cached; pos < n_tokens; pos++) {
-        uint32_t row = b->n_rows++;
-
-        b->ids[row] = (uint32_t)((uint64_t)row * 7919 % c->n_vocab);
-        b->pos[row] = pos;
-        b->slot_block[row] = block0 + pos / KV_BLOCK_TOKENS;
-        b->slot_offset[row] = pos % KV_BLOCK_TOKENS;
-    }
-    b->out_rows[b->n_out++] = b->n_rows - 1;
-}
-
 static enum status run_step(void *arg, uint32_t n_cached, uint32_t n_new, uint32_t n_seqs,
                             double *seconds)
 {
@@ -475,8 +434,11 @@ static enum status run_step(void *arg, uint32_t n_cached, uint32_t n_new, uint32
     write_blocks(r, n_seqs * n_blocks);
     uint64_t began = clock_now_ns();
     batch_reset(c->batch);
+    /* Block k of the step is block k of the pool. */
     for (uint32_t i = 0; i < n_seqs; i++)
-        add_sequence(c->batch, c, n_cached, n_new);
+        batch_add_blocks(c->batch, c->batch->n_blocks, c->segment_tokens, NULL, n_cached, n_new, 1);
+    for (uint32_t row = 0; row < c->batch->n_rows; row++)
+        c->batch->ids[row] = (uint32_t)((uint64_t)row * 7919 % c->n_vocab);
     enum status s = forward_run(c->forward, c->batch, c->pool, &logits);
     if (s == OK)
         s = device_stream_wait(c->device, NULL);

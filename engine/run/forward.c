@@ -16,7 +16,7 @@ struct forward {
     const uint32_t *out_rows; /* the same, [R] */
     float *cos_sin;           /* [n_pos, d] */
     float *out_x;             /* [R, D] rows that want logits */
-    float *logits;            /* [R, V] */
+    float *logits;            /* [R, V]; with c.hidden the same memory as out_x */
     float *host_logits;
     struct staging *staging;
 };
@@ -47,6 +47,12 @@ static enum status make_cos_sin(struct forward *f)
     return s;
 }
 
+/* Floats of one row of the result. */
+static uint32_t out_width(const struct forward_config *c)
+{
+    return c->hidden ? c->model->dim : c->model->n_vocab;
+}
+
 /* Of one step's arrays at most. */
 static size_t staging_bytes_max(const struct forward_config *c)
 {
@@ -60,12 +66,13 @@ static size_t staging_bytes_max(const struct forward_config *c)
 uint64_t forward_device_bytes(const struct forward_config *c)
 {
     const struct model_config *m = c->model;
-    uint64_t per_row = 2 * (uint64_t)m->dim, per_out = (uint64_t)m->dim + m->n_vocab;
+    uint64_t per_row = 2 * (uint64_t)m->dim, per_out = m->dim;
     uint32_t widths[LAYER_N_BUFFERS_MAX];
 
     for (uint32_t n = m->family->plan_buffers(m, widths); n > 0; n--)
         per_row += widths[n - 1];
-
+    if (!c->hidden)
+        per_out += m->n_vocab;
     return (c->n_rows_max * per_row + c->n_out_max * per_out + c->n_pos * (uint64_t)m->head_dim) *
                sizeof(float) +
            staging_bytes_max(c);
@@ -85,14 +92,14 @@ static enum status alloc_buffers(struct forward *f)
         if (!(p->buffer[i] = alloc_floats(f, rows, widths[i])))
             return ERR_NOMEM;
     f->out_x = alloc_floats(f, f->c.n_out_max, m->dim);
-    f->logits = alloc_floats(f, f->c.n_out_max, m->n_vocab);
+    f->logits = f->c.hidden ? f->out_x : alloc_floats(f, f->c.n_out_max, m->n_vocab);
     p->cos_sin = f->cos_sin = alloc_floats(f, f->c.n_pos, m->head_dim);
     return p->x && p->xn && f->out_x && f->logits && f->cos_sin ? OK : ERR_NOMEM;
 }
 
 enum status forward_create(struct forward **out, const struct forward_config *config)
 {
-    size_t n_logits = (size_t)config->n_out_max * config->model->n_vocab;
+    size_t n_logits = (size_t)config->n_out_max * out_width(config);
     struct forward *f = calloc(1, sizeof *f);
     enum status s;
 
@@ -134,7 +141,7 @@ void forward_destroy(struct forward *f)
 {
     if (!f)
         return;
-    void *all[] = {f->step.x, f->step.xn, f->out_x, f->logits, f->cos_sin};
+    void *all[] = {f->step.x, f->step.xn, f->out_x, f->c.hidden ? NULL : f->logits, f->cos_sin};
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
         device_free(f->device, all[i]);
     for (size_t i = 0; i < LAYER_N_BUFFERS_MAX; i++)
@@ -178,7 +185,7 @@ static enum status embed(struct forward *f)
     return f->step.ops->embed(f->device, NULL, &p);
 }
 
-/* Compute the logits of rows [n]; the array lies where ops can read it. */
+/* Compute the result of rows [n]; the array lies where ops can read it. */
 static enum status run_output(struct forward *f, const uint32_t *rows, uint32_t n, float **logits)
 {
     const struct model_config *m = f->c.model;
@@ -191,12 +198,14 @@ static enum status run_output(struct forward *f, const uint32_t *rows, uint32_t 
     if (n == 0)
         return OK;
     if ((s = f->step.ops->gather(f->device, NULL, &p)) != OK ||
-        (s = layer_norm(&f->step, n, f->out_x, w->final_norm, f->out_x)) != OK ||
-        (s = layer_product(&f->step, n, f->out_x, &w->output, w->first, NULL, f->logits)) != OK)
+        (s = layer_norm(&f->step, n, f->out_x, w->final_norm, f->out_x)) != OK)
         return s;
-    if (*logits == f->logits)
-        return OK;
-    return device_download(f->device, *logits, f->logits, (size_t)n * m->n_vocab * sizeof(float));
+    if (!f->c.hidden)
+        s = layer_product(&f->step, n, f->out_x, &w->output, w->first, NULL, f->logits);
+    if (s != OK || *logits == f->logits)
+        return s;
+    return device_download(f->device, *logits, f->logits,
+                           (size_t)n * out_width(&f->c) * sizeof(float));
 }
 
 enum status forward_run(struct forward *f, const struct batch *b, const struct kv_pool *pool,

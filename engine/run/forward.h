@@ -1,7 +1,8 @@
 /* forward.h - the layer loop: one batch through the model.
  *
  * The embedding, then the layers of the model's family (engine/model/family.h), then the final norm
- * and the output layer for the rows that want logits.
+ * and the output layer for the rows that want logits. Without the output layer the result is the
+ * hidden states, see forward_config.hidden.
  *
  * Owns    its activations, sized once for n_rows_max and n_out_max; borrows model, weights, device.
  * Thread  engine thread only.
@@ -27,6 +28,8 @@ struct forward_config {
     uint32_t n_seqs_max;
     uint32_t n_blocks_max; /* as in batch_create() */
     bool device_logits;    /* leave them on the device: it samples */
+    bool hidden;           /* for embeddings: the hidden states behind the final norm take the
+                              place of the logits everywhere, [n, D] instead of [n, V] */
     const struct ops *ops; /* NULL: the device's own; else launchers around them (profiles) */
 };
 

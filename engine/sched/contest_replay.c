@@ -243,8 +243,11 @@ static void run_step(struct contest_replay *r, const struct plan *plan)
 
 static void plan_once(struct contest_replay *r)
 {
-    struct sched_view view = {
-        r, r->n_free_blocks + r->n_kept_blocks, view_match, view_need, view_reclaimable, NULL};
+    struct sched_view view = {.arg = r,
+                              .n_available = r->n_free_blocks + r->n_kept_blocks,
+                              .match = view_match,
+                              .need = view_need,
+                              .reclaimable = view_reclaimable};
     struct plan plan;
 
     if (r->n_arrived == r->n_ended && r->config.requests[r->n_arrived].arrival_ns > r->now_ns)

@@ -130,11 +130,11 @@ static double tokens_of(struct estimator *m, uint32_t slot, uint32_t i)
     if (m->tokens) {
         n = m->tokens(m->tokens_arg, slot, p);
     } else if (e->n_out > 0) {
-        n = lengths_quantile_left(m->s->lengths, e->class, e->n_out, p);
+        n = lengths_quantile_left(m->s->lengths, e->length_class, e->n_out, p);
     } else {
-        double *kept = &memo_of(m, e->class)->tokens[(uint32_t)(p * N_QUANTILES)];
+        double *kept = &memo_of(m, e->length_class)->tokens[(uint32_t)(p * N_QUANTILES)];
         if (*kept == 0)
-            *kept = lengths_quantile_left(m->s->lengths, e->class, 0, p);
+            *kept = lengths_quantile_left(m->s->lengths, e->length_class, 0, p);
         n = *kept;
     }
     return fmin(fmax(n, 1), e->n_out_left);
@@ -149,9 +149,9 @@ static bool leaves_after_first(struct estimator *m, const struct entry *e, const
 
     if (s->variant != MLFQ_LEARNED || e->n_out > 0)
         return false;
-    memo = memo_of(m, e->class);
+    memo = memo_of(m, e->length_class);
     if (memo->rank == 0)
-        memo->rank = lengths_rank(s->lengths, e->class, 1, 0, s->config.objective);
+        memo->rank = lengths_rank(s->lengths, e->length_class, 1, 0, s->config.objective);
     return (double)e->origin_ns * 1e-3 + learned_age_s(s) * log(memo->rank) * 1e6 >
            (double)own->place_us;
 }
@@ -512,7 +512,7 @@ static double shared_end(const struct walk *w, uint32_t slot)
         n_sampled++;
     }
     if (n_sampled > 0)
-        add_work(&all, sampled, (double)s->n_waiting / n_sampled);
+        add_work(&all, sampled, (double)s->n_waiting_of[SCHED_USUAL] / n_sampled);
     return fmax(w->now_s + own_s, own->prefill_s + all.chunks_s + (own_s + all.decodes_s) / places);
 }
 

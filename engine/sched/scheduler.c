@@ -101,6 +101,8 @@ static enum status allocate(struct scheduler *s)
     enum status st = order_init(&s->order, n);
 
     if (st == OK)
+        st = order_init(&s->others, n);
+    if (st == OK)
         st = tenants_init(&s->tenants, n < N_TENANTS_MAX ? n + 1 : N_TENANTS_MAX);
     if (st == OK)
         st = trajectories_init(&s->trajectories, n + N_IDLE_SESSIONS_MAX);
@@ -175,6 +177,7 @@ void scheduler_destroy(struct scheduler *s)
     if (!s)
         return;
     order_fini(&s->order);
+    order_fini(&s->others);
     tenants_fini(&s->tenants);
     trajectories_fini(&s->trajectories);
     learned_fini(s);
@@ -216,11 +219,22 @@ static struct order_key key_of(const struct scheduler *s, uint32_t slot)
 {
     const struct entry *e = &s->entries[slot];
 
+    if (e->class != SCHED_USUAL)
+        return (struct order_key){e->class, priority_bits(e->priority), e->arrival};
     if (e->is_urgent)
         return (struct order_key){.low = e->urgent_no};
     struct order_key key = s->policy->place(s, slot);
     key.high = priority_bits(e->priority) << 32 | e->level;
     return key;
+}
+
+bool entry_precedes(const struct scheduler *s, uint32_t a, uint32_t b)
+{
+    enum sched_class class = s->entries[a].class, other = s->entries[b].class;
+
+    if (class != other && (class == SCHED_USUAL || other == SCHED_USUAL))
+        return class == SCHED_USUAL;
+    return order_before(class == SCHED_USUAL ? &s->order : &s->others, a, b);
 }
 
 void entry_placed(struct scheduler *s, uint32_t slot)
@@ -307,29 +321,17 @@ static enum length_kind kind_of(const struct scheduler *s, uint32_t trajectory)
     return s->trajectories.v[trajectory].ended_ns ? LENGTH_LATER_CALL : LENGTH_FIRST_CALL;
 }
 
-void scheduler_submit(struct scheduler *s, uint32_t slot, const struct sched_request *r,
-                      uint64_t now_ns)
+/* The part of a submission that only usual sequences have. */
+static void submit_usual(struct scheduler *s, uint32_t slot, const struct sched_request *r,
+                         uint64_t now_ns)
 {
     struct entry *e = &s->entries[slot];
-    uint32_t n_cached = r->n_cached < r->n_known ? r->n_cached : r->n_known - 1;
     bool goes_on;
 
-    ASSERT(slot < s->config.n_slots && e->state == ENTRY_NONE && r->n_known > 0);
-    *e = (struct entry){.state = ENTRY_WAITING,
-                        .n_known = r->n_known,
-                        .n_out_left = r->n_out_max,
-                        .n_cached = n_cached,
-                        .priority = r->priority,
-                        .prefill_s = prefill_seconds(s, n_cached, r->n_known - n_cached),
-                        .origin_ns = now_ns,
-                        .came_ns = now_ns,
-                        .slo_ttft_s = r->slo_ttft_s,
-                        .slo_tpot_s = r->slo_tpot_s,
-                        .arrival = s->n_arrived++};
     e->tenant = tenants_enter(&s->tenants, r->tenant);
     e->trajectory = trajectories_enter(&s->trajectories, r->session, r->tenant, now_ns,
                                        s->starvation_ns, &goes_on);
-    e->class =
+    e->length_class =
         lengths_enter(s->lengths, &(struct length_traits){.tenant = r->tenant,
                                                           .n_prompt = r->n_known,
                                                           .n_out_max = r->n_out_max,
@@ -352,7 +354,32 @@ void scheduler_submit(struct scheduler *s, uint32_t slot, const struct sched_req
     order_insert(&s->order, slot, key_of(s, slot));
     age_list_append(s, slot, now_ns);
     s->came_sum_s += now_ns / NS_PER_S;
-    s->n_waiting++;
+}
+
+void scheduler_submit(struct scheduler *s, uint32_t slot, const struct sched_request *r,
+                      uint64_t now_ns)
+{
+    struct entry *e = &s->entries[slot];
+    uint32_t n_cached = r->n_cached < r->n_known ? r->n_cached : r->n_known - 1;
+
+    ASSERT(slot < s->config.n_slots && e->state == ENTRY_NONE && r->n_known > 0);
+    *e = (struct entry){.state = ENTRY_WAITING,
+                        .class = r->class,
+                        .n_known = r->n_known,
+                        .n_out_left = r->n_out_max,
+                        .n_cached = n_cached,
+                        .priority = r->priority,
+                        .prefill_s = prefill_seconds(s, n_cached, r->n_known - n_cached),
+                        .origin_ns = now_ns,
+                        .came_ns = now_ns,
+                        .slo_ttft_s = r->slo_ttft_s,
+                        .slo_tpot_s = r->slo_tpot_s,
+                        .arrival = s->n_arrived++};
+    if (r->class == SCHED_USUAL)
+        submit_usual(s, slot, r, now_ns);
+    else
+        order_insert(&s->others, slot, key_of(s, slot));
+    s->n_waiting_of[e->class]++;
     s->version++;
 }
 
@@ -365,7 +392,7 @@ void scheduler_on_attach(struct scheduler *s, uint32_t slot, uint32_t n_computed
     entry_found(e, n_computed);
     e->n_flying = n_run;
     s->version++;
-    if (!s->policy->has_levels)
+    if (e->class == SCHED_USUAL && !s->policy->has_levels)
         entry_placed(s, slot);
 }
 
@@ -376,25 +403,19 @@ void scheduler_on_restored(struct scheduler *s, uint32_t slot, double copy_s)
     double seconds = copy_s + prefill_seconds(s, e->n_computed, n_lost);
 
     ASSERT(slot < s->config.n_slots && e->state == ENTRY_RUNNING && copy_s >= 0);
+    if (e->class != SCHED_USUAL)
+        return;
     s->restore_s += RESTORE_RATE * (seconds - s->restore_s);
     /* The few tokens behind the last whole block are computed in a step that others need, too. */
     s->restored_s += fmax(0, seconds - prefill_seconds(s, e->n_computed, n_lost > 0));
 }
 
-void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uint32_t n_new,
-                         uint64_t step_ns, uint64_t now_ns)
+/* A usual sequence took part in a step, whose tokens are counted already. */
+static void ran_usual(struct scheduler *s, uint32_t slot, uint32_t n_new, uint64_t step_ns,
+                      uint64_t now_ns)
 {
     struct entry *e = &s->entries[slot];
 
-    ASSERT(slot < s->config.n_slots && e->state == ENTRY_RUNNING && n_run == e->n_flying);
-    if (n_new != (e->n_computed + n_run == e->n_known))
-        s->version++; /* a plan made meanwhile expected another number of tokens */
-    e->n_computed += n_run;
-    e->n_flying = 0;
-    e->n_known += n_new;
-    ASSERT(e->n_computed <= e->n_known);
-    e->n_out += n_new;
-    e->n_out_left -= n_new && e->n_out_left > 0;
     e->charged_s += (double)step_ns / NS_PER_S;
     e->served_s += (double)step_ns / NS_PER_S;
     if (e->trajectory != NO_TRAJECTORY)
@@ -414,21 +435,30 @@ void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uin
         entry_placed(s, slot);
 }
 
-static void forget(struct scheduler *s, uint32_t slot, uint64_t now_ns)
+void scheduler_on_tokens(struct scheduler *s, uint32_t slot, uint32_t n_run, uint32_t n_new,
+                         uint64_t step_ns, uint64_t now_ns)
 {
     struct entry *e = &s->entries[slot];
 
-    ASSERT(slot < s->config.n_slots && e->state != ENTRY_NONE);
-    if (e->state == ENTRY_RUNNING) {
-        for (uint32_t i = e->running_at + 1; i < s->n_running; i++) {
-            s->running[i - 1] = s->running[i];
-            s->entries[s->running[i - 1]].running_at = i - 1;
-        }
-        s->n_running--;
-    } else {
-        s->n_waiting--;
-        s->n_started -= e->has_run;
-    }
+    ASSERT(slot < s->config.n_slots && e->state == ENTRY_RUNNING && n_run == e->n_flying);
+    if (n_new != (e->n_computed + n_run == e->n_known))
+        s->version++; /* a plan made meanwhile expected another number of tokens */
+    e->n_computed += n_run;
+    e->n_flying = 0;
+    e->n_known += n_new;
+    ASSERT(e->n_computed <= e->n_known);
+    e->n_out += n_new;
+    e->n_out_left -= n_new && e->n_out_left > 0;
+    if (e->class == SCHED_USUAL)
+        ran_usual(s, slot, n_new, step_ns, now_ns);
+}
+
+/* Undo submit_usual(). */
+static void forget_usual(struct scheduler *s, uint32_t slot, uint64_t now_ns)
+{
+    struct entry *e = &s->entries[slot];
+
+    s->n_started -= e->state == ENTRY_WAITING && e->has_run;
     learned_forget_due(s, slot);
     if (s->variant == MLFQ_LEARNED && !e->has_run) { /* also a question of estimate.h */
         learned_started(s, e);
@@ -443,16 +473,44 @@ static void forget(struct scheduler *s, uint32_t slot, uint64_t now_ns)
         trajectories_leave(&s->trajectories, e->trajectory, e->level, e->charged_s, now_ns);
     age_list_take(s, slot);
     order_remove(&s->order, slot);
-    lengths_leave(s->lengths, e->class);
+    lengths_leave(s->lengths, e->length_class);
     s->came_sum_s = s->order.n ? s->came_sum_s - e->came_ns / NS_PER_S : 0;
     s->n_in_level[e->level]--;
+}
+
+void entry_stops(struct scheduler *s, uint32_t slot)
+{
+    struct entry *e = &s->entries[slot];
+
+    for (uint32_t i = e->running_at + 1; i < s->n_running; i++) {
+        s->running[i - 1] = s->running[i];
+        s->entries[s->running[i - 1]].running_at = i - 1;
+    }
+    s->n_running--;
+    s->n_running_of[e->class]--;
+}
+
+static void forget(struct scheduler *s, uint32_t slot, uint64_t now_ns)
+{
+    struct entry *e = &s->entries[slot];
+
+    ASSERT(slot < s->config.n_slots && e->state != ENTRY_NONE);
+    if (e->state == ENTRY_RUNNING)
+        entry_stops(s, slot);
+    else
+        s->n_waiting_of[e->class]--;
+    if (e->class == SCHED_USUAL)
+        forget_usual(s, slot, now_ns);
+    else
+        order_remove(&s->others, slot);
     e->state = ENTRY_NONE;
     s->version++;
 }
 
 void scheduler_on_finish(struct scheduler *s, uint32_t slot, uint64_t now_ns)
 {
-    learned_ended(s, slot, now_ns);
+    if (s->entries[slot].class == SCHED_USUAL)
+        learned_ended(s, slot, now_ns);
     forget(s, slot, now_ns);
 }
 
@@ -544,15 +602,29 @@ uint32_t scheduler_n_running(const struct scheduler *s)
 
 uint32_t scheduler_n_waiting(const struct scheduler *s)
 {
-    return s->n_waiting;
+    uint32_t n = 0;
+
+    for (int i = 0; i < SCHED_N_CLASSES; i++)
+        n += s->n_waiting_of[i];
+    return n;
+}
+
+uint32_t entry_next_waiting(const struct scheduler *s, const struct order *order, uint32_t slot)
+{
+    uint32_t at = slot == ORDER_NONE ? order_first(order) : order_next(order, slot);
+
+    while (at != ORDER_NONE && s->entries[at].state != ENTRY_WAITING)
+        at = order_next(order, at);
+    return at;
 }
 
 bool scheduler_next_waiting(const struct scheduler *s, uint32_t *slot)
 {
-    uint32_t at = *slot == ORDER_NONE ? order_first(&s->order) : order_next(&s->order, *slot);
+    bool in_others = *slot != ORDER_NONE && s->entries[*slot].class != SCHED_USUAL;
+    uint32_t at = in_others ? ORDER_NONE : entry_next_waiting(s, &s->order, *slot);
 
-    while (at != ORDER_NONE && s->entries[at].state != ENTRY_WAITING)
-        at = order_next(&s->order, at);
+    if (at == ORDER_NONE)
+        at = entry_next_waiting(s, &s->others, in_others ? *slot : ORDER_NONE);
     *slot = at;
     return at != ORDER_NONE;
 }
@@ -582,6 +654,11 @@ bool scheduler_close_session(struct scheduler *s, uint64_t session)
     return trajectories_close(&s->trajectories, session);
 }
 
+double scheduler_step_s_max(const struct scheduler *s)
+{
+    return s->config.step_s_max > 0 ? s->config.step_s_max : INFINITY;
+}
+
 uint32_t scheduler_reserve_blocks(const struct scheduler *s)
 {
     const struct scheduler_config *c = &s->config;
@@ -603,42 +680,61 @@ void scheduler_stats(const struct scheduler *s, struct scheduler_stats *out)
         .n_preempted_for_memory = s->n_preempted_for_memory,
         .n_starving = s->n_starving,
         .n_demoted = s->n_demoted};
+    for (int i = 0; i < SCHED_N_CLASSES; i++) {
+        out->n_running[i] = s->n_running_of[i];
+        out->n_waiting[i] = s->n_waiting_of[i];
+    }
     for (uint32_t l = 0; l < out->n_levels; l++) {
         out->n_in_level[l] = s->n_in_level[l];
         out->quantum_s[l] = s->quantum_s[l];
     }
 }
 
+/* Count one sequence into *seen, and check what it says of itself. */
+static void check_entry(const struct scheduler *s, uint32_t slot, struct scheduler_stats *seen)
+{
+    const struct entry *e = &s->entries[slot];
+    const struct order *order = e->class == SCHED_USUAL ? &s->order : &s->others;
+    struct order_key want = key_of(s, slot), has = order_key_of(order, slot);
+
+    ASSERT(want.high == has.high && want.middle == has.middle && want.low == has.low);
+    ASSERT(e->state != ENTRY_RUNNING || s->running[e->running_at] == slot);
+    ASSERT(e->state == ENTRY_RUNNING || (e->n_flying == 0 && e->n_computed == 0));
+    seen->n_running[e->class] += e->state == ENTRY_RUNNING;
+    seen->n_waiting[e->class] += e->state == ENTRY_WAITING;
+    ASSERT(e->class == SCHED_USUAL || (!e->is_urgent && !e->is_listed && !e->due_ns));
+    if (e->class != SCHED_USUAL)
+        return;
+    seen->n_in_level[e->level]++;
+    ASSERT(e->is_urgent || e->is_listed);
+}
+
 void scheduler_check(const struct scheduler *s)
 {
-    uint32_t n_running = 0, n_waiting = 0, n_started = 0, n_listed = 0;
-    uint32_t n_in_level[SCHEDULER_N_LEVELS] = {0};
+    uint32_t n_started = 0, n_listed = 0, n_running = 0;
+    struct scheduler_stats seen = {0};
     uint64_t before = 0;
 
     order_check(&s->order);
+    order_check(&s->others);
     for (uint32_t slot = 0; slot < s->config.n_slots; slot++) {
         const struct entry *e = &s->entries[slot];
-        struct order_key want, has;
 
         if (e->state == ENTRY_NONE)
             continue;
-        n_running += e->state == ENTRY_RUNNING;
-        n_waiting += e->state == ENTRY_WAITING;
-        n_started += e->state == ENTRY_WAITING && e->has_run;
-        n_in_level[e->level]++;
-        ASSERT(e->state != ENTRY_RUNNING || s->running[e->running_at] == slot);
-        ASSERT(e->state == ENTRY_RUNNING || (e->n_flying == 0 && e->n_computed == 0));
-        ASSERT(e->is_urgent || e->is_listed);
+        check_entry(s, slot, &seen);
+        n_started += e->class == SCHED_USUAL && e->state == ENTRY_WAITING && e->has_run;
         n_listed += e->is_listed;
-        want = key_of(s, slot);
-        has = order_key_of(&s->order, slot);
-        ASSERT(want.high == has.high && want.middle == has.middle && want.low == has.low);
     }
-    ASSERT(n_running == s->n_running && n_waiting == s->n_waiting);
-    ASSERT(n_started == s->n_started);
-    ASSERT(s->order.n == n_running + n_waiting);
+    for (int i = 0; i < SCHED_N_CLASSES; i++) {
+        ASSERT(seen.n_running[i] == s->n_running_of[i] && seen.n_waiting[i] == s->n_waiting_of[i]);
+        n_running += seen.n_running[i];
+    }
+    ASSERT(n_running == s->n_running && n_started == s->n_started);
+    ASSERT(s->order.n == seen.n_running[SCHED_USUAL] + seen.n_waiting[SCHED_USUAL]);
+    ASSERT(s->order.n + s->others.n == n_running + scheduler_n_waiting(s));
     for (uint32_t l = 0; l < SCHEDULER_N_LEVELS; l++)
-        ASSERT(n_in_level[l] == s->n_in_level[l]);
+        ASSERT(seen.n_in_level[l] == s->n_in_level[l]);
     for (uint32_t slot = s->oldest; slot != ORDER_NONE; slot = s->entries[slot].newer) {
         ASSERT(s->entries[slot].last_run_ns >= before);
         before = s->entries[slot].last_run_ns;

@@ -54,6 +54,13 @@
  * else. So the threshold is raised until restoring takes at most a fiftieth of the time
  * (scheduler_on_restored()).
  *
+ * Classes (enum sched_class). The plan chooses usual sequences first, as if there were no others.
+ * Speculative ones get what is left of the step, up to half of step_s_max. Background ones run in
+ * steps without others, which take at most an eighth of step_s_max, or four decode steps: so long
+ * an arrival waits at most. Both are preempted in the plan in which a usual sequence lacks their
+ * place or memory. They are no part of the policy's order, of levels, rounds, sessions, learned
+ * lengths, estimates and starvation; inside a class, the order is priority, then arrival.
+ *
  * Trajectories. The requests of one session are one job with pauses. In the MLFQs a request that
  * arrives within starvation_s of the end of the previous one continues at the level of that one, so
  * that a long job stays a long job when it is cut into many calls. scheduler_session()
@@ -126,6 +133,7 @@ enum sched_class {
     SCHED_SPECULATIVE, /* takes places, tokens and blocks that no usual sequence can use in the
                           step; preempted by any usual one */
     SCHED_BACKGROUND,  /* runs only in steps in which nothing else runs */
+    SCHED_N_CLASSES
 };
 
 struct sched_request {
@@ -174,6 +182,8 @@ struct sched_view {
      * sequence that could be admitted now, so the callee can measure how long the read delays it.
      * NULL: none is being read. */
     bool (*is_loading)(void *arg, uint32_t slot);
+    uint32_t n_held; /* blocks of n_available, at most, that background sequences must leave: they
+                        are held */
 };
 
 struct plan_item {
@@ -190,10 +200,11 @@ struct plan {
     uint32_t n_tokens;
     const uint32_t *preempt; /* slots to preempt, before any attach or growth */
     uint32_t n_preempt;
-    uint32_t n_for_memory; /* the first of them, preempted for memory; the others for lack of a
+    uint32_t
+        n_for_memory; /* of usual ones the first of them, preempted for memory; the others for lack of a
                               place */
-    double step_s;         /* expected time of the step */
-    uint64_t version;      /* of the scheduler's state that it was made from */
+    double step_s;    /* expected time of the step */
+    uint64_t version; /* of the scheduler's state that it was made from */
 };
 
 /* Make a plan. A step that was taken and has not ended counts as if it had, with one more known
@@ -218,13 +229,14 @@ struct sched_seq {
 };
 struct sched_seq scheduler_seq(const struct scheduler *s, uint32_t slot);
 
+/* Of all classes; scheduler_stats() has them by class. */
 uint32_t scheduler_n_running(const struct scheduler *s);
 uint32_t scheduler_n_waiting(const struct scheduler *s);
-/* Walk the waiting sequences in the order of service: set *slot to UINT32_MAX for the first, then
+/* Walk the waiting sequences of all classes in the order of service: set *slot to UINT32_MAX for the first, then
  * pass the last answer. False: no more. The scheduler must not change between two calls. */
 bool scheduler_next_waiting(const struct scheduler *s, uint32_t *slot);
 /* The time at which a waiting sequence is expected to run again: FastServe's estimated next
- * scheduled time (ENST). */
+ * scheduled time (ENST). UINT64_MAX for a sequence that is not usual. */
 uint64_t scheduler_next_ns(const struct scheduler *s, uint32_t slot, uint64_t now_ns);
 /* Time between the end of a session's request and the next one. */
 struct sched_pause {
@@ -246,17 +258,20 @@ bool scheduler_close_session(struct scheduler *s, uint64_t session);
 double scheduler_tokens_left(const struct scheduler *s, uint32_t slot);
 /* The lengths of answers that the scheduler has learned. */
 struct lengths *scheduler_lengths(struct scheduler *s);
+/* Limit of a step's expected time; INFINITY: none. */
+double scheduler_step_s_max(const struct scheduler *s);
 /* Blocks to keep free for arriving requests. */
 uint32_t scheduler_reserve_blocks(const struct scheduler *s);
 
 #define SCHEDULER_N_LEVELS 24
 struct scheduler_stats {
-    const char *policy, *variant;            /* in force; variant "": the policy has none */
-    uint32_t n_levels;                       /* 1: the policy has no levels */
-    uint32_t n_in_level[SCHEDULER_N_LEVELS]; /* running and waiting */
-    double quantum_s[SCHEDULER_N_LEVELS];    /* INFINITY in the last level */
-    double starvation_s;                     /* the current threshold */
-    uint64_t n_preempted_for_place, n_preempted_for_memory;
+    const char *policy, *variant; /* in force; variant "": the policy has none */
+    uint32_t n_levels;            /* 1: the policy has no levels */
+    uint32_t n_running[SCHED_N_CLASSES], n_waiting[SCHED_N_CLASSES];
+    uint32_t n_in_level[SCHEDULER_N_LEVELS];                /* running and waiting */
+    double quantum_s[SCHEDULER_N_LEVELS];                   /* INFINITY in the last level */
+    double starvation_s;                                    /* the current threshold */
+    uint64_t n_preempted_for_place, n_preempted_for_memory; /* usual ones */
     uint64_t n_starving; /* times that a sequence was moved up because it starved */
     uint64_t n_demoted;
 };

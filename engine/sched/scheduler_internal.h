@@ -25,6 +25,7 @@ enum entry_state { ENTRY_NONE, ENTRY_WAITING, ENTRY_RUNNING };
 
 struct entry {
     enum entry_state state;
+    enum sched_class class;
     uint32_t n_known, n_computed; /* after the last step that ended */
     uint32_t n_flying;            /* tokens in the step under way */
     uint32_t n_out, n_out_left;   /* tokens generated, and that it may still generate */
@@ -42,15 +43,15 @@ struct entry {
     uint32_t running_at;   /* index in s->running */
     uint32_t tenant;
     uint32_t trajectory;
-    uint32_t n_had;     /* most tokens that it had computed at a preemption */
-    uint32_t class;     /* of lengths.h */
-    uint32_t program;   /* class of its session's programs; without a session not used */
-    double age_s;       /* that it begins with: of its session's program */
-    uint32_t rank_step; /* lengths_step() of the place, plus 1; 0: it has none yet */
-    double before_s;    /* prefill or restoring, as the place was computed */
-    uint64_t origin_ns; /* arrival, or that of the first request of its round */
-    uint64_t place_us;  /* variant learned */
-    double keep;        /* scheduler.keep as the place was computed; 0: it waited */
+    uint32_t n_had;        /* most tokens that it had computed at a preemption */
+    uint32_t length_class; /* of lengths.h */
+    uint32_t program;      /* class of its session's programs; without a session not used */
+    double age_s;          /* that it begins with: of its session's program */
+    uint32_t rank_step;    /* lengths_step() of the place, plus 1; 0: it has none yet */
+    double before_s;       /* prefill or restoring, as the place was computed */
+    uint64_t origin_ns;    /* arrival, or that of the first request of its round */
+    uint64_t place_us;     /* variant learned */
+    double keep;           /* scheduler.keep as the place was computed; 0: it waited */
     /* Targets of latency; 0: none. first_ns: time of the first token. */
     double slo_ttft_s, slo_tpot_s;
     uint64_t came_ns, first_ns;
@@ -157,12 +158,14 @@ struct scheduler {
     double restored_s, restoring, keep;
     double came_sum_s; /* of the arrivals of the requests that are here */
     uint64_t n_ended, last_ended_ns;
-    uint32_t n_started; /* waiting sequences that have run before */
+    uint32_t n_started; /* waiting usual sequences that have run before */
 
     struct entry *entries; /* [n_slots] */
-    struct order order;    /* of running and waiting slots */
-    uint32_t *running;     /* [n_running] sorted by the last plan */
-    uint32_t n_running, n_waiting;
+    struct order order;    /* of running and waiting usual slots */
+    struct order others;   /* of running and waiting slots of the other classes */
+    uint32_t *running;     /* [n_running] sorted by the last plan, usual ones first */
+    uint32_t n_running;
+    uint32_t n_running_of[SCHED_N_CLASSES], n_waiting_of[SCHED_N_CLASSES];
     uint32_t oldest, newest; /* ends of the list by last_run_ns */
     uint32_t n_in_level[SCHEDULER_N_LEVELS];
     uint64_t round[SCHEDULER_N_LEVELS * N_CLASSES]; /* latest round that was served */
@@ -204,7 +207,13 @@ struct policy {
 uint32_t entry_known(const struct entry *e);
 uint32_t entry_computed(const struct entry *e);
 uint32_t entry_left(const struct entry *e);
-/* Update the sequence's place in the order to what the policy answers now. */
+/* Whether a runs before b: by class, then by place. */
+bool entry_precedes(const struct scheduler *s, uint32_t a, uint32_t b);
+/* The next waiting sequence of an order; slot ORDER_NONE: the first. ORDER_NONE: no more. */
+uint32_t entry_next_waiting(const struct scheduler *s, const struct order *order, uint32_t slot);
+/* Take a running sequence out of the array. */
+void entry_stops(struct scheduler *s, uint32_t slot);
+/* Update a usual sequence's place in the order to what the policy answers now. */
 void entry_placed(struct scheduler *s, uint32_t slot);
 /* Move the sequence to a level: behind all others there, or in front of them. */
 void entry_to_level(struct scheduler *s, uint32_t slot, uint32_t level, bool to_front);

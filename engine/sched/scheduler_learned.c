@@ -242,7 +242,8 @@ static double program_rank(const struct scheduler *s, const struct entry *e, dou
 
     if (e->n_out == 0)
         return rank;
-    return fmin(rank, lengths_rank(s->lengths, e->class, e->n_out, prefill, s->config.objective));
+    return fmin(rank,
+                lengths_rank(s->lengths, e->length_class, e->n_out, prefill, s->config.objective));
 }
 
 static double rank_of(const struct scheduler *s, const struct entry *e)
@@ -251,9 +252,9 @@ static double rank_of(const struct scheduler *s, const struct entry *e)
 
     if (e->trajectory != NO_TRAJECTORY)
         return fmin(program_rank(s, e, prefill), RANK_MAX);
-    rank = lengths_rank(s->lengths, e->class, e->n_out, prefill, s->config.objective);
+    rank = lengths_rank(s->lengths, e->length_class, e->n_out, prefill, s->config.objective);
     if (e->n_out == 0 && s->config.objective == OBJECTIVE_NORMALIZED) {
-        double mean = lengths_mean_left(s->lengths, e->class, 0);
+        double mean = lengths_mean_left(s->lengths, e->length_class, 0);
         rank = fmin(rank, (1 + prefill) * fmax(1, mean / FIRST_TOKEN_GAIN));
     }
     return fmin(rank, RANK_MAX);
@@ -356,7 +357,7 @@ void learned_ended(struct scheduler *s, uint32_t slot, uint64_t now_ns)
     double n_here = s->order.n, age_s = now_ns / NS_PER_S - s->came_sum_s / n_here;
     double turn_rate = fmax(TURN_RATE, 1.0 / s->n_ended);
 
-    lengths_note(s->lengths, e->class, e->n_out);
+    lengths_note(s->lengths, e->length_class, e->n_out);
     s->age_s += turn_rate * (age_s - s->age_s);
     s->spent_s += rate * (seconds - s->spent_s);
     s->spent_squared += rate * (seconds * seconds - s->spent_squared);
@@ -378,7 +379,9 @@ double scheduler_tokens_left(const struct scheduler *s, uint32_t slot)
 {
     const struct entry *e = &s->entries[slot];
 
-    return fmin(lengths_mean_left(s->lengths, e->class, e->n_out), e->n_out_left);
+    if (e->class != SCHED_USUAL)
+        return e->n_out_left;
+    return fmin(lengths_mean_left(s->lengths, e->length_class, e->n_out), e->n_out_left);
 }
 
 struct lengths *scheduler_lengths(struct scheduler *s)

@@ -13,7 +13,14 @@
  * is unknown.
  *
  * Decodes are counted first, and chunks share what is left of n_tokens_max and step_s_max. So a
- * decode waits for at most one step's chunks, however many prefills there are. */
+ * decode waits for at most one step's chunks, however many prefills there are.
+ *
+ * Usual sequences are chosen first, and what they do not take goes to the other classes. Where
+ * usual ones lack memory while others hold some, the plan only preempts all others: no step runs
+ * before the next plan, which finds their blocks released. So usual sequences run in the same steps
+ * as without the others. */
+#include <math.h>
+
 #include "base/check.h"
 #include "engine/sched/scheduler_internal.h"
 
@@ -24,9 +31,17 @@
 /* Fewest tokens of the first chunk of a step, so that a prefill makes progress whatever the step
  * costs. */
 #define CHUNK_TOKENS_MIN 32
+/* Longest step of the other classes, as a share of step_s_max. */
+#define SPECULATIVE_SHARE 0.5
+#define BACKGROUND_SHARE 0.125
+/* Where that is less than so many decode steps, a background step may take as long as those: with
+ * fewer tokens most of its time would be the fixed cost of a step. */
+#define BACKGROUND_DECODES 4
 
 struct making {
     struct scheduler *s;
+    enum sched_class class; /* that is being chosen */
+    uint32_t end;           /* in s->running: behind the sequences of that class */
     const struct sched_view *view;
     uint32_t available; /* blocks that can be taken now */
     uint32_t n_chosen;  /* sequences that keep or get a place */
@@ -36,6 +51,7 @@ struct making {
     uint32_t n_for_memory;
     uint32_t n_passed_over, n_loading;
     bool closed; /* no further admission in this plan */
+    bool yields; /* a usual sequence lacks memory while other classes hold some */
     struct cost_step step;
 };
 
@@ -51,7 +67,7 @@ static void sort_running(struct scheduler *s)
 {
     for (uint32_t i = 1; i < s->n_running; i++) {
         uint32_t slot = s->running[i], k = i;
-        while (k > 0 && order_before(&s->order, slot, s->running[k - 1])) {
+        while (k > 0 && entry_precedes(s, slot, s->running[k - 1])) {
             s->running[k] = s->running[k - 1];
             k--;
         }
@@ -80,19 +96,22 @@ static void take_place(struct making *m, uint32_t i)
     m->closed = true;
 }
 
-/* Make `need` blocks available by preempting running sequences at index `first` or behind it, the
+/* Make `need` blocks available by preempting usual sequences at index `first` or behind it, the
  * last one first. Preempt nothing if that would not be enough. */
 static bool make_room(struct making *m, uint32_t first, uint32_t need)
 {
     struct scheduler *s = m->s;
-    uint32_t could_be = m->available, i = s->n_running;
+    uint32_t could_be = m->available, i = m->end;
 
+    m->yields |= could_be < need && m->end < s->n_running;
+    if (m->yields)
+        return false;
     while (could_be < need && i > first)
         if (!s->is_victim[--i])
             could_be += m->view->reclaimable(m->view->arg, s->running[i]);
     if (could_be < need)
         return false;
-    for (uint32_t k = s->n_running; k-- > i;)
+    for (uint32_t k = m->end; k-- > i;)
         if (!s->is_victim[k])
             take_place(m, k);
     return true;
@@ -106,6 +125,7 @@ static void reserve_running(struct making *m, uint32_t i)
     uint32_t slot = s->running[i], left = entry_left(&s->entries[slot]);
     uint32_t need = need_of(m, slot, left);
 
+    m->yields |= need > m->available && m->end < s->n_running;
     if (need > m->available && left > s->config.n_tokens_max)
         need = need_of(m, slot, s->config.n_tokens_max);
     if (make_room(m, i + 1, need))
@@ -130,6 +150,20 @@ static void add_item(struct making *m, uint32_t slot, uint32_t n, uint32_t n_cac
     m->n_tokens_left -= n;
 }
 
+/* Longest time of a step to which a sequence of the class is added; 0: no limit. */
+static double step_limit_s(const struct making *m)
+{
+    double max_s = m->s->config.step_s_max, decodes_s = BACKGROUND_DECODES * m->s->decode_s;
+
+    if (m->class == SCHED_USUAL)
+        return max_s;
+    if (m->class == SCHED_SPECULATIVE)
+        return max_s * SPECULATIVE_SHARE;
+    if (max_s == 0)
+        return decodes_s;
+    return fmin(fmax(max_s * BACKGROUND_SHARE, decodes_s), max_s);
+}
+
 /* Tokens of the next chunk, of the `left` ones behind n_before; 0: the step is full. */
 static uint32_t chunk_tokens(const struct making *m, uint32_t n_before, uint32_t left)
 {
@@ -138,11 +172,13 @@ static uint32_t chunk_tokens(const struct making *m, uint32_t n_before, uint32_t
      * one. */
     uint32_t n_decodes = min_u32(m->n_decodes_to_come, c->n_running_max - m->n_chosen - 1);
     uint32_t n = m->n_tokens_left > n_decodes ? min_u32(left, m->n_tokens_left - n_decodes) : 0;
+    double limit_s = step_limit_s(m);
 
-    if (n == 0 || c->step_s_max == 0)
+    if (n == 0 || limit_s == 0)
         return n;
-    uint32_t fits = cost_model_fit(c->cost, &m->step, n_before, n, c->step_s_max);
-    if (m->step.n_chunks == 0 && fits < CHUNK_TOKENS_MIN)
+    uint32_t fits = cost_model_fit(c->cost, &m->step, n_before, n, limit_s);
+    bool is_first = m->class == SCHED_USUAL ? m->step.n_chunks == 0 : m->n_items + m->n_chunks == 0;
+    if (is_first && fits < CHUNK_TOKENS_MIN)
         fits = min_u32(CHUNK_TOKENS_MIN, n);
     return fits;
 }
@@ -219,10 +255,10 @@ static void begin(struct making *m)
     struct scheduler *s = m->s;
 
     sort_running(s);
-    for (uint32_t i = 0; i < s->n_running; i++)
+    for (uint32_t i = 0; i < m->end; i++)
         if (!s->is_victim[i])
             reserve_running(m, i);
-    for (uint32_t i = 0; i < s->n_running; i++) {
+    for (uint32_t i = 0; i < m->end; i++) {
         const struct entry *e = &s->entries[s->running[i]];
         if (s->is_victim[i] || entry_left(e) != 1)
             continue;
@@ -231,33 +267,137 @@ static void begin(struct making *m)
     }
 }
 
-static uint32_t next_waiting(const struct scheduler *s, uint32_t slot)
-{
-    return scheduler_next_waiting(s, &slot) ? slot : ORDER_NONE;
-}
-
 static void choose(struct making *m)
 {
     struct scheduler *s = m->s;
-    uint32_t i = 0, waiting = next_waiting(s, ORDER_NONE);
+    uint32_t i = 0, waiting = entry_next_waiting(s, &s->order, ORDER_NONE);
 
     while (m->n_chosen < s->config.n_running_max) {
         bool may_admit = !m->closed && waiting != ORDER_NONE;
-        if (i < s->n_running && (!may_admit || order_before(&s->order, s->running[i], waiting))) {
+        if (i < m->end && (!may_admit || order_before(&s->order, s->running[i], waiting))) {
             if (!s->is_victim[i])
                 choose_running(m, i);
             i++;
         } else if (may_admit) {
             choose_waiting(m, waiting, i);
-            waiting = next_waiting(s, waiting);
+            waiting = entry_next_waiting(s, &s->order, waiting);
         } else {
             break;
         }
     }
     m->n_for_memory = m->n_preempt;
-    for (; i < s->n_running; i++) /* no place left */
+    for (; i < m->end; i++) /* no place left */
         if (!s->is_victim[i])
             s->preempt[m->n_preempt++] = s->running[i];
+}
+
+/* --- the other classes --- */
+
+/* Preempt the running sequence at index i, which is not usual. The plan does not count its blocks
+ * as available. */
+static void put_back(struct making *m, uint32_t i)
+{
+    if (!m->s->is_victim[i])
+        m->s->preempt[m->n_preempt++] = m->s->running[i];
+    m->s->is_victim[i] = true;
+}
+
+/* Preempt what runs in the classes behind m->class. */
+static void put_back_behind(struct making *m)
+{
+    for (uint32_t i = m->end; i < m->s->n_running; i++)
+        put_back(m, i);
+    m->closed = true;
+}
+
+/* The running sequence at index i. It keeps its place and its blocks in a step without room for
+ * it, but not where a usual one takes the place. */
+static void continue_other(struct making *m, uint32_t i)
+{
+    struct scheduler *s = m->s;
+    uint32_t slot = s->running[i], n_before = entry_computed(&s->entries[slot]);
+
+    if (m->n_chosen == s->config.n_running_max) {
+        put_back(m, i);
+        return;
+    }
+    uint32_t n = chunk_tokens(m, n_before, entry_left(&s->entries[slot]));
+    uint32_t need = n > 0 ? need_of(m, slot, n) : 0;
+    if (need > m->available) {
+        put_back_behind(m);
+        put_back(m, i);
+        return;
+    }
+    m->n_chosen++;
+    if (n == 0)
+        return;
+    m->available -= need;
+    cost_step_add(&m->step, s->config.cost, n_before, n);
+    add_item(m, slot, n, 0, false);
+}
+
+static void admit_other(struct making *m, uint32_t slot)
+{
+    const struct entry *e = &m->s->entries[slot];
+
+    if (m->view->is_loading && m->view->is_loading(m->view->arg, slot)) {
+        m->closed = ++m->n_loading >= N_LOADING_MAX;
+        return;
+    }
+    uint32_t n_cached = m->view->match(m->view->arg, slot), left = e->n_known - n_cached;
+    uint32_t n = chunk_tokens(m, n_cached, left), need = n > 0 ? need_of(m, slot, left) : 0;
+    if (n == 0) {
+        m->closed = true;
+        return;
+    }
+    if (need + reserve(m) > m->available) {
+        put_back_behind(m);
+        return;
+    }
+    m->available -= need;
+    m->n_chosen++;
+    cost_step_add(&m->step, m->s->config.cost, n_cached, n);
+    add_item(m, slot, n, n_cached, true);
+}
+
+/* Choose among the sequences of the next class. A waiting sequence that was passed over may need
+ * the memory, so nothing behind it is admitted. */
+static void choose_other(struct making *m, enum sched_class class)
+{
+    struct scheduler *s = m->s;
+    uint32_t i = m->end, slot = ORDER_NONE;
+    bool runs = class == SCHED_SPECULATIVE || m->n_items + m->n_chunks == 0;
+
+    m->class = class;
+    m->end = i + s->n_running_of[class];
+    m->closed |= m->n_passed_over > 0 || m->n_preempt > 0;
+    if (!runs) { /* what has a place keeps it */
+        for (; i < m->end; i++)
+            if (!s->is_victim[i] && m->n_chosen++ >= s->config.n_running_max)
+                put_back(m, i);
+        return;
+    }
+    if (class == SCHED_BACKGROUND)
+        m->available -= min_u32(m->available, m->view->n_held);
+    for (; i < m->end; i++)
+        if (!s->is_victim[i])
+            continue_other(m, i);
+    while (!m->closed && m->n_chosen < s->config.n_running_max &&
+           (slot = entry_next_waiting(s, &s->others, slot)) != ORDER_NONE)
+        if (s->entries[slot].class == class)
+            admit_other(m, slot);
+}
+
+/* A plan that only takes the places and blocks of the other classes. */
+static void yield_to_usual(struct making *m)
+{
+    struct scheduler *s = m->s;
+
+    *m = (struct making){.s = s, .view = m->view, .n_tokens_left = s->config.n_tokens_max};
+    for (uint32_t i = 0; i < s->n_running; i++)
+        s->is_victim[i] = false;
+    for (uint32_t i = s->n_running_of[SCHED_USUAL]; i < s->n_running; i++)
+        put_back(m, i);
 }
 
 void scheduler_plan(struct scheduler *s, uint64_t now_ns, const struct sched_view *view,
@@ -265,6 +405,7 @@ void scheduler_plan(struct scheduler *s, uint64_t now_ns, const struct sched_vie
 {
     struct making m = {.s = s,
                        .view = view,
+                       .end = s->n_running_of[SCHED_USUAL],
                        .available = view->n_available,
                        .n_tokens_left = s->config.n_tokens_max};
 
@@ -273,6 +414,12 @@ void scheduler_plan(struct scheduler *s, uint64_t now_ns, const struct sched_vie
     learned_promote_due(s, now_ns);
     begin(&m);
     choose(&m);
+    if (m.yields) {
+        yield_to_usual(&m);
+    } else if (s->others.n > 0) {
+        choose_other(&m, SCHED_SPECULATIVE);
+        choose_other(&m, SCHED_BACKGROUND);
+    }
     for (uint32_t i = 0; i < m.n_chunks; i++)
         s->items[m.n_items++] = s->chunks[i];
     *out = (struct plan){.items = s->items,
@@ -298,37 +445,27 @@ static void take_preempted(struct scheduler *s, uint32_t slot)
     struct entry *e = &s->entries[slot];
 
     ASSERT(e->state == ENTRY_RUNNING && e->n_flying == 0);
-    for (uint32_t i = e->running_at + 1; i < s->n_running; i++) {
-        s->running[i - 1] = s->running[i];
-        s->entries[s->running[i - 1]].running_at = i - 1;
-    }
-    s->n_running--;
-    s->n_waiting++;
-    s->n_started++;
+    entry_stops(s, slot);
+    s->n_waiting_of[e->class]++;
     e->state = ENTRY_WAITING;
     if (e->n_computed > e->n_had)
         e->n_had = e->n_computed;
     e->n_computed = 0;
+    if (e->class != SCHED_USUAL)
+        return;
+    s->n_started++;
     if (!s->policy->has_levels) /* the key may depend on what is left to compute */
         entry_placed(s, slot);
 }
 
-static void take_item(struct scheduler *s, const struct plan_item *item, uint64_t now_ns)
+/* The part of a step's beginning that only usual sequences have. */
+static void take_usual(struct scheduler *s, const struct plan_item *item, uint64_t now_ns)
 {
     struct entry *e = &s->entries[item->slot];
     uint32_t index = round_index(e->level, e->priority);
 
-    ASSERT(e->n_flying == 0);
-    if (item->admit) {
-        ASSERT(e->state == ENTRY_WAITING);
-        e->state = ENTRY_RUNNING;
-        entry_found(e, item->n_cached);
-        e->running_at = s->n_running;
-        s->running[s->n_running++] = item->slot;
-        s->n_waiting--;
+    if (item->admit)
         s->n_started -= e->has_run;
-    }
-    e->n_flying = item->n_tokens;
     if (s->variant == MLFQ_LEARNED && !e->has_run)
         learned_started(s, e);
     e->has_run = true;
@@ -341,13 +478,35 @@ static void take_item(struct scheduler *s, const struct plan_item *item, uint64_
         entry_placed(s, item->slot);
 }
 
+static void take_item(struct scheduler *s, const struct plan_item *item, uint64_t now_ns)
+{
+    struct entry *e = &s->entries[item->slot];
+
+    ASSERT(e->n_flying == 0);
+    if (item->admit) {
+        ASSERT(e->state == ENTRY_WAITING);
+        e->state = ENTRY_RUNNING;
+        entry_found(e, item->n_cached);
+        e->running_at = s->n_running;
+        s->running[s->n_running++] = item->slot;
+        s->n_running_of[e->class]++;
+        s->n_waiting_of[e->class]--;
+    }
+    e->n_flying = item->n_tokens;
+    if (e->class == SCHED_USUAL)
+        take_usual(s, item, now_ns);
+    e->has_run = true;
+}
+
 void scheduler_take(struct scheduler *s, const struct plan *plan, uint64_t now_ns)
 {
     ASSERT(scheduler_is_current(s, plan));
-    for (uint32_t i = 0; i < plan->n_preempt; i++)
+    for (uint32_t i = 0; i < plan->n_preempt; i++) {
+        bool is_usual = s->entries[plan->preempt[i]].class == SCHED_USUAL;
+        s->n_preempted_for_memory += i < plan->n_for_memory;
+        s->n_preempted_for_place += i >= plan->n_for_memory && is_usual;
         take_preempted(s, plan->preempt[i]);
+    }
     for (uint32_t i = 0; i < plan->n_items; i++)
         take_item(s, &plan->items[i], now_ns);
-    s->n_preempted_for_memory += plan->n_for_memory;
-    s->n_preempted_for_place += plan->n_preempt - plan->n_for_memory;
 }

@@ -266,6 +266,8 @@ uint64_t scheduler_next_ns(const struct scheduler *s, uint32_t slot, uint64_t no
     const struct entry *e = &s->entries[slot];
     uint64_t promote_ns =
         s->starvation_ns == UINT64_MAX ? UINT64_MAX : e->last_run_ns + starvation_now_ns(s);
+    if (e->class != SCHED_USUAL)
+        return UINT64_MAX;
     if (e->is_urgent)
         return now_ns;
     double execute_s = s->policy->ahead_s(s, slot);

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 
+#include "server/api/answer_documents.h"
 #include "server/api/call.h"
 #include "server/http/error.h"
 #include "server/server.h"
@@ -115,37 +116,6 @@ static void write_finish(struct writer *w, const struct choice *c)
     }
 }
 
-/* With `documents_order` "cache": the index of the given document at each place. */
-static void write_order(struct writer *w, const struct prompt *p)
-{
-    const uint32_t *order = (const uint32_t *)(const void *)p->documents_order.data;
-
-    for (uint32_t i = 0; i < p->documents_order.len / sizeof *order; i++)
-        write_format(w, "%s%u", i ? "," : ",\"order\":[", order[i]);
-    if (p->documents_order.len > 0)
-        write_puts(w, "]");
-}
-
-/* Tarn's extension: the placement of documents, and the number of spans. */
-static void write_documents(struct writer *w, const struct call *call)
-{
-    const struct prompt *p = &call->prompts[0];
-
-    if (!is_chat(call) || p->n_documents == 0)
-        return;
-    write_format(w,
-                 ",\"documents\":{\"placement\":\"%s\",\"n_documents\":%u,\"n_spans\":%u,"
-                 "\"note\":",
-                 p->documents_in_template ? "template" : "system", p->n_documents,
-                 prompt_n_span_ends(p) + 1);
-    if (p->documents_note[0])
-        write_json(w, p->documents_note, strlen(p->documents_note));
-    else
-        write_puts(w, "null");
-    write_order(w, p);
-    write_puts(w, "}");
-}
-
 /* --- a whole answer --- */
 
 static void write_choice(struct writer *w, const struct call *call, const struct choice *c)
@@ -164,6 +134,7 @@ static void write_choice(struct writer *w, const struct call *call, const struct
     write_token_ids(w, call, c);
     if (!is_chat(call) && call->params.return_token_ids)
         write_prompt_ids(w, c);
+    answer_write_citations(w, call, c);
     write_puts(w, "}");
 }
 
@@ -188,7 +159,7 @@ enum status answer_write(const struct call *call, struct buf *out)
     }
     write_puts(&w, "],");
     write_usage(&w, call);
-    write_documents(&w, call);
+    answer_write_documents(&w, call);
     if (is_chat(call) && call->params.return_token_ids)
         write_prompt_ids(&w, &call->choices[0]);
     write_puts(&w, "}");
@@ -230,9 +201,10 @@ enum status frame_write_begin(const struct call *call, const struct choice *c, s
         if (call->params.return_token_ids && c->index == 0)
             write_prompt_ids(&w, c);
         if (c->index == 0)
-            write_documents(&w, call);
+            answer_write_documents(&w, call);
         end_frame(&w, call);
-    } else if (prompt->text.len > 0 || c->scored || call->params.return_token_ids) {
+    } else if (prompt->text.len > 0 || c->scored || call->params.return_token_ids ||
+               (c->index == 0 && answer_has_documents(call))) {
         begin_frame(&w, call, c);
         write_puts(&w, ",\"text\":");
         write_json(&w, buf_str(&prompt->text), prompt->text.len);
@@ -244,6 +216,8 @@ enum status frame_write_begin(const struct call *call, const struct choice *c, s
         if (call->params.return_token_ids)
             write_prompt_ids(&w, c);
         write_puts(&w, "}]");
+        if (c->index == 0)
+            answer_write_documents(&w, call);
         end_frame(&w, call);
     }
     return w.status;
@@ -273,6 +247,7 @@ enum status frame_write_end(const struct call *call, const struct choice *c, str
     write_puts(&w, is_chat(call) ? ",\"delta\":{},\"logprobs\":null"
                                  : ",\"text\":\"\",\"logprobs\":null");
     write_finish(&w, c);
+    answer_write_citations(&w, call, c);
     write_puts(&w, "}]");
     end_frame(&w, call);
     return w.status;

@@ -3,7 +3,8 @@
  * Fields beyond OpenAI's, as in vLLM: stop_reason (the stop string or id that ended an answer, else
  * null); token_ids and prompt_token_ids where return_token_ids asks for them.
  * usage.prompt_tokens_details always has cached_tokens and, named as in SGLang,
- * cached_tokens_details: the same tokens by the tier that held them.
+ * cached_tokens_details: the same tokens by the tier that held them. What Tarn says about documents
+ * is in answer_documents.h; in a stream it stands in the first frame.
  *
  * Owns    nothing.
  * Thread  the HTTP thread of the exchange.

@@ -11,6 +11,7 @@
 #include "server/api/answer.h"
 #include "server/api/body.h"
 #include "server/api/caller.h"
+#include "server/api/citations.h"
 #include "server/api/estimates.h"
 #include "server/auth/auth.h"
 #include "server/http/error.h"
@@ -153,15 +154,16 @@ static void on_close(void *ctx, int status)
 
 /* --- answering --- */
 
+/* not_found: the code of ERR_NOT_FOUND. */
 static void reply_error(const struct server *srv, struct http_exchange *x, enum status s,
-                        const struct buf *why)
+                        const char *not_found, const struct buf *why)
 {
     if (s == ERR_TOO_LARGE)
         error_reply_too_long(x, buf_str(why));
     else if (s == ERR_BUSY)
         error_reply_later(x, s, NULL, buf_str(why), estimates_retry_s(srv, NULL));
     else
-        error_reply(x, s, s == ERR_NOT_FOUND ? "model_not_found" : NULL, buf_str(why));
+        error_reply(x, s, s == ERR_NOT_FOUND ? not_found : NULL, buf_str(why));
 }
 
 static bool failed(const struct choice *c)
@@ -299,7 +301,9 @@ static enum http_next step_waiting(struct call *call, struct http_exchange *x)
     if (s == OK)
         submit(call, x);
     else
-        reply_error(call->srv, x, s, w->status != OK ? &w->why : &why);
+        reply_error(call->srv, x, s, "document_not_found", w->status != OK ? &w->why : &why);
+    wait_unref(w); /* frees the body and the documents' texts */
+    call->wait = NULL;
     buf_fini(&why);
     return http_replied(x) ? HTTP_DONE : HTTP_WAIT;
 }
@@ -454,6 +458,9 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
     choice_init(c, r, call->srv->tokenizer);
     c->index = c->place = call->n_choices++;
     c->prompt_index = prompt_index;
+    if (prompt->wants_citations &&
+        (s = citations_create(&c->citations, prompt->documents, prompt->n_documents)) != OK)
+        return buf_why(why, s, "out of memory");
     if (call->params.sampling.want_prompt_logprobs) {
         c->first = &call->choices[prompt_index * call->params.best_of];
         c->scored = c->first->request;
@@ -513,7 +520,7 @@ static void submit_all(struct call *call, struct http_exchange *x, struct buf *w
     if (s == OK)
         return;
     cancel_all(call);
-    reply_error(call->srv, x, s, why);
+    reply_error(call->srv, x, s, NULL, why);
 }
 
 /* Only with --log-prompts, and then at level debug. */
@@ -598,7 +605,7 @@ static void submit(struct call *call, struct http_exchange *x)
         if (atomic_load(&call->is_gone))
             cancel_all(call);
     } else {
-        reply_error(call->srv, x, s, &why);
+        reply_error(call->srv, x, s, NULL, &why);
     }
     buf_fini(&why);
 }
@@ -653,7 +660,7 @@ void call_serve(struct server *srv, struct http_exchange *x, enum params_kind ki
     if (s == OK) {
         call_start(call, x);
     } else {
-        reply_error(srv, x, s, &why);
+        reply_error(srv, x, s, "model_not_found", &why);
         call_free(call);
     }
     js_unref(body);

@@ -31,6 +31,15 @@ struct wait;
 
 enum call_state { CALL_READ, CALL_WAITING, CALL_SUBMITTED };
 
+/* What the answer says about the search for documents. */
+struct retrieval_report {
+    const char *mode; /* "lexical", "vector", "hybrid"; NULL: there was no search */
+    const char *order;
+    uint32_t n_found, n_stages;
+    double ms, embedding_ms;
+    const char *speculation; /* outcome: "none", "confirmed", "dropped" */
+};
+
 #define CALL_ID_BYTES (HTTP_ID_BYTES + 16)
 
 struct call {
@@ -50,6 +59,7 @@ struct call {
     uint32_t n_choices;
     struct choice *choices; /* [n_choices], prompt by prompt */
     struct buf frame_head;  /* streaming: what every frame begins with */
+    struct retrieval_report retrieval;
 };
 
 /* Serve one POST: parse the body, have `read` fill params and prompts from it (words in `why`),

@@ -1,5 +1,5 @@
-/* documents_order.h - `documents_order` "cache": puts the documents of a chat into the order of
- * which most KV is cached.
+/* documents_order.h - the order "cache": puts the documents of a prompt into the order of which most
+ * KV is cached.
  *
  * Owns    nothing.
  * Thread  any.
@@ -8,15 +8,16 @@
 #ifndef TARN_SERVER_API_DOCUMENTS_ORDER_H
 #define TARN_SERVER_API_DOCUMENTS_ORDER_H
 
+#include "server/api/documents.h"
 #include "server/api/prompt.h"
 
 struct spans;
 
-/* Set p->documents_order to the order with the longest cached prefix. p holds the ids of the given
- * order, cut at `spans`, and the scope. A prompt that is one span keeps the given order. */
-NODISCARD enum status documents_order_choose(struct prompt *p, const struct server *srv,
-                                             const struct spans *spans);
-/* Whether p->documents_order differs from the given order. */
-bool documents_order_moves(const struct prompt *p);
+/* Put the documents from d->n_fixed on into the order with the longest cached prefix. p holds the
+ * ids of the present order, cut at `spans`, with a place for each document, and the scope. *moves:
+ * the order has changed. */
+NODISCARD enum status documents_order_choose(struct documents *d, const struct prompt *p,
+                                             const struct server *srv, const struct spans *spans,
+                                             bool *moves);
 
 #endif

@@ -74,6 +74,8 @@ static const struct field fields[] = {
     {"documents", FINE, NULL},
     {"documents_placement", FINE, NULL},
     {"documents_order", FINE, NULL},
+    {"retrieval", FINE, NULL},
+    {"citations", FINE, NULL},
     {"parse_special", FINE, NULL},
     {"echo", FINE, NULL},
     {"add_special_tokens", FINE, NULL},
@@ -116,7 +118,6 @@ static const struct field fields[] = {
     {"use_beam_search", NOT_SET, NULL},
     {"truncate_prompt_tokens", NOT_SET, NULL},
     {"chat_template", NOT_SET, NULL},
-    {"retrieval", NOT_SET, NULL},
     {"kv_transfer_params", NOT_SET, NULL},
     {"prompt_embeds", NOT_SET, NULL},
 };

@@ -10,10 +10,11 @@
 #include "engine/text/detokenize.h"
 #include "engine/text/spans.h"
 #include "server/api/documents.h"
-#include "server/api/documents_order.h"
 #include "server/api/params.h"
 #include "server/api/preamble.h"
+#include "server/api/prompt_documents.h"
 #include "server/api/provenance.h"
+#include "server/api/public_documents.h"
 #include "server/server.h"
 #include "server/api/tool_calls.h"
 
@@ -29,9 +30,9 @@ void prompt_init(struct prompt *p, uint32_t n_ids_max)
     buf_init(&p->text, TEXT_BYTES_MAX);
     buf_init(&p->span_ends, REQUEST_N_SPANS_MAX * sizeof(uint32_t));
     p->n_public = 0;
+    p->documents = NULL;
     p->n_documents = 0;
-    p->documents_in_template = false;
-    buf_init(&p->documents_order, REQUEST_N_SPANS_MAX * sizeof(uint32_t));
+    p->documents_in_template = p->documents_have_moved = p->wants_citations = false;
     p->documents_note[0] = '\0';
     p->scope = NULL;
 }
@@ -41,7 +42,9 @@ void prompt_fini(struct prompt *p)
     buf_fini(&p->ids);
     buf_fini(&p->text);
     buf_fini(&p->span_ends);
-    buf_fini(&p->documents_order);
+    document_uses_free(p->documents, p->n_documents);
+    p->documents = NULL;
+    p->n_documents = 0;
 }
 
 uint32_t prompt_n_ids(const struct prompt *p)
@@ -75,6 +78,14 @@ enum status prompt_text_flags(const struct json *body, bool add_special, unsigne
     return s;
 }
 
+enum status prompt_say_tokenizing(const struct prompt *p, enum status s, struct buf *why)
+{
+    if (s == ERR_TOO_LARGE)
+        return buf_why(why, s, "the prompt has more than the %zu tokens that this server accepts",
+                       p->ids.max / sizeof(uint32_t));
+    return buf_why(why, s, "the prompt cannot be tokenized: %s", status_words(s));
+}
+
 /* Append the ids of a text. untrusted: see tokenizer_encode_mixed(). */
 static enum status tokenize_text(struct prompt *p, const struct server *srv, const char *text,
                                  size_t len, unsigned flags, const struct ranges *untrusted,
@@ -83,10 +94,7 @@ static enum status tokenize_text(struct prompt *p, const struct server *srv, con
     if (!srv->tokenizer)
         return buf_why(why, ERR_UNSUPPORTED, "prompt: this model has no tokenizer, send token ids");
     enum status s = tokenizer_encode_mixed(srv->tokenizer, text, len, flags, untrusted, &p->ids);
-    if (s == ERR_TOO_LARGE)
-        return buf_why(why, s, "the prompt has more than the %zu tokens that this server accepts",
-                       p->ids.max / sizeof(uint32_t));
-    return s == OK ? OK : buf_why(why, s, "the prompt cannot be tokenized: %s", status_words(s));
+    return s == OK ? OK : prompt_say_tokenizing(p, s, why);
 }
 
 enum status prompt_from_text(struct prompt *p, const struct server *srv, const char *text,
@@ -262,9 +270,10 @@ static enum status push_system(struct chat_history *history, const char *text, s
     return s;
 }
 
-/* Append a message. `documents`: text for the end of the system message; may be empty. */
+/* Append a message. `documents`: text for the end of the system message; may be empty. asks: ask
+ * for citations at its end. */
 static enum status push_message(struct chat_history *history, const struct json *message, size_t i,
-                                const struct buf *documents, struct buf *why)
+                                const struct buf *documents, bool asks, struct buf *why)
 {
     struct buf content;
     const char *role = NULL;
@@ -279,6 +288,8 @@ static enum status push_message(struct chat_history *history, const struct json 
         s = read_content(&content, message, role, i, why);
     if (s == OK)
         s = tool_calls_check(message, role, i, why);
+    if (s == OK && asks)
+        s = buf_puts(&content, "\n\n" DOCUMENTS_CITATION_LINE);
     if (s == OK && i == 0 && documents->len > 0) {
         if (strcmp(role, "system") == 0 || strcmp(role, "developer") == 0) {
             s = content.len ? buf_puts(&content, "\n\n") : OK;
@@ -296,10 +307,23 @@ static enum status push_message(struct chat_history *history, const struct json 
     return s;
 }
 
-/* Make the template's messages. Adds to *calls (of struct chat_history_calls) the tool calls that
- * were written as text. */
+/* The last message of a user; SIZE_MAX: there is none. */
+static size_t last_of_user(const struct json *messages)
+{
+    size_t i = js_len(messages);
+
+    while (i-- > 0) {
+        const struct json *role = js_get(js_at(messages, i), "role");
+        if (js_is(role, JS_STRING) && strcmp(js_string(role, NULL), "user") == 0)
+            return i;
+    }
+    return SIZE_MAX;
+}
+
+/* Make the template's messages. asks: ask for citations in the last message of a user. Adds to
+ * *calls (of struct chat_history_calls) the tool calls that were written as text. */
 static enum status make_messages(struct json **out, struct buf *calls, const struct server *srv,
-                                 const struct json *body, const struct buf *documents,
+                                 const struct json *body, const struct buf *documents, bool asks,
                                  struct buf *why)
 {
     const struct json *given = js_get_set(body, "messages");
@@ -315,8 +339,9 @@ static enum status make_messages(struct json **out, struct buf *calls, const str
                        N_MESSAGES_MAX, n);
     struct chat_history history;
     enum status s = chat_history_init(&history, &srv->chat_traits);
+    size_t asking = asks ? last_of_user(given) : SIZE_MAX;
     for (size_t i = 0; s == OK && i < n; i++)
-        s = push_message(&history, js_at(given, i), i, documents, why);
+        s = push_message(&history, js_at(given, i), i, documents, i == asking, why);
     if (s == OK)
         s = chat_history_take(&history, out);
     chat_history_take_calls(&history, calls);
@@ -428,15 +453,16 @@ static enum status find_final(const struct buf *text, size_t start, const struct
                    "continue_final_message: the final message is not in the rendered prompt");
 }
 
-/* The input of a rendering, except the documents. */
+/* The input of a rendering. */
 struct chat {
     const struct server *srv;
     const struct json *body;
     struct chat_flags flags;
-    bool in_template;
-    bool by_cache;      /* the order of the documents has yet to be chosen */
+    bool in_template, wants_citations; /* of the documents */
+    struct documents *documents;
     int64_t now_s;      /* the same for all renderings of a request */
     bool parse_special; /* treat untrusted text like trusted text */
+    bool add_special;
     struct buf *why;
     size_t n_kept; /* length of the text after the cut of continue_final_message */
 };
@@ -483,9 +509,10 @@ static enum status render(struct chat *chat, struct json *documents, struct buf 
 
     buf_init(&system_text, TEXT_BYTES_MAX);
     if (documents && !chat->in_template)
-        s = documents_write(documents, &system_text, &own);
+        s = documents_write(documents, chat->wants_citations, &system_text, &own);
     if (s == OK)
-        s = make_messages(&messages, &calls, chat->srv, chat->body, &system_text, chat->why);
+        s = make_messages(&messages, &calls, chat->srv, chat->body, &system_text,
+                          documents && chat->in_template && chat->wants_citations, chat->why);
     if (s == OK)
         s = make_context(&context, chat->srv, chat->body, &chat->flags, messages,
                          documents && chat->in_template ? js_ref(documents) : NULL, chat->why);
@@ -508,19 +535,6 @@ static enum status render_documents(void *arg, struct json *documents, struct bu
     return render(arg, documents, out, NULL);
 }
 
-/* Set the fields of the prompt that the answer reports about its documents. */
-static void note_documents(struct prompt *p, const struct chat *chat, const struct spans *spans,
-                           uint32_t n_documents)
-{
-    p->n_documents = n_documents;
-    p->documents_in_template = chat->in_template;
-    snprintf(p->documents_note, sizeof p->documents_note, "%s", spans->reason);
-    if (chat->in_template && !chat->srv->documents_lead && !spans->reason[0])
-        snprintf(p->documents_note, sizeof p->documents_note,
-                 "the template puts documents behind the request's own text, so nothing of them "
-                 "can be reused");
-}
-
 /* Find the spans: the text is cut at the end of a public preamble and around documents. */
 static enum status find_spans(struct spans *spans, struct chat *chat, const struct json *documents,
                               const struct buf *text, const struct ranges *untrusted, size_t n_kept)
@@ -541,72 +555,66 @@ static enum status find_spans(struct spans *spans, struct chat *chat, const stru
         s = preambles_find(srv->preambles, buf_str(text), n_kept, chat->now_s, &public_end);
     /* Untrusted text may contain the preamble's bytes, control tokens included. Its ids differ, as
      * control tokens are plain text there, so it must not be hashed in the public scope. */
-    if (s == OK && public_end > 0 && !ranges_touch(untrusted, 0, public_end))
-        s = spans_add_public(spans, public_end);
+    if (s == OK && public_end > 0 && !ranges_touch(untrusted, 0, public_end)) {
+        s = public_documents_extend(srv, chat->documents, chat->in_template, chat->now_s, spans,
+                                    buf_str(text), &public_end);
+        if (s == OK)
+            s = spans_add_public(spans, public_end);
+    }
     if (s != OK && chat->why->len == 0)
         buf_why(chat->why, s, "messages: cannot be cut into spans: %s", status_words(s));
     return s;
 }
 
 /* Tokenize the text: span by span if it has spans, else as a whole. */
-static enum status tokenize_chat(struct prompt *p, struct chat *chat, const struct json *documents,
-                                 const struct buf *text, const struct ranges *untrusted,
-                                 bool add_special)
+static enum status tokenize_chat(struct prompt *p, struct chat *chat, const struct buf *text,
+                                 const struct ranges *untrusted, bool add_special,
+                                 struct spans *spans)
 {
     unsigned flags = TOKENIZE_PARSE_SPECIAL | (add_special ? TOKENIZE_ADD_SPECIAL : 0);
-    struct spans spans;
+    const struct json *documents = chat->documents ? chat->documents->list : NULL;
     size_t n_kept = chat->n_kept;
     enum status s = OK;
 
-    spans_init(&spans);
     if (add_special)
-        snprintf(spans.reason, sizeof spans.reason, "add_special_tokens asks for one text");
+        snprintf(spans->reason, sizeof spans->reason, "add_special_tokens asks for one text");
     else if (chat->srv->tokenizer)
-        s = find_spans(&spans, chat, documents, text, untrusted, n_kept);
-    if (s == OK && spans_n_ends(&spans) > 0) {
-        s = spans_tokenize(&spans, chat->srv->tokenizer, buf_str(text), n_kept, untrusted, &p->ids,
-                           &p->span_ends);
-        if (s == ERR_TOO_LARGE)
-            buf_why(chat->why, s,
-                    "the prompt has more than the %zu tokens that this server accepts",
-                    p->ids.max / sizeof(uint32_t));
-        else if (s != OK)
-            buf_why(chat->why, s, "the prompt cannot be tokenized: %s", status_words(s));
-        p->n_public = spans.n_public;
-        if (s == OK && chat->by_cache && spans_n_places(&spans) > 0 &&
-            (s = documents_order_choose(p, chat->srv, &spans)) != OK)
-            buf_why(chat->why, s, "documents_order: %s", status_words(s));
-    } else if (s == OK) {
-        s = tokenize_text(p, chat->srv, buf_str(text), n_kept, flags, untrusted, chat->why);
-    }
-    if (s == OK && documents)
-        note_documents(p, chat, &spans, (uint32_t)js_len(documents));
-    /* A prompt of one span keeps the given order. */
-    for (uint32_t i = 0; s == OK && chat->by_cache && i < js_len(documents) &&
-                         p->documents_order.len == i * sizeof i;
-         i++)
-        s = buf_u32(&p->documents_order, i);
-    spans_fini(&spans);
-    return s;
+        s = find_spans(spans, chat, documents, text, untrusted, n_kept);
+    if (s != OK)
+        return s;
+    if (spans_n_ends(spans) == 0)
+        return tokenize_text(p, chat->srv, buf_str(text), n_kept, flags, untrusted, chat->why);
+    s = spans_tokenize(spans, chat->srv->tokenizer, buf_str(text), n_kept, untrusted, &p->ids,
+                       &p->span_ends);
+    p->n_public = spans->n_public;
+    return s == OK ? OK : prompt_say_tokenizing(p, s, chat->why);
 }
 
-static enum status open_chat(struct chat *chat, struct documents *documents,
-                             const struct server *srv, const struct json *body, struct buf *why)
+/* Open a rendering of the body's chat with these documents. */
+static enum status open_chat(struct chat *chat, struct documents *d, const struct server *srv,
+                             const struct json *body, struct buf *why)
 {
-    *chat = (struct chat){
-        .srv = srv, .body = body, .why = why, .now_s = (int64_t)(clock_unix_ns() / 1000000000u)};
-    *documents = (struct documents){0};
+    *chat = (struct chat){.srv = srv,
+                          .body = body,
+                          .in_template = d->in_template,
+                          .wants_citations = d->wants_citations,
+                          .documents = d,
+                          .now_s = (int64_t)(clock_unix_ns() / 1000000000u),
+                          .parse_special = srv->config->parse_special,
+                          .why = why};
+    enum status s = js_get_bool(body, "parse_special", &chat->parse_special, why);
+    return s == OK ? read_flags(&chat->flags, body, why) : s;
+}
+
+static enum status read_documents(struct documents *d, const struct server *srv,
+                                  const struct json *body, struct buf *why)
+{
+    *d = (struct documents){0};
     if (!srv->template)
         return buf_why(why, ERR_UNSUPPORTED,
                        "messages: this model has no chat template; start the server with "
                        "--chat-template or use /v1/completions");
-    enum status s = documents_read(documents, srv, body, why);
-    chat->in_template = documents->in_template;
-    chat->by_cache = documents->by_cache;
-    chat->parse_special = srv->config->parse_special;
-    if (s == OK)
-        s = js_get_bool(body, "parse_special", &chat->parse_special, why);
-    return s == OK ? read_flags(&chat->flags, body, why) : s;
+    return documents_read(d, srv, body, true, NULL, why);
 }
 
 enum status prompt_render_chat(const struct server *srv, const struct json *body, struct buf *out,
@@ -614,8 +622,10 @@ enum status prompt_render_chat(const struct server *srv, const struct json *body
 {
     struct documents documents;
     struct chat chat;
-    enum status s = open_chat(&chat, &documents, srv, body, why);
+    enum status s = read_documents(&documents, srv, body, why);
 
+    if (s == OK)
+        s = open_chat(&chat, &documents, srv, body, why);
     if (s == OK)
         s = render(&chat, documents.list, out, NULL);
     if (s == OK) {
@@ -653,41 +663,41 @@ enum status prompt_render_own(const struct server *srv, const struct json *body,
     return s;
 }
 
-static enum status encode_chat(struct prompt *p, struct chat *chat, struct json *documents,
-                               bool add_special)
+static enum status encode_chat(void *arg, struct prompt *p, struct spans *spans)
 {
+    struct chat *chat = arg;
     struct ranges untrusted = {0};
     struct buf text;
 
     buf_init(&text, TEXT_BYTES_MAX);
-    enum status s = render(chat, documents, &text, chat->parse_special ? NULL : &untrusted);
+    enum status s =
+        render(chat, chat->documents->list, &text, chat->parse_special ? NULL : &untrusted);
     if (s == OK)
-        s = tokenize_chat(p, chat, documents, &text, &untrusted, add_special);
+        s = tokenize_chat(p, chat, &text, &untrusted, chat->add_special, spans);
     ranges_fini(&untrusted);
     buf_fini(&text);
     return s;
+}
+
+enum status prompt_from_chat_with(struct prompt *p, const struct server *srv,
+                                  const struct json *body, struct documents *d, bool add_special,
+                                  struct buf *why)
+{
+    struct chat chat;
+    enum status s = open_chat(&chat, d, srv, body, why);
+
+    chat.add_special = add_special;
+    return s == OK ? prompt_with_documents(p, srv, d, encode_chat, &chat, why) : s;
 }
 
 enum status prompt_from_chat(struct prompt *p, const struct server *srv, const struct json *body,
                              bool add_special, struct buf *why)
 {
     struct documents documents;
-    struct chat chat;
-    enum status s = open_chat(&chat, &documents, srv, body, why);
+    enum status s = read_documents(&documents, srv, body, why);
 
-    chat.by_cache &= p->scope != NULL;
     if (s == OK)
-        s = encode_chat(p, &chat, documents.list, add_special);
-    if (s == OK && documents_order_moves(p)) {
-        buf_reset(&p->ids);
-        buf_reset(&p->span_ends);
-        chat.by_cache = false;
-        s = documents_reorder(&documents, (const uint32_t *)(const void *)p->documents_order.data);
-        if (s == OK)
-            s = encode_chat(p, &chat, documents.list, add_special);
-        else
-            buf_why(why, s, "out of memory");
-    }
+        s = prompt_from_chat_with(p, srv, body, &documents, add_special, why);
     documents_fini(&documents);
     return s;
 }

@@ -24,6 +24,8 @@
 #include "base/json.h"
 #include "cache/cache.h"
 
+struct document_use;
+struct documents;
 struct server;
 
 struct prompt {
@@ -31,13 +33,14 @@ struct prompt {
     struct buf text;      /* for `echo`; empty unless wanted */
     struct buf span_ends; /* of u32: positions at which a span ends; empty: one span */
     uint32_t n_public;    /* leading ids whose KV all tenants share: 0, or one of span_ends */
+    struct document_use *documents; /* [n_documents], in the order of the prompt */
     uint32_t n_documents;
-    bool documents_in_template;   /* at the template's own place, not in the system message */
-    struct buf documents_order;   /* of u32: index of the given document at each place; empty: the
-                                     given order, because `documents_order` is not "cache" */
+    bool documents_in_template; /* at the template's own place, not in the system message */
+    bool documents_have_moved;  /* `documents_order` is not "given", so the answer says the order */
+    bool wants_citations;
     char documents_note[160];     /* why documents are not spans or cannot be reused; else "" */
-    const struct kv_scope *scope; /* the scope in which `documents_order` "cache" looks up KV, set
-                                     by the caller; NULL: keep the given order */
+    const struct kv_scope *scope; /* the scope in which the order "cache" looks up KV, set by the
+                                     caller; NULL: keep the given order */
 };
 
 void prompt_init(struct prompt *p, uint32_t n_ids_max);
@@ -58,6 +61,10 @@ NODISCARD enum status prompt_render_own(const struct server *srv, const struct j
                                         struct buf *out, size_t *first, struct buf *why);
 NODISCARD enum status prompt_from_chat(struct prompt *p, const struct server *srv,
                                        const struct json *body, bool add_special, struct buf *why);
+/* The same with these documents instead of the body's. *p takes over d->uses. */
+NODISCARD enum status prompt_from_chat_with(struct prompt *p, const struct server *srv,
+                                            const struct json *body, struct documents *d,
+                                            bool add_special, struct buf *why);
 /* flags: enum tokenizer_flags. */
 NODISCARD enum status prompt_from_text(struct prompt *p, const struct server *srv, const char *text,
                                        size_t len, unsigned flags, struct buf *why);
@@ -74,6 +81,9 @@ NODISCARD enum status prompt_list_parse(struct prompt **out, uint32_t *n_out,
                                         const struct server *srv, const struct json *body,
                                         bool add_special, bool want_text, struct buf *why);
 void prompt_list_free(struct prompt *list, uint32_t n);
+
+/* Say why a prompt could not be tokenized. Returns s. */
+enum status prompt_say_tokenizing(const struct prompt *p, enum status s, struct buf *why);
 
 /* Append the text of ids, special tokens included. */
 NODISCARD enum status prompt_decode(const struct server *srv, const uint32_t *ids, uint32_t n,

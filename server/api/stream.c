@@ -1,5 +1,6 @@
 #include "server/api/stream.h"
 
+#include "server/api/citations.h"
 #include "server/api/logprobs.h"
 #include "server/server.h"
 
@@ -33,6 +34,8 @@ void choice_fini(struct choice *c)
     }
     buf_fini(&c->text);
     buf_fini(&c->held);
+    citations_destroy(c->citations);
+    c->citations = NULL;
     buf_fini(&c->ids);
     for (int i = 0; i < LP_N; i++)
         buf_fini(&c->lp[i]);
@@ -137,7 +140,7 @@ static enum status take_prompt(struct choice *c, const struct server *srv, bool 
     return s;
 }
 
-enum status choice_take(struct choice *c, const struct server *srv, const struct params *p,
+static enum status take(struct choice *c, const struct server *srv, const struct params *p,
                         enum params_kind kind, uint32_t n_max)
 {
     enum status s = OK;
@@ -162,4 +165,15 @@ enum status choice_take(struct choice *c, const struct server *srv, const struct
             s = detok_finish(&c->detok, c->request->stopping.n_stops > 0 ? &c->held : &c->text);
     }
     return s == OK ? release_text(c) : s;
+}
+
+enum status choice_take(struct choice *c, const struct server *srv, const struct params *p,
+                        enum params_kind kind, uint32_t n_max)
+{
+    size_t n_before = c->text.len;
+    enum status s = take(c, srv, p, kind, n_max);
+
+    if (s != OK || !c->citations)
+        return s;
+    return citations_feed(c->citations, buf_str(&c->text) + n_before, c->text.len - n_before);
 }

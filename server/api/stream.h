@@ -18,6 +18,7 @@
 #include "engine/engine.h"
 #include "server/api/params.h"
 
+struct citations;
 struct server;
 
 /* Logprobs in the shape of completions are four lists; of chat, one. */
@@ -37,8 +38,10 @@ struct choice {
     bool began;                /* streaming: the first frame was written */
     bool ended;                /* streaming: the last frame was written */
     struct buf text;
-    struct buf ids;      /* "1,2,3", if wanted */
-    struct buf lp[LP_N]; /* list members, separated by commas, if wanted */
+    struct citations *citations; /* of the text; NULL: not wanted. Owned; set by the owner after
+                                    choice_init() */
+    struct buf ids;              /* "1,2,3", if wanted */
+    struct buf lp[LP_N];         /* list members, separated by commas, if wanted */
     /* For text_offset: */
     uint64_t n_chars;          /* whole characters of all tokens so far */
     struct detok chars;        /* the answer's, stop strings included */

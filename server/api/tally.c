@@ -17,7 +17,8 @@ struct tally {
     pthread_mutex_t lock;
     uint32_t n_routes; /* constant */
     /* Under lock. */
-    struct hist n, n_tokens_max;
+    struct hist n, n_tokens_max, search_s;
+    uint64_t n_searches_failed;
     struct route_tally routes[];
 };
 
@@ -32,6 +33,7 @@ enum status tally_create(struct tally **out, uint32_t n_routes,
     pthread_mutex_init(&t->lock, NULL);
     t->n_routes = n_routes;
     hist_init(&t->n, hist_bounds_n, ARRAY_SIZE(hist_bounds_n));
+    hist_init(&t->search_s, hist_bounds_ttft_s, ARRAY_SIZE(hist_bounds_ttft_s));
     hist_init(&t->n_tokens_max, hist_bounds_tokens, ARRAY_SIZE(hist_bounds_tokens));
     for (uint32_t i = 0; i < n_routes; i++) {
         struct route_tally *r = &t->routes[i];
@@ -106,5 +108,23 @@ void tally_prompts(struct tally *t, struct hist *n, struct hist *n_tokens_max)
     pthread_mutex_lock(&t->lock);
     *n = t->n;
     *n_tokens_max = t->n_tokens_max;
+    pthread_mutex_unlock(&t->lock);
+}
+
+void tally_search(struct tally *t, double seconds, bool succeeded)
+{
+    pthread_mutex_lock(&t->lock);
+    if (succeeded)
+        hist_add(&t->search_s, seconds);
+    else
+        t->n_searches_failed++;
+    pthread_mutex_unlock(&t->lock);
+}
+
+void tally_searches(struct tally *t, struct hist *seconds, uint64_t *n_failed)
+{
+    pthread_mutex_lock(&t->lock);
+    *seconds = t->search_s;
+    *n_failed = t->n_searches_failed;
     pthread_mutex_unlock(&t->lock);
 }

@@ -1,5 +1,5 @@
 /* tally.h - counters of HTTP for /metrics: exchanges by route and status, their durations, and the
- * n and max_tokens of generating requests.
+ * n and max_tokens of generating requests, and searches for documents.
  *
  * Clients cannot make the number of series grow: the routes are those of the table in route.c and
  * one for all other paths, and only status codes that were sent have a series.
@@ -36,6 +36,8 @@ void tally_destroy(struct tally *t); /* NULL is fine */
 
 /* Count one exchange; a status out of range, such as 0, counts as TALLY_STATUS_NONE. */
 void tally_exchange(struct tally *t, uint32_t route, int status, double seconds);
+/* Count one search for documents. */
+void tally_search(struct tally *t, double seconds, bool succeeded);
 /* Count one prompt: the request asked for `n` answers of at most n_tokens_max tokens. */
 void tally_prompt(struct tally *t, uint32_t n, uint32_t n_tokens_max);
 
@@ -49,5 +51,7 @@ void tally_each_status(struct tally *t, uint32_t route, int always,
                        void (*f)(void *arg, int status, uint64_t n), void *arg);
 void tally_seconds(struct tally *t, uint32_t route, struct hist *out);
 void tally_prompts(struct tally *t, struct hist *n, struct hist *n_tokens_max);
+/* seconds: of the searches that succeeded. */
+void tally_searches(struct tally *t, struct hist *seconds, uint64_t *n_failed);
 
 #endif

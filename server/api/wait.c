@@ -36,6 +36,11 @@ void wait_resume(struct wait *w, enum status s)
     wait_unref(w);
 }
 
+bool wait_is_left(const struct wait *w)
+{
+    return atomic_load(&w->refs) == 1;
+}
+
 bool wait_is_over(const struct wait *w)
 {
     return atomic_load(&w->is_over);

@@ -46,5 +46,7 @@ NODISCARD enum status wait_begin(struct wait *w, struct http_exchange *x);
 /* The work is done: resume the call. Drops the work's reference. */
 void wait_resume(struct wait *w, enum status s);
 bool wait_is_over(const struct wait *w);
+/* From the work: whether the call has ended, so that nobody needs the result. */
+bool wait_is_left(const struct wait *w);
 
 #endif

@@ -130,6 +130,14 @@ void account_unref(struct account *a)
     free(a);
 }
 
+uint64_t account_kv_bytes(struct account *a)
+{
+    pthread_mutex_lock(&a->lock);
+    uint64_t n = a->kv_bytes;
+    pthread_mutex_unlock(&a->lock);
+    return n;
+}
+
 void account_scope(const struct account *a, const struct kv_scope *salt, struct kv_scope *out)
 {
     static const struct kv_scope none;

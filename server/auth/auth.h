@@ -81,6 +81,9 @@ void account_unref(struct account *a); /* NULL is fine */
 NODISCARD enum status auth_check(const struct server *srv, const char *authorization,
                                  const char *x_api_key, struct buf *why);
 
+/* Bytes of KV that the account's requests may hold; 0: no limit. */
+uint64_t account_kv_bytes(struct account *a);
+
 /* The account's scope, narrowed by a request's cache_salt (NULL: not narrowed). */
 void account_scope(const struct account *a, const struct kv_scope *salt, struct kv_scope *out);
 

@@ -427,7 +427,7 @@ static uint64_t client_of(const struct http_exchange *x)
 
 enum status http_run(struct http_exchange *x, struct http_job *job)
 {
-    return work_pool_push(x->server->pool, job, client_of(x), x->body.len);
+    return work_pool_push(x->server->jobs, job, client_of(x), x->body.len);
 }
 
 /* Suspend before the push: a work thread may have resumed the connection before push returns. */
@@ -435,7 +435,7 @@ static void offload(struct http_exchange *x)
 {
     slot_offload_begin(x->slot);
     x->job = (struct http_job){run_offloaded, x};
-    enum status s = http_run(x, &x->job);
+    enum status s = work_pool_push(x->server->pool, &x->job, client_of(x), x->body.len);
     if (s == OK)
         return;
     error_reply(x, s, NULL, "too many long requests at once");

@@ -169,7 +169,8 @@ struct http_job {
     void (*run)(void *arg);
     void *arg;
 };
-/* Queue a job on behalf of the sender of x; from handle() only. On OK job->run() is called once,
+/* Queue a job on behalf of the sender of x, for threads that serve such jobs only; from handle()
+ * only. On OK job->run() is called once,
  * also when the server stops. ERR_BUSY as in work_pool.h. */
 NODISCARD enum status http_run(struct http_exchange *x, struct http_job *job);
 

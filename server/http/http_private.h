@@ -18,7 +18,7 @@ struct http_server {
     struct http_config config;
     struct MHD_Daemon *daemon;
     struct slots *slots;
-    struct work_pool *pool;
+    struct work_pool *pool, *jobs; /* handlers of long bodies; http_run() */
     struct acceptor *acceptor;
     struct tls *tls; /* NULL: not encrypted */
     int listen_fd;

@@ -27,6 +27,10 @@
  * request holds its body in memory. */
 #define N_WORK_THREADS 2
 #define N_WORK_QUEUED_MAX 128 /* one client may fill half of it */
+/* Jobs of http_run() have threads of their own: they mostly wait, for a disk or a search, and must
+ * not delay the handlers of long bodies. */
+#define N_JOB_THREADS 8
+#define N_JOBS_QUEUED_MAX 256
 /* Connections beyond --max-connections, so that a health check can reach a full server. */
 #define N_GUESTS 8
 #define TLS_PRIORITIES "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
@@ -245,6 +249,8 @@ enum status http_create(struct http_server **out, const struct http_config *conf
     if (s == OK)
         s = work_pool_create(&h->pool, N_WORK_THREADS, N_WORK_QUEUED_MAX, exchange_work);
     if (s == OK)
+        s = work_pool_create(&h->jobs, N_JOB_THREADS, N_JOBS_QUEUED_MAX, exchange_work);
+    if (s == OK)
         s = listen_somewhere(h, why);
     if (s == OK)
         s = start_daemon(h, why);
@@ -310,6 +316,7 @@ void http_stop(struct http_server *h)
     stop_listening(h);
     slots_cancel(h->slots, true); /* work threads skip the handlers of lost clients */
     work_pool_close(h->pool);
+    work_pool_close(h->jobs);
     /* MHD may be stopped only when no connection is suspended. A turn may miss a request that is
      * deferred at the same moment, the next turn finds it. Requests that are still in flight after
      * all turns belong to clients that do not read; they are not suspended and may be cut. */
@@ -332,6 +339,7 @@ void http_destroy(struct http_server *h)
     http_stop(h);
     stop_listening(h); /* http_stop() did nothing if http_create() failed before MHD started */
     work_pool_destroy(h->pool);
+    work_pool_destroy(h->jobs);
     slots_destroy(h->slots);
     pthread_mutex_destroy(&h->lock);
     tls_destroy(h->tls);

@@ -304,7 +304,7 @@ def deb_has_what_it_needs(_prefix):
         deb, = (folder / "cpack").glob("tarn_*.deb")
         depends = run("dpkg-deb", "-f", deb, "Depends")
         for library in ("libc6", "libcurl4", "libjansson4", "libmicrohttpd12", "libpcre2-8-0",
-                        "libsodium23", "liburing2", "libutf8proc"):
+                        "libsodium23", "libsqlite3-0", "liburing2", "libutf8proc"):
             assert library in depends, (library, depends)
         assert not run("dpkg-deb", "-f", deb, "Description").splitlines()[1].startswith("  ")
         run("dpkg-deb", "-R", deb, folder / "x")

@@ -162,15 +162,19 @@ class NumpyLlama:
         silu = gate / (1.0 + np.exp(-gate))
         return self.linear(silu * self.linear(x, p + "up_proj"), p + "down_proj")
 
-    def logits(self, ids: list[int]) -> np.ndarray:
-        """float64 [n_ids, vocab]; row t predicts the token after ids[t]."""
+    def hidden(self, ids: list[int]) -> np.ndarray:
+        """float64 [n_ids, dim], behind the final norm."""
         embedding = self.weights["model.embed_tokens.weight"]
         h = embedding[np.asarray(ids)].astype(np.float64)
         for i in range(self.config["num_hidden_layers"]):
             p = f"model.layers.{i}."
             h = h + self.attend(self.norm(h, p + "input_layernorm"), p + "self_attn.")
             h = h + self.feed_forward(self.norm(h, p + "post_attention_layernorm"), p + "mlp.")
-        return self.output(self.norm(h, "model.norm"))
+        return self.norm(h, "model.norm")
+
+    def logits(self, ids: list[int]) -> np.ndarray:
+        """float64 [n_ids, vocab]; row t predicts the token after ids[t]."""
+        return self.output(self.hidden(ids))
 
     def output(self, h: np.ndarray) -> np.ndarray:
         if self.tied:

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "engine/model/family.h"
+#include "engine/opening.h"
 #include "engine/run/forward.h"
 #include "kernels/pack.h"
 #include "loadgen/bench/engine/memory.h"
@@ -75,16 +76,10 @@ static enum status open_device(struct rig *r, const struct bench_options *o,
                                const struct weights_config *w, struct buf *why)
 {
     const struct model_config *m = &r->model;
-    struct device_config d = {.kind = DEVICE_AUTO,
-                              .n_threads = (uint32_t)o->threads,
-                              .max_rows = rows_max(r, o),
-                              .max_heads = m->n_heads,
-                              .max_head_dim = m->head_dim,
-                              .bf16_weights = w->dtype == DTYPE_BF16 && !w->quantization.group};
-    struct model_work work;
+    struct device_config d = {
+        .kind = DEVICE_AUTO, .n_threads = (uint32_t)o->threads, .max_rows = rows_max(r, o)};
 
-    m->family->count_work(m, NULL, &work);
-    d.max_k = work.k_max;
+    opening_fit_device(&d, w);
     if (strcmp(o->cpu_variant, "auto") != 0)
         d.cpu_variant = o->cpu_variant;
     if (strcmp(o->device, "ref") == 0)

@@ -136,13 +136,14 @@ static void a_hold_without_memory_has_no_effect(void **state)
     cache_spill_ahead(c, 14);
     (void)cache_seq_prefetch(s);
     assert_int_equal(fail_in, 1); /* none of these allocates */
-    assert_int_equal(cache_seq_hold(s, q.p.n_ids, 1000), 0);
+    assert_int_equal(cache_seq_hold(s, q.p.n_ids, &(struct cache_hold){.until_ns = 1000}, NULL), 0);
     assert_int_equal(fail_in, 0);
     cache_check(c);
     cache_stats(c, &stats);
     assert_true(stats.n_holds == 0 && stats.n_held_blocks == 0);
     cache_seq_expect(s, 0); /* and again, with memory */
-    assert_int_equal(cache_seq_hold(s, q.p.n_ids, 1000), 192);
+    assert_int_equal(cache_seq_hold(s, q.p.n_ids, &(struct cache_hold){.until_ns = 1000}, NULL),
+                     192);
     cache_check(c);
     cache_seq_close(s);
     (void)cache_poll(c, 1000);

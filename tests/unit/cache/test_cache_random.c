@@ -200,7 +200,9 @@ static void one_event(struct world *w, uint64_t e)
     else if (what == 10 && w->has_disk && (r >> 13) % 8 == 0)
         w->n_erased += cache_erase(w->cache, &l->keys[(r >> 13) % (l->n_keys ? l->n_keys : 1)]);
     else if (what == 3)
-        (void)cache_seq_hold(l->seq, l->n_prompt / 2, w->now_ns + (r >> 13) % 500 * 32000000u);
+        (void)cache_seq_hold(
+            l->seq, l->n_prompt / 2,
+            &(struct cache_hold){.until_ns = w->now_ns + (r >> 13) % 500 * 32000000u}, NULL);
     else if (l->n_tokens == 0 && !l->attached) /* as in an engine: attach, then grow at once */
         (void)attach_life(w, l);
     else if (l->n_tokens == l->n_ids && (r >> 13) % 40 == 0)

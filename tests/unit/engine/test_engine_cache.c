@@ -32,8 +32,7 @@ static void open_small(struct engine_test *t, uint32_t n_host_blocks)
     engine_test_open(t, NULL, &c);
 }
 
-static struct request *create(struct engine_test *t, uint32_t which, uint32_t n_out,
-                              uint32_t cache_ttl_s)
+static struct request *make(struct engine_test *t, uint32_t which, uint32_t n_out)
 {
     uint32_t ids[N_PROMPT], end = N_PROMPT - 16;
     struct kv_scope scope = {{0}};
@@ -46,6 +45,14 @@ static struct request *create(struct engine_test *t, uint32_t which, uint32_t n_
     engine_test_params(&sp, &st, n_out);
     sp.n_logprobs = 0;
     assert_ok(request_create(&r, t->engine, ids, N_PROMPT, &end, 1, &scope, 0, &sp, &st, NULL));
+    return r;
+}
+
+static struct request *create(struct engine_test *t, uint32_t which, uint32_t n_out,
+                              uint32_t cache_ttl_s)
+{
+    struct request *r = make(t, which, n_out);
+
     r->cache_ttl_s = cache_ttl_s;
     assert_ok(engine_submit(t->engine, r, NULL));
     return r;
@@ -292,6 +299,79 @@ static void holds_of_requests_stay_within_their_share(void **state)
     engine_test_close(&t);
 }
 
+/* Submit, wait, and check what the request says that it holds. */
+static void expect_held(struct engine_test *t, struct request *r, uint32_t n_held,
+                        enum cache_hold_limit limit)
+{
+    assert_ok(engine_submit(t->engine, r, NULL));
+    engine_test_wait(r);
+    assert_int_equal(r->n_held, n_held);
+    assert_int_equal(r->hold_limit, limit);
+    request_unref(r);
+}
+
+static void a_hold_without_end_ends_when_it_is_released(void **state)
+{
+    static struct engine_cache_view view;
+    struct engine_test t;
+    uint32_t n;
+
+    (void)state;
+    open_small(&t, 0);
+    struct request *r = make(&t, 1, 2);
+    struct kv_key key = r->prompt.keys[0];
+    r->cache_ttl_s = CACHE_TTL_FOREVER;
+    expect_held(&t, r, 384, CACHE_HOLD_NO_LIMIT);
+    ask_others(&t, 6);
+    assert_true(ask(&t, 1, NULL) >= 384);
+    assert_ok(engine_cache_release(t.engine, &key, &n));
+    assert_int_equal(n, 12);
+    assert_true(ask(&t, 1, NULL) >= 384); /* it stays cached until it is evicted */
+    assert_ok(engine_cache_release(t.engine, &key, &n));
+    assert_int_equal(n, 0);
+    assert_ok(engine_cache_view(t.engine, 0, &view));
+    assert_int_equal(view.stats.n_holds, 0);
+    ask_others(&t, 6);
+    assert_int_equal(ask(&t, 1, NULL), 0);
+    engine_test_close(&t);
+}
+
+/* The share has room for 15 blocks. */
+static void a_request_holds_up_to_its_last_break_that_the_limits_let_in(void **state)
+{
+    static struct engine_cache_view view;
+    struct engine_test t;
+
+    (void)state;
+    open_small(&t, 0);
+    struct request *r = make(&t, 1, 2);
+    r->tenant = 5;
+    r->breaks[0] = (struct request_break){100, 3600};
+    r->breaks[1] = (struct request_break){200, 600};
+    r->breaks[2] = (struct request_break){399, 600};
+    r->n_breaks = 3;
+    r->cache_bytes_max = 7 * BLOCK_BYTES;
+    expect_held(&t, r, 192, CACHE_HOLD_OWNER); /* the third is over the bound: six whole blocks */
+    assert_ok(engine_cache_view(t.engine, 0, &view));
+    assert_int_equal(view.stats.n_holds, 2); /* the first is held for longer */
+    assert_true(view.stats.n_owners == 1 && view.stats.owners[0].owner == 5 &&
+                view.stats.owners[0].n_blocks == 6);
+    r = make(&t, 2, 2);
+    r->breaks[0] = (struct request_break){70, 600};
+    r->n_breaks = 1;
+    r->cache_ttl_s = 600;
+    expect_held(&t, r, 64, CACHE_HOLD_SHARE);
+    r = make(&t, 1, 2); /* with the same ends, earlier breaks need no holds of their own */
+    r->tenant = 5;
+    r->n_breaks = 2;
+    r->breaks[0] = (struct request_break){70, 600};
+    r->breaks[1] = (struct request_break){100, 600};
+    expect_held(&t, r, 96, CACHE_HOLD_NO_LIMIT);
+    assert_ok(engine_cache_view(t.engine, 0, &view));
+    assert_true(view.stats.n_holds == 3 && view.stats.n_held_blocks == 8);
+    engine_test_close(&t);
+}
+
 static void tokens_are_counted_by_the_tier_they_lay_in(void **state)
 {
     struct engine_stats stats;
@@ -321,6 +401,8 @@ int main(void)
         cmocka_unit_test(views_of_several_threads_agree_under_load),
         cmocka_unit_test(a_ttl_keeps_a_prompt_until_it_is_over),
         cmocka_unit_test(holds_of_requests_stay_within_their_share),
+        cmocka_unit_test(a_hold_without_end_ends_when_it_is_released),
+        cmocka_unit_test(a_request_holds_up_to_its_last_break_that_the_limits_let_in),
         cmocka_unit_test(tokens_are_counted_by_the_tier_they_lay_in),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -27,6 +27,8 @@ _Atomic uint64_t fake_view_ns;
 atomic_uint fake_n_viewing;
 atomic_uint fake_n_resets;
 atomic_uint fake_n_erasures;
+atomic_uint fake_n_releases;
+atomic_uint fake_n_releases;
 atomic_bool fake_has_disk = true;
 atomic_bool fake_order_is_held;
 atomic_uint fake_n_orders;
@@ -513,6 +515,17 @@ enum status engine_cache_erase(struct engine *e, const struct kv_key *first, uin
     *n_blocks = first->bytes[0] < 20 && first->bytes[31] == first->bytes[0] ? 7 : 0;
     if (*n_blocks)
         atomic_fetch_add(&fake_n_erasures, 1);
+    return OK;
+}
+
+enum status engine_cache_release(struct engine *e, const struct kv_key *key, uint32_t *n_blocks)
+{
+    (void)e;
+    if (atomic_load(&fake_is_stuck))
+        return ERR_TIMEOUT;
+    *n_blocks = key->bytes[0] < 20 && key->bytes[31] == key->bytes[0] ? 5 : 0;
+    if (*n_blocks)
+        atomic_fetch_add(&fake_n_releases, 1);
     return OK;
 }
 

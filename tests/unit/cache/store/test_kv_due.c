@@ -126,7 +126,8 @@ static void a_hold_goes_before_any_time(void **state)
     run(c, "AAAA");
     run(c, "BBBB");
     expect(c, &o[0], "AAAA", 9 * (uint64_t)SECOND);
-    assert_int_equal(cache_seq_hold(o[0].s, 128, SECOND), 128);
+    assert_int_equal(cache_seq_hold(o[0].s, 128, &(struct cache_hold){.until_ns = SECOND}, NULL),
+                     128);
     cache_seq_expect(o[0].s, 90 * (uint64_t)SECOND);
     expect(c, &o[1], "AAAA", 80 * (uint64_t)SECOND);
     expect(c, &o[2], "BBBB", SECOND / 2);
@@ -257,7 +258,9 @@ static void blocks_due_now_are_not_spilled_ahead(void **state)
     expect(c, &o[0], "AAAA", 0);
     expect(c, &o[1], "BBBB", 100 * (uint64_t)SECOND + SECOND / 20);
     expect(c, &o[2], "CCCC", 110 * (uint64_t)SECOND);
-    assert_int_equal(cache_seq_hold(o[0].s, 64, 200 * (uint64_t)SECOND), 64);
+    assert_int_equal(
+        cache_seq_hold(o[0].s, 64, &(struct cache_hold){.until_ns = 200 * (uint64_t)SECOND}, NULL),
+        64);
     cache_spill_ahead(c, 16);
     settle(c, 100 * (uint64_t)SECOND);
     assert_lies(c, "AAAA", 4, 0);
@@ -401,7 +404,8 @@ static void without_prefix_caching_a_sequence_finds_only_its_own_blocks(void **s
         cache_check(c);
         assert_int_equal(cache_match(a.s), 180);
         assert_int_equal(cache_match(b.s), 0);
-        assert_int_equal(cache_seq_hold(a.s, 160, SECOND), 0);
+        assert_int_equal(cache_seq_hold(a.s, 160, &(struct cache_hold){.until_ns = SECOND}, NULL),
+                         0);
         (void)compute(&b, NULL);
         cache_seq_drop(b.s);
         cache_seq_expect(a.s, 5 * TENTH);

@@ -341,7 +341,7 @@ static void a_config_names_its_family(void **state)
     load("{\"model_type\":\"bert\"," SHAPE, ERR_UNSUPPORTED, "llama, mistral, slim");
     load("{" SHAPE, ERR_UNSUPPORTED, "missing, too");
     load("{\"architectures\":[\"BertModel\"]," SHAPE, ERR_UNSUPPORTED,
-         "LlamaForCausalLM, MistralForCausalLM, SlimForCausalLM");
+         "LlamaForCausalLM, MistralForCausalLM, LlamaModel, MistralModel, SlimForCausalLM");
     load("{\"model_type\":\"slim\",\"slim_tricks\":10," SHAPE, ERR_INVALID, "slim_tricks");
 }
 

@@ -75,6 +75,35 @@ static void sequences_lie_one_behind_the_other(void **state)
     world_close(&w);
 }
 
+static void a_sequence_without_a_cache_lies_in_consecutive_blocks(void **state)
+{
+    struct batch b;
+
+    (void)state;
+    assert_ok(batch_create(&b, 100, 2, 3, 40));
+    batch_add_blocks(&b, 0, 64, ids, 0, 5, 1);
+    batch_add_blocks(&b, 7, 64, ids + 60, 60, 10, 2); /* 3 blocks in 2 segments */
+    assert_int_equal(b.n_rows, 15);
+    assert_int_equal(b.n_blocks, 1 + 3);
+    assert_int_equal(b.seq_rows_most, 10);
+    assert_int_equal(b.seq_segments_most, 2);
+    const struct attn_segment want[] = {{0, 5, 0}, {0, 64, 1}, {64, 6, 3}};
+    assert_int_equal(b.n_segments, 3);
+    assert_memory_equal(b.segments, want, sizeof want);
+    for (uint32_t i = 0; i < 10; i++) {
+        assert_int_equal(b.ids[5 + i], ids[60 + i]);
+        assert_int_equal(b.pos[5 + i], 60 + i);
+        assert_int_equal(b.slot_block[5 + i], i < 4 ? 8 : 9);
+        assert_int_equal(b.slot_offset[5 + i], (60 + i) % KV_BLOCK_TOKENS);
+    }
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(b.blocks[1 + i], 7 + i);
+    const uint32_t out[] = {4, 13, 14};
+    assert_int_equal(b.n_out, 3);
+    assert_memory_equal(b.out_rows, out, sizeof out);
+    batch_destroy(&b);
+}
+
 static void the_last_rows_of_a_sequence_want_logits(void **state)
 {
     struct world_seq a, b;
@@ -126,6 +155,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sequences_lie_one_behind_the_other),
+        cmocka_unit_test(a_sequence_without_a_cache_lies_in_consecutive_blocks),
         cmocka_unit_test(the_last_rows_of_a_sequence_want_logits),
         cmocka_unit_test(the_maxima_are_those_of_the_largest_sequences),
     };

@@ -183,6 +183,35 @@ static void a_step_without_logits_runs_no_output_layer(void **state)
     world_close(&w);
 }
 
+static void hidden_states_need_no_output_layer(void **state)
+{
+    struct forward *whole;
+    struct world w;
+    uint32_t n_ops;
+
+    (void)state;
+    open_world(&w, counted_ops());
+    struct forward_config c = {.group = device_group_of(w.device),
+                               .model = &w.model,
+                               .weights = &w.weights,
+                               .n_rows_max = 1,
+                               .n_out_max = 1,
+                               .n_pos = WORLD_N_TOKENS,
+                               .n_seqs_max = 1,
+                               .n_blocks_max = WORLD_N_BLOCKS,
+                               .ops = counted_ops()};
+    uint64_t with_logits = forward_device_bytes(&c);
+    c.hidden = true;
+    assert_int_equal(forward_device_bytes(&c) + w.model.n_vocab * sizeof(float), with_logits);
+    whole = w.forward;
+    assert_ok(forward_create(&w.forward, &c));
+    assert_ok(one_step(&w, 1, &n_ops));
+    assert_int_equal(n_ops, 1 + w.model.n_layers * 9 + 2); /* gather and norm */
+    forward_destroy(w.forward);
+    w.forward = whole;
+    world_close(&w);
+}
+
 /* --- a group of two devices, seen from one of them --- */
 
 static uint32_t n_reduced;
@@ -249,6 +278,7 @@ int main(void)
         cmocka_unit_test(logits_of_any_row_can_be_had_later),
         cmocka_unit_test(a_failing_op_ends_the_step_with_its_status),
         cmocka_unit_test(a_step_without_logits_runs_no_output_layer),
+        cmocka_unit_test(hidden_states_need_no_output_layer),
         cmocka_unit_test(a_group_sums_the_residual_twice_a_layer),
     };
 

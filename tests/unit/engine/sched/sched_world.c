@@ -125,7 +125,11 @@ static uint32_t reclaimable(void *arg, uint32_t slot)
 
 struct sched_view world_view(struct world *w)
 {
-    return (struct sched_view){w, w->n_free, match, need, reclaimable, NULL};
+    return (struct sched_view){.arg = w,
+                               .n_available = w->n_free,
+                               .match = match,
+                               .need = need,
+                               .reclaimable = reclaimable};
 }
 
 static void let_go(struct world *w, struct world_job *j)
@@ -155,6 +159,7 @@ void world_submit_as(struct world *w, uint32_t slot, uint32_t n_prompt, uint32_t
     if (!r->n_out_max)
         j->r.n_out_max = n_out;
     w->n_live++;
+    w->has_others |= j->r.class != SCHED_USUAL;
     scheduler_submit(w->s, slot, &j->r, w->now_ns);
     check(w);
 }
@@ -276,8 +281,8 @@ static void grow_planned(struct world *w)
         const struct world_job *j = &w->jobs[i];
 
         n_running += j->is_running;
-        if (j->is_running && j->n_known - j->n_computed == 1 &&
-            w->config.n_tokens_max >= w->config.n_running_max)
+        if (w->plan.n_items > 0 && j->is_running && j->r.class == SCHED_USUAL &&
+            j->n_known - j->n_computed == 1 && w->config.n_tokens_max >= w->config.n_running_max)
             assert_true(j->n_run == 1); /* no decode is left out */
     }
     assert_true(n_running <= w->config.n_running_max);
@@ -291,8 +296,11 @@ static double duration(const struct world *w)
     double chunks_s = 0;
 
     for (uint32_t i = 0; i < w->plan.n_items; i++) {
-        uint32_t n = w->jobs[w->items[i].slot].n_run;
+        const struct world_job *j = &w->jobs[w->items[i].slot];
+        uint32_t n = j->n_run;
 
+        if (w->others_are_free && j->r.class != SCHED_USUAL)
+            continue;
         if (n > 1)
             chunks_s += n * w->token_s;
         else
@@ -307,9 +315,9 @@ void world_begin(struct world *w, const struct plan *plan)
     assert_true(scheduler_is_current(w->s, plan));
     copy_plan(w, plan);
     /* Each job alone fits into the memory. So some job can always run, at the latest after one plan
-     * that only preempts. */
+     * that only preempts; or after two, where the first one preempts all that is not usual. */
     if (w->n_live > 0 && plan->n_items == 0)
-        assert_true(plan->n_preempt > 0 && w->n_without_items++ < 1);
+        assert_true(plan->n_preempt > 0 && w->n_without_items++ < (w->has_others ? 2u : 1u));
     if (plan->n_items > 0)
         w->n_without_items = 0;
     scheduler_take(w->s, plan, w->now_ns);
@@ -341,7 +349,8 @@ static void ran(struct world *w, uint32_t slot, uint64_t step_ns)
     j->n_run = 0;
     got = j->n_computed == j->n_known;
     j->n_known += got;
-    w->wait_ns = max_u64(w->wait_ns, w->now_ns - j->ran_ns);
+    if (j->r.class == SCHED_USUAL)
+        w->wait_ns = max_u64(w->wait_ns, w->now_ns - j->ran_ns);
     j->ran_ns = w->now_ns;
     j->ran_s += world_seconds(step_ns);
     scheduler_on_tokens(w->s, slot, n_run, got ? 1 : 0, step_ns, w->now_ns);
@@ -349,7 +358,8 @@ static void ran(struct world *w, uint32_t slot, uint64_t step_ns)
     if (!got)
         return;
     w->n_tokens_out++;
-    w->gap_ns = max_u64(w->gap_ns, w->now_ns - j->token_ns);
+    if (j->r.class == SCHED_USUAL)
+        w->gap_ns = max_u64(w->gap_ns, w->now_ns - j->token_ns);
     j->token_ns = w->now_ns;
     assert_true(j->n_known <= j->r.n_known + j->n_out);
     if (j->n_known < j->r.n_known + j->n_out)
@@ -427,7 +437,7 @@ double world_longest_wait_s(const struct world *w)
     uint64_t longest = w->wait_ns;
 
     for (uint32_t i = 0; i < w->config.n_slots; i++)
-        if (w->jobs[i].is_live)
+        if (w->jobs[i].is_live && w->jobs[i].r.class == SCHED_USUAL)
             longest = max_u64(longest, w->now_ns - w->jobs[i].ran_ns);
     return world_seconds(longest);
 }
@@ -437,7 +447,7 @@ double world_longest_gap_s(const struct world *w)
     uint64_t longest = w->gap_ns;
 
     for (uint32_t i = 0; i < w->config.n_slots; i++)
-        if (w->jobs[i].is_live)
+        if (w->jobs[i].is_live && w->jobs[i].r.class == SCHED_USUAL)
             longest = max_u64(longest, w->now_ns - w->jobs[i].token_ns);
     return world_seconds(longest);
 }

@@ -38,7 +38,9 @@ struct world {
     double decode_growth; /* a decode of 1000 sequences takes decode_growth times decode_s */
     uint32_t n_blocks, n_free;
     uint32_t keep_percent, surprise_percent;
-    bool is_checked; /* call scheduler_check() after each event */
+    bool others_are_free; /* tokens of sequences that are not usual take no time */
+    bool has_others;      /* such sequences were submitted */
+    bool is_checked;      /* call scheduler_check() after each event */
     uint64_t seed, n_drawn;
     uint64_t now_ns;
     struct world_job *jobs; /* [n_slots] */
@@ -83,7 +85,7 @@ void world_sleep(struct world *w, double seconds);
 
 bool world_is_planned(const struct world *w, uint32_t slot); /* in the last plan */
 uint32_t world_level(const struct world *w);                 /* MLFQ level of the only live job */
-/* The longest wait for a step, and the longest gap between tokens, of all jobs. Jobs that still
+/* The longest wait for a step, and the longest gap between tokens, of all usual jobs. Jobs that still
  * wait count with their time so far. */
 double world_longest_wait_s(const struct world *w);
 double world_longest_gap_s(const struct world *w);

@@ -90,8 +90,12 @@ static void finish(uint32_t slot)
 /* Run a step as the engine does, and check the promises of every plan. */
 static struct plan step(uint32_t n_tokens_max)
 {
-    struct sched_view view = {&toy,     toy_available(), toy_match,
-                              toy_need, toy_reclaimable, toy_is_loading};
+    struct sched_view view = {.arg = &toy,
+                              .n_available = toy_available(),
+                              .match = toy_match,
+                              .need = toy_need,
+                              .reclaimable = toy_reclaimable,
+                              .is_loading = toy_is_loading};
     struct plan plan;
     uint32_t sum = 0;
     bool seen[N_SLOTS] = {0};
@@ -298,7 +302,11 @@ static void a_preempted_job_waits_at_its_old_place(void **state)
 /* After a failed copy, tokens that were planned as cached are computed. */
 static void tokens_that_were_not_attached_are_computed(void **state)
 {
-    struct sched_view view = {&toy, 100, toy_match, toy_need, toy_reclaimable, NULL};
+    struct sched_view view = {.arg = &toy,
+                              .n_available = 100,
+                              .match = toy_match,
+                              .need = toy_need,
+                              .reclaimable = toy_reclaimable};
     struct plan plan;
     uint32_t n = 0;
 

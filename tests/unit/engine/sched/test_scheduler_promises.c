@@ -520,7 +520,11 @@ static void carry_out(struct scheduler *s, struct shared *m, uint32_t n_known[3]
                       uint32_t *n_preempted)
 {
     uint32_t n_free = 10 - 4 * m->runs[0] - 6 * m->runs[1] - 4 * m->runs[2];
-    struct sched_view view = {m, n_free, shared_match, shared_need, shared_reclaimable, NULL};
+    struct sched_view view = {.arg = m,
+                              .n_available = n_free,
+                              .match = shared_match,
+                              .need = shared_need,
+                              .reclaimable = shared_reclaimable};
     struct plan plan;
 
     scheduler_plan(s, 0, &view, &plan);

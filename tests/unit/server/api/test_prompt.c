@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "server/api/documents.h"
 #include "server/api/prompt.h"
 
 static struct server_test t;
@@ -168,9 +169,9 @@ static void orders(const char *documents_order, bool scoped, const char *text, u
     for (uint32_t i = 0; i < prompt_n_ids(&p); i++)
         assert_ok(buf_putc(&got, (char)prompt_ids(&p)[i]));
     assert_string_equal(buf_str(&got), text);
-    assert_int_equal(p.documents_order.len, n_ordered * sizeof(uint32_t));
+    assert_int_equal(p.documents_have_moved, n_ordered > 0);
     for (uint32_t i = 0; i < n_ordered; i++)
-        assert_int_equal(((uint32_t *)(void *)p.documents_order.data)[i], n_ordered - 1 - i);
+        assert_int_equal(p.documents[i].given, n_ordered - 1 - i);
     assert_int_equal(prompt_n_span_ends(&p), 4);
     js_unref(body);
     prompt_fini(&p);
@@ -214,9 +215,10 @@ static void a_prompt_of_one_span_says_the_given_order(void **state)
     assert_ok(js_set(body, "documents", documents));
     assert_ok(prompt_from_chat(&p, &t.srv, body, false, &why));
     assert_non_null(strstr(p.documents_note, "256"));
-    assert_int_equal(p.documents_order.len, n * sizeof(uint32_t));
+    assert_true(p.documents_have_moved);
+    assert_int_equal(p.n_documents, n);
     for (uint32_t i = 0; i < n; i++)
-        assert_int_equal(((uint32_t *)(void *)p.documents_order.data)[i], i);
+        assert_int_equal(p.documents[i].given, i);
     js_unref(body);
     prompt_fini(&p);
     buf_fini(&why);

@@ -1,0 +1,410 @@
+#include "engine/embedder.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "engine/opening.h"
+#include "engine/run/forward.h"
+#include "engine/settings.h"
+#include "engine/text/tokenizer/tokenizer.h"
+
+#define MAX_TOKENS_DEFAULT 8192u
+#define STEP_TOKENS_DEFAULT 256u
+#define MODULE_BYTES_MAX ((size_t)64 << 10) /* of a file of sentence-transformers */
+#define PATH_BYTES_MAX 4096
+
+enum pooling { POOLING_LAST, POOLING_MEAN };
+
+struct embedder {
+    struct embedder_config c; /* its strings are borrowed during embedder_open() only */
+    struct model_config model;
+    struct device *device;
+    struct weights weights;
+    struct tokenizer *tokenizer;
+    uint32_t n_closing; /* tokens that the tokenizer's template puts behind a text */
+    enum pooling pooling;
+    char name[128];
+
+    pthread_mutex_t lock; /* of all below */
+    struct kv_pool pool;
+    struct batch batch;
+    struct forward *forward;
+    double *sum; /* [D] */
+    struct buf ids;
+};
+
+/* --- opening: the files of sentence-transformers --- */
+
+/* Parse DIR/NAME. ERR_NOT_FOUND: there is no such file. */
+static enum status read_module_file(const char *dir, const char *name, struct json **out,
+                                    struct buf *why)
+{
+    char path[PATH_BYTES_MAX];
+    int n = snprintf(path, sizeof path, "%s/%s", dir, name);
+
+    if (n < 0 || (size_t)n >= sizeof path)
+        return buf_why(why, ERR_INVALID, "the path of %s is too long", name);
+    return js_parse_file(out, path, MODULE_BYTES_MAX, why);
+}
+
+/* A dense layer or another module behind the pooling would be left out silently. */
+static enum status check_modules(const struct json *list, struct buf *why)
+{
+    static const char *const known[] = {"Transformer", "Pooling", "Normalize"};
+
+    if (!js_is(list, JS_ARRAY))
+        return buf_why(why, ERR_INVALID, "modules.json: expected an array");
+    for (size_t i = 0; i < js_len(list); i++) {
+        const char *type = NULL;
+        enum status s =
+            js_read_cstr(js_get(js_at(list, i), "type"), "modules.json: type", &type, why);
+        if (s != OK)
+            return s;
+        const char *dot = strrchr(type, '.'), *last = dot ? dot + 1 : type;
+        bool is_known = false;
+        for (size_t k = 0; k < ARRAY_SIZE(known); k++)
+            is_known = is_known || strcmp(last, known[k]) == 0;
+        if (!is_known)
+            return buf_why(why, ERR_UNSUPPORTED,
+                           "modules.json: module %.100s is not supported; Transformer, Pooling and "
+                           "Normalize are",
+                           type);
+    }
+    return OK;
+}
+
+static enum status read_pooling(const struct json *j, uint32_t dim, enum pooling *out,
+                                struct buf *why)
+{
+    static const char *const modes[] = {"pooling_mode_lasttoken",
+                                        "pooling_mode_mean_tokens",
+                                        "pooling_mode_cls_token",
+                                        "pooling_mode_max_tokens",
+                                        "pooling_mode_mean_sqrt_len_tokens",
+                                        "pooling_mode_weightedmean_tokens"};
+    int64_t given_dim = dim;
+    size_t n_on = 0, mode = 0;
+
+    if (!js_is(j, JS_OBJECT))
+        return buf_why(why, ERR_INVALID, "1_Pooling/config.json: expected an object");
+    enum status s = js_get_i64(j, "word_embedding_dimension", dim, dim, &given_dim, why);
+    for (size_t i = 0; s == OK && i < ARRAY_SIZE(modes); i++) {
+        bool is_on = false;
+        s = js_get_bool(j, modes[i], &is_on, why);
+        if (is_on) {
+            mode = i;
+            n_on++;
+        }
+    }
+    if (s != OK)
+        return s;
+    if (n_on != 1)
+        return buf_why(why, ERR_INVALID, "1_Pooling/config.json: %zu pooling modes are on, not one",
+                       n_on);
+    if (mode > 1)
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "1_Pooling/config.json: %s is not supported; %s and %s are", modes[mode],
+                       modes[0], modes[1]);
+    *out = mode == 0 ? POOLING_LAST : POOLING_MEAN;
+    return OK;
+}
+
+static enum status load_pooling(struct embedder *e, struct buf *why)
+{
+    struct json *j = NULL;
+    enum status s = read_module_file(e->c.model_dir, "modules.json", &j, why);
+
+    if (s == OK)
+        s = check_modules(j, why);
+    js_unref(j);
+    j = NULL;
+    if (s == OK || s == ERR_NOT_FOUND)
+        s = read_module_file(e->c.model_dir, "1_Pooling/config.json", &j, why);
+    if (s == OK)
+        s = read_pooling(j, e->model.dim, &e->pooling, why);
+    js_unref(j);
+    return s == ERR_NOT_FOUND ? OK : s;
+}
+
+/* --- opening: model and buffers --- */
+
+static enum status load_weights(struct embedder *e, struct buf *why)
+{
+    struct opening o = {.load_format = DEFAULT_LOAD_FORMAT,
+                        .dtype = e->c.dtype ? e->c.dtype : DEFAULT_DTYPE,
+                        .quantization =
+                            e->c.quantization ? e->c.quantization : DEFAULT_QUANTIZATION};
+    struct device_config d = {.kind = DEVICE_CPU,
+                              .cpu_variant = e->c.cpu_variant,
+                              .n_threads = e->c.n_threads ? e->c.n_threads : 1,
+                              .max_rows = e->c.step_tokens};
+    struct weights_config w;
+    enum status s = opening_weights(&w, &o, &e->model, e->c.model_dir, why);
+
+    if (s != OK)
+        return s;
+    opening_fit_device(&d, &w);
+    s = device_open(&e->device, &d, why);
+    w.device = e->device;
+    w.no_output = true;
+    return s == OK ? weights_load(&e->weights, &w, why) : s;
+}
+
+static size_t n_ids(const struct embedder *e)
+{
+    return e->ids.len / sizeof(uint32_t);
+}
+
+static enum status tokenize(struct embedder *e, const char *text, size_t len, unsigned flags)
+{
+    buf_reset(&e->ids);
+    return tokenizer_encode(e->tokenizer, text, len, flags, &e->ids);
+}
+
+/* Count the tokens that the tokenizer's template puts behind a text: tokenize a letter with the
+ * template and without it. */
+static enum status count_closing(struct embedder *e, struct buf *why)
+{
+    uint32_t own[8];
+    size_t n_own, at = 0;
+    enum status s = tokenize(e, "a", 1, 0);
+
+    n_own = n_ids(e);
+    if (s == OK && n_own <= ARRAY_SIZE(own)) {
+        memcpy(own, e->ids.data, e->ids.len);
+        s = tokenize(e, "a", 1, TOKENIZE_ADD_SPECIAL);
+    }
+    if (s != OK || n_own == 0 || n_own > ARRAY_SIZE(own))
+        return s == ERR_NOMEM ? buf_why(why, s, "out of memory") : OK;
+    while (at + n_own < n_ids(e) &&
+           memcmp((uint32_t *)(void *)e->ids.data + at, own, n_own * sizeof *own) != 0)
+        at++;
+    e->n_closing = (uint32_t)(n_ids(e) - at - n_own);
+    return OK;
+}
+
+static enum status choose_lengths(struct embedder *e, struct buf *why)
+{
+    uint32_t context = e->model.max_pos;
+
+    if (e->c.max_tokens > context)
+        return buf_why(why, ERR_INVALID,
+                       "texts of %u tokens are above the model's max_position_embeddings %u",
+                       e->c.max_tokens, context);
+    if (e->c.max_tokens == 0)
+        e->c.max_tokens = context < MAX_TOKENS_DEFAULT ? context : MAX_TOKENS_DEFAULT;
+    if (e->c.step_tokens == 0)
+        e->c.step_tokens = STEP_TOKENS_DEFAULT;
+    if (e->c.step_tokens > e->c.max_tokens)
+        e->c.step_tokens = e->c.max_tokens;
+    return OK;
+}
+
+static enum status create_buffers(struct embedder *e)
+{
+    const struct model_config *m = &e->model;
+    uint32_t n_out = e->pooling == POOLING_MEAN ? e->c.step_tokens : 1;
+
+    e->pool =
+        (struct kv_pool){.layout = kv_layout_of(e->weights.dtype),
+                         .n_blocks = (e->c.max_tokens + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS,
+                         .n_layers = m->n_layers,
+                         .n_kv_heads = m->n_kv_heads,
+                         .head_dim = m->head_dim};
+    struct forward_config f = {.group = device_group_of(e->device),
+                               .model = m,
+                               .weights = &e->weights,
+                               .n_rows_max = e->c.step_tokens,
+                               .n_out_max = n_out,
+                               .n_pos = e->c.max_tokens,
+                               .n_seqs_max = 1,
+                               .n_blocks_max = e->pool.n_blocks,
+                               .hidden = true};
+    e->pool.base = device_alloc(e->device, kv_block_bytes(&e->pool) * e->pool.n_blocks);
+    e->sum = calloc(m->dim, sizeof *e->sum);
+    if (!e->pool.base || !e->sum)
+        return ERR_NOMEM;
+    enum status s = batch_create(&e->batch, e->c.step_tokens, 1, n_out, e->pool.n_blocks);
+    return s == OK ? forward_create(&e->forward, &f) : s;
+}
+
+static void set_name(struct embedder *e)
+{
+    const char *path = e->c.model_dir;
+    size_t end = strlen(path), begin;
+
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    for (begin = end; begin > 0 && path[begin - 1] != '/';)
+        begin--;
+    snprintf(e->name, sizeof e->name, "%.*s", (int)(end - begin), path + begin);
+}
+
+static enum status open_model(struct embedder *e, struct buf *why)
+{
+    enum status s = hash_init();
+
+    if (s != OK)
+        return buf_why(why, s, "libsodium cannot start");
+    s = model_config_load(&e->model, e->c.model_dir, why);
+    if (s == OK)
+        s = choose_lengths(e, why);
+    if (s == OK)
+        s = load_pooling(e, why);
+    if (s == OK)
+        s = tokenizer_load(&e->tokenizer, e->c.model_dir, why);
+    if (s == OK)
+        s = count_closing(e, why);
+    if (s == OK)
+        s = load_weights(e, why);
+    if (s == OK && (s = create_buffers(e)) != OK)
+        buf_why(why, s, "out of memory for the buffers of an embedding model");
+    return s;
+}
+
+enum status embedder_open(struct embedder **out, const struct embedder_config *config,
+                          struct buf *why)
+{
+    struct embedder *e = calloc(1, sizeof *e);
+    struct buf words;
+
+    *out = NULL;
+    if (!e)
+        return buf_why(why, ERR_NOMEM, "out of memory");
+    e->c = *config;
+    pthread_mutex_init(&e->lock, NULL);
+    buf_init(&e->ids, (EMBEDDER_TEXT_BYTES_MAX + 64) * sizeof(uint32_t));
+    buf_init(&words, BUF_WHY_MAX);
+    set_name(e);
+    enum status s = open_model(e, &words);
+    if (s == OK) {
+        *out = e;
+    } else {
+        buf_why(why, s, "{embedding_model}: %s", buf_str(&words));
+        embedder_close(e);
+    }
+    buf_fini(&words);
+    return s;
+}
+
+void embedder_close(struct embedder *e)
+{
+    if (!e)
+        return;
+    forward_destroy(e->forward);
+    batch_destroy(&e->batch);
+    device_free(e->device, e->pool.base);
+    weights_free(&e->weights);
+    tokenizer_destroy(e->tokenizer);
+    device_close(e->device);
+    pthread_mutex_destroy(&e->lock);
+    buf_fini(&e->ids);
+    free(e->sum);
+    free(e);
+}
+
+uint32_t embedder_dim(const struct embedder *e)
+{
+    return e->model.dim;
+}
+
+const char *embedder_name(const struct embedder *e)
+{
+    return e->name;
+}
+
+/* --- encoding --- */
+
+/* Tokenize into e->ids: 1 to max_tokens ids of the model. */
+static enum status make_ids(struct embedder *e, const char *text, size_t len, struct buf *why)
+{
+    enum status s = len > EMBEDDER_TEXT_BYTES_MAX ? ERR_TOO_LARGE : OK;
+
+    if (s == OK)
+        s = tokenize(e, text, len, TOKENIZE_ADD_SPECIAL);
+    if (s == ERR_TOO_LARGE)
+        return buf_why(why, s, "a text of %zu bytes is too long to be embedded", len);
+    if (s != OK)
+        return buf_why(why, s,
+                       s == ERR_NOMEM ? "out of memory"
+                                      : "the embedding model's tokenizer cannot read this text");
+    size_t n = n_ids(e), n_max = e->c.max_tokens;
+    uint32_t *ids = (uint32_t *)(void *)e->ids.data; /* malloc aligns it */
+    if (n > n_max) {
+        size_t n_closing = e->n_closing < n_max ? e->n_closing : 0;
+        memmove(ids + n_max - n_closing, ids + n - n_closing, n_closing * sizeof *ids);
+        e->ids.len = n_max * sizeof *ids;
+        n = n_max;
+    }
+    if (n == 0)
+        return buf_why(why, ERR_INVALID, "a text without tokens cannot be embedded");
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] >= e->model.n_vocab)
+            return buf_why(why, ERR_INVALID,
+                           "the embedding model's tokenizer gives token %u, but its vocab_size is "
+                           "%u",
+                           ids[i], e->model.n_vocab);
+    return OK;
+}
+
+/* Compute all steps. The hidden states that count are added in the order of their positions, so
+ * that the sum does not depend on the size of the steps. */
+static enum status run_steps(struct embedder *e)
+{
+    const uint32_t *ids = (const uint32_t *)(const void *)e->ids.data;
+    uint32_t n = (uint32_t)n_ids(e), step = e->c.step_tokens, dim = e->model.dim;
+    float *hidden;
+
+    memset(e->sum, 0, dim * sizeof *e->sum);
+    for (uint32_t pos = 0; pos < n; pos += step) {
+        uint32_t n_rows = n - pos < step ? n - pos : step;
+        bool is_last = pos + n_rows == n;
+        uint32_t n_out = e->pooling == POOLING_MEAN ? n_rows : is_last ? 1 : 0;
+
+        batch_reset(&e->batch);
+        batch_add_blocks(&e->batch, 0, KV_SEGMENT_TOKENS_MAX, ids + pos, pos, n_rows, n_out);
+        enum status s = forward_run(e->forward, &e->batch, &e->pool, &hidden);
+        if (s != OK)
+            return s;
+        for (uint32_t row = 0; row < n_out; row++)
+            for (uint32_t i = 0; i < dim; i++)
+                e->sum[i] += hidden[(size_t)row * dim + i];
+    }
+    return OK;
+}
+
+/* Scale the sum to length 1; a mean has the same direction. */
+static enum status normalize(const struct embedder *e, float *out, struct buf *why)
+{
+    double squares = 0;
+
+    for (uint32_t i = 0; i < e->model.dim; i++)
+        squares += e->sum[i] * e->sum[i];
+    if (!(squares > 0) || !isfinite(squares))
+        return buf_why(why, ERR_CORRUPT,
+                       "the embedding model gave no finite vector: its weights may be damaged");
+    for (uint32_t i = 0; i < e->model.dim; i++)
+        out[i] = (float)(e->sum[i] / sqrt(squares));
+    return OK;
+}
+
+enum status embedder_encode(struct embedder *e, const char *text, size_t len, float *out,
+                            uint32_t *n_tokens, struct buf *why)
+{
+    pthread_mutex_lock(&e->lock);
+    enum status s = make_ids(e, text, len, why);
+    if (s == OK && (s = run_steps(e)) != OK)
+        buf_why(why, s, "the embedding model failed (%s)", status_name(s));
+    if (s == OK)
+        s = normalize(e, out, why);
+    if (n_tokens)
+        *n_tokens = s == OK ? (uint32_t)n_ids(e) : 0;
+    pthread_mutex_unlock(&e->lock);
+    return s;
+}

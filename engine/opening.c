@@ -1,0 +1,55 @@
+#include "engine/opening.h"
+
+#include "base/flags.h"
+#include "engine/model/family.h"
+#include "engine/settings.h"
+
+enum status opening_choose(const char *setting, const char *names, const char *name, uint32_t *out,
+                           struct buf *why)
+{
+    if (!flag_is_choice(names, name))
+        return buf_why(why, ERR_INVALID, "%s %s is unknown (one of %s)", setting, name, names);
+    *out = flag_choice_at(names, name);
+    return OK;
+}
+
+enum status opening_dtype(const char *setting, const char *name, enum dtype if_auto,
+                          enum dtype *out, struct buf *why)
+{
+    const enum dtype dtypes[] = {if_auto, DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    uint32_t at = 0;
+    enum status s = opening_choose(setting, DTYPE_NAMES, name, &at, why);
+
+    *out = dtypes[at];
+    return s;
+}
+
+enum status opening_weights(struct weights_config *w, const struct opening *o,
+                            const struct model_config *m, const char *dir, struct buf *why)
+{
+    enum dtype stored = m->stored_dtype;
+    uint32_t format = 0; /* auto, dummy */
+    enum status s =
+        opening_choose("{load_format}", LOAD_FORMAT_NAMES, o->load_format, &format, why);
+
+    *w = (struct weights_config){.dir = dir, .model = m, .seed = o->seed, .dummy = format == 1};
+    if (s == OK && !w->dummy)
+        s = weights_stored_dtype(m, dir, &stored, why);
+    if (s == OK)
+        s = opening_dtype("{dtype}", o->dtype, stored, &w->dtype, why);
+    if (s == OK)
+        s = quantization_parse(&w->quantization, o->quantization, o->quantization_group, why);
+    return s;
+}
+
+void opening_fit_device(struct device_config *d, const struct weights_config *w)
+{
+    const struct model_config *m = w->model;
+    struct model_work work;
+
+    m->family->count_work(m, NULL, &work);
+    d->max_k = work.k_max;
+    d->max_heads = m->n_heads;
+    d->max_head_dim = m->head_dim;
+    d->bf16_weights = w->dtype == DTYPE_BF16 && w->quantization.group == 0;
+}
