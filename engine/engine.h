@@ -6,8 +6,9 @@
  * Errors  engine_open(): words that name the file and what is wrong with it.
  *         engine_submit(): ERR_BUSY when max_queued requests are waiting, ERR_UNAVAILABLE while
  *         draining and after the device failed, ERR_TOO_LARGE when the request could never fit the
- *         KV pool. engine_cache_view(), engine_cache_erase(), engine_cache_release(),
- *         engine_estimate(): ERR_TIMEOUT when the engine thread is in a step for too long, ERR_UNAVAILABLE when it ends.
+ *         KV pool. engine_cache_view(), engine_cache_spans(), engine_cache_erase(),
+ *         engine_cache_release(), engine_estimate(): ERR_TIMEOUT when the engine thread is in a
+ *         step for too long, ERR_UNAVAILABLE when it ends.
  * Units   bytes, tokens, nanoseconds. */
 #ifndef TARN_ENGINE_ENGINE_H
 #define TARN_ENGINE_ENGINE_H
@@ -115,6 +116,12 @@ struct engine_cache_view {
 };
 NODISCARD enum status engine_cache_view(struct engine *e, uint32_t n_spans_max,
                                         struct engine_cache_view *out);
+/* Look up the spans whose first blocks have these keys [n], ENGINE_N_SPANS_MAX at most. spans [n]:
+ * n_nodes is 0 where there is no such span. Waits for the engine thread. */
+NODISCARD enum status engine_cache_spans(struct engine *e, const struct kv_key *keys, uint32_t n,
+                                         struct cache_span *spans);
+/* Whether the block with this key is cached in any tier: a hint, as cache_knows(). */
+bool engine_cache_knows(const struct engine *e, const struct kv_key *key);
 /* Evict the span whose first block has this key, and all spans behind it, from every tier; blocks
  * that running requests hold are evicted when these requests end. *n_blocks: blocks of those spans,
  * 0: no such span. Waits for the engine thread; requests submitted after this call find none of the

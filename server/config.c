@@ -166,6 +166,12 @@ static const struct option_row rows[] = {
          "directory for the secret that separates tenants and for measured costs; default: "
          "$XDG_CACHE_HOME/tarn or ~/.cache/tarn"),
 
+    TEXT("Documents", "documents-path", documents_path, "", "DIR",
+         "directory of registered documents, one server uses it at a time; none: no documents; "
+         "default: documents in the folder of --cache-dir"),
+    TEXT(NULL, "embedding-model", embedding_model, "", "MODEL",
+         "second model that embeds documents and queries for vector search, named as --model"),
+
     CHOICE("Logs", "log-level", log_level, "info", "debug|info|warn|error|warning=warn",
            "lowest level of the messages that are written"),
     CHOICE(NULL, "log-format", log_format, "text", "text|json", "key=value text or JSON lines"),

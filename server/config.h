@@ -91,6 +91,9 @@ struct config {
     char *kv_preload;
     char *cache_policy; /* of cache_policies() */
     char *cache_dir;    /* empty: the user's */
+    /* documents */
+    char *documents_path;  /* empty: in cache_dir; "none": no documents */
+    char *embedding_model; /* empty: none */
     /* logs */
     char *log_level;
     char *log_format;

@@ -31,6 +31,7 @@
 #include "server/early_end.h"
 #include "server/http/http.h"
 #include "server/http_flags.h"
+#include "server/api/library.h"
 #include "server/api/preamble.h"
 #include "server/server.h"
 #include "server/summary.h"
@@ -302,6 +303,8 @@ static enum status serve(struct server *srv, const sigset_t *set, struct buf *wh
     /* Also after a failure while draining: the requests it ended did not finish. */
     s = engine_failed(srv->engine) ? buf_why(why, ERR_INTERNAL, "the device failed") : OK;
     http_stop(http);
+    library_close(srv->library); /* its prefills need the engine */
+    srv->library = NULL;
     engine_close(srv->engine); /* no request is woken after this */
     srv->engine = NULL;
     http_destroy(http);
@@ -334,7 +337,12 @@ static enum status run(struct config *c, const sigset_t *set, struct buf *why)
             s = preambles_prepare(preambles, &srv, why);
             srv.preambles = preambles;
             if (s == OK)
+                s = library_open(&srv.library, &srv, why);
+            if (s == OK)
+                s = library_start(srv.library, why);
+            if (s == OK)
                 s = serve(&srv, set, why);
+            library_close(srv.library);
             engine = srv.engine;
             server_fini(&srv);
         }

@@ -28,4 +28,7 @@ void metrics_write_http(struct page *p, const struct server *srv);
 void metrics_write_tenants(struct page *p, const struct server *srv, const struct account *asks,
                            bool all);
 
+/* Write the families about documents. */
+void metrics_write_documents(struct page *p, const struct server *srv);
+
 #endif

@@ -36,6 +36,7 @@ struct server;
 /* A label value in /metrics never goes away, so their number is limited: all further tenants share
  * the counters of "_other". */
 #define AUTH_N_TENANTS_MAX 64
+#define ACCOUNT_OWNER_BYTES (KEY_NAME_BYTES + 2)
 
 struct tenant {
     char name[KEY_NAME_BYTES];
@@ -48,6 +49,9 @@ struct account {
     /* Constant. */
     char name[KEY_NAME_BYTES];
     char tenant_name[KEY_NAME_BYTES];
+    /* The tenant's name in the catalog of documents: equal where the scope is equal, and the same
+     * in every process. tenant_name is neither: keys of the command line are numbered. */
+    char owner[ACCOUNT_OWNER_BYTES];
     bool admin;
     struct kv_scope scope;
     uint64_t tenant_id;    /* the tenant's number for the scheduler's fairness */
@@ -75,6 +79,9 @@ bool auth_has_admin_key(const struct auth *auth);
  * either may be NULL. On OK the caller owns a reference: account_unref(*out). */
 NODISCARD enum status auth_find(struct auth *auth, const char *authorization, const char *x_api_key,
                                 struct account **out, struct buf *why);
+/* An account of the tenant with this `owner`; the caller owns a reference. NULL: no key belongs to
+ * this tenant now. */
+struct account *auth_find_owner(struct auth *auth, const char *owner);
 void account_ref(struct account *a);
 void account_unref(struct account *a); /* NULL is fine */
 /* Check a key without using its account. */

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "engine/document_order.h"
+#include "engine/embedder.h"
 #include "engine/text/tokenizer/tokenizer_utf8.h"
 
 #define N_INSIDE_MAX 1024
@@ -516,6 +517,56 @@ enum status engine_cache_erase(struct engine *e, const struct kv_key *first, uin
     if (*n_blocks)
         atomic_fetch_add(&fake_n_erasures, 1);
     return OK;
+}
+
+/* --- no embedding model --- */
+
+enum status embedder_open(struct embedder **out, const struct embedder_config *config,
+                          struct buf *why)
+{
+    (void)config;
+    *out = NULL;
+    return buf_why(why, ERR_UNSUPPORTED, "the fake engine embeds nothing");
+}
+
+void embedder_close(struct embedder *e)
+{
+    (void)e;
+}
+
+uint32_t embedder_dim(const struct embedder *e)
+{
+    (void)e;
+    return 0;
+}
+
+enum status embedder_encode(struct embedder *e, const char *text, size_t len, float *out,
+                            uint32_t *n_tokens, struct buf *why)
+{
+    (void)e;
+    (void)text;
+    (void)len;
+    (void)out;
+    (void)n_tokens;
+    (void)why;
+    return ERR_UNSUPPORTED;
+}
+
+/* Caches nothing. */
+enum status engine_cache_spans(struct engine *e, const struct kv_key *keys, uint32_t n,
+                               struct cache_span *spans)
+{
+    (void)e;
+    for (uint32_t i = 0; i < n; i++)
+        spans[i] = (struct cache_span){.key = keys[i]};
+    return atomic_load(&fake_is_stuck) ? ERR_TIMEOUT : OK;
+}
+
+bool engine_cache_knows(const struct engine *e, const struct kv_key *key)
+{
+    (void)e;
+    (void)key;
+    return false;
 }
 
 enum status engine_cache_release(struct engine *e, const struct kv_key *key, uint32_t *n_blocks)
