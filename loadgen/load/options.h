@@ -80,7 +80,7 @@ struct options {
     uint64_t copy_in_bytes, copy_out_bytes; /* per second */
     double kv_prefetch_share;
     double search_ms, search_final;
-    uint64_t n_search_stages, n_background, background_len;
+    uint64_t n_search_stages, background_documents, background_tokens;
 
     char *ignored; /* options that have no effect */
     bool ignored_switch;

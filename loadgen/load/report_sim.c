@@ -62,7 +62,7 @@ void report_put_sim(struct put *p, const struct sim_result *r)
     put_count(&one, "policy_changes", r->n_policy_changes);
     put_count(&one, "speculative_prefills", r->n_speculated);
     put_count(&one, "speculative_prefills_in_vain", r->n_speculated_in_vain);
-    put_count(&one, "background_prefills", r->n_background);
+    put_count(&one, "background_documents", r->n_background);
     put_kv(&one, r);
     put_real(&one, "simulated_s", r->simulated_s);
     put_count(&one, "simulated_requests", r->n_simulated);

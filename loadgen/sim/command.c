@@ -111,8 +111,8 @@ static void fill_config(struct command *x)
                                     .n_stages = (uint32_t)o->n_search_stages,
                                     .final_share = o->search_final,
                                     .speculates = strcmp(o->speculative_prefill, "auto") == 0};
-    c->n_background = o->n_background;
-    c->n_background_tokens = (uint32_t)o->background_len;
+    c->n_background = o->background_documents;
+    c->n_background_tokens = (uint32_t)o->background_tokens;
 }
 
 static void fill_result(struct command *x)

@@ -55,6 +55,7 @@ class Bench:
     def __init__(self, args: argparse.Namespace, folder: Path) -> None:
         self.args, self.folder = args, folder
         self.corpus, self.lists, self.popularity = scenario.load(args)
+        self.systems = simulated.systems()
 
     def scenario(self, k: int, seed: int, count: int | None = None) -> Scenario:
         return Scenario(self.corpus, self.lists, self.popularity, k, count or self.args.requests,
@@ -69,12 +70,11 @@ class Bench:
 
     def run_compare(self, k: int, n_seeds: int) -> dict:
         runs = self.simulations(k, n_seeds)
-        systems = [s for s in simulated.systems() if s != "cold"]
         shares = SHARES[-1:] if self.args.quick else SHARES
         out = {"scenario": [s.scenario.describe() for s in runs.simulations],
                "model": simulated.MODEL,
                "command": runs.simulations[0].command("tree", 1, 1)}
-        return out | simulated.compare(runs, shares, LOADS, systems,
+        return out | simulated.compare(runs, shares, LOADS, self.systems,
                                        lambda words: simulated.progress(f"top_k {k}, {words}"))
 
 
@@ -142,14 +142,14 @@ def targets_of(out: dict) -> list[dict]:
 def print_compare(k: str, part: dict) -> None:
     print(f"\ntop_k {k}: unloaded TTFT {part['unloaded_ttft_s']:.3f} s, SLO {part['slo_s']:.2f} s,"
           f" control's largest rate {part['control_largest_rate']:.2f}/s")
-    print(f"{'memory':>7} {'system':10} {'throughput':>10} {'load':>5} {'mean':>7} {'P50':>7} "
+    print(f"{'memory':>7} {'system':17} {'throughput':>10} {'load':>5} {'mean':>7} {'P50':>7} "
           f"{'P95':>7} {'P99':>7} {'ratio':>6} {'hit %':>6} {'computed':>10}")
     rows = [("", "control", {"throughput_ratio": 1, "loads": part["control"]})]
     rows += [(share, name, row) for share, cache in part["caches"].items()
              for name, row in cache.items()]
     for share, name, row in rows:
         for load, one in row["loads"].items():
-            print(f"{share:>7} {name:10} {row['throughput_ratio']:>9.2f}x {load:>5} "
+            print(f"{share:>7} {name:17} {row['throughput_ratio']:>9.2f}x {load:>5} "
                   + " ".join(f"{one[p + '_ttft_s']:>7.3f}" for p in ("mean", "p50", "p95", "p99"))
                   + f" {one.get('ttft_ratio', 1):>5.2f}x {100 * one['hit_share']:>6.1f} "
                   f"{one['tokens_computed']:>10.0f}")

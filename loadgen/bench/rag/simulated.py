@@ -43,7 +43,14 @@ def program(name: str) -> str:
 
 
 def systems() -> list[str]:
-    return list(SYSTEMS)
+    """The systems of this build; with reordering, `tree` is the cache without it."""
+    done = subprocess.run([program("tarn-loadgen"), "--help"], capture_output=True, text=True)
+    if "--cache-reorder-window " in done.stdout:
+        for options in SYSTEMS.values():
+            options += ["--cache-reorder-window", "0"]
+        SYSTEMS["reordered"] = []
+        SYSTEMS["oracle, reordered"] = []
+    return [name for name in SYSTEMS if name != "cold"]
 
 
 def write_cost_model(path: Path) -> None:
@@ -77,7 +84,7 @@ class Simulation:
         self.path_tokens = scenario.describe()["path_tokens"]
 
     def command(self, system: str, share: float, rate: float, *options: object) -> list[str]:
-        memory = ENDLESS if system == "oracle" else share
+        memory = ENDLESS if system.startswith("oracle") else share
         n_tokens = (int(memory * self.path_tokens) + ROOM_TOKENS) // BLOCK * BLOCK
         requests = [] if system == "cold" else [
             "--workload", "rag", "--data", str(self.folder), "--no-shuffle", "--count",
@@ -183,9 +190,9 @@ def background(runs: Average, control_rate: float) -> dict:
     of the largest rate that the tree keeps the SLO at."""
     slo_s = SLO_FACTOR * runs.ttft("control", 1, UNLOADED_RATE)
     rate = BACKGROUND_LOAD * runs.largest_rate("tree", 1, slo_s, control_rate)
-    options = ["--background-prefills", N_BACKGROUND, "--background-len", BACKGROUND_TOKENS]
+    options = ["--background-documents", N_BACKGROUND, "--background-tokens", BACKGROUND_TOKENS]
     alone, beside = runs.run("tree", 1, rate), runs.run("tree", 1, rate, *options)
-    n_done = [s.run("tree", 1, rate, *options)["sim"]["background_prefills"]
+    n_done = [s.run("tree", 1, rate, *options)["sim"]["background_documents"]
               for s in runs.simulations]
     return {"rate": rate, "n_documents": N_BACKGROUND, "n_prefilled": n_done, "alone": alone,
             "beside": beside, "p99_ratio": beside["p99_ttft_s"] / alone["p99_ttft_s"]}
