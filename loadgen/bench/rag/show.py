@@ -28,7 +28,7 @@ from scenario import Scenario
 
 SHARES, LOADS, FINALS = [0.25, 1.0], [0.5, 0.8], [0.25, 0.5, 1.0]
 TOP_KS = [1, 3, 5]
-SIMULATED = ("simulated", "top_k", "speculation", "background")
+SIMULATED = ("simulated", "top_k", "speculation", "background", "cost")
 PARTS = (*SIMULATED, *live.PARTS)
 
 
@@ -95,6 +95,8 @@ def run_part(part: str, bench: Bench, store: Store) -> None:
         for k in TOP_KS:
             out[str(k)] = bench.run_compare(k, 1)
             store.put(part, out)
+    elif part == "cost":
+        store.put(part, simulated.cost(bench.simulations(args.top_k, 1)))
     elif part in SIMULATED:
         runs = bench.simulations(args.top_k, args.seeds)
         rate = control_rate(bench, store, runs)
@@ -132,6 +134,9 @@ def targets_of(out: dict) -> list[dict]:
     if "background" in out:
         most("P99 TTFT beside 1,000 prefills in the background", out["background"]["p99_ratio"],
              1.1)
+    if "cost" in out:
+        most("scheduler and cache, ms of a request at 10,000 documents",
+             1e3 * out["cost"]["cpu_s_per_request"], 1)
     for name, figure, target, at_least in live.targets_of(out):
         (least if at_least else most)(name, figure, target)
     return [dict(zip(("name", "figure", "target", "met"), row)) for row in rows]

@@ -24,6 +24,7 @@ UNLOADED_RATE = 0.01         # requests/s: no request meets another
 ENDLESS = 4                  # memory of the oracle, as a share of the path tokens
 BACKGROUND_LOAD, N_BACKGROUND = 0.7, 1000
 BACKGROUND_TOKENS = 740
+N_COST_DOCUMENTS, N_COST_REQUESTS, COST_TOKENS = 10_000, 10_000, 20_000_000
 
 # name -> options of tarn-loadgen sim
 SYSTEMS: dict[str, list[str]] = {
@@ -48,6 +49,7 @@ def systems() -> list[str]:
     if "--cache-reorder-window " in done.stdout:
         for options in SYSTEMS.values():
             options += ["--cache-reorder-window", "0"]
+        SYSTEMS["cold"] = []
         SYSTEMS["reordered"] = []
         SYSTEMS["oracle, reordered"] = []
     return [name for name in SYSTEMS if name != "cold"]
@@ -196,6 +198,26 @@ def background(runs: Average, control_rate: float) -> dict:
               for s in runs.simulations]
     return {"rate": rate, "n_documents": N_BACKGROUND, "n_prefilled": n_done, "alone": alone,
             "beside": beside, "p99_ratio": beside["p99_ttft_s"] / alone["p99_ttft_s"]}
+
+
+def cost(runs: Average) -> dict:
+    """CPU time of a request in scheduler and cache with 10,000 documents, tree, reordering and
+    speculation on (two prefills of provisional lists a request), and with none of them: what the
+    simulator takes, so an upper limit."""
+    options = ["--workload", "rag", "--num-documents", N_COST_DOCUMENTS, "--document-len",
+               BACKGROUND_TOKENS, "--input-len", 16, "--count", N_COST_REQUESTS, "--search-ms", 400,
+               "--search-stages", 4, "--kv-device-bytes", COST_TOKENS * KV_BYTES_PER_TOKEN]
+    out: dict = {"n_documents": N_COST_DOCUMENTS, "n_requests": N_COST_REQUESTS}
+    first = runs.simulations[0]
+    for name, system, more in (("off", "control", ["--speculative-prefill", "off"]),
+                               ("on", "cold", ["--search-final", 0.5])):
+        sim = first.run(system, 1, 1, *options, *more)["sim"]
+        out[name] = {"cpu_s_per_request": sim["cpu_s"] / N_COST_REQUESTS,
+                     "speculative_prefills": sim["speculative_prefills"], "steps": sim["steps"]}
+    out["cpu_s_per_request"] = out["on"]["cpu_s_per_request"]
+    out["added_s_per_request"] = (out["on"]["cpu_s_per_request"]
+                                  - out["off"]["cpu_s_per_request"])
+    return out
 
 
 def progress(words: str) -> None:

@@ -76,8 +76,8 @@ static void the_gold_paragraph_is_found(void **state)
         const char *question = js_string(js_get(j, "question"), NULL);
         int64_t gold = rows[js_int(js_get(j, "gold_doc"))];
 
-        assert_ok(catalog_search_text(c, &scope, question, strlen(question), NULL, 5, hits, &n,
-                                      NULL));
+        assert_ok(
+            catalog_search_text(c, &scope, question, strlen(question), NULL, 5, hits, &n, NULL));
         n_first += n > 0 && hits[0].row == gold;
         for (uint32_t i = 0; i < n; i++)
             n_five += hits[i].row == gold;
