@@ -41,6 +41,7 @@ struct engine_config {
     double max_step_ms;          /* prefill chunks are cut for it; 0: 200 on a CPU, 100 on a GPU */
     double quantum_ms;           /* of the top level; 0: a decode step */
     double level_ratio;          /* of quanta, at least 1.1 */
+    uint32_t reorder_window;     /* cached prompts go before so many others; 0: off */
     double starvation_ms;        /* 0: max(3 s, 100 decode steps) on a CPU, 300 ms on a GPU */
     const char *mlfq_variant;    /* scheduler_variants() */
     enum latency_objective latency_objective; /* of learned ranks */
@@ -102,8 +103,9 @@ bool engine_failed(const struct engine *e);
 NODISCARD enum status engine_submit(struct engine *e, struct request *r, struct buf *why);
 
 /* Whether a further prefill would find the engine idle in part: fewer usual and speculative
- * requests are without a first token than fill its steps. Any thread; does not wait. */
-bool engine_has_prefill_room(const struct engine *e);
+ * requests are without a first token than fill its steps. n_leaving: of these, requests that were
+ * just cancelled. Any thread; does not wait. */
+bool engine_has_prefill_room(const struct engine *e, uint32_t n_leaving);
 
 /* A view of the cache, with at most n_spans_max of its spans (ENGINE_N_SPANS_MAX at most). The
  * engine thread makes the view between two steps, and the caller waits. */

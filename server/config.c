@@ -117,6 +117,13 @@ static const struct option_row rows[] = {
     BOOL(NULL, "profile-cost", profile_cost, "true",
          "measure at start how long steps take (seconds, once for a model and machine); off: "
          "learn it from requests"),
+    COUNT(NULL, "cache-reorder-window", cache_reorder_window, 0, 256,
+          SETTING_TEXT(DEFAULT_CACHE_REORDER_WINDOW),
+          "a waiting request with more of its prompt cached goes before at most this many others "
+          "of the same level; 0: off"),
+    CHOICE(NULL, "speculative-prefill", speculative_prefill, "auto", "auto|off",
+           "auto: while documents are still searched, the engine's spare time computes the "
+           "prompt of those found so far"),
     CHOICE(NULL, "slo-admission", slo_admission, "off", "off|reject",
            "reject: a request that is predicted to miss its target of the first token gets 429"),
     NUMBER(NULL, "slo-ttft-ms", slo_ttft_ms, 0, HOUR_MS, "0", "MS",
@@ -142,7 +149,7 @@ static const struct option_row rows[] = {
            SETTING_TEXT(DEFAULT_KV_PREFETCH_SHARE), "SHARE",
            "share of the KV pool that waiting requests may fetch into from host memory"),
     NUMBER(NULL, "kv-hold-share", kv_hold_share, 0, 1, SETTING_TEXT(DEFAULT_KV_HOLD_SHARE), "SHARE",
-           "share of the KV pool that requests may keep with cache_ttl"),
+           "share of the KV pool that requests may hold (cache_ttl and others)"),
     COUNT(NULL, "kv-reserve-blocks", kv_reserve_blocks, 0, UINT32_MAX, "0",
           "KV blocks kept free for new requests; 0: chosen by need"),
     CHOICE(NULL, "kv-swap", kv_swap, DEFAULT_KV_SWAP, KV_SWAP_NAMES,

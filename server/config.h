@@ -70,8 +70,10 @@ struct config {
     double starvation_ms;
     char *mlfq_variant, *latency_objective;
     double age_boost_ms;
-    char *slo_admission; /* "off" or "reject" */
-    double slo_ttft_ms;  /* targets of requests that have none; 0: none */
+    uint64_t cache_reorder_window; /* 0: off */
+    char *speculative_prefill;     /* "auto" or "off" */
+    char *slo_admission;           /* "off" or "reject" */
+    double slo_ttft_ms;            /* targets of requests that have none; 0: none */
     double slo_tpot_ms;
     double retrieval_stage_ms; /* least time of a search stage (experiments) */
     bool profile_cost;

@@ -120,6 +120,7 @@ static void set_scheduling(struct engine_config *e, const struct config *c)
     e->latency_objective =
         (enum latency_objective)flag_choice_at(LATENCY_OBJECTIVE_NAMES, c->latency_objective);
     e->age_boost_ms = c->age_boost_ms;
+    e->reorder_window = (uint32_t)c->cache_reorder_window;
     e->slo_reject = strcmp(c->slo_admission, "reject") == 0;
     e->kv_reserve_blocks = (uint32_t)c->kv_reserve_blocks;
     e->swap = c->kv_swap;

@@ -16,7 +16,7 @@
 static const char *const migrations[] = {
     "CREATE TABLE tenants (no INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,"
     " n_rows INTEGER NOT NULL DEFAULT 0, n_documents INTEGER NOT NULL DEFAULT 0,"
-    " n_words INTEGER NOT NULL DEFAULT 0);"
+    " n_words INTEGER NOT NULL DEFAULT 0, n_changes INTEGER NOT NULL DEFAULT 0);"
     "INSERT INTO tenants (no, name) VALUES (0, '');"
 
     "CREATE TABLE documents (row INTEGER PRIMARY KEY, tenant INTEGER NOT NULL, id TEXT NOT NULL,"
@@ -68,9 +68,9 @@ static const char *const statements[N_STATEMENTS] = {
     [ADD_TENANT] = "INSERT INTO tenants (name) VALUES (?1) RETURNING no",
     [NEXT_ROW] = "UPDATE tenants SET n_rows = n_rows + 1 WHERE no = ?1"
                  " RETURNING (no << 32) | n_rows",
-    [ADD_COUNTS] = "UPDATE tenants SET n_documents = n_documents + ?2, n_words = n_words + ?3"
-                   " WHERE no = ?1",
-    [RANGE_COUNTS] = "SELECT n_documents, n_words FROM tenants WHERE no = ?1",
+    [ADD_COUNTS] = "UPDATE tenants SET n_documents = n_documents + ?2, n_words = n_words + ?3,"
+                   " n_changes = n_changes + 1 WHERE no = ?1",
+    [RANGE_COUNTS] = "SELECT n_documents, n_words, n_changes FROM tenants WHERE no = ?1",
 
     [FIND_OWN] = OLD_COLUMNS "d.tenant = ?1 AND d.id = ?2",
     [FIND_ROW] = OLD_COLUMNS "d.row = ?1",
@@ -178,7 +178,9 @@ enum status catalog_open(struct catalog **out, const char *file, struct buf *why
     if (!c)
         return buf_why(why, ERR_NOMEM, "out of memory");
     pthread_mutex_init(&c->uses_lock, NULL);
-    s = map_init(&c->uses, N_USES_MAX);
+    pthread_mutex_init(&c->counts_lock, NULL);
+    c->counts = calloc(N_COUNTS, sizeof c->counts[0]);
+    s = c->counts ? map_init(&c->uses, N_USES_MAX) : ERR_NOMEM;
     if (s == OK)
         s = store_open(
             &c->store,
@@ -211,6 +213,8 @@ void catalog_close(struct catalog *c)
     store_close(c->store);
     map_fini(&c->uses);
     pthread_mutex_destroy(&c->uses_lock);
+    pthread_mutex_destroy(&c->counts_lock);
+    free(c->counts);
     free(c);
 }
 

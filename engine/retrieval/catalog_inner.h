@@ -17,11 +17,20 @@
 #define TENANT_BITS 20
 #define COUNT_BITS 32
 
+/* A count of documents with a word, kept for the next query. */
+struct kept_count {
+    uint64_t key; /* of tenant and word */
+    int64_t n_changes, n;
+};
+#define N_COUNTS 8192
+
 struct catalog {
     struct store *store;
     pthread_mutex_t uses_lock;
     struct map uses; /* row -> uses that are not written yet */
     int64_t uses_written_s;
+    pthread_mutex_t counts_lock;
+    struct kept_count *counts; /* [N_COUNTS], by the key's remainder */
 };
 
 /* The statements of catalog.c, each with the values that it needs. */
@@ -31,7 +40,7 @@ enum catalog_statement {
     ADD_TENANT,   /* name */
     NEXT_ROW,     /* tenant */
     ADD_COUNTS,   /* tenant, documents, words */
-    RANGE_COUNTS, /* tenant -> documents, words */
+    RANGE_COUNTS, /* tenant -> documents, words, changes */
     /* documents */
     FIND_OWN,        /* tenant, id -> row, version, n_words, created_s, expires_s, title, text */
     FIND_ROW,        /* row -> the same */
@@ -117,6 +126,36 @@ void catalog_read_str(const struct store_rows *r, int column, char *out, size_t 
 /* Uses of a row that are not written yet; write all of them. */
 uint64_t catalog_unwritten_uses(struct catalog *c, int64_t row);
 NODISCARD enum status catalog_write_uses(struct catalog *c, struct buf *why);
+
+/* --- words of queries --- */
+
+#define N_WORDS_MAX 64     /* distinct words of a query; further ones are ignored */
+#define WORD_BYTES_MAX 128 /* a longer word is ignored */
+
+struct query_word {
+    char text[WORD_BYTES_MAX + 1];
+    bool is_stop;
+    int64_t n_documents; /* visible ones that have it, at least 1 */
+    double idf;          /* inverse document frequency */
+};
+
+struct query_words {
+    struct query_word words[N_WORDS_MAX];
+    uint32_t n;
+    int64_t n_documents; /* visible ones */
+    double mean_words;   /* of a document, at least 1 */
+};
+
+/* The rows of one tenant. */
+struct row_range {
+    int64_t first, last;
+    int64_t n_changes; /* of its documents so far */
+};
+
+/* Read the words of a query that documents of the ranges have, rarest first. *q: zeroed. */
+NODISCARD enum status catalog_read_query(struct catalog *c, struct store_link *link,
+                                         const char *query, size_t len, struct row_range *ranges,
+                                         uint32_t n_ranges, struct query_words *q, struct buf *why);
 
 /* --- filters --- */
 

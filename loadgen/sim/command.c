@@ -69,6 +69,7 @@ static enum status fill_instance(struct command *x, struct buf *why)
                       .objective = (enum latency_objective)flag_choice_at(LATENCY_OBJECTIVE_NAMES,
                                                                           o->latency_objective),
                       .age_s = o->age_boost_ms / 1e3,
+                      .reorder_window = (uint32_t)o->cache_reorder_window,
                       .reserve_blocks = (uint32_t)o->kv_reserve_blocks},
         .cost = &x->cost,
         .swap = (enum sim_swap)flag_choice_at("proactive|reactive|recompute|off", o->kv_swap),
@@ -96,6 +97,8 @@ static void fill_config(struct command *x)
 
     c->n_instances = (uint32_t)o->n_instances;
     c->routing = (enum sim_routing)flag_choice_at("least-loaded|round-robin|session", o->routing);
+    c->n_background = o->background_documents;
+    c->n_background_tokens = (uint32_t)o->background_tokens;
     c->closed = o->closed;
     c->concurrency = (uint32_t)o->concurrency;
     c->count = o->count;
@@ -111,8 +114,6 @@ static void fill_config(struct command *x)
                                     .n_stages = (uint32_t)o->n_search_stages,
                                     .final_share = o->search_final,
                                     .speculates = strcmp(o->speculative_prefill, "auto") == 0};
-    c->n_background = o->background_documents;
-    c->n_background_tokens = (uint32_t)o->background_tokens;
 }
 
 static void fill_result(struct command *x)

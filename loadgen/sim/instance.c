@@ -427,9 +427,12 @@ void instance_end_step(struct instance *in, uint64_t now_ns)
         bool is_token = q.n_computed + item->n_tokens == q.n_known;
 
         count_computed(in, in->by_slot[item->slot], q.n_computed, item->n_tokens);
-        lineup_ran(l, i, is_token, step_ns, now_ns);
-        if (is_token)
-            got_token(in, in->by_slot[item->slot], now_ns);
+        struct job *j = in->by_slot[item->slot];
+        lineup_ran(l, i, is_token && j->n_out > 0, step_ns, now_ns);
+        if (is_token && j->n_out > 0)
+            got_token(in, j, now_ns);
+        else if (is_token && !j->is_cancelled)
+            leave_lineup(in, j, JOB_DONE, now_ns);
     }
 }
 
@@ -479,6 +482,7 @@ void instance_count(const struct instance *in, struct sim_result *r)
     r->n_preempted_for_place += s.n_preempted_for_place;
     r->n_preempted_for_memory += s.n_preempted_for_memory;
     r->n_starving += s.n_starving;
+    r->n_reordered += s.n_reordered;
     r->n_demoted += s.n_demoted;
     r->n_plans_ahead += in->lineup.n_planned_ahead;
     count_contests(in, r);

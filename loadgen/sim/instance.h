@@ -41,10 +41,10 @@ enum job_end { JOB_DONE, JOB_CANCELLED, JOB_REFUSED_FULL, JOB_REFUSED_LONG, JOB_
 struct job {
     /* by the owner */
     struct cache_prompt prompt;
-    uint32_t n_out;       /* tokens to generate, at least 1; cut to what memory holds */
+    uint32_t n_out; /* tokens to generate, cut to what memory holds; 0: a prefill */
+    enum sched_class class;
     uint64_t answer_name; /* names the generated ids */
     int32_t priority;
-    enum sched_class class;
     uint64_t tenant, session;
     /* by the instance */
     uint32_t n_got;

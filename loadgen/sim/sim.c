@@ -12,19 +12,20 @@
 
 #define NEVER UINT64_MAX
 #define NS_PER_S 1e9
-#define BACKGROUND_NAME UINT64_C(0x6261636B) /* the names of documents that no request has */
+/* Background prefills inside at a time, as a librarian thread of the server would submit them. */
+#define N_BACKGROUND_INSIDE 4
 /* Sessions whose instance is kept; further ones are routed like new sessions. */
 #define N_SESSIONS_MAX (1u << 20)
 
 #define NO_LIST UINT32_MAX
 #define OWN_LIST 0 /* the documents of the request; other numbers: lists of early stages */
 
-/* A prefill without an outcome: of a provisional list, or in the background. */
-struct extra {
-    struct job job;        /* its class tells the two apart */
-    struct flight *flight; /* that speculates; NULL: none, or it has another list now */
+/* A speculative prefill of a provisional list. */
+struct guess {
+    struct job job;
+    struct flight *flight; /* NULL: it has another list now, or has ended */
     struct instance *instance;
-    struct link link; /* in `extras` */
+    struct link link; /* in `guesses` */
 };
 
 struct flight {
@@ -36,8 +37,15 @@ struct flight {
     bool is_searching;
     uint32_t n_stages;   /* of the search, that have ended */
     uint32_t list;       /* the last one that was speculated on; NO_LIST: none */
-    struct extra *guess; /* inside of the instance; NULL: none */
+    struct guess *guess; /* inside of the instance; NULL: none */
     struct link link;    /* in `active` or `waiting` */
+};
+
+/* A document that is prefilled in the background. */
+struct chore {
+    struct job job;
+    struct instance *instance;
+    struct link link; /* in `chores` */
 };
 
 struct sim {
@@ -51,12 +59,15 @@ struct sim {
     struct flight *prepared;
     struct link active;  /* flights that were sent and have not ended */
     struct link waiting; /* flights whose time has come, for a place */
-    struct link extras;
-    uint64_t n_background_begun;
-    struct sim_result *result;
     uint32_t next_instance;
     struct map session_at; /* session -> instance */
-    bool is_draining;      /* nothing more is sent, requests inside are cancelled */
+    struct link guesses;   /* inside */
+    struct sim_result *result;
+    struct link chores;                     /* inside */
+    uint64_t n_chores_begun, n_chores_done; /* done: or cancelled */
+    uint64_t n_background_done;
+    uint64_t chore_ns; /* end of the last one done */
+    bool is_draining;  /* nothing more is sent, requests inside are cancelled */
     enum status status;
     struct buf *why;
 };
@@ -142,77 +153,20 @@ static struct instance *route(struct sim *sim, const struct load_request *r)
     return in;
 }
 
-/* --- prefills without an outcome --- */
+/* --- speculative prefills --- */
 
-/* Submit the extra, whose job has a prompt. Takes it over. */
-static void submit_extra(struct sim *sim, struct extra *e)
+static void free_guess(struct guess *e)
 {
-    e->job.n_out = 1; /* that the step of the prompt's end generates */
-    link_append(&sim->extras, &e->link);
-    instance_submit(e->instance, &e->job, sim->now_ns);
-}
-
-static void free_extra(struct extra *e)
-{
+    if (e->flight)
+        e->flight->guess = NULL;
     link_remove(&e->link);
     sim_prompt_fini(&e->job.prompt);
     free(e);
 }
 
-static struct extra *create_extra(struct sim *sim, struct instance *in, enum sched_class class)
-{
-    struct extra *e = calloc(1, sizeof *e);
-
-    if (!e) {
-        fail(sim, ERR_NOMEM, "out of memory");
-        return NULL;
-    }
-    e->instance = in;
-    e->job.class = class;
-    return e;
-}
-
-/* Prefill the next document in the background, if one is left. */
-static void continue_background(struct sim *sim)
-{
-    const struct sim_config *c = sim->config;
-    struct load_request r;
-
-    if (sim->n_background_begun == c->n_background || sim->is_draining)
-        return;
-    struct extra *e = create_extra(sim, sim->instances[0], SCHED_BACKGROUND);
-    if (!e)
-        return;
-    load_request_init(&r, sim->n_background_begun++);
-    enum status s = load_request_add(&r, PART_DOCUMENT, draw_mix(r.index, BACKGROUND_NAME),
-                                     c->n_background_tokens)
-                        ? OK
-                        : ERR_NOMEM;
-    if (s == OK)
-        s = sim_prompt_make(&e->job.prompt, &r,
-                            &(struct sim_prompt_config){0, c->instance.segment_tokens, false});
-    load_request_fini(&r);
-    if (s == OK) {
-        submit_extra(sim, e);
-        return;
-    }
-    free(e);
-    fail(sim, s, "a background prefill cannot be made");
-}
-
-static void end_background(struct sim *sim)
-{
-    sim->n_background_begun = sim->config->n_background;
-    for (struct link *l = sim->extras.next; l != &sim->extras; l = l->next) {
-        struct extra *e = LINK_ITEM(l, extra, link);
-        if (e->job.class == SCHED_BACKGROUND)
-            instance_cancel(e->instance, &e->job, sim->now_ns);
-    }
-}
-
 static void drop_guess(struct sim *sim, struct flight *f)
 {
-    struct extra *e = f->guess;
+    struct guess *e = f->guess;
 
     if (!e)
         return;
@@ -247,24 +201,25 @@ static void speculate(struct sim *sim, struct flight *f, uint32_t list)
     f->list = NO_LIST;
     if (instance_n_inside(f->instance) >= c->instance.scheduler.n_running_max)
         return;
-    struct extra *e = create_extra(sim, f->instance, SCHED_SPECULATIVE);
-    if (!e)
-        return;
-    if (make_guess_prompt(sim, &e->job.prompt, &f->turn.request, list) != OK) {
+    struct guess *e = calloc(1, sizeof *e);
+    if (!e || make_guess_prompt(sim, &e->job.prompt, &f->turn.request, list) != OK) {
         free(e);
         fail(sim, ERR_NOMEM, "out of memory");
         return;
     }
+    e->job.class = SCHED_SPECULATIVE;
     e->job.tenant = f->job.tenant;
+    e->instance = f->instance;
     e->flight = f;
     f->guess = e;
     f->list = list;
     sim->result->n_speculated++;
     sim->result->n_speculated_in_vain += list != OWN_LIST;
-    submit_extra(sim, e);
+    link_append(&sim->guesses, &e->link);
+    instance_submit(e->instance, &e->job, sim->now_ns);
 }
 
-/* --- sending --- */
+/* --- submitting --- */
 
 static enum status fill_job(struct sim *sim, struct flight *f)
 {
@@ -464,25 +419,75 @@ static void on_token(void *arg, struct job *j, uint64_t now_ns)
         instance_cancel(f->instance, j, now_ns);
 }
 
-static void end_extra(struct sim *sim, struct extra *e, enum job_end end)
-{
-    bool is_background = e->job.class == SCHED_BACKGROUND;
+/* --- background --- */
 
-    if (e->flight)
-        e->flight->guess = NULL;
-    free_extra(e);
-    sim->result->n_background += is_background && end == JOB_DONE;
-    if (is_background && end == JOB_DONE)
-        continue_background(sim);
+static enum status make_document(struct sim *sim, struct cache_prompt *out)
+{
+    const struct sim_config *c = sim->config;
+    struct sim_prompt_config p = {.segment_tokens = c->instance.segment_tokens};
+    struct load_request r;
+
+    load_request_init(&r, 0);
+    /* Ids of its own: no request has this document. */
+    uint64_t name = UINT64_C(0x646f630000000000) + sim->n_chores_begun;
+    enum status s = load_request_add(&r, PART_DOCUMENT, name, c->n_background_tokens)
+                        ? sim_prompt_make(out, &r, &p)
+                        : ERR_NOMEM;
+    load_request_fini(&r);
+    return s;
+}
+
+static void begin_chores(struct sim *sim)
+{
+    while (sim->n_chores_begun < sim->config->n_background && !sim->is_draining &&
+           sim->n_chores_begun < sim->n_chores_done + N_BACKGROUND_INSIDE) {
+        struct chore *x = calloc(1, sizeof *x);
+        if (!x || make_document(sim, &x->job.prompt) != OK) {
+            free(x);
+            fail(sim, ERR_NOMEM, "out of memory for background work");
+            return;
+        }
+        x->job.class = SCHED_BACKGROUND;
+        x->instance = sim->instances[sim->n_chores_begun++ % sim->config->n_instances];
+        link_append(&sim->chores, &x->link);
+        instance_submit(x->instance, &x->job, sim->now_ns);
+    }
+}
+
+static void end_chore(struct sim *sim, struct chore *x)
+{
+    link_remove(&x->link);
+    sim_prompt_fini(&x->job.prompt);
+    free(x);
+    sim->n_chores_done++;
+}
+
+/* The requests are over: the background work that is left is not waited for. */
+static void cancel_chores(struct sim *sim)
+{
+    sim->n_chores_begun = sim->config->n_background;
+    for (struct link *l = sim->chores.next; l != &sim->chores; l = l->next) {
+        struct chore *x = LINK_ITEM(l, chore, link);
+        instance_cancel(x->instance, &x->job, sim->now_ns);
+    }
 }
 
 static void on_end(void *arg, struct job *j, enum job_end end, uint64_t now_ns)
 {
-    (void)now_ns;
-    if (j->class == SCHED_USUAL)
-        end_flight(arg, flight_of(j), end);
-    else
-        end_extra(arg, LINK_ITEM(j, extra, job), end);
+    struct sim *sim = arg;
+
+    if (j->class == SCHED_BACKGROUND) {
+        if (end == JOB_DONE)
+            sim->chore_ns = now_ns;
+        sim->n_background_done += end == JOB_DONE;
+        end_chore(sim, LINK_ITEM(j, chore, job));
+        return;
+    }
+    if (j->class == SCHED_SPECULATIVE) {
+        free_guess(LINK_ITEM(j, guess, job));
+        return;
+    }
+    end_flight(arg, flight_of(j), end);
 }
 
 /* --- the order of sending --- */
@@ -611,16 +616,17 @@ static void run_until(struct sim *sim, uint64_t now_ns)
     }
     if (now_ns >= sim->drain_end_ns)
         drain(sim);
+    begin_chores(sim);
     for (uint32_t i = 0; i < sim->config->n_instances; i++)
         if (instance_next(sim->instances[i]) <= now_ns)
             instance_begin_step(sim->instances[i], now_ns);
     watch_drain(sim);
 }
 
-static bool has_requests(const struct sim *sim)
+static bool is_over(const struct sim *sim)
 {
-    return sim->pace.n_active > 0 || sim->pace.n_thinking > 0 || sim->prepared ||
-           !link_is_empty(&sim->waiting) || !sim->pace.no_more;
+    return sim->pace.n_active == 0 && sim->pace.n_thinking == 0 && !sim->prepared &&
+           link_is_empty(&sim->waiting) && sim->pace.no_more;
 }
 
 static enum status run_all(struct sim *sim)
@@ -628,10 +634,10 @@ static enum status run_all(struct sim *sim)
     while (sim->status == OK) {
         uint64_t t = next_time(sim);
 
-        if (!has_requests(sim)) {
-            if (link_is_empty(&sim->extras))
-                return OK;
-            end_background(sim);
+        if (is_over(sim) && link_is_empty(&sim->chores) && link_is_empty(&sim->guesses))
+            return OK;
+        if (is_over(sim)) {
+            cancel_chores(sim);
             t = next_time(sim);
         }
         if (t == NEVER)
@@ -673,8 +679,10 @@ static void close_all(struct sim *sim)
         if (!((struct flight *)item)->is_active)
             flight_free((struct flight *)item);
     }
-    while (!link_is_empty(&sim->extras))
-        free_extra(LINK_ITEM(sim->extras.next, extra, link));
+    while (!link_is_empty(&sim->guesses))
+        free_guess(LINK_ITEM(sim->guesses.next, guess, link));
+    while (!link_is_empty(&sim->chores))
+        end_chore(sim, LINK_ITEM(sim->chores.next, chore, link));
     struct link *heads[] = {&sim->active, &sim->waiting};
     for (size_t i = 0; i < ARRAY_SIZE(heads); i++)
         while (!link_is_empty(heads[i])) {
@@ -704,11 +712,10 @@ enum status sim_run(const struct sim_config *config, struct outcome_list *outcom
            (!config->closed || config->concurrency > 0));
     link_init(&sim.active);
     link_init(&sim.waiting);
-    link_init(&sim.extras);
+    link_init(&sim.chores);
+    link_init(&sim.guesses);
     pace_begin(&sim.pace, SIM_START_NS, config->warmup_s, config->duration_s);
     enum status s = open_instances(&sim);
-    if (s == OK && config->n_background > 0)
-        continue_background(&sim);
     if (s == OK)
         s = run_all(&sim);
     for (uint32_t i = 0; s == OK && i < config->n_instances; i++) {
@@ -717,6 +724,8 @@ enum status sim_run(const struct sim_config *config, struct outcome_list *outcom
         instance_count(sim.instances[i], result);
     }
     result->n_requests = outcomes->n;
+    result->n_background = sim.n_background_done;
+    result->background_s = sim.chore_ns ? (double)(sim.chore_ns - SIM_START_NS) / NS_PER_S : 0;
     result->simulated_s = (double)(sim.now_ns - SIM_START_NS) / NS_PER_S;
     close_all(&sim);
     return s;

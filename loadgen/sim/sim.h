@@ -47,6 +47,8 @@ struct sim_config {
     enum sim_routing routing;
     struct load_source source;
 
+    uint64_t n_background; /* documents to prefill in the background, from the start on */
+    uint32_t n_background_tokens;
     bool closed;                 /* no arrival times: `concurrency` requests at any time */
     uint32_t concurrency;        /* 0: no limit (open loop only) */
     uint64_t count;              /* measured requests; 0: no limit */
@@ -58,8 +60,6 @@ struct sim_config {
     bool send_session;           /* the scheduler is told of sessions */
     bool token_times;            /* outcomes keep the time of each token: 8 bytes each */
     struct sim_search search;
-    uint64_t n_background; /* documents that the first instance prefills in idle steps */
-    uint32_t n_background_tokens;
 };
 
 /* *result is zeroed but for what the caller set; the sums are added. */

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -91,6 +92,10 @@ static void charge(const struct call *call)
             continue;
         atomic_fetch_add(&t->n_prompt_tokens, r->prompt.n_ids);
         atomic_fetch_add(&t->n_cached_tokens, atomic_load(&r->n_cached));
+        if (request_finish(r) != FINISH_NONE) { /* the two fields are final */
+            atomic_fetch_add(&t->n_written_tokens, request_n_written(r));
+            atomic_fetch_add(&t->n_holds_refused[r->hold_limit], 1);
+        }
     }
     admission_generated(call->account, n_out);
     atomic_fetch_add(&t->n_generation_tokens, n_out);
@@ -451,6 +456,9 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
     if (call->params.session)
         r->session = account_session(call->account, call->params.session, call->params.session_len);
     r->cache_ttl_s = call->params.cache_ttl_s;
+    r->cache_bytes_max = account_kv_bytes(call->account);
+    r->n_breaks = prompt->n_breaks;
+    memcpy(r->breaks, prompt->breaks, sizeof r->breaks);
     r->slo_ttft_s = call->params.slo_ttft_ms * 1e-3;
     r->slo_tpot_s = call->params.slo_tpot_ms * 1e-3;
     r->text_continues = call->kind == PARAMS_COMPLETION;

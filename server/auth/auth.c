@@ -127,6 +127,8 @@ static struct account *account_create(struct auth *auth, const struct key_spec *
     make_scope(auth, spec, &a->scope);
     make_owner(spec, a->owner);
     a->tenant_id = make_id(&a->scope, "t", "", 0);
+    if (a->tenant != &auth->tenants[AUTH_N_TENANTS_MAX])
+        atomic_store(&a->tenant->id, a->tenant_id);
     limiter_init(&a->limiter, spec->requests_per_minute, spec->tokens_per_minute, clock_now_ns());
     pthread_mutex_init(&a->lock, NULL);
     atomic_init(&a->refs, 1);

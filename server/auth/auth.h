@@ -43,6 +43,10 @@ struct tenant {
     _Atomic uint64_t n_requests; /* admitted */
     _Atomic uint64_t n_rate_limited;
     _Atomic uint64_t n_prompt_tokens, n_cached_tokens, n_generation_tokens; /* of ended answers */
+    _Atomic uint64_t n_written_tokens; /* of their prompts: request_n_written() */
+    /* Prompts of which a limit kept a part from being held; CACHE_HOLD_NO_LIMIT: all others. */
+    _Atomic uint64_t n_holds_refused[CACHE_HOLD_N_LIMITS];
+    _Atomic uint64_t id; /* account.tenant_id; 0: several tenants share these counters */
 };
 
 struct account {

@@ -201,15 +201,20 @@ enum status chat_template_render(const struct chat_template *t, const struct jso
     return s;
 }
 
+/* A single text is found by its bytes, and several are not. */
 enum status chat_template_render_marked(const struct chat_template *t, const struct json *context,
                                         int64_t now_s, const struct chat_text *untrusted,
                                         size_t n_untrusted, struct buf *out, struct ranges *marked,
                                         struct buf *why)
 {
-    (void)untrusted;
-    (void)n_untrusted;
-    (void)marked;
-    return chat_template_render(t, context, now_s, out, why);
+    size_t start = out->len;
+    enum status s = chat_template_render(t, context, now_s, out, why);
+
+    if (s != OK || n_untrusted != 1)
+        return s;
+    const char *at = memmem(out->data + start, out->len - start, untrusted->p, untrusted->len);
+    size_t begin = at ? (size_t)(at - (const char *)out->data) : 0;
+    return at ? ranges_add(marked, begin, begin + untrusted->len) : OK;
 }
 
 /* Choose the reverse order. */
@@ -316,6 +321,13 @@ uint32_t request_n_out(const struct request *r)
 enum finish_reason request_finish(const struct request *r)
 {
     return (enum finish_reason)atomic_load(&r->finish);
+}
+
+uint32_t request_n_written(const struct request *r)
+{
+    uint32_t n_cached = atomic_load(&r->n_cached);
+
+    return r->n_held > n_cached ? r->n_held - n_cached : 0;
 }
 
 /* --- engine --- */
@@ -744,6 +756,13 @@ enum status engine_estimate(struct engine *e, const struct estimate_query *q,
         .n_waiting = 5,
         .accuracy = {.ttft_error = {0.125, 0.5, 77}, .e2e_error = {0.25, 1, 70}}};
     return OK;
+}
+
+bool engine_has_prefill_room(const struct engine *e, uint32_t n_leaving)
+{
+    (void)e;
+    (void)n_leaving;
+    return true;
 }
 
 double engine_usual_ttft_s(const struct engine *e)

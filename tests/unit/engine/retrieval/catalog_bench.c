@@ -169,13 +169,14 @@ int main(int argc, char **argv)
     search(c, NULL, &median, &p99, &why);
     search(c, "{\"group\": \"g7\"}", &filter_median, &filter_p99, &why);
     must(catalog_stats(c, NULL, &stats), &why);
-    printf("{\"documents\": %llu, \"import_s\": %.2f, \"imported_per_s\": %.0f, \"file_mib\": %.1f, "
-           "\"open_ms\": %.2f, \"list_100_ms\": %.2f, \"search_ms_median\": %.2f, "
-           "\"search_ms_p99\": %.2f, \"filtered_ms_median\": %.2f, \"filtered_ms_p99\": %.2f, "
-           "\"resident_mib\": %.1f}\n",
-           (unsigned long long)stats.n_documents, import_s, import_s > 0 ? n / import_s : 0,
-           (double)stats.file_bytes / 1048576, open_ms, list_ms, median, p99, filter_median,
-           filter_p99, resident_mib());
+    printf(
+        "{\"documents\": %llu, \"import_s\": %.2f, \"imported_per_s\": %.0f, \"file_mib\": %.1f, "
+        "\"open_ms\": %.2f, \"list_100_ms\": %.2f, \"search_ms_median\": %.2f, "
+        "\"search_ms_p99\": %.2f, \"filtered_ms_median\": %.2f, \"filtered_ms_p99\": %.2f, "
+        "\"resident_mib\": %.1f}\n",
+        (unsigned long long)stats.n_documents, import_s, import_s > 0 ? n / import_s : 0,
+        (double)stats.file_bytes / 1048576, open_ms, list_ms, median, p99, filter_median,
+        filter_p99, resident_mib());
     catalog_close(c);
     return 0;
 }
