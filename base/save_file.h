@@ -1,5 +1,5 @@
-/* save_file.h - replaces a small file atomically: after a crash, a reader finds the old text or the
- * new one, whole.
+/* save_file.h - replaces a file atomically: after a crash, a reader finds the old
+ * content or the new one, whole.
  *
  * Owns    nothing.
  * Thread  any; two threads must not save the same path at once.
@@ -8,9 +8,16 @@
 #ifndef TARN_BASE_SAVE_FILE_H
 #define TARN_BASE_SAVE_FILE_H
 
+#include <stdbool.h>
+#include <stdio.h>
+
 #include "base/buf.h"
 
 /* Write the text to `path`.new and rename it to `path`. */
 NODISCARD enum status save_file(const char *path, const struct buf *text, struct buf *why);
+/* The same for a large file: `write` writes the content and returns false on a failure, which errno
+ * explains. */
+NODISCARD enum status save_file_by(const char *path, bool (*write)(void *arg, FILE *f), void *arg,
+                                   struct buf *why);
 
 #endif

@@ -170,6 +170,11 @@ void cache_stats(const struct cache *c, struct cache_stats *out)
     store_stats(c->store, out);
 }
 
+bool cache_find_span(const struct cache *c, const struct kv_key *first, struct cache_span *out)
+{
+    return store_find_span(c->store, first, out);
+}
+
 uint32_t cache_top_spans(const struct cache *c, struct cache_span *out, uint32_t n_max,
                          uint32_t *n_all)
 {

@@ -295,6 +295,7 @@ struct cache_stats {
     const char *policy;
     uint64_t n_query_tokens;    /* tokens looked up at the first attach of each request */
     uint64_t n_hit_tokens;      /* tokens found there */
+    double saved_s;             /* as struct cache_span */
     uint64_t n_restored_tokens; /* tokens found by preempted sequences; not in the two above */
     uint64_t n_copies_failed;
     /* Blocks moved between tiers, by reason. */
@@ -330,6 +331,8 @@ struct cache_span {
     uint32_t n_children;   /* spans that follow it directly */
     uint64_t n_uses;       /* requests with its first block on their path */
     uint64_t n_hit_tokens; /* of its tokens, found at the first attach of requests */
+    double saved_s;        /* time that computing those would have taken; tokens where the cache
+                              knows no times */
     uint64_t idle_ns;      /* since its last use, on the clock of cache_poll() */
     bool in_use;
     bool is_held;
@@ -338,6 +341,9 @@ struct cache_span {
  * number written. O(nodes), so for requests of an operator only. */
 uint32_t cache_top_spans(const struct cache *c, struct cache_span *out, uint32_t n_max,
                          uint32_t *n_all);
+
+/* Look up the span whose first block has this key. False: there is none. O(nodes of the span). */
+bool cache_find_span(const struct cache *c, const struct kv_key *first, struct cache_span *out);
 
 /* Device blocks that are free or can be evicted: the most that cache_seq_grow() can take now. */
 uint32_t cache_n_available(const struct cache *c);

@@ -45,6 +45,7 @@ void engine_config_init(struct engine_config *c)
                                 .mlfq_variant = DEFAULT_MLFQ_VARIANT,
                                 .latency_objective = OBJECTIVE_NORMALIZED,
                                 .level_ratio = DEFAULT_LEVEL_RATIO,
+                                .reorder_window = DEFAULT_CACHE_REORDER_WINDOW,
                                 .swap = DEFAULT_KV_SWAP,
                                 .profile_cost = true,
                                 .max_num_seqs = DEFAULT_MAX_NUM_SEQS,
@@ -399,6 +400,7 @@ static enum status create_lineup(struct engine *e, struct buf *why)
                       .cost = &e->cost,
                       .quantum_s = c->quantum_ms * 1e-3,
                       .ratio = c->level_ratio,
+                      .reorder_window = c->reorder_window,
                       .starvation_s =
                           (c->starvation_ms > 0 ? c->starvation_ms : starvation_ms) * 1e-3,
                       .variant = c->mlfq_variant,

@@ -6,8 +6,9 @@
  * Errors  engine_open(): words that name the file and what is wrong with it.
  *         engine_submit(): ERR_BUSY when max_queued requests are waiting, ERR_UNAVAILABLE while
  *         draining and after the device failed, ERR_TOO_LARGE when the request could never fit the
- *         KV pool. engine_cache_view(), engine_cache_erase(), engine_cache_release(),
- *         engine_estimate(): ERR_TIMEOUT when the engine thread is in a step for too long, ERR_UNAVAILABLE when it ends.
+ *         KV pool. engine_cache_view(), engine_cache_spans(), engine_cache_erase(),
+ *         engine_cache_release(), engine_estimate(): ERR_TIMEOUT when the engine thread is in a
+ *         step for too long, ERR_UNAVAILABLE when it ends.
  * Units   bytes, tokens, nanoseconds. */
 #ifndef TARN_ENGINE_ENGINE_H
 #define TARN_ENGINE_ENGINE_H
@@ -40,6 +41,7 @@ struct engine_config {
     double max_step_ms;          /* prefill chunks are cut for it; 0: 200 on a CPU, 100 on a GPU */
     double quantum_ms;           /* of the top level; 0: a decode step */
     double level_ratio;          /* of quanta, at least 1.1 */
+    uint32_t reorder_window;     /* cached prompts go before so many others; 0: off */
     double starvation_ms;        /* 0: max(3 s, 100 decode steps) on a CPU, 300 ms on a GPU */
     const char *mlfq_variant;    /* scheduler_variants() */
     enum latency_objective latency_objective; /* of learned ranks */
@@ -101,8 +103,9 @@ bool engine_failed(const struct engine *e);
 NODISCARD enum status engine_submit(struct engine *e, struct request *r, struct buf *why);
 
 /* Whether a further prefill would find the engine idle in part: fewer usual and speculative
- * requests are without a first token than fill its steps. Any thread; does not wait. */
-bool engine_has_prefill_room(const struct engine *e);
+ * requests are without a first token than fill its steps. n_leaving: of these, requests that were
+ * just cancelled. Any thread; does not wait. */
+bool engine_has_prefill_room(const struct engine *e, uint32_t n_leaving);
 
 /* A view of the cache, with at most n_spans_max of its spans (ENGINE_N_SPANS_MAX at most). The
  * engine thread makes the view between two steps, and the caller waits. */
@@ -115,6 +118,12 @@ struct engine_cache_view {
 };
 NODISCARD enum status engine_cache_view(struct engine *e, uint32_t n_spans_max,
                                         struct engine_cache_view *out);
+/* Look up the spans whose first blocks have these keys [n], ENGINE_N_SPANS_MAX at most. spans [n]:
+ * n_nodes is 0 where there is no such span. Waits for the engine thread. */
+NODISCARD enum status engine_cache_spans(struct engine *e, const struct kv_key *keys, uint32_t n,
+                                         struct cache_span *spans);
+/* Whether the block with this key is cached in any tier: a hint, as cache_knows(). */
+bool engine_cache_knows(const struct engine *e, const struct kv_key *key);
 /* Evict the span whose first block has this key, and all spans behind it, from every tier; blocks
  * that running requests hold are evicted when these requests end. *n_blocks: blocks of those spans,
  * 0: no such span. Waits for the engine thread; requests submitted after this call find none of the

@@ -2,6 +2,7 @@
  * a prediction.
  * The engine thread answers between two steps, after it has drained the submit ring: a request that
  * is submitted after the question attaches after the answer. */
+#include "base/check.h"
 #include "base/clock.h"
 #include "engine/engine_internal.h"
 
@@ -44,6 +45,20 @@ enum status engine_cache_view(struct engine *e, uint32_t n_spans_max, struct eng
     *out = (struct engine_cache_view){
         .n_spans = n_spans_max < ENGINE_N_SPANS_MAX ? n_spans_max : ENGINE_N_SPANS_MAX};
     return ask(e, &q);
+}
+
+enum status engine_cache_spans(struct engine *e, const struct kv_key *keys, uint32_t n,
+                               struct cache_span *spans)
+{
+    struct question q = {.keys = keys, .n_keys = n, .spans = spans};
+
+    ASSERT(n <= ENGINE_N_SPANS_MAX);
+    return n > 0 ? ask(e, &q) : OK;
+}
+
+bool engine_cache_knows(const struct engine *e, const struct kv_key *key)
+{
+    return cache_knows(e->cache, key);
 }
 
 enum status engine_cache_erase(struct engine *e, const struct kv_key *first, uint32_t *n_blocks)
@@ -93,6 +108,13 @@ enum status engine_estimate(struct engine *e, const struct estimate_query *query
     return ask(e, &q);
 }
 
+static void answer_spans(const struct engine *e, const struct question *q)
+{
+    for (uint32_t i = 0; i < q->n_keys; i++)
+        if (!cache_find_span(e->cache, &q->keys[i], &q->spans[i]))
+            q->spans[i] = (struct cache_span){.key = q->keys[i]};
+}
+
 static bool answer_question(struct engine *e)
 {
     struct question *q;
@@ -107,6 +129,7 @@ static bool answer_question(struct engine *e)
         }
         if (q->release)
             q->n_released = cache_release(e->cache, q->release);
+        answer_spans(e, q);
         if (q->session)
             answer_session(e, q);
         if (q->view) {

@@ -89,7 +89,7 @@ void engine_publish_room(struct engine *e)
     atomic_store(&e->n_prefills_max, (uint32_t)fmin(n, e->config.max_num_seqs));
 }
 
-bool engine_has_prefill_room(const struct engine *e)
+bool engine_has_prefill_room(const struct engine *e, uint32_t n_leaving)
 {
-    return atomic_load(&e->n_prefilling) < atomic_load(&e->n_prefills_max);
+    return atomic_load(&e->n_prefilling) < atomic_load(&e->n_prefills_max) + n_leaving;
 }

@@ -29,7 +29,10 @@ struct question {
     const struct estimate_query *query; /* to be predicted; NULL: nothing */
     struct engine_estimate *estimate;
     struct engine_cache_view *view; /* to be filled; NULL: not wanted */
-    const struct kv_key *erase;     /* to be erased first; NULL: nothing */
+    const struct kv_key *keys;      /* [n_keys] of spans to be looked up, into spans [n_keys] */
+    uint32_t n_keys;
+    struct cache_span *spans;
+    const struct kv_key *erase; /* to be erased first; NULL: nothing */
     uint32_t n_erased;
     const struct kv_key *release; /* holds to be released; NULL: nothing */
     uint32_t n_released;

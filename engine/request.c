@@ -236,3 +236,10 @@ enum finish_reason request_finish(const struct request *r)
 {
     return (enum finish_reason)atomic_load(&r->finish);
 }
+
+uint32_t request_n_written(const struct request *r)
+{
+    uint32_t n_cached = atomic_load(&r->n_cached);
+
+    return r->n_held > n_cached ? r->n_held - n_cached : 0;
+}

@@ -119,5 +119,7 @@ void request_cancel(struct request *r);
 /* Token counts and times for usage and logs. */
 uint32_t request_n_out(const struct request *r);            /* acquire */
 enum finish_reason request_finish(const struct request *r); /* acquire */
+/* Prompt tokens that the request computed and that its fields hold; after the end. */
+uint32_t request_n_written(const struct request *r);
 
 #endif

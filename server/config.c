@@ -117,14 +117,23 @@ static const struct option_row rows[] = {
     BOOL(NULL, "profile-cost", profile_cost, "true",
          "measure at start how long steps take (seconds, once for a model and machine); off: "
          "learn it from requests"),
+    COUNT(NULL, "cache-reorder-window", cache_reorder_window, 0, 256,
+          SETTING_TEXT(DEFAULT_CACHE_REORDER_WINDOW),
+          "a waiting request with more of its prompt cached goes before at most this many others "
+          "of the same level; 0: off"),
+    CHOICE(NULL, "speculative-prefill", speculative_prefill, "auto", "auto|off",
+           "auto: while documents are still searched, the engine's spare time computes the "
+           "prompt of those found so far"),
     CHOICE(NULL, "slo-admission", slo_admission, "off", "off|reject",
            "reject: a request that is predicted to miss its target of the first token gets 429"),
     NUMBER(NULL, "slo-ttft-ms", slo_ttft_ms, 0, HOUR_MS, "0", "MS",
            "target of the first token for requests that bring none; 0: no target"),
     NUMBER(NULL, "slo-tpot-ms", slo_tpot_ms, 0, HOUR_MS, "0", "MS",
            "target of the mean time between tokens for requests that bring none; 0: no target"),
-    NUMBER(NULL, "retrieval-stage-ms", retrieval_stage_ms, 0, 60000, "0", "MS",
-           "for experiments: least time of a stage of the search for documents"),
+    NUMBER(
+        NULL, "retrieval-stage-ms", retrieval_stage_ms, 0, 60000, "0", "MS",
+        "for experiments: a search for documents takes four stages of at least this time; 0: only "
+        "what it needs"),
 
     SIZE("KV cache", "kv-device-bytes", kv_device_bytes, 0, UINT64_C(1) << 50, "0",
          "size of the KV pool; 0: chosen from free memory"),
@@ -142,7 +151,7 @@ static const struct option_row rows[] = {
            SETTING_TEXT(DEFAULT_KV_PREFETCH_SHARE), "SHARE",
            "share of the KV pool that waiting requests may fetch into from host memory"),
     NUMBER(NULL, "kv-hold-share", kv_hold_share, 0, 1, SETTING_TEXT(DEFAULT_KV_HOLD_SHARE), "SHARE",
-           "share of the KV pool that requests may keep with cache_ttl"),
+           "share of the KV pool that requests may hold (cache_ttl and others)"),
     COUNT(NULL, "kv-reserve-blocks", kv_reserve_blocks, 0, UINT32_MAX, "0",
           "KV blocks kept free for new requests; 0: chosen by need"),
     CHOICE(NULL, "kv-swap", kv_swap, DEFAULT_KV_SWAP, KV_SWAP_NAMES,
@@ -165,6 +174,12 @@ static const struct option_row rows[] = {
     TEXT(NULL, "cache-dir", cache_dir, "", "DIR",
          "directory for the secret that separates tenants and for measured costs; default: "
          "$XDG_CACHE_HOME/tarn or ~/.cache/tarn"),
+
+    TEXT("Documents", "documents-path", documents_path, "", "DIR",
+         "directory of registered documents, one server uses it at a time; none: no documents; "
+         "default: documents in the folder of --cache-dir"),
+    TEXT(NULL, "embedding-model", embedding_model, "", "MODEL",
+         "second model that embeds documents and queries for vector search, named as --model"),
 
     CHOICE("Logs", "log-level", log_level, "info", "debug|info|warn|error|warning=warn",
            "lowest level of the messages that are written"),

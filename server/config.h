@@ -70,10 +70,12 @@ struct config {
     double starvation_ms;
     char *mlfq_variant, *latency_objective;
     double age_boost_ms;
-    char *slo_admission; /* "off" or "reject" */
-    double slo_ttft_ms;  /* targets of requests that have none; 0: none */
+    uint64_t cache_reorder_window; /* 0: off */
+    char *speculative_prefill;     /* "auto" or "off" */
+    char *slo_admission;           /* "off" or "reject" */
+    double slo_ttft_ms;            /* targets of requests that have none; 0: none */
     double slo_tpot_ms;
-    double retrieval_stage_ms; /* least time of a search stage (experiments) */
+    double retrieval_stage_ms; /* of a search, for experiments; 0: as it takes */
     bool profile_cost;
     uint64_t kv_device_bytes;
     double gpu_memory_utilization; /* above 0, at most 1 */
@@ -91,6 +93,9 @@ struct config {
     char *kv_preload;
     char *cache_policy; /* of cache_policies() */
     char *cache_dir;    /* empty: the user's */
+    /* documents */
+    char *documents_path;  /* empty: in cache_dir; "none": no documents */
+    char *embedding_model; /* empty: none */
     /* logs */
     char *log_level;
     char *log_format;

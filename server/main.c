@@ -31,6 +31,7 @@
 #include "server/early_end.h"
 #include "server/http/http.h"
 #include "server/http_flags.h"
+#include "server/api/library.h"
 #include "server/api/preamble.h"
 #include "server/server.h"
 #include "server/summary.h"
@@ -119,6 +120,7 @@ static void set_scheduling(struct engine_config *e, const struct config *c)
     e->latency_objective =
         (enum latency_objective)flag_choice_at(LATENCY_OBJECTIVE_NAMES, c->latency_objective);
     e->age_boost_ms = c->age_boost_ms;
+    e->reorder_window = (uint32_t)c->cache_reorder_window;
     e->slo_reject = strcmp(c->slo_admission, "reject") == 0;
     e->kv_reserve_blocks = (uint32_t)c->kv_reserve_blocks;
     e->swap = c->kv_swap;
@@ -302,6 +304,8 @@ static enum status serve(struct server *srv, const sigset_t *set, struct buf *wh
     /* Also after a failure while draining: the requests it ended did not finish. */
     s = engine_failed(srv->engine) ? buf_why(why, ERR_INTERNAL, "the device failed") : OK;
     http_stop(http);
+    library_close(srv->library); /* its prefills need the engine */
+    srv->library = NULL;
     engine_close(srv->engine); /* no request is woken after this */
     srv->engine = NULL;
     http_destroy(http);
@@ -334,7 +338,12 @@ static enum status run(struct config *c, const sigset_t *set, struct buf *why)
             s = preambles_prepare(preambles, &srv, why);
             srv.preambles = preambles;
             if (s == OK)
+                s = library_open(&srv.library, &srv, why);
+            if (s == OK)
+                s = library_start(srv.library, why);
+            if (s == OK)
                 s = serve(&srv, set, why);
+            library_close(srv.library);
             engine = srv.engine;
             server_fini(&srv);
         }

@@ -20,6 +20,7 @@
 
 struct auth;
 struct http_server;
+struct library;
 struct preambles;
 struct tally;
 
@@ -35,6 +36,7 @@ struct server {
     char **model_names;                   /* [n_model_names], the first one is used in answers */
     uint32_t n_model_names;
     struct preambles *preambles; /* the operator's; NULL: none. Borrowed: set by main */
+    struct library *library;     /* documents; NULL: off. Borrowed: set by main */
     struct auth *auth;
     struct tally *tally; /* counters of the HTTP side */
     int64_t created_s;

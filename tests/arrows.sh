@@ -29,6 +29,7 @@ arrows_table() {
 ^engine/text/tokenizer/  ^base/|^engine/text/tokenizer/|^engine/text/ranges\.h$
 ^engine/text/      ^base/|^engine/text/
 ^engine/sched/     ^base/|^engine/sched/
+^engine/retrieval/  ^base/|^engine/retrieval/
 ^engine/model/     ^base/|^engine/model/|^kernels/(ops|params|device|pack)\.h$
 ^engine/run/       ^base/|^engine/(run|model)/|^engine/sched/cost_model\.h$|^cache/cache\.h$|^kernels/(ops|params|device|pack)\.h$
 ^engine/retrieval/ ^base/|^engine/retrieval/
@@ -63,14 +64,15 @@ libraries_table() {
 ^curl/                       ^base/http[._]
 ^pcre2\.h$                   ^engine/text/tokenizer/
 ^utf8proc\.h$                ^engine/text/tokenizer/
-^faiss/                      ^engine/(retrieval|faiss_shim)
+^faiss/                      ^engine/retrieval/faiss_index\.cc$
 ^nccl\.h$                    ^kernels/cuda/collective
 ^(cuda|cublas|cooperative_)  ^kernels/cuda/|^tests/(gpu|cuda_emulation)/
 ^uc[pst]/                    ^cache/transport_ucx
 ^hiredis/                    ^cache/directory_redis
 ^cmocka\.h$                  ^tests/
-^tarn_client\.h$             ^clients/c/example\.c$|^tests/integration/installed/
-^(algorithm|deque|functional|limits|map|memory|mutex|string|tuple|type_traits|vector)$  ^tests/cuda_emulation/
+^tarn_client\.h$             ^clients/(c/example|examples/[a-z]+)\.c$|^tests/integration/installed/
+^(algorithm|c[a-z]+|memory|new|stdexcept|vector)$  ^engine/retrieval/faiss_index\.cc$|^tests/cuda_emulation/
+^(deque|functional|limits|map|mutex|string|tuple|type_traits)$  ^tests/cuda_emulation/
 ^(elf|link)\.h$               ^tests/cuda_emulation/
 ^gnu/libc-version\.h$        ^tests/
 TABLE
@@ -222,6 +224,9 @@ engine/text/tokenizer/planted.c "engine/text/detokenize.h"
 engine/sched/planted.c "cache/cache.h"
 engine/sched/planted.c "engine/lineup.h"
 engine/model/planted.c "engine/run/forward.h"
+engine/retrieval/planted.c "engine/request.h"
+engine/retrieval/vectors_planted.c <faiss/Index.h>
+engine/retrieval/planted.c <vector>
 engine/run/planted.c "engine/request.h"
 engine/retrieval/planted.c "engine/engine.h"
 server/planted.c "cache/store/kv_store.h"

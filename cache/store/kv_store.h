@@ -215,6 +215,8 @@ bool store_poll(struct store *st, uint64_t now_ns);
 void store_reset(struct store *st);
 void store_stats(const struct store *st, struct cache_stats *out);
 void store_check(const struct store *st);
+/* See cache_find_span(). */
+bool store_find_span(const struct store *st, const struct kv_key *first, struct cache_span *out);
 uint32_t store_top_spans(const struct store *st, struct cache_span *out, uint32_t n_max,
                          uint32_t *n_all);
 

@@ -53,6 +53,7 @@ struct node_info {
     uint64_t fetch_no;               /* last move that brings it to the device */
     uint64_t spill_no;               /* last move that brings it to the host */
     uint64_t n_uses, n_hit_tokens, used_ns;
+    double saved_s; /* as struct cache_span */
 };
 
 struct store_tier {
@@ -127,6 +128,7 @@ struct store {
     uint64_t n_spilled_ahead, n_spilled_on_demand, n_fetched_ahead, n_fetched_on_demand;
     uint64_t n_expected_lost, n_expected_out;
     uint64_t n_superseded;     /* blocks */
+    double saved_s;            /* as struct cache_stats */
     uint64_t n_load_events;    /* store_n_load_events() */
     uint64_t n_loaded_to_host; /* from disk; not part of its n_moved_in */
     uint64_t memory_bytes;
@@ -207,6 +209,9 @@ struct node_birth {
 uint32_t node_enter(struct store *st, const struct node_birth *birth);
 /* Clean up after a node that has left its last tier, and so the tree. */
 void node_left(struct store *st, uint32_t node, uint32_t entry);
+/* Seconds that a request saves which finds the node's first n_tokens; n_tokens where the cache knows
+ * no times. */
+double saved_seconds(const struct store *st, uint32_t node, uint32_t n_tokens);
 /* Seconds per byte to compute the node behind its prefix. */
 double own_seconds_per_byte(const struct store *st, uint32_t node);
 /* Split a node after its first n_upper blocks; *upper is the new upper part. False: not possible.

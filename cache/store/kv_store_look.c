@@ -86,6 +86,7 @@ void store_stats(const struct store *st, struct cache_stats *out)
             (struct cache_owner){st->owners[out->n_owners].id, st->owners[out->n_owners].n_blocks};
     out->n_session_blocks = n_session_blocks(st);
     out->n_superseded = st->n_superseded;
+    out->saved_s = st->saved_s;
     out->memory_bytes = st->memory_bytes;
 }
 
@@ -261,6 +262,7 @@ static void measure_span(const struct store *st, uint32_t first, struct cache_sp
         for (uint32_t tier = 0; tier < CACHE_N_TIERS; tier++)
             out->n_blocks_in[tier] += lies_in(&look, (enum cache_tier)tier) ? look.n_blocks : 0;
         out->n_hit_tokens += info->n_hit_tokens;
+        out->saved_s += info->saved_s;
         out->in_use |= ktree_is_active(st->tree, x);
         out->is_held |= is_held(st, ktree_key_at(st->tree, x, 0));
         used_ns = info->used_ns > used_ns ? info->used_ns : used_ns;
@@ -274,6 +276,19 @@ static bool is_better(const struct cache_span *a, const struct cache_span *b)
     if (a->n_hit_tokens != b->n_hit_tokens)
         return a->n_hit_tokens > b->n_hit_tokens;
     return a->n_blocks > b->n_blocks;
+}
+
+bool store_find_span(const struct store *st, const struct kv_key *first, struct cache_span *out)
+{
+    uint32_t node = ktree_find(st->tree, first);
+
+    if (node == KTREE_NONE)
+        return false;
+    struct ktree_node look = ktree_look(st->tree, node);
+    if (!begins_span(st, &look))
+        return false;
+    measure_span(st, node, out);
+    return true;
 }
 
 uint32_t store_top_spans(const struct store *st, struct cache_span *out, uint32_t n_max,

@@ -49,6 +49,8 @@ bool node_split(struct store *st, uint32_t node, uint32_t n_upper, uint32_t *upp
     up->tail_of = KTREE_NONE;
     up->n_hit_tokens = low->n_hit_tokens * up->n_tokens / low->n_tokens;
     low->n_hit_tokens -= up->n_hit_tokens;
+    up->saved_s = low->saved_s * up->n_tokens / low->n_tokens;
+    low->saved_s -= up->saved_s;
     low->n_tokens -= up->n_tokens;
     low->pos0 += up->n_tokens;
     low->due_is_old = true; /* the request that set it may not reach the lower part */
@@ -85,6 +87,19 @@ uint32_t node_enter(struct store *st, const struct node_birth *b)
     st->n_orphans += st->info[node].is_orphan;
     replace_expect(st->policy, entry, (int)n_expected(st, &b->keys[0]));
     return node;
+}
+
+/* A difference of two prefills from the begin: the sum over a path is what the whole path saves, and
+ * what a step costs without any token is not saved. */
+double saved_seconds(const struct store *st, uint32_t node, uint32_t n_tokens)
+{
+    uint32_t pos0 = st->info[node].pos0;
+
+    if (!st->config.seconds)
+        return n_tokens;
+    double s = st->config.seconds(st->config.seconds_arg, 0, pos0 + n_tokens) -
+               st->config.seconds(st->config.seconds_arg, 0, pos0 > 0 ? pos0 : 1);
+    return s > 0 ? s : 0;
 }
 
 double own_seconds_per_byte(const struct store *st, uint32_t node)

@@ -162,6 +162,9 @@ static void take_node(struct store *st, uint32_t node, uint32_t n, bool from_hos
         return;
     count_use(st, node, n, use, true);
     info->n_hit_tokens += n_tokens;
+    double saved_s = saved_seconds(st, node, n_tokens);
+    info->saved_s += saved_s;
+    st->saved_s += saved_s;
     st->tier[lay].n_hit_tokens += n_tokens;
 }
 
@@ -453,6 +456,7 @@ bool store_take_tail(struct store *st, uint32_t node, const struct store_use *us
     if (use->is_new) {
         count_use(st, node, 1, use, true);
         st->tier[*lay].n_hit_tokens += n_tokens;
+        st->saved_s += saved_seconds(st, node, n_tokens);
     }
     if (lies_in(&look, CACHE_HOST)) {
         ktree_slots(st->tree, node, CACHE_HOST, &slot, 1);

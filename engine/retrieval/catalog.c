@@ -109,6 +109,9 @@ static const char *const statements[N_STATEMENTS] = {
     [EACH_EMBEDDING] = "SELECT e.row, e.vector FROM embeddings e JOIN documents d ON d.row = e.row"
                        " WHERE e.row BETWEEN ?1 << 32 AND (?1 << 32) + 4294967295"
                        " AND " IS_ALIVE("d", "?2"),
+    [EACH_PREFILL] = "SELECT row FROM documents d WHERE (is_pinned OR prefill > 0)"
+                     " AND " IS_ALIVE("d", "?1") " ORDER BY row",
+    [NAME_TENANT] = "SELECT name FROM tenants WHERE no = ?1 >> 32",
     [ROW_FITS] = "SELECT 1 FROM documents d WHERE d.row = ?1 AND " IS_ALIVE(
         "d", "?2") " AND (d.tenant = ?4 OR " NOT_HIDDEN("?4", "?2") ")"
                                                                     " AND fits(?3, d.metadata)",

@@ -100,6 +100,13 @@ NODISCARD enum status catalog_each_embedding(struct catalog *c, const char *tena
                                              bool (*f)(void *arg, int64_t row, const float *v,
                                                        uint32_t dim),
                                              void *arg, struct buf *why);
+/* Call f with the row of each document, of all tenants, that is pinned or has prefill "now". f must
+ * not call the catalog. */
+NODISCARD enum status catalog_each_prefill(struct catalog *c, bool (*f)(void *arg, int64_t row),
+                                           void *arg, struct buf *why);
+/* The tenant that a row belongs or belonged to, also after the document's end. */
+NODISCARD enum status catalog_tenant_of(struct catalog *c, int64_t row, char out[128],
+                                        struct buf *why);
 /* A group of changes by this thread that is written at once: for imports. Other writers wait. */
 NODISCARD enum status catalog_begin(struct catalog *c, struct buf *why);
 NODISCARD enum status catalog_commit(struct catalog *c, struct buf *why);

@@ -62,6 +62,8 @@ enum catalog_statement {
     GET_ROW,         /* row, now -> all columns */
     LIST_DOCUMENTS,  /* tenant, after, now, fits, limit -> columns without text and embedding */
     EACH_EMBEDDING,  /* tenant, now -> row, vector */
+    EACH_PREFILL,    /* now -> row */
+    NAME_TENANT,     /* row -> name */
     ROW_FITS,        /* row, now, fits, the tenant whose ids shadow -> 1 */
     /* statistics; tenant NULL: all */
     COUNT_DOCUMENTS, /* tenant */

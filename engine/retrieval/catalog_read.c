@@ -165,3 +165,38 @@ enum status catalog_each_embedding(struct catalog *c, const char *tenant,
     store_put_back(c->store, link);
     return s;
 }
+
+enum status catalog_each_prefill(struct catalog *c, bool (*f)(void *arg, int64_t row), void *arg,
+                                 struct buf *why)
+{
+    struct store_link *link = store_reader(c->store);
+    struct store_rows r;
+    bool has_row;
+    enum status s =
+        store_query(&r, link, EACH_PREFILL, STORE_VALUES(store_int(catalog_now_s())), why);
+
+    if (s == OK) {
+        while ((s = store_next(&r, &has_row, why)) == OK && has_row)
+            if (!f(arg, store_get_int(&r, 0)))
+                break;
+        store_end(&r);
+    }
+    store_put_back(c->store, link);
+    return s;
+}
+
+enum status catalog_tenant_of(struct catalog *c, int64_t row, char out[128], struct buf *why)
+{
+    struct store_link *link = store_reader(c->store);
+    struct store_rows r;
+    bool has_row = false;
+    enum status s = store_query(&r, link, NAME_TENANT, STORE_VALUES(store_int(row)), why);
+
+    if (s == OK) {
+        if ((s = store_next(&r, &has_row, why)) == OK && has_row)
+            catalog_read_str(&r, 0, out, 128);
+        store_end(&r);
+    }
+    store_put_back(c->store, link);
+    return s == OK && !has_row ? ERR_NOT_FOUND : s;
+}

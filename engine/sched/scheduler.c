@@ -49,6 +49,9 @@ static enum status check_config(const struct scheduler_config *c, struct buf *wh
     if (c->quantum_s != 0 && !(c->quantum_s > 0 && c->quantum_s <= 3600))
         return buf_why(why, ERR_INVALID, "{quantum_ms} %g: expected above 0, at most 3600000",
                        c->quantum_s * 1e3);
+    if (c->reorder_window > SCHED_REORDER_MAX)
+        return buf_why(why, ERR_INVALID, "{cache_reorder_window} %u: expected at most %u",
+                       c->reorder_window, SCHED_REORDER_MAX);
     if (!(c->starvation_s >= 0))
         return buf_why(why, ERR_INVALID, "{starvation_ms}: expected 0 or more");
     if (!(c->step_s_max >= 0))
@@ -679,7 +682,8 @@ void scheduler_stats(const struct scheduler *s, struct scheduler_stats *out)
         .n_preempted_for_place = s->n_preempted_for_place,
         .n_preempted_for_memory = s->n_preempted_for_memory,
         .n_starving = s->n_starving,
-        .n_demoted = s->n_demoted};
+        .n_demoted = s->n_demoted,
+        .n_reordered = s->n_reordered};
     for (int i = 0; i < SCHED_N_CLASSES; i++) {
         out->n_running[i] = s->n_running_of[i];
         out->n_waiting[i] = s->n_waiting_of[i];

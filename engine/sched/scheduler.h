@@ -30,6 +30,9 @@
  * fcfs among all requests. sjf-prompt and srpt order any two requests themselves and have no
  * rounds. Rounds are counted separately for priorities below, at and above 0.
  *
+ * With reorder_window, waiting sequences whose prompt is cached go before others inside the order
+ * (scheduler_reorder.c).
+ *
  * Variants of the two MLFQs (--mlfq-variant):
  *   learned   of skip-join-mlfq: as many levels as there are ranks, learned from the lengths of
  *             finished answers (lengths.h), and an age boost instead of the starvation threshold
@@ -83,6 +86,8 @@
 struct scheduler;
 struct cost_model;
 
+#define SCHED_REORDER_MAX 256u
+
 /* Fields whose comment says "0: x" have the default x. */
 struct scheduler_config {
     const char *policy;
@@ -92,14 +97,16 @@ struct scheduler_config {
     double step_s_max;      /* --max-step-ms: chunks are cut so that the expected time of a step
                                stays below this, but the only chunk of a step has at least 32
                                tokens; 0: only n_tokens_max cuts chunks */
-    const struct cost_model *cost;    /* borrowed; may be corrected between two calls. NULL: a step
+    const struct cost_model *cost; /* borrowed; may be corrected between two calls. NULL: a step
                                       takes 10 ms, a prefill 0.1 ms a token */
-    double quantum_s;                 /* of the top level; 0: the time of a decode step of
+    double quantum_s;              /* of the top level; 0: the time of a decode step of
                                       n_running_max sequences */
-    double ratio;                     /* of a level's quantum to that of the level above; 0: 2 */
-    double starvation_s;              /* 0: max(3 s, 100 decode steps), and never with the variant
+    double ratio;                  /* of a level's quantum to that of the level above; 0: 2 */
+    double starvation_s;           /* 0: max(3 s, 100 decode steps), and never with the variant
                                          learned; INFINITY: never */
-    const char *variant;              /* of the MLFQs (above); NULL or "": "tarn" */
+    uint32_t reorder_window; /* a waiting sequence is passed by at most as many that have more of
+                                their prompt cached, up to SCHED_REORDER_MAX; 0: by none */
+    const char *variant;     /* of the MLFQs (above); NULL or "": "tarn" */
     enum latency_objective objective; /* variant learned */
     double age_s;                     /* variant learned: T of its ageing; 0: learned */
     uint32_t reserve_blocks;          /* device blocks that an admission must leave free for running
@@ -182,6 +189,9 @@ struct sched_view {
      * sequence that could be admitted now, so the callee can measure how long the read delays it.
      * NULL: none is being read. */
     bool (*is_loading)(void *arg, uint32_t slot);
+    /* Tokens of a waiting one that are cached in any tier, for its place in the order. NULL: as
+     * match. */
+    uint32_t (*cached)(void *arg, uint32_t slot);
     uint32_t n_held; /* blocks of n_available, at most, that background sequences must leave: they
                         are held */
 };
@@ -274,6 +284,7 @@ struct scheduler_stats {
     uint64_t n_preempted_for_place, n_preempted_for_memory; /* usual ones */
     uint64_t n_starving; /* times that a sequence was moved up because it starved */
     uint64_t n_demoted;
+    uint64_t n_reordered; /* times that a sequence passed others for its cached prompt (by rank) */
 };
 void scheduler_stats(const struct scheduler *s, struct scheduler_stats *out);
 /* Recount everything and ASSERT that it agrees. Costs O(n). */

@@ -1,6 +1,7 @@
 /* scheduler_internal.h - declarations shared by the scheduler's files:
  *   scheduler.c             lifecycle, events, queries
  *   scheduler_plan.c        the plan: the first sequences of the order that fit
+ *   scheduler_reorder.c     what is cached changes the order
  *   scheduler_policies.c    the order of service: places, levels, starvation
  *   scheduler_tenants.c     rounds between tenants
  *   scheduler_trajectory.c  sessions
@@ -63,7 +64,10 @@ struct entry {
     bool has_cleared; /* the last plan preempted others for this sequence. If it still does not fit,
                          nothing behind it is admitted */
     bool is_urgent;   /* starving: goes first until its next token */
-    bool is_listed;   /* in the list by last_run_ns; a starving one is not, until it runs */
+    uint32_t n_passed; /* sequences that passed it (scheduler_reorder.c) */
+    uint32_t n_seen;   /* tokens cached, as seen in the plan of that number */
+    uint64_t seen_in_plan;
+    bool is_listed; /* in the list by last_run_ns; a starving one is not, until it runs */
 };
 
 /* Rounds are counted separately for priorities below 0, at 0 and above 0. */
@@ -177,7 +181,8 @@ struct scheduler {
     uint32_t n_rounds; /* kept at a time */
     struct trajectories trajectories;
     uint64_t n_arrived, n_ranked, n_urgent_ever, n_plans, version;
-    uint64_t n_preempted_for_place, n_preempted_for_memory, n_starving, n_demoted;
+    uint64_t n_preempted_for_place, n_preempted_for_memory, n_starving, n_demoted, n_reordered;
+    uint32_t match_at; /* slot, of reorder_by_match() */
 
     struct plan_item *items;  /* [n_running_max] decodes, then chunks */
     struct plan_item *chunks; /* [n_running_max] */
@@ -188,6 +193,7 @@ struct scheduler {
 struct policy {
     const char *name;
     bool has_levels;
+    bool by_size;          /* the place depends on the expected time of the prefill */
     bool overtakes_equals; /* an equal that arrived later may run first, so a sequence can starve
                               behind equals */
     /* Set the level of a new sequence. */
@@ -238,6 +244,14 @@ void policy_init_levels(struct scheduler *s);
 uint64_t starvation_now_ns(const struct scheduler *s);
 /* Move up all sequences that have not run for the threshold. */
 void promote_starving(struct scheduler *s, uint64_t now_ns);
+
+/* --- scheduler_reorder.c --- */
+
+/* A place is about to be given to `first`, which waits: the sequence that should have it instead,
+ * which then stands at the place of `first`; or `first`. */
+uint32_t reorder_first(struct scheduler *s, const struct sched_view *view, uint32_t first);
+/* Before a plan: let the places of waiting sequences follow what is cached. */
+void reorder_by_match(struct scheduler *s, const struct sched_view *view);
 
 /* --- scheduler_learned.c --- */
 

@@ -279,6 +279,7 @@ static void choose(struct making *m)
                 choose_running(m, i);
             i++;
         } else if (may_admit) {
+            waiting = reorder_first(s, m->view, waiting);
             choose_waiting(m, waiting, i);
             waiting = entry_next_waiting(s, &s->order, waiting);
         } else {
@@ -412,6 +413,7 @@ void scheduler_plan(struct scheduler *s, uint64_t now_ns, const struct sched_vie
     s->n_plans++;
     promote_starving(s, now_ns);
     learned_promote_due(s, now_ns);
+    reorder_by_match(s, view);
     begin(&m);
     choose(&m);
     if (m.yields) {

@@ -148,15 +148,21 @@ static double ahead_by_remaining(const struct scheduler *s, uint32_t slot)
 /* --- the policies --- */
 
 /* The variant learned of skip-join-mlfq. Its levels are as many as its ranks. */
-static const struct policy learned = {"skip-join-mlfq", false,         true,         join_top,
-                                      ran_nothing,      learned_place, learned_ahead};
+static const struct policy learned = {.name = "skip-join-mlfq",
+                                      .by_size = true,
+                                      .overtakes_equals = true,
+                                      .join = join_top,
+                                      .ran = ran_nothing,
+                                      .place = learned_place,
+                                      .ahead_s = learned_ahead};
 
+/* name, has_levels, by_size, overtakes_equals */
 static const struct policy policies[] = {
-    {"skip-join-mlfq", true, true, join_covering, ran_mlfq, by_rank, ahead_in_levels},
-    {"mlfq", true, true, join_top, ran_mlfq, by_rank, ahead_in_levels},
-    {"fcfs", false, false, join_top, ran_nothing, by_rank, ahead_in_line},
-    {"sjf-prompt", false, true, join_top, ran_nothing, by_prompt, ahead_by_prompt},
-    {"srpt", false, true, join_top, ran_nothing, by_remaining, ahead_by_remaining},
+    {"skip-join-mlfq", true, false, true, join_covering, ran_mlfq, by_rank, ahead_in_levels},
+    {"mlfq", true, false, true, join_top, ran_mlfq, by_rank, ahead_in_levels},
+    {"fcfs", false, false, false, join_top, ran_nothing, by_rank, ahead_in_line},
+    {"sjf-prompt", false, true, true, join_top, ran_nothing, by_prompt, ahead_by_prompt},
+    {"srpt", false, true, true, join_top, ran_nothing, by_remaining, ahead_by_remaining},
 };
 
 const char *scheduler_policies(void)

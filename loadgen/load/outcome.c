@@ -19,6 +19,7 @@ void outcome_init(struct outcome *o, const struct load_request *r)
     o->n_output_asked = r->n_output_tokens;
     o->usage.prompt_tokens = o->usage.completion_tokens = o->usage.total_tokens = -1;
     o->usage.cached_tokens = o->usage.reasoning_tokens = -1;
+    o->usage.cache_write_tokens = o->usage.held_tokens = -1;
     for (int t = 0; t < TARN_N_TIERS; t++)
         o->usage.cached_by_tier[t] = -1;
 }

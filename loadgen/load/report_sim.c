@@ -20,6 +20,7 @@ static void put_kv(struct put *p, const struct sim_result *r)
     put_count(p, "kv_device_blocks", r->n_device_blocks);
     put_count(p, "kv_host_blocks", r->n_host_blocks);
     put_text(p, "kv_swap", r->swap);
+    put_text(p, "cache_policy", r->cache_policy);
     put_count(p, "spilled_ahead_blocks", r->n_spilled_ahead);
     put_count(p, "spilled_on_demand_blocks", r->n_spilled_on_demand);
     put_count(p, "fetched_ahead_blocks", r->n_fetched_ahead);
@@ -57,8 +58,13 @@ void report_put_sim(struct put *p, const struct sim_result *r)
     put_count(&one, "preempted_for_memory", r->n_preempted_for_memory);
     put_count(&one, "starving", r->n_starving);
     put_count(&one, "demoted", r->n_demoted);
+    put_count(&one, "reordered", r->n_reordered);
+    put_count(&one, "background_documents", r->n_background);
+    put_real(&one, "background_s", r->background_s);
     put_count(&one, "contests", r->n_contests);
     put_count(&one, "policy_changes", r->n_policy_changes);
+    put_count(&one, "speculative_prefills", r->n_speculated);
+    put_count(&one, "speculative_prefills_in_vain", r->n_speculated_in_vain);
     put_kv(&one, r);
     put_real(&one, "simulated_s", r->simulated_s);
     put_count(&one, "simulated_requests", r->n_simulated);
@@ -97,6 +103,9 @@ void report_print_sim(FILE *f, const struct sim_result *r)
     if (r->n_contests > 0)
         fprintf(f, "%-40s %" PRIu64 ", %" PRIu64 " changes\n",
                 "Contests of policies:", r->n_contests, r->n_policy_changes);
+    if (r->n_background > 0)
+        fprintf(f, "%-40s %" PRIu64 " in %.2f s\n", "Documents in the background:", r->n_background,
+                r->background_s);
     print_count(f, "Preempted for place:", r->n_preempted_for_place);
     print_count(f, "Preempted for memory:", r->n_preempted_for_memory);
     fprintf(f, "%-40s %" PRIu64 " ahead, %" PRIu64 " on demand\n",

@@ -58,6 +58,7 @@ static enum status open_cache(struct instance *in, struct buf *why)
         .pool = pool_of(c),
         .segment_tokens = c->segment_tokens,
         .prefix_caching = c->prefix_caching,
+        .policy = c->cache_policy,
         .n_host_blocks = has_host ? c->n_host_blocks : 0,
         .prefetch_share = c->prefetch_share,
         .hold_share = DEFAULT_KV_HOLD_SHARE,
@@ -162,7 +163,8 @@ static struct sched_request asked_of(const struct job *j)
                                   .n_out_max = j->n_out,
                                   .priority = j->priority,
                                   .tenant = j->tenant,
-                                  .session = j->session};
+                                  .session = j->session,
+                                  .class = j->class};
 }
 
 static void note_answer(struct instance *in, const struct job *j)
@@ -179,7 +181,7 @@ static void leave_lineup(struct instance *in, struct job *j, enum job_end end, u
 
     j->n_cached = q->n_cached;
     memcpy(j->n_cached_in, q->n_cached_in, sizeof j->n_cached_in);
-    if (in->contest && end == JOB_DONE)
+    if (in->contest && end == JOB_DONE && j->class == SCHED_USUAL)
         note_answer(in, j);
     lineup_end(&in->lineup, j->slot, end == JOB_DONE, now_ns);
     in->by_slot[j->slot] = NULL;
@@ -425,9 +427,12 @@ void instance_end_step(struct instance *in, uint64_t now_ns)
         bool is_token = q.n_computed + item->n_tokens == q.n_known;
 
         count_computed(in, in->by_slot[item->slot], q.n_computed, item->n_tokens);
-        lineup_ran(l, i, is_token, step_ns, now_ns);
-        if (is_token)
-            got_token(in, in->by_slot[item->slot], now_ns);
+        struct job *j = in->by_slot[item->slot];
+        lineup_ran(l, i, is_token && j->n_out > 0, step_ns, now_ns);
+        if (is_token && j->n_out > 0)
+            got_token(in, j, now_ns);
+        else if (is_token && !j->is_cancelled)
+            leave_lineup(in, j, JOB_DONE, now_ns);
     }
 }
 
@@ -477,6 +482,7 @@ void instance_count(const struct instance *in, struct sim_result *r)
     r->n_preempted_for_place += s.n_preempted_for_place;
     r->n_preempted_for_memory += s.n_preempted_for_memory;
     r->n_starving += s.n_starving;
+    r->n_reordered += s.n_reordered;
     r->n_demoted += s.n_demoted;
     r->n_plans_ahead += in->lineup.n_planned_ahead;
     count_contests(in, r);

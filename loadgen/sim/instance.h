@@ -41,7 +41,8 @@ enum job_end { JOB_DONE, JOB_CANCELLED, JOB_REFUSED_FULL, JOB_REFUSED_LONG, JOB_
 struct job {
     /* by the owner */
     struct cache_prompt prompt;
-    uint32_t n_out;       /* tokens to generate, at least 1; cut to what memory holds */
+    uint32_t n_out; /* tokens to generate, cut to what memory holds; 0: a prefill */
+    enum sched_class class;
     uint64_t answer_name; /* names the generated ids */
     int32_t priority;
     uint64_t tenant, session;
@@ -68,8 +69,9 @@ struct instance_config {
     uint32_t segment_tokens;
     double prefetch_share;
     bool prefix_caching;
-    uint64_t overhead_ns;  /* of the host, before each step */
-    uint32_t n_queued_max; /* 0: no limit but SIM_SLOTS_MAX */
+    const char *cache_policy; /* NULL: the default */
+    uint64_t overhead_ns;     /* of the host, before each step */
+    uint32_t n_queued_max;    /* 0: no limit but SIM_SLOTS_MAX */
 
     /* A token has come at now_ns; the job has ended, and is the owner's again. */
     void (*on_token)(void *arg, struct job *j, uint64_t now_ns);

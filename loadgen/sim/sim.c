@@ -5,22 +5,47 @@
 
 #include "base/check.h"
 #include "base/map.h"
+#include "loadgen/load/draw.h"
 #include "loadgen/load/pace.h"
 #include "loadgen/sim/agenda.h"
 #include "loadgen/sim/ids.h"
 
 #define NEVER UINT64_MAX
 #define NS_PER_S 1e9
+/* Background prefills inside at a time, as a librarian thread of the server would submit them. */
+#define N_BACKGROUND_INSIDE 4
 /* Sessions whose instance is kept; further ones are routed like new sessions. */
 #define N_SESSIONS_MAX (1u << 20)
 
+#define NO_LIST UINT32_MAX
+#define OWN_LIST 0 /* the documents of the request; other numbers: lists of early stages */
+
+/* A speculative prefill of a provisional list. */
+struct guess {
+    struct job job;
+    struct flight *flight; /* NULL: it has another list now, or has ended */
+    struct instance *instance;
+    struct link link; /* in `guesses` */
+};
+
 struct flight {
-    struct agenda_item item; /* first: its think time, or when it hangs up */
+    struct agenda_item item; /* first: think time, next stage of the search, or when it hangs up */
     struct job job;
     struct turn turn;
     struct instance *instance;
-    bool is_active;   /* sent, not ended */
-    struct link link; /* in `active` or `waiting` */
+    bool is_active; /* sent, not ended */
+    bool is_searching;
+    uint32_t n_stages;   /* of the search, that have ended */
+    uint32_t list;       /* the last one that was speculated on; NO_LIST: none */
+    struct guess *guess; /* inside of the instance; NULL: none */
+    struct link link;    /* in `active` or `waiting` */
+};
+
+/* A document that is prefilled in the background. */
+struct chore {
+    struct job job;
+    struct instance *instance;
+    struct link link; /* in `chores` */
 };
 
 struct sim {
@@ -36,7 +61,13 @@ struct sim {
     struct link waiting; /* flights whose time has come, for a place */
     uint32_t next_instance;
     struct map session_at; /* session -> instance */
-    bool is_draining;      /* nothing more is sent, requests inside are cancelled */
+    struct link guesses;   /* inside */
+    struct sim_result *result;
+    struct link chores;                     /* inside */
+    uint64_t n_chores_begun, n_chores_done; /* done: or cancelled */
+    uint64_t n_background_done;
+    uint64_t chore_ns; /* end of the last one done */
+    bool is_draining;  /* nothing more is sent, requests inside are cancelled */
     enum status status;
     struct buf *why;
 };
@@ -71,6 +102,7 @@ static struct flight *flight_create(struct sim *sim, struct turn *t)
     }
     agenda_item_init(&f->item, t->request.index);
     f->turn = *t;
+    f->list = NO_LIST;
     link_init(&f->link);
     return f;
 }
@@ -121,6 +153,74 @@ static struct instance *route(struct sim *sim, const struct load_request *r)
     return in;
 }
 
+/* --- speculative prefills --- */
+
+static void free_guess(struct guess *e)
+{
+    if (e->flight)
+        e->flight->guess = NULL;
+    link_remove(&e->link);
+    sim_prompt_fini(&e->job.prompt);
+    free(e);
+}
+
+static void drop_guess(struct sim *sim, struct flight *f)
+{
+    struct guess *e = f->guess;
+
+    if (!e)
+        return;
+    f->guess = NULL;
+    e->flight = NULL;
+    instance_cancel(e->instance, &e->job, sim->now_ns);
+}
+
+/* Make the prompt of the request with the documents of another list. */
+static enum status make_guess_prompt(struct sim *sim, struct cache_prompt *out,
+                                     struct load_request *r, uint32_t list)
+{
+    struct sim_prompt_config p = {r->tenant, sim->config->instance.segment_tokens, false};
+    uint64_t other = list == OWN_LIST ? 0 : draw_mix(r->index, list);
+
+    for (uint32_t i = 0; i < r->n_parts; i++)
+        r->parts[i].id ^= r->parts[i].role == PART_DOCUMENT ? other : 0;
+    enum status s = sim_prompt_make(out, r, &p);
+    for (uint32_t i = 0; i < r->n_parts; i++)
+        r->parts[i].id ^= r->parts[i].role == PART_DOCUMENT ? other : 0;
+    return s;
+}
+
+/* The provisional list is `list` now. */
+static void speculate(struct sim *sim, struct flight *f, uint32_t list)
+{
+    const struct sim_config *c = sim->config;
+
+    if (!c->search.speculates || f->list == list)
+        return;
+    drop_guess(sim, f);
+    f->list = NO_LIST;
+    if (instance_n_inside(f->instance) >= c->instance.scheduler.n_running_max)
+        return;
+    struct guess *e = calloc(1, sizeof *e);
+    if (!e || make_guess_prompt(sim, &e->job.prompt, &f->turn.request, list) != OK) {
+        free(e);
+        fail(sim, ERR_NOMEM, "out of memory");
+        return;
+    }
+    e->job.class = SCHED_SPECULATIVE;
+    e->job.tenant = f->job.tenant;
+    e->instance = f->instance;
+    e->flight = f;
+    f->guess = e;
+    f->list = list;
+    sim->result->n_speculated++;
+    sim->result->n_speculated_in_vain += list != OWN_LIST;
+    link_append(&sim->guesses, &e->link);
+    instance_submit(e->instance, &e->job, sim->now_ns);
+}
+
+/* --- submitting --- */
+
 static enum status fill_job(struct sim *sim, struct flight *f)
 {
     const struct sim_config *c = sim->config;
@@ -137,6 +237,45 @@ static enum status fill_job(struct sim *sim, struct flight *f)
 }
 
 static void end_flight(struct sim *sim, struct flight *f, enum job_end end);
+
+static void submit(struct sim *sim, struct flight *f)
+{
+    const struct load_request *r = &f->turn.request;
+
+    if (r->disconnect_after == 0 &&
+        agenda_add(&sim->agenda, &f->item, pace_after(sim->now_ns, r->disconnect_s)) != OK) {
+        fail(sim, ERR_NOMEM, "out of memory");
+        return;
+    }
+    drop_guess(sim, f); /* what it has computed is cached */
+    instance_submit(f->instance, &f->job, sim->now_ns);
+}
+
+static void schedule_stage(struct sim *sim, struct flight *f)
+{
+    const struct sim_search *c = &sim->config->search;
+    uint64_t due_ns =
+        pace_after(f->turn.outcome.sent_ns, c->search_s * (f->n_stages + 1) / c->n_stages);
+
+    if (agenda_add(&sim->agenda, &f->item, due_ns) != OK)
+        fail(sim, ERR_NOMEM, "out of memory");
+}
+
+/* A stage of the search has ended. */
+static void end_stage(struct sim *sim, struct flight *f)
+{
+    const struct sim_search *c = &sim->config->search;
+
+    f->n_stages++;
+    if (f->n_stages < c->n_stages) {
+        bool is_final = f->n_stages >= c->final_share * c->n_stages;
+        speculate(sim, f, is_final ? OWN_LIST : f->n_stages);
+        schedule_stage(sim, f);
+        return;
+    }
+    f->is_searching = false;
+    submit(sim, f);
+}
 
 static void start(struct sim *sim, struct flight *f)
 {
@@ -155,13 +294,12 @@ static void start(struct sim *sim, struct flight *f)
         end_flight(sim, f, JOB_REFUSED_LONG);
         return;
     }
-    if (r->disconnect_after == 0 &&
-        agenda_add(&sim->agenda, &f->item, pace_after(sim->now_ns, r->disconnect_s)) != OK) {
-        fail(sim, ERR_NOMEM, "out of memory");
-        return;
-    }
     f->instance = route(sim, r);
-    instance_submit(f->instance, &f->job, sim->now_ns);
+    f->is_searching = sim->config->search.search_s > 0;
+    if (f->is_searching)
+        schedule_stage(sim, f);
+    else
+        submit(sim, f);
 }
 
 /* --- after the end --- */
@@ -235,6 +373,7 @@ static void end_flight(struct sim *sim, struct flight *f, enum job_end end)
 {
     struct chain *chain = f->turn.chain;
 
+    drop_guess(sim, f);
     link_remove(&f->link);
     sim->pace.n_active--;
     f->is_active = false;
@@ -265,6 +404,9 @@ static enum status keep_time(struct outcome *o, const struct job *j, uint64_t no
 static void on_token(void *arg, struct job *j, uint64_t now_ns)
 {
     struct sim *sim = arg;
+
+    if (j->class != SCHED_USUAL)
+        return;
     struct flight *f = flight_of(j);
     struct outcome *o = &f->turn.outcome;
 
@@ -277,9 +419,74 @@ static void on_token(void *arg, struct job *j, uint64_t now_ns)
         instance_cancel(f->instance, j, now_ns);
 }
 
+/* --- background --- */
+
+static enum status make_document(struct sim *sim, struct cache_prompt *out)
+{
+    const struct sim_config *c = sim->config;
+    struct sim_prompt_config p = {.segment_tokens = c->instance.segment_tokens};
+    struct load_request r;
+
+    load_request_init(&r, 0);
+    /* Ids of its own: no request has this document. */
+    uint64_t name = UINT64_C(0x646f630000000000) + sim->n_chores_begun;
+    enum status s = load_request_add(&r, PART_DOCUMENT, name, c->n_background_tokens)
+                        ? sim_prompt_make(out, &r, &p)
+                        : ERR_NOMEM;
+    load_request_fini(&r);
+    return s;
+}
+
+static void begin_chores(struct sim *sim)
+{
+    while (sim->n_chores_begun < sim->config->n_background && !sim->is_draining &&
+           sim->n_chores_begun < sim->n_chores_done + N_BACKGROUND_INSIDE) {
+        struct chore *x = calloc(1, sizeof *x);
+        if (!x || make_document(sim, &x->job.prompt) != OK) {
+            free(x);
+            fail(sim, ERR_NOMEM, "out of memory for background work");
+            return;
+        }
+        x->job.class = SCHED_BACKGROUND;
+        x->instance = sim->instances[sim->n_chores_begun++ % sim->config->n_instances];
+        link_append(&sim->chores, &x->link);
+        instance_submit(x->instance, &x->job, sim->now_ns);
+    }
+}
+
+static void end_chore(struct sim *sim, struct chore *x)
+{
+    link_remove(&x->link);
+    sim_prompt_fini(&x->job.prompt);
+    free(x);
+    sim->n_chores_done++;
+}
+
+/* The requests are over: the background work that is left is not waited for. */
+static void cancel_chores(struct sim *sim)
+{
+    sim->n_chores_begun = sim->config->n_background;
+    for (struct link *l = sim->chores.next; l != &sim->chores; l = l->next) {
+        struct chore *x = LINK_ITEM(l, chore, link);
+        instance_cancel(x->instance, &x->job, sim->now_ns);
+    }
+}
+
 static void on_end(void *arg, struct job *j, enum job_end end, uint64_t now_ns)
 {
-    (void)now_ns;
+    struct sim *sim = arg;
+
+    if (j->class == SCHED_BACKGROUND) {
+        if (end == JOB_DONE)
+            sim->chore_ns = now_ns;
+        sim->n_background_done += end == JOB_DONE;
+        end_chore(sim, LINK_ITEM(j, chore, job));
+        return;
+    }
+    if (j->class == SCHED_SPECULATIVE) {
+        free_guess(LINK_ITEM(j, guess, job));
+        return;
+    }
     end_flight(arg, flight_of(j), end);
 }
 
@@ -313,9 +520,14 @@ static bool send_one(struct sim *sim)
     return true;
 }
 
-/* Do what the agenda has for a flight: start it after its think time, or cancel it. */
+/* Do what the agenda has for a flight: start it after its think time, end a stage of its search, or
+ * cancel it. */
 static void act(struct sim *sim, struct flight *f)
 {
+    if (f->is_searching) {
+        end_stage(sim, f);
+        return;
+    }
     if (f->is_active) {
         instance_cancel(f->instance, &f->job, sim->now_ns);
         return;
@@ -349,9 +561,13 @@ static void drain(struct sim *sim)
         sim->pace.n_thinking--;
         flight_free(f);
     }
-    for (struct link *l = sim->active.next; l != &sim->active; l = l->next) {
+    for (struct link *l = sim->active.next, *after; l != &sim->active; l = after) {
         struct flight *f = LINK_ITEM(l, flight, link);
-        instance_cancel(f->instance, &f->job, sim->now_ns);
+        after = l->next;
+        if (f->is_searching)
+            end_flight(sim, f, JOB_CANCELLED);
+        else
+            instance_cancel(f->instance, &f->job, sim->now_ns);
     }
 }
 
@@ -400,6 +616,7 @@ static void run_until(struct sim *sim, uint64_t now_ns)
     }
     if (now_ns >= sim->drain_end_ns)
         drain(sim);
+    begin_chores(sim);
     for (uint32_t i = 0; i < sim->config->n_instances; i++)
         if (instance_next(sim->instances[i]) <= now_ns)
             instance_begin_step(sim->instances[i], now_ns);
@@ -417,8 +634,12 @@ static enum status run_all(struct sim *sim)
     while (sim->status == OK) {
         uint64_t t = next_time(sim);
 
-        if (is_over(sim))
+        if (is_over(sim) && link_is_empty(&sim->chores) && link_is_empty(&sim->guesses))
             return OK;
+        if (is_over(sim)) {
+            cancel_chores(sim);
+            t = next_time(sim);
+        }
         if (t == NEVER)
             return buf_why(sim->why, ERR_INTERNAL,
                            "%u requests wait for ever under policy %s: a "
@@ -458,6 +679,10 @@ static void close_all(struct sim *sim)
         if (!((struct flight *)item)->is_active)
             flight_free((struct flight *)item);
     }
+    while (!link_is_empty(&sim->guesses))
+        free_guess(LINK_ITEM(sim->guesses.next, guess, link));
+    while (!link_is_empty(&sim->chores))
+        end_chore(sim, LINK_ITEM(sim->chores.next, chore, link));
     struct link *heads[] = {&sim->active, &sim->waiting};
     for (size_t i = 0; i < ARRAY_SIZE(heads); i++)
         while (!link_is_empty(heads[i])) {
@@ -480,12 +705,15 @@ enum status sim_run(const struct sim_config *config, struct outcome_list *outcom
                                .concurrency = config->concurrency,
                                .count = config->count,
                                .ends_conversations = config->ends_conversations},
+                      .result = result,
                       .why = why};
 
     ASSERT(config->n_instances > 0 && config->n_instances <= SIM_INSTANCES_MAX &&
            (!config->closed || config->concurrency > 0));
     link_init(&sim.active);
     link_init(&sim.waiting);
+    link_init(&sim.chores);
+    link_init(&sim.guesses);
     pace_begin(&sim.pace, SIM_START_NS, config->warmup_s, config->duration_s);
     enum status s = open_instances(&sim);
     if (s == OK)
@@ -496,6 +724,8 @@ enum status sim_run(const struct sim_config *config, struct outcome_list *outcom
         instance_count(sim.instances[i], result);
     }
     result->n_requests = outcomes->n;
+    result->n_background = sim.n_background_done;
+    result->background_s = sim.chore_ns ? (double)(sim.chore_ns - SIM_START_NS) / NS_PER_S : 0;
     result->simulated_s = (double)(sim.now_ns - SIM_START_NS) / NS_PER_S;
     close_all(&sim);
     return s;

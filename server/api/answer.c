@@ -32,6 +32,7 @@ static void write_head(struct writer *w, const struct call *call, const char *ob
 static void write_usage(struct writer *w, const struct call *call)
 {
     uint64_t n_prompt = 0, n_cached = 0, n_out = 0, n_cached_in[CACHE_N_TIERS] = {0};
+    uint64_t n_written = 0, n_held = 0;
 
     for (uint32_t i = 0; i < call->n_choices; i++) {
         const struct choice *c = &call->choices[i];
@@ -40,14 +41,17 @@ static void write_usage(struct writer *w, const struct call *call)
             continue; /* a prompt counts once, however many answers it gets */
         n_prompt += c->request->prompt.n_ids;
         n_cached += atomic_load(&c->request->n_cached);
+        n_written += request_n_written(c->request);
+        n_held += c->request->n_held;
         for (int t = 0; t < CACHE_N_TIERS; t++)
             n_cached_in[t] += atomic_load(&c->request->n_cached_in[t]);
     }
     write_format(w,
                  "\"usage\":{\"prompt_tokens\":%" PRIu64 ",\"completion_tokens\":%" PRIu64
                  ",\"total_tokens\":%" PRIu64 ",\"prompt_tokens_details\":{\"audio_tokens\":0,"
-                 "\"cached_tokens\":%" PRIu64 ",\"cached_tokens_details\":{",
-                 n_prompt, n_out, n_prompt + n_out, n_cached);
+                 "\"cached_tokens\":%" PRIu64 ",\"cache_write_tokens\":%" PRIu64
+                 ",\"held_tokens\":%" PRIu64 ",\"cached_tokens_details\":{",
+                 n_prompt, n_out, n_prompt + n_out, n_cached, n_written, n_held);
     for (int t = 0; t < CACHE_N_TIERS; t++)
         write_format(w, "%s\"%s\":%" PRIu64, t ? "," : "", cache_tier_name((enum cache_tier)t),
                      n_cached_in[t]);

@@ -2,7 +2,8 @@
  *
  * Owns    nothing.
  * Thread  HTTP threads; a handler calls http_reply() or http_defer() and never blocks. Handlers of
- *         /cache, /v1/sessions and /v1/estimate wait for the engine, so they run on work threads.
+ *         /cache, /v1/sessions, /v1/estimate, /v1/documents and /v1/preambles wait for the engine
+ *         or the disk, so they run on work threads.
  * Errors  sent to the client as JSON.
  * Units   none. */
 #ifndef TARN_SERVER_API_API_H
@@ -24,6 +25,16 @@ void api_health_live(struct server *srv, struct http_exchange *x);
 void api_health_ready(struct server *srv, struct http_exchange *x);
 void api_cache(struct server *srv, struct http_exchange *x);
 void api_cache_forget(struct server *srv, struct http_exchange *x);
+void api_documents(struct server *srv, struct http_exchange *x); /* the list */
+void api_bulk(struct server *srv, struct http_exchange *x);
+void api_document_put(struct server *srv, struct http_exchange *x); /* /v1/documents/{id} */
+void api_document(struct server *srv, struct http_exchange *x);
+void api_document_change(struct server *srv, struct http_exchange *x);
+void api_document_delete(struct server *srv, struct http_exchange *x);
+void api_preambles(struct server *srv, struct http_exchange *x);    /* the list */
+void api_preamble_put(struct server *srv, struct http_exchange *x); /* /v1/preambles/{id} */
+void api_preamble(struct server *srv, struct http_exchange *x);
+void api_preamble_delete(struct server *srv, struct http_exchange *x);
 void api_session(struct server *srv, struct http_exchange *x); /* /v1/sessions/{id} */
 void api_session_close(struct server *srv, struct http_exchange *x);
 void api_metrics(struct server *srv, struct http_exchange *x);

@@ -8,6 +8,7 @@
 
 #include "base/hash.h"
 #include "server/api/api.h"
+#include "server/api/library.h"
 #include "server/http/error.h"
 #include "server/http/http.h"
 #include "server/kv_disk.h"
@@ -152,17 +153,39 @@ static void write_span(struct writer *w, const struct cache_span *s)
                      s->n_blocks_in[t]);
     write_format(w,
                  "},\"nodes\":%u,\"children\":%u,\"uses\":%" PRIu64 ",\"hit_tokens\":%" PRIu64
-                 ",\"idle_s\":%.3f,\"in_use\":%s,\"held\":%s}",
-                 s->n_nodes, s->n_children, s->n_uses, s->n_hit_tokens, (double)s->idle_ns * 1e-9,
-                 s->in_use ? "true" : "false", s->is_held ? "true" : "false");
+                 ",\"saved_s\":%.6f,\"idle_s\":%.3f,\"in_use\":%s,\"held\":%s",
+                 s->n_nodes, s->n_children, s->n_uses, s->n_hit_tokens, s->saved_s,
+                 (double)s->idle_ns * 1e-9, s->in_use ? "true" : "false",
+                 s->is_held ? "true" : "false");
 }
 
-static void write_spans(struct writer *w, const struct engine_cache_view *v)
+/* Write which document the span is, if it is one. */
+static void write_document(struct writer *w, const struct server *srv, const struct kv_key *key)
+{
+    struct document d;
+
+    document_init(&d);
+    if (library_find(srv->library, key, &d)) {
+        write_puts(w, ",\"document\":{\"id\":");
+        write_json(w, d.id, strlen(d.id));
+        write_puts(w, ",\"title\":");
+        write_json(w, buf_str(&d.title), d.title.len);
+        write_puts(w, ",\"tenant\":");
+        write_json(w, d.tenant, strlen(d.tenant));
+        write_format(w, ",\"version\":%u}", d.version);
+    }
+    document_fini(&d);
+}
+
+static void write_spans(struct writer *w, const struct server *srv,
+                        const struct engine_cache_view *v)
 {
     write_puts(w, ",\"top_spans\":[");
     for (uint32_t i = 0; i < v->n_spans; i++) {
         write_puts(w, i ? "," : "");
         write_span(w, &v->spans[i]);
+        write_document(w, srv, &v->spans[i].key);
+        write_puts(w, "}");
     }
     write_puts(w, "]");
 }
@@ -194,7 +217,7 @@ void api_cache(struct server *srv, struct http_exchange *x)
                  ",\"metadata_bytes\":%" PRIu64 "}",
                  c->n_nodes, v.n_spans_all, c->n_holds, c->n_held_blocks, c->n_session_blocks,
                  c->n_superseded, c->memory_bytes);
-    write_spans(&w, &v);
+    write_spans(&w, srv, &v);
     write_format(&w, ",\"copies_failed\":%" PRIu64 "}", c->n_copies_failed);
     api_reply(x, &w);
 }

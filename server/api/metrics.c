@@ -208,8 +208,11 @@ static void write_kv(struct page *p, const struct engine_stats *st)
                  "Copies between tiers that failed: computed again.", c->n_copies_failed);
     page_counter(p, "tarn:kv_tokens_restored_total", "Tokens that preempted requests found again.",
                  c->n_restored_tokens);
+    page_head(p, "tarn:kv_saved_seconds_total", "counter",
+              "Computing time that found KV has saved, by the cost model.");
+    page_sample(p, "tarn:kv_saved_seconds_total", "", c->saved_s);
     page_gauge(p, "tarn:kv_tree_nodes", "Segments in the tree of prefixes.", c->n_nodes);
-    page_gauge(p, "tarn:kv_held_blocks", "KV blocks kept by cache_ttl.", c->n_held_blocks);
+    page_gauge(p, "tarn:kv_held_blocks", "KV blocks that requests hold.", c->n_held_blocks);
     page_gauge(p, "tarn:kv_metadata_bytes", "Memory of tree and policy, without the KV.",
                (double)c->memory_bytes);
 }
@@ -387,6 +390,9 @@ static void write_all(struct page *p, struct server *srv)
     write_histograms(p, srv, &st);
     write_ours(p, srv, &st);
     metrics_write_estimates(p, &st);
+    metrics_write_documents(p, srv);
+    metrics_write_searches(p, srv);
+    metrics_write_classes(p, srv, &st);
     metrics_write_http(p, srv);
     metrics_write_process(p, srv);
 }

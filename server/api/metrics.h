@@ -22,10 +22,17 @@ struct server;
 void metrics_write_process(struct page *p, const struct server *srv);
 /* Write predictions and targets. */
 void metrics_write_estimates(struct page *p, const struct engine_stats *st);
+/* Write the searches for documents. */
+void metrics_write_searches(struct page *p, const struct server *srv);
+/* Write requests by class of service, and speculative prefills. */
+void metrics_write_classes(struct page *p, const struct server *srv, const struct engine_stats *st);
 /* Write http_requests_total and http_request_duration_seconds. */
 void metrics_write_http(struct page *p, const struct server *srv);
 /* Write the lines of all tenants and keys, or only those of the account `asks`. */
 void metrics_write_tenants(struct page *p, const struct server *srv, const struct account *asks,
                            bool all);
+
+/* Write the families about documents. */
+void metrics_write_documents(struct page *p, const struct server *srv);
 
 #endif

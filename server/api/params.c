@@ -8,10 +8,10 @@
 #include "base/flags.h"
 #include "base/hash.h"
 #include "server/api/estimates.h"
+#include "server/api/retention.h"
 #include "server/server.h"
 
 #define CACHE_SALT_BYTES_MAX 1024
-#define CACHE_TTL_S_MAX 86400
 
 /* --- known and refused fields --- */
 
@@ -67,6 +67,9 @@ static const struct field fields[] = {
     {"slo_tpot_ms", FINE, NULL},
     {"cache_salt", FINE, NULL},
     {"cache_ttl", FINE, NULL},
+    {"cache_control", FINE, NULL},
+    {"prompt_cache_retention", FINE, NULL},
+    {"prompt_cache_options", FINE, NULL},
     {"session_id", FINE, NULL},
     {"chat_template_kwargs", FINE, NULL},
     {"add_generation_prompt", FINE, NULL},
@@ -89,8 +92,6 @@ static const struct field fields[] = {
     {"user", TEXT, NULL},
     {"safety_identifier", TEXT, NULL},
     {"prompt_cache_key", TEXT, NULL},
-    {"prompt_cache_retention", TEXT, NULL},
-    {"prompt_cache_options", MAP, NULL},
     {"prediction", MAP, NULL},
     {"parallel_tool_calls", SWITCH, NULL},
     {"request_id", ANY, NULL},
@@ -536,6 +537,22 @@ static enum status parse_session(struct params *p, const struct json *body, stru
     return OK;
 }
 
+static enum status parse_retention(struct params *p, const struct json *body, struct buf *why)
+{
+    static const char *const options[] = {"mode", "ttl"}, *const control[] = {"type", "ttl"};
+    struct retention r;
+    enum status s = retention_parse(&r, body, why);
+
+    if (s != OK)
+        return s;
+    p->cache_ttl_s = r.ttl_s;
+    unknown_fields_find(&p->unknown, js_get(body, "prompt_cache_options"), "prompt_cache_options.",
+                        options, ARRAY_SIZE(options));
+    unknown_fields_find(&p->unknown, js_get(body, "cache_control"), "cache_control.", control,
+                        ARRAY_SIZE(control));
+    return OK;
+}
+
 /* Read n and best_of. A best_of of 0 or of 1, OpenAI's default, means n. Streams cannot have a
  * best_of above n, because they begin before the best answers are known. */
 static enum status parse_counts(struct params *p, const struct json *body, enum params_kind kind,
@@ -617,7 +634,7 @@ enum status params_parse(struct params *p, const struct server *srv, const struc
     if (s == OK)
         s = parse_targets(p, srv, body, why);
     if (s == OK)
-        s = get_u32(body, "cache_ttl", 0, CACHE_TTL_S_MAX, &p->cache_ttl_s, why);
+        s = parse_retention(p, body, why);
     return s == OK ? parse_flags(p, body, kind, why) : s;
 }
 

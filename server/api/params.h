@@ -42,7 +42,8 @@ struct params {
     const char *model;     /* the served name that the client gave; the server's string */
     struct kv_scope scope; /* hash of cache_salt, all zero without one; call_serve() replaces it by
                               the tenant's scope, narrowed by this hash */
-    uint32_t cache_ttl_s;  /* time to keep the prompt's KV after the request's end; 0: not set */
+    uint32_t cache_ttl_s;  /* time to keep the whole prompt's KV after the request's end, by all
+                              fields of retention.h; 0: not set */
     const char *session;   /* [session_len] session_id; NULL: not set */
     size_t session_len;
     uint32_t n;       /* answers to return */

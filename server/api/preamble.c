@@ -31,21 +31,51 @@ enum form {
 };
 
 struct preamble {
-    char *file;
-    struct buf text;                 /* the file */
+    char *name;                      /* of the file, or the id of a registered preamble */
+    struct buf text;                 /* the system prompt */
     size_t n_text;                   /* length without the white space at its end */
     struct buf prefixes[2][N_FORMS]; /* [0]: without the white space at the end, [1]: with it; an
                                         empty one never matches */
 };
 
+#define LIST_N_MAX (PREAMBLES_N_MAX + PREAMBLES_N_REGISTERED_MAX)
+
 struct preambles {
-    const struct server *srv;
-    struct preamble list[PREAMBLES_N_MAX];
+    const struct server *srv; /* NULL: chats begin with no system message here */
+    bool has_date;            /* the template may write a date, so prefixes are valid for one day */
+    uint32_t n_files;         /* at the begin of the list; constant after open */
+    pthread_rwlock_t lock;    /* guards what follows, but for names and texts of files */
+    struct preamble *list[LIST_N_MAX];
     uint32_t n;
-    bool has_date;        /* the template may write a date, so prefixes are valid for one day */
-    pthread_mutex_t lock; /* guards prefixes and day if has_date */
-    int64_t day;          /* of the prefixes, since 1970; -1: the last rendering failed */
+    int64_t day; /* of the prefixes, since 1970; -1: the last rendering failed */
 };
+
+static struct preamble *preamble_create(const char *name, size_t n)
+{
+    struct preamble *p = calloc(1, sizeof *p);
+
+    if (!p)
+        return NULL;
+    buf_init(&p->text, PREAMBLE_BYTES_MAX + 2 * 4096);
+    for (int i = 0; i < 2 * N_FORMS; i++)
+        buf_init(&p->prefixes[i / N_FORMS][i % N_FORMS], TEXT_BYTES_MAX);
+    p->name = strndup(name, n);
+    if (p->name)
+        return p;
+    free(p);
+    return NULL;
+}
+
+static void preamble_free(struct preamble *p)
+{
+    if (!p)
+        return;
+    free(p->name);
+    buf_fini(&p->text);
+    for (int k = 0; k < 2 * N_FORMS; k++)
+        buf_fini(&p->prefixes[k / N_FORMS][k % N_FORMS]);
+    free(p);
+}
 
 /* --- files --- */
 
@@ -54,23 +84,19 @@ static bool is_space(char c)
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
+/* Find n_text, and check the text. The words lack the preamble's name. */
 static enum status check_text(struct preamble *p, struct buf *why)
 {
     const char *text = buf_str(&p->text);
 
     if (p->text.len > PREAMBLE_BYTES_MAX)
-        return buf_why(why, ERR_TOO_LARGE, "--preamble: %s is larger than %u KiB", p->file,
-                       PREAMBLE_BYTES_MAX >> 10);
+        return buf_why(why, ERR_TOO_LARGE, "is larger than %u KiB", PREAMBLE_BYTES_MAX >> 10);
     for (p->n_text = p->text.len; p->n_text > 0 && is_space(text[p->n_text - 1]);)
         p->n_text--;
     if (p->n_text == 0)
-        return buf_why(why, ERR_INVALID, "--preamble: %s is empty; it should hold a system prompt",
-                       p->file);
+        return buf_why(why, ERR_INVALID, "is empty; it should hold a system prompt");
     if (!jinja_utf8_valid(text, p->text.len) || memchr(text, '\0', p->text.len))
-        return buf_why(why, ERR_INVALID,
-                       "--preamble: %s is no UTF-8 text; convert it, for example "
-                       "with iconv",
-                       p->file);
+        return buf_why(why, ERR_INVALID, "is no UTF-8 text; convert it, for example with iconv");
     return OK;
 }
 
@@ -79,50 +105,53 @@ static enum status read_text(struct preamble *p, struct buf *why)
     char piece[4096];
     enum status s = OK;
     size_t n;
-    FILE *f = fopen(p->file, "rb");
+    struct buf inner;
+    FILE *f = fopen(p->name, "rb");
 
     if (!f)
         return buf_why(why, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO,
-                       "--preamble: cannot open %s: %s", p->file, strerror(errno));
+                       "--preamble: cannot open %s: %s", p->name, strerror(errno));
     /* May read more than the limit, so that check_text() sees that the file is too large. */
     while (s == OK && p->text.len <= PREAMBLE_BYTES_MAX && (n = fread(piece, 1, sizeof piece, f)))
         s = buf_append(&p->text, piece, n);
     if (s != OK)
-        buf_why(why, s, "--preamble: out of memory for %s", p->file);
+        buf_why(why, s, "--preamble: out of memory for %s", p->name);
     else if (ferror(f))
-        s = buf_why(why, ERR_IO, "--preamble: cannot read %s: %s", p->file, strerror(errno));
+        s = buf_why(why, ERR_IO, "--preamble: cannot read %s: %s", p->name, strerror(errno));
     fclose(f);
-    return s == OK ? check_text(p, why) : s;
+    if (s != OK)
+        return s;
+    buf_init(&inner, BUF_WHY_MAX / 2);
+    s = check_text(p, &inner);
+    if (s != OK)
+        buf_why(why, s, "--preamble: %s %s", p->name, buf_str(&inner));
+    buf_fini(&inner);
+    return s;
 }
 
 static enum status add_file(struct preambles *all, const char *name, size_t n, struct buf *why)
 {
     if (all->n == PREAMBLES_N_MAX)
         return buf_why(why, ERR_INVALID, "--preamble: more than %d files", PREAMBLES_N_MAX);
-    struct preamble *p = &all->list[all->n];
-    p->file = strndup(name, n);
-    if (!p->file)
+    struct preamble *p = preamble_create(name, n);
+    if (!p)
         return buf_why(why, ERR_NOMEM, "out of memory");
-    all->n++;
-    buf_init(&p->text, PREAMBLE_BYTES_MAX + 2 * 4096);
-    for (int i = 0; i < 2 * N_FORMS; i++)
-        buf_init(&p->prefixes[i / N_FORMS][i % N_FORMS], TEXT_BYTES_MAX);
+    all->list[all->n++] = p;
+    all->n_files = all->n;
     return read_text(p, why);
 }
 
 enum status preambles_open(struct preambles **out, const char *files, struct buf *why)
 {
+    struct preambles *p = calloc(1, sizeof *p);
     enum status s = OK;
 
     *out = NULL;
-    if (!files || files[strspn(files, ",")] == '\0')
-        return OK;
-    struct preambles *p = calloc(1, sizeof *p);
     if (!p)
         return buf_why(why, ERR_NOMEM, "out of memory");
-    pthread_mutex_init(&p->lock, NULL);
+    pthread_rwlock_init(&p->lock, NULL);
     p->day = -1;
-    while (s == OK && *files) {
+    while (s == OK && files && *files) {
         size_t n = strcspn(files, ",");
         if (n > 0)
             s = add_file(p, files, n, why);
@@ -139,13 +168,9 @@ void preambles_destroy(struct preambles *p)
 {
     if (!p)
         return;
-    for (uint32_t i = 0; i < p->n; i++) {
-        free(p->list[i].file);
-        buf_fini(&p->list[i].text);
-        for (int k = 0; k < 2 * N_FORMS; k++)
-            buf_fini(&p->list[i].prefixes[k / N_FORMS][k % N_FORMS]);
-    }
-    pthread_mutex_destroy(&p->lock);
+    for (uint32_t i = 0; i < p->n; i++)
+        preamble_free(p->list[i]);
+    pthread_rwlock_destroy(&p->lock);
     free(p);
 }
 
@@ -384,7 +409,17 @@ static enum status find_prefixes(const struct probe *p, const char *text, size_t
     return s;
 }
 
-/* Find all prefixes of all preambles. On an error *failed is the file's name; *why lacks it. */
+/* Find all prefixes of a preamble; *why lacks its name. */
+static enum status find_forms(const struct probe *probe, struct preamble *p)
+{
+    enum status s = find_prefixes(probe, buf_str(&p->text), p->n_text, p->prefixes[0]);
+
+    if (s == OK && p->n_text < p->text.len)
+        s = find_prefixes(probe, buf_str(&p->text), p->text.len, p->prefixes[1]);
+    return s;
+}
+
+/* Find all prefixes of all preambles. On an error *failed is the preamble's name. */
 static enum status find_all(struct preambles *all, int64_t now_s, const char **failed,
                             struct buf *why)
 {
@@ -394,22 +429,19 @@ static enum status find_all(struct preambles *all, int64_t now_s, const char **f
     all->day = -1;
     probe_init(&probe, all->srv, now_s, why);
     for (uint32_t i = 0; s == OK && i < all->n; i++) {
-        struct preamble *p = &all->list[i];
-        *failed = p->file;
-        s = find_prefixes(&probe, buf_str(&p->text), p->n_text, p->prefixes[0]);
-        if (s == OK && p->n_text < p->text.len)
-            s = find_prefixes(&probe, buf_str(&p->text), p->text.len, p->prefixes[1]);
+        *failed = all->list[i]->name;
+        s = find_forms(&probe, all->list[i]);
     }
     if (s == OK)
         all->day = now_s / DAY_S;
     return s;
 }
 
-/* --- at start --- */
+/* --- at start, and when one is registered --- */
 
-/* Check that the preamble is shorter than the model's context, and log its length. */
+/* Check that the preamble is shorter than the model's context. *n_tokens: its length. */
 static enum status check_length(const struct preambles *all, const struct preamble *p,
-                                struct buf *why)
+                                uint32_t *n_tokens, struct buf *why)
 {
     const struct buf *prefix = &p->prefixes[0][FORM_PLAIN];
     struct probe probe = {.srv = all->srv};
@@ -418,36 +450,71 @@ static enum status check_length(const struct preambles *all, const struct preamb
 
     buf_init(&ids, (size_t)max * sizeof(uint32_t));
     enum status s = tokenize(&probe, prefix->data, prefix->len, false, &ids);
-    uint32_t n = (uint32_t)(ids.len / sizeof(uint32_t));
-    if (s == ERR_TOO_LARGE || (s == OK && n >= max))
+    *n_tokens = (uint32_t)(ids.len / sizeof(uint32_t));
+    if (s == ERR_TOO_LARGE || (s == OK && *n_tokens >= max))
         s = buf_why(why, ERR_TOO_LARGE,
-                    "--preamble: %s has more tokens than this model's context "
-                    "of %u takes; shorten it or raise --max-model-len",
-                    p->file, max);
-    else if (s == OK)
-        log_event(LOG_INFO, "preamble", "file=\"%s\" n_tokens=%u", p->file, n);
+                    "has more tokens than this model's context of %u takes; shorten it or raise "
+                    "--max-model-len",
+                    max);
     buf_fini(&ids);
     return s;
 }
 
-/* Check that the prefixes are the same half a day away: they are used for a whole day. */
-static enum status check_time(struct preambles *all, int64_t now_s, const char **failed,
+/* Check that the prefix is the same half a day away: it is used for a whole day. */
+static enum status check_time(const struct preambles *all, const struct preamble *p, int64_t now_s,
                               struct buf *why)
 {
     int64_t begin = now_s / DAY_S * DAY_S, other = begin + (now_s - begin + DAY_S / 2) % DAY_S;
-    struct buf before;
+    const struct buf *prefix = &p->prefixes[0][FORM_PLAIN];
+    struct buf plain, then;
+    struct probe probe;
+    size_t n_until;
 
-    buf_init(&before, TEXT_BYTES_MAX);
-    const struct buf *prefix = &all->list[0].prefixes[0][FORM_PLAIN];
-    enum status s = buf_append(&before, prefix->data, prefix->len);
-    if (s == OK)
-        s = find_all(all, other, failed, why);
-    if (s == OK &&
-        (before.len != prefix->len || memcmp(before.data, prefix->data, before.len) != 0))
+    if (!all->has_date)
+        return OK;
+    buf_init(&plain, TEXT_BYTES_MAX);
+    buf_init(&then, TEXT_BYTES_MAX);
+    probe_init(&probe, all->srv, other, why);
+    enum status s = find_plain(&probe, buf_str(&p->text), p->n_text, &plain, &n_until, &then);
+    if (s == OK && (then.len != prefix->len || memcmp(then.data, prefix->data, then.len) != 0))
         s = buf_why(why, ERR_INVALID,
                     "the chat template writes the time of day before the end of "
                     "the system message");
-    buf_fini(&before);
+    buf_fini(&plain);
+    buf_fini(&then);
+    return s;
+}
+
+static enum status check_model(const struct server *srv, const char *what, struct buf *why)
+{
+    if (srv->template && srv->tokenizer)
+        return OK;
+    return buf_why(why, ERR_UNSUPPORTED,
+                   "%s: this model has no %s, so there are no chats that begin with a system "
+                   "message; %s",
+                   what, srv->template ? "tokenizer" : "chat template",
+                   srv->template ? "leave it out" : "give --chat-template");
+}
+
+static enum status check_file(struct preambles *all, const struct preamble *p, int64_t now_s,
+                              struct buf *why)
+{
+    struct buf inner;
+    uint32_t n_tokens;
+
+    buf_init(&inner, BUF_WHY_MAX / 2);
+    enum status s = check_time(all, p, now_s, &inner);
+    if (s != OK)
+        buf_why(why, s,
+                "--preamble: %s cannot be shared: %s; leave it out or give another "
+                "--chat-template",
+                p->name, inner.len ? buf_str(&inner) : status_words(s));
+    if (s == OK && (s = check_length(all, p, &n_tokens, &inner)) != OK)
+        buf_why(why, s, "--preamble: %s %s", p->name,
+                inner.len ? buf_str(&inner) : status_words(s));
+    if (s == OK)
+        log_event(LOG_INFO, "preamble", "file=\"%s\" n_tokens=%u", p->name, n_tokens);
+    buf_fini(&inner);
     return s;
 }
 
@@ -457,29 +524,129 @@ enum status preambles_prepare(struct preambles *p, const struct server *srv, str
     const char *failed = "";
     struct buf inner;
 
-    if (!p)
+    if (!p || (p->n == 0 && (!srv->template || !srv->tokenizer)))
         return OK;
-    if (!srv->template || !srv->tokenizer)
-        return buf_why(why, ERR_UNSUPPORTED,
-                       "--preamble: this model has no %s, so there are no "
-                       "chats that begin with a system message; %s",
-                       srv->template ? "tokenizer" : "chat template",
-                       srv->template ? "leave --preamble out" : "give --chat-template");
+    enum status s = check_model(srv, "--preamble", why);
+    if (s != OK)
+        return s;
     p->srv = srv;
     p->has_date = chat_template_uses(srv->template, "strftime_now");
     buf_init(&inner, BUF_WHY_MAX / 2);
-    enum status s = find_all(p, now_s, &failed, &inner);
-    if (s == OK && p->has_date)
-        s = check_time(p, now_s, &failed, &inner);
+    s = find_all(p, now_s, &failed, &inner);
     if (s != OK)
         buf_why(why, s,
                 "--preamble: %s cannot be shared: %s; leave it out or give another "
                 "--chat-template",
                 failed, inner.len ? buf_str(&inner) : status_words(s));
     for (uint32_t i = 0; s == OK && i < p->n; i++)
-        s = check_length(p, &p->list[i], why);
+        s = check_file(p, p->list[i], now_s, why);
     buf_fini(&inner);
     return s;
+}
+
+/* --- registered preambles --- */
+
+/* The place of the registered preamble of this name; all->n: there is none. */
+static uint32_t find_registered(const struct preambles *all, const char *name)
+{
+    uint32_t i = all->n_files;
+
+    while (i < all->n && strcmp(all->list[i]->name, name) != 0)
+        i++;
+    return i;
+}
+
+/* Replace or append. Returns what is to be freed: the preamble of before, or p where there is no
+ * room. */
+static struct preamble *enter(struct preambles *all, struct preamble *p, int64_t day,
+                              enum status *status)
+{
+    struct preamble *old = p;
+
+    pthread_rwlock_wrlock(&all->lock);
+    uint32_t i = find_registered(all, p->name);
+    *status = i < all->n || all->n - all->n_files < PREAMBLES_N_REGISTERED_MAX ? OK : ERR_TOO_LARGE;
+    if (*status == OK) {
+        old = all->list[i];
+        all->list[i] = p;
+        if (all->n == 0 || all->day != day) /* another day's are rendered anew at the next chat */
+            all->day = all->n == 0 ? day : -1;
+        all->n += i == all->n;
+    }
+    pthread_rwlock_unlock(&all->lock);
+    return old;
+}
+
+enum status preambles_put(struct preambles *all, const char *name, const char *text, size_t len,
+                          struct buf *why)
+{
+    int64_t now_s = (int64_t)(clock_unix_ns() / 1000000000u);
+    struct probe probe;
+    struct buf inner;
+    uint32_t n_tokens;
+
+    if (!all->srv)
+        return buf_why(why, ERR_UNSUPPORTED,
+                       "system: this model has no chat template or no tokenizer");
+    struct preamble *p = preamble_create(name, strlen(name));
+    if (!p)
+        return buf_why(why, ERR_NOMEM, "out of memory");
+    buf_init(&inner, BUF_WHY_MAX / 2);
+    probe_init(&probe, all->srv, now_s, &inner);
+    enum status s = buf_append(&p->text, text, len);
+    if (s == OK)
+        s = check_text(p, &inner);
+    if (s == OK)
+        s = find_forms(&probe, p);
+    if (s == OK)
+        s = check_time(all, p, now_s, &inner);
+    if (s == OK)
+        s = check_length(all, p, &n_tokens, &inner);
+    if (s != OK)
+        buf_why(why, s, "system: %s", inner.len ? buf_str(&inner) : status_words(s));
+    else
+        p = enter(all, p, now_s / DAY_S, &s);
+    if (s == ERR_TOO_LARGE && inner.len == 0)
+        buf_why(why, s, "there are %d public preambles already; delete one",
+                PREAMBLES_N_REGISTERED_MAX);
+    preamble_free(p);
+    buf_fini(&inner);
+    return s;
+}
+
+void preambles_remove(struct preambles *all, const char *name)
+{
+    struct preamble *old = NULL;
+
+    pthread_rwlock_wrlock(&all->lock);
+    uint32_t i = find_registered(all, name);
+    if (i < all->n) {
+        old = all->list[i];
+        all->list[i] = all->list[--all->n];
+        all->list[all->n] = NULL;
+    }
+    pthread_rwlock_unlock(&all->lock);
+    preamble_free(old);
+}
+
+void preambles_each_file(const struct preambles *p,
+                         void (*f)(void *arg, const char *file, const char *text, size_t len),
+                         void *arg)
+{
+    for (uint32_t i = 0; p && i < p->n_files; i++)
+        f(arg, p->list[i]->name, buf_str(&p->list[i]->text), p->list[i]->n_text);
+}
+
+void preamble_file_name(const char *file, char *out, size_t n_out)
+{
+    const char *slash = strrchr(file, '/');
+
+    snprintf(out, n_out, "file:%s", slash ? slash + 1 : file);
+}
+
+bool preambles_have_date(const struct preambles *p)
+{
+    return p && p->has_date;
 }
 
 /* --- at each chat --- */
@@ -490,7 +657,7 @@ static size_t longest(const struct preambles *all, const char *text, size_t len)
 
     for (uint32_t i = 0; i < all->n; i++) {
         for (int k = 0; k < 2 * N_FORMS; k++) {
-            const struct buf *prefix = &all->list[i].prefixes[k / N_FORMS][k % N_FORMS];
+            const struct buf *prefix = &all->list[i]->prefixes[k / N_FORMS][k % N_FORMS];
             if (prefix->len > end && prefix->len <= len &&
                 memcmp(text, prefix->data, prefix->len) == 0)
                 end = prefix->len;
@@ -499,30 +666,38 @@ static size_t longest(const struct preambles *all, const char *text, size_t len)
     return end;
 }
 
-enum status preambles_find(struct preambles *p, const char *text, size_t len, int64_t now_s,
-                           size_t *end)
+/* Render the prefixes of a new day, unless another thread has done so. */
+static enum status renew(struct preambles *p, const char *text, size_t len, int64_t now_s,
+                         size_t *end)
 {
-    const char *failed;
+    const char *failed = "";
     enum status s = OK;
     struct buf why;
 
-    *end = 0;
-    if (!p)
-        return OK;
-    if (!p->has_date) {
-        *end = longest(p, text, len);
-        return OK;
-    }
     buf_init(&why, BUF_WHY_MAX);
-    pthread_mutex_lock(&p->lock);
+    pthread_rwlock_wrlock(&p->lock);
     if (p->day != now_s / DAY_S)
         s = find_all(p, now_s, &failed, &why);
     if (s == OK)
         *end = longest(p, text, len);
-    pthread_mutex_unlock(&p->lock);
-    if (s != OK)
-        log_event(LOG_ERROR, "preamble failed", "file=\"%s\" status=%s why=\"%s\"", failed,
+    else
+        log_event(LOG_ERROR, "preamble failed", "name=\"%s\" status=%s why=\"%s\"", failed,
                   status_name(s), buf_str(&why));
+    pthread_rwlock_unlock(&p->lock);
     buf_fini(&why);
     return s == OK || s == ERR_NOMEM ? s : ERR_INTERNAL; /* not an error of the client */
+}
+
+enum status preambles_find(struct preambles *p, const char *text, size_t len, int64_t now_s,
+                           size_t *end)
+{
+    *end = 0;
+    if (!p)
+        return OK;
+    pthread_rwlock_rdlock(&p->lock);
+    bool is_old = p->has_date && p->n > 0 && p->day != now_s / DAY_S;
+    if (!is_old)
+        *end = longest(p, text, len);
+    pthread_rwlock_unlock(&p->lock);
+    return is_old ? renew(p, text, len, now_s, end) : OK;
 }

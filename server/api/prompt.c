@@ -15,6 +15,7 @@
 #include "server/api/prompt_documents.h"
 #include "server/api/provenance.h"
 #include "server/api/public_documents.h"
+#include "server/api/retention.h"
 #include "server/server.h"
 #include "server/api/tool_calls.h"
 
@@ -34,6 +35,7 @@ void prompt_init(struct prompt *p, uint32_t n_ids_max)
     p->n_documents = 0;
     p->documents_in_template = p->documents_have_moved = p->wants_citations = false;
     p->documents_note[0] = '\0';
+    p->n_breaks = 0;
     p->scope = NULL;
 }
 
@@ -239,7 +241,8 @@ static enum status set_text(struct json *obj, const char *key, const char *text,
     return js_set(obj, key, js_new_string(text, len));
 }
 
-/* Copy a message for the template, with `content` as its content. */
+/* Copy a message for the template, with `content` as its content. cache_control is a field of the
+ * API, which templates do not know. */
 static enum status make_message(struct json **out, const struct json *message,
                                 const struct buf *content)
 {
@@ -247,7 +250,8 @@ static enum status make_message(struct json **out, const struct json *message,
     enum status s = m ? OK : ERR_NOMEM;
 
     for (void *it = js_first(message); s == OK && it; it = js_next(message, it))
-        s = js_set(m, js_it_key(it), js_ref(js_it_value(it)));
+        if (strcmp(js_it_key(it), "cache_control") != 0)
+            s = js_set(m, js_it_key(it), js_ref(js_it_value(it)));
     if (s == OK)
         s = js_set(m, "content", js_new_string(buf_str(content), content->len));
     if (s == OK)
@@ -270,10 +274,17 @@ static enum status push_system(struct chat_history *history, const char *text, s
     return s;
 }
 
+/* The text whose place in a rendering is looked for: the content of a message up to a breakpoint. */
+struct mark {
+    const struct breakpoint *at;
+    struct json *content; /* of that message, as the template gets it; a reference */
+};
+
 /* Append a message. `documents`: text for the end of the system message; may be empty. asks: ask
  * for citations at its end. */
 static enum status push_message(struct chat_history *history, const struct json *message, size_t i,
-                                const struct buf *documents, bool asks, struct buf *why)
+                                const struct buf *documents, bool asks, struct mark *mark,
+                                struct buf *why)
 {
     struct buf content;
     const char *role = NULL;
@@ -301,6 +312,8 @@ static enum status push_message(struct chat_history *history, const struct json 
     }
     if (s == OK)
         s = make_message(&made, message, &content);
+    if (s == OK && mark && mark->at->message == i)
+        mark->content = js_ref(js_get(made, "content"));
     if (s == OK)
         s = chat_history_add(history, made);
     buf_fini(&content);
@@ -324,7 +337,7 @@ static size_t last_of_user(const struct json *messages)
  * *calls (of struct chat_history_calls) the tool calls that were written as text. */
 static enum status make_messages(struct json **out, struct buf *calls, const struct server *srv,
                                  const struct json *body, const struct buf *documents, bool asks,
-                                 struct buf *why)
+                                 struct mark *mark, struct buf *why)
 {
     const struct json *given = js_get_set(body, "messages");
     size_t n = js_len(given);
@@ -341,7 +354,7 @@ static enum status make_messages(struct json **out, struct buf *calls, const str
     enum status s = chat_history_init(&history, &srv->chat_traits);
     size_t asking = asks ? last_of_user(given) : SIZE_MAX;
     for (size_t i = 0; s == OK && i < n; i++)
-        s = push_message(&history, js_at(given, i), i, documents, i == asking, why);
+        s = push_message(&history, js_at(given, i), i, documents, i == asking, mark, why);
     if (s == OK)
         s = chat_history_take(&history, out);
     chat_history_take_calls(&history, calls);
@@ -464,7 +477,8 @@ struct chat {
     bool parse_special; /* treat untrusted text like trusted text */
     bool add_special;
     struct buf *why;
-    size_t n_kept; /* length of the text after the cut of continue_final_message */
+    size_t n_kept;     /* length of the text after the cut of continue_final_message */
+    struct mark *mark; /* render() finds its place instead of the untrusted texts; NULL: none */
 };
 
 /* Render the context. Adds the ranges of *out that are untrusted to *untrusted (may be NULL).
@@ -479,8 +493,12 @@ static enum status render_context(const struct chat *chat, const struct json *co
 
     buf_init(&texts, TEXT_BYTES_MAX);
     buf_init(&inner, BUF_WHY_MAX / 2);
-    if (untrusted)
+    if (chat->mark && chat->mark->content) {
+        struct chat_text text = {js_string(chat->mark->content, NULL), chat->mark->at->n_bytes};
+        s = buf_append(&texts, &text, sizeof text);
+    } else if (untrusted && !chat->mark) {
         s = provenance_collect(&texts, context, calls, documents_len, own);
+    }
     if (s == OK) {
         s = chat_template_render_marked(chat->srv->template, context, chat->now_s,
                                         (const struct chat_text *)(const void *)texts.data,
@@ -512,7 +530,8 @@ static enum status render(struct chat *chat, struct json *documents, struct buf 
         s = documents_write(documents, chat->wants_citations, &system_text, &own);
     if (s == OK)
         s = make_messages(&messages, &calls, chat->srv, chat->body, &system_text,
-                          documents && chat->in_template && chat->wants_citations, chat->why);
+                          documents && chat->in_template && chat->wants_citations, chat->mark,
+                          chat->why);
     if (s == OK)
         s = make_context(&context, chat->srv, chat->body, &chat->flags, messages,
                          documents && chat->in_template ? js_ref(documents) : NULL, chat->why);
@@ -663,6 +682,46 @@ enum status prompt_render_own(const struct server *srv, const struct json *body,
     return s;
 }
 
+/* Find where the text up to a breakpoint ends in the rendering; 0: the template leaves it out, or
+ * its message became a part of another one. */
+static enum status find_breakpoint(struct chat *chat, const struct breakpoint *at, size_t *end)
+{
+    struct mark mark = {.at = at};
+    struct ranges found = {0};
+    size_t n_kept = chat->n_kept;
+    struct buf text;
+
+    buf_init(&text, TEXT_BYTES_MAX);
+    chat->mark = &mark;
+    enum status s = render(chat, chat->documents->list, &text, &found);
+    chat->mark = NULL;
+    chat->n_kept = n_kept;
+    *end = found.n > 0 ? found.v[found.n - 1].end : 0;
+    *end = *end < n_kept ? *end : n_kept;
+    js_unref(mark.content);
+    ranges_fini(&found);
+    buf_fini(&text);
+    return s;
+}
+
+/* Find the prompt's breaks. */
+static enum status place_breaks(struct prompt *p, struct chat *chat)
+{
+    size_t ends[REQUEST_N_BREAKS_MAX];
+    struct breakpoints b;
+    enum status s = breakpoints_read(&b, chat->body, chat->why);
+
+    p->n_breaks = 0;
+    for (uint32_t i = 0; s == OK && i < b.n; i++)
+        s = find_breakpoint(chat, &b.v[i], &ends[i]);
+    if (s == OK && b.n > 0 && chat->srv->tokenizer)
+        s = breakpoints_place(&b, ends, chat->srv->tokenizer, prompt_ids(p), prompt_n_ids(p),
+                              p->breaks, &p->n_breaks);
+    if (s != OK && chat->why->len == 0)
+        buf_why(chat->why, s, "out of memory");
+    return s;
+}
+
 static enum status encode_chat(void *arg, struct prompt *p, struct spans *spans)
 {
     struct chat *chat = arg;
@@ -674,6 +733,8 @@ static enum status encode_chat(void *arg, struct prompt *p, struct spans *spans)
         render(chat, chat->documents->list, &text, chat->parse_special ? NULL : &untrusted);
     if (s == OK)
         s = tokenize_chat(p, chat, &text, &untrusted, chat->add_special, spans);
+    if (s == OK)
+        s = place_breaks(p, chat);
     ranges_fini(&untrusted);
     buf_fini(&text);
     return s;
@@ -700,78 +761,4 @@ enum status prompt_from_chat(struct prompt *p, const struct server *srv, const s
         s = prompt_from_chat_with(p, srv, body, &documents, add_special, why);
     documents_fini(&documents);
     return s;
-}
-
-/* --- completions --- */
-
-/* Read a prompt: a string or an array of ids. */
-static enum status parse_one(struct prompt *p, const struct server *srv, const struct json *v,
-                             const char *name, unsigned flags, bool want_text, struct buf *why)
-{
-    size_t len;
-    enum status s;
-
-    if (js_is(v, JS_STRING)) {
-        const char *text = js_string(v, &len);
-        s = prompt_from_text(p, srv, text, len, flags, why);
-        if (s == OK && want_text)
-            s = buf_append(&p->text, text, len);
-        return s;
-    }
-    if (!js_is(v, JS_ARRAY))
-        return buf_why(why, ERR_INVALID, "%s: expected a string or an array of token ids, got %s",
-                       name, js_type_name(js_typeof(v)));
-    s = prompt_from_ids(p, srv, v, name, why);
-    if (s == OK && want_text && srv->tokenizer)
-        s = prompt_decode(srv, prompt_ids(p), prompt_n_ids(p), &p->text);
-    return s;
-}
-
-enum status prompt_list_parse(struct prompt **out, uint32_t *n_out, const struct server *srv,
-                              const struct json *body, bool add_special, bool want_text,
-                              struct buf *why)
-{
-    const struct json *v = js_get_set(body, "prompt");
-    bool is_list = js_is(v, JS_ARRAY) && !js_is(js_at(v, 0), JS_INT);
-    size_t n = is_list ? js_len(v) : 1;
-    char name[32] = "prompt";
-    unsigned flags;
-    enum status s = prompt_text_flags(body, add_special, &flags, why);
-
-    *out = NULL;
-    *n_out = 0;
-    if (s != OK)
-        return s;
-    if (!v)
-        return buf_why(why, ERR_INVALID, "prompt: is required");
-    if (js_is(v, JS_ARRAY) && js_len(v) == 0)
-        return buf_why(why, ERR_INVALID, "prompt: must not be empty");
-    if (n > PARAMS_N_REQUESTS_MAX)
-        return buf_why(why, ERR_INVALID, "prompt: %zu entries, at most %d are taken", n,
-                       PARAMS_N_REQUESTS_MAX);
-    struct prompt *list = calloc(n, sizeof *list);
-    if (!list)
-        return buf_why(why, ERR_NOMEM, "out of memory");
-    for (size_t i = 0; s == OK && i < n; i++) {
-        prompt_init(&list[i], srv->info->max_model_len);
-        if (is_list)
-            snprintf(name, sizeof name, "prompt[%zu]", i);
-        s = parse_one(&list[i], srv, is_list ? js_at(v, i) : v, name, flags, want_text, why);
-        if (s == OK && prompt_n_ids(&list[i]) == 0)
-            s = buf_why(why, ERR_INVALID, "%s: must not be empty", name);
-    }
-    if (s == OK) {
-        *out = list;
-        *n_out = (uint32_t)n;
-    } else {
-        prompt_list_free(list, (uint32_t)n);
-    }
-    return s;
-}
-
-void prompt_list_free(struct prompt *list, uint32_t n)
-{
-    for (uint32_t i = 0; list && i < n; i++)
-        prompt_fini(&list[i]);
-    free(list);
 }

@@ -23,6 +23,7 @@
 
 #include "base/json.h"
 #include "cache/cache.h"
+#include "engine/request.h"
 
 struct document_use;
 struct documents;
@@ -38,7 +39,9 @@ struct prompt {
     bool documents_in_template; /* at the template's own place, not in the system message */
     bool documents_have_moved;  /* `documents_order` is not "given", so the answer says the order */
     bool wants_citations;
-    char documents_note[160];     /* why documents are not spans or cannot be reused; else "" */
+    char documents_note[160]; /* why documents are not spans or cannot be reused; else "" */
+    struct request_break breaks[REQUEST_N_BREAKS_MAX]; /* [n_breaks] ascending: retention.h */
+    uint32_t n_breaks;
     const struct kv_scope *scope; /* the scope in which the order "cache" looks up KV, set by the
                                      caller; NULL: keep the given order */
 };

@@ -32,6 +32,16 @@ static const struct route routes[] = {
     {"GET", "/v1/models/", true, false, false, false, false, api_model},
     {"POST", "/tokenize", false, false, false, false, false, api_tokenize},
     {"POST", "/detokenize", false, false, false, false, false, api_detokenize},
+    {"GET", "/v1/documents", false, false, false, false, true, api_documents},
+    {"POST", "/v1/documents/bulk", false, false, true, false, true, api_bulk},
+    {"PUT", "/v1/documents/", true, false, false, false, true, api_document_put},
+    {"GET", "/v1/documents/", true, false, false, false, true, api_document},
+    {"POST", "/v1/documents/", true, false, false, false, true, api_document_change},
+    {"DELETE", "/v1/documents/", true, false, false, false, true, api_document_delete},
+    {"GET", "/v1/preambles", false, false, false, false, true, api_preambles},
+    {"PUT", "/v1/preambles/", true, false, false, false, true, api_preamble_put},
+    {"GET", "/v1/preambles/", true, false, false, false, true, api_preamble},
+    {"DELETE", "/v1/preambles/", true, false, false, false, true, api_preamble_delete},
     {"GET", "/v1/sessions/", true, false, false, false, true, api_session},
     {"POST", "/v1/sessions/", true, false, false, false, true, api_session_close},
     {"GET", "/health", false, true, false, false, false, api_health_ready},
@@ -161,7 +171,7 @@ static struct account *check_key(struct server *srv, struct http_exchange *x, co
 /* Check path, method and the server's state, and answer a refusal. */
 static void check_request(const struct server *srv, struct http_exchange *x, const struct route *r)
 {
-    char words[192], methods[64];
+    char words[192], methods[64]; /* all five methods take 39 bytes */
 
     if (!r) {
         snprintf(words, sizeof words, "there is no %.16s %.120s here", http_method(x),
@@ -197,8 +207,8 @@ void route_early(void *arg, struct http_exchange *x)
     if (!(r && r->open) && !(a = check_key(srv, x, r)))
         return;
     check_request(srv, x, r);
-    if (!http_replied(x) && a && !r->admin && r->method[0] == 'P')
-        (void)admission_request(a, x); /* answers when it says no */
+    if (!http_replied(x) && a && !r->admin && r->method[0] == 'P') /* POST, PUT */
+        (void)admission_request(a, x);                             /* answers when it says no */
     if (!http_replied(x) && r->waits)
         http_will_wait(x);
     if (a && auth_needs_key(srv->auth))

@@ -1,6 +1,7 @@
 #include "server/api/tally.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/check.h"
@@ -16,6 +17,7 @@ struct route_tally {
 struct tally {
     pthread_mutex_t lock;
     uint32_t n_routes; /* constant */
+    _Atomic uint64_t counts[TALLY_N_COUNTS];
     /* Under lock. */
     struct hist n, n_tokens_max, search_s;
     uint64_t n_searches_failed;
@@ -50,6 +52,16 @@ void tally_destroy(struct tally *t)
         return;
     pthread_mutex_destroy(&t->lock);
     free(t);
+}
+
+void tally_add(struct tally *t, enum tally_count what, uint64_t n)
+{
+    atomic_fetch_add_explicit(&t->counts[what], n, memory_order_relaxed);
+}
+
+uint64_t tally_count(const struct tally *t, enum tally_count what)
+{
+    return atomic_load_explicit(&t->counts[what], memory_order_relaxed);
 }
 
 uint32_t tally_n_routes(const struct tally *t)

@@ -1,5 +1,5 @@
-/* tally.h - counters of HTTP for /metrics: exchanges by route and status, their durations, and the
- * n and max_tokens of generating requests, and searches for documents.
+/* tally.h - counters of the server for /metrics: exchanges by route and status, their durations,
+ * the n and max_tokens of generating requests, speculative prefills, and searches for documents.
  *
  * Clients cannot make the number of series grow: the routes are those of the table in route.c and
  * one for all other paths, and only status codes that were sent have a series.
@@ -40,6 +40,18 @@ void tally_exchange(struct tally *t, uint32_t route, int status, double seconds)
 void tally_search(struct tally *t, double seconds, bool succeeded);
 /* Count one prompt: the request asked for `n` answers of at most n_tokens_max tokens. */
 void tally_prompt(struct tally *t, uint32_t n, uint32_t n_tokens_max);
+
+/* Single counts. tally_add() takes no lock. */
+enum tally_count {
+    TALLY_SPECULATION_STARTED,
+    TALLY_SPECULATION_CONFIRMED,
+    TALLY_SPECULATION_REPLACED,
+    TALLY_SPECULATION_DROPPED,
+    TALLY_SPECULATED_FOR_NOTHING, /* tokens */
+    TALLY_N_COUNTS
+};
+void tally_add(struct tally *t, enum tally_count what, uint64_t n);
+uint64_t tally_count(const struct tally *t, enum tally_count what);
 
 uint32_t tally_n_routes(const struct tally *t);
 /* The name of a route; NULL: the route is never counted. */

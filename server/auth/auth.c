@@ -15,6 +15,7 @@
 #define DEFAULT_NAME "default"
 #define OTHER_NAME "_other"
 #define ID_HASH_BYTES 16 /* the minimum of hash_blake2b(); an id is the first half */
+#define OWNER_HASH_BYTES 16
 #define HASH_WORDS (KEY_HASH_BYTES / sizeof(uint64_t))
 
 /* A set of keys; a reload replaces it as a whole. */
@@ -95,6 +96,21 @@ static uint64_t make_id(const struct kv_scope *scope, const char *what, const ch
     return id ? id : 1;
 }
 
+/* The letters separate the kinds as in make_scope(). */
+static void make_owner(const struct key_spec *spec, char out[ACCOUNT_OWNER_BYTES])
+{
+    char hex[2 * OWNER_HASH_BYTES + 1];
+
+    if (spec->tenant[0]) {
+        snprintf(out, ACCOUNT_OWNER_BYTES, "t/%s", spec->tenant);
+    } else if (spec->from_flag) {
+        hash_hex(hex, spec->id, OWNER_HASH_BYTES);
+        snprintf(out, ACCOUNT_OWNER_BYTES, "f/%s", hex);
+    } else {
+        snprintf(out, ACCOUNT_OWNER_BYTES, "k/%s", spec->name);
+    }
+}
+
 static struct account *account_create(struct auth *auth, const struct key_spec *spec)
 {
     struct account *a = calloc(1, sizeof *a);
@@ -106,10 +122,13 @@ static struct account *account_create(struct auth *auth, const struct key_spec *
              spec->tenant[0] ? spec->tenant : spec->name);
     a->admin = spec->admin;
     a->weight = spec->weight;
-    a->kv_bytes = spec->kv_bytes;
+    atomic_store(&a->kv_bytes, spec->kv_bytes);
     a->tenant = find_tenant(auth, a->tenant_name);
     make_scope(auth, spec, &a->scope);
+    make_owner(spec, a->owner);
     a->tenant_id = make_id(&a->scope, "t", "", 0);
+    if (a->tenant != &auth->tenants[AUTH_N_TENANTS_MAX])
+        atomic_store(&a->tenant->id, a->tenant_id);
     limiter_init(&a->limiter, spec->requests_per_minute, spec->tokens_per_minute, clock_now_ns());
     pthread_mutex_init(&a->lock, NULL);
     atomic_init(&a->refs, 1);
@@ -128,14 +147,6 @@ void account_unref(struct account *a)
     pthread_mutex_destroy(&a->lock);
     explicit_bzero(&a->scope, sizeof a->scope);
     free(a);
-}
-
-uint64_t account_kv_bytes(struct account *a)
-{
-    pthread_mutex_lock(&a->lock);
-    uint64_t n = a->kv_bytes;
-    pthread_mutex_unlock(&a->lock);
-    return n;
 }
 
 void account_scope(const struct account *a, const struct kv_scope *salt, struct kv_scope *out)
@@ -184,7 +195,7 @@ static void update_account(struct account *a, const struct key_spec *spec)
     pthread_mutex_lock(&a->lock);
     limiter_set(&a->limiter, spec->requests_per_minute, spec->tokens_per_minute, clock_now_ns());
     a->weight = spec->weight;
-    a->kv_bytes = spec->kv_bytes;
+    atomic_store(&a->kv_bytes, spec->kv_bytes);
     pthread_mutex_unlock(&a->lock);
 }
 
@@ -420,6 +431,22 @@ enum status auth_find(struct auth *auth, const char *authorization, const char *
         account_ref(*out = auth->ring.accounts[i]);
     pthread_rwlock_unlock(&auth->lock);
     return *out ? OK : buf_why(why, ERR_UNAUTHORIZED, "the API key is not valid");
+}
+
+struct account *auth_find_owner(struct auth *auth, const char *owner)
+{
+    struct account *a = auth->everybody;
+
+    if (a && strcmp(a->owner, owner) != 0)
+        a = NULL;
+    pthread_rwlock_rdlock(&auth->lock);
+    for (uint32_t i = 0; i < auth->ring.keys.n && !a; i++)
+        if (strcmp(auth->ring.accounts[i]->owner, owner) == 0)
+            a = auth->ring.accounts[i];
+    if (a)
+        account_ref(a);
+    pthread_rwlock_unlock(&auth->lock);
+    return a;
 }
 
 enum status auth_check(const struct server *srv, const char *authorization, const char *x_api_key,

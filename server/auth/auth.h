@@ -36,18 +36,26 @@ struct server;
 /* A label value in /metrics never goes away, so their number is limited: all further tenants share
  * the counters of "_other". */
 #define AUTH_N_TENANTS_MAX 64
+#define ACCOUNT_OWNER_BYTES (KEY_NAME_BYTES + 2)
 
 struct tenant {
     char name[KEY_NAME_BYTES];
     _Atomic uint64_t n_requests; /* admitted */
     _Atomic uint64_t n_rate_limited;
     _Atomic uint64_t n_prompt_tokens, n_cached_tokens, n_generation_tokens; /* of ended answers */
+    _Atomic uint64_t n_written_tokens; /* of their prompts: request_n_written() */
+    /* Prompts of which a limit kept a part from being held; CACHE_HOLD_NO_LIMIT: all others. */
+    _Atomic uint64_t n_holds_refused[CACHE_HOLD_N_LIMITS];
+    _Atomic uint64_t id; /* account.tenant_id; 0: several tenants share these counters */
 };
 
 struct account {
     /* Constant. */
     char name[KEY_NAME_BYTES];
     char tenant_name[KEY_NAME_BYTES];
+    /* The tenant's name in the catalog of documents: equal where the scope is equal, and the same
+     * in every process. tenant_name is neither: keys of the command line are numbered. */
+    char owner[ACCOUNT_OWNER_BYTES];
     bool admin;
     struct kv_scope scope;
     uint64_t tenant_id;    /* the tenant's number for the scheduler's fairness */
@@ -57,7 +65,8 @@ struct account {
     pthread_mutex_t lock;
     struct limiter limiter;
     double weight;
-    uint64_t kv_bytes;
+    /* Not under lock. */
+    _Atomic uint64_t kv_bytes; /* KV that its requests may hold; 0: no limit */
 };
 
 /* Check the key file of `config`, so that its mistakes are reported before the model is loaded. */
@@ -75,14 +84,14 @@ bool auth_has_admin_key(const struct auth *auth);
  * either may be NULL. On OK the caller owns a reference: account_unref(*out). */
 NODISCARD enum status auth_find(struct auth *auth, const char *authorization, const char *x_api_key,
                                 struct account **out, struct buf *why);
+/* An account of the tenant with this `owner`; the caller owns a reference. NULL: no key belongs to
+ * this tenant now. */
+struct account *auth_find_owner(struct auth *auth, const char *owner);
 void account_ref(struct account *a);
 void account_unref(struct account *a); /* NULL is fine */
 /* Check a key without using its account. */
 NODISCARD enum status auth_check(const struct server *srv, const char *authorization,
                                  const char *x_api_key, struct buf *why);
-
-/* Bytes of KV that the account's requests may hold; 0: no limit. */
-uint64_t account_kv_bytes(struct account *a);
 
 /* The account's scope, narrowed by a request's cache_salt (NULL: not narrowed). */
 void account_scope(const struct account *a, const struct kv_scope *salt, struct kv_scope *out);

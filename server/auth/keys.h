@@ -10,14 +10,15 @@
  *        "weight": 1,                       share of the machine, 0.01 to 1000
  *        "requests_per_minute": 600,        absent: no limit
  *        "tokens_per_minute": 100000,       prompt and generated; absent: no limit
- *        "kv_bytes": "2G"}]}                number or size; absent: no limit
+ *        "kv_bytes": "2G"}]}                KV that its requests may hold; absent: no limit
  *
  * Each key needs a name and either key or key_blake2b; the other fields are optional. Names of keys
  * and tenants are 1 to 64 of A-Z a-z 0-9 . _ - and do not begin with "api-key-" or
  * "admin-api-key-": the keys of --api-key and --admin-api-key are named api-key-1, api-key-2, ...
  *
- * weight and kv_bytes are read, checked and exported by /metrics, but NOT enforced: the scheduler
- * treats all tenants alike, and the KV store knows no limit per key.
+ * weight is read, checked and exported by /metrics, but NOT enforced: the scheduler treats all
+ * tenants alike. kv_bytes bounds the KV that the key's tenant holds after a request of the key
+ * (server/api/retention.h), not its other cached KV.
  *
  * All mistakes of a file are reported, not only the first one. Messages never contain a key or a
  * part of the file's text, because they are logged.

@@ -138,7 +138,8 @@ static ssize_t on_read(void *arg, uint64_t pos, char *bytes, size_t n_max)
 static enum MHD_Result queue_stream(struct http_exchange *x)
 {
     x->status = 200;
-    x->content_type = "text/event-stream; charset=utf-8";
+    if (!x->content_type)
+        x->content_type = "text/event-stream; charset=utf-8";
     http_add_header(x, "Cache-Control", "no-cache");
     slot_set_streaming(x->slot);
     return queue(x, MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, on_read,
@@ -211,7 +212,7 @@ static void answer_preflight(struct http_exchange *x)
     if (strcmp(x->method, "OPTIONS") != 0 || !http_header(x, "Access-Control-Request-Method") ||
         !is_allowed_origin(x))
         return;
-    http_add_header(x, "Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
+    http_add_header(x, "Access-Control-Allow-Methods", "GET, POST, PUT, DELETE, OPTIONS");
     http_add_header(x, "Access-Control-Allow-Headers", "*, Authorization");
     http_add_header(x, "Access-Control-Max-Age", "600");
     http_reply(x, 204, NULL, NULL);
@@ -399,7 +400,8 @@ static void run_handler(struct http_exchange *x)
 {
     if (!x->replied && !slot_lost(x->slot))
         x->server->config.handle(x->server->config.arg, x);
-    drop_body(x); /* free a long prompt's JSON before the answer is computed */
+    if (!x->body_taken)
+        drop_body(x); /* free a long prompt's JSON before the answer is computed */
 }
 
 void exchange_work(void *item)

@@ -130,12 +130,18 @@ const char *http_header(const struct http_exchange *x, const char *name); /* NUL
 const char *http_query(const struct http_exchange *x, const char *name);
 bool http_has_query(const struct http_exchange *x); /* whether there is any query argument */
 const struct buf *http_body(const struct http_exchange *x);
+/* Move the body to *out, which need not be initialized: for work that goes on behind handle(). The
+ * body counts towards bodies_bytes_max until the end of the exchange. */
+void http_take_body(struct http_exchange *x, struct buf *out);
 
 /* Set the answer. Takes ownership of the bytes of *body (NULL: no body) and leaves it empty.
  * content_type: a static string. Only the first call has an effect. */
 void http_reply(struct http_exchange *x, int status, const char *content_type, struct buf *body);
 /* Add a header to the answer; at most 16. name: a static string. */
 void http_add_header(struct http_exchange *x, const char *name, const char *value);
+/* Set the type of a streamed answer, a static string; without this call text/event-stream. Before
+ * step() returns HTTP_STREAM. */
+void http_set_stream_type(struct http_exchange *x, const char *content_type);
 bool http_replied(const struct http_exchange *x);
 /* Set what done() reports: the names of key and tenant, cut to HTTP_NAME_BYTES, and the error code,
  * a static string. Only the first error code has an effect. */

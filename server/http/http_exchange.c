@@ -40,6 +40,13 @@ const struct buf *http_body(const struct http_exchange *x)
     return &x->body;
 }
 
+void http_take_body(struct http_exchange *x, struct buf *out)
+{
+    *out = x->body;
+    x->body = (struct buf){.max = out->max};
+    x->body_taken = true;
+}
+
 bool http_replied(const struct http_exchange *x)
 {
     return x->replied;
@@ -67,6 +74,11 @@ void http_add_header(struct http_exchange *x, const char *name, const char *valu
 
     e->name = name;
     snprintf(e->value, sizeof e->value, "%s", value);
+}
+
+void http_set_stream_type(struct http_exchange *x, const char *content_type)
+{
+    x->content_type = content_type;
 }
 
 void http_set_caller(struct http_exchange *x, const char *key, const char *tenant)

@@ -35,6 +35,7 @@ struct http_exchange {
     struct buf body;
     size_t n_body;           /* bytes received, dropped ones included */
     size_t n_body_counted;   /* this body's share of http_server.bodies_bytes */
+    bool body_taken;         /* http_take_body(): it counts until the end of the exchange */
     enum status body_status; /* not OK: the body was dropped, the request will be refused */
     uint64_t client;         /* http_set_client(); 0: identified by its address */
     bool will_wait;

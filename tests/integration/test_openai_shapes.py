@@ -14,7 +14,7 @@ RECORDED = tarn_test.shared_data("openai-recorded")
 # Fields that Tarn has and OpenAI does not (README, server/api/answer.h).
 EXTENSIONS = {"documents", "stop_reason", "token_ids", "prompt_token_ids", "system_fingerprint",
               "prompt_tokens_details", "completion_tokens_details", "usage",
-              "cached_tokens_details"}
+              "cached_tokens_details", "cache_write_tokens", "held_tokens"}
 # Fields of all recorded answers that are about OpenAI's service only.
 NOT_OURS = {"service_tier", "obfuscation"}
 # Maps whose keys are data.

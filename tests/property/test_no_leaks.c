@@ -1,11 +1,13 @@
 /* Promise P2: nothing leaks. 10,000 random submit, cancel and finish events on a small pool. The
  * states of the blocks add up after each step that is checked, and at the end no block is in
- * use. */
+ * use. Holds of random prompts and tenants stay within their bounds, and none is left once all are
+ * released. */
 #include "tests/unit/test.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/rng.h"
 #include "tests/engine_test.h"
 
@@ -14,6 +16,7 @@
 #endif
 #define N_LIVE 40
 #define N_VOCAB 300
+#define WAIT_MAX_NS UINT64_C(240000000000) /* a guard against hanging */
 
 static void assert_adds_up(const struct cache_stats *all)
 {
@@ -92,6 +95,130 @@ static void random_events_leak_nothing(void **state)
            (unsigned long long)st.cache.tier[CACHE_DEVICE].n_evicted);
     assert_true(n_finished > 100 && n_cancelled > 100);
     assert_true(st.n_preemptions > 0 && st.cache.tier[CACHE_DEVICE].n_evicted > 0);
+    engine_test_close(&t);
+}
+
+#define BLOCK_BYTES (2u * 2 * 2 * 12 * 32 * 2) /* of the small Llama */
+#define N_TENANTS 3u
+#define N_FAMILIES 5u /* of prompts that share prefixes */
+
+static uint64_t bound_of(uint64_t tenant)
+{
+    return tenant * 4 * BLOCK_BYTES;
+}
+
+/* Submit a prompt of a random tenant that is held to its end, to breaks, or not at all. */
+static struct request *submit_held(struct engine_test *t, uint64_t e)
+{
+    static uint32_t ids[400];
+    uint32_t n = 33 + rng_u32(21, e) % 300, family = rng_u32(22, e) % N_FAMILIES;
+    uint32_t r = rng_u32(23, e);
+    struct kv_scope scope = {{0}};
+    struct sampling sp;
+    struct stopping st;
+    struct request *q;
+
+    for (uint32_t i = 0; i < n; i++)
+        ids[i] = rng_u32(family + 50, i) % N_VOCAB;
+    scope.bytes[0] = (uint8_t)(1 + r % N_TENANTS); /* tenants share no KV */
+    engine_test_params(&sp, &st, 1 + r / 8 % 20);
+    sp.n_logprobs = 0;
+    assert_ok(request_create(&q, t->engine, ids, n, NULL, 0, &scope, 0, &sp, &st, NULL));
+    q->tenant = 1 + r % N_TENANTS;
+    q->cache_bytes_max = bound_of(q->tenant);
+    q->cache_ttl_s = r / 256 % 3 == 0 ? CACHE_TTL_FOREVER : r / 256 % 3;
+    if (r / 1024 % 2) {
+        q->breaks[0] = (struct request_break){n / 3, CACHE_TTL_FOREVER};
+        q->breaks[1] = (struct request_break){n / 2, 1};
+        q->n_breaks = 2;
+    }
+    assert_ok(engine_submit(t->engine, q, NULL));
+    return q;
+}
+
+static void assert_bounded(const struct cache_stats *c)
+{
+    uint32_t n_blocks = 0;
+
+    assert_adds_up(c);
+    for (uint32_t i = 0; i < c->n_owners; i++) {
+        assert_true(c->owners[i].n_blocks * (uint64_t)BLOCK_BYTES <= bound_of(c->owners[i].owner));
+        n_blocks += c->owners[i].n_blocks;
+    }
+    assert_int_equal(n_blocks, c->n_held_blocks); /* no block has two owners here */
+}
+
+/* Keep the first key of each tenant's prompts: a release with it ends all its endless holds. */
+static void release_all(struct engine_test *t, const struct kv_key *firsts, uint32_t n)
+{
+    uint32_t n_blocks;
+
+    for (uint32_t i = 0; i < n; i++)
+        assert_ok(engine_cache_release(t->engine, &firsts[i], &n_blocks));
+}
+
+static void random_holds_stay_in_their_bounds_and_none_is_left(void **state)
+{
+    static struct engine_cache_view view;
+    struct kv_key firsts[N_TENANTS * N_FAMILIES];
+    struct request *live[N_LIVE] = {0};
+    uint32_t n_firsts = 0, n_held = 0, n_refused = 0;
+    struct engine_config c;
+    struct engine_test t;
+    struct engine_stats st;
+
+    (void)state;
+    engine_config_init(&c);
+    c.max_num_seqs = 12;
+    c.max_batched_tokens = 200;
+    c.max_model_len = 500;
+    c.kv_bytes = (uint64_t)60 * BLOCK_BYTES;
+    c.kv_host_bytes = (uint64_t)40 * BLOCK_BYTES;
+    c.kv_hold_share = 0.5;
+    c.check_each_step = true;
+    engine_test_open(&t, NULL, &c);
+    for (uint64_t e = 0; e < N_EVENTS / 5; e++) {
+        uint32_t r = rng_u32(24, e), i = r % N_LIVE, k = 0;
+        if (!live[i]) {
+            live[i] = submit_held(&t, e);
+            const struct kv_key *first = &live[i]->prompt.keys[0];
+            while (k < n_firsts && memcmp(&firsts[k], first, sizeof *first) != 0)
+                k++;
+            if (k == n_firsts)
+                firsts[n_firsts++] = *first;
+        } else if ((r >> 10) % 4 == 0) {
+            if ((r >> 12) % 4 == 0)
+                request_cancel(live[i]);
+            engine_test_wait(live[i]);
+            n_held += live[i]->n_held > 0;
+            n_refused += live[i]->hold_limit != CACHE_HOLD_NO_LIMIT;
+            request_unref(live[i]);
+            live[i] = NULL;
+        } else if ((r >> 14) % 16 == 0 && n_firsts > 0) {
+            release_all(&t, &firsts[r % n_firsts], 1);
+        }
+        engine_stats(t.engine, &st);
+        assert_bounded(&st.cache);
+    }
+    for (uint32_t i = 0; i < N_LIVE; i++)
+        if (live[i])
+            engine_test_wait(live[i]);
+    release_all(&t, firsts, n_firsts);
+    for (uint64_t began = clock_now_ns();;) { /* the timed ones end after a second or two */
+        assert_ok(engine_cache_view(t.engine, 0, &view));
+        if (view.stats.n_holds == 0 || clock_now_ns() - began > WAIT_MAX_NS)
+            break;
+        clock_sleep_ns(20000000);
+    }
+    assert_true(view.stats.n_holds == 0 && view.stats.n_held_blocks == 0);
+    assert_int_equal(view.stats.n_owners, 0);
+    engine_test_idle(&t, &st);
+    assert_adds_up(&st.cache);
+    assert_int_equal(st.cache.tier[CACHE_DEVICE].n_in_use, 0);
+    for (uint32_t i = 0; i < N_LIVE; i++)
+        request_unref(live[i]);
+    printf("%u requests held KV, %u of them less than asked\n", n_held, n_refused);
+    assert_true(n_held > 20 && n_refused > 20);
     engine_test_close(&t);
 }
 
@@ -212,6 +339,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_events_leak_nothing),
+        cmocka_unit_test(random_holds_stay_in_their_bounds_and_none_is_left),
         cmocka_unit_test(a_cancelled_request_holds_nothing_after_the_next_step),
         cmocka_unit_test(a_full_queue_is_said_and_never_grows),
         cmocka_unit_test(requests_that_can_never_run_are_refused_at_once),

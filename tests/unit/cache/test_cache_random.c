@@ -178,6 +178,16 @@ static void spill_ahead(struct world *w, uint32_t n_blocks)
         assert_true(b.n_expected_lost == a.n_expected_lost || !w->keeps_all);
 }
 
+static void hold_life(struct world *w, const struct life *l, uint32_t r)
+{
+    struct cache_hold hold = {.owner = r % 3,
+                              .n_bytes_max = r % 3 * 6 * kv_block_bytes(cache_pool(w->cache)),
+                              .until_ns = r % 7 == 0 ? CACHE_HOLD_FOREVER
+                                                     : w->now_ns + r % 500 * 32000000u};
+
+    (void)cache_seq_hold(l->seq, l->n_prompt / 2, &hold, NULL);
+}
+
 static void one_event(struct world *w, uint64_t e)
 {
     uint32_t r = rng_u32(21, e), what = (r >> 8) % 32;
@@ -200,9 +210,9 @@ static void one_event(struct world *w, uint64_t e)
     else if (what == 10 && w->has_disk && (r >> 13) % 8 == 0)
         w->n_erased += cache_erase(w->cache, &l->keys[(r >> 13) % (l->n_keys ? l->n_keys : 1)]);
     else if (what == 3)
-        (void)cache_seq_hold(
-            l->seq, l->n_prompt / 2,
-            &(struct cache_hold){.until_ns = w->now_ns + (r >> 13) % 500 * 32000000u}, NULL);
+        hold_life(w, l, r >> 13);
+    else if (what == 11)
+        (void)cache_release(w->cache, &l->keys[(r >> 13) % (l->n_keys ? l->n_keys : 1)]);
     else if (l->n_tokens == 0 && !l->attached) /* as in an engine: attach, then grow at once */
         (void)attach_life(w, l);
     else if (l->n_tokens == l->n_ids && (r >> 13) % 40 == 0)

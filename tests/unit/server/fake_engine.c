@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "engine/document_order.h"
+#include "engine/embedder.h"
 #include "engine/text/tokenizer/tokenizer_utf8.h"
 
 #define N_INSIDE_MAX 1024
@@ -200,15 +201,20 @@ enum status chat_template_render(const struct chat_template *t, const struct jso
     return s;
 }
 
+/* A single text is found by its bytes, and several are not. */
 enum status chat_template_render_marked(const struct chat_template *t, const struct json *context,
                                         int64_t now_s, const struct chat_text *untrusted,
                                         size_t n_untrusted, struct buf *out, struct ranges *marked,
                                         struct buf *why)
 {
-    (void)untrusted;
-    (void)n_untrusted;
-    (void)marked;
-    return chat_template_render(t, context, now_s, out, why);
+    size_t start = out->len;
+    enum status s = chat_template_render(t, context, now_s, out, why);
+
+    if (s != OK || n_untrusted != 1)
+        return s;
+    const char *at = memmem(out->data + start, out->len - start, untrusted->p, untrusted->len);
+    size_t begin = at ? (size_t)(at - (const char *)out->data) : 0;
+    return at ? ranges_add(marked, begin, begin + untrusted->len) : OK;
 }
 
 /* Choose the reverse order. */
@@ -315,6 +321,13 @@ uint32_t request_n_out(const struct request *r)
 enum finish_reason request_finish(const struct request *r)
 {
     return (enum finish_reason)atomic_load(&r->finish);
+}
+
+uint32_t request_n_written(const struct request *r)
+{
+    uint32_t n_cached = atomic_load(&r->n_cached);
+
+    return r->n_held > n_cached ? r->n_held - n_cached : 0;
 }
 
 /* --- engine --- */
@@ -518,6 +531,56 @@ enum status engine_cache_erase(struct engine *e, const struct kv_key *first, uin
     return OK;
 }
 
+/* --- no embedding model --- */
+
+enum status embedder_open(struct embedder **out, const struct embedder_config *config,
+                          struct buf *why)
+{
+    (void)config;
+    *out = NULL;
+    return buf_why(why, ERR_UNSUPPORTED, "the fake engine embeds nothing");
+}
+
+void embedder_close(struct embedder *e)
+{
+    (void)e;
+}
+
+uint32_t embedder_dim(const struct embedder *e)
+{
+    (void)e;
+    return 0;
+}
+
+enum status embedder_encode(struct embedder *e, const char *text, size_t len, float *out,
+                            uint32_t *n_tokens, struct buf *why)
+{
+    (void)e;
+    (void)text;
+    (void)len;
+    (void)out;
+    (void)n_tokens;
+    (void)why;
+    return ERR_UNSUPPORTED;
+}
+
+/* Caches nothing. */
+enum status engine_cache_spans(struct engine *e, const struct kv_key *keys, uint32_t n,
+                               struct cache_span *spans)
+{
+    (void)e;
+    for (uint32_t i = 0; i < n; i++)
+        spans[i] = (struct cache_span){.key = keys[i]};
+    return atomic_load(&fake_is_stuck) ? ERR_TIMEOUT : OK;
+}
+
+bool engine_cache_knows(const struct engine *e, const struct kv_key *key)
+{
+    (void)e;
+    (void)key;
+    return false;
+}
+
 enum status engine_cache_release(struct engine *e, const struct kv_key *key, uint32_t *n_blocks)
 {
     (void)e;
@@ -693,6 +756,13 @@ enum status engine_estimate(struct engine *e, const struct estimate_query *q,
         .n_waiting = 5,
         .accuracy = {.ttft_error = {0.125, 0.5, 77}, .e2e_error = {0.25, 1, 70}}};
     return OK;
+}
+
+bool engine_has_prefill_room(const struct engine *e, uint32_t n_leaving)
+{
+    (void)e;
+    (void)n_leaving;
+    return true;
 }
 
 double engine_usual_ttft_s(const struct engine *e)

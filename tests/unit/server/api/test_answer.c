@@ -171,6 +171,7 @@ static void usage_says_which_tier_held_the_cached_tokens(void **state)
         atomic_store(&r->n_cached_in[CACHE_DEVICE], 64);
         atomic_store(&r->n_cached_in[CACHE_HOST], 32);
         atomic_store(&r->n_cached_in[CACHE_DISK], 16);
+        r->n_held = i == 3 ? 96 : 160; /* what was cached before is not written */
         buf_reset(&f);
         if (i % 2 == 0) {
             assert_ok(answer_write(&o.call, &f));
@@ -182,6 +183,8 @@ static void usage_says_which_tier_held_the_cached_tokens(void **state)
         const struct json *d = js_get(js_get(j, "usage"), "prompt_tokens_details");
         const struct json *by_tier = js_get(d, "cached_tokens_details");
         assert_int_equal(js_int(js_get(d, "cached_tokens")), 112);
+        assert_int_equal(js_int(js_get(d, "held_tokens")), i == 3 ? 96 : 160);
+        assert_int_equal(js_int(js_get(d, "cache_write_tokens")), i == 3 ? 0 : 48);
         assert_int_equal(js_len(by_tier), 3);
         assert_int_equal(js_int(js_get(by_tier, "device")), 64);
         assert_int_equal(js_int(js_get(by_tier, "host")), 32);

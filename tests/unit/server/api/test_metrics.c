@@ -87,7 +87,8 @@ static void labels_are_bounded(void **state)
     const char *page = get(&t, "boss");
     assert_int_equal(count(page, "\ntarn:key_weight{"), 100);
     assert_int_equal(count(page, "\ntarn:tenant_requests_total{"), AUTH_N_TENANTS_MAX + 1);
-    assert_int_equal(count(page, "tenant=\"_other\""), 5);
+    assert_int_equal(count(page, "tenant=\"_other\""), 10);
+    assert_int_equal(count(page, "tenant=\"_other\",limit=\"owner\""), 1);
     /* Tenants that share the counters of "_other" do not get them. */
     page = get(&t, "sk-00000070");
     assert_non_null(strstr(page, "key=\"k70\",tenant=\"t70\""));

@@ -231,6 +231,10 @@ static void fields_without_effect_are_taken_and_checked(void **state)
         {"{'safety_identifier':1}", "safety_identifier: expected a string"},
         {"{'prompt_cache_key':1}", "prompt_cache_key: expected a string"},
         {"{'prompt_cache_retention':1}", "prompt_cache_retention: expected a string"},
+        {"{'prompt_cache_retention':'1h'}", "prompt_cache_retention: \"1h\" is none of in_memory"},
+        {"{'prompt_cache_options':'x'}", "prompt_cache_options: expected an object"},
+        {"{'prompt_cache_options':{'ttl':'2h'}}", "prompt_cache_options.ttl: \"2h\" is none of"},
+        {"{'cache_control':{'type':'x'}}", "cache_control.type: expected \"ephemeral\""},
         {"{'prediction':'x'}", "prediction: expected an object"},
         {"{'parallel_tool_calls':0}", "parallel_tool_calls: expected a boolean"},
     };

@@ -224,6 +224,88 @@ static void a_prompt_of_one_span_says_the_given_order(void **state)
     buf_fini(&why);
 }
 
+/* Check the prompt's breaks: n of them, at these positions. An id of the fake tokenizer is a byte. */
+static void breaks_at(const char *json, uint32_t n, const uint32_t *at, const uint32_t *ttl_s)
+{
+    struct json *body = json_of(json);
+    struct prompt p;
+    struct buf why;
+
+    buf_init(&why, BUF_WHY_MAX);
+    prompt_init(&p, 1000);
+    if (prompt_from_chat(&p, &t.srv, body, false, &why) != OK)
+        fail_msg("%s: %s", json, buf_str(&why));
+    assert_int_equal(p.n_breaks, n);
+    for (uint32_t i = 0; i < n; i++) {
+        if (p.breaks[i].n_tokens != at[i] || p.breaks[i].ttl_s != ttl_s[i])
+            fail_msg("%s: break %u at %u for %u s", json, i, p.breaks[i].n_tokens,
+                     p.breaks[i].ttl_s);
+    }
+    js_unref(body);
+    prompt_fini(&p);
+    buf_fini(&why);
+}
+
+#define AT(...) ((const uint32_t[]){__VA_ARGS__})
+
+static void a_breakpoint_is_where_its_text_ends(void **state)
+{
+    (void)state;
+    breaks_at("{'messages':[{'role':'user','content':'q'}]}", 0, NULL, NULL);
+    /* "<s>system: AB\nCDE\nuser: q1\n..." */
+    breaks_at("{'messages':[{'role':'system','content':[{'type':'text','text':'AB',"
+              "'cache_control':{'type':'ephemeral','ttl':'1h'}},{'type':'text','text':'CDE',"
+              "'prompt_cache_breakpoint':{'mode':'explicit'}}]},{'role':'user','content':'q1'}]}",
+              2, AT(13, 17), AT(3600, 1800));
+    breaks_at("{'messages':[{'role':'system','content':'AB'},{'role':'user','content':'q1',"
+              "'cache_control':{'type':'ephemeral'}}]}",
+              1, AT(22), AT(300));
+    /* behind documents that are put into the system message */
+    breaks_at("{'documents':[{'text':'x'}],'messages':[{'role':'system','content':[{'type':'text',"
+              "'text':'AB','cache_control':{'type':'ephemeral'}}]},{'role':'user','content':["
+              "{'type':'text','text':'q1','cache_control':{'type':'ephemeral'}}]}]}",
+              2, AT(13, 71), AT(300, 300));
+    /* behind the cut of continue_final_message */
+    breaks_at("{'messages':[{'role':'user','content':'q'},{'role':'assistant','content':'The ',"
+              "'cache_control':{'type':'ephemeral'}}],'continue_final_message':true}",
+              1, AT(26), AT(300));
+}
+
+static void a_breakpoint_of_a_wrong_form_is_named(void **state)
+{
+    static const char *const wrong[][2] = {
+        {"'cache_control':3", "messages[0].content[0].cache_control: expected an object"},
+        {"'cache_control':{}", "messages[0].content[0].cache_control.type: expected"},
+        {"'cache_control':{'type':'ephemeral','ttl':'2m'}",
+         "messages[0].content[0].cache_control.ttl: \"2m\" is none of 5m, 30m, 1h, 24h"},
+        {"'prompt_cache_breakpoint':true",
+         "messages[0].content[0].prompt_cache_breakpoint: expected an object"},
+        {"'prompt_cache_breakpoint':{'mode':'x'}",
+         "messages[0].content[0].prompt_cache_breakpoint.mode: expected \"explicit\""},
+    };
+    char json[300];
+    struct buf why;
+
+    (void)state;
+    buf_init(&why, BUF_WHY_MAX);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct prompt p;
+
+        snprintf(json, sizeof json,
+                 "{'messages':[{'role':'user','content':[{'type':'text','text':'q',%s}]}]}",
+                 wrong[i][0]);
+        struct json *body = json_of(json);
+        buf_reset(&why);
+        prompt_init(&p, 1000);
+        assert_int_equal(prompt_from_chat(&p, &t.srv, body, false, &why), ERR_INVALID);
+        if (strncmp(buf_str(&why), wrong[i][1], strlen(wrong[i][1])) != 0)
+            fail_msg("%s: %s", json, buf_str(&why));
+        js_unref(body);
+        prompt_fini(&p);
+    }
+    buf_fini(&why);
+}
+
 static void a_bad_message_is_named(void **state)
 {
     (void)state;
@@ -434,6 +516,8 @@ int main(void)
         cmocka_unit_test(documents_become_spans_or_the_answer_says_why_not),
         cmocka_unit_test(documents_stand_in_the_order_that_is_cached_farthest),
         cmocka_unit_test(a_prompt_of_one_span_says_the_given_order),
+        cmocka_unit_test(a_breakpoint_is_where_its_text_ends),
+        cmocka_unit_test(a_breakpoint_of_a_wrong_form_is_named),
         cmocka_unit_test(a_bad_message_is_named),
         cmocka_unit_test(a_history_with_tool_calls_is_rendered),
         cmocka_unit_test(a_bad_tool_call_is_named),

@@ -1,0 +1,56 @@
+# faiss.cmake - finds Faiss for engine/retrieval/faiss_index.cc; sets FAISS_FOUND and FAISS_WORDS,
+# and makes the target tarn_faiss_libraries.
+#
+# The libraries below Faiss are linked statically: the reference BLAS and LAPACK of Debian. The
+# shared libblas.so.3 may be OpenBLAS, which starts threads before main() can block signals, so that
+# SIGTERM would kill the server instead of draining it. Faiss's loops that matter do not use a BLAS
+# here (faiss_index.cc).
+set(TARN_FAISS AUTO CACHE STRING "vector search by Faiss: AUTO (if found), ON or OFF")
+set(FAISS_FOUND FALSE)
+set(FAISS_WORDS "no (-DTARN_FAISS=OFF)")
+if(NOT TARN_FAISS STREQUAL "OFF")
+  include(CheckLanguage)
+  check_language(CXX)
+  find_path(FAISS_INCLUDE faiss/IndexIVFFlat.h)
+  find_library(FAISS_LIBRARY faiss)
+  find_library(FAISS_LAPACK liblapack.a PATH_SUFFIXES lapack)
+  find_library(FAISS_BLAS libblas.a PATH_SUFFIXES blas)
+  find_library(FAISS_GFORTRAN NAMES libgfortran.so.5 gfortran)
+  set(FAISS_WORDS "no:")
+  foreach(need CMAKE_CXX_COMPILER FAISS_INCLUDE FAISS_LIBRARY FAISS_LAPACK FAISS_BLAS
+      FAISS_GFORTRAN)
+    if(NOT ${need})
+      string(APPEND FAISS_WORDS " ${need}")
+    endif()
+  endforeach()
+  if(FAISS_WORDS STREQUAL "no:")
+    file(STRINGS ${FAISS_INCLUDE}/faiss/Index.h lines REGEX "#define FAISS_VERSION_")
+    string(REGEX REPLACE "[^0-9;]" "" numbers "${lines}")
+    string(REPLACE ";" "." FAISS_VERSION "${numbers}")
+    if(FAISS_VERSION VERSION_LESS 1.7.3 OR FAISS_VERSION VERSION_GREATER_EQUAL 1.8)
+      string(APPEND FAISS_WORDS " version ${FAISS_VERSION} is not 1.7.3 or 1.7.4")
+    endif()
+  else()
+    string(APPEND FAISS_WORDS " not found (install g++ and libfaiss-dev)")
+  endif()
+  if(FAISS_WORDS STREQUAL "no:")
+    enable_language(CXX)
+    find_package(OpenMP COMPONENTS CXX)
+    if(OpenMP_CXX_FOUND)
+      set(FAISS_FOUND TRUE)
+      set(FAISS_WORDS ${FAISS_VERSION})
+    else()
+      string(APPEND FAISS_WORDS " the C++ compiler has no OpenMP")
+    endif()
+  endif()
+  if(TARN_FAISS STREQUAL "ON" AND NOT FAISS_FOUND)
+    message(FATAL_ERROR "TARN_FAISS=ON: ${FAISS_WORDS}")
+  endif()
+endif()
+
+if(FAISS_FOUND)
+  add_library(tarn_faiss_libraries INTERFACE)
+  target_include_directories(tarn_faiss_libraries SYSTEM INTERFACE ${FAISS_INCLUDE})
+  target_link_libraries(tarn_faiss_libraries INTERFACE ${FAISS_LIBRARY} ${FAISS_LAPACK}
+    ${FAISS_BLAS} ${FAISS_GFORTRAN} OpenMP::OpenMP_CXX)
+endif()
