@@ -665,6 +665,18 @@ static void check_version(struct librarian *l, const struct flight *f)
     buf_fini(&why);
 }
 
+/* What to tell of a prefill that ended; NULL: nothing. */
+static const char *words_of(const struct request *r, enum finish_reason finish)
+{
+    if (finish == FINISH_ERROR)
+        return r->error_words ? r->error_words : "the prefill failed";
+    if (finish == FINISH_CANCELLED || r->cache_ttl_s != CACHE_TTL_FOREVER || r->n_held > 0)
+        return NULL;
+    return r->hold_limit == CACHE_HOLD_SHARE   ? "not held: --kv-hold-share is used up"
+           : r->hold_limit == CACHE_HOLD_OWNER ? "not held: kv_bytes of the key is used up"
+                                               : "not held: there are too many holds";
+}
+
 static void end_flight(struct librarian *l, struct flight *f)
 {
     struct request *r = f->request;
@@ -683,10 +695,7 @@ static void end_flight(struct librarian *l, struct flight *f)
                    : is_done                    ? WARM_EVICTED
                    : finish == FINISH_CANCELLED ? WARM_WAITING
                                                 : WARM_FAILED,
-                   is_done || finish == FINISH_CANCELLED ? NULL
-                   : r->error_words                      ? r->error_words
-                                                         : "the prefill failed",
-                   clock_now_ns());
+                   words_of(r, finish), clock_now_ns());
     pthread_mutex_unlock(&l->lock);
     check_version(l, f);
     request_unref(r);
