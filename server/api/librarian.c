@@ -174,13 +174,25 @@ static void erase_taken(struct librarian *l)
     free(paths);
 }
 
+/* Whether a present document has this path: its text has come back, or another one is equal. */
+static bool is_used(struct librarian *l, const struct kv_key *key)
+{
+    struct document d;
+
+    document_init(&d);
+    bool is_used = catalog_find_path(catalog_of(l), key->bytes, &d) == OK;
+    document_fini(&d);
+    return is_used;
+}
+
 static void erase_again(struct librarian *l, uint64_t now_ns)
 {
     while (l->n_again > 0 && l->again[l->at_again].at_ns <= now_ns) {
         struct kv_key key = l->again[l->at_again].key;
         l->at_again = (l->at_again + 1) % N_AGAIN;
         l->n_again--;
-        erase(l, &key, false);
+        if (!is_used(l, &key))
+            erase(l, &key, false);
     }
 }
 
@@ -218,7 +230,8 @@ static const char *preamble_of(struct librarian *l, const struct library_place *
 /* Whether the use of this path was written lately. */
 static bool is_recent(struct librarian *l, const struct library_place *p, int64_t now_s)
 {
-    uint64_t key = short_key(&p->key) ^ (uint64_t)p->row;
+    /* The version, too: a text may come back, and its old path is gone. */
+    uint64_t key = short_key(&p->key) ^ (uint64_t)p->row ^ (uint64_t)p->version << 40;
     uint32_t at = (uint32_t)(key >> 32) & (N_RECENT - 1);
 
     if (l->recent[at].key == key && now_s - l->recent[at].s < RECENT_S)
@@ -273,8 +286,10 @@ static void write_notes(struct librarian *l)
         s = catalog_commit(catalog_of(l), &why);
     else if (began)
         catalog_rollback(catalog_of(l));
-    if (s != OK)
+    if (s != OK) {
         warn("write uses of documents", &why, s);
+        memset(l->recent, 0, sizeof l->recent);
+    }
     buf_fini(&why);
 }
 
