@@ -68,7 +68,7 @@ def forget() -> None:
 def ids_texts_and_retrieval_give_the_same_tokens() -> None:
     found = ask(retrieval={"top_k": 2})
     names = ids(found)
-    assert names[0] == "a" and len(names) == 2, found["documents"]
+    assert "a" in names and len(names) == 2, found["documents"]
     named = ask(documents=names)
     given = ask(documents=[inline(n) for n in names])
     assert prompt(found) == prompt(named) == prompt(given)
@@ -117,7 +117,7 @@ def an_unknown_document_is_named() -> None:
 
 def a_search_can_be_narrowed() -> None:
     def found(**more: Any) -> list[str]:
-        answer = ask(retrieval={"top_k": 4, **more})
+        answer = ask(retrieval={"top_k": 4, "order": "score", **more})
         return ids(answer) if "documents" in answer else []
     assert set(found(query="captain ship")) >= {"b"} and found(query="captain ship")[0] == "b"
     assert found(query="tower", filter={"topic": "house"}) == ["c"]
@@ -129,7 +129,7 @@ def a_search_can_be_narrowed() -> None:
 
 def a_search_reports_its_result() -> None:
     before = SERVER.metrics()
-    answer = ask(retrieval={"top_k": 2, "mode": "lexical"})
+    answer = ask(retrieval={"top_k": 2, "mode": "lexical", "order": "score"})
     report = answer["retrieval"]
     assert report["mode"] == "lexical" and report["found"] == 2 and report["stages"] >= 1, report
     assert report["milliseconds"] > 0 and report["speculation"] in ("none", "confirmed", "dropped")
@@ -144,7 +144,7 @@ def a_search_reports_its_result() -> None:
 
 def an_embedding_finds_the_nearest() -> None:
     near_d = [0.1, 0.1, 0.1, 1.1]
-    answer = ask(retrieval={"embedding": near_d, "mode": "vector", "top_k": 2})
+    answer = ask(retrieval={"embedding": near_d, "mode": "vector", "top_k": 2, "order": "score"})
     assert ids(answer)[0] == "d" and answer["retrieval"]["mode"] == "vector"
     both = ask(retrieval={"embedding": near_d, "top_k": 4})
     assert both["retrieval"]["mode"] == "hybrid" and sorted(ids(both)) == ["a", "b", "c", "d"]
@@ -156,6 +156,7 @@ def orders() -> None:
     assert ids(ask(documents=["c", "a", "b"], documents_order="id")) == ["a", "b", "c"]
     by_score = ids(ask(retrieval={"top_k": 4, "query": "captain river tower", "order": "score"}))
     by_id = ids(ask(retrieval={"top_k": 4, "query": "captain river tower", "order": "id"}))
+    assert ids(ask(retrieval={"top_k": 4, "query": "captain river tower"})) == by_id
     assert by_id == sorted(by_score) and len(by_id) == 4, (by_id, by_score)
     forget()
     turned = by_score[::-1]
@@ -199,7 +200,7 @@ def streams_say_it_in_the_first_frame() -> None:
         frames, _ = SERVER.stream(path, {**body, "retrieval": {"top_k": 2}, "citations": True})
         has = [i for i, f in enumerate(frames) if "documents" in f]
         assert has == [0] and "retrieval" in frames[0], frames[0]
-        assert frames[0]["documents"]["used"][0]["id"] == "a"
+        assert "a" in [d["id"] for d in frames[0]["documents"]["used"]]
         ends = [f["choices"][0] for f in frames if f["choices"][0].get("finish_reason")]
         assert len(ends) == 1 and ends[0]["citations"] == [], ends
 
