@@ -70,7 +70,7 @@ libraries_table() {
 ^uc[pst]/                    ^cache/transport_ucx
 ^hiredis/                    ^cache/directory_redis
 ^cmocka\.h$                  ^tests/
-^tarn_client\.h$             ^clients/c/example\.c$|^tests/integration/installed/
+^tarn_client\.h$             ^clients/(c/example|examples/[a-z]+)\.c$|^tests/integration/installed/
 ^(algorithm|c[a-z]+|memory|new|stdexcept|vector)$  ^engine/retrieval/faiss_index\.cc$|^tests/cuda_emulation/
 ^(deque|functional|limits|map|mutex|string|tuple|type_traits)$  ^tests/cuda_emulation/
 ^(elf|link)\.h$               ^tests/cuda_emulation/

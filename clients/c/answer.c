@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
@@ -9,6 +10,7 @@
 
 #define N_INDEX_MAX 65536
 #define N_TOKENS_MAX ((int64_t)1 << 53)
+#define N_SOURCES_MAX 4096
 #define IDS_BYTES_MAX (64u << 20)
 #define WORDS_OF_BODY 200 /* bytes shown of an error body that is not JSON, as of a proxy */
 
@@ -25,6 +27,7 @@ void answer_fini(struct answer *a)
 {
     buf_fini(&a->words);
     buf_fini(&a->ids);
+    free(a->sources);
 }
 
 static enum tarn_error wrong(struct answer *a, const char *field, const char *wanted,
@@ -45,11 +48,11 @@ static void get_count(const struct json *obj, const char *key, int64_t *out)
         *out = js_int(v);
 }
 
-static void get_tiers(const struct json *tiers, struct tarn_usage *u)
+static void get_tiers(const struct json *tiers, int64_t by_tier[TARN_N_TIERS])
 {
     for (int t = 0; t < TARN_N_TIERS; t++)
-        get_count(tiers, tarn_tier_name((enum tarn_tier)t), &u->cached_by_tier[t]);
-    get_count(tiers, "storage", &u->cached_by_tier[TARN_TIER_DISK]); /* SGLang's name */
+        get_count(tiers, tarn_tier_name((enum tarn_tier)t), &by_tier[t]);
+    get_count(tiers, "storage", &by_tier[TARN_TIER_DISK]); /* SGLang's name */
 }
 
 static void take_usage(struct answer *a, const struct json *root)
@@ -66,9 +69,47 @@ static void take_usage(struct answer *a, const struct json *root)
     get_count(prompt, "cached_tokens", &u->cached_tokens);
     get_count(prompt, "cache_write_tokens", &u->cache_write_tokens);
     get_count(prompt, "held_tokens", &u->held_tokens);
-    get_tiers(js_get(prompt, "cached_tokens_details"), u);
-    get_tiers(js_get(js_get(root, "sglext"), "cached_tokens_details"), u);
+    get_tiers(js_get(prompt, "cached_tokens_details"), u->cached_by_tier);
+    get_tiers(js_get(js_get(root, "sglext"), "cached_tokens_details"), u->cached_by_tier);
     get_count(js_get(usage, "completion_tokens_details"), "reasoning_tokens", &u->reasoning_tokens);
+}
+
+/* --- documents --- */
+
+static void read_source(const struct json *j, struct tarn_source *out)
+{
+    const struct json *id = js_get(j, "id"), *title = js_get(j, "title");
+    const struct json *score = js_get(j, "score");
+
+    *out = (struct tarn_source){.score = TARN_UNSET_REAL, .n_tokens = -1, .cached_tokens = -1};
+    for (int t = 0; t < TARN_N_TIERS; t++)
+        out->cached_by_tier[t] = -1;
+    if (js_is(id, JS_STRING))
+        snprintf(out->id, sizeof out->id, "%s", js_string(id, NULL));
+    if (js_is(title, JS_STRING))
+        snprintf(out->title, sizeof out->title, "%s", js_string(title, NULL));
+    if (js_is(score, JS_INT) || js_is(score, JS_REAL))
+        out->score = js_number(score);
+    get_count(j, "n_tokens", &out->n_tokens);
+    get_count(j, "cached_tokens", &out->cached_tokens);
+    get_tiers(js_get(j, "cached_tokens_details"), out->cached_by_tier);
+}
+
+/* Read the documents that the answer lists; another shape, as of another server, lists none. */
+static enum tarn_error take_sources(struct answer *a, const struct json *root)
+{
+    const struct json *used = js_get(js_get(root, "documents"), "used");
+    size_t n = js_is(used, JS_ARRAY) ? js_len(used) : 0;
+
+    if (n == 0 || n > N_SOURCES_MAX || a->sources)
+        return TARN_OK;
+    a->sources = calloc(n, sizeof *a->sources);
+    if (!a->sources)
+        return TARN_ERR_NOMEM;
+    for (size_t i = 0; i < n; i++)
+        read_source(js_at(used, i), &a->sources[i]);
+    a->n_sources = n;
+    return TARN_OK;
 }
 
 /* --- errors --- */
@@ -277,7 +318,9 @@ enum tarn_error answer_take_event(struct answer *a, const char *json, size_t len
         e = TARN_ERR_STREAM;
     } else {
         take_usage(a, root);
-        e = take_choices(a, root, "delta", time_ns);
+        e = take_sources(a, root);
+        if (e == TARN_OK)
+            e = take_choices(a, root, "delta", time_ns);
     }
     js_unref(root);
     return e;
@@ -298,7 +341,9 @@ enum tarn_error answer_take_whole(struct answer *a, const char *json, size_t len
         e = wrong(a, "choices", "an array", js_get(root, "choices"));
     } else {
         take_usage(a, root);
-        e = take_choices(a, root, "message", time_ns);
+        e = take_sources(a, root);
+        if (e == TARN_OK)
+            e = take_choices(a, root, "message", time_ns);
     }
     js_unref(root);
     return e;

@@ -1,6 +1,6 @@
 /* answer.h - parses the JSON of an answer: pieces of a stream, whole answers, errors, usage.
  *
- * Owns    `words` and a buffer for token ids: answer_fini().
+ * Owns    `words`, `sources` and a buffer for token ids: answer_fini().
  * Thread  one at a time.
  * Errors  TARN_ERR_PARSE, TARN_ERR_STREAM, TARN_ERR_NOMEM, with words; fields that this library
  *         does not use may have any shape.
@@ -17,7 +17,9 @@ struct answer {
     char finish_reason[32]; /* of choice 0 */
     char code[64];
     struct buf words;
-    struct buf ids; /* uint32_t */
+    struct buf ids;              /* uint32_t */
+    struct tarn_source *sources; /* [n_sources] */
+    size_t n_sources;
     uint64_t n_chunks, n_deltas, first_ns, last_ns;
     bool stopped; /* set by the owner: emit() must not be called again */
     void (*emit)(void *arg, const struct tarn_chunk *chunk);

@@ -232,6 +232,8 @@ static void on_end(void *arg, struct http_call *http, const struct http_done *do
     r.retry_after_s = c->retry_after_s;
     r.request_id = c->request_id;
     r.usage = c->answer.usage;
+    r.sources = c->answer.sources;
+    r.n_sources = c->answer.n_sources;
     memcpy(r.finish_reason, c->answer.finish_reason, sizeof r.finish_reason);
     r.n_chunks = c->answer.n_chunks;
     r.n_deltas = c->answer.n_deltas;
@@ -248,7 +250,8 @@ static void on_end(void *arg, struct http_call *http, const struct http_done *do
 /* --- starting --- */
 
 static enum tarn_error start(struct tarn_call **out, struct http_loop *loop,
-                             const struct tarn_client *client, const char *method, const char *path,
+                             const struct tarn_client *client, const char *method,
+                             const char *content_type, const char *path,
                              const struct tarn_body *body, bool is_raw,
                              const struct tarn_handlers *handlers, void *arg)
 {
@@ -262,6 +265,7 @@ static enum tarn_error start(struct tarn_call **out, struct http_loop *loop,
                                    .n_headers = cf->n_headers,
                                    .body = body->data,
                                    .body_len = body->len,
+                                   .content_type = content_type,
                                    .ca_file = cf->ca_file,
                                    .tls_no_verify = cf->tls_no_verify,
                                    .fresh_connection = cf->fresh_connections,
@@ -303,7 +307,7 @@ enum tarn_error tarn_call_start(struct tarn_call **out, struct http_loop *loop,
 {
     const char *path = body->kind == TARN_CHAT ? "/v1/chat/completions" : "/v1/completions";
 
-    return start(out, loop, client, NULL, path, body, false, handlers, arg);
+    return start(out, loop, client, NULL, NULL, path, body, false, handlers, arg);
 }
 
 enum tarn_error tarn_call_start_raw(struct tarn_call **out, struct http_loop *loop,
@@ -311,17 +315,17 @@ enum tarn_error tarn_call_start_raw(struct tarn_call **out, struct http_loop *lo
                                     const char *body, size_t body_len,
                                     const struct tarn_handlers *handlers, void *arg)
 {
-    return call_start_method(out, loop, client, NULL, path, body, body_len, handlers, arg);
+    return call_start_method(out, loop, client, NULL, NULL, path, body, body_len, handlers, arg);
 }
 
 enum tarn_error call_start_method(struct tarn_call **out, struct http_loop *loop,
                                   const struct tarn_client *client, const char *method,
-                                  const char *path, const char *body, size_t body_len,
-                                  const struct tarn_handlers *handlers, void *arg)
+                                  const char *content_type, const char *path, const char *body,
+                                  size_t body_len, const struct tarn_handlers *handlers, void *arg)
 {
     struct tarn_body raw = {.data = (char *)(uintptr_t)body, .len = body_len};
 
-    return start(out, loop, client, method, path, &raw, true, handlers, arg);
+    return start(out, loop, client, method, content_type, path, &raw, true, handlers, arg);
 }
 
 void tarn_call_cancel(struct tarn_call *c)

@@ -132,23 +132,52 @@ static void write_messages(struct writer *w, const struct tarn_request *r)
     put(w, "]");
 }
 
+static void write_document(struct writer *w, const struct tarn_document *d)
+{
+    put(w, "{");
+    if (d->title.data) {
+        put(w, "\"title\":");
+        put_text(w, &d->title);
+        put(w, ",");
+    }
+    put(w, "\"text\":");
+    put_text(w, &d->text);
+    put(w, "}");
+}
+
 static void write_documents(struct writer *w, const struct tarn_request *r)
 {
-    if (r->n_documents == 0 || !begin(w, "documents"))
+    size_t n_ids = r->n_document_ids, n = n_ids + r->n_documents;
+
+    if (n == 0 || !begin(w, "documents"))
         return;
-    for (size_t i = 0; i < r->n_documents; i++) {
-        const struct tarn_document *d = &r->documents[i];
-        put(w, i ? ",{" : "[{");
-        if (d->title.data) {
-            put(w, "\"title\":");
-            put_text(w, &d->title);
-            put(w, ",");
-        }
-        put(w, "\"text\":");
-        put_text(w, &d->text);
-        put(w, "}");
+    for (size_t i = 0; i < n; i++) {
+        put(w, i ? "," : "[");
+        if (i < n_ids)
+            put_string(w, r->document_ids[i], strlen(r->document_ids[i]));
+        else
+            write_document(w, &r->documents[i - n_ids]);
     }
     put(w, "]");
+}
+
+static void write_retrieval(struct writer *w, const struct tarn_retrieval *t)
+{
+    if (!t || !begin(w, "retrieval"))
+        return;
+    struct writer inner = {.out = w->out, .why = w->why, .status = w->status};
+    put(&inner, "{");
+    member_string(&inner, "scope", t->scope);
+    if (t->query.data && begin(&inner, "query"))
+        put_text(&inner, &t->query);
+    if (t->top_k > 0)
+        member_int(&inner, "top_k", t->top_k);
+    if (t->filter && begin(&inner, "filter"))
+        put(&inner, t->filter);
+    member_string(&inner, "order", t->order);
+    put(&inner, "}");
+    w->out = inner.out;
+    w->status = inner.status;
 }
 
 static void write_stop(struct writer *w, const struct tarn_request *r)
@@ -166,13 +195,14 @@ static void write_prompt(struct writer *w, const struct tarn_request *r)
 {
     if (r->kind == TARN_CHAT) {
         write_messages(w, r);
-        write_documents(w, r);
-        member_string(w, "documents_placement", r->documents_placement);
     } else if (r->prompt_ids) {
         member_ids(w, "prompt", r->prompt_ids, r->n_prompt_ids);
     } else if (r->prompt.data && begin(w, "prompt")) {
         put_text(w, &r->prompt);
     }
+    write_documents(w, r);
+    member_string(w, "documents_placement", r->documents_placement);
+    write_retrieval(w, r->retrieval);
 }
 
 static void write_sampling(struct writer *w, const struct tarn_request *r)
@@ -220,6 +250,34 @@ static void write_extra(struct writer *w)
     }
 }
 
+static enum status parse_object(struct json **out, const char *name, const char *text,
+                                struct buf *why)
+{
+    struct buf inner;
+
+    buf_init(&inner, BUF_WHY_MAX / 2);
+    enum status s = js_parse(out, text, strlen(text), &inner);
+    if (s == OK && !js_is(*out, JS_OBJECT)) {
+        js_unref(*out);
+        *out = NULL;
+        s = buf_why(why, ERR_INVALID, "%s: expected a JSON object", name);
+    } else if (s != OK) {
+        buf_why(why, s, "%s: %s", name, buf_str(&inner));
+    }
+    buf_fini(&inner);
+    return s;
+}
+
+/* Check a JSON object that the caller gives as text; NULL is fine. */
+static enum status check_object(const char *name, const char *text, struct buf *why)
+{
+    struct json *j = NULL;
+    enum status s = text ? parse_object(&j, name, text, why) : OK;
+
+    js_unref(j);
+    return s;
+}
+
 static enum status check(struct writer *w, const struct tarn_request *r)
 {
     bool has_prompt = r->prompt_ids || r->prompt.data || js_get(w->extra, "prompt");
@@ -229,7 +287,7 @@ static enum status check(struct writer *w, const struct tarn_request *r)
         return buf_why(&w->why, ERR_INVALID, "a chat needs messages");
     if (r->kind == TARN_COMPLETION && !has_prompt)
         return buf_why(&w->why, ERR_INVALID, "a completion needs a prompt");
-    return OK;
+    return r->retrieval ? check_object("retrieval.filter", r->retrieval->filter, &w->why) : OK;
 }
 
 static bool is_stream(const struct tarn_request *r, const struct json *extra)
@@ -253,23 +311,6 @@ static void write_body(struct writer *w, const struct tarn_request *r)
     put(w, "}");
 }
 
-static enum status parse_extra(struct json **extra, const char *text, struct buf *why)
-{
-    struct buf inner;
-
-    buf_init(&inner, BUF_WHY_MAX / 2);
-    enum status s = js_parse(extra, text, strlen(text), &inner);
-    if (s == OK && !js_is(*extra, JS_OBJECT)) {
-        js_unref(*extra);
-        *extra = NULL;
-        s = buf_why(why, ERR_INVALID, "extra_body: expected a JSON object");
-    } else if (s != OK) {
-        buf_why(why, s, "extra_body: %s", buf_str(&inner));
-    }
-    buf_fini(&inner);
-    return s;
-}
-
 enum tarn_error tarn_body_build(struct tarn_body *out, const struct tarn_request *r, char *why,
                                 size_t why_size)
 {
@@ -280,7 +321,7 @@ enum tarn_error tarn_body_build(struct tarn_body *out, const struct tarn_request
     buf_init(&w.out, BODY_BYTES_MAX);
     buf_init(&w.why, BUF_WHY_MAX);
     if (r->extra_body)
-        w.status = parse_extra(&extra, r->extra_body, &w.why);
+        w.status = parse_object(&extra, "extra_body", r->extra_body, &w.why);
     w.extra = extra;
     if (w.status == OK)
         w.status = check(&w, r);

@@ -106,6 +106,15 @@ struct tarn_document {
     struct tarn_text text;
 };
 
+/* A search among the registered documents, which adds its results to the request's documents. */
+struct tarn_retrieval {
+    const char *scope;      /* NULL: the server's default; "own", "public" or "all" */
+    struct tarn_text query; /* not set: the last message of the user */
+    int64_t top_k;          /* TARN_UNSET or 0: the server's default */
+    const char *filter;     /* on metadata, a JSON object; NULL: none */
+    const char *order;      /* "score", "cache", "id"; NULL: the server's default */
+};
+
 /* tarn_body_build() borrows all pointers until it returns. The body has the fields in this order,
  * so equal requests have equal bytes. */
 struct tarn_request {
@@ -114,11 +123,15 @@ struct tarn_request {
 
     const struct tarn_message *messages; /* [n_messages] chat */
     size_t n_messages;
-    const struct tarn_document *documents; /* [n_documents] chat; an extension of Tarn */
+    /* Extensions of Tarn: ids of registered documents, and behind them documents with text. */
+    const char *const *document_ids; /* [n_document_ids] */
+    size_t n_document_ids;
+    const struct tarn_document *documents; /* [n_documents] */
     size_t n_documents;
-    const char *documents_placement; /* "system", "template" */
-    struct tarn_text prompt;         /* completion; used only if prompt_ids is NULL */
-    const uint32_t *prompt_ids;      /* [n_prompt_ids] completion: the prompt as token ids */
+    const char *documents_placement;        /* "system", "template" */
+    const struct tarn_retrieval *retrieval; /* NULL: none; an extension of Tarn */
+    struct tarn_text prompt;                /* completion; used only if prompt_ids is NULL */
+    const uint32_t *prompt_ids;             /* [n_prompt_ids] completion: the prompt as token ids */
     size_t n_prompt_ids;
 
     bool stream;
@@ -192,6 +205,16 @@ struct tarn_usage {
     int64_t reasoning_tokens; /* usage.completion_tokens_details.reasoning_tokens */
 };
 
+/* A document that the answer was made with. -1 and TARN_UNSET_REAL: the server did not say. */
+#define TARN_SOURCE_BYTES 260
+struct tarn_source {
+    char id[TARN_SOURCE_BYTES];    /* "": inline */
+    char title[TARN_SOURCE_BYTES]; /* cut at that length */
+    double score;                  /* of the search that found it */
+    int64_t n_tokens, cached_tokens;
+    int64_t cached_by_tier[TARN_N_TIERS];
+};
+
 /* Valid during on_end. */
 struct tarn_result {
     enum tarn_error error;
@@ -201,6 +224,8 @@ struct tarn_result {
     double retry_after_s;   /* the header Retry-After; -1: absent or a date */
     const char *request_id; /* X-Request-Id of the answer, or "" */
     struct tarn_usage usage;
+    const struct tarn_source *sources; /* [n_sources] in the order of the prompt */
+    size_t n_sources;
     char finish_reason[32]; /* of choice 0; "" when none came */
     uint64_t n_chunks;      /* number of chunks */
     uint64_t n_deltas;      /* chunks with has_delta */
@@ -252,6 +277,8 @@ struct tarn_answer {
     char code[64];
     double retry_after_s;
     struct tarn_usage usage;
+    struct tarn_source *sources; /* [n_sources] owned, like text */
+    size_t n_sources;
     char finish_reason[32];
     char *text; /* [text_len] generated text of choice 0, or the body; never NULL */
     size_t text_len;
@@ -286,6 +313,50 @@ enum tarn_error tarn_tokenize(struct tarn_answer *answer, const struct tarn_clie
 /* Detokenize ids. answer->text is their text. */
 enum tarn_error tarn_detokenize(struct tarn_answer *answer, const struct tarn_client *client,
                                 const uint32_t *ids, size_t n_ids);
+
+/* --- registered documents (an extension of Tarn) --- */
+
+/* The fields of a document to be registered. Only what is set is sent. */
+struct tarn_document_fields {
+    struct tarn_text title, text;
+    const char *metadata;   /* a JSON object */
+    const float *embedding; /* [n_embedding] */
+    size_t n_embedding;
+    int64_t is_public, is_pinned; /* 0 or 1 */
+    int64_t ttl;                  /* seconds until the document expires */
+    const char *prefill;          /* "now", "lazy" */
+};
+/* Initialize with no field set. */
+void tarn_document_fields_init(struct tarn_document_fields *f);
+
+/* Register a document or replace it. The answer's text is the document's JSON without its text, as
+ * in the next functions. id: any text of 1 to 256 bytes, except "." and "..". */
+enum tarn_error tarn_document_put(struct tarn_answer *answer, const struct tarn_client *client,
+                                  const char *id, const struct tarn_document_fields *fields);
+/* Change pin, ttl or prefill ("now": compute its KV soon); the text stays. */
+enum tarn_error tarn_document_change(struct tarn_answer *answer, const struct tarn_client *client,
+                                     const char *id, const struct tarn_document_fields *fields);
+/* The document with its paths, tiers and uses. */
+enum tarn_error tarn_document_get(struct tarn_answer *answer, const struct tarn_client *client,
+                                  const char *id);
+enum tarn_error tarn_document_delete(struct tarn_answer *answer, const struct tarn_client *client,
+                                     const char *id);
+/* A page of the list: at most `limit` documents (0: the server's default) behind the id `after`
+ * (NULL: from the first). */
+enum tarn_error tarn_documents_list(struct tarn_answer *answer, const struct tarn_client *client,
+                                    const char *after, uint32_t limit);
+/* Register many: `lines` [len] has one JSON object a line, with "id", "text" and the other fields.
+ * The answer's text has the server's lines: progress, errors, and the sums at the end. */
+enum tarn_error tarn_documents_import(struct tarn_answer *answer, const struct tarn_client *client,
+                                      const char *lines, size_t len);
+/* Register what comes before documents: a system message, which all tenants may share if it is
+ * public. is_public: 0, 1 or TARN_UNSET. */
+enum tarn_error tarn_preamble_put(struct tarn_answer *answer, const struct tarn_client *client,
+                                  const char *id, const struct tarn_text *system_text,
+                                  int64_t is_public);
+enum tarn_error tarn_preamble_delete(struct tarn_answer *answer, const struct tarn_client *client,
+                                     const char *id);
+enum tarn_error tarn_preambles_list(struct tarn_answer *answer, const struct tarn_client *client);
 
 #ifdef __cplusplus
 }

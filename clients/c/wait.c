@@ -14,7 +14,7 @@ struct waiting {
     struct buf text;
     bool failed; /* the text is too large, or memory is short */
     bool is_raw;
-    const char *method; /* NULL: POST if there is a body, else GET */
+    const char *method, *content_type; /* as call_start_method() */
     bool (*on_chunk)(void *arg, const struct tarn_chunk *chunk);
     void *arg;
 };
@@ -57,7 +57,11 @@ static void on_end(void *arg, struct tarn_call *call, const struct tarn_result *
     a->end_ns = r->end_ns;
     if (w->is_raw && buf_append(&w->text, r->body, r->body_len) != OK)
         w->failed = true;
-    if (w->failed)
+    if (r->n_sources > 0 && (a->sources = calloc(r->n_sources, sizeof *a->sources)) != NULL) {
+        memcpy(a->sources, r->sources, r->n_sources * sizeof *a->sources);
+        a->n_sources = r->n_sources;
+    }
+    if (w->failed || a->n_sources < r->n_sources)
         set_error(a, TARN_ERR_TOO_LARGE, "no room for the answer");
 }
 
@@ -80,8 +84,8 @@ static enum tarn_error run(struct waiting *w, const struct tarn_client *client, 
     if (http_loop_create(&loop, NULL) != OK)
         return set_error(w->answer, TARN_ERR_INTERNAL, "no event loop");
     if (path)
-        e = call_start_method(NULL, loop, client, w->method, path, body->data, body->len, &handlers,
-                              w);
+        e = call_start_method(NULL, loop, client, w->method, w->content_type, path, body->data,
+                              body->len, &handlers, w);
     else
         e = tarn_call_start(NULL, loop, client, body, &handlers, w);
     if (e != TARN_OK)
@@ -105,8 +109,11 @@ static enum tarn_error hand_over(struct tarn_answer *a, struct buf *text)
 void tarn_answer_fini(struct tarn_answer *a)
 {
     free(a->text);
+    free(a->sources);
     a->text = NULL;
     a->text_len = 0;
+    a->sources = NULL;
+    a->n_sources = 0;
 }
 
 enum tarn_error tarn_generate(struct tarn_answer *answer, const struct tarn_client *client,
@@ -125,11 +132,11 @@ enum tarn_error tarn_generate(struct tarn_answer *answer, const struct tarn_clie
     return hand_over(answer, &w.text);
 }
 
-static enum tarn_error fetch(struct tarn_answer *answer, const struct tarn_client *client,
-                             const char *method, const char *path, const char *body,
-                             size_t body_len)
+enum tarn_error wait_fetch(struct tarn_answer *answer, const struct tarn_client *client,
+                           const char *method, const char *content_type, const char *path,
+                           const char *body, size_t body_len)
 {
-    struct waiting w = {.answer = answer, .method = method};
+    struct waiting w = {.answer = answer, .method = method, .content_type = content_type};
     struct tarn_body raw = {.data = (char *)(uintptr_t)body, .len = body_len};
 
     init_answer(answer);
@@ -137,10 +144,19 @@ static enum tarn_error fetch(struct tarn_answer *answer, const struct tarn_clien
     return hand_over(answer, &w.text);
 }
 
+enum tarn_error wait_refuse(struct tarn_answer *answer, enum tarn_error e, const char *words)
+{
+    struct buf none = {0};
+
+    init_answer(answer);
+    set_error(answer, e, words);
+    return hand_over(answer, &none);
+}
+
 enum tarn_error tarn_fetch(struct tarn_answer *answer, const struct tarn_client *client,
                            const char *path, const char *body, size_t body_len)
 {
-    return fetch(answer, client, NULL, path, body, body_len);
+    return wait_fetch(answer, client, NULL, NULL, path, body, body_len);
 }
 
 enum tarn_error tarn_health(struct tarn_answer *answer, const struct tarn_client *client)
@@ -160,23 +176,19 @@ enum tarn_error tarn_cache_stats(struct tarn_answer *answer, const struct tarn_c
 
 enum tarn_error tarn_cache_reset(struct tarn_answer *answer, const struct tarn_client *client)
 {
-    return fetch(answer, client, "DELETE", "/cache", NULL, 0);
+    return wait_fetch(answer, client, "DELETE", NULL, "/cache", NULL, 0);
 }
 
 enum tarn_error tarn_cache_erase(struct tarn_answer *answer, const struct tarn_client *client,
                                  const char *key)
 {
     char path[16 + KEY_DIGITS];
-    struct buf none = {0};
 
     /* The key becomes a part of the URL, so only hex digits are allowed. */
-    if (strlen(key) != KEY_DIGITS || strspn(key, "0123456789abcdefABCDEF") != KEY_DIGITS) {
-        init_answer(answer);
-        set_error(answer, TARN_ERR_INVALID, "expected a key of 64 hex digits");
-        return hand_over(answer, &none);
-    }
+    if (strlen(key) != KEY_DIGITS || strspn(key, "0123456789abcdefABCDEF") != KEY_DIGITS)
+        return wait_refuse(answer, TARN_ERR_INVALID, "expected a key of 64 hex digits");
     snprintf(path, sizeof path, "/cache?span=%s", key);
-    return fetch(answer, client, "DELETE", path, NULL, 0);
+    return wait_fetch(answer, client, "DELETE", NULL, path, NULL, 0);
 }
 
 /* --- calls that parse the answer's JSON --- */
@@ -258,10 +270,8 @@ static enum tarn_error post(struct tarn_answer *answer, const struct tarn_client
 {
     if (s == OK)
         return tarn_fetch(answer, client, path, body->data, body->len);
-    init_answer(answer);
-    answer->text = strdup("");
-    return set_error(answer, s == ERR_NOMEM ? TARN_ERR_NOMEM : TARN_ERR_INVALID,
-                     "the request cannot be written");
+    return wait_refuse(answer, s == ERR_NOMEM ? TARN_ERR_NOMEM : TARN_ERR_INVALID,
+                       "the request cannot be written");
 }
 
 enum tarn_error tarn_tokenize(struct tarn_answer *answer, const struct tarn_client *client,

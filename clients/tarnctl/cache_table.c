@@ -1,126 +1,23 @@
 #include "clients/tarnctl/cache_table.h"
 
-#include <ctype.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
+#include "base/check.h"
 #include "base/json.h"
-
-#define N_COLUMNS_MAX 12
-#define N_ROWS_MAX 300 /* /cache lists at most 256 spans */
-#define CELL_BYTES 24
-
-/* --- tables: the first and the last column are aligned left, the others right --- */
-
-struct table {
-    uint32_t n_columns, n_rows, at; /* at: index of the next cell in the last row */
-    char cells[N_ROWS_MAX][N_COLUMNS_MAX][CELL_BYTES];
-};
-
-/* False when no more rows fit. */
-static bool begin_row(struct table *t)
-{
-    if (t->n_rows == N_ROWS_MAX)
-        return false;
-    t->n_rows++;
-    t->at = 0;
-    return true;
-}
-
-/* Replace unprintable characters: a server must not send control sequences to the terminal. */
-static void clean(char *text)
-{
-    for (; *text; text++)
-        if (!isprint((unsigned char)*text))
-            *text = '?';
-}
-
-__attribute__((format(printf, 2, 3))) static void cell(struct table *t, const char *format, ...)
-{
-    va_list ap;
-
-    if (t->at == N_COLUMNS_MAX)
-        return;
-    char *text = t->cells[t->n_rows - 1][t->at++];
-    va_start(ap, format);
-    vsnprintf(text, CELL_BYTES, format, ap);
-    va_end(ap);
-    clean(text);
-    if (t->at > t->n_columns)
-        t->n_columns = t->at;
-}
-
-static void heads(struct table *t, const char *const *names, size_t n)
-{
-    (void)begin_row(t);
-    for (size_t i = 0; i < n; i++)
-        cell(t, "%s", names[i]);
-}
-
-static void print(FILE *f, const struct table *t)
-{
-    int width[N_COLUMNS_MAX] = {0};
-
-    for (uint32_t r = 0; r < t->n_rows; r++)
-        for (uint32_t c = 0; c < t->n_columns; c++)
-            if ((int)strlen(t->cells[r][c]) > width[c])
-                width[c] = (int)strlen(t->cells[r][c]);
-    for (uint32_t r = 0; r < t->n_rows; r++) {
-        fprintf(f, "%-*s", width[0], t->cells[r][0]);
-        for (uint32_t c = 1; c + 1 < t->n_columns; c++)
-            fprintf(f, "  %*s", width[c], t->cells[r][c]);
-        const char *last = t->cells[r][t->n_columns - 1];
-        fprintf(f, "%s%s\n", last[0] ? "  " : "", last);
-    }
-}
+#include "clients/tarnctl/table.h"
 
 /* --- fields --- */
-
-static const char *text_of(const struct json *o, const char *key)
-{
-    const struct json *v = js_get(o, key);
-
-    return js_is(v, JS_STRING) ? js_string(v, NULL) : "-";
-}
-
-static void count_cell(struct table *t, const struct json *o, const char *key)
-{
-    const struct json *v = js_get(o, key);
-
-    if (js_is(v, JS_INT))
-        cell(t, "%lld", (long long)js_int(v));
-    else
-        cell(t, "-");
-}
-
-/* The count of this name; 0 if it is absent. */
-static long long count_of(const struct json *o, const char *key)
-{
-    const struct json *v = js_get(o, key);
-
-    return js_is(v, JS_INT) ? (long long)js_int(v) : 0;
-}
 
 static void write_size(char *out, size_t n_out, const struct json *o, const char *key)
 {
     static const char *const units[] = {"", "K", "M", "G", "T", "P"};
-    double v = (double)count_of(o, key);
+    double v = (double)table_count_of(o, key);
     size_t i = 0;
 
     for (; v >= 1024 && i + 1 < sizeof units / sizeof *units; i++)
         v /= 1024;
     snprintf(out, n_out, i ? "%.1f%s" : "%.0f%s", v, units[i]);
-}
-
-static bool is_yes(const struct json *o, const char *key)
-{
-    const struct json *v = js_get(o, key);
-
-    return js_is(v, JS_BOOL) && js_bool(v);
 }
 
 /* --- GET /cache --- */
@@ -130,18 +27,28 @@ static void add_tier(struct table *t, const struct json *tier)
     static const char *const of_blocks[] = {"total", "in_use", "cached", "free", "in_transfer"};
     static const char *const others[] = {"nodes", "hit_tokens", "evicted_blocks",
                                          "moved_in_blocks"};
-    char size[CELL_BYTES];
+    char size[TABLE_CELL_BYTES];
 
-    if (!begin_row(t))
+    if (!table_row(t))
         return;
     write_size(size, sizeof size, tier, "bytes");
-    cell(t, "%s", text_of(tier, "name"));
-    cell(t, "%s", size);
+    table_cell(t, "%s", table_text_of(tier, "name"));
+    table_cell(t, "%s", size);
     for (size_t i = 0; i < sizeof of_blocks / sizeof *of_blocks; i++)
-        count_cell(t, js_get(tier, "blocks"), of_blocks[i]);
+        table_count(t, js_get(tier, "blocks"), of_blocks[i]);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        count_cell(t, tier, others[i]);
-    cell(t, "%s", text_of(tier, "order"));
+        table_count(t, tier, others[i]);
+    table_cell(t, "%s", table_text_of(tier, "order"));
+}
+
+/* The title of the document that a span is, else its id; NULL: the span is no registered document. */
+static const char *document_of(const struct json *span)
+{
+    const struct json *d = js_get(span, "document"), *title = js_get(d, "title");
+
+    if (js_is(title, JS_STRING) && js_string(title, NULL)[0])
+        return js_string(title, NULL);
+    return js_is(js_get(d, "id"), JS_STRING) ? table_text_of(d, "id") : NULL;
 }
 
 static void add_span(struct table *t, const struct json *s)
@@ -150,22 +57,25 @@ static void add_span(struct table *t, const struct json *s)
     static const char *const uses[] = {"children", "uses", "hit_tokens"};
     const struct json *by_tier = js_get(s, "blocks_by_tier"), *idle = js_get(s, "idle_s");
 
-    if (!begin_row(t))
+    if (!table_row(t))
         return;
-    cell(t, "%.*s", CACHE_KEY_DIGITS_SHOWN, text_of(s, "key"));
+    table_cell(t, "%.*s", CACHE_KEY_DIGITS_SHOWN, table_text_of(s, "key"));
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        count_cell(t, s, counts[i]);
-    count_cell(t, by_tier, "device");
-    count_cell(t, by_tier, "host");
-    count_cell(t, by_tier, "disk");
+        table_count(t, s, counts[i]);
+    table_count(t, by_tier, "device");
+    table_count(t, by_tier, "host");
+    table_count(t, by_tier, "disk");
     for (size_t i = 0; i < sizeof uses / sizeof *uses; i++)
-        count_cell(t, s, uses[i]);
+        table_count(t, s, uses[i]);
     if (js_is(idle, JS_INT) || js_is(idle, JS_REAL))
-        cell(t, "%.1f", js_number(idle));
+        table_cell(t, "%.1f", js_number(idle));
     else
-        cell(t, "-");
-    cell(t, "%s%s%s", is_yes(s, "in_use") ? "in use" : "",
-         is_yes(s, "in_use") && is_yes(s, "held") ? ", " : "", is_yes(s, "held") ? "held" : "");
+        table_cell(t, "-");
+    table_cell(t, "%s%s%s", table_is_yes(s, "in_use") ? "in use" : "",
+               table_is_yes(s, "in_use") && table_is_yes(s, "held") ? ", " : "",
+               table_is_yes(s, "held") ? "held" : "");
+    if (document_of(s))
+        table_cell(t, "%s", document_of(s));
 }
 
 static void print_tiers(FILE *f, struct table *t, const struct json *tiers)
@@ -174,20 +84,21 @@ static void print_tiers(FILE *f, struct table *t, const struct json *tiers)
                                         "cached",     "free",    "moving",   "nodes",
                                         "hit tokens", "evicted", "moved in", "order"};
 
-    memset(t, 0, sizeof *t);
-    heads(t, names, sizeof names / sizeof *names);
+    table_reset(t, names, sizeof names / sizeof *names);
     for (size_t i = 0; i < js_len(tiers); i++)
         add_tier(t, js_at(tiers, i));
-    print(f, t);
+    table_print(f, t);
 }
 
 /* Print the swapped blocks, if there are any. A CPU swaps none. */
 static void print_swaps(FILE *f, const struct json *root)
 {
     const struct json *o = js_get(root, "swapped_blocks");
-    long long out_ahead = count_of(o, "spilled_ahead"), in_ahead = count_of(o, "fetched_ahead");
-    long long out_late = count_of(o, "spilled_on_demand");
-    long long in_late = count_of(o, "fetched_on_demand"), lost = count_of(o, "expected_lost");
+    long long out_ahead = table_count_of(o, "spilled_ahead"),
+              in_ahead = table_count_of(o, "fetched_ahead");
+    long long out_late = table_count_of(o, "spilled_on_demand");
+    long long in_late = table_count_of(o, "fetched_on_demand"),
+              lost = table_count_of(o, "expected_lost");
 
     if (out_ahead || out_late || in_ahead || in_late || lost)
         fprintf(f,
@@ -205,9 +116,9 @@ static void print_dropped(FILE *f, const struct json *disk)
     bool any = false;
 
     for (size_t i = 0; i < sizeof whys / sizeof *whys; i++) {
-        if (count_of(dropped, whys[i]) == 0)
+        if (table_count_of(dropped, whys[i]) == 0)
             continue;
-        fprintf(f, "%s%lld %s", any ? ", " : "; ", count_of(dropped, whys[i]), whys[i]);
+        fprintf(f, "%s%lld %s", any ? ", " : "; ", table_count_of(dropped, whys[i]), whys[i]);
         any = true;
     }
     fputs(any ? " not used\n" : "\n", f);
@@ -225,13 +136,14 @@ static void print_trouble(FILE *f, const struct json *disk)
     bool any = false;
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (count_of(disk, rows[i].key) == 0)
+        if (table_count_of(disk, rows[i].key) == 0)
             continue;
-        fprintf(f, "%s%lld %s", any ? ", " : "DISK: ", count_of(disk, rows[i].key), rows[i].words);
+        fprintf(f, "%s%lld %s", any ? ", " : "DISK: ", table_count_of(disk, rows[i].key),
+                rows[i].words);
         any = true;
     }
     fputs(any ? "\n" : "", f);
-    if (is_yes(disk, "hung"))
+    if (table_is_yes(disk, "hung"))
         fputs("DISK: it does not answer now\n", f);
 }
 
@@ -239,18 +151,18 @@ static void print_trouble(FILE *f, const struct json *disk)
 static void print_disk(FILE *f, const struct json *root)
 {
     const struct json *disk = js_get(root, "disk"), *took = js_get(disk, "index_s");
-    char io[CELL_BYTES], in[CELL_BYTES], out[CELL_BYTES];
+    char io[TABLE_CELL_BYTES], in[TABLE_CELL_BYTES], out[TABLE_CELL_BYTES];
 
     if (!js_is(disk, JS_OBJECT))
         return;
-    snprintf(io, sizeof io, "%s", text_of(disk, "io"));
-    clean(io);
+    snprintf(io, sizeof io, "%s", table_text_of(disk, "io"));
+    table_clean(io);
     write_size(in, sizeof in, disk, "read_bytes");
     write_size(out, sizeof out, disk, "written_bytes");
     fprintf(f, "disk: %s, %s; since the start %s read, %s written, %lld blocks preloaded\n", io,
-            is_yes(disk, "direct") ? "O_DIRECT" : "page cache", in, out,
-            count_of(disk, "preloaded_blocks"));
-    fprintf(f, "disk at start: %lld blocks found", count_of(disk, "found_blocks"));
+            table_is_yes(disk, "direct") ? "O_DIRECT" : "page cache", in, out,
+            table_count_of(disk, "preloaded_blocks"));
+    fprintf(f, "disk at start: %lld blocks found", table_count_of(disk, "found_blocks"));
     if (js_is(took, JS_REAL) || js_is(took, JS_INT))
         fprintf(f, " in %.2f s", js_number(took));
     print_dropped(f, disk);
@@ -261,7 +173,7 @@ static void print_disk(FILE *f, const struct json *root)
 static void print_leaks(FILE *f, const struct json *tiers)
 {
     for (size_t i = 0; i < js_len(tiers); i++) {
-        long long n = count_of(js_get(js_at(tiers, i), "blocks"), "leaked");
+        long long n = table_count_of(js_get(js_at(tiers, i), "blocks"), "leaked");
         if (n)
             fprintf(f, "LEAKED: %lld blocks of tier %zu are in no state\n", n, i + 1);
     }
@@ -271,43 +183,45 @@ static void print_counts(FILE *f, const struct json *root)
 {
     const struct json *tokens = js_get(root, "tokens"), *tree = js_get(root, "tree");
     const struct json *rate = js_get(tokens, "hit_rate");
-    char size[CELL_BYTES], policy[CELL_BYTES];
+    char size[TABLE_CELL_BYTES], policy[TABLE_CELL_BYTES];
 
-    snprintf(policy, sizeof policy, "%s", text_of(root, "policy"));
-    clean(policy);
+    snprintf(policy, sizeof policy, "%s", table_text_of(root, "policy"));
+    table_clean(policy);
     write_size(size, sizeof size, root, "block_bytes");
-    fprintf(f, "\npolicy: %s; a block: %lld tokens, %s\n", policy, count_of(root, "block_tokens"),
-            size);
-    fprintf(f, "prompt tokens: %lld looked up, %lld found", count_of(tokens, "queried"),
-            count_of(tokens, "hit"));
+    fprintf(f, "\npolicy: %s; a block: %lld tokens, %s\n", policy,
+            table_count_of(root, "block_tokens"), size);
+    fprintf(f, "prompt tokens: %lld looked up, %lld found", table_count_of(tokens, "queried"),
+            table_count_of(tokens, "hit"));
     if (js_is(rate, JS_REAL) || js_is(rate, JS_INT))
         fprintf(f, " (%.1f %%)", 100 * js_number(rate));
-    fprintf(f, "; %lld found again after a preemption\n", count_of(tokens, "restored"));
+    fprintf(f, "; %lld found again after a preemption\n", table_count_of(tokens, "restored"));
     write_size(size, sizeof size, tree, "metadata_bytes");
     fprintf(f, "tree: %lld spans, %lld nodes, %lld held blocks (%lld holds), %s of bookkeeping\n",
-            count_of(tree, "spans"), count_of(tree, "nodes"), count_of(tree, "held_blocks"),
-            count_of(tree, "holds"), size);
-    if (count_of(root, "copies_failed"))
-        fprintf(f, "copies that failed: %lld\n", count_of(root, "copies_failed"));
+            table_count_of(tree, "spans"), table_count_of(tree, "nodes"),
+            table_count_of(tree, "held_blocks"), table_count_of(tree, "holds"), size);
+    if (table_count_of(root, "copies_failed"))
+        fprintf(f, "copies that failed: %lld\n", table_count_of(root, "copies_failed"));
 }
 
 static void print_spans(FILE *f, struct table *t, const struct json *root)
 {
-    static const char *const names[] = {"span",   "depth",      "tokens", "blocks",
-                                        "device", "host",       "disk",   "children",
-                                        "uses",   "hit tokens", "idle s", ""};
+    static const char *const names[] = {"span",   "depth", "tokens",   "blocks", "device",
+                                        "host",   "disk",  "children", "uses",   "hit tokens",
+                                        "idle s", "",      "document"};
     const struct json *spans = js_get(root, "top_spans");
-    size_t n = js_is(spans, JS_ARRAY) ? js_len(spans) : 0;
+    size_t n = js_is(spans, JS_ARRAY) ? js_len(spans) : 0, n_columns = ARRAY_SIZE(names) - 1;
 
     if (n == 0)
         return;
     fprintf(f, "\nspans by tokens found, %zu of %lld\n", n,
-            count_of(js_get(root, "tree"), "spans"));
-    memset(t, 0, sizeof *t);
-    heads(t, names, sizeof names / sizeof *names);
+            table_count_of(js_get(root, "tree"), "spans"));
+    for (size_t i = 0; i < n; i++)
+        if (document_of(js_at(spans, i)))
+            n_columns = ARRAY_SIZE(names);
+    table_reset(t, names, n_columns);
     for (size_t i = 0; i < n; i++)
         add_span(t, js_at(spans, i));
-    print(f, t);
+    table_print(f, t);
 }
 
 /* Parse the answer. ERR_INVALID: its member "object" is not `object`. */
@@ -315,7 +229,7 @@ static enum status parse(const char *json, size_t len, const char *object, struc
 {
     enum status s = js_parse(root, json, len, NULL);
 
-    if (s == OK && strcmp(text_of(*root, "object"), object) == 0)
+    if (s == OK && strcmp(table_text_of(*root, "object"), object) == 0)
         return OK;
     js_unref(*root);
     *root = NULL;
@@ -324,7 +238,7 @@ static enum status parse(const char *json, size_t len, const char *object, struc
 
 enum status cache_table_print(FILE *f, const char *json, size_t len)
 {
-    struct table *t = malloc(sizeof *t);
+    struct table *t = table_create();
     struct json *root = NULL;
     enum status s = t ? parse(json, len, "cache", &root) : ERR_NOMEM;
 
@@ -339,7 +253,7 @@ enum status cache_table_print(FILE *f, const char *json, size_t len)
         print_spans(f, t, root);
     }
     js_unref(root);
-    free(t);
+    table_destroy(t);
     return s;
 }
 
@@ -355,10 +269,10 @@ enum status cache_reset_print(FILE *f, const char *json, size_t len)
         return s;
     if (js_is(blocks, JS_OBJECT)) {
         fprintf(f, "forgotten: %lld blocks on the device, %lld in host memory, ",
-                count_of(blocks, "device"), count_of(blocks, "host"));
+                table_count_of(blocks, "device"), table_count_of(blocks, "host"));
         if (js_get(blocks, "disk")) /* older servers do not report it */
-            fprintf(f, "%lld on disk, ", count_of(blocks, "disk"));
-        fprintf(f, "%lld holds\n", count_of(root, "holds"));
+            fprintf(f, "%lld on disk, ", table_count_of(blocks, "disk"));
+        fprintf(f, "%lld holds\n", table_count_of(root, "holds"));
     } else {
         fputs("forgotten\n", f);
     }
@@ -375,7 +289,7 @@ enum status cache_erase_print(FILE *f, const char *json, size_t len)
 
     if (s == OK)
         fprintf(f, "erased: a span and what was behind it, %lld blocks\n",
-                count_of(root, "blocks"));
+                table_count_of(root, "blocks"));
     js_unref(root);
     return s;
 }
@@ -391,7 +305,7 @@ size_t cache_key_find(char *key, const char *json, size_t len, const char *first
         return 0;
     spans = js_get(root, "top_spans");
     for (size_t i = 0; js_is(spans, JS_ARRAY) && i < js_len(spans); i++) {
-        const char *one = text_of(js_at(spans, i), "key");
+        const char *one = table_text_of(js_at(spans, i), "key");
         if (strlen(one) != CACHE_KEY_DIGITS || strncasecmp(one, first, strlen(first)) != 0)
             continue;
         if (n_found++ == 0)

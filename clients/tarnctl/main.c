@@ -1,18 +1,21 @@
 /* tarnctl - a command-line client for Tarn and other servers with an OpenAI-style API. */
+#include <errno.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "clients/c/tarn_client.h"
+#include "base/check.h"
 #include "clients/tarnctl/cache_table.h"
+#include "clients/tarnctl/docs.h"
+#include "clients/tarnctl/import.h"
+#include "clients/tarnctl/tarnctl.h"
 #include "clients/tarnctl/verify.h"
 
-#define N_DOCUMENTS_MAX 64
-#define N_WORDS_MAX 3
-#define N_SPANS_MAX 256 /* of /cache */
-#define STDIN_BYTES_MAX ((size_t)32 << 20)
+#define N_SPANS_MAX 256   /* of /cache */
+#define N_LISTED_MAX 1000 /* of /v1/documents */
+#define TTL_S_MAX INT32_MAX
 
 static const char usage[] =
     "usage: tarnctl [--url URL] [OPTIONS] COMMAND\n"
@@ -29,6 +32,19 @@ static const char usage[] =
     "  cache erase KEY     forget a span and all spans behind it, on disk as well; KEY as printed\n"
     "                      by `cache`, or all 64 digits (--json)\n"
     "  cache verify PATH   check the directory of --kv-disk-path, or one in it, without a server\n"
+    "  docs add FILE       register FILE as a document, under its name; - is standard input\n"
+    "  docs list           registered documents: a page, in the order of their ids\n"
+    "  docs show ID        a document, and for which prompts its KV is ready\n"
+    "  docs warm ID...     compute the KV of documents behind every registered preamble\n"
+    "  docs pin ID...      keep the KV of documents\n"
+    "  docs unpin ID...    let it be evicted again\n"
+    "  docs rm ID...       delete documents, and their KV in every tier\n"
+    "  docs import PATH    register every .txt and .md file below a folder, or a file of JSON "
+    "lines\n"
+    "                      ({\"id\", \"text\", ...}); - is standard input\n"
+    "  preambles add FILE  register FILE as a system message in front of documents\n"
+    "  preambles list      registered preambles\n"
+    "  preambles rm ID...  delete preambles\n"
     "  TEXT may be - for standard input.\n"
     "\n"
     "options\n"
@@ -40,6 +56,7 @@ static const char usage[] =
     "  --model NAME        default: the server's\n"
     "  --system TEXT       system message of a chat\n"
     "  --document T: TEXT  a document for a chat, title before the first colon; repeatable\n"
+    "  --document-id ID    a registered document for a chat; repeatable\n"
     "  --max-tokens N      default 256\n"
     "  --temperature X     default: the server's\n"
     "  --seed N            default: the server's\n"
@@ -47,26 +64,23 @@ static const char usage[] =
     "  --timeout SECONDS   give up after so many seconds without a byte; default 300\n"
     "  --usage             tokens and times on standard error\n"
     "  --spans N           spans that `cache` lists, at most 256; default 20\n"
-    "  --json              `cache ...`: print JSON instead of tables\n"
+    "  --id ID             `add`: id instead of the file's name\n"
+    "  --title TEXT        `docs add`: default: first heading of a .md file, or the file's name\n"
+    "  --metadata JSON     `docs add`: an object, for filters\n"
+    "  --public            `add`, `import`: share with all tenants (admin key)\n"
+    "  --pin               `docs add`, `docs import`: keep the KV\n"
+    "  --ttl SECONDS       `docs add`, `docs import`: delete the document after that time\n"
+    "  --prefill now|lazy  `docs add`, `docs import`: compute the KV soon, or at the first use\n"
+    "  --after ID          `docs list`: begin behind this id\n"
+    "  --limit N           `docs list`: at most 1000; default 100\n"
+    "  --json              `cache`, `docs`, `preambles`: print JSON instead of tables\n"
     "  -h, --help          this text\n"
     "  -V, --version       the version\n"
     "\n"
     "Exit code: 0, 1 when the server or the network failed, 2 for a wrong command line. Of\n"
     "cache verify: 0 fine, 1 something is damaged, 2 something cannot be read.\n";
 
-struct options {
-    struct tarn_client_config client;
-    struct tarn_request request; /* kind and prompt come later */
-    const char *system;
-    struct tarn_document documents[N_DOCUMENTS_MAX];
-    size_t n_documents;
-    bool no_stream, show_usage, json;
-    int64_t n_spans;                /* -1: the server's default */
-    const char *words[N_WORDS_MAX]; /* command and its arguments */
-    size_t n_words;
-};
-
-__attribute__((noreturn, format(printf, 1, 2))) static void die(const char *format, ...)
+void ctl_die(const char *format, ...)
 {
     va_list ap;
 
@@ -91,8 +105,8 @@ static int64_t parse_int(const char *flag, const char *text, int64_t min, int64_
     long long v = strtoll(text, &end, 10);
 
     if (end == text || *end || v < min || v > max)
-        die("%s: expected a whole number from %lld to %lld, got \"%s\"", flag, (long long)min,
-            (long long)max, text);
+        ctl_die("%s: expected a whole number from %lld to %lld, got \"%s\"", flag, (long long)min,
+                (long long)max, text);
     return v;
 }
 
@@ -102,17 +116,17 @@ static double parse_real(const char *flag, const char *text)
     double v = strtod(text, &end);
 
     if (end == text || *end || !(v >= 0 && v < 1e6))
-        die("%s: expected a number that is not negative, got \"%s\"", flag, text);
+        ctl_die("%s: expected a number that is not negative, got \"%s\"", flag, text);
     return v;
 }
 
-static void add_document(struct options *o, const char *text)
+static void add_document(struct ctl_options *o, const char *text)
 {
     const char *colon = strchr(text, ':');
     struct tarn_document *d = &o->documents[o->n_documents];
 
-    if (o->n_documents == N_DOCUMENTS_MAX)
-        die("--document: at most %d", N_DOCUMENTS_MAX);
+    if (o->n_documents == CTL_N_DOCUMENTS_MAX)
+        ctl_die("--document: at most %d", CTL_N_DOCUMENTS_MAX);
     if (colon && colon > text)
         d->title = (struct tarn_text){text, (size_t)(colon - text)};
     if (colon)
@@ -121,7 +135,40 @@ static void add_document(struct options *o, const char *text)
     o->n_documents++;
 }
 
-static bool set_value(struct options *o, const char *flag, const char *value)
+static void add_document_id(struct ctl_options *o, const char *id)
+{
+    if (o->n_document_ids == CTL_N_DOCUMENTS_MAX)
+        ctl_die("--document-id: at most %d", CTL_N_DOCUMENTS_MAX);
+    o->document_ids[o->n_document_ids++] = id;
+}
+
+/* Options of `docs` and `preambles`. */
+static bool set_docs_value(struct ctl_options *o, const char *flag, const char *value)
+{
+    struct tarn_document_fields *f = &o->fields;
+
+    if (strcmp(flag, "--id") == 0)
+        o->id = value;
+    else if (strcmp(flag, "--title") == 0)
+        f->title = (struct tarn_text){value, 0};
+    else if (strcmp(flag, "--metadata") == 0)
+        f->metadata = value;
+    else if (strcmp(flag, "--ttl") == 0)
+        f->ttl = parse_int(flag, value, 1, TTL_S_MAX);
+    else if (strcmp(flag, "--prefill") == 0 && (!strcmp(value, "now") || !strcmp(value, "lazy")))
+        f->prefill = value;
+    else if (strcmp(flag, "--prefill") == 0)
+        ctl_die("--prefill: expected now or lazy, got \"%s\"", value);
+    else if (strcmp(flag, "--after") == 0)
+        o->after = value;
+    else if (strcmp(flag, "--limit") == 0)
+        o->limit = (uint32_t)parse_int(flag, value, 1, N_LISTED_MAX);
+    else
+        return false;
+    return true;
+}
+
+static bool set_value(struct ctl_options *o, const char *flag, const char *value)
 {
     if (strcmp(flag, "--url") == 0)
         o->client.url = value;
@@ -137,6 +184,8 @@ static bool set_value(struct options *o, const char *flag, const char *value)
         o->system = value;
     else if (strcmp(flag, "--document") == 0)
         add_document(o, value);
+    else if (strcmp(flag, "--document-id") == 0)
+        add_document_id(o, value);
     else if (strcmp(flag, "--max-tokens") == 0)
         o->request.max_tokens = parse_int(flag, value, 1, INT32_MAX);
     else if (strcmp(flag, "--temperature") == 0)
@@ -148,11 +197,11 @@ static bool set_value(struct options *o, const char *flag, const char *value)
     else if (strcmp(flag, "--timeout") == 0)
         o->client.idle_timeout_ms = (uint32_t)(parse_int(flag, value, 1, 1000000) * 1000);
     else
-        return false;
+        return set_docs_value(o, flag, value);
     return true;
 }
 
-static bool set_switch(struct options *o, const char *flag)
+static bool set_switch(struct ctl_options *o, const char *flag)
 {
     if (strcmp(flag, "--insecure") == 0)
         o->client.tls_no_verify = true;
@@ -162,6 +211,10 @@ static bool set_switch(struct options *o, const char *flag)
         o->show_usage = true;
     else if (strcmp(flag, "--json") == 0)
         o->json = true;
+    else if (strcmp(flag, "--public") == 0)
+        o->fields.is_public = 1;
+    else if (strcmp(flag, "--pin") == 0)
+        o->fields.is_pinned = 1;
     else
         return false;
     return true;
@@ -173,7 +226,7 @@ static int end_output(int code)
     return fflush(stdout) != 0 && code == 0 ? 1 : code;
 }
 
-static void parse_arguments(struct options *o, int argc, char **argv)
+static void parse_arguments(struct ctl_options *o, int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
         const char *a = argv[i];
@@ -186,13 +239,14 @@ static void parse_arguments(struct options *o, int argc, char **argv)
             exit(end_output(0));
         }
         if (a[0] != '-' || a[1] == '\0') {
-            if (o->n_words == N_WORDS_MAX)
-                die("one argument too many: \"%s\" (put a text in quotes)", a);
+            if (o->n_words == CTL_N_WORDS_MAX)
+                ctl_die("one argument too many: \"%s\" (put a text in quotes)", a);
             o->words[o->n_words++] = a;
         } else if (!set_switch(o, a)) {
             if (i + 1 == argc || !set_value(o, a, argv[i + 1]))
-                die(i + 1 == argc ? "%s: unknown, or its value is missing" : "%s: unknown option",
-                    a);
+                ctl_die(i + 1 == argc ? "%s: unknown, or its value is missing"
+                                      : "%s: unknown option",
+                        a);
             i++;
         }
     }
@@ -200,7 +254,7 @@ static void parse_arguments(struct options *o, int argc, char **argv)
 
 /* --- output --- */
 
-static int fail(const struct tarn_client_config *config, const struct tarn_answer *a)
+int ctl_fail(const struct ctl_options *o, const struct tarn_answer *a)
 {
     fprintf(stderr, "tarnctl: %s: %s", tarn_error_name(a->error), a->message);
     if (a->code[0])
@@ -210,7 +264,7 @@ static int fail(const struct tarn_client_config *config, const struct tarn_answe
     if (a->error == TARN_ERR_BUSY && a->retry_after_s >= 0)
         fprintf(stderr, "\n  try again in %g s", a->retry_after_s);
     if (a->error == TARN_ERR_CONNECT)
-        fprintf(stderr, "\n  is a server running at %s?", config->url);
+        fprintf(stderr, "\n  is a server running at %s?", o->client.url);
     fputc('\n', stderr);
     return 1;
 }
@@ -243,8 +297,7 @@ static void print_usage(const struct tarn_answer *a)
     fprintf(stderr, ", whole %.3f s\n", whole_s);
 }
 
-/* Print a text, and a newline if it does not end with one. */
-static void print_text(const char *text, size_t len)
+void ctl_print(const char *text, size_t len)
 {
     fwrite(text, 1, len, stdout);
     if (len == 0 || text[len - 1] != '\n')
@@ -253,22 +306,32 @@ static void print_text(const char *text, size_t len)
 
 /* --- commands --- */
 
-static char *read_stdin(void)
+enum status ctl_read(const char *path, struct buf *out, struct buf *why)
 {
-    char *text = malloc(STDIN_BYTES_MAX + 1);
+    bool is_stdin = strcmp(path, "-") == 0;
+    const char *name = is_stdin ? "standard input" : path;
+    FILE *f = is_stdin ? stdin : fopen(path, "rb");
+    char part[1 << 14];
+    enum status s = OK;
     size_t n;
 
-    if (!text)
-        die("out of memory");
-    n = fread(text, 1, STDIN_BYTES_MAX + 1, stdin);
-    if (n > STDIN_BYTES_MAX)
-        die("standard input is longer than %zu bytes", STDIN_BYTES_MAX);
-    text[n] = '\0';
-    return text;
+    if (!f)
+        return buf_why(why, ERR_NOT_FOUND, "cannot open %s: %s", path, strerror(errno));
+    while (s == OK && (n = fread(part, 1, sizeof part, f)) > 0)
+        s = buf_append(out, part, n);
+    if (s == ERR_TOO_LARGE)
+        buf_why(why, s, "%s is longer than %zu bytes", name, out->max);
+    else if (s != OK)
+        buf_why(why, s, "out of memory");
+    else if (ferror(f))
+        s = buf_why(why, ERR_IO, "%s cannot be read: %s", name, strerror(errno));
+    if (!is_stdin)
+        fclose(f);
+    return s;
 }
 
-static int generate(const struct options *o, const struct tarn_client *client, enum tarn_kind kind,
-                    const char *text)
+static int generate(const struct ctl_options *o, const struct tarn_client *client,
+                    enum tarn_kind kind, const char *text)
 {
     struct tarn_request r = o->request;
     struct tarn_message messages[2] = {{"system", {o->system, 0}}, {"user", {text, 0}}};
@@ -280,20 +343,22 @@ static int generate(const struct options *o, const struct tarn_client *client, e
     r.n_messages = o->system ? 2 : 1;
     r.documents = o->documents;
     r.n_documents = o->n_documents;
+    r.document_ids = o->document_ids;
+    r.n_document_ids = o->n_document_ids;
     r.stream = !o->no_stream;
     r.include_usage = true;
     enum tarn_error e = tarn_generate(&a, client, &r, print_chunk, NULL);
     if (a.first_ns)
         putchar('\n');
     fflush(stdout); /* so that it precedes the output on standard error */
-    int code = e == TARN_OK ? 0 : fail(&o->client, &a);
+    int code = e == TARN_OK ? 0 : ctl_fail(o, &a);
     if (e == TARN_OK && o->show_usage)
         print_usage(&a);
     tarn_answer_fini(&a);
     return code;
 }
 
-static int tokenize(const struct options *o, const struct tarn_client *client, const char *text)
+static int tokenize(const struct ctl_options *o, const struct tarn_client *client, const char *text)
 {
     struct tarn_answer a;
     uint32_t *ids;
@@ -306,7 +371,7 @@ static int tokenize(const struct options *o, const struct tarn_client *client, c
         printf("\n");
     if (e == TARN_OK && o->show_usage)
         fprintf(stderr, "%zu tokens\n", n);
-    int code = e == TARN_OK ? 0 : fail(&o->client, &a);
+    int code = e == TARN_OK ? 0 : ctl_fail(o, &a);
     free(ids);
     tarn_answer_fini(&a);
     return code;
@@ -314,14 +379,14 @@ static int tokenize(const struct options *o, const struct tarn_client *client, c
 
 typedef enum tarn_error fetch_function(struct tarn_answer *a, const struct tarn_client *client);
 
-static int fetch(const struct options *o, const struct tarn_client *client, fetch_function *f)
+static int fetch(const struct ctl_options *o, const struct tarn_client *client, fetch_function *f)
 {
     struct tarn_answer a;
     enum tarn_error e = f(&a, client);
-    int code = e == TARN_OK ? 0 : fail(&o->client, &a);
+    int code = e == TARN_OK ? 0 : ctl_fail(o, &a);
 
     if (e == TARN_OK)
-        print_text(a.text, a.text_len);
+        ctl_print(a.text, a.text_len);
     tarn_answer_fini(&a);
     return code;
 }
@@ -329,13 +394,13 @@ static int fetch(const struct options *o, const struct tarn_client *client, fetc
 typedef enum status print_function(FILE *f, const char *json, size_t len);
 
 /* Print an answer of /cache and free it. */
-static int show(const struct options *o, struct tarn_answer *a, print_function *print)
+static int show(const struct ctl_options *o, struct tarn_answer *a, print_function *print)
 {
-    int code = a->error == TARN_OK ? 0 : fail(&o->client, a);
+    int code = a->error == TARN_OK ? 0 : ctl_fail(o, a);
     enum status s = OK;
 
     if (a->error == TARN_OK && o->json)
-        print_text(a->text, a->text_len);
+        ctl_print(a->text, a->text_len);
     else if (a->error == TARN_OK)
         s = print(stdout, a->text, a->text_len);
     if (s != OK) {
@@ -348,7 +413,7 @@ static int show(const struct options *o, struct tarn_answer *a, print_function *
     return code;
 }
 
-static int cache(const struct options *o, const struct tarn_client *client)
+static int cache(const struct ctl_options *o, const struct tarn_client *client)
 {
     char path[48] = "/cache";
     struct tarn_answer a;
@@ -359,7 +424,7 @@ static int cache(const struct options *o, const struct tarn_client *client)
     return show(o, &a, cache_table_print);
 }
 
-static int cache_reset(const struct options *o, const struct tarn_client *client)
+static int cache_reset(const struct ctl_options *o, const struct tarn_client *client)
 {
     struct tarn_answer a;
 
@@ -374,13 +439,14 @@ static void check_key(const char *text)
 
     if (n < CACHE_KEY_DIGITS_SHOWN || n > CACHE_KEY_DIGITS ||
         strspn(text, "0123456789abcdefABCDEF") != n)
-        die("cache erase: expected %d to %d hex digits, got \"%s\"", CACHE_KEY_DIGITS_SHOWN,
-            CACHE_KEY_DIGITS, text);
+        ctl_die("cache erase: expected %d to %d hex digits, got \"%s\"", CACHE_KEY_DIGITS_SHOWN,
+                CACHE_KEY_DIGITS, text);
 }
 
-static int cache_erase(const struct options *o, const struct tarn_client *client, const char *text)
+static int cache_erase(const struct ctl_options *o, const struct tarn_client *client)
 {
     char key[CACHE_KEY_DIGITS + 1], path[48];
+    const char *text = o->words[2];
     struct tarn_answer a;
     size_t n_found = 1;
 
@@ -403,47 +469,87 @@ static int cache_erase(const struct options *o, const struct tarn_client *client
     return show(o, &a, cache_erase_print);
 }
 
+typedef int run_function(const struct ctl_options *o, const struct tarn_client *client);
+
 struct command {
     const char *name;
     const char *argument; /* the word after the name; "TEXT": any text; NULL: none */
-    const char *operand;  /* the word after the argument; NULL: none */
+    const char *operand;  /* the word after the argument; "ID...": one or more; NULL: none */
+    run_function *run;    /* NULL: `fetch`, or without a server */
     fetch_function *fetch;
 };
 
+static int run_text(const struct ctl_options *o, const struct tarn_client *client)
+{
+    const char *name = o->words[0], *text = o->words[1];
+    struct buf input, why;
+    int code;
+
+    buf_init(&input, CTL_INPUT_BYTES_MAX);
+    buf_init(&why, BUF_WHY_MAX);
+    if (strcmp(text, "-") == 0) {
+        if (ctl_read(text, &input, &why) != OK)
+            ctl_die("%s", buf_str(&why));
+        text = buf_str(&input);
+    }
+    if (strcmp(name, "tokenize") == 0)
+        code = tokenize(o, client, text);
+    else
+        code = generate(o, client, strcmp(name, "chat") == 0 ? TARN_CHAT : TARN_COMPLETION, text);
+    buf_fini(&input);
+    buf_fini(&why);
+    return code;
+}
+
 static const struct command commands[] = {
-    {"health", NULL, NULL, tarn_health},   {"models", NULL, NULL, tarn_models},
-    {"metrics", NULL, NULL, tarn_metrics}, {"cache", NULL, NULL, NULL},
-    {"cache", "reset", NULL, NULL},        {"cache", "erase", "KEY", NULL},
-    {"cache", "verify", "PATH", NULL},     {"chat", "TEXT", NULL, NULL},
-    {"complete", "TEXT", NULL, NULL},      {"tokenize", "TEXT", NULL, NULL},
+    {"health", NULL, NULL, NULL, tarn_health},
+    {"models", NULL, NULL, NULL, tarn_models},
+    {"metrics", NULL, NULL, NULL, tarn_metrics},
+    {"cache", NULL, NULL, cache, NULL},
+    {"cache", "reset", NULL, cache_reset, NULL},
+    {"cache", "erase", "KEY", cache_erase, NULL},
+    {"cache", "verify", "PATH", NULL, NULL},
+    {"chat", "TEXT", NULL, run_text, NULL},
+    {"complete", "TEXT", NULL, run_text, NULL},
+    {"tokenize", "TEXT", NULL, run_text, NULL},
+    {"docs", "add", "FILE", docs_add, NULL},
+    {"docs", "list", NULL, docs_list, NULL},
+    {"docs", "show", "ID", docs_show, NULL},
+    {"docs", "warm", "ID...", docs_warm, NULL},
+    {"docs", "pin", "ID...", docs_pin, NULL},
+    {"docs", "unpin", "ID...", docs_unpin, NULL},
+    {"docs", "rm", "ID...", docs_rm, NULL},
+    {"docs", "import", "PATH", docs_import, NULL},
+    {"preambles", "add", "FILE", preambles_add, NULL},
+    {"preambles", "list", NULL, preambles_list, NULL},
+    {"preambles", "rm", "ID...", preambles_rm, NULL},
 };
 
-static bool fits(const struct command *c, const struct options *o)
+static bool repeats(const struct command *c)
+{
+    return c->operand && strcmp(c->operand, "ID...") == 0;
+}
+
+static bool takes_text(const struct command *c)
+{
+    return c->argument && strcmp(c->argument, "TEXT") == 0;
+}
+
+static bool fits(const struct command *c, const struct ctl_options *o)
 {
     size_t n = c->operand ? 3 : c->argument ? 2 : 1;
 
-    if (o->n_words != n || strcmp(c->name, o->words[0]) != 0)
+    if (o->n_words < n || (o->n_words > n && !repeats(c)) || strcmp(c->name, o->words[0]) != 0)
         return false;
-    return n == 1 || strcmp(c->argument, "TEXT") == 0 || strcmp(c->argument, o->words[1]) == 0;
-}
-
-static bool takes_key(const struct command *c)
-{
-    return c->operand && strcmp(c->operand, "KEY") == 0;
-}
-
-/* Whether the command reads a directory instead of asking a server. */
-static bool takes_path(const struct command *c)
-{
-    return c->operand && strcmp(c->operand, "PATH") == 0;
+    return n == 1 || takes_text(c) || strcmp(c->argument, o->words[1]) == 0;
 }
 
 /* Find the command of the command line. Exit with a message if there is none. */
-static const struct command *find_command(const struct options *o)
+static const struct command *find_command(const struct ctl_options *o)
 {
     const struct command *near = NULL; /* a command that the line begins, but does not complete */
 
-    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+    for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
         const struct command *c = &commands[i];
         if (fits(c, o))
             return c;
@@ -452,64 +558,42 @@ static const struct command *find_command(const struct options *o)
             near = c;
     }
     if (!near)
-        die("unknown command \"%s\"", o->words[0]);
+        ctl_die("unknown command \"%s\"", o->words[0]);
     if (o->n_words == 1)
-        die("%s: a text is missing", o->words[0]);
-    if (o->n_words == 2 && near->operand)
-        die("%s %s: %s is missing", near->name, near->argument, near->operand);
-    if (near->argument && strcmp(near->argument, "TEXT") == 0)
-        die("one argument too many: \"%s\" (put a text in quotes)", o->words[2]);
-    die("%s: unexpected \"%s\"", o->words[0], o->words[o->n_words - 1]);
-}
-
-static int run(const struct options *o, const struct tarn_client *client)
-{
-    const struct command *c = find_command(o);
-    char *input = NULL;
-    const char *text = o->n_words > 1 ? o->words[1] : NULL;
-    int code;
-
-    if (c->fetch)
-        return fetch(o, client, c->fetch);
-    if (takes_key(c))
-        return cache_erase(o, client, o->words[2]);
-    if (strcmp(c->name, "cache") == 0)
-        return (c->argument ? cache_reset : cache)(o, client);
-    if (strcmp(text, "-") == 0)
-        text = input = read_stdin();
-    if (strcmp(c->name, "tokenize") == 0)
-        code = tokenize(o, client, text);
-    else
-        code =
-            generate(o, client, strcmp(c->name, "chat") == 0 ? TARN_CHAT : TARN_COMPLETION, text);
-    free(input);
-    return code;
+        ctl_die("%s: %s", near->name, takes_text(near) ? "a text is missing" : "which command?");
+    if (o->n_words == 2 && near->operand && strcmp(near->argument, o->words[1]) == 0)
+        ctl_die("%s %s: %s is missing", near->name, near->argument, near->operand);
+    if (takes_text(near))
+        ctl_die("one argument too many: \"%s\" (put a text in quotes)", o->words[2]);
+    ctl_die("%s: unexpected \"%s\"", o->words[0],
+            near->operand && o->n_words > 3 ? o->words[3] : o->words[o->n_words > 2 ? 2 : 1]);
 }
 
 int main(int argc, char **argv)
 {
-    struct options o = {.client = {.url = getenv("TARN_URL"),
-                                   .api_key = getenv("TARN_API_KEY"),
-                                   .idle_timeout_ms = 300000},
-                        .n_spans = -1};
+    struct ctl_options o = {.client = {.url = getenv("TARN_URL"),
+                                       .api_key = getenv("TARN_API_KEY"),
+                                       .idle_timeout_ms = 300000},
+                            .n_spans = -1};
     struct tarn_client *client;
     char why[256];
 
     tarn_request_init(&o.request, TARN_CHAT);
+    tarn_document_fields_init(&o.fields);
     o.request.max_tokens = 256;
     if (!o.client.url || !o.client.url[0])
         o.client.url = "http://127.0.0.1:8000";
     parse_arguments(&o, argc, argv);
     if (o.n_words == 0)
-        die("a command is missing");
+        ctl_die("a command is missing");
     const struct command *command = find_command(&o);
-    if (takes_path(command))
+    if (!command->run && !command->fetch)
         return end_output(verify_path(stdout, stderr, o.words[2], o.json));
-    if (takes_key(command))
+    if (command->run == cache_erase)
         check_key(o.words[2]);
     if (tarn_client_create(&client, &o.client, why, sizeof why) != TARN_OK)
-        die("%s", why);
-    int code = run(&o, client);
+        ctl_die("%s", why);
+    int code = command->fetch ? fetch(&o, client, command->fetch) : command->run(&o, client);
     tarn_client_destroy(client);
     return end_output(code);
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/json.h"
 #include "clients/c/answer.h"
 #include "clients/c/sse.h"
@@ -49,6 +50,37 @@ static void tear_down(struct fixture *f)
 static enum tarn_error event(struct fixture *f, const char *json)
 {
     return answer_take_event(&f->a, json, strlen(json), false, 100 + f->a.n_chunks);
+}
+
+static void the_documents_of_an_answer_are_read_once(void **state)
+{
+    static const char *const shapes[] = {"{\"choices\":[],\"documents\":[1]}",
+                                         "{\"choices\":[],\"documents\":{\"used\":7}}",
+                                         "{\"choices\":[],\"documents\":{\"used\":[]}}"};
+    struct fixture f;
+
+    (void)state;
+    set_up(&f, TARN_CHAT);
+    for (size_t i = 0; i < ARRAY_SIZE(shapes); i++)
+        assert_int_equal(event(&f, shapes[i]), TARN_OK);
+    assert_int_equal(f.a.n_sources, 0);
+    assert_int_equal(event(&f,
+                           "{\"choices\":[],\"documents\":{\"used\":[{\"id\":\"a\",\"title\":\"A\","
+                           "\"score\":1.5,\"n_tokens\":40,\"cached_tokens\":32,"
+                           "\"cached_tokens_details\":{\"device\":30,\"disk\":2}},7]}}"),
+                     TARN_OK);
+    assert_int_equal(event(&f, "{\"choices\":[],\"documents\":{\"used\":[{},{},{}]}}"), TARN_OK);
+    assert_int_equal(f.a.n_sources, 2);
+    assert_string_equal(f.a.sources[0].id, "a");
+    assert_string_equal(f.a.sources[0].title, "A");
+    assert_true(f.a.sources[0].score == 1.5);
+    assert_int_equal(f.a.sources[0].n_tokens, 40);
+    assert_int_equal(f.a.sources[0].cached_tokens, 32);
+    assert_int_equal(f.a.sources[0].cached_by_tier[TARN_TIER_DISK], 2);
+    assert_int_equal(f.a.sources[0].cached_by_tier[TARN_TIER_HOST], -1);
+    assert_true(f.a.sources[1].score == TARN_UNSET_REAL);
+    assert_string_equal(f.a.sources[1].id, "");
+    tear_down(&f);
 }
 
 static void a_chat_stream_is_read(void **state)
@@ -370,6 +402,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_chat_stream_is_read),
+        cmocka_unit_test(the_documents_of_an_answer_are_read_once),
         cmocka_unit_test(a_completion_stream_is_read),
         cmocka_unit_test(sglang_tells_tiers_in_its_own_way),
         cmocka_unit_test(whole_answers_are_read),

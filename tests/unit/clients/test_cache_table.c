@@ -88,6 +88,23 @@ static void every_tier_and_span_is_a_line(void **state)
     free(text);
 }
 
+static void spans_of_documents_have_their_titles(void **state)
+{
+    char *text = printed(cache_table_print,
+                         "{\"object\":\"cache\",\"tiers\":[],\"top_spans\":["
+                         "{\"key\":\"aa\",\"document\":{\"id\":\"i\",\"title\":\"Café "
+                         "\\u202e\"}},{\"key\":\"bb\",\"held\":true,\"document\":{\"id\":\"j\","
+                         "\"title\":\"\"}},{\"key\":\"cc\"}]}",
+                         OK);
+
+    (void)state;
+    assert_non_null(strstr(text, " document\n"));
+    expect_line(text, "aa", "aa - - - - - - - - - - Café ?");
+    expect_line(text, "bb", "bb - - - - - - - - - - held j");
+    expect_line(text, "cc", "cc - - - - - - - - - - ");
+    free(text);
+}
+
 static void the_disk_says_how_it_works_and_what_went_wrong(void **state)
 {
     char *text = printed(cache_table_print, store, OK);
@@ -266,6 +283,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_tier_and_span_is_a_line),
+        cmocka_unit_test(spans_of_documents_have_their_titles),
         cmocka_unit_test(the_disk_says_how_it_works_and_what_went_wrong),
         cmocka_unit_test(columns_stand_below_their_heads),
         cmocka_unit_test(missing_and_wrong_fields_are_dashes),

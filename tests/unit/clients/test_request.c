@@ -105,6 +105,37 @@ static void everything_has_its_place(void **state)
                     "\"request_id\":\"q\"}");
 }
 
+static void documents_are_ids_then_texts_and_may_be_searched(void **state)
+{
+    static const struct tarn_message hello[] = {{"user", {"Hi", 0}}};
+    static const struct tarn_document documents[] = {{{NULL, 0}, {"b", 1}}};
+    static const char *const ids[] = {"x", "y \""};
+    struct tarn_retrieval t = {.top_k = TARN_UNSET};
+    struct tarn_request r;
+
+    (void)state;
+    tarn_request_init(&r, TARN_CHAT);
+    r.messages = hello;
+    r.n_messages = 1;
+    r.document_ids = ids;
+    r.n_document_ids = 2;
+    r.documents = documents;
+    r.n_documents = 1;
+    r.retrieval = &t;
+    expect_body(&r, "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],"
+                    "\"documents\":[\"x\",\"y \\\"\",{\"text\":\"b\"}],\"retrieval\":{}}");
+    tarn_request_init(&r, TARN_COMPLETION);
+    r.prompt = (struct tarn_text){"p", 0};
+    r.retrieval = &t;
+    t = (struct tarn_retrieval){"own", {"q", 0}, 3, "{\"a\": 1}", "cache"};
+    expect_body(&r, "{\"prompt\":\"p\",\"retrieval\":{\"scope\":\"own\",\"query\":\"q\","
+                    "\"top_k\":3,\"filter\":{\"a\": 1},\"order\":\"cache\"}}");
+    t.filter = "[]";
+    refuse(&r, "retrieval.filter: expected a JSON object");
+    t.filter = "{\"a\":1},\"b\":{";
+    refuse(&r, "retrieval.filter");
+}
+
 static void token_ids_stand_for_a_prompt(void **state)
 {
     static const uint32_t ids[] = {5, 0, 7};
@@ -196,6 +227,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(only_what_was_set_is_sent),
         cmocka_unit_test(everything_has_its_place),
+        cmocka_unit_test(documents_are_ids_then_texts_and_may_be_searched),
         cmocka_unit_test(token_ids_stand_for_a_prompt),
         cmocka_unit_test(extra_members_are_added_or_replace_ours),
         cmocka_unit_test(bytes_that_are_no_text_become_text),

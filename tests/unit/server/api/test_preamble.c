@@ -358,13 +358,107 @@ static void without_files_nothing_is_public(void **state)
 
     (void)state;
     assert_ok(preambles_open(&p, NULL, NULL));
-    assert_null(p);
+    preambles_destroy(p);
     assert_ok(preambles_open(&p, ",,", NULL));
-    assert_null(p);
     assert_ok(preambles_prepare(p, &t.srv, NULL));
     assert_ok(preambles_find(p, "<s>system: Be kind.\n", 20, 0, &end));
     assert_int_equal(end, 0);
     preambles_destroy(p);
+}
+
+static enum status put(const char *name, const char *text)
+{
+    struct buf why;
+
+    buf_init(&why, BUF_WHY_MAX);
+    enum status s = preambles_put(t.srv.preambles, name, text, strlen(text), &why);
+    assert_int_equal(s == OK, why.len == 0);
+    assert_true(s == OK || strncmp(buf_str(&why), "system: ", 8) == 0 || s == ERR_TOO_LARGE);
+    buf_fini(&why);
+    return s;
+}
+
+static void a_registered_preamble_is_public_until_it_is_removed_or_replaced(void **state)
+{
+    static const char chat[] = "{'messages':[{'role':'system','content':'Be brief.'},"
+                               "{'role':'user','content':'Hi'}]}";
+    static const char public[] = "<s>system: Be brief.\n";
+
+    (void)state;
+    use_one("Be kind.");
+    shares(chat, "");
+    assert_ok(put("a", "Be brief."));
+    shares(chat, public);
+    assert_ok(put("a", "Be loud."));
+    shares(chat, "");
+    assert_ok(put("a", "Be brief.\n"));
+    shares(chat, public);
+    preambles_remove(t.srv.preambles, "b");
+    shares(chat, public);
+    preambles_remove(t.srv.preambles, "a");
+    shares(chat, "");
+    /* Files stay. */
+    shares("{'messages':[{'role':'system','content':'Be kind.'},{'role':'user','content':'Hi'}]}",
+           "<s>system: Be kind.\n");
+}
+
+static void a_registered_preamble_must_be_a_text_that_fits(void **state)
+{
+    char *large = malloc(PREAMBLE_BYTES_MAX + 2);
+
+    (void)state;
+    use_one("Be kind.");
+    assert_int_equal(put("a", " \n"), ERR_INVALID);
+    assert_int_equal(put("a", "\xff"), ERR_INVALID);
+    assert_non_null(large);
+    memset(large, 'x', PREAMBLE_BYTES_MAX + 1);
+    large[PREAMBLE_BYTES_MAX + 1] = '\0';
+    assert_int_equal(put("a", large), ERR_TOO_LARGE);
+    free(large);
+}
+
+static void registered_preambles_have_a_limit_of_their_own(void **state)
+{
+    char name[16];
+
+    (void)state;
+    use_one("Be kind.");
+    for (int i = 0; i < PREAMBLES_N_REGISTERED_MAX; i++) {
+        snprintf(name, sizeof name, "p%d", i);
+        assert_ok(put(name, name));
+    }
+    assert_int_equal(put("more", "more"), ERR_TOO_LARGE);
+    assert_ok(put("p3", "another text"));
+    preambles_remove(t.srv.preambles, "p5");
+    assert_ok(put("more", "more"));
+}
+
+static void *find_all_the_time(void *stop)
+{
+    size_t end;
+
+    while (!__atomic_load_n((bool *)stop, __ATOMIC_RELAXED)) {
+        assert_ok(preambles_find(t.srv.preambles, "<s>system: Be brief.\n", 21, 0, &end));
+        assert_true(end == 0 || end == 21);
+    }
+    return NULL;
+}
+
+static void chats_are_rendered_while_preambles_change(void **state)
+{
+    pthread_t reader;
+    bool stop = false;
+
+    (void)state;
+    use_one("Be kind.");
+    assert_int_equal(pthread_create(&reader, NULL, find_all_the_time, &stop), 0);
+    for (int i = 0; i < 200; i++) {
+        assert_ok(put("a", i % 2 ? "Be brief." : "Be long."));
+        if (i % 3 == 0)
+            preambles_remove(t.srv.preambles, "a");
+    }
+    __atomic_store_n(&stop, true, __ATOMIC_RELAXED);
+    pthread_join(reader, NULL);
 }
 
 static int open_server(void **state)
@@ -406,6 +500,10 @@ int main(void)
         cmocka_unit_test(a_model_that_cannot_share_is_named),
         cmocka_unit_test(a_public_end_takes_its_place_among_the_ends),
         cmocka_unit_test(without_files_nothing_is_public),
+        cmocka_unit_test(a_registered_preamble_is_public_until_it_is_removed_or_replaced),
+        cmocka_unit_test(a_registered_preamble_must_be_a_text_that_fits),
+        cmocka_unit_test(registered_preambles_have_a_limit_of_their_own),
+        cmocka_unit_test(chats_are_rendered_while_preambles_change),
     };
     return cmocka_run_group_tests(tests, open_server, close_server);
 }
