@@ -332,6 +332,21 @@ def a_client_that_leaves_leaves_no_speculative_prefill() -> None:
         assert s.metrics()["vllm:num_requests_waiting"] == 0
 
 
+def a_model_embeds_documents_and_queries() -> None:
+    with tempfile.TemporaryDirectory() as folder, \
+            tarn_server(MODEL, "--no-profile-cost", "--documents-path", folder,
+                        "--embedding-model", str(MODEL)) as s:
+        for name, (title, text) in TEXTS.items():
+            status, _, answer = s.request("PUT", f"/v1/documents/{name}", {
+                "title": title, "text": text, "prefill": "lazy"})
+            assert status in (200, 201), answer
+        answer = s.post(CHAT, chat(retrieval={"mode": "vector", "top_k": 4, "order": "score"}))
+        report, used = answer["retrieval"], answer["documents"]["used"]
+        assert report["mode"] == "vector" and report["embedding_milliseconds"] > 0, report
+        assert [d["vector_rank"] for d in used] == [1, 2, 3, 4], used
+        assert s.post(CHAT, chat(retrieval={}))["retrieval"]["mode"] == "hybrid"
+
+
 def tenants_see_their_own_and_public_documents() -> None:
     keys = {"keys": [{"name": "one", "key": "sk-00000001", "tenant": "a"},
                      {"name": "two", "key": "sk-00000002", "tenant": "b"}]}
@@ -372,6 +387,9 @@ def tenants_see_their_own_and_public_documents() -> None:
                 # Public documents directly behind the public preamble are shared, ...
                 other = send(two, documents=["b", "c"], documents_placement=place)[1]
                 assert cached(other) == [d["n_tokens"] for d in first["documents"]["used"][:2]]
+                again = send(two, documents=["c", "b"], documents_order="cache",
+                             documents_placement=place)[1]
+                assert ids(again) == ["b", "c"] and cached(again) == cached(other), again
                 # ... but not the same text in a request, and nothing behind such a text.
                 text = send(two, documents=[inline("b"), "c"], documents_placement=place)[1]
                 assert prompt(text) == prompt(other) and cached(text) == [0, 0], text
@@ -390,6 +408,7 @@ def main() -> int:
                                a_client_that_leaves_ends_its_search,
                                a_provisional_list_is_prefilled_while_the_search_goes_on,
                                a_client_that_leaves_leaves_no_speculative_prefill,
+                               a_model_embeds_documents_and_queries,
                                tenants_see_their_own_and_public_documents])
 
 
