@@ -2,11 +2,18 @@
  *
  * Both lists are joined by reciprocal rank: score = sum of 1 / (60 + rank) (Cormack, Clarke and
  * Buettcher, "Reciprocal Rank Fusion", SIGIR 2009). Each tenant has an index of its own, and public
- * documents have one; an index is opened at its first use.
+ * documents have one. An index is opened at its first use, from its file and the catalog; the least
+ * recently used one is saved and closed where RETRIEVAL_N_OPEN_MAX are open.
+ *
+ * Vectors of one tenant have one dimension, that of the first; when all are deleted, the next may
+ * have another. A query searches the tenant's own and the public vectors. If only the public ones
+ * have another dimension than the query, they are left out. Without Faiss there are no vectors:
+ * retrieval_put() ignores embeddings, and RETRIEVAL_AUTO means words only.
  *
  * Owns    the indexes; the catalog is borrowed.
  * Thread  any; calls block on the disk and on locks: work threads only.
- * Errors  as catalog.h and vectors.h; ERR_INVALID: words name the field without a prefix.
+ * Errors  as catalog.h and vectors.h; ERR_INVALID: words name the field without a prefix;
+ *         ERR_UNSUPPORTED: a vector search was demanded in a build without Faiss.
  * Units   none. */
 #ifndef TARN_ENGINE_RETRIEVAL_RETRIEVAL_H
 #define TARN_ENGINE_RETRIEVAL_RETRIEVAL_H
@@ -15,6 +22,7 @@
 #include "engine/retrieval/vectors.h"
 
 #define RETRIEVAL_TOP_K_MAX 64
+#define RETRIEVAL_N_OPEN_MAX 64
 
 struct retrieval;
 
@@ -22,7 +30,7 @@ enum retrieval_mode { RETRIEVAL_AUTO, RETRIEVAL_LEXICAL, RETRIEVAL_VECTOR, RETRI
 
 struct retrieval_config {
     struct catalog *catalog;
-    const char *dir;     /* of index files; NULL: indexes are not saved */
+    const char *dir;     /* of index files, made if absent; NULL: indexes are not saved */
     const char *factory; /* as vectors.h */
 };
 
@@ -56,7 +64,8 @@ struct retrieval_hit {
     uint32_t lexical_rank, vector_rank; /* from 1; 0: not in that list */
 };
 
-/* One search. Words are searched in the first stage; every further stage visits more lists. */
+/* One search. Words are searched in the first stage; every further stage visits more lists. Filter,
+ * text and tenant are borrowed until retrieval_end(), the vector is copied. */
 struct retrieval_search;
 NODISCARD enum status retrieval_begin(struct retrieval_search **out, struct retrieval *r,
                                       const struct retrieval_query *q, struct buf *why);

@@ -68,7 +68,8 @@ void vectors_remove(struct vectors *v, int64_t id); /* an unknown id is fine */
 void vectors_retain(struct vectors *v, const int64_t *ids, uint64_t n);
 /* Wait until no rebuild runs. */
 void vectors_wait(struct vectors *v);
-/* Write the file: complete or not at all. */
+/* Write the file, complete or not at all, if anything has changed since it was read or written. A
+ * rebuild that ends writes it too. */
 NODISCARD enum status vectors_save(struct vectors *v, struct buf *why);
 
 struct vector_hit {

@@ -95,7 +95,14 @@ enum status vectors_save(struct vectors *v, struct buf *why)
         return OK;
     pthread_mutex_lock(&v->saving);
     pthread_rwlock_rdlock(&v->lock);
-    s = save_file_by(v->file, write_file, &o, why);
+    if (v->n_changes == v->n_changes_saved && v->serial == v->serial_saved)
+        s = OK;
+    else
+        s = save_file_by(v->file, write_file, &o, why);
+    if (s == OK) {
+        v->n_changes_saved = v->n_changes;
+        v->serial_saved = v->serial;
+    }
     pthread_rwlock_unlock(&v->lock);
     pthread_mutex_unlock(&v->saving);
     return s;

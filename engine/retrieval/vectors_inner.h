@@ -52,8 +52,9 @@ struct vectors {
     bool is_journal_bad;                 /* a row found no memory: the rebuild must not take over */
     uint64_t n_changes, n_changes_retry; /* after a failure, the next rebuild waits for changes */
 
-    pthread_mutex_t saving; /* one save at a time; taken before `lock` */
-    pthread_mutex_t mutex;  /* of what follows */
+    pthread_mutex_t saving;                 /* one save at a time; taken before `lock` */
+    uint64_t n_changes_saved, serial_saved; /* the file's; read and set while saving */
+    pthread_mutex_t mutex;                  /* of what follows */
     pthread_cond_t ended;
     pthread_t thread;
     bool has_thread; /* to be joined */

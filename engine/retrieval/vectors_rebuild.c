@@ -262,6 +262,8 @@ static bool rebuild(struct vectors *v)
                   n_live, why.len ? buf_str(&why) : status_words(s));
     body_destroy(r.to);
     free(r.batch);
+    if (s == OK && !v->stop && vectors_save(v, &why) != OK)
+        log_event(LOG_WARN, "vector index not saved", "why=\"%s\"", buf_str(&why));
     buf_fini(&why);
     return s == OK;
 }
