@@ -5,13 +5,14 @@ REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # Packages that the build and the server need.
 BUILD_PACKAGES=(gcc libc6-dev cmake ninja-build pkg-config libmicrohttpd-dev libgnutls28-dev
     libjansson-dev libsodium-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev
-    liburing-dev libsqlite3-dev python3 curl ca-certificates)
+    liburing-dev libsqlite3-dev g++ libfaiss-dev libblas-dev liblapack-dev python3 curl
+    ca-certificates)
 # Further packages for building the Debian package.
 # shellcheck disable=SC2034  # used by deploy/package
 PACKAGE_PACKAGES=(dpkg-dev file)
 # Further packages for the tests.
 # shellcheck disable=SC2034  # used by deploy/test
-TEST_PACKAGES=(g++ libcmocka-dev python3-numpy python3-venv "${PACKAGE_PACKAGES[@]}" mandoc zsh
+TEST_PACKAGES=(libcmocka-dev python3-numpy python3-venv "${PACKAGE_PACKAGES[@]}" mandoc zsh
     systemd)
 
 if [[ -t 1 ]]; then

@@ -456,7 +456,7 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
     if (call->params.session)
         r->session = account_session(call->account, call->params.session, call->params.session_len);
     r->cache_ttl_s = call->params.cache_ttl_s;
-    r->cache_bytes_max = account_kv_bytes(call->account);
+    r->cache_bytes_max = atomic_load(&call->account->kv_bytes);
     r->n_breaks = prompt->n_breaks;
     memcpy(r->breaks, prompt->breaks, sizeof r->breaks);
     r->slo_ttft_s = call->params.slo_ttft_ms * 1e-3;

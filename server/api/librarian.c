@@ -945,7 +945,7 @@ void librarian_look_again(struct librarian *l)
     sem_post(&l->wake);
 }
 
-void librarian_look(struct librarian *l, int64_t row, struct librarian_look *out)
+void librarian_look(struct librarian *l, int64_t row, uint32_t version, struct librarian_look *out)
 {
     const struct warm *w = &l->warm;
 
@@ -954,6 +954,8 @@ void librarian_look(struct librarian *l, int64_t row, struct librarian_look *out
     for (uint32_t i = l->has_warm ? warm_of_row(w, row) : WARM_NONE; i != WARM_NONE;
          i = w->tasks[i].next) {
         const struct warm_task *t = &w->tasks[i];
+        if (t->version != version)
+            continue;
         out->n_ready += t->state == WARM_READY;
         out->n_queued += t->state == WARM_WAITING || t->state == WARM_RUNNING;
         out->n_no_room += t->state == WARM_NO_ROOM || t->state == WARM_EVICTED;

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 from tarn_test import build_dir, server  # noqa: E402
 
 PROGRAMS = ["tarn-server", "tarnctl", "tarn-loadgen", "tarn-bench", "tarn-cachebench",
-            "tarn-cachesim", "tarn-schedbench"]
+            "tarn-cachesim", "tarn-schedbench", "tarn-retrievalbench"]
 SECTIONS = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "SEE ALSO"]
 DEMO = "share/tarn/demo-model"
 # In tenths, of systemd-analyze security: the unit has 1.2, that of a CUDA build 1.4.

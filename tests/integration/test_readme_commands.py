@@ -106,6 +106,9 @@ RULES = [
          expect=r"planning: median"),
     Rule(r"^build/tarn-schedbench\b", change=((r"tarn-schedbench", "tarn-schedbench --plans 50 "
          "--queued 100"),), expect=r"skip-join-mlfq"),
+    Rule(r"^build/tarn-retrievalbench\b", change=((r"tarn-retrievalbench\b.*", "tarn-retrievalbench "
+         "--vectors 2000 --dim 16 --queries 20"),), expect=r"Flat"),
+    Rule(r"^loadgen/bench/retrieval/faiss_peer\.py\b", "skip", why="needs faiss-cpu of PyPI"),
 ]
 
 
