@@ -134,7 +134,7 @@ static enum status make_request(struct prefill *out, const struct server *srv,
     out->request->class = SCHED_BACKGROUND;
     if (account) {
         out->request->tenant = account->tenant_id;
-        out->request->cache_bytes_max = account_kv_bytes(account);
+        out->request->cache_bytes_max = atomic_load(&account->kv_bytes);
     }
     return OK;
 }
