@@ -22,7 +22,7 @@ struct body {
     char factory[VECTORS_FACTORY_BYTES_MAX];
     uint32_t dim;
     uint32_t n_slots, n_dead, cap;
-    uint32_t n_built;   /* live vectors when it was built */
+    uint32_t n_built;   /* live vectors when its lists were chosen */
     int64_t *ids;       /* [cap] */
     uint64_t *marks;    /* [cap] vector_mark() */
     uint8_t *is_dead;   /* [cap] */

@@ -23,7 +23,7 @@
 #define N_DEAD_MIN 32      /* fewer tombstones are no reason to rebuild */
 #define LAST_ROWS 16       /* of the journal, repeated while searches wait */
 #define CATCH_UPS_MAX 50
-#define NICE 10 /* requests go first */
+#define NICE 5 /* requests go first */
 
 /* Write the factory that suits n_live vectors. */
 static void choose_factory(const struct vectors *v, uint64_t n_live,
@@ -202,7 +202,7 @@ static enum status take_over(struct rebuild *r, struct body **old, struct buf *w
         *old = v->now;
         v->now = r->to;
         v->serial++;
-        r->to->n_built = body_n_live(r->to);
+        r->to->n_built = r->n_live; /* its lists were chosen for these */
         r->to = NULL;
         end_journal(v);
     }
