@@ -130,8 +130,10 @@ static const struct option_row rows[] = {
            "target of the first token for requests that bring none; 0: no target"),
     NUMBER(NULL, "slo-tpot-ms", slo_tpot_ms, 0, HOUR_MS, "0", "MS",
            "target of the mean time between tokens for requests that bring none; 0: no target"),
-    NUMBER(NULL, "retrieval-stage-ms", retrieval_stage_ms, 0, 60000, "0", "MS",
-           "for experiments: least time of a stage of the search for documents"),
+    NUMBER(
+        NULL, "retrieval-stage-ms", retrieval_stage_ms, 0, 60000, "0", "MS",
+        "for experiments: a search for documents takes four stages of at least this time; 0: only "
+        "what it needs"),
 
     SIZE("KV cache", "kv-device-bytes", kv_device_bytes, 0, UINT64_C(1) << 50, "0",
          "size of the KV pool; 0: chosen from free memory"),

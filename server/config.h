@@ -75,7 +75,7 @@ struct config {
     char *slo_admission;           /* "off" or "reject" */
     double slo_ttft_ms;            /* targets of requests that have none; 0: none */
     double slo_tpot_ms;
-    double retrieval_stage_ms; /* least time of a search stage (experiments) */
+    double retrieval_stage_ms; /* of a search, for experiments; 0: as it takes */
     bool profile_cost;
     uint64_t kv_device_bytes;
     double gpu_memory_utilization; /* above 0, at most 1 */

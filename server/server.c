@@ -9,10 +9,17 @@
 #include "server/auth/auth.h"
 #include "server/api/documents.h"
 #include "server/api/route.h"
+#include "server/api/search.h"
 #include "server/api/tally.h"
 
 /* A lookup of cached documents takes some 10 ms; a call that waits for long has lost its client. */
 #define WAIT_TIMEOUT_NS UINT64_C(10000000000)
+
+/* The least time of a search, with --retrieval-stage-ms. */
+static uint64_t search_ns(const struct config *config)
+{
+    return (uint64_t)(config->retrieval_stage_ms * 1e6) * SEARCH_N_STAGES;
+}
 
 /* Copy the names. config_load() has checked the list. */
 static enum status split_names(struct server *srv, const char *list)
@@ -53,7 +60,7 @@ enum status server_init(struct server *srv, const struct config *config, struct 
                            .tokenizer = engine_tokenizer(engine),
                            .template = engine_chat_template(engine),
                            .created_s = (int64_t)(clock_unix_ns() / 1000000000u),
-                           .wait_timeout_ns = WAIT_TIMEOUT_NS};
+                           .wait_timeout_ns = WAIT_TIMEOUT_NS + search_ns(config)};
     unknown_log_init(&srv->unknown_log);
     snprintf(srv->system_fingerprint, sizeof srv->system_fingerprint, "tarn-%.8s",
              srv->info->fingerprint_hex);

@@ -160,6 +160,7 @@ static const char *const statements[N_STATEMENTS] = {
 
     [COUNT_MATCHES] = "SELECT count(*) FROM words WHERE words MATCH ?1 AND"
                       " rowid BETWEEN ?2 AND ?3",
+    [CHECK_WORDS] = "INSERT INTO words (words) VALUES ('integrity-check')",
     [SCORE_MATCHES] = "SELECT rowid, bm25_of(words, ?4) AS score FROM words WHERE words MATCH ?1"
                       " AND rowid BETWEEN ?2 AND ?3 ORDER BY score DESC, rowid LIMIT ?5",
 };
@@ -216,6 +217,18 @@ void catalog_close(struct catalog *c)
     pthread_mutex_destroy(&c->counts_lock);
     free(c->counts);
     free(c);
+}
+
+enum status catalog_check(struct catalog *c, struct buf *why)
+{
+    struct store_link *link;
+    enum status s = store_verify(c->store, why);
+
+    if (s != OK || (s = store_begin(c->store, &link, why)) != OK)
+        return s;
+    s = store_run(link, CHECK_WORDS, NULL, 0, why);
+    store_rollback(c->store);
+    return s;
 }
 
 enum status catalog_finish(struct catalog *c, enum status s, struct buf *why)

@@ -60,6 +60,8 @@ void document_fini(struct document *d);
  * process. */
 NODISCARD enum status catalog_open(struct catalog **out, const char *file, struct buf *why);
 void catalog_close(struct catalog *c); /* NULL is fine */
+/* Read the whole file and compare its structures: slow. ERR_CORRUPT. */
+NODISCARD enum status catalog_check(struct catalog *c, struct buf *why);
 
 /* --- documents --- */
 
@@ -126,7 +128,7 @@ NODISCARD enum status catalog_stats(struct catalog *c, const char *tenant_or_nul
 
 struct catalog_hit {
     int64_t row;
-    double score; /* higher is better; BM25 */
+    double score; /* higher is better; BM25. Equal ones: the lower row first */
 };
 /* The best documents that `tenant` sees for the words of `query`, by BM25 (Robertson and Zaragoza,
  * "The Probabilistic Relevance Framework", 2009) over title and text; SQLite's FTS5 computes it.

@@ -94,6 +94,7 @@ enum catalog_statement {
     LIST_ORPHANS, /* limit -> columns of a path */
     /* search */
     COUNT_MATCHES, /* words, first row, last row */
+    CHECK_WORDS,
     SCORE_MATCHES, /* words, first row, last row, bm25, limit -> row, score */
     N_STATEMENTS
 };

@@ -72,7 +72,7 @@ struct options {
 
     /* sim */
     char *scheduling_policy, *mlfq_variant, *latency_objective, *cost_model, *starvation_ms,
-        *kv_swap, *routing;
+        *kv_swap, *routing, *cache_policy, *speculative_prefill;
     uint64_t n_seqs_max, n_batched_tokens_max, n_queued_max, n_instances;
     double max_step_ms, step_overhead_us, quantum_ms, level_ratio, load;
     bool prefix_caching, token_times;
@@ -80,6 +80,8 @@ struct options {
     uint64_t cache_reorder_window, background_documents, background_tokens;
     uint64_t copy_in_bytes, copy_out_bytes; /* per second */
     double kv_prefetch_share;
+    double search_ms, search_final;
+    uint64_t n_search_stages;
 
     char *ignored; /* options that have no effect */
     bool ignored_switch;

@@ -183,6 +183,7 @@ static void resolve_rest(struct options *o)
     c->zipf = o->zipf >= 0 ? o->zipf : c->kind == WORKLOAD_PREFIX ? 0 : 1;
     c->draw_documents = is(o->retrieval, "draw");
     c->shuffle_documents = is(o->document_order, "shuffled");
+    c->keeps_order = !o->shuffle;
     for (int i = 0; i < (int)ARRAY_SIZE(formats); i++)
         if (is(o->trace_format, formats[i]))
             c->trace.format = (enum trace_format)i;

@@ -20,6 +20,7 @@ static void put_kv(struct put *p, const struct sim_result *r)
     put_count(p, "kv_device_blocks", r->n_device_blocks);
     put_count(p, "kv_host_blocks", r->n_host_blocks);
     put_text(p, "kv_swap", r->swap);
+    put_text(p, "cache_policy", r->cache_policy);
     put_count(p, "spilled_ahead_blocks", r->n_spilled_ahead);
     put_count(p, "spilled_on_demand_blocks", r->n_spilled_on_demand);
     put_count(p, "fetched_ahead_blocks", r->n_fetched_ahead);
@@ -62,6 +63,8 @@ void report_put_sim(struct put *p, const struct sim_result *r)
     put_real(&one, "background_s", r->background_s);
     put_count(&one, "contests", r->n_contests);
     put_count(&one, "policy_changes", r->n_policy_changes);
+    put_count(&one, "speculative_prefills", r->n_speculated);
+    put_count(&one, "speculative_prefills_in_vain", r->n_speculated_in_vain);
     put_kv(&one, r);
     put_real(&one, "simulated_s", r->simulated_s);
     put_count(&one, "simulated_requests", r->n_simulated);

@@ -79,6 +79,7 @@ struct workload_config {
     double zipf;            /* exponent, also of prefixes; 0: all equal */
     bool draw_documents;    /* one by one, instead of taking the data's lists */
     bool shuffle_documents; /* else in the order of retrieval */
+    bool keeps_order;       /* questions are asked in the data's order, not in a shuffled one */
 
     struct file_options file;
     struct trace_options trace;

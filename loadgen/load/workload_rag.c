@@ -1,8 +1,8 @@
 /* workload_rag.c - requests with documents: which, in what order, and a question.
  *
  * Three ways to say which documents a request has:
- *   the data's lists     each question has its own; questions are asked in a shuffled order, all
- *                        once before any twice (measured popularity), or drawn by Zipf
+ *   the data's lists     each question has its own; questions are asked in a shuffled order or in
+ *                        the data's, all once before any twice, or drawn by Zipf
  *   drawn from the data  one by one, by how often the lists name each (measured) or by Zipf
  *   made documents       without data: drawn by Zipf, texts from ids */
 #include <stdlib.h>
@@ -27,9 +27,11 @@ static enum status open_order(struct workload *w)
         return ERR_NOMEM;
     for (uint32_t i = 0; i < n; i++)
         w->order[i] = i;
+    w->n_order = n;
+    if (w->config.keeps_order)
+        return OK;
     draw_init(&d, w->config.seed, DRAW_SHUFFLE, 0);
     draw_shuffle_u32(&d, w->order, n);
-    w->n_order = n;
     return OK;
 }
 

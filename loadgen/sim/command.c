@@ -79,6 +79,7 @@ static enum status fill_instance(struct command *x, struct buf *why)
         .segment_tokens = DEFAULT_KV_SEGMENT_TOKENS,
         .prefetch_share = o->kv_prefetch_share,
         .prefix_caching = o->prefix_caching,
+        .cache_policy = o->cache_policy,
         .overhead_ns = (uint64_t)(o->step_overhead_us * 1e3),
         .n_queued_max = (uint32_t)o->n_queued_max,
     };
@@ -109,6 +110,10 @@ static void fill_config(struct command *x)
     c->real_history = strcmp(o->history, "real") == 0;
     c->send_session = o->send_session;
     c->token_times = o->token_times;
+    c->search = (struct sim_search){.search_s = o->search_ms / 1e3,
+                                    .n_stages = (uint32_t)o->n_search_stages,
+                                    .final_share = o->search_final,
+                                    .speculates = strcmp(o->speculative_prefill, "auto") == 0};
 }
 
 static void fill_result(struct command *x)
@@ -127,6 +132,7 @@ static void fill_result(struct command *x)
         .bytes_per_token = c->bytes_per_token,
         .n_device_blocks = c->n_device_blocks,
         .n_host_blocks = has_host ? c->n_host_blocks : 0,
+        .cache_policy = x->o->cache_policy,
         .load = x->o->load,
     };
 }
@@ -153,6 +159,7 @@ static enum status measure_capacity(struct command *x, struct sim_capacity *out,
     if (c.count < (uint64_t)N_ROUNDS_MIN * c.concurrency)
         c.count = (uint64_t)N_ROUNDS_MIN * c.concurrency;
     c.warmup_s = c.duration_s = c.drain_s = 0;
+    c.search.search_s = 0;
     c.n_background = 0;
     c.instance.scheduler.policy = "fcfs";
     c.instance.follows_contest = false;

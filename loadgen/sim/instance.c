@@ -58,6 +58,7 @@ static enum status open_cache(struct instance *in, struct buf *why)
         .pool = pool_of(c),
         .segment_tokens = c->segment_tokens,
         .prefix_caching = c->prefix_caching,
+        .policy = c->cache_policy,
         .n_host_blocks = has_host ? c->n_host_blocks : 0,
         .prefetch_share = c->prefetch_share,
         .hold_share = DEFAULT_KV_HOLD_SHARE,
@@ -160,10 +161,10 @@ static struct sched_request asked_of(const struct job *j)
 {
     return (struct sched_request){.n_known = j->prompt.n_ids,
                                   .n_out_max = j->n_out,
-                                  .class = j->class,
                                   .priority = j->priority,
                                   .tenant = j->tenant,
-                                  .session = j->session};
+                                  .session = j->session,
+                                  .class = j->class};
 }
 
 static void note_answer(struct instance *in, const struct job *j)

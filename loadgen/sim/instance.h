@@ -69,8 +69,9 @@ struct instance_config {
     uint32_t segment_tokens;
     double prefetch_share;
     bool prefix_caching;
-    uint64_t overhead_ns;  /* of the host, before each step */
-    uint32_t n_queued_max; /* 0: no limit but SIM_SLOTS_MAX */
+    const char *cache_policy; /* NULL: the default */
+    uint64_t overhead_ns;     /* of the host, before each step */
+    uint32_t n_queued_max;    /* 0: no limit but SIM_SLOTS_MAX */
 
     /* A token has come at now_ns; the job has ended, and is the owner's again. */
     void (*on_token)(void *arg, struct job *j, uint64_t now_ns);

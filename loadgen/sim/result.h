@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 struct sim_result {
-    const char *policy, *swap, *routing, *cost_model;
+    const char *policy, *swap, *routing, *cost_model, *cache_policy;
     uint32_t n_instances, n_running_max, n_tokens_max;
     double load;           /* share of the capacity; 0: not asked for */
     double capacity_per_s; /* requests; 0: not measured */
@@ -25,7 +25,8 @@ struct sim_result {
     double background_s;   /* until the last one of them */
     uint64_t n_contests, n_policy_changes; /* under the policy "auto" */
     uint64_t n_plans_ahead;
-    uint64_t n_cut; /* answers cut to what memory holds */
+    uint64_t n_speculated, n_speculated_in_vain; /* prefills of provisional lists */
+    uint64_t n_cut;                              /* answers cut to what memory holds */
     uint64_t n_tokens_restored, n_tokens_recomputed;
 
     uint64_t bytes_per_token, n_device_blocks, n_host_blocks; /* of one instance */

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/map.h"
+#include "loadgen/load/draw.h"
 #include "loadgen/load/pace.h"
 #include "loadgen/sim/agenda.h"
 #include "loadgen/sim/ids.h"
@@ -16,13 +17,28 @@
 /* Sessions whose instance is kept; further ones are routed like new sessions. */
 #define N_SESSIONS_MAX (1u << 20)
 
+#define NO_LIST UINT32_MAX
+#define OWN_LIST 0 /* the documents of the request; other numbers: lists of early stages */
+
+/* A speculative prefill of a provisional list. */
+struct guess {
+    struct job job;
+    struct flight *flight; /* NULL: it has another list now, or has ended */
+    struct instance *instance;
+    struct link link; /* in `guesses` */
+};
+
 struct flight {
-    struct agenda_item item; /* first: its think time, or when it hangs up */
+    struct agenda_item item; /* first: think time, next stage of the search, or when it hangs up */
     struct job job;
     struct turn turn;
     struct instance *instance;
-    bool is_active;   /* sent, not ended */
-    struct link link; /* in `active` or `waiting` */
+    bool is_active; /* sent, not ended */
+    bool is_searching;
+    uint32_t n_stages;   /* of the search, that have ended */
+    uint32_t list;       /* the last one that was speculated on; NO_LIST: none */
+    struct guess *guess; /* inside of the instance; NULL: none */
+    struct link link;    /* in `active` or `waiting` */
 };
 
 /* A document that is prefilled in the background. */
@@ -44,7 +60,9 @@ struct sim {
     struct link active;  /* flights that were sent and have not ended */
     struct link waiting; /* flights whose time has come, for a place */
     uint32_t next_instance;
-    struct map session_at;                  /* session -> instance */
+    struct map session_at; /* session -> instance */
+    struct link guesses;   /* inside */
+    struct sim_result *result;
     struct link chores;                     /* inside */
     uint64_t n_chores_begun, n_chores_done; /* done: or cancelled */
     uint64_t n_background_done;
@@ -84,6 +102,7 @@ static struct flight *flight_create(struct sim *sim, struct turn *t)
     }
     agenda_item_init(&f->item, t->request.index);
     f->turn = *t;
+    f->list = NO_LIST;
     link_init(&f->link);
     return f;
 }
@@ -134,6 +153,74 @@ static struct instance *route(struct sim *sim, const struct load_request *r)
     return in;
 }
 
+/* --- speculative prefills --- */
+
+static void free_guess(struct guess *e)
+{
+    if (e->flight)
+        e->flight->guess = NULL;
+    link_remove(&e->link);
+    sim_prompt_fini(&e->job.prompt);
+    free(e);
+}
+
+static void drop_guess(struct sim *sim, struct flight *f)
+{
+    struct guess *e = f->guess;
+
+    if (!e)
+        return;
+    f->guess = NULL;
+    e->flight = NULL;
+    instance_cancel(e->instance, &e->job, sim->now_ns);
+}
+
+/* Make the prompt of the request with the documents of another list. */
+static enum status make_guess_prompt(struct sim *sim, struct cache_prompt *out,
+                                     struct load_request *r, uint32_t list)
+{
+    struct sim_prompt_config p = {r->tenant, sim->config->instance.segment_tokens, false};
+    uint64_t other = list == OWN_LIST ? 0 : draw_mix(r->index, list);
+
+    for (uint32_t i = 0; i < r->n_parts; i++)
+        r->parts[i].id ^= r->parts[i].role == PART_DOCUMENT ? other : 0;
+    enum status s = sim_prompt_make(out, r, &p);
+    for (uint32_t i = 0; i < r->n_parts; i++)
+        r->parts[i].id ^= r->parts[i].role == PART_DOCUMENT ? other : 0;
+    return s;
+}
+
+/* The provisional list is `list` now. */
+static void speculate(struct sim *sim, struct flight *f, uint32_t list)
+{
+    const struct sim_config *c = sim->config;
+
+    if (!c->search.speculates || f->list == list)
+        return;
+    drop_guess(sim, f);
+    f->list = NO_LIST;
+    if (instance_n_inside(f->instance) >= c->instance.scheduler.n_running_max)
+        return;
+    struct guess *e = calloc(1, sizeof *e);
+    if (!e || make_guess_prompt(sim, &e->job.prompt, &f->turn.request, list) != OK) {
+        free(e);
+        fail(sim, ERR_NOMEM, "out of memory");
+        return;
+    }
+    e->job.class = SCHED_SPECULATIVE;
+    e->job.tenant = f->job.tenant;
+    e->instance = f->instance;
+    e->flight = f;
+    f->guess = e;
+    f->list = list;
+    sim->result->n_speculated++;
+    sim->result->n_speculated_in_vain += list != OWN_LIST;
+    link_append(&sim->guesses, &e->link);
+    instance_submit(e->instance, &e->job, sim->now_ns);
+}
+
+/* --- submitting --- */
+
 static enum status fill_job(struct sim *sim, struct flight *f)
 {
     const struct sim_config *c = sim->config;
@@ -150,6 +237,45 @@ static enum status fill_job(struct sim *sim, struct flight *f)
 }
 
 static void end_flight(struct sim *sim, struct flight *f, enum job_end end);
+
+static void submit(struct sim *sim, struct flight *f)
+{
+    const struct load_request *r = &f->turn.request;
+
+    if (r->disconnect_after == 0 &&
+        agenda_add(&sim->agenda, &f->item, pace_after(sim->now_ns, r->disconnect_s)) != OK) {
+        fail(sim, ERR_NOMEM, "out of memory");
+        return;
+    }
+    drop_guess(sim, f); /* what it has computed is cached */
+    instance_submit(f->instance, &f->job, sim->now_ns);
+}
+
+static void schedule_stage(struct sim *sim, struct flight *f)
+{
+    const struct sim_search *c = &sim->config->search;
+    uint64_t due_ns =
+        pace_after(f->turn.outcome.sent_ns, c->search_s * (f->n_stages + 1) / c->n_stages);
+
+    if (agenda_add(&sim->agenda, &f->item, due_ns) != OK)
+        fail(sim, ERR_NOMEM, "out of memory");
+}
+
+/* A stage of the search has ended. */
+static void end_stage(struct sim *sim, struct flight *f)
+{
+    const struct sim_search *c = &sim->config->search;
+
+    f->n_stages++;
+    if (f->n_stages < c->n_stages) {
+        bool is_final = f->n_stages >= c->final_share * c->n_stages;
+        speculate(sim, f, is_final ? OWN_LIST : f->n_stages);
+        schedule_stage(sim, f);
+        return;
+    }
+    f->is_searching = false;
+    submit(sim, f);
+}
 
 static void start(struct sim *sim, struct flight *f)
 {
@@ -168,13 +294,12 @@ static void start(struct sim *sim, struct flight *f)
         end_flight(sim, f, JOB_REFUSED_LONG);
         return;
     }
-    if (r->disconnect_after == 0 &&
-        agenda_add(&sim->agenda, &f->item, pace_after(sim->now_ns, r->disconnect_s)) != OK) {
-        fail(sim, ERR_NOMEM, "out of memory");
-        return;
-    }
     f->instance = route(sim, r);
-    instance_submit(f->instance, &f->job, sim->now_ns);
+    f->is_searching = sim->config->search.search_s > 0;
+    if (f->is_searching)
+        schedule_stage(sim, f);
+    else
+        submit(sim, f);
 }
 
 /* --- after the end --- */
@@ -248,6 +373,7 @@ static void end_flight(struct sim *sim, struct flight *f, enum job_end end)
 {
     struct chain *chain = f->turn.chain;
 
+    drop_guess(sim, f);
     link_remove(&f->link);
     sim->pace.n_active--;
     f->is_active = false;
@@ -278,6 +404,9 @@ static enum status keep_time(struct outcome *o, const struct job *j, uint64_t no
 static void on_token(void *arg, struct job *j, uint64_t now_ns)
 {
     struct sim *sim = arg;
+
+    if (j->class != SCHED_USUAL)
+        return;
     struct flight *f = flight_of(j);
     struct outcome *o = &f->turn.outcome;
 
@@ -354,6 +483,10 @@ static void on_end(void *arg, struct job *j, enum job_end end, uint64_t now_ns)
         end_chore(sim, LINK_ITEM(j, chore, job));
         return;
     }
+    if (j->class == SCHED_SPECULATIVE) {
+        free_guess(LINK_ITEM(j, guess, job));
+        return;
+    }
     end_flight(arg, flight_of(j), end);
 }
 
@@ -387,9 +520,14 @@ static bool send_one(struct sim *sim)
     return true;
 }
 
-/* Do what the agenda has for a flight: start it after its think time, or cancel it. */
+/* Do what the agenda has for a flight: start it after its think time, end a stage of its search, or
+ * cancel it. */
 static void act(struct sim *sim, struct flight *f)
 {
+    if (f->is_searching) {
+        end_stage(sim, f);
+        return;
+    }
     if (f->is_active) {
         instance_cancel(f->instance, &f->job, sim->now_ns);
         return;
@@ -423,9 +561,13 @@ static void drain(struct sim *sim)
         sim->pace.n_thinking--;
         flight_free(f);
     }
-    for (struct link *l = sim->active.next; l != &sim->active; l = l->next) {
+    for (struct link *l = sim->active.next, *after; l != &sim->active; l = after) {
         struct flight *f = LINK_ITEM(l, flight, link);
-        instance_cancel(f->instance, &f->job, sim->now_ns);
+        after = l->next;
+        if (f->is_searching)
+            end_flight(sim, f, JOB_CANCELLED);
+        else
+            instance_cancel(f->instance, &f->job, sim->now_ns);
     }
 }
 
@@ -492,7 +634,7 @@ static enum status run_all(struct sim *sim)
     while (sim->status == OK) {
         uint64_t t = next_time(sim);
 
-        if (is_over(sim) && link_is_empty(&sim->chores))
+        if (is_over(sim) && link_is_empty(&sim->chores) && link_is_empty(&sim->guesses))
             return OK;
         if (is_over(sim)) {
             cancel_chores(sim);
@@ -537,6 +679,8 @@ static void close_all(struct sim *sim)
         if (!((struct flight *)item)->is_active)
             flight_free((struct flight *)item);
     }
+    while (!link_is_empty(&sim->guesses))
+        free_guess(LINK_ITEM(sim->guesses.next, guess, link));
     while (!link_is_empty(&sim->chores))
         end_chore(sim, LINK_ITEM(sim->chores.next, chore, link));
     struct link *heads[] = {&sim->active, &sim->waiting};
@@ -561,6 +705,7 @@ enum status sim_run(const struct sim_config *config, struct outcome_list *outcom
                                .concurrency = config->concurrency,
                                .count = config->count,
                                .ends_conversations = config->ends_conversations},
+                      .result = result,
                       .why = why};
 
     ASSERT(config->n_instances > 0 && config->n_instances <= SIM_INSTANCES_MAX &&
@@ -568,6 +713,7 @@ enum status sim_run(const struct sim_config *config, struct outcome_list *outcom
     link_init(&sim.active);
     link_init(&sim.waiting);
     link_init(&sim.chores);
+    link_init(&sim.guesses);
     pace_begin(&sim.pace, SIM_START_NS, config->warmup_s, config->duration_s);
     enum status s = open_instances(&sim);
     if (s == OK)

@@ -5,6 +5,12 @@
  * of steps come first, then actions of clients, then beginnings of steps. This order makes the
  * outcomes of equal configurations and sources equal.
  *
+ * A search takes `search_s` from a request's arrival and ends in equal stages. Every stage before
+ * `final_share` of the search ends with a list of its own: documents that no other request has.
+ * The later stages end with the request's own documents. With `speculates` a list that differs from
+ * the last one cancels the speculative prefill of the last one, and starts one if the instance has
+ * fewer requests inside than may run at one time; it ends when its request is submitted.
+ *
  * Routing, where there are several instances:
  *   least-loaded  the first instance with the fewest requests inside
  *   round-robin   one instance after the other
@@ -27,6 +33,14 @@
 
 enum sim_routing { ROUTE_LEAST_LOADED, ROUTE_ROUND_ROBIN, ROUTE_SESSION };
 
+/* The search that finds the documents of a request, before the request can be submitted. */
+struct sim_search {
+    double search_s; /* 0: documents are known at arrival */
+    uint32_t n_stages;
+    double final_share; /* of the stages; after it the provisional list is the final one */
+    bool speculates;    /* provisional lists are prefilled */
+};
+
 struct sim_config {
     struct instance_config instance; /* its callbacks and arg are filled in */
     uint32_t n_instances;
@@ -45,6 +59,7 @@ struct sim_config {
     bool real_history;           /* answers stand in later turns as they came */
     bool send_session;           /* the scheduler is told of sessions */
     bool token_times;            /* outcomes keep the time of each token: 8 bytes each */
+    struct sim_search search;
 };
 
 /* *result is zeroed but for what the caller set; the sums are added. */

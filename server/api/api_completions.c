@@ -1,6 +1,7 @@
 /* api_completions.c - POST /v1/completions. */
 #include "server/api/api.h"
 #include "server/api/call.h"
+#include "server/api/lookup.h"
 #include "server/server.h"
 
 static enum status read_call(struct call *call, const struct json *body, struct buf *why)
@@ -8,10 +9,13 @@ static enum status read_call(struct call *call, const struct json *body, struct 
     struct params *p = &call->params;
     enum status s = params_parse(p, call->srv, body, PARAMS_COMPLETION, why);
 
-    if (s == OK)
-        s = prompt_list_parse(&call->prompts, &call->n_prompts, call->srv, body, p->add_special,
-                              p->echo, why);
-    return s;
+    if (s != OK)
+        return s;
+    /* Documents are put before the prompt by the lookup, also where none of them is looked up. */
+    if (lookup_is_needed(body) || js_len(js_get(body, "documents")) > 0)
+        return lookup_begin(call, body, why);
+    return prompt_list_parse(&call->prompts, &call->n_prompts, call->srv, body, p->add_special,
+                             p->echo, why);
 }
 
 void api_completions(struct server *srv, struct http_exchange *x)

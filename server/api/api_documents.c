@@ -122,7 +122,7 @@ static void write_prefill(struct library_call *c, const struct document *d)
 {
     struct librarian_look look;
 
-    library_look(c->srv->library, d->row, &look);
+    library_look(c->srv->library, d->row, d->version, &look);
     write_format(&c->w,
                  ",\"prefill_state\":{\"queued\":%u,\"ready\":%u,\"waiting_for_room\":%u,"
                  "\"failed\":%u,\"why\":",

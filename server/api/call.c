@@ -17,6 +17,8 @@
 #include "server/auth/auth.h"
 #include "server/http/error.h"
 #include "server/api/logprobs.h"
+#include "server/api/lookup.h"
+#include "server/api/speculation.h"
 #include "server/server.h"
 #include "server/api/tally.h"
 #include "server/api/wait.h"
@@ -56,6 +58,7 @@ static void call_free(struct call *call)
         choice_fini(&call->choices[i]);
     free(call->choices);
     prompt_list_free(call->prompts, call->n_prompts);
+    speculation_destroy(call->speculation);
     buf_fini(&call->frame_head);
     params_fini(&call->params);
     wait_unref(call->wait);
@@ -456,7 +459,7 @@ static enum status make_choice(struct call *call, uint32_t prompt_index, uint32_
     if (call->params.session)
         r->session = account_session(call->account, call->params.session, call->params.session_len);
     r->cache_ttl_s = call->params.cache_ttl_s;
-    r->cache_bytes_max = account_kv_bytes(call->account);
+    r->cache_bytes_max = atomic_load(&call->account->kv_bytes);
     r->n_breaks = prompt->n_breaks;
     memcpy(r->breaks, prompt->breaks, sizeof r->breaks);
     r->slo_ttft_s = call->params.slo_ttft_ms * 1e-3;
@@ -525,8 +528,10 @@ static void submit_all(struct call *call, struct http_exchange *x, struct buf *w
         r->wake_at_end = !call->params.stream && !call->params.logprobs;
         s = engine_submit(call->srv->engine, r, why);
     }
-    if (s == OK)
+    if (s == OK) {
+        lookup_note(call);
         return;
+    }
     cancel_all(call);
     reply_error(call->srv, x, s, NULL, why);
 }
@@ -615,6 +620,9 @@ static void submit(struct call *call, struct http_exchange *x)
     } else {
         reply_error(call->srv, x, s, NULL, &why);
     }
+    /* A speculative prefill of this prompt has left its KV in the cache. */
+    speculation_destroy(call->speculation);
+    call->speculation = NULL;
     buf_fini(&why);
 }
 

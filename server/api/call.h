@@ -27,6 +27,7 @@
 #include "server/api/stream.h"
 
 struct server;
+struct speculation;
 struct wait;
 
 enum call_state { CALL_READ, CALL_WAITING, CALL_SUBMITTED };
@@ -60,6 +61,7 @@ struct call {
     struct choice *choices; /* [n_choices], prompt by prompt */
     struct buf frame_head;  /* streaming: what every frame begins with */
     struct retrieval_report retrieval;
+    struct speculation *speculation; /* of the search; NULL: none */
 };
 
 /* Serve one POST: parse the body, have `read` fill params and prompts from it (words in `why`),

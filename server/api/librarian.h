@@ -58,12 +58,12 @@ void librarian_erase(struct librarian *l);
 void librarian_look_again(struct librarian *l);
 void librarian_note(struct librarian *l, const struct library_place *places, uint32_t n);
 
-/* Prefills of one document. */
+/* Prefills of one version of a document. */
 struct librarian_look {
     uint32_t n_queued, n_ready, n_no_room, n_failed;
     char why[160]; /* of the last failure; "": none */
 };
-void librarian_look(struct librarian *l, int64_t row, struct librarian_look *out);
+void librarian_look(struct librarian *l, int64_t row, uint32_t version, struct librarian_look *out);
 
 struct librarian_stats {
     uint64_t n_queued, n_ready, n_no_room, n_failed; /* prefills by state */

@@ -310,9 +310,9 @@ void library_changed(struct library *l, int64_t row)
     librarian_changed(l->librarian, row);
 }
 
-void library_look(struct library *l, int64_t row, struct librarian_look *out)
+void library_look(struct library *l, int64_t row, uint32_t version, struct librarian_look *out)
 {
-    librarian_look(l->librarian, row, out);
+    librarian_look(l->librarian, row, version, out);
 }
 
 bool library_find(struct library *l, const struct kv_key *key, struct document *out)

@@ -61,8 +61,8 @@ NODISCARD enum status library_delete(struct library *l, const char *tenant, cons
                                      struct buf *why);
 /* Pin or prefill of a document has changed. */
 void library_changed(struct library *l, int64_t row);
-/* The librarian's work for a document. */
-void library_look(struct library *l, int64_t row, struct librarian_look *out);
+/* The librarian's work for a version of a document. */
+void library_look(struct library *l, int64_t row, uint32_t version, struct librarian_look *out);
 
 /* The document whose span begins with this block, for names in listings. False: none, or nothing is
  * open. l may be NULL. */

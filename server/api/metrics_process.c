@@ -176,3 +176,17 @@ void metrics_write_http(struct page *p, const struct server *srv)
         page_bare_hist(p, seconds_name, labels, &seconds);
     }
 }
+
+void metrics_write_searches(struct page *p, const struct server *srv)
+{
+    struct hist seconds;
+    uint64_t n_failed;
+
+    tally_searches(srv->tally, &seconds, &n_failed);
+    page_counter(p, "tarn:retrievals_total", "Searches for documents that ended with a list.",
+                 seconds.n);
+    page_counter(p, "tarn:retrieval_failures_total", "Searches that ended with an error.",
+                 n_failed);
+    page_histogram(p, "tarn:retrieval_seconds",
+                   "Time of a search, the embedding of its query included.", &seconds);
+}

@@ -128,7 +128,7 @@ static double key_number(struct account *a, size_t which)
     pthread_mutex_lock(&a->lock);
     switch ((enum key_number)which) {
     case KEY_WEIGHT: value = a->weight; break;
-    case KEY_KV_BYTES: value = (double)a->kv_bytes; break;
+    case KEY_KV_BYTES: value = (double)atomic_load(&a->kv_bytes); break;
     case KEY_REQUESTS: value = (double)a->limiter.requests.limit; break;
     case KEY_TOKENS: value = (double)a->limiter.tokens.limit; break;
     }

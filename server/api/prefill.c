@@ -104,8 +104,7 @@ static enum status find_span(const struct prompt *p, uint32_t *begin, uint32_t *
 }
 
 static enum status make_request(struct prefill *out, const struct server *srv,
-                                const struct prompt *p, const struct account *account,
-                                struct buf *why)
+                                const struct prompt *p, struct account *account, struct buf *why)
 {
     const struct sampling sampling = {.top_p = 1, .repetition_penalty = 1};
     const struct stopping stopping = {.max_tokens = 0};
@@ -133,13 +132,15 @@ static enum status make_request(struct prefill *out, const struct server *srv,
     out->n_blocks = made->n_keys - first;
     out->n_tokens = end - begin;
     out->request->class = SCHED_BACKGROUND;
-    out->request->tenant = account ? account->tenant_id : 0;
+    if (account) {
+        out->request->tenant = account->tenant_id;
+        out->request->cache_bytes_max = atomic_load(&account->kv_bytes);
+    }
     return OK;
 }
 
 enum status prefill_create(struct prefill *out, const struct server *srv, const struct document *d,
-                           const char *system, size_t len, const struct account *account,
-                           struct buf *why)
+                           const char *system, size_t len, struct account *account, struct buf *why)
 {
     struct json *body = NULL;
     struct prompt p;

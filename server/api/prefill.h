@@ -31,7 +31,7 @@ struct prefill {
  * and ERR_UNSUPPORTED unless the system message is a public preamble. */
 NODISCARD enum status prefill_create(struct prefill *out, const struct server *srv,
                                      const struct document *d, const char *system, size_t len,
-                                     const struct account *account, struct buf *why);
+                                     struct account *account, struct buf *why);
 void prefill_fini(struct prefill *p); /* a zeroed struct is fine */
 
 #endif

@@ -143,27 +143,31 @@ static void add_breakpoint(struct breakpoints *b, struct breakpoint at)
     b->v[b->n++] = at;
 }
 
-/* Read the breakpoint of a message or of a content part. `at`: its place; at.ttl_s: the time of a
- * prompt_cache_breakpoint. */
-static enum status read_breakpoint(struct breakpoints *b, const struct json *holder,
-                                   const char *name, struct breakpoint at, struct buf *why)
+/* Read the breakpoint of a content part, or of a message (part < 0). `at`: its place; at.ttl_s: the
+ * time of a prompt_cache_breakpoint. */
+static enum status read_breakpoint(struct breakpoints *b, const struct json *holder, int part,
+                                   struct breakpoint at, struct buf *why)
 {
     const struct json *control = js_get_set(holder, "cache_control");
     const struct json *point = js_get_set(holder, "prompt_cache_breakpoint");
     const char *mode = "explicit";
     uint32_t ttl_s = 0;
-    char full[NAME_BYTES];
+    char place[NAME_BYTES / 2], name[NAME_BYTES];
 
-    snprintf(full, sizeof full, "%s.cache_control", name);
-    enum status s = read_control(control, full, &ttl_s, why);
-    snprintf(full, sizeof full, "%s.prompt_cache_breakpoint", name);
+    if (!control && !point)
+        return OK;
+    snprintf(place, sizeof place, part < 0 ? "messages[%u]" : "messages[%u].content[%d]",
+             at.message, part);
+    snprintf(name, sizeof name, "%s.cache_control", place);
+    enum status s = read_control(control, name, &ttl_s, why);
+    snprintf(name, sizeof name, "%s.prompt_cache_breakpoint", place);
     if (s == OK && point) {
         at_least(&ttl_s, at.ttl_s);
-        s = check_object(point, full, why);
+        s = check_object(point, name, why);
         if (s == OK)
-            s = read_word(point, full, "mode", &mode, why);
+            s = read_word(point, name, "mode", &mode, why);
         if (s == OK && strcmp(mode, "explicit") != 0)
-            s = buf_why(why, ERR_INVALID, "%s.mode: expected \"explicit\", got \"%.20s\"", full,
+            s = buf_why(why, ERR_INVALID, "%s.mode: expected \"explicit\", got \"%.20s\"", name,
                         mode);
     }
     at.ttl_s = ttl_s;
@@ -189,18 +193,15 @@ static enum status read_message(struct breakpoints *b, const struct json *messag
 {
     const struct json *content = js_get_set(message, "content");
     struct breakpoint at = {.message = i, .ttl_s = ttl_s};
-    char name[NAME_BYTES - 32];
     enum status s = OK;
 
     if (js_is(content, JS_STRING))
         (void)js_string(content, &at.n_bytes);
     for (size_t k = 0; s == OK && js_is(content, JS_ARRAY) && k < js_len(content); k++) {
         at.n_bytes += (k > 0) + text_bytes(js_at(content, k));
-        snprintf(name, sizeof name, "messages[%u].content[%zu]", i, k);
-        s = read_breakpoint(b, js_at(content, k), name, at, why);
+        s = read_breakpoint(b, js_at(content, k), (int)k, at, why);
     }
-    snprintf(name, sizeof name, "messages[%u]", i);
-    return s == OK ? read_breakpoint(b, message, name, at, why) : s;
+    return s == OK ? read_breakpoint(b, message, -1, at, why) : s;
 }
 
 enum status breakpoints_read(struct breakpoints *b, const struct json *body, struct buf *why)

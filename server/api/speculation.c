@@ -174,6 +174,13 @@ void speculation_confirm(struct speculation *s, const struct prompt *final)
         cancel(s, TALLY_SPECULATION_DROPPED);
 }
 
+const char *speculation_outcome(const struct speculation *s)
+{
+    if (!s || s->n == 0)
+        return "none";
+    return s->is_current ? "confirmed" : "dropped";
+}
+
 void speculation_destroy(struct speculation *s)
 {
     if (!s)

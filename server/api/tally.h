@@ -1,5 +1,5 @@
-/* tally.h - counters of HTTP for /metrics: exchanges by route and status, their durations, and the
- * n and max_tokens of generating requests, searches for documents, and speculative prefills.
+/* tally.h - counters of the server for /metrics: exchanges by route and status, their durations,
+ * the n and max_tokens of generating requests, speculative prefills, and searches for documents.
  *
  * Clients cannot make the number of series grow: the routes are those of the table in route.c and
  * one for all other paths, and only status codes that were sent have a series.

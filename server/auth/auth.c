@@ -122,7 +122,7 @@ static struct account *account_create(struct auth *auth, const struct key_spec *
              spec->tenant[0] ? spec->tenant : spec->name);
     a->admin = spec->admin;
     a->weight = spec->weight;
-    a->kv_bytes = spec->kv_bytes;
+    atomic_store(&a->kv_bytes, spec->kv_bytes);
     a->tenant = find_tenant(auth, a->tenant_name);
     make_scope(auth, spec, &a->scope);
     make_owner(spec, a->owner);
@@ -147,14 +147,6 @@ void account_unref(struct account *a)
     pthread_mutex_destroy(&a->lock);
     explicit_bzero(&a->scope, sizeof a->scope);
     free(a);
-}
-
-uint64_t account_kv_bytes(struct account *a)
-{
-    pthread_mutex_lock(&a->lock);
-    uint64_t n = a->kv_bytes;
-    pthread_mutex_unlock(&a->lock);
-    return n;
 }
 
 void account_scope(const struct account *a, const struct kv_scope *salt, struct kv_scope *out)
@@ -203,7 +195,7 @@ static void update_account(struct account *a, const struct key_spec *spec)
     pthread_mutex_lock(&a->lock);
     limiter_set(&a->limiter, spec->requests_per_minute, spec->tokens_per_minute, clock_now_ns());
     a->weight = spec->weight;
-    a->kv_bytes = spec->kv_bytes;
+    atomic_store(&a->kv_bytes, spec->kv_bytes);
     pthread_mutex_unlock(&a->lock);
 }
 

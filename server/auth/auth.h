@@ -65,7 +65,8 @@ struct account {
     pthread_mutex_t lock;
     struct limiter limiter;
     double weight;
-    uint64_t kv_bytes;
+    /* Not under lock. */
+    _Atomic uint64_t kv_bytes; /* KV that its requests may hold; 0: no limit */
 };
 
 /* Check the key file of `config`, so that its mistakes are reported before the model is loaded. */
@@ -91,9 +92,6 @@ void account_unref(struct account *a); /* NULL is fine */
 /* Check a key without using its account. */
 NODISCARD enum status auth_check(const struct server *srv, const char *authorization,
                                  const char *x_api_key, struct buf *why);
-
-/* Bytes of KV that the account's requests may hold; 0: no limit. */
-uint64_t account_kv_bytes(struct account *a);
 
 /* The account's scope, narrowed by a request's cache_salt (NULL: not narrowed). */
 void account_scope(const struct account *a, const struct kv_scope *salt, struct kv_scope *out);

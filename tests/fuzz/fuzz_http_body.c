@@ -101,6 +101,17 @@ const struct buf *http_body(const struct http_exchange *x)
     return &x->body;
 }
 
+void http_take_body(struct http_exchange *x, struct buf *out)
+{
+    *out = x->body;
+    buf_init(&x->body, out->max);
+}
+
+void http_set_stream_type(struct http_exchange *x, const char *content_type)
+{
+    x->content_type = content_type;
+}
+
 void http_set_caller(struct http_exchange *x, const char *key, const char *tenant)
 {
     (void)x;

@@ -25,6 +25,7 @@ struct mix {
     uint32_t n_priorities, n_tenants, n_sessions;
     uint32_t other_percent;  /* chance that a job is speculative, and that it is background */
     uint32_t cancel_percent; /* chance of a cancel in each step */
+    uint32_t match_percent;  /* chance in each step that a waiting job's cached prompt changes */
     uint32_t arrive_percent; /* chance of an arrival for each free slot and step */
 };
 
@@ -56,6 +57,12 @@ static void come_and_go(struct world *w, const struct mix *mix)
         if (w->jobs[slot].is_live)
             world_cancel(w, slot);
     }
+    if (mix->match_percent && world_draw(w, 100) < mix->match_percent) {
+        struct world_job *j = &w->jobs[world_draw(w, N_SLOTS)];
+
+        if (j->is_live && j->n_admitted == 0)
+            j->n_kept = world_draw(w, j->r.n_known);
+    }
 }
 
 static const char *const variants[] = {"tarn", "paper", "released", "learned", NULL};
@@ -70,6 +77,7 @@ static void open_random(struct world *w, const char *policy, uint64_t seed)
     w->config.starvation_s = world_draw(w, 3) ? 0.2 + 0.1 * world_draw(w, 10) : INFINITY;
     w->config.variant = variants[world_draw(w, ARRAY_SIZE(variants))];
     w->config.reserve_blocks = world_draw(w, 6);
+    w->config.reorder_window = world_draw(w, 2) * world_draw(w, 10);
     w->n_blocks = world_draw(w, 3) ? 30 + world_draw(w, 40) : 4000;
     w->keep_percent = world_draw(w, 3) * 50;
     w->surprise_percent = world_draw(w, 2) * 30;
@@ -494,10 +502,11 @@ static void every_job_runs_again_within_the_bound(void **state)
                                    .n_sessions = 2,
                                    .other_percent = 10,
                                    .cancel_percent = 1,
+                                   .match_percent = 80,
                                    .arrive_percent = 100};
 
     (void)state;
-    for (uint64_t seed = 0; seed < 6 * N_WITH_W; seed++) {
+    for (uint64_t seed = 0; seed < 12 * N_WITH_W; seed++) {
         double n_chunks, w_s;
         struct world w;
 
@@ -506,6 +515,10 @@ static void every_job_runs_again_within_the_bound(void **state)
         w.config.n_running_max = 1 + world_draw(&w, 4);
         w.config.n_tokens_max = 50 + world_draw(&w, 100);
         w.config.starvation_s = 0.5;
+        w.config.variant = variants[seed / N_WITH_W % 4];
+        w.config.variant =
+            w.config.variant && !strcmp(w.config.variant, "released") ? "tarn" : w.config.variant;
+        w.config.reorder_window = 4 * world_draw(&w, 4);
         w.n_blocks = world_draw(&w, 2) ? 16 + world_draw(&w, 20) : 4000;
         w.keep_percent = world_draw(&w, 3) * 50;
         world_open(&w);

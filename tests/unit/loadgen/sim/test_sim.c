@@ -142,6 +142,147 @@ static void a_prompt_seen_before_is_not_computed_again(void **state)
 }
 
 /* The server has one place, so the second of two requests waits for the first. */
+/* --- searches, speculation, prefills in the background --- */
+
+/* Requests far apart, each with two documents of 256 tokens and a question of 32; nearly all lists
+ * differ. The prefill takes 27 + 0.17 * 544 ms. */
+static struct workload_config two_documents(void)
+{
+    struct workload_config c = constant(32, 1, 0.1);
+
+    c.kind = WORKLOAD_RAG;
+    c.n_documents = 100000;
+    c.n_retrieved = 2;
+    c.document_len = dist_of("constant:256");
+    return c;
+}
+
+/* A prompt is one step. */
+static struct sim_config searching(double search_s, double final_share, bool speculates)
+{
+    struct sim_config c = usual_sim("fcfs");
+
+    c.instance.scheduler.n_tokens_max = 1024;
+    c.instance.scheduler.step_s_max = 1;
+    c.search = (struct sim_search){search_s, 4, final_share, speculates};
+    return c;
+}
+
+static double first_ms(const struct made *m, size_t i)
+{
+    return (double)(m->outcomes.v[i].first_ns - m->outcomes.v[i].intended_ns) / 1e6;
+}
+
+static void a_request_waits_for_its_search(void **state)
+{
+    struct made m = {.config = searching(0.2, 0.25, false)};
+    struct workload_config w = two_documents();
+
+    (void)state;
+    m.config.count = 2;
+    simulate(&m, &w);
+    for (size_t i = 0; i < 2; i++)
+        assert_near(first_ms(&m, i), 200 + 27 + 0.17 * 544, 1e-3);
+    assert_int_equal(m.result.n_speculated, 0);
+    fini(&m);
+}
+
+static void a_list_that_is_final_early_is_prefilled_during_the_search(void **state)
+{
+    struct made m = {.config = searching(0.2, 0.25, true)};
+    struct workload_config w = two_documents();
+
+    (void)state;
+    m.config.count = 3;
+    simulate(&m, &w);
+    for (size_t i = 0; i < 3; i++) {
+        /* Prefilled from 50 to 170 ms; the block with the last id is computed again. */
+        assert_int_equal(m.outcomes.v[i].usage.cached_tokens, 512);
+        assert_near(first_ms(&m, i), 200 + 27 + 0.17 * 32 + 0.0006 * 512, 1e-3);
+    }
+    assert_int_equal(m.result.n_speculated, 3);
+    assert_int_equal(m.result.n_speculated_in_vain, 0);
+    fini(&m);
+}
+
+static void lists_that_change_are_speculated_on_in_vain(void **state)
+{
+    struct made m = {.config = searching(0.8, 1, true)}; /* a stage is longer than a prefill */
+    struct workload_config w = two_documents();
+
+    (void)state;
+    m.config.count = 2;
+    simulate(&m, &w);
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(m.outcomes.v[i].usage.cached_tokens, 0);
+        assert_near(first_ms(&m, i), 800 + 27 + 0.17 * 544, 1e-3);
+    }
+    assert_int_equal(m.result.n_speculated, 6);
+    assert_int_equal(m.result.n_speculated_in_vain, 6);
+    fini(&m);
+}
+
+static void clients_that_hang_up_during_a_search_end_with_the_run(void **state)
+{
+    struct made m = {.config = usual_sim("fcfs")};
+    struct workload_config w = two_documents();
+
+    (void)state;
+    m.config.count = 0;
+    m.config.duration_s = 30;
+    m.config.drain_s = 0.1; /* the last search is under way then */
+    m.config.search = (struct sim_search){5, 2, 0.5, true};
+    w.arrival.rate = 1;
+    simulate(&m, &w);
+    uint64_t n_ok = 0, n_unfinished = 0;
+    for (size_t i = 0; i < m.outcomes.n; i++) {
+        n_ok += m.outcomes.v[i].end == OUTCOME_OK;
+        n_unfinished += m.outcomes.v[i].end == OUTCOME_UNFINISHED;
+    }
+    assert_true(n_ok >= 20 && n_unfinished >= 3);
+    assert_int_equal(n_ok + n_unfinished, m.outcomes.n);
+    fini(&m);
+}
+
+static void documents_are_prefilled_in_the_background(void **state)
+{
+    struct made m = {.config = usual_sim("fcfs")};
+    struct workload_config w = constant(100, 2, 0.5);
+
+    (void)state;
+    m.config.count = 20;
+    m.config.n_background = 5;
+    m.config.n_background_tokens = 740;
+    simulate(&m, &w);
+    assert_int_equal(m.outcomes.n, 20);
+    assert_int_equal(m.result.n_background, 5);
+    fini(&m);
+
+    struct made endless = {.config = usual_sim("fcfs")}; /* what is left ends with the requests */
+    endless.config.count = 20;
+    endless.config.n_background = 1000000;
+    endless.config.n_background_tokens = 740;
+    simulate(&endless, &w);
+    assert_int_equal(endless.outcomes.n, 20);
+    assert_true(endless.result.n_background > 50 && endless.result.n_background < 1000);
+    fini(&endless);
+}
+
+static void an_unknown_cache_policy_is_refused_in_words(void **state)
+{
+    struct made m = {.config = usual_sim("fcfs")};
+    struct workload_config w = constant(10, 2, 1);
+
+    (void)state;
+    m.config.instance.cache_policy = "newest";
+    assert_ok(workload_create(&m.workload, &w, NULL));
+    m.config.source = (struct load_source){next, m.workload};
+    buf_reset(&why);
+    assert_int_equal(sim_run(&m.config, &m.outcomes, &m.result, &why), ERR_INVALID);
+    assert_non_null(strstr(buf_str(&why), "newest"));
+    fini(&m);
+}
+
 static void one_place_serves_one_after_the_other(void **state)
 {
     struct made m = {.config = usual_sim("fcfs")};
@@ -600,6 +741,12 @@ int main(void)
         cmocka_unit_test(an_idle_servers_latency_is_the_cost_models),
         cmocka_unit_test(the_hosts_part_of_a_step_delays_it),
         cmocka_unit_test(a_prompt_seen_before_is_not_computed_again),
+        cmocka_unit_test(a_request_waits_for_its_search),
+        cmocka_unit_test(a_list_that_is_final_early_is_prefilled_during_the_search),
+        cmocka_unit_test(lists_that_change_are_speculated_on_in_vain),
+        cmocka_unit_test(clients_that_hang_up_during_a_search_end_with_the_run),
+        cmocka_unit_test(documents_are_prefilled_in_the_background),
+        cmocka_unit_test(an_unknown_cache_policy_is_refused_in_words),
         cmocka_unit_test(one_place_serves_one_after_the_other),
         cmocka_unit_test(every_request_ends_once_with_its_tokens),
         cmocka_unit_test(conversations_follow_their_ends),

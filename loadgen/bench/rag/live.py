@@ -1,0 +1,391 @@
+"""live.py - the parts of the show that ask a running tarn-server.
+
+`live`: the scenario on a small model with random weights (its shape: SHAPE; tokenizer and chat
+template of the demo model), one server after another. `answers`: the demo model answers the same
+questions with each mode on and off. `first_question`, `library`: registered documents.
+"""
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Callable, Iterator
+
+from scenario import REPO, Scenario, read_lines
+from simulated import figures, program, progress
+
+PARTS = ("live", "answers", "first_question", "library")
+DEMO = REPO / "deploy" / "demo-model"
+# A prompt of two documents (4,000 tokens of the demo tokenizer) takes a fraction of a second on two
+# cores.
+SHAPE = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+         "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32,
+         "max_position_embeddings": 16384}
+KV_BYTES_PER_TOKEN = 2 * 2 * 2 * 32
+ROOM_TOKENS = 32768
+LIVE_LOAD = 0.5
+N_ALONE = 8
+STOP_SECONDS = 60
+N_ANSWERS, ANSWER_TOKENS, ANSWERS_AT_ONCE = 1000, 16, 8
+SYSTEM_PROMPT = "Answer from the documents. If they do not say, answer: I don't know."
+N_LIBRARY, N_LIBRARY_QUICK = 100_000, 2_000
+BULK_LINES = 5000
+READY_SECONDS = 300
+
+
+# --- the server ---
+
+class Server:
+    """A server process, until the end of its `with`."""
+
+    def __init__(self, model: Path, folder: Path, *options: object) -> None:
+        self.command = [program("tarn-server"), "--model", str(model), "--port", "0",
+                        "--log-level", "warn", "--cache-dir", str(folder / "cache"),
+                        "--max-num-queued-reqs", "100000", *map(str, options)]
+        self.log = tempfile.NamedTemporaryFile("w+b", prefix="tarn-ragbench-log-")
+        began = time.monotonic()
+        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=self.log)
+        self.port = 0
+        assert self.process.stdout
+        for line in self.process.stdout:
+            found = re.search(rb"http://[^ ]*:(\d+)", line)
+            if found:
+                self.port = int(found[1])
+                break
+        self.start_s = time.monotonic() - began
+        if not self.port:
+            self.process.wait()
+            raise SystemExit(f"{' '.join(self.command)}\nended: {self.log_text()[-2000:]}")
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def log_text(self) -> str:
+        return Path(self.log.name).read_text(errors="replace")
+
+    def ask(self, method: str, path: str, body: object = None,
+            kind: str = "application/json") -> tuple[int, dict]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
+        data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
+        connection.request(method, path, data, {"Content-Type": kind})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        last = text.strip().rsplit("\n", 1)[-1] if kind.endswith("ndjson") else text
+        return answer.status, json.loads(last) if last else {}
+
+    def must(self, method: str, path: str, body: object = None,
+             kind: str = "application/json") -> dict:
+        status, answer = self.ask(method, path, body, kind)
+        if status >= 300:
+            raise SystemExit(f"{method} {path}: {status} {json.dumps(answer)[:500]}")
+        return answer
+
+    def memory_bytes(self) -> int:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return 1024 * int(re.search(r"VmRSS:\s+(\d+)", status)[1])
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(timeout=STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        assert self.process.stdout
+        self.process.stdout.close()
+        self.log.close()
+
+
+def offers(option: str) -> bool:
+    """Whether this build of the server has the option."""
+    done = subprocess.run([program("tarn-server"), "--help"], capture_output=True, text=True)
+    return f"--{option} " in done.stdout
+
+
+@contextlib.contextmanager
+def small_model() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tarn-ragbench-model-") as name:
+        folder = Path(name)
+        for file in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+            shutil.copy(DEMO / file, folder / file)
+        config = json.loads((DEMO / "config.json").read_text()) | SHAPE
+        (folder / "config.json").write_text(json.dumps(config))
+        yield folder
+
+
+def chat(server: Server, body: dict) -> dict:
+    return server.must("POST", "/v1/chat/completions", {"temperature": 0, **body})
+
+
+def cached_tokens(answer: dict) -> int:
+    return (answer["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+
+
+# --- the scenario ---
+
+def load(server: Server, scenario: Scenario, folder: Path, *options: object) -> dict:
+    command = [program("tarn-loadgen"), "--url", server.url, "--workload", "rag", "--data",
+               str(folder), "--no-shuffle", "--docs-per-request", str(scenario.k), "--seed",
+               str(scenario.seed), "--output-len", "1", "--ignore-eos", "--progress=false",
+               "--quiet", "--json", "-", *map(str, options)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}\nended with {done.returncode}")
+    return json.loads(done.stdout)
+
+
+def live_systems() -> dict[str, list[str]]:
+    out = {"control": ["--no-prefix-caching"], "lru": ["--cache-policy", "lru"], "tree": []}
+    if offers("cache-reorder-window"):
+        for options in out.values():
+            options += ["--cache-reorder-window", "0"]
+        out["reordered"] = []
+    return out
+
+
+def run_live(bench, save: Callable[[dict], None]) -> dict:
+    """Each system alone: the scenario at half of the rate that the control answers with eight
+    requests inside, and the rate that the system itself answers so."""
+    scenario = bench.scenario(bench.args.top_k, bench.args.seed, bench.args.live_requests)
+    folder = scenario.write(bench.folder / "live")
+    out: dict = {"scenario": scenario.describe(), "shape": SHAPE, "load": LIVE_LOAD, "systems": {}}
+    rate = 0.0
+    with small_model() as model:
+        for name, options in live_systems().items():
+            progress(f"live, {name}")
+            row: dict = {}
+            for run in ("alone", "full", "half"):
+                # A server for each run: every run starts with an empty cache.
+                with Server(model, bench.folder / name, "--load-format", "dummy",
+                            "--kv-device-bytes", pool_bytes(scenario), *options) as server:
+                    row["command"] = server.command
+                    if run == "alone":
+                        if name == "control":
+                            alone = load(server, scenario, folder, "--concurrency", 1, "--count",
+                                         N_ALONE)
+                            out["unloaded_ttft_s"] = alone["median_ttft_ms"] / 1e3
+                            out["prompt_tokens"] = alone["total_input_tokens"] / N_ALONE
+                        continue
+                    if run == "full":
+                        full = load(server, scenario, folder, "--concurrency", 8, "--count",
+                                    scenario.count)
+                        row["answered_per_s"] = full["request_throughput"]
+                        if name == "control":
+                            rate = out["rate"] = LIVE_LOAD * full["request_throughput"]
+                        continue
+                    row |= figures(load(server, scenario, folder, "--rate", rate, "--count",
+                                        scenario.count))
+            first = out["systems"].get("control", row)
+            row["ttft_ratio"] = first["mean_ttft_s"] / row["mean_ttft_s"]
+            row["throughput_ratio"] = row["answered_per_s"] / first["answered_per_s"]
+            out["systems"][name] = row
+            save(out)
+    return out
+
+
+def pool_bytes(scenario: Scenario) -> int:
+    """Memory for everything: a token of the simulator is about three of the demo tokenizer."""
+    return 4 * KV_BYTES_PER_TOKEN * (scenario.describe()["path_tokens"] + ROOM_TOKENS)
+
+
+# --- answers with every mode on and off ---
+
+def question_bodies(n: int, seed: int) -> list[dict]:
+    """Questions about the documents of loadgen/data/rag, with lists that repeat."""
+    data = REPO / "loadgen" / "data" / "rag"
+    documents = read_lines(data / "documents.jsonl")
+    questions = read_lines(data / "questions.jsonl")
+    rng = random.Random(seed)
+    bodies = []
+    for _ in range(n):
+        q = rng.choice(questions)
+        k = rng.randint(1, 5)
+        named = [{"title": documents[d]["title"], "text": documents[d]["text"]}
+                 for d in q["retrieved"][:k]]
+        bodies.append({"messages": [{"role": "user", "content": q["question"] + "?"}],
+                       "documents": named, "max_tokens": ANSWER_TOKENS, "logprobs": True})
+    return bodies
+
+
+def tokens_of(answer: dict) -> list[tuple[str, float]]:
+    content = answer["choices"][0]["logprobs"]["content"]
+    return [(t["token"], t["logprob"]) for t in content]
+
+
+def answers_of(bodies: list[dict], folder: Path, *options: object) -> tuple[list, float]:
+    with Server(DEMO, folder, *options) as server:
+        with ThreadPoolExecutor(ANSWERS_AT_ONCE) as pool:
+            answers = list(pool.map(lambda body: chat(server, body), bodies))
+    cached = sum(map(cached_tokens, answers))
+    return ([tokens_of(a) for a in answers],
+            cached / sum(a["usage"]["prompt_tokens"] for a in answers))
+
+
+def answer_modes() -> dict[str, list[str]]:
+    """Options that must not change an answer."""
+    small = ["--kv-device-bytes", "24M"]  # some thousand tokens: evictions and preemptions
+    modes = {"no cache": ["--no-prefix-caching"], "lru": ["--cache-policy", "lru"], "default": [],
+             "little memory": small, "first come first served": ["--scheduling-policy", "fcfs"]}
+    if offers("cache-reorder-window"):
+        modes["no reordering"] = ["--cache-reorder-window", "0"]
+    if offers("speculative-prefill"):
+        modes["no speculation"] = ["--speculative-prefill", "off"]
+    return modes
+
+
+def run_answers(bench, save: Callable[[dict], None]) -> dict:
+    n = 60 if bench.args.quick else N_ANSWERS
+    bodies = question_bodies(n, bench.args.seed)
+    out: dict = {"n_questions": n, "modes": {}}
+    first = None
+    for name, options in answer_modes().items():
+        progress(f"answers, {name}")
+        tokens, hit_share = answers_of(bodies, bench.folder / "answers", *options)
+        first = first or tokens
+        out["modes"][name] = {
+            "options": options, "hit_share": hit_share,
+            "n_tokens_differ": sum([t for t, _ in a] != [t for t, _ in b]
+                                   for a, b in zip(first, tokens)),
+            "n_logprobs_differ": sum(a != b for a, b in zip(first, tokens))}
+        save(out)
+    return out
+
+
+# --- registered documents ---
+
+def wait_ready(server: Server, name: str) -> dict:
+    end = time.monotonic() + READY_SECONDS
+    while time.monotonic() < end:
+        document = server.must("GET", f"/v1/documents/{name}")
+        if any(path.get("ready") for path in document.get("paths", [])):
+            return document
+        time.sleep(0.2)
+    raise SystemExit(f"document {name} is not ready after {READY_SECONDS} s: "
+                     f"{json.dumps(document)[:800]}")
+
+
+def run_first_question(bench, save: Callable[[dict], None]) -> dict:
+    """The first question on a document that was registered under a registered preamble: of its
+    prompt, only the question and a block are computed."""
+    data = REPO / "loadgen" / "data" / "rag"
+    documents = read_lines(data / "documents.jsonl")[:10]
+    questions = {q["gold_doc"]: q["question"] + "?" for q in read_lines(data / "questions.jsonl")}
+    rows = []
+    with Server(DEMO, bench.folder / "first") as server:
+        server.must("PUT", "/v1/preambles/show", {"system": SYSTEM_PROMPT})
+        for d in documents:
+            server.must("PUT", f"/v1/documents/{d['doc_id']}",
+                        {"title": d["title"], "text": d["text"], "prefill": "now"})
+        for d in documents:
+            wait_ready(server, str(d["doc_id"]))
+            question = questions[d["doc_id"]]
+            n_question = server.must("POST", "/tokenize", {"prompt": question})["count"]
+            answer = chat(server, {
+                "messages": [{"role": "system", "content": SYSTEM_PROMPT},
+                             {"role": "user", "content": question}],
+                "documents": [str(d["doc_id"])], "max_tokens": ANSWER_TOKENS})
+            rows.append({"prompt_tokens": answer["usage"]["prompt_tokens"],
+                         "question_tokens": n_question, "cached_tokens": cached_tokens(answer)})
+    return {"questions": rows,
+            "computed_beside_question_max": max(r["prompt_tokens"] - r["question_tokens"]
+                                                - r["cached_tokens"] for r in rows)}
+
+
+def library_lines(n: int, seed: int) -> Iterator[bytes]:
+    rng = random.Random(seed)
+    words = [f"{a}{b}{c}" for a in "bdfgklmn" for b in ("a", "or", "el", "in") for c in
+             ("kal", "rum", "pot", "mir", "dun", "sel", "tov", "wex")]
+    for start in range(0, n, BULK_LINES):
+        lines = []
+        for i in range(start, min(start + BULK_LINES, n)):
+            text = " ".join(rng.choices(words, k=60))
+            lines.append(json.dumps({"id": f"d{i:06}", "title": f"Document {i}",
+                                     "text": f"{text} number{i}", "prefill": "lazy"}))
+        yield ("\n".join(lines) + "\n").encode()
+
+
+def median_ms(ask: Callable[[int], object], n: int) -> float:
+    times = []
+    for i in range(n):
+        began = time.monotonic()
+        ask(i)
+        times.append(1e3 * (time.monotonic() - began))
+    return statistics.median(times)
+
+
+def run_library(bench, save: Callable[[dict], None]) -> dict:
+    """Memory, start, listing and search with many registered documents."""
+    n = N_LIBRARY_QUICK if bench.args.quick else N_LIBRARY
+    folder = bench.folder / "library"
+    out: dict = {"n_documents": n}
+    with Server(DEMO, folder) as server:
+        out["empty"] = {"memory_bytes": server.memory_bytes(), "start_s": server.start_s}
+        began = time.monotonic()
+        for lines in library_lines(n, bench.args.seed):
+            last = server.must("POST", "/v1/documents/bulk", lines, "application/x-ndjson")
+            if last.get("failed"):
+                raise SystemExit(f"bulk: {json.dumps(last)[:500]}")
+        out["import_s"] = time.monotonic() - began
+        out["memory_after_import_bytes"] = server.memory_bytes()
+        save(out)
+    with Server(DEMO, folder) as server:
+        full = {"start_s": server.start_s, "memory_bytes": server.memory_bytes()}
+        full["list_100_ms"] = median_ms(
+            lambda i: server.must("GET", f"/v1/documents?limit=100&after=d{n * i // 20:06}"), 20)
+        full["get_ms"] = median_ms(
+            lambda i: server.must("GET", f"/v1/documents/d{n * i // 20:06}"), 20)
+        out["full"] = full
+        save(out)
+        searches = []
+
+        def search(i: int) -> None:
+            wanted = n * (2 * i + 1) // 40
+            answer = chat(server, {"messages": [{"role": "user", "content": f"number{wanted}"}],
+                                   "retrieval": {"top_k": 1}, "max_tokens": 1})
+            searches.append(answer["retrieval"]["milliseconds"])
+            used = answer["documents"]["used"]
+            if [u["id"] for u in used] != [f"d{wanted:06}"]:
+                raise SystemExit(f"search for number{wanted} found {json.dumps(used)[:300]}")
+
+        full["search_and_answer_ms"] = median_ms(search, 20)
+        full["search_ms"] = statistics.median(searches)
+        full["memory_after_use_bytes"] = server.memory_bytes()
+    return out
+
+
+# --- all parts ---
+
+def run(part: str, bench, save: Callable[[dict], None]) -> dict:
+    return {"live": run_live, "answers": run_answers, "first_question": run_first_question,
+            "library": run_library}[part](bench, save)
+
+
+def targets_of(out: dict) -> list[tuple[str, float, float, bool]]:
+    """Name, figure, target, and whether the target is a lower limit."""
+    rows: list[tuple[str, float, float, bool]] = []
+    systems = out.get("live", {}).get("systems", {})
+    best = systems.get("reordered", systems.get("tree"))
+    if best:
+        rows.append(("live: mean TTFT at half load, control / Tarn", best["ttft_ratio"], 4, True))
+        rows.append(("live: requests answered per second, Tarn / control",
+                     best["throughput_ratio"], 2.1, True))
+    if "answers" in out:
+        worst = max(m["n_logprobs_differ"] for m in out["answers"]["modes"].values())
+        rows.append(("answers that differ between modes", worst, 0, False))
+    if "first_question" in out:
+        rows.append(("tokens computed beside a first question",
+                     out["first_question"]["computed_beside_question_max"], 32, False))
+    return rows
