@@ -13,6 +13,7 @@
 #include "server/server.h"
 
 #define N_EXPIRED_A_TURN 256
+#define N_NOTES_TURNS 4 /* all that the queue holds */
 #define TICK_NS SECOND_NS
 #define CHECK_NS (5 * SECOND_NS)
 #define NICE 10
@@ -72,7 +73,8 @@ static void tick(struct librarian *l)
         return;
     l->ticked_ns = now_ns;
     take_stats(l);
-    librarian_write_notes(l);
+    for (int i = 0; i < N_NOTES_TURNS; i++)
+        librarian_write_notes(l);
     librarian_erase_again(l, now_ns);
     sweep(l);
     if (preambles_have_date(l->srv->preambles) && l->day != unix_s() / 86400)

@@ -124,7 +124,7 @@ void librarian_erase_again(struct librarian *l, uint64_t now_ns);
 /* Write a path; erase the one that makes room for it. */
 NODISCARD enum status librarian_add_path(struct librarian *l, int64_t row,
                                          const struct document_path *p, struct buf *why);
-/* Write the notes that wait, as one change of the catalog. */
+/* Write some notes that wait, as one change of the catalog. */
 void librarian_write_notes(struct librarian *l);
 
 /* --- librarian_scan.c --- */

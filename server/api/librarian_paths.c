@@ -85,6 +85,18 @@ void librarian_erase_again(struct librarian *l, uint64_t now_ns)
 
 /* --- paths and uses --- */
 
+/* An erasure waits for the engine, which a change of the catalog must not: other writers wait. */
+static void erase_later(struct librarian *l, const struct document_path *p)
+{
+    if (l->n_again == N_AGAIN) {
+        erase_path(l, p);
+        return;
+    }
+    uint32_t at = (l->at_again + l->n_again++) % N_AGAIN;
+    memcpy(l->again[at].key.bytes, p->key, sizeof p->key);
+    l->again[at].at_ns = clock_now_ns();
+}
+
 /* Write a path; erase the one that makes room for it. */
 enum status librarian_add_path(struct librarian *l, int64_t row, const struct document_path *p,
                                struct buf *why)
@@ -94,7 +106,7 @@ enum status librarian_add_path(struct librarian *l, int64_t row, const struct do
     enum status s = catalog_add_path(catalog_of(l), row, p, &oldest, &dropped, why);
 
     if (s == OK && dropped)
-        erase_path(l, &oldest);
+        erase_later(l, &oldest);
     return s;
 }
 
@@ -152,7 +164,6 @@ static enum status write_note(struct librarian *l, const struct note *note, stru
     return s;
 }
 
-/* Write what waits, as one change of the catalog. */
 void librarian_write_notes(struct librarian *l)
 {
     void *notes[N_NOTES_A_TURN];

@@ -85,14 +85,15 @@ static void add_file(void *arg, const char *file, const char *text, size_t len)
     add_before(arg, "", id, text, len);
 }
 
-/* Whether documents of `owner` are prefilled behind b. "-" is no owner: the chat without a system
- * message is there for tenants that see no preamble. */
+/* Of the chat without a system message, for tenants that see no preamble. No tenant has this owner.
+ */
+#define NO_SYSTEM_OWNER "-"
+
+/* Whether documents of `owner` are prefilled behind b. */
 static bool is_for(const struct before *b, const char *owner)
 {
     return b->owner[0] == '\0' || strcmp(b->owner, owner) == 0;
 }
-
-#define NO_SYSTEM_OWNER "-"
 
 /* Read all preambles, and begin to look through all documents. */
 static enum status begin_scan(struct librarian *l, struct buf *why)
