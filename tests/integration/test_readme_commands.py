@@ -65,6 +65,7 @@ RULES = [
          r"git|hf|huggingface-cli|man)\b", "skip",
          why="needs root, a network or another machine"),
     Rule(r"^curl\b[\s\S]*captain of Kumnordim is Stamos", expect=r'"content": ?"Stamos\.'),
+    Rule(r"^curl\b[\s\S]*captain of Mirandol", expect=r'"content": ?"Tavish\.'),
     Rule(r"^curl\b.*/v1/(chat/)?completions", expect=r'"choices"'),
     Rule(r"^curl\b"),
     Rule(r"^build/tarn-server\b.*--tls-cert", "skip", why="needs a certificate and keys"),
@@ -73,6 +74,7 @@ RULES = [
                                                          "--kv-disk-bytes 64M"))),
     Rule(r"^build/tarn-server\b", "server"),
     Rule(r"^build/tarnctl\b"),
+    Rule(r"^echo [\s\S]*build/tarnctl docs add", expect=r"(created|unchanged): Mirandol"),
     Rule(r"^(python3 )?deploy/ask\.py\b"),
     Rule(r"^(for .*\n\s*)?build/tarn-loadgen sim\b", change=(SMALL_SIM,),
          expect=r"Successful requests: +300 "),
@@ -108,6 +110,10 @@ RULES = [
          "--queued 100"),), expect=r"skip-join-mlfq"),
     Rule(r"^build/tarn-retrievalbench\b", change=((r"tarn-retrievalbench\b.*", "tarn-retrievalbench "
          "--vectors 2000 --dim 16 --queries 20"),), expect=r"Flat"),
+    Rule(r"^loadgen/bench/rag/show\.py\b(?![\s\S]*--documents)", "skip",
+         why="needs the shared data; the test ragbench runs it"),
+    Rule(r"^loadgen/bench/rag/show\.py\b", change=((r"--requests 300", "--requests 40 --quick"),),
+         expect=r"control's largest rate"),
     Rule(r"^loadgen/bench/retrieval/faiss_peer\.py\b", "skip", why="needs faiss-cpu of PyPI"),
 ]
 
