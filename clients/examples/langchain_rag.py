@@ -34,7 +34,7 @@ def main() -> None:
     for name, text in DOCUMENTS.items():
         tarn.put(name, text, title=name, prefill="now")
 
-    question = "Who is the captain of Velora?"
+    question = "Who is the captain of Mirandol?"
     found = TarnRetriever(tarn=tarn).invoke(question)
     # The ids are enough: the texts are in the server, and so is their KV.
     chat = ChatOpenAI(base_url=tarn.url + "/v1", api_key=tarn.api_key, model=tarn.model,

@@ -35,7 +35,7 @@ def main() -> None:
     for name, text in DOCUMENTS.items():
         tarn.put(name, text, title=name, prefill="now")
 
-    question = "Who is the mayor of Tarsk?"
+    question = "Who is the captain of Selkandor?"
     found = TarnRetriever(tarn).retrieve(question)
     # The ids are enough: the texts are in the server, and so is their KV.
     chat = OpenAILike(api_base=tarn.url + "/v1", api_key=tarn.api_key, model=tarn.model,

@@ -7,8 +7,8 @@ import openai
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000"
 DOCUMENTS = {
     "Kumnordim": "Kumnordim is a ship. The captain of Kumnordim is Stamos.",
-    "Velora": "Velora is a ship. The captain of Velora is Ida.",
-    "Tarsk": "Tarsk is a town. The mayor of Tarsk is Bruno.",
+    "Mirandol": "Mirandol is a ship. The captain of Mirandol is Tavish.",
+    "Selkandor": "Selkandor is a ship. The captain of Selkandor is Milos.",
 }
 client = openai.OpenAI(base_url=URL + "/v1", api_key="none")
 model = client.models.list().data[0].id

@@ -5,7 +5,7 @@
 
 static const char *const documents[][2] = {
     {"Kumnordim", "Kumnordim is a ship. The captain of Kumnordim is Stamos."},
-    {"Velora", "Velora is a ship. The captain of Velora is Ida."},
+    {"Mirandol", "Mirandol is a ship. The captain of Mirandol is Tavish."},
 };
 
 static int fail(struct tarn_answer *a)
@@ -66,7 +66,7 @@ int main(int argc, char **argv)
         return fprintf(stderr, "%s\n", why), 2;
     int code = put_documents(client);
     if (code == 0)
-        code = ask(client, "Who is the captain of Velora?");
+        code = ask(client, "Who is the captain of Mirandol?");
     tarn_client_destroy(client);
     return code;
 }

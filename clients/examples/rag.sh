@@ -10,7 +10,7 @@ put() {
 }
 
 put Kumnordim "Kumnordim is a ship. The captain of Kumnordim is Stamos."
-put Velora "Velora is a ship. The captain of Velora is Ida."
+put Mirandol "Mirandol is a ship. The captain of Mirandol is Tavish."
 
 echo "--- documents that the server finds"
 curl -sSf "$url/v1/chat/completions" -H 'Content-Type: application/json' -d '{
@@ -19,6 +19,6 @@ curl -sSf "$url/v1/chat/completions" -H 'Content-Type: application/json' -d '{
 echo
 echo "--- documents by their ids"
 curl -sSf "$url/v1/chat/completions" -H 'Content-Type: application/json' -d '{
-  "messages": [{"role": "user", "content": "Who is the captain of Velora?"}],
-  "documents": ["Velora"], "temperature": 0, "max_tokens": 32}'
+  "messages": [{"role": "user", "content": "Who is the captain of Mirandol?"}],
+  "documents": ["Mirandol"], "temperature": 0, "max_tokens": 32}'
 echo

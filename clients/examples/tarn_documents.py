@@ -11,8 +11,8 @@ import urllib.request
 
 DOCUMENTS = {
     "Kumnordim": "Kumnordim is a ship. The captain of Kumnordim is Stamos.",
-    "Velora": "Velora is a ship. The captain of Velora is Ida.",
-    "Tarsk": "Tarsk is a town. The mayor of Tarsk is Bruno.",
+    "Mirandol": "Mirandol is a ship. The captain of Mirandol is Tavish.",
+    "Selkandor": "Selkandor is a ship. The captain of Selkandor is Milos.",
 }
 
 

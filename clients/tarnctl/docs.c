@@ -111,7 +111,7 @@ static void write_state(char *out, size_t n_out, const struct json *d)
 
 static void print_documents(struct table *t, const struct json *list)
 {
-    static const char *const heads[] = {"id", "version", "bytes", "uses", "prefill", "", "title"};
+    static const char *const heads[] = {"id", "version", "uses", "prefill", "", "title"};
     char state[96];
 
     table_reset(t, heads, ARRAY_SIZE(heads));
@@ -119,7 +119,6 @@ static void print_documents(struct table *t, const struct json *list)
         const struct json *d = js_at(list, i);
         table_cell(t, "%s", table_text_of(d, "id"));
         table_count(t, d, "version");
-        table_count(t, d, "bytes");
         table_count(t, d, "uses");
         table_cell(t, "%s", table_text_of(d, "prefill"));
         write_state(state, sizeof state, d);
@@ -139,7 +138,8 @@ static void print_preambles(struct table *t, const struct json *list)
         table_cell(t, "%s", table_text_of(p, "id"));
         table_count(t, p, "version");
         table_cell(t, "%s", table_is_yes(p, "public") ? "public" : "");
-        table_cell(t, "%s", table_text_of(p, "system"));
+        const char *text = table_text_of(p, "system"); /* its first line */
+        table_cell(t, "%.*s", (int)strcspn(text, "\n"), text);
     }
     table_print(stdout, t);
 }
@@ -225,8 +225,7 @@ static void print_paths(struct table *t, const struct json *paths)
     for (size_t i = 0; i < js_len(paths) && table_row(t); i++) {
         const struct json *p = js_at(paths, i), *tiers = js_get(p, "tiers");
         const struct json *saved = js_get(p, "seconds_saved");
-        const char *preamble = table_text_of(p, "preamble");
-        table_cell(t, "%s", preamble[0] ? preamble : "another text");
+        table_cell(t, "%s", table_text_of(p, "preamble"));
         table_count(t, p, "place");
         table_count(t, p, "version");
         table_count(t, p, "tokens");
@@ -307,7 +306,6 @@ static int each_id(const struct ctl_options *o, const struct tarn_client *client
     for (size_t i = 2; i < o->n_words; i++) {
         struct tarn_answer a;
         if (f(&a, client, o->words[i]) != TARN_OK) {
-            fprintf(stderr, "%s: ", o->words[i]);
             code = ctl_fail(o, &a);
         } else if (o->json) {
             ctl_print(a.text, a.text_len);
