@@ -12,8 +12,8 @@ from typing import Callable
 from scenario import BLOCK, REPO, Scenario
 
 # Mistral-7B on an A10G, the smaller setting of RAGCache (Jin et al., 2024, arXiv 2404.12457): a
-# step reads 14.5 GB of weights at 600 GB/s, a prefill of 4,000 tokens takes a second, and reading the KV
-# of a cached token takes KV_BYTES_PER_TOKEN at that bandwidth.
+# step reads 14.5 GB of weights at 600 GB/s, a prefill of 4,000 tokens takes a second, and reading
+# the KV of a cached token takes KV_BYTES_PER_TOKEN at that bandwidth.
 MODEL = "Mistral-7B on an A10G"
 STEP_S, TOKEN_S, CACHED_TOKEN_S = 24e-3, 0.244e-3, 0.22e-6
 KV_BYTES_PER_TOKEN = 131072
