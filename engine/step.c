@@ -259,7 +259,6 @@ static bool is_dropped(const struct engine *e, const struct request *r)
 
 static void drop_cancelled(struct engine *e)
 {
-
     for (uint32_t i = e->n_slots - e->n_free_slots; i-- > 0;) { /* an end moves the last one here */
         uint32_t slot = e->live_slots[i];
         if (is_dropped(e, e->lineup.seqs[slot].req))
