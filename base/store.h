@@ -144,16 +144,20 @@ static inline struct store_value store_fits(const struct store_fits *f)
  * that the caller gives. (FTS5's own bm25() takes them from the whole table.) The phrases of the
  * query are counted from 0 in the order in which they stand in it.
  *
- * Reading the length of a row takes longer than all the rest. It is read only where the row could
- * be among the best n_best_max of the statement; other rows score 0. */
+ * Only the best n_best_max rows of the statement are wanted. Other rows may score 0: the length of
+ * a row is not read where even the shortest row would not be among the best so far, and `fits` is
+ * called for the best so far only. */
 struct store_bm25 {
     double k1, b;
     double mean_words; /* of a row */
     double weights[STORE_N_COLUMNS_MAX];
     uint32_t n_phrases;
     const double *idf; /* [n_phrases]; 0: the phrase does not count */
-    double *best;      /* [n_best_max] working memory: the best scores, the least one first */
-    uint32_t n_best, n_best_max; /* n_best: 0 at the start. n_best_max 0: all rows are scored */
+    double *best;      /* [n_best_max] working memory: a heap, the least score first */
+    uint32_t n_best, n_best_max;
+    /* A row that does not fit scores 0. It may run other statements of the connection. */
+    bool (*fits)(void *arg, int64_t row);
+    void *arg;
 };
 static inline struct store_value store_bm25(struct store_bm25 *b)
 {

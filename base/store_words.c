@@ -34,6 +34,11 @@ static double sum_scores(const struct store_bm25 *b, const double *tf, double k)
     return score;
 }
 
+static bool is_among_best(const struct store_bm25 *b, double score)
+{
+    return b->n_best < b->n_best_max || score > b->best[0];
+}
+
 /* best[] is a heap: no entry is greater than those at 2 i + 1 and 2 i + 2. */
 static void add_best(struct store_bm25 *b, double score)
 {
@@ -45,8 +50,6 @@ static void add_best(struct store_bm25 *b, double score)
         b->best[i] = score;
         return;
     }
-    if (b->n_best == 0 || score <= b->best[0])
-        return;
     for (i = 0; (child = 2 * i + 1) < b->n_best; i = child) {
         child += child + 1 < b->n_best && b->best[child + 1] < b->best[child];
         if (b->best[child] >= score)
@@ -68,13 +71,14 @@ static int score_row(const Fts5ExtensionApi *api, Fts5Context *row, struct store
             code = count_phrase(api, row, (int)i, b->weights, &tf[i]);
     }
     *score = 0;
-    /* The shortest row would score highest. */
-    if (code != SQLITE_OK || (b->n_best_max > 0 && b->n_best == b->n_best_max &&
-                              sum_scores(b, tf, b->k1 * (1 - b->b)) < b->best[0]))
+    if (code != SQLITE_OK || !is_among_best(b, sum_scores(b, tf, b->k1 * (1 - b->b))))
         return code;
     code = api->xColumnSize(row, -1, &n_words);
-    *score = sum_scores(b, tf, b->k1 * (1 - b->b + b->b * n_words / b->mean_words));
-    add_best(b, *score);
+    double exact = sum_scores(b, tf, b->k1 * (1 - b->b + b->b * n_words / b->mean_words));
+    if (code == SQLITE_OK && is_among_best(b, exact) && b->fits(b->arg, api->xRowid(row))) {
+        add_best(b, exact);
+        *score = exact;
+    }
     return code;
 }
 

@@ -13,7 +13,6 @@
 #include <stdlib.h>
 
 #define MATCH_BYTES_MAX (2 * N_WORDS_MAX * (WORD_BYTES_MAX + 6) + 64)
-#define N_BEST_MAX 65536 /* above this all rows are scored */
 
 /* The usual values of BM25. */
 #define K1 1.2
@@ -28,8 +27,11 @@ struct search {
     struct query_words query; /* rarest first */
     struct buf match;
     double idf[STORE_N_PHRASES_MAX];
+    double *best;             /* [k] for the scoring */
     struct catalog_hit *hits; /* best first */
     uint32_t k, n;
+    enum status error; /* of a check during the scoring */
+    struct buf *why;
 };
 
 /* --- hits --- */
@@ -48,16 +50,18 @@ static void insert_hit(struct search *q, int64_t row, double score)
     q->hits[i] = (struct catalog_hit){row, score};
 }
 
-static enum status row_fits(struct search *q, int64_t row, bool *yes, struct buf *why)
+/* Whether the row is visible, has not expired and passes the filter; arg is the search. */
+static bool row_fits(void *arg, int64_t row)
 {
+    struct search *q = arg;
     int64_t found = 0;
-    enum status s = store_run_int(
-        q->link, ROW_FITS,
-        STORE_VALUES(store_int(row), store_int(q->now_s), store_fits(q->fits), store_int(q->own)),
-        &found, why);
 
-    *yes = found != 0;
-    return s;
+    if (q->error == OK)
+        q->error = store_run_int(q->link, ROW_FITS,
+                                 STORE_VALUES(store_int(row), store_int(q->now_s),
+                                              store_fits(q->fits), store_int(q->own)),
+                                 &found, q->why);
+    return found != 0;
 }
 
 /* --- matches --- */
@@ -93,60 +97,43 @@ static enum status write_match(struct search *q, uint32_t n_select, struct store
                                 .mean_words = q->query.mean_words,
                                 .weights = {TITLE_WEIGHT, 1},
                                 .n_phrases = n_ignored + n,
-                                .idf = q->idf};
+                                .idf = q->idf,
+                                .best = q->best,
+                                .n_best = q->n,
+                                .n_best_max = q->k,
+                                .fits = row_fits,
+                                .arg = q};
+    for (uint32_t i = 0; i < q->n; i++) /* the least one first is a heap */
+        q->best[i] = q->hits[q->n - 1 - i].score;
     return s == OK ? OK : buf_why(why, s, "out of memory");
 }
 
-/* Keep the rows of the statement that fit, best first. *is_done: its rows behind the limit cannot
- * change the hits. */
-static enum status read_matches(struct search *q, struct store_rows *r, int64_t limit,
-                                bool *is_done, struct buf *why)
-{
-    bool has_row, fits;
-    int64_t n = 0;
-    enum status s;
-
-    *is_done = true;
-    while ((s = store_next(r, &has_row, why)) == OK && has_row) {
-        int64_t row = store_get_int(r, 0);
-        double score = store_get_real(r, 1);
-
-        if (q->n == q->k && !is_better(score, row, &q->hits[q->k - 1]))
-            break;
-        if ((s = row_fits(q, row, &fits, why)) != OK)
-            break;
-        if (fits)
-            insert_hit(q, row, score);
-        *is_done =
-            ++n < limit || (q->n == q->k && !is_better(score, INT64_MAX, &q->hits[q->k - 1]));
-    }
-    return s;
-}
-
 static enum status take_matches(struct search *q, const struct row_range *range, uint32_t n_select,
-                                int64_t limit, bool *is_done, struct buf *why)
+                                struct buf *why)
 {
     struct store_bm25 bm25;
     struct store_rows r;
+    bool has_row;
     enum status s = write_match(q, n_select, &bm25, why);
 
     if (s != OK)
         return s;
-    if (limit <= N_BEST_MAX) {
-        bm25.n_best_max = (uint32_t)limit;
-        if (!(bm25.best = malloc(bm25.n_best_max * sizeof bm25.best[0])))
-            return buf_why(why, ERR_NOMEM, "out of memory");
-    }
     s = store_query(&r, q->link, SCORE_MATCHES,
                     STORE_VALUES(store_text(q->match.data, q->match.len), store_int(range->first),
-                                 store_int(range->last), store_bm25(&bm25), store_int(limit)),
+                                 store_int(range->last), store_bm25(&bm25), store_int(q->k)),
                     why);
-    if (s == OK) {
-        s = read_matches(q, &r, limit, is_done, why);
-        store_end(&r);
+    if (s != OK)
+        return s;
+    while ((s = store_next(&r, &has_row, why)) == OK && has_row) {
+        int64_t row = store_get_int(&r, 0);
+        double score = store_get_real(&r, 1);
+
+        if (score == 0 || (q->n == q->k && !is_better(score, row, &q->hits[q->k - 1])))
+            break;
+        insert_hit(q, row, score);
     }
-    free(bm25.best);
-    return s;
+    store_end(&r);
+    return s == OK ? q->error : s;
 }
 
 /* How many of the rarest words select every document that can still become a hit. */
@@ -162,13 +149,13 @@ static uint32_t count_needed_words(const struct search *q)
     return n;
 }
 
-/* The words to begin with: some more documents than hits. */
-static uint32_t count_first_words(const struct search *q, int64_t limit)
+/* The words to begin with: those of some more documents than hits. */
+static uint32_t count_first_words(const struct search *q)
 {
     int64_t n_documents = 0;
     uint32_t n = 0;
 
-    while (n < q->query.n && n_documents < limit)
+    while (n < q->query.n && n_documents < 4 * (int64_t)q->k + 32)
         n_documents += q->query.words[n++].n_documents;
     return n;
 }
@@ -177,26 +164,17 @@ static uint32_t count_first_words(const struct search *q, int64_t limit)
 static enum status search_range(struct search *q, const struct row_range *range, struct buf *why)
 {
     struct catalog_hit *before = malloc((q->n + 1) * sizeof *before);
-    uint32_t n_before = q->n, n_needed;
-    /* SQLite keeps only so many while it sorts; rows that do not fit need more. */
-    int64_t limit = 2 * (int64_t)q->k + 16;
-    uint32_t n_select = count_first_words(q, 2 * limit);
-    bool is_done = false, goes_on = true;
+    uint32_t n_before = q->n, n_select = 0, n_needed = count_first_words(q);
     enum status s = before ? OK : buf_why(why, ERR_NOMEM, "out of memory");
 
     if (before)
         memcpy(before, q->hits, n_before * sizeof *before);
-    while (s == OK && goes_on) {
+    while (s == OK && n_needed > n_select) {
+        n_select = n_needed;
         q->n = n_before;
         memcpy(q->hits, before, n_before * sizeof *before);
-        if ((s = take_matches(q, range, n_select, limit, &is_done, why)) != OK)
-            break;
+        s = take_matches(q, range, n_select, why);
         n_needed = count_needed_words(q);
-        goes_on = !is_done || n_needed > n_select;
-        if (!is_done)
-            limit *= 16;
-        if (n_needed > n_select)
-            n_select = n_needed;
     }
     free(before);
     return s;
@@ -247,10 +225,13 @@ enum status catalog_search_text(struct catalog *c, const struct catalog_scope *s
     q->now_s = catalog_now_s();
     q->hits = hits;
     q->k = k;
+    q->why = why;
     buf_init(&q->match, MATCH_BYTES_MAX);
     q->link = store_reader(c->store);
-    s = run(c, q, scope, query, len, why);
+    q->best = malloc(k * sizeof q->best[0]);
+    s = q->best ? run(c, q, scope, query, len, why) : buf_why(why, ERR_NOMEM, "out of memory");
     store_put_back(c->store, q->link);
+    free(q->best);
     *n = s == OK ? q->n : 0;
     buf_fini(&q->match);
     free(q);
@@ -261,17 +242,17 @@ enum status catalog_filter_rows(struct catalog *c, const struct json *filter, in
                                 uint32_t n, uint32_t *n_left, struct buf *why)
 {
     struct store_fits fits = {catalog_filter_fits, (void *)filter};
-    struct search q = {.fits = filter ? &fits : NULL, .now_s = catalog_now_s(), .own = NO_TENANT};
-    bool yes;
+    struct search q = {
+        .fits = filter ? &fits : NULL, .now_s = catalog_now_s(), .own = NO_TENANT, .why = why};
     enum status s = filter ? catalog_check_filter(filter, why) : OK;
 
     *n_left = 0;
     if (s != OK)
         return s;
     q.link = store_reader(c->store);
-    for (uint32_t i = 0; s == OK && i < n; i++)
-        if ((s = row_fits(&q, rows[i], &yes, why)) == OK && yes)
+    for (uint32_t i = 0; i < n; i++)
+        if (row_fits(&q, rows[i]))
             rows[(*n_left)++] = rows[i];
     store_put_back(c->store, q.link);
-    return s;
+    return q.error;
 }

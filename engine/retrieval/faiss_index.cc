@@ -50,11 +50,11 @@ struct Stopped : std::exception {
 struct Unwritten : std::exception {
 };
 
-thread_local const volatile bool *stop_flag; // of the faiss_work that this thread runs
+thread_local const bool *stop_flag; // of the faiss_work that this thread runs
 
 bool is_stopped()
 {
-    return stop_flag && *stop_flag;
+    return stop_flag && __atomic_load_n(stop_flag, __ATOMIC_RELAXED);
 }
 
 // Limits the threads of Faiss's loops for calls from this thread.
@@ -133,7 +133,7 @@ struct DotFlat : faiss::IndexFlat {
                 const faiss::SearchParameters *params = nullptr) const override
     {
         const faiss::IDSelector *sel = params ? params->sel : nullptr;
-        const volatile bool *stop = stop_flag;
+        const bool *stop = stop_flag;
         label_t step = std::clamp(TILE_QUERY_BYTES / (d * sizeof(float)), (size_t)4,
                                   TILE_QUERIES_MAX);
 

@@ -43,7 +43,7 @@ uint64_t faiss_index_bytes(const struct faiss_index *ix);
 
 struct faiss_work {
     uint32_t n_threads;
-    const volatile bool *stop; /* set by another thread: give up; NULL: never */
+    const bool *stop; /* set by another thread, atomically: give up; NULL: never */
 };
 /* Choose the lists by k-means over x [n, dim], n at least faiss_index_n_lists(). */
 NODISCARD enum status faiss_index_train(struct faiss_index *ix, const struct faiss_work *work,

@@ -219,7 +219,7 @@ void vectors_close(struct vectors *v)
 {
     if (!v)
         return;
-    v->stop = true;
+    __atomic_store_n(&v->stop, true, __ATOMIC_RELAXED);
     vectors_wait(v);
     if (v->has_thread)
         pthread_join(v->thread, NULL);

@@ -22,7 +22,7 @@ struct body {
     char factory[VECTORS_FACTORY_BYTES_MAX];
     uint32_t dim;
     uint32_t n_slots, n_dead, cap;
-    uint32_t n_built;   /* live vectors when it was built */
+    uint32_t n_built;   /* live vectors when its lists were chosen */
     int64_t *ids;       /* [cap] */
     uint64_t *marks;    /* [cap] vector_mark() */
     uint8_t *is_dead;   /* [cap] */
@@ -61,7 +61,7 @@ struct vectors {
     bool is_rebuilding;
     bool is_due_again; /* became due while the thread was about to end */
     uint64_t n_rebuilds;
-    volatile bool stop; /* the index is being closed */
+    bool stop; /* the index is being closed; atomic, without the mutex */
 };
 
 #define JOURNAL_BYTES_MAX ((size_t)1 << 40)
@@ -80,6 +80,11 @@ bool body_kill(struct body *b, int64_t id); /* false: the id has no live vector 
 static inline uint32_t body_n_live(const struct body *b)
 {
     return b->n_slots - b->n_dead;
+}
+
+static inline bool vectors_is_stopped(const struct vectors *v)
+{
+    return __atomic_load_n(&v->stop, __ATOMIC_RELAXED);
 }
 
 /* Write q / |q| to out. */

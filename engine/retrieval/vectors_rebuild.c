@@ -23,7 +23,7 @@
 #define N_DEAD_MIN 32      /* fewer tombstones are no reason to rebuild */
 #define LAST_ROWS 16       /* of the journal, repeated while searches wait */
 #define CATCH_UPS_MAX 50
-#define NICE 10 /* requests go first */
+#define NICE 5 /* requests go first */
 
 /* Write the factory that suits n_live vectors. */
 static void choose_factory(const struct vectors *v, uint64_t n_live,
@@ -109,7 +109,7 @@ static enum status train(struct rebuild *r, struct buf *why)
 
     if (!sample)
         return buf_why(why, ERR_NOMEM, "no memory for a sample of vectors");
-    while (has_more && n < n_max && !v->stop) {
+    while (has_more && n < n_max && !vectors_is_stopped(v)) {
         copy_some(r, &cursor, &has_more);
         for (uint64_t i = 0; i < r->batch->n && n < n_max; i++)
             if (rng_uniform(v->seed, at++) < share)
@@ -129,7 +129,7 @@ static enum status copy_all(struct rebuild *r, struct buf *why)
     enum status s = body_reserve(r->to, r->n_live, why);
 
     while (s == OK && has_more) {
-        if (r->v->stop)
+        if (vectors_is_stopped(r->v))
             return ERR_CANCELLED;
         copy_some(r, &cursor, &has_more);
         s = body_add(r->to, &r->work, r->batch->ids, r->batch->marks, r->batch->x,
@@ -161,7 +161,7 @@ static enum status repeat(struct rebuild *r, const struct buf *rows, struct buf 
         }
         if (s == OK && !c.is_put)
             body_kill(r->to, c.id);
-        if (r->v->stop)
+        if (vectors_is_stopped(r->v))
             s = ERR_CANCELLED;
     }
     return s;
@@ -202,7 +202,7 @@ static enum status take_over(struct rebuild *r, struct body **old, struct buf *w
         *old = v->now;
         v->now = r->to;
         v->serial++;
-        r->to->n_built = body_n_live(r->to);
+        r->to->n_built = r->n_live; /* its lists were chosen for these */
         r->to = NULL;
         end_journal(v);
     }
@@ -257,12 +257,12 @@ static bool rebuild(struct vectors *v)
     if (s == OK)
         log_event(LOG_INFO, "vector index rebuilt", "factory=%s vectors=%u seconds=%.3f", factory,
                   n_live, (double)(clock_now_ns() - begin) * 1e-9);
-    else if (!v->stop)
+    else if (!vectors_is_stopped(v))
         log_event(LOG_WARN, "vector index not rebuilt", "factory=%s vectors=%u why=\"%s\"", factory,
                   n_live, why.len ? buf_str(&why) : status_words(s));
     body_destroy(r.to);
     free(r.batch);
-    if (s == OK && !v->stop && vectors_save(v, &why) != OK)
+    if (s == OK && !vectors_is_stopped(v) && vectors_save(v, &why) != OK)
         log_event(LOG_WARN, "vector index not saved", "why=\"%s\"", buf_str(&why));
     buf_fini(&why);
     return s == OK;
@@ -289,10 +289,10 @@ static void *run(void *arg)
     do {
         v->is_due_again = false;
         pthread_mutex_unlock(&v->mutex);
-        while (!v->stop && is_due_now(v))
+        while (!vectors_is_stopped(v) && is_due_now(v))
             n += rebuild(v);
         pthread_mutex_lock(&v->mutex);
-    } while (v->is_due_again && !v->stop);
+    } while (v->is_due_again && !vectors_is_stopped(v));
     v->n_rebuilds += n;
     v->is_rebuilding = false;
     pthread_cond_broadcast(&v->ended);
@@ -306,7 +306,7 @@ void vectors_rebuild_if_due(struct vectors *v)
         return;
     pthread_mutex_lock(&v->mutex);
     v->is_due_again = true;
-    if (!v->is_rebuilding && !v->stop) {
+    if (!v->is_rebuilding && !vectors_is_stopped(v)) {
         if (v->has_thread)
             pthread_join(v->thread, NULL);
         v->has_thread = pthread_create(&v->thread, NULL, run, v) == 0;

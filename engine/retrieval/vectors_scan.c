@@ -26,8 +26,8 @@ static bool fits_slot(void *arg, int64_t slot)
     return !b->is_dead[slot] && (!s->fits || s->fits(s->arg, b->ids[slot]));
 }
 
-/* Visiting 1 / 16 of the lists, and 16 at least, finds 97 % of the 10 nearest of clustered vectors
- * (loadgen/bench/retrieval/README.md). */
+/* Visiting 1 / 16 of the lists, and 16 at least, finds 93 to 100 % of the 10 nearest of clustered
+ * vectors (loadgen/bench/retrieval/README.md). */
 static uint32_t choose_n_probe(const struct vectors *v, uint32_t n_lists)
 {
     uint32_t n = v->n_probe ? v->n_probe : n_lists / 16 > 16 ? n_lists / 16 : 16;

@@ -49,6 +49,7 @@ struct entry {
     uint32_t program;      /* class of its session's programs; without a session not used */
     double age_s;          /* that it begins with: of its session's program */
     uint32_t rank_step;    /* lengths_step() of the place, plus 1; 0: it has none yet */
+    double place_age_s;    /* T of the place */
     double before_s;       /* prefill or restoring, as the place was computed */
     uint64_t origin_ns;    /* arrival, or that of the first request of its round */
     uint64_t place_us;     /* variant learned */

@@ -278,10 +278,14 @@ void learned_rank(struct scheduler *s, uint32_t slot)
 
     if (e->rank_step == step && e->before_s == before_s && (e->keep > 0) == (keep > 0))
         return;
+    /* Where only its cached prompt changes, a sequence that waits keeps the T of its arrival, as
+     * its neighbours do: T rises with the backlog, and a larger T would place it later. */
+    if (e->rank_step != step || e->has_run)
+        e->place_age_s = learned_age_s(s);
     e->rank_step = step;
     e->before_s = before_s;
     e->keep = keep;
-    double age_s = learned_age_s(s);
+    double age_s = e->place_age_s;
     double place_s = e->origin_ns / NS_PER_S + PLACE_S - fmin(e->age_s, CREDIT * age_s) +
                      age_s * (log(rank_of(s, e)) - keep);
     e->place_us = (uint64_t)(floor(place_s / (age_s * EQUAL_SHARE)) * age_s * EQUAL_SHARE * 1e6);

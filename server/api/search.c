@@ -53,7 +53,7 @@ static enum status read_word(const struct json *r, const char *key, const char *
 
 static enum status read_words(struct search *s, const struct json *r, struct buf *why)
 {
-    int mode = RETRIEVAL_AUTO, scope = 0, order = DOCUMENTS_GIVEN;
+    int mode = RETRIEVAL_AUTO, scope = 0, order = DOCUMENTS_BY_ID;
     enum status st = read_word(r, "scope", SCOPE_NAMES, &scope, why);
 
     if (st == OK)

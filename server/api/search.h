@@ -5,7 +5,9 @@
  *      "order": "score"|"cache"|"id"}
  *
  * The default query is the last message of a user, or the prompt of a text completion. Without an
- * embedding the query is embedded where the server has a model for that.
+ * embedding the query is embedded where the server has a model for that. The default order is "id":
+ * the prompt depends on the found documents alone, neither on the ranks of a provisional list nor on
+ * what is cached (docs/user/retrieval.md has the measurement).
  *
  * Owns    struct search: search_fini(). The filter is borrowed from the JSON document.
  * Thread  search_read(): any. search_run(): a work thread.

@@ -110,6 +110,10 @@ RULES = [
          "--queued 100"),), expect=r"skip-join-mlfq"),
     Rule(r"^build/tarn-retrievalbench\b", change=((r"tarn-retrievalbench\b.*", "tarn-retrievalbench "
          "--vectors 2000 --dim 16 --queries 20"),), expect=r"Flat"),
+    Rule(r"^loadgen/bench/rag/show\.py\b(?![\s\S]*--documents)", "skip",
+         why="needs the shared data; the test ragbench runs it"),
+    Rule(r"^loadgen/bench/rag/show\.py\b", change=((r"--requests 300", "--requests 40 --quick"),),
+         expect=r"control's largest rate"),
     Rule(r"^loadgen/bench/retrieval/faiss_peer\.py\b", "skip", why="needs faiss-cpu of PyPI"),
 ]
 

@@ -347,6 +347,8 @@ def run_library(bench, save: Callable[[dict], None]) -> dict:
             lambda i: server.must("GET", f"/v1/documents?limit=100&after=d{n * i // 20:06}"), 20)
         full["get_ms"] = median_ms(
             lambda i: server.must("GET", f"/v1/documents/d{n * i // 20:06}"), 20)
+        out["full"] = full
+        save(out)
         searches = []
 
         def search(i: int) -> None:
@@ -361,7 +363,6 @@ def run_library(bench, save: Callable[[dict], None]) -> dict:
         full["search_and_answer_ms"] = median_ms(search, 20)
         full["search_ms"] = statistics.median(searches)
         full["memory_after_use_bytes"] = server.memory_bytes()
-        out["full"] = full
     return out
 
 

@@ -80,7 +80,8 @@ def own(documents: Path, questions: Path | None) -> tuple[Corpus, list[list[int]
     texts: list[list[str]] = [[] for _ in rows]
     lists: list[list[int]] = []
     for q in read_lines(questions) if questions else []:
-        named = [ids[d] for d in q.get("docs", q.get("retrieved", q.get("bm25_top5", []))) if d in ids]
+        listed = q.get("docs", q.get("retrieved", q.get("bm25_top5", [])))
+        named = [ids[d] for d in listed if d in ids]
         if named:
             lists.append(named)
             texts[named[0]].append(q["question"])

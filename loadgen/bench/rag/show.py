@@ -2,7 +2,8 @@
 """Show what Tarn does for retrieval-augmented generation, with figures beside their targets.
 
     show.py --json OUT.json [--parts simulated,speculation,...] [--documents FILE.jsonl]
-            [--questions FILE.jsonl] [--data DIR] [--requests 2000] [--top-k 2] [--seeds 3] [--quick]
+            [--questions FILE.jsonl] [--data DIR] [--requests 2000] [--top-k 2] [--seeds 3]
+            [--quick]
 
 Parts are listed and described in README.md beside this file. Without --documents the documents are
 those of the shared data (`data` in $TARN_SHARED, or in ../shared beside the clone; --data names
@@ -183,7 +184,7 @@ def main() -> int:
     parser.add_argument("--top-k", type=int, default=2)
     parser.add_argument("--output-len", type=int, default=1, help="tokens of an answer")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seeds", type=int, default=3, help="simulate with so many, from --seed on")
+    parser.add_argument("--seeds", type=int, default=3, help="simulate so many, from --seed on")
     parser.add_argument("--sim-option", action="append", default=[],
                         help="one more option of tarn-loadgen sim, as --sim-option=--name=value")
     parser.add_argument("--live-requests", type=int, default=300)

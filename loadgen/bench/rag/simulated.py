@@ -11,9 +11,9 @@ from typing import Callable
 
 from scenario import BLOCK, REPO, Scenario
 
-# Mistral-7B on an A10G, the smaller setting of RAGCache (Jin et al., 2024, arXiv 2404.12457): a step
-# reads 14.5 GB of weights at 600 GB/s, a prefill of 4,000 tokens takes a second, and reading the KV
-# of a cached token takes KV_BYTES_PER_TOKEN at that bandwidth.
+# Mistral-7B on an A10G, the smaller setting of RAGCache (Jin et al., 2024, arXiv 2404.12457): a
+# step reads 14.5 GB of weights at 600 GB/s, a prefill of 4,000 tokens takes a second, and reading
+# the KV of a cached token takes KV_BYTES_PER_TOKEN at that bandwidth.
 MODEL = "Mistral-7B on an A10G"
 STEP_S, TOKEN_S, CACHED_TOKEN_S = 24e-3, 0.244e-3, 0.22e-6
 KV_BYTES_PER_TOKEN = 131072
@@ -93,7 +93,8 @@ class Simulation:
             str(self.scenario.count)]
         return [program("tarn-loadgen"), "sim", *requests,
                 "--docs-per-request", str(self.scenario.k), "--seed", str(self.scenario.seed),
-                "--cost-model", str(self.folder / "cost.json"), "--rate", f"{rate:.6g}", "--output-len", str(self.output_len),
+                "--cost-model", str(self.folder / "cost.json"), "--rate", f"{rate:.6g}",
+                "--output-len", str(self.output_len),
                 "--kv-bytes-per-token", str(KV_BYTES_PER_TOKEN), "--kv-host-bytes", "0",
                 "--kv-device-bytes", str(n_tokens * KV_BYTES_PER_TOKEN),
                 "--max-num-queued-reqs", "0", "--no-token-times",

@@ -19,13 +19,14 @@ static void show(const struct retrievalbench_options *o, const char *words)
 static enum status write_json(struct buf *out, const struct retrievalbench_options *o,
                               const struct measure_result *r, bool is_first)
 {
-    enum status s =
-        buf_printf(out,
-                   "%s\n    {\"wanted\": \"%s\", \"factory\": \"%s\", \"build_s\": %.3f, "
-                   "\"memory_bytes\": %" PRIu64 ", \"n_rebuilds\": %" PRIu64
-                   ", \"recall\": %.5f, \"median_us\": %.1f, \"p99_us\": %.1f, \"final_after\": [",
-                   is_first ? "" : ",", r->wanted, r->stats.factory, r->build_s,
-                   r->stats.memory_bytes, r->stats.n_rebuilds, r->recall, r->median_us, r->p99_us);
+    enum status s = buf_printf(
+        out,
+        "%s\n    {\"wanted\": \"%s\", \"factory\": \"%s\", \"build_s\": %.3f, "
+        "\"memory_bytes\": %" PRIu64 ", \"n_rebuilds\": %" PRIu64
+        ", \"recall\": %.5f, \"median_us\": %.1f, \"p99_us\": %.1f, \"cpu_us\": %.1f, "
+        "\"final_after\": [",
+        is_first ? "" : ",", r->wanted, r->stats.factory, r->build_s, r->stats.memory_bytes,
+        r->stats.n_rebuilds, r->recall, r->median_us, r->p99_us, r->cpu_us);
 
     for (uint32_t i = 0; s == OK && i < o->stages; i++)
         s = buf_printf(out, "%s%.4f", i ? ", " : "", r->final_after[i]);
@@ -35,9 +36,9 @@ static enum status write_json(struct buf *out, const struct retrievalbench_optio
 static enum status write_text(struct buf *out, const struct retrievalbench_options *o,
                               const struct measure_result *r)
 {
-    enum status s =
-        buf_printf(out, "%-18s %8.1f %9.0f %8.4f %10.1f %10.1f  ", r->stats.factory, r->build_s,
-                   (double)r->stats.memory_bytes / 1048576, r->recall, r->median_us, r->p99_us);
+    enum status s = buf_printf(
+        out, "%-18s %8.1f %9.0f %8.4f %10.1f %10.1f %10.1f  ", r->stats.factory, r->build_s,
+        (double)r->stats.memory_bytes / 1048576, r->recall, r->median_us, r->p99_us, r->cpu_us);
 
     for (uint32_t i = 0; s == OK && i < o->stages; i++)
         s = buf_printf(out, " %5.1f", 100 * r->final_after[i]);
@@ -57,8 +58,10 @@ static enum status run_all(struct buf *out, const struct retrievalbench_options 
                        ",\n  \"results\": [",
                        d->n, d->dim, o->clusters, d->n_queries, d->k, o->threads);
     else
-        s = buf_puts(out, "factory             build s       MiB   recall  median us     P99 us   "
-                          "% final after stage\n");
+        s = buf_puts(
+            out,
+            "factory             build s       MiB   recall  median us     P99 us     CPU us   "
+            "% final after stage\n");
     for (char *name = strtok_r(o->factories, ";", &rest); name && s == OK;
          name = strtok_r(NULL, ";", &rest)) {
         struct measure_result r;

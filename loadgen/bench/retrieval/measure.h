@@ -18,6 +18,7 @@ struct measure_result {
     double build_s; /* from the first vector to the end of the last rebuild */
     double recall;  /* share of the k nearest that are found */
     double median_us, p99_us;
+    double cpu_us; /* mean CPU time of a query: hardly changed by other load on the machine */
     /* Staged search: share of queries whose list is already the final one after stage i + 1. */
     double final_after[N_STAGES_MAX];
 };

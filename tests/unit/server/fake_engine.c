@@ -23,6 +23,7 @@ atomic_int fake_fail_at = -1;
 atomic_bool fake_uses_documents;
 atomic_bool fake_failed;
 atomic_uint fake_clock_s;
+_Atomic(const char *) fake_text = "abcdefghijklmnopqrstuvwxyz";
 atomic_bool fake_is_stuck;
 _Atomic uint64_t fake_view_ns;
 atomic_uint fake_n_viewing;
@@ -373,7 +374,8 @@ static bool step(struct engine *e, struct inside *in)
     } else {
         if (n == 0)
             score_prompt(r);
-        uint32_t id = 'a' + n % 26;
+        const char *text = atomic_load(&fake_text);
+        uint32_t id = (unsigned char)text[n % strlen(text)];
         r->out[n] = (struct out_token){.id = id, .logprob = -0.5f};
         for (uint32_t k = 0; k < r->sampling.n_logprobs; k++)
             r->out_top[n * r->sampling.n_logprobs + k] =

@@ -1,7 +1,7 @@
 /* fake_engine.h - a test double of engine/ without a model, which generates one letter per step.
  *
- * Tokens are bytes (0 to 255), 256 is <s>, 257 is </s>. Answers repeat the alphabet, "abcdef...",
- * until max_tokens, a stop string or a cancel. The template writes "role: content\n" per message.
+ * Tokens are bytes (0 to 255), 256 is <s>, 257 is </s>. Answers repeat the alphabet, "abcdef...", or
+ * another text, until max_tokens, a stop string or a cancel. The template writes "role: content\n" per message.
  *
  * Owns    its thread, and a reference to each request inside.
  * Thread  as engine.h; the settings below are atomics.
@@ -32,6 +32,7 @@ extern atomic_bool fake_uses_documents;  /* whether the template renders documen
 extern atomic_bool fake_failed;          /* the result of engine_failed() */
 extern atomic_uint fake_clock_s;         /* unit in seconds of the time that the template writes at
                                            the start; 0: it writes none */
+extern _Atomic(const char *) fake_text;  /* what answers repeat; the alphabet */
 extern atomic_bool fake_is_stuck;        /* engine_cache_view() ends with ERR_TIMEOUT */
 extern _Atomic uint64_t fake_view_ns;  /* duration of engine_cache_view(); 0 ends a running call */
 extern atomic_uint fake_n_viewing;     /* threads inside engine_cache_view() */

@@ -2,6 +2,7 @@
  * evicted blocks are copied once, and the tree can be listed. */
 #include "tests/unit/test.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/rng.h"
@@ -459,6 +460,46 @@ static void spans_are_listed_by_what_was_found_of_them(void **state)
     cache_destroy(c);
 }
 
+/* A step takes 5, each token the more the further behind it is. */
+static double growing_seconds(const void *arg, uint32_t n_cached, uint32_t n_new)
+{
+    (void)arg;
+    return 5 + 0.5 * (((double)n_cached + n_new) * ((double)n_cached + n_new) -
+                      (double)n_cached * n_cached);
+}
+
+static void a_span_is_found_by_its_first_key_with_what_its_hits_saved(void **state)
+{
+    struct cache_config config = small_config(32, 0);
+    struct cache_span s;
+    struct open_seq o;
+
+    (void)state;
+    config.seconds = growing_seconds;
+    struct cache *c = make(&config);
+    seq(c, &o, "PP|AAA|Q");
+    const struct kv_key *keys = o.q.keys;
+    assert_false(cache_find_span(c, &keys[0], &s));
+    run(c, "PP|AAA|Q");
+    assert_true(cache_find_span(c, &keys[2], &s));
+    assert_true(s.depth == 1 && s.n_tokens == 96 && s.n_uses == 1 && s.n_hit_tokens == 0);
+    assert_true(s.saved_s == 0 && stats_of(c).saved_s == 0);
+    assert_false(cache_find_span(c, &keys[3], &s)); /* not the first block of its span */
+    run(c, "PP|AAA|R");
+    run(c, "PP|AAB|R"); /* splits the span */
+    assert_true(cache_find_span(c, &keys[2], &s));
+    assert_true(s.n_hit_tokens == 96 + 64 && s.n_nodes == 3);
+    /* The first token is computed by every request. */
+    double preamble = 0.5 * (64 * 64 - 1), whole = 0.5 * (160 * 160 - 64 * 64);
+    double part = 0.5 * (128 * 128 - 64 * 64);
+    assert_true(fabs(s.saved_s - whole - part) < 1e-6);
+    assert_true(cache_find_span(c, &keys[0], &s));
+    assert_true(fabs(s.saved_s - 2 * preamble) < 1e-6);
+    assert_true(fabs(stats_of(c).saved_s - 2 * preamble - whole - part) < 1e-6);
+    cache_seq_close(o.s);
+    cache_destroy(c);
+}
+
 static void branches_inside_of_a_span_are_counted_with_it(void **state)
 {
     struct cache_config config = small_config(32, 0);
@@ -633,6 +674,7 @@ int main(void)
         cmocka_unit_test(hits_are_counted_per_tier),
         cmocka_unit_test(a_prefix_is_never_in_a_slower_tier_than_its_suffix),
         cmocka_unit_test(spans_are_listed_by_what_was_found_of_them),
+        cmocka_unit_test(a_span_is_found_by_its_first_key_with_what_its_hits_saved),
         cmocka_unit_test(branches_inside_of_a_span_are_counted_with_it),
         cmocka_unit_test(a_split_leaves_the_hits_as_they_were),
         cmocka_unit_test(a_reset_keeps_only_blocks_in_use),

@@ -170,6 +170,53 @@ static void a_list_ends_when_its_reader_says_so(void **state)
     assert_string_equal(ids.text, "a b ");
 }
 
+struct rows {
+    int64_t rows[8];
+    uint32_t n, stop_at; /* stop_at 0: never */
+};
+
+static bool take_row(void *arg, int64_t row)
+{
+    struct rows *rows = arg;
+
+    rows->rows[rows->n++] = row;
+    return rows->n != rows->stop_at;
+}
+
+static void what_is_to_be_prefilled_is_visited_over_all_tenants(void **state)
+{
+    struct rows rows = {.n = 0};
+    struct catalog_change change;
+    char tenant[128];
+    int64_t wanted[3];
+    (void)state;
+
+    put(c, "t", "lazy", "text");
+    for (int i = 0; i < 3; i++) {
+        set_document(&d, i == 1 ? "" : "t", (char[]){(char)('a' + i), 0}, "", "text");
+        d.prefill = i == 2 ? DOCUMENT_PREFILL_LAZY : DOCUMENT_PREFILL_NOW;
+        d.is_pinned = i == 2;
+        assert_ok(catalog_put(c, &d, &change, NULL));
+        wanted[i] = change.row;
+    }
+    set_document(&d, "t", "over", "", "text");
+    d.expires_s = 1;
+    assert_ok(catalog_put(c, &d, &change, NULL));
+    assert_ok(catalog_each_prefill(c, take_row, &rows, NULL));
+    assert_int_equal(rows.n, 3);
+    assert_int_equal(rows.rows[0], wanted[1]); /* by row; the public one first */
+    assert_true(rows.rows[1] == wanted[0] && rows.rows[2] == wanted[2]);
+    rows = (struct rows){.stop_at = 1};
+    assert_ok(catalog_each_prefill(c, take_row, &rows, NULL));
+    assert_int_equal(rows.n, 1);
+    assert_ok(catalog_tenant_of(c, wanted[0], tenant, NULL));
+    assert_string_equal(tenant, "t");
+    assert_ok(catalog_tenant_of(c, wanted[1], tenant, NULL));
+    assert_string_equal(tenant, "");
+    assert_ok(catalog_tenant_of(c, change.row, tenant, NULL)); /* expired */
+    assert_int_equal(catalog_tenant_of(c, INT64_C(77) << 32, tenant, NULL), ERR_NOT_FOUND);
+}
+
 static void an_expired_document_is_absent(void **state)
 {
     int64_t rows[8], soon = now_s() + 1000, row, gone = 1;
@@ -587,6 +634,7 @@ int main(void)
         T(a_tenant_sees_its_own_documents_and_public_ones),
         T(pages_of_a_list_join_to_all_documents),
         T(a_list_ends_when_its_reader_says_so),
+        T(what_is_to_be_prefilled_is_visited_over_all_tenants),
         T(an_expired_document_is_absent),
         T(pin_and_expiry_change_without_a_version),
         T(uses_are_counted),

@@ -419,7 +419,7 @@ static void hits_and_scores_are_those_of_plain_bm25(void **state)
     for (uint32_t i = 0; i < N_TEXTS; i++)
         put_random_text(1000 + i, &texts[i]);
     assert_ok(catalog_commit(c, NULL));
-    for (uint32_t i = 0; i < 60; i++) {
+    for (uint32_t i = 0; i < 30; i++) {
         check_query(i, 1 + i % 9, -1);
         check_query(i, 1 + i % 5, (int)(i % 9)); /* group 8 has no document */
         check_query(i, 64, -1);

@@ -192,6 +192,16 @@ static void the_datas_lists_are_taken_in_order(void **state)
     }
     assert_int_equal(n_which, 5); /* every question comes once before any comes twice */
     workload_destroy(w);
+    c.keeps_order = true;
+    for (c.seed = 1; c.seed <= 8; c.seed++) {
+        assert_ok(workload_create(&w, &c, NULL));
+        for (int i = 0; i < 4; i++) {
+            assert_ok(workload_next(w, &r));
+            assert_string_equal(r.parts[2].text, i % 2 == 0 ? "which?" : "what?");
+            load_request_fini(&r);
+        }
+        workload_destroy(w);
+    }
     scratch_fini(&x);
 }
 

@@ -290,6 +290,35 @@ static void what_is_wrong_with_a_waiting_call_is_answered(void **state)
     assert_int_equal(fake_engine_submitted(t.s.engine, seen), 0);
 }
 
+#define CITED                                                                                      \
+    "'messages':[{'role':'user','content':'x'}],'max_tokens':26,'citations':true,"                 \
+    "'documents':[{'title':'Vomta','text':'a','id':'v'},{'title':'Else','text':'b'}]}"
+
+static void marks_in_an_answer_are_listed_as_citations(void **state)
+{
+    static const char *const bodies[] = {"{'stream':true," CITED, "{" CITED};
+    static const char found[] =
+        "\"citations\":[{\"start\":4,\"end\":11,\"place\":0,\"document_id\":\"v\","
+        "\"title\":\"Vomta\"},{\"start\":20,\"end\":26,\"place\":1,\"document_id\":null,"
+        "\"title\":\"Else\"}]";
+
+    struct engine_info *info = (struct engine_info *)(uintptr_t)t.s.srv.info;
+    const uint32_t usual_len = info->max_model_len;
+
+    (void)state;
+    info->max_model_len = 1000; /* room for the line that asks for citations */
+    const char *usual = atomic_exchange(&fake_text, "It: [Vomta] [None]. [else]");
+    for (int i = 0; i < 2; i++) {
+        (void)http_test_read(
+            &t, http_test_send_body(&t, "POST", "/v1/chat/completions", "sk-00000001", bodies[i]));
+        if (!strstr(buf_str(&t.text), found))
+            fail_msg("%s", buf_str(&t.text));
+    }
+    atomic_store(&fake_text, usual);
+    info->max_model_len = usual_len;
+    assert_int_equal(fake_engine_submitted(t.s.engine, seen), 2);
+}
+
 static int start(void **state)
 {
     int fd = mkstemp(key_file);
@@ -333,6 +362,7 @@ int main(void)
         cmocka_unit_test(a_call_that_waits_too_long_answers_503),
         cmocka_unit_test(a_stream_may_wait_too),
         cmocka_unit_test(what_is_wrong_with_a_waiting_call_is_answered),
+        cmocka_unit_test(marks_in_an_answer_are_listed_as_citations),
     };
     return cmocka_run_group_tests(tests, start, end);
 }

@@ -125,12 +125,12 @@ static void all_fields_are_read(void **state)
     buf_init(&why, BUF_WHY_MAX);
     assert_ok(read_body(&s,
                         "{" CHAT ",'retrieval':{'scope':'public','mode':'hybrid','top_k':64,"
-                        "'embedding':[1,0.5],'order':'id','filter':{'a':1}}}",
+                        "'embedding':[1,0.5],'order':'cache','filter':{'a':1}}}",
                         true, &body, &why));
     assert_true(s.public && !s.own);
     assert_int_equal(s.mode, RETRIEVAL_HYBRID);
     assert_int_equal(s.top_k, 64);
-    assert_int_equal(s.order, DOCUMENTS_BY_ID);
+    assert_int_equal(s.order, DOCUMENTS_BY_CACHE);
     assert_int_equal(s.vector.len, 2 * sizeof(float));
     assert_true(((float *)(void *)s.vector.data)[1] == 0.5f);
     assert_non_null(s.filter);

@@ -106,6 +106,44 @@ static void tenants_have_scopes_of_their_own(void **state)
     auth_destroy(y);
 }
 
+/* Copy the owner of a key. */
+static void owner_of(struct auth *auth, const char *key, char out[ACCOUNT_OWNER_BYTES])
+{
+    struct account *a = find(auth, key);
+
+    assert_non_null(a);
+    snprintf(out, ACCOUNT_OWNER_BYTES, "%s", a->owner);
+    account_unref(a);
+}
+
+static void owners_are_equal_where_scopes_are(void **state)
+{
+    static const char *const keys[] = {"sk-aaaaaaaa", "sk-bbbbbbbb", "sk-cccccccc", "sk-dddddddd",
+                                       "sk-eeeeeeee", "flag-one",    "flag-two",    "boss"};
+    char a[ACCOUNT_OWNER_BYTES], b[ACCOUNT_OWNER_BYTES];
+
+    (void)state;
+    write_keys(two_teams);
+    struct auth *x = create("flag-one,flag-two", file, "boss");
+    struct auth *y = create("flag-two,flag-one", file, "boss"); /* numbered the other way round */
+    for (size_t i = 0; i < 8; i++) {
+        owner_of(x, keys[i], a);
+        assert_true(a[0] && a[1] == '/' && a[2]);
+        for (size_t k = 0; k < 8; k++) {
+            owner_of(y, keys[k], b);
+            assert_int_equal(strcmp(a, b) == 0, same_scope(x, keys[i], NULL, y, keys[k], NULL));
+        }
+        struct account *found = auth_find_owner(y, a);
+        assert_non_null(found);
+        assert_string_equal(found->owner, a);
+        account_unref(found);
+    }
+    assert_null(auth_find_owner(x, "t/green"));
+    assert_null(auth_find_owner(x, ""));
+    auth_destroy(x);
+    auth_destroy(y);
+}
+
 static void another_installation_has_other_scopes(void **state)
 {
     struct config config = {.api_key = (char *)(uintptr_t) ""};
@@ -370,6 +408,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tenants_have_scopes_of_their_own),
+        cmocka_unit_test(owners_are_equal_where_scopes_are),
         cmocka_unit_test(another_installation_has_other_scopes),
         cmocka_unit_test(admins_are_told_apart),
         cmocka_unit_test(a_reload_is_all_or_nothing),
