@@ -34,9 +34,9 @@
 /* Longest step of the other classes, as a share of step_s_max. */
 #define SPECULATIVE_SHARE 0.5
 #define BACKGROUND_SHARE 0.125
-/* Where that is less than so many decode steps, a background step may take as long as those: with
- * fewer tokens most of its time would be the fixed cost of a step. */
-#define BACKGROUND_DECODES 4
+/* Where that is less than so many decode steps, such a step may take as long as those: with fewer
+ * tokens most of its time would be the fixed cost of a step. */
+#define OTHERS_DECODES 4
 
 struct making {
     struct scheduler *s;
@@ -153,15 +153,14 @@ static void add_item(struct making *m, uint32_t slot, uint32_t n, uint32_t n_cac
 /* Longest time of a step to which a sequence of the class is added; 0: no limit. */
 static double step_limit_s(const struct making *m)
 {
-    double max_s = m->s->config.step_s_max, decodes_s = BACKGROUND_DECODES * m->s->decode_s;
+    double max_s = m->s->config.step_s_max, decodes_s = OTHERS_DECODES * m->s->decode_s;
 
     if (m->class == SCHED_USUAL)
         return max_s;
-    if (m->class == SCHED_SPECULATIVE)
-        return max_s * SPECULATIVE_SHARE;
     if (max_s == 0)
-        return decodes_s;
-    return fmin(fmax(max_s * BACKGROUND_SHARE, decodes_s), max_s);
+        return m->class == SCHED_SPECULATIVE ? 0 : decodes_s;
+    double share = m->class == SCHED_SPECULATIVE ? SPECULATIVE_SHARE : BACKGROUND_SHARE;
+    return fmin(fmax(max_s * share, decodes_s), max_s);
 }
 
 /* Tokens of the next chunk, of the `left` ones behind n_before; 0: the step is full. */
