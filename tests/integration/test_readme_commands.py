@@ -68,6 +68,7 @@ RULES = [
     Rule(r"^curl\b[\s\S]*captain of Mirandol", expect=r'"content": ?"Tavish\.'),
     Rule(r"^curl\b.*/v1/(chat/)?completions", expect=r'"choices"'),
     Rule(r"^curl\b"),
+    Rule(r"^printf\b[\s\S]*/v1/documents/bulk", expect=r'"documents\.bulk"[\s\S]*"failed":0'),
     Rule(r"^build/tarn-server\b.*--tls-cert", "skip", why="needs a certificate and keys"),
     Rule(r"^build/tarn-server\b.*--kv-disk-path", "server",
          (("--kv-disk-path \\S+", "--kv-disk-path kv"), (r"--kv-disk-bytes \S+",
