@@ -178,6 +178,8 @@ static const struct option_row rows[] = {
     TEXT("Documents", "documents-path", documents_path, "", "DIR",
          "directory of registered documents, one server uses it at a time; none: no documents; "
          "default: documents in the folder of --cache-dir"),
+    SIZE(NULL, "documents-bytes", documents_bytes, 1 << 20, UINT64_C(1) << 50, "64G",
+         "size of the file of registered documents; a document that does not fit is refused"),
     TEXT(NULL, "embedding-model", embedding_model, "", "MODEL",
          "second model that embeds documents and queries for vector search, named as --model"),
 

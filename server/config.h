@@ -94,6 +94,7 @@ struct config {
     char *cache_policy; /* of cache_policies() */
     char *cache_dir;    /* empty: the user's */
     /* documents */
+    uint64_t documents_bytes;
     char *documents_path;  /* empty: in cache_dir; "none": no documents */
     char *embedding_model; /* empty: none */
     /* logs */

@@ -170,7 +170,8 @@ int64_t catalog_now_s(void)
     return (int64_t)(clock_unix_ns() / 1000000000u);
 }
 
-enum status catalog_open(struct catalog **out, const char *file, struct buf *why)
+enum status catalog_open(struct catalog **out, const char *file, uint64_t max_bytes,
+                         struct buf *why)
 {
     struct catalog *c = calloc(1, sizeof *c);
     enum status s;
@@ -192,7 +193,8 @@ enum status catalog_open(struct catalog **out, const char *file, struct buf *why
                                    .n_migrations = sizeof migrations / sizeof *migrations,
                                    .statements = statements,
                                    .n_statements = N_STATEMENTS,
-                                   .n_readers = N_READERS},
+                                   .n_readers = N_READERS,
+                                   .max_bytes = max_bytes},
             why);
     else
         buf_why(why, s, "out of memory");

@@ -57,8 +57,10 @@ void document_init(struct document *d);
 void document_fini(struct document *d);
 
 /* file: made with mode 0600 if it does not exist. NULL: in memory only, everything ends with the
- * process. */
-NODISCARD enum status catalog_open(struct catalog **out, const char *file, struct buf *why);
+ * process. max_bytes: the file does not grow
+ * above it, and a change that needs more is ERR_IO; 0: no bound. */
+NODISCARD enum status catalog_open(struct catalog **out, const char *file, uint64_t max_bytes,
+                                   struct buf *why);
 void catalog_close(struct catalog *c); /* NULL is fine */
 /* Read the whole file and compare its structures: slow. ERR_CORRUPT. */
 NODISCARD enum status catalog_check(struct catalog *c, struct buf *why);

@@ -88,7 +88,7 @@ static enum status open_files(struct library *l, struct buf *why)
 
     if (wrong)
         return buf_why(why, ERR_IO, "--documents-path: cannot use %s: %s", l->dir, wrong);
-    enum status s = catalog_open(&l->parts.catalog, l->file, why);
+    enum status s = catalog_open(&l->parts.catalog, l->file, l->srv->config->documents_bytes, why);
     if (s != OK)
         return s;
     const struct retrieval_config config = {.catalog = l->parts.catalog, .dir = l->index};

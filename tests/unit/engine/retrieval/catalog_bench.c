@@ -172,7 +172,7 @@ int main(int argc, char **argv)
     n_paragraphs = read_lines("documents.jsonl", "text", paragraphs, 1000);
     n_questions = read_lines("questions.jsonl", "question", questions, 10000);
     if (n > 0) {
-        must(catalog_open(&c, argv[1], &why), &why);
+        must(catalog_open(&c, argv[1], 0, &why), &why);
         t0 = clock_now_ns();
         import_cpu_s = -cpu_ms() / 1e3;
         import(c, n, group, &why);
@@ -181,7 +181,7 @@ int main(int argc, char **argv)
         catalog_close(c);
     }
     t0 = clock_now_ns();
-    must(catalog_open(&c, argv[1], &why), &why);
+    must(catalog_open(&c, argv[1], 0, &why), &why);
     open_ms = seconds_since(t0) * 1e3;
     t0 = clock_now_ns();
     must(catalog_list(c, "", "document-0050000", 100, NULL, ignore, &n_listed, &has_more, &why),

@@ -70,7 +70,7 @@ static void import_until_killed(uint32_t first, int out)
 {
     struct catalog *c;
 
-    if (catalog_open(&c, file, NULL) != OK)
+    if (catalog_open(&c, file, 0, NULL) != OK)
         _exit(1);
     for (uint32_t g = first;; g++) {
         put_group(c, g);
@@ -118,7 +118,7 @@ static void sigkill_during_an_import_loses_nothing_that_was_committed(void **sta
         char text[64];
 
         n_reported = import_and_kill(n_whole, round);
-        assert_ok(catalog_open(&c, file, &why));
+        assert_ok(catalog_open(&c, file, 0, &why));
         assert_ok(catalog_check(c, &why));
         for (n_whole = 0; find_group(c, n_whole) == N_IN_GROUP; n_whole++)
             ;
@@ -144,15 +144,15 @@ static void a_second_process_is_refused_with_words(void **state)
     int about;
     (void)state;
 
-    assert_ok(catalog_open(&c, file, NULL));
+    assert_ok(catalog_open(&c, file, 0, NULL));
     pid_t child = fork();
     if (child == 0)
-        _exit(catalog_open(&second, file, &why) == ERR_BUSY && strstr(why.data, file) ? 0 : 1);
+        _exit(catalog_open(&second, file, 0, &why) == ERR_BUSY && strstr(why.data, file) ? 0 : 1);
     assert_int_equal(waitpid(child, &about, 0), child);
     assert_true(WIFEXITED(about) && WEXITSTATUS(about) == 0);
     put(c, "t", "x", "text");
     catalog_close(c);
-    assert_ok(catalog_open(&c, file, NULL));
+    assert_ok(catalog_open(&c, file, 0, NULL));
     catalog_close(c);
 }
 
@@ -167,12 +167,12 @@ static void uses_and_paths_survive_closing(void **state)
     (void)state;
 
     document_init(&d);
-    assert_ok(catalog_open(&c, file, NULL));
+    assert_ok(catalog_open(&c, file, 0, NULL));
     row = put(c, "t", "x", "text").row;
     catalog_note_use(c, &row, 1);
     assert_ok(catalog_add_path(c, row, &p, &oldest, &dropped, NULL));
     catalog_close(c);
-    assert_ok(catalog_open(&c, file, NULL));
+    assert_ok(catalog_open(&c, file, 0, NULL));
     assert_ok(catalog_get(c, "t", "x", &d, NULL));
     assert_true(d.row == row && d.n_uses == 1);
     assert_ok(catalog_paths(c, row, &got, 1, &n, NULL));
@@ -237,7 +237,7 @@ static void readers_see_whole_groups_while_others_write(void **state)
 
     for (int in_memory = 0; in_memory < 2; in_memory++) {
         is_finished = false;
-        assert_ok(catalog_open(&shared, in_memory ? NULL : file, NULL));
+        assert_ok(catalog_open(&shared, in_memory ? NULL : file, 0, NULL));
         for (uintptr_t i = 0; i < N_THREADS; i++)
             assert_int_equal(pthread_create(&threads[i], NULL, read_all, (void *)i), 0);
         assert_int_equal(pthread_create(&writer, NULL, write_others, NULL), 0);

@@ -16,7 +16,7 @@ static int open_catalog(void **state)
 {
     (void)state;
     buf_init(&why, sizeof words);
-    return catalog_open(&c, NULL, NULL) == OK ? 0 : 1;
+    return catalog_open(&c, NULL, 0, NULL) == OK ? 0 : 1;
 }
 
 static int close_catalog(void **state)

@@ -69,7 +69,7 @@ static void the_gold_paragraph_is_found(void **state)
     (void)state;
 
     assert_non_null(f);
-    assert_ok(catalog_open(&c, NULL, NULL));
+    assert_ok(catalog_open(&c, NULL, 0, NULL));
     put_documents(c);
     t0 = clock_now_ns();
     for (; (j = next_line(f)); n_questions++, js_unref(j)) {

@@ -32,7 +32,7 @@ static int set_up(void **state)
     (void)state;
     buf_init(&why, sizeof words);
     temp_dir_make(&dir);
-    if (catalog_open(&c, NULL, NULL) != OK)
+    if (catalog_open(&c, NULL, 0, NULL) != OK)
         return 1;
     open_retrieval(NULL);
     return 0;
