@@ -69,13 +69,13 @@ static enum status read_metadata(struct document *d, const struct json *body, st
     return s == OK ? OK : buf_why(why, s, "out of memory");
 }
 
-static enum status read_embedding(struct document *d, const struct json *body, struct buf *why)
+enum status document_read_embedding(struct buf *out, const struct json *body, struct buf *why)
 {
     const struct json *v = js_get_set(body, "embedding");
     size_t n = js_len(v);
     double sum = 0;
 
-    buf_reset(&d->embedding);
+    buf_reset(out);
     if (!v)
         return OK;
     if (!js_is(v, JS_ARRAY))
@@ -84,7 +84,7 @@ static enum status read_embedding(struct document *d, const struct json *body, s
     if (n == 0 || n > DOCUMENT_DIM_MAX)
         return buf_why(why, n ? ERR_TOO_LARGE : ERR_INVALID,
                        "embedding: expected 1 to %d numbers, got %zu", DOCUMENT_DIM_MAX, n);
-    enum status s = buf_reserve(&d->embedding, n * sizeof(float));
+    enum status s = buf_reserve(out, n * sizeof(float));
     for (size_t i = 0; s == OK && i < n; i++) {
         const struct json *x = js_at(v, i);
         if (!js_is(x, JS_INT) && !js_is(x, JS_REAL))
@@ -94,7 +94,7 @@ static enum status read_embedding(struct document *d, const struct json *body, s
         if (!isfinite(f))
             return buf_why(why, ERR_INVALID, "embedding[%zu]: is too large", i);
         sum += (double)f * f;
-        s = buf_append(&d->embedding, &f, sizeof f);
+        s = buf_append(out, &f, sizeof f);
     }
     if (s == OK && sum == 0)
         return buf_why(why, ERR_INVALID, "embedding: all numbers are 0");
@@ -162,7 +162,7 @@ enum status document_read(struct document *d, struct document_change *change,
     if (s == OK)
         s = read_metadata(d, body, why);
     if (s == OK)
-        s = read_embedding(d, body, why);
+        s = document_read_embedding(&d->embedding, body, why);
     if (s == OK)
         s = read_keeping(d, change, body, now_s, why);
     if (s == OK)

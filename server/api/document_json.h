@@ -33,6 +33,10 @@ NODISCARD enum status document_read(struct document *d, struct document_change *
 /* Read only what can change without the text: pin, ttl and prefill. Each other member is refused. */
 NODISCARD enum status document_read_change(struct document *d, struct document_change *change,
                                            const struct json *body, int64_t now_s, struct buf *why);
+/* Read the member `embedding` as floats; *out is empty where it is absent. ERR_TOO_LARGE: more than
+ * DOCUMENT_DIM_MAX numbers. */
+NODISCARD enum status document_read_embedding(struct buf *out, const struct json *body,
+                                              struct buf *why);
 /* Whether an id of a document or preamble is well formed: 1 to DOCUMENT_ID_BYTES_MAX bytes of UTF-8
  * without control characters. */
 NODISCARD enum status document_check_id(const char *id, size_t len, struct buf *why);

@@ -1,12 +1,12 @@
 #include "server/api/search.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/flags.h"
 #include "engine/embedder.h"
+#include "server/api/document_json.h"
 
 #define MODE_NAMES "auto|lexical|vector|hybrid"
 #define SCOPE_NAMES "all|own|public"
@@ -65,30 +65,6 @@ static enum status read_words(struct search *s, const struct json *r, struct buf
     s->mode = (enum retrieval_mode)mode;
     s->order = (enum documents_order)order;
     return st;
-}
-
-static enum status read_vector(struct search *s, const struct json *r, struct buf *why)
-{
-    const struct json *v = js_get_set(r, "embedding");
-    size_t n = js_len(v);
-    enum status st = OK;
-
-    if (!v)
-        return OK;
-    if (!js_is(v, JS_ARRAY) || n == 0 || n > DOCUMENT_DIM_MAX)
-        return buf_why(why, ERR_INVALID, "embedding: expected an array of 1 to %d numbers",
-                       DOCUMENT_DIM_MAX);
-    for (size_t i = 0; st == OK && i < n; i++) {
-        const struct json *x = js_at(v, i);
-        if (!js_is(x, JS_INT) && !js_is(x, JS_REAL))
-            return buf_why(why, ERR_INVALID, "embedding[%zu]: expected a number, got %s", i,
-                           js_type_name(js_typeof(x)));
-        float f = (float)js_number(x);
-        if (!isfinite(f))
-            return buf_why(why, ERR_INVALID, "embedding[%zu]: %g is too large", i, js_number(x));
-        st = buf_append(&s->vector, &f, sizeof f);
-    }
-    return st == OK ? OK : buf_why(why, st, "out of memory");
 }
 
 /* Append at most the room that is left, cut between two characters. */
@@ -165,7 +141,7 @@ static enum status read_filter(struct search *s, const struct json *r, struct bu
     if (st != OK)
         buf_why(why, st, "filter: %s", buf_str(&inner));
     buf_fini(&inner);
-    return st == ERR_TOO_LARGE ? ERR_INVALID : st; /* not a prompt that is too long */
+    return st;
 }
 
 static enum status read_fields(struct search *s, const struct json *r, const struct json *body,
@@ -178,7 +154,7 @@ static enum status read_fields(struct search *s, const struct json *r, const str
         st = js_get_i64(r, "top_k", 1, RETRIEVAL_TOP_K_MAX, &top_k, why);
     s->top_k = (uint32_t)top_k;
     if (st == OK)
-        st = read_vector(s, r, why);
+        st = document_read_embedding(&s->vector, r, why);
     if (st == OK)
         st = read_query(s, r, body, is_chat, why);
     return st == OK ? read_filter(s, r, why) : st;
@@ -205,6 +181,7 @@ enum status search_read(struct search *s, const struct json *body, bool is_chat,
                        "the found ones; use retrieval.order");
     buf_init(&inner, BUF_WHY_MAX / 2);
     enum status st = read_fields(s, r, body, is_chat, &inner);
+    st = st == ERR_TOO_LARGE ? ERR_INVALID : st; /* not a prompt that is too long */
     if (st != OK)
         buf_why(why, st, "retrieval.%s", buf_str(&inner));
     buf_fini(&inner);

@@ -43,7 +43,7 @@ static void a_wrong_field_is_named(void **state)
     refuses("{'top_k':65}", "retrieval.top_k: ");
     refuses("{'query':''}", "retrieval.query: expected 1 to");
     refuses("{'query':['a']}", "retrieval.query: ");
-    refuses("{'embedding':[]}", "retrieval.embedding: expected an array of 1 to");
+    refuses("{'embedding':[]}", "retrieval.embedding: expected 1 to");
     refuses("{'embedding':'x'}", "retrieval.embedding: expected an array");
     refuses("{'embedding':[1,'x']}", "retrieval.embedding[1]: expected a number");
     refuses("{'embedding':[1e300]}", "retrieval.embedding[0]: ");
