@@ -213,8 +213,8 @@ enum cache_hold_limit {
 const char *cache_hold_limit_name(enum cache_hold_limit l); /* "share", "owner", "count" */
 /* Hold the first n_tokens of the sequence, as far as they are whole blocks in the tree, in all
  * tiers. All or nothing: where a limit is reached, nothing changes. Returns the number of tokens
- * held; *limit (may be NULL): the limit reached. A longer or renewed hold of the same owner replaces
- * the hold of a part that ends no later. */
+ * held; *limit (may be NULL): the limit reached. A longer or renewed hold of the same owner
+ * replaces the hold of a part that ends no later. */
 uint32_t cache_seq_hold(struct cache_seq *s, uint32_t n_tokens, const struct cache_hold *hold,
                         enum cache_hold_limit *limit);
 /* End the holds without end whose path contains the block with this key. The KV stays cached.

@@ -130,9 +130,9 @@ uint32_t engine_segment_tokens(const struct engine *e);
 uint32_t engine_n_slots(const struct engine *e);
 /* Count a request in before it is submitted; as engine_submit(). */
 NODISCARD enum status engine_enter(struct engine *e, enum sched_class class, struct buf *why);
-/* Its prompt was computed. */
+/* The request's prompt was computed. */
 void engine_prefilled(struct engine *e, const struct request *r);
-/* It has ended, or could not be submitted. */
+/* The request has ended, or could not be submitted. */
 void engine_leave(struct engine *e, const struct request *r);
 /* Learn from a finished request how many tokens of a prompt are usually computed. */
 void engine_note_computed(struct engine *e, const struct request *r);

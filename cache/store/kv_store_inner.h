@@ -209,8 +209,8 @@ struct node_birth {
 uint32_t node_enter(struct store *st, const struct node_birth *birth);
 /* Clean up after a node that has left its last tier, and so the tree. */
 void node_left(struct store *st, uint32_t node, uint32_t entry);
-/* Seconds that a request saves which finds the node's first n_tokens; n_tokens where the cache knows
- * no times. */
+/* Seconds that a request saves which finds the node's first n_tokens; n_tokens where the cache
+ * knows no times. */
 double saved_seconds(const struct store *st, uint32_t node, uint32_t n_tokens);
 /* Seconds per byte to compute the node behind its prefix. */
 double own_seconds_per_byte(const struct store *st, uint32_t node);

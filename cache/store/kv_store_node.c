@@ -89,8 +89,8 @@ uint32_t node_enter(struct store *st, const struct node_birth *b)
     return node;
 }
 
-/* A difference of two prefills from the begin: the sum over a path is what the whole path saves, and
- * what a step costs without any token is not saved. */
+/* A difference of two prefills from the begin: the sum over a path is what the whole path saves,
+ * and what a step costs without any token is not saved. */
 double saved_seconds(const struct store *st, uint32_t node, uint32_t n_tokens)
 {
     uint32_t pos0 = st->info[node].pos0;

@@ -41,7 +41,8 @@ static void add_tier(struct table *t, const struct json *tier)
     table_cell(t, "%s", table_text_of(tier, "order"));
 }
 
-/* The title of the document that a span is, else its id; NULL: the span is no registered document. */
+/* The title of the document that a span is, else its id; NULL: the span is no registered
+ * document. */
 static const char *document_of(const struct json *span)
 {
     const struct json *d = js_get(span, "document"), *title = js_get(d, "title");

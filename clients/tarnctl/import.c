@@ -316,9 +316,9 @@ static int is_not_hidden(const struct dirent *e)
     return e->d_name[0] != '.';
 }
 
-/* Add the files of a folder and of those in it, in the order of their names. Links are not followed,
- * so that the walk ends. path [PATH_MAX] is extended and restored; root_len: of the imported folder
- * with its slash. */
+/* Add the files of a folder and of those in it, in the order of their names. Links are not
+ * followed, so that the walk ends. path [PATH_MAX] is extended and restored; root_len: of the
+ * imported folder with its slash. */
 static void add_folder(struct import *m, char *path, size_t root_len)
 {
     struct dirent **list;

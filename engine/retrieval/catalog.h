@@ -15,8 +15,9 @@
  *
  * Owns    the file, its connections; struct document: document_fini().
  * Thread  any; a call may block on the disk, so not the engine thread and not an HTTP thread.
- * Errors  ERR_NOT_FOUND; ERR_INVALID, ERR_TOO_LARGE: words name the field; ERR_BUSY: another process
- *         holds the file; ERR_IO, ERR_CORRUPT, ERR_NOMEM: words name the file and what to do.
+ * Errors  ERR_NOT_FOUND; ERR_INVALID, ERR_TOO_LARGE: words name the field; ERR_BUSY: another
+ *         process holds the file; ERR_IO, ERR_CORRUPT, ERR_NOMEM: words name the file and what to
+ *         do.
  * Units   Unix seconds; bytes of UTF-8. */
 #ifndef TARN_ENGINE_RETRIEVAL_CATALOG_H
 #define TARN_ENGINE_RETRIEVAL_CATALOG_H
@@ -96,8 +97,8 @@ NODISCARD enum status catalog_list(struct catalog *c, const char *tenant, const 
                                    uint32_t limit, const struct json *filter,
                                    bool (*f)(void *arg, const struct document *d), void *arg,
                                    bool *has_more, struct buf *why);
-/* Call f for every embedding v [dim] of a document that belongs to `tenant` exactly. For building an
- * index. f must not call the catalog. */
+/* Call f for every embedding v [dim] of a document that belongs to `tenant` exactly. For building
+ * an index. f must not call the catalog. */
 NODISCARD enum status catalog_each_embedding(struct catalog *c, const char *tenant,
                                              bool (*f)(void *arg, int64_t row, const float *v,
                                                        uint32_t dim),

@@ -73,7 +73,7 @@ static enum status count_words(struct store_link *link, const struct document *d
     return s == OK ? store_words(link, buf_str(&d->text), d->text.len, count_word, n, why) : s;
 }
 
-/* What the catalog has under a row. */
+/* A document as the catalog has it under a row. */
 struct old_document {
     int64_t row; /* 0: nothing */
     uint32_t version;

@@ -43,7 +43,8 @@ void batch_add(struct batch *b, const struct cache_seq *seq, const uint32_t *ids
                uint32_t n, uint32_t n_out);
 
 /* The same for a sequence without a cache: token i of its KV lies in block block0 + i /
- * KV_BLOCK_TOKENS of the pool, and a segment has segment_tokens. ids NULL: the caller sets b->ids. */
+ * KV_BLOCK_TOKENS of the pool, and a segment has segment_tokens. ids NULL: the caller sets
+ * b->ids. */
 void batch_add_blocks(struct batch *b, uint32_t block0, uint32_t segment_tokens,
                       const uint32_t *ids, uint32_t pos0, uint32_t n, uint32_t n_out);
 

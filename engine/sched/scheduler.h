@@ -210,11 +210,10 @@ struct plan {
     uint32_t n_tokens;
     const uint32_t *preempt; /* slots to preempt, before any attach or growth */
     uint32_t n_preempt;
-    uint32_t
-        n_for_memory; /* of usual ones the first of them, preempted for memory; the others for lack of a
-                              place */
-    double step_s;    /* expected time of the step */
-    uint64_t version; /* of the scheduler's state that it was made from */
+    uint32_t n_for_memory; /* of usual ones the first of them, preempted for memory; the others
+                                for lack of a place */
+    double step_s;         /* expected time of the step */
+    uint64_t version;      /* of the scheduler's state that it was made from */
 };
 
 /* Make a plan. A step that was taken and has not ended counts as if it had, with one more known
@@ -242,8 +241,9 @@ struct sched_seq scheduler_seq(const struct scheduler *s, uint32_t slot);
 /* Of all classes; scheduler_stats() has them by class. */
 uint32_t scheduler_n_running(const struct scheduler *s);
 uint32_t scheduler_n_waiting(const struct scheduler *s);
-/* Walk the waiting sequences of all classes in the order of service: set *slot to UINT32_MAX for the first, then
- * pass the last answer. False: no more. The scheduler must not change between two calls. */
+/* Walk the waiting sequences of all classes in the order of service: set *slot to UINT32_MAX for
+ * the first, then pass the last answer. False: no more. The scheduler must not change between two
+ * calls. */
 bool scheduler_next_waiting(const struct scheduler *s, uint32_t *slot);
 /* The time at which a waiting sequence is expected to run again: FastServe's estimated next
  * scheduled time (ENST). UINT64_MAX for a sequence that is not usual. */

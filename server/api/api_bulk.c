@@ -9,8 +9,9 @@
  *      "failed":...,"omitted":...,"status":"completed"}
  *
  * Lines are put in groups: a group is written at once, and other writers wait meanwhile, so it is
- * small. What a progress line counts as done is written. When the client leaves or the server ends,
- * the import stops behind the group; sending the same lines again changes nothing that is there. */
+ * small. Documents that a progress line counts as done are written. When the client leaves or the
+ * server ends, the import stops behind the group; sending the same lines again changes nothing that
+ * is there. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>

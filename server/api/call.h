@@ -32,7 +32,7 @@ struct wait;
 
 enum call_state { CALL_READ, CALL_WAITING, CALL_SUBMITTED };
 
-/* What the answer says about the search for documents. */
+/* The part of an answer about the search for documents. */
 struct retrieval_report {
     const char *mode; /* "lexical", "vector", "hybrid"; NULL: there was no search */
     const char *order;

@@ -13,8 +13,8 @@
  * Owns    the marks: citations_destroy().
  * Thread  one at a time.
  * Errors  ERR_NOMEM.
- * Units   positions in characters (Unicode code points) of the text, from 0; a mark is [begin, end),
- *         brackets included. */
+ * Units   positions in characters (Unicode code points) of the text, from 0; a mark is [begin,
+ *         end), brackets included. */
 #ifndef TARN_SERVER_API_CITATIONS_H
 #define TARN_SERVER_API_CITATIONS_H
 

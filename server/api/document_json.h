@@ -30,7 +30,8 @@ struct document_change {
 NODISCARD enum status document_read(struct document *d, struct document_change *change,
                                     const struct json *body, int64_t now_s,
                                     struct unknown_fields *unknown, struct buf *why);
-/* Read only what can change without the text: pin, ttl and prefill. Each other member is refused. */
+/* Read only what can change without the text: pin, ttl and prefill. Each other member is
+ * refused. */
 NODISCARD enum status document_read_change(struct document *d, struct document_change *change,
                                            const struct json *body, int64_t now_s, struct buf *why);
 /* Read the member `embedding` as floats; *out is empty where it is absent. ERR_TOO_LARGE: more than

@@ -48,7 +48,7 @@ struct server;
 enum documents_order { DOCUMENTS_GIVEN, DOCUMENTS_BY_CACHE, DOCUMENTS_BY_ID };
 #define DOCUMENTS_ORDER_NAMES "given|cache|id"
 
-/* What the answer says about a document. */
+/* The part of an answer about one document. */
 struct document_use {
     struct buf id;    /* empty: it has none */
     struct buf title; /* as the prompt has it */

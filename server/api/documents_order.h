@@ -1,5 +1,5 @@
-/* documents_order.h - the order "cache": puts the documents of a prompt into the order of which most
- * KV is cached.
+/* documents_order.h - the order "cache": puts the documents of a prompt into the order of which
+ * most KV is cached.
  *
  * Owns    nothing.
  * Thread  any.

@@ -159,7 +159,7 @@ static void check_version(struct librarian *l, const struct flight *f)
     buf_fini(&why);
 }
 
-/* What to tell of a prefill that ended; NULL: nothing. */
+/* Words about a prefill that ended; NULL: nothing to report. */
 static const char *words_of(const struct request *r, enum finish_reason finish)
 {
     if (finish == FINISH_ERROR)

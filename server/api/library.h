@@ -26,7 +26,7 @@ struct embedder;
 struct library;
 struct server;
 
-/* What handlers work with; constant after library_use(). */
+/* The parts that handlers work with; constant after library_use(). */
 struct library_parts {
     struct catalog *catalog;
     struct retrieval *retrieval;

@@ -1,4 +1,5 @@
-/* metrics_classes.c - the part of GET /metrics about classes of service and speculative prefills. */
+/* metrics_classes.c - the part of GET /metrics about classes of service and speculative
+ * prefills. */
 #include <stdio.h>
 
 #include "engine/engine.h"

@@ -25,8 +25,8 @@
  *
  * Owns    the list: preambles_destroy().
  * Thread  open, prepare, destroy: main, while nothing is served. put, remove, find: any.
- * Errors  open and prepare: *why names the file and the remedy; put: the field "system". ERR_NOT_FOUND,
- *         ERR_IO, ERR_INVALID, ERR_TOO_LARGE, ERR_UNSUPPORTED, ERR_NOMEM.
+ * Errors  open and prepare: *why names the file and the remedy; put: the field "system".
+ *         ERR_NOT_FOUND, ERR_IO, ERR_INVALID, ERR_TOO_LARGE, ERR_UNSUPPORTED, ERR_NOMEM.
  * Units   bytes of UTF-8; Unix seconds. */
 #ifndef TARN_SERVER_API_PREAMBLE_H
 #define TARN_SERVER_API_PREAMBLE_H
@@ -51,8 +51,8 @@ NODISCARD enum status preambles_prepare(struct preambles *p, const struct server
                                         struct buf *why);
 void preambles_destroy(struct preambles *p); /* NULL is fine */
 
-/* Add or replace the public preamble of this name. The chats that are rendered from now on share it.
- * ERR_TOO_LARGE: there are PREAMBLES_N_REGISTERED_MAX, or the text is too long. */
+/* Add or replace the public preamble of this name. The chats that are rendered from now on share
+ * it. ERR_TOO_LARGE: there are PREAMBLES_N_REGISTERED_MAX, or the text is too long. */
 NODISCARD enum status preambles_put(struct preambles *p, const char *name, const char *text,
                                     size_t len, struct buf *why);
 void preambles_remove(struct preambles *p, const char *name); /* an unknown name is fine */

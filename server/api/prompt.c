@@ -274,7 +274,8 @@ static enum status push_system(struct chat_history *history, const char *text, s
     return s;
 }
 
-/* The text whose place in a rendering is looked for: the content of a message up to a breakpoint. */
+/* The text whose place in a rendering is looked for: the content of a message up to a
+ * breakpoint. */
 struct mark {
     const struct breakpoint *at;
     struct json *content; /* of that message, as the template gets it; a reference */

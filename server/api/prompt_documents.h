@@ -13,7 +13,8 @@
 struct spans;
 
 /* Make the prompt with encode(), which tokenizes the documents of *d in their order and finds their
- * spans. For the order "cache" it is made a second time, in the chosen order. *p takes over d->uses.
+ * spans. For the order "cache" it is made a second time, in the chosen order. *p takes over
+ * d->uses.
  */
 NODISCARD enum status
 prompt_with_documents(struct prompt *p, const struct server *srv, struct documents *d,

@@ -51,9 +51,9 @@ struct breakpoints {
 /* Read the breakpoints of a body whose messages have been checked. */
 NODISCARD enum status breakpoints_read(struct breakpoints *b, const struct json *body,
                                        struct buf *why);
-/* Set the breaks at the ids whose text lies before ends [b->n], byte offsets in the rendered prompt;
- * 0: the breakpoint is not in the prompt. out [REQUEST_N_BREAKS_MAX]. Where the tokenizer changes
- * the text, a break is off by the bytes that it adds or drops. ERR_NOMEM. */
+/* Set the breaks at the ids whose text lies before ends [b->n], byte offsets in the rendered
+ * prompt; 0: the breakpoint is not in the prompt. out [REQUEST_N_BREAKS_MAX]. Where the tokenizer
+ * changes the text, a break is off by the bytes that it adds or drops. ERR_NOMEM. */
 NODISCARD enum status breakpoints_place(const struct breakpoints *b, const size_t *ends,
                                         const struct tokenizer *t, const uint32_t *ids,
                                         uint32_t n_ids, struct request_break *out, uint32_t *n_out);

@@ -6,8 +6,8 @@
  *
  * The default query is the last message of a user, or the prompt of a text completion. Without an
  * embedding the query is embedded where the server has a model for that. The default order is "id":
- * the prompt depends on the found documents alone, neither on the ranks of a provisional list nor on
- * what is cached (docs/user/retrieval.md has the measurement).
+ * the prompt depends on the found documents alone, neither on the ranks of a provisional list nor
+ * on what is cached (docs/user/retrieval.md has the measurement).
  *
  * Owns    struct search: search_fini(). The filter is borrowed from the JSON document.
  * Thread  search_read(): any. search_run(): a work thread.
@@ -47,7 +47,7 @@ void search_fini(struct search *s);
 /* "score", "cache", "id" */
 const char *search_order_name(const struct search *s);
 
-/* What a search found so far. */
+/* The result of a search so far. */
 struct search_state {
     struct retrieval_hit hits[RETRIEVAL_TOP_K_MAX]; /* best first */
     uint32_t n_hits, n_stages;

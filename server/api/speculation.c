@@ -72,7 +72,8 @@ static enum status create_request(const struct speculation *s, const struct prom
     return OK;
 }
 
-/* Prefill the prompt. A request that the engine does not take is no error: nothing is speculated. */
+/* Prefill the prompt. A request that the engine does not take is no error: nothing is
+ * speculated. */
 static void start(struct speculation *s, const struct prompt *p)
 {
     struct trial *t = calloc(1, sizeof *t);

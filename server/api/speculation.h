@@ -34,8 +34,8 @@ void speculation_update(struct speculation *s, const struct prompt *p);
 /* The search has ended with the prompt `final` (NULL: it failed). A prefill of another prompt is
  * cancelled; one of this prompt goes on until speculation_destroy(). */
 void speculation_confirm(struct speculation *s, const struct prompt *final);
-/* After speculation_confirm(): "none": nothing was prefilled, also where s is NULL; "confirmed": the
- * final prompt was being prefilled; "dropped": others were. */
+/* After speculation_confirm(): "none": nothing was prefilled, also where s is NULL; "confirmed":
+ * the final prompt was being prefilled; "dropped": others were. */
 const char *speculation_outcome(const struct speculation *s);
 /* The call's own request was submitted, or the call ends: cancel what still runs. */
 void speculation_destroy(struct speculation *s);

@@ -1,10 +1,10 @@
 /* admission.h - applies the rate limits of a key to a request, and writes the answer's headers and
  * errors about them.
  *
- * Each POST and PUT takes one request from the account's bucket when its header was read. A prompt takes
- * its tokens once it was tokenized; generated tokens are charged when the answer ends. A request
- * that is refused for its tokens still counts as a request. Answers carry OpenAI's x-ratelimit-*
- * headers for the limits that the key has.
+ * Each POST and PUT takes one request from the account's bucket when its header was read. A prompt
+ * takes its tokens once it was tokenized; generated tokens are charged when the answer ends. A
+ * request that is refused for its tokens still counts as a request. Answers carry OpenAI's
+ * x-ratelimit-* headers for the limits that the key has.
  *
  * Owns    nothing; the buckets belong to the account.
  * Thread  any.

@@ -1,7 +1,8 @@
 /* fake_engine.h - a test double of engine/ without a model, which generates one letter per step.
  *
- * Tokens are bytes (0 to 255), 256 is <s>, 257 is </s>. Answers repeat the alphabet, "abcdef...", or
- * another text, until max_tokens, a stop string or a cancel. The template writes "role: content\n" per message.
+ * Tokens are bytes (0 to 255), 256 is <s>, 257 is </s>. Answers repeat the alphabet, "abcdef...",
+ * or another text, until max_tokens, a stop string or a cancel. The template writes "role:
+ * content\n" per message.
  *
  * Owns    its thread, and a reference to each request inside.
  * Thread  as engine.h; the settings below are atomics.

@@ -4,8 +4,8 @@
  *
  * Puts documents of four random paragraphs of rag-derived-squad2dev (about 700 tokens), GROUP to a
  * transaction (default 500), then opens the file again and asks 200 of its questions. Prints one
- * line of JSON; times of searches are those of the CPU and by the clock. Put N_DOCUMENTS 0 to measure
- * an existing file. */
+ * line of JSON; times of searches are those of the CPU and by the clock. Put N_DOCUMENTS 0 to
+ * measure an existing file. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* test_catalog_kill.c - the catalog's file: SIGKILL at any moment, other processes, many threads. */
+/* test_catalog_kill.c - the catalog's file: SIGKILL at any moment, other processes, many
+ * threads. */
 #include "tests/unit/engine/retrieval/catalog_world.h"
 
 #include <pthread.h>

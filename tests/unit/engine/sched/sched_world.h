@@ -85,8 +85,8 @@ void world_sleep(struct world *w, double seconds);
 
 bool world_is_planned(const struct world *w, uint32_t slot); /* in the last plan */
 uint32_t world_level(const struct world *w);                 /* MLFQ level of the only live job */
-/* The longest wait for a step, and the longest gap between tokens, of all usual jobs. Jobs that still
- * wait count with their time so far. */
+/* The longest wait for a step, and the longest gap between tokens, of all usual jobs. Jobs that
+ * still wait count with their time so far. */
 double world_longest_wait_s(const struct world *w);
 double world_longest_gap_s(const struct world *w);
 double world_seconds(uint64_t ns);

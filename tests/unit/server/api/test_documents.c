@@ -8,8 +8,8 @@
 
 static struct server_test t;
 
-/* A catalog of "a" to "z" (rows 1 to 26, version 3, public from "n" on) with the title "T-a" and the
- * text "text of a". */
+/* A catalog of "a" to "z" (rows 1 to 26, version 3, public from "n" on) with the title "T-a" and
+ * the text "text of a". */
 static enum status find(void *arg, const char *id, struct document *out, struct buf *why)
 {
     (void)arg;

@@ -224,7 +224,8 @@ static void a_prompt_of_one_span_says_the_given_order(void **state)
     buf_fini(&why);
 }
 
-/* Check the prompt's breaks: n of them, at these positions. An id of the fake tokenizer is a byte. */
+/* Check the prompt's breaks: n of them, at these positions. An id of the fake tokenizer is a
+ * byte. */
 static void breaks_at(const char *json, uint32_t n, const uint32_t *at, const uint32_t *ttl_s)
 {
     struct json *body = json_of(json);
