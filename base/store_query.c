@@ -62,8 +62,8 @@ static enum status transaction(struct store *st, const char *sql, struct buf *wh
     return code == SQLITE_OK ? OK : store_error(st, st->writer.db, code, why);
 }
 
-/* SQLite rolls a transaction back by itself after some errors. What follows in the group would
- * then be kept without what came before. */
+/* SQLite rolls a transaction back by itself after some errors. Later changes of the group would
+ * then be kept without the earlier ones. */
 static enum status check_not_lost(struct store *st, struct buf *why)
 {
     if (!sqlite3_get_autocommit(st->writer.db))

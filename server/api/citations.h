@@ -8,7 +8,8 @@
  * the one that ends first counts; of two that end together, the longer. Brackets that name no
  * document are text. The text of the answer keeps all marks.
  *
- * The text comes in pieces of any length. What is kept of it is no longer than the longest title.
+ * The text comes in pieces of any length. The part of the text that is kept is no longer than
+ * the longest title.
  *
  * Owns    the marks: citations_destroy().
  * Thread  one at a time.

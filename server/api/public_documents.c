@@ -12,8 +12,8 @@
 #define PROBE_BYTES_MAX (1u << 20)
 #define MARK_BYTES 24
 
-/* What the template writes before a document's title, between title and text, and behind the text.
- */
+/* The text that the template writes around a document: before the title (head), between title and
+ * text (middle), and behind the text (tail). */
 struct frame {
     struct buf head, middle, tail;
 };

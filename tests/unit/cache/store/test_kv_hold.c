@@ -262,7 +262,8 @@ static void an_erased_span_is_held_no_more(void **state)
 #define N_RANDOM 4000u
 #define SHARE 0.6
 
-/* What the holds should be: per owner and path, the end of holds with one, and holds without. */
+/* The expected holds of each owner on each path: the end of its timed hold, and whether it has an
+ * endless one. */
 struct model {
     uint64_t until_ns[N_OWNERS][N_PATHS];
     bool endless[N_OWNERS][N_PATHS];
