@@ -24,8 +24,8 @@ static void submit_cached(struct world *w, uint32_t slot, uint32_t n_cached)
     world_submit_as(w, slot, 200, 1, &(struct sched_request){.n_cached = n_cached});
 }
 
-/* Set the number of the prompt's tokens that are cached now; at the arrival it may have been another
- * number. */
+/* Set the number of the prompt's tokens that are cached now; at the arrival it may have been
+ * another one. */
 static void cache_now(struct world *w, uint32_t slot, uint32_t n_cached)
 {
     w->jobs[slot].n_kept = n_cached;
