@@ -38,7 +38,9 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "cache/events.h"
 #include "cache/key.h"
+#include "cache/pool/pool.h"
 #include "kernels/device.h"
 #include "kernels/params.h"
 
@@ -79,6 +81,22 @@ struct cache_disk_config {
     bool threads_only;          /* no io_uring (tests) */
 };
 
+/* A pool of instances (cache/pool/pool.h): KV that lies on others is one more tier. */
+struct cache_remote_config {
+    const char *url;             /* of the directory; NULL: no pool */
+    const char *pool;            /* name of the pool; NULL: "default" */
+    const char *listen;          /* of the data plane, HOST:PORT */
+    const char *announce_host;   /* NULL: the host of listen */
+    const char *transport;       /* "auto", "ucx", "tcp" */
+    const char *name, *http;     /* of this instance, for people */
+    const uint8_t *secret;       /* [POOL_SECRET_BYTES] */
+    const uint8_t *fingerprint;  /* [KV_FINGERPRINT_BYTES] of all keys */
+    uint32_t lookup_ms, pull_ms; /* deadlines: as struct pool_config */
+    uint32_t n_blocks;           /* of others that may be known at a time; 0: 16384 */
+    void (*wake)(void *arg);     /* cache_poll() has something to do; any thread */
+    void *wake_arg;
+};
+
 struct cache_config {
     struct device_group group; /* the KV of this rank lies on device_group_self() */
     struct kv_pool pool;       /* n_blocks: of the device tier; base is filled in */
@@ -89,7 +107,9 @@ struct cache_config {
     uint32_t n_host_blocks; /* 0: no host tier */
     double prefetch_share;  /* share of the device blocks that may hold prefetched nodes */
     double hold_share;      /* share of the device blocks that holds may cover */
-    bool always_copy;       /* a host device copies between tiers, too (tests) */
+    struct cache_remote_config remote;
+    struct cache_events *kv_events; /* every block that comes or goes, for routers; NULL: none */
+    bool always_copy;               /* a host device copies between tiers, too (tests) */
     struct cache_disk_config disk;
     /* The cost of a miss: seconds to compute n_new tokens behind n_cached. NULL: all tokens cost
      * the same. Called on the engine thread. */
@@ -292,6 +312,7 @@ struct cache_disk_stats {
 struct cache_stats {
     struct cache_tier_stats tier[CACHE_N_TIERS];
     struct cache_disk_stats disk;
+    struct pool_stats pool; /* zeros without a pool */
     const char *policy;
     uint64_t n_query_tokens;    /* tokens looked up at the first attach of each request */
     uint64_t n_hit_tokens;      /* tokens found there */
@@ -358,5 +379,15 @@ void cache_reset(struct cache *c);
  * it is overwritten. Blocks that are in use or being moved go when that ends. Returns the number of
  * blocks of the tree that this concerns: 0 when there is no such span. */
 uint32_t cache_erase(struct cache *c, const struct kv_key *first);
+
+/* --- a pool of instances; no effect without one --- */
+
+/* Begin to hand over to other instances what no other one holds. cache_poll() goes on with it; the
+ * cache serves as before. */
+void cache_leave(struct cache *c);
+/* Whether all that can be handed over has been. True without a pool. */
+bool cache_has_left(const struct cache *c);
+/* List the instances of the pool, this one first. Returns their number. Any thread. */
+uint32_t cache_instances(struct cache *c, struct directory_instance *out, uint32_t n_max);
 
 #endif

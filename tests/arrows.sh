@@ -22,9 +22,11 @@ arrows_table() {
 ^cache/policy/     ^base/|^cache/policy/
 ^cache/tree/       ^base/|^cache/tree/|^cache/(cache|key)\.h$
 ^cache/disk/       ^base/|^cache/disk/|^cache/key\.h$
-^cache/tier/       ^base/|^cache/(tier|disk)/|^cache/key\.h$|^kernels/(params|device)\.h$
-^cache/store/      ^base/|^cache/(store|tree|policy)/|^cache/tier/tier\.h$|^cache/(cache|key)\.h$|^kernels/params\.h$
-^cache/            ^base/|^cache/(cache|cache_inner|key)\.h$|^cache/(store/kv_store|tier/tier|policy/replace)\.h$|^kernels/(ops|params|device|pack)\.h$
+^cache/pool/       ^base/|^cache/pool/|^cache/(key|events)\.h$
+^cache/events      ^base/|^cache/(key|events)\.h$
+^cache/tier/       ^base/|^cache/(tier|disk)/|^cache/key\.h$|^cache/pool/pool\.h$|^kernels/(params|device)\.h$
+^cache/store/      ^base/|^cache/(store|tree|policy)/|^cache/(tier/tier|pool/pool)\.h$|^cache/(cache|key|events)\.h$|^kernels/params\.h$
+^cache/            ^base/|^cache/(cache|cache_inner|key|events)\.h$|^cache/(store/kv_store|tier/tier|policy/replace|pool/pool)\.h$|^kernels/(ops|params|device|pack)\.h$
 ^engine/text/jinja/  ^base/|^engine/text/jinja/|^engine/text/ranges\.h$
 ^engine/text/tokenizer/  ^base/|^engine/text/tokenizer/|^engine/text/ranges\.h$
 ^engine/text/      ^base/|^engine/text/
@@ -67,8 +69,8 @@ libraries_table() {
 ^faiss/                      ^engine/retrieval/faiss_index\.cc$
 ^nccl\.h$                    ^kernels/cuda/collective
 ^(cuda|cublas|cooperative_)  ^kernels/cuda/|^tests/(gpu|cuda_emulation)/
-^uc[pst]/                    ^cache/transport_ucx
-^hiredis/                    ^cache/directory_redis
+^uc[pst]/                    ^cache/pool/transport_ucx
+^hiredis/                    ^cache/pool/directory_redis
 ^cmocka\.h$                  ^tests/
 ^tarn_client\.h$             ^clients/(c/example|examples/[a-z]+)\.c$|^tests/integration/installed/
 ^(algorithm|c[a-z]+|memory|new|stdexcept|vector)$  ^engine/retrieval/faiss_index\.cc$|^tests/cuda_emulation/

@@ -1,0 +1,185 @@
+/* pool.h - KV of other instances, as the store sees it: look up, pull, lend, hand over.
+ *
+ * The pool thread talks to the directory (directory.h) and to other instances (transport.h). The
+ * engine thread talks to the pool by the calls below; none of them waits or takes a lock, and a
+ * pool that is slow, or gone, answers "not found".
+ *
+ * Pull. The engine asks for a path of keys: pool_lookup(). The pool finds an instance that may hold
+ * a longer part of it and asks that instance to lend the path. The other engine thread pins what it
+ * has (a lease) between two of its steps, and its pool thread says how many blocks that is. Only then
+ * the lookup is POOL_FOUND: what was found is certain until the lease ends, the peer dies, or the
+ * deadline passes. The blocks of the ticket can then be read, in any order: pool_read(). A lookup
+ * that tries a stale holder goes on with the next one within its deadline.
+ *
+ * Lend. pool_next_ask() gives the engine thread the path that a peer asks for; pool_lend() answers
+ * with addresses. The blocks stay as they are until pool_next_return() gives them back.
+ *
+ * Hand over. An instance that leaves offers paths of which it holds the only copy; the pool chooses
+ * a peer with room, and that peer's engine gets the path from pool_next_offer(), as if it had looked
+ * it up, and pulls it.
+ *
+ * Every block that arrives is checked: it must have the key that was asked for, its length, and the
+ * CRC32C that the lender computed; the handshake has compared fingerprint and block size.
+ *
+ * Owns    the pool thread, directory, transport, tickets, and the queues between the threads.
+ * Thread  open, close: the creator's, while no engine thread runs. pool_stats(), pool_instances():
+ *         any. All else: the engine thread.
+ * Errors  pool_open(): words that name the flag's field in braces ({pool}, {pool_listen}, ...).
+ * Units   blocks, bytes, nanoseconds. */
+#ifndef TARN_CACHE_POOL_POOL_H
+#define TARN_CACHE_POOL_POOL_H
+
+#include "base/buf.h"
+#include "cache/events.h"
+#include "cache/key.h"
+#include "cache/pool/directory.h"
+#include "cache/pool/handshake.h"
+
+#define POOL_PATH_MAX 4096u   /* blocks of a path */
+#define POOL_TICKETS_MAX 256u /* lookups at a time */
+#define POOL_LEASES_MAX 64u   /* paths lent at a time */
+#define POOL_READ_MAX 8u      /* blocks of one read */
+#define POOL_NO_TICKET UINT32_MAX
+
+struct pool;
+
+struct pool_config {
+    struct directory_config directory;
+    const char *transport;     /* as transport_config.kind */
+    const char *listen;        /* as transport_config.listen */
+    const char *announce_host; /* may be NULL */
+    const char *name, *http;   /* of this instance, as struct directory_instance */
+    uint8_t secret[POOL_SECRET_BYTES];
+    uint8_t fingerprint[KV_FINGERPRINT_BYTES];
+    uint64_t block_bytes;
+    uint32_t lookup_ms;          /* a lookup that takes longer found nothing; 0: 50 */
+    uint32_t pull_ms;            /* a lease ends after so long, and so do its reads; 0: 2000 */
+    struct cache_events *events; /* what enters and leaves this instance's cache */
+    void (*wake)(void *arg);     /* there is something for the engine thread; any thread, must not
+                                    block */
+    void *wake_arg;
+};
+
+NODISCARD enum status pool_open(struct pool **out, const struct pool_config *config,
+                                struct buf *why);
+void pool_close(struct pool *p); /* NULL is fine. No read is under way, nothing is lent */
+/* Memory from which blocks will be lent. Before the first pool_lend(). */
+void pool_register(struct pool *p, const void *base, uint64_t n_bytes);
+
+/* --- pull --- */
+
+/* A path of a prompt: keys [n] of its closed blocks from the first on. starts [n_starts]: indices,
+ * ascending, of the blocks that start a segment. The first n_local blocks are here. */
+struct pool_path {
+    const struct kv_key *keys;
+    uint32_t n;
+    const uint32_t *starts;
+    uint32_t n_starts;
+    uint32_t n_local;
+};
+/* Begin to look for blocks behind the local ones. The path is copied. POOL_NO_TICKET: the directory
+ * is away, there is no other instance, or too many lookups are under way. */
+uint32_t pool_lookup(struct pool *p, const struct pool_path *path);
+
+enum pool_look { POOL_LOOKING, POOL_FOUND, POOL_NOT_FOUND };
+struct pool_found {
+    uint32_t n_blocks;  /* of the path, from its beginning on, that the peer lends; more than
+                               n_local */
+    uint64_t peer;      /* id of the instance */
+    double latency_s;   /* of a read from this peer, before its bytes: a moving mean */
+    double bytes_per_s; /* of reads from this peer; 0: not measured yet */
+    uint64_t until_ns;  /* the lease ends, on the clock of base/clock.h */
+};
+enum pool_look pool_look(struct pool *p, uint32_t ticket, struct pool_found *out);
+/* The ticket is not needed any more: the lease is given back. No read of it is under way. */
+void pool_forget(struct pool *p, uint32_t ticket);
+
+/* Read blocks at [n <= POOL_READ_MAX] (indices in the path) of a found ticket into to [n], block_bytes
+ * each. tag: as pool_next_read(). ERR_BUSY: too many reads; ERR_UNAVAILABLE: the lease is over. */
+NODISCARD enum status pool_read(struct pool *p, uint32_t ticket, const uint32_t *at,
+                                void *const *to, uint32_t n, uint64_t tag);
+/* A read that is over. status: OK; ERR_TIMEOUT; ERR_NOT_FOUND (the peer lost it, or left);
+ * ERR_CORRUPT (a check failed). False: none. */
+bool pool_next_read(struct pool *p, uint64_t *tag, enum status *status);
+
+/* --- lend --- */
+
+struct pool_ask {
+    uint32_t lease;
+    const struct kv_key *keys; /* [n] from the first on; valid until the ask is answered */
+    uint32_t n;
+    uint32_t n_there;  /* blocks that the asker has: no addresses are needed for them */
+    uint64_t until_ns; /* the asker waits no longer */
+};
+/* The oldest ask that is not answered. False: none. Gives the same one again until pool_lend(). */
+bool pool_next_ask(struct pool *p, struct pool_ask *out);
+struct pool_block {
+    const void *memory; /* [block_bytes] */
+    uint32_t n_tokens;
+};
+/* Answer: blocks [n_there, n) of the ask's path are lent. n <= n_there: nothing is. */
+void pool_lend(struct pool *p, uint32_t lease, const struct pool_block *blocks, uint32_t n);
+/* A lease that is over: its blocks are read no more. False: none. */
+bool pool_next_return(struct pool *p, uint32_t *lease);
+
+/* --- what other instances hold --- */
+
+/* News about a segment that lies here: whether this instance's copy is one that others can replace.
+ * False: none. A block that was pulled is such a copy from the start. */
+struct pool_news {
+    struct kv_key segment; /* its first DIRECTORY_SEGMENT_BYTES bytes; the rest is 0 */
+    bool is_replica;
+};
+bool pool_next_news(struct pool *p, struct pool_news *out);
+
+/* --- leave --- */
+
+/* A path with what a tree needs to know about its blocks. */
+struct pool_offer {
+    const struct kv_key *keys; /* [n] */
+    const struct pool_meta {
+        uint8_t n_tokens; /* 1..32 */
+        bool starts_segment, is_public, is_registered;
+        uint32_t depth; /* spans before the block */
+    } * meta;           /* [n] */
+    uint32_t n;
+    uint32_t ticket; /* for the receiver: a found ticket that covers the path */
+};
+/* From now on this instance is leaving: others look up nothing here that they find elsewhere. */
+void pool_leave(struct pool *p);
+/* Offer a path; a peer with room pulls it. False: too many offers are under way, try again later.
+ * A path that others hold, too, is not offered: that counts as done. */
+bool pool_offer(struct pool *p, const struct pool_offer *offer);
+/* Offers that no peer has finished or refused yet. */
+uint32_t pool_n_offers(const struct pool *p);
+/* For a peer: a path that a leaving instance offers; keys and meta are valid until the next call.
+ * The ticket is this engine's to forget. False: none. */
+bool pool_next_offer(struct pool *p, struct pool_offer *out);
+
+/* --- watching --- */
+
+/* What the engine says about this instance, for the directory: at most once per 100 ms. */
+struct pool_load {
+    uint32_t n_blocks, n_free_blocks, n_waiting, n_running;
+};
+void pool_set_load(struct pool *p, const struct pool_load *load);
+
+struct pool_stats {
+    struct directory_stats directory;
+    char transport[8];
+    uint32_t n_instances, n_peers; /* alive in the directory; connected */
+    uint32_t n_segments;           /* announced */
+    uint32_t n_lent;               /* blocks */
+    uint64_t n_lookups, n_found, n_stale, n_lookup_timeouts;
+    uint64_t n_pulled_blocks, n_pulled_bytes, n_lent_blocks, n_lent_bytes;
+    uint64_t n_reads_failed, n_corrupt, n_timeouts;
+    uint64_t n_refused;                                /* connections without the secret */
+    uint64_t n_offered, n_handed_over;                 /* paths */
+    uint64_t n_events_lost;                            /* times that the queue of events was full */
+    double lookup_s, read_latency_s, read_bytes_per_s; /* moving means */
+};
+void pool_stats(struct pool *p, struct pool_stats *out);
+/* All instances of the pool, this one first. Returns their number. */
+uint32_t pool_instances(struct pool *p, struct directory_instance *out, uint32_t n_max);
+
+#endif
