@@ -141,14 +141,14 @@ static void write_disk(struct writer *w, const struct cache_disk_stats *d)
                  d->n_writes_failed, d->n_timeouts, d->n_corrupt, d->n_not_worth);
 }
 
-static void write_span(struct writer *w, const struct cache_span *s)
+static void write_span(struct writer *w, const struct cache_span *s, uint32_t n_tiers)
 {
     char key[2 * KV_KEY_BYTES + 1];
 
     hash_hex(key, s->key.bytes, KV_KEY_BYTES);
     write_format(w, "{\"key\":\"%s\",\"depth\":%u,\"tokens\":%u,\"blocks\":%u,\"blocks_by_tier\":{",
                  key, s->depth, s->n_tokens, s->n_blocks);
-    for (int t = 0; t < CACHE_N_TIERS; t++)
+    for (uint32_t t = 0; t < n_tiers; t++)
         write_format(w, "%s\"%s\":%u", t ? "," : "", cache_tier_name((enum cache_tier)t),
                      s->n_blocks_in[t]);
     write_format(w,
@@ -183,7 +183,7 @@ static void write_spans(struct writer *w, const struct server *srv,
     write_puts(w, ",\"top_spans\":[");
     for (uint32_t i = 0; i < v->n_spans; i++) {
         write_puts(w, i ? "," : "");
-        write_span(w, &v->spans[i]);
+        write_span(w, &v->spans[i], v->stats.n_tiers);
         write_document(w, srv, &v->spans[i].key);
         write_puts(w, "}");
     }
@@ -236,7 +236,7 @@ static void forget_all(struct server *srv, struct http_exchange *x)
     buf_init(&body, BODY_BYTES_MAX);
     write_puts(&w, "{\"object\":\"cache.reset\",\"status\":\"ok\",\"cached_blocks\":");
     if (s == OK) {
-        for (int t = 0; t < CACHE_N_TIERS; t++)
+        for (uint32_t t = 0; t < v.stats.n_tiers; t++)
             write_format(&w, "%s\"%s\":%u", t ? "," : "{", cache_tier_name((enum cache_tier)t),
                          v.stats.tier[t].n_cached);
         write_format(&w, "},\"holds\":%u}", v.stats.n_holds);

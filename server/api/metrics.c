@@ -162,7 +162,7 @@ static void write_by_tier(struct page *p, const char *name, const char *label, c
     char more[48];
 
     page_head(p, name, "counter", help);
-    for (int t = 0; t < CACHE_N_TIERS; t++) {
+    for (uint32_t t = 0; t < c->n_tiers; t++) {
         uint64_t n;
         memcpy(&n, (const char *)&c->tier[t] + offset, sizeof n);
         snprintf(more, sizeof more, ",%s=\"%s\"", label, cache_tier_name((enum cache_tier)t));
@@ -176,7 +176,7 @@ static void write_tokens_by_tier(struct page *p, const struct engine_stats *st)
     char more[48];
 
     page_head(p, name, "counter", "Prompt tokens by the tier that held their KV, or computed.");
-    for (int t = 0; t < CACHE_N_TIERS; t++) {
+    for (uint32_t t = 0; t < st->cache.n_tiers; t++) {
         snprintf(more, sizeof more, ",tier=\"%s\"", cache_tier_name((enum cache_tier)t));
         page_sample(p, name, more, (double)st->n_prompt_tokens_in[t]);
     }

@@ -431,6 +431,7 @@ struct engine *fake_engine_create(uint32_t max_model_len)
     ASSERT(e);
     e->eos = FAKE_EOS;
     e->info = (struct engine_info){.model_dir = "fake",
+                                   .n_tiers = CACHE_REMOTE,
                                    .ops_name = "fake",
                                    .weights_name = "f32",
                                    .n_vocab = FAKE_N_VOCAB,
@@ -633,6 +634,7 @@ const struct chat_template *engine_chat_template(const struct engine *e)
 static void fill_cache(const struct engine *e, struct cache_stats *c)
 {
     *c = (struct cache_stats){.policy = "lru",
+                              .n_tiers = CACHE_REMOTE,
                               .n_query_tokens = 400,
                               .n_hit_tokens = 100,
                               .n_restored_tokens = 3,
