@@ -16,9 +16,13 @@ import json
 import math
 import os
 import random
+import sys
 from pathlib import Path
 
-REPO = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import common  # noqa: E402, F401
+from common import REPO, program  # noqa: E402, F401
+
 SQUAD, RAGPULSE = "rag-derived-squad2dev", "traces-ragpulse"
 PARAGRAPHS = 4
 SIM_IDS_PER_WORD = 1.3  # loadgen/sim/ids.h
