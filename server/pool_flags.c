@@ -51,12 +51,12 @@ static void find_http_host(char out[HOST_BYTES], const struct config *c)
 }
 
 /* Write HOST:PORT; the process's id stands for a port that is not known yet. */
-static void write_place(char *out, size_t n, const char *host, uint64_t port)
+static void write_place(char *out, size_t n, const char *host, uint16_t port)
 {
     bool is_v6 = strchr(host, ':') != NULL;
 
     if (port)
-        snprintf(out, n, "%s%.180s%s:%" PRIu64, is_v6 ? "[" : "", host, is_v6 ? "]" : "", port);
+        snprintf(out, n, "%s%.90s%s:%u", is_v6 ? "[" : "", host, is_v6 ? "]" : "", port);
     else
         snprintf(out, n, "%.40s-%ld", host, (long)getpid());
 }
@@ -69,7 +69,7 @@ void pool_flags_apply(struct engine_config *e, const struct config *c)
     if (!config_has_pool(c))
         return;
     find_http_host(host, c);
-    write_place(place, sizeof place, host, c->uds[0] ? 0 : c->port);
+    write_place(place, sizeof place, host, c->uds[0] ? 0 : (uint16_t)c->port);
     snprintf(name, sizeof name, "%.63s", c->instance_name[0] ? c->instance_name : place);
     http[0] = '\0';
     if (!c->uds[0] && c->port)

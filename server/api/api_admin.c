@@ -67,8 +67,8 @@ static void write_tier(struct writer *w, const struct server *srv, enum cache_ti
                  c->n_free, c->n_cached, c->n_in_use, c->n_in_transfer, c->n_leaked);
     write_format(w,
                  ",\"nodes\":%u,\"hit_tokens\":%" PRIu64 ",\"evicted_blocks\":%" PRIu64
-                 ",\"moved_in_blocks\":%" PRIu64 ",\"order\":",
-                 c->n_nodes, c->n_hit_tokens, c->n_evicted, c->n_moved_in);
+                 ",\"moved_in_blocks\":%" PRIu64 ",\"saved_s\":%.6f,\"lost_s\":%.6f,\"order\":",
+                 c->n_nodes, c->n_hit_tokens, c->n_evicted, c->n_moved_in, c->saved_s, c->lost_s);
     if (c->order && c->order[0])
         write_json(w, c->order, strlen(c->order));
     else
@@ -142,9 +142,11 @@ static void write_disk(struct writer *w, const struct cache_disk_stats *d)
 }
 
 /* Write the object of the pool of instances; null without one. */
-static void write_pool(struct writer *w, const struct server *srv, const struct pool_stats *s)
+static void write_pool(struct writer *w, const struct server *srv, const struct cache_stats *c)
 {
-    if (!config_has_pool(srv->config)) {
+    const struct pool_stats *s = &c->pool;
+
+    if (c->n_tiers <= CACHE_REMOTE) {
         write_puts(w, ",\"pool\":null");
         return;
     }
@@ -234,7 +236,7 @@ void api_cache(struct server *srv, struct http_exchange *x)
     write_tokens(&w, c);
     write_swaps(&w, c);
     write_disk(&w, &c->disk);
-    write_pool(&w, srv, &c->pool);
+    write_pool(&w, srv, c);
     write_format(&w,
                  ",\"tree\":{\"nodes\":%u,\"spans\":%u,\"holds\":%u,\"held_blocks\":%u,"
                  "\"session_blocks\":%u,\"superseded_blocks\":%" PRIu64

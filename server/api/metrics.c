@@ -407,7 +407,7 @@ static void write_all(struct page *p, struct server *srv)
     write_counters(p, &st);
     write_histograms(p, srv, &st);
     write_ours(p, srv, &st);
-    if (config_has_pool(srv->config))
+    if (st.cache.n_tiers > CACHE_REMOTE)
         metrics_write_pool(p, &st.cache);
     metrics_write_estimates(p, &st);
     metrics_write_documents(p, srv);
