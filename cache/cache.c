@@ -11,7 +11,7 @@
 
 const char *cache_tier_name(enum cache_tier t)
 {
-    static const char *const names[CACHE_N_TIERS] = {"device", "host", "disk"};
+    static const char *const names[CACHE_N_TIERS] = {"device", "host", "disk", "remote"};
 
     return names[t];
 }
@@ -94,6 +94,8 @@ static enum status init_cache(struct cache *c, struct buf *why)
     if (s != OK)
         return s;
     s = open_memory(c);
+    if (c->config.remote.url)
+        return buf_why(why, ERR_UNSUPPORTED, "{pool}: this cache cannot join a pool");
     if (s == OK && c->config.disk.path && (s = open_disk(c, why)) != OK)
         return s; /* it has said why */
     if (s == OK)
@@ -223,4 +225,28 @@ uint32_t cache_erase(struct cache *c, const struct kv_key *first)
 {
     cache_assert_owner(c);
     return store_forget(c->store, first);
+}
+
+/* --- the pool --- */
+
+void cache_set_load(struct cache *c, uint32_t n_waiting, uint32_t n_running)
+{
+    (void)c, (void)n_waiting, (void)n_running;
+}
+
+void cache_leave(struct cache *c)
+{
+    (void)c;
+}
+
+bool cache_has_left(const struct cache *c)
+{
+    (void)c;
+    return true;
+}
+
+uint32_t cache_instances(struct cache *c, struct directory_instance *out, uint32_t n_max)
+{
+    (void)c, (void)out, (void)n_max;
+    return 0;
 }

@@ -58,6 +58,7 @@ struct cache_prompt {
     const struct kv_key *keys; /* [n_keys] of the closed blocks, in order */
     uint32_t n_keys;
     struct kv_chain chain; /* the state after the last id; generated tokens continue it */
+    uint64_t salt;         /* cache_salt, hashed, for cache events; 0: none */
 };
 
 /* The largest number of blocks of a prompt of n_ids with these spans and n_more tokens after it. */
@@ -65,8 +66,15 @@ uint32_t cache_blocks_max(uint32_t n_ids, uint32_t n_span_ends, uint32_t n_more)
 
 /* --- lifecycle --- */
 
-enum cache_tier { CACHE_DEVICE, CACHE_HOST, CACHE_DISK, CACHE_N_TIERS };
-const char *cache_tier_name(enum cache_tier t); /* "device", "host", "disk" */
+enum cache_tier {
+    CACHE_DEVICE,
+    CACHE_HOST,
+    CACHE_DISK,
+    CACHE_REMOTE, /* on another instance of the pool; a block lies there only while no tier of this
+                     instance has it */
+    CACHE_N_TIERS
+};
+const char *cache_tier_name(enum cache_tier t); /* "device", "host", "disk", "remote" */
 
 /* Which nodes are read from disk when the cache is opened. */
 enum cache_preload { CACHE_PRELOAD_NONE, CACHE_PRELOAD_REGISTERED, CACHE_PRELOAD_ALL };
@@ -286,6 +294,10 @@ struct cache_tier_stats {
     uint64_t n_hit_tokens; /* tokens found here at attach */
     uint64_t n_evicted;    /* blocks evicted to make room */
     uint64_t n_moved_in;   /* blocks moved in from another tier */
+    uint64_t n_not_worth;  /* disk, remote: times that computing was expected to be faster than
+                              reading */
+    double saved_s;        /* computing time that KV found here has saved, less the waiting */
+    double lost_s;         /* disk, remote: time of reads whose KV was not used */
     const char *order;     /* policy contest: the order that picks victims now; else "" */
 };
 
@@ -311,6 +323,7 @@ struct cache_disk_stats {
 
 struct cache_stats {
     struct cache_tier_stats tier[CACHE_N_TIERS];
+    uint32_t n_tiers; /* without a pool CACHE_REMOTE: answers and metrics name no remote tier */
     struct cache_disk_stats disk;
     struct pool_stats pool; /* zeros without a pool */
     const char *policy;
@@ -382,8 +395,11 @@ uint32_t cache_erase(struct cache *c, const struct kv_key *first);
 
 /* --- a pool of instances; no effect without one --- */
 
+/* Tell the other instances how many requests wait and run here. Call it often: it does something at
+ * most every 100 ms. */
+void cache_set_load(struct cache *c, uint32_t n_waiting, uint32_t n_running);
 /* Begin to hand over to other instances what no other one holds. cache_poll() goes on with it; the
- * cache serves as before. */
+ * cache serves as before. Further calls have no effect. */
 void cache_leave(struct cache *c);
 /* Whether all that can be handed over has been. True without a pool. */
 bool cache_has_left(const struct cache *c);

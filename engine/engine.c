@@ -362,7 +362,35 @@ static struct cache_disk_config disk_shape(const struct engine *e)
         .threads_only = c->kv_disk_threads_only};
 }
 
-static struct cache_config cache_shape(const struct engine *e, const struct kv_pool *pool)
+/* There is something for the engine thread. */
+static void wake_engine(void *arg)
+{
+    ring_poke(&((struct engine *)arg)->submitted);
+}
+
+static struct cache_remote_config remote_shape(struct engine *e)
+{
+    static const uint8_t no_secret[POOL_SECRET_BYTES];
+    const struct engine_config *c = &e->config;
+
+    if (!c->pool_url)
+        return (struct cache_remote_config){0};
+    return (struct cache_remote_config){.url = c->pool_url,
+                                        .pool = c->pool_name,
+                                        .listen = c->pool_listen,
+                                        .announce_host = c->pool_announce_host,
+                                        .transport = c->pool_transport,
+                                        .name = c->pool_instance_name,
+                                        .http = c->pool_http,
+                                        .secret = c->pool_secret ? c->pool_secret : no_secret,
+                                        .fingerprint = e->fingerprint,
+                                        .lookup_ms = c->pool_lookup_ms,
+                                        .pull_ms = c->pool_pull_ms,
+                                        .wake = wake_engine,
+                                        .wake_arg = e};
+}
+
+static struct cache_config cache_shape(struct engine *e, const struct kv_pool *pool)
 {
     const struct engine_config *c = &e->config;
 
@@ -376,6 +404,8 @@ static struct cache_config cache_shape(const struct engine *e, const struct kv_p
                                  .prefetch_share = c->kv_prefetch_share,
                                  .hold_share = c->kv_hold_share,
                                  .disk = disk_shape(e),
+                                 .remote = remote_shape(e),
+                                 .kv_events = c->kv_events,
                                  .seconds = miss_seconds,
                                  .seconds_arg = &e->cost};
 }
@@ -514,6 +544,7 @@ static void fill_info(struct engine *e, const struct kv_pool *pool, uint64_t t0)
     i->n_kv_host_blocks = n_host_blocks(c, i->kv_block_bytes);
     cache_stats(e->cache, &stats);
     i->n_kv_disk_blocks = stats.tier[CACHE_DISK].n_blocks;
+    i->n_tiers = stats.n_tiers;
     i->n_threads = device_n_threads(e->device);
     i->max_num_seqs = c->max_num_seqs;
     i->max_batched_tokens = c->max_batched_tokens;
@@ -691,6 +722,22 @@ void engine_close(struct engine *e)
     pthread_cond_destroy(&e->answered);
     free(e->model_dir);
     free(e);
+}
+
+void engine_leave_pool(struct engine *e)
+{
+    atomic_store(&e->leave_wanted, true);
+    ring_poke(&e->submitted);
+}
+
+bool engine_has_left_pool(const struct engine *e)
+{
+    return !e->config.pool_url || !e->thread_runs || atomic_load(&e->has_left);
+}
+
+uint32_t engine_pool_instances(struct engine *e, struct directory_instance *out, uint32_t n_max)
+{
+    return cache_instances(e->cache, out, n_max);
 }
 
 bool engine_failed(const struct engine *e)

@@ -1,8 +1,8 @@
 /* engine.h - what runs: a loaded model, its tokenizer, and the thread that steps it.
  *
  * Owns    model, weights, tokenizer, chat template, device, cache, scheduler, the engine thread.
- * Thread  engine_open/start/drain/close: main. engine_submit, engine_reset_cache, engine_stats and
- *         the const getters: any thread. Everything inside the step: the engine thread alone.
+ * Thread  engine_open/start/drain/close: main. engine_submit, engine_reset_cache, engine_stats,
+ *         engine_leave_pool, engine_pool_instances and the const getters: any thread. Everything inside the step: the engine thread alone.
  * Errors  engine_open(): words that name the file and what is wrong with it.
  *         engine_submit(): ERR_BUSY when max_queued requests are waiting, ERR_UNAVAILABLE while
  *         draining and after the device failed, ERR_TOO_LARGE when the request could never fit the
@@ -75,9 +75,22 @@ struct engine_config {
     const char *kv_preload;      /* what is read from disk at start: "none", "registered", "all" */
     bool kv_disk_threads_only;   /* no io_uring (tests) */
     const char *cache_policy;    /* of eviction: cache_policies(); NULL: the default */
-    bool kv_always_copy;         /* copy between tiers on a host device too (tests) */
-    bool check_each_step;        /* recount the cache after every step: slow */
-    uint64_t seed;               /* of dummy weights */
+    const char *pool_url;        /* of the pool's directory; NULL: no pool. This and the strings
+                                    below are borrowed until engine_close() */
+    const char *pool_name;       /* NULL: "default" */
+    const char *pool_listen;     /* of the data plane, HOST:PORT */
+    const char *pool_announce_host; /* NULL: the host of pool_listen */
+    const char *pool_transport;     /* "auto", "ucx", "tcp" */
+    const char *pool_instance_name; /* for people */
+    const char *pool_http;          /* URL of this instance's HTTP API; NULL: not announced */
+    const uint8_t *pool_secret;     /* [POOL_SECRET_BYTES]; NULL: all zero */
+    uint32_t pool_lookup_ms;        /* deadline of a lookup; 0: the default of struct pool_config */
+    uint32_t pool_pull_ms;          /* deadline of a pull; the same */
+    struct cache_events *kv_events; /* every block that comes or goes, for routers; NULL: none.
+                                         Destroyed by its owner after engine_close() */
+    bool kv_always_copy;            /* copy between tiers on a host device too (tests) */
+    bool check_each_step;           /* recount the cache after every step: slow */
+    uint64_t seed;                  /* of dummy weights */
     const char *chat_template_file; /* NULL = the model's own */
 };
 /* Set the defaults of settings.h. */
@@ -151,6 +164,15 @@ NODISCARD enum status engine_session(struct engine *e, uint64_t session, bool cl
  * requests submitted after this call find none of it. */
 void engine_reset_cache(struct engine *e);
 
+/* Begin to hand over to the other instances of the pool the KV that only this one has. The engine
+ * serves as before. No effect without a pool. */
+void engine_leave_pool(struct engine *e);
+/* Whether all that can be handed over has been. True without a pool, and while the engine thread
+ * does not run. */
+bool engine_has_left_pool(const struct engine *e);
+/* List the instances of the pool, this one first, as cache_instances(). 0 without a pool. */
+uint32_t engine_pool_instances(struct engine *e, struct directory_instance *out, uint32_t n_max);
+
 /* A request that is not submitted. */
 struct estimate_query {
     uint32_t n_prompt, n_cached; /* tokens; those whose KV is in the cache */
@@ -186,6 +208,7 @@ struct engine_info {
     uint32_t n_kv_blocks; /* of the device tier */
     uint32_t n_kv_host_blocks;
     uint32_t n_kv_disk_blocks; /* extents of the disk tier; 0: there is none */
+    uint32_t n_tiers;          /* as cache_stats.n_tiers */
     uint64_t kv_block_bytes;
     uint64_t load_ns;
     const uint32_t *eos_ids; /* [n_eos_ids] from generation_config.json, else config.json,

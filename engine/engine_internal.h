@@ -70,6 +70,8 @@ struct engine {
     atomic_bool failed;       /* engine_failed() */
     atomic_bool reset_wanted; /* engine_reset_cache() */
     atomic_bool is_asked;     /* a question was stored (engine_ask.c) */
+    atomic_bool leave_wanted; /* engine_leave_pool() */
+    atomic_bool has_left;     /* engine_has_left_pool() */
     _Atomic uint64_t usual_ttft_us;
 
     /* Under stats_lock. */

@@ -541,6 +541,16 @@ void engine_publish_stats(struct engine *e)
     pthread_mutex_unlock(&e->stats_lock);
 }
 
+/* Tell the pool how busy this instance is, and leave it when that is wanted. */
+static void attend_pool(struct engine *e)
+{
+    cache_set_load(e->cache, e->live.n_waiting, e->live.n_running);
+    if (!atomic_load(&e->leave_wanted) || atomic_load(&e->has_left))
+        return;
+    cache_leave(e->cache);
+    atomic_store(&e->has_left, cache_has_left(e->cache));
+}
+
 void *engine_loop(void *arg)
 {
     struct engine *e = arg;
@@ -550,6 +560,8 @@ void *engine_loop(void *arg)
     while (!atomic_load(&e->stopping)) {
         uint64_t now = clock_now_ns();
         bool copying = cache_poll(e->cache, now);
+        if (e->config.pool_url)
+            attend_pool(e);
         take_submitted(e, now);
         drop_cancelled(e);
         /* After the intake: a request submitted after the question has not attached before the

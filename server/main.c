@@ -1,8 +1,10 @@
 /* main.c - tarn-server: start, serve, drain, and free everything in reverse order.
  *
  * The first SIGTERM or SIGINT drains the server: readiness goes off, new requests get 503, running
- * requests finish within --drain-timeout seconds. A second signal, or a signal during the start,
- * ends the process at once. All these exit with 0. SIGHUP reads the files of keys and TLS again.
+ * requests finish within --drain-timeout seconds. A member of a pool of instances then hands over
+ * the KV that no other instance has, in what is left of that time. A second signal, or a signal
+ * during the start, ends the process at once. All these exit with 0. SIGHUP reads the files of keys
+ * and TLS again.
  *
  * After a permanent failure of the device readiness goes off, open requests get 503, and the
  * process exits with 1, so that systemd or Kubernetes starts it again. */
@@ -31,6 +33,7 @@
 #include "server/early_end.h"
 #include "server/http/http.h"
 #include "server/http_flags.h"
+#include "server/pool_flags.h"
 #include "server/api/library.h"
 #include "server/api/preamble.h"
 #include "server/server.h"
@@ -171,6 +174,7 @@ static enum status open_engine(struct engine **out, const struct config *c, cons
     e.kv_prefetch_share = c->kv_prefetch_share;
     e.kv_hold_share = c->kv_hold_share;
     set_disk(&e, c);
+    pool_flags_apply(&e, c);
     e.cache_policy = c->cache_policy;
     e.seed = c->seed;
     e.chat_template_file = null_if(c->chat_template, "");
@@ -253,6 +257,46 @@ static bool wait_signal(const sigset_t *set, long timeout_ns)
     return number > 0 && number != SIGHUP;
 }
 
+/* Finish the running requests. After half of the time KV is handed over beside them, so that one
+ * long answer does not prevent that. Returns false after a second signal. */
+static bool finish_requests(struct server *srv, struct http_server *http, const sigset_t *set,
+                            uint64_t end_ns)
+{
+    uint64_t now_ns = clock_now_ns(), leave_ns = now_ns + (end_ns - now_ns) / 2;
+
+    while (http_n_in_flight(http) > 0 || !engine_drained(srv->engine)) {
+        if (clock_now_ns() >= leave_ns)
+            engine_leave_pool(srv->engine);
+        if (wait_signal(set, DRAIN_POLL_NS)) {
+            log_event(LOG_WARN, "second signal", "in_flight=%u", http_n_in_flight(http));
+            return false;
+        }
+        if (clock_now_ns() >= end_ns) {
+            log_event(LOG_WARN, "drain timed out", "in_flight=%u", http_n_in_flight(http));
+            return true;
+        }
+    }
+    return true;
+}
+
+/* Hand over to other instances what only this one has. */
+static void leave_pool(const struct server *srv, const sigset_t *set, uint64_t end_ns)
+{
+    uint64_t start_ns = clock_now_ns();
+    struct engine_stats stats;
+    bool has_left = false;
+
+    engine_leave_pool(srv->engine);
+    while (!(has_left = engine_has_left_pool(srv->engine)) && clock_now_ns() < end_ns &&
+           !engine_failed(srv->engine))
+        if (wait_signal(set, DRAIN_POLL_NS)) {
+            log_event(LOG_WARN, "second signal", "%s", "the pool is left at once");
+            break;
+        }
+    engine_stats(srv->engine, &stats);
+    pool_log_left(&stats.cache.pool, has_left, (double)(clock_now_ns() - start_ns) * 1e-9);
+}
+
 static void drain(struct server *srv, struct http_server *http, const sigset_t *set)
 {
     bool failed = engine_failed(srv->engine);
@@ -263,16 +307,8 @@ static void drain(struct server *srv, struct http_server *http, const sigset_t *
     engine_drain_begin(srv->engine);
     log_event(LOG_INFO, "draining", "in_flight=%u timeout_s=%" PRIu64, http_n_in_flight(http),
               timeout_ns / SECOND_NS);
-    while (http_n_in_flight(http) > 0 || !engine_drained(srv->engine)) {
-        if (wait_signal(set, DRAIN_POLL_NS)) {
-            log_event(LOG_WARN, "second signal", "in_flight=%u", http_n_in_flight(http));
-            break;
-        }
-        if (clock_now_ns() >= end_ns) {
-            log_event(LOG_WARN, "drain timed out", "in_flight=%u", http_n_in_flight(http));
-            break;
-        }
-    }
+    if (finish_requests(srv, http, set, end_ns) && !failed && config_has_pool(srv->config))
+        leave_pool(srv, set, end_ns);
     /* Cancel the remaining requests; their clients get an error. */
     end_ns = clock_now_ns() + (failed ? FAILED_NS : END_WAIT_NS);
     while (http_n_in_flight(http) > 0 && clock_now_ns() < end_ns) {
@@ -323,6 +359,8 @@ static enum status run(struct config *c, const sigset_t *set, struct buf *why)
 
     buf_init(&model_dir, 8192);
     enum status s = auth_check_config(c, why); /* before the weights load for minutes */
+    if (s == OK)
+        s = pool_flags_read_secret(c, why);
     if (s == OK)
         s = preambles_open(&preambles, c->preamble, why);
     if (s == OK)

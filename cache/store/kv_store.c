@@ -41,7 +41,7 @@ static enum status init_tree(struct store *st, enum replace_policy policy)
         return ERR_TOO_LARGE;
     r.n_entries_max = (uint32_t)((double)n_nodes * (1 + HISTORY_SHARE));
     if ((s = ktree_create(&st->tree, (uint32_t)n_nodes, (uint32_t)n_nodes,
-                          st->disk ? CACHE_N_TIERS : st->n_tiers)) != OK ||
+                          st->disk ? CACHE_REMOTE : st->n_tiers)) != OK ||
         (s = replace_create(&st->policy, &r)) != OK)
         return s;
     st->info = take_memory(st, n_nodes + 1, sizeof *st->info);

@@ -71,6 +71,7 @@ void store_stats(const struct store *st, struct cache_stats *out)
         count_disk(st, &out->disk);
     else
         out->disk.io = "";
+    out->n_tiers = CACHE_REMOTE;
     out->n_nodes = tree.n_nodes;
     out->n_copies_failed = device.n_failed;
     out->n_spilled_ahead = st->n_spilled_ahead;

@@ -52,7 +52,7 @@ static void write_usage(struct writer *w, const struct call *call)
                  "\"cached_tokens\":%" PRIu64 ",\"cache_write_tokens\":%" PRIu64
                  ",\"held_tokens\":%" PRIu64 ",\"cached_tokens_details\":{",
                  n_prompt, n_out, n_prompt + n_out, n_cached, n_written, n_held);
-    for (int t = 0; t < CACHE_N_TIERS; t++)
+    for (uint32_t t = 0; t < call->srv->info->n_tiers; t++)
         write_format(w, "%s\"%s\":%" PRIu64, t ? "," : "", cache_tier_name((enum cache_tier)t),
                      n_cached_in[t]);
     /* Tarn generates plain text: OpenAI's other kinds of output tokens are 0. */

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 
 #include "server/api/citations.h"
+#include "server/server.h"
 
 bool answer_has_documents(const struct call *call)
 {
@@ -11,7 +12,8 @@ bool answer_has_documents(const struct call *call)
 
 /* Write the tokens of [begin, end) whose KV was found, in all and by tier. The tiers of a found
  * prefix follow each other: a block never lies in a faster tier than the blocks before it. */
-static void write_cached(struct writer *w, const struct request *r, uint32_t begin, uint32_t end)
+static void write_cached(struct writer *w, const struct request *r, uint32_t begin, uint32_t end,
+                         uint32_t n_tiers)
 {
     uint32_t n_in[CACHE_N_TIERS], n_all = 0, from = 0;
 
@@ -24,7 +26,7 @@ static void write_cached(struct writer *w, const struct request *r, uint32_t beg
     }
     write_format(w, ",\"n_tokens\":%u,\"cached_tokens\":%u,\"cached_tokens_details\":{",
                  end - begin, n_all);
-    for (int t = 0; t < CACHE_N_TIERS; t++)
+    for (uint32_t t = 0; t < n_tiers; t++)
         write_format(w, "%s\"%s\":%u", t ? "," : "", cache_tier_name((enum cache_tier)t), n_in[t]);
     write_puts(w, "}");
 }
@@ -50,7 +52,7 @@ static void write_name(struct writer *w, const char *key, const struct document_
 }
 
 static void write_use(struct writer *w, const struct document_use *u, uint32_t place,
-                      const struct request *r)
+                      const struct request *r, uint32_t n_tiers)
 {
     write_format(w, "%s{\"place\":%u", place ? "," : "", place);
     write_name(w, "id", u);
@@ -68,7 +70,7 @@ static void write_use(struct writer *w, const struct document_use *u, uint32_t p
         write_puts(w, "null");
     }
     if (u->end_id > u->begin_id)
-        write_cached(w, r, u->begin_id, u->end_id);
+        write_cached(w, r, u->begin_id, u->end_id, n_tiers);
     write_puts(w, "}");
 }
 
@@ -80,7 +82,8 @@ static void write_order(struct writer *w, const struct prompt *p)
     write_puts(w, "]");
 }
 
-static void write_documents(struct writer *w, const struct prompt *p, const struct request *r)
+static void write_documents(struct writer *w, const struct prompt *p, const struct request *r,
+                            uint32_t n_tiers)
 {
     write_format(w,
                  ",\"documents\":{\"placement\":\"%s\",\"n_documents\":%u,\"n_spans\":%u,"
@@ -95,7 +98,7 @@ static void write_documents(struct writer *w, const struct prompt *p, const stru
         write_order(w, p);
     write_puts(w, ",\"used\":[");
     for (uint32_t i = 0; i < p->n_documents; i++)
-        write_use(w, &p->documents[i], i, r);
+        write_use(w, &p->documents[i], i, r, n_tiers);
     write_puts(w, "]}");
 }
 
@@ -134,7 +137,7 @@ void answer_write_documents(struct writer *w, const struct call *call)
     const struct prompt *p = &call->prompts[0];
 
     if (p->n_documents > 0)
-        write_documents(w, p, call->choices[0].request);
+        write_documents(w, p, call->choices[0].request, call->srv->info->n_tiers);
     if (call->retrieval.mode)
         write_retrieval(w, &call->retrieval);
 }

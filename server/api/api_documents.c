@@ -53,7 +53,7 @@ static uint32_t count_tokens(const struct server *srv, const struct document *d)
 }
 
 static void write_path(struct writer *w, const struct document_path *p, const struct cache_span *s,
-                       bool has_uses)
+                       bool has_uses, uint32_t n_tiers)
 {
     char key[2 * KV_KEY_BYTES + 1];
 
@@ -68,7 +68,7 @@ static void write_path(struct writer *w, const struct document_path *p, const st
                  "\"tiers\":",
                  p->place, p->version, p->n_tokens, s->n_tokens >= p->n_tokens ? "true" : "false",
                  key);
-    for (int t = 0; t < CACHE_N_TIERS; t++)
+    for (uint32_t t = 0; t < n_tiers; t++)
         write_format(w, "%s\"%s\":%u", t ? "," : "{", cache_tier_name((enum cache_tier)t),
                      s->n_blocks_in[t]);
     write_puts(w, "}");
@@ -109,7 +109,7 @@ static enum status write_paths(struct library_call *c, const struct document *d,
         if (!may_see(c, d, &paths[i]))
             continue;
         write_puts(&c->w, n_written++ ? "," : "");
-        write_path(&c->w, &paths[i], &spans[i], has_uses);
+        write_path(&c->w, &paths[i], &spans[i], has_uses, c->srv->info->n_tiers);
     }
     write_puts(&c->w, "]");
     free(paths);

@@ -73,11 +73,11 @@ static void write_received(struct writer *w, const struct engine_session *s)
     write_pause(w, &r->pause);
 }
 
-static void write_kv(struct writer *w, const struct cache_session *kv)
+static void write_kv(struct writer *w, const struct cache_session *kv, uint32_t n_tiers)
 {
     write_format(w, ",\"kv\":{\"tokens\":%u,\"blocks\":%u,\"own_blocks\":%u,\"held\":%s,\"tiers\":",
                  kv->n_tokens, kv->n_blocks, kv->n_own_blocks, kv->is_held ? "true" : "false");
-    for (int t = 0; t < CACHE_N_TIERS; t++)
+    for (uint32_t t = 0; t < n_tiers; t++)
         write_format(w, "%s\"%s\":%u", t ? "," : "{", cache_tier_name((enum cache_tier)t),
                      kv->n_blocks_in[t]);
     write_puts(w, "}}}");
@@ -107,7 +107,7 @@ static void reply(struct server *srv, struct http_exchange *x, bool close)
         write_format(&w, ",\"closed\":%s,\"released_blocks\":%u", s.is_known ? "true" : "false",
                      s.n_released);
     write_received(&w, &s);
-    write_kv(&w, &s.kv);
+    write_kv(&w, &s.kv, srv->info->n_tiers);
     api_reply(x, &w);
 }
 

@@ -123,7 +123,7 @@ static enum status json_ttft_row(struct buf *out, const struct ttft_row *row)
     if (s == OK)
         s = report_json_field(out, "of_floor", &row->ratio);
     PUT("\"n_elsewhere\": %" PRIu32, row->n_elsewhere);
-    for (int t = 0; t < CACHE_N_TIERS; t++)
+    for (int t = 0; t < CACHE_REMOTE; t++) /* one instance: there is no pool */
         PUT(", \"cached_%s_min\": %" PRIu32 ", \"cached_%s_max\": %" PRIu32,
             cache_tier_name((enum cache_tier)t), row->n_cached_min[t],
             cache_tier_name((enum cache_tier)t), row->n_cached_max[t]);
