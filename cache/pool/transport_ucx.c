@@ -143,6 +143,7 @@ struct message {
     bool has_head, has_body;
     uint32_t n_users; /* the note of the message, the receive under way or its note */
     void *data;       /* of UCX, to be received or released; NULL: none */
+    bool is_here;     /* data are the bytes, else what UCX needs to fetch them */
     uint64_t n_payload;
     ucp_dt_iov_t iov[TRANSPORT_PIECES_MAX];
     uint32_t n_head;
@@ -367,6 +368,7 @@ static ucs_status_t on_message(void *arg, const void *header, size_t n_header, v
     m->has_body = true;
     m->n_payload = n;
     m->data = n > 0 ? data : NULL;
+    m->is_here = !(param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV);
     c->ux->t->stats.n_bytes_in += n_header;
     report_messages(c);
     return n > 0 ? UCS_INPROGRESS : UCS_OK;
@@ -442,10 +444,8 @@ static void *to_iov(ucp_dt_iov_t *out, const struct iovec *pieces, uint32_t n, s
     return out;
 }
 
-static void ucx_receive(struct transport *t, struct transport_note *note, const struct iovec *to,
-                        uint32_t n_to, uint64_t tag)
+static void fetch(struct message *m, const struct iovec *to, uint32_t n_to)
 {
-    struct message *m = (struct message *)note; /* its first member */
     struct conn *c = m->conn;
     ucp_request_param_t param = {
         .op_attr_mask =
@@ -454,17 +454,10 @@ static void ucx_receive(struct transport *t, struct transport_note *note, const 
         .user_data = m,
     };
     size_t count;
-
-    (void)t;
-    if (!to || !m->data) { /* data was released when the connection was closed */
-        release_data(m);
-        return;
-    }
     void *buffer = to_iov(m->iov, to, n_to, &count, &param);
     void *data = m->data;
-    m->data = NULL;
-    m->received.event = (struct transport_event){.tag = tag};
-    m->n_users++;
+
+    m->data = NULL; /* belongs to UCX again */
     ucs_status_ptr_t r = ucx.ucp_am_recv_data_nbx(c->ux->worker, data, buffer, count, &param);
     if (UCS_PTR_IS_PTR(r)) {
         c->n_ops++;
@@ -472,6 +465,32 @@ static void ucx_receive(struct transport *t, struct transport_note *note, const 
     } else {
         end_receive(m, UCS_PTR_STATUS(r));
     }
+}
+
+static void ucx_receive(struct transport *t, struct transport_note *note, const struct iovec *to,
+                        uint32_t n_to, uint64_t tag)
+{
+    struct message *m = (struct message *)note; /* its first member */
+
+    (void)t;
+    if (!to || !m->data) { /* data was released when the connection was closed */
+        release_data(m);
+        return;
+    }
+    m->received.event = (struct transport_event){.tag = tag};
+    m->n_users++;
+    if (!m->is_here) {
+        fetch(m, to, n_to);
+        return;
+    }
+    const uint8_t *from = m->data; /* ucp_am_recv_data_nbx() of UCX 1.13 would lose its memory */
+    for (uint32_t i = 0; i < n_to; i++) {
+        if (to[i].iov_len > 0)
+            memcpy(to[i].iov_base, from, to[i].iov_len);
+        from += to[i].iov_len;
+    }
+    release_data(m);
+    end_receive(m, UCS_OK);
 }
 
 /* --- messages that leave --- */

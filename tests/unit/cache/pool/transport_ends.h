@@ -44,7 +44,7 @@ struct end {
 
 static struct end a, b;
 
-static void take_events(struct end *e)
+static inline void take_events(struct end *e)
 {
     struct transport_event event;
 
@@ -62,7 +62,7 @@ static void take_events(struct end *e)
 }
 
 /* Returns whether both ends may wait. */
-static bool drive(void)
+static inline bool drive(void)
 {
     bool may_wait = true;
     struct end *ends[] = {&a, &b};
@@ -77,14 +77,14 @@ static bool drive(void)
     return may_wait;
 }
 
-static void drive_times(uint32_t n)
+static inline void drive_times(uint32_t n)
 {
     while (n-- > 0)
         drive();
 }
 
 /* Until e has seen n events of this kind in all. */
-static void wait_for(struct end *e, enum transport_event_kind event, uint32_t n)
+static inline void wait_for(struct end *e, enum transport_event_kind event, uint32_t n)
 {
     uint64_t give_up_ns = clock_now_ns() + GUARD_NS;
 
@@ -109,7 +109,7 @@ static void wait_for(struct end *e, enum transport_event_kind event, uint32_t n)
     }
 }
 
-static void open_end(struct end *e, struct transport_config config)
+static inline void open_end(struct end *e, struct transport_config config)
 {
     struct buf why;
 
@@ -128,20 +128,20 @@ static void open_end(struct end *e, struct transport_config config)
     e->conn = TRANSPORT_NO_CONN;
 }
 
-static void close_end(struct end *e)
+static inline void close_end(struct end *e)
 {
     transport_close(e->t);
     e->t = NULL;
 }
 
-static void close_ends(void)
+static inline void close_ends(void)
 {
     close_end(&a);
     close_end(&b);
 }
 
 /* a connects to b. */
-static void connect_ends(void)
+static inline void connect_ends(void)
 {
     uint32_t n_connected = a.n_seen[TRANSPORT_CONNECTED], n_accepted = b.n_seen[TRANSPORT_ACCEPTED];
     uint32_t conn;
@@ -152,7 +152,7 @@ static void connect_ends(void)
     assert_int_equal(a.conn, conn);
 }
 
-static void open_ends(struct transport_config config)
+static inline void open_ends(struct transport_config config)
 {
     open_end(&a, config);
     open_end(&b, config);
@@ -160,7 +160,7 @@ static void open_ends(struct transport_config config)
 }
 
 /* Each side hears the other, so that neither takes the other for a silent stranger. */
-static void greet(void)
+static inline void greet(void)
 {
     uint32_t n_a = a.n_seen[TRANSPORT_MESSAGE], n_b = b.n_seen[TRANSPORT_MESSAGE];
 
@@ -172,7 +172,7 @@ static void greet(void)
 
 /* --- payload memory that can be made inaccessible --- */
 
-static uint8_t *map_bytes(uint64_t n)
+static inline uint8_t *map_bytes(uint64_t n)
 {
     void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
@@ -180,25 +180,25 @@ static uint8_t *map_bytes(uint64_t n)
     return p;
 }
 
-static void forbid(uint8_t *p, uint64_t n)
+static inline void forbid(uint8_t *p, uint64_t n)
 {
     assert_int_equal(mprotect(p, n, PROT_NONE), 0);
 }
 
-static uint8_t byte_at(uint64_t seed, uint64_t i)
+static inline uint8_t byte_at(uint64_t seed, uint64_t i)
 {
     uint64_t x = (seed * UINT64_C(0x9E3779B97F4A7C15) + (i >> 3)) * UINT64_C(0xBF58476D1CE4E5B9);
 
     return (uint8_t)((x ^ x >> 31) >> 8 * (i & 7));
 }
 
-static void fill(uint8_t *p, uint64_t n, uint64_t seed)
+static inline void fill(uint8_t *p, uint64_t n, uint64_t seed)
 {
     for (uint64_t i = 0; i < n; i++)
         p[i] = byte_at(seed, i);
 }
 
-static void assert_filled(const uint8_t *p, uint64_t n, uint64_t seed)
+static inline void assert_filled(const uint8_t *p, uint64_t n, uint64_t seed)
 {
     for (uint64_t i = 0; i < n; i++)
         if (p[i] != byte_at(seed, i))
@@ -206,7 +206,7 @@ static void assert_filled(const uint8_t *p, uint64_t n, uint64_t seed)
 }
 
 /* Cut p [n] into n_pieces of different lengths, some of them empty. */
-static void cut(struct iovec *out, uint32_t n_pieces, uint8_t *p, uint64_t n, uint64_t seed)
+static inline void cut(struct iovec *out, uint32_t n_pieces, uint8_t *p, uint64_t n, uint64_t seed)
 {
     uint64_t at = 0;
 
