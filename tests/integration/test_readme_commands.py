@@ -20,6 +20,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -50,6 +51,18 @@ class Rule:
     why: str = ""                  # of skip
 
 
+def free_ports(n: int) -> int:
+    """The first of n ports that follow each other and are free."""
+    while True:
+        first = free_port()
+        try:
+            for port in range(first, first + n):
+                socket.create_server(("127.0.0.1", port)).close()
+            return first
+        except OSError:
+            continue
+
+
 OTHER_SERVER = ("http://127.0.0.1:8080", "http://127.0.0.1:8000")  # the same one stands in
 SMALL_SIM = (r"--count 4000", "--count 300")
 ANSWERED = r"Successful requests: +[1-9][\s\S]*Failed requests: +0 "
@@ -57,6 +70,14 @@ ANSWERED = r"Successful requests: +[1-9][\s\S]*Failed requests: +0 "
 # The first rule that matches counts.
 RULES = [
     Rule(r"^deploy/quickstart\b", "skip", why="start_quickstart() has run it"),
+    Rule(r"^deploy/pool\b", change=((r"^deploy/pool", "deploy/pool --no-install --once --port "
+                                     f"{free_ports(3)}"),),
+         expect=r"\n +\d{3} +[1-9]\d* +[1-9]\d* .* ms   http"),
+    Rule(r"^redis-server\b", "skip", why="stays; the next commands do without"),
+    Rule(r"^\(umask 077 && openssl rand\b"),
+    Rule(r"^build/tarn-server\b.*--pool-listen 10\.", "server",
+         ((r"10\.0\.0\.\d", "127.0.0.1"), (r":7000", ":0"), (r"6379/0", "1/0"))),
+    Rule(r"^build/tarn-server\b.*--pool\b", "server", ((r"6379/0", "1/0"),)),
     Rule(r"^(deploy/test|tests/chroot\.sh|tests/gpu/)", "skip",
          why="runs this test, needs root or a GPU"),
     Rule(r"cmake --preset cuda|^build/cuda/", "skip", why="needs nvcc"),
