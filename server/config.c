@@ -197,6 +197,19 @@ static const struct option_row rows[] = {
           "KV that has not been found on other instances within this time is computed"),
     COUNT(NULL, "pool-pull-ms", pool_pull_ms, 1, 3600000, "2000",
           "KV that another instance has not sent within this time is computed"),
+    TEXT("Routers", "kv-events-endpoint", kv_events_endpoint, "", "ENDPOINT",
+         "publish which prompts are cached, as vLLM does, on this ZeroMQ endpoint such as "
+         "tcp://*:5557; token ids go out in clear: only routers may reach it"),
+    TEXT(NULL, "kv-events-replay-endpoint", kv_events_replay_endpoint, "", "ENDPOINT",
+         "answer routers that ask for the last 10000 batches of events again"),
+    TEXT(NULL, "kv-events-topic", kv_events_topic, "", "TOPIC",
+         "topic of the events; default: kv@HOST:PORT@MODEL, with $POD_IP as HOST if it is set"),
+    COUNT(NULL, "kv-events-block-size", kv_events_block_size, 8, 64, "16",
+          "tokens of a block in events: what the router is set to"),
+    BOOL(NULL, "trust-router-headers", trust_router_headers, "false",
+         "heed the headers x-llm-d-*; only where a router makes every request"),
+    TEXT(NULL, "router-objectives", router_objectives, "", "LIST",
+         "priorities of x-llm-d-inference-objective, as name=10,other=-1; a higher one goes first"),
 
     TEXT("Documents", "documents-path", documents_path, "", "DIR",
          "directory of registered documents, one server uses it at a time; none: no documents; "

@@ -107,6 +107,13 @@ struct config {
     char *instance_name; /* empty: made from host and port */
     uint64_t pool_lookup_ms;
     uint64_t pool_pull_ms;
+    /* routers */
+    char *kv_events_endpoint; /* of ZeroMQ; empty: no KV events */
+    char *kv_events_replay_endpoint;
+    char *kv_events_topic; /* empty: kv@HOST:PORT@MODEL */
+    uint64_t kv_events_block_size;
+    bool trust_router_headers;
+    char *router_objectives; /* comma list of NAME=PRIORITY */
     /* documents */
     uint64_t documents_bytes;
     char *documents_path;  /* empty: in cache_dir; "none": no documents */

@@ -33,6 +33,7 @@
 #include "server/early_end.h"
 #include "server/http/http.h"
 #include "server/http_flags.h"
+#include "server/kv_events.h"
 #include "server/pool_flags.h"
 #include "server/api/library.h"
 #include "server/api/preamble.h"
@@ -146,7 +147,7 @@ static void set_disk(struct engine_config *e, const struct config *c)
 }
 
 static enum status open_engine(struct engine **out, const struct config *c, const char *model_dir,
-                               struct buf *why)
+                               struct cache_events *kv_events, struct buf *why)
 {
     struct engine_config e;
 
@@ -176,6 +177,7 @@ static enum status open_engine(struct engine **out, const struct config *c, cons
     set_disk(&e, c);
     pool_flags_apply(&e, c);
     e.cache_policy = c->cache_policy;
+    e.kv_events = kv_events;
     e.seed = c->seed;
     e.chat_template_file = null_if(c->chat_template, "");
     enum status s = engine_open(out, &e, why);
@@ -331,6 +333,11 @@ static enum status serve(struct server *srv, const sigset_t *set, struct buf *wh
         buf_why(why, s, "cannot start to serve: %s", status_words(s));
     if (s != OK)
         return s;
+    s = kv_events_start(srv->kv_events, srv, http_port(http), why);
+    if (s != OK) {
+        http_destroy(http);
+        return s;
+    }
     early_end_stop();
     /* Only now: a failed start prints nothing but its error. */
     config_log(c);
@@ -353,6 +360,7 @@ static enum status serve(struct server *srv, const sigset_t *set, struct buf *wh
 static enum status run(struct config *c, const sigset_t *set, struct buf *why)
 {
     struct preambles *preambles = NULL;
+    struct publisher *kv_events = NULL;
     struct engine *engine = NULL;
     struct server srv;
     struct buf model_dir;
@@ -364,9 +372,11 @@ static enum status run(struct config *c, const sigset_t *set, struct buf *why)
     if (s == OK)
         s = preambles_open(&preambles, c->preamble, why);
     if (s == OK)
+        s = kv_events_open(&kv_events, c, why);
+    if (s == OK)
         s = hub_resolve(c->model, &model_dir, why);
     if (s == OK)
-        s = open_engine(&engine, c, buf_str(&model_dir), why);
+        s = open_engine(&engine, c, buf_str(&model_dir), publisher_queue(kv_events), why);
     if (s == OK) {
         s = server_init(&srv, c, engine);
         if (s != OK)
@@ -375,6 +385,7 @@ static enum status run(struct config *c, const sigset_t *set, struct buf *why)
         if (s == OK) {
             s = preambles_prepare(preambles, &srv, why);
             srv.preambles = preambles;
+            srv.kv_events = kv_events;
             if (s == OK)
                 s = library_open(&srv.library, &srv, why);
             if (s == OK)
@@ -387,6 +398,7 @@ static enum status run(struct config *c, const sigset_t *set, struct buf *why)
         }
     }
     engine_close(engine);
+    publisher_destroy(kv_events); /* the cache sends into its queue */
     preambles_destroy(preambles);
     buf_fini(&model_dir);
     return s;
