@@ -29,11 +29,10 @@ from oracle import BLOCK, Paths
 from workloads import WORKLOADS, Workload
 
 PARTS = (*WORKLOADS, "instructions")
-# A prompt of 1,700 tokens takes some 0.2 s of a core.
-SHAPE = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4,
-         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+SHAPE = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 4,
+         "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64,
          "max_position_embeddings": 8192}
-KV_BYTES_PER_TOKEN = 4 * 2 * 2 * 64 * 2  # layers, K and V, heads, width, bf16
+KV_BYTES_PER_TOKEN = 4 * 2 * 1 * 64 * 2  # layers, K and V, heads, width, bf16
 LOAD = 0.7  # of what round robin answers when it is saturated
 HITS_RATIO, POINTS = 2.0, 0.01
 
@@ -101,14 +100,18 @@ def run_workload(bench: Bench, name: str, store: common.Store) -> None:
     args = bench.args
     workload = WORKLOADS[name](args)
     common.progress(f"{name}: tokens of {len(workload.requests)} prompts")
-    paths = Paths(bench.prompts(workload))
-    n_blocks = int(args.memory * paths.distinct_tokens / BLOCK)
-    kv_bytes = n_blocks // args.instances * BLOCK * KV_BYTES_PER_TOKEN
+    prompts = bench.prompts(workload)
+    paths = Paths(prompts)
+    # Whatever the share, the requests that run must fit (--quick).
+    room = args.max_num_seqs * (max(map(len, prompts)) + args.output_len + BLOCK)
+    n_tokens = max(int(args.memory * paths.distinct_tokens / args.instances), room)
+    n_blocks = n_tokens // BLOCK * args.instances
+    kv_bytes = n_tokens // BLOCK * BLOCK * KV_BYTES_PER_TOKEN
     old = store.out.get(name, {})
     settings = {"workload": workload.description, "shape": SHAPE, "instances": args.instances,
-                "memory": args.memory, "prompt_tokens": paths.n_tokens,
+                "memory": n_blocks * BLOCK / paths.distinct_tokens, "prompt_tokens": paths.n_tokens,
                 "distinct_tokens": paths.distinct_tokens,
-                "tokens_of_an_instance": n_blocks // args.instances * BLOCK,
+                "tokens_of_an_instance": n_tokens // BLOCK * BLOCK,
                 "concurrency": args.concurrency, "output_len": args.output_len,
                 "server_options": list(map(str, bench.server_options()))}
     out = {"settings": settings, "oracle": oracle_of(paths, n_blocks, args.instances),
@@ -199,7 +202,8 @@ def read_arguments() -> argparse.Namespace:
     p.add_argument("--documents", type=Path, help="JSON lines {title, text, id}")
     p.add_argument("--questions", type=Path, help="JSON lines {question, docs}, as of rag/show.py")
     p.add_argument("--data", type=Path, help="folder of the shared data sets")
-    p.add_argument("--requests", type=int, default=400, help="of a workload [400]")
+    p.add_argument("--requests", type=int, default=400,
+                   help="rag: so many; conversations: half as many again [400]")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--instances", type=int, default=4)
     p.add_argument("--memory", type=float, default=0.2,
@@ -209,7 +213,7 @@ def read_arguments() -> argparse.Namespace:
                    f"{LOAD} of what the first policy answers when saturated")
     p.add_argument("--output-len", type=int, default=2, help="tokens of an answer [2]")
     p.add_argument("--top-k", type=int, default=2, help="rag: documents of a request [2]")
-    p.add_argument("--paragraphs", type=int, default=2, help="rag: of a document [2]")
+    p.add_argument("--paragraphs", type=int, default=1, help="rag: of a document [1]")
     p.add_argument("--open-conversations", type=int, default=24, help="at a time [24]")
     p.add_argument("--turn-words", type=int, default=60, help="of a turn [60]")
     p.add_argument("--threads", type=int, default=1, help="compute threads of an instance [1]")

@@ -14,7 +14,7 @@ import scenario  # noqa: E402
 
 SYSTEM = ("Answer from the documents and from what was said before. If they do not say, answer: I "
           "don't know.")
-TURNS = (3, 9)        # turns of a conversation, drawn evenly
+TURNS = (2, 6)        # turns of a conversation, drawn evenly
 QUESTION_WORDS = 12
 
 
@@ -51,7 +51,7 @@ def conversations(args) -> Workload:
     open_now: list[tuple[list[dict], int]] = []
     requests: list[dict] = []
     n_begun = 0
-    while len(requests) < args.requests:
+    while len(requests) < 3 * args.requests // 2:
         while len(open_now) < args.open_conversations:
             open_now.append(([{"role": "system", "content": SYSTEM}], rng.randint(*TURNS)))
             n_begun += 1
