@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "cache/store/kv_store_inner.h"
+#include "cache/store/kv_store_slow.h"
 
 void node_pin(struct store *st, uint32_t node)
 {
@@ -50,11 +50,15 @@ bool node_split(struct store *st, uint32_t node, uint32_t n_upper, uint32_t *upp
     up->n_hit_tokens = low->n_hit_tokens * up->n_tokens / low->n_tokens;
     low->n_hit_tokens -= up->n_hit_tokens;
     up->saved_s = low->saved_s * up->n_tokens / low->n_tokens;
+    up->read_s = low->read_s * up->n_tokens / low->n_tokens;
+    low->read_s -= up->read_s;
     low->saved_s -= up->saved_s;
     low->n_tokens -= up->n_tokens;
     low->pos0 += up->n_tokens;
     low->due_is_old = true; /* the request that set it may not reach the lower part */
     st->n_orphans += up->is_orphan;
+    if (st->remote)
+        st->remote->n_nodes += ktree_look(st->tree, id).tiers == 1u << CACHE_REMOTE;
     st->node_of[entry] = id;
     replace_expect(st->policy, low->entry,
                    (int)n_expected(st, ktree_key_at(st->tree, node, 0)) -
@@ -85,6 +89,8 @@ uint32_t node_enter(struct store *st, const struct node_birth *b)
     /* A node behind an orphan is an orphan, too. */
     st->info[node].is_orphan = b->parent != KTREE_ROOT && st->info[b->parent].is_orphan;
     st->n_orphans += st->info[node].is_orphan;
+    if (st->remote)
+        st->remote->n_nodes += b->tier == CACHE_REMOTE;
     replace_expect(st->policy, entry, (int)n_expected(st, &b->keys[0]));
     return node;
 }
