@@ -602,7 +602,10 @@ uint32_t cache_seq_need(const struct cache_seq *s, uint32_t n_tokens)
         cut_next(s, &at);
         n++;
     }
-    return n + count_new_blocks(s, at, room, n_tokens);
+    n += count_new_blocks(s, at, room, n_tokens);
+    if (s->cache->pool)
+        store_note_need(s->cache->store, n);
+    return n;
 }
 
 uint32_t cache_seq_reclaimable(const struct cache_seq *s)

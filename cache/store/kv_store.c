@@ -248,7 +248,10 @@ static void poll_remote(struct store *st)
     struct store_remote *r = st->remote;
 
     poll_moves(st, &r->slow);
+    poll_loans(st);
     poll_lookups(st);
+    poll_news(st);
+    poll_offers(st);
     load_poll(st, &r->slow);
 }
 
@@ -260,9 +263,10 @@ static bool disk_is_busy(const struct store_disk *d)
             d->n_writing > 0 || d->slow.n_reading > 0);
 }
 
+/* The pool wakes the engine thread for asks and for loans that are over. */
 static bool remote_is_busy(const struct store_remote *r)
 {
-    return r->n_lookups > 0 || r->slow.n_reading > 0;
+    return r->n_lookups > 0 || r->slow.n_reading > 0 || r->at_leaving < r->n_leaving;
 }
 
 bool store_poll(struct store *st, uint64_t now_ns)

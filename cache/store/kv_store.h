@@ -182,6 +182,12 @@ bool store_is_looking(const struct store *st, uint32_t lookup);
 /* The request does not need the lookup any more. When none does, the nodes that were not read leave
  * the tree. */
 void store_end_lookup(struct store *st, uint32_t lookup);
+/* A request needs so many device blocks now: no loans begin for a while if they are in its way. */
+void store_note_need(struct store *st, uint32_t n_blocks);
+/* See cache_leave() and cache_has_left(). With a pool only. */
+void store_leave(struct store *st);
+bool store_has_left(const struct store *st);
+
 /* Write the nodes of the path keys [n] to disk, whatever their use count. */
 void store_save(struct store *st, const struct kv_key *keys, uint32_t n,
                 const struct store_use *use);

@@ -76,7 +76,8 @@ static void forget_node(struct store *st, uint32_t node)
 
 static bool is_in_use(const struct store *st, uint32_t node)
 {
-    return is_moving(st, node) || ktree_look(st->tree, node).n_pins > 0;
+    return is_moving(st, node) || ktree_look(st->tree, node).n_pins > 0 ||
+           st->info[node].n_lent > 0;
 }
 
 /* Forget an orphan, and the orphans above it that have no other child, as far as they are unused.

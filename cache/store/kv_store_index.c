@@ -156,7 +156,8 @@ static bool add(struct indexing *x, struct seen *r, uint32_t parent)
                                                   .keys = &r->key,
                                                   .slots = &r->extent,
                                                   .n = 1,
-                                                  .starts_segment = r->starts_segment});
+                                                  .starts_segment = r->starts_segment,
+                                                  .is_public = r->is_registered});
     if (r->node == KTREE_NONE)
         return false;
     replace_insert(st->policy, order_of(st, CACHE_DISK), st->info[r->node].entry);

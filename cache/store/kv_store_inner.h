@@ -11,6 +11,7 @@
  *   kv_store_save.c    what is written to disk
  *   kv_store_load.c    what is read from slow tiers
  *   kv_store_remote.c  lookups in the pool, and the remote nodes that they find
+ *   kv_store_lend.c    what other instances get; leaving the pool; the price of replicas
  *   kv_store_index.c   entering the records of the disk into the tree at start
  *   kv_store_forget.c  erasing on request, and reset
  *   kv_store_path.c    paths of sequences: match, attach, append, tails
@@ -47,7 +48,12 @@ struct node_info {
     bool due_is_old;     /* the request that set its due time no longer waits: the next due time
                             that any waiting request reports is taken, even a later one */
     bool starts_segment; /* its first block starts a segment */
+    bool is_public;      /* it lies in the public scope */
     uint8_t read_from; /* CACHE_DISK or CACHE_REMOTE: read from there and not used since; else 0 */
+    bool is_replica;   /* another instance has it, too: kv_store_lend.c */
+    bool was_offered;  /* to other instances, since this one leaves the pool */
+    uint8_t lent_in;   /* the tier in which it is pinned while it is lent */
+    uint32_t n_lent;   /* loans */
     bool is_offered, is_writing, is_reading; /* kv_store_slow.h */
     uint64_t no_load_until_ns;       /* a read failed or was too late: do not read before then */
     uint64_t no_load_ahead_until_ns; /* there was no room: only the first request may read before */
@@ -68,7 +74,8 @@ struct store_tier {
 
 enum move_kind {
     MOVE_FETCH, /* host to device */
-    MOVE_SPILL, /* device to host */
+    MOVE_SPILL, /* device to host, from where the node leaves the device */
+    MOVE_COPY,  /* device to host: the node stays on the device */
     MOVE_LOAD,  /* a staging buffer of a slow tier to the device */
     MOVE_SAVE   /* device to a staging buffer of the disk tier */
 };
@@ -212,7 +219,7 @@ struct node_birth {
     const struct kv_key *keys; /* [n] */
     const uint32_t *slots;     /* [n] */
     uint32_t n;
-    bool starts_segment;
+    bool starts_segment, is_public;
 };
 /* Add a node that lies in one tier to the tree, the policy and node_info. The caller inserts it
  * into the policy's order of the tier. KTREE_NONE: not possible. */
@@ -231,6 +238,9 @@ void node_pin(struct store *st, uint32_t node);
 void node_unpin(struct store *st, uint32_t node);
 /* Pin `to` and unpin `from`; either may be KTREE_ROOT, which stands for no node. */
 void move_pin(struct store *st, uint32_t from, uint32_t to);
+/* Pin and unpin a node in the tier from which it is lent. */
+void lent_pin(struct store *st, uint32_t node);
+void lent_unpin(struct store *st, uint32_t node);
 
 /* --- kv_store_move.c --- */
 
@@ -267,6 +277,9 @@ void drop_all_of_disk(struct store *st);
 bool begin_move(struct store *st, enum move_kind kind, uint32_t node, const uint32_t *blocks,
                 void *const *memory, uint32_t n);
 bool is_move_over(const struct store *st, uint64_t no);
+/* Begin to copy a node that lies on the device only to the host, where there is room. The tiers are
+ * separate memories. */
+bool copy_to_host(struct store *st, uint32_t node);
 /* Bring a node that lies on the host only to the device; its parent lies there and is pinned. */
 bool fetch_node(struct store *st, uint32_t node);
 /* Order kernels launched from now on behind the fetch of this node, if one is under way. */

@@ -37,6 +37,10 @@ static void count_tier(const struct store *st, enum cache_tier which,
         out->n_cached -= tree->n_blocks_active;
         out->n_in_use = st->n_private + tree->n_blocks_active - moves.n_arriving;
     }
+    if (which == CACHE_HOST && st->remote) {
+        out->n_cached -= st->remote->n_lent[CACHE_HOST];
+        out->n_in_use = st->remote->n_lent[CACHE_HOST];
+    }
     out->n_leaked =
         out->n_blocks - out->n_free - out->n_cached - out->n_in_use - out->n_in_transfer;
 }

@@ -56,6 +56,11 @@ static void end_move(struct store *st, uint64_t no)
         st->n_load_events++;
         break;
     case MOVE_SAVE: node_unpin(st, m->node); break;
+    case MOVE_COPY:
+        replace_unpin(st->policy, CACHE_HOST, entry);
+        st->tier[CACHE_HOST].n_filling -= m->n;
+        node_unpin(st, m->node);
+        break;
     }
 }
 
@@ -230,7 +235,8 @@ static void exchange_out(struct store *st, uint32_t node, const uint32_t *slots,
     replace_insert(st->policy, CACHE_HOST, st->info[node].entry);
 }
 
-static bool copy_out(struct store *st, uint32_t node, const uint32_t *slots, uint32_t n)
+static bool copy_out(struct store *st, enum move_kind kind, uint32_t node, const uint32_t *slots,
+                     uint32_t n)
 {
     uint32_t entry = st->info[node].entry, to[NODE_N_BLOCKS_MAX];
     void *memory[NODE_N_BLOCKS_MAX];
@@ -238,7 +244,7 @@ static bool copy_out(struct store *st, uint32_t node, const uint32_t *slots, uin
 
     ASSERT(reserved); /* room was made */
     host_memory(st, to, memory, n);
-    if (!begin_move(st, MOVE_SPILL, node, slots, memory, n)) {
+    if (!begin_move(st, kind, node, slots, memory, n)) {
         tier_unreserve(host_tier(st), to, n);
         return false;
     }
@@ -258,10 +264,31 @@ static bool spill(struct store *st, uint32_t node, const uint32_t *slots, uint32
         return false;
     if (!st->copies)
         exchange_out(st, node, slots, n);
-    else if (!copy_out(st, node, slots, n))
+    else if (!copy_out(st, MOVE_SPILL, node, slots, n))
         return false;
     st->tier[CACHE_HOST].n_moved_in += n;
     *(st->is_ahead ? &st->n_spilled_ahead : &st->n_spilled_on_demand) += n;
+    return true;
+}
+
+bool copy_to_host(struct store *st, uint32_t node)
+{
+    uint32_t n = ktree_look(st->tree, node).n_blocks, slots[NODE_N_BLOCKS_MAX];
+    bool done = false;
+
+    if (st->n_tiers < 2)
+        return false;
+    node_pin(st, node); /* until the copy is over */
+    wait_for_fetch(st, node);
+    ktree_slots(st->tree, node, CACHE_DEVICE, slots, n);
+    if (make_host_room(st, st->info[node].entry, n, false))
+        done = copy_out(st, MOVE_COPY, node, slots, n);
+    if (!done) {
+        node_unpin(st, node);
+        return false;
+    }
+    st->tier[CACHE_HOST].n_moved_in += n;
+    st->n_spilled_ahead += n;
     return true;
 }
 
@@ -429,6 +456,20 @@ void drop_remote_below(struct store *st, uint32_t node)
 
 /* --- fetching from the host --- */
 
+/* A node that is lent from the host gets other block numbers, but its bytes stay where they are. */
+static void move_loans(struct store *st, uint32_t node, uint32_t n)
+{
+    struct node_info *info = &st->info[node];
+
+    for (uint32_t i = 0; i < info->n_lent; i++)
+        lent_unpin(st, node);
+    info->lent_in = CACHE_DEVICE;
+    for (uint32_t i = 0; i < info->n_lent; i++)
+        lent_pin(st, node);
+    st->remote->n_lent[CACHE_HOST] -= n;
+    st->remote->n_lent[CACHE_DEVICE] += n;
+}
+
 /* The host gets as many free block numbers for the node's. The node then lies on the device only.
  */
 static void exchange_in(struct store *st, uint32_t node, uint32_t n)
@@ -439,6 +480,8 @@ static void exchange_in(struct store *st, uint32_t node, uint32_t n)
     ktree_slots(st->tree, node, CACHE_HOST, slots, n);
     ktree_place(st->tree, node, CACHE_DEVICE, slots);
     replace_insert(st->policy, CACHE_DEVICE, st->info[node].entry);
+    if (st->info[node].n_lent > 0)
+        move_loans(st, node, n);
     replace_remove(st->policy, CACHE_HOST, st->info[node].entry);
     bool gone = ktree_leave(st->tree, node, CACHE_HOST);
     ASSERT(!gone);

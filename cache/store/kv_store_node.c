@@ -63,6 +63,8 @@ bool node_split(struct store *st, uint32_t node, uint32_t n_upper, uint32_t *upp
     replace_expect(st->policy, low->entry,
                    (int)n_expected(st, ktree_key_at(st->tree, node, 0)) -
                        (int)replace_n_expected(st->policy, low->entry));
+    for (uint32_t i = 0; i < up->n_lent; i++) /* the pins stay with the lower part */
+        lent_pin(st, id);
     *upper = id;
     return true;
 }
@@ -83,6 +85,7 @@ uint32_t node_enter(struct store *st, const struct node_birth *b)
                                         .n_tokens = b->n_tokens,
                                         .pos0 = b->pos0,
                                         .starts_segment = b->starts_segment,
+                                        .is_public = b->is_public,
                                         .tail_of = KTREE_NONE,
                                         .due_is_old = true};
     st->node_of[entry] = node;
@@ -116,6 +119,22 @@ double own_seconds_per_byte(const struct store *st, uint32_t node)
                    : info->n_tokens;
 
     return s / (double)(ktree_look(st->tree, node).n_blocks * st->block_bytes);
+}
+
+void lent_pin(struct store *st, uint32_t node)
+{
+    if (st->info[node].lent_in == CACHE_DEVICE)
+        node_pin(st, node);
+    else
+        replace_pin(st->policy, CACHE_HOST, st->info[node].entry);
+}
+
+void lent_unpin(struct store *st, uint32_t node)
+{
+    if (st->info[node].lent_in == CACHE_DEVICE)
+        node_unpin(st, node);
+    else
+        replace_unpin(st->policy, CACHE_HOST, st->info[node].entry);
 }
 
 void move_pin(struct store *st, uint32_t from, uint32_t to)

@@ -252,16 +252,17 @@ static bool add_node(struct store *st, struct store_end *end, const struct store
                      uint32_t i, const struct store_use *use)
 {
     uint32_t n = run->n - i;
-    uint32_t node =
-        node_enter(st, &(struct node_birth){.parent = end->node,
-                                            .depth = run->depth,
-                                            .pos0 = run->pos0 + i * KV_BLOCK_TOKENS,
-                                            .n_tokens = run_tokens(run, i, n),
-                                            .tier = CACHE_DEVICE,
-                                            .keys = run->keys + i,
-                                            .slots = run->blocks + i,
-                                            .n = n,
-                                            .starts_segment = i == 0 && run->starts_segment});
+    uint32_t node = node_enter(
+        st, &(struct node_birth){.parent = end->node,
+                                 .depth = run->depth,
+                                 .pos0 = run->pos0 + i * KV_BLOCK_TOKENS,
+                                 .n_tokens = run_tokens(run, i, n),
+                                 .tier = CACHE_DEVICE,
+                                 .keys = run->keys + i,
+                                 .slots = run->blocks + i,
+                                 .n = n,
+                                 .starts_segment = i == 0 && run->starts_segment,
+                                 .is_public = run->pos0 + run->n_tokens <= use->n_public});
 
     if (node == KTREE_NONE)
         return false;
@@ -375,8 +376,8 @@ static bool can_extend(const struct store *st, const struct store_end *end,
 
     /* A node that is being written must keep its blocks: the unit names it by their keys. */
     return end->node != KTREE_ROOT && look.n_children == 0 && look.tiers == 1u << CACHE_DEVICE &&
-           (i > 0 || !run->starts_segment) && !st->info[end->node].is_offered &&
-           !st->info[end->node].is_writing;
+           (i > 0 || !run->starts_segment) && st->info[end->node].n_lent == 0 &&
+           !st->info[end->node].is_offered && !st->info[end->node].is_writing;
 }
 
 uint32_t store_append(struct store *st, struct store_end *end, const struct store_run *run,
@@ -446,7 +447,7 @@ uint32_t store_find_tail(const struct store *st, const struct ktree_match *m,
     if (node == KTREE_NONE || st->info[node].tail_of != m->node)
         return KTREE_NONE;
     look = ktree_look(st->tree, node);
-    if (look.n_children || look.n_pins || is_moving(st, node) ||
+    if (look.n_children || look.n_pins || st->info[node].n_lent || is_moving(st, node) ||
         (st->copies && !lies_in(&look, CACHE_DEVICE))) /* taking it would wait for a copy */
         return KTREE_NONE;
     return node;

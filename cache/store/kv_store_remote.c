@@ -39,9 +39,13 @@ enum status init_remote(struct store *st, struct tier *t, struct pool *pool)
     r->lookup_s = LOOKUP_S_FIRST;
     r->slow.units = calloc(N_UNITS, sizeof *r->slow.units);
     r->lookups = calloc(POOL_TICKETS_MAX, sizeof *r->lookups);
+    r->blocks = calloc(POOL_PATH_MAX, sizeof *r->blocks);
+    r->path_keys = calloc(POOL_PATH_MAX, sizeof *r->path_keys);
+    r->path_meta = calloc(POOL_PATH_MAX, sizeof *r->path_meta);
     st->memory_bytes +=
         sizeof *r + N_UNITS * sizeof *r->slow.units + POOL_TICKETS_MAX * sizeof *r->lookups;
-    return r->slow.units && r->lookups ? OK : ERR_NOMEM;
+    return r->slow.units && r->lookups && r->blocks && r->path_keys && r->path_meta ? OK
+                                                                                    : ERR_NOMEM;
 }
 
 static void free_lookup(struct store_remote *r, struct lookup *l)
@@ -81,6 +85,10 @@ void fini_remote(struct store *st)
     }
     free(r->slow.units);
     free(r->lookups);
+    free(r->blocks);
+    free(r->leaving);
+    free(r->path_keys);
+    free(r->path_meta);
     free(r);
     st->remote = NULL;
 }
@@ -130,7 +138,8 @@ static uint32_t enter_node(struct store *st, const struct lookup *l, uint32_t pa
                                  .keys = l->keys + i,
                                  .slots = slots,
                                  .n = n,
-                                 .starts_segment = l->meta[i].starts_segment});
+                                 .starts_segment = l->meta[i].starts_segment,
+                                 .is_public = l->meta[i].is_public});
     if (node == KTREE_NONE)
         tier_drop(t, slots, n, false);
     return node;
@@ -269,6 +278,57 @@ void reset_remote(struct store *st)
     st->n_load_events++;
 }
 
+/* --- new lookups --- */
+
+static bool copy_path(struct lookup *l, const struct kv_key *keys, const struct pool_meta *meta,
+                      uint32_t n)
+{
+    l->keys = malloc(n * sizeof *keys);
+    l->meta = malloc(n * sizeof *meta);
+    if (!l->keys || !l->meta)
+        return false;
+    memcpy(l->keys, keys, n * sizeof *keys);
+    memcpy(l->meta, meta, n * sizeof *meta);
+    l->n = n;
+    return true;
+}
+
+/* A new record with a copy of the path; NULL: there is none, or no memory. */
+static struct lookup *new_lookup(struct store *st, const struct kv_key *keys,
+                                 const struct pool_meta *meta, uint32_t n)
+{
+    struct store_remote *r = st->remote;
+    struct lookup *l = r->lookups;
+
+    ASSERT(n > 0 && n <= POOL_PATH_MAX);
+    while (l < r->lookups + POOL_TICKETS_MAX && l->is_used)
+        l++;
+    if (l == r->lookups + POOL_TICKETS_MAX)
+        return NULL;
+    *l = (struct lookup){
+        .is_used = true, .ticket = POOL_NO_TICKET, .began_ns = st->now_ns, .until_ns = UINT64_MAX};
+    r->n_lookups++;
+    if (copy_path(l, keys, meta, n))
+        return l;
+    free_lookup(r, l);
+    return NULL;
+}
+
+bool adopt_lookup(struct store *st, uint32_t ticket, const struct kv_key *keys,
+                  const struct pool_meta *meta, uint32_t n)
+{
+    struct pool_found found;
+    struct lookup *l;
+
+    if (pool_look(st->remote->pool, ticket, &found) != POOL_FOUND ||
+        !(l = new_lookup(st, keys, meta, n)))
+        return false;
+    l->ticket = ticket;
+    l->is_adopted = true;
+    take_found(st, l, &found);
+    return true;
+}
+
 /* --- waiting requests --- */
 
 static bool is_key(const struct kv_key *a, const struct kv_key *b)
@@ -320,19 +380,6 @@ static bool is_lookup_worth(const struct store *st, const struct ktree_match *m,
                 st->remote->lookup_s + st->remote->latency_s);
 }
 
-static bool copy_path(struct lookup *l, const struct kv_key *keys, const struct pool_meta *meta,
-                      uint32_t n)
-{
-    l->keys = malloc(n * sizeof *keys);
-    l->meta = malloc(n * sizeof *meta);
-    if (!l->keys || !l->meta)
-        return false;
-    memcpy(l->keys, keys, n * sizeof *keys);
-    memcpy(l->meta, meta, n * sizeof *meta);
-    l->n = n;
-    return true;
-}
-
 /* Ask the pool; POOL_NO_TICKET: it cannot now. */
 static uint32_t ask_pool(const struct store *st, const struct lookup *l, uint32_t n_local)
 {
@@ -348,32 +395,17 @@ static uint32_t ask_pool(const struct store *st, const struct lookup *l, uint32_
                                                              .n_local = n_local});
 }
 
-static struct lookup *take_lookup(struct store_remote *r)
-{
-    for (uint32_t i = 0; i < POOL_TICKETS_MAX; i++)
-        if (!r->lookups[i].is_used)
-            return &r->lookups[i];
-    return NULL;
-}
-
 uint32_t store_begin_lookup(struct store *st, const struct kv_key *keys,
                             const struct pool_meta *meta, uint32_t n)
 {
     struct store_remote *r = st->remote;
     struct ktree_match m = ktree_match(st->tree, keys, n);
-    struct lookup *l = take_lookup(r);
+    struct lookup *l;
 
-    ASSERT(n <= POOL_PATH_MAX);
-    if (!l || !is_lookup_worth(st, &m, meta, n))
+    if (!is_lookup_worth(st, &m, meta, n) || !(l = new_lookup(st, keys, meta, n)))
         return STORE_NO_LOOKUP;
-    *l = (struct lookup){.is_used = true,
-                         .ticket = POOL_NO_TICKET,
-                         .n_users = 1,
-                         .began_ns = st->now_ns,
-                         .until_ns = UINT64_MAX};
-    r->n_lookups++;
-    if (copy_path(l, keys, meta, n))
-        l->ticket = ask_pool(st, l, m.n_blocks);
+    l->n_users = 1;
+    l->ticket = ask_pool(st, l, m.n_blocks);
     if (l->ticket == POOL_NO_TICKET) {
         free_lookup(r, l);
         return STORE_NO_LOOKUP;

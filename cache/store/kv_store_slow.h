@@ -121,15 +121,40 @@ struct lookup {
     uint32_t at; /* is_adopted: the next block to be read */
 };
 
+/* A path that is pinned for another instance. */
+struct loan {
+    bool is_used;
+    uint32_t lease;
+    uint32_t node;     /* the last one of the path, or KTREE_ROOT */
+    uint32_t n_blocks; /* of the path */
+};
+
+/* A path to be offered to other instances. */
+struct leaving_path {
+    struct kv_key first; /* of its last node */
+    uint32_t n_uses;
+};
+
 struct store_remote {
     struct slow_tier slow;
-    struct pool *pool;      /* borrowed */
-    struct lookup *lookups; /* [POOL_TICKETS_MAX] */
-    uint32_t n_lookups;     /* records in use */
-    uint32_t n_nodes;       /* in CACHE_REMOTE */
-    double lookup_s;        /* moving mean of the time of lookups */
-    double latency_s,
-        s_per_byte; /* of reads: as of the latest lookup that was found; 0: not known */
+    struct pool *pool;            /* borrowed */
+    struct lookup *lookups;       /* [POOL_TICKETS_MAX] */
+    uint32_t n_lookups;           /* records in use */
+    uint32_t n_nodes;             /* in CACHE_REMOTE */
+    double lookup_s;              /* moving mean of the time of lookups */
+    double latency_s, s_per_byte; /* of reads, of the latest lookup that was found; 0: not known */
+    struct loan loans[POOL_LEASES_MAX];
+    uint32_t n_loans;
+    uint32_t n_lent[CACHE_N_TIERS]; /* blocks of the nodes that are pinned, by that tier */
+    uint64_t no_loan_until_ns;
+    bool leaves;                  /* the pool */
+    struct leaving_path *leaving; /* [n_leaving] */
+    uint32_t n_leaving, at_leaving;
+    uint64_t listed_ns;
+    /* Scratch, [POOL_PATH_MAX]. */
+    struct pool_block *blocks;
+    struct kv_key *path_keys;
+    struct pool_meta *path_meta;
 };
 
 static inline bool is_write(const struct unit *u)
@@ -200,6 +225,20 @@ void fini_remote(struct store *st);
 void poll_lookups(struct store *st);
 /* Remove every remote node from the tree. */
 void reset_remote(struct store *st);
+/* Enter a path that another instance hands over, under a found ticket, which is taken over. False:
+ * not possible. */
+bool adopt_lookup(struct store *st, uint32_t ticket, const struct kv_key *keys,
+                  const struct pool_meta *meta, uint32_t n);
+
+/* --- kv_store_lend.c --- */
+
+/* Answer asks of other instances, and end the loans that they give back. */
+void poll_loans(struct store *st);
+void poll_news(struct store *st);
+/* Take offers of instances that leave, and make those of this one if it leaves. */
+void poll_offers(struct store *st);
+/* Whether another instance has the node's KV, too: its price in the policy follows. */
+void set_replica(struct store *st, uint32_t node, bool is_replica);
 
 /* --- kv_store_index.c --- */
 
